@@ -1,0 +1,36 @@
+# mneme_room(NAME SOURCES a.cc ... [USES room ...] [PUBLIC target ...] [PRIVATE target ...])
+# One folder of src/ as a static library mneme_NAME. USES names rooms above it, PUBLIC and PRIVATE other targets.
+function(mneme_room name)
+  cmake_parse_arguments(R "" "" "SOURCES;USES;PUBLIC;PRIVATE" ${ARGN})
+  add_library(mneme_${name} STATIC ${R_SOURCES})
+  target_include_directories(mneme_${name} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
+  list(TRANSFORM R_USES PREPEND mneme_)
+  target_link_libraries(mneme_${name} PUBLIC ${R_USES} ${R_PUBLIC} PRIVATE mneme_warnings ${R_PRIVATE})
+  set_property(GLOBAL APPEND PROPERTY MNEME_ROOMS mneme_${name})
+endfunction()
+
+# mneme_test(NAME SOURCES a.cc ... USES room ...): one GoogleTest program, its tests known to ctest by their own names.
+function(mneme_test name)
+  cmake_parse_arguments(T "" "TIMEOUT" "SOURCES;USES;LIBS" ${ARGN})
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 300)
+  endif()
+  add_executable(${name} ${T_SOURCES})
+  list(TRANSFORM T_USES PREPEND mneme_)
+  target_link_libraries(${name} PRIVATE ${T_USES} ${T_LIBS} mneme_warnings GTest::gmock GTest::gtest_main)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+  target_compile_definitions(${name} PRIVATE MNEME_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT ${T_TIMEOUT})
+endfunction()
+
+# mneme_fuzzer(NAME SOURCES a.cc USES room ...): one libFuzzer program.
+function(mneme_fuzzer name)
+  cmake_parse_arguments(T "" "" "SOURCES;USES" ${ARGN})
+  add_executable(${name} ${T_SOURCES})
+  list(TRANSFORM T_USES PREPEND mneme_)
+  target_link_libraries(${name} PRIVATE ${T_USES} mneme_warnings)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+endfunction()

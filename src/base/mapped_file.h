@@ -1,0 +1,28 @@
+// A whole file mapped read-only.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+
+namespace mneme {
+
+class MappedFile {
+ public:
+  MappedFile() = default;
+  // Errors  kFile: missing, a folder, not readable, not a plain file.
+  explicit MappedFile(const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+ private:
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace mneme

@@ -1,0 +1,71 @@
+// Where pages live, and who uses them.
+//
+// A page is kPageTokens consecutive tokens of one layer and one KV head: one contiguous block of kPageTokens x [K: D | V: D], keys
+// after RoPE. Blocks are reference-counted, so that sequences share what they have in common.
+//
+// Memory   one reservation of address space; the kernel gives pages of it when they are first written. A block that is given back
+//          keeps its memory for the next user.
+// Threads  one thread allocates, retains and releases; any may read and write the bytes of blocks it holds.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "src/base/strong_id.h"
+#include "src/tensor/dtype.h"
+
+namespace mneme {
+
+inline constexpr std::int32_t kPageTokens = 32;
+
+using BlockId = StrongId<struct BlockIdTag>;
+
+struct KvShape {
+  std::int32_t n_layers = 0, n_kv_heads = 0, head_dim = 0;
+  DType dtype = DType::kBF16;  // or kF16
+
+  std::size_t token_bytes() const { return 4 * static_cast<std::size_t>(head_dim); }  // K and V, two bytes each
+  std::size_t page_bytes() const { return token_bytes() * kPageTokens; }
+  // Blocks that one page of tokens takes over all layers and KV heads.
+  std::int64_t blocks_per_page() const { return std::int64_t{n_layers} * n_kv_heads; }
+  // Bytes that one token takes over all layers and KV heads.
+  std::size_t bytes_per_token() const { return token_bytes() * static_cast<std::size_t>(blocks_per_page()); }
+  bool operator==(const KvShape&) const = default;
+};
+
+class PagePool {
+ public:
+  // Errors  kResource: not even address space for n_blocks.
+  PagePool(const KvShape& shape, std::int64_t n_blocks);
+  ~PagePool();
+  PagePool(const PagePool&) = delete;
+  PagePool& operator=(const PagePool&) = delete;
+
+  const KvShape& shape() const { return shape_; }
+  std::int64_t n_blocks() const { return static_cast<std::int64_t>(refs_.size()); }
+  std::int64_t n_free() const { return n_free_; }
+  std::int64_t n_used() const { return n_blocks() - n_free_; }
+  // Bytes of blocks that were ever in use: what the pool really occupies.
+  std::size_t touched_bytes() const;
+
+  // A block with one reference, content undefined. Requires  n_free() > 0: admission counted before.
+  BlockId allocate();
+  void retain(BlockId id);
+  void release(BlockId id);  // the last one frees it
+  std::int32_t references(BlockId id) const;
+
+  std::byte* data(BlockId id) const { return base_ + static_cast<std::size_t>(id.value) * block_bytes_; }
+
+ private:
+  KvShape shape_;
+  std::size_t block_bytes_;
+  std::size_t reserved_bytes_ = 0;
+  std::byte* base_ = nullptr;
+  std::vector<std::int32_t> refs_;   // by block
+  std::vector<std::int32_t> free_;   // stack of blocks given back
+  std::int64_t next_unused_ = 0;     // blocks from here on were never touched
+  std::int64_t n_free_ = 0;
+};
+
+}  // namespace mneme

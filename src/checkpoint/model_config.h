@@ -1,0 +1,36 @@
+// What a model is, whatever file it came from.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "src/kernels/rope.h"
+
+namespace mneme {
+
+enum class Architecture : std::uint8_t { kLlama, kMistral, kQwen2, kQwen3 };
+std::string_view architecture_name(Architecture a);  // "llama", "mistral", "qwen2", "qwen3"
+
+struct ModelConfig {
+  Architecture architecture = Architecture::kLlama;
+  std::string name;             // as the file calls it; may be empty
+  std::int64_t n_layers = 0;
+  std::int64_t hidden = 0;      // width of the residual stream
+  std::int64_t ffn = 0;         // width of the feed-forward layer
+  std::int64_t n_heads = 0;     // query heads
+  std::int64_t n_kv_heads = 0;  // divides n_heads
+  std::int64_t head_dim = 0;    // even; from the file, not hidden / n_heads
+  std::int64_t vocab = 0;
+  std::int64_t max_context = 0;  // positions the model was made for
+  std::int64_t sliding_window = 0;  // 0: none. mistral v0.1: attention sees this many last tokens
+  double rms_eps = 1e-5;
+  bool tied_embeddings = false;
+  bool qkv_bias = false;  // qwen2
+  bool qk_norm = false;   // qwen3: RMSNorm over each head's q and k before RoPE
+  RopeConfig rope;
+
+  std::int64_t group() const { return n_heads / n_kv_heads; }
+};
+
+}  // namespace mneme

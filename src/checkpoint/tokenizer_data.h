@@ -1,0 +1,39 @@
+// What a checkpoint says about its tokenizer, as read; src/tokenizer makes a tokenizer of it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace mneme {
+
+enum class TokenizerKind : std::uint8_t {
+  kByteBpe,        // GPT-2 style: bytes mapped to printable characters, merges by rank
+  kSentencePiece,  // scores, "▁" for a space, byte fallback <0xNN>
+};
+
+enum class TokenType : std::uint8_t { kNormal, kUnknown, kControl, kUserDefined, kUnused, kByte };
+
+struct TokenizerData {
+  TokenizerKind kind = TokenizerKind::kByteBpe;
+  // Name of the pre-tokenizer pattern ("llama-bpe", "qwen2", "gpt-2", ...), or empty when `pre_patterns` has the patterns themselves.
+  std::string pre;
+  // tokenizer.json: regular expressions applied one after the other, each splitting the pieces of the one before.
+  std::vector<std::string> pre_patterns;
+  bool pre_add_prefix_space = false;  // tokenizer.json ByteLevel add_prefix_space
+  bool ignore_merges = false;         // a piece that is itself a token is taken whole
+  std::vector<std::string> tokens;    // by id; byte-level BPE: in the printable-character form of the file
+  std::vector<float> scores;          // sentencepiece, else empty
+  std::vector<TokenType> types;       // by id
+  std::vector<std::pair<std::string, std::string>> merges;  // byte BPE: by rank
+  std::optional<std::int32_t> bos, eos, eot, unk, pad;
+  std::vector<std::int32_t> eog;      // further ids that end a generation (generation_config.json lists several)
+  bool add_bos = false;
+  bool add_eos = false;
+  bool add_space_prefix = true;       // sentencepiece: a space before the text
+  std::string chat_template;          // empty: none
+};
+
+}  // namespace mneme

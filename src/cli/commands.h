@@ -1,0 +1,13 @@
+// The subcommands. Each adds itself to the program and sets a callback that returns the exit code through `code`.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace mneme::cli {
+
+void add_run(CLI::App& app, int& code);
+void add_inspect(CLI::App& app, int& code);
+void add_tokenize(CLI::App& app, int& code);
+void add_convert(CLI::App& app, int& code);
+
+}  // namespace mneme::cli

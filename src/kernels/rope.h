@@ -1,0 +1,52 @@
+// Rotary position embedding, with the scalings that checkpoints name.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "src/kernels/cpu_context.h"
+#include "src/tensor/view.h"
+
+namespace mneme {
+
+enum class RopeScaling : std::uint8_t { kNone, kLinear, kLlama3, kYarn, kDynamic };
+
+// Which two of a head's D values turn together: halves (i, i + D/2), as Hugging Face stores rows; or neighbours (2i, 2i + 1),
+// as GGUF's `llama` architecture does. Dot products of keys and queries are the same numbers either way.
+enum class RopePairs : std::uint8_t { kHalves, kNeighbours };
+
+struct RopeConfig {
+  double theta = 10000.0;
+  RopePairs pairs = RopePairs::kHalves;
+  RopeScaling scaling = RopeScaling::kNone;
+  double factor = 1.0;                 // all scalings but none
+  std::int64_t original_context = 0;   // llama3, yarn, dynamic: the length the model was first trained for
+  double low_freq_factor = 1.0;        // llama3
+  double high_freq_factor = 4.0;       // llama3
+  double beta_fast = 32.0;             // yarn
+  double beta_slow = 1.0;              // yarn
+  double attention_factor = 0.0;       // yarn: scale of cos and sin; 0: derived from factor
+  std::vector<float> freq_factors;     // GGUF's rope_freqs.weight [head_dim / 2]: inverse frequencies are divided by these; or empty
+};
+
+// What RoPE needs of a model: inverse frequencies and the scale of cos and sin.
+//
+// Source  linear: Chen et al. 2023; llama3: Llama 3.1's published code; yarn: Peng et al. 2023; dynamic NTK: the same, its base fixed
+//         at load from `context` (keys already stored cannot be turned again when a sequence grows).
+struct RopeTable {
+  std::vector<double> inv_freq;  // [head_dim / 2]
+  double scale = 1.0;            // on cos and sin (yarn's attention factor)
+  RopePairs pairs = RopePairs::kHalves;
+
+  // context: the longest sequence that will be run; only `dynamic` looks at it.
+  static RopeTable make(const RopeConfig& config, std::int64_t head_dim, std::int64_t context);
+};
+
+// Turns every head of row i by positions[i], in place.   x [n, heads, D] f32 (rows may be strided); positions [n] i32.
+// Angles are computed in f64: position * inv_freq at position 1M has 7 digits before the point.
+void rope_ref(const TensorView& x, std::span<const std::int32_t> positions, const RopeTable& table);
+void rope_cpu(const TensorView& x, std::span<const std::int32_t> positions, const RopeTable& table,
+              const CpuContext& context);
+
+}  // namespace mneme

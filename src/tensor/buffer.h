@@ -1,0 +1,53 @@
+// Owned memory for tensors: 64-byte aligned, and large pieces ask for huge pages. Not initialised unless asked for.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+
+#include "src/tensor/view.h"
+
+namespace mneme {
+
+class Buffer {
+ public:
+  Buffer() = default;
+  // Errors  kResource when the machine has not that much memory.
+  explicit Buffer(std::size_t bytes);
+
+  std::byte* data() const { return data_.get(); }
+  std::size_t size() const { return size_; }
+  template <typename T>
+  T* as() const { return reinterpret_cast<T*>(data_.get()); }
+
+  // Makes room for at least `bytes`; what was inside is lost when it grows.
+  void reserve(std::size_t bytes);
+
+ private:
+  struct Free {
+    void operator()(std::byte* p) const;
+  };
+  std::unique_ptr<std::byte, Free> data_;
+  std::size_t size_ = 0;
+};
+
+// A buffer and the view of all of it.
+class Tensor {
+ public:
+  Tensor() = default;
+  Tensor(DType dtype, std::initializer_list<std::int64_t> shape);
+
+  const TensorView& view() const { return view_; }
+  operator const TensorView&() const { return view_; }        // NOLINT: implicit on purpose
+  operator ConstTensorView() const { return view_; }          // NOLINT
+  template <typename T>
+  T* as() const { return view_.row_as<T>(0); }
+  std::size_t bytes() const { return buffer_.size(); }
+
+ private:
+  Buffer buffer_;
+  TensorView view_;
+};
+
+}  // namespace mneme
