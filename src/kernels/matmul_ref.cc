@@ -1,0 +1,31 @@
+#include <vector>
+
+#include "src/base/check.h"
+#include "src/kernels/matmul.h"
+
+namespace mneme {
+
+void matmul_ref(const ConstTensorView& x, std::span<const MatmulOutput> outputs) {
+  const std::int64_t m = x.dim(0), k = x.dim(1);
+  std::vector<float> row(static_cast<std::size_t>(k)), weights(static_cast<std::size_t>(k));
+  for (const MatmulOutput& output : outputs) {
+    const WeightMatrix& w = *output.w;
+    MNEME_CHECK(w.n_in() == k, "x {} times w {}", x.to_string(), w.view().to_string());
+    expect_shape("y", output.y, DType::kF32, {m, w.n_out()});
+    for (std::int64_t o = 0; o < w.n_out(); ++o) {
+      dequantise_row(w.view(), o, weights.data());
+      for (std::int64_t i = 0; i < m; ++i) {
+        dequantise_row(x, i, row.data());
+        double sum = 0.0;
+        for (std::size_t j = 0; j < row.size(); ++j)
+          sum += static_cast<double>(row[j]) * static_cast<double>(weights[j]);
+        float& y = output.y.row_as<float>(i)[o];
+        if (output.bias != nullptr) sum += static_cast<double>(output.bias[o]);
+        if (output.accumulate) sum += static_cast<double>(y);
+        y = static_cast<float>(sum);
+      }
+    }
+  }
+}
+
+}  // namespace mneme

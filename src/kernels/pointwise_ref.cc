@@ -1,0 +1,50 @@
+#include <cmath>
+
+#include "src/base/check.h"
+#include "src/kernels/matmul.h"
+#include "src/kernels/pointwise.h"
+
+namespace mneme {
+namespace {
+
+void put(const TensorView& out, std::int64_t row, std::int64_t column, double value) {
+  if (out.dtype() == DType::kBF16)
+    out.row_as<bf16>(row)[column] = bf16(static_cast<float>(value));
+  else
+    out.row_as<float>(row)[column] = static_cast<float>(value);
+}
+
+}  // namespace
+
+void embed_ref(std::span<const std::int32_t> ids, const ConstTensorView& table, const TensorView& out) {
+  expect_shape("out", out, DType::kF32, {static_cast<std::int64_t>(ids.size()), table.dim(1)});
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    dequantise_row(table, ids[i], out.row_as<float>(static_cast<std::int64_t>(i)));
+}
+
+void rms_norm_ref(const ConstTensorView& x, const float* weight, double eps, const TensorView& out) {
+  const std::int64_t n = x.dim(0), h = x.dim(1);
+  expect_shape("out", out, out.dtype(), {n, h});
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float* row = x.row_as<float>(i);
+    double sum = 0.0;
+    for (std::int64_t j = 0; j < h; ++j) sum += static_cast<double>(row[j]) * static_cast<double>(row[j]);
+    const double scale = 1.0 / std::sqrt(sum / static_cast<double>(h) + eps);
+    for (std::int64_t j = 0; j < h; ++j)
+      put(out, i, j, static_cast<double>(row[j]) * scale * static_cast<double>(weight[j]));
+  }
+}
+
+void swiglu_ref(const ConstTensorView& gate, const ConstTensorView& up, const TensorView& out) {
+  const std::int64_t n = gate.dim(0), ffn = gate.dim(1);
+  expect_shape("up", up, DType::kF32, {n, ffn});
+  expect_shape("out", out, out.dtype(), {n, ffn});
+  for (std::int64_t i = 0; i < n; ++i) {
+    for (std::int64_t j = 0; j < ffn; ++j) {
+      const auto g = static_cast<double>(gate.row_as<float>(i)[j]);
+      put(out, i, j, g / (1.0 + std::exp(-g)) * static_cast<double>(up.row_as<float>(i)[j]));
+    }
+  }
+}
+
+}  // namespace mneme

@@ -1,0 +1,97 @@
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "src/base/check.h"
+#include "src/kernels/rope.h"
+
+namespace mneme {
+namespace {
+
+std::vector<double> plain_frequencies(double theta, std::int64_t head_dim) {
+  std::vector<double> f(static_cast<std::size_t>(head_dim / 2));
+  for (std::size_t i = 0; i < f.size(); ++i)
+    f[i] = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+  return f;
+}
+
+// The base grows so that the slowest pair turns `factor` times slower at `context`; up to the original context nothing
+// changes.
+double dynamic_theta(const RopeConfig& c, std::int64_t head_dim, std::int64_t context) {
+  const auto original = static_cast<double>(c.original_context);
+  const double ratio = std::max(static_cast<double>(context), original) / original;
+  const auto d = static_cast<double>(head_dim);
+  return c.theta * std::pow(c.factor * ratio - (c.factor - 1.0), d / (d - 2.0));
+}
+
+// Wavelengths up to original/high keep, beyond original/low are stretched by factor, between them a linear blend.
+void scale_llama3(const RopeConfig& c, std::vector<double>& inv_freq) {
+  const auto original = static_cast<double>(c.original_context);
+  for (double& f : inv_freq) {
+    const double wavelength = 2.0 * std::numbers::pi / f;
+    if (wavelength < original / c.high_freq_factor) continue;
+    if (wavelength > original / c.low_freq_factor) {
+      f /= c.factor;
+    } else {
+      const double blend = (original / wavelength - c.low_freq_factor) / (c.high_freq_factor - c.low_freq_factor);
+      f = (1.0 - blend) * f / c.factor + blend * f;
+    }
+  }
+}
+
+// Pairs that turn more than beta_fast times within the original context keep, fewer than beta_slow times are stretched
+// by factor, between them a ramp over the pair's index, whose ends are whole numbers as in the published code.
+void scale_yarn(const RopeConfig& c, std::int64_t head_dim, std::vector<double>& inv_freq) {
+  const auto d = static_cast<double>(head_dim);
+  const auto index_of = [&](double turns) {
+    return d * std::log(static_cast<double>(c.original_context) / (turns * 2.0 * std::numbers::pi)) /
+           (2.0 * std::log(c.theta));
+  };
+  const double low = std::max(std::floor(index_of(c.beta_fast)), 0.0);
+  double high = std::min(std::ceil(index_of(c.beta_slow)), d - 1.0);
+  if (low == high) high += 0.001;
+  for (std::size_t i = 0; i < inv_freq.size(); ++i) {
+    const double stretched = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+    inv_freq[i] = inv_freq[i] / c.factor * stretched + inv_freq[i] * (1.0 - stretched);
+  }
+}
+
+}  // namespace
+
+RopeTable RopeTable::make(const RopeConfig& config, std::int64_t head_dim, std::int64_t context) {
+  MNEME_CHECK(head_dim >= 2 && head_dim % 2 == 0, "RoPE turns pairs: head_dim {}", head_dim);
+  const bool needs_original = config.scaling == RopeScaling::kLlama3 || config.scaling == RopeScaling::kYarn ||
+                              config.scaling == RopeScaling::kDynamic;
+  MNEME_CHECK(!needs_original || config.original_context > 0, "this RoPE scaling needs the original context, not {}",
+              config.original_context);
+  MNEME_CHECK(config.scaling != RopeScaling::kDynamic || head_dim > 2, "dynamic RoPE scaling with head_dim {}",
+              head_dim);
+
+  RopeTable t;
+  t.pairs = config.pairs;
+  const bool dynamic = config.scaling == RopeScaling::kDynamic;
+  t.inv_freq = plain_frequencies(dynamic ? dynamic_theta(config, head_dim, context) : config.theta, head_dim);
+  switch (config.scaling) {
+    case RopeScaling::kNone:
+    case RopeScaling::kDynamic:
+      break;
+    case RopeScaling::kLinear:
+      for (double& f : t.inv_freq) f /= config.factor;
+      break;
+    case RopeScaling::kLlama3:
+      scale_llama3(config, t.inv_freq);
+      break;
+    case RopeScaling::kYarn:
+      scale_yarn(config, head_dim, t.inv_freq);
+      t.scale = config.attention_factor != 0.0 ? config.attention_factor : 0.1 * std::log(config.factor) + 1.0;
+      break;
+  }
+  if (!config.freq_factors.empty()) {
+    MNEME_CHECK(config.freq_factors.size() == t.inv_freq.size(), "{} frequency factors for {} pairs",
+                config.freq_factors.size(), t.inv_freq.size());
+    for (std::size_t i = 0; i < t.inv_freq.size(); ++i) t.inv_freq[i] /= static_cast<double>(config.freq_factors[i]);
+  }
+  return t;
+}
+
+}  // namespace mneme
