@@ -1,0 +1,255 @@
+#!/usr/bin/env python3
+"""Writes tests/golden/data: tiny random models of every architecture, and the logits that transformers computes for them.
+
+    pip install torch==2.6.0 transformers==4.52.4 safetensors==0.5.3 numpy
+    tools/make_golden.py            # all cases; or the names of some
+
+Each case is a Hugging Face folder plus golden.json (tokens, which rows are stored, error levels) and raw little-endian f32 logits
+[rows, vocab]:
+
+  truth.f32          transformers' own code, run in float64 throughout (also where it says float32: norms, softmax, angles)
+  truth_kv_X.f32     the same with keys (after RoPE) and values rounded to X on their way into attention; f32 and f16 weights only
+
+The levels are errors against those truths, max and rms over the stored rows, of plain arithmetic:
+
+  plain.X    transformers in the weights' own dtype, keys and values rounded to X; against truth
+  sharp.X    transformers in float32, keys and values rounded to X; against truth_kv_X
+
+Each level is the largest of several runs whose hidden dimension is permuted: the same model, its sums in another order. Every option
+that a case is about is taken away once, and the truth must then move by more than five times the tolerance: a test on these files
+that passes has really used the option.
+"""
+import contextlib
+import json
+import pathlib
+import struct
+import sys
+
+import torch
+import transformers
+from safetensors.torch import save_file
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.llama.modeling_llama import eager_attention_forward
+
+OUT = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden" / "data"
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+KV_DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
+N_PERMUTED = 16
+N_DECODE = 12  # the last rows, all stored
+
+kv_rounding = None  # dtype that keys and values are rounded to, or None
+
+
+def rounded_attention(module, query, key, value, mask, **kwargs):
+    if kv_rounding is not None:
+        key, value = key.to(kv_rounding).to(query.dtype), value.to(kv_rounding).to(query.dtype)
+    return eager_attention_forward(module, query, key, value, mask, **kwargs)
+
+
+ALL_ATTENTION_FUNCTIONS["golden"] = rounded_attention
+
+
+@contextlib.contextmanager
+def float32_means_float64():
+    """transformers computes norms, softmax and angles in float32 whatever the model's dtype; here they run in float64."""
+    saved = torch.float32, torch.float, torch.Tensor.float
+    torch.float32 = torch.float = torch.float64
+    torch.Tensor.float = torch.Tensor.double
+    try:
+        yield
+    finally:
+        torch.float32, torch.float, torch.Tensor.float = saved
+
+
+def case(arch, dtype, *, n_tokens, drop, context=0, **config):
+    """drop: name -> change of the config, or function on the state dict, that takes one option away."""
+    base = dict(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, max_position_embeddings=256,
+                rope_theta=100.0, rms_norm_eps=0.05, tie_word_embeddings=False)
+    drop = {"theta": {"rope_theta": 150.0}, "eps": {"rms_norm_eps": 1e-6}, **drop}
+    return dict(arch=arch, dtype=dtype, n_tokens=n_tokens, context=context, drop=drop, config={**base, **config})
+
+
+def without(suffix, value):
+    def change(state):
+        return {k: torch.full_like(v, value) if k.endswith(suffix) else v for k, v in state.items()}
+    return change
+
+
+NO_SCALING = {"scaling": {"rope_scaling": None}}
+CASES = {
+    "llama-f32": case("Llama", "float32", n_tokens=72, drop={},
+                      num_attention_heads=2, num_key_value_heads=2, head_dim=16),
+    "llama-llama3": case("Llama", "float32", n_tokens=100, drop=NO_SCALING, tie_word_embeddings=True,
+                         num_attention_heads=8, num_key_value_heads=2, head_dim=8, max_position_embeddings=128,
+                         rope_scaling={"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                       "original_max_position_embeddings": 32}),
+    "llama-linear": case("Llama", "float16", n_tokens=72, drop=NO_SCALING, tie_word_embeddings=True,
+                         num_attention_heads=5, num_key_value_heads=1, head_dim=16,
+                         rope_scaling={"rope_type": "linear", "factor": 3.0}),
+    "llama-dynamic": case("Llama", "bfloat16", n_tokens=96, context=96, drop=NO_SCALING,
+                          num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=40,
+                          rope_scaling={"rope_type": "dynamic", "factor": 2.0}),
+    "mistral": case("Mistral", "bfloat16", n_tokens=72, drop={}, sliding_window=None,
+                    num_attention_heads=8, num_key_value_heads=2, head_dim=16),
+    "mistral-window": case("Mistral", "bfloat16", n_tokens=100,
+                           drop={"window": {"sliding_window": None}, "window + 1": {"sliding_window": 25}}, sliding_window=24,
+                           num_attention_heads=4, num_key_value_heads=1, head_dim=16),
+    # A window that is named but switched off, as published Qwen2 configurations have it.
+    "qwen2": case("Qwen2", "bfloat16", n_tokens=72, tie_word_embeddings=True, sliding_window=16, use_sliding_window=False,
+                  drop={"q bias": without("q_proj.bias", 0), "k bias": without("k_proj.bias", 0), "v bias": without("v_proj.bias", 0)},
+                  num_attention_heads=14, num_key_value_heads=2, head_dim=8),
+    "qwen3": case("Qwen3", "bfloat16", n_tokens=72, tie_word_embeddings=True,
+                  drop={"q norm": without("q_norm.weight", 1), "k norm": without("k_norm.weight", 1)},
+                  num_attention_heads=10, num_key_value_heads=2, head_dim=8),
+    "qwen3-yarn": case("Qwen3", "bfloat16", n_tokens=100,
+                       drop={**NO_SCALING, "q norm": without("q_norm.weight", 1), "k norm": without("k_norm.weight", 1)},
+                       num_attention_heads=8, num_key_value_heads=2, head_dim=16,
+                       rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64,
+                                     "beta_fast": 4.0, "beta_slow": 1.0}),
+}
+
+
+def make_config(c, **changes):
+    config = getattr(transformers, c["arch"] + "Config")(**{**c["config"], **changes})
+    config._attn_implementation = "golden"
+    return config
+
+
+def random_state(c, seed):
+    """Queries and keys large enough that attention is far from uniform, logits with a spread of about 2, norms around 1."""
+    shapes = getattr(transformers, c["arch"] + "ForCausalLM")(make_config(c)).state_dict()
+    g = torch.Generator().manual_seed(seed)
+    state = {}
+    for name, like in shapes.items():
+        if name == "lm_head.weight" and c["config"]["tie_word_embeddings"]:
+            continue
+        w = torch.randn(like.shape, generator=g)
+        if name.endswith("norm.weight"):
+            w = 1 + 0.3 * w
+        elif name.endswith(".bias"):
+            w = 0.5 * w
+        elif name.startswith("model.embed_tokens"):
+            w = 0.4 * w
+        else:
+            gain = 1.25 if "q_proj" in name or "k_proj" in name else 2.0 if "lm_head" in name else 1.0
+            w = gain * w / like.shape[1] ** 0.5
+        state[name] = w.to(DTYPES[c["dtype"]])
+    return state
+
+
+def permuted(state, seed):
+    """The same function with the hidden dimension in another order."""
+    hidden = state["model.norm.weight"].shape[0]
+    p = torch.randperm(hidden, generator=torch.Generator().manual_seed(seed))
+    out = {}
+    for name, w in state.items():
+        if name.endswith("layernorm.weight") or name == "model.norm.weight" or "o_proj" in name or "down_proj" in name:
+            w = w[p]
+        elif w.ndim == 2:
+            w = w[:, p]
+        out[name] = w.contiguous()
+    return out
+
+
+@torch.no_grad()
+def logits(c, state, tokens, dtype, kv=None, changes=None):
+    global kv_rounding
+    with float32_means_float64() if dtype == torch.float64 else contextlib.nullcontext():
+        model = getattr(transformers, c["arch"] + "ForCausalLM")(make_config(c, **(changes or {}))).to(dtype).eval()
+        state = {k: v.to(dtype) for k, v in state.items()}
+        if c["config"]["tie_word_embeddings"]:
+            state["lm_head.weight"] = state["model.embed_tokens.weight"]
+        model.load_state_dict(state)
+        kv_rounding = kv
+        out = model(torch.tensor([tokens]), use_cache=False).logits[0].double()
+        if dtype == torch.float64 and kv is None and not changes and "dynamic" not in str(c["config"].get("rope_scaling")):
+            check_cached_decode(model, tokens, out)
+        kv_rounding = None
+    return out
+
+
+def check_cached_decode(model, tokens, expected):
+    """transformers' own decode agrees with its prefill, so one truth serves both."""
+    split = len(tokens) - N_DECODE
+    out = model(torch.tensor([tokens[:split]]), use_cache=True)
+    for i in range(split, len(tokens)):
+        position = torch.tensor([i])
+        out = model(torch.tensor([[tokens[i]]]), past_key_values=out.past_key_values, cache_position=position, use_cache=True)
+        error = (out.logits[0, -1] - expected[i]).abs().max().item()
+        assert error <= 1e-9, f"decode differs from prefill at {i} by {error}"
+
+
+def level(run, state, truth, rows):
+    errors = [run(state if i == 0 else permuted(state, i))[rows] - truth for i in range(1 + N_PERMUTED)]
+    return {"max": max(e.abs().max().item() for e in errors), "rms": max(e.pow(2).mean().sqrt().item() for e in errors)}
+
+
+def tokenizer_json(vocab):
+    words = ["<|bos|>", "<|end|>"] + [chr(c) for c in range(0x21, 0x21 + vocab - 2)]
+    added = [{"id": i, "content": w, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+             for i, w in enumerate(words[:2])]
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
+            "pre_tokenizer": level, "post_processor": None, "decoder": level,
+            "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+                      "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
+                      "vocab": {w: i for i, w in enumerate(words)}, "merges": []}}
+
+
+def stored_rows(n_tokens):
+    edges = [0, 1, 2, 6, 7, 8, 13, 20, 24, 31, 32, 33, 40, 48, 63, 64, 65]
+    return sorted({r for r in edges if r < n_tokens - N_DECODE} | set(range(n_tokens - N_DECODE, n_tokens)))
+
+
+def write_case(name, c, seed):
+    folder = OUT / name
+    folder.mkdir(parents=True, exist_ok=True)
+    state = random_state(c, seed)
+    dtype = DTYPES[c["dtype"]]
+    tokens = torch.randint(0, c["config"]["vocab_size"], (c["n_tokens"],), generator=torch.Generator().manual_seed(seed + 1)).tolist()
+    rows = stored_rows(c["n_tokens"])
+
+    def write_logits(file, values):
+        flat = values.flatten().tolist()
+        (folder / file).write_bytes(struct.pack(f"<{len(flat)}f", *flat))
+
+    truth = logits(c, state, tokens, torch.float64)[rows]
+    write_logits("truth.f32", truth)
+    golden = {"tokens": tokens, "rows": rows, "n_decode": N_DECODE, "context": c["context"], "plain": {}, "sharp": {}}
+    for kv_name, kv in KV_DTYPES.items():
+        golden["plain"][kv_name] = level(lambda s: logits(c, s, tokens, dtype, kv), state, truth, rows)
+        if dtype != torch.bfloat16:  # products with bf16 weights may round activations too, so there is no sharper truth
+            truth_kv = logits(c, state, tokens, torch.float64, kv)[rows]
+            write_logits(f"truth_kv_{kv_name}.f32", truth_kv)
+            golden["sharp"][kv_name] = level(lambda s: logits(c, s, tokens, torch.float32, kv), state, truth_kv, rows)
+
+    tolerance = 2 * max(l["max"] for l in golden["plain"].values())
+    for option, change in c["drop"].items():
+        changed = change(state) if callable(change) else state
+        moved = logits(c, changed, tokens, torch.float64, changes=None if callable(change) else change)[rows]
+        effect = (moved - truth).abs().max().item()
+        assert effect > 5 * tolerance, f"{name}: without {option} logits move by {effect}, tolerance is {tolerance}"
+
+    config = make_config(c).to_dict()
+    keep = {k: v for k, v in config.items() if k in {*c["config"], "model_type", "hidden_act", "attention_bias", "mlp_bias",
+                                                     "use_sliding_window"}}
+    keep |= {"architectures": [c["arch"] + "ForCausalLM"], "torch_dtype": c["dtype"], "bos_token_id": 0, "eos_token_id": 1}
+    (folder / "config.json").write_text(json.dumps(keep, indent=1, sort_keys=True) + "\n")
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json(c["config"]["vocab_size"]), ensure_ascii=False) + "\n")
+    (folder / "golden.json").write_text(json.dumps(golden) + "\n")
+    save_file({k: v.contiguous() for k, v in state.items()}, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)
+    print(f"{name:16} spread {truth.std():.2f}  plain bf16 kv {golden['plain']['bf16']['max']:.2e}"
+          + (f"  sharp {golden['sharp']['bf16']['max']:.2e} {golden['sharp']['f16']['max']:.2e}" if golden["sharp"] else ""))
+
+
+def main():
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(1)  # one order of sums, so that the files come out the same
+    wanted = sys.argv[1:] or CASES
+    for i, (name, c) in enumerate(CASES.items()):
+        if name in wanted:
+            write_case(name, c, 1000 * (i + 1))
+
+
+main()
