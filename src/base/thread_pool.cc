@@ -49,6 +49,11 @@ void pin_to(pthread_t thread, int cpu) {
 
 thread_local bool t_in_work = false;
 
+struct InWork {
+  InWork() { t_in_work = true; }
+  ~InWork() { t_in_work = false; }  // an exception may leave this way too
+};
+
 }  // namespace
 
 struct ThreadPool::State {
@@ -149,6 +154,7 @@ void ThreadPool::parallel_for(std::int64_t n, std::int64_t grain,
   grain = std::max<std::int64_t>(grain, 1);
   if (n <= grain || n_threads_ == 1) {
     MNEME_CHECK(!t_in_work, "a thread pool cannot be used from inside its own work");
+    const InWork in_work;
     for (std::int64_t begin = 0; begin < n; begin += grain) fn(begin, std::min(n, begin + grain), 0);
     return;
   }

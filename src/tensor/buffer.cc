@@ -27,7 +27,7 @@ Buffer::Buffer(std::size_t bytes) : size_(bytes) {
 
 void Buffer::reserve(std::size_t bytes) {
   if (bytes > size_) {
-    data_.reset();
+    *this = Buffer();  // first, so that old and new are never there together
     *this = Buffer(bytes);
   }
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <utility>
 
 #include "src/tensor/view.h"
 
@@ -15,6 +16,13 @@ class Buffer {
   Buffer() = default;
   // Errors  kResource when the machine has not that much memory.
   explicit Buffer(std::size_t bytes);
+  // What is moved from is empty, and may be used again.
+  Buffer(Buffer&& other) noexcept : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)) {}
+  Buffer& operator=(Buffer&& other) noexcept {
+    data_ = std::move(other.data_);
+    size_ = std::exchange(other.size_, 0);
+    return *this;
+  }
 
   std::byte* data() const { return data_.get(); }
   std::size_t size() const { return size_; }
