@@ -1,8 +1,8 @@
-// A model on disk: GGUF, or a Hugging Face folder. Untrusted input: every length, offset and shape is checked against the file
-// before it is used.
+// A model on disk: GGUF, or a Hugging Face folder. Untrusted input: every length, offset and shape is checked against
+// the file before it is used.
 //
-// Tensors go by one set of names, GGUF's ("token_embd.weight", "blk.3.attn_q.weight", ...; src/checkpoint/weight_names.h has
-// the table), with rows first: [n_out, n_in].
+// Tensors go by one set of names, GGUF's ("token_embd.weight", "blk.3.attn_q.weight", ...;
+// src/checkpoint/weight_names.h has the table), with rows first: [n_out, n_in].
 #pragma once
 
 #include <filesystem>
@@ -34,8 +34,9 @@ class Checkpoint {
   // Opens a .gguf file or a folder with config.json, safetensors and tokenizer.json.
   //
   // Errors  kFile      missing, unreadable, neither a file nor a folder of the expected kind
-  //         kFormat    damaged: truncated, overlapping, overflowing, contradicting shapes, deep or huge JSON, invalid UTF-8
-  //         kUnsupported  tensor type, architecture, RoPE scaling, tokenizer that this build does not know (named)
+  //         kFormat    damaged: truncated, overlapping, overflowing, contradicting shapes, deep or huge JSON, invalid
+  //         UTF-8 kUnsupported  tensor type, architecture, RoPE scaling, tokenizer that this build does not know
+  //         (named)
   static std::unique_ptr<Checkpoint> open(const std::filesystem::path& path);
 
   // Only the tokenizer of a GGUF file (vocabulary-only files too), of a Hugging Face folder, or of a tokenizer.json.

@@ -18,7 +18,8 @@ enum class TokenType : std::uint8_t { kNormal, kUnknown, kControl, kUserDefined,
 
 struct TokenizerData {
   TokenizerKind kind = TokenizerKind::kByteBpe;
-  // Name of the pre-tokenizer pattern ("llama-bpe", "qwen2", "gpt-2", ...), or empty when `pre_patterns` has the patterns themselves.
+  // Name of the pre-tokenizer pattern ("llama-bpe", "qwen2", "gpt-2", ...), or empty when `pre_patterns` has the
+  // patterns themselves.
   std::string pre;
   // tokenizer.json: regular expressions applied one after the other, each splitting the pieces of the one before.
   std::vector<std::string> pre_patterns;
@@ -29,11 +30,11 @@ struct TokenizerData {
   std::vector<TokenType> types;       // by id
   std::vector<std::pair<std::string, std::string>> merges;  // byte BPE: by rank
   std::optional<std::int32_t> bos, eos, eot, unk, pad;
-  std::vector<std::int32_t> eog;      // further ids that end a generation (generation_config.json lists several)
+  std::vector<std::int32_t> eog;  // further ids that end a generation (generation_config.json lists several)
   bool add_bos = false;
   bool add_eos = false;
-  bool add_space_prefix = true;       // sentencepiece: a space before the text
-  std::string chat_template;          // empty: none
+  bool add_space_prefix = true;  // sentencepiece: a space before the text
+  std::string chat_template;     // empty: none
 };
 
 }  // namespace mneme

@@ -1,0 +1,61 @@
+// Reads little-endian values one after the other from bytes that nobody vouches for.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string_view>
+
+#include "src/base/error.h"
+#include "src/checkpoint/utf8.h"
+
+namespace mneme {
+
+static_assert(std::endian::native == std::endian::little,
+              "checkpoint files are little-endian and are mapped as they are");
+
+class ByteReader {
+ public:
+  ByteReader(std::span<const std::byte> bytes, std::string_view file) : bytes_(bytes), file_(file) {}
+
+  std::size_t position() const { return position_; }
+  std::size_t remaining() const { return bytes_.size() - position_; }
+
+  // `what` names the thing in the error. Errors  kFormat: the file ends before it does.
+  std::span<const std::byte> take(std::uint64_t n, std::string_view what) {
+    if (n > remaining())
+      fail(ErrorKind::kFormat, "{}: {} at byte {} needs {} bytes, the file has {} left: truncated or damaged", file_,
+           what, position_, n, remaining());
+    const auto piece = bytes_.subspan(position_, static_cast<std::size_t>(n));
+    position_ += static_cast<std::size_t>(n);
+    return piece;
+  }
+
+  template <typename T>
+  T read(std::string_view what) {
+    T value;
+    std::memcpy(&value, take(sizeof(T), what).data(), sizeof(T));
+    return value;
+  }
+
+  // A length (u64) and that many bytes of UTF-8.
+  std::string_view string(std::string_view what) {
+    const auto length = read<std::uint64_t>(what);
+    const std::size_t begin = position_;
+    const auto raw = take(length, what);
+    const std::string_view text(reinterpret_cast<const char*>(raw.data()), raw.size());
+    if (const std::size_t bad = find_invalid_utf8(text); bad != kValidUtf8)
+      fail(ErrorKind::kFormat, "{}: {} is not valid UTF-8: byte {:#04x} at {} of the file", file_, what,
+           static_cast<unsigned>(raw[bad]), begin + bad);
+    return text;
+  }
+
+ private:
+  std::span<const std::byte> bytes_;
+  std::string_view file_;
+  std::size_t position_ = 0;
+};
+
+}  // namespace mneme

@@ -1,0 +1,45 @@
+#include "src/checkpoint/checkpoint.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <system_error>
+
+#include "src/base/error.h"
+#include "src/base/mapped_file.h"
+#include "src/checkpoint/gguf_checkpoint.h"
+#include "src/checkpoint/gguf_file.h"
+#include "src/checkpoint/gguf_model.h"
+
+namespace mneme {
+
+std::unique_ptr<Checkpoint> Checkpoint::open(const std::filesystem::path& path) {
+  std::error_code none;
+  if (std::filesystem::is_directory(path, none)) fail(ErrorKind::kUnsupported, "{}: is a folder", path.string());
+  return open_gguf(path);
+}
+
+TokenizerData Checkpoint::open_tokenizer(const std::filesystem::path& path) {
+  const MappedFile mapping(path);
+  return read_gguf_tokenizer(GgufFile::parse(mapping.bytes(), path.string(), GgufFile::Tensors::kSkip));
+}
+
+const CheckpointTensor* Checkpoint::find(std::string_view name) const {
+  for (const CheckpointTensor& t : tensors())
+    if (t.name == name) return &t;
+  return nullptr;
+}
+
+const CheckpointTensor& Checkpoint::require(std::string_view name, std::initializer_list<std::int64_t> shape) const {
+  const CheckpointTensor* t = find(name);
+  if (t == nullptr) fail(ErrorKind::kFormat, "tensor '{}' is missing", name);
+  bool fits = t->view.rank() == static_cast<int>(shape.size());
+  int i = 0;
+  for (const std::int64_t size : shape)
+    if (fits) fits = size == kAnySize || t->view.dim(i++) == size;
+  if (!fits)
+    fail(ErrorKind::kFormat, "tensor '{}': expected [{}], found {}", name, fmt::join(shape, ", "), t->view.to_string());
+  return *t;
+}
+
+}  // namespace mneme

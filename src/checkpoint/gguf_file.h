@@ -1,0 +1,86 @@
+// A GGUF file taken apart: metadata and tensors, without knowledge of what they mean.
+//
+// Layout  "GGUF", version u32 (2 or 3), counts of tensors and of metadata u64; metadata: key, type, value; tensors:
+// name, rank,
+//         dimensions (innermost first), type, offset; padding to `general.alignment`; data. docs/formats.md has the
+//         limits.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "src/checkpoint/checkpoint.h"
+#include "src/checkpoint/gguf_types.h"
+
+namespace mneme {
+
+struct GgufValue {
+  GgufType type = GgufType::kU8;
+  GgufType element = GgufType::kU8;  // of an array, else the type itself
+  std::uint64_t count = 1;           // of an array's elements
+  std::span<const std::byte> bytes;  // the elements, as they lie in the file
+};
+
+struct GgufEntry {
+  std::string_view key;
+  GgufValue value;
+};
+
+struct GgufTensor {
+  std::string_view name;
+  int rank = 1;
+  std::array<std::int64_t, 4> dims{1, 1, 1, 1};  // outermost first, the file's order turned round
+  DType dtype = DType::kF32;
+  std::span<const std::byte> data;
+};
+
+class GgufFile {
+ public:
+  enum class Tensors { kRead, kSkip };  // kSkip: only the metadata, whatever the tensors are
+
+  // Checks everything and copies nothing: names and values view `bytes`, which must outlive the object. `file` names it
+  // in errors.
+  //
+  // Errors  kFormat, kUnsupported (version, tensor type, nested array: named)
+  static GgufFile parse(std::span<const std::byte> bytes, std::string file, Tensors tensors);
+
+  const std::string& file() const { return file_; }
+  std::uint32_t version() const { return version_; }
+  std::uint64_t tensor_count() const { return tensor_count_; }  // as the header says, also where they were skipped
+  const std::vector<GgufEntry>& entries() const { return entries_; }
+  const std::vector<GgufTensor>& tensors() const { return tensors_; }
+  const GgufTensor* find_tensor(std::string_view name) const;
+
+  // Metadata by key. Nothing where the key is absent. Errors  kFormat: of another type, or out of range.
+  const GgufValue* find(std::string_view key) const;
+  std::optional<std::int64_t> integer(std::string_view key) const;
+  std::optional<double> number(std::string_view key) const;  // integers too
+  std::optional<bool> boolean(std::string_view key) const;
+  std::optional<std::string_view> string(std::string_view key) const;
+  std::optional<std::vector<std::string_view>> strings(std::string_view key) const;
+  std::optional<std::vector<std::int64_t>> integers(std::string_view key) const;
+  std::optional<std::vector<float>> floats(std::string_view key) const;
+
+  // All of it for people, long values cut.
+  std::vector<MetadataEntry> describe() const;
+
+ private:
+  void read_entry(class ByteReader& in);
+  void read_tensors(class ByteReader& in);
+
+  std::string file_;
+  std::uint32_t version_ = 0;
+  std::uint64_t tensor_count_ = 0;
+  std::vector<GgufEntry> entries_;
+  std::vector<GgufTensor> tensors_;
+  std::unordered_map<std::string_view, std::size_t> entry_by_key_, tensor_by_name_;
+};
+
+}  // namespace mneme

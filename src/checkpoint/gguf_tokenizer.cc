@@ -1,0 +1,133 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "src/base/error.h"
+#include "src/checkpoint/gguf_model.h"
+#include "src/checkpoint/tokenizer_check.h"
+
+namespace mneme {
+namespace {
+
+void read_types(const GgufFile& file, TokenizerData& t) {
+  const auto types = file.integers("tokenizer.ggml.token_type");
+  if (!types) {
+    t.types.assign(t.tokens.size(), TokenType::kNormal);
+    return;
+  }
+  if (types->size() != t.tokens.size())
+    fail(ErrorKind::kFormat, "{}: 'tokenizer.ggml.token_type' has {} values for {} tokens", file.file(), types->size(),
+         t.tokens.size());
+  t.types.reserve(types->size());
+  for (std::int64_t type : *types) {
+    if (type < 0 || type > 6)
+      fail(ErrorKind::kFormat, "{}: 'tokenizer.ggml.token_type' of token {}: expected 0 to 6, found {}", file.file(),
+           t.types.size(), type);
+    // 0 is "undefined", which older writers used for padding.
+    t.types.push_back(type == 0 ? TokenType::kUnused : static_cast<TokenType>(type - 1));
+  }
+}
+
+void read_merges(const GgufFile& file, TokenizerData& t) {
+  const auto merges = file.strings("tokenizer.ggml.merges");
+  if (!merges) fail(ErrorKind::kFormat, "{}: metadata 'tokenizer.ggml.merges' is missing", file.file());
+  t.merges.reserve(merges->size());
+  for (std::string_view m : *merges) {
+    // A part may begin with a space where the vocabulary is not in printable form; it is never empty.
+    const std::size_t space = m.find(' ', 1);
+    if (space == std::string_view::npos || space + 1 == m.size())
+      fail(ErrorKind::kFormat,
+           "{}: merge {} of 'tokenizer.ggml.merges': expected two parts and a space between, found '{}'", file.file(),
+           t.merges.size(), m);
+    t.merges.emplace_back(m.substr(0, space), m.substr(space + 1));
+  }
+}
+
+void read_scores(const GgufFile& file, TokenizerData& t) {
+  auto scores = file.floats("tokenizer.ggml.scores");
+  if (!scores) fail(ErrorKind::kFormat, "{}: metadata 'tokenizer.ggml.scores' is missing", file.file());
+  if (scores->size() != t.tokens.size())
+    fail(ErrorKind::kFormat, "{}: 'tokenizer.ggml.scores' has {} values for {} tokens", file.file(), scores->size(),
+         t.tokens.size());
+  for (std::size_t i = 0; i < scores->size(); ++i)
+    if (std::isnan((*scores)[i]))
+      fail(ErrorKind::kFormat, "{}: 'tokenizer.ggml.scores' of token {} is not a number", file.file(), i);
+  t.scores = std::move(*scores);
+}
+
+// Files name one end of sequence; chat models end their turns with others too, known by their spelling.
+void find_ends(TokenizerData& t) {
+  static constexpr std::array<std::string_view, 8> kEnds = {
+      "<|eot_id|>",    "<|im_end|>",      "<|end|>",         "<|eom_id|>",
+      "<|endoftext|>", "<|end_of_text|>", "<|end_of_turn|>", "<｜end▁of▁sentence｜>"};
+  for (std::size_t id = 0; id < t.tokens.size(); ++id) {
+    if (t.types[id] != TokenType::kControl) continue;
+    if (std::find(kEnds.begin(), kEnds.end(), t.tokens[id]) == kEnds.end()) continue;
+    const auto i = static_cast<std::int32_t>(id);
+    if (t.eos != i && t.eot != i) t.eog.push_back(i);
+  }
+}
+
+void read_special(const GgufFile& file, TokenizerData& t) {
+  const auto id = [&](std::string_view key, std::optional<std::int64_t> otherwise = std::nullopt) {
+    const auto given = file.integer(key);
+    // -1 as a 32-bit number is how some writers say "none".
+    if (given && (*given == -1 || *given == std::numeric_limits<std::uint32_t>::max()))
+      return std::optional<std::int32_t>();
+    return check_token_id(given ? given : otherwise, t, fmt::format("'{}'", key), file.file());
+  };
+  const bool sentencepiece = t.kind == TokenizerKind::kSentencePiece;
+  const auto usual = [&](std::int64_t token) {  // what sentencepiece gives to the first three tokens
+    return sentencepiece && t.tokens.size() > 2 ? std::optional<std::int64_t>(token) : std::nullopt;
+  };
+  t.bos = id("tokenizer.ggml.bos_token_id", usual(1));
+  t.eos = id("tokenizer.ggml.eos_token_id", usual(2));
+  t.eot = id("tokenizer.ggml.eot_token_id");
+  t.unk = id("tokenizer.ggml.unknown_token_id", usual(0));
+  t.pad = id("tokenizer.ggml.padding_token_id");
+  if (const auto eom = id("tokenizer.ggml.eom_token_id"); eom && eom != t.eos && eom != t.eot) t.eog.push_back(*eom);
+  find_ends(t);
+  // llama-bpe and tekken models were trained with a first token and take whole pieces; their files do not say so.
+  const bool llama3 = t.pre == "llama-bpe" || t.pre == "llama3" || t.pre == "llama-v3" || t.pre == "tekken";
+  t.ignore_merges = llama3;
+  t.add_bos = file.boolean("tokenizer.ggml.add_bos_token").value_or(sentencepiece || llama3);
+  t.add_eos = file.boolean("tokenizer.ggml.add_eos_token").value_or(false);
+  t.add_space_prefix = file.boolean("tokenizer.ggml.add_space_prefix").value_or(true);
+}
+
+}  // namespace
+
+TokenizerData read_gguf_tokenizer(const GgufFile& file) {
+  TokenizerData t;
+  const auto model = file.string("tokenizer.ggml.model");
+  if (!model)
+    fail(ErrorKind::kFormat, "{}: metadata 'tokenizer.ggml.model' is missing: the file has no tokenizer", file.file());
+  if (*model == "gpt2")
+    t.kind = TokenizerKind::kByteBpe;
+  else if (*model == "llama")
+    t.kind = TokenizerKind::kSentencePiece;
+  else
+    fail(ErrorKind::kUnsupported,
+         "{}: tokenizer '{}'; this build knows gpt2 (byte-level BPE) and llama (SentencePiece BPE)", file.file(),
+         *model);
+  const auto tokens = file.strings("tokenizer.ggml.tokens");
+  if (!tokens || tokens->empty())
+    fail(ErrorKind::kFormat, "{}: metadata 'tokenizer.ggml.tokens' is missing or empty", file.file());
+  if (tokens->size() > (1u << 24))
+    fail(ErrorKind::kFormat, "{}: 'tokenizer.ggml.tokens': expected at most 2^24 tokens, found {}", file.file(),
+         tokens->size());
+  t.tokens.assign(tokens->begin(), tokens->end());
+  read_types(file, t);
+  if (t.kind == TokenizerKind::kByteBpe) {
+    t.pre = std::string(file.string("tokenizer.ggml.pre").value_or("default"));
+    read_merges(file, t);
+  } else {
+    read_scores(file, t);
+  }
+  read_special(file, t);
+  t.chat_template = std::string(file.string("tokenizer.chat_template").value_or(""));
+  return t;
+}
+
+}  // namespace mneme

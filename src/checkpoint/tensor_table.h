@@ -1,0 +1,26 @@
+// Small helpers that both kinds of checkpoint need for their tensors.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "src/tensor/view.h"
+
+namespace mneme {
+
+// dims outermost first, `rank` of them used.
+inline ConstTensorView view_of_dims(const std::byte* data, DType dtype, const std::array<std::int64_t, 4>& dims,
+                                    int rank) {
+  switch (rank) {
+    case 1:
+      return {data, dtype, {dims[0]}};
+    case 2:
+      return {data, dtype, {dims[0], dims[1]}};
+    case 3:
+      return {data, dtype, {dims[0], dims[1], dims[2]}};
+    default:
+      return {data, dtype, {dims[0], dims[1], dims[2], dims[3]}};
+  }
+}
+
+}  // namespace mneme

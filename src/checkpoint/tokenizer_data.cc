@@ -1,0 +1,28 @@
+#include "src/checkpoint/tokenizer_data.h"
+
+#include <fmt/format.h>
+
+#include "src/base/error.h"
+#include "src/checkpoint/tokenizer_check.h"
+
+namespace mneme {
+
+std::optional<std::int32_t> check_token_id(std::optional<std::int64_t> id, const TokenizerData& data,
+                                           std::string_view what, std::string_view file) {
+  if (!id) return std::nullopt;
+  if (*id < 0 || static_cast<std::uint64_t>(*id) >= data.tokens.size())
+    fail(ErrorKind::kFormat, "{}: {} is {}, the vocabulary has {} tokens", file, what, *id, data.tokens.size());
+  return static_cast<std::int32_t>(*id);
+}
+
+void pad_tokens(TokenizerData& data, std::int64_t n, std::string_view file) {
+  if (static_cast<std::int64_t>(data.tokens.size()) > n)
+    fail(ErrorKind::kFormat, "{}: the tokenizer has {} tokens, the embedding {} rows", file, data.tokens.size(), n);
+  while (static_cast<std::int64_t>(data.tokens.size()) < n) {
+    data.tokens.push_back(fmt::format("[PAD{}]", data.tokens.size()));
+    data.types.push_back(TokenType::kUnused);
+    if (data.kind == TokenizerKind::kSentencePiece) data.scores.push_back(-1e9f);
+  }
+}
+
+}  // namespace mneme
