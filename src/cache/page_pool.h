@@ -1,15 +1,17 @@
 // Where pages live, and who uses them.
 //
-// A page is kPageTokens consecutive tokens of one layer and one KV head: one contiguous block of kPageTokens x [K: D | V: D], keys
-// after RoPE. Blocks are reference-counted, so that sequences share what they have in common.
+// A page is kPageTokens consecutive tokens of one layer and one KV head: one contiguous block of kPageTokens x [K: D |
+// V: D], keys after RoPE. Blocks are reference-counted, so that sequences share what they have in common.
 //
-// Memory   one reservation of address space; the kernel gives pages of it when they are first written. A block that is given back
+// Memory   one reservation of address space; the kernel gives pages of it when they are first written. A block that is
+// given back
 //          keeps its memory for the next user.
 // Threads  one thread allocates, retains and releases; any may read and write the bytes of blocks it holds.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "src/base/strong_id.h"
@@ -36,7 +38,8 @@ struct KvShape {
 
 class PagePool {
  public:
-  // Errors  kResource: not even address space for n_blocks.
+  // Requires  n_blocks >= 0; a complete shape.
+  // Errors    kResource: not even address space for n_blocks.
   PagePool(const KvShape& shape, std::int64_t n_blocks);
   ~PagePool();
   PagePool(const PagePool&) = delete;
@@ -55,16 +58,22 @@ class PagePool {
   void release(BlockId id);  // the last one frees it
   std::int32_t references(BlockId id) const;
 
+  // Blocks that were in use and are free again, in no order. The others that are free are those from touched_blocks()
+  // on.
+  std::span<const std::int32_t> given_back() const { return free_; }
+  std::int64_t touched_blocks() const { return next_unused_; }
+
   std::byte* data(BlockId id) const { return base_ + static_cast<std::size_t>(id.value) * block_bytes_; }
 
  private:
   KvShape shape_;
   std::size_t block_bytes_;
   std::size_t reserved_bytes_ = 0;
-  std::byte* base_ = nullptr;
-  std::vector<std::int32_t> refs_;   // by block
-  std::vector<std::int32_t> free_;   // stack of blocks given back
-  std::int64_t next_unused_ = 0;     // blocks from here on were never touched
+  void* reservation_ = nullptr;
+  std::byte* base_ = nullptr;       // in it, on the boundary of a huge page where the pool is large
+  std::vector<std::int32_t> refs_;  // by block
+  std::vector<std::int32_t> free_;  // stack of blocks given back
+  std::int64_t next_unused_ = 0;    // blocks from here on were never touched
   std::int64_t n_free_ = 0;
 };
 

@@ -1,7 +1,7 @@
 // One sequence's keys and values: a table [layer][KV head][page] into a pool.
 //
-// A fork shares every block; a block that is shared is copied before its owner writes into it (only the last, partly filled page ever
-// is). Tables are per KV head, so that methods which drop tokens can drop them head by head.
+// A fork shares every block; a block that is shared is copied before its owner writes into it (only the last, partly
+// filled page ever is). Tables are per KV head, so that methods which drop tokens can drop them head by head.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ class SequenceCache {
 
   // Free blocks that extend(n_new) takes, the copy of a shared last page included.
   std::int64_t blocks_needed(std::int32_t n_new) const;
-  // Makes positions [length, length + n_new) writable in every layer and KV head, and counts them as stored: whoever extends writes
-  // all of them before anybody reads. Requires  pool.n_free() >= blocks_needed(n_new).
+  // Makes positions [length, length + n_new) writable in every layer and KV head, and counts them as stored: whoever
+  // extends writes all of them before anybody reads. Requires  pool.n_free() >= blocks_needed(n_new).
   void extend(std::int32_t n_new);
   // Forgets the tokens from `new_length` on and gives their pages back.
   void truncate(std::int32_t new_length);

@@ -1,0 +1,91 @@
+#include "src/cache/page_pool.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+#include <limits>
+
+#include "src/base/check.h"
+#include "src/base/error.h"
+
+namespace mneme {
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+}  // namespace
+
+PagePool::PagePool(const KvShape& shape, std::int64_t n_blocks) : shape_(shape), block_bytes_(shape.page_bytes()) {
+  MNEME_CHECK(shape.n_layers > 0 && shape.n_kv_heads > 0 && shape.head_dim > 0, "{} layers, {} KV heads, head size {}",
+              shape.n_layers, shape.n_kv_heads, shape.head_dim);
+  MNEME_CHECK(shape.dtype == DType::kBF16 || shape.dtype == DType::kF16, "keys and values in {}",
+              dtype_name(shape.dtype));
+  MNEME_CHECK(n_blocks >= 0, "{} blocks", n_blocks);
+  // One huge page is left over at the end for the alignment of the start.
+  const std::size_t most = (std::numeric_limits<std::size_t>::max() / 2 - kHugePage) / block_bytes_;
+  if (n_blocks > std::numeric_limits<std::int32_t>::max() || static_cast<std::size_t>(n_blocks) > most) {
+    fail(ErrorKind::kResource, "KV memory of {} blocks of {} bytes: more than can be addressed (at most {} blocks)",
+         n_blocks, block_bytes_, std::numeric_limits<std::int32_t>::max());
+  }
+  const std::size_t bytes = static_cast<std::size_t>(n_blocks) * block_bytes_;
+  n_free_ = n_blocks;
+  if (bytes == 0) return;
+
+  const bool huge = bytes >= kHugePage;
+  reserved_bytes_ = huge ? bytes + kHugePage : bytes;
+  void* p = mmap(nullptr, reserved_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED) {
+    fail(ErrorKind::kResource, "cannot reserve {} bytes for keys and values ({} blocks of {} bytes): {}",
+         reserved_bytes_, n_blocks, block_bytes_, std::strerror(errno));
+  }
+  reservation_ = p;
+  base_ = static_cast<std::byte*>(p);
+  if (huge) {
+    const auto address = reinterpret_cast<std::uintptr_t>(p);
+    base_ += (kHugePage - address % kHugePage) % kHugePage;
+    madvise(base_, bytes, MADV_HUGEPAGE);  // a wish: a kernel without huge pages refuses it, and nothing is lost
+  }
+  refs_.assign(static_cast<std::size_t>(n_blocks), 0);
+}
+
+PagePool::~PagePool() {
+  if (reservation_ != nullptr) munmap(reservation_, reserved_bytes_);
+}
+
+std::size_t PagePool::touched_bytes() const {
+  return static_cast<std::size_t>(next_unused_) * block_bytes_;
+}
+
+BlockId PagePool::allocate() {
+  MNEME_CHECK(n_free_ > 0, "none of {} blocks is free: admission did not count right", n_blocks());
+  BlockId id;
+  if (!free_.empty()) {  // memory that the kernel has already given comes first
+    id = BlockId(free_.back());
+    free_.pop_back();
+  } else {
+    id = BlockId(static_cast<std::int32_t>(next_unused_++));
+  }
+  refs_[static_cast<std::size_t>(id.value)] = 1;
+  --n_free_;
+  return id;
+}
+
+void PagePool::retain(BlockId id) {
+  MNEME_CHECK(references(id) > 0, "block {} is free", id.value);
+  ++refs_[static_cast<std::size_t>(id.value)];
+}
+
+void PagePool::release(BlockId id) {
+  MNEME_CHECK(references(id) > 0, "block {} is free", id.value);
+  if (--refs_[static_cast<std::size_t>(id.value)] > 0) return;
+  free_.push_back(id.value);
+  ++n_free_;
+}
+
+std::int32_t PagePool::references(BlockId id) const {
+  MNEME_CHECK(id.value >= 0 && id.value < n_blocks(), "block {} of {}", id.value, n_blocks());
+  return refs_[static_cast<std::size_t>(id.value)];
+}
+
+}  // namespace mneme

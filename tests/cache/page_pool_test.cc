@@ -1,0 +1,91 @@
+#include "src/cache/page_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+#include <set>
+
+#include "mneme/error.h"
+
+namespace mneme {
+namespace {
+
+constexpr KvShape kTiny{.n_layers = 2, .n_kv_heads = 3, .head_dim = 8, .dtype = DType::kBF16};
+
+TEST(PagePool, BlocksAreDistinctMemoryThatKeepsWhatIsWritten) {
+  constexpr std::int64_t kBlocks = 4099;  // 4 MiB: takes the path with huge pages
+  PagePool pool(kTiny, kBlocks);
+  std::set<std::byte*> places;
+  for (std::int64_t i = 0; i < kBlocks; ++i) {
+    const BlockId id = pool.allocate();
+    std::memset(pool.data(id), id.value % 251, kTiny.page_bytes());
+    places.insert(pool.data(id));
+  }
+  EXPECT_EQ(pool.n_free(), 0);
+  EXPECT_EQ(static_cast<std::int64_t>(places.size()), kBlocks);
+  EXPECT_EQ(*places.rbegin() - *places.begin(), (kBlocks - 1) * static_cast<std::int64_t>(kTiny.page_bytes()));
+  for (std::int32_t i = 0; i < kBlocks; ++i) {
+    const std::byte* p = pool.data(BlockId(i));
+    ASSERT_EQ(std::to_integer<int>(p[0]), i % 251);
+    ASSERT_EQ(std::to_integer<int>(p[kTiny.page_bytes() - 1]), i % 251);
+  }
+}
+
+TEST(PagePool, TheLastReferenceFrees) {
+  PagePool pool(kTiny, 2);
+  const BlockId a = pool.allocate();
+  EXPECT_EQ(pool.references(a), 1);
+  pool.retain(a);
+  pool.release(a);
+  EXPECT_EQ(pool.n_used(), 1);
+  pool.release(a);
+  EXPECT_EQ(pool.n_free(), 2);
+  EXPECT_EQ(pool.references(a), 0);
+}
+
+TEST(PagePool, UsedMemoryIsUsedAgainFirst) {
+  PagePool pool(kTiny, 1000);
+  for (int i = 0; i < 50; ++i) pool.release(pool.allocate());
+  EXPECT_EQ(pool.touched_bytes(), kTiny.page_bytes());
+}
+
+TEST(PagePool, ReservesMoreThanTheMachineHas) {
+  PagePool pool(KvShape{.n_layers = 1, .n_kv_heads = 1, .head_dim = 128, .dtype = DType::kF16},
+                std::int64_t{1} << 22);  // 64 GiB of address space
+  const BlockId id = pool.allocate();
+  pool.data(id)[0] = std::byte{1};
+  EXPECT_EQ(pool.touched_bytes(), std::size_t{16384});
+}
+
+TEST(PagePool, AnEmptyPoolIsOne) {
+  PagePool pool(kTiny, 0);
+  EXPECT_EQ(pool.n_blocks(), 0);
+  EXPECT_EQ(pool.n_free(), 0);
+}
+
+TEST(PagePool, TooManyBlocksIsAnErrorWithTheNumbers) {
+  try {
+    PagePool pool(kTiny, std::int64_t{1} << 40);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kResource);
+    EXPECT_NE(std::string(e.what()).find("1099511627776 blocks of 1024 bytes"), std::string::npos) << e.what();
+  }
+  const KvShape wide{.n_layers = 1, .n_kv_heads = 1, .head_dim = 1 << 22, .dtype = DType::kBF16};
+  EXPECT_THROW(PagePool(wide, std::numeric_limits<std::int32_t>::max()), Error);  // 2^60 bytes: mmap refuses
+}
+
+TEST(PagePoolDeathTest, MisuseAborts) {
+  PagePool pool(kTiny, 1);
+  const BlockId a = pool.allocate();
+  EXPECT_DEATH(pool.allocate(), "none of 1 blocks is free");
+  pool.release(a);
+  EXPECT_DEATH(pool.release(a), "block 0 is free");
+  EXPECT_DEATH(pool.retain(a), "block 0 is free");
+  EXPECT_DEATH(pool.references(BlockId(1)), "block 1 of 1");
+  EXPECT_DEATH(pool.references(BlockId()), "block -1");
+}
+
+}  // namespace
+}  // namespace mneme
