@@ -1,0 +1,383 @@
+#include "src/attention/decode_attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/base/check.h"
+#include "src/kernels/group_pool.h"
+
+namespace mneme {
+namespace {
+
+// Units of `now` that `before` has not. Both ascending.
+std::int64_t count_new(const std::vector<std::int32_t>& now, const std::vector<std::int32_t>& before) {
+  std::int64_t n = 0;
+  auto b = before.begin();
+  for (std::int32_t u : now) {
+    while (b != before.end() && *b < u) ++b;
+    if (b == before.end() || *b != u) ++n;
+  }
+  return n;
+}
+
+bool same_choice(const Region& a, const Region& b) {
+  return a.first_unit == b.first_unit && a.last_unit == b.last_unit && a.n_select == b.n_select;
+}
+
+bool query_moved(const CosineGate& gate, const float* q, const float* before, std::int32_t group, std::int32_t d) {
+  float sum = 0.0f, largest = -2.0f, smallest = 2.0f;
+  for (std::int32_t h = 0; h < group; ++h) {
+    const float c = cosine(q + h * d, before + h * d, d);
+    sum += c;
+    largest = std::max(largest, c);
+    smallest = std::min(smallest, c);
+  }
+  switch (gate.pool) {
+    case GatePool::kMean:
+      return !(sum / static_cast<float>(group) >= gate.tau);  // a NaN moved
+    case GatePool::kMax:
+      return !(largest >= gate.tau);
+    case GatePool::kAny:
+      return !(smallest >= gate.tau);
+  }
+  return true;
+}
+
+// scores -> softmax(scale * scores), in place.
+void softmax(std::span<float> scores, float scale) {
+  float largest = -INFINITY;
+  for (float x : scores) largest = std::max(largest, x);
+  double sum = 0;
+  for (float& x : scores) {
+    x = std::exp(scale * (x - largest));
+    sum += static_cast<double>(x);
+  }
+  for (float& x : scores) x = static_cast<float>(static_cast<double>(x) / sum);
+}
+
+// attended[t] = 1 for the tokens that a selection head attends in this step.
+void mark_attended(MethodState& method, std::int32_t layer, std::int32_t head, const Region& region,
+                   std::int32_t length, std::vector<std::uint8_t>& attended) {
+  std::fill(attended.begin(), attended.end(), std::uint8_t{0});
+  const auto mark = [&](std::int32_t begin, std::int32_t end) {
+    std::fill(attended.begin() + begin, attended.begin() + end, std::uint8_t{1});
+  };
+  mark(0, region.sink);
+  mark(region.recent_from, length);
+  if (!method.plan().selects()) return;
+  const std::int32_t p = method.plan().rules.unit_tokens;
+  for (std::int32_t u : method.layer(layer).attended[static_cast<std::size_t>(head)]) mark(u * p, (u + 1) * p);
+}
+
+}  // namespace
+
+// One (row, selection head): a KV head, or a query head where every query head selects for itself.
+struct DecodeAttention::Item {
+  const DecodeRow* row = nullptr;
+  std::int32_t head = 0;  // selection head
+  std::int32_t kv_head = 0;
+  bool everything = true;
+  bool per_query_head = false;
+  bool choose_now = false;     // with this step's query, for this step
+  bool choose_ahead = false;   // with this step's query, for the next step
+  Region region;               // of this step
+  std::int64_t new_units = 0;  // of this step's selection, against the step before
+  std::int64_t index_bytes = 0;
+  // Runs of the attended set, in runs_.
+  std::size_t first_run = 0, last_run = 0;
+  std::int64_t n_tokens = 0;
+
+  std::int32_t length() const { return row->cache->length(); }
+};
+
+DecodeAttention::DecodeAttention(const CpuContext& context) : context_(context) {
+  workers_.resize(static_cast<std::size_t>(context.pool->size()));
+}
+DecodeAttention::~DecodeAttention() = default;
+
+void DecodeAttention::run(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape) {
+  if (rows.empty()) return;
+  close_units(layer, rows);
+  items_.clear();
+  for (const DecodeRow& row : rows) plan_row(layer, row, shape);
+  const bool any_choice =
+      std::any_of(items_.begin(), items_.end(), [](const Item& i) { return i.choose_now || i.choose_ahead; });
+  if (any_choice) {
+    context_.pool->parallel_for(
+        static_cast<std::int64_t>(items_.size()), 1, [&](std::int64_t begin, std::int64_t end, int w) {
+          for (std::int64_t i = begin; i < end; ++i)
+            select(layer, items_[static_cast<std::size_t>(i)], shape, workers_[static_cast<std::size_t>(w)]);
+        });
+  } else {
+    for (Item& item : items_) select(layer, item, shape, workers_[0]);
+  }
+  attend(layer, shape);
+  observe(layer, rows, shape);
+}
+
+void DecodeAttention::close_units(std::int32_t layer, std::span<const DecodeRow> rows) {
+  struct Todo {
+    const DecodeRow* row;
+    std::int32_t kv_head;
+  };
+  thread_local std::vector<Todo> todo;
+  todo.clear();
+  for (const DecodeRow& row : rows) {
+    if (row.method == nullptr || !row.method->plan().selects() || row.method->plan().dense_layer(layer)) continue;
+    const std::int32_t complete = row.cache->length() / row.method->plan().index->entry_tokens();
+    const auto& entries = row.method->layer(layer).entries;
+    for (std::size_t h = 0; h < entries.size(); ++h)
+      if (entries[h].entry_bytes() > 0 && entries[h].size() < complete)
+        todo.push_back({&row, static_cast<std::int32_t>(h)});
+  }
+  const std::vector<Todo>& list = todo;  // the workers must see this thread's list, not their own
+  context_.pool->parallel_for(static_cast<std::int64_t>(list.size()), 1,
+                              [&](std::int64_t begin, std::int64_t end, int) {
+                                for (std::int64_t i = begin; i < end; ++i) {
+                                  const Todo& t = list[static_cast<std::size_t>(i)];
+                                  t.row->method->close_units(layer, t.kv_head, *t.row->cache);
+                                }
+                              });
+}
+
+// Gate: which heads attend what they selected one step ahead, and which select anew.
+void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape) {
+  const std::int32_t n_kv = row.cache->shape().n_kv_heads, length = row.cache->length();
+  Item item;
+  item.row = &row;
+  const bool dense = row.method == nullptr || row.method->plan().dense_layer(layer);
+  if (!dense) item.region = region_at(row.method->plan().rules, length);
+  item.everything = dense || item.region.everything;
+  if (item.everything || !row.method->plan().selects()) {
+    for (std::int32_t h = 0; h < n_kv; ++h) {
+      item.head = item.kv_head = h;
+      items_.push_back(item);
+    }
+    return;
+  }
+  const Plan& plan = row.method->plan();
+  MethodState::Layer& state = row.method->layer(layer);
+  LayerStats& stats = row.method->stats().layers[static_cast<std::size_t>(layer)];
+  const bool have_ahead = plan.gate && state.ahead_for == length;
+  const std::int32_t heads_per_kv = plan.pool.per_query_head ? shape.group : 1;
+  item.per_query_head = plan.pool.per_query_head;
+  item.choose_ahead = plan.gate.has_value();
+  for (std::int32_t m = 0; m < n_kv; ++m) {
+    item.choose_now = !have_ahead;
+    if (have_ahead) {
+      const std::int64_t at = std::int64_t{m} * shape.group * shape.head_dim;
+      item.choose_now = query_moved(*plan.gate, row.q + at, state.last_query.data() + at, shape.group, shape.head_dim);
+      ++stats.gate_checks[static_cast<std::size_t>(m)];
+      stats.corrections[static_cast<std::size_t>(m)] += item.choose_now ? 1 : 0;
+    }
+    item.kv_head = m;
+    for (std::int32_t h = 0; h < heads_per_kv; ++h) {
+      item.head = m * heads_per_kv + h;
+      items_.push_back(item);
+    }
+  }
+}
+
+// Score, pool, select: for this step, for the next one, or both.
+void DecodeAttention::select(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker) {
+  if (item.everything || !item.row->method->plan().selects()) return;
+  const Plan& plan = item.row->method->plan();
+  MethodState::Layer& state = item.row->method->layer(layer);
+  std::vector<std::int32_t>& attended = state.attended[static_cast<std::size_t>(item.head)];
+  std::vector<std::int32_t>& ahead = state.ahead[static_cast<std::size_t>(item.head)];
+  worker.before.assign(attended.begin(), attended.end());
+  if (item.choose_now) {
+    choose(layer, item, item.region, shape, worker, attended);
+  } else {
+    attended.swap(ahead);
+  }
+  item.new_units = count_new(attended, worker.before);
+  if (item.choose_ahead) {
+    const Region next = region_at(plan.rules, item.length() + 1);
+    if (item.choose_now && same_choice(item.region, next)) {
+      ahead.assign(attended.begin(), attended.end());
+    } else {
+      choose(layer, item, next, shape, worker, ahead);
+    }
+  }
+}
+
+void DecodeAttention::choose(std::int32_t layer, Item& item, const Region& region, const AttentionShape& shape,
+                             Worker& worker, std::vector<std::int32_t>& units) {
+  const Plan& plan = item.row->method->plan();
+  const std::int32_t n = region.last_unit - region.first_unit, d = shape.head_dim;
+  units.resize(static_cast<std::size_t>(region.n_select));
+  if (region.n_select == 0) return;
+  const bool below = plan.probe == Probe::kPreviousLayer && layer > 0;
+  const float* q =
+      (below ? item.row->method->query_below().data() : item.row->q) + std::int64_t{item.kv_head} * shape.group * d;
+  AttentionShape rows = shape;
+  if (plan.pool.per_query_head) {
+    q += (item.head - item.kv_head * shape.group) * d;
+    rows.group = 1;
+  } else if (plan.pool.queries) {
+    worker.query.resize(static_cast<std::size_t>(d));
+    pool_queries(q, shape.group, d, *plan.pool.queries, worker.query.data());
+    q = worker.query.data();
+    rows.group = 1;
+  }
+  worker.scores.resize(static_cast<std::size_t>(rows.group) * static_cast<std::size_t>(n));
+  const EntryStore* entries = plan.index->entry_bytes(shape) > 0
+                                  ? &item.row->method->layer(layer).entries[static_cast<std::size_t>(item.kv_head)]
+                                  : nullptr;
+  plan.index->score({.head = {item.row->cache, entries, layer, item.kv_head},
+                     .q = q,
+                     .shape = rows,
+                     .first_unit = region.first_unit,
+                     .last_unit = region.last_unit,
+                     .alpha = plan.alpha,
+                     .scores = worker.scores.data(),
+                     .score_stride = n},
+                    worker.score);
+  item.index_bytes += static_cast<std::int64_t>(plan.index->bytes_read(n, shape));
+  if (plan.pool.scores)
+    group_pool_cpu(worker.scores.data(), n, rows.group, n, *plan.pool.scores, plan.alpha, worker.scores.data());
+  const std::int32_t found =
+      topk_cpu({worker.scores.data(), static_cast<std::size_t>(n)}, region.n_select, units.data(), worker.topk);
+  MNEME_CHECK(found == region.n_select, "{} of {} units selected from {}", found, region.n_select, n);
+  for (std::int32_t& u : units) u += region.first_unit;
+}
+
+void DecodeAttention::gather_runs(std::int32_t layer, Item& item) {
+  const SequenceCache& cache = *item.row->cache;
+  const std::int32_t length = item.length(), m = item.kv_head;
+  item.first_run = runs_.size();
+  const auto take = [&](std::int32_t begin, std::int32_t end) {
+    if (begin < end) cache.append_runs(layer, m, begin, end, runs_);
+    item.n_tokens += std::max(0, end - begin);
+  };
+  if (item.everything) {
+    take(item.row->window > 0 ? std::max(0, length - item.row->window) : 0, length);
+  } else {
+    take(0, item.region.sink);
+    if (item.row->method->plan().selects()) {
+      const std::int32_t p = item.row->method->plan().rules.unit_tokens;
+      const std::vector<std::int32_t>& units =
+          item.row->method->layer(layer).attended[static_cast<std::size_t>(item.head)];
+      for (std::size_t i = 0; i < units.size();) {
+        std::size_t j = i + 1;
+        while (j < units.size() && units[j] == units[j - 1] + 1) ++j;
+        take(units[i] * p, (units[j - 1] + 1) * p);
+        i = j;
+      }
+    }
+    take(item.region.recent_from, length);
+  }
+  item.last_run = runs_.size();
+}
+
+void DecodeAttention::attend(std::int32_t layer, const AttentionShape& shape) {
+  runs_.clear();
+  for (Item& item : items_) gather_runs(layer, item);
+  parts_.resize(items_.size());
+  for (const bool single : {false, true}) {
+    heads_.clear();
+    for (std::size_t i = 0; i < items_.size(); ++i) {
+      const Item& item = items_[i];
+      if (item.per_query_head != single) continue;
+      const std::int64_t at =
+          (single ? std::int64_t{item.head} : std::int64_t{item.kv_head} * shape.group) * shape.head_dim;
+      parts_[i] = {.q = item.row->q + at,
+                   .runs = std::span(runs_).subspan(item.first_run, item.last_run - item.first_run)};
+      heads_.push_back({.parts = std::span(parts_).subspan(i, 1), .out = item.row->out + at});
+    }
+    AttentionShape form = shape;
+    if (single) form.group = 1;
+    if (!heads_.empty()) attend_decode_cpu(heads_, form, context_);
+  }
+}
+
+void DecodeAttention::observe(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape) {
+  for (const Item& item : items_) {
+    if (item.row->method == nullptr) continue;
+    LayerStats& s = item.row->method->stats().layers[static_cast<std::size_t>(layer)];
+    s.attended_tokens += item.n_tokens;
+    ++s.attended_heads;
+    s.index_bytes_read += item.index_bytes;
+    if (item.everything || !item.row->method->plan().selects()) continue;
+    ++(item.choose_now ? s.selections : s.reused);
+    s.selected_units += item.region.n_select;
+    s.replaced_units += item.new_units;
+  }
+  const std::size_t n_q = static_cast<std::size_t>(rows[0].cache->shape().n_kv_heads) *
+                          static_cast<std::size_t>(shape.group) * static_cast<std::size_t>(shape.head_dim);
+  for (const DecodeRow& row : rows) {
+    if (row.method == nullptr) continue;
+    MethodState& method = *row.method;
+    const std::int32_t length = row.cache->length();
+    LayerStats& s = method.stats().layers[static_cast<std::size_t>(layer)];
+    const bool sparse = !method.plan().dense_layer(layer) && !region_at(method.plan().rules, length).everything;
+    ++s.steps;
+    s.sparse_steps += sparse ? 1 : 0;
+    if (sparse && audit_every_ > 0 && method.decode_steps() % static_cast<std::uint32_t>(audit_every_) == 0)
+      audit(layer, row, shape);
+    if (method.plan().gate && !method.plan().dense_layer(layer)) {
+      MethodState::Layer& state = method.layer(layer);
+      std::copy_n(row.q, n_q, state.last_query.begin());
+      state.ahead_for = sparse ? length + 1 : -1;
+    }
+    if (!method.query_below().empty()) std::copy_n(row.q, n_q, method.query_below().begin());
+    if (layer + 1 == method.plan().shape.n_layers) method.count_decode_step();
+  }
+}
+
+// The true attention of this step beside what was attended, KV head by KV head.
+void DecodeAttention::audit(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape) {
+  const std::int32_t length = row.cache->length(), d = shape.head_dim, group = shape.group;
+  const auto n = static_cast<std::size_t>(length);
+  LayerStats& stats = row.method->stats().layers[static_cast<std::size_t>(layer)];
+  std::vector<float> scores(n * static_cast<std::size_t>(group)), pooled(n), truth(static_cast<std::size_t>(group * d));
+  std::vector<std::uint8_t> attended(n);
+  std::vector<std::int32_t> top(n);
+  std::vector<KvRun> all;
+  TopkScratch scratch;
+  double difference = 0, norm = 0;
+  std::int64_t audits = 0;
+  for (std::int32_t m = 0; m < row.cache->shape().n_kv_heads; ++m) {
+    all.clear();
+    row.cache->append_runs(layer, m, 0, length, all);
+    const float* q = row.q + std::int64_t{m} * group * d;
+    const float* out = row.out + std::int64_t{m} * group * d;
+    const DecodePart part{.q = q, .runs = all};
+    const DecodeHead head{.parts = std::span(&part, 1), .out = truth.data()};
+    attend_decode_cpu(std::span(&head, 1), shape, context_);
+    for (std::size_t i = 0; i < truth.size(); ++i) {
+      difference += std::pow(static_cast<double>(out[i]) - static_cast<double>(truth[i]), 2);
+      norm += std::pow(static_cast<double>(truth[i]), 2);
+    }
+    key_score_cpu(q, shape, all, scores.data(), length);
+    for (std::int32_t g = 0; g < group; ++g)
+      softmax(std::span(scores).subspan(static_cast<std::size_t>(g) * n, n), shape.scale);
+    for (const Item& item : items_) {
+      if (item.row != &row || item.kv_head != m) continue;
+      mark_attended(*row.method, layer, item.head, item.region, length, attended);
+      const std::int32_t first = item.per_query_head ? item.head - m * group : 0,
+                         last = item.per_query_head ? first + 1 : group;
+      double mass = 0;
+      std::fill(pooled.begin(), pooled.end(), 0.0f);
+      for (std::int32_t g = first; g < last; ++g)
+        for (std::size_t t = 0; t < n; ++t) {
+          const float p = scores[static_cast<std::size_t>(g) * n + t];
+          pooled[t] += p;
+          if (attended[t]) mass += static_cast<double>(p);
+        }
+      const auto k = static_cast<std::int32_t>(item.n_tokens);
+      const std::int32_t found = topk_cpu(pooled, k, top.data(), scratch);
+      std::int64_t hits = 0;
+      for (std::int32_t i = 0; i < found; ++i)
+        hits += attended[static_cast<std::size_t>(top[static_cast<std::size_t>(i)])];
+      stats.audit_recall += static_cast<double>(hits) / std::max(1, found);
+      stats.audit_mass += mass / (last - first);
+      ++audits;
+    }
+  }
+  stats.audits += audits;
+  stats.audit_error += static_cast<double>(audits) * std::sqrt(difference / std::max(norm, 1e-30));
+}
+
+}  // namespace mneme

@@ -1,0 +1,67 @@
+// One layer's attention for the rows that decode: close units, gate, score, pool, select, attend, select ahead,
+// observe.
+//
+// Rows without a method, layers that a method leaves dense, and sequences within the budget attend everything; the bits
+// are then those of full attention, because the entries and their order are the same.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "src/attention/method_state.h"
+#include "src/cache/sequence_cache.h"
+#include "src/kernels/cpu_context.h"
+#include "src/kernels/topk.h"
+
+namespace mneme {
+
+struct DecodeRow {
+  const SequenceCache* cache = nullptr;  // the row's own key and value are its last token
+  MethodState* method = nullptr;         // null: full attention
+  const float* q = nullptr;              // [n_heads, D] after RoPE
+  float* out = nullptr;                  // [n_heads, D]
+  std::int32_t window = 0;               // the model's own sliding window; 0: none
+};
+
+class DecodeAttention {
+ public:
+  explicit DecodeAttention(const CpuContext& context);
+  ~DecodeAttention();
+
+  // Every n-th decode step of a sequence also computes the true attention and records how much the selection had of it;
+  // 0: never.
+  void set_audit(std::int32_t every) { audit_every_ = every; }
+
+  void run(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape);
+  // After a prefill chunk's keys are stored: builds the index entries that it completed (q and out are not looked at).
+  void close_units(std::int32_t layer, std::span<const DecodeRow> rows);
+
+ private:
+  struct Item;
+  struct Worker {  // one thread's memory
+    ScoreScratch score;
+    TopkScratch topk;
+    std::vector<float> scores, query;
+    std::vector<std::int32_t> before;
+  };
+
+  void plan_row(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape);
+  void select(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker);
+  void choose(std::int32_t layer, Item& item, const Region& region, const AttentionShape& shape, Worker& worker,
+              std::vector<std::int32_t>& units);
+  void gather_runs(std::int32_t layer, Item& item);
+  void attend(std::int32_t layer, const AttentionShape& shape);
+  void observe(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape);
+  void audit(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape);
+
+  CpuContext context_;
+  std::int32_t audit_every_ = 0;
+  std::vector<Item> items_;
+  std::vector<Worker> workers_;
+  std::vector<KvRun> runs_;
+  std::vector<DecodePart> parts_;
+  std::vector<DecodeHead> heads_;
+};
+
+}  // namespace mneme

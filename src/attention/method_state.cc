@@ -1,0 +1,69 @@
+#include "src/attention/method_state.h"
+
+#include <algorithm>
+
+namespace mneme {
+
+MethodState::MethodState(std::shared_ptr<const Plan> plan) : plan_(std::move(plan)) {
+  const MethodShape& shape = plan_->shape;
+  layers_.resize(static_cast<std::size_t>(shape.n_layers));
+  stats_.layers.resize(layers_.size());
+  const std::size_t queries = static_cast<std::size_t>(shape.n_heads) * static_cast<std::size_t>(shape.head_dim);
+  if (plan_->probe == Probe::kPreviousLayer) query_below_.resize(queries);
+  if (!plan_->selects()) return;
+  const auto n_kv = static_cast<std::size_t>(shape.n_kv_heads);
+  const auto n_selections = static_cast<std::size_t>(plan_->selection_heads());
+  for (std::int32_t l = 0; l < shape.n_layers; ++l) {
+    if (plan_->dense_layer(l)) continue;
+    Layer& layer = layers_[static_cast<std::size_t>(l)];
+    layer.entries.assign(n_kv, EntryStore(plan_->index->entry_bytes(shape.attention())));
+    layer.attended.resize(n_selections);
+    layer.ahead.resize(n_selections);
+    if (plan_->gate) layer.last_query.resize(queries);
+    stats_.layers[static_cast<std::size_t>(l)].gate_checks.assign(plan_->gate ? n_kv : 0, 0);
+    stats_.layers[static_cast<std::size_t>(l)].corrections.assign(plan_->gate ? n_kv : 0, 0);
+  }
+}
+
+void MethodState::close_units(std::int32_t l, std::int32_t kv_head, const SequenceCache& cache) {
+  if (!plan_->selects() || plan_->dense_layer(l)) return;
+  EntryStore& entries = layer(l).entries[static_cast<std::size_t>(kv_head)];
+  if (entries.entry_bytes() == 0) return;
+  const std::int32_t e = plan_->index->entry_tokens(), complete = cache.length() / e;
+  const AttentionShape shape = plan_->shape.attention();
+  thread_local std::vector<KvRun> runs;
+  while (entries.size() < complete) {
+    runs.clear();
+    const std::int32_t begin = entries.size() * e;
+    cache.append_runs(l, kv_head, begin, begin + e, runs);
+    plan_->index->build(runs, shape, entries.append());
+  }
+}
+
+void MethodState::truncate(std::int32_t length) {
+  for (Layer& layer : layers_) {
+    for (EntryStore& entries : layer.entries)
+      entries.truncate(std::min(entries.size(), length / plan_->index->entry_tokens()));
+    layer.ahead_for = -1;
+    for (auto& units : layer.attended) units.clear();
+  }
+}
+
+std::size_t MethodState::index_bytes() const {
+  std::size_t bytes = 0;
+  for (const Layer& layer : layers_)
+    for (const EntryStore& entries : layer.entries) bytes += entries.bytes();
+  return bytes;
+}
+
+std::size_t MethodState::state_bytes() const {
+  std::size_t bytes = query_below_.size() * sizeof(float);
+  for (const Layer& layer : layers_) {
+    bytes += layer.last_query.size() * sizeof(float);
+    for (const auto* list : {&layer.attended, &layer.ahead})
+      for (const auto& units : *list) bytes += units.capacity() * sizeof(std::int32_t);
+  }
+  return bytes;
+}
+
+}  // namespace mneme

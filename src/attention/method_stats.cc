@@ -1,0 +1,39 @@
+#include "src/attention/method_stats.h"
+
+#include "src/base/check.h"
+
+namespace mneme {
+namespace {
+
+void add(std::vector<std::int64_t>& a, const std::vector<std::int64_t>& b) {
+  if (a.size() < b.size()) a.resize(b.size(), 0);
+  for (std::size_t i = 0; i < b.size(); ++i) a[i] += b[i];
+}
+
+}  // namespace
+
+void add_stats(MethodStats& a, const MethodStats& b) {
+  if (a.layers.empty()) a.layers.resize(b.layers.size());
+  MNEME_CHECK(a.layers.size() == b.layers.size(), "statistics of {} and {} layers", a.layers.size(), b.layers.size());
+  for (std::size_t i = 0; i < b.layers.size(); ++i) {
+    LayerStats& x = a.layers[i];
+    const LayerStats& y = b.layers[i];
+    x.steps += y.steps;
+    x.sparse_steps += y.sparse_steps;
+    x.attended_tokens += y.attended_tokens;
+    x.attended_heads += y.attended_heads;
+    x.index_bytes_read += y.index_bytes_read;
+    x.selections += y.selections;
+    x.reused += y.reused;
+    add(x.gate_checks, y.gate_checks);
+    add(x.corrections, y.corrections);
+    x.selected_units += y.selected_units;
+    x.replaced_units += y.replaced_units;
+    x.audits += y.audits;
+    x.audit_recall += y.audit_recall;
+    x.audit_mass += y.audit_mass;
+    x.audit_error += y.audit_error;
+  }
+}
+
+}  // namespace mneme

@@ -1,0 +1,33 @@
+// What a method did for one sequence: counted per layer, summed by whoever prints it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace mneme {
+
+struct LayerStats {
+  std::int64_t steps = 0;            // decode steps of this layer
+  std::int64_t sparse_steps = 0;     // of those, steps that selected or reused a selection, or attended a window alone
+  std::int64_t attended_tokens = 0;  // exact keys and values read, summed over steps and selection heads
+  std::int64_t attended_heads =
+      0;  // how many (step, selection head) pairs that was: attended_tokens / attended_heads is the achieved budget
+  std::int64_t index_bytes_read = 0;
+  std::int64_t selections = 0;                         // attended selections made with this step's query, by head
+  std::int64_t reused = 0;                             // attended selections made one step before, by head
+  std::vector<std::int64_t> gate_checks, corrections;  // by KV head
+  std::int64_t selected_units = 0,
+               replaced_units = 0;  // turnover: units attended that the step before did not attend, of all selected
+  // Audit, sums over audited (step, selection head) pairs.
+  std::int64_t audits = 0;
+  double audit_recall = 0, audit_mass = 0, audit_error = 0;
+};
+
+struct MethodStats {
+  std::vector<LayerStats> layers;
+};
+
+// Adds b's counts to a's. Requires  the same number of layers, or a empty.
+void add_stats(MethodStats& a, const MethodStats& b);
+
+}  // namespace mneme

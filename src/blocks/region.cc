@@ -1,0 +1,54 @@
+#include "src/blocks/region.h"
+
+#include <algorithm>
+
+#include "src/base/check.h"
+
+namespace mneme {
+namespace {
+
+std::int32_t align_down(std::int32_t n, std::int32_t to) {
+  return n / to * to;
+}
+std::int32_t align_up(std::int32_t n, std::int32_t to) {
+  return align_down(n + to - 1, to);
+}
+
+}  // namespace
+
+Region region_at(const RegionRules& rules, std::int32_t n_tokens) {
+  MNEME_CHECK(n_tokens >= 1, "a region of {} tokens", n_tokens);
+  Region r;
+  if (n_tokens <= rules.budget) return r;
+  r.everything = false;
+  const std::int32_t p = rules.unit_tokens;
+  r.sink = std::min(rules.sink, n_tokens);
+  const std::int32_t wanted = align_up(std::max(n_tokens - rules.recent, 0), p);
+  const std::int32_t closed = align_down(n_tokens - 1, std::max(p, rules.entry_tokens));
+  r.recent_from = std::max(r.sink, std::min(wanted, closed));
+  r.first_unit = align_up(r.sink, p) / p;
+  r.last_unit = std::max(r.first_unit, r.recent_from / p);
+  // Pages: the same number at every step, whatever the window's alignment left over. Tokens: exactly what the budget
+  // has left.
+  const std::int32_t window = p == 1 ? n_tokens - r.recent_from : std::max(rules.recent, p);
+  r.n_select = std::clamp((rules.budget - r.sink - window) / p, 0, r.last_unit - r.first_unit);
+  return r;
+}
+
+const char* check_region(const RegionRules& rules) {
+  if (rules.budget < 1) return "the budget must be at least one token";
+  if (rules.sink < 0 || rules.recent < 0) return "sink and recent cannot be negative";
+  if (rules.unit_tokens < 1 || rules.entry_tokens < 1) return "a unit has at least one token";
+  const int larger = std::max(rules.unit_tokens, rules.entry_tokens),
+            smaller = std::min(rules.unit_tokens, rules.entry_tokens);
+  if (larger % smaller != 0) return "the unit's tokens and the index's group must divide one another";
+  if (rules.sink % rules.unit_tokens != 0) return "sink must be a multiple of the unit's tokens";
+  if (rules.recent % rules.unit_tokens != 0) return "recent must be a multiple of the unit's tokens";
+  const std::int64_t window = std::max<std::int64_t>(rules.recent, larger);
+  if (std::int64_t{rules.sink} + window + rules.unit_tokens > rules.budget)
+    return "the budget leaves no room to select: it must hold sink, recent (at least one unit, and one group of the "
+           "index) and one unit more";
+  return nullptr;
+}
+
+}  // namespace mneme

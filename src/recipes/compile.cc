@@ -1,0 +1,127 @@
+#include "src/recipes/compile.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+
+#include "src/base/error.h"
+
+namespace mneme {
+namespace {
+
+template <typename... Fs>
+struct Overloaded : Fs... {
+  using Fs::operator()...;
+};
+template <typename... Fs>
+Overloaded(Fs...) -> Overloaded<Fs...>;
+
+std::unique_ptr<UnitIndex> make_index(const DecodeStage& stage) {
+  const std::int32_t p = unit_tokens(stage.unit);
+  if (const auto* random = std::get_if<RandomScore>(&stage.score)) return make_random_index(random->seed);
+  return std::visit(Overloaded{[](const NoIndex&) { return std::unique_ptr<UnitIndex>(); },
+                               [&](const RawKeys&) { return make_raw_key_index(p); },
+                               [&](const Box& box) { return make_box_index(box.kind, p); },
+                               [&](const OneBit& bits) { return make_one_bit_index(bits.levels, bits.group, p); }},
+                    stage.index);
+}
+
+PoolPlan make_pool(Pool pool) {
+  switch (pool) {
+    case Pool::kNone:
+      return {.per_query_head = true};
+    case Pool::kMaxQ:
+      return {.queries = QueryPool::kMax};
+    case Pool::kMeanQ:
+      return {.queries = QueryPool::kMean};
+    case Pool::kMaxQk:
+      return {.scores = GroupPool::kMax};
+    case Pool::kMeanQk:
+      return {.scores = GroupPool::kMean};
+    case Pool::kMaxS:
+      return {.scores = GroupPool::kMaxProb};
+    case Pool::kMeanS:
+      return {.scores = GroupPool::kMeanProb};
+  }
+  return {};
+}
+
+RegionRules rules_of(const Recipe& r, const UnitIndex* index) {
+  RegionRules rules{.budget = r.budget, .sink = r.sink, .recent = r.recent};
+  if (r.decode) {
+    rules.unit_tokens = unit_tokens(r.decode->unit);
+    if (index != nullptr) rules.entry_tokens = index->entry_tokens();
+  } else {
+    rules.recent = r.budget - r.sink;  // nothing is selected: the window is all there is
+  }
+  return rules;
+}
+
+}  // namespace
+
+AttentionShape MethodShape::attention() const {
+  return {.group = group(),
+          .head_dim = head_dim,
+          .kv_dtype = kv_dtype,
+          .scale = 1.0f / std::sqrt(static_cast<float>(head_dim))};
+}
+
+double Plan::index_bytes_per_token() const {
+  return index == nullptr
+             ? 0.0
+             : static_cast<double>(index->entry_bytes(shape.attention())) / static_cast<double>(index->entry_tokens());
+}
+
+std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
+  std::vector<std::string> reasons;
+  if (r.attend == Attend::kEverything) return reasons;
+  if (shape.sliding_window > 0)
+    reasons.push_back("the model's own attention is a sliding window; methods need layers with full attention");
+  for (std::int32_t layer : r.dense_layers)
+    if (layer < 0 || layer >= shape.n_layers)
+      reasons.push_back(
+          fmt::format("dense layer {} does not exist; the model has layers 0 to {}", layer, shape.n_layers - 1));
+  if (!r.decode) {
+    if (r.sink < 0 || r.sink >= r.budget)
+      reasons.push_back(fmt::format("sink {} must be below the budget {}", r.sink, r.budget));
+    return reasons;
+  }
+  const DecodeStage& stage = *r.decode;
+  const bool random = std::holds_alternative<RandomScore>(stage.score);
+  if (random != std::holds_alternative<NoIndex>(stage.index))
+    reasons.push_back("index=none goes with the random control, and nothing else does");
+  if (random && std::holds_alternative<Speculative>(stage.schedule))
+    reasons.push_back("the random control has no query to speculate with; use schedule=every_step");
+  if (std::holds_alternative<Box>(stage.index) && std::holds_alternative<TokenUnit>(stage.unit))
+    reasons.push_back("a box around one token is its key: use unit=page:N, or index=keys with unit=token");
+  const std::unique_ptr<UnitIndex> index = make_index(stage);
+  if (const char* reason = check_region(rules_of(r, index.get())))
+    reasons.push_back(fmt::format("budget {}, sink {}, recent {}, unit {}: {}", r.budget, r.sink, r.recent,
+                                  unit_tokens(stage.unit), reason));
+  return reasons;
+}
+
+std::shared_ptr<const Plan> compile(const Recipe& recipe, const MethodShape& shape) {
+  const std::vector<std::string> reasons = check(recipe, shape);
+  if (!reasons.empty()) fail(ErrorKind::kOption, "KV method '{}': {}", recipe.name, fmt::join(reasons, "; "));
+  auto plan = std::make_shared<Plan>();
+  plan->recipe = recipe;
+  plan->shape = shape;
+  plan->everything = recipe.attend == Attend::kEverything;
+  plan->dense.assign(static_cast<std::size_t>(shape.n_layers), false);
+  if (plan->everything) return plan;
+  for (std::int32_t layer : recipe.dense_layers) plan->dense[static_cast<std::size_t>(layer)] = true;
+  if (recipe.decode) {
+    const DecodeStage& stage = *recipe.decode;
+    plan->index = make_index(stage);
+    plan->pool = make_pool(stage.pool);
+    plan->alpha = stage.alpha == Alpha::kOne ? 1.0f : shape.attention().scale;
+    plan->probe = stage.probe;
+    if (const auto* speculative = std::get_if<Speculative>(&stage.schedule)) plan->gate = speculative->gate;
+  }
+  plan->rules = rules_of(recipe, plan->index.get());
+  return plan;
+}
+
+}  // namespace mneme

@@ -1,0 +1,59 @@
+// A recipe made ready for one model: the only place that looks into its variants.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/blocks/region.h"
+#include "src/blocks/unit_index.h"
+#include "src/recipes/recipe.h"
+
+namespace mneme {
+
+// What a method may know of a model.
+struct MethodShape {
+  std::int32_t n_layers = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0;
+  DType kv_dtype = DType::kBF16;
+  std::int32_t sliding_window = 0;  // of the model's own attention; 0: none
+
+  std::int32_t group() const { return n_heads / n_kv_heads; }
+  AttentionShape attention() const;
+};
+
+// How the group's scores become one row.
+struct PoolPlan {
+  std::optional<QueryPool> queries;  // pool the queries first, then score one row
+  std::optional<GroupPool> scores;   // pool the rows of scores
+  bool per_query_head = false;       // neither: every query head decides for itself
+};
+
+struct Plan {
+  Recipe recipe;
+  MethodShape shape;
+  bool everything = true;  // attend all tokens in every layer
+  RegionRules rules;
+  std::vector<bool> dense;           // by layer
+  std::unique_ptr<UnitIndex> index;  // null: nothing is selected
+  PoolPlan pool;
+  float alpha = 1.0f;
+  Probe probe = Probe::kCurrentQuery;
+  std::optional<CosineGate> gate;  // speculative schedule; absent: select at every step with the current query
+
+  bool selects() const { return index != nullptr; }
+  bool dense_layer(std::int32_t layer) const { return everything || dense[static_cast<std::size_t>(layer)]; }
+  // Selections that a layer keeps: one a KV head, or one a query head.
+  std::int32_t selection_heads() const { return pool.per_query_head ? shape.n_heads : shape.n_kv_heads; }
+  // Index bytes a token of one KV head takes, compressed layers.
+  double index_bytes_per_token() const;
+};
+
+// Why a recipe cannot be run on a model; empty: it can.
+std::vector<std::string> check(const Recipe& recipe, const MethodShape& shape);
+
+// Errors  kOption: what check() says.
+std::shared_ptr<const Plan> compile(const Recipe& recipe, const MethodShape& shape);
+
+}  // namespace mneme

@@ -1,0 +1,25 @@
+// FIER: rank every token by its key in one bit a channel; attend the best exactly.
+// Source   "FIER: Fine-grained and efficient KV cache retrieval for long-context LLM inference", sections 3 and 4.
+// Differs  A  one selection a KV head by mean probability over the group (the paper leaves groups open); `pool=none` is
+// its per-head form.
+//          B  the tokens of the group that is not complete yet have no codes and are always attended.
+#include "src/recipes/recipes.h"
+
+namespace mneme {
+
+Recipe fier(const RecipeOptions& o) {
+  return {
+      .name = "fier",
+      .budget = o.budget.value_or(2048),
+      .sink = o.sink.value_or(0),
+      .recent = o.recent.value_or(0),
+      .dense_layers = o.dense_layers.value_or(std::vector<std::int32_t>{0, 1}),
+      .decode = DecodeStage{.unit = TokenUnit{},
+                            .index = OneBit{.group = 32, .levels = OneBitLevels::kMinMax},
+                            .pool = Pool::kMeanS,
+                            .alpha = Alpha::kInvSqrtD,
+                            .schedule = EveryStep{}},
+  };
+}
+
+}  // namespace mneme

@@ -1,0 +1,259 @@
+#include "src/recipes/override.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "src/base/error.h"
+
+namespace mneme {
+namespace {
+
+template <typename E>
+struct Name {
+  std::string_view text;
+  E value;
+};
+
+constexpr std::array kPools = {Name{"none", Pool::kNone},   Name{"maxQ", Pool::kMaxQ},     Name{"meanQ", Pool::kMeanQ},
+                               Name{"maxQK", Pool::kMaxQk}, Name{"meanQK", Pool::kMeanQk}, Name{"maxS", Pool::kMaxS},
+                               Name{"meanS", Pool::kMeanS}};
+constexpr std::array kGatePools = {Name{"mean", GatePool::kMean}, Name{"max", GatePool::kMax},
+                                   Name{"any", GatePool::kAny}};
+constexpr std::array kLevels = {Name{"minmax", OneBitLevels::kMinMax}, Name{"meanabs", OneBitLevels::kMeanAbs}};
+constexpr std::array kAlphas = {Name{"inv_sqrt_d", Alpha::kInvSqrtD}, Name{"1", Alpha::kOne}};
+constexpr std::array kProbes = {Name{"current", Probe::kCurrentQuery}, Name{"previous_layer", Probe::kPreviousLayer}};
+
+[[noreturn]] void bad_value(std::string_view key, std::string_view value, std::string_view expected) {
+  fail(ErrorKind::kOption, "--kv {}={}: expected {}", key, value, expected);
+}
+
+template <typename E, std::size_t N>
+E parse_name(std::string_view key, std::string_view value, const std::array<Name<E>, N>& names) {
+  std::vector<std::string_view> known;
+  for (const auto& n : names) {
+    if (n.text == value) return n.value;
+    known.push_back(n.text);
+  }
+  bad_value(key, value, fmt::format("one of {}", fmt::join(known, ", ")));
+}
+
+template <typename E, std::size_t N>
+std::string print_name(E value, const std::array<Name<E>, N>& names) {
+  const auto it = std::find_if(names.begin(), names.end(), [&](const auto& n) { return n.value == value; });
+  return it == names.end() ? std::string() : std::string(it->text);
+}
+
+template <typename T>
+T parse_number(std::string_view key, std::string_view value, T lowest, T highest) {
+  T number{};
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error != std::errc() || end != value.data() + value.size() || !(number >= lowest && number <= highest))
+    bad_value(key, value, fmt::format("a number from {} to {}", lowest, highest));
+  return number;
+}
+
+constexpr std::int32_t kMaxTokens = 1 << 30;
+
+DecodeStage& stage_of(Recipe& r, std::string_view key) {
+  if (!r.decode)
+    fail(ErrorKind::kOption, "--kv {}: the method '{}' selects nothing, so it has no such block", key, r.name);
+  return *r.decode;
+}
+template <typename T, typename V>
+T& block_of(V& variant, const Recipe& r, std::string_view key, std::string_view needed) {
+  T* block = std::get_if<T>(&variant);
+  if (block == nullptr)
+    fail(ErrorKind::kOption, "--kv {}: '{}' has no such block here; it needs {}", key, r.name, needed);
+  return *block;
+}
+
+std::vector<std::int32_t> parse_layers(std::string_view key, std::string_view value) {
+  std::vector<std::int32_t> layers;
+  if (value == "none") return layers;
+  while (!value.empty()) {
+    const std::size_t plus = value.find('+');
+    layers.push_back(parse_number<std::int32_t>(key, value.substr(0, plus), 0, 100000));
+    value = plus == std::string_view::npos ? std::string_view() : value.substr(plus + 1);
+  }
+  std::sort(layers.begin(), layers.end());
+  layers.erase(std::unique(layers.begin(), layers.end()), layers.end());
+  return layers;
+}
+
+Unit parse_unit(std::string_view key, std::string_view value) {
+  if (value == "token") return TokenUnit{};
+  if (value.starts_with("page:")) return PageUnit{parse_number<std::int32_t>(key, value.substr(5), 1, 4096)};
+  bad_value(key, value, "token or page:N");
+}
+
+Index parse_index(std::string_view key, std::string_view value) {
+  if (value == "none") return NoIndex{};
+  if (value == "keys") return RawKeys{};
+  if (value == "box") return Box{BoxKind::kMinMax};
+  if (value == "cuboid") return Box{BoxKind::kCuboidMean};
+  if (value == "one_bit") return OneBit{};
+  bad_value(key, value, "one of none, keys, box, cuboid, one_bit");
+}
+
+std::string print_index(const Index& index) {
+  if (std::holds_alternative<NoIndex>(index)) return "none";
+  if (std::holds_alternative<RawKeys>(index)) return "keys";
+  if (const Box* box = std::get_if<Box>(&index)) return box->kind == BoxKind::kMinMax ? "box" : "cuboid";
+  return "one_bit";
+}
+
+struct Key {
+  OverrideKey doc;
+  void (*set)(Recipe&, std::string_view key, std::string_view value);
+  std::string (*get)(const Recipe&);  // empty: no such block
+};
+
+CosineGate& gate_of(Recipe& r, std::string_view key) {
+  return block_of<Speculative>(stage_of(r, key).schedule, r, key, "schedule=speculative").gate;
+}
+const CosineGate* gate_of(const Recipe& r) {
+  const Speculative* s = r.decode ? std::get_if<Speculative>(&r.decode->schedule) : nullptr;
+  return s == nullptr ? nullptr : &s->gate;
+}
+const OneBit* one_bit_of(const Recipe& r) {
+  return r.decode ? std::get_if<OneBit>(&r.decode->index) : nullptr;
+}
+
+const std::array kKeys = {
+    Key{{"budget", "tokens",
+         "what one KV head reads in one layer in one step, sinks, window and current token included"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          r.budget = parse_number<std::int32_t>(k, v, 1, kMaxTokens);
+        },
+        [](const Recipe& r) { return r.attend == Attend::kEverything ? "" : std::to_string(r.budget); }},
+    Key{{"sink", "tokens", "first tokens that are always attended"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          r.sink = parse_number<std::int32_t>(k, v, 0, kMaxTokens);
+        },
+        [](const Recipe& r) { return r.attend == Attend::kEverything ? "" : std::to_string(r.sink); }},
+    Key{{"recent", "tokens", "last tokens that are always attended"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          r.recent = parse_number<std::int32_t>(k, v, 0, kMaxTokens);
+        },
+        [](const Recipe& r) { return r.attend == Attend::kEverything ? "" : std::to_string(r.recent); }},
+    Key{{"dense", "none | L+L+...", "layers that attend everything"},
+        [](Recipe& r, std::string_view k, std::string_view v) { r.dense_layers = parse_layers(k, v); },
+        [](const Recipe& r) {
+          if (r.attend == Attend::kEverything) return std::string();
+          return r.dense_layers.empty() ? std::string("none") : fmt::format("{}", fmt::join(r.dense_layers, "+"));
+        }},
+    Key{{"unit", "token | page:N", "what is selected"},
+        [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).unit = parse_unit(k, v); },
+        [](const Recipe& r) {
+          if (!r.decode) return std::string();
+          const PageUnit* page = std::get_if<PageUnit>(&r.decode->unit);
+          return page == nullptr ? std::string("token") : fmt::format("page:{}", page->tokens);
+        }},
+    Key{{"index", "none | keys | box | cuboid | one_bit", "what is stored of a unit's keys to score it"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          DecodeStage& stage = stage_of(r, k);
+          stage.index = parse_index(k, v);
+          if (std::holds_alternative<NoIndex>(stage.index)) {
+            if (!std::holds_alternative<RandomScore>(stage.score)) stage.score = RandomScore{};
+          } else {
+            stage.score = IndexScore{};
+          }
+        },
+        [](const Recipe& r) { return r.decode ? print_index(r.decode->index) : std::string(); }},
+    Key{{"group", "32 | 64 | 128 | 256", "tokens that share scale and zero point of 1-bit keys"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          const auto g = parse_number<std::int32_t>(k, v, 32, 256);
+          if (g != 32 && g != 64 && g != 128 && g != 256) bad_value(k, v, "32, 64, 128 or 256");
+          block_of<OneBit>(stage_of(r, k).index, r, k, "index=one_bit").group = g;
+        },
+        [](const Recipe& r) { return one_bit_of(r) ? std::to_string(one_bit_of(r)->group) : std::string(); }},
+    Key{{"levels", "minmax | meanabs", "the two values that a 1-bit key may take"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          block_of<OneBit>(stage_of(r, k).index, r, k, "index=one_bit").levels = parse_name(k, v, kLevels);
+        },
+        [](const Recipe& r) { return one_bit_of(r) ? print_name(one_bit_of(r)->levels, kLevels) : std::string(); }},
+    Key{{"probe", "current | previous_layer", "the query that is scored"},
+        [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).probe = parse_name(k, v, kProbes); },
+        [](const Recipe& r) { return r.decode ? print_name(r.decode->probe, kProbes) : std::string(); }},
+    Key{{"pool", "none | maxQ | meanQ | maxQK | meanQK | maxS | meanS",
+         "how the query heads of a KV head decide together"},
+        [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).pool = parse_name(k, v, kPools); },
+        [](const Recipe& r) { return r.decode ? print_name(r.decode->pool, kPools) : std::string(); }},
+    Key{{"alpha", "inv_sqrt_d | 1", "scale of scores before a softmax"},
+        [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).alpha = parse_name(k, v, kAlphas); },
+        [](const Recipe& r) { return r.decode ? print_name(r.decode->alpha, kAlphas) : std::string(); }},
+    Key{{"schedule", "every_step | speculative", "when a selection is made, and with which step's query"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          DecodeStage& stage = stage_of(r, k);
+          if (v == "every_step") {
+            stage.schedule = EveryStep{};
+          } else if (v == "speculative") {
+            if (!std::holds_alternative<Speculative>(stage.schedule)) stage.schedule = Speculative{};
+          } else {
+            bad_value(k, v, "every_step or speculative");
+          }
+        },
+        [](const Recipe& r) {
+          if (!r.decode) return std::string();
+          return std::string(std::holds_alternative<EveryStep>(r.decode->schedule) ? "every_step" : "speculative");
+        }},
+    Key{{"tau", "-1 to 1 (or more)",
+         "a KV head is corrected when its query's cosine with the previous step's is below this"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          gate_of(r, k).tau = parse_number<float>(k, v, -1.0f, 2.0f);
+        },
+        [](const Recipe& r) { return gate_of(r) ? fmt::format("{}", gate_of(r)->tau) : std::string(); }},
+    Key{{"gate_pool", "mean | max | any", "which of the group's cosines the gate looks at"},
+        [](Recipe& r, std::string_view k, std::string_view v) { gate_of(r, k).pool = parse_name(k, v, kGatePools); },
+        [](const Recipe& r) { return gate_of(r) ? print_name(gate_of(r)->pool, kGatePools) : std::string(); }},
+    Key{{"seed", "number", "of the random control"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          block_of<RandomScore>(stage_of(r, k).score, r, k, "index=none").seed =
+              parse_number<std::uint64_t>(k, v, 0, ~std::uint64_t{0});
+        },
+        [](const Recipe& r) {
+          const RandomScore* s = r.decode ? std::get_if<RandomScore>(&r.decode->score) : nullptr;
+          return s == nullptr ? std::string() : std::to_string(s->seed);
+        }},
+};
+
+}  // namespace
+
+std::span<const OverrideKey> override_keys() {
+  static const std::vector<OverrideKey> docs = [] {
+    std::vector<OverrideKey> d;
+    for (const Key& k : kKeys) d.push_back(k.doc);
+    return d;
+  }();
+  return docs;
+}
+
+void apply_overrides(std::string_view list, Recipe& recipe) {
+  while (!list.empty()) {
+    const std::size_t comma = list.find(',');
+    const std::string_view item = list.substr(0, comma);
+    list = comma == std::string_view::npos ? std::string_view() : list.substr(comma + 1);
+    const std::size_t equal = item.find('=');
+    if (equal == std::string_view::npos) fail(ErrorKind::kOption, "--kv {}: expected KEY=VALUE", item);
+    const std::string_view key = item.substr(0, equal), value = item.substr(equal + 1);
+    const auto it = std::find_if(kKeys.begin(), kKeys.end(), [&](const Key& k) { return k.doc.key == key; });
+    if (it == kKeys.end()) {
+      std::vector<std::string_view> known;
+      for (const Key& k : kKeys) known.push_back(k.doc.key);
+      fail(ErrorKind::kOption, "--kv {}: no such key; there are: {}", key, fmt::join(known, ", "));
+    }
+    it->set(recipe, key, value);
+  }
+}
+
+std::string override_value(const Recipe& recipe, std::string_view key) {
+  for (const Key& k : kKeys)
+    if (k.doc.key == key) return k.get(recipe);
+  return {};
+}
+
+}  // namespace mneme

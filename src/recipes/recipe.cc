@@ -1,0 +1,10 @@
+#include "src/recipes/recipe.h"
+
+namespace mneme {
+
+std::int32_t unit_tokens(const Unit& unit) {
+  const PageUnit* page = std::get_if<PageUnit>(&unit);
+  return page == nullptr ? 1 : page->tokens;
+}
+
+}  // namespace mneme

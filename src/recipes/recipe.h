@@ -1,0 +1,147 @@
+// A method as data: a choice of blocks. Nothing here knows of backends, threads or bytes, and nothing changes while it
+// runs.
+//
+// The attended set of a step is [0, sink) + selected units + [recent_from, N) (src/blocks/region.h). A recipe says how
+// the selected units come about: what a unit is, what index stands for it, which query is scored against it and how,
+// how the scores of the heads of a group become one decision, how many units, and when the decision is made.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "src/kernels/box.h"
+#include "src/kernels/group_pool.h"
+#include "src/kernels/one_bit.h"
+
+namespace mneme {
+
+// ---- what is selected
+// ---------------------------------------------------------------------------------------------------------
+
+struct TokenUnit {
+  bool operator==(const TokenUnit&) const = default;
+};
+// `tokens` consecutive tokens, aligned at position 0.
+struct PageUnit {
+  std::int32_t tokens = 32;
+  bool operator==(const PageUnit&) const = default;
+};
+using Unit = std::variant<TokenUnit, PageUnit>;
+std::int32_t unit_tokens(const Unit& unit);
+
+// ---- what is stored per unit to score it
+// --------------------------------------------------------------------------------------
+
+struct NoIndex {
+  bool operator==(const NoIndex&) const = default;
+};
+// The keys themselves: exact scores. Pages are scored by the log-sum-exp of their tokens, so that softmax over pages is
+// the true attention mass of each.
+struct RawKeys {
+  bool operator==(const RawKeys&) const = default;
+};
+struct Box {
+  BoxKind kind = BoxKind::kMinMax;
+  bool operator==(const Box&) const = default;
+};
+// Keys in one bit a channel. Pages are scored by the mean of their tokens' scores.
+struct OneBit {
+  std::int32_t group = 32;
+  OneBitLevels levels = OneBitLevels::kMinMax;
+  bool operator==(const OneBit&) const = default;
+};
+using Index = std::variant<NoIndex, RawKeys, Box, OneBit>;
+
+// ---- scoring and pooling
+// ------------------------------------------------------------------------------------------------------
+
+enum class Probe : std::uint8_t {
+  kCurrentQuery,   // of this step and layer
+  kPreviousLayer,  // the query of the layer below at the same step, as it is
+};
+
+// Score by drawing: the floor that every method must beat. Only with NoIndex.
+struct RandomScore {
+  std::uint64_t seed = 1;
+  bool operator==(const RandomScore&) const = default;
+};
+// Score by the index: dot product with keys (raw or 1-bit), upper bound of the dot product with a box.
+struct IndexScore {
+  bool operator==(const IndexScore&) const = default;
+};
+using Score = std::variant<IndexScore, RandomScore>;
+
+enum class Alpha : std::uint8_t { kInvSqrtD, kOne };  // scale of scores before a softmax
+
+// How the heads of a group come to one decision. Names as in FreeKV's paper.
+enum class Pool : std::uint8_t {
+  kNone,  // every query head selects for itself
+  kMaxQ,
+  kMeanQ,  // pool the queries
+  kMaxQk,
+  kMeanQk,  // pool the scores
+  kMaxS,
+  kMeanS,  // pool softmax(alpha * score)
+};
+
+// ---- when
+// ---------------------------------------------------------------------------------------------------------------------
+
+// With the current query, before this step's attention.
+struct EveryStep {
+  bool operator==(const EveryStep&) const = default;
+};
+
+enum class GatePool : std::uint8_t {
+  kMean,  // the mean cosine of the group's heads is below tau
+  kMax,   // the largest is
+  kAny,   // the smallest is: any head moved
+};
+// Cosine of this step's query with the previous step's, both after RoPE; corrects a KV head when it moved.
+struct CosineGate {
+  float tau = 0.8f;  // -1: never corrects; above 1: always
+  GatePool pool = GatePool::kMean;
+  bool operator==(const CosineGate&) const = default;
+};
+// With the previous step's query, made while that step ran. Heads that the gate flags attend a selection made with the
+// current query; then the selection of all heads is made anew and the others use it at the next step.
+struct Speculative {
+  CosineGate gate;
+  bool operator==(const Speculative&) const = default;
+};
+using Schedule = std::variant<EveryStep, Speculative>;
+
+// ---- the whole
+// ----------------------------------------------------------------------------------------------------------------
+
+struct DecodeStage {
+  Unit unit = TokenUnit{};
+  Index index = NoIndex{};
+  Probe probe = Probe::kCurrentQuery;
+  Score score = IndexScore{};
+  Pool pool = Pool::kMeanS;
+  Alpha alpha = Alpha::kInvSqrtD;
+  Schedule schedule = EveryStep{};
+  bool operator==(const DecodeStage&) const = default;
+};
+
+enum class Attend : std::uint8_t {
+  kEverything,  // full attention
+  kRegions,     // sinks, what `decode` selects (nothing where there is none), and the window
+};
+
+struct Recipe {
+  std::string name;
+  Attend attend = Attend::kRegions;
+  std::int32_t budget = 2048;  // tokens, all included; kEverything ignores it
+  std::int32_t sink = 0;
+  std::int32_t recent = 0;                 // kRegions without a decode stage: budget - sink
+  std::vector<std::int32_t> dense_layers;  // these attend everything
+  std::optional<DecodeStage> decode;
+  bool operator==(const Recipe&) const = default;
+};
+
+}  // namespace mneme
