@@ -4,14 +4,17 @@
 #include <cstdint>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "mneme/options.h"
 #include "src/base/rng.h"
+#include "src/sampler/survivors.h"
 
 namespace mneme {
 
-// Everything that a request's next draw depends on, apart from its logits. A copy goes on exactly as the original (forks, sessions).
+// Everything that a request's next draw depends on, apart from its logits. A copy goes on exactly as the original
+// (forks, sessions).
 class Sampler {
  public:
   // Errors  kOption: a value out of its range (named, with the range).
@@ -24,7 +27,9 @@ class Sampler {
     std::int32_t token = -1;
     float logprob = 0.0f;  // of that token under the unmodified logits (log-softmax)
   };
-  // Ties: the larger probability first, then the smaller id. NaN logits count as -inf; all NaN or -inf: token 0.
+  // Penalties, temperature, top-k, top-p, min-p, draw (src/sampler/survivors.h has the definitions); temperature 0: the
+  // largest. Ties: the larger probability first, then the smaller id. NaN logits count as -inf; all NaN or -inf: token
+  // 0 with logprob -inf; where some are +inf, they alone are possible.
   Choice next(std::span<const float> logits);
 
   const SamplingOptions& options() const { return options_; }
@@ -34,14 +39,16 @@ class Sampler {
   void restore(std::uint64_t seed, std::uint64_t draws) { rng_ = Rng(seed, draws); }
 
  private:
-  void penalise(std::vector<float>& logits) const;
+  bool penalises() const;
+  void penalise(std::span<float> logits) const;
 
   SamplingOptions options_;
   Rng rng_;
-  std::unordered_map<std::int32_t, std::int32_t> answer_counts_;
-  std::unordered_map<std::int32_t, std::int32_t> prompt_counts_;
-  std::vector<float> work_;
-  std::vector<std::int32_t> order_;
+  std::unordered_map<std::int32_t, std::int32_t>
+      answer_counts_;  // kept only where a penalty looks at them, as the next
+  std::unordered_set<std::int32_t> prompt_tokens_;
+  std::vector<float> plain_, penalised_;  // room for the logits where they must be changed
+  Survivors survivors_;
 };
 
 }  // namespace mneme

@@ -1,0 +1,143 @@
+#include "src/sampler/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "src/base/check.h"
+#include "src/base/error.h"
+#include "src/sampler/fast_exp.h"
+
+namespace mneme {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+void expect_range(bool inside, const char* name, const char* range, double found) {
+  if (!inside) fail(ErrorKind::kOption, "{}: expected {}, found {}", name, range, found);
+}
+
+// A NaN is in no range.
+const SamplingOptions& checked(const SamplingOptions& o) {
+  const auto d = [](float v) { return static_cast<double>(v); };
+  expect_range(o.temperature >= 0 && o.temperature < kInfinity, "temperature", "a number from 0", d(o.temperature));
+  expect_range(o.top_k >= 0, "top_k", "0 (all) or a number of tokens", o.top_k);
+  expect_range(o.top_p >= 0 && o.top_p <= 1, "top_p", "a number from 0 to 1", d(o.top_p));
+  expect_range(o.min_p >= 0 && o.min_p <= 1, "min_p", "a number from 0 to 1", d(o.min_p));
+  expect_range(o.repetition_penalty > 0 && o.repetition_penalty < kInfinity, "repetition_penalty",
+               "a number larger than 0", d(o.repetition_penalty));
+  expect_range(std::abs(o.presence_penalty) <= 2, "presence_penalty", "a number from -2 to 2", d(o.presence_penalty));
+  expect_range(std::abs(o.frequency_penalty) <= 2, "frequency_penalty", "a number from -2 to 2",
+               d(o.frequency_penalty));
+  return o;
+}
+
+std::uint64_t entropy() {
+  std::random_device device;
+  return (static_cast<std::uint64_t>(device()) << 32) | device();
+}
+
+// In lanes, so that the compiler makes vectors of it. NaN is passed over; -inf if nothing else is there.
+float largest(std::span<const float> x) {
+  constexpr std::size_t kLanes = 16;
+  float best[kLanes];
+  std::fill_n(best, kLanes, -kInfinity);
+  std::size_t i = 0;
+  for (; i + kLanes <= x.size(); i += kLanes) {
+    for (std::size_t j = 0; j < kLanes; ++j) best[j] = x[i + j] > best[j] ? x[i + j] : best[j];
+  }
+  for (; i < x.size(); ++i) best[0] = x[i] > best[0] ? x[i] : best[0];
+  return *std::max_element(best, best + kLanes);
+}
+
+// The sum of exp(x - max): each lane adds at most 256 terms in f32, the rest is in f64.
+double sum_exp(std::span<const float> x, float max) {
+  constexpr std::size_t kLanes = 16, kBlock = 256 * kLanes;
+  double sum = 0;
+  std::size_t i = 0;
+  while (i + kLanes <= x.size()) {
+    float lanes[kLanes] = {};
+    const std::size_t end = std::min(x.size() / kLanes * kLanes, i + kBlock);
+    for (; i < end; i += kLanes) {
+      for (std::size_t j = 0; j < kLanes; ++j) lanes[j] += exp_below_zero(x[i + j] - max);
+    }
+    for (float v : lanes) sum += static_cast<double>(v);
+  }
+  for (; i < x.size(); ++i) sum += static_cast<double>(exp_below_zero(x[i] - max));
+  return sum;
+}
+
+struct Row {
+  std::span<const float> x;
+  float max = 0;  // finite, or -inf where nothing else is there
+};
+
+// Where some are +inf, a difference would be NaN: in `store` these are then equal and all others impossible.
+Row with_finite_max(std::span<const float> x, std::vector<float>& store) {
+  const float max = largest(x);
+  if (max < kInfinity) return {x, max};
+  store.resize(x.size());
+  std::transform(x.begin(), x.end(), store.begin(), [](float v) { return v == kInfinity ? 0.0f : -kInfinity; });
+  return {store, 0.0f};
+}
+
+std::int32_t first_equal(std::span<const float> x, float value) {
+  return static_cast<std::int32_t>(std::find(x.begin(), x.end(), value) - x.begin());
+}
+
+}  // namespace
+
+Sampler::Sampler(const SamplingOptions& options)
+    : options_(checked(options)), rng_(options.seed ? *options.seed : entropy()) {}
+
+void Sampler::see_prompt(std::span<const std::int32_t> tokens) {
+  if (options_.repetition_penalty != 1) prompt_tokens_.insert(tokens.begin(), tokens.end());
+}
+
+Sampler::Choice Sampler::next(std::span<const float> logits) {
+  MNEME_CHECK(!logits.empty(), "no logits");
+  const Row plain = with_finite_max(logits, plain_);
+  Row row = plain;
+  if (penalises()) {
+    penalised_.assign(plain.x.begin(), plain.x.end());
+    penalise(penalised_);
+    row = with_finite_max(penalised_, penalised_);
+  }
+
+  const bool draws = options_.temperature > 0;
+  const double u = draws ? rng_.uniform() : 0;  // one draw a token, whatever the logits are
+  Choice choice{0, -kInfinity};
+  if (row.max > -kInfinity) {
+    if (draws) survivors_.select(row.x, row.max, options_);
+    choice.token = draws ? survivors_.at(u) : first_equal(row.x, row.max);
+  }
+  if (plain.max > -kInfinity) {
+    const auto depth = static_cast<double>(plain.x[static_cast<std::size_t>(choice.token)] - plain.max);
+    choice.logprob = static_cast<float>(depth - std::log(sum_exp(plain.x, plain.max)));
+  }
+  if (penalises()) ++answer_counts_[choice.token];
+  return choice;
+}
+
+bool Sampler::penalises() const {
+  return options_.repetition_penalty != 1 || options_.presence_penalty != 0 || options_.frequency_penalty != 0;
+}
+
+void Sampler::penalise(std::span<float> logits) const {
+  const auto at = [&](std::int32_t token) -> float& {
+    MNEME_CHECK(token >= 0 && token < static_cast<std::int32_t>(logits.size()), "token {} of {}", token, logits.size());
+    return logits[static_cast<std::size_t>(token)];
+  };
+  const auto repeat = [&](std::int32_t token) {
+    float& v = at(token);
+    v = v > 0 ? v / options_.repetition_penalty : v * options_.repetition_penalty;
+  };
+  for (std::int32_t token : prompt_tokens_) repeat(token);
+  for (const auto& [token, count] : answer_counts_) {
+    if (!prompt_tokens_.contains(token)) repeat(token);
+    at(token) -= options_.presence_penalty + options_.frequency_penalty * static_cast<float>(count);
+  }
+}
+
+}  // namespace mneme
