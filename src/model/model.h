@@ -21,11 +21,11 @@ struct ModelOptions {
 };
 
 struct LayerWeights {
-  std::span<const float> attn_norm, ffn_norm;  // [hidden]
-  std::span<const float> q_norm, k_norm;       // [head_dim]; qwen3, else empty
+  std::span<const float> attn_norm, ffn_norm;     // [hidden]
+  std::span<const float> q_norm, k_norm;          // [head_dim]; qwen3, else empty
   std::span<const float> q_bias, k_bias, v_bias;  // qwen2, else empty
-  WeightMatrix q, k, v, o;                     // [heads * head_dim, hidden], o [hidden, heads * head_dim]
-  WeightMatrix gate, up, down;                 // [ffn, hidden], down [hidden, ffn]
+  WeightMatrix q, k, v, o;                        // [heads * head_dim, hidden], o [hidden, heads * head_dim]
+  WeightMatrix gate, up, down;                    // [ffn, hidden], down [hidden, ffn]
 };
 
 class Model {
@@ -44,8 +44,9 @@ class Model {
   const RopeTable& rope() const { return rope_; }
   std::int64_t max_context() const { return max_context_; }
   KvShape kv_shape(DType kv_dtype) const;
-  std::size_t weight_bytes() const;         // all weights as stored
-  std::size_t step_weight_bytes() const;    // weights that a decode step must read: one row of the embedding table, all else
+  std::size_t weight_bytes() const;  // all weights as stored
+  // Weights that a decode step must read: one row of the embedding table, all else.
+  std::size_t step_weight_bytes() const;
 
   const ConstTensorView& embedding() const { return embedding_; }
   const std::vector<LayerWeights>& layers() const { return layers_; }

@@ -1,0 +1,148 @@
+#include "src/model/attention_step.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/base/check.h"
+
+namespace mneme {
+namespace {
+
+// A worker takes at least this many tokens to store: fewer are done sooner than handed over.
+constexpr std::int64_t kStoreGrain = 32;
+
+}  // namespace
+
+AttentionStep::AttentionStep(const ModelConfig& config, const CpuContext& context)
+    : context_(context),
+      n_heads_(static_cast<std::int32_t>(config.n_heads)),
+      n_kv_heads_(static_cast<std::int32_t>(config.n_kv_heads)),
+      window_(static_cast<std::int32_t>(config.sliding_window)) {
+  shape_.group = static_cast<std::int32_t>(config.group());
+  shape_.head_dim = static_cast<std::int32_t>(config.head_dim);
+  shape_.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
+}
+
+void AttentionStep::begin(std::span<const SequenceRows> sequences) {
+  single_rows_.clear();
+  chunks_.clear();
+  cache_of_row_.clear();
+  positions_.clear();
+  for (const SequenceRows& s : sequences) {
+    const std::int32_t first = s.cache->length() - s.n_rows;
+    MNEME_CHECK(s.n_rows >= 0 && first >= 0, "{} rows of a sequence of {}", s.n_rows, s.cache->length());
+    if (s.n_rows == 0) continue;
+    MNEME_CHECK(positions_.empty() || s.cache->shape().dtype == shape_.kv_dtype, "one batch, two types of KV cache");
+    shape_.kv_dtype = s.cache->shape().dtype;
+    const Chunk chunk{s.cache, static_cast<std::int64_t>(positions_.size()), first, s.n_rows};
+    (s.n_rows == 1 ? single_rows_ : chunks_).push_back(chunk);
+    for (std::int32_t i = 0; i < s.n_rows; ++i) {
+      cache_of_row_.push_back(s.cache);
+      positions_.push_back(first + i);
+    }
+  }
+}
+
+void AttentionStep::append(std::int32_t layer, const ConstTensorView& k, const ConstTensorView& v) {
+  const auto n = static_cast<std::int64_t>(positions_.size());
+  expect_shape("k", k, DType::kF32, {n, n_kv_heads_, shape_.head_dim});
+  expect_shape("v", v, DType::kF32, {n, n_kv_heads_, shape_.head_dim});
+  context_.pool->parallel_for(n, kStoreGrain, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const auto row = static_cast<std::size_t>(i);
+      for (std::int32_t head = 0; head < n_kv_heads_; ++head) {
+        const std::int64_t offset = std::int64_t{head} * shape_.head_dim;
+        store_kv(k.row_as<float>(i) + offset, v.row_as<float>(i) + offset, shape_,
+                 cache_of_row_[row]->token(layer, head, positions_[row]));
+      }
+    }
+  });
+}
+
+void AttentionStep::attend(std::int32_t layer, const ConstTensorView& q, const TensorView& out) {
+  const auto n = static_cast<std::int64_t>(positions_.size());
+  expect_shape("q", q, DType::kF32, {n, n_heads_, shape_.head_dim});
+  expect_shape("out", out, out.dtype(), {n, std::int64_t{n_heads_} * shape_.head_dim});
+  if (!single_rows_.empty()) attend_single_rows(layer, q, out);
+  if (!chunks_.empty()) attend_chunks(layer, q, out);
+}
+
+// The runs that the chunk's rows see, the rows themselves included.
+AttentionStep::RunRange AttentionStep::add_runs(const Chunk& chunk, std::int32_t layer, std::int32_t kv_head) {
+  const std::size_t begin = runs_.size();
+  const std::int32_t from = window_ > 0 ? std::max(0, chunk.first_position - window_ + 1) : 0;
+  chunk.cache->append_runs(layer, kv_head, from, chunk.first_position + chunk.n_rows, runs_);
+  return {begin, runs_.size() - begin};
+}
+
+void AttentionStep::attend_single_rows(std::int32_t layer, const ConstTensorView& q, const TensorView& out) {
+  runs_.clear();
+  ranges_.clear();
+  for (const Chunk& row : single_rows_)
+    for (std::int32_t head = 0; head < n_kv_heads_; ++head) ranges_.push_back(add_runs(row, layer, head));
+
+  // The kernel writes f32; where the next product wants bf16, rounding comes after.
+  const std::int64_t width = std::int64_t{n_heads_} * shape_.head_dim;
+  const bool narrow = out.dtype() != DType::kF32;
+  if (narrow) decode_out_.reserve(single_rows_.size() * static_cast<std::size_t>(width) * sizeof(float));
+  const auto out_row = [&](std::size_t i) {
+    return narrow ? decode_out_.as<float>() + static_cast<std::int64_t>(i) * width
+                  : out.row_as<float>(single_rows_[i].first_row);
+  };
+
+  decode_parts_.resize(ranges_.size());
+  decode_heads_.resize(ranges_.size());
+  const std::int64_t group_width = std::int64_t{shape_.group} * shape_.head_dim;
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < single_rows_.size(); ++i) {
+    const float* q_row = q.row_as<float>(single_rows_[i].first_row);
+    for (std::int32_t head = 0; head < n_kv_heads_; ++head, ++at) {
+      decode_parts_[at] = {.q = q_row + head * group_width, .runs = runs(ranges_[at])};
+      decode_heads_[at] = {.parts = std::span(&decode_parts_[at], 1), .out = out_row(i) + head * group_width};
+    }
+  }
+  attend_decode_cpu(decode_heads_, shape_, context_);
+
+  if (!narrow) return;
+  for (std::size_t i = 0; i < single_rows_.size(); ++i) {
+    const std::int64_t r = single_rows_[i].first_row;
+    quantise_rows(view_of(out_row(i), {1, width}), out.rows(r, r + 1));
+  }
+}
+
+void AttentionStep::attend_chunks(std::int32_t layer, const ConstTensorView& q, const TensorView& out) {
+  runs_.clear();
+  ranges_.clear();
+  for (const Chunk& chunk : chunks_)
+    for (std::int32_t head = 0; head < n_kv_heads_; ++head) ranges_.push_back(add_runs(chunk, layer, head));
+
+  prefill_parts_.resize(ranges_.size());
+  prefill_heads_.resize(ranges_.size());
+  const std::int64_t group_width = std::int64_t{shape_.group} * shape_.head_dim;
+  const std::int64_t width = std::int64_t{n_heads_} * shape_.head_dim;
+  std::size_t at = 0;
+  for (const Chunk& chunk : chunks_) {
+    for (std::int32_t head = 0; head < n_kv_heads_; ++head, ++at) {
+      prefill_parts_[at] = {.q = q.row_as<float>(chunk.first_row) + head * group_width,
+                            .q_stride = width,
+                            .runs = runs(ranges_[at]),
+                            .causal = true,
+                            .window = window_};
+      prefill_heads_[at] = {.parts = std::span(&prefill_parts_[at], 1),
+                            .n_rows = chunk.n_rows,
+                            .out = out.row(chunk.first_row) + row_bytes(out.dtype(), head * group_width),
+                            .out_stride = width,
+                            .out_dtype = out.dtype()};
+    }
+  }
+  attend_prefill_cpu(prefill_heads_, shape_, context_);
+}
+
+std::size_t AttentionStep::scratch_bytes() const {
+  const auto bytes = [](const auto& v) { return v.capacity() * sizeof(v[0]); };
+  return bytes(single_rows_) + bytes(chunks_) + bytes(cache_of_row_) + bytes(positions_) + bytes(runs_) +
+         bytes(ranges_) + bytes(decode_parts_) + bytes(decode_heads_) + bytes(prefill_parts_) + bytes(prefill_heads_) +
+         decode_out_.size();
+}
+
+}  // namespace mneme

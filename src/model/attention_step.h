@@ -1,0 +1,64 @@
+// The attention of one layer over the pages of all running sequences: append the new keys and values, attend. Retrieval
+// methods will put their steps between the two.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "src/model/model.h"
+#include "src/tensor/buffer.h"
+
+namespace mneme {
+
+// Rows of all sequences lie one after the other, in the order of `sequences`.
+class AttentionStep {
+ public:
+  AttentionStep(const ModelConfig& config, const CpuContext& context);
+
+  // Which rows the next calls are about. Requires  every cache is extended by its n_rows and lives until the next
+  // begin().
+  void begin(std::span<const SequenceRows> sequences);
+  std::span<const std::int32_t> positions() const { return positions_; }  // of every row
+
+  // Stores the new rows in the caches' pages.   k, v [n, KV heads, D] f32, k after RoPE.
+  void append(std::int32_t layer, const ConstTensorView& k, const ConstTensorView& v);
+  // q [n, heads, D] f32 after RoPE; out [n, heads * D] f32 or bf16.
+  void attend(std::int32_t layer, const ConstTensorView& q, const TensorView& out);
+
+  std::size_t scratch_bytes() const;
+
+ private:
+  struct Chunk {  // the rows of one sequence
+    const SequenceCache* cache;
+    std::int64_t first_row;
+    std::int32_t first_position, n_rows;
+  };
+  struct RunRange {  // in runs_
+    std::size_t begin, count;
+  };
+
+  void attend_single_rows(std::int32_t layer, const ConstTensorView& q, const TensorView& out);
+  void attend_chunks(std::int32_t layer, const ConstTensorView& q, const TensorView& out);
+  RunRange add_runs(const Chunk& chunk, std::int32_t layer, std::int32_t kv_head);
+  std::span<const KvRun> runs(RunRange range) const { return std::span(runs_).subspan(range.begin, range.count); }
+
+  CpuContext context_;
+  AttentionShape shape_;
+  std::int32_t n_heads_, n_kv_heads_, window_;
+  std::vector<Chunk> single_rows_, chunks_;
+  std::vector<const SequenceCache*> cache_of_row_;
+  std::vector<std::int32_t> positions_;
+
+  // Filled anew by every layer; they keep their memory.
+  std::vector<KvRun> runs_;
+  std::vector<RunRange> ranges_;
+  std::vector<DecodePart> decode_parts_;
+  std::vector<DecodeHead> decode_heads_;
+  std::vector<PrefillPart> prefill_parts_;
+  std::vector<PrefillHead> prefill_heads_;
+  Buffer decode_out_;  // f32 [single rows, heads * D], when `out` is bf16
+};
+
+}  // namespace mneme

@@ -1,0 +1,114 @@
+// From a checkpoint to a model: matrices stay views into the mapped file, vectors become f32.
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "src/base/error.h"
+#include "src/model/limits.h"
+#include "src/model/model.h"
+
+namespace mneme {
+
+struct ModelLoader {
+  const Checkpoint& checkpoint;
+  Model& model;
+
+  const CheckpointTensor& require(const std::string& name, std::initializer_list<std::int64_t> shape) {
+    const CheckpointTensor& tensor = checkpoint.require(name, shape);
+    const DType t = tensor.view.dtype();
+    if (t != DType::kF32 && t != DType::kF16 && t != DType::kBF16 && !is_quantised(t))
+      fail(ErrorKind::kUnsupported, "tensor {} is {}; weights are f32, f16, bf16, q8_0 or q4_0", name, dtype_name(t));
+    return tensor;
+  }
+
+  WeightMatrix matrix(const std::string& name, std::int64_t n_out, std::int64_t n_in) {
+    return WeightMatrix(require(name, {n_out, n_in}).view);
+  }
+
+  std::span<const float> vector(const std::string& name, std::int64_t n) {
+    const ConstTensorView& v = require(name, {n}).view;
+    model.owned_.emplace_back(DType::kF32, std::initializer_list<std::int64_t>{n});
+    float* out = model.owned_.back().as<float>();
+    dequantise_row(ConstTensorView(v.data(), v.dtype(), {1, n}), 0, out);
+    return {out, static_cast<std::size_t>(n)};
+  }
+
+  LayerWeights layer(std::int64_t index) {
+    const ModelConfig& c = model.config_;
+    const std::string prefix = fmt::format("blk.{}.", index);
+    const std::int64_t q_width = c.n_heads * c.head_dim, kv_width = c.n_kv_heads * c.head_dim;
+    LayerWeights w;
+    w.attn_norm = vector(prefix + "attn_norm.weight", c.hidden);
+    w.q = matrix(prefix + "attn_q.weight", q_width, c.hidden);
+    w.k = matrix(prefix + "attn_k.weight", kv_width, c.hidden);
+    w.v = matrix(prefix + "attn_v.weight", kv_width, c.hidden);
+    w.o = matrix(prefix + "attn_output.weight", c.hidden, q_width);
+    if (c.qkv_bias) {
+      w.q_bias = vector(prefix + "attn_q.bias", q_width);
+      w.k_bias = vector(prefix + "attn_k.bias", kv_width);
+      w.v_bias = vector(prefix + "attn_v.bias", kv_width);
+    }
+    if (c.qk_norm) {
+      w.q_norm = vector(prefix + "attn_q_norm.weight", c.head_dim);
+      w.k_norm = vector(prefix + "attn_k_norm.weight", c.head_dim);
+    }
+    w.ffn_norm = vector(prefix + "ffn_norm.weight", c.hidden);
+    w.gate = matrix(prefix + "ffn_gate.weight", c.ffn, c.hidden);
+    w.up = matrix(prefix + "ffn_up.weight", c.ffn, c.hidden);
+    w.down = matrix(prefix + "ffn_down.weight", c.hidden, c.ffn);
+    return w;
+  }
+
+  void load(const ModelOptions& options) {
+    const ModelConfig& c = model.config_ = checkpoint.config();
+    model.max_context_ = check_limits(c, options.context);
+    model.rope_ = RopeTable::make(c.rope, c.head_dim, model.max_context_);
+    model.embedding_ = require("token_embd.weight", {c.vocab, c.hidden}).view;
+    for (std::int64_t i = 0; i < c.n_layers; ++i) model.layers_.push_back(layer(i));
+    model.output_norm_ = vector("output_norm.weight", c.hidden);
+    model.head_ = c.tied_embeddings ? WeightMatrix(model.embedding_) : matrix("output.weight", c.vocab, c.hidden);
+  }
+
+  // Reads the mapped weights once, so that waiting for the disk happens here, with progress, and not in the first
+  // prompt.
+  void touch(const CpuContext& context, const ProgressFn& progress) const {
+    constexpr std::size_t kMemoryPage = 4096, kPiece = std::size_t{64} << 20;
+    constexpr std::int64_t kMiB = 1 << 20;
+    std::size_t total = 0, done = 0;
+    for (const CheckpointTensor& t : checkpoint.tensors()) total += bytes_of(t);
+    for (const CheckpointTensor& t : checkpoint.tensors()) {
+      const std::size_t size = bytes_of(t);
+      for (std::size_t begin = 0; begin < size; begin += kPiece) {
+        const std::size_t piece = std::min(kPiece, size - begin);
+        const std::byte* data = t.view.data() + begin;
+        const auto pages = static_cast<std::int64_t>((piece + kMemoryPage - 1) / kMemoryPage);
+        context.pool->parallel_for(pages, 256, [&](std::int64_t from, std::int64_t to, int) {
+          for (std::int64_t p = from; p < to; ++p)
+            static_cast<void>(
+                *static_cast<const volatile std::byte*>(data + static_cast<std::size_t>(p) * kMemoryPage));
+        });
+        done += piece;
+        if (progress)
+          progress("loading weights, MiB", static_cast<std::int64_t>(done) / kMiB,
+                   static_cast<std::int64_t>(total) / kMiB);
+      }
+    }
+  }
+
+  static std::size_t bytes_of(const CheckpointTensor& t) {
+    return t.view.rank() == 1 ? t.view.stride_bytes() : static_cast<std::size_t>(t.view.dim(0)) * t.view.stride_bytes();
+  }
+};
+
+std::unique_ptr<Model> Model::load(std::unique_ptr<Checkpoint> checkpoint, const ModelOptions& options,
+                                   const CpuContext& context, const ProgressFn& progress) {
+  std::unique_ptr<Model> model(new Model);
+  model->checkpoint_ = std::move(checkpoint);
+  ModelLoader loader{*model->checkpoint_, *model};
+  loader.load(options);
+  loader.touch(context, progress);
+  return model;
+}
+
+}  // namespace mneme

@@ -1,0 +1,53 @@
+#include "src/model/model.h"
+
+#include <limits>
+
+#include "src/base/error.h"
+#include "src/model/limits.h"
+
+namespace mneme {
+namespace {
+
+constexpr std::int64_t kMaxHeadDim = 256, kHeadDimStep = 8, kMaxGroup = 16;  // src/kernels/attention.h
+
+}  // namespace
+
+std::int64_t check_limits(const ModelConfig& config, std::int64_t context) {
+  if (config.head_dim % kHeadDimStep != 0 || config.head_dim > kMaxHeadDim)
+    fail(ErrorKind::kUnsupported, "head_dim {}: attention takes multiples of {} up to {}", config.head_dim,
+         kHeadDimStep, kMaxHeadDim);
+  if (config.group() > kMaxGroup)
+    fail(ErrorKind::kUnsupported, "{} query heads share one KV head ({} over {}): attention takes up to {}",
+         config.group(), config.n_heads, config.n_kv_heads, kMaxGroup);
+  const std::int64_t length = context == 0 ? config.max_context : context;
+  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
+  if (length < 1 || length > kMax) fail(ErrorKind::kOption, "context of {} tokens: expected 1 to {}", length, kMax);
+  return length;
+}
+
+Model::~Model() = default;
+
+KvShape Model::kv_shape(DType kv_dtype) const {
+  return {.n_layers = static_cast<std::int32_t>(config_.n_layers),
+          .n_kv_heads = static_cast<std::int32_t>(config_.n_kv_heads),
+          .head_dim = static_cast<std::int32_t>(config_.head_dim),
+          .dtype = kv_dtype};
+}
+
+std::size_t Model::weight_bytes() const {
+  const std::size_t table = static_cast<std::size_t>(embedding_.dim(0)) * embedding_.stride_bytes();
+  const std::size_t rest = step_weight_bytes() - embedding_.stride_bytes();
+  return config_.tied_embeddings ? rest : rest + table;
+}
+
+std::size_t Model::step_weight_bytes() const {
+  std::size_t bytes = embedding_.stride_bytes() + head_.bytes() + output_norm_.size_bytes();
+  for (const LayerWeights& w : layers_) {
+    for (const WeightMatrix* m : {&w.q, &w.k, &w.v, &w.o, &w.gate, &w.up, &w.down}) bytes += m->bytes();
+    for (const std::span<const float> v : {w.attn_norm, w.ffn_norm, w.q_norm, w.k_norm, w.q_bias, w.k_bias, w.v_bias})
+      bytes += v.size_bytes();
+  }
+  return bytes;
+}
+
+}  // namespace mneme
