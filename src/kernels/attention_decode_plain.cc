@@ -1,0 +1,74 @@
+// Decode attention over one range of tokens, one token after another.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "src/kernels/attention_decode_range.h"
+
+namespace mneme {
+namespace {
+
+constexpr float kLog2e = 1.44269504f;
+constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
+
+float element(const std::byte* p, std::int32_t i, DType dtype) {
+  std::uint16_t bits;
+  std::memcpy(&bits, p + 2 * i, sizeof(bits));
+  if (dtype == DType::kF16) {
+    f16 h;
+    h.bits = bits;
+    return static_cast<float>(h);
+  }
+  bf16 b;
+  b.bits = bits;
+  return static_cast<float>(b);
+}
+
+void attend_token(const float* q, const std::byte* token, float bias, const AttentionShape& shape, float* top,
+                  float* sum, float* out) {
+  float score = 0;
+  for (std::int32_t d = 0; d < shape.head_dim; ++d) score += q[d] * element(token, d, shape.kv_dtype);
+  score = (score * shape.scale + bias) * kLog2e;
+  const float high = score > *top ? score : *top;
+  const float base = high == kMinusInf ? 0.0f : high;
+  const float factor = std::exp2(*top - base);
+  const float p = std::exp2(score - base);
+  *top = high;
+  *sum = *sum * factor + p;
+  for (std::int32_t d = 0; d < shape.head_dim; ++d)
+    out[d] = out[d] * factor + p * element(token, shape.head_dim + d, shape.kv_dtype);
+}
+
+}  // namespace
+
+void attend_range_plain(std::span<const DecodePart> parts, const DecodeCursor& begin, std::int64_t n_tokens,
+                        const AttentionShape& shape, const DecodePartial& partial) {
+  std::fill_n(partial.top, shape.group, kMinusInf);
+  std::fill_n(partial.sum, shape.group, 0.0f);
+  std::fill_n(partial.out, shape.group * shape.head_dim, 0.0f);
+  DecodeCursor at = begin;
+  while (n_tokens > 0) {
+    const DecodePart& part = parts[static_cast<std::size_t>(at.part)];
+    if (static_cast<std::size_t>(at.run) == part.runs.size()) {
+      at = {at.part + 1, 0, 0, 0};
+      continue;
+    }
+    const KvRun& run = part.runs[static_cast<std::size_t>(at.run)];
+    if (at.offset == run.n_tokens) {
+      ++at.run;
+      at.offset = 0;
+      continue;
+    }
+    const std::byte* token = run.kv + static_cast<std::size_t>(at.offset) * shape.token_bytes();
+    const float bias = part.log_weight == nullptr ? 0.0f : part.log_weight[at.token];
+    for (std::int32_t g = 0; g < shape.group; ++g)
+      attend_token(part.q + g * shape.head_dim, token, bias, shape, partial.top + g, partial.sum + g,
+                   partial.out + g * shape.head_dim);
+    ++at.offset;
+    ++at.token;
+    --n_tokens;
+  }
+}
+
+}  // namespace mneme

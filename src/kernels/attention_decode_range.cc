@@ -1,0 +1,429 @@
+// Decode attention over one range of tokens, in tiles of 32.
+//
+// Lanes: a vector of scores has one block of 4 lanes for each of H query heads (H = lanes / 4: 4 with AVX-512, 2 with
+// AVX2); such H heads are a set. Within a block the lanes are 4 partial sums over d at first, and 4 tokens after a
+// transposing reduction:
+//
+//   scores  [32 / 4 tokens][set][H heads][4 tokens]
+//   queries [set][D / 4][H heads][4 of D]
+//
+// So a key is loaded once for H heads (16 bytes, repeated in every block), and neither the softmax nor the reduction
+// knows a horizontal sum over the whole vector.
+#include "src/kernels/attention_decode_range.h"
+
+// Arrays of vectors need a width known to the compiler.
+#ifndef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#endif
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "src/kernels/attention_decode_range.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "src/kernels/attention_exp2-inl.h"
+
+#ifndef MNEME_ATTENTION_DECODE_RANGE_ONCE
+#define MNEME_ATTENTION_DECODE_RANGE_ONCE
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+namespace mneme {
+namespace {
+
+constexpr int kTile = 32;  // tokens: a page
+constexpr float kLog2e = 1.44269504f;
+constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
+
+// The rows of up to kTile tokens, and what follows them.
+struct TokenTile {
+  const std::byte* rows[kTile] = {};
+  int n = 0;
+};
+
+// Takes tokens one after another from the runs of a part.
+struct TokenReader {
+  std::span<const KvRun> runs;
+  std::size_t run = 0;
+  std::int32_t offset = 0;
+  std::size_t token_bytes = 0;
+
+  // Fills the tile with the next tokens, at most `limit`; a whole number of rows of 4 is written, the last repeated.
+  void next(TokenTile& tile, std::int64_t limit) {
+    const int want = static_cast<int>(std::min<std::int64_t>(limit, kTile));
+    int n = 0;
+    while (n < want) {
+      const int take = std::min(want - n, runs[run].n_tokens - offset);
+      const std::byte* row = runs[run].kv + static_cast<std::size_t>(offset) * token_bytes;
+      for (int i = 0; i < take; ++i, row += token_bytes) tile.rows[n + i] = row;
+      n += take;
+      offset += take;
+      if (offset == runs[run].n_tokens) {
+        ++run;
+        offset = 0;
+      }
+    }
+    tile.n = n;
+    for (; n % 4 != 0; ++n) tile.rows[n] = tile.rows[n - 1];
+  }
+};
+
+}  // namespace
+}  // namespace mneme
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace mneme {
+namespace HWY_NAMESPACE {
+#if HWY_TARGET == HWY_SCALAR  // one lane has no blocks
+
+std::size_t scratch_bytes_simd(const AttentionShape& /*shape*/) {
+  return 64;
+}
+void attend_range_simd(std::span<const DecodePart> parts, const DecodeCursor& begin, std::int64_t n_tokens,
+                       const AttentionShape& shape, std::byte* /*scratch*/, const DecodePartial& partial) {
+  attend_range_plain(parts, begin, n_tokens, shape, partial);
+}
+
+#else
+
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using DF = hn::ScalableTag<float>;
+using VF = hn::Vec<DF>;
+constexpr int kLanes = static_cast<int>(hn::MaxLanes(DF()));
+constexpr int kHeadsPerSet = kLanes / 4;
+static_assert(kLanes >= 4, "a block is four lanes");
+
+struct Pointers {
+  float* q;       // [sets][D / 4][kLanes]
+  float* scores;  // [kTile / 4][sets][kLanes]; after the softmax, probabilities
+  float* keys;    // [kTile][D], f16 only: keys as f32
+  float* top;     // [sets][kLanes], the same in the 4 lanes of a head
+  float* sum;     // [sets][kLanes], partial sums by token modulo 4
+  float* factor;  // [sets][kLanes], what the new top makes of the sums so far
+  std::uintptr_t end;
+};
+
+Pointers layout(const AttentionShape& shape, std::uintptr_t scratch) {
+  const auto sets = static_cast<std::size_t>((shape.group + kHeadsPerSet - 1) / kHeadsPerSet);
+  const auto d_head = static_cast<std::size_t>(shape.head_dim);
+  const auto take = [&](std::size_t floats) {
+    auto* p = reinterpret_cast<float*>(scratch);
+    scratch += (floats * sizeof(float) + 63) & ~std::size_t{63};
+    return p;
+  };
+  const std::size_t row = sets * kLanes;
+  Pointers s{};
+  s.q = take(row * d_head / 4);
+  s.scores = take(row * kTile / 4);
+  s.keys = take(kTile * d_head);
+  s.top = take(row);
+  s.sum = take(row);
+  s.factor = take(row);
+  s.end = scratch;
+  return s;
+}
+
+// Which element of the 8 at `8 * k` lies in lane `lane` of vector `half`: bf16 keys are split by parity, which costs a
+// shift and a mask; f16 ones are expanded in order.
+template <DType kDType>
+int element_of(int half, int lane) {
+  return kDType == DType::kBF16 ? 2 * lane + half : 4 * half + lane;
+}
+
+template <DType kDType>
+void arrange_queries(const float* q, const AttentionShape& shape, const Pointers& s) {
+  const float scale = shape.scale * kLog2e;
+  const int n_sets = (shape.group + kHeadsPerSet - 1) / kHeadsPerSet;
+  float* to = s.q;
+  for (int set = 0; set < n_sets; ++set)
+    for (int k = 0; k < shape.head_dim; k += 8)
+      for (int half = 0; half < 2; ++half)
+        for (int h = 0; h < kHeadsPerSet; ++h)
+          for (int lane = 0; lane < 4; ++lane) {
+            const int g = set * kHeadsPerSet + h;
+            *to++ = g < shape.group ? q[g * shape.head_dim + k + element_of<kDType>(half, lane)] * scale : 0.0f;
+          }
+}
+
+// Keys of f16 as f32, in order.
+void expand_keys(const TokenTile& tile, int head_dim, float* keys) {
+  const hn::CappedTag<float, 8> df;
+  const hn::Rebind<hwy::float16_t, decltype(df)> dh;
+  const int n_padded = (tile.n + 3) & ~3;
+  for (int n = 0; n < n_padded; ++n) {
+    const auto* k = reinterpret_cast<const hwy::float16_t*>(tile.rows[n]);
+    for (int d = 0; d < head_dim; d += static_cast<int>(hn::Lanes(df)))
+      hn::StoreU(hn::PromoteTo(df, hn::LoadU(dh, k + d)), df, keys + n * head_dim + d);
+  }
+}
+
+// Sums each block of a0..a3 into lanes 0..3 of that block.
+HWY_INLINE VF transposing_sum(VF a0, VF a1, VF a2, VF a3) {
+  const DF df;
+  const hn::RepartitionToWide<DF> dw;
+  const VF s01 = hn::Add(hn::InterleaveLower(df, a0, a1), hn::InterleaveUpper(df, a0, a1));
+  const VF s23 = hn::Add(hn::InterleaveLower(df, a2, a3), hn::InterleaveUpper(df, a2, a3));
+  const auto w01 = hn::BitCast(dw, s01);
+  const auto w23 = hn::BitCast(dw, s23);
+  return hn::Add(hn::BitCast(df, hn::InterleaveLower(dw, w01, w23)),
+                 hn::BitCast(df, hn::InterleaveUpper(dw, w01, w23)));
+}
+
+// Eight elements of a key as two vectors, each element in every block.
+template <DType kDType>
+HWY_INLINE void load_key(const void* key, int k, VF& v0, VF& v1) {
+  const DF df;
+  if constexpr (kDType == DType::kBF16) {
+    const hn::Repartition<std::uint16_t, DF> d16;
+    const hn::RebindToUnsigned<DF> d32;
+    const auto pairs = hn::BitCast(d32, hn::LoadDup128(d16, static_cast<const std::uint16_t*>(key) + k));
+    v0 = hn::BitCast(df, hn::ShiftLeft<16>(pairs));
+    v1 = hn::BitCast(df, hn::And(pairs, hn::Set(d32, 0xffff0000u)));
+  } else {
+    v0 = hn::LoadDup128(df, static_cast<const float*>(key) + k);
+    v1 = hn::LoadDup128(df, static_cast<const float*>(key) + k + 4);
+  }
+}
+
+// Scores of 4 tokens for kSets sets: to[set * kLanes].
+template <DType kDType, int kSets>
+HWY_INLINE void score_four(const void* const* keys, const float* HWY_RESTRICT q, int head_dim, float* HWY_RESTRICT to) {
+  const DF df;
+  // With one set the two halves have sums of their own: eight chains hide the latency of the FMA.
+  constexpr int kChains = kSets == 1 ? 2 : kSets;
+  VF acc[4][kChains];
+  for (auto& row : acc)
+    for (VF& a : row) a = hn::Zero(df);
+  const std::ptrdiff_t set_stride = std::ptrdiff_t{head_dim} / 4 * kLanes;
+  for (int k = 0; k < head_dim; k += 8, q += 2 * kLanes) {
+    for (int t = 0; t < 4; ++t) {
+      VF k0, k1;
+      load_key<kDType>(keys[t], k, k0, k1);
+      if constexpr (kSets == 1) {
+        acc[t][0] = hn::MulAdd(k0, hn::Load(df, q), acc[t][0]);
+        acc[t][1] = hn::MulAdd(k1, hn::Load(df, q + kLanes), acc[t][1]);
+      } else {
+        for (int s = 0; s < kSets; ++s) {
+          acc[t][s] = hn::MulAdd(k0, hn::Load(df, q + s * set_stride), acc[t][s]);
+          acc[t][s] = hn::MulAdd(k1, hn::Load(df, q + s * set_stride + kLanes), acc[t][s]);
+        }
+      }
+    }
+  }
+  if constexpr (kSets == 1) {
+    for (auto& row : acc) row[0] = hn::Add(row[0], row[1]);
+  }
+  for (int s = 0; s < kSets; ++s)
+    hn::Store(transposing_sum(acc[0][s], acc[1][s], acc[2][s], acc[3][s]), df, to + s * kLanes);
+}
+
+HWY_INLINE void prefetch_row(const std::byte* row, std::size_t bytes) {
+  for (std::size_t b = 0; b < bytes; b += 64) hwy::Prefetch(row + b);
+}
+
+template <DType kDType>
+void score_tile(const TokenTile& tile, const TokenTile& following, const AttentionShape& shape, int n_sets,
+                const Pointers& s) {
+  if constexpr (kDType == DType::kF16) expand_keys(tile, shape.head_dim, s.keys);
+  const std::ptrdiff_t set_stride = std::ptrdiff_t{shape.head_dim} / 4 * kLanes;
+  for (int n = 0; n < tile.n; n += 4) {
+    const void* keys[4];
+    for (int t = 0; t < 4; ++t)
+      keys[t] = kDType == DType::kF16 ? static_cast<const void*>(s.keys + (n + t) * shape.head_dim)
+                                      : static_cast<const void*>(tile.rows[n + t]);
+    for (int t = n; t < n + 4 && t < following.n; ++t) prefetch_row(following.rows[t], shape.token_bytes());
+    float* to = s.scores + std::ptrdiff_t{n} / 4 * n_sets * kLanes;
+    int set = 0;
+    for (; set + 2 <= n_sets; set += 2)
+      score_four<kDType, 2>(keys, s.q + set * set_stride, shape.head_dim, to + set * kLanes);
+    if (set < n_sets) score_four<kDType, 1>(keys, s.q + set * set_stride, shape.head_dim, to + set * kLanes);
+  }
+}
+
+// Turns scores into probabilities relative to the running top. bias: [kTile] or null.
+void softmax_tile(int n_tokens, const float* bias, int n_sets, const Pointers& s) {
+  const DF df;
+  const int n_quads = (n_tokens + 3) / 4;
+  for (int set = 0; set < n_sets; ++set) {
+    float* scores = s.scores + set * kLanes;
+    const std::ptrdiff_t stride = std::ptrdiff_t{n_sets} * kLanes;
+    VF high = hn::Set(df, kMinusInf);
+    for (int i = 0; i < n_quads; ++i) {
+      VF v = hn::Load(df, scores + i * stride);
+      if (bias != nullptr) {
+        v = hn::Add(v, hn::LoadDup128(df, bias + 4 * i));
+        hn::Store(v, df, scores + i * stride);
+      }
+      high = hn::Max(high, v);
+    }
+    high = hn::Max(high, hn::Shuffle1032(high));
+    high = hn::Max(high, hn::Shuffle2301(high));
+    const VF before = hn::Load(df, s.top + set * kLanes);
+    const VF top = hn::Max(before, high);
+    const VF base = hn::IfThenZeroElse(hn::Eq(top, hn::Set(df, kMinusInf)), top);
+    const VF factor = exp2_nonpositive(df, hn::Sub(before, base));
+    VF sum = hn::Mul(hn::Load(df, s.sum + set * kLanes), factor);
+    for (int i = 0; i < n_quads; ++i) {
+      const VF p = exp2_nonpositive(df, hn::Sub(hn::Load(df, scores + i * stride), base));
+      hn::Store(p, df, scores + i * stride);
+      sum = hn::Add(sum, p);
+    }
+    hn::Store(top, df, s.top + set * kLanes);
+    hn::Store(sum, df, s.sum + set * kLanes);
+    hn::Store(factor, df, s.factor + set * kLanes);
+  }
+}
+
+template <DType kDType, class D>
+HWY_INLINE hn::Vec<D> load_value(D df, const void* value, int d) {
+  if constexpr (kDType == DType::kBF16) {
+    const hn::Rebind<hwy::bfloat16_t, D> dh;
+    return hn::PromoteTo(df, hn::LoadU(dh, static_cast<const hwy::bfloat16_t*>(value) + d));
+  } else {
+    const hn::Rebind<hwy::float16_t, D> dh;
+    return hn::PromoteTo(df, hn::LoadU(dh, static_cast<const hwy::float16_t*>(value) + d));
+  }
+}
+
+// out[heads g0.., d0..] = out * factor + sum of probability * value, kHeads x kVecs accumulators in registers.
+template <DType kDType, int kHeads, int kVecs, class D>
+void weigh_block(D df, const TokenTile& tile, int head_dim, int n_sets, int g0, int d0, const Pointers& s,
+                 float* HWY_RESTRICT out) {
+  const int lanes = static_cast<int>(hn::Lanes(df));
+  int at[kHeads];  // of a head's block among the scores of 4 tokens
+  hn::Vec<D> acc[kHeads][kVecs];
+  for (int h = 0; h < kHeads; ++h) {
+    at[h] = (g0 + h) / kHeadsPerSet * kLanes + (g0 + h) % kHeadsPerSet * 4;
+    const auto factor = hn::Set(df, s.factor[at[h]]);
+    for (int v = 0; v < kVecs; ++v)
+      acc[h][v] = hn::Mul(factor, hn::LoadU(df, out + (g0 + h) * head_dim + d0 + v * lanes));
+  }
+  const std::size_t value_bytes = 2 * static_cast<std::size_t>(head_dim);
+  for (int n = 0; n < tile.n; ++n) {
+    const float* p = s.scores + std::ptrdiff_t{n} / 4 * n_sets * kLanes + n % 4;
+    hn::Vec<D> value[kVecs];
+    for (int v = 0; v < kVecs; ++v) value[v] = load_value<kDType>(df, tile.rows[n] + value_bytes, d0 + v * lanes);
+    for (int h = 0; h < kHeads; ++h) {
+      const auto weight = hn::Set(df, p[at[h]]);
+      for (int v = 0; v < kVecs; ++v) acc[h][v] = hn::MulAdd(weight, value[v], acc[h][v]);
+    }
+  }
+  for (int h = 0; h < kHeads; ++h)
+    for (int v = 0; v < kVecs; ++v) hn::StoreU(acc[h][v], df, out + (g0 + h) * head_dim + d0 + v * lanes);
+}
+
+template <DType kDType, int kHeads>
+void weigh_heads(const TokenTile& tile, int head_dim, int n_sets, int g0, const Pointers& s, float* out) {
+  constexpr int kWide = kLanes == 16 ? 4 : 2;  // AVX2 has 16 registers
+  const hn::CappedTag<float, 8> d8;
+  int d = 0;
+  for (; d + kWide * kLanes <= head_dim; d += kWide * kLanes)
+    weigh_block<kDType, kHeads, kWide>(DF(), tile, head_dim, n_sets, g0, d, s, out);
+  for (; d + kLanes <= head_dim; d += kLanes)
+    weigh_block<kDType, kHeads, 1>(DF(), tile, head_dim, n_sets, g0, d, s, out);
+  for (; d < head_dim; d += static_cast<int>(hn::Lanes(d8)))
+    weigh_block<kDType, kHeads, 1>(d8, tile, head_dim, n_sets, g0, d, s, out);
+}
+
+template <DType kDType>
+void weigh_tile(const TokenTile& tile, const AttentionShape& shape, int n_sets, const Pointers& s, float* out) {
+  int g = 0;
+  for (; g + 4 <= shape.group; g += 4) weigh_heads<kDType, 4>(tile, shape.head_dim, n_sets, g, s, out);
+  if (shape.group - g == 3) weigh_heads<kDType, 3>(tile, shape.head_dim, n_sets, g, s, out);
+  if (shape.group - g == 2) weigh_heads<kDType, 2>(tile, shape.head_dim, n_sets, g, s, out);
+  if (shape.group - g == 1) weigh_heads<kDType, 1>(tile, shape.head_dim, n_sets, g, s, out);
+}
+
+// log_weight (or null) of a tile's tokens in base 2; the padding of the last four weighs nothing.
+const float* bias_of(const TokenTile& tile, const float* log_weight, float* bias) {
+  if (log_weight == nullptr && tile.n % 4 == 0) return nullptr;
+  for (int n = 0; n < kTile; ++n)
+    bias[n] = n >= tile.n ? kMinusInf : log_weight == nullptr ? 0.0f : log_weight[n] * kLog2e;
+  return bias;
+}
+
+template <DType kDType>
+void attend_part(const DecodePart& part, const DecodeCursor& begin, std::int64_t n_tokens, const AttentionShape& shape,
+                 const Pointers& s, float* out) {
+  const int n_sets = (shape.group + kHeadsPerSet - 1) / kHeadsPerSet;
+  arrange_queries<kDType>(part.q, shape, s);
+  TokenReader reader{part.runs, static_cast<std::size_t>(begin.run), begin.offset, shape.token_bytes()};
+  TokenTile tiles[2];
+  HWY_ALIGN float bias[kTile];
+  std::int64_t token = begin.token;
+  reader.next(tiles[0], n_tokens);
+  for (int i = 0; n_tokens > 0; i ^= 1) {
+    const TokenTile& tile = tiles[i];
+    n_tokens -= tile.n;
+    tiles[i ^ 1].n = 0;
+    if (n_tokens > 0) reader.next(tiles[i ^ 1], n_tokens);
+    score_tile<kDType>(tile, tiles[i ^ 1], shape, n_sets, s);
+    softmax_tile(tile.n, bias_of(tile, part.log_weight == nullptr ? nullptr : part.log_weight + token, bias), n_sets,
+                 s);
+    weigh_tile<kDType>(tile, shape, n_sets, s, out);
+    token += tile.n;
+  }
+}
+
+}  // namespace
+
+void attend_range_simd(std::span<const DecodePart> parts, const DecodeCursor& begin, std::int64_t n_tokens,
+                       const AttentionShape& shape, std::byte* scratch, const DecodePartial& partial) {
+  const Pointers s = layout(shape, reinterpret_cast<std::uintptr_t>(scratch));
+  const int n_sets = (shape.group + kHeadsPerSet - 1) / kHeadsPerSet;
+  std::fill_n(s.top, n_sets * kLanes, kMinusInf);
+  std::fill_n(s.sum, n_sets * kLanes, 0.0f);
+  std::fill_n(partial.out, shape.group * shape.head_dim, 0.0f);
+  DecodeCursor at = begin;
+  while (n_tokens > 0) {
+    const DecodePart& part = parts[static_cast<std::size_t>(at.part)];
+    std::int64_t in_part = -at.offset;
+    for (std::size_t r = static_cast<std::size_t>(at.run); r < part.runs.size() && in_part < n_tokens; ++r)
+      in_part += part.runs[r].n_tokens;
+    in_part = std::min(in_part, n_tokens);
+    if (in_part > 0) {
+      if (shape.kv_dtype == DType::kBF16)
+        attend_part<DType::kBF16>(part, at, in_part, shape, s, partial.out);
+      else
+        attend_part<DType::kF16>(part, at, in_part, shape, s, partial.out);
+      n_tokens -= in_part;
+    }
+    at = {at.part + 1, 0, 0, 0};
+  }
+  for (int g = 0; g < shape.group; ++g) {
+    const float* lane = s.sum + g / kHeadsPerSet * kLanes + g % kHeadsPerSet * 4;
+    partial.top[g] = s.top[lane - s.sum];
+    partial.sum[g] = (lane[0] + lane[1]) + (lane[2] + lane[3]);
+  }
+}
+
+std::size_t scratch_bytes_simd(const AttentionShape& shape) {
+  return layout(shape, 0).end;
+}
+
+#endif
+}  // namespace HWY_NAMESPACE
+}  // namespace mneme
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mneme {
+
+HWY_EXPORT(attend_range_simd);
+HWY_EXPORT(scratch_bytes_simd);
+
+std::size_t decode_scratch_bytes(const AttentionShape& shape) {
+  return HWY_DYNAMIC_DISPATCH(scratch_bytes_simd)(shape);
+}
+
+void attend_range(std::span<const DecodePart> parts, const DecodeCursor& begin, std::int64_t n_tokens,
+                  const AttentionShape& shape, std::byte* scratch, const DecodePartial& partial) {
+  HWY_DYNAMIC_DISPATCH(attend_range_simd)(parts, begin, n_tokens, shape, scratch, partial);
+}
+
+}  // namespace mneme
+#endif
