@@ -30,7 +30,7 @@ Region region_at(const RegionRules& rules, std::int32_t n_tokens) {
   r.last_unit = std::max(r.first_unit, r.recent_from / p);
   // Pages: the same number at every step, whatever the window's alignment left over. Tokens: exactly what the budget
   // has left.
-  const std::int32_t window = p == 1 ? n_tokens - r.recent_from : std::max(rules.recent, p);
+  const std::int32_t window = p == 1 ? n_tokens - r.recent_from : std::max({rules.recent, p, rules.entry_tokens});
   r.n_select = std::clamp((rules.budget - r.sink - window) / p, 0, r.last_unit - r.first_unit);
   return r;
 }

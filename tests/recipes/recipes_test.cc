@@ -1,0 +1,130 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "mneme/error.h"
+#include "src/recipes/compile.h"
+#include "src/recipes/override.h"
+#include "src/recipes/recipes.h"
+
+namespace mneme {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr MethodShape kShape{.n_layers = 8, .n_heads = 8, .n_kv_heads = 2, .head_dim = 64};
+
+template <typename F>
+std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kOption);
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(Recipes, EveryRowMakesARecipeOfItsNameThatCompiles) {
+  for (const RecipeRow& row : recipe_table()) {
+    const Recipe r = make_recipe(row.name, {});
+    EXPECT_EQ(r.name, row.name);
+    EXPECT_FALSE(row.summary.empty());
+    EXPECT_THAT(check(r, kShape), ::testing::IsEmpty()) << row.name;
+    const auto plan = compile(r, kShape);
+    EXPECT_EQ(plan->selects(), r.decode.has_value()) << row.name;
+  }
+}
+
+TEST(Recipes, PapersDefaults) {
+  const Recipe f = make_recipe("freekv", {});
+  EXPECT_EQ(f.budget, 2048);
+  EXPECT_EQ(f.dense_layers, std::vector<std::int32_t>{0});
+  EXPECT_EQ(override_value(f, "unit"), "page:32");
+  EXPECT_EQ(override_value(f, "pool"), "meanS");
+  EXPECT_EQ(override_value(f, "tau"), "0.8");
+  const Recipe q = make_recipe("quest", {});
+  EXPECT_EQ(override_value(q, "unit"), "page:16");
+  EXPECT_EQ(override_value(q, "tau"), "");
+  EXPECT_EQ(override_value(make_recipe("fier", {}), "group"), "32");
+}
+
+TEST(Recipes, OptionsReachEveryMethod) {
+  RecipeOptions o{.budget = 512, .sink = 32, .recent = 128, .dense_layers = std::vector<std::int32_t>{}};
+  for (const RecipeRow& row : recipe_table()) {
+    const Recipe r = make_recipe(row.name, o);
+    if (r.attend == Attend::kEverything) continue;
+    EXPECT_EQ(r.budget, 512) << row.name;
+    EXPECT_EQ(r.sink, 32) << row.name;
+    EXPECT_TRUE(r.dense_layers.empty()) << row.name;
+  }
+}
+
+TEST(Recipes, UnknownNameListsTheKnownOnes) {
+  EXPECT_THAT(error_of([] { make_recipe("frekv", {}); }),
+              HasSubstr("full, window, random, oracle, quest, freekv, fier"));
+}
+
+// FIER's index under FreeKV's schedule.
+TEST(Override, ComposesAcrossMethods) {
+  Recipe r = make_recipe("freekv", {});
+  apply_overrides("index=one_bit,unit=token,group=64,levels=meanabs", r);
+  ASSERT_TRUE(r.decode);
+  EXPECT_EQ(std::get<OneBit>(r.decode->index), (OneBit{64, OneBitLevels::kMeanAbs}));
+  EXPECT_TRUE(std::holds_alternative<TokenUnit>(r.decode->unit));
+  EXPECT_TRUE(std::holds_alternative<Speculative>(r.decode->schedule));
+  EXPECT_EQ(compile(r, kShape)->rules.entry_tokens, 64);
+}
+
+// Setting every key to the value that it already has changes nothing.
+TEST(Override, EveryKeyReadsBackWhatItPrints) {
+  for (const RecipeRow& row : recipe_table()) {
+    const Recipe r = make_recipe(row.name, {});
+    for (const OverrideKey& key : override_keys()) {
+      const std::string value = override_value(r, key.key);
+      if (value.empty()) continue;
+      Recipe copy = r;
+      apply_overrides(std::string(key.key) + "=" + value, copy);
+      EXPECT_EQ(copy, r) << row.name << " " << key.key << "=" << value;
+    }
+  }
+}
+
+TEST(Override, ErrorsNameKeyAndWhatFits) {
+  Recipe r = make_recipe("quest", {});
+  EXPECT_THAT(error_of([&] { apply_overrides("page=8", r); }), HasSubstr("no such key"));
+  EXPECT_THAT(error_of([&] { apply_overrides("unit=page:0", r); }), HasSubstr("number from 1"));
+  EXPECT_THAT(error_of([&] { apply_overrides("pool=avg", r); }), HasSubstr("meanQK"));
+  EXPECT_THAT(error_of([&] { apply_overrides("tau=0.5", r); }), HasSubstr("schedule=speculative"));
+  EXPECT_THAT(error_of([&] { apply_overrides("budget", r); }), HasSubstr("KEY=VALUE"));
+  EXPECT_THAT(error_of([&] { apply_overrides("budget=12x", r); }), HasSubstr("number"));
+  EXPECT_THAT(error_of([&] { apply_overrides("group=32", r); }), HasSubstr("index=one_bit"));
+  Recipe w = make_recipe("window", {});
+  EXPECT_THAT(error_of([&] { apply_overrides("unit=token", w); }), HasSubstr("selects nothing"));
+}
+
+TEST(Check, NamesWhatCannotBe) {
+  const auto first = [](Recipe r, MethodShape shape = kShape) {
+    const auto reasons = check(r, shape);
+    return reasons.empty() ? std::string("fine") : reasons.front();
+  };
+  Recipe r = make_recipe("freekv", {});
+  r.dense_layers = {8};
+  EXPECT_THAT(first(r), HasSubstr("layers 0 to 7"));
+  r = make_recipe("freekv", {.budget = 512});
+  EXPECT_THAT(first(r), HasSubstr("no room"));
+  r = make_recipe("quest", {.sink = 8});
+  EXPECT_THAT(first(r), HasSubstr("multiple"));
+  r = make_recipe("quest", {});
+  r.decode->unit = TokenUnit{};
+  EXPECT_THAT(first(r), HasSubstr("index=keys"));
+  r = make_recipe("random", {});
+  r.decode->schedule = Speculative{};
+  EXPECT_THAT(first(r), HasSubstr("speculate"));
+  MethodShape sliding = kShape;
+  sliding.sliding_window = 4096;
+  EXPECT_THAT(first(make_recipe("quest", {}), sliding), HasSubstr("sliding window"));
+  EXPECT_EQ(first(make_recipe("full", {}), sliding), "fine");
+}
+
+}  // namespace
+}  // namespace mneme
