@@ -1,0 +1,38 @@
+// The files that tools/make_golden.py writes, as values.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace mneme {
+
+// Errors of plain arithmetic against the truth; tolerances are twice these.
+struct ErrorLevel {
+  double max = 0.0, rms = 0.0;
+};
+
+struct GoldenCase {
+  std::filesystem::path folder;
+  std::vector<std::int32_t> tokens;
+  std::vector<std::int64_t> rows;  // positions whose logits are stored
+  std::int64_t n_decode = 0;       // the last so many rows are all stored
+  std::int64_t context = 0;
+  std::map<std::string, ErrorLevel> plain, sharp;  // by type of the KV cache; sharp: f32 and f16 weights only
+
+  // File of f32 logits, [rows, vocab].
+  std::vector<float> logits(const std::string& file) const;
+};
+
+inline const std::vector<std::string>& golden_names() {
+  static const std::vector<std::string> names = {"llama-f32",     "llama-llama3", "llama-linear",
+                                                 "llama-dynamic", "mistral",      "mistral-window",
+                                                 "qwen2",         "qwen3",        "qwen3-yarn"};
+  return names;
+}
+
+GoldenCase read_golden(const std::string& name);
+
+}  // namespace mneme

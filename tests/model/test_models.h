@@ -1,0 +1,80 @@
+// Small random models, and a checkpoint in memory.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "src/base/rng.h"
+#include "src/checkpoint/checkpoint.h"
+#include "src/checkpoint/weight_names.h"
+#include "src/model/model.h"
+#include "src/tensor/buffer.h"
+
+namespace mneme {
+
+inline ModelConfig small_config(Architecture architecture = Architecture::kLlama) {
+  ModelConfig c;
+  c.architecture = architecture;
+  c.n_layers = 2;
+  c.hidden = 64;
+  c.ffn = 96;
+  c.n_heads = 8;
+  c.n_kv_heads = 2;
+  c.head_dim = 16;
+  c.vocab = 50;
+  c.max_context = 512;
+  c.qkv_bias = architecture == Architecture::kQwen2;
+  c.qk_norm = architecture == Architecture::kQwen3;
+  c.rope.theta = 1000.0;
+  return c;
+}
+
+// A checkpoint without a file: zeros in every weight of `config`, norms too, ready to be damaged.
+class MemoryCheckpoint : public Checkpoint {
+ public:
+  MemoryCheckpoint(const ModelConfig& config, DType dtype) : config_(config) {
+    for_each_weight(config, [&](const WeightSpec& w) {
+      if (w.n_in == 0)
+        add(w.name, DType::kF32, {w.n_out});
+      else
+        add(w.name, dtype, {w.n_out, w.n_in});
+    });
+  }
+
+  void add(const std::string& name, DType dtype, std::initializer_list<std::int64_t> shape) {
+    const Tensor& t = memory_.emplace_back(dtype, shape);
+    const std::size_t rows = t.view().rank() == 1 ? 1 : static_cast<std::size_t>(t.view().dim(0));
+    std::fill_n(t.view().data(), rows * t.view().stride_bytes(), std::byte{0});
+    tensors_.push_back({name, t});
+  }
+  void remove(std::string_view name) {
+    std::erase_if(tensors_, [&](const CheckpointTensor& t) { return t.name == name; });
+  }
+
+  const ModelConfig& config() const override { return config_; }
+  const TokenizerData& tokenizer() const override { return tokenizer_; }
+  const std::vector<CheckpointTensor>& tensors() const override { return tensors_; }
+  const std::vector<MetadataEntry>& metadata() const override { return metadata_; }
+  std::string_view format() const override { return "memory"; }
+
+ private:
+  ModelConfig config_;
+  TokenizerData tokenizer_;
+  std::vector<Tensor> memory_;
+  std::vector<CheckpointTensor> tensors_;
+  std::vector<MetadataEntry> metadata_;
+};
+
+inline std::vector<std::int32_t> random_tokens(std::size_t n, std::int64_t vocab, std::uint64_t seed) {
+  Rng rng(seed);
+  std::vector<std::int32_t> tokens(n);
+  for (std::int32_t& t : tokens) t = static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(vocab)));
+  return tokens;
+}
+
+}  // namespace mneme
