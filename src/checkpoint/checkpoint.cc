@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cstring>
 #include <system_error>
 
 #include "src/base/error.h"
@@ -10,17 +11,37 @@
 #include "src/checkpoint/gguf_checkpoint.h"
 #include "src/checkpoint/gguf_file.h"
 #include "src/checkpoint/gguf_model.h"
+#include "src/checkpoint/hf_checkpoint.h"
+#include "src/checkpoint/hf_model.h"
 
 namespace mneme {
 
-std::unique_ptr<Checkpoint> Checkpoint::open(const std::filesystem::path& path) {
+namespace {
+
+bool is_folder(const std::filesystem::path& path) {
   std::error_code none;
-  if (std::filesystem::is_directory(path, none)) fail(ErrorKind::kUnsupported, "{}: is a folder", path.string());
+  return std::filesystem::is_directory(path, none);
+}
+
+bool starts_with(const MappedFile& file, std::string_view text) {
+  const auto bytes = file.bytes();
+  return bytes.size() >= text.size() && std::memcmp(bytes.data(), text.data(), text.size()) == 0;
+}
+
+}  // namespace
+
+std::unique_ptr<Checkpoint> Checkpoint::open(const std::filesystem::path& path) {
+  if (is_folder(path)) return open_hf(path);
+  const std::string extension = path.extension().string();
+  if (extension == ".json" || extension == ".safetensors")
+    fail(ErrorKind::kFile, "{}: one file of a Hugging Face model; expected its folder, or a GGUF file", path.string());
   return open_gguf(path);
 }
 
 TokenizerData Checkpoint::open_tokenizer(const std::filesystem::path& path) {
+  if (is_folder(path)) return read_hf_tokenizer(path);
   const MappedFile mapping(path);
+  if (!starts_with(mapping, "GGUF") && path.extension() == ".json") return read_hf_tokenizer(path);
   return read_gguf_tokenizer(GgufFile::parse(mapping.bytes(), path.string(), GgufFile::Tensors::kSkip));
 }
 

@@ -1,0 +1,205 @@
+#include "src/checkpoint/hf_checkpoint.h"
+
+#include <algorithm>
+#include <optional>
+#include <system_error>
+#include <unordered_map>
+#include <utility>
+
+#include "src/base/error.h"
+#include "src/base/mapped_file.h"
+#include "src/checkpoint/hf_model.h"
+#include "src/checkpoint/safetensors.h"
+#include "src/checkpoint/tensor_table.h"
+#include "src/checkpoint/tokenizer_check.h"
+#include "src/checkpoint/utf8.h"
+#include "src/checkpoint/weight_names.h"
+
+namespace mneme {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMaxIndexBytes = std::size_t{64} << 20;
+constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20;
+constexpr std::size_t kShownBytes = 160;
+
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+std::string_view text_of(const MappedFile& file) {
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+// A JSON file and its name for errors.
+struct JsonFile {
+  std::string file;
+  Json json;
+  JsonRef ref() const { return JsonRef(json, file); }
+};
+
+JsonFile read_json(const fs::path& path, std::size_t max_bytes) {
+  const MappedFile mapping(path);
+  JsonFile out{path.string(), Json()};
+  out.json = parse_json(text_of(mapping), out.file, max_bytes);
+  if (!out.json.is_object()) out.ref().wrong("an object");
+  return out;
+}
+
+std::optional<JsonFile> read_json_if_there(const fs::path& path, std::size_t max_bytes) {
+  if (!is_there(path)) return std::nullopt;
+  return read_json(path, max_bytes);
+}
+
+std::string read_template(const fs::path& path) {
+  if (!is_there(path)) return {};
+  const MappedFile mapping(path);
+  const std::string_view text = text_of(mapping);
+  if (text.size() > kMaxTemplateBytes)
+    fail(ErrorKind::kFormat, "{}: {} bytes; expected at most {}", path.string(), text.size(), kMaxTemplateBytes);
+  if (const std::size_t bad = find_invalid_utf8(text); bad != kValidUtf8)
+    fail(ErrorKind::kFormat, "{}: invalid UTF-8 at byte {}", path.string(), bad);
+  return std::string(text);
+}
+
+// Weight files of the folder, in the order of their names, and for a sharded model which file each tensor should be in.
+struct WeightFiles {
+  std::vector<std::string> names;
+  std::unordered_map<std::string, std::string> place;
+};
+
+WeightFiles find_weight_files(const fs::path& folder) {
+  WeightFiles out;
+  if (is_there(folder / "model.safetensors")) {
+    out.names = {"model.safetensors"};
+    return out;
+  }
+  const fs::path index_path = folder / "model.safetensors.index.json";
+  if (!is_there(index_path)) {
+    for (const char* pickle : {"pytorch_model.bin", "pytorch_model.bin.index.json"})
+      if (is_there(folder / pickle))
+        fail(ErrorKind::kUnsupported, "{}: weights are in {}; expected model.safetensors", folder.string(), pickle);
+    fail(ErrorKind::kFile, "{}: has neither model.safetensors nor model.safetensors.index.json", folder.string());
+  }
+  const JsonFile index = read_json(index_path, kMaxIndexBytes);
+  for (const JsonRef& entry : index.ref().at("weight_map").elements()) {
+    const std::string& name = entry.string();
+    if (name.empty() || name.find('/') != std::string::npos || name.find('\0') != std::string::npos || name == "." ||
+        name == "..")
+      entry.wrong("the plain name of a file in the same folder");
+    if (std::find(out.names.begin(), out.names.end(), name) == out.names.end()) out.names.push_back(name);
+    out.place.emplace(entry.path().substr(std::string_view("weight_map.").size()), name);
+  }
+  std::sort(out.names.begin(), out.names.end());
+  if (out.names.empty()) fail(ErrorKind::kFormat, "{}: weight_map is empty", index.file);
+  return out;
+}
+
+class HfCheckpoint final : public Checkpoint {
+ public:
+  explicit HfCheckpoint(const fs::path& folder) {
+    const JsonFile config = read_json(folder / "config.json", kMaxConfigBytes);
+    config_ = read_hf_config(config.ref());
+    config_.name = config.ref().string("_name_or_path", "");
+    if (config_.name.empty())
+      config_.name = folder.filename().empty() ? folder.parent_path().filename().string() : folder.filename().string();
+    for (const auto& [key, value] : config.json.items()) {
+      const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+      const std::string_view shown = utf8_prefix(text, kShownBytes);
+      metadata_.push_back({key, value.type_name(), shown.size() < text.size() ? std::string(shown) + "..." : text});
+    }
+    read_tensors(folder);
+    check_weights(config_, *this, folder.string());
+    tokenizer_ = read_hf_tokenizer(folder);
+    pad_tokens(tokenizer_, config_.vocab, folder.string());
+  }
+
+  const ModelConfig& config() const override { return config_; }
+  const TokenizerData& tokenizer() const override { return tokenizer_; }
+  const std::vector<CheckpointTensor>& tensors() const override { return tensors_; }
+  const std::vector<MetadataEntry>& metadata() const override { return metadata_; }
+  std::string_view format() const override { return "Hugging Face (safetensors)"; }
+
+ private:
+  void read_tensors(const fs::path& folder) {
+    const WeightFiles files = find_weight_files(folder);
+    for (const std::string& name : files.names) {
+      const fs::path path = folder / name;
+      if (!is_there(path))
+        fail(ErrorKind::kFile, "{}: is missing; model.safetensors.index.json names it", path.string());
+      mappings_.emplace_back(path);
+      for (SafetensorsTensor& t : parse_safetensors(mappings_.back().bytes(), path.string())) {
+        if (!files.place.empty()) {
+          const auto place = files.place.find(t.name);
+          if (place == files.place.end() || place->second != name)
+            fail(ErrorKind::kFormat, "{}: tensor '{}' is not where model.safetensors.index.json has it", path.string(),
+                 t.name);
+        }
+        found_.emplace(t.name, file_tensors_.size());
+        file_tensors_.push_back(std::move(t));
+      }
+    }
+    for (const auto& [name, file] : files.place)
+      if (!found_.contains(name))
+        fail(ErrorKind::kFormat, "{}: tensor '{}' is missing; the index names it", (folder / file).string(), name);
+    rename_tensors(folder);
+  }
+
+  // Theirs to ours. What the model has no place for is an error, not dropped in silence.
+  void rename_tensors(const fs::path& folder) {
+    std::unordered_map<std::size_t, std::string> ours;
+    for_each_weight(config_, [&](const WeightSpec& w) {
+      const auto it = found_.find(w.hf_name);
+      if (it == found_.end()) fail(ErrorKind::kFormat, "{}: tensor '{}' is missing", folder.string(), w.hf_name);
+      ours.emplace(it->second, w.name);
+    });
+    for (std::size_t i = 0; i < file_tensors_.size(); ++i) {
+      const SafetensorsTensor& t = file_tensors_[i];
+      // Frequencies that old files store follow from the configuration; a tied output repeats the embedding.
+      if (t.name.ends_with(".rotary_emb.inv_freq") || (config_.tied_embeddings && t.name == "lm_head.weight")) continue;
+      const auto it = ours.find(i);
+      if (it == ours.end())
+        fail(ErrorKind::kUnsupported, "{}: tensor '{}' is not part of a {} model as this build knows it",
+             folder.string(), t.name, architecture_name(config_.architecture));
+      tensors_.push_back({it->second, view_of_dims(t.data.data(), t.dtype, t.dims, t.rank)});
+    }
+  }
+
+  std::vector<MappedFile> mappings_;
+  std::vector<SafetensorsTensor> file_tensors_;
+  std::unordered_map<std::string, std::size_t> found_;  // in file_tensors_, by their name
+  ModelConfig config_;
+  TokenizerData tokenizer_;
+  std::vector<CheckpointTensor> tensors_;
+  std::vector<MetadataEntry> metadata_;
+};
+
+}  // namespace
+
+std::unique_ptr<Checkpoint> open_hf(const fs::path& folder) {
+  return std::make_unique<HfCheckpoint>(folder);
+}
+
+TokenizerData read_hf_tokenizer(const fs::path& path) {
+  std::error_code ignored;
+  if (!fs::is_directory(path, ignored)) return read_tokenizer_json(read_json(path, kMaxTokenizerBytes).ref());
+  if (!is_there(path / "tokenizer.json") && is_there(path / "tokenizer.model"))
+    fail(ErrorKind::kUnsupported, "{}: the tokenizer is in tokenizer.model; expected tokenizer.json", path.string());
+  const JsonFile tokenizer = read_json(path / "tokenizer.json", kMaxTokenizerBytes);
+  TokenizerData data = read_tokenizer_json(tokenizer.ref());
+  const auto tokenizer_config = read_json_if_there(path / "tokenizer_config.json", kMaxConfigBytes);
+  const auto generation = read_json_if_there(path / "generation_config.json", kMaxConfigBytes);
+  const auto config = read_json_if_there(path / "config.json", kMaxConfigBytes);
+  const std::string chat_template = read_template(path / "chat_template.jinja");
+  std::optional<JsonRef> refs[3];
+  if (tokenizer_config) refs[0] = tokenizer_config->ref();
+  if (generation) refs[1] = generation->ref();
+  if (config) refs[2] = config->ref();
+  const auto pointer = [&](int i) { return refs[i] ? &*refs[i] : nullptr; };
+  apply_side_files({pointer(0), pointer(1), pointer(2), chat_template}, data);
+  return data;
+}
+
+}  // namespace mneme

@@ -1,0 +1,178 @@
+#include <algorithm>
+#include <cmath>
+
+#include "src/base/error.h"
+#include "src/checkpoint/config_check.h"
+#include "src/checkpoint/hf_model.h"
+
+namespace mneme {
+namespace {
+
+constexpr std::int64_t kMaxContext = std::int64_t{1} << 31;
+
+Architecture architecture_of(const JsonRef& config) {
+  const std::string type = config.at("model_type").string();
+  if (type == "llama") return Architecture::kLlama;
+  if (type == "mistral") return Architecture::kMistral;
+  if (type == "qwen2") return Architecture::kQwen2;
+  if (type == "qwen3") return Architecture::kQwen3;
+  fail(ErrorKind::kUnsupported, "{}: model_type '{}'; this build runs llama, mistral, qwen2, qwen3", config.file(),
+       type);
+}
+
+// Things that would change the arithmetic and that we do not have.
+void refuse_unknown(const JsonRef& config, Architecture architecture) {
+  if (const auto q = config.find("quantization_config"))
+    fail(ErrorKind::kUnsupported, "{}: quantised weights ({}); expected bf16, f16 or f32", config.file(),
+         q->is_object() ? q->string("quant_method", "unnamed method") : "unnamed method");
+  if (const std::string act = config.string("hidden_act", "silu"); act != "silu")
+    fail(ErrorKind::kUnsupported, "{}: hidden_act '{}'; expected silu", config.file(), act);
+  if (config.boolean("mlp_bias", false))
+    fail(ErrorKind::kUnsupported, "{}: mlp_bias: biases in the feed-forward layer", config.file());
+  if (architecture != Architecture::kQwen2 && config.boolean("attention_bias", false))
+    fail(ErrorKind::kUnsupported, "{}: attention_bias: biases in the attention of a {} model", config.file(),
+         architecture_name(architecture));
+}
+
+std::int64_t read_head_dim(const JsonRef& config, const ModelConfig& c) {
+  if (const auto v = config.find("head_dim")) return v->integer();
+  if (c.architecture == Architecture::kQwen3) return 128;
+  if (c.n_heads < 1 || c.hidden < 1 || c.hidden % c.n_heads != 0)
+    fail(ErrorKind::kFormat, "{}: head_dim is missing and hidden_size {} is not a multiple of num_attention_heads {}",
+         config.file(), c.hidden, c.n_heads);
+  return c.hidden / c.n_heads;
+}
+
+std::int64_t default_context(Architecture a) {
+  switch (a) {
+    case Architecture::kLlama:
+      return 2048;
+    case Architecture::kMistral:
+      return 131072;
+    default:
+      return 32768;
+  }
+}
+
+// Newer files name the kind of each layer; older ones say from which layer on (qwen2, qwen3) or only how far (mistral).
+std::int64_t read_window(const JsonRef& config, const ModelConfig& c) {
+  const bool qwen = c.architecture == Architecture::kQwen2 || c.architecture == Architecture::kQwen3;
+  const bool mistral = c.architecture == Architecture::kMistral;
+  if (!qwen && !mistral) return 0;
+  if (qwen && !config.boolean("use_sliding_window", false)) return 0;
+  const bool absent = !config.value().contains("sliding_window");  // null means none, absent the class's default
+  const std::int64_t window = config.integer("sliding_window", absent ? 4096 : 0);
+  std::int64_t sliding = c.n_layers;  // layers with a window
+  if (const auto types = config.find("layer_types")) {
+    sliding = 0;
+    for (const JsonRef& type : types->elements()) {
+      if (type.string() != "sliding_attention" && type.string() != "full_attention")
+        fail(ErrorKind::kUnsupported, "{}: {} '{}'", config.file(), type.path(), type.string());
+      sliding += type.string() == "sliding_attention" ? 1 : 0;
+    }
+  } else if (qwen) {
+    sliding =
+        std::max<std::int64_t>(0, c.n_layers - std::max<std::int64_t>(0, config.integer("max_window_layers", 28)));
+  }
+  if (sliding == 0) return 0;
+  if (sliding != c.n_layers)
+    fail(ErrorKind::kUnsupported, "{}: {} of {} layers have a sliding window; this build needs all or none",
+         config.file(), sliding, c.n_layers);
+  return window;
+}
+
+double yarn_scale(double factor, double mscale) {
+  return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+}
+
+void read_yarn(const JsonRef& s, RopeConfig& r) {
+  r.beta_fast = s.number("beta_fast", r.beta_fast);
+  r.beta_slow = s.number("beta_slow", r.beta_slow);
+  if (!s.boolean("truncate", true)) fail(ErrorKind::kUnsupported, "{}: {}.truncate false", s.file(), s.path());
+  const double mscale = s.number("mscale", 0.0), mscale_all = s.number("mscale_all_dim", 0.0);
+  if (const auto given = s.find("attention_factor")) {
+    r.attention_factor = given->number();
+    if (!(r.attention_factor > 0.0)) given->wrong("more than 0");
+  } else if (mscale != 0.0 && mscale_all != 0.0) {
+    r.attention_factor = yarn_scale(r.factor, mscale) / yarn_scale(r.factor, mscale_all);
+  }
+}
+
+RopeScaling scaling_of(const JsonRef& s) {
+  const auto type = s.find("rope_type") ? s.find("rope_type") : s.find("type");
+  if (!type || type->string() == "default") return RopeScaling::kNone;
+  const std::string& name = type->string();
+  if (name == "linear") return RopeScaling::kLinear;
+  if (name == "dynamic") return RopeScaling::kDynamic;
+  if (name == "yarn") return RopeScaling::kYarn;
+  if (name == "llama3") return RopeScaling::kLlama3;
+  fail(ErrorKind::kUnsupported, "{}: {} '{}'; this build knows default, linear, dynamic, yarn, llama3", s.file(),
+       type->path(), name);
+}
+
+// Reads rope_scaling, or rope_parameters as newer files have it. Extends max_context where the file gives the length
+// before scaling.
+void read_rope(const JsonRef& config, ModelConfig& c) {
+  RopeConfig& r = c.rope;
+  const auto parameters = config.find("rope_parameters");
+  const auto s = parameters ? parameters : config.find("rope_scaling");
+  r.theta = config.number("rope_theta", 10000.0);
+  double partial = config.number("partial_rotary_factor", 1.0);
+  if (s) {
+    if (s->find("full_attention") || s->find("sliding_attention"))
+      fail(ErrorKind::kUnsupported, "{}: {} differs between kinds of layers", config.file(), s->path());
+    r.theta = s->number("rope_theta", r.theta);
+    partial = s->number("partial_rotary_factor", partial);
+    r.scaling = scaling_of(*s);
+  }
+  if (partial != 1.0) fail(ErrorKind::kUnsupported, "{}: RoPE over a part of the head ({})", config.file(), partial);
+  if (r.scaling == RopeScaling::kNone) return;
+  const auto original = s->find("original_max_position_embeddings");
+  if (r.scaling == RopeScaling::kLlama3 && !original) s->at("original_max_position_embeddings");
+  r.original_context = original ? original->integer() : c.max_context;
+  const auto factor = s->find("factor");
+  if (factor) {
+    r.factor = factor->number();
+    if (!(r.factor > 0.0)) factor->wrong("more than 0");
+  } else if (original && r.scaling == RopeScaling::kYarn && r.original_context > 0) {
+    r.factor = static_cast<double>(c.max_context) / static_cast<double>(r.original_context);
+  } else {
+    s->at("factor");
+  }
+  if (r.scaling == RopeScaling::kYarn) read_yarn(*s, r);
+  if (r.scaling == RopeScaling::kLlama3) {
+    r.low_freq_factor = s->at("low_freq_factor").number();
+    r.high_freq_factor = s->at("high_freq_factor").number();
+    return;  // max_position_embeddings is the length after scaling
+  }
+  const double scaled = static_cast<double>(r.original_context) * r.factor;
+  if (scaled < static_cast<double>(kMaxContext))
+    c.max_context = std::max(c.max_context, static_cast<std::int64_t>(scaled));
+}
+
+}  // namespace
+
+ModelConfig read_hf_config(const JsonRef& config) {
+  ModelConfig c;
+  c.architecture = architecture_of(config);
+  refuse_unknown(config, c.architecture);
+  c.n_layers = config.at("num_hidden_layers").integer();
+  c.hidden = config.at("hidden_size").integer();
+  c.ffn = config.at("intermediate_size").integer();
+  c.n_heads = config.at("num_attention_heads").integer();
+  c.n_kv_heads = config.integer("num_key_value_heads", c.n_heads);
+  c.vocab = config.at("vocab_size").integer();
+  c.head_dim = read_head_dim(config, c);
+  c.max_context = config.integer("max_position_embeddings", default_context(c.architecture));
+  c.sliding_window = read_window(config, c);
+  c.rms_eps = config.number("rms_norm_eps", 1e-6);
+  c.tied_embeddings = config.boolean("tie_word_embeddings", false);
+  c.qkv_bias = c.architecture == Architecture::kQwen2;
+  c.qk_norm = c.architecture == Architecture::kQwen3;
+  c.rope.pairs = RopePairs::kHalves;
+  read_rope(config, c);
+  check_config(c, config.file());
+  return c;
+}
+
+}  // namespace mneme
