@@ -1,0 +1,29 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <vector>
+
+#include "src/base/check.h"
+#include "src/kernels/topk.h"
+
+namespace mneme {
+
+std::int32_t topk_ref(std::span<const float> scores, std::int32_t k, std::int32_t* ids) {
+  MNEME_CHECK(k >= 0, "k = {}", k);
+  const auto before = [&](std::int32_t a, std::int32_t b) {
+    const float x = scores[static_cast<std::size_t>(a)];
+    const float y = scores[static_cast<std::size_t>(b)];
+    if (std::isnan(x) != std::isnan(y)) return std::isnan(y);
+    if (x > y || x < y) return x > y;
+    return a > b;
+  };
+  std::vector<std::int32_t> order(scores.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int32_t>(i);
+  std::sort(order.begin(), order.end(), before);
+  order.resize(std::min(order.size(), static_cast<std::size_t>(k)));
+  std::sort(order.begin(), order.end());
+  std::copy(order.begin(), order.end(), ids);
+  return static_cast<std::int32_t>(order.size());
+}
+
+}  // namespace mneme
