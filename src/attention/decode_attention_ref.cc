@@ -1,0 +1,234 @@
+#include "src/attention/decode_attention_ref.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "src/base/check.h"
+
+namespace mneme {
+namespace {
+
+double element(const std::byte* token, DType dtype, std::int32_t i) {
+  const auto* p = token + 2 * static_cast<std::size_t>(i);
+  if (dtype == DType::kBF16) return static_cast<double>(static_cast<float>(*reinterpret_cast<const bf16*>(p)));
+  return static_cast<double>(static_cast<float>(*reinterpret_cast<const f16*>(p)));
+}
+
+double log_sum_exp(const std::vector<double>& x) {
+  const double largest = *std::max_element(x.begin(), x.end());
+  double sum = 0;
+  for (double v : x) sum += std::exp(v - largest);
+  return largest + std::log(sum);
+}
+
+// Larger score first, then larger index.
+std::vector<std::int32_t> top(const std::vector<double>& scores, std::int32_t k) {
+  std::vector<std::int32_t> order(scores.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+    const double x = scores[static_cast<std::size_t>(a)], y = scores[static_cast<std::size_t>(b)];
+    return x != y ? x > y : a > b;
+  });
+  order.resize(static_cast<std::size_t>(k));
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+double dot(const std::vector<double>& a, const std::vector<double>& b) {
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+}
+
+}  // namespace
+
+// The score of one unit for one query, as the index defines it.
+double ReferenceLayer::unit_score(const SequenceCache& cache, std::int32_t kv_head, std::int32_t unit,
+                                  const std::vector<double>& q) const {
+  const DecodeStage& stage = *plan_->recipe.decode;
+  const std::int32_t p = plan_->rules.unit_tokens, d = plan_->shape.head_dim, begin = unit * p;
+  const DType dtype = cache.shape().dtype;
+  std::vector<std::vector<double>> keys;
+  for (std::int32_t t = begin; t < begin + p; ++t) {
+    keys.emplace_back();
+    for (std::int32_t c = 0; c < d; ++c) keys.back().push_back(element(cache.token(layer_, kv_head, t), dtype, c));
+  }
+  if (std::holds_alternative<RawKeys>(stage.index)) {
+    std::vector<double> scores;
+    for (const auto& k : keys) scores.push_back(static_cast<double>(plan_->alpha) * dot(q, k));
+    return log_sum_exp(scores) / static_cast<double>(plan_->alpha);
+  }
+  if (const Box* box = std::get_if<Box>(&stage.index)) {
+    MNEME_CHECK(box->kind == BoxKind::kMinMax, "the reference scores min-max boxes");
+    double sum = 0;
+    for (std::int32_t c = 0; c < d; ++c) {
+      const auto channel = static_cast<std::size_t>(c);
+      double best = -std::numeric_limits<double>::infinity();  // the bound: the better of the channel's largest and
+                                                               // smallest value
+      for (const auto& k : keys) best = std::max(best, q[channel] * k[channel]);
+      sum += best;
+    }
+    return sum;
+  }
+  const auto& bits = std::get<OneBit>(stage.index);
+  const AttentionShape shape = plan_->shape.attention();
+  std::vector<float> k(static_cast<std::size_t>(d));
+  double sum = 0;
+  for (std::int32_t t = begin; t < begin + p; ++t) {
+    std::vector<KvRun> runs;
+    cache.append_runs(layer_, kv_head, t / bits.group * bits.group, (t / bits.group + 1) * bits.group, runs);
+    std::vector<std::byte> group(one_bit_group_bytes(d, bits.group));
+    one_bit_build_ref(runs, shape, bits.group, bits.levels, group.data());
+    one_bit_dequantise(group.data(), d, bits.group, t % bits.group, k.data());
+    sum += dot(q, std::vector<double>(k.begin(), k.end()));
+  }
+  return sum / p;
+}
+
+ReferenceLayer::Choice ReferenceLayer::choose(const SequenceCache& cache, const Region& region,
+                                              std::int32_t selection_head, const float* q) const {
+  const std::int32_t group = plan_->shape.group(), d = plan_->shape.head_dim;
+  const bool single = plan_->pool.per_query_head;
+  const std::int32_t kv_head = single ? selection_head / group : selection_head;
+  std::vector<std::vector<double>> queries;
+  for (std::int32_t h = single ? selection_head : kv_head * group;
+       h < (single ? selection_head + 1 : (kv_head + 1) * group); ++h)
+    queries.emplace_back(q + h * d, q + (h + 1) * d);
+  if (plan_->pool.queries) {
+    std::vector<double> pooled = queries[0];
+    for (std::size_t c = 0; c < pooled.size(); ++c) {
+      for (std::size_t h = 1; h < queries.size(); ++h)
+        pooled[c] =
+            *plan_->pool.queries == QueryPool::kMax ? std::max(pooled[c], queries[h][c]) : pooled[c] + queries[h][c];
+      if (*plan_->pool.queries == QueryPool::kMean) pooled[c] /= static_cast<double>(queries.size());
+    }
+    queries = {pooled};
+  }
+  Choice choice;
+  choice.first_unit = region.first_unit;
+  std::vector<std::vector<double>> scores(queries.size());  // [query][unit]
+  for (std::size_t h = 0; h < queries.size(); ++h)
+    for (std::int32_t u = region.first_unit; u < region.last_unit; ++u)
+      scores[h].push_back(unit_score(cache, kv_head, u, queries[h]));
+  const std::size_t n = scores[0].size();
+  choice.scores.assign(n, 0.0);
+  if (n == 0) return choice;
+  if (!plan_->pool.scores) {
+    choice.scores = scores[0];
+  } else {
+    const double alpha = static_cast<double>(plan_->alpha);
+    std::vector<double> lse;
+    for (const auto& row : scores) {
+      std::vector<double> scaled = row;
+      for (double& s : scaled) s *= alpha;
+      lse.push_back(log_sum_exp(scaled));
+    }
+    for (std::size_t u = 0; u < n; ++u) {
+      std::vector<double> raw, logs;
+      for (std::size_t h = 0; h < scores.size(); ++h) {
+        raw.push_back(scores[h][u]);
+        logs.push_back(alpha * scores[h][u] - lse[h]);
+      }
+      switch (*plan_->pool.scores) {
+        case GroupPool::kMax:
+          choice.scores[u] = *std::max_element(raw.begin(), raw.end());
+          break;
+        case GroupPool::kMean:
+          choice.scores[u] = std::accumulate(raw.begin(), raw.end(), 0.0) / static_cast<double>(raw.size());
+          break;
+        case GroupPool::kMaxProb:
+          choice.scores[u] = *std::max_element(logs.begin(), logs.end());
+          break;
+        case GroupPool::kMeanProb:
+          choice.scores[u] = log_sum_exp(logs);
+          break;
+      }
+    }
+  }
+  choice.units = top(choice.scores, region.n_select);
+  for (std::int32_t& u : choice.units) u += region.first_unit;
+  return choice;
+}
+
+bool ReferenceLayer::moved(std::int32_t kv_head, const float* q) const {
+  const std::int32_t group = plan_->shape.group(), d = plan_->shape.head_dim;
+  std::vector<double> cosines;
+  for (std::int32_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+    const std::vector<double> a(q + h * d, q + (h + 1) * d),
+        b(last_query_.begin() + h * d, last_query_.begin() + (h + 1) * d);
+    const double norms = std::sqrt(dot(a, a) * dot(b, b));
+    cosines.push_back(norms == 0 ? 0 : dot(a, b) / norms);
+  }
+  const double tau = static_cast<double>(plan_->gate->tau);
+  switch (plan_->gate->pool) {
+    case GatePool::kMean:
+      return std::accumulate(cosines.begin(), cosines.end(), 0.0) / static_cast<double>(group) < tau;
+    case GatePool::kMax:
+      return *std::max_element(cosines.begin(), cosines.end()) < tau;
+    case GatePool::kAny:
+      return *std::min_element(cosines.begin(), cosines.end()) < tau;
+  }
+  return true;
+}
+
+std::vector<ReferenceHead> ReferenceLayer::step(const SequenceCache& cache, const float* q, const float* query_below,
+                                                float* out) {
+  const std::int32_t n = cache.length(), group = plan_->shape.group(), d = plan_->shape.head_dim;
+  const bool dense = plan_->dense_layer(layer_);
+  const Region region = dense ? Region{} : region_at(plan_->rules, n);
+  const std::int32_t n_heads = dense ? plan_->shape.n_kv_heads : plan_->selection_heads();
+  std::vector<ReferenceHead> heads(static_cast<std::size_t>(n_heads));
+  const bool selects = !region.everything && plan_->selects();
+  const float* probe = plan_->probe == Probe::kPreviousLayer && query_below != nullptr ? query_below : q;
+  std::vector<Choice> next;
+  for (std::int32_t s = 0; s < n_heads; ++s) {
+    ReferenceHead& head = heads[static_cast<std::size_t>(s)];
+    if (selects) {
+      const std::int32_t kv_head = plan_->pool.per_query_head ? s / group : s;
+      const bool have = plan_->gate && ahead_for_ == n;
+      head.corrected = !have || moved(kv_head, q);
+      const Choice choice = head.corrected ? choose(cache, region, s, probe) : ahead_[static_cast<std::size_t>(s)];
+      head.units = choice.units;
+      head.unit_scores = choice.scores;
+      head.first_unit = choice.first_unit;
+      if (plan_->gate) next.push_back(choose(cache, region_at(plan_->rules, n + 1), s, probe));
+    }
+    std::vector<bool> taken(static_cast<std::size_t>(n), region.everything);
+    const std::int32_t p = plan_->rules.unit_tokens;
+    if (!region.everything) {
+      for (std::int32_t t = 0; t < n; ++t)
+        taken[static_cast<std::size_t>(t)] = t < region.sink || t >= region.recent_from;
+      for (std::int32_t u : head.units)
+        for (std::int32_t t = u * p; t < (u + 1) * p; ++t) taken[static_cast<std::size_t>(t)] = true;
+    }
+    for (std::int32_t t = 0; t < n; ++t)
+      if (taken[static_cast<std::size_t>(t)]) head.tokens.push_back(t);
+    // Exact attention over the set, for the query heads that this selection serves.
+    const std::int32_t per = plan_->shape.n_heads / n_heads;
+    for (std::int32_t h = s * per; h < (s + 1) * per; ++h) {
+      std::vector<double> weights;
+      for (std::int32_t t : head.tokens) {
+        double sum = 0;
+        for (std::int32_t c = 0; c < d; ++c)
+          sum += static_cast<double>(q[h * d + c]) * element(cache.token(layer_, h / group, t), cache.shape().dtype, c);
+        weights.push_back(sum * static_cast<double>(plan_->shape.attention().scale));
+      }
+      const double lse = log_sum_exp(weights);
+      for (std::int32_t c = 0; c < d; ++c) {
+        double sum = 0;
+        for (std::size_t i = 0; i < weights.size(); ++i)
+          sum += std::exp(weights[i] - lse) *
+                 element(cache.token(layer_, h / group, head.tokens[i]), cache.shape().dtype, d + c);
+        out[h * d + c] = static_cast<float>(sum);
+      }
+    }
+  }
+  if (plan_->gate && !dense) {
+    last_query_.assign(q, q + plan_->shape.n_heads * d);
+    ahead_ = std::move(next);
+    ahead_for_ = selects ? n + 1 : -1;
+  }
+  return heads;
+}
+
+}  // namespace mneme

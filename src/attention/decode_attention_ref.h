@@ -1,0 +1,50 @@
+// The specification of decode attention under a method: everything recomputed from the keys at every step, in f64 where
+// it matters, one head after the other. Slow, and plainly right; the fast form and the CUDA form are tested against it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "src/cache/sequence_cache.h"
+#include "src/recipes/compile.h"
+
+namespace mneme {
+
+// What one selection head attended.
+struct ReferenceHead {
+  std::vector<std::int32_t> units;   // selected, ascending
+  std::vector<double> unit_scores;   // pooled score of every candidate when the selection was made
+  std::int32_t first_unit = 0;       // of unit_scores
+  std::vector<std::int32_t> tokens;  // all attended tokens, ascending
+  bool corrected = false;            // selected with this step's query
+};
+
+// One layer of one sequence, step after step.
+class ReferenceLayer {
+ public:
+  ReferenceLayer(std::shared_ptr<const Plan> plan, std::int32_t layer) : plan_(std::move(plan)), layer_(layer) {}
+
+  // The newest token's key and value are in the cache already.   q, query_below (of the layer below; may be null)
+  // [n_heads, D]; out [n_heads, D].
+  std::vector<ReferenceHead> step(const SequenceCache& cache, const float* q, const float* query_below, float* out);
+
+ private:
+  struct Choice {
+    std::vector<std::int32_t> units;
+    std::vector<double> scores;
+    std::int32_t first_unit = 0;
+  };
+  Choice choose(const SequenceCache& cache, const Region& region, std::int32_t selection_head, const float* q) const;
+  double unit_score(const SequenceCache& cache, std::int32_t kv_head, std::int32_t unit,
+                    const std::vector<double>& q) const;
+  bool moved(std::int32_t kv_head, const float* q) const;
+
+  std::shared_ptr<const Plan> plan_;
+  std::int32_t layer_;
+  std::vector<float> last_query_;
+  std::vector<Choice> ahead_;
+  std::int32_t ahead_for_ = -1;
+};
+
+}  // namespace mneme

@@ -1,0 +1,388 @@
+// The contract of every recipe, on the CPU backend: what is attended, how many, by which rule, and that it is the
+// reference's choice.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <set>
+
+#include "src/attention/decode_attention.h"
+#include "src/attention/decode_attention_ref.h"
+#include "src/base/rng.h"
+#include "src/recipes/override.h"
+#include "src/recipes/recipes.h"
+
+namespace mneme {
+namespace {
+
+constexpr std::int32_t kLayers = 3;
+
+struct Method {
+  const char* name;
+  const char* overrides;
+};
+
+// Every recipe, and what combines beyond the papers. Budgets are small, so that a few hundred tokens exercise
+// everything.
+constexpr Method kMethods[] = {
+    {"full", ""},
+    {"window", ""},
+    {"random", "unit=page:8,recent=16,sink=8"},
+    {"oracle", "sink=3,recent=5"},
+    {"oracle", "unit=page:16,sink=16,recent=16"},
+    {"oracle", "pool=none,sink=0,recent=0"},
+    {"quest", "dense=0"},
+    {"quest", "pool=none,dense=none"},
+    {"quest", "unit=page:8,pool=meanS,alpha=1"},
+    {"quest", "unit=page:1,recent=0"},
+    {"freekv", "unit=page:8,sink=8,recent=16"},
+    {"freekv", "unit=page:8,sink=8,recent=16,tau=-1"},
+    {"freekv", "unit=page:8,sink=8,recent=16,tau=2"},
+    {"freekv", "unit=page:8,sink=8,recent=16,tau=0.9,gate_pool=max"},
+    {"freekv", "unit=page:8,sink=8,recent=16,tau=0.5,gate_pool=any,pool=maxS"},
+    {"freekv", "unit=page:8,sink=8,recent=16,pool=maxQ"},
+    {"freekv", "unit=page:8,sink=8,recent=16,pool=meanQ,dense=none"},
+    {"freekv", "unit=page:8,sink=8,recent=16,pool=maxQK"},
+    {"freekv", "unit=page:8,sink=8,recent=16,pool=meanQK"},
+    {"freekv", "unit=page:8,sink=8,recent=16,pool=none"},
+    {"freekv", "unit=page:8,sink=8,recent=16,probe=previous_layer,dense=none"},
+    {"freekv", "index=one_bit,unit=token,sink=0,recent=0"},
+    {"freekv", "index=keys,unit=token,sink=2,recent=7"},
+    {"fier", "dense=none"},
+    {"fier", "levels=meanabs,dense=none,sink=4,recent=10"},
+    {"fier", "pool=none,dense=0"},
+    {"fier", "unit=page:16,dense=none"},
+    {"fier", "unit=page:8,pool=maxQK,dense=none"},
+};
+
+Recipe recipe_of(const Method& m, std::int32_t budget) {
+  Recipe r = make_recipe(m.name, {.budget = budget, .sink = 0, .recent = 0});
+  apply_overrides(m.overrides, r);
+  return r;
+}
+
+enum class Values { kReal, kSmallIntegers };
+
+// One sequence with random keys, values and queries, and a method over it.
+class Sequence {
+ public:
+  Sequence(const MethodShape& shape, std::shared_ptr<const Plan> plan, Values values, std::uint64_t seed)
+      : shape_(shape),
+        pool_(std::make_unique<PagePool>(KvShape{shape.n_layers, shape.n_kv_heads, shape.head_dim, shape.kv_dtype},
+                                         4096)),
+        cache_(*pool_),
+        values_(values),
+        rng_(seed) {
+    if (plan) method_ = std::make_unique<MethodState>(std::move(plan));
+    queries_.resize(static_cast<std::size_t>(kLayers), std::vector<float>(width(), 0.0f));
+  }
+
+  std::size_t width() const { return static_cast<std::size_t>(shape_.n_heads * shape_.head_dim); }
+
+  void append(std::int32_t n) {
+    cache_.extend(n);
+    std::vector<float> k(static_cast<std::size_t>(shape_.head_dim)), v(k.size());
+    for (std::int32_t t = cache_.length() - n; t < cache_.length(); ++t)
+      for (std::int32_t l = 0; l < kLayers; ++l)
+        for (std::int32_t m = 0; m < shape_.n_kv_heads; ++m) {
+          for (float& x : k) x = draw();
+          for (float& x : v) x = draw();
+          store_kv(k.data(), v.data(), shape_.attention(), cache_.token(l, m, t));
+        }
+  }
+  // Queries that move a little from step to step, some heads more than others.
+  void new_queries() {
+    for (auto& layer : queries_)
+      for (std::size_t i = 0; i < layer.size(); ++i) {
+        const float keep = (i / static_cast<std::size_t>(shape_.head_dim)) % 3 == 0 ? 0.5f : 0.95f;
+        const float fresh = draw();
+        layer[i] = values_ == Values::kSmallIntegers ? (rng_.uniform() < static_cast<double>(keep) ? layer[i] : fresh)
+                                                     : keep * layer[i] + (1 - keep) * 2 * fresh;
+      }
+  }
+  void close_units(DecodeAttention& attention) {
+    const DecodeRow row{.cache = &cache_, .method = method_.get()};
+    for (std::int32_t l = 0; l < kLayers; ++l) attention.close_units(l, std::span(&row, 1));
+  }
+
+  SequenceCache& cache() { return cache_; }
+  MethodState* method() { return method_.get(); }
+  void set_method(std::unique_ptr<MethodState> m) { method_ = std::move(m); }
+  const std::vector<float>& query(std::int32_t layer) const { return queries_[static_cast<std::size_t>(layer)]; }
+  PagePool& pool() { return *pool_; }
+
+ private:
+  float draw() {
+    return values_ == Values::kSmallIntegers ? static_cast<float>(static_cast<int>(rng_.below(5)) - 2)
+                                             : static_cast<float>(rng_.normal());
+  }
+  MethodShape shape_;
+  std::unique_ptr<PagePool> pool_;
+  SequenceCache cache_;
+  std::unique_ptr<MethodState> method_;
+  Values values_;
+  Rng rng_;
+  std::vector<std::vector<float>> queries_;
+};
+
+class DecodeContract : public ::testing::TestWithParam<std::tuple<Method, std::int32_t>> {
+ protected:
+  MethodShape shape() const {
+    const std::int32_t group = std::get<1>(GetParam());
+    return {.n_layers = kLayers,
+            .n_heads = 2 * group,
+            .n_kv_heads = 2,
+            .head_dim = 16,
+            .kv_dtype = group % 2 == 0 ? DType::kBF16 : DType::kF16};
+  }
+  std::shared_ptr<const Plan> plan(std::int32_t budget) const {
+    return compile(recipe_of(std::get<0>(GetParam()), budget), shape());
+  }
+  ThreadPool pool_{2};
+  CpuContext context_{.pool = &pool_, .rounding = Rounding::kFixed};
+};
+
+void expect_lawful_units(const Plan& plan, const MethodState::Layer& layer, std::int32_t length) {
+  const Region r = region_at(plan.rules, length);
+  for (const auto& units : layer.attended) {
+    ASSERT_EQ(static_cast<std::int32_t>(units.size()), r.n_select);
+    ASSERT_TRUE(std::is_sorted(units.begin(), units.end(), std::less_equal<>())) << "ascending and unique";
+    if (!units.empty()) {
+      EXPECT_GE(units.front(), r.first_unit);
+      EXPECT_LT(units.back(), r.last_unit);
+    }
+  }
+}
+
+// The fast choice is the reference's, except for units whose score lies within rounding of the last one taken.
+void expect_same_choice(const ReferenceHead& expected, const std::vector<std::int32_t>& actual, double tolerance) {
+  if (expected.units == actual) return;
+  std::vector<std::int32_t> odd;
+  std::set_symmetric_difference(expected.units.begin(), expected.units.end(), actual.begin(), actual.end(),
+                                std::back_inserter(odd));
+  double kth = INFINITY;
+  const auto score = [&](std::int32_t u) {
+    return expected.unit_scores[static_cast<std::size_t>(u - expected.first_unit)];
+  };
+  for (std::int32_t u : expected.units) kth = std::min(kth, score(u));
+  for (std::int32_t u : odd)
+    EXPECT_LE(std::abs(score(u) - kth), tolerance * (1.0 + std::abs(kth)))
+        << "unit " << u << " of " << expected.unit_scores.size();
+}
+
+TEST_P(DecodeContract, ChoosesAndAttendsAsTheReference) {
+  const auto plan = this->plan(96);
+  for (const Values values : {Values::kSmallIntegers, Values::kReal}) {
+    Sequence seq(shape(), plan, values, 7);
+    DecodeAttention attention(context_);
+    std::vector<ReferenceLayer> reference;
+    for (std::int32_t l = 0; l < kLayers; ++l) reference.emplace_back(plan, l);
+    seq.append(83);  // a prompt below the budget, that ends inside a page
+    seq.close_units(attention);
+    // Raw scores of small integers are exact in f32; logarithms are not.
+    const bool exact = values == Values::kSmallIntegers &&
+                       (!plan->pool.scores || *plan->pool.scores == GroupPool::kMax) && plan->recipe.decode &&
+                       !std::holds_alternative<OneBit>(plan->recipe.decode->index) &&
+                       !(std::holds_alternative<RawKeys>(plan->recipe.decode->index) && plan->rules.unit_tokens > 1);
+    const double tolerance = exact ? 0.0 : 1e-5;
+    std::vector<float> out(seq.width()), expected(seq.width());
+    for (int step = 0; step < 60; ++step) {
+      if (step == 30) {  // another turn
+        seq.append(70);
+        seq.close_units(attention);
+      }
+      seq.append(1);
+      seq.new_queries();
+      for (std::int32_t l = 0; l < kLayers; ++l) {
+        const DecodeRow row{.cache = &seq.cache(), .method = seq.method(), .q = seq.query(l).data(), .out = out.data()};
+        attention.run(l, std::span(&row, 1), shape().attention());
+        const bool random = plan->recipe.decode && std::holds_alternative<RandomScore>(plan->recipe.decode->score);
+        const std::int32_t n = seq.cache().length();
+        const bool sparse = !plan->dense_layer(l) && !region_at(plan->rules, n).everything && plan->selects();
+        if (sparse) expect_lawful_units(*plan, seq.method()->layer(l), n);
+        if (random) continue;  // the reference has no dice
+        const auto heads = reference[static_cast<std::size_t>(l)].step(
+            seq.cache(), seq.query(l).data(), l > 0 ? seq.query(l - 1).data() : nullptr, expected.data());
+        bool same = true;
+        if (sparse)
+          for (std::size_t s = 0; s < heads.size(); ++s) {
+            const auto& units = seq.method()->layer(l).attended[s];
+            expect_same_choice(heads[s], units, tolerance);
+            same = same && units == heads[s].units;
+          }
+        ASSERT_FALSE(HasFailure()) << "step " << step << " layer " << l << " N " << n;
+        if (!same) continue;
+        for (std::size_t i = 0; i < out.size(); ++i)
+          ASSERT_LE(std::abs(out[i] - expected[i]), 2e-5f * (1 + std::abs(expected[i])))
+              << "step " << step << " layer " << l;
+      }
+    }
+  }
+}
+
+TEST_P(DecodeContract, WithinTheBudgetTheBitsAreThoseOfFull) {
+  const auto plan = this->plan(200);
+  const auto full = compile(make_recipe("full", {}), shape());
+  Sequence a(shape(), plan, Values::kReal, 3), b(shape(), full, Values::kReal, 3),
+      c(shape(), nullptr, Values::kReal, 3);
+  DecodeAttention attention(context_);
+  std::vector<float> out_a(a.width()), out_b(a.width()), out_c(a.width());
+  for (Sequence* s : {&a, &b, &c}) s->append(150);
+  for (int step = 0; step < 50; ++step)
+    for (Sequence* s : {&a, &b, &c}) {
+      s->append(1);
+      s->new_queries();
+      if (s != &c) continue;
+      for (std::int32_t l = 0; l < kLayers; ++l) {
+        const DecodeRow rows[] = {
+            {.cache = &a.cache(), .method = a.method(), .q = a.query(l).data(), .out = out_a.data()},
+            {.cache = &b.cache(), .method = b.method(), .q = b.query(l).data(), .out = out_b.data()},
+            {.cache = &c.cache(), .q = c.query(l).data(), .out = out_c.data()}};
+        attention.run(l, rows, shape().attention());
+        ASSERT_EQ(out_a, out_b) << "N " << a.cache().length();
+        ASSERT_EQ(out_a, out_c);
+      }
+    }
+  EXPECT_EQ(a.cache().length(), 200);
+}
+
+TEST_P(DecodeContract, AForkGoesOnAsItsOriginalAndAsAFreshSequence) {
+  const auto plan = this->plan(96);
+  Sequence a(shape(), plan, Values::kReal, 5), b(shape(), plan, Values::kReal, 5);
+  DecodeAttention attention(context_);
+  const auto step = [&](Sequence& s) {
+    s.append(1);
+    s.new_queries();
+    std::vector<float> all;
+    for (std::int32_t l = 0; l < kLayers; ++l) {
+      std::vector<float> out(s.width());
+      const DecodeRow row{.cache = &s.cache(), .method = s.method(), .q = s.query(l).data(), .out = out.data()};
+      attention.run(l, std::span(&row, 1), shape().attention());
+      all.insert(all.end(), out.begin(), out.end());
+    }
+    return all;
+  };
+  for (Sequence* s : {&a, &b}) s->append(120);
+  a.close_units(attention);  // b builds its index lazily, at its first step: the same
+  for (int i = 0; i < 9; ++i) ASSERT_EQ(step(a), step(b));
+  // b's method is replaced by a fork of a's: nothing may change, and what the fork does may not reach a.
+  b.set_method(std::make_unique<MethodState>(*a.method()));
+  for (int i = 0; i < 40; ++i) ASSERT_EQ(step(a), step(b)) << i;
+  // Independent after the fork: a goes on alone, then b catches up.
+  b.set_method(std::make_unique<MethodState>(*a.method()));
+  std::vector<std::vector<float>> ahead;
+  for (int i = 0; i < 40; ++i) ahead.push_back(step(a));
+  for (int i = 0; i < 40; ++i) ASSERT_EQ(ahead[static_cast<std::size_t>(i)], step(b)) << i;
+}
+
+TEST_P(DecodeContract, OthersInTheBatchChangeNothing) {
+  const auto plan = this->plan(96);
+  Sequence alone(shape(), plan, Values::kReal, 21), together(shape(), plan, Values::kReal, 21);
+  Sequence other(shape(), compile(make_recipe("full", {}), shape()), Values::kReal, 22);
+  Sequence third(shape(), plan, Values::kReal, 23);
+  DecodeAttention one(context_), batch(context_);
+  for (Sequence* s : {&alone, &together}) s->append(101);
+  other.append(333);
+  third.append(40);
+  std::vector<float> a(alone.width()), b(a), c(a), d(a);
+  for (int step = 0; step < 30; ++step) {
+    for (Sequence* s : {&alone, &together, &other, &third}) {
+      s->append(1);
+      s->new_queries();
+    }
+    for (std::int32_t l = 0; l < kLayers; ++l) {
+      const DecodeRow row{
+          .cache = &alone.cache(), .method = alone.method(), .q = alone.query(l).data(), .out = a.data()};
+      one.run(l, std::span(&row, 1), shape().attention());
+      const DecodeRow rows[] = {
+          {.cache = &other.cache(), .method = other.method(), .q = other.query(l).data(), .out = c.data()},
+          {.cache = &together.cache(), .method = together.method(), .q = together.query(l).data(), .out = b.data()},
+          {.cache = &third.cache(), .method = third.method(), .q = third.query(l).data(), .out = d.data()}};
+      batch.run(l, rows, shape().attention());
+      ASSERT_EQ(a, b) << "step " << step;
+    }
+  }
+}
+
+TEST_P(DecodeContract, AchievedBudgetAndDeclaredMemory) {
+  const auto plan = this->plan(96);
+  Sequence s(shape(), plan, Values::kReal, 9);
+  DecodeAttention attention(context_);
+  s.append(700);
+  s.close_units(attention);
+  std::vector<float> out(s.width());
+  for (int step = 0; step < 70; ++step) {
+    s.append(1);
+    s.new_queries();
+    for (std::int32_t l = 0; l < kLayers; ++l) {
+      const DecodeRow row{.cache = &s.cache(), .method = s.method(), .q = s.query(l).data(), .out = out.data()};
+      attention.run(l, std::span(&row, 1), shape().attention());
+    }
+  }
+  std::int64_t n_compressed = 0;
+  for (std::int32_t l = 0; l < kLayers; ++l) {
+    const LayerStats& stats = s.method()->stats().layers[static_cast<std::size_t>(l)];
+    EXPECT_EQ(stats.steps, 70);
+    const double achieved = static_cast<double>(stats.attended_tokens) / static_cast<double>(stats.attended_heads);
+    if (plan->dense_layer(l)) {
+      EXPECT_EQ(stats.sparse_steps, 0);
+      EXPECT_GT(achieved, 700.0);
+      continue;
+    }
+    ++n_compressed;
+    EXPECT_EQ(stats.sparse_steps, 70);
+    EXPECT_LE(achieved, 96.0);
+    if (plan->rules.unit_tokens == 1)
+      EXPECT_EQ(achieved, 96.0);
+    else
+      EXPECT_GT(achieved, 96.0 - 2 * std::max(plan->rules.unit_tokens, plan->rules.entry_tokens));
+    if (plan->selects()) EXPECT_EQ(stats.selections + stats.reused, 70 * plan->selection_heads());
+  }
+  // Entries lie in chunks of 256: what is used is what is declared, rounded up to a chunk.
+  const auto e = plan->selects() ? plan->index->entry_tokens() : 1;
+  const double declared = plan->index_bytes_per_token() * std::ceil(770.0 / e / EntryStore::kChunkEntries) *
+                          EntryStore::kChunkEntries * e * 2.0 * static_cast<double>(n_compressed);
+  EXPECT_EQ(static_cast<double>(s.method()->index_bytes()), declared);
+}
+
+// Equal keys everywhere: the largest positions win on every path.
+TEST_P(DecodeContract, EqualScoresTakeTheLargerPosition) {
+  const auto plan = this->plan(96);
+  if (!plan->selects() || std::holds_alternative<RandomScore>(plan->recipe.decode->score)) return;
+  Sequence s(shape(), plan, Values::kReal, 1);
+  DecodeAttention attention(context_);
+  s.cache().extend(300);
+  const std::vector<float> same(16, 0.5f);
+  for (std::int32_t t = 0; t < 300; ++t)
+    for (std::int32_t l = 0; l < kLayers; ++l)
+      for (std::int32_t m = 0; m < 2; ++m)
+        store_kv(same.data(), same.data(), shape().attention(), s.cache().token(l, m, t));
+  s.new_queries();
+  std::vector<float> out(s.width());
+  const Region r = region_at(plan->rules, 300);
+  for (std::int32_t l = 0; l < kLayers; ++l) {
+    if (plan->dense_layer(l)) continue;
+    const DecodeRow row{.cache = &s.cache(), .method = s.method(), .q = s.query(l).data(), .out = out.data()};
+    attention.run(l, std::span(&row, 1), shape().attention());
+    for (const auto& units : s.method()->layer(l).attended) {
+      ASSERT_EQ(static_cast<std::int32_t>(units.size()), r.n_select);
+      for (std::size_t i = 0; i < units.size(); ++i)
+        ASSERT_EQ(units[i], r.last_unit - r.n_select + static_cast<std::int32_t>(i)) << l;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(AllRecipes, DecodeContract,
+                         ::testing::Combine(::testing::ValuesIn(kMethods), ::testing::Values(1, 4, 5, 7, 8)),
+                         [](const auto& info) {
+                           std::string name = fmt::format("{}_{}_G{}", std::get<0>(info.param).name,
+                                                          std::get<0>(info.param).overrides, std::get<1>(info.param));
+                           for (char& c : name)
+                             if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace mneme
