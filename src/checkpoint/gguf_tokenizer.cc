@@ -87,13 +87,20 @@ void read_special(const GgufFile& file, TokenizerData& t) {
   t.unk = id("tokenizer.ggml.unknown_token_id", usual(0));
   t.pad = id("tokenizer.ggml.padding_token_id");
   if (const auto eom = id("tokenizer.ggml.eom_token_id"); eom && eom != t.eos && eom != t.eot) t.eog.push_back(*eom);
-  find_ends(t);
+  if (const auto ends = file.integers("mneme.tokenizer.eog_token_ids")) {
+    for (const std::int64_t end : *ends)
+      t.eog.push_back(*check_token_id(end, t, "'mneme.tokenizer.eog_token_ids'", file.file()));
+  } else {
+    find_ends(t);
+  }
   // llama-bpe and tekken models were trained with a first token and take whole pieces; their files do not say so.
   const bool llama3 = t.pre == "llama-bpe" || t.pre == "llama3" || t.pre == "llama-v3" || t.pre == "tekken";
-  t.ignore_merges = llama3;
+  t.ignore_merges = file.boolean("mneme.tokenizer.ignore_merges").value_or(llama3);
   t.add_bos = file.boolean("tokenizer.ggml.add_bos_token").value_or(sentencepiece || llama3);
   t.add_eos = file.boolean("tokenizer.ggml.add_eos_token").value_or(false);
-  t.add_space_prefix = file.boolean("tokenizer.ggml.add_space_prefix").value_or(true);
+  const auto prefix = file.boolean("tokenizer.ggml.add_space_prefix");
+  t.add_space_prefix = prefix.value_or(true);
+  t.pre_add_prefix_space = !sentencepiece && prefix.value_or(false);
 }
 
 }  // namespace
@@ -120,7 +127,10 @@ TokenizerData read_gguf_tokenizer(const GgufFile& file) {
   t.tokens.assign(tokens->begin(), tokens->end());
   read_types(file, t);
   if (t.kind == TokenizerKind::kByteBpe) {
-    t.pre = std::string(file.string("tokenizer.ggml.pre").value_or("default"));
+    if (const auto patterns = file.strings("mneme.tokenizer.pre_patterns"))
+      t.pre_patterns.assign(patterns->begin(), patterns->end());
+    else
+      t.pre = std::string(file.string("tokenizer.ggml.pre").value_or("default"));
     read_merges(file, t);
   } else {
     read_scores(file, t);

@@ -1,0 +1,118 @@
+#include "src/checkpoint/convert.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "src/checkpoint/gguf_metadata.h"
+#include "src/checkpoint/gguf_writer.h"
+#include "src/checkpoint/weight_names.h"
+#include "src/kernels/matmul.h"
+#include "src/tensor/buffer.h"
+
+namespace mneme {
+namespace {
+
+constexpr std::int64_t kChunkElements = std::int64_t{1} << 20;
+
+struct Job {
+  const CheckpointTensor* from;
+  DType to;
+  bool reorder;  // rows from halves to neighbours, or back
+};
+
+// Row of the source that becomes row r: within a head, row p * D/2 + i of halves is row 2 i + p of neighbours.
+std::int64_t source_row(std::int64_t r, std::int64_t head_dim, RopePairs to) {
+  const std::int64_t head = r / head_dim, at = r % head_dim, half = head_dim / 2;
+  return head * head_dim + (to == RopePairs::kNeighbours ? at % 2 * half + at / 2 : at % half * 2 + at / half);
+}
+
+class Converter {
+ public:
+  Converter(const Checkpoint& from, DType type) : from_(from), pairs_(gguf_rope_pairs(from.config().architecture)) {
+    const bool reorder = from.config().rope.pairs != pairs_;
+    for_each_weight(from.config(), [&](const WeightSpec& w) {
+      const CheckpointTensor* t = from.find(w.name);
+      DType to = w.n_in == 0 ? DType::kF32 : type;
+      if (w.n_in % dtype_info(to).block != 0) {
+        to = DType::kBF16;
+        ++kept_;
+      }
+      jobs_.push_back({t, to, reorder && w.role != WeightRole::kOther});
+    });
+  }
+
+  std::int64_t kept() const { return kept_; }
+  std::int64_t size() const { return static_cast<std::int64_t>(jobs_.size()); }
+
+  void declare(GgufWriter& writer) const {
+    for (const Job& job : jobs_) {
+      const ConstTensorView& v = job.from->view;
+      if (v.rank() == 1)
+        writer.add_tensor(job.from->name, {v.dim(0)}, job.to);
+      else
+        writer.add_tensor(job.from->name, {v.dim(0), v.dim(1)}, job.to);
+    }
+  }
+
+  void write(GgufWriter& writer, std::int64_t i) {
+    const Job& job = jobs_[static_cast<std::size_t>(i)];
+    const ConstTensorView& v = job.from->view;
+    // A vector counts as one row, except where its elements change places.
+    if (v.rank() == 1 && !job.reorder) return write_rows(writer, {v.data(), v.dtype(), {1, v.dim(0)}}, job);
+    if (v.rank() == 1) return write_rows(writer, {v.data(), v.dtype(), {v.dim(0), 1}}, job);
+    write_rows(writer, v, job);
+  }
+
+ private:
+  void write_rows(GgufWriter& writer, const ConstTensorView& v, const Job& job) {
+    const std::int64_t rows = v.dim(0), width = v.dim(1);
+    const std::int64_t chunk = std::max<std::int64_t>(1, kChunkElements / width);
+    const std::size_t bytes = row_bytes(job.to, width);
+    floats_.reserve(static_cast<std::size_t>(std::min(chunk, rows) * width) * sizeof(float));
+    out_.reserve(static_cast<std::size_t>(std::min(chunk, rows)) * bytes);
+    for (std::int64_t begin = 0; begin < rows; begin += chunk) {
+      const std::int64_t n = std::min(chunk, rows - begin);
+      for (std::int64_t i = 0; i < n; ++i) {
+        const std::int64_t r = job.reorder ? source_row(begin + i, from_.config().head_dim, pairs_) : begin + i;
+        if (v.dtype() == job.to)
+          std::copy_n(v.row(r), bytes, out_.data() + static_cast<std::size_t>(i) * bytes);
+        else
+          dequantise_row(v, r, floats_.as<float>() + i * width);
+      }
+      if (v.dtype() != job.to)
+        quantise_rows(view_of(floats_.as<const float>(), {n, width}), {out_.data(), job.to, {n, width}});
+      writer.write({out_.data(), static_cast<std::size_t>(n) * bytes});
+    }
+  }
+
+  const Checkpoint& from_;
+  RopePairs pairs_;
+  std::vector<Job> jobs_;
+  std::int64_t kept_ = 0;
+  Buffer floats_, out_;
+};
+
+}  // namespace
+
+ConvertResult convert_to_gguf(const Checkpoint& from, const std::filesystem::path& to, DType type,
+                              const ProgressFn& progress) {
+  Converter converter(from, type);
+  GgufWriter writer(to);
+  put_config(writer, from.config(), type);
+  put_tokenizer(writer, from.tokenizer());
+  const std::vector<float> factors = gguf_freq_factors(from.config());
+  if (!factors.empty())
+    writer.add_tensor("rope_freqs.weight", {static_cast<std::int64_t>(factors.size())}, DType::kF32);
+  converter.declare(writer);
+  writer.begin_data();
+  if (!factors.empty()) writer.write(std::as_bytes(std::span(factors)));
+  for (std::int64_t i = 0; i < converter.size(); ++i) {
+    if (progress) progress("convert, tensors", i, converter.size());
+    converter.write(writer, i);
+  }
+  writer.finish();
+  if (progress) progress("convert, tensors", converter.size(), converter.size());
+  return {converter.size(), writer.bytes_written(), converter.kept()};
+}
+
+}  // namespace mneme

@@ -1,0 +1,180 @@
+#include "src/checkpoint/gguf_metadata.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "src/base/check.h"
+
+namespace mneme {
+namespace {
+
+std::uint32_t u32(std::int64_t v) {
+  MNEME_CHECK(v >= 0 && v <= std::numeric_limits<std::uint32_t>::max(), "{} does not fit 32 bits", v);
+  return static_cast<std::uint32_t>(v);
+}
+
+// The number by which llama.cpp's files call the type of most weights.
+std::uint32_t file_type(DType weights) {
+  switch (weights) {
+    case DType::kF32:
+      return 0;
+    case DType::kF16:
+      return 1;
+    case DType::kQ4_0:
+      return 2;
+    case DType::kQ8_0:
+      return 7;
+    default:
+      return 32;
+  }
+}
+
+void put_scaling(GgufWriter& w, const std::string& a, const RopeConfig& r) {
+  const auto factor = [&](const char* type) {
+    w.put(a + "rope.scaling.type", type);
+    w.put(a + "rope.scaling.factor", static_cast<float>(r.factor));
+  };
+  switch (r.scaling) {
+    case RopeScaling::kNone:
+    case RopeScaling::kLlama3:
+      return;
+    case RopeScaling::kLinear:
+      return factor("linear");
+    case RopeScaling::kDynamic:
+    case RopeScaling::kYarn:
+      break;
+  }
+  factor(r.scaling == RopeScaling::kYarn ? "yarn" : "dynamic");
+  w.put(a + "rope.scaling.original_context_length", u32(r.original_context));
+  if (r.scaling != RopeScaling::kYarn) return;
+  w.put(a + "rope.scaling.yarn_beta_fast", static_cast<float>(r.beta_fast));
+  w.put(a + "rope.scaling.yarn_beta_slow", static_cast<float>(r.beta_slow));
+  const double derived = r.factor > 1.0 ? 0.1 * std::log(r.factor) + 1.0 : 1.0;
+  if (r.attention_factor != 0.0)
+    w.put(a + "rope.scaling.yarn_attn_factor", static_cast<float>(r.attention_factor / derived));
+}
+
+struct KnownPre {
+  std::string_view name;
+  std::vector<std::string> patterns;
+};
+
+const std::array<KnownPre, 4>& known_pres() {
+  static const std::string kGpt2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+  static const std::array<KnownPre, 4> kPres = {{
+      {"gpt-2", {kGpt2}},
+      {"smollm", {R"(\p{N})", kGpt2}},
+      {"llama-bpe",
+       {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}},
+      {"qwen2",
+       {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}},
+  }};
+  return kPres;
+}
+
+std::int32_t type_number(TokenType type) {
+  return static_cast<std::int32_t>(type) + 1;
+}
+
+void put_byte_bpe(GgufWriter& w, const TokenizerData& t) {
+  const std::string_view known = t.pre_patterns.empty() ? std::string_view(t.pre) : known_pre_tokenizer(t.pre_patterns);
+  w.put("tokenizer.ggml.pre", known.empty() ? std::string_view("default") : known);
+  if (known.empty()) w.put("mneme.tokenizer.pre_patterns", std::span<const std::string>(t.pre_patterns));
+  std::vector<std::string> merges;
+  merges.reserve(t.merges.size());
+  for (const auto& [left, right] : t.merges) merges.push_back(left + " " + right);
+  w.put("tokenizer.ggml.merges", std::span<const std::string>(merges));
+  w.put("mneme.tokenizer.ignore_merges", t.ignore_merges);
+  w.put("tokenizer.ggml.add_space_prefix", t.pre_add_prefix_space);
+}
+
+}  // namespace
+
+std::string_view gguf_architecture(Architecture a) {
+  return a == Architecture::kMistral ? architecture_name(Architecture::kLlama) : architecture_name(a);
+}
+
+RopePairs gguf_rope_pairs(Architecture a) {
+  return gguf_architecture(a) == "llama" ? RopePairs::kNeighbours : RopePairs::kHalves;
+}
+
+std::string_view known_pre_tokenizer(const std::vector<std::string>& patterns) {
+  for (const KnownPre& pre : known_pres())
+    if (pre.patterns == patterns) return pre.name;
+  return {};
+}
+
+std::vector<float> gguf_freq_factors(const ModelConfig& config) {
+  const RopeConfig& r = config.rope;
+  if (r.scaling != RopeScaling::kLlama3) return r.freq_factors;
+  std::vector<float> out(static_cast<std::size_t>(config.head_dim / 2));
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const double frequency = std::pow(r.theta, -2.0 * static_cast<double>(i) / static_cast<double>(config.head_dim));
+    const double waves = static_cast<double>(r.original_context) * frequency / (2.0 * std::numbers::pi);
+    double factor = 1.0;
+    if (waves < r.low_freq_factor) {
+      factor = r.factor;
+    } else if (waves <= r.high_freq_factor) {
+      const double smooth = (waves - r.low_freq_factor) / (r.high_freq_factor - r.low_freq_factor);
+      factor = 1.0 / ((1.0 - smooth) / r.factor + smooth);
+    }
+    out[i] = static_cast<float>(factor);
+  }
+  return out;
+}
+
+void put_config(GgufWriter& w, const ModelConfig& c, DType weights) {
+  const std::string_view architecture = gguf_architecture(c.architecture);
+  const std::string a = std::string(architecture) + ".";
+  w.put("general.architecture", architecture);
+  if (!c.name.empty()) w.put("general.name", std::string_view(c.name));
+  w.put("general.file_type", file_type(weights));
+  w.put("general.quantization_version", std::uint32_t{2});
+  w.put(a + "block_count", u32(c.n_layers));
+  w.put(a + "context_length", u32(c.max_context));
+  w.put(a + "embedding_length", u32(c.hidden));
+  w.put(a + "feed_forward_length", u32(c.ffn));
+  w.put(a + "attention.head_count", u32(c.n_heads));
+  w.put(a + "attention.head_count_kv", u32(c.n_kv_heads));
+  w.put(a + "attention.key_length", u32(c.head_dim));
+  w.put(a + "attention.value_length", u32(c.head_dim));
+  w.put(a + "attention.layer_norm_rms_epsilon", static_cast<float>(c.rms_eps));
+  if (c.sliding_window > 0) w.put(a + "attention.sliding_window", u32(c.sliding_window));
+  w.put(a + "rope.freq_base", static_cast<float>(c.rope.theta));
+  w.put(a + "rope.dimension_count", u32(c.head_dim));
+  w.put(a + "vocab_size", u32(c.vocab));
+  put_scaling(w, a, c.rope);
+}
+
+void put_tokenizer(GgufWriter& w, const TokenizerData& t) {
+  const bool bytes = t.kind == TokenizerKind::kByteBpe;
+  w.put("tokenizer.ggml.model", bytes ? "gpt2" : "llama");
+  w.put("tokenizer.ggml.tokens", std::span<const std::string>(t.tokens));
+  std::vector<std::int32_t> types;
+  for (const TokenType type : t.types) types.push_back(type_number(type));
+  w.put("tokenizer.ggml.token_type", std::span<const std::int32_t>(types));
+  if (bytes) {
+    put_byte_bpe(w, t);
+  } else {
+    w.put("tokenizer.ggml.scores", std::span<const float>(t.scores));
+    w.put("tokenizer.ggml.add_space_prefix", t.add_space_prefix);
+  }
+  const auto id = [&](const char* key, std::optional<std::int32_t> value) {
+    if (value) w.put(key, static_cast<std::uint32_t>(*value));
+  };
+  id("tokenizer.ggml.bos_token_id", t.bos);
+  id("tokenizer.ggml.eos_token_id", t.eos);
+  id("tokenizer.ggml.eot_token_id", t.eot);
+  id("tokenizer.ggml.unknown_token_id", t.unk);
+  id("tokenizer.ggml.padding_token_id", t.pad);
+  if (!t.eog.empty()) w.put("mneme.tokenizer.eog_token_ids", std::span<const std::int32_t>(t.eog));
+  w.put("tokenizer.ggml.add_bos_token", t.add_bos);
+  w.put("tokenizer.ggml.add_eos_token", t.add_eos);
+  if (!t.chat_template.empty()) w.put("tokenizer.chat_template", std::string_view(t.chat_template));
+}
+
+}  // namespace mneme
