@@ -1,0 +1,161 @@
+// Mneme's C++ API: open a model, start it, ask questions about documents.
+//
+//   mneme::LanguageModel model(mneme::ModelFile("model.gguf"));
+//   mneme::Session session(model);
+//   mneme::Answer answer = session.ask({.document = book, .question = "Who is the widow Carey?"});
+//
+// Errors   whatever the world gets wrong throws mneme::Error (mneme/error.h). The library prints nothing.
+// Threads  a LanguageModel and its sessions belong to one thread at a time; the model computes with threads of its own.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mneme/error.h"
+#include "mneme/options.h"
+#include "mneme/progress.h"
+
+namespace mneme {
+
+// This library's version, "0.1.0".
+std::string_view version();
+
+struct ModelInfo {
+  std::string name;          // as the file calls it; may be empty
+  std::string architecture;  // "llama", "mistral", "qwen2", "qwen3"
+  std::string file_format;   // "GGUF v3", "Hugging Face (safetensors)"
+  std::string chat_family;   // whose framing of turns is used: "llama-3", "chatml", ...; "none": plain text
+  std::int64_t context = 0;  // tokens that the model was made for
+  std::int64_t vocabulary = 0;
+  std::int64_t layers = 0;
+};
+
+// One turn of the user. Texts are UTF-8. Special tokens in them are ordinary characters, so that a document cannot end
+// a turn.
+struct Turn {
+  std::string document;  // what the question is about; may be empty
+  std::string question;  // follows the document after two empty lines; may be empty, but not both
+  std::string system;    // first turn of a session only; families without a system role put it before the document
+};
+
+// An opened checkpoint: what the model is, and its tokenizer. Cheap; the weights are not read yet.
+class ModelFile {
+ public:
+  // A .gguf file, or a Hugging Face folder (config.json, safetensors, tokenizer.json).
+  //
+  // Errors  kFile, kFormat, kUnsupported.
+  explicit ModelFile(const std::filesystem::path& path);
+  ~ModelFile();
+  ModelFile(ModelFile&&) noexcept;
+  ModelFile& operator=(ModelFile&&) noexcept;
+
+  ModelInfo info() const;
+  std::vector<std::int32_t> tokenize(std::string_view text, SpecialTokens special = SpecialTokens::kAsText) const;
+  std::string detokenize(std::span<const std::int32_t> tokens) const;
+  // Tokens that `turn` takes as the first one of a session, framing included.
+  std::int64_t count_tokens(const Turn& turn, const AskOptions& options = {}) const;
+
+ private:
+  friend class LanguageModel;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// A model that is ready to compute. Sessions share its weights and its room for keys and values.
+class LanguageModel {
+ public:
+  // Takes the file over, reads the weights and starts the threads.
+  //
+  // Errors  kFormat (tensors missing or of the wrong shape), kUnsupported, kOption, kResource (no room for one sequence
+  // of the context asked for).
+  explicit LanguageModel(ModelFile file, const EngineOptions& options = {}, const ProgressFn& progress = {});
+  ~LanguageModel();
+  LanguageModel(LanguageModel&&) noexcept;
+  LanguageModel& operator=(LanguageModel&&) noexcept;
+
+  ModelInfo info() const;
+  // What is in force: `context` and `threads` are never 0 here.
+  EngineOptions options() const;
+  std::vector<std::int32_t> tokenize(std::string_view text, SpecialTokens special = SpecialTokens::kAsText) const;
+  std::string detokenize(std::span<const std::int32_t> tokens) const;
+
+ private:
+  friend class Session;
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+enum class StopReason : std::uint8_t {
+  kEnd,         // the model ended its turn
+  kLength,      // max_tokens
+  kStopString,  // one of GenerationOptions::stop
+  kCancelled,   // by a callback
+};
+std::string_view stop_reason_name(StopReason reason);  // "end", "length", "stop", "cancelled"
+
+struct AnswerStats {
+  std::int64_t prompt_tokens = 0;  // computed for this turn
+  std::int64_t shared_tokens = 0;  // that earlier turns or the session it was forked from had computed
+  std::int64_t answer_tokens = 0;
+  double prefill_seconds = 0;     // up to the first token of the answer
+  double decode_seconds = 0;      // from then on
+  std::int64_t decode_steps = 0;  // forward passes in decode_seconds, the one that brought the end included
+  std::int64_t kv_bytes = 0;      // keys and values of the whole session
+};
+
+struct Answer {
+  std::string text;
+  std::vector<std::int32_t> tokens;
+  StopReason stopped = StopReason::kEnd;
+  AnswerStats stats;
+};
+
+// What ask() calls while it works. Each may be empty. An exception of a callback ends the answer and reaches the caller
+// of ask().
+struct AskCallbacks {
+  // The next piece of the answer, whole characters. False ends the answer.
+  std::function<bool(std::string_view text)> on_text;
+  // While the prompt is read: "prefill, tokens".
+  ProgressFn on_progress;
+  // Asked before every step, while the prompt is read too. True ends the answer.
+  std::function<bool()> should_stop;
+};
+
+// A conversation: a growing sequence of tokens whose keys and values are kept.
+class Session {
+ public:
+  explicit Session(const LanguageModel& model);
+  ~Session();
+  Session(Session&&) noexcept;
+  Session& operator=(Session&&) noexcept;
+
+  // Reads a document now, so that questions about it answer at once: the next ask() puts its question after it. In the
+  // first turn of a session only, and once.
+  //
+  // Errors  kRequest: not the first turn, empty, longer than the context.
+  void read(const Turn& document, const AskCallbacks& callbacks = {});
+  // Appends the turn and generates the answer.
+  //
+  // Errors  kRequest: nothing asked, prompt and answer longer than the context. kOption: sampling options.
+  // The session stands where it stood before then.
+  Answer ask(const Turn& turn, const GenerationOptions& options = {}, const AskOptions& how = {},
+             const AskCallbacks& callbacks = {});
+  // A second session that goes on from here. Shares keys and values; costs one forward pass of one token.
+  Session fork();
+
+  // All tokens so far.
+  std::vector<std::int32_t> tokens() const;
+
+ private:
+  struct Impl;
+  explicit Session(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace mneme

@@ -1,0 +1,29 @@
+// Ends a streamed text before the first of some strings, and never gives out what may turn out to be the beginning of
+// one.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace mneme {
+
+class StopMatcher {
+ public:
+  // Empty strings never match.
+  explicit StopMatcher(std::vector<std::string> stop);
+
+  // What may be given out now that `text` follows. After a match nothing more comes.
+  // Ties  the match that begins first ends the text.
+  std::string push(std::string_view text);
+  // What was held back; empty after a match.
+  std::string finish();
+  bool matched() const { return matched_; }
+
+ private:
+  std::vector<std::string> stop_;
+  std::string pending_;
+  bool matched_ = false;
+};
+
+}  // namespace mneme
