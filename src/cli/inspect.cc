@@ -1,0 +1,208 @@
+// mneme inspect FILE: what is in a checkpoint.
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "mneme/error.h"
+#include "src/base/mapped_file.h"
+#include "src/checkpoint/checkpoint.h"
+#include "src/checkpoint/gguf_file.h"
+#include "src/checkpoint/gguf_model.h"
+#include "src/cli/commands.h"
+
+namespace mneme::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct InspectOptions {
+  std::string path;
+  bool json = false;
+  bool tensors = false;
+};
+
+std::string_view kind_name(TokenizerKind kind) {
+  return kind == TokenizerKind::kByteBpe ? "byte-level BPE" : "SentencePiece BPE";
+}
+
+std::string_view scaling_name(RopeScaling scaling) {
+  static constexpr std::array<std::string_view, 5> kNames = {"none", "linear", "llama3", "yarn", "dynamic"};
+  return kNames.at(static_cast<std::size_t>(scaling));
+}
+
+template <typename T>
+Json or_null(const std::optional<T>& v) {
+  return v ? Json(*v) : Json();
+}
+
+Json describe_rope(const RopeConfig& r) {
+  Json out = {{"base", r.theta},
+              {"pairs", r.pairs == RopePairs::kHalves ? "halves" : "neighbours"},
+              {"scaling", scaling_name(r.scaling)},
+              {"frequency_factors", !r.freq_factors.empty()}};
+  if (r.scaling == RopeScaling::kNone) return out;
+  out["factor"] = r.factor;
+  if (r.scaling != RopeScaling::kLinear) out["original_context"] = r.original_context;
+  return out;
+}
+
+Json describe_config(const ModelConfig& c) {
+  return {{"name", c.name},
+          {"architecture", architecture_name(c.architecture)},
+          {"layers", c.n_layers},
+          {"hidden", c.hidden},
+          {"feed_forward", c.ffn},
+          {"query_heads", c.n_heads},
+          {"kv_heads", c.n_kv_heads},
+          {"head_dim", c.head_dim},
+          {"vocabulary", c.vocab},
+          {"context", c.max_context},
+          {"sliding_window", c.sliding_window},
+          {"rms_epsilon", c.rms_eps},
+          {"tied_embeddings", c.tied_embeddings},
+          {"qkv_bias", c.qkv_bias},
+          {"qk_norm", c.qk_norm},
+          {"rope", describe_rope(c.rope)},
+          // Keys and values of every layer in 16 bits.
+          {"kv_bytes_per_token", 2 * 2 * c.n_layers * c.n_kv_heads * c.head_dim}};
+}
+
+Json describe_tokenizer(const TokenizerData& t) {
+  return {
+      {"kind", kind_name(t.kind)},
+      {"pre_tokenizer", t.pre_patterns.empty() ? t.pre : fmt::format("{} patterns of its own", t.pre_patterns.size())},
+      {"tokens", t.tokens.size()},
+      {"merges", t.merges.size()},
+      {"bos", or_null(t.bos)},
+      {"eos", or_null(t.eos)},
+      {"eot", or_null(t.eot)},
+      {"further_ends", t.eog},
+      {"adds_bos", t.add_bos},
+      {"chat_template", !t.chat_template.empty()}};
+}
+
+void describe_tensors(const Checkpoint& checkpoint, bool list, Json& out) {
+  std::int64_t parameters = 0;
+  std::map<std::string, std::uint64_t> bytes_by_type;
+  Json all = Json::array();
+  for (const CheckpointTensor& t : checkpoint.tensors()) {
+    const std::string type(dtype_name(t.view.dtype()));
+    const std::int64_t row = t.view.rank() == 1 ? t.view.dim(0) : t.view.row_elements();
+    const std::uint64_t bytes = static_cast<std::uint64_t>(t.view.n_elements() / row) * row_bytes(t.view.dtype(), row);
+    parameters += t.view.n_elements();
+    bytes_by_type[type] += bytes;
+    Json shape = Json::array();
+    for (int i = 0; i < t.view.rank(); ++i) shape.push_back(t.view.dim(i));
+    if (list) all.push_back({{"name", t.name}, {"type", type}, {"shape", shape}, {"bytes", bytes}});
+  }
+  out["parameters"] = parameters;
+  out["tensor_count"] = checkpoint.tensors().size();
+  out["bytes_by_type"] = bytes_by_type;
+  if (list) out["tensors"] = all;
+}
+
+Json describe_metadata(const std::vector<MetadataEntry>& entries) {
+  Json out = Json::array();
+  for (const MetadataEntry& e : entries) out.push_back({{"key", e.key}, {"type", e.type}, {"value", e.value}});
+  return out;
+}
+
+Json describe(const InspectOptions& options) {
+  Json out = {{"file", options.path}};
+  if (!std::filesystem::is_directory(options.path)) {
+    const MappedFile mapping(options.path);
+    const auto bytes = mapping.bytes();
+    const bool gguf = bytes.size() >= 4 && std::string_view(reinterpret_cast<const char*>(bytes.data()), 4) == "GGUF";
+    if (gguf) {
+      const GgufFile file = GgufFile::parse(bytes, options.path, GgufFile::Tensors::kSkip);
+      if (file.tensor_count() == 0) {
+        out["format"] = fmt::format("GGUF v{}, vocabulary only", file.version());
+        out["tokenizer"] = describe_tokenizer(read_gguf_tokenizer(file));
+        out["metadata"] = describe_metadata(file.describe());
+        return out;
+      }
+    }
+  }
+  const auto checkpoint = Checkpoint::open(options.path);
+  out["format"] = checkpoint->format();
+  out["model"] = describe_config(checkpoint->config());
+  out["tokenizer"] = describe_tokenizer(checkpoint->tokenizer());
+  describe_tensors(*checkpoint, options.tensors, out);
+  out["metadata"] = describe_metadata(checkpoint->metadata());
+  return out;
+}
+
+// One line, control characters as \n and the like.
+std::string shown(const Json& value) {
+  if (!value.is_string()) return value.is_null() ? "none" : value.dump();
+  std::string out;
+  for (const char c : value.get<std::string>()) {
+    if (static_cast<unsigned char>(c) < 0x20)
+      out += c == '\n' ? "\\n" : fmt::format("\\x{:02x}", static_cast<unsigned>(c));
+    else
+      out += c;
+  }
+  return out;
+}
+
+void print_section(std::string_view title, const Json& members) {
+  fmt::print("\n{}\n", title);
+  for (const auto& [key, value] : members.items()) {
+    if (!value.is_object()) {
+      fmt::print("  {:<20} {}\n", key, shown(value));
+      continue;
+    }
+    for (const auto& [inner, v] : value.items())
+      fmt::print("  {:<20} {}\n", fmt::format("{}.{}", key, inner), shown(v));
+  }
+}
+
+void print_text(const Json& all) {
+  fmt::print("{}\n  {:<20} {}\n", all["file"].get<std::string>(), "format", all["format"].get<std::string>());
+  if (all.contains("model")) print_section("model", all["model"]);
+  print_section("tokenizer", all["tokenizer"]);
+  if (all.contains("parameters"))
+    print_section(
+        "tensors",
+        Json{{"count", all["tensor_count"]}, {"parameters", all["parameters"]}, {"bytes", all["bytes_by_type"]}});
+  if (all.contains("tensors"))
+    for (const Json& t : all["tensors"])
+      fmt::print("  {:<32} {:<5} {:<18} {:>12} bytes\n", t["name"].get<std::string>(), t["type"].get<std::string>(),
+                 t["shape"].dump(), t["bytes"].get<std::uint64_t>());
+  fmt::print("\nmetadata\n");
+  for (const Json& e : all["metadata"])
+    fmt::print("  {:<44} {:<16} {}\n", e["key"].get<std::string>(), e["type"].get<std::string>(), shown(e["value"]));
+}
+
+int inspect(const InspectOptions& options) {
+  try {
+    const Json all = describe(options);
+    if (options.json)
+      fmt::print("{}\n", all.dump(2));
+    else
+      print_text(all);
+    return 0;
+  } catch (const Error& e) {
+    fmt::print(stderr, "mneme inspect: {}\n", e.what());
+    return 2;
+  }
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app, int& code) {
+  auto options = std::make_shared<InspectOptions>();
+  CLI::App* command = app.add_subcommand("inspect", "What is in a checkpoint: model, tokenizer, tensors, metadata");
+  command->add_option("file", options->path, "A GGUF file, or the folder of a Hugging Face model")->required();
+  command->add_flag("--json", options->json, "One JSON object instead of text");
+  command->add_flag("--tensors", options->tensors, "List every tensor: name, type, shape, bytes");
+  command->callback([options, &code] { code = inspect(*options); });
+}
+
+}  // namespace mneme::cli
