@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "hwy/targets.h"
+#include "hwy/highway.h"
 #include "src/kernels/attention.h"
 #include "tests/kernels/attention_testing.h"
 
@@ -99,7 +99,7 @@ Case make_case(const std::vector<int>& lengths, AttentionShape shape, Layout lay
   return c;
 }
 
-// Highway's targets that this CPU has, and plain code.
+// Under every instruction set that Highway compiled for and this machine has, the scalar one among them.
 class AttentionDecode : public ::testing::TestWithParam<std::int64_t> {
  protected:
   void SetUp() override {
@@ -112,13 +112,7 @@ class AttentionDecode : public ::testing::TestWithParam<std::int64_t> {
   }
 };
 
-std::vector<std::int64_t> targets() {
-  std::vector<std::int64_t> all;
-  for (std::int64_t left = hwy::SupportedTargets(); left != 0; left &= left - 1) all.push_back(left & -left);
-  return all;
-}
-
-INSTANTIATE_TEST_SUITE_P(Targets, AttentionDecode, ::testing::ValuesIn(targets()),
+INSTANTIATE_TEST_SUITE_P(Targets, AttentionDecode, ::testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
                          [](const auto& p) { return std::string(hwy::TargetName(p.param)); });
 
 TEST_P(AttentionDecode, LengthsAroundTilesAndRanges) {

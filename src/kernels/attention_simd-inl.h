@@ -2,20 +2,39 @@
 //
 // Relative error at most 2 ulp for x in [-126, 0]; 2^0 is exactly 1; below -126 (so also for -inf) the result is 0; NaN
 // gives NaN.
-#if defined(MNEME_SRC_KERNELS_ATTENTION_EXP2_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef MNEME_SRC_KERNELS_ATTENTION_EXP2_INL_H_
-#undef MNEME_SRC_KERNELS_ATTENTION_EXP2_INL_H_
+#if defined(MNEME_SRC_KERNELS_ATTENTION_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MNEME_SRC_KERNELS_ATTENTION_SIMD_INL_H_
+#undef MNEME_SRC_KERNELS_ATTENTION_SIMD_INL_H_
 #else
-#define MNEME_SRC_KERNELS_ATTENTION_EXP2_INL_H_
+#define MNEME_SRC_KERNELS_ATTENTION_SIMD_INL_H_
 #endif
 
+#include <type_traits>
+#include <utility>
+
 #include "hwy/highway.h"
+
+// After a lambda's parameters: compiled for the target and part of its caller.
+#undef MNEME_INLINED
+#define MNEME_INLINED HWY_ATTR __attribute__((always_inline))
 
 HWY_BEFORE_NAMESPACE();
 namespace mneme {
 namespace HWY_NAMESPACE {
 
-// Requires  x <= 0 or NaN.
+// f(0), f(1), ... f(N - 1), each with a constant, so that an array indexed by it stays in registers: gcc keeps one that
+// is indexed in a loop, even in one that it unrolls later, on the stack.
+template <class F, int... kI>
+HWY_INLINE void unroll_each(const F& f, std::integer_sequence<int, kI...> /*indices*/) {
+  (f(std::integral_constant<int, kI>()), ...);
+}
+template <int kN, class F>
+HWY_INLINE void unroll(const F& f) {
+  unroll_each(f, std::make_integer_sequence<int, kN>());
+}
+
+// 2^x for x <= 0. Relative error at most 2 ulp in [-126, 0]; 2^0 is exactly 1; below -126 (so also for -inf) the result
+// is 0; NaN gives NaN.
 template <class D>
 HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> exp2_nonpositive(D df, hwy::HWY_NAMESPACE::Vec<D> x) {
   namespace hn = hwy::HWY_NAMESPACE;

@@ -1,0 +1,177 @@
+// Attention beside what bounds it on this machine: decode beside a plain read of the same bytes, prefill beside the
+// bf16 product of the matrix library. Figures are comparable only within one run.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "src/kernels/attention.h"
+#include "src/tensor/buffer.h"
+
+#ifdef MNEME_HAVE_ONEDNN
+#include <dnnl.hpp>
+#endif
+
+namespace mneme {
+namespace {
+
+constexpr int kPage = 32;
+
+ThreadPool& pool() {
+  static ThreadPool p(available_cpus(), Pinning::kPinned);
+  return p;
+}
+
+AttentionShape shape_of(int group, int head_dim, DType dtype) {
+  return {group, head_dim, dtype, 1.0f / std::sqrt(static_cast<float>(head_dim))};
+}
+
+std::vector<float> random_floats(std::size_t n) {
+  std::mt19937 rng(1);
+  std::normal_distribution<float> normal;
+  std::vector<float> v(n);
+  for (float& x : v) x = normal(rng);
+  return v;
+}
+
+// Random keys and values of `heads` KV heads; the pages of a head lie in shuffled order among those of all.
+struct Cache {
+  Buffer bytes;
+  std::vector<std::vector<KvRun>> runs;
+
+  Cache(int heads, int n_tokens, const AttentionShape& shape) : runs(static_cast<std::size_t>(heads)) {
+    const auto pages = static_cast<std::size_t>((n_tokens + kPage - 1) / kPage);
+    const std::size_t page_bytes = shape.token_bytes() * kPage;
+    const std::size_t n_pages = pages * static_cast<std::size_t>(heads);
+    bytes.reserve(n_pages * page_bytes);
+    const auto d = static_cast<std::size_t>(shape.head_dim);
+    const std::vector<float> values = random_floats(4096 + 2 * d);
+    for (std::size_t t = 0; t < n_pages * kPage; ++t) {
+      const float* kv = values.data() + t * 37 % 4096;
+      store_kv(kv, kv + d, shape, bytes.data() + t * shape.token_bytes());
+    }
+    std::vector<std::size_t> place(n_pages);
+    std::iota(place.begin(), place.end(), 0);
+    std::shuffle(place.begin(), place.end(), std::mt19937(2));
+    for (std::size_t h = 0; h < runs.size(); ++h)
+      for (std::size_t p = 0; p < pages; ++p)
+        runs[h].push_back({bytes.data() + place[h * pages + p] * page_bytes,
+                           std::min(kPage, n_tokens - static_cast<int>(p) * kPage)});
+  }
+};
+
+// args: KV heads a layer, layers, group, head_dim, tokens, dtype
+struct DecodeSetup {
+  int heads, layers;
+  AttentionShape shape;
+  Cache cache;
+  std::vector<float> q, out;
+
+  explicit DecodeSetup(const benchmark::State& s)
+      : heads(static_cast<int>(s.range(0))),
+        layers(static_cast<int>(s.range(1))),
+        shape(shape_of(static_cast<int>(s.range(2)), static_cast<int>(s.range(3)), static_cast<DType>(s.range(5)))),
+        cache(heads * layers, static_cast<int>(s.range(4)), shape),
+        q(random_floats(static_cast<std::size_t>(shape.group * shape.head_dim))),
+        out(static_cast<std::size_t>(heads) * q.size()) {}
+
+  double kv_bytes(const benchmark::State& s) const {
+    return static_cast<double>(heads * layers * s.range(4)) * static_cast<double>(shape.token_bytes());
+  }
+};
+
+void report_rate(benchmark::State& state, double bytes) {
+  state.counters["GB/s"] =
+      benchmark::Counter(bytes * 1e-9 * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+}
+
+void decode(benchmark::State& state) {
+  DecodeSetup s(state);
+  for (auto _ : state) {
+    for (int layer = 0; layer < s.layers; ++layer) {
+      std::vector<DecodePart> parts;
+      std::vector<DecodeHead> heads;
+      for (int h = 0; h < s.heads; ++h)
+        parts.push_back({s.q.data(), s.cache.runs[static_cast<std::size_t>(layer * s.heads + h)], nullptr});
+      for (int h = 0; h < s.heads; ++h)
+        heads.push_back({{&parts[static_cast<std::size_t>(h)], 1},
+                         s.out.data() + static_cast<std::size_t>(h) * s.q.size(),
+                         nullptr});
+      attend_decode_cpu(heads, s.shape, {&pool(), Rounding::kFast});
+    }
+  }
+  report_rate(state, s.kv_bytes(state));
+}
+
+std::uint64_t sum_words(const std::byte* p, std::size_t bytes) {
+  const auto* w = reinterpret_cast<const std::uint64_t*>(p);
+  std::uint64_t sums[16] = {};
+  for (std::size_t i = 0; i < bytes / 8; i += 16)
+    for (std::size_t j = 0; j < 16; ++j) sums[j] += w[i + j];
+  return std::accumulate(sums, sums + 16, std::uint64_t{0});
+}
+
+// The same pages in the same order, summed up.
+void read_pages(benchmark::State& state) {
+  DecodeSetup s(state);
+  std::vector<KvRun> runs;
+  for (const auto& r : s.cache.runs) runs.insert(runs.end(), r.begin(), r.end());
+  for (auto _ : state) {
+    pool().parallel_for(static_cast<std::int64_t>(runs.size()), kPage, [&](std::int64_t begin, std::int64_t end, int) {
+      std::uint64_t sum = 0;
+      for (std::int64_t r = begin; r < end; ++r)
+        sum += sum_words(runs[static_cast<std::size_t>(r)].kv,
+                         static_cast<std::size_t>(runs[static_cast<std::size_t>(r)].n_tokens) * s.shape.token_bytes());
+      benchmark::DoNotOptimize(sum);
+    });
+  }
+  report_rate(state, s.kv_bytes(state));
+}
+
+// The same bytes from first to last.
+void read_straight(benchmark::State& state) {
+  DecodeSetup s(state);
+  constexpr std::size_t kPiece = std::size_t{1} << 18;
+  const std::size_t pieces = s.cache.bytes.size() / kPiece;
+  for (auto _ : state) {
+    pool().parallel_for(static_cast<std::int64_t>(pieces), 1, [&](std::int64_t begin, std::int64_t, int) {
+      std::uint64_t sum = sum_words(s.cache.bytes.data() + static_cast<std::size_t>(begin) * kPiece, kPiece);
+      benchmark::DoNotOptimize(sum);
+    });
+  }
+  report_rate(state, static_cast<double>(pieces * kPiece));
+}
+
+constexpr int kBf16 = static_cast<int>(DType::kBF16);
+constexpr int kF16 = static_cast<int>(DType::kF16);
+const std::vector<std::string> kDecodeArgs = {"heads", "layers", "G", "D", "tokens", "dtype"};
+
+BENCHMARK(read_straight)->ArgNames(kDecodeArgs)->Args({2, 8, 4, 64, 27000, kBf16})->UseRealTime();
+BENCHMARK(read_pages)
+    ->ArgNames(kDecodeArgs)
+    ->Args({2, 8, 4, 64, 27000, kBf16})
+    ->Args({8, 4, 4, 128, 8192, kBf16})
+    ->UseRealTime();
+BENCHMARK(decode)
+    ->ArgNames(kDecodeArgs)
+    ->Args({2, 8, 4, 64, 27000, kBf16})
+    ->Args({2, 8, 4, 64, 27000, kF16})
+    ->Args({2, 8, 1, 64, 27000, kBf16})
+    ->Args({2, 8, 5, 64, 27000, kBf16})
+    ->Args({2, 8, 7, 64, 27000, kBf16})
+    ->Args({2, 8, 8, 64, 27000, kBf16})
+    ->Args({8, 4, 4, 128, 8192, kBf16})
+    ->Args({8, 4, 7, 128, 8192, kBf16})
+    ->Args({8, 4, 8, 128, 8192, kBf16})
+    ->Args({2, 1, 4, 64, 1024, kBf16})
+    ->Args({2, 1, 8, 64, 1024, kBf16})
+    ->Args({512, 1, 4, 64, 500, kBf16})
+    ->UseRealTime();
+
+}  // namespace
+}  // namespace mneme
+
+BENCHMARK_MAIN();
