@@ -6,11 +6,13 @@
 //
 // Requires  m >= 0, k >= 1; k a multiple of 32 for q8_0 and q4_0.
 // NaN, inf  go through as IEEE arithmetic has them.
-// Numerics  products accumulate in f32. Weights bf16, q8_0, q4_0: for many rows x is rounded to bf16 and the dequantised weight too
+// Numerics  products accumulate in f32. Weights bf16, q8_0, q4_0: for many rows x is rounded to bf16 and the
+// dequantised weight too
 //           (docs/numerics.md); weights f32 and f16: computed in f32 throughout.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "src/kernels/cpu_context.h"
@@ -19,12 +21,14 @@
 
 namespace mneme {
 
-// A weight matrix in the form the products want. Views the checkpoint's bytes where they serve as they are (the mapping must
-// outlive it), holds a repacked copy where that is faster.
+// A weight matrix in the form the products want. Views the checkpoint's bytes where they serve as they are (the mapping
+// must outlive it), holds a repacked copy where that is faster.
 class WeightMatrix {
  public:
   WeightMatrix() = default;
-  explicit WeightMatrix(ConstTensorView w);  // [n_out, k]
+  // w [n_out, k]. Rows that do not start where their elements may (a safetensors file can lay them anywhere) are
+  // copied.
+  explicit WeightMatrix(ConstTensorView w);
 
   std::int64_t n_out() const { return w_.dim(0); }
   std::int64_t n_in() const { return w_.dim(1); }
@@ -34,6 +38,7 @@ class WeightMatrix {
 
  private:
   ConstTensorView w_;
+  std::shared_ptr<const Buffer> copy_;
 };
 
 // One of several products with the same x.

@@ -1,46 +1,272 @@
+// Splits products over the pool and hands them to the kernel that fits: matmul_kernels.h.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "src/base/check.h"
 #include "src/kernels/matmul.h"
+#include "src/kernels/matmul_kernels.h"
 
 namespace mneme {
+namespace {
 
-WeightMatrix::WeightMatrix(ConstTensorView w) : w_(w) {
-  MNEME_CHECK(w.rank() == 2, "a weight matrix has two dimensions: {}", w.to_string());
+// From this many rows on the tile is faster than the few-rows kernels, which read weights once but do less with each.
+constexpr std::int64_t kManyRows = 8;
+// Converted weight rows of one task: together with a tile of x at home in an L2 of 1 MiB.
+constexpr std::size_t kPanelBytes = 256 << 10;
+constexpr std::int64_t kMaxPanelRows = 64;
+// Packed x of one pass; more rows take several passes.
+constexpr std::size_t kMaxPackedBytes = 16 << 20;
+// Weights that one core reads in the time that a fork and a join take.
+constexpr std::size_t kBytesAlone = 64 << 10;
+constexpr std::int64_t kMaxRowsGrain = 128;
+
+std::size_t element_bytes(DType type) {
+  switch (type) {
+    case DType::kF32:
+      return 4;
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kQ8_0:
+    case DType::kQ4_0:
+      return 2;
+    case DType::kI32:
+    case DType::kU8:
+      break;
+  }
+  MNEME_CHECK(false, "{} holds no weights", dtype_name(type));
 }
 
-DType matmul_input_dtype(const WeightMatrix&, std::int64_t) {
-  return DType::kF32;
+const TileKernel& tile_kernel(DType weights) {
+  const TileKernel* bf16_kernel = bf16_tile_kernel();
+  const bool exact = weights == DType::kF32 || weights == DType::kF16;
+  return exact || bf16_kernel == nullptr ? f32_tile_kernel() : *bf16_kernel;
 }
 
-void matmul_cpu(const ConstTensorView& x, std::span<const MatmulOutput> outputs, const CpuContext& context) {
-  const std::int64_t m = x.dim(0), k = x.dim(1);
-  std::vector<float> rows(static_cast<std::size_t>(m * k));
-  for (std::int64_t i = 0; i < m; ++i) dequantise_row(x, i, rows.data() + i * k);
-  for (const MatmulOutput& output : outputs) {
-    const WeightMatrix& w = *output.w;
-    MNEME_CHECK(w.n_in() == k, "x {} times w {}", x.to_string(), w.view().to_string());
-    expect_shape("y", output.y, DType::kF32, {m, w.n_out()});
-    context.pool->parallel_for(w.n_out(), 16, [&](std::int64_t begin, std::int64_t end, int) {
-      std::vector<float> weights(static_cast<std::size_t>(k));
-      for (std::int64_t o = begin; o < end; ++o) {
-        dequantise_row(w.view(), o, weights.data());
-        for (std::int64_t i = 0; i < m; ++i) {
-          const float* row = rows.data() + i * k;
-          float sum[16] = {};
-          std::int64_t j = 0;
-          for (; j + 16 <= k; j += 16)
-            for (int lane = 0; lane < 16; ++lane)
-              sum[lane] += row[j + lane] * weights[static_cast<std::size_t>(j + lane)];
-          for (; j < k; ++j) sum[0] += row[j] * weights[static_cast<std::size_t>(j)];
-          float total = output.bias != nullptr ? output.bias[o] : 0.0f;
-          for (float s : sum) total += s;
-          float& y = output.y.row_as<float>(i)[o];
-          y = output.accumulate ? y + total : total;
-        }
+void check_shapes(const ConstTensorView& x, std::span<const MatmulOutput> outputs) {
+  MNEME_CHECK(x.rank() == 2 && (x.dtype() == DType::kF32 || x.dtype() == DType::kBF16), "x is {}", x.to_string());
+  for (const MatmulOutput& o : outputs) {
+    MNEME_CHECK(o.w != nullptr && o.w->n_in() == x.dim(1), "x {} times w {}", x.to_string(),
+                o.w == nullptr ? "null" : o.w->view().to_string());
+    expect_shape("y", o.y, DType::kF32, {x.dim(0), o.w->n_out()});
+  }
+}
+
+// ---- many rows
+// -----------------------------------------------------------------------------------------------------------------
+
+// Weight rows [begin, end) of one output.
+struct Panel {
+  const MatmulOutput* output;
+  std::int64_t begin, end;
+};
+
+std::vector<Panel> panels_of(std::span<const MatmulOutput> outputs, const TileKernel& kernel, std::size_t row) {
+  const auto fitting = static_cast<std::int64_t>(kPanelBytes / row) / kTileRows * kTileRows;
+  const std::int64_t rows = std::clamp<std::int64_t>(fitting, kTileRows, kMaxPanelRows);
+  std::vector<Panel> panels;
+  for (const MatmulOutput& o : outputs) {
+    if (tile_kernel(o.w->view().dtype()).element != kernel.element) continue;
+    for (std::int64_t r = 0; r < o.w->n_out(); r += rows) panels.push_back({&o, r, std::min(r + rows, o.w->n_out())});
+  }
+  return panels;
+}
+
+// One panel of weights with tokens [first, last) of a pass, whose token 0 is row `row0` of y.
+void panel_product(const TileKernel& kernel, const Panel& panel, const std::byte* packed, std::int64_t first,
+                   std::int64_t last, std::int64_t row0) {
+  const ConstTensorView& w = panel.output->w->view();
+  const std::int64_t k = w.dim(1), columns = padded_columns(kernel.element, k);
+  const std::size_t row = row_bytes(kernel.element, columns);
+  const bool as_it_is = w.dtype() == kernel.element && columns == k;
+  thread_local Buffer converted;
+  if (!as_it_is) {
+    converted.reserve(static_cast<std::size_t>(panel.end - panel.begin) * row);
+    convert_rows(w, panel.begin, panel.end, kernel.element, converted.data());
+  }
+  const auto weight_row = [&](std::int64_t r) {
+    r = std::min(r, panel.end - 1);  // the last tile may have fewer rows; its surplus sums are not written
+    return as_it_is ? w.row(r) : converted.data() + static_cast<std::size_t>(r - panel.begin) * row;
+  };
+  const MatmulOutput& out = *panel.output;
+  const auto stride = static_cast<std::int64_t>(out.y.stride_bytes() / sizeof(float));
+  alignas(64) float sums[kTileRows * kMaxTileTokens];
+  for (std::int64_t t = first; t < last; t += kernel.tokens) {
+    const int tokens = static_cast<int>(std::min<std::int64_t>(kernel.tokens, last - t));
+    const std::byte* x = packed + static_cast<std::size_t>(t) * row;
+    for (std::int64_t r = panel.begin; r < panel.end; r += kTileRows) {
+      const std::byte* rows[kTileRows];
+      for (int i = 0; i < kTileRows; ++i) rows[i] = weight_row(r + i);
+      kernel.product(x, rows, k, tokens, sums);
+      write_tile(sums, kernel.tokens,
+                 {.y = out.y.row_as<float>(row0 + t) + r,
+                  .stride = stride,
+                  .bias = out.bias == nullptr ? nullptr : out.bias + r,
+                  .accumulate = out.accumulate,
+                  .rows = static_cast<int>(std::min<std::int64_t>(kTileRows, panel.end - r)),
+                  .tokens = tokens});
+    }
+  }
+}
+
+void many_rows(const ConstTensorView& x, std::span<const MatmulOutput> outputs, const TileKernel& kernel,
+               ThreadPool& pool) {
+  const std::int64_t m = x.dim(0), k = x.dim(1), tile = kernel.tokens;
+  const std::size_t row = row_bytes(kernel.element, padded_columns(kernel.element, k));
+  const std::vector<Panel> panels = panels_of(outputs, kernel, row);
+  if (panels.empty()) return;
+  const auto n_panels = static_cast<std::int64_t>(panels.size());
+  const std::int64_t pass =
+      std::max<std::int64_t>(static_cast<std::int64_t>(kMaxPackedBytes / row) / tile * tile, tile);
+  thread_local Buffer buffer;
+  buffer.reserve(static_cast<std::size_t>((std::min(pass, m) + tile - 1) / tile * tile) * row);
+  std::byte* const packed = buffer.data();
+  for (std::int64_t begin = 0; begin < m; begin += pass) {
+    const std::int64_t n = std::min(pass, m - begin), n_tiles = (n + tile - 1) / tile;
+    pool.parallel_for(n_tiles, 1, [&](std::int64_t first, std::int64_t last, int) {
+      for (std::int64_t t = first; t < last; ++t)
+        pack_tile(kernel, x, begin + t * tile, static_cast<int>(std::min(tile, n - t * tile)),
+                  packed + static_cast<std::size_t>(t * tile) * row);
+    });
+    // Few panels for many threads: tokens are split too, at the price of converting a panel more than once.
+    const std::int64_t wanted = pool.size() == 1 ? 1 : 4 * pool.size();
+    const std::int64_t splits =
+        std::clamp<std::int64_t>((wanted + n_panels - 1) / n_panels, 1, std::max<std::int64_t>(n_tiles / 4, 1));
+    pool.parallel_for(n_panels * splits, 1, [&](std::int64_t task, std::int64_t end, int) {
+      for (; task < end; ++task) {
+        const std::int64_t s = task % splits;
+        panel_product(kernel, panels[static_cast<std::size_t>(task / splits)], packed, n_tiles * s / splits * tile,
+                      std::min(n, n_tiles * (s + 1) / splits * tile), begin);
       }
     });
   }
+}
+
+// ---- few rows
+// ------------------------------------------------------------------------------------------------------------------
+
+bool all_finite(const ConstTensorView& x) {
+  float sum = 0.0f;  // 0 * v is 0 for finite v alone
+  for (std::int64_t i = 0; i < x.dim(0); ++i) {
+    const float* row = x.row_as<float>(i);
+    for (std::int64_t j = 0; j < x.dim(1); ++j) sum += 0.0f * row[j];
+  }
+  return sum == 0.0f;
+}
+
+// x in every form that some output wants.
+class PreparedRows {
+ public:
+  explicit PreparedRows(const ConstTensorView& x) : x_(x) {
+    if (x.dtype() != DType::kF32) {
+      const std::int64_t m = x.dim(0), k = x.dim(1);
+      widened_.reserve(static_cast<std::size_t>(m * k) * 4);
+      for (std::int64_t i = 0; i < m; ++i) dequantise_row(x, i, widened_.as<float>() + i * k);
+      x_ = ConstTensorView(widened_.data(), DType::kF32, {m, k});
+    }
+  }
+
+  struct Form {
+    const RowsKernel* kernel;
+    const std::byte* prepared;
+  };
+  Form form(DType weights) {
+    const RowsKernel* kernel = &rows_kernel(weights);
+    if (is_quantised(weights)) {
+      const RowsKernel* vnni = vnni_rows_kernel(weights);
+      if (finite_ < 0) finite_ = all_finite(x_) ? 1 : 0;
+      if (finite_ == 0)
+        kernel = &exact_rows_kernel();
+      else if (vnni != nullptr)
+        kernel = vnni;
+    }
+    for (int i = 0; i < n_forms_; ++i)
+      if (forms_[i].kernel == kernel) return forms_[i];
+    Buffer& buffer = buffers_[n_forms_];
+    buffer.reserve(kernel->prepared_bytes(x_.dim(0), x_.dim(1)));
+    kernel->prepare(x_, buffer.data());
+    return forms_[n_forms_++] = {kernel, buffer.data()};
+  }
+
+ private:
+  static constexpr int kMaxForms = 6;  // one for each weight type, and the exact one
+  static thread_local Buffer widened_;
+  static thread_local Buffer buffers_[kMaxForms];
+  ConstTensorView x_;
+  Form forms_[kMaxForms];
+  int n_forms_ = 0;
+  int finite_ = -1;  // not yet known
+};
+thread_local Buffer PreparedRows::widened_;
+thread_local Buffer PreparedRows::buffers_[PreparedRows::kMaxForms];
+
+// Rows [begin, end) of one output.
+void few_rows_part(const MatmulOutput& o, const PreparedRows::Form& form, std::int64_t m, std::int64_t begin,
+                   std::int64_t end) {
+  float sums[kMaxFewRows * kMaxRowsGrain];
+  form.kernel->product(form.prepared, m, o.w->view(), begin, end, sums, kMaxRowsGrain);
+  for (std::int64_t i = 0; i < m; ++i) {
+    float* y = o.y.row_as<float>(i) + begin;
+    const float* s = sums + i * kMaxRowsGrain;
+    for (std::int64_t r = 0; r < end - begin; ++r) {
+      const float v = o.bias == nullptr ? s[r] : s[r] + o.bias[begin + r];
+      y[r] = o.accumulate ? y[r] + v : v;
+    }
+  }
+}
+
+void few_rows(const ConstTensorView& x, std::span<const MatmulOutput> outputs, ThreadPool& pool) {
+  constexpr std::size_t kAtOnce = 8;
+  for (; outputs.size() > kAtOnce; outputs = outputs.subspan(kAtOnce)) few_rows(x, outputs.first(kAtOnce), pool);
+  PreparedRows prepared(x);
+  std::array<PreparedRows::Form, kAtOnce> forms;
+  std::array<std::int64_t, kAtOnce + 1> start{};  // of each output among all rows
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    forms[i] = prepared.form(outputs[i].w->view().dtype());
+    start[i + 1] = start[i] + outputs[i].w->n_out();
+    bytes += outputs[i].w->bytes();
+  }
+  const std::int64_t n_rows = start[outputs.size()], m = x.dim(0);
+  const auto part = [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      const std::int64_t last = std::min(end, start[i + 1]) - start[i];
+      for (std::int64_t r = std::max(begin, start[i]) - start[i]; r < last; r += kMaxRowsGrain)
+        few_rows_part(outputs[i], forms[i], m, r, std::min(r + kMaxRowsGrain, last));
+    }
+  };
+  if (bytes <= kBytesAlone) return part(0, n_rows, 0);
+  const std::int64_t grain = (n_rows / (4 * pool.size()) + 3) / 4 * 4;
+  pool.parallel_for(n_rows, std::clamp<std::int64_t>(grain, 16, kMaxRowsGrain), part);
+}
+
+}  // namespace
+
+WeightMatrix::WeightMatrix(ConstTensorView w) : w_(w) {
+  MNEME_CHECK(w.rank() == 2, "a weight matrix has two dimensions: {}", w.to_string());
+  const std::size_t alignment = element_bytes(w.dtype()), row = row_bytes(w.dtype(), w.dim(1));
+  if (reinterpret_cast<std::uintptr_t>(w.data()) % alignment == 0 && w.stride_bytes() % alignment == 0) return;
+  auto copy = std::make_shared<Buffer>(static_cast<std::size_t>(w.dim(0)) * row);
+  for (std::int64_t r = 0; r < w.dim(0); ++r)
+    std::memcpy(copy->data() + static_cast<std::size_t>(r) * row, w.row(r), row);
+  w_ = ConstTensorView(copy->data(), w.dtype(), {w.dim(0), w.dim(1)});
+  copy_ = std::move(copy);
+}
+
+DType matmul_input_dtype(const WeightMatrix& w, std::int64_t m) {
+  return m >= kManyRows ? tile_kernel(w.view().dtype()).element : DType::kF32;
+}
+
+void matmul_cpu(const ConstTensorView& x, std::span<const MatmulOutput> outputs, const CpuContext& context) {
+  check_shapes(x, outputs);
+  if (x.dim(0) == 0 || outputs.empty()) return;
+  // kFixed: the tile makes each sum in the same order in every batch, so one row takes it too. That row alone then
+  // costs two to four times as much as by the few-rows kernels.
+  if (x.dim(0) < kManyRows && context.rounding == Rounding::kFast) return few_rows(x, outputs, *context.pool);
+  many_rows(x, outputs, f32_tile_kernel(), *context.pool);
+  if (const TileKernel* kernel = bf16_tile_kernel()) many_rows(x, outputs, *kernel, *context.pool);
 }
 
 }  // namespace mneme

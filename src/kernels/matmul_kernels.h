@@ -1,0 +1,84 @@
+// The inner loops of matmul_cpu, one table for each way a CPU computes them. Private to the matmul files.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "src/tensor/view.h"
+
+namespace mneme {
+
+// ---- many rows
+// -----------------------------------------------------------------------------------------------------------------
+//
+// A tile is a few rows of weights times a few rows of x (tokens). Vector lanes are tokens: x is packed once per call so
+// that one load brings the same column of many tokens, and a weight is broadcast. So weights are read as the checkpoint
+// stores them, no repacked copy is needed, and the sum of one (token, weight row) is always made in the same order,
+// whatever else the tile holds.
+
+inline constexpr int kTileRows = 8;        // weight rows of a tile
+inline constexpr int kMaxTileTokens = 32;  // room to plan for; TileKernel::tokens says how many there are
+
+struct TileKernel {
+  DType element;  // of packed x and of the weight rows: kF32 or kBF16
+  int tokens;     // T
+  // Adds nothing, writes sums [kTileRows, T]: row r, token t = sum over j < k of w[r][j] * x[t][j].
+  //   packed  one tile of pack_tile; w  kTileRows pointers to rows of `element`, padded_columns(k) long
+  // Tokens from n_tokens on may be left unwritten.
+  void (*product)(const std::byte* packed, const std::byte* const* w, std::int64_t k, int n_tokens, float* sums);
+};
+
+// Whether Highway's chosen target is AVX-512; the kernels below that name an instruction ask, so that tests which
+// choose a lesser one get it everywhere.
+bool highway_takes_avx512();
+
+// f32, on every CPU.
+const TileKernel& f32_tile_kernel();
+// bf16, or null where the CPU has no bf16 products.
+const TileKernel* bf16_tile_kernel();
+
+// Columns of a weight row and of packed x: bf16 goes by pairs.
+inline std::int64_t padded_columns(DType element, std::int64_t k) {
+  return element == DType::kBF16 ? (k + 1) / 2 * 2 : k;
+}
+
+// Packs rows [begin, begin + n) of x, n <= T, as one tile; missing tokens are zeros.   packed: T * padded_columns(k)
+// elements.
+void pack_tile(const TileKernel& kernel, const ConstTensorView& x, std::int64_t begin, int n, std::byte* packed);
+// Rows [begin, end) of any weight matrix as f32 or bf16 (rounded to nearest even), padded_columns(k) apart, padded with
+// zeros.
+void convert_rows(const ConstTensorView& w, std::int64_t begin, std::int64_t end, DType element, std::byte* rows);
+
+// What becomes of a tile's sums: y[token, row] = sums[row, token] (+ bias[row]) (+ y).
+struct TileOutput {
+  float* y;             // token 0, row 0
+  std::int64_t stride;  // floats between tokens
+  const float* bias;    // of row 0, or null
+  bool accumulate;
+  int rows, tokens;
+};
+void write_tile(const float* sums, int tile_tokens, const TileOutput& out);
+
+// ---- few rows
+// ------------------------------------------------------------------------------------------------------------------
+
+inline constexpr std::int64_t kMaxFewRows = 8;
+
+// Products of up to kMaxFewRows rows of x with one weight type, made to read the weights once at the speed of memory.
+struct RowsKernel {
+  std::size_t (*prepared_bytes)(std::int64_t m, std::int64_t k);
+  // Brings x into the form that product wants. Requires  x f32.
+  void (*prepare)(const ConstTensorView& x, std::byte* prepared);
+  // sums[i * stride + r - begin] = sum over j of w[r][j] * x[i][j], begin <= r < end.
+  void (*product)(const std::byte* prepared, std::int64_t m, const ConstTensorView& w, std::int64_t begin,
+                  std::int64_t end, float* sums, std::int64_t stride);
+};
+
+// For a weight type, on every CPU. Quantised types round x to 15 bits in blocks of 32 and want it finite.
+const RowsKernel& rows_kernel(DType weights);
+// Dequantises each row: slow, and right for any x.
+const RowsKernel& exact_rows_kernel();
+// For kQ8_0 and kQ4_0 by VNNI, or null where the CPU has none.
+const RowsKernel* vnni_rows_kernel(DType weights);
+
+}  // namespace mneme

@@ -1,0 +1,418 @@
+// Few rows: every weight is read once and meets all rows of x while it is in a register. In Highway.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "src/base/check.h"
+#include "src/kernels/matmul_kernels.h"
+#include "src/kernels/quant.h"
+#include "src/tensor/buffer.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "src/kernels/matmul_rows.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "src/kernels/quant-inl.h"
+#include "src/kernels/round-inl.h"
+
+#ifndef MNEME_KERNELS_MATMUL_ROWS_ONCE
+#define MNEME_KERNELS_MATMUL_ROWS_ONCE
+namespace mneme {
+
+// Weight rows that are summed together: 4 x 4 sums fill half the registers of AVX-512, all of AVX2's.
+inline constexpr int kDotRows = 4;
+inline constexpr int kDotTokens = 4;
+
+inline std::size_t padded_to_line(std::size_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
+// x for bf16 weights: a vector of 32-bit words holds weights 2i (low half) and 2i + 1, so x's even and odd values lie
+// apart.
+struct EvenOdd {
+  const float *even, *odd;
+  static std::size_t half_bytes(std::int64_t k) { return padded_to_line(static_cast<std::size_t>((k + 1) / 2) * 4); }
+  static EvenOdd of(const std::byte* prepared, std::int64_t i, std::int64_t k) {
+    const std::byte* row = prepared + static_cast<std::size_t>(2 * i) * half_bytes(k);
+    return {reinterpret_cast<const float*>(row), reinterpret_cast<const float*>(row + half_bytes(k))};
+  }
+};
+
+// x for quantised weights: blocks of 32 as int16 with a scale. |q| <= 16256 (15 bits): the error is under a thousandth
+// of what rounding x to bf16 costs, and a block's sum of products with int8 fits 32 bits.
+struct Int16Rows {
+  const std::int16_t* q;
+  const float* scale;
+  static std::size_t q_bytes(std::int64_t k) { return padded_to_line(static_cast<std::size_t>(k) * 2); }
+  static std::size_t row_bytes(std::int64_t k) {
+    return q_bytes(k) + padded_to_line(static_cast<std::size_t>(k / kQuantBlock) * 4);
+  }
+  static Int16Rows of(const std::byte* prepared, std::int64_t i, std::int64_t k) {
+    const std::byte* row = prepared + static_cast<std::size_t>(i) * row_bytes(k);
+    return {reinterpret_cast<const std::int16_t*>(row), reinterpret_cast<const float*>(row + q_bytes(k))};
+  }
+};
+inline constexpr float kInt16Levels = 16256.0f;
+
+}  // namespace mneme
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace mneme {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using F32 = hn::CappedTag<float, 16>;
+using VF32 = hn::Vec<F32>;
+
+// Calls body(rows, tokens, first row, first token) with compile-time counts until all rows [begin, end) met all m
+// tokens.
+template <typename Body>
+HWY_INLINE void for_dots(std::int64_t m, std::int64_t begin, std::int64_t end, Body body) {
+  const auto tokens = [&](auto rows, std::int64_t r) HWY_ATTR {
+    std::int64_t i = 0;
+    for (; i + kDotTokens <= m; i += kDotTokens) body(rows, std::integral_constant<int, kDotTokens>(), r, i);
+    switch (m - i) {
+      case 1:
+        return body(rows, std::integral_constant<int, 1>(), r, i);
+      case 2:
+        return body(rows, std::integral_constant<int, 2>(), r, i);
+      case 3:
+        return body(rows, std::integral_constant<int, 3>(), r, i);
+      default:
+        return;
+    }
+  };
+  std::int64_t r = begin;
+  for (; r + kDotRows <= end; r += kDotRows) tokens(std::integral_constant<int, kDotRows>(), r);
+  for (; r < end; ++r) tokens(std::integral_constant<int, 1>(), r);
+}
+
+// ---- f32 and f16 weights
+// ------------------------------------------------------------------------------------------------------
+
+template <int kRows, int kTokens, typename Weight>
+HWY_INLINE void dot_floats(const float* const* x, const Weight* const* w, std::int64_t k, float (*out)[kDotTokens]) {
+  const F32 d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  VF32 sum[kRows][kTokens];
+  for (auto& row : sum)
+    for (auto& v : row) v = hn::Zero(d);
+  std::int64_t j = 0;
+  for (; j + lanes <= k; j += lanes) {
+    for (int r = 0; r < kRows; ++r) {
+      const auto weight = get(d, w[r] + j);
+      for (int i = 0; i < kTokens; ++i) sum[r][i] = hn::MulAdd(weight, hn::LoadU(d, x[i] + j), sum[r][i]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int i = 0; i < kTokens; ++i) {
+      float total = hn::GetLane(hn::SumOfLanes(d, sum[r][i]));
+      for (std::int64_t t = j; t < k; ++t) total += static_cast<float>(w[r][t]) * x[i][t];
+      out[r][i] = total;
+    }
+  }
+}
+
+template <typename Weight>
+HWY_INLINE void float_rows(const std::byte* prepared, std::int64_t m, const ConstTensorView& w, std::int64_t begin,
+                           std::int64_t end, float* sums, std::int64_t stride) {
+  const std::int64_t k = w.dim(1);
+  for_dots(m, begin, end, [&](auto rows, auto tokens, std::int64_t r0, std::int64_t i0) HWY_ATTR {
+    const float* x[kDotTokens];
+    const Weight* row[kDotRows];
+    float out[kDotRows][kDotTokens];
+    for (int i = 0; i < tokens; ++i) x[i] = reinterpret_cast<const float*>(prepared) + (i0 + i) * k;
+    for (int r = 0; r < rows; ++r) row[r] = reinterpret_cast<const Weight*>(w.row(r0 + r));
+    dot_floats<rows, tokens>(x, row, k, out);
+    for (int r = 0; r < rows; ++r)
+      for (int i = 0; i < tokens; ++i) sums[(i0 + i) * stride + r0 + r - begin] = out[r][i];
+  });
+}
+
+void F32Rows(const std::byte* prepared, std::int64_t m, const ConstTensorView& w, std::int64_t begin, std::int64_t end,
+             float* sums, std::int64_t stride) {
+  float_rows<float>(prepared, m, w, begin, end, sums, stride);
+}
+
+void F16Rows(const std::byte* prepared, std::int64_t m, const ConstTensorView& w, std::int64_t begin, std::int64_t end,
+             float* sums, std::int64_t stride) {
+  float_rows<f16>(prepared, m, w, begin, end, sums, stride);
+}
+
+// ---- bf16 weights
+// -------------------------------------------------------------------------------------------------------------
+
+// Words of two weights each, which start where a bf16 may.
+template <class D>
+HWY_INLINE hn::Vec<D> load_pairs(D d, const bf16* w) {
+#if HWY_TARGET == HWY_SCALAR
+  std::uint32_t word;
+  std::memcpy(&word, w, sizeof(word));
+  return hn::Set(d, word);
+#else
+  const hn::Repartition<std::uint16_t, D> d16;
+  return hn::BitCast(d, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(w)));
+#endif
+}
+
+template <int kRows, int kTokens>
+HWY_INLINE void dot_bf16(const EvenOdd* x, const bf16* const* w, std::int64_t k, float (*out)[kDotTokens]) {
+  const F32 d;
+  const hn::RebindToUnsigned<F32> du;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  // One token: even and odd sums apart, for more additions under way at once.
+  constexpr int kParts = kTokens == 1 ? 2 : 1;
+  VF32 sum[kRows][kTokens][kParts];
+  for (auto& row : sum)
+    for (auto& token : row)
+      for (auto& v : token) v = hn::Zero(d);
+  const auto high = hn::Set(du, 0xffff0000u);
+  std::int64_t p = 0;
+  for (; p + lanes <= k / 2; p += lanes) {
+    for (int r = 0; r < kRows; ++r) {
+      const auto pair = load_pairs(du, w[r] + 2 * p);
+      const auto w_even = hn::BitCast(d, hn::ShiftLeft<16>(pair)), w_odd = hn::BitCast(d, hn::And(pair, high));
+      for (int i = 0; i < kTokens; ++i) {
+        sum[r][i][0] = hn::MulAdd(w_even, hn::Load(d, x[i].even + p), sum[r][i][0]);
+        sum[r][i][kParts - 1] = hn::MulAdd(w_odd, hn::Load(d, x[i].odd + p), sum[r][i][kParts - 1]);
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int i = 0; i < kTokens; ++i) {
+      const auto v = kParts == 2 ? hn::Add(sum[r][i][0], sum[r][i][kParts - 1]) : sum[r][i][0];
+      float total = hn::GetLane(hn::SumOfLanes(d, v));
+      for (std::int64_t j = 2 * p; j < k; ++j)
+        total += static_cast<float>(w[r][j]) * (j % 2 == 0 ? x[i].even : x[i].odd)[j / 2];
+      out[r][i] = total;
+    }
+  }
+}
+
+void BF16Rows(const std::byte* prepared, std::int64_t m, const ConstTensorView& w, std::int64_t begin, std::int64_t end,
+              float* sums, std::int64_t stride) {
+  const std::int64_t k = w.dim(1);
+  for_dots(m, begin, end, [&](auto rows, auto tokens, std::int64_t r0, std::int64_t i0) HWY_ATTR {
+    EvenOdd x[kDotTokens];
+    const bf16* row[kDotRows];
+    float out[kDotRows][kDotTokens];
+    for (int i = 0; i < tokens; ++i) x[i] = EvenOdd::of(prepared, i0 + i, k);
+    for (int r = 0; r < rows; ++r) row[r] = reinterpret_cast<const bf16*>(w.row(r0 + r));
+    dot_bf16<rows, tokens>(x, row, k, out);
+    for (int r = 0; r < rows; ++r)
+      for (int i = 0; i < tokens; ++i) sums[(i0 + i) * stride + r0 + r - begin] = out[r][i];
+  });
+}
+
+// ---- q8_0 and q4_0 weights
+// ----------------------------------------------------------------------------------------------------
+
+using I16 = hn::CappedTag<std::int16_t, 16>;
+#if HWY_TARGET == HWY_SCALAR
+using I32 = hn::CappedTag<std::int32_t, 1>;
+#else
+using I32 = hn::RepartitionToWide<I16>;
+#endif
+using VI16 = hn::Vec<I16>;
+
+// A block's 32 values as int16, in kPieces vectors.
+inline constexpr std::size_t kPieces = kQuantBlock / hn::MaxLanes(I16());
+
+HWY_INLINE void unpack(const BlockQ8_0& block, VI16* q) {
+  const I16 d;
+  const hn::Rebind<std::int8_t, I16> d8;
+  for (std::size_t i = 0; i < kPieces; ++i) q[i] = hn::PromoteTo(d, hn::LoadU(d8, block.q + i * hn::Lanes(d)));
+}
+
+HWY_INLINE void unpack(const BlockQ4_0& block, VI16* q) {
+  const I16 d;
+  const hn::Rebind<std::uint8_t, I16> d8;
+  const auto eight = hn::Set(d, std::int16_t{8}), nibble = hn::Set(d, std::int16_t{15});
+  for (std::size_t i = 0; i < kPieces / 2; ++i) {
+    const auto both = hn::PromoteTo(d, hn::LoadU(d8, block.q + i * hn::Lanes(d)));
+    q[i] = hn::Sub(hn::And(both, nibble), eight);
+    q[i + kPieces / 2] = hn::Sub(hn::ShiftRight<4>(both), eight);
+  }
+}
+
+template <int kRows, int kTokens, typename Block>
+HWY_INLINE void dot_blocks(const Int16Rows* x, const Block* const* w, std::int64_t k, float (*out)[kDotTokens]) {
+  const I16 d16;
+  const I32 d32;
+  const hn::RebindToFloat<I32> df;
+  using VF = hn::Vec<hn::RebindToFloat<I32>>;
+  VF sum[kRows][kTokens];
+  for (auto& row : sum)
+    for (auto& v : row) v = hn::Zero(df);
+  for (std::int64_t b = 0; b < k / kQuantBlock; ++b) {
+    for (int r = 0; r < kRows; ++r) {
+      VI16 q[kPieces];
+      unpack(w[r][b], q);
+      const auto scale = static_cast<float>(w[r][b].d);
+      for (int i = 0; i < kTokens; ++i) {
+        auto products = hn::Zero(d32), rest = hn::Zero(d32);
+        for (std::size_t p = 0; p < kPieces; ++p) {
+          const auto xq = hn::Load(d16, x[i].q + b * kQuantBlock + static_cast<std::int64_t>(p * hn::Lanes(d16)));
+          products = hn::ReorderWidenMulAccumulate(d32, q[p], xq, products, rest);
+        }
+        const auto v = hn::ConvertTo(df, hn::Add(products, rest));
+        sum[r][i] = hn::MulAdd(v, hn::Set(df, scale * x[i].scale[b]), sum[r][i]);
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r)
+    for (int i = 0; i < kTokens; ++i) out[r][i] = hn::GetLane(hn::SumOfLanes(df, sum[r][i]));
+}
+
+template <typename Block>
+HWY_INLINE void block_rows(const std::byte* prepared, std::int64_t m, const ConstTensorView& w, std::int64_t begin,
+                           std::int64_t end, float* sums, std::int64_t stride) {
+  const std::int64_t k = w.dim(1);
+  for_dots(m, begin, end, [&](auto rows, auto tokens, std::int64_t r0, std::int64_t i0) HWY_ATTR {
+    Int16Rows x[kDotTokens];
+    const Block* row[kDotRows];
+    float out[kDotRows][kDotTokens];
+    for (int i = 0; i < tokens; ++i) x[i] = Int16Rows::of(prepared, i0 + i, k);
+    for (int r = 0; r < rows; ++r) row[r] = reinterpret_cast<const Block*>(w.row(r0 + r));
+    dot_blocks<rows, tokens>(x, row, k, out);
+    for (int r = 0; r < rows; ++r)
+      for (int i = 0; i < tokens; ++i) sums[(i0 + i) * stride + r0 + r - begin] = out[r][i];
+  });
+}
+
+void Q8Rows(const std::byte* prepared, std::int64_t m, const ConstTensorView& w, std::int64_t begin, std::int64_t end,
+            float* sums, std::int64_t stride) {
+  block_rows<BlockQ8_0>(prepared, m, w, begin, end, sums, stride);
+}
+
+void Q4Rows(const std::byte* prepared, std::int64_t m, const ConstTensorView& w, std::int64_t begin, std::int64_t end,
+            float* sums, std::int64_t stride) {
+  block_rows<BlockQ4_0>(prepared, m, w, begin, end, sums, stride);
+}
+
+// Each weight row dequantised to f32 first.
+void ExactRows(const std::byte* prepared, std::int64_t m, const ConstTensorView& w, std::int64_t begin,
+               std::int64_t end, float* sums, std::int64_t stride) {
+  const std::int64_t k = w.dim(1);
+  thread_local Buffer weights;
+  weights.reserve(static_cast<std::size_t>(k) * 4);
+  for (std::int64_t r = begin; r < end; ++r) {
+    convert_row(F32(), w.row(r), w.dtype(), k, weights.as<float>());
+    const ConstTensorView row(weights.data(), DType::kF32, {1, k});
+    float_rows<float>(prepared, m, row, 0, 1, sums + r - begin, stride);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace mneme
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mneme {
+namespace {
+
+HWY_EXPORT(F32Rows);
+HWY_EXPORT(F16Rows);
+HWY_EXPORT(BF16Rows);
+HWY_EXPORT(Q8Rows);
+HWY_EXPORT(Q4Rows);
+HWY_EXPORT(ExactRows);
+
+std::size_t plain_bytes(std::int64_t m, std::int64_t k) {
+  return static_cast<std::size_t>(m * k) * 4;
+}
+
+void prepare_plain(const ConstTensorView& x, std::byte* prepared) {
+  const std::size_t bytes = static_cast<std::size_t>(x.dim(1)) * 4;
+  for (std::int64_t i = 0; i < x.dim(0); ++i)
+    std::memcpy(prepared + static_cast<std::size_t>(i) * bytes, x.row(i), bytes);
+}
+
+std::size_t even_odd_bytes(std::int64_t m, std::int64_t k) {
+  return static_cast<std::size_t>(2 * m) * EvenOdd::half_bytes(k);
+}
+
+void prepare_even_odd(const ConstTensorView& x, std::byte* prepared) {
+  const std::int64_t k = x.dim(1);
+  for (std::int64_t i = 0; i < x.dim(0); ++i) {
+    const EvenOdd parts = EvenOdd::of(prepared, i, k);
+    auto *even = const_cast<float*>(parts.even), *odd = const_cast<float*>(parts.odd);
+    const float* row = x.row_as<float>(i);
+    for (std::int64_t j = 0; j < k / 2; ++j) {
+      even[j] = row[2 * j];
+      odd[j] = row[2 * j + 1];
+    }
+    if (k % 2 != 0) even[k / 2] = row[k - 1];
+  }
+}
+
+std::size_t int16_bytes(std::int64_t m, std::int64_t k) {
+  return static_cast<std::size_t>(m) * Int16Rows::row_bytes(k);
+}
+
+void prepare_int16(const ConstTensorView& x, std::byte* prepared) {
+  const std::int64_t k = x.dim(1);
+  for (std::int64_t i = 0; i < x.dim(0); ++i) {
+    const Int16Rows row = Int16Rows::of(prepared, i, k);
+    auto* q = const_cast<std::int16_t*>(row.q);
+    auto* scale = const_cast<float*>(row.scale);
+    for (std::int64_t b = 0; b < k / kQuantBlock; ++b) {
+      const float* v = x.row_as<float>(i) + b * kQuantBlock;
+      float largest = 0.0f;
+      for (int j = 0; j < kQuantBlock; ++j) largest = std::max(largest, std::fabs(v[j]));
+      // Below this the inverse is infinite; such a block is nothing beside the rounding of any other.
+      const bool tiny = largest < 1e-30f;
+      const float inverse = tiny ? 0.0f : kInt16Levels / largest;
+      scale[b] = tiny ? 0.0f : largest / kInt16Levels;
+      for (int j = 0; j < kQuantBlock; ++j)
+        q[b * kQuantBlock + j] =
+            static_cast<std::int16_t>(static_cast<int>(v[j] * inverse + (v[j] < 0.0f ? -0.5f : 0.5f)));
+    }
+  }
+}
+
+#define MNEME_ROWS_PRODUCT(Name)                                                                                \
+  [](const std::byte* prepared, std::int64_t m, const ConstTensorView& w, std::int64_t begin, std::int64_t end, \
+     float* sums, std::int64_t stride) {                                                                        \
+    HWY_DYNAMIC_DISPATCH(Name)                                                                                  \
+    (prepared, m, w, begin, end, sums, stride);                                                                 \
+  }
+
+constexpr RowsKernel kF32Rows{plain_bytes, prepare_plain, MNEME_ROWS_PRODUCT(F32Rows)};
+constexpr RowsKernel kF16Rows{plain_bytes, prepare_plain, MNEME_ROWS_PRODUCT(F16Rows)};
+constexpr RowsKernel kBF16Rows{even_odd_bytes, prepare_even_odd, MNEME_ROWS_PRODUCT(BF16Rows)};
+constexpr RowsKernel kQ8Rows{int16_bytes, prepare_int16, MNEME_ROWS_PRODUCT(Q8Rows)};
+constexpr RowsKernel kQ4Rows{int16_bytes, prepare_int16, MNEME_ROWS_PRODUCT(Q4Rows)};
+constexpr RowsKernel kExactRows{plain_bytes, prepare_plain, MNEME_ROWS_PRODUCT(ExactRows)};
+
+#undef MNEME_ROWS_PRODUCT
+
+}  // namespace
+
+const RowsKernel& rows_kernel(DType weights) {
+  switch (weights) {
+    case DType::kF32:
+      return kF32Rows;
+    case DType::kF16:
+      return kF16Rows;
+    case DType::kBF16:
+      return kBF16Rows;
+    case DType::kQ8_0:
+      return kQ8Rows;
+    case DType::kQ4_0:
+      return kQ4Rows;
+    case DType::kI32:
+    case DType::kU8:
+      break;
+  }
+  MNEME_CHECK(false, "{} holds no weights", dtype_name(weights));
+}
+
+const RowsKernel& exact_rows_kernel() {
+  return kExactRows;
+}
+
+}  // namespace mneme
+#endif  // HWY_ONCE

@@ -1,0 +1,110 @@
+// Rows of weights of any type as f32 or bf16, in vectors. Included once per target, as Highway's own -inl headers are.
+#if defined(MNEME_KERNELS_QUANT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MNEME_KERNELS_QUANT_INL_H_
+#undef MNEME_KERNELS_QUANT_INL_H_
+#else
+#define MNEME_KERNELS_QUANT_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include "src/base/check.h"
+#include "src/kernels/quant.h"
+#include "src/kernels/round-inl.h"
+#include "src/tensor/dtype.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mneme {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class D>
+HWY_INLINE void put(D d, hn::Vec<D> v, float* to) {
+  hn::StoreU(v, d, to);
+}
+template <class D>
+HWY_INLINE void put(D d, hn::Vec<D> v, bf16* to) {
+  store_bf16(d, v, to);
+}
+
+// D: f32, at most 16 lanes.
+template <class D, typename Out>
+HWY_INLINE void convert_block(D d, const BlockQ8_0& block, Out* out) {
+  const hn::Rebind<std::int32_t, D> di;
+  const hn::Rebind<std::int8_t, D> d8;
+  const auto scale = hn::Set(d, static_cast<float>(block.d));
+  for (std::size_t i = 0; i < kQuantBlock; i += hn::Lanes(d)) {
+    const auto q = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, block.q + i)));
+    put(d, hn::Mul(scale, q), out + i);
+  }
+}
+
+template <class D, typename Out>
+HWY_INLINE void convert_block(D d, const BlockQ4_0& block, Out* out) {
+  const hn::Rebind<std::int32_t, D> di;
+  const hn::Rebind<std::uint8_t, D> d8;
+  const auto scale = hn::Set(d, static_cast<float>(block.d));
+  const auto eight = hn::Set(di, 8);
+  for (std::size_t i = 0; i < kQuantBlock / 2; i += hn::Lanes(d)) {
+    const auto both = hn::PromoteTo(di, hn::LoadU(d8, block.q + i));
+    const auto low = hn::Sub(hn::And(both, hn::Set(di, 15)), eight);
+    const auto high = hn::Sub(hn::ShiftRight<4>(both), eight);
+    put(d, hn::Mul(scale, hn::ConvertTo(d, low)), out + i);
+    put(d, hn::Mul(scale, hn::ConvertTo(d, high)), out + kQuantBlock / 2 + i);
+  }
+}
+
+template <class D, typename Block, typename Out>
+HWY_INLINE void convert_blocks(D d, const std::byte* row, std::int64_t k, Out* out) {
+  const auto* blocks = reinterpret_cast<const Block*>(row);
+  for (std::int64_t b = 0; b < k / kQuantBlock; ++b) convert_block(d, blocks[b], out + b * kQuantBlock);
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> get(D d, const float* from) {
+  return hn::LoadU(d, from);
+}
+template <class D>
+HWY_INLINE hn::Vec<D> get(D d, const bf16* from) {
+  return load_bf16(d, from);
+}
+template <class D>
+HWY_INLINE hn::Vec<D> get(D d, const f16* from) {
+  return load_f16(d, from);
+}
+
+template <class D, typename In, typename Out>
+HWY_INLINE void convert_floats(D d, const std::byte* row, std::int64_t k, Out* out) {
+  const auto* in = reinterpret_cast<const In*>(row);
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  std::int64_t j = 0;
+  for (; j + lanes <= k; j += lanes) put(d, get(d, in + j), out + j);
+  for (; j < k; ++j) out[j] = Out(static_cast<float>(in[j]));
+}
+
+// k values of a row of type `from`.   out [k] float or bf16, rounded to nearest even.
+template <class D, typename Out>
+HWY_INLINE void convert_row(D d, const std::byte* row, DType from, std::int64_t k, Out* out) {
+  switch (from) {
+    case DType::kF32:
+      return convert_floats<D, float>(d, row, k, out);
+    case DType::kF16:
+      return convert_floats<D, f16>(d, row, k, out);
+    case DType::kBF16:
+      return convert_floats<D, bf16>(d, row, k, out);
+    case DType::kQ8_0:
+      return convert_blocks<D, BlockQ8_0>(d, row, k, out);
+    case DType::kQ4_0:
+      return convert_blocks<D, BlockQ4_0>(d, row, k, out);
+    case DType::kI32:
+    case DType::kU8:
+      break;
+  }
+  MNEME_CHECK(false, "{} holds no weights", dtype_name(from));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace mneme
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
