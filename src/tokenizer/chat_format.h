@@ -1,9 +1,10 @@
 // The framing of chat turns for the model families we know, recognised by the marker tokens that their template names.
-// User text is always encoded without special tokens, so it cannot forge a turn. A template engine comes with the server.
+// User text is always encoded without special tokens, so it cannot forge a turn. A template engine comes with the
+// server.
 #pragma once
 
+#include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,7 +18,10 @@ std::string_view chat_family_name(ChatFamily f);
 
 class ChatFormat {
  public:
-  // kNone where the template is empty or names no family that we know: turns are then plain text.
+  // kNone where the template is empty or names no family that we know, or the vocabulary lacks the family's tokens:
+  // turns are then plain text.
+  //
+  // Requires  the tokenizer outlives the format.
   static ChatFormat detect(const Tokenizer& tokenizer);
 
   ChatFamily family() const { return family_; }
@@ -27,11 +31,15 @@ class ChatFormat {
     std::string_view question;  // may be empty
     std::string_view system;    // first turn only; families without a system role put it before the document
   };
-  // Ids of one user turn up to where the assistant's answer begins. The first turn includes beginning-of-sequence and, where
-  // the family has one, the system turn.
+  // Ids of one user turn up to where the assistant's answer begins. The first turn includes beginning-of-sequence and,
+  // where the family has one, the system turn; a later one follows the token that ended the answer before it
+  // (end_of_answer()). docs/tokenizers.md has every family's framing.
+  //
+  // Errors  as Tokenizer::encode.
   std::vector<TokenId> user_turn(const Turn& turn, bool first) const;
-  // The same in two pieces, for feeding the question apart from the document: everything up to the end of the document, and the rest.
-  // Joined they are user_turn() of the same text, except that no token spans the seam.
+  // The same in two pieces, for feeding the question apart from the document: everything up to the end of the document,
+  // and the rest, which begins with the `\n\n\n` between them. Joined they are user_turn() of the same text, except
+  // that no token spans the seam. Without a document the first piece ends where the question's text begins.
   struct SplitTurn {
     std::vector<TokenId> document, question;
   };
@@ -40,9 +48,29 @@ class ChatFormat {
   std::vector<TokenId> end_of_answer() const;
 
  private:
-  ChatFormat(const Tokenizer& tokenizer, ChatFamily family) : tokenizer_(&tokenizer), family_(family) {}
+  // The tokens that frame a family's turns; absent ones are written as text.
+  struct Marks {
+    std::optional<TokenId> bos, open, close, user, assistant, end, think;
+  };
+  // How [INST] is written: it was text first, then a token, with and without spaces, and Llama 2 had <<SYS>>.
+  struct MistralStyle {
+    bool space_after_open = true, space_before_close = true, llama2_system = false;
+  };
+  class Writer;
+
+  ChatFormat(const Tokenizer& tokenizer, ChatFamily family);
+  void write_turn(Writer& out, const Turn& turn, bool first) const;
+  void write_llama3(Writer& out, Turn turn, bool first) const;
+  void write_chatml(Writer& out, const Turn& turn, bool first) const;
+  void write_mistral(Writer& out, const Turn& turn, bool first) const;
+  void write_deepseek(Writer& out, const Turn& turn, bool first) const;
+  void write_needle(Writer& out, const Turn& turn, bool first) const;
+  void write_plain(Writer& out, const Turn& turn, bool first) const;
+
   const Tokenizer* tokenizer_;
   ChatFamily family_;
+  Marks marks_;
+  MistralStyle mistral_;
 };
 
 }  // namespace mneme

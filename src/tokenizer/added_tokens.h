@@ -1,0 +1,49 @@
+// Tokens that are recognised in raw text before anything else looks at it: user-defined ones always, control tokens on
+// request.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "src/base/function_ref.h"
+#include "src/tokenizer/tokenizer.h"
+
+namespace mneme {
+
+class AddedTokens {
+ public:
+  struct Hit {
+    std::size_t at = 0, length = 0;
+    TokenId id = 0;
+  };
+
+  // The empty string is ignored. Of two tokens with the same text the first stays.
+  void add(std::string_view text, TokenId id);
+
+  // The next token at or after `from`: the leftmost; of those that begin there, the longest.
+  std::optional<Hit> find(std::string_view text, std::size_t from) const;
+
+ private:
+  struct Node {
+    std::vector<std::pair<unsigned char, std::int32_t>> children;  // ascending bytes
+    TokenId id = -1;
+  };
+  std::int32_t child(std::int32_t node, unsigned char byte) const;
+
+  std::vector<Node> nodes_ = std::vector<Node>(1);
+  std::array<bool, 256> starts_{};  // bytes that a token begins with
+};
+
+// Calls `on_text(section, after_control)` and `on_token(id)` in order. `after_control`: the section begins the text or
+// follows a control token; SentencePiece puts its space there.
+struct TextSections {
+  const AddedTokens& tokens;
+  const Tokenizer& tokenizer;
+  void for_each(std::string_view text, FunctionRef<void(std::string_view, bool)> on_text,
+                FunctionRef<void(TokenId)> on_token) const;
+};
+
+}  // namespace mneme

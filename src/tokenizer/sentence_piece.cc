@@ -1,0 +1,303 @@
+#include "src/tokenizer/sentence_piece.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <list>
+#include <numeric>
+#include <utility>
+
+#include "src/base/error.h"
+#include "src/tokenizer/piece_cache.h"
+#include "src/tokenizer/utf8_step.h"
+
+namespace mneme {
+namespace {
+
+constexpr std::string_view kSpace = "\xE2\x96\x81";  // "▁", U+2581
+constexpr char32_t kSpaceCode = 0x2581;
+
+// Symbols of what has no token: characters by code point, then single bytes that form no character.
+Symbol symbol_of_character(char32_t code) {
+  return -1 - static_cast<Symbol>(code);
+}
+Symbol symbol_of_byte(std::uint8_t byte) {
+  return -1 - 0x110000 - Symbol{byte};
+}
+
+std::string without_marks(std::string_view token) {
+  std::string out;
+  for (std::size_t i = 0; i < token.size();) {
+    const bool space = token.substr(i, kSpace.size()) == kSpace;
+    out.push_back(space ? ' ' : token[i]);
+    i += space ? kSpace.size() : 1;
+  }
+  return out;
+}
+
+std::string with_space(std::string_view text) {
+  return std::string(1, ' ').append(text);
+}
+
+// "<0x0A>" is 10.
+std::optional<std::uint8_t> byte_of(std::string_view token) {
+  if (token.size() != 6 || token.substr(0, 3) != "<0x" || token[5] != '>') return std::nullopt;
+  std::uint8_t byte = 0;
+  const auto [end, error] = std::from_chars(token.data() + 3, token.data() + 5, byte, 16);
+  if (error != std::errc() || end != token.data() + 5) return std::nullopt;
+  return byte;
+}
+
+// Length of the space, written either way, that `text` begins with; 0 if it begins with something else.
+std::size_t space_length(std::string_view text) {
+  if (text.empty()) return 0;
+  if (text[0] == ' ') return 1;
+  return text.substr(0, kSpace.size()) == kSpace ? kSpace.size() : 0;
+}
+
+// The end of the word that `text` begins with: its spaces, and what follows them up to the next space.
+std::size_t word_end(std::string_view text) {
+  std::size_t at = 0;
+  while (const std::size_t n = space_length(text.substr(at))) at += n;
+  while (at < text.size() && space_length(text.substr(at)) == 0) ++at;
+  return at;
+}
+
+bool has_space_inside(std::string_view token) {
+  std::size_t at = 0;
+  while (const std::size_t n = space_length(token.substr(at))) at += n;
+  return token.find(kSpace, at) != std::string_view::npos || token.find(' ', at) != std::string_view::npos;
+}
+
+}  // namespace
+
+struct SentencePiece::Call {
+  explicit Call(std::size_t text_bytes) : cache(text_bytes) {}
+  PieceCache cache;
+  std::vector<Symbol> symbols;
+  std::list<std::string> prefixed;  // first words with a space before them; the cache points into them
+  std::size_t section_begin = 0;    // in the output
+  std::vector<TokenId> out;
+};
+
+SentencePiece::SentencePiece(const TokenizerData& data) : Tokenizer(data) {
+  read_tokens();
+  if (!data_.merges.empty()) {
+    merges_from_list();
+  } else {
+    merges_from_scores();
+  }
+}
+
+void SentencePiece::read_tokens() {
+  byte_tokens_.fill(-1);
+  bytes_.resize(data_.tokens.size());
+  normal_.reserve(data_.tokens.size());
+  for (std::size_t i = 0; i < data_.tokens.size(); ++i) {
+    const std::string& token = data_.tokens[i];
+    const auto id = static_cast<TokenId>(i);
+    bytes_[i] = without_marks(token);
+    switch (data_.types[i]) {
+      case TokenType::kNormal:
+        normal_.emplace(token, id);
+        break;
+      case TokenType::kByte: {
+        const auto byte = byte_of(token);
+        if (!byte) fail(ErrorKind::kFormat, "tokenizer: byte token {} is \"{}\", expected <0xNN>", id, token);
+        if (byte_tokens_[*byte] < 0) byte_tokens_[*byte] = id;
+        bytes_[i].assign(1, static_cast<char>(*byte));
+        break;
+      }
+      case TokenType::kUserDefined:
+        user_tokens_.add(bytes_[i], id);
+        all_tokens_.add(bytes_[i], id);
+        break;
+      case TokenType::kControl:
+      case TokenType::kUnknown:
+        bytes_[i] = token;
+        all_tokens_.add(token, id);
+        break;
+      case TokenType::kUnused:
+        break;
+    }
+  }
+  for (std::size_t c = 0; c < ascii_symbols_.size(); ++c) {
+    const char text = static_cast<char>(c);
+    ascii_symbols_[c] = character_symbol({&text, 1}, static_cast<char32_t>(c));
+  }
+  space_symbol_ = character_symbol(kSpace, kSpaceCode);
+}
+
+std::optional<TokenId> SentencePiece::normal(std::string_view token) const {
+  const auto it = normal_.find(token);
+  return it == normal_.end() ? std::nullopt : std::optional(it->second);
+}
+
+Symbol SentencePiece::character_symbol(std::string_view character, char32_t code_point) const {
+  return normal(character).value_or(symbol_of_character(code_point));
+}
+
+void SentencePiece::add_merge(std::string_view left, std::string_view right, MergeTable::Merge merge) {
+  auto symbol = [&](std::string_view part) -> std::optional<Symbol> {
+    if (const auto id = normal(part)) return *id;
+    const Utf8Step step = utf8_step(part);
+    if (step.kind != Utf8Kind::kCharacter || step.length != part.size()) return std::nullopt;
+    return symbol_of_character(step.code_point);
+  };
+  const auto l = symbol(left), r = symbol(right);
+  if (l && r) merges_.add(*l, *r, merge);
+}
+
+void SentencePiece::merges_from_scores() {
+  if (data_.scores.size() != data_.tokens.size()) {
+    fail(ErrorKind::kFormat, "tokenizer: {} scores for {} tokens", data_.scores.size(), data_.tokens.size());
+  }
+  for (std::size_t i = 0; i < data_.scores.size(); ++i) {
+    if (std::isnan(data_.scores[i])) fail(ErrorKind::kFormat, "tokenizer: the score of token {} is not a number", i);
+  }
+  std::vector<std::pair<float, std::string_view>> by_score;
+  for (const auto& [token, id] : normal_) by_score.emplace_back(data_.scores[static_cast<std::size_t>(id)], token);
+  std::sort(by_score.begin(), by_score.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+
+  std::uint32_t rank = 0;
+  for (std::size_t i = 0; i < by_score.size(); ++i) {
+    const auto& [score, token] = by_score[i];
+    if (i > 0 && score < by_score[i - 1].first) rank = static_cast<std::uint32_t>(i);
+    words_apart_ = words_apart_ && !has_space_inside(token);
+    const TokenId id = *normal(token);
+    for (std::size_t cut = 0; cut < token.size();) {
+      const Utf8Step step = utf8_step(token.substr(cut));
+      if (step.kind != Utf8Kind::kCharacter) break;
+      cut += step.length;
+      if (cut < token.size()) add_merge(token.substr(0, cut), token.substr(cut), {rank, id});
+    }
+  }
+}
+
+void SentencePiece::merges_from_list() {
+  for (std::size_t rank = 0; rank < data_.merges.size(); ++rank) {
+    const auto& [left, right] = data_.merges[rank];
+    const std::string joined = left + right;
+    for (const std::string& part : {left, right, joined}) {
+      if (normal(part) || find(part)) continue;
+      fail(ErrorKind::kFormat, "tokenizer: merge {} (\"{}\" and \"{}\"): \"{}\" is not in the vocabulary", rank, left,
+           right, part);
+    }
+    const auto id = normal(joined);
+    if (!id || !normal(left) || !normal(right)) continue;
+    words_apart_ = words_apart_ && !has_space_inside(joined);
+    add_merge(left, right, {static_cast<std::uint32_t>(rank), *id});
+  }
+}
+
+std::string SentencePiece::token_bytes(TokenId id, bool show_special) const {
+  if (!contains(id)) return {};
+  const TokenType type = data_.types[static_cast<std::size_t>(id)];
+  if (!show_special && (type == TokenType::kControl || type == TokenType::kUnknown)) return {};
+  return bytes_[static_cast<std::size_t>(id)];
+}
+
+std::vector<TokenId> SentencePiece::encode(std::string_view text, const EncodeOptions& options) const {
+  Call call(text.size());
+  call.out.reserve(text.size() / 4 + 8);
+  if (options.add_bos && data_.add_bos && data_.bos) call.out.push_back(*data_.bos);
+  bool continues = options.continues;
+  const TextSections sections{options.parse_special ? all_tokens_ : user_tokens_, *this};
+  sections.for_each(
+      text,
+      [&](std::string_view section, bool after_control) {
+        encode_section(section, data_.add_space_prefix && after_control && !continues, call);
+        continues = false;
+      },
+      [&](TokenId id) {
+        continues = false;
+        call.out.push_back(id);
+      });
+  return std::move(call.out);
+}
+
+void SentencePiece::encode_section(std::string_view text, bool space_before, Call& call) const {
+  call.section_begin = call.out.size();
+  for (bool first = true; !text.empty(); first = false) {
+    const std::string_view word = text.substr(0, words_apart_ ? word_end(text) : text.size());
+    const bool prefixed = first && space_before;
+    encode_word(prefixed ? call.prefixed.emplace_back(with_space(word)) : word, call);
+    text.remove_prefix(word.size());
+  }
+}
+
+void SentencePiece::encode_word(std::string_view word, Call& call) const {
+  if (word.size() > PieceCache::kLongestPiece) {
+    append_word(word, call);
+    return;
+  }
+  PieceCache::Entry& entry = call.cache.slot(word);
+  const std::size_t at = call.out.size();
+  if (entry.holds(word)) {
+    call.out.resize(at + entry.count);
+    for (std::size_t i = 0; i < entry.count; ++i) call.out[at + i] = call.out[entry.at + i];
+    return;
+  }
+  if (append_word(word, call)) {
+    entry = {word.data(), static_cast<std::uint32_t>(word.size()), static_cast<std::uint32_t>(call.out.size() - at),
+             at};
+  }
+}
+
+bool SentencePiece::append_word(std::string_view word, Call& call) const {
+  call.symbols.clear();
+  while (!word.empty()) {
+    const auto byte = static_cast<std::uint8_t>(word[0]);
+    if (byte < 0x80) {
+      call.symbols.push_back(byte == ' ' ? space_symbol_ : ascii_symbols_[byte]);
+      word.remove_prefix(1);
+      continue;
+    }
+    const Utf8Step step = utf8_step(word);
+    if (step.kind == Utf8Kind::kCharacter) {
+      call.symbols.push_back(character_symbol(word.substr(0, step.length), step.code_point));
+    } else {
+      for (std::size_t i = 0; i < step.length; ++i) {
+        call.symbols.push_back(symbol_of_byte(static_cast<std::uint8_t>(word[i])));
+      }
+    }
+    word.remove_prefix(step.length);
+  }
+  merges_.reduce(call.symbols);
+  bool known = true;
+  for (const Symbol symbol : call.symbols) {
+    if (symbol >= 0) {
+      call.out.push_back(symbol);
+    } else {
+      known = false;
+      append_bytes_of(symbol, call);
+    }
+  }
+  return known;
+}
+
+void SentencePiece::append_bytes_of(Symbol symbol, Call& call) const {
+  std::string bytes;
+  const Symbol code = -1 - symbol;
+  if (code >= 0x110000) {
+    bytes.push_back(static_cast<char>(static_cast<std::uint8_t>(code - 0x110000)));
+  } else if (static_cast<char32_t>(code) == kSpaceCode) {
+    bytes = " ";  // a vocabulary without "▁"
+  } else {
+    append_utf8(bytes, static_cast<char32_t>(code));
+  }
+  auto token = [&](char c) { return byte_tokens_[static_cast<std::uint8_t>(c)]; };
+  if (std::all_of(bytes.begin(), bytes.end(), [&](char c) { return token(c) >= 0; })) {
+    for (const char c : bytes) call.out.push_back(token(c));
+    return;
+  }
+  if (!data_.unk) {
+    fail(ErrorKind::kRequest, "the vocabulary has no tokens for the bytes of \"{}\" in the text, and no unknown token",
+         bytes);
+  }
+  // A run of unknown characters is one unknown token, as SentencePiece has it.
+  const bool run = call.out.size() > call.section_begin && call.out.back() == *data_.unk;
+  if (!run) call.out.push_back(*data_.unk);
+}
+
+}  // namespace mneme

@@ -1,0 +1,122 @@
+#include "src/tokenizer/tokenizer.h"
+
+#include <algorithm>
+#include <array>
+
+#include "src/base/error.h"
+#include "src/tokenizer/byte_bpe.h"
+#include "src/tokenizer/sentence_piece.h"
+
+namespace mneme {
+namespace {
+
+// Tokens that frame turns in the families we know. Converters sometimes store them as ordinary tokens; text must not
+// become them.
+constexpr std::array<std::string_view, 17> kTurnMarkers = {"<|begin_of_text|>",
+                                                           "<|start_header_id|>",
+                                                           "<|end_header_id|>",
+                                                           "<|im_start|>",
+                                                           "<|bos|>",
+                                                           "<|user|>",
+                                                           "<|assistant|>",
+                                                           "<|system|>",
+                                                           "<｜begin▁of▁sentence｜>",
+                                                           "<｜User｜>",
+                                                           "<｜Assistant｜>",
+                                                           "[INST]",
+                                                           "[/INST]",
+                                                           "<start_of_turn>",
+                                                           "<s>",
+                                                           "</s>",
+                                                           "<|eom_id|>"};
+
+// Tokens that end a generation whatever else the file says: a file names one end, the model may use another.
+constexpr std::array<std::string_view, 9> kEndMarkers = {
+    "<|eot_id|>", "<|eom_id|>",    "<|end_of_text|>",       "<|im_end|>", "<|endoftext|>",
+    "<|end|>",    "<end_of_turn>", "<｜end▁of▁sentence｜>", "<EOT>"};
+
+template <std::size_t N>
+bool is_one_of(const std::array<std::string_view, N>& names, const std::string& token) {
+  return std::find(names.begin(), names.end(), token) != names.end();
+}
+
+void check_id(const char* what, std::optional<std::int32_t> id, std::size_t vocab) {
+  if (id && (*id < 0 || static_cast<std::size_t>(*id) >= vocab)) {
+    fail(ErrorKind::kFormat, "tokenizer: {} token is {}, but the vocabulary has {} tokens", what, *id, vocab);
+  }
+}
+
+void check_data(const TokenizerData& data) {
+  const std::size_t vocab = data.tokens.size();
+  if (vocab == 0) fail(ErrorKind::kFormat, "tokenizer: the vocabulary is empty");
+  if (vocab >= (std::size_t{1} << 31)) fail(ErrorKind::kFormat, "tokenizer: a vocabulary of {} tokens", vocab);
+  if (!data.types.empty() && data.types.size() != vocab) {
+    fail(ErrorKind::kFormat, "tokenizer: {} token types for {} tokens", data.types.size(), vocab);
+  }
+  check_id("beginning-of-sequence", data.bos, vocab);
+  check_id("end-of-sequence", data.eos, vocab);
+  check_id("end-of-turn", data.eot, vocab);
+  check_id("unknown", data.unk, vocab);
+  check_id("padding", data.pad, vocab);
+  for (const std::int32_t id : data.eog) check_id("end-of-generation", id, vocab);
+}
+
+}  // namespace
+
+Tokenizer::Tokenizer(const TokenizerData& data) : data_(data), end_(data.tokens.size()) {
+  check_data(data_);
+  data_.types.resize(data_.tokens.size(), TokenType::kNormal);
+  auto mark_end = [&](std::optional<std::int32_t> id) {
+    if (id) end_[static_cast<std::size_t>(*id)] = true;
+  };
+  mark_end(data_.eos);
+  mark_end(data_.eot);
+  for (const std::int32_t id : data_.eog) mark_end(id);
+  for (std::size_t i = 0; i < data_.tokens.size(); ++i) {
+    const std::string& token = data_.tokens[i];
+    if (token.size() < 3 || (token[0] != '<' && token[0] != '[')) continue;
+    const bool marker = is_one_of(kTurnMarkers, token), end = is_one_of(kEndMarkers, token);
+    if (end) end_[i] = true;
+    if (marker || end) data_.types[i] = TokenType::kControl;
+  }
+}
+
+std::unique_ptr<Tokenizer> Tokenizer::make(const TokenizerData& data) {
+  if (data.kind == TokenizerKind::kSentencePiece) return std::make_unique<SentencePiece>(data);
+  return std::make_unique<ByteBpe>(data);
+}
+
+std::string Tokenizer::decode(std::span<const TokenId> ids, bool show_special) const {
+  std::string out;
+  bool at_start = true;
+  for (const TokenId id : ids) append_token_text(*this, id, show_special, at_start, out);
+  return out;
+}
+
+bool Tokenizer::is_end(TokenId id) const {
+  return contains(id) && end_[static_cast<std::size_t>(id)];
+}
+
+bool Tokenizer::is_control(TokenId id) const {
+  return contains(id) && data_.types[static_cast<std::size_t>(id)] == TokenType::kControl;
+}
+
+std::optional<TokenId> Tokenizer::find(std::string_view token) const {
+  const auto it = std::find(data_.tokens.begin(), data_.tokens.end(), token);
+  if (it == data_.tokens.end()) return std::nullopt;
+  return static_cast<TokenId>(it - data_.tokens.begin());
+}
+
+void append_token_text(const Tokenizer& tokenizer, TokenId id, bool show_special, bool& at_start, std::string& out) {
+  const std::string bytes = tokenizer.token_bytes(id, show_special);
+  const TokenizerData& data = tokenizer.data();
+  const bool strip = at_start && data.kind == TokenizerKind::kSentencePiece && data.add_space_prefix;
+  if (bytes.empty() || tokenizer.is_control(id)) {
+    out += bytes;
+    return;
+  }
+  at_start = false;
+  out.append(bytes, strip && bytes[0] == ' ' ? 1 : 0);
+}
+
+}  // namespace mneme

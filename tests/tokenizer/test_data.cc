@@ -1,0 +1,171 @@
+#include "tests/tokenizer/test_data.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <map>
+
+#include "src/tokenizer/byte_chars.h"
+#include "src/tokenizer/utf8_step.h"
+
+namespace mneme::test {
+
+std::int32_t add_token(TokenizerData& data, std::string text, TokenType type, float score) {
+  data.tokens.push_back(std::move(text));
+  data.types.push_back(type);
+  if (data.kind == TokenizerKind::kSentencePiece) data.scores.push_back(score);
+  return static_cast<std::int32_t>(data.tokens.size()) - 1;
+}
+
+TokenizerData byte_bpe(const std::vector<std::pair<std::string, std::string>>& merges, std::string pre) {
+  TokenizerData data;
+  data.pre = std::move(pre);
+  for (int b = 0; b < 256; ++b)
+    add_token(data, to_byte_chars(std::string(1, static_cast<char>(b))), TokenType::kNormal);
+  for (const auto& [left, right] : merges) {
+    data.merges.emplace_back(to_byte_chars(left), to_byte_chars(right));
+    add_token(data, to_byte_chars(left + right), TokenType::kNormal);
+  }
+  return data;
+}
+
+TokenizerData sentence_piece(const std::vector<std::string>& tokens, const std::vector<float>& scores) {
+  TokenizerData data;
+  data.kind = TokenizerKind::kSentencePiece;
+  data.unk = add_token(data, "<unk>", TokenType::kUnknown);
+  data.bos = add_token(data, "<s>", TokenType::kControl);
+  data.eos = add_token(data, "</s>", TokenType::kControl);
+  data.add_bos = true;
+  for (int b = 0; b < 256; ++b) {
+    constexpr std::string_view kHex = "0123456789ABCDEF";
+    add_token(
+        data,
+        std::string("<0x") + kHex[static_cast<std::size_t>(b) / 16] + kHex[static_cast<std::size_t>(b) % 16] + ">",
+        TokenType::kByte);
+  }
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    add_token(data, tokens[i], TokenType::kNormal, scores.empty() ? -static_cast<float>(i) : scores[i]);
+  }
+  return data;
+}
+
+TokenizerData random_byte_bpe(std::mt19937& random, std::size_t merges, std::string_view letters) {
+  std::vector<std::string> parts;
+  for (const char c : letters) parts.emplace_back(1, c);
+  std::vector<std::pair<std::string, std::string>> pairs;
+  while (pairs.size() < merges) {
+    const std::string left = parts[random() % parts.size()], right = parts[random() % parts.size()];
+    if (left.size() + right.size() > 12) continue;
+    if (std::find(parts.begin(), parts.end(), left + right) != parts.end()) continue;
+    parts.push_back(left + right);
+    pairs.emplace_back(left, right);
+  }
+  // A shuffled order gives merges whose parts only a later merge makes.
+  std::shuffle(pairs.begin(), pairs.end(), random);
+  return byte_bpe(pairs);
+}
+
+TokenizerData random_sentence_piece(std::mt19937& random, std::size_t count, bool equal_scores) {
+  const std::vector<std::string> letters = {"▁", "a", "b", "c", "ä", "日"};
+  std::vector<std::string> tokens = {"▁", "a", "b", "ä"};  // c and 日 are only inside longer ones
+  std::vector<float> scores;
+  while (tokens.size() < count) {
+    std::string token;
+    const std::size_t length = 2 + random() % 4;
+    for (std::size_t i = 0; i < length; ++i) token += letters[random() % letters.size()];
+    if (std::find(tokens.begin(), tokens.end(), token) == tokens.end()) tokens.push_back(token);
+  }
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    scores.push_back(-static_cast<float>(random() % (equal_scores ? 4 : 100000)));
+  }
+  return sentence_piece(tokens, scores);
+}
+
+std::string random_bytes(std::mt19937& random, std::size_t length) {
+  std::string out(length, '\0');
+  for (char& c : out) c = static_cast<char>(random() & 0xFF);
+  return out;
+}
+
+std::string random_text(std::mt19937& random, std::size_t length) {
+  static const std::vector<std::string> kAlphabet = {
+      "a",   "b", "c",    "a",    "b",    "c",  "ab", " ", "  ", "\n", "1",    "é",    "日", "😀",   "ä",   "'s",
+      "'LL", ",", "\xE2", "\xFF", "\xC0", "\t", "Z",  ".", "﷽",  "x ", "\r\n", "café", "e",  "the", " the"};
+  std::string out;
+  while (out.size() < length) out += kAlphabet[random() % kAlphabet.size()];
+  return out;
+}
+
+std::vector<std::int32_t> naive_byte_bpe_piece(const TokenizerData& data, std::string_view piece) {
+  std::map<std::pair<std::string, std::string>, std::size_t> rank;
+  for (std::size_t i = 0; i < data.merges.size(); ++i) rank.emplace(data.merges[i], i);
+  std::vector<std::string> symbols;
+  for (const char c : piece) symbols.push_back(to_byte_chars({&c, 1}));
+  for (;;) {
+    std::size_t best = symbols.size(), best_rank = data.merges.size();
+    for (std::size_t i = 0; i + 1 < symbols.size(); ++i) {
+      const auto it = rank.find({symbols[i], symbols[i + 1]});
+      if (it != rank.end() && it->second < best_rank) best = i, best_rank = it->second;
+    }
+    if (best == symbols.size()) break;
+    symbols[best] += symbols[best + 1];
+    symbols.erase(symbols.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+  }
+  std::vector<std::int32_t> ids;
+  for (const std::string& s : symbols) {
+    ids.push_back(
+        static_cast<std::int32_t>(std::find(data.tokens.begin(), data.tokens.end(), s) - data.tokens.begin()));
+  }
+  return ids;
+}
+
+std::vector<std::int32_t> naive_sentence_piece(const TokenizerData& data, std::string_view text) {
+  std::map<std::string, std::int32_t> vocabulary;
+  for (std::size_t i = 0; i < data.tokens.size(); ++i) {
+    if (data.types[i] == TokenType::kNormal) vocabulary.emplace(data.tokens[i], static_cast<std::int32_t>(i));
+  }
+  std::vector<std::string> symbols;
+  if (data.add_space_prefix && !text.empty()) symbols.emplace_back("▁");
+  while (!text.empty()) {
+    const Utf8Step step = utf8_step(text);
+    const bool character = step.kind == Utf8Kind::kCharacter;
+    const std::size_t n = character ? step.length : 1;
+    symbols.emplace_back(text[0] == ' ' ? "▁" : text.substr(0, n));
+    text.remove_prefix(n);
+  }
+  for (;;) {
+    std::size_t best = symbols.size();
+    float best_score = 0;
+    for (std::size_t i = 0; i + 1 < symbols.size(); ++i) {
+      const auto it = vocabulary.find(symbols[i] + symbols[i + 1]);
+      if (it == vocabulary.end()) continue;
+      const float score = data.scores[static_cast<std::size_t>(it->second)];
+      if (best == symbols.size() || score > best_score) best = i, best_score = score;
+    }
+    if (best == symbols.size()) break;
+    symbols[best] += symbols[best + 1];
+    symbols.erase(symbols.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+  }
+  std::vector<std::int32_t> ids;
+  for (const std::string& s : symbols) {
+    if (const auto it = vocabulary.find(s); it != vocabulary.end()) {
+      ids.push_back(it->second);
+    } else {
+      for (const char c : s) ids.push_back(3 + static_cast<std::uint8_t>(c));
+    }
+  }
+  return ids;
+}
+
+std::filesystem::path shared_folder() {
+  const char* given = std::getenv("MNEME_SHARED");
+  return given != nullptr ? std::filesystem::path(given) : std::filesystem::path(MNEME_SOURCE_DIR) / ".." / "shared";
+}
+
+std::string read_file(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+}  // namespace mneme::test
