@@ -1,4 +1,16 @@
 // Requests in, tokens out: the loop over scheduler, forward pass and sampler. Knows tokens, not text.
+//
+// A sequence is its tokens; its pages are what of them is computed. An end token is neither part of the answer nor of
+// the sequence; the last token of an answer is part of the sequence, but computed only when another turn or a fork
+// follows it. So tokens(id) is always exactly what a fresh request would have to be given to stand at the same point.
+//
+// Memory    A request begins when the pages that it may need to its end are free beside those that the running ones
+//           may still take, so a step never fails for want of memory. Only when nothing runs and the first waiting
+//           request has no room do kept sequences lose pages from their ends, the longest unused first, then forks
+//           that wait: their tokens stay and are computed anew.
+// Threads   one at a time.
+// Order     requests of equal priority begin in the order in which they came; a turn of a kept sequence comes when it
+// is asked for.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +18,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "mneme/options.h"
@@ -22,60 +35,97 @@ std::string_view finish_reason_name(FinishReason r);  // "end", "length", "stop"
 // What a step brought to one request.
 struct RequestEvent {
   RequestId id;
-  std::optional<Sampler::Choice> token;   // a new token of the answer
-  std::int32_t prompt_done = 0;           // prompt tokens computed so far
-  std::optional<FinishReason> finished;   // no further events follow
+  std::optional<Sampler::Choice> token;  // a new token of the answer
+  std::int32_t prompt_done = 0;          // tokens computed for this request before its first answer token, so far
+  std::int32_t prompt_total = 0;         // of so many (stats: prompt_tokens)
+  std::optional<FinishReason> finished;  // no further events follow
 };
 
+// Of one turn.
 struct RequestStats {
-  std::int32_t prompt_tokens = 0;      // computed for this request (a fork does not count what it shares)
-  std::int32_t shared_tokens = 0;      // taken over from the sequence it was forked from
-  std::int32_t answer_tokens = 0;
+  std::int32_t prompt_tokens = 0;  // computed for this request (a fork does not count what it shares)
+  std::int32_t shared_tokens = 0;  // taken over from the sequence it was forked from, or from earlier turns
+  std::int32_t answer_tokens = 0;  // the end token apart
+  // Wall time of the steps that computed something for it: up to the first token of its answer, and from then on.
   double prefill_seconds = 0, decode_seconds = 0;
 };
 
 struct RequestInput {
-  std::vector<std::int32_t> prompt;       // at least one token
+  std::vector<std::int32_t>
+      prompt;  // at least one token; may be empty where tokens are there already (fork, keep_going)
   SamplingOptions sampling;
-  std::int32_t max_tokens = 256;
-  std::vector<std::int32_t> end_tokens;   // any of these ends the answer (and is not part of it)
+  std::int32_t max_tokens = 256;         // 0: only computes the prompt, for forks to share
+  std::vector<std::int32_t> end_tokens;  // any of these ends the answer (and is not part of it)
   std::int32_t priority = 0;
-  // Prompt tokens at the end that are fed one a step, through the decode path (`--question decode`). 0: all by prefill.
+  // Prompt tokens at the end that are fed one a step, through the decode path (`--question decode`). 0: all by prefill;
+  // larger than the prompt: all of it so.
   std::int32_t decode_prompt_tail = 0;
   // Keep keys and values after the end, for keep_going() and fork().
   bool keep_sequence = false;
 };
 
+class ForwardPass;
+
 class Engine {
  public:
   // Errors  kOption (values), kResource (no room for one sequence of the context asked for; the numbers are named).
   Engine(std::unique_ptr<Model> model, const EngineOptions& options, std::unique_ptr<ThreadPool> pool);
+  Engine(std::unique_ptr<ForwardPass> forward, const EngineOptions& options, std::unique_ptr<ThreadPool> pool);
   ~Engine();
 
-  // Errors  kRequest: empty prompt, token out of range, prompt plus answer longer than the context, more memory than there is in all.
+  // Ids are never used again.
+  //
+  // Errors  kRequest: empty prompt, token out of range, prompt plus answer longer than the context, more memory than
+  // there is in all.
+  //         kOption: sampling options out of range. Nothing has changed then.
   RequestId submit(RequestInput input);
-  // A new request that starts from all tokens of `from`, which must be kept or running: its pages are shared, `input.prompt` follows them.
+  // A new request that starts from all tokens of `from`, which must be kept, running or waiting: its pages are shared,
+  // `input.prompt` follows them. It has a sampler of its own, whose repetition penalty has seen all these tokens. Where
+  // free memory does not suffice to let both write into a shared page, the tokens of that page (31 at most) are
+  // computed again.
+  //
+  // Errors  as submit; kRequest: no such sequence.
   RequestId fork(RequestId from, RequestInput input);
-  // Goes on with a kept sequence: the next turn. Its tokens stay, `input.prompt` follows them.
+  // Goes on with a kept sequence: the next turn, with a new sampler, which has seen all tokens so far. `input.prompt`
+  // follows them; it brings whatever closes the previous answer.
+  //
+  // Errors  as fork.
   void keep_going(RequestId id, RequestInput input);
-  // Ends a running request before the next step; gives up a kept one. Unknown ids are ignored.
+  // Ends a running or waiting request before the next step, which brings its event, and gives up its sequence; gives up
+  // a kept one. Unknown ids are ignored.
   void cancel(RequestId id);
+  // Ends a running or waiting request as its caller wants it (a stop string): the next step brings kStop. The sequence
+  // is kept if that was asked for. Other ids are ignored.
+  void stop(RequestId id);
   // Gives up a kept sequence's memory.
   void release(RequestId id) { cancel(id); }
 
   // One forward pass. Returns what it brought, cancelled requests included; empty when there is nothing to do.
+  //
+  // Errors  what the forward pass throws (kResource, kDevice): nothing of the step counts then, all requests are where
+  // they were, and
+  //         the next step tries again.
   std::vector<RequestEvent> step();
+  // Nothing to compute and nothing to tell.
   bool idle() const;
 
-  // Every token of a running or kept sequence, prompt and answer.
+  // Every token of a sequence, prompt and answer; until something else is called. Of an ended request that was not
+  // kept, this and stats() can be asked for until the step after the one that brought its end.
+  //
+  // Errors  kRequest: no such request.
   std::span<const std::int32_t> tokens(RequestId id) const;
   RequestStats stats(RequestId id) const;
 
   const Model& model() const;
+  // `context` is the one in force, never 0.
   const EngineOptions& options() const;
   const PagePool& pool() const;
   ThreadPool& threads() const;
   std::size_t kv_bytes(RequestId id) const;  // of its pages, shared ones included
+  // What the scheduler sees, in order of arrival.
+  std::vector<RequestView> views() const;
+  // Aborts where pages, tables and reservations contradict each other. Walks all of them: for tests.
+  void check_invariants() const;
 
  private:
   struct Impl;

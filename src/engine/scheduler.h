@@ -1,5 +1,5 @@
-// Which tokens the next step computes. A pure function of a snapshot: no engine, no model, no clock, so that every rule is a test of
-// a few lines.
+// Which tokens the next step computes. A pure function of a snapshot: no engine, no model, no clock, so that every rule
+// is a test of a few lines.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ enum class RequestPhase : std::uint8_t { kWaiting, kPrefill, kDecode };
 struct RequestView {
   RequestId id;
   RequestPhase phase = RequestPhase::kWaiting;
-  std::int32_t tokens_left = 0;       // prompt tokens not yet computed (waiting, prefill); 1 in decode
-  std::int64_t blocks_to_end = 0;     // pool blocks that it may still take until its last token, the worst case
-  std::int32_t priority = 0;          // larger first; equal: the older first
+  std::int32_t tokens_left = 0;    // prompt tokens not yet computed (waiting, prefill); 1 in decode
+  std::int64_t blocks_to_end = 0;  // pool blocks that it may still take until its last token, the worst case
+  std::int32_t priority = 0;       // larger first; equal: the older first
 };
 
 struct SchedulerSnapshot {
@@ -29,7 +29,7 @@ struct SchedulerSnapshot {
 };
 
 struct SchedulerLimits {
-  std::int32_t max_sequences = 16;       // running (prefill or decode) at once
+  std::int32_t max_sequences = 16;         // running (prefill or decode) at once
   std::int32_t max_batched_tokens = 1024;  // in one step
 };
 
@@ -42,8 +42,12 @@ struct ScheduledRows {
 //
 // * Every running decode request gets its token: nobody who has begun to answer waits for somebody's prompt.
 // * What is left of max_batched_tokens (at least one token, if there is prefill work) goes to prefill.
-// * A waiting request is admitted only when the blocks it may need to its end fit beside what the running ones may still take, so a
-//   step never fails for want of memory. Nobody overtakes a waiting request of the same priority that does not fit yet.
+// * A waiting request is admitted only when the blocks it may need to its end fit beside what the running ones may
+// still take, so a
+//   step never fails for want of memory. Nobody of the same or a lower priority overtakes a waiting request that does
+//   not fit yet.
+//
+// Requires  tokens_left >= 1; limits of at least 1.
 std::vector<ScheduledRows> schedule(const SchedulerSnapshot& snapshot, const SchedulerLimits& limits);
 
 }  // namespace mneme

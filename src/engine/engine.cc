@@ -1,0 +1,254 @@
+#include "src/engine/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "src/base/check.h"
+#include "src/base/error.h"
+#include "src/cache/cache_invariants.h"
+#include "src/engine/engine_impl.h"
+#include "src/engine/kv_plan.h"
+#include "src/engine/memory_limit.h"
+
+namespace mneme {
+
+std::string_view finish_reason_name(FinishReason r) {
+  switch (r) {
+    case FinishReason::kEnd:
+      return "end";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kCancelled:
+      return "cancelled";
+  }
+  MNEME_CHECK(false, "finish reason {}", static_cast<int>(r));
+}
+
+Engine::Impl::Impl(std::unique_ptr<ForwardPass> forward_pass, const EngineOptions& o,
+                   std::unique_ptr<ThreadPool> thread_pool)
+    : options(o), threads(std::move(thread_pool)), forward(std::move(forward_pass)) {
+  MNEME_CHECK(forward != nullptr && threads != nullptr, "an engine needs a model and threads");
+  const KvShape shape = forward->kv_shape(kv_dtype_of(options));
+  const std::int64_t available = memory_limit_bytes() - static_cast<std::int64_t>(forward->weight_bytes());
+  const KvPlan kv = plan_kv(shape, options, forward->max_context(), available);
+  options.context = kv.context;
+  pool = std::make_unique<PagePool>(shape, kv.n_blocks);
+}
+
+Request& Engine::Impl::add(RequestId id) {
+  auto& place = requests[id];
+  place = std::make_unique<Request>(*pool);
+  place->id = id;
+  return *place;
+}
+
+const Request& Engine::Impl::find(RequestId id) const {
+  const auto it = requests.find(id);
+  if (it == requests.end()) fail(ErrorKind::kRequest, "there is no request {}", id.value);
+  return *it->second;
+}
+
+Request& Engine::Impl::find_sequence(RequestId id) {
+  const auto it = requests.find(id);
+  if (it == requests.end() || it->second->state == Request::State::kEnded) {
+    fail(ErrorKind::kRequest, "request {} has no sequence to go on with: it is neither kept nor running", id.value);
+  }
+  return *it->second;
+}
+
+void Engine::Impl::check_input(const RequestInput& input, std::span<const std::int32_t> before) const {
+  const auto vocab = forward->vocab();
+  for (std::size_t i = 0; i < input.prompt.size(); ++i) {
+    if (input.prompt[i] < 0 || input.prompt[i] >= vocab) {
+      fail(ErrorKind::kRequest, "prompt: token {} at {} is not in the vocabulary, which has {}", input.prompt[i], i,
+           vocab);
+    }
+  }
+  if (input.max_tokens < 0) fail(ErrorKind::kRequest, "max_tokens: expected 0 or more, found {}", input.max_tokens);
+  if (input.decode_prompt_tail < 0) {
+    fail(ErrorKind::kRequest, "decode_prompt_tail: expected 0 or more, found {}", input.decode_prompt_tail);
+  }
+  const auto n_prompt = static_cast<std::int64_t>(before.size() + input.prompt.size());
+  if (n_prompt == 0) fail(ErrorKind::kRequest, "the prompt is empty: expected at least one token");
+  const std::int64_t n_all = n_prompt + input.max_tokens;
+  if (n_all > options.context) {
+    fail(ErrorKind::kRequest, "{} tokens of prompt and up to {} of answer are {}; the context has {}", n_prompt,
+         input.max_tokens, n_all, options.context);
+  }
+  const std::int64_t blocks = blocks_of(pool->shape(), n_all);
+  if (blocks > pool->n_blocks()) {
+    const auto bytes = static_cast<std::int64_t>(pool->shape().page_bytes());
+    fail(ErrorKind::kRequest, "{} tokens take {} bytes of keys and values; there are {} in all", n_all, blocks * bytes,
+         pool->n_blocks() * bytes);
+  }
+}
+
+void Engine::Impl::start(Request& request, RequestInput input, Sampler sampler) {
+  request.begin_turn(std::move(input));
+  request.sampler = std::move(sampler);
+  request.sampler.see_prompt(request.tokens);
+  request.used_at = ++turns;
+  active.push_back(&request);
+}
+
+// Returns its last event, not told yet.
+RequestEvent Engine::Impl::end(Request& request, FinishReason reason) {
+  std::erase(active, &request);
+  request.used_at = ++turns;
+  const bool kept = request.keep && reason != FinishReason::kCancelled;
+  request.state = kept ? Request::State::kKept : Request::State::kEnded;
+  if (!kept) request.cache.clear();
+  return {.id = request.id,
+          .token = {},
+          .prompt_done = request.stats.prompt_tokens,
+          .prompt_total = request.prompt_end - request.stats.shared_tokens,
+          .finished = reason};
+}
+
+// Blocks that the running ones may still take.
+std::int64_t Engine::Impl::reserved_blocks() const {
+  std::int64_t n = 0;
+  for (const Request* r : active) n += r->state == Request::State::kRunning ? r->blocks_to_end() : 0;
+  return n;
+}
+
+Engine::Engine(std::unique_ptr<ForwardPass> forward, const EngineOptions& options, std::unique_ptr<ThreadPool> pool)
+    : impl_(std::make_unique<Impl>(std::move(forward), options, std::move(pool))) {}
+
+Engine::~Engine() = default;
+
+RequestId Engine::submit(RequestInput input) {
+  impl_->check_input(input, {});
+  Sampler sampler(input.sampling);
+  Request& request = impl_->add(RequestId(impl_->next_id++));
+  impl_->start(request, std::move(input), std::move(sampler));
+  return request.id;
+}
+
+RequestId Engine::fork(RequestId from, RequestInput input) {
+  const Request& parent = impl_->find_sequence(from);
+  impl_->check_input(input, parent.tokens);
+  Sampler sampler(input.sampling);
+  Request& request = impl_->add(RequestId(impl_->next_id++));
+  request.tokens = parent.tokens;
+  request.cache = parent.cache.fork();
+  // A running parent must now copy the page that it writes into, which admission did not count.
+  if (impl_->reserved_blocks() > impl_->pool->n_free()) {
+    request.cache.truncate(request.cache.length() / kPageTokens * kPageTokens);
+  }
+  impl_->start(request, std::move(input), std::move(sampler));
+  return request.id;
+}
+
+void Engine::keep_going(RequestId id, RequestInput input) {
+  Request& request = impl_->find_sequence(id);
+  if (request.active()) fail(ErrorKind::kRequest, "request {} has not ended yet: it cannot go on", id.value);
+  impl_->check_input(input, request.tokens);
+  Sampler sampler(input.sampling);
+  std::erase_if(impl_->events, [&](const RequestEvent& e) { return e.id == id; });
+  impl_->start(request, std::move(input), std::move(sampler));
+}
+
+void Engine::cancel(RequestId id) {
+  const auto it = impl_->requests.find(id);
+  if (it == impl_->requests.end()) return;
+  Request& request = *it->second;
+  if (request.active()) {
+    impl_->events.push_back(impl_->end(request, FinishReason::kCancelled));
+  } else if (request.state == Request::State::kKept) {
+    impl_->forget(id);
+  }
+}
+
+void Engine::stop(RequestId id) {
+  const auto it = impl_->requests.find(id);
+  if (it == impl_->requests.end() || !it->second->active()) return;
+  impl_->events.push_back(impl_->end(*it->second, FinishReason::kStop));
+}
+
+std::vector<RequestEvent> Engine::step() {
+  for (RequestId id : std::exchange(impl_->told, {})) impl_->forget(id);
+  if (impl_->active.empty()) return impl_->take_events();
+  std::vector<ScheduledRows> plan = impl_->plan();
+  if (plan.empty()) {
+    impl_->make_room();
+    plan = impl_->plan();
+  }
+  MNEME_CHECK(!plan.empty(), "{} requests, and none can run", impl_->active.size());
+
+  const auto start = std::chrono::steady_clock::now();
+  const Impl::Batch batch = impl_->gather(plan);
+  std::vector<Sampler::Choice> choices;
+  try {
+    choices = impl_->sample(batch, impl_->forward->run({.tokens = batch.tokens, .sequences = batch.rows}));
+  } catch (...) {
+    impl_->undo(batch);
+    throw;
+  }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  impl_->apply(batch, choices, seconds.count());
+  return impl_->take_events();
+}
+
+bool Engine::idle() const {
+  return impl_->active.empty() && impl_->events.empty();
+}
+
+std::span<const std::int32_t> Engine::tokens(RequestId id) const {
+  return impl_->find(id).tokens;
+}
+RequestStats Engine::stats(RequestId id) const {
+  return impl_->find(id).stats;
+}
+
+const Model& Engine::model() const {
+  MNEME_CHECK(impl_->forward->model() != nullptr, "this engine runs without a model");
+  return *impl_->forward->model();
+}
+const EngineOptions& Engine::options() const {
+  return impl_->options;
+}
+const PagePool& Engine::pool() const {
+  return *impl_->pool;
+}
+ThreadPool& Engine::threads() const {
+  return *impl_->threads;
+}
+
+std::size_t Engine::kv_bytes(RequestId id) const {
+  const KvShape& shape = impl_->pool->shape();
+  const std::int64_t blocks = impl_->find(id).cache.n_pages() * shape.blocks_per_page();
+  return static_cast<std::size_t>(blocks) * shape.page_bytes();
+}
+
+std::vector<RequestView> Engine::views() const {
+  std::vector<RequestView> views;
+  for (const Request* r : impl_->active) views.push_back(r->view());
+  return views;
+}
+
+void Engine::check_invariants() const {
+  std::vector<CacheSnapshot> caches;
+  std::int64_t n_active = 0, n_running = 0;
+  for (const auto& [id, r] : impl_->requests) {
+    caches.push_back(snapshot_of(r->cache));
+    n_active += r->active() ? 1 : 0;
+    n_running += r->state == Request::State::kRunning ? 1 : 0;
+    MNEME_CHECK(r->cache.length() <= r->length(), "request {}: {} of {} tokens", id.value, r->cache.length(),
+                r->length());
+    MNEME_CHECK(!r->active() || r->cache.length() < r->length(), "request {} has nothing left to compute", id.value);
+    MNEME_CHECK(r->state != Request::State::kEnded || r->cache.length() == 0, "ended request {} holds pages", id.value);
+  }
+  const std::string violation = find_violation(snapshot_of(*impl_->pool), caches);
+  MNEME_CHECK(violation.empty(), "{}", violation);
+  MNEME_CHECK(n_active == static_cast<std::int64_t>(impl_->active.size()), "{} requests are active, {} listed",
+              n_active, impl_->active.size());
+  MNEME_CHECK(n_running <= impl_->options.max_sequences, "{} run", n_running);
+  MNEME_CHECK(impl_->reserved_blocks() <= impl_->pool->n_free(), "{} blocks are promised, {} free",
+              impl_->reserved_blocks(), impl_->pool->n_free());
+}
+
+}  // namespace mneme

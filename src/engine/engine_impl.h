@@ -1,0 +1,57 @@
+// What an engine is inside: the requests, and the parts of a step.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "src/engine/engine.h"
+#include "src/engine/forward_pass.h"
+#include "src/engine/request.h"
+
+namespace mneme {
+
+// Members are declared so that whatever uses another goes first: requests give their pages back to the pool, the
+// forward pass computes on the threads.
+struct Engine::Impl {
+  Impl(std::unique_ptr<ForwardPass> forward_pass, const EngineOptions& o, std::unique_ptr<ThreadPool> thread_pool);
+
+  // ---- requests
+  Request& add(RequestId id);
+  const Request& find(RequestId id) const;
+  Request& find_sequence(RequestId id);
+  void check_input(const RequestInput& input, std::span<const std::int32_t> before) const;
+  void start(Request& request, RequestInput input, Sampler sampler);
+  RequestEvent end(Request& request, FinishReason reason);
+  void forget(RequestId id) { requests.erase(id); }
+  std::int64_t reserved_blocks() const;
+
+  // ---- a step
+  struct Batch {
+    std::vector<Request*> requests;
+    std::vector<SequenceRows> rows;
+    std::vector<std::int32_t> tokens;
+    std::vector<std::size_t> wanted;  // requests whose last row's logits are wanted
+  };
+  std::vector<ScheduledRows> plan();
+  void make_room();
+  Batch gather(const std::vector<ScheduledRows>& plan);
+  void undo(const Batch& batch);
+  std::vector<Sampler::Choice> sample(const Batch& batch, const ConstTensorView& logits);
+  void apply(const Batch& batch, const std::vector<Sampler::Choice>& choices, double seconds);
+  std::vector<RequestEvent> take_events();
+
+  EngineOptions options;
+  std::unique_ptr<ThreadPool> threads;
+  std::unique_ptr<ForwardPass> forward;
+  std::unique_ptr<PagePool> pool;
+  std::unordered_map<RequestId, std::unique_ptr<Request>> requests;
+  std::vector<Request*> active;      // waiting and running, in order of arrival
+  std::vector<RequestEvent> events;  // not yet returned by step()
+  std::vector<RequestId> told;       // whose end step() has returned and whose sequence is gone
+  std::int64_t next_id = 0;
+  std::int64_t turns = 0;
+};
+
+}  // namespace mneme

@@ -1,0 +1,39 @@
+// The engine's side of the model room.
+#include <utility>
+
+#include "src/base/check.h"
+#include "src/engine/engine.h"
+#include "src/engine/forward_pass.h"
+
+namespace mneme {
+namespace {
+
+class ModelForward final : public ForwardPass {
+ public:
+  ModelForward(std::unique_ptr<Model> model, const CpuContext& context)
+      : model_(std::move(model)), forward_(*model_, context) {}
+
+  KvShape kv_shape(DType kv_dtype) const override { return model_->kv_shape(kv_dtype); }
+  std::int64_t vocab() const override { return model_->config().vocab; }
+  std::int64_t max_context() const override { return model_->max_context(); }
+  std::size_t weight_bytes() const override { return model_->weight_bytes(); }
+  ConstTensorView run(const ForwardInput& input) override { return forward_.run(input); }
+  const Model* model() const override { return model_.get(); }
+
+ private:
+  std::unique_ptr<Model> model_;
+  Forward forward_;
+};
+
+std::unique_ptr<ForwardPass> forward_of(std::unique_ptr<Model> model, const EngineOptions& options, ThreadPool* pool) {
+  MNEME_CHECK(model != nullptr && pool != nullptr, "an engine needs a model and threads");
+  const CpuContext context{.pool = pool, .rounding = options.deterministic ? Rounding::kFixed : Rounding::kFast};
+  return std::make_unique<ModelForward>(std::move(model), context);
+}
+
+}  // namespace
+
+Engine::Engine(std::unique_ptr<Model> model, const EngineOptions& options, std::unique_ptr<ThreadPool> pool)
+    : Engine(forward_of(std::move(model), options, pool.get()), options, std::move(pool)) {}
+
+}  // namespace mneme

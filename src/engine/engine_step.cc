@@ -1,0 +1,127 @@
+// The parts of a step: what runs, the rows of its batch, tokens from its logits, and what they mean for each request.
+#include <algorithm>
+#include <utility>
+
+#include "src/base/check.h"
+#include "src/engine/engine_impl.h"
+
+namespace mneme {
+
+std::vector<ScheduledRows> Engine::Impl::plan() {
+  std::vector<RequestView> views;
+  for (const Request* r : active) views.push_back(r->view());
+  return schedule({.requests = views, .free_blocks = pool->n_free()},
+                  {.max_sequences = options.max_sequences, .max_batched_tokens = options.max_batched_tokens});
+}
+
+// Nothing runs, and the request that is to begin next does not fit: others lose pages until it does. It always does at
+// the latest when it alone holds any, because submit() saw that it fits into the pool.
+void Engine::Impl::make_room() {
+  Request* first = *std::max_element(active.begin(), active.end(),
+                                     [](const Request* a, const Request* b) { return a->priority < b->priority; });
+  std::vector<Request*> holders;
+  for (auto& [id, r] : requests) {
+    if (r.get() != first && r->cache.length() > 0) holders.push_back(r.get());
+  }
+  // Kept ones first, the longest unused ahead; then waiting ones, the latest ahead.
+  std::sort(holders.begin(), holders.end(), [](const Request* a, const Request* b) {
+    if (a->active() != b->active()) return b->active();
+    return a->active() ? a->used_at > b->used_at : a->used_at < b->used_at;
+  });
+  const auto fits = [&] { return first->blocks_to_end() <= pool->n_free(); };
+  // Pages go from the end. Open ones ahead of all others: 31 tokens at most are lost, and where `first` shares its own
+  // it need not copy it. Then those that nobody shares, because only they become free; then whatever is left.
+  const auto drop_last_page = [](Request& r) { r.cache.truncate((r.cache.length() - 1) / kPageTokens * kPageTokens); };
+  for (Request* r : holders) {
+    if (!fits() && r->cache.length() % kPageTokens != 0) drop_last_page(*r);
+  }
+  for (bool only_unshared : {true, false}) {
+    for (Request* r : holders) {
+      while (!fits() && r->cache.length() > 0 &&
+             (!only_unshared || pool->references(r->cache.table(0, 0).back()) == 1)) {
+        drop_last_page(*r);
+      }
+    }
+  }
+  MNEME_CHECK(fits(), "request {} needs {} blocks, {} of {} are free", first->id.value, first->blocks_to_end(),
+              pool->n_free(), pool->n_blocks());
+}
+
+Engine::Impl::Batch Engine::Impl::gather(const std::vector<ScheduledRows>& plan) {
+  Batch batch;
+  for (const ScheduledRows& rows : plan) {
+    Request& r = *requests.at(rows.id);
+    const std::int32_t begin = r.cache.length();
+    MNEME_CHECK(rows.n_tokens >= 1 && begin + rows.n_tokens <= r.length(), "{} rows after {} of {} tokens",
+                rows.n_tokens, begin, r.length());
+    if (r.state == Request::State::kWaiting) r.stats.shared_tokens = begin;
+    r.cache.extend(rows.n_tokens);
+    batch.tokens.insert(batch.tokens.end(), r.tokens.begin() + begin, r.tokens.begin() + begin + rows.n_tokens);
+    if (r.wants_token()) batch.wanted.push_back(batch.requests.size());
+    batch.requests.push_back(&r);
+    batch.rows.push_back({.cache = &r.cache, .n_rows = rows.n_tokens, .want_logits = r.wants_token()});
+  }
+  return batch;
+}
+
+void Engine::Impl::undo(const Batch& batch) {
+  for (const SequenceRows& rows : batch.rows) rows.cache->truncate(rows.cache->length() - rows.n_rows);
+}
+
+std::vector<Sampler::Choice> Engine::Impl::sample(const Batch& batch, const ConstTensorView& logits) {
+  const auto n = static_cast<std::int64_t>(batch.wanted.size());
+  std::vector<Sampler::Choice> choices(batch.wanted.size());
+  if (n == 0) return choices;
+  const std::int64_t vocab = forward->vocab();
+  expect_shape("logits", logits, DType::kF32, {n, vocab});
+  const auto choose = [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::span<const float> row(logits.row_as<float>(i), static_cast<std::size_t>(vocab));
+      const auto k = static_cast<std::size_t>(i);
+      choices[k] = batch.requests[batch.wanted[k]]->sampler.next(row);
+    }
+  };
+  n == 1 ? choose(0, 1, 0) : threads->parallel_for(n, 1, choose);
+  return choices;
+}
+
+void Engine::Impl::apply(const Batch& batch, const std::vector<Sampler::Choice>& choices, double seconds) {
+  auto choice = choices.begin();
+  for (std::size_t i = 0; i < batch.requests.size(); ++i) {
+    Request& r = *batch.requests[i];
+    r.state = Request::State::kRunning;
+    (r.length() == r.prompt_end ? r.stats.prefill_seconds : r.stats.decode_seconds) += seconds;
+    r.stats.prompt_tokens = std::min(r.cache.length(), r.prompt_end) - r.stats.shared_tokens;
+    RequestEvent event{.id = r.id,
+                       .token = {},
+                       .prompt_done = r.stats.prompt_tokens,
+                       .prompt_total = r.prompt_end - r.stats.shared_tokens,
+                       .finished = {}};
+    if (batch.rows[i].want_logits) {
+      const Sampler::Choice chosen = *choice++;
+      if (r.is_end(chosen.token)) {
+        event.finished = FinishReason::kEnd;
+      } else {
+        event.token = chosen;
+        r.tokens.push_back(chosen.token);
+        ++r.stats.answer_tokens;
+        if (r.stats.answer_tokens == r.max_tokens) event.finished = FinishReason::kLength;
+      }
+    } else if (r.max_tokens == 0 && r.cache.length() == r.length()) {
+      event.finished = FinishReason::kLength;
+    }
+    if (event.finished) end(r, *event.finished);
+    events.push_back(event);
+  }
+}
+
+std::vector<RequestEvent> Engine::Impl::take_events() {
+  for (const RequestEvent& event : events) {
+    if (!event.finished) continue;
+    const auto it = requests.find(event.id);
+    if (it != requests.end() && it->second->state == Request::State::kEnded) told.push_back(event.id);
+  }
+  return std::exchange(events, {});
+}
+
+}  // namespace mneme

@@ -1,0 +1,74 @@
+#include "src/engine/kv_plan.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "src/base/error.h"
+
+namespace mneme {
+namespace {
+
+void check_options(const EngineOptions& o, std::int64_t model_context) {
+  if (o.max_sequences < 1) fail(ErrorKind::kOption, "max_sequences: expected 1 or more, found {}", o.max_sequences);
+  if (o.max_batched_tokens < 1) {
+    fail(ErrorKind::kOption, "max_batched_tokens: expected 1 or more, found {}", o.max_batched_tokens);
+  }
+  if (o.kv_memory_bytes < 0) {
+    fail(ErrorKind::kOption, "kv_memory_bytes: expected 0 (automatic) or more, found {}", o.kv_memory_bytes);
+  }
+  if (o.context < 0 || o.context > model_context) {
+    fail(ErrorKind::kOption, "context: expected 0 (all) to {}, the tokens that the model was loaded for, found {}",
+         model_context, o.context);
+  }
+}
+
+}  // namespace
+
+std::int64_t pages_of(std::int64_t n_tokens) {
+  return (n_tokens + kPageTokens - 1) / kPageTokens;
+}
+
+std::int64_t blocks_of(const KvShape& shape, std::int64_t n_tokens) {
+  return pages_of(n_tokens) * shape.blocks_per_page();
+}
+
+DType kv_dtype_of(const EngineOptions& options) {
+  if (options.kv_cache_dtype == "bf16") return DType::kBF16;
+  if (options.kv_cache_dtype == "f16") return DType::kF16;
+  fail(ErrorKind::kOption, "kv_cache_dtype: expected bf16 or f16, found \"{}\"", options.kv_cache_dtype);
+}
+
+KvPlan plan_kv(const KvShape& shape, const EngineOptions& options, std::int64_t model_context,
+               std::int64_t available_bytes) {
+  check_options(options, model_context);
+  // The largest that block ids reach, and positions, which stay below 2^31 - 32.
+  constexpr std::int64_t kMostBlocks = std::numeric_limits<std::int32_t>::max();
+  constexpr std::int64_t kMostTokens = kMostBlocks / kPageTokens * kPageTokens - kPageTokens;
+  const std::int64_t per_page = shape.blocks_per_page();
+  const auto page_bytes = static_cast<std::int64_t>(shape.page_bytes());
+  const std::int64_t room =
+      options.kv_memory_bytes > 0 ? options.kv_memory_bytes : std::max<std::int64_t>(available_bytes, 0);
+  const std::int64_t pages_in_room = std::min(room / page_bytes, kMostBlocks) / per_page;
+
+  KvPlan plan;
+  plan.context = options.context > 0 ? options.context : model_context;
+  plan.context = std::min(plan.context, kMostTokens);
+  if (pages_of(plan.context) > pages_in_room) {
+    if (options.context > 0 || pages_in_room == 0) {
+      fail(ErrorKind::kResource,
+           "one sequence of {} tokens takes {} bytes of keys and values ({} a token); {} bytes are {}: room for {} "
+           "tokens",
+           plan.context, pages_of(plan.context) * per_page * page_bytes, shape.bytes_per_token(), room,
+           options.kv_memory_bytes > 0 ? "set aside (kv_memory_bytes)"
+                                       : "left beside the weights (kv_memory_bytes overrides)",
+           pages_in_room * kPageTokens);
+    }
+    plan.context = pages_in_room * kPageTokens;
+  }
+  const std::int64_t pages =
+      options.kv_memory_bytes > 0 ? pages_in_room : pages_of(plan.context) + options.max_sequences;
+  plan.n_blocks = std::min(pages, kMostBlocks / per_page) * per_page;
+  return plan;
+}
+
+}  // namespace mneme

@@ -1,0 +1,33 @@
+// How long sequences may be and how many blocks the pool gets: a pure function of options, model and machine.
+#pragma once
+
+#include <cstdint>
+
+#include "mneme/options.h"
+#include "src/cache/page_pool.h"
+
+namespace mneme {
+
+struct KvPlan {
+  std::int64_t context = 0;   // tokens
+  std::int64_t n_blocks = 0;  // of the pool
+};
+
+// Pages that hold n tokens, and their blocks over all layers and KV heads.
+std::int64_t pages_of(std::int64_t n_tokens);
+std::int64_t blocks_of(const KvShape& shape, std::int64_t n_tokens);
+// "bf16", "f16". Errors  kOption: another name.
+DType kv_dtype_of(const EngineOptions& options);
+
+// options.kv_memory_bytes > 0: that much. 0: one sequence of the context, and a page for every sequence that may run
+// beside it, so that forks of the longest sequence can copy the page they share. options.context > 0: that, or an
+// error. 0: what the model was made for, or less where the memory has not room for it.
+//
+//   available_bytes  memory of the machine for keys and values; looked at when kv_memory_bytes is 0
+//
+// Errors  kOption: values out of range, a context longer than the model's. kResource: no room for one sequence of the
+// context.
+KvPlan plan_kv(const KvShape& shape, const EngineOptions& options, std::int64_t model_context,
+               std::int64_t available_bytes);
+
+}  // namespace mneme

@@ -1,0 +1,51 @@
+// One request and the sequence it extends. The rules of who runs when are the scheduler's, those of events the
+// engine's; here is what follows from the fields alone.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "src/cache/sequence_cache.h"
+#include "src/engine/engine.h"
+#include "src/engine/scheduler.h"
+#include "src/sampler/sampler.h"
+
+namespace mneme {
+
+struct Request {
+  enum class State : std::uint8_t { kWaiting, kRunning, kKept, kEnded };
+
+  explicit Request(PagePool& pool) : cache(pool), sampler(SamplingOptions{.seed = 0}) {}
+
+  RequestId id;
+  State state = State::kWaiting;
+  // All tokens of the sequence: earlier turns, prompt, answer. Those from cache.length() on are still to be computed;
+  // the last token of an answer is one of them for as long as nothing follows it.
+  std::vector<std::int32_t> tokens;
+  SequenceCache cache;
+  Sampler sampler;
+
+  std::int32_t prompt_end = 0;  // where the answer begins
+  std::int32_t tail = 0;        // prompt tokens that go one a step
+  std::int32_t max_tokens = 0;
+  std::vector<std::int32_t> end_tokens;
+  std::int32_t priority = 0;
+  bool keep = false;
+  RequestStats stats;
+  std::int64_t used_at = 0;  // of the engine's count of turns: which kept sequence was used last
+
+  bool active() const { return state == State::kWaiting || state == State::kRunning; }
+  bool holds_sequence() const { return state != State::kEnded; }
+  std::int32_t length() const { return static_cast<std::int32_t>(tokens.size()); }
+  // Tokens in the cache when the last one is sampled: that one is not computed.
+  std::int32_t final_length() const { return prompt_end + (max_tokens > 0 ? max_tokens - 1 : 0); }
+  std::int64_t blocks_to_end() const { return cache.blocks_needed(final_length() - cache.length()); }
+  bool wants_token() const { return cache.length() == length() && max_tokens > 0; }
+  bool is_end(std::int32_t token) const;
+  RequestView view() const;
+
+  // Begins a turn: `input.prompt` follows the tokens that are there. What is pending afterwards is at least one token.
+  void begin_turn(RequestInput input);
+};
+
+}  // namespace mneme

@@ -1,0 +1,172 @@
+#include "tests/engine/hash_model.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <map>
+
+#include "src/base/check.h"
+#include "src/base/error.h"
+#include "src/base/rng.h"
+
+namespace mneme {
+namespace {
+
+constexpr std::int32_t kLayers = 2, kHeads = 2;
+constexpr std::size_t kWords = 4;  // 8 x [K | V] in two bytes each
+
+std::uint64_t mix(std::uint64_t h, std::uint64_t word) {
+  h = (std::rotl(h, 23) ^ word) * 0x9e3779b97f4a7c15ull;
+  return h ^ (h >> 29);
+}
+
+std::uint64_t word_of(std::int32_t token, std::int32_t position, std::int32_t layer, std::int32_t head, std::size_t i) {
+  return mix(mix(static_cast<std::uint64_t>(token) * 64 + static_cast<std::uint64_t>(layer * 8 + head),
+                 static_cast<std::uint64_t>(position)),
+             i);
+}
+
+void write(const SequenceCache& cache, std::int32_t position, std::int32_t token) {
+  for (std::int32_t l = 0; l < kLayers; ++l) {
+    for (std::int32_t h = 0; h < kHeads; ++h) {
+      std::byte* at = cache.token(l, h, position);
+      for (std::size_t i = 0; i < kWords; ++i) {
+        const std::uint64_t word = word_of(token, position, l, h, i);
+        std::memcpy(at + i * 8, &word, 8);
+      }
+    }
+  }
+}
+
+std::uint64_t hash_of(const SequenceCache& cache) {
+  std::uint64_t hash = 1;
+  for (std::int32_t p = 0; p < cache.length(); ++p) {
+    for (std::int32_t l = 0; l < kLayers; ++l) {
+      for (std::int32_t h = 0; h < kHeads; ++h) {
+        const std::byte* at = cache.token(l, h, p);
+        for (std::size_t i = 0; i < kWords; ++i) {
+          std::uint64_t word = 0;
+          std::memcpy(&word, at + i * 8, 8);
+          hash = mix(hash, word);
+        }
+      }
+    }
+  }
+  return hash;
+}
+
+void logits_of(std::uint64_t hash, std::span<float> out) {
+  Rng rng(hash);
+  for (float& v : out) v = static_cast<float>(rng.uniform() * 6 - 3);
+}
+
+}  // namespace
+
+ConstTensorView HashModel::run(const ForwardInput& input) {
+  if (log_->fail_in == 0) {
+    log_->fail_in = -1;
+    // As a real one would: some rows are written already.
+    write(*input.sequences.front().cache, input.sequences.front().cache->length() - 1, 39);
+    fail(ErrorKind::kResource, "the test asked for it");
+  }
+  if (log_->fail_in > 0) --log_->fail_in;
+  auto& rows = log_->steps.emplace_back();
+  std::size_t at = 0;
+  std::int64_t n_wanted = 0;
+  for (const SequenceRows& s : input.sequences) {
+    rows.push_back(s.n_rows);
+    for (std::int32_t i = 0; i < s.n_rows; ++i) write(*s.cache, s.cache->length() - s.n_rows + i, input.tokens[at++]);
+    n_wanted += s.want_logits ? 1 : 0;
+  }
+  MNEME_CHECK(at == input.tokens.size(), "{} of {} tokens have a sequence", at, input.tokens.size());
+  logits_.resize(static_cast<std::size_t>(n_wanted * kHashVocab));
+  std::span<float> out(logits_);
+  for (const SequenceRows& s : input.sequences) {
+    if (!s.want_logits) continue;
+    logits_of(hash_of(*s.cache), out.first(kHashVocab));
+    out = out.subspan(kHashVocab);
+  }
+  return view_of(static_cast<const float*>(logits_.data()), {n_wanted, kHashVocab});
+}
+
+std::vector<float> hash_logits(std::span<const std::int32_t> tokens) {
+  std::uint64_t hash = 1;
+  for (std::size_t p = 0; p < tokens.size(); ++p) {
+    for (std::int32_t l = 0; l < kLayers; ++l) {
+      for (std::int32_t h = 0; h < kHeads; ++h) {
+        for (std::size_t i = 0; i < kWords; ++i)
+          hash = mix(hash, word_of(tokens[p], static_cast<std::int32_t>(p), l, h, i));
+      }
+    }
+  }
+  std::vector<float> logits(kHashVocab);
+  logits_of(hash, logits);
+  return logits;
+}
+
+Answer answer_alone(std::span<const std::int32_t> before, const RequestInput& input) {
+  Sampler sampler(input.sampling);
+  sampler.see_prompt(before);
+  std::vector<std::int32_t> all(before.begin(), before.end());
+  Answer answer;
+  while (static_cast<std::int32_t>(answer.tokens.size()) < input.max_tokens) {
+    const std::int32_t token = sampler.next(hash_logits(all)).token;
+    if (std::find(input.end_tokens.begin(), input.end_tokens.end(), token) != input.end_tokens.end()) {
+      answer.reason = FinishReason::kEnd;
+      break;
+    }
+    answer.tokens.push_back(token);
+    all.push_back(token);
+  }
+  return answer;
+}
+
+const Answer& Drained::of(RequestId id) const {
+  const auto it = std::find_if(answers.begin(), answers.end(), [&](const auto& a) { return a.first == id; });
+  MNEME_CHECK(it != answers.end(), "request {} brought no event", id.value);
+  return it->second;
+}
+
+Drained drain(Engine& engine) {
+  std::map<RequestId, Answer> answers;
+  int steps = 0;
+  while (!engine.idle()) {
+    for (const RequestEvent& e : engine.step()) {
+      Answer& a = answers[e.id];
+      if (e.token) a.tokens.push_back(e.token->token);
+      if (e.finished) a.reason = *e.finished;
+    }
+    engine.check_invariants();
+    MNEME_CHECK(++steps < 100000, "no end");
+  }
+  return {{answers.begin(), answers.end()}};
+}
+
+TestEngine::TestEngine(const EngineOptions& options, int n_threads)
+    : engine(std::make_unique<Engine>(std::make_unique<HashModel>(log.get()), options,
+                                      std::make_unique<ThreadPool>(n_threads))) {}
+
+std::vector<std::int32_t> random_prompt(std::size_t n, std::uint64_t seed) {
+  Rng rng(seed);
+  std::vector<std::int32_t> tokens(n);
+  for (auto& t : tokens) t = 1 + static_cast<std::int32_t>(rng.below(kHashVocab - 1));
+  return tokens;
+}
+
+RequestInput request(std::vector<std::int32_t> prompt, std::int32_t max_tokens) {
+  RequestInput input;
+  input.prompt = std::move(prompt);
+  input.max_tokens = max_tokens;
+  input.end_tokens = {kHashEnd};
+  return input;
+}
+
+std::vector<std::int32_t> joined(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
+  std::vector<std::int32_t> all(a.begin(), a.end());
+  all.insert(all.end(), b.begin(), b.end());
+  return all;
+}
+
+}  // namespace mneme

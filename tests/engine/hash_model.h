@@ -1,0 +1,79 @@
+// A model for tests of the engine: its logits are a hash of every byte that the sequence's pages hold, in order of
+// position, layer and head. A page that is mixed up, not copied before it is written, or given back too early changes
+// the tokens that follow.
+//
+// What it must say is known without it: hash_logits() computes the same from the tokens alone.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "src/engine/engine.h"
+#include "src/engine/forward_pass.h"
+
+namespace mneme {
+
+inline constexpr std::int32_t kHashVocab = 40;
+inline constexpr std::int32_t kHashEnd = 0;  // comes as often as any other token
+inline constexpr std::int64_t kHashContext = 100000;
+inline constexpr std::int64_t kHashBlocksPerPage = 4;
+
+// What the model writes and sees; outlives the engine that owns the model.
+struct HashModelLog {
+  std::vector<std::vector<std::int32_t>> steps;  // rows of every sequence, step by step
+  int fail_in = -1;                              // steps until run() throws kResource; negative: never
+};
+
+class HashModel final : public ForwardPass {
+ public:
+  explicit HashModel(HashModelLog* log) : log_(log) {}
+
+  KvShape kv_shape(DType kv_dtype) const override {
+    return {.n_layers = 2, .n_kv_heads = 2, .head_dim = 8, .dtype = kv_dtype};
+  }
+  std::int64_t vocab() const override { return kHashVocab; }
+  std::int64_t max_context() const override { return kHashContext; }
+  ConstTensorView run(const ForwardInput& input) override;
+
+ private:
+  HashModelLog* log_;
+  std::vector<float> logits_;
+};
+
+// Logits after these tokens.
+std::vector<float> hash_logits(std::span<const std::int32_t> tokens);
+
+struct Answer {
+  std::vector<std::int32_t> tokens;
+  FinishReason reason = FinishReason::kLength;
+  bool operator==(const Answer&) const = default;
+};
+
+// What a request must answer when `before` are the tokens of its sequence (its own prompt included).
+Answer answer_alone(std::span<const std::int32_t> before, const RequestInput& input);
+
+// Steps until nothing is left to do; the answer of every request, by id.
+struct Drained {
+  std::vector<std::pair<RequestId, Answer>> answers;
+  const Answer& of(RequestId id) const;
+};
+Drained drain(Engine& engine);
+
+struct TestEngine {
+  explicit TestEngine(const EngineOptions& options = {.context = 4096}, int n_threads = 1);
+  Engine* operator->() const { return engine.get(); }
+  Engine& operator*() const { return *engine; }
+
+  std::unique_ptr<HashModelLog> log = std::make_unique<HashModelLog>();
+  std::unique_ptr<Engine> engine;
+};
+
+// n tokens that depend on the seed, none of them the end token.
+std::vector<std::int32_t> random_prompt(std::size_t n, std::uint64_t seed);
+// A greedy request that ends at kHashEnd.
+RequestInput request(std::vector<std::int32_t> prompt, std::int32_t max_tokens = 20);
+std::vector<std::int32_t> joined(std::span<const std::int32_t> a, std::span<const std::int32_t> b);
+
+}  // namespace mneme
