@@ -39,6 +39,7 @@ inline constexpr auto kLanesOfMask = [] {
 HWY_BEFORE_NAMESPACE();
 namespace mneme {
 namespace HWY_NAMESPACE {
+namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using Floats = hn::ScalableTag<float>;
@@ -306,6 +307,7 @@ std::size_t lanes() {
   return hn::Lanes(Ints());
 }
 
+}  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace mneme
 HWY_AFTER_NAMESPACE();

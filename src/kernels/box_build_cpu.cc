@@ -1,0 +1,189 @@
+// Boxes around the keys of a unit. Largest and smallest are found on the 16-bit patterns in an order-preserving form
+// (negatives have their lower 15 bits flipped), which is the same for bf16 and f16 and has -0 below +0; a pattern
+// beyond infinity's is a NaN.
+#include "src/kernels/box.h"
+
+// Arrays of vectors need a width known to the compiler.
+#ifndef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#endif
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "src/kernels/box_build_cpu.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#ifndef MNEME_KERNELS_BOX_BUILD_CPU_ONCE_
+#define MNEME_KERNELS_BOX_BUILD_CPU_ONCE_
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "src/base/check.h"
+#include "src/tensor/half.h"
+
+namespace mneme {
+namespace {
+
+constexpr std::int32_t kMaxDim = 256;
+
+struct HalfFormat {
+  std::int16_t infinity;
+  std::uint16_t quiet_nan;
+};
+constexpr HalfFormat kBf16Format{0x7f80, 0x7fc0};
+constexpr HalfFormat kF16Format{0x7c00, 0x7e00};
+
+float to_float(std::uint16_t bits, DType dtype) {
+  return dtype == DType::kBF16 ? static_cast<float>(std::bit_cast<bf16>(bits))
+                               : static_cast<float>(std::bit_cast<f16>(bits));
+}
+
+std::uint16_t to_bits(float x, DType dtype) {
+  return dtype == DType::kBF16 ? bf16(x).bits : f16(x).bits;
+}
+
+}  // namespace
+}  // namespace mneme
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace mneme {
+namespace HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class D, class V>
+HWY_INLINE V order_of(D d, V bits) {
+  const hn::RebindToUnsigned<D> du;
+  const auto low = hn::ShiftRight<1>(hn::BitCast(du, hn::BroadcastSignBit(bits)));
+  return hn::Xor(bits, hn::BitCast(d, low));
+}
+
+// hi and lo of kVectors vectors of channels from c on.
+template <int kVectors, class D>
+HWY_INLINE void min_max_channels(D d, std::span<const KvRun> runs, std::size_t token_bytes, std::size_t c,
+                                 const HalfFormat& format, std::int16_t* hi, std::int16_t* lo) {
+  using V = hn::Vec<D>;
+  const std::size_t lanes = hn::Lanes(d);
+  const V magnitude = hn::Set(d, std::int16_t{0x7fff});
+  V most[kVectors], least[kVectors], largest[kVectors];  // the last of magnitudes
+  for (int v = 0; v < kVectors; ++v) {
+    most[v] = hn::Set(d, std::numeric_limits<std::int16_t>::min());
+    least[v] = magnitude;
+    largest[v] = hn::Zero(d);
+  }
+  for (const KvRun& run : runs) {
+    const std::byte* token = run.kv + 2 * c;
+    for (std::int32_t t = 0; t < run.n_tokens; ++t, token += token_bytes) {
+      const auto* keys = reinterpret_cast<const std::int16_t*>(token);
+      for (int v = 0; v < kVectors; ++v) {
+        const V bits = hn::LoadU(d, keys + static_cast<std::size_t>(v) * lanes);
+        const V x = order_of(d, bits);
+        most[v] = hn::Max(most[v], x);
+        least[v] = hn::Min(least[v], x);
+        largest[v] = hn::Max(largest[v], hn::And(bits, magnitude));
+      }
+    }
+  }
+  for (int v = 0; v < kVectors; ++v) {
+    const auto nan = hn::Gt(largest[v], hn::Set(d, format.infinity));
+    const V quiet = hn::Set(d, static_cast<std::int16_t>(format.quiet_nan));
+    const std::size_t at = c + static_cast<std::size_t>(v) * lanes;
+    hn::StoreU(hn::IfThenElse(nan, quiet, order_of(d, most[v])), d, hi + at);
+    hn::StoreU(hn::IfThenElse(nan, quiet, order_of(d, least[v])), d, lo + at);
+  }
+}
+
+template <class D>
+HWY_INLINE void min_max_in(D d, std::span<const KvRun> runs, std::size_t token_bytes, std::size_t dim,
+                           const HalfFormat& format, std::int16_t* hi, std::int16_t* lo) {
+  constexpr int kVectors = 4;
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t c = 0;
+  for (; c + kVectors * lanes <= dim; c += kVectors * lanes)
+    min_max_channels<kVectors>(d, runs, token_bytes, c, format, hi, lo);
+  for (; c < dim; c += lanes) min_max_channels<1>(d, runs, token_bytes, c, format, hi, lo);
+}
+
+void min_max(std::span<const KvRun> runs, std::size_t token_bytes, std::size_t dim, DType dtype, std::int16_t* hi,
+             std::int16_t* lo) {
+  const HalfFormat& format = dtype == DType::kBF16 ? kBf16Format : kF16Format;
+  const hn::ScalableTag<std::int16_t> d;
+  const hn::CappedTag<std::int16_t, 8> d8;
+  if (dim % hn::Lanes(d) == 0)
+    min_max_in(d, runs, token_bytes, dim, format, hi, lo);
+  else
+    min_max_in(d8, runs, token_bytes, dim, format, hi, lo);
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> load_keys(D d, const std::byte* p, DType dtype) {
+  if (dtype == DType::kBF16) {
+    const hn::Rebind<std::uint16_t, D> d16;
+    const hn::Rebind<std::uint32_t, D> d32;
+    const auto bits = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(p));
+    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
+  }
+  const hn::Rebind<hwy::float16_t, D> d16;
+  return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(p)));
+}
+
+// distance[c] = sum over tokens, in their order, of |centre[c] - key[c]|.
+void sum_distances(std::span<const KvRun> runs, std::size_t token_bytes, std::size_t dim, DType dtype,
+                   const float* centre, float* distance) {
+  const hn::CappedTag<float, 8> d;
+  for (std::size_t c = 0; c < dim; c += hn::Lanes(d)) {
+    const auto middle = hn::LoadU(d, centre + c);
+    auto sum = hn::Zero(d);
+    for (const KvRun& run : runs) {
+      const std::byte* token = run.kv + 2 * c;
+      for (std::int32_t t = 0; t < run.n_tokens; ++t, token += token_bytes)
+        sum = hn::Add(sum, hn::Abs(hn::Sub(middle, load_keys(d, token, dtype))));
+    }
+    hn::StoreU(sum, d, distance + c);
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace mneme
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mneme {
+namespace {
+
+HWY_EXPORT(min_max);
+HWY_EXPORT(sum_distances);
+
+}  // namespace
+
+void box_build_cpu(std::span<const KvRun> runs, const AttentionShape& shape, BoxKind kind, std::byte* box) {
+  MNEME_CHECK(shape.head_dim % 8 == 0 && shape.head_dim >= 8 && shape.head_dim <= kMaxDim, "D {}", shape.head_dim);
+  std::int64_t n = 0;
+  for (const KvRun& run : runs) n += run.n_tokens;
+  MNEME_CHECK(n > 0, "a box around no token");
+  const auto dim = static_cast<std::size_t>(shape.head_dim);
+  auto* hi = reinterpret_cast<std::int16_t*>(box);
+  auto* lo = hi + dim;
+  HWY_DYNAMIC_DISPATCH(min_max)(runs, shape.token_bytes(), dim, shape.kv_dtype, hi, lo);
+  if (kind == BoxKind::kMinMax) return;
+
+  const HalfFormat& format = shape.kv_dtype == DType::kBF16 ? kBf16Format : kF16Format;
+  float centre[kMaxDim], distance[kMaxDim];
+  for (std::size_t c = 0; c < dim; ++c)
+    centre[c] = 0.5f * to_float(static_cast<std::uint16_t>(hi[c]), shape.kv_dtype) +
+                0.5f * to_float(static_cast<std::uint16_t>(lo[c]), shape.kv_dtype);
+  HWY_DYNAMIC_DISPATCH(sum_distances)(runs, shape.token_bytes(), dim, shape.kv_dtype, centre, distance);
+  const auto store = [&](float x, std::int16_t* at) {
+    *at = static_cast<std::int16_t>(std::isnan(x) ? format.quiet_nan : to_bits(x, shape.kv_dtype));
+  };
+  for (std::size_t c = 0; c < dim; ++c) {
+    const float mean = distance[c] / static_cast<float>(n);  // NaN where the centre is
+    store(centre[c] + mean, hi + c);
+    store(centre[c] - mean, lo + c);
+  }
+}
+
+}  // namespace mneme
+#endif
