@@ -34,6 +34,7 @@ std::unique_ptr<ForwardPass> forward_of(std::unique_ptr<Model> model, const Engi
 }  // namespace
 
 Engine::Engine(std::unique_ptr<Model> model, const EngineOptions& options, std::unique_ptr<ThreadPool> pool)
-    : Engine(forward_of(std::move(model), options, pool.get()), options, std::move(pool)) {}
+    // Braces: their arguments are evaluated in order, so that the pool is looked at before it is moved.
+    : Engine{forward_of(std::move(model), options, pool.get()), options, std::move(pool)} {}
 
 }  // namespace mneme

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -59,7 +60,12 @@ struct Session::Impl {
   }
 
   RequestInput input_of(const Turn& turn, const AskOptions& how) const;
+  // Steps until the answer is there. When an exception leaves (a callback's, or the engine's), the sequence stays as it
+  // is.
   void generate(Answer& answer, const GenerationOptions& options, const AskCallbacks& callbacks);
+
+ private:
+  void run_steps(Answer& answer, const GenerationOptions& options, const AskCallbacks& callbacks);
 };
 
 // Tokens that are still to be computed for this turn.
@@ -92,8 +98,16 @@ RequestInput Session::Impl::input_of(const Turn& turn, const AskOptions& how) co
   return input;
 }
 
-// Steps until the answer is there. Whatever leaves this way, the sequence is kept.
 void Session::Impl::generate(Answer& answer, const GenerationOptions& options, const AskCallbacks& callbacks) {
+  try {
+    run_steps(answer, options, callbacks);
+  } catch (...) {
+    engine().stop(id);
+    throw;
+  }
+}
+
+void Session::Impl::run_steps(Answer& answer, const GenerationOptions& options, const AskCallbacks& callbacks) {
   StreamDecoder decoder(*model->text->tokenizer);
   StopMatcher matcher(options.stop);
   bool cancelled = false;
@@ -142,10 +156,10 @@ void Session::read(const Turn& document, const AskCallbacks& callbacks) {
   if (s.id.valid()) fail(ErrorKind::kRequest, "a document is read in the first turn of a session");
   if (document.document.empty()) fail(ErrorKind::kRequest, "the document is empty");
   if (!document.question.empty()) fail(ErrorKind::kRequest, "read() takes a document; the question goes to ask()");
+  // With any question the document's tokens are the same; without one some families trim its end.
+  const ChatFormat::Turn words{.document = document.document, .question = "?", .system = document.system};
   RequestInput input;
-  input.prompt = s.model->text->chat
-                     .user_turn_split({.document = document.document, .question = "", .system = document.system}, true)
-                     .document;
+  input.prompt = s.model->text->chat.user_turn_split(words, true).document;
   input.max_tokens = 0;
   s.start(std::move(input));
   s.document = document;
@@ -168,12 +182,7 @@ Answer Session::ask(const Turn& turn, const GenerationOptions& options, const As
   s.answered = true;
   s.framing = how.framing;
   Answer answer;
-  try {
-    s.generate(answer, options, callbacks);
-  } catch (...) {
-    s.engine().stop(s.id);  // a callback's exception, or the engine's: what there is stays
-    throw;
-  }
+  s.generate(answer, options, callbacks);
   const RequestStats stats = s.engine().stats(s.id);
   answer.stats = {
       .prompt_tokens = stats.prompt_tokens,

@@ -1,0 +1,64 @@
+// The `mneme` program: subcommands, and how it ends.
+//
+// Exit codes  0 fine; 1 something unexpected; 2 bad input (options, files, requests); 130 interrupted.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "mneme/mneme.h"
+#include "src/cli/commands.h"
+#include "src/cli/options.h"
+
+namespace {
+
+constexpr int kUnexpected = 1;
+constexpr int kBadInput = 2;
+
+int complain(int code, const std::string& message) {
+  fmt::print(stderr, "mneme: error: {}\n", message);
+  return code;
+}
+
+// Help and version go to standard output and are no error.
+int end_of_parsing(const CLI::App& app, const CLI::ParseError& e) {
+  if (e.get_exit_code() == 0) return app.exit(e);
+  std::string message = e.what();
+  if (!message.empty() && message.back() == '.') message.pop_back();
+  complain(kBadInput, message);
+  const auto chosen = app.get_subcommands();
+  fmt::print(stderr, "mneme{} --help lists the options\n", chosen.empty() ? "" : " " + chosen.front()->get_name());
+  return kBadInput;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int code = 0;
+  CLI::App app("Mneme runs language models over long documents.", "mneme");
+  app.set_version_flag("--version", "mneme " + std::string(mneme::version()));
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(46);
+  app.footer("Every option can be set as an environment variable too: --kv-cache-dtype is MNEME_KV_CACHE_DTYPE.");
+  mneme::cli::add_run(app, code);
+  mneme::cli::add_inspect(app, code);
+  mneme::cli::add_tokenize(app, code);
+  mneme::cli::add_convert(app, code);
+  mneme::cli::name_environment(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return end_of_parsing(app, e);
+  } catch (const mneme::Error& e) {
+    return complain(kBadInput, e.what());
+  } catch (const std::bad_alloc&) {
+    return complain(kBadInput, "out of memory");
+  } catch (const std::exception& e) {
+    return complain(kUnexpected, e.what());
+  }
+  if (std::fflush(stdout) != 0 && code == 0) return complain(kBadInput, "standard output: cannot be written");
+  return code;
+}

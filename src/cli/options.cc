@@ -1,0 +1,76 @@
+#include "src/cli/options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <functional>
+#include <utility>
+
+namespace mneme::cli {
+namespace {
+
+// The whole of `text` as a T.
+template <typename T>
+bool parse(const std::string& text, T& value) {
+  const char* const end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, value);
+  return result.ec == std::errc() && result.ptr == end;
+}
+
+// A validator whose refusal is its only word: without a description it leaves the help alone.
+CLI::Validator quiet(std::function<std::string(std::string&)> check) {
+  return CLI::Validator(std::move(check), "");
+}
+
+}  // namespace
+
+CLI::Validator whole_number(std::int64_t low, std::int64_t high) {
+  return quiet([low, high](std::string& text) {
+    std::int64_t value = 0;
+    if (parse(text, value) && value >= low && value <= high) return std::string();
+    return fmt::format("expected a whole number from {} to {}, found \"{}\"", low, high, text);
+  });
+}
+
+CLI::Validator number(double low, double high) {
+  return quiet([low, high](std::string& text) {
+    double value = 0;
+    if (parse(text, value) && std::isfinite(value) && value >= low && value <= high) return std::string();
+    std::string range = "a number";
+    if (std::isfinite(low) && std::isfinite(high)) {
+      range += fmt::format(" from {} to {}", low, high);
+    } else if (std::isfinite(low)) {
+      range += fmt::format(", {} or more", low);
+    }
+    return fmt::format("expected {}, found \"{}\"", range, text);
+  });
+}
+
+CLI::Validator one_of(std::vector<std::string> words) {
+  return quiet([words = std::move(words)](std::string& text) {
+    if (std::find(words.begin(), words.end(), text) != words.end()) return std::string();
+    return fmt::format("expected {}, found \"{}\"", fmt::join(words, " or "), text);
+  });
+}
+
+CLI::Validator not_empty() {
+  return quiet([](std::string& text) { return text.empty() ? std::string("expected a text, found none") : ""; });
+}
+
+void name_environment(CLI::App& command) {
+  for (CLI::Option* option : command.get_options()) {
+    const std::vector<std::string>& names = option->get_lnames();
+    if (names.empty() || names.front() == "help" || names.front() == "version") continue;
+    std::string variable = "MNEME_";
+    for (const char c : names.front())
+      variable += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+    option->envname(variable);
+  }
+  for (CLI::App* sub : command.get_subcommands({})) name_environment(*sub);
+}
+
+}  // namespace mneme::cli

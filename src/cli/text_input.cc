@@ -1,0 +1,74 @@
+#include "src/cli/text_input.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "src/base/error.h"
+#include "src/base/mapped_file.h"
+#include "src/checkpoint/utf8.h"
+
+namespace mneme::cli {
+namespace {
+
+std::string read_stdin() {
+  std::string text;
+  char buffer[1 << 16];
+  for (;;) {
+    const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof(buffer));
+    if (n == 0) return text;
+    if (n > 0) {
+      text.append(buffer, static_cast<std::size_t>(n));
+    } else if (errno != EINTR) {
+      fail(ErrorKind::kFile, "standard input: cannot be read: {}", std::strerror(errno));
+    }
+  }
+}
+
+std::string read_file(const std::string& path) {
+  // A pipe or a terminal (/dev/stdin, <(command)) cannot be mapped, but read.
+  std::error_code ignored;
+  const std::filesystem::file_type type = std::filesystem::status(path, ignored).type();
+  if (type == std::filesystem::file_type::fifo || type == std::filesystem::file_type::character) {
+    std::FILE* f = std::fopen(path.c_str(), "rb");
+    if (f == nullptr) fail(ErrorKind::kFile, "{}: cannot be opened: {}", path, std::strerror(errno));
+    std::string text;
+    char buffer[1 << 16];
+    for (std::size_t n; (n = std::fread(buffer, 1, sizeof(buffer), f)) > 0;) text.append(buffer, n);
+    std::fclose(f);
+    return text;
+  }
+  const MappedFile file{std::filesystem::path(path)};
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+}  // namespace
+
+void expect_text(const std::string& what, const std::string& text) {
+  const std::size_t invalid = find_invalid_utf8(text);
+  const std::size_t zero = text.find('\0');
+  if (zero < invalid) {
+    fail(ErrorKind::kRequest, "{}: expected text, found a zero byte at offset {}: this looks like a binary file", what,
+         zero);
+  }
+  if (invalid != kValidUtf8) {
+    fail(ErrorKind::kRequest, "{}: expected UTF-8 text, found byte 0x{:02x} at offset {}, which is none", what,
+         static_cast<unsigned char>(text[invalid]), invalid);
+  }
+}
+
+std::string read_text(const std::string& path) {
+  const bool standard = path == "-";
+  std::string text = standard ? read_stdin() : read_file(path);
+  expect_text(standard ? "standard input" : path, text);
+  if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);
+  return text;
+}
+
+bool stdin_is_terminal() {
+  return ::isatty(STDIN_FILENO) == 1;
+}
+
+}  // namespace mneme::cli

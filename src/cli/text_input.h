@@ -1,0 +1,18 @@
+// Text that users bring: from a file or from standard input.
+#pragma once
+
+#include <string>
+
+namespace mneme::cli {
+
+// The content of a file, "-" for standard input. A byte order mark is left out.
+//
+// Errors  kFile: missing, a folder, unreadable. kRequest: not text (a zero byte, or no UTF-8; where is said).
+std::string read_text(const std::string& path);
+
+// Errors  kRequest: `text` has a zero byte or is not UTF-8. `what` names it.
+void expect_text(const std::string& what, const std::string& text);
+
+bool stdin_is_terminal();
+
+}  // namespace mneme::cli
