@@ -174,13 +174,10 @@ void arrange_queries(const float* q, const AttentionShape& shape, const Pointers
 // Keys of f16 as f32, in order.
 void expand_keys(const TokenTile& tile, int head_dim, float* keys) {
   const hn::CappedTag<float, 8> df;
-  const hn::Rebind<hwy::float16_t, decltype(df)> dh;
   const int n_padded = (tile.n + 3) & ~3;
-  for (int n = 0; n < n_padded; ++n) {
-    const auto* k = reinterpret_cast<const hwy::float16_t*>(tile.rows[n]);
+  for (int n = 0; n < n_padded; ++n)
     for (int d = 0; d < head_dim; d += static_cast<int>(hn::Lanes(df)))
-      hn::StoreU(hn::PromoteTo(df, hn::LoadU(dh, k + d)), df, keys + n * head_dim + d);
-  }
+      hn::StoreU(load_f16(df, tile.rows[n] + 2 * d), df, keys + n * head_dim + d);
 }
 
 // Sums each block of a0..a3 into lanes 0..3 of that block.
@@ -292,17 +289,6 @@ HWY_NOINLINE void softmax_tile(int n_tokens, const float* bias, int n_sets, cons
   }
 }
 
-template <DType kDType, class D>
-HWY_INLINE hn::Vec<D> load_value(D df, const void* value, std::ptrdiff_t d) {
-  if constexpr (kDType == DType::kBF16) {
-    const hn::Rebind<hwy::bfloat16_t, D> dh;
-    return hn::PromoteTo(df, hn::LoadU(dh, static_cast<const hwy::bfloat16_t*>(value) + d));
-  } else {
-    const hn::Rebind<hwy::float16_t, D> dh;
-    return hn::PromoteTo(df, hn::LoadU(dh, static_cast<const hwy::float16_t*>(value) + d));
-  }
-}
-
 // The blocks of one tile, and which of them is at work.
 struct Pass {
   int i;
@@ -332,7 +318,9 @@ HWY_NOINLINE void weigh_block(D df, const TokenTile& tile, int head_dim, int n_s
     for (int t = n; t < std::min(n + 4, tile.n); ++t, ++p) {
       const std::byte* row = tile.rows[t] + value_bytes;
       hn::Vec<D> value[kVecs];
-      unroll<kVecs>([&](auto v) MNEME_INLINED { value[v] = load_value<kDType>(df, row, v * kN); });
+      unroll<kVecs>([&](auto v) MNEME_INLINED {
+        value[v] = kDType == DType::kBF16 ? load_bf16(df, row + 2 * v * kN) : load_f16(df, row + 2 * v * kN);
+      });
       unroll<kHeads>([&](auto h) MNEME_INLINED {
         const auto weight = hn::Set(df, p[at[h]]);
         unroll<kVecs>([&](auto v) MNEME_INLINED {

@@ -1,13 +1,257 @@
-// Prefill attention on a CPU.
+// Prefill attention on a CPU: tiles of up to 64 queries of one KV head, the heavy ones first, go to whoever is free;
+// each walks the keys that any of its queries sees.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "src/base/check.h"
 #include "src/kernels/attention.h"
+#include "src/kernels/attention_prefill_tile.h"
+#include "src/tensor/buffer.h"
 
 namespace mneme {
+namespace {
+
+constexpr float kLog2e = 1.44269504f;
+constexpr float kLn2 = 0.693147181f;
+constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
+
+struct Span32 {
+  std::int32_t first = 0;
+  std::int32_t last = 0;
+};
+
+struct Item {
+  std::size_t head = 0;
+  std::int32_t first_query = 0;  // row * G + head in group
+  std::int64_t cost = 0;
+};
+
+// What one call needs, kept by the calling thread.
+struct CallScratch {
+  std::vector<Item> items;
+  std::vector<std::int32_t> n_tokens;   // of every part of every head, one after another
+  std::vector<std::size_t> first_part;  // per head, into n_tokens
+};
+
+std::int32_t count_tokens(std::span<const KvRun> runs) {
+  std::int64_t n = 0;
+  for (const KvRun& run : runs) n += run.n_tokens;
+  MNEME_CHECK(n <= std::numeric_limits<std::int32_t>::max() - kKeyTile, "{} tokens in one part", n);
+  return static_cast<std::int32_t>(n);
+}
+
+// The tokens that a row sees.
+Span32 seen_by(const PrefillPart& part, std::int32_t n_tokens, std::int32_t n_rows, std::int32_t row) {
+  if (!part.causal) return {0, n_tokens};
+  const std::int32_t last = n_tokens - n_rows + 1 + row;
+  return {part.window > 0 ? std::max(0, last - part.window) : 0, last};
+}
+
+// Walks the tokens of a part in tiles that begin at multiples of kKeyTile.
+struct TileReader {
+  std::span<const KvRun> runs;
+  std::size_t token_bytes = 0;
+  std::size_t run = 0;
+  std::int32_t offset = 0;
+  std::int32_t token = 0;
+
+  void skip_to(std::int32_t first) {
+    while (token < first) {
+      const std::int32_t take = std::min(first - token, runs[run].n_tokens - offset);
+      advance(take);
+    }
+  }
+  void advance(std::int32_t n) {
+    token += n;
+    offset += n;
+    if (offset == runs[run].n_tokens) {
+      ++run;
+      offset = 0;
+    }
+  }
+  // The next tile, of tokens below `last` only.
+  void next(KeyTile& tile, std::int32_t last) {
+    tile.begin = token;
+    tile.n = std::clamp(last - token, 0, kKeyTile);
+    int n = 0;
+    while (n < tile.n) {
+      const std::int32_t take = std::min(tile.n - n, runs[run].n_tokens - offset);
+      const std::byte* row = runs[run].kv + static_cast<std::size_t>(offset) * token_bytes;
+      for (std::int32_t i = 0; i < take; ++i, row += token_bytes) tile.rows[n + i] = row;
+      n += take;
+      advance(take);
+    }
+    for (; n > 0 && n % 16 != 0; ++n) tile.rows[n] = tile.rows[tile.n - 1];
+  }
+};
+
+// Which kernel, and its query layout.
+enum class Arithmetic { kF32, kBF16 };
+
+class QueryWorker {
+ public:
+  QueryWorker(const AttentionShape& shape, Arithmetic arithmetic, int n_lanes)
+      : shape_(shape), arithmetic_(arithmetic) {
+    static thread_local Buffer t_scratch;
+    const auto lanes = static_cast<std::size_t>(n_lanes);
+    const auto d = static_cast<std::size_t>(shape.head_dim);
+    std::size_t bytes = 0;
+    const auto take = [&](std::size_t n) {
+      const std::size_t at = bytes;
+      bytes += (n * 4 + 63) & ~std::size_t{63};
+      return at;
+    };
+    const std::size_t at[] = {take(lanes * d),        take(lanes),        take(lanes),       take(lanes),
+                              take(lanes * d),        take(lanes),        take(lanes),       take(kKeyTile * lanes),
+                              take(kKeyTile * lanes), take(kKeyTile * d), take(kKeyTile * d)};
+    t_scratch.reserve(bytes);
+    std::byte* base = t_scratch.data();
+    const auto floats = [&](int i) { return reinterpret_cast<float*>(base + at[i]); };
+    const auto ints = [&](int i) { return reinterpret_cast<std::int32_t*>(base + at[i]); };
+    tile_ = {n_lanes,   shape.head_dim, shape.kv_dtype, floats(0), floats(1), floats(2), floats(3),
+             floats(4), ints(5),        ints(6),        floats(7), floats(8), floats(9), floats(10)};
+  }
+
+  void attend(const PrefillHead& head, const std::int32_t* n_tokens, std::int32_t first_query) {
+    const std::int32_t n = std::min(tile_.n_lanes, head.n_rows * shape_.group - first_query);
+    std::fill_n(tile_.top, tile_.n_lanes, kMinusInf);
+    std::fill_n(tile_.sum, tile_.n_lanes, 0.0f);
+    std::fill_n(tile_.out, tile_.n_lanes * shape_.head_dim, 0.0f);
+    for (std::size_t p = 0; p < head.parts.size(); ++p) attend_part(head, head.parts[p], n_tokens[p], first_query, n);
+    for (std::int32_t lane = 0; lane < n; ++lane) write(head, first_query + lane, lane);
+  }
+
+ private:
+  void attend_part(const PrefillHead& head, const PrefillPart& part, std::int32_t n_tokens, std::int32_t first_query,
+                   std::int32_t n) {
+    Span32 any{std::numeric_limits<std::int32_t>::max(), 0};  // what some lane sees, and what all of them do
+    Span32 all{0, std::numeric_limits<std::int32_t>::max()};
+    for (std::int32_t lane = 0; lane < tile_.n_lanes; ++lane) {  // the unused lanes repeat the last
+      const std::int32_t row = (first_query + std::min(lane, n - 1)) / shape_.group;
+      const Span32 seen = seen_by(part, n_tokens, head.n_rows, row);
+      tile_.first[lane] = seen.first;
+      tile_.last[lane] = seen.last;
+      any = {std::min(any.first, seen.first), std::max(any.last, seen.last)};
+      all = {std::max(all.first, seen.first), std::min(all.last, seen.last)};
+    }
+    if (any.first >= any.last) return;
+    pack_queries(part, first_query, n);
+    TileReader reader{part.runs, shape_.token_bytes()};
+    reader.skip_to(any.first / kKeyTile * kKeyTile);
+    KeyTile tiles[2];
+    reader.next(tiles[0], any.last);
+    for (int i = 0; tiles[i].n > 0; i ^= 1) {
+      KeyTile& tile = tiles[i];
+      reader.next(tiles[i ^ 1], any.last);
+      tile.masked = tile.n < kKeyTile || tile.begin < all.first || tile.begin + tile.n > all.last;
+      if (arithmetic_ == Arithmetic::kBF16)
+        attend_key_tile_bf16(tile, tiles[i ^ 1], tile_);
+      else
+        attend_key_tile_f32(tile, tiles[i ^ 1], tile_);
+    }
+  }
+
+  void pack_queries(const PrefillPart& part, std::int32_t first_query, std::int32_t n) {
+    const float scale = shape_.scale * kLog2e;
+    for (std::int32_t lane = 0; lane < tile_.n_lanes; ++lane) {
+      const std::int32_t query = first_query + std::min(lane, n - 1);
+      const float* q = part.q + query / shape_.group * part.q_stride + query % shape_.group * shape_.head_dim;
+      if (arithmetic_ == Arithmetic::kBF16) {
+        auto* to = static_cast<bf16*>(tile_.q) + 2 * lane;
+        for (std::int32_t d = 0; d < shape_.head_dim; d += 2, to += 2 * tile_.n_lanes) {
+          to[0] = bf16(q[d] * scale);
+          to[1] = bf16(q[d + 1] * scale);
+        }
+      } else {
+        float* to = static_cast<float*>(tile_.q) + lane;
+        for (std::int32_t d = 0; d < shape_.head_dim; ++d, to += tile_.n_lanes) *to = q[d] * scale;
+      }
+    }
+  }
+
+  // No entries, or none of any weight: out = 0, lse = -inf.
+  void write(const PrefillHead& head, std::int32_t query, std::int32_t lane) const {
+    const std::int32_t row = query / shape_.group;
+    const std::int32_t g = query % shape_.group;
+    const float sum = tile_.sum[lane];
+    const float norm = sum == 0 ? 0.0f : 1 / sum;
+    const std::int64_t at = row * head.out_stride + g * shape_.head_dim;
+    const float* from = tile_.out + lane;
+    if (head.out_dtype == DType::kF32) {
+      float* to = reinterpret_cast<float*>(head.out) + at;
+      for (std::int32_t d = 0; d < shape_.head_dim; ++d) to[d] = from[d * tile_.n_lanes] * norm;
+    } else {
+      bf16* to = reinterpret_cast<bf16*>(head.out) + at;
+      for (std::int32_t d = 0; d < shape_.head_dim; ++d) to[d] = bf16(from[d * tile_.n_lanes] * norm);
+    }
+    if (head.lse != nullptr)
+      head.lse[row * shape_.group + g] = sum == 0 ? kMinusInf : (tile_.top[lane] + std::log2(sum)) * kLn2;
+  }
+
+  const AttentionShape& shape_;
+  Arithmetic arithmetic_;
+  QueryTile tile_;
+};
+
+// Queries a tile: 64, unless that leaves workers without work. Results do not depend on it.
+int choose_lanes(std::span<const PrefillHead> heads, const AttentionShape& shape, int n_workers) {
+  for (int lanes = kMaxLanes; lanes > 16; lanes /= 2) {
+    std::int64_t items = 0;
+    for (const PrefillHead& head : heads) items += (std::int64_t{head.n_rows} * shape.group + lanes - 1) / lanes;
+    if (n_workers == 1 || items >= 2 * n_workers) return lanes;
+  }
+  return 16;
+}
+
+void list_items(std::span<const PrefillHead> heads, const AttentionShape& shape, int n_lanes, CallScratch& call) {
+  call.items.clear();
+  call.n_tokens.clear();
+  call.first_part.clear();
+  for (std::size_t h = 0; h < heads.size(); ++h) {
+    const PrefillHead& head = heads[h];
+    call.first_part.push_back(call.n_tokens.size());
+    for (const PrefillPart& part : head.parts) {
+      const std::int32_t n = count_tokens(part.runs);
+      MNEME_CHECK(!part.causal || n >= head.n_rows, "{} rows see themselves among {} tokens", head.n_rows, n);
+      call.n_tokens.push_back(n);
+    }
+    for (std::int32_t query = 0; query < head.n_rows * shape.group; query += n_lanes) {
+      std::int64_t cost = 0;
+      for (std::size_t p = 0; p < head.parts.size(); ++p) {
+        const Span32 seen =
+            seen_by(head.parts[p], call.n_tokens[call.first_part[h] + p], head.n_rows, query / shape.group);
+        cost += seen.last - seen.first;
+      }
+      call.items.push_back({h, query, cost});
+    }
+  }
+  std::stable_sort(call.items.begin(), call.items.end(), [](const Item& a, const Item& b) { return a.cost > b.cost; });
+}
+
+}  // namespace
 
 void attend_prefill_cpu(std::span<const PrefillHead> heads, const AttentionShape& shape, const CpuContext& context) {
+  MNEME_CHECK(shape.group >= 1 && shape.group <= 16, "group {} is not in 1..16", shape.group);
+  MNEME_CHECK(shape.head_dim >= 8 && shape.head_dim <= 256 && shape.head_dim % 8 == 0,
+              "head_dim {} is not a multiple of 8 up to 256", shape.head_dim);
+  MNEME_CHECK(shape.kv_dtype == DType::kBF16 || shape.kv_dtype == DType::kF16, "keys and values of {}",
+              dtype_name(shape.kv_dtype));
+  static thread_local CallScratch t_call;
+  CallScratch& call = t_call;
+  const int n_lanes = choose_lanes(heads, shape, context.pool->size());
+  list_items(heads, shape, n_lanes, call);
+  const Arithmetic arithmetic =
+      shape.kv_dtype == DType::kBF16 && has_avx512_bf16() ? Arithmetic::kBF16 : Arithmetic::kF32;
   context.pool->parallel_for(
-      static_cast<std::int64_t>(heads.size()), 1, [&](std::int64_t begin, std::int64_t end, int /*worker*/) {
-        attend_prefill_ref(heads.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)),
-                           shape);
+      static_cast<std::int64_t>(call.items.size()), 1, [&](std::int64_t begin, std::int64_t end, int /*worker*/) {
+        QueryWorker worker(shape, arithmetic, n_lanes);
+        for (std::int64_t i = begin; i < end; ++i) {
+          const Item& item = call.items[static_cast<std::size_t>(i)];
+          worker.attend(heads[item.head], call.n_tokens.data() + call.first_part[item.head], item.first_query);
+        }
       });
 }
 

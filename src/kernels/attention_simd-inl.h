@@ -9,6 +9,7 @@
 #define MNEME_SRC_KERNELS_ATTENTION_SIMD_INL_H_
 #endif
 
+#include <cstdint>
 #include <type_traits>
 #include <utility>
 
@@ -31,6 +32,34 @@ HWY_INLINE void unroll_each(const F& f, std::integer_sequence<int, kI...> /*indi
 template <int kN, class F>
 HWY_INLINE void unroll(const F& f) {
   unroll_each(f, std::make_integer_sequence<int, kN>());
+}
+
+// Lanes(df) elements of 16 bits from `p` as f32.
+template <class D>
+HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> load_bf16(D df, const void* p) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const hn::Rebind<hwy::bfloat16_t, D> dh;
+  return hn::PromoteTo(df, hn::LoadU(dh, static_cast<const hwy::bfloat16_t*>(p)));
+}
+
+template <class D>
+HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> load_f16(D df, const void* p) {
+  namespace hn = hwy::HWY_NAMESPACE;
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_NEON
+  const hn::Rebind<hwy::float16_t, D> dh;
+  return hn::PromoteTo(df, hn::LoadU(dh, static_cast<const hwy::float16_t*>(p)));
+#else
+  // Without an instruction for it Highway makes numbers of infinity and NaN. The product is exact, for subnormals too.
+  const hn::RebindToUnsigned<D> du;
+  const hn::Rebind<std::uint16_t, D> dh;
+  const auto bits = hn::PromoteTo(du, hn::LoadU(dh, static_cast<const std::uint16_t*>(p)));
+  const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(du, 0x7fffu)));
+  const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(du, 0x8000u)));
+  const auto finite = hn::BitCast(du, hn::Mul(hn::BitCast(df, magnitude), hn::Set(df, 0x1.0p112f)));
+  const auto special = hn::Or(magnitude, hn::Set(du, 0x7f800000u));
+  const auto is_finite = hn::Lt(magnitude, hn::Set(du, 0x0f800000u));
+  return hn::BitCast(df, hn::Or(sign, hn::IfThenElse(is_finite, finite, special)));
+#endif
 }
 
 // 2^x for x <= 0. Relative error at most 2 ulp in [-126, 0]; 2^0 is exactly 1; below -126 (so also for -inf) the result
