@@ -53,7 +53,7 @@ TEST(HashModel, EveryByteOfThePagesCounts) {
 }
 
 TEST(Engine, AnswersAsTheModelSays) {
-  for (std::size_t n : {1, 2, 31, 32, 33, 64, 100}) {
+  for (std::size_t n : {1u, 2u, 31u, 32u, 33u, 64u, 100u}) {
     TestEngine engine;
     RequestInput input = request(random_prompt(n, n), 40);
     const Answer expected = answer_alone(input.prompt, input);
@@ -173,7 +173,7 @@ TEST(Engine, APromptWithoutAnswerIsComputedForForks) {
 // Wherever the parent stands, its fork goes on from all of its tokens, and neither disturbs the other.
 TEST(Engine, AForkAtAnyPointGivesWhatAFreshSequenceGives) {
   for (int after = 0; after <= 45; after += (after < 6 || after > 30 ? 1 : 5)) {
-    for (std::size_t n_extra : {0, 1, 40}) {
+    for (std::size_t n_extra : {0u, 1u, 40u}) {
       EngineOptions options = chunked(20);
       options.kv_memory_bytes = 1 << 20;
       TestEngine engine(options);
