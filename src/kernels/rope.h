@@ -12,27 +12,29 @@ namespace mneme {
 
 enum class RopeScaling : std::uint8_t { kNone, kLinear, kLlama3, kYarn, kDynamic };
 
-// Which two of a head's D values turn together: halves (i, i + D/2), as Hugging Face stores rows; or neighbours (2i, 2i + 1),
-// as GGUF's `llama` architecture does. Dot products of keys and queries are the same numbers either way.
+// Which two of a head's D values turn together: halves (i, i + D/2), as Hugging Face stores rows; or neighbours (2i, 2i
+// + 1), as GGUF's `llama` architecture does. Dot products of keys and queries are the same numbers either way.
 enum class RopePairs : std::uint8_t { kHalves, kNeighbours };
 
 struct RopeConfig {
   double theta = 10000.0;
   RopePairs pairs = RopePairs::kHalves;
   RopeScaling scaling = RopeScaling::kNone;
-  double factor = 1.0;                 // all scalings but none
-  std::int64_t original_context = 0;   // llama3, yarn, dynamic: the length the model was first trained for
-  double low_freq_factor = 1.0;        // llama3
-  double high_freq_factor = 4.0;       // llama3
-  double beta_fast = 32.0;             // yarn
-  double beta_slow = 1.0;              // yarn
-  double attention_factor = 0.0;       // yarn: scale of cos and sin; 0: derived from factor
-  std::vector<float> freq_factors;     // GGUF's rope_freqs.weight [head_dim / 2]: inverse frequencies are divided by these; or empty
+  double factor = 1.0;                // all scalings but none
+  std::int64_t original_context = 0;  // llama3, yarn, dynamic: the length the model was first trained for
+  double low_freq_factor = 1.0;       // llama3
+  double high_freq_factor = 4.0;      // llama3
+  double beta_fast = 32.0;            // yarn
+  double beta_slow = 1.0;             // yarn
+  double attention_factor = 0.0;      // yarn: scale of cos and sin; 0: derived from factor
+  std::vector<float>
+      freq_factors;  // GGUF's rope_freqs.weight [head_dim / 2]: inverse frequencies are divided by these; or empty
 };
 
 // What RoPE needs of a model: inverse frequencies and the scale of cos and sin.
 //
-// Source  linear: Chen et al. 2023; llama3: Llama 3.1's published code; yarn: Peng et al. 2023; dynamic NTK: the same, its base fixed
+// Source  linear: Chen et al. 2023; llama3: Llama 3.1's published code; yarn: Peng et al. 2023; dynamic NTK: the same,
+// its base fixed
 //         at load from `context` (keys already stored cannot be turned again when a sequence grows).
 struct RopeTable {
   std::vector<double> inv_freq;  // [head_dim / 2]
@@ -43,10 +45,35 @@ struct RopeTable {
   static RopeTable make(const RopeConfig& config, std::int64_t head_dim, std::int64_t context);
 };
 
+// cos and sin of every pair of every row of a step, times the table's scale: the layers of a step share their
+// positions, and computing an angle in f64 costs more than turning a head by it.
+class RopeAngles {
+ public:
+  RopeAngles() = default;
+  RopeAngles(std::span<const std::int32_t> positions, const RopeTable& table, const CpuContext& context);
+  // The same, in the memory that is there already.
+  void set(std::span<const std::int32_t> positions, const RopeTable& table, const CpuContext& context);
+
+  std::int64_t n_rows() const { return n_rows_; }
+  std::int64_t n_pairs() const { return n_pairs_; }
+  RopePairs pairs() const { return pairs_; }
+  // [n_pairs] each
+  const float* cos(std::int64_t row) const { return values_.data() + row * 2 * n_pairs_; }
+  const float* sin(std::int64_t row) const { return cos(row) + n_pairs_; }
+
+ private:
+  std::vector<float> values_;
+  std::int64_t n_rows_ = 0, n_pairs_ = 0;
+  RopePairs pairs_ = RopePairs::kHalves;
+};
+
 // Turns every head of row i by positions[i], in place.   x [n, heads, D] f32 (rows may be strided); positions [n] i32.
 // Angles are computed in f64: position * inv_freq at position 1M has 7 digits before the point.
 void rope_ref(const TensorView& x, std::span<const std::int32_t> positions, const RopeTable& table);
+// Computes the angles for this call alone; what is called once a layer takes the form below.
 void rope_cpu(const TensorView& x, std::span<const std::int32_t> positions, const RopeTable& table,
               const CpuContext& context);
+// Requires  x [angles.n_rows(), heads, 2 * angles.n_pairs()].
+void rope_cpu(const TensorView& x, const RopeAngles& angles, const CpuContext& context);
 
 }  // namespace mneme

@@ -1,0 +1,147 @@
+// Products and the small kernels, beside a plain read of the same bytes and beside oneDNN in the same run.
+//
+//   build/bench/kernels_bench --benchmark_repetitions=5 --benchmark_report_aggregates_only
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "src/base/thread_pool.h"
+#include "src/kernels/matmul.h"
+#include "src/kernels/pointwise.h"
+#include "src/kernels/rope.h"
+#include "src/tensor/buffer.h"
+
+#ifdef MNEME_HAVE_ONEDNN
+#include <omp.h>
+#include <dnnl.hpp>
+#endif
+
+namespace mneme {
+namespace {
+
+ThreadPool& pool() {
+  static ThreadPool p(available_cpus(), Pinning::kPinned);
+  return p;
+}
+
+Tensor random_tensor(DType dtype, std::int64_t rows, std::int64_t columns) {
+  Tensor line(DType::kF32, {1, columns}), t(dtype, {rows, columns});
+  std::mt19937 rng(1);
+  std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
+  for (std::int64_t j = 0; j < columns; ++j) line.as<float>()[j] = uniform(rng);
+  for (std::int64_t i = 0; i < rows; ++i) quantise_rows(line, t.view().rows(i, i + 1));
+  return t;
+}
+
+void add_rates(benchmark::State& state, double flops, double bytes) {
+  state.counters["GFLOP/s"] = benchmark::Counter(flops, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["GB/s"] = benchmark::Counter(bytes, benchmark::Counter::kIsIterationInvariantRate);
+}
+
+// Two threads that only read: what the products with few rows are measured against.
+void plain_read(benchmark::State& state) {
+  const std::int64_t bytes = state.range(0) << 20;
+  Buffer buffer(static_cast<std::size_t>(bytes));
+  std::memset(buffer.data(), 1, buffer.size());
+  const std::int64_t words = bytes / 8;
+  for (auto _ : state) {
+    pool().parallel_for(words, words / pool().size(), [&](std::int64_t begin, std::int64_t end, int) {
+      const auto* p = buffer.as<std::uint64_t>();
+      std::uint64_t sum[32] = {};
+      for (; begin + 32 <= end; begin += 32)
+        for (int i = 0; i < 32; ++i) sum[i] |= p[begin + i];
+      for (auto s : sum) benchmark::DoNotOptimize(s);
+    });
+  }
+  add_rates(state, 0.0, static_cast<double>(bytes));
+}
+
+// Args: m, k, n. n rows of weights in as many matrices as fill `mib` MiB, each used in turn, so that they come from
+// that level.
+void product(benchmark::State& state, DType type, Rounding rounding) {
+  const std::int64_t m = state.range(0), k = state.range(1), n = state.range(2);
+  const std::size_t level = static_cast<std::size_t>(state.range(3)) << 20;
+  std::vector<Tensor> tensors;
+  std::vector<WeightMatrix> weights;
+  do {
+    tensors.push_back(random_tensor(type, n, k));
+    weights.emplace_back(ConstTensorView(tensors.back()));
+  } while (weights.size() * weights.back().bytes() < level);
+  const Tensor x = random_tensor(matmul_input_dtype(weights[0], m), m, k);
+  Tensor y(DType::kF32, {m, n});
+  std::size_t next = 0;
+  for (auto _ : state) {
+    const MatmulOutput out{.w = &weights[next++ % weights.size()], .y = y};
+    matmul_cpu(x, {&out, 1}, {.pool = &pool(), .rounding = rounding});
+  }
+  add_rates(state, 2.0 * static_cast<double>(m * k * n), static_cast<double>(weights[0].bytes()));
+}
+
+void fork_join(benchmark::State& state) {
+  for (auto _ : state) pool().run([](int) {});
+}
+
+#ifdef MNEME_HAVE_ONEDNN
+// oneDNN as the pool's workers would call it: each worker has half of the outputs, weights bf16 in the checkpoint's
+// layout.
+void onednn_bf16(benchmark::State& state) {
+  using dnnl::memory;
+  const std::int64_t m = state.range(0), k = state.range(1), n = state.range(2) / pool().size();
+  const Tensor x = random_tensor(DType::kBF16, m, k), w = random_tensor(DType::kBF16, n * pool().size(), k);
+  Tensor y(DType::kF32, {m, n * pool().size()});
+  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  const memory::desc x_desc({m, k}, memory::data_type::bf16, memory::dims{k, 1});
+  const memory::desc w_desc({k, n}, memory::data_type::bf16, memory::dims{1, k});
+  const memory::desc y_desc({m, n}, memory::data_type::f32, memory::dims{n * pool().size(), 1});
+  omp_set_num_threads(1);
+  const dnnl::matmul matmul(dnnl::matmul::primitive_desc({x_desc, w_desc, y_desc}, engine));
+  for (auto _ : state) {
+    pool().run([&](int worker) {
+      omp_set_num_threads(1);
+      dnnl::stream stream(engine);
+      const memory xm(x_desc, engine, x.view().data()), wm(w_desc, engine, w.view().row(worker * n)),
+          ym(y_desc, engine, y.as<float>() + worker * n);
+      matmul.execute(stream, {{DNNL_ARG_SRC, xm}, {DNNL_ARG_WEIGHTS, wm}, {DNNL_ARG_DST, ym}});
+      stream.wait();
+    });
+  }
+  add_rates(state, 2.0 * static_cast<double>(m * k * n * pool().size()), 0.0);
+}
+#endif
+
+// The shipped model's shapes, and those of models of 1B and 8B.
+void many_rows(benchmark::internal::Benchmark* b) {
+  for (const auto& [k, n] : {std::pair{512, 768}, {512, 2816}, {1408, 512}, {2048, 2048}, {4096, 4096}, {14336, 1024}})
+    b->Args({1024, k, n, 0});
+  for (const int m : {8, 16, 32, 64, 128}) b->Args({m, 2048, 2048, 0});
+  b->UseRealTime()->Unit(benchmark::kMicrosecond);
+}
+
+void few_rows(benchmark::internal::Benchmark* b) {
+  for (const auto& [k, n] : {std::pair{512, 768}, {512, 2816}, {1408, 512}, {512, 8192}}) b->Args({1, k, n, 16});
+  for (const int m : {1, 2, 4, 7}) b->Args({m, 2048, 8192, 256});
+  b->Args({1, 512, 768, 0})->Args({4, 512, 768, 16});
+  b->UseRealTime()->Unit(benchmark::kMicrosecond);
+}
+
+BENCHMARK(plain_read)->Arg(1)->Arg(16)->Arg(256)->UseRealTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(fork_join)->UseRealTime();
+#ifdef MNEME_HAVE_ONEDNN
+BENCHMARK(onednn_bf16)->Apply(many_rows);
+#endif
+BENCHMARK_CAPTURE(product, bf16, DType::kBF16, Rounding::kFast)->Apply(many_rows)->Apply(few_rows);
+BENCHMARK_CAPTURE(product, q8_0, DType::kQ8_0, Rounding::kFast)->Apply(many_rows)->Apply(few_rows);
+BENCHMARK_CAPTURE(product, q4_0, DType::kQ4_0, Rounding::kFast)->Apply(many_rows)->Apply(few_rows);
+BENCHMARK_CAPTURE(product, f32, DType::kF32, Rounding::kFast)->Apply(many_rows)->Apply(few_rows);
+BENCHMARK_CAPTURE(product, f16, DType::kF16, Rounding::kFast)->Apply(few_rows);
+BENCHMARK_CAPTURE(product, q8_0_fixed, DType::kQ8_0, Rounding::kFixed)->Apply(few_rows);
+BENCHMARK_CAPTURE(product, bf16_fixed, DType::kBF16, Rounding::kFixed)->Apply(few_rows);
+
+}  // namespace
+}  // namespace mneme
+
+BENCHMARK_MAIN();
