@@ -55,9 +55,10 @@ const CheckpointTensor& Checkpoint::require(std::string_view name, std::initiali
   const CheckpointTensor* t = find(name);
   if (t == nullptr) fail(ErrorKind::kFormat, "tensor '{}' is missing", name);
   bool fits = t->view.rank() == static_cast<int>(shape.size());
-  int i = 0;
-  for (const std::int64_t size : shape)
-    if (fits) fits = size == kAnySize || t->view.dim(i++) == size;
+  for (int i = 0; fits && i < t->view.rank(); ++i) {
+    const std::int64_t size = shape.begin()[i];
+    fits = size == kAnySize || t->view.dim(i) == size;
+  }
   if (!fits)
     fail(ErrorKind::kFormat, "tensor '{}': expected [{}], found {}", name, fmt::join(shape, ", "), t->view.to_string());
   return *t;

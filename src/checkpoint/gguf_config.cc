@@ -110,8 +110,11 @@ void read_freq_factors(const GgufFile& file, RopeConfig& r) {
 std::int64_t read_vocab(const GgufFile& file, const Keys& keys) {
   const GgufTensor* embedding = file.find_tensor("token_embd.weight");
   if (embedding == nullptr) fail(ErrorKind::kFormat, "{}: tensor 'token_embd.weight' is missing", file.file());
+  if (embedding->rank != 2)
+    fail(ErrorKind::kFormat, "{}: tensor 'token_embd.weight': expected 2 dimensions, found {}", file.file(),
+         embedding->rank);
   const std::int64_t rows = embedding->dims[0];
-  if (const std::int64_t said = keys.integer("vocab_size", rows); embedding->rank == 2 && said != rows)
+  if (const std::int64_t said = keys.integer("vocab_size", rows); said != rows)
     fail(ErrorKind::kFormat, "{}: '{}' is {}, tensor 'token_embd.weight' has {} rows", file.file(),
          keys.name("vocab_size"), said, rows);
   return rows;

@@ -1,0 +1,287 @@
+#include "src/checkpoint/convert.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numbers>
+#include <tuple>
+
+#include "src/checkpoint/gguf_checkpoint.h"
+#include "src/kernels/matmul.h"
+#include "tests/checkpoint/gguf_builder.h"
+#include "tests/checkpoint/hf_builder.h"
+
+namespace mneme::test {
+namespace {
+
+std::vector<float> values(const ConstTensorView& v) {
+  std::vector<float> out(static_cast<std::size_t>(v.n_elements()));
+  const ConstTensorView rows = v.rank() == 1 ? ConstTensorView(v.data(), v.dtype(), {1, v.dim(0)}) : v;
+  for (std::int64_t r = 0; r < rows.dim(0); ++r) dequantise_row(rows, r, out.data() + r * rows.dim(1));
+  return out;
+}
+
+// Rows of halves (i, i + D/2) in the order of neighbours (2i, 2i + 1), written down a second time.
+std::vector<float> neighbours(const std::vector<float>& w, std::int64_t heads, std::int64_t head_dim) {
+  const auto width = static_cast<std::int64_t>(w.size()) / (heads * head_dim);
+  std::vector<float> out(w.size());
+  for (std::int64_t h = 0; h < heads; ++h)
+    for (std::int64_t p = 0; p < 2; ++p)
+      for (std::int64_t i = 0; i < head_dim / 2; ++i)
+        for (std::int64_t k = 0; k < width; ++k)
+          out[static_cast<std::size_t>((h * head_dim + 2 * i + p) * width + k)] =
+              w[static_cast<std::size_t>((h * head_dim + p * head_dim / 2 + i) * width + k)];
+  return out;
+}
+
+std::vector<float> expected_values(const Checkpoint& from, const CheckpointTensor& t) {
+  const ModelConfig& c = from.config();
+  const bool reorder = c.architecture == Architecture::kLlama || c.architecture == Architecture::kMistral;
+  if (reorder && t.name.ends_with("attn_q.weight")) return neighbours(values(t.view), c.n_heads, c.head_dim);
+  if (reorder && t.name.ends_with("attn_k.weight")) return neighbours(values(t.view), c.n_kv_heads, c.head_dim);
+  return values(t.view);
+}
+
+// How far a value may move: the grid of the type, in parts of the block's largest value (0: not at all).
+double tolerance(DType type) {
+  switch (type) {
+    case DType::kQ8_0:
+      return 0.5 / 127 + 1.0 / 2048;  // half a step, and the scale in f16
+    case DType::kQ4_0:
+      return 1.0 / 8 + 1.0 / 2048;  // a whole step at the end that has one code less
+    case DType::kBF16:
+      return 1.0 / 256;
+    case DType::kF16:
+      return 1.0 / 2048;
+    default:
+      return 0.0;
+  }
+}
+
+void expect_close(const CheckpointTensor& t, const std::vector<float>& found, const std::vector<float>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  const double tol = tolerance(t.view.dtype());
+  for (std::size_t block = 0; block < found.size(); block += 32) {
+    double largest = 0.0;
+    const std::size_t end = std::min(block + 32, found.size());
+    for (std::size_t i = block; i < end; ++i) largest = std::max(largest, std::fabs(static_cast<double>(expected[i])));
+    for (std::size_t i = block; i < end; ++i) {
+      const double diff = std::fabs(static_cast<double>(found[i]) - static_cast<double>(expected[i]));
+      ASSERT_TRUE(diff <= tol * largest) << t.name << " value " << i << ": " << found[i] << ", expected "
+                                         << expected[i];
+    }
+  }
+}
+
+class Convert : public testing::TestWithParam<std::tuple<const char*, DType>> {};
+
+TEST_P(Convert, FolderToGguf) {
+  const auto [type, dtype] = GetParam();
+  TempFolder folder;
+  HfBuilder b = HfBuilder::tiny(type);
+  b.config["tie_word_embeddings"] = false;
+  b.add("lm_head.weight", {40, 64});
+  b.write(folder);
+  const auto from = Checkpoint::open(folder.path());
+  std::int64_t last = -1;
+  const ConvertResult result =
+      convert_to_gguf(*from, folder / "out.gguf", dtype, [&](std::string_view, std::int64_t done, std::int64_t total) {
+        EXPECT_EQ(done, ++last);
+        EXPECT_EQ(total, static_cast<std::int64_t>(from->tensors().size()));
+      });
+  EXPECT_EQ(last, result.tensors);
+  EXPECT_EQ(result.bytes, std::filesystem::file_size(folder / "out.gguf"));
+  EXPECT_EQ(result.kept_in_bf16, 0);
+
+  const auto to = Checkpoint::open(folder / "out.gguf");
+  ModelConfig c = to->config();
+  const ModelConfig& original = from->config();
+  EXPECT_EQ(c.rope.pairs, original.architecture == Architecture::kQwen2 || original.architecture == Architecture::kQwen3
+                              ? RopePairs::kHalves
+                              : RopePairs::kNeighbours);
+  EXPECT_EQ(
+      std::tie(c.name, c.n_layers, c.hidden, c.ffn, c.n_heads, c.n_kv_heads, c.head_dim, c.vocab, c.max_context,
+               c.sliding_window),
+      std::tie(original.name, original.n_layers, original.hidden, original.ffn, original.n_heads, original.n_kv_heads,
+               original.head_dim, original.vocab, original.max_context, original.sliding_window));
+  EXPECT_EQ(std::tie(c.tied_embeddings, c.qkv_bias, c.qk_norm),
+            std::tie(original.tied_embeddings, original.qkv_bias, original.qk_norm));
+  EXPECT_EQ(c.rope.theta, original.rope.theta);
+  EXPECT_FLOAT_EQ(static_cast<float>(c.rms_eps), static_cast<float>(original.rms_eps));
+
+  ASSERT_EQ(to->tensors().size(), from->tensors().size());
+  for (const CheckpointTensor& t : to->tensors()) {
+    SCOPED_TRACE(t.name);
+    EXPECT_EQ(t.view.dtype(), t.view.rank() == 1 ? DType::kF32 : dtype);
+    expect_close(t, values(t.view), expected_values(*from, *from->find(t.name)));
+  }
+}
+
+std::string convert_name(const testing::TestParamInfo<std::tuple<const char*, DType>>& info) {
+  return fmt::format("{}_{}", std::get<0>(info.param), dtype_name(std::get<1>(info.param)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, Convert,
+                         testing::Combine(testing::Values("llama", "mistral", "qwen2", "qwen3"),
+                                          testing::Values(DType::kF32, DType::kBF16, DType::kF16, DType::kQ8_0,
+                                                          DType::kQ4_0)),
+                         convert_name);
+
+TEST(Convert, Bf16WeightsKeepTheirBits) {
+  TempFolder folder;
+  HfBuilder::tiny("qwen3").write(folder);
+  const auto from = Checkpoint::open(folder.path());
+  convert_to_gguf(*from, folder / "out.gguf", DType::kBF16);
+  const auto to = Checkpoint::open(folder / "out.gguf");
+  for (const char* name : {"token_embd.weight", "blk.0.attn_q.weight", "blk.1.ffn_down.weight"}) {
+    const ConstTensorView a = from->find(name)->view, b = to->find(name)->view;
+    ASSERT_EQ(a.to_string(), b.to_string());
+    EXPECT_EQ(std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.n_elements()) * 2), 0) << name;
+  }
+}
+
+TEST(Convert, GgufToGgufCopiesWhatHasTheTypeAlready) {
+  TempFolder folder;
+  const GgufBuilder b = GgufBuilder::tiny();
+  const auto from = Checkpoint::open(folder.write("in.gguf", b.build()));
+  convert_to_gguf(*from, folder / "out.gguf", DType::kQ8_0);
+  const auto to = Checkpoint::open(folder / "out.gguf");
+  EXPECT_EQ(to->config().rope.pairs, RopePairs::kNeighbours);
+  for (const CheckpointTensor& t : to->tensors()) {
+    const ConstTensorView& original = from->find(t.name)->view;
+    if (original.dtype() == DType::kQ8_0) {
+      EXPECT_EQ(std::memcmp(original.data(), t.view.data(), static_cast<std::size_t>(original.n_elements()) * 34 / 32),
+                0);
+    }
+    expect_close(t, values(t.view), values(original));
+  }
+  EXPECT_EQ(to->tokenizer().pre, "qwen2");
+  EXPECT_EQ(to->tokenizer().tokens, from->tokenizer().tokens);
+}
+
+void expect_equal(const TokenizerData& a, const TokenizerData& b) {
+  EXPECT_EQ(a.kind, b.kind);
+  EXPECT_EQ(a.pre_patterns, b.pre_patterns);
+  EXPECT_EQ(std::tie(a.tokens, a.scores, a.types, a.merges), std::tie(b.tokens, b.scores, b.types, b.merges));
+  EXPECT_EQ(std::tie(a.bos, a.eos, a.eot, a.unk, a.pad, a.eog), std::tie(b.bos, b.eos, b.eot, b.unk, b.pad, b.eog));
+  EXPECT_EQ(std::tie(a.add_bos, a.add_eos, a.ignore_merges, a.pre_add_prefix_space),
+            std::tie(b.add_bos, b.add_eos, b.ignore_merges, b.pre_add_prefix_space));
+  const bool marks = a.kind == TokenizerKind::kSentencePiece;
+  EXPECT_TRUE(!marks || a.add_space_prefix == b.add_space_prefix);
+  EXPECT_EQ(a.chat_template, b.chat_template);
+}
+
+TEST(Convert, TokenizersComeThrough) {
+  HfBuilder b = HfBuilder::tiny();
+  b.tokenizer_config = {{"eos_token", "</s>"},
+                        {"pad_token", "a"},
+                        {"add_bos_token", true},
+                        {"bos_token", "<s>"},
+                        {"chat_template", "{{ x }}"}};
+  b.generation_config = {{"eos_token_id", {1, 29}}};
+  b.tokenizer["model"]["ignore_merges"] = true;
+  for (const bool sentencepiece : {false, true}) {
+    if (sentencepiece) b.tokenizer = HfBuilder::sentencepiece_tokenizer();
+    if (sentencepiece) b.generation_config = {{"eos_token_id", {2, 9}}};
+    TempFolder folder;
+    b.write(folder);
+    const auto from = Checkpoint::open(folder.path());
+    convert_to_gguf(*from, folder / "out.gguf", DType::kF32);
+    expect_equal(Checkpoint::open(folder / "out.gguf")->tokenizer(), from->tokenizer());
+  }
+}
+
+TEST(Convert, KnownPatternsGetTheirName) {
+  HfBuilder b = HfBuilder::tiny();
+  b.tokenizer["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", false}};
+  TempFolder folder;
+  b.write(folder);
+  convert_to_gguf(*Checkpoint::open(folder.path()), folder / "out.gguf", DType::kF32);
+  const TokenizerData t = Checkpoint::open_tokenizer(folder / "out.gguf");
+  EXPECT_EQ(t.pre, "gpt-2");
+  EXPECT_TRUE(t.pre_patterns.empty());
+}
+
+RopeConfig rope_through_gguf(const Json& scaling, const char* type = "llama") {
+  HfBuilder b = HfBuilder::tiny(type);
+  b.config["rope_scaling"] = scaling;
+  TempFolder folder;
+  b.write(folder);
+  convert_to_gguf(*Checkpoint::open(folder.path()), folder / "out.gguf", DType::kF32);
+  return Checkpoint::open(folder / "out.gguf")->config().rope;
+}
+
+TEST(Convert, RopeScalingsComeThrough) {
+  RopeConfig r = rope_through_gguf({{"type", "linear"}, {"factor", 4.0}});
+  EXPECT_EQ(r.scaling, RopeScaling::kLinear);
+  EXPECT_EQ(r.factor, 4.0);
+  r = rope_through_gguf({{"type", "dynamic"}, {"factor", 2.0}});
+  EXPECT_EQ(r.scaling, RopeScaling::kDynamic);
+  EXPECT_EQ(r.original_context, 512);
+  r = rope_through_gguf({{"type", "yarn"},
+                         {"factor", 4.0},
+                         {"original_max_position_embeddings", 256},
+                         {"beta_fast", 16},
+                         {"beta_slow", 2}},
+                        "qwen2");
+  EXPECT_EQ(r.scaling, RopeScaling::kYarn);
+  EXPECT_EQ(r.original_context, 256);
+  EXPECT_EQ(std::tie(r.beta_fast, r.beta_slow, r.attention_factor), std::make_tuple(16.0, 2.0, 0.0));
+  r = rope_through_gguf({{"type", "yarn"}, {"factor", 4.0}, {"attention_factor", 1.5}});
+  EXPECT_NEAR(r.attention_factor, 1.5, 1e-6);
+}
+
+TEST(Convert, Llama3ScalingBecomesFactors) {
+  const RopeConfig r = rope_through_gguf({{"rope_type", "llama3"},
+                                          {"factor", 8.0},
+                                          {"low_freq_factor", 1.0},
+                                          {"high_freq_factor", 4.0},
+                                          {"original_max_position_embeddings", 256}});
+  EXPECT_EQ(r.scaling, RopeScaling::kNone);
+  ASSERT_EQ(r.freq_factors.size(), 16u);
+  const RopeTable plain = RopeTable::make({.theta = 10000.0}, 32, 512);
+  const RopeTable direct = RopeTable::make({.theta = 10000.0,
+                                            .scaling = RopeScaling::kLlama3,
+                                            .factor = 8.0,
+                                            .original_context = 256,
+                                            .low_freq_factor = 1.0,
+                                            .high_freq_factor = 4.0},
+                                           32, 512);
+  for (std::size_t i = 0; i < 16; ++i) {
+    const double divided = plain.inv_freq[i] / static_cast<double>(r.freq_factors[i]);
+    EXPECT_TRUE(std::fabs(divided / direct.inv_freq[i] - 1.0) <= 1e-7) << i;
+  }
+  EXPECT_EQ(r.freq_factors.front(), 1.0f);
+  EXPECT_EQ(r.freq_factors.back(), 8.0f);
+}
+
+TEST(Convert, RowsThatFillNoBlockStayInBf16) {
+  TempFolder folder;
+  HfBuilder b = HfBuilder::tiny();
+  b.config["intermediate_size"] = 80;
+  for (int layer = 0; layer < 2; ++layer) {
+    const std::string p = "model.layers." + std::to_string(layer) + ".mlp.";
+    for (const char* name : {"gate_proj.weight", "up_proj.weight", "down_proj.weight"}) b.erase_tensor(p + name);
+    b.add(p + "gate_proj.weight", {80, 64});
+    b.add(p + "up_proj.weight", {80, 64});
+    b.add(p + "down_proj.weight", {64, 80});
+  }
+  b.write(folder);
+  const ConvertResult result = convert_to_gguf(*Checkpoint::open(folder.path()), folder / "out.gguf", DType::kQ8_0);
+  EXPECT_EQ(result.kept_in_bf16, 2);
+  const auto to = Checkpoint::open(folder / "out.gguf");
+  EXPECT_EQ(to->find("blk.0.ffn_down.weight")->view.dtype(), DType::kBF16);
+  EXPECT_EQ(to->find("blk.0.ffn_up.weight")->view.dtype(), DType::kQ8_0);
+}
+
+TEST(Convert, OutputThatCannotBeWritten) {
+  const std::string bytes = GgufBuilder::tiny().build();
+  const auto from = open_gguf(as_bytes(bytes), "in.gguf");
+  TempFolder folder;
+  expect_error(ErrorKind::kFile, {"none/out.gguf"},
+               [&] { convert_to_gguf(*from, folder / "none/out.gguf", DType::kF32); });
+}
+
+}  // namespace
+}  // namespace mneme::test

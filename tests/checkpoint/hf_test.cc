@@ -1,0 +1,287 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "src/checkpoint/checkpoint.h"
+#include "src/checkpoint/hf_model.h"
+#include "tests/checkpoint/hf_builder.h"
+
+namespace mneme::test {
+namespace {
+
+using testing::ElementsAre;
+
+std::unique_ptr<Checkpoint> open(const HfBuilder& b) {
+  TempFolder folder;  // the mappings live on without the names
+  b.write(folder);
+  return Checkpoint::open(folder.path());
+}
+
+ModelConfig config_of(const Json& json) {
+  return read_hf_config(JsonRef(json, "config.json"));
+}
+
+TEST(HuggingFace, ReadsConfigTokenizerAndTensors) {
+  const HfBuilder b = HfBuilder::tiny();
+  const auto checkpoint = open(b);
+  const ModelConfig& c = checkpoint->config();
+  EXPECT_EQ(c.architecture, Architecture::kLlama);
+  EXPECT_EQ(c.name, "tiny");
+  EXPECT_EQ(c.head_dim, 32);
+  EXPECT_EQ(c.n_kv_heads, 2);
+  EXPECT_EQ(c.max_context, 512);
+  EXPECT_EQ(c.rms_eps, 1e-5);
+  EXPECT_TRUE(c.tied_embeddings);
+  EXPECT_EQ(c.rope.pairs, RopePairs::kHalves);
+  ASSERT_EQ(checkpoint->tensors().size(), b.tensors.size());
+  for (std::size_t i = 0; i < b.tensors.size(); ++i) {
+    const CheckpointTensor& t = checkpoint->tensors()[i];
+    EXPECT_EQ(std::string(reinterpret_cast<const char*>(t.view.data()), b.tensors[i].data.size()), b.tensors[i].data)
+        << t.name;
+  }
+  EXPECT_EQ(checkpoint->tensors()[0].name, "token_embd.weight");
+  EXPECT_EQ(checkpoint->require("blk.1.attn_k.weight", {64, 64}).view.dtype(), DType::kF16);
+  EXPECT_EQ(checkpoint->require("blk.1.attn_v.weight", {64, 64}).view.dtype(), DType::kF32);
+  EXPECT_EQ(checkpoint->require("blk.0.ffn_down.weight", {64, 96}).view.dtype(), DType::kBF16);
+
+  const TokenizerData& t = checkpoint->tokenizer();
+  EXPECT_EQ(t.kind, TokenizerKind::kByteBpe);
+  EXPECT_EQ(t.tokens.size(), 40u);
+  EXPECT_EQ(t.tokens[30], "<tool>");
+  EXPECT_EQ(t.types[0], TokenType::kControl);
+  EXPECT_EQ(t.types[30], TokenType::kUserDefined);
+  EXPECT_EQ(t.types[31], TokenType::kUnused);
+  EXPECT_THAT(t.pre_patterns, ElementsAre("\\p{L}+|\\s+"));
+  EXPECT_EQ(t.eos, 1);
+  EXPECT_EQ(t.bos, 0);
+  EXPECT_FALSE(t.add_bos);
+}
+
+TEST(HuggingFace, ShardsGiveWhatOneFileGives) {
+  HfBuilder b = HfBuilder::tiny();
+  const auto one = open(b);
+  b.shards = 3;
+  const auto three = open(b);
+  ASSERT_EQ(one->tensors().size(), three->tensors().size());
+  for (const CheckpointTensor& t : one->tensors()) {
+    const CheckpointTensor* other = three->find(t.name);
+    ASSERT_NE(other, nullptr) << t.name;
+    EXPECT_EQ(t.view.to_string(), other->view.to_string());
+    EXPECT_EQ(std::memcmp(t.view.data(), other->view.data(), static_cast<std::size_t>(t.view.n_elements()) * 2), 0)
+        << t.name;
+  }
+}
+
+TEST(HuggingFace, ArchitecturesOpen) {
+  for (const char* type : {"llama", "mistral", "qwen2", "qwen3"}) {
+    const auto checkpoint = open(HfBuilder::tiny(type));
+    EXPECT_EQ(architecture_name(checkpoint->config().architecture), type);
+    EXPECT_EQ(checkpoint->config().qkv_bias, std::string(type) == "qwen2");
+    EXPECT_EQ(checkpoint->config().qk_norm, std::string(type) == "qwen3");
+  }
+}
+
+TEST(HuggingFace, TensorsWithoutMeaningAreLeftOut) {
+  HfBuilder b = HfBuilder::tiny();
+  b.add("model.layers.0.self_attn.rotary_emb.inv_freq", {16}, "F32");
+  b.add("lm_head.weight", {40, 64});
+  const auto checkpoint = open(b);
+  EXPECT_EQ(checkpoint->tensors().size(), b.tensors.size() - 2);
+  EXPECT_EQ(checkpoint->find("output.weight"), nullptr) << "tied";
+  b.config["tie_word_embeddings"] = false;
+  EXPECT_NE(open(b)->find("output.weight"), nullptr);
+}
+
+TEST(HfConfig, DefaultsAreThoseOfTheConfigurationClasses) {
+  Json json = HfBuilder::tiny().config;
+  for (const char* key : {"num_key_value_heads", "head_dim", "rope_theta", "rms_norm_eps", "tie_word_embeddings",
+                          "max_position_embeddings"})
+    json.erase(key);
+  ModelConfig c = config_of(json);
+  EXPECT_EQ(c.n_kv_heads, 4);
+  EXPECT_EQ(c.head_dim, 16);
+  EXPECT_EQ(c.rope.theta, 10000.0);
+  EXPECT_EQ(c.rms_eps, 1e-6);
+  EXPECT_FALSE(c.tied_embeddings);
+  EXPECT_EQ(c.max_context, 2048);
+  EXPECT_EQ(c.sliding_window, 0);
+  json["head_dim"] = nullptr;
+  EXPECT_EQ(config_of(json).head_dim, 16);
+  json.erase("head_dim");
+  json["model_type"] = "qwen3";
+  EXPECT_EQ(config_of(json).head_dim, 128);
+  EXPECT_EQ(config_of(json).max_context, 32768);
+}
+
+TEST(HfConfig, SlidingWindow) {
+  Json json = HfBuilder::tiny("mistral").config;
+  EXPECT_EQ(config_of(json).sliding_window, 4096) << "the class's default";
+  json["sliding_window"] = nullptr;
+  EXPECT_EQ(config_of(json).sliding_window, 0);
+  json["sliding_window"] = 64;
+  EXPECT_EQ(config_of(json).sliding_window, 64);
+  json["model_type"] = "qwen2";
+  EXPECT_EQ(config_of(json).sliding_window, 0) << "use_sliding_window is false";
+  json["use_sliding_window"] = true;
+  EXPECT_EQ(config_of(json).sliding_window, 0) << "only layers from the 28th on";
+  json["max_window_layers"] = 0;
+  EXPECT_EQ(config_of(json).sliding_window, 64);
+  json["max_window_layers"] = 1;
+  expect_error(ErrorKind::kUnsupported, {"config.json", "1 of 2 layers"}, [&] { config_of(json); });
+  json["layer_types"] = {"full_attention", "full_attention"};
+  EXPECT_EQ(config_of(json).sliding_window, 0);
+}
+
+TEST(HfConfig, RopeScalings) {
+  const auto rope = [](const char* key, const Json& value) {
+    Json json = HfBuilder::tiny().config;
+    json[key] = value;
+    return config_of(json);
+  };
+  EXPECT_EQ(rope("rope_scaling", nullptr).rope.scaling, RopeScaling::kNone);
+  EXPECT_EQ(rope("rope_scaling", {{"rope_type", "default"}}).rope.scaling, RopeScaling::kNone);
+
+  ModelConfig c = rope("rope_scaling", {{"type", "linear"}, {"factor", 4}});
+  EXPECT_EQ(c.rope.scaling, RopeScaling::kLinear);
+  EXPECT_EQ(c.rope.factor, 4.0);
+  EXPECT_EQ(c.max_context, 2048);
+
+  c = rope("rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.5}});
+  EXPECT_EQ(c.rope.scaling, RopeScaling::kDynamic);
+  EXPECT_EQ(c.rope.original_context, 512);
+  EXPECT_EQ(c.max_context, 1280);
+
+  c = rope("rope_scaling", {{"rope_type", "llama3"},
+                            {"factor", 8.0},
+                            {"low_freq_factor", 1.0},
+                            {"high_freq_factor", 4.0},
+                            {"original_max_position_embeddings", 128}});
+  EXPECT_EQ(c.rope.scaling, RopeScaling::kLlama3);
+  EXPECT_EQ(c.rope.original_context, 128);
+  EXPECT_EQ(c.max_context, 512);
+
+  c = rope("rope_scaling", {{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 512}});
+  EXPECT_EQ(c.rope.scaling, RopeScaling::kYarn);
+  EXPECT_EQ(c.max_context, 2048);
+  EXPECT_EQ(c.rope.attention_factor, 0.0);
+  EXPECT_EQ(c.rope.beta_fast, 32.0);
+
+  c = rope("rope_scaling", {{"type", "yarn"},
+                            {"original_max_position_embeddings", 128},
+                            {"attention_factor", 1.25},
+                            {"beta_fast", 16},
+                            {"beta_slow", 2}});
+  EXPECT_EQ(c.rope.factor, 4.0) << "512 over 128";
+  EXPECT_EQ(c.rope.attention_factor, 1.25);
+  EXPECT_EQ(c.rope.beta_fast, 16.0);
+  EXPECT_EQ(c.rope.beta_slow, 2.0);
+
+  c = rope("rope_scaling", {{"type", "yarn"}, {"factor", 40.0}, {"mscale", 1.0}, {"mscale_all_dim", 0.5}});
+  EXPECT_NEAR(c.rope.attention_factor, (0.1 * std::log(40.0) + 1.0) / (0.05 * std::log(40.0) + 1.0), 1e-12);
+
+  c = rope("rope_parameters", {{"rope_type", "linear"}, {"rope_theta", 5e5}, {"factor", 2.0}});
+  EXPECT_EQ(c.rope.theta, 5e5);
+  EXPECT_EQ(c.rope.scaling, RopeScaling::kLinear);
+}
+
+TokenizerData tokenizer_of(const Json& json) {
+  return read_tokenizer_json(JsonRef(json, "tokenizer.json"));
+}
+
+TEST(HfTokenizer, MergesInBothForms) {
+  Json json = HfBuilder::byte_level_tokenizer();
+  const auto strings = tokenizer_of(json).merges;
+  json["model"]["merges"] = Json::array({Json::array({"a", "b"}), Json::array({"ab", "c"})});
+  EXPECT_EQ(tokenizer_of(json).merges, strings);
+  EXPECT_THAT(strings, ElementsAre(std::make_pair("a", "b"), std::make_pair("ab", "c")));
+}
+
+TEST(HfTokenizer, PreTokenizers) {
+  Json json = HfBuilder::byte_level_tokenizer();
+  json["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", true}};
+  TokenizerData t = tokenizer_of(json);
+  ASSERT_EQ(t.pre_patterns.size(), 1u);
+  EXPECT_TRUE(t.pre_patterns[0].starts_with("'s|'t|'re")) << "GPT-2's own";
+  EXPECT_TRUE(t.pre_add_prefix_space);
+  json["pre_tokenizer"] = {{"type", "Sequence"},
+                           {"pretokenizers",
+                            {{{"type", "Digits"}, {"individual_digits", true}},
+                             {{"type", "Split"}, {"pattern", {{"String", "a.b"}}}, {"behavior", "Isolated"}},
+                             {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+  json["normalizer"] = {{"type", "NFC"}};
+  json["model"]["ignore_merges"] = true;
+  t = tokenizer_of(json);
+  EXPECT_THAT(t.pre_patterns, ElementsAre("\\p{N}", "a\\.b"));
+  EXPECT_TRUE(t.ignore_merges);
+}
+
+TEST(HfTokenizer, HolesBecomeUnusedTokens) {
+  Json json = HfBuilder::byte_level_tokenizer();
+  json["model"]["vocab"]["far"] = 35;
+  const TokenizerData t = tokenizer_of(json);
+  ASSERT_EQ(t.tokens.size(), 36u);
+  EXPECT_EQ(t.tokens[33], "[PAD33]");
+  EXPECT_EQ(t.types[33], TokenType::kUnused);
+  EXPECT_EQ(t.types[35], TokenType::kNormal);
+}
+
+TEST(HfTokenizer, SentencePiece) {
+  Json json = HfBuilder::sentencepiece_tokenizer();
+  const auto check = [&](bool prefix) {
+    const TokenizerData t = tokenizer_of(json);
+    EXPECT_EQ(t.kind, TokenizerKind::kSentencePiece);
+    EXPECT_EQ(t.add_space_prefix, prefix);
+    EXPECT_TRUE(t.add_bos);
+    EXPECT_FALSE(t.add_eos);
+    EXPECT_EQ(t.bos, 1);
+    EXPECT_EQ(t.unk, 0);
+    EXPECT_EQ(t.types[0], TokenType::kUnknown);
+    EXPECT_EQ(t.types[2], TokenType::kControl);
+    EXPECT_EQ(t.types[4], TokenType::kByte);
+    EXPECT_EQ(t.types[11], TokenType::kUnused) << "no merge makes it";
+    EXPECT_GT(t.scores[8], t.scores[9]) << "the earlier merge scores better";
+    EXPECT_GT(t.scores[9], t.scores[10]);
+    EXPECT_GT(t.scores[10], t.scores[6]);
+    EXPECT_TRUE(t.merges.empty());
+  };
+  check(true);
+  json["normalizer"] = nullptr;
+  json["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", "first"}, {"split", false}};
+  check(true);
+  json["pre_tokenizer"]["prepend_scheme"] = "never";
+  check(false);
+}
+
+TEST(HfTokenizer, FilesBesideIt) {
+  HfBuilder b = HfBuilder::tiny();
+  b.tokenizer_config = {
+      {"bos_token", "<s>"},
+      {"eos_token", {{"content", "</s>"}, {"lstrip", false}}},
+      {"pad_token", nullptr},
+      {"add_bos_token", true},
+      {"chat_template", {{{"name", "tool_use"}, {"template", "no"}}, {{"name", "default"}, {"template", "yes"}}}}};
+  b.generation_config = {{"eos_token_id", {29, 1, 30}}, {"pad_token_id", 5}};
+  TokenizerData t = open(b)->tokenizer();
+  EXPECT_EQ(t.bos, 0);
+  EXPECT_EQ(t.eos, 1);
+  EXPECT_EQ(t.pad, 5);
+  EXPECT_TRUE(t.add_bos);
+  EXPECT_EQ(t.chat_template, "yes");
+  EXPECT_THAT(t.eog, ElementsAre(29, 30));
+  b.extra["chat_template.jinja"] = "file";
+  b.generation_config = Json();
+  t = open(b)->tokenizer();
+  EXPECT_EQ(t.chat_template, "file");
+  EXPECT_TRUE(t.eog.empty());
+}
+
+TEST(HfTokenizer, AloneInAFile) {
+  TempFolder folder;
+  const auto path = folder.write("tokenizer.json", HfBuilder::byte_level_tokenizer().dump());
+  EXPECT_EQ(Checkpoint::open_tokenizer(path).tokens.size(), 31u);
+  EXPECT_EQ(Checkpoint::open_tokenizer(folder.path()).tokens.size(), 31u);
+}
+
+}  // namespace
+}  // namespace mneme::test

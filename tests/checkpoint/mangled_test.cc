@@ -1,0 +1,139 @@
+// Good files cut short and with bytes changed at random: each gives an Error or something whose tensors lie inside the
+// file.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "src/base/rng.h"
+#include "src/checkpoint/checkpoint.h"
+#include "src/checkpoint/gguf_checkpoint.h"
+#include "src/checkpoint/gguf_file.h"
+#include "src/checkpoint/gguf_model.h"
+#include "src/checkpoint/hf_model.h"
+#include "src/checkpoint/safetensors.h"
+#include "tests/checkpoint/gguf_builder.h"
+#include "tests/checkpoint/hf_builder.h"
+
+namespace mneme::test {
+namespace {
+
+// Calls use(bytes), which must return, or throw an Error; says how often it returned.
+template <typename Use>
+int survive(const std::string& bytes, Use use) {
+  try {
+    use(bytes);
+    return 1;
+  } catch (const Error& e) {
+    EXPECT_FALSE(std::string(e.what()).empty());
+    return 0;
+  }
+}
+
+void change(std::string& bytes, std::size_t within, Rng& rng) {
+  static constexpr unsigned char kNasty[] = {0x00, 0x01, 0x7f, 0x80, 0xff, '"', '{', '[', '-', '9'};
+  for (std::uint64_t n = 1 + rng.below(4); n > 0; --n) {
+    char& c = bytes[rng.below(within)];
+    switch (rng.below(3)) {
+      case 0:
+        c = static_cast<char>(rng.below(256));
+        break;
+      case 1:
+        c = static_cast<char>(c ^ (1 << rng.below(8)));
+        break;
+      default:
+        c = static_cast<char>(kNasty[rng.below(sizeof(kNasty))]);
+    }
+  }
+}
+
+void use_gguf(const std::string& bytes) {
+  const auto checkpoint = open_gguf(as_bytes(bytes), "mangled.gguf");
+  const auto* begin = reinterpret_cast<const std::byte*>(bytes.data());
+  for (const CheckpointTensor& t : checkpoint->tensors()) {
+    const std::size_t size =
+        t.view.rank() == 1 ? t.view.stride_bytes() : static_cast<std::size_t>(t.view.dim(0)) * t.view.stride_bytes();
+    ASSERT_GE(t.view.data(), begin);
+    ASSERT_LE(t.view.data() + size, begin + bytes.size());
+  }
+  ASSERT_EQ(static_cast<std::int64_t>(checkpoint->tokenizer().tokens.size()), checkpoint->config().vocab);
+  ASSERT_EQ(checkpoint->tokenizer().types.size(), checkpoint->tokenizer().tokens.size());
+}
+
+void use_safetensors(const std::string& bytes) {
+  std::size_t total = 0;
+  for (const SafetensorsTensor& t : parse_safetensors(as_bytes(bytes), "mangled.safetensors")) total += t.data.size();
+  ASSERT_LT(total, bytes.size());
+}
+
+void use_config(const std::string& bytes) {
+  const Json json = parse_json(bytes, "config.json", kMaxConfigBytes);
+  const ModelConfig c = read_hf_config(JsonRef(json, "config.json"));
+  ASSERT_GT(c.head_dim, 0);
+  ASSERT_EQ(c.n_heads % c.n_kv_heads, 0);
+}
+
+void use_tokenizer(const std::string& bytes) {
+  const Json json = parse_json(bytes, "tokenizer.json", kMaxTokenizerBytes);
+  const TokenizerData t = read_tokenizer_json(JsonRef(json, "tokenizer.json"));
+  ASSERT_EQ(t.types.size(), t.tokens.size());
+}
+
+template <typename Use>
+void mangle(const std::string& good, std::size_t header, int flips, Use use) {
+  ASSERT_EQ(survive(good, use), 1);
+  Rng rng(good.size());
+  int cut = 0, changed = 0;
+  for (std::size_t n = 0; n < header; ++n) cut += survive(good.substr(0, n), use);
+  for (int i = 0; i < 200; ++i) cut += survive(good.substr(0, rng.below(good.size())), use);
+  for (int i = 0; i < flips; ++i) {
+    std::string bytes = good;
+    change(bytes, i % 8 == 0 ? bytes.size() : std::min(header, bytes.size()), rng);
+    changed += survive(bytes, use);
+  }
+  EXPECT_EQ(cut, 0) << "a file cut short is never whole";
+  EXPECT_GT(changed, 0) << "changes inside text and numbers leave some files whole";
+  EXPECT_LT(changed, flips);
+}
+
+std::string small_gguf() {
+  GgufBuilder b = GgufBuilder::tiny();
+  return b.build();
+}
+
+TEST(Mangled, Gguf) {
+  const std::string good = small_gguf();
+  mangle(good, good.find("blk.1.ffn_down.weight") + 60, 6000, use_gguf);
+}
+
+TEST(Mangled, GgufVocabulary) {
+  GgufBuilder b;
+  b.set_tokenizer(60);
+  const std::string good = b.build();
+  mangle(good, good.size(), 6000, [](const std::string& bytes) {
+    const TokenizerData t =
+        read_gguf_tokenizer(GgufFile::parse(as_bytes(bytes), "vocab.gguf", GgufFile::Tensors::kSkip));
+    ASSERT_EQ(t.types.size(), t.tokens.size());
+  });
+}
+
+TEST(Mangled, Safetensors) {
+  const std::string good = safetensors(HfBuilder::tiny().tensors);
+  mangle(good, good.find("}}") + 2, 4000, use_safetensors);
+}
+
+TEST(Mangled, Config) {
+  Json config = HfBuilder::tiny().config;
+  config["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 128}};
+  const std::string good = config.dump();
+  mangle(good, good.size(), 6000, use_config);
+}
+
+TEST(Mangled, Tokenizer) {
+  for (const Json& json : {HfBuilder::byte_level_tokenizer(), HfBuilder::sentencepiece_tokenizer()}) {
+    const std::string good = json.dump();
+    mangle(good, good.size(), 4000, use_tokenizer);
+  }
+}
+
+}  // namespace
+}  // namespace mneme::test
