@@ -78,7 +78,10 @@ Tokenizer::Tokenizer(const TokenizerData& data) : data_(data), end_(data.tokens.
     const bool marker = is_one_of(kTurnMarkers, token), end = is_one_of(kEndMarkers, token);
     if (end) end_[i] = true;
     if (marker || end) data_.types[i] = TokenType::kControl;
+    // Some files name the end of text as the unknown token too; a character that has no token must not end a turn.
+    if ((marker || end) && data_.unk == static_cast<TokenId>(i)) data_.unk.reset();
   }
+  if (data_.unk && (is_end(*data_.unk) || data_.unk == data_.bos)) data_.unk.reset();
 }
 
 std::unique_ptr<Tokenizer> Tokenizer::make(const TokenizerData& data) {

@@ -36,7 +36,8 @@ class Tokenizer {
   // Invalid UTF-8 in `text` is not an error here: bytes that form no character are encoded as the bytes they are.
   // Thread-safe.
   //
-  // Errors  kRequest: the vocabulary has no token for a byte of the text, and no unknown token either.
+  // Errors  kRequest: the vocabulary has no token for a byte of the text, and no unknown token either (one
+  //         that ends or frames turns does not count).
   virtual std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options) const = 0;
 
   std::int32_t vocab_size() const { return static_cast<std::int32_t>(data_.tokens.size()); }

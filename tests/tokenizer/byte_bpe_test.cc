@@ -183,6 +183,8 @@ TEST(ByteBpe, BytesWithoutATokenAreUnknownOrAnError) {
   }
   data.unk = test::add_token(data, "<unk>", TokenType::kUnknown);
   EXPECT_EQ(encode(*Tokenizer::make(data), "axb"), (Ids{'a', 256, 'b'}));
+  data.eos = data.unk;  // as GPT-2's files have it: text must not end a turn
+  EXPECT_THROW(encode(*Tokenizer::make(data), "axb"), Error);
 }
 
 TEST(ByteBpe, BadDataIsNamed) {
