@@ -12,6 +12,8 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "src/kernels/load_half-inl.h"
+
 #ifndef MNEME_KERNELS_BOX_BUILD_CPU_ONCE_
 #define MNEME_KERNELS_BOX_BUILD_CPU_ONCE_
 #include <cmath>
@@ -116,21 +118,9 @@ void min_max(std::span<const KvRun> runs, std::size_t token_bytes, std::size_t d
     min_max_in(d8, runs, token_bytes, dim, format, hi, lo);
 }
 
-template <class D>
-HWY_INLINE hn::Vec<D> load_keys(D d, const std::byte* p, DType dtype) {
-  if (dtype == DType::kBF16) {
-    const hn::Rebind<std::uint16_t, D> d16;
-    const hn::Rebind<std::uint32_t, D> d32;
-    const auto bits = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(p));
-    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
-  }
-  const hn::Rebind<hwy::float16_t, D> d16;
-  return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(p)));
-}
-
-// distance[c] = sum over tokens, in their order, of |centre[c] - key[c]|.
-void sum_distances(std::span<const KvRun> runs, std::size_t token_bytes, std::size_t dim, DType dtype,
-                   const float* centre, float* distance) {
+template <class Load>
+HWY_INLINE void sum_distances_of(std::span<const KvRun> runs, std::size_t token_bytes, std::size_t dim, Load load,
+                                 const float* centre, float* distance) {
   const hn::CappedTag<float, 8> d;
   for (std::size_t c = 0; c < dim; c += hn::Lanes(d)) {
     const auto middle = hn::LoadU(d, centre + c);
@@ -138,10 +128,19 @@ void sum_distances(std::span<const KvRun> runs, std::size_t token_bytes, std::si
     for (const KvRun& run : runs) {
       const std::byte* token = run.kv + 2 * c;
       for (std::int32_t t = 0; t < run.n_tokens; ++t, token += token_bytes)
-        sum = hn::Add(sum, hn::Abs(hn::Sub(middle, load_keys(d, token, dtype))));
+        sum = hn::Add(sum, hn::Abs(hn::Sub(middle, load(d, token))));
     }
     hn::StoreU(sum, d, distance + c);
   }
+}
+
+// distance[c] = sum over tokens, in their order, of |centre[c] - key[c]|.
+void sum_distances(std::span<const KvRun> runs, std::size_t token_bytes, std::size_t dim, DType dtype,
+                   const float* centre, float* distance) {
+  if (dtype == DType::kBF16)
+    sum_distances_of(runs, token_bytes, dim, LoadBf16(), centre, distance);
+  else
+    sum_distances_of(runs, token_bytes, dim, LoadF16(), centre, distance);
 }
 
 }  // namespace

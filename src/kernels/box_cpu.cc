@@ -18,6 +18,8 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "src/kernels/load_half-inl.h"
+
 #ifndef MNEME_KERNELS_BOX_CPU_ONCE_
 #define MNEME_KERNELS_BOX_CPU_ONCE_
 #include <algorithm>
@@ -57,24 +59,6 @@ namespace mneme {
 namespace HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
-
-struct LoadBf16 {
-  template <class D>
-  HWY_INLINE hn::Vec<D> operator()(D d, const std::byte* p) const {
-    const hn::Rebind<std::uint16_t, D> d16;
-    const hn::Rebind<std::uint32_t, D> d32;
-    const auto bits = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(p));
-    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
-  }
-};
-
-struct LoadF16 {
-  template <class D>
-  HWY_INLINE hn::Vec<D> operator()(D d, const std::byte* p) const {
-    const hn::Rebind<hwy::float16_t, D> d16;
-    return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(p)));
-  }
-};
 
 // Sums of the lanes of four vectors, each in the order ((0 + 2) + (1 + 3)) after folding halves onto each other.
 #if HWY_TARGET == HWY_SCALAR

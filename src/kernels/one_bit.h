@@ -9,6 +9,8 @@
 // Layout of one group (one_bit_group_bytes): z [D] bf16, s [D] bf16, then bits channel by channel, [D] x g bits (a g-bit word, token 0
 // lowest), so that a scan adds one channel's weight to all tokens of the group under a mask.
 //
+// NaN  a channel with a key that is not finite has NaN for z and s and no bit set: its group's scores are NaN.
+//
 // Source  FIER (section 3.2 of the specification); Differs  scale and zero in bf16.
 #pragma once
 
@@ -26,6 +28,7 @@ enum class OneBitLevels : std::uint8_t { kMinMax, kMeanAbs };
 std::size_t one_bit_group_bytes(std::int32_t head_dim, std::int32_t g);
 
 // Quantises the keys of exactly g tokens.   out [one_bit_group_bytes]
+// Rounding  minmax is the same on every backend; the means of meanabs are summed in f32, so their bf16 may differ by one place.
 void one_bit_build_ref(std::span<const KvRun> runs, const AttentionShape& shape, std::int32_t g, OneBitLevels levels,
                        std::byte* out);
 void one_bit_build_cpu(std::span<const KvRun> runs, const AttentionShape& shape, std::int32_t g, OneBitLevels levels,
@@ -38,6 +41,7 @@ void one_bit_dequantise(const std::byte* group, std::int32_t head_dim, std::int3
 //   q       [G, D]               f32
 //   groups  [n_groups, one_bit_group_bytes]
 //   scores  [G, n_groups * g]    f32 out, rows `score_stride` floats apart
+// Equal tokens of equal groups score equal, bit for bit, wherever they stand.
 void one_bit_score_ref(const float* q, const AttentionShape& shape, const std::byte* groups, std::int64_t n_groups,
                        std::int32_t g, float* scores, std::int64_t score_stride);
 void one_bit_score_cpu(const float* q, const AttentionShape& shape, const std::byte* groups, std::int64_t n_groups,

@@ -1,0 +1,216 @@
+// Rates of selection's kernels on one core, beside a plain read of as many bytes in the same run.
+//
+//   selection_bench --benchmark_filter=BoxScore --benchmark_min_time=0.2
+//
+// index_GB/s: bytes of index (or of keys, where an index is built) a second; an index of 32 MiB or more is beyond the
+// caches.
+#include <benchmark/benchmark.h>
+
+#include <random>
+#include <vector>
+
+#include "src/kernels/box.h"
+#include "src/kernels/one_bit.h"
+#include "src/kernels/topk.h"
+#include "src/tensor/half.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "bench/selection_bench.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace mneme {
+namespace HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Requires  n a multiple of 256.
+std::uint32_t read_all(const std::uint32_t* words, std::size_t n) {
+  const hn::ScalableTag<std::uint32_t> d;
+  const std::size_t lanes = hn::Lanes(d);
+  auto a = hn::Zero(d), b = a, c = a, e = a;
+  for (std::size_t i = 0; i < n; i += 4 * lanes) {
+    a = hn::Xor(a, hn::LoadU(d, words + i));
+    b = hn::Xor(b, hn::LoadU(d, words + i + lanes));
+    c = hn::Xor(c, hn::LoadU(d, words + i + 2 * lanes));
+    e = hn::Xor(e, hn::LoadU(d, words + i + 3 * lanes));
+  }
+  return hn::GetLane(hn::SumOfLanes(d, hn::Xor(hn::Xor(a, b), hn::Xor(c, e))));
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace mneme
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mneme {
+namespace {
+
+HWY_EXPORT(read_all);
+
+using benchmark::Counter;
+using benchmark::State;
+
+void report(State& state, double bytes, double items) {
+  if (bytes > 0.0) state.counters["index_GB/s"] = Counter(bytes * 1e-9, Counter::kIsIterationInvariantRate);
+  state.counters["item"] = Counter(items, Counter::kIsIterationInvariantRate | Counter::kInvert);
+}
+
+// Bytes that are bf16 values between 1 and 2, with signs.
+std::vector<std::byte> half_values(std::size_t bytes) {
+  std::mt19937 rng(1);
+  std::vector<std::byte> v(bytes);
+  auto* bits = reinterpret_cast<std::uint16_t*>(v.data());
+  for (std::size_t i = 0; i < bytes / 2; ++i) bits[i] = static_cast<std::uint16_t>((rng() & 0x807f) | bf16(1.0f).bits);
+  return v;
+}
+
+std::vector<float> normals(std::size_t n) {
+  std::mt19937 rng(2);
+  std::normal_distribution<float> normal;
+  std::vector<float> v(n);
+  for (float& x : v) x = normal(rng);
+  return v;
+}
+
+void PlainRead(State& state) {
+  const auto bytes = static_cast<std::size_t>(state.range(0)) << 10;
+  const auto v = half_values(bytes);
+  for (auto _ : state)
+    benchmark::DoNotOptimize(
+        HWY_DYNAMIC_DISPATCH(read_all)(reinterpret_cast<const std::uint32_t*>(v.data()), bytes / 4));
+  report(state, static_cast<double>(bytes), static_cast<double>(bytes));
+}
+BENCHMARK(PlainRead)->ArgNames({"KiB"})->Arg(432)->Arg(4096)->Arg(256 << 10);
+
+AttentionShape shape_of(std::int64_t group, std::int64_t dim) {
+  return {.group = static_cast<std::int32_t>(group), .head_dim = static_cast<std::int32_t>(dim)};
+}
+
+// KiB of index, D, G.
+void BoxScore(State& state) {
+  const AttentionShape shape = shape_of(state.range(2), state.range(1));
+  const auto n = static_cast<std::int64_t>((static_cast<std::size_t>(state.range(0)) << 10) / shape.token_bytes());
+  const auto boxes = half_values(static_cast<std::size_t>(n) * shape.token_bytes());
+  const auto q = normals(static_cast<std::size_t>(shape.group * shape.head_dim));
+  std::vector<float> scores(static_cast<std::size_t>(shape.group * n));
+  for (auto _ : state) {
+    box_score_cpu(q.data(), shape, boxes.data(), n, scores.data(), n);
+    benchmark::ClobberMemory();
+  }
+  report(state, static_cast<double>(boxes.size()), static_cast<double>(n));
+}
+BENCHMARK(BoxScore)
+    ->ArgNames({"KiB", "D", "G"})
+    ->ArgsProduct({{432, 4096, 256 << 10}, {64, 128}, {4}})
+    ->ArgsProduct({{432}, {128}, {1, 8}});
+
+// Tokens a run, D, G: 16 MiB of keys and values.
+void KeyScore(State& state) {
+  const AttentionShape shape = shape_of(state.range(2), state.range(1));
+  const std::size_t bytes = std::size_t{16} << 20;
+  const auto kv = half_values(bytes);
+  const std::size_t n = bytes / shape.token_bytes();
+  const auto run = static_cast<std::size_t>(state.range(0));
+  std::vector<KvRun> runs;
+  for (std::size_t t = 0; t < n; t += run)
+    runs.push_back({kv.data() + t * shape.token_bytes(), state.range(0) > 1 ? static_cast<std::int32_t>(run) : 1});
+  const auto q = normals(static_cast<std::size_t>(shape.group * shape.head_dim));
+  std::vector<float> scores(static_cast<std::size_t>(shape.group) * n);
+  for (auto _ : state) {
+    key_score_cpu(q.data(), shape, runs, scores.data(), static_cast<std::int64_t>(n));
+    benchmark::ClobberMemory();
+  }
+  report(state, static_cast<double>(bytes) / 2, static_cast<double>(n));
+}
+BENCHMARK(KeyScore)->ArgNames({"run", "D", "G"})->ArgsProduct({{1, 32}, {128}, {4}});
+
+// Pages of 32 tokens; 0 min-max, 1 cuboid-mean; D.
+void BoxBuild(State& state) {
+  const AttentionShape shape = shape_of(1, state.range(1));
+  const std::size_t bytes = std::size_t{4} << 20;
+  const auto kv = half_values(bytes);
+  const std::size_t page = 32 * shape.token_bytes();
+  std::vector<std::byte> box(shape.token_bytes());
+  for (auto _ : state)
+    for (std::size_t at = 0; at + page <= bytes; at += page) {
+      const KvRun run{kv.data() + at, 32};
+      box_build_cpu({&run, 1}, shape, state.range(0) == 0 ? BoxKind::kMinMax : BoxKind::kCuboidMean, box.data());
+      benchmark::ClobberMemory();
+    }
+  report(state, static_cast<double>(bytes) / 2, static_cast<double>(bytes / shape.token_bytes()));
+}
+BENCHMARK(BoxBuild)->ArgNames({"mean", "D"})->ArgsProduct({{0, 1}, {64, 128}});
+
+// KiB of index, D, G, tokens a group. head_GB/s: bytes of index times query heads.
+void OneBitScore(State& state) {
+  const AttentionShape shape = shape_of(state.range(2), state.range(1));
+  const auto g = static_cast<std::int32_t>(state.range(3));
+  const std::size_t bytes = one_bit_group_bytes(shape.head_dim, g);
+  const auto n = static_cast<std::int64_t>((static_cast<std::size_t>(state.range(0)) << 10) / bytes);
+  const auto groups = half_values(static_cast<std::size_t>(n) * bytes);
+  const auto q = normals(static_cast<std::size_t>(shape.group * shape.head_dim));
+  std::vector<float> scores(static_cast<std::size_t>(shape.group * n * g));
+  for (auto _ : state) {
+    one_bit_score_cpu(q.data(), shape, groups.data(), n, g, scores.data(), n * g);
+    benchmark::ClobberMemory();
+  }
+  const auto all = static_cast<double>(groups.size());
+  report(state, all, static_cast<double>(n * g));
+  state.counters["head_GB/s"] = Counter(all * 1e-9 * shape.group, Counter::kIsIterationInvariantRate);
+}
+BENCHMARK(OneBitScore)
+    ->ArgNames({"KiB", "D", "G", "g"})
+    ->ArgsProduct({{864, 256 << 10}, {64, 128}, {4}, {32}})
+    ->ArgsProduct({{864}, {128}, {1, 2, 8}, {32}})
+    ->ArgsProduct({{864}, {128}, {4}, {64, 128, 256}});
+
+// Tokens a group, 0 minmax, 1 meanabs; D = 128.
+void OneBitBuild(State& state) {
+  const AttentionShape shape = shape_of(1, 128);
+  const auto g = static_cast<std::int32_t>(state.range(0));
+  const std::size_t bytes = std::size_t{4} << 20;
+  const auto kv = half_values(bytes);
+  const std::size_t group = static_cast<std::size_t>(g) * shape.token_bytes();
+  std::vector<std::byte> out(one_bit_group_bytes(shape.head_dim, g));
+  for (auto _ : state)
+    for (std::size_t at = 0; at + group <= bytes; at += group) {
+      const KvRun run{kv.data() + at, g};
+      one_bit_build_cpu({&run, 1}, shape, g, state.range(1) == 0 ? OneBitLevels::kMinMax : OneBitLevels::kMeanAbs,
+                        out.data());
+      benchmark::ClobberMemory();
+    }
+  report(state, static_cast<double>(bytes) / 2, static_cast<double>(bytes / shape.token_bytes()));
+}
+BENCHMARK(OneBitBuild)->ArgNames({"g", "means"})->ArgsProduct({{32, 256}, {0, 1}});
+
+// n, k. Eight rows in turn, so that no row's branches are learnt.
+void Topk(State& state) {
+  const auto n = static_cast<std::size_t>(state.range(0));
+  const auto k = static_cast<std::int32_t>(state.range(1));
+  const auto scores = normals(8 * n);
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(k));
+  TopkScratch scratch;
+  std::size_t row = 0;
+  for (auto _ : state) {
+    topk_cpu({scores.data() + row * n, n}, k, ids.data(), scratch);
+    benchmark::ClobberMemory();
+    row = (row + 1) % 8;
+  }
+  report(state, 0.0, static_cast<double>(n));
+}
+BENCHMARK(Topk)
+    ->ArgNames({"n", "k"})
+    ->Args({850, 48})
+    ->Args({4096, 64})
+    ->Args({27000, 512})
+    ->Args({27000, 2048})
+    ->Args({1000000, 2048});
+
+}  // namespace
+}  // namespace mneme
+
+BENCHMARK_MAIN();
+#endif

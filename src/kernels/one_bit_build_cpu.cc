@@ -1,0 +1,177 @@
+// One group of keys to one bit a channel. Lanes are channels: levels by a pass over the tokens, then each token sets
+// its bit of the channels' words. Sums run over the tokens in order.
+#include "src/kernels/one_bit.h"
+
+// Arrays of vectors need a width known to the compiler.
+#ifndef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#endif
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "src/kernels/one_bit_build_cpu.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "src/kernels/load_half-inl.h"
+
+#ifndef MNEME_KERNELS_ONE_BIT_BUILD_CPU_ONCE_
+#define MNEME_KERNELS_ONE_BIT_BUILD_CPU_ONCE_
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "src/base/check.h"
+#include "src/tensor/half.h"
+
+namespace mneme {
+namespace {
+
+constexpr std::int32_t kMaxTokens = 256;
+constexpr std::int32_t kMaxDim = 256;
+
+// The keys of a group, token by token, and where they go.
+struct GroupTask {
+  const std::byte* rows[kMaxTokens];
+  std::size_t n = 0;
+  std::size_t dim = 0;
+  OneBitLevels levels = OneBitLevels::kMinMax;
+  std::byte* out = nullptr;
+};
+
+float store_bf16(float x, std::byte* at) {
+  bf16 rounded(x);
+  if (std::isnan(x)) rounded.bits = 0x7fc0;
+  std::memcpy(at, &rounded, sizeof(rounded));
+  return static_cast<float>(rounded);
+}
+
+}  // namespace
+}  // namespace mneme
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace mneme {
+namespace HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// (max + min) / 2 and (max - min) / 2 of a vector of channels.
+template <class D, class Load>
+HWY_INLINE void min_max_levels(D d, const GroupTask& task, std::size_t c, Load load, float* z, float* s) {
+  auto most = hn::Set(d, -std::numeric_limits<float>::infinity());
+  auto least = hn::Neg(most);
+  auto broken = hn::Zero(d);  // NaN once a key was not finite
+  for (std::size_t t = 0; t < task.n; ++t) {
+    const auto x = load(d, task.rows[t] + 2 * c);
+    most = hn::Max(most, x);
+    least = hn::Min(least, x);
+    broken = hn::Add(broken, hn::Sub(x, x));
+  }
+  const auto half = hn::Set(d, 0.5f);
+  const auto lower = hn::Mul(half, least);
+  hn::StoreU(hn::Add(hn::MulAdd(half, most, lower), broken), d, z);
+  hn::StoreU(hn::Add(hn::MulSub(half, most, lower), broken), d, s);
+}
+
+template <class D, class Load>
+HWY_INLINE void mean_of_keys(D d, const GroupTask& task, std::size_t c, Load load, float* z) {
+  auto sum = hn::Zero(d);
+  for (std::size_t t = 0; t < task.n; ++t) sum = hn::Add(sum, load(d, task.rows[t] + 2 * c));
+  sum = hn::Add(sum, hn::Sub(sum, sum));  // NaN unless finite
+  hn::StoreU(hn::Mul(sum, hn::Set(d, 1.0f / static_cast<float>(task.n))), d, z);
+}
+
+template <class D, class Load>
+HWY_INLINE void mean_distance(D d, const GroupTask& task, std::size_t c, Load load, const float* z, float* s) {
+  const auto middle = hn::LoadU(d, z);
+  auto sum = hn::Zero(d);
+  for (std::size_t t = 0; t < task.n; ++t) sum = hn::Add(sum, hn::Abs(hn::Sub(load(d, task.rows[t] + 2 * c), middle)));
+  hn::StoreU(hn::Mul(sum, hn::Set(d, 1.0f / static_cast<float>(task.n))), d, s);
+}
+
+template <class D, class Load>
+HWY_INLINE void write_bits(D d, const GroupTask& task, std::size_t c, Load load, const float* z) {
+  const hn::RebindToUnsigned<D> du;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto middle = hn::LoadU(d, z);
+  const std::size_t word_bytes = task.n / 8;
+  std::byte* words = task.out + 4 * task.dim + c * word_bytes;
+  for (std::size_t first = 0; first < task.n; first += 32) {
+    auto word = hn::Zero(du);
+    for (std::size_t t = 0; t < 32; ++t) {
+      const auto set = hn::RebindMask(du, hn::Ge(load(d, task.rows[first + t] + 2 * c), middle));
+      word = hn::Or(word, hn::IfThenElseZero(set, hn::Set(du, std::uint32_t{1} << t)));
+    }
+    HWY_ALIGN std::uint32_t channel_words[HWY_MAX_BYTES / 4];
+    hn::StoreU(word, du, channel_words);
+    for (std::size_t i = 0; i < lanes; ++i) std::memcpy(words + i * word_bytes + first / 8, channel_words + i, 4);
+  }
+}
+
+template <class D, class Load>
+HWY_INLINE void build_in(D d, const GroupTask& task, Load load) {
+  const std::size_t lanes = hn::Lanes(d);
+  const std::size_t dim = task.dim;
+  for (std::size_t c = 0; c < dim; c += lanes) {
+    HWY_ALIGN float z[HWY_MAX_BYTES / 4];
+    HWY_ALIGN float s[HWY_MAX_BYTES / 4] = {};
+    if (task.levels == OneBitLevels::kMinMax)
+      min_max_levels(d, task, c, load, z, s);
+    else
+      mean_of_keys(d, task, c, load, z);
+    for (std::size_t i = 0; i < lanes; ++i) z[i] = store_bf16(z[i], task.out + 2 * (c + i));
+    if (task.levels == OneBitLevels::kMeanAbs) mean_distance(d, task, c, load, z, s);
+    for (std::size_t i = 0; i < lanes; ++i) store_bf16(s[i], task.out + 2 * (dim + c + i));
+    write_bits(d, task, c, load, z);
+  }
+}
+
+template <class Load>
+HWY_INLINE void build_any(const GroupTask& task, Load load) {
+  const hn::ScalableTag<float> d;
+  const hn::CappedTag<float, 8> d8;
+  if (task.dim % hn::Lanes(d) == 0)
+    build_in(d, task, load);
+  else
+    build_in(d8, task, load);
+}
+
+void build(const GroupTask& task, DType dtype) {
+  if (dtype == DType::kBF16)
+    build_any(task, LoadBf16());
+  else
+    build_any(task, LoadF16());
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace mneme
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mneme {
+namespace {
+
+HWY_EXPORT(build);
+
+}  // namespace
+
+void one_bit_build_cpu(std::span<const KvRun> runs, const AttentionShape& shape, std::int32_t g, OneBitLevels levels,
+                       std::byte* out) {
+  MNEME_CHECK(shape.head_dim % 8 == 0 && shape.head_dim >= 8 && shape.head_dim <= kMaxDim, "D {}", shape.head_dim);
+  MNEME_CHECK(g == 32 || g == 64 || g == 128 || g == 256, "{} tokens a group", g);
+  GroupTask task;
+  task.dim = static_cast<std::size_t>(shape.head_dim);
+  task.levels = levels;
+  task.out = out;
+  for (const KvRun& run : runs) {
+    MNEME_CHECK(task.n + static_cast<std::size_t>(run.n_tokens) <= static_cast<std::size_t>(g), "more than {} tokens",
+                g);
+    for (std::int32_t t = 0; t < run.n_tokens; ++t)
+      task.rows[task.n++] = run.kv + static_cast<std::size_t>(t) * shape.token_bytes();
+  }
+  MNEME_CHECK(task.n == static_cast<std::size_t>(g), "{} tokens for a group of {}", task.n, g);
+  HWY_DYNAMIC_DISPATCH(build)(task, shape.kv_dtype);
+}
+
+}  // namespace mneme
+#endif

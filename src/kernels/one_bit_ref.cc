@@ -1,0 +1,102 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "src/base/check.h"
+#include "src/kernels/one_bit.h"
+#include "src/tensor/half.h"
+
+namespace mneme {
+namespace {
+
+float key(const std::byte* token, std::int64_t c, DType dtype) {
+  std::uint16_t bits;
+  std::memcpy(&bits, token + 2 * c, sizeof(bits));
+  return dtype == DType::kBF16 ? static_cast<float>(std::bit_cast<bf16>(bits))
+                               : static_cast<float>(std::bit_cast<f16>(bits));
+}
+
+float load_bf16(const std::byte* elements, std::int64_t i) {
+  bf16 x;
+  std::memcpy(&x, elements + 2 * i, sizeof(x));
+  return static_cast<float>(x);
+}
+
+void store_bf16(double x, std::byte* elements, std::int64_t i) {
+  bf16 rounded(static_cast<float>(x));
+  if (std::isnan(x)) rounded.bits = 0x7fc0;
+  std::memcpy(elements + 2 * i, &rounded, sizeof(rounded));
+}
+
+// Where bit t of channel c lies: byte and place in it.
+std::int64_t bit_byte(std::int64_t dim, std::int64_t g, std::int64_t c, std::int64_t t) {
+  return 4 * dim + (c * g + t) / 8;
+}
+
+}  // namespace
+
+std::size_t one_bit_group_bytes(std::int32_t head_dim, std::int32_t g) {
+  return static_cast<std::size_t>(head_dim) * (4 + static_cast<std::size_t>(g) / 8);
+}
+
+void one_bit_build_ref(std::span<const KvRun> runs, const AttentionShape& shape, std::int32_t g, OneBitLevels levels,
+                       std::byte* out) {
+  const std::int32_t dim = shape.head_dim;
+  std::memset(out, 0, one_bit_group_bytes(dim, g));
+  for (std::int32_t c = 0; c < dim; ++c) {
+    std::vector<double> k;
+    for (const KvRun& run : runs)
+      for (std::int32_t t = 0; t < run.n_tokens; ++t)
+        k.push_back(
+            static_cast<double>(key(run.kv + static_cast<std::size_t>(t) * shape.token_bytes(), c, shape.kv_dtype)));
+    MNEME_CHECK(std::ssize(k) == g, "{} tokens for a group of {}", k.size(), g);
+
+    if (!std::all_of(k.begin(), k.end(), [](double x) { return std::isfinite(x); })) {
+      store_bf16(NAN, out, c);
+      store_bf16(NAN, out, dim + c);
+      continue;
+    }
+    const double largest = *std::max_element(k.begin(), k.end());
+    const double smallest = *std::min_element(k.begin(), k.end());
+    double sum = 0.0;
+    for (const double x : k) sum += x;
+    store_bf16(levels == OneBitLevels::kMinMax ? (largest + smallest) / 2.0 : sum / g, out, c);
+    const auto z = static_cast<double>(load_bf16(out, c));
+    double distance = 0.0;
+    for (const double x : k) distance += std::fabs(x - z);
+    store_bf16(levels == OneBitLevels::kMinMax ? (largest - smallest) / 2.0 : distance / g, out, dim + c);
+    for (std::int32_t t = 0; t < g; ++t)
+      if (k[static_cast<std::size_t>(t)] >= z) out[bit_byte(dim, g, c, t)] |= std::byte{1} << (t % 8);
+  }
+}
+
+void one_bit_dequantise(const std::byte* group, std::int32_t head_dim, std::int32_t g, std::int32_t t, float* k) {
+  for (std::int32_t c = 0; c < head_dim; ++c) {
+    const bool set = (group[bit_byte(head_dim, g, c, t)] >> (t % 8) & std::byte{1}) != std::byte{0};
+    const float z = load_bf16(group, c);
+    const float s = load_bf16(group, head_dim + c);
+    k[c] = set ? z + s : z - s;
+  }
+}
+
+void one_bit_score_ref(const float* q, const AttentionShape& shape, const std::byte* groups, std::int64_t n_groups,
+                       std::int32_t g, float* scores, std::int64_t score_stride) {
+  const std::int32_t dim = shape.head_dim;
+  for (std::int64_t i = 0; i < n_groups; ++i) {
+    const std::byte* group = groups + static_cast<std::size_t>(i) * one_bit_group_bytes(dim, g);
+    for (std::int32_t t = 0; t < g; ++t)
+      for (std::int32_t h = 0; h < shape.group; ++h) {
+        double sum = 0.0;
+        for (std::int32_t c = 0; c < dim; ++c) {
+          const bool set = (group[bit_byte(dim, g, c, t)] >> (t % 8) & std::byte{1}) != std::byte{0};
+          const auto z = static_cast<double>(load_bf16(group, c));
+          const auto s = static_cast<double>(load_bf16(group, dim + c));
+          sum += static_cast<double>(q[h * dim + c]) * (set ? z + s : z - s);
+        }
+        scores[h * score_stride + i * g + t] = static_cast<float>(sum);
+      }
+  }
+}
+
+}  // namespace mneme

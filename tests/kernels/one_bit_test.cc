@@ -1,0 +1,291 @@
+#include "src/kernels/one_bit.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "tests/kernels/each_target.h"
+#include "tests/kernels/key_testing.h"
+
+namespace mneme {
+namespace {
+
+constexpr DType kTypes[] = {DType::kBF16, DType::kF16};
+constexpr OneBitLevels kLevels[] = {OneBitLevels::kMinMax, OneBitLevels::kMeanAbs};
+constexpr std::int32_t kGroupTokens[] = {32, 64, 128, 256};
+constexpr double kBf16Place = 1.0 / 128;  // between neighbours, relative
+
+AttentionShape shape_of(std::int32_t group, std::int32_t dim, DType dtype) {
+  return {.group = group, .head_dim = dim, .kv_dtype = dtype, .scale = 1.0f};
+}
+
+using Bytes = std::vector<std::byte>;
+
+template <class Build>
+Bytes build(const Build& fn, std::span<const KvRun> runs, const AttentionShape& shape, std::int32_t g,
+            OneBitLevels levels) {
+  Bytes out(one_bit_group_bytes(shape.head_dim, g) + 1, std::byte{0xab});
+  fn(runs, shape, g, levels, out.data());
+  EXPECT_EQ(out.back(), std::byte{0xab});
+  out.pop_back();
+  return out;
+}
+
+float level(const Bytes& group, std::int64_t i) {
+  bf16 x;
+  std::memcpy(&x, group.data() + 2 * i, sizeof(x));
+  return static_cast<float>(x);
+}
+
+std::vector<float> dequantise(const Bytes& group, std::int32_t dim, std::int32_t g, std::int32_t t) {
+  std::vector<float> k(static_cast<std::size_t>(dim));
+  one_bit_dequantise(group.data(), dim, g, t, k.data());
+  return k;
+}
+
+std::vector<KvRun> uneven(const Keys& keys, std::int32_t n) {
+  return {keys.run(0, 1), keys.run(1, 0), keys.run(1, 17), keys.run(18, n - 18)};
+}
+
+TEST(OneBit, LayoutByHand) {
+  const auto shape = shape_of(1, 8, DType::kBF16);
+  Keys keys(64, shape);
+  int i = 0;
+  keys.fill([&] { return i++ / 8 == 40 ? 3.0f : -1.0f; });  // token 40 is 3, the others -1
+  const KvRun run = keys.run(0, 64);
+  for (const auto& [levels, z, s] :
+       {std::tuple{OneBitLevels::kMinMax, 1.0f, 2.0f}, std::tuple{OneBitLevels::kMeanAbs, -0.9375f, 0.123046875f}}) {
+    const Bytes group = build(one_bit_build_ref, {&run, 1}, shape, 64, levels);
+    ASSERT_EQ(group.size(), 8u * (4 + 8));
+    for (std::int64_t c = 0; c < 8; ++c) {
+      EXPECT_EQ(level(group, c), z);
+      EXPECT_EQ(level(group, 8 + c), s);  // meanabs: (3.9375 + 63 * 0.0625) / 64, rounded to 8 bits
+      for (std::int64_t byte = 0; byte < 8; ++byte)
+        EXPECT_EQ(group[static_cast<std::size_t>(32 + 8 * c + byte)], byte == 5 ? std::byte{1} : std::byte{0});
+    }
+    EXPECT_THAT(dequantise(group, 8, 64, 40), testing::Each(z + s));
+    EXPECT_THAT(dequantise(group, 8, 64, 41), testing::Each(z - s));
+  }
+}
+
+// minmax: a dequantised value is its group's largest or smallest, to the rounding of z and s.
+TEST(OneBit, MinMaxGivesTheEnds) {
+  std::mt19937 rng(1);
+  std::normal_distribution<float> normal;
+  for (const DType dtype : kTypes)
+    for (const std::int32_t g : kGroupTokens) {
+      const auto shape = shape_of(1, 16, dtype);
+      Keys keys(g, shape);
+      keys.fill([&] { return normal(rng); });
+      const KvRun run = keys.run(0, g);
+      const Bytes group = build(one_bit_build_cpu, {&run, 1}, shape, g, OneBitLevels::kMinMax);
+      for (std::int64_t c = 0; c < 16; ++c) {
+        std::vector<float> k;
+        for (std::int32_t t = 0; t < g; ++t) k.push_back(keys.get(t, c));
+        const auto [least, most] = std::minmax_element(k.begin(), k.end());
+        const double slack =
+            kBf16Place / 2.0 * std::fabs(level(group, c)) + kBf16Place / 2.0 * std::fabs(level(group, 16 + c));
+        for (std::int32_t t = 0; t < g; ++t) {
+          const float x = dequantise(group, 16, g, t)[static_cast<std::size_t>(c)];
+          const float end = k[static_cast<std::size_t>(t)] >= level(group, c) ? *most : *least;
+          ASSERT_LE(std::fabs(x - end), slack) << "c " << c << " t " << t;
+        }
+      }
+    }
+}
+
+TEST(OneBit, EqualKeysAreTheirOwnCode) {
+  const auto shape = shape_of(1, 24, DType::kBF16);
+  Keys keys(32, shape);
+  keys.fill([] { return -1.7f; });
+  const auto runs = uneven(keys, 32);
+  for (const OneBitLevels levels : kLevels)
+    each_target([&] {
+      const Bytes group = build(one_bit_build_cpu, runs, shape, 32, levels);
+      ASSERT_THAT(dequantise(group, 24, 32, 31), testing::Each(keys.get(0, 0)));
+    });
+}
+
+// Bit for bit: minmax always, means where their sums are exact.
+TEST(OneBitBuild, IsTheReferenceBitForBit) {
+  std::mt19937 rng(2);
+  std::normal_distribution<float> normal;
+  for (const DType dtype : kTypes)
+    for (const std::int32_t dim : {8, 24, 64, 80, 128, 256})
+      for (const std::int32_t g : kGroupTokens)
+        for (const OneBitLevels levels : kLevels) {
+          const auto shape = shape_of(1, dim, dtype);
+          Keys keys(g, shape);
+          const bool means = levels == OneBitLevels::kMeanAbs;
+          keys.fill([&] { return means ? static_cast<float>(static_cast<int>(rng() % 17) - 8) : normal(rng); });
+          keys.set(3, 2, NAN);
+          keys.set(5, 4, -INFINITY);
+          keys.set(7, 5, INFINITY);
+          const auto runs = uneven(keys, g);
+          const Bytes expected = build(one_bit_build_ref, runs, shape, g, levels);
+          each_target([&] {
+            ASSERT_EQ(build(one_bit_build_cpu, runs, shape, g, levels), expected)
+                << "D " << dim << " g " << g << " levels " << static_cast<int>(levels);
+          });
+        }
+}
+
+TEST(OneBitBuild, MeansAreWithinAPlaceAndBitsFollowThem) {
+  std::mt19937 rng(3);
+  std::normal_distribution<float> normal(0.3f, 2.0f);
+  for (const std::int32_t g : kGroupTokens) {
+    const auto shape = shape_of(1, 64, DType::kF16);
+    Keys keys(g, shape);
+    keys.fill([&] { return normal(rng); });
+    const KvRun run = keys.run(0, g);
+    const Bytes expected = build(one_bit_build_ref, {&run, 1}, shape, g, OneBitLevels::kMeanAbs);
+    each_target([&] {
+      const Bytes group = build(one_bit_build_cpu, {&run, 1}, shape, g, OneBitLevels::kMeanAbs);
+      for (std::int64_t i = 0; i < 128; ++i)
+        ASSERT_LE(std::fabs(level(group, i) - level(expected, i)), kBf16Place * std::fabs(level(expected, i))) << i;
+      for (std::int64_t c = 0; c < 64; ++c)
+        for (std::int32_t t = 0; t < g; ++t) {
+          const float z = level(group, c), s = level(group, 64 + c);
+          ASSERT_EQ(dequantise(group, 64, g, t)[static_cast<std::size_t>(c)], keys.get(t, c) >= z ? z + s : z - s);
+        }
+    });
+  }
+}
+
+// Mean levels fit better than the ends, or they would not be offered.
+TEST(OneBitBuild, MeansHaveTheSmallerError) {
+  std::mt19937 rng(4);
+  std::normal_distribution<float> normal;
+  const auto shape = shape_of(1, 64, DType::kBF16);
+  Keys keys(128, shape);
+  keys.fill([&] { return normal(rng); });
+  const KvRun run = keys.run(0, 128);
+  double error[2] = {};
+  for (const OneBitLevels levels : kLevels) {
+    const Bytes group = build(one_bit_build_cpu, {&run, 1}, shape, 128, levels);
+    for (std::int32_t t = 0; t < 128; ++t)
+      for (std::int64_t c = 0; c < 64; ++c) {
+        const double e = dequantise(group, 64, 128, t)[static_cast<std::size_t>(c)] - keys.get(t, c);
+        error[static_cast<int>(levels)] += e * e;
+      }
+  }
+  EXPECT_LE(error[1], 0.2 * error[0]);
+}
+
+// Groups that follow one another, their queries, and scores from a stride with room.
+struct Index {
+  AttentionShape shape;
+  std::int32_t g;
+  std::int64_t n;
+  Bytes groups;
+  std::vector<float> q;
+
+  Index(const AttentionShape& s, std::int32_t tokens, std::int64_t n_groups, bool integers, OneBitLevels levels,
+        std::mt19937& rng)
+      : shape(s), g(tokens), n(n_groups) {
+    std::normal_distribution<float> normal;
+    Keys keys(g, s);
+    for (std::int64_t i = 0; i < n; ++i) {
+      keys.fill([&] { return integers ? static_cast<float>(static_cast<int>(rng() % 17) - 8) : normal(rng); });
+      const KvRun run = keys.run(0, g);
+      const Bytes group = build(one_bit_build_ref, {&run, 1}, s, g, levels);
+      groups.insert(groups.end(), group.begin(), group.end());
+    }
+    const auto n_q = static_cast<std::size_t>(s.group * s.head_dim);
+    q = integers ? integer_vector(n_q, rng) : normal_vector(n_q, rng);
+  }
+
+  template <class Score>
+  std::vector<float> scores(const Score& fn) const {
+    const std::int64_t stride = n * g + 5;
+    std::vector<float> s(static_cast<std::size_t>(shape.group * stride), 12345.0f);
+    fn(q.data(), shape, groups.data(), n, g, s.data(), stride);
+    return s;
+  }
+};
+
+TEST(OneBitScore, IsExactOnIntegers) {
+  std::mt19937 rng(5);
+  for (const std::int32_t dim : {8, 24, 64, 128, 256})
+    for (const std::int32_t group : {1, 2, 3, 4, 5, 7, 8, 16})
+      for (const std::int32_t g : kGroupTokens) {
+        const Index index(shape_of(group, dim, DType::kBF16), g, g == 32 ? 3 : 1, true, OneBitLevels::kMinMax, rng);
+        const auto expected = index.scores(one_bit_score_ref);
+        each_target([&] {
+          ASSERT_EQ(index.scores(one_bit_score_cpu), expected) << "D " << dim << " G " << group << " g " << g;
+        });
+      }
+}
+
+TEST(OneBitScore, IsTheDotProductWithTheDequantisedKey) {
+  std::mt19937 rng(6);
+  for (const OneBitLevels levels : kLevels)
+    for (const std::int32_t dim : {64, 80, 128})
+      for (const std::int32_t g : kGroupTokens) {
+        const Index index(shape_of(5, dim, DType::kF16), g, 2, false, levels, rng);
+        const std::int64_t stride = 2 * g + 5;
+        each_target([&] {
+          const auto s = index.scores(one_bit_score_cpu);
+          for (std::int32_t t = 0; t < 2 * g; ++t) {
+            std::vector<float> k(static_cast<std::size_t>(dim));
+            one_bit_dequantise(index.groups.data() + static_cast<std::size_t>(t / g) * one_bit_group_bytes(dim, g), dim,
+                               g, t % g, k.data());
+            for (std::int64_t h = 0; h < 5; ++h) {
+              double dot = 0.0, size = 0.0;
+              for (std::int64_t c = 0; c < dim; ++c) {
+                const double x = static_cast<double>(index.q[static_cast<std::size_t>(h * dim + c)]) *
+                                 static_cast<double>(k[static_cast<std::size_t>(c)]);
+                dot += x;
+                size += std::fabs(x);
+              }
+              // The specification asks for 1e-3; sums of D terms in f32, and base + 2 * sum cancels a little.
+              ASSERT_LE(std::fabs(static_cast<double>(s[static_cast<std::size_t>(h * stride + t)]) - dot), 2e-6 * size)
+                  << "D " << dim << " g " << g << " t " << t;
+            }
+          }
+        });
+      }
+}
+
+TEST(OneBitScore, EqualTokensScoreEqualEverywhere) {
+  std::mt19937 rng(7);
+  for (const std::int32_t g : kGroupTokens)
+    for (const std::int32_t group : {1, 4, 5, 6}) {
+      Index index(shape_of(group, 72, DType::kBF16), g, 2, false, OneBitLevels::kMinMax, rng);
+      const std::size_t bytes = one_bit_group_bytes(72, g);
+      const std::size_t word = static_cast<std::size_t>(g) / 8;
+      for (std::size_t c = 0; c < 72; ++c)  // all tokens have the same bits
+        std::fill_n(index.groups.begin() + static_cast<std::ptrdiff_t>(4 * 72 + c * word), word,
+                    std::byte(rng() % 2 == 0 ? 0 : 255));
+      std::copy_n(index.groups.begin(), bytes, index.groups.begin() + static_cast<std::ptrdiff_t>(bytes));
+      each_target([&] {
+        const auto s = index.scores(one_bit_score_cpu);
+        for (std::int64_t h = 0; h < group; ++h)
+          for (std::int64_t t = 1; t < 2 * g; ++t)
+            ASSERT_EQ(s[static_cast<std::size_t>(h * (2 * g + 5) + t)], s[static_cast<std::size_t>(h * (2 * g + 5))])
+                << t;
+      });
+    }
+}
+
+TEST(OneBitScore, NanStaysInItsGroup) {
+  std::mt19937 rng(8);
+  Index index(shape_of(4, 64, DType::kBF16), 32, 3, false, OneBitLevels::kMinMax, rng);
+  const std::uint16_t nan = 0x7fc0;
+  std::memcpy(index.groups.data() + one_bit_group_bytes(64, 32) + 2 * 9, &nan, 2);
+  each_target([&] {
+    const auto s = index.scores(one_bit_score_cpu);
+    for (std::int64_t h = 0; h < 4; ++h)
+      for (std::int64_t t = 0; t < 96; ++t)
+        ASSERT_EQ(std::isnan(s[static_cast<std::size_t>(h * 101 + t)]), t / 32 == 1) << t;
+  });
+}
+
+TEST(OneBitScore, TakesNoGroups) {
+  std::mt19937 rng(9);
+  const Index index(shape_of(4, 64, DType::kBF16), 32, 0, false, OneBitLevels::kMinMax, rng);
+  each_target([&] { ASSERT_THAT(index.scores(one_bit_score_cpu), testing::Each(12345.0f)); });
+}
+
+}  // namespace
+}  // namespace mneme
