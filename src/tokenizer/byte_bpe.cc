@@ -36,14 +36,14 @@ struct ByteBpe::Call {
   std::vector<TokenId> out;
 };
 
-ByteBpe::ByteBpe(const TokenizerData& data) : Tokenizer(data), pretokenizer_(patterns_of(data)) {
+ByteBpe::ByteBpe(const TokenizerData& data) : Tokenizer(data), whole_(bytes_, 0), pretokenizer_(patterns_of(data)) {
   if (!data_.pre.empty()) data_.ignore_merges = data_.ignore_merges || Pretokenizer::preset(data_.pre).ignore_merges;
   read_tokens();
 }
 
 void ByteBpe::read_tokens() {
-  ByText normal;
-  normal.reserve(data_.tokens.size());
+  TokenIndex normal(data_.tokens, data_.tokens.size());
+  if (data_.ignore_merges) whole_ = TokenIndex(bytes_, data_.tokens.size());
   bytes_.resize(data_.tokens.size());
   for (std::uint32_t b = 0; b < 256; ++b) byte_symbols_[b] = no_token(static_cast<std::uint8_t>(b));
   for (std::size_t i = 0; i < data_.tokens.size(); ++i) {
@@ -53,8 +53,9 @@ void ByteBpe::read_tokens() {
     std::optional<std::string> bytes;
     if (type == TokenType::kNormal || type == TokenType::kUnused) bytes = from_byte_chars(token);
     const bool normal_text = bytes && type == TokenType::kNormal;
-    if (normal_text) normal.emplace(token, id);
+    if (normal_text) normal.add(id);
     bytes_[i] = bytes ? std::move(*bytes) : token;
+    if (normal_text && data_.ignore_merges) whole_.add(id);
     if (normal_text && bytes_[i].size() == 1) {
       Symbol& symbol = byte_symbols_[static_cast<std::uint8_t>(bytes_[i][0])];
       if (symbol < 0) symbol = id;
@@ -65,19 +66,18 @@ void ByteBpe::read_tokens() {
     }
   }
   read_merges(normal);
-  if (!data_.ignore_merges) return;
-  whole_.reserve(normal.size());
-  for (const auto& [token, id] : normal) whole_.emplace(bytes_[static_cast<std::size_t>(id)], id);
 }
 
-void ByteBpe::read_merges(const ByText& normal) {
+void ByteBpe::read_merges(const TokenIndex& normal) {
   merges_ = MergeTable(data_.merges.size());
   std::string joined;
+  std::optional<TokenIndex> all;  // made when it is needed, which is hardly ever
   // A part that is a control or user-defined token makes no merge: text must never become the one, and the other is
   // found before merging begins.
   auto lookup = [&](const std::string& token, std::size_t rank, const char* part) -> std::optional<TokenId> {
-    if (const auto it = normal.find(token); it != normal.end()) return it->second;
-    if (find(token)) return std::nullopt;
+    if (const TokenId id = normal.find(token); id >= 0) return id;
+    if (!all) all = index_of_all(data_.tokens);
+    if (all->find(token) >= 0) return std::nullopt;
     fail(ErrorKind::kFormat, "tokenizer: merge {} (\"{}\" and \"{}\"): {} \"{}\" is not in the vocabulary", rank,
          data_.merges[rank].first, data_.merges[rank].second, part, token);
   };
@@ -156,8 +156,8 @@ void ByteBpe::encode_piece(std::string_view piece, Call& call) const {
 
 bool ByteBpe::append_piece(std::string_view piece, Call& call) const {
   if (data_.ignore_merges) {
-    if (const auto it = whole_.find(piece); it != whole_.end()) {
-      call.out.push_back(it->second);
+    if (const TokenId id = whole_.find(piece); id >= 0) {
+      call.out.push_back(id);
       return true;
     }
   }

@@ -5,12 +5,12 @@
 #include <array>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "src/tokenizer/added_tokens.h"
 #include "src/tokenizer/merge_table.h"
 #include "src/tokenizer/pretokenizer.h"
+#include "src/tokenizer/token_index.h"
 #include "src/tokenizer/tokenizer.h"
 
 namespace mneme {
@@ -24,10 +24,9 @@ class ByteBpe final : public Tokenizer {
 
  private:
   struct Call;  // the state of one encode
-  using ByText = std::unordered_map<std::string_view, TokenId>;
 
   void read_tokens();
-  void read_merges(const ByText& normal);
+  void read_merges(const TokenIndex& normal);
   void encode_section(std::string_view text, Call& call) const;
   void encode_piece(std::string_view piece, Call& call) const;
   // Appends the ids of a piece; false where a byte has no token.
@@ -36,9 +35,7 @@ class ByteBpe final : public Tokenizer {
   std::vector<std::string> bytes_;  // by id: what the token stands for
   std::array<Symbol, 256> byte_symbols_{};
   MergeTable merges_;
-  std::unordered_map<std::string_view, TokenId>
-      whole_;  // ignore_merges: normal tokens by their bytes (which bytes_ holds)
-  std::vector<std::string> patterns_;
+  TokenIndex whole_;  // ignore_merges: normal tokens by what they stand for
   Pretokenizer pretokenizer_;
   AddedTokens user_tokens_, all_tokens_;  // user-defined; with the control tokens
 };

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "src/tokenizer/token_index.h"
+
 namespace mneme {
 
 class PieceCache {
@@ -31,23 +33,10 @@ class PieceCache {
   explicit PieceCache(std::size_t text_bytes)
       : slots_(std::bit_ceil(std::clamp<std::size_t>(text_bytes / 8, 16, std::size_t{1} << 14))) {}
 
-  // The one slot where this piece may be. Requires  1 <= piece.size() <= kLongestPiece.
-  Entry& slot(std::string_view piece) {
-    std::uint64_t hash = piece.size() * 0x9E3779B97F4A7C15ull;
-    const char* p = piece.data();
-    std::size_t left = piece.size();
-    for (; left > 8; p += 8, left -= 8) hash = mix(hash, p, 8);
-    return slots_[mix(hash, p, left) & (slots_.size() - 1)];
-  }
+  // The one slot where this piece may be.
+  Entry& slot(std::string_view piece) { return slots_[hash_text(piece) & (slots_.size() - 1)]; }
 
  private:
-  static std::uint64_t mix(std::uint64_t hash, const char* p, std::size_t n) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, p, n);
-    hash = (hash ^ word) * 0xD6E8FEB86659FD93ull;
-    return hash ^ (hash >> 32);
-  }
-
   std::vector<Entry> slots_;
 };
 

@@ -80,7 +80,7 @@ struct SentencePiece::Call {
   std::vector<TokenId> out;
 };
 
-SentencePiece::SentencePiece(const TokenizerData& data) : Tokenizer(data) {
+SentencePiece::SentencePiece(const TokenizerData& data) : Tokenizer(data), normal_(data_.tokens, data_.tokens.size()) {
   read_tokens();
   if (!data_.merges.empty()) {
     merges_from_list();
@@ -92,14 +92,13 @@ SentencePiece::SentencePiece(const TokenizerData& data) : Tokenizer(data) {
 void SentencePiece::read_tokens() {
   byte_tokens_.fill(-1);
   bytes_.resize(data_.tokens.size());
-  normal_.reserve(data_.tokens.size());
   for (std::size_t i = 0; i < data_.tokens.size(); ++i) {
     const std::string& token = data_.tokens[i];
     const auto id = static_cast<TokenId>(i);
     bytes_[i] = without_marks(token);
     switch (data_.types[i]) {
       case TokenType::kNormal:
-        normal_.emplace(token, id);
+        normal_.add(id);
         break;
       case TokenType::kByte: {
         const auto byte = byte_of(token);
@@ -129,8 +128,8 @@ void SentencePiece::read_tokens() {
 }
 
 std::optional<TokenId> SentencePiece::normal(std::string_view token) const {
-  const auto it = normal_.find(token);
-  return it == normal_.end() ? std::nullopt : std::optional(it->second);
+  const TokenId id = normal_.find(token);
+  return id < 0 ? std::nullopt : std::optional(id);
 }
 
 Symbol SentencePiece::character_symbol(std::string_view character, char32_t code_point) const {
@@ -155,16 +154,19 @@ void SentencePiece::merges_from_scores() {
   for (std::size_t i = 0; i < data_.scores.size(); ++i) {
     if (std::isnan(data_.scores[i])) fail(ErrorKind::kFormat, "tokenizer: the score of token {} is not a number", i);
   }
-  std::vector<std::pair<float, std::string_view>> by_score;
-  for (const auto& [token, id] : normal_) by_score.emplace_back(data_.scores[static_cast<std::size_t>(id)], token);
-  std::sort(by_score.begin(), by_score.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<TokenId> by_score;
+  for (std::size_t i = 0; i < data_.tokens.size(); ++i) {
+    if (normal(data_.tokens[i]) == static_cast<TokenId>(i)) by_score.push_back(static_cast<TokenId>(i));
+  }
+  const auto score = [&](TokenId id) { return data_.scores[static_cast<std::size_t>(id)]; };
+  std::sort(by_score.begin(), by_score.end(), [&](TokenId a, TokenId b) { return score(a) > score(b); });
 
   std::uint32_t rank = 0;
   for (std::size_t i = 0; i < by_score.size(); ++i) {
-    const auto& [score, token] = by_score[i];
-    if (i > 0 && score < by_score[i - 1].first) rank = static_cast<std::uint32_t>(i);
+    const TokenId id = by_score[i];
+    const std::string_view token = data_.tokens[static_cast<std::size_t>(id)];
+    if (i > 0 && score(id) < score(by_score[i - 1])) rank = static_cast<std::uint32_t>(i);
     words_apart_ = words_apart_ && !has_space_inside(token);
-    const TokenId id = *normal(token);
     for (std::size_t cut = 0; cut < token.size();) {
       const Utf8Step step = utf8_step(token.substr(cut));
       if (step.kind != Utf8Kind::kCharacter) break;
@@ -175,11 +177,14 @@ void SentencePiece::merges_from_scores() {
 }
 
 void SentencePiece::merges_from_list() {
+  std::optional<TokenIndex> all;  // made when it is needed, which is hardly ever
   for (std::size_t rank = 0; rank < data_.merges.size(); ++rank) {
     const auto& [left, right] = data_.merges[rank];
     const std::string joined = left + right;
     for (const std::string& part : {left, right, joined}) {
-      if (normal(part) || find(part)) continue;
+      if (normal(part)) continue;
+      if (!all) all = index_of_all(data_.tokens);
+      if (all->find(part) >= 0) continue;
       fail(ErrorKind::kFormat, "tokenizer: merge {} (\"{}\" and \"{}\"): \"{}\" is not in the vocabulary", rank, left,
            right, part);
     }

@@ -6,11 +6,11 @@
 #include <array>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "src/tokenizer/added_tokens.h"
 #include "src/tokenizer/merge_table.h"
+#include "src/tokenizer/token_index.h"
 #include "src/tokenizer/tokenizer.h"
 
 namespace mneme {
@@ -38,9 +38,9 @@ class SentencePiece final : public Tokenizer {
   bool append_word(std::string_view word, Call& call) const;
   void append_bytes_of(Symbol symbol, Call& call) const;
 
-  std::vector<std::string> bytes_;                        // by id: what the token stands for
-  std::unordered_map<std::string_view, TokenId> normal_;  // normal tokens by the file's text (which data_ holds)
-  std::array<TokenId, 256> byte_tokens_{};                // -1: none
+  std::vector<std::string> bytes_;          // by id: what the token stands for
+  TokenIndex normal_;                       // normal tokens by the file's text
+  std::array<TokenId, 256> byte_tokens_{};  // -1: none
   std::array<Symbol, 128> ascii_symbols_{};
   Symbol space_symbol_ = 0;
   MergeTable merges_;
