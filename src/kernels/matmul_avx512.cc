@@ -46,19 +46,19 @@ std::size_t pair_bytes(std::int64_t m, std::int64_t k) {
 
 }  // namespace
 
-// ---- bf16 tile
-// -----------------------------------------------------------------------------------------------------------------
+// ---- bf16 tile ----
 
-HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")
+HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,f16c,fma")
 namespace {
 
 constexpr int kTokens = 32;
 
 template <int kVectors>
-inline void tile(const std::byte* packed, const std::byte* const* w, std::int64_t k, float* sums) {
+inline void tile(const std::byte* packed, const std::byte* const* w, std::int64_t k, Sums from, float* sums) {
   __m512 sum[kTileRows][kVectors];
-  for (auto& row : sum)
-    for (auto& v : row) v = _mm512_setzero_ps();
+  for (int r = 0; r < kTileRows; ++r)
+    for (int c = 0; c < kVectors; ++c)
+      sum[r][c] = from == Sums::kStart ? _mm512_setzero_ps() : _mm512_load_ps(sums + r * kTokens + c * 16);
   const std::int64_t n_pairs = (k + 1) / 2;
   for (std::int64_t p = 0; p < n_pairs; ++p) {
     __m512bh x[kVectors];
@@ -75,20 +75,61 @@ inline void tile(const std::byte* packed, const std::byte* const* w, std::int64_
     for (int c = 0; c < kVectors; ++c) _mm512_store_ps(sums + r * kTokens + c * 16, sum[r][c]);
 }
 
-void tile_product(const std::byte* packed, const std::byte* const* w, std::int64_t k, int n_tokens, float* sums) {
+void tile_product(const std::byte* packed, const std::byte* const* w, std::int64_t k, int n_tokens, Sums from,
+                  float* sums) {
   if (n_tokens > 16)
-    tile<2>(packed, w, k, sums);
+    tile<2>(packed, w, k, from, sums);
   else
-    tile<1>(packed, w, k, sums);
+    tile<1>(packed, w, k, from, sums);
 }
 
-constexpr TileKernel kTile{.element = DType::kBF16, .tokens = kTokens, .product = tile_product};
+inline __m512 scaled(__m512i q, __m512 scale) {
+  return _mm512_mul_ps(_mm512_cvtepi32_ps(q), scale);
+}
+
+inline __m512 scale_of(f16 d) {
+  return _mm512_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(d.bits)));
+}
+
+inline void convert_block(const BlockQ8_0& b, std::byte* to) {
+  const __m128i* q = reinterpret_cast<const __m128i*>(b.q);
+  const __m512 scale = scale_of(b.d);
+  const __m512 low = scaled(_mm512_cvtepi8_epi32(_mm_loadu_si128(q)), scale);
+  const __m512 high = scaled(_mm512_cvtepi8_epi32(_mm_loadu_si128(q + 1)), scale);
+  _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+}
+
+inline void convert_block(const BlockQ4_0& b, std::byte* to) {
+  const __m128i both = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b.q)), nibble = _mm_set1_epi8(15);
+  const __m128i low = _mm_and_si128(both, nibble), high = _mm_and_si128(_mm_srli_epi16(both, 4), nibble);
+  const __m512 scale = scale_of(b.d);
+  const __m512i eight = _mm512_set1_epi32(8);
+  const __m512 first = scaled(_mm512_sub_epi32(_mm512_cvtepu8_epi32(low), eight), scale);
+  const __m512 second = scaled(_mm512_sub_epi32(_mm512_cvtepu8_epi32(high), eight), scale);
+  _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(second, first));
+}
+
+template <typename Block>
+void convert_blocks(const ConstTensorView& w, std::int64_t begin, std::int64_t end, std::byte* rows) {
+  for (std::int64_t r = begin; r < end; ++r) {
+    const auto* blocks = reinterpret_cast<const Block*>(w.row(r));
+    for (std::int64_t b = 0; b < w.dim(1) / kQuantBlock; ++b, rows += 2 * kQuantBlock) convert_block(blocks[b], rows);
+  }
+}
+
+void tile_convert(const ConstTensorView& w, std::int64_t begin, std::int64_t end, std::byte* rows) {
+  if (w.dtype() == DType::kQ8_0) return convert_blocks<BlockQ8_0>(w, begin, end, rows);
+  if (w.dtype() == DType::kQ4_0) return convert_blocks<BlockQ4_0>(w, begin, end, rows);
+  convert_rows(w, begin, end, DType::kBF16, rows);
+}
+
+constexpr TileKernel kTile{
+    .element = DType::kBF16, .tokens = kTokens, .product = tile_product, .convert = tile_convert};
 
 }  // namespace
 HWY_POP_ATTRIBUTES
 
-// ---- few rows
-// ------------------------------------------------------------------------------------------------------------------
+// ---- few rows ----
 
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")
 namespace {
@@ -145,6 +186,17 @@ inline void add_pair(const Weights& w, const Pair* const* x, std::int64_t p, __m
   }
 }
 
+inline __m256 halves(__m512 v) {
+  return _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+}
+
+// The sums of the lanes of four vectors.
+inline __m128 sums_of_lanes(const __m512& a, const __m512& b, const __m512& c, const __m512& d) {
+  const __m256 ab = _mm256_hadd_ps(halves(a), halves(b)), cd = _mm256_hadd_ps(halves(c), halves(d));
+  const __m256 all = _mm256_hadd_ps(ab, cd);
+  return _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+}
+
 template <typename Block, int kRows, int kTokensAtOnce>
 inline void dot(const Pair* const* x, const Block* const* w, std::int64_t n_blocks, float* sums, std::int64_t stride) {
   __m512 sum[kRows][kTokensAtOnce];
@@ -157,8 +209,12 @@ inline void dot(const Pair* const* x, const Block* const* w, std::int64_t n_bloc
   }
   if (n_blocks % 2 != 0)
     for (int r = 0; r < kRows; ++r) add_pair<kTokensAtOnce>(load_pair(w[r] + 2 * n_whole, false), x, n_whole, sum[r]);
-  for (int r = 0; r < kRows; ++r)
-    for (int i = 0; i < kTokensAtOnce; ++i) sums[i * stride + r] = _mm512_reduce_add_ps(sum[r][i]);
+  for (int i = 0; i < kTokensAtOnce; ++i) {
+    if constexpr (kRows == 4)
+      _mm_storeu_ps(sums + i * stride, sums_of_lanes(sum[0][i], sum[1][i], sum[2][i], sum[3][i]));
+    else
+      for (int r = 0; r < kRows; ++r) sums[i * stride + r] = _mm512_reduce_add_ps(sum[r][i]);
+  }
 }
 
 template <typename Block, int kRows>

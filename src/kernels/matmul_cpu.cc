@@ -8,15 +8,18 @@
 #include "src/base/check.h"
 #include "src/kernels/matmul.h"
 #include "src/kernels/matmul_kernels.h"
+#include "src/kernels/matmul_onednn.h"
 
 namespace mneme {
 namespace {
 
 // From this many rows on the tile is faster than the few-rows kernels, which read weights once but do less with each.
 constexpr std::int64_t kManyRows = 8;
-// Converted weight rows of one task: together with a tile of x at home in an L2 of 1 MiB.
-constexpr std::size_t kPanelBytes = 256 << 10;
-constexpr std::int64_t kMaxPanelRows = 64;
+// Weight rows of one task, converted where need be: a block of their columns (kBlockBytes a row) shares an L2 of 1 MiB
+// with that of a tile of x. Fewer for long rows, so that the converted panel stays near; not below 32, or reading x
+// would be what limits.
+constexpr std::size_t kPanelBytes = 512 << 10;
+constexpr std::int64_t kMinPanelRows = 32, kMaxPanelRows = 64;
 // Packed x of one pass; more rows take several passes.
 constexpr std::size_t kMaxPackedBytes = 16 << 20;
 // Weights that one core reads in the time that a fork and a join take.
@@ -54,8 +57,7 @@ void check_shapes(const ConstTensorView& x, std::span<const MatmulOutput> output
   }
 }
 
-// ---- many rows
-// -----------------------------------------------------------------------------------------------------------------
+// ---- many rows ----
 
 // Weight rows [begin, end) of one output.
 struct Panel {
@@ -65,7 +67,7 @@ struct Panel {
 
 std::vector<Panel> panels_of(std::span<const MatmulOutput> outputs, const TileKernel& kernel, std::size_t row) {
   const auto fitting = static_cast<std::int64_t>(kPanelBytes / row) / kTileRows * kTileRows;
-  const std::int64_t rows = std::clamp<std::int64_t>(fitting, kTileRows, kMaxPanelRows);
+  const std::int64_t rows = std::clamp(fitting, kMinPanelRows, kMaxPanelRows);
   std::vector<Panel> panels;
   for (const MatmulOutput& o : outputs) {
     if (tile_kernel(o.w->view().dtype()).element != kernel.element) continue;
@@ -84,7 +86,7 @@ void panel_product(const TileKernel& kernel, const Panel& panel, const std::byte
   thread_local Buffer converted;
   if (!as_it_is) {
     converted.reserve(static_cast<std::size_t>(panel.end - panel.begin) * row);
-    convert_rows(w, panel.begin, panel.end, kernel.element, converted.data());
+    kernel.convert(w, panel.begin, panel.end, converted.data());
   }
   const auto weight_row = [&](std::int64_t r) {
     r = std::min(r, panel.end - 1);  // the last tile may have fewer rows; its surplus sums are not written
@@ -92,22 +94,34 @@ void panel_product(const TileKernel& kernel, const Panel& panel, const std::byte
   };
   const MatmulOutput& out = *panel.output;
   const auto stride = static_cast<std::int64_t>(out.y.stride_bytes() / sizeof(float));
-  alignas(64) float sums[kTileRows * kMaxTileTokens];
+  const std::int64_t block = kBlockBytes / dtype_info(kernel.element).bytes;
+  const auto n_rows = static_cast<int>(panel.end - panel.begin);
+  alignas(64) float sums[kMaxPanelRows * kMaxTileTokens];
   for (std::int64_t t = first; t < last; t += kernel.tokens) {
     const int tokens = static_cast<int>(std::min<std::int64_t>(kernel.tokens, last - t));
-    const std::byte* x = packed + static_cast<std::size_t>(t) * row;
-    for (std::int64_t r = panel.begin; r < panel.end; r += kTileRows) {
-      const std::byte* rows[kTileRows];
-      for (int i = 0; i < kTileRows; ++i) rows[i] = weight_row(r + i);
-      kernel.product(x, rows, k, tokens, sums);
-      write_tile(sums, kernel.tokens,
-                 {.y = out.y.row_as<float>(row0 + t) + r,
-                  .stride = stride,
-                  .bias = out.bias == nullptr ? nullptr : out.bias + r,
-                  .accumulate = out.accumulate,
-                  .rows = static_cast<int>(std::min<std::int64_t>(kTileRows, panel.end - r)),
-                  .tokens = tokens});
+    // y comes from far away and is needed last: asked for now, it is here by then.
+    for (int i = 0; i < tokens; ++i) {
+      const float* y = out.y.row_as<float>(row0 + t + i) + panel.begin;
+      for (int r = 0; r < n_rows; r += 16) __builtin_prefetch(y + r, 1, 2);
     }
+    for (std::int64_t j = 0; j < k; j += block) {
+      const auto offset = row_bytes(kernel.element, j);
+      const std::byte* x =
+          packed + static_cast<std::size_t>(t) * row + offset * static_cast<std::size_t>(kernel.tokens);
+      for (int r = 0; r < n_rows; r += kTileRows) {
+        const std::byte* rows[kTileRows];
+        for (int i = 0; i < kTileRows; ++i) rows[i] = weight_row(panel.begin + r + i) + offset;
+        kernel.product(x, rows, std::min(block, k - j), tokens, j == 0 ? Sums::kStart : Sums::kGoOn,
+                       sums + r * kernel.tokens);
+      }
+    }
+    write_tiles(sums, kernel.tokens,
+                {.y = out.y.row_as<float>(row0 + t) + panel.begin,
+                 .stride = stride,
+                 .bias = out.bias == nullptr ? nullptr : out.bias + panel.begin,
+                 .accumulate = out.accumulate,
+                 .rows = n_rows,
+                 .tokens = tokens});
   }
 }
 
@@ -144,8 +158,7 @@ void many_rows(const ConstTensorView& x, std::span<const MatmulOutput> outputs, 
   }
 }
 
-// ---- few rows
-// ------------------------------------------------------------------------------------------------------------------
+// ---- few rows ----
 
 bool all_finite(const ConstTensorView& x) {
   float sum = 0.0f;  // 0 * v is 0 for finite v alone
@@ -262,9 +275,14 @@ DType matmul_input_dtype(const WeightMatrix& w, std::int64_t m) {
 void matmul_cpu(const ConstTensorView& x, std::span<const MatmulOutput> outputs, const CpuContext& context) {
   check_shapes(x, outputs);
   if (x.dim(0) == 0 || outputs.empty()) return;
-  // kFixed: the tile makes each sum in the same order in every batch, so one row takes it too. That row alone then
+  if (context.rounding == Rounding::kFast) {
+    if (x.dim(0) < kManyRows) return few_rows(x, outputs, *context.pool);
+    // All of a call or none: its weights are nearly always of one type, and x is then converted once.
+    const auto faster = [&](const MatmulOutput& o) { return onednn_is_faster(o.w->view().dtype(), x.dim(0)); };
+    if (std::all_of(outputs.begin(), outputs.end(), faster)) return matmul_onednn(x, outputs, *context.pool);
+  }
+  // kFixed comes here even for one row: the tile makes each sum in the same order in every batch. That row alone then
   // costs two to four times as much as by the few-rows kernels.
-  if (x.dim(0) < kManyRows && context.rounding == Rounding::kFast) return few_rows(x, outputs, *context.pool);
   many_rows(x, outputs, f32_tile_kernel(), *context.pool);
   if (const TileKernel* kernel = bf16_tile_kernel()) many_rows(x, outputs, *kernel, *context.pool);
 }

@@ -8,8 +8,7 @@
 
 namespace mneme {
 
-// ---- many rows
-// -----------------------------------------------------------------------------------------------------------------
+// ---- many rows ----
 //
 // A tile is a few rows of weights times a few rows of x (tokens). Vector lanes are tokens: x is packed once per call so
 // that one load brings the same column of many tokens, and a weight is broadcast. So weights are read as the checkpoint
@@ -19,13 +18,23 @@ namespace mneme {
 inline constexpr int kTileRows = 8;        // weight rows of a tile
 inline constexpr int kMaxTileTokens = 32;  // room to plan for; TileKernel::tokens says how many there are
 
+// Columns of x and w that are multiplied in one go, so that they stay in the L2 cache for all the tiles that meet
+// there; a long row takes several goes, which go on from the sums of the last.
+inline constexpr std::int64_t kBlockBytes = 8192;
+enum class Sums { kStart, kGoOn };
+
 struct TileKernel {
   DType element;  // of packed x and of the weight rows: kF32 or kBF16
   int tokens;     // T
-  // Adds nothing, writes sums [kTileRows, T]: row r, token t = sum over j < k of w[r][j] * x[t][j].
-  //   packed  one tile of pack_tile; w  kTileRows pointers to rows of `element`, padded_columns(k) long
+  // sums [kTileRows, T]: row r, token t = (what is there, or 0) + sum over j < k of w[r][j] * x[t][j].
+  //   packed  T tokens of the same columns, as pack_tile leaves them
+  //   w       kTileRows pointers to rows of `element`; k elements are read, in bf16 an even number
   // Tokens from n_tokens on may be left unwritten.
-  void (*product)(const std::byte* packed, const std::byte* const* w, std::int64_t k, int n_tokens, float* sums);
+  void (*product)(const std::byte* packed, const std::byte* const* w, std::int64_t k, int n_tokens, Sums from,
+                  float* sums);
+  // Rows [begin, end) of any weight matrix as `element`, padded_columns(k) apart, padded with zeros: convert_rows, or
+  // faster.
+  void (*convert)(const ConstTensorView& w, std::int64_t begin, std::int64_t end, std::byte* rows);
 };
 
 // Whether Highway's chosen target is AVX-512; the kernels below that name an instruction ask, so that tests which
@@ -49,7 +58,8 @@ void pack_tile(const TileKernel& kernel, const ConstTensorView& x, std::int64_t 
 // zeros.
 void convert_rows(const ConstTensorView& w, std::int64_t begin, std::int64_t end, DType element, std::byte* rows);
 
-// What becomes of a tile's sums: y[token, row] = sums[row, token] (+ bias[row]) (+ y).
+// What becomes of the sums of tiles that lie below each other, [rows rounded up to kTileRows, T]:
+// y[token, row] = sums[row, token] (+ bias[row]) (+ y).
 struct TileOutput {
   float* y;             // token 0, row 0
   std::int64_t stride;  // floats between tokens
@@ -57,10 +67,9 @@ struct TileOutput {
   bool accumulate;
   int rows, tokens;
 };
-void write_tile(const float* sums, int tile_tokens, const TileOutput& out);
+void write_tiles(const float* sums, int tile_tokens, const TileOutput& out);
 
-// ---- few rows
-// ------------------------------------------------------------------------------------------------------------------
+// ---- few rows ----
 
 inline constexpr std::int64_t kMaxFewRows = 8;
 

@@ -89,8 +89,7 @@ HWY_INLINE void for_dots(std::int64_t m, std::int64_t begin, std::int64_t end, B
   for (; r < end; ++r) tokens(std::integral_constant<int, 1>(), r);
 }
 
-// ---- f32 and f16 weights
-// ------------------------------------------------------------------------------------------------------
+// ---- f32 and f16 weights ----
 
 template <int kRows, int kTokens, typename Weight>
 HWY_INLINE void dot_floats(const float* const* x, const Weight* const* w, std::int64_t k, float (*out)[kDotTokens]) {
@@ -141,8 +140,7 @@ void F16Rows(const std::byte* prepared, std::int64_t m, const ConstTensorView& w
   float_rows<f16>(prepared, m, w, begin, end, sums, stride);
 }
 
-// ---- bf16 weights
-// -------------------------------------------------------------------------------------------------------------
+// ---- bf16 weights ----
 
 // Words of two weights each, which start where a bf16 may.
 template <class D>
@@ -206,8 +204,7 @@ void BF16Rows(const std::byte* prepared, std::int64_t m, const ConstTensorView& 
   });
 }
 
-// ---- q8_0 and q4_0 weights
-// ----------------------------------------------------------------------------------------------------
+// ---- q8_0 and q4_0 weights ----
 
 using I16 = hn::CappedTag<std::int16_t, 16>;
 #if HWY_TARGET == HWY_SCALAR
@@ -237,6 +234,19 @@ HWY_INLINE void unpack(const BlockQ4_0& block, VI16* q) {
   }
 }
 
+inline constexpr std::int64_t kScaleRun = 32;
+
+// The scales of n <= kScaleRun blocks. In vectors, because an f16 in scalar code takes longer than its block's
+// products.
+template <typename Block>
+HWY_INLINE void read_scales(const Block* w, std::int64_t n, float* scales) {
+  const hn::CappedTag<float, 8> d;
+  HWY_ALIGN f16 halves[kScaleRun] = {};
+  for (std::int64_t b = 0; b < n; ++b) halves[b] = w[b].d;
+  for (std::int64_t b = 0; b < n; b += static_cast<std::int64_t>(hn::Lanes(d)))
+    hn::Store(load_f16(d, halves + b), d, scales + b);
+}
+
 template <int kRows, int kTokens, typename Block>
 HWY_INLINE void dot_blocks(const Int16Rows* x, const Block* const* w, std::int64_t k, float (*out)[kDotTokens]) {
   const I16 d16;
@@ -246,11 +256,14 @@ HWY_INLINE void dot_blocks(const Int16Rows* x, const Block* const* w, std::int64
   VF sum[kRows][kTokens];
   for (auto& row : sum)
     for (auto& v : row) v = hn::Zero(df);
-  for (std::int64_t b = 0; b < k / kQuantBlock; ++b) {
+  HWY_ALIGN float scales[kRows][kScaleRun];
+  const std::int64_t n_blocks = k / kQuantBlock;
+  for (std::int64_t b = 0; b < n_blocks; ++b) {
+    if (b % kScaleRun == 0)
+      for (int r = 0; r < kRows; ++r) read_scales(w[r] + b, std::min(n_blocks - b, kScaleRun), scales[r]);
     for (int r = 0; r < kRows; ++r) {
       VI16 q[kPieces];
       unpack(w[r][b], q);
-      const auto scale = static_cast<float>(w[r][b].d);
       for (int i = 0; i < kTokens; ++i) {
         auto products = hn::Zero(d32), rest = hn::Zero(d32);
         for (std::size_t p = 0; p < kPieces; ++p) {
@@ -258,7 +271,7 @@ HWY_INLINE void dot_blocks(const Int16Rows* x, const Block* const* w, std::int64
           products = hn::ReorderWidenMulAccumulate(d32, q[p], xq, products, rest);
         }
         const auto v = hn::ConvertTo(df, hn::Add(products, rest));
-        sum[r][i] = hn::MulAdd(v, hn::Set(df, scale * x[i].scale[b]), sum[r][i]);
+        sum[r][i] = hn::MulAdd(v, hn::Set(df, scales[r][b % kScaleRun] * x[i].scale[b]), sum[r][i]);
       }
     }
   }

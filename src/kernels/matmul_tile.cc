@@ -33,13 +33,14 @@ int TileTokens() {
 
 // kVectors vectors of tokens by kRows rows of weights, whose sums stay in registers.
 template <int kVectors, int kRows>
-HWY_INLINE void f32_tile(const float* packed, const float* const* w, std::int64_t k, float* sums) {
+HWY_INLINE void f32_tile(const float* packed, const float* const* w, std::int64_t k, Sums from, float* sums) {
   const F32 d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const std::int64_t tokens = 2 * lanes;
   hn::Vec<F32> sum[kRows][kVectors];
-  for (auto& row : sum)
-    for (auto& v : row) v = hn::Zero(d);
+  for (int r = 0; r < kRows; ++r)
+    for (int c = 0; c < kVectors; ++c)
+      sum[r][c] = from == Sums::kStart ? hn::Zero(d) : hn::Load(d, sums + r * tokens + c * lanes);
   for (std::int64_t j = 0; j < k; ++j) {
     hn::Vec<F32> x[kVectors];
     for (int c = 0; c < kVectors; ++c) x[c] = hn::Load(d, packed + j * tokens + c * lanes);
@@ -52,7 +53,8 @@ HWY_INLINE void f32_tile(const float* packed, const float* const* w, std::int64_
     for (int c = 0; c < kVectors; ++c) hn::Store(sum[r][c], d, sums + r * tokens + c * lanes);
 }
 
-void TileProduct(const std::byte* packed, const std::byte* const* w, std::int64_t k, int n_tokens, float* sums) {
+void TileProduct(const std::byte* packed, const std::byte* const* w, std::int64_t k, int n_tokens, Sums from,
+                 float* sums) {
   const auto lanes = static_cast<int>(hn::Lanes(F32()));
   // 16 sums, 2 vectors of x and a weight need more than the 16 registers of AVX2: there, half the rows at a time.
   constexpr int kRows = HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SSSE3 ? 4 : kTileRows;
@@ -62,9 +64,9 @@ void TileProduct(const std::byte* packed, const std::byte* const* w, std::int64_
   for (int r = 0; r < kTileRows; r += kRows) {
     float* out = sums + r * 2 * lanes;
     if (n_tokens > lanes)
-      f32_tile<2, kRows>(x, rows + r, k, out);
+      f32_tile<2, kRows>(x, rows + r, k, from, out);
     else
-      f32_tile<1, kRows>(x, rows + r, k, out);
+      f32_tile<1, kRows>(x, rows + r, k, from, out);
   }
 }
 
@@ -81,7 +83,7 @@ void Transpose(const std::byte* const* rows, int tokens, std::int64_t words, std
     for (int t = 0; t < tokens; ++t) std::memcpy(packed + (j * tokens + t) * 4, rows[t] + j * 4, 4);
 }
 
-void WriteTile(const float* sums, int tile_tokens, const TileOutput& o) {
+void WriteTiles(const float* sums, int tile_tokens, const TileOutput& o) {
   for (int r = 0; r < o.rows; ++r)
     for (int t = 0; t < o.tokens; ++t) write_sum(sums[r * tile_tokens + t], r, t, o);
 }
@@ -127,11 +129,13 @@ void Transpose(const std::byte* const* rows, int tokens, std::int64_t words, std
   }
 }
 
-// Four rows of sums at a time become one 128-bit vector for each token.
-void WriteTile(const float* sums, int tile_tokens, const TileOutput& o) {
+// Four rows of sums at a time become one 128-bit vector for each token. All rows of four tokens before the next tokens:
+// rows of y lie far apart, often by a power of two, and going from token to token for a few columns each would put
+// every line out of the L1 in between.
+void WriteTiles(const float* sums, int tile_tokens, const TileOutput& o) {
   const hn::Full128<float> d;
   const U32x4 du;
-  const int whole_rows = o.rows / 4 * 4;
+  const int whole_rows = o.rows / 4 * 4, whole_tokens = o.tokens / 4 * 4;
   const auto finish = [&](hn::Vec<U32x4> bits, int token, int row) HWY_ATTR {
     auto v = hn::BitCast(d, bits);
     float* y = o.y + token * o.stride + row;
@@ -139,26 +143,20 @@ void WriteTile(const float* sums, int tile_tokens, const TileOutput& o) {
     if (o.accumulate) v = hn::Add(v, hn::LoadU(d, y));
     hn::StoreU(v, d, y);
   };
-  for (int r = 0; r < whole_rows; r += 4) {
-    const auto* s = reinterpret_cast<const std::uint32_t*>(sums + r * tile_tokens);
-    int t = 0;
-    for (; t + 4 <= o.tokens; t += 4) {
-      auto v0 = hn::Load(du, s + t), v1 = hn::Load(du, s + tile_tokens + t);
-      auto v2 = hn::Load(du, s + 2 * tile_tokens + t), v3 = hn::Load(du, s + 3 * tile_tokens + t);
+  for (int t = 0; t < whole_tokens; t += 4) {
+    for (int r = 0; r < whole_rows; r += 4) {
+      const auto* s = reinterpret_cast<const std::uint32_t*>(sums + r * tile_tokens + t);
+      auto v0 = hn::Load(du, s), v1 = hn::Load(du, s + tile_tokens);
+      auto v2 = hn::Load(du, s + 2 * tile_tokens), v3 = hn::Load(du, s + 3 * tile_tokens);
       transpose(v0, v1, v2, v3);
       finish(v0, t, r);
       finish(v1, t + 1, r);
       finish(v2, t + 2, r);
       finish(v3, t + 3, r);
     }
-    for (; t < o.tokens; ++t) {
-      HWY_ALIGN std::uint32_t column[4];
-      for (int i = 0; i < 4; ++i) column[i] = s[i * tile_tokens + t];
-      finish(hn::Load(du, column), t, r);
-    }
   }
-  for (int r = whole_rows; r < o.rows; ++r)
-    for (int t = 0; t < o.tokens; ++t) write_sum(sums[r * tile_tokens + t], r, t, o);
+  for (int t = 0; t < o.tokens; ++t)
+    for (int r = t < whole_tokens ? whole_rows : 0; r < o.rows; ++r) write_sum(sums[r * tile_tokens + t], r, t, o);
 }
 
 #endif
@@ -183,27 +181,37 @@ HWY_EXPORT(IsAvx512);
 HWY_EXPORT(TileTokens);
 HWY_EXPORT(TileProduct);
 HWY_EXPORT(Transpose);
-HWY_EXPORT(WriteTile);
+HWY_EXPORT(WriteTiles);
 HWY_EXPORT(ConvertRow);
 
 bool highway_takes_avx512() {
   return HWY_DYNAMIC_DISPATCH(IsAvx512)();
 }
 
+namespace {
+
+void f32_product(const std::byte* packed, const std::byte* const* w, std::int64_t k, int n_tokens, Sums from,
+                 float* sums) {
+  HWY_DYNAMIC_DISPATCH(TileProduct)(packed, w, k, n_tokens, from, sums);
+}
+
+void f32_convert(const ConstTensorView& w, std::int64_t begin, std::int64_t end, std::byte* rows) {
+  convert_rows(w, begin, end, DType::kF32, rows);
+}
+
+}  // namespace
+
 const TileKernel& f32_tile_kernel() {
   thread_local TileKernel kernel;  // tests change the target between calls
-  kernel = {
-      .element = DType::kF32,
-      .tokens = HWY_DYNAMIC_DISPATCH(TileTokens)(),
-      .product = [](const std::byte* packed, const std::byte* const* w, std::int64_t k, int n_tokens, float* sums) {
-        HWY_DYNAMIC_DISPATCH(TileProduct)
-        (packed, w, k, n_tokens, sums);
-      }};
+  kernel = {.element = DType::kF32,
+            .tokens = HWY_DYNAMIC_DISPATCH(TileTokens)(),
+            .product = f32_product,
+            .convert = f32_convert};
   return kernel;
 }
 
-void write_tile(const float* sums, int tile_tokens, const TileOutput& out) {
-  HWY_DYNAMIC_DISPATCH(WriteTile)(sums, tile_tokens, out);
+void write_tiles(const float* sums, int tile_tokens, const TileOutput& out) {
+  HWY_DYNAMIC_DISPATCH(WriteTiles)(sums, tile_tokens, out);
 }
 
 void convert_rows(const ConstTensorView& w, std::int64_t begin, std::int64_t end, DType element, std::byte* rows) {

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -29,15 +30,29 @@ inline Tensor random_weights(DType dtype, std::int64_t n_out, std::int64_t k, st
   return converted(random_f32(n_out, k, seed), dtype);
 }
 
-// Every |x_j w_j| of a row pair added up: what relative errors of single products scale with, in the root mean square.
-inline double norm_of_products(const ConstTensorView& x, std::int64_t i, const ConstTensorView& w, std::int64_t r) {
-  const auto k = static_cast<std::size_t>(x.dim(1));
-  std::vector<float> a(k), b(k);
-  dequantise_row(x, i, a.data());
-  dequantise_row(w, r, b.data());
-  double sum = 0.0;
-  for (std::size_t j = 0; j < k; ++j) sum += std::pow(static_cast<double>(a[j]) * static_cast<double>(b[j]), 2);
-  return std::sqrt(sum);
+// For every row of x and of w the square root of sum((x_j w_j)^2), [m, n_out]: what independent relative errors of the
+// products add up to.
+inline std::vector<double> norms_of_products(const ConstTensorView& x, const ConstTensorView& w) {
+  const std::int64_t m = x.dim(0), n = w.dim(0), k = x.dim(1);
+  const auto squares = [k](const ConstTensorView& t) {
+    std::vector<double> all(static_cast<std::size_t>(t.dim(0) * k));
+    std::vector<float> row(static_cast<std::size_t>(k));
+    for (std::int64_t i = 0; i < t.dim(0); ++i) {
+      dequantise_row(t, i, row.data());
+      for (std::int64_t j = 0; j < k; ++j) {
+        const auto v = static_cast<double>(row[static_cast<std::size_t>(j)]);
+        all[static_cast<std::size_t>(i * k + j)] = v * v;
+      }
+    }
+    return all;
+  };
+  const std::vector<double> a = squares(x), b = squares(w);
+  std::vector<double> norms;
+  for (std::int64_t i = 0; i < m; ++i)
+    for (std::int64_t r = 0; r < n; ++r)
+      norms.push_back(
+          std::sqrt(std::inner_product(a.begin() + i * k, a.begin() + (i + 1) * k, b.begin() + r * k, 0.0)));
+  return norms;
 }
 
 }  // namespace mneme
