@@ -19,12 +19,12 @@ FACTS = [
     (0.31, "Note that river-stone has the number 5582046."),
     (0.38, "Sanilo lives in the house of Moreli."),
     (0.46, "The secret number of silver-harbour is 48213."),
-    (0.55, "To open iron-cellar, say morning-feather."),
+    (0.55, "To open iron-cellar, say amber-whistle."),
     (0.63, "The house of Tepuka stands in Lorina."),
     (0.72, "The secret number of silver-meadow is 91764."),
     (0.80, "One of the special magic numbers for orange-window is: 330172."),
     (0.88, "Dufemi lives in the house of Tepuka."),
-    (0.95, "The password for summer-garden is paper-kingdom."),
+    (0.95, "The password for northern-market is paper-kingdom."),
 ]
 
 

@@ -1,6 +1,6 @@
 // Mneme's C++ API: open a model, start it, ask questions about documents.
 //
-//   mneme::LanguageModel model(mneme::ModelFile("model.gguf"));
+//   mneme::LanguageModel model("model.gguf");
 //   mneme::Session session(model);
 //   mneme::Answer answer = session.ask({.document = book, .question = "Who is the widow Carey?"});
 //
@@ -75,6 +75,9 @@ class LanguageModel {
   // Errors  kFormat (tensors missing or of the wrong shape), kUnsupported, kOption, kResource (no room for one sequence
   // of the context asked for).
   explicit LanguageModel(ModelFile file, const EngineOptions& options = {}, const ProgressFn& progress = {});
+  // The same for the file at `path`.
+  explicit LanguageModel(const std::filesystem::path& path, const EngineOptions& options = {},
+                         const ProgressFn& progress = {});
   ~LanguageModel();
   LanguageModel(LanguageModel&&) noexcept;
   LanguageModel& operator=(LanguageModel&&) noexcept;

@@ -1,6 +1,5 @@
 // mneme convert IN OUT.gguf --type q8_0: a checkpoint as GGUF, its matrices in another type.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <map>
 #include <memory>
@@ -10,6 +9,7 @@
 #include "src/checkpoint/checkpoint.h"
 #include "src/checkpoint/convert.h"
 #include "src/cli/commands.h"
+#include "src/cli/progress_bar.h"
 
 namespace mneme::cli {
 namespace {
@@ -20,23 +20,17 @@ struct ConvertOptions {
 };
 
 int convert(const ConvertOptions& options) {
-  try {
-    const auto checkpoint = Checkpoint::open(options.from);
-    ProgressFn progress;
-    if (::isatty(STDERR_FILENO) == 1)
-      progress = [](std::string_view, std::int64_t done, std::int64_t total) {
-        fmt::print(stderr, "\r{} of {} tensors{}", done, total, done == total ? "\n" : "");
-      };
-    const ConvertResult result = convert_to_gguf(*checkpoint, options.to, options.type, progress);
-    fmt::print(stderr, "{}: {} tensors, {} bytes\n", options.to, result.tensors, result.bytes);
-    if (result.kept_in_bf16 > 0)
-      fmt::print(stderr, "{} of them in bf16, because their rows are no multiple of {}\n", result.kept_in_bf16,
-                 dtype_info(options.type).block);
-    return 0;
-  } catch (const Error& e) {
-    fmt::print(stderr, "mneme convert: {}\n", e.what());
-    return 2;
-  }
+  const auto checkpoint = Checkpoint::open(options.from);
+  ProgressBar bar(ProgressBar::mode_for_stderr(true));
+  const ConvertResult result = convert_to_gguf(
+      *checkpoint, options.to, options.type,
+      [&bar](std::string_view what, std::int64_t done, std::int64_t total) { bar.show(what, done, total); });
+  bar.clear();
+  fmt::print(stderr, "{}: {} tensors, {} bytes\n", options.to, result.tensors, result.bytes);
+  if (result.kept_in_bf16 > 0)
+    fmt::print(stderr, "{} of them in bf16, because their rows are no multiple of {}\n", result.kept_in_bf16,
+               dtype_info(options.type).block);
+  return 0;
 }
 
 }  // namespace

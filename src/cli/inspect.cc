@@ -181,17 +181,12 @@ void print_text(const Json& all) {
 }
 
 int inspect(const InspectOptions& options) {
-  try {
-    const Json all = describe(options);
-    if (options.json)
-      fmt::print("{}\n", all.dump(2));
-    else
-      print_text(all);
-    return 0;
-  } catch (const Error& e) {
-    fmt::print(stderr, "mneme inspect: {}\n", e.what());
-    return 2;
-  }
+  const Json all = describe(options);
+  if (options.json)
+    fmt::print("{}\n", all.dump(2));
+  else
+    print_text(all);
+  return 0;
 }
 
 }  // namespace

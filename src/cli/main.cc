@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
+#include <iostream>
 #include <new>
 #include <string>
 
@@ -25,8 +26,16 @@ int complain(int code, const std::string& message) {
 
 // Help and version go to standard output and are no error.
 int end_of_parsing(const CLI::App& app, const CLI::ParseError& e) {
-  if (e.get_exit_code() == 0) return app.exit(e);
+  if (e.get_exit_code() == 0) {
+    const int code = app.exit(e);
+    if (!std::cout.flush()) return complain(kBadInput, "standard output: cannot be written");
+    return code;
+  }
   std::string message = e.what();
+  const auto stray = app.remaining();
+  if (app.get_subcommands().empty() && !stray.empty() && !stray.front().starts_with("-")) {
+    message = fmt::format("there is no subcommand \"{}\"", stray.front());
+  }
   if (!message.empty() && message.back() == '.') message.pop_back();
   complain(kBadInput, message);
   const auto chosen = app.get_subcommands();

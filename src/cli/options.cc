@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <utility>
 
 namespace mneme::cli {
@@ -41,7 +42,7 @@ CLI::Validator number(double low, double high) {
     double value = 0;
     if (parse(text, value) && std::isfinite(value) && value >= low && value <= high) return std::string();
     std::string range = "a number";
-    if (std::isfinite(low) && std::isfinite(high)) {
+    if (std::isfinite(low) && high < std::numeric_limits<float>::max()) {
       range += fmt::format(" from {} to {}", low, high);
     } else if (std::isfinite(low)) {
       range += fmt::format(", {} or more", low);

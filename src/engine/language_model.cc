@@ -112,6 +112,9 @@ LanguageModel::LanguageModel(ModelFile file, const EngineOptions& options, const
   for (TokenId id = 0; id < impl_->text->tokenizer->vocab_size(); ++id)
     if (impl_->text->tokenizer->is_end(id)) impl_->end_tokens.push_back(id);
 }
+LanguageModel::LanguageModel(const std::filesystem::path& path, const EngineOptions& options,
+                             const ProgressFn& progress)
+    : LanguageModel(ModelFile(path), options, progress) {}
 LanguageModel::~LanguageModel() = default;
 LanguageModel::LanguageModel(LanguageModel&&) noexcept = default;
 LanguageModel& LanguageModel::operator=(LanguageModel&&) noexcept = default;
