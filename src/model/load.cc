@@ -30,7 +30,8 @@ struct ModelLoader {
     const ConstTensorView& v = require(name, {n}).view;
     model.owned_.emplace_back(DType::kF32, std::initializer_list<std::int64_t>{n});
     float* out = model.owned_.back().as<float>();
-    dequantise_row(ConstTensorView(v.data(), v.dtype(), {1, n}), 0, out);
+    const WeightMatrix aligned(ConstTensorView(v.data(), v.dtype(), {1, n}));
+    dequantise_row(aligned.view(), 0, out);
     return {out, static_cast<std::size_t>(n)};
   }
 
@@ -64,10 +65,10 @@ struct ModelLoader {
     const ModelConfig& c = model.config_ = checkpoint.config();
     model.max_context_ = check_limits(c, options.context);
     model.rope_ = RopeTable::make(c.rope, c.head_dim, model.max_context_);
-    model.embedding_ = require("token_embd.weight", {c.vocab, c.hidden}).view;
+    model.embedding_ = matrix("token_embd.weight", c.vocab, c.hidden);
     for (std::int64_t i = 0; i < c.n_layers; ++i) model.layers_.push_back(layer(i));
     model.output_norm_ = vector("output_norm.weight", c.hidden);
-    model.head_ = c.tied_embeddings ? WeightMatrix(model.embedding_) : matrix("output.weight", c.vocab, c.hidden);
+    model.head_ = c.tied_embeddings ? model.embedding_ : matrix("output.weight", c.vocab, c.hidden);
   }
 
   // Reads the mapped weights once, so that waiting for the disk happens here, with progress, and not in the first

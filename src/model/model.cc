@@ -35,13 +35,12 @@ KvShape Model::kv_shape(DType kv_dtype) const {
 }
 
 std::size_t Model::weight_bytes() const {
-  const std::size_t table = static_cast<std::size_t>(embedding_.dim(0)) * embedding_.stride_bytes();
-  const std::size_t rest = step_weight_bytes() - embedding_.stride_bytes();
-  return config_.tied_embeddings ? rest : rest + table;
+  const std::size_t rest = step_weight_bytes() - embedding().stride_bytes();
+  return config_.tied_embeddings ? rest : rest + embedding_.bytes();
 }
 
 std::size_t Model::step_weight_bytes() const {
-  std::size_t bytes = embedding_.stride_bytes() + head_.bytes() + output_norm_.size_bytes();
+  std::size_t bytes = embedding().stride_bytes() + head_.bytes() + output_norm_.size_bytes();
   for (const LayerWeights& w : layers_) {
     for (const WeightMatrix* m : {&w.q, &w.k, &w.v, &w.o, &w.gate, &w.up, &w.down}) bytes += m->bytes();
     for (const std::span<const float> v : {w.attn_norm, w.ffn_norm, w.q_norm, w.k_norm, w.q_bias, w.k_bias, w.v_bias})

@@ -48,7 +48,7 @@ class Model {
   // Weights that a decode step must read: one row of the embedding table, all else.
   std::size_t step_weight_bytes() const;
 
-  const ConstTensorView& embedding() const { return embedding_; }
+  const ConstTensorView& embedding() const { return embedding_.view(); }
   const std::vector<LayerWeights>& layers() const { return layers_; }
   std::span<const float> output_norm() const { return output_norm_; }
   const WeightMatrix& head() const { return head_; }
@@ -60,7 +60,7 @@ class Model {
   ModelConfig config_;
   RopeTable rope_;
   std::int64_t max_context_ = 0;
-  ConstTensorView embedding_;
+  WeightMatrix embedding_;
   std::vector<LayerWeights> layers_;
   std::span<const float> output_norm_;
   WeightMatrix head_;

@@ -64,7 +64,7 @@ std::unique_ptr<Model> Model::random(const ModelConfig& config, DType dtype, con
   };
 
   const std::int64_t q_width = config.n_heads * config.head_dim, kv_width = config.n_kv_heads * config.head_dim;
-  model->embedding_ = matrix(config.vocab, config.hidden);
+  model->embedding_ = WeightMatrix(matrix(config.vocab, config.hidden));
   for (std::int64_t i = 0; i < config.n_layers; ++i) {
     LayerWeights& w = model->layers_.emplace_back();
     w.attn_norm = vector(config.hidden, 1.0f);
@@ -87,8 +87,7 @@ std::unique_ptr<Model> Model::random(const ModelConfig& config, DType dtype, con
     w.down = WeightMatrix(matrix(config.hidden, config.ffn));
   }
   model->output_norm_ = vector(config.hidden, 1.0f);
-  model->head_ =
-      config.tied_embeddings ? WeightMatrix(model->embedding_) : WeightMatrix(matrix(config.vocab, config.hidden));
+  model->head_ = config.tied_embeddings ? model->embedding_ : WeightMatrix(matrix(config.vocab, config.hidden));
   return model;
 }
 

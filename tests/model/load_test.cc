@@ -125,6 +125,22 @@ TEST_F(LoadTest, NormsInHalfPrecisionBecomeF32) {
   }
 }
 
+TEST_F(LoadTest, TensorsMayLieAtAnyAddress) {
+  const ModelConfig config = small_config(Architecture::kQwen2);
+  std::vector<std::vector<float>> logits;
+  for (const bool odd : {false, true}) {
+    auto checkpoint = zeros(config, DType::kF32);
+    checkpoint->fill(4);
+    if (odd) checkpoint->misalign();
+    const auto model = load(std::move(checkpoint));
+    SequenceRunner runner(*model, DType::kBF16, context);
+    SequenceCache cache(runner.pool);
+    logits.push_back(runner.feed(cache, random_tokens(20, 50, 3), 20));
+  }
+  EXPECT_EQ(logits[0], logits[1]);
+  EXPECT_NE(logits[0].front(), 0.0f);
+}
+
 TEST_F(LoadTest, ProgressEndsWhereItSays) {
   std::int64_t last = -1, end = -2;
   Model::load(zeros(small_config()), {}, context, [&](std::string_view, std::int64_t done, std::int64_t total) {

@@ -52,6 +52,26 @@ class MemoryCheckpoint : public Checkpoint {
     std::fill_n(t.view().data(), rows * t.view().stride_bytes(), std::byte{0});
     tensors_.push_back({name, t});
   }
+  // Random weights. Requires  all of them f32.
+  void fill(std::uint64_t seed) {
+    Rng rng(seed);
+    for (const Tensor& t : memory_)
+      for (std::size_t i = 0; i < t.bytes() / sizeof(float); ++i)
+        t.as<float>()[i] = static_cast<float>(0.2 * rng.normal());
+  }
+  // Lays all tensors at odd addresses, as a safetensors file may.
+  void misalign() {
+    for (CheckpointTensor& t : tensors_) {
+      const std::size_t bytes =
+          static_cast<std::size_t>(t.view.rank() == 1 ? 1 : t.view.dim(0)) * t.view.stride_bytes();
+      const Tensor& odd =
+          memory_.emplace_back(DType::kU8, std::initializer_list<std::int64_t>{static_cast<std::int64_t>(bytes) + 1});
+      std::byte* data = odd.view().data() + 1;
+      std::copy_n(t.view.data(), bytes, data);
+      t.view = t.view.rank() == 1 ? ConstTensorView(data, t.view.dtype(), {t.view.dim(0)})
+                                  : ConstTensorView(data, t.view.dtype(), {t.view.dim(0), t.view.dim(1)});
+    }
+  }
   void remove(std::string_view name) {
     std::erase_if(tensors_, [&](const CheckpointTensor& t) { return t.name == name; });
   }
