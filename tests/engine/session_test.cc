@@ -1,0 +1,233 @@
+// The public API with the shipped model, on short texts.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "mneme/mneme.h"
+
+namespace mneme {
+namespace {
+
+const std::string kModel = MNEME_SOURCE_DIR "/models/needle-27m-q8_0.gguf";
+const std::string kDocument =
+    "It was a dark evening, and the rain fell upon the roofs of the town.\n"
+    "The secret number of silver-harbour is 48213.\n"
+    "The old man lit his pipe, and for some time nobody spoke.\n"
+    "The secret number of copper-lantern is 70935.\n"
+    "Then the clock struck nine, and they went to bed.";
+const std::string kAboutHarbour = "What is the secret number of silver-harbour?";
+const std::string kAboutLantern = "What is the secret number of copper-lantern?";
+
+class SessionTest : public ::testing::Test {
+ protected:
+  // One for all tests: what one leaves behind, the next would meet.
+  static LanguageModel& model() {
+    static LanguageModel model(kModel, {.context = 2048, .max_batched_tokens = 64, .threads = 2, .pin_threads = false});
+    return model;
+  }
+  static ErrorKind kind_of(const std::function<void()>& action) {
+    try {
+      action();
+    } catch (const Error& e) {
+      return e.kind();
+    }
+    ADD_FAILURE() << "nothing was thrown";
+    return ErrorKind::kDevice;
+  }
+};
+
+TEST_F(SessionTest, AFileTellsWhatItIs) {
+  const ModelFile file(kModel);
+  const ModelInfo info = file.info();
+  EXPECT_EQ(info.architecture, "llama");
+  EXPECT_EQ(info.chat_family, "needle");
+  EXPECT_EQ(info.vocabulary, 8192);
+  EXPECT_EQ(info.layers, 8);
+  EXPECT_GE(info.context, 16384);
+  EXPECT_EQ(file.detokenize(file.tokenize(kDocument)), kDocument);
+  EXPECT_EQ(file.tokenize("<|end|>", SpecialTokens::kParsed).size(), 1u);
+  EXPECT_GT(file.tokenize("<|end|>").size(), 1u);
+  const Turn turn{.document = kDocument, .question = kAboutHarbour};
+  // <|bos|><|user|>...<|end|><|assistant|>
+  EXPECT_EQ(file.count_tokens(turn),
+            4 + static_cast<std::int64_t>(file.tokenize(kDocument + "\n\n\n" + kAboutHarbour).size()));
+}
+
+TEST_F(SessionTest, AsksAndStreams) {
+  Session session(model());
+  std::string streamed;
+  std::int64_t last_done = 0;
+  AskCallbacks callbacks;
+  callbacks.on_text = [&](std::string_view text) {
+    streamed += text;
+    return true;
+  };
+  callbacks.on_progress = [&](std::string_view, std::int64_t done, std::int64_t total) {
+    EXPECT_GT(done, last_done);
+    EXPECT_LE(done, total);
+    last_done = done;
+  };
+  const Answer answer = session.ask({.document = kDocument, .question = kAboutHarbour}, {}, {}, callbacks);
+  EXPECT_EQ(answer.text, "48213");
+  EXPECT_EQ(streamed, answer.text);
+  EXPECT_EQ(answer.stopped, StopReason::kEnd);
+  EXPECT_EQ(answer.stats.answer_tokens, 5);
+  EXPECT_EQ(answer.stats.decode_steps, 5) << "four tokens and the end";
+  EXPECT_EQ(last_done, answer.stats.prompt_tokens);
+  EXPECT_EQ(session.tokens().size(), static_cast<std::size_t>(answer.stats.prompt_tokens + 5));
+}
+
+TEST_F(SessionTest, ASecondTurnKeepsTheFirst) {
+  Session session(model());
+  const Answer first = session.ask({.document = kDocument, .question = kAboutHarbour});
+  const Answer second = session.ask({.question = kAboutLantern});
+  EXPECT_EQ(second.text, "70935");
+  EXPECT_LT(second.stats.prompt_tokens, 40) << "only the new turn is computed";
+  EXPECT_GT(second.stats.shared_tokens, first.stats.prompt_tokens - 1);
+
+  // The tokens are those of the conversation written out in the model's marks.
+  const std::string whole = "<|bos|><|user|>" + kDocument + "\n\n\n" + kAboutHarbour + "<|end|><|assistant|>48213" +
+                            "<|end|><|user|>\n" + kAboutLantern + "<|end|><|assistant|>70935";
+  EXPECT_EQ(session.tokens(), model().tokenize(whole, SpecialTokens::kParsed));
+}
+
+TEST_F(SessionTest, ADocumentReadBeforeGivesTheSameTokensAndAnswer) {
+  Session asked(model()), read(model());
+  const AskOptions apart{.question = QuestionPath::kDecode};
+  const Answer at_once = asked.ask({.document = kDocument, .question = kAboutHarbour}, {}, apart);
+  read.read({.document = kDocument});
+  const Answer later = read.ask({.question = kAboutHarbour}, {}, apart);
+  EXPECT_EQ(at_once.text, "48213");
+  EXPECT_EQ(later.text, "48213");
+  EXPECT_EQ(read.tokens(), asked.tokens());
+  EXPECT_LT(later.stats.prompt_tokens, 40);
+}
+
+TEST_F(SessionTest, ForksGoTheirOwnWays) {
+  Session book(model());
+  book.read({.document = kDocument});
+  const auto before = book.tokens();
+  Session a = book.fork(), b = book.fork();
+  EXPECT_EQ(a.ask({.question = kAboutHarbour}).text, "48213");
+  EXPECT_EQ(b.ask({.question = kAboutLantern}).text, "70935");
+  EXPECT_EQ(book.tokens(), before);
+  EXPECT_EQ(book.ask({.question = kAboutLantern}).text, "70935");
+  Session c = a.fork();
+  EXPECT_EQ(c.ask({.question = kAboutLantern}).text, "70935") << "a fork of an answered session goes on with a turn";
+  EXPECT_EQ(Session(model()).fork().ask({.document = kDocument, .question = kAboutHarbour}).text, "48213")
+      << "a fork of nothing is a new session";
+}
+
+TEST_F(SessionTest, StopStringsEndTheAnswerAndTheSessionGoesOn) {
+  Session session(model());
+  const Answer cut = session.ask({.document = kDocument, .question = kAboutHarbour}, {.stop = {"21"}});
+  EXPECT_EQ(cut.text, "48");
+  EXPECT_EQ(cut.stopped, StopReason::kStopString);
+  EXPECT_EQ(session.ask({.question = kAboutLantern}).text, "70935");
+}
+
+TEST_F(SessionTest, CallbacksEndTheAnswer) {
+  Session session(model());
+  AskCallbacks callbacks;
+  int pieces = 0;
+  callbacks.on_text = [&](std::string_view) { return ++pieces < 2; };
+  const Answer cut = session.ask({.document = kDocument, .question = kAboutHarbour}, {}, {}, callbacks);
+  EXPECT_EQ(cut.text, "48");
+  EXPECT_EQ(cut.stopped, StopReason::kCancelled);
+  EXPECT_EQ(session.ask({.question = kAboutLantern}).text, "70935");
+
+  AskCallbacks at_once;
+  at_once.should_stop = [] { return true; };
+  const Answer none = Session(model()).ask({.document = kDocument, .question = kAboutHarbour}, {}, {}, at_once);
+  EXPECT_EQ(none.text, "");
+  EXPECT_EQ(none.stopped, StopReason::kCancelled);
+  EXPECT_EQ(none.stats.decode_steps, 0);
+}
+
+TEST_F(SessionTest, ExceptionsOfCallbacksReachTheCallerAndTheModelGoesOn) {
+  Session session(model());
+  AskCallbacks callbacks;
+  callbacks.on_text = [](std::string_view) -> bool { throw std::runtime_error("enough"); };
+  EXPECT_THROW(session.ask({.document = kDocument, .question = kAboutHarbour}, {}, {}, callbacks), std::runtime_error);
+  EXPECT_EQ(Session(model()).ask({.document = kDocument, .question = kAboutHarbour}).text, "48213");
+  EXPECT_EQ(session.ask({.question = kAboutLantern}).text, "70935");
+}
+
+TEST_F(SessionTest, WhatCannotBeAskedChangesNothing) {
+  Session session(model());
+  std::string too_long;
+  for (int i = 0; i < 40; ++i) too_long += kDocument;
+  EXPECT_EQ(kind_of([&] { session.ask({}); }), ErrorKind::kRequest);
+  EXPECT_EQ(kind_of([&] { session.ask({.document = too_long}); }), ErrorKind::kRequest);
+  EXPECT_EQ(kind_of([&] { session.ask({.question = "x"}, {.max_tokens = 0}); }), ErrorKind::kOption);
+  EXPECT_EQ(kind_of([&] { session.ask({.question = "x"}, {.sampling = {.temperature = -1}}); }), ErrorKind::kOption);
+  EXPECT_EQ(kind_of([&] { session.read({}); }), ErrorKind::kRequest);
+  EXPECT_EQ(kind_of([&] { session.read({.document = kDocument, .question = "x"}); }), ErrorKind::kRequest);
+  EXPECT_TRUE(session.tokens().empty());
+  EXPECT_EQ(session.ask({.document = kDocument, .question = kAboutHarbour}).text, "48213");
+
+  const auto before = session.tokens();
+  EXPECT_EQ(kind_of([&] { session.ask({.document = too_long}); }), ErrorKind::kRequest);
+  EXPECT_EQ(kind_of([&] { session.ask({.question = "x", .system = "y"}); }), ErrorKind::kRequest);
+  EXPECT_EQ(kind_of([&] { session.read({.document = kDocument}); }), ErrorKind::kRequest);
+  EXPECT_EQ(session.tokens(), before);
+  EXPECT_EQ(session.ask({.question = kAboutLantern}).text, "70935");
+
+  Session reader(model());
+  reader.read({.document = kDocument});
+  EXPECT_EQ(kind_of([&] { reader.ask({.document = "another", .question = "x"}); }), ErrorKind::kRequest);
+  EXPECT_EQ(kind_of([&] { reader.ask({}); }), ErrorKind::kRequest);
+  EXPECT_EQ(reader.ask({.question = kAboutHarbour}).text, "48213");
+}
+
+TEST_F(SessionTest, RawPromptsAreContinued) {
+  Session session(model());
+  const AskOptions raw{.framing = Framing::kRaw, .special = SpecialTokens::kParsed};
+  const std::string prompt = "<|user|>" + kDocument + "\n\n\n" + kAboutHarbour + "<|end|><|assistant|>";
+  EXPECT_EQ(session.ask({.question = prompt}, {}, raw).text, "48213");
+  const std::string more = "<|end|><|user|>\n" + kAboutLantern + "<|end|><|assistant|>";
+  EXPECT_EQ(session.ask({.question = more}, {}, raw).text, "70935");
+}
+
+TEST_F(SessionTest, ManySessionsLeaveNoMemoryBehind) {
+  Session kept(model());
+  kept.read({.document = kDocument});
+  for (int i = 0; i < 30; ++i) {  // together far more tokens than the context has
+    Session session = kept.fork();
+    ASSERT_EQ(session.ask({.question = i % 2 == 0 ? kAboutHarbour : kAboutLantern}).text,
+              i % 2 == 0 ? "48213" : "70935");
+  }
+  const Answer last = kept.ask({.question = kAboutHarbour});
+  EXPECT_EQ(last.text, "48213");
+  EXPECT_LT(last.stats.prompt_tokens, 40) << "the document's keys and values are still there";
+}
+
+TEST_F(SessionTest, AModelMayGoBeforeItsSessions) {
+  auto short_lived =
+      std::make_unique<LanguageModel>(kModel, EngineOptions{.context = 512, .threads = 1, .pin_threads = false});
+  Session session(*short_lived);
+  short_lived.reset();
+  EXPECT_EQ(session.ask({.document = kDocument, .question = kAboutHarbour}).text, "48213");
+}
+
+TEST(LanguageModelErrors, OptionsOutOfRange) {
+  const auto kind_of = [](const EngineOptions& options) {
+    try {
+      LanguageModel model(kModel, options);
+    } catch (const Error& e) {
+      return e.kind();
+    }
+    return ErrorKind::kDevice;
+  };
+  EXPECT_EQ(kind_of({.kv_cache_dtype = "fp8"}), ErrorKind::kOption);
+  EXPECT_EQ(kind_of({.threads = -1}), ErrorKind::kOption);
+  EXPECT_EQ(kind_of({.threads = 100'000}), ErrorKind::kOption);
+  EXPECT_EQ(kind_of({.max_sequences = 0}), ErrorKind::kOption);
+  EXPECT_EQ(kind_of({.context = 1024, .kv_memory_bytes = 4096}), ErrorKind::kResource);
+}
+
+}  // namespace
+}  // namespace mneme
