@@ -58,7 +58,9 @@ TEST_P(Golden, PrefillInEveryChunking) {
     const std::vector<float> logits = runner.feed(cache, golden.tokens, chunk);
     const std::string what = "chunks of " + std::to_string(chunk);
     expect_within_twice(difference(logits, golden.rows, truth, vocab), golden.plain.at(kv), what);
-    if (!golden.sharp.contains(kv)) continue;
+    // With keys in bf16, the blocked kernel for many rows may round queries and probabilities to bf16 too, as plain.
+    const bool exact_products = kv_dtype != DType::kBF16 || chunk == 1;
+    if (!golden.sharp.contains(kv) || !exact_products) continue;
     const std::vector<float> truth_kv = golden.logits("truth_kv_" + kv + ".f32");
     ASSERT_EQ(truth_kv.size(), truth.size());
     expect_within_twice(difference(logits, golden.rows, truth_kv, vocab), golden.sharp.at(kv), "sharp, " + what);
