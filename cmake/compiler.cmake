@@ -21,6 +21,10 @@ if(MNEME_SANITIZE)
   add_link_options(-fsanitize=${MNEME_SANITIZE})
 endif()
 
+if(MNEME_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)  # the code under test must show libFuzzer what it covers
+endif()
+
 find_program(CCACHE ccache)
 if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
