@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "src/kernels/box.h"
+#include "src/kernels/group_pool.h"
 #include "src/kernels/one_bit.h"
 #include "src/kernels/topk.h"
 #include "src/tensor/half.h"
@@ -208,6 +209,30 @@ BENCHMARK(Topk)
     ->Args({27000, 512})
     ->Args({27000, 2048})
     ->Args({1000000, 2048});
+
+// 0 max, 1 mean, 2 max probability, 3 mean probability; units, G. item: one unit of all its heads.
+void Pool(State& state) {
+  const std::int64_t n = state.range(1);
+  const auto group = static_cast<std::int32_t>(state.range(2));
+  auto scores = normals(static_cast<std::size_t>(group * n));
+  std::vector<float> pooled(static_cast<std::size_t>(n));
+  for (auto _ : state) {
+    group_pool_cpu(scores.data(), n, group, n, static_cast<GroupPool>(state.range(0)), 0.125f, pooled.data());
+    benchmark::ClobberMemory();
+  }
+  report(state, 0.0, static_cast<double>(n));
+}
+BENCHMARK(Pool)
+    ->ArgNames({"pool", "n", "G"})
+    ->ArgsProduct({{0, 1, 2, 3}, {850, 27000}, {4}})
+    ->ArgsProduct({{3}, {850}, {1, 5, 8}});
+
+void Cosine(State& state) {
+  const auto a = normals(128), b = normals(128);
+  for (auto _ : state) benchmark::DoNotOptimize(cosine(a.data(), b.data(), 128));
+  report(state, 0.0, 1.0);
+}
+BENCHMARK(Cosine);
 
 }  // namespace
 }  // namespace mneme

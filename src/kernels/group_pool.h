@@ -5,12 +5,15 @@
 //
 //   kMax, kMean            of the raw scores                                        (FreeKV's paper: MaxQK, MeanQK)
 //   kMaxProb, kMeanProb    of the softmax over units of alpha * score, by head      (MaxS, MeanS), in the log domain:
-//                          kMeanProb gives log sum over heads of exp(alpha * score - lse of that head): the same order as the mean of
-//                          probabilities, and it never underflows (bounds of pages differ by more than 100)
+//                          kMeanProb gives log sum over heads of exp(alpha * score - lse of that head): the same order
+//                          as the mean of probabilities, and it never underflows (bounds of pages differ by more than
+//                          100)
 // Pooling the queries themselves (MaxQ, MeanQ) happens before scoring, see pool_queries.
 //
-// NaN  a unit with a NaN score is left out of the sums (it counts as -inf) and its pooled score is NaN.   n = 0: nothing happens.
-// Equal scores of a unit give equal pooled scores, bit for bit, wherever the unit stands.
+// NaN  a unit with a NaN score is left out of the sums (it counts as -inf) and its pooled score is NaN.   n = 0:
+// nothing happens. Requires  group 1 to 16; kMaxProb, kMeanProb: alpha > 0 and finite. Infinity  -inf has probability 0
+// (a head whose scores are all -inf gives probability to none), +inf counts as the largest float. Equal scores of a
+// unit give equal pooled scores, bit for bit, wherever the unit stands.
 #pragma once
 
 #include <cstdint>

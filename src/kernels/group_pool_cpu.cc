@@ -1,0 +1,282 @@
+// Pooling of a group's scores, and the cosine of two queries.
+//
+// Log domain: a head's log probability is t = (alpha x - top) - log(sum of exp(alpha x - top)) with top the head's
+// largest alpha x; the first difference is one fused operation, so the error is that of t, not of the scores' size. Two
+// passes over a row for top and sum, one over all rows for the units.
+//
+// What computes a unit is compiled once, and a row's last units go through it in a padded copy: equal units give equal
+// bits.
+#include "src/kernels/group_pool.h"
+
+// Arrays of vectors need a width known to the compiler.
+#ifndef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#endif
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "src/kernels/group_pool_cpu.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "src/kernels/vec_math-inl.h"
+
+#ifndef MNEME_KERNELS_GROUP_POOL_CPU_ONCE_
+#define MNEME_KERNELS_GROUP_POOL_CPU_ONCE_
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "src/base/check.h"
+
+namespace mneme {
+namespace {
+
+constexpr std::int32_t kMaxGroup = 16;
+constexpr float kLargest = std::numeric_limits<float>::max();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// What turns a head's scores into log probabilities.
+struct HeadScale {
+  float top = 0.0f;
+  float log_sum = 0.0f;
+};
+
+// Sums of products of two vectors.
+struct Products {
+  double ab = 0.0, aa = 0.0, bb = 0.0;
+};
+
+}  // namespace
+}  // namespace mneme
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace mneme {
+namespace HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D = hn::ScalableTag<float>;
+using V = hn::Vec<D>;
+inline constexpr std::size_t kMaxLanes = HWY_MAX_BYTES / sizeof(float);
+
+// The last n < lanes elements of a row, and `fill`.
+struct Tail {
+  HWY_ALIGN float lanes[kMaxLanes];
+
+  Tail(const float* row, std::size_t n, float fill) {
+    std::fill_n(lanes, kMaxLanes, fill);
+    std::memcpy(lanes, row, n * sizeof(float));
+  }
+};
+
+// Largest alpha x of a row, at most the largest float, NaN left out; has_nan: whether there was one.
+HWY_NOINLINE float row_top(const float* row, std::size_t n, float alpha, bool& has_nan) {
+  const D d;
+  const std::size_t lanes = hn::Lanes(d);
+  V top = hn::Set(d, -kInf);
+  auto all_ordered = hn::Eq(top, top);
+  const auto take = [&](V x) HWY_ATTR {
+    const auto ordered = hn::Eq(x, x);
+    all_ordered = hn::And(all_ordered, ordered);
+    top = hn::Max(top, hn::IfThenElse(ordered, hn::Mul(x, hn::Set(d, alpha)), hn::Set(d, -kInf)));
+  };
+  std::size_t i = 0;
+  for (; i + lanes <= n; i += lanes) take(hn::LoadU(d, row + i));
+  if (i < n) take(hn::Load(d, Tail(row + i, n - i, -kInf).lanes));
+  has_nan = !hn::AllTrue(d, all_ordered);
+  HWY_ALIGN float tops[kMaxLanes];  // not MaxOfLanes: emulated, it is never below the lowest finite float
+  hn::Store(top, d, tops);
+  return std::min(*std::max_element(tops, tops + lanes), kLargest);
+}
+
+// alpha x - top. A score of +inf, or rounding of a top beyond 2^24, may leave it positive: bounded so that sums of exp
+// stay finite.
+HWY_INLINE V below_top(V x, V alpha, V top) {
+  const D d;
+  const V difference = hn::MulSub(alpha, x, top);
+  return hn::IfThenElse(hn::Gt(difference, hn::Set(d, 60.0f)), hn::Set(d, 60.0f), difference);
+}
+
+// Sum of exp(alpha x - top), NaN left out. Lanes are emptied into a double before their rounding counts.
+HWY_NOINLINE double row_sum(const float* row, std::size_t n, float alpha, float top) {
+  const D d;
+  const std::size_t lanes = hn::Lanes(d);
+  const std::size_t stretch = 256 * lanes;
+  const V a = hn::Set(d, alpha);
+  const V t = hn::Set(d, top);
+  double total = 0.0;
+  const auto term = [&](V x) HWY_ATTR { return hn::IfThenElseZero(hn::Eq(x, x), vec_exp(d, below_top(x, a, t))); };
+  std::size_t i = 0;
+  while (i + lanes <= n) {
+    V sum = hn::Zero(d);
+    const std::size_t end = std::min(n / lanes * lanes, i + stretch);
+    for (; i < end; i += lanes) sum = hn::Add(sum, term(hn::LoadU(d, row + i)));
+    total += static_cast<double>(hn::GetLane(hn::SumOfLanes(d, sum)));
+  }
+  if (i < n) {
+    const V sum = term(hn::Load(d, Tail(row + i, n - i, -kInf).lanes));
+    total += static_cast<double>(hn::GetLane(hn::SumOfLanes(d, sum)));
+  }
+  return total;
+}
+
+// NaN in every head of a unit that has one in any.
+void spread_nan(float* scores, std::int64_t stride, std::int32_t group, std::int64_t n) {
+  for (std::int64_t u = 0; u < n; ++u) {
+    bool nan = false;
+    for (std::int32_t h = 0; h < group; ++h) nan = nan || std::isnan(scores[h * stride + u]);
+    for (std::int32_t h = 0; nan && h < group; ++h) scores[h * stride + u] = std::numeric_limits<float>::quiet_NaN();
+  }
+}
+
+void head_scales(float* scores, std::int64_t stride, std::int32_t group, std::int64_t n, float alpha, HeadScale* out) {
+  const auto length = static_cast<std::size_t>(n);
+  bool any_nan = false;
+  for (std::int32_t h = 0; h < group; ++h) {
+    bool nan;
+    out[h].top = row_top(scores + h * stride, length, alpha, nan);
+    any_nan = any_nan || nan;
+  }
+  if (any_nan) {
+    spread_nan(scores, stride, group, n);
+    for (std::int32_t h = 0; h < group; ++h) out[h].top = row_top(scores + h * stride, length, alpha, any_nan);
+  }
+  for (std::int32_t h = 0; h < group; ++h) {
+    if (out[h].top == -kInf) {
+      out[h] = {0.0f, kInf};  // probability to none
+    } else {
+      out[h].log_sum = static_cast<float>(std::log(row_sum(scores + h * stride, length, alpha, out[h].top)));
+    }
+  }
+}
+
+struct PoolTask {
+  std::int32_t group = 1;
+  GroupPool pool = GroupPool::kMax;
+  float alpha = 1.0f;
+  HeadScale heads[kMaxGroup];
+};
+
+template <int kGroup>  // 0: as the task says
+HWY_INLINE V pool_unit(const float* at, std::int64_t stride, const PoolTask& task) {
+  const D d;
+  const std::int32_t group = kGroup > 0 ? kGroup : task.group;
+  const V first = hn::LoadU(d, at);
+  if (task.pool == GroupPool::kMean) {
+    V sum = first;
+    for (std::int32_t h = 1; h < group; ++h) sum = hn::Add(sum, hn::LoadU(d, at + h * stride));
+    return hn::Div(sum, hn::Set(d, static_cast<float>(group)));
+  }
+  if (task.pool == GroupPool::kMax) {
+    V most = first;
+    for (std::int32_t h = 1; h < group; ++h) {
+      const V x = hn::LoadU(d, at + h * stride);
+      most = hn::IfThenElse(hn::Eq(most, most), hn::IfThenElse(hn::Eq(x, x), hn::Max(most, x), x), most);
+    }
+    return most;
+  }
+  const V alpha = hn::Set(d, task.alpha);
+  const auto log_probability = [&](std::int32_t h, V x) HWY_ATTR {
+    return hn::Sub(below_top(x, alpha, hn::Set(d, task.heads[h].top)), hn::Set(d, task.heads[h].log_sum));
+  };
+  V t[kGroup > 0 ? kGroup : kMaxGroup];
+  t[0] = log_probability(0, first);
+  V result = t[0];
+  for (std::int32_t h = 1; h < group; ++h) {
+    t[h] = log_probability(h, hn::LoadU(d, at + h * stride));
+    result = hn::Max(result, t[h]);
+  }
+  if (task.pool == GroupPool::kMeanProb) {
+    const V most = hn::Max(result, hn::Set(d, -kLargest));  // -inf less itself would be NaN
+    V sum = hn::Zero(d);
+    for (std::int32_t h = 0; h < group; ++h) sum = hn::Add(sum, vec_exp(d, hn::Sub(t[h], most)));
+    result = hn::Add(most, vec_log(d, sum));
+  }
+  return hn::IfThenElse(hn::Eq(first, first), result, first);
+}
+
+// Requires  n a multiple of the lanes. Not inlined: the last units come here too.
+template <int kGroup>
+HWY_NOINLINE void pool_units(const float* scores, std::int64_t stride, std::size_t n, const PoolTask& task,
+                             float* pooled) {
+  const D d;
+  for (std::size_t u = 0; u < n; u += hn::Lanes(d))
+    hn::StoreU(pool_unit<kGroup>(scores + u, stride, task), d, pooled + u);
+}
+
+template <int kGroup>
+HWY_INLINE void pool_row(const float* scores, std::int64_t stride, std::size_t n, const PoolTask& task, float* pooled) {
+  const std::size_t lanes = hn::Lanes(D());
+  const std::size_t whole = n / lanes * lanes;
+  pool_units<kGroup>(scores, stride, whole, task, pooled);
+  if (whole == n) return;
+  HWY_ALIGN float rows[kMaxGroup * kMaxLanes] = {};
+  HWY_ALIGN float last[kMaxLanes];
+  for (std::int32_t h = 0; h < task.group; ++h)
+    std::memcpy(rows + static_cast<std::size_t>(h) * kMaxLanes, scores + h * stride + whole,
+                (n - whole) * sizeof(float));
+  pool_units<kGroup>(rows, kMaxLanes, lanes, task, last);
+  std::memcpy(pooled + whole, last, (n - whole) * sizeof(float));
+}
+
+void pool_group(float* scores, std::int64_t stride, std::int32_t group, std::int64_t n, GroupPool pool, float alpha,
+                float* pooled) {
+  PoolTask task{.group = group, .pool = pool, .alpha = alpha, .heads = {}};
+  if (pool == GroupPool::kMaxProb || pool == GroupPool::kMeanProb)
+    head_scales(scores, stride, group, n, alpha, task.heads);
+  const auto length = static_cast<std::size_t>(n);
+  if (group == 4)
+    pool_row<4>(scores, stride, length, task, pooled);
+  else if (group == 8)
+    pool_row<8>(scores, stride, length, task, pooled);
+  else
+    pool_row<0>(scores, stride, length, task, pooled);
+}
+
+Products products(const float* a, const float* b, std::size_t n) {
+  const D d;
+  const std::size_t lanes = hn::Lanes(d);
+  V ab = hn::Zero(d), aa = ab, bb = ab;
+  const auto take = [&](V x, V y) HWY_ATTR {
+    ab = hn::MulAdd(x, y, ab);
+    aa = hn::MulAdd(x, x, aa);
+    bb = hn::MulAdd(y, y, bb);
+  };
+  std::size_t i = 0;
+  for (; i + lanes <= n; i += lanes) take(hn::LoadU(d, a + i), hn::LoadU(d, b + i));
+  if (i < n) take(hn::Load(d, Tail(a + i, n - i, 0.0f).lanes), hn::Load(d, Tail(b + i, n - i, 0.0f).lanes));
+  const auto sum = [&](V x) HWY_ATTR { return static_cast<double>(hn::GetLane(hn::SumOfLanes(d, x))); };
+  return {sum(ab), sum(aa), sum(bb)};
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace mneme
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mneme {
+namespace {
+
+HWY_EXPORT(pool_group);
+HWY_EXPORT(products);
+
+}  // namespace
+
+void group_pool_cpu(float* scores, std::int64_t score_stride, std::int32_t group, std::int64_t n, GroupPool pool,
+                    float alpha, float* pooled) {
+  MNEME_CHECK(group >= 1 && group <= kMaxGroup, "group {}", group);
+  if (n == 0) return;
+  HWY_DYNAMIC_DISPATCH(pool_group)(scores, score_stride, group, n, pool, alpha, pooled);
+}
+
+float cosine(const float* a, const float* b, std::int64_t n) {
+  const Products p = HWY_DYNAMIC_DISPATCH(products)(a, b, static_cast<std::size_t>(n));
+  if (std::isnan(p.ab)) return std::numeric_limits<float>::quiet_NaN();
+  if (p.aa == 0.0 || p.bb == 0.0) return 0.0f;
+  return static_cast<float>(p.ab / (std::sqrt(p.aa) * std::sqrt(p.bb)));
+}
+
+}  // namespace mneme
+#endif

@@ -1,0 +1,80 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "src/base/check.h"
+#include "src/kernels/group_pool.h"
+
+namespace mneme {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+double log_sum_exp(const std::vector<double>& x) {
+  const double top = *std::max_element(x.begin(), x.end());
+  if (std::isinf(top)) return top;
+  double sum = 0.0;
+  for (const double v : x) sum += std::exp(v - top);
+  return top + std::log(sum);
+}
+
+// The logarithms of a softmax, in place. Left-out units are -inf.
+void log_softmax(std::vector<double>& x) {
+  const double lse = log_sum_exp(x);
+  for (double& v : x) v = lse == -kInf ? -kInf : v - lse;
+}
+
+}  // namespace
+
+void group_pool_ref(float* scores, std::int64_t score_stride, std::int32_t group, std::int64_t n, GroupPool pool,
+                    float alpha, float* pooled) {
+  MNEME_CHECK(group >= 1, "group {}", group);
+  if (n == 0) return;
+  const bool log_domain = pool == GroupPool::kMaxProb || pool == GroupPool::kMeanProb;
+  const auto score = [&](std::int64_t h, std::int64_t u) { return scores[h * score_stride + u]; };
+  std::vector<bool> nan(static_cast<std::size_t>(n));
+  for (std::int64_t h = 0; h < group; ++h)
+    for (std::int64_t u = 0; u < n; ++u)
+      if (std::isnan(score(h, u))) nan[static_cast<std::size_t>(u)] = true;
+
+  std::vector<std::vector<double>> heads;
+  for (std::int64_t h = 0; h < group; ++h) {
+    std::vector<double> row(static_cast<std::size_t>(n));
+    for (std::size_t u = 0; u < row.size(); ++u) {
+      row[u] = static_cast<double>(score(h, static_cast<std::int64_t>(u)));
+      if (!log_domain) continue;
+      const auto largest = static_cast<double>(std::numeric_limits<float>::max());
+      row[u] = nan[u] ? -kInf : std::min(static_cast<double>(alpha) * row[u], largest);
+    }
+    if (log_domain) log_softmax(row);
+    heads.push_back(row);
+  }
+
+  for (std::size_t u = 0; u < nan.size(); ++u) {
+    std::vector<double> unit;
+    for (const auto& row : heads) unit.push_back(row[u]);
+    double sum = 0.0;
+    for (const double x : unit) sum += x;
+    double result = *std::max_element(unit.begin(), unit.end());
+    if (pool == GroupPool::kMean) result = sum / group;
+    if (pool == GroupPool::kMeanProb) result = log_sum_exp(unit);
+    pooled[u] = nan[u] ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(result);
+  }
+}
+
+void pool_queries(const float* q, std::int32_t group, std::int32_t head_dim, QueryPool pool, float* pooled) {
+  for (std::int32_t c = 0; c < head_dim; ++c) {
+    float result = q[c];
+    for (std::int32_t g = 1; g < group; ++g) {
+      const float x = q[g * head_dim + c];
+      if (pool == QueryPool::kMean)
+        result += x;
+      else if (x > result || std::isnan(x))  // a NaN stays: nothing is greater
+        result = x;
+    }
+    pooled[c] = pool == QueryPool::kMean ? result / static_cast<float>(group) : result;
+  }
+}
+
+}  // namespace mneme
