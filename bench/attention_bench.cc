@@ -12,6 +12,8 @@
 #include "src/tensor/buffer.h"
 
 #ifdef MNEME_HAVE_ONEDNN
+#include <omp.h>
+
 #include <dnnl.hpp>
 #endif
 
@@ -88,6 +90,11 @@ void report_rate(benchmark::State& state, double bytes) {
       benchmark::Counter(bytes * 1e-9 * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
 
+void report_flops(benchmark::State& state, double flops) {
+  state.counters["GFLOP/s"] =
+      benchmark::Counter(flops * 1e-9 * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+}
+
 void decode(benchmark::State& state) {
   DecodeSetup s(state);
   for (auto _ : state) {
@@ -145,6 +152,64 @@ void read_straight(benchmark::State& state) {
   report_rate(state, static_cast<double>(pieces * kPiece));
 }
 
+// One chunk of a prompt: `rows` new tokens over `tokens` in all. FLOP: 4 D for every (query, visible key).
+void prefill(benchmark::State& state) {
+  const auto n_heads = static_cast<std::size_t>(state.range(0));
+  const int rows = static_cast<int>(state.range(1));
+  const auto tokens = static_cast<int>(state.range(4));
+  const AttentionShape shape =
+      shape_of(static_cast<int>(state.range(2)), static_cast<int>(state.range(3)), static_cast<DType>(state.range(5)));
+  const Cache cache(static_cast<int>(n_heads), tokens, shape);
+  const auto width = static_cast<std::size_t>(shape.group * shape.head_dim);
+  const std::size_t stride = n_heads * width;
+  const std::vector<float> q = random_floats(static_cast<std::size_t>(rows) * stride);
+  std::vector<bf16> out(q.size());
+  std::vector<PrefillPart> parts;
+  for (std::size_t h = 0; h < n_heads; ++h)
+    parts.push_back({q.data() + h * width, static_cast<std::int64_t>(stride), cache.runs[h]});
+  std::vector<PrefillHead> heads;
+  for (std::size_t h = 0; h < n_heads; ++h)
+    heads.push_back({{&parts[h], 1},
+                     rows,
+                     reinterpret_cast<std::byte*>(out.data() + h * width),
+                     static_cast<std::int64_t>(stride),
+                     DType::kBF16,
+                     nullptr});
+  for (auto _ : state) attend_prefill_cpu(heads, shape, {&pool(), Rounding::kFast});
+  const double pairs = static_cast<double>(rows) * (static_cast<double>(tokens) - (rows - 1) / 2.0);
+  report_flops(state, 4.0 * static_cast<double>(stride) * pairs);
+}
+
+#ifdef MNEME_HAVE_ONEDNN
+// n x n x n in bf16, one product a worker: what the matrix library reaches here.
+void product_of_library(benchmark::State& state) {
+  const std::int64_t n = state.range(0);
+  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  const dnnl::memory::desc in({n, n}, dnnl::memory::data_type::bf16, dnnl::memory::format_tag::ab);
+  const dnnl::memory::desc weights({n, n}, dnnl::memory::data_type::bf16, dnnl::memory::format_tag::any);
+  const dnnl::memory::desc sums({n, n}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::ab);
+  const dnnl::matmul::primitive_desc plan({in, weights, sums}, engine);
+  const dnnl::matmul product(plan);
+  struct Worker {
+    dnnl::stream stream;
+    dnnl::memory a, b, c;
+  };
+  std::vector<Worker> workers;
+  for (int w = 0; w < pool().size(); ++w)
+    workers.push_back({dnnl::stream(engine), dnnl::memory(plan.src_desc(), engine),
+                       dnnl::memory(plan.weights_desc(), engine), dnnl::memory(plan.dst_desc(), engine)});
+  for (auto _ : state)
+    pool().run([&](int w) {
+      omp_set_num_threads(1);
+      Worker& x = workers[static_cast<std::size_t>(w)];
+      product.execute(x.stream, {{DNNL_ARG_SRC, x.a}, {DNNL_ARG_WEIGHTS, x.b}, {DNNL_ARG_DST, x.c}});
+      x.stream.wait();
+    });
+  report_flops(state, 2.0 * static_cast<double>(n * n * n) * pool().size());
+}
+BENCHMARK(product_of_library)->ArgName("n")->Arg(1024)->UseRealTime();
+#endif
+
 constexpr int kBf16 = static_cast<int>(DType::kBF16);
 constexpr int kF16 = static_cast<int>(DType::kF16);
 const std::vector<std::string> kDecodeArgs = {"heads", "layers", "G", "D", "tokens", "dtype"};
@@ -169,6 +234,20 @@ BENCHMARK(decode)
     ->Args({2, 1, 4, 64, 1024, kBf16})
     ->Args({2, 1, 8, 64, 1024, kBf16})
     ->Args({512, 1, 4, 64, 500, kBf16})
+    ->UseRealTime();
+
+const std::vector<std::string> kPrefillArgs = {"heads", "rows", "G", "D", "tokens", "dtype"};
+BENCHMARK(prefill)
+    ->ArgNames(kPrefillArgs)
+    ->Args({2, 1024, 4, 64, 1024, kBf16})
+    ->Args({2, 1024, 4, 64, 8192, kBf16})
+    ->Args({2, 1024, 4, 64, 27000, kBf16})
+    ->Args({2, 1024, 4, 64, 8192, kF16})
+    ->Args({2, 1024, 1, 64, 8192, kBf16})
+    ->Args({2, 1024, 7, 64, 8192, kBf16})
+    ->Args({2, 1024, 4, 128, 8192, kBf16})
+    ->Args({2, 1024, 4, 128, 27000, kBf16})
+    ->Args({2, 16, 4, 64, 8192, kBf16})
     ->UseRealTime();
 
 }  // namespace

@@ -376,6 +376,7 @@ void attend_part(const DecodePart& part, const DecodeCursor& begin, std::int64_t
   HWY_ALIGN float bias[kTile];
   std::int64_t token = begin.token;
   reader.next(tiles[0], n_tokens);
+  for (Ahead first{tiles[0], shape.token_bytes()}; first.row < kTile / 2;) first.step();
   for (int i = 0; n_tokens > 0; i ^= 1) {
     const TokenTile& tile = tiles[i];
     n_tokens -= tile.n;

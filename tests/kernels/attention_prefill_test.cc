@@ -1,7 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "hwy/highway.h"
 #include "src/kernels/attention.h"
 #include "tests/kernels/attention_testing.h"
 
@@ -122,26 +121,47 @@ std::vector<float> plain(const Head& head, const Case& c) {
   return out;
 }
 
+struct Expected {
+  Outputs want;
+  std::vector<double> tolerance;  // per head
+  float lse_tolerance;            // relative, or absolute below 1
+};
+
 // Twice the error of plain arithmetic of the same type: bf16 query and probabilities for bf16 keys, f32 for f16 ones.
 // The floor is the rounding of a value of that size, for cases so small that plain is exact by luck.
-void expect_close(const Case& c, const Outputs& got) {
-  const Outputs want = attend_chunk(c, 0, 1 << 30, DType::kF32,
-                                    [](auto heads, const AttentionShape& s) { attend_prefill_ref(heads, s); });
+Expected expected(const Case& c) {
   const bool is_bf16 = c.shape.kv_dtype == DType::kBF16;
-  for (std::size_t h = 0; h < c.heads.size(); ++h) {
-    const double unit = is_bf16 ? 0x1.0p-9 : 4e-7;
-    const double tol = 2 * max_error(plain(c.heads[h], c), want.out[h]) + unit * max_abs(want.out[h]);
-    EXPECT_LE(max_error(got.out[h], want.out[h]), tol) << "head " << h;
-    for (std::size_t i = 0; i < want.lse[h].size(); ++i) {
-      if (std::isinf(want.lse[h][i])) {
-        EXPECT_EQ(got.lse[h][i], want.lse[h][i]) << "head " << h << " query " << i;
+  // A score is a sum of D products, each off by 2^-9 at most when the query is rounded.
+  Expected e{attend_chunk(c, 0, 1 << 30, DType::kF32,
+                          [](auto heads, const AttentionShape& s) { attend_prefill_ref(heads, s); }),
+             {},
+             is_bf16 ? 0.02f : 2e-6f};
+  for (std::size_t h = 0; h < c.heads.size(); ++h)
+    e.tolerance.push_back(2 * max_error(plain(c.heads[h], c), e.want.out[h]) +
+                          (is_bf16 ? 0x1.0p-9 : 4e-7) * max_abs(e.want.out[h]));
+  return e;
+}
+
+void expect_close(const Expected& e, const Outputs& got) {
+  for (std::size_t h = 0; h < e.tolerance.size(); ++h) {
+    EXPECT_LE(max_error(got.out[h], e.want.out[h]), e.tolerance[h]) << "head " << h;
+    for (std::size_t i = 0; i < e.want.lse[h].size(); ++i) {
+      const float want = e.want.lse[h][i];
+      if (std::isinf(want)) {
+        EXPECT_EQ(got.lse[h][i], want) << "head " << h << " query " << i;
       } else {
-        // A score is a sum of D products, each off by 2^-9 at most when the query is rounded.
-        const float slack = is_bf16 ? 0.02f : 2e-6f;
-        EXPECT_LE(std::abs(got.lse[h][i] - want.lse[h][i]), slack * std::max(1.0f, std::abs(want.lse[h][i])));
+        EXPECT_LE(std::abs(got.lse[h][i] - want), e.lse_tolerance * std::max(1.0f, std::abs(want)))
+            << "head " << h << " query " << i;
       }
     }
   }
+}
+
+void expect_close_everywhere(const Case& c, const std::vector<int>& threads = {2}) {
+  const Expected e = expected(c);
+  each_supported_target([&] {
+    for (const int n_threads : threads) expect_close(e, attend_fast(c, n_threads));
+  });
 }
 
 Part make_part(std::int32_t n_tokens, std::int32_t n_rows, const Case& c, Layout layout, std::mt19937& rng,
@@ -166,51 +186,34 @@ Case make_case(const std::vector<Lengths>& lengths, AttentionShape shape, Layout
   return c;
 }
 
-class AttentionPrefill : public ::testing::TestWithParam<std::int64_t> {
- protected:
-  void SetUp() override {
-    hwy::SetSupportedTargetsForTest(GetParam());
-    hwy::GetChosenTarget().DeInit();
-  }
-  void TearDown() override {
-    hwy::SetSupportedTargetsForTest(0);
-    hwy::GetChosenTarget().DeInit();
-  }
-};
-
-// Under every instruction set that Highway compiled for and this machine has; AVX3 takes the AVX512-BF16 kernel where
-// there is one.
-INSTANTIATE_TEST_SUITE_P(Targets, AttentionPrefill, ::testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
-                         [](const auto& p) { return std::string(hwy::TargetName(p.param)); });
-
-TEST_P(AttentionPrefill, RowsAndTokensAroundTiles) {
+TEST(AttentionPrefill, RowsAndTokensAroundTiles) {
   for (const Layout layout : {Layout::kPages, Layout::kSingles, Layout::kRagged, Layout::kOneRun}) {
     std::vector<Lengths> lengths;
     for (const std::int32_t rows : {1, 2, 31, 32, 33, 100})
       for (const std::int32_t more : {0, 1, 31, 32, 33, 63, 64, 65, 97}) lengths.push_back({rows, rows + more});
     const Case c = make_case(lengths, shape_of(3, 16), layout);
-    expect_close(c, attend_fast(c, 2));
+    expect_close_everywhere(c);
   }
 }
 
-TEST_P(AttentionPrefill, GroupsAndHeadDims) {
+TEST(AttentionPrefill, GroupsAndHeadDims) {
   for (const DType dtype : {DType::kBF16, DType::kF16})
     for (const int group : {1, 4, 5, 7, 8, 16})
       for (const int head_dim : {8, 16, 24, 64, 80, 96, 128, 256}) {
         SCOPED_TRACE(::testing::Message() << dtype_name(dtype) << " group " << group << " head_dim " << head_dim);
         const Case c = make_case({{5, 70}, {13, 13}}, shape_of(group, head_dim, dtype), Layout::kPages);
-        expect_close(c, attend_fast(c, 1));
+        expect_close_everywhere(c, {1});
       }
 }
 
-TEST_P(AttentionPrefill, Windows) {
+TEST(AttentionPrefill, Windows) {
   for (const std::int32_t window : {1, 5, 32, 64, 100, 1 << 30}) {
     const Case c = make_case({{100, 100}, {33, 211}, {1, 64}, {7, 200}}, shape_of(4, 16), Layout::kRagged, window);
-    expect_close(c, attend_fast(c, 2));
+    expect_close_everywhere(c);
   }
 }
 
-TEST_P(AttentionPrefill, PartsCausalAndNot) {
+TEST(AttentionPrefill, PartsCausalAndNot) {
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     std::mt19937 rng(9);
     Case c{shape_of(5, 32, dtype), {}};
@@ -225,107 +228,119 @@ TEST_P(AttentionPrefill, PartsCausalAndNot) {
       }
     }
     c.heads.push_back({3, {}});  // no parts at all
-    for (const int n_threads : {1, 2, 3, 4}) {
-      const Outputs got = attend_fast(c, n_threads);
-      expect_close(c, got);
+    expect_close_everywhere(c, {1, 2, 3, 4});
+    each_supported_target([&] {
+      const Outputs got = attend_fast(c, 2);
       EXPECT_THAT(got.out.back(), ::testing::Each(0.0f));
       EXPECT_THAT(got.lse.back(), ::testing::Each(-kInf));
-    }
+    });
   }
 }
 
-TEST_P(AttentionPrefill, OutputInBf16IsTheRoundedOne) {
-  const Case c = make_case({{33, 90}, {1, 1}}, shape_of(4, 64), Layout::kPages);
-  const Outputs f32 = attend_fast(c, 2);
-  const Outputs got = attend_fast(c, 2, DType::kBF16);
-  for (std::size_t h = 0; h < 2; ++h)
-    for (std::size_t i = 0; i < f32.out[h].size(); ++i)
-      EXPECT_EQ(got.out[h][i], static_cast<float>(bf16(f32.out[h][i]))) << i;
+TEST(AttentionPrefill, OutputInBf16IsTheRoundedOne) {
+  each_supported_target([&] {
+    const Case c = make_case({{33, 90}, {1, 1}}, shape_of(4, 64), Layout::kPages);
+    const Outputs f32 = attend_fast(c, 2);
+    const Outputs got = attend_fast(c, 2, DType::kBF16);
+    for (std::size_t h = 0; h < 2; ++h)
+      for (std::size_t i = 0; i < f32.out[h].size(); ++i)
+        EXPECT_EQ(got.out[h][i], static_cast<float>(bf16(f32.out[h][i]))) << i;
+  });
 }
 
 // What a row gets depends neither on the chunk that it comes in nor on other heads, threads or the rounding asked for:
 // bit for bit.
-TEST_P(AttentionPrefill, ChunksHeadsAndThreadsChangeNoBits) {
-  for (const DType dtype : {DType::kBF16, DType::kF16})
-    for (const std::int32_t window : {0, 50}) {
-      const Case c = make_case({{210, 333}}, shape_of(5, 64, dtype), Layout::kPages, window);
-      const Outputs want = attend_fast(c, 1);
-      for (const std::int32_t chunk : {1, 7, 32, 64, 100, 209}) {
-        ThreadPool pool(1 + chunk % 4);
-        std::vector<float> out, lse;
-        for (std::int32_t row = 0; row < 210; row += chunk) {
-          const Outputs o = attend_chunk(c, row, chunk, DType::kF32, [&](auto heads, const AttentionShape& s) {
-            attend_prefill_cpu(heads, s, {&pool, Rounding::kFixed});
-          });
-          out.insert(out.end(), o.out[0].begin(), o.out[0].end());
-          lse.insert(lse.end(), o.lse[0].begin(), o.lse[0].end());
+TEST(AttentionPrefill, ChunksHeadsAndThreadsChangeNoBits) {
+  each_supported_target([&] {
+    for (const DType dtype : {DType::kBF16, DType::kF16})
+      for (const std::int32_t window : {0, 50}) {
+        const Case c = make_case({{130, 233}}, shape_of(5, 64, dtype), Layout::kPages, window);
+        const Outputs want = attend_fast(c, 1);
+        for (const std::int32_t chunk : {1, 7, 32, 64, 100, 129}) {
+          ThreadPool pool(1 + chunk % 4);
+          std::vector<float> out, lse;
+          for (std::int32_t row = 0; row < 130; row += chunk) {
+            const Outputs o = attend_chunk(c, row, chunk, DType::kF32, [&](auto heads, const AttentionShape& s) {
+              attend_prefill_cpu(heads, s, {&pool, Rounding::kFixed});
+            });
+            out.insert(out.end(), o.out[0].begin(), o.out[0].end());
+            lse.insert(lse.end(), o.lse[0].begin(), o.lse[0].end());
+          }
+          EXPECT_TRUE(same_bits(out, want.out[0])) << "chunk " << chunk;
+          EXPECT_TRUE(same_bits(lse, want.lse[0])) << "chunk " << chunk;
         }
-        EXPECT_TRUE(same_bits(out, want.out[0])) << "chunk " << chunk;
-        EXPECT_TRUE(same_bits(lse, want.lse[0])) << "chunk " << chunk;
+        const Case more = make_case({{130, 233}, {64, 64}, {1, 300}, {60, 400}}, c.shape, Layout::kPages, window);
+        for (const int n_threads : {1, 2, 3, 4})
+          EXPECT_TRUE(same_bits(attend_fast(more, n_threads).out[0], want.out[0]));
       }
-      const Case more = make_case({{210, 333}, {64, 64}, {1, 500}, {130, 700}}, c.shape, Layout::kPages, window);
-      for (const int n_threads : {1, 2, 3, 4}) EXPECT_TRUE(same_bits(attend_fast(more, n_threads).out[0], want.out[0]));
-    }
+  });
 }
 
-TEST_P(AttentionPrefill, EqualScoresGiveTheMean) {
+TEST(AttentionPrefill, EqualScoresGiveTheMean) {
   Case c = make_case({{70, 300}}, shape_of(4, 64), Layout::kPages);
   auto& q = c.heads[0].parts[0].q;
   std::fill(q.begin(), q.end(), 0.0f);
-  const Outputs got = attend_fast(c, 2);
-  expect_close(c, got);
-  EXPECT_NEAR(got.lse[0][0], std::log(231.0f), 1e-5f);
-  EXPECT_NEAR(got.lse[0].back(), std::log(300.0f), 1e-5f);
+  expect_close_everywhere(c);
+  each_supported_target([&] {
+    const Outputs got = attend_fast(c, 2);
+    EXPECT_NEAR(got.lse[0][0], std::log(231.0f), 1e-5f);
+    EXPECT_NEAR(got.lse[0].back(), std::log(300.0f), 1e-5f);
+  });
 }
 
-TEST_P(AttentionPrefill, HugeScores) {
+TEST(AttentionPrefill, HugeScores) {
   // Scores of some +- 1e4; values that bf16 holds exactly and that differ little, because which of two near scores wins
   // is a matter of rounding.
   Case c = make_case({{70, 300}}, shape_of(4, 64), Layout::kPages, 0, 60.0f);
   for (std::byte* token : c.heads[0].parts[0].kv.tokens)
     for (std::size_t d = 64; d < 128; ++d) set_kv(token, d, DType::kBF16, 3.0f);
-  const Outputs got = attend_fast(c, 2);
-  for (const float x : got.out[0]) EXPECT_LE(std::abs(x - 3.0f), 0.03f);
+  each_supported_target([&] {
+    const Outputs got = attend_fast(c, 2);
+    for (const float x : got.out[0]) EXPECT_LE(std::abs(x - 3.0f), 0.03f);
+  });
   const Case f16 = make_case({{70, 300}}, shape_of(4, 64, DType::kF16), Layout::kPages, 0, 60.0f);
-  expect_close(f16, attend_fast(f16, 2));
+  expect_close_everywhere(f16);
 }
 
-TEST_P(AttentionPrefill, NaNStaysInItsRows) {
-  for (const DType dtype : {DType::kBF16, DType::kF16}) {
-    const AttentionShape shape = shape_of(2, 16, dtype);
-    const Case clean = make_case({{100, 150}}, shape, Layout::kPages);
-    const Outputs want = attend_fast(clean, 2);
-    for (const bool in_value : {false, true})
-      for (const std::int32_t token : {50, 100, 127, 149}) {  // seen from row token - 50 on
-        Case c = make_case({{100, 150}}, shape, Layout::kPages);
-        set_kv(c.heads[0].parts[0].kv.tokens[static_cast<std::size_t>(token)], in_value ? 16 + 3 : 3, dtype, kNaN);
-        const Outputs got = attend_fast(c, 2);
-        for (std::int32_t row = 0; row < 100; ++row)
-          for (std::size_t i = 0; i < 32; ++i) {
-            const std::size_t at = static_cast<std::size_t>(row) * 32 + i;
-            const bool poisoned = row >= token - 50 && (!in_value || i % 16 == 3);
-            EXPECT_EQ(std::isnan(got.out[0][at]), poisoned) << "row " << row << " element " << i << " token " << token;
-            if (!poisoned) {
-              EXPECT_EQ(got.out[0][at], want.out[0][at]) << "row " << row << " element " << i;
+TEST(AttentionPrefill, NaNStaysInItsRows) {
+  each_supported_target([&] {
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      const AttentionShape shape = shape_of(2, 16, dtype);
+      const Case clean = make_case({{100, 150}}, shape, Layout::kPages);
+      const Outputs want = attend_fast(clean, 2);
+      for (const bool in_value : {false, true})
+        for (const std::int32_t token : {50, 100, 127, 149}) {  // seen from row token - 50 on
+          Case c = make_case({{100, 150}}, shape, Layout::kPages);
+          set_kv(c.heads[0].parts[0].kv.tokens[static_cast<std::size_t>(token)], in_value ? 16 + 3 : 3, dtype, kNaN);
+          const Outputs got = attend_fast(c, 2);
+          for (std::int32_t row = 0; row < 100; ++row)
+            for (std::size_t i = 0; i < 32; ++i) {
+              const std::size_t at = static_cast<std::size_t>(row) * 32 + i;
+              const bool poisoned = row >= token - 50 && (!in_value || i % 16 == 3);
+              EXPECT_EQ(std::isnan(got.out[0][at]), poisoned)
+                  << "row " << row << " element " << i << " token " << token;
+              if (!poisoned) {
+                EXPECT_EQ(got.out[0][at], want.out[0][at]) << "row " << row << " element " << i;
+              }
             }
-          }
-      }
-    Case c = make_case({{100, 150}}, shape, Layout::kPages);
-    c.heads[0].parts[0].q[static_cast<std::size_t>(7 * c.stride()) + 16] = kNaN;  // row 7, head 1
-    const Outputs got = attend_fast(c, 2);
-    for (std::size_t i = 0; i < got.out[0].size(); ++i) {
-      const bool poisoned = i / 32 == 7 && i % 32 >= 16;
-      EXPECT_EQ(std::isnan(got.out[0][i]), poisoned) << i;
-      if (!poisoned) {
-        EXPECT_EQ(got.out[0][i], want.out[0][i]) << i;
+        }
+      Case c = make_case({{100, 150}}, shape, Layout::kPages);
+      c.heads[0].parts[0].q[static_cast<std::size_t>(7 * c.stride()) + 16] = kNaN;  // row 7, head 1
+      const Outputs got = attend_fast(c, 2);
+      for (std::size_t i = 0; i < got.out[0].size(); ++i) {
+        const bool poisoned = i / 32 == 7 && i % 32 >= 16;
+        EXPECT_EQ(std::isnan(got.out[0][i]), poisoned) << i;
+        if (!poisoned) {
+          EXPECT_EQ(got.out[0][i], want.out[0][i]) << i;
+        }
       }
     }
-  }
+  });
 }
 
-TEST_P(AttentionPrefill, MoreThan6144Pages) {
+TEST(AttentionPrefill, MoreThan6144Pages) {
   const Case c = make_case({{2, 6145 * 32 + 1}}, shape_of(1, 8), Layout::kPages);
-  expect_close(c, attend_fast(c, 2));
+  expect_close_everywhere(c);
 }
 
 TEST(AttentionPrefillCall, NothingToDo) {

@@ -2,6 +2,9 @@
 // against.
 #pragma once
 
+#include <gtest/gtest.h>
+#include <hwy/highway.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -17,6 +20,21 @@ namespace mneme::testing {
 
 inline constexpr float kInf = std::numeric_limits<float>::infinity();
 inline constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+// Runs a check under every instruction set that Highway compiled for and this machine has, the scalar one among them.
+// The others are hidden, so that kernels that ask for themselves (AVX512-BF16) are limited too: they run under AVX3
+// only.
+template <class Check>
+void each_supported_target(const Check& check) {
+  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().DeInit();
+    check();
+    hwy::SetSupportedTargetsForTest(0);
+    hwy::GetChosenTarget().DeInit();
+  }
+}
 
 enum class Layout { kPages, kSingles, kRagged, kOneRun };
 
