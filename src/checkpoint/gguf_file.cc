@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "src/checkpoint/byte_reader.h"
@@ -137,59 +138,62 @@ void GgufFile::read_entry(ByteReader& in) {
   entries_.push_back(entry);
 }
 
-void GgufFile::read_tensors(ByteReader& in) {
-  std::uint64_t alignment = kGgufDefaultAlignment;
-  if (const auto given = integer("general.alignment")) {
-    if (*given < 8 || *given > (1 << 20) || (*given & (*given - 1)) != 0)
-      fail(ErrorKind::kFormat, "{}: general.alignment: expected a power of two from 8 to 1048576, found {}", file_,
-           *given);
-    alignment = static_cast<std::uint64_t>(*given);
+std::uint64_t GgufFile::read_alignment() const {
+  const auto given = integer("general.alignment");
+  if (!given) return kGgufDefaultAlignment;
+  if (*given < 8 || *given > (1 << 20) || (*given & (*given - 1)) != 0)
+    fail(ErrorKind::kFormat, "{}: general.alignment: expected a power of two from 8 to 1048576, found {}", file_,
+         *given);
+  return static_cast<std::uint64_t>(*given);
+}
+
+GgufFile::Place GgufFile::read_tensor(ByteReader& in, std::uint64_t alignment) {
+  GgufTensor t;
+  t.name = in.string(fmt::format("name of tensor {}", tensors_.size()));
+  if (t.name.empty() || t.name.size() > kMaxNameBytes)
+    fail(ErrorKind::kFormat, "{}: name of tensor {} has {} bytes; expected 1 to {}", file_, tensors_.size(),
+         t.name.size(), kMaxNameBytes);
+  const auto rank = in.read<std::uint32_t>(t.name);
+  if (rank < 1 || rank > 4)
+    fail(ErrorKind::kFormat, "{}: tensor '{}' has {} dimensions; expected 1 to 4", file_, t.name, rank);
+  t.rank = static_cast<int>(rank);
+  std::int64_t elements = 1;
+  for (std::uint32_t d = 0; d < rank; ++d) {
+    const auto size = in.read<std::uint64_t>(t.name);
+    if (size < 1 || size > static_cast<std::uint64_t>(kMaxElements / elements))
+      fail(ErrorKind::kFormat,
+           "{}: dimension {} of tensor '{}' is {}: expected at least 1 and at most 2^48 elements in all", file_, d,
+           t.name, size);
+    t.dims[rank - 1 - d] = static_cast<std::int64_t>(size);
+    elements *= static_cast<std::int64_t>(size);
   }
+  const auto type = in.read<std::uint32_t>(t.name);
+  const auto dtype = dtype_of_ggml(type);
+  if (!dtype)
+    fail(ErrorKind::kUnsupported, "{}: tensor '{}' has type {}; this build reads F32, F16, BF16, Q8_0, Q4_0", file_,
+         t.name, ggml_type_name(type));
+  t.dtype = *dtype;
+  const DTypeInfo& info = dtype_info(t.dtype);
+  if (const std::int64_t row = t.dims[rank - 1]; row % info.block != 0)
+    fail(ErrorKind::kFormat, "{}: rows of tensor '{}' have {} elements; {} needs a multiple of {}", file_, t.name, row,
+         info.name, info.block);
+  const auto offset = in.read<std::uint64_t>(t.name);
+  if (offset % alignment != 0)
+    fail(ErrorKind::kFormat, "{}: tensor '{}' lies at offset {}; expected a multiple of {}", file_, t.name, offset,
+         alignment);
+  if (!tensor_by_name_.emplace(t.name, tensors_.size()).second)
+    fail(ErrorKind::kFormat, "{}: tensor '{}' is there twice", file_, t.name);
+  tensors_.push_back(t);
+  return {offset, static_cast<std::uint64_t>(elements / info.block) * static_cast<std::uint64_t>(info.bytes)};
+}
+
+void GgufFile::read_tensors(ByteReader& in) {
+  const std::uint64_t alignment = read_alignment();
   if (tensor_count_ > in.remaining() / kMinTensorBytes)
     fail(ErrorKind::kFormat, "{}: tensor count {} cannot fit the {} bytes that follow", file_, tensor_count_,
          in.remaining());
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> places;  // offset, bytes
-  for (std::uint64_t i = 0; i < tensor_count_; ++i) {
-    GgufTensor t;
-    t.name = in.string(fmt::format("name of tensor {}", i));
-    if (t.name.empty() || t.name.size() > kMaxNameBytes)
-      fail(ErrorKind::kFormat, "{}: name of tensor {} has {} bytes; expected 1 to {}", file_, i, t.name.size(),
-           kMaxNameBytes);
-    const auto rank = in.read<std::uint32_t>(t.name);
-    if (rank < 1 || rank > 4)
-      fail(ErrorKind::kFormat, "{}: tensor '{}' has {} dimensions; expected 1 to 4", file_, t.name, rank);
-    t.rank = static_cast<int>(rank);
-    std::int64_t elements = 1;
-    for (std::uint32_t d = 0; d < rank; ++d) {
-      const auto size = in.read<std::uint64_t>(t.name);
-      if (size < 1 || size > static_cast<std::uint64_t>(kMaxElements / elements))
-        fail(ErrorKind::kFormat,
-             "{}: dimension {} of tensor '{}' is {}: expected at least 1 and at most 2^48 elements in all", file_, d,
-             t.name, size);
-      t.dims[rank - 1 - d] = static_cast<std::int64_t>(size);
-      elements *= static_cast<std::int64_t>(size);
-    }
-    const auto type = in.read<std::uint32_t>(t.name);
-    const auto dtype = dtype_of_ggml(type);
-    if (!dtype)
-      fail(ErrorKind::kUnsupported, "{}: tensor '{}' has type {}; this build reads F32, F16, BF16, Q8_0, Q4_0", file_,
-           t.name, ggml_type_name(type));
-    t.dtype = *dtype;
-    const DTypeInfo& info = dtype_info(t.dtype);
-    const std::int64_t row = t.dims[rank - 1];
-    if (row % info.block != 0)
-      fail(ErrorKind::kFormat, "{}: rows of tensor '{}' have {} elements; {} needs a multiple of {}", file_, t.name,
-           row, info.name, info.block);
-    const auto offset = in.read<std::uint64_t>(t.name);
-    if (offset % alignment != 0)
-      fail(ErrorKind::kFormat, "{}: tensor '{}' lies at offset {}; expected a multiple of {}", file_, t.name, offset,
-           alignment);
-    places.emplace_back(offset,
-                        static_cast<std::uint64_t>(elements / info.block) * static_cast<std::uint64_t>(info.bytes));
-    if (!tensor_by_name_.emplace(t.name, tensors_.size()).second)
-      fail(ErrorKind::kFormat, "{}: tensor '{}' is there twice", file_, t.name);
-    tensors_.push_back(t);
-  }
+  std::vector<Place> places;
+  for (std::uint64_t i = 0; i < tensor_count_; ++i) places.push_back(read_tensor(in, alignment));
   if (tensors_.empty()) return;  // a vocabulary-only file may end without padding
 
   const std::uint64_t misfit = in.position() % alignment;
@@ -203,12 +207,17 @@ void GgufFile::read_tensors(ByteReader& in) {
            tensors_[i].name, size, offset, data.size());
     tensors_[i].data = data.subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(size));
   }
+  check_overlaps(places);
+}
+
+void GgufFile::check_overlaps(const std::vector<Place>& places) const {
   std::vector<std::size_t> order(tensors_.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return places[a] < places[b]; });
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return places[a].offset < places[b].offset; });
   for (std::size_t i = 1; i < order.size(); ++i) {
-    const auto [offset, size] = places[order[i - 1]];
-    if (offset + size > places[order[i]].first)
+    const Place before = places[order[i - 1]];
+    if (before.offset + before.bytes > places[order[i]].offset)
       fail(ErrorKind::kFormat, "{}: tensors '{}' and '{}' overlap", file_, tensors_[order[i - 1]].name,
            tensors_[order[i]].name);
   }

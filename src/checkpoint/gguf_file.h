@@ -73,7 +73,13 @@ class GgufFile {
 
  private:
   void read_entry(class ByteReader& in);
+  struct Place {
+    std::uint64_t offset, bytes;  // in the data
+  };
+  std::uint64_t read_alignment() const;
   void read_tensors(class ByteReader& in);
+  Place read_tensor(class ByteReader& in, std::uint64_t alignment);
+  void check_overlaps(const std::vector<Place>& places) const;
 
   std::string file_;
   std::uint32_t version_ = 0;
