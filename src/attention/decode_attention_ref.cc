@@ -42,47 +42,54 @@ double dot(const std::vector<double>& a, const std::vector<double>& b) {
 
 }  // namespace
 
-// The score of one unit for one query, as the index defines it.
-double ReferenceLayer::unit_score(const SequenceCache& cache, std::int32_t kv_head, std::int32_t unit,
-                                  const std::vector<double>& q) const {
+// The scores of one unit for some queries, as the index defines them.
+std::vector<double> ReferenceLayer::unit_scores(const SequenceCache& cache, std::int32_t kv_head, std::int32_t unit,
+                                                const std::vector<std::vector<double>>& queries) const {
   const DecodeStage& stage = *plan_->recipe.decode;
   const std::int32_t p = plan_->rules.unit_tokens, d = plan_->shape.head_dim, begin = unit * p;
   const DType dtype = cache.shape().dtype;
-  std::vector<std::vector<double>> keys;
+  const double alpha = static_cast<double>(plan_->alpha);
+  std::vector<std::vector<double>> keys;  // of the unit's tokens: exact, or as one bit a channel has them
   for (std::int32_t t = begin; t < begin + p; ++t) {
     keys.emplace_back();
     for (std::int32_t c = 0; c < d; ++c) keys.back().push_back(element(cache.token(layer_, kv_head, t), dtype, c));
   }
-  if (std::holds_alternative<RawKeys>(stage.index)) {
-    std::vector<double> scores;
-    for (const auto& k : keys) scores.push_back(static_cast<double>(plan_->alpha) * dot(q, k));
-    return log_sum_exp(scores) / static_cast<double>(plan_->alpha);
-  }
-  if (const Box* box = std::get_if<Box>(&stage.index)) {
-    MNEME_CHECK(box->kind == BoxKind::kMinMax, "the reference scores min-max boxes");
-    double sum = 0;
-    for (std::int32_t c = 0; c < d; ++c) {
-      const auto channel = static_cast<std::size_t>(c);
-      double best = -std::numeric_limits<double>::infinity();  // the bound: the better of the channel's largest and
-                                                               // smallest value
-      for (const auto& k : keys) best = std::max(best, q[channel] * k[channel]);
-      sum += best;
+  if (const auto* bits = std::get_if<OneBit>(&stage.index)) {
+    std::vector<float> k(static_cast<std::size_t>(d));
+    std::vector<std::byte> group(one_bit_group_bytes(d, bits->group));
+    for (std::int32_t t = begin; t < begin + p; ++t) {
+      if (t == begin || t % bits->group == 0) {
+        std::vector<KvRun> runs;
+        const std::int32_t first = t / bits->group * bits->group;
+        cache.append_runs(layer_, kv_head, first, first + bits->group, runs);
+        one_bit_build_ref(runs, plan_->shape.attention(), bits->group, bits->levels, group.data());
+      }
+      one_bit_dequantise(group.data(), d, bits->group, t % bits->group, k.data());
+      keys[static_cast<std::size_t>(t - begin)].assign(k.begin(), k.end());
     }
-    return sum;
   }
-  const auto& bits = std::get<OneBit>(stage.index);
-  const AttentionShape shape = plan_->shape.attention();
-  std::vector<float> k(static_cast<std::size_t>(d));
-  double sum = 0;
-  for (std::int32_t t = begin; t < begin + p; ++t) {
-    std::vector<KvRun> runs;
-    cache.append_runs(layer_, kv_head, t / bits.group * bits.group, (t / bits.group + 1) * bits.group, runs);
-    std::vector<std::byte> group(one_bit_group_bytes(d, bits.group));
-    one_bit_build_ref(runs, shape, bits.group, bits.levels, group.data());
-    one_bit_dequantise(group.data(), d, bits.group, t % bits.group, k.data());
-    sum += dot(q, std::vector<double>(k.begin(), k.end()));
+  std::vector<double> scores;
+  for (const auto& q : queries) {
+    std::vector<double> by_token;
+    for (const auto& k : keys) by_token.push_back(dot(q, k));
+    if (std::holds_alternative<RawKeys>(stage.index)) {
+      for (double& s : by_token) s *= alpha;
+      scores.push_back(log_sum_exp(by_token) / alpha);
+    } else if (std::holds_alternative<OneBit>(stage.index)) {
+      scores.push_back(std::accumulate(by_token.begin(), by_token.end(), 0.0) / p);
+    } else {
+      MNEME_CHECK(std::get<Box>(stage.index).kind == BoxKind::kMinMax, "the reference scores min-max boxes");
+      double bound = 0;
+      for (std::size_t c = 0; c < q.size(); ++c) {
+        double best =
+            -std::numeric_limits<double>::infinity();  // the better of the channel's largest and smallest value
+        for (const auto& k : keys) best = std::max(best, q[c] * k[c]);
+        bound += best;
+      }
+      scores.push_back(bound);
+    }
   }
-  return sum / p;
+  return scores;
 }
 
 ReferenceLayer::Choice ReferenceLayer::choose(const SequenceCache& cache, const Region& region,
@@ -107,9 +114,10 @@ ReferenceLayer::Choice ReferenceLayer::choose(const SequenceCache& cache, const 
   Choice choice;
   choice.first_unit = region.first_unit;
   std::vector<std::vector<double>> scores(queries.size());  // [query][unit]
-  for (std::size_t h = 0; h < queries.size(); ++h)
-    for (std::int32_t u = region.first_unit; u < region.last_unit; ++u)
-      scores[h].push_back(unit_score(cache, kv_head, u, queries[h]));
+  for (std::int32_t u = region.first_unit; u < region.last_unit; ++u) {
+    const std::vector<double> unit = unit_scores(cache, kv_head, u, queries);
+    for (std::size_t h = 0; h < queries.size(); ++h) scores[h].push_back(unit[h]);
+  }
   const std::size_t n = scores[0].size();
   choice.scores.assign(n, 0.0);
   if (n == 0) return choice;

@@ -36,8 +36,8 @@ class ReferenceLayer {
     std::int32_t first_unit = 0;
   };
   Choice choose(const SequenceCache& cache, const Region& region, std::int32_t selection_head, const float* q) const;
-  double unit_score(const SequenceCache& cache, std::int32_t kv_head, std::int32_t unit,
-                    const std::vector<double>& q) const;
+  std::vector<double> unit_scores(const SequenceCache& cache, std::int32_t kv_head, std::int32_t unit,
+                                  const std::vector<std::vector<double>>& queries) const;
   bool moved(std::int32_t kv_head, const float* q) const;
 
   std::shared_ptr<const Plan> plan_;

@@ -15,6 +15,7 @@ constexpr std::int64_t kStoreGrain = 32;
 
 AttentionStep::AttentionStep(const ModelConfig& config, const CpuContext& context)
     : context_(context),
+      decode_(context),
       n_heads_(static_cast<std::int32_t>(config.n_heads)),
       n_kv_heads_(static_cast<std::int32_t>(config.n_kv_heads)),
       window_(static_cast<std::int32_t>(config.sliding_window)) {
@@ -34,7 +35,8 @@ void AttentionStep::begin(std::span<const SequenceRows> sequences) {
     if (s.n_rows == 0) continue;
     MNEME_CHECK(positions_.empty() || s.cache->shape().dtype == shape_.kv_dtype, "one batch, two types of KV cache");
     shape_.kv_dtype = s.cache->shape().dtype;
-    const Chunk chunk{s.cache, static_cast<std::int64_t>(positions_.size()), first, s.n_rows};
+    MNEME_CHECK(s.phase == RowPhase::kPrefill || s.n_rows == 1, "{} rows of a sequence that decodes", s.n_rows);
+    const Chunk chunk{s.cache, s.method, s.phase, static_cast<std::int64_t>(positions_.size()), first, s.n_rows};
     (s.n_rows == 1 ? single_rows_ : chunks_).push_back(chunk);
     for (std::int32_t i = 0; i < s.n_rows; ++i) {
       cache_of_row_.push_back(s.cache);
@@ -63,6 +65,7 @@ void AttentionStep::attend(std::int32_t layer, const ConstTensorView& q, const T
   const auto n = static_cast<std::int64_t>(positions_.size());
   expect_shape("q", q, DType::kF32, {n, n_heads_, shape_.head_dim});
   expect_shape("out", out, out.dtype(), {n, std::int64_t{n_heads_} * shape_.head_dim});
+  close_units(layer);
   if (!single_rows_.empty()) attend_single_rows(layer, q, out);
   if (!chunks_.empty()) attend_chunks(layer, q, out);
 }
@@ -75,12 +78,17 @@ AttentionStep::RunRange AttentionStep::add_runs(const Chunk& chunk, std::int32_t
   return {begin, runs_.size() - begin};
 }
 
-void AttentionStep::attend_single_rows(std::int32_t layer, const ConstTensorView& q, const TensorView& out) {
-  runs_.clear();
-  ranges_.clear();
-  for (const Chunk& row : single_rows_)
-    for (std::int32_t head = 0; head < n_kv_heads_; ++head) ranges_.push_back(add_runs(row, layer, head));
+// Index entries for what a prompt's rows completed. Rows that decode close theirs when they attend.
+void AttentionStep::close_units(std::int32_t layer) {
+  decode_rows_.clear();
+  for (const auto* list : {&single_rows_, &chunks_})
+    for (const Chunk& chunk : *list)
+      if (chunk.method != nullptr && chunk.phase == RowPhase::kPrefill)
+        decode_rows_.push_back({.cache = chunk.cache, .method = chunk.method});
+  if (!decode_rows_.empty()) decode_.close_units(layer, decode_rows_);
+}
 
+void AttentionStep::attend_single_rows(std::int32_t layer, const ConstTensorView& q, const TensorView& out) {
   // The kernel writes f32; where the next product wants bf16, rounding comes after.
   const std::int64_t width = std::int64_t{n_heads_} * shape_.head_dim;
   const bool narrow = out.dtype() != DType::kF32;
@@ -89,19 +97,16 @@ void AttentionStep::attend_single_rows(std::int32_t layer, const ConstTensorView
     return narrow ? decode_out_.as<float>() + static_cast<std::int64_t>(i) * width
                   : out.row_as<float>(single_rows_[i].first_row);
   };
-
-  decode_parts_.resize(ranges_.size());
-  decode_heads_.resize(ranges_.size());
-  const std::int64_t group_width = std::int64_t{shape_.group} * shape_.head_dim;
-  std::size_t at = 0;
+  decode_rows_.clear();
   for (std::size_t i = 0; i < single_rows_.size(); ++i) {
-    const float* q_row = q.row_as<float>(single_rows_[i].first_row);
-    for (std::int32_t head = 0; head < n_kv_heads_; ++head, ++at) {
-      decode_parts_[at] = {.q = q_row + head * group_width, .runs = runs(ranges_[at])};
-      decode_heads_[at] = {.parts = std::span(&decode_parts_[at], 1), .out = out_row(i) + head * group_width};
-    }
+    const Chunk& row = single_rows_[i];
+    decode_rows_.push_back({.cache = row.cache,
+                            .method = row.phase == RowPhase::kDecode ? row.method : nullptr,
+                            .q = q.row_as<float>(row.first_row),
+                            .out = out_row(i),
+                            .window = window_});
   }
-  attend_decode_cpu(decode_heads_, shape_, context_);
+  decode_.run(layer, decode_rows_, shape_);
 
   if (!narrow) return;
   for (std::size_t i = 0; i < single_rows_.size(); ++i) {
@@ -141,8 +146,7 @@ void AttentionStep::attend_chunks(std::int32_t layer, const ConstTensorView& q, 
 std::size_t AttentionStep::scratch_bytes() const {
   const auto bytes = [](const auto& v) { return v.capacity() * sizeof(v[0]); };
   return bytes(single_rows_) + bytes(chunks_) + bytes(cache_of_row_) + bytes(positions_) + bytes(runs_) +
-         bytes(ranges_) + bytes(decode_parts_) + bytes(decode_heads_) + bytes(prefill_parts_) + bytes(prefill_heads_) +
-         decode_out_.size();
+         bytes(ranges_) + bytes(decode_rows_) + bytes(prefill_parts_) + bytes(prefill_heads_) + decode_out_.size();
 }
 
 }  // namespace mneme

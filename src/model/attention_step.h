@@ -1,5 +1,5 @@
-// The attention of one layer over the pages of all running sequences: append the new keys and values, attend. Retrieval
-// methods will put their steps between the two.
+// The attention of one layer over the pages of all running sequences: append the new keys and values, attend. Prompts
+// attend exactly; rows that decode go through their sequence's method (src/attention/decode_attention.h).
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "src/attention/decode_attention.h"
 #include "src/model/model.h"
 #include "src/tensor/buffer.h"
 
@@ -27,11 +28,14 @@ class AttentionStep {
   // q [n, heads, D] f32 after RoPE; out [n, heads * D] f32 or bf16.
   void attend(std::int32_t layer, const ConstTensorView& q, const TensorView& out);
 
+  void set_audit(std::int32_t every) { decode_.set_audit(every); }
   std::size_t scratch_bytes() const;
 
  private:
   struct Chunk {  // the rows of one sequence
     const SequenceCache* cache;
+    MethodState* method;
+    RowPhase phase;
     std::int64_t first_row;
     std::int32_t first_position, n_rows;
   };
@@ -39,12 +43,14 @@ class AttentionStep {
     std::size_t begin, count;
   };
 
+  void close_units(std::int32_t layer);
   void attend_single_rows(std::int32_t layer, const ConstTensorView& q, const TensorView& out);
   void attend_chunks(std::int32_t layer, const ConstTensorView& q, const TensorView& out);
   RunRange add_runs(const Chunk& chunk, std::int32_t layer, std::int32_t kv_head);
   std::span<const KvRun> runs(RunRange range) const { return std::span(runs_).subspan(range.begin, range.count); }
 
   CpuContext context_;
+  DecodeAttention decode_;
   AttentionShape shape_;
   std::int32_t n_heads_, n_kv_heads_, window_;
   std::vector<Chunk> single_rows_, chunks_;
@@ -54,8 +60,7 @@ class AttentionStep {
   // Filled anew by every layer; they keep their memory.
   std::vector<KvRun> runs_;
   std::vector<RunRange> ranges_;
-  std::vector<DecodePart> decode_parts_;
-  std::vector<DecodeHead> decode_heads_;
+  std::vector<DecodeRow> decode_rows_;
   std::vector<PrefillPart> prefill_parts_;
   std::vector<PrefillHead> prefill_heads_;
   Buffer decode_out_;  // f32 [single rows, heads * D], when `out` is bf16

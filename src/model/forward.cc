@@ -154,6 +154,10 @@ ConstTensorView Forward::run_all_logits(const ForwardInput& input) {
   return impl_->run_head(impl_->run_all_layers(input));
 }
 
+void Forward::set_audit(std::int32_t every) {
+  impl_->attention.set_audit(every);
+}
+
 std::size_t Forward::activation_bytes() const {
   std::size_t bytes = impl_->attention.scratch_bytes();
   for (const Activation* a : {&impl_->residual, &impl_->normed, &impl_->q, &impl_->k, &impl_->v, &impl_->attended,

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "src/attention/method_state.h"
 #include "src/base/progress.h"
 #include "src/cache/sequence_cache.h"
 #include "src/checkpoint/checkpoint.h"
@@ -67,11 +68,17 @@ class Model {
   std::vector<Tensor> owned_;  // norms and biases as f32, random weights
 };
 
+// kPrefill: the rows are part of a prompt and attend everything before them. kDecode: one row, which attends what the
+// sequence's method chooses.
+enum class RowPhase : std::uint8_t { kPrefill, kDecode };
+
 // The rows of one sequence in a forward pass.
 struct SequenceRows {
   SequenceCache* cache = nullptr;  // already extended by n_rows
   std::int32_t n_rows = 0;         // new tokens: a prefill chunk, or 1
   bool want_logits = false;        // of its last row
+  MethodState* method = nullptr;   // null: full attention. Its index follows the cache in either phase
+  RowPhase phase = RowPhase::kPrefill;
 };
 
 struct ForwardInput {
@@ -90,6 +97,8 @@ class Forward {
   // The logits of every row, for perplexity and tests; [n_rows, vocab].
   ConstTensorView run_all_logits(const ForwardInput& input);
   std::size_t activation_bytes() const;
+  // Every n-th decode step of a sequence with a method also computes the true attention, for its statistics; 0: never.
+  void set_audit(std::int32_t every);
 
  private:
   struct Impl;

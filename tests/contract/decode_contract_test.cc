@@ -188,8 +188,8 @@ TEST_P(DecodeContract, ChoosesAndAttendsAsTheReference) {
                        !(std::holds_alternative<RawKeys>(plan->recipe.decode->index) && plan->rules.unit_tokens > 1);
     const double tolerance = exact ? 0.0 : 1e-5;
     std::vector<float> out(seq.width()), expected(seq.width());
-    for (int step = 0; step < 60; ++step) {
-      if (step == 30) {  // another turn
+    for (int step = 0; step < 36; ++step) {
+      if (step == 18) {  // another turn
         seq.append(70);
         seq.close_units(attention);
       }
@@ -334,11 +334,14 @@ TEST_P(DecodeContract, AchievedBudgetAndDeclaredMemory) {
     ++n_compressed;
     EXPECT_EQ(stats.sparse_steps, 70);
     EXPECT_LE(achieved, 96.0);
-    if (plan->rules.unit_tokens == 1)
+    if (plan->rules.unit_tokens == 1) {
       EXPECT_EQ(achieved, 96.0);
-    else
+    } else {
       EXPECT_GT(achieved, 96.0 - 2 * std::max(plan->rules.unit_tokens, plan->rules.entry_tokens));
-    if (plan->selects()) EXPECT_EQ(stats.selections + stats.reused, 70 * plan->selection_heads());
+    }
+    if (plan->selects()) {
+      EXPECT_EQ(stats.selections + stats.reused, 70 * plan->selection_heads());
+    }
   }
   // Entries lie in chunks of 256: what is used is what is declared, rounded up to a chunk.
   const auto e = plan->selects() ? plan->index->entry_tokens() : 1;
@@ -376,9 +379,9 @@ TEST_P(DecodeContract, EqualScoresTakeTheLargerPosition) {
 
 INSTANTIATE_TEST_SUITE_P(AllRecipes, DecodeContract,
                          ::testing::Combine(::testing::ValuesIn(kMethods), ::testing::Values(1, 4, 5, 7, 8)),
-                         [](const auto& info) {
-                           std::string name = fmt::format("{}_{}_G{}", std::get<0>(info.param).name,
-                                                          std::get<0>(info.param).overrides, std::get<1>(info.param));
+                         [](const auto& test) {
+                           std::string name = fmt::format("{}_{}_G{}", std::get<0>(test.param).name,
+                                                          std::get<0>(test.param).overrides, std::get<1>(test.param));
                            for (char& c : name)
                              if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
                            return name;

@@ -1,0 +1,40 @@
+// Prose to hide facts in, and the words to make names of.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/base/rng.h"
+
+namespace mneme::eval {
+
+class TextSource {
+ public:
+  // Plain UTF-8 text. Errors  kFormat: too short to be cut from (under 20,000 characters), or hardly any words in it.
+  explicit TextSource(std::string text);
+  // One or several files, joined. Errors  kFile, kFormat.
+  static TextSource read(const std::vector<std::filesystem::path>& files);
+
+  // About n_chars of running text from a random place, beginning and ending between words.
+  std::string_view passage(std::size_t n_chars, Rng& rng) const;
+  // The text from `begin` on (bytes), for perplexity.
+  std::string_view text() const { return text_; }
+
+  std::string word(Rng& rng) const;  // one of the text's own, lower case, four to nine letters
+  std::string key(Rng& rng) const { return word(rng) + "-" + word(rng); }
+  // Two to four syllables, capitalised: nobody's name.
+  static std::string name(Rng& rng);
+  // n digits, or four to seven.
+  static std::string number(Rng& rng, int n = 0);
+
+ private:
+  std::string text_;
+  std::vector<std::string> words_;
+};
+
+// Uniform in [low, high].
+int draw_between(Rng& rng, int low, int high);
+
+}  // namespace mneme::eval

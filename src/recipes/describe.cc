@@ -1,0 +1,92 @@
+#include "src/recipes/describe.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "src/recipes/compile.h"
+#include "src/recipes/override.h"
+#include "src/recipes/recipes.h"
+
+namespace mneme {
+namespace {
+
+// A shape that no recipe's defaults can trip over; what combines does not depend on it.
+constexpr MethodShape kAnyShape{.n_layers = 32, .n_heads = 32, .n_kv_heads = 8, .head_dim = 128};
+
+// The bar of a Markdown table's cell.
+std::string cell(std::string_view text) {
+  std::string out;
+  for (char c : text) {
+    if (c == '|') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+std::string recipes_table() {
+  std::string out = "| method | what it attends | source | differs from the paper |\n|---|---|---|---|\n";
+  for (const RecipeRow& row : recipe_table())
+    out += fmt::format("| `{}` | {} | {} | {} |\n", row.name, cell(row.summary), cell(row.source), cell(row.differs));
+  return out;
+}
+
+std::string settings_table() {
+  std::string out = "| method |", rule = "|---|";
+  for (const OverrideKey& key : override_keys()) {
+    out += fmt::format(" {} |", key.key);
+    rule += "---|";
+  }
+  out += "\n" + rule + "\n";
+  for (const RecipeRow& row : recipe_table()) {
+    const Recipe recipe = row.make({});
+    out += fmt::format("| `{}` |", row.name);
+    for (const OverrideKey& key : override_keys()) {
+      const std::string value = override_value(recipe, key.key);
+      out += fmt::format(" {} |", value.empty() ? "-" : value);
+    }
+    out += "\n";
+  }
+  return out;
+}
+
+std::string keys_table() {
+  std::string out = "| key | values | meaning |\n|---|---|---|\n";
+  for (const OverrideKey& key : override_keys())
+    out += fmt::format("| `{}` | {} | {} |\n", key.key, cell(key.values), cell(key.meaning));
+  return out;
+}
+
+std::string combinations_table() {
+  const std::string_view units[] = {"token", "page:32"}, indexes[] = {"none", "keys", "box", "cuboid", "one_bit"},
+                         schedules[] = {"every_step", "speculative"};
+  std::string out = "| unit, schedule |";
+  std::string rule = "|---|";
+  for (std::string_view index : indexes) {
+    out += fmt::format(" index={} |", index);
+    rule += "---|";
+  }
+  out += "\n" + rule + "\n";
+  for (std::string_view unit : units)
+    for (std::string_view schedule : schedules) {
+      out += fmt::format("| {}, {} |", unit, schedule);
+      for (std::string_view index : indexes) {
+        Recipe r = make_recipe("oracle", {.sink = 64, .recent = 64});
+        apply_overrides(fmt::format("unit={},index={},schedule={}", unit, index, schedule), r);
+        const auto reasons = check(r, kAnyShape);
+        out += reasons.empty() ? " yes |" : fmt::format(" no: {} |", cell(reasons.front()));
+      }
+      out += "\n";
+    }
+  return out;
+}
+
+}  // namespace
+
+std::string methods_markdown() {
+  return fmt::format(
+      "### Methods\n\n{}\n### Their settings\n\n{}\n### What `--kv KEY=VALUE,...` may override\n\n{}\n### What "
+      "combines\n\n{}",
+      recipes_table(), settings_table(), keys_table(), combinations_table());
+}
+
+}  // namespace mneme
