@@ -65,7 +65,7 @@ TEST(MergeTable, ReducesAsTheNaiveLoopDoes) {
                                     alphabet + static_cast<Symbol>(random() % 8)};
       if (pairs.emplace(std::pair{left, right}, merge).second) table.add(left, right, merge);
     }
-    for (const std::size_t n : {0, 1, 2, 3, 31, 32, 33, 34, 65, 257}) {
+    for (const std::size_t n : {0u, 1u, 2u, 3u, 31u, 32u, 33u, 34u, 65u, 257u}) {
       std::vector<Symbol> symbols(n);
       for (Symbol& s : symbols) s = static_cast<Symbol>(random() % static_cast<std::uint32_t>(alphabet)) - 1;
       std::vector<Symbol> reduced = symbols;
