@@ -113,6 +113,40 @@ void onednn_bf16(benchmark::State& state) {
 }
 #endif
 
+void rms_norm(benchmark::State& state) {
+  const std::int64_t n = state.range(0), h = state.range(1);
+  const Tensor x = random_tensor(DType::kF32, n, h), weight = random_tensor(DType::kF32, 1, h);
+  const Tensor y(DType::kBF16, {n, h});
+  for (auto _ : state) rms_norm_cpu(x, weight.as<float>(), 1e-5, y, {.pool = &pool()});
+  add_rates(state, 0.0, static_cast<double>(n * h * 6));
+}
+
+void swiglu(benchmark::State& state) {
+  const std::int64_t n = state.range(0), ffn = state.range(1);
+  const Tensor gate = random_tensor(DType::kF32, n, ffn), up = random_tensor(DType::kF32, n, ffn);
+  const Tensor y(DType::kBF16, {n, ffn});
+  for (auto _ : state) swiglu_cpu(gate, up, y, {.pool = &pool()});
+  add_rates(state, 0.0, static_cast<double>(n * ffn * 10));
+}
+
+// Angles once a step, or anew in every call.
+void rope(benchmark::State& state, bool angles_once) {
+  const std::int64_t n = state.range(0), heads = state.range(1), head_dim = state.range(2);
+  const Tensor x = random_tensor(DType::kF32, n, heads * head_dim);
+  const TensorView view(x.view().data(), DType::kF32, {n, heads, head_dim});
+  const RopeTable table = RopeTable::make({}, head_dim, 0);
+  std::vector<std::int32_t> positions(static_cast<std::size_t>(n));
+  for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<std::int32_t>(i);
+  const RopeAngles angles(positions, table, {.pool = &pool()});
+  for (auto _ : state) {
+    if (angles_once)
+      rope_cpu(view, angles, {.pool = &pool()});
+    else
+      rope_cpu(view, positions, table, {.pool = &pool()});
+  }
+  add_rates(state, 0.0, static_cast<double>(n * heads * head_dim * 8));
+}
+
 // The shipped model's shapes, and those of models of 1B and 8B.
 void many_rows(benchmark::internal::Benchmark* b) {
   for (const auto& [k, n] : {std::pair{512, 768}, {512, 2816}, {1408, 512}, {2048, 2048}, {4096, 4096}, {14336, 1024}})
@@ -140,6 +174,19 @@ BENCHMARK_CAPTURE(product, f32, DType::kF32, Rounding::kFast)->Apply(many_rows)-
 BENCHMARK_CAPTURE(product, f16, DType::kF16, Rounding::kFast)->Apply(few_rows);
 BENCHMARK_CAPTURE(product, q8_0_fixed, DType::kQ8_0, Rounding::kFixed)->Apply(few_rows);
 BENCHMARK_CAPTURE(product, bf16_fixed, DType::kBF16, Rounding::kFixed)->Apply(few_rows);
+
+BENCHMARK(rms_norm)->Args({1, 512})->Args({1024, 512})->UseRealTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(swiglu)->Args({1, 1408})->Args({1024, 1408})->UseRealTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(rope, angles_once, true)
+    ->Args({1, 8, 64})
+    ->Args({1024, 8, 64})
+    ->UseRealTime()
+    ->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(rope, angles_anew, false)
+    ->Args({1, 8, 64})
+    ->Args({1024, 8, 64})
+    ->UseRealTime()
+    ->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace mneme

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -179,14 +180,15 @@ TEST(Rope, FitsTheReferenceOnEveryInstructionSet) {
   ThreadPool pool(3);
   each_target([&] {
     for (const RopePairs pairs : {RopePairs::kHalves, RopePairs::kNeighbours}) {
-      for (const auto& [n, heads, head_dim] : {std::tuple{0, 2, 64},
-                                               {1, 1, 2},
-                                               {1, 3, 6},
-                                               {3, 5, 40},
-                                               {7, 4, 64},
-                                               {33, 7, 128},
-                                               {130, 8, 96},
-                                               {300, 2, 256}}) {
+      for (const auto& shape : {std::tuple{0, 2, 64},
+                                {1, 1, 2},
+                                {1, 3, 6},
+                                {3, 5, 40},
+                                {7, 4, 64},
+                                {33, 7, 128},
+                                {130, 8, 96},
+                                {300, 2, 256}}) {
+        const int n = std::get<0>(shape), heads = std::get<1>(shape), head_dim = std::get<2>(shape);
         SCOPED_TRACE(fmt::format("n {} heads {} head_dim {}", n, heads, head_dim));
         const std::int64_t values = std::int64_t{heads} * head_dim;
         Tensor expected = random_f32(std::max(n, 1), values, 1), got = random_f32(std::max(n, 1), values, 1);
