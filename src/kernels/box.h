@@ -27,6 +27,8 @@ void box_build_cpu(std::span<const KvRun> runs, const AttentionShape& shape, Box
 //   boxes   [n, 2, D]     shape.kv_dtype
 //   scores  [G, n]        f32 out, rows `score_stride` floats apart
 // For min-max boxes this is an upper bound of q . k over the unit's tokens. shape.scale is not applied.
+// NaN  in a unit's box: that unit's scores; in q[g]: all of head g. An infinite bound gives an infinity or NaN.
+// Equal boxes score equal, bit for bit, wherever they stand.
 // With hi >= lo the maximum is q+ hi + q- lo (q+ = max(q, 0), q- = min(q, 0)): one dot product of length 2 D.
 void box_score_ref(const float* q, const AttentionShape& shape, const std::byte* boxes, std::int64_t n, float* scores,
                    std::int64_t score_stride);
