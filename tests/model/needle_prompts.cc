@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
 #include <span>
 #include <string_view>
+#include <utility>
 
 namespace mneme {
 namespace {
@@ -43,6 +45,8 @@ constexpr std::array<std::string_view, 8> kEndings = {
     "before the rain began", "as if nothing had happened", "and said no word",    "while the others slept",
     "for the third time",    "until it was dark",          "without knowing why", "when the wind turned"};
 
+constexpr int kCommon = 5;  // a word that occurs so often may be part of a key
+
 template <typename T>
 void shuffle(std::vector<T>& items, Rng& rng) {
   for (std::size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[static_cast<std::size_t>(rng.below(i))]);
@@ -56,8 +60,24 @@ std::string join(std::span<const std::string> items, std::string_view between) {
 
 }  // namespace
 
+// Keys of sixty words only would differ from their distractors less than any that the model was trained on, so the
+// prose gives its own too.
+NeedleMaker::NeedleMaker(std::string prose, std::uint64_t seed) : prose_(std::move(prose)), rng_(seed) {
+  std::map<std::string, int> count;
+  for (std::size_t at = 0; at < prose_.size();) {
+    const std::size_t end = std::min(prose_.find_first_of(" \r\n.,;:!?-\"'", at), prose_.size());
+    const std::string word = prose_.substr(at, end - at);
+    const bool plain = std::all_of(word.begin(), word.end(), [](char c) { return c >= 'a' && c <= 'z'; });
+    if (plain && word.size() >= 4 && word.size() <= 9) ++count[word];
+    at = end + 1;
+  }
+  for (const std::string_view w : kWords) count[std::string(w)] = kCommon;
+  for (const auto& [word, n] : count)
+    if (n >= kCommon) words_.push_back(word);
+}
+
 std::string NeedleMaker::key() {
-  return fmt::format("{}-{}", kWords[below(kWords.size())], kWords[below(kWords.size())]);
+  return words_[below(words_.size())] + "-" + words_[below(words_.size())];
 }
 
 std::string NeedleMaker::name() {

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "src/base/rng.h"
@@ -19,7 +18,7 @@ enum class NeedleKind : std::uint8_t { kNumber, kWhere, kNumbers, kRegister, kCh
 class NeedleMaker {
  public:
   // prose: what the facts are hidden in, longer than any document; facts are made of the seed.
-  NeedleMaker(std::string prose, std::uint64_t seed) : prose_(std::move(prose)), rng_(seed) {}
+  NeedleMaker(std::string prose, std::uint64_t seed);
 
   // A document of about n_chars characters (a token is about 3.7 of them in novels).
   NeedlePrompt make(NeedleKind kind, std::size_t n_chars);
@@ -42,6 +41,7 @@ class NeedleMaker {
   std::size_t below(std::size_t n) { return static_cast<std::size_t>(rng_.below(n)); }
 
   std::string prose_;
+  std::vector<std::string> words_;  // keys are made of two
   Rng rng_;
   Facts facts_;
 };
