@@ -1,7 +1,7 @@
 // Boxes around the keys of a unit of tokens, and the bound they give on a query's scores.
 //
-// A box holds, for each of D channels, the largest and the smallest value (min-max), or centre plus and minus the mean distance to it
-// (cuboid-mean). Stored [hi: D | lo: D] in the dtype of the keys, unit after unit.
+// A box holds, for each of D channels, the largest and the smallest value (min-max), or centre plus and minus the mean
+// distance to it (cuboid-mean). Stored [hi: D | lo: D] in the dtype of the keys, unit after unit.
 //
 // Source  min-max: Quest (Tang et al. 2024); cuboid-mean: ArkVale's published code.
 #pragma once
@@ -22,7 +22,8 @@ enum class BoxKind : std::uint8_t { kMinMax, kCuboidMean };
 void box_build_ref(std::span<const KvRun> runs, const AttentionShape& shape, BoxKind kind, std::byte* box);
 void box_build_cpu(std::span<const KvRun> runs, const AttentionShape& shape, BoxKind kind, std::byte* box);
 
-// scores[g, u] = sum over channels c of max(q[g, c] * hi[u, c], q[g, c] * lo[u, c]), for the units of one stretch of boxes.
+// scores[g, u] = sum over channels c of max(q[g, c] * hi[u, c], q[g, c] * lo[u, c]), for the units of one stretch of
+// boxes.
 //   q       [G, D]        f32
 //   boxes   [n, 2, D]     shape.kv_dtype
 //   scores  [G, n]        f32 out, rows `score_stride` floats apart
@@ -35,7 +36,8 @@ void box_score_ref(const float* q, const AttentionShape& shape, const std::byte*
 void box_score_cpu(const float* q, const AttentionShape& shape, const std::byte* boxes, std::int64_t n, float* scores,
                    std::int64_t score_stride);
 
-// scores[g, t] = q[g] . k[t] for every token of `runs`: exact scores, for controls and for tokens that have no index yet.
+// scores[g, t] = q[g] . k[t] for every token of `runs`: exact scores, for controls and for tokens that have no index
+// yet.
 //   scores  [G, total tokens] f32 out, rows `score_stride` floats apart
 void key_score_ref(const float* q, const AttentionShape& shape, std::span<const KvRun> runs, float* scores,
                    std::int64_t score_stride);

@@ -1,13 +1,13 @@
 // Keys in one bit a channel: groups of g consecutive tokens share a zero point and a step per channel.
 //
 // Token t of a group has k~[c] = z[c] + s[c] * b[t, c], b = +1 where k[c] >= z[c], else -1.
-//   minmax   z = (max + min) / 2, s = (max - min) / 2: k~ is the group's largest or smallest value    (FIER's round to nearest)
-//   meanabs  z = mean, s = mean |k - z|: least squared error of a sign code around z
-// z and s are stored in f16-like precision of their own (bf16 here, so that the range of keys is kept); bits are those of the exact keys
-// against the stored z.
+//   minmax   z = (max + min) / 2, s = (max - min) / 2: k~ is the group's largest or smallest value    (FIER's round to
+//   nearest) meanabs  z = mean, s = mean |k - z|: least squared error of a sign code around z
+// z and s are stored in f16-like precision of their own (bf16 here, so that the range of keys is kept); bits are those
+// of the exact keys against the stored z.
 //
-// Layout of one group (one_bit_group_bytes): z [D] bf16, s [D] bf16, then bits channel by channel, [D] x g bits (a g-bit word, token 0
-// lowest), so that a scan adds one channel's weight to all tokens of the group under a mask.
+// Layout of one group (one_bit_group_bytes): z [D] bf16, s [D] bf16, then bits channel by channel, [D] x g bits (a
+// g-bit word, token 0 lowest), so that a scan adds one channel's weight to all tokens of the group under a mask.
 //
 // NaN  a channel with a key that is not finite has NaN for z and s and no bit set: its group's scores are NaN.
 //
@@ -28,7 +28,8 @@ enum class OneBitLevels : std::uint8_t { kMinMax, kMeanAbs };
 std::size_t one_bit_group_bytes(std::int32_t head_dim, std::int32_t g);
 
 // Quantises the keys of exactly g tokens.   out [one_bit_group_bytes]
-// Rounding  minmax is the same on every backend; the means of meanabs are summed in f32, so their bf16 may differ by one place.
+// Rounding  minmax is the same on every backend; the means of meanabs are summed in f32, so their bf16 may differ by
+// one place.
 void one_bit_build_ref(std::span<const KvRun> runs, const AttentionShape& shape, std::int32_t g, OneBitLevels levels,
                        std::byte* out);
 void one_bit_build_cpu(std::span<const KvRun> runs, const AttentionShape& shape, std::int32_t g, OneBitLevels levels,
