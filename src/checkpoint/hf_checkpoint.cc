@@ -1,7 +1,7 @@
 #include "src/checkpoint/hf_checkpoint.h"
 
-#include <algorithm>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <unordered_map>
 #include <utility>
@@ -84,15 +84,16 @@ WeightFiles find_weight_files(const fs::path& folder) {
     fail(ErrorKind::kFile, "{}: has neither model.safetensors nor model.safetensors.index.json", folder.string());
   }
   const JsonFile index = read_json(index_path, kMaxIndexBytes);
+  std::set<std::string> names;
   for (const JsonRef& entry : index.ref().at("weight_map").elements()) {
     const std::string& name = entry.string();
     if (name.empty() || name.find('/') != std::string::npos || name.find('\0') != std::string::npos || name == "." ||
         name == "..")
       entry.wrong("the plain name of a file in the same folder");
-    if (std::find(out.names.begin(), out.names.end(), name) == out.names.end()) out.names.push_back(name);
+    names.insert(name);
     out.place.emplace(entry.path().substr(std::string_view("weight_map.").size()), name);
   }
-  std::sort(out.names.begin(), out.names.end());
+  out.names.assign(names.begin(), names.end());
   if (out.names.empty()) fail(ErrorKind::kFormat, "{}: weight_map is empty", index.file);
   return out;
 }
@@ -100,6 +101,9 @@ WeightFiles find_weight_files(const fs::path& folder) {
 class HfCheckpoint final : public Checkpoint {
  public:
   explicit HfCheckpoint(const fs::path& folder) {
+    if (!is_there(folder / "config.json"))
+      fail(ErrorKind::kFile, "{}: expected the folder of a Hugging Face model, found no config.json in it",
+           folder.string());
     const JsonFile config = read_json(folder / "config.json", kMaxConfigBytes);
     config_ = read_hf_config(config.ref());
     config_.name = config.ref().string("_name_or_path", "");

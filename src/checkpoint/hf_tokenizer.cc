@@ -12,6 +12,7 @@ namespace mneme {
 namespace {
 
 constexpr std::int64_t kMaxTokens = 1 << 24;
+constexpr std::size_t kMaxEnds = 1024;
 
 // Ids may leave holes, which become unused tokens; but a single id must not ask for millions of them.
 void put_token(TokenizerData& t, std::vector<bool>& taken, std::int64_t id, const std::string& text, TokenType type,
@@ -140,6 +141,7 @@ std::vector<std::int32_t> listed_ids(const JsonRef* config, std::string_view key
   if (!v) return ids;
   const auto what = fmt::format("'{}'", key);
   if (!v->is_array()) return {*check_token_id(v->integer(), t, what, config->file())};
+  if (v->value().size() > kMaxEnds) v->wrong(fmt::format("at most {} ids", kMaxEnds));
   for (const JsonRef& id : v->elements()) ids.push_back(*check_token_id(id.integer(), t, what, config->file()));
   return ids;
 }

@@ -223,6 +223,11 @@ std::vector<BadCase> tokenizer_cases() {
          b.generation_config = {{"eos_token_id", {1, 77}}};
        },
        ErrorKind::kFormat, "eos_token_id' is 77"},
+      {"ends_without_end",
+       [](HfBuilder& b) {
+         b.generation_config = {{"eos_token_id", std::vector<int>(1025, 1)}};
+       },
+       ErrorKind::kFormat, "at most 1024 ids"},
       {"more_tokens_than_rows", tokenizer("/model/vocab/far", 40), ErrorKind::kFormat, "41 tokens"},
   };
 }
