@@ -281,8 +281,8 @@ void matmul_cpu(const ConstTensorView& x, std::span<const MatmulOutput> outputs,
     const auto faster = [&](const MatmulOutput& o) { return onednn_is_faster(o.w->view().dtype(), x.dim(0)); };
     if (std::all_of(outputs.begin(), outputs.end(), faster)) return matmul_onednn(x, outputs, *context.pool);
   }
-  // kFixed comes here even for one row: the tile makes each sum in the same order in every batch. That row alone then
-  // costs two to four times as much as by the few-rows kernels.
+  // kFixed comes here even for one row: the tile makes each sum in the same order in every batch. The price is in
+  // docs/numerics.md.
   many_rows(x, outputs, f32_tile_kernel(), *context.pool);
   if (const TileKernel* kernel = bf16_tile_kernel()) many_rows(x, outputs, *kernel, *context.pool);
 }

@@ -262,6 +262,9 @@ HWY_INLINE void dot_blocks(const Int16Rows* x, const Block* const* w, std::int64
     if (b % kScaleRun == 0)
       for (int r = 0; r < kRows; ++r) read_scales(w[r] + b, std::min(n_blocks - b, kScaleRun), scales[r]);
     for (int r = 0; r < kRows; ++r) {
+      // The row that this one's place takes next: rows are too short for the hardware's prefetcher to keep up. Rows of
+      // bf16 and f32, twice and four times as long, gain nothing.
+      __builtin_prefetch(w[r] + b + n_blocks * kRows);
       VI16 q[kPieces];
       unpack(w[r][b], q);
       for (int i = 0; i < kTokens; ++i) {
