@@ -1,0 +1,120 @@
+#include "src/base/new_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "src/base/check.h"
+#include "src/base/error.h"
+
+namespace mneme {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kBuffer = std::size_t{1} << 20;
+
+fs::path folder_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+// A link is followed, so that it is its target that gets the new content.
+fs::path target_of(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_symlink(path, error)) return path;
+  fs::path target = fs::weakly_canonical(path, error);
+  if (error) fail(ErrorKind::kFile, "{}: the link cannot be followed: {}", path.string(), error.message());
+  return target;
+}
+
+}  // namespace
+
+void expect_writable(const fs::path& given) {
+  const fs::path path = target_of(given);
+  if (!path.has_filename()) fail(ErrorKind::kFile, "\"{}\": expected the name of a file", path.string());
+  struct stat there {};
+  if (::stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) {
+    fail(ErrorKind::kFile, "{}: cannot be written: {} is there", path.string(),
+         S_ISDIR(there.st_mode) ? "a folder" : "something that is not a plain file");
+  }
+  if (::access(folder_of(path).c_str(), W_OK | X_OK) != 0) {
+    fail(ErrorKind::kFile, "{}: cannot be written: folder {}: {}", path.string(), folder_of(path).string(),
+         std::strerror(errno));
+  }
+}
+
+NewFile::NewFile(const fs::path& path) : path_(target_of(path)) {
+  expect_writable(path_);
+  temporary_ = (folder_of(path_) / ("." + path_.filename().string() + ".XXXXXX")).string();
+  fd_ = ::mkostemp(temporary_.data(), O_CLOEXEC);
+  if (fd_ < 0) {
+    fail(ErrorKind::kFile, "{}: no file can be made in its folder: {}", path_.string(), std::strerror(errno));
+  }
+  buffer_.reserve(kBuffer);
+}
+
+NewFile::~NewFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(temporary_.c_str());
+}
+
+void NewFile::fail_io(const char* doing) const {
+  fail(ErrorKind::kFile, "{}: {} failed: {}", path_.string(), doing, std::strerror(errno));
+}
+
+void NewFile::write_all(std::uint64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_io("writing");
+    offset += static_cast<std::uint64_t>(n);
+    bytes = bytes.subspan(static_cast<std::size_t>(n));
+  }
+}
+
+void NewFile::flush() {
+  write_all(written_, buffer_);
+  written_ += buffer_.size();
+  buffer_.clear();
+}
+
+void NewFile::append(std::span<const std::byte> bytes) {
+  if (buffer_.size() + bytes.size() > kBuffer) flush();
+  if (bytes.size() > kBuffer) {
+    write_all(written_, bytes);
+    written_ += bytes.size();
+  } else {
+    buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+  }
+}
+
+void NewFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
+  MNEME_CHECK(offset <= size() && bytes.size() <= size() - offset, "{} bytes at {} of {}", bytes.size(), offset,
+              size());
+  flush();
+  write_all(offset, bytes);
+}
+
+void NewFile::commit() {
+  MNEME_CHECK(fd_ >= 0, "{} was committed before", path_.string());
+  flush();
+  if (::fsync(fd_) != 0) fail_io("writing to the disk");
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_io("renaming the finished file");
+  ::close(std::exchange(fd_, -1));
+  // The new name, too, shall survive a power cut.
+  const int folder = ::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) fail_io("opening its folder");
+  const bool synced = ::fsync(folder) == 0 || errno == EINVAL;  // some file systems have nothing to sync there
+  const int error = errno;
+  ::close(folder);
+  errno = error;
+  if (!synced) fail_io("writing its folder to the disk");
+}
+
+}  // namespace mneme
