@@ -99,21 +99,12 @@ std::vector<TokenId> parse_ids(std::string_view text, const Tokenizer& tokenizer
   }
 }
 
-int tokenize(const TokenizeOptions& options) {
-  try {
-    const auto tokenizer = Tokenizer::make(Checkpoint::open_tokenizer(options.model));
-    const std::string input = read_stdin();
-    if (options.decode) {
-      write_stdout(tokenizer->decode(parse_ids(input, *tokenizer), options.special));
-      return 0;
-    }
-    const auto ids = tokenizer->encode(input, {.parse_special = options.special, .add_bos = !options.no_bos});
-    write_stdout(options.ids ? as_ids(ids) : as_table(*tokenizer, ids));
-    return 0;
-  } catch (const Error& e) {
-    fmt::print(stderr, "mneme tokenize: {}\n", e.what());
-    return 2;
-  }
+void tokenize(const TokenizeOptions& options) {
+  const auto tokenizer = Tokenizer::make(Checkpoint::open_tokenizer(options.model));
+  const std::string input = read_stdin();
+  if (options.decode) return write_stdout(tokenizer->decode(parse_ids(input, *tokenizer), options.special));
+  const auto ids = tokenizer->encode(input, {.parse_special = options.special, .add_bos = !options.no_bos});
+  write_stdout(options.ids ? as_ids(ids) : as_table(*tokenizer, ids));
 }
 
 }  // namespace
@@ -135,7 +126,10 @@ void add_tokenize(CLI::App& app, int& code) {
       ->excludes(ids)
       ->excludes(no_bos);
   name_environment(*command);
-  command->callback([options, &code] { code = tokenize(*options); });
+  command->callback([options, &code] {
+    tokenize(*options);
+    code = 0;
+  });
 }
 
 }  // namespace mneme::cli
