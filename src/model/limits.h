@@ -7,10 +7,11 @@
 
 namespace mneme {
 
-// The longest sequence that will be run: `context`, or what the model was made for when that is 0.
+// The longest sequence that will be run: `context`, or what the model was made for when that is 0. A sliding window
+// that no such sequence outgrows is taken out of the configuration.
 //
 // Errors  kUnsupported  head_dim or group outside what src/kernels/attention.h takes
 //         kOption       context out of range
-std::int64_t check_limits(const ModelConfig& config, std::int64_t context);
+std::int64_t apply_limits(ModelConfig& config, std::int64_t context);
 
 }  // namespace mneme

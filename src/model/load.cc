@@ -62,8 +62,9 @@ struct ModelLoader {
   }
 
   void load(const ModelOptions& options) {
-    const ModelConfig& c = model.config_ = checkpoint.config();
-    model.max_context_ = check_limits(c, options.context);
+    model.config_ = checkpoint.config();
+    model.max_context_ = apply_limits(model.config_, options.context);
+    const ModelConfig& c = model.config_;
     model.rope_ = RopeTable::make(c.rope, c.head_dim, model.max_context_);
     model.embedding_ = matrix("token_embd.weight", c.vocab, c.hidden);
     for (std::int64_t i = 0; i < c.n_layers; ++i) model.layers_.push_back(layer(i));

@@ -12,7 +12,7 @@ constexpr std::int64_t kMaxHeadDim = 256, kHeadDimStep = 8, kMaxGroup = 16;  // 
 
 }  // namespace
 
-std::int64_t check_limits(const ModelConfig& config, std::int64_t context) {
+std::int64_t apply_limits(ModelConfig& config, std::int64_t context) {
   if (config.head_dim % kHeadDimStep != 0 || config.head_dim > kMaxHeadDim)
     fail(ErrorKind::kUnsupported, "head_dim {}: attention takes multiples of {} up to {}", config.head_dim,
          kHeadDimStep, kMaxHeadDim);
@@ -22,6 +22,7 @@ std::int64_t check_limits(const ModelConfig& config, std::int64_t context) {
   const std::int64_t length = context == 0 ? config.max_context : context;
   constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
   if (length < 1 || length > kMax) fail(ErrorKind::kOption, "context of {} tokens: expected 1 to {}", length, kMax);
+  if (config.sliding_window >= length) config.sliding_window = 0;
   return length;
 }
 

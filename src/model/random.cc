@@ -32,7 +32,7 @@ std::unique_ptr<Model> Model::random(const ModelConfig& config, DType dtype, con
                                      std::uint64_t seed, const CpuContext& context) {
   std::unique_ptr<Model> model(new Model);
   model->config_ = config;
-  model->max_context_ = check_limits(config, options.context);
+  model->max_context_ = apply_limits(model->config_, options.context);
   model->rope_ = RopeTable::make(config.rope, config.head_dim, model->max_context_);
 
   NormalTable table(kTable);

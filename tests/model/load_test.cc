@@ -91,6 +91,15 @@ TEST_F(LoadTest, ContextComesFromTheOptionOrTheModel) {
               HasSubstr("2147483648"));
 }
 
+TEST_F(LoadTest, AWindowThatNothingOutgrowsIsNone) {
+  ModelConfig config = small_config(Architecture::kMistral);
+  config.sliding_window = std::int64_t{1} << 31;  // the most a file may say, and more than an int32
+  EXPECT_EQ(load(zeros(config))->config().sliding_window, 0);
+  config.sliding_window = 511;
+  EXPECT_EQ(load(zeros(config))->config().sliding_window, 511);
+  EXPECT_EQ(load(zeros(config), {.context = 511})->config().sliding_window, 0);
+}
+
 TEST_F(LoadTest, TiedEmbeddingsCountOnce) {
   ModelConfig config = small_config();
   const std::size_t table = 50 * 64 * 2, row = 64 * 2;
