@@ -6,6 +6,8 @@ find_package(CLI11 REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(EDIT REQUIRED IMPORTED_TARGET libedit)
 if(MNEME_ONEDNN)
   # Not find_package(dnnl): Debian's CMake package asks for OpenCL's headers, which we do not need.
   find_path(DNNL_INCLUDE_DIR dnnl.hpp REQUIRED)

@@ -130,6 +130,18 @@ struct AskCallbacks {
   std::function<bool()> should_stop;
 };
 
+// What a file of Session::save() holds, its keys and values unread.
+struct SavedSession {
+  std::string model_name;  // may be empty
+  std::string architecture;
+  std::string kv_cache_dtype;        // a model that is to go on with it has to be started with the same
+  std::int64_t tokens = 0;           // so far
+  std::int64_t computed_tokens = 0;  // whose keys and values are there
+  bool document_waits = false;       // a document was read, and no question asked
+};
+// Errors  as Session::restore(), but for what only a model can tell.
+SavedSession saved_session(const std::filesystem::path& path);
+
 // A conversation: a growing sequence of tokens whose keys and values are kept.
 class Session {
  public:
@@ -152,6 +164,21 @@ class Session {
   // A second session that goes on from here. Shares keys and values; costs one forward pass of one token.
   Session fork();
 
+  // Writes everything needed to go on (tokens, keys and values, random numbers, a document that waits for its question)
+  // to a file. One that stands there is replaced when the new one is whole and on the disk; on an error it stays.
+  //
+  // Errors  kRequest: no turn yet. kFile: the file cannot be written.
+  void save(const std::filesystem::path& path) const;
+  // The session that was saved, with nothing to compute anew: it answers as the saved one would have. Sessions of the
+  // model that are not answering may lose keys and values for it where there is no room beside them; they compute them
+  // again.
+  //
+  // Errors  kFile: cannot be read. kFormat: not a session, or damaged. kUnsupported: of another version. kRequest: not
+  // of this model, or longer than the context. kResource: no room beside sessions that are answering.
+  static Session restore(const LanguageModel& model, const std::filesystem::path& path);
+
+  // Tokens that asking `turn` would put before its answer. Errors  as ask().
+  std::int64_t count_tokens(const Turn& turn, const AskOptions& how = {}) const;
   // All tokens so far.
   std::vector<std::int32_t> tokens() const;
 

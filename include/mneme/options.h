@@ -17,9 +17,11 @@ struct SamplingOptions {
   float min_p = 0.0f;        // only tokens at least this share as likely as the most likely one; 0: all
   // Divides (or multiplies, if negative) the logits of tokens seen in prompt or answer; 1: none.
   float repetition_penalty = 1.0f;
-  float presence_penalty = 0.0f;      // subtracted once from the logits of tokens that the answer already has
-  float frequency_penalty = 0.0f;     // subtracted for every time the answer has the token
-  std::optional<std::uint64_t> seed;  // none: taken from the system's entropy
+  float presence_penalty = 0.0f;   // subtracted once from the logits of tokens that the answer already has
+  float frequency_penalty = 0.0f;  // subtracted for every time the answer has the token
+  // Of the random numbers. None: a session goes on with those of its last turn; a new one, and a fork, takes a seed
+  // from the system's entropy.
+  std::optional<std::uint64_t> seed;
 };
 
 struct GenerationOptions {

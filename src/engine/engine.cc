@@ -87,8 +87,10 @@ void Engine::Impl::check_input(const RequestInput& input, std::span<const std::i
 }
 
 void Engine::Impl::start(Request& request, RequestInput input, Sampler sampler) {
+  const std::uint64_t draws_before = input.draws_before;
   request.begin_turn(std::move(input));
   request.sampler = std::move(sampler);
+  if (draws_before > 0) request.sampler.restore(request.sampler.seed(), draws_before);
   request.sampler.see_prompt(request.tokens);
   request.used_at = ++turns;
   active.push_back(&request);

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "mneme/options.h"
+#include "src/base/function_ref.h"
 #include "src/base/progress.h"
 #include "src/engine/scheduler.h"
 #include "src/model/model.h"
@@ -54,6 +55,7 @@ struct RequestInput {
   std::vector<std::int32_t>
       prompt;  // at least one token; may be empty where tokens are there already (fork, keep_going)
   SamplingOptions sampling;
+  std::uint64_t draws_before = 0;        // of the seed, made by an earlier turn that this one's draws follow
   std::int32_t max_tokens = 256;         // 0: only computes the prompt, for forks to share
   std::vector<std::int32_t> end_tokens;  // any of these ends the answer (and is not part of it)
   std::int32_t priority = 0;
@@ -99,6 +101,12 @@ class Engine {
   void stop(RequestId id);
   // Gives up a kept sequence's memory.
   void release(RequestId id) { cancel(id); }
+  // A kept sequence from elsewhere (a saved session): its tokens, of which the first n_computed have keys and values;
+  // `fill` writes these, all of them. Where memory does not suffice, other kept sequences lose pages, as for a request.
+  //
+  // Errors  kRequest: as submit; kResource: what runs leaves no room. What `fill` throws. There is no such sequence
+  // then.
+  RequestId adopt(std::vector<std::int32_t> tokens, std::int32_t n_computed, FunctionRef<void(SequenceCache&)> fill);
 
   // One forward pass. Returns what it brought, cancelled requests included; empty when there is nothing to do.
   //
@@ -115,6 +123,12 @@ class Engine {
   // Errors  kRequest: no such request.
   std::span<const std::int32_t> tokens(RequestId id) const;
   RequestStats stats(RequestId id) const;
+
+  // The sequence's keys and values, and the sampler of its last turn; until something else is called.
+  //
+  // Errors  kRequest: no such request.
+  const SequenceCache& cache(RequestId id) const;
+  const Sampler& sampler(RequestId id) const;
 
   const Model& model() const;
   // `context` is the one in force, never 0.

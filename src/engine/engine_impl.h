@@ -36,6 +36,7 @@ struct Engine::Impl {
   };
   std::vector<ScheduledRows> plan();
   void make_room();
+  void take_pages(const Request* except, FunctionRef<bool()> enough);
   Batch gather(const std::vector<ScheduledRows>& plan);
   void undo(const Batch& batch);
   std::vector<Sampler::Choice> sample(const Batch& batch, const ConstTensorView& logits);

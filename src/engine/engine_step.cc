@@ -14,35 +14,40 @@ std::vector<ScheduledRows> Engine::Impl::plan() {
                   {.max_sequences = options.max_sequences, .max_batched_tokens = options.max_batched_tokens});
 }
 
-// Nothing runs, and the request that is to begin next does not fit: others lose pages until it does. It always does at
-// the latest when it alone holds any, because submit() saw that it fits into the pool.
-void Engine::Impl::make_room() {
-  Request* first = *std::max_element(active.begin(), active.end(),
-                                     [](const Request* a, const Request* b) { return a->priority < b->priority; });
+// Sequences that do not run lose pages until there is enough, or nothing left to take.
+void Engine::Impl::take_pages(const Request* except, FunctionRef<bool()> enough) {
   std::vector<Request*> holders;
   for (auto& [id, r] : requests) {
-    if (r.get() != first && r->cache.length() > 0) holders.push_back(r.get());
+    if (r.get() != except && r->state != Request::State::kRunning && r->cache.length() > 0) holders.push_back(r.get());
   }
   // Kept ones first, the longest unused ahead; then waiting ones, the latest ahead.
   std::sort(holders.begin(), holders.end(), [](const Request* a, const Request* b) {
     if (a->active() != b->active()) return b->active();
     return a->active() ? a->used_at > b->used_at : a->used_at < b->used_at;
   });
-  const auto fits = [&] { return first->blocks_to_end() <= pool->n_free(); };
-  // Pages go from the end. Open ones ahead of all others: 31 tokens at most are lost, and where `first` shares its own
+  // Pages go from the end. Open ones ahead of all others: 31 tokens at most are lost, and where `except` shares its own
   // it need not copy it. Then those that nobody shares, because only they become free; then whatever is left.
   const auto drop_last_page = [](Request& r) { r.cache.truncate((r.cache.length() - 1) / kPageTokens * kPageTokens); };
   for (Request* r : holders) {
-    if (!fits() && r->cache.length() % kPageTokens != 0) drop_last_page(*r);
+    if (!enough() && r->cache.length() % kPageTokens != 0) drop_last_page(*r);
   }
   for (bool only_unshared : {true, false}) {
     for (Request* r : holders) {
-      while (!fits() && r->cache.length() > 0 &&
+      while (!enough() && r->cache.length() > 0 &&
              (!only_unshared || pool->references(r->cache.table(0, 0).back()) == 1)) {
         drop_last_page(*r);
       }
     }
   }
+}
+
+// Nothing runs, and the request that is to begin next does not fit: others lose pages until it does. It always does at
+// the latest when it alone holds any, because submit() saw that it fits into the pool.
+void Engine::Impl::make_room() {
+  Request* first = *std::max_element(active.begin(), active.end(),
+                                     [](const Request* a, const Request* b) { return a->priority < b->priority; });
+  const auto fits = [&] { return first->blocks_to_end() <= pool->n_free(); };
+  take_pages(first, fits);
   MNEME_CHECK(fits(), "request {} needs {} blocks, {} of {} are free", first->id.value, first->blocks_to_end(),
               pool->n_free(), pool->n_blocks());
 }

@@ -4,6 +4,7 @@
 #include "src/base/error.h"
 #include "src/base/thread_pool.h"
 #include "src/engine/language_model_impl.h"
+#include "src/engine/session_identity.h"
 #include "src/model/model.h"
 
 namespace mneme {
@@ -106,9 +107,12 @@ LanguageModel::LanguageModel(ModelFile file, const EngineOptions& options, const
   auto pool = std::make_unique<ThreadPool>(in_force.threads, options.pin_threads ? Pinning::kPinned : Pinning::kNone);
   const CpuContext context{.pool = pool.get(), .rounding = options.deterministic ? Rounding::kFixed : Rounding::kFast};
   impl_->text = std::move(file.impl_->text);
+  const std::int64_t made_for = file.impl_->checkpoint->config().max_context;
+  impl_->identity = identity_of(*file.impl_->checkpoint, options.context > 0 ? options.context : made_for);
   std::unique_ptr<Model> model =
       Model::load(std::move(file.impl_->checkpoint), {.context = options.context}, context, progress);
   impl_->engine = std::make_unique<Engine>(std::move(model), in_force, std::move(pool));
+  impl_->identity.kv = impl_->engine->pool().shape();
   for (TokenId id = 0; id < impl_->text->tokenizer->vocab_size(); ++id)
     if (impl_->text->tokenizer->is_end(id)) impl_->end_tokens.push_back(id);
 }

@@ -8,6 +8,7 @@
 #include "mneme/mneme.h"
 #include "src/checkpoint/checkpoint.h"
 #include "src/engine/engine.h"
+#include "src/engine/session_file.h"
 #include "src/tokenizer/chat_format.h"
 #include "src/tokenizer/tokenizer.h"
 
@@ -39,6 +40,7 @@ struct LanguageModel::Impl {
   std::unique_ptr<TextSide> text;
   std::unique_ptr<Engine> engine;
   std::vector<TokenId> end_tokens;
+  SessionIdentity identity;
 };
 
 }  // namespace mneme

@@ -4,7 +4,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/engine/language_model_impl.h"
+#include "src/engine/session_impl.h"
 #include "src/engine/stop_matcher.h"
 
 namespace mneme {
@@ -40,33 +40,15 @@ std::string_view stop_reason_name(StopReason reason) {
   MNEME_CHECK(false, "stop reason {}", static_cast<int>(reason));
 }
 
-struct Session::Impl {
-  std::shared_ptr<LanguageModel::Impl> model;
-  RequestId id;                      // of the kept sequence; none before the first turn
-  bool answered = false;             // the sequence ends with an answer, which the next turn has to close
-  Framing framing = Framing::kChat;  // of the last turn
-  std::optional<Turn> document;      // read, and waiting for its question
-
-  Engine& engine() const { return *model->engine; }
-
-  // Starts or goes on with the sequence, which is kept.
-  void start(RequestInput input) {
-    input.keep_sequence = true;
-    if (id.valid()) {
-      engine().keep_going(id, std::move(input));
-    } else {
-      id = engine().submit(std::move(input));
-    }
+// Starts or goes on with the sequence, which is kept.
+void Session::Impl::start(RequestInput input) {
+  input.keep_sequence = true;
+  if (id.valid()) {
+    engine().keep_going(id, std::move(input));
+  } else {
+    id = engine().submit(std::move(input));
   }
-
-  RequestInput input_of(const Turn& turn, const AskOptions& how) const;
-  // Steps until the answer is there. When an exception leaves (a callback's, or the engine's), the sequence stays as it
-  // is.
-  void generate(Answer& answer, const GenerationOptions& options, const AskCallbacks& callbacks);
-
- private:
-  void run_steps(Answer& answer, const GenerationOptions& options, const AskCallbacks& callbacks);
-};
+}
 
 // Tokens that are still to be computed for this turn.
 RequestInput Session::Impl::input_of(const Turn& turn, const AskOptions& how) const {
@@ -99,10 +81,16 @@ RequestInput Session::Impl::input_of(const Turn& turn, const AskOptions& how) co
 }
 
 void Session::Impl::generate(Answer& answer, const GenerationOptions& options, const AskCallbacks& callbacks) {
+  const auto remember_draws = [&] {
+    const Sampler& sampler = engine().sampler(id);
+    if (sampler.draws() > 0) random = {.seed = sampler.seed(), .draws = sampler.draws()};
+  };
   try {
     run_steps(answer, options, callbacks);
+    remember_draws();
   } catch (...) {
     engine().stop(id);
+    remember_draws();
     throw;
   }
 }
@@ -175,6 +163,10 @@ Answer Session::ask(const Turn& turn, const GenerationOptions& options, const As
   }
   RequestInput input = s.input_of(turn, how);
   input.sampling = options.sampling;
+  if (s.random && !input.sampling.seed) {
+    input.sampling.seed = s.random->seed;
+    input.draws_before = s.random->draws;
+  }
   input.max_tokens = options.max_tokens;
   if (!options.ignore_end) input.end_tokens = s.model->end_tokens;
   s.start(std::move(input));
@@ -198,6 +190,7 @@ Answer Session::ask(const Turn& turn, const GenerationOptions& options, const As
 Session Session::fork() {
   Impl& s = *impl_;
   auto other = std::make_unique<Impl>(s);
+  other->random.reset();
   if (s.id.valid()) {
     other->id = RequestId();
     RequestInput input;
@@ -208,6 +201,10 @@ Session Session::fork() {
     other->generate(nothing, {}, {});
   }
   return Session(std::move(other));
+}
+
+std::int64_t Session::count_tokens(const Turn& turn, const AskOptions& how) const {
+  return static_cast<std::int64_t>(impl_->input_of(turn, how).prompt.size());
 }
 
 std::vector<std::int32_t> Session::tokens() const {

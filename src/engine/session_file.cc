@@ -1,0 +1,360 @@
+#include "src/engine/session_file.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <type_traits>
+
+#include "src/base/check.h"
+#include "src/base/error.h"
+#include "src/base/new_file.h"
+#include "src/checkpoint/byte_reader.h"
+#include "src/checkpoint/model_config.h"
+
+namespace mneme {
+namespace {
+
+using Layout = SessionLayout;
+
+constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+
+// ---- writing
+
+class Bytes {
+ public:
+  template <typename T>
+  requires std::is_integral_v<T>
+  void put(T value) { put(std::as_bytes(std::span(&value, 1))); }
+  void put(std::string_view text) {
+    put(std::uint64_t{text.size()});
+    put(std::as_bytes(std::span(text)));
+  }
+  void put(std::span<const std::byte> bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
+  std::span<const std::byte> get() const { return bytes_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+Bytes model_section(const SessionIdentity& m) {
+  Bytes b;
+  b.put(std::string_view(m.architecture));
+  b.put(std::string_view(m.name));
+  b.put(dtype_name(m.kv.dtype));
+  b.put(m.vocab);
+  b.put(std::int64_t{m.kv.n_layers});
+  b.put(std::int64_t{m.kv.n_kv_heads});
+  b.put(std::int64_t{m.kv.head_dim});
+  b.put(m.weights);
+  b.put(m.tokenizer);
+  b.put(m.rope);
+  return b;
+}
+
+Bytes state_section(const SessionContent& c) {
+  Bytes b;
+  b.put(std::uint8_t{c.answered});
+  b.put(static_cast<std::uint8_t>(c.framing));
+  b.put(std::uint8_t{c.document.has_value()});
+  b.put(std::uint8_t{c.random.has_value()});
+  b.put(c.random.value_or(RandomPosition{}).seed);
+  b.put(c.random.value_or(RandomPosition{}).draws);
+  b.put(static_cast<std::int64_t>(c.tokens.size()));
+  b.put(std::int64_t{c.n_computed});
+  return b;
+}
+
+Bytes document_section(const SessionContent& c) {
+  Bytes b;
+  if (!c.document) return b;
+  b.put(std::string_view(c.document->document));
+  b.put(std::string_view(c.document->system));
+  return b;
+}
+
+// Appends sections one after the other and remembers where they are.
+class Writer {
+ public:
+  explicit Writer(const std::filesystem::path& path) : file_(path), hash_(XXH3_createState(), XXH3_freeState) {
+    MNEME_CHECK(hash_ != nullptr, "no memory for a checksum");
+    static constexpr std::byte kNothing[Layout::kHeader] = {};
+    file_.append(kNothing);
+  }
+
+  void begin() {
+    static constexpr std::byte kZeros[Layout::kAlignment] = {};
+    const std::uint64_t past = file_.size() % Layout::kAlignment;
+    if (past != 0) file_.append(std::span(kZeros).first(Layout::kAlignment - past));
+    entries_[n_].offset = file_.size();
+    XXH3_64bits_reset(hash_.get());
+  }
+  void append(std::span<const std::byte> bytes) {
+    XXH3_64bits_update(hash_.get(), bytes.data(), bytes.size());
+    file_.append(bytes);
+  }
+  void end() {
+    entries_[n_].bytes = file_.size() - entries_[n_].offset;
+    entries_[n_].checksum = XXH3_64bits_digest(hash_.get());
+    ++n_;
+  }
+  void section(std::span<const std::byte> bytes) {
+    begin();
+    append(bytes);
+    end();
+  }
+
+  void finish() {
+    Bytes header;
+    header.put(std::as_bytes(std::span(Layout::kMagic)));
+    header.put(Layout::kVersion);
+    header.put(static_cast<std::uint32_t>(Layout::kSections));
+    header.put(file_.size());
+    header.put(std::as_bytes(std::span(entries_)));
+    header.put(session_checksum(header.get()));
+    file_.write_at(0, header.get());
+    file_.commit();
+  }
+
+ private:
+  NewFile file_;
+  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash_;
+  std::array<Layout::Entry, Layout::kSections> entries_{};
+  std::size_t n_ = 0;
+};
+
+// ---- reading
+
+[[noreturn]] void damaged(std::string_view name, const std::string& what) {
+  fail(ErrorKind::kFormat, "{}: {}: the file is damaged", name, what);
+}
+
+// A number from `low` to `high`.
+std::int64_t read_number(ByteReader& in, std::string_view name, std::string_view what, std::int64_t low,
+                         std::int64_t high) {
+  const auto value = in.read<std::int64_t>(what);
+  if (value < low || value > high)
+    damaged(name, fmt::format("{}: expected {} to {}, found {}", what, low, high, value));
+  return value;
+}
+
+bool read_flag(ByteReader& in, std::string_view name, std::string_view what) {
+  const auto value = in.read<std::uint8_t>(what);
+  if (value > 1) damaged(name, fmt::format("{}: expected 0 or 1, found {}", what, value));
+  return value == 1;
+}
+
+void expect_end(const ByteReader& in, std::string_view name, std::string_view section) {
+  if (in.remaining() != 0) damaged(name, fmt::format("{} bytes are left over in section {}", in.remaining(), section));
+}
+
+using Sections = std::array<std::span<const std::byte>, Layout::kSections>;
+
+constexpr std::array<std::string_view, Layout::kSections> kSectionNames = {"model", "state", "document", "tokens",
+                                                                           "keys and values"};
+
+void read_header(std::span<const std::byte> bytes, std::string_view name) {
+  const auto magic = std::as_bytes(std::span(Layout::kMagic));
+  if (bytes.size() < magic.size() || !std::equal(magic.begin(), magic.end(), bytes.begin())) {
+    fail(ErrorKind::kFormat, "{}: expected a saved session, found something else (the first bytes are not \"{}\")",
+         name, Layout::kMagic);
+  }
+  ByteReader in(bytes.subspan(magic.size()), name);
+  const auto version = in.read<std::uint32_t>("version");
+  if (version != Layout::kVersion) {
+    fail(ErrorKind::kUnsupported, "{}: a session of format version {}; this program reads version {}", name, version,
+         Layout::kVersion);
+  }
+  if (bytes.size() < Layout::kHeader) {
+    damaged(name, fmt::format("{} bytes are fewer than the header's {}", bytes.size(), Layout::kHeader));
+  }
+  std::uint64_t checksum = 0;
+  std::memcpy(&checksum, bytes.data() + Layout::kHeaderChecksum, sizeof(checksum));
+  if (checksum != session_checksum(bytes.first(Layout::kHeaderChecksum)))
+    damaged(name, "the header's checksum is wrong");
+  const auto n_sections = in.read<std::uint32_t>("number of sections");
+  if (n_sections != Layout::kSections)
+    damaged(name, fmt::format("{} sections, expected {}", n_sections, static_cast<int>(Layout::kSections)));
+  const auto size = in.read<std::uint64_t>("size of the file");
+  if (size != bytes.size()) damaged(name, fmt::format("the header says {} bytes, the file has {}", size, bytes.size()));
+}
+
+// Sections lie one after the other, zeros between them, and end where the file ends.
+Sections read_sections(std::span<const std::byte> bytes, std::string_view name, SessionFile::Check check) {
+  read_header(bytes, name);
+  Sections sections;
+  std::uint64_t at = Layout::kHeader;
+  for (std::size_t i = 0; i < Layout::kSections; ++i) {
+    Layout::Entry entry;
+    std::memcpy(&entry, bytes.data() + Layout::kEntries + i * sizeof(entry), sizeof(entry));
+    const std::uint64_t begin = (at + Layout::kAlignment - 1) / Layout::kAlignment * Layout::kAlignment;
+    if (entry.offset != begin || begin > bytes.size() || entry.bytes > bytes.size() - begin) {
+      damaged(name, fmt::format("section {} has {} bytes at {}, expected it at {} in a file of {}", kSectionNames[i],
+                                entry.bytes, entry.offset, begin, bytes.size()));
+    }
+    const auto between = bytes.subspan(at, begin - at);
+    if (std::any_of(between.begin(), between.end(), [](std::byte b) { return b != std::byte{0}; }))
+      damaged(name, fmt::format("there is something before section {}", kSectionNames[i]));
+    sections[i] = bytes.subspan(begin, entry.bytes);
+    if ((i != Layout::kKv || check == SessionFile::Check::kEverything) &&
+        session_checksum(sections[i]) != entry.checksum)
+      damaged(name, fmt::format("the checksum of section {} is wrong", kSectionNames[i]));
+    at = begin + entry.bytes;
+  }
+  if (at != bytes.size()) damaged(name, fmt::format("{} bytes follow the last section", bytes.size() - at));
+  return sections;
+}
+
+SessionIdentity read_model(std::span<const std::byte> bytes, std::string_view name) {
+  ByteReader in(bytes, name);
+  SessionIdentity m;
+  m.architecture = in.string("architecture");
+  m.name = in.string("name of the model");
+  const std::string_view type = in.string("type of keys and values");
+  if (type != dtype_name(DType::kBF16) && type != dtype_name(DType::kF16))
+    damaged(name, fmt::format("type of keys and values: expected bf16 or f16, found \"{}\"", type));
+  m.kv.dtype = type == dtype_name(DType::kF16) ? DType::kF16 : DType::kBF16;
+  m.vocab = read_number(in, name, "vocabulary", 1, kMost);
+  m.kv.n_layers = static_cast<std::int32_t>(read_number(in, name, "layers", 1, 1 << 16));
+  m.kv.n_kv_heads = static_cast<std::int32_t>(read_number(in, name, "KV heads", 1, 1 << 16));
+  m.kv.head_dim = static_cast<std::int32_t>(read_number(in, name, "head size", 1, 1 << 16));
+  m.weights = in.read<std::uint64_t>("hash of the weights");
+  m.tokenizer = in.read<std::uint64_t>("hash of the tokenizer");
+  m.rope = in.read<std::uint64_t>("hash of the position embedding");
+  expect_end(in, name, kSectionNames[Layout::kModel]);
+  return m;
+}
+
+// Returns the number of tokens.
+std::int64_t read_state(std::span<const std::byte> bytes, std::string_view name, SessionContent& c) {
+  ByteReader in(bytes, name);
+  c.answered = read_flag(in, name, "answered");
+  c.framing = read_flag(in, name, "framing") ? Framing::kRaw : Framing::kChat;
+  if (read_flag(in, name, "document")) c.document.emplace();
+  const bool drew = read_flag(in, name, "random numbers");
+  RandomPosition random;
+  random.seed = in.read<std::uint64_t>("seed");
+  random.draws = in.read<std::uint64_t>("draws");
+  if (drew) c.random = random;
+  const std::int64_t n_tokens = read_number(in, name, "tokens", 1, kMost);
+  c.n_computed = static_cast<std::int32_t>(read_number(in, name, "tokens computed", 0, n_tokens));
+  expect_end(in, name, kSectionNames[Layout::kState]);
+  return n_tokens;
+}
+
+void read_document(std::span<const std::byte> bytes, std::string_view name, SessionContent& c) {
+  ByteReader in(bytes, name);
+  if (c.document) {
+    c.document->document = in.string("document");
+    c.document->system = in.string("system text");
+    if (c.document->document.empty() || c.answered || c.framing != Framing::kChat)
+      damaged(name, "a document waits for its question where none can");
+  }
+  expect_end(in, name, kSectionNames[Layout::kDocument]);
+}
+
+void read_tokens(std::span<const std::byte> bytes, std::string_view name, std::int64_t n, SessionContent& c) {
+  if (bytes.size() != static_cast<std::uint64_t>(n) * sizeof(std::int32_t))
+    damaged(name, fmt::format("{} tokens in {} bytes", n, bytes.size()));
+  c.tokens.resize(static_cast<std::size_t>(n));
+  std::memcpy(c.tokens.data(), bytes.data(), bytes.size());
+  const auto stray =
+      std::find_if(c.tokens.begin(), c.tokens.end(), [&](std::int32_t t) { return t < 0 || t >= c.identity.vocab; });
+  if (stray != c.tokens.end())
+    damaged(name, fmt::format("token {} at {} is not in the vocabulary, which has {}", *stray, stray - c.tokens.begin(),
+                              c.identity.vocab));
+}
+
+// 2^16 layers, heads and values of 4 bytes, and 2^31 tokens are more than 64 bits hold.
+void check_kv(std::span<const std::byte> bytes, std::string_view name, const SessionContent& c) {
+  const KvShape& kv = c.identity.kv;
+  const auto wanted = static_cast<unsigned __int128>(kv.bytes_per_token()) * static_cast<unsigned>(c.n_computed);
+  if (wanted != bytes.size())
+    damaged(name, fmt::format("keys and values of {} tokens, {} bytes each, in {} bytes", c.n_computed,
+                              kv.bytes_per_token(), bytes.size()));
+}
+
+}  // namespace
+
+std::uint64_t session_checksum(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+void write_session(const std::filesystem::path& path, const SessionContent& content, const KvSource& kv) {
+  MNEME_CHECK(!content.tokens.empty() && content.n_computed >= 0 &&
+                  static_cast<std::size_t>(content.n_computed) <= content.tokens.size(),
+              "{} of {} tokens", content.n_computed, content.tokens.size());
+  Writer out(path);
+  out.section(model_section(content.identity).get());
+  out.section(state_section(content).get());
+  out.section(document_section(content).get());
+  out.section(std::as_bytes(std::span(content.tokens)));
+  out.begin();
+  const KvShape& shape = content.identity.kv;
+  const std::uint64_t expected = shape.token_bytes() * static_cast<std::uint64_t>(content.n_computed);
+  for (std::int32_t layer = 0; layer < shape.n_layers; ++layer) {
+    for (std::int32_t head = 0; head < shape.n_kv_heads; ++head) {
+      std::uint64_t written = 0;
+      kv(layer, head, [&](std::span<const std::byte> piece) {
+        out.append(piece);
+        written += piece.size();
+      });
+      MNEME_CHECK(written == expected, "{} bytes of keys and values, expected {}", written, expected);
+    }
+  }
+  out.end();
+  out.finish();
+}
+
+SessionFile SessionFile::parse(std::span<const std::byte> bytes, std::string_view name, Check check) {
+  const Sections sections = read_sections(bytes, name, check);
+  SessionFile file;
+  SessionContent& c = file.content_;
+  c.identity = read_model(sections[Layout::kModel], name);
+  const std::int64_t n_tokens = read_state(sections[Layout::kState], name, c);
+  read_document(sections[Layout::kDocument], name, c);
+  read_tokens(sections[Layout::kTokens], name, n_tokens, c);
+  check_kv(sections[Layout::kKv], name, c);
+  file.kv_ = sections[Layout::kKv];
+  return file;
+}
+
+std::span<const std::byte> SessionFile::kv(std::int32_t layer, std::int32_t kv_head) const {
+  const KvShape& shape = content_.identity.kv;
+  MNEME_CHECK(layer >= 0 && layer < shape.n_layers && kv_head >= 0 && kv_head < shape.n_kv_heads, "layer {}, head {}",
+              layer, kv_head);
+  const std::size_t bytes = shape.token_bytes() * static_cast<std::size_t>(content_.n_computed);
+  const auto index =
+      static_cast<std::size_t>(layer) * static_cast<std::size_t>(shape.n_kv_heads) + static_cast<std::size_t>(kv_head);
+  return kv_.subspan(index * bytes, bytes);
+}
+
+void expect_same_model(const SessionIdentity& saved, const SessionIdentity& running, std::string_view file) {
+  const auto expect = [&](bool same, std::string_view what, const auto& theirs, const auto& ours) {
+    if (same) return;
+    fail(ErrorKind::kRequest, "{}: saved with {}, {} {}; this model{} has {}", file,
+         saved.name.empty() ? "another model" : "model \"" + saved.name + "\"", what, theirs,
+         running.name.empty() ? "" : " (\"" + running.name + "\")", ours);
+  };
+  const auto same = [&](const auto& theirs, const auto& ours, std::string_view what) {
+    expect(theirs == ours, what, theirs, ours);
+  };
+  same(saved.architecture, running.architecture, "architecture");
+  same(saved.vocab, running.vocab, "vocabulary");
+  same(saved.kv.n_layers, running.kv.n_layers, "layers");
+  same(saved.kv.n_kv_heads, running.kv.n_kv_heads, "KV heads");
+  same(saved.kv.head_dim, running.kv.head_dim, "head size");
+  expect(saved.weights == running.weights, "weights", fmt::format("{:016x}", saved.weights),
+         fmt::format("{:016x}", running.weights));
+  expect(saved.tokenizer == running.tokenizer, "tokenizer", fmt::format("{:016x}", saved.tokenizer),
+         fmt::format("{:016x}", running.tokenizer));
+  expect(saved.rope == running.rope, "position embedding", fmt::format("{:016x}", saved.rope),
+         fmt::format("{:016x} (with dynamic scaling it depends on the context: start the model with the same one)",
+                     running.rope));
+  expect(saved.kv.dtype == running.kv.dtype, "keys and values in", dtype_name(saved.kv.dtype),
+         fmt::format("{} (kv_cache_dtype)", dtype_name(running.kv.dtype)));
+}
+
+}  // namespace mneme

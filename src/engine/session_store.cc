@@ -1,0 +1,83 @@
+// Sessions that outlive the program.
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "src/base/check.h"
+#include "src/base/error.h"
+#include "src/base/mapped_file.h"
+#include "src/engine/session_impl.h"
+
+namespace mneme {
+namespace {
+
+void write_kv(const SequenceCache& cache, std::int32_t layer, std::int32_t kv_head,
+              FunctionRef<void(std::span<const std::byte>)> out) {
+  std::vector<KvRun> runs;
+  cache.append_runs(layer, kv_head, 0, cache.length(), runs);
+  for (const KvRun& run : runs) out({run.kv, static_cast<std::size_t>(run.n_tokens) * cache.shape().token_bytes()});
+}
+
+void read_kv(const SessionFile& file, SequenceCache& cache) {
+  const KvShape& shape = cache.shape();
+  for (std::int32_t layer = 0; layer < shape.n_layers; ++layer) {
+    for (std::int32_t head = 0; head < shape.n_kv_heads; ++head) {
+      const std::span<const std::byte> from = file.kv(layer, head);
+      for (std::int32_t at = 0; at < cache.length(); at += kPageTokens) {
+        const auto offset = static_cast<std::size_t>(at) * shape.token_bytes();
+        const auto piece = from.subspan(offset, std::min(shape.page_bytes(), from.size() - offset));
+        std::memcpy(cache.token(layer, head, at), piece.data(), piece.size());
+      }
+    }
+  }
+}
+
+}  // namespace
+
+SavedSession saved_session(const std::filesystem::path& path) {
+  const MappedFile bytes(path);
+  const SessionContent content =
+      SessionFile::parse(bytes.bytes(), path.string(), SessionFile::Check::kWithoutKv).content();
+  return {.model_name = content.identity.name,
+          .architecture = content.identity.architecture,
+          .kv_cache_dtype = std::string(dtype_name(content.identity.kv.dtype)),
+          .tokens = static_cast<std::int64_t>(content.tokens.size()),
+          .computed_tokens = content.n_computed,
+          .document_waits = content.document.has_value()};
+}
+
+void Session::save(const std::filesystem::path& path) const {
+  const Impl& s = *impl_;
+  if (!s.id.valid()) fail(ErrorKind::kRequest, "there is nothing to save yet: the session has no turn");
+  const SequenceCache& cache = s.engine().cache(s.id);
+  const auto tokens = s.engine().tokens(s.id);
+  SessionContent content{.identity = s.model->identity,
+                         .answered = s.answered,
+                         .framing = s.framing,
+                         .random = s.random,
+                         .document = s.document,
+                         .tokens = {tokens.begin(), tokens.end()},
+                         .n_computed = cache.length()};
+  write_session(path, content,
+                [&](std::int32_t layer, std::int32_t head, FunctionRef<void(std::span<const std::byte>)> out) {
+                  write_kv(cache, layer, head, out);
+                });
+}
+
+Session Session::restore(const LanguageModel& model, const std::filesystem::path& path) {
+  const MappedFile bytes(path);
+  const SessionFile file = SessionFile::parse(bytes.bytes(), path.string());
+  const SessionContent& content = file.content();
+  expect_same_model(content.identity, model.impl_->identity, path.string());
+  auto impl = std::make_unique<Impl>();
+  impl->model = model.impl_;
+  impl->answered = content.answered;
+  impl->framing = content.framing;
+  impl->random = content.random;
+  impl->document = content.document;
+  impl->id =
+      impl->engine().adopt(content.tokens, content.n_computed, [&](SequenceCache& cache) { read_kv(file, cache); });
+  return Session(std::move(impl));
+}
+
+}  // namespace mneme
