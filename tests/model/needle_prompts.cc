@@ -198,6 +198,7 @@ NeedlePrompt NeedleMaker::chain() {
 }
 
 NeedlePrompt NeedleMaker::make(NeedleKind kind, std::size_t n_chars) {
+  if (kind == NeedleKind::kRegister) n_chars = n_chars * 5 / 8;  // digits are tokens of their own
   NeedlePrompt p;
   switch (kind) {
     case NeedleKind::kNumber:
