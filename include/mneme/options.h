@@ -67,6 +67,8 @@ struct EngineOptions {
   bool pin_threads = true;
   // Fixed tiles: the same tokens whatever else is in the batch, a little slower.
   bool deterministic = false;
+  // Every n-th step of an answer also computes the true attention beside the method's, for the statistics; 0: never.
+  int audit_every = 0;
 };
 
 }  // namespace mneme

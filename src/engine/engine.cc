@@ -137,9 +137,10 @@ RequestId Engine::fork(RequestId from, RequestInput input) {
   Request& request = impl_->add(RequestId(impl_->next_id++));
   request.tokens = parent.tokens;
   request.cache = parent.cache.fork();
+  if (parent.method) request.method = std::make_unique<MethodState>(*parent.method);
   // A running parent must now copy the page that it writes into, which admission did not count.
   if (impl_->reserved_blocks() > impl_->pool->n_free()) {
-    request.cache.truncate(request.cache.length() / kPageTokens * kPageTokens);
+    request.truncate(request.cache.length() / kPageTokens * kPageTokens);
   }
   impl_->start(request, std::move(input), std::move(sampler));
   return request.id;
@@ -204,6 +205,40 @@ std::span<const std::int32_t> Engine::tokens(RequestId id) const {
 }
 RequestStats Engine::stats(RequestId id) const {
   return impl_->find(id).stats;
+}
+
+const MethodStats* Engine::method_stats(RequestId id) const {
+  const Request& request = impl_->find(id);
+  return request.method ? &request.method->stats() : nullptr;
+}
+
+void Engine::attach_method(RequestId id, std::shared_ptr<const Plan> plan) {
+  Request& request = impl_->find_sequence(id);
+  MNEME_CHECK(!request.active(), "request {} runs: its method cannot change", id.value);
+  request.set_method(std::move(plan));
+  if (!request.method) return;
+  const KvShape& shape = impl_->pool->shape();
+  const std::int64_t n = shape.blocks_per_page();  // one (layer, KV head) is one thread's work
+  impl_->threads->parallel_for(n, 1, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t i = begin; i < end; ++i)
+      request.method->close_units(static_cast<std::int32_t>(i / shape.n_kv_heads),
+                                  static_cast<std::int32_t>(i % shape.n_kv_heads), request.cache);
+  });
+}
+
+std::size_t Engine::method_bytes(RequestId id) const {
+  const Request& request = impl_->find(id);
+  return request.method ? request.method->index_bytes() + request.method->state_bytes() : 0;
+}
+
+MethodShape Engine::method_shape() const {
+  const ModelConfig& config = model().config();
+  return {.n_layers = static_cast<std::int32_t>(config.n_layers),
+          .n_heads = static_cast<std::int32_t>(config.n_heads),
+          .n_kv_heads = static_cast<std::int32_t>(config.n_kv_heads),
+          .head_dim = static_cast<std::int32_t>(config.head_dim),
+          .kv_dtype = impl_->pool->shape().dtype,
+          .sliding_window = static_cast<std::int32_t>(config.sliding_window)};
 }
 
 const Model& Engine::model() const {

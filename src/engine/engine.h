@@ -49,6 +49,8 @@ struct RequestStats {
   std::int32_t answer_tokens = 0;  // the end token apart
   // Wall time of the steps that computed something for it: up to the first token of its answer, and from then on.
   double prefill_seconds = 0, decode_seconds = 0;
+  double tail_log_likelihood = 0;      // RequestInput::score_tail: sum over the scored tokens, natural logarithm
+  std::int32_t tail_scored = 0;
 };
 
 struct RequestInput {
@@ -62,8 +64,13 @@ struct RequestInput {
   // Prompt tokens at the end that are fed one a step, through the decode path (`--question decode`). 0: all by prefill;
   // larger than the prompt: all of it so.
   std::int32_t decode_prompt_tail = 0;
+  // Score the tail: the log-probability of each of its tokens but the first, given all before it.
+  bool score_tail = false;
   // Keep keys and values after the end, for keep_going() and fork().
   bool keep_sequence = false;
+  // How the rows that decode attend; null: everything. compile(recipe, method_shape()) makes one. A fork or a next turn
+  // with the plan of the sequence it follows takes its state over.
+  std::shared_ptr<const Plan> method;
 };
 
 class ForwardPass;
@@ -129,6 +136,16 @@ class Engine {
   // Errors  kRequest: no such request.
   const SequenceCache& cache(RequestId id) const;
   const Sampler& sampler(RequestId id) const;
+
+  // What the request's method did since it began, earlier turns included; null without a method. As tokens(), it can be
+  // asked for until the step after the one that brought the end.
+  const MethodStats* method_stats(RequestId id) const;
+  // Sets a kept sequence's method and builds its index now, so that forks with this plan share it.
+  void attach_method(RequestId id, std::shared_ptr<const Plan> plan);
+  // Bytes of the request's index and of what else its method remembers.
+  std::size_t method_bytes(RequestId id) const;
+  // What a recipe is compiled for.
+  MethodShape method_shape() const;
 
   const Model& model() const;
   // `context` is the one in force, never 0.

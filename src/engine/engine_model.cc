@@ -10,8 +10,10 @@ namespace {
 
 class ModelForward final : public ForwardPass {
  public:
-  ModelForward(std::unique_ptr<Model> model, const CpuContext& context)
-      : model_(std::move(model)), forward_(*model_, context) {}
+  ModelForward(std::unique_ptr<Model> model, const CpuContext& context, int audit_every)
+      : model_(std::move(model)), forward_(*model_, context) {
+    forward_.set_audit(audit_every);
+  }
 
   KvShape kv_shape(DType kv_dtype) const override { return model_->kv_shape(kv_dtype); }
   std::int64_t vocab() const override { return model_->config().vocab; }
@@ -28,7 +30,7 @@ class ModelForward final : public ForwardPass {
 std::unique_ptr<ForwardPass> forward_of(std::unique_ptr<Model> model, const EngineOptions& options, ThreadPool* pool) {
   MNEME_CHECK(model != nullptr && pool != nullptr, "an engine needs a model and threads");
   const CpuContext context{.pool = pool, .rounding = options.deterministic ? Rounding::kFixed : Rounding::kFast};
-  return std::make_unique<ModelForward>(std::move(model), context);
+  return std::make_unique<ModelForward>(std::move(model), context, options.audit_every);
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ void Engine::Impl::take_pages(const Request* except, FunctionRef<bool()> enough)
   });
   // Pages go from the end. Open ones ahead of all others: 31 tokens at most are lost, and where `except` shares its own
   // it need not copy it. Then those that nobody shares, because only they become free; then whatever is left.
-  const auto drop_last_page = [](Request& r) { r.cache.truncate((r.cache.length() - 1) / kPageTokens * kPageTokens); };
+  const auto drop_last_page = [](Request& r) { r.truncate((r.cache.length() - 1) / kPageTokens * kPageTokens); };
   for (Request* r : holders) {
     if (!enough() && r->cache.length() % kPageTokens != 0) drop_last_page(*r);
   }
@@ -62,15 +62,21 @@ Engine::Impl::Batch Engine::Impl::gather(const std::vector<ScheduledRows>& plan)
     if (r.state == Request::State::kWaiting) r.stats.shared_tokens = begin;
     r.cache.extend(rows.n_tokens);
     batch.tokens.insert(batch.tokens.end(), r.tokens.begin() + begin, r.tokens.begin() + begin + rows.n_tokens);
-    if (r.wants_token()) batch.wanted.push_back(batch.requests.size());
+    const bool wants_logits = r.wants_token() || r.wants_score();
+    if (wants_logits) batch.wanted.push_back(batch.requests.size());
     batch.requests.push_back(&r);
-    batch.rows.push_back({.cache = &r.cache, .n_rows = rows.n_tokens, .want_logits = r.wants_token()});
+    batch.rows.push_back({.cache = &r.cache,
+                          .n_rows = rows.n_tokens,
+                          .want_logits = wants_logits,
+                          .method = r.method.get(),
+                          .phase = begin >= r.decode_from() ? RowPhase::kDecode : RowPhase::kPrefill});
   }
   return batch;
 }
 
 void Engine::Impl::undo(const Batch& batch) {
-  for (const SequenceRows& rows : batch.rows) rows.cache->truncate(rows.cache->length() - rows.n_rows);
+  for (std::size_t i = 0; i < batch.rows.size(); ++i)
+    batch.requests[i]->truncate(batch.rows[i].cache->length() - batch.rows[i].n_rows);
 }
 
 std::vector<Sampler::Choice> Engine::Impl::sample(const Batch& batch, const ConstTensorView& logits) {
@@ -83,7 +89,13 @@ std::vector<Sampler::Choice> Engine::Impl::sample(const Batch& batch, const Cons
     for (std::int64_t i = begin; i < end; ++i) {
       const std::span<const float> row(logits.row_as<float>(i), static_cast<std::size_t>(vocab));
       const auto k = static_cast<std::size_t>(i);
-      choices[k] = batch.requests[batch.wanted[k]]->sampler.next(row);
+      Request& r = *batch.requests[batch.wanted[k]];
+      if (r.wants_score()) {
+        const std::int32_t next = r.tokens[static_cast<std::size_t>(r.cache.length())];
+        choices[k] = {.token = next, .logprob = log_probability(row, next)};
+      } else {
+        choices[k] = r.sampler.next(row);
+      }
     }
   };
   n == 1 ? choose(0, 1, 0) : threads->parallel_for(n, 1, choose);
@@ -104,7 +116,10 @@ void Engine::Impl::apply(const Batch& batch, const std::vector<Sampler::Choice>&
                        .finished = {}};
     if (batch.rows[i].want_logits) {
       const Sampler::Choice chosen = *choice++;
-      if (r.is_end(chosen.token)) {
+      if (r.wants_score()) {
+        r.stats.tail_log_likelihood += static_cast<double>(chosen.logprob);
+        ++r.stats.tail_scored;
+      } else if (r.is_end(chosen.token)) {
         event.finished = FinishReason::kEnd;
       } else {
         event.token = chosen;

@@ -8,8 +8,21 @@ bool Request::is_end(std::int32_t token) const {
   return std::find(end_tokens.begin(), end_tokens.end(), token) != end_tokens.end();
 }
 
+void Request::truncate(std::int32_t to) {
+  cache.truncate(to);
+  if (method) method->truncate(to);
+}
+
+void Request::set_method(std::shared_ptr<const Plan> plan) {
+  if (plan == nullptr) {
+    method.reset();
+  } else if (method == nullptr || method->shared_plan() != plan) {
+    method = std::make_unique<MethodState>(std::move(plan));
+  }
+}
+
 RequestView Request::view() const {
-  const std::int32_t by_prefill = prompt_end - tail - cache.length();
+  const std::int32_t by_prefill = decode_from() - cache.length();
   RequestPhase phase = by_prefill > 0 ? RequestPhase::kPrefill : RequestPhase::kDecode;
   if (state == State::kWaiting) phase = RequestPhase::kWaiting;
   return {.id = id,
@@ -22,13 +35,17 @@ RequestView Request::view() const {
 void Request::begin_turn(RequestInput input) {
   tokens.insert(tokens.end(), input.prompt.begin(), input.prompt.end());
   // Logits come from computing a token: where nothing is pending, the last one is computed once more.
-  if (cache.length() == length()) cache.truncate(length() - 1);
+  if (cache.length() == length()) truncate(length() - 1);
   prompt_end = length();
   tail = std::min(input.decode_prompt_tail, static_cast<std::int32_t>(input.prompt.size()));
+  // Nothing new: what is pending is the end of an answer, and is computed as an answer is.
+  if (input.prompt.empty()) tail = 1;
+  set_method(std::move(input.method));
   max_tokens = input.max_tokens;
   end_tokens = std::move(input.end_tokens);
   priority = input.priority;
   keep = input.keep_sequence;
+  score_tail = input.score_tail;
   stats = {};
   state = State::kWaiting;
 }

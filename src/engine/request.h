@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "src/cache/sequence_cache.h"
@@ -31,6 +32,8 @@ struct Request {
   std::vector<std::int32_t> end_tokens;
   std::int32_t priority = 0;
   bool keep = false;
+  bool score_tail = false;
+  std::unique_ptr<MethodState> method;  // null: full attention
   RequestStats stats;
   std::int64_t used_at = 0;  // of the engine's count of turns: which kept sequence was used last
 
@@ -42,6 +45,14 @@ struct Request {
   std::int64_t blocks_to_end() const { return cache.blocks_needed(final_length() - cache.length()); }
   bool wants_token() const { return cache.length() == length() && max_tokens > 0; }
   bool is_end(std::int32_t token) const;
+  // Tokens from here on go one a step, through the method.
+  std::int32_t decode_from() const { return prompt_end - tail; }
+  // The row of the last computed token is scored against the token that follows it.
+  bool wants_score() const { return score_tail && cache.length() > decode_from() && cache.length() < length(); }
+  // Forgets computed tokens from `length` on; they are computed again when they are needed.
+  void truncate(std::int32_t length);
+  // Attends by `plan` from now on. Under the same plan as before the method's state stays.
+  void set_method(std::shared_ptr<const Plan> plan);
   RequestView view() const;
 
   // Begins a turn: `input.prompt` follows the tokens that are there. What is pending afterwards is at least one token.

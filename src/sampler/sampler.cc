@@ -86,6 +86,13 @@ std::int32_t first_equal(std::span<const float> x, float value) {
   return static_cast<std::int32_t>(std::find(x.begin(), x.end(), value) - x.begin());
 }
 
+// -inf where no token is possible.
+float log_probability_of(const Row& row, std::int32_t token) {
+  if (!(row.max > -kInfinity)) return -kInfinity;
+  const auto depth = static_cast<double>(row.x[static_cast<std::size_t>(token)] - row.max);
+  return static_cast<float>(depth - std::log(sum_exp(row.x, row.max)));
+}
+
 }  // namespace
 
 Sampler::Sampler(const SamplingOptions& options)
@@ -93,6 +100,11 @@ Sampler::Sampler(const SamplingOptions& options)
 
 void Sampler::see_prompt(std::span<const std::int32_t> tokens) {
   if (options_.repetition_penalty != 1) prompt_tokens_.insert(tokens.begin(), tokens.end());
+}
+
+float log_probability(std::span<const float> logits, std::int32_t token) {
+  thread_local std::vector<float> finite;
+  return log_probability_of(with_finite_max(logits, finite), token);
 }
 
 Sampler::Choice Sampler::next(std::span<const float> logits) {
@@ -112,10 +124,7 @@ Sampler::Choice Sampler::next(std::span<const float> logits) {
     if (draws) survivors_.select(row.x, row.max, options_);
     choice.token = draws ? survivors_.at(u) : first_equal(row.x, row.max);
   }
-  if (plain.max > -kInfinity) {
-    const auto depth = static_cast<double>(plain.x[static_cast<std::size_t>(choice.token)] - plain.max);
-    choice.logprob = static_cast<float>(depth - std::log(sum_exp(plain.x, plain.max)));
-  }
+  choice.logprob = log_probability_of(plain, choice.token);
   if (penalises()) ++answer_counts_[choice.token];
   return choice;
 }

@@ -13,6 +13,10 @@
 
 namespace mneme {
 
+// Natural logarithm of a token's probability under these logits, what is NaN or infinite taken as Sampler::next takes
+// it.
+float log_probability(std::span<const float> logits, std::int32_t token);
+
 // Everything that a request's next draw depends on, apart from its logits. A copy goes on exactly as the original
 // (forks, sessions).
 class Sampler {

@@ -1,4 +1,4 @@
-#include "eval/text_source.h"
+#include "src/eval/text_source.h"
 
 #include <algorithm>
 #include <cctype>

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "eval/text_source.h"
+#include "src/eval/text_source.h"
 
 namespace mneme::eval {
 

@@ -1,4 +1,4 @@
-#include "eval/task.h"
+#include "src/eval/task.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,0 +1,44 @@
+// From records to a table, JSON and a plot.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "src/eval/runner.h"
+
+namespace mneme::eval {
+
+// One method on one (task, length), over all samples.
+struct CellSummary {
+  std::string task;
+  std::int64_t length = 0;
+  std::string method;
+  std::int64_t n = 0, right = 0;  // answers
+  // Exact match minus that of `full` on the same questions, in points, with the half width of its 95 % interval.
+  // n_pairs = 0: no `full`.
+  std::int64_t n_pairs = 0;
+  double difference = 0, half_width = 0;
+  double log_likelihood = 0;
+  std::int64_t scored_tokens = 0;
+  MethodCost cost;
+
+  double exact() const { return n == 0 ? 0 : 100.0 * static_cast<double>(right) / static_cast<double>(n); }
+};
+
+// In the order in which tasks, lengths and methods first appear.
+std::vector<CellSummary> summarise(const std::vector<CellRecord>& records);
+
+std::string table(const std::vector<CellSummary>& cells);
+nlohmann::json to_json(const CellSummary& cell);
+
+// A record as one line of a run's file, and back. Errors  kFormat: not such a line.
+nlohmann::json to_json(const CellRecord& record);
+CellRecord record_from_json(const nlohmann::json& line);
+
+// Exact match (mean over tasks) against bytes of keys, values and index read a step, a point a method, a panel a
+// length.
+std::string plot_svg(const std::vector<CellSummary>& cells);
+
+}  // namespace mneme::eval

@@ -1,0 +1,237 @@
+#include "src/eval/runner.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "src/base/check.h"
+#include "src/base/error.h"
+
+namespace mneme::eval {
+namespace {
+
+class Counter final : public TokenCounter {
+ public:
+  explicit Counter(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  std::int64_t count(std::string_view text) const override {
+    return static_cast<std::int64_t>(tokenizer_.encode(text, {}).size());
+  }
+
+ private:
+  const Tokenizer& tokenizer_;
+};
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+void add_cost(MethodCost& a, const MethodCost& b) {
+  a.steps += b.steps;
+  a.seconds += b.seconds;
+  a.attended += b.attended;
+  a.attended_heads += b.attended_heads;
+  a.kv_bytes += b.kv_bytes;
+  a.index_bytes_read += b.index_bytes_read;
+  a.checks += b.checks;
+  a.corrections += b.corrections;
+  a.selected += b.selected;
+  a.replaced += b.replaced;
+  a.audits += b.audits;
+  a.audit_recall += b.audit_recall;
+  a.audit_mass += b.audit_mass;
+  a.audit_error += b.audit_error;
+}
+
+MethodCost cost_of(const MethodStats& stats, const MethodShape& shape, const Plan& plan) {
+  MethodCost c;
+  const auto token_bytes = static_cast<std::int64_t>(shape.attention().token_bytes());
+  for (std::int32_t l = 0; l < shape.n_layers; ++l) {
+    const LayerStats& s = stats.layers[static_cast<std::size_t>(l)];
+    c.steps = std::max(c.steps, s.steps);
+    c.kv_bytes += s.attended_tokens * token_bytes;
+    c.index_bytes_read += s.index_bytes_read;
+    if (!plan.dense_layer(l) || plan.everything) {
+      c.attended += s.attended_tokens;
+      c.attended_heads += s.attended_heads;
+    }
+    for (std::size_t h = 0; h < s.gate_checks.size(); ++h) {
+      c.checks += s.gate_checks[h];
+      c.corrections += s.corrections[h];
+    }
+    c.selected += s.selected_units;
+    c.replaced += s.replaced_units;
+    c.audits += s.audits;
+    c.audit_recall += s.audit_recall;
+    c.audit_mass += s.audit_mass;
+    c.audit_error += s.audit_error;
+  }
+  return c;
+}
+
+Runner::Runner(Engine& engine, const Tokenizer& tokenizer, const EvalOptions& options)
+    : engine_(engine), tokenizer_(tokenizer), chat_(ChatFormat::detect(tokenizer)), options_(options) {
+  for (TokenId id = 0; id < tokenizer.vocab_size(); ++id)
+    if (tokenizer.is_end(id)) end_tokens_.push_back(id);
+}
+
+void Runner::check_task(std::string_view name) {
+  if (name != kPerplexity && name != kStream) find_task(name);
+}
+
+// Steps until every request has ended.
+void Runner::finish_all(std::vector<Asked>& asked) {
+  while (!engine_.idle())
+    for (const RequestEvent& event : engine_.step()) {
+      if (!event.token) continue;
+      for (Asked& a : asked)
+        if (a.id == event.id) a.tokens.push_back(event.token->token);
+    }
+}
+
+// A kept sequence of these tokens, the last `tail` of them through the method's decode path.
+RequestId Runner::compute(std::vector<std::int32_t> prompt, std::int32_t tail, std::shared_ptr<const Plan> method) {
+  RequestInput input;
+  input.prompt = std::move(prompt);
+  input.max_tokens = 0;
+  input.decode_prompt_tail = tail;
+  input.keep_sequence = true;
+  input.method = std::move(method);
+  const RequestId id = engine_.submit(std::move(input));
+  std::vector<Asked> nobody;
+  finish_all(nobody);
+  return id;
+}
+
+RequestInput Runner::question_input(std::vector<std::int32_t> tokens, const Question& question,
+                                    std::shared_ptr<const Plan> plan) const {
+  RequestInput input;
+  input.max_tokens = static_cast<std::int32_t>(tokenizer_.encode(question.answer, {}).size()) + options_.spare_tokens;
+  if (options_.question == QuestionPath::kDecode) input.decode_prompt_tail = static_cast<std::int32_t>(tokens.size());
+  input.prompt = std::move(tokens);
+  input.end_tokens = end_tokens_;
+  input.keep_sequence = true;
+  input.method = std::move(plan);
+  return input;
+}
+
+AnswerRecord Runner::judge(const std::vector<std::int32_t>& tokens, const Question& question) const {
+  AnswerRecord record{.expected = question.answer, .answer = tokenizer_.decode(tokens), .depth = question.depth};
+  record.right = is_right(record.answer, question);
+  return record;
+}
+
+void Runner::take_cost(RequestId id, const Plan& plan, CellRecord& cell) const {
+  if (const MethodStats* stats = engine_.method_stats(id)) add_cost(cell.cost, cost_of(*stats, plan.shape, plan));
+}
+
+void Runner::ask_apart(RequestId base, const Sample& sample, const std::shared_ptr<const Plan>& plan,
+                       CellRecord& cell) {
+  std::vector<Asked> asked;
+  const auto start = std::chrono::steady_clock::now();
+  for (const Question& q : sample.questions) {
+    auto split = chat_.user_turn_split({.document = sample.context, .question = q.text, .system = {}}, true);
+    asked.push_back({engine_.fork(base, question_input(std::move(split.question), q, plan)), {}});
+  }
+  finish_all(asked);
+  cell.cost.seconds += seconds_since(start);
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    cell.answers.push_back(judge(asked[i].tokens, sample.questions[i]));
+    take_cost(asked[i].id, *plan, cell);
+    engine_.release(asked[i].id);
+  }
+}
+
+void Runner::ask_in_turns(RequestId base, const Sample& sample, const std::shared_ptr<const Plan>& plan,
+                          CellRecord& cell) {
+  RequestId id;
+  const auto start = std::chrono::steady_clock::now();
+  for (const Question& q : sample.questions) {
+    if (!id.valid()) {
+      auto split = chat_.user_turn_split({.document = sample.context, .question = q.text, .system = {}}, true);
+      id = engine_.fork(base, question_input(std::move(split.question), q, plan));
+    } else {
+      std::vector<std::int32_t> tokens = chat_.end_of_answer();
+      const auto turn = chat_.user_turn({.document = {}, .question = q.text, .system = {}}, false);
+      tokens.insert(tokens.end(), turn.begin(), turn.end());
+      engine_.keep_going(id, question_input(std::move(tokens), q, plan));
+    }
+    std::vector<Asked> asked{{id, {}}};
+    finish_all(asked);
+    cell.answers.push_back(judge(asked[0].tokens, q));
+  }
+  cell.cost.seconds += seconds_since(start);
+  take_cost(id, *plan, cell);
+  engine_.release(id);
+}
+
+// A stretch of prose: `length` tokens by prefill, then the next ones one a step, each scored.
+void Runner::run_perplexity(std::int64_t length, std::int64_t sample, const TextSource& prose,
+                            const std::vector<MethodSpec>& methods,
+                            const std::function<void(const CellRecord&)>& done) {
+  const auto wanted = static_cast<std::size_t>(length + options_.perplexity_tokens);
+  Rng rng(options_.seed ^ static_cast<std::uint64_t>(length), static_cast<std::uint64_t>(sample) << 32);
+  std::vector<std::int32_t> tokens;
+  for (std::size_t chars = wanted * 5; tokens.size() < wanted; chars += chars / 4) {
+    if (chars > prose.text().size())
+      fail(ErrorKind::kOption, "the prose is too short for a stretch of {} tokens; give more by --prose", wanted);
+    tokens = tokenizer_.encode(prose.passage(chars, rng), {.parse_special = false, .add_bos = tokenizer_.adds_bos()});
+  }
+  tokens.resize(wanted);
+  const std::vector<std::int32_t> scored(tokens.begin() + length, tokens.end());
+  tokens.resize(static_cast<std::size_t>(length));
+  const RequestId base = compute(std::move(tokens), 0, nullptr);
+  for (const MethodSpec& method : methods) {
+    const auto plan = compile(method.recipe, engine_.method_shape());
+    CellRecord cell{.task = std::string(kPerplexity), .length = length, .sample = sample, .method = method.label};
+    engine_.attach_method(base, plan);
+    RequestInput input;
+    input.prompt = scored;
+    input.decode_prompt_tail = options_.perplexity_tokens;
+    input.score_tail = true;
+    input.max_tokens = 0;
+    input.keep_sequence = true;
+    input.method = plan;
+    const auto start = std::chrono::steady_clock::now();
+    const RequestId id = engine_.fork(base, std::move(input));
+    std::vector<Asked> nobody;
+    finish_all(nobody);
+    cell.cost.seconds = seconds_since(start);
+    const RequestStats stats = engine_.stats(id);
+    cell.log_likelihood = stats.tail_log_likelihood;
+    cell.scored_tokens = stats.tail_scored;
+    take_cost(id, *plan, cell);
+    engine_.release(id);
+    done(cell);
+  }
+  engine_.release(base);
+}
+
+void Runner::run(std::string_view task, std::int64_t length, std::int64_t sample_number, const TextSource& prose,
+                 const std::vector<MethodSpec>& methods, const std::function<void(const CellRecord&)>& done) {
+  if (task == kPerplexity) return run_perplexity(length, sample_number, prose, methods, done);
+  const bool stream = task == kStream;
+  const TaskRow& row = find_task(stream ? "number" : task);
+  const Sample sample = make_sample(row, prose, length, options_.seed, sample_number, Counter(tokenizer_));
+  MNEME_CHECK(!sample.questions.empty(), "task {} made no question", task);
+  const std::vector<std::int32_t> document =
+      chat_.user_turn_split({.document = sample.context, .question = sample.questions[0].text, .system = {}}, true)
+          .document;
+  RequestId base;
+  if (!stream) base = compute(document, 0, nullptr);
+  for (const MethodSpec& method : methods) {
+    const auto plan = compile(method.recipe, engine_.method_shape());
+    CellRecord cell{.task = std::string(task), .length = length, .sample = sample_number, .method = method.label};
+    if (stream) {
+      base = compute(document, static_cast<std::int32_t>(document.size()), plan);
+    } else {
+      engine_.attach_method(base, plan);
+    }
+    sample.turns ? ask_in_turns(base, sample, plan, cell) : ask_apart(base, sample, plan, cell);
+    if (stream) engine_.release(base);
+    done(cell);
+  }
+  if (!stream) engine_.release(base);
+}
+
+}  // namespace mneme::eval

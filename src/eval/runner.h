@@ -1,0 +1,102 @@
+// Asks every question under every method, over one prefill of each context.
+//
+// A context is computed once, exactly, and forked for every question and method. The question is fed one token a step
+// through the decode path (the default): inside an exact prefill it would hardly test what the method retrieves.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/engine/engine.h"
+#include "src/eval/task.h"
+#include "src/tokenizer/chat_format.h"
+#include "src/tokenizer/tokenizer.h"
+
+namespace mneme::eval {
+
+struct MethodSpec {
+  std::string label;  // "freekv b512"; unique in a run
+  Recipe recipe;
+};
+
+enum class QuestionPath : std::uint8_t { kDecode, kPrefill };
+
+struct EvalOptions {
+  std::uint64_t seed = 1;
+  QuestionPath question = QuestionPath::kDecode;
+  std::int32_t spare_tokens = 12;        // an answer may be this much longer than the right one before it is cut off
+  std::int32_t perplexity_tokens = 256;  // scored after each context of the perplexity task
+};
+
+// What a method did, summed over everything of one (task, length, sample, method).
+struct MethodCost {
+  std::int64_t steps = 0;                         // decode steps, the question's included
+  double seconds = 0;                             // wall time of those steps, all questions of the sample in one batch
+  std::int64_t attended = 0, attended_heads = 0;  // tokens over (step, layer, head); compressed layers
+  std::int64_t kv_bytes = 0, index_bytes_read = 0;  // read by attention and by selection, all layers
+  std::int64_t checks = 0, corrections = 0;
+  std::int64_t selected = 0, replaced = 0;
+  std::int64_t audits = 0;
+  double audit_recall = 0, audit_mass = 0, audit_error = 0;
+};
+void add_cost(MethodCost& a, const MethodCost& b);
+MethodCost cost_of(const MethodStats& stats, const MethodShape& shape, const Plan& plan);
+
+struct AnswerRecord {
+  std::string expected, answer;
+  double depth = -1;
+  bool right = false;
+};
+
+// One (task, length, sample, method).
+struct CellRecord {
+  std::string task;
+  std::int64_t length = 0, sample = 0;
+  std::string method;
+  std::vector<AnswerRecord> answers;
+  double log_likelihood = 0;  // perplexity: sum over the scored tokens
+  std::int64_t scored_tokens = 0;
+  MethodCost cost;
+};
+
+class Runner {
+ public:
+  Runner(Engine& engine, const Tokenizer& tokenizer, const EvalOptions& options);
+
+  // Tasks that are not in task_table(): text scored token by token, and a task whose whole context comes through
+  // decode.
+  static constexpr std::string_view kPerplexity = "perplexity", kStream = "stream";
+  // Errors  kOption: no such task.
+  static void check_task(std::string_view name);
+
+  // All methods on one sample; calls `done` after each.
+  void run(std::string_view task, std::int64_t length, std::int64_t sample, const TextSource& prose,
+           const std::vector<MethodSpec>& methods, const std::function<void(const CellRecord&)>& done);
+
+ private:
+  struct Asked {
+    RequestId id;
+    std::vector<std::int32_t> tokens;
+  };
+  void finish_all(std::vector<Asked>& asked);
+  RequestId compute(std::vector<std::int32_t> prompt, std::int32_t tail, std::shared_ptr<const Plan> method);
+  RequestInput question_input(std::vector<std::int32_t> tokens, const Question& question,
+                              std::shared_ptr<const Plan> plan) const;
+  AnswerRecord judge(const std::vector<std::int32_t>& tokens, const Question& question) const;
+  void ask_apart(RequestId base, const Sample& sample, const std::shared_ptr<const Plan>& plan, CellRecord& cell);
+  void ask_in_turns(RequestId base, const Sample& sample, const std::shared_ptr<const Plan>& plan, CellRecord& cell);
+  void run_perplexity(std::int64_t length, std::int64_t sample, const TextSource& prose,
+                      const std::vector<MethodSpec>& methods, const std::function<void(const CellRecord&)>& done);
+  void take_cost(RequestId id, const Plan& plan, CellRecord& cell) const;
+
+  Engine& engine_;
+  const Tokenizer& tokenizer_;
+  ChatFormat chat_;
+  EvalOptions options_;
+  std::vector<std::int32_t> end_tokens_;
+};
+
+}  // namespace mneme::eval
