@@ -57,9 +57,13 @@ struct Forward::Impl {
   CpuContext context;
   AttentionStep attention;
   Activation residual, normed, q, k, v, attended, gate, up, product, last, logits;
+  OpTimer* timer = nullptr;
 
   Impl(const Model& m, const CpuContext& c) : model(m), config(m.config()), context(c), attention(m.config(), c) {}
 
+  void lap(Op op, std::int32_t layer = -1) {
+    if (timer != nullptr) timer->lap(op, layer);
+  }
   TensorView run_all_layers(const ForwardInput& input);
   void run_layer(std::int32_t layer, const TensorView& x);
   ConstTensorView run_head(const TensorView& rows);
@@ -73,6 +77,7 @@ void Forward::Impl::run_layer(std::int32_t layer, const TensorView& x) {
 
   const TensorView h = normed.get(input_dtype({&w.q, &w.k, &w.v}, n, context), n, config.hidden);
   rms_norm_cpu(x, w.attn_norm.data(), config.rms_eps, h, context);
+  lap(Op::kPointwise, layer);
   const TensorView queries = q.get(DType::kF32, n, q_width);
   const TensorView keys = k.get(DType::kF32, n, kv_width);
   const TensorView values = v.get(DType::kF32, n, kv_width);
@@ -81,26 +86,34 @@ void Forward::Impl::run_layer(std::int32_t layer, const TensorView& x) {
                         MatmulOutput{.w = &w.k, .y = keys, .bias = or_null(w.k_bias)},
                         MatmulOutput{.w = &w.v, .y = values, .bias = or_null(w.v_bias)}},
              context);
+  lap(Op::kProducts, layer);
   if (config.qk_norm) {
     norm_heads(queries, config.n_heads, w.q_norm, config.rms_eps, context);
     norm_heads(keys, config.n_kv_heads, w.k_norm, config.rms_eps, context);
   }
   rope_cpu(by_heads(queries, config.n_heads), attention.positions(), model.rope(), context);
   rope_cpu(by_heads(keys, config.n_kv_heads), attention.positions(), model.rope(), context);
+  lap(Op::kPointwise, layer);
 
   const TensorView a = attended.get(input_dtype({&w.o}, n, context), n, q_width);
   attention.append(layer, by_heads(keys, config.n_kv_heads), by_heads(values, config.n_kv_heads));
   attention.attend(layer, by_heads(queries, config.n_heads), a);
+  lap(Op::kAttention, layer);
   matmul_cpu(a, std::array{MatmulOutput{.w = &w.o, .y = x, .accumulate = true}}, context);
+  lap(Op::kProducts, layer);
 
   const TensorView h2 = normed.get(input_dtype({&w.gate, &w.up}, n, context), n, config.hidden);
   rms_norm_cpu(x, w.ffn_norm.data(), config.rms_eps, h2, context);
+  lap(Op::kPointwise, layer);
   const TensorView g = gate.get(DType::kF32, n, config.ffn);
   const TensorView u = up.get(DType::kF32, n, config.ffn);
   matmul_cpu(h2, std::array{MatmulOutput{.w = &w.gate, .y = g}, MatmulOutput{.w = &w.up, .y = u}}, context);
+  lap(Op::kProducts, layer);
   const TensorView p = product.get(input_dtype({&w.down}, n, context), n, config.ffn);
   swiglu_cpu(g, u, p, context);
+  lap(Op::kPointwise, layer);
   matmul_cpu(p, std::array{MatmulOutput{.w = &w.down, .y = x, .accumulate = true}}, context);
+  lap(Op::kProducts, layer);
 }
 
 TensorView Forward::Impl::run_all_layers(const ForwardInput& input) {
@@ -116,6 +129,7 @@ TensorView Forward::Impl::run_all_layers(const ForwardInput& input) {
   const TensorView x = residual.get(DType::kF32, n, config.hidden);
   if (n == 0) return x;
   embed_cpu(input.tokens, model.embedding(), x, context);
+  lap(Op::kOther);
   for (std::int32_t layer = 0; layer < config.n_layers; ++layer) run_layer(layer, x);
   return x;
 }
@@ -139,6 +153,7 @@ ConstTensorView Forward::Impl::run_head(const TensorView& rows) {
   const TensorView h = normed.get(input_dtype({&model.head()}, n, context), n, config.hidden);
   rms_norm_cpu(rows, model.output_norm().data(), config.rms_eps, h, context);
   matmul_cpu(h, std::array{MatmulOutput{.w = &model.head(), .y = y}}, context);
+  lap(Op::kHead);
   return y;
 }
 
@@ -147,7 +162,9 @@ Forward::~Forward() = default;
 
 ConstTensorView Forward::run(const ForwardInput& input) {
   const TensorView x = impl_->run_all_layers(input);
-  return impl_->run_head(impl_->gather_last_rows(x, input.sequences));
+  const TensorView rows = impl_->gather_last_rows(x, input.sequences);
+  impl_->lap(Op::kOther);
+  return impl_->run_head(rows);
 }
 
 ConstTensorView Forward::run_all_logits(const ForwardInput& input) {
@@ -156,6 +173,10 @@ ConstTensorView Forward::run_all_logits(const ForwardInput& input) {
 
 void Forward::set_audit(std::int32_t every) {
   impl_->attention.set_audit(every);
+}
+
+void Forward::set_timer(OpTimer* timer) {
+  impl_->timer = timer;
 }
 
 std::size_t Forward::activation_bytes() const {

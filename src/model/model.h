@@ -14,6 +14,7 @@
 #include "src/kernels/cpu_context.h"
 #include "src/kernels/matmul.h"
 #include "src/kernels/rope.h"
+#include "src/model/op_timer.h"
 
 namespace mneme {
 
@@ -99,6 +100,8 @@ class Forward {
   std::size_t activation_bytes() const;
   // Every n-th decode step of a sequence with a method also computes the true attention, for its statistics; 0: never.
   void set_audit(std::int32_t every);
+  // Every further run charges its operations to `timer`, whose start() the caller calls before it; null: none does.
+  void set_timer(OpTimer* timer);
 
  private:
   struct Impl;

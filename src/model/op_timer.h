@@ -1,0 +1,45 @@
+// Where the time of a forward pass goes: every stretch between two operations, charged to the one that ended.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace mneme {
+
+enum class Op : std::uint8_t { kProducts, kAttention, kPointwise, kHead, kOther };
+inline constexpr std::array kOps = {Op::kProducts, Op::kAttention, Op::kPointwise, Op::kHead, Op::kOther};
+// "products" (of the layers' weights), "attention" (storing keys and values included), "norms, rope, swiglu", "head"
+// (its norm included), "other" (rows, tables, the embedding).
+std::string_view op_name(Op op);
+
+class OpTimer {
+ public:
+  using Clock = std::chrono::steady_clock;
+  struct Span {
+    Op op;
+    std::int32_t layer;  // -1: none
+    Clock::time_point begin, end;
+  };
+
+  explicit OpTimer(bool keep_spans = false) : keep_spans_(keep_spans) {}
+
+  // From here on time counts; sums and spans begin anew.
+  void start();
+  // Charges the time since the last call (or start()) to `op`.
+  void lap(Op op, std::int32_t layer);
+
+  double seconds(Op op) const { return seconds_[static_cast<std::size_t>(op)]; }
+  const std::vector<Span>& spans() const { return spans_; }
+
+ private:
+  bool keep_spans_;
+  Clock::time_point last_;
+  std::array<double, kOps.size()> seconds_{};
+  std::vector<Span> spans_;
+};
+
+}  // namespace mneme
