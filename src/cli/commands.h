@@ -6,8 +6,12 @@
 namespace mneme::cli {
 
 void add_run(CLI::App& app, int& code);
+void add_eval(CLI::App& app, int& code);
+void add_methods(CLI::App& app, int& code);
 void add_inspect(CLI::App& app, int& code);
 void add_tokenize(CLI::App& app, int& code);
 void add_convert(CLI::App& app, int& code);
+void add_bench(CLI::App& app, int& code);
+void add_doctor(CLI::App& app, int& code);
 
 }  // namespace mneme::cli

@@ -14,7 +14,7 @@ namespace {
 
 const std::vector<std::string> kRooms = {"base",    "tensor", "device",  "kernels", "checkpoint", "tokenizer",
                                          "cache",   "blocks", "recipes", "recall",  "attention",  "model",
-                                         "sampler", "engine", "server",  "cli"};
+                                         "sampler", "engine", "eval",    "server",  "perf",       "cli"};
 
 std::optional<std::size_t> rank_of(const std::string& room) {
   const auto it = std::find(kRooms.begin(), kRooms.end(), room);

@@ -1,0 +1,11 @@
+# cmake -DSOURCE=FOLDER -DOUTPUT=FILE -P commit.cmake: a header that says which revision SOURCE is.
+find_package(Git QUIET)
+set(commit unknown)
+if(GIT_FOUND)
+  execute_process(COMMAND ${GIT_EXECUTABLE} -C ${SOURCE} describe --always --dirty --abbrev=12
+    OUTPUT_VARIABLE described OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
+  if(NOT failed)
+    set(commit ${described})
+  endif()
+endif()
+file(CONFIGURE OUTPUT ${OUTPUT} CONTENT "#define MNEME_COMMIT \"@commit@\"\n" @ONLY)

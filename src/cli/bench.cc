@@ -1,0 +1,202 @@
+// mneme bench: how long steps take, and how long they would take at least.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/base/error.h"
+#include "src/cli/answer_writer.h"
+#include "src/cli/bench_model.h"
+#include "src/cli/bench_report.h"
+#include "src/cli/commands.h"
+#include "src/cli/kv_options.h"
+#include "src/cli/options.h"
+#include "src/cli/progress_bar.h"
+#include "src/perf/trace.h"
+#include "src/recipes/compile.h"
+
+namespace mneme::cli {
+namespace {
+
+struct BenchCommand {
+  bool decode = true;
+  BenchModelOptions model;
+  std::vector<std::int32_t> depths, batches = {1};
+  int steps = 64, warmup = 4, chunk_tokens = 1024;
+  int threads = 0;
+  bool no_pin = false, deterministic = false;
+  std::string kv_dtype = "bf16";
+  KvOptions kv;
+  std::vector<std::string> methods;
+  bool json = false, no_progress = false;
+  std::string trace;
+};
+
+std::string test_name(const BenchCommand& o, std::int32_t depth) {
+  return o.decode ? fmt::format("tg{} @ d{}", o.steps, depth) : fmt::format("pp{}", depth);
+}
+
+MethodShape method_shape(const ModelConfig& c, DType kv_dtype) {
+  return {.n_layers = static_cast<std::int32_t>(c.n_layers),
+          .n_heads = static_cast<std::int32_t>(c.n_heads),
+          .n_kv_heads = static_cast<std::int32_t>(c.n_kv_heads),
+          .head_dim = static_cast<std::int32_t>(c.head_dim),
+          .kv_dtype = kv_dtype,
+          .sliding_window = static_cast<std::int32_t>(c.sliding_window)};
+}
+
+// What is asked of plain full attention needs no method; everything else is compiled.
+std::shared_ptr<const Plan> plan_of(const KvOptions& kv, const MethodShape& shape) {
+  const Recipe recipe = recipe_of(kv);
+  return recipe.attend == Attend::kEverything ? nullptr : compile(recipe, shape);
+}
+
+std::vector<BenchRow> cases_of(const BenchCommand& o, const MethodShape& shape) {
+  std::vector<BenchRow> rows;
+  for (const std::string& method : o.methods) {
+    KvOptions kv = o.kv;
+    kv.method = method;
+    const std::shared_ptr<const Plan> plan = plan_of(kv, shape);
+    for (const std::int32_t batch : o.batches)
+      for (const std::int32_t depth : o.depths)
+        rows.push_back({.test = test_name(o, depth),
+                        .method = method,
+                        .c = {.depth = depth, .batch = batch, .plan = plan},
+                        .result = {}});
+  }
+  return rows;
+}
+
+void write_trace(const BenchCommand& o, const std::vector<BenchRow>& rows) {
+  std::vector<NamedTrace> traces;
+  for (const BenchRow& row : rows)
+    traces.push_back(
+        {.name = fmt::format("{}, batch {}, {}", row.test, row.c.batch, row.method), .steps = row.result.trace});
+  write_chrome_trace(o.trace, traces);
+}
+
+int bench(BenchCommand o) {
+  if (o.depths.empty()) o.depths = {2048};
+  if (o.methods.empty()) o.methods = {"full"};
+  if (!o.decode) o.warmup = 0;
+  const std::int64_t deepest = *std::max_element(o.depths.begin(), o.depths.end());
+  const std::int64_t context = deepest + (o.decode ? o.warmup + o.steps : 0);
+
+  ProgressBar bar(ProgressBar::mode_for_stderr(!o.no_progress));
+  const ProgressFn show = [&bar](std::string_view what, std::int64_t done, std::int64_t total) {
+    bar.show(what, done, total);
+  };
+  const Machine machine = read_machine();  // before this thread is pinned, which narrows what it is allowed
+  ThreadPool pool(o.threads > 0 ? o.threads : machine.cpus_allowed, o.no_pin ? Pinning::kNone : Pinning::kPinned);
+  const CpuContext cpu{.pool = &pool, .rounding = o.deterministic ? Rounding::kFixed : Rounding::kFast};
+  const std::unique_ptr<Model> model = load_bench_model(o.model, context, cpu, show);
+
+  const DType kv_dtype = o.kv_dtype == "f16" ? DType::kF16 : DType::kBF16;
+  BenchReport report{.decode = o.decode,
+                     .model = bench_model_name(o.model),
+                     .machine = machine,
+                     .parameters = parameter_count(model->config()),
+                     .weight_bytes = static_cast<std::int64_t>(model->weight_bytes()),
+                     .step_weight_bytes = static_cast<std::int64_t>(model->step_weight_bytes()),
+                     .weights = std::string(dtype_name(model->layers()[0].gate.view().dtype())),
+                     .kv_dtype = o.kv_dtype,
+                     .threads = pool.size(),
+                     .deterministic = o.deterministic,
+                     .steps = o.steps,
+                     .warmup = o.warmup,
+                     .chunk_tokens = o.chunk_tokens,
+                     .rows = cases_of(o, method_shape(model->config(), kv_dtype))};
+  Bench bench(*model, cpu, machine,
+              {.kv_dtype = kv_dtype,
+               .steps = o.steps,
+               .warmup = o.warmup,
+               .chunk_tokens = o.chunk_tokens,
+               .keep_spans = !o.trace.empty()});
+  std::int64_t done = 0;
+  for (BenchRow& row : report.rows) {
+    show("measuring, cases", done++, static_cast<std::int64_t>(report.rows.size()));
+    row.result = o.decode ? bench.decode(row.c) : bench.prefill(row.c);
+  }
+  bar.clear();
+  if (!o.trace.empty()) write_trace(o, report.rows);
+  AnswerWriter out;
+  out.write(o.json ? bench_json(report) : bench_table(report));
+  out.end_line();
+  return 0;
+}
+
+void add_case_options(CLI::App& c, BenchCommand& o) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
+  const auto add = [](CLI::Option* option) { option->group("Cases"); };
+  add(c.add_option(
+           "--depth", o.depths,
+           o.decode ? "Tokens in the cache before the first step (default 2048)" : "Tokens of a prompt (default 2048)")
+          ->type_name("TOKENS,...")
+          ->delimiter(',')
+          ->check(whole_number(o.decode ? 0 : 1, kMost)));
+  add(c.add_option("--batch", o.batches, "Sequences that are computed together (default 1)")
+          ->type_name("N,...")
+          ->delimiter(',')
+          ->check(whole_number(1, 4096)));
+  add(c.add_option("-n,--steps", o.steps,
+                   o.decode ? "Timed steps of each case" : "How often each case's prompts are read")
+          ->capture_default_str()
+          ->check(whole_number(1, 1 << 20)));
+  if (o.decode)
+    add(c.add_option("--warmup", o.warmup, "Steps before them")
+            ->capture_default_str()
+            ->check(whole_number(0, 1 << 20)));
+  add(c.add_option("-b,--max-num-batched-tokens", o.chunk_tokens, "Prompt tokens that are computed together")
+          ->type_name("TOKENS")
+          ->capture_default_str()
+          ->check(whole_number(1, 1 << 20)));
+}
+
+void add_machine_options(CLI::App& c, BenchCommand& o) {
+  const auto add = [](CLI::Option* option) { option->group("Memory and speed"); };
+  add(c.add_option("--kv-cache-dtype", o.kv_dtype, "How keys and values are stored: bf16 or f16")
+          ->type_name("TYPE")
+          ->capture_default_str()
+          ->check(one_of({"bf16", "f16"})));
+  add(c.add_option("-t,--threads", o.threads, "Threads that compute (default: one per CPU)")
+          ->check(whole_number(1, 1024)));
+  add(c.add_flag("--no-pin", o.no_pin, "Let threads move between CPUs"));
+  add(c.add_flag("--deterministic", o.deterministic, "Fixed tiles: the same rounding in every batch"));
+}
+
+void add_one(CLI::App& app, int& code, bool decode) {
+  auto options = std::make_shared<BenchCommand>();
+  options->decode = decode;
+  if (!decode) options->steps = 1;
+  CLI::App* c =
+      app.add_subcommand(decode ? "decode" : "prefill", decode ? "One token a step, at depths" : "Prompts, in chunks");
+  add_bench_model_options(*c, options->model);
+  add_case_options(*c, *options);
+  if (decode) add_kv_options(*c, options->kv, options->methods);
+  add_machine_options(*c, *options);
+  c->add_flag("--json", options->json, "One JSON object")->group("Output");
+  c->add_option("--trace", options->trace, "Writes the timed steps as a Chrome trace")
+      ->type_name("FILE")
+      ->check(not_empty())
+      ->group("Output");
+  c->add_flag("--no-progress", options->no_progress, "No progress bar (there is none without a terminal)")
+      ->group("Output");
+  c->callback([options, &code] { code = bench(*options); });
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, int& code) {
+  CLI::App* c = app.add_subcommand("bench", "Time steps, and hold them against what the machine can do");
+  c->require_subcommand(1);
+  add_one(*c, code, true);
+  add_one(*c, code, false);
+  c->footer("Example: mneme bench decode --shape llama-3.2-1b --weights q8_0 --depth 2048,8192 --batch 1,4 -n 64");
+}
+
+}  // namespace mneme::cli

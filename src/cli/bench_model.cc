@@ -1,0 +1,89 @@
+#include "src/cli/bench_model.h"
+
+#include <array>
+#include <filesystem>
+#include <utility>
+
+#include "src/base/check.h"
+#include "src/base/error.h"
+#include "src/cli/options.h"
+#include "src/perf/shapes.h"
+#include "src/perf/step_cost.h"
+
+namespace mneme::cli {
+namespace {
+
+constexpr std::uint64_t kSeed = 1;
+
+DType weights_type(const std::string& name) {
+  for (const DType type : {DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kF32, DType::kF16})
+    if (dtype_name(type) == name) return type;
+  fail(ErrorKind::kOption, "--weights: there is no type \"{}\"", name);
+}
+
+void expect_one(const BenchModelOptions& o) {
+  if (o.path.empty() == o.shape.empty())
+    fail(ErrorKind::kOption, "a model is needed: -m MODEL, or --shape NAME (one of the two)");
+}
+
+std::int64_t bytes_of(const ConstTensorView& view) {
+  const std::int64_t row = view.rank() == 1 ? view.dim(0) : view.row_elements();
+  return view.n_elements() / row * static_cast<std::int64_t>(row_bytes(view.dtype(), row));
+}
+
+BenchShape shape_of_file(const std::string& path) {
+  const std::unique_ptr<Checkpoint> file = Checkpoint::open(path);
+  BenchShape shape{.config = file->config()};
+  for (const CheckpointTensor& t : file->tensors()) shape.weight_bytes += bytes_of(t.view);
+  shape.step_weight_bytes = shape.weight_bytes;
+  const CheckpointTensor* embedding = file->find("token_embd.weight");
+  if (embedding != nullptr && !shape.config.tied_embeddings) shape.step_weight_bytes -= bytes_of(embedding->view);
+  const CheckpointTensor* gate = file->find("blk.0.ffn_gate.weight");
+  if (gate != nullptr) shape.weights = gate->view.dtype();
+  return shape;
+}
+
+}  // namespace
+
+void add_bench_model_options(CLI::App& c, BenchModelOptions& o) {
+  c.add_option("-m,--model", o.path, "A .gguf file, or the folder of a Hugging Face model")
+      ->type_name("PATH")
+      ->group("Model");
+  c.add_option("--shape", o.shape, "A known shape with random weights: llama-3.2-1b, tiny-16l, ... (docs/bench.md)")
+      ->type_name("NAME")
+      ->group("Model");
+  c.add_option("--weights", o.weights, "Type of a shape's weights: bf16, q8_0, q4_0, f16 or f32")
+      ->type_name("TYPE")
+      ->capture_default_str()
+      ->check(one_of({"bf16", "q8_0", "q4_0", "f16", "f32"}))
+      ->group("Model");
+}
+
+std::unique_ptr<Model> load_bench_model(const BenchModelOptions& o, std::int64_t context, const CpuContext& cpu,
+                                        const ProgressFn& progress) {
+  expect_one(o);
+  const ModelOptions options{.context = context};
+  if (!o.shape.empty()) return Model::random(bench_shape(o.shape), weights_type(o.weights), options, kSeed, cpu);
+  return Model::load(Checkpoint::open(o.path), options, cpu, progress);
+}
+
+BenchShape read_bench_shape(const BenchModelOptions& o) {
+  expect_one(o);
+  if (o.shape.empty()) return shape_of_file(o.path);
+  BenchShape shape{.config = bench_shape(o.shape), .weights = weights_type(o.weights)};
+  const DTypeInfo& type = dtype_info(shape.weights);
+  // Norms and biases are f32, and so few that they do not matter here.
+  const auto bytes = [&type](std::int64_t n) { return n * type.bytes / type.block; };
+  shape.weight_bytes = bytes(parameter_count(shape.config));
+  shape.step_weight_bytes =
+      shape.weight_bytes - (shape.config.tied_embeddings ? 0 : bytes(shape.config.vocab * shape.config.hidden));
+  return shape;
+}
+
+std::string bench_model_name(const BenchModelOptions& o) {
+  if (!o.shape.empty()) return o.shape + " " + o.weights;
+  const std::filesystem::path path(o.path);
+  return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
+}
+
+}  // namespace mneme::cli

@@ -1,0 +1,35 @@
+// The model that is measured: a file's, or a shape with random weights.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "src/model/model.h"
+
+namespace mneme::cli {
+
+struct BenchModelOptions {
+  std::string path, shape;
+  std::string weights = "bf16";  // of a shape
+};
+
+// -m, --shape and --weights. Either of the first two must be given.
+void add_bench_model_options(CLI::App& command, BenchModelOptions& options);
+
+// Errors  kOption: neither or both. As Model::load.
+std::unique_ptr<Model> load_bench_model(const BenchModelOptions& options, std::int64_t context, const CpuContext& cpu,
+                                        const ProgressFn& progress);
+// The shape alone, without weights. Bytes of the weights, and of those that a step of one row reads.
+struct BenchShape {
+  ModelConfig config;
+  std::int64_t weight_bytes = 0, step_weight_bytes = 0;
+  DType weights = DType::kBF16;  // of the layers' matrices
+};
+BenchShape read_bench_shape(const BenchModelOptions& options);
+
+// "models/needle-27m-q8_0.gguf" as "needle-27m-q8_0"; a shape's name and type.
+std::string bench_model_name(const BenchModelOptions& options);
+
+}  // namespace mneme::cli

@@ -1,0 +1,173 @@
+#include "src/cli/bench_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <fstream>
+
+#include "mneme/mneme.h"
+#include "src/cli/run_report.h"
+
+namespace mneme::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double mega(double bytes) {
+  return bytes / 1e6;
+}
+
+std::string head(const BenchReport& r) {
+  return fmt::format("{}: {:.1f} M parameters, {:.1f} MiB {}, KV {}\n{}; {} thread{}{}; mneme {} ({})\n", r.model,
+                     static_cast<double>(r.parameters) / 1e6, static_cast<double>(r.weight_bytes) / (1 << 20),
+                     r.weights, r.kv_dtype, r.machine.cpu, r.threads, r.threads == 1 ? "" : "s",
+                     r.deterministic ? ", deterministic" : "", version(), build_commit());
+}
+
+// Widths as the columns' heads.
+std::string main_table(const BenchReport& r) {
+  std::string out =
+      r.decode
+          ? fmt::format("\n{:<16} {:<10} {:>5} {:>20} {:>10} {:>9} {:>9} {:>10} {:>8} {:>9} {:>6}\n", "test", "method",
+                        "batch", "tokens/s", "ms/step", "p10", "p99", "MB/step", "GB/s", "floor ms", "of it")
+          : fmt::format("\n{:<16} {:<10} {:>5} {:>20} {:>10} {:>9} {:>9} {:>10} {:>8} {:>9} {:>6}\n", "test", "method",
+                        "batch", "tokens/s", "s/prompt", "ms/step", "p99", "Gop/token", "Gop/s", "floor s", "of it");
+  for (const BenchRow& row : r.rows) {
+    const BenchResult& b = row.result;
+    const std::string rate = fmt::format("{:.1f} +- {:.1f}", b.tokens_per_second, b.tokens_per_second_deviation);
+    out += fmt::format("{:<16} {:<10} {:>5} {:>20} ", row.test, row.method, row.c.batch, rate);
+    if (r.decode) {
+      out += fmt::format("{:>10.3f} {:>9.3f} {:>9.3f} {:>10.2f} {:>8.1f} {:>9.3f} {:>5.0f}%\n", 1e3 * b.step.median,
+                         1e3 * b.step.p10, 1e3 * b.step.p99, mega(b.cost.bytes()), b.bandwidth / 1e9,
+                         1e3 * b.floor_seconds, 100 * b.share);
+    } else {
+      out += fmt::format("{:>10.3f} {:>9.2f} {:>9.2f} {:>10.3f} {:>8.1f} {:>9.3f} {:>5.0f}%\n", b.prompt.median,
+                         1e3 * b.step.median, 1e3 * b.step.p99, b.cost.operations / (row.c.depth * row.c.batch) / 1e9,
+                         b.product_rate / 1e9, b.floor_seconds, 100 * b.share);
+    }
+  }
+  return out;
+}
+
+std::string bytes_table(const BenchReport& r) {
+  std::string out = fmt::format("\n{:<16} {:<10} {:>5} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12}\n",
+                                r.decode ? "MB a step" : "MB a prompt", "", "batch", "weights", "KV read", "KV written",
+                                "index read", "attended", "KV MiB held");
+  for (const BenchRow& row : r.rows) {
+    const StepCost& c = row.result.cost;
+    out +=
+        fmt::format("{:<16} {:<10} {:>5} {:>12.2f} {:>12.3f} {:>12.4f} {:>12.3f} {:>12.0f} {:>12.1f}\n", row.test,
+                    row.method, row.c.batch, mega(c.weights), mega(c.kv_read), mega(c.kv_written), mega(c.index_read),
+                    row.result.attended_tokens, static_cast<double>(row.result.kv_bytes) / (1 << 20));
+  }
+  return out;
+}
+
+std::string operations_table(const BenchReport& r) {
+  std::string out =
+      fmt::format("\n{:<16} {:<10} {:>5}", r.decode ? "ms, median step" : "s, median prompt", "", "batch");
+  for (const Op op : kOps) out += fmt::format(" {:>20}", op_name(op));
+  out += "\n";
+  for (const BenchRow& row : r.rows) {
+    out += fmt::format("{:<16} {:<10} {:>5}", row.test, row.method, row.c.batch);
+    double total = 0;
+    for (const double s : row.result.operations) total += s;
+    for (const double s : row.result.operations)
+      out += fmt::format(" {:>13.3f} ({:>3.0f}%)", r.decode ? 1e3 * s : s, 100 * s / total);
+    out += "\n";
+  }
+  return out;
+}
+
+Json quantiles_json(const Quantiles& q) {
+  return {{"median", q.median}, {"p10", q.p10},     {"p99", q.p99},
+          {"mean", q.mean},     {"least", q.least}, {"deviation", q.deviation}};
+}
+
+Json row_json(const BenchReport& r, const BenchRow& row) {
+  const BenchResult& b = row.result;
+  Json out = {{"test", row.test}, {"method", row.method}, {"depth", row.c.depth}, {"batch", row.c.batch}};
+  if (row.c.plan != nullptr) out["budget"] = row.c.plan->recipe.budget;
+  out["tokens_per_second"] = b.tokens_per_second;
+  out["tokens_per_second_deviation"] = b.tokens_per_second_deviation;
+  out["step_seconds"] = quantiles_json(b.step);
+  if (!r.decode) out["prompt_seconds"] = quantiles_json(b.prompt);
+  out["bytes"] = {{"weights", b.cost.weights},
+                  {"kv_read", b.cost.kv_read},
+                  {"kv_written", b.cost.kv_written},
+                  {"index_read", b.cost.index_read},
+                  {"total", b.cost.bytes()}};
+  out["operations"] = b.cost.operations;
+  out["bandwidth"] = b.bandwidth;
+  out["l3_bandwidth"] = b.l3_bandwidth > 0 ? Json(b.l3_bandwidth) : Json();
+  out["product_rate"] = b.product_rate > 0 ? Json(b.product_rate) : Json();
+  out["floor_seconds"] = b.floor_seconds;
+  out["share_of_floor"] = b.share;
+  Json times = Json::object();
+  for (const Op op : kOps) times[std::string(op_name(op))] = b.operations[static_cast<std::size_t>(op)];
+  out["operation_seconds"] = times;
+  if (r.decode) out["attended_tokens"] = b.attended_tokens;
+  out["kv_bytes"] = b.kv_bytes;
+  out["method_bytes"] = b.method_bytes;
+  out["activation_bytes"] = b.activation_bytes;
+  return out;
+}
+
+}  // namespace
+
+Json machine_json(const Machine& m) {
+  return {{"cpu", m.cpu},
+          {"cpus_online", m.cpus_online},
+          {"cpus_allowed", m.cpus_allowed},
+          {"cores", m.cores},
+          {"numa_nodes", m.numa_nodes},
+          {"l3_bytes", m.l3_bytes},
+          {"memory_bytes", m.memory_bytes},
+          {"memory_limit", m.memory_limit},
+          {"memory_available", m.memory_available},
+          {"features", m.features}};
+}
+
+std::vector<std::string> command_line() {
+  std::vector<std::string> words;
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
+  if (!words.empty()) words[0] = words[0].substr(words[0].find_last_of('/') + 1);
+  return words;
+}
+
+std::string bench_table(const BenchReport& r) {
+  std::string out = head(r) + main_table(r) + bytes_table(r) + operations_table(r);
+  if (!r.rows.empty() && r.rows[0].result.l3_bandwidth > 0) {
+    out += fmt::format(
+        "\nThe weights fit into the L3 ({:.0f} MiB), which reads {:.1f} GB/s here: a share above 100 % is its doing.\n",
+        static_cast<double>(r.machine.l3_bytes) / (1 << 20), r.rows[0].result.l3_bandwidth / 1e9);
+  }
+  return out;
+}
+
+std::string bench_json(const BenchReport& r) {
+  Json results = Json::array();
+  for (const BenchRow& row : r.rows) results.push_back(row_json(r, row));
+  const Json json = {{"test", r.decode ? "decode" : "prefill"},
+                     {"version", version()},
+                     {"commit", build_commit()},
+                     {"command", command_line()},
+                     {"machine", machine_json(r.machine)},
+                     {"model", r.model},
+                     {"parameters", r.parameters},
+                     {"weight_bytes", r.weight_bytes},
+                     {"step_weight_bytes", r.step_weight_bytes},
+                     {"weights", r.weights},
+                     {"kv_cache_dtype", r.kv_dtype},
+                     {"threads", r.threads},
+                     {"deterministic", r.deterministic},
+                     {"steps", r.steps},
+                     {"warmup", r.decode ? r.warmup : 0},
+                     {"max_num_batched_tokens", r.chunk_tokens},
+                     {"peak_memory_bytes", peak_memory_bytes()},
+                     {"results", results}};
+  return json.dump();
+}
+
+}  // namespace mneme::cli

@@ -1,0 +1,38 @@
+// What `mneme bench` found, for people and for programs.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "src/perf/bench.h"
+
+namespace mneme::cli {
+
+struct BenchRow {
+  std::string test;    // "tg64 @ d8192", "pp8192"
+  std::string method;  // "full", ...
+  BenchCase c;
+  BenchResult result;
+};
+
+struct BenchReport {
+  bool decode = true;
+  std::string model;
+  Machine machine;
+  std::int64_t parameters = 0, weight_bytes = 0, step_weight_bytes = 0;
+  std::string weights, kv_dtype;  // types
+  int threads = 0;
+  bool deterministic = false;
+  std::int32_t steps = 0, warmup = 0, chunk_tokens = 0;
+  std::vector<BenchRow> rows;
+};
+
+nlohmann::ordered_json machine_json(const Machine& machine);
+// The words this program was started with; of the first, the file's name.
+std::vector<std::string> command_line();
+
+std::string bench_table(const BenchReport& report);
+std::string bench_json(const BenchReport& report);
+
+}  // namespace mneme::cli

@@ -1,0 +1,225 @@
+// mneme doctor: what this machine can do, and what a model would make of it.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "mneme/mneme.h"
+#include "src/cache/page_pool.h"
+#include "src/cli/answer_writer.h"
+#include "src/cli/bench_model.h"
+#include "src/cli/bench_report.h"
+#include "src/cli/commands.h"
+#include "src/cli/options.h"
+#include "src/cli/progress_bar.h"
+#include "src/perf/bandwidth.h"
+#include "src/perf/machine.h"
+#include "src/perf/step_cost.h"
+
+namespace mneme::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kReadPasses = 12, kProductPasses = 4;
+constexpr std::int64_t kChunkTokens = 1024;  // of a prefill step, as `mneme run` takes them
+constexpr std::int64_t kProductWidth = 2048;
+
+struct DoctorOptions {
+  BenchModelOptions model;
+  std::int64_t context = 0;
+  std::int64_t batch = 1;
+  int threads = 0;
+  bool json = false;
+};
+
+struct Rates {
+  double one_thread = 0, all_threads = 0, l3 = 0;  // bytes a second
+  std::array<std::pair<DType, double>, 3> products = {{{DType::kBF16, 0}, {DType::kQ8_0, 0}, {DType::kQ4_0, 0}}};
+
+  double product(DType type) const {
+    for (const auto& [t, rate] : products)
+      if (t == type) return rate;
+    return 0;
+  }
+};
+
+Rates measure(const Machine& machine, int threads) {
+  Rates rates;
+  const std::size_t bytes = memory_probe_bytes(machine.l3_bytes, machine.memory_limit);
+  {
+    ThreadPool one(1);
+    rates.one_thread = ReadProbe(bytes, one).measure(kReadPasses);
+  }
+  ThreadPool pool(threads, Pinning::kPinned);
+  rates.all_threads = ReadProbe(bytes, pool).measure(kReadPasses);
+  if (machine.l3_bytes > 0) rates.l3 = ReadProbe(l3_probe_bytes(machine.l3_bytes), pool).measure(8 * kReadPasses);
+  for (auto& [type, rate] : rates.products)
+    rate = product_rate(type, kChunkTokens, kProductWidth, kProductPasses, {.pool = &pool});
+  return rates;
+}
+
+struct Outlook {
+  BenchShape shape;
+  std::int64_t parameters = 0, context = 0, batch = 1;
+  std::int64_t kv_per_token = 0, kv_bytes = 0, activation_bytes = 0, needed = 0;
+  bool fits = false;
+  double decode_empty = 0, decode_full = 0;  // tokens/s of all sequences: nothing in the cache, all of the context
+  double prefill = 0;                        // tokens/s over a prompt of the context; 0: the type was not measured
+};
+
+// Upper bounds: memory read as fast as it was, products as fast as they were, attention of prompts as products.
+Outlook outlook_of(const DoctorOptions& o, const Machine& machine, const Rates& rates) {
+  Outlook out{.shape = read_bench_shape(o.model)};
+  const ModelConfig& c = out.shape.config;
+  out.parameters = parameter_count(c);
+  out.context = o.context > 0 ? o.context : c.max_context;
+  out.batch = o.batch;
+  out.kv_per_token = 4 * c.n_layers * c.n_kv_heads * c.head_dim;
+  const std::int64_t pages = (out.context + kPageTokens - 1) / kPageTokens + 1;
+  out.kv_bytes = pages * kPageTokens * out.kv_per_token * out.batch;
+  out.activation_bytes = activation_estimate(c, std::max(kChunkTokens, out.batch), out.batch);
+  out.needed = out.shape.weight_bytes + out.kv_bytes + out.activation_bytes;
+  out.fits = out.needed <= machine.memory_limit;
+
+  const auto step = static_cast<double>(out.shape.step_weight_bytes);
+  const std::int64_t seen = c.sliding_window > 0 ? std::min(out.context, c.sliding_window) : out.context;
+  const auto batch = static_cast<double>(out.batch);
+  out.decode_empty = batch * rates.all_threads / step;
+  out.decode_full =
+      batch * rates.all_threads / (step + batch * static_cast<double>(seen) * static_cast<double>(out.kv_per_token));
+  const double matrices = 2.0 * static_cast<double>(out.parameters - (c.tied_embeddings ? 1 : 2) * c.vocab * c.hidden);
+  const double attention =
+      4.0 * static_cast<double>(c.n_layers * c.n_heads * c.head_dim) * static_cast<double>(seen) / 2;
+  out.prefill = rates.product(out.shape.weights) / (matrices + attention);
+  return out;
+}
+
+std::string gibibytes(std::int64_t bytes) {
+  return bytes < (std::int64_t{1} << 30) ? fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20))
+                                         : fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30));
+}
+
+std::string machine_text(const Machine& m, const Rates& r, int threads) {
+  std::string out;
+  const auto line = [&out](std::string_view what, const std::string& value) {
+    out += fmt::format("{:<22} {}\n", what, value);
+  };
+  line("CPU", m.cpu.empty() ? "unknown" : m.cpu);
+  line("cores", fmt::format("{} ({} of {} logical CPUs allowed); {} NUMA node{}", m.cores, m.cpus_allowed,
+                            m.cpus_online, m.numa_nodes, m.numa_nodes == 1 ? "" : "s"));
+  line("instruction sets",
+       m.features.empty() ? "none that the kernels look for" : fmt::format("{}", fmt::join(m.features, " ")));
+  line("L3", m.l3_bytes > 0 ? gibibytes(m.l3_bytes) : "unknown");
+  line("memory", fmt::format("{}, {} available; this process may have {}", gibibytes(m.memory_bytes),
+                             gibibytes(m.memory_available), gibibytes(m.memory_limit)));
+  line("reads, 1 thread", fmt::format("{:.1f} GB/s", r.one_thread / 1e9));
+  line(fmt::format("reads, {} thread{}", threads, threads == 1 ? "" : "s"),
+       fmt::format("{:.1f} GB/s", r.all_threads / 1e9));
+  if (r.l3 > 0) line("reads from the L3", fmt::format("{:.1f} GB/s", r.l3 / 1e9));
+  for (const auto& [type, rate] : r.products)
+    line(fmt::format("products, {}", dtype_name(type)), fmt::format("{:.0f} Gop/s", rate / 1e9));
+  return out;
+}
+
+std::string outlook_text(const Outlook& o, const Machine& m, const std::string& name) {
+  std::string out = "\n";
+  const auto line = [&out](std::string_view what, const std::string& value) {
+    out += fmt::format("{:<22} {}\n", what, value);
+  };
+  line("model", fmt::format("{}, {:.1f} M parameters, {}", name, static_cast<double>(o.parameters) / 1e6,
+                            dtype_name(o.shape.weights)));
+  line("weights", gibibytes(o.shape.weight_bytes));
+  line("keys and values", fmt::format("{}: {} sequence{} of {} tokens, {} bytes a token", gibibytes(o.kv_bytes),
+                                      o.batch, o.batch == 1 ? "" : "s", grouped(o.context), grouped(o.kv_per_token)));
+  line("activations", gibibytes(o.activation_bytes));
+  line("needed", fmt::format("{}: {}", gibibytes(o.needed),
+                             o.fits ? "fits" : fmt::format("does not fit into {}", gibibytes(m.memory_limit))));
+  line("decode, at most",
+       fmt::format("{:.1f} tokens/s at the start, {:.1f} with the context full", o.decode_empty, o.decode_full));
+  if (o.prefill > 0) line("prefill, about", fmt::format("{:.0f} tokens/s over the whole context, at most", o.prefill));
+  return out;
+}
+
+Json rates_json(const Rates& r, int threads) {
+  Json products = Json::object();
+  for (const auto& [type, rate] : r.products) products[std::string(dtype_name(type))] = rate;
+  return {{"threads", threads},
+          {"read_1_thread", r.one_thread},
+          {"read_all_threads", r.all_threads},
+          {"read_l3", r.l3 > 0 ? Json(r.l3) : Json()},
+          {"products", products}};
+}
+
+Json outlook_json(const Outlook& o, const std::string& name) {
+  return {{"name", name},
+          {"parameters", o.parameters},
+          {"weights", dtype_name(o.shape.weights)},
+          {"context", o.context},
+          {"batch", o.batch},
+          {"weight_bytes", o.shape.weight_bytes},
+          {"step_weight_bytes", o.shape.step_weight_bytes},
+          {"kv_bytes_per_token", o.kv_per_token},
+          {"kv_bytes", o.kv_bytes},
+          {"activation_bytes", o.activation_bytes},
+          {"needed_bytes", o.needed},
+          {"fits", o.fits},
+          {"decode_tokens_per_second_at_start", o.decode_empty},
+          {"decode_tokens_per_second_when_full", o.decode_full},
+          {"prefill_tokens_per_second", o.prefill > 0 ? Json(o.prefill) : Json()}};
+}
+
+int doctor(const DoctorOptions& o) {
+  const bool with_model = !o.model.path.empty() || !o.model.shape.empty();
+  if (with_model) read_bench_shape(o.model);  // what is wrong with it is said before anything is measured
+  const Machine machine = read_machine();
+  const int threads = o.threads > 0 ? o.threads : machine.cpus_allowed;
+  const Rates rates = measure(machine, threads);
+  std::optional<Outlook> outlook;
+  if (with_model) outlook = outlook_of(o, machine, rates);
+  const std::string name = with_model ? bench_model_name(o.model) : "";
+
+  AnswerWriter out;
+  if (o.json) {
+    Json json = {{"version", version()},
+                 {"commit", build_commit()},
+                 {"machine", machine_json(machine)},
+                 {"measured", rates_json(rates, threads)}};
+    if (outlook) json["model"] = outlook_json(*outlook, name);
+    out.write(json.dump());
+  } else {
+    out.write(machine_text(machine, rates, threads));
+    if (outlook) out.write(outlook_text(*outlook, machine, name));
+  }
+  out.end_line();
+  return 0;
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, int& code) {
+  auto options = std::make_shared<DoctorOptions>();
+  CLI::App* c = app.add_subcommand("doctor", "What this machine can do, and what a model would need");
+  add_bench_model_options(*c, options->model);
+  const auto group = [](CLI::Option* option) { option->group("What to look at"); };
+  group(c->add_option("-c,--max-model-len,--ctx-size", options->context,
+                      "Longest prompt and answer together (default: what the model was made for)")
+            ->type_name("TOKENS")
+            ->check(whole_number(1, std::numeric_limits<std::int32_t>::max())));
+  group(c->add_option("--batch", options->batch, "Sequences at the same time")
+            ->capture_default_str()
+            ->check(whole_number(1, 4096)));
+  group(c->add_option("-t,--threads", options->threads, "Threads that compute (default: one per CPU)")
+            ->check(whole_number(1, 1024)));
+  group(c->add_flag("--json", options->json, "One JSON object"));
+  c->footer("Rates are measured, for some seconds. Example: mneme doctor --shape llama-3.1-8b --weights q8_0 -c 32768");
+  c->callback([options, &code] { code = doctor(*options); });
+}
+
+}  // namespace mneme::cli

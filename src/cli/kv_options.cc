@@ -1,0 +1,86 @@
+#include "src/cli/kv_options.h"
+
+#include <charconv>
+#include <limits>
+#include <sstream>
+#include <vector>
+
+#include "src/base/error.h"
+#include "src/cli/options.h"
+#include "src/recipes/override.h"
+#include "src/recipes/recipes.h"
+
+namespace mneme::cli {
+namespace {
+
+std::vector<std::int32_t> layers_of(const std::string& text) {
+  std::vector<std::int32_t> layers;
+  if (text == "none") return layers;
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ',');) {
+    std::int32_t layer = -1;
+    const char* const end = part.data() + part.size();
+    const auto result = std::from_chars(part.data(), end, layer);
+    if (result.ec != std::errc() || result.ptr != end || layer < 0)
+      fail(ErrorKind::kOption, "--dense-layers: expected none, or layers as 0,1,31, found \"{}\"", text);
+    layers.push_back(layer);
+  }
+  return layers;
+}
+
+constexpr const char* kMethodHelp = "How answers attend: full, or a method that reads a part of the context";
+constexpr const char* kGroup = "Keys and values";
+
+void add_all_but_method(CLI::App& c, KvOptions& o) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  const auto add = [](CLI::Option* option) { option->group(kGroup); };
+  add(c.add_option("--kv-budget", o.budget, "Tokens that a step attends, sinks and window included (the method's own)")
+          ->type_name("TOKENS")
+          ->check(whole_number(1, kMost)));
+  add(c.add_option("--kv-sink", o.sink, "First tokens, always attended (the method's own)")
+          ->type_name("TOKENS")
+          ->check(whole_number(0, kMost)));
+  add(c.add_option("--kv-recent", o.recent, "Last tokens, always attended (the method's own)")
+          ->type_name("TOKENS")
+          ->check(whole_number(0, kMost)));
+  add(c.add_option("--dense-layers", o.dense_layers, "Layers that attend everything: 0,1 or none (the method's own)")
+          ->type_name("L,L,...")
+          ->check(not_empty()));
+  add(c.add_option("--kv", o.overrides, "Overrides blocks of the method: index=one_bit,unit=token")
+          ->type_name("K=V,...")
+          ->check(not_empty()));
+}
+
+}  // namespace
+
+void add_kv_options(CLI::App& c, KvOptions& o) {
+  c.add_option("--kv-method", o.method, kMethodHelp)
+      ->type_name("NAME")
+      ->capture_default_str()
+      ->check(not_empty())
+      ->group(kGroup);
+  add_all_but_method(c, o);
+}
+
+void add_kv_options(CLI::App& c, KvOptions& o, std::vector<std::string>& methods) {
+  c.add_option("--kv-method", methods, kMethodHelp)
+      ->type_name("NAME,...")
+      ->delimiter(',')
+      ->check(not_empty())
+      ->group(kGroup);
+  add_all_but_method(c, o);
+}
+
+void add_kv_block_options(CLI::App& c, KvOptions& o) {
+  add_all_but_method(c, o);
+}
+
+Recipe recipe_of(const KvOptions& o) {
+  RecipeOptions options{.budget = o.budget, .sink = o.sink, .recent = o.recent, .dense_layers = {}};
+  if (!o.dense_layers.empty()) options.dense_layers = layers_of(o.dense_layers);
+  Recipe recipe = make_recipe(o.method, options);
+  if (!o.overrides.empty()) apply_overrides(o.overrides, recipe);
+  return recipe;
+}
+
+}  // namespace mneme::cli

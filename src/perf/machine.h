@@ -1,0 +1,35 @@
+// What of a machine decides how fast a model runs on it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace mneme {
+
+// Zero or empty where the system does not tell.
+struct Machine {
+  std::string cpu;                    // model name
+  int cpus_online = 0;                // logical CPUs of the machine
+  int cpus_allowed = 0;               // those of the process's affinity mask
+  int cores = 0;                      // physical cores among the allowed ones
+  int numa_nodes = 0;                 // that have memory of the machine
+  std::int64_t l3_bytes = 0;          // all L3 caches that the allowed CPUs reach
+  std::int64_t memory_bytes = 0;      // of the machine
+  std::int64_t memory_limit = 0;      // that this process may have: the control group's limit, or all
+  std::int64_t memory_available = 0;  // free now, caches of files included
+  std::vector<std::string>
+      features;  // instruction sets that the kernels look for, as the kernel of the system names them
+};
+
+Machine read_machine();
+
+// A size as sysfs writes it: "32768K", "1M", "512". 0: not one.
+std::int64_t parse_size(const std::string& text);
+// How many CPUs a list as "0-3,8,10-11" names. 0: not one.
+int count_cpu_list(const std::string& text);
+
+// The revision that the program was built from, as git describes it; "unknown" outside of a checkout.
+std::string build_commit();
+
+}  // namespace mneme

@@ -1,0 +1,33 @@
+#include "src/perf/samples.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+namespace mneme {
+namespace {
+
+double at(const std::vector<double>& sorted, double share) {
+  const double place = share * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<std::size_t>(place);
+  const std::size_t above = std::min(below + 1, sorted.size() - 1);
+  return sorted[below] + (place - static_cast<double>(below)) * (sorted[above] - sorted[below]);
+}
+
+}  // namespace
+
+Quantiles quantiles_of(std::vector<double> samples) {
+  Quantiles q;
+  if (samples.empty()) return q;
+  std::sort(samples.begin(), samples.end());
+  q.median = at(samples, 0.5);
+  q.p10 = at(samples, 0.1);
+  q.p99 = at(samples, 0.99);
+  q.least = samples.front();
+  for (const double s : samples) q.mean += s / static_cast<double>(samples.size());
+  for (const double s : samples) q.deviation += (s - q.mean) * (s - q.mean);
+  q.deviation = samples.size() > 1 ? std::sqrt(q.deviation / static_cast<double>(samples.size() - 1)) : 0.0;
+  return q;
+}
+
+}  // namespace mneme

@@ -1,0 +1,36 @@
+// What a forward pass must move and compute at least, whatever the kernels do: the floor under its time.
+#pragma once
+
+#include <cstdint>
+
+#include "src/model/model.h"
+
+namespace mneme {
+
+struct StepCost {
+  double weights = 0;     // bytes read, once a step for all rows
+  double kv_read = 0;     // bytes of exact keys and values
+  double kv_written = 0;  // bytes
+  double index_read = 0;  // bytes of a method's index
+  double operations = 0;  // floating-point operations of products and attention; two a multiply-add
+
+  double bytes() const { return weights + kv_read + kv_written + index_read; }
+  StepCost& operator+=(const StepCost& other);
+  StepCost scaled(double factor) const;
+};
+
+// Rows [first, first + n_rows) of each of `batch` sequences in one pass, all attending everything before them.
+// `logits`: of the last row of each.
+StepCost dense_cost(const Model& model, const KvShape& kv, std::int64_t first, std::int64_t n_rows, std::int64_t batch,
+                    bool logits);
+
+// Seconds that the cost takes at least. rate 0: operations are left out.
+double floor_seconds(const StepCost& cost, double bytes_per_second, double operations_per_second);
+
+// Bytes of activations that Forward grows to for steps of so many rows and logits; an upper bound within a third.
+std::int64_t activation_estimate(const ModelConfig& config, std::int64_t rows, std::int64_t sequences);
+
+// Parameters of a shape: matrices, norms and biases.
+std::int64_t parameter_count(const ModelConfig& config);
+
+}  // namespace mneme
