@@ -62,12 +62,18 @@ TEST_F(BadInput, Prompts) {
   expect_refusal(ask({"-f", "a", "-p", "b"}), {"--file", "--prompt"});
 }
 
+TEST_F(BadInput, ATerminalWithoutAPromptIsNotWaitedFor) {
+  expect_refusal(ask({}, {.terminal = true}), {"a prompt is needed", "-p", "-f", "-q"});
+  EXPECT_EQ(ask({"-q", "What is the secret number of silver-harbour?", "-n", "2"}, {.terminal = true}).code, 0)
+      << "a question alone is a prompt";
+}
+
 TEST_F(BadInput, FilesThatAreNoText) {
   expect_refusal(ask({"-f", folder_.write("latin1.txt", "caf\xe9 au lait")}),
                  {"latin1.txt", "UTF-8", "0xe9", "offset 3"});
   expect_refusal(ask({"-f", folder_.write("cut.txt", "caf\xc3")}), {"offset 3"});
   expect_refusal(ask({"-f", folder_.write("binary", std::string("ab\0cd", 5))}), {"zero byte at offset 2", "binary"});
-  expect_refusal(ask({"-q", "why?"}, {.text = "\xff\xfe", .env = {}, .out_path = ""}), {"standard input", "offset 0"});
+  expect_refusal(ask({"-q", "why?"}, {.text = "\xff\xfe"}), {"standard input", "offset 0"});
   expect_refusal(ask({"-p", "\xed\xa0\x80"}), {"--prompt", "offset 0"});  // a surrogate
 }
 
@@ -122,9 +128,8 @@ TEST_F(BadInput, OptionValues) {
 }
 
 TEST_F(BadInput, EnvironmentVariables) {
-  expect_refusal(ask({"-p", "x"}, {.text = "", .env = {{"MNEME_KV_CACHE_DTYPE", "fp8"}}, .out_path = ""}),
-                 {"bf16 or f16", "\"fp8\""});
-  expect_refusal(ask({"-p", "x"}, {.text = "", .env = {{"MNEME_THREADS", "none"}}, .out_path = ""}), {"--threads"});
+  expect_refusal(ask({"-p", "x"}, {.text = "", .env = {{"MNEME_KV_CACHE_DTYPE", "fp8"}}}), {"bf16 or f16", "\"fp8\""});
+  expect_refusal(ask({"-p", "x"}, {.text = "", .env = {{"MNEME_THREADS", "none"}}}), {"--threads"});
 }
 
 TEST_F(BadInput, Subcommands) {
@@ -136,11 +141,11 @@ TEST_F(BadInput, Subcommands) {
 
 TEST_F(BadInput, OutputThatCannotBeWritten) {
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
-  const Outcome o = ask({"-p", "The rain"}, {.text = "", .env = {}, .out_path = "/dev/full"});
+  const Outcome o = ask({"-p", "The rain"}, {.text = "", .out_path = "/dev/full"});
   EXPECT_EQ(o.code, 2);
   EXPECT_THAT(o.err, AllOf(StartsWith("mneme: error: "), HasSubstr("standard output"), HasSubstr("No space left")));
-  EXPECT_EQ(mneme({"inspect", MNEME_MODEL_FILE}, {.text = "", .env = {}, .out_path = "/dev/full"}).code, 2);
-  EXPECT_EQ(mneme({"--help"}, {.text = "", .env = {}, .out_path = "/dev/full"}).code, 2);
+  EXPECT_EQ(mneme({"inspect", MNEME_MODEL_FILE}, {.text = "", .out_path = "/dev/full"}).code, 2);
+  EXPECT_EQ(mneme({"--help"}, {.text = "", .out_path = "/dev/full"}).code, 2);
 }
 
 TEST_F(BadInput, ConvertLeavesNothingHalfWritten) {

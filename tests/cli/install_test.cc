@@ -32,9 +32,8 @@ TEST(Install, AProjectFindsThePackageAndUsesTheLibrary) {
 
   const std::string document =
       folder.write("d.txt", "It rained.\nThe secret number of silver-harbour is 48213.\nIt rained on.");
-  const Outcome answered =
-      run_program({build + "/ask", MNEME_MODEL_FILE, document},
-                  {.text = "What is the secret number of silver-harbour?\n", .env = {}, .out_path = ""});
+  const Outcome answered = run_program({build + "/ask", MNEME_MODEL_FILE, document},
+                                       {.text = "What is the secret number of silver-harbour?\n"});
   EXPECT_EQ(answered.code, 0) << answered.err;
   EXPECT_EQ(answered.out, "48213\n");
   const Outcome refused = run_program({build + "/ask", document, document});

@@ -64,11 +64,18 @@ Running::Running(const std::vector<std::string>& command, const Input& input) : 
   out_path_ = input.out_path.empty() ? (folder_ / "out").string() : input.out_path;
   std::vector<std::string> arguments = command, environment = environment_of(input);
   const std::vector<char*> argv = pointers(arguments), envp = pointers(environment);
-  const std::string in_path = (folder_ / "in").string(), err_path = (folder_ / "err").string();
+  std::string in_path = (folder_ / "in").string();
+  if (input.terminal) {
+    terminal_ = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (terminal_ < 0 || ::grantpt(terminal_) != 0 || ::unlockpt(terminal_) != 0)
+      throw std::runtime_error("cannot make a terminal");
+    in_path = ::ptsname(terminal_);
+  }
+  const std::string err_path = (folder_ / "err").string();
   pid_ = ::fork();
   if (pid_ < 0) throw std::runtime_error("fork");
   if (pid_ == 0) {  // only what is safe between fork and exec
-    const int in = ::open(in_path.c_str(), O_RDONLY);
+    const int in = ::open(in_path.c_str(), O_RDONLY | O_NOCTTY);
     const int out = ::open(out_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     const int err = ::open(err_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (in < 0 || out < 0 || err < 0) ::_exit(126);
@@ -85,6 +92,7 @@ Running::~Running() {
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
   }
+  if (terminal_ >= 0) ::close(terminal_);
   std::error_code ignored;
   fs::remove_all(folder_, ignored);
 }

@@ -19,6 +19,7 @@ struct Input {
   std::string text;                        // standard input
   std::map<std::string, std::string> env;  // beside what there is; MNEME_... of the outside are taken away
   std::string out_path;                    // where standard output goes instead of Outcome::out
+  bool terminal = false;                   // standard input is a terminal, on which nobody types
 };
 
 Outcome run_program(const std::vector<std::string>& command, const Input& input = {});
@@ -44,6 +45,7 @@ class Running {
  private:
   std::filesystem::path folder_;
   pid_t pid_ = -1;
+  int terminal_ = -1;  // our end of it
   std::string out_path_;
 };
 

@@ -36,7 +36,7 @@ TEST(Run, AnswersFromAFileAndPrintsNothingElse) {
 }
 
 TEST(Run, TakesThePromptFromEverywhere) {
-  const Input text{.text = kDocument, .env = {}, .out_path = ""};
+  const Input text{.text = kDocument};
   EXPECT_EQ(ask({"-q", kQuestion}, text).out, "48213\n") << "standard input is the default";
   EXPECT_EQ(ask({"-f", "-", "-q", kQuestion}, text).out, "48213\n");
   EXPECT_EQ(ask({"-p", kDocument, "-q", kQuestion}).out, "48213\n");
@@ -93,8 +93,7 @@ TEST(Run, EnvironmentVariablesAreOptionsAndTheCommandLineWins) {
                           {"MNEME_ASK", kQuestion},
                           {"MNEME_THREADS", "1"},
                           {"MNEME_JSON", "1"},
-                          {"MNEME_MODEL", MNEME_MODEL_FILE}},
-                  .out_path = ""};
+                          {"MNEME_MODEL", MNEME_MODEL_FILE}}};
   Outcome o = mneme({"run", "--threads", "2"}, env);
   ASSERT_EQ(o.code, 0) << o.err;
   const Json json = Json::parse(o.out);
@@ -180,7 +179,7 @@ TEST(Run, AnInterruptDuringPrefillEndsItToo) {
   std::string book;
   for (int i = 0; i < 120; ++i) book += kDocument + "\n";
   Running program({MNEME_BINARY, "run", "-m", MNEME_MODEL_FILE, "-q", kQuestion, "-b", "16", "--stats"},
-                  {.text = book, .env = {}, .out_path = ""});
+                  {.text = book});
   // Some time after the model is loaded; before that an interrupt ends the program by its signal, which is as good.
   ::usleep(700'000);
   ::kill(program.pid(), SIGINT);
@@ -209,8 +208,7 @@ TEST(Inspect, NamesWhatIsInTheFile) {
 }
 
 TEST(Tokenize, IdsOnOneLine) {
-  const Outcome o = mneme({"tokenize", "-m", MNEME_MODEL_FILE, "--ids", "--no-bos"},
-                          {.text = "The secret number", .env = {}, .out_path = ""});
+  const Outcome o = mneme({"tokenize", "-m", MNEME_MODEL_FILE, "--ids", "--no-bos"}, {.text = "The secret number"});
   EXPECT_EQ(o.code, 0) << o.err;
   EXPECT_THAT(o.out, ::testing::MatchesRegex("[0-9]+( [0-9]+)*\n"));
 }
