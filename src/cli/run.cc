@@ -10,7 +10,9 @@
 
 #include "mneme/mneme.h"
 #include "src/base/error.h"
+#include "src/base/new_file.h"
 #include "src/cli/answer_writer.h"
+#include "src/cli/chat.h"
 #include "src/cli/commands.h"
 #include "src/cli/interrupt.h"
 #include "src/cli/options.h"
@@ -21,8 +23,6 @@
 namespace mneme::cli {
 namespace {
 
-constexpr int kDefaultMaxTokens = 256;
-
 struct RunOptions {
   std::string model;
   std::optional<std::string> prompt, file, question;
@@ -32,7 +32,10 @@ struct RunOptions {
   GenerationOptions generation;
   std::string question_path = "prefill";
   EngineOptions engine;
+  bool kv_dtype_given = false;
   bool no_pin = false;
+  std::string session, save_session;
+  bool chat = false, no_history = false;
   bool stats = false, json = false, no_progress = false;
 
   AskOptions ask() const {
@@ -42,10 +45,39 @@ struct RunOptions {
   }
 };
 
-// Line ends at the end of a document say nothing, and would stand between it and the question.
-std::string without_last_line_ends(std::string text) {
-  text.erase(text.find_last_not_of("\r\n") + 1);
-  return text;
+// A terminal on both sides and nothing asked: somebody wants to talk.
+bool wants_chat(const RunOptions& o) {
+  if (o.chat) return true;
+  return !o.prompt && !o.question && !o.raw && !o.json && stdin_is_terminal() && stdout_is_terminal();
+}
+
+// What the command line says about the first turn of a chat; standard input is where its questions come from.
+ChatOptions chat_options(const RunOptions& o) {
+  if (o.raw || o.json) fail(ErrorKind::kOption, "--{}: not in a chat", o.raw ? "raw" : "json");
+  if (o.file && *o.file == "-") fail(ErrorKind::kOption, "--file -: in a chat, standard input brings the questions");
+  ChatOptions chat{.question = o.question.value_or(""),
+                   .system = o.system,
+                   .session = o.session,
+                   .generation = o.generation,
+                   .max_tokens = o.max_tokens,
+                   .how = o.ask(),
+                   .stats = o.stats,
+                   .progress = !o.no_progress,
+                   .history = !o.no_history,
+                   .save_path = o.save_session};
+  expect_text("--system", o.system);
+  expect_text("--ask", chat.question);
+  if (o.prompt) expect_text("--prompt", *o.prompt);
+  if (o.file) chat.document_name = *o.file;
+  if (o.prompt) chat.document_name = "--prompt";
+  if (o.file || o.prompt) {
+    chat.document = without_last_line_ends(o.prompt ? *o.prompt : read_text(*o.file));
+    if (chat.document.empty()) fail(ErrorKind::kRequest, "{} is empty: expected a document", chat.document_name);
+  }
+  if (!chat.document.empty() && !o.session.empty()) {
+    fail(ErrorKind::kOption, "--session goes on with the document that was read then: no other one can come with it");
+  }
+  return chat;
 }
 
 Turn turn_of(const RunOptions& options) {
@@ -63,7 +95,8 @@ Turn turn_of(const RunOptions& options) {
   }
   if (!options.file && stdin_is_terminal()) {
     if (options.question) return turn;
-    fail(ErrorKind::kOption, "a prompt is needed: -p TEXT, -f FILE, -q QUESTION, or text on standard input");
+    fail(ErrorKind::kOption,
+         "a prompt is needed: -p TEXT, -f FILE, -q QUESTION, text on standard input, or --chat to talk");
   }
   const std::string path = options.file.value_or("-");
   turn.document = read_text(path);
@@ -77,7 +110,9 @@ Turn turn_of(const RunOptions& options) {
 
 // The context that this run needs, and how long its answer may become.
 void fit_context(const ModelFile& file, const Turn& turn, RunOptions& options) {
-  const std::int64_t prompt = file.count_tokens(turn, options.ask());
+  const bool saves = !options.session.empty() || !options.save_session.empty();
+  const std::int64_t before = options.session.empty() ? 0 : saved_session(options.session).tokens;
+  const std::int64_t prompt = before + file.count_tokens(turn, options.ask());
   const std::int64_t made_for = file.info().context;
   const std::int64_t context = options.engine.context > 0 ? options.engine.context : made_for;
   const std::int64_t wanted = options.max_tokens.value_or(1);
@@ -94,46 +129,69 @@ void fit_context(const ModelFile& file, const Turn& turn, RunOptions& options) {
   }
   options.generation.max_tokens =
       options.max_tokens.value_or(static_cast<int>(std::min<std::int64_t>(kDefaultMaxTokens, context - prompt)));
-  if (options.engine.context == 0) options.engine.context = prompt + options.generation.max_tokens;
+  // A session that is to go on another time keeps all that the model can take.
+  if (options.engine.context == 0 && !saves) options.engine.context = prompt + options.generation.max_tokens;
+}
+
+// Starts the model, and notes what is known of it then.
+LanguageModel start_model(ModelFile file, const RunOptions& options, ProgressBar& bar, RunReport& report) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  report.model_path = options.model;
+  report.model = file.info();
+  LanguageModel model(std::move(file), options.engine,
+                      [&bar](std::string_view what, auto done, auto total) { bar.show(what, done, total); });
+  report.load_seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  report.engine = model.options();
+  return model;
+}
+
+int run_chat(RunOptions options) {
+  const ChatOptions chat_with = chat_options(options);
+  options.engine.max_sequences = 2;  // the conversation, and its document alone for /reset
+  RunReport report;
+  ProgressBar bar(ProgressBar::mode_for_stderr(!options.no_progress));
+  const LanguageModel model = start_model(ModelFile(options.model), options, bar, report);
+  bar.clear();
+  return chat(model, chat_with, report);
 }
 
 int run(RunOptions options) {
-  using Clock = std::chrono::steady_clock;
+  options.engine.pin_threads = !options.no_pin;
+  // Keys and values of a session are as they were stored.
+  if (!options.session.empty() && !options.kv_dtype_given)
+    options.engine.kv_cache_dtype = saved_session(options.session).kv_cache_dtype;
+  if (!options.save_session.empty()) expect_writable(options.save_session);  // before minutes of computing
+  if (wants_chat(options)) return run_chat(std::move(options));
   const Turn turn = turn_of(options);
   ModelFile file(options.model);
   fit_context(file, turn, options);
-  options.engine.pin_threads = !options.no_pin;
   options.engine.max_sequences = 1;
 
   ProgressBar bar(ProgressBar::mode_for_stderr(!options.no_progress));
-  const ProgressFn show = [&bar](std::string_view what, std::int64_t done, std::int64_t total) {
-    bar.show(what, done, total);
-  };
-  RunReport report{.model_path = options.model, .model = file.info(), .engine = {}, .answer = {}};
+  RunReport report;
   const std::int64_t prompt_tokens = file.count_tokens(turn, options.ask());
-  const Clock::time_point start = Clock::now();
-  const LanguageModel model(std::move(file), options.engine, show);
-  report.load_seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  report.engine = model.options();
+  const LanguageModel model = start_model(std::move(file), options, bar, report);
 
   const InterruptGuard interrupt;
   AnswerWriter out;
   AskCallbacks callbacks;
   callbacks.should_stop = [&] { return interrupt.interrupted(); };
-  callbacks.on_progress = show;
+  callbacks.on_progress = [&](std::string_view what, auto done, auto total) { bar.show(what, done, total); };
   callbacks.on_text = [&](std::string_view text) {
     bar.clear();
     if (!options.json) out.write(text);
     return true;
   };
+  Session session = options.session.empty() ? Session(model) : Session::restore(model, options.session);
   bar.show("prefill, tokens", 0, prompt_tokens);
-  Session session(model);
   report.answer = session.ask(turn, options.generation, options.ask(), callbacks);
   bar.clear();
   report.peak_memory_bytes = peak_memory_bytes();
   if (options.json) out.write(report_json(report));
   out.end_line();
   if (options.stats) fmt::print(stderr, "{}", stats_text(report));
+  if (!options.save_session.empty()) session.save(options.save_session);
   return report.answer.stopped == StopReason::kCancelled ? kInterrupted : 0;
 }
 
@@ -218,6 +276,15 @@ void add_engine_options(CLI::App& c, RunOptions& o) {
       c.add_flag("--deterministic", e.deterministic, "Fixed tiles: the same rounding in every batch, a little slower"));
 }
 
+void add_session_options(CLI::App& c, RunOptions& o) {
+  auto* session = c.add_option("--session", o.session, "Go on with a saved session: nothing of it is computed anew");
+  auto* save = c.add_option("--save-session", o.save_session, "Save the session at the end, to go on another time");
+  auto* chat = c.add_flag("--chat", o.chat, "Questions from standard input, one a line (default on a terminal)");
+  auto* history = c.add_flag("--no-history", o.no_history, "Do not remember the lines of a chat for the next one");
+  for (CLI::Option* file : {session, save}) file->type_name("FILE")->check(not_empty());
+  for (CLI::Option* option : {session, save, chat, history}) option->group("Sessions");
+}
+
 }  // namespace
 
 void add_run(CLI::App& app, int& code) {
@@ -230,6 +297,7 @@ void add_run(CLI::App& app, int& code) {
   add_prompt_options(*c, *options);
   add_answer_options(*c, *options);
   add_sampling_options(*c, *options);
+  add_session_options(*c, *options);
   add_engine_options(*c, *options);
   c->add_flag("--stats", options->stats, "Tokens, seconds, tokens/s and memory, on standard error")->group("Output");
   c->add_flag("--json", options->json, "One JSON object with the answer and the statistics")->group("Output");
@@ -237,9 +305,14 @@ void add_run(CLI::App& app, int& code) {
       ->group("Output");
   c->footer(
       "The answer goes to standard output, alone. Ctrl-C ends the answer, twice the program.\n"
+      "On a terminal, and without a question, it is a chat: /help lists its commands.\n"
       "Example: mneme run -m models/needle-27m-q8_0.gguf -f book.txt -q \"What is the secret number of "
       "silver-harbour?\"");
-  c->callback([options, &code] { code = run(*options); });
+  const CLI::Option* kv_dtype = c->get_option("--kv-cache-dtype");
+  c->callback([options, kv_dtype, &code] {
+    options->kv_dtype_given = kv_dtype->count() > 0;
+    code = run(*options);
+  });
 }
 
 }  // namespace mneme::cli

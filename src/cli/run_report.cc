@@ -69,6 +69,7 @@ std::string report_json(const RunReport& r) {
       {"architecture", r.model.architecture},
       {"chat_family", r.model.chat_family},
       {"prompt_tokens", s.prompt_tokens},
+      {"shared_tokens", s.shared_tokens},
       {"answer_tokens", s.answer_tokens},
       {"load_seconds", r.load_seconds},
       {"prefill_seconds", s.prefill_seconds},

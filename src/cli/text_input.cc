@@ -67,6 +67,15 @@ std::string read_text(const std::string& path) {
   return text;
 }
 
+std::string without_last_line_ends(std::string text) {
+  text.erase(text.find_last_not_of("\r\n") + 1);
+  return text;
+}
+
+bool stdout_is_terminal() {
+  return ::isatty(STDOUT_FILENO) == 1;
+}
+
 bool stdin_is_terminal() {
   return ::isatty(STDIN_FILENO) == 1;
 }

@@ -13,6 +13,10 @@ std::string read_text(const std::string& path);
 // Errors  kRequest: `text` has a zero byte or is not UTF-8. `what` names it.
 void expect_text(const std::string& what, const std::string& text);
 
+// Line ends at the end of a document say nothing, and would stand between it and the question.
+std::string without_last_line_ends(std::string text);
+
 bool stdin_is_terminal();
+bool stdout_is_terminal();
 
 }  // namespace mneme::cli

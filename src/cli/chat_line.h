@@ -1,0 +1,32 @@
+// Where the lines of a chat come from: a terminal, with editing and history, or a pipe.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+namespace mneme::cli {
+
+class LineReader {
+ public:
+  enum class End { kLine, kInterrupted, kEnd };
+
+  virtual ~LineReader() = default;
+  // The next line, without its end. kInterrupted: Ctrl-C; what was typed is gone. kEnd: Ctrl-D, or no more input.
+  //
+  // Errors  kFile: standard input cannot be read.
+  virtual End next(const char* prompt, std::string& line) = 0;
+  virtual bool interactive() const = 0;
+};
+
+// With editing where standard input and standard error (where the prompt goes) are a terminal that can move its cursor.
+// `history` is read now and written when the reader goes; empty: no file.
+std::unique_ptr<LineReader> make_line_reader(const std::filesystem::path& history);
+
+// Lines are joined where one ends with a backslash.
+LineReader::End next_entry(LineReader& reader, std::string& entry);
+
+// $XDG_STATE_HOME/mneme/history, or ~/.local/state/mneme/history; empty where neither is known.
+std::filesystem::path history_path();
+
+}  // namespace mneme::cli
