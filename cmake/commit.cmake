@@ -1,4 +1,5 @@
 # cmake -DSOURCE=FOLDER -DOUTPUT=FILE -P commit.cmake: a header that says which revision SOURCE is.
+cmake_minimum_required(VERSION 3.24)
 find_package(Git QUIET)
 set(commit unknown)
 if(GIT_FOUND)

@@ -144,8 +144,8 @@ double Bench::Impl::timed_step(Sequences& s, std::int32_t n, bool logits, BenchR
   s.tokens.resize(s.caches.size() * static_cast<std::size_t>(n));
   for (std::int32_t& t : s.tokens)
     t = static_cast<std::int32_t>(tokens.below(static_cast<std::uint64_t>(model.config().vocab)));
-  timer.start();
   const Clock::time_point begin = Clock::now();
+  timer.start();
   for (std::size_t i = 0; i < s.caches.size(); ++i) {
     s.caches[i].extend(n);
     s.rows[i].n_rows = n;
