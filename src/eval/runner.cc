@@ -175,7 +175,9 @@ void Runner::run_perplexity(std::int64_t length, std::int64_t sample, const Text
   for (std::size_t chars = wanted * 5; tokens.size() < wanted; chars += chars / 4) {
     if (chars > prose.text().size())
       fail(ErrorKind::kOption, "the prose is too short for a stretch of {} tokens; give more by --prose", wanted);
-    tokens = tokenizer_.encode(prose.passage(chars, rng), {.parse_special = false, .add_bos = tokenizer_.adds_bos()});
+    // As a document is framed: models trained on turns know prose there, and hardly without what begins a sequence.
+    tokens =
+        chat_.user_turn_split({.document = prose.passage(chars, rng), .question = "?", .system = {}}, true).document;
   }
   tokens.resize(wanted);
   const std::vector<std::int32_t> scored(tokens.begin() + length, tokens.end());
