@@ -55,10 +55,10 @@ std::string bytes_table(const BenchReport& r) {
                                 "index read", "attended", "KV MiB held");
   for (const BenchRow& row : r.rows) {
     const StepCost& c = row.result.cost;
-    out +=
-        fmt::format("{:<16} {:<10} {:>5} {:>12.2f} {:>12.3f} {:>12.4f} {:>12.3f} {:>12.0f} {:>12.1f}\n", row.test,
-                    row.method, row.c.batch, mega(c.weights), mega(c.kv_read), mega(c.kv_written), mega(c.index_read),
-                    row.result.attended_tokens, static_cast<double>(row.result.kv_bytes) / (1 << 20));
+    out += fmt::format("{:<16} {:<10} {:>5} {:>12.2f} {:>12.3f} {:>12.4f} {:>12.3f} {:>12} {:>12.1f}\n", row.test,
+                       row.method, row.c.batch, mega(c.weights), mega(c.kv_read), mega(c.kv_written),
+                       mega(c.index_read), r.decode ? fmt::format("{:.0f}", row.result.attended_tokens) : "all",
+                       static_cast<double>(row.result.kv_bytes) / (1 << 20));
   }
   return out;
 }

@@ -27,7 +27,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kReadPasses = 12, kProductPasses = 4;
+constexpr int kReadPasses = 40, kProductPasses = 4;
 constexpr std::int64_t kChunkTokens = 1024;  // of a prefill step, as `mneme run` takes them
 constexpr std::int64_t kProductWidth = 2048;
 
@@ -143,7 +143,7 @@ std::string outlook_text(const Outlook& o, const Machine& m, const std::string& 
                              o.fits ? "fits" : fmt::format("does not fit into {}", gibibytes(m.memory_limit))));
   line("decode, at most",
        fmt::format("{:.1f} tokens/s at the start, {:.1f} with the context full", o.decode_empty, o.decode_full));
-  if (o.prefill > 0) line("prefill, about", fmt::format("{:.0f} tokens/s over the whole context, at most", o.prefill));
+  if (o.prefill > 0) line("prefill, at most", fmt::format("{:.0f} tokens/s over the whole context", o.prefill));
   return out;
 }
 
