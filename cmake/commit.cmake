@@ -1,4 +1,4 @@
-# cmake -DSOURCE=FOLDER -DOUTPUT=FILE -P commit.cmake: a header that says which revision SOURCE is.
+# cmake -DSOURCE=FOLDER -DOUTPUT=FILE -P commit.cmake: build_commit() of src/perf/machine.h, which says what revision SOURCE is.
 cmake_minimum_required(VERSION 3.24)
 find_package(Git QUIET)
 set(commit unknown)
@@ -9,4 +9,10 @@ if(GIT_FOUND)
     set(commit ${described})
   endif()
 endif()
-file(CONFIGURE OUTPUT ${OUTPUT} CONTENT "#define MNEME_COMMIT \"@commit@\"\n" @ONLY)
+file(CONFIGURE OUTPUT ${OUTPUT} @ONLY CONTENT [[
+#include "src/perf/machine.h"
+
+std::string mneme::build_commit() {
+  return "@commit@";
+}
+]])

@@ -17,9 +17,6 @@
 #include "src/base/thread_pool.h"
 #include "src/engine/memory_limit.h"
 
-// Made by the build.
-#include "mneme_commit.h"
-
 namespace mneme {
 namespace {
 
@@ -137,10 +134,6 @@ Machine read_machine() {
   m.memory_limit = memory_limit_bytes();
   m.memory_available = available_memory();
   return m;
-}
-
-std::string build_commit() {
-  return MNEME_COMMIT;
 }
 
 }  // namespace mneme
