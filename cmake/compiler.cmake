@@ -28,6 +28,10 @@ if(MNEME_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)  # the code under test must show libFuzzer what it covers
 endif()
 
+if(MNEME_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)  # without it a fuzzer sees no coverage in the libraries
+endif()
+
 find_program(CCACHE ccache)
 if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})

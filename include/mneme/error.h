@@ -1,5 +1,5 @@
-// What the world got wrong: a file, an option, a request, a machine too small. Thrown where it is found, with a message that
-// says what, what was expected, what was found and where to look. Our own bugs abort instead (src/base/check.h).
+// What the world got wrong: a file, an option, a request, a machine too small. Thrown where it is found, with a message
+// that says what, what was expected, what was found and where to look. Our own bugs abort instead (src/base/check.h).
 #pragma once
 
 #include <stdexcept>

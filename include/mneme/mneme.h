@@ -102,6 +102,27 @@ enum class StopReason : std::uint8_t {
 };
 std::string_view stop_reason_name(StopReason reason);  // "end", "length", "stop", "cancelled"
 
+// What the KV method did for a session since it began; zeros under full attention.
+struct KvMethodStats {
+  struct Layer {
+    bool dense = false;          // attends everything
+    double achieved_budget = 0;  // tokens that a KV head read a step, mean
+    double correction_rate = 0;  // share of (step, KV head) whose speculative selection was corrected
+  };
+  std::vector<Layer> layers;
+  double kv_bytes_per_step = 0, index_bytes_per_step = 0;  // read by attention, and to select
+  std::int64_t index_bytes = 0;                            // held
+  std::int64_t selections = 0;                             // by (step, layer, KV head): made with the step's own query
+  std::int64_t reused = 0;                                 // made with the query of the step before
+  double correction_rate = 0;
+  double turnover = 0;  // share of the selected units that the step before had not selected
+  // EngineOptions::audit_every: means over the audited (step, layer, KV head).
+  std::int64_t audits = 0;
+  double audit_recall = 0;  // share of the tokens with the largest true attention that were read
+  double audit_mass = 0;    // true attention probability of the tokens that were read
+  double audit_error = 0;   // relative L2 error of the attention output
+};
+
 struct AnswerStats {
   std::int64_t prompt_tokens = 0;  // computed for this turn
   std::int64_t shared_tokens = 0;  // that earlier turns or the session it was forked from had computed
@@ -110,6 +131,7 @@ struct AnswerStats {
   double decode_seconds = 0;      // from then on
   std::int64_t decode_steps = 0;  // forward passes in decode_seconds, the one that brought the end included
   std::int64_t kv_bytes = 0;      // keys and values of the whole session
+  KvMethodStats method;
 };
 
 struct Answer {

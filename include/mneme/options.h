@@ -50,6 +50,18 @@ struct AskOptions {
   QuestionPath question = QuestionPath::kPrefill;
 };
 
+// How answers attend. Prompts are always read exactly.
+struct KvMethodOptions {
+  std::string method =
+      "full";  // of recipe names: "full", "window", "quest", "freekv", "fier", ... (mneme methods lists them)
+  // Tokens that a KV head reads in one layer in one step, sinks, window and current token included; absent: the
+  // method's own. Smaller is faster and may miss what an answer needs.
+  std::optional<std::int32_t> budget;
+  std::optional<std::int32_t> sink, recent;  // first and last tokens that are always read
+  std::string dense_layers;                  // layers that attend everything: "0,1", "none"; empty: the method's own
+  std::string overrides;                     // blocks of the method: "index=one_bit,unit=token"
+};
+
 struct EngineOptions {
   // How keys and values are stored: "bf16", or "f16", which has three more bits of precision and a smaller range.
   std::string kv_cache_dtype = "bf16";
@@ -67,6 +79,8 @@ struct EngineOptions {
   bool pin_threads = true;
   // Fixed tiles: the same tokens whatever else is in the batch, a little slower.
   bool deterministic = false;
+  // Of all sessions.
+  KvMethodOptions kv;
   // Every n-th step of an answer also computes the true attention beside the method's, for the statistics; 0: never.
   int audit_every = 0;
 };

@@ -17,6 +17,7 @@
 #include "src/cli/kv_options.h"
 #include "src/cli/options.h"
 #include "src/cli/progress_bar.h"
+#include "src/engine/kv_method.h"
 #include "src/perf/trace.h"
 #include "src/recipes/compile.h"
 

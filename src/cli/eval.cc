@@ -18,6 +18,7 @@
 #include "src/cli/kv_options.h"
 #include "src/cli/options.h"
 #include "src/cli/progress_bar.h"
+#include "src/engine/kv_method.h"
 #include "src/eval/report.h"
 #include "src/eval/runner.h"
 #include "src/recipes/override.h"

@@ -1,32 +1,12 @@
 #include "src/cli/kv_options.h"
 
-#include <charconv>
 #include <limits>
-#include <sstream>
 #include <vector>
 
-#include "src/base/error.h"
 #include "src/cli/options.h"
-#include "src/recipes/override.h"
-#include "src/recipes/recipes.h"
 
 namespace mneme::cli {
 namespace {
-
-std::vector<std::int32_t> layers_of(const std::string& text) {
-  std::vector<std::int32_t> layers;
-  if (text == "none") return layers;
-  std::istringstream parts(text);
-  for (std::string part; std::getline(parts, part, ',');) {
-    std::int32_t layer = -1;
-    const char* const end = part.data() + part.size();
-    const auto result = std::from_chars(part.data(), end, layer);
-    if (result.ec != std::errc() || result.ptr != end || layer < 0)
-      fail(ErrorKind::kOption, "--dense-layers: expected none, or layers as 0,1,31, found \"{}\"", text);
-    layers.push_back(layer);
-  }
-  return layers;
-}
 
 constexpr const char* kMethodHelp = "How answers attend: full, or a method that reads a part of the context";
 constexpr const char* kGroup = "Keys and values";
@@ -73,14 +53,6 @@ void add_kv_options(CLI::App& c, KvOptions& o, std::vector<std::string>& methods
 
 void add_kv_block_options(CLI::App& c, KvOptions& o) {
   add_all_but_method(c, o);
-}
-
-Recipe recipe_of(const KvOptions& o) {
-  RecipeOptions options{.budget = o.budget, .sink = o.sink, .recent = o.recent, .dense_layers = {}};
-  if (!o.dense_layers.empty()) options.dense_layers = layers_of(o.dense_layers);
-  Recipe recipe = make_recipe(o.method, options);
-  if (!o.overrides.empty()) apply_overrides(o.overrides, recipe);
-  return recipe;
 }
 
 }  // namespace mneme::cli

@@ -15,6 +15,7 @@
 #include "src/cli/chat.h"
 #include "src/cli/commands.h"
 #include "src/cli/interrupt.h"
+#include "src/cli/kv_options.h"
 #include "src/cli/options.h"
 #include "src/cli/progress_bar.h"
 #include "src/cli/run_report.h"
@@ -276,6 +277,16 @@ void add_engine_options(CLI::App& c, RunOptions& o) {
       c.add_flag("--deterministic", e.deterministic, "Fixed tiles: the same rounding in every batch, a little slower"));
 }
 
+void add_method_options(CLI::App& c, RunOptions& o) {
+  add_kv_options(c, o.engine.kv);
+  c.add_option("--audit", o.engine.audit_every,
+               "Every n-th step of the answer also computes the true attention, for --stats; 0: never")
+      ->type_name("STEPS")
+      ->capture_default_str()
+      ->check(whole_number(0, 1 << 30))
+      ->group("Keys and values");
+}
+
 void add_session_options(CLI::App& c, RunOptions& o) {
   auto* session = c.add_option("--session", o.session, "Go on with a saved session: nothing of it is computed anew");
   auto* save = c.add_option("--save-session", o.save_session, "Save the session at the end, to go on another time");
@@ -299,6 +310,7 @@ void add_run(CLI::App& app, int& code) {
   add_sampling_options(*c, *options);
   add_session_options(*c, *options);
   add_engine_options(*c, *options);
+  add_method_options(*c, *options);
   c->add_flag("--stats", options->stats, "Tokens, seconds, tokens/s and memory, on standard error")->group("Output");
   c->add_flag("--json", options->json, "One JSON object with the answer and the statistics")->group("Output");
   c->add_flag("--no-progress", options->no_progress, "No progress bar (there is none without a terminal)")

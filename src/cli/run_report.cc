@@ -45,6 +45,58 @@ std::int64_t peak_memory_bytes() {
   return 0;
 }
 
+namespace {
+
+// What the KV method did; nothing under full attention.
+std::string method_text(const KvMethodOptions& options, const KvMethodStats& m) {
+  if (m.layers.empty()) return "";
+  double achieved = 0;
+  int compressed = 0;
+  for (const KvMethodStats::Layer& layer : m.layers) {
+    if (layer.dense) continue;
+    achieved += layer.achieved_budget;
+    ++compressed;
+  }
+  std::string text = fmt::format(
+      "method  {}: {:.0f} tokens a KV head and step in {} of {} layers; a step reads {} of keys and values, {} of "
+      "index "
+      "({} held)\n",
+      options.method, compressed == 0 ? 0.0 : achieved / compressed, compressed, m.layers.size(),
+      mebibytes(static_cast<std::int64_t>(m.kv_bytes_per_step)),
+      mebibytes(static_cast<std::int64_t>(m.index_bytes_per_step)), mebibytes(m.index_bytes));
+  if (m.selections + m.reused > 0)
+    text += fmt::format("        {} selections made, {} reused; {:.1f} % corrected; {:.1f} % of the units new a step\n",
+                        grouped(m.selections), grouped(m.reused), 100 * m.correction_rate, 100 * m.turnover);
+  if (m.audits > 0)
+    text +=
+        fmt::format("audit   {:.1f} % of the most attended tokens read, {:.1f} % of the attention, error {:.1f} %\n",
+                    100 * m.audit_recall, 100 * m.audit_mass, 100 * m.audit_error);
+  return text;
+}
+
+nlohmann::ordered_json method_json(const KvMethodOptions& options, const KvMethodStats& m) {
+  nlohmann::ordered_json layers = nlohmann::ordered_json::array();
+  for (const KvMethodStats::Layer& layer : m.layers)
+    layers.push_back({{"dense", layer.dense},
+                      {"achieved_budget", layer.achieved_budget},
+                      {"correction_rate", layer.correction_rate}});
+  nlohmann::ordered_json json = {{"name", options.method},
+                                 {"layers", layers},
+                                 {"kv_bytes_per_step", m.kv_bytes_per_step},
+                                 {"index_bytes_per_step", m.index_bytes_per_step},
+                                 {"index_bytes", m.index_bytes},
+                                 {"selections", m.selections},
+                                 {"reused", m.reused},
+                                 {"correction_rate", m.correction_rate},
+                                 {"turnover", m.turnover}};
+  if (m.audits > 0)
+    json["audit"] = {
+        {"samples", m.audits}, {"recall", m.audit_recall}, {"mass", m.audit_mass}, {"error", m.audit_error}};
+  return json;
+}
+
+}  // namespace
+
 std::string stats_text(const RunReport& r) {
   const AnswerStats& s = r.answer.stats;
   std::string text;
@@ -54,6 +106,7 @@ std::string stats_text(const RunReport& r) {
                       s.decode_seconds, rate(s.decode_steps, s.decode_seconds), ending(r.answer.stopped));
   text += fmt::format("memory  {} at the peak, of it {} keys and values ({})\n", mebibytes(r.peak_memory_bytes),
                       mebibytes(s.kv_bytes), r.engine.kv_cache_dtype);
+  text += method_text(r.engine.kv, s.method);
   text += fmt::format("loaded in {:.2f} s; {} thread{}; context {} tokens\n", r.load_seconds, r.engine.threads,
                       r.engine.threads == 1 ? "" : "s", grouped(r.engine.context));
   return text;
@@ -61,7 +114,7 @@ std::string stats_text(const RunReport& r) {
 
 std::string report_json(const RunReport& r) {
   const AnswerStats& s = r.answer.stats;
-  const nlohmann::ordered_json json = {
+  nlohmann::ordered_json json = {
       {"answer", r.answer.text},
       {"stopped", stop_reason_name(r.answer.stopped)},
       {"tokens", r.answer.tokens},
@@ -82,6 +135,7 @@ std::string report_json(const RunReport& r) {
       {"context", r.engine.context},
       {"threads", r.engine.threads},
   };
+  if (!s.method.layers.empty()) json["kv_method"] = method_json(r.engine.kv, s.method);
   return json.dump();
 }
 

@@ -49,7 +49,7 @@ struct RequestStats {
   std::int32_t answer_tokens = 0;  // the end token apart
   // Wall time of the steps that computed something for it: up to the first token of its answer, and from then on.
   double prefill_seconds = 0, decode_seconds = 0;
-  double tail_log_likelihood = 0;      // RequestInput::score_tail: sum over the scored tokens, natural logarithm
+  double tail_log_likelihood = 0;  // RequestInput::score_tail: sum over the scored tokens, natural logarithm
   std::int32_t tail_scored = 0;
 };
 

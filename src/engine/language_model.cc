@@ -3,6 +3,7 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/base/thread_pool.h"
+#include "src/engine/kv_method.h"
 #include "src/engine/language_model_impl.h"
 #include "src/engine/session_identity.h"
 #include "src/model/model.h"
@@ -113,6 +114,8 @@ LanguageModel::LanguageModel(ModelFile file, const EngineOptions& options, const
       Model::load(std::move(file.impl_->checkpoint), {.context = options.context}, context, progress);
   impl_->engine = std::make_unique<Engine>(std::move(model), in_force, std::move(pool));
   impl_->identity.kv = impl_->engine->pool().shape();
+  const Recipe recipe = recipe_of(options.kv);
+  if (recipe.attend != Attend::kEverything) impl_->method = compile(recipe, impl_->engine->method_shape());
   for (TokenId id = 0; id < impl_->text->tokenizer->vocab_size(); ++id)
     if (impl_->text->tokenizer->is_end(id)) impl_->end_tokens.push_back(id);
 }

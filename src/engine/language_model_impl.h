@@ -39,6 +39,7 @@ struct ModelFile::Impl {
 struct LanguageModel::Impl {
   std::unique_ptr<TextSide> text;
   std::unique_ptr<Engine> engine;
+  std::shared_ptr<const Plan> method;  // null: full attention
   std::vector<TokenId> end_tokens;
   SessionIdentity identity;
 };

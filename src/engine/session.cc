@@ -4,6 +4,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/engine/kv_method.h"
 #include "src/engine/session_impl.h"
 #include "src/engine/stop_matcher.h"
 
@@ -43,6 +44,7 @@ std::string_view stop_reason_name(StopReason reason) {
 // Starts or goes on with the sequence, which is kept.
 void Session::Impl::start(RequestInput input) {
   input.keep_sequence = true;
+  input.method = model->method;
   if (id.valid()) {
     engine().keep_going(id, std::move(input));
   } else {
@@ -183,7 +185,10 @@ Answer Session::ask(const Turn& turn, const GenerationOptions& options, const As
       .prefill_seconds = stats.prefill_seconds,
       .decode_seconds = stats.decode_seconds,
       .decode_steps = std::max<std::int64_t>(stats.answer_tokens - (answer.stopped == StopReason::kEnd ? 0 : 1), 0),
-      .kv_bytes = static_cast<std::int64_t>(s.engine().kv_bytes(s.id))};
+      .kv_bytes = static_cast<std::int64_t>(s.engine().kv_bytes(s.id)),
+      .method = {}};
+  if (const MethodStats* method = s.engine().method_stats(s.id))
+    answer.stats.method = kv_method_stats(*method, *s.model->method, s.engine().method_bytes(s.id));
   return answer;
 }
 
@@ -196,6 +201,7 @@ Session Session::fork() {
     RequestInput input;
     input.max_tokens = 0;
     input.keep_sequence = true;
+    input.method = s.model->method;
     other->id = s.engine().fork(s.id, std::move(input));
     Answer nothing;
     other->generate(nothing, {}, {});

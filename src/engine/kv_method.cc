@@ -1,0 +1,82 @@
+#include "src/engine/kv_method.h"
+
+#include <algorithm>
+#include <charconv>
+#include <sstream>
+
+#include "src/base/error.h"
+#include "src/recipes/override.h"
+#include "src/recipes/recipes.h"
+
+namespace mneme {
+namespace {
+
+std::vector<std::int32_t> layers_of(const std::string& text) {
+  std::vector<std::int32_t> layers;
+  if (text == "none") return layers;
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ',');) {
+    std::int32_t layer = -1;
+    const char* const end = part.data() + part.size();
+    const auto result = std::from_chars(part.data(), end, layer);
+    if (result.ec != std::errc() || result.ptr != end || layer < 0)
+      fail(ErrorKind::kOption, "--dense-layers: expected none, or layers as 0,1,31, found \"{}\"", text);
+    layers.push_back(layer);
+  }
+  return layers;
+}
+
+double ratio(double a, double b) {
+  return b == 0 ? 0 : a / b;
+}
+double ratio(std::int64_t a, std::int64_t b) {
+  return ratio(static_cast<double>(a), static_cast<double>(b));
+}
+
+}  // namespace
+
+Recipe recipe_of(const KvMethodOptions& o) {
+  RecipeOptions options{.budget = o.budget, .sink = o.sink, .recent = o.recent, .dense_layers = {}};
+  if (!o.dense_layers.empty()) options.dense_layers = layers_of(o.dense_layers);
+  Recipe recipe = make_recipe(o.method, options);
+  if (!o.overrides.empty()) apply_overrides(o.overrides, recipe);
+  return recipe;
+}
+
+KvMethodStats kv_method_stats(const MethodStats& stats, const Plan& plan, std::size_t index_bytes) {
+  KvMethodStats out;
+  const auto token_bytes = static_cast<double>(plan.shape.attention().token_bytes());
+  std::int64_t steps = 0, attended = 0, index_read = 0, checks = 0, corrections = 0, selected = 0, replaced = 0;
+  for (std::size_t l = 0; l < stats.layers.size(); ++l) {
+    const LayerStats& s = stats.layers[l];
+    std::int64_t layer_checks = 0, layer_corrections = 0;
+    for (std::int64_t n : s.gate_checks) layer_checks += n;
+    for (std::int64_t n : s.corrections) layer_corrections += n;
+    out.layers.push_back({.dense = plan.dense_layer(static_cast<std::int32_t>(l)),
+                          .achieved_budget = ratio(s.attended_tokens, s.attended_heads),
+                          .correction_rate = ratio(layer_corrections, layer_checks)});
+    steps = std::max(steps, s.steps);
+    attended += s.attended_tokens;
+    index_read += s.index_bytes_read;
+    checks += layer_checks;
+    corrections += layer_corrections;
+    selected += s.selected_units;
+    replaced += s.replaced_units;
+    out.selections += s.selections;
+    out.reused += s.reused;
+    out.audits += s.audits;
+    out.audit_recall += s.audit_recall;
+    out.audit_mass += s.audit_mass;
+    out.audit_error += s.audit_error;
+  }
+  out.kv_bytes_per_step = ratio(static_cast<double>(attended) * token_bytes, static_cast<double>(steps));
+  out.index_bytes_per_step = ratio(index_read, steps);
+  out.index_bytes = static_cast<std::int64_t>(index_bytes);
+  out.correction_rate = ratio(corrections, checks);
+  out.turnover = ratio(replaced, selected);
+  for (double* mean : {&out.audit_recall, &out.audit_mass, &out.audit_error})
+    *mean = ratio(*mean, static_cast<double>(out.audits));
+  return out;
+}
+
+}  // namespace mneme
