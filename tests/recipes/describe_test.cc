@@ -1,0 +1,26 @@
+#include "src/recipes/describe.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+namespace mneme {
+namespace {
+
+// docs/methods.md says what the registry says.
+TEST(Describe, TheDocumentedTablesAreTheRegistrys) {
+  std::ifstream file(std::string(MNEME_SOURCE_DIR) + "/docs/methods.md");
+  ASSERT_TRUE(file.is_open());
+  std::stringstream text;
+  text << file.rdbuf();
+  const std::string page = text.str(), open = "<!-- generated -->\n", close = "<!-- end -->";
+  const std::size_t begin = page.find(open), end = page.find(close);
+  ASSERT_NE(begin, std::string::npos);
+  ASSERT_NE(end, std::string::npos);
+  EXPECT_EQ(page.substr(begin + open.size(), end - begin - open.size()), methods_markdown())
+      << "put the output of `mneme methods` between the two marks";
+}
+
+}  // namespace
+}  // namespace mneme
