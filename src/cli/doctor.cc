@@ -27,7 +27,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kReadPasses = 40, kProductPasses = 4;
+constexpr int kReadPasses = 24, kProductPasses = 4;
 constexpr std::int64_t kChunkTokens = 1024;  // of a prefill step, as `mneme run` takes them
 constexpr std::int64_t kProductWidth = 2048;
 

@@ -90,7 +90,7 @@ double ReadProbe::measure(int passes) {
 }
 
 std::size_t memory_probe_bytes(std::int64_t l3_bytes, std::int64_t memory_bytes) {
-  const std::int64_t wanted = std::clamp<std::int64_t>(8 * l3_bytes, std::int64_t{256} << 20, std::int64_t{2} << 30);
+  const std::int64_t wanted = std::clamp<std::int64_t>(16 * l3_bytes, std::int64_t{512} << 20, std::int64_t{2} << 30);
   return static_cast<std::size_t>(memory_bytes > 0 ? std::min(wanted, memory_bytes / 8) : wanted);
 }
 

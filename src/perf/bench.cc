@@ -15,7 +15,7 @@ namespace {
 
 using Clock = OpTimer::Clock;
 constexpr std::uint64_t kSeed = 20240607;
-constexpr int kReadPasses = 20;  // before and after the steps of a case
+constexpr int kReadPasses = 12;  // before and after the steps of a case
 constexpr std::int64_t kProductRows = 1024, kProductWidth = 2048;
 constexpr int kProductPasses = 5;
 constexpr std::size_t kNormals = 1 << 16;

@@ -46,8 +46,8 @@ TEST(ReadProbe, ReadsAllOfItsBuffer) {  // measure() checks the sum of what was 
 }
 
 TEST(ReadProbe, IsLargerThanTheCachesAndSmallerThanTheMemory) {
-  EXPECT_EQ(memory_probe_bytes(0, 0), std::size_t{256} << 20);
-  EXPECT_EQ(memory_probe_bytes(64 << 20, std::int64_t{64} << 30), std::size_t{512} << 20);
+  EXPECT_EQ(memory_probe_bytes(0, 0), std::size_t{512} << 20);
+  EXPECT_EQ(memory_probe_bytes(64 << 20, std::int64_t{64} << 30), std::size_t{1} << 30);
   EXPECT_EQ(memory_probe_bytes(std::int64_t{4} << 30, std::int64_t{64} << 30), std::size_t{2} << 30);
   EXPECT_EQ(memory_probe_bytes(64 << 20, std::int64_t{1} << 30), std::size_t{128} << 20);
 }
