@@ -19,7 +19,8 @@ namespace mneme::cli {
 namespace {
 
 constexpr int kBadInput = 2;
-constexpr int kPressesThatEnd = 3;  // Ctrl-C during an answer; the first ends only that
+constexpr std::int64_t kLongPrompt = 256;  // tokens from which on somebody may wonder how long it takes
+constexpr int kPressesThatEnd = 3;         // Ctrl-C during an answer; the first ends only that
 
 class Chat {
  public:
@@ -68,7 +69,7 @@ struct TurnOutput {
     AskCallbacks callbacks;
     callbacks.should_stop = [this] { return interrupt.interrupted(); };
     callbacks.on_progress = [this](std::string_view what, std::int64_t done, std::int64_t total) {
-      bar.show(what, done, total);
+      if (total >= kLongPrompt) bar.show(what, done, total);
     };
     callbacks.on_text = [this](std::string_view text) {
       bar.clear();

@@ -1,7 +1,9 @@
 #include "src/cli/chat_line.h"
 
+#include <fcntl.h>
 #include <histedit.h>
 #include <langinfo.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,6 +14,7 @@
 #include <cstring>
 #include <cwchar>
 #include <string_view>
+#include <utility>
 
 #include "src/base/error.h"
 
@@ -66,15 +69,24 @@ class PlainReader final : public LineReader {
 // ---- a terminal
 
 volatile std::sig_atomic_t g_interrupted = 0;
+int g_wake[2] = {-1, -1};  // a pipe: Ctrl-C puts a byte in, so that it is seen whichever thread the signal met
 
 extern "C" void on_prompt_interrupt(int) {
+  const int before = errno;
   g_interrupted = 1;
+  [[maybe_unused]] const ssize_t n = ::write(g_wake[1], "", 1);
+  errno = before;
 }
 
-// Ctrl-C is noted, and ends the read() that waits for a key.
+// Ctrl-C is noted, and ends the wait for a key.
 class PromptInterrupt {
  public:
   PromptInterrupt() {
+    if (g_wake[0] < 0 && ::pipe2(g_wake, O_NONBLOCK | O_CLOEXEC) != 0)
+      fail(ErrorKind::kResource, "no pipe: {}", std::strerror(errno));
+    char old[16];
+    while (::read(g_wake[0], old, sizeof(old)) > 0) {
+    }
     g_interrupted = 0;
     struct sigaction action {};
     action.sa_handler = on_prompt_interrupt;
@@ -92,9 +104,12 @@ class PromptInterrupt {
 int read_key(EditLine*, wchar_t* key) {
   std::mbstate_t state{};
   for (;;) {
+    pollfd waits[] = {{STDIN_FILENO, POLLIN, 0}, {g_wake[0], POLLIN, 0}};
+    const int ready = ::poll(waits, 2, -1);
+    if (g_interrupted != 0) return -1;
+    if (ready < 0 && errno == EINTR) continue;
     char byte = 0;
     const ssize_t n = ::read(STDIN_FILENO, &byte, 1);
-    if (g_interrupted != 0) return -1;
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return static_cast<int>(n);
     const std::size_t used = std::mbrtowc(key, &byte, 1, &state);
