@@ -1,11 +1,12 @@
-// Attention over keys and values that lie in pages: for one new token (decode) and for many (prefill), both by parts that are merged
-// by log-sum-exp.
+// Attention over keys and values that lie in pages: for one new token (decode) and for many (prefill), both by parts
+// that are merged by log-sum-exp.
 //
-// A token's key and value lie side by side, [K: D | V: D] in bf16 or f16; the pairs of a page follow one another. So a page, a stretch
-// of one and a single token are each one KvRun.
+// A token's key and value lie side by side, [K: D | V: D] in bf16 or f16; the pairs of a page follow one another. So a
+// page, a stretch of one and a single token are each one KvRun.
 //
-// All arithmetic on scores is in f32. Scores are q . k * scale + log_weight; the output is the softmax-weighted sum of values over the
-// entries of all parts together. No entries at all: out = 0, lse = -inf. NaN in a score gives NaN in that row's output and no other.
+// Scores, softmax and sums are in f32; prefill over bf16 keys may take its products in bf16 pairs (docs/numerics.md).
+// Scores are q . k * scale + log_weight; the output is the softmax-weighted sum of values over the entries of all parts
+// together. No entries at all: out = 0, lse = -inf. NaN in a score gives NaN in that row's output and no other.
 #pragma once
 
 #include <cstddef>
@@ -24,15 +25,16 @@ struct KvRun {
 };
 
 struct AttentionShape {
-  std::int32_t group = 1;     // G, query heads that share one KV head: 1 to 16
-  std::int32_t head_dim = 0;  // D, a multiple of 8, at most 256
+  std::int32_t group = 1;         // G, query heads that share one KV head: 1 to 16
+  std::int32_t head_dim = 0;      // D, a multiple of 8, at most 256
   DType kv_dtype = DType::kBF16;  // or kF16
-  float scale = 0.0f;         // 1 / sqrt(D), usually
+  float scale = 0.0f;             // 1 / sqrt(D), usually
 
   std::size_t token_bytes() const { return 2 * static_cast<std::size_t>(head_dim) * 2; }
 };
 
-// ---- one query row -----------------------------------------------------------------------------------------------------------
+// ---- one query row
+// -----------------------------------------------------------------------------------------------------------
 
 // Entries that one form of the query attends.
 struct DecodePart {
@@ -52,7 +54,8 @@ struct DecodeHead {
 void attend_decode_ref(std::span<const DecodeHead> heads, const AttentionShape& shape);
 void attend_decode_cpu(std::span<const DecodeHead> heads, const AttentionShape& shape, const CpuContext& context);
 
-// ---- many query rows -----------------------------------------------------------------------------------------------------------
+// ---- many query rows
+// -----------------------------------------------------------------------------------------------------------
 
 struct PrefillPart {
   const float* q = nullptr;     // row i, head g: q + i * q_stride + g * D
@@ -68,17 +71,18 @@ struct PrefillPart {
 struct PrefillHead {
   std::span<const PrefillPart> parts;
   std::int32_t n_rows = 0;
-  std::byte* out = nullptr;     // row i, head g: element offset i * out_stride + g * D
-  std::int64_t out_stride = 0;  // elements
+  std::byte* out = nullptr;       // row i, head g: element offset i * out_stride + g * D
+  std::int64_t out_stride = 0;    // elements
   DType out_dtype = DType::kF32;  // or kBF16
-  float* lse = nullptr;         // [n_rows, G] out, or null
+  float* lse = nullptr;           // [n_rows, G] out, or null
 };
 
 // Requires  causal parts: M >= n_rows.
 void attend_prefill_ref(std::span<const PrefillHead> heads, const AttentionShape& shape);
 void attend_prefill_cpu(std::span<const PrefillHead> heads, const AttentionShape& shape, const CpuContext& context);
 
-// ---- storing -------------------------------------------------------------------------------------------------------------------
+// ---- storing
+// -------------------------------------------------------------------------------------------------------------------
 
 // Writes one token's key and value as a [K | V] pair, rounded to nearest even.   k, v [D] f32.
 void store_kv(const float* k, const float* v, const AttentionShape& shape, std::byte* token);

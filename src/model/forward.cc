@@ -56,6 +56,7 @@ struct Forward::Impl {
   const ModelConfig& config;
   CpuContext context;
   AttentionStep attention;
+  RopeAngles angles;  // of the step's positions, for all layers
   Activation residual, normed, q, k, v, attended, gate, up, product, last, logits;
   OpTimer* timer = nullptr;
 
@@ -91,8 +92,8 @@ void Forward::Impl::run_layer(std::int32_t layer, const TensorView& x) {
     norm_heads(queries, config.n_heads, w.q_norm, config.rms_eps, context);
     norm_heads(keys, config.n_kv_heads, w.k_norm, config.rms_eps, context);
   }
-  rope_cpu(by_heads(queries, config.n_heads), attention.positions(), model.rope(), context);
-  rope_cpu(by_heads(keys, config.n_kv_heads), attention.positions(), model.rope(), context);
+  rope_cpu(by_heads(queries, config.n_heads), angles, context);
+  rope_cpu(by_heads(keys, config.n_kv_heads), angles, context);
   lap(Op::kPointwise, layer);
 
   const TensorView a = attended.get(input_dtype({&w.o}, n, context), n, q_width);
@@ -128,6 +129,7 @@ TensorView Forward::Impl::run_all_layers(const ForwardInput& input) {
   }
   const TensorView x = residual.get(DType::kF32, n, config.hidden);
   if (n == 0) return x;
+  angles.set(attention.positions(), model.rope(), context);
   embed_cpu(input.tokens, model.embedding(), x, context);
   lap(Op::kOther);
   for (std::int32_t layer = 0; layer < config.n_layers; ++layer) run_layer(layer, x);
