@@ -1,5 +1,6 @@
-// MNEME_CHECK(condition, "format {}", ...): our own bug. Always on; prints what broke and aborts, because going on could show
-// one user another's keys and values. What a user or a file can cause is an Error (src/base/error.h), never a check.
+// MNEME_CHECK(condition, "format {}", ...): our own bug. Always on; prints what broke and aborts, because going on
+// could show one user another's keys and values. What a user or a file can cause is an Error (src/base/error.h), never
+// a check.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,8 +13,8 @@ namespace mneme {
 
 }  // namespace mneme
 
-#define MNEME_CHECK(condition, ...)                                                            \
-  do {                                                                                         \
-    if (!(condition)) [[unlikely]]                                                             \
-      ::mneme::check_failed(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__));       \
+#define MNEME_CHECK(condition, ...)                                                      \
+  do {                                                                                   \
+    if (!(condition)) [[unlikely]]                                                       \
+      ::mneme::check_failed(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)); \
   } while (false)

@@ -1,4 +1,5 @@
-// Counter-based random numbers: the n-th draw of a seed is a pure function, so a forked or restored request continues exactly.
+// Counter-based random numbers: the n-th draw of a seed is a pure function, so a forked or restored request continues
+// exactly.
 //
 // Source  SplitMix64's finaliser (Steele, Lea, Flood 2014) over seed and counter.
 #pragma once

@@ -58,8 +58,8 @@ struct InWork {
 
 struct ThreadPool::State {
   std::vector<std::thread> threads;
-  std::atomic<std::uint32_t> round{0};    // incremented for every run(); workers wait for it to change
-  std::atomic<int> left{0};               // workers that have not finished the round
+  std::atomic<std::uint32_t> round{0};  // incremented for every run(); workers wait for it to change
+  std::atomic<int> left{0};             // workers that have not finished the round
   std::atomic<bool> stop{false};
   const FunctionRef<void(int)>* work = nullptr;
   std::mutex error_mutex;
@@ -168,6 +168,8 @@ void ThreadPool::parallel_for(std::int64_t n, std::int64_t grain,
   });
 }
 
-int available_cpus() { return static_cast<int>(affinity_cpus().size()); }
+int available_cpus() {
+  return static_cast<int>(affinity_cpus().size());
+}
 
 }  // namespace mneme

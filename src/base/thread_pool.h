@@ -1,5 +1,6 @@
 // One pool of pinned threads for everything the CPU computes. Fork and join cost about a microsecond while the workers
-// are awake (they spin shortly before they sleep), which a decode step of a small model needs: it forks some fifty times.
+// are awake (they spin shortly before they sleep), which a decode step of a small model needs: it forks some fifty
+// times.
 //
 // Threads   one caller at a time; a call from inside a worker aborts. Exceptions thrown by the work reach the caller
 //           (the first one; the others are dropped).
@@ -17,7 +18,8 @@ enum class Pinning { kNone, kPinned };
 
 class ThreadPool {
  public:
-  // n_threads >= 1 counts the caller, who is worker 0. Pinned threads take the CPUs of the process's affinity mask in order.
+  // n_threads >= 1 counts the caller, who is worker 0. Pinned threads take the CPUs of the process's affinity mask in
+  // order.
   explicit ThreadPool(int n_threads, Pinning pinning = Pinning::kNone);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

@@ -5,7 +5,8 @@
 
 namespace mneme {
 
-// kFast: a kernel may choose its tiles by the shape of the batch. kFixed: the same row gives the same bits in every batch.
+// kFast: a kernel may choose its tiles by the shape of the batch. kFixed: the same row gives the same bits in every
+// batch.
 enum class Rounding { kFast, kFixed };
 
 struct CpuContext {

@@ -15,13 +15,15 @@ void embed_ref(std::span<const std::int32_t> ids, const ConstTensorView& table, 
 void embed_cpu(std::span<const std::int32_t> ids, const ConstTensorView& table, const TensorView& out,
                const CpuContext& context);
 
-// out = x / sqrt(mean(x^2) + eps) * weight, row by row.   x [n, h] f32; weight [h] f32; out [n, h] f32 or bf16; may be x itself.
+// out = x / sqrt(mean(x^2) + eps) * weight, row by row.   x [n, h] f32; weight [h] f32; out [n, h] f32 or bf16; may be
+// x itself.
 void rms_norm_ref(const ConstTensorView& x, const float* weight, double eps, const TensorView& out);
 void rms_norm_cpu(const ConstTensorView& x, const float* weight, double eps, const TensorView& out,
                   const CpuContext& context);
 
 // out = silu(gate) * up.   gate, up [n, ffn] f32 (rows may be strided); out [n, ffn] f32 or bf16.
 void swiglu_ref(const ConstTensorView& gate, const ConstTensorView& up, const TensorView& out);
-void swiglu_cpu(const ConstTensorView& gate, const ConstTensorView& up, const TensorView& out, const CpuContext& context);
+void swiglu_cpu(const ConstTensorView& gate, const ConstTensorView& up, const TensorView& out,
+                const CpuContext& context);
 
 }  // namespace mneme

@@ -109,9 +109,8 @@ void rope_cpu(const TensorView& x, const RopeAngles& angles, const CpuContext& c
   const std::int64_t heads = x.dim(1), row_values = std::max<std::int64_t>(heads * 2 * half, 1);
   const std::int64_t grain = std::max<std::int64_t>(kValuesAlone / row_values, 1);
   context.pool->parallel_for(x.dim(0), grain, [&](std::int64_t row, std::int64_t end, int) {
-    for (; row < end; ++row)
-      HWY_DYNAMIC_DISPATCH(TurnRow)
-      (x.row_as<float>(row), heads, angles.cos(row), angles.sin(row), half, angles.pairs());
+    for (; row < end; ++row) HWY_DYNAMIC_DISPATCH(TurnRow)
+    (x.row_as<float>(row), heads, angles.cos(row), angles.sin(row), half, angles.pairs());
   });
 }
 

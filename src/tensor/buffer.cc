@@ -13,7 +13,9 @@ constexpr std::size_t kAlign = 64;
 constexpr std::size_t kHuge = std::size_t{2} << 20;
 }  // namespace
 
-void Buffer::Free::operator()(std::byte* p) const { std::free(p); }
+void Buffer::Free::operator()(std::byte* p) const {
+  std::free(p);
+}
 
 Buffer::Buffer(std::size_t bytes) : size_(bytes) {
   if (bytes == 0) return;

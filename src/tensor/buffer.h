@@ -27,7 +27,9 @@ class Buffer {
   std::byte* data() const { return data_.get(); }
   std::size_t size() const { return size_; }
   template <typename T>
-  T* as() const { return reinterpret_cast<T*>(data_.get()); }
+  T* as() const {
+    return reinterpret_cast<T*>(data_.get());
+  }
 
   // Makes room for at least `bytes`; what was inside is lost when it grows.
   void reserve(std::size_t bytes);
@@ -47,10 +49,12 @@ class Tensor {
   Tensor(DType dtype, std::initializer_list<std::int64_t> shape);
 
   const TensorView& view() const { return view_; }
-  operator const TensorView&() const { return view_; }        // NOLINT: implicit on purpose
-  operator ConstTensorView() const { return view_; }          // NOLINT
+  operator const TensorView&() const { return view_; }  // NOLINT: implicit on purpose
+  operator ConstTensorView() const { return view_; }    // NOLINT
   template <typename T>
-  T* as() const { return view_.row_as<T>(0); }
+  T* as() const {
+    return view_.row_as<T>(0);
+  }
   std::size_t bytes() const { return buffer_.size(); }
 
  private:

@@ -1,5 +1,5 @@
-// The two 16-bit floats, as values: conversion to and from float, round to nearest even. Kernels convert in vectors; this is
-// the scalar form and the specification.
+// The two 16-bit floats, as values: conversion to and from float, round to nearest even. Kernels convert in vectors;
+// this is the scalar form and the specification.
 #pragma once
 
 #include <bit>

@@ -51,7 +51,8 @@ std::int64_t BasicTensorView<Byte>::row_elements() const {
 
 template <typename Byte>
 BasicTensorView<Byte> BasicTensorView<Byte>::rows(std::int64_t begin, std::int64_t end) const {
-  MNEME_CHECK(rank_ >= 2 && begin >= 0 && begin <= end && end <= dims_[0], "rows {} to {} of {}", begin, end, to_string());
+  MNEME_CHECK(rank_ >= 2 && begin >= 0 && begin <= end && end <= dims_[0], "rows {} to {} of {}", begin, end,
+              to_string());
   BasicTensorView v = *this;
   v.data_ = row(begin);
   v.dims_[0] = end - begin;
@@ -85,7 +86,8 @@ void expect_shape(std::string_view what, const ConstTensorView& view, DType dtyp
     fits = d == kAnySize || d == view.dim(i);
     ++i;
   }
-  MNEME_CHECK(fits, "{}: expected {} [{}], found {}", what, dtype_name(dtype), fmt::join(shape, ", "), view.to_string());
+  MNEME_CHECK(fits, "{}: expected {} [{}], found {}", what, dtype_name(dtype), fmt::join(shape, ", "),
+              view.to_string());
 }
 
 template class BasicTensorView<std::byte>;
