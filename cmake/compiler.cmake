@@ -32,8 +32,9 @@ if(MNEME_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)  # without it a fuzzer sees no coverage in the libraries
 endif()
 
+# Paths below the sources count as relative, so that checkouts in different folders share what was compiled.
 find_program(CCACHE ccache)
 if(CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
-  set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
