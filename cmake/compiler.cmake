@@ -22,6 +22,8 @@ target_compile_options(mneme_warnings INTERFACE
 if(MNEME_SANITIZE)
   add_compile_options(-fsanitize=${MNEME_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${MNEME_SANITIZE})
+  # What the sanitizers put between hides from GCC that a variable was set.
+  target_compile_options(mneme_warnings INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
 endif()
 
 if(MNEME_FUZZ)
