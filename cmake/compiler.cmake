@@ -30,10 +30,6 @@ if(MNEME_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)  # the code under test must show libFuzzer what it covers
 endif()
 
-if(MNEME_FUZZ)
-  add_compile_options(-fsanitize=fuzzer-no-link)  # without it a fuzzer sees no coverage in the libraries
-endif()
-
 # Paths below the sources count as relative, so that checkouts in different folders share what was compiled.
 find_program(CCACHE ccache)
 if(CCACHE)
