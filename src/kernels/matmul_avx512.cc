@@ -197,24 +197,35 @@ inline __m128 sums_of_lanes(const __m512& a, const __m512& b, const __m512& c, c
   return _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
 }
 
+// How far ahead of the weights in use the next ones are asked for. One row after the other is one stream for each
+// thread: from memory it reads q8_0 1.5 times as fast as four rows side by side (70 against 47 GB/s of 75 with two
+// threads), because rows of 1 to 9 KiB end before the hardware's prefetcher has caught up with four of them.
+constexpr std::int64_t kAheadBytes = 4096;
+
 template <typename Block, int kRows, int kTokensAtOnce>
 inline void dot(const Pair* const* x, const Block* const* w, std::int64_t n_blocks, float* sums, std::int64_t stride) {
+  constexpr int kParts = kTokensAtOnce == 1 ? 4 : kTokensAtOnce == 2 ? 2 : 1;  // additions under way at once
   __m512 sum[kRows][kTokensAtOnce];
-  for (auto& row : sum)
-    for (auto& v : row) v = _mm512_setzero_ps();
   const std::int64_t n_whole = n_blocks / 2;
-  const auto ahead = static_cast<std::int64_t>(sizeof(Block)) * n_blocks * kRows;
-  for (std::int64_t p = 0; p < n_whole; ++p) {
+  for (int r = 0; r < kRows; ++r) {
+    __m512 part[kParts][kTokensAtOnce];
+    for (auto& row : part)
+      for (auto& v : row) v = _mm512_setzero_ps();
+    const auto step = [&](std::int64_t p, __m512* into) {
+      __builtin_prefetch(reinterpret_cast<const std::byte*>(w[r] + 2 * p) + kAheadBytes, 0, 3);
+      add_pair<kTokensAtOnce>(load_pair(w[r] + 2 * p, true), x, p, into);
+    };
+    std::int64_t p = 0;
+    for (; p + kParts <= n_whole; p += kParts)
 #pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) {
-      // The row that this one's place takes next: rows are too short for the hardware's prefetcher to keep up. From
-      // memory this reads q8_0 1.4 times, q4_0 twice as fast.
-      __builtin_prefetch(reinterpret_cast<const std::byte*>(w[r] + 2 * p) + ahead, 0, 3);
-      add_pair<kTokensAtOnce>(load_pair(w[r] + 2 * p, true), x, p, sum[r]);
+      for (int i = 0; i < kParts; ++i) step(p + i, part[i]);
+    for (; p < n_whole; ++p) step(p, part[0]);
+    if (n_blocks % 2 != 0) add_pair<kTokensAtOnce>(load_pair(w[r] + 2 * n_whole, false), x, n_whole, part[0]);
+    for (int t = 0; t < kTokensAtOnce; ++t) {
+      sum[r][t] = part[0][t];
+      for (int i = 1; i < kParts; ++i) sum[r][t] = _mm512_add_ps(sum[r][t], part[i][t]);
     }
   }
-  if (n_blocks % 2 != 0)
-    for (int r = 0; r < kRows; ++r) add_pair<kTokensAtOnce>(load_pair(w[r] + 2 * n_whole, false), x, n_whole, sum[r]);
   for (int i = 0; i < kTokensAtOnce; ++i) {
     if constexpr (kRows == 4)
       _mm_storeu_ps(sums + i * stride, sums_of_lanes(sum[0][i], sum[1][i], sum[2][i], sum[3][i]));
