@@ -77,6 +77,9 @@ struct EngineOptions {
   int threads = 0;
   // Each thread to one CPU, the one that starts the model included. Steadier; slower where other programs compute too.
   bool pin_threads = true;
+  // Where threads and memory go on a machine with several memory nodes: "none", as the system places them;
+  // "distribute", over all nodes; "isolate", on the node that starts the model. Holds for the whole process.
+  std::string numa = "none";
   // Fixed tiles: the same tokens whatever else is in the batch, a little slower.
   bool deterministic = false;
   // Of all sessions.

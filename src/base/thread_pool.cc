@@ -29,17 +29,6 @@ void relax() {
 #endif
 }
 
-std::vector<int> affinity_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cpus;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0)
-    for (int c = 0; c < CPU_SETSIZE; ++c)
-      if (CPU_ISSET(c, &set)) cpus.push_back(c);
-  if (cpus.empty()) cpus.push_back(0);
-  return cpus;
-}
-
 void pin_to(pthread_t thread, int cpu) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -71,9 +60,10 @@ struct ThreadPool::State {
   }
 };
 
-ThreadPool::ThreadPool(int n_threads, Pinning pinning) : n_threads_(n_threads), state_(std::make_unique<State>()) {
+ThreadPool::ThreadPool(int n_threads, Pinning pinning, std::span<const int> given)
+    : n_threads_(n_threads), state_(std::make_unique<State>()) {
   MNEME_CHECK(n_threads >= 1, "a thread pool needs at least one thread, got {}", n_threads);
-  const std::vector<int> cpus = affinity_cpus();
+  const std::vector<int> cpus = given.empty() ? affinity_cpus() : std::vector<int>(given.begin(), given.end());
   for (int w = 1; w < n_threads; ++w) {
     state_->threads.emplace_back([this, w] { worker_loop(w); });
     if (pinning == Pinning::kPinned)
@@ -168,8 +158,26 @@ void ThreadPool::parallel_for(std::int64_t n, std::int64_t grain,
   });
 }
 
+std::vector<int> affinity_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cpus;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0)
+    for (int c = 0; c < CPU_SETSIZE; ++c)
+      if (CPU_ISSET(c, &set)) cpus.push_back(c);
+  if (cpus.empty()) cpus.push_back(0);
+  return cpus;
+}
+
 int available_cpus() {
   return static_cast<int>(affinity_cpus().size());
+}
+
+void restrict_to(std::span<const int> cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (int cpu : cpus) CPU_SET(cpu, &set);
+  sched_setaffinity(0, sizeof(set), &set);
 }
 
 }  // namespace mneme

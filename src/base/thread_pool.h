@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "src/base/function_ref.h"
@@ -18,9 +19,9 @@ enum class Pinning { kNone, kPinned };
 
 class ThreadPool {
  public:
-  // n_threads >= 1 counts the caller, who is worker 0. Pinned threads take the CPUs of the process's affinity mask in
-  // order.
-  explicit ThreadPool(int n_threads, Pinning pinning = Pinning::kNone);
+  // n_threads >= 1 counts the caller, who is worker 0. Pinned threads take `cpus` in order, again from the first where
+  // there are more threads; none given: those of the process's affinity mask.
+  explicit ThreadPool(int n_threads, Pinning pinning = Pinning::kNone, std::span<const int> cpus = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -42,7 +43,11 @@ class ThreadPool {
   std::unique_ptr<State> state_;
 };
 
-// CPUs that this process may use (its affinity mask), at least 1.
+// CPUs that this thread may use (its affinity mask), ascending, at least one.
+std::vector<int> affinity_cpus();
 int available_cpus();
+
+// Keeps this thread, and those it starts, to `cpus`. Best effort: a container may forbid it.
+void restrict_to(std::span<const int> cpus);
 
 }  // namespace mneme

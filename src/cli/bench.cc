@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "src/base/error.h"
+#include "src/base/numa.h"
 #include "src/cli/answer_writer.h"
 #include "src/cli/bench_model.h"
 #include "src/cli/bench_report.h"
@@ -31,6 +32,7 @@ struct BenchCommand {
   int steps = 64, warmup = 4, chunk_tokens = 1024;
   int threads = 0;
   bool no_pin = false, deterministic = false;
+  std::string numa = "none";
   std::string kv_dtype = "bf16";
   KvOptions kv;
   std::vector<std::string> methods;
@@ -93,7 +95,9 @@ int bench(BenchCommand o) {
     bar.show(what, done, total);
   };
   const Machine machine = read_machine();  // before this thread is pinned, which narrows what it is allowed
-  ThreadPool pool(o.threads > 0 ? o.threads : machine.cpus_allowed, o.no_pin ? Pinning::kNone : Pinning::kPinned);
+  const std::unique_ptr<ThreadPool> threads =
+      make_thread_pool(o.threads, o.no_pin ? Pinning::kNone : Pinning::kPinned, numa_policy(o.numa));
+  ThreadPool& pool = *threads;
   const CpuContext cpu{.pool = &pool, .rounding = o.deterministic ? Rounding::kFixed : Rounding::kFast};
   const std::unique_ptr<Model> model = load_bench_model(o.model, context, cpu, show);
 
@@ -167,6 +171,10 @@ void add_machine_options(CLI::App& c, BenchCommand& o) {
   add(c.add_option("-t,--threads", o.threads, "Threads that compute (default: one per CPU)")
           ->check(whole_number(1, 1024)));
   add(c.add_flag("--no-pin", o.no_pin, "Let threads move between CPUs"));
+  add(c.add_option("--numa", o.numa, "With several memory nodes: none, distribute (over all), isolate (to one)")
+          ->type_name("POLICY")
+          ->capture_default_str()
+          ->check(one_of({"none", "distribute", "isolate"})));
   add(c.add_flag("--deterministic", o.deterministic, "Fixed tiles: the same rounding in every batch"));
 }
 

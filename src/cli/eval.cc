@@ -13,6 +13,7 @@
 
 #include "mneme/mneme.h"
 #include "src/base/error.h"
+#include "src/base/numa.h"
 #include "src/checkpoint/checkpoint.h"
 #include "src/cli/commands.h"
 #include "src/cli/kv_options.h"
@@ -127,8 +128,9 @@ int run_eval(const EvalCommand& c) {
   std::int64_t longest = 0;
   for (std::int64_t length : c.lengths) longest = std::max(longest, length);
   if (engine_options.context == 0) engine_options.context = std::min(checkpoint->config().max_context, longest + 2048);
-  auto threads = std::make_unique<ThreadPool>(engine_options.threads,
-                                              engine_options.pin_threads ? Pinning::kPinned : Pinning::kNone);
+  auto threads =
+      make_thread_pool(engine_options.threads, engine_options.pin_threads ? Pinning::kPinned : Pinning::kNone,
+                       numa_policy(engine_options.numa));
   const CpuContext context{.pool = threads.get(),
                            .rounding = c.engine.deterministic ? Rounding::kFixed : Rounding::kFast};
   const KvShape kv_shape{static_cast<std::int32_t>(checkpoint->config().n_layers),

@@ -263,6 +263,10 @@ void add_engine_options(CLI::App& c, RunOptions& o) {
   group(c.add_option("-t,--threads", e.threads, "Threads that compute (default: one per CPU)")
             ->check(whole_number(1, 1024)));
   group(c.add_flag("--no-pin", o.no_pin, "Let threads move between CPUs: better where other programs compute too"));
+  group(c.add_option("--numa", e.numa, "With several memory nodes: none, distribute (over all), isolate (to one)")
+            ->type_name("POLICY")
+            ->capture_default_str()
+            ->check(one_of({"none", "distribute", "isolate"})));
   group(c.add_option("-b,--max-num-batched-tokens", e.max_batched_tokens,
                      "Prompt tokens that are computed together: larger reads faster, takes more memory")
             ->type_name("TOKENS")

@@ -2,7 +2,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/base/thread_pool.h"
+#include "src/base/numa.h"
 #include "src/engine/kv_method.h"
 #include "src/engine/language_model_impl.h"
 #include "src/engine/session_identity.h"
@@ -104,8 +104,9 @@ LanguageModel::LanguageModel(ModelFile file, const EngineOptions& options, const
     fail(ErrorKind::kOption, "threads: expected 0 (one per CPU) to {}, found {}", kMostThreads, options.threads);
   }
   EngineOptions in_force = options;
-  if (in_force.threads == 0) in_force.threads = available_cpus();
-  auto pool = std::make_unique<ThreadPool>(in_force.threads, options.pin_threads ? Pinning::kPinned : Pinning::kNone);
+  auto pool = make_thread_pool(options.threads, options.pin_threads ? Pinning::kPinned : Pinning::kNone,
+                               numa_policy(options.numa));
+  in_force.threads = pool->size();
   const CpuContext context{.pool = pool.get(), .rounding = options.deterministic ? Rounding::kFixed : Rounding::kFast};
   impl_->text = std::move(file.impl_->text);
   const std::int64_t made_for = file.impl_->checkpoint->config().max_context;

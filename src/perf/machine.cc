@@ -14,7 +14,7 @@
 #include <string_view>
 #include <utility>
 
-#include "src/base/thread_pool.h"
+#include "src/base/numa.h"
 #include "src/engine/memory_limit.h"
 
 namespace mneme {
@@ -107,21 +107,6 @@ std::int64_t parse_size(const std::string& text) {
   }
 }
 
-int count_cpu_list(const std::string& text) {
-  int count = 0;
-  std::istringstream parts(text);
-  for (std::string part; std::getline(parts, part, ',');) {
-    int first = 0, last = 0;
-    const char *begin = part.data(), *end = begin + part.size();
-    auto at = std::from_chars(begin, end, first);
-    last = first;
-    if (at.ec == std::errc() && at.ptr != end && *at.ptr == '-') at = std::from_chars(at.ptr + 1, end, last);
-    if (at.ec != std::errc() || at.ptr != end || last < first) return 0;
-    count += last - first + 1;
-  }
-  return count;
-}
-
 Machine read_machine() {
   Machine m;
   read_cpuinfo(m);
@@ -129,7 +114,7 @@ Machine read_machine() {
   m.cpus_online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
   m.cpus_allowed = available_cpus();
   if (m.cores == 0) m.cores = m.cpus_allowed;
-  m.numa_nodes = count_cpu_list(first_line("/sys/devices/system/node/has_memory"));
+  m.numa_nodes = static_cast<int>(parse_cpu_list(first_line("/sys/devices/system/node/has_memory")).size());
   m.memory_bytes = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
   m.memory_limit = memory_limit_bytes();
   m.memory_available = available_memory();

@@ -26,8 +26,6 @@ Machine read_machine();
 
 // A size as sysfs writes it: "32768K", "1M", "512". 0: not one.
 std::int64_t parse_size(const std::string& text);
-// How many CPUs a list as "0-3,8,10-11" names. 0: not one.
-int count_cpu_list(const std::string& text);
 
 // The revision that the program was built from, as git describes it; "unknown" outside of a checkout.
 std::string build_commit();

@@ -18,13 +18,6 @@ TEST(Machine, ReadsSizesAsSysfsWritesThem) {
   for (const char* bad : {"", "K", "12T", "12KB", "-1K", "one"}) EXPECT_EQ(parse_size(bad), 0) << bad;
 }
 
-TEST(Machine, CountsCpuLists) {
-  EXPECT_EQ(count_cpu_list("0"), 1);
-  EXPECT_EQ(count_cpu_list("0-3"), 4);
-  EXPECT_EQ(count_cpu_list("0-3,8,10-11"), 7);
-  for (const char* bad : {"", "a", "3-1", "0-", "1-x"}) EXPECT_EQ(count_cpu_list(bad), 0) << bad;
-}
-
 TEST(Machine, KnowsThisOne) {
   const Machine m = read_machine();
   EXPECT_GE(m.cpus_allowed, 1);

@@ -1,0 +1,120 @@
+#include "src/base/numa.h"
+
+#include <linux/mempolicy.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <climits>
+#include <fstream>
+#include <string>
+
+#include "src/base/error.h"
+
+namespace mneme {
+namespace {
+
+constexpr int kMostNodes = 1024;  // of Linux
+
+void set_memory_policy(int mode, std::span<const NumaNode> nodes) {
+  constexpr std::size_t kWordBits = sizeof(unsigned long) * CHAR_BIT;
+  unsigned long mask[kMostNodes / kWordBits] = {};
+  for (const NumaNode& node : nodes)
+    if (node.id >= 0 && node.id < kMostNodes)
+      mask[static_cast<std::size_t>(node.id) / kWordBits] |= 1ul << static_cast<std::size_t>(node.id) % kWordBits;
+  syscall(SYS_set_mempolicy, mode, mask, kMostNodes + 1);
+}
+
+bool has(const NumaNode& node, int cpu) {
+  return std::binary_search(node.cpus.begin(), node.cpus.end(), cpu);
+}
+
+}  // namespace
+
+NumaPolicy numa_policy(std::string_view name) {
+  if (name == "none") return NumaPolicy::kNone;
+  if (name == "distribute") return NumaPolicy::kDistribute;
+  if (name == "isolate") return NumaPolicy::kIsolate;
+  fail(ErrorKind::kOption, "numa: expected none, distribute or isolate, found \"{}\"", name);
+}
+
+std::vector<int> parse_cpu_list(std::string_view text) {
+  std::vector<int> cpus;
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.remove_suffix(1);
+  while (!text.empty()) {
+    const std::string_view part = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), part.size() + 1));
+    int first = 0, last = 0;
+    const char *begin = part.data(), *end = begin + part.size();
+    auto at = std::from_chars(begin, end, first);
+    last = first;
+    if (at.ec == std::errc() && at.ptr != end && *at.ptr == '-') at = std::from_chars(at.ptr + 1, end, last);
+    if (at.ec != std::errc() || at.ptr != end || first < 0 || last < first || last - first > 1 << 16) return {};
+    for (int cpu = first; cpu <= last; ++cpu) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+std::vector<NumaNode> read_numa_nodes(const std::filesystem::path& folder) {
+  std::vector<NumaNode> nodes;
+  const auto line = [](const std::filesystem::path& path) {
+    std::ifstream in(path);
+    std::string text;
+    std::getline(in, text);
+    return text;
+  };
+  for (int id : parse_cpu_list(line(folder / "online"))) {
+    NumaNode node{id, parse_cpu_list(line(folder / ("node" + std::to_string(id)) / "cpulist"))};
+    std::sort(node.cpus.begin(), node.cpus.end());
+    if (!node.cpus.empty()) nodes.push_back(std::move(node));
+  }
+  return nodes;
+}
+
+std::vector<int> place_threads(NumaPolicy policy, std::span<const int> allowed, std::span<const NumaNode> nodes,
+                               int here) {
+  std::vector<int> placed;
+  if (policy == NumaPolicy::kIsolate) {
+    for (const NumaNode& node : nodes)
+      if (has(node, here))
+        for (int cpu : allowed)
+          if (has(node, cpu)) placed.push_back(cpu);
+  } else if (policy == NumaPolicy::kDistribute) {
+    std::vector<std::vector<int>> of_node(nodes.size());
+    for (std::size_t i = 0; i < nodes.size(); ++i)
+      for (int cpu : allowed)
+        if (has(nodes[i], cpu)) of_node[i].push_back(cpu);
+    for (std::size_t turn = 0; placed.size() < allowed.size(); ++turn) {
+      const std::size_t before = placed.size();
+      for (const std::vector<int>& cpus : of_node)
+        if (turn < cpus.size()) placed.push_back(cpus[turn]);
+      if (placed.size() == before) break;  // CPUs that belong to no node
+    }
+  }
+  if (placed.empty()) placed.assign(allowed.begin(), allowed.end());
+  return placed;
+}
+
+std::unique_ptr<ThreadPool> make_thread_pool(int threads, Pinning pinning, NumaPolicy policy) {
+  const std::vector<int> allowed = affinity_cpus();
+  const std::vector<NumaNode> nodes = policy == NumaPolicy::kNone ? std::vector<NumaNode>() : read_numa_nodes();
+  const int here = sched_getcpu();
+  std::vector<int> cpus = nodes.size() > 1 ? place_threads(policy, allowed, nodes, here) : allowed;
+  if (nodes.size() > 1) {
+    // A policy without pinning would let threads walk away from it: isolated threads stay on their node as a group.
+    if (policy == NumaPolicy::kDistribute) set_memory_policy(MPOL_INTERLEAVE, nodes);
+    if (policy == NumaPolicy::kIsolate) {
+      std::vector<NumaNode> home;
+      for (const NumaNode& node : nodes)
+        if (has(node, cpus.front())) home.push_back(node);
+      set_memory_policy(MPOL_PREFERRED, home);
+      restrict_to(cpus);
+    }
+  }
+  const int n = threads > 0 ? threads : static_cast<int>(cpus.size());
+  return std::make_unique<ThreadPool>(n, pinning, cpus);
+}
+
+}  // namespace mneme
