@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/attention/gate.h"
 #include "src/base/check.h"
 #include "src/kernels/group_pool.h"
 
@@ -22,25 +23,6 @@ std::int64_t count_new(const std::vector<std::int32_t>& now, const std::vector<s
 
 bool same_choice(const Region& a, const Region& b) {
   return a.first_unit == b.first_unit && a.last_unit == b.last_unit && a.n_select == b.n_select;
-}
-
-bool query_moved(const CosineGate& gate, const float* q, const float* before, std::int32_t group, std::int32_t d) {
-  float sum = 0.0f, largest = -2.0f, smallest = 2.0f;
-  for (std::int32_t h = 0; h < group; ++h) {
-    const float c = cosine(q + h * d, before + h * d, d);
-    sum += c;
-    largest = std::max(largest, c);
-    smallest = std::min(smallest, c);
-  }
-  switch (gate.pool) {
-    case GatePool::kMean:
-      return !(sum / static_cast<float>(group) >= gate.tau);  // a NaN moved
-    case GatePool::kMax:
-      return !(largest >= gate.tau);
-    case GatePool::kAny:
-      return !(smallest >= gate.tau);
-  }
-  return true;
 }
 
 // scores -> softmax(scale * scores), in place.
@@ -112,6 +94,8 @@ void DecodeAttention::run(std::int32_t layer, std::span<const DecodeRow> rows, c
     for (Item& item : items_) select(layer, item, shape, workers_[0]);
   }
   attend(layer, shape);
+  if (tap_ != nullptr)
+    for (const DecodeRow& row : rows) tap_->see(layer, row, shape);
   observe(layer, rows, shape);
 }
 
@@ -166,7 +150,9 @@ void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, const A
     item.choose_now = !have_ahead;
     if (have_ahead) {
       const std::int64_t at = std::int64_t{m} * shape.group * shape.head_dim;
-      item.choose_now = query_moved(*plan.gate, row.q + at, state.last_query.data() + at, shape.group, shape.head_dim);
+      const float c =
+          pooled_cosine(plan.gate->pool, row.q + at, state.last_query.data() + at, shape.group, shape.head_dim);
+      item.choose_now = !(c >= plan.gate->tau);  // a NaN moved
       ++stats.gate_checks[static_cast<std::size_t>(m)];
       stats.corrections[static_cast<std::size_t>(m)] += item.choose_now ? 1 : 0;
     }

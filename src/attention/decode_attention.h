@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "src/attention/decode_tap.h"
 #include "src/attention/method_state.h"
 #include "src/cache/sequence_cache.h"
 #include "src/kernels/cpu_context.h"
@@ -32,6 +33,8 @@ class DecodeAttention {
   // Every n-th decode step of a sequence also computes the true attention and records how much the selection had of it;
   // 0: never.
   void set_audit(std::int32_t every) { audit_every_ = every; }
+  // Sees every row of the next runs; null: nobody does.
+  void set_tap(DecodeTap* tap) { tap_ = tap; }
 
   void run(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape);
   // After a prefill chunk's keys are stored: builds the index entries that it completed (q and out are not looked at).
@@ -57,6 +60,7 @@ class DecodeAttention {
 
   CpuContext context_;
   std::int32_t audit_every_ = 0;
+  DecodeTap* tap_ = nullptr;
   std::vector<Item> items_;
   std::vector<Worker> workers_;
   std::vector<KvRun> runs_;

@@ -231,6 +231,10 @@ std::size_t Engine::method_bytes(RequestId id) const {
   return request.method ? request.method->index_bytes() + request.method->state_bytes() : 0;
 }
 
+void Engine::set_tap(DecodeTap* tap) {
+  impl_->forward->set_tap(tap);
+}
+
 MethodShape Engine::method_shape() const {
   const ModelConfig& config = model().config();
   return {.n_layers = static_cast<std::int32_t>(config.n_layers),

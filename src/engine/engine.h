@@ -146,6 +146,8 @@ class Engine {
   std::size_t method_bytes(RequestId id) const;
   // What a recipe is compiled for.
   MethodShape method_shape() const;
+  // Sees every row that decodes from now on (src/attention/decode_tap.h); null: nobody does. Outlives its use.
+  void set_tap(DecodeTap* tap);
 
   const Model& model() const;
   // `context` is the one in force, never 0.

@@ -20,6 +20,7 @@ class ModelForward final : public ForwardPass {
   std::int64_t max_context() const override { return model_->max_context(); }
   std::size_t weight_bytes() const override { return model_->weight_bytes(); }
   ConstTensorView run(const ForwardInput& input) override { return forward_.run(input); }
+  void set_tap(DecodeTap* tap) override { forward_.set_tap(tap); }
   const Model* model() const override { return model_.get(); }
 
  private:

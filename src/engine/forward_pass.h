@@ -17,6 +17,8 @@ class ForwardPass {
   virtual std::size_t weight_bytes() const { return 0; }
   // As Forward::run. May throw; then nothing of this step counts.
   virtual ConstTensorView run(const ForwardInput& input) = 0;
+  // As Forward::set_tap; what has no attention shows nothing.
+  virtual void set_tap(DecodeTap*) {}
   // The model behind it, where there is one.
   virtual const Model* model() const { return nullptr; }
 };

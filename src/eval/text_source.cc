@@ -6,6 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
+#include "src/eval/prose.h"
 
 namespace mneme::eval {
 namespace {
@@ -65,6 +66,10 @@ TextSource TextSource::read(const std::vector<std::filesystem::path>& files) {
   }
   text.erase(std::remove(text.begin(), text.end(), '\r'), text.end());
   return TextSource(std::move(text));
+}
+
+TextSource TextSource::generated() {
+  return TextSource(generated_prose(400000, 1));
 }
 
 std::string_view TextSource::passage(std::size_t n_chars, Rng& rng) const {

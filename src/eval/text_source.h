@@ -16,6 +16,8 @@ class TextSource {
   explicit TextSource(std::string text);
   // One or several files, joined. Errors  kFile, kFormat.
   static TextSource read(const std::vector<std::filesystem::path>& files);
+  // 400,000 characters made for the project (src/eval/prose.h), always the same.
+  static TextSource generated();
 
   // About n_chars of running text from a random place, beginning and ending between words.
   std::string_view passage(std::size_t n_chars, Rng& rng) const;

@@ -29,6 +29,7 @@ class AttentionStep {
   void attend(std::int32_t layer, const ConstTensorView& q, const TensorView& out);
 
   void set_audit(std::int32_t every) { decode_.set_audit(every); }
+  void set_tap(DecodeTap* tap) { decode_.set_tap(tap); }
   std::size_t scratch_bytes() const;
 
  private:

@@ -177,6 +177,10 @@ void Forward::set_audit(std::int32_t every) {
   impl_->attention.set_audit(every);
 }
 
+void Forward::set_tap(DecodeTap* tap) {
+  impl_->attention.set_tap(tap);
+}
+
 void Forward::set_timer(OpTimer* timer) {
   impl_->timer = timer;
 }

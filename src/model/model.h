@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "src/attention/decode_tap.h"
 #include "src/attention/method_state.h"
 #include "src/base/progress.h"
 #include "src/cache/sequence_cache.h"
@@ -100,6 +101,8 @@ class Forward {
   std::size_t activation_bytes() const;
   // Every n-th decode step of a sequence with a method also computes the true attention, for its statistics; 0: never.
   void set_audit(std::int32_t every);
+  // Sees every row that decodes in further runs (src/attention/decode_tap.h); null: nobody does.
+  void set_tap(DecodeTap* tap);
   // Every further run charges its operations to `timer`, whose start() the caller calls before it; null: none does.
   void set_timer(OpTimer* timer);
 

@@ -1,0 +1,17 @@
+// What a gate compares with its tau.
+#pragma once
+
+#include <cstdint>
+
+#include "src/recipes/recipe.h"
+
+namespace mneme {
+
+// The cosines of a group's queries with those of another step, pooled over the group.
+//
+//   q, before  [group, D]  f32
+//
+// NaN  any NaN among the cosines gives NaN.
+float pooled_cosine(GatePool pool, const float* q, const float* before, std::int32_t group, std::int32_t head_dim);
+
+}  // namespace mneme

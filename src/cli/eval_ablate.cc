@@ -1,0 +1,126 @@
+// mneme eval ablate: the papers' ablations as named sets of methods.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/cli/eval_calibrate.h"
+#include "src/cli/eval_commands.h"
+#include "src/cli/eval_measure.h"
+#include "src/cli/options.h"
+#include "src/eval/ablation.h"
+
+namespace mneme::cli {
+namespace {
+
+struct AblateCommand {
+  EvalSetup setup{.tasks = {"number", "password"}};
+  std::vector<std::string> sets;
+  std::int32_t budget = 512;
+  KvOptions kv{.sink = 32, .recent = 128, .dense_layers = "none"};
+  std::optional<float> tau;
+  std::string run_file;
+};
+
+// What an index reads for a score, against the keys themselves.
+double load_ratio(const Plan& plan) {
+  const AttentionShape shape = plan.shape.attention();
+  return plan.index == nullptr ? 0 : plan.index_bytes_per_token() / (static_cast<double>(shape.token_bytes()) / 2);
+}
+
+std::string index_table(const std::vector<eval::MethodSpec>& specs, const MethodShape& shape) {
+  std::string out = "| method | index, of the keys' bytes |\n|---|---|\n";
+  for (const eval::MethodSpec& s : specs) {
+    const auto plan = compile(s.recipe, shape);
+    if (plan->selects()) out += fmt::format("| {} | {:.1f} % |\n", s.label, 100 * load_ratio(*plan));
+  }
+  return out;
+}
+
+float tau_of(const AblateCommand& c, EvalBench& bench, const std::vector<const eval::AblationSet*>& sets) {
+  const bool needed = std::any_of(sets.begin(), sets.end(), [](const auto* s) { return s->needs_tau(); });
+  if (c.tau || !needed) return c.tau.value_or(0.0f);
+  EvalSetup setup = c.setup;
+  setup.contexts = 1;
+  KvOptions kv = c.kv;
+  kv.budget = c.budget;
+  return calibrate_method(bench, setup, method_spec("freekv", kv), {}).tau();
+}
+
+int run_ablate(const AblateCommand& c) {
+  check_eval_options(c.setup);
+  std::vector<const eval::AblationSet*> sets;
+  for (const std::string& name : c.sets) sets.push_back(&eval::find_ablation(name));
+  if (sets.empty())
+    for (const eval::AblationSet& set : eval::ablation_table()) sets.push_back(&set);
+  EvalBench bench(c.setup);
+  const float tau = tau_of(c, bench, sets);
+  KvOptions kv = c.kv;
+  kv.budget = c.budget;
+  std::vector<eval::MethodSpec> specs = {method_spec("full", kv)};
+  for (const auto* set : sets)
+    for (const std::string& text : eval::ablation_methods(*set, tau)) {
+      eval::MethodSpec spec = method_spec(text, kv);
+      if (std::none_of(specs.begin(), specs.end(), [&](const auto& s) { return s.label == spec.label; }))
+        specs.push_back(std::move(spec));
+    }
+  const auto cells = eval::summarise(measure(bench, c.setup, specs, c.run_file));
+  const MethodShape shape = bench.engine().method_shape();
+  if (c.setup.json) {
+    nlohmann::json methods = methods_json(specs);
+    for (std::size_t i = 0; i < specs.size(); ++i)
+      methods[i]["index_load_ratio"] = load_ratio(*compile(specs[i].recipe, shape));
+    nlohmann::json settings = eval_settings(c.setup), all = nlohmann::json::array();
+    settings["methods"] = methods;
+    for (const auto* set : sets)
+      settings["sets"].push_back({{"name", set->name}, {"summary", set->summary}, {"tau", set->needs_tau() ? tau : 0}});
+    for (const auto& cell : cells) all.push_back(eval::to_json(cell));
+    fmt::print("{}\n", nlohmann::json{{"origin", eval_origin()}, {"settings", settings}, {"cells", all}}.dump(1));
+  } else {
+    for (const auto* set : sets) {
+      const auto names = eval::ablation_methods(*set, tau);
+      std::vector<eval::CellSummary> rows;
+      for (const auto& cell : cells)
+        if (cell.method == "full" || std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+              return cell.method == fmt::format("{} b{}", name, c.budget);
+            }))
+          rows.push_back(cell);
+      fmt::print("{}: {}\n\n{}\n", set->name, set->summary, eval::table(rows));
+    }
+    fmt::print("{}", index_table(specs, shape));
+  }
+  if (!c.setup.svg_file.empty()) write_text("--svg", c.setup.svg_file, eval::plot_svg(cells));
+  return 0;
+}
+
+std::string set_names() {
+  std::string names;
+  for (const eval::AblationSet& set : eval::ablation_table())
+    names += (names.empty() ? "" : ", ") + std::string(set.name);
+  return names;
+}
+
+}  // namespace
+
+void add_eval_ablate(CLI::App& app, int& code) {
+  CLI::App* c = app.add_subcommand("ablate", "The papers' ablations, as named sets of methods");
+  const auto o = std::make_shared<AblateCommand>();
+  add_eval_options(*c, o->setup);
+  c->add_option("--sets", o->sets, "Of: " + set_names() + " (default: all)")->delimiter(',')->type_name("NAME,...");
+  c->add_option("--budget", o->budget, "Tokens that a step attends, all included")
+      ->check(whole_number(1, 1 << 30))
+      ->type_name("TOKENS")
+      ->capture_default_str();
+  c->add_option("--tau", o->tau, "The calibrated threshold (default: calibrated first, for 10 to 20 % corrections)")
+      ->check(number(-1, 2))
+      ->type_name("TAU");
+  c->add_option("--run", o->run_file, "Records go here as they are made; a run that was interrupted goes on from it")
+      ->type_name("FILE");
+  add_kv_block_options(*c, o->kv);
+  c->callback([o, &code] { code = run_ablate(*o); });
+}
+
+}  // namespace mneme::cli

@@ -1,0 +1,157 @@
+#include "src/cli/eval_bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "mneme/mneme.h"
+#include "src/base/error.h"
+#include "src/base/mapped_file.h"
+#include "src/base/numa.h"
+#include "src/checkpoint/checkpoint.h"
+#include "src/cli/bench_report.h"
+#include "src/cli/options.h"
+#include "src/cli/progress_bar.h"
+#include "src/engine/kv_method.h"
+#include "src/engine/session_file.h"
+#include "src/perf/machine.h"
+#include "src/recipes/override.h"
+
+namespace mneme::cli {
+namespace {
+
+std::string task_names() {
+  std::string names;
+  for (const eval::TaskRow& row : eval::task_table()) names += std::string(row.name) + ", ";
+  return names + "perplexity, stream";
+}
+
+eval::TextSource prose_of(const EvalSetup& o) {
+  return o.prose.empty() ? eval::TextSource::generated() : eval::TextSource::read({o.prose.begin(), o.prose.end()});
+}
+
+nlohmann::json file_settings(const std::filesystem::path& path) {
+  const MappedFile file(path);
+  return {{"file", path.filename().string()},
+          {"bytes", file.bytes().size()},
+          {"xxh3", fmt::format("{:016x}", session_checksum(file.bytes()))}};
+}
+
+std::unique_ptr<Engine> engine_of(const EvalSetup& o, std::unique_ptr<Checkpoint> checkpoint) {
+  EngineOptions options = o.engine;
+  if (options.threads == 0) options.threads = available_cpus();
+  const std::int64_t longest = *std::max_element(o.lengths.begin(), o.lengths.end());
+  if (options.context == 0) options.context = std::min(checkpoint->config().max_context, longest + 2048);
+  auto threads = make_thread_pool(options.threads, options.pin_threads ? Pinning::kPinned : Pinning::kNone,
+                                  numa_policy(options.numa));
+  const CpuContext context{.pool = threads.get(),
+                           .rounding = options.deterministic ? Rounding::kFixed : Rounding::kFast};
+  const KvShape kv_shape{static_cast<std::int32_t>(checkpoint->config().n_layers),
+                         static_cast<std::int32_t>(checkpoint->config().n_kv_heads),
+                         static_cast<std::int32_t>(checkpoint->config().head_dim), DType::kBF16};
+  // One context, and for each question that runs beside it pages of its own.
+  options.kv_memory_bytes = static_cast<std::int64_t>(kv_shape.bytes_per_token()) *
+                            (options.context + std::int64_t{options.max_sequences} * 1024);
+  std::unique_ptr<Model> model = Model::load(std::move(checkpoint), {.context = options.context}, context);
+  return std::make_unique<Engine>(std::move(model), options, std::move(threads));
+}
+
+}  // namespace
+
+void add_eval_options(CLI::App& c, EvalSetup& o) {
+  c.add_option("-m,--model", o.model, "Model: a .gguf file or a Hugging Face folder")->type_name("PATH");
+  c.add_option("--tasks", o.tasks, "Of: " + task_names())->delimiter(',')->type_name("NAME,...")->capture_default_str();
+  c.add_option("--lengths", o.lengths, "Tokens of context")
+      ->delimiter(',')
+      ->check(whole_number(256, 1 << 30))
+      ->type_name("TOKENS,...")
+      ->capture_default_str();
+  c.add_option("--contexts", o.contexts, "Contexts for each task and length; each has several questions")
+      ->check(whole_number(1, 100000))
+      ->capture_default_str();
+  c.add_option("--question", o.question,
+               "How the question is fed: decode (one token a step, as the method attends) or prefill (exactly)")
+      ->check(one_of({"decode", "prefill"}))
+      ->capture_default_str();
+  c.add_option("--prose", o.prose,
+               "Plain text to cut contexts from; several files may be given (default: text made by the program)")
+      ->type_name("FILE");
+  c.add_option("--seed", o.seed, "Of contexts and questions")->capture_default_str();
+  c.add_option("--svg", o.svg_file, "A plot of the result")->type_name("FILE");
+  c.add_flag("--json", o.json, "One JSON object instead of tables");
+  c.add_flag("--no-progress", o.no_progress, "No progress bar");
+  c.add_option("--threads", o.engine.threads, "0: one per CPU")->check(whole_number(0, 1024))->capture_default_str();
+  c.add_flag("--deterministic", o.engine.deterministic, "The same tokens whatever else is in the batch");
+  c.add_option("--kv-cache-dtype", o.engine.kv_cache_dtype, "bf16 or f16")
+      ->check(one_of({"bf16", "f16"}))
+      ->capture_default_str();
+}
+
+void check_eval_options(const EvalSetup& o) {
+  if (o.model.empty()) fail(ErrorKind::kOption, "--model is required");
+  for (const std::string& task : o.tasks) eval::Runner::check_task(task);
+}
+
+nlohmann::json eval_settings(const EvalSetup& o) {
+  nlohmann::json prose = nlohmann::json::array();
+  for (const std::string& file : o.prose) prose.push_back(file_settings(file));
+  return {{"model", std::filesystem::path(o.model).filename().string()},
+          {"seed", o.seed},
+          {"question", o.question},
+          {"prose", o.prose.empty() ? nlohmann::json("generated") : prose},
+          {"kv_cache_dtype", o.engine.kv_cache_dtype},
+          {"deterministic", o.engine.deterministic}};
+}
+
+nlohmann::json eval_origin() {
+  const Machine machine = read_machine();
+  return {{"version", version()},
+          {"commit", build_commit()},
+          {"command", command_line()},
+          {"machine", {{"cpu", machine.cpu}, {"cpus", machine.cpus_allowed}}}};
+}
+
+EvalBench::EvalBench(const EvalSetup& o) : prose_(prose_of(o)) {
+  auto checkpoint = Checkpoint::open(o.model);
+  tokenizer_ = Tokenizer::make(checkpoint->tokenizer());
+  engine_ = engine_of(o, std::move(checkpoint));
+  const auto question = o.question == "decode" ? eval::QuestionPath::kDecode : eval::QuestionPath::kPrefill;
+  runner_ =
+      std::make_unique<eval::Runner>(*engine_, *tokenizer_, eval::EvalOptions{.seed = o.seed, .question = question});
+}
+
+void EvalBench::run(const EvalSetup& o, const std::vector<eval::MethodSpec>& methods, std::int64_t first_sample,
+                    std::string_view what, const Done& done) {
+  ProgressBar bar(ProgressBar::mode_for_stderr(!o.no_progress));
+  const auto total = static_cast<std::int64_t>(o.tasks.size() * o.lengths.size() * methods.size()) * o.contexts;
+  std::int64_t n = 0;
+  bar.show(what, n, total);
+  for (std::int64_t sample = first_sample; sample < first_sample + o.contexts; ++sample)
+    for (std::int64_t length : o.lengths)
+      for (const std::string& task : o.tasks)
+        runner_->run(task, length, sample, prose_, methods, [&](const eval::CellRecord& r) {
+          done(r);
+          bar.show(what, ++n, total);
+        });
+}
+
+eval::MethodSpec method_spec(const std::string& text, KvOptions kv) {
+  const std::size_t colon = text.find(':');
+  kv.method = text.substr(0, colon);
+  std::string overrides = colon == std::string::npos ? std::string() : text.substr(colon + 1);
+  std::replace(overrides.begin(), overrides.end(), '/', ',');
+  Recipe recipe = recipe_of(kv);
+  apply_overrides(overrides, recipe);
+  if (recipe.attend == Attend::kEverything) return {text, recipe};
+  return {fmt::format("{} b{}", text, recipe.budget), recipe};
+}
+
+void write_text(std::string_view option, const std::string& file, const std::string& text) {
+  std::ofstream out(file, std::ios::trunc);
+  out << text;
+  if (!out.flush()) fail(ErrorKind::kFile, "{} {}: cannot be written", option, file);
+}
+
+}  // namespace mneme::cli

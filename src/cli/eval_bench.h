@@ -1,0 +1,71 @@
+// What the subcommands of `mneme eval` have in common: a model, contexts with questions to ask it, and their options.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "src/cli/kv_options.h"
+#include "src/engine/engine.h"
+#include "src/eval/runner.h"
+#include "src/tokenizer/tokenizer.h"
+
+namespace mneme::cli {
+
+struct EvalSetup {
+  std::string model;
+  std::vector<std::string> tasks;
+  std::vector<std::int64_t> lengths = {4096};
+  int contexts = 4;
+  std::uint64_t seed = 1;
+  std::string question = "decode";
+  std::vector<std::string> prose;
+  std::string svg_file;
+  bool json = false, no_progress = false;
+  EngineOptions engine{.max_sequences = 32};
+};
+
+// Options that every subcommand has; `o` holds the defaults.
+void add_eval_options(CLI::App& command, EvalSetup& o);
+
+// The settings that decide what is asked, for JSON and for a run's file: files by name, size and checksum, so that a
+// result tells what it was made of wherever it lay.
+nlohmann::json eval_settings(const EvalSetup& o);
+// The program, the command line and the machine.
+nlohmann::json eval_origin();
+
+// Options that CLI11 cannot check: unknown tasks, no model.   Errors  kOption.
+void check_eval_options(const EvalSetup& o);
+
+class EvalBench {
+ public:
+  // Errors  kFile, kFormat, kOption, kResource.
+  explicit EvalBench(const EvalSetup& o);
+
+  Engine& engine() { return *engine_; }
+  eval::Runner& runner() { return *runner_; }
+  const eval::TextSource& prose() const { return prose_; }
+  // Runs `methods` on every context of every task and length, the first sample of all before the second; `done` after
+  // each method, with how many (sample, method) pairs are done, and of how many.
+  using Done = std::function<void(const eval::CellRecord&)>;
+  void run(const EvalSetup& o, const std::vector<eval::MethodSpec>& methods, std::int64_t first_sample,
+           std::string_view what, const Done& done);
+
+ private:
+  eval::TextSource prose_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<eval::Runner> runner_;
+};
+
+// "freekv:tau=0.9/pool=maxS" with what `kv` says for all: a recipe, its label being the text and the budget.
+//
+// Errors  kOption.
+eval::MethodSpec method_spec(const std::string& text, KvOptions kv);
+
+// Errors  kFile.
+void write_text(std::string_view option, const std::string& file, const std::string& text);
+
+}  // namespace mneme::cli

@@ -1,0 +1,165 @@
+// mneme eval calibrate: the tau of a method's gate for this model. mneme eval similarity: how its queries move.
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+
+#include "src/base/error.h"
+#include "src/cli/eval_calibrate.h"
+#include "src/cli/eval_commands.h"
+#include "src/cli/eval_measure.h"
+#include "src/cli/options.h"
+#include "src/eval/similarity.h"
+
+namespace mneme::cli {
+namespace {
+
+struct CalibrateCommand {
+  EvalSetup setup{.tasks = {"number", "password", "where"}, .contexts = 2};
+  std::string method = "freekv";
+  KvOptions kv;
+  std::vector<double> rates = {10, 20};
+};
+
+std::string calibration_table(const eval::Calibration& c, const MethodShape& shape) {
+  std::string out = "| run | tau | corrected |\n|---|---|---|\n";
+  for (std::size_t i = 0; i < c.rounds.size(); ++i)
+    out += fmt::format("| {} | {} | {:.1f} % |\n", i + 1, c.rounds[i].tau, 100 * c.rounds[i].rate);
+  out += "\nCorrected in the last run, by KV head\n\n| layer |";
+  std::string rule = "|---|";
+  for (std::int32_t m = 0; m < shape.n_kv_heads; ++m) {
+    out += fmt::format(" head {} |", m);
+    rule += "---|";
+  }
+  out += "\n" + rule + "\n";
+  for (std::int32_t l = 0; l < shape.n_layers; ++l) {
+    if (c.last.values(l, 0).empty()) continue;
+    out += fmt::format("| {} |", l);
+    for (std::int32_t m = 0; m < shape.n_kv_heads; ++m)
+      out += fmt::format(" {:.1f} % |", 100 * eval::correction_rate(c.last.values(l, m), c.tau()));
+    out += "\n";
+  }
+  return out;
+}
+
+nlohmann::json calibration_json(const eval::Calibration& c, const MethodShape& shape) {
+  nlohmann::json rounds = nlohmann::json::array(), heads = nlohmann::json::array();
+  for (const eval::CalibrationRound& r : c.rounds) rounds.push_back({{"tau", r.tau}, {"correction_rate", r.rate}});
+  for (std::int32_t l = 0; l < shape.n_layers; ++l)
+    for (std::int32_t m = 0; m < shape.n_kv_heads; ++m)
+      if (!c.last.values(l, m).empty())
+        heads.push_back({{"layer", l},
+                         {"kv_head", m},
+                         {"decisions", c.last.values(l, m).size()},
+                         {"correction_rate", eval::correction_rate(c.last.values(l, m), c.tau())}});
+  return {{"tau", c.tau()}, {"reached", c.reached}, {"runs", rounds}, {"heads", heads}};
+}
+
+int run_calibrate(const CalibrateCommand& c) {
+  check_eval_options(c.setup);
+  if (c.rates.size() != 2 || !(c.rates[0] < c.rates[1]))
+    fail(ErrorKind::kOption, "--rate: expected two per cents, the lower one first");
+  const eval::MethodSpec spec = method_spec(c.method, c.kv);
+  EvalBench bench(c.setup);
+  const eval::Calibration result =
+      calibrate_method(bench, c.setup, spec, {.lowest = c.rates[0] / 100, .highest = c.rates[1] / 100});
+  const MethodShape shape = bench.engine().method_shape();
+  if (c.setup.json) {
+    nlohmann::json settings = eval_settings(c.setup);
+    settings["methods"] = methods_json({spec});
+    settings["tasks"] = c.setup.tasks;
+    settings["lengths"] = c.setup.lengths;
+    settings["contexts"] = c.setup.contexts;
+    fmt::print("{}\n",
+               nlohmann::json{
+                   {"origin", eval_origin()}, {"settings", settings}, {"calibration", calibration_json(result, shape)}}
+                   .dump(1));
+  } else {
+    fmt::print("{}", calibration_table(result, shape));
+    fmt::print("\ntau {} corrects {:.1f} % of KV heads{}\n", result.tau(), 100 * result.rounds.back().rate,
+               result.reached ? "" : ", which is not what was asked for: it did not settle");
+  }
+  return result.reached ? 0 : 1;
+}
+
+struct SimilarityCommand {
+  EvalSetup setup{.tasks = {"number", "where"}, .contexts = 2};
+  eval::SimilarityOptions options;
+};
+
+int run_similarity(const SimilarityCommand& c) {
+  check_eval_options(c.setup);
+  EvalBench bench(c.setup);
+  eval::SimilarityTap tap(bench.engine().method_shape(), c.options);
+  bench.engine().set_tap(&tap);
+  bench.run(c.setup, {method_spec("full", {})}, 0, "similarity, contexts",
+            [&](const eval::CellRecord&) { tap.forget_sequences(); });
+  bench.engine().set_tap(nullptr);
+  if (c.setup.json) {
+    nlohmann::json settings = eval_settings(c.setup);
+    settings["tasks"] = c.setup.tasks;
+    settings["lengths"] = c.setup.lengths;
+    settings["contexts"] = c.setup.contexts;
+    fmt::print(
+        "{}\n",
+        nlohmann::json{{"origin", eval_origin()}, {"settings", settings}, {"similarity", eval::similarity_json(tap)}}
+            .dump(1));
+  } else {
+    fmt::print("{}", eval::similarity_tables(tap));
+  }
+  if (!c.setup.svg_file.empty()) write_text("--svg", c.setup.svg_file, eval::similarity_svg(tap));
+  return 0;
+}
+
+}  // namespace
+
+eval::Calibration calibrate_method(EvalBench& bench, const EvalSetup& o, const eval::MethodSpec& spec,
+                                   const eval::CalibrationOptions& options) {
+  // Contexts that no measured run shares: it numbers its own from 0.
+  constexpr std::int64_t kFirstSample = 1'000'000;
+  return eval::calibrate(spec.recipe, bench.engine().method_shape(), options,
+                         [&](const Recipe& recipe, int round, eval::GateRecord& record) {
+                           bench.engine().set_tap(&record);
+                           bench.run(o, {{spec.label, recipe}}, kFirstSample + round * o.contexts,
+                                     "calibrate, contexts", [](const eval::CellRecord&) {});
+                           bench.engine().set_tap(nullptr);
+                         });
+}
+
+void add_eval_calibrate(CLI::App& app, int& code) {
+  CLI::App* c = app.add_subcommand("calibrate", "Finds the tau of a method's gate for a share of corrections");
+  const auto o = std::make_shared<CalibrateCommand>();
+  add_eval_options(*c, o->setup);
+  c->add_option("--method", o->method, "A method with a gate, with overrides as freekv:gate_pool=max")
+      ->type_name("NAME")
+      ->capture_default_str();
+  c->add_option("--rate", o->rates, "Corrections that are good enough, in per cent of KV heads")
+      ->delimiter(',')
+      ->expected(2)
+      ->check(number(0, 100))
+      ->type_name("LOW,HIGH")
+      ->capture_default_str();
+  add_kv_block_options(*c, o->kv);
+  c->callback([o, &code] { code = run_calibrate(*o); });
+}
+
+void add_eval_similarity(CLI::App& app, int& code) {
+  CLI::App* c = app.add_subcommand(
+      "similarity", "How queries move from step to step, and how much of the true attention indexes find");
+  const auto o = std::make_shared<SimilarityCommand>();
+  add_eval_options(*c, o->setup);
+  c->add_option("--every", o->options.recall_every, "Recall is measured at every n-th token of a sequence; 0: never")
+      ->check(whole_number(0, 1 << 20))
+      ->capture_default_str();
+  c->add_option("--top", o->options.top, "True tokens that are looked for")
+      ->check(whole_number(1, 1 << 20))
+      ->capture_default_str();
+  c->add_option("--chosen", o->options.budgets, "Tokens that an index chooses")
+      ->delimiter(',')
+      ->check(whole_number(1, 1 << 20))
+      ->type_name("TOKENS,...")
+      ->capture_default_str();
+  c->callback([o, &code] { code = run_similarity(*o); });
+}
+
+}  // namespace mneme::cli

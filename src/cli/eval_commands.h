@@ -1,0 +1,12 @@
+// The subcommands of `mneme eval`.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace mneme::cli {
+
+void add_eval_ablate(CLI::App& eval, int& code);
+void add_eval_calibrate(CLI::App& eval, int& code);
+void add_eval_similarity(CLI::App& eval, int& code);
+
+}  // namespace mneme::cli

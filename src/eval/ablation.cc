@@ -1,0 +1,69 @@
+#include "src/eval/ablation.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "src/base/error.h"
+
+namespace mneme::eval {
+namespace {
+
+constexpr std::string_view kTau = "{tau}";
+
+}  // namespace
+
+bool AblationSet::needs_tau() const {
+  return std::any_of(methods.begin(), methods.end(),
+                     [](std::string_view m) { return m.find(kTau) != std::string_view::npos; });
+}
+
+std::span<const AblationSet> ablation_table() {
+  static const std::vector<AblationSet> table = {
+      {"pooling",
+       "how the query heads of a KV head decide together; FreeKV's ablation of pooling",
+       {"freekv:tau={tau}/pool=maxQ", "freekv:tau={tau}/pool=meanQ", "freekv:tau={tau}/pool=maxQK",
+        "freekv:tau={tau}/pool=meanQK", "freekv:tau={tau}/pool=maxS", "freekv:tau={tau}/pool=meanS"}},
+      {"gate",
+       "which of the group's cosines the gate looks at; FreeKV's ablation of the gate",
+       {"freekv:tau={tau}/gate_pool=mean", "freekv:tau={tau}/gate_pool=max", "freekv:tau={tau}/gate_pool=any"}},
+      {"tau",
+       "the gate's threshold, from pure speculation to none; FreeKV's ablation of tau",
+       {"freekv:tau=-1", "freekv:tau=0", "freekv:tau={tau}", "freekv:tau=0.8", "freekv:tau=0.9", "freekv:tau=1"}},
+      {"probe",
+       "the query that is scored: this layer's, or the layer's below; FreeKV's appendix B",
+       {"freekv:schedule=every_step", "freekv:schedule=every_step/probe=previous_layer"}},
+      {"pages",
+       "tokens of a page, scored by boxes and by the mean of 1-bit scores; FIER's table 3",
+       {"quest:unit=page:8", "quest:unit=page:16", "quest:unit=page:32", "quest:unit=page:8/index=one_bit",
+        "quest:unit=page:16/index=one_bit", "quest:unit=page:32/index=one_bit"}},
+      {"groups",
+       "tokens that share the levels of 1-bit keys; FIER's table 3",
+       {"fier:group=32", "fier:group=128", "fier:group=256", "fier:group=32/levels=meanabs",
+        "fier:group=128/levels=meanabs", "fier:group=256/levels=meanabs"}},
+  };
+  return table;
+}
+
+const AblationSet& find_ablation(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const AblationSet& set : ablation_table()) {
+    if (set.name == name) return set;
+    names.push_back(set.name);
+  }
+  fail(ErrorKind::kOption, "no ablation is called '{}'; there are: {}", name, fmt::join(names, ", "));
+}
+
+std::vector<std::string> ablation_methods(const AblationSet& set, float tau) {
+  std::vector<std::string> methods;
+  for (std::string_view form : set.methods) {
+    std::string method(form);
+    const std::size_t at = method.find(kTau);
+    if (at != std::string::npos) method.replace(at, kTau.size(), fmt::format("{}", tau));
+    methods.push_back(std::move(method));
+  }
+  return methods;
+}
+
+}  // namespace mneme::eval

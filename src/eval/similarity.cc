@@ -1,0 +1,185 @@
+#include "src/eval/similarity.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "src/attention/decode_attention.h"
+#include "src/attention/gate.h"
+#include "src/base/check.h"
+#include "src/kernels/box.h"
+#include "src/kernels/group_pool.h"
+#include "src/kernels/topk.h"
+
+namespace mneme::eval {
+namespace {
+
+constexpr std::int32_t kLargestGroup = 256;  // of tokens that an index takes together
+constexpr GatePool kGatePools[] = {GatePool::kMean, GatePool::kMax, GatePool::kAny};
+
+}  // namespace
+
+struct SimilarityTap::Case {
+  std::string label;
+  std::unique_ptr<UnitIndex> index;
+  std::int32_t unit_tokens = 1;
+  std::vector<double> found = {};  // sums over samples, by budget
+  std::int64_t samples = 0;
+};
+
+struct SimilarityTap::Sequence {
+  std::vector<float> last_query;          // [layers, heads, D]
+  std::vector<std::int32_t> last_length;  // by layer
+  std::vector<EntryStore> entries;        // by case, layer, KV head
+};
+
+SimilarityTap::SimilarityTap(const MethodShape& shape, SimilarityOptions options)
+    : shape_(shape), options_(std::move(options)) {
+  cosines_.resize(static_cast<std::size_t>(shape.n_layers * shape.n_heads));
+  for (auto& pool : gate_) pool.resize(static_cast<std::size_t>(shape.n_layers));
+  for (std::int32_t p : {8, 16, 32})
+    cases_.push_back({fmt::format("box, pages of {}", p), make_box_index(BoxKind::kMinMax, p), p});
+  for (std::int32_t p : {8, 16, 32})
+    cases_.push_back({fmt::format("1-bit scores, averaged over pages of {}", p),
+                      make_one_bit_index(OneBitLevels::kMinMax, 32, p), p});
+  for (const auto& [levels, name] :
+       {std::pair{OneBitLevels::kMinMax, "min-max"}, std::pair{OneBitLevels::kMeanAbs, "mean and mean deviation"}})
+    for (std::int32_t g : {32, 128, 256})
+      cases_.push_back({fmt::format("1-bit keys, groups of {}, {}", g, name), make_one_bit_index(levels, g, 1), 1});
+  for (Case& c : cases_) c.found.resize(options_.budgets.size());
+}
+
+SimilarityTap::~SimilarityTap() = default;
+
+void SimilarityTap::forget_sequences() {
+  sequences_.clear();
+}
+
+void SimilarityTap::see(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape) {
+  const std::size_t width = static_cast<std::size_t>(shape_.n_heads) * static_cast<std::size_t>(shape_.head_dim);
+  Sequence& s = sequences_[row.cache];
+  if (s.last_query.empty()) {
+    s.last_query.resize(width * static_cast<std::size_t>(shape_.n_layers));
+    s.last_length.assign(static_cast<std::size_t>(shape_.n_layers), -1);
+    for (const Case& c : cases_)
+      s.entries.insert(s.entries.end(), static_cast<std::size_t>(shape_.n_layers * shape_.n_kv_heads),
+                       EntryStore(c.index->entry_bytes(shape)));
+  }
+  float* before = s.last_query.data() + static_cast<std::size_t>(layer) * width;
+  std::int32_t& last_length = s.last_length[static_cast<std::size_t>(layer)];
+  const std::int32_t length = row.cache->length(), d = shape.head_dim;
+  if (last_length + 1 == length) {
+    for (std::int32_t h = 0; h < shape_.n_heads; ++h)
+      cosines_[static_cast<std::size_t>(layer * shape_.n_heads + h)].push_back(
+          cosine(row.q + h * d, before + h * d, d));
+    for (std::size_t p = 0; p < std::size(kGatePools); ++p)
+      for (std::int32_t m = 0; m < shape_.n_kv_heads; ++m) {
+        const std::int64_t at = std::int64_t{m} * shape.group * d;
+        gate_[p][static_cast<std::size_t>(layer)].push_back(
+            pooled_cosine(kGatePools[p], row.q + at, before + at, shape.group, d));
+      }
+  }
+  std::copy_n(row.q, width, before);
+  last_length = length;
+  if (options_.recall_every > 0 && length % options_.recall_every == 0) measure_recall(layer, row, shape, s);
+}
+
+void SimilarityTap::measure_recall(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape,
+                                   Sequence& sequence) {
+  const std::int32_t n = row.cache->length() / kLargestGroup * kLargestGroup;
+  if (n <= options_.top) return;
+  std::vector<KvRun> runs;
+  std::vector<float> scores(static_cast<std::size_t>(shape.group) * static_cast<std::size_t>(n));
+  std::vector<std::vector<std::int32_t>> truth(static_cast<std::size_t>(shape.group));
+  for (std::int32_t m = 0; m < shape_.n_kv_heads; ++m) {
+    const float* q = row.q + std::int64_t{m} * shape.group * shape.head_dim;
+    runs.clear();
+    row.cache->append_runs(layer, m, 0, n, runs);
+    key_score_cpu(q, shape, runs, scores.data(), n);
+    for (std::int32_t g = 0; g < shape.group; ++g) {
+      auto& top = truth[static_cast<std::size_t>(g)];
+      top.resize(static_cast<std::size_t>(options_.top));
+      const std::span<const float> head(scores.data() + std::int64_t{g} * n, static_cast<std::size_t>(n));
+      topk_cpu(head, options_.top, top.data(), topk_scratch_);
+    }
+    for (std::size_t i = 0; i < cases_.size(); ++i) {
+      Case& c = cases_[i];
+      EntryStore& entries =
+          sequence.entries[(i * static_cast<std::size_t>(shape_.n_layers) + static_cast<std::size_t>(layer)) *
+                               static_cast<std::size_t>(shape_.n_kv_heads) +
+                           static_cast<std::size_t>(m)];
+      const std::int32_t e = c.index->entry_tokens();
+      while (entries.size() < n / e) {
+        runs.clear();
+        row.cache->append_runs(layer, m, entries.size() * e, (entries.size() + 1) * e, runs);
+        c.index->build(runs, shape, entries.append());
+      }
+      measure_case(c, {row.cache, &entries, layer, m}, q, shape, n, truth);
+    }
+  }
+}
+
+void SimilarityTap::measure_case(Case& c, const HeadKeys& keys, const float* q, const AttentionShape& shape,
+                                 std::int32_t n_tokens, const std::vector<std::vector<std::int32_t>>& truth) {
+  const std::int32_t n_units = n_tokens / c.unit_tokens;
+  std::vector<float> scores(static_cast<std::size_t>(shape.group) * static_cast<std::size_t>(n_units));
+  c.index->score({.head = keys,
+                  .q = q,
+                  .shape = shape,
+                  .first_unit = 0,
+                  .last_unit = n_units,
+                  .alpha = shape.scale,
+                  .scores = scores.data(),
+                  .score_stride = n_units},
+                 score_scratch_);
+  std::vector<std::int32_t> units;
+  std::vector<std::uint8_t> chosen(static_cast<std::size_t>(n_units));
+  for (std::int32_t g = 0; g < shape.group; ++g) {
+    const std::span<const float> head(scores.data() + std::int64_t{g} * n_units, static_cast<std::size_t>(n_units));
+    for (std::size_t b = 0; b < options_.budgets.size(); ++b) {
+      const std::int32_t wanted = std::min(n_units, options_.budgets[b] / c.unit_tokens);
+      units.resize(static_cast<std::size_t>(wanted));
+      const std::int32_t found = wanted == 0 ? 0 : topk_cpu(head, wanted, units.data(), topk_scratch_);
+      std::fill(chosen.begin(), chosen.end(), std::uint8_t{0});
+      for (std::int32_t i = 0; i < found; ++i) chosen[static_cast<std::size_t>(units[static_cast<std::size_t>(i)])] = 1;
+      std::int64_t hits = 0;
+      for (std::int32_t t : truth[static_cast<std::size_t>(g)])
+        hits += chosen[static_cast<std::size_t>(t / c.unit_tokens)];
+      c.found[b] += static_cast<double>(hits) / static_cast<double>(options_.top);
+    }
+    ++c.samples;
+  }
+}
+
+std::vector<float> SimilarityTap::gate_values(GatePool pool, std::int32_t first_layer) const {
+  const auto& layers = gate_[static_cast<std::size_t>(std::find(std::begin(kGatePools), std::end(kGatePools), pool) -
+                                                      std::begin(kGatePools))];
+  std::vector<float> all;
+  for (std::size_t l = static_cast<std::size_t>(first_layer); l < layers.size(); ++l)
+    all.insert(all.end(), layers[l].begin(), layers[l].end());
+  return all;
+}
+
+std::vector<SimilarityTap::Recall> SimilarityTap::recalls() const {
+  const AttentionShape shape = shape_.attention();
+  std::vector<Recall> all;
+  for (const Case& c : cases_) {
+    Recall r{.index = c.label, .samples = c.samples};
+    r.load_ratio = static_cast<double>(c.index->bytes_read(kLargestGroup, shape)) /
+                   (static_cast<double>(kLargestGroup * c.unit_tokens) * static_cast<double>(shape.token_bytes()) / 2);
+    for (double sum : c.found) r.of.push_back(c.samples == 0 ? 0 : sum / static_cast<double>(c.samples));
+    all.push_back(std::move(r));
+  }
+  return all;
+}
+
+float percentile(std::vector<float> values, double share) {
+  if (values.empty()) return 0;
+  const auto at = std::min(values.size() - 1, static_cast<std::size_t>(share * static_cast<double>(values.size())));
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(at), values.end());
+  return values[at];
+}
+
+}  // namespace mneme::eval

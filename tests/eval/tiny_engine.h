@@ -1,0 +1,55 @@
+// An engine over a tiny random model, for tests of what is measured and not of what is answered.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "src/base/rng.h"
+#include "src/engine/engine.h"
+
+namespace mneme::eval {
+
+struct TinyEngine {
+  TinyEngine() {
+    ModelConfig c;
+    c.n_layers = 2;
+    c.hidden = 64;
+    c.ffn = 96;
+    c.n_heads = 4;
+    c.n_kv_heads = 2;
+    c.head_dim = 16;
+    c.vocab = 50;
+    c.max_context = 1024;
+    c.rope.theta = 1000.0;
+    auto threads = std::make_unique<ThreadPool>(2);
+    const CpuContext context{.pool = threads.get()};
+    engine = std::make_unique<Engine>(Model::random(c, DType::kF32, {.context = 1024}, 3, context),
+                                      EngineOptions{.context = 1024}, std::move(threads));
+  }
+
+  static std::vector<std::int32_t> random_tokens(std::size_t n, std::uint64_t seed) {
+    Rng rng(seed);
+    std::vector<std::int32_t> tokens;
+    for (std::size_t i = 0; i < n; ++i) tokens.push_back(static_cast<std::int32_t>(rng.below(50)));
+    return tokens;
+  }
+
+  // A kept sequence: a prompt, and n tokens that follow it, random ones, through the decode path.
+  RequestId answer(std::vector<std::int32_t> prompt, std::int32_t n, std::shared_ptr<const Plan> plan) {
+    const auto tail = random_tokens(static_cast<std::size_t>(n), 99);
+    prompt.insert(prompt.end(), tail.begin(), tail.end());
+    RequestInput input;
+    input.prompt = std::move(prompt);
+    input.max_tokens = 0;
+    input.decode_prompt_tail = n;
+    input.keep_sequence = true;
+    input.method = std::move(plan);
+    const RequestId id = engine->submit(std::move(input));
+    while (!engine->idle()) engine->step();
+    return id;
+  }
+
+  std::unique_ptr<Engine> engine;
+};
+
+}  // namespace mneme::eval
