@@ -50,7 +50,7 @@ struct AskOptions {
   QuestionPath question = QuestionPath::kPrefill;
 };
 
-// How answers attend. Prompts are always read exactly.
+// How answers attend. Prompts are read exactly, unless the method says otherwise.
 struct KvMethodOptions {
   std::string method =
       "full";  // of recipe names: "full", "window", "quest", "freekv", "fier", ... (mneme methods lists them)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "src/attention/gate.h"
 #include "src/base/check.h"
@@ -56,7 +57,8 @@ void mark_attended(MethodState& method, std::int32_t layer, std::int32_t head, c
 // One (row, selection head): a KV head, or a query head where every query head selects for itself.
 struct DecodeAttention::Item {
   const DecodeRow* row = nullptr;
-  std::int32_t head = 0;  // selection head
+  const float* far_q = nullptr;  // of the row, for what is not near; null: the row's own
+  std::int32_t head = 0;         // selection head
   std::int32_t kv_head = 0;
   bool everything = true;
   bool per_query_head = false;
@@ -65,14 +67,15 @@ struct DecodeAttention::Item {
   Region region;               // of this step
   std::int64_t new_units = 0;  // of this step's selection, against the step before
   std::int64_t index_bytes = 0;
-  // Runs of the attended set, in runs_.
-  std::size_t first_run = 0, last_run = 0;
+  // Runs of the attended set, in runs_: far ones, seen by far_q, then near ones.
+  std::size_t first_run = 0, first_near = 0, last_run = 0;
   std::int64_t n_tokens = 0;
 
   std::int32_t length() const { return row->cache->length(); }
 };
 
-DecodeAttention::DecodeAttention(const CpuContext& context) : context_(context) {
+DecodeAttention::DecodeAttention(const CpuContext& context, const RopeTable& rope)
+    : context_(context), turn_table_(turn_table(rope)), far_(rope) {
   workers_.resize(static_cast<std::size_t>(context.pool->size()));
 }
 DecodeAttention::~DecodeAttention() = default;
@@ -80,8 +83,9 @@ DecodeAttention::~DecodeAttention() = default;
 void DecodeAttention::run(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape) {
   if (rows.empty()) return;
   close_units(layer, rows);
+  turn_rows(layer, rows, shape);
   items_.clear();
-  for (const DecodeRow& row : rows) plan_row(layer, row, shape);
+  for (std::size_t r = 0; r < rows.size(); ++r) plan_row(layer, rows[r], far_q_[r], shape);
   const bool any_choice =
       std::any_of(items_.begin(), items_.end(), [](const Item& i) { return i.choose_now || i.choose_ahead; });
   if (any_choice) {
@@ -97,6 +101,44 @@ void DecodeAttention::run(std::int32_t layer, std::span<const DecodeRow> rows, c
   if (tap_ != nullptr)
     for (const DecodeRow& row : rows) tap_->see(layer, row, shape);
   observe(layer, rows, shape);
+}
+
+void DecodeAttention::turn_rows(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape) {
+  far_q_.assign(rows.size(), nullptr);
+  far_rows_.clear();
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const DecodeRow& row = rows[r];
+    const Plan* plan = row.method == nullptr ? nullptr : &row.method->plan();
+    MNEME_CHECK(row.cache->key_basis() == (plan == nullptr ? KeyBasis::kTurned : plan->key_basis),
+                "keys of a basis that the method does not read");
+    if (plan == nullptr) continue;
+    const std::int32_t length = row.cache->length();
+    if (plan->far_position) far_rows_.push_back({row.q, *plan->far_position - (length - 1)});
+    if (plan->key_basis == KeyBasis::kTurned) continue;
+    if (near_angles_.size() < rows.size()) near_angles_.resize(rows.size());
+    const std::int32_t from = std::max(0, length - plan->rules.recent);
+    std::vector<TurnedWindow>& near = row.method->layer(layer).near;
+    for (std::int32_t m = 0; m < row.cache->shape().n_kv_heads; ++m) {
+      TurnedWindow& window = near[static_cast<std::size_t>(m)];
+      const TurnedWindow::Range todo = window.missing(from, length);
+      NearAngles& a = near_angles_[r];
+      if (a.range.begin != todo.begin || a.range.end != todo.end) {
+        std::vector<std::int32_t> positions(static_cast<std::size_t>(todo.end - todo.begin));
+        std::iota(positions.begin(), positions.end(), todo.begin);
+        a.angles.set(positions, turn_table_, context_);
+        a.range = todo;
+      }
+      window.extend(*row.cache, layer, m, from, shape, a.angles);
+    }
+  }
+  if (far_rows_.empty()) return;
+  const std::int32_t n_heads = rows[0].cache->shape().n_kv_heads * shape.group;
+  const float* far = far_.turn(far_rows_, n_heads, shape.head_dim, context_);
+  for (std::size_t r = 0; r < rows.size(); ++r)
+    if (rows[r].method != nullptr && rows[r].method->plan().far_position) {
+      far_q_[r] = far;
+      far += std::int64_t{n_heads} * shape.head_dim;
+    }
 }
 
 void DecodeAttention::close_units(std::int32_t layer, std::span<const DecodeRow> rows) {
@@ -125,10 +167,12 @@ void DecodeAttention::close_units(std::int32_t layer, std::span<const DecodeRow>
 }
 
 // Gate: which heads attend what they selected one step ahead, and which select anew.
-void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape) {
+void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, const float* far_q,
+                               const AttentionShape& shape) {
   const std::int32_t n_kv = row.cache->shape().n_kv_heads, length = row.cache->length();
   Item item;
   item.row = &row;
+  item.far_q = far_q;
   const bool dense = row.method == nullptr || row.method->plan().dense_layer(layer);
   if (!dense) item.region = region_at(row.method->plan().rules, length);
   item.everything = dense || item.region.everything;
@@ -232,12 +276,25 @@ void DecodeAttention::choose(std::int32_t layer, Item& item, const Region& regio
 void DecodeAttention::gather_runs(std::int32_t layer, Item& item) {
   const SequenceCache& cache = *item.row->cache;
   const std::int32_t length = item.length(), m = item.kv_head;
-  item.first_run = runs_.size();
+  const bool raw = cache.key_basis() == KeyBasis::kRaw;
+  item.first_run = item.first_near = runs_.size();
   const auto take = [&](std::int32_t begin, std::int32_t end) {
     if (begin < end) cache.append_runs(layer, m, begin, end, runs_);
     item.n_tokens += std::max(0, end - begin);
   };
-  if (item.everything) {
+  // Near tokens begin where keys are turned, or else where the window does.
+  const auto take_near = [&](std::int32_t from) {
+    const std::int32_t near = raw ? std::max(from, length - item.row->method->plan().rules.recent) : from;
+    take(from, near);
+    item.first_near = runs_.size();
+    if (!raw) return take(near, length);
+    item.row->method->layer(layer).near[static_cast<std::size_t>(m)].append_runs(
+        near, length, item.row->method->plan().shape.attention(), runs_);
+    item.n_tokens += length - near;
+  };
+  if (item.everything && raw) {
+    take_near(0);
+  } else if (item.everything) {
     take(item.row->window > 0 ? std::max(0, length - item.row->window) : 0, length);
   } else {
     take(0, item.region.sink);
@@ -252,7 +309,7 @@ void DecodeAttention::gather_runs(std::int32_t layer, Item& item) {
         i = j;
       }
     }
-    take(item.region.recent_from, length);
+    take_near(item.region.recent_from);
   }
   item.last_run = runs_.size();
 }
@@ -260,7 +317,7 @@ void DecodeAttention::gather_runs(std::int32_t layer, Item& item) {
 void DecodeAttention::attend(std::int32_t layer, const AttentionShape& shape) {
   runs_.clear();
   for (Item& item : items_) gather_runs(layer, item);
-  parts_.resize(items_.size());
+  parts_.resize(2 * items_.size());
   for (const bool single : {false, true}) {
     heads_.clear();
     for (std::size_t i = 0; i < items_.size(); ++i) {
@@ -268,9 +325,13 @@ void DecodeAttention::attend(std::int32_t layer, const AttentionShape& shape) {
       if (item.per_query_head != single) continue;
       const std::int64_t at =
           (single ? std::int64_t{item.head} : std::int64_t{item.kv_head} * shape.group) * shape.head_dim;
-      parts_[i] = {.q = item.row->q + at,
-                   .runs = std::span(runs_).subspan(item.first_run, item.last_run - item.first_run)};
-      heads_.push_back({.parts = std::span(parts_).subspan(i, 1), .out = item.row->out + at});
+      const std::span<const KvRun> runs = runs_;
+      const std::size_t n_far = item.far_q == nullptr ? 0 : item.first_near - item.first_run;
+      parts_[2 * i] = {.q = n_far == 0 ? nullptr : item.far_q + at, .runs = runs.subspan(item.first_run, n_far)};
+      parts_[2 * i + 1] = {.q = item.row->q + at,
+                           .runs = runs.subspan(item.first_run + n_far, item.last_run - item.first_run - n_far)};
+      const std::size_t first = n_far == 0 ? 1 : 0;
+      heads_.push_back({.parts = std::span(parts_).subspan(2 * i + first, 2 - first), .out = item.row->out + at});
     }
     AttentionShape form = shape;
     if (single) form.group = 1;

@@ -11,6 +11,7 @@
 
 #include "src/attention/decode_tap.h"
 #include "src/attention/method_state.h"
+#include "src/attention/query_turner.h"
 #include "src/cache/sequence_cache.h"
 #include "src/kernels/cpu_context.h"
 #include "src/kernels/topk.h"
@@ -27,7 +28,8 @@ struct DecodeRow {
 
 class DecodeAttention {
  public:
-  explicit DecodeAttention(const CpuContext& context);
+  // rope  of the model, for methods that turn queries or keys themselves.
+  explicit DecodeAttention(const CpuContext& context, const RopeTable& rope = {});
   ~DecodeAttention();
 
   // Every n-th decode step of a sequence also computes the true attention and records how much the selection had of it;
@@ -49,7 +51,9 @@ class DecodeAttention {
     std::vector<std::int32_t> before;
   };
 
-  void plan_row(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape);
+  // Queries and keys of this step as methods with positions of their own see them.
+  void turn_rows(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape);
+  void plan_row(std::int32_t layer, const DecodeRow& row, const float* far_q, const AttentionShape& shape);
   void select(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker);
   void choose(std::int32_t layer, Item& item, const Region& region, const AttentionShape& shape, Worker& worker,
               std::vector<std::int32_t>& units);
@@ -58,7 +62,17 @@ class DecodeAttention {
   void observe(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape);
   void audit(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape);
 
+  struct NearAngles {  // of positions [range.begin, range.end)
+    TurnedWindow::Range range;
+    RopeAngles angles;
+  };
+
   CpuContext context_;
+  RopeTable turn_table_;
+  QueryTurner far_;
+  std::vector<QueryTurner::Row> far_rows_;
+  std::vector<const float*> far_q_;  // by row: [n_heads, D]; null: everything is seen from the query's own position
+  std::vector<NearAngles> near_angles_;
   std::int32_t audit_every_ = 0;
   DecodeTap* tap_ = nullptr;
   std::vector<Item> items_;

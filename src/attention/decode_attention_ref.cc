@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "src/attention/positions_ref.h"
 #include "src/base/check.h"
 
 namespace mneme {
@@ -216,10 +217,11 @@ std::vector<ReferenceHead> ReferenceLayer::step(const SequenceCache& cache, cons
     for (std::int32_t h = s * per; h < (s + 1) * per; ++h) {
       std::vector<double> weights;
       for (std::int32_t t : head.tokens) {
-        double sum = 0;
+        std::vector<double> key;
         for (std::int32_t c = 0; c < d; ++c)
-          sum += static_cast<double>(q[h * d + c]) * element(cache.token(layer_, h / group, t), cache.shape().dtype, c);
-        weights.push_back(sum * static_cast<double>(plan_->shape.attention().scale));
+          key.push_back(element(cache.token(layer_, h / group, t), cache.shape().dtype, c));
+        weights.push_back(placed_product(*plan_, rope_, {q + h * d, n - 1, region.everything}, key, t) *
+                          static_cast<double>(plan_->shape.attention().scale));
       }
       const double lse = log_sum_exp(weights);
       for (std::int32_t c = 0; c < d; ++c) {

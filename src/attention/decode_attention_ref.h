@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "src/cache/sequence_cache.h"
+#include "src/kernels/rope.h"
 #include "src/recipes/compile.h"
 
 namespace mneme {
@@ -23,7 +24,8 @@ struct ReferenceHead {
 // One layer of one sequence, step after step.
 class ReferenceLayer {
  public:
-  ReferenceLayer(std::shared_ptr<const Plan> plan, std::int32_t layer) : plan_(std::move(plan)), layer_(layer) {}
+  ReferenceLayer(std::shared_ptr<const Plan> plan, std::int32_t layer, RopeTable rope = {})
+      : plan_(std::move(plan)), layer_(layer), rope_(std::move(rope)) {}
 
   // The newest token's key and value are in the cache already.   q, query_below (of the layer below; may be null)
   // [n_heads, D]; out [n_heads, D].
@@ -42,6 +44,7 @@ class ReferenceLayer {
 
   std::shared_ptr<const Plan> plan_;
   std::int32_t layer_;
+  RopeTable rope_;
   std::vector<float> last_query_;
   std::vector<Choice> ahead_;
   std::int32_t ahead_for_ = -1;

@@ -10,8 +10,10 @@ MethodState::MethodState(std::shared_ptr<const Plan> plan) : plan_(std::move(pla
   stats_.layers.resize(layers_.size());
   const std::size_t queries = static_cast<std::size_t>(shape.n_heads) * static_cast<std::size_t>(shape.head_dim);
   if (plan_->probe == Probe::kPreviousLayer) query_below_.resize(queries);
-  if (!plan_->selects()) return;
   const auto n_kv = static_cast<std::size_t>(shape.n_kv_heads);
+  if (plan_->key_basis == KeyBasis::kRaw)
+    for (Layer& layer : layers_) layer.near.assign(n_kv, TurnedWindow(plan_->rules.recent));
+  if (!plan_->selects()) return;
   const auto n_selections = static_cast<std::size_t>(plan_->selection_heads());
   for (std::int32_t l = 0; l < shape.n_layers; ++l) {
     if (plan_->dense_layer(l)) continue;
@@ -45,6 +47,7 @@ void MethodState::truncate(std::int32_t length) {
     for (EntryStore& entries : layer.entries)
       entries.truncate(std::min(entries.size(), length / plan_->index->entry_tokens()));
     layer.ahead_for = -1;
+    for (TurnedWindow& near : layer.near) near.clear();
     for (auto& units : layer.attended) units.clear();
   }
 }
@@ -60,6 +63,7 @@ std::size_t MethodState::state_bytes() const {
   std::size_t bytes = query_below_.size() * sizeof(float);
   for (const Layer& layer : layers_) {
     bytes += layer.last_query.size() * sizeof(float);
+    for (const TurnedWindow& near : layer.near) bytes += near.bytes();
     for (const auto* list : {&layer.attended, &layer.ahead})
       for (const auto& units : *list) bytes += units.capacity() * sizeof(std::int32_t);
   }

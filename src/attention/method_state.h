@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "src/attention/method_stats.h"
+#include "src/attention/turned_window.h"
 #include "src/recipes/compile.h"
 
 namespace mneme {
@@ -20,7 +21,8 @@ class MethodState {
         attended;  // by selection head: units attended at the last sparse step, ascending
     std::vector<std::vector<std::int32_t>> ahead;  // by selection head: units chosen for the step of length `ahead_for`
     std::int32_t ahead_for = -1;                   // tokens stored at the step that `ahead` is meant for; -1: none
-    std::vector<float> last_query;  // [n_heads, D] of the step that made `ahead`; empty unless there is a gate
+    std::vector<float> last_query;   // [n_heads, D] of the step that made `ahead`; empty unless there is a gate
+    std::vector<TurnedWindow> near;  // by KV head, where keys are stored before RoPE; else empty
   };
 
   explicit MethodState(std::shared_ptr<const Plan> plan);

@@ -18,6 +18,8 @@ void add_stats(MethodStats& a, const MethodStats& b) {
   for (std::size_t i = 0; i < b.layers.size(); ++i) {
     LayerStats& x = a.layers[i];
     const LayerStats& y = b.layers[i];
+    x.prefill_rows += y.prefill_rows;
+    x.prefill_tokens += y.prefill_tokens;
     x.steps += y.steps;
     x.sparse_steps += y.sparse_steps;
     x.attended_tokens += y.attended_tokens;

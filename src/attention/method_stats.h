@@ -7,6 +7,8 @@
 namespace mneme {
 
 struct LayerStats {
+  // A windowed prefill: rows of prompts and what they attended, summed over KV heads.
+  std::int64_t prefill_rows = 0, prefill_tokens = 0;
   std::int64_t steps = 0;            // decode steps of this layer
   std::int64_t sparse_steps = 0;     // of those, steps that selected or reused a selection, or attended a window alone
   std::int64_t attended_tokens = 0;  // exact keys and values read, summed over steps and selection heads

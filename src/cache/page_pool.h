@@ -1,7 +1,7 @@
 // Where pages live, and who uses them.
 //
 // A page is kPageTokens consecutive tokens of one layer and one KV head: one contiguous block of kPageTokens x [K: D |
-// V: D], keys after RoPE. Blocks are reference-counted, so that sequences share what they have in common.
+// V: D]. Blocks are reference-counted, so that sequences share what they have in common.
 //
 // Memory   one reservation of address space; the kernel gives pages of it when they are first written. A block that is
 // given back
@@ -22,6 +22,10 @@ namespace mneme {
 inline constexpr std::int32_t kPageTokens = 32;
 
 using BlockId = StrongId<struct BlockIdTag>;
+
+// What a page's keys are: turned by RoPE to their own position, or as they were before it, for methods whose attention
+// gives tokens other positions. Part of a page's identity: neither may be read as the other.
+enum class KeyBasis : std::uint8_t { kTurned, kRaw };
 
 struct KvShape {
   std::int32_t n_layers = 0, n_kv_heads = 0, head_dim = 0;

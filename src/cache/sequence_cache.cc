@@ -20,6 +20,7 @@ SequenceCache::SequenceCache(SequenceCache&& other) noexcept
     : pool_(other.pool_),
       length_(std::exchange(other.length_, 0)),
       n_pages_(std::exchange(other.n_pages_, 0)),
+      key_basis_(other.key_basis_),
       tables_(std::exchange(other.tables_, {})) {}
 
 SequenceCache& SequenceCache::operator=(SequenceCache&& other) noexcept {
@@ -28,6 +29,7 @@ SequenceCache& SequenceCache::operator=(SequenceCache&& other) noexcept {
   pool_ = other.pool_;
   length_ = std::exchange(other.length_, 0);
   n_pages_ = std::exchange(other.n_pages_, 0);
+  key_basis_ = other.key_basis_;
   tables_ = std::exchange(other.tables_, {});
   return *this;
 }
@@ -36,11 +38,17 @@ SequenceCache SequenceCache::fork() const {
   SequenceCache copy(*pool_);
   copy.length_ = length_;
   copy.n_pages_ = n_pages_;
+  copy.key_basis_ = key_basis_;
   copy.tables_ = tables_;
   for (const auto& table : tables_) {
     for (BlockId id : table) pool_->retain(id);
   }
   return copy;
+}
+
+void SequenceCache::set_key_basis(KeyBasis basis) {
+  MNEME_CHECK(length_ == 0 || basis == key_basis_, "{} tokens are stored with keys of the other kind", length_);
+  key_basis_ = basis;
 }
 
 std::int64_t SequenceCache::blocks_needed(std::int32_t n_new) const {

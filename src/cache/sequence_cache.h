@@ -28,6 +28,9 @@ class SequenceCache {
   const KvShape& shape() const { return pool_->shape(); }
   std::int32_t length() const { return length_; }  // tokens stored
   std::int32_t n_pages() const { return n_pages_; }
+  KeyBasis key_basis() const { return key_basis_; }
+  // Requires  nothing is stored yet, or it is what it was.
+  void set_key_basis(KeyBasis basis);
 
   // Free blocks that extend(n_new) takes, the copy of a shared last page included.
   std::int64_t blocks_needed(std::int32_t n_new) const;
@@ -53,6 +56,7 @@ class SequenceCache {
   PagePool* pool_;
   std::int32_t length_ = 0;
   std::int32_t n_pages_ = 0;
+  KeyBasis key_basis_ = KeyBasis::kTurned;
   std::vector<std::vector<BlockId>> tables_;  // [layer * n_kv_heads + kv_head][page]
 };
 

@@ -86,6 +86,19 @@ void Engine::Impl::check_input(const RequestInput& input, std::span<const std::i
   }
 }
 
+void Engine::Impl::check_method(const Request& sequence, const std::shared_ptr<const Plan>& plan) {
+  const std::shared_ptr<const Plan> before = sequence.method ? sequence.method->shared_plan() : nullptr;
+  if (sequence.cache.length() == 0 || plan == before) return;
+  for (const auto& p : {before, plan}) {
+    if (p == nullptr || !p->binds_sequence()) continue;
+    fail(ErrorKind::kRequest,
+         "request {} was computed under {}; '{}' decides how a prompt is read, so a sequence has it from its first "
+         "token "
+         "on, or not at all",
+         sequence.id.value, before == nullptr ? "full attention" : "'" + before->recipe.name + "'", p->recipe.name);
+  }
+}
+
 void Engine::Impl::start(Request& request, RequestInput input, Sampler sampler) {
   const std::uint64_t draws_before = input.draws_before;
   request.begin_turn(std::move(input));
@@ -133,6 +146,7 @@ RequestId Engine::submit(RequestInput input) {
 RequestId Engine::fork(RequestId from, RequestInput input) {
   const Request& parent = impl_->find_sequence(from);
   impl_->check_input(input, parent.tokens);
+  Impl::check_method(parent, input.method);
   Sampler sampler(input.sampling);
   Request& request = impl_->add(RequestId(impl_->next_id++));
   request.tokens = parent.tokens;
@@ -150,6 +164,7 @@ void Engine::keep_going(RequestId id, RequestInput input) {
   Request& request = impl_->find_sequence(id);
   if (request.active()) fail(ErrorKind::kRequest, "request {} has not ended yet: it cannot go on", id.value);
   impl_->check_input(input, request.tokens);
+  Impl::check_method(request, input.method);
   Sampler sampler(input.sampling);
   std::erase_if(impl_->events, [&](const RequestEvent& e) { return e.id == id; });
   impl_->start(request, std::move(input), std::move(sampler));
@@ -215,6 +230,7 @@ const MethodStats* Engine::method_stats(RequestId id) const {
 void Engine::attach_method(RequestId id, std::shared_ptr<const Plan> plan) {
   Request& request = impl_->find_sequence(id);
   MNEME_CHECK(!request.active(), "request {} runs: its method cannot change", id.value);
+  Impl::check_method(request, plan);
   request.set_method(std::move(plan));
   if (!request.method) return;
   const KvShape& shape = impl_->pool->shape();

@@ -93,7 +93,8 @@ class Engine {
   // free memory does not suffice to let both write into a shared page, the tokens of that page (31 at most) are
   // computed again.
   //
-  // Errors  as submit; kRequest: no such sequence.
+  // Errors  as submit; kRequest: no such sequence; it or `input.method` binds a sequence to one method (Plan), and they
+  // are not the same.
   RequestId fork(RequestId from, RequestInput input);
   // Goes on with a kept sequence: the next turn, with a new sampler, which has seen all tokens so far. `input.prompt`
   // follows them; it brings whatever closes the previous answer.
@@ -141,6 +142,8 @@ class Engine {
   // asked for until the step after the one that brought the end.
   const MethodStats* method_stats(RequestId id) const;
   // Sets a kept sequence's method and builds its index now, so that forks with this plan share it.
+  //
+  // Errors  kRequest: as fork.
   void attach_method(RequestId id, std::shared_ptr<const Plan> plan);
   // Bytes of the request's index and of what else its method remembers.
   std::size_t method_bytes(RequestId id) const;

@@ -22,6 +22,8 @@ struct Engine::Impl {
   const Request& find(RequestId id) const;
   Request& find_sequence(RequestId id);
   void check_input(const RequestInput& input, std::span<const std::int32_t> before) const;
+  // Errors  kRequest: `sequence` has tokens that were computed under another method, and one of the two binds it.
+  static void check_method(const Request& sequence, const std::shared_ptr<const Plan>& plan);
   void start(Request& request, RequestInput input, Sampler sampler);
   RequestEvent end(Request& request, FinishReason reason);
   void forget(RequestId id) { requests.erase(id); }

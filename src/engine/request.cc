@@ -15,8 +15,12 @@ void Request::truncate(std::int32_t to) {
 
 void Request::set_method(std::shared_ptr<const Plan> plan) {
   if (plan == nullptr) {
+    if (cache.length() == 0) cache.set_key_basis(KeyBasis::kTurned);
     method.reset();
-  } else if (method == nullptr || method->shared_plan() != plan) {
+    return;
+  }
+  if (cache.length() == 0) cache.set_key_basis(plan->key_basis);
+  if (method == nullptr || method->shared_plan() != plan) {
     method = std::make_unique<MethodState>(std::move(plan));
   }
 }
@@ -25,9 +29,13 @@ RequestView Request::view() const {
   const std::int32_t by_prefill = decode_from() - cache.length();
   RequestPhase phase = by_prefill > 0 ? RequestPhase::kPrefill : RequestPhase::kDecode;
   if (state == State::kWaiting) phase = RequestPhase::kWaiting;
+  const bool windows = method && method->plan().recipe.prefill_window;
+  const std::int32_t window = windows ? method->plan().recipe.prefill_window->rows : 1;
   return {.id = id,
           .phase = phase,
           .tokens_left = std::max(by_prefill, 1),
+          .first_window = window - cache.length() % window,
+          .window = window,
           .blocks_to_end = blocks_to_end(),
           .priority = priority};
 }

@@ -18,7 +18,9 @@ enum class RequestPhase : std::uint8_t { kWaiting, kPrefill, kDecode };
 struct RequestView {
   RequestId id;
   RequestPhase phase = RequestPhase::kWaiting;
-  std::int32_t tokens_left = 0;    // prompt tokens not yet computed (waiting, prefill); 1 in decode
+  std::int32_t tokens_left = 0;  // prompt tokens not yet computed (waiting, prefill); 1 in decode
+  // A prompt that is read in windows: rows of the first one that is left, and of all others; 1: cut it anywhere.
+  std::int32_t first_window = 1, window = 1;
   std::int64_t blocks_to_end = 0;  // pool blocks that it may still take until its last token, the worst case
   std::int32_t priority = 0;       // larger first; equal: the older first
 };
@@ -42,6 +44,9 @@ struct ScheduledRows {
 //
 // * Every running decode request gets its token: nobody who has begun to answer waits for somebody's prompt.
 // * What is left of max_batched_tokens (at least one token, if there is prefill work) goes to prefill.
+// * A prompt that is read in windows gets whole ones, so that nobody else changes where they end. Where not one fits,
+// the
+//   first prompt of the step gets one all the same, and the others wait.
 // * A waiting request is admitted only when the blocks it may need to its end fit beside what the running ones may
 // still take, so a
 //   step never fails for want of memory. Nobody of the same or a lower priority overtakes a waiting request that does

@@ -32,6 +32,13 @@ void read_kv(const SessionFile& file, SequenceCache& cache) {
   }
 }
 
+// A saved session holds keys and values as full attention makes them.
+void expect_exact_prompts(const Plan* plan) {
+  if (plan != nullptr && plan->binds_sequence())
+    fail(ErrorKind::kUnsupported, "sessions cannot be saved or restored with '{}', which decides how a prompt is read",
+         plan->recipe.name);
+}
+
 }  // namespace
 
 SavedSession saved_session(const std::filesystem::path& path) {
@@ -48,6 +55,7 @@ SavedSession saved_session(const std::filesystem::path& path) {
 
 void Session::save(const std::filesystem::path& path) const {
   const Impl& s = *impl_;
+  expect_exact_prompts(s.model->method.get());
   if (!s.id.valid()) fail(ErrorKind::kRequest, "there is nothing to save yet: the session has no turn");
   const SequenceCache& cache = s.engine().cache(s.id);
   const auto tokens = s.engine().tokens(s.id);
@@ -65,6 +73,7 @@ void Session::save(const std::filesystem::path& path) const {
 }
 
 Session Session::restore(const LanguageModel& model, const std::filesystem::path& path) {
+  expect_exact_prompts(model.impl_->method.get());
   const MappedFile bytes(path);
   const SessionFile file = SessionFile::parse(bytes.bytes(), path.string());
   const SessionContent& content = file.content();

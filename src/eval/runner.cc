@@ -182,11 +182,13 @@ void Runner::run_perplexity(std::int64_t length, std::int64_t sample, const Text
   tokens.resize(wanted);
   const std::vector<std::int32_t> scored(tokens.begin() + length, tokens.end());
   tokens.resize(static_cast<std::size_t>(length));
-  const RequestId base = compute(std::move(tokens), 0, nullptr);
+  RequestId exact;
   for (const MethodSpec& method : methods) {
     const auto plan = compile(method.recipe, engine_.method_shape());
     CellRecord cell{.task = std::string(kPerplexity), .length = length, .sample = sample, .method = method.label};
-    engine_.attach_method(base, plan);
+    if (!plan->binds_sequence() && !exact.valid()) exact = compute(tokens, 0, nullptr);
+    const RequestId base = plan->binds_sequence() ? compute(tokens, 0, plan) : exact;
+    if (!plan->binds_sequence()) engine_.attach_method(base, plan);
     RequestInput input;
     input.prompt = scored;
     input.decode_prompt_tail = options_.perplexity_tokens;
@@ -204,9 +206,10 @@ void Runner::run_perplexity(std::int64_t length, std::int64_t sample, const Text
     cell.scored_tokens = stats.tail_scored;
     take_cost(id, *plan, cell);
     engine_.release(id);
+    if (plan->binds_sequence()) engine_.release(base);
     done(cell);
   }
-  engine_.release(base);
+  if (exact.valid()) engine_.release(exact);
 }
 
 void Runner::run(std::string_view task, std::int64_t length, std::int64_t sample_number, const TextSource& prose,
@@ -219,21 +222,20 @@ void Runner::run(std::string_view task, std::int64_t length, std::int64_t sample
   const std::vector<std::int32_t> document =
       chat_.user_turn_split({.document = sample.context, .question = sample.questions[0].text, .system = {}}, true)
           .document;
-  RequestId base;
-  if (!stream) base = compute(document, 0, nullptr);
+  RequestId exact;  // prompts read exactly: one for all methods that do so
   for (const MethodSpec& method : methods) {
     const auto plan = compile(method.recipe, engine_.method_shape());
     CellRecord cell{.task = std::string(task), .length = length, .sample = sample_number, .method = method.label};
-    if (stream) {
-      base = compute(document, static_cast<std::int32_t>(document.size()), plan);
-    } else {
-      engine_.attach_method(base, plan);
-    }
+    const bool apart = stream || plan->binds_sequence();
+    if (!apart && !exact.valid()) exact = compute(document, 0, nullptr);
+    const RequestId base =
+        apart ? compute(document, stream ? static_cast<std::int32_t>(document.size()) : 0, plan) : exact;
+    if (!apart) engine_.attach_method(base, plan);
     sample.turns ? ask_in_turns(base, sample, plan, cell) : ask_apart(base, sample, plan, cell);
-    if (stream) engine_.release(base);
+    if (apart) engine_.release(base);
     done(cell);
   }
-  if (!stream) engine_.release(base);
+  if (exact.valid()) engine_.release(exact);
 }
 
 }  // namespace mneme::eval

@@ -1,6 +1,7 @@
 // Asks every question under every method, over one prefill of each context.
 //
-// A context is computed once, exactly, and forked for every question and method. The question is fed one token a step
+// A context is computed once, exactly, and forked for every question and method; a method that decides how a prompt is
+// read computes it for itself, and its questions share that. The question is fed one token a step
 // through the decode path (the default): inside an exact prefill it would hardly test what the method retrieves.
 #pragma once
 

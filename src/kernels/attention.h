@@ -61,7 +61,8 @@ struct PrefillPart {
   const float* q = nullptr;     // row i, head g: q + i * q_stride + g * D
   std::int64_t q_stride = 0;    // elements between rows
   std::span<const KvRun> runs;  // M tokens in all, in order of position
-  // true: row i sees the tokens j < M - n_rows + 1 + i, the last row all of them. false: every row sees every token.
+  // true: row i sees the tokens j < M - n_rows + 1 + i, the last row all of them; with M < n_rows the first rows see
+  // none. false: every row sees every token.
   bool causal = true;
   // causal only: of those, the last `window` alone. 0: no limit.
   std::int32_t window = 0;
@@ -77,7 +78,6 @@ struct PrefillHead {
   float* lse = nullptr;           // [n_rows, G] out, or null
 };
 
-// Requires  causal parts: M >= n_rows.
 void attend_prefill_ref(std::span<const PrefillHead> heads, const AttentionShape& shape);
 void attend_prefill_cpu(std::span<const PrefillHead> heads, const AttentionShape& shape, const CpuContext& context);
 

@@ -13,9 +13,10 @@ constexpr std::int64_t kStoreGrain = 32;
 
 }  // namespace
 
-AttentionStep::AttentionStep(const ModelConfig& config, const CpuContext& context)
+AttentionStep::AttentionStep(const ModelConfig& config, const RopeTable& rope, const CpuContext& context)
     : context_(context),
-      decode_(context),
+      decode_(context, rope),
+      windows_(context, rope),
       n_heads_(static_cast<std::int32_t>(config.n_heads)),
       n_kv_heads_(static_cast<std::int32_t>(config.n_kv_heads)),
       window_(static_cast<std::int32_t>(config.sliding_window)) {
@@ -27,6 +28,9 @@ AttentionStep::AttentionStep(const ModelConfig& config, const CpuContext& contex
 void AttentionStep::begin(std::span<const SequenceRows> sequences) {
   single_rows_.clear();
   chunks_.clear();
+  windowed_.clear();
+  key_positions_.clear();
+  has_raw_keys_ = false;
   cache_of_row_.clear();
   positions_.clear();
   for (const SequenceRows& s : sequences) {
@@ -37,10 +41,17 @@ void AttentionStep::begin(std::span<const SequenceRows> sequences) {
     shape_.kv_dtype = s.cache->shape().dtype;
     MNEME_CHECK(s.phase == RowPhase::kPrefill || s.n_rows == 1, "{} rows of a sequence that decodes", s.n_rows);
     const Chunk chunk{s.cache, s.method, s.phase, static_cast<std::int64_t>(positions_.size()), first, s.n_rows};
-    (s.n_rows == 1 ? single_rows_ : chunks_).push_back(chunk);
+    const bool windows =
+        s.phase == RowPhase::kPrefill && s.method != nullptr && s.method->plan().recipe.prefill_window.has_value();
+    const bool raw = s.cache->key_basis() == KeyBasis::kRaw;
+    MNEME_CHECK(!raw || (s.method != nullptr && s.method->plan().key_basis == KeyBasis::kRaw),
+                "keys before RoPE, and a method that does not turn them");
+    has_raw_keys_ = has_raw_keys_ || raw;
+    (windows ? windowed_ : s.n_rows == 1 ? single_rows_ : chunks_).push_back(chunk);
     for (std::int32_t i = 0; i < s.n_rows; ++i) {
       cache_of_row_.push_back(s.cache);
       positions_.push_back(first + i);
+      key_positions_.push_back(raw ? 0 : first + i);
     }
   }
 }
@@ -67,7 +78,23 @@ void AttentionStep::attend(std::int32_t layer, const ConstTensorView& q, const T
   expect_shape("out", out, out.dtype(), {n, std::int64_t{n_heads_} * shape_.head_dim});
   close_units(layer);
   if (!single_rows_.empty()) attend_single_rows(layer, q, out);
+  if (!windowed_.empty()) attend_windows(layer, q, out);
   if (!chunks_.empty()) attend_chunks(layer, q, out);
+}
+
+void AttentionStep::attend_windows(std::int32_t layer, const ConstTensorView& q, const TensorView& out) {
+  const std::int64_t width = std::int64_t{n_heads_} * shape_.head_dim;
+  window_rows_.clear();
+  for (const Chunk& chunk : windowed_)
+    window_rows_.push_back({.cache = chunk.cache,
+                            .method = chunk.method,
+                            .q = q.row_as<float>(chunk.first_row),
+                            .q_stride = width,
+                            .out = out.row(chunk.first_row),
+                            .out_stride = width,
+                            .out_dtype = out.dtype(),
+                            .n_rows = chunk.n_rows});
+  windows_.run(layer, window_rows_, shape_);
 }
 
 // The runs that the chunk's rows see, the rows themselves included.
@@ -81,7 +108,7 @@ AttentionStep::RunRange AttentionStep::add_runs(const Chunk& chunk, std::int32_t
 // Index entries for what a prompt's rows completed. Rows that decode close theirs when they attend.
 void AttentionStep::close_units(std::int32_t layer) {
   decode_rows_.clear();
-  for (const auto* list : {&single_rows_, &chunks_})
+  for (const auto* list : {&single_rows_, &chunks_, &windowed_})
     for (const Chunk& chunk : *list)
       if (chunk.method != nullptr && chunk.phase == RowPhase::kPrefill)
         decode_rows_.push_back({.cache = chunk.cache, .method = chunk.method});
@@ -145,8 +172,9 @@ void AttentionStep::attend_chunks(std::int32_t layer, const ConstTensorView& q, 
 
 std::size_t AttentionStep::scratch_bytes() const {
   const auto bytes = [](const auto& v) { return v.capacity() * sizeof(v[0]); };
-  return bytes(single_rows_) + bytes(chunks_) + bytes(cache_of_row_) + bytes(positions_) + bytes(runs_) +
-         bytes(ranges_) + bytes(decode_rows_) + bytes(prefill_parts_) + bytes(prefill_heads_) + decode_out_.size();
+  return bytes(single_rows_) + bytes(chunks_) + bytes(windowed_) + bytes(key_positions_) + bytes(window_rows_) +
+         windows_.scratch_bytes() + bytes(cache_of_row_) + bytes(positions_) + bytes(runs_) + bytes(ranges_) +
+         bytes(decode_rows_) + bytes(prefill_parts_) + bytes(prefill_heads_) + decode_out_.size();
 }
 
 }  // namespace mneme

@@ -1,5 +1,6 @@
 // The attention of one layer over the pages of all running sequences: append the new keys and values, attend. Prompts
-// attend exactly; rows that decode go through their sequence's method (src/attention/decode_attention.h).
+// attend exactly, or in windows where their method says so (src/attention/window_attention.h); rows that decode go
+// through their sequence's method (src/attention/decode_attention.h).
 #pragma once
 
 #include <cstddef>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "src/attention/decode_attention.h"
+#include "src/attention/window_attention.h"
 #include "src/model/model.h"
 #include "src/tensor/buffer.h"
 
@@ -16,14 +18,17 @@ namespace mneme {
 // Rows of all sequences lie one after the other, in the order of `sequences`.
 class AttentionStep {
  public:
-  AttentionStep(const ModelConfig& config, const CpuContext& context);
+  AttentionStep(const ModelConfig& config, const RopeTable& rope, const CpuContext& context);
 
   // Which rows the next calls are about. Requires  every cache is extended by its n_rows and lives until the next
   // begin().
   void begin(std::span<const SequenceRows> sequences);
   std::span<const std::int32_t> positions() const { return positions_; }  // of every row
+  // What RoPE turns each row's key by: its position, or 0 where the sequence keeps keys before RoPE.
+  std::span<const std::int32_t> key_positions() const { return has_raw_keys_ ? key_positions_ : positions_; }
+  bool has_raw_keys() const { return has_raw_keys_; }
 
-  // Stores the new rows in the caches' pages.   k, v [n, KV heads, D] f32, k after RoPE.
+  // Stores the new rows in the caches' pages.   k, v [n, KV heads, D] f32, k turned by key_positions().
   void append(std::int32_t layer, const ConstTensorView& k, const ConstTensorView& v);
   // q [n, heads, D] f32 after RoPE; out [n, heads * D] f32 or bf16.
   void attend(std::int32_t layer, const ConstTensorView& q, const TensorView& out);
@@ -46,22 +51,26 @@ class AttentionStep {
 
   void close_units(std::int32_t layer);
   void attend_single_rows(std::int32_t layer, const ConstTensorView& q, const TensorView& out);
+  void attend_windows(std::int32_t layer, const ConstTensorView& q, const TensorView& out);
   void attend_chunks(std::int32_t layer, const ConstTensorView& q, const TensorView& out);
   RunRange add_runs(const Chunk& chunk, std::int32_t layer, std::int32_t kv_head);
   std::span<const KvRun> runs(RunRange range) const { return std::span(runs_).subspan(range.begin, range.count); }
 
   CpuContext context_;
   DecodeAttention decode_;
+  WindowAttention windows_;
   AttentionShape shape_;
   std::int32_t n_heads_, n_kv_heads_, window_;
-  std::vector<Chunk> single_rows_, chunks_;
+  std::vector<Chunk> single_rows_, chunks_, windowed_;
   std::vector<const SequenceCache*> cache_of_row_;
-  std::vector<std::int32_t> positions_;
+  std::vector<std::int32_t> positions_, key_positions_;
+  bool has_raw_keys_ = false;
 
   // Filled anew by every layer; they keep their memory.
   std::vector<KvRun> runs_;
   std::vector<RunRange> ranges_;
   std::vector<DecodeRow> decode_rows_;
+  std::vector<WindowRows> window_rows_;
   std::vector<PrefillPart> prefill_parts_;
   std::vector<PrefillHead> prefill_heads_;
   Buffer decode_out_;  // f32 [single rows, heads * D], when `out` is bf16

@@ -56,11 +56,13 @@ struct Forward::Impl {
   const ModelConfig& config;
   CpuContext context;
   AttentionStep attention;
-  RopeAngles angles;  // of the step's positions, for all layers
+  RopeAngles angles;      // of the step's positions, for all layers
+  RopeAngles key_angles;  // of what keys are turned by, where that is something else
   Activation residual, normed, q, k, v, attended, gate, up, product, last, logits;
   OpTimer* timer = nullptr;
 
-  Impl(const Model& m, const CpuContext& c) : model(m), config(m.config()), context(c), attention(m.config(), c) {}
+  Impl(const Model& m, const CpuContext& c)
+      : model(m), config(m.config()), context(c), attention(m.config(), m.rope(), c) {}
 
   void lap(Op op, std::int32_t layer = -1) {
     if (timer != nullptr) timer->lap(op, layer);
@@ -93,7 +95,7 @@ void Forward::Impl::run_layer(std::int32_t layer, const TensorView& x) {
     norm_heads(keys, config.n_kv_heads, w.k_norm, config.rms_eps, context);
   }
   rope_cpu(by_heads(queries, config.n_heads), angles, context);
-  rope_cpu(by_heads(keys, config.n_kv_heads), angles, context);
+  rope_cpu(by_heads(keys, config.n_kv_heads), attention.has_raw_keys() ? key_angles : angles, context);
   lap(Op::kPointwise, layer);
 
   const TensorView a = attended.get(input_dtype({&w.o}, n, context), n, q_width);
@@ -130,6 +132,7 @@ TensorView Forward::Impl::run_all_layers(const ForwardInput& input) {
   const TensorView x = residual.get(DType::kF32, n, config.hidden);
   if (n == 0) return x;
   angles.set(attention.positions(), model.rope(), context);
+  if (attention.has_raw_keys()) key_angles.set(attention.key_positions(), model.rope(), context);
   embed_cpu(input.tokens, model.embedding(), x, context);
   lap(Op::kOther);
   for (std::int32_t layer = 0; layer < config.n_layers; ++layer) run_layer(layer, x);

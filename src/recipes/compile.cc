@@ -58,6 +58,23 @@ RegionRules rules_of(const Recipe& r, const UnitIndex* index) {
   return rules;
 }
 
+void check_positions(const Recipe& r, std::vector<std::string>& reasons) {
+  if (r.prefill_window && r.prefill_window->rows < 1) reasons.push_back("a window of prefill has at least one row");
+  if (r.prefill_window && r.decode) reasons.push_back("a windowed prefill cannot select: use prefill=exact");
+  switch (r.positions) {
+    case Positions::kAbsolute:
+      return;
+    case Positions::kInCache:
+      if (r.decode)
+        reasons.push_back("positions=in_cache would number every selected token anew: use it without a selection");
+      return;
+    case Positions::kOneAngle:
+      if (!r.prefill_window) reasons.push_back("positions=one_angle keeps keys before RoPE: use prefill=window:N");
+      if (r.decode && r.recent < 1) reasons.push_back("positions=one_angle needs recent tokens to stand behind");
+      return;
+  }
+}
+
 }  // namespace
 
 AttentionShape MethodShape::attention() const {
@@ -75,13 +92,18 @@ double Plan::index_bytes_per_token() const {
 
 std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
   std::vector<std::string> reasons;
-  if (r.attend == Attend::kEverything) return reasons;
+  if (r.attend == Attend::kEverything) {
+    if (r.prefill_window || r.positions != Positions::kAbsolute)
+      reasons.push_back("full attention knows neither windows of prefill nor positions of its own");
+    return reasons;
+  }
   if (shape.sliding_window > 0)
     reasons.push_back("the model's own attention is a sliding window; methods need layers with full attention");
   for (std::int32_t layer : r.dense_layers)
     if (layer < 0 || layer >= shape.n_layers)
       reasons.push_back(
           fmt::format("dense layer {} does not exist; the model has layers 0 to {}", layer, shape.n_layers - 1));
+  check_positions(r, reasons);
   if (!r.decode) {
     if (r.sink < 0 || r.sink >= r.budget)
       reasons.push_back(fmt::format("sink {} must be below the budget {}", r.sink, r.budget));
@@ -121,6 +143,11 @@ std::shared_ptr<const Plan> compile(const Recipe& recipe, const MethodShape& sha
     if (const auto* speculative = std::get_if<Speculative>(&stage.schedule)) plan->gate = speculative->gate;
   }
   plan->rules = rules_of(recipe, plan->index.get());
+  if (recipe.positions == Positions::kInCache) plan->far_position = recipe.budget - 1;
+  if (recipe.positions == Positions::kOneAngle) {
+    plan->far_position = plan->rules.recent - 1;
+    plan->key_basis = KeyBasis::kRaw;
+  }
   return plan;
 }
 

@@ -41,11 +41,17 @@ struct Plan {
   float alpha = 1.0f;
   Probe probe = Probe::kCurrentQuery;
   std::optional<CosineGate> gate;  // speculative schedule; absent: select at every step with the current query
+  KeyBasis key_basis = KeyBasis::kTurned;
+  // Where a query stands for what is not in its window; absent: where it is.
+  std::optional<std::int32_t> far_position;
 
   bool selects() const { return index != nullptr; }
   bool dense_layer(std::int32_t layer) const { return everything || dense[static_cast<std::size_t>(layer)]; }
   // Selections that a layer keeps: one a KV head, or one a query head.
   std::int32_t selection_heads() const { return pool.per_query_head ? shape.n_heads : shape.n_kv_heads; }
+  // Keys and values of a prompt depend on the method: a sequence is computed under it from the first token on, and
+  // stays with it.
+  bool binds_sequence() const { return recipe.prefill_window.has_value() || key_basis == KeyBasis::kRaw; }
   // Index bytes a token of one KV head takes, compressed layers.
   double index_bytes_per_token() const;
 };

@@ -25,6 +25,8 @@ constexpr std::array kGatePools = {Name{"mean", GatePool::kMean}, Name{"max", Ga
                                    Name{"any", GatePool::kAny}};
 constexpr std::array kLevels = {Name{"minmax", OneBitLevels::kMinMax}, Name{"meanabs", OneBitLevels::kMeanAbs}};
 constexpr std::array kAlphas = {Name{"inv_sqrt_d", Alpha::kInvSqrtD}, Name{"1", Alpha::kOne}};
+constexpr std::array kPositions = {Name{"absolute", Positions::kAbsolute}, Name{"in_cache", Positions::kInCache},
+                                   Name{"one_angle", Positions::kOneAngle}};
 constexpr std::array kProbes = {Name{"current", Probe::kCurrentQuery}, Name{"previous_layer", Probe::kPreviousLayer}};
 
 [[noreturn]] void bad_value(std::string_view key, std::string_view value, std::string_view expected) {
@@ -145,6 +147,29 @@ const std::array kKeys = {
         [](const Recipe& r) {
           if (r.attend == Attend::kEverything) return std::string();
           return r.dense_layers.empty() ? std::string("none") : fmt::format("{}", fmt::join(r.dense_layers, "+"));
+        }},
+    Key{{"prefill", "exact | window:N",
+         "prompts attend everything; or, N rows at a time, what the method has them attend"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          if (v == "exact") {
+            r.prefill_window.reset();
+          } else if (v.starts_with("window:")) {
+            if (!r.prefill_window) r.prefill_window.emplace();
+            r.prefill_window->rows = parse_number<std::int32_t>(k, v.substr(7), 1, kMaxTokens);
+          } else {
+            bad_value(k, v, "exact or window:N");
+          }
+        },
+        [](const Recipe& r) {
+          if (r.attend == Attend::kEverything) return std::string();
+          return r.prefill_window ? fmt::format("window:{}", r.prefill_window->rows) : std::string("exact");
+        }},
+    Key{{"positions", "absolute | in_cache | one_angle",
+         "where attention sees what is not in the window: where it is; as if nothing were left out; at the window's "
+         "far end"},
+        [](Recipe& r, std::string_view k, std::string_view v) { r.positions = parse_name(k, v, kPositions); },
+        [](const Recipe& r) {
+          return r.attend == Attend::kEverything ? std::string() : print_name(r.positions, kPositions);
         }},
     Key{{"unit", "token | page:N", "what is selected"},
         [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).unit = parse_unit(k, v); },

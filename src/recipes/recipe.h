@@ -114,6 +114,22 @@ struct Speculative {
 };
 using Schedule = std::variant<EveryStep, Speculative>;
 
+// ---- where attention sees tokens
+// ----------------------------------------------------------------------------------------------------------------------
+
+enum class Positions : std::uint8_t {
+  kAbsolute,  // every token at its true distance
+  kInCache,   // as if what is left out had never been: sinks stand right before the window (StreamingLLM)
+  kOneAngle,  // whatever is not in the window stands at the window's far end; keys are stored before RoPE (InfLLM)
+};
+
+// Attention inside prefill is windowed: a row attends sinks, the last `recent` tokens, and, where there is a decode
+// stage, units that are selected for its window: of the same units, by the same index.
+struct PrefillWindow {
+  std::int32_t rows = 256;  // windows end at multiples of it
+  bool operator==(const PrefillWindow&) const = default;
+};
+
 // ---- the whole
 // ----------------------------------------------------------------------------------------------------------------
 
@@ -140,6 +156,8 @@ struct Recipe {
   std::int32_t sink = 0;
   std::int32_t recent = 0;                 // kRegions without a decode stage: budget - sink
   std::vector<std::int32_t> dense_layers;  // these attend everything
+  Positions positions = Positions::kAbsolute;
+  std::optional<PrefillWindow> prefill_window;  // absent: prompts are read exactly
   std::optional<DecodeStage> decode;
   bool operator==(const Recipe&) const = default;
 };

@@ -26,6 +26,12 @@ constexpr std::array kTable = {
               "one selection a KV head by mean probability (pool=none: per query head); the incomplete group is always "
               "attended",
               fier},
+    RecipeRow{
+        "streaming_llm", "sinks right before the last tokens, nothing else, in prefill too",
+        "StreamingLLM (Xiao et al. 2024), section 3.2",
+        "sinks stand before the window by a second turn of the query, not of the keys; prefill=exact reads prompts "
+        "whole, positions=absolute leaves sinks where they are",
+        streaming_llm},
 };
 
 }  // namespace

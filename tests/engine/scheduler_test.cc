@@ -49,6 +49,26 @@ TEST(Scheduler, APromptGetsATokenEvenIfDecodeFillsTheBudget) {
             (Rows{{1, 1}, {2, 1}, {3, 1}}));
 }
 
+RequestView windowed(std::int64_t id, std::int32_t tokens, std::int32_t first, std::int32_t window) {
+  RequestView v = view(id, Phase::kPrefill, tokens);
+  v.first_window = first;
+  v.window = window;
+  return v;
+}
+
+TEST(Scheduler, PromptsInWindowsGetWholeOnes) {
+  EXPECT_EQ(rows({windowed(1, 1000, 32, 32)}, 9, {.max_batched_tokens = 100}), (Rows{{1, 96}}));
+  EXPECT_EQ(rows({windowed(1, 1000, 5, 32)}, 9, {.max_batched_tokens = 100}), (Rows{{1, 69}}));
+  EXPECT_EQ(rows({windowed(1, 99, 5, 32)}, 9, {.max_batched_tokens = 100}), (Rows{{1, 99}}));
+  // Not one fits: the first prompt gets one all the same, the second one waits, and a third that fits goes ahead.
+  EXPECT_EQ(rows({windowed(1, 1000, 32, 32)}, 9, {.max_batched_tokens = 7}), (Rows{{1, 32}}));
+  EXPECT_EQ(rows({windowed(1, 1000, 256, 256), windowed(2, 1000, 256, 256), windowed(3, 40, 256, 256)}, 9,
+                 {.max_batched_tokens = 300}),
+            (Rows{{1, 256}, {3, 40}}));
+  EXPECT_EQ(rows({view(1, Phase::kDecode, 1), windowed(2, 20, 32, 32)}, 9, {.max_batched_tokens = 8}),
+            (Rows{{1, 1}, {2, 20}}));
+}
+
 TEST(Scheduler, PriorityThenArrival) {
   EXPECT_EQ(rows({view(1, Phase::kWaiting, 8), view(2, Phase::kWaiting, 8, 1, 5), view(3, Phase::kPrefill, 8, 1, 1),
                   view(4, Phase::kWaiting, 8, 1, 5)},

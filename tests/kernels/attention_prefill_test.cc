@@ -237,6 +237,25 @@ TEST(AttentionPrefill, PartsCausalAndNot) {
   }
 }
 
+// A part that ends before the rows, as what left a sliding window does: the first rows see nothing of it, or nothing at
+// all.
+TEST(AttentionPrefill, PartsThatTheFirstRowsDoNotSee) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    std::mt19937 rng(11);
+    Case c{shape_of(4, 16, dtype), {}};
+    for (const std::int32_t rows : {2, 33, 130})
+      for (const std::int32_t tokens : {0, 1, rows / 2, rows - 1}) {
+        c.heads.push_back({rows, {}});
+        c.heads.back().parts.push_back(make_part(tokens, rows, c, Layout::kRagged, rng));
+        c.heads.push_back({rows, {}});
+        c.heads.back().parts.push_back(make_part(tokens, rows, c, Layout::kPages, rng));
+        c.heads.back().parts.push_back(make_part(rows + 3, rows, c, Layout::kPages, rng));
+        c.heads.back().parts.back().window = 5;
+      }
+    expect_close_everywhere(c);
+  }
+}
+
 TEST(AttentionPrefill, OutputInBf16IsTheRoundedOne) {
   each_supported_target([&] {
     const Case c = make_case({{33, 90}, {1, 1}}, shape_of(4, 64), Layout::kPages);

@@ -1,0 +1,26 @@
+// Where a method's attention sees a token, in f64: the specification of positions=absolute, in_cache and one_angle.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "src/kernels/rope.h"
+#include "src/recipes/compile.h"
+
+namespace mneme {
+
+// One head, at one place of a sequence.
+struct PlacedQuery {
+  const float* q = nullptr;  // [D] after RoPE
+  std::int32_t position = 0;
+  bool everything = false;  // the query attends all tokens before it
+};
+
+// Product of the query with token t's key [D] as it is stored; the scale of attention is not applied.
+double placed_product(const Plan& plan, const RopeTable& rope, const PlacedQuery& query, const std::vector<double>& key,
+                      std::int32_t t);
+
+// v [D] turned by `by` positions.
+std::vector<double> turned(const std::vector<double>& v, std::int32_t by, const RopeTable& rope);
+
+}  // namespace mneme

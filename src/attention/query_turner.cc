@@ -1,0 +1,32 @@
+#include "src/attention/query_turner.h"
+
+#include <algorithm>
+
+namespace mneme {
+
+RopeTable turn_table(const RopeTable& rope) {
+  RopeTable table = rope;
+  table.scale = 1.0;
+  return table;
+}
+
+const float* QueryTurner::turn(std::span<const Row> rows, std::int32_t n_heads, std::int32_t head_dim,
+                               const CpuContext& context) {
+  wanted_.clear();
+  for (const Row& row : rows) wanted_.push_back(row.by);
+  if (wanted_ != by_) {
+    by_ = wanted_;
+    angles_.set(by_, table_, context);
+  }
+  const std::int64_t n = std::ssize(rows), width = std::int64_t{n_heads} * head_dim;
+  out_.resize(static_cast<std::size_t>(n * width));
+  context.pool->parallel_for(n, 64, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t i = begin; i < end; ++i)
+      std::copy_n(rows[static_cast<std::size_t>(i)].q, width, out_.data() + i * width);
+  });
+  rope_cpu(TensorView(reinterpret_cast<std::byte*>(out_.data()), DType::kF32, {n, n_heads, head_dim}), angles_,
+           context);
+  return out_.data();
+}
+
+}  // namespace mneme

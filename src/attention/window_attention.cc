@@ -1,0 +1,171 @@
+#include "src/attention/window_attention.h"
+
+#include <algorithm>
+
+#include "src/base/check.h"
+#include "src/kernels/turn_keys.h"
+
+namespace mneme {
+namespace {
+
+// A worker turns at least this many keys: fewer are done sooner than handed over.
+constexpr std::int64_t kTurnGrain = 64;
+
+// Where the window that begins at `begin` ends.
+std::int32_t window_end(const Plan& plan, std::int32_t begin, std::int32_t end) {
+  const std::int32_t rows = plan.recipe.prefill_window->rows, budget = plan.rules.budget;
+  const std::int64_t next = (std::int64_t{begin} / rows + 1) * rows;
+  end = static_cast<std::int32_t>(std::min<std::int64_t>(end, next));
+  return begin < budget ? std::min(end, budget) : end;
+}
+
+// Tokens that the rows [begin, end) attend together: sum over p of min(p + 1 - from, most).
+std::int64_t sum_of_near(std::int64_t begin, std::int64_t end, std::int64_t from, std::int64_t most) {
+  const std::int64_t full = std::clamp(from + most - 1, begin, end);  // rows from here on attend `most`
+  return (begin + full + 1 - 2 * from) * (full - begin) / 2 + (end - full) * most;
+}
+
+}  // namespace
+
+void WindowAttention::run(std::int32_t layer, std::span<const WindowRows> chunks, const AttentionShape& shape) {
+  while (chunks_.size() < chunks.size()) chunks_.emplace_back(rope_);
+  for (std::size_t c = 0; c < chunks.size(); ++c) {
+    const WindowRows& rows = chunks[c];
+    const Plan& plan = rows.method->plan();
+    MNEME_CHECK(plan.recipe.prefill_window && rows.cache->key_basis() == plan.key_basis,
+                "the method '{}' was not there when the sequence began", plan.recipe.name);
+    turn_chunk(layer, rows, shape, chunks_[c]);
+    const std::int32_t first = rows.first(), end = rows.cache->length();
+    const bool dense = plan.dense_layer(layer);
+    // Turned keys near a window are counted from its first row on: their tiles, and so the bits, are the window's.
+    const bool one_piece = dense && plan.key_basis == KeyBasis::kTurned;
+    for (std::int32_t begin = first; begin < end;) {
+      Window w{.rows = &rows, .begin = begin, .end = one_piece ? end : window_end(plan, begin, end)};
+      w.everything = dense || w.end <= plan.rules.budget;
+      w.chunk = &chunks_[c];
+      add_window(layer, w, shape);
+      begin = w.end;
+    }
+  }
+  flush(shape);
+}
+
+// Turns the chunk's queries to where they stand for what is far, and the keys that they see near, if those are raw.
+void WindowAttention::turn_chunk(std::int32_t layer, const WindowRows& rows, const AttentionShape& shape,
+                                 Chunk& chunk) {
+  const Plan& plan = rows.method->plan();
+  const std::int32_t first = rows.first(), end = rows.cache->length();
+  const std::int32_t n_kv = rows.cache->shape().n_kv_heads;
+  chunk.far_q = nullptr;
+  if (plan.far_position) {
+    chunk.far_rows.clear();
+    for (std::int32_t i = 0; i < rows.n_rows; ++i)
+      chunk.far_rows.push_back({rows.q + i * rows.q_stride, *plan.far_position - (first + i)});
+    chunk.far_q = chunk.far.turn(chunk.far_rows, n_kv * shape.group, shape.head_dim, context_);
+  }
+  if (plan.key_basis == KeyBasis::kTurned) return;
+  const std::int32_t from = std::max(0, first - plan.rules.recent + 1), n = end - from;
+  if (chunk.near_from != from || chunk.near_end != end) {
+    std::vector<std::int32_t> positions;
+    for (std::int32_t p = from; p < end; ++p) positions.push_back(p);
+    chunk.near_angles.set(positions, turn_table(rope_), context_);
+    chunk.near_from = from;
+    chunk.near_end = end;
+  }
+  const std::size_t head_bytes = static_cast<std::size_t>(n) * shape.token_bytes();
+  chunk.near.reserve(static_cast<std::size_t>(n_kv) * head_bytes);
+  const std::int64_t pieces = (n + kTurnGrain - 1) / kTurnGrain;
+  context_.pool->parallel_for(n_kv * pieces, 1, [&](std::int64_t begin, std::int64_t last, int) {
+    std::vector<KvRun> runs;
+    for (; begin < last; ++begin) {
+      const auto head = static_cast<std::int32_t>(begin / pieces);
+      const auto at = static_cast<std::int32_t>(begin % pieces * kTurnGrain);
+      const std::int32_t stop = std::min(n, at + static_cast<std::int32_t>(kTurnGrain));
+      runs.clear();
+      rows.cache->append_runs(layer, head, from + at, from + stop, runs);
+      turn_keys_cpu(runs, shape, chunk.near_angles, at,
+                    chunk.near.data() + static_cast<std::size_t>(head) * head_bytes +
+                        static_cast<std::size_t>(at) * shape.token_bytes());
+    }
+  });
+}
+
+void WindowAttention::add_part(const float* q, std::int64_t q_stride, std::size_t first_run, bool causal,
+                               std::int32_t window) {
+  if (runs_.size() == first_run) return;
+  parts_.push_back({.q = q, .q_stride = q_stride, .runs = {}, .causal = causal, .window = window});
+  part_runs_.push_back({first_run, runs_.size() - first_run});
+}
+
+void WindowAttention::add_window(std::int32_t layer, const Window& w, const AttentionShape& shape) {
+  const WindowRows& rows = *w.rows;
+  const Plan& plan = rows.method->plan();
+  const SequenceCache& cache = *rows.cache;
+  const bool raw = plan.key_basis == KeyBasis::kRaw;
+  const std::int32_t recent = plan.rules.recent, row = w.begin - rows.first();
+  const Region region = w.everything ? Region{} : region_at(plan.rules, w.begin + 1);
+  // Without a selection nothing waits behind the window to become selectable: what leaves it is left out.
+  const bool slides = !w.everything || raw;
+  const std::int32_t near_from = slides ? std::max(region.sink, w.begin - recent + 1) : 0;
+  const std::int64_t width = std::int64_t{cache.shape().n_kv_heads} * shape.group * shape.head_dim;
+  for (std::int32_t m = 0; m < cache.shape().n_kv_heads; ++m) {
+    const std::int64_t at = std::int64_t{m} * shape.group * shape.head_dim;
+    const float* q = rows.q + row * rows.q_stride + at;
+    const bool turned = w.chunk->far_q != nullptr && (raw || !w.everything);
+    const float* far_q = turned ? w.chunk->far_q + row * width + at : q;
+    const std::int64_t far_stride = turned ? width : rows.q_stride;
+    head_parts_.push_back({parts_.size(), 0});
+    std::size_t first_run = runs_.size();
+    cache.append_runs(layer, m, 0, region.sink, runs_);
+    add_part(far_q, far_stride, first_run, false, 0);
+    if (w.everything && slides && w.end > recent) {
+      first_run = runs_.size();
+      cache.append_runs(layer, m, 0, w.end - recent, runs_);
+      add_part(far_q, far_stride, first_run, true, 0);
+    }
+    first_run = runs_.size();
+    if (raw) {
+      const std::int32_t n = w.chunk->near_end - w.chunk->near_from;
+      const std::int64_t token = std::int64_t{m} * n + near_from - w.chunk->near_from;
+      runs_.push_back(
+          {w.chunk->near.data() + static_cast<std::size_t>(token) * shape.token_bytes(), w.end - near_from});
+    } else {
+      cache.append_runs(layer, m, near_from, w.end, runs_);
+    }
+    add_part(q, rows.q_stride, first_run, true, slides ? recent : 0);
+    head_parts_.back().count = parts_.size() - head_parts_.back().begin;
+    heads_.push_back({.parts = {},
+                      .n_rows = w.end - w.begin,
+                      .out = rows.out + row_bytes(rows.out_dtype, row * rows.out_stride + at),
+                      .out_stride = rows.out_stride,
+                      .out_dtype = rows.out_dtype});
+  }
+  LayerStats& stats = rows.method->stats().layers[static_cast<std::size_t>(layer)];
+  const std::int64_t n_kv = cache.shape().n_kv_heads, n_rows = w.end - w.begin;
+  const std::int64_t near =
+      w.everything ? sum_of_near(w.begin, w.end, 0, w.end) : sum_of_near(w.begin, w.end, region.sink, recent);
+  stats.prefill_rows += n_kv * n_rows;
+  stats.prefill_tokens += n_kv * (n_rows * region.sink + near);
+}
+
+void WindowAttention::flush(const AttentionShape& shape) {
+  for (std::size_t i = 0; i < parts_.size(); ++i)
+    parts_[i].runs = std::span(runs_).subspan(part_runs_[i].begin, part_runs_[i].count);
+  for (std::size_t h = 0; h < heads_.size(); ++h)
+    heads_[h].parts = std::span(parts_).subspan(head_parts_[h].begin, head_parts_[h].count);
+  if (!heads_.empty()) attend_prefill_cpu(heads_, shape, context_);
+  runs_.clear();
+  parts_.clear();
+  part_runs_.clear();
+  head_parts_.clear();
+  heads_.clear();
+}
+
+std::size_t WindowAttention::scratch_bytes() const {
+  const auto bytes = [](const auto& v) { return v.capacity() * sizeof(v[0]); };
+  std::size_t sum = bytes(runs_) + bytes(parts_) + bytes(part_runs_) + bytes(head_parts_) + bytes(heads_);
+  for (const Chunk& c : chunks_) sum += c.far.scratch_bytes() + bytes(c.far_rows) + c.near.size();
+  return sum;
+}
+
+}  // namespace mneme

@@ -1,0 +1,86 @@
+// One layer's attention for the rows of a prompt whose method windows prefill: N rows at a time attend sinks, what is
+// selected for them, and the tokens just before them. The matrix products around it keep their large chunks.
+//
+// A row at position p of the window [w0, w1) attends, with S sinks and W recent tokens,
+//
+//     [0, S)  +  units selected for the window  +  [r, p]     where units are selected: r as region_at(w0 + 1) has it
+//     [0, S)  +  (p - W, p]                                   where nothing is
+//
+// so up to w1 - w0 - 1 tokens more than the budget have their place behind r until a window begins after them. While a
+// window ends within the budget its rows attend everything. Windows end at multiples of `rows` positions and at the
+// budget, so neither chunks nor other sequences change what a row attends.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "src/attention/method_state.h"
+#include "src/attention/query_turner.h"
+#include "src/cache/sequence_cache.h"
+#include "src/kernels/cpu_context.h"
+#include "src/tensor/buffer.h"
+
+namespace mneme {
+
+// Rows of one sequence: a chunk of its prompt.
+struct WindowRows {
+  const SequenceCache* cache = nullptr;  // the rows' own keys and values are its last tokens
+  MethodState* method = nullptr;         // its plan has a prefill window
+  const float* q = nullptr;              // row i: q + i * q_stride, [n_heads, D] after RoPE
+  std::int64_t q_stride = 0;
+  std::byte* out = nullptr;  // row i: element i * out_stride
+  std::int64_t out_stride = 0;
+  DType out_dtype = DType::kF32;  // or kBF16
+  std::int32_t n_rows = 0;
+
+  std::int32_t first() const { return cache->length() - n_rows; }
+};
+
+class WindowAttention {
+ public:
+  WindowAttention(const CpuContext& context, const RopeTable& rope) : context_(context), rope_(rope) {}
+
+  // The chunks of a step, in the same order for every layer.
+  void run(std::int32_t layer, std::span<const WindowRows> chunks, const AttentionShape& shape);
+
+  std::size_t scratch_bytes() const;
+
+ private:
+  // What a chunk's layers share, and the memory of one of them.
+  struct Chunk {
+    explicit Chunk(const RopeTable& rope) : far(rope) {}
+    QueryTurner far;
+    std::vector<QueryTurner::Row> far_rows;
+    const float* far_q = nullptr;  // [rows, n_heads * D]; null: nothing is seen from elsewhere
+    RopeAngles near_angles;        // of positions [near_from, end)
+    std::int32_t near_from = 0, near_end = 0;
+    Buffer near;  // [KV heads][near_end - near_from] of [K | V], keys turned
+  };
+  struct RunRange {
+    std::size_t begin = 0, count = 0;
+  };
+  struct Window {
+    const WindowRows* rows = nullptr;
+    std::int32_t begin = 0, end = 0;  // positions
+    bool everything = false;
+    const Chunk* chunk = nullptr;
+  };
+
+  void turn_chunk(std::int32_t layer, const WindowRows& rows, const AttentionShape& shape, Chunk& chunk);
+  void add_window(std::int32_t layer, const Window& window, const AttentionShape& shape);
+  void add_part(const float* q, std::int64_t q_stride, std::size_t first_run, bool causal, std::int32_t window);
+  void flush(const AttentionShape& shape);
+
+  CpuContext context_;
+  RopeTable rope_;
+  std::vector<Chunk> chunks_;
+  // Of the heads that are gathered and not yet attended.
+  std::vector<KvRun> runs_;
+  std::vector<PrefillPart> parts_;
+  std::vector<RunRange> part_runs_;   // by part, in runs_
+  std::vector<RunRange> head_parts_;  // by head, in parts_
+  std::vector<PrefillHead> heads_;
+};
+
+}  // namespace mneme

@@ -1,0 +1,70 @@
+#include "src/attention/window_attention_ref.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/tensor/half.h"
+
+namespace mneme {
+namespace {
+
+std::vector<double> numbers(const std::byte* from, std::int32_t n, DType dtype) {
+  std::vector<double> v;
+  for (std::int32_t i = 0; i < n; ++i)
+    v.push_back(static_cast<double>(dtype == DType::kBF16 ? static_cast<float>(reinterpret_cast<const bf16*>(from)[i])
+                                                          : static_cast<float>(reinterpret_cast<const f16*>(from)[i])));
+  return v;
+}
+
+}  // namespace
+
+std::vector<std::int32_t> window_tokens(const Plan& plan, std::int32_t layer, std::int32_t p, std::int32_t begin,
+                                        std::int32_t end, std::span<const std::int32_t> units) {
+  std::vector<bool> taken(static_cast<std::size_t>(p) + 1, false);
+  const auto take = [&](std::int32_t from, std::int32_t to) {
+    for (std::int32_t t = std::max(from, 0); t < std::min(to, p + 1); ++t) taken[static_cast<std::size_t>(t)] = true;
+  };
+  if (plan.dense_layer(layer) || end <= plan.rules.budget) {
+    take(0, p + 1);
+  } else {
+    take(0, plan.rules.sink);
+    for (std::int32_t u : units) take(u * plan.rules.unit_tokens, (u + 1) * plan.rules.unit_tokens);
+    take(plan.selects() ? region_at(plan.rules, begin + 1).recent_from : p + 1 - plan.rules.recent, p + 1);
+  }
+  std::vector<std::int32_t> tokens;
+  for (std::int32_t t = 0; t <= p; ++t)
+    if (taken[static_cast<std::size_t>(t)]) tokens.push_back(t);
+  return tokens;
+}
+
+void attend_windows_ref(const Plan& plan, const RopeTable& rope, std::int32_t layer, const SequenceCache& cache,
+                        std::int32_t first, const float* q, float* out) {
+  const std::int32_t d = plan.shape.head_dim, group = plan.shape.group(), rows = plan.recipe.prefill_window->rows;
+  const DType dtype = cache.shape().dtype;
+  for (std::int32_t p = first; p < cache.length(); ++p) {
+    std::int32_t begin = std::max(first, p / rows * rows), end = std::min(cache.length(), (p / rows + 1) * rows);
+    if (p < plan.rules.budget) end = std::min(end, plan.rules.budget);
+    if (p >= plan.rules.budget) begin = std::max(begin, plan.rules.budget);
+    const std::vector<std::int32_t> tokens = window_tokens(plan, layer, p, begin, end, {});
+    const bool everything =
+        static_cast<std::int32_t>(tokens.size()) == p + 1 && (plan.dense_layer(layer) || end <= plan.rules.budget);
+    for (std::int32_t h = 0; h < plan.shape.n_heads; ++h, q += d, out += d) {
+      std::vector<double> weights, sum(static_cast<std::size_t>(d), 0.0);
+      double total = 0;
+      for (std::int32_t t : tokens)
+        weights.push_back(
+            placed_product(plan, rope, {q, p, everything}, numbers(cache.token(layer, h / group, t), d, dtype), t) *
+            static_cast<double>(plan.shape.attention().scale));
+      const double top = *std::max_element(weights.begin(), weights.end());
+      for (std::size_t i = 0; i < tokens.size(); ++i) {
+        const double w = std::exp(weights[i] - top);
+        const auto v = numbers(cache.token(layer, h / group, tokens[i]) + 2 * d, d, dtype);
+        for (std::size_t c = 0; c < v.size(); ++c) sum[c] += w * v[c];
+        total += w;
+      }
+      for (std::size_t c = 0; c < sum.size(); ++c) out[c] = static_cast<float>(sum[c] / total);
+    }
+  }
+}
+
+}  // namespace mneme

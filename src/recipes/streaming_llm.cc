@@ -1,0 +1,22 @@
+// StreamingLLM: the first tokens and the last ones, as if nothing had ever stood between them.
+// Source   "Efficient streaming language models with attention sinks" (Xiao et al. 2024), section 3.2.
+// Differs  A  keys are stored after RoPE at their own positions; for the sinks the query is turned a second time, to
+//             where it stands in a cache that has only what is kept: the same products.
+//          B  prompts are read 256 rows at a time under the mask that one token a time gives; `prefill=exact` reads
+//             them whole and drops then, as other published codes do.
+#include "src/recipes/recipes.h"
+
+namespace mneme {
+
+Recipe streaming_llm(const RecipeOptions& o) {
+  const std::int32_t budget = o.budget.value_or(2048), sink = o.sink.value_or(4);
+  return {.name = "streaming_llm",
+          .budget = budget,
+          .sink = sink,
+          .recent = budget - sink,
+          .dense_layers = o.dense_layers.value_or(std::vector<std::int32_t>{}),
+          .positions = Positions::kInCache,
+          .prefill_window = PrefillWindow{.rows = 256}};
+}
+
+}  // namespace mneme

@@ -1,0 +1,120 @@
+// Methods that decide how a prompt is read, in the engine: what they may share, and that chunks change nothing.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "mneme/error.h"
+#include "src/engine/engine.h"
+#include "src/recipes/override.h"
+#include "src/recipes/recipes.h"
+#include "tests/model/test_models.h"
+
+namespace mneme {
+namespace {
+
+std::unique_ptr<Engine> make_engine(int max_batched_tokens) {
+  EngineOptions options;
+  options.max_batched_tokens = max_batched_tokens;
+  options.deterministic = true;
+  options.kv_memory_bytes = 8 << 20;
+  auto threads = std::make_unique<ThreadPool>(2);
+  auto model = Model::random(small_config(), DType::kBF16, {}, 11, {threads.get(), Rounding::kFixed});
+  return std::make_unique<Engine>(std::move(model), options, std::move(threads));
+}
+
+std::shared_ptr<const Plan> plan_of(const Engine& engine, const char* name, const char* overrides = "") {
+  Recipe recipe = make_recipe(name, {.budget = 64, .sink = 4});
+  apply_overrides(overrides, recipe);
+  return compile(recipe, engine.method_shape());
+}
+
+RequestInput input_of(std::vector<std::int32_t> prompt, std::shared_ptr<const Plan> method, int max_tokens = 12) {
+  RequestInput input;
+  input.prompt = std::move(prompt);
+  input.max_tokens = max_tokens;
+  input.keep_sequence = true;
+  input.method = std::move(method);
+  return input;
+}
+
+void drain(Engine& engine) {
+  while (!engine.idle()) engine.step();
+  engine.check_invariants();
+}
+
+std::vector<std::int32_t> tokens_of(const Engine& engine, RequestId id) {
+  const auto t = engine.tokens(id);
+  return {t.begin(), t.end()};
+}
+
+constexpr const char* kPositions[] = {"prefill=window:32", "prefill=window:32,positions=absolute",
+                                      "prefill=window:32,positions=one_angle"};
+
+TEST(EngineWindow, NeitherChunksNorOthersChangeTheAnswer) {
+  const auto prompt = random_tokens(300, 50, 5);
+  for (const char* positions : kPositions) {
+    std::vector<std::int32_t> expected;
+    for (const int batched : {1000, 100, 33, 1}) {
+      const auto engine = make_engine(batched);
+      const auto plan = plan_of(*engine, "streaming_llm", positions);
+      const RequestId other = engine->submit(input_of(random_tokens(90, 50, 6), nullptr, 30));
+      const RequestId id = engine->submit(input_of(prompt, plan));
+      drain(*engine);
+      if (expected.empty()) expected = tokens_of(*engine, id);
+      EXPECT_EQ(tokens_of(*engine, id), expected) << positions << ", " << batched << " tokens a step";
+      EXPECT_EQ(engine->stats(other).answer_tokens, 30);
+    }
+  }
+}
+
+TEST(EngineWindow, ForksAndTurnsGoOnAsOneRequestWould) {
+  const auto engine = make_engine(100);
+  for (const char* positions : kPositions) {
+    const auto plan = plan_of(*engine, "streaming_llm", positions);
+    const auto document = random_tokens(160, 50, 7), question = random_tokens(32, 50, 8);
+    const RequestId base = engine->submit(input_of(document, plan, 0));
+    drain(*engine);
+    const RequestId fork = engine->fork(base, input_of(question, plan));
+    drain(*engine);
+    engine->keep_going(base, input_of(question, plan));
+    drain(*engine);
+    EXPECT_EQ(tokens_of(*engine, fork), tokens_of(*engine, base)) << positions;
+    // Windows end where they would in one prompt: 160 is a multiple of 32.
+    auto both = document;
+    both.insert(both.end(), question.begin(), question.end());
+    const RequestId whole = engine->submit(input_of(both, plan));
+    drain(*engine);
+    EXPECT_EQ(tokens_of(*engine, whole), tokens_of(*engine, base)) << positions;
+    for (const RequestId id : {base, fork, whole}) engine->release(id);
+  }
+}
+
+std::string refusal(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kRequest);
+    return e.what();
+  }
+  return "nothing";
+}
+
+TEST(EngineWindow, ASequenceKeepsTheMethodThatReadIt) {
+  const auto engine = make_engine(100);
+  const auto windowed = plan_of(*engine, "streaming_llm"), other = plan_of(*engine, "streaming_llm"),
+             quest = plan_of(*engine, "quest", "dense=none,sink=0");
+  const auto prompt = random_tokens(100, 50, 9);
+  const RequestId a = engine->submit(input_of(prompt, windowed, 0)), b = engine->submit(input_of(prompt, quest, 0));
+  drain(*engine);
+  using ::testing::HasSubstr;
+  EXPECT_THAT(refusal([&] { engine->fork(a, input_of({1}, quest)); }), HasSubstr("computed under 'streaming_llm'"));
+  EXPECT_THAT(refusal([&] { engine->fork(a, input_of({1}, nullptr)); }), HasSubstr("'streaming_llm'"));
+  EXPECT_THAT(refusal([&] { engine->fork(a, input_of({1}, other)); }), HasSubstr("'streaming_llm'"));
+  EXPECT_THAT(refusal([&] { engine->keep_going(b, input_of({1}, windowed)); }), HasSubstr("computed under 'quest'"));
+  EXPECT_THAT(refusal([&] { engine->attach_method(b, windowed); }), HasSubstr("'streaming_llm'"));
+  engine->fork(b, input_of({1}, nullptr));  // read exactly: any method may go on
+  engine->fork(a, input_of({1}, windowed));
+  drain(*engine);
+}
+
+}  // namespace
+}  // namespace mneme

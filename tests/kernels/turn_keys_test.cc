@@ -1,0 +1,75 @@
+#include "src/kernels/turn_keys.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "tests/kernels/attention_testing.h"
+
+namespace mneme {
+namespace {
+
+using namespace testing;
+
+std::vector<std::byte> turn(bool fast, const KvStore& kv, const AttentionShape& shape, const RopeAngles& angles,
+                            std::int64_t first) {
+  std::vector<std::byte> out(kv.tokens.size() * shape.token_bytes());
+  (fast ? turn_keys_cpu : turn_keys_ref)(kv.runs, shape, angles, first, out.data());
+  return out;
+}
+
+TEST(TurnKeys, IsTheReferenceUpToOneRounding) {
+  ThreadPool pool(1);
+  std::mt19937 rng(3);
+  for (const DType dtype : {DType::kBF16, DType::kF16})
+    for (const RopePairs pairs : {RopePairs::kHalves, RopePairs::kNeighbours})
+      for (const std::int32_t d : {8, 16, 24, 64, 80, 128, 256}) {
+        const AttentionShape shape{.group = 1, .head_dim = d, .kv_dtype = dtype};
+        std::vector<std::int32_t> positions(100);
+        std::iota(positions.begin(), positions.end(), 100000);
+        const RopeAngles angles(positions, RopeTable::make({.pairs = pairs}, d, 1 << 20), {&pool});
+        const KvStore kv(91, shape, Layout::kRagged, rng);
+        const auto want = turn(false, kv, shape, angles, 9);
+        each_supported_target([&] {
+          const auto got = turn(true, kv, shape, angles, 9);
+          for (std::size_t t = 0; t < kv.tokens.size(); ++t)
+            for (std::size_t i = 0; i < 2 * static_cast<std::size_t>(d); ++i) {
+              const float a = kv_at(want.data() + t * shape.token_bytes(), i, dtype),
+                          b = kv_at(got.data() + t * shape.token_bytes(), i, dtype);
+              const float ulp = dtype == DType::kBF16 ? 0x1.0p-7f : 0x1.0p-10f;
+              ASSERT_LE(std::abs(a - b), i < static_cast<std::size_t>(d) ? ulp * std::abs(a) + 1e-6f : 0.0f)
+                  << "token " << t << " element " << i << " of " << d;
+            }
+        });
+      }
+}
+
+// Products of turned queries with turned keys depend on the distance alone.
+TEST(TurnKeys, KeepsWhatDistanceSays) {
+  ThreadPool pool(1);
+  std::mt19937 rng(4);
+  const AttentionShape shape{.group = 1, .head_dim = 32, .kv_dtype = DType::kF16};
+  const RopeTable table = RopeTable::make({}, 32, 1 << 20);
+  const KvStore kv(1, shape, Layout::kOneRun, rng);
+  double first = 0;
+  for (const std::int32_t at : {0, 7, 1000, 60000}) {
+    std::vector<float> q = random_floats(32, rng = std::mt19937(6));
+    const std::int32_t position = at + 5;
+    rope_ref(TensorView(reinterpret_cast<std::byte*>(q.data()), DType::kF32, {1, 1, 32}), std::span(&position, 1),
+             table);
+    const auto out = turn(true, kv, shape, RopeAngles(std::span(&at, 1), table, {&pool}), 0);
+    double dot = 0;
+    for (std::size_t i = 0; i < 32; ++i)
+      dot += static_cast<double>(q[i]) * static_cast<double>(kv_at(out.data(), i, DType::kF16));
+    if (at == 0) first = dot;
+    EXPECT_LE(std::abs(dot - first), 0.01) << at;
+  }
+}
+
+TEST(TurnKeys, NothingIsNothing) {
+  turn_keys_cpu({}, {.group = 1, .head_dim = 8}, RopeAngles(), 0, nullptr);
+  turn_keys_ref({}, {.group = 1, .head_dim = 8}, RopeAngles(), 0, nullptr);
+}
+
+}  // namespace
+}  // namespace mneme

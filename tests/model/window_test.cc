@@ -1,0 +1,80 @@
+// A windowed prefill in a whole model: where nothing is selected, N rows at a time are what one row a time is.
+#include <gtest/gtest.h>
+
+#include "src/recipes/override.h"
+#include "src/recipes/recipes.h"
+#include "tests/model/sequence_runner.h"
+#include "tests/model/test_models.h"
+
+namespace mneme {
+namespace {
+
+MethodShape shape_of(const ModelConfig& c, DType kv_dtype) {
+  return {.n_layers = static_cast<std::int32_t>(c.n_layers),
+          .n_heads = static_cast<std::int32_t>(c.n_heads),
+          .n_kv_heads = static_cast<std::int32_t>(c.n_kv_heads),
+          .head_dim = static_cast<std::int32_t>(c.head_dim),
+          .kv_dtype = kv_dtype};
+}
+
+class ModelWindow : public testing::TestWithParam<const char*> {
+ protected:
+  // Logits of every token; phase and size of the pieces as said.
+  std::vector<float> feed(std::span<const std::int32_t> tokens, std::size_t n_prefill, std::size_t chunk) {
+    Recipe recipe = make_recipe("streaming_llm", {.budget = 48, .sink = 4});
+    apply_overrides(GetParam(), recipe);
+    const auto plan = compile(recipe, shape_of(model->config(), DType::kF16));
+    MethodState method(plan);
+    SequenceRunner runner(*model, DType::kF16, fixed);
+    SequenceCache cache(runner.pool);
+    cache.set_key_basis(plan->key_basis);
+    std::vector<float> out;
+    for (std::size_t at = 0; at < tokens.size();) {
+      const bool prefill = at < n_prefill;
+      const std::size_t n = prefill ? std::min(chunk, n_prefill - at) : 1;
+      cache.extend(static_cast<std::int32_t>(n));
+      const SequenceRows rows{.cache = &cache,
+                              .n_rows = static_cast<std::int32_t>(n),
+                              .method = &method,
+                              .phase = prefill ? RowPhase::kPrefill : RowPhase::kDecode};
+      SequenceRunner::append(
+          runner.forward.run_all_logits({.tokens = tokens.subspan(at, n), .sequences = std::span(&rows, 1)}), out);
+      at += n;
+    }
+    return out;
+  }
+
+  ThreadPool threads{2};
+  CpuContext fixed{.pool = &threads, .rounding = Rounding::kFixed};
+  std::unique_ptr<Model> model = Model::random(small_config(), DType::kBF16, {}, 11, fixed);
+};
+
+TEST_P(ModelWindow, PrefillIsDecodeRowByRow) {
+  const std::vector<std::int32_t> tokens = random_tokens(150, 50, 3);
+  const std::vector<float> one_by_one = feed(tokens, 0, 1);
+  for (const auto& [n_prefill, chunk] :
+       {std::pair<std::size_t, std::size_t>{150, 150}, {150, 32}, {100, 64}, {97, 1}}) {
+    const std::vector<float> got = feed(tokens, n_prefill, chunk);
+    double error = 0, size = 0;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      error = std::max(error, static_cast<double>(std::abs(got[i] - one_by_one[i])));
+      size = std::max(size, static_cast<double>(std::abs(one_by_one[i])));
+    }
+    EXPECT_LE(error, 0.003 * size) << n_prefill << " tokens by prefill, " << chunk << " at a time";
+    EXPECT_GT(size, 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Positions, ModelWindow,
+                         testing::Values("prefill=window:32", "prefill=window:32,positions=absolute",
+                                         "prefill=window:32,positions=one_angle",
+                                         "prefill=window:32,positions=one_angle,dense=1"),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           for (char& c : name)
+                             if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace mneme
