@@ -11,15 +11,17 @@
 namespace mneme {
 namespace {
 
-// Units of `now` that `before` has not. Both ascending.
-std::int64_t count_new(const std::vector<std::int32_t>& now, const std::vector<std::int32_t>& before) {
-  std::int64_t n = 0;
-  auto b = before.begin();
-  for (std::int32_t u : now) {
-    while (b != before.end() && *b < u) ++b;
-    if (b == before.end() || *b != u) ++n;
-  }
-  return n;
+// Units of `now` that `before` has not. Both ascending. Through a bitmap, because merging two lists of 2,048 tokens
+// guesses wrong at every other one (20 us, this 3).
+std::int64_t count_new(const std::vector<std::int32_t>& now, const std::vector<std::int32_t>& before,
+                       std::vector<std::uint64_t>& marks) {
+  if (now.empty() || before.empty()) return static_cast<std::int64_t>(now.size());
+  marks.assign(static_cast<std::size_t>(std::max(now.back(), before.back())) / 64 + 1, 0);
+  const auto at = [&](std::int32_t u) -> std::uint64_t& { return marks[static_cast<std::uint32_t>(u) / 64]; };
+  for (std::int32_t u : before) at(u) |= std::uint64_t{1} << (static_cast<std::uint32_t>(u) % 64);
+  std::uint64_t known = 0;
+  for (std::int32_t u : now) known += at(u) >> (static_cast<std::uint32_t>(u) % 64) & 1;
+  return static_cast<std::int64_t>(now.size() - known);
 }
 
 bool same_choice(const Region& a, const Region& b) {
@@ -221,7 +223,7 @@ void DecodeAttention::select(std::int32_t layer, Item& item, const AttentionShap
   } else {
     attended.swap(ahead);
   }
-  item.new_units = count_new(attended, worker.before);
+  item.new_units = count_new(attended, worker.before, worker.marks);
   if (item.choose_ahead) {
     const Region next = region_at(plan.rules, item.length() + 1);
     if (item.choose_now && same_choice(item.region, next)) {

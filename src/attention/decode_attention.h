@@ -49,6 +49,7 @@ class DecodeAttention {
     TopkScratch topk;
     std::vector<float> scores, query;
     std::vector<std::int32_t> before;
+    std::vector<std::uint64_t> marks;
   };
 
   // Queries and keys of this step as methods with positions of their own see them.

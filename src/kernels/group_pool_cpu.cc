@@ -4,6 +4,9 @@
 // largest alpha x; the first difference is one fused operation, so the error is that of t, not of the scores' size. Two
 // passes over a row for top and sum, one over all rows for the units.
 //
+// The mean of probabilities keeps the exponentials of the sum's pass and adds them up by head: a logarithm a unit
+// instead of an exponential a score. Units that this makes smaller than 1e-30 are computed again from the logarithms.
+//
 // What computes a unit is compiled once, and a row's last units go through it in a padded copy: equal units give equal
 // bits.
 #include "src/kernels/group_pool.h"
@@ -25,6 +28,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "src/base/check.h"
 
@@ -39,6 +43,13 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 struct HeadScale {
   float top = 0.0f;
   float log_sum = 0.0f;
+  float inverse_sum = 0.0f;
+};
+
+// exp(alpha x - top) of all heads, rows `stride` floats apart; null: not kept.
+struct Exponentials {
+  float* at = nullptr;
+  std::int64_t stride = 0;
 };
 
 // Sums of products of two vectors.
@@ -98,8 +109,9 @@ HWY_INLINE V below_top(V x, V alpha, V top) {
   return hn::IfThenElse(hn::Gt(difference, hn::Set(d, 60.0f)), hn::Set(d, 60.0f), difference);
 }
 
-// Sum of exp(alpha x - top), NaN left out. Lanes are emptied into a double before their rounding counts.
-HWY_NOINLINE double row_sum(const float* row, std::size_t n, float alpha, float top) {
+// Sum of exp(alpha x - top), NaN left out. Lanes are emptied into a double before their rounding counts.   terms  null,
+// or out, with room for n rounded up to whole vectors
+HWY_NOINLINE double row_sum(const float* row, std::size_t n, float alpha, float top, float* terms) {
   const D d;
   const std::size_t lanes = hn::Lanes(d);
   const std::size_t stretch = 256 * lanes;
@@ -111,11 +123,20 @@ HWY_NOINLINE double row_sum(const float* row, std::size_t n, float alpha, float 
   while (i + lanes <= n) {
     V sum = hn::Zero(d);
     const std::size_t end = std::min(n / lanes * lanes, i + stretch);
-    for (; i < end; i += lanes) sum = hn::Add(sum, term(hn::LoadU(d, row + i)));
+    if (terms == nullptr) {
+      for (; i < end; i += lanes) sum = hn::Add(sum, term(hn::LoadU(d, row + i)));
+    } else {
+      for (; i < end; i += lanes) {
+        const V e = term(hn::LoadU(d, row + i));
+        hn::StoreU(e, d, terms + i);
+        sum = hn::Add(sum, e);
+      }
+    }
     total += static_cast<double>(hn::GetLane(hn::SumOfLanes(d, sum)));
   }
   if (i < n) {
     const V sum = term(hn::Load(d, Tail(row + i, n - i, -kInf).lanes));
+    if (terms != nullptr) hn::StoreU(sum, d, terms + i);
     total += static_cast<double>(hn::GetLane(hn::SumOfLanes(d, sum)));
   }
   return total;
@@ -130,7 +151,8 @@ void spread_nan(float* scores, std::int64_t stride, std::int32_t group, std::int
   }
 }
 
-void head_scales(float* scores, std::int64_t stride, std::int32_t group, std::int64_t n, float alpha, HeadScale* out) {
+void head_scales(float* scores, std::int64_t stride, std::int32_t group, std::int64_t n, float alpha,
+                 const Exponentials& keep, HeadScale* out) {
   const auto length = static_cast<std::size_t>(n);
   bool any_nan = false;
   for (std::int32_t h = 0; h < group; ++h) {
@@ -143,10 +165,14 @@ void head_scales(float* scores, std::int64_t stride, std::int32_t group, std::in
     for (std::int32_t h = 0; h < group; ++h) out[h].top = row_top(scores + h * stride, length, alpha, any_nan);
   }
   for (std::int32_t h = 0; h < group; ++h) {
+    float* terms = keep.at == nullptr ? nullptr : keep.at + h * keep.stride;
     if (out[h].top == -kInf) {
-      out[h] = {0.0f, kInf};  // probability to none
+      out[h] = {0.0f, kInf, 0.0f};  // probability to none
+      if (terms != nullptr) std::fill_n(terms, keep.stride, 0.0f);
     } else {
-      out[h].log_sum = static_cast<float>(std::log(row_sum(scores + h * stride, length, alpha, out[h].top)));
+      const double sum = row_sum(scores + h * stride, length, alpha, out[h].top, terms);
+      out[h].log_sum = static_cast<float>(std::log(sum));
+      out[h].inverse_sum = static_cast<float>(1.0 / sum);
     }
   }
 }
@@ -156,6 +182,7 @@ struct PoolTask {
   GroupPool pool = GroupPool::kMax;
   float alpha = 1.0f;
   HeadScale heads[kMaxGroup];
+  Exponentials kept;
 };
 
 template <int kGroup>  // 0: as the task says
@@ -196,13 +223,37 @@ HWY_INLINE V pool_unit(const float* at, std::int64_t stride, const PoolTask& tas
   return hn::IfThenElse(hn::Eq(first, first), result, first);
 }
 
-// Requires  n a multiple of the lanes. Not inlined: the last units come here too.
+// Sum over heads of the probability of a vector of units, whose exponentials are at `terms`; ok: the lanes where it is
+// far enough from underflow to be exact.
+template <int kGroup>
+HWY_INLINE V sum_probabilities(const float* terms, const PoolTask& task, bool& all_ok, hn::Mask<D>& ok) {
+  const D d;
+  const std::int32_t group = kGroup > 0 ? kGroup : task.group;
+  V sum = hn::Zero(d);
+  for (std::int32_t h = 0; h < group; ++h)
+    sum = hn::MulAdd(hn::LoadU(d, terms + h * task.kept.stride), hn::Set(d, task.heads[h].inverse_sum), sum);
+  ok = hn::Gt(sum, hn::Set(d, 1e-30f));
+  all_ok = hn::AllTrue(d, ok);
+  return sum;
+}
+
+// Requires  n a multiple of the lanes; task.kept begins where the scores do. Not inlined: the last units come here too.
 template <int kGroup>
 HWY_NOINLINE void pool_units(const float* scores, std::int64_t stride, std::size_t n, const PoolTask& task,
                              float* pooled) {
   const D d;
-  for (std::size_t u = 0; u < n; u += hn::Lanes(d))
-    hn::StoreU(pool_unit<kGroup>(scores + u, stride, task), d, pooled + u);
+  if (task.kept.at == nullptr) {
+    for (std::size_t u = 0; u < n; u += hn::Lanes(d))
+      hn::StoreU(pool_unit<kGroup>(scores + u, stride, task), d, pooled + u);
+    return;
+  }
+  for (std::size_t u = 0; u < n; u += hn::Lanes(d)) {
+    bool all_ok;
+    hn::Mask<D> ok;
+    V result = vec_log(d, sum_probabilities<kGroup>(task.kept.at + u, task, all_ok, ok));
+    if (!all_ok) result = hn::IfThenElse(ok, result, pool_unit<kGroup>(scores + u, stride, task));
+    hn::StoreU(result, d, pooled + u);
+  }
 }
 
 template <int kGroup>
@@ -216,16 +267,24 @@ HWY_INLINE void pool_row(const float* scores, std::int64_t stride, std::size_t n
   for (std::int32_t h = 0; h < task.group; ++h)
     std::memcpy(rows + static_cast<std::size_t>(h) * kMaxLanes, scores + h * stride + whole,
                 (n - whole) * sizeof(float));
-  pool_units<kGroup>(rows, kMaxLanes, lanes, task, last);
+  PoolTask rest = task;
+  if (rest.kept.at != nullptr) rest.kept.at += whole;
+  pool_units<kGroup>(rows, kMaxLanes, lanes, rest, last);
   std::memcpy(pooled + whole, last, (n - whole) * sizeof(float));
 }
 
 void pool_group(float* scores, std::int64_t stride, std::int32_t group, std::int64_t n, GroupPool pool, float alpha,
                 float* pooled) {
-  PoolTask task{.group = group, .pool = pool, .alpha = alpha, .heads = {}};
-  if (pool == GroupPool::kMaxProb || pool == GroupPool::kMeanProb)
-    head_scales(scores, stride, group, n, alpha, task.heads);
+  PoolTask task{.group = group, .pool = pool, .alpha = alpha, .heads = {}, .kept = {}};
   const auto length = static_cast<std::size_t>(n);
+  thread_local std::vector<float> kept;
+  if (pool == GroupPool::kMeanProb) {
+    const std::size_t row = (length + hn::Lanes(D()) - 1) / hn::Lanes(D()) * hn::Lanes(D());
+    kept.resize(static_cast<std::size_t>(group) * row);
+    task.kept = {kept.data(), static_cast<std::int64_t>(row)};
+  }
+  if (pool == GroupPool::kMaxProb || pool == GroupPool::kMeanProb)
+    head_scales(scores, stride, group, n, alpha, task.kept, task.heads);
   if (group == 4)
     pool_row<4>(scores, stride, length, task, pooled);
   else if (group == 8)
