@@ -84,10 +84,12 @@ DecodeAttention::~DecodeAttention() = default;
 
 void DecodeAttention::run(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape) {
   if (rows.empty()) return;
+  select_now_.clear();
+  for (const DecodeRow& row : rows) gate_row(layer, row, shape);
   close_units(layer, rows);
   turn_rows(layer, rows, shape);
   items_.clear();
-  for (std::size_t r = 0; r < rows.size(); ++r) plan_row(layer, rows[r], far_q_[r], shape);
+  for (std::size_t r = 0; r < rows.size(); ++r) plan_row(layer, rows[r], r, shape);
   const bool any_choice =
       std::any_of(items_.begin(), items_.end(), [](const Item& i) { return i.choose_now || i.choose_ahead; });
   if (any_choice) {
@@ -168,13 +170,34 @@ void DecodeAttention::close_units(std::int32_t layer, std::span<const DecodeRow>
                               });
 }
 
-// Gate: which heads attend what they selected one step ahead, and which select anew.
-void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, const float* far_q,
-                               const AttentionShape& shape) {
+// Which KV heads select with this step's query, and which attend what was selected before.
+void DecodeAttention::gate_row(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape) {
+  const auto n_kv = static_cast<std::size_t>(row.cache->shape().n_kv_heads), first = select_now_.size();
+  select_now_.resize(first + n_kv, 1);
+  if (row.method == nullptr || !row.method->plan().gate || row.method->plan().dense_layer(layer)) return;
+  const Plan& plan = row.method->plan();
+  const MethodState::Layer& state = row.method->layer(layer);
+  LayerStats& stats = row.method->stats().layers[static_cast<std::size_t>(layer)];
+  if (!row.method->asks_gate(layer, row.cache->length())) return;
+  const bool ready = state.ready_for == row.cache->length();
+  const std::size_t n_gates = plan.gates(), heads = n_kv / n_gates;
+  const auto q_heads = static_cast<std::int32_t>(heads) * shape.group;
+  for (std::size_t g = 0; g < n_gates; ++g) {
+    const std::size_t at = g * static_cast<std::size_t>(q_heads * shape.head_dim);
+    const float c = pooled_cosine(plan.gate->pool, row.q + at, state.last_query.data() + at, q_heads, shape.head_dim);
+    const bool moved = !(c >= plan.gate->tau);  // a NaN moved
+    const bool worn = plan.max_reuse > 0 && state.reused >= plan.max_reuse;
+    ++stats.gate_checks[g];
+    stats.corrections[g] += moved ? 1 : 0;
+    std::fill_n(select_now_.begin() + static_cast<std::ptrdiff_t>(first + g * heads), heads, moved || worn || !ready);
+  }
+}
+
+void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, std::size_t r, const AttentionShape& shape) {
   const std::int32_t n_kv = row.cache->shape().n_kv_heads, length = row.cache->length();
   Item item;
   item.row = &row;
-  item.far_q = far_q;
+  item.far_q = far_q_[r];
   const bool dense = row.method == nullptr || row.method->plan().dense_layer(layer);
   if (!dense) item.region = region_at(row.method->plan().rules, length);
   item.everything = dense || item.region.everything;
@@ -186,25 +209,19 @@ void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, const f
     return;
   }
   const Plan& plan = row.method->plan();
-  MethodState::Layer& state = row.method->layer(layer);
-  LayerStats& stats = row.method->stats().layers[static_cast<std::size_t>(layer)];
-  const bool have_ahead = plan.gate && state.ahead_for == length;
+  const std::vector<Ranking>& ranked = row.method->layer(layer).ranked;
   const std::int32_t heads_per_kv = plan.pool.per_query_head ? shape.group : 1;
   item.per_query_head = plan.pool.per_query_head;
-  item.choose_ahead = plan.gate.has_value();
+  item.choose_ahead = plan.reuse == Reuse::kAhead;
   for (std::int32_t m = 0; m < n_kv; ++m) {
-    item.choose_now = !have_ahead;
-    if (have_ahead) {
-      const std::int64_t at = std::int64_t{m} * shape.group * shape.head_dim;
-      const float c =
-          pooled_cosine(plan.gate->pool, row.q + at, state.last_query.data() + at, shape.group, shape.head_dim);
-      item.choose_now = !(c >= plan.gate->tau);  // a NaN moved
-      ++stats.gate_checks[static_cast<std::size_t>(m)];
-      stats.corrections[static_cast<std::size_t>(m)] += item.choose_now ? 1 : 0;
-    }
     item.kv_head = m;
     for (std::int32_t h = 0; h < heads_per_kv; ++h) {
       item.head = m * heads_per_kv + h;
+      // A ranking made just above the budget may be too short for a step whose window is shorter.
+      const bool short_ranking = plan.reuse == Reuse::kKept &&
+                                 ranked[static_cast<std::size_t>(item.head)].n_tokens() < item.region.select_tokens;
+      item.choose_now =
+          short_ranking || select_now_[r * static_cast<std::size_t>(n_kv) + static_cast<std::size_t>(m)] != 0;
       items_.push_back(item);
     }
   }
@@ -216,15 +233,19 @@ void DecodeAttention::select(std::int32_t layer, Item& item, const AttentionShap
   const Plan& plan = item.row->method->plan();
   MethodState::Layer& state = item.row->method->layer(layer);
   std::vector<std::int32_t>& attended = state.attended[static_cast<std::size_t>(item.head)];
-  std::vector<std::int32_t>& ahead = state.ahead[static_cast<std::size_t>(item.head)];
   worker.before.assign(attended.begin(), attended.end());
-  if (item.choose_now) {
+  if (plan.reuse == Reuse::kKept) {
+    Ranking& ranking = state.ranked[static_cast<std::size_t>(item.head)];
+    if (item.choose_now) rank(layer, item, shape, worker, ranking);
+    ranking.take(item.region.select_tokens, attended);
+  } else if (item.choose_now) {
     choose(layer, item, item.region, shape, worker, attended);
   } else {
-    attended.swap(ahead);
+    attended.swap(state.ahead[static_cast<std::size_t>(item.head)]);
   }
   item.new_units = count_new(attended, worker.before, worker.marks);
   if (item.choose_ahead) {
+    std::vector<std::int32_t>& ahead = state.ahead[static_cast<std::size_t>(item.head)];
     const Region next = region_at(plan.rules, item.length() + 1);
     if (item.choose_now && same_choice(item.region, next)) {
       ahead.assign(attended.begin(), attended.end());
@@ -236,10 +257,33 @@ void DecodeAttention::select(std::int32_t layer, Item& item, const AttentionShap
 
 void DecodeAttention::choose(std::int32_t layer, Item& item, const Region& region, const AttentionShape& shape,
                              Worker& worker, std::vector<std::int32_t>& units) {
-  const Plan& plan = item.row->method->plan();
-  const std::int32_t n = region.last_unit - region.first_unit, d = shape.head_dim;
   units.resize(static_cast<std::size_t>(region.n_select));
   if (region.n_select == 0) return;
+  const std::span<const float> scores = score(layer, item, region, shape, worker);
+  const std::int32_t found = topk_cpu(scores, region.n_select, units.data(), worker.rank.topk);
+  MNEME_CHECK(found == region.n_select, "{} of {} units selected from {}", found, region.n_select, scores.size());
+  for (std::int32_t& u : units) u += region.first_unit;
+}
+
+// As many units as any step may ask for until the next selection.
+void DecodeAttention::rank(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker,
+                           Ranking& ranking) {
+  const RegionRules& rules = item.row->method->plan().rules;
+  const std::span<const float> scores = score(layer, item, item.region, shape, worker);
+  const auto size = [&](std::int32_t) { return rules.unit_tokens; };
+  rank_cpu(scores, size, rules.budget - item.region.sink - 1, ranking.units, worker.rank);
+  ranking.ends.clear();
+  for (std::int32_t& u : ranking.units) {
+    ranking.ends.push_back(ranking.n_tokens() + size(u));
+    u += item.region.first_unit;
+  }
+}
+
+// One score for every candidate.
+std::span<const float> DecodeAttention::score(std::int32_t layer, Item& item, const Region& region,
+                                              const AttentionShape& shape, Worker& worker) {
+  const Plan& plan = item.row->method->plan();
+  const std::int32_t n = region.last_unit - region.first_unit, d = shape.head_dim;
   const bool below = plan.probe == Probe::kPreviousLayer && layer > 0;
   const float* q =
       (below ? item.row->method->query_below().data() : item.row->q) + std::int64_t{item.kv_head} * shape.group * d;
@@ -269,10 +313,7 @@ void DecodeAttention::choose(std::int32_t layer, Item& item, const Region& regio
   item.index_bytes += static_cast<std::int64_t>(plan.index->bytes_read(n, shape));
   if (plan.pool.scores)
     group_pool_cpu(worker.scores.data(), n, rows.group, n, *plan.pool.scores, plan.alpha, worker.scores.data());
-  const std::int32_t found =
-      topk_cpu({worker.scores.data(), static_cast<std::size_t>(n)}, region.n_select, units.data(), worker.topk);
-  MNEME_CHECK(found == region.n_select, "{} of {} units selected from {}", found, region.n_select, n);
-  for (std::int32_t& u : units) u += region.first_unit;
+  return {worker.scores.data(), static_cast<std::size_t>(n)};
 }
 
 void DecodeAttention::gather_runs(std::int32_t layer, Item& item) {
@@ -365,14 +406,24 @@ void DecodeAttention::observe(std::int32_t layer, std::span<const DecodeRow> row
     s.sparse_steps += sparse ? 1 : 0;
     if (sparse && audit_every_ > 0 && method.decode_steps() % static_cast<std::uint32_t>(audit_every_) == 0)
       audit(layer, row, shape);
-    if (method.plan().gate && !method.plan().dense_layer(layer)) {
-      MethodState::Layer& state = method.layer(layer);
-      std::copy_n(row.q, n_q, state.last_query.begin());
-      state.ahead_for = sparse ? length + 1 : -1;
-    }
+    if (method.plan().gate && !method.plan().dense_layer(layer)) remember(layer, row, sparse, n_q);
     if (!method.query_below().empty()) std::copy_n(row.q, n_q, method.query_below().begin());
     if (layer + 1 == method.plan().shape.n_layers) method.count_decode_step();
   }
+}
+
+// What the next step's gate compares with, and whether there is a selection that it may keep.
+void DecodeAttention::remember(std::int32_t layer, const DecodeRow& row, bool sparse, std::size_t n_q) {
+  const Plan& plan = row.method->plan();
+  MethodState::Layer& state = row.method->layer(layer);
+  const std::int32_t length = row.cache->length();
+  const bool selected = std::any_of(items_.begin(), items_.end(),
+                                    [&](const Item& i) { return i.row == &row && (i.everything || i.choose_now); });
+  state.reused = selected ? 0 : state.reused + 1;
+  if (plan.reference == GateReference::kPrevious || selected || state.queried_for != length)
+    std::copy_n(row.q, n_q, state.last_query.begin());
+  state.queried_for = length + 1;
+  state.ready_for = sparse ? length + 1 : -1;
 }
 
 // The true attention of this step beside what was attended, KV head by KV head.

@@ -14,7 +14,7 @@
 #include "src/attention/query_turner.h"
 #include "src/cache/sequence_cache.h"
 #include "src/kernels/cpu_context.h"
-#include "src/kernels/topk.h"
+#include "src/kernels/rank.h"
 
 namespace mneme {
 
@@ -46,7 +46,7 @@ class DecodeAttention {
   struct Item;
   struct Worker {  // one thread's memory
     ScoreScratch score;
-    TopkScratch topk;
+    RankScratch rank;
     std::vector<float> scores, query;
     std::vector<std::int32_t> before;
     std::vector<std::uint64_t> marks;
@@ -54,13 +54,18 @@ class DecodeAttention {
 
   // Queries and keys of this step as methods with positions of their own see them.
   void turn_rows(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape);
-  void plan_row(std::int32_t layer, const DecodeRow& row, const float* far_q, const AttentionShape& shape);
+  void gate_row(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape);
+  void plan_row(std::int32_t layer, const DecodeRow& row, std::size_t r, const AttentionShape& shape);
   void select(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker);
+  std::span<const float> score(std::int32_t layer, Item& item, const Region& region, const AttentionShape& shape,
+                               Worker& worker);
   void choose(std::int32_t layer, Item& item, const Region& region, const AttentionShape& shape, Worker& worker,
               std::vector<std::int32_t>& units);
+  void rank(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker, Ranking& ranking);
   void gather_runs(std::int32_t layer, Item& item);
   void attend(std::int32_t layer, const AttentionShape& shape);
   void observe(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape);
+  void remember(std::int32_t layer, const DecodeRow& row, bool sparse, std::size_t n_q);
   void audit(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape);
 
   struct NearAngles {  // of positions [range.begin, range.end)
@@ -77,6 +82,7 @@ class DecodeAttention {
   std::int32_t audit_every_ = 0;
   DecodeTap* tap_ = nullptr;
   std::vector<Item> items_;
+  std::vector<std::uint8_t> select_now_;  // [rows, KV heads]: the gate's answer
   std::vector<Worker> workers_;
   std::vector<KvRun> runs_;
   std::vector<DecodePart> parts_;

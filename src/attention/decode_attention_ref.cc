@@ -159,10 +159,10 @@ ReferenceLayer::Choice ReferenceLayer::choose(const SequenceCache& cache, const 
   return choice;
 }
 
-bool ReferenceLayer::moved(std::int32_t kv_head, const float* q) const {
-  const std::int32_t group = plan_->shape.group(), d = plan_->shape.head_dim;
+bool ReferenceLayer::moved(std::int32_t first_head, std::int32_t n_heads, const float* q) const {
+  const std::int32_t d = plan_->shape.head_dim;
   std::vector<double> cosines;
-  for (std::int32_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+  for (std::int32_t h = first_head; h < first_head + n_heads; ++h) {
     const std::vector<double> a(q + h * d, q + (h + 1) * d),
         b(last_query_.begin() + h * d, last_query_.begin() + (h + 1) * d);
     const double norms = std::sqrt(dot(a, a) * dot(b, b));
@@ -171,13 +171,33 @@ bool ReferenceLayer::moved(std::int32_t kv_head, const float* q) const {
   const double tau = static_cast<double>(plan_->gate->tau);
   switch (plan_->gate->pool) {
     case GatePool::kMean:
-      return std::accumulate(cosines.begin(), cosines.end(), 0.0) / static_cast<double>(group) < tau;
+      return std::accumulate(cosines.begin(), cosines.end(), 0.0) / static_cast<double>(n_heads) < tau;
     case GatePool::kMax:
       return *std::max_element(cosines.begin(), cosines.end()) < tau;
     case GatePool::kAny:
       return *std::min_element(cosines.begin(), cosines.end()) < tau;
   }
   return true;
+}
+
+// Whether a KV head selects with this step's query.
+bool ReferenceLayer::select_anew(std::int32_t n, std::int32_t kv_head, const float* q) const {
+  if (plan_->reuse == Reuse::kNever || ready_for_ != n) return true;
+  if (plan_->reuse == Reuse::kAhead) return moved(kv_head * plan_->shape.group(), plan_->shape.group(), q);
+  return moved(0, plan_->shape.n_heads, q) || (plan_->max_reuse > 0 && reused_ >= plan_->max_reuse);
+}
+
+// A kept choice is cut to what this step's budget has room for, by the scores of the step that made it.
+ReferenceLayer::Choice ReferenceLayer::choose_for_step(const SequenceCache& cache, const Region& region,
+                                                       std::int32_t selection_head, bool anew, const float* probe) {
+  Choice choice =
+      anew ? choose(cache, region, selection_head, probe) : ready_[static_cast<std::size_t>(selection_head)];
+  if (plan_->reuse != Reuse::kKept) return choice;
+  if (static_cast<std::int32_t>(choice.scores.size()) < region.n_select)
+    choice = choose(cache, region, selection_head, probe);
+  choice.units = top(choice.scores, region.n_select);
+  for (std::int32_t& u : choice.units) u += choice.first_unit;
+  return choice;
 }
 
 std::vector<ReferenceHead> ReferenceLayer::step(const SequenceCache& cache, const float* q, const float* query_below,
@@ -194,13 +214,12 @@ std::vector<ReferenceHead> ReferenceLayer::step(const SequenceCache& cache, cons
     ReferenceHead& head = heads[static_cast<std::size_t>(s)];
     if (selects) {
       const std::int32_t kv_head = plan_->pool.per_query_head ? s / group : s;
-      const bool have = plan_->gate && ahead_for_ == n;
-      head.corrected = !have || moved(kv_head, q);
-      const Choice choice = head.corrected ? choose(cache, region, s, probe) : ahead_[static_cast<std::size_t>(s)];
+      head.anew = select_anew(n, kv_head, q);
+      const Choice choice = choose_for_step(cache, region, s, head.anew, probe);
       head.units = choice.units;
       head.unit_scores = choice.scores;
       head.first_unit = choice.first_unit;
-      if (plan_->gate) next.push_back(choose(cache, region_at(plan_->rules, n + 1), s, probe));
+      next.push_back(plan_->reuse == Reuse::kAhead ? choose(cache, region_at(plan_->rules, n + 1), s, probe) : choice);
     }
     std::vector<bool> taken(static_cast<std::size_t>(n), region.everything);
     const std::int32_t p = plan_->rules.unit_tokens;
@@ -234,9 +253,13 @@ std::vector<ReferenceHead> ReferenceLayer::step(const SequenceCache& cache, cons
     }
   }
   if (plan_->gate && !dense) {
-    last_query_.assign(q, q + plan_->shape.n_heads * d);
-    ahead_ = std::move(next);
-    ahead_for_ = selects ? n + 1 : -1;
+    const bool anew = !selects || std::any_of(heads.begin(), heads.end(), [](const auto& head) { return head.anew; });
+    reused_ = anew ? 0 : reused_ + 1;
+    if (anew || plan_->reference == GateReference::kPrevious || queried_for_ != n)
+      last_query_.assign(q, q + plan_->shape.n_heads * d);
+    ready_ = std::move(next);
+    ready_for_ = selects ? n + 1 : -1;
+    queried_for_ = n + 1;
   }
   return heads;
 }

@@ -18,7 +18,7 @@ struct ReferenceHead {
   std::vector<double> unit_scores;   // pooled score of every candidate when the selection was made
   std::int32_t first_unit = 0;       // of unit_scores
   std::vector<std::int32_t> tokens;  // all attended tokens, ascending
-  bool corrected = false;            // selected with this step's query
+  bool anew = false;                 // selected with this step's query
 };
 
 // One layer of one sequence, step after step.
@@ -38,16 +38,19 @@ class ReferenceLayer {
     std::int32_t first_unit = 0;
   };
   Choice choose(const SequenceCache& cache, const Region& region, std::int32_t selection_head, const float* q) const;
+  Choice choose_for_step(const SequenceCache& cache, const Region& region, std::int32_t selection_head, bool anew,
+                         const float* probe);
   std::vector<double> unit_scores(const SequenceCache& cache, std::int32_t kv_head, std::int32_t unit,
                                   const std::vector<std::vector<double>>& queries) const;
-  bool moved(std::int32_t kv_head, const float* q) const;
+  bool moved(std::int32_t first_head, std::int32_t n_heads, const float* q) const;
+  bool select_anew(std::int32_t n, std::int32_t kv_head, const float* q) const;
 
   std::shared_ptr<const Plan> plan_;
   std::int32_t layer_;
   RopeTable rope_;
   std::vector<float> last_query_;
-  std::vector<Choice> ahead_;
-  std::int32_t ahead_for_ = -1;
+  std::vector<Choice> ready_;  // by selection head: made ahead, or kept
+  std::int32_t ready_for_ = -1, queried_for_ = -1, reused_ = 0;
 };
 
 }  // namespace mneme

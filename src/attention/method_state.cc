@@ -4,6 +4,12 @@
 
 namespace mneme {
 
+void Ranking::take(std::int32_t n, std::vector<std::int32_t>& taken) const {
+  const auto count = n == 0 ? 0 : std::lower_bound(ends.begin(), ends.end(), n) - ends.begin() + 1;
+  taken.assign(units.begin(), units.begin() + count);
+  std::sort(taken.begin(), taken.end());
+}
+
 MethodState::MethodState(std::shared_ptr<const Plan> plan) : plan_(std::move(plan)) {
   const MethodShape& shape = plan_->shape;
   layers_.resize(static_cast<std::size_t>(shape.n_layers));
@@ -20,11 +26,18 @@ MethodState::MethodState(std::shared_ptr<const Plan> plan) : plan_(std::move(pla
     Layer& layer = layers_[static_cast<std::size_t>(l)];
     layer.entries.assign(n_kv, EntryStore(plan_->index->entry_bytes(shape.attention())));
     layer.attended.resize(n_selections);
-    layer.ahead.resize(n_selections);
-    if (plan_->gate) layer.last_query.resize(queries);
-    stats_.layers[static_cast<std::size_t>(l)].gate_checks.assign(plan_->gate ? n_kv : 0, 0);
-    stats_.layers[static_cast<std::size_t>(l)].corrections.assign(plan_->gate ? n_kv : 0, 0);
+    if (plan_->reuse == Reuse::kAhead) layer.ahead.resize(n_selections);
+    if (plan_->reuse == Reuse::kKept) layer.ranked.resize(n_selections);
+    if (!plan_->gate) continue;
+    layer.last_query.resize(queries);
+    stats_.layers[static_cast<std::size_t>(l)].gate_checks.assign(plan_->gates(), 0);
+    stats_.layers[static_cast<std::size_t>(l)].corrections.assign(plan_->gates(), 0);
   }
+}
+
+bool MethodState::asks_gate(std::int32_t l, std::int32_t length) const {
+  if (!plan_->gate || plan_->dense_layer(l) || layer(l).queried_for != length) return false;
+  return plan_->reuse == Reuse::kKept || layer(l).ready_for == length;
 }
 
 void MethodState::close_units(std::int32_t l, std::int32_t kv_head, const SequenceCache& cache) {
@@ -46,9 +59,10 @@ void MethodState::truncate(std::int32_t length) {
   for (Layer& layer : layers_) {
     for (EntryStore& entries : layer.entries)
       entries.truncate(std::min(entries.size(), length / plan_->index->entry_tokens()));
-    layer.ahead_for = -1;
     for (TurnedWindow& near : layer.near) near.clear();
+    layer.ready_for = layer.queried_for = -1;
     for (auto& units : layer.attended) units.clear();
+    for (Ranking& ranking : layer.ranked) ranking = {};
   }
 }
 
@@ -66,6 +80,8 @@ std::size_t MethodState::state_bytes() const {
     for (const TurnedWindow& near : layer.near) bytes += near.bytes();
     for (const auto* list : {&layer.attended, &layer.ahead})
       for (const auto& units : *list) bytes += units.capacity() * sizeof(std::int32_t);
+    for (const Ranking& ranking : layer.ranked)
+      bytes += (ranking.units.capacity() + ranking.ends.capacity()) * sizeof(std::int32_t);
   }
   return bytes;
 }

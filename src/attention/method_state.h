@@ -13,16 +13,30 @@
 
 namespace mneme {
 
+// Units by rank, for selections that serve several steps: a step attends as long a beginning as its budget has room
+// for.
+struct Ranking {
+  std::vector<std::int32_t> units;  // best first
+  std::vector<std::int32_t> ends;   // ends[i]: tokens of the first i + 1 units
+
+  std::int32_t n_tokens() const { return ends.empty() ? 0 : ends.back(); }
+  // The units that hold its first n tokens, ascending. Requires  0 <= n <= n_tokens().
+  void take(std::int32_t n, std::vector<std::int32_t>& taken) const;
+};
+
 class MethodState {
  public:
+  // Steps are named by the tokens that are stored when they run, -1 is none of them.
   struct Layer {
-    std::vector<EntryStore> entries;  // by KV head
-    std::vector<std::vector<std::int32_t>>
-        attended;  // by selection head: units attended at the last sparse step, ascending
-    std::vector<std::vector<std::int32_t>> ahead;  // by selection head: units chosen for the step of length `ahead_for`
-    std::int32_t ahead_for = -1;                   // tokens stored at the step that `ahead` is meant for; -1: none
-    std::vector<float> last_query;   // [n_heads, D] of the step that made `ahead`; empty unless there is a gate
-    std::vector<TurnedWindow> near;  // by KV head, where keys are stored before RoPE; else empty
+    std::vector<EntryStore> entries;                  // by KV head
+    std::vector<std::vector<std::int32_t>> attended;  // by selection head: units of the last sparse step, ascending
+    std::vector<std::vector<std::int32_t>> ahead;     // Reuse::kAhead: units chosen for step `ready_for`
+    std::vector<Ranking> ranked;                      // Reuse::kKept: what `attended` is taken from
+    std::int32_t ready_for = -1;                      // the step for which `ahead` or `ranked` is at hand
+    std::int32_t reused = 0;                          // steps that `ranked` served after its own
+    std::vector<float> last_query;                    // [n_heads, D] that the gate compares with; empty without a gate
+    std::int32_t queried_for = -1;                    // the step that may compare with it
+    std::vector<TurnedWindow> near;                   // by KV head, where keys are stored before RoPE; else empty
   };
 
   explicit MethodState(std::shared_ptr<const Plan> plan);
@@ -30,6 +44,9 @@ class MethodState {
   const Plan& plan() const { return *plan_; }
   const std::shared_ptr<const Plan>& shared_plan() const { return plan_; }
   Layer& layer(std::int32_t l) { return layers_[static_cast<std::size_t>(l)]; }
+  const Layer& layer(std::int32_t l) const { return layers_[static_cast<std::size_t>(l)]; }
+  // Whether the gate of a layer has something to compare with, and something to keep, at the step of `length` tokens.
+  bool asks_gate(std::int32_t layer, std::int32_t length) const;
   MethodStats& stats() { return stats_; }
   const MethodStats& stats() const { return stats_; }
   // The query of the layer below in this step, [n_heads, D]; for Probe::kPreviousLayer, else empty.

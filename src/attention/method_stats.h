@@ -15,9 +15,10 @@ struct LayerStats {
   std::int64_t attended_heads =
       0;  // how many (step, selection head) pairs that was: attended_tokens / attended_heads is the achieved budget
   std::int64_t index_bytes_read = 0;
-  std::int64_t selections = 0;                         // attended selections made with this step's query, by head
-  std::int64_t reused = 0;                             // attended selections made one step before, by head
-  std::vector<std::int64_t> gate_checks, corrections;  // by KV head
+  std::int64_t selections = 0;  // attended selections made with this step's query, by head
+  std::int64_t reused = 0;      // attended selections made at an earlier step, by head
+  std::vector<std::int64_t> gate_checks,
+      corrections;  // the gate asked, and the gate flagged; by KV head, or one count a layer where it is asked once
   std::int64_t selected_units = 0,
                replaced_units = 0;  // turnover: units attended that the step before did not attend, of all selected
   // Audit, sums over audited (step, selection head) pairs.

@@ -32,6 +32,7 @@ Region region_at(const RegionRules& rules, std::int32_t n_tokens) {
   // has left.
   const std::int32_t window = p == 1 ? n_tokens - r.recent_from : std::max({rules.recent, p, rules.entry_tokens});
   r.n_select = std::clamp((rules.budget - r.sink - window) / p, 0, r.last_unit - r.first_unit);
+  r.select_tokens = r.n_select * p;
   return r;
 }
 

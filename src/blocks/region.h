@@ -31,6 +31,7 @@ struct Region {
   std::int32_t sink = 0;                       // tokens [0, sink)
   std::int32_t first_unit = 0, last_unit = 0;  // candidates, in units of p tokens
   std::int32_t n_select = 0;                   // units to choose, at most what there are
+  std::int32_t select_tokens = 0;              // their tokens
   std::int32_t recent_from = 0;                // tokens [recent_from, N)
 };
 

@@ -15,14 +15,13 @@ namespace mneme::eval {
 
 void GateRecord::see(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape) {
   if (row.method == nullptr) return;
+  if (!row.method->asks_gate(layer, row.cache->length())) return;
   const Plan& plan = row.method->plan();
-  if (!plan.gate || plan.dense_layer(layer)) return;
-  const MethodState::Layer& state = row.method->layer(layer);
-  if (state.ahead_for != row.cache->length()) return;
-  for (std::int32_t m = 0; m < n_kv_heads_; ++m) {
-    const std::int64_t first = std::int64_t{m} * shape.group * shape.head_dim;
-    add(layer, m,
-        pooled_cosine(plan.gate->pool, row.q + first, state.last_query.data() + first, shape.group, shape.head_dim));
+  const float* before = row.method->layer(layer).last_query.data();
+  const auto n_gates = static_cast<std::int32_t>(plan.gates()), heads = n_kv_heads_ * shape.group / n_gates;
+  for (std::int32_t g = 0; g < n_gates; ++g) {
+    const std::int64_t first = std::int64_t{g} * heads * shape.head_dim;
+    add(layer, g, pooled_cosine(plan.gate->pool, row.q + first, before + first, heads, shape.head_dim));
   }
 }
 

@@ -11,8 +11,9 @@
 
 namespace mneme::eval {
 
-// Records each value that a gate decides by: one a step, layer and KV head under a speculative schedule. Rows without a
-// gate, dense layers and steps that nothing was selected for are left out, as the gate leaves them out.
+// Records each value that a gate decides by: one a step, layer and KV head under a speculative schedule, one a step and
+// layer (in the place of its first KV head) under a boundary schedule. Rows without a gate, dense layers and steps that
+// the gate is not asked at are left out.
 class GateRecord final : public DecodeTap {
  public:
   explicit GateRecord(const MethodShape& shape)

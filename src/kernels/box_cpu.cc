@@ -3,6 +3,7 @@
 //
 //   boxes  rows [hi: D | lo: D], weights [max(q, 0) | min(q, 0)]
 //   keys   rows [K: D | V: D] of which K is read, weights q
+//   means  rows [D], weights q (centroid.h)
 //
 // Four rows at a time, all heads while they are in L1. Each (row, head) has one accumulator of a vector's lanes, summed
 // in one order, so that equal rows score equal wherever they stand.
@@ -25,6 +26,7 @@
 #include <algorithm>
 
 #include "src/base/check.h"
+#include "src/kernels/centroid.h"
 
 namespace mneme {
 namespace {
@@ -224,6 +226,15 @@ void key_score_cpu(const float* q, const AttentionShape& shape, std::span<const 
   check_shape(shape);
   const Weights weights{q, shape.group, static_cast<std::size_t>(shape.head_dim)};
   HWY_DYNAMIC_DISPATCH(score)(runs, shape.token_bytes(), weights, shape.kv_dtype, {scores, score_stride});
+}
+
+void centroid_score_cpu(const float* q, const AttentionShape& shape, const std::byte* centroids, std::int64_t n,
+                        float* scores, std::int64_t score_stride) {
+  check_shape(shape);
+  MNEME_CHECK(n >= 0 && n <= INT32_MAX, "{} centroids", n);
+  const Weights weights{q, shape.group, static_cast<std::size_t>(shape.head_dim)};
+  const KvRun run{centroids, static_cast<std::int32_t>(n)};
+  HWY_DYNAMIC_DISPATCH(score)({&run, 1}, 2 * weights.length, weights, shape.kv_dtype, {scores, score_stride});
 }
 
 }  // namespace mneme

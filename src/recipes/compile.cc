@@ -18,7 +18,7 @@ template <typename... Fs>
 Overloaded(Fs...) -> Overloaded<Fs...>;
 
 std::unique_ptr<UnitIndex> make_index(const DecodeStage& stage) {
-  const std::int32_t p = unit_tokens(stage.unit);
+  const std::int32_t p = unit_tokens(stage.units.prompt);
   if (const auto* random = std::get_if<RandomScore>(&stage.score)) return make_random_index(random->seed);
   return std::visit(Overloaded{[](const NoIndex&) { return std::unique_ptr<UnitIndex>(); },
                                [&](const RawKeys&) { return make_raw_key_index(p); },
@@ -50,7 +50,7 @@ PoolPlan make_pool(Pool pool) {
 RegionRules rules_of(const Recipe& r, const UnitIndex* index) {
   RegionRules rules{.budget = r.budget, .sink = r.sink, .recent = r.recent};
   if (r.decode) {
-    rules.unit_tokens = unit_tokens(r.decode->unit);
+    rules.unit_tokens = unit_tokens(r.decode->units.prompt);
     if (index != nullptr) rules.entry_tokens = index->entry_tokens();
   } else {
     rules.recent = r.budget - r.sink;  // nothing is selected: the window is all there is
@@ -73,6 +73,21 @@ void check_positions(const Recipe& r, std::vector<std::string>& reasons) {
       if (r.decode && r.recent < 1) reasons.push_back("positions=one_angle needs recent tokens to stand behind");
       return;
   }
+}
+
+void plan_schedule(const Schedule& schedule, Plan& plan) {
+  std::visit(Overloaded{[](const EveryStep&) {},
+                        [&](const Speculative& s) {
+                          plan.reuse = Reuse::kAhead;
+                          plan.gate = s.gate;
+                        },
+                        [&](const Boundary& b) {
+                          plan.reuse = Reuse::kKept;
+                          plan.gate = b.gate;
+                          plan.reference = b.reference;
+                          plan.max_reuse = b.max_reuse;
+                        }},
+             schedule);
 }
 
 }  // namespace
@@ -113,14 +128,15 @@ std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
   const bool random = std::holds_alternative<RandomScore>(stage.score);
   if (random != std::holds_alternative<NoIndex>(stage.index))
     reasons.push_back("index=none goes with the random control, and nothing else does");
-  if (random && std::holds_alternative<Speculative>(stage.schedule))
-    reasons.push_back("the random control has no query to speculate with; use schedule=every_step");
-  if (std::holds_alternative<Box>(stage.index) && std::holds_alternative<TokenUnit>(stage.unit))
+  if (!(stage.units.prompt == stage.units.output)) reasons.push_back("prompt and answer must have the same unit");
+  if (random && !std::holds_alternative<EveryStep>(stage.schedule))
+    reasons.push_back("the random control looks at no query, so it is drawn at every step; use schedule=every_step");
+  if (std::holds_alternative<Box>(stage.index) && std::holds_alternative<TokenUnit>(stage.units.prompt))
     reasons.push_back("a box around one token is its key: use unit=page:N, or index=keys with unit=token");
   const std::unique_ptr<UnitIndex> index = make_index(stage);
   if (const char* reason = check_region(rules_of(r, index.get())))
     reasons.push_back(fmt::format("budget {}, sink {}, recent {}, unit {}: {}", r.budget, r.sink, r.recent,
-                                  unit_tokens(stage.unit), reason));
+                                  unit_tokens(stage.units.prompt), reason));
   return reasons;
 }
 
@@ -140,7 +156,7 @@ std::shared_ptr<const Plan> compile(const Recipe& recipe, const MethodShape& sha
     plan->pool = make_pool(stage.pool);
     plan->alpha = stage.alpha == Alpha::kOne ? 1.0f : shape.attention().scale;
     plan->probe = stage.probe;
-    if (const auto* speculative = std::get_if<Speculative>(&stage.schedule)) plan->gate = speculative->gate;
+    plan_schedule(stage.schedule, *plan);
   }
   plan->rules = rules_of(recipe, plan->index.get());
   if (recipe.positions == Positions::kInCache) plan->far_position = recipe.budget - 1;

@@ -30,6 +30,13 @@ struct PoolPlan {
   bool per_query_head = false;       // neither: every query head decides for itself
 };
 
+// Which selection a head attends where it does not make one with this step's query.
+enum class Reuse : std::uint8_t {
+  kNever,  // it always makes one
+  kAhead,  // one made in the step before, with that step's query; the gate is asked KV head by KV head
+  kKept,   // the one that it attended in the step before; the gate is asked once a layer
+};
+
 struct Plan {
   Recipe recipe;
   MethodShape shape;
@@ -40,7 +47,10 @@ struct Plan {
   PoolPlan pool;
   float alpha = 1.0f;
   Probe probe = Probe::kCurrentQuery;
-  std::optional<CosineGate> gate;  // speculative schedule; absent: select at every step with the current query
+  Reuse reuse = Reuse::kNever;
+  std::optional<CosineGate> gate;  // absent where nothing is reused
+  GateReference reference = GateReference::kPrevious;
+  std::int32_t max_reuse = 0;  // Reuse::kKept: steps that a selection may serve after its own; 0: no limit
   KeyBasis key_basis = KeyBasis::kTurned;
   // Where a query stands for what is not in its window; absent: where it is.
   std::optional<std::int32_t> far_position;
@@ -52,6 +62,10 @@ struct Plan {
   // Keys and values of a prompt depend on the method: a sequence is computed under it from the first token on, and
   // stays with it.
   bool binds_sequence() const { return recipe.prefill_window.has_value() || key_basis == KeyBasis::kRaw; }
+  // Decisions that the gate makes in a layer and step.
+  std::size_t gates() const {
+    return !gate ? 0 : reuse == Reuse::kKept ? 1 : static_cast<std::size_t>(shape.n_kv_heads);
+  }
   // Index bytes a token of one KV head takes, compressed layers.
   double index_bytes_per_token() const;
 };

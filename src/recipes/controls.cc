@@ -26,7 +26,7 @@ Recipe random_units(const RecipeOptions& o) {
       .sink = o.sink.value_or(32),
       .recent = o.recent.value_or(128),
       .dense_layers = o.dense_layers.value_or(std::vector<std::int32_t>{}),
-      .decode = DecodeStage{.unit = PageUnit{32}, .index = NoIndex{}, .score = RandomScore{}, .pool = Pool::kMeanQk}};
+      .decode = DecodeStage{.units = PageUnit{32}, .index = NoIndex{}, .score = RandomScore{}, .pool = Pool::kMeanQk}};
 }
 
 // The tokens (or pages, `unit=page:32`) with the largest true attention probability, mean over the group: the most that
@@ -37,7 +37,7 @@ Recipe oracle(const RecipeOptions& o) {
           .sink = o.sink.value_or(32),
           .recent = o.recent.value_or(128),
           .dense_layers = o.dense_layers.value_or(std::vector<std::int32_t>{}),
-          .decode = DecodeStage{.unit = TokenUnit{}, .index = RawKeys{}, .pool = Pool::kMeanS}};
+          .decode = DecodeStage{.units = TokenUnit{}, .index = RawKeys{}, .pool = Pool::kMeanS}};
 }
 
 }  // namespace mneme

@@ -58,7 +58,7 @@ std::string keys_table() {
 
 std::string combinations_table() {
   const std::string_view units[] = {"token", "page:32"}, indexes[] = {"none", "keys", "box", "cuboid", "one_bit"},
-                         schedules[] = {"every_step", "speculative"};
+                         schedules[] = {"every_step", "speculative", "boundary"};
   std::string out = "| unit, schedule |";
   std::string rule = "|---|";
   for (std::string_view index : indexes) {

@@ -14,7 +14,7 @@ Recipe fier(const RecipeOptions& o) {
       .sink = o.sink.value_or(0),
       .recent = o.recent.value_or(0),
       .dense_layers = o.dense_layers.value_or(std::vector<std::int32_t>{0, 1}),
-      .decode = DecodeStage{.unit = TokenUnit{},
+      .decode = DecodeStage{.units = TokenUnit{},
                             .index = OneBit{.group = 32, .levels = OneBitLevels::kMinMax},
                             .pool = Pool::kMeanS,
                             .alpha = Alpha::kInvSqrtD,

@@ -16,7 +16,7 @@ Recipe freekv(const RecipeOptions& o) {
       .sink = o.sink.value_or(512),  // LongBench v2 in the paper: 128
       .recent = o.recent.value_or(512),
       .dense_layers = o.dense_layers.value_or(std::vector<std::int32_t>{0}),
-      .decode = DecodeStage{.unit = PageUnit{32},
+      .decode = DecodeStage{.units = PageUnit{32},
                             .index = Box{BoxKind::kMinMax},
                             .pool = Pool::kMeanS,
                             .alpha = Alpha::kInvSqrtD,

@@ -23,6 +23,8 @@ constexpr std::array kPools = {Name{"none", Pool::kNone},   Name{"maxQ", Pool::k
                                Name{"meanS", Pool::kMeanS}};
 constexpr std::array kGatePools = {Name{"mean", GatePool::kMean}, Name{"max", GatePool::kMax},
                                    Name{"any", GatePool::kAny}};
+constexpr std::array kReferences = {Name{"previous", GateReference::kPrevious},
+                                    Name{"last_retrieval", GateReference::kLastRetrieval}};
 constexpr std::array kLevels = {Name{"minmax", OneBitLevels::kMinMax}, Name{"meanabs", OneBitLevels::kMeanAbs}};
 constexpr std::array kAlphas = {Name{"inv_sqrt_d", Alpha::kInvSqrtD}, Name{"1", Alpha::kOne}};
 constexpr std::array kPositions = {Name{"absolute", Positions::kAbsolute}, Name{"in_cache", Positions::kInCache},
@@ -115,11 +117,37 @@ struct Key {
 };
 
 CosineGate& gate_of(Recipe& r, std::string_view key) {
-  return block_of<Speculative>(stage_of(r, key).schedule, r, key, "schedule=speculative").gate;
+  if (auto* boundary = std::get_if<Boundary>(&stage_of(r, key).schedule)) return boundary->gate;
+  return block_of<Speculative>(stage_of(r, key).schedule, r, key, "schedule=speculative or schedule=boundary").gate;
 }
 const CosineGate* gate_of(const Recipe& r) {
-  const Speculative* s = r.decode ? std::get_if<Speculative>(&r.decode->schedule) : nullptr;
-  return s == nullptr ? nullptr : &s->gate;
+  if (!r.decode) return nullptr;
+  if (const auto* boundary = std::get_if<Boundary>(&r.decode->schedule)) return &boundary->gate;
+  const auto* speculative = std::get_if<Speculative>(&r.decode->schedule);
+  return speculative == nullptr ? nullptr : &speculative->gate;
+}
+const Boundary* boundary_of(const Recipe& r) {
+  return r.decode ? std::get_if<Boundary>(&r.decode->schedule) : nullptr;
+}
+Boundary& boundary_of(Recipe& r, std::string_view key) {
+  return block_of<Boundary>(stage_of(r, key).schedule, r, key, "schedule=boundary");
+}
+
+template <typename S>
+void set_schedule(Schedule& schedule) {
+  if (!std::holds_alternative<S>(schedule)) schedule = S{};
+}
+
+void parse_schedule(std::string_view key, std::string_view value, Schedule& schedule) {
+  if (value == "every_step") return set_schedule<EveryStep>(schedule);
+  if (value == "speculative") return set_schedule<Speculative>(schedule);
+  if (value == "boundary") return set_schedule<Boundary>(schedule);
+  bad_value(key, value, "every_step, speculative or boundary");
+}
+
+std::string print_schedule(const Schedule& schedule) {
+  if (std::holds_alternative<EveryStep>(schedule)) return "every_step";
+  return std::holds_alternative<Speculative>(schedule) ? "speculative" : "boundary";
 }
 const OneBit* one_bit_of(const Recipe& r) {
   return r.decode ? std::get_if<OneBit>(&r.decode->index) : nullptr;
@@ -172,10 +200,10 @@ const std::array kKeys = {
           return r.attend == Attend::kEverything ? std::string() : print_name(r.positions, kPositions);
         }},
     Key{{"unit", "token | page:N", "what is selected"},
-        [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).unit = parse_unit(k, v); },
+        [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).units = parse_unit(k, v); },
         [](const Recipe& r) {
           if (!r.decode) return std::string();
-          const PageUnit* page = std::get_if<PageUnit>(&r.decode->unit);
+          const PageUnit* page = std::get_if<PageUnit>(&r.decode->units.prompt);
           return page == nullptr ? std::string("token") : fmt::format("page:{}", page->tokens);
         }},
     Key{{"index", "none | keys | box | cuboid | one_bit", "what is stored of a unit's keys to score it"},
@@ -211,30 +239,30 @@ const std::array kKeys = {
     Key{{"alpha", "inv_sqrt_d | 1", "scale of scores before a softmax"},
         [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).alpha = parse_name(k, v, kAlphas); },
         [](const Recipe& r) { return r.decode ? print_name(r.decode->alpha, kAlphas) : std::string(); }},
-    Key{{"schedule", "every_step | speculative", "when a selection is made, and with which step's query"},
-        [](Recipe& r, std::string_view k, std::string_view v) {
-          DecodeStage& stage = stage_of(r, k);
-          if (v == "every_step") {
-            stage.schedule = EveryStep{};
-          } else if (v == "speculative") {
-            if (!std::holds_alternative<Speculative>(stage.schedule)) stage.schedule = Speculative{};
-          } else {
-            bad_value(k, v, "every_step or speculative");
-          }
-        },
-        [](const Recipe& r) {
-          if (!r.decode) return std::string();
-          return std::string(std::holds_alternative<EveryStep>(r.decode->schedule) ? "every_step" : "speculative");
-        }},
+    Key{{"schedule", "every_step | speculative | boundary", "when a selection is made, and with which step's query"},
+        [](Recipe& r, std::string_view k, std::string_view v) { parse_schedule(k, v, stage_of(r, k).schedule); },
+        [](const Recipe& r) { return r.decode ? print_schedule(r.decode->schedule) : std::string(); }},
     Key{{"tau", "-1 to 1 (or more)",
-         "a KV head is corrected when its query's cosine with the previous step's is below this"},
+         "the gate: a KV head is corrected (speculative), a layer selects anew (boundary), when the cosine of its "
+         "query "
+         "with an earlier one is below this"},
         [](Recipe& r, std::string_view k, std::string_view v) {
           gate_of(r, k).tau = parse_number<float>(k, v, -1.0f, 2.0f);
         },
         [](const Recipe& r) { return gate_of(r) ? fmt::format("{}", gate_of(r)->tau) : std::string(); }},
-    Key{{"gate_pool", "mean | max | any", "which of the group's cosines the gate looks at"},
+    Key{{"gate_pool", "mean | max | any", "which of its heads' cosines the gate looks at"},
         [](Recipe& r, std::string_view k, std::string_view v) { gate_of(r, k).pool = parse_name(k, v, kGatePools); },
         [](const Recipe& r) { return gate_of(r) ? print_name(gate_of(r)->pool, kGatePools) : std::string(); }},
+    Key{{"reference", "previous | last_retrieval", "the query that a boundary's gate compares with"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          boundary_of(r, k).reference = parse_name(k, v, kReferences);
+        },
+        [](const Recipe& r) { return boundary_of(r) ? print_name(boundary_of(r)->reference, kReferences) : ""; }},
+    Key{{"max_reuse", "steps", "that a selection may serve after its own between boundaries; 0: no limit"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          boundary_of(r, k).max_reuse = parse_number<std::int32_t>(k, v, 0, kMaxTokens);
+        },
+        [](const Recipe& r) { return boundary_of(r) ? std::to_string(boundary_of(r)->max_reuse) : ""; }},
     Key{{"seed", "number", "of the random control"},
         [](Recipe& r, std::string_view k, std::string_view v) {
           block_of<RandomScore>(stage_of(r, k).score, r, k, "index=none").seed =

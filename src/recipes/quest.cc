@@ -17,7 +17,7 @@ Recipe quest(const RecipeOptions& o) {
       .dense_layers = o.dense_layers.value_or(std::vector<std::int32_t>{0, 1}),
       .decode =
           DecodeStage{
-              .unit = PageUnit{16}, .index = Box{BoxKind::kMinMax}, .pool = Pool::kMaxQk, .schedule = EveryStep{}},
+              .units = PageUnit{16}, .index = Box{BoxKind::kMinMax}, .pool = Pool::kMaxQk, .schedule = EveryStep{}},
   };
 }
 

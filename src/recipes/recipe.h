@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -31,6 +32,18 @@ struct PageUnit {
 };
 using Unit = std::variant<TokenUnit, PageUnit>;
 std::int32_t unit_tokens(const Unit& unit);
+
+// What is selected of a prompt, and of an answer.
+struct Units {
+  Unit prompt = TokenUnit{}, output = TokenUnit{};
+
+  Units() = default;
+  template <class U>
+  requires std::is_constructible_v<Unit, U> Units(U both)  // NOLINT: implicit, most methods have one unit
+      : prompt(both), output(both) {}
+  Units(Unit of_prompt, Unit of_output) : prompt(of_prompt), output(of_output) {}
+  bool operator==(const Units&) const = default;
+};
 
 // ---- what is stored per unit to score it
 // --------------------------------------------------------------------------------------
@@ -96,23 +109,37 @@ struct EveryStep {
 };
 
 enum class GatePool : std::uint8_t {
-  kMean,  // the mean cosine of the group's heads is below tau
+  kMean,  // the mean cosine of the heads is below tau
   kMax,   // the largest is
   kAny,   // the smallest is: any head moved
 };
-// Cosine of this step's query with the previous step's, both after RoPE; corrects a KV head when it moved.
+// Cosine of this step's query with an earlier one, both after RoPE; flags a move when it is below tau.
 struct CosineGate {
-  float tau = 0.8f;  // -1: never corrects; above 1: always
+  float tau = 0.8f;  // -1: never flags; above 1: always
   GatePool pool = GatePool::kMean;
   bool operator==(const CosineGate&) const = default;
 };
-// With the previous step's query, made while that step ran. Heads that the gate flags attend a selection made with the
-// current query; then the selection of all heads is made anew and the others use it at the next step.
+// With the previous step's query, made while that step ran. KV heads that the gate flags attend a selection made with
+// the current query; then the selection of all heads is made anew and the others use it at the next step. The gate
+// compares with the previous step, KV head by KV head.
 struct Speculative {
   CosineGate gate;
   bool operator==(const Speculative&) const = default;
 };
-using Schedule = std::variant<EveryStep, Speculative>;
+
+enum class GateReference : std::uint8_t {
+  kPrevious,       // the step before
+  kLastRetrieval,  // the step that made the selection: slow drift counts too
+};
+// With the current query, at the steps where the gate flags the layer (all its query heads together); the selection
+// then stays until the next of them.
+struct Boundary {
+  CosineGate gate{.tau = 0.7f};
+  GateReference reference = GateReference::kPrevious;
+  std::int32_t max_reuse = 64;  // steps that a selection may serve after its own; 0: no limit
+  bool operator==(const Boundary&) const = default;
+};
+using Schedule = std::variant<EveryStep, Speculative, Boundary>;
 
 // ---- where attention sees tokens
 // ----------------------------------------------------------------------------------------------------------------------
@@ -134,7 +161,7 @@ struct PrefillWindow {
 // ----------------------------------------------------------------------------------------------------------------
 
 struct DecodeStage {
-  Unit unit = TokenUnit{};
+  Units units;
   Index index = NoIndex{};
   Probe probe = Probe::kCurrentQuery;
   Score score = IndexScore{};

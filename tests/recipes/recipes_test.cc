@@ -70,7 +70,7 @@ TEST(Override, ComposesAcrossMethods) {
   apply_overrides("index=one_bit,unit=token,group=64,levels=meanabs", r);
   ASSERT_TRUE(r.decode);
   EXPECT_EQ(std::get<OneBit>(r.decode->index), (OneBit{64, OneBitLevels::kMeanAbs}));
-  EXPECT_TRUE(std::holds_alternative<TokenUnit>(r.decode->unit));
+  EXPECT_TRUE(std::holds_alternative<TokenUnit>(r.decode->units.prompt));
   EXPECT_TRUE(std::holds_alternative<Speculative>(r.decode->schedule));
   EXPECT_EQ(compile(r, kShape)->rules.entry_tokens, 64);
 }
@@ -115,11 +115,14 @@ TEST(Check, NamesWhatCannotBe) {
   r = make_recipe("quest", {.sink = 8});
   EXPECT_THAT(first(r), HasSubstr("multiple"));
   r = make_recipe("quest", {});
-  r.decode->unit = TokenUnit{};
+  r.decode->units = TokenUnit{};
   EXPECT_THAT(first(r), HasSubstr("index=keys"));
   r = make_recipe("random", {});
   r.decode->schedule = Speculative{};
-  EXPECT_THAT(first(r), HasSubstr("speculate"));
+  EXPECT_THAT(first(r), HasSubstr("every step"));
+  r = make_recipe("quest", {});
+  r.decode->units.output = PageUnit{32};
+  EXPECT_THAT(first(r), HasSubstr("same unit"));
   MethodShape sliding = kShape;
   sliding.sliding_window = 4096;
   EXPECT_THAT(first(make_recipe("quest", {}), sliding), HasSubstr("sliding window"));

@@ -1,0 +1,285 @@
+// k-means on int16 directions. Assignment is a product of tokens with centroids, 16 (or 8, or 4) centroids to a vector:
+// their channels lie in pairs, [block of centroids][pair][centroid], so that one multiply-add of pairs serves a vector
+// of centroids, and the best of each lane is kept beside the sums.
+#include "src/kernels/kmeans.h"
+
+// Arrays of vectors need a width known to the compiler.
+#ifndef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#endif
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "src/kernels/kmeans_cpu.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "src/kernels/load_half-inl.h"
+
+#ifndef MNEME_KERNELS_KMEANS_CPU_ONCE_
+#define MNEME_KERNELS_KMEANS_CPU_ONCE_
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "src/base/check.h"
+
+namespace mneme {
+namespace {
+
+constexpr std::int32_t kMaxDim = 256;
+// Centroids of a block: two vectors of the widest target, so that the packed form is the same for all.
+constexpr std::int32_t kBlock = 32;
+
+struct Centroids {
+  const std::int16_t* packed = nullptr;
+  std::int32_t n_blocks = 0;
+};
+
+}  // namespace
+}  // namespace mneme
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace mneme {
+namespace HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Whether any channel is NaN or infinite.
+template <class Load>
+HWY_INLINE bool finite_key(const std::byte* key, std::size_t dim, Load load) {
+  const hn::CappedTag<float, 8> d;
+  auto sum = hn::Zero(d);
+  for (std::size_t c = 0; c < dim; c += hn::Lanes(d)) sum = hn::MulAdd(load(d, key + 2 * c), hn::Zero(d), sum);
+  return hn::AllTrue(d, hn::Eq(sum, hn::Zero(d)));
+}
+
+template <class Load>
+HWY_INLINE void mean_with(std::span<const KvRun> runs, std::size_t token_bytes, std::size_t dim, Load load,
+                          float* mean) {
+  const hn::CappedTag<float, 8> d;
+  std::fill_n(mean, dim, 0.0f);
+  float n = 0;
+  for (const KvRun& run : runs)
+    for (std::int32_t t = 0; t < run.n_tokens; ++t) {
+      const std::byte* key = run.kv + static_cast<std::size_t>(t) * token_bytes;
+      if (!finite_key(key, dim, load)) continue;
+      for (std::size_t c = 0; c < dim; c += hn::Lanes(d))
+        hn::StoreU(hn::Add(hn::LoadU(d, mean + c), load(d, key + 2 * c)), d, mean + c);
+      n += 1;
+    }
+  for (std::size_t c = 0; c < dim; ++c) mean[c] /= std::max(n, 1.0f);
+}
+
+// x = round(32767 z / |z|), z = round(2047 y / max |y|), y = key - mean.
+template <class Load>
+HWY_INLINE void direction_with(const std::byte* key, const float* mean, std::size_t dim, Load load, std::int16_t* x) {
+  const hn::CappedTag<float, 8> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  const hn::Rebind<std::int16_t, decltype(d)> d16;
+  alignas(64) float y[kMaxDim];
+  auto most = hn::Zero(d);
+  auto unsound = hn::Zero(d);  // NaN once a channel is not finite
+  for (std::size_t c = 0; c < dim; c += hn::Lanes(d)) {
+    const auto v = hn::Sub(load(d, key + 2 * c), hn::LoadU(d, mean + c));
+    most = hn::Max(most, hn::Abs(v));
+    unsound = hn::MulAdd(v, hn::Zero(d), unsound);
+    hn::Store(v, d, y + c);
+  }
+  const float largest = hn::GetLane(hn::MaxOfLanes(d, most));
+  if (!hn::AllTrue(d, hn::Eq(unsound, hn::Zero(d))) || largest < 1e-30f) {
+    std::fill_n(x, dim, std::int16_t{0});
+    return;
+  }
+  const auto scale = hn::Set(d, 2047.0f / largest);
+  auto norm2 = hn::Zero(di);
+  for (std::size_t c = 0; c < dim; c += hn::Lanes(d)) {
+    const auto z = hn::NearestInt(hn::Mul(hn::Load(d, y + c), scale));
+    norm2 = hn::Add(norm2, hn::Mul(z, z));
+    hn::Store(hn::ConvertTo(d, z), d, y + c);
+  }
+  const auto total = static_cast<float>(hn::GetLane(hn::SumOfLanes(di, norm2)));
+  const auto length = hn::Set(d, 32767.0f / std::sqrt(total));
+  for (std::size_t c = 0; c < dim; c += hn::Lanes(d))
+    hn::StoreU(hn::DemoteTo(d16, hn::NearestInt(hn::Mul(hn::Load(d, y + c), length))), d16, x + c);
+}
+
+template <class Load>
+HWY_INLINE void directions_with(std::span<const KvRun> runs, std::size_t token_bytes, std::size_t dim, Load load,
+                                std::int16_t* x) {
+  alignas(64) float mean[kMaxDim];
+  mean_with(runs, token_bytes, dim, load, mean);
+  for (const KvRun& run : runs)
+    for (std::int32_t t = 0; t < run.n_tokens; ++t, x += dim)
+      direction_with(run.kv + static_cast<std::size_t>(t) * token_bytes, mean, dim, load, x);
+}
+
+void directions(std::span<const KvRun> runs, std::size_t token_bytes, std::size_t dim, DType dtype, std::int16_t* x) {
+  if (dtype == DType::kBF16)
+    directions_with(runs, token_bytes, dim, LoadBf16(), x);
+  else
+    directions_with(runs, token_bytes, dim, LoadF16(), x);
+}
+
+#if HWY_TARGET == HWY_SCALAR
+void nearest(const std::int16_t* x, std::int64_t n, std::size_t dim, const Centroids& centroids,
+             std::int32_t* cluster) {
+  for (std::int64_t t = 0; t < n; ++t, x += dim) {
+    std::int32_t most = std::numeric_limits<std::int32_t>::min();
+    for (std::int32_t k = 0; k < centroids.n_blocks * kBlock; ++k) {
+      const std::int16_t* channels =
+          centroids.packed +
+          (static_cast<std::size_t>(k / kBlock) * (dim / 2) * kBlock + static_cast<std::size_t>(k % kBlock)) * 2;
+      std::int32_t dot = 0;
+      for (std::size_t c = 0; c < dim; ++c) dot += x[c] * channels[c / 2 * 2 * kBlock + c % 2];
+      if (dot <= most) continue;
+      most = dot;
+      cluster[t] = k;
+    }
+  }
+}
+#else
+using Floats = hn::CappedTag<float, 16>;
+using Ints = hn::RebindToSigned<Floats>;
+using Shorts = hn::Repartition<std::int16_t, Ints>;
+
+inline constexpr std::size_t kLanes = hn::MaxLanes(Ints());
+inline constexpr std::size_t kVectors = 2;  // of centroids at once
+inline constexpr int kTokens = kLanes == 16 ? 8 : 4;
+
+// The best centroid of each of kRows tokens.
+template <int kRows>
+HWY_INLINE void nearest_rows(const std::int16_t* x, std::size_t dim, const Centroids& centroids,
+                             std::int32_t* cluster) {
+  const Ints di;
+  const Shorts ds;
+  const std::size_t pairs = dim / 2;
+  HWY_ALIGN std::int32_t most[kRows * kLanes], where[kRows * kLanes];
+  std::fill_n(most, kRows * kLanes, std::numeric_limits<std::int32_t>::min());
+  std::fill_n(where, kRows * kLanes, 0);
+  for (std::int32_t block = 0; block < centroids.n_blocks; ++block)
+    for (std::size_t first = 0; first < kBlock; first += kVectors * kLanes) {
+      const std::int16_t* column = centroids.packed + 2 * (static_cast<std::size_t>(block) * pairs * kBlock + first);
+      hn::Vec<Ints> sum0[kRows][kVectors], sum1[kRows][kVectors];
+      for (int r = 0; r < kRows; ++r)
+        for (std::size_t v = 0; v < kVectors; ++v) sum0[r][v] = sum1[r][v] = hn::Zero(di);
+      for (std::size_t p = 0; p < pairs; ++p, column += 2 * kBlock) {
+        hn::Vec<Shorts> c[kVectors];
+        for (std::size_t v = 0; v < kVectors; ++v) c[v] = hn::LoadU(ds, column + 2 * v * kLanes);
+        for (int r = 0; r < kRows; ++r) {
+          std::int32_t pair;
+          std::memcpy(&pair, x + static_cast<std::size_t>(r) * dim + 2 * p, sizeof(pair));
+          const auto token = hn::BitCast(ds, hn::Set(di, pair));
+          for (std::size_t v = 0; v < kVectors; ++v)
+            sum0[r][v] = hn::ReorderWidenMulAccumulate(di, token, c[v], sum0[r][v], sum1[r][v]);
+        }
+      }
+      for (int r = 0; r < kRows; ++r)
+        for (std::size_t v = 0; v < kVectors; ++v) {
+          const auto dots = hn::RearrangeToOddPlusEven(sum0[r][v], sum1[r][v]);
+          const auto old = hn::Load(di, most + static_cast<std::size_t>(r) * kLanes);
+          const auto larger = hn::Gt(dots, old);
+          const auto id =
+              hn::Iota(di, static_cast<std::int32_t>(static_cast<std::size_t>(block) * kBlock + first + v * kLanes));
+          hn::Store(hn::IfThenElse(larger, dots, old), di, most + static_cast<std::size_t>(r) * kLanes);
+          const auto old_id = hn::Load(di, where + static_cast<std::size_t>(r) * kLanes);
+          hn::Store(hn::IfThenElse(larger, id, old_id), di, where + static_cast<std::size_t>(r) * kLanes);
+        }
+    }
+  for (std::size_t r = 0; r < kRows; ++r) {
+    const auto dots = hn::Load(di, most + r * kLanes);
+    const auto best = hn::Eq(dots, hn::MaxOfLanes(di, dots));
+    const auto ids = hn::IfThenElse(best, hn::Load(di, where + r * kLanes), hn::Set(di, 1 << 30));
+    cluster[r] = hn::GetLane(hn::MinOfLanes(di, ids));
+  }
+}
+
+void nearest(const std::int16_t* x, std::int64_t n, std::size_t dim, const Centroids& centroids,
+             std::int32_t* cluster) {
+  std::int64_t t = 0;
+  for (; t + kTokens <= n; t += kTokens)
+    nearest_rows<kTokens>(x + static_cast<std::size_t>(t) * dim, dim, centroids, cluster + t);
+  for (; t < n; ++t) nearest_rows<1>(x + static_cast<std::size_t>(t) * dim, dim, centroids, cluster + t);
+}
+
+#endif
+
+// sums[cluster[t]] += x[t].
+void add_up(const std::int16_t* x, std::int64_t n, std::size_t dim, const std::int32_t* cluster, std::int32_t* sums) {
+  const hn::CappedTag<std::int32_t, 8> d;
+  const hn::Rebind<std::int16_t, decltype(d)> d16;
+  for (std::int64_t t = 0; t < n; ++t, x += dim) {
+    std::int32_t* sum = sums + static_cast<std::size_t>(cluster[t]) * dim;
+    for (std::size_t c = 0; c < dim; c += hn::Lanes(d))
+      hn::StoreU(hn::Add(hn::LoadU(d, sum + c), hn::PromoteTo(d, hn::LoadU(d16, x + c))), d, sum + c);
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace mneme
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mneme {
+namespace {
+
+HWY_EXPORT(directions);
+HWY_EXPORT(nearest);
+HWY_EXPORT(add_up);
+
+// The direction of each sum; a sum of zero leaves its centroid as it is.
+void turn_to_sums(const std::vector<std::int32_t>& sums, std::size_t dim, std::vector<std::int16_t>& centroids) {
+  for (std::size_t first = 0; first < sums.size(); first += dim) {
+    double norm2 = 0;
+    for (std::size_t c = 0; c < dim; ++c) norm2 += static_cast<double>(sums[first + c]) * sums[first + c];
+    if (norm2 == 0) continue;
+    const double length = 32767.0 / std::sqrt(norm2);
+    for (std::size_t c = 0; c < dim; ++c)
+      centroids[first + c] = static_cast<std::int16_t>(std::nearbyint(sums[first + c] * length));
+  }
+}
+
+// [block][pair][centroid of the block][2]. What fills the last block repeats the first centroid, which wins its ties.
+void pack(const std::vector<std::int16_t>& centroids, std::int32_t n, std::size_t dim,
+          std::vector<std::int16_t>& packed) {
+  const std::size_t n_blocks = static_cast<std::size_t>((n + kBlock - 1) / kBlock), pairs = dim / 2;
+  packed.resize(n_blocks * kBlock * dim);
+  for (std::size_t k = 0; k < n_blocks * kBlock; ++k) {
+    const std::int16_t* from = centroids.data() + (k < static_cast<std::size_t>(n) ? k : 0) * dim;
+    std::int16_t* to = packed.data() + (k / kBlock * pairs * kBlock + k % kBlock) * 2;
+    for (std::size_t p = 0; p < pairs; ++p, to += 2 * kBlock) std::memcpy(to, from + 2 * p, 2 * sizeof(*to));
+  }
+}
+
+}  // namespace
+
+void kmeans_cpu(const KmeansTask& task, std::int32_t* cluster, KmeansScratch& s) {
+  const auto dim = static_cast<std::size_t>(task.shape.head_dim);
+  MNEME_CHECK(dim % 8 == 0 && dim >= 8 && dim <= kMaxDim, "D {}", dim);
+  std::int64_t n = 0;
+  for (const KvRun& run : task.runs) n += run.n_tokens;
+  MNEME_CHECK(n >= 1 && n <= 65535 && task.n_clusters >= 1 && task.n_clusters <= n && task.iterations >= 1,
+              "{} clusters of {} tokens in {} iterations", task.n_clusters, n, task.iterations);
+  s.directions.resize(static_cast<std::size_t>(n) * dim);
+  HWY_DYNAMIC_DISPATCH(directions)
+  (task.runs, task.shape.token_bytes(), dim, task.shape.kv_dtype, s.directions.data());
+  s.centroids.resize(static_cast<std::size_t>(task.n_clusters) * dim);
+  for (std::int64_t k = 0; k < task.n_clusters; ++k)
+    std::copy_n(s.directions.data() + static_cast<std::size_t>(k * n / task.n_clusters) * dim, dim,
+                s.centroids.data() + static_cast<std::size_t>(k) * dim);
+  for (std::int32_t i = 0; i < task.iterations; ++i) {
+    pack(s.centroids, task.n_clusters, dim, s.packed);
+    s.before.assign(cluster, cluster + (i > 0 ? n : 0));
+    HWY_DYNAMIC_DISPATCH(nearest)
+    (s.directions.data(), n, dim, {s.packed.data(), (task.n_clusters + kBlock - 1) / kBlock}, cluster);
+    // Settled: the same tokens give the same centroids, and those the same tokens.
+    if (i + 1 == task.iterations || (i > 0 && std::equal(s.before.begin(), s.before.end(), cluster))) break;
+    s.sums.assign(s.centroids.size(), 0);
+    HWY_DYNAMIC_DISPATCH(add_up)(s.directions.data(), n, dim, cluster, s.sums.data());
+    turn_to_sums(s.sums, dim, s.centroids);
+  }
+}
+
+}  // namespace mneme
+#endif

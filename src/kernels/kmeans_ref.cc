@@ -1,0 +1,116 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "src/base/check.h"
+#include "src/kernels/kmeans.h"
+#include "src/tensor/half.h"
+
+namespace mneme {
+namespace {
+
+using Vector = std::vector<std::int32_t>;
+
+std::vector<std::vector<float>> keys_of(const KmeansTask& task) {
+  std::vector<std::vector<float>> keys;
+  for (const KvRun& run : task.runs)
+    for (std::int32_t t = 0; t < run.n_tokens; ++t) {
+      const std::byte* token = run.kv + static_cast<std::size_t>(t) * task.shape.token_bytes();
+      auto& key = keys.emplace_back();
+      for (std::int32_t c = 0; c < task.shape.head_dim; ++c) {
+        std::uint16_t bits;
+        std::memcpy(&bits, token + 2 * c, sizeof(bits));
+        key.push_back(task.shape.kv_dtype == DType::kBF16 ? static_cast<float>(std::bit_cast<bf16>(bits))
+                                                          : static_cast<float>(std::bit_cast<f16>(bits)));
+      }
+    }
+  return keys;
+}
+
+std::vector<float> mean_of(const std::vector<std::vector<float>>& keys) {
+  std::vector<float> sum(keys[0].size(), 0.0f);
+  float n = 0;
+  for (const auto& key : keys) {
+    if (!std::all_of(key.begin(), key.end(), [](float x) { return std::isfinite(x); })) continue;
+    for (std::size_t c = 0; c < sum.size(); ++c) sum[c] += key[c];
+    n += 1;
+  }
+  for (float& x : sum) x /= std::max(n, 1.0f);
+  return sum;
+}
+
+Vector direction_of(const std::vector<float>& key, const std::vector<float>& mean) {
+  Vector x(key.size(), 0);
+  float largest = 0;
+  bool finite = true;
+  std::vector<float> y;
+  for (std::size_t c = 0; c < key.size(); ++c) {
+    y.push_back(key[c] - mean[c]);
+    finite = finite && std::isfinite(y[c]);
+    largest = std::max(largest, std::fabs(y[c]));
+  }
+  if (!finite || largest < 1e-30f) return x;
+  const float scale = 2047.0f / largest;
+  std::int32_t norm2 = 0;
+  std::vector<float> z;
+  for (float v : y) {
+    z.push_back(std::nearbyint(v * scale));
+    norm2 += static_cast<std::int32_t>(z.back()) * static_cast<std::int32_t>(z.back());
+  }
+  const float length = 32767.0f / std::sqrt(static_cast<float>(norm2));
+  for (std::size_t c = 0; c < x.size(); ++c) x[c] = static_cast<std::int32_t>(std::nearbyint(z[c] * length));
+  return x;
+}
+
+std::int32_t nearest(const Vector& x, const std::vector<Vector>& centroids) {
+  std::int32_t best = 0;
+  std::int64_t largest = 0;
+  for (std::size_t k = 0; k < centroids.size(); ++k) {
+    std::int64_t dot = 0;
+    for (std::size_t c = 0; c < x.size(); ++c) dot += std::int64_t{x[c]} * centroids[k][c];
+    if (k == 0 || dot > largest) {
+      largest = dot;
+      best = static_cast<std::int32_t>(k);
+    }
+  }
+  return best;
+}
+
+// The direction of the sum of the members; `before` where there is none.
+Vector centroid_of(std::int32_t k, const std::vector<Vector>& x, const std::int32_t* cluster, const Vector& before) {
+  std::vector<double> sum(before.size(), 0.0);
+  for (std::size_t t = 0; t < x.size(); ++t)
+    if (cluster[t] == k)
+      for (std::size_t c = 0; c < sum.size(); ++c) sum[c] += x[t][c];
+  double norm2 = 0;
+  for (double s : sum) norm2 += s * s;
+  if (norm2 == 0) return before;
+  const double length = 32767.0 / std::sqrt(norm2);
+  Vector centroid;
+  for (double s : sum) centroid.push_back(static_cast<std::int32_t>(std::nearbyint(s * length)));
+  return centroid;
+}
+
+}  // namespace
+
+void kmeans_ref(const KmeansTask& task, std::int32_t* cluster) {
+  const auto keys = keys_of(task);
+  const auto n = static_cast<std::int64_t>(keys.size());
+  MNEME_CHECK(n >= 1 && n <= 65535 && task.n_clusters >= 1 && task.n_clusters <= n && task.iterations >= 1,
+              "{} clusters of {} tokens in {} iterations", task.n_clusters, n, task.iterations);
+  const std::vector<float> mean = mean_of(keys);
+  std::vector<Vector> x, centroids;
+  for (const auto& key : keys) x.push_back(direction_of(key, mean));
+  for (std::int64_t k = 0; k < task.n_clusters; ++k)
+    centroids.push_back(x[static_cast<std::size_t>(k * n / task.n_clusters)]);
+  for (std::int32_t i = 0; i < task.iterations; ++i) {
+    for (std::size_t t = 0; t < x.size(); ++t) cluster[t] = nearest(x[t], centroids);
+    if (i + 1 == task.iterations) break;
+    for (std::int32_t k = 0; k < task.n_clusters; ++k) {
+      Vector& centroid = centroids[static_cast<std::size_t>(k)];
+      centroid = centroid_of(k, x, cluster, centroid);
+    }
+  }
+}
+
+}  // namespace mneme
