@@ -1,5 +1,6 @@
 # Every dependency, found once. docs/dependencies.md says what each is for.
 find_package(Threads REQUIRED)
+find_package(Boost 1.81 REQUIRED)  # headers only: Asio, Beast
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)

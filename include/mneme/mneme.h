@@ -114,7 +114,9 @@ struct KvMethodStats {
   std::int64_t index_bytes = 0;                            // held
   std::int64_t selections = 0;                             // by (step, layer, KV head): made with the step's own query
   std::int64_t reused = 0;                                 // made with the query of the step before
+  std::int64_t correction_checks = 0, corrections = 0;     // of the reused: looked at by a gate, and made anew
   double correction_rate = 0;
+  std::int64_t selected_units = 0, replaced_units = 0;
   double turnover = 0;  // share of the selected units that the step before had not selected
   // EngineOptions::audit_every: means over the audited (step, layer, KV head).
   std::int64_t audits = 0;

@@ -8,8 +8,13 @@
 
 namespace mneme {
 
+struct TokenBias {
+  std::int32_t token = -1;
+  float bias = 0.0f;
+};
+
 // How the next token is chosen from the logits. The defaults are greedy: the most likely token, always.
-// Order of application: penalties, temperature, top-k, top-p, min-p, draw.
+// Order of application: penalties, bias, temperature, top-k, top-p, min-p, draw.
 struct SamplingOptions {
   float temperature = 0.0f;  // 0: greedy. Higher: more varied
   int top_k = 0;             // only the k most likely tokens; 0: all
@@ -17,8 +22,9 @@ struct SamplingOptions {
   float min_p = 0.0f;        // only tokens at least this share as likely as the most likely one; 0: all
   // Divides (or multiplies, if negative) the logits of tokens seen in prompt or answer; 1: none.
   float repetition_penalty = 1.0f;
-  float presence_penalty = 0.0f;   // subtracted once from the logits of tokens that the answer already has
-  float frequency_penalty = 0.0f;  // subtracted for every time the answer has the token
+  float presence_penalty = 0.0f;      // subtracted once from the logits of tokens that the answer already has
+  float frequency_penalty = 0.0f;     // subtracted for every time the answer has the token
+  std::vector<TokenBias> logit_bias;  // added to the logits of these tokens; of -100 on a token hardly ever comes
   // Of the random numbers. None: a session goes on with those of its last turn; a new one, and a fork, takes a seed
   // from the system's entropy.
   std::optional<std::uint64_t> seed;

@@ -66,6 +66,13 @@ void MethodState::truncate(std::int32_t length) {
   }
 }
 
+MethodState MethodState::index_of_prefix(std::int32_t length) const {
+  MethodState fresh(plan_);
+  for (std::size_t l = 0; l < layers_.size(); ++l) fresh.layers_[l].entries = layers_[l].entries;
+  fresh.truncate(length);
+  return fresh;
+}
+
 std::size_t MethodState::index_bytes() const {
   std::size_t bytes = 0;
   for (const Layer& layer : layers_)

@@ -58,6 +58,9 @@ class MethodState {
   // Forgets what was derived from tokens from `length` on.
   void truncate(std::int32_t length);
 
+  // A new state whose index has the entries of the first `length` tokens.
+  MethodState index_of_prefix(std::int32_t length) const;
+
   std::size_t index_bytes() const;  // all entries, shared chunks included
   std::size_t state_bytes() const;  // selections and queries
   std::uint32_t decode_steps() const { return decode_steps_; }

@@ -53,6 +53,7 @@ int main(int argc, char** argv) {
   app.get_formatter()->column_width(46);
   app.footer("Every option can be set as an environment variable too: --kv-cache-dtype is MNEME_KV_CACHE_DTYPE.");
   mneme::cli::add_run(app, code);
+  mneme::cli::add_serve(app, code);
   mneme::cli::add_eval(app, code);
   mneme::cli::add_methods(app, code);
   mneme::cli::add_inspect(app, code);

@@ -67,6 +67,11 @@ void Engine::Impl::check_input(const RequestInput& input, std::span<const std::i
            vocab);
     }
   }
+  for (const TokenBias& b : input.sampling.logit_bias) {
+    if (b.token >= vocab) {
+      fail(ErrorKind::kOption, "logit_bias: token {} is not in the vocabulary, which has {}", b.token, vocab);
+    }
+  }
   if (input.max_tokens < 0) fail(ErrorKind::kRequest, "max_tokens: expected 0 or more, found {}", input.max_tokens);
   if (input.decode_prompt_tail < 0) {
     fail(ErrorKind::kRequest, "decode_prompt_tail: expected 0 or more, found {}", input.decode_prompt_tail);
@@ -118,6 +123,7 @@ RequestEvent Engine::Impl::end(Request& request, FinishReason reason) {
   if (!kept) request.cache.clear();
   return {.id = request.id,
           .token = {},
+          .top = {},
           .prompt_done = request.stats.prompt_tokens,
           .prompt_total = request.prompt_end - request.stats.shared_tokens,
           .finished = reason};
@@ -156,6 +162,25 @@ RequestId Engine::fork(RequestId from, RequestInput input) {
   if (impl_->reserved_blocks() > impl_->pool->n_free()) {
     request.truncate(request.cache.length() / kPageTokens * kPageTokens);
   }
+  impl_->start(request, std::move(input), std::move(sampler));
+  return request.id;
+}
+
+RequestId Engine::fork_prefix(RequestId from, std::int32_t n_shared, RequestInput input) {
+  const Request& parent = impl_->find_sequence(from);
+  MNEME_CHECK(n_shared >= 0 && n_shared <= parent.length(), "{} of {} tokens", n_shared, parent.length());
+  const auto before = std::span(parent.tokens).first(static_cast<std::size_t>(n_shared));
+  impl_->check_input(input, before);
+  Impl::check_method(parent, input.method);
+  Sampler sampler(input.sampling);
+  Request& request = impl_->add(RequestId(impl_->next_id++));
+  request.tokens.assign(before.begin(), before.end());
+  request.cache = parent.cache.fork();
+  request.cache.truncate(std::min(n_shared, request.cache.length()));
+  if (parent.method && parent.method->shared_plan() == input.method)
+    request.method = std::make_unique<MethodState>(parent.method->index_of_prefix(request.cache.length()));
+  if (impl_->reserved_blocks() > impl_->pool->n_free())
+    request.truncate(request.cache.length() / kPageTokens * kPageTokens);
   impl_->start(request, std::move(input), std::move(sampler));
   return request.id;
 }
@@ -199,15 +224,15 @@ std::vector<RequestEvent> Engine::step() {
 
   const auto start = std::chrono::steady_clock::now();
   const Impl::Batch batch = impl_->gather(plan);
-  std::vector<Sampler::Choice> choices;
+  std::vector<Impl::Sample> samples;
   try {
-    choices = impl_->sample(batch, impl_->forward->run({.tokens = batch.tokens, .sequences = batch.rows}));
+    samples = impl_->sample(batch, impl_->forward->run({.tokens = batch.tokens, .sequences = batch.rows}));
   } catch (...) {
     impl_->undo(batch);
     throw;
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  impl_->apply(batch, choices, seconds.count());
+  impl_->apply(batch, std::move(samples), seconds.count());
   return impl_->take_events();
 }
 
@@ -281,9 +306,17 @@ std::size_t Engine::kv_bytes(RequestId id) const {
   return static_cast<std::size_t>(blocks) * shape.page_bytes();
 }
 
+std::span<const PromptScore> Engine::prompt_scores(RequestId id) const {
+  return impl_->find(id).prompt_scores;
+}
+
+std::int64_t Engine::reserved_blocks() const {
+  return impl_->reserved_blocks();
+}
+
 std::vector<RequestView> Engine::views() const {
   std::vector<RequestView> views;
-  for (const Request* r : impl_->active) views.push_back(r->view());
+  for (const Request* r : impl_->active) views.push_back(r->view(impl_->scored_rows()));
   return views;
 }
 

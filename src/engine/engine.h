@@ -37,6 +37,7 @@ std::string_view finish_reason_name(FinishReason r);  // "end", "length", "stop"
 struct RequestEvent {
   RequestId id;
   std::optional<Sampler::Choice> token;  // a new token of the answer
+  std::vector<TokenLogprob> top;         // RequestInput::top_logprobs: the likeliest in its place
   std::int32_t prompt_done = 0;          // tokens computed for this request before its first answer token, so far
   std::int32_t prompt_total = 0;         // of so many (stats: prompt_tokens)
   std::optional<FinishReason> finished;  // no further events follow
@@ -53,6 +54,12 @@ struct RequestStats {
   std::int32_t tail_scored = 0;
 };
 
+// A token of the prompt under the logits of those before it.
+struct PromptScore {
+  float logprob = 0.0f;
+  std::vector<TokenLogprob> top;  // the likeliest in its place
+};
+
 struct RequestInput {
   std::vector<std::int32_t>
       prompt;  // at least one token; may be empty where tokens are there already (fork, keep_going)
@@ -66,6 +73,11 @@ struct RequestInput {
   std::int32_t decode_prompt_tail = 0;
   // Score the tail: the log-probability of each of its tokens but the first, given all before it.
   bool score_tail = false;
+  // Score every token of the prompt but the first, and tell so many of the likeliest; absent: none is scored. The
+  // prompt is then computed in chunks whose logits take 64 MiB at most.
+  std::optional<std::int32_t> score_prompt;
+  // Likeliest tokens told with every token of the answer.
+  std::int32_t top_logprobs = 0;
   // Keep keys and values after the end, for keep_going() and fork().
   bool keep_sequence = false;
   // How the rows that decode attend; null: everything. compile(recipe, method_shape()) makes one. A fork or a next turn
@@ -96,6 +108,14 @@ class Engine {
   // Errors  as submit; kRequest: no such sequence; it or `input.method` binds a sequence to one method (Plan), and they
   // are not the same.
   RequestId fork(RequestId from, RequestInput input);
+  // The same from the first n_shared tokens of `from` only, those of them that it has computed shared. Of its method,
+  // if it is this one's too, the index alone is taken over: selections and counts begin anew, so that the answer is
+  // that of a request which had computed everything itself.
+  //
+  // Where the method binds its sequences (Plan), what follows is read in other windows than a whole prompt would be.
+  //
+  // Requires  0 <= n_shared <= tokens of `from`. Errors  as fork.
+  RequestId fork_prefix(RequestId from, std::int32_t n_shared, RequestInput input);
   // Goes on with a kept sequence: the next turn, with a new sampler, which has seen all tokens so far. `input.prompt`
   // follows them; it brings whatever closes the previous answer.
   //
@@ -132,6 +152,9 @@ class Engine {
   std::span<const std::int32_t> tokens(RequestId id) const;
   RequestStats stats(RequestId id) const;
 
+  // RequestInput::score_prompt: of the tokens at 1, 2, ... of the prompt; as stats().
+  std::span<const PromptScore> prompt_scores(RequestId id) const;
+
   // The sequence's keys and values, and the sampler of its last turn; until something else is called.
   //
   // Errors  kRequest: no such request.
@@ -158,6 +181,8 @@ class Engine {
   const PagePool& pool() const;
   ThreadPool& threads() const;
   std::size_t kv_bytes(RequestId id) const;  // of its pages, shared ones included
+  // Pool blocks that the running requests may still take.
+  std::int64_t reserved_blocks() const;
   // What the scheduler sees, in order of arrival.
   std::vector<RequestView> views() const;
   // Aborts where pages, tables and reservations contradict each other. Walks all of them: for tests.

@@ -34,15 +34,27 @@ struct Engine::Impl {
     std::vector<Request*> requests;
     std::vector<SequenceRows> rows;
     std::vector<std::int32_t> tokens;
-    std::vector<std::size_t> wanted;  // requests whose last row's logits are wanted
+    // Of every row of logits: whose it is, and the position of the token that it foretells.
+    struct Row {
+      Request* request;
+      std::int32_t foretold;
+      bool known(const Request& r) const { return foretold < r.length(); }
+    };
+    std::vector<Row> wanted;
   };
   std::vector<ScheduledRows> plan();
   void make_room();
   void take_pages(const Request* except, FunctionRef<bool()> enough);
   Batch gather(const std::vector<ScheduledRows>& plan);
   void undo(const Batch& batch);
-  std::vector<Sampler::Choice> sample(const Batch& batch, const ConstTensorView& logits);
-  void apply(const Batch& batch, const std::vector<Sampler::Choice>& choices, double seconds);
+  struct Sample {
+    Sampler::Choice choice;
+    std::vector<TokenLogprob> top;
+  };
+  std::vector<Sample> sample(const Batch& batch, const ConstTensorView& logits);
+  void apply(const Batch& batch, std::vector<Sample> samples, double seconds);
+  void take_sample(Request& request, Sample sample, RequestEvent& event);
+  std::int32_t scored_rows() const;
   std::vector<RequestEvent> take_events();
 
   EngineOptions options;

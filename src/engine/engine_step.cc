@@ -7,9 +7,16 @@
 
 namespace mneme {
 
+// Prompt tokens whose logits fit into 64 MiB.
+std::int32_t Engine::Impl::scored_rows() const {
+  constexpr std::int64_t kBytes = std::int64_t{64} << 20;
+  return static_cast<std::int32_t>(
+      std::max<std::int64_t>(kBytes / (forward->vocab() * static_cast<std::int64_t>(sizeof(float))), 1));
+}
+
 std::vector<ScheduledRows> Engine::Impl::plan() {
   std::vector<RequestView> views;
-  for (const Request* r : active) views.push_back(r->view());
+  for (const Request* r : active) views.push_back(r->view(scored_rows()));
   return schedule({.requests = views, .free_blocks = pool->n_free()},
                   {.max_sequences = options.max_sequences, .max_batched_tokens = options.max_batched_tokens});
 }
@@ -62,12 +69,17 @@ Engine::Impl::Batch Engine::Impl::gather(const std::vector<ScheduledRows>& plan)
     if (r.state == Request::State::kWaiting) r.stats.shared_tokens = begin;
     r.cache.extend(rows.n_tokens);
     batch.tokens.insert(batch.tokens.end(), r.tokens.begin() + begin, r.tokens.begin() + begin + rows.n_tokens);
-    const bool wants_logits = r.wants_token() || r.wants_score();
-    if (wants_logits) batch.wanted.push_back(batch.requests.size());
+    const bool all = r.wants_prompt_scores();
+    const bool last = r.wants_token() || r.wants_score();
+    if (all || last) {
+      for (std::int32_t next = all ? begin + 1 : r.cache.length(); next <= r.cache.length(); ++next)
+        batch.wanted.push_back({&r, next});
+    }
     batch.requests.push_back(&r);
     batch.rows.push_back({.cache = &r.cache,
                           .n_rows = rows.n_tokens,
-                          .want_logits = wants_logits,
+                          .want_logits = last,
+                          .all_logits = all,
                           .method = r.method.get(),
                           .phase = begin >= r.decode_from() ? RowPhase::kDecode : RowPhase::kPrefill});
   }
@@ -79,59 +91,72 @@ void Engine::Impl::undo(const Batch& batch) {
     batch.requests[i]->truncate(batch.rows[i].cache->length() - batch.rows[i].n_rows);
 }
 
-std::vector<Sampler::Choice> Engine::Impl::sample(const Batch& batch, const ConstTensorView& logits) {
+std::vector<Engine::Impl::Sample> Engine::Impl::sample(const Batch& batch, const ConstTensorView& logits) {
   const auto n = static_cast<std::int64_t>(batch.wanted.size());
-  std::vector<Sampler::Choice> choices(batch.wanted.size());
-  if (n == 0) return choices;
+  std::vector<Sample> samples(batch.wanted.size());
+  if (n == 0) return samples;
   const std::int64_t vocab = forward->vocab();
   expect_shape("logits", logits, DType::kF32, {n, vocab});
   const auto choose = [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::span<const float> row(logits.row_as<float>(i), static_cast<std::size_t>(vocab));
-      const auto k = static_cast<std::size_t>(i);
-      Request& r = *batch.requests[batch.wanted[k]];
-      if (r.wants_score()) {
-        const std::int32_t next = r.tokens[static_cast<std::size_t>(r.cache.length())];
-        choices[k] = {.token = next, .logprob = log_probability(row, next)};
-      } else {
-        choices[k] = r.sampler.next(row);
+      const Batch::Row& wanted = batch.wanted[static_cast<std::size_t>(i)];
+      Sample& s = samples[static_cast<std::size_t>(i)];
+      Request& r = *wanted.request;
+      if (wanted.known(r)) {
+        const std::int32_t next = r.tokens[static_cast<std::size_t>(wanted.foretold)];
+        s.choice = {.token = next, .logprob = log_probability(row, next)};
+        s.top = top_logprobs(row, r.score_prompt.value_or(0));
+      } else if (r.max_tokens > 0) {
+        s.choice = r.sampler.next(row);
+        s.top = top_logprobs(row, r.top_logprobs);
       }
     }
   };
   n == 1 ? choose(0, 1, 0) : threads->parallel_for(n, 1, choose);
-  return choices;
+  return samples;
 }
 
-void Engine::Impl::apply(const Batch& batch, const std::vector<Sampler::Choice>& choices, double seconds) {
-  auto choice = choices.begin();
-  for (std::size_t i = 0; i < batch.requests.size(); ++i) {
-    Request& r = *batch.requests[i];
+void Engine::Impl::take_sample(Request& r, Sample sample, RequestEvent& event) {
+  if (r.is_end(sample.choice.token)) {
+    event.finished = FinishReason::kEnd;
+    return;
+  }
+  event.token = sample.choice;
+  event.top = std::move(sample.top);
+  r.tokens.push_back(sample.choice.token);
+  ++r.stats.answer_tokens;
+  if (r.stats.answer_tokens == r.max_tokens) event.finished = FinishReason::kLength;
+}
+
+void Engine::Impl::apply(const Batch& batch, std::vector<Sample> samples, double seconds) {
+  std::size_t next = 0;
+  for (Request* const request : batch.requests) {
+    Request& r = *request;
     r.state = Request::State::kRunning;
     (r.length() == r.prompt_end ? r.stats.prefill_seconds : r.stats.decode_seconds) += seconds;
     r.stats.prompt_tokens = std::min(r.cache.length(), r.prompt_end) - r.stats.shared_tokens;
     RequestEvent event{.id = r.id,
                        .token = {},
+                       .top = {},
                        .prompt_done = r.stats.prompt_tokens,
                        .prompt_total = r.prompt_end - r.stats.shared_tokens,
                        .finished = {}};
-    if (batch.rows[i].want_logits) {
-      const Sampler::Choice chosen = *choice++;
-      if (r.wants_score()) {
-        r.stats.tail_log_likelihood += static_cast<double>(chosen.logprob);
-        ++r.stats.tail_scored;
-      } else if (r.is_end(chosen.token)) {
-        event.finished = FinishReason::kEnd;
+    const std::int32_t length = r.length();  // before this step's token
+    for (; next < batch.wanted.size() && batch.wanted[next].request == request; ++next) {
+      Sample& s = samples[next];
+      if (batch.wanted[next].foretold >= length) {
+        if (r.max_tokens > 0) take_sample(r, std::move(s), event);
+      } else if (r.score_prompt) {
+        r.prompt_scores.push_back({.logprob = s.choice.logprob, .top = std::move(s.top)});
       } else {
-        event.token = chosen;
-        r.tokens.push_back(chosen.token);
-        ++r.stats.answer_tokens;
-        if (r.stats.answer_tokens == r.max_tokens) event.finished = FinishReason::kLength;
+        r.stats.tail_log_likelihood += static_cast<double>(s.choice.logprob);
+        ++r.stats.tail_scored;
       }
-    } else if (r.max_tokens == 0 && r.cache.length() == r.length()) {
-      event.finished = FinishReason::kLength;
     }
+    if (r.max_tokens == 0 && r.cache.length() == r.length()) event.finished = FinishReason::kLength;
     if (event.finished) end(r, *event.finished);
-    events.push_back(event);
+    events.push_back(std::move(event));
   }
 }
 

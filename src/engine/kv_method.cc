@@ -46,7 +46,7 @@ Recipe recipe_of(const KvMethodOptions& o) {
 KvMethodStats kv_method_stats(const MethodStats& stats, const Plan& plan, std::size_t index_bytes) {
   KvMethodStats out;
   const auto token_bytes = static_cast<double>(plan.shape.attention().token_bytes());
-  std::int64_t steps = 0, attended = 0, index_read = 0, checks = 0, corrections = 0, selected = 0, replaced = 0;
+  std::int64_t steps = 0, attended = 0, index_read = 0;
   for (std::size_t l = 0; l < stats.layers.size(); ++l) {
     const LayerStats& s = stats.layers[l];
     std::int64_t layer_checks = 0, layer_corrections = 0;
@@ -58,10 +58,10 @@ KvMethodStats kv_method_stats(const MethodStats& stats, const Plan& plan, std::s
     steps = std::max(steps, s.steps);
     attended += s.attended_tokens;
     index_read += s.index_bytes_read;
-    checks += layer_checks;
-    corrections += layer_corrections;
-    selected += s.selected_units;
-    replaced += s.replaced_units;
+    out.correction_checks += layer_checks;
+    out.corrections += layer_corrections;
+    out.selected_units += s.selected_units;
+    out.replaced_units += s.replaced_units;
     out.selections += s.selections;
     out.reused += s.reused;
     out.audits += s.audits;
@@ -72,8 +72,8 @@ KvMethodStats kv_method_stats(const MethodStats& stats, const Plan& plan, std::s
   out.kv_bytes_per_step = ratio(static_cast<double>(attended) * token_bytes, static_cast<double>(steps));
   out.index_bytes_per_step = ratio(index_read, steps);
   out.index_bytes = static_cast<std::int64_t>(index_bytes);
-  out.correction_rate = ratio(corrections, checks);
-  out.turnover = ratio(replaced, selected);
+  out.correction_rate = ratio(out.corrections, out.correction_checks);
+  out.turnover = ratio(out.replaced_units, out.selected_units);
   for (double* mean : {&out.audit_recall, &out.audit_mass, &out.audit_error})
     *mean = ratio(*mean, static_cast<double>(out.audits));
   return out;

@@ -25,7 +25,7 @@ void Request::set_method(std::shared_ptr<const Plan> plan) {
   }
 }
 
-RequestView Request::view() const {
+RequestView Request::view(std::int32_t scored_rows) const {
   const std::int32_t by_prefill = decode_from() - cache.length();
   RequestPhase phase = by_prefill > 0 ? RequestPhase::kPrefill : RequestPhase::kDecode;
   if (state == State::kWaiting) phase = RequestPhase::kWaiting;
@@ -37,6 +37,7 @@ RequestView Request::view() const {
           .first_window = window - cache.length() % window,
           .window = window,
           .blocks_to_end = blocks_to_end(),
+          .most_rows = score_prompt ? scored_rows : 0,
           .priority = priority};
 }
 
@@ -54,6 +55,9 @@ void Request::begin_turn(RequestInput input) {
   priority = input.priority;
   keep = input.keep_sequence;
   score_tail = input.score_tail;
+  score_prompt = input.score_prompt;
+  prompt_scores.clear();
+  top_logprobs = input.top_logprobs;
   stats = {};
   state = State::kWaiting;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "src/cache/sequence_cache.h"
@@ -33,6 +34,9 @@ struct Request {
   std::int32_t priority = 0;
   bool keep = false;
   bool score_tail = false;
+  std::optional<std::int32_t> score_prompt;
+  std::vector<PromptScore> prompt_scores;
+  std::int32_t top_logprobs = 0;
   std::unique_ptr<MethodState> method;  // null: full attention
   RequestStats stats;
   std::int64_t used_at = 0;  // of the engine's count of turns: which kept sequence was used last
@@ -49,11 +53,14 @@ struct Request {
   std::int32_t decode_from() const { return prompt_end - tail; }
   // The row of the last computed token is scored against the token that follows it.
   bool wants_score() const { return score_tail && cache.length() > decode_from() && cache.length() < length(); }
+  // The rows of a chunk that ends at cache.length() are wanted, all of them.
+  bool wants_prompt_scores() const { return score_prompt.has_value() && cache.length() <= prompt_end; }
   // Forgets computed tokens from `length` on; they are computed again when they are needed.
   void truncate(std::int32_t length);
   // Attends by `plan` from now on. Under the same plan as before the method's state stays.
   void set_method(std::shared_ptr<const Plan> plan);
-  RequestView view() const;
+  // scored_rows: prompt tokens that may be scored in one step.
+  RequestView view(std::int32_t scored_rows) const;
 
   // Begins a turn: `input.prompt` follows the tokens that are there. What is pending afterwards is at least one token.
   void begin_turn(RequestInput input);

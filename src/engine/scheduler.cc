@@ -49,7 +49,7 @@ std::vector<ScheduledRows> schedule(const SchedulerSnapshot& snapshot, const Sch
       ++n_running;
       unreserved -= r->blocks_to_end;
     }
-    const std::int32_t n = prompt_rows(*r, budget, !any_prompt);
+    const std::int32_t n = prompt_rows(*r, r->most_rows > 0 ? std::min(budget, r->most_rows) : budget, !any_prompt);
     if (n == 0) continue;
     any_prompt = true;
     rows.push_back({r->id, n});

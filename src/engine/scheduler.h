@@ -22,6 +22,7 @@ struct RequestView {
   // A prompt that is read in windows: rows of the first one that is left, and of all others; 1: cut it anywhere.
   std::int32_t first_window = 1, window = 1;
   std::int64_t blocks_to_end = 0;  // pool blocks that it may still take until its last token, the worst case
+  std::int32_t most_rows = 0;      // in one step; 0: as many as fit
   std::int32_t priority = 0;       // larger first; equal: the older first
 };
 

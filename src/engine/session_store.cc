@@ -7,6 +7,7 @@
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
 #include "src/engine/session_impl.h"
+#include "src/engine/session_store.h"
 
 namespace mneme {
 namespace {
@@ -53,39 +54,52 @@ SavedSession saved_session(const std::filesystem::path& path) {
           .document_waits = content.document.has_value()};
 }
 
-void Session::save(const std::filesystem::path& path) const {
-  const Impl& s = *impl_;
-  expect_exact_prompts(s.model->method.get());
-  if (!s.id.valid()) fail(ErrorKind::kRequest, "there is nothing to save yet: the session has no turn");
-  const SequenceCache& cache = s.engine().cache(s.id);
-  const auto tokens = s.engine().tokens(s.id);
-  SessionContent content{.identity = s.model->identity,
-                         .answered = s.answered,
-                         .framing = s.framing,
-                         .random = s.random,
-                         .document = s.document,
-                         .tokens = {tokens.begin(), tokens.end()},
-                         .n_computed = cache.length()};
+void save_sequence(const RunningModel& model, RequestId id, SessionContent content, const std::filesystem::path& path) {
+  const SequenceCache& cache = model.engine->cache(id);
+  const auto tokens = model.engine->tokens(id);
+  content.identity = model.identity;
+  content.tokens.assign(tokens.begin(), tokens.end());
+  content.n_computed = cache.length();
   write_session(path, content,
                 [&](std::int32_t layer, std::int32_t head, FunctionRef<void(std::span<const std::byte>)> out) {
                   write_kv(cache, layer, head, out);
                 });
 }
 
-Session Session::restore(const LanguageModel& model, const std::filesystem::path& path) {
-  expect_exact_prompts(model.impl_->method.get());
+RestoredSequence restore_sequence(const RunningModel& model, const std::filesystem::path& path) {
   const MappedFile bytes(path);
   const SessionFile file = SessionFile::parse(bytes.bytes(), path.string());
-  const SessionContent& content = file.content();
-  expect_same_model(content.identity, model.impl_->identity, path.string());
+  expect_same_model(file.content().identity, model.identity, path.string());
+  RestoredSequence restored{.id = {}, .content = file.content()};
+  restored.id = model.engine->adopt(restored.content.tokens, restored.content.n_computed,
+                                    [&](SequenceCache& cache) { read_kv(file, cache); });
+  return restored;
+}
+
+void Session::save(const std::filesystem::path& path) const {
+  const Impl& s = *impl_;
+  expect_exact_prompts(s.model->method.get());
+  if (!s.id.valid()) fail(ErrorKind::kRequest, "there is nothing to save yet: the session has no turn");
+  save_sequence(*s.model, s.id,
+                {.identity = {},
+                 .answered = s.answered,
+                 .framing = s.framing,
+                 .random = s.random,
+                 .document = s.document,
+                 .tokens = {}},
+                path);
+}
+
+Session Session::restore(const LanguageModel& model, const std::filesystem::path& path) {
+  expect_exact_prompts(model.impl_->method.get());
+  RestoredSequence restored = restore_sequence(*model.impl_, path);
   auto impl = std::make_unique<Impl>();
   impl->model = model.impl_;
-  impl->answered = content.answered;
-  impl->framing = content.framing;
-  impl->random = content.random;
-  impl->document = content.document;
-  impl->id =
-      impl->engine().adopt(content.tokens, content.n_computed, [&](SequenceCache& cache) { read_kv(file, cache); });
+  impl->answered = restored.content.answered;
+  impl->framing = restored.content.framing;
+  impl->random = restored.content.random;
+  impl->document = std::move(restored.content.document);
+  impl->id = restored.id;
   return Session(std::move(impl));
 }
 

@@ -140,13 +140,16 @@ TensorView Forward::Impl::run_all_layers(const ForwardInput& input) {
 }
 
 TensorView Forward::Impl::gather_last_rows(const TensorView& x, std::span<const SequenceRows> sequences) {
-  const auto wanted = [](const SequenceRows& s) { return s.want_logits && s.n_rows > 0; };
-  const TensorView rows =
-      last.get(DType::kF32, std::count_if(sequences.begin(), sequences.end(), wanted), config.hidden);
-  std::int64_t end = 0, at = 0;
+  const auto wanted = [](const SequenceRows& s) {
+    return s.all_logits ? s.n_rows : std::min<int>(s.want_logits, s.n_rows);
+  };
+  std::int64_t n = 0, end = 0, at = 0;
+  for (const SequenceRows& s : sequences) n += wanted(s);
+  const TensorView rows = last.get(DType::kF32, n, config.hidden);
   for (const SequenceRows& s : sequences) {
     end += s.n_rows;
-    if (wanted(s)) std::memcpy(rows.row(at++), x.row(end - 1), x.stride_bytes());
+    for (std::int64_t row = end - wanted(s); row < end; ++row)
+      std::memcpy(rows.row(at++), x.row(row), x.stride_bytes());
   }
   return rows;
 }

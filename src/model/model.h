@@ -79,6 +79,7 @@ struct SequenceRows {
   SequenceCache* cache = nullptr;  // already extended by n_rows
   std::int32_t n_rows = 0;         // new tokens: a prefill chunk, or 1
   bool want_logits = false;        // of its last row
+  bool all_logits = false;         // of every row
   MethodState* method = nullptr;   // null: full attention. Its index follows the cache in either phase
   RowPhase phase = RowPhase::kPrefill;
 };
@@ -94,7 +95,8 @@ class Forward {
   Forward(const Model& model, const CpuContext& context);
   ~Forward();
 
-  // logits: one row a sequence that wants them, in order; [n_wanted, vocab] f32. Valid until the next call.
+  // logits: one row a sequence that wants them, or all its rows, in order; [n_wanted, vocab] f32. Valid until the next
+  // call.
   ConstTensorView run(const ForwardInput& input);
   // The logits of every row, for perplexity and tests; [n_rows, vocab].
   ConstTensorView run_all_logits(const ForwardInput& input);

@@ -30,6 +30,10 @@ const SamplingOptions& checked(const SamplingOptions& o) {
   expect_range(std::abs(o.presence_penalty) <= 2, "presence_penalty", "a number from -2 to 2", d(o.presence_penalty));
   expect_range(std::abs(o.frequency_penalty) <= 2, "frequency_penalty", "a number from -2 to 2",
                d(o.frequency_penalty));
+  for (const TokenBias& b : o.logit_bias) {
+    expect_range(b.token >= 0, "logit_bias", "ids of tokens, from 0", b.token);
+    expect_range(std::abs(b.bias) < kInfinity, "logit_bias", "finite numbers", d(b.bias));
+  }
   return o;
 }
 
@@ -107,13 +111,40 @@ float log_probability(std::span<const float> logits, std::int32_t token) {
   return log_probability_of(with_finite_max(logits, finite), token);
 }
 
+std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, int n) {
+  std::vector<TokenLogprob> top;
+  thread_local std::vector<float> finite;
+  const Row row = with_finite_max(logits, finite);
+  if (n <= 0 || !(row.max > -kInfinity)) return top;
+  // A heap of the n best so far, the worst of them on top: NaN enters none, because it compares false.
+  const auto before = [&](const TokenLogprob& a, const TokenLogprob& b) {
+    return a.logprob > b.logprob || (a.logprob == b.logprob && a.token < b.token);
+  };
+  for (std::size_t i = 0; i < row.x.size(); ++i) {
+    const TokenLogprob here{static_cast<std::int32_t>(i), row.x[i]};
+    if (!(here.logprob > -kInfinity)) continue;
+    if (top.size() == static_cast<std::size_t>(n)) {
+      if (!before(here, top.front())) continue;
+      std::pop_heap(top.begin(), top.end(), before);
+      top.pop_back();
+    }
+    top.push_back(here);
+    std::push_heap(top.begin(), top.end(), before);
+  }
+  std::sort_heap(top.begin(), top.end(), before);
+  const double log_sum = std::log(sum_exp(row.x, row.max));
+  for (TokenLogprob& t : top) t.logprob = static_cast<float>(static_cast<double>(t.logprob - row.max) - log_sum);
+  return top;
+}
+
 Sampler::Choice Sampler::next(std::span<const float> logits) {
   MNEME_CHECK(!logits.empty(), "no logits");
   const Row plain = with_finite_max(logits, plain_);
   Row row = plain;
-  if (penalises()) {
+  if (penalises() || !options_.logit_bias.empty()) {
     penalised_.assign(plain.x.begin(), plain.x.end());
-    penalise(penalised_);
+    if (penalises()) penalise(penalised_);
+    add_bias(penalised_);
     row = with_finite_max(penalised_, penalised_);
   }
 
@@ -146,6 +177,13 @@ void Sampler::penalise(std::span<float> logits) const {
   for (const auto& [token, count] : answer_counts_) {
     if (!prompt_tokens_.contains(token)) repeat(token);
     at(token) -= options_.presence_penalty + options_.frequency_penalty * static_cast<float>(count);
+  }
+}
+
+void Sampler::add_bias(std::span<float> logits) const {
+  for (const TokenBias& b : options_.logit_bias) {
+    MNEME_CHECK(b.token < static_cast<std::int32_t>(logits.size()), "bias on token {} of {}", b.token, logits.size());
+    logits[static_cast<std::size_t>(b.token)] += b.bias;
   }
 }
 

@@ -17,6 +17,14 @@ namespace mneme {
 // it.
 float log_probability(std::span<const float> logits, std::int32_t token);
 
+struct TokenLogprob {
+  std::int32_t token = -1;
+  float logprob = 0.0f;
+};
+// The n likeliest tokens, the likeliest first; fewer where there are fewer that are possible.
+// Ties  the smaller id first.
+std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, int n);
+
 // Everything that a request's next draw depends on, apart from its logits. A copy goes on exactly as the original
 // (forks, sessions).
 class Sampler {
@@ -31,9 +39,9 @@ class Sampler {
     std::int32_t token = -1;
     float logprob = 0.0f;  // of that token under the unmodified logits (log-softmax)
   };
-  // Penalties, temperature, top-k, top-p, min-p, draw (src/sampler/survivors.h has the definitions); temperature 0: the
-  // largest. Ties: the larger probability first, then the smaller id. NaN logits count as -inf; all NaN or -inf: token
-  // 0 with logprob -inf; where some are +inf, they alone are possible.
+  // Penalties, bias, temperature, top-k, top-p, min-p, draw (src/sampler/survivors.h has the definitions); temperature
+  // 0: the largest. Ties: the larger probability first, then the smaller id. NaN logits count as -inf; all NaN or -inf:
+  // token 0 with logprob -inf; where some are +inf, they alone are possible.
   Choice next(std::span<const float> logits);
 
   const SamplingOptions& options() const { return options_; }
@@ -45,6 +53,7 @@ class Sampler {
  private:
   bool penalises() const;
   void penalise(std::span<float> logits) const;
+  void add_bias(std::span<float> logits) const;
 
   SamplingOptions options_;
   Rng rng_;

@@ -40,9 +40,9 @@ void write(const SequenceCache& cache, std::int32_t position, std::int32_t token
   }
 }
 
-std::uint64_t hash_of(const SequenceCache& cache) {
+std::uint64_t hash_of(const SequenceCache& cache, std::int32_t length) {
   std::uint64_t hash = 1;
-  for (std::int32_t p = 0; p < cache.length(); ++p) {
+  for (std::int32_t p = 0; p < length; ++p) {
     for (std::int32_t l = 0; l < kLayers; ++l) {
       for (std::int32_t h = 0; h < kHeads; ++h) {
         const std::byte* at = cache.token(l, h, p);
@@ -62,6 +62,10 @@ void logits_of(std::uint64_t hash, std::span<float> out) {
   for (float& v : out) v = static_cast<float>(rng.uniform() * 6 - 3);
 }
 
+std::int32_t rows_wanted(const SequenceRows& s) {
+  return s.all_logits ? s.n_rows : std::int32_t{s.want_logits};
+}
+
 }  // namespace
 
 ConstTensorView HashModel::run(const ForwardInput& input) {
@@ -78,15 +82,16 @@ ConstTensorView HashModel::run(const ForwardInput& input) {
   for (const SequenceRows& s : input.sequences) {
     rows.push_back(s.n_rows);
     for (std::int32_t i = 0; i < s.n_rows; ++i) write(*s.cache, s.cache->length() - s.n_rows + i, input.tokens[at++]);
-    n_wanted += s.want_logits ? 1 : 0;
+    n_wanted += rows_wanted(s);
   }
   MNEME_CHECK(at == input.tokens.size(), "{} of {} tokens have a sequence", at, input.tokens.size());
   logits_.resize(static_cast<std::size_t>(n_wanted * kHashVocab));
   std::span<float> out(logits_);
   for (const SequenceRows& s : input.sequences) {
-    if (!s.want_logits) continue;
-    logits_of(hash_of(*s.cache), out.first(kHashVocab));
-    out = out.subspan(kHashVocab);
+    for (std::int32_t i = rows_wanted(s); i > 0; --i) {
+      logits_of(hash_of(*s.cache, s.cache->length() - i + 1), out.first(kHashVocab));
+      out = out.subspan(kHashVocab);
+    }
   }
   return view_of(static_cast<const float*>(logits_.data()), {n_wanted, kHashVocab});
 }

@@ -224,5 +224,31 @@ TEST(Sampler, WrongOptionsAreNamedWithRangeAndValue) {
                "frequency_penalty: expected a number from -2 to 2, found nan");
 }
 
+TEST(TopLogprobs, AreTheLargestInOrder) {
+  const std::vector<float> x = {1, 3, kNan, 3, -kInf, 2};
+  const auto top = top_logprobs(x, 3);
+  ASSERT_EQ(top.size(), 3u);
+  EXPECT_EQ(top[0].token, 1);  // of equal ones the smaller id
+  EXPECT_EQ(top[1].token, 3);
+  EXPECT_EQ(top[2].token, 5);
+  for (const TokenLogprob& t : top) EXPECT_FLOAT_EQ(t.logprob, log_probability(x, t.token));
+  EXPECT_EQ(top_logprobs(x, 100).size(), 4u);  // impossible tokens are not told
+  EXPECT_TRUE(top_logprobs(x, 0).empty());
+  EXPECT_TRUE(top_logprobs(std::vector<float>{kNan, -kInf}, 2).empty());
+}
+
+TEST(Sampler, BiasMovesTheChoiceAndNotTheLogprob) {
+  const std::vector<float> x = {1, 3, 2};
+  SamplingOptions o;
+  o.logit_bias = {{.token = 1, .bias = -100}, {.token = 0, .bias = 1.5f}};
+  const Sampler::Choice choice = Sampler(o).next(x);
+  EXPECT_EQ(choice.token, 0);
+  EXPECT_FLOAT_EQ(choice.logprob, log_probability(x, 0));
+  o.logit_bias = {{.token = -1, .bias = 0}};
+  EXPECT_THROW(Sampler{o}, Error);
+  o.logit_bias = {{.token = 1, .bias = kNan}};
+  EXPECT_THROW(Sampler{o}, Error);
+}
+
 }  // namespace
 }  // namespace mneme

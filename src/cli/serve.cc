@@ -1,0 +1,172 @@
+// mneme serve: a model behind an OpenAI-compatible HTTP API.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "src/base/error.h"
+#include "src/cli/commands.h"
+#include "src/cli/kv_options.h"
+#include "src/cli/options.h"
+#include "src/cli/progress_bar.h"
+#include "src/server/server.h"
+
+namespace mneme::cli {
+namespace {
+
+struct ServeCommand {
+  server::ServerOptions server;
+  std::string model;
+  std::optional<std::string> api_key;
+  std::string slot_path;
+  double kv_gib = 0;
+  bool no_pin = false, quiet = false;
+};
+
+void say(const std::string& line) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  fmt::print(stderr, "{}\n", line);
+}
+
+int serve(ServeCommand command) {
+  server::ServerOptions& o = command.server;
+  o.model = command.model;
+  o.engine.pin_threads = !command.no_pin;
+  o.engine.kv_memory_bytes = static_cast<std::int64_t>(command.kv_gib * 1024 * 1024 * 1024);
+  if (command.api_key) o.api_keys.push_back(*command.api_key);
+  o.slot_path = command.slot_path;
+  if (!o.slot_path.empty() && !std::filesystem::is_directory(o.slot_path))
+    fail(ErrorKind::kOption, "--slot-save-path: {} is no folder", command.slot_path);
+  if (!command.quiet) o.log = [](std::string_view line) { say(std::string(line)); };
+  ProgressBar bar(ProgressBar::mode_for_stderr(true));
+  const std::string host = o.host.find(':') == std::string::npos ? o.host : "[" + o.host + "]";
+  server::Server server(std::move(o),
+                        [&bar](std::string_view what, auto done, auto total) { bar.show(what, done, total); });
+  bar.clear();
+  const EngineOptions engine = server.engine_options();
+  say(fmt::format("{}: context of {} tokens, up to {} answers at once, {} MiB for keys and values, {} threads",
+                  server.served_name(), grouped(engine.context), engine.max_sequences, grouped(server.kv_bytes() >> 20),
+                  engine.threads));
+  server.stop_on_signals();
+  // Whoever starts the server waits for this line: it says which port was free.
+  fmt::print("listening on http://{}:{}\n", host, server.port());
+  std::fflush(stdout);
+  server.run();
+  say("stopped");
+  return 0;
+}
+
+void add_network_options(CLI::App& c, ServeCommand& command) {
+  server::ServerOptions& o = command.server;
+  const auto add = [](CLI::Option* option) { option->group("Network"); };
+  add(c.add_option("--host", o.host, "Address to listen on; 0.0.0.0 is every one of this machine")
+          ->capture_default_str()
+          ->check(not_empty()));
+  add(c.add_option("--port", o.port, "0: any that is free")->capture_default_str());
+  add(c.add_option("--api-key", command.api_key, "Answer only to those who bring it: Authorization: Bearer KEY")
+          ->type_name("KEY")
+          ->check(not_empty()));
+  add(c.add_option("--cors-origin", o.cors_origins, "Web pages of this origin may call (default: none)")
+          ->type_name("ORIGIN")
+          ->check(not_empty()));
+  add(c.add_option("--allowed-host", o.allowed_hosts, "A name beside localhost that clients may call a local server by")
+          ->type_name("NAME")
+          ->check(not_empty()));
+  add(c.add_option("--max-connections", o.max_connections, "Open at once; more are turned away")
+          ->capture_default_str()
+          ->check(whole_number(1, 1 << 20)));
+  add(c.add_option("--max-body-bytes", o.max_body_bytes, "Longest request")
+          ->type_name("BYTES")
+          ->capture_default_str()
+          ->check(whole_number(1024, std::int64_t{1} << 40)));
+  add(c.add_option("--request-timeout", o.request_seconds, "Longest time of an answer, waiting included")
+          ->type_name("SECONDS")
+          ->capture_default_str()
+          ->check(number(0.001, 1e8)));
+  add(c.add_option("--shutdown-timeout", o.shutdown_seconds, "For answers that run when the server is told to stop")
+          ->type_name("SECONDS")
+          ->capture_default_str()
+          ->check(number(0, 1e8)));
+}
+
+void add_scheduling_options(CLI::App& c, ServeCommand& command) {
+  server::ServerOptions& o = command.server;
+  EngineOptions& e = o.engine;
+  const auto add = [](CLI::Option* option) { option->group("Memory and speed"); };
+  add(c.add_option("-c,--max-model-len,--ctx-size", e.context,
+                   "Longest prompt and answer together (default: what the model was made for)")
+          ->type_name("TOKENS")
+          ->check(whole_number(1, std::numeric_limits<std::int32_t>::max())));
+  add(c.add_option("--parallel,--max-num-seqs", e.max_sequences, "Answers that are computed together")
+          ->capture_default_str()
+          ->check(whole_number(1, 4096)));
+  add(c.add_option("-b,--max-num-batched-tokens", e.max_batched_tokens,
+                   "Tokens of one step: larger reads faster, smaller lets answers flow beside prompts")
+          ->type_name("TOKENS")
+          ->capture_default_str()
+          ->check(whole_number(1, 1 << 20)));
+  add(c.add_option("--max-queue", o.max_queue, "Answers that wait; more are refused with 429")
+          ->capture_default_str()
+          ->check(whole_number(0, 1 << 20)));
+  add(c.add_option("--default-max-tokens", o.default_max_tokens, "Longest chat answer when the request names none")
+          ->type_name("TOKENS")
+          ->capture_default_str()
+          ->check(whole_number(1, std::numeric_limits<std::int32_t>::max())));
+  add(c.add_option("--kv-offloading-size,--host-pool-gib", command.kv_gib,
+                   "Room for keys and values (default: all sequences at full length, or half of the memory)")
+          ->type_name("GIB")
+          ->check(number(0.0001, 1e6)));
+  add(c.add_option("--kv-cache-dtype", e.kv_cache_dtype, "How keys and values are stored: bf16 or f16")
+          ->type_name("TYPE")
+          ->capture_default_str()
+          ->check(one_of({"bf16", "f16"})));
+  add(c.add_option("-t,--threads", e.threads, "Threads that compute (default: one per CPU)")
+          ->check(whole_number(1, 1024)));
+  add(c.add_flag("--no-pin", command.no_pin, "Let threads move between CPUs: better where other programs compute too"));
+  add(c.add_option("--numa", e.numa, "With several memory nodes: none, distribute (over all), isolate (to one)")
+          ->type_name("POLICY")
+          ->capture_default_str()
+          ->check(one_of({"none", "distribute", "isolate"})));
+  add(c.add_flag("--deterministic", e.deterministic, "Fixed tiles: the same rounding in every batch, a little slower"));
+  add(c.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_cache,
+                 "Keep what is computed for requests that begin with the same text (default)"));
+  add(c.add_option("--slot-save-path", command.slot_path, "Folder that slots are saved to and restored from")
+          ->type_name("FOLDER")
+          ->check(not_empty()));
+}
+
+}  // namespace
+
+void add_serve(CLI::App& app, int& code) {
+  auto command = std::make_shared<ServeCommand>();
+  CLI::App* c = app.add_subcommand("serve", "Answer over HTTP, as OpenAI's API does");
+  c->add_option("-m,--model", command->model, "A .gguf file, or the folder of a Hugging Face model")
+      ->type_name("PATH")
+      ->required()
+      ->group("Model");
+  c->add_option("-a,--served-model-name,--alias", command->server.served_name,
+                "What requests call it (default: the file's name)")
+      ->type_name("NAME")
+      ->check(not_empty())
+      ->group("Model");
+  add_network_options(*c, *command);
+  add_scheduling_options(*c, *command);
+  add_kv_options(*c, command->server.engine.kv);
+  c->add_option("--audit", command->server.engine.audit_every,
+                "Every n-th step of an answer also computes the true attention, for its statistics; 0: never")
+      ->type_name("STEPS")
+      ->capture_default_str()
+      ->check(whole_number(0, 1 << 30))
+      ->group("Keys and values");
+  c->add_flag("--quiet", command->quiet, "No line for each request")->group("Output");
+  c->footer(
+      "Listens on this machine only unless --host says otherwise. SIGTERM and Ctrl-C let running answers end first.\n"
+      "Example: mneme serve -m models/needle-27m-q8_0.gguf --port 8000");
+  c->callback([command, &code] { code = serve(*command); });
+}
+
+}  // namespace mneme::cli

@@ -1,0 +1,103 @@
+#include "src/engine/running_model.h"
+
+#include <utility>
+
+#include "src/base/error.h"
+#include "src/base/numa.h"
+#include "src/engine/kv_method.h"
+#include "src/engine/session_identity.h"
+#include "src/model/model.h"
+
+namespace mneme {
+namespace {
+
+constexpr std::string_view kSeparator = "\n\n\n";  // between document and question, as chat framing has it
+
+// More threads than this are a slip of the finger.
+constexpr int kMostThreads = 1024;
+
+ModelInfo info_of(const Checkpoint& checkpoint) {
+  const ModelConfig& c = checkpoint.config();
+  return {.name = c.name,
+          .architecture = std::string(architecture_name(c.architecture)),
+          .file_format = std::string(checkpoint.format()),
+          .chat_family = "",
+          .context = c.max_context,
+          .vocabulary = c.vocab,
+          .layers = c.n_layers};
+}
+
+}  // namespace
+
+TextSide::TextSide(const Checkpoint& checkpoint)
+    : info(info_of(checkpoint)),
+      tokenizer(Tokenizer::make(checkpoint.tokenizer())),
+      chat(ChatFormat::detect(*tokenizer)) {
+  info.chat_family = std::string(chat_family_name(chat.family()));
+}
+
+std::vector<TokenId> TextSide::tokenize(std::string_view text, SpecialTokens special) const {
+  return tokenizer->encode(text, {.parse_special = special == SpecialTokens::kParsed, .add_bos = false});
+}
+
+TextSide::Prompt TextSide::prompt_of(const Turn& turn, const AskOptions& how, bool first) const {
+  if (turn.document.empty() && turn.question.empty()) {
+    fail(ErrorKind::kRequest, "the prompt is empty: expected a document, a question, or both");
+  }
+  if (how.framing == Framing::kRaw) {
+    EncodeOptions options{.parse_special = how.special == SpecialTokens::kParsed,
+                          .add_bos = first && tokenizer->adds_bos(),
+                          .continues = !first};
+    std::string text = turn.system + turn.document;
+    std::string question = (turn.document.empty() ? "" : kSeparator.data()) + turn.question;
+    if (turn.question.empty()) question.clear();
+    Prompt prompt;
+    if (how.question == QuestionPath::kPrefill) {
+      prompt.tokens = tokenizer->encode(text + question, options);
+      return prompt;
+    }
+    prompt.tokens = tokenizer->encode(text, options);
+    options.add_bos = false;
+    options.continues = options.continues || !text.empty();
+    const std::vector<TokenId> tail = tokenizer->encode(question, options);
+    prompt.n_question = static_cast<std::int32_t>(tail.size());
+    prompt.tokens.insert(prompt.tokens.end(), tail.begin(), tail.end());
+    return prompt;
+  }
+  const ChatFormat::Turn words{.document = turn.document, .question = turn.question, .system = turn.system};
+  if (how.question == QuestionPath::kPrefill) return {.tokens = chat.user_turn(words, first), .n_question = 0};
+  ChatFormat::SplitTurn split = chat.user_turn_split(words, first);
+  Prompt prompt{.tokens = std::move(split.document), .n_question = static_cast<std::int32_t>(split.question.size())};
+  prompt.tokens.insert(prompt.tokens.end(), split.question.begin(), split.question.end());
+  return prompt;
+}
+
+std::shared_ptr<const Plan> plan_of(const KvMethodOptions& options, const Engine& engine) {
+  const Recipe recipe = recipe_of(options);
+  return recipe.attend == Attend::kEverything ? nullptr : compile(recipe, engine.method_shape());
+}
+
+RunningModel start_model(std::unique_ptr<Checkpoint> checkpoint, std::unique_ptr<TextSide> text,
+                         const EngineOptions& options, const ProgressFn& progress) {
+  if (options.threads < 0 || options.threads > kMostThreads) {
+    fail(ErrorKind::kOption, "threads: expected 0 (one per CPU) to {}, found {}", kMostThreads, options.threads);
+  }
+  EngineOptions in_force = options;
+  auto pool = make_thread_pool(options.threads, options.pin_threads ? Pinning::kPinned : Pinning::kNone,
+                               numa_policy(options.numa));
+  in_force.threads = pool->size();
+  const CpuContext context{.pool = pool.get(), .rounding = options.deterministic ? Rounding::kFixed : Rounding::kFast};
+  RunningModel running;
+  running.text = text ? std::move(text) : std::make_unique<TextSide>(*checkpoint);
+  const std::int64_t made_for = checkpoint->config().max_context;
+  running.identity = identity_of(*checkpoint, options.context > 0 ? options.context : made_for);
+  std::unique_ptr<Model> model = Model::load(std::move(checkpoint), {.context = options.context}, context, progress);
+  running.engine = std::make_unique<Engine>(std::move(model), in_force, std::move(pool));
+  running.identity.kv = running.engine->pool().shape();
+  running.method = plan_of(options.kv, *running.engine);
+  for (TokenId id = 0; id < running.text->tokenizer->vocab_size(); ++id)
+    if (running.text->tokenizer->is_end(id)) running.end_tokens.push_back(id);
+  return running;
+}
+
+}  // namespace mneme

@@ -1,0 +1,51 @@
+// A model that computes, and the text side that goes with it: what the public LanguageModel and the server stand on.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "mneme/mneme.h"
+#include "src/checkpoint/checkpoint.h"
+#include "src/engine/engine.h"
+#include "src/engine/session_file.h"
+#include "src/tokenizer/chat_format.h"
+#include "src/tokenizer/tokenizer.h"
+
+namespace mneme {
+
+// Text to tokens and back for one model.
+struct TextSide {
+  explicit TextSide(const Checkpoint& checkpoint);
+
+  struct Prompt {
+    std::vector<TokenId> tokens;
+    std::int32_t n_question = 0;  // at its end; counted only where the question is computed apart
+  };
+  // Errors  kRequest: neither document nor question.
+  Prompt prompt_of(const Turn& turn, const AskOptions& how, bool first) const;
+  std::vector<TokenId> tokenize(std::string_view text, SpecialTokens special) const;
+
+  ModelInfo info;
+  std::unique_ptr<Tokenizer> tokenizer;
+  ChatFormat chat;
+};
+
+struct RunningModel {
+  std::unique_ptr<TextSide> text;
+  std::unique_ptr<Engine> engine;
+  std::shared_ptr<const Plan> method;  // null: full attention
+  std::vector<TokenId> end_tokens;
+  SessionIdentity identity;
+};
+
+// Reads the weights and starts the threads; the calling thread is one of them. `text` may be null.
+//
+// Errors  as LanguageModel's constructor.
+RunningModel start_model(std::unique_ptr<Checkpoint> checkpoint, std::unique_ptr<TextSide> text,
+                         const EngineOptions& options, const ProgressFn& progress);
+
+// The plan of a method for this engine; null: full attention. Errors  kOption.
+std::shared_ptr<const Plan> plan_of(const KvMethodOptions& options, const Engine& engine);
+
+}  // namespace mneme

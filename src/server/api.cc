@@ -1,0 +1,350 @@
+#include "src/server/api.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "src/base/error.h"
+#include "src/server/api_error.h"
+#include "src/server/completion_json.h"
+#include "src/server/completion_reply.h"
+#include "src/server/tagged_writer.h"
+
+namespace mneme::server {
+namespace {
+
+void answer(ResponseWriter& writer, const OrderedJson& json) {
+  writer.respond({.body = json_text(json)});
+}
+
+void answer(ResponseWriter& writer, const ApiError& error) {
+  HttpResponse response{.status = error.status, .body = error.body()};
+  if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  writer.respond(std::move(response));
+}
+
+// Takes the same time wherever the first difference is.
+bool equal_in_constant_time(std::string_view given, std::string_view key) {
+  unsigned difference = given.size() == key.size() ? 0u : 1u;
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    const char k = key.empty() ? '\0' : key[i % key.size()];
+    difference |= static_cast<unsigned>(static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(k));
+  }
+  return difference == 0;
+}
+
+// "[::1]:8000" as "::1", "localhost:8000" as "localhost".
+std::string_view host_of(std::string_view header) {
+  if (header.starts_with('['))
+    return header.substr(1, header.find(']') == std::string_view::npos ? 0 : header.find(']') - 1);
+  return header.substr(0, header.rfind(':'));
+}
+
+bool is_json(std::string_view content_type) {
+  return content_type.substr(0, content_type.find(';')).find("json") != std::string_view::npos;
+}
+
+OrderedJson piece_json(const Tokenizer& tokenizer, TokenId id) {
+  return {{"id", id}, {"piece", tokenizer.token_bytes(id, true)}};
+}
+
+}  // namespace
+
+Api::Api(const ServerOptions& options, std::string served_name, EngineLoop& loop, Metrics& metrics, Executors executors)
+    : options_(options),
+      served_name_(std::move(served_name)),
+      loop_(loop),
+      metrics_(metrics),
+      executors_(std::move(executors)),
+      plans_(loop.model()),
+      created_(std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
+                   .count()) {}
+
+std::span<const Api::Route> Api::routes() {
+  static const Route kRoutes[] = {
+      {.method = "GET", .path = "/health", .handler = &Api::health, .open = true},
+      {.method = "GET", .path = "/version", .handler = &Api::version_info},
+      {.method = "GET", .path = "/v1/models", .handler = &Api::models},
+      {.method = "GET", .path = "/v1/models/*", .handler = &Api::models},
+      {.method = "GET", .path = "/props", .handler = &Api::props},
+      {.method = "GET", .path = "/metrics", .handler = &Api::metrics_text},
+      {.method = "POST", .path = "/v1/completions", .handler = &Api::completions, .computes = true},
+      {.method = "POST", .path = "/v1/chat/completions", .handler = &Api::chat, .computes = true},
+      {.method = "POST", .path = "/tokenize", .handler = &Api::tokenize},
+      {.method = "POST", .path = "/detokenize", .handler = &Api::detokenize},
+      {.method = "POST", .path = "/apply-template", .handler = &Api::apply_template},
+      {.method = "GET", .path = "/slots", .handler = &Api::slots},
+      {.method = "POST", .path = "/slots/*", .handler = &Api::slot_action, .computes = true},
+  };
+  return kRoutes;
+}
+
+void Api::handle(HttpRequest request, std::shared_ptr<ResponseWriter> inner) {
+  const auto writer = std::make_shared<TaggedWriter>(std::move(inner), request, options_, metrics_);
+  try {
+    dispatch(request, writer);
+  } catch (const ApiError& e) {
+    answer(*writer, e);
+  } catch (const Error& e) {
+    answer(*writer, api_error_of(e));
+  }
+}
+
+// A web page of somebody's must not reach a server on its reader's machine: its requests carry an origin that is not
+// ours, or, after its name was made to point here, a Host that is not ours.
+void Api::check_caller(const HttpRequest& request, const Route& route) const {
+  if (!options_.api_keys.empty()) {
+    if (route.open) return;
+    constexpr std::string_view kBearer = "Bearer ";
+    const std::string_view given = request.header("authorization");
+    const std::string_view key = given.starts_with(kBearer) ? given.substr(kBearer.size()) : std::string_view();
+    bool right = false;
+    for (const std::string& expected : options_.api_keys) right |= equal_in_constant_time(key, expected);
+    if (!right) throw ApiError(401, "an API key is needed: Authorization: Bearer KEY", {}, "invalid_api_key");
+    return;
+  }
+  const bool loopback = options_.host == "127.0.0.1" || options_.host == "::1" || options_.host == "localhost";
+  const std::string_view host = host_of(request.header("host"));
+  const bool known =
+      host.empty() || host == "127.0.0.1" || host == "localhost" || host == "::1" ||
+      std::find(options_.allowed_hosts.begin(), options_.allowed_hosts.end(), host) != options_.allowed_hosts.end();
+  if (loopback && !known)
+    throw ApiError(403, "this server answers on its own machine only (--allowed-host names others, --api-key all)");
+}
+
+void Api::dispatch(const HttpRequest& request, const Writer& writer) {
+  std::string allowed;
+  for (const Route& route : routes()) {
+    const bool prefix = route.path.ends_with('*');
+    const std::string_view stem = route.path.substr(0, route.path.size() - (prefix ? 1 : 0));
+    if (prefix ? !request.path.starts_with(stem) || request.path.size() == stem.size() : request.path != stem) continue;
+    static_cast<TaggedWriter&>(*writer).set_route(route.path);
+    if (request.method == "OPTIONS" && !options_.cors_origins.empty()) {
+      return writer->respond({.status = 204,
+                              .content_type = "text/plain",
+                              .headers = {{"Access-Control-Allow-Methods", "GET, POST"},
+                                          {"Access-Control-Allow-Headers", "Authorization, Content-Type"}},
+                              .body = {}});
+    }
+    const bool get = request.method == "HEAD" && route.method == "GET";
+    if (request.method != route.method && !get) {
+      allowed = route.method;
+      continue;
+    }
+    check_caller(request, route);
+    if (draining_ && route.computes) throw ApiError(503, "the server is stopping");
+    if (route.method == "POST" && !request.body.empty() && !is_json(request.header("content-type")))
+      throw ApiError(415, "expected a body of Content-Type: application/json");
+    return (this->*route.handler)(request, writer);
+  }
+  if (allowed.empty()) throw ApiError(404, "there is nothing at " + request.path.substr(0, 200));
+  writer->respond(
+      {.status = 405, .headers = {{"Allow", allowed}}, .body = ApiError(405, "expected the method " + allowed).body()});
+}
+
+void Api::with_body(const HttpRequest& request, Writer writer,
+                    std::function<std::function<void()>(const JsonRef&, Writer)> answer_of) {
+  auto body = std::make_shared<std::string>(request.body);
+  executors_.work([this, body, writer = std::move(writer), answer_of = std::move(answer_of)]() mutable {
+    std::function<void()> next;
+    try {
+      const Json json = parse_json(*body, "body", static_cast<std::size_t>(options_.max_body_bytes));
+      body.reset();
+      next = answer_of(JsonRef(json, "body"), writer);
+    } catch (const ApiError& e) {
+      next = [writer, e] { answer(*writer, e); };
+    } catch (const Error& e) {
+      next = [writer, e] { answer(*writer, api_error_of(e)); };
+    } catch (const std::exception& e) {
+      next = [writer, what = std::string(e.what())] { answer(*writer, ApiError(500, what)); };
+    }
+    writer.reset();
+    executors_.io(std::move(next));
+  });
+}
+
+// ---- what the server is
+
+void Api::health(const HttpRequest&, Writer writer) {
+  if (draining_) throw ApiError(503, "the server is stopping");
+  answer(*writer, OrderedJson{{"status", "ok"}});
+}
+
+void Api::version_info(const HttpRequest&, Writer writer) {
+  answer(*writer, OrderedJson{{"version", version()}});
+}
+
+void Api::models(const HttpRequest& request, Writer writer) {
+  const ModelInfo& info = loop_.model().text->info;
+  OrderedJson model;
+  model["id"] = served_name_;
+  model["object"] = "model";
+  model["created"] = created_;
+  model["owned_by"] = "mneme";
+  model["max_model_len"] = loop_.model().engine->options().context;
+  model["meta"] = {{"name", info.name},          {"architecture", info.architecture},
+                   {"format", info.file_format}, {"vocabulary", info.vocabulary},
+                   {"layers", info.layers},      {"made_for", info.context}};
+  if (request.path == "/v1/models") {
+    OrderedJson list;
+    list["object"] = "list";
+    list["data"] = OrderedJson::array({std::move(model)});
+    return answer(*writer, list);
+  }
+  if (request.path != "/v1/models/" + served_name_)
+    throw ApiError(404, fmt::format("there is no such model here; there is \"{}\"", served_name_), "model",
+                   "model_not_found");
+  answer(*writer, model);
+}
+
+void Api::props(const HttpRequest&, Writer writer) {
+  const EngineOptions& o = loop_.model().engine->options();
+  const ModelInfo& info = loop_.model().text->info;
+  OrderedJson json;
+  json["model"] = served_name_;
+  json["version"] = version();
+  json["chat_family"] = info.chat_family;
+  json["total_slots"] = options_.n_slots;
+  json["max_model_len"] = o.context;
+  json["max_num_seqs"] = o.max_sequences;
+  json["max_num_batched_tokens"] = o.max_batched_tokens;
+  json["max_queue"] = options_.max_queue;
+  json["threads"] = o.threads;
+  json["deterministic"] = o.deterministic;
+  json["kv_cache_dtype"] = o.kv_cache_dtype;
+  json["kv"] = {{"method", o.kv.method}};
+  if (o.kv.budget) json["kv"]["budget"] = *o.kv.budget;
+  json["prefix_caching"] = options_.prefix_cache;
+  json["default_generation_settings"] = {{"temperature", 1.0}, {"max_tokens", options_.default_max_tokens}};
+  answer(*writer, json);
+}
+
+void Api::metrics_text(const HttpRequest&, Writer writer) {
+  writer->respond({.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics_.text()});
+}
+
+// ---- completions
+
+void Api::completions(const HttpRequest& request, Writer writer) {
+  complete(request, std::move(writer), false);
+}
+void Api::chat(const HttpRequest& request, Writer writer) {
+  complete(request, std::move(writer), true);
+}
+
+void Api::complete(const HttpRequest& request, Writer writer, bool is_chat) {
+  with_body(request, std::move(writer), [this, is_chat](const JsonRef& body, Writer w) -> std::function<void()> {
+    CompletionRequest parsed = is_chat ? parse_chat(body, context()) : parse_completion(body, context());
+    CompletionReply::Setting setting{.text = *loop_.model().text,
+                                     .loop = loop_,
+                                     .model = served_name_,
+                                     .method = parsed.inputs.front().kv.method,
+                                     .request_id = static_cast<TaggedWriter&>(*w).request_id(),
+                                     .retry_after = [this] {
+                                       const double seconds = std::ceil(metrics_.mean_answer_seconds());
+                                       return std::to_string(std::clamp(static_cast<int>(seconds), 1, 60));
+                                     }};
+    auto reply = std::make_shared<CompletionReply>(std::move(setting), std::move(parsed), std::move(w));
+    return [reply] { reply->start(); };
+  });
+}
+
+// ---- text and tokens
+
+void Api::tokenize(const HttpRequest& request, Writer writer) {
+  with_body(request, std::move(writer), [this](const JsonRef& body, Writer w) -> std::function<void()> {
+    const TextSide& text = *loop_.model().text;
+    std::vector<TokenId> tokens;
+    if (body.find("messages")) {
+      tokens = chat_prompt(text, parse_messages(body));
+    } else {
+      const auto prompt = body.find("prompt");
+      const JsonRef words = prompt ? *prompt : body.at("content");
+      const bool bos = body.boolean("add_special_tokens", body.boolean("add_special", prompt.has_value()));
+      tokens = text.tokenizer->encode(words.string(), {.parse_special = body.boolean("parse_special", true),
+                                                       .add_bos = bos && text.tokenizer->adds_bos()});
+    }
+    OrderedJson json;
+    json["count"] = tokens.size();
+    json["max_model_len"] = loop_.model().engine->options().context;
+    if (body.boolean("with_pieces", false)) {
+      json["tokens"] = OrderedJson::array();
+      for (const TokenId id : tokens) json["tokens"].push_back(piece_json(*text.tokenizer, id));
+    } else {
+      json["tokens"] = tokens;
+    }
+    return [w, out = json_text(json)]() mutable { w->respond({.body = std::move(out)}); };
+  });
+}
+
+void Api::detokenize(const HttpRequest& request, Writer writer) {
+  with_body(request, std::move(writer), [this](const JsonRef& body, Writer w) -> std::function<void()> {
+    const TextSide& text = *loop_.model().text;
+    const std::string words = text.tokenizer->decode(parse_tokens(body.at("tokens"), text.info.vocabulary),
+                                                     body.boolean("show_special", false));
+    OrderedJson json;
+    json["prompt"] = words;
+    json["content"] = words;
+    return [w, out = json_text(json)]() mutable { w->respond({.body = std::move(out)}); };
+  });
+}
+
+void Api::apply_template(const HttpRequest& request, Writer writer) {
+  with_body(request, std::move(writer), [this](const JsonRef& body, Writer w) -> std::function<void()> {
+    const TextSide& text = *loop_.model().text;
+    const std::vector<TokenId> tokens = chat_prompt(text, parse_messages(body));
+    OrderedJson json;
+    json["prompt"] = text.tokenizer->decode(tokens, true);
+    json["tokens"] = tokens;
+    return [w, out = json_text(json)]() mutable { w->respond({.body = std::move(out)}); };
+  });
+}
+
+// ---- slots
+
+void Api::slots(const HttpRequest&, Writer writer) {
+  loop_.call([this, writer](SequenceKeeper& keeper) {
+    OrderedJson list = OrderedJson::array();
+    for (std::size_t i = 0; i < keeper.slots().size(); ++i)
+      list.push_back({{"id", i}, {"n_tokens", keeper.slots()[i].n_tokens}});
+    executors_.io([writer, out = json_text(list)]() mutable { writer->respond({.body = std::move(out)}); });
+  });
+}
+
+void Api::slot_action(const HttpRequest& request, Writer writer) {
+  const std::string id = request.path.substr(std::string_view("/slots/").size());
+  const bool digits = !id.empty() && id.size() < 6 && id.find_first_not_of("0123456789") == std::string::npos;
+  if (!digits) throw ApiError(404, "expected /slots/ and the number of a slot");
+  const std::string action = request.parameter("action");
+  if (action != "save" && action != "restore" && action != "erase")
+    throw ApiError(400, "action: expected save, restore or erase", "action");
+  const auto run = [this, action, slot = std::stoi(id)](const std::string& name, const Writer& w) {
+    loop_.call([this, action, slot, name, w](SequenceKeeper& keeper) {
+      HttpResponse response;
+      try {
+        OrderedJson json{{"id_slot", slot}};
+        if (action == "erase") {
+          json["n_erased"] = keeper.erase(slot);
+        } else {
+          json["filename"] = name;
+          (action == "save" ? json["n_saved"] = keeper.save(slot, name)
+                            : json["n_restored"] = keeper.restore(slot, name));
+        }
+        response.body = json_text(json);
+      } catch (const Error& e) {
+        const ApiError error = api_error_of(e);
+        response = {.status = error.status, .body = error.body()};
+      }
+      executors_.io([w, response = std::move(response)]() mutable { w->respond(std::move(response)); });
+    });
+  };
+  if (action == "erase") return run({}, writer);
+  with_body(request, std::move(writer), [run](const JsonRef& body, Writer w) -> std::function<void()> {
+    return [run, name = body.at("filename").string(), w] { run(name, w); };
+  });
+}
+
+}  // namespace mneme::server

@@ -1,0 +1,70 @@
+// The routes: who may ask what, and which code answers.
+//
+// Threads  handle() and drain() on the I/O thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "src/server/api_request.h"
+#include "src/server/engine_loop.h"
+#include "src/server/http.h"
+#include "src/server/metrics.h"
+#include "src/server/server_options.h"
+
+namespace mneme::server {
+
+class Api {
+ public:
+  // Requires  all outlive the object.
+  Api(const ServerOptions& options, std::string served_name, EngineLoop& loop, Metrics& metrics, Executors executors);
+
+  void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer);
+  // From now on health is 503, and so is everything that computes.
+  void drain() { draining_ = true; }
+
+ private:
+  using Writer = std::shared_ptr<ResponseWriter>;
+  using Handler = void (Api::*)(const HttpRequest&, Writer);
+  struct Route {
+    std::string_view method, path;
+    Handler handler;
+    bool open = false;      // to everybody, whatever the keys are
+    bool computes = false;  // refused while the server stops
+  };
+  static std::span<const Route> routes();
+
+  void dispatch(const HttpRequest& request, const Writer& writer);
+  void check_caller(const HttpRequest& request, const Route& route) const;
+  // Reads the body on a worker; what `answer` returns is done on the I/O thread.
+  void with_body(const HttpRequest& request, Writer writer,
+                 std::function<std::function<void()>(const JsonRef& body, Writer writer)> answer);
+
+  void health(const HttpRequest&, Writer writer);
+  void version_info(const HttpRequest&, Writer writer);
+  void models(const HttpRequest& request, Writer writer);
+  void props(const HttpRequest&, Writer writer);
+  void metrics_text(const HttpRequest&, Writer writer);
+  void completions(const HttpRequest& request, Writer writer);
+  void chat(const HttpRequest& request, Writer writer);
+  void complete(const HttpRequest& request, Writer writer, bool chat);
+  void tokenize(const HttpRequest& request, Writer writer);
+  void detokenize(const HttpRequest& request, Writer writer);
+  void apply_template(const HttpRequest& request, Writer writer);
+  void slots(const HttpRequest&, Writer writer);
+  void slot_action(const HttpRequest& request, Writer writer);
+
+  RequestContext context() { return {loop_.model(), options_, served_name_, plans_}; }
+
+  const ServerOptions& options_;
+  std::string served_name_;
+  EngineLoop& loop_;
+  Metrics& metrics_;
+  Executors executors_;
+  PlanCache plans_;
+  std::int64_t created_;
+  bool draining_ = false;
+};
+
+}  // namespace mneme::server

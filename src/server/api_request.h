@@ -1,0 +1,63 @@
+// The body of a completion or chat request to what the engine is asked. Untrusted input: every field is checked, and
+// what is wrong is named.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/checkpoint/json.h"
+#include "src/engine/running_model.h"
+#include "src/server/chat_prompt.h"
+#include "src/server/generation.h"
+#include "src/server/server_options.h"
+
+namespace mneme::server {
+
+// Plans of methods, compiled once; forks share a method's index only where they share its plan. Threads: any.
+class PlanCache {
+ public:
+  explicit PlanCache(const RunningModel& model) : model_(model) {}
+  // Errors  kOption.
+  std::shared_ptr<const Plan> plan_for(const KvMethodOptions& options);
+
+ private:
+  const RunningModel& model_;
+  std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<const Plan>> plans_;
+};
+
+// What requests are read against.
+struct RequestContext {
+  const RunningModel& model;
+  const ServerOptions& options;
+  const std::string& served_name;
+  PlanCache& plans;
+};
+
+struct CompletionRequest {
+  bool chat = false;
+  bool stream = false, include_usage = false;
+  bool echo = false;
+  bool logprobs = false;
+  bool kv_retrieval = false;  // tell what retrieval did
+  bool return_token_ids = false;
+  std::vector<GenerationInput> inputs;  // by prompt
+  std::string user_id;
+
+  std::int32_t n() const { return inputs.front().n; }
+};
+
+// Errors  ApiError, mneme::Error: 400 and 404.
+CompletionRequest parse_completion(const JsonRef& body, const RequestContext& context);
+CompletionRequest parse_chat(const JsonRef& body, const RequestContext& context);
+
+// "messages". Content is a string, or parts of type "text".
+std::vector<ChatMessage> parse_messages(const JsonRef& body);
+// Ids from 0 to the vocabulary's end.
+std::vector<TokenId> parse_tokens(const JsonRef& list, std::int64_t vocabulary);
+
+}  // namespace mneme::server

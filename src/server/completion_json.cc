@@ -1,0 +1,142 @@
+#include "src/server/completion_json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/base/check.h"
+#include "src/checkpoint/utf8.h"
+
+namespace mneme::server {
+namespace {
+
+// A probability of 0 has no logarithm that JSON could write; OpenAI writes -9999.
+double written(float logprob) {
+  return std::isfinite(logprob) ? static_cast<double>(logprob) : -9999.0;
+}
+
+// As OpenAI names tokens that are no whole characters: "bytes:\xe2\x80".
+std::string token_name(const Tokenizer& tokenizer, TokenId id) {
+  std::string bytes = tokenizer.token_bytes(id, true);
+  if (find_invalid_utf8(bytes) == kValidUtf8) return bytes;
+  std::string name = "bytes:";
+  for (const char c : bytes) name += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  return name;
+}
+
+OrderedJson chat_token(const Tokenizer& tokenizer, TokenId id, float logprob) {
+  const std::string bytes = tokenizer.token_bytes(id, true);
+  OrderedJson json;
+  json["token"] = bytes;  // json_text() replaces what is no character
+  json["logprob"] = written(logprob);
+  json["bytes"] = OrderedJson::array();
+  for (const char c : bytes) json["bytes"].push_back(static_cast<unsigned char>(c));
+  return json;
+}
+
+}  // namespace
+
+std::string json_text(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+std::string json_string(std::string_view text) {
+  return json_text(OrderedJson(text));
+}
+
+std::string_view finish_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kEnd:
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "abort";
+  }
+  MNEME_CHECK(false, "finish reason {}", static_cast<int>(reason));
+}
+
+OrderedJson chat_logprobs(const Tokenizer& tokenizer, std::span<const OutputToken> tokens) {
+  OrderedJson content = OrderedJson::array();
+  for (const OutputToken& t : tokens) {
+    OrderedJson json = chat_token(tokenizer, t.id, t.logprob);
+    json["top_logprobs"] = OrderedJson::array();
+    for (const TokenLogprob& top : t.top) json["top_logprobs"].push_back(chat_token(tokenizer, top.token, top.logprob));
+    content.push_back(std::move(json));
+  }
+  OrderedJson out;
+  out["content"] = std::move(content);
+  out["refusal"] = nullptr;
+  return out;
+}
+
+void CompletionLogprobs::add(const Tokenizer& tokenizer, TokenId id, std::optional<float> logprob,
+                             std::span<const TokenLogprob> top, std::size_t& offset) {
+  tokens.push_back(token_name(tokenizer, id));
+  text_offset.push_back(offset);
+  offset += count_characters(tokenizer.token_bytes(id));
+  if (!logprob) {
+    token_logprobs.push_back(nullptr);
+    top_logprobs.push_back(nullptr);
+    return;
+  }
+  token_logprobs.push_back(written(*logprob));
+  OrderedJson likeliest = OrderedJson::object();
+  for (const TokenLogprob& t : top) likeliest[token_name(tokenizer, t.token)] = written(t.logprob);
+  // As OpenAI: the token itself is among them, also where it is not one of the likeliest.
+  if (!top.empty()) likeliest[token_name(tokenizer, id)] = written(*logprob);
+  top_logprobs.push_back(top.empty() ? OrderedJson() : std::move(likeliest));
+}
+
+OrderedJson CompletionLogprobs::json() const {
+  OrderedJson out;
+  out["text_offset"] = text_offset;
+  out["token_logprobs"] = token_logprobs;
+  out["tokens"] = tokens;
+  const bool some = std::any_of(top_logprobs.begin(), top_logprobs.end(), [](const auto& t) { return !t.is_null(); });
+  out["top_logprobs"] = some ? top_logprobs : OrderedJson();
+  return out;
+}
+
+OrderedJson retrieval_json(const AnswerSummary& summary, std::string_view method) {
+  const KvMethodStats stats = summary.method.value_or(KvMethodStats{});
+  OrderedJson json;
+  json["method"] = method;
+  json["steps"] = std::max(summary.tokens - 1, 0);
+  json["prefill_seconds"] = summary.prefill_seconds;
+  json["decode_seconds"] = summary.decode_seconds;
+  json["selections"] = stats.selections;
+  json["reused"] = stats.reused;
+  json["correction_checks"] = stats.correction_checks;
+  json["corrections"] = stats.corrections;
+  json["correction_rate"] = stats.correction_rate;
+  json["pages_queried"] = stats.selected_units;
+  json["hit_pages"] = stats.selected_units - stats.replaced_units;
+  json["turnover"] = stats.turnover;
+  json["kv_bytes_per_step"] = stats.kv_bytes_per_step;
+  json["index_bytes_per_step"] = stats.index_bytes_per_step;
+  json["index_bytes"] = stats.index_bytes;
+  OrderedJson layers = OrderedJson::array();
+  for (const auto& layer : stats.layers) {
+    layers.push_back({{"dense", layer.dense},
+                      {"achieved_budget", layer.achieved_budget},
+                      {"correction_rate", layer.correction_rate}});
+  }
+  json["layers"] = std::move(layers);
+  if (stats.audits > 0) {
+    json["audit"] = {{"audits", stats.audits},
+                     {"recall", stats.audit_recall},
+                     {"mass", stats.audit_mass},
+                     {"error", stats.audit_error}};
+  }
+  return json;
+}
+
+std::size_t count_characters(std::string_view text) {
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+}
+
+}  // namespace mneme::server

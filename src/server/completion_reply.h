@@ -1,0 +1,77 @@
+// One completion or chat request on its way back: collects what its generations bring into one JSON object, or streams
+// it as server-sent events.
+//
+// Threads  the I/O thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/server/api_request.h"
+#include "src/server/completion_json.h"
+#include "src/server/engine_loop.h"
+#include "src/server/http.h"
+
+namespace mneme::server {
+
+class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
+ public:
+  struct Setting {
+    const TextSide& text;
+    EngineLoop& loop;
+    std::string model, method, request_id;
+    std::function<std::string()> retry_after;  // seconds, for 429
+  };
+  CompletionReply(Setting setting, CompletionRequest request, std::shared_ptr<ResponseWriter> writer);
+
+  // Hands the prompts to the engine. Nothing is computed when there is no room for all of them.
+  void start();
+
+ private:
+  class Sink;
+  struct Choice {
+    std::string text;
+    std::vector<OutputToken> tokens;
+    std::size_t characters = 0;  // of text so far, echo included; where the next token's text begins
+    std::optional<AnswerSummary> end;
+    bool begun = false;  // its role was streamed
+  };
+  struct Prompt {
+    std::vector<TokenId> tokens;  // kept where the answer repeats them
+    std::optional<PromptSummary> summary;
+  };
+
+  void on_event(std::size_t prompt, GenerationEvent event);
+  void on_close();
+  void fail(const Failure& failure);
+  void cancel_all();
+  void begin_stream();
+  void stream_piece(std::size_t choice, GenerationEvent& event);
+  void finish();
+  void close();
+
+  OrderedJson head() const;
+  std::string chunk(std::size_t choice, std::string_view delta, std::string_view logprobs, std::string_view more) const;
+  OrderedJson logprobs_of(Choice& choice, std::span<const OutputToken> tokens) const;
+  OrderedJson echo_logprobs(std::size_t prompt, Choice& choice) const;
+  OrderedJson usage() const;
+  OrderedJson choice_json(std::size_t choice);
+  std::string echoed(std::size_t prompt) const;
+
+  Setting setting_;
+  CompletionRequest request_;
+  std::shared_ptr<ResponseWriter> writer_;
+  std::string id_;
+  std::int64_t created_ = 0;
+  std::vector<GenerationId> generations_;
+  std::vector<Prompt> prompts_;
+  std::vector<Choice> choices_;  // prompt after prompt
+  std::string chunk_head_;
+  std::size_t open_ = 0;
+  bool streaming_ = false, closed_ = false;
+};
+
+}  // namespace mneme::server

@@ -1,0 +1,103 @@
+#include "src/server/engine_loop.h"
+
+#include <utility>
+
+namespace mneme::server {
+
+EngineLoop::EngineLoop(std::function<RunningModel()> start, Options options, Metrics& metrics, Deliver deliver)
+    : options_(std::move(options)), metrics_(metrics), deliver_(std::move(deliver)) {
+  thread_ = std::thread([this, start = std::move(start)]() mutable { run(std::move(start)); });
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return ready_ || start_error_; });
+  if (!start_error_) return;
+  lock.unlock();
+  thread_.join();
+  std::rethrow_exception(start_error_);
+}
+
+EngineLoop::~EngineLoop() {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void EngineLoop::push(Task task) {
+  {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+  }
+  changed_.notify_all();
+}
+
+std::optional<GenerationId> EngineLoop::submit(GenerationInput input, std::shared_ptr<GenerationSink> sink) {
+  const std::int64_t n = input.n;
+  if (in_flight_.fetch_add(n) + n > options_.max_in_flight) {
+    in_flight_.fetch_sub(n);
+    return std::nullopt;
+  }
+  const GenerationId id(next_id_++);
+  const auto arrived = GenerationTable::Clock::now();
+  // A std::function has to be copyable; the input is not worth a copy.
+  auto order = std::make_shared<GenerationInput>(std::move(input));
+  push([id, order, sink = std::move(sink), arrived](GenerationTable& table, SequenceKeeper&) {
+    table.submit(id, std::move(*order), sink, arrived);
+  });
+  return id;
+}
+
+void EngineLoop::cancel(GenerationId id) {
+  push([id](GenerationTable& table, SequenceKeeper&) { table.cancel(id); });
+}
+
+void EngineLoop::fail_all(Failure failure) {
+  push([failure = std::move(failure)](GenerationTable& table, SequenceKeeper&) { table.fail_all(failure); });
+}
+
+void EngineLoop::call(std::function<void(SequenceKeeper&)> task) {
+  push([task = std::move(task)](GenerationTable&, SequenceKeeper& keeper) { task(keeper); });
+}
+
+// False: the loop is to end.
+bool EngineLoop::take_tasks(std::vector<Task>& tasks, bool wait) {
+  std::unique_lock lock(mutex_);
+  if (wait) changed_.wait(lock, [&] { return ends_ || !tasks_.empty(); });
+  tasks.clear();
+  std::swap(tasks, tasks_);
+  return !ends_;
+}
+
+void EngineLoop::run(std::function<RunningModel()> start) {
+  std::unique_ptr<RunningModel> model;
+  try {
+    model = std::make_unique<RunningModel>(start());
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    start_error_ = std::current_exception();
+    changed_.notify_all();
+    return;
+  }
+  RunningModel& running = *model;
+  {
+    const std::lock_guard lock(mutex_);
+    model_ = std::move(model);
+    ready_ = true;
+  }
+  changed_.notify_all();
+  SequenceKeeper keeper(running, options_.keeper);
+  GenerationTable table(running, keeper, metrics_);
+  table.tell_gauges();
+  std::vector<Task> tasks;
+  while (take_tasks(tasks, table.idle())) {
+    for (const Task& task : tasks) task(table, keeper);
+    table.expire(GenerationTable::Clock::now());
+    if (!table.idle()) table.step();
+    table.tell_gauges();
+    in_flight_.fetch_sub(table.take_ended());
+    if (std::vector<Delivery> news = table.take_news(); !news.empty()) deliver_(std::move(news));
+  }
+}
+
+}  // namespace mneme::server

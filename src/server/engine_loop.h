@@ -1,0 +1,66 @@
+// The thread that owns the engine: takes orders from any thread, steps while there is work, and hands news out once a
+// step.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "src/server/generation_table.h"
+
+namespace mneme::server {
+
+class EngineLoop {
+ public:
+  // Called on the engine's thread; has to pass the news on and return.
+  using Deliver = std::function<void(std::vector<Delivery>)>;
+
+  struct Options {
+    std::int64_t max_in_flight = 1;  // answers, running and waiting
+    KeeperOptions keeper;
+  };
+  // Starts the model on the new thread, which becomes one of those that compute, and returns when it is ready.
+  //
+  // Errors  what `start` throws.
+  EngineLoop(std::function<RunningModel()> start, Options options, Metrics& metrics, Deliver deliver);
+  // Ends what runs, untold.
+  ~EngineLoop();
+  EngineLoop(const EngineLoop&) = delete;
+  EngineLoop& operator=(const EngineLoop&) = delete;
+
+  // What does not change while the model runs. Of the engine only options(), pool().n_blocks() and method_shape().
+  const RunningModel& model() const { return *model_; }
+
+  // None: there are max_in_flight already.
+  std::optional<GenerationId> submit(GenerationInput input, std::shared_ptr<GenerationSink> sink);
+  void cancel(GenerationId id);
+  void fail_all(Failure failure);
+  // Runs `task` between two steps. Dropped untold when the loop ends first.
+  void call(std::function<void(SequenceKeeper&)> task);
+  std::int64_t in_flight() const { return in_flight_.load(); }
+
+ private:
+  using Task = std::function<void(GenerationTable&, SequenceKeeper&)>;
+  void push(Task task);
+  void run(std::function<RunningModel()> start);
+  bool take_tasks(std::vector<Task>& tasks, bool wait);
+
+  Options options_;
+  Metrics& metrics_;
+  Deliver deliver_;
+  std::unique_ptr<RunningModel> model_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Task> tasks_;
+  bool ready_ = false, ends_ = false;
+  std::exception_ptr start_error_;
+  std::atomic<std::int64_t> in_flight_ = 0, next_id_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace mneme::server

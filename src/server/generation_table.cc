@@ -1,0 +1,296 @@
+#include "src/server/generation_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "src/base/check.h"
+#include "src/base/error.h"
+#include "src/engine/kv_method.h"
+
+namespace mneme::server {
+namespace {
+
+double seconds_between(GenerationTable::Clock::time_point a, GenerationTable::Clock::time_point b) {
+  return std::chrono::duration<double>(b - a).count();
+}
+
+std::string_view metric_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kEnd:
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "abort";
+  }
+  MNEME_CHECK(false, "finish reason {}", static_cast<int>(reason));
+}
+
+// Pages of a sequence that is bound to its method are of no use to others, and its own prompt is read from the start.
+bool shares(const GenerationInput& input) {
+  return input.method == nullptr || !input.method->binds_sequence();
+}
+
+}  // namespace
+
+GenerationTable::GenerationTable(RunningModel& model, SequenceKeeper& keeper, Metrics& metrics)
+    : model_(model), keeper_(keeper), metrics_(metrics) {}
+
+bool GenerationTable::keeps(const GenerationInput& input) const {
+  return shares(input) && (keeper_.keeps(input.slot) || input.n > 1);
+}
+
+RequestInput GenerationTable::request_of(const GenerationInput& input, std::int32_t choice) const {
+  RequestInput request;
+  request.sampling = input.sampling;
+  if (request.sampling.seed) *request.sampling.seed += static_cast<std::uint64_t>(choice);
+  request.max_tokens = input.max_tokens;
+  if (!input.ignore_end) request.end_tokens = model_.end_tokens;
+  request.priority = input.priority;
+  if (choice == 0) request.score_prompt = input.score_prompt;
+  request.top_logprobs = input.top_logprobs;
+  request.keep_sequence = keeps(input);
+  request.method = input.method;
+  return request;
+}
+
+void GenerationTable::add_choice(Generation& g, RequestId id, std::int32_t index) {
+  g.requests.push_back(id);
+  ++waiting_;
+  choices_.emplace(id, Choice{.generation = &g,
+                              .index = index,
+                              .stream = AnswerStream(*model_.text->tokenizer, g.input.stop),
+                              .begun = {},
+                              .first_token = {},
+                              .last_token = {},
+                              .between = {}});
+}
+
+void GenerationTable::start(Generation& g, GenerationInput& input) {
+  const auto source = input.score_prompt || !shares(input)
+                          ? std::nullopt
+                          : keeper_.source_for(input.prompt, input.cache_salt, input.slot);
+  RequestInput request = request_of(input, 0);
+  const std::int32_t shared = source ? source->n_tokens : 0;
+  request.prompt.assign(input.prompt.begin() + shared, input.prompt.end());
+  const RequestId id = source ? model_.engine->fork_prefix(source->id, shared, std::move(request))
+                              : model_.engine->submit(std::move(request));
+  metrics_.count_prefix(static_cast<std::int64_t>(input.prompt.size()), shared);
+  g.input = std::move(input);
+  g.open = g.input.n;
+  add_choice(g, id, 0);
+}
+
+void GenerationTable::submit(GenerationId id, GenerationInput input, std::shared_ptr<GenerationSink> sink,
+                             Clock::time_point arrived) {
+  auto owned = std::make_unique<Generation>();
+  Generation& g = *owned;
+  g.id = id;
+  g.sink = std::move(sink);
+  g.arrived = arrived;
+  g.deadline = Clock::time_point::max();
+  if (input.timeout_seconds > 0)
+    g.deadline = arrived + std::chrono::duration_cast<Clock::duration>(
+                               std::chrono::duration<double>(std::min(input.timeout_seconds, 1e8)));
+  const std::int32_t n = input.n;
+  try {
+    start(g, input);
+  } catch (const Error& e) {
+    tell(g, {.failure = Failure{.kind = FailureKind::kRefused, .error = e.kind(), .message = e.what()}});
+    ended_ += n;
+    return;
+  }
+  generations_.emplace(id, std::move(owned));
+  tell(g, {.accepted = true});
+}
+
+// All answers to a prompt share its pages: the others begin where the first one has read it.
+void GenerationTable::fork_others(Generation& g, RequestId first) {
+  const auto n_prompt = static_cast<std::int32_t>(g.input.prompt.size());
+  const std::int32_t shared = (n_prompt - 1) / kPageTokens * kPageTokens;
+  for (std::int32_t i = 1; i < g.input.n; ++i) {
+    RequestInput request = request_of(g.input, i);
+    request.prompt.assign(g.input.prompt.begin() + (shares(g.input) ? shared : 0), g.input.prompt.end());
+    add_choice(g,
+               shares(g.input) ? model_.engine->fork_prefix(first, shared, std::move(request))
+                               : model_.engine->submit(std::move(request)),
+               i);
+  }
+}
+
+SequenceKeeper::Request GenerationTable::kept_request(const Generation& g, RequestId id) const {
+  return {.id = id,
+          .prompt_tokens = static_cast<std::int32_t>(g.input.prompt.size()),
+          .salt = g.input.cache_salt,
+          .slot = g.input.slot,
+          .full_attention = g.input.method == nullptr};
+}
+
+void GenerationTable::tell_prompt(Generation& g, RequestId id, GenerationEvent& news) {
+  g.prompt_told = true;
+  const auto scores = model_.engine->prompt_scores(id);
+  news.prompt = PromptSummary{.tokens = static_cast<std::int32_t>(g.input.prompt.size()),
+                              .cached_tokens = model_.engine->stats(id).shared_tokens,
+                              .scores = {scores.begin(), scores.end()}};
+  if (keeps(g.input)) keeper_.prompt_done(kept_request(g, id));
+}
+
+void GenerationTable::take(const RequestEvent& event, Clock::time_point now) {
+  const auto it = choices_.find(event.id);
+  if (it == choices_.end()) return;
+  Choice& c = it->second;
+  Generation& g = *c.generation;
+  GenerationEvent news{.choice = c.index};
+  if (!c.has_begun) {
+    c.has_begun = true;
+    c.begun = now;
+    --waiting_;
+  }
+  c.prompt_done = event.prompt_done;
+  if (!g.prompt_told && (event.token || event.finished)) tell_prompt(g, event.id, news);
+  if (event.token) {
+    (c.has_token ? c.between.push_back(seconds_between(c.last_token, now)) : void(c.first_token = now));
+    const bool first = !std::exchange(c.has_token, true);
+    c.last_token = now;
+    AnswerStream::Piece piece =
+        c.stream.push({.id = event.token->token, .logprob = event.token->logprob, .top = event.top});
+    news.text = std::move(piece.text);
+    news.tokens = std::move(piece.tokens);
+    if (first && c.index == 0 && g.input.n > 1) fork_others(g, event.id);
+  } else if (event.finished && c.index == 0 && !c.has_token && g.input.n > 1) {
+    fork_others(g, event.id);
+  }
+  // fork_others() may have moved the map's nodes' neighbours, never `c`: references into an unordered_map stay.
+  if (c.stream.stopped()) {
+    if (!event.finished) model_.engine->stop(event.id);
+    end_choice(event.id, FinishReason::kStop, std::move(news), now);
+  } else if (event.finished) {
+    end_choice(event.id, *event.finished, std::move(news), now);
+  } else if (news.prompt || !news.text.empty() || !news.tokens.empty()) {
+    tell(g, std::move(news));
+  }
+}
+
+void GenerationTable::count(const Choice& c, FinishReason reason, const RequestStats& stats, Clock::time_point now) {
+  const Generation& g = *c.generation;
+  metrics_.count_answer({.finished = metric_name(reason),
+                         .prompt_tokens = c.index == 0 ? static_cast<std::int64_t>(g.input.prompt.size()) : 0,
+                         .answer_tokens = stats.answer_tokens,
+                         .queued = c.has_begun ? seconds_between(g.arrived, c.begun) : -1,
+                         .first_token = c.has_token ? seconds_between(g.arrived, c.first_token) : -1,
+                         .prefill = c.has_token ? stats.prefill_seconds : -1,
+                         .decode = c.has_token ? stats.decode_seconds : -1,
+                         .whole = seconds_between(g.arrived, now),
+                         .between_tokens = c.between});
+}
+
+// The request has ended in the engine. Its sequence goes to the keeper, and the generation with its last answer.
+void GenerationTable::end_choice(RequestId id, FinishReason reason, GenerationEvent news, Clock::time_point now) {
+  Choice& c = choices_.at(id);
+  Generation& g = *c.generation;
+  AnswerStream::Piece rest = c.stream.finish();
+  if (c.stream.stopped()) reason = FinishReason::kStop;
+  news.text += rest.text;
+  std::move(rest.tokens.begin(), rest.tokens.end(), std::back_inserter(news.tokens));
+  const RequestStats stats = model_.engine->stats(id);
+  AnswerSummary summary{.reason = reason,
+                        .tokens = stats.answer_tokens,
+                        .prefill_seconds = stats.prefill_seconds,
+                        .decode_seconds = stats.decode_seconds,
+                        .method = {}};
+  if (const MethodStats* method = model_.engine->method_stats(id)) {
+    summary.method = kv_method_stats(*method, *g.input.method, model_.engine->method_bytes(id));
+    metrics_.count_method(g.input.kv.method, *summary.method);
+  }
+  news.end = std::move(summary);
+  count(c, reason, stats, now);
+  tell(g, std::move(news));
+  choices_.erase(id);
+  std::erase(g.requests, id);
+  if (keeps(g.input)) keeper_.ended(kept_request(g, id));
+  ++ended_;
+  const GenerationId of = g.id;
+  if (--g.open == 0) generations_.erase(of);
+}
+
+// Ends what a generation still has in the engine, and forgets it.
+void GenerationTable::drop(Generation& g) {
+  const Clock::time_point now = Clock::now();
+  for (const RequestId id : g.requests) {
+    const Choice& c = choices_.at(id);
+    if (!c.has_begun) --waiting_;
+    count(c, FinishReason::kCancelled, model_.engine->stats(id), now);
+    choices_.erase(id);
+    if (keeps(g.input)) {
+      model_.engine->stop(id);  // what is computed stays for others
+      keeper_.ended(kept_request(g, id));
+    } else {
+      model_.engine->cancel(id);
+    }
+  }
+  ended_ += g.open;
+  const GenerationId of = g.id;
+  generations_.erase(of);
+}
+
+void GenerationTable::cancel(GenerationId id) {
+  const auto it = generations_.find(id);
+  if (it != generations_.end()) drop(*it->second);
+}
+
+void GenerationTable::fail_all(const Failure& failure) {
+  while (!generations_.empty()) {
+    Generation& g = *generations_.begin()->second;
+    tell(g, {.failure = failure});
+    drop(g);
+  }
+}
+
+void GenerationTable::expire(Clock::time_point now) {
+  std::vector<Generation*> late;
+  for (const auto& [id, g] : generations_)
+    if (g->deadline <= now) late.push_back(g.get());
+  for (Generation* g : late) {
+    tell(*g, {.failure = Failure{.kind = FailureKind::kTimeout,
+                                 .error = ErrorKind::kRequest,
+                                 .message = "the request's time is over before its answer is complete"}});
+    drop(*g);
+  }
+}
+
+void GenerationTable::run_step() {
+  if (waiting_ > 0) keeper_.make_room();
+  const Clock::time_point start = Clock::now();
+  const std::vector<RequestEvent> events = model_.engine->step();
+  const Clock::time_point now = Clock::now();
+  std::int64_t rows = 0;
+  for (const RequestEvent& event : events) {
+    const auto it = choices_.find(event.id);
+    if (it == choices_.end()) continue;
+    rows += it->second.has_token ? 1 : std::max(event.prompt_done - it->second.prompt_done, 0);
+  }
+  for (const RequestEvent& event : events) take(event, now);
+  if (rows > 0) metrics_.count_step(rows, seconds_between(start, now));
+}
+
+void GenerationTable::step() {
+  try {
+    run_step();
+  } catch (const Error& e) {
+    fail_all({.kind = FailureKind::kInternal, .error = e.kind(), .message = e.what()});
+  } catch (const std::exception& e) {
+    fail_all({.kind = FailureKind::kInternal, .error = ErrorKind::kResource, .message = e.what()});
+  }
+}
+
+void GenerationTable::tell_gauges() {
+  const PagePool& pool = model_.engine->pool();
+  metrics_.set({.running = static_cast<std::int64_t>(choices_.size()) - waiting_,
+                .waiting = waiting_,
+                .kv_blocks_used = pool.n_blocks() - pool.n_free(),
+                .kv_blocks_total = pool.n_blocks(),
+                .cached_sequences = keeper_.cached()});
+}
+
+}  // namespace mneme::server

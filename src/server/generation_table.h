@@ -1,0 +1,96 @@
+// The generations that the engine works on: into requests, and their events back into news for who asked.
+//
+// Threads  the engine's.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "src/base/strong_id.h"
+#include "src/engine/running_model.h"
+#include "src/server/answer_stream.h"
+#include "src/server/generation.h"
+#include "src/server/metrics.h"
+#include "src/server/sequence_keeper.h"
+
+namespace mneme::server {
+
+using GenerationId = StrongId<struct GenerationIdTag, std::int64_t>;
+
+struct Delivery {
+  std::shared_ptr<GenerationSink> sink;
+  GenerationEvent event;
+};
+
+class GenerationTable {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Requires  all outlive the table.
+  GenerationTable(RunningModel& model, SequenceKeeper& keeper, Metrics& metrics);
+
+  // Wrong input is told as a failure.
+  void submit(GenerationId id, GenerationInput input, std::shared_ptr<GenerationSink> sink, Clock::time_point arrived);
+  // Ends it before the next step. Nothing is told. Unknown ids are ignored.
+  void cancel(GenerationId id);
+  void fail_all(const Failure& failure);
+  // Ends those whose time is over.
+  void expire(Clock::time_point now);
+  // One forward pass, when there is something to compute. What it throws fails all generations.
+  void step();
+  bool idle() const { return choices_.empty() && model_.engine->idle(); }
+
+  // News since the last call, in order.
+  std::vector<Delivery> take_news() { return std::exchange(news_, {}); }
+  // Answers that ended since the last call.
+  std::int64_t take_ended() { return std::exchange(ended_, 0); }
+  void tell_gauges();
+
+ private:
+  struct Generation;
+  struct Choice {
+    Generation* generation;
+    std::int32_t index;
+    AnswerStream stream;
+    Clock::time_point begun, first_token, last_token;
+    bool has_begun = false, has_token = false;
+    std::int32_t prompt_done = 0;
+    std::vector<double> between;
+  };
+  struct Generation {
+    GenerationId id;
+    GenerationInput input;
+    std::shared_ptr<GenerationSink> sink;
+    Clock::time_point arrived, deadline;
+    std::vector<RequestId> requests;  // of choices that have not ended
+    std::int32_t open = 0;            // choices that have not ended, those that have not begun included
+    bool prompt_told = false;
+  };
+
+  void start(Generation& g, GenerationInput& input);
+  RequestInput request_of(const GenerationInput& input, std::int32_t choice) const;
+  void add_choice(Generation& g, RequestId id, std::int32_t index);
+  void fork_others(Generation& g, RequestId first);
+  void run_step();
+  void take(const RequestEvent& event, Clock::time_point now);
+  void tell_prompt(Generation& g, RequestId id, GenerationEvent& news);
+  void end_choice(RequestId id, FinishReason reason, GenerationEvent news, Clock::time_point now);
+  void count(const Choice& choice, FinishReason reason, const RequestStats& stats, Clock::time_point now);
+  bool keeps(const GenerationInput& input) const;
+  SequenceKeeper::Request kept_request(const Generation& g, RequestId id) const;
+  void drop(Generation& g);
+  void tell(const Generation& g, GenerationEvent event) { news_.push_back({g.sink, std::move(event)}); }
+
+  RunningModel& model_;
+  SequenceKeeper& keeper_;
+  Metrics& metrics_;
+  std::unordered_map<GenerationId, std::unique_ptr<Generation>> generations_;
+  std::unordered_map<RequestId, Choice> choices_;
+  std::vector<Delivery> news_;
+  std::int64_t ended_ = 0, waiting_ = 0;
+};
+
+}  // namespace mneme::server

@@ -1,0 +1,452 @@
+#include "src/server/http_server.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <boost/asio.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <cctype>
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include "src/base/error.h"
+#include "src/server/api_error.h"
+
+namespace mneme::server {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+namespace {
+
+constexpr int kWorkThreads = 2;
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  std::transform(out.begin(), out.end(), out.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return out;
+}
+
+std::string_view reason_of(int status) {
+  const auto reason = http::obsolete_reason(static_cast<http::status>(status));
+  return {reason.data(), reason.size()};
+}
+
+}  // namespace
+
+// What connections share with the server; it outlives them.
+struct HttpServer::Impl {
+  Impl(const ServerOptions& o, Metrics& m) : options(o), metrics(m), acceptor(io), signals(io) {}
+
+  const ServerOptions& options;
+  Metrics& metrics;
+  std::int64_t connections = 0, exchanges = 0;
+  bool stopping = false;
+  std::shared_ptr<const bool> alive = std::make_shared<const bool>(true);  // while anything may be posted
+  RequestHandler handler;
+  asio::io_context io{1};
+  asio::thread_pool workers{kWorkThreads};
+  tcp::acceptor acceptor;
+  asio::signal_set signals;
+  std::function<void(int)> on_signal;
+
+  void accept();
+  void wait_for_signal();
+};
+
+namespace {
+
+class Connection;
+
+// The answer to one request. Keeps nothing alive: a connection that is gone takes no answers.
+class Exchange final : public ResponseWriter {
+ public:
+  Exchange(std::weak_ptr<Connection> connection, HttpServer::Impl& server, std::uint64_t number)
+      : connection_(std::move(connection)), alive_(server.alive), io_(server.io), number_(number) {}
+  ~Exchange() override;
+  void respond(HttpResponse response) override;
+  void begin_stream(HttpResponse head, std::string heartbeat) override;
+  void write(std::string piece) override;
+  void end() override;
+  void on_close(std::function<void()> closed) override;
+
+ private:
+  std::weak_ptr<Connection> connection_;
+  std::weak_ptr<const bool> alive_;
+  asio::io_context& io_;
+  std::uint64_t number_;
+  bool complete_ = false;
+};
+
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(tcp::socket socket, HttpServer::Impl& server)
+      : stream_(std::move(socket)), heart_(stream_.get_executor()), server_(server) {
+    ++server_.connections;
+    server_.metrics.count_connection(1);
+  }
+  ~Connection() {
+    --server_.connections;
+    server_.metrics.count_connection(-1);
+    if (in_exchange_) --server_.exchanges;
+  }
+
+  void read() {
+    parser_.emplace();
+    parser_->header_limit(static_cast<std::uint32_t>(server_.options.max_header_bytes));
+    parser_->body_limit(static_cast<std::uint64_t>(server_.options.max_body_bytes));
+    stream_.expires_after(milliseconds(first_ ? server_.options.read_seconds : server_.options.idle_seconds));
+    http::async_read_header(stream_, buffer_, *parser_,
+                            [self = shared_from_this()](error_code error, std::size_t) { self->on_header(error); });
+  }
+
+  // ---- the answer; `number` is the exchange's
+  void respond(std::uint64_t number, const HttpResponse& response) {
+    if (number != number_ || !in_exchange_) return;
+    std::string bytes = head_of(response);
+    fmt::format_to(std::back_inserter(bytes), "Content-Length: {}\r\n\r\n", response.body.size());
+    if (!head_only_) bytes += response.body;
+    ended_ = true;
+    send(std::move(bytes));
+  }
+  void begin_stream(std::uint64_t number, const HttpResponse& head, std::string heartbeat) {
+    if (number != number_ || !in_exchange_) return;
+    chunked_ = http11_;
+    if (!chunked_) keep_alive_ = false;
+    send(head_of(head) + (chunked_ ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n"));
+    heartbeat_ = std::move(heartbeat);
+    beat();
+  }
+  void write(std::uint64_t number, const std::string& piece) {
+    if (number != number_ || !in_exchange_ || ended_ || piece.empty()) return;
+    beat();
+    send(chunked_ ? fmt::format("{:x}\r\n{}\r\n", piece.size(), piece) : piece);
+  }
+  void end(std::uint64_t number) {
+    if (number != number_ || !in_exchange_) return;
+    heart_.cancel();
+    ended_ = true;
+    send(chunked_ ? "0\r\n\r\n" : "");
+  }
+  void on_close(std::uint64_t number, std::function<void()> closed) {
+    if (number != number_ || !in_exchange_) return closed();
+    closed_ = std::move(closed);
+  }
+
+ private:
+  void on_header(error_code error) {
+    if (error) return refuse(error);
+    const auto& message = parser_->get();
+    first_ = false;
+    http11_ = message.version() >= 11;
+    keep_alive_ = message.keep_alive();
+    head_only_ = message.method() == http::verb::head;
+    stream_.expires_after(milliseconds(server_.options.read_seconds));
+    if (beast::iequals(message[http::field::expect], "100-continue")) {
+      static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+      asio::async_write(stream_, asio::buffer(kContinue), [self = shared_from_this()](error_code e, std::size_t) {
+        e ? self->close() : self->read_body();
+      });
+      return;
+    }
+    read_body();
+  }
+
+  void read_body() {
+    http::async_read(stream_, buffer_, *parser_, [self = shared_from_this()](error_code error, std::size_t) {
+      error ? self->refuse(error) : self->handle();
+    });
+  }
+
+  void handle() {
+    auto message = parser_->release();
+    HttpRequest request;
+    request.method = std::string(message.method_string());
+    const std::string_view target(message.target().data(), message.target().size());
+    const std::size_t question = std::min(target.find('?'), target.size());
+    request.path = target.substr(0, question);
+    request.query = target.substr(std::min(question + 1, target.size()));
+    for (const auto& field : message)
+      request.headers.emplace_back(lower({field.name_string().data(), field.name_string().size()}),
+                                   std::string(field.value()));
+    request.body = std::move(message.body());
+    stream_.expires_never();
+    begin_exchange();
+    watch_for_close();
+    server_.handler(std::move(request), std::make_shared<Exchange>(weak_from_this(), server_, number_));
+  }
+
+  void begin_exchange() {
+    ++number_;
+    in_exchange_ = true;
+    ended_ = chunked_ = false;
+    ++server_.exchanges;
+  }
+
+  // While an answer is made nothing is read; a client that goes away makes the socket readable, with nothing to read.
+  void watch_for_close() {
+    stream_.socket().async_wait(tcp::socket::wait_read, [self = shared_from_this(), at = number_](error_code error) {
+      if (error || at != self->number_ || !self->in_exchange_) return;
+      char byte = 0;
+      const auto n = ::recv(self->stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+      if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK)) self->close();
+      // n > 0: the next request is there already; this one is answered first.
+    });
+  }
+
+  void refuse(error_code error) {
+    if (error == http::error::end_of_stream || error == beast::error::timeout || !stream_.socket().is_open() ||
+        (error.category() != http::make_error_code(http::error::end_of_stream).category())) {
+      return close();
+    }
+    int status = 400;
+    std::string message = "the request is not HTTP: " + error.message();
+    if (error == http::error::header_limit) {
+      status = 431;
+      message = fmt::format("the header is longer than {} bytes", server_.options.max_header_bytes);
+    } else if (error == http::error::body_limit) {
+      status = 413;
+      message = fmt::format("the body is longer than {} bytes", server_.options.max_body_bytes);
+    } else if (error == http::error::partial_message) {
+      return close();
+    }
+    server_.metrics.count_request("", status);
+    begin_exchange();
+    keep_alive_ = false;
+    stream_.expires_never();
+    respond(number_, {.status = status, .body = ApiError(status, message).body()});
+  }
+
+  std::string head_of(const HttpResponse& response) const {
+    std::string head = fmt::format("HTTP/1.1 {} {}\r\nServer: mneme\r\nContent-Type: {}\r\n", response.status,
+                                   reason_of(response.status), response.content_type);
+    if (!keep_alive_ || server_.stopping)
+      head += "Connection: close\r\n";
+    else if (!http11_)
+      head += "Connection: keep-alive\r\n";
+    for (const auto& [name, value] : response.headers)
+      fmt::format_to(std::back_inserter(head), "{}: {}\r\n", name, value);
+    return head;
+  }
+
+  void send(std::string bytes) {
+    unsent_ += bytes.size();
+    const bool reads = unsent_ - bytes.size() <= server_.options.max_unsent_bytes;
+    if (!reads && !ended_) return close();
+    queue_.push_back(std::move(bytes));
+    if (!writing_) flush();
+  }
+
+  void flush() {
+    if (queue_.empty()) {
+      if (ended_) finish();
+      return;
+    }
+    writing_ = true;
+    sending_.clear();
+    for (const std::string& piece : queue_) sending_ += piece;
+    queue_.clear();
+    stream_.expires_after(milliseconds(server_.options.write_seconds));
+    asio::async_write(stream_, asio::buffer(sending_), [self = shared_from_this()](error_code error, std::size_t) {
+      self->writing_ = false;
+      self->unsent_ -= std::min(self->unsent_, self->sending_.size());
+      if (error) return self->close();
+      self->stream_.expires_never();
+      self->flush();
+    });
+  }
+
+  void finish() {
+    if (!in_exchange_) return;
+    in_exchange_ = false;
+    closed_ = nullptr;
+    --server_.exchanges;
+    stream_.socket().cancel();  // the watch
+    if (keep_alive_ && !server_.stopping) return read();
+    // To close with something unread would take the answer back from the client's hands.
+    error_code ignored;
+    stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
+    stream_.expires_after(std::chrono::seconds(2));
+    discard();
+  }
+
+  void discard() {
+    buffer_.clear();
+    stream_.async_read_some(buffer_.prepare(64 << 10), [self = shared_from_this()](error_code error, std::size_t) {
+      error ? self->close() : self->discard();
+    });
+  }
+
+  void beat() {
+    heart_.expires_after(milliseconds(server_.options.heartbeat_seconds));
+    heart_.async_wait([weak = weak_from_this(), at = number_](error_code error) {
+      const auto self = weak.lock();
+      if (error || !self || at != self->number_ || self->ended_) return;
+      self->write(at, self->heartbeat_);
+    });
+  }
+
+  void close() {
+    heart_.cancel();
+    error_code ignored;
+    stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
+    stream_.close();
+    if (std::exchange(in_exchange_, false)) --server_.exchanges;
+    if (const auto closed = std::exchange(closed_, nullptr)) closed();
+  }
+
+  beast::tcp_stream stream_;
+  asio::steady_timer heart_;
+  HttpServer::Impl& server_;
+  beast::flat_buffer buffer_;
+  std::optional<http::request_parser<http::string_body>> parser_;
+  std::deque<std::string> queue_;
+  std::string sending_, heartbeat_;
+  std::size_t unsent_ = 0;
+  std::uint64_t number_ = 0;
+  std::function<void()> closed_;
+  bool first_ = true, http11_ = true, keep_alive_ = true, head_only_ = false;
+  bool in_exchange_ = false, chunked_ = false, ended_ = false, writing_ = false;
+};
+
+Exchange::~Exchange() {
+  const auto alive = alive_.lock();
+  if (complete_ || !alive) return;
+  // Wherever the last holder let go of it: the connection is the I/O thread's.
+  asio::post(io_, [weak = connection_, number = number_] {
+    if (const auto c = weak.lock())
+      c->respond(number, {.status = 500, .body = ApiError(500, "the request was not answered").body()});
+  });
+}
+void Exchange::respond(HttpResponse response) {
+  complete_ = true;
+  if (const auto c = connection_.lock()) c->respond(number_, response);
+}
+void Exchange::begin_stream(HttpResponse head, std::string heartbeat) {
+  if (const auto c = connection_.lock()) c->begin_stream(number_, head, std::move(heartbeat));
+}
+void Exchange::write(std::string piece) {
+  if (const auto c = connection_.lock()) c->write(number_, piece);
+}
+void Exchange::end() {
+  complete_ = true;
+  if (const auto c = connection_.lock()) c->end(number_);
+}
+void Exchange::on_close(std::function<void()> closed) {
+  const auto c = connection_.lock();
+  c ? c->on_close(number_, std::move(closed)) : closed();
+}
+
+}  // namespace
+
+void HttpServer::Impl::accept() {
+  acceptor.async_accept([this](error_code error, tcp::socket socket) {
+    if (!acceptor.is_open()) return;
+    if (!error) {
+      error_code ignored;
+      socket.set_option(tcp::no_delay(true), ignored);
+      if (connections < options.max_connections) {
+        std::make_shared<Connection>(std::move(socket), *this)->read();
+      } else {
+        static const std::string kFull =
+            "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n";
+        socket.write_some(asio::buffer(kFull), ignored);
+        metrics.count_request("", 503);
+      }
+    } else if (error == asio::error::no_descriptors) {
+      // Whoever is connected goes on; more are taken when some have gone.
+      auto timer = std::make_shared<asio::steady_timer>(io, std::chrono::milliseconds(100));
+      timer->async_wait([this, timer](error_code) { accept(); });
+      return;
+    }
+    accept();
+  });
+}
+
+void HttpServer::Impl::wait_for_signal() {
+  signals.async_wait([this](error_code error, int signal) {
+    if (error) return;
+    if (on_signal) on_signal(signal);
+    wait_for_signal();
+  });
+}
+
+HttpServer::HttpServer(const ServerOptions& options, Metrics& metrics)
+    : impl_(std::make_unique<Impl>(options, metrics)) {
+  error_code error;
+  tcp::resolver resolver(impl_->io);
+  const auto addresses = resolver.resolve(options.host, std::to_string(options.port),
+                                          tcp::resolver::passive | tcp::resolver::numeric_service, error);
+  if (error || addresses.empty()) fail(ErrorKind::kOption, "--host {}: {}", options.host, error.message());
+  const tcp::endpoint endpoint = addresses.begin()->endpoint();
+  tcp::acceptor& acceptor = impl_->acceptor;
+  acceptor.open(endpoint.protocol(), error);
+  if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) acceptor.bind(endpoint, error);
+  if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
+  if (error) fail(ErrorKind::kOption, "cannot listen on {} port {}: {}", options.host, options.port, error.message());
+}
+
+HttpServer::~HttpServer() {
+  impl_->workers.stop();
+  impl_->workers.join();
+  impl_->alive.reset();
+}
+
+std::uint16_t HttpServer::port() const {
+  return impl_->acceptor.local_endpoint().port();
+}
+
+Executors HttpServer::executors() {
+  return {.io = [this](std::function<void()> f) { asio::post(impl_->io, std::move(f)); },
+          .work = [this](std::function<void()> f) { asio::post(impl_->workers, std::move(f)); }};
+}
+
+void HttpServer::run(RequestHandler handler) {
+  impl_->handler = std::move(handler);
+  impl_->accept();
+  const auto work = asio::make_work_guard(impl_->io);
+  impl_->io.run();
+}
+
+void HttpServer::stop_accepting() {
+  impl_->stopping = true;
+  error_code ignored;
+  impl_->acceptor.close(ignored);
+}
+
+std::int64_t HttpServer::exchanges() const {
+  return impl_->exchanges;
+}
+
+void HttpServer::after(double seconds, std::function<void()> task) {
+  auto timer = std::make_shared<asio::steady_timer>(impl_->io, milliseconds(seconds));
+  timer->async_wait([timer, task = std::move(task)](error_code error) {
+    if (!error) task();
+  });
+}
+
+void HttpServer::on_signal(std::function<void(int)> task) {
+  impl_->on_signal = std::move(task);
+  impl_->signals.add(SIGTERM);
+  impl_->signals.add(SIGINT);
+  impl_->wait_for_signal();
+}
+
+void HttpServer::stop() {
+  impl_->io.stop();
+}
+
+}  // namespace mneme::server

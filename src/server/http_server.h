@@ -1,0 +1,47 @@
+// HTTP/1.1 over sockets: accepts, reads whole requests within limits of size and time, and writes answers, streamed or
+// whole. All I/O is one thread's, whoever calls run().
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "src/server/http.h"
+#include "src/server/metrics.h"
+#include "src/server/server_options.h"
+
+namespace mneme::server {
+
+class HttpServer {
+ public:
+  // Binds and listens.
+  //
+  // Errors  kOption: the host is no address of this machine, the port is taken.
+  HttpServer(const ServerOptions& options, Metrics& metrics);
+  ~HttpServer();
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  std::uint16_t port() const;
+  Executors executors();
+  // Serves until stop(). Requests that come before are answered then.
+  void run(RequestHandler handler);
+
+  // ---- on the I/O thread
+  void stop_accepting();
+  // Requests that are being answered.
+  std::int64_t exchanges() const;
+  void after(double seconds, std::function<void()> task);
+  // Instead of ending the process, SIGTERM and SIGINT call `task`.
+  void on_signal(std::function<void(int signal)> task);
+  // run() returns; connections are closed.
+  void stop();
+
+  struct Impl;  // for the connections
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace mneme::server

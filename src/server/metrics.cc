@@ -1,0 +1,230 @@
+#include "src/server/metrics.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+namespace mneme::server {
+namespace {
+
+const std::vector<double> kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+                                      1,     2.5,    5,     10,   25,    50,   100, 250,  1000};
+const std::vector<double> kTokenSeconds = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
+                                           0.075,  0.1,   0.15,   0.25,  0.5,  1,     2.5};
+const std::vector<double> kTokens = {1,    2,    5,    10,    20,    50,    100,    200,   500,
+                                     1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000};
+const std::vector<double> kShares = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1};
+
+// What stands between quotes in a label.
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\\' || c == '"') out += '\\';
+    if (c == '\n') {
+      out += "\\n";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+class Page {
+ public:
+  explicit Page(std::string_view labels) : labels_(labels) {}
+
+  void help(std::string_view name, std::string_view type, std::string_view words) {
+    fmt::format_to(std::back_inserter(out_), "# HELP mneme:{} {}\n# TYPE mneme:{} {}\n", name, words, name, type);
+  }
+  template <typename T>
+  void value(std::string_view name, T v, std::string_view more = "") {
+    fmt::format_to(std::back_inserter(out_), "mneme:{}{{{}{}}} {}\n", name, labels_, more, v);
+  }
+  template <typename T>
+  void one(std::string_view name, std::string_view type, std::string_view words, T v) {
+    help(name, type, words);
+    value(name, v);
+  }
+  void histogram(std::string_view name, std::string_view words, const Histogram& h) {
+    help(name, "histogram", words);
+    h.append_to(out_, fmt::format("mneme:{}", name), labels_);
+  }
+  std::string take() { return std::move(out_); }
+
+ private:
+  std::string_view labels_;
+  std::string out_;
+};
+
+}  // namespace
+
+void Histogram::observe(double value) {
+  const auto bucket = std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();
+  ++counts_[static_cast<std::size_t>(bucket)];
+  sum_ += value;
+}
+
+std::uint64_t Histogram::count() const {
+  std::uint64_t n = 0;
+  for (const std::uint64_t c : counts_) n += c;
+  return n;
+}
+
+void Histogram::append_to(std::string& out, std::string_view name, std::string_view labels) const {
+  auto to = std::back_inserter(out);
+  std::uint64_t n = 0;
+  for (std::size_t i = 0; i < bounds_.size(); ++i) {
+    n += counts_[i];
+    fmt::format_to(to, "{}_bucket{{{},le=\"{}\"}} {}\n", name, labels, bounds_[i], n);
+  }
+  fmt::format_to(to, "{}_bucket{{{},le=\"+Inf\"}} {}\n", name, labels, count());
+  fmt::format_to(to, "{}_sum{{{}}} {}\n{}_count{{{}}} {}\n", name, labels, sum_, name, labels, count());
+}
+
+Metrics::Metrics(std::string model_name)
+    : labels_(fmt::format("model_name=\"{}\"", escaped(model_name))),
+      step_tokens_(kTokens),
+      step_seconds_(kSeconds),
+      prompt_length_(kTokens),
+      answer_length_(kTokens),
+      queue_(kSeconds),
+      first_token_(kSeconds),
+      between_tokens_(kTokenSeconds),
+      per_token_(kTokenSeconds),
+      prefill_(kSeconds),
+      decode_(kSeconds),
+      whole_(kSeconds),
+      audit_recall_(kShares) {}
+
+void Metrics::set(const Gauges& gauges) {
+  const std::lock_guard lock(mutex_);
+  gauges_ = gauges;
+}
+Metrics::Gauges Metrics::gauges() const {
+  const std::lock_guard lock(mutex_);
+  return gauges_;
+}
+
+void Metrics::count_step(std::int64_t tokens, double seconds) {
+  const std::lock_guard lock(mutex_);
+  ++steps_;
+  step_tokens_.observe(static_cast<double>(tokens));
+  step_seconds_.observe(seconds);
+}
+
+void Metrics::count_prefix(std::int64_t queried, std::int64_t hit) {
+  const std::lock_guard lock(mutex_);
+  prefix_queries_ += queried;
+  prefix_hits_ += hit;
+}
+
+void Metrics::count_answer(const Answer& a) {
+  const std::lock_guard lock(mutex_);
+  ++finished_[std::string(a.finished)];
+  prompt_tokens_ += a.prompt_tokens;
+  answer_tokens_ += a.answer_tokens;
+  prompt_length_.observe(static_cast<double>(a.prompt_tokens));
+  answer_length_.observe(static_cast<double>(a.answer_tokens));
+  const auto observe = [](Histogram& h, double seconds) {
+    if (seconds >= 0) h.observe(seconds);
+  };
+  observe(queue_, a.queued);
+  observe(first_token_, a.first_token);
+  observe(prefill_, a.prefill);
+  observe(decode_, a.decode);
+  observe(whole_, a.whole);
+  double sum = 0;
+  for (const double s : a.between_tokens) {
+    between_tokens_.observe(s);
+    sum += s;
+  }
+  if (!a.between_tokens.empty()) per_token_.observe(sum / static_cast<double>(a.between_tokens.size()));
+}
+
+void Metrics::count_method(std::string_view method, const KvMethodStats& s) {
+  const std::lock_guard lock(mutex_);
+  MethodCounts& m = methods_[std::string(method)];
+  m.queried += s.selected_units;
+  m.hit += s.selected_units - s.replaced_units;
+  m.corrections += s.corrections;
+  m.checks += s.correction_checks;
+  m.selections += s.selections;
+  m.reused += s.reused;
+  if (s.audits > 0) audit_recall_.observe(s.audit_recall);
+}
+
+void Metrics::count_request(std::string_view path, int status) {
+  const std::lock_guard lock(mutex_);
+  ++requests_[{std::string(path), status}];
+}
+void Metrics::count_connection(int change) {
+  const std::lock_guard lock(mutex_);
+  connections_ += change;
+  if (change > 0) connections_total_ += change;
+}
+std::int64_t Metrics::connections() const {
+  const std::lock_guard lock(mutex_);
+  return connections_;
+}
+double Metrics::mean_answer_seconds() const {
+  const std::lock_guard lock(mutex_);
+  return whole_.count() == 0 ? 0 : whole_.sum() / static_cast<double>(whole_.count());
+}
+
+std::string Metrics::text() const {
+  const std::lock_guard lock(mutex_);
+  Page page(labels_);
+  page.one("num_requests_running", "gauge", "Answers that are being computed.", gauges_.running);
+  page.one("num_requests_waiting", "gauge", "Answers that wait for room.", gauges_.waiting);
+  const double used = gauges_.kv_blocks_total == 0
+                          ? 0.0
+                          : static_cast<double>(gauges_.kv_blocks_used) / static_cast<double>(gauges_.kv_blocks_total);
+  page.one("kv_cache_usage_perc", "gauge", "Share of the room for keys and values in use, 0 to 1.", used);
+  page.one("kv_cache_blocks_used", "gauge", "Pool blocks in use.", gauges_.kv_blocks_used);
+  page.one("kv_cache_blocks_total", "gauge", "Pool blocks.", gauges_.kv_blocks_total);
+  page.one("cached_sequences", "gauge", "Sequences kept for others with the same prefix.", gauges_.cached_sequences);
+  page.one("http_connections", "gauge", "Open connections.", connections_);
+  page.one("http_connections_total", "counter", "Connections so far.", connections_total_);
+  page.one("engine_steps_total", "counter", "Forward passes.", steps_);
+  page.one("prompt_tokens_total", "counter", "Tokens of prompts, cached ones included.", prompt_tokens_);
+  page.one("generation_tokens_total", "counter", "Tokens of answers.", answer_tokens_);
+  page.one("prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.", prefix_queries_);
+  page.one("prefix_cache_hits_total", "counter", "Of these, tokens found.", prefix_hits_);
+  page.help("request_success_total", "counter", "Answers, by how they ended.");
+  for (const char* reason : {"stop", "length", "abort"}) {
+    const auto it = finished_.find(reason);
+    page.value("request_success_total", it == finished_.end() ? 0 : it->second,
+               fmt::format(",finished_reason=\"{}\"", reason));
+  }
+  page.help("http_requests_total", "counter", "Requests, by path and status.");
+  for (const auto& [key, n] : requests_)
+    page.value("http_requests_total", n, fmt::format(",path=\"{}\",status=\"{}\"", escaped(key.first), key.second));
+  page.histogram("iteration_tokens_total", "Tokens of a forward pass.", step_tokens_);
+  page.histogram("iteration_seconds", "Seconds of a forward pass.", step_seconds_);
+  page.histogram("request_prompt_tokens", "Tokens of a prompt.", prompt_length_);
+  page.histogram("request_generation_tokens", "Tokens of an answer.", answer_length_);
+  page.histogram("request_queue_time_seconds", "Seconds until the first forward pass.", queue_);
+  page.histogram("time_to_first_token_seconds", "Seconds until the first token.", first_token_);
+  page.histogram("inter_token_latency_seconds", "Seconds between tokens.", between_tokens_);
+  page.histogram("request_time_per_output_token_seconds", "Mean seconds between tokens of an answer.", per_token_);
+  page.histogram("request_prefill_time_seconds", "Seconds of passes up to the first token.", prefill_);
+  page.histogram("request_decode_time_seconds", "Seconds of passes from then on.", decode_);
+  page.histogram("e2e_request_latency_seconds", "Seconds from submission to the end.", whole_);
+  const auto method_counter = [&](std::string_view name, std::string_view words, std::int64_t MethodCounts::*field) {
+    page.help(name, "counter", words);
+    for (const auto& [method, counts] : methods_)
+      page.value(name, counts.*field, fmt::format(",method=\"{}\"", escaped(method)));
+  };
+  method_counter("kv_retrieval_pages_queried_total", "Units that steps selected.", &MethodCounts::queried);
+  method_counter("kv_retrieval_pages_hit_total", "Of these, selected by the step before too.", &MethodCounts::hit);
+  method_counter("kv_retrieval_selections_total", "Selections with a step's own query.", &MethodCounts::selections);
+  method_counter("kv_retrieval_reused_total", "Selections made one step ahead.", &MethodCounts::reused);
+  method_counter("kv_retrieval_correction_checks_total", "Selections made ahead that a gate looked at.",
+                 &MethodCounts::checks);
+  method_counter("kv_retrieval_corrections_total", "Of these, made anew.", &MethodCounts::corrections);
+  page.histogram("kv_retrieval_audit_recall", "Recall of audited answers against full attention.", audit_recall_);
+  return page.take();
+}
+
+}  // namespace mneme::server

@@ -1,0 +1,89 @@
+// What the server counts, as Prometheus reads it. Names and meanings are vLLM's where it has them, with the prefix
+// "mneme:". docs/server.md lists them.
+//
+// Threads  any.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "mneme/mneme.h"
+
+namespace mneme::server {
+
+// Cumulative counts by upper bound, as Prometheus has them.
+class Histogram {
+ public:
+  explicit Histogram(std::vector<double> bounds) : bounds_(std::move(bounds)), counts_(bounds_.size() + 1, 0) {}
+  void observe(double value);
+  // "name_bucket{labels,le="0.1"} 3" and so on.
+  void append_to(std::string& out, std::string_view name, std::string_view labels) const;
+  std::uint64_t count() const;
+  double sum() const { return sum_; }
+
+ private:
+  std::vector<double> bounds_;
+  std::vector<std::uint64_t> counts_;
+  double sum_ = 0;
+};
+
+class Metrics {
+ public:
+  explicit Metrics(std::string model_name);
+
+  // ---- by the engine thread
+  struct Gauges {
+    std::int64_t running = 0, waiting = 0;
+    std::int64_t kv_blocks_used = 0, kv_blocks_total = 0;
+    std::int64_t cached_sequences = 0;  // whose pages wait for a next request with their prefix
+  };
+  void set(const Gauges& gauges);
+  void count_step(std::int64_t tokens, double seconds);
+  void count_prefix(std::int64_t queried, std::int64_t hit);
+
+  struct Answer {
+    std::string_view finished;  // "stop", "length", "abort"
+    std::int64_t prompt_tokens = 0, answer_tokens = 0;
+    // Negative: it did not come so far. From submission, but for prefill and decode, which are times of their own.
+    double queued = -1, first_token = -1, prefill = -1, decode = -1, whole = -1;
+    std::span<const double> between_tokens;
+  };
+  void count_answer(const Answer& answer);
+  void count_method(std::string_view method, const KvMethodStats& stats);
+
+  // ---- by the HTTP side
+  void count_request(std::string_view path, int status);
+  void count_connection(int change);
+  std::int64_t connections() const;
+
+  std::string text() const;
+  Gauges gauges() const;
+  // Mean seconds of the answers so far; 0: none yet.
+  double mean_answer_seconds() const;
+
+ private:
+  struct MethodCounts {
+    std::int64_t queried = 0, hit = 0, corrections = 0, checks = 0, selections = 0, reused = 0;
+  };
+  mutable std::mutex mutex_;
+  std::string labels_;
+  Gauges gauges_;
+  std::int64_t connections_ = 0, connections_total_ = 0;
+  std::int64_t steps_ = 0;
+  std::int64_t prefix_queries_ = 0, prefix_hits_ = 0;
+  std::map<std::string, std::int64_t> finished_;
+  std::map<std::pair<std::string, int>, std::int64_t> requests_;
+  std::map<std::string, MethodCounts> methods_;
+  std::int64_t prompt_tokens_ = 0, answer_tokens_ = 0;
+  Histogram step_tokens_, step_seconds_, prompt_length_, answer_length_;
+  Histogram queue_, first_token_, between_tokens_, per_token_, prefill_, decode_, whole_, audit_recall_;
+};
+
+}  // namespace mneme::server

@@ -1,0 +1,104 @@
+#include "src/server/prefix_cache.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "src/base/check.h"
+#include "src/cache/page_pool.h"
+
+namespace mneme::server {
+
+std::vector<std::uint64_t> PrefixCache::chain_of(std::span<const TokenId> tokens, const std::string& salt) const {
+  std::vector<std::uint64_t> chain;
+  std::uint64_t hash = XXH3_64bits(salt.data(), salt.size());
+  constexpr auto kPage = static_cast<std::size_t>(kPageTokens);
+  for (std::size_t at = 0; at + kPage <= tokens.size(); at += kPage) {
+    hash = XXH3_64bits_withSeed(tokens.data() + at, kPage * sizeof(TokenId), hash);
+    chain.push_back(hash);
+  }
+  return chain;
+}
+
+void PrefixCache::unlink(const Entry& entry) {
+  for (const std::uint64_t hash : entry.chain) {
+    const auto node = nodes_.find(hash);
+    if (node == nodes_.end()) continue;
+    std::erase(node->second, entry.sequence.id);
+    if (node->second.empty()) nodes_.erase(node);
+  }
+}
+
+void PrefixCache::put(Sequence sequence) {
+  MNEME_CHECK(sequence.n_shared >= 0 && static_cast<std::size_t>(sequence.n_shared) <= sequence.tokens.size(),
+              "{} of {} tokens", sequence.n_shared, sequence.tokens.size());
+  erase(sequence.id);
+  const auto shared = std::span<const TokenId>(sequence.tokens).first(static_cast<std::size_t>(sequence.n_shared));
+  const RequestId id = sequence.id;
+  Entry entry{.sequence = std::move(sequence), .chain = {}, .used = ++clock_};
+  entry.chain = chain_of(shared, entry.sequence.salt);
+  for (const std::uint64_t hash : entry.chain) nodes_[hash].push_back(id);
+  entries_.emplace(id, std::move(entry));
+}
+
+void PrefixCache::erase(RequestId id) {
+  const auto it = entries_.find(id);
+  if (it == entries_.end()) return;
+  unlink(it->second);
+  entries_.erase(it);
+}
+
+void PrefixCache::set_running(RequestId id, bool running) {
+  const auto it = entries_.find(id);
+  if (it != entries_.end()) it->second.sequence.running = running;
+}
+
+std::optional<PrefixCache::Match> PrefixCache::find(std::span<const TokenId> tokens, const std::string& salt) {
+  const std::vector<std::uint64_t> chain = chain_of(tokens, salt);
+  for (std::size_t pages = chain.size(); pages > 0; --pages) {
+    const auto node = nodes_.find(chain[pages - 1]);
+    if (node == nodes_.end()) continue;
+    const std::size_t n = pages * static_cast<std::size_t>(kPageTokens);
+    Entry* best = nullptr;
+    for (const RequestId id : node->second) {
+      Entry& entry = entries_.at(id);
+      const bool same =
+          entry.sequence.salt == salt && entry.sequence.tokens.size() >= n &&
+          std::equal(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(n), entry.sequence.tokens.begin());
+      if (same && (best == nullptr || entry.used > best->used)) best = &entry;
+    }
+    if (best == nullptr) continue;
+    best->used = ++clock_;
+    return Match{.id = best->sequence.id, .n_tokens = static_cast<std::int32_t>(n)};
+  }
+  return std::nullopt;
+}
+
+std::optional<RequestId> PrefixCache::least_recently_used() const {
+  const Entry* oldest = nullptr;
+  for (const auto& [id, entry] : entries_)
+    if (!entry.sequence.running && (oldest == nullptr || entry.used < oldest->used)) oldest = &entry;
+  if (oldest == nullptr) return std::nullopt;
+  return oldest->sequence.id;
+}
+
+std::vector<RequestId> PrefixCache::superseded_by(RequestId id) const {
+  std::vector<RequestId> out;
+  const auto it = entries_.find(id);
+  if (it == entries_.end()) return out;
+  const Sequence& longer = it->second.sequence;
+  for (const std::uint64_t hash : it->second.chain) {
+    for (const RequestId other : nodes_.at(hash)) {
+      const Entry& entry = entries_.at(other);
+      const Sequence& s = entry.sequence;
+      if (other == id || s.running || s.salt != longer.salt || entry.chain.back() != hash) continue;
+      const std::size_t n = entry.chain.size() * static_cast<std::size_t>(kPageTokens);
+      if (std::equal(s.tokens.begin(), s.tokens.begin() + static_cast<std::ptrdiff_t>(n), longer.tokens.begin()))
+        out.push_back(other);
+    }
+  }
+  return out;
+}
+
+}  // namespace mneme::server

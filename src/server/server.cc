@@ -1,0 +1,150 @@
+#include "src/server/server.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <csignal>
+#include <utility>
+
+#include "src/base/error.h"
+#include "src/engine/kv_plan.h"
+#include "src/engine/memory_limit.h"
+#include "src/server/api.h"
+#include "src/server/http_server.h"
+#include "src/server/metrics.h"
+
+namespace mneme::server {
+namespace {
+
+std::string served_name_of(const ServerOptions& o) {
+  if (!o.served_name.empty()) return o.served_name;
+  std::filesystem::path path = o.model.lexically_normal();
+  if (path.filename().empty()) path = path.parent_path();
+  return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
+}
+
+// Room for as many sequences of the whole context as may run together, but not more than half of the memory that is
+// left beside the weights: pages are touched when they are used, and others compute here too.
+std::int64_t default_kv_bytes(const Checkpoint& checkpoint, const EngineOptions& options, std::int64_t weight_bytes) {
+  const ModelConfig& c = checkpoint.config();
+  const KvShape shape{.n_layers = static_cast<std::int32_t>(c.n_layers),
+                      .n_kv_heads = static_cast<std::int32_t>(c.n_kv_heads),
+                      .head_dim = static_cast<std::int32_t>(c.head_dim),
+                      .dtype = kv_dtype_of(options)};
+  const std::int64_t context = options.context > 0 ? options.context : c.max_context;
+  const auto page_bytes = static_cast<std::int64_t>(shape.page_bytes());
+  const std::int64_t one = blocks_of(shape, context + kPageTokens) * page_bytes;
+  const std::int64_t half = (memory_limit_bytes() - weight_bytes) / 2;
+  // One sequence is the least; the engine says what is missing when not even that fits.
+  return half < one ? 0 : std::min(one * options.max_sequences, half);
+}
+
+std::int64_t bytes_of(const Checkpoint& checkpoint) {
+  std::int64_t bytes = 0;
+  for (const CheckpointTensor& t : checkpoint.tensors())
+    bytes += static_cast<std::int64_t>(t.view.stride_bytes()) * (t.view.rank() == 1 ? 1 : t.view.dim(0));
+  return bytes;
+}
+
+RunningModel start(const ServerOptions& o, const ProgressFn& progress) {
+  auto checkpoint = Checkpoint::open(o.model);
+  EngineOptions engine = o.engine;
+  if (engine.kv_memory_bytes == 0)
+    engine.kv_memory_bytes = default_kv_bytes(*checkpoint, engine, bytes_of(*checkpoint));
+  return start_model(std::move(checkpoint), nullptr, engine, progress);
+}
+
+}  // namespace
+
+struct Server::Impl {
+  Impl(ServerOptions o, const ProgressFn& progress)
+      : options(std::move(o)),
+        name(served_name_of(options)),
+        metrics(name),
+        http(options, metrics),
+        loop([this, &progress] { return start(options, progress); },
+             {.max_in_flight = options.engine.max_sequences + options.max_queue,
+              .keeper = {.prefix_cache = options.prefix_cache,
+                         .n_slots = options.n_slots,
+                         .slot_path = options.slot_path}},
+             metrics, deliver_to(http.executors())),
+        api(options, name, loop, metrics, http.executors()) {}
+
+  static EngineLoop::Deliver deliver_to(Executors executors) {
+    return [io = std::move(executors.io)](std::vector<Delivery> news) {
+      auto shared = std::make_shared<std::vector<Delivery>>(std::move(news));
+      io([shared] {
+        for (Delivery& d : *shared) d.sink->on_event(std::move(d.event));
+      });
+    };
+  }
+
+  void begin_stop();
+  void wait_for_answers();
+
+  ServerOptions options;
+  std::string name;
+  Metrics metrics;
+  HttpServer http;
+  EngineLoop loop;
+  Api api;
+  int stops = 0;
+  std::chrono::steady_clock::time_point stop_at;
+};
+
+void Server::Impl::begin_stop() {
+  if (++stops > 1) {
+    stop_at = std::chrono::steady_clock::now();
+    return;
+  }
+  options.log(fmt::format("stopping: {} requests are being answered", http.exchanges()));
+  api.drain();
+  http.stop_accepting();
+  stop_at = std::chrono::steady_clock::now() +
+            std::chrono::milliseconds(static_cast<std::int64_t>(options.shutdown_seconds * 1000));
+  wait_for_answers();
+}
+
+void Server::Impl::wait_for_answers() {
+  constexpr double kLook = 0.01, kLastWords = 2;
+  if (http.exchanges() == 0 && loop.in_flight() == 0) return http.stop();
+  const double late = std::chrono::duration<double>(std::chrono::steady_clock::now() - stop_at).count();
+  if (late > kLastWords) return http.stop();
+  if (late >= 0)
+    loop.fail_all({.kind = FailureKind::kShutdown, .message = "the server stopped before the answer was complete"});
+  http.after(kLook, [this] { wait_for_answers(); });
+}
+
+Server::Server(ServerOptions options, const ProgressFn& progress)
+    : impl_(std::make_unique<Impl>(std::move(options), progress)) {}
+Server::~Server() = default;
+
+std::uint16_t Server::port() const {
+  return impl_->http.port();
+}
+const std::string& Server::served_name() const {
+  return impl_->name;
+}
+EngineOptions Server::engine_options() const {
+  return impl_->loop.model().engine->options();
+}
+std::int64_t Server::kv_bytes() const {
+  const PagePool& pool = impl_->loop.model().engine->pool();
+  return pool.n_blocks() * static_cast<std::int64_t>(pool.shape().page_bytes());
+}
+
+void Server::stop_on_signals() {
+  impl_->http.on_signal([this](int) { impl_->begin_stop(); });
+}
+
+void Server::run() {
+  impl_->http.run([this](HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
+    impl_->api.handle(std::move(request), std::move(writer));
+  });
+}
+
+void Server::stop() {
+  impl_->http.executors().io([this] { impl_->begin_stop(); });
+}
+
+}  // namespace mneme::server

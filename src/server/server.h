@@ -1,0 +1,43 @@
+// A model behind HTTP: the parts of this room put together.
+//
+//   Server server(options, progress);
+//   server.run();   // until stop(), or a signal after stop_on_signals()
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "mneme/progress.h"
+#include "src/server/engine_loop.h"
+#include "src/server/server_options.h"
+
+namespace mneme::server {
+
+class Server {
+ public:
+  // Listens, then loads the model.
+  //
+  // Errors  as HttpServer and LanguageModel.
+  explicit Server(ServerOptions options, const ProgressFn& progress = {});
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  std::uint16_t port() const;
+  const std::string& served_name() const;
+  EngineOptions engine_options() const;
+  std::int64_t kv_bytes() const;  // room for keys and values
+
+  void stop_on_signals();
+  // Serves until it is stopped and every request is answered, or shutdown_seconds are over.
+  void run();
+  // From any thread. A second call does not wait for requests any more.
+  void stop();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace mneme::server

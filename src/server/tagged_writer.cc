@@ -1,0 +1,86 @@
+#include "src/server/tagged_writer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <random>
+
+namespace mneme::server {
+namespace {
+
+std::string new_request_id() {
+  static std::atomic<std::uint64_t> count = 0;
+  static const std::uint64_t start = [] {
+    std::random_device device;
+    return (static_cast<std::uint64_t>(device()) << 32) | device();
+  }();
+  return fmt::format("{:016x}{:08x}", start, count++);
+}
+
+// A client's own, where it can stand in a header and a log line.
+bool is_usable(std::string_view id) {
+  return !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+  });
+}
+
+std::string printable(std::string_view text) {
+  std::string out(text.substr(0, 200));
+  std::replace_if(
+      out.begin(), out.end(), [](unsigned char c) { return c < 0x20 || c > 0x7e; }, '?');
+  return out;
+}
+
+}  // namespace
+
+TaggedWriter::TaggedWriter(std::shared_ptr<ResponseWriter> inner, const HttpRequest& request,
+                           const ServerOptions& options, Metrics& metrics)
+    : inner_(std::move(inner)), options_(options), metrics_(metrics), start_(std::chrono::steady_clock::now()) {
+  const std::string_view given = request.header("x-request-id");
+  request_id_ = is_usable(given) ? std::string(given) : new_request_id();
+  line_ = printable(request.method) + " " + printable(request.path);
+  const std::string origin(request.header("origin"));
+  for (const std::string& allowed : options.cors_origins)
+    if (allowed == "*" || allowed == origin) origin_ = allowed;
+}
+
+void TaggedWriter::tag(HttpResponse& response) const {
+  response.headers.emplace_back("X-Request-Id", request_id_);
+  if (origin_.empty()) return;
+  response.headers.emplace_back("Access-Control-Allow-Origin", origin_);
+  response.headers.emplace_back("Vary", "Origin");
+}
+
+void TaggedWriter::done(int status) const {
+  metrics_.count_request(route_, status);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start_;
+  options_.log(fmt::format("{} {} {} {:.3f} s", request_id_, line_, status, seconds.count()));
+}
+
+void TaggedWriter::respond(HttpResponse response) {
+  tag(response);
+  done(response.status);
+  inner_->respond(std::move(response));
+}
+
+void TaggedWriter::begin_stream(HttpResponse head, std::string heartbeat) {
+  tag(head);
+  inner_->begin_stream(std::move(head), std::move(heartbeat));
+}
+
+void TaggedWriter::end() {
+  done(200);
+  inner_->end();
+}
+
+void TaggedWriter::on_close(std::function<void()> closed) {
+  // nginx's number for it.
+  constexpr int kClientGone = 499;
+  inner_->on_close([weak = weak_from_this(), closed = std::move(closed)] {
+    if (const auto self = weak.lock()) self->done(kClientGone);
+    closed();
+  });
+}
+
+}  // namespace mneme::server

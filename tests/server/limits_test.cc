@@ -1,0 +1,174 @@
+// Who may ask, how much, and how long.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "mneme/error.h"
+#include "tests/server/http_client.h"
+#include "tests/server/running_server.h"
+
+namespace mneme::server_test {
+namespace {
+
+using nlohmann::json;
+
+const json kLong = {{"prompt", "Once upon a time"}, {"max_tokens", 4000}, {"temperature", 0}, {"ignore_eos", true}};
+
+TEST(Limits, AsksForAKey) {
+  server::ServerOptions options = RunningServer::small();
+  options.api_keys = {"secret", "other"};
+  RunningServer server(options);
+  const auto status = [&](const std::string& value) {
+    return get(server.port(), "/v1/models", {{"Authorization", value}}).status;
+  };
+  EXPECT_EQ(get(server.port(), "/v1/models").status, 401);
+  EXPECT_EQ(get(server.port(), "/metrics").status, 401);
+  EXPECT_EQ(get(server.port(), "/health").status, 200);
+  for (const char* wrong : {"Bearer ", "Bearer secre", "Bearer secretx", "secret", "Bearer Secret", "Basic secret"})
+    EXPECT_EQ(status(wrong), 401) << wrong;
+  EXPECT_EQ(status("Bearer secret"), 200);
+  EXPECT_EQ(status("Bearer other"), 200);
+  EXPECT_EQ(post(server.port(), "/v1/completions", json{{"prompt", "x"}}).status, 401);
+  // With a key, names do not matter.
+  EXPECT_EQ(get(server.port(), "/v1/models", {{"Authorization", "Bearer secret"}, {"Host", "box.example"}}).status,
+            200);
+}
+
+TEST(Limits, TurnsAwayWhatTheQueueDoesNotHold) {
+  server::ServerOptions options = RunningServer::small();
+  options.engine.max_sequences = 1;
+  options.max_queue = 1;
+  RunningServer server(options);
+  Client running(server.port()), waiting(server.port());
+  running.send_request("POST", "/v1/completions", kLong.dump());
+  waiting.send_request("POST", "/v1/completions", kLong.dump());
+  while (server.metric("num_requests_running") + server.metric("num_requests_waiting") < 2) std::this_thread::yield();
+  const Response r = post(server.port(), "/v1/completions", json{{"prompt", "x"}});
+  EXPECT_EQ(r.status, 429);
+  EXPECT_GE(std::stoi(r.headers.at("retry-after")), 1);
+  EXPECT_EQ(r.json()["error"]["type"], "rate_limit_error");
+  EXPECT_EQ(post(server.port(), "/v1/completions", json{{"prompt", json::array({"a", "b"})}}).status, 429);
+  EXPECT_EQ(post(server.port(), "/v1/completions", json{{"prompt", json::array({"a", "b", "c"})}}).status,
+            400);  // ever
+  running.close();
+  waiting.close();
+  EXPECT_TRUE(server.idle());
+  EXPECT_EQ(post(server.port(), "/v1/completions", json{{"prompt", json::array({"a", "b"})}, {"max_tokens", 1}}).status,
+            200);
+}
+
+TEST(Limits, EndsWhatTakesTooLong) {
+  RunningServer server;
+  json body = kLong;
+  body["timeout"] = 0.05;
+  const Response r = post(server.port(), "/v1/completions", body);
+  EXPECT_EQ(r.status, 408) << r.body;
+  EXPECT_EQ(r.json()["error"]["code"], "timeout");
+  body["stream"] = true;
+  const std::vector<std::string> events = post(server.port(), "/v1/completions", body).events();
+  ASSERT_GE(events.size(), 2u);
+  EXPECT_NE(events[events.size() - 2].find("\"timeout\""), std::string::npos);
+  EXPECT_TRUE(server.idle());
+}
+
+TEST(Limits, BeginsTheUrgentFirst) {
+  server::ServerOptions options = RunningServer::small();
+  options.engine.max_sequences = 1;
+  RunningServer server(options);
+  Client running(server.port());
+  running.send_request("POST", "/v1/completions", kLong.dump());
+  while (server.metric("num_requests_running") < 1) std::this_thread::yield();
+  std::vector<int> order;
+  std::mutex mutex;
+  std::vector<std::thread> threads;
+  for (const int priority : {5, -5}) {
+    threads.emplace_back([&, priority] {
+      EXPECT_EQ(post(server.port(), "/v1/completions",
+                     json{{"prompt", "x"}, {"max_tokens", 40}, {"ignore_eos", true}, {"priority", priority}})
+                    .status,
+                200);
+      const std::lock_guard lock(mutex);
+      order.push_back(priority);
+    });
+    while (server.metric("num_requests_waiting") < static_cast<double>(threads.size())) std::this_thread::yield();
+  }
+  running.close();
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(order, (std::vector{-5, 5}));
+}
+
+TEST(Limits, SizesOfRequests) {
+  server::ServerOptions options = RunningServer::small();
+  options.max_body_bytes = 10000;
+  options.max_header_bytes = 2000;
+  options.read_seconds = 0.2;
+  RunningServer server(options);
+  EXPECT_EQ(post(server.port(), "/v1/completions", std::string(10001, 'x')).status, 413);
+  EXPECT_EQ(get(server.port(), "/health", {{"X-Long", std::string(3000, 'x')}}).status, 431);
+  EXPECT_EQ(post(server.port(), "/v1/completions", std::string(10000, 'x')).status, 400);
+  Client chunked(server.port());
+  chunked.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n");
+  for (int i = 0; i < 3; ++i) chunked.send("1000\r\n" + std::string(0x1000, 'x') + "\r\n");
+  EXPECT_EQ(chunked.read_response().status, 413);
+  Client nonsense(server.port());
+  nonsense.send("\x16\x03\x01 this is not HTTP\r\n\r\n");
+  EXPECT_EQ(nonsense.read_response().status, 400);
+  Client slow(server.port());
+  slow.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{");
+  EXPECT_TRUE(slow.ended());  // after read_seconds
+  Client polite(server.port());
+  const std::string body = json{{"prompt", "x"}, {"max_tokens", 1}}.dump();
+  polite.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nExpect: "
+      "100-continue\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n");
+  EXPECT_EQ(polite.read_response().status, 100);
+  polite.send(body);
+  EXPECT_EQ(polite.read_response().status, 200);
+}
+
+TEST(Limits, NumberOfConnections) {
+  server::ServerOptions options = RunningServer::small();
+  options.max_connections = 3;
+  RunningServer server(options);
+  std::vector<Client> clients;
+  for (int i = 0; i < 3; ++i) {
+    clients.emplace_back(server.port());
+    EXPECT_EQ(clients.back().request("GET", "/health").status, 200);
+  }
+  EXPECT_EQ(Client(server.port()).request("GET", "/health").status, 503);
+  clients.pop_back();
+  for (int tries = 0; get(server.port(), "/health").status != 200; ++tries) ASSERT_LT(tries, 1000);
+}
+
+TEST(Limits, BrowsersOfNamedOriginsOnly) {
+  server::ServerOptions options = RunningServer::small();
+  options.cors_origins = {"https://mine.example"};
+  RunningServer server(options);
+  const Response mine = get(server.port(), "/health", {{"Origin", "https://mine.example"}});
+  EXPECT_EQ(mine.headers.at("access-control-allow-origin"), "https://mine.example");
+  EXPECT_FALSE(get(server.port(), "/health", {{"Origin", "https://other.example"}})
+                   .headers.contains("access-control-allow-origin"));
+  const Response preflight =
+      Client(server.port()).request("OPTIONS", "/v1/completions", {}, {{"Origin", "https://mine.example"}});
+  EXPECT_EQ(preflight.status, 204);
+}
+
+TEST(Limits, WhatCannotBeServedIsSaidAtTheStart) {
+  server::ServerOptions options = RunningServer::small();
+  options.host = "203.0.113.1";  // of nobody
+  EXPECT_THROW(RunningServer{options}, Error);
+  RunningServer first;
+  options = RunningServer::small();
+  options.port = first.port();
+  EXPECT_THROW(RunningServer{options}, Error);
+  options = RunningServer::small();
+  options.model = "nowhere.gguf";
+  EXPECT_THROW(RunningServer{options}, Error);
+  options = RunningServer::small();
+  options.engine.kv.method = "nothing";
+  EXPECT_THROW(RunningServer{options}, Error);
+}
+
+}  // namespace
+}  // namespace mneme::server_test

@@ -1,0 +1,62 @@
+#include "src/server/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <regex>
+#include <sstream>
+
+namespace mneme::server {
+namespace {
+
+TEST(Metrics, CountByBucketsAsPrometheusReadsThem) {
+  Histogram h({1, 2, 5});
+  for (double v : {0.5, 1.0, 1.5, 7.0}) h.observe(v);
+  std::string out;
+  h.append_to(out, "n", "a=\"b\"");
+  EXPECT_EQ(out,
+            "n_bucket{a=\"b\",le=\"1\"} 2\nn_bucket{a=\"b\",le=\"2\"} 3\nn_bucket{a=\"b\",le=\"5\"} 3\n"
+            "n_bucket{a=\"b\",le=\"+Inf\"} 4\nn_sum{a=\"b\"} 10\nn_count{a=\"b\"} 4\n");
+}
+
+TEST(Metrics, EveryLineIsInPrometheusForm) {
+  Metrics metrics("a \"model\"\n\\");
+  metrics.set({.running = 2, .waiting = 3, .kv_blocks_used = 5, .kv_blocks_total = 20});
+  metrics.count_request("/v1/completions", 200);
+  metrics.count_step(12, 0.01);
+  const std::vector<double> between = {0.01, 0.03};
+  metrics.count_answer({.finished = "length",
+                        .prompt_tokens = 7,
+                        .answer_tokens = 3,
+                        .queued = 0.1,
+                        .first_token = 0.2,
+                        .prefill = 0.1,
+                        .decode = 0.04,
+                        .whole = 0.24,
+                        .between_tokens = between});
+  KvMethodStats stats;
+  stats.selected_units = 10;
+  stats.replaced_units = 4;
+  stats.corrections = 1;
+  stats.correction_checks = 2;
+  metrics.count_method("freekv", stats);
+  const std::string text = metrics.text();
+  const std::regex sample("mneme:[a-z_0-9]+(\\{([a-z_]+=\"(\\\\.|[^\"\\\\])*\",?)+\\}) -?[0-9.e+-]+");
+  const std::regex comment("# (HELP|TYPE) mneme:[a-z_0-9]+ .+");
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);)
+    EXPECT_TRUE(std::regex_match(line, sample) || std::regex_match(line, comment)) << line;
+  const std::string label = "{model_name=\"a \\\"model\\\"\\n\\\\\"";
+  for (const char* expected :
+       {"mneme:num_requests_running%} 2\n", "mneme:num_requests_waiting%} 3\n", "mneme:kv_cache_usage_perc%} 0.25\n",
+        "mneme:prompt_tokens_total%} 7\n", "mneme:request_success_total%,finished_reason=\"length\"} 1\n",
+        "mneme:kv_retrieval_pages_hit_total%,method=\"freekv\"} 6\n",
+        "mneme:http_requests_total%,path=\"/v1/completions\",status=\"200\"} 1\n",
+        "mneme:inter_token_latency_seconds_count%} 2\n"}) {
+    std::string line = expected;
+    line.replace(line.find('%'), 1, label);
+    EXPECT_NE(text.find(line), std::string::npos) << line;
+  }
+}
+
+}  // namespace
+}  // namespace mneme::server

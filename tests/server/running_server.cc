@@ -1,0 +1,47 @@
+#include "tests/server/running_server.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "tests/server/http_client.h"
+
+namespace mneme::server_test {
+
+server::ServerOptions RunningServer::small() {
+  server::ServerOptions o;
+  o.model = MNEME_MODEL_FILE;
+  o.port = 0;
+  o.engine.context = 4096;
+  o.engine.threads = 1;
+  o.engine.pin_threads = false;
+  return o;
+}
+
+RunningServer::RunningServer(server::ServerOptions options)
+    : server_(std::make_unique<server::Server>(std::move(options))), thread_([this] { server_->run(); }) {}
+
+void RunningServer::stop() {
+  if (!thread_.joinable()) return;
+  server_->stop();
+  thread_.join();
+}
+
+double RunningServer::metric(const std::string& name) const {
+  const std::string text = get(port(), "/metrics").body;
+  const std::string line = "\nmneme:" + name + "{model_name=\"needle-27m-q8_0\"} ";
+  const std::size_t at = text.find(line);
+  EXPECT_NE(at, std::string::npos) << name;
+  return at == std::string::npos ? -1 : std::stod(text.substr(at + line.size()));
+}
+
+bool RunningServer::idle() const {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (std::chrono::steady_clock::now() < end) {
+    if (metric("num_requests_running") == 0 && metric("num_requests_waiting") == 0) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return false;
+}
+
+}  // namespace mneme::server_test

@@ -1,0 +1,34 @@
+// A server in this process, on a port that was free, with the shipped model.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "src/server/server.h"
+
+namespace mneme::server_test {
+
+class RunningServer {
+ public:
+  explicit RunningServer(server::ServerOptions options = small());
+  ~RunningServer() { stop(); }
+
+  std::uint16_t port() const { return server_->port(); }
+  // Tells it to stop, and waits until it has.
+  void stop();
+  void tell_to_stop() { server_->stop(); }
+
+  // One thread, no pinning, a context of 4,096 tokens, everything else the default.
+  static server::ServerOptions small();
+  // The value of a metric without further labels; fails the test where there is none.
+  double metric(const std::string& name) const;
+  // Waits until nothing runs or waits; false after 20 s.
+  bool idle() const;
+
+ private:
+  std::unique_ptr<server::Server> server_;
+  std::thread thread_;
+};
+
+}  // namespace mneme::server_test
