@@ -1,6 +1,7 @@
 // mneme eval calibrate: the tau of a method's gate for this model. mneme eval similarity: how its queries move.
 #include <fmt/format.h>
 
+#include <cmath>
 #include <memory>
 #include <string>
 
@@ -42,9 +43,15 @@ std::string calibration_table(const eval::Calibration& c, const MethodShape& sha
   return out;
 }
 
+// 0.604f as 0.604, not as the nearest float spelled out.
+double spelled(float tau) {
+  return std::round(static_cast<double>(tau) * 1000) / 1000;
+}
+
 nlohmann::json calibration_json(const eval::Calibration& c, const MethodShape& shape) {
   nlohmann::json rounds = nlohmann::json::array(), heads = nlohmann::json::array();
-  for (const eval::CalibrationRound& r : c.rounds) rounds.push_back({{"tau", r.tau}, {"correction_rate", r.rate}});
+  for (const eval::CalibrationRound& r : c.rounds)
+    rounds.push_back({{"tau", spelled(r.tau)}, {"correction_rate", r.rate}});
   for (std::int32_t l = 0; l < shape.n_layers; ++l)
     for (std::int32_t m = 0; m < shape.n_kv_heads; ++m)
       if (!c.last.values(l, m).empty())
@@ -52,7 +59,7 @@ nlohmann::json calibration_json(const eval::Calibration& c, const MethodShape& s
                          {"kv_head", m},
                          {"decisions", c.last.values(l, m).size()},
                          {"correction_rate", eval::correction_rate(c.last.values(l, m), c.tau())}});
-  return {{"tau", c.tau()}, {"reached", c.reached}, {"runs", rounds}, {"heads", heads}};
+  return {{"tau", spelled(c.tau())}, {"reached", c.reached}, {"runs", rounds}, {"heads", heads}};
 }
 
 int run_calibrate(const CalibrateCommand& c) {

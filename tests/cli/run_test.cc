@@ -140,6 +140,20 @@ TEST(Run, TheQuestionGivesTheSameAnswerThroughDecode) {
   EXPECT_EQ(o.out, "48213\n");
 }
 
+// Inside an exact prefill the question has read the fact before any method is asked; one token a step it has not.
+TEST(Run, AQuestionThroughDecodeTestsTheMethod) {
+  const TempFolder folder;
+  const std::string document = folder.write("tale.txt", read_file(MNEME_DEMO_FILE).substr(0, 14000));
+  const auto answer = [&](const char* method, const char* question) {
+    return ask({"-f", document, "-q", "What is the secret number of copper-lantern?", "--kv-method", method,
+                "--kv-budget", "512", "--dense-layers", "none", "--question", question})
+        .out;
+  };
+  EXPECT_EQ(answer("quest", "decode"), "70935\n");
+  EXPECT_EQ(answer("window", "prefill")[0], '7') << "the first digit comes from the prefill";
+  EXPECT_NE(answer("window", "decode")[0], '7');
+}
+
 TEST(Run, SmallChunksAndOneThreadGiveTheSameAnswer) {
   EXPECT_EQ(ask({"-p", kDocument, "-q", kQuestion, "-b", "7", "-t", "1", "--no-pin", "--deterministic"}).out,
             "48213\n");

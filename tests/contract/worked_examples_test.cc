@@ -1,0 +1,201 @@
+// One example a paper, small enough to be done on paper: two channels that matter, one KV head, one layer. Each is
+// checked against the fast form and against the reference.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "src/attention/decode_attention.h"
+#include "src/attention/decode_attention_ref.h"
+#include "src/recipes/override.h"
+#include "src/recipes/recipes.h"
+
+namespace mneme {
+namespace {
+
+using ::testing::ElementsAre;
+
+using Pair = std::array<float, 2>;  // the first two of eight channels; the others are 0
+constexpr std::int32_t kHeadDim = 8;
+
+// A sequence of one layer and one KV head, attended by `group` query heads.
+class Example {
+ public:
+  Example(const char* method, const RecipeOptions& options, const char* overrides, std::int32_t group)
+      : shape_{.n_layers = 1, .n_heads = group, .n_kv_heads = 1, .head_dim = kHeadDim} {
+    Recipe recipe = make_recipe(method, options);
+    apply_overrides(overrides, recipe);
+    const auto plan = compile(recipe, shape_);
+    method_ = std::make_unique<MethodState>(plan);
+    reference_ = std::make_unique<ReferenceLayer>(plan, 0);
+  }
+
+  void append(const std::vector<Pair>& keys) {
+    for (const Pair& pair : keys) {
+      std::vector<float> k(kHeadDim, 0.0f), v(kHeadDim, 1.0f);
+      k[0] = pair[0];
+      k[1] = pair[1];
+      cache_.extend(1);
+      store_kv(k.data(), v.data(), shape_.attention(), cache_.token(0, 0, cache_.length() - 1));
+    }
+  }
+  // The next token arrives, a zero key of its own, and asks with these queries, one a head of the group. Returns the
+  // units that were selected.
+  std::vector<std::int32_t> step(const std::vector<Pair>& queries) {
+    append({{0, 0}});
+    std::vector<float> q(queries.size() * kHeadDim, 0.0f), out(q.size());
+    for (std::size_t h = 0; h < queries.size(); ++h) {
+      q[h * kHeadDim] = queries[h][0];
+      q[h * kHeadDim + 1] = queries[h][1];
+    }
+    const DecodeRow row{.cache = &cache_, .method = method_.get(), .q = q.data(), .out = out.data()};
+    attention_.run(0, std::span(&row, 1), shape_.attention());
+    const std::vector<std::int32_t> units = method_->layer(0).attended[0];
+    const auto heads = reference_->step(cache_, q.data(), nullptr, out.data());
+    EXPECT_EQ(heads[0].units, units) << "the reference chose otherwise";
+    attended_ = heads[0].tokens;
+    scores_ = heads[0].unit_scores;
+    return units;
+  }
+  const std::vector<std::int32_t>& attended_tokens() const { return attended_; }
+  const std::vector<double>& unit_scores() const { return scores_; }
+
+ private:
+  MethodShape shape_;
+  PagePool pool_{{1, 1, kHeadDim, DType::kBF16}, 16};
+  SequenceCache cache_{pool_};
+  ThreadPool threads_{1};
+  DecodeAttention attention_{{.pool = &threads_, .rounding = Rounding::kFixed}};
+  std::unique_ptr<MethodState> method_;
+  std::unique_ptr<ReferenceLayer> reference_;
+  std::vector<std::int32_t> attended_;
+  std::vector<double> scores_;
+};
+
+// Quest, section 3: a page's score is the sum over channels of max(q * max, q * min), which no key of it exceeds.
+//
+//   page  keys                            box                q = (1, 1): bound   its best key
+//   0     (1,0) (0,1) (1,1) (0,0)         [0,1] x [0,1]      1 + 1 =  2          2
+//   1     (3,-3) (-3,3) (0,0) (0,0)       [-3,3] x [-3,3]    3 + 3 =  6          0
+//   2     (2,2) (2,2) (1,1) (2,1)         [1,2] x [1,2]      2 + 2 =  4          4
+//   3     (-1,-1) four times              {-1} x {-1}       -1 - 1 = -2         -2
+//
+// Pages 1 and 2 are read, though no key of page 1 is near the query: a bound is not a score. The truth would be 0
+// and 2.
+TEST(WorkedExample, QuestReadsThePagesOfTheLargestBounds) {
+  const std::vector<Pair> keys = {{1, 0}, {0, 1}, {1, 1}, {0, 0},   {3, -3},  {-3, 3},  {0, 0},   {0, 0}, {2, 2},
+                                  {2, 2}, {1, 1}, {2, 1}, {-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}, {0, 0}};
+  Example quest("quest", {.budget = 12}, "unit=page:4,dense=none", 1);
+  quest.append(keys);
+  EXPECT_THAT(quest.step({{1, 1}}), ElementsAre(1, 2));
+  EXPECT_THAT(quest.unit_scores(), ElementsAre(2, 6, 4, -2));
+  // The open page, tokens 16 and 17, is always read.
+  EXPECT_THAT(quest.attended_tokens(), ElementsAre(4, 5, 6, 7, 8, 9, 10, 11, 16, 17));
+
+  Example oracle("oracle", {.budget = 12, .sink = 0, .recent = 0}, "unit=page:4,pool=maxQK", 1);
+  oracle.append(keys);
+  EXPECT_THAT(oracle.step({{1, 1}}), ElementsAre(0, 2));
+
+  // Two heads, (1, 1) and (-1, 1), decide by the larger of their bounds: 2 6 4 -2 and 1 6 1 0 give 2 6 4 0.
+  Example group("quest", {.budget = 12}, "unit=page:4,dense=none", 2);
+  group.append(keys);
+  EXPECT_THAT(group.step({{1, 1}, {-1, 1}}), ElementsAre(1, 2));
+  EXPECT_THAT(group.unit_scores(), ElementsAre(2, 6, 4, 0));
+}
+
+// Pages of four equal keys, so that bounds are dot products: 0 is the sinks, 5 the window.
+//
+//   page   1: (4,0)   2: (0,4)   3: (3,3)   4: (-4,-4)
+std::vector<Pair> four_pages() {
+  std::vector<Pair> keys(4, Pair{0, 0});
+  for (const Pair& key : {Pair{4, 0}, Pair{0, 4}, Pair{3, 3}, Pair{-4, -4}}) keys.insert(keys.end(), 4, key);
+  keys.push_back({0, 0});
+  return keys;
+}
+
+// FreeKV, section 3: a step attends what was selected with the query of the step before, but where the cosine of the
+// two is below tau.
+//
+//   step   q            cosine   page 1   2     3     4     selected with q   attended, tau 0.5   tau -1
+//   1      (1, 0)       -        4        0     3     -4    1 3               1 3 (the first)     1 3
+//   2      (0, 1)       0        0        4     3     -4    2 3               2 3 (corrected)     1 3
+//   3      (0.8, 0.6)   0.6      3.2      2.4   4.2   ...   1 3               2 3 (step 2's)      2 3
+//   4      (0.8, 0.6)   1        3.2      2.4   4.2   ...   1 3               1 3 (step 3's)      1 3
+TEST(WorkedExample, FreeKvSelectsAheadAndCorrectsWhereTheQueryMoved) {
+  const std::vector<std::vector<Pair>> steps = {{{1, 0}}, {{0, 1}}, {{0.8f, 0.6f}}};
+  const auto run = [&](const char* tau) {
+    Example freekv("freekv", {.budget = 16, .sink = 4, .recent = 4},
+                   (std::string("unit=page:4,dense=none,alpha=1,tau=") + tau).c_str(), 1);
+    freekv.append(four_pages());
+    std::vector<std::vector<std::int32_t>> attended;
+    for (const auto& q : steps) attended.push_back(freekv.step(q));
+    EXPECT_THAT(freekv.attended_tokens(), ElementsAre(0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 20, 21, 22, 23));
+    attended.push_back(freekv.step(steps.back()));
+    return attended;
+  };
+  EXPECT_THAT(run("0.5"), ElementsAre(ElementsAre(1, 3), ElementsAre(2, 3), ElementsAre(2, 3), ElementsAre(1, 3)));
+  EXPECT_THAT(run("-1"), ElementsAre(ElementsAre(1, 3), ElementsAre(1, 3), ElementsAre(2, 3), ElementsAre(1, 3)));
+}
+
+// The mean of softmaxes over two heads, q = (2, 0) and (0, 1), alpha = 1:
+//
+//   page                  1       2       3       4
+//   head 0, q . k         8       0       6      -8
+//   softmax               0.880   0.000   0.119   0.000
+//   head 1, q . k         0       4       3      -4
+//   softmax               0.013   0.721   0.265   0.000
+//   mean of softmaxes     0.447   0.361   0.192   0.000   -> 1 and 2: what either head wants most
+//   mean of scores        4       2       4.5    -6       -> 1 and 3
+TEST(WorkedExample, FreeKvPoolsSoftmaxesOverTheGroup) {
+  const auto run = [&](const char* pool) {
+    Example freekv("freekv", {.budget = 16, .sink = 4, .recent = 4},
+                   (std::string("unit=page:4,dense=none,alpha=1,pool=") + pool).c_str(), 2);
+    freekv.append(four_pages());
+    return freekv.step({{2, 0}, {0, 1}});
+  };
+  EXPECT_THAT(run("meanS"), ElementsAre(1, 2));
+  EXPECT_THAT(run("meanQK"), ElementsAre(1, 3));
+}
+
+// FIER, section 3: in a group of 32 tokens a channel of a key is one of two values, the group's smallest or largest,
+// whichever side of their midpoint it is on. q = (1, 0).
+//
+//   tokens           key      of the group   midpoint   1-bit key
+//   0, 2, .. 28      5        0 to 8         4          8
+//   30               8                                  8
+//   1, 3, .. 29      3                                  0
+//   31               0                                  0
+//   32 .. 48         2        -4 to 4        0          4
+//   49               4                                  4
+//   50 .. 63         -4                                 -4
+//
+// 34 of 64 tokens are wanted: the 16 even ones of the first group score 8, then 18 of the second score 4, and the odd
+// ones of the first, truly 3, come after tokens that are truly 2.
+TEST(WorkedExample, FierRanksTokensByTheirOneBitKeys) {
+  std::vector<Pair> keys;
+  for (std::int32_t t = 0; t < 32; ++t) keys.push_back({t == 30 ? 8.0f : t == 31 ? 0.0f : t % 2 == 0 ? 5.0f : 3.0f, 0});
+  for (std::int32_t t = 32; t < 64; ++t) keys.push_back({t == 49 ? 4.0f : t < 49 ? 2.0f : -4.0f, 0});
+  keys.push_back({0, 0});
+  std::vector<std::int32_t> expected;
+  for (std::int32_t t = 0; t < 32; t += 2) expected.push_back(t);
+  for (std::int32_t t = 32; t < 50; ++t) expected.push_back(t);
+
+  Example fier("fier", {.budget = 36}, "dense=none", 1);
+  fier.append(keys);
+  EXPECT_EQ(fier.step({{1, 0}}), expected);
+  // Tokens 64 and 65 have no codes yet and are always read.
+  EXPECT_EQ(fier.attended_tokens().size(), 36u);
+  EXPECT_EQ(fier.attended_tokens().back(), 65);
+
+  // By the true keys the odd ones of the first group (15 of them) would come before all but one of the second.
+  Example oracle("oracle", {.budget = 36, .sink = 0, .recent = 2}, "", 1);
+  oracle.append(keys);
+  const std::vector<std::int32_t> truth = oracle.step({{1, 0}});
+  EXPECT_EQ(truth[1], 1);
+  EXPECT_NE(truth, expected);
+}
+
+}  // namespace
+}  // namespace mneme
