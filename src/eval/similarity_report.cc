@@ -200,7 +200,7 @@ nlohmann::json similarity_json(const SimilarityTap& tap) {
   }
   for (int i = 0; i <= kTauSteps; ++i) {
     const float tau = static_cast<float>(i) / kTauSteps;
-    nlohmann::json row = {{"tau", tau}};
+    nlohmann::json row = {{"tau", static_cast<double>(i) / kTauSteps}};
     for (const PoolName& p : kPools)
       row[std::string(p.name)] = correction_rate(tap.gate_values(p.pool, kFirstGatedLayer), tau);
     rates.push_back(row);

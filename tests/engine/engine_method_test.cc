@@ -100,7 +100,7 @@ class EngineMethod : public testing::Test {
 
 // Selections, last queries, the index's open end: all of it goes into a fork, and stays in the original.
 TEST_F(EngineMethod, AForkInTheMiddleOfAnAnswerGoesOnAsTheOriginal) {
-  const NeedlePrompt p = maker_.make(NeedleKind::kNumbers, 7000);
+  const NeedlePrompt p = maker_.make(NeedleKind::kNumbers, 4000);
   const RequestId document = read(p);
   for (const Method& m : kMethods) {
     SCOPED_TRACE(std::string(m.name) + " " + m.overrides);
@@ -123,7 +123,7 @@ TEST_F(EngineMethod, AForkInTheMiddleOfAnAnswerGoesOnAsTheOriginal) {
 // turn's fact too. The window alone holds neither.
 TEST_F(EngineMethod, SeveralTurnsFindWhatEachOfThemBrought) {
   const auto tale = [](const char* fact, std::uint64_t seed) {
-    return NeedleMaker::made_up_prose(2000, seed) + "\n" + fact + "\n" + NeedleMaker::made_up_prose(6000, seed + 1);
+    return NeedleMaker::made_up_prose(1500, seed) + "\n" + fact + "\n" + NeedleMaker::made_up_prose(3000, seed + 1);
   };
   const std::string second_tale = tale("The secret number of silver-meadow is 91764.", 23);
   const NeedlePrompt first{"number", tale("The secret number of copper-lantern is 70935.", 21),
@@ -131,7 +131,7 @@ TEST_F(EngineMethod, SeveralTurnsFindWhatEachOfThemBrought) {
       second{"number", second_tale, "What is the secret number of silver-meadow?", "91764"};
   const RequestId document = read(first);
   const auto right = [&](const Method& m) {
-    const auto method = plan(m, 1024);
+    const auto method = plan(m);
     const RequestId id = fork(document, first, method);
     int n = text(drain(id)) == first.answer ? 1 : 0;
     engine_->keep_going(id, next(second.document, second.question, method));
@@ -149,7 +149,7 @@ TEST_F(EngineMethod, SeveralTurnsFindWhatEachOfThemBrought) {
 
 // A fork taken between turns, asked the same: the same answer, and the same state afterwards.
 TEST_F(EngineMethod, AForkBetweenTurnsAnswersAsTheOriginal) {
-  const NeedlePrompt p = maker_.make(NeedleKind::kNumber, 5000);
+  const NeedlePrompt p = maker_.make(NeedleKind::kNumber, 3000);
   const RequestId document = read(p);
   for (const Method& m : kMethods) {
     const auto method = plan(m);
@@ -167,7 +167,7 @@ TEST_F(EngineMethod, AForkBetweenTurnsAnswersAsTheOriginal) {
 }
 
 TEST_F(EngineMethod, ABudgetBeyondTheContextGivesTheTokensOfFullAttention) {
-  const NeedlePrompt p = maker_.make(NeedleKind::kNumbers, 4000);
+  const NeedlePrompt p = maker_.make(NeedleKind::kNumbers, 3000);
   const RequestId document = read(p);
   const Tokens expected = drain(fork(document, p, plan({"full", ""})));
   EXPECT_FALSE(expected.empty());
@@ -177,22 +177,25 @@ TEST_F(EngineMethod, ABudgetBeyondTheContextGivesTheTokensOfFullAttention) {
 // From the first token on, over page boundaries and the budget's edge, no step attends more than the budget.
 TEST_F(EngineMethod, APromptOfOneTokenGrowsPastItsBudget) {
   constexpr std::int32_t kBudget = 224, kTail = 240;
+  std::vector<RequestId> ids;
   for (const Method& m : kMethods) {
     Tokens prompt = {*tokenizer_->bos()};
     for (int i = 0; i < kTail; ++i) prompt.push_back(100 + i % 50);
     RequestInput input = ask(std::move(prompt), kTail, plan(m, kBudget));
     input.max_tokens = 0;
-    const RequestId id = engine_->submit(std::move(input));
-    drain(id);
-    const MethodStats& stats = *engine_->method_stats(id);
+    ids.push_back(engine_->submit(std::move(input)));
+  }
+  drain(ids[0]);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const MethodStats& stats = *engine_->method_stats(ids[i]);
     for (std::size_t l = 1; l < stats.layers.size(); ++l) {
+      SCOPED_TRACE(std::string(kMethods[i].name) + " layer " + std::to_string(l));
       const LayerStats& s = stats.layers[l];
-      EXPECT_EQ(s.sparse_steps, kTail + 1 - kBudget) << m.name << " layer " << l;
+      EXPECT_EQ(s.sparse_steps, kTail + 1 - kBudget);
       const std::int64_t heads = s.attended_heads / kTail, whole = (kBudget * (kBudget + 1) / 2 - 1) * heads;
-      EXPECT_GT(s.attended_tokens, whole) << m.name << " layer " << l;
-      EXPECT_LE(s.attended_tokens - whole, s.sparse_steps * kBudget * heads) << m.name << " layer " << l;
+      EXPECT_GT(s.attended_tokens, whole);
+      EXPECT_LE(s.attended_tokens - whole, s.sparse_steps * kBudget * heads);
     }
-    engine_->release(id);
   }
 }
 
