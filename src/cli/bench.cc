@@ -205,6 +205,7 @@ void add_bench(CLI::App& app, int& code) {
   c->require_subcommand(1);
   add_one(*c, code, true);
   add_one(*c, code, false);
+  add_bench_serve(*c, code);
   c->footer("Example: mneme bench decode --shape llama-3.2-1b --weights q8_0 --depth 2048,8192 --batch 1,4 -n 64");
 }
 

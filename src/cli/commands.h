@@ -13,6 +13,8 @@ void add_inspect(CLI::App& app, int& code);
 void add_tokenize(CLI::App& app, int& code);
 void add_convert(CLI::App& app, int& code);
 void add_bench(CLI::App& app, int& code);
+// Below `bench`.
+void add_bench_serve(CLI::App& bench, int& code);
 void add_doctor(CLI::App& app, int& code);
 
 }  // namespace mneme::cli

@@ -8,9 +8,11 @@
 #include <utility>
 
 #include "src/base/error.h"
+#include "src/recipes/recipes.h"
 #include "src/server/api_error.h"
 #include "src/server/completion_json.h"
 #include "src/server/completion_reply.h"
+#include "src/server/page.h"
 #include "src/server/tagged_writer.h"
 
 namespace mneme::server {
@@ -65,6 +67,7 @@ Api::Api(const ServerOptions& options, std::string served_name, EngineLoop& loop
 
 std::span<const Api::Route> Api::routes() {
   static const Route kRoutes[] = {
+      {.method = "GET", .path = "/", .handler = &Api::page, .open = true},
       {.method = "GET", .path = "/health", .handler = &Api::health, .open = true},
       {.method = "GET", .path = "/version", .handler = &Api::version_info},
       {.method = "GET", .path = "/v1/models", .handler = &Api::models},
@@ -168,6 +171,17 @@ void Api::with_body(const HttpRequest& request, Writer writer,
 
 // ---- what the server is
 
+void Api::page(const HttpRequest&, Writer writer) {
+  // It loads nothing, speaks to this server only, and cannot be put into another page.
+  writer->respond({.content_type = "text/html; charset=utf-8",
+                   .headers = {{"Content-Security-Policy",
+                                "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+                                "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"},
+                               {"X-Content-Type-Options", "nosniff"},
+                               {"Referrer-Policy", "no-referrer"}},
+                   .body = std::string(page_html())});
+}
+
 void Api::health(const HttpRequest&, Writer writer) {
   if (draining_) throw ApiError(503, "the server is stopping");
   answer(*writer, OrderedJson{{"status", "ok"}});
@@ -217,6 +231,8 @@ void Api::props(const HttpRequest&, Writer writer) {
   json["kv_cache_dtype"] = o.kv_cache_dtype;
   json["kv"] = {{"method", o.kv.method}};
   if (o.kv.budget) json["kv"]["budget"] = *o.kv.budget;
+  json["kv_methods"] = OrderedJson::array();
+  for (const RecipeRow& row : recipe_table()) json["kv_methods"].push_back(row.name);
   json["prefix_caching"] = options_.prefix_cache;
   json["default_generation_settings"] = {{"temperature", 1.0}, {"max_tokens", options_.default_max_tokens}};
   answer(*writer, json);
@@ -306,11 +322,13 @@ void Api::apply_template(const HttpRequest& request, Writer writer) {
 // ---- slots
 
 void Api::slots(const HttpRequest&, Writer writer) {
-  loop_.call([this, writer](SequenceKeeper& keeper) {
+  loop_.call([this, writer](SequenceKeeper& keeper) -> std::function<void()> {
     OrderedJson list = OrderedJson::array();
     for (std::size_t i = 0; i < keeper.slots().size(); ++i)
       list.push_back({{"id", i}, {"n_tokens", keeper.slots()[i].n_tokens}});
-    executors_.io([writer, out = json_text(list)]() mutable { writer->respond({.body = std::move(out)}); });
+    return [this, writer, out = json_text(list)] {
+      executors_.io([writer, out]() mutable { writer->respond({.body = std::move(out)}); });
+    };
   });
 }
 
@@ -322,7 +340,7 @@ void Api::slot_action(const HttpRequest& request, Writer writer) {
   if (action != "save" && action != "restore" && action != "erase")
     throw ApiError(400, "action: expected save, restore or erase", "action");
   const auto run = [this, action, slot = std::stoi(id)](const std::string& name, const Writer& w) {
-    loop_.call([this, action, slot, name, w](SequenceKeeper& keeper) {
+    loop_.call([this, action, slot, name, w](SequenceKeeper& keeper) -> std::function<void()> {
       HttpResponse response;
       try {
         OrderedJson json{{"id_slot", slot}};
@@ -338,7 +356,9 @@ void Api::slot_action(const HttpRequest& request, Writer writer) {
         const ApiError error = api_error_of(e);
         response = {.status = error.status, .body = error.body()};
       }
-      executors_.io([w, response = std::move(response)]() mutable { w->respond(std::move(response)); });
+      return [this, w, response = std::move(response)] {
+        executors_.io([w, response]() mutable { w->respond(std::move(response)); });
+      };
     });
   };
   if (action == "erase") return run({}, writer);

@@ -41,6 +41,7 @@ class Api {
   void with_body(const HttpRequest& request, Writer writer,
                  std::function<std::function<void()>(const JsonRef& body, Writer writer)> answer);
 
+  void page(const HttpRequest&, Writer writer);
   void health(const HttpRequest&, Writer writer);
   void version_info(const HttpRequest&, Writer writer);
   void models(const HttpRequest& request, Writer writer);

@@ -166,6 +166,7 @@ GenerationInput parse_common(const JsonRef& body, const RequestContext& context,
   }
   input.kv = parse_kv(body, context.options.engine.kv);
   input.method = context.plans.plan_for(input.kv);
+  input.count_reads = body.boolean("kv_reads", false);
   input.cache_salt = body.string("cache_salt", "");
   if (const auto slot = body.find("id_slot"); slot && slot->integer() != -1)
     input.slot = int_in(*slot, 0, context.options.n_slots - 1);

@@ -100,6 +100,14 @@ OrderedJson CompletionLogprobs::json() const {
   return out;
 }
 
+OrderedJson reads_json(const PageReads& reads) {
+  OrderedJson json;
+  json["page_tokens"] = kPageTokens;
+  json["steps"] = reads.steps;
+  json["reads"] = reads.pages;
+  return json;
+}
+
 OrderedJson retrieval_json(const AnswerSummary& summary, std::string_view method) {
   const KvMethodStats stats = summary.method.value_or(KvMethodStats{});
   OrderedJson json;

@@ -35,6 +35,7 @@ struct CompletionLogprobs {
   OrderedJson json() const;
 };
 
+OrderedJson reads_json(const PageReads& reads);
 OrderedJson retrieval_json(const AnswerSummary& summary, std::string_view method);
 
 // Characters of UTF-8 text; bytes that begin none count nothing.

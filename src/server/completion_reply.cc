@@ -86,6 +86,7 @@ void CompletionReply::on_event(std::size_t prompt, GenerationEvent event) {
   Choice& choice = choices_[at];
   if (event.prompt) prompts_[prompt].summary = std::move(event.prompt);
   if (event.end) choice.end = event.end;
+  if (event.reads) choice.reads = event.reads;
   if (request_.stream) {
     stream_piece(at, event);
   } else {
@@ -132,13 +133,16 @@ void CompletionReply::stream_piece(std::size_t at, GenerationEvent& event) {
     for (const OutputToken& t : event.tokens) ids.push_back(t.id);
     more += ",\"token_ids\":" + json_text(ids);
   }
-  if (!event.text.empty() || (!event.tokens.empty() && (request_.logprobs || request_.return_token_ids))) {
+  if (event.reads && !event.end) more += ",\"kv_reads\":" + json_text(reads_json(*event.reads));
+  if (!event.text.empty() || event.reads ||
+      (!event.tokens.empty() && (request_.logprobs || request_.return_token_ids))) {
     const std::string logprobs = request_.logprobs ? json_text(logprobs_of(choice, event.tokens)) : "null";
     const std::string text = json_string(event.text);
     out += chunk(at, request_.chat ? "\"delta\":{\"content\":" + text + "}" : "\"text\":" + text, logprobs, more);
   }
   if (event.end) {
     more = fmt::format("\"finish_reason\":\"{}\"", finish_name(event.end->reason));
+    if (event.reads) more += ",\"kv_reads\":" + json_text(reads_json(*event.reads));
     if (request_.kv_retrieval) more += ",\"kv_retrieval\":" + json_text(retrieval_json(*event.end, setting_.method));
     out += chunk(at, request_.chat ? "\"delta\":{}" : "\"text\":\"\"", "null", more);
   }
@@ -228,6 +232,7 @@ OrderedJson CompletionReply::choice_json(std::size_t at) {
     json["token_ids"] = OrderedJson::array();
     for (const OutputToken& t : choice.tokens) json["token_ids"].push_back(t.id);
   }
+  if (choice.reads) json["kv_reads"] = reads_json(*choice.reads);
   if (request_.kv_retrieval) json["kv_retrieval"] = retrieval_json(*choice.end, setting_.method);
   return json;
 }

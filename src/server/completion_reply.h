@@ -36,6 +36,7 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
     std::string text;
     std::vector<OutputToken> tokens;
     std::size_t characters = 0;  // of text so far, echo included; where the next token's text begins
+    std::optional<PageReads> reads;
     std::optional<AnswerSummary> end;
     bool begun = false;  // its role was streamed
   };

@@ -56,8 +56,12 @@ void EngineLoop::fail_all(Failure failure) {
   push([failure = std::move(failure)](GenerationTable& table, SequenceKeeper&) { table.fail_all(failure); });
 }
 
-void EngineLoop::call(std::function<void(SequenceKeeper&)> task) {
-  push([task = std::move(task)](GenerationTable&, SequenceKeeper& keeper) { task(keeper); });
+void EngineLoop::call(std::function<std::function<void()>(SequenceKeeper&)> task) {
+  push([task = std::move(task)](GenerationTable& table, SequenceKeeper& keeper) {
+    const std::function<void()> then = task(keeper);
+    table.tell_gauges();
+    then();
+  });
 }
 
 // False: the loop is to end.
@@ -79,16 +83,15 @@ void EngineLoop::run(std::function<RunningModel()> start) {
     changed_.notify_all();
     return;
   }
-  RunningModel& running = *model;
+  SequenceKeeper keeper(*model, options_.keeper);
+  GenerationTable table(*model, keeper, metrics_);
+  table.tell_gauges();
   {
     const std::lock_guard lock(mutex_);
     model_ = std::move(model);
     ready_ = true;
   }
   changed_.notify_all();
-  SequenceKeeper keeper(running, options_.keeper);
-  GenerationTable table(running, keeper, metrics_);
-  table.tell_gauges();
   std::vector<Task> tasks;
   while (take_tasks(tasks, table.idle())) {
     for (const Task& task : tasks) task(table, keeper);

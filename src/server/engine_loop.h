@@ -40,8 +40,9 @@ class EngineLoop {
   std::optional<GenerationId> submit(GenerationInput input, std::shared_ptr<GenerationSink> sink);
   void cancel(GenerationId id);
   void fail_all(Failure failure);
-  // Runs `task` between two steps. Dropped untold when the loop ends first.
-  void call(std::function<void(SequenceKeeper&)> task);
+  // Runs `task` between two steps, and then, when the gauges tell what it did, what it returns. Dropped untold when the
+  // loop ends first.
+  void call(std::function<std::function<void()>(SequenceKeeper&)> task);
   std::int64_t in_flight() const { return in_flight_.load(); }
 
  private:

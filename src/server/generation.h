@@ -9,6 +9,7 @@
 
 #include "mneme/mneme.h"
 #include "src/engine/engine.h"
+#include "src/server/read_counter.h"
 #include "src/tokenizer/tokenizer.h"
 
 namespace mneme::server {
@@ -27,6 +28,7 @@ struct GenerationInput {
   KvMethodOptions kv;
   std::shared_ptr<const Plan> method;  // of kv; null: full attention
   std::string cache_salt;              // prefixes are shared among equal salts only
+  bool count_reads = false;            // tell PageReads
   std::optional<std::int32_t> slot;    // whose sequence this one goes on from, and replaces
 };
 
@@ -65,6 +67,7 @@ struct GenerationEvent {
   std::optional<PromptSummary> prompt;
   std::string text;                 // the next piece of the answer, whole characters
   std::vector<OutputToken> tokens;  // whose text begins in the pieces so far, each told once
+  std::optional<PageReads> reads;   // so far
   std::optional<AnswerSummary> end;
   std::optional<Failure> failure;  // of all answers; nothing follows
 };

@@ -58,6 +58,11 @@ RequestInput GenerationTable::request_of(const GenerationInput& input, std::int3
 void GenerationTable::add_choice(Generation& g, RequestId id, std::int32_t index) {
   g.requests.push_back(id);
   ++waiting_;
+  const MethodStats* const method = model_.engine->method_stats(id);
+  if (g.input.count_reads && method != nullptr) {
+    reads_.count_for(method);
+    model_.engine->set_tap(&reads_);
+  }
   choices_.emplace(id, Choice{.generation = &g,
                               .index = index,
                               .stream = AnswerStream(*model_.text->tokenizer, g.input.stop),
@@ -157,6 +162,9 @@ void GenerationTable::take(const RequestEvent& event, Clock::time_point now) {
         c.stream.push({.id = event.token->token, .logprob = event.token->logprob, .top = event.top});
     news.text = std::move(piece.text);
     news.tokens = std::move(piece.tokens);
+    // Often enough to look at, seldom enough to send.
+    constexpr std::size_t kTellReadsEvery = 16;
+    if (c.between.size() % kTellReadsEvery == 0) tell_reads(event.id, news);
     if (first && c.index == 0 && g.input.n > 1) fork_others(g, event.id);
   } else if (event.finished && c.index == 0 && !c.has_token && g.input.n > 1) {
     fork_others(g, event.id);
@@ -203,6 +211,8 @@ void GenerationTable::end_choice(RequestId id, FinishReason reason, GenerationEv
     summary.method = kv_method_stats(*method, *g.input.method, model_.engine->method_bytes(id));
     metrics_.count_method(g.input.kv.method, *summary.method);
   }
+  tell_reads(id, news);
+  stop_counting(g, id);
   news.end = std::move(summary);
   count(c, reason, stats, now);
   tell(g, std::move(news));
@@ -214,6 +224,16 @@ void GenerationTable::end_choice(RequestId id, FinishReason reason, GenerationEv
   if (--g.open == 0) generations_.erase(of);
 }
 
+void GenerationTable::tell_reads(RequestId id, GenerationEvent& news) const {
+  if (const PageReads* reads = reads_.reads_of(model_.engine->method_stats(id))) news.reads = *reads;
+}
+
+void GenerationTable::stop_counting(const Generation& g, RequestId id) {
+  if (!g.input.count_reads) return;
+  reads_.forget(model_.engine->method_stats(id));
+  if (reads_.empty()) model_.engine->set_tap(nullptr);
+}
+
 // Ends what a generation still has in the engine, and forgets it.
 void GenerationTable::drop(Generation& g) {
   const Clock::time_point now = Clock::now();
@@ -221,6 +241,7 @@ void GenerationTable::drop(Generation& g) {
     const Choice& c = choices_.at(id);
     if (!c.has_begun) --waiting_;
     count(c, FinishReason::kCancelled, model_.engine->stats(id), now);
+    stop_counting(g, id);
     choices_.erase(id);
     if (keeps(g.input)) {
       model_.engine->stop(id);  // what is computed stays for others

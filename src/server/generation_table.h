@@ -14,6 +14,7 @@
 #include "src/server/answer_stream.h"
 #include "src/server/generation.h"
 #include "src/server/metrics.h"
+#include "src/server/read_counter.h"
 #include "src/server/sequence_keeper.h"
 
 namespace mneme::server {
@@ -82,6 +83,8 @@ class GenerationTable {
   bool keeps(const GenerationInput& input) const;
   SequenceKeeper::Request kept_request(const Generation& g, RequestId id) const;
   void drop(Generation& g);
+  void tell_reads(RequestId id, GenerationEvent& news) const;
+  void stop_counting(const Generation& g, RequestId id);
   void tell(const Generation& g, GenerationEvent event) { news_.push_back({g.sink, std::move(event)}); }
 
   RunningModel& model_;
@@ -89,6 +92,7 @@ class GenerationTable {
   Metrics& metrics_;
   std::unordered_map<GenerationId, std::unique_ptr<Generation>> generations_;
   std::unordered_map<RequestId, Choice> choices_;
+  ReadCounter reads_;
   std::vector<Delivery> news_;
   std::int64_t ended_ = 0, waiting_ = 0;
 };

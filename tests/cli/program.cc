@@ -111,6 +111,10 @@ bool Running::wait_for_output(std::size_t n, double seconds) {
   return false;
 }
 
+std::string Running::output() const {
+  return read_file(out_path_);
+}
+
 Outcome Running::wait() {
   int status = 0;
   while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {

@@ -40,6 +40,7 @@ class Running {
   pid_t pid() const { return pid_; }
   // Waits until standard output has at least `n` bytes; false if the program ended before, or after `seconds`.
   bool wait_for_output(std::size_t n, double seconds);
+  std::string output() const;  // so far
   Outcome wait();
 
  private:

@@ -39,6 +39,9 @@ TEST_F(Api, SaysWhatItIs) {
   EXPECT_EQ(models["data"][0]["max_model_len"], 4096);
   EXPECT_EQ(get(port(), "/v1/models/needle-27m-q8_0").json(), models["data"][0]);
   EXPECT_EQ(get(port(), "/v1/models/other").status, 404);
+  const Response page = get(port(), "/");
+  EXPECT_EQ(page.headers.at("content-type"), "text/html; charset=utf-8");
+  EXPECT_TRUE(page.body.starts_with("<!doctype html>") && page.body.ends_with("</html>\n"));
   EXPECT_EQ(get(port(), "/props").json()["max_num_seqs"], 16);
   EXPECT_EQ(Client(port()).request("HEAD", "/health").body, "");
 }

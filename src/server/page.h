@@ -1,0 +1,10 @@
+// The page at "/": a conversation over a document, and what retrieval read of it. One file, no other requests.
+#pragma once
+
+#include <string_view>
+
+namespace mneme::server {
+
+std::string_view page_html();
+
+}  // namespace mneme::server

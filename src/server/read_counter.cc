@@ -1,0 +1,37 @@
+#include "src/server/read_counter.h"
+
+#include <algorithm>
+#include <variant>
+
+#include "src/attention/decode_attention.h"
+#include "src/attention/method_state.h"
+
+namespace mneme::server {
+
+const PageReads* ReadCounter::reads_of(const MethodStats* method) const {
+  const auto it = reads_.find(method);
+  return it == reads_.end() ? nullptr : &it->second;
+}
+
+void ReadCounter::see(std::int32_t layer, const DecodeRow& row, const AttentionShape&) {
+  if (row.method == nullptr) return;
+  const auto it = reads_.find(&row.method->stats());
+  if (it == reads_.end()) return;
+  PageReads& reads = it->second;
+  const Plan& plan = row.method->plan();
+  if (layer == 0) ++reads.steps;
+  reads.pages.resize(static_cast<std::size_t>(row.cache->n_pages()));
+  if (!plan.selects() || plan.dense_layer(layer) || region_at(plan.rules, row.cache->length()).everything) return;
+  const std::int32_t unit = plan.rules.unit_tokens;
+  for (const std::vector<std::int32_t>& units : row.method->layer(layer).attended) {
+    for (const std::int32_t u : units) {
+      for (std::int32_t at = u * unit; at < std::min((u + 1) * unit, row.cache->length());) {
+        const std::int32_t end = std::min({(at / kPageTokens + 1) * kPageTokens, (u + 1) * unit, row.cache->length()});
+        reads.pages[static_cast<std::size_t>(at / kPageTokens)] += end - at;
+        at = end;
+      }
+    }
+  }
+}
+
+}  // namespace mneme::server

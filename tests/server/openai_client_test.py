@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""The official openai client against `mneme serve`.
+
+usage: openai_client_test.py MNEME MODEL VENV
+
+Makes the virtual environment VENV at its first run. Exit code 77: the package index cannot be reached, nothing was tested.
+"""
+import fcntl
+import os
+import subprocess
+import sys
+
+PINNED = "openai==3.52.0"
+SKIPPED = 77
+
+
+def ensure_client(venv):
+    """Runs this script again inside the environment, which is made first where it is missing."""
+    python = os.path.join(venv, "bin", "python")
+    mark = os.path.join(venv, "installed")
+    os.makedirs(venv, exist_ok=True)
+    with open(venv + ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.path.exists(mark) or open(mark).read() != PINNED:
+            subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+            install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--retries", "1", PINNED]
+            done = subprocess.run(install, capture_output=True, text=True)
+            if done.returncode != 0:
+                print("SKIPPED: %s cannot be installed (offline?)\n%s" % (PINNED, done.stderr[-400:]))
+                sys.exit(SKIPPED)
+            with open(mark, "w") as f:
+                f.write(PINNED)
+    os.execv(python, [python, os.path.abspath(__file__), *sys.argv[1:], "--inside"])
+
+
+def expect(condition, what):
+    if not condition:
+        raise AssertionError(what)
+
+
+def refused(kind, call):
+    try:
+        call()
+    except kind as e:
+        return e
+    raise AssertionError("expected %s" % kind.__name__)
+
+
+def check_completions(client, model):
+    a = client.completions.create(model=model, prompt="Once upon a time", max_tokens=6, temperature=0, logprobs=2)
+    expect(a.object == "text_completion" and a.model == model, a)
+    expect(a.usage.completion_tokens <= 6 and a.usage.total_tokens > a.usage.completion_tokens, a.usage)
+    logprobs = a.choices[0].logprobs
+    expect("".join(logprobs.tokens) == a.choices[0].text, a)
+    expect(all(p <= 0 for p in logprobs.token_logprobs) and len(logprobs.top_logprobs) == len(logprobs.tokens), a)
+    b = client.completions.create(model=model, prompt=["One", "Two"], max_tokens=3, n=2, seed=7)
+    expect([c.index for c in b.choices] == [0, 1, 2, 3], b)
+    scored = client.completions.create(model=model, prompt="The harbour", max_tokens=0, echo=True, logprobs=0)
+    expect(scored.choices[0].text == "The harbour" and scored.choices[0].logprobs.token_logprobs[0] is None, scored)
+    text = "".join(c.choices[0].text for c in client.completions.create(
+        model=model, prompt="Once upon a time", max_tokens=6, temperature=0, stream=True))
+    expect(text == a.choices[0].text, text)
+
+
+def check_chat(client, model):
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where is the harbour?"}]
+    a = client.chat.completions.create(model=model, messages=messages, max_completion_tokens=5, temperature=0,
+                                       logprobs=True, top_logprobs=3)
+    expect(a.choices[0].message.role == "assistant", a)
+    content = a.choices[0].logprobs.content
+    expect("".join(t.token for t in content) == a.choices[0].message.content, a)
+    expect(all(len(t.top_logprobs) == 3 for t in content), a)
+    stream = client.chat.completions.create(model=model, messages=messages, max_tokens=5, temperature=0, stream=True,
+                                            stream_options={"include_usage": True})
+    text, usage, reason = "", None, None
+    for chunk in stream:
+        if chunk.usage:
+            usage = chunk.usage
+        for choice in chunk.choices:
+            text += choice.delta.content or ""
+            reason = choice.finish_reason or reason
+    expect(text == a.choices[0].message.content and reason in ("stop", "length"), (text, reason))
+    expect(usage.completion_tokens == a.usage.completion_tokens, usage)
+    expect(usage.prompt_tokens_details.cached_tokens >= 0, usage)
+    extra = client.chat.completions.create(model=model, messages=messages, max_tokens=4,
+                                           extra_body={"kv": {"method": "quest", "budget": 256}, "kv_retrieval": True})
+    expect(extra.choices[0].kv_retrieval["method"] == "quest", extra)
+    parts = [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]
+    expect(client.chat.completions.create(model=model, messages=parts, max_tokens=1).choices, "no choices")
+
+
+def check_errors(openai, client, model):
+    bad = client.with_options(max_retries=0)
+    e = refused(openai.BadRequestError, lambda: bad.completions.create(model=model, prompt="x", temperature=-1))
+    expect("temperature" in e.message, e.message)
+    e = refused(openai.BadRequestError, lambda: bad.completions.create(model=model, prompt="x" * 9000, max_tokens=5000))
+    expect(e.code == "context_length_exceeded", e)
+    refused(openai.NotFoundError, lambda: bad.completions.create(model="other", prompt="x"))
+    refused(openai.NotFoundError, lambda: bad.models.retrieve("other"))
+    refused(openai.AuthenticationError,
+            lambda: bad.with_options(api_key="wrong").completions.create(model=model, prompt="x"))
+    e = refused(openai.BadRequestError, lambda: bad.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": "x"}], tools=[{"type": "function", "function": {"name": "f"}}]))
+    expect("tools" in e.message, e.message)
+
+
+def main():
+    program, model_file = sys.argv[1], sys.argv[2]
+    import openai
+
+    env = dict(os.environ, MNEME_API_KEY="test-key")
+    server = subprocess.Popen([program, "serve", "-m", model_file, "--port", "0", "-c", "4096", "--quiet", "--no-pin"],
+                              stdout=subprocess.PIPE, env=env, text=True)
+    try:
+        line = server.stdout.readline()
+        expect(line.startswith("listening on "), line)
+        client = openai.OpenAI(base_url=line.split()[-1] + "/v1", api_key="test-key", timeout=60)
+        model = client.models.list().data[0].id
+        expect(client.models.retrieve(model).id == model, model)
+        check_completions(client, model)
+        check_chat(client, model)
+        check_errors(openai, client, model)
+    finally:
+        server.terminate()
+        code = server.wait(timeout=60)
+    expect(code == 0, "the server ended with %d" % code)
+    print("openai %s: passed" % openai.__version__)
+
+
+if __name__ == "__main__":
+    if sys.argv[-1] == "--inside":
+        main()
+    else:
+        ensure_client(os.path.abspath(sys.argv[3]))
