@@ -172,7 +172,7 @@ GenerationInput parse_common(const JsonRef& body, const RequestContext& context,
     input.slot = int_in(*slot, 0, context.options.n_slots - 1);
   if (input.slot && input.method != nullptr && input.method->binds_sequence())
     unsupported("id_slot", "not with '" + input.kv.method + "', which decides how a prompt is read");
-  request.stream = body.boolean("stream", false);
+  request.stream = input.stream = body.boolean("stream", false);
   if (const auto options = body.find("stream_options")) {
     if (!request.stream) fail(ErrorKind::kRequest, "stream_options: only with stream");
     request.include_usage = options->boolean("include_usage", false);

@@ -28,6 +28,7 @@ struct GenerationInput {
   KvMethodOptions kv;
   std::shared_ptr<const Plan> method;  // of kv; null: full attention
   std::string cache_salt;              // prefixes are shared among equal salts only
+  bool stream = true;                  // tell pieces as they come; else all of an answer with its end
   bool count_reads = false;            // tell PageReads
   std::optional<std::int32_t> slot;    // whose sequence this one goes on from, and replaces
 };

@@ -66,6 +66,7 @@ void GenerationTable::add_choice(Generation& g, RequestId id, std::int32_t index
   choices_.emplace(id, Choice{.generation = &g,
                               .index = index,
                               .stream = AnswerStream(*model_.text->tokenizer, g.input.stop),
+                              .held = {},
                               .begun = {},
                               .first_token = {},
                               .last_token = {},
@@ -141,6 +142,14 @@ void GenerationTable::tell_prompt(Generation& g, RequestId id, GenerationEvent& 
   if (keeps(g.input)) keeper_.prompt_done(kept_request(g, id));
 }
 
+// What is not streamed waits here: to wake another thread for each token would take time from the one that computes.
+void GenerationTable::take_piece(Choice& c, AnswerStream::Piece piece, GenerationEvent& news) {
+  const bool streams = c.generation->input.stream;
+  (streams ? news.text : c.held.text) += piece.text;
+  std::vector<OutputToken>& tokens = streams ? news.tokens : c.held.tokens;
+  std::move(piece.tokens.begin(), piece.tokens.end(), std::back_inserter(tokens));
+}
+
 void GenerationTable::take(const RequestEvent& event, Clock::time_point now) {
   const auto it = choices_.find(event.id);
   if (it == choices_.end()) return;
@@ -160,11 +169,10 @@ void GenerationTable::take(const RequestEvent& event, Clock::time_point now) {
     c.last_token = now;
     AnswerStream::Piece piece =
         c.stream.push({.id = event.token->token, .logprob = event.token->logprob, .top = event.top});
-    news.text = std::move(piece.text);
-    news.tokens = std::move(piece.tokens);
+    take_piece(c, std::move(piece), news);
     // Often enough to look at, seldom enough to send.
     constexpr std::size_t kTellReadsEvery = 16;
-    if (c.between.size() % kTellReadsEvery == 0) tell_reads(event.id, news);
+    if (g.input.stream && c.between.size() % kTellReadsEvery == 0) tell_reads(event.id, news);
     if (first && c.index == 0 && g.input.n > 1) fork_others(g, event.id);
   } else if (event.finished && c.index == 0 && !c.has_token && g.input.n > 1) {
     fork_others(g, event.id);
@@ -197,10 +205,12 @@ void GenerationTable::count(const Choice& c, FinishReason reason, const RequestS
 void GenerationTable::end_choice(RequestId id, FinishReason reason, GenerationEvent news, Clock::time_point now) {
   Choice& c = choices_.at(id);
   Generation& g = *c.generation;
-  AnswerStream::Piece rest = c.stream.finish();
+  take_piece(c, c.stream.finish(), news);
   if (c.stream.stopped()) reason = FinishReason::kStop;
-  news.text += rest.text;
-  std::move(rest.tokens.begin(), rest.tokens.end(), std::back_inserter(news.tokens));
+  if (!g.input.stream) {
+    news.text = std::move(c.held.text);
+    news.tokens = std::move(c.held.tokens);
+  }
   const RequestStats stats = model_.engine->stats(id);
   AnswerSummary summary{.reason = reason,
                         .tokens = stats.answer_tokens,

@@ -56,6 +56,7 @@ class GenerationTable {
     Generation* generation;
     std::int32_t index;
     AnswerStream stream;
+    AnswerStream::Piece held;  // where nothing is streamed
     Clock::time_point begun, first_token, last_token;
     bool has_begun = false, has_token = false;
     std::int32_t prompt_done = 0;
@@ -77,6 +78,7 @@ class GenerationTable {
   void fork_others(Generation& g, RequestId first);
   void run_step();
   void take(const RequestEvent& event, Clock::time_point now);
+  static void take_piece(Choice& choice, AnswerStream::Piece piece, GenerationEvent& news);
   void tell_prompt(Generation& g, RequestId id, GenerationEvent& news);
   void end_choice(RequestId id, FinishReason reason, GenerationEvent news, Clock::time_point now);
   void count(const Choice& choice, FinishReason reason, const RequestStats& stats, Clock::time_point now);
