@@ -199,7 +199,7 @@ void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, std::si
   item.row = &row;
   item.far_q = far_q_[r];
   const bool dense = row.method == nullptr || row.method->plan().dense_layer(layer);
-  if (!dense) item.region = region_at(row.method->plan().rules, length);
+  if (!dense) item.region = region_at(row.method->rules(layer), length);
   item.everything = dense || item.region.everything;
   if (item.everything || !row.method->plan().selects()) {
     for (std::int32_t h = 0; h < n_kv; ++h) {
@@ -246,7 +246,7 @@ void DecodeAttention::select(std::int32_t layer, Item& item, const AttentionShap
   item.new_units = count_new(attended, worker.before, worker.marks);
   if (item.choose_ahead) {
     std::vector<std::int32_t>& ahead = state.ahead[static_cast<std::size_t>(item.head)];
-    const Region next = region_at(plan.rules, item.length() + 1);
+    const Region next = region_at(item.row->method->rules(layer), item.length() + 1);
     if (item.choose_now && same_choice(item.region, next)) {
       ahead.assign(attended.begin(), attended.end());
     } else {
@@ -268,7 +268,7 @@ void DecodeAttention::choose(std::int32_t layer, Item& item, const Region& regio
 // As many units as any step may ask for until the next selection.
 void DecodeAttention::rank(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker,
                            Ranking& ranking) {
-  const RegionRules& rules = item.row->method->plan().rules;
+  const RegionRules rules = item.row->method->rules(layer);
   const std::span<const float> scores = score(layer, item, item.region, shape, worker);
   const auto size = [&](std::int32_t) { return rules.unit_tokens; };
   rank_cpu(scores, size, rules.budget - item.region.sink - 1, ranking.units, worker.rank);
@@ -322,8 +322,7 @@ void DecodeAttention::gather_runs(std::int32_t layer, Item& item) {
   const bool raw = cache.key_basis() == KeyBasis::kRaw;
   item.first_run = item.first_near = runs_.size();
   const auto take = [&](std::int32_t begin, std::int32_t end) {
-    if (begin < end) cache.append_runs(layer, m, begin, end, runs_);
-    item.n_tokens += std::max(0, end - begin);
+    if (begin < end) item.n_tokens += cache.append_runs(layer, m, begin, end, runs_);
   };
   // Near tokens begin where keys are turned, or else where the window does.
   const auto take_near = [&](std::int32_t from) {
@@ -374,7 +373,10 @@ void DecodeAttention::attend(std::int32_t layer, const AttentionShape& shape) {
       parts_[2 * i + 1] = {.q = item.row->q + at,
                            .runs = runs.subspan(item.first_run + n_far, item.last_run - item.first_run - n_far)};
       const std::size_t first = n_far == 0 ? 1 : 0;
-      heads_.push_back({.parts = std::span(parts_).subspan(2 * i + first, 2 - first), .out = item.row->out + at});
+      float* lse = item.row->lse;
+      if (lse != nullptr) lse += single ? item.head : item.kv_head * shape.group;
+      heads_.push_back(
+          {.parts = std::span(parts_).subspan(2 * i + first, 2 - first), .out = item.row->out + at, .lse = lse});
     }
     AttentionShape form = shape;
     if (single) form.group = 1;
@@ -401,7 +403,7 @@ void DecodeAttention::observe(std::int32_t layer, std::span<const DecodeRow> row
     MethodState& method = *row.method;
     const std::int32_t length = row.cache->length();
     LayerStats& s = method.stats().layers[static_cast<std::size_t>(layer)];
-    const bool sparse = !method.plan().dense_layer(layer) && !region_at(method.plan().rules, length).everything;
+    const bool sparse = !method.plan().dense_layer(layer) && !region_at(method.rules(layer), length).everything;
     ++s.steps;
     s.sparse_steps += sparse ? 1 : 0;
     if (sparse && audit_every_ > 0 && method.decode_steps() % static_cast<std::uint32_t>(audit_every_) == 0)

@@ -24,6 +24,7 @@ struct DecodeRow {
   const float* q = nullptr;              // [n_heads, D] after RoPE
   float* out = nullptr;                  // [n_heads, D]
   std::int32_t window = 0;               // the model's own sliding window; 0: none
+  float* lse = nullptr;                  // [n_heads] out: log-sum-exp of the attended scores; or null
 };
 
 class DecodeAttention {

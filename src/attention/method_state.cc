@@ -1,6 +1,9 @@
 #include "src/attention/method_state.h"
 
 #include <algorithm>
+#include <chrono>
+#include <limits>
+#include <utility>
 
 namespace mneme {
 
@@ -19,6 +22,9 @@ MethodState::MethodState(std::shared_ptr<const Plan> plan) : plan_(std::move(pla
   const auto n_kv = static_cast<std::size_t>(shape.n_kv_heads);
   if (plan_->key_basis == KeyBasis::kRaw)
     for (Layer& layer : layers_) layer.near.assign(n_kv, TurnedWindow(plan_->rules.recent));
+  if (plan_->tap_rows() == Plan::kAllRows)
+    for (std::int32_t l = 0; l < shape.n_layers; ++l)
+      if (plan_->compressed(l)) layers_[static_cast<std::size_t>(l)].mass.resize(n_kv);
   if (!plan_->selects()) return;
   const auto n_selections = static_cast<std::size_t>(plan_->selection_heads());
   for (std::int32_t l = 0; l < shape.n_layers; ++l) {
@@ -63,6 +69,12 @@ void MethodState::truncate(std::int32_t length) {
     layer.ready_for = layer.queried_for = -1;
     for (auto& units : layer.attended) units.clear();
     for (Ranking& ranking : layer.ranked) ranking = {};
+    layer.tap.n = std::max(0, layer.tap.n - std::max(0, layer.tap.end - length));
+    layer.tap.end = std::min(layer.tap.end, length);
+    layer.pending = {};
+    if (length > 0) continue;
+    layer.budget = 0;
+    for (auto& mass : layer.mass) mass.clear();
   }
 }
 
@@ -71,6 +83,44 @@ MethodState MethodState::index_of_prefix(std::int32_t length) const {
   for (std::size_t l = 0; l < layers_.size(); ++l) fresh.layers_[l].entries = layers_[l].entries;
   fresh.truncate(length);
   return fresh;
+}
+
+RegionRules MethodState::rules(std::int32_t l) const {
+  RegionRules rules = plan_->rules;
+  if (!plan_->recipe.norm) return rules;
+  const std::int32_t budget = layers_[static_cast<std::size_t>(l)].budget;
+  rules.budget = budget > 0 ? budget : std::numeric_limits<std::int32_t>::max();
+  return rules;
+}
+
+void MethodState::commit(SequenceCache& cache) {
+  const auto start = std::chrono::steady_clock::now();
+  bool prefill_end = false;
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    Layer& layer = layers_[l];
+    Pending pending = std::exchange(layer.pending, {});
+    prefill_end = prefill_end || pending.prefill_end;
+    if (pending.prefill_end) layer.tap = {};
+    if (pending.budget > 0) layer.budget = pending.budget;
+    if (!pending.mass.empty()) layer.mass.swap(pending.mass);
+    LayerStats& stats = stats_.layers[l];
+    for (std::size_t h = 0; h < pending.kept.size(); ++h) {
+      const auto index = static_cast<std::int32_t>(l), head = static_cast<std::int32_t>(h);
+      std::int32_t n = 0;
+      for (const TokenRange& r : pending.kept[h]) {
+        if (!layer.mass.empty()) {
+          auto& mass = layer.mass[h];
+          std::copy(mass.begin() + r.begin, mass.begin() + r.end, mass.begin() + n);
+        }
+        n += r.end - r.begin;
+      }
+      if (!layer.mass.empty()) layer.mass[h].resize(static_cast<std::size_t>(n));
+      stats.dropped_tokens += cache.n_stored(index, head) - n;
+      cache.keep(index, head, pending.kept[h]);
+    }
+  }
+  if (prefill_end)
+    stats_.prefill_end_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 std::size_t MethodState::index_bytes() const {
@@ -83,8 +133,9 @@ std::size_t MethodState::index_bytes() const {
 std::size_t MethodState::state_bytes() const {
   std::size_t bytes = query_below_.size() * sizeof(float);
   for (const Layer& layer : layers_) {
-    bytes += layer.last_query.size() * sizeof(float);
+    bytes += (layer.last_query.size() + layer.tap.q.size() + layer.tap.lse.size()) * sizeof(float);
     for (const TurnedWindow& near : layer.near) bytes += near.bytes();
+    for (const auto& mass : layer.mass) bytes += mass.size() * sizeof(float);
     for (const auto* list : {&layer.attended, &layer.ahead})
       for (const auto& units : *list) bytes += units.capacity() * sizeof(std::int32_t);
     for (const Ranking& ranking : layer.ranked)

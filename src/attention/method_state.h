@@ -1,5 +1,7 @@
-// All that a method remembers of one sequence: index entries, selections, the last queries, and what it counted. A copy
-// is a fork: it goes on exactly as the original, and shares the complete chunks of its index.
+// All that a method remembers of one sequence: index entries, selections, the last queries, attention received, and
+// what it counted. A copy is a fork: it goes on exactly as the original, and shares the complete chunks of its index.
+//
+// What a step decides to drop is pending until commit(): a step that fails has dropped nothing.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +28,18 @@ struct Ranking {
 
 class MethodState {
  public:
+  // The last rows of a prefill: their queries and what attention returned for them.
+  struct TapRows {
+    std::vector<float> q, lse;    // [n, n_heads, D], [n, n_heads]
+    std::int32_t n = 0, end = 0;  // rows, and the position after the last one
+  };
+  // What a step decided, by KV head.
+  struct Pending {
+    std::vector<std::vector<TokenRange>> kept;  // ranks that stay; empty: nothing is dropped
+    std::vector<std::vector<float>> mass;       // takes the place of Layer::mass; empty: that stays
+    std::int32_t budget = 0;                    // 0: as it was
+    bool prefill_end = false;                   // decided by the end of a prefill
+  };
   // Steps are named by the tokens that are stored when they run, -1 is none of them.
   struct Layer {
     std::vector<EntryStore> entries;                  // by KV head
@@ -37,6 +51,11 @@ class MethodState {
     std::vector<float> last_query;                    // [n_heads, D] that the gate compares with; empty without a gate
     std::int32_t queried_for = -1;                    // the step that may compare with it
     std::vector<TurnedWindow> near;                   // by KV head, where keys are stored before RoPE; else empty
+    std::int32_t budget = 0;                          // of this layer, where the prompt sets it; 0: it has not yet
+    TapRows tap;                                      // what the end of a prefill will look at
+    // By KV head: attention that every stored token received so far, the oldest first; only where all rows count.
+    std::vector<std::vector<float>> mass;
+    Pending pending;
   };
 
   explicit MethodState(std::shared_ptr<const Plan> plan);
@@ -55,14 +74,20 @@ class MethodState {
   // Builds the entries of all units that the cache holds completely and that have none yet. One (layer, KV head) is one
   // thread's work.
   void close_units(std::int32_t layer, std::int32_t kv_head, const SequenceCache& cache);
-  // Forgets what was derived from tokens from `length` on.
+  // Forgets what was derived from tokens from `length` on, and what is pending. Attention that rows from there on gave
+  // to tokens before stays counted, unless `length` is 0.
   void truncate(std::int32_t length);
+  // What the rows of a step decided becomes true, in the cache and here. Call it once the step has succeeded.
+  void commit(SequenceCache& cache);
+
+  // The regions of a layer: the plan's rules, with the budget that the prompt set.
+  RegionRules rules(std::int32_t layer) const;
 
   // A new state whose index has the entries of the first `length` tokens.
   MethodState index_of_prefix(std::int32_t length) const;
 
   std::size_t index_bytes() const;  // all entries, shared chunks included
-  std::size_t state_bytes() const;  // selections and queries
+  std::size_t state_bytes() const;  // selections, queries, attention received
   std::uint32_t decode_steps() const { return decode_steps_; }
   void count_decode_step() { ++decode_steps_; }
 

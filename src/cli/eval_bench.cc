@@ -144,7 +144,7 @@ eval::MethodSpec method_spec(const std::string& text, KvOptions kv) {
   std::replace(overrides.begin(), overrides.end(), '/', ',');
   Recipe recipe = recipe_of(kv);
   apply_overrides(overrides, recipe);
-  if (recipe.attend == Attend::kEverything) return {text, recipe};
+  if (recipe.attend == Attend::kEverything || recipe.norm) return {text, recipe};  // the prompt sets the budget
   return {fmt::format("{} b{}", text, recipe.budget), recipe};
 }
 

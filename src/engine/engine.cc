@@ -153,18 +153,30 @@ RequestId Engine::fork(RequestId from, RequestInput input) {
   const Request& parent = impl_->find_sequence(from);
   impl_->check_input(input, parent.tokens);
   Impl::check_method(parent, input.method);
+  check_dropped(parent.cache, input.method.get());
   Sampler sampler(input.sampling);
   Request& request = impl_->add(RequestId(impl_->next_id++));
   request.tokens = parent.tokens;
   request.cache = parent.cache.fork();
   if (parent.method) request.method = std::make_unique<MethodState>(*parent.method);
   // A running parent must now copy the page that it writes into, which admission did not count.
-  if (impl_->reserved_blocks() > impl_->pool->n_free()) {
-    request.truncate(request.cache.length() / kPageTokens * kPageTokens);
-  }
+  if (impl_->reserved_blocks() > impl_->pool->n_free()) request.close_pages();
   impl_->start(request, std::move(input), std::move(sampler));
   return request.id;
 }
+
+namespace {
+
+// Of the first n_shared tokens those that a request under its method need not compute itself.
+std::int32_t shared_tokens(const SequenceCache& parent, std::int32_t n_shared, const RequestInput& input) {
+  if (parent.dropped()) return 0;
+  const std::int32_t n_rows = input.method ? input.method->tap_rows() : 0;
+  const auto n_prompt = static_cast<std::int32_t>(input.prompt.size());
+  const std::int32_t n_prefill = n_shared + n_prompt - std::min(n_prompt, input.decode_prompt_tail);
+  return std::max(0, std::min({n_shared, parent.length(), n_prefill - std::min(n_prefill, n_rows)}));
+}
+
+}  // namespace
 
 RequestId Engine::fork_prefix(RequestId from, std::int32_t n_shared, RequestInput input) {
   const Request& parent = impl_->find_sequence(from);
@@ -176,11 +188,10 @@ RequestId Engine::fork_prefix(RequestId from, std::int32_t n_shared, RequestInpu
   Request& request = impl_->add(RequestId(impl_->next_id++));
   request.tokens.assign(before.begin(), before.end());
   request.cache = parent.cache.fork();
-  request.cache.truncate(std::min(n_shared, request.cache.length()));
+  request.cache.truncate(shared_tokens(parent.cache, n_shared, input));
   if (parent.method && parent.method->shared_plan() == input.method)
     request.method = std::make_unique<MethodState>(parent.method->index_of_prefix(request.cache.length()));
-  if (impl_->reserved_blocks() > impl_->pool->n_free())
-    request.truncate(request.cache.length() / kPageTokens * kPageTokens);
+  if (impl_->reserved_blocks() > impl_->pool->n_free()) request.close_pages();
   impl_->start(request, std::move(input), std::move(sampler));
   return request.id;
 }
@@ -190,6 +201,7 @@ void Engine::keep_going(RequestId id, RequestInput input) {
   if (request.active()) fail(ErrorKind::kRequest, "request {} has not ended yet: it cannot go on", id.value);
   impl_->check_input(input, request.tokens);
   Impl::check_method(request, input.method);
+  check_dropped(request.cache, input.method.get());
   Sampler sampler(input.sampling);
   std::erase_if(impl_->events, [&](const RequestEvent& e) { return e.id == id; });
   impl_->start(request, std::move(input), std::move(sampler));
@@ -231,6 +243,7 @@ std::vector<RequestEvent> Engine::step() {
     impl_->undo(batch);
     throw;
   }
+  impl_->commit(batch);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   impl_->apply(batch, std::move(samples), seconds.count());
   return impl_->take_events();
@@ -301,9 +314,7 @@ ThreadPool& Engine::threads() const {
 }
 
 std::size_t Engine::kv_bytes(RequestId id) const {
-  const KvShape& shape = impl_->pool->shape();
-  const std::int64_t blocks = impl_->find(id).cache.n_pages() * shape.blocks_per_page();
-  return static_cast<std::size_t>(blocks) * shape.page_bytes();
+  return static_cast<std::size_t>(impl_->find(id).cache.n_blocks()) * impl_->pool->shape().page_bytes();
 }
 
 std::span<const PromptScore> Engine::prompt_scores(RequestId id) const {

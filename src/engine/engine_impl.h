@@ -47,6 +47,7 @@ struct Engine::Impl {
   void take_pages(const Request* except, FunctionRef<bool()> enough);
   Batch gather(const std::vector<ScheduledRows>& plan);
   void undo(const Batch& batch);
+  void commit(const Batch& batch);  // what methods decided to drop
   struct Sample {
     Sampler::Choice choice;
     std::vector<TokenLogprob> top;

@@ -82,6 +82,9 @@ struct SequenceRows {
   bool all_logits = false;         // of every row
   MethodState* method = nullptr;   // null: full attention. Its index follows the cache in either phase
   RowPhase phase = RowPhase::kPrefill;
+  // Rows that the prefill still has after these; 0: it ends with them, and the method may decide what stays of it. That
+  // is pending in `method` until its commit(cache), which the caller owes after a pass that succeeded.
+  std::int32_t prefill_left = 0;
 };
 
 struct ForwardInput {

@@ -90,6 +90,32 @@ void plan_schedule(const Schedule& schedule, Plan& plan) {
              schedule);
 }
 
+// Why a stage that drops cannot be run.
+void check_drop(const Recipe& r, std::vector<std::string>& reasons) {
+  const DropStage& stage = *r.prefill_end;
+  const auto* last = std::get_if<LastRows>(&r.rows);
+  const bool each_step = stage.when == DropWhen::kOverBudget;
+  if (r.decode) reasons.push_back("a method that drops attends all that is left: it selects nothing");
+  if (stage.smooth < 1 || stage.smooth % 2 == 0)
+    reasons.push_back(fmt::format("smoothing over {} tokens: expected an odd number", stage.smooth));
+  if (each_step && stage.rank == Rank::kMass && last != nullptr && last->n != 1)
+    reasons.push_back("drop=over_budget looks at one row a step: use rows=1 or rows=all");
+  if (r.norm) {
+    if (each_step) reasons.push_back("budget=norm is set when a prefill ends: it goes with drop=prefill_end");
+    if (stage.scope != DropScope::kLayer) reasons.push_back("budget=norm has one cut a layer: use scope=layer");
+    if (stage.smooth != 1) reasons.push_back("budget=norm ranks without smoothing: use smooth=none");
+  } else if (r.sink < 0 || r.recent < 0 || r.budget < 2 || std::int64_t{r.sink} + r.recent > r.budget) {
+    reasons.push_back(
+        fmt::format("budget {}, sink {}, recent {}: the budget must hold sink and recent, and at least two tokens",
+                    r.budget, r.sink, r.recent));
+  }
+}
+
+void check_norm(const Recipe& r, std::vector<std::string>& reasons) {
+  if (!std::holds_alternative<LastRows>(r.rows)) reasons.push_back("budget=norm looks at the last rows: use rows=N");
+  if (!r.decode && !r.prefill_end) reasons.push_back("budget=norm needs a method that selects or drops");
+}
+
 }  // namespace
 
 AttentionShape MethodShape::attention() const {
@@ -103,6 +129,12 @@ double Plan::index_bytes_per_token() const {
   return index == nullptr
              ? 0.0
              : static_cast<double>(index->entry_bytes(shape.attention())) / static_cast<double>(index->entry_tokens());
+}
+
+std::int32_t Plan::tap_rows() const {
+  if (!recipe.prefill_end && !recipe.norm) return 0;
+  const auto* last = std::get_if<LastRows>(&recipe.rows);
+  return last == nullptr ? kAllRows : last->n;
 }
 
 std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
@@ -119,6 +151,16 @@ std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
       reasons.push_back(
           fmt::format("dense layer {} does not exist; the model has layers 0 to {}", layer, shape.n_layers - 1));
   check_positions(r, reasons);
+  if (r.norm) check_norm(r, reasons);
+  if ((r.attend == Attend::kKept) != r.prefill_end.has_value())
+    reasons.push_back("what is attended and what is dropped do not go together");
+  if ((r.norm || r.prefill_end) && (r.prefill_window || r.positions != Positions::kAbsolute))
+    reasons.push_back(
+        "what the end of a prefill looks at needs an exact prefill: use prefill=exact, positions=absolute");
+  if (r.prefill_end) {
+    check_drop(r, reasons);
+    return reasons;
+  }
   if (!r.decode) {
     if (r.sink < 0 || r.sink >= r.budget)
       reasons.push_back(fmt::format("sink {} must be below the budget {}", r.sink, r.budget));
@@ -146,9 +188,9 @@ std::shared_ptr<const Plan> compile(const Recipe& recipe, const MethodShape& sha
   auto plan = std::make_shared<Plan>();
   plan->recipe = recipe;
   plan->shape = shape;
-  plan->everything = recipe.attend == Attend::kEverything;
+  plan->everything = recipe.attend != Attend::kRegions;
   plan->dense.assign(static_cast<std::size_t>(shape.n_layers), false);
-  if (plan->everything) return plan;
+  if (recipe.attend == Attend::kEverything) return plan;
   for (std::int32_t layer : recipe.dense_layers) plan->dense[static_cast<std::size_t>(layer)] = true;
   if (recipe.decode) {
     const DecodeStage& stage = *recipe.decode;
@@ -158,7 +200,7 @@ std::shared_ptr<const Plan> compile(const Recipe& recipe, const MethodShape& sha
     plan->probe = stage.probe;
     plan_schedule(stage.schedule, *plan);
   }
-  plan->rules = rules_of(recipe, plan->index.get());
+  if (!plan->everything) plan->rules = rules_of(recipe, plan->index.get());
   if (recipe.positions == Positions::kInCache) plan->far_position = recipe.budget - 1;
   if (recipe.positions == Positions::kOneAngle) {
     plan->far_position = plan->rules.recent - 1;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,7 +41,7 @@ enum class Reuse : std::uint8_t {
 struct Plan {
   Recipe recipe;
   MethodShape shape;
-  bool everything = true;  // attend all tokens in every layer
+  bool everything = true;  // attend all tokens that are stored, in every layer
   RegionRules rules;
   std::vector<bool> dense;           // by layer
   std::unique_ptr<UnitIndex> index;  // null: nothing is selected
@@ -56,6 +57,14 @@ struct Plan {
   std::optional<std::int32_t> far_position;
 
   bool selects() const { return index != nullptr; }
+  bool drops() const { return recipe.prefill_end.has_value(); }
+  // Of the rows of a prefill, how many at its end are looked at; 0: none.
+  std::int32_t tap_rows() const;
+  static constexpr std::int32_t kAllRows = std::numeric_limits<std::int32_t>::max();
+  // Reads less than everything in this layer, or may.
+  bool compressed(std::int32_t layer) const {
+    return recipe.attend != Attend::kEverything && !dense[static_cast<std::size_t>(layer)];
+  }
   bool dense_layer(std::int32_t layer) const { return everything || dense[static_cast<std::size_t>(layer)]; }
   // Selections that a layer keeps: one a KV head, or one a query head.
   std::int32_t selection_heads() const { return pool.per_query_head ? shape.n_heads : shape.n_kv_heads; }

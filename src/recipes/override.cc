@@ -31,6 +31,11 @@ constexpr std::array kPositions = {Name{"absolute", Positions::kAbsolute}, Name{
                                    Name{"one_angle", Positions::kOneAngle}};
 constexpr std::array kProbes = {Name{"current", Probe::kCurrentQuery}, Name{"previous_layer", Probe::kPreviousLayer}};
 
+constexpr std::array kRanks = {Name{"mass", Rank::kMass}, Name{"position", Rank::kPosition}};
+constexpr std::array kScopes = {Name{"kv_head", DropScope::kKvHead}, Name{"layer", DropScope::kLayer}};
+constexpr std::array kWhens = {Name{"prefill_end", DropWhen::kPrefillEnd}, Name{"over_budget", DropWhen::kOverBudget}};
+constexpr std::array kFlags = {Name{"no", false}, Name{"yes", true}};
+
 [[noreturn]] void bad_value(std::string_view key, std::string_view value, std::string_view expected) {
   fail(ErrorKind::kOption, "--kv {}={}: expected {}", key, value, expected);
 }
@@ -110,6 +115,34 @@ std::string print_index(const Index& index) {
   return "one_bit";
 }
 
+DropStage& drop_of(Recipe& r, std::string_view key) {
+  if (!r.prefill_end)
+    fail(ErrorKind::kOption, "--kv {}: the method '{}' drops nothing, so it has no such block", key, r.name);
+  return *r.prefill_end;
+}
+NormBudget& norm_of(Recipe& r, std::string_view key) {
+  if (!r.norm) fail(ErrorKind::kOption, "--kv {}: '{}' has no such block here; it needs budget=norm", key, r.name);
+  return *r.norm;
+}
+
+MassRows parse_rows(std::string_view key, std::string_view value) {
+  if (value == "all") return AllRows{};
+  return LastRows{parse_number<std::int32_t>(key, value, 1, 1024)};
+}
+
+void set_smooth(DropStage& stage, std::string_view key, std::string_view value) {
+  if (value == "none") {
+    stage.smooth = 1;
+    stage.smooth_by = SmoothBy::kMean;
+  } else if (value.starts_with("mean:") || value.starts_with("max:")) {
+    const std::size_t colon = value.find(':');
+    stage.smooth = parse_number<std::int32_t>(key, value.substr(colon + 1), 1, 1023);
+    stage.smooth_by = value.starts_with("max:") ? SmoothBy::kMax : SmoothBy::kMean;
+  } else {
+    bad_value(key, value, "none, mean:N or max:N");
+  }
+}
+
 struct Key {
   OverrideKey doc;
   void (*set)(Recipe&, std::string_view key, std::string_view value);
@@ -154,12 +187,21 @@ const OneBit* one_bit_of(const Recipe& r) {
 }
 
 const std::array kKeys = {
-    Key{{"budget", "tokens",
-         "what one KV head reads in one layer in one step, sinks, window and current token included"},
+    Key{{"budget", "tokens | norm",
+         "what one KV head reads in one layer in one step, sinks, window and current token included; norm: what the "
+         "attention of the prompt's last row asks for"},
         [](Recipe& r, std::string_view k, std::string_view v) {
-          r.budget = parse_number<std::int32_t>(k, v, 1, kMaxTokens);
+          if (v == "norm") {
+            if (!r.norm) r.norm = NormBudget{};
+          } else {
+            r.budget = parse_number<std::int32_t>(k, v, 1, kMaxTokens);
+            r.norm.reset();
+          }
         },
-        [](const Recipe& r) { return r.attend == Attend::kEverything ? "" : std::to_string(r.budget); }},
+        [](const Recipe& r) {
+          if (r.attend == Attend::kEverything) return std::string();
+          return r.norm ? std::string("norm") : std::to_string(r.budget);
+        }},
     Key{{"sink", "tokens", "first tokens that are always attended"},
         [](Recipe& r, std::string_view k, std::string_view v) {
           r.sink = parse_number<std::int32_t>(k, v, 0, kMaxTokens);
@@ -199,6 +241,49 @@ const std::array kKeys = {
         [](const Recipe& r) {
           return r.attend == Attend::kEverything ? std::string() : print_name(r.positions, kPositions);
         }},
+    Key{{"loss", "0 to 2", "budget=norm: share of the attention norm that may be missing"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          norm_of(r, k).loss = parse_number<float>(k, v, 0.0f, 2.0f);
+        },
+        [](const Recipe& r) { return r.norm ? fmt::format("{}", r.norm->loss) : std::string(); }},
+    Key{{"norm_first", "tokens", "budget=norm: first tokens that count in any case"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          norm_of(r, k).first = parse_number<std::int32_t>(k, v, 0, kMaxTokens);
+        },
+        [](const Recipe& r) { return r.norm ? std::to_string(r.norm->first) : std::string(); }},
+    Key{{"first_in_norm", "no | yes", "budget=norm: whether the norms count these tokens"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          norm_of(r, k).first_in_norm = parse_name(k, v, kFlags);
+        },
+        [](const Recipe& r) { return r.norm ? print_name(r.norm->first_in_norm, kFlags) : std::string(); }},
+    Key{{"rows", "N | all", "queries at the end of a prefill whose attention is looked at to drop, or for budget=norm"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          if (!r.norm) drop_of(r, k);
+          r.rows = parse_rows(k, v);
+        },
+        [](const Recipe& r) {
+          if (!r.norm && !r.prefill_end) return std::string();
+          const auto* last = std::get_if<LastRows>(&r.rows);
+          return last == nullptr ? std::string("all") : std::to_string(last->n);
+        }},
+    Key{{"drop", "prefill_end | over_budget",
+         "when the rest is dropped: at the end of a prefill, or also in every step"},
+        [](Recipe& r, std::string_view k, std::string_view v) { drop_of(r, k).when = parse_name(k, v, kWhens); },
+        [](const Recipe& r) { return r.prefill_end ? print_name(r.prefill_end->when, kWhens) : std::string(); }},
+    Key{{"rank", "mass | position", "what stays first: the most attended tokens, or the newest"},
+        [](Recipe& r, std::string_view k, std::string_view v) { drop_of(r, k).rank = parse_name(k, v, kRanks); },
+        [](const Recipe& r) { return r.prefill_end ? print_name(r.prefill_end->rank, kRanks) : std::string(); }},
+    Key{{"smooth", "none | mean:N | max:N", "pooling of attention over N neighbours before ranking"},
+        [](Recipe& r, std::string_view k, std::string_view v) { set_smooth(drop_of(r, k), k, v); },
+        [](const Recipe& r) {
+          if (!r.prefill_end) return std::string();
+          if (r.prefill_end->smooth == 1 && r.prefill_end->smooth_by == SmoothBy::kMean) return std::string("none");
+          return fmt::format("{}:{}", r.prefill_end->smooth_by == SmoothBy::kMax ? "max" : "mean",
+                             r.prefill_end->smooth);
+        }},
+    Key{{"scope", "kv_head | layer", "who drops together"},
+        [](Recipe& r, std::string_view k, std::string_view v) { drop_of(r, k).scope = parse_name(k, v, kScopes); },
+        [](const Recipe& r) { return r.prefill_end ? print_name(r.prefill_end->scope, kScopes) : std::string(); }},
     Key{{"unit", "token | page:N", "what is selected"},
         [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).units = parse_unit(k, v); },
         [](const Recipe& r) {

@@ -3,7 +3,8 @@
 //
 // The attended set of a step is [0, sink) + selected units + [recent_from, N) (src/blocks/region.h). A recipe says how
 // the selected units come about: what a unit is, what index stands for it, which query is scored against it and how,
-// how the scores of the heads of a group become one decision, how many units, and when the decision is made.
+// how the scores of the heads of a group become one decision, how many units, and when the decision is made. A recipe
+// that drops says what is left to attend when a prefill ends.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "src/blocks/keep_rule.h"
 #include "src/kernels/box.h"
 #include "src/kernels/group_pool.h"
 #include "src/kernels/one_bit.h"
@@ -157,6 +159,52 @@ struct PrefillWindow {
   bool operator==(const PrefillWindow&) const = default;
 };
 
+// ---- what is dropped for good
+// -------------------------------------------------------------------------------------------------
+
+// Rows of queries whose attention says what a token is worth: the last ones of a prefill, or all there ever were.
+struct LastRows {
+  std::int32_t n = 1;
+  bool operator==(const LastRows&) const = default;
+};
+struct AllRows {
+  bool operator==(const AllRows&) const = default;
+};
+using MassRows = std::variant<LastRows, AllRows>;
+
+// A budget that the prompt sets, layer by layer: the beginning of a ranking whose attention norm is enough.
+struct NormBudget {
+  float loss = 0.01f;          // of the norm; 0: none, everything counts
+  std::int32_t first = 4;      // first tokens, which are in any case
+  bool first_in_norm = false;  // count them in the norms too
+  NormRule rule() const { return {.loss = loss, .sink = first, .sink_in_norm = first_in_norm}; }
+  bool operator==(const NormBudget&) const = default;
+};
+
+enum class Rank : std::uint8_t {
+  kMass,      // by the attention that the rows gave, mean over the heads that decide together
+  kPosition,  // the newest first
+};
+
+// Who drops together.
+enum class DropScope : std::uint8_t { kKvHead, kLayer };
+
+enum class DropWhen : std::uint8_t {
+  kPrefillEnd,  // down to the budget, whenever a prefill ends; what decodes afterwards stays
+  kOverBudget,  // then, and after every decode step: so many that the next step reads the budget at most
+};
+
+// What stays of each head's tokens: the first `sink`, the last `recent`, and of the others those that rank first. What
+// is dropped is gone for every later step and turn, for forks and for saved sessions.
+struct DropStage {
+  Rank rank = Rank::kMass;
+  std::int32_t smooth = 1;  // tokens whose mass is pooled before ranking; odd
+  SmoothBy smooth_by = SmoothBy::kMean;
+  DropScope scope = DropScope::kKvHead;
+  DropWhen when = DropWhen::kPrefillEnd;
+  bool operator==(const DropStage&) const = default;
+};
+
 // ---- the whole
 // ----------------------------------------------------------------------------------------------------------------
 
@@ -174,6 +222,7 @@ struct DecodeStage {
 enum class Attend : std::uint8_t {
   kEverything,  // full attention
   kRegions,     // sinks, what `decode` selects (nothing where there is none), and the window
+  kKept,        // everything that `prefill_end` left
 };
 
 struct Recipe {
@@ -185,6 +234,10 @@ struct Recipe {
   std::vector<std::int32_t> dense_layers;  // these attend everything
   Positions positions = Positions::kAbsolute;
   std::optional<PrefillWindow> prefill_window;  // absent: prompts are read exactly
+  // The budget of a layer is what this rule counts at the end of a prefill, and everything before the first one.
+  std::optional<NormBudget> norm;
+  MassRows rows = LastRows{};  // that `prefill_end` and `norm` look at
+  std::optional<DropStage> prefill_end;
   std::optional<DecodeStage> decode;
   bool operator==(const Recipe&) const = default;
 };

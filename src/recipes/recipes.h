@@ -35,5 +35,9 @@ Recipe quest(const RecipeOptions& options);
 Recipe freekv(const RecipeOptions& options);
 Recipe fier(const RecipeOptions& options);
 Recipe streaming_llm(const RecipeOptions& options);
+Recipe refreekv(const RecipeOptions& options);
+Recipe snapkv(const RecipeOptions& options);
+Recipe h2o(const RecipeOptions& options);
+Recipe tova(const RecipeOptions& options);
 
 }  // namespace mneme

@@ -32,6 +32,20 @@ constexpr std::array kTable = {
         "sinks stand before the window by a second turn of the query, not of the keys; prefill=exact reads prompts "
         "whole, positions=absolute leaves sinks where they are",
         streaming_llm},
+    RecipeRow{"refreekv",
+              "what is left of the prompt: first tokens and, layer by layer, as many of the last as the norm "
+              "of the last row's attention asks for",
+              "ReFreeKV, section on the stopping criterion", "first tokens left out of the norm, as in its code",
+              refreekv},
+    RecipeRow{"snapkv", "what is left of the prompt: the window and the tokens that its queries attend most",
+              "SnapKV (Li et al. 2024), section 4",
+              "one choice a KV head by the mean of its query heads (the paper repeats keys and chooses by query head)",
+              snapkv},
+    RecipeRow{"h2o", "what is left: the last tokens and those that were attended most, so far",
+              "H2O (Zhang et al. 2023), section 4", "one choice a KV head by the sum of its query heads", h2o},
+    RecipeRow{"tova", "what is left: the tokens that the last query attends most, the same in all heads of a layer",
+              "TOVA (Oren et al. 2024), section 3",
+              "drops when a step is done, so that the next one reads the budget and not one token more", tova},
 };
 
 }  // namespace
