@@ -77,7 +77,7 @@ struct DecodeAttention::Item {
 };
 
 DecodeAttention::DecodeAttention(const CpuContext& context, const RopeTable& rope)
-    : context_(context), turn_table_(turn_table(rope)), far_(rope) {
+    : context_(context), turn_table_(turn_table(rope)), far_(rope), chooser_(context) {
   workers_.resize(static_cast<std::size_t>(context.pool->size()));
 }
 DecodeAttention::~DecodeAttention() = default;
@@ -88,8 +88,13 @@ void DecodeAttention::run(std::int32_t layer, std::span<const DecodeRow> rows, c
   for (const DecodeRow& row : rows) gate_row(layer, row, shape);
   close_units(layer, rows);
   turn_rows(layer, rows, shape);
+  choose_layers(layer, rows, shape);
   items_.clear();
-  for (std::size_t r = 0; r < rows.size(); ++r) plan_row(layer, rows[r], r, shape);
+  first_item_.clear();
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    first_item_.push_back(items_.size());
+    plan_row(layer, rows[r], r, shape);
+  }
   const bool any_choice =
       std::any_of(items_.begin(), items_.end(), [](const Item& i) { return i.choose_now || i.choose_ahead; });
   if (any_choice) {
@@ -102,47 +107,10 @@ void DecodeAttention::run(std::int32_t layer, std::span<const DecodeRow> rows, c
     for (Item& item : items_) select(layer, item, shape, workers_[0]);
   }
   attend(layer, shape);
+  add_masses(layer, rows, shape);
   if (tap_ != nullptr)
     for (const DecodeRow& row : rows) tap_->see(layer, row, shape);
   observe(layer, rows, shape);
-}
-
-void DecodeAttention::turn_rows(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape) {
-  far_q_.assign(rows.size(), nullptr);
-  far_rows_.clear();
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    const DecodeRow& row = rows[r];
-    const Plan* plan = row.method == nullptr ? nullptr : &row.method->plan();
-    MNEME_CHECK(row.cache->key_basis() == (plan == nullptr ? KeyBasis::kTurned : plan->key_basis),
-                "keys of a basis that the method does not read");
-    if (plan == nullptr) continue;
-    const std::int32_t length = row.cache->length();
-    if (plan->far_position) far_rows_.push_back({row.q, *plan->far_position - (length - 1)});
-    if (plan->key_basis == KeyBasis::kTurned) continue;
-    if (near_angles_.size() < rows.size()) near_angles_.resize(rows.size());
-    const std::int32_t from = std::max(0, length - plan->rules.recent);
-    std::vector<TurnedWindow>& near = row.method->layer(layer).near;
-    for (std::int32_t m = 0; m < row.cache->shape().n_kv_heads; ++m) {
-      TurnedWindow& window = near[static_cast<std::size_t>(m)];
-      const TurnedWindow::Range todo = window.missing(from, length);
-      NearAngles& a = near_angles_[r];
-      if (a.range.begin != todo.begin || a.range.end != todo.end) {
-        std::vector<std::int32_t> positions(static_cast<std::size_t>(todo.end - todo.begin));
-        std::iota(positions.begin(), positions.end(), todo.begin);
-        a.angles.set(positions, turn_table_, context_);
-        a.range = todo;
-      }
-      window.extend(*row.cache, layer, m, from, shape, a.angles);
-    }
-  }
-  if (far_rows_.empty()) return;
-  const std::int32_t n_heads = rows[0].cache->shape().n_kv_heads * shape.group;
-  const float* far = far_.turn(far_rows_, n_heads, shape.head_dim, context_);
-  for (std::size_t r = 0; r < rows.size(); ++r)
-    if (rows[r].method != nullptr && rows[r].method->plan().far_position) {
-      far_q_[r] = far;
-      far += std::int64_t{n_heads} * shape.head_dim;
-    }
 }
 
 void DecodeAttention::close_units(std::int32_t layer, std::span<const DecodeRow> rows) {
@@ -153,7 +121,7 @@ void DecodeAttention::close_units(std::int32_t layer, std::span<const DecodeRow>
   thread_local std::vector<Todo> todo;
   todo.clear();
   for (const DecodeRow& row : rows) {
-    if (row.method == nullptr || !row.method->plan().selects() || row.method->plan().dense_layer(layer)) continue;
+    if (row.method == nullptr || row.method->plan().index == nullptr || row.method->plan().dense_layer(layer)) continue;
     const std::int32_t complete = row.cache->length() / row.method->plan().index->entry_tokens();
     const auto& entries = row.method->layer(layer).entries;
     for (std::size_t h = 0; h < entries.size(); ++h)
@@ -210,6 +178,15 @@ void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, std::si
   }
   const Plan& plan = row.method->plan();
   const std::vector<Ranking>& ranked = row.method->layer(layer).ranked;
+  if (plan.layer_choice) {
+    const MethodState::Layer& state = row.method->layer(layer);
+    item.region.n_select = static_cast<std::int32_t>(state.attended[0].size());
+    item.new_units = replaced_[r];
+    item.index_bytes = static_cast<std::int64_t>(item.region.last_unit - item.region.first_unit) *
+                       static_cast<std::int64_t>(state.memory->units.entry_bytes()) / n_kv;
+    for (item.kv_head = 0; item.kv_head < n_kv; ++item.kv_head) items_.push_back(item);
+    return;
+  }
   const std::int32_t heads_per_kv = plan.pool.per_query_head ? shape.group : 1;
   item.per_query_head = plan.pool.per_query_head;
   item.choose_ahead = plan.reuse == Reuse::kAhead;
@@ -229,7 +206,7 @@ void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, std::si
 
 // Score, pool, select: for this step, for the next one, or both.
 void DecodeAttention::select(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker) {
-  if (item.everything || !item.row->method->plan().selects()) return;
+  if (item.everything || item.row->method->plan().index == nullptr) return;
   const Plan& plan = item.row->method->plan();
   MethodState::Layer& state = item.row->method->layer(layer);
   std::vector<std::int32_t>& attended = state.attended[static_cast<std::size_t>(item.head)];
@@ -361,6 +338,7 @@ void DecodeAttention::attend(std::int32_t layer, const AttentionShape& shape) {
   runs_.clear();
   for (Item& item : items_) gather_runs(layer, item);
   parts_.resize(2 * items_.size());
+  lse_.resize(items_.size() * static_cast<std::size_t>(shape.group));
   for (const bool single : {false, true}) {
     heads_.clear();
     for (std::size_t i = 0; i < items_.size(); ++i) {
@@ -374,7 +352,9 @@ void DecodeAttention::attend(std::int32_t layer, const AttentionShape& shape) {
       parts_[2 * i + 1] = {.q = item.row->q + at,
                            .runs = runs.subspan(item.first_run + n_far, item.last_run - item.first_run - n_far)};
       const std::size_t first = n_far == 0 ? 1 : 0;
-      heads_.push_back({.parts = std::span(parts_).subspan(2 * i + first, 2 - first), .out = item.row->out + at});
+      heads_.push_back({.parts = std::span(parts_).subspan(2 * i + first, 2 - first),
+                        .out = item.row->out + at,
+                        .lse = single ? nullptr : lse_.data() + i * static_cast<std::size_t>(shape.group)});
     }
     AttentionShape form = shape;
     if (single) form.group = 1;
@@ -390,7 +370,7 @@ void DecodeAttention::observe(std::int32_t layer, std::span<const DecodeRow> row
     ++s.attended_heads;
     s.index_bytes_read += item.index_bytes;
     if (item.everything || !item.row->method->plan().selects()) continue;
-    ++(item.choose_now ? s.selections : s.reused);
+    ++(item.choose_now || item.row->method->plan().layer_choice ? s.selections : s.reused);
     s.selected_units += item.region.n_select;
     s.replaced_units += item.new_units;
   }
@@ -405,7 +385,7 @@ void DecodeAttention::observe(std::int32_t layer, std::span<const DecodeRow> row
     ++s.steps;
     s.sparse_steps += sparse ? 1 : 0;
     if (sparse && audit_every_ > 0 && method.decode_steps() % static_cast<std::uint32_t>(audit_every_) == 0)
-      audit(layer, row, shape);
+      audit(layer, row, far_q_[static_cast<std::size_t>(&row - rows.data())], shape);
     if (method.plan().gate && !method.plan().dense_layer(layer)) remember(layer, row, sparse, n_q);
     if (!method.query_below().empty()) std::copy_n(row.q, n_q, method.query_below().begin());
     if (layer + 1 == method.plan().shape.n_layers) method.count_decode_step();
@@ -427,7 +407,7 @@ void DecodeAttention::remember(std::int32_t layer, const DecodeRow& row, bool sp
 }
 
 // The true attention of this step beside what was attended, KV head by KV head.
-void DecodeAttention::audit(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape) {
+void DecodeAttention::audit(std::int32_t layer, const DecodeRow& row, const float* far_q, const AttentionShape& shape) {
   const std::int32_t length = row.cache->length(), d = shape.head_dim, group = shape.group;
   const auto n = static_cast<std::size_t>(length);
   LayerStats& stats = row.method->stats().layers[static_cast<std::size_t>(layer)];
@@ -438,19 +418,30 @@ void DecodeAttention::audit(std::int32_t layer, const DecodeRow& row, const Atte
   TopkScratch scratch;
   double difference = 0, norm = 0;
   std::int64_t audits = 0;
+  // Under positions of its own, a method's truth is all tokens as it sees them.
+  const bool raw = row.cache->key_basis() == KeyBasis::kRaw;
+  const std::int32_t near = raw ? std::max(0, length - row.method->plan().rules.recent) : 0;
   for (std::int32_t m = 0; m < row.cache->shape().n_kv_heads; ++m) {
     all.clear();
-    row.cache->append_runs(layer, m, 0, length, all);
+    row.cache->append_runs(layer, m, 0, near, all);
+    const std::size_t n_far = all.size();
+    if (raw)
+      row.method->layer(layer).near[static_cast<std::size_t>(m)].append_runs(near, length, shape, all);
+    else
+      row.cache->append_runs(layer, m, near, length, all);
     const float* q = row.q + std::int64_t{m} * group * d;
     const float* out = row.out + std::int64_t{m} * group * d;
-    const DecodePart part{.q = q, .runs = all};
-    const DecodeHead head{.parts = std::span(&part, 1), .out = truth.data()};
+    const float* far = raw ? far_q + std::int64_t{m} * group * d : q;
+    const std::span<const KvRun> runs = all;
+    const DecodePart parts[] = {{.q = far, .runs = runs.first(n_far)}, {.q = q, .runs = runs.subspan(n_far)}};
+    const DecodeHead head{.parts = parts, .out = truth.data()};
     attend_decode_cpu(std::span(&head, 1), shape, context_);
     for (std::size_t i = 0; i < truth.size(); ++i) {
       difference += std::pow(static_cast<double>(out[i]) - static_cast<double>(truth[i]), 2);
       norm += std::pow(static_cast<double>(truth[i]), 2);
     }
-    key_score_cpu(q, shape, all, scores.data(), length);
+    key_score_cpu(far, shape, runs.first(n_far), scores.data(), length);
+    key_score_cpu(q, shape, runs.subspan(n_far), scores.data() + near, length);
     for (std::int32_t g = 0; g < group; ++g)
       softmax(std::span(scores).subspan(static_cast<std::size_t>(g) * n, n), shape.scale);
     for (const Item& item : items_) {

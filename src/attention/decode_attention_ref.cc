@@ -239,8 +239,9 @@ std::vector<ReferenceHead> ReferenceLayer::step(const SequenceCache& cache, cons
         std::vector<double> key;
         for (std::int32_t c = 0; c < d; ++c)
           key.push_back(element(cache.token(layer_, h / group, t), cache.shape().dtype, c));
-        weights.push_back(placed_product(*plan_, rope_, {q + h * d, n - 1, region.everything}, key, t) *
-                          static_cast<double>(plan_->shape.attention().scale));
+        weights.push_back(
+            placed_product(*plan_, rope_, {q + h * d, n - 1, region.everything, region.recent_from}, key, t) *
+            static_cast<double>(plan_->shape.attention().scale));
       }
       const double lse = log_sum_exp(weights);
       for (std::int32_t c = 0; c < d; ++c) {

@@ -4,11 +4,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "src/attention/layer_memory.h"
 #include "src/attention/method_stats.h"
 #include "src/attention/turned_window.h"
+#include "src/blocks/entropy_cut.h"
 #include "src/recipes/compile.h"
 
 namespace mneme {
@@ -37,6 +41,7 @@ class MethodState {
     std::vector<float> last_query;                    // [n_heads, D] that the gate compares with; empty without a gate
     std::int32_t queried_for = -1;                    // the step that may compare with it
     std::vector<TurnedWindow> near;                   // by KV head, where keys are stored before RoPE; else empty
+    std::optional<LayerMemory> memory;                // where the layer decides as a whole
   };
 
   explicit MethodState(std::shared_ptr<const Plan> plan);
@@ -52,13 +57,26 @@ class MethodState {
   // The query of the layer below in this step, [n_heads, D]; for Probe::kPreviousLayer, else empty.
   std::vector<float>& query_below() { return query_below_; }
 
+  // Which layers share a budget; null: all have the same.
+  EntropyCut* cut() { return cut_ ? &*cut_ : nullptr; }
+  // The layer's number among those that are compressed.
+  std::int32_t compressed_number(std::int32_t l) const;
+  // Positions [first, second) of the prompt's question, for methods that score with it; set before they are computed.
+  std::pair<std::int32_t, std::int32_t> question_span() const { return question_span_; }
+  void set_question_span(std::int32_t begin, std::int32_t end);
+
   // Builds the entries of all units that the cache holds completely and that have none yet. One (layer, KV head) is one
   // thread's work.
   void close_units(std::int32_t layer, std::int32_t kv_head, const SequenceCache& cache);
-  // Forgets what was derived from tokens from `length` on.
+  // Forgets what was derived from tokens from `length` on. Requires  can_truncate(length).
   void truncate(std::int32_t length);
+  // What queries left behind cannot be taken back row by row: such a state begins anew, or stays.
+  bool can_truncate(std::int32_t length) const { return length == 0 || !plan_->layer_choice; }
+  // The last tokens are computed once more, the same ones.
+  void step_back(std::int32_t length);
 
-  // A new state whose index has the entries of the first `length` tokens.
+  // A new state whose index has the entries of the first `length` tokens. Requires  can_truncate(length), or all tokens
+  // that it has seen.
   MethodState index_of_prefix(std::int32_t length) const;
 
   std::size_t index_bytes() const;  // all entries, shared chunks included
@@ -72,6 +90,8 @@ class MethodState {
   std::vector<float> query_below_;
   MethodStats stats_;
   std::uint32_t decode_steps_ = 0;
+  std::optional<EntropyCut> cut_;
+  std::pair<std::int32_t, std::int32_t> question_span_{0, 0};
 };
 
 }  // namespace mneme

@@ -20,6 +20,9 @@ void add_stats(MethodStats& a, const MethodStats& b) {
     const LayerStats& y = b.layers[i];
     x.prefill_rows += y.prefill_rows;
     x.prefill_tokens += y.prefill_tokens;
+    x.scored += y.scored;
+    x.score_perplexity += y.score_perplexity;
+    x.score_entropy += y.score_entropy;
     x.steps += y.steps;
     x.sparse_steps += y.sparse_steps;
     x.attended_tokens += y.attended_tokens;

@@ -9,6 +9,10 @@ namespace mneme {
 struct LayerStats {
   // A windowed prefill: rows of prompts and what they attended, summed over KV heads.
   std::int64_t prefill_rows = 0, prefill_tokens = 0;
+  // Decisions for a whole layer, in prefill and decode: how many scored two units or more, and sums over those of how
+  // evenly: perplexity of softmax(scores) and its entropy, each as a share of what even scores have.
+  std::int64_t scored = 0;
+  double score_perplexity = 0, score_entropy = 0;
   std::int64_t steps = 0;            // decode steps of this layer
   std::int64_t sparse_steps = 0;     // of those, steps that selected or reused a selection, or attended a window alone
   std::int64_t attended_tokens = 0;  // exact keys and values read, summed over steps and selection heads

@@ -38,6 +38,10 @@ struct Region {
 // Requires  check_region(rules) is null; n_tokens >= 1.
 Region region_at(const RegionRules& rules, std::int32_t n_tokens);
 
+// Where the window of N = n_tokens begins, whether or not all is attended: units below it are complete and have left
+// it.
+std::int32_t window_begin(const RegionRules& rules, std::int32_t n_tokens);
+
 // Null when the rules make sense; else the reason, for the user.
 const char* check_region(const RegionRules& rules);
 

@@ -76,6 +76,11 @@ void Engine::Impl::check_input(const RequestInput& input, std::span<const std::i
   if (input.decode_prompt_tail < 0) {
     fail(ErrorKind::kRequest, "decode_prompt_tail: expected 0 or more, found {}", input.decode_prompt_tail);
   }
+  const auto [question_begin, question_end] = input.question_span;
+  if (question_begin < 0 || question_begin > question_end || question_end > std::ssize(input.prompt)) {
+    fail(ErrorKind::kRequest, "question_span: expected tokens of the prompt, which has {}, found {} to {}",
+         input.prompt.size(), question_begin, question_end);
+  }
   const auto n_prompt = static_cast<std::int64_t>(before.size() + input.prompt.size());
   if (n_prompt == 0) fail(ErrorKind::kRequest, "the prompt is empty: expected at least one token");
   const std::int64_t n_all = n_prompt + input.max_tokens;
@@ -176,9 +181,11 @@ RequestId Engine::fork_prefix(RequestId from, std::int32_t n_shared, RequestInpu
   Request& request = impl_->add(RequestId(impl_->next_id++));
   request.tokens.assign(before.begin(), before.end());
   request.cache = parent.cache.fork();
-  request.cache.truncate(std::min(n_shared, request.cache.length()));
-  if (parent.method && parent.method->shared_plan() == input.method)
-    request.method = std::make_unique<MethodState>(parent.method->index_of_prefix(request.cache.length()));
+  const bool same_method = parent.method && parent.method->shared_plan() == input.method;
+  std::int32_t shared = std::min(n_shared, request.cache.length());
+  if (same_method && shared < request.cache.length() && !parent.method->can_truncate(shared)) shared = 0;
+  request.cache.truncate(shared);
+  if (same_method) request.method = std::make_unique<MethodState>(parent.method->index_of_prefix(shared));
   if (impl_->reserved_blocks() > impl_->pool->n_free())
     request.truncate(request.cache.length() / kPageTokens * kPageTokens);
   impl_->start(request, std::move(input), std::move(sampler));

@@ -19,6 +19,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "mneme/options.h"
@@ -78,6 +79,9 @@ struct RequestInput {
   std::optional<std::int32_t> score_prompt;
   // Likeliest tokens told with every token of the answer.
   std::int32_t top_logprobs = 0;
+  // Tokens [first, second) of this prompt are its question: what a method that reads prompts in windows looks for from
+  // then on. Empty: none is marked; what an earlier turn marked stays. Other methods do not look at it.
+  std::pair<std::int32_t, std::int32_t> question_span{0, 0};
   // Keep keys and values after the end, for keep_going() and fork().
   bool keep_sequence = false;
   // How the rows that decode attend; null: everything. compile(recipe, method_shape()) makes one. A fork or a next turn

@@ -9,8 +9,16 @@ bool Request::is_end(std::int32_t token) const {
 }
 
 void Request::truncate(std::int32_t to) {
+  if (to >= cache.length()) return;
+  if (method && !method->can_truncate(to)) to = 0;
   cache.truncate(to);
   if (method) method->truncate(to);
+}
+
+void Request::step_back() {
+  const std::int32_t to = cache.length() - 1;
+  cache.truncate(to);
+  if (method) method->step_back(to);
 }
 
 void Request::set_method(std::shared_ptr<const Plan> plan) {
@@ -44,12 +52,15 @@ RequestView Request::view(std::int32_t scored_rows) const {
 void Request::begin_turn(RequestInput input) {
   tokens.insert(tokens.end(), input.prompt.begin(), input.prompt.end());
   // Logits come from computing a token: where nothing is pending, the last one is computed once more.
-  if (cache.length() == length()) truncate(length() - 1);
+  if (cache.length() == length()) step_back();
   prompt_end = length();
   tail = std::min(input.decode_prompt_tail, static_cast<std::int32_t>(input.prompt.size()));
   // Nothing new: what is pending is the end of an answer, and is computed as an answer is.
   if (input.prompt.empty()) tail = 1;
   set_method(std::move(input.method));
+  const std::int32_t prompt_begin = prompt_end - static_cast<std::int32_t>(input.prompt.size());
+  if (method && input.question_span.first < input.question_span.second)
+    method->set_question_span(prompt_begin + input.question_span.first, prompt_begin + input.question_span.second);
   max_tokens = input.max_tokens;
   end_tokens = std::move(input.end_tokens);
   priority = input.priority;

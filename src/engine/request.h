@@ -55,8 +55,11 @@ struct Request {
   bool wants_score() const { return score_tail && cache.length() > decode_from() && cache.length() < length(); }
   // The rows of a chunk that ends at cache.length() are wanted, all of them.
   bool wants_prompt_scores() const { return score_prompt.has_value() && cache.length() <= prompt_end; }
-  // Forgets computed tokens from `length` on; they are computed again when they are needed.
+  // Forgets computed tokens from `length` on, or all where the method's state can only begin anew; they are computed
+  // again when they are needed.
   void truncate(std::int32_t length);
+  // The last token is computed once more.
+  void step_back();
   // Attends by `plan` from now on. Under the same plan as before the method's state stays.
   void set_method(std::shared_ptr<const Plan> plan);
   // scored_rows: prompt tokens that may be scored in one step.

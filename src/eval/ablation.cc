@@ -42,6 +42,12 @@ std::span<const AblationSet> ablation_table() {
        "tokens that share the levels of 1-bit keys; FIER's table 3",
        {"fier:group=32", "fier:group=128", "fier:group=256", "fier:group=32/levels=meanabs",
         "fier:group=128/levels=meanabs", "fier:group=256/levels=meanabs"}},
+      {"window_probe",
+       "how a window's queries weigh in what is scored; ActQKV's ablation of the probe",
+       {"actqkv", "actqkv:window_probe=mean", "actqkv:window_probe=reversed"}},
+      {"cutoff",
+       "how layers share the units of an answer's step; ActQKV's ablation of the cut-off",
+       {"actqkv", "actqkv:cutoff=constant", "actqkv:cutoff=reversed"}},
   };
   return table;
 }

@@ -23,7 +23,8 @@ std::unique_ptr<UnitIndex> make_index(const DecodeStage& stage) {
   return std::visit(Overloaded{[](const NoIndex&) { return std::unique_ptr<UnitIndex>(); },
                                [&](const RawKeys&) { return make_raw_key_index(p); },
                                [&](const Box& box) { return make_box_index(box.kind, p); },
-                               [&](const OneBit& bits) { return make_one_bit_index(bits.levels, bits.group, p); }},
+                               [&](const OneBit& bits) { return make_one_bit_index(bits.levels, bits.group, p); },
+                               [](const Representative&) { return std::unique_ptr<UnitIndex>(); }},
                     stage.index);
 }
 
@@ -43,6 +44,8 @@ PoolPlan make_pool(Pool pool) {
       return {.scores = GroupPool::kMaxProb};
     case Pool::kMeanS:
       return {.scores = GroupPool::kMeanProb};
+    case Pool::kConcat:
+      return {};
   }
   return {};
 }
@@ -51,16 +54,36 @@ RegionRules rules_of(const Recipe& r, const UnitIndex* index) {
   RegionRules rules{.budget = r.budget, .sink = r.sink, .recent = r.recent};
   if (r.decode) {
     rules.unit_tokens = unit_tokens(r.decode->units.prompt);
-    if (index != nullptr) rules.entry_tokens = index->entry_tokens();
+    rules.entry_tokens = index == nullptr ? rules.unit_tokens : index->entry_tokens();
   } else {
     rules.recent = r.budget - r.sink;  // nothing is selected: the window is all there is
   }
   return rules;
 }
 
+void check_layer_choice(const Recipe& r, std::vector<std::string>& reasons) {
+  const DecodeStage& stage = *r.decode;
+  const bool by_layer = std::holds_alternative<Representative>(stage.index);
+  if (by_layer != (stage.pool == Pool::kConcat))
+    reasons.push_back("index=representative and pool=concat need one another");
+  if (!by_layer && !std::holds_alternative<ConstantCut>(stage.cutoff))
+    reasons.push_back("layers share a budget by the scores of index=representative: use cutoff=constant");
+  if (!by_layer) return;
+  if (!r.prefill_window)
+    reasons.push_back("index=representative is made from windows of queries: use prefill=window:N");
+  if (!std::holds_alternative<EveryStep>(stage.schedule))
+    reasons.push_back("index=representative is scored with the current query: use schedule=every_step");
+  if (stage.probe != Probe::kCurrentQuery)
+    reasons.push_back("index=representative is scored with the current query: use probe=current");
+  if (r.recent < 1)
+    reasons.push_back("index=representative needs recent tokens: their attention is what it is made of");
+}
+
 void check_positions(const Recipe& r, std::vector<std::string>& reasons) {
   if (r.prefill_window && r.prefill_window->rows < 1) reasons.push_back("a window of prefill has at least one row");
-  if (r.prefill_window && r.decode) reasons.push_back("a windowed prefill cannot select: use prefill=exact");
+  const bool by_layer = r.decode && std::holds_alternative<Representative>(r.decode->index);
+  if (r.prefill_window && r.decode && !by_layer)
+    reasons.push_back("a windowed prefill selects for a whole layer: use index=representative, or prefill=exact");
   switch (r.positions) {
     case Positions::kAbsolute:
       return;
@@ -100,6 +123,9 @@ AttentionShape MethodShape::attention() const {
 }
 
 double Plan::index_bytes_per_token() const {
+  if (layer_choice)
+    return 2.0 * static_cast<double>(shape.group()) * static_cast<double>(shape.head_dim) /
+           static_cast<double>(rules.unit_tokens);
   return index == nullptr
              ? 0.0
              : static_cast<double>(index->entry_bytes(shape.attention())) / static_cast<double>(index->entry_tokens());
@@ -124,6 +150,7 @@ std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
       reasons.push_back(fmt::format("sink {} must be below the budget {}", r.sink, r.budget));
     return reasons;
   }
+  check_layer_choice(r, reasons);
   const DecodeStage& stage = *r.decode;
   const bool random = std::holds_alternative<RandomScore>(stage.score);
   if (random != std::holds_alternative<NoIndex>(stage.index))
@@ -159,6 +186,15 @@ std::shared_ptr<const Plan> compile(const Recipe& recipe, const MethodShape& sha
     plan_schedule(stage.schedule, *plan);
   }
   plan->rules = rules_of(recipe, plan->index.get());
+  if (recipe.decode) {
+    if (const auto* index = std::get_if<Representative>(&recipe.decode->index)) {
+      const RegionRules& rules = plan->rules;
+      plan->layer_choice = {
+          .top = index->top, .n_units = (rules.budget - rules.sink - rules.recent) / rules.unit_tokens, .entropy = {}};
+      if (const auto* entropy = std::get_if<EntropyShare>(&recipe.decode->cutoff))
+        plan->layer_choice->entropy = *entropy;
+    }
+  }
   if (recipe.positions == Positions::kInCache) plan->far_position = recipe.budget - 1;
   if (recipe.positions == Positions::kOneAngle) {
     plan->far_position = plan->rules.recent - 1;

@@ -1,6 +1,7 @@
 // A recipe made ready for one model: the only place that looks into its variants.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -37,6 +38,13 @@ enum class Reuse : std::uint8_t {
   kKept,   // the one that it attended in the step before; the gate is asked once a layer
 };
 
+// One decision for all heads of a layer, by representatives of its units.
+struct LayerChoice {
+  std::int32_t top = 4;      // keys that represent a unit
+  std::int32_t n_units = 0;  // selected in a layer and step, on average
+  std::optional<EntropyShare> entropy;
+};
+
 struct Plan {
   Recipe recipe;
   MethodShape shape;
@@ -55,10 +63,17 @@ struct Plan {
   // Where a query stands for what is not in its window; absent: where it is.
   std::optional<std::int32_t> far_position;
 
-  bool selects() const { return index != nullptr; }
+  std::optional<LayerChoice> layer_choice;
+
+  bool selects() const { return index != nullptr || layer_choice; }
   bool dense_layer(std::int32_t layer) const { return everything || dense[static_cast<std::size_t>(layer)]; }
-  // Selections that a layer keeps: one a KV head, or one a query head.
-  std::int32_t selection_heads() const { return pool.per_query_head ? shape.n_heads : shape.n_kv_heads; }
+  // Selections that a layer keeps: one, one a KV head, or one a query head.
+  std::int32_t selection_heads() const {
+    return layer_choice ? 1 : pool.per_query_head ? shape.n_heads : shape.n_kv_heads;
+  }
+  std::int32_t compressed_layers() const {
+    return static_cast<std::int32_t>(std::count(dense.begin(), dense.end(), false));
+  }
   // Keys and values of a prompt depend on the method: a sequence is computed under it from the first token on, and
   // stays with it.
   bool binds_sequence() const { return recipe.prefill_window.has_value() || key_basis == KeyBasis::kRaw; }

@@ -20,7 +20,9 @@ struct Name {
 
 constexpr std::array kPools = {Name{"none", Pool::kNone},   Name{"maxQ", Pool::kMaxQ},     Name{"meanQ", Pool::kMeanQ},
                                Name{"maxQK", Pool::kMaxQk}, Name{"meanQK", Pool::kMeanQk}, Name{"maxS", Pool::kMaxS},
-                               Name{"meanS", Pool::kMeanS}};
+                               Name{"meanS", Pool::kMeanS}, Name{"concat", Pool::kConcat}};
+constexpr std::array kWindowProbes = {Name{"activation", WindowProbe::kActivation}, Name{"mean", WindowProbe::kMean},
+                                      Name{"reversed", WindowProbe::kReversed}};
 constexpr std::array kGatePools = {Name{"mean", GatePool::kMean}, Name{"max", GatePool::kMax},
                                    Name{"any", GatePool::kAny}};
 constexpr std::array kReferences = {Name{"previous", GateReference::kPrevious},
@@ -75,6 +77,15 @@ T& block_of(V& variant, const Recipe& r, std::string_view key, std::string_view 
   return *block;
 }
 
+PrefillWindow& window_of(Recipe& r, std::string_view key) {
+  if (!r.prefill_window)
+    fail(ErrorKind::kOption, "--kv {}: '{}' has no such block here; it needs prefill=window:N", key, r.name);
+  return *r.prefill_window;
+}
+bool selects_in_prefill(const Recipe& r) {
+  return r.prefill_window && r.decode;
+}
+
 std::vector<std::int32_t> parse_layers(std::string_view key, std::string_view value) {
   std::vector<std::int32_t> layers;
   if (value == "none") return layers;
@@ -100,14 +111,15 @@ Index parse_index(std::string_view key, std::string_view value) {
   if (value == "box") return Box{BoxKind::kMinMax};
   if (value == "cuboid") return Box{BoxKind::kCuboidMean};
   if (value == "one_bit") return OneBit{};
-  bad_value(key, value, "one of none, keys, box, cuboid, one_bit");
+  if (value == "representative") return Representative{};
+  bad_value(key, value, "one of none, keys, box, cuboid, one_bit, representative");
 }
 
 std::string print_index(const Index& index) {
   if (std::holds_alternative<NoIndex>(index)) return "none";
   if (std::holds_alternative<RawKeys>(index)) return "keys";
   if (const Box* box = std::get_if<Box>(&index)) return box->kind == BoxKind::kMinMax ? "box" : "cuboid";
-  return "one_bit";
+  return std::holds_alternative<OneBit>(index) ? "one_bit" : "representative";
 }
 
 struct Key {
@@ -206,7 +218,8 @@ const std::array kKeys = {
           const PageUnit* page = std::get_if<PageUnit>(&r.decode->units.prompt);
           return page == nullptr ? std::string("token") : fmt::format("page:{}", page->tokens);
         }},
-    Key{{"index", "none | keys | box | cuboid | one_bit", "what is stored of a unit's keys to score it"},
+    Key{{"index", "none | keys | box | cuboid | one_bit | representative",
+         "what is stored of a unit's keys to score it"},
         [](Recipe& r, std::string_view k, std::string_view v) {
           DecodeStage& stage = stage_of(r, k);
           stage.index = parse_index(k, v);
@@ -232,10 +245,61 @@ const std::array kKeys = {
     Key{{"probe", "current | previous_layer", "the query that is scored"},
         [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).probe = parse_name(k, v, kProbes); },
         [](const Recipe& r) { return r.decode ? print_name(r.decode->probe, kProbes) : std::string(); }},
-    Key{{"pool", "none | maxQ | meanQ | maxQK | meanQK | maxS | meanS",
+    Key{{"pool", "none | maxQ | meanQ | maxQK | meanQK | maxS | meanS | concat",
          "how the query heads of a KV head decide together"},
         [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).pool = parse_name(k, v, kPools); },
         [](const Recipe& r) { return r.decode ? print_name(r.decode->pool, kPools) : std::string(); }},
+    Key{{"top", "keys", "that stand for a unit, by query head: those that received most attention"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          block_of<Representative>(stage_of(r, k).index, r, k, "index=representative").top =
+              parse_number<std::int32_t>(k, v, 1, 4096);
+        },
+        [](const Recipe& r) {
+          const auto* index = r.decode ? std::get_if<Representative>(&r.decode->index) : nullptr;
+          return index == nullptr ? std::string() : std::to_string(index->top);
+        }},
+    Key{{"window_probe", "activation | mean | reversed",
+         "how a window's queries weigh in what is scored: by how unusual they are, alike, by how usual"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          window_of(r, k).probe = parse_name(k, v, kWindowProbes);
+        },
+        [](const Recipe& r) {
+          return selects_in_prefill(r) ? print_name(r.prefill_window->probe, kWindowProbes) : "";
+        }},
+    Key{{"question_weight", "number", "of the score by the prompt's question, where a request marks one"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          window_of(r, k).question_weight = parse_number<float>(k, v, 0.0f, 1e6f);
+        },
+        [](const Recipe& r) {
+          return selects_in_prefill(r) ? fmt::format("{}", r.prefill_window->question_weight) : std::string();
+        }},
+    Key{{"cutoff", "constant | entropy | reversed",
+         "units by layer: all the same; by how evenly its scores are spread; by how unevenly"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          DecodeStage& stage = stage_of(r, k);
+          const auto* before = std::get_if<EntropyShare>(&stage.cutoff);
+          const bool in_prefill = before != nullptr && before->in_prefill;
+          if (v == "constant")
+            stage.cutoff = ConstantCut{};
+          else if (v == "entropy" || v == "reversed")
+            stage.cutoff = EntropyShare{.reversed = v == "reversed", .in_prefill = in_prefill};
+          else
+            bad_value(k, v, "constant, entropy or reversed");
+        },
+        [](const Recipe& r) {
+          if (!selects_in_prefill(r)) return std::string();
+          const auto* share = std::get_if<EntropyShare>(&r.decode->cutoff);
+          return std::string(share == nullptr ? "constant" : share->reversed ? "reversed" : "entropy");
+        }},
+    Key{{"cutoff_in", "decode | all", "where layers share units by entropy: in answers, or in windows of prefill too"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          if (v != "decode" && v != "all") bad_value(k, v, "decode or all");
+          block_of<EntropyShare>(stage_of(r, k).cutoff, r, k, "cutoff=entropy").in_prefill = v == "all";
+        },
+        [](const Recipe& r) {
+          const auto* share = r.decode ? std::get_if<EntropyShare>(&r.decode->cutoff) : nullptr;
+          return std::string(share == nullptr ? "" : share->in_prefill ? "all" : "decode");
+        }},
     Key{{"alpha", "inv_sqrt_d | 1", "scale of scores before a softmax"},
         [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).alpha = parse_name(k, v, kAlphas); },
         [](const Recipe& r) { return r.decode ? print_name(r.decode->alpha, kAlphas) : std::string(); }},

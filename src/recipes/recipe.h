@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "src/blocks/window_probe.h"
 #include "src/kernels/box.h"
 #include "src/kernels/group_pool.h"
 #include "src/kernels/one_bit.h"
@@ -66,7 +67,13 @@ struct OneBit {
   OneBitLevels levels = OneBitLevels::kMinMax;
   bool operator==(const OneBit&) const = default;
 };
-using Index = std::variant<NoIndex, RawKeys, Box, OneBit>;
+// For a whole layer: the mean of the `top` keys that window queries attended most, by query head. Scored by the cosine
+// with the queries of all heads side by side.
+struct Representative {
+  std::int32_t top = 4;
+  bool operator==(const Representative&) const = default;
+};
+using Index = std::variant<NoIndex, RawKeys, Box, OneBit, Representative>;
 
 // ---- scoring and pooling
 // ------------------------------------------------------------------------------------------------------
@@ -97,7 +104,8 @@ enum class Pool : std::uint8_t {
   kMaxQk,
   kMeanQk,  // pool the scores
   kMaxS,
-  kMeanS,  // pool softmax(alpha * score)
+  kMeanS,   // pool softmax(alpha * score)
+  kConcat,  // all heads of the layer side by side: one decision for all of them
 };
 
 // ---- when
@@ -141,6 +149,22 @@ struct Boundary {
 };
 using Schedule = std::variant<EveryStep, Speculative, Boundary>;
 
+// ---- how many
+// -----------------------------------------------------------------------------------------------------------------
+
+// As many units in every layer and step as the budget holds.
+struct ConstantCut {
+  bool operator==(const ConstantCut&) const = default;
+};
+// Layers share the budget by the entropy of their scores (src/blocks/entropy_cut.h): the mean over layers is the
+// budget, and none selects more than twice what it holds.
+struct EntropyShare {
+  bool reversed = false;    // the more even the scores, the fewer units: the ablation
+  bool in_prefill = false;  // in windows of prefill too
+  bool operator==(const EntropyShare&) const = default;
+};
+using Cutoff = std::variant<ConstantCut, EntropyShare>;
+
 // ---- where attention sees tokens
 // ----------------------------------------------------------------------------------------------------------------------
 
@@ -153,7 +177,9 @@ enum class Positions : std::uint8_t {
 // Attention inside prefill is windowed: a row attends sinks, the last `recent` tokens, and, where there is a decode
 // stage, units that are selected for its window: of the same units, by the same index.
 struct PrefillWindow {
-  std::int32_t rows = 256;  // windows end at multiples of it
+  std::int32_t rows = 256;                       // windows end at multiples of it
+  WindowProbe probe = WindowProbe::kActivation;  // what a window scores its units with
+  float question_weight = 4.0f;  // of the score by the prompt's question, where a request marks one; 0: it counts not
   bool operator==(const PrefillWindow&) const = default;
 };
 
@@ -168,6 +194,7 @@ struct DecodeStage {
   Pool pool = Pool::kMeanS;
   Alpha alpha = Alpha::kInvSqrtD;
   Schedule schedule = EveryStep{};
+  Cutoff cutoff = ConstantCut{};
   bool operator==(const DecodeStage&) const = default;
 };
 

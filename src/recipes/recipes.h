@@ -35,5 +35,6 @@ Recipe quest(const RecipeOptions& options);
 Recipe freekv(const RecipeOptions& options);
 Recipe fier(const RecipeOptions& options);
 Recipe streaming_llm(const RecipeOptions& options);
+Recipe actqkv(const RecipeOptions& options);
 
 }  // namespace mneme

@@ -32,6 +32,12 @@ constexpr std::array kTable = {
         "sinks stand before the window by a second turn of the query, not of the keys; prefill=exact reads prompts "
         "whole, positions=absolute leaves sinks where they are",
         streaming_llm},
+    RecipeRow{
+        "actqkv", "pages for a whole layer, in windows of prefill too, by their most attended keys",
+        "ActQKV (Xiao et al. 2025), sections 3 and 4",
+        "moments of queries by sequence and layer; what left the window since the last one began is attended beside "
+        "the budget in prefill",
+        actqkv},
 };
 
 }  // namespace
