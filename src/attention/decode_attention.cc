@@ -41,17 +41,15 @@ void softmax(std::span<float> scores, float scale) {
 }
 
 // attended[t] = 1 for the tokens that a selection head attends in this step.
-void mark_attended(MethodState& method, std::int32_t layer, std::int32_t head, const Region& region,
-                   std::int32_t length, std::vector<std::uint8_t>& attended) {
+void mark_attended(const MethodState& method, std::int32_t layer, std::int32_t head, std::int32_t kv_head,
+                   const Region& region, std::int32_t length, std::vector<std::uint8_t>& attended) {
   std::fill(attended.begin(), attended.end(), std::uint8_t{0});
   const auto mark = [&](std::int32_t begin, std::int32_t end) {
     std::fill(attended.begin() + begin, attended.begin() + end, std::uint8_t{1});
   };
   mark(0, region.sink);
   mark(region.recent_from, length);
-  if (!method.plan().selects()) return;
-  const std::int32_t p = method.plan().rules.unit_tokens;
-  for (std::int32_t u : method.layer(layer).attended[static_cast<std::size_t>(head)]) mark(u * p, (u + 1) * p);
+  if (method.plan().selects()) method.mark_selected(layer, head, kv_head, attended);
 }
 
 }  // namespace
@@ -86,7 +84,7 @@ void DecodeAttention::run(std::int32_t layer, std::span<const DecodeRow> rows, c
   if (rows.empty()) return;
   select_now_.clear();
   for (const DecodeRow& row : rows) gate_row(layer, row, shape);
-  close_units(layer, rows);
+  build_units(layer, rows);
   turn_rows(layer, rows, shape);
   items_.clear();
   for (std::size_t r = 0; r < rows.size(); ++r) plan_row(layer, rows[r], r, shape);
@@ -146,6 +144,12 @@ void DecodeAttention::turn_rows(std::int32_t layer, std::span<const DecodeRow> r
 }
 
 void DecodeAttention::close_units(std::int32_t layer, std::span<const DecodeRow> rows) {
+  for (const DecodeRow& row : rows)
+    if (row.method != nullptr) row.method->see_prompt(layer, row.cache->length(), row.prefill_left == 0);
+  build_units(layer, rows);
+}
+
+void DecodeAttention::build_units(std::int32_t layer, std::span<const DecodeRow> rows) {
   struct Todo {
     const DecodeRow* row;
     std::int32_t kv_head;
@@ -153,12 +157,9 @@ void DecodeAttention::close_units(std::int32_t layer, std::span<const DecodeRow>
   thread_local std::vector<Todo> todo;
   todo.clear();
   for (const DecodeRow& row : rows) {
-    if (row.method == nullptr || !row.method->plan().selects() || row.method->plan().dense_layer(layer)) continue;
-    const std::int32_t complete = row.cache->length() / row.method->plan().index->entry_tokens();
-    const auto& entries = row.method->layer(layer).entries;
-    for (std::size_t h = 0; h < entries.size(); ++h)
-      if (entries[h].entry_bytes() > 0 && entries[h].size() < complete)
-        todo.push_back({&row, static_cast<std::int32_t>(h)});
+    if (row.method == nullptr) continue;
+    for (std::int32_t h = 0; h < row.cache->shape().n_kv_heads; ++h)
+      if (row.method->has_units_to_close(layer, h, row.cache->length())) todo.push_back({&row, h});
   }
   const std::vector<Todo>& list = todo;  // the workers must see this thread's list, not their own
   context_.pool->parallel_for(static_cast<std::int64_t>(list.size()), 1,
@@ -170,27 +171,31 @@ void DecodeAttention::close_units(std::int32_t layer, std::span<const DecodeRow>
                               });
 }
 
-// Which KV heads select with this step's query, and which attend what was selected before.
+// Which KV heads select with this step's query, and which attend what was selected before; and whether a segment
+// begins.
 void DecodeAttention::gate_row(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape) {
   const auto n_kv = static_cast<std::size_t>(row.cache->shape().n_kv_heads), first = select_now_.size();
   select_now_.resize(first + n_kv, 1);
-  if (row.method == nullptr || !row.method->plan().gate || row.method->plan().dense_layer(layer)) return;
+  if (row.method == nullptr || row.method->plan().dense_layer(layer)) return;
   const Plan& plan = row.method->plan();
   const MethodState::Layer& state = row.method->layer(layer);
   LayerStats& stats = row.method->stats().layers[static_cast<std::size_t>(layer)];
-  if (!row.method->asks_gate(layer, row.cache->length())) return;
-  const bool ready = state.ready_for == row.cache->length();
-  const std::size_t n_gates = plan.gates(), heads = n_kv / n_gates;
+  const std::int32_t length = row.cache->length();
+  const bool ready = state.ready_for == length, asked = row.method->asks_gate(layer, length);
+  bool boundary = plan.gate && !asked;  // an answer begins
+  const std::size_t n_gates = asked ? plan.gates() : 0, heads = n_kv / std::max<std::size_t>(n_gates, 1);
   const auto q_heads = static_cast<std::int32_t>(heads) * shape.group;
   for (std::size_t g = 0; g < n_gates; ++g) {
     const std::size_t at = g * static_cast<std::size_t>(q_heads * shape.head_dim);
     const float c = pooled_cosine(plan.gate->pool, row.q + at, state.last_query.data() + at, q_heads, shape.head_dim);
     const bool moved = !(c >= plan.gate->tau);  // a NaN moved
     const bool worn = plan.max_reuse > 0 && state.reused >= plan.max_reuse;
+    boundary = boundary || moved;
     ++stats.gate_checks[g];
     stats.corrections[g] += moved ? 1 : 0;
     std::fill_n(select_now_.begin() + static_cast<std::ptrdiff_t>(first + g * heads), heads, moved || worn || !ready);
   }
+  row.method->see_output(layer, length, boundary);
 }
 
 void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, std::size_t r, const AttentionShape& shape) {
@@ -199,7 +204,7 @@ void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, std::si
   item.row = &row;
   item.far_q = far_q_[r];
   const bool dense = row.method == nullptr || row.method->plan().dense_layer(layer);
-  if (!dense) item.region = region_at(row.method->plan().rules, length);
+  if (!dense) item.region = row.method->region(layer, 0, length);
   item.everything = dense || item.region.everything;
   if (item.everything || !row.method->plan().selects()) {
     for (std::int32_t h = 0; h < n_kv; ++h) {
@@ -215,11 +220,12 @@ void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, std::si
   item.choose_ahead = plan.reuse == Reuse::kAhead;
   for (std::int32_t m = 0; m < n_kv; ++m) {
     item.kv_head = m;
+    item.region = row.method->region(layer, m, length);
     for (std::int32_t h = 0; h < heads_per_kv; ++h) {
       item.head = m * heads_per_kv + h;
       // A ranking made just above the budget may be too short for a step whose window is shorter.
-      const bool short_ranking = plan.reuse == Reuse::kKept &&
-                                 ranked[static_cast<std::size_t>(item.head)].n_tokens() < item.region.select_tokens;
+      const bool short_ranking =
+          plan.ranks() && ranked[static_cast<std::size_t>(item.head)].n_tokens() < item.region.select_tokens;
       item.choose_now =
           short_ranking || select_now_[r * static_cast<std::size_t>(n_kv) + static_cast<std::size_t>(m)] != 0;
       items_.push_back(item);
@@ -234,10 +240,10 @@ void DecodeAttention::select(std::int32_t layer, Item& item, const AttentionShap
   MethodState::Layer& state = item.row->method->layer(layer);
   std::vector<std::int32_t>& attended = state.attended[static_cast<std::size_t>(item.head)];
   worker.before.assign(attended.begin(), attended.end());
-  if (plan.reuse == Reuse::kKept) {
+  if (plan.ranks()) {
     Ranking& ranking = state.ranked[static_cast<std::size_t>(item.head)];
     if (item.choose_now) rank(layer, item, shape, worker, ranking);
-    ranking.take(item.region.select_tokens, attended);
+    state.cut[static_cast<std::size_t>(item.head)] = ranking.take(item.region.select_tokens, attended);
   } else if (item.choose_now) {
     choose(layer, item, item.region, shape, worker, attended);
   } else {
@@ -268,14 +274,18 @@ void DecodeAttention::choose(std::int32_t layer, Item& item, const Region& regio
 // As many units as any step may ask for until the next selection.
 void DecodeAttention::rank(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker,
                            Ranking& ranking) {
-  const RegionRules& rules = item.row->method->plan().rules;
-  const std::span<const float> scores = score(layer, item, item.region, shape, worker);
-  const auto size = [&](std::int32_t) { return rules.unit_tokens; };
-  rank_cpu(scores, size, rules.budget - item.region.sink - 1, ranking.units, worker.rank);
+  const Plan& plan = item.row->method->plan();
+  const Region& region = item.region;
+  const std::span<const float> scores = score(layer, item, region, shape, worker);
+  const auto size = [&](std::int32_t i) {
+    return item.row->method->unit_tokens(layer, item.kv_head, region.first_unit + i);
+  };
+  const std::int32_t most = plan.reuse == Reuse::kKept ? plan.rules.budget - region.sink - 1 : region.select_tokens;
+  rank_cpu(scores, size, most, ranking.units, worker.rank);
   ranking.ends.clear();
   for (std::int32_t& u : ranking.units) {
     ranking.ends.push_back(ranking.n_tokens() + size(u));
-    u += item.region.first_unit;
+    u += region.first_unit;
   }
 }
 
@@ -341,17 +351,8 @@ void DecodeAttention::gather_runs(std::int32_t layer, Item& item) {
     take(item.row->window > 0 ? std::max(0, length - item.row->window) : 0, length);
   } else {
     take(0, item.region.sink);
-    if (item.row->method->plan().selects()) {
-      const std::int32_t p = item.row->method->plan().rules.unit_tokens;
-      const std::vector<std::int32_t>& units =
-          item.row->method->layer(layer).attended[static_cast<std::size_t>(item.head)];
-      for (std::size_t i = 0; i < units.size();) {
-        std::size_t j = i + 1;
-        while (j < units.size() && units[j] == units[j - 1] + 1) ++j;
-        take(units[i] * p, (units[j - 1] + 1) * p);
-        i = j;
-      }
-    }
+    if (item.row->method->plan().selects())
+      item.n_tokens += item.row->method->append_selected_runs(layer, item.head, m, cache, runs_);
     take_near(item.region.recent_from);
   }
   item.last_run = runs_.size();
@@ -391,7 +392,8 @@ void DecodeAttention::observe(std::int32_t layer, std::span<const DecodeRow> row
     s.index_bytes_read += item.index_bytes;
     if (item.everything || !item.row->method->plan().selects()) continue;
     ++(item.choose_now ? s.selections : s.reused);
-    s.selected_units += item.region.n_select;
+    s.selected_units +=
+        static_cast<std::int64_t>(item.row->method->layer(layer).attended[static_cast<std::size_t>(item.head)].size());
     s.replaced_units += item.new_units;
   }
   const std::size_t n_q = static_cast<std::size_t>(rows[0].cache->shape().n_kv_heads) *
@@ -401,7 +403,7 @@ void DecodeAttention::observe(std::int32_t layer, std::span<const DecodeRow> row
     MethodState& method = *row.method;
     const std::int32_t length = row.cache->length();
     LayerStats& s = method.stats().layers[static_cast<std::size_t>(layer)];
-    const bool sparse = !method.plan().dense_layer(layer) && !region_at(method.plan().rules, length).everything;
+    const bool sparse = !method.plan().dense_layer(layer) && length > method.plan().rules.budget;
     ++s.steps;
     s.sparse_steps += sparse ? 1 : 0;
     if (sparse && audit_every_ > 0 && method.decode_steps() % static_cast<std::uint32_t>(audit_every_) == 0)
@@ -455,7 +457,7 @@ void DecodeAttention::audit(std::int32_t layer, const DecodeRow& row, const Atte
       softmax(std::span(scores).subspan(static_cast<std::size_t>(g) * n, n), shape.scale);
     for (const Item& item : items_) {
       if (item.row != &row || item.kv_head != m) continue;
-      mark_attended(*row.method, layer, item.head, item.region, length, attended);
+      mark_attended(*row.method, layer, item.head, m, item.region, length, attended);
       const std::int32_t first = item.per_query_head ? item.head - m * group : 0,
                          last = item.per_query_head ? first + 1 : group;
       double mass = 0;

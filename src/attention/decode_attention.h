@@ -24,6 +24,7 @@ struct DecodeRow {
   const float* q = nullptr;              // [n_heads, D] after RoPE
   float* out = nullptr;                  // [n_heads, D]
   std::int32_t window = 0;               // the model's own sliding window; 0: none
+  std::int32_t prefill_left = 0;         // of close_units(): tokens of the prompt that are still to come
 };
 
 class DecodeAttention {
@@ -54,6 +55,7 @@ class DecodeAttention {
 
   // Queries and keys of this step as methods with positions of their own see them.
   void turn_rows(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape);
+  void build_units(std::int32_t layer, std::span<const DecodeRow> rows);
   void gate_row(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape);
   void plan_row(std::int32_t layer, const DecodeRow& row, std::size_t r, const AttentionShape& shape);
   void select(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker);

@@ -9,6 +9,8 @@
 
 #include "src/attention/method_stats.h"
 #include "src/attention/turned_window.h"
+#include "src/blocks/partition.h"
+#include "src/blocks/unit_table.h"
 #include "src/recipes/compile.h"
 
 namespace mneme {
@@ -19,9 +21,14 @@ struct Ranking {
   std::vector<std::int32_t> units;  // best first
   std::vector<std::int32_t> ends;   // ends[i]: tokens of the first i + 1 units
 
+  // The last unit of a beginning, of which only the first tokens may be in it.
+  struct Cut {
+    std::int32_t unit = -1, n_tokens = 0;
+  };
+
   std::int32_t n_tokens() const { return ends.empty() ? 0 : ends.back(); }
   // The units that hold its first n tokens, ascending. Requires  0 <= n <= n_tokens().
-  void take(std::int32_t n, std::vector<std::int32_t>& taken) const;
+  Cut take(std::int32_t n, std::vector<std::int32_t>& taken) const;
 };
 
 class MethodState {
@@ -29,9 +36,12 @@ class MethodState {
   // Steps are named by the tokens that are stored when they run, -1 is none of them.
   struct Layer {
     std::vector<EntryStore> entries;                  // by KV head
+    Partition partition;                              // where units are lists
+    std::vector<UnitTable> tables;                    // by KV head, where units are lists
     std::vector<std::vector<std::int32_t>> attended;  // by selection head: units of the last sparse step, ascending
     std::vector<std::vector<std::int32_t>> ahead;     // Reuse::kAhead: units chosen for step `ready_for`
-    std::vector<Ranking> ranked;                      // Reuse::kKept: what `attended` is taken from
+    std::vector<Ranking> ranked;                      // Plan::ranks(): what `attended` is taken from
+    std::vector<Ranking::Cut> cut;                    // and how much of its last unit
     std::int32_t ready_for = -1;                      // the step for which `ahead` or `ranked` is at hand
     std::int32_t reused = 0;                          // steps that `ranked` served after its own
     std::vector<float> last_query;                    // [n_heads, D] that the gate compares with; empty without a gate
@@ -52,21 +62,39 @@ class MethodState {
   // The query of the layer below in this step, [n_heads, D]; for Probe::kPreviousLayer, else empty.
   std::vector<float>& query_below() { return query_below_; }
 
-  // Builds the entries of all units that the cache holds completely and that have none yet. One (layer, KV head) is one
-  // thread's work.
+  // Tokens up to `length` that it has not seen were a prompt, which ends there or goes on.
+  void see_prompt(std::int32_t layer, std::int32_t length, bool ends);
+  // The last of `length` tokens was decoded, at a boundary or not; those before it that it has not seen were a prompt.
+  void see_output(std::int32_t layer, std::int32_t length, bool boundary);
+  // Builds the units that are complete by what it has seen, or holds completely where they are no lists, and their
+  // entries. One (layer, KV head) is one thread's work.
   void close_units(std::int32_t layer, std::int32_t kv_head, const SequenceCache& cache);
+  bool has_units_to_close(std::int32_t layer, std::int32_t kv_head, std::int32_t length) const;
+
+  // Where a KV head stands at the step of `length` tokens.
+  Region region(std::int32_t layer, std::int32_t kv_head, std::int32_t length) const;
+  std::int32_t unit_tokens(std::int32_t layer, std::int32_t kv_head, std::int32_t unit) const;
+  // What a selection head attends of its units: runs in the order of the units, and positions. Returns how many tokens.
+  std::int32_t append_selected_runs(std::int32_t layer, std::int32_t head, std::int32_t kv_head,
+                                    const SequenceCache& cache, std::vector<KvRun>& runs) const;
+  void mark_selected(std::int32_t layer, std::int32_t head, std::int32_t kv_head,
+                     std::span<std::uint8_t> attended) const;
   // Forgets what was derived from tokens from `length` on.
   void truncate(std::int32_t length);
 
-  // A new state whose index has the entries of the first `length` tokens.
+  // A new state whose index has the units of the first `length` tokens.
   MethodState index_of_prefix(std::int32_t length) const;
 
-  std::size_t index_bytes() const;  // all entries, shared chunks included
-  std::size_t state_bytes() const;  // selections and queries
+  std::size_t index_bytes() const;  // all entries and lists, shared chunks included
+  std::size_t copy_bytes() const;   // private copies of keys and values
+  std::size_t state_bytes() const;  // selections, queries and where lists are cut
   std::uint32_t decode_steps() const { return decode_steps_; }
   void count_decode_step() { ++decode_steps_; }
 
  private:
+  void close_lists(std::int32_t layer, std::int32_t kv_head, const SequenceCache& cache);
+  std::int32_t n_selected(std::int32_t layer, std::int32_t head, std::int32_t kv_head, std::int32_t unit) const;
+
   std::shared_ptr<const Plan> plan_;
   std::vector<Layer> layers_;
   std::vector<float> query_below_;

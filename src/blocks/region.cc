@@ -36,6 +36,18 @@ Region region_at(const RegionRules& rules, std::int32_t n_tokens) {
   return r;
 }
 
+Region list_region_at(const RegionRules& rules, std::int32_t n_tokens, std::int32_t grouped, std::int32_t n_units) {
+  MNEME_CHECK(n_tokens >= 1, "a region of {} tokens", n_tokens);
+  Region r;
+  if (n_tokens <= rules.budget) return r;
+  r.everything = false;
+  r.sink = std::min(rules.sink, n_tokens);
+  r.last_unit = n_units;
+  r.recent_from = std::max(r.sink, grouped);
+  r.select_tokens = std::max(0, rules.budget - r.sink - (n_tokens - r.recent_from));
+  return r;
+}
+
 const char* check_region(const RegionRules& rules) {
   if (rules.budget < 1) return "the budget must be at least one token";
   if (rules.sink < 0 || rules.recent < 0) return "sink and recent cannot be negative";

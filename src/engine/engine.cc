@@ -259,6 +259,7 @@ void Engine::attach_method(RequestId id, std::shared_ptr<const Plan> plan) {
   request.set_method(std::move(plan));
   if (!request.method) return;
   const KvShape& shape = impl_->pool->shape();
+  for (std::int32_t l = 0; l < shape.n_layers; ++l) request.method->see_prompt(l, request.cache.length(), true);
   const std::int64_t n = shape.blocks_per_page();  // one (layer, KV head) is one thread's work
   impl_->threads->parallel_for(n, 1, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t i = begin; i < end; ++i)
@@ -269,7 +270,8 @@ void Engine::attach_method(RequestId id, std::shared_ptr<const Plan> plan) {
 
 std::size_t Engine::method_bytes(RequestId id) const {
   const Request& request = impl_->find(id);
-  return request.method ? request.method->index_bytes() + request.method->state_bytes() : 0;
+  if (!request.method) return 0;
+  return request.method->index_bytes() + request.method->copy_bytes() + request.method->state_bytes();
 }
 
 void Engine::set_tap(DecodeTap* tap) {

@@ -81,7 +81,8 @@ Engine::Impl::Batch Engine::Impl::gather(const std::vector<ScheduledRows>& plan)
                           .want_logits = last,
                           .all_logits = all,
                           .method = r.method.get(),
-                          .phase = begin >= r.decode_from() ? RowPhase::kDecode : RowPhase::kPrefill});
+                          .phase = begin >= r.decode_from() ? RowPhase::kDecode : RowPhase::kPrefill,
+                          .prefill_left = std::max(0, r.decode_from() - begin - rows.n_tokens)});
   }
   return batch;
 }

@@ -40,7 +40,8 @@ void AttentionStep::begin(std::span<const SequenceRows> sequences) {
     MNEME_CHECK(positions_.empty() || s.cache->shape().dtype == shape_.kv_dtype, "one batch, two types of KV cache");
     shape_.kv_dtype = s.cache->shape().dtype;
     MNEME_CHECK(s.phase == RowPhase::kPrefill || s.n_rows == 1, "{} rows of a sequence that decodes", s.n_rows);
-    const Chunk chunk{s.cache, s.method, s.phase, static_cast<std::int64_t>(positions_.size()), first, s.n_rows};
+    const Chunk chunk{s.cache, s.method, s.phase,       static_cast<std::int64_t>(positions_.size()),
+                      first,   s.n_rows, s.prefill_left};
     const bool windows =
         s.phase == RowPhase::kPrefill && s.method != nullptr && s.method->plan().recipe.prefill_window.has_value();
     const bool raw = s.cache->key_basis() == KeyBasis::kRaw;
@@ -111,7 +112,7 @@ void AttentionStep::close_units(std::int32_t layer) {
   for (const auto* list : {&single_rows_, &chunks_, &windowed_})
     for (const Chunk& chunk : *list)
       if (chunk.method != nullptr && chunk.phase == RowPhase::kPrefill)
-        decode_rows_.push_back({.cache = chunk.cache, .method = chunk.method});
+        decode_rows_.push_back({.cache = chunk.cache, .method = chunk.method, .prefill_left = chunk.prefill_left});
   if (!decode_rows_.empty()) decode_.close_units(layer, decode_rows_);
 }
 

@@ -43,7 +43,7 @@ class AttentionStep {
     MethodState* method;
     RowPhase phase;
     std::int64_t first_row;
-    std::int32_t first_position, n_rows;
+    std::int32_t first_position, n_rows, prefill_left;
   };
   struct RunRange {  // in runs_
     std::size_t begin, count;

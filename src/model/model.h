@@ -82,6 +82,7 @@ struct SequenceRows {
   bool all_logits = false;         // of every row
   MethodState* method = nullptr;   // null: full attention. Its index follows the cache in either phase
   RowPhase phase = RowPhase::kPrefill;
+  std::int32_t prefill_left = 0;  // kPrefill: tokens that are still to be prefilled after these
 };
 
 struct ForwardInput {

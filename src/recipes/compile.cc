@@ -23,7 +23,8 @@ std::unique_ptr<UnitIndex> make_index(const DecodeStage& stage) {
   return std::visit(Overloaded{[](const NoIndex&) { return std::unique_ptr<UnitIndex>(); },
                                [&](const RawKeys&) { return make_raw_key_index(p); },
                                [&](const Box& box) { return make_box_index(box.kind, p); },
-                               [&](const OneBit& bits) { return make_one_bit_index(bits.levels, bits.group, p); }},
+                               [&](const OneBit& bits) { return make_one_bit_index(bits.levels, bits.group, p); },
+                               [&](const Centroid&) { return make_centroid_index(p); }},
                     stage.index);
 }
 
@@ -75,6 +76,44 @@ void check_positions(const Recipe& r, std::vector<std::string>& reasons) {
   }
 }
 
+const ClusterUnit* clusters_of(const DecodeStage& stage) {
+  return std::get_if<ClusterUnit>(&stage.units.prompt);
+}
+
+PartitionRules partition_of(const Recipe& r) {
+  const auto& segments = std::get<SegmentUnit>(r.decode->units.output);
+  return {.sink = r.sink,
+          .recent = r.recent,
+          .block = clusters_of(*r.decode)->block,
+          .smallest = segments.smallest,
+          .largest = segments.largest};
+}
+
+void check_units(const Recipe& r, std::vector<std::string>& reasons) {
+  const DecodeStage& stage = *r.decode;
+  const ClusterUnit* clusters = clusters_of(stage);
+  if (clusters == nullptr) {
+    if (!(stage.units.prompt == stage.units.output) || std::holds_alternative<SegmentUnit>(stage.units.prompt))
+      reasons.push_back("prompt and answer must have the same unit; segments go with unit=cluster:N");
+    if (stage.order == Order::kUnit) reasons.push_back("order=unit copies lists: use unit=cluster:N");
+    return;
+  }
+  if (!std::holds_alternative<SegmentUnit>(stage.units.output)) {
+    reasons.push_back("clusters are of prompts; an answer goes by segments");
+    return;
+  }
+  if (clusters->tokens < 1 || clusters->iterations < 1 || clusters->block < clusters->tokens || clusters->block > 65535)
+    reasons.push_back(
+        fmt::format("clusters of {} tokens in blocks of {}, {} iterations: expected at least 1 token, 1 "
+                    "iteration, and blocks of one cluster to 65,535 tokens",
+                    clusters->tokens, clusters->block, clusters->iterations));
+  if (const char* reason = check_partition(partition_of(r))) reasons.push_back(reason);
+  if (std::holds_alternative<RawKeys>(stage.index) || std::holds_alternative<OneBit>(stage.index))
+    reasons.push_back("a cluster is scored by one entry: use index=centroid, box or cuboid");
+  if (std::holds_alternative<Speculative>(stage.schedule))
+    reasons.push_back("a segment that leaves the buffer could not be selected ahead: use schedule=boundary");
+}
+
 void plan_schedule(const Schedule& schedule, Plan& plan) {
   std::visit(Overloaded{[](const EveryStep&) {},
                         [&](const Speculative& s) {
@@ -100,9 +139,11 @@ AttentionShape MethodShape::attention() const {
 }
 
 double Plan::index_bytes_per_token() const {
-  return index == nullptr
-             ? 0.0
-             : static_cast<double>(index->entry_bytes(shape.attention())) / static_cast<double>(index->entry_tokens());
+  if (index == nullptr) return 0;
+  const auto entry = static_cast<double>(index->entry_bytes(shape.attention()));
+  if (!lists) return entry / static_cast<double>(index->entry_tokens());
+  // An entry and a size a unit, a position a token.
+  return (entry + sizeof(std::int32_t)) / static_cast<double>(lists->clusters.tokens) + sizeof(std::int32_t);
 }
 
 std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
@@ -128,11 +169,12 @@ std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
   const bool random = std::holds_alternative<RandomScore>(stage.score);
   if (random != std::holds_alternative<NoIndex>(stage.index))
     reasons.push_back("index=none goes with the random control, and nothing else does");
-  if (!(stage.units.prompt == stage.units.output)) reasons.push_back("prompt and answer must have the same unit");
+  check_units(r, reasons);
   if (random && !std::holds_alternative<EveryStep>(stage.schedule))
     reasons.push_back("the random control looks at no query, so it is drawn at every step; use schedule=every_step");
-  if (std::holds_alternative<Box>(stage.index) && std::holds_alternative<TokenUnit>(stage.units.prompt))
-    reasons.push_back("a box around one token is its key: use unit=page:N, or index=keys with unit=token");
+  if (std::holds_alternative<TokenUnit>(stage.units.prompt) &&
+      (std::holds_alternative<Box>(stage.index) || std::holds_alternative<Centroid>(stage.index)))
+    reasons.push_back("what stands for one token is its key: use unit=page:N, or index=keys with unit=token");
   const std::unique_ptr<UnitIndex> index = make_index(stage);
   if (const char* reason = check_region(rules_of(r, index.get())))
     reasons.push_back(fmt::format("budget {}, sink {}, recent {}, unit {}: {}", r.budget, r.sink, r.recent,
@@ -157,6 +199,9 @@ std::shared_ptr<const Plan> compile(const Recipe& recipe, const MethodShape& sha
     plan->alpha = stage.alpha == Alpha::kOne ? 1.0f : shape.attention().scale;
     plan->probe = stage.probe;
     plan_schedule(stage.schedule, *plan);
+    if (const ClusterUnit* clusters = clusters_of(stage))
+      plan->lists =
+          ListPlan{.partition = partition_of(recipe), .clusters = *clusters, .copy = stage.order == Order::kUnit};
   }
   plan->rules = rules_of(recipe, plan->index.get());
   if (recipe.positions == Positions::kInCache) plan->far_position = recipe.budget - 1;

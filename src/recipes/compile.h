@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "src/blocks/partition.h"
 #include "src/blocks/region.h"
 #include "src/blocks/unit_index.h"
 #include "src/recipes/recipe.h"
@@ -37,11 +38,19 @@ enum class Reuse : std::uint8_t {
   kKept,   // the one that it attended in the step before; the gate is asked once a layer
 };
 
+// How the list units of a plan come about.
+struct ListPlan {
+  PartitionRules partition;
+  ClusterUnit clusters;
+  bool copy = false;  // keys and values of units in a private copy
+};
+
 struct Plan {
   Recipe recipe;
   MethodShape shape;
   bool everything = true;  // attend all tokens in every layer
   RegionRules rules;
+  std::optional<ListPlan> lists;     // absent: units are stretches of rules.unit_tokens
   std::vector<bool> dense;           // by layer
   std::unique_ptr<UnitIndex> index;  // null: nothing is selected
   PoolPlan pool;
@@ -66,7 +75,9 @@ struct Plan {
   std::size_t gates() const {
     return !gate ? 0 : reuse == Reuse::kKept ? 1 : static_cast<std::size_t>(shape.n_kv_heads);
   }
-  // Index bytes a token of one KV head takes, compressed layers.
+  // Selections are kept as rankings: units are of several sizes, or serve several steps.
+  bool ranks() const { return lists.has_value() || reuse == Reuse::kKept; }
+  // Index bytes a token of one KV head takes, compressed layers. Lists: about that, their sizes vary.
   double index_bytes_per_token() const;
 };
 

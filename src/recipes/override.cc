@@ -23,6 +23,8 @@ constexpr std::array kPools = {Name{"none", Pool::kNone},   Name{"maxQ", Pool::k
                                Name{"meanS", Pool::kMeanS}};
 constexpr std::array kGatePools = {Name{"mean", GatePool::kMean}, Name{"max", GatePool::kMax},
                                    Name{"any", GatePool::kAny}};
+constexpr std::array kMetrics = {Name{"cosine", KmeansMetric::kCosine}, Name{"distance", KmeansMetric::kDistance}};
+constexpr std::array kOrders = {Name{"token", Order::kToken}, Name{"unit", Order::kUnit}};
 constexpr std::array kReferences = {Name{"previous", GateReference::kPrevious},
                                     Name{"last_retrieval", GateReference::kLastRetrieval}};
 constexpr std::array kLevels = {Name{"minmax", OneBitLevels::kMinMax}, Name{"meanabs", OneBitLevels::kMeanAbs}};
@@ -91,7 +93,35 @@ std::vector<std::int32_t> parse_layers(std::string_view key, std::string_view va
 Unit parse_unit(std::string_view key, std::string_view value) {
   if (value == "token") return TokenUnit{};
   if (value.starts_with("page:")) return PageUnit{parse_number<std::int32_t>(key, value.substr(5), 1, 4096)};
-  bad_value(key, value, "token or page:N");
+  if (value.starts_with("cluster:")) return ClusterUnit{parse_number<std::int32_t>(key, value.substr(8), 1, 4096)};
+  bad_value(key, value, "token, page:N or cluster:N");
+}
+
+// Clusters bring segments with them, and keep their other settings.
+void set_units(std::string_view key, std::string_view value, Units& units) {
+  const Unit unit = parse_unit(key, value);
+  const auto* wanted = std::get_if<ClusterUnit>(&unit);
+  auto* clusters = std::get_if<ClusterUnit>(&units.prompt);
+  if (wanted == nullptr) {
+    units = Units(unit, unit);
+  } else if (clusters != nullptr) {
+    clusters->tokens = wanted->tokens;
+  } else {
+    units = Units(unit, SegmentUnit{});
+  }
+}
+
+std::string print_unit(const Unit& unit) {
+  if (const auto* page = std::get_if<PageUnit>(&unit)) return fmt::format("page:{}", page->tokens);
+  if (const auto* clusters = std::get_if<ClusterUnit>(&unit)) return fmt::format("cluster:{}", clusters->tokens);
+  return "token";
+}
+
+SegmentUnit parse_segments(std::string_view key, std::string_view value) {
+  const std::size_t dash = value.find('-');
+  if (dash == std::string_view::npos) bad_value(key, value, "SMALLEST-LARGEST tokens, 8-64");
+  return {parse_number<std::int32_t>(key, value.substr(0, dash), 1, 4096),
+          parse_number<std::int32_t>(key, value.substr(dash + 1), 1, 4096)};
 }
 
 Index parse_index(std::string_view key, std::string_view value) {
@@ -100,14 +130,15 @@ Index parse_index(std::string_view key, std::string_view value) {
   if (value == "box") return Box{BoxKind::kMinMax};
   if (value == "cuboid") return Box{BoxKind::kCuboidMean};
   if (value == "one_bit") return OneBit{};
-  bad_value(key, value, "one of none, keys, box, cuboid, one_bit");
+  if (value == "centroid") return Centroid{};
+  bad_value(key, value, "one of none, keys, box, cuboid, one_bit, centroid");
 }
 
 std::string print_index(const Index& index) {
   if (std::holds_alternative<NoIndex>(index)) return "none";
   if (std::holds_alternative<RawKeys>(index)) return "keys";
   if (const Box* box = std::get_if<Box>(&index)) return box->kind == BoxKind::kMinMax ? "box" : "cuboid";
-  return "one_bit";
+  return std::holds_alternative<Centroid>(index) ? "centroid" : "one_bit";
 }
 
 struct Key {
@@ -131,6 +162,13 @@ const Boundary* boundary_of(const Recipe& r) {
 }
 Boundary& boundary_of(Recipe& r, std::string_view key) {
   return block_of<Boundary>(stage_of(r, key).schedule, r, key, "schedule=boundary");
+}
+
+const ClusterUnit* clusters_of(const Recipe& r) {
+  return r.decode ? std::get_if<ClusterUnit>(&r.decode->units.prompt) : nullptr;
+}
+ClusterUnit& clusters_of(Recipe& r, std::string_view key) {
+  return block_of<ClusterUnit>(stage_of(r, key).units.prompt, r, key, "unit=cluster:N");
 }
 
 template <typename S>
@@ -199,14 +237,38 @@ const std::array kKeys = {
         [](const Recipe& r) {
           return r.attend == Attend::kEverything ? std::string() : print_name(r.positions, kPositions);
         }},
-    Key{{"unit", "token | page:N", "what is selected"},
-        [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).units = parse_unit(k, v); },
+    Key{{"unit", "token | page:N | cluster:N", "what is selected; clusters of N tokens on average"},
+        [](Recipe& r, std::string_view k, std::string_view v) { set_units(k, v, stage_of(r, k).units); },
+        [](const Recipe& r) { return r.decode ? print_unit(r.decode->units.prompt) : std::string(); }},
+    Key{{"segment", "MIN-MAX", "tokens of a segment of an answer; with unit=cluster:N"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          block_of<SegmentUnit>(stage_of(r, k).units.output, r, k, "unit=cluster:N") = parse_segments(k, v);
+        },
         [](const Recipe& r) {
-          if (!r.decode) return std::string();
-          const PageUnit* page = std::get_if<PageUnit>(&r.decode->units.prompt);
-          return page == nullptr ? std::string("token") : fmt::format("page:{}", page->tokens);
+          const auto* s = r.decode ? std::get_if<SegmentUnit>(&r.decode->units.output) : nullptr;
+          return s == nullptr ? std::string() : fmt::format("{}-{}", s->smallest, s->largest);
         }},
-    Key{{"index", "none | keys | box | cuboid | one_bit", "what is stored of a unit's keys to score it"},
+    Key{{"block", "tokens", "of a prompt that are clustered together"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          clusters_of(r, k).block = parse_number<std::int32_t>(k, v, 1, 65535);
+        },
+        [](const Recipe& r) { return clusters_of(r) ? std::to_string(clusters_of(r)->block) : ""; }},
+    Key{{"iterations", "number", "of k-means"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          clusters_of(r, k).iterations = parse_number<std::int32_t>(k, v, 1, 1000);
+        },
+        [](const Recipe& r) { return clusters_of(r) ? std::to_string(clusters_of(r)->iterations) : ""; }},
+    Key{{"metric", "cosine | distance", "what k-means calls alike, of keys less their mean"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          clusters_of(r, k).metric = parse_name(k, v, kMetrics);
+        },
+        [](const Recipe& r) { return clusters_of(r) ? print_name(clusters_of(r)->metric, kMetrics) : ""; }},
+    Key{{"order", "token | unit",
+         "keys and values of clusters and segments: in the sequence's pages, or in a copy too, "
+         "unit after unit"},
+        [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).order = parse_name(k, v, kOrders); },
+        [](const Recipe& r) { return clusters_of(r) ? print_name(r.decode->order, kOrders) : ""; }},
+    Key{{"index", "none | keys | box | cuboid | one_bit | centroid", "what is stored of a unit's keys to score it"},
         [](Recipe& r, std::string_view k, std::string_view v) {
           DecodeStage& stage = stage_of(r, k);
           stage.index = parse_index(k, v);

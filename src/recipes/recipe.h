@@ -15,6 +15,7 @@
 
 #include "src/kernels/box.h"
 #include "src/kernels/group_pool.h"
+#include "src/kernels/kmeans.h"
 #include "src/kernels/one_bit.h"
 
 namespace mneme {
@@ -30,10 +31,24 @@ struct PageUnit {
   std::int32_t tokens = 32;
   bool operator==(const PageUnit&) const = default;
 };
-using Unit = std::variant<TokenUnit, PageUnit>;
+// Tokens of a prompt whose keys are alike, found by k-means over blocks of it: lists, in each KV head its own.
+struct ClusterUnit {
+  std::int32_t tokens = 16;      // in a cluster, on average
+  std::int32_t block = 8192;     // tokens that are clustered together
+  std::int32_t iterations = 10;  // of k-means
+  KmeansMetric metric = KmeansMetric::kCosine;
+  bool operator==(const ClusterUnit&) const = default;
+};
+// Tokens of an answer from one boundary of the schedule to the next.
+struct SegmentUnit {
+  std::int32_t smallest = 8, largest = 64;
+  bool operator==(const SegmentUnit&) const = default;
+};
+using Unit = std::variant<TokenUnit, PageUnit, ClusterUnit, SegmentUnit>;
+// Tokens of every unit; 1 where they are lists.
 std::int32_t unit_tokens(const Unit& unit);
 
-// What is selected of a prompt, and of an answer.
+// What is selected of a prompt, and of an answer: clusters go with segments, others with themselves.
 struct Units {
   Unit prompt = TokenUnit{}, output = TokenUnit{};
 
@@ -66,7 +81,11 @@ struct OneBit {
   OneBitLevels levels = OneBitLevels::kMinMax;
   bool operator==(const OneBit&) const = default;
 };
-using Index = std::variant<NoIndex, RawKeys, Box, OneBit>;
+// The mean of the unit's keys.
+struct Centroid {
+  bool operator==(const Centroid&) const = default;
+};
+using Index = std::variant<NoIndex, RawKeys, Box, OneBit, Centroid>;
 
 // ---- scoring and pooling
 // ------------------------------------------------------------------------------------------------------
@@ -157,6 +176,14 @@ struct PrefillWindow {
   bool operator==(const PrefillWindow&) const = default;
 };
 
+// ---- where units lie
+// ----------------------------------------------------------------------------------------------------------
+
+enum class Order : std::uint8_t {
+  kToken,  // keys and values lie in the pages of the sequence alone
+  kUnit,   // the tokens of a list lie in one piece too, in a private copy
+};
+
 // ---- the whole
 // ----------------------------------------------------------------------------------------------------------------
 
@@ -168,6 +195,7 @@ struct DecodeStage {
   Pool pool = Pool::kMeanS;
   Alpha alpha = Alpha::kInvSqrtD;
   Schedule schedule = EveryStep{};
+  Order order = Order::kToken;
   bool operator==(const DecodeStage&) const = default;
 };
 

@@ -34,6 +34,7 @@ Recipe oracle(const RecipeOptions& options);
 Recipe quest(const RecipeOptions& options);
 Recipe freekv(const RecipeOptions& options);
 Recipe fier(const RecipeOptions& options);
+Recipe louiskv(const RecipeOptions& options);
 Recipe streaming_llm(const RecipeOptions& options);
 
 }  // namespace mneme

@@ -26,6 +26,11 @@ constexpr std::array kTable = {
               "one selection a KV head by mean probability (pool=none: per query head); the incomplete group is always "
               "attended",
               fier},
+    RecipeRow{"louiskv", "clusters of the prompt and segments of the answer, selected anew where the queries turn",
+              "LouisKV, by its summary",
+              "every step attends exactly the budget; a selection serves max_reuse steps at most; clusters stay where "
+              "their tokens are (order=unit copies them) and go by distance (metric=cosine: by direction)",
+              louiskv},
     RecipeRow{
         "streaming_llm", "sinks right before the last tokens, nothing else, in prefill too",
         "StreamingLLM (Xiao et al. 2024), section 3.2",
