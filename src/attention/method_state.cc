@@ -207,7 +207,7 @@ std::size_t MethodState::state_bytes() const {
     bytes += layer.last_query.size() * sizeof(float);
     for (const TurnedWindow& near : layer.near) bytes += near.bytes();
     for (const auto* list : {&layer.attended, &layer.ahead})
-      for (const auto& units : *list) bytes += units.capacity() * sizeof(std::int32_t);
+      for (const auto& units : *list) bytes += units.size() * sizeof(std::int32_t);
     bytes += layer.partition.bytes();
     for (const Ranking& ranking : layer.ranked)
       bytes += (ranking.units.size() + ranking.ends.size()) * sizeof(std::int32_t);

@@ -163,7 +163,7 @@ void Bench::Impl::finish(BenchResult& result, const Sequences& s, double median)
   result.share = result.floor_seconds / median;
   result.kv_bytes = static_cast<std::int64_t>(s.pool->n_used()) * static_cast<std::int64_t>(kv.page_bytes());
   for (const MethodState& m : s.methods)
-    result.method_bytes += static_cast<std::int64_t>(m.index_bytes() + m.state_bytes());
+    result.method_bytes += static_cast<std::int64_t>(m.index_bytes() + m.copy_bytes() + m.state_bytes());
   result.activation_bytes = static_cast<std::int64_t>(forward.activation_bytes());
 }
 

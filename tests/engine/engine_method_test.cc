@@ -28,7 +28,7 @@ constexpr Method kMethods[] = {{"oracle", ""},
                                {"freekv", "tau=0.6,dense=none"},
                                {"freekv", "tau=0.9,index=one_bit,unit=token"},
                                {"fier", "dense=none"},
-                               {"louiskv", "tau=0.75,dense=none"}};
+                               {"louiskv", "tau=0.8,dense=none"}};
 
 class EngineMethod : public testing::Test {
  protected:
