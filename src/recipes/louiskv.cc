@@ -7,8 +7,7 @@
 //          B  a selection serves `max_reuse` steps at most; slow drift never falls below tau.
 //          C  clusters stay where their tokens are; `order=unit` makes the paper's copy, one piece a cluster.
 //          D  k-means goes by the distance of keys less their mean, so that a key unlike all others, a needle's, is not
-//             averaged away with keys that merely point its way: 85 instead of 55 % of numbers at 4K and budget 512,
-//             selecting at every step. `metric=cosine` is the spherical form.
+//             averaged away with keys that merely point its way. `metric=cosine` is the spherical form.
 #include "src/recipes/recipes.h"
 
 namespace mneme {
