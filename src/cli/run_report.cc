@@ -65,8 +65,11 @@ std::string method_text(const KvMethodOptions& options, const KvMethodStats& m) 
       mebibytes(static_cast<std::int64_t>(m.kv_bytes_per_step)),
       mebibytes(static_cast<std::int64_t>(m.index_bytes_per_step)), mebibytes(m.index_bytes));
   if (m.selections + m.reused > 0)
-    text += fmt::format("        {} selections made, {} reused; {:.1f} % corrected; {:.1f} % of the units new a step\n",
-                        grouped(m.selections), grouped(m.reused), 100 * m.correction_rate, 100 * m.turnover);
+    text += fmt::format(
+        "        {} selections made ({:.1f} %), {} reused; the gate flagged {:.1f} %; {:.1f} % of the units new a "
+        "step\n",
+        grouped(m.selections), 100.0 * static_cast<double>(m.selections) / static_cast<double>(m.selections + m.reused),
+        grouped(m.reused), 100 * m.correction_rate, 100 * m.turnover);
   if (m.audits > 0)
     text +=
         fmt::format("audit   {:.1f} % of the most attended tokens read, {:.1f} % of the attention, error {:.1f} %\n",

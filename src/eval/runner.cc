@@ -37,6 +37,8 @@ void add_cost(MethodCost& a, const MethodCost& b) {
   a.corrections += b.corrections;
   a.selected += b.selected;
   a.replaced += b.replaced;
+  a.selections += b.selections;
+  a.reused += b.reused;
   a.audits += b.audits;
   a.audit_recall += b.audit_recall;
   a.audit_mass += b.audit_mass;
@@ -61,6 +63,8 @@ MethodCost cost_of(const MethodStats& stats, const MethodShape& shape, const Pla
     }
     c.selected += s.selected_units;
     c.replaced += s.replaced_units;
+    c.selections += s.selections;
+    c.reused += s.reused;
     c.audits += s.audits;
     c.audit_recall += s.audit_recall;
     c.audit_mass += s.audit_mass;

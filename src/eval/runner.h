@@ -40,6 +40,7 @@ struct MethodCost {
   std::int64_t kv_bytes = 0, index_bytes_read = 0;  // read by attention and by selection, all layers
   std::int64_t checks = 0, corrections = 0;
   std::int64_t selected = 0, replaced = 0;
+  std::int64_t selections = 0, reused = 0;  // by (step, layer, selection head): made with the step's query, or before
   std::int64_t audits = 0;
   double audit_recall = 0, audit_mass = 0, audit_error = 0;
 };
