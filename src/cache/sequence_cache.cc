@@ -1,7 +1,7 @@
 #include "src/cache/sequence_cache.h"
 
 #include <algorithm>
-#include <cstring>
+#include <atomic>
 #include <limits>
 #include <utility>
 
@@ -21,6 +21,7 @@ SequenceCache::SequenceCache(SequenceCache&& other) noexcept
       length_(std::exchange(other.length_, 0)),
       n_pages_(std::exchange(other.n_pages_, 0)),
       key_basis_(other.key_basis_),
+      revision_(std::exchange(other.revision_, new_revision())),
       tables_(std::exchange(other.tables_, {})) {}
 
 SequenceCache& SequenceCache::operator=(SequenceCache&& other) noexcept {
@@ -30,8 +31,14 @@ SequenceCache& SequenceCache::operator=(SequenceCache&& other) noexcept {
   length_ = std::exchange(other.length_, 0);
   n_pages_ = std::exchange(other.n_pages_, 0);
   key_basis_ = other.key_basis_;
+  revision_ = std::exchange(other.revision_, new_revision());
   tables_ = std::exchange(other.tables_, {});
   return *this;
+}
+
+std::uint64_t SequenceCache::new_revision() {
+  static std::atomic<std::uint64_t> last = 0;
+  return ++last;
 }
 
 SequenceCache SequenceCache::fork() const {
@@ -75,9 +82,10 @@ void SequenceCache::extend(std::int32_t n_new) {
   for (auto& table : tables_) {
     if (filled != 0 && pool_->references(table.back()) > 1) {
       const BlockId own = pool_->allocate();
-      std::memcpy(pool_->data(own), pool_->data(table.back()), filled);
+      pool_->copy(pool_->data(own), pool_->data(table.back()), filled);
       pool_->release(table.back());
       table.back() = own;
+      revision_ = new_revision();
     }
     // Head by head, so that a chunk's pages of one head are neighbours in a fresh pool.
     while (static_cast<std::int32_t>(table.size()) < n_pages) table.push_back(pool_->allocate());
@@ -89,6 +97,7 @@ void SequenceCache::extend(std::int32_t n_new) {
 void SequenceCache::truncate(std::int32_t new_length) {
   MNEME_CHECK(new_length >= 0 && new_length <= length_, "to {} of {} tokens", new_length, length_);
   const std::int32_t n_pages = pages_for(new_length);
+  if (n_pages < n_pages_) revision_ = new_revision();
   for (auto& table : tables_) {
     while (static_cast<std::int32_t>(table.size()) > n_pages) {
       pool_->release(table.back());

@@ -49,14 +49,19 @@ class SequenceCache {
   void append_runs(std::int32_t layer, std::int32_t kv_head, std::int32_t begin, std::int32_t end,
                    std::vector<KvRun>& runs) const;
   PagePool& pool() const { return *pool_; }
+  // Changes, to a number that no sequence had before, whenever blocks of the tables may be others than they were; pages
+  // that are added leave it. So a copy of the tables elsewhere is good for as long as this is the same.
+  std::uint64_t revision() const { return revision_; }
 
  private:
+  static std::uint64_t new_revision();
   std::size_t table_index(std::int32_t layer, std::int32_t kv_head) const;
 
   PagePool* pool_;
   std::int32_t length_ = 0;
   std::int32_t n_pages_ = 0;
   KeyBasis key_basis_ = KeyBasis::kTurned;
+  std::uint64_t revision_ = new_revision();
   std::vector<std::vector<BlockId>> tables_;  // [layer * n_kv_heads + kv_head][page]
 };
 

@@ -252,6 +252,10 @@ void add_sampling_options(CLI::App& c, RunOptions& o) {
 void add_engine_options(CLI::App& c, RunOptions& o) {
   EngineOptions& e = o.engine;
   const auto group = [](CLI::Option* option) { option->group("Memory and speed"); };
+  group(c.add_option("--device", e.device, "Where the model computes: cpu, or cuda, the first NVIDIA GPU")
+            ->type_name("NAME")
+            ->capture_default_str()
+            ->check(one_of({"cpu", "cuda"})));
   group(c.add_option("-c,--max-model-len,--ctx-size", e.context,
                      "Longest prompt and answer together (default: what this run needs)")
             ->type_name("TOKENS")

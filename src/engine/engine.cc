@@ -32,10 +32,9 @@ Engine::Impl::Impl(std::unique_ptr<ForwardPass> forward_pass, const EngineOption
     : options(o), threads(std::move(thread_pool)), forward(std::move(forward_pass)) {
   MNEME_CHECK(forward != nullptr && threads != nullptr, "an engine needs a model and threads");
   const KvShape shape = forward->kv_shape(kv_dtype_of(options));
-  const std::int64_t available = memory_limit_bytes() - static_cast<std::int64_t>(forward->weight_bytes());
-  const KvPlan kv = plan_kv(shape, options, forward->max_context(), available);
+  const KvPlan kv = plan_kv(shape, options, forward->max_context(), forward->kv_room_bytes(memory_limit_bytes()));
   options.context = kv.context;
-  pool = std::make_unique<PagePool>(shape, kv.n_blocks);
+  pool = forward->make_pool(shape, kv.n_blocks);
 }
 
 Request& Engine::Impl::add(RequestId id) {
@@ -60,6 +59,9 @@ Request& Engine::Impl::find_sequence(RequestId id) {
 }
 
 void Engine::Impl::check_input(const RequestInput& input, std::span<const std::int32_t> before) const {
+  if (input.method != nullptr && !forward->takes_methods())
+    fail(ErrorKind::kUnsupported, "KV method {}: it runs on the CPU only; with device cuda there is full",
+         input.method->recipe.name);
   const auto vocab = forward->vocab();
   for (std::size_t i = 0; i < input.prompt.size(); ++i) {
     if (input.prompt[i] < 0 || input.prompt[i] >= vocab) {
@@ -226,7 +228,7 @@ std::vector<RequestEvent> Engine::step() {
   const Impl::Batch batch = impl_->gather(plan);
   std::vector<Impl::Sample> samples;
   try {
-    samples = impl_->sample(batch, impl_->forward->run({.tokens = batch.tokens, .sequences = batch.rows}));
+    samples = impl_->compute(batch);
   } catch (...) {
     impl_->undo(batch);
     throw;

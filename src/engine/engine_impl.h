@@ -51,6 +51,7 @@ struct Engine::Impl {
     Sampler::Choice choice;
     std::vector<TokenLogprob> top;
   };
+  std::vector<Sample> compute(const Batch& batch);
   std::vector<Sample> sample(const Batch& batch, const ConstTensorView& logits);
   void apply(const Batch& batch, std::vector<Sample> samples, double seconds);
   void take_sample(Request& request, Sample sample, RequestEvent& event);

@@ -91,6 +91,23 @@ void Engine::Impl::undo(const Batch& batch) {
     batch.requests[i]->truncate(batch.rows[i].cache->length() - batch.rows[i].n_rows);
 }
 
+// A forward pass and what it brings. Where all that is wanted is the most likely tokens, the logits stay where they
+// are.
+std::vector<Engine::Impl::Sample> Engine::Impl::compute(const Batch& batch) {
+  const ForwardInput input{.tokens = batch.tokens, .sequences = batch.rows};
+  const bool best_only =
+      forward->picks_best() && std::all_of(batch.wanted.begin(), batch.wanted.end(), [](const Batch::Row& row) {
+        const Request& r = *row.request;
+        return !row.known(r) && r.max_tokens > 0 && r.top_logprobs == 0 && r.sampler.is_plain_greedy();
+      });
+  if (!best_only) return sample(batch, forward->run(input));
+  const std::span<const Sampler::Choice> best = forward->run_best(input);
+  MNEME_CHECK(best.size() == batch.wanted.size(), "{} choices for {} rows", best.size(), batch.wanted.size());
+  std::vector<Sample> samples;
+  for (const Sampler::Choice& choice : best) samples.push_back({.choice = choice, .top = {}});
+  return samples;
+}
+
 std::vector<Engine::Impl::Sample> Engine::Impl::sample(const Batch& batch, const ConstTensorView& logits) {
   const auto n = static_cast<std::int64_t>(batch.wanted.size());
   std::vector<Sample> samples(batch.wanted.size());

@@ -1,5 +1,5 @@
 // Sessions that outlive the program.
-#include <cstring>
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -16,7 +16,12 @@ void write_kv(const SequenceCache& cache, std::int32_t layer, std::int32_t kv_he
               FunctionRef<void(std::span<const std::byte>)> out) {
   std::vector<KvRun> runs;
   cache.append_runs(layer, kv_head, 0, cache.length(), runs);
-  for (const KvRun& run : runs) out({run.kv, static_cast<std::size_t>(run.n_tokens) * cache.shape().token_bytes()});
+  std::vector<std::byte> page(cache.pool().on_device() ? cache.shape().page_bytes() : 0);
+  for (const KvRun& run : runs) {
+    const std::size_t bytes = static_cast<std::size_t>(run.n_tokens) * cache.shape().token_bytes();
+    if (!page.empty()) cache.pool().read(page.data(), run.kv, bytes);
+    out({page.empty() ? run.kv : page.data(), bytes});
+  }
 }
 
 void read_kv(const SessionFile& file, SequenceCache& cache) {
@@ -27,7 +32,7 @@ void read_kv(const SessionFile& file, SequenceCache& cache) {
       for (std::int32_t at = 0; at < cache.length(); at += kPageTokens) {
         const auto offset = static_cast<std::size_t>(at) * shape.token_bytes();
         const auto piece = from.subspan(offset, std::min(shape.page_bytes(), from.size() - offset));
-        std::memcpy(cache.token(layer, head, at), piece.data(), piece.size());
+        cache.pool().write(cache.token(layer, head, at), piece.data(), piece.size());
       }
     }
   }

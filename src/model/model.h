@@ -41,6 +41,8 @@ class Model {
   // The same shape with random weights of `dtype`, for `mneme bench --shape`: normal, standard deviation 0.02.
   static std::unique_ptr<Model> random(const ModelConfig& config, DType dtype, const ModelOptions& options,
                                        std::uint64_t seed, const CpuContext& context);
+  // The shape alone, without any weights: what computes elsewhere has them there.
+  static std::unique_ptr<Model> shape_only(const ModelConfig& config, const ModelOptions& options);
   ~Model();
 
   const ModelConfig& config() const { return config_; }
