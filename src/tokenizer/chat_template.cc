@@ -1,8 +1,10 @@
 #include "src/tokenizer/chat_template.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
+#include "src/checkpoint/utf8.h"
 #include "src/tokenizer/added_tokens.h"
 #include "src/tokenizer/jinja_input.h"
 
@@ -21,6 +23,24 @@ std::size_t bytes_in(const Json& json) {
 
 std::string token_text(const Tokenizer& tokenizer, std::optional<TokenId> id) {
   return id ? tokenizer.token_bytes(*id, true) : std::string();
+}
+
+void expect_utf8(std::string_view text) {
+  if (find_invalid_utf8(text) != kValidUtf8) fail(ErrorKind::kRequest, "a text of the conversation is not UTF-8");
+}
+
+// The well-known roles are the template's own words: some templates make special tokens of them ("<|" + role + "|>").
+jinja::Value message_value(jinja::Run& run, const Json& message) {
+  constexpr std::array<std::string_view, 9> kRoles = {"system", "developer", "user",     "assistant",   "tool",
+                                                      "model",  "ipython",   "function", "tool_results"};
+  const jinja::Value given = jinja::from_json(message, ChatTemplate::kGiven);
+  const jinja::Value* role = given.dict() != nullptr ? given.dict()->find("role") : nullptr;
+  if (role == nullptr || role->text() == nullptr) return given;
+  if (std::find(kRoles.begin(), kRoles.end(), role->text()->view()) == kRoles.end()) return given;
+  auto items = given.dict()->items;
+  for (auto& [key, value] : items)
+    if (key.text() != nullptr && key.text()->view() == "role") value = jinja::make_text(role->text()->view());
+  return jinja::make_dict(run, std::move(items));
 }
 
 // Special tokens, and where they stand in the bytes that the template wrote.
@@ -83,8 +103,8 @@ jinja::Template::Input ChatTemplate::names(const ChatInput& input, const Tokeniz
   set("tools", jinja::from_json(input.tools, kGiven));
   set("documents", jinja::from_json(input.documents, kGiven));
   for (const auto& [name, value] : input.arguments.items()) set(name, jinja::from_json(value, kGiven));
-  const std::size_t given = bytes_in(input.messages) + bytes_in(input.tools) + bytes_in(input.documents) +
-                            bytes_in(input.arguments);
+  const std::size_t given =
+      bytes_in(input.messages) + bytes_in(input.tools) + bytes_in(input.documents) + bytes_in(input.arguments);
   out.limits.memory += static_cast<std::int64_t>(given) * 64;
   out.limits.work += static_cast<std::int64_t>(given) * 8;
   out.now = input.now;
@@ -92,30 +112,27 @@ jinja::Template::Input ChatTemplate::names(const ChatInput& input, const Tokeniz
 }
 
 jinja::Text ChatTemplate::render(const ChatInput& input, const Tokenizer& tokenizer) const {
-  auto in = names(input, tokenizer);
-  in.names.emplace_back("messages", jinja::from_json(input.messages, kGiven));
-  return template_.render(in);
+  return render(input, tokenizer, {});
 }
 
-jinja::Text ChatTemplate::render_marked(const ChatInput& input, const Tokenizer& tokenizer,
-                                        const std::vector<Marked>& content) const {
+jinja::Text ChatTemplate::render(const ChatInput& input, const Tokenizer& tokenizer,
+                                 const std::vector<Marked>& marked) const {
   auto in = names(input, tokenizer);
-  for (const Marked& m : content) in.limits.memory += static_cast<std::int64_t>(m.text.size()) * 64;
+  for (const Marked& m : marked)
+    for (const Part& p : m.parts) in.limits.memory += static_cast<std::int64_t>(p.text.size()) * 64;
   jinja::Run run(in.limits);
-  jinja::TextBuilder marked(run);
-  for (const Marked& m : content) marked.add(m.text, m.origin);
-  const jinja::Value text = marked.finish();
   std::vector<jinja::Value> messages;
-  for (std::size_t i = 0; i < input.messages.size(); ++i) {
-    const jinja::Value given = jinja::from_json(input.messages[i], kGiven);
-    if (i + 1 < input.messages.size() || given.dict() == nullptr) {
-      messages.push_back(given);
-      continue;
+  for (const Json& message : input.messages) messages.push_back(message_value(run, message));
+  for (const Marked& m : marked) {
+    jinja::TextBuilder text(run);
+    for (const Part& p : m.parts) {
+      expect_utf8(p.text);
+      text.add(p.text, p.origin);
     }
-    auto items = given.dict()->items;
+    auto items = messages.at(m.message).dict()->items;
     for (auto& [key, value] : items)
-      if (key.text() != nullptr && key.text()->view() == "content") value = text;
-    messages.push_back(jinja::make_dict(run, std::move(items)));
+      if (key.text() != nullptr && key.text()->view() == "content") value = text.finish();
+    messages[m.message] = jinja::make_dict(run, std::move(items));
   }
   in.names.emplace_back("messages", jinja::make_list(run, std::move(messages)));
   return template_.render(in);

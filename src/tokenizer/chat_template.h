@@ -44,12 +44,16 @@ class ChatTemplate {
   // Errors  kRequest: what the template says against the conversation (raise_exception), and what fails in it.
   jinja::Text render(const ChatInput& input, const Tokenizer& tokenizer) const;
 
-  // `content` in place of the last user message's content.
-  struct Marked {
+  // Parts that together stand in place of one message's content.
+  struct Part {
     std::string text;
     jinja::Origin origin = kMarked;
   };
-  jinja::Text render_marked(const ChatInput& input, const Tokenizer& tokenizer, const std::vector<Marked>& content) const;
+  struct Marked {
+    std::size_t message = 0;
+    std::vector<Part> parts;
+  };
+  jinja::Text render(const ChatInput& input, const Tokenizer& tokenizer, const std::vector<Marked>& marked) const;
 
  private:
   jinja::Template::Input names(const ChatInput& input, const Tokenizer& tokenizer) const;

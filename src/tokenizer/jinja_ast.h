@@ -17,19 +17,19 @@ using ExprPtr = std::unique_ptr<Expr>;
 struct Expr {
   enum class Op : std::uint8_t {
     kConstant,
-    kName,     // name
-    kTuple,    // parts
-    kList,     // parts
-    kDict,     // parts: key, value, key, value, ...
-    kNot,      // parts[0]
+    kName,   // name
+    kTuple,  // parts
+    kList,   // parts
+    kDict,   // parts: key, value, key, value, ...
+    kNot,    // parts[0]
     kNegative,
     kPositive,
-    kAnd,      // parts[0], parts[1]
+    kAnd,  // parts[0], parts[1]
     kOr,
-    kBinary,   // name: + - * / // % **
-    kConcat,   // parts: all that ~ joins
-    kCompare,  // parts[0], then parts[i + 1] compared by operators[i]
-    kIf,       // parts: condition, value, otherwise (may be null)
+    kBinary,     // name: + - * / // % **
+    kConcat,     // parts: all that ~ joins
+    kCompare,    // parts[0], then parts[i + 1] compared by operators[i]
+    kIf,         // parts: condition, value, otherwise (may be null)
     kAttribute,  // parts[0].name
     kItem,       // parts[0][parts[1]]
     kSlice,      // parts[0][parts[1]:parts[2]:parts[3]], each may be null
@@ -43,8 +43,8 @@ struct Expr {
   Value constant;
   std::string name;
   std::vector<ExprPtr> parts;
-  std::vector<std::string> operators;                // of kCompare: == != < <= > >= in notin
-  std::vector<ExprPtr> arguments;                    // of kCall, kFilter, kTest
+  std::vector<std::string> operators;  // of kCompare: == != < <= > >= in notin
+  std::vector<ExprPtr> arguments;      // of kCall, kFilter, kTest
   std::vector<std::pair<std::string, ExprPtr>> named;
 };
 

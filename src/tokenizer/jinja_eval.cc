@@ -187,8 +187,7 @@ Value Evaluator::call_macro(const Callable& callee, const Arguments& with, const
   ScopePtr scope = inner(callee.scope);
   std::vector<Value> extra(with.positional.begin() + static_cast<std::ptrdiff_t>(std::min(n, with.positional.size())),
                            with.positional.end());
-  if (!extra.empty() && !code.uses_varargs)
-    run_->error("macro '{}' takes not more than {} arguments", code.name, n);
+  if (!extra.empty() && !code.uses_varargs) run_->error("macro '{}' takes not more than {} arguments", code.name, n);
   std::vector<std::pair<Value, Value>> others;
   for (const auto& [key, value] : with.named) {
     const auto it = std::find(code.parameters.begin(), code.parameters.end(), key);
@@ -217,7 +216,7 @@ Value Evaluator::call_macro(const Callable& callee, const Arguments& with, const
   if (code.uses_kwargs) scope->set("kwargs", make_dict(*run_, std::move(others)));
   if (code.uses_caller) {
     const Value* given = with.named_value("caller");
-    scope->set("caller", caller != nullptr ? *caller
+    scope->set("caller", caller != nullptr  ? *caller
                          : given != nullptr ? *given
                                             : Value::undefined("No caller defined"));
   } else if (caller != nullptr) {

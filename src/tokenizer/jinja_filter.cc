@@ -91,8 +91,7 @@ Value filter_indent(Run& run, const Value& v, const Arguments& a) {
 
 Value filter_format(Run& run, const Value& v, const Arguments& a) {
   if (!a.positional.empty() && !a.named.empty()) run.error("format: values by place and by name at the same time");
-  if (a.named.empty())
-    return percent_format(run, to_text(run, v), make_list(run, a.positional, List::Kind::kTuple));
+  if (a.named.empty()) return percent_format(run, to_text(run, v), make_list(run, a.positional, List::Kind::kTuple));
   std::vector<std::pair<Value, Value>> items;
   for (const auto& [key, value] : a.named) put(run, items, make_text(key), value);
   return percent_format(run, to_text(run, v), make_dict(run, std::move(items)));
@@ -127,7 +126,9 @@ Value filter_tojson(Run& run, const Value& v, const Arguments& a) {
 std::optional<std::string> without_underscores(std::string_view text) {
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto digit = [&](std::size_t at) { return at < text.size() && std::isxdigit(static_cast<unsigned char>(text[at])); };
+    const auto digit = [&](std::size_t at) {
+      return at < text.size() && std::isxdigit(static_cast<unsigned char>(text[at]));
+    };
     if (text[i] != '_') {
       out += text[i];
     } else if (i == 0 || !digit(i - 1) || !digit(i + 1)) {
@@ -228,7 +229,8 @@ using Filter = Value (*)(Run&, const Value&, const Arguments&);
 constexpr std::array<std::pair<std::string_view, Filter>, 37> kFilters = {{
     {"abs", filter_abs},
     {"capitalize", [](Run& r, const Value& v, const Arguments& a) { return filter_case(r, "capitalize", v, a); }},
-    {"center", [](Run& r, const Value& v, const Arguments& a) {
+    {"center",
+     [](Run& r, const Value& v, const Arguments& a) {
        Arguments with = a;
        if (with.positional.empty() && with.named.empty()) with.positional.emplace_back(std::int64_t{80});
        return call_text_method(r, to_text(r, v), "center", with);

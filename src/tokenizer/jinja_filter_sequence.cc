@@ -118,8 +118,7 @@ Value filter_items(Run& run, const Value& v, const Arguments& a) {
   Parameters(run, "items", a, {});
   std::vector<Value> pairs;
   if (v.dict() != nullptr) {
-    for (const auto& [key, value] : v.dict()->items)
-      pairs.push_back(make_list(run, {key, value}, List::Kind::kTuple));
+    for (const auto& [key, value] : v.dict()->items) pairs.push_back(make_list(run, {key, value}, List::Kind::kTuple));
   } else if (v.undefined() == nullptr) {
     run.error("items: expected a mapping, found '{}'", v.type_name());
   }
@@ -134,8 +133,8 @@ Value filter_dictsort(Run& run, const Value& v, const Arguments& a) {
   std::vector<Keyed> items;
   for (const auto& [key, value] : v.dict()->items) {
     const Value& sorted_by = by == "key" ? key : value;
-    items.push_back({p.flag(0) ? sorted_by : without_case(run, sorted_by),
-                     make_list(run, {key, value}, List::Kind::kTuple)});
+    items.push_back(
+        {p.flag(0) ? sorted_by : without_case(run, sorted_by), make_list(run, {key, value}, List::Kind::kTuple)});
   }
   sort_keyed(run, items, p.flag(2));
   return values_of(run, std::move(items));

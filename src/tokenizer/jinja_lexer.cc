@@ -251,7 +251,7 @@ class Lexer {
     std::size_t n = 0;
     for (; n < most && i + n < s.size(); ++n) {
       const char c = s[i + n];
-      const unsigned digit = is_digit(c) ? static_cast<unsigned>(c - '0')
+      const unsigned digit = is_digit(c)                              ? static_cast<unsigned>(c - '0')
                              : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? static_cast<unsigned>((c | 0x20) - 'a') + 10
                                                                       : 99;
       if (digit >= base) break;
@@ -295,12 +295,14 @@ class Lexer {
                                                                     ">",  "<",  "=",  ".",  ":",  "|",  ",", ";"};
     const auto it = std::find_if(kOperators.begin(), kOperators.end(), [&](std::string_view o) { return here(o); });
     if (it == kOperators.end())
-      syntax_error(line_, fmt::format("unexpected character '{}'", text_.substr(at_, character_length(text_.substr(at_)))));
+      syntax_error(line_,
+                   fmt::format("unexpected character '{}'", text_.substr(at_, character_length(text_.substr(at_)))));
     const char c = (*it)[0];
     if (c == '(' || c == '[' || c == '{') brackets_.push_back(c == '(' ? ')' : c == '[' ? ']' : '}');
     if (c == ')' || c == ']' || c == '}') {
       if (brackets_.empty()) syntax_error(line_, fmt::format("unexpected '{}'", c));
-      if (brackets_.back() != c) syntax_error(line_, fmt::format("unexpected '{}', expected '{}'", c, brackets_.back()));
+      if (brackets_.back() != c)
+        syntax_error(line_, fmt::format("unexpected '{}', expected '{}'", c, brackets_.back()));
       brackets_.pop_back();
     }
     push(TokenKind::kOperator, std::string(*it));

@@ -15,7 +15,7 @@ bool is_one_of(const std::array<std::string_view, N>& names, std::string_view na
 }
 
 constexpr std::array<std::string_view, 3> kListMethods = {"count", "index", "copy"};
-constexpr std::array<std::string_view, 8> kListForbidden = {"append", "clear", "pop",  "reverse",
+constexpr std::array<std::string_view, 8> kListForbidden = {"append", "clear", "pop",    "reverse",
                                                             "insert", "sort",  "extend", "remove"};
 constexpr std::array<std::string_view, 5> kDictMethods = {"copy", "get", "items", "keys", "values"};
 constexpr std::array<std::string_view, 5> kDictForbidden = {"clear", "pop", "popitem", "setdefault", "update"};

@@ -78,7 +78,7 @@ class Parser {
   std::vector<Token> tokens_;
   std::size_t at_ = 0;
   int depth_ = 0;
-  int loops_ = 0;                    // around this place, within the same macro
+  int loops_ = 0;                   // around this place, within the same macro
   std::vector<MacroCode*> macros_;  // around this place
 };
 

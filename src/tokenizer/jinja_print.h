@@ -15,9 +15,9 @@ Text to_text(Run& run, const Value& v);
 void print_repr(Run& run, const Value& v, TextBuilder& out);
 
 struct JsonStyle {
-  bool ascii = false;      // escapes of all other characters
+  bool ascii = false;  // escapes of all other characters
   bool sort_keys = false;
-  bool lines = false;      // one element a line, each level `indent` further in
+  bool lines = false;  // one element a line, each level `indent` further in
   std::string indent;
   std::string between = ", ", after_key = ": ";
 };

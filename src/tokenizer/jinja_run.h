@@ -16,10 +16,10 @@
 namespace mneme::jinja {
 
 struct Limits {
-  std::int64_t work = 40'000'000;             // steps; an operation on a text counts one for each 64 bytes
+  std::int64_t work = 40'000'000;               // steps; an operation on a text counts one for each 64 bytes
   std::int64_t memory = std::int64_t{1} << 28;  // bytes of all texts and lists that are made, freed ones included
-  int depth = 600;                             // of nested expressions, blocks and macro calls together
-  int nesting = 200;                           // of lists in lists
+  int depth = 600;                              // of nested expressions, blocks and macro calls together
+  int nesting = 200;                            // of lists in lists
 };
 
 struct Namespace;

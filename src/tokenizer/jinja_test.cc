@@ -30,8 +30,7 @@ constexpr std::array<std::pair<std::string_view, Unary>, 21> kUnary = {{
     {"float", [](Run&, const Value& v) { return v.real() != nullptr; }},
     {"integer", [](Run&, const Value& v) { return v.integer() != nullptr; }},
     {"iterable", [](Run&, const Value& v) { return is_iterable(v); }},
-    {"lower",
-     [](Run& run, const Value& v) { return truth(call_text_method(run, to_text(run, v), "islower", {})); }},
+    {"lower", [](Run& run, const Value& v) { return truth(call_text_method(run, to_text(run, v), "islower", {})); }},
     {"mapping", [](Run&, const Value& v) { return v.dict() != nullptr; }},
     {"none", [](Run&, const Value& v) { return v.is_none(); }},
     {"number", [](Run&, const Value& v) { return v.is_number(); }},
@@ -41,8 +40,7 @@ constexpr std::array<std::pair<std::string_view, Unary>, 21> kUnary = {{
     {"test", [](Run&, const Value& v) { return v.text() != nullptr && is_test(v.text()->view()); }},
     {"true", [](Run&, const Value& v) { return v.boolean() != nullptr && *v.boolean(); }},
     {"undefined", [](Run&, const Value& v) { return v.undefined() != nullptr; }},
-    {"upper",
-     [](Run& run, const Value& v) { return truth(call_text_method(run, to_text(run, v), "isupper", {})); }},
+    {"upper", [](Run& run, const Value& v) { return truth(call_text_method(run, to_text(run, v), "isupper", {})); }},
 }};
 
 using Binary = bool (*)(Run&, const Value&, const Value&);

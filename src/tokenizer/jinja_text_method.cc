@@ -115,8 +115,9 @@ Value split(Run& run, const Text& self, const Arguments& arguments, bool right) 
   }
   const Text& separator = expect_text(run, p.at(0), "separator");
   if (separator.empty()) run.error("split: the separator is empty");
-  return list_of(run, self, right ? cut_at_from_right(self.view(), separator.view(), most)
-                                  : cut_at(self.view(), separator.view(), most));
+  return list_of(
+      run, self,
+      right ? cut_at_from_right(self.view(), separator.view(), most) : cut_at(self.view(), separator.view(), most));
 }
 
 Value partition(Run& run, const Text& self, const Arguments& arguments, bool right) {
@@ -181,8 +182,7 @@ Value find(Run& run, const Text& self, std::string_view name, const Arguments& a
     return Value::size(n);
   }
   const bool right = name[0] == 'r';
-  const std::size_t at =
-      !part.inside ? std::string_view::npos : right ? text.rfind(wanted) : text.find(wanted);
+  const std::size_t at = !part.inside ? std::string_view::npos : right ? text.rfind(wanted) : text.find(wanted);
   if (at != std::string_view::npos) return Value::size(count_characters(self.view().substr(0, part.begin + at)));
   if (name.ends_with("index")) run.error("{}: substring not found", name);
   return std::int64_t{-1};
@@ -255,11 +255,11 @@ Value is_of(Run& run, const Text& self, std::string_view name) {
 }
 
 constexpr std::array<std::string_view, 39> kMethods = {
-    "capitalize", "center",     "count",    "endswith", "find",    "format",       "index",        "isalnum",
-    "isalpha",    "isdecimal",  "isdigit",  "islower",  "isnumeric", "isspace",    "isupper",      "join",
-    "ljust",      "lower",      "lstrip",   "partition", "removeprefix", "removesuffix", "replace", "rfind",
-    "rindex",     "rjust",      "rpartition", "rsplit", "rstrip",  "split",        "splitlines",   "startswith",
-    "strip",      "swapcase",   "title",    "upper",    "zfill",   "casefold",     "isascii"};
+    "capitalize", "center",    "count",      "endswith",  "find",         "format",       "index",      "isalnum",
+    "isalpha",    "isdecimal", "isdigit",    "islower",   "isnumeric",    "isspace",      "isupper",    "join",
+    "ljust",      "lower",     "lstrip",     "partition", "removeprefix", "removesuffix", "replace",    "rfind",
+    "rindex",     "rjust",     "rpartition", "rsplit",    "rstrip",       "split",        "splitlines", "startswith",
+    "strip",      "swapcase",  "title",      "upper",     "zfill",        "casefold",     "isascii"};
 
 Text without(Run& run, const Text& self, std::string_view name, const Arguments& arguments) {
   const std::string_view part = expect_text(run, Parameters(run, name, arguments, {"part"}).at(0), name).view();

@@ -29,12 +29,12 @@ struct Undefined {
 class Value {
  public:
   Value() : data_(None{}) {}
-  Value(None) : data_(None{}) {}                    // NOLINT: values are made of what they hold
-  Value(Undefined u) : data_(std::move(u)) {}       // NOLINT
-  Value(bool b) : data_(b) {}                       // NOLINT
-  Value(std::int64_t i) : data_(i) {}               // NOLINT
-  Value(double d) : data_(d) {}                     // NOLINT
-  Value(Text t) : data_(std::move(t)) {}            // NOLINT
+  Value(None) : data_(None{}) {}                                     // NOLINT: values are made of what they hold
+  Value(Undefined u) : data_(std::move(u)) {}                        // NOLINT
+  Value(bool b) : data_(b) {}                                        // NOLINT
+  Value(std::int64_t i) : data_(i) {}                                // NOLINT
+  Value(double d) : data_(d) {}                                      // NOLINT
+  Value(Text t) : data_(std::move(t)) {}                             // NOLINT
   Value(std::shared_ptr<const List> p) : data_(std::move(p)) {}      // NOLINT
   Value(std::shared_ptr<const Dict> p) : data_(std::move(p)) {}      // NOLINT
   Value(std::shared_ptr<Namespace> p) : data_(std::move(p)) {}       // NOLINT
