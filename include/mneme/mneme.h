@@ -56,6 +56,10 @@ class ModelFile {
   ModelFile& operator=(ModelFile&&) noexcept;
 
   ModelInfo info() const;
+  // Frames turns by this chat template (Jinja, its text) instead of the model's own.
+  //
+  // Errors  kFormat, kRequest: it cannot be read or rendered, or does not show what the user says.
+  void set_chat_template(std::string text);
   std::vector<std::int32_t> tokenize(std::string_view text, SpecialTokens special = SpecialTokens::kAsText) const;
   std::string detokenize(std::span<const std::int32_t> tokens) const;
   // Tokens that `turn` takes as the first one of a session, framing included.

@@ -5,6 +5,9 @@
 
 namespace mneme::jinja {
 
+// A token that is a number. Errors  kFormat: out of range.
+Value number_value(const Token& t);
+
 class Parser::Nested {
  public:
   static constexpr int kDeepest = 150;

@@ -195,8 +195,7 @@ TEST(ChatFormat, ATemplateThatCannotBeUsedIsNamedAndLeavesTheFamily) {
   const auto t = tokenizer();
   EXPECT_THROW(ChatFormat::with_template(*t, "{{ 'nothing' }}"), Error);
   EXPECT_THROW(ChatFormat::with_template(*t, "{% if %}"), Error);
-  EXPECT_NE(ChatFormat::with_template(*t, "{{ messages | map(attribute='content') | join }}").chat_template(),
-            nullptr);
+  EXPECT_NE(ChatFormat::with_template(*t, "{{ messages | map(attribute='content') | join }}").chat_template(), nullptr);
 }
 
 TEST(ChatTemplate, LimitsHold) {
