@@ -23,7 +23,8 @@ struct alignas(64) WidePair {
   float scale[16];
 };
 constexpr int kLevels = 127 * 128;
-constexpr std::int64_t kTokensAtOnce = 4, kRowsAtOnce = 2;
+// 16 sums, and what is loaded of two rows of weights serves eight rows of x.
+constexpr std::int64_t kTokensAtOnce = 8, kRowsAtOnce = 2;
 constexpr std::int64_t kAheadBytes = 4096;  // as the few-rows kernel
 
 std::int64_t pairs_of(std::int64_t k) {
@@ -80,7 +81,7 @@ inline void add_pair(const Block* const* w, bool whole, const WidePair* const* x
                      __m512 (&sum)[kRows][kTokens]) {
   Weights weights[kRows];
   for (int r = 0; r < kRows; ++r) weights[r] = load_pair(w[r] + 2 * p, whole);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int i = 0; i < kTokens; ++i) {
     const WidePair& xp = x[i][p];
     const __m512i even = _mm512_load_si512(xp.even), odd = _mm512_load_si512(xp.odd);
@@ -127,6 +128,16 @@ void rows_by_tokens(const WidePair* const* x, const Block* const* w, std::int64_
   }
 }
 
+// rows_by_tokens for n tokens.
+template <typename Block, int kRows, int kTokens = 1>
+void call_with(std::int64_t n, const WidePair* const* x, const Block* const* w, std::int64_t n_blocks, float* sums,
+               std::int64_t stride) {
+  if constexpr (kTokens < kTokensAtOnce) {
+    if (n > kTokens) return call_with<Block, kRows, kTokens + 1>(n, x, w, n_blocks, sums, stride);
+  }
+  rows_by_tokens<Block, kRows, kTokens>(x, w, n_blocks, sums, stride);
+}
+
 template <typename Block, int kRows>
 void all_tokens(const WidePair* prepared, std::int64_t m, std::int64_t k, const Block* const* w, float* sums,
                 std::int64_t stride) {
@@ -135,20 +146,7 @@ void all_tokens(const WidePair* prepared, std::int64_t m, std::int64_t k, const 
   for (std::int64_t i = 0; i < m; i += kTokensAtOnce) {
     const std::int64_t n = std::min(kTokensAtOnce, m - i);
     for (std::int64_t t = 0; t < n; ++t) x[t] = prepared + (i + t) * pairs_of(k);
-    float* const to = sums + i * stride;
-    switch (n) {
-      case 1:
-        rows_by_tokens<Block, kRows, 1>(x, w, n_blocks, to, stride);
-        break;
-      case 2:
-        rows_by_tokens<Block, kRows, 2>(x, w, n_blocks, to, stride);
-        break;
-      case 3:
-        rows_by_tokens<Block, kRows, 3>(x, w, n_blocks, to, stride);
-        break;
-      default:
-        rows_by_tokens<Block, kRows, 4>(x, w, n_blocks, to, stride);
-    }
+    call_with<Block, kRows>(n, x, w, n_blocks, sums + i * stride, stride);
   }
 }
 
