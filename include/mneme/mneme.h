@@ -56,6 +56,10 @@ class ModelFile {
   ModelFile& operator=(ModelFile&&) noexcept;
 
   ModelInfo info() const;
+  // Frames turns by this chat template (Jinja, its text) instead of the model's own.
+  //
+  // Errors  kFormat, kRequest: it cannot be read or rendered, or does not show what the user says.
+  void set_chat_template(std::string text);
   std::vector<std::int32_t> tokenize(std::string_view text, SpecialTokens special = SpecialTokens::kAsText) const;
   std::string detokenize(std::span<const std::int32_t> tokens) const;
   // Tokens that `turn` takes as the first one of a session, framing included.
@@ -108,6 +112,9 @@ struct KvMethodStats {
     bool dense = false;          // attends everything
     double achieved_budget = 0;  // tokens that a KV head read a step, mean
     double correction_rate = 0;  // share of (step, KV head) whose speculative selection was corrected
+    // Of the tokens that were there when prefills ended, the share that was kept (or, where nothing is dropped, that
+    // the budget is of them); 1 in dense layers and where no prefill ended.
+    double kept_share = 1;
   };
   std::vector<Layer> layers;
   double kv_bytes_per_step = 0, index_bytes_per_step = 0;  // read by attention, and to select
@@ -116,6 +123,8 @@ struct KvMethodStats {
   std::int64_t reused = 0;                                 // made with the query of the step before
   std::int64_t correction_checks = 0, corrections = 0;     // of the reused: looked at by a gate, and made anew
   double correction_rate = 0;
+  std::int64_t dropped_tokens = 0;  // for good, summed over layers and KV heads
+  double prefill_end_seconds = 0;   // spent on what prefills' ends decide
   std::int64_t selected_units = 0, replaced_units = 0;
   double turnover = 0;  // share of the selected units that the step before had not selected
   // EngineOptions::audit_every: means over the audited (step, layer, KV head).

@@ -69,6 +69,8 @@ struct KvMethodOptions {
 };
 
 struct EngineOptions {
+  // Where the model computes: "cpu", or "cuda", the first NVIDIA GPU (full attention only).
+  std::string device = "cpu";
   // How keys and values are stored: "bf16", or "f16", which has three more bits of precision and a smaller range.
   std::string kv_cache_dtype = "bf16";
   // Longest sequence, tokens; 0: what the model was made for. Larger takes more memory for keys and values.

@@ -41,17 +41,15 @@ void softmax(std::span<float> scores, float scale) {
 }
 
 // attended[t] = 1 for the tokens that a selection head attends in this step.
-void mark_attended(MethodState& method, std::int32_t layer, std::int32_t head, const Region& region,
-                   std::int32_t length, std::vector<std::uint8_t>& attended) {
+void mark_attended(const MethodState& method, std::int32_t layer, std::int32_t head, std::int32_t kv_head,
+                   const Region& region, std::int32_t length, std::vector<std::uint8_t>& attended) {
   std::fill(attended.begin(), attended.end(), std::uint8_t{0});
   const auto mark = [&](std::int32_t begin, std::int32_t end) {
     std::fill(attended.begin() + begin, attended.begin() + end, std::uint8_t{1});
   };
   mark(0, region.sink);
   mark(region.recent_from, length);
-  if (!method.plan().selects()) return;
-  const std::int32_t p = method.plan().rules.unit_tokens;
-  for (std::int32_t u : method.layer(layer).attended[static_cast<std::size_t>(head)]) mark(u * p, (u + 1) * p);
+  if (method.plan().selects()) method.mark_selected(layer, head, kv_head, attended);
 }
 
 }  // namespace
@@ -77,7 +75,7 @@ struct DecodeAttention::Item {
 };
 
 DecodeAttention::DecodeAttention(const CpuContext& context, const RopeTable& rope)
-    : context_(context), turn_table_(turn_table(rope)), far_(rope) {
+    : context_(context), turn_table_(turn_table(rope)), far_(rope), chooser_(context) {
   workers_.resize(static_cast<std::size_t>(context.pool->size()));
 }
 DecodeAttention::~DecodeAttention() = default;
@@ -86,10 +84,15 @@ void DecodeAttention::run(std::int32_t layer, std::span<const DecodeRow> rows, c
   if (rows.empty()) return;
   select_now_.clear();
   for (const DecodeRow& row : rows) gate_row(layer, row, shape);
-  close_units(layer, rows);
+  build_units(layer, rows);
   turn_rows(layer, rows, shape);
+  choose_layers(layer, rows, shape);
   items_.clear();
-  for (std::size_t r = 0; r < rows.size(); ++r) plan_row(layer, rows[r], r, shape);
+  first_item_.clear();
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    first_item_.push_back(items_.size());
+    plan_row(layer, rows[r], r, shape);
+  }
   const bool any_choice =
       std::any_of(items_.begin(), items_.end(), [](const Item& i) { return i.choose_now || i.choose_ahead; });
   if (any_choice) {
@@ -102,50 +105,19 @@ void DecodeAttention::run(std::int32_t layer, std::span<const DecodeRow> rows, c
     for (Item& item : items_) select(layer, item, shape, workers_[0]);
   }
   attend(layer, shape);
+  add_masses(layer, rows, shape);
   if (tap_ != nullptr)
     for (const DecodeRow& row : rows) tap_->see(layer, row, shape);
   observe(layer, rows, shape);
 }
 
-void DecodeAttention::turn_rows(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape) {
-  far_q_.assign(rows.size(), nullptr);
-  far_rows_.clear();
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    const DecodeRow& row = rows[r];
-    const Plan* plan = row.method == nullptr ? nullptr : &row.method->plan();
-    MNEME_CHECK(row.cache->key_basis() == (plan == nullptr ? KeyBasis::kTurned : plan->key_basis),
-                "keys of a basis that the method does not read");
-    if (plan == nullptr) continue;
-    const std::int32_t length = row.cache->length();
-    if (plan->far_position) far_rows_.push_back({row.q, *plan->far_position - (length - 1)});
-    if (plan->key_basis == KeyBasis::kTurned) continue;
-    if (near_angles_.size() < rows.size()) near_angles_.resize(rows.size());
-    const std::int32_t from = std::max(0, length - plan->rules.recent);
-    std::vector<TurnedWindow>& near = row.method->layer(layer).near;
-    for (std::int32_t m = 0; m < row.cache->shape().n_kv_heads; ++m) {
-      TurnedWindow& window = near[static_cast<std::size_t>(m)];
-      const TurnedWindow::Range todo = window.missing(from, length);
-      NearAngles& a = near_angles_[r];
-      if (a.range.begin != todo.begin || a.range.end != todo.end) {
-        std::vector<std::int32_t> positions(static_cast<std::size_t>(todo.end - todo.begin));
-        std::iota(positions.begin(), positions.end(), todo.begin);
-        a.angles.set(positions, turn_table_, context_);
-        a.range = todo;
-      }
-      window.extend(*row.cache, layer, m, from, shape, a.angles);
-    }
-  }
-  if (far_rows_.empty()) return;
-  const std::int32_t n_heads = rows[0].cache->shape().n_kv_heads * shape.group;
-  const float* far = far_.turn(far_rows_, n_heads, shape.head_dim, context_);
-  for (std::size_t r = 0; r < rows.size(); ++r)
-    if (rows[r].method != nullptr && rows[r].method->plan().far_position) {
-      far_q_[r] = far;
-      far += std::int64_t{n_heads} * shape.head_dim;
-    }
+void DecodeAttention::close_units(std::int32_t layer, std::span<const DecodeRow> rows) {
+  for (const DecodeRow& row : rows)
+    if (row.method != nullptr) row.method->see_prompt(layer, row.cache->length(), row.prefill_left == 0);
+  build_units(layer, rows);
 }
 
-void DecodeAttention::close_units(std::int32_t layer, std::span<const DecodeRow> rows) {
+void DecodeAttention::build_units(std::int32_t layer, std::span<const DecodeRow> rows) {
   struct Todo {
     const DecodeRow* row;
     std::int32_t kv_head;
@@ -153,12 +125,9 @@ void DecodeAttention::close_units(std::int32_t layer, std::span<const DecodeRow>
   thread_local std::vector<Todo> todo;
   todo.clear();
   for (const DecodeRow& row : rows) {
-    if (row.method == nullptr || !row.method->plan().selects() || row.method->plan().dense_layer(layer)) continue;
-    const std::int32_t complete = row.cache->length() / row.method->plan().index->entry_tokens();
-    const auto& entries = row.method->layer(layer).entries;
-    for (std::size_t h = 0; h < entries.size(); ++h)
-      if (entries[h].entry_bytes() > 0 && entries[h].size() < complete)
-        todo.push_back({&row, static_cast<std::int32_t>(h)});
+    if (row.method == nullptr) continue;
+    for (std::int32_t h = 0; h < row.cache->shape().n_kv_heads; ++h)
+      if (row.method->has_units_to_close(layer, h, row.cache->length())) todo.push_back({&row, h});
   }
   const std::vector<Todo>& list = todo;  // the workers must see this thread's list, not their own
   context_.pool->parallel_for(static_cast<std::int64_t>(list.size()), 1,
@@ -170,27 +139,31 @@ void DecodeAttention::close_units(std::int32_t layer, std::span<const DecodeRow>
                               });
 }
 
-// Which KV heads select with this step's query, and which attend what was selected before.
+// Which KV heads select with this step's query, and which attend what was selected before; and whether a segment
+// begins.
 void DecodeAttention::gate_row(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape) {
   const auto n_kv = static_cast<std::size_t>(row.cache->shape().n_kv_heads), first = select_now_.size();
   select_now_.resize(first + n_kv, 1);
-  if (row.method == nullptr || !row.method->plan().gate || row.method->plan().dense_layer(layer)) return;
+  if (row.method == nullptr || row.method->plan().dense_layer(layer)) return;
   const Plan& plan = row.method->plan();
   const MethodState::Layer& state = row.method->layer(layer);
   LayerStats& stats = row.method->stats().layers[static_cast<std::size_t>(layer)];
-  if (!row.method->asks_gate(layer, row.cache->length())) return;
-  const bool ready = state.ready_for == row.cache->length();
-  const std::size_t n_gates = plan.gates(), heads = n_kv / n_gates;
+  const std::int32_t length = row.cache->length();
+  const bool ready = state.ready_for == length, asked = row.method->asks_gate(layer, length);
+  bool boundary = plan.gate && !asked;  // an answer begins
+  const std::size_t n_gates = asked ? plan.gates() : 0, heads = n_kv / std::max<std::size_t>(n_gates, 1);
   const auto q_heads = static_cast<std::int32_t>(heads) * shape.group;
   for (std::size_t g = 0; g < n_gates; ++g) {
     const std::size_t at = g * static_cast<std::size_t>(q_heads * shape.head_dim);
     const float c = pooled_cosine(plan.gate->pool, row.q + at, state.last_query.data() + at, q_heads, shape.head_dim);
     const bool moved = !(c >= plan.gate->tau);  // a NaN moved
     const bool worn = plan.max_reuse > 0 && state.reused >= plan.max_reuse;
+    boundary = boundary || moved;
     ++stats.gate_checks[g];
     stats.corrections[g] += moved ? 1 : 0;
     std::fill_n(select_now_.begin() + static_cast<std::ptrdiff_t>(first + g * heads), heads, moved || worn || !ready);
   }
+  row.method->see_output(layer, length, boundary);
 }
 
 void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, std::size_t r, const AttentionShape& shape) {
@@ -199,7 +172,7 @@ void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, std::si
   item.row = &row;
   item.far_q = far_q_[r];
   const bool dense = row.method == nullptr || row.method->plan().dense_layer(layer);
-  if (!dense) item.region = region_at(row.method->plan().rules, length);
+  if (!dense) item.region = row.method->region(layer, 0, length);
   item.everything = dense || item.region.everything;
   if (item.everything || !row.method->plan().selects()) {
     for (std::int32_t h = 0; h < n_kv; ++h) {
@@ -210,16 +183,26 @@ void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, std::si
   }
   const Plan& plan = row.method->plan();
   const std::vector<Ranking>& ranked = row.method->layer(layer).ranked;
+  if (plan.layer_choice) {
+    const MethodState::Layer& state = row.method->layer(layer);
+    item.region.n_select = static_cast<std::int32_t>(state.attended[0].size());
+    item.new_units = replaced_[r];
+    item.index_bytes = static_cast<std::int64_t>(item.region.last_unit - item.region.first_unit) *
+                       static_cast<std::int64_t>(state.memory->units.entry_bytes()) / n_kv;
+    for (item.kv_head = 0; item.kv_head < n_kv; ++item.kv_head) items_.push_back(item);
+    return;
+  }
   const std::int32_t heads_per_kv = plan.pool.per_query_head ? shape.group : 1;
   item.per_query_head = plan.pool.per_query_head;
   item.choose_ahead = plan.reuse == Reuse::kAhead;
   for (std::int32_t m = 0; m < n_kv; ++m) {
     item.kv_head = m;
+    item.region = row.method->region(layer, m, length);
     for (std::int32_t h = 0; h < heads_per_kv; ++h) {
       item.head = m * heads_per_kv + h;
       // A ranking made just above the budget may be too short for a step whose window is shorter.
-      const bool short_ranking = plan.reuse == Reuse::kKept &&
-                                 ranked[static_cast<std::size_t>(item.head)].n_tokens() < item.region.select_tokens;
+      const bool short_ranking =
+          plan.ranks() && ranked[static_cast<std::size_t>(item.head)].n_tokens() < item.region.select_tokens;
       item.choose_now =
           short_ranking || select_now_[r * static_cast<std::size_t>(n_kv) + static_cast<std::size_t>(m)] != 0;
       items_.push_back(item);
@@ -229,15 +212,15 @@ void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, std::si
 
 // Score, pool, select: for this step, for the next one, or both.
 void DecodeAttention::select(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker) {
-  if (item.everything || !item.row->method->plan().selects()) return;
+  if (item.everything || item.row->method->plan().index == nullptr) return;
   const Plan& plan = item.row->method->plan();
   MethodState::Layer& state = item.row->method->layer(layer);
   std::vector<std::int32_t>& attended = state.attended[static_cast<std::size_t>(item.head)];
   worker.before.assign(attended.begin(), attended.end());
-  if (plan.reuse == Reuse::kKept) {
+  if (plan.ranks()) {
     Ranking& ranking = state.ranked[static_cast<std::size_t>(item.head)];
     if (item.choose_now) rank(layer, item, shape, worker, ranking);
-    ranking.take(item.region.select_tokens, attended);
+    state.cut[static_cast<std::size_t>(item.head)] = ranking.take(item.region.select_tokens, attended);
   } else if (item.choose_now) {
     choose(layer, item, item.region, shape, worker, attended);
   } else {
@@ -246,7 +229,7 @@ void DecodeAttention::select(std::int32_t layer, Item& item, const AttentionShap
   item.new_units = count_new(attended, worker.before, worker.marks);
   if (item.choose_ahead) {
     std::vector<std::int32_t>& ahead = state.ahead[static_cast<std::size_t>(item.head)];
-    const Region next = region_at(plan.rules, item.length() + 1);
+    const Region next = region_at(item.row->method->rules(layer), item.length() + 1);
     if (item.choose_now && same_choice(item.region, next)) {
       ahead.assign(attended.begin(), attended.end());
     } else {
@@ -268,14 +251,19 @@ void DecodeAttention::choose(std::int32_t layer, Item& item, const Region& regio
 // As many units as any step may ask for until the next selection.
 void DecodeAttention::rank(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker,
                            Ranking& ranking) {
-  const RegionRules& rules = item.row->method->plan().rules;
-  const std::span<const float> scores = score(layer, item, item.region, shape, worker);
-  const auto size = [&](std::int32_t) { return rules.unit_tokens; };
-  rank_cpu(scores, size, rules.budget - item.region.sink - 1, ranking.units, worker.rank);
+  const Plan& plan = item.row->method->plan();
+  const Region& region = item.region;
+  const std::span<const float> scores = score(layer, item, region, shape, worker);
+  const auto size = [&](std::int32_t i) {
+    return item.row->method->unit_tokens(layer, item.kv_head, region.first_unit + i);
+  };
+  const std::int32_t most =
+      plan.reuse == Reuse::kKept ? item.row->method->rules(layer).budget - region.sink - 1 : region.select_tokens;
+  rank_cpu(scores, size, most, ranking.units, worker.rank);
   ranking.ends.clear();
   for (std::int32_t& u : ranking.units) {
     ranking.ends.push_back(ranking.n_tokens() + size(u));
-    u += item.region.first_unit;
+    u += region.first_unit;
   }
 }
 
@@ -322,8 +310,7 @@ void DecodeAttention::gather_runs(std::int32_t layer, Item& item) {
   const bool raw = cache.key_basis() == KeyBasis::kRaw;
   item.first_run = item.first_near = runs_.size();
   const auto take = [&](std::int32_t begin, std::int32_t end) {
-    if (begin < end) cache.append_runs(layer, m, begin, end, runs_);
-    item.n_tokens += std::max(0, end - begin);
+    if (begin < end) item.n_tokens += cache.append_runs(layer, m, begin, end, runs_);
   };
   // Near tokens begin where keys are turned, or else where the window does.
   const auto take_near = [&](std::int32_t from) {
@@ -341,17 +328,8 @@ void DecodeAttention::gather_runs(std::int32_t layer, Item& item) {
     take(item.row->window > 0 ? std::max(0, length - item.row->window) : 0, length);
   } else {
     take(0, item.region.sink);
-    if (item.row->method->plan().selects()) {
-      const std::int32_t p = item.row->method->plan().rules.unit_tokens;
-      const std::vector<std::int32_t>& units =
-          item.row->method->layer(layer).attended[static_cast<std::size_t>(item.head)];
-      for (std::size_t i = 0; i < units.size();) {
-        std::size_t j = i + 1;
-        while (j < units.size() && units[j] == units[j - 1] + 1) ++j;
-        take(units[i] * p, (units[j - 1] + 1) * p);
-        i = j;
-      }
-    }
+    if (item.row->method->plan().selects())
+      item.n_tokens += item.row->method->append_selected_runs(layer, item.head, m, cache, runs_);
     take_near(item.region.recent_from);
   }
   item.last_run = runs_.size();
@@ -361,6 +339,7 @@ void DecodeAttention::attend(std::int32_t layer, const AttentionShape& shape) {
   runs_.clear();
   for (Item& item : items_) gather_runs(layer, item);
   parts_.resize(2 * items_.size());
+  lse_.resize(items_.size() * static_cast<std::size_t>(shape.group));
   for (const bool single : {false, true}) {
     heads_.clear();
     for (std::size_t i = 0; i < items_.size(); ++i) {
@@ -374,7 +353,12 @@ void DecodeAttention::attend(std::int32_t layer, const AttentionShape& shape) {
       parts_[2 * i + 1] = {.q = item.row->q + at,
                            .runs = runs.subspan(item.first_run + n_far, item.last_run - item.first_run - n_far)};
       const std::size_t first = n_far == 0 ? 1 : 0;
-      heads_.push_back({.parts = std::span(parts_).subspan(2 * i + first, 2 - first), .out = item.row->out + at});
+      const std::size_t group_at = i * static_cast<std::size_t>(shape.group);
+      float* lse = item.row->lse;
+      if (lse != nullptr) lse += single ? item.head : item.kv_head * shape.group;
+      if (lse == nullptr && !single) lse = lse_.data() + group_at;
+      heads_.push_back(
+          {.parts = std::span(parts_).subspan(2 * i + first, 2 - first), .out = item.row->out + at, .lse = lse});
     }
     AttentionShape form = shape;
     if (single) form.group = 1;
@@ -390,8 +374,9 @@ void DecodeAttention::observe(std::int32_t layer, std::span<const DecodeRow> row
     ++s.attended_heads;
     s.index_bytes_read += item.index_bytes;
     if (item.everything || !item.row->method->plan().selects()) continue;
-    ++(item.choose_now ? s.selections : s.reused);
-    s.selected_units += item.region.n_select;
+    ++(item.choose_now || item.row->method->plan().layer_choice ? s.selections : s.reused);
+    s.selected_units +=
+        static_cast<std::int64_t>(item.row->method->layer(layer).attended[static_cast<std::size_t>(item.head)].size());
     s.replaced_units += item.new_units;
   }
   const std::size_t n_q = static_cast<std::size_t>(rows[0].cache->shape().n_kv_heads) *
@@ -401,11 +386,11 @@ void DecodeAttention::observe(std::int32_t layer, std::span<const DecodeRow> row
     MethodState& method = *row.method;
     const std::int32_t length = row.cache->length();
     LayerStats& s = method.stats().layers[static_cast<std::size_t>(layer)];
-    const bool sparse = !method.plan().dense_layer(layer) && !region_at(method.plan().rules, length).everything;
+    const bool sparse = !method.plan().dense_layer(layer) && length > method.rules(layer).budget;
     ++s.steps;
     s.sparse_steps += sparse ? 1 : 0;
     if (sparse && audit_every_ > 0 && method.decode_steps() % static_cast<std::uint32_t>(audit_every_) == 0)
-      audit(layer, row, shape);
+      audit(layer, row, far_q_[static_cast<std::size_t>(&row - rows.data())], shape);
     if (method.plan().gate && !method.plan().dense_layer(layer)) remember(layer, row, sparse, n_q);
     if (!method.query_below().empty()) std::copy_n(row.q, n_q, method.query_below().begin());
     if (layer + 1 == method.plan().shape.n_layers) method.count_decode_step();
@@ -427,7 +412,7 @@ void DecodeAttention::remember(std::int32_t layer, const DecodeRow& row, bool sp
 }
 
 // The true attention of this step beside what was attended, KV head by KV head.
-void DecodeAttention::audit(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape) {
+void DecodeAttention::audit(std::int32_t layer, const DecodeRow& row, const float* far_q, const AttentionShape& shape) {
   const std::int32_t length = row.cache->length(), d = shape.head_dim, group = shape.group;
   const auto n = static_cast<std::size_t>(length);
   LayerStats& stats = row.method->stats().layers[static_cast<std::size_t>(layer)];
@@ -438,24 +423,35 @@ void DecodeAttention::audit(std::int32_t layer, const DecodeRow& row, const Atte
   TopkScratch scratch;
   double difference = 0, norm = 0;
   std::int64_t audits = 0;
+  // Under positions of its own, a method's truth is all tokens as it sees them.
+  const bool raw = row.cache->key_basis() == KeyBasis::kRaw;
+  const std::int32_t near = raw ? std::max(0, length - row.method->plan().rules.recent) : 0;
   for (std::int32_t m = 0; m < row.cache->shape().n_kv_heads; ++m) {
     all.clear();
-    row.cache->append_runs(layer, m, 0, length, all);
+    row.cache->append_runs(layer, m, 0, near, all);
+    const std::size_t n_far = all.size();
+    if (raw)
+      row.method->layer(layer).near[static_cast<std::size_t>(m)].append_runs(near, length, shape, all);
+    else
+      row.cache->append_runs(layer, m, near, length, all);
     const float* q = row.q + std::int64_t{m} * group * d;
     const float* out = row.out + std::int64_t{m} * group * d;
-    const DecodePart part{.q = q, .runs = all};
-    const DecodeHead head{.parts = std::span(&part, 1), .out = truth.data()};
+    const float* far = raw ? far_q + std::int64_t{m} * group * d : q;
+    const std::span<const KvRun> runs = all;
+    const DecodePart parts[] = {{.q = far, .runs = runs.first(n_far)}, {.q = q, .runs = runs.subspan(n_far)}};
+    const DecodeHead head{.parts = parts, .out = truth.data()};
     attend_decode_cpu(std::span(&head, 1), shape, context_);
     for (std::size_t i = 0; i < truth.size(); ++i) {
       difference += std::pow(static_cast<double>(out[i]) - static_cast<double>(truth[i]), 2);
       norm += std::pow(static_cast<double>(truth[i]), 2);
     }
-    key_score_cpu(q, shape, all, scores.data(), length);
+    key_score_cpu(far, shape, runs.first(n_far), scores.data(), length);
+    key_score_cpu(q, shape, runs.subspan(n_far), scores.data() + near, length);
     for (std::int32_t g = 0; g < group; ++g)
       softmax(std::span(scores).subspan(static_cast<std::size_t>(g) * n, n), shape.scale);
     for (const Item& item : items_) {
       if (item.row != &row || item.kv_head != m) continue;
-      mark_attended(*row.method, layer, item.head, item.region, length, attended);
+      mark_attended(*row.method, layer, item.head, m, item.region, length, attended);
       const std::int32_t first = item.per_query_head ? item.head - m * group : 0,
                          last = item.per_query_head ? first + 1 : group;
       double mass = 0;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "src/attention/decode_tap.h"
+#include "src/attention/layer_chooser.h"
 #include "src/attention/method_state.h"
 #include "src/attention/query_turner.h"
 #include "src/cache/sequence_cache.h"
@@ -24,6 +25,8 @@ struct DecodeRow {
   const float* q = nullptr;              // [n_heads, D] after RoPE
   float* out = nullptr;                  // [n_heads, D]
   std::int32_t window = 0;               // the model's own sliding window; 0: none
+  float* lse = nullptr;                  // [n_heads] out: log-sum-exp of the attended scores; or null
+  std::int32_t prefill_left = 0;         // of close_units(): tokens of the prompt that are still to come
 };
 
 class DecodeAttention {
@@ -54,6 +57,9 @@ class DecodeAttention {
 
   // Queries and keys of this step as methods with positions of their own see them.
   void turn_rows(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape);
+  void choose_layers(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape);
+  void add_masses(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape);
+  void build_units(std::int32_t layer, std::span<const DecodeRow> rows);
   void gate_row(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape);
   void plan_row(std::int32_t layer, const DecodeRow& row, std::size_t r, const AttentionShape& shape);
   void select(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker);
@@ -66,7 +72,7 @@ class DecodeAttention {
   void attend(std::int32_t layer, const AttentionShape& shape);
   void observe(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape);
   void remember(std::int32_t layer, const DecodeRow& row, bool sparse, std::size_t n_q);
-  void audit(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape);
+  void audit(std::int32_t layer, const DecodeRow& row, const float* far_q, const AttentionShape& shape);
 
   struct NearAngles {  // of positions [range.begin, range.end)
     TurnedWindow::Range range;
@@ -79,6 +85,13 @@ class DecodeAttention {
   std::vector<QueryTurner::Row> far_rows_;
   std::vector<const float*> far_q_;  // by row: [n_heads, D]; null: everything is seen from the query's own position
   std::vector<NearAngles> near_angles_;
+  LayerChooser chooser_;
+  std::vector<std::int32_t> before_;
+  std::vector<std::int64_t> replaced_;   // by row, where it decides by layer: units that are new
+  std::vector<std::size_t> first_item_;  // by row
+  std::vector<float> lse_;               // [items, G]
+  std::vector<std::vector<KvRun>> near_runs_;
+  std::vector<std::span<const KvRun>> near_spans_;
   std::int32_t audit_every_ = 0;
   DecodeTap* tap_ = nullptr;
   std::vector<Item> items_;

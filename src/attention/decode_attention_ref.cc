@@ -7,6 +7,8 @@
 
 #include "src/attention/positions_ref.h"
 #include "src/base/check.h"
+#include "src/kernels/centroid.h"
+#include "src/kernels/kmeans.h"
 
 namespace mneme {
 namespace {
@@ -24,16 +26,14 @@ double log_sum_exp(const std::vector<double>& x) {
   return largest + std::log(sum);
 }
 
-// Larger score first, then larger index.
-std::vector<std::int32_t> top(const std::vector<double>& scores, std::int32_t k) {
+// Indexes by score, larger first, then larger index first.
+std::vector<std::int32_t> ranked(const std::vector<double>& scores) {
   std::vector<std::int32_t> order(scores.size());
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
     const double x = scores[static_cast<std::size_t>(a)], y = scores[static_cast<std::size_t>(b)];
     return x != y ? x > y : a > b;
   });
-  order.resize(static_cast<std::size_t>(k));
-  std::sort(order.begin(), order.end());
   return order;
 }
 
@@ -44,29 +44,38 @@ double dot(const std::vector<double>& a, const std::vector<double>& b) {
 }  // namespace
 
 // The scores of one unit for some queries, as the index defines them.
-std::vector<double> ReferenceLayer::unit_scores(const SequenceCache& cache, std::int32_t kv_head, std::int32_t unit,
+std::vector<double> ReferenceLayer::unit_scores(const SequenceCache& cache, std::int32_t kv_head, const Tokens& unit,
                                                 const std::vector<std::vector<double>>& queries) const {
   const DecodeStage& stage = *plan_->recipe.decode;
-  const std::int32_t p = plan_->rules.unit_tokens, d = plan_->shape.head_dim, begin = unit * p;
+  const std::int32_t d = plan_->shape.head_dim;
   const DType dtype = cache.shape().dtype;
   const double alpha = static_cast<double>(plan_->alpha);
   std::vector<std::vector<double>> keys;  // of the unit's tokens: exact, or as one bit a channel has them
-  for (std::int32_t t = begin; t < begin + p; ++t) {
+  std::vector<KvRun> unit_runs;
+  for (std::int32_t t : unit) {
     keys.emplace_back();
     for (std::int32_t c = 0; c < d; ++c) keys.back().push_back(element(cache.token(layer_, kv_head, t), dtype, c));
+    unit_runs.push_back({cache.token(layer_, kv_head, t), 1});
+  }
+  if (std::holds_alternative<Centroid>(stage.index)) {
+    std::vector<std::byte> centroid(static_cast<std::size_t>(2 * d));
+    centroid_build_ref(unit_runs, plan_->shape.attention(), centroid.data());
+    keys.assign(1, {});
+    for (std::int32_t c = 0; c < d; ++c) keys[0].push_back(element(centroid.data(), dtype, c));
   }
   if (const auto* bits = std::get_if<OneBit>(&stage.index)) {
     std::vector<float> k(static_cast<std::size_t>(d));
     std::vector<std::byte> group(one_bit_group_bytes(d, bits->group));
-    for (std::int32_t t = begin; t < begin + p; ++t) {
-      if (t == begin || t % bits->group == 0) {
+    for (std::size_t i = 0; i < unit.size(); ++i) {
+      const std::int32_t t = unit[i];
+      if (i == 0 || t % bits->group == 0) {
         std::vector<KvRun> runs;
         const std::int32_t first = t / bits->group * bits->group;
         cache.append_runs(layer_, kv_head, first, first + bits->group, runs);
         one_bit_build_ref(runs, plan_->shape.attention(), bits->group, bits->levels, group.data());
       }
       one_bit_dequantise(group.data(), d, bits->group, t % bits->group, k.data());
-      keys[static_cast<std::size_t>(t - begin)].assign(k.begin(), k.end());
+      keys[i].assign(k.begin(), k.end());
     }
   }
   std::vector<double> scores;
@@ -76,8 +85,8 @@ std::vector<double> ReferenceLayer::unit_scores(const SequenceCache& cache, std:
     if (std::holds_alternative<RawKeys>(stage.index)) {
       for (double& s : by_token) s *= alpha;
       scores.push_back(log_sum_exp(by_token) / alpha);
-    } else if (std::holds_alternative<OneBit>(stage.index)) {
-      scores.push_back(std::accumulate(by_token.begin(), by_token.end(), 0.0) / p);
+    } else if (std::holds_alternative<OneBit>(stage.index) || std::holds_alternative<Centroid>(stage.index)) {
+      scores.push_back(std::accumulate(by_token.begin(), by_token.end(), 0.0) / static_cast<double>(by_token.size()));
     } else {
       MNEME_CHECK(std::get<Box>(stage.index).kind == BoxKind::kMinMax, "the reference scores min-max boxes");
       double bound = 0;
@@ -115,9 +124,10 @@ ReferenceLayer::Choice ReferenceLayer::choose(const SequenceCache& cache, const 
   Choice choice;
   choice.first_unit = region.first_unit;
   std::vector<std::vector<double>> scores(queries.size());  // [query][unit]
-  for (std::int32_t u = region.first_unit; u < region.last_unit; ++u) {
-    const std::vector<double> unit = unit_scores(cache, kv_head, u, queries);
-    for (std::size_t h = 0; h < queries.size(); ++h) scores[h].push_back(unit[h]);
+  choice.candidates = candidates(cache, region, kv_head);
+  for (const Tokens& unit : choice.candidates) {
+    const std::vector<double> of_unit = unit_scores(cache, kv_head, unit, queries);
+    for (std::size_t h = 0; h < queries.size(); ++h) scores[h].push_back(of_unit[h]);
   }
   const std::size_t n = scores[0].size();
   choice.scores.assign(n, 0.0);
@@ -154,8 +164,6 @@ ReferenceLayer::Choice ReferenceLayer::choose(const SequenceCache& cache, const 
       }
     }
   }
-  choice.units = top(choice.scores, region.n_select);
-  for (std::int32_t& u : choice.units) u += region.first_unit;
   return choice;
 }
 
@@ -187,24 +195,63 @@ bool ReferenceLayer::select_anew(std::int32_t n, std::int32_t kv_head, const flo
   return moved(0, plan_->shape.n_heads, q) || (plan_->max_reuse > 0 && reused_ >= plan_->max_reuse);
 }
 
-// A kept choice is cut to what this step's budget has room for, by the scores of the step that made it.
-ReferenceLayer::Choice ReferenceLayer::choose_for_step(const SequenceCache& cache, const Region& region,
-                                                       std::int32_t selection_head, bool anew, const float* probe) {
-  Choice choice =
-      anew ? choose(cache, region, selection_head, probe) : ready_[static_cast<std::size_t>(selection_head)];
-  if (plan_->reuse != Reuse::kKept) return choice;
-  if (static_cast<std::int32_t>(choice.scores.size()) < region.n_select)
-    choice = choose(cache, region, selection_head, probe);
-  choice.units = top(choice.scores, region.n_select);
-  for (std::int32_t& u : choice.units) u += choice.first_unit;
-  return choice;
+// What the newest token is, and everything before it that was not decoded.
+void ReferenceLayer::see(std::int32_t n, const float* q) {
+  seen_.resize(static_cast<std::size_t>(n - 1));
+  seen_.push_back(
+      {.decoded = true, .boundary = plan_->gate && (queried_for_ != n || moved(0, plan_->shape.n_heads, q))});
+  if (plan_->lists) partition_ = partition_ref(plan_->lists->partition, seen_);
+}
+
+Region ReferenceLayer::region(std::int32_t n) const {
+  return plan_->lists ? list_region_at(plan_->rules, n, partition_.grouped, 0) : region_at(plan_->rules, n);
+}
+
+// The tokens of every unit that may be chosen.
+std::vector<ReferenceLayer::Tokens> ReferenceLayer::candidates(const SequenceCache& cache, const Region& region,
+                                                               std::int32_t kv_head) const {
+  std::vector<Tokens> units;
+  if (!plan_->lists) {
+    for (std::int32_t u = region.first_unit; u < region.last_unit; ++u) {
+      Tokens& unit = units.emplace_back(static_cast<std::size_t>(plan_->rules.unit_tokens));
+      std::iota(unit.begin(), unit.end(), u * plan_->rules.unit_tokens);
+    }
+    return units;
+  }
+  for (const UnitRange& range : partition_.ranges) {
+    Tokens all(static_cast<std::size_t>(range.end - range.begin));
+    std::iota(all.begin(), all.end(), range.begin);
+    if (!range.clusters) {
+      units.push_back(all);
+      continue;
+    }
+    const ClusterUnit& rules = plan_->lists->clusters;
+    const auto n = static_cast<std::int32_t>(all.size()), n_clusters = (n + rules.tokens - 1) / rules.tokens;
+    std::vector<std::int32_t> cluster(all.size());
+    std::iota(cluster.begin(), cluster.end(), 0);
+    std::vector<KvRun> runs;
+    cache.append_runs(layer_, kv_head, range.begin, range.end, runs);
+    if (n_clusters < n)
+      kmeans_ref({.runs = runs,
+                  .shape = plan_->shape.attention(),
+                  .n_clusters = n_clusters,
+                  .iterations = rules.iterations,
+                  .metric = rules.metric},
+                 cluster.data());
+    std::vector<Tokens> by_cluster(static_cast<std::size_t>(n_clusters));
+    for (std::size_t i = 0; i < all.size(); ++i) by_cluster[static_cast<std::size_t>(cluster[i])].push_back(all[i]);
+    for (const Tokens& unit : by_cluster)
+      if (!unit.empty()) units.push_back(unit);
+  }
+  return units;
 }
 
 std::vector<ReferenceHead> ReferenceLayer::step(const SequenceCache& cache, const float* q, const float* query_below,
                                                 float* out) {
   const std::int32_t n = cache.length(), group = plan_->shape.group(), d = plan_->shape.head_dim;
   const bool dense = plan_->dense_layer(layer_);
-  const Region region = dense ? Region{} : region_at(plan_->rules, n);
+  if (!dense && plan_->selects()) see(n, q);
+  const Region region = dense ? Region{} : this->region(n);
   const std::int32_t n_heads = dense ? plan_->shape.n_kv_heads : plan_->selection_heads();
   std::vector<ReferenceHead> heads(static_cast<std::size_t>(n_heads));
   const bool selects = !region.everything && plan_->selects();
@@ -212,22 +259,36 @@ std::vector<ReferenceHead> ReferenceLayer::step(const SequenceCache& cache, cons
   std::vector<Choice> next;
   for (std::int32_t s = 0; s < n_heads; ++s) {
     ReferenceHead& head = heads[static_cast<std::size_t>(s)];
+    std::vector<bool> taken(static_cast<std::size_t>(n), region.everything);
+    if (!region.everything)
+      for (std::int32_t t = 0; t < n; ++t)
+        taken[static_cast<std::size_t>(t)] = t < region.sink || t >= region.recent_from;
     if (selects) {
       const std::int32_t kv_head = plan_->pool.per_query_head ? s / group : s;
       head.anew = select_anew(n, kv_head, q);
-      const Choice choice = choose_for_step(cache, region, s, head.anew, probe);
-      head.units = choice.units;
+      const auto n_tokens = [](const Choice& c) {
+        return std::accumulate(c.candidates.begin(), c.candidates.end(), std::size_t{0},
+                               [](std::size_t sum, const Tokens& unit) { return sum + unit.size(); });
+      };
+      const auto wanted = static_cast<std::size_t>(region.select_tokens);
+      // A choice made just above the budget may not be enough for a step whose window is shorter.
+      head.anew = head.anew || n_tokens(ready_[static_cast<std::size_t>(s)]) < wanted;
+      const Choice choice = head.anew ? choose(cache, region, s, probe) : ready_[static_cast<std::size_t>(s)];
       head.unit_scores = choice.scores;
       head.first_unit = choice.first_unit;
+      // By rank until they are enough; the last one's first tokens.
+      std::size_t n_taken = 0;
+      for (std::int32_t i : ranked(choice.scores)) {
+        if (n_taken == wanted) break;
+        head.units.push_back(i + choice.first_unit);
+        for (std::int32_t t : choice.candidates[static_cast<std::size_t>(i)]) {
+          if (n_taken == wanted) break;
+          taken[static_cast<std::size_t>(t)] = true;
+          ++n_taken;
+        }
+      }
+      std::sort(head.units.begin(), head.units.end());
       next.push_back(plan_->reuse == Reuse::kAhead ? choose(cache, region_at(plan_->rules, n + 1), s, probe) : choice);
-    }
-    std::vector<bool> taken(static_cast<std::size_t>(n), region.everything);
-    const std::int32_t p = plan_->rules.unit_tokens;
-    if (!region.everything) {
-      for (std::int32_t t = 0; t < n; ++t)
-        taken[static_cast<std::size_t>(t)] = t < region.sink || t >= region.recent_from;
-      for (std::int32_t u : head.units)
-        for (std::int32_t t = u * p; t < (u + 1) * p; ++t) taken[static_cast<std::size_t>(t)] = true;
     }
     for (std::int32_t t = 0; t < n; ++t)
       if (taken[static_cast<std::size_t>(t)]) head.tokens.push_back(t);
@@ -239,8 +300,9 @@ std::vector<ReferenceHead> ReferenceLayer::step(const SequenceCache& cache, cons
         std::vector<double> key;
         for (std::int32_t c = 0; c < d; ++c)
           key.push_back(element(cache.token(layer_, h / group, t), cache.shape().dtype, c));
-        weights.push_back(placed_product(*plan_, rope_, {q + h * d, n - 1, region.everything}, key, t) *
-                          static_cast<double>(plan_->shape.attention().scale));
+        weights.push_back(
+            placed_product(*plan_, rope_, {q + h * d, n - 1, region.everything, region.recent_from}, key, t) *
+            static_cast<double>(plan_->shape.attention().scale));
       }
       const double lse = log_sum_exp(weights);
       for (std::int32_t c = 0; c < d; ++c) {

@@ -32,15 +32,18 @@ class ReferenceLayer {
   std::vector<ReferenceHead> step(const SequenceCache& cache, const float* q, const float* query_below, float* out);
 
  private:
+  using Tokens = std::vector<std::int32_t>;
+  // What a selection head may choose from, and how good it is.
   struct Choice {
-    std::vector<std::int32_t> units;
+    std::vector<Tokens> candidates;
     std::vector<double> scores;
     std::int32_t first_unit = 0;
   };
+  Region region(std::int32_t n) const;
+  std::vector<Tokens> candidates(const SequenceCache& cache, const Region& region, std::int32_t kv_head) const;
+  void see(std::int32_t n, const float* q);
   Choice choose(const SequenceCache& cache, const Region& region, std::int32_t selection_head, const float* q) const;
-  Choice choose_for_step(const SequenceCache& cache, const Region& region, std::int32_t selection_head, bool anew,
-                         const float* probe);
-  std::vector<double> unit_scores(const SequenceCache& cache, std::int32_t kv_head, std::int32_t unit,
+  std::vector<double> unit_scores(const SequenceCache& cache, std::int32_t kv_head, const Tokens& unit,
                                   const std::vector<std::vector<double>>& queries) const;
   bool moved(std::int32_t first_head, std::int32_t n_heads, const float* q) const;
   bool select_anew(std::int32_t n, std::int32_t kv_head, const float* q) const;
@@ -48,6 +51,8 @@ class ReferenceLayer {
   std::shared_ptr<const Plan> plan_;
   std::int32_t layer_;
   RopeTable rope_;
+  std::vector<SeenToken> seen_;
+  PartitionedTokens partition_;  // where units are lists
   std::vector<float> last_query_;
   std::vector<Choice> ready_;  // by selection head: made ahead, or kept
   std::int32_t ready_for_ = -1, queried_for_ = -1, reused_ = 0;

@@ -1,13 +1,25 @@
 #include "src/attention/method_state.h"
 
 #include <algorithm>
+#include <chrono>
+#include <limits>
+#include <utility>
+
+#include "src/base/check.h"
+
+#include "src/attention/list_units.h"
+#include "src/base/check.h"
 
 namespace mneme {
 
-void Ranking::take(std::int32_t n, std::vector<std::int32_t>& taken) const {
-  const auto count = n == 0 ? 0 : std::lower_bound(ends.begin(), ends.end(), n) - ends.begin() + 1;
-  taken.assign(units.begin(), units.begin() + count);
+Ranking::Cut Ranking::take(std::int32_t n, std::vector<std::int32_t>& taken) const {
+  MNEME_CHECK(n >= 0 && n <= n_tokens(), "{} of {} ranked tokens", n, n_tokens());
+  taken.clear();
+  if (n == 0) return {};
+  const auto last = static_cast<std::size_t>(std::lower_bound(ends.begin(), ends.end(), n) - ends.begin());
+  taken.assign(units.begin(), units.begin() + static_cast<std::ptrdiff_t>(last + 1));
   std::sort(taken.begin(), taken.end());
+  return {units[last], n - (last == 0 ? 0 : ends[last - 1])};
 }
 
 MethodState::MethodState(std::shared_ptr<const Plan> plan) : plan_(std::move(plan)) {
@@ -19,15 +31,30 @@ MethodState::MethodState(std::shared_ptr<const Plan> plan) : plan_(std::move(pla
   const auto n_kv = static_cast<std::size_t>(shape.n_kv_heads);
   if (plan_->key_basis == KeyBasis::kRaw)
     for (Layer& layer : layers_) layer.near.assign(n_kv, TurnedWindow(plan_->rules.recent));
+  if (plan_->tap_rows() == Plan::kAllRows)
+    for (std::int32_t l = 0; l < shape.n_layers; ++l)
+      if (plan_->compressed(l)) layers_[static_cast<std::size_t>(l)].mass.resize(n_kv);
   if (!plan_->selects()) return;
+  if (plan_->layer_choice && plan_->layer_choice->entropy)
+    cut_.emplace(plan_->compressed_layers(), plan_->layer_choice->n_units, plan_->layer_choice->entropy->reversed);
   const auto n_selections = static_cast<std::size_t>(plan_->selection_heads());
   for (std::int32_t l = 0; l < shape.n_layers; ++l) {
     if (plan_->dense_layer(l)) continue;
     Layer& layer = layers_[static_cast<std::size_t>(l)];
+    if (plan_->layer_choice) {
+      layer.memory.emplace(*plan_);
+      layer.attended.resize(n_selections);
+      continue;
+    }
     layer.entries.assign(n_kv, EntryStore(plan_->index->entry_bytes(shape.attention())));
     layer.attended.resize(n_selections);
     if (plan_->reuse == Reuse::kAhead) layer.ahead.resize(n_selections);
-    if (plan_->reuse == Reuse::kKept) layer.ranked.resize(n_selections);
+    if (plan_->ranks()) layer.ranked.resize(n_selections);
+    if (plan_->ranks()) layer.cut.resize(n_selections);
+    if (plan_->lists) {
+      layer.partition = Partition(plan_->lists->partition);
+      layer.tables.assign(n_kv, UnitTable(plan_->lists->copy ? shape.attention().token_bytes() : 0));
+    }
     if (!plan_->gate) continue;
     layer.last_query.resize(queries);
     stats_.layers[static_cast<std::size_t>(l)].gate_checks.assign(plan_->gates(), 0);
@@ -41,7 +68,8 @@ bool MethodState::asks_gate(std::int32_t l, std::int32_t length) const {
 }
 
 void MethodState::close_units(std::int32_t l, std::int32_t kv_head, const SequenceCache& cache) {
-  if (!plan_->selects() || plan_->dense_layer(l)) return;
+  if (plan_->index == nullptr || plan_->dense_layer(l)) return;
+  if (plan_->lists) return close_lists(l, kv_head, cache);
   EntryStore& entries = layer(l).entries[static_cast<std::size_t>(kv_head)];
   if (entries.entry_bytes() == 0) return;
   const std::int32_t e = plan_->index->entry_tokens(), complete = cache.length() / e;
@@ -55,40 +83,226 @@ void MethodState::close_units(std::int32_t l, std::int32_t kv_head, const Sequen
   }
 }
 
-void MethodState::truncate(std::int32_t length) {
+void MethodState::set_question_span(std::int32_t begin, std::int32_t end) {
+  question_span_ = {begin, end};
+  for (Layer& layer : layers_)
+    if (layer.memory) {
+      layer.memory->question.clear();
+      layer.memory->question_rows.clear();
+      layer.memory->question_mass.clear();
+    }
+}
+
+std::int32_t MethodState::compressed_number(std::int32_t l) const {
+  return static_cast<std::int32_t>(std::count(plan_->dense.begin(), plan_->dense.begin() + l, false));
+}
+
+void MethodState::close_lists(std::int32_t l, std::int32_t kv_head, const SequenceCache& cache) {
+  const auto h = static_cast<std::size_t>(kv_head);
+  UnitTable& table = layer(l).tables[h];
+  const std::span<const UnitRange> all = layer(l).partition.ranges();
+  const std::int32_t from = plan_->lists->partition.sink + table.n_tokens();
+  const auto first = std::lower_bound(all.begin(), all.end(), from,
+                                      [](const UnitRange& range, std::int32_t at) { return range.begin < at; });
+  append_list_units(all.subspan(static_cast<std::size_t>(first - all.begin())), *plan_, cache, l, kv_head, table,
+                    layer(l).entries[h]);
+}
+
+bool MethodState::has_units_to_close(std::int32_t l, std::int32_t kv_head, std::int32_t length) const {
+  if (plan_->index == nullptr || plan_->dense_layer(l)) return false;
+  const auto h = static_cast<std::size_t>(kv_head);
+  const Partition& partition = layer(l).partition;
+  if (plan_->lists) return plan_->lists->partition.sink + layer(l).tables[h].n_tokens() < partition.grouped();
+  const EntryStore& entries = layer(l).entries[h];
+  return entries.entry_bytes() > 0 && entries.size() < length / plan_->index->entry_tokens();
+}
+
+void MethodState::see_prompt(std::int32_t l, std::int32_t length, bool ends) {
+  if (!plan_->lists || plan_->dense_layer(l)) return;
+  layer(l).partition.add_prompt(length);
+  if (ends) layer(l).partition.end_prompt();
+}
+
+void MethodState::see_output(std::int32_t l, std::int32_t length, bool boundary) {
+  if (!plan_->lists || plan_->dense_layer(l)) return;
+  layer(l).partition.add_prompt(length - 1);
+  layer(l).partition.add_output(boundary);
+}
+
+Region MethodState::region(std::int32_t l, std::int32_t kv_head, std::int32_t length) const {
+  if (!plan_->lists) return region_at(rules(l), length);
+  const Layer& state = layer(l);
+  return list_region_at(plan_->rules, length, state.partition.grouped(),
+                        state.tables[static_cast<std::size_t>(kv_head)].size());
+}
+
+std::int32_t MethodState::unit_tokens(std::int32_t l, std::int32_t kv_head, std::int32_t unit) const {
+  return plan_->lists ? layer(l).tables[static_cast<std::size_t>(kv_head)].n_tokens(unit) : plan_->rules.unit_tokens;
+}
+
+// Tokens that a head attends of a list unit.
+std::int32_t MethodState::n_selected(std::int32_t l, std::int32_t head, std::int32_t kv_head, std::int32_t unit) const {
+  const Ranking::Cut& cut = layer(l).cut[static_cast<std::size_t>(head)];
+  return unit == cut.unit ? cut.n_tokens : unit_tokens(l, kv_head, unit);
+}
+
+std::int32_t MethodState::append_selected_runs(std::int32_t l, std::int32_t head, std::int32_t kv_head,
+                                               const SequenceCache& cache, std::vector<KvRun>& runs) const {
+  const std::vector<std::int32_t>& units = layer(l).attended[static_cast<std::size_t>(head)];
+  std::int32_t n_tokens = 0;
+  if (plan_->lists) {
+    const UnitTable& table = layer(l).tables[static_cast<std::size_t>(kv_head)];
+    for (std::int32_t u : units) {
+      const std::int32_t n = n_selected(l, head, kv_head, u);
+      table.append_runs(u, n, cache, l, kv_head, runs);
+      n_tokens += n;
+    }
+    return n_tokens;
+  }
+  const std::int32_t p = plan_->rules.unit_tokens;
+  for (std::size_t i = 0; i < units.size();) {
+    std::size_t j = i + 1;
+    while (j < units.size() && units[j] == units[j - 1] + 1) ++j;
+    cache.append_runs(l, kv_head, units[i] * p, (units[j - 1] + 1) * p, runs);
+    i = j;
+  }
+  return static_cast<std::int32_t>(units.size()) * p;
+}
+
+void MethodState::mark_selected(std::int32_t l, std::int32_t head, std::int32_t kv_head,
+                                std::span<std::uint8_t> attended) const {
+  for (std::int32_t u : layer(l).attended[static_cast<std::size_t>(head)]) {
+    const std::int32_t p = plan_->rules.unit_tokens;
+    const std::int32_t n = plan_->lists ? n_selected(l, head, kv_head, u) : p;
+    for (std::int32_t i = 0; i < n; ++i) {
+      const std::int32_t t = plan_->lists ? layer(l).tables[static_cast<std::size_t>(kv_head)].token(u, i) : u * p + i;
+      attended[static_cast<std::size_t>(t)] = 1;
+    }
+  }
+}
+
+void MethodState::step_back(std::int32_t length) {
   for (Layer& layer : layers_) {
-    for (EntryStore& entries : layer.entries)
-      entries.truncate(std::min(entries.size(), length / plan_->index->entry_tokens()));
+    layer.partition.truncate(length);
+    for (std::size_t h = 0; h < layer.entries.size(); ++h) {
+      EntryStore& entries = layer.entries[h];
+      std::int32_t complete = length / plan_->index->entry_tokens();
+      if (plan_->lists) {
+        UnitTable& table = layer.tables[h];
+        for (complete = table.size(); complete > 0 && table.token(complete - 1, 0) >= layer.partition.grouped();)
+          --complete;
+        table.truncate(complete);
+      }
+      entries.truncate(std::min(entries.size(), complete));
+    }
     for (TurnedWindow& near : layer.near) near.clear();
     layer.ready_for = layer.queried_for = -1;
     for (auto& units : layer.attended) units.clear();
     for (Ranking& ranking : layer.ranked) ranking = {};
+    for (Ranking::Cut& cut : layer.cut) cut = {};
+    layer.tap.n = std::max(0, layer.tap.n - std::max(0, layer.tap.end - length));
+    layer.tap.end = std::min(layer.tap.end, length);
+    layer.pending = {};
+    if (length > 0) continue;
+    layer.budget = 0;
+    for (auto& mass : layer.mass) mass.clear();
   }
 }
 
 MethodState MethodState::index_of_prefix(std::int32_t length) const {
   MethodState fresh(plan_);
-  for (std::size_t l = 0; l < layers_.size(); ++l) fresh.layers_[l].entries = layers_[l].entries;
+  if (plan_->layer_choice) {
+    if (length == 0) return fresh;
+    for (std::size_t l = 0; l < layers_.size(); ++l) fresh.layers_[l].memory = layers_[l].memory;
+    fresh.cut_ = cut_;
+    return fresh;
+  }
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    fresh.layers_[l].entries = layers_[l].entries;
+    fresh.layers_[l].partition = layers_[l].partition;
+    fresh.layers_[l].tables = layers_[l].tables;
+  }
   fresh.truncate(length);
   return fresh;
 }
 
+RegionRules MethodState::rules(std::int32_t l) const {
+  RegionRules rules = plan_->rules;
+  if (!plan_->recipe.norm) return rules;
+  const std::int32_t budget = layers_[static_cast<std::size_t>(l)].budget;
+  rules.budget = budget > 0 ? budget : std::numeric_limits<std::int32_t>::max();
+  return rules;
+}
+
+void MethodState::commit(SequenceCache& cache) {
+  const auto start = std::chrono::steady_clock::now();
+  bool prefill_end = false;
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    Layer& layer = layers_[l];
+    Pending pending = std::exchange(layer.pending, {});
+    prefill_end = prefill_end || pending.prefill_end;
+    if (pending.prefill_end) layer.tap = {};
+    if (pending.budget > 0) layer.budget = pending.budget;
+    if (!pending.mass.empty()) layer.mass.swap(pending.mass);
+    LayerStats& stats = stats_.layers[l];
+    for (std::size_t h = 0; h < pending.kept.size(); ++h) {
+      const auto index = static_cast<std::int32_t>(l), head = static_cast<std::int32_t>(h);
+      std::int32_t n = 0;
+      for (const TokenRange& r : pending.kept[h]) {
+        if (!layer.mass.empty()) {
+          auto& mass = layer.mass[h];
+          std::copy(mass.begin() + r.begin, mass.begin() + r.end, mass.begin() + n);
+        }
+        n += r.end - r.begin;
+      }
+      if (!layer.mass.empty()) layer.mass[h].resize(static_cast<std::size_t>(n));
+      stats.dropped_tokens += cache.n_stored(index, head) - n;
+      cache.keep(index, head, pending.kept[h]);
+    }
+  }
+  if (prefill_end)
+    stats_.prefill_end_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void MethodState::truncate(std::int32_t length) {
+  MNEME_CHECK(can_truncate(length), "the state cannot go back to {} tokens", length);
+  step_back(length);
+  if (!plan_->layer_choice) return;
+  for (Layer& layer : layers_)
+    if (layer.memory) layer.memory.emplace(*plan_);
+  if (cut_)
+    cut_.emplace(plan_->compressed_layers(), plan_->layer_choice->n_units, plan_->layer_choice->entropy->reversed);
+}
+
 std::size_t MethodState::index_bytes() const {
   std::size_t bytes = 0;
-  for (const Layer& layer : layers_)
+  for (const Layer& layer : layers_) {
     for (const EntryStore& entries : layer.entries) bytes += entries.bytes();
+    for (const UnitTable& table : layer.tables) bytes += table.list_bytes();
+    if (layer.memory) bytes += layer.memory->units.bytes();
+  }
+  return bytes;
+}
+
+std::size_t MethodState::copy_bytes() const {
+  std::size_t bytes = 0;
+  for (const Layer& layer : layers_)
+    for (const UnitTable& table : layer.tables) bytes += table.copy_bytes();
   return bytes;
 }
 
 std::size_t MethodState::state_bytes() const {
-  std::size_t bytes = query_below_.size() * sizeof(float);
+  std::size_t bytes = query_below_.size() * sizeof(float) + (cut_ ? cut_->bytes() : 0);
   for (const Layer& layer : layers_) {
-    bytes += layer.last_query.size() * sizeof(float);
+    bytes += (layer.last_query.size() + layer.tap.q.size() + layer.tap.lse.size()) * sizeof(float);
     for (const TurnedWindow& near : layer.near) bytes += near.bytes();
+    for (const auto& mass : layer.mass) bytes += mass.size() * sizeof(float);
+    if (layer.memory) bytes += layer.memory->bytes();
     for (const auto* list : {&layer.attended, &layer.ahead})
-      for (const auto& units : *list) bytes += units.capacity() * sizeof(std::int32_t);
+      for (const auto& units : *list) bytes += units.size() * sizeof(std::int32_t);
+    bytes += layer.partition.bytes();
     for (const Ranking& ranking : layer.ranked)
-      bytes += (ranking.units.capacity() + ranking.ends.capacity()) * sizeof(std::int32_t);
+      bytes += (ranking.units.size() + ranking.ends.size()) * sizeof(std::int32_t);
   }
   return bytes;
 }

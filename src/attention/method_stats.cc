@@ -15,11 +15,15 @@ void add(std::vector<std::int64_t>& a, const std::vector<std::int64_t>& b) {
 void add_stats(MethodStats& a, const MethodStats& b) {
   if (a.layers.empty()) a.layers.resize(b.layers.size());
   MNEME_CHECK(a.layers.size() == b.layers.size(), "statistics of {} and {} layers", a.layers.size(), b.layers.size());
+  a.prefill_end_seconds += b.prefill_end_seconds;
   for (std::size_t i = 0; i < b.layers.size(); ++i) {
     LayerStats& x = a.layers[i];
     const LayerStats& y = b.layers[i];
     x.prefill_rows += y.prefill_rows;
     x.prefill_tokens += y.prefill_tokens;
+    x.scored += y.scored;
+    x.score_perplexity += y.score_perplexity;
+    x.score_entropy += y.score_entropy;
     x.steps += y.steps;
     x.sparse_steps += y.sparse_steps;
     x.attended_tokens += y.attended_tokens;
@@ -31,6 +35,10 @@ void add_stats(MethodStats& a, const MethodStats& b) {
     add(x.corrections, y.corrections);
     x.selected_units += y.selected_units;
     x.replaced_units += y.replaced_units;
+    x.prefill_ends += y.prefill_ends;
+    x.kept_tokens += y.kept_tokens;
+    x.prompt_tokens += y.prompt_tokens;
+    x.dropped_tokens += y.dropped_tokens;
     x.audits += y.audits;
     x.audit_recall += y.audit_recall;
     x.audit_mass += y.audit_mass;

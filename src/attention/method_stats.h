@@ -9,6 +9,10 @@ namespace mneme {
 struct LayerStats {
   // A windowed prefill: rows of prompts and what they attended, summed over KV heads.
   std::int64_t prefill_rows = 0, prefill_tokens = 0;
+  // Decisions for a whole layer, in prefill and decode: how many scored two units or more, and sums over those of how
+  // evenly: perplexity of softmax(scores) and its entropy, each as a share of what even scores have.
+  std::int64_t scored = 0;
+  double score_perplexity = 0, score_entropy = 0;
   std::int64_t steps = 0;            // decode steps of this layer
   std::int64_t sparse_steps = 0;     // of those, steps that selected or reused a selection, or attended a window alone
   std::int64_t attended_tokens = 0;  // exact keys and values read, summed over steps and selection heads
@@ -21,6 +25,10 @@ struct LayerStats {
       corrections;  // the gate asked, and the gate flagged; by KV head, or one count a layer where it is asked once
   std::int64_t selected_units = 0,
                replaced_units = 0;  // turnover: units attended that the step before did not attend, of all selected
+  // What the ends of prefills kept, summed over them and over KV heads: of `prompt_tokens` stored, `kept_tokens` (or,
+  // with a budget that the prompt sets and nothing dropped, how many the budget is).
+  std::int64_t prefill_ends = 0, kept_tokens = 0, prompt_tokens = 0;
+  std::int64_t dropped_tokens = 0;  // then and while decoding, by KV head
   // Audit, sums over audited (step, selection head) pairs.
   std::int64_t audits = 0;
   double audit_recall = 0, audit_mass = 0, audit_error = 0;
@@ -28,6 +36,7 @@ struct LayerStats {
 
 struct MethodStats {
   std::vector<LayerStats> layers;
+  double prefill_end_seconds = 0;  // spent to decide and to drop when prefills ended
 };
 
 // Adds b's counts to a's. Requires  the same number of layers, or a empty.

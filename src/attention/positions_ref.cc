@@ -3,6 +3,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "src/tensor/half.h"
+
 namespace mneme {
 
 std::vector<double> turned(const std::vector<double>& v, std::int32_t by, const RopeTable& rope) {
@@ -22,8 +24,13 @@ double placed_product(const Plan& plan, const RopeTable& rope, const PlacedQuery
                       std::int32_t t) {
   std::vector<double> q(query.q, query.q + key.size()), k = key;
   if (plan.key_basis == KeyBasis::kRaw) {
-    if (query.position - t < plan.rules.recent) {
+    if (t >= query.near_from && query.position - t < plan.rules.recent) {
       k = turned(k, t, rope);
+      for (double& x : k) {
+        const auto f = static_cast<float>(x);
+        x = static_cast<double>(plan.shape.kv_dtype == DType::kBF16 ? static_cast<float>(bf16(f))
+                                                                    : static_cast<float>(f16(f)));
+      }
     } else {
       q = turned(q, *plan.far_position - query.position, rope);
     }

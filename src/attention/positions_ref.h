@@ -13,10 +13,12 @@ namespace mneme {
 struct PlacedQuery {
   const float* q = nullptr;  // [D] after RoPE
   std::int32_t position = 0;
-  bool everything = false;  // the query attends all tokens before it
+  bool everything = false;     // the query attends all tokens before it
+  std::int32_t near_from = 0;  // tokens before it are far, wherever they stand
 };
 
-// Product of the query with token t's key [D] as it is stored; the scale of attention is not applied.
+// Product of the query with token t's key [D] as it is stored; the scale of attention is not applied. Keys that are
+// turned for it are rounded as stored ones are.
 double placed_product(const Plan& plan, const RopeTable& rope, const PlacedQuery& query, const std::vector<double>& key,
                       std::int32_t t);
 

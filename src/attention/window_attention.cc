@@ -43,7 +43,15 @@ void WindowAttention::run(std::int32_t layer, std::span<const WindowRows> chunks
       Window w{.rows = &rows, .begin = begin, .end = one_piece ? end : window_end(plan, begin, end)};
       w.everything = dense || w.end <= plan.rules.budget;
       w.chunk = &chunks_[c];
-      add_window(layer, w, shape);
+      if (!plan.layer_choice || dense) {
+        add_window(layer, w, shape);
+      } else {
+        flush(shape);
+        choose(layer, w, shape);
+        add_window(layer, w, shape);
+        flush(shape);
+        learn(layer, w, shape);
+      }
       begin = w.end;
     }
   }
@@ -90,6 +98,68 @@ void WindowAttention::turn_chunk(std::int32_t layer, const WindowRows& rows, con
   });
 }
 
+// Queries of the window's rows as they see what is far.
+ProbeRows WindowAttention::probe_rows(const Window& w, const AttentionShape& shape) {
+  const WindowRows& rows = *w.rows;
+  const std::int64_t width = std::int64_t{rows.cache->shape().n_kv_heads} * shape.group * shape.head_dim;
+  const bool turned = w.chunk->far_q != nullptr;
+  const std::int64_t stride = turned ? width : rows.q_stride;
+  return {.q = (turned ? w.chunk->far_q : rows.q) + (w.begin - rows.first()) * stride,
+          .stride = stride,
+          .first = w.begin,
+          .n = w.end - w.begin};
+}
+
+void WindowAttention::choose(std::int32_t layer, const Window& w, const AttentionShape& shape) {
+  MethodState& method = *w.rows->method;
+  chooser_.file_units(method, layer, *w.rows->cache, w.begin + 1);
+  const std::span<const float> probe = chooser_.probe(method, layer, probe_rows(w, shape));
+  std::vector<std::int32_t>& units = method.layer(layer).attended[0];
+  units.clear();
+  if (w.everything) return;
+  const auto slot = (w.begin - w.rows->first()) / method.plan().recipe.prefill_window->rows;
+  chooser_.choose(method, layer, region_at(method.plan().rules, w.begin + 1), probe, slot, units);
+}
+
+// What the window's rows attended near them becomes part of what the method knows of those tokens.
+void WindowAttention::learn(std::int32_t layer, const Window& w, const AttentionShape& shape) {
+  const WindowRows& rows = *w.rows;
+  MethodState& method = *rows.method;
+  const std::int32_t n_kv = rows.cache->shape().n_kv_heads, n = w.end - w.begin;
+  const std::int32_t from =
+      std::max({0, w.begin - method.plan().rules.recent + 1, method.layer(layer).memory->mass.begin()});
+  near_runs_.resize(static_cast<std::size_t>(n_kv));
+  near_spans_.clear();
+  for (std::int32_t m = 0; m < n_kv; ++m) {
+    std::vector<KvRun>& runs = near_runs_[static_cast<std::size_t>(m)];
+    runs.clear();
+    append_near(layer, w, m, from, shape, runs);
+    near_spans_.push_back(runs);
+  }
+  chooser_.add_mass(method, layer,
+                    {.q = rows.q + (w.begin - rows.first()) * rows.q_stride,
+                     .stride = rows.q_stride,
+                     .lse = lse_.data(),
+                     .lse_rows = n,
+                     .first = w.begin,
+                     .n = n,
+                     .from = from,
+                     .runs = near_spans_});
+  chooser_.see_question(method, layer, probe_rows(w, shape));
+}
+
+// Positions [from, end) of the window as its rows see what is near.
+void WindowAttention::append_near(std::int32_t layer, const Window& w, std::int32_t kv_head, std::int32_t from,
+                                  const AttentionShape& shape, std::vector<KvRun>& runs) const {
+  if (w.rows->cache->key_basis() == KeyBasis::kTurned) {
+    w.rows->cache->append_runs(layer, kv_head, from, w.end, runs);
+    return;
+  }
+  const std::int64_t n = w.chunk->near_end - w.chunk->near_from;
+  const std::int64_t token = kv_head * n + from - w.chunk->near_from;
+  runs.push_back({w.chunk->near.data() + static_cast<std::size_t>(token) * shape.token_bytes(), w.end - from});
+}
+
 void WindowAttention::add_part(const float* q, std::int64_t q_stride, std::size_t first_run, bool causal,
                                std::int32_t window) {
   if (runs_.size() == first_run) return;
@@ -104,9 +174,14 @@ void WindowAttention::add_window(std::int32_t layer, const Window& w, const Atte
   const bool raw = plan.key_basis == KeyBasis::kRaw;
   const std::int32_t recent = plan.rules.recent, row = w.begin - rows.first();
   const Region region = w.everything ? Region{} : region_at(plan.rules, w.begin + 1);
-  // Without a selection nothing waits behind the window to become selectable: what leaves it is left out.
-  const bool slides = !w.everything || raw;
-  const std::int32_t near_from = slides ? std::max(region.sink, w.begin - recent + 1) : 0;
+  // Rows attend all from `base` on where they select, because that may be selected once it is filed; where nothing is
+  // selected, what leaves the window is left out.
+  const bool keeps = w.everything || plan.selects();
+  const bool slides = raw || !keeps;
+  const std::int32_t base = w.everything ? 0 : plan.selects() ? region.recent_from : region.sink;
+  const std::int32_t near_from = slides ? std::max(base, w.begin - recent + 1) : base;
+  const std::span<const std::int32_t> units =
+      w.everything || !plan.selects() ? std::span<const std::int32_t>() : rows.method->layer(layer).attended[0];
   const std::int64_t width = std::int64_t{cache.shape().n_kv_heads} * shape.group * shape.head_dim;
   for (std::int32_t m = 0; m < cache.shape().n_kv_heads; ++m) {
     const std::int64_t at = std::int64_t{m} * shape.group * shape.head_dim;
@@ -117,35 +192,40 @@ void WindowAttention::add_window(std::int32_t layer, const Window& w, const Atte
     head_parts_.push_back({parts_.size(), 0});
     std::size_t first_run = runs_.size();
     cache.append_runs(layer, m, 0, region.sink, runs_);
+    for (std::int32_t u : units)
+      cache.append_runs(layer, m, u * plan.rules.unit_tokens, (u + 1) * plan.rules.unit_tokens, runs_);
     add_part(far_q, far_stride, first_run, false, 0);
-    if (w.everything && slides && w.end > recent) {
+    if (slides && keeps && w.end - recent > base) {
       first_run = runs_.size();
-      cache.append_runs(layer, m, 0, w.end - recent, runs_);
+      cache.append_runs(layer, m, base, w.end - recent, runs_);
       add_part(far_q, far_stride, first_run, true, 0);
     }
     first_run = runs_.size();
-    if (raw) {
-      const std::int32_t n = w.chunk->near_end - w.chunk->near_from;
-      const std::int64_t token = std::int64_t{m} * n + near_from - w.chunk->near_from;
-      runs_.push_back(
-          {w.chunk->near.data() + static_cast<std::size_t>(token) * shape.token_bytes(), w.end - near_from});
-    } else {
-      cache.append_runs(layer, m, near_from, w.end, runs_);
-    }
+    append_near(layer, w, m, near_from, shape, runs_);
     add_part(q, rows.q_stride, first_run, true, slides ? recent : 0);
     head_parts_.back().count = parts_.size() - head_parts_.back().begin;
     heads_.push_back({.parts = {},
                       .n_rows = w.end - w.begin,
                       .out = rows.out + row_bytes(rows.out_dtype, row * rows.out_stride + at),
                       .out_stride = rows.out_stride,
-                      .out_dtype = rows.out_dtype});
+                      .out_dtype = rows.out_dtype,
+                      .lse = lse(m, w, shape)});
   }
   LayerStats& stats = rows.method->stats().layers[static_cast<std::size_t>(layer)];
   const std::int64_t n_kv = cache.shape().n_kv_heads, n_rows = w.end - w.begin;
-  const std::int64_t near =
-      w.everything ? sum_of_near(w.begin, w.end, 0, w.end) : sum_of_near(w.begin, w.end, region.sink, recent);
+  const std::int64_t near = sum_of_near(w.begin, w.end, base, keeps ? w.end : recent);
+  const std::int64_t far = region.sink + std::ssize(units) * plan.rules.unit_tokens;
   stats.prefill_rows += n_kv * n_rows;
-  stats.prefill_tokens += n_kv * (n_rows * region.sink + near);
+  stats.prefill_tokens += n_kv * (n_rows * far + near);
+}
+
+// Where the log-sum-exp of a head of the window goes, if the method learns from it.
+float* WindowAttention::lse(std::int32_t kv_head, const Window& w, const AttentionShape& shape) {
+  const Plan& plan = w.rows->method->plan();
+  if (!plan.layer_choice) return nullptr;
+  const auto n = static_cast<std::size_t>(w.end - w.begin) * static_cast<std::size_t>(shape.group);
+  if (kv_head == 0) lse_.resize(n * static_cast<std::size_t>(plan.shape.n_kv_heads));
+  return lse_.data() + static_cast<std::size_t>(kv_head) * n;
 }
 
 void WindowAttention::flush(const AttentionShape& shape) {

@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "src/attention/layer_chooser.h"
 #include "src/attention/method_state.h"
 #include "src/attention/query_turner.h"
 #include "src/cache/sequence_cache.h"
@@ -39,7 +40,8 @@ struct WindowRows {
 
 class WindowAttention {
  public:
-  WindowAttention(const CpuContext& context, const RopeTable& rope) : context_(context), rope_(rope) {}
+  WindowAttention(const CpuContext& context, const RopeTable& rope)
+      : context_(context), rope_(rope), chooser_(context) {}
 
   // The chunks of a step, in the same order for every layer.
   void run(std::int32_t layer, std::span<const WindowRows> chunks, const AttentionShape& shape);
@@ -68,12 +70,22 @@ class WindowAttention {
   };
 
   void turn_chunk(std::int32_t layer, const WindowRows& rows, const AttentionShape& shape, Chunk& chunk);
+  void choose(std::int32_t layer, const Window& window, const AttentionShape& shape);
+  void learn(std::int32_t layer, const Window& window, const AttentionShape& shape);
+  static ProbeRows probe_rows(const Window& window, const AttentionShape& shape);
+  void append_near(std::int32_t layer, const Window& window, std::int32_t kv_head, std::int32_t from,
+                   const AttentionShape& shape, std::vector<KvRun>& runs) const;
+  float* lse(std::int32_t kv_head, const Window& window, const AttentionShape& shape);
   void add_window(std::int32_t layer, const Window& window, const AttentionShape& shape);
   void add_part(const float* q, std::int64_t q_stride, std::size_t first_run, bool causal, std::int32_t window);
   void flush(const AttentionShape& shape);
 
   CpuContext context_;
   RopeTable rope_;
+  LayerChooser chooser_;
+  std::vector<float> lse_;  // of a window that chooses: [KV heads, rows, G]
+  std::vector<std::vector<KvRun>> near_runs_;
+  std::vector<std::span<const KvRun>> near_spans_;
   std::vector<Chunk> chunks_;
   // Of the heads that are gathered and not yet attended.
   std::vector<KvRun> runs_;

@@ -16,6 +16,13 @@ std::int32_t align_up(std::int32_t n, std::int32_t to) {
 
 }  // namespace
 
+std::int32_t window_begin(const RegionRules& rules, std::int32_t n_tokens) {
+  const std::int32_t p = rules.unit_tokens, sink = std::min(rules.sink, n_tokens);
+  const std::int32_t wanted = align_up(std::max(n_tokens - rules.recent, 0), p);
+  const std::int32_t closed = align_down(n_tokens - 1, std::max(p, rules.entry_tokens));
+  return std::max(sink, std::min(wanted, closed));
+}
+
 Region region_at(const RegionRules& rules, std::int32_t n_tokens) {
   MNEME_CHECK(n_tokens >= 1, "a region of {} tokens", n_tokens);
   Region r;
@@ -23,9 +30,7 @@ Region region_at(const RegionRules& rules, std::int32_t n_tokens) {
   r.everything = false;
   const std::int32_t p = rules.unit_tokens;
   r.sink = std::min(rules.sink, n_tokens);
-  const std::int32_t wanted = align_up(std::max(n_tokens - rules.recent, 0), p);
-  const std::int32_t closed = align_down(n_tokens - 1, std::max(p, rules.entry_tokens));
-  r.recent_from = std::max(r.sink, std::min(wanted, closed));
+  r.recent_from = window_begin(rules, n_tokens);
   r.first_unit = align_up(r.sink, p) / p;
   r.last_unit = std::max(r.first_unit, r.recent_from / p);
   // Pages: the same number at every step, whatever the window's alignment left over. Tokens: exactly what the budget
@@ -33,6 +38,18 @@ Region region_at(const RegionRules& rules, std::int32_t n_tokens) {
   const std::int32_t window = p == 1 ? n_tokens - r.recent_from : std::max({rules.recent, p, rules.entry_tokens});
   r.n_select = std::clamp((rules.budget - r.sink - window) / p, 0, r.last_unit - r.first_unit);
   r.select_tokens = r.n_select * p;
+  return r;
+}
+
+Region list_region_at(const RegionRules& rules, std::int32_t n_tokens, std::int32_t grouped, std::int32_t n_units) {
+  MNEME_CHECK(n_tokens >= 1, "a region of {} tokens", n_tokens);
+  Region r;
+  if (n_tokens <= rules.budget) return r;
+  r.everything = false;
+  r.sink = std::min(rules.sink, n_tokens);
+  r.last_unit = n_units;
+  r.recent_from = std::max(r.sink, grouped);
+  r.select_tokens = std::max(0, rules.budget - r.sink - (n_tokens - r.recent_from));
   return r;
 }
 

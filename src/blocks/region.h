@@ -31,12 +31,19 @@ struct Region {
   std::int32_t sink = 0;                       // tokens [0, sink)
   std::int32_t first_unit = 0, last_unit = 0;  // candidates, in units of p tokens
   std::int32_t n_select = 0;                   // units to choose, at most what there are
-  std::int32_t select_tokens = 0;              // their tokens
+  std::int32_t select_tokens = 0;              // tokens to choose
   std::int32_t recent_from = 0;                // tokens [recent_from, N)
 };
 
 // Requires  check_region(rules) is null; n_tokens >= 1.
 Region region_at(const RegionRules& rules, std::int32_t n_tokens);
+
+// Where the window of N = n_tokens begins, whether or not all is attended: units below it are complete and have left
+// it.
+std::int32_t window_begin(const RegionRules& rules, std::int32_t n_tokens);
+// Where units are lists (partition.h): n_units of them hold the tokens [sink, grouped), the window is all that follows,
+// and as many tokens are selected as the budget has left, so n_select is unused.
+Region list_region_at(const RegionRules& rules, std::int32_t n_tokens, std::int32_t grouped, std::int32_t n_units);
 
 // Null when the rules make sense; else the reason, for the user.
 const char* check_region(const RegionRules& rules);

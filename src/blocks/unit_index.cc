@@ -5,6 +5,7 @@
 
 #include "src/base/check.h"
 #include "src/base/rng.h"
+#include "src/kernels/centroid.h"
 
 namespace mneme {
 namespace {
@@ -32,6 +33,29 @@ class BoxIndex final : public UnitIndex {
 
  private:
   BoxKind kind_;
+  std::int32_t unit_tokens_;
+};
+
+class CentroidIndex final : public UnitIndex {
+ public:
+  explicit CentroidIndex(std::int32_t unit_tokens) : unit_tokens_(unit_tokens) {}
+
+  std::size_t entry_bytes(const AttentionShape& shape) const override { return shape.token_bytes() / 2; }
+  std::int32_t entry_tokens() const override { return unit_tokens_; }
+  void build(std::span<const KvRun> runs, const AttentionShape& shape, std::byte* entry) const override {
+    centroid_build_cpu(runs, shape, entry);
+  }
+  void score(const ScoreTask& t, ScoreScratch&) const override {
+    t.head.entries->for_stretches(
+        t.first_unit, t.last_unit, [&](const std::byte* centroids, std::int32_t first, std::int32_t n) {
+          centroid_score_cpu(t.q, t.shape, centroids, n, t.scores + (first - t.first_unit), t.score_stride);
+        });
+  }
+  std::size_t bytes_read(std::int32_t n_units, const AttentionShape& shape) const override {
+    return static_cast<std::size_t>(n_units) * entry_bytes(shape);
+  }
+
+ private:
   std::int32_t unit_tokens_;
 };
 
@@ -156,6 +180,9 @@ class RandomIndex final : public UnitIndex {
 
 std::unique_ptr<UnitIndex> make_box_index(BoxKind kind, std::int32_t unit_tokens) {
   return std::make_unique<BoxIndex>(kind, unit_tokens);
+}
+std::unique_ptr<UnitIndex> make_centroid_index(std::int32_t unit_tokens) {
+  return std::make_unique<CentroidIndex>(unit_tokens);
 }
 std::unique_ptr<UnitIndex> make_one_bit_index(OneBitLevels levels, std::int32_t group, std::int32_t unit_tokens) {
   return std::make_unique<OneBitIndex>(levels, group, unit_tokens);

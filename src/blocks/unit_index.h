@@ -1,6 +1,8 @@
 // What stands for a unit's keys, and how a query is scored against it: one class an index, for one (layer, KV head) at
 // a time.
 //
+// Where units are lists, entry u is that of unit u, whatever entry_tokens() says.
+//
 // Indexes hold no state: entries lie in an EntryStore that the sequence owns, keys in its cache.
 #pragma once
 
@@ -46,7 +48,7 @@ class UnitIndex {
   // Bytes of an entry and the tokens that it covers; 0 bytes: nothing is stored (entry_tokens is then 1).
   virtual std::size_t entry_bytes(const AttentionShape& shape) const = 0;
   virtual std::int32_t entry_tokens() const = 0;
-  // The entry of the entry_tokens() tokens of `runs`.
+  // The entry of the entry_tokens() tokens of `runs`; boxes and centroids take any other number too.
   virtual void build(std::span<const KvRun> runs, const AttentionShape& shape, std::byte* entry) const = 0;
   // Requires  every unit of the task is complete and its entries are built. Equal keys give equal scores wherever they
   // stand.
@@ -59,6 +61,8 @@ class UnitIndex {
 std::unique_ptr<UnitIndex> make_box_index(BoxKind kind, std::int32_t unit_tokens);
 // 1-bit keys in groups of `group` tokens; a unit of several tokens scores as the mean of its tokens.
 std::unique_ptr<UnitIndex> make_one_bit_index(OneBitLevels levels, std::int32_t group, std::int32_t unit_tokens);
+// Means of keys, over units of `unit_tokens`.
+std::unique_ptr<UnitIndex> make_centroid_index(std::int32_t unit_tokens);
 // Exact scores; a unit of several tokens scores as log(sum exp(alpha q . k)) / alpha.
 std::unique_ptr<UnitIndex> make_raw_key_index(std::int32_t unit_tokens);
 // Uniform draws, a pure function of seed, layer, KV head, tokens stored and unit.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace mneme {
 namespace {
 
@@ -13,7 +15,14 @@ std::string count_holders(const CacheSnapshot& cache, std::size_t which, std::ve
   if (cache.tables.empty() && n_pages > 0) return fmt::format("sequence {}: {} pages, no table", which, n_pages);
   for (std::size_t t = 0; t < cache.tables.size(); ++t) {
     const auto& table = cache.tables[t];
-    if (static_cast<std::int32_t>(table.size()) != n_pages)
+    const std::int32_t stored = cache.stored.empty() ? cache.length : cache.stored[t];
+    const auto n = static_cast<std::int32_t>(table.size());
+    if (stored < 0 || stored > cache.length)
+      return fmt::format("sequence {}, table {}: {} of {} tokens stored", which, t, stored, cache.length);
+    // Every page holds a token, and all of them hold enough.
+    if (stored < cache.length && (n > std::min(n_pages, stored) || n * kPageTokens < stored))
+      return fmt::format("sequence {}, table {}: {} blocks for {} tokens", which, t, n, stored);
+    if (stored == cache.length && n != n_pages)
       return fmt::format("sequence {}, table {}: {} blocks for {} pages", which, t, table.size(), n_pages);
     for (std::int32_t id : table) {
       if (id < 0 || id >= static_cast<std::int32_t>(holders.size()))
@@ -49,11 +58,12 @@ PoolSnapshot snapshot_of(const PagePool& pool) {
 }
 
 CacheSnapshot snapshot_of(const SequenceCache& cache) {
-  CacheSnapshot s{.length = cache.length(), .n_pages = cache.n_pages(), .tables = {}};
+  CacheSnapshot s{.length = cache.length(), .n_pages = cache.n_pages(), .tables = {}, .stored = {}};
   for (std::int32_t layer = 0; layer < cache.shape().n_layers; ++layer) {
     for (std::int32_t head = 0; head < cache.shape().n_kv_heads; ++head) {
       auto& table = s.tables.emplace_back();
       for (BlockId id : cache.table(layer, head)) table.push_back(id.value);
+      if (cache.dropped()) s.stored.push_back(cache.n_stored(layer, head));
     }
   }
   return s;

@@ -22,6 +22,7 @@ struct CacheSnapshot {
   std::int32_t length = 0;
   std::int32_t n_pages = 0;
   std::vector<std::vector<std::int32_t>> tables;  // [layer * n_kv_heads + kv_head][page]; none at all while empty
+  std::vector<std::int32_t> stored = {};          // by table, tokens that are left; empty: nothing was dropped
 };
 
 PoolSnapshot snapshot_of(const PagePool& pool);
@@ -31,7 +32,7 @@ CacheSnapshot snapshot_of(const SequenceCache& cache);
 //
 // * a block has as many references as tables hold it, and is free exactly when that is none
 // * a block is free once, and the pool counts its free blocks right
-// * every table has the pages that the length asks for, and no block twice
+// * every table has the pages that the length asks for, or that what is left of it may need at most, and no block twice
 //
 // Requires  `caches` are all sequences of that pool.
 std::string find_violation(const PoolSnapshot& pool, std::span<const CacheSnapshot> caches);

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "src/base/check.h"
 #include "src/base/error.h"
@@ -16,7 +17,8 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 }  // namespace
 
-PagePool::PagePool(const KvShape& shape, std::int64_t n_blocks) : shape_(shape), block_bytes_(shape.page_bytes()) {
+PagePool::PagePool(const KvShape& shape, std::int64_t n_blocks, std::unique_ptr<BlockMemory> memory)
+    : shape_(shape), memory_(std::move(memory)), block_bytes_(shape.page_bytes()) {
   MNEME_CHECK(shape.n_layers > 0 && shape.n_kv_heads > 0 && shape.head_dim > 0, "{} layers, {} KV heads, head size {}",
               shape.n_layers, shape.n_kv_heads, shape.head_dim);
   MNEME_CHECK(shape.dtype == DType::kBF16 || shape.dtype == DType::kF16, "keys and values in {}",
@@ -30,14 +32,21 @@ PagePool::PagePool(const KvShape& shape, std::int64_t n_blocks) : shape_(shape),
   }
   const std::size_t bytes = static_cast<std::size_t>(n_blocks) * block_bytes_;
   n_free_ = n_blocks;
-  if (bytes == 0) return;
+  refs_.assign(static_cast<std::size_t>(n_blocks), 0);
+  if (memory_ != nullptr) {
+    base_ = memory_->base();
+  } else if (bytes > 0) {
+    reserve(bytes);
+  }
+}
 
+void PagePool::reserve(std::size_t bytes) {
   const bool huge = bytes >= kHugePage;
   reserved_bytes_ = huge ? bytes + kHugePage : bytes;
   void* p = mmap(nullptr, reserved_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) {
     fail(ErrorKind::kResource, "cannot reserve {} bytes for keys and values ({} blocks of {} bytes): {}",
-         reserved_bytes_, n_blocks, block_bytes_, std::strerror(errno));
+         reserved_bytes_, n_blocks(), block_bytes_, std::strerror(errno));
   }
   reservation_ = p;
   base_ = static_cast<std::byte*>(p);
@@ -46,11 +55,20 @@ PagePool::PagePool(const KvShape& shape, std::int64_t n_blocks) : shape_(shape),
     base_ += (kHugePage - address % kHugePage) % kHugePage;
     madvise(base_, bytes, MADV_HUGEPAGE);  // a wish: a kernel without huge pages refuses it, and nothing is lost
   }
-  refs_.assign(static_cast<std::size_t>(n_blocks), 0);
 }
 
 PagePool::~PagePool() {
   if (reservation_ != nullptr) munmap(reservation_, reserved_bytes_);
+}
+
+void PagePool::copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+  memory_ != nullptr ? memory_->copy(to, from, bytes) : static_cast<void>(std::memcpy(to, from, bytes));
+}
+void PagePool::read(std::byte* to_host, const std::byte* from, std::size_t bytes) const {
+  memory_ != nullptr ? memory_->read(to_host, from, bytes) : static_cast<void>(std::memcpy(to_host, from, bytes));
+}
+void PagePool::write(std::byte* to, const std::byte* from_host, std::size_t bytes) {
+  memory_ != nullptr ? memory_->write(to, from_host, bytes) : static_cast<void>(std::memcpy(to, from_host, bytes));
 }
 
 std::size_t PagePool::touched_bytes() const {

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -40,11 +41,23 @@ struct KvShape {
   bool operator==(const KvShape&) const = default;
 };
 
+// Blocks that do not lie in this process's own memory (a device's): block i from base() + i * page_bytes() on.
+class BlockMemory {
+ public:
+  virtual ~BlockMemory() = default;
+  virtual std::byte* base() const = 0;
+  // Between two places in it; ordered before whatever later reads `to`.
+  virtual void copy(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
+  // Done when they return.
+  virtual void read(std::byte* to_host, const std::byte* from, std::size_t bytes) = 0;
+  virtual void write(std::byte* to, const std::byte* from_host, std::size_t bytes) = 0;
+};
+
 class PagePool {
  public:
-  // Requires  n_blocks >= 0; a complete shape.
+  // Requires  n_blocks >= 0; a complete shape; `memory` (null: this process's own) has room for the blocks.
   // Errors    kResource: not even address space for n_blocks.
-  PagePool(const KvShape& shape, std::int64_t n_blocks);
+  PagePool(const KvShape& shape, std::int64_t n_blocks, std::unique_ptr<BlockMemory> memory = nullptr);
   ~PagePool();
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
@@ -67,10 +80,18 @@ class PagePool {
   std::span<const std::int32_t> given_back() const { return free_; }
   std::int64_t touched_blocks() const { return next_unused_; }
 
+  // Where a block lies. Of a device's blocks only its address can be used here, with the three calls below.
   std::byte* data(BlockId id) const { return base_ + static_cast<std::size_t>(id.value) * block_bytes_; }
+  bool on_device() const { return memory_ != nullptr; }
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes);
+  void read(std::byte* to_host, const std::byte* from, std::size_t bytes) const;
+  void write(std::byte* to, const std::byte* from_host, std::size_t bytes);
 
  private:
+  void reserve(std::size_t bytes);
+
   KvShape shape_;
+  std::unique_ptr<BlockMemory> memory_;
   std::size_t block_bytes_;
   std::size_t reserved_bytes_ = 0;
   void* reservation_ = nullptr;

@@ -1,7 +1,7 @@
 #include "src/cache/sequence_cache.h"
 
 #include <algorithm>
-#include <cstring>
+#include <atomic>
 #include <limits>
 #include <utility>
 
@@ -21,7 +21,9 @@ SequenceCache::SequenceCache(SequenceCache&& other) noexcept
       length_(std::exchange(other.length_, 0)),
       n_pages_(std::exchange(other.n_pages_, 0)),
       key_basis_(other.key_basis_),
-      tables_(std::exchange(other.tables_, {})) {}
+      revision_(std::exchange(other.revision_, new_revision())),
+      tables_(std::exchange(other.tables_, {})),
+      kept_(std::exchange(other.kept_, {})) {}
 
 SequenceCache& SequenceCache::operator=(SequenceCache&& other) noexcept {
   if (this == &other) return *this;
@@ -30,8 +32,15 @@ SequenceCache& SequenceCache::operator=(SequenceCache&& other) noexcept {
   length_ = std::exchange(other.length_, 0);
   n_pages_ = std::exchange(other.n_pages_, 0);
   key_basis_ = other.key_basis_;
+  revision_ = std::exchange(other.revision_, new_revision());
   tables_ = std::exchange(other.tables_, {});
+  kept_ = std::exchange(other.kept_, {});
   return *this;
+}
+
+std::uint64_t SequenceCache::new_revision() {
+  static std::atomic<std::uint64_t> last = 0;
+  return ++last;
 }
 
 SequenceCache SequenceCache::fork() const {
@@ -40,6 +49,7 @@ SequenceCache SequenceCache::fork() const {
   copy.n_pages_ = n_pages_;
   copy.key_basis_ = key_basis_;
   copy.tables_ = tables_;
+  copy.kept_ = kept_;
   for (const auto& table : tables_) {
     for (BlockId id : table) pool_->retain(id);
   }
@@ -51,13 +61,26 @@ void SequenceCache::set_key_basis(KeyBasis basis) {
   key_basis_ = basis;
 }
 
+std::int64_t SequenceCache::n_blocks() const {
+  std::int64_t n = 0;
+  for (const auto& table : tables_) n += static_cast<std::int64_t>(table.size());
+  return n;
+}
+
+std::int32_t SequenceCache::n_slots(std::size_t table) const {
+  const Stretches* stretches = kept(table);
+  return stretches == nullptr ? length_ : stretches->back().slot + stretches->back().n;
+}
+
 std::int64_t SequenceCache::blocks_needed(std::int32_t n_new) const {
   MNEME_CHECK(n_new >= 0, "{} new tokens", n_new);
   if (n_new == 0) return 0;
-  std::int64_t n = (pages_for(std::int64_t{length_} + n_new) - n_pages_) * shape().blocks_per_page();
-  if (length_ % kPageTokens != 0) {
-    n += std::count_if(tables_.begin(), tables_.end(),
-                       [&](const auto& table) { return pool_->references(table.back()) > 1; });
+  if (tables_.empty()) return pages_for(n_new) * shape().blocks_per_page();
+  std::int64_t n = 0;
+  for (std::size_t t = 0; t < tables_.size(); ++t) {
+    const std::int32_t slots = n_slots(t);
+    n += pages_for(std::int64_t{slots} + n_new) - static_cast<std::int64_t>(tables_[t].size());
+    if (slots % kPageTokens != 0 && pool_->references(tables_[t].back()) > 1) ++n;
   }
   return n;
 }
@@ -70,33 +93,63 @@ void SequenceCache::extend(std::int32_t n_new) {
   MNEME_CHECK(needed <= pool_->n_free(), "{} blocks needed, {} free", needed, pool_->n_free());
   if (tables_.empty()) tables_.resize(static_cast<std::size_t>(shape().blocks_per_page()));
 
-  const std::int32_t n_pages = pages_for(std::int64_t{length_} + n_new);
-  const auto filled = static_cast<std::size_t>(length_ % kPageTokens) * shape().token_bytes();
-  for (auto& table : tables_) {
-    if (filled != 0 && pool_->references(table.back()) > 1) {
+  for (std::size_t t = 0; t < tables_.size(); ++t) {
+    auto& table = tables_[t];
+    const std::int32_t slots = n_slots(t), n_pages = pages_for(std::int64_t{slots} + n_new);
+    if (slots % kPageTokens != 0 && pool_->references(table.back()) > 1) {
       const BlockId own = pool_->allocate();
-      std::memcpy(pool_->data(own), pool_->data(table.back()), filled);
+      pool_->copy(pool_->data(own), pool_->data(table.back()),
+                  static_cast<std::size_t>(slots % kPageTokens) * shape().token_bytes());
       pool_->release(table.back());
       table.back() = own;
+      revision_ = new_revision();
     }
     // Head by head, so that a chunk's pages of one head are neighbours in a fresh pool.
     while (static_cast<std::int32_t>(table.size()) < n_pages) table.push_back(pool_->allocate());
+    if (kept(t) == nullptr) continue;
+    Stretch& last = kept_[t].back();
+    if (last.position + last.n == length_) {
+      last.n += n_new;
+    } else {
+      kept_[t].push_back({length_, slots, n_new});
+    }
   }
-  n_pages_ = n_pages;
   length_ += n_new;
+  n_pages_ = pages_for(length_);
+}
+
+void SequenceCache::cut(std::size_t table, std::int32_t new_length) {
+  Stretches& s = kept_[table];
+  while (!s.empty() && s.back().position >= new_length) s.pop_back();
+  if (s.empty()) s.push_back({new_length, 0, 0});
+  s.back().n = std::min(s.back().n, new_length - s.back().position);
+}
+
+// Heads that dropped nothing of what is left are as they were before they dropped anything.
+void SequenceCache::forget_whole_heads() {
+  bool any = false;
+  for (Stretches& s : kept_) {
+    if (s.size() == 1 && s[0].n == length_ && s[0].slot == 0) s.clear();
+    any = any || !s.empty();
+  }
+  if (!any) kept_.clear();
 }
 
 void SequenceCache::truncate(std::int32_t new_length) {
   MNEME_CHECK(new_length >= 0 && new_length <= length_, "to {} of {} tokens", new_length, length_);
-  const std::int32_t n_pages = pages_for(new_length);
-  for (auto& table : tables_) {
+  if (pages_for(new_length) < n_pages_ || !kept_.empty()) revision_ = new_revision();
+  for (std::size_t t = 0; t < tables_.size(); ++t) {
+    if (kept(t) != nullptr) cut(t, new_length);
+    const std::int32_t n_pages = pages_for(kept(t) != nullptr ? n_slots(t) : new_length);
+    auto& table = tables_[t];
     while (static_cast<std::int32_t>(table.size()) > n_pages) {
       pool_->release(table.back());
       table.pop_back();
     }
   }
-  n_pages_ = n_pages;
+  n_pages_ = pages_for(new_length);
   length_ = new_length;
+  forget_whole_heads();
 }
 
 std::size_t SequenceCache::table_index(std::int32_t layer, std::int32_t kv_head) const {
@@ -106,10 +159,22 @@ std::size_t SequenceCache::table_index(std::int32_t layer, std::int32_t kv_head)
          static_cast<std::size_t>(kv_head);
 }
 
+std::byte* SequenceCache::slot(std::size_t table, std::int32_t slot) const {
+  const BlockId id = tables_[table][static_cast<std::size_t>(slot / kPageTokens)];
+  return pool_->data(id) + static_cast<std::size_t>(slot % kPageTokens) * shape().token_bytes();
+}
+
 std::byte* SequenceCache::token(std::int32_t layer, std::int32_t kv_head, std::int32_t position) const {
   MNEME_CHECK(position >= 0 && position < length_, "position {} of {}", position, length_);
-  const BlockId id = tables_[table_index(layer, kv_head)][static_cast<std::size_t>(position / kPageTokens)];
-  return pool_->data(id) + static_cast<std::size_t>(position % kPageTokens) * shape().token_bytes();
+  const std::size_t t = table_index(layer, kv_head);
+  const Stretches* stretches = kept(t);
+  if (stretches == nullptr) return slot(t, position);
+  // From the end: what is written, and most of what is asked for, is new.
+  auto at = stretches->end();
+  do --at;
+  while (at != stretches->begin() && at->position > position);
+  MNEME_CHECK(at->position <= position && position < at->position + at->n, "position {} was dropped", position);
+  return slot(t, at->slot + position - at->position);
 }
 
 std::span<const BlockId> SequenceCache::table(std::int32_t layer, std::int32_t kv_head) const {
@@ -117,17 +182,41 @@ std::span<const BlockId> SequenceCache::table(std::int32_t layer, std::int32_t k
   return tables_.empty() ? std::span<const BlockId>() : std::span<const BlockId>(tables_[i]);
 }
 
-void SequenceCache::append_runs(std::int32_t layer, std::int32_t kv_head, std::int32_t begin, std::int32_t end,
-                                std::vector<KvRun>& runs) const {
-  MNEME_CHECK(0 <= begin && begin <= end && end <= length_, "positions [{}, {}) of {}", begin, end, length_);
-  const std::span<const BlockId> blocks = table(layer, kv_head);
-  for (std::int32_t at = begin; at < end;) {
-    const std::int32_t page = at / kPageTokens, first = at % kPageTokens;
-    const std::int32_t n = std::min(kPageTokens - first, end - at);
-    const std::byte* kv = pool_->data(blocks[static_cast<std::size_t>(page)]);
-    runs.push_back({kv + static_cast<std::size_t>(first) * shape().token_bytes(), n});
-    at += n;
+// Slots [first, first + n), joined to the last run where they go on in its page.
+void SequenceCache::append_slots(std::size_t table, std::int32_t first, std::int32_t n, std::size_t first_run,
+                                 std::vector<KvRun>& runs) const {
+  const std::size_t bytes = shape().token_bytes();
+  for (const std::int32_t end = first + n; first < end;) {
+    const std::int32_t in_page = first % kPageTokens, take = std::min(kPageTokens - in_page, end - first);
+    const std::byte* kv = slot(table, first);
+    if (in_page != 0 && runs.size() > first_run &&
+        runs.back().kv + static_cast<std::size_t>(runs.back().n_tokens) * bytes == kv) {
+      runs.back().n_tokens += take;
+    } else {
+      runs.push_back({kv, take});
+    }
+    first += take;
   }
+}
+
+std::int32_t SequenceCache::append_runs(std::int32_t layer, std::int32_t kv_head, std::int32_t begin, std::int32_t end,
+                                        std::vector<KvRun>& runs) const {
+  MNEME_CHECK(0 <= begin && begin <= end && end <= length_, "positions [{}, {}) of {}", begin, end, length_);
+  const std::size_t t = table_index(layer, kv_head), first_run = runs.size();
+  const Stretches* stretches = kept(t);
+  if (stretches == nullptr) {
+    append_slots(t, begin, end - begin, first_run, runs);
+    return end - begin;
+  }
+  std::int32_t n = 0;
+  auto s = std::upper_bound(stretches->begin(), stretches->end(), begin,
+                            [](std::int32_t position, const Stretch& x) { return position < x.position + x.n; });
+  for (; s != stretches->end() && s->position < end; ++s) {
+    const std::int32_t from = std::max(begin, s->position), to = std::min(end, s->position + s->n);
+    append_slots(t, s->slot + from - s->position, to - from, first_run, runs);
+    n += to - from;
+  }
+  return n;
 }
 
 }  // namespace mneme

@@ -19,6 +19,7 @@
 #include "src/cli/options.h"
 #include "src/cli/progress_bar.h"
 #include "src/engine/kv_method.h"
+#include "src/perf/cuda_bench.h"
 #include "src/perf/trace.h"
 #include "src/recipes/compile.h"
 
@@ -27,6 +28,7 @@ namespace {
 
 struct BenchCommand {
   bool decode = true;
+  std::string device = "cpu";
   BenchModelOptions model;
   std::vector<std::int32_t> depths, batches = {1};
   int steps = 64, warmup = 4, chunk_tokens = 1024;
@@ -83,10 +85,64 @@ void write_trace(const BenchCommand& o, const std::vector<BenchRow>& rows) {
   write_chrome_trace(o.trace, traces);
 }
 
+// Everything that the command says of the report.
+BenchReport report_of(const BenchCommand& o, const Machine& machine, const ModelConfig& config, int threads) {
+  const DType kv_dtype = o.kv_dtype == "f16" ? DType::kF16 : DType::kBF16;
+  return {.decode = o.decode,
+          .model = bench_model_name(o.model),
+          .machine = machine,
+          .parameters = parameter_count(config),
+          .weights = "",
+          .kv_dtype = o.kv_dtype,
+          .threads = threads,
+          .deterministic = o.deterministic,
+          .steps = o.steps,
+          .warmup = o.warmup,
+          .chunk_tokens = o.chunk_tokens,
+          .rows = cases_of(o, method_shape(config, kv_dtype))};
+}
+
+template <typename AnyBench>
+void run_cases(const BenchCommand& o, AnyBench& bench, BenchReport& report, const ProgressFn& show) {
+  std::int64_t done = 0;
+  for (BenchRow& row : report.rows) {
+    show("measuring, cases", done++, static_cast<std::int64_t>(report.rows.size()));
+    row.result = o.decode ? bench.decode(row.c) : bench.prefill(row.c);
+  }
+}
+
+BenchReport bench_cpu(const BenchCommand& o, const Machine& machine, std::unique_ptr<Model> model,
+                      const CpuContext& cpu, const BenchOptions& options, const ProgressFn& show) {
+  BenchReport report = report_of(o, machine, model->config(), cpu.pool->size());
+  report.weight_bytes = static_cast<std::int64_t>(model->weight_bytes());
+  report.step_weight_bytes = static_cast<std::int64_t>(model->step_weight_bytes());
+  report.weights = dtype_name(model->layers()[0].gate.view().dtype());
+  Bench bench(*model, cpu, machine, options);
+  run_cases(o, bench, report, show);
+  return report;
+}
+
+BenchReport bench_cuda(const BenchCommand& o, const Machine& machine, std::unique_ptr<Model> model,
+                       const CpuContext& cpu, const BenchOptions& options, std::int64_t context,
+                       const ProgressFn& show) {
+  if (!o.trace.empty()) fail(ErrorKind::kOption, "--trace: steps on the device are not traced");
+  BenchReport report = report_of(o, machine, model->config(), cpu.pool->size());
+  CudaBench bench(std::move(model), !o.model.shape.empty(), bench_weights_type(o.model), options, context,
+                  *std::max_element(o.batches.begin(), o.batches.end()));
+  report.device = bench.device();
+  report.weight_bytes = bench.weight_bytes();
+  report.step_weight_bytes = bench.step_weight_bytes();
+  report.weights = dtype_name(bench.weights());
+  run_cases(o, bench, report, show);
+  return report;
+}
+
 int bench(BenchCommand o) {
+  const bool cuda = o.device == "cuda";
   if (o.depths.empty()) o.depths = {2048};
   if (o.methods.empty()) o.methods = {"full"};
   if (!o.decode) o.warmup = 0;
+  if (o.decode && cuda) o.warmup = std::max(o.warmup, 3);  // two steps make a graph
   const std::int64_t deepest = *std::max_element(o.depths.begin(), o.depths.end());
   const std::int64_t context = deepest + (o.decode ? o.warmup + o.steps : 0);
 
@@ -99,34 +155,15 @@ int bench(BenchCommand o) {
       make_thread_pool(o.threads, o.no_pin ? Pinning::kNone : Pinning::kPinned, numa_policy(o.numa));
   ThreadPool& pool = *threads;
   const CpuContext cpu{.pool = &pool, .rounding = o.deterministic ? Rounding::kFixed : Rounding::kFast};
-  const std::unique_ptr<Model> model = load_bench_model(o.model, context, cpu, show);
-
-  const DType kv_dtype = o.kv_dtype == "f16" ? DType::kF16 : DType::kBF16;
-  BenchReport report{.decode = o.decode,
-                     .model = bench_model_name(o.model),
-                     .machine = machine,
-                     .parameters = parameter_count(model->config()),
-                     .weight_bytes = static_cast<std::int64_t>(model->weight_bytes()),
-                     .step_weight_bytes = static_cast<std::int64_t>(model->step_weight_bytes()),
-                     .weights = std::string(dtype_name(model->layers()[0].gate.view().dtype())),
-                     .kv_dtype = o.kv_dtype,
-                     .threads = pool.size(),
-                     .deterministic = o.deterministic,
-                     .steps = o.steps,
-                     .warmup = o.warmup,
-                     .chunk_tokens = o.chunk_tokens,
-                     .rows = cases_of(o, method_shape(model->config(), kv_dtype))};
-  Bench bench(*model, cpu, machine,
-              {.kv_dtype = kv_dtype,
-               .steps = o.steps,
-               .warmup = o.warmup,
-               .chunk_tokens = o.chunk_tokens,
-               .keep_spans = !o.trace.empty()});
-  std::int64_t done = 0;
-  for (BenchRow& row : report.rows) {
-    show("measuring, cases", done++, static_cast<std::int64_t>(report.rows.size()));
-    row.result = o.decode ? bench.decode(row.c) : bench.prefill(row.c);
-  }
+  std::unique_ptr<Model> model =
+      load_bench_model(o.model, context, cpu, show, cuda ? ShapeWeights::kNone : ShapeWeights::kHere);
+  const BenchOptions options{.kv_dtype = o.kv_dtype == "f16" ? DType::kF16 : DType::kBF16,
+                             .steps = o.steps,
+                             .warmup = o.warmup,
+                             .chunk_tokens = o.chunk_tokens,
+                             .keep_spans = !o.trace.empty()};
+  const BenchReport report = cuda ? bench_cuda(o, machine, std::move(model), cpu, options, context, show)
+                                  : bench_cpu(o, machine, std::move(model), cpu, options, show);
   bar.clear();
   if (!o.trace.empty()) write_trace(o, report.rows);
   AnswerWriter out;
@@ -164,6 +201,10 @@ void add_case_options(CLI::App& c, BenchCommand& o) {
 
 void add_machine_options(CLI::App& c, BenchCommand& o) {
   const auto add = [](CLI::Option* option) { option->group("Memory and speed"); };
+  add(c.add_option("--device", o.device, "Where the model computes: cpu, or cuda, the first NVIDIA GPU")
+          ->type_name("NAME")
+          ->capture_default_str()
+          ->check(one_of({"cpu", "cuda"})));
   add(c.add_option("--kv-cache-dtype", o.kv_dtype, "How keys and values are stored: bf16 or f16")
           ->type_name("TYPE")
           ->capture_default_str()

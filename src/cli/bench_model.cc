@@ -59,10 +59,15 @@ void add_bench_model_options(CLI::App& c, BenchModelOptions& o) {
       ->group("Model");
 }
 
+DType bench_weights_type(const BenchModelOptions& o) {
+  return weights_type(o.weights);
+}
+
 std::unique_ptr<Model> load_bench_model(const BenchModelOptions& o, std::int64_t context, const CpuContext& cpu,
-                                        const ProgressFn& progress) {
+                                        const ProgressFn& progress, ShapeWeights weights) {
   expect_one(o);
   const ModelOptions options{.context = context};
+  if (!o.shape.empty() && weights == ShapeWeights::kNone) return Model::shape_only(bench_shape(o.shape), options);
   if (!o.shape.empty()) return Model::random(bench_shape(o.shape), weights_type(o.weights), options, kSeed, cpu);
   return Model::load(Checkpoint::open(o.path), options, cpu, progress);
 }

@@ -18,9 +18,14 @@ struct BenchModelOptions {
 // -m, --shape and --weights. Either of the first two must be given.
 void add_bench_model_options(CLI::App& command, BenchModelOptions& options);
 
+// The type of a shape's weights.
+DType bench_weights_type(const BenchModelOptions& options);
+
+// Of a shape: with weights here, or none (they will be made on a device).
+enum class ShapeWeights { kHere, kNone };
 // Errors  kOption: neither or both. As Model::load.
 std::unique_ptr<Model> load_bench_model(const BenchModelOptions& options, std::int64_t context, const CpuContext& cpu,
-                                        const ProgressFn& progress);
+                                        const ProgressFn& progress, ShapeWeights weights = ShapeWeights::kHere);
 // The shape alone, without weights. Bytes of the weights, and of those that a step of one row reads.
 struct BenchShape {
   ModelConfig config;

@@ -18,6 +18,10 @@ double mega(double bytes) {
 }
 
 std::string head(const BenchReport& r) {
+  if (r.device)
+    return fmt::format("{}: {:.1f} M parameters, {:.1f} MiB {}, KV {}\n{}, driver {}; mneme {} ({})\n", r.model,
+                       static_cast<double>(r.parameters) / 1e6, static_cast<double>(r.weight_bytes) / (1 << 20),
+                       r.weights, r.kv_dtype, r.device->name, r.device->driver, version(), build_commit());
   return fmt::format("{}: {:.1f} M parameters, {:.1f} MiB {}, KV {}\n{}; {} thread{}{}; mneme {} ({})\n", r.model,
                      static_cast<double>(r.parameters) / 1e6, static_cast<double>(r.weight_bytes) / (1 << 20),
                      r.weights, r.kv_dtype, r.machine.cpu, r.threads, r.threads == 1 ? "" : "s",
@@ -128,6 +132,16 @@ Json machine_json(const Machine& m) {
           {"features", m.features}};
 }
 
+Json device_json(const DeviceInfo& d) {
+  return {{"name", d.name},
+          {"compute_capability", fmt::format("{}.{}", d.compute_major, d.compute_minor)},
+          {"multiprocessors", d.multiprocessors},
+          {"memory_bytes", d.memory_bytes},
+          {"l2_bytes", d.l2_bytes},
+          {"driver", d.driver},
+          {"cuda_runtime", d.runtime}};
+}
+
 std::vector<std::string> command_line() {
   std::vector<std::string> words;
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
@@ -137,7 +151,8 @@ std::vector<std::string> command_line() {
 }
 
 std::string bench_table(const BenchReport& r) {
-  std::string out = head(r) + main_table(r) + bytes_table(r) + operations_table(r);
+  std::string out = head(r) + main_table(r) + bytes_table(r);
+  if (!r.device) out += operations_table(r);
   if (!r.rows.empty() && r.rows[0].result.l3_bandwidth > 0) {
     out += fmt::format(
         "\nThe weights fit into the L3 ({:.0f} MiB), which reads {:.1f} GB/s here: a share above 100 % is its doing.\n",
@@ -154,6 +169,7 @@ std::string bench_json(const BenchReport& r) {
                      {"commit", build_commit()},
                      {"command", command_line()},
                      {"machine", machine_json(r.machine)},
+                     {"device", r.device ? device_json(*r.device) : Json("cpu")},
                      {"model", r.model},
                      {"parameters", r.parameters},
                      {"weight_bytes", r.weight_bytes},

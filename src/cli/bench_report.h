@@ -2,9 +2,11 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "src/device/device.h"
 #include "src/perf/bench.h"
 
 namespace mneme::cli {
@@ -20,6 +22,7 @@ struct BenchReport {
   bool decode = true;
   std::string model;
   Machine machine;
+  std::optional<DeviceInfo> device;  // where it ran; none: on the CPU
   std::int64_t parameters = 0, weight_bytes = 0, step_weight_bytes = 0;
   std::string weights, kv_dtype;  // types
   int threads = 0;
@@ -29,6 +32,7 @@ struct BenchReport {
 };
 
 nlohmann::ordered_json machine_json(const Machine& machine);
+nlohmann::ordered_json device_json(const DeviceInfo& device);
 // The words this program was started with; of the first, the file's name.
 std::vector<std::string> command_line();
 

@@ -30,7 +30,7 @@ std::vector<eval::MethodSpec> specs_of(const EvalCommand& c) {
       KvOptions kv = c.kv;
       kv.budget = budget;
       specs.push_back(method_spec(text, kv));
-      if (specs.back().recipe.attend == Attend::kEverything) break;
+      if (specs.back().recipe.attend == Attend::kEverything || specs.back().recipe.norm) break;  // no budget to set
     }
   return specs;
 }

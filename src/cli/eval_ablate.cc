@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +23,7 @@ struct AblateCommand {
   std::int32_t budget = 512;
   KvOptions kv{.sink = 32, .recent = 128, .dense_layers = "none"};
   std::optional<float> tau;
+  double rate = 16;  // per cent; with tau alone
   std::string run_file;
 };
 
@@ -40,14 +42,25 @@ std::string index_table(const std::vector<eval::MethodSpec>& specs, const Method
   return out;
 }
 
-float tau_of(const AblateCommand& c, EvalBench& bench, const std::vector<const eval::AblationSet*>& sets) {
-  const bool needed = std::any_of(sets.begin(), sets.end(), [](const auto* s) { return s->needs_tau(); });
-  if (c.tau || !needed) return c.tau.value_or(0.0f);
-  EvalSetup setup = c.setup;
-  setup.contexts = 1;
-  KvOptions kv = c.kv;
-  kv.budget = c.budget;
-  return calibrate_method(bench, setup, method_spec("freekv", kv), {}).tau();
+using Gates = std::map<std::string_view, eval::GateSetting>;
+
+// Of every method whose gate the sets ask for.
+Gates gates_of(const AblateCommand& c, EvalBench& bench, const std::vector<const eval::AblationSet*>& sets) {
+  Gates gates;
+  for (const auto* set : sets) {
+    if (!set->needs_tau() || gates.contains(set->gate)) continue;
+    if (c.tau) {
+      gates[set->gate] = {*c.tau, c.rate / 100};
+      continue;
+    }
+    EvalSetup setup = c.setup;
+    setup.contexts = 1;
+    KvOptions kv = c.kv;
+    kv.budget = c.budget;
+    const eval::Calibration found = calibrate_method(bench, setup, method_spec(std::string(set->gate), kv), {});
+    gates[set->gate] = {found.tau(), found.rounds.back().rate};
+  }
+  return gates;
 }
 
 int run_ablate(const AblateCommand& c) {
@@ -57,12 +70,12 @@ int run_ablate(const AblateCommand& c) {
   if (sets.empty())
     for (const eval::AblationSet& set : eval::ablation_table()) sets.push_back(&set);
   EvalBench bench(c.setup);
-  const float tau = tau_of(c, bench, sets);
+  Gates gates = gates_of(c, bench, sets);
   KvOptions kv = c.kv;
   kv.budget = c.budget;
   std::vector<eval::MethodSpec> specs = {method_spec("full", kv)};
   for (const auto* set : sets)
-    for (const std::string& text : eval::ablation_methods(*set, tau)) {
+    for (const std::string& text : eval::ablation_methods(*set, gates[set->gate])) {
       eval::MethodSpec spec = method_spec(text, kv);
       if (std::none_of(specs.begin(), specs.end(), [&](const auto& s) { return s.label == spec.label; }))
         specs.push_back(std::move(spec));
@@ -76,12 +89,12 @@ int run_ablate(const AblateCommand& c) {
     nlohmann::json settings = eval_settings(c.setup), all = nlohmann::json::array();
     settings["methods"] = methods;
     for (const auto* set : sets)
-      settings["sets"].push_back({{"name", set->name}, {"summary", set->summary}, {"tau", set->needs_tau() ? tau : 0}});
+      settings["sets"].push_back({{"name", set->name}, {"summary", set->summary}, {"tau", gates[set->gate].tau}});
     for (const auto& cell : cells) all.push_back(eval::to_json(cell));
     fmt::print("{}\n", nlohmann::json{{"origin", eval_origin()}, {"settings", settings}, {"cells", all}}.dump(1));
   } else {
     for (const auto* set : sets) {
-      const auto names = eval::ablation_methods(*set, tau);
+      const auto names = eval::ablation_methods(*set, gates[set->gate]);
       std::vector<eval::CellSummary> rows;
       for (const auto& cell : cells)
         if (cell.method == "full" || std::any_of(names.begin(), names.end(), [&](const std::string& name) {
@@ -117,6 +130,11 @@ void add_eval_ablate(CLI::App& app, int& code) {
   c->add_option("--tau", o->tau, "The calibrated threshold (default: calibrated first, for 10 to 20 % corrections)")
       ->check(number(-1, 2))
       ->type_name("TAU");
+  c->add_option("--rate", o->rate,
+                "With --tau: the per cent of decisions that it flags, for schedules of fixed intervals")
+      ->check(number(0, 100))
+      ->type_name("PER CENT")
+      ->capture_default_str();
   c->add_option("--run", o->run_file, "Records go here as they are made; a run that was interrupted goes on from it")
       ->type_name("FILE");
   add_kv_block_options(*c, o->kv);

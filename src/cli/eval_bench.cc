@@ -84,6 +84,7 @@ void add_eval_options(CLI::App& c, EvalSetup& o) {
   c.add_flag("--no-progress", o.no_progress, "No progress bar");
   c.add_option("--threads", o.engine.threads, "0: one per CPU")->check(whole_number(0, 1024))->capture_default_str();
   c.add_flag("--deterministic", o.engine.deterministic, "The same tokens whatever else is in the batch");
+  c.add_option("--device", o.engine.device, "cpu or cuda")->check(one_of({"cpu", "cuda"}))->capture_default_str();
   c.add_option("--kv-cache-dtype", o.engine.kv_cache_dtype, "bf16 or f16")
       ->check(one_of({"bf16", "f16"}))
       ->capture_default_str();
@@ -144,7 +145,7 @@ eval::MethodSpec method_spec(const std::string& text, KvOptions kv) {
   std::replace(overrides.begin(), overrides.end(), '/', ',');
   Recipe recipe = recipe_of(kv);
   apply_overrides(overrides, recipe);
-  if (recipe.attend == Attend::kEverything) return {text, recipe};
+  if (recipe.attend == Attend::kEverything || recipe.norm) return {text, recipe};  // the prompt sets the budget
   return {fmt::format("{} b{}", text, recipe.budget), recipe};
 }
 

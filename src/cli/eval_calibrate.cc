@@ -22,21 +22,32 @@ struct CalibrateCommand {
   std::vector<double> rates = {10, 20};
 };
 
+bool decisions_by_layer(const eval::Calibration& c, const MethodShape& shape) {
+  for (std::int32_t l = 0; l < shape.n_layers; ++l)
+    for (std::int32_t m = 1; m < shape.n_kv_heads; ++m)
+      if (!c.last.values(l, m).empty()) return false;
+  return shape.n_kv_heads > 1;
+}
+
 std::string calibration_table(const eval::Calibration& c, const MethodShape& shape) {
   std::string out = "| run | tau | corrected |\n|---|---|---|\n";
   for (std::size_t i = 0; i < c.rounds.size(); ++i)
     out += fmt::format("| {} | {} | {:.1f} % |\n", i + 1, c.rounds[i].tau, 100 * c.rounds[i].rate);
-  out += "\nCorrected in the last run, by KV head\n\n| layer |";
+  // A gate that is asked once a layer has its decisions in the place of the first head.
+  const bool by_layer = decisions_by_layer(c, shape);
+  const std::int32_t n_heads = by_layer ? 1 : shape.n_kv_heads;
+  out += fmt::format("\n{} in the last run, by {}\n\n| layer |", by_layer ? "Boundaries" : "Corrected",
+                     by_layer ? "layer" : "KV head");
   std::string rule = "|---|";
-  for (std::int32_t m = 0; m < shape.n_kv_heads; ++m) {
-    out += fmt::format(" head {} |", m);
+  for (std::int32_t m = 0; m < n_heads; ++m) {
+    out += by_layer ? " all heads |" : fmt::format(" head {} |", m);
     rule += "---|";
   }
   out += "\n" + rule + "\n";
   for (std::int32_t l = 0; l < shape.n_layers; ++l) {
     if (c.last.values(l, 0).empty()) continue;
     out += fmt::format("| {} |", l);
-    for (std::int32_t m = 0; m < shape.n_kv_heads; ++m)
+    for (std::int32_t m = 0; m < n_heads; ++m)
       out += fmt::format(" {:.1f} % |", 100 * eval::correction_rate(c.last.values(l, m), c.tau()));
     out += "\n";
   }
@@ -83,7 +94,9 @@ int run_calibrate(const CalibrateCommand& c) {
                    .dump(1));
   } else {
     fmt::print("{}", calibration_table(result, shape));
-    fmt::print("\ntau {} corrects {:.1f} % of KV heads{}\n", result.tau(), 100 * result.rounds.back().rate,
+    fmt::print("\ntau {} {} {:.1f} % of {}{}\n", result.tau(),
+               decisions_by_layer(result, shape) ? "finds boundaries in" : "corrects", 100 * result.rounds.back().rate,
+               decisions_by_layer(result, shape) ? "steps and layers" : "KV heads",
                result.reached ? "" : ", which is not what was asked for: it did not settle");
   }
   return result.reached ? 0 : 1;
@@ -160,6 +173,11 @@ void add_eval_similarity(CLI::App& app, int& code) {
       ->capture_default_str();
   c->add_option("--top", o->options.top, "True tokens that are looked for")
       ->check(whole_number(1, 1 << 20))
+      ->capture_default_str();
+  c->add_option("--boundary", o->options.boundary,
+                "Mean cosine of a layer below which a segment ends, for the overlap of what is truly attended")
+      ->check(number(-1, 2))
+      ->type_name("TAU")
       ->capture_default_str();
   c->add_option("--chosen", o->options.budgets, "Tokens that an index chooses")
       ->delimiter(',')

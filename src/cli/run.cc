@@ -27,7 +27,7 @@ namespace {
 struct RunOptions {
   std::string model;
   std::optional<std::string> prompt, file, question;
-  std::string system;
+  std::string system, chat_template;
   bool raw = false, special = false;
   std::optional<int> max_tokens;
   GenerationOptions generation;
@@ -109,6 +109,16 @@ Turn turn_of(const RunOptions& options) {
   return turn;
 }
 
+// A template's text stands for itself; anything else is a file's name.
+ModelFile open_model(const RunOptions& options) {
+  ModelFile file(options.model);
+  const std::string& t = options.chat_template;
+  if (t.empty()) return file;
+  const bool text = t.find("{{") != std::string::npos || t.find("{%") != std::string::npos;
+  file.set_chat_template(text ? t : read_text(t));
+  return file;
+}
+
 // The context that this run needs, and how long its answer may become.
 void fit_context(const ModelFile& file, const Turn& turn, RunOptions& options) {
   const bool saves = !options.session.empty() || !options.save_session.empty();
@@ -152,7 +162,7 @@ int run_chat(RunOptions options) {
   options.engine.max_sequences = 2;  // the conversation, and its document alone for /reset
   RunReport report;
   ProgressBar bar(ProgressBar::mode_for_stderr(!options.no_progress));
-  const LanguageModel model = start_model(ModelFile(options.model), options, bar, report);
+  const LanguageModel model = start_model(open_model(options), options, bar, report);
   bar.clear();
   return chat(model, chat_with, report);
 }
@@ -165,7 +175,7 @@ int run(RunOptions options) {
   if (!options.save_session.empty()) expect_writable(options.save_session);  // before minutes of computing
   if (wants_chat(options)) return run_chat(std::move(options));
   const Turn turn = turn_of(options);
-  ModelFile file(options.model);
+  ModelFile file = open_model(options);
   fit_context(file, turn, options);
   options.engine.max_sequences = 1;
 
@@ -205,6 +215,9 @@ void add_prompt_options(CLI::App& c, RunOptions& o) {
   auto* raw = c.add_flag("--raw", o.raw, "The prompt as it is, without the model's chat framing");
   auto* special = c.add_flag("--special", o.special, "Special tokens written in the prompt are those tokens");
   special->needs(raw);
+  auto* chat_template = c.add_option("--chat-template", o.chat_template,
+                                     "Frame turns by this chat template (Jinja) instead of the model's");
+  chat_template->type_name("FILE|TEXT")->check(not_empty())->excludes(raw)->group("Prompt");
   for (CLI::Option* text : {prompt, file, question}) text->type_name("TEXT")->check(not_empty());
   file->type_name("FILE");
   for (CLI::Option* option : {prompt, file, question, system, raw, special}) option->group("Prompt");
@@ -252,6 +265,10 @@ void add_sampling_options(CLI::App& c, RunOptions& o) {
 void add_engine_options(CLI::App& c, RunOptions& o) {
   EngineOptions& e = o.engine;
   const auto group = [](CLI::Option* option) { option->group("Memory and speed"); };
+  group(c.add_option("--device", e.device, "Where the model computes: cpu, or cuda, the first NVIDIA GPU")
+            ->type_name("NAME")
+            ->capture_default_str()
+            ->check(one_of({"cpu", "cuda"})));
   group(c.add_option("-c,--max-model-len,--ctx-size", e.context,
                      "Longest prompt and answer together (default: what this run needs)")
             ->type_name("TOKENS")

@@ -65,8 +65,18 @@ std::string method_text(const KvMethodOptions& options, const KvMethodStats& m) 
       mebibytes(static_cast<std::int64_t>(m.kv_bytes_per_step)),
       mebibytes(static_cast<std::int64_t>(m.index_bytes_per_step)), mebibytes(m.index_bytes));
   if (m.selections + m.reused > 0)
-    text += fmt::format("        {} selections made, {} reused; {:.1f} % corrected; {:.1f} % of the units new a step\n",
-                        grouped(m.selections), grouped(m.reused), 100 * m.correction_rate, 100 * m.turnover);
+    text += fmt::format(
+        "        {} selections made ({:.1f} %), {} reused; the gate flagged {:.1f} %; {:.1f} % of the units new a "
+        "step\n",
+        grouped(m.selections), 100.0 * static_cast<double>(m.selections) / static_cast<double>(m.selections + m.reused),
+        grouped(m.reused), 100 * m.correction_rate, 100 * m.turnover);
+  if (m.prefill_end_seconds > 0) {
+    text +=
+        fmt::format("        {} tokens of KV heads dropped, {:.1f} ms at the ends of prefills; kept, layer by layer:",
+                    grouped(m.dropped_tokens), 1000 * m.prefill_end_seconds);
+    for (const KvMethodStats::Layer& layer : m.layers) text += fmt::format(" {:.1f} %", 100 * layer.kept_share);
+    text += "\n";
+  }
   if (m.audits > 0)
     text +=
         fmt::format("audit   {:.1f} % of the most attended tokens read, {:.1f} % of the attention, error {:.1f} %\n",
@@ -79,7 +89,8 @@ nlohmann::ordered_json method_json(const KvMethodOptions& options, const KvMetho
   for (const KvMethodStats::Layer& layer : m.layers)
     layers.push_back({{"dense", layer.dense},
                       {"achieved_budget", layer.achieved_budget},
-                      {"correction_rate", layer.correction_rate}});
+                      {"correction_rate", layer.correction_rate},
+                      {"kept_share", layer.kept_share}});
   nlohmann::ordered_json json = {{"name", options.method},
                                  {"layers", layers},
                                  {"kv_bytes_per_step", m.kv_bytes_per_step},
@@ -88,6 +99,8 @@ nlohmann::ordered_json method_json(const KvMethodOptions& options, const KvMetho
                                  {"selections", m.selections},
                                  {"reused", m.reused},
                                  {"correction_rate", m.correction_rate},
+                                 {"dropped_tokens", m.dropped_tokens},
+                                 {"prefill_end_seconds", m.prefill_end_seconds},
                                  {"turnover", m.turnover}};
   if (m.audits > 0)
     json["audit"] = {

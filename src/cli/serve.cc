@@ -120,6 +120,10 @@ void add_scheduling_options(CLI::App& c, ServeCommand& command) {
                    "Room for keys and values (default: all sequences at full length, or half of the memory)")
           ->type_name("GIB")
           ->check(number(0.0001, 1e6)));
+  add(c.add_option("--device", e.device, "Where the model computes: cpu, or cuda, the first NVIDIA GPU")
+          ->type_name("NAME")
+          ->capture_default_str()
+          ->check(one_of({"cpu", "cuda"})));
   add(c.add_option("--kv-cache-dtype", e.kv_cache_dtype, "How keys and values are stored: bf16 or f16")
           ->type_name("TYPE")
           ->capture_default_str()

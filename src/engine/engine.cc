@@ -32,10 +32,9 @@ Engine::Impl::Impl(std::unique_ptr<ForwardPass> forward_pass, const EngineOption
     : options(o), threads(std::move(thread_pool)), forward(std::move(forward_pass)) {
   MNEME_CHECK(forward != nullptr && threads != nullptr, "an engine needs a model and threads");
   const KvShape shape = forward->kv_shape(kv_dtype_of(options));
-  const std::int64_t available = memory_limit_bytes() - static_cast<std::int64_t>(forward->weight_bytes());
-  const KvPlan kv = plan_kv(shape, options, forward->max_context(), available);
+  const KvPlan kv = plan_kv(shape, options, forward->max_context(), forward->kv_room_bytes(memory_limit_bytes()));
   options.context = kv.context;
-  pool = std::make_unique<PagePool>(shape, kv.n_blocks);
+  pool = forward->make_pool(shape, kv.n_blocks);
 }
 
 Request& Engine::Impl::add(RequestId id) {
@@ -60,6 +59,9 @@ Request& Engine::Impl::find_sequence(RequestId id) {
 }
 
 void Engine::Impl::check_input(const RequestInput& input, std::span<const std::int32_t> before) const {
+  if (input.method != nullptr && !forward->takes_methods())
+    fail(ErrorKind::kUnsupported, "KV method {}: it runs on the CPU only; with device cuda there is full",
+         input.method->recipe.name);
   const auto vocab = forward->vocab();
   for (std::size_t i = 0; i < input.prompt.size(); ++i) {
     if (input.prompt[i] < 0 || input.prompt[i] >= vocab) {
@@ -75,6 +77,11 @@ void Engine::Impl::check_input(const RequestInput& input, std::span<const std::i
   if (input.max_tokens < 0) fail(ErrorKind::kRequest, "max_tokens: expected 0 or more, found {}", input.max_tokens);
   if (input.decode_prompt_tail < 0) {
     fail(ErrorKind::kRequest, "decode_prompt_tail: expected 0 or more, found {}", input.decode_prompt_tail);
+  }
+  const auto [question_begin, question_end] = input.question_span;
+  if (question_begin < 0 || question_begin > question_end || question_end > std::ssize(input.prompt)) {
+    fail(ErrorKind::kRequest, "question_span: expected tokens of the prompt, which has {}, found {} to {}",
+         input.prompt.size(), question_begin, question_end);
   }
   const auto n_prompt = static_cast<std::int64_t>(before.size() + input.prompt.size());
   if (n_prompt == 0) fail(ErrorKind::kRequest, "the prompt is empty: expected at least one token");
@@ -153,18 +160,30 @@ RequestId Engine::fork(RequestId from, RequestInput input) {
   const Request& parent = impl_->find_sequence(from);
   impl_->check_input(input, parent.tokens);
   Impl::check_method(parent, input.method);
+  check_dropped(parent.cache, input.method.get());
   Sampler sampler(input.sampling);
   Request& request = impl_->add(RequestId(impl_->next_id++));
   request.tokens = parent.tokens;
   request.cache = parent.cache.fork();
   if (parent.method) request.method = std::make_unique<MethodState>(*parent.method);
   // A running parent must now copy the page that it writes into, which admission did not count.
-  if (impl_->reserved_blocks() > impl_->pool->n_free()) {
-    request.truncate(request.cache.length() / kPageTokens * kPageTokens);
-  }
+  if (impl_->reserved_blocks() > impl_->pool->n_free()) request.close_pages();
   impl_->start(request, std::move(input), std::move(sampler));
   return request.id;
 }
+
+namespace {
+
+// Of the first n_shared tokens those that a request under its method need not compute itself.
+std::int32_t shared_tokens(const SequenceCache& parent, std::int32_t n_shared, const RequestInput& input) {
+  if (parent.dropped()) return 0;
+  const std::int32_t n_rows = input.method ? input.method->tap_rows() : 0;
+  const auto n_prompt = static_cast<std::int32_t>(input.prompt.size());
+  const std::int32_t n_prefill = n_shared + n_prompt - std::min(n_prompt, input.decode_prompt_tail);
+  return std::max(0, std::min({n_shared, parent.length(), n_prefill - std::min(n_prefill, n_rows)}));
+}
+
+}  // namespace
 
 RequestId Engine::fork_prefix(RequestId from, std::int32_t n_shared, RequestInput input) {
   const Request& parent = impl_->find_sequence(from);
@@ -176,11 +195,12 @@ RequestId Engine::fork_prefix(RequestId from, std::int32_t n_shared, RequestInpu
   Request& request = impl_->add(RequestId(impl_->next_id++));
   request.tokens.assign(before.begin(), before.end());
   request.cache = parent.cache.fork();
-  request.cache.truncate(std::min(n_shared, request.cache.length()));
-  if (parent.method && parent.method->shared_plan() == input.method)
-    request.method = std::make_unique<MethodState>(parent.method->index_of_prefix(request.cache.length()));
-  if (impl_->reserved_blocks() > impl_->pool->n_free())
-    request.truncate(request.cache.length() / kPageTokens * kPageTokens);
+  const bool same_method = parent.method && parent.method->shared_plan() == input.method;
+  std::int32_t shared = shared_tokens(parent.cache, n_shared, input);
+  if (same_method && shared < request.cache.length() && !parent.method->can_truncate(shared)) shared = 0;
+  request.cache.truncate(shared);
+  if (same_method) request.method = std::make_unique<MethodState>(parent.method->index_of_prefix(shared));
+  if (impl_->reserved_blocks() > impl_->pool->n_free()) request.close_pages();
   impl_->start(request, std::move(input), std::move(sampler));
   return request.id;
 }
@@ -190,6 +210,7 @@ void Engine::keep_going(RequestId id, RequestInput input) {
   if (request.active()) fail(ErrorKind::kRequest, "request {} has not ended yet: it cannot go on", id.value);
   impl_->check_input(input, request.tokens);
   Impl::check_method(request, input.method);
+  check_dropped(request.cache, input.method.get());
   Sampler sampler(input.sampling);
   std::erase_if(impl_->events, [&](const RequestEvent& e) { return e.id == id; });
   impl_->start(request, std::move(input), std::move(sampler));
@@ -226,11 +247,12 @@ std::vector<RequestEvent> Engine::step() {
   const Impl::Batch batch = impl_->gather(plan);
   std::vector<Impl::Sample> samples;
   try {
-    samples = impl_->sample(batch, impl_->forward->run({.tokens = batch.tokens, .sequences = batch.rows}));
+    samples = impl_->compute(batch);
   } catch (...) {
     impl_->undo(batch);
     throw;
   }
+  impl_->commit(batch);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   impl_->apply(batch, std::move(samples), seconds.count());
   return impl_->take_events();
@@ -259,6 +281,7 @@ void Engine::attach_method(RequestId id, std::shared_ptr<const Plan> plan) {
   request.set_method(std::move(plan));
   if (!request.method) return;
   const KvShape& shape = impl_->pool->shape();
+  for (std::int32_t l = 0; l < shape.n_layers; ++l) request.method->see_prompt(l, request.cache.length(), true);
   const std::int64_t n = shape.blocks_per_page();  // one (layer, KV head) is one thread's work
   impl_->threads->parallel_for(n, 1, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t i = begin; i < end; ++i)
@@ -269,7 +292,8 @@ void Engine::attach_method(RequestId id, std::shared_ptr<const Plan> plan) {
 
 std::size_t Engine::method_bytes(RequestId id) const {
   const Request& request = impl_->find(id);
-  return request.method ? request.method->index_bytes() + request.method->state_bytes() : 0;
+  if (!request.method) return 0;
+  return request.method->index_bytes() + request.method->copy_bytes() + request.method->state_bytes();
 }
 
 void Engine::set_tap(DecodeTap* tap) {
@@ -301,9 +325,7 @@ ThreadPool& Engine::threads() const {
 }
 
 std::size_t Engine::kv_bytes(RequestId id) const {
-  const KvShape& shape = impl_->pool->shape();
-  const std::int64_t blocks = impl_->find(id).cache.n_pages() * shape.blocks_per_page();
-  return static_cast<std::size_t>(blocks) * shape.page_bytes();
+  return static_cast<std::size_t>(impl_->find(id).cache.n_blocks()) * impl_->pool->shape().page_bytes();
 }
 
 std::span<const PromptScore> Engine::prompt_scores(RequestId id) const {

@@ -19,6 +19,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "mneme/options.h"
@@ -78,6 +79,9 @@ struct RequestInput {
   std::optional<std::int32_t> score_prompt;
   // Likeliest tokens told with every token of the answer.
   std::int32_t top_logprobs = 0;
+  // Tokens [first, second) of this prompt are its question: what a method that reads prompts in windows looks for from
+  // then on. Empty: none is marked; what an earlier turn marked stays. Other methods do not look at it.
+  std::pair<std::int32_t, std::int32_t> question_span{0, 0};
   // Keep keys and values after the end, for keep_going() and fork().
   bool keep_sequence = false;
   // How the rows that decode attend; null: everything. compile(recipe, method_shape()) makes one. A fork or a next turn
@@ -103,14 +107,15 @@ class Engine {
   // A new request that starts from all tokens of `from`, which must be kept, running or waiting: its pages are shared,
   // `input.prompt` follows them. It has a sampler of its own, whose repetition penalty has seen all these tokens. Where
   // free memory does not suffice to let both write into a shared page, the tokens of that page (31 at most) are
-  // computed again.
+  // computed again. With `n_tokens` it starts from the first so many of them.
   //
   // Errors  as submit; kRequest: no such sequence; it or `input.method` binds a sequence to one method (Plan), and they
-  // are not the same.
+  // are not the same; tokens were dropped that the method needs.
   RequestId fork(RequestId from, RequestInput input);
   // The same from the first n_shared tokens of `from` only, those of them that it has computed shared. Of its method,
   // if it is this one's too, the index alone is taken over: selections and counts begin anew, so that the answer is
-  // that of a request which had computed everything itself.
+  // that of a request which had computed everything itself. So a sequence that dropped tokens shares nothing, and rows
+  // that this one's method looks at when a prefill ends are computed again.
   //
   // Where the method binds its sequences (Plan), what follows is read in other windows than a whole prompt would be.
   //
@@ -130,11 +135,13 @@ class Engine {
   // Gives up a kept sequence's memory.
   void release(RequestId id) { cancel(id); }
   // A kept sequence from elsewhere (a saved session): its tokens, of which the first n_computed have keys and values;
-  // `fill` writes these, all of them. Where memory does not suffice, other kept sequences lose pages, as for a request.
+  // `fill` writes these, and may drop some. `method`: what the sequence's method remembers, if anything. Where memory
+  // does not suffice, other kept sequences lose pages, as for a request.
   //
   // Errors  kRequest: as submit; kResource: what runs leaves no room. What `fill` throws. There is no such sequence
   // then.
-  RequestId adopt(std::vector<std::int32_t> tokens, std::int32_t n_computed, FunctionRef<void(SequenceCache&)> fill);
+  RequestId adopt(std::vector<std::int32_t> tokens, std::int32_t n_computed, FunctionRef<void(SequenceCache&)> fill,
+                  std::unique_ptr<MethodState> method = nullptr);
 
   // One forward pass. Returns what it brought, cancelled requests included; empty when there is nothing to do.
   //
@@ -168,6 +175,8 @@ class Engine {
   //
   // Errors  kRequest: as fork.
   void attach_method(RequestId id, std::shared_ptr<const Plan> plan);
+  // What the request's method remembers, for saved sessions; null without a method.
+  const MethodState* method(RequestId id) const;
   // Bytes of the request's index and of what else its method remembers.
   std::size_t method_bytes(RequestId id) const;
   // What a recipe is compiled for.

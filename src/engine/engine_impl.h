@@ -47,10 +47,12 @@ struct Engine::Impl {
   void take_pages(const Request* except, FunctionRef<bool()> enough);
   Batch gather(const std::vector<ScheduledRows>& plan);
   void undo(const Batch& batch);
+  void commit(const Batch& batch);  // what methods decided to drop
   struct Sample {
     Sampler::Choice choice;
     std::vector<TokenLogprob> top;
   };
+  std::vector<Sample> compute(const Batch& batch);
   std::vector<Sample> sample(const Batch& batch, const ConstTensorView& logits);
   void apply(const Batch& batch, std::vector<Sample> samples, double seconds);
   void take_sample(Request& request, Sample sample, RequestEvent& event);

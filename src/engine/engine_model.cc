@@ -2,6 +2,8 @@
 #include <utility>
 
 #include "src/base/check.h"
+#include "src/base/error.h"
+#include "src/engine/cuda_pass.h"
 #include "src/engine/engine.h"
 #include "src/engine/forward_pass.h"
 
@@ -30,6 +32,8 @@ class ModelForward final : public ForwardPass {
 
 std::unique_ptr<ForwardPass> forward_of(std::unique_ptr<Model> model, const EngineOptions& options, ThreadPool* pool) {
   MNEME_CHECK(model != nullptr && pool != nullptr, "an engine needs a model and threads");
+  if (options.device == "cuda") return cuda_pass(std::move(model), options);
+  if (options.device != "cpu") fail(ErrorKind::kOption, "device: expected cpu or cuda, found \"{}\"", options.device);
   const CpuContext context{.pool = pool, .rounding = options.deterministic ? Rounding::kFixed : Rounding::kFast};
   return std::make_unique<ModelForward>(std::move(model), context, options.audit_every);
 }

@@ -11,12 +11,16 @@ const SequenceCache& Engine::cache(RequestId id) const {
   return impl_->find(id).cache;
 }
 
+const MethodState* Engine::method(RequestId id) const {
+  return impl_->find(id).method.get();
+}
+
 const Sampler& Engine::sampler(RequestId id) const {
   return impl_->find(id).sampler;
 }
 
 RequestId Engine::adopt(std::vector<std::int32_t> tokens, std::int32_t n_computed,
-                        FunctionRef<void(SequenceCache&)> fill) {
+                        FunctionRef<void(SequenceCache&)> fill, std::unique_ptr<MethodState> method) {
   RequestInput input{.prompt = std::move(tokens), .max_tokens = 0};
   impl_->check_input(input, {});
   const auto n_tokens = static_cast<std::int32_t>(input.prompt.size());
@@ -39,6 +43,7 @@ RequestId Engine::adopt(std::vector<std::int32_t> tokens, std::int32_t n_compute
   Request& request = impl_->add(RequestId(impl_->next_id++));
   request.tokens = std::move(input.prompt);
   request.cache = std::move(cache);
+  request.method = std::move(method);
   request.prompt_end = n_tokens;
   request.keep = true;
   request.state = Request::State::kKept;

@@ -36,12 +36,11 @@ void Engine::Impl::take_pages(const Request* except, FunctionRef<bool()> enough)
   // it need not copy it. Then those that nobody shares, because only they become free; then whatever is left.
   const auto drop_last_page = [](Request& r) { r.truncate((r.cache.length() - 1) / kPageTokens * kPageTokens); };
   for (Request* r : holders) {
-    if (!enough() && r->cache.length() % kPageTokens != 0) drop_last_page(*r);
+    if (!enough() && !r->loses_all() && r->cache.length() % kPageTokens != 0) drop_last_page(*r);
   }
   for (bool only_unshared : {true, false}) {
     for (Request* r : holders) {
-      while (!enough() && r->cache.length() > 0 &&
-             (!only_unshared || pool->references(r->cache.table(0, 0).back()) == 1)) {
+      while (!enough() && r->cache.length() > 0 && (!only_unshared || !r->cache.shares_last_page())) {
         drop_last_page(*r);
       }
     }
@@ -81,14 +80,36 @@ Engine::Impl::Batch Engine::Impl::gather(const std::vector<ScheduledRows>& plan)
                           .want_logits = last,
                           .all_logits = all,
                           .method = r.method.get(),
-                          .phase = begin >= r.decode_from() ? RowPhase::kDecode : RowPhase::kPrefill});
+                          .phase = begin >= r.decode_from() ? RowPhase::kDecode : RowPhase::kPrefill,
+                          .prefill_left = std::max(0, r.decode_from() - begin - rows.n_tokens)});
   }
   return batch;
 }
 
 void Engine::Impl::undo(const Batch& batch) {
-  for (std::size_t i = 0; i < batch.rows.size(); ++i)
-    batch.requests[i]->truncate(batch.rows[i].cache->length() - batch.rows[i].n_rows);
+  for (std::size_t i = 0; i < batch.rows.size(); ++i) batch.requests[i]->undo(batch.rows[i].n_rows);
+}
+
+void Engine::Impl::commit(const Batch& batch) {
+  for (Request* r : batch.requests)
+    if (r->method) r->method->commit(r->cache);
+}
+
+// A forward pass and what it brings. Where all that is wanted is the most likely tokens, the logits stay where they
+// are.
+std::vector<Engine::Impl::Sample> Engine::Impl::compute(const Batch& batch) {
+  const ForwardInput input{.tokens = batch.tokens, .sequences = batch.rows};
+  const bool best_only =
+      forward->picks_best() && std::all_of(batch.wanted.begin(), batch.wanted.end(), [](const Batch::Row& row) {
+        const Request& r = *row.request;
+        return !row.known(r) && r.max_tokens > 0 && r.top_logprobs == 0 && r.sampler.is_plain_greedy();
+      });
+  if (!best_only) return sample(batch, forward->run(input));
+  const std::span<const Sampler::Choice> best = forward->run_best(input);
+  MNEME_CHECK(best.size() == batch.wanted.size(), "{} choices for {} rows", best.size(), batch.wanted.size());
+  std::vector<Sample> samples;
+  for (const Sampler::Choice& choice : best) samples.push_back({.choice = choice, .top = {}});
+  return samples;
 }
 
 std::vector<Engine::Impl::Sample> Engine::Impl::sample(const Batch& batch, const ConstTensorView& logits) {

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 
 #include "src/model/model.h"
+#include "src/sampler/sampler.h"
 
 namespace mneme {
 
@@ -15,10 +18,24 @@ class ForwardPass {
   virtual std::int64_t vocab() const = 0;
   virtual std::int64_t max_context() const = 0;
   virtual std::size_t weight_bytes() const { return 0; }
+  // Memory for keys and values, of a machine (or control group) that has machine_bytes.
+  virtual std::int64_t kv_room_bytes(std::int64_t machine_bytes) const {
+    return machine_bytes - static_cast<std::int64_t>(weight_bytes());
+  }
+  // Where they lie.
+  virtual std::unique_ptr<PagePool> make_pool(const KvShape& shape, std::int64_t n_blocks) {
+    return std::make_unique<PagePool>(shape, n_blocks);
+  }
   // As Forward::run. May throw; then nothing of this step counts.
   virtual ConstTensorView run(const ForwardInput& input) = 0;
   // As Forward::set_tap; what has no attention shows nothing.
   virtual void set_tap(DecodeTap*) {}
+  // Whether run_best() may be called: the most likely token of each row is then chosen where the logits are.
+  virtual bool picks_best() const { return false; }
+  // As run, with Sampler's greedy choice in place of each row of logits. Valid until the next call.
+  virtual std::span<const Sampler::Choice> run_best(const ForwardInput&) { return {}; }
+  // Whether sequences may have methods.
+  virtual bool takes_methods() const { return true; }
   // The model behind it, where there is one.
   virtual const Model* model() const { return nullptr; }
 };

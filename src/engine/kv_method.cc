@@ -52,9 +52,11 @@ KvMethodStats kv_method_stats(const MethodStats& stats, const Plan& plan, std::s
     std::int64_t layer_checks = 0, layer_corrections = 0;
     for (std::int64_t n : s.gate_checks) layer_checks += n;
     for (std::int64_t n : s.corrections) layer_corrections += n;
-    out.layers.push_back({.dense = plan.dense_layer(static_cast<std::int32_t>(l)),
+    out.layers.push_back({.dense = !plan.compressed(static_cast<std::int32_t>(l)),
                           .achieved_budget = ratio(s.attended_tokens, s.attended_heads),
-                          .correction_rate = ratio(layer_corrections, layer_checks)});
+                          .correction_rate = ratio(layer_corrections, layer_checks),
+                          .kept_share = s.prompt_tokens == 0 ? 1.0 : ratio(s.kept_tokens, s.prompt_tokens)});
+    out.dropped_tokens += s.dropped_tokens;
     steps = std::max(steps, s.steps);
     attended += s.attended_tokens;
     index_read += s.index_bytes_read;
@@ -71,6 +73,7 @@ KvMethodStats kv_method_stats(const MethodStats& stats, const Plan& plan, std::s
   }
   out.kv_bytes_per_step = ratio(static_cast<double>(attended) * token_bytes, static_cast<double>(steps));
   out.index_bytes_per_step = ratio(index_read, steps);
+  out.prefill_end_seconds = stats.prefill_end_seconds;
   out.index_bytes = static_cast<std::int64_t>(index_bytes);
   out.correction_rate = ratio(out.corrections, out.correction_checks);
   out.turnover = ratio(out.replaced_units, out.selected_units);

@@ -20,6 +20,10 @@ ModelFile& ModelFile::operator=(ModelFile&&) noexcept = default;
 ModelInfo ModelFile::info() const {
   return impl_->text->info;
 }
+void ModelFile::set_chat_template(std::string text) {
+  TextSide& side = *impl_->text;
+  side.chat = ChatFormat::with_template(*side.tokenizer, std::move(text));
+}
 std::vector<std::int32_t> ModelFile::tokenize(std::string_view text, SpecialTokens special) const {
   return impl_->text->tokenize(text, special);
 }

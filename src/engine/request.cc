@@ -2,18 +2,65 @@
 
 #include <algorithm>
 
+#include "src/base/error.h"
+
 namespace mneme {
+
+void check_dropped(const SequenceCache& cache, const Plan* plan) {
+  if (plan == nullptr || !cache.dropped()) return;
+  if (plan->selects()) {
+    fail(ErrorKind::kRequest,
+         "tokens of this sequence were dropped by a KV method: '{}' selects among all tokens and cannot go on with it; "
+         "'full' and methods that drop can",
+         plan->recipe.name);
+  }
+  if (!plan->drops() || plan->recipe.prefill_end->scope != DropScope::kLayer) return;
+  const KvShape& shape = cache.shape();
+  for (std::int32_t layer = 0; layer < shape.n_layers; ++layer)
+    for (std::int32_t head = 1; plan->compressed(layer) && head < shape.n_kv_heads; ++head)
+      if (cache.n_stored(layer, head) != cache.n_stored(layer, 0))
+        fail(
+            ErrorKind::kRequest,
+            "KV heads of this sequence have dropped different tokens: '{}' decides for all heads of a layer and cannot "
+            "go on with it",
+            plan->recipe.name);
+}
 
 bool Request::is_end(std::int32_t token) const {
   return std::find(end_tokens.begin(), end_tokens.end(), token) != end_tokens.end();
 }
 
+bool Request::loses_all() const {
+  return cache.dropped() ||
+         (method && (method->plan().tap_rows() == Plan::kAllRows || method->plan().layer_choice.has_value()));
+}
+
 void Request::truncate(std::int32_t to) {
+  if (to >= cache.length()) return;
+  if (loses_all()) to = 0;
   cache.truncate(to);
   if (method) method->truncate(to);
 }
 
+void Request::close_pages() {
+  // Heads that dropped tokens have no common end of a page, even where the sequence's length is one.
+  truncate(cache.dropped() ? 0 : cache.length() / kPageTokens * kPageTokens);
+}
+
+void Request::step_back(std::int32_t n) {
+  const std::int32_t to = cache.length() - n;
+  cache.truncate(to);
+  if (method) method->step_back(to);
+}
+
+void Request::undo(std::int32_t n) {
+  // What the rows of a failed step left in the state of a method that cannot take them back is gone with all of it.
+  if (method && !method->can_truncate(cache.length() - n)) return truncate(0);
+  step_back(n);
+}
+
 void Request::set_method(std::shared_ptr<const Plan> plan) {
+  check_dropped(cache, plan.get());
   if (plan == nullptr) {
     if (cache.length() == 0) cache.set_key_basis(KeyBasis::kTurned);
     method.reset();
@@ -44,12 +91,15 @@ RequestView Request::view(std::int32_t scored_rows) const {
 void Request::begin_turn(RequestInput input) {
   tokens.insert(tokens.end(), input.prompt.begin(), input.prompt.end());
   // Logits come from computing a token: where nothing is pending, the last one is computed once more.
-  if (cache.length() == length()) truncate(length() - 1);
+  if (cache.length() == length()) step_back(1);
   prompt_end = length();
   tail = std::min(input.decode_prompt_tail, static_cast<std::int32_t>(input.prompt.size()));
   // Nothing new: what is pending is the end of an answer, and is computed as an answer is.
   if (input.prompt.empty()) tail = 1;
   set_method(std::move(input.method));
+  const std::int32_t prompt_begin = prompt_end - static_cast<std::int32_t>(input.prompt.size());
+  if (method && input.question_span.first < input.question_span.second)
+    method->set_question_span(prompt_begin + input.question_span.first, prompt_begin + input.question_span.second);
   max_tokens = input.max_tokens;
   end_tokens = std::move(input.end_tokens);
   priority = input.priority;

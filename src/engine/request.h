@@ -14,6 +14,9 @@
 
 namespace mneme {
 
+// Errors  kRequest: the plan needs tokens that the sequence has dropped.
+void check_dropped(const SequenceCache& cache, const Plan* plan);
+
 struct Request {
   enum class State : std::uint8_t { kWaiting, kRunning, kKept, kEnded };
 
@@ -55,9 +58,20 @@ struct Request {
   bool wants_score() const { return score_tail && cache.length() > decode_from() && cache.length() < length(); }
   // The rows of a chunk that ends at cache.length() are wanted, all of them.
   bool wants_prompt_scores() const { return score_prompt.has_value() && cache.length() <= prompt_end; }
-  // Forgets computed tokens from `length` on; they are computed again when they are needed.
+  // A method dropped tokens, counted attention, or remembers queries: nothing of it can be had back from the middle.
+  bool loses_all() const;
+  // Forgets computed tokens from `length` on, or all of them where it can only lose all; they are computed again when
+  // they are needed.
   void truncate(std::int32_t length);
+  // Forgets so many tokens that no page is open, which another owner shares.
+  void close_pages();
+  // The last n computed tokens are computed once more.
+  void step_back(std::int32_t n);
+  // Forgets the last n computed tokens, of a step that failed.
+  void undo(std::int32_t n);
   // Attends by `plan` from now on. Under the same plan as before the method's state stays.
+  //
+  // Errors  kRequest: tokens were dropped, and the plan cannot do without them.
   void set_method(std::shared_ptr<const Plan> plan);
   // scored_rows: prompt tokens that may be scored in one step.
   RequestView view(std::int32_t scored_rows) const;

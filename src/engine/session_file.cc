@@ -5,12 +5,9 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <memory>
-#include <type_traits>
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/base/new_file.h"
 #include "src/checkpoint/byte_reader.h"
 #include "src/checkpoint/model_config.h"
 
@@ -20,112 +17,6 @@ namespace {
 using Layout = SessionLayout;
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-
-// ---- writing
-
-class Bytes {
- public:
-  template <typename T>
-  requires std::is_integral_v<T>
-  void put(T value) { put(std::as_bytes(std::span(&value, 1))); }
-  void put(std::string_view text) {
-    put(std::uint64_t{text.size()});
-    put(std::as_bytes(std::span(text)));
-  }
-  void put(std::span<const std::byte> bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
-  std::span<const std::byte> get() const { return bytes_; }
-
- private:
-  std::vector<std::byte> bytes_;
-};
-
-Bytes model_section(const SessionIdentity& m) {
-  Bytes b;
-  b.put(std::string_view(m.architecture));
-  b.put(std::string_view(m.name));
-  b.put(dtype_name(m.kv.dtype));
-  b.put(m.vocab);
-  b.put(std::int64_t{m.kv.n_layers});
-  b.put(std::int64_t{m.kv.n_kv_heads});
-  b.put(std::int64_t{m.kv.head_dim});
-  b.put(m.weights);
-  b.put(m.tokenizer);
-  b.put(m.rope);
-  return b;
-}
-
-Bytes state_section(const SessionContent& c) {
-  Bytes b;
-  b.put(std::uint8_t{c.answered});
-  b.put(static_cast<std::uint8_t>(c.framing));
-  b.put(std::uint8_t{c.document.has_value()});
-  b.put(std::uint8_t{c.random.has_value()});
-  b.put(c.random.value_or(RandomPosition{}).seed);
-  b.put(c.random.value_or(RandomPosition{}).draws);
-  b.put(static_cast<std::int64_t>(c.tokens.size()));
-  b.put(std::int64_t{c.n_computed});
-  return b;
-}
-
-Bytes document_section(const SessionContent& c) {
-  Bytes b;
-  if (!c.document) return b;
-  b.put(std::string_view(c.document->document));
-  b.put(std::string_view(c.document->system));
-  return b;
-}
-
-// Appends sections one after the other and remembers where they are.
-class Writer {
- public:
-  explicit Writer(const std::filesystem::path& path) : file_(path), hash_(XXH3_createState(), XXH3_freeState) {
-    MNEME_CHECK(hash_ != nullptr, "no memory for a checksum");
-    static constexpr std::byte kNothing[Layout::kHeader] = {};
-    file_.append(kNothing);
-  }
-
-  void begin() {
-    static constexpr std::byte kZeros[Layout::kAlignment] = {};
-    const std::uint64_t past = file_.size() % Layout::kAlignment;
-    if (past != 0) file_.append(std::span(kZeros).first(Layout::kAlignment - past));
-    entries_[n_].offset = file_.size();
-    XXH3_64bits_reset(hash_.get());
-  }
-  void append(std::span<const std::byte> bytes) {
-    XXH3_64bits_update(hash_.get(), bytes.data(), bytes.size());
-    file_.append(bytes);
-  }
-  void end() {
-    entries_[n_].bytes = file_.size() - entries_[n_].offset;
-    entries_[n_].checksum = XXH3_64bits_digest(hash_.get());
-    ++n_;
-  }
-  void section(std::span<const std::byte> bytes) {
-    begin();
-    append(bytes);
-    end();
-  }
-
-  void finish() {
-    Bytes header;
-    header.put(std::as_bytes(std::span(Layout::kMagic)));
-    header.put(Layout::kVersion);
-    header.put(static_cast<std::uint32_t>(Layout::kSections));
-    header.put(file_.size());
-    header.put(std::as_bytes(std::span(entries_)));
-    header.put(session_checksum(header.get()));
-    file_.write_at(0, header.get());
-    file_.commit();
-  }
-
- private:
-  NewFile file_;
-  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash_;
-  std::array<Layout::Entry, Layout::kSections> entries_{};
-  std::size_t n_ = 0;
-};
-
-// ---- reading
 
 [[noreturn]] void damaged(std::string_view name, const std::string& what) {
   fail(ErrorKind::kFormat, "{}: {}: the file is damaged", name, what);
@@ -152,10 +43,11 @@ void expect_end(const ByteReader& in, std::string_view name, std::string_view se
 
 using Sections = std::array<std::span<const std::byte>, Layout::kSections>;
 
-constexpr std::array<std::string_view, Layout::kSections> kSectionNames = {"model", "state", "document", "tokens",
-                                                                           "keys and values"};
+constexpr std::array<std::string_view, Layout::kSections> kSectionNames = {"model",  "state",           "document",
+                                                                           "tokens", "keys and values", "method"};
 
-void read_header(std::span<const std::byte> bytes, std::string_view name) {
+// Returns the version.
+std::uint32_t read_header(std::span<const std::byte> bytes, std::string_view name) {
   const auto magic = std::as_bytes(std::span(Layout::kMagic));
   if (bytes.size() < magic.size() || !std::equal(magic.begin(), magic.end(), bytes.begin())) {
     fail(ErrorKind::kFormat, "{}: expected a saved session, found something else (the first bytes are not \"{}\")",
@@ -163,30 +55,31 @@ void read_header(std::span<const std::byte> bytes, std::string_view name) {
   }
   ByteReader in(bytes.subspan(magic.size()), name);
   const auto version = in.read<std::uint32_t>("version");
-  if (version != Layout::kVersion) {
-    fail(ErrorKind::kUnsupported, "{}: a session of format version {}; this program reads version {}", name, version,
-         Layout::kVersion);
+  if (version != Layout::kVersion && version != Layout::kVersionWithoutMethod) {
+    fail(ErrorKind::kUnsupported, "{}: a session of format version {}; this program reads versions {} and {}", name,
+         version, Layout::kVersionWithoutMethod, Layout::kVersion);
   }
-  if (bytes.size() < Layout::kHeader) {
-    damaged(name, fmt::format("{} bytes are fewer than the header's {}", bytes.size(), Layout::kHeader));
-  }
+  const std::size_t header = Layout::header(version), checked = Layout::header_checksum(version);
+  if (bytes.size() < header)
+    damaged(name, fmt::format("{} bytes are fewer than the header's {}", bytes.size(), header));
   std::uint64_t checksum = 0;
-  std::memcpy(&checksum, bytes.data() + Layout::kHeaderChecksum, sizeof(checksum));
-  if (checksum != session_checksum(bytes.first(Layout::kHeaderChecksum)))
-    damaged(name, "the header's checksum is wrong");
+  std::memcpy(&checksum, bytes.data() + checked, sizeof(checksum));
+  if (checksum != session_checksum(bytes.first(checked))) damaged(name, "the header's checksum is wrong");
   const auto n_sections = in.read<std::uint32_t>("number of sections");
-  if (n_sections != Layout::kSections)
-    damaged(name, fmt::format("{} sections, expected {}", n_sections, static_cast<int>(Layout::kSections)));
+  if (n_sections != Layout::n_sections(version))
+    damaged(name, fmt::format("{} sections, expected {}", n_sections, Layout::n_sections(version)));
   const auto size = in.read<std::uint64_t>("size of the file");
   if (size != bytes.size()) damaged(name, fmt::format("the header says {} bytes, the file has {}", size, bytes.size()));
+  return version;
 }
 
-// Sections lie one after the other, zeros between them, and end where the file ends.
+// Sections lie one after the other, zeros between them, and end where the file ends. One that the version does not have
+// is empty.
 Sections read_sections(std::span<const std::byte> bytes, std::string_view name, SessionFile::Check check) {
-  read_header(bytes, name);
+  const std::uint32_t version = read_header(bytes, name);
   Sections sections;
-  std::uint64_t at = Layout::kHeader;
-  for (std::size_t i = 0; i < Layout::kSections; ++i) {
+  std::uint64_t at = Layout::header(version);
+  for (std::size_t i = 0; i < Layout::n_sections(version); ++i) {
     Layout::Entry entry;
     std::memcpy(&entry, bytes.data() + Layout::kEntries + i * sizeof(entry), sizeof(entry));
     const std::uint64_t begin = (at + Layout::kAlignment - 1) / Layout::kAlignment * Layout::kAlignment;
@@ -267,9 +160,60 @@ void read_tokens(std::span<const std::byte> bytes, std::string_view name, std::i
                               c.identity.vocab));
 }
 
+// Numbers of some kind, one after the other.
+template <typename T>
+std::vector<T> read_list(ByteReader& in, std::string_view name, std::string_view what) {
+  const auto n = in.read<std::uint32_t>(what);
+  if (n > in.remaining() / sizeof(T)) damaged(name, fmt::format("{} {}, {} bytes are left", n, what, in.remaining()));
+  std::vector<T> list(n);
+  const auto bytes = in.take(n * sizeof(T), what);
+  if (n > 0) std::memcpy(list.data(), bytes.data(), bytes.size());
+  return list;
+}
+
+SavedHead read_head(ByteReader& in, std::string_view name, std::int32_t n_computed) {
+  SavedHead head;
+  head.stored = read_list<TokenRange>(in, name, "stretches of kept tokens");
+  std::int32_t end = 0;
+  std::size_t n = 0;
+  for (const TokenRange& r : head.stored) {
+    if (r.begin < end || r.begin >= r.end || r.end > n_computed)
+      damaged(name, fmt::format("kept tokens [{}, {}) after {} of {}", r.begin, r.end, end, n_computed));
+    end = r.end;
+    n += static_cast<std::size_t>(r.end - r.begin);
+  }
+  head.mass = read_list<float>(in, name, "sums of attention");
+  if (!head.mass.empty() && head.mass.size() != n)
+    damaged(name, fmt::format("{} sums of attention for {} tokens", head.mass.size(), n));
+  return head;
+}
+
+void read_method(std::span<const std::byte> bytes, std::string_view name, SessionContent& c) {
+  if (bytes.empty()) return;
+  ByteReader in(bytes, name);
+  c.method.emplace();
+  for (std::int32_t layer = 0; layer < c.identity.kv.n_layers; ++layer) {
+    const auto budget = in.read<std::int32_t>("budget of a layer");
+    if (budget < 0) damaged(name, fmt::format("budget of a layer: {}", budget));
+    c.method->budgets.push_back(budget);
+    for (std::int32_t h = 0; h < c.identity.kv.n_kv_heads; ++h)
+      c.method->heads.push_back(read_head(in, name, c.n_computed));
+  }
+  expect_end(in, name, kSectionNames[Layout::kMethod]);
+}
+
 // 2^16 layers, heads and values of 4 bytes, and 2^31 tokens are more than 64 bits hold.
 void check_kv(std::span<const std::byte> bytes, std::string_view name, const SessionContent& c) {
   const KvShape& kv = c.identity.kv;
+  if (c.method) {
+    unsigned __int128 all = 0;
+    for (const SavedHead& head : c.method->heads)
+      for (const TokenRange& r : head.stored) all += static_cast<unsigned>(r.end - r.begin);
+    if (all * kv.token_bytes() != bytes.size())
+      damaged(name, fmt::format("keys and values of {} tokens of heads, {} bytes each, in {} bytes",
+                                static_cast<std::uint64_t>(all), kv.token_bytes(), bytes.size()));
+    return;
+  }
   const auto wanted = static_cast<unsigned __int128>(kv.bytes_per_token()) * static_cast<unsigned>(c.n_computed);
   if (wanted != bytes.size())
     damaged(name, fmt::format("keys and values of {} tokens, {} bytes each, in {} bytes", c.n_computed,
@@ -278,34 +222,16 @@ void check_kv(std::span<const std::byte> bytes, std::string_view name, const Ses
 
 }  // namespace
 
-std::uint64_t session_checksum(std::span<const std::byte> bytes) {
-  return XXH3_64bits(bytes.data(), bytes.size());
+std::int32_t SessionContent::n_stored(std::int32_t layer, std::int32_t kv_head) const {
+  if (!method) return n_computed;
+  std::int32_t n = 0;
+  for (const TokenRange& r : method->heads[static_cast<std::size_t>(layer * identity.kv.n_kv_heads + kv_head)].stored)
+    n += r.end - r.begin;
+  return n;
 }
 
-void write_session(const std::filesystem::path& path, const SessionContent& content, const KvSource& kv) {
-  MNEME_CHECK(!content.tokens.empty() && content.n_computed >= 0 &&
-                  static_cast<std::size_t>(content.n_computed) <= content.tokens.size(),
-              "{} of {} tokens", content.n_computed, content.tokens.size());
-  Writer out(path);
-  out.section(model_section(content.identity).get());
-  out.section(state_section(content).get());
-  out.section(document_section(content).get());
-  out.section(std::as_bytes(std::span(content.tokens)));
-  out.begin();
-  const KvShape& shape = content.identity.kv;
-  const std::uint64_t expected = shape.token_bytes() * static_cast<std::uint64_t>(content.n_computed);
-  for (std::int32_t layer = 0; layer < shape.n_layers; ++layer) {
-    for (std::int32_t head = 0; head < shape.n_kv_heads; ++head) {
-      std::uint64_t written = 0;
-      kv(layer, head, [&](std::span<const std::byte> piece) {
-        out.append(piece);
-        written += piece.size();
-      });
-      MNEME_CHECK(written == expected, "{} bytes of keys and values, expected {}", written, expected);
-    }
-  }
-  out.end();
-  out.finish();
+std::uint64_t session_checksum(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
 }
 
 SessionFile SessionFile::parse(std::span<const std::byte> bytes, std::string_view name, Check check) {
@@ -316,8 +242,17 @@ SessionFile SessionFile::parse(std::span<const std::byte> bytes, std::string_vie
   const std::int64_t n_tokens = read_state(sections[Layout::kState], name, c);
   read_document(sections[Layout::kDocument], name, c);
   read_tokens(sections[Layout::kTokens], name, n_tokens, c);
+  read_method(sections[Layout::kMethod], name, c);
   check_kv(sections[Layout::kKv], name, c);
   file.kv_ = sections[Layout::kKv];
+  if (!c.method) return file;
+  const KvShape& kv = c.identity.kv;
+  std::size_t at = 0;
+  for (std::int32_t layer = 0; layer < kv.n_layers; ++layer)
+    for (std::int32_t h = 0; h < kv.n_kv_heads; ++h) {
+      file.first_.push_back(at);
+      at += static_cast<std::size_t>(c.n_stored(layer, h)) * kv.token_bytes();
+    }
   return file;
 }
 
@@ -325,10 +260,10 @@ std::span<const std::byte> SessionFile::kv(std::int32_t layer, std::int32_t kv_h
   const KvShape& shape = content_.identity.kv;
   MNEME_CHECK(layer >= 0 && layer < shape.n_layers && kv_head >= 0 && kv_head < shape.n_kv_heads, "layer {}, head {}",
               layer, kv_head);
-  const std::size_t bytes = shape.token_bytes() * static_cast<std::size_t>(content_.n_computed);
+  const std::size_t bytes = shape.token_bytes() * static_cast<std::size_t>(content_.n_stored(layer, kv_head));
   const auto index =
       static_cast<std::size_t>(layer) * static_cast<std::size_t>(shape.n_kv_heads) + static_cast<std::size_t>(kv_head);
-  return kv_.subspan(index * bytes, bytes);
+  return kv_.subspan(first_.empty() ? index * bytes : first_[index], bytes);
 }
 
 void expect_same_model(const SessionIdentity& saved, const SessionIdentity& running, std::string_view file) {

@@ -14,6 +14,7 @@
 #include "mneme/mneme.h"
 #include "src/base/function_ref.h"
 #include "src/cache/page_pool.h"
+#include "src/cache/sequence_cache.h"
 
 namespace mneme {
 
@@ -34,6 +35,20 @@ struct RandomPosition {
   bool operator==(const RandomPosition&) const = default;
 };
 
+// What is left of one head's tokens, and what they are worth to a method.
+struct SavedHead {
+  std::vector<TokenRange> stored;  // positions, ascending
+  std::vector<float> mass;         // attention received, one a stored token; or none
+  bool operator==(const SavedHead&) const = default;
+};
+
+// What a method did to a sequence that its keys and values do not tell.
+struct SavedMethod {
+  std::vector<std::int32_t> budgets;  // by layer; 0: none was set
+  std::vector<SavedHead> heads;       // by layer and KV head
+  bool operator==(const SavedMethod&) const = default;
+};
+
 // A session but for its keys and values.
 struct SessionContent {
   SessionIdentity identity;
@@ -42,10 +57,14 @@ struct SessionContent {
   std::optional<RandomPosition> random;  // of the last turn that drew
   std::optional<Turn> document;          // read, and waiting for its question
   std::vector<std::int32_t> tokens;
-  std::int32_t n_computed = 0;  // tokens at the front whose keys and values are there
+  std::int32_t n_computed = 0;  // tokens at the front whose keys and values are there, but for those that were dropped
+  std::optional<SavedMethod> method;
+
+  // Of one head.
+  std::int32_t n_stored(std::int32_t layer, std::int32_t kv_head) const;
 };
 
-// Calls `out` with the n_computed pairs [K | V] of one layer and KV head, in one piece or several.
+// Calls `out` with the n_stored pairs [K | V] of one layer and KV head, in one piece or several.
 using KvSource =
     FunctionRef<void(std::int32_t layer, std::int32_t kv_head, FunctionRef<void(std::span<const std::byte>)> out)>;
 
@@ -55,14 +74,20 @@ void write_session(const std::filesystem::path& path, const SessionContent& cont
 // Where things are; the reader takes nothing else.
 struct SessionLayout {
   static constexpr std::string_view kMagic = "MNEMESES";
-  static constexpr std::uint32_t kVersion = 1;
-  enum Section : std::size_t { kModel, kState, kDocument, kTokens, kKv, kSections };
+  // Version 1 has no section `method`, and is what is written where there is nothing to say in it.
+  static constexpr std::uint32_t kVersion = 2, kVersionWithoutMethod = 1;
+  enum Section : std::size_t { kModel, kState, kDocument, kTokens, kKv, kMethod, kSections };
   struct Entry {
     std::uint64_t offset, bytes, checksum;
   };
   static constexpr std::size_t kEntries = 24;  // after magic, version, number of sections, bytes of the file
-  static constexpr std::size_t kHeaderChecksum = kEntries + kSections * sizeof(Entry);
-  static constexpr std::size_t kHeader = kHeaderChecksum + 8;
+  static constexpr std::size_t n_sections(std::uint32_t version) {
+    return version == kVersionWithoutMethod ? kMethod : kSections;
+  }
+  static constexpr std::size_t header_checksum(std::uint32_t version) {
+    return kEntries + n_sections(version) * sizeof(Entry);
+  }
+  static constexpr std::size_t header(std::uint32_t version) { return header_checksum(version) + 8; }
   static constexpr std::size_t kAlignment = 64;  // of sections; zeros between them
 };
 // XXH3, 64 bits, seed 0.
@@ -79,12 +104,13 @@ class SessionFile {
   static SessionFile parse(std::span<const std::byte> bytes, std::string_view name, Check check = Check::kEverything);
 
   const SessionContent& content() const { return content_; }
-  // n_computed pairs [K | V].
+  // n_stored pairs [K | V].
   std::span<const std::byte> kv(std::int32_t layer, std::int32_t kv_head) const;
 
  private:
   SessionContent content_;
   std::span<const std::byte> kv_;
+  std::vector<std::size_t> first_;  // with a method: where a head's pairs begin in kv_
 };
 
 // Errors  kRequest: the session is another model's, or another's keys and values; the first difference is named.

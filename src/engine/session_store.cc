@@ -1,11 +1,12 @@
 // Sessions that outlive the program.
-#include <cstring>
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
+#include "src/engine/request.h"
 #include "src/engine/session_impl.h"
 #include "src/engine/session_store.h"
 
@@ -16,18 +17,34 @@ void write_kv(const SequenceCache& cache, std::int32_t layer, std::int32_t kv_he
               FunctionRef<void(std::span<const std::byte>)> out) {
   std::vector<KvRun> runs;
   cache.append_runs(layer, kv_head, 0, cache.length(), runs);
-  for (const KvRun& run : runs) out({run.kv, static_cast<std::size_t>(run.n_tokens) * cache.shape().token_bytes()});
+  std::vector<std::byte> page(cache.pool().on_device() ? cache.shape().page_bytes() : 0);
+  for (const KvRun& run : runs) {
+    const std::size_t bytes = static_cast<std::size_t>(run.n_tokens) * cache.shape().token_bytes();
+    if (!page.empty()) cache.pool().read(page.data(), run.kv, bytes);
+    out({page.empty() ? run.kv : page.data(), bytes});
+  }
+}
+
+// Positions of one head whose keys and values are in the file.
+std::vector<TokenRange> stored_of(const SessionContent& content, std::int32_t layer, std::int32_t head) {
+  if (content.method)
+    return content.method->heads[static_cast<std::size_t>(layer * content.identity.kv.n_kv_heads + head)].stored;
+  return content.n_computed > 0 ? std::vector<TokenRange>{{0, content.n_computed}} : std::vector<TokenRange>{};
 }
 
 void read_kv(const SessionFile& file, SequenceCache& cache) {
   const KvShape& shape = cache.shape();
   for (std::int32_t layer = 0; layer < shape.n_layers; ++layer) {
     for (std::int32_t head = 0; head < shape.n_kv_heads; ++head) {
-      const std::span<const std::byte> from = file.kv(layer, head);
-      for (std::int32_t at = 0; at < cache.length(); at += kPageTokens) {
-        const auto offset = static_cast<std::size_t>(at) * shape.token_bytes();
-        const auto piece = from.subspan(offset, std::min(shape.page_bytes(), from.size() - offset));
-        std::memcpy(cache.token(layer, head, at), piece.data(), piece.size());
+      std::span<const std::byte> from = file.kv(layer, head);
+      for (const TokenRange& r : stored_of(file.content(), layer, head)) {
+        for (std::int32_t at = r.begin; at < r.end;) {
+          const std::int32_t n = std::min(r.end - at, kPageTokens - at % kPageTokens);
+          const auto piece = from.first(static_cast<std::size_t>(n) * shape.token_bytes());
+          cache.pool().write(cache.token(layer, head, at), piece.data(), piece.size());
+          from = from.subspan(piece.size());
+          at += n;
+        }
       }
     }
   }
@@ -38,6 +55,49 @@ void expect_exact_prompts(const Plan* plan) {
   if (plan != nullptr && plan->binds_sequence())
     fail(ErrorKind::kUnsupported, "sessions cannot be saved or restored with '{}', which decides how a prompt is read",
          plan->recipe.name);
+}
+
+// What the session had dropped: the ranks of a cache that holds everything are its positions.
+void drop_again(const SessionContent& content, SequenceCache& cache) {
+  if (!content.method) return;
+  for (std::int32_t layer = 0; layer < cache.shape().n_layers; ++layer)
+    for (std::int32_t head = 0; head < cache.shape().n_kv_heads; ++head)
+      cache.keep(layer, head, stored_of(content, layer, head));
+}
+
+std::optional<SavedMethod> method_of(const SequenceCache& cache, const MethodState* method) {
+  const std::int32_t n_kv = cache.shape().n_kv_heads;
+  SavedMethod saved;
+  bool any = cache.dropped();
+  for (std::int32_t layer = 0; layer < cache.shape().n_layers; ++layer) {
+    const MethodState::Layer* state = method == nullptr ? nullptr : &method->layer(layer);
+    saved.budgets.push_back(state == nullptr ? 0 : state->budget);
+    any = any || saved.budgets.back() > 0;
+    for (std::int32_t h = 0; h < n_kv; ++h) {
+      SavedHead& head = saved.heads.emplace_back();
+      head.stored = cache.stored(layer, h);
+      if (state == nullptr || state->mass.empty()) continue;
+      // Sums of tokens that were computed since the method looked last are 0.
+      head.mass = state->mass[static_cast<std::size_t>(h)];
+      head.mass.resize(static_cast<std::size_t>(cache.n_stored(layer, h)), 0.0f);
+      any = any || !head.mass.empty();
+    }
+  }
+  return any ? std::optional(std::move(saved)) : std::nullopt;
+}
+
+// The state that the same method had, where there is anything in it that keys do not tell.
+std::unique_ptr<MethodState> state_of(const SessionContent& content, const std::shared_ptr<const Plan>& plan) {
+  if (!content.method || plan == nullptr) return nullptr;
+  auto state = std::make_unique<MethodState>(plan);
+  const std::int32_t n_kv = content.identity.kv.n_kv_heads;
+  for (std::int32_t layer = 0; layer < content.identity.kv.n_layers; ++layer) {
+    MethodState::Layer& to = state->layer(layer);
+    if (plan->recipe.norm) to.budget = content.method->budgets[static_cast<std::size_t>(layer)];
+    for (std::size_t h = 0; h < to.mass.size(); ++h)
+      to.mass[h] = content.method->heads[static_cast<std::size_t>(layer * n_kv) + h].mass;
+  }
+  return state;
 }
 
 }  // namespace
@@ -60,6 +120,7 @@ void save_sequence(const RunningModel& model, RequestId id, SessionContent conte
   content.identity = model.identity;
   content.tokens.assign(tokens.begin(), tokens.end());
   content.n_computed = cache.length();
+  content.method = method_of(cache, model.engine->method(id));
   write_session(path, content,
                 [&](std::int32_t layer, std::int32_t head, FunctionRef<void(std::span<const std::byte>)> out) {
                   write_kv(cache, layer, head, out);
@@ -71,8 +132,14 @@ RestoredSequence restore_sequence(const RunningModel& model, const std::filesyst
   const SessionFile file = SessionFile::parse(bytes.bytes(), path.string());
   expect_same_model(file.content().identity, model.identity, path.string());
   RestoredSequence restored{.id = {}, .content = file.content()};
-  restored.id = model.engine->adopt(restored.content.tokens, restored.content.n_computed,
-                                    [&](SequenceCache& cache) { read_kv(file, cache); });
+  restored.id = model.engine->adopt(
+      restored.content.tokens, restored.content.n_computed,
+      [&](SequenceCache& cache) {
+        read_kv(file, cache);
+        drop_again(restored.content, cache);
+        check_dropped(cache, model.method.get());
+      },
+      state_of(restored.content, model.method));
   return restored;
 }
 

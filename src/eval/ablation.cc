@@ -4,19 +4,25 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "src/base/error.h"
 
 namespace mneme::eval {
 namespace {
 
-constexpr std::string_view kTau = "{tau}";
+constexpr std::string_view kTau = "{tau}", kReuse = "{reuse}";
+
+void fill_in(std::string& method, std::string_view what, const std::string& value) {
+  const std::size_t at = method.find(what);
+  if (at != std::string::npos) method.replace(at, what.size(), value);
+}
 
 }  // namespace
 
 bool AblationSet::needs_tau() const {
   return std::any_of(methods.begin(), methods.end(),
-                     [](std::string_view m) { return m.find(kTau) != std::string_view::npos; });
+                     [](std::string_view m) { return m.find('{') != std::string_view::npos; });
 }
 
 std::span<const AblationSet> ablation_table() {
@@ -42,6 +48,27 @@ std::span<const AblationSet> ablation_table() {
        "tokens that share the levels of 1-bit keys; FIER's table 3",
        {"fier:group=32", "fier:group=128", "fier:group=256", "fier:group=32/levels=meanabs",
         "fier:group=128/levels=meanabs", "fier:group=256/levels=meanabs"}},
+      {"window_probe",
+       "how a window's queries weigh in what is scored; ActQKV's ablation of the probe",
+       {"actqkv:window_probe=activation", "actqkv:window_probe=mean", "actqkv:window_probe=reversed"}},
+      {"cutoff",
+       "how layers share the units of an answer's step; ActQKV's ablation of the cut-off",
+       {"actqkv:cutoff=entropy", "actqkv:cutoff=constant", "actqkv:cutoff=reversed"}},
+      {"boundaries",
+       "selections at the boundaries of the queries, at fixed intervals as often, and at every step; LouisKV's "
+       "ablation "
+       "of its trigger",
+       {"louiskv:tau=2", "louiskv:tau={tau}", "louiskv:tau={tau}/reference=last_retrieval",
+        "louiskv:tau=-1/max_reuse={reuse}"},
+       "louiskv"},
+      {"units",
+       "clusters with segments against pages, by centroids and by boxes, kept between boundaries; LouisKV's ablation "
+       "of "
+       "its units",
+       {"louiskv:tau={tau}", "louiskv:tau={tau}/metric=cosine", "louiskv:tau={tau}/unit=cluster:8",
+        "louiskv:tau={tau}/unit=page:16", "louiskv:tau={tau}/unit=page:32", "louiskv:tau={tau}/index=box",
+        "louiskv:tau={tau}/unit=page:16/index=box"},
+       "louiskv"},
   };
   return table;
 }
@@ -55,12 +82,14 @@ const AblationSet& find_ablation(std::string_view name) {
   fail(ErrorKind::kOption, "no ablation is called '{}'; there are: {}", name, fmt::join(names, ", "));
 }
 
-std::vector<std::string> ablation_methods(const AblationSet& set, float tau) {
+std::vector<std::string> ablation_methods(const AblationSet& set, const GateSetting& gate) {
+  // One selection of every `1 / rate` steps; the others reuse it.
+  const auto interval = std::lround(1.0 / std::clamp(gate.rate, 0.001, 0.5));
   std::vector<std::string> methods;
   for (std::string_view form : set.methods) {
     std::string method(form);
-    const std::size_t at = method.find(kTau);
-    if (at != std::string::npos) method.replace(at, kTau.size(), fmt::format("{}", tau));
+    fill_in(method, kTau, fmt::format("{}", gate.tau));
+    fill_in(method, kReuse, fmt::format("{}", interval - 1));
     methods.push_back(std::move(method));
   }
   return methods;

@@ -11,8 +11,10 @@ namespace mneme::eval {
 struct AblationSet {
   std::string_view name;
   std::string_view summary;  // what varies, and which table of which paper that is
-  // As --methods takes them; {tau} stands for the calibrated threshold.
+  // As --methods takes them; {tau} stands for the calibrated threshold of `gate`, {reuse} for the max_reuse that
+  // selects as often at fixed intervals.
   std::vector<std::string_view> methods;
+  std::string_view gate = "freekv";
 
   bool needs_tau() const;
 };
@@ -20,7 +22,12 @@ struct AblationSet {
 std::span<const AblationSet> ablation_table();
 // Errors  kOption: no such set (the known ones are named).
 const AblationSet& find_ablation(std::string_view name);
-// The set's methods, with tau.
-std::vector<std::string> ablation_methods(const AblationSet& set, float tau);
+// A gate's threshold, and the share of its decisions that it flags with it.
+struct GateSetting {
+  float tau = 0;
+  double rate = 1;
+};
+// The set's methods, with the figures of its gate.
+std::vector<std::string> ablation_methods(const AblationSet& set, const GateSetting& gate);
 
 }  // namespace mneme::eval

@@ -29,6 +29,11 @@ std::string percent(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? "-" : fmt::format("{:.1f}", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }
 
+std::string kept_text(const MethodCost& c) {
+  return c.prefill_ends == 0 ? "-"
+                             : fmt::format("{:.1f}", 100 * ratio(c.kept_share, static_cast<double>(c.prefill_ends)));
+}
+
 bool is_full(const std::string& method) {
   return method == "full";
 }
@@ -76,9 +81,10 @@ std::vector<CellSummary> summarise(const std::vector<CellRecord>& records) {
 
 std::string table(const std::vector<CellSummary>& cells) {
   std::string out =
-      "| task | length | method | exact % | against full | perplexity | budget | KiB/step | corrected % | turnover % | "
-      "recall % | mass % | error % "
-      "| tokens/s |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n";
+      "| task | length | method | exact % | against full | perplexity | budget | kept % | KiB/step | corrected % | "
+      "selected "
+      "anew % | turnover % | recall % | mass % | error % "
+      "| tokens/s |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n";
   for (const CellSummary& c : cells) {
     const MethodCost& k = c.cost;
     const auto audits = static_cast<double>(std::max<std::int64_t>(k.audits, 1));
@@ -90,13 +96,13 @@ std::string table(const std::vector<CellSummary>& cells) {
             ? "-"
             : fmt::format("{:.3f}", std::exp(-c.log_likelihood / static_cast<double>(c.scored_tokens)));
     out += fmt::format(
-        "| {} | {} | {} | {} | {} | {} | {:.0f} | {:.0f} | {} | {} | {} | {} | {} | {:.0f} |\n", c.task, c.length,
-        c.method, c.n == 0 ? std::string("-") : fmt::format("{:.1f} ({}/{})", c.exact(), c.right, c.n),
+        "| {} | {} | {} | {} | {} | {} | {:.0f} | {} | {:.0f} | {} | {} | {} | {} | {} | {} | {:.0f} |\n", c.task,
+        c.length, c.method, c.n == 0 ? std::string("-") : fmt::format("{:.1f} ({}/{})", c.exact(), c.right, c.n),
         c.n_pairs == 0 || is_full(c.method) ? std::string("-")
                                             : fmt::format("{:+.1f} ± {:.1f}", c.difference, c.half_width),
-        perplexity, budget(k), kib_per_step(k), percent(k.corrections, k.checks), percent(k.replaced, k.selected),
-        audited(k.audit_recall), audited(k.audit_mass), audited(k.audit_error),
-        ratio(static_cast<double>(k.steps), k.seconds));
+        perplexity, budget(k), kept_text(k), kib_per_step(k), percent(k.corrections, k.checks),
+        percent(k.selections, k.selections + k.reused), percent(k.replaced, k.selected), audited(k.audit_recall),
+        audited(k.audit_mass), audited(k.audit_error), ratio(static_cast<double>(k.steps), k.seconds));
   }
   return out;
 }
@@ -116,7 +122,10 @@ nlohmann::json to_json(const CellSummary& c) {
   if (c.n_pairs > 0)
     j["against_full"] = {{"pairs", c.n_pairs}, {"points", c.difference}, {"half_width_95", c.half_width}};
   if (c.scored_tokens > 0) j["perplexity"] = std::exp(-c.log_likelihood / static_cast<double>(c.scored_tokens));
+  if (k.prefill_ends > 0) j["kept_share"] = ratio(k.kept_share, static_cast<double>(k.prefill_ends));
   if (k.checks > 0) j["correction_rate"] = ratio(static_cast<double>(k.corrections), static_cast<double>(k.checks));
+  if (k.selections + k.reused > 0)
+    j["selected_anew_rate"] = ratio(static_cast<double>(k.selections), static_cast<double>(k.selections + k.reused));
   if (k.selected > 0) j["turnover"] = ratio(static_cast<double>(k.replaced), static_cast<double>(k.selected));
   if (k.audits > 0)
     j["audit"] = {{"samples", k.audits},
@@ -140,7 +149,8 @@ nlohmann::json to_json(const CellRecord& r) {
           {"scored_tokens", r.scored_tokens},
           {"cost",
            {k.steps, k.seconds, k.attended, k.attended_heads, k.kv_bytes, k.index_bytes_read, k.checks, k.corrections,
-            k.selected, k.replaced, k.audits, k.audit_recall, k.audit_mass, k.audit_error}}};
+            k.selected, k.replaced, k.audits, k.audit_recall, k.audit_mass, k.audit_error, k.kept_share, k.prefill_ends,
+            k.selections, k.reused}}};
 }
 
 CellRecord record_from_json(const nlohmann::json& j) {
@@ -167,6 +177,10 @@ CellRecord record_from_json(const nlohmann::json& j) {
          .audit_recall = c.at(11),
          .audit_mass = c.at(12),
          .audit_error = c.at(13)};
+    k.kept_share = c.at(14);
+    k.prefill_ends = c.at(15);
+    k.selections = c.at(16);
+    k.reused = c.at(17);
     return r;
   } catch (const nlohmann::json::exception& e) {
     fail(ErrorKind::kFormat, "a line of the run's file is no record: {}", e.what());

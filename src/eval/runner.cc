@@ -37,6 +37,10 @@ void add_cost(MethodCost& a, const MethodCost& b) {
   a.corrections += b.corrections;
   a.selected += b.selected;
   a.replaced += b.replaced;
+  a.kept_share += b.kept_share;
+  a.prefill_ends += b.prefill_ends;
+  a.selections += b.selections;
+  a.reused += b.reused;
   a.audits += b.audits;
   a.audit_recall += b.audit_recall;
   a.audit_mass += b.audit_mass;
@@ -51,7 +55,8 @@ MethodCost cost_of(const MethodStats& stats, const MethodShape& shape, const Pla
     c.steps = std::max(c.steps, s.steps);
     c.kv_bytes += s.attended_tokens * token_bytes;
     c.index_bytes_read += s.index_bytes_read;
-    if (!plan.dense_layer(l) || plan.everything) {
+    c.prefill_ends = std::max(c.prefill_ends, s.prefill_ends);
+    if (plan.compressed(l) || plan.recipe.attend == Attend::kEverything) {
       c.attended += s.attended_tokens;
       c.attended_heads += s.attended_heads;
     }
@@ -61,11 +66,18 @@ MethodCost cost_of(const MethodStats& stats, const MethodShape& shape, const Pla
     }
     c.selected += s.selected_units;
     c.replaced += s.replaced_units;
+    c.selections += s.selections;
+    c.reused += s.reused;
     c.audits += s.audits;
     c.audit_recall += s.audit_recall;
     c.audit_mass += s.audit_mass;
     c.audit_error += s.audit_error;
   }
+  for (const LayerStats& s : stats.layers)
+    c.kept_share += s.prompt_tokens == 0
+                        ? static_cast<double>(c.prefill_ends)
+                        : static_cast<double>(s.prefill_ends * s.kept_tokens) / static_cast<double>(s.prompt_tokens);
+  c.kept_share /= static_cast<double>(shape.n_layers);
   return c;
 }
 
@@ -103,6 +115,38 @@ RequestId Runner::compute(std::vector<std::int32_t> prompt, std::int32_t tail, s
   return id;
 }
 
+// The document under a method, for its questions to fork from. A method that looks at the end of a prefill has seen
+// none of this document: the rows that it looks at are computed once more.
+RequestId Runner::prepare(RequestId base, const std::vector<std::int32_t>& document, std::shared_ptr<const Plan> plan) {
+  if (plan->tap_rows() == 0 || options_.question == QuestionPath::kPrefill) {
+    if (plan->tap_rows() == 0) engine_.attach_method(base, std::move(plan));
+    return base;
+  }
+  const auto n = static_cast<std::int32_t>(document.size()), shared = n - std::min(n, plan->tap_rows());
+  RequestInput input;
+  input.prompt.assign(document.begin() + shared, document.end());
+  input.max_tokens = 0;
+  input.keep_sequence = true;
+  input.method = std::move(plan);
+  const RequestId id = engine_.fork_prefix(base, shared, std::move(input));
+  std::vector<Asked> nobody;
+  finish_all(nobody);
+  return id;
+}
+
+// A question by prefill, to a method that looks at the prefill's end: the end is the question's, and the rows before it
+// that count are computed once more.
+RequestId Runner::ask_after(RequestId base, std::int32_t n_document, std::vector<std::int32_t> question,
+                            const Question& q, const std::shared_ptr<const Plan>& plan) {
+  if (plan->tap_rows() == 0 || options_.question == QuestionPath::kDecode)
+    return engine_.fork(base, question_input(std::move(question), q, plan));
+  const std::int32_t shared = n_document - std::min(n_document, plan->tap_rows());
+  const auto tokens = engine_.tokens(base);
+  std::vector<std::int32_t> prompt(tokens.begin() + shared, tokens.end());
+  prompt.insert(prompt.end(), question.begin(), question.end());
+  return engine_.fork_prefix(base, shared, question_input(std::move(prompt), q, plan));
+}
+
 RequestInput Runner::question_input(std::vector<std::int32_t> tokens, const Question& question,
                                     std::shared_ptr<const Plan> plan) const {
   RequestInput input;
@@ -131,7 +175,8 @@ void Runner::ask_apart(RequestId base, const Sample& sample, const std::shared_p
   const auto start = std::chrono::steady_clock::now();
   for (const Question& q : sample.questions) {
     auto split = chat_.user_turn_split({.document = sample.context, .question = q.text, .system = {}}, true);
-    asked.push_back({engine_.fork(base, question_input(std::move(split.question), q, plan)), {}});
+    const auto n = static_cast<std::int32_t>(split.document.size());
+    asked.push_back({ask_after(base, n, std::move(split.question), q, plan), {}});
   }
   finish_all(asked);
   cell.cost.seconds += seconds_since(start);
@@ -149,7 +194,8 @@ void Runner::ask_in_turns(RequestId base, const Sample& sample, const std::share
   for (const Question& q : sample.questions) {
     if (!id.valid()) {
       auto split = chat_.user_turn_split({.document = sample.context, .question = q.text, .system = {}}, true);
-      id = engine_.fork(base, question_input(std::move(split.question), q, plan));
+      const auto n = static_cast<std::int32_t>(split.document.size());
+      id = ask_after(base, n, std::move(split.question), q, plan);
     } else {
       std::vector<std::int32_t> tokens = chat_.end_of_answer();
       const auto turn = chat_.user_turn({.document = {}, .question = q.text, .system = {}}, false);
@@ -187,8 +233,7 @@ void Runner::run_perplexity(std::int64_t length, std::int64_t sample, const Text
     const auto plan = compile(method.recipe, engine_.method_shape());
     CellRecord cell{.task = std::string(kPerplexity), .length = length, .sample = sample, .method = method.label};
     if (!plan->binds_sequence() && !exact.valid()) exact = compute(tokens, 0, nullptr);
-    const RequestId base = plan->binds_sequence() ? compute(tokens, 0, plan) : exact;
-    if (!plan->binds_sequence()) engine_.attach_method(base, plan);
+    const RequestId base = plan->binds_sequence() ? compute(tokens, 0, plan) : prepare(exact, tokens, plan);
     RequestInput input;
     input.prompt = scored;
     input.decode_prompt_tail = options_.perplexity_tokens;
@@ -206,7 +251,7 @@ void Runner::run_perplexity(std::int64_t length, std::int64_t sample, const Text
     cell.scored_tokens = stats.tail_scored;
     take_cost(id, *plan, cell);
     engine_.release(id);
-    if (plan->binds_sequence()) engine_.release(base);
+    if (base != exact) engine_.release(base);
     done(cell);
   }
   if (exact.valid()) engine_.release(exact);
@@ -228,11 +273,10 @@ void Runner::run(std::string_view task, std::int64_t length, std::int64_t sample
     CellRecord cell{.task = std::string(task), .length = length, .sample = sample_number, .method = method.label};
     const bool apart = stream || plan->binds_sequence();
     if (!apart && !exact.valid()) exact = compute(document, 0, nullptr);
-    const RequestId base =
-        apart ? compute(document, stream ? static_cast<std::int32_t>(document.size()) : 0, plan) : exact;
-    if (!apart) engine_.attach_method(base, plan);
+    const RequestId base = apart ? compute(document, stream ? static_cast<std::int32_t>(document.size()) : 0, plan)
+                                 : prepare(exact, document, plan);
     sample.turns ? ask_in_turns(base, sample, plan, cell) : ask_apart(base, sample, plan, cell);
-    if (apart) engine_.release(base);
+    if (base != exact) engine_.release(base);
     done(cell);
   }
   if (exact.valid()) engine_.release(exact);

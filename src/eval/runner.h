@@ -40,6 +40,11 @@ struct MethodCost {
   std::int64_t kv_bytes = 0, index_bytes_read = 0;  // read by attention and by selection, all layers
   std::int64_t checks = 0, corrections = 0;
   std::int64_t selected = 0, replaced = 0;
+  // What the ends of prefills kept: the share of the stored tokens, mean over layers (dense ones whole), summed over
+  // ends.
+  double kept_share = 0;
+  std::int64_t prefill_ends = 0;
+  std::int64_t selections = 0, reused = 0;  // by (step, layer, selection head): made with the step's query, or before
   std::int64_t audits = 0;
   double audit_recall = 0, audit_mass = 0, audit_error = 0;
 };
@@ -84,6 +89,9 @@ class Runner {
   };
   void finish_all(std::vector<Asked>& asked);
   RequestId compute(std::vector<std::int32_t> prompt, std::int32_t tail, std::shared_ptr<const Plan> method);
+  RequestId prepare(RequestId base, const std::vector<std::int32_t>& document, std::shared_ptr<const Plan> plan);
+  RequestId ask_after(RequestId base, std::int32_t n_document, std::vector<std::int32_t> question, const Question& q,
+                      const std::shared_ptr<const Plan>& plan);
   RequestInput question_input(std::vector<std::int32_t> tokens, const Question& question,
                               std::shared_ptr<const Plan> plan) const;
   AnswerRecord judge(const std::vector<std::int32_t>& tokens, const Question& question) const;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 
 #include "src/attention/decode_attention.h"
@@ -30,14 +31,17 @@ struct SimilarityTap::Case {
 };
 
 struct SimilarityTap::Sequence {
-  std::vector<float> last_query;          // [layers, heads, D]
-  std::vector<std::int32_t> last_length;  // by layer
-  std::vector<EntryStore> entries;        // by case, layer, KV head
+  std::vector<float> last_query;                    // [layers, heads, D]
+  std::vector<std::int32_t> last_length;            // by layer
+  std::vector<EntryStore> entries;                  // by case, layer, KV head
+  std::vector<std::vector<std::int32_t>> critical;  // by layer and query head, ascending
+  std::vector<std::int32_t> critical_at;            // by layer: at which length
 };
 
 SimilarityTap::SimilarityTap(const MethodShape& shape, SimilarityOptions options)
     : shape_(shape), options_(std::move(options)) {
   cosines_.resize(static_cast<std::size_t>(shape.n_layers * shape.n_heads));
+  overlaps_.resize(static_cast<std::size_t>(shape.n_layers));
   for (auto& pool : gate_) pool.resize(static_cast<std::size_t>(shape.n_layers));
   for (std::int32_t p : {8, 16, 32})
     cases_.push_back({fmt::format("box, pages of {}", p), make_box_index(BoxKind::kMinMax, p), p});
@@ -63,6 +67,8 @@ void SimilarityTap::see(std::int32_t layer, const DecodeRow& row, const Attentio
   if (s.last_query.empty()) {
     s.last_query.resize(width * static_cast<std::size_t>(shape_.n_layers));
     s.last_length.assign(static_cast<std::size_t>(shape_.n_layers), -1);
+    s.critical.resize(static_cast<std::size_t>(shape_.n_layers * shape_.n_heads));
+    s.critical_at.assign(static_cast<std::size_t>(shape_.n_layers), -1);
     for (const Case& c : cases_)
       s.entries.insert(s.entries.end(), static_cast<std::size_t>(shape_.n_layers * shape_.n_kv_heads),
                        EntryStore(c.index->entry_bytes(shape)));
@@ -81,9 +87,50 @@ void SimilarityTap::see(std::int32_t layer, const DecodeRow& row, const Attentio
             pooled_cosine(kGatePools[p], row.q + at, before + at, shape.group, d));
       }
   }
+  if (s.critical_at[static_cast<std::size_t>(layer)] + 1 == length)
+    measure_overlap(layer, row, shape, s,
+                    !(pooled_cosine(GatePool::kMean, row.q, before, shape_.n_heads, d) >= options_.boundary));
   std::copy_n(row.q, width, before);
   last_length = length;
   if (options_.recall_every > 0 && length % options_.recall_every == 0) measure_recall(layer, row, shape, s);
+}
+
+// The tokens of [0, n) that each head of a group attends most.
+std::vector<std::vector<std::int32_t>> SimilarityTap::true_tokens(std::int32_t layer, std::int32_t kv_head,
+                                                                  const DecodeRow& row, const AttentionShape& shape,
+                                                                  std::int32_t n_tokens) {
+  std::vector<KvRun> runs;
+  row.cache->append_runs(layer, kv_head, 0, n_tokens, runs);
+  std::vector<float> scores(static_cast<std::size_t>(shape.group) * static_cast<std::size_t>(n_tokens));
+  key_score_cpu(row.q + std::int64_t{kv_head} * shape.group * shape.head_dim, shape, runs, scores.data(), n_tokens);
+  std::vector<std::vector<std::int32_t>> truth(static_cast<std::size_t>(shape.group));
+  for (std::int32_t g = 0; g < shape.group; ++g) {
+    auto& top = truth[static_cast<std::size_t>(g)];
+    top.resize(static_cast<std::size_t>(options_.top));
+    const std::span<const float> head(scores.data() + std::int64_t{g} * n_tokens, static_cast<std::size_t>(n_tokens));
+    topk_cpu(head, options_.top, top.data(), topk_scratch_);
+  }
+  return truth;
+}
+
+void SimilarityTap::measure_overlap(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape,
+                                    Sequence& sequence, bool boundary) {
+  // Of the tokens that the step before looked at, so that both sets are chosen from the same.
+  const std::int32_t n = (row.cache->length() - 1) / kLargestGroup * kLargestGroup;
+  Overlap& o = overlaps_[static_cast<std::size_t>(layer)];
+  for (std::int32_t m = 0; m < shape_.n_kv_heads; ++m) {
+    const auto now = true_tokens(layer, m, row, shape, n);
+    for (std::int32_t g = 0; g < shape.group; ++g) {
+      const auto& a = now[static_cast<std::size_t>(g)];
+      const auto& b = sequence.critical[static_cast<std::size_t>(layer * shape_.n_heads + m * shape.group + g)];
+      std::vector<std::int32_t> both;
+      std::set_intersection(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(both));
+      const double jaccard = static_cast<double>(both.size()) / static_cast<double>(a.size() + b.size() - both.size());
+      double& mean = boundary ? o.across : o.within;
+      std::int64_t& count = boundary ? o.n_across : o.n_within;
+      mean += (jaccard - mean) / static_cast<double>(++count);
+    }
+  }
 }
 
 void SimilarityTap::measure_recall(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape,
@@ -91,19 +138,12 @@ void SimilarityTap::measure_recall(std::int32_t layer, const DecodeRow& row, con
   const std::int32_t n = row.cache->length() / kLargestGroup * kLargestGroup;
   if (n <= options_.top) return;
   std::vector<KvRun> runs;
-  std::vector<float> scores(static_cast<std::size_t>(shape.group) * static_cast<std::size_t>(n));
-  std::vector<std::vector<std::int32_t>> truth(static_cast<std::size_t>(shape.group));
+  sequence.critical_at[static_cast<std::size_t>(layer)] = row.cache->length();
   for (std::int32_t m = 0; m < shape_.n_kv_heads; ++m) {
     const float* q = row.q + std::int64_t{m} * shape.group * shape.head_dim;
-    runs.clear();
-    row.cache->append_runs(layer, m, 0, n, runs);
-    key_score_cpu(q, shape, runs, scores.data(), n);
-    for (std::int32_t g = 0; g < shape.group; ++g) {
-      auto& top = truth[static_cast<std::size_t>(g)];
-      top.resize(static_cast<std::size_t>(options_.top));
-      const std::span<const float> head(scores.data() + std::int64_t{g} * n, static_cast<std::size_t>(n));
-      topk_cpu(head, options_.top, top.data(), topk_scratch_);
-    }
+    const auto truth = true_tokens(layer, m, row, shape, n);
+    std::copy(truth.begin(), truth.end(),
+              sequence.critical.begin() + std::int64_t{layer} * shape_.n_heads + std::int64_t{m} * shape.group);
     for (std::size_t i = 0; i < cases_.size(); ++i) {
       Case& c = cases_[i];
       EntryStore& entries =

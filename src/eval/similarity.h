@@ -20,6 +20,7 @@ struct SimilarityOptions {
   std::int32_t recall_every = 8;                        // steps of a sequence between two at which recall is measured
   std::vector<std::int32_t> budgets = {64, 256, 1024};  // tokens that an index may choose
   std::int32_t top = 64;                                // the true tokens that are looked for
+  float boundary = 0.7f;                                // mean cosine of a layer's heads below which a segment ends
 };
 
 // Sees the decode steps of sequences that attend everything.
@@ -53,9 +54,21 @@ class SimilarityTap final : public DecodeTap {
   };
   std::vector<Recall> recalls() const;
 
+  // Jaccard overlap of what a query head truly attends most (`top` tokens) at adjacent steps, measured where recall is:
+  // steps of one segment, and steps with a boundary between them.
+  struct Overlap {
+    double within = 0, across = 0;  // means
+    std::int64_t n_within = 0, n_across = 0;
+  };
+  const Overlap& overlap(std::int32_t layer) const { return overlaps_[static_cast<std::size_t>(layer)]; }
+
  private:
   struct Case;
   struct Sequence;
+  std::vector<std::vector<std::int32_t>> true_tokens(std::int32_t layer, std::int32_t kv_head, const DecodeRow& row,
+                                                     const AttentionShape& shape, std::int32_t n_tokens);
+  void measure_overlap(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape, Sequence& sequence,
+                       bool boundary);
   void measure_recall(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape, Sequence& sequence);
   void measure_case(Case& c, const HeadKeys& keys, const float* q, const AttentionShape& shape, std::int32_t n_tokens,
                     const std::vector<std::vector<std::int32_t>>& truth);
@@ -65,6 +78,7 @@ class SimilarityTap final : public DecodeTap {
   std::vector<std::vector<float>> cosines_;              // by layer and query head
   std::array<std::vector<std::vector<float>>, 3> gate_;  // by GatePool, layer
   std::vector<Case> cases_;
+  std::vector<Overlap> overlaps_;  // by layer
   std::map<const SequenceCache*, Sequence> sequences_;
   ScoreScratch score_scratch_;
   TopkScratch topk_scratch_;

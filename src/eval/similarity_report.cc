@@ -78,6 +78,15 @@ std::string recall_table(const SimilarityTap& tap) {
   return out;
 }
 
+std::string overlap_table(const SimilarityTap& tap) {
+  std::string out = "| layer | within a segment | pairs | across a boundary | pairs |\n|---|---|---|---|---|\n";
+  for (std::int32_t l = 0; l < tap.shape().n_layers; ++l) {
+    const SimilarityTap::Overlap& o = tap.overlap(l);
+    out += fmt::format("| {} | {:.3f} | {} | {:.3f} | {} |\n", l, o.within, o.n_within, o.across, o.n_across);
+  }
+  return out;
+}
+
 // A panel of the plot: from data to pixels, with a frame and labels.
 class Panel {
  public:
@@ -180,8 +189,11 @@ std::string recall_panel(const SimilarityTap& tap, double left) {
 std::string similarity_tables(const SimilarityTap& tap) {
   return fmt::format(
       "Cosine of adjacent steps' queries, by query head\n\n{}\nKV heads that a gate would correct, layers from {} "
-      "on\n\n{}\nTrue tokens among those that an index chooses for a query head\n\n{}",
-      cosine_table(tap), kFirstGatedLayer, tau_table(tap), recall_table(tap));
+      "on\n\n{}\nTrue tokens among those that an index chooses for a query head\n\n{}\nJaccard overlap of the {} "
+      "tokens that a "
+      "query head truly attends most at adjacent steps; a boundary: mean cosine of the layer below {}\n\n{}",
+      cosine_table(tap), kFirstGatedLayer, tau_table(tap), recall_table(tap), tap.options().top, tap.options().boundary,
+      overlap_table(tap));
 }
 
 nlohmann::json similarity_json(const SimilarityTap& tap) {
@@ -210,10 +222,18 @@ nlohmann::json similarity_json(const SimilarityTap& tap) {
     for (std::size_t b = 0; b < r.of.size(); ++b) row["recall"][std::to_string(tap.options().budgets[b])] = r.of[b];
     recalls.push_back(row);
   }
-  return {{"cosines", layers},
-          {"first_gated_layer", kFirstGatedLayer},
-          {"correction_rates", rates},
-          {"top", tap.options().top},
+  nlohmann::json overlaps = nlohmann::json::array();
+  for (std::int32_t l = 0; l < tap.shape().n_layers; ++l) {
+    const SimilarityTap::Overlap& o = tap.overlap(l);
+    overlaps.push_back({{"layer", l},
+                        {"within", o.within},
+                        {"pairs_within", o.n_within},
+                        {"across", o.across},
+                        {"pairs_across", o.n_across}});
+  }
+  return {{"cosines", layers},         {"boundary", tap.options().boundary},
+          {"overlaps", overlaps},      {"first_gated_layer", kFirstGatedLayer},
+          {"correction_rates", rates}, {"top", tap.options().top},
           {"recalls", recalls}};
 }
 

@@ -1,22 +1,24 @@
-// Groups of keys that point the same way: k-means on the sphere, over centred keys, in whole numbers, so that every
-// backend finds the same clusters bit for bit.
+// Groups of keys that are alike: k-means over centred keys, in whole numbers, so that every backend finds the same
+// clusters bit for bit.
 //
 //   runs        the keys (of [K | V] pairs) of n tokens, in order
 //   n_clusters  1 to n
 //   cluster     [n]  i32 out: the cluster of each token, below n_clusters; a cluster may be left without tokens
 //
-// 1. The mean of the keys is subtracted: f32 sums in the order of the tokens, tokens with a NaN or an infinity left
-// out.
-// 2. A centred key becomes a direction in int16: z = round(2047 y / max |y|), x = round(32767 z / |z|), so that a dot
-//    product of two of them is exact in int32. Keys that are not finite, or equal the mean, become zero.
-// 3. Centroid c starts at the direction of token c n / n_clusters.
-// 4. `iterations` times: each token goes to the centroid with the largest dot product; then, but for the last time, a
-//    centroid becomes the direction of the sum of its tokens' directions. One without tokens, or whose sum is zero,
-//    stays.
+// 1. y = key - mean of the keys, in f32; sums in the order of the tokens, tokens with a NaN or an infinity left out.
+// 2. A key becomes x in int16, short enough for the dot product of two of them to be exact in int32:
+//      kCosine    its direction: z = round(2047 y / max |y|), x = round(32767 z / |z|)
+//      kDistance  x = round(s y), s = 32767 / (sqrt(D) m), m the largest |y| over all tokens and channels
+//    A key that is not finite becomes zero, and so does, under kCosine, one that equals the mean.
+// 3. Centroid c starts as token c n / n_clusters.
+// 4. `iterations` times: each token goes to the centroid that is nearest; then, but for the last time, a centroid
+//    becomes what its tokens' sum points to. One without tokens, or whose sum is zero under kCosine, stays.
+//      kCosine    largest x . c;              c = the sum's direction, of length 32767
+//      kDistance  largest x . c - |c|^2 / 2;  c = the sum over their number; the half is rounded towards zero
 //
 // Requires  1 <= n <= 65,535; iterations >= 1.
 // Ties      the smaller cluster.
-// Rounding  to nearest even everywhere.
+// Rounding  to nearest even everywhere else.
 // Source    LouisKV clusters keys and leaves the metric open; centring and cosine as in ClusterKV and RetroInfer.
 #pragma once
 
@@ -28,17 +30,20 @@
 
 namespace mneme {
 
+enum class KmeansMetric : std::uint8_t { kCosine, kDistance };
+
 struct KmeansTask {
   std::span<const KvRun> runs;
   AttentionShape shape;
   std::int32_t n_clusters = 1;
   std::int32_t iterations = 1;
+  KmeansMetric metric = KmeansMetric::kCosine;
 };
 
 // Memory that a caller keeps between calls; it belongs to one thread.
 struct KmeansScratch {
-  std::vector<std::int16_t> directions, centroids, packed;
-  std::vector<std::int32_t> sums, before;
+  std::vector<std::int16_t> tokens, centroids, packed;
+  std::vector<std::int32_t> bias, sums, before, sizes;
 };
 
 void kmeans_ref(const KmeansTask& task, std::int32_t* cluster);

@@ -1,4 +1,4 @@
-// k-means on int16 directions. Assignment is a product of tokens with centroids, 16 (or 8, or 4) centroids to a vector:
+// k-means on int16 vectors. Assignment is a product of tokens with centroids, 16 (or 8, or 4) centroids to a vector:
 // their channels lie in pairs, [block of centroids][pair][centroid], so that one multiply-add of pairs serves a vector
 // of centroids, and the best of each lane is kept beside the sums.
 #include "src/kernels/kmeans.h"
@@ -32,6 +32,7 @@ constexpr std::int32_t kBlock = 32;
 
 struct Centroids {
   const std::int16_t* packed = nullptr;
+  const std::int32_t* bias = nullptr;  // added to each one's dot products
   std::int32_t n_blocks = 0;
 };
 
@@ -71,13 +72,10 @@ HWY_INLINE void mean_with(std::span<const KvRun> runs, std::size_t token_bytes, 
   for (std::size_t c = 0; c < dim; ++c) mean[c] /= std::max(n, 1.0f);
 }
 
-// x = round(32767 z / |z|), z = round(2047 y / max |y|), y = key - mean.
+// y = key - mean, or zero where a channel is not finite. Returns the largest |y|.
 template <class Load>
-HWY_INLINE void direction_with(const std::byte* key, const float* mean, std::size_t dim, Load load, std::int16_t* x) {
+HWY_INLINE float centre(const std::byte* key, const float* mean, std::size_t dim, Load load, float* y) {
   const hn::CappedTag<float, 8> d;
-  const hn::RebindToSigned<decltype(d)> di;
-  const hn::Rebind<std::int16_t, decltype(d)> d16;
-  alignas(64) float y[kMaxDim];
   auto most = hn::Zero(d);
   auto unsound = hn::Zero(d);  // NaN once a channel is not finite
   for (std::size_t c = 0; c < dim; c += hn::Lanes(d)) {
@@ -86,8 +84,25 @@ HWY_INLINE void direction_with(const std::byte* key, const float* mean, std::siz
     unsound = hn::MulAdd(v, hn::Zero(d), unsound);
     hn::Store(v, d, y + c);
   }
-  const float largest = hn::GetLane(hn::MaxOfLanes(d, most));
-  if (!hn::AllTrue(d, hn::Eq(unsound, hn::Zero(d))) || largest < 1e-30f) {
+  if (hn::AllTrue(d, hn::Eq(unsound, hn::Zero(d)))) return hn::GetLane(hn::MaxOfLanes(d, most));
+  std::fill_n(y, dim, 0.0f);
+  return 0.0f;
+}
+
+// x = round(scale * y).
+HWY_INLINE void round_scaled(const float* y, std::size_t dim, float scale, std::int16_t* x) {
+  const hn::CappedTag<float, 8> d;
+  const hn::Rebind<std::int16_t, decltype(d)> d16;
+  const auto factor = hn::Set(d, scale);
+  for (std::size_t c = 0; c < dim; c += hn::Lanes(d))
+    hn::StoreU(hn::DemoteTo(d16, hn::NearestInt(hn::Mul(hn::Load(d, y + c), factor))), d16, x + c);
+}
+
+// x = round(32767 z / |z|), z = round(2047 y / max |y|).
+HWY_INLINE void direction(float* y, std::size_t dim, float largest, std::int16_t* x) {
+  const hn::CappedTag<float, 8> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  if (largest < 1e-30f) {
     std::fill_n(x, dim, std::int16_t{0});
     return;
   }
@@ -99,26 +114,43 @@ HWY_INLINE void direction_with(const std::byte* key, const float* mean, std::siz
     hn::Store(hn::ConvertTo(d, z), d, y + c);
   }
   const auto total = static_cast<float>(hn::GetLane(hn::SumOfLanes(di, norm2)));
-  const auto length = hn::Set(d, 32767.0f / std::sqrt(total));
-  for (std::size_t c = 0; c < dim; c += hn::Lanes(d))
-    hn::StoreU(hn::DemoteTo(d16, hn::NearestInt(hn::Mul(hn::Load(d, y + c), length))), d16, x + c);
+  round_scaled(y, dim, 32767.0f / std::sqrt(total), x);
 }
 
 template <class Load>
-HWY_INLINE void directions_with(std::span<const KvRun> runs, std::size_t token_bytes, std::size_t dim, Load load,
-                                std::int16_t* x) {
+HWY_INLINE void whole_with(const KmeansTask& task, Load load, std::int16_t* x) {
   alignas(64) float mean[kMaxDim];
-  mean_with(runs, token_bytes, dim, load, mean);
-  for (const KvRun& run : runs)
-    for (std::int32_t t = 0; t < run.n_tokens; ++t, x += dim)
-      direction_with(run.kv + static_cast<std::size_t>(t) * token_bytes, mean, dim, load, x);
+  alignas(64) float y[kMaxDim];
+  const auto dim = static_cast<std::size_t>(task.shape.head_dim);
+  const std::size_t token_bytes = task.shape.token_bytes();
+  mean_with(task.runs, token_bytes, dim, load, mean);
+  const auto each_token = [&](const auto& visit) {
+    for (const KvRun& run : task.runs)
+      for (std::int32_t t = 0; t < run.n_tokens; ++t) visit(run.kv + static_cast<std::size_t>(t) * token_bytes);
+  };
+  if (task.metric == KmeansMetric::kCosine) {
+    each_token([&](const std::byte* key) HWY_ATTR {
+      const float largest = centre(key, mean, dim, load, y);
+      direction(y, dim, largest, x);
+      x += dim;
+    });
+    return;
+  }
+  float largest = 0;
+  each_token([&](const std::byte* key) HWY_ATTR { largest = std::max(largest, centre(key, mean, dim, load, y)); });
+  const float scale = largest < 1e-30f ? 0.0f : 32767.0f / (std::sqrt(static_cast<float>(dim)) * largest);
+  each_token([&](const std::byte* key) HWY_ATTR {
+    centre(key, mean, dim, load, y);
+    round_scaled(y, dim, scale, x);
+    x += dim;
+  });
 }
 
-void directions(std::span<const KvRun> runs, std::size_t token_bytes, std::size_t dim, DType dtype, std::int16_t* x) {
-  if (dtype == DType::kBF16)
-    directions_with(runs, token_bytes, dim, LoadBf16(), x);
+void whole(const KmeansTask& task, std::int16_t* x) {
+  if (task.shape.kv_dtype == DType::kBF16)
+    whole_with(task, LoadBf16(), x);
   else
-    directions_with(runs, token_bytes, dim, LoadF16(), x);
+    whole_with(task, LoadF16(), x);
 }
 
 #if HWY_TARGET == HWY_SCALAR
@@ -130,7 +162,7 @@ void nearest(const std::int16_t* x, std::int64_t n, std::size_t dim, const Centr
       const std::int16_t* channels =
           centroids.packed +
           (static_cast<std::size_t>(k / kBlock) * (dim / 2) * kBlock + static_cast<std::size_t>(k % kBlock)) * 2;
-      std::int32_t dot = 0;
+      std::int32_t dot = centroids.bias[k];
       for (std::size_t c = 0; c < dim; ++c) dot += x[c] * channels[c / 2 * 2 * kBlock + c % 2];
       if (dot <= most) continue;
       most = dot;
@@ -176,7 +208,9 @@ HWY_INLINE void nearest_rows(const std::int16_t* x, std::size_t dim, const Centr
       }
       for (int r = 0; r < kRows; ++r)
         for (std::size_t v = 0; v < kVectors; ++v) {
-          const auto dots = hn::RearrangeToOddPlusEven(sum0[r][v], sum1[r][v]);
+          const auto bias =
+              hn::LoadU(di, centroids.bias + static_cast<std::size_t>(block) * kBlock + first + v * kLanes);
+          const auto dots = hn::Add(hn::RearrangeToOddPlusEven(sum0[r][v], sum1[r][v]), bias);
           const auto old = hn::Load(di, most + static_cast<std::size_t>(r) * kLanes);
           const auto larger = hn::Gt(dots, old);
           const auto id =
@@ -224,31 +258,36 @@ HWY_AFTER_NAMESPACE();
 namespace mneme {
 namespace {
 
-HWY_EXPORT(directions);
+HWY_EXPORT(whole);
 HWY_EXPORT(nearest);
 HWY_EXPORT(add_up);
 
-// The direction of each sum; a sum of zero leaves its centroid as it is.
-void turn_to_sums(const std::vector<std::int32_t>& sums, std::size_t dim, std::vector<std::int16_t>& centroids) {
-  for (std::size_t first = 0; first < sums.size(); first += dim) {
+// What each cluster's sum points to; a cluster without tokens leaves its centroid as it is.
+void turn_to_sums(const KmeansScratch& s, std::size_t dim, KmeansMetric metric, std::vector<std::int16_t>& centroids) {
+  for (std::size_t k = 0; k < s.sizes.size(); ++k) {
+    const std::int32_t* sum = s.sums.data() + k * dim;
     double norm2 = 0;
-    for (std::size_t c = 0; c < dim; ++c) norm2 += static_cast<double>(sums[first + c]) * sums[first + c];
-    if (norm2 == 0) continue;
-    const double length = 32767.0 / std::sqrt(norm2);
+    for (std::size_t c = 0; c < dim; ++c) norm2 += static_cast<double>(sum[c]) * sum[c];
+    if (s.sizes[k] == 0 || (norm2 == 0 && metric == KmeansMetric::kCosine)) continue;
+    const double length = 32767.0 / std::sqrt(norm2), size = s.sizes[k];
     for (std::size_t c = 0; c < dim; ++c)
-      centroids[first + c] = static_cast<std::int16_t>(std::nearbyint(sums[first + c] * length));
+      centroids[k * dim + c] =
+          static_cast<std::int16_t>(std::nearbyint(metric == KmeansMetric::kCosine ? sum[c] * length : sum[c] / size));
   }
 }
 
 // [block][pair][centroid of the block][2]. What fills the last block repeats the first centroid, which wins its ties.
-void pack(const std::vector<std::int16_t>& centroids, std::int32_t n, std::size_t dim,
-          std::vector<std::int16_t>& packed) {
+void pack(KmeansScratch& s, std::int32_t n, std::size_t dim, KmeansMetric metric) {
   const std::size_t n_blocks = static_cast<std::size_t>((n + kBlock - 1) / kBlock), pairs = dim / 2;
-  packed.resize(n_blocks * kBlock * dim);
+  s.packed.resize(n_blocks * kBlock * dim);
+  s.bias.assign(n_blocks * kBlock, 0);
   for (std::size_t k = 0; k < n_blocks * kBlock; ++k) {
-    const std::int16_t* from = centroids.data() + (k < static_cast<std::size_t>(n) ? k : 0) * dim;
-    std::int16_t* to = packed.data() + (k / kBlock * pairs * kBlock + k % kBlock) * 2;
+    const std::int16_t* from = s.centroids.data() + (k < static_cast<std::size_t>(n) ? k : 0) * dim;
+    std::int16_t* to = s.packed.data() + (k / kBlock * pairs * kBlock + k % kBlock) * 2;
     for (std::size_t p = 0; p < pairs; ++p, to += 2 * kBlock) std::memcpy(to, from + 2 * p, 2 * sizeof(*to));
+    if (metric == KmeansMetric::kCosine) continue;
+    for (std::size_t c = 0; c < dim; ++c) s.bias[k] += from[c] * from[c];
+    s.bias[k] = -(s.bias[k] / 2);
   }
 }
 
@@ -261,23 +300,24 @@ void kmeans_cpu(const KmeansTask& task, std::int32_t* cluster, KmeansScratch& s)
   for (const KvRun& run : task.runs) n += run.n_tokens;
   MNEME_CHECK(n >= 1 && n <= 65535 && task.n_clusters >= 1 && task.n_clusters <= n && task.iterations >= 1,
               "{} clusters of {} tokens in {} iterations", task.n_clusters, n, task.iterations);
-  s.directions.resize(static_cast<std::size_t>(n) * dim);
-  HWY_DYNAMIC_DISPATCH(directions)
-  (task.runs, task.shape.token_bytes(), dim, task.shape.kv_dtype, s.directions.data());
+  s.tokens.resize(static_cast<std::size_t>(n) * dim);
+  HWY_DYNAMIC_DISPATCH(whole)(task, s.tokens.data());
   s.centroids.resize(static_cast<std::size_t>(task.n_clusters) * dim);
   for (std::int64_t k = 0; k < task.n_clusters; ++k)
-    std::copy_n(s.directions.data() + static_cast<std::size_t>(k * n / task.n_clusters) * dim, dim,
+    std::copy_n(s.tokens.data() + static_cast<std::size_t>(k * n / task.n_clusters) * dim, dim,
                 s.centroids.data() + static_cast<std::size_t>(k) * dim);
   for (std::int32_t i = 0; i < task.iterations; ++i) {
-    pack(s.centroids, task.n_clusters, dim, s.packed);
+    pack(s, task.n_clusters, dim, task.metric);
     s.before.assign(cluster, cluster + (i > 0 ? n : 0));
     HWY_DYNAMIC_DISPATCH(nearest)
-    (s.directions.data(), n, dim, {s.packed.data(), (task.n_clusters + kBlock - 1) / kBlock}, cluster);
+    (s.tokens.data(), n, dim, {s.packed.data(), s.bias.data(), (task.n_clusters + kBlock - 1) / kBlock}, cluster);
     // Settled: the same tokens give the same centroids, and those the same tokens.
     if (i + 1 == task.iterations || (i > 0 && std::equal(s.before.begin(), s.before.end(), cluster))) break;
     s.sums.assign(s.centroids.size(), 0);
-    HWY_DYNAMIC_DISPATCH(add_up)(s.directions.data(), n, dim, cluster, s.sums.data());
-    turn_to_sums(s.sums, dim, s.centroids);
+    HWY_DYNAMIC_DISPATCH(add_up)(s.tokens.data(), n, dim, cluster, s.sums.data());
+    s.sizes.assign(static_cast<std::size_t>(task.n_clusters), 0);
+    for (std::int64_t t = 0; t < n; ++t) ++s.sizes[static_cast<std::size_t>(cluster[t])];
+    turn_to_sums(s, dim, task.metric, s.centroids);
   }
 }
 

@@ -39,17 +39,23 @@ std::vector<float> mean_of(const std::vector<std::vector<float>>& keys) {
   return sum;
 }
 
-Vector direction_of(const std::vector<float>& key, const std::vector<float>& mean) {
-  Vector x(key.size(), 0);
-  float largest = 0;
-  bool finite = true;
+std::vector<float> centred(const std::vector<float>& key, const std::vector<float>& mean) {
   std::vector<float> y;
-  for (std::size_t c = 0; c < key.size(); ++c) {
-    y.push_back(key[c] - mean[c]);
-    finite = finite && std::isfinite(y[c]);
-    largest = std::max(largest, std::fabs(y[c]));
-  }
-  if (!finite || largest < 1e-30f) return x;
+  for (std::size_t c = 0; c < key.size(); ++c) y.push_back(key[c] - mean[c]);
+  if (!std::all_of(y.begin(), y.end(), [](float x) { return std::isfinite(x); })) y.assign(y.size(), 0.0f);
+  return y;
+}
+
+float largest_of(const std::vector<float>& y) {
+  float largest = 0;
+  for (float x : y) largest = std::max(largest, std::fabs(x));
+  return largest;
+}
+
+Vector direction_of(const std::vector<float>& y) {
+  Vector x(y.size(), 0);
+  const float largest = largest_of(y);
+  if (largest < 1e-30f) return x;
   const float scale = 2047.0f / largest;
   std::int32_t norm2 = 0;
   std::vector<float> z;
@@ -62,12 +68,39 @@ Vector direction_of(const std::vector<float>& key, const std::vector<float>& mea
   return x;
 }
 
-std::int32_t nearest(const Vector& x, const std::vector<Vector>& centroids) {
+std::vector<Vector> whole(const KmeansTask& task) {
+  const auto keys = keys_of(task);
+  const std::vector<float> mean = mean_of(keys);
+  std::vector<std::vector<float>> ys;
+  float largest = 0;
+  for (const auto& key : keys) {
+    ys.push_back(centred(key, mean));
+    largest = std::max(largest, largest_of(ys.back()));
+  }
+  const float scale =
+      largest < 1e-30f ? 0.0f : 32767.0f / (std::sqrt(static_cast<float>(task.shape.head_dim)) * largest);
+  std::vector<Vector> xs;
+  for (const auto& y : ys) {
+    if (task.metric == KmeansMetric::kCosine) {
+      xs.push_back(direction_of(y));
+      continue;
+    }
+    xs.emplace_back();
+    for (float v : y) xs.back().push_back(static_cast<std::int32_t>(std::nearbyint(v * scale)));
+  }
+  return xs;
+}
+
+std::int32_t nearest(const Vector& x, const std::vector<Vector>& centroids, KmeansMetric metric) {
   std::int32_t best = 0;
   std::int64_t largest = 0;
   for (std::size_t k = 0; k < centroids.size(); ++k) {
-    std::int64_t dot = 0;
-    for (std::size_t c = 0; c < x.size(); ++c) dot += std::int64_t{x[c]} * centroids[k][c];
+    std::int64_t dot = 0, norm2 = 0;
+    for (std::size_t c = 0; c < x.size(); ++c) {
+      dot += std::int64_t{x[c]} * centroids[k][c];
+      norm2 += std::int64_t{centroids[k][c]} * centroids[k][c];
+    }
+    if (metric == KmeansMetric::kDistance) dot -= norm2 / 2;
     if (k == 0 || dot > largest) {
       largest = dot;
       best = static_cast<std::int32_t>(k);
@@ -76,39 +109,42 @@ std::int32_t nearest(const Vector& x, const std::vector<Vector>& centroids) {
   return best;
 }
 
-// The direction of the sum of the members; `before` where there is none.
-Vector centroid_of(std::int32_t k, const std::vector<Vector>& x, const std::int32_t* cluster, const Vector& before) {
+// Of the members; `before` where there is none.
+Vector centroid_of(std::int32_t k, const std::vector<Vector>& x, const std::int32_t* cluster, const Vector& before,
+                   KmeansMetric metric) {
   std::vector<double> sum(before.size(), 0.0);
-  for (std::size_t t = 0; t < x.size(); ++t)
-    if (cluster[t] == k)
-      for (std::size_t c = 0; c < sum.size(); ++c) sum[c] += x[t][c];
+  double size = 0;
+  for (std::size_t t = 0; t < x.size(); ++t) {
+    if (cluster[t] != k) continue;
+    size += 1;
+    for (std::size_t c = 0; c < sum.size(); ++c) sum[c] += x[t][c];
+  }
   double norm2 = 0;
   for (double s : sum) norm2 += s * s;
-  if (norm2 == 0) return before;
-  const double length = 32767.0 / std::sqrt(norm2);
+  if (size == 0 || (norm2 == 0 && metric == KmeansMetric::kCosine)) return before;
   Vector centroid;
-  for (double s : sum) centroid.push_back(static_cast<std::int32_t>(std::nearbyint(s * length)));
+  for (double s : sum)
+    centroid.push_back(static_cast<std::int32_t>(
+        std::nearbyint(metric == KmeansMetric::kCosine ? s * (32767.0 / std::sqrt(norm2)) : s / size)));
   return centroid;
 }
 
 }  // namespace
 
 void kmeans_ref(const KmeansTask& task, std::int32_t* cluster) {
-  const auto keys = keys_of(task);
-  const auto n = static_cast<std::int64_t>(keys.size());
+  const std::vector<Vector> x = whole(task);
+  const auto n = static_cast<std::int64_t>(x.size());
   MNEME_CHECK(n >= 1 && n <= 65535 && task.n_clusters >= 1 && task.n_clusters <= n && task.iterations >= 1,
               "{} clusters of {} tokens in {} iterations", task.n_clusters, n, task.iterations);
-  const std::vector<float> mean = mean_of(keys);
-  std::vector<Vector> x, centroids;
-  for (const auto& key : keys) x.push_back(direction_of(key, mean));
+  std::vector<Vector> centroids;
   for (std::int64_t k = 0; k < task.n_clusters; ++k)
     centroids.push_back(x[static_cast<std::size_t>(k * n / task.n_clusters)]);
   for (std::int32_t i = 0; i < task.iterations; ++i) {
-    for (std::size_t t = 0; t < x.size(); ++t) cluster[t] = nearest(x[t], centroids);
+    for (std::size_t t = 0; t < x.size(); ++t) cluster[t] = nearest(x[t], centroids, task.metric);
     if (i + 1 == task.iterations) break;
     for (std::int32_t k = 0; k < task.n_clusters; ++k) {
       Vector& centroid = centroids[static_cast<std::size_t>(k)];
-      centroid = centroid_of(k, x, cluster, centroid);
+      centroid = centroid_of(k, x, cluster, centroid, task.metric);
     }
   }
 }

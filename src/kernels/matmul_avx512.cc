@@ -8,11 +8,10 @@
 
 #include "src/base/check.h"
 #include "src/kernels/matmul_kernels.h"
+#include "src/kernels/matmul_vnni-inl.h"
 #include "src/kernels/quant.h"
 
 #if HWY_ARCH_X86_64
-
-#include <immintrin.h>
 
 #if HWY_COMPILER_GCC_ACTUAL
 // GCC 12's own headers start from undefined vectors on purpose.
@@ -134,19 +133,15 @@ HWY_POP_ATTRIBUTES
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")
 namespace {
 
-inline __m512i two_halves(__m256i low, __m256i high) {
-  return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
-}
+using vnni::spread_scales;
+using vnni::sums_of_lanes;
+using vnni::two_halves;
 
 // Where the 32 values of each block of a pair go among 64 bytes, and both scales at f32.
 struct Weights {
   __m512i q;  // w + 128, unsigned
   __m512 scales;
 };
-
-inline __m512 spread_scales(__m512i words, __m512i index) {
-  return _mm512_cvtph_ps(_mm512_castsi512_si256(_mm512_permutexvar_epi16(index, words)));
-}
 
 // Bytes 0..31 are the first block's, 32..63 the second's.
 inline Weights load_pair(const BlockQ8_0* b, bool whole) {
@@ -184,17 +179,6 @@ inline void add_pair(const Weights& w, const Pair* const* x, std::int64_t p, __m
     s = _mm512_dpbusd_epi32(_mm512_slli_epi32(s, kShift), w.q, _mm512_load_si512(xp.lo));
     sum[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s), _mm512_mul_ps(w.scales, _mm512_load_ps(xp.scale)), sum[i]);
   }
-}
-
-inline __m256 halves(__m512 v) {
-  return _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-}
-
-// The sums of the lanes of four vectors.
-inline __m128 sums_of_lanes(const __m512& a, const __m512& b, const __m512& c, const __m512& d) {
-  const __m256 ab = _mm256_hadd_ps(halves(a), halves(b)), cd = _mm256_hadd_ps(halves(c), halves(d));
-  const __m256 all = _mm256_hadd_ps(ab, cd);
-  return _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
 }
 
 // How far ahead of the weights in use the next ones are asked for. One row after the other is one stream for each

@@ -15,6 +15,8 @@ namespace {
 
 // From this many rows on the tile is faster than the few-rows kernels, which read weights once but do less with each.
 constexpr std::int64_t kManyRows = 8;
+// The same where vnni_batch_kernel() is.
+constexpr std::int64_t kManyRowsByVnni = kMaxFewRows + 1;
 // Weight rows of one task, converted where need be: a block of their columns (kBlockBytes a row) shares an L2 of 1 MiB
 // with that of a tile of x. Fewer for long rows, so that the converted panel stays near; not below 32, or reading x
 // would be what limits.
@@ -161,12 +163,20 @@ void many_rows(const ConstTensorView& x, std::span<const MatmulOutput> outputs, 
 // ---- few rows ----
 
 bool all_finite(const ConstTensorView& x) {
-  float sum = 0.0f;  // 0 * v is 0 for finite v alone
+  constexpr std::int64_t kLanes = 16;  // so that the compiler makes vectors of it
+  float sum[kLanes] = {};              // 0 * v is 0 for finite v alone
   for (std::int64_t i = 0; i < x.dim(0); ++i) {
     const float* row = x.row_as<float>(i);
-    for (std::int64_t j = 0; j < x.dim(1); ++j) sum += 0.0f * row[j];
+    std::int64_t j = 0;
+    for (; j + kLanes <= x.dim(1); j += kLanes)
+      for (std::int64_t l = 0; l < kLanes; ++l) sum[l] += 0.0f * row[j + l];
+    for (; j < x.dim(1); ++j) sum[0] += 0.0f * row[j];
   }
-  return sum == 0.0f;
+  return std::all_of(sum, sum + kLanes, [](float s) { return s == 0.0f; });
+}
+
+std::int64_t many_rows_from(DType weights) {
+  return vnni_batch_kernel(weights) == nullptr ? kManyRows : kManyRowsByVnni;
 }
 
 // x in every form that some output wants.
@@ -193,7 +203,7 @@ class PreparedRows {
       if (finite_ == 0)
         kernel = &exact_rows_kernel();
       else if (vnni != nullptr)
-        kernel = vnni;
+        kernel = x_.dim(0) < kBatchRows ? vnni : vnni_batch_kernel(weights);
     }
     for (int i = 0; i < n_forms_; ++i)
       if (forms_[i].kernel == kernel) return forms_[i];
@@ -269,14 +279,15 @@ WeightMatrix::WeightMatrix(ConstTensorView w) : w_(w) {
 }
 
 DType matmul_input_dtype(const WeightMatrix& w, std::int64_t m) {
-  return m >= kManyRows ? tile_kernel(w.view().dtype()).element : DType::kF32;
+  return m >= many_rows_from(w.view().dtype()) ? tile_kernel(w.view().dtype()).element : DType::kF32;
 }
 
 void matmul_cpu(const ConstTensorView& x, std::span<const MatmulOutput> outputs, const CpuContext& context) {
   check_shapes(x, outputs);
   if (x.dim(0) == 0 || outputs.empty()) return;
   if (context.rounding == Rounding::kFast) {
-    if (x.dim(0) < kManyRows) return few_rows(x, outputs, *context.pool);
+    const auto few = [&](const MatmulOutput& o) { return x.dim(0) < many_rows_from(o.w->view().dtype()); };
+    if (std::all_of(outputs.begin(), outputs.end(), few)) return few_rows(x, outputs, *context.pool);
     // All of a call or none: its weights are nearly always of one type, and x is then converted once.
     const auto faster = [&](const MatmulOutput& o) { return onednn_is_faster(o.w->view().dtype(), x.dim(0)); };
     if (std::all_of(outputs.begin(), outputs.end(), faster)) return matmul_onednn(x, outputs, *context.pool);

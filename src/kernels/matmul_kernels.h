@@ -71,7 +71,7 @@ void write_tiles(const float* sums, int tile_tokens, const TileOutput& out);
 
 // ---- few rows ----
 
-inline constexpr std::int64_t kMaxFewRows = 8;
+inline constexpr std::int64_t kMaxFewRows = 16;
 
 // Products of up to kMaxFewRows rows of x with one weight type, made to read the weights once at the speed of memory.
 struct RowsKernel {
@@ -89,5 +89,8 @@ const RowsKernel& rows_kernel(DType weights);
 const RowsKernel& exact_rows_kernel();
 // For kQ8_0 and kQ4_0 by VNNI, or null where the CPU has none.
 const RowsKernel* vnni_rows_kernel(DType weights);
+// The same for kBatchRows rows of x and more, where arithmetic limits and not memory; null where that is.
+inline constexpr std::int64_t kBatchRows = 3;
+const RowsKernel* vnni_batch_kernel(DType weights);
 
 }  // namespace mneme

@@ -17,6 +17,7 @@ AttentionStep::AttentionStep(const ModelConfig& config, const RopeTable& rope, c
     : context_(context),
       decode_(context, rope),
       windows_(context, rope),
+      prefill_end_(context),
       n_heads_(static_cast<std::int32_t>(config.n_heads)),
       n_kv_heads_(static_cast<std::int32_t>(config.n_kv_heads)),
       window_(static_cast<std::int32_t>(config.sliding_window)) {
@@ -40,7 +41,8 @@ void AttentionStep::begin(std::span<const SequenceRows> sequences) {
     MNEME_CHECK(positions_.empty() || s.cache->shape().dtype == shape_.kv_dtype, "one batch, two types of KV cache");
     shape_.kv_dtype = s.cache->shape().dtype;
     MNEME_CHECK(s.phase == RowPhase::kPrefill || s.n_rows == 1, "{} rows of a sequence that decodes", s.n_rows);
-    const Chunk chunk{s.cache, s.method, s.phase, static_cast<std::int64_t>(positions_.size()), first, s.n_rows};
+    const Chunk chunk{s.cache, s.method, s.phase,       static_cast<std::int64_t>(positions_.size()),
+                      first,   s.n_rows, s.prefill_left};
     const bool windows =
         s.phase == RowPhase::kPrefill && s.method != nullptr && s.method->plan().recipe.prefill_window.has_value();
     const bool raw = s.cache->key_basis() == KeyBasis::kRaw;
@@ -77,9 +79,35 @@ void AttentionStep::attend(std::int32_t layer, const ConstTensorView& q, const T
   expect_shape("q", q, DType::kF32, {n, n_heads_, shape_.head_dim});
   expect_shape("out", out, out.dtype(), {n, std::int64_t{n_heads_} * shape_.head_dim});
   close_units(layer);
+  seen_rows_.clear();
+  lse_used_ = 0;
+  lse_.reserve(positions_.size() * static_cast<std::size_t>(n_heads_) * sizeof(float));
   if (!single_rows_.empty()) attend_single_rows(layer, q, out);
   if (!windowed_.empty()) attend_windows(layer, q, out);
   if (!chunks_.empty()) attend_chunks(layer, q, out);
+  if (!seen_rows_.empty()) prefill_end_.run(layer, seen_rows_, shape_);
+}
+
+SeenRows AttentionStep::seen_rows(const Chunk& chunk, const ConstTensorView& q, const float* lse) const {
+  return {.cache = chunk.cache,
+          .method = chunk.method,
+          .n_rows = chunk.n_rows,
+          .decodes = chunk.phase == RowPhase::kDecode,
+          .prefill_left = chunk.prefill_left,
+          .q = q.row_as<float>(chunk.first_row),
+          .q_stride = std::int64_t{n_heads_} * shape_.head_dim,
+          .lse = lse};
+}
+
+float* AttentionStep::lse_of(std::int32_t layer, const Chunk& chunk) {
+  if (!PrefillEnd::wants_lse(layer, {.method = chunk.method,
+                                     .n_rows = chunk.n_rows,
+                                     .decodes = chunk.phase == RowPhase::kDecode,
+                                     .prefill_left = chunk.prefill_left}))
+    return nullptr;
+  float* lse = lse_.as<float>() + lse_used_;
+  lse_used_ += static_cast<std::size_t>(chunk.n_rows) * static_cast<std::size_t>(n_heads_);
+  return lse;
 }
 
 void AttentionStep::attend_windows(std::int32_t layer, const ConstTensorView& q, const TensorView& out) {
@@ -111,7 +139,7 @@ void AttentionStep::close_units(std::int32_t layer) {
   for (const auto* list : {&single_rows_, &chunks_, &windowed_})
     for (const Chunk& chunk : *list)
       if (chunk.method != nullptr && chunk.phase == RowPhase::kPrefill)
-        decode_rows_.push_back({.cache = chunk.cache, .method = chunk.method});
+        decode_rows_.push_back({.cache = chunk.cache, .method = chunk.method, .prefill_left = chunk.prefill_left});
   if (!decode_rows_.empty()) decode_.close_units(layer, decode_rows_);
 }
 
@@ -127,11 +155,14 @@ void AttentionStep::attend_single_rows(std::int32_t layer, const ConstTensorView
   decode_rows_.clear();
   for (std::size_t i = 0; i < single_rows_.size(); ++i) {
     const Chunk& row = single_rows_[i];
+    float* lse = lse_of(layer, row);
+    if (lse != nullptr) seen_rows_.push_back(seen_rows(row, q, lse));
     decode_rows_.push_back({.cache = row.cache,
                             .method = row.phase == RowPhase::kDecode ? row.method : nullptr,
                             .q = q.row_as<float>(row.first_row),
                             .out = out_row(i),
-                            .window = window_});
+                            .window = window_,
+                            .lse = lse});
   }
   decode_.run(layer, decode_rows_, shape_);
 
@@ -154,6 +185,8 @@ void AttentionStep::attend_chunks(std::int32_t layer, const ConstTensorView& q, 
   const std::int64_t width = std::int64_t{n_heads_} * shape_.head_dim;
   std::size_t at = 0;
   for (const Chunk& chunk : chunks_) {
+    float* lse = lse_of(layer, chunk);
+    if (lse != nullptr) seen_rows_.push_back(seen_rows(chunk, q, lse));
     for (std::int32_t head = 0; head < n_kv_heads_; ++head, ++at) {
       prefill_parts_[at] = {.q = q.row_as<float>(chunk.first_row) + head * group_width,
                             .q_stride = width,
@@ -164,7 +197,8 @@ void AttentionStep::attend_chunks(std::int32_t layer, const ConstTensorView& q, 
                             .n_rows = chunk.n_rows,
                             .out = out.row(chunk.first_row) + row_bytes(out.dtype(), head * group_width),
                             .out_stride = width,
-                            .out_dtype = out.dtype()};
+                            .out_dtype = out.dtype(),
+                            .lse = lse == nullptr ? nullptr : lse + head * chunk.n_rows * shape_.group};
     }
   }
   attend_prefill_cpu(prefill_heads_, shape_, context_);
@@ -174,7 +208,7 @@ std::size_t AttentionStep::scratch_bytes() const {
   const auto bytes = [](const auto& v) { return v.capacity() * sizeof(v[0]); };
   return bytes(single_rows_) + bytes(chunks_) + bytes(windowed_) + bytes(key_positions_) + bytes(window_rows_) +
          windows_.scratch_bytes() + bytes(cache_of_row_) + bytes(positions_) + bytes(runs_) + bytes(ranges_) +
-         bytes(decode_rows_) + bytes(prefill_parts_) + bytes(prefill_heads_) + decode_out_.size();
+         bytes(decode_rows_) + bytes(prefill_parts_) + bytes(prefill_heads_) + lse_.size() + decode_out_.size();
 }
 
 }  // namespace mneme

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "src/attention/decode_attention.h"
+#include "src/attention/prefill_end.h"
 #include "src/attention/window_attention.h"
 #include "src/model/model.h"
 #include "src/tensor/buffer.h"
@@ -43,7 +44,7 @@ class AttentionStep {
     MethodState* method;
     RowPhase phase;
     std::int64_t first_row;
-    std::int32_t first_position, n_rows;
+    std::int32_t first_position, n_rows, prefill_left;
   };
   struct RunRange {  // in runs_
     std::size_t begin, count;
@@ -53,12 +54,16 @@ class AttentionStep {
   void attend_single_rows(std::int32_t layer, const ConstTensorView& q, const TensorView& out);
   void attend_windows(std::int32_t layer, const ConstTensorView& q, const TensorView& out);
   void attend_chunks(std::int32_t layer, const ConstTensorView& q, const TensorView& out);
+  SeenRows seen_rows(const Chunk& chunk, const ConstTensorView& q, const float* lse) const;
+  // Where the attention of the chunk's rows writes its log-sum-exp, [KV heads, rows, G]; null: nobody wants it.
+  float* lse_of(std::int32_t layer, const Chunk& chunk);
   RunRange add_runs(const Chunk& chunk, std::int32_t layer, std::int32_t kv_head);
   std::span<const KvRun> runs(RunRange range) const { return std::span(runs_).subspan(range.begin, range.count); }
 
   CpuContext context_;
   DecodeAttention decode_;
   WindowAttention windows_;
+  PrefillEnd prefill_end_;
   AttentionShape shape_;
   std::int32_t n_heads_, n_kv_heads_, window_;
   std::vector<Chunk> single_rows_, chunks_, windowed_;
@@ -73,7 +78,10 @@ class AttentionStep {
   std::vector<WindowRows> window_rows_;
   std::vector<PrefillPart> prefill_parts_;
   std::vector<PrefillHead> prefill_heads_;
-  Buffer decode_out_;  // f32 [single rows, heads * D], when `out` is bf16
+  std::vector<SeenRows> seen_rows_;
+  Buffer lse_;
+  std::size_t lse_used_ = 0;  // floats
+  Buffer decode_out_;         // f32 [single rows, heads * D], when `out` is bf16
 };
 
 }  // namespace mneme

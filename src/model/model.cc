@@ -28,6 +28,14 @@ std::int64_t apply_limits(ModelConfig& config, std::int64_t context) {
 
 Model::~Model() = default;
 
+std::unique_ptr<Model> Model::shape_only(const ModelConfig& config, const ModelOptions& options) {
+  std::unique_ptr<Model> model(new Model);
+  model->config_ = config;
+  model->max_context_ = apply_limits(model->config_, options.context);
+  model->rope_ = RopeTable::make(config.rope, config.head_dim, model->max_context_);
+  return model;
+}
+
 KvShape Model::kv_shape(DType kv_dtype) const {
   return {.n_layers = static_cast<std::int32_t>(config_.n_layers),
           .n_kv_heads = static_cast<std::int32_t>(config_.n_kv_heads),

@@ -41,6 +41,8 @@ class Model {
   // The same shape with random weights of `dtype`, for `mneme bench --shape`: normal, standard deviation 0.02.
   static std::unique_ptr<Model> random(const ModelConfig& config, DType dtype, const ModelOptions& options,
                                        std::uint64_t seed, const CpuContext& context);
+  // The shape alone, without any weights: what computes elsewhere has them there.
+  static std::unique_ptr<Model> shape_only(const ModelConfig& config, const ModelOptions& options);
   ~Model();
 
   const ModelConfig& config() const { return config_; }
@@ -82,6 +84,9 @@ struct SequenceRows {
   bool all_logits = false;         // of every row
   MethodState* method = nullptr;   // null: full attention. Its index follows the cache in either phase
   RowPhase phase = RowPhase::kPrefill;
+  // Rows that the prefill still has after these; 0: it ends with them, and the method may decide what stays of it. That
+  // is pending in `method` until its commit(cache), which the caller owes after a pass that succeeded.
+  std::int32_t prefill_left = 0;
 };
 
 struct ForwardInput {

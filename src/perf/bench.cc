@@ -18,6 +18,7 @@ constexpr std::uint64_t kSeed = 20240607;
 constexpr int kReadPasses = 12;  // before and after the steps of a case
 constexpr std::int64_t kProductRows = 1024, kProductWidth = 2048;
 constexpr int kProductPasses = 5;
+constexpr std::int32_t kEndRows = 64;  // of a prefill that only its end matters of
 constexpr std::size_t kNormals = 1 << 16;
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
@@ -110,7 +111,7 @@ struct Bench::Impl {
   Sequences make_sequences(const BenchCase& c, std::int64_t length);
   void measure_bandwidth(BenchResult& result);
   void extend(Sequences& s, std::int32_t n);
-  double timed_step(Sequences& s, std::int32_t n, bool logits, BenchResult* trace);
+  double timed_step(Sequences& s, std::int32_t n, bool logits, BenchResult* trace, std::int32_t prefill_left = 0);
   void finish(BenchResult& result, const Sequences& s, double median);
 };
 
@@ -140,7 +141,8 @@ void Bench::Impl::measure_bandwidth(BenchResult& result) {
 }
 
 // One pass over n new tokens of every sequence; seconds.
-double Bench::Impl::timed_step(Sequences& s, std::int32_t n, bool logits, BenchResult* trace) {
+double Bench::Impl::timed_step(Sequences& s, std::int32_t n, bool logits, BenchResult* trace,
+                               std::int32_t prefill_left) {
   s.tokens.resize(s.caches.size() * static_cast<std::size_t>(n));
   for (std::int32_t& t : s.tokens)
     t = static_cast<std::int32_t>(tokens.below(static_cast<std::uint64_t>(model.config().vocab)));
@@ -150,8 +152,10 @@ double Bench::Impl::timed_step(Sequences& s, std::int32_t n, bool logits, BenchR
     s.caches[i].extend(n);
     s.rows[i].n_rows = n;
     s.rows[i].want_logits = logits;
+    s.rows[i].prefill_left = prefill_left;
   }
   forward.run({.tokens = s.tokens, .sequences = s.rows});
+  for (std::size_t i = 0; i < s.methods.size(); ++i) s.methods[i].commit(s.caches[i]);
   const Clock::time_point end = Clock::now();
   if (trace != nullptr && options.keep_spans) trace->trace.push_back({begin, end, timer.spans()});
   return seconds_between(begin, end);
@@ -163,7 +167,7 @@ void Bench::Impl::finish(BenchResult& result, const Sequences& s, double median)
   result.share = result.floor_seconds / median;
   result.kv_bytes = static_cast<std::int64_t>(s.pool->n_used()) * static_cast<std::int64_t>(kv.page_bytes());
   for (const MethodState& m : s.methods)
-    result.method_bytes += static_cast<std::int64_t>(m.index_bytes() + m.state_bytes());
+    result.method_bytes += static_cast<std::int64_t>(m.index_bytes() + m.copy_bytes() + m.state_bytes());
   result.activation_bytes = static_cast<std::int64_t>(forward.activation_bytes());
 }
 
@@ -196,9 +200,10 @@ BenchResult Bench::decode(const BenchCase& c) {
   const BenchOptions& o = b.options;
   MNEME_CHECK(o.steps >= 1 && o.warmup >= 0, "{} steps after {}", o.steps, o.warmup);
   Impl::Sequences s = b.make_sequences(c, std::int64_t{c.depth} + o.warmup + o.steps);
+  // A method that looks at the end of a prefill gets one; all before it is random.
+  const std::int32_t end_rows = c.plan != nullptr && c.plan->tap_rows() > 0 ? std::min(c.depth, kEndRows) : 0;
   for (std::size_t i = 0; i < s.caches.size(); ++i) {
-    fill_random(s.caches[i], c.depth, kSeed + 1 + i, *b.context.pool);
-    s.rows[i].phase = RowPhase::kDecode;
+    fill_random(s.caches[i], c.depth - end_rows, kSeed + 1 + i, *b.context.pool);
     if (s.rows[i].method == nullptr) continue;
     b.context.pool->parallel_for(b.kv.blocks_per_page(), 1, [&](std::int64_t begin, std::int64_t end, int) {
       for (std::int64_t head = begin; head < end; ++head)
@@ -206,6 +211,9 @@ BenchResult Bench::decode(const BenchCase& c) {
                                  static_cast<std::int32_t>(head) % b.kv.n_kv_heads, s.caches[i]);
     });
   }
+
+  if (end_rows > 0) b.timed_step(s, end_rows, false, nullptr);
+  for (SequenceRows& rows : s.rows) rows.phase = RowPhase::kDecode;
 
   BenchResult result;
   b.measure_bandwidth(result);
@@ -256,7 +264,7 @@ BenchResult Bench::prefill(const BenchCase& c) {
     for (std::int32_t first = 0; first < c.depth; first += chunk) {
       const std::int32_t n = std::min(chunk, c.depth - first);
       const bool last = first + n == c.depth;
-      steps.push_back(b.timed_step(s, n, last, &result));
+      steps.push_back(b.timed_step(s, n, last, &result, c.depth - first - n));
       total += steps.back();
       const auto step_times = times_of(b.timer);
       for (std::size_t k = 0; k < times.size(); ++k) times[k] += step_times[k];

@@ -30,18 +30,27 @@ StepCost StepCost::scaled(double factor) const {
           .operations = operations * factor};
 }
 
+WeightBytes weight_bytes_of(const Model& model) {
+  return {.step = static_cast<double>(model.step_weight_bytes()),
+          .embedding_row = static_cast<double>(model.embedding().stride_bytes()),
+          .head = static_cast<double>(model.head().bytes())};
+}
+
 StepCost dense_cost(const Model& model, const KvShape& kv, std::int64_t first, std::int64_t n_rows, std::int64_t batch,
                     bool logits) {
-  const ModelConfig& c = model.config();
+  return dense_cost(model.config(), weight_bytes_of(model), kv, first, n_rows, batch, logits);
+}
+
+StepCost dense_cost(const ModelConfig& c, const WeightBytes& weights, const KvShape& kv, std::int64_t first,
+                    std::int64_t n_rows, std::int64_t batch, bool logits) {
   const std::int64_t end = first + n_rows, rows = n_rows * batch;
   const std::int64_t from = c.sliding_window > 0 ? std::max<std::int64_t>(0, first - c.sliding_window + 1) : 0;
   std::int64_t pairs = 0;  // of a query and a key that it sees
   for (std::int64_t p = first; p < end; ++p) pairs += c.sliding_window > 0 ? std::min(p + 1, c.sliding_window) : p + 1;
 
   StepCost cost;
-  cost.weights = static_cast<double>(model.step_weight_bytes()) +
-                 static_cast<double>((rows - 1) * static_cast<std::int64_t>(model.embedding().stride_bytes()));
-  if (!logits) cost.weights -= static_cast<double>(model.head().bytes());
+  cost.weights = weights.step + static_cast<double>(rows - 1) * weights.embedding_row;
+  if (!logits) cost.weights -= weights.head;
   cost.kv_read = static_cast<double>(batch * (end - from)) * static_cast<double>(kv.bytes_per_token());
   cost.kv_written = static_cast<double>(rows) * static_cast<double>(kv.bytes_per_token());
   cost.operations = 2.0 * static_cast<double>(rows * layer_weights(c)) +

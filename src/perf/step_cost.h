@@ -19,10 +19,20 @@ struct StepCost {
   StepCost scaled(double factor) const;
 };
 
+// Of one model, as its weights are stored.
+struct WeightBytes {
+  double step = 0;  // that a step of one row reads: one row of the embedding, all else
+  double embedding_row = 0;
+  double head = 0;
+};
+WeightBytes weight_bytes_of(const Model& model);
+
 // Rows [first, first + n_rows) of each of `batch` sequences in one pass, all attending everything before them.
 // `logits`: of the last row of each.
 StepCost dense_cost(const Model& model, const KvShape& kv, std::int64_t first, std::int64_t n_rows, std::int64_t batch,
                     bool logits);
+StepCost dense_cost(const ModelConfig& config, const WeightBytes& weights, const KvShape& kv, std::int64_t first,
+                    std::int64_t n_rows, std::int64_t batch, bool logits);
 
 // Seconds that the cost takes at least. rate 0: operations are left out.
 double floor_seconds(const StepCost& cost, double bytes_per_second, double operations_per_second);

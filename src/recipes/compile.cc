@@ -23,7 +23,9 @@ std::unique_ptr<UnitIndex> make_index(const DecodeStage& stage) {
   return std::visit(Overloaded{[](const NoIndex&) { return std::unique_ptr<UnitIndex>(); },
                                [&](const RawKeys&) { return make_raw_key_index(p); },
                                [&](const Box& box) { return make_box_index(box.kind, p); },
-                               [&](const OneBit& bits) { return make_one_bit_index(bits.levels, bits.group, p); }},
+                               [&](const OneBit& bits) { return make_one_bit_index(bits.levels, bits.group, p); },
+                               [](const Representative&) { return std::unique_ptr<UnitIndex>(); },
+                               [&](const Centroid&) { return make_centroid_index(p); }},
                     stage.index);
 }
 
@@ -43,6 +45,8 @@ PoolPlan make_pool(Pool pool) {
       return {.scores = GroupPool::kMaxProb};
     case Pool::kMeanS:
       return {.scores = GroupPool::kMeanProb};
+    case Pool::kConcat:
+      return {};
   }
   return {};
 }
@@ -51,16 +55,36 @@ RegionRules rules_of(const Recipe& r, const UnitIndex* index) {
   RegionRules rules{.budget = r.budget, .sink = r.sink, .recent = r.recent};
   if (r.decode) {
     rules.unit_tokens = unit_tokens(r.decode->units.prompt);
-    if (index != nullptr) rules.entry_tokens = index->entry_tokens();
+    rules.entry_tokens = index == nullptr ? rules.unit_tokens : index->entry_tokens();
   } else {
     rules.recent = r.budget - r.sink;  // nothing is selected: the window is all there is
   }
   return rules;
 }
 
+void check_layer_choice(const Recipe& r, std::vector<std::string>& reasons) {
+  const DecodeStage& stage = *r.decode;
+  const bool by_layer = std::holds_alternative<Representative>(stage.index);
+  if (by_layer != (stage.pool == Pool::kConcat))
+    reasons.push_back("index=representative and pool=concat need one another");
+  if (!by_layer && !std::holds_alternative<ConstantCut>(stage.cutoff))
+    reasons.push_back("layers share a budget by the scores of index=representative: use cutoff=constant");
+  if (!by_layer) return;
+  if (!r.prefill_window)
+    reasons.push_back("index=representative is made from windows of queries: use prefill=window:N");
+  if (!std::holds_alternative<EveryStep>(stage.schedule))
+    reasons.push_back("index=representative is scored with the current query: use schedule=every_step");
+  if (stage.probe != Probe::kCurrentQuery)
+    reasons.push_back("index=representative is scored with the current query: use probe=current");
+  if (r.recent < 1)
+    reasons.push_back("index=representative needs recent tokens: their attention is what it is made of");
+}
+
 void check_positions(const Recipe& r, std::vector<std::string>& reasons) {
   if (r.prefill_window && r.prefill_window->rows < 1) reasons.push_back("a window of prefill has at least one row");
-  if (r.prefill_window && r.decode) reasons.push_back("a windowed prefill cannot select: use prefill=exact");
+  const bool by_layer = r.decode && std::holds_alternative<Representative>(r.decode->index);
+  if (r.prefill_window && r.decode && !by_layer)
+    reasons.push_back("a windowed prefill selects for a whole layer: use index=representative, or prefill=exact");
   switch (r.positions) {
     case Positions::kAbsolute:
       return;
@@ -73,6 +97,44 @@ void check_positions(const Recipe& r, std::vector<std::string>& reasons) {
       if (r.decode && r.recent < 1) reasons.push_back("positions=one_angle needs recent tokens to stand behind");
       return;
   }
+}
+
+const ClusterUnit* clusters_of(const DecodeStage& stage) {
+  return std::get_if<ClusterUnit>(&stage.units.prompt);
+}
+
+PartitionRules partition_of(const Recipe& r) {
+  const auto& segments = std::get<SegmentUnit>(r.decode->units.output);
+  return {.sink = r.sink,
+          .recent = r.recent,
+          .block = clusters_of(*r.decode)->block,
+          .smallest = segments.smallest,
+          .largest = segments.largest};
+}
+
+void check_units(const Recipe& r, std::vector<std::string>& reasons) {
+  const DecodeStage& stage = *r.decode;
+  const ClusterUnit* clusters = clusters_of(stage);
+  if (clusters == nullptr) {
+    if (!(stage.units.prompt == stage.units.output) || std::holds_alternative<SegmentUnit>(stage.units.prompt))
+      reasons.push_back("prompt and answer must have the same unit; segments go with unit=cluster:N");
+    if (stage.order == Order::kUnit) reasons.push_back("order=unit copies lists: use unit=cluster:N");
+    return;
+  }
+  if (!std::holds_alternative<SegmentUnit>(stage.units.output)) {
+    reasons.push_back("clusters are of prompts; an answer goes by segments");
+    return;
+  }
+  if (clusters->tokens < 1 || clusters->iterations < 1 || clusters->block < clusters->tokens || clusters->block > 65535)
+    reasons.push_back(
+        fmt::format("clusters of {} tokens in blocks of {}, {} iterations: expected at least 1 token, 1 "
+                    "iteration, and blocks of one cluster to 65,535 tokens",
+                    clusters->tokens, clusters->block, clusters->iterations));
+  if (const char* reason = check_partition(partition_of(r))) reasons.push_back(reason);
+  if (std::holds_alternative<RawKeys>(stage.index) || std::holds_alternative<OneBit>(stage.index))
+    reasons.push_back("a cluster is scored by one entry: use index=centroid, box or cuboid");
+  if (std::holds_alternative<Speculative>(stage.schedule))
+    reasons.push_back("a segment that leaves the buffer could not be selected ahead: use schedule=boundary");
 }
 
 void plan_schedule(const Schedule& schedule, Plan& plan) {
@@ -90,6 +152,32 @@ void plan_schedule(const Schedule& schedule, Plan& plan) {
              schedule);
 }
 
+// Why a stage that drops cannot be run.
+void check_drop(const Recipe& r, std::vector<std::string>& reasons) {
+  const DropStage& stage = *r.prefill_end;
+  const auto* last = std::get_if<LastRows>(&r.rows);
+  const bool each_step = stage.when == DropWhen::kOverBudget;
+  if (r.decode) reasons.push_back("a method that drops attends all that is left: it selects nothing");
+  if (stage.smooth < 1 || stage.smooth % 2 == 0)
+    reasons.push_back(fmt::format("smoothing over {} tokens: expected an odd number", stage.smooth));
+  if (each_step && stage.rank == Rank::kMass && last != nullptr && last->n != 1)
+    reasons.push_back("drop=over_budget looks at one row a step: use rows=1 or rows=all");
+  if (r.norm) {
+    if (each_step) reasons.push_back("budget=norm is set when a prefill ends: it goes with drop=prefill_end");
+    if (stage.scope != DropScope::kLayer) reasons.push_back("budget=norm has one cut a layer: use scope=layer");
+    if (stage.smooth != 1) reasons.push_back("budget=norm ranks without smoothing: use smooth=none");
+  } else if (r.sink < 0 || r.recent < 0 || r.budget < 2 || std::int64_t{r.sink} + r.recent > r.budget) {
+    reasons.push_back(
+        fmt::format("budget {}, sink {}, recent {}: the budget must hold sink and recent, and at least two tokens",
+                    r.budget, r.sink, r.recent));
+  }
+}
+
+void check_norm(const Recipe& r, std::vector<std::string>& reasons) {
+  if (!std::holds_alternative<LastRows>(r.rows)) reasons.push_back("budget=norm looks at the last rows: use rows=N");
+  if (!r.decode && !r.prefill_end) reasons.push_back("budget=norm needs a method that selects or drops");
+}
+
 }  // namespace
 
 AttentionShape MethodShape::attention() const {
@@ -100,9 +188,20 @@ AttentionShape MethodShape::attention() const {
 }
 
 double Plan::index_bytes_per_token() const {
-  return index == nullptr
-             ? 0.0
-             : static_cast<double>(index->entry_bytes(shape.attention())) / static_cast<double>(index->entry_tokens());
+  if (layer_choice)
+    return 2.0 * static_cast<double>(shape.group()) * static_cast<double>(shape.head_dim) /
+           static_cast<double>(rules.unit_tokens);
+  if (index == nullptr) return 0;
+  const auto entry = static_cast<double>(index->entry_bytes(shape.attention()));
+  if (!lists) return entry / static_cast<double>(index->entry_tokens());
+  // An entry and a size a unit, a position a token.
+  return (entry + sizeof(std::int32_t)) / static_cast<double>(lists->clusters.tokens) + sizeof(std::int32_t);
+}
+
+std::int32_t Plan::tap_rows() const {
+  if (!recipe.prefill_end && !recipe.norm) return 0;
+  const auto* last = std::get_if<LastRows>(&recipe.rows);
+  return last == nullptr ? kAllRows : last->n;
 }
 
 std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
@@ -119,20 +218,32 @@ std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
       reasons.push_back(
           fmt::format("dense layer {} does not exist; the model has layers 0 to {}", layer, shape.n_layers - 1));
   check_positions(r, reasons);
+  if (r.norm) check_norm(r, reasons);
+  if ((r.attend == Attend::kKept) != r.prefill_end.has_value())
+    reasons.push_back("what is attended and what is dropped do not go together");
+  if ((r.norm || r.prefill_end) && (r.prefill_window || r.positions != Positions::kAbsolute))
+    reasons.push_back(
+        "what the end of a prefill looks at needs an exact prefill: use prefill=exact, positions=absolute");
+  if (r.prefill_end) {
+    check_drop(r, reasons);
+    return reasons;
+  }
   if (!r.decode) {
     if (r.sink < 0 || r.sink >= r.budget)
       reasons.push_back(fmt::format("sink {} must be below the budget {}", r.sink, r.budget));
     return reasons;
   }
+  check_layer_choice(r, reasons);
   const DecodeStage& stage = *r.decode;
   const bool random = std::holds_alternative<RandomScore>(stage.score);
   if (random != std::holds_alternative<NoIndex>(stage.index))
     reasons.push_back("index=none goes with the random control, and nothing else does");
-  if (!(stage.units.prompt == stage.units.output)) reasons.push_back("prompt and answer must have the same unit");
+  check_units(r, reasons);
   if (random && !std::holds_alternative<EveryStep>(stage.schedule))
     reasons.push_back("the random control looks at no query, so it is drawn at every step; use schedule=every_step");
-  if (std::holds_alternative<Box>(stage.index) && std::holds_alternative<TokenUnit>(stage.units.prompt))
-    reasons.push_back("a box around one token is its key: use unit=page:N, or index=keys with unit=token");
+  if (std::holds_alternative<TokenUnit>(stage.units.prompt) &&
+      (std::holds_alternative<Box>(stage.index) || std::holds_alternative<Centroid>(stage.index)))
+    reasons.push_back("what stands for one token is its key: use unit=page:N, or index=keys with unit=token");
   const std::unique_ptr<UnitIndex> index = make_index(stage);
   if (const char* reason = check_region(rules_of(r, index.get())))
     reasons.push_back(fmt::format("budget {}, sink {}, recent {}, unit {}: {}", r.budget, r.sink, r.recent,
@@ -146,9 +257,9 @@ std::shared_ptr<const Plan> compile(const Recipe& recipe, const MethodShape& sha
   auto plan = std::make_shared<Plan>();
   plan->recipe = recipe;
   plan->shape = shape;
-  plan->everything = recipe.attend == Attend::kEverything;
+  plan->everything = recipe.attend != Attend::kRegions;
   plan->dense.assign(static_cast<std::size_t>(shape.n_layers), false);
-  if (plan->everything) return plan;
+  if (recipe.attend == Attend::kEverything) return plan;
   for (std::int32_t layer : recipe.dense_layers) plan->dense[static_cast<std::size_t>(layer)] = true;
   if (recipe.decode) {
     const DecodeStage& stage = *recipe.decode;
@@ -157,8 +268,20 @@ std::shared_ptr<const Plan> compile(const Recipe& recipe, const MethodShape& sha
     plan->alpha = stage.alpha == Alpha::kOne ? 1.0f : shape.attention().scale;
     plan->probe = stage.probe;
     plan_schedule(stage.schedule, *plan);
+    if (const ClusterUnit* clusters = clusters_of(stage))
+      plan->lists =
+          ListPlan{.partition = partition_of(recipe), .clusters = *clusters, .copy = stage.order == Order::kUnit};
   }
-  plan->rules = rules_of(recipe, plan->index.get());
+  if (!plan->everything) plan->rules = rules_of(recipe, plan->index.get());
+  if (recipe.decode) {
+    if (const auto* index = std::get_if<Representative>(&recipe.decode->index)) {
+      const RegionRules& rules = plan->rules;
+      plan->layer_choice = {
+          .top = index->top, .n_units = (rules.budget - rules.sink - rules.recent) / rules.unit_tokens, .entropy = {}};
+      if (const auto* entropy = std::get_if<EntropyShare>(&recipe.decode->cutoff))
+        plan->layer_choice->entropy = *entropy;
+    }
+  }
   if (recipe.positions == Positions::kInCache) plan->far_position = recipe.budget - 1;
   if (recipe.positions == Positions::kOneAngle) {
     plan->far_position = plan->rules.recent - 1;

@@ -1,12 +1,15 @@
 // A recipe made ready for one model: the only place that looks into its variants.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "src/blocks/partition.h"
 #include "src/blocks/region.h"
 #include "src/blocks/unit_index.h"
 #include "src/recipes/recipe.h"
@@ -37,11 +40,26 @@ enum class Reuse : std::uint8_t {
   kKept,   // the one that it attended in the step before; the gate is asked once a layer
 };
 
+// One decision for all heads of a layer, by representatives of its units.
+struct LayerChoice {
+  std::int32_t top = 4;      // keys that represent a unit
+  std::int32_t n_units = 0;  // selected in a layer and step, on average
+  std::optional<EntropyShare> entropy;
+};
+
+// How the list units of a plan come about.
+struct ListPlan {
+  PartitionRules partition;
+  ClusterUnit clusters;
+  bool copy = false;  // keys and values of units in a private copy
+};
+
 struct Plan {
   Recipe recipe;
   MethodShape shape;
-  bool everything = true;  // attend all tokens in every layer
+  bool everything = true;  // attend all tokens that are stored, in every layer
   RegionRules rules;
+  std::optional<ListPlan> lists;     // absent: units are stretches of rules.unit_tokens
   std::vector<bool> dense;           // by layer
   std::unique_ptr<UnitIndex> index;  // null: nothing is selected
   PoolPlan pool;
@@ -55,10 +73,25 @@ struct Plan {
   // Where a query stands for what is not in its window; absent: where it is.
   std::optional<std::int32_t> far_position;
 
-  bool selects() const { return index != nullptr; }
+  std::optional<LayerChoice> layer_choice;
+
+  bool selects() const { return index != nullptr || layer_choice; }
+  bool drops() const { return recipe.prefill_end.has_value(); }
+  // Of the rows of a prefill, how many at its end are looked at; 0: none.
+  std::int32_t tap_rows() const;
+  static constexpr std::int32_t kAllRows = std::numeric_limits<std::int32_t>::max();
+  // Reads less than everything in this layer, or may.
+  bool compressed(std::int32_t layer) const {
+    return recipe.attend != Attend::kEverything && !dense[static_cast<std::size_t>(layer)];
+  }
   bool dense_layer(std::int32_t layer) const { return everything || dense[static_cast<std::size_t>(layer)]; }
-  // Selections that a layer keeps: one a KV head, or one a query head.
-  std::int32_t selection_heads() const { return pool.per_query_head ? shape.n_heads : shape.n_kv_heads; }
+  // Selections that a layer keeps: one, one a KV head, or one a query head.
+  std::int32_t selection_heads() const {
+    return layer_choice ? 1 : pool.per_query_head ? shape.n_heads : shape.n_kv_heads;
+  }
+  std::int32_t compressed_layers() const {
+    return static_cast<std::int32_t>(std::count(dense.begin(), dense.end(), false));
+  }
   // Keys and values of a prompt depend on the method: a sequence is computed under it from the first token on, and
   // stays with it.
   bool binds_sequence() const { return recipe.prefill_window.has_value() || key_basis == KeyBasis::kRaw; }
@@ -66,7 +99,9 @@ struct Plan {
   std::size_t gates() const {
     return !gate ? 0 : reuse == Reuse::kKept ? 1 : static_cast<std::size_t>(shape.n_kv_heads);
   }
-  // Index bytes a token of one KV head takes, compressed layers.
+  // Selections are kept as rankings: units are of several sizes, or serve several steps.
+  bool ranks() const { return lists.has_value() || reuse == Reuse::kKept; }
+  // Index bytes a token of one KV head takes, compressed layers. Lists: about that, their sizes vary.
   double index_bytes_per_token() const;
 };
 

@@ -57,7 +57,8 @@ std::string keys_table() {
 }
 
 std::string combinations_table() {
-  const std::string_view units[] = {"token", "page:32"}, indexes[] = {"none", "keys", "box", "cuboid", "one_bit"},
+  const std::string_view units[] = {"token", "page:32", "cluster:16"},
+                         indexes[] = {"none", "keys", "box", "cuboid", "one_bit", "centroid"},
                          schedules[] = {"every_step", "speculative", "boundary"};
   std::string out = "| unit, schedule |";
   std::string rule = "|---|";

@@ -20,9 +20,13 @@ struct Name {
 
 constexpr std::array kPools = {Name{"none", Pool::kNone},   Name{"maxQ", Pool::kMaxQ},     Name{"meanQ", Pool::kMeanQ},
                                Name{"maxQK", Pool::kMaxQk}, Name{"meanQK", Pool::kMeanQk}, Name{"maxS", Pool::kMaxS},
-                               Name{"meanS", Pool::kMeanS}};
+                               Name{"meanS", Pool::kMeanS}, Name{"concat", Pool::kConcat}};
+constexpr std::array kWindowProbes = {Name{"activation", WindowProbe::kActivation}, Name{"mean", WindowProbe::kMean},
+                                      Name{"reversed", WindowProbe::kReversed}};
 constexpr std::array kGatePools = {Name{"mean", GatePool::kMean}, Name{"max", GatePool::kMax},
                                    Name{"any", GatePool::kAny}};
+constexpr std::array kMetrics = {Name{"cosine", KmeansMetric::kCosine}, Name{"distance", KmeansMetric::kDistance}};
+constexpr std::array kOrders = {Name{"token", Order::kToken}, Name{"unit", Order::kUnit}};
 constexpr std::array kReferences = {Name{"previous", GateReference::kPrevious},
                                     Name{"last_retrieval", GateReference::kLastRetrieval}};
 constexpr std::array kLevels = {Name{"minmax", OneBitLevels::kMinMax}, Name{"meanabs", OneBitLevels::kMeanAbs}};
@@ -30,6 +34,11 @@ constexpr std::array kAlphas = {Name{"inv_sqrt_d", Alpha::kInvSqrtD}, Name{"1", 
 constexpr std::array kPositions = {Name{"absolute", Positions::kAbsolute}, Name{"in_cache", Positions::kInCache},
                                    Name{"one_angle", Positions::kOneAngle}};
 constexpr std::array kProbes = {Name{"current", Probe::kCurrentQuery}, Name{"previous_layer", Probe::kPreviousLayer}};
+
+constexpr std::array kRanks = {Name{"mass", Rank::kMass}, Name{"position", Rank::kPosition}};
+constexpr std::array kScopes = {Name{"kv_head", DropScope::kKvHead}, Name{"layer", DropScope::kLayer}};
+constexpr std::array kWhens = {Name{"prefill_end", DropWhen::kPrefillEnd}, Name{"over_budget", DropWhen::kOverBudget}};
+constexpr std::array kFlags = {Name{"no", false}, Name{"yes", true}};
 
 [[noreturn]] void bad_value(std::string_view key, std::string_view value, std::string_view expected) {
   fail(ErrorKind::kOption, "--kv {}={}: expected {}", key, value, expected);
@@ -75,6 +84,15 @@ T& block_of(V& variant, const Recipe& r, std::string_view key, std::string_view 
   return *block;
 }
 
+PrefillWindow& window_of(Recipe& r, std::string_view key) {
+  if (!r.prefill_window)
+    fail(ErrorKind::kOption, "--kv {}: '{}' has no such block here; it needs prefill=window:N", key, r.name);
+  return *r.prefill_window;
+}
+bool selects_in_prefill(const Recipe& r) {
+  return r.prefill_window && r.decode;
+}
+
 std::vector<std::int32_t> parse_layers(std::string_view key, std::string_view value) {
   std::vector<std::int32_t> layers;
   if (value == "none") return layers;
@@ -91,7 +109,35 @@ std::vector<std::int32_t> parse_layers(std::string_view key, std::string_view va
 Unit parse_unit(std::string_view key, std::string_view value) {
   if (value == "token") return TokenUnit{};
   if (value.starts_with("page:")) return PageUnit{parse_number<std::int32_t>(key, value.substr(5), 1, 4096)};
-  bad_value(key, value, "token or page:N");
+  if (value.starts_with("cluster:")) return ClusterUnit{parse_number<std::int32_t>(key, value.substr(8), 1, 4096)};
+  bad_value(key, value, "token, page:N or cluster:N");
+}
+
+// Clusters bring segments with them, and keep their other settings.
+void set_units(std::string_view key, std::string_view value, Units& units) {
+  const Unit unit = parse_unit(key, value);
+  const auto* wanted = std::get_if<ClusterUnit>(&unit);
+  auto* clusters = std::get_if<ClusterUnit>(&units.prompt);
+  if (wanted == nullptr) {
+    units = Units(unit, unit);
+  } else if (clusters != nullptr) {
+    clusters->tokens = wanted->tokens;
+  } else {
+    units = Units(unit, SegmentUnit{});
+  }
+}
+
+std::string print_unit(const Unit& unit) {
+  if (const auto* page = std::get_if<PageUnit>(&unit)) return fmt::format("page:{}", page->tokens);
+  if (const auto* clusters = std::get_if<ClusterUnit>(&unit)) return fmt::format("cluster:{}", clusters->tokens);
+  return "token";
+}
+
+SegmentUnit parse_segments(std::string_view key, std::string_view value) {
+  const std::size_t dash = value.find('-');
+  if (dash == std::string_view::npos) bad_value(key, value, "SMALLEST-LARGEST tokens, 8-64");
+  return {parse_number<std::int32_t>(key, value.substr(0, dash), 1, 4096),
+          parse_number<std::int32_t>(key, value.substr(dash + 1), 1, 4096)};
 }
 
 Index parse_index(std::string_view key, std::string_view value) {
@@ -100,14 +146,45 @@ Index parse_index(std::string_view key, std::string_view value) {
   if (value == "box") return Box{BoxKind::kMinMax};
   if (value == "cuboid") return Box{BoxKind::kCuboidMean};
   if (value == "one_bit") return OneBit{};
-  bad_value(key, value, "one of none, keys, box, cuboid, one_bit");
+  if (value == "representative") return Representative{};
+  if (value == "centroid") return Centroid{};
+  bad_value(key, value, "one of none, keys, box, cuboid, one_bit, representative, centroid");
 }
 
 std::string print_index(const Index& index) {
   if (std::holds_alternative<NoIndex>(index)) return "none";
   if (std::holds_alternative<RawKeys>(index)) return "keys";
   if (const Box* box = std::get_if<Box>(&index)) return box->kind == BoxKind::kMinMax ? "box" : "cuboid";
-  return "one_bit";
+  if (std::holds_alternative<Centroid>(index)) return "centroid";
+  return std::holds_alternative<OneBit>(index) ? "one_bit" : "representative";
+}
+
+DropStage& drop_of(Recipe& r, std::string_view key) {
+  if (!r.prefill_end)
+    fail(ErrorKind::kOption, "--kv {}: the method '{}' drops nothing, so it has no such block", key, r.name);
+  return *r.prefill_end;
+}
+NormBudget& norm_of(Recipe& r, std::string_view key) {
+  if (!r.norm) fail(ErrorKind::kOption, "--kv {}: '{}' has no such block here; it needs budget=norm", key, r.name);
+  return *r.norm;
+}
+
+MassRows parse_rows(std::string_view key, std::string_view value) {
+  if (value == "all") return AllRows{};
+  return LastRows{parse_number<std::int32_t>(key, value, 1, 1024)};
+}
+
+void set_smooth(DropStage& stage, std::string_view key, std::string_view value) {
+  if (value == "none") {
+    stage.smooth = 1;
+    stage.smooth_by = SmoothBy::kMean;
+  } else if (value.starts_with("mean:") || value.starts_with("max:")) {
+    const std::size_t colon = value.find(':');
+    stage.smooth = parse_number<std::int32_t>(key, value.substr(colon + 1), 1, 1023);
+    stage.smooth_by = value.starts_with("max:") ? SmoothBy::kMax : SmoothBy::kMean;
+  } else {
+    bad_value(key, value, "none, mean:N or max:N");
+  }
 }
 
 struct Key {
@@ -133,6 +210,13 @@ Boundary& boundary_of(Recipe& r, std::string_view key) {
   return block_of<Boundary>(stage_of(r, key).schedule, r, key, "schedule=boundary");
 }
 
+const ClusterUnit* clusters_of(const Recipe& r) {
+  return r.decode ? std::get_if<ClusterUnit>(&r.decode->units.prompt) : nullptr;
+}
+ClusterUnit& clusters_of(Recipe& r, std::string_view key) {
+  return block_of<ClusterUnit>(stage_of(r, key).units.prompt, r, key, "unit=cluster:N");
+}
+
 template <typename S>
 void set_schedule(Schedule& schedule) {
   if (!std::holds_alternative<S>(schedule)) schedule = S{};
@@ -154,12 +238,21 @@ const OneBit* one_bit_of(const Recipe& r) {
 }
 
 const std::array kKeys = {
-    Key{{"budget", "tokens",
-         "what one KV head reads in one layer in one step, sinks, window and current token included"},
+    Key{{"budget", "tokens | norm",
+         "what one KV head reads in one layer in one step, sinks, window and current token included; norm: what the "
+         "attention of the prompt's last row asks for"},
         [](Recipe& r, std::string_view k, std::string_view v) {
-          r.budget = parse_number<std::int32_t>(k, v, 1, kMaxTokens);
+          if (v == "norm") {
+            if (!r.norm) r.norm = NormBudget{};
+          } else {
+            r.budget = parse_number<std::int32_t>(k, v, 1, kMaxTokens);
+            r.norm.reset();
+          }
         },
-        [](const Recipe& r) { return r.attend == Attend::kEverything ? "" : std::to_string(r.budget); }},
+        [](const Recipe& r) {
+          if (r.attend == Attend::kEverything) return std::string();
+          return r.norm ? std::string("norm") : std::to_string(r.budget);
+        }},
     Key{{"sink", "tokens", "first tokens that are always attended"},
         [](Recipe& r, std::string_view k, std::string_view v) {
           r.sink = parse_number<std::int32_t>(k, v, 0, kMaxTokens);
@@ -199,14 +292,82 @@ const std::array kKeys = {
         [](const Recipe& r) {
           return r.attend == Attend::kEverything ? std::string() : print_name(r.positions, kPositions);
         }},
-    Key{{"unit", "token | page:N", "what is selected"},
-        [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).units = parse_unit(k, v); },
+    Key{{"loss", "0 to 2", "budget=norm: share of the attention norm that may be missing"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          norm_of(r, k).loss = parse_number<float>(k, v, 0.0f, 2.0f);
+        },
+        [](const Recipe& r) { return r.norm ? fmt::format("{}", r.norm->loss) : std::string(); }},
+    Key{{"norm_first", "tokens", "budget=norm: first tokens that count in any case"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          norm_of(r, k).first = parse_number<std::int32_t>(k, v, 0, kMaxTokens);
+        },
+        [](const Recipe& r) { return r.norm ? std::to_string(r.norm->first) : std::string(); }},
+    Key{{"first_in_norm", "no | yes", "budget=norm: whether the norms count these tokens"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          norm_of(r, k).first_in_norm = parse_name(k, v, kFlags);
+        },
+        [](const Recipe& r) { return r.norm ? print_name(r.norm->first_in_norm, kFlags) : std::string(); }},
+    Key{{"rows", "N | all", "queries at the end of a prefill whose attention is looked at to drop, or for budget=norm"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          if (!r.norm) drop_of(r, k);
+          r.rows = parse_rows(k, v);
+        },
         [](const Recipe& r) {
-          if (!r.decode) return std::string();
-          const PageUnit* page = std::get_if<PageUnit>(&r.decode->units.prompt);
-          return page == nullptr ? std::string("token") : fmt::format("page:{}", page->tokens);
+          if (!r.norm && !r.prefill_end) return std::string();
+          const auto* last = std::get_if<LastRows>(&r.rows);
+          return last == nullptr ? std::string("all") : std::to_string(last->n);
         }},
-    Key{{"index", "none | keys | box | cuboid | one_bit", "what is stored of a unit's keys to score it"},
+    Key{{"drop", "prefill_end | over_budget",
+         "when the rest is dropped: at the end of a prefill, or also in every step"},
+        [](Recipe& r, std::string_view k, std::string_view v) { drop_of(r, k).when = parse_name(k, v, kWhens); },
+        [](const Recipe& r) { return r.prefill_end ? print_name(r.prefill_end->when, kWhens) : std::string(); }},
+    Key{{"rank", "mass | position", "what stays first: the most attended tokens, or the newest"},
+        [](Recipe& r, std::string_view k, std::string_view v) { drop_of(r, k).rank = parse_name(k, v, kRanks); },
+        [](const Recipe& r) { return r.prefill_end ? print_name(r.prefill_end->rank, kRanks) : std::string(); }},
+    Key{{"smooth", "none | mean:N | max:N", "pooling of attention over N neighbours before ranking"},
+        [](Recipe& r, std::string_view k, std::string_view v) { set_smooth(drop_of(r, k), k, v); },
+        [](const Recipe& r) {
+          if (!r.prefill_end) return std::string();
+          if (r.prefill_end->smooth == 1 && r.prefill_end->smooth_by == SmoothBy::kMean) return std::string("none");
+          return fmt::format("{}:{}", r.prefill_end->smooth_by == SmoothBy::kMax ? "max" : "mean",
+                             r.prefill_end->smooth);
+        }},
+    Key{{"scope", "kv_head | layer", "who drops together"},
+        [](Recipe& r, std::string_view k, std::string_view v) { drop_of(r, k).scope = parse_name(k, v, kScopes); },
+        [](const Recipe& r) { return r.prefill_end ? print_name(r.prefill_end->scope, kScopes) : std::string(); }},
+    Key{{"unit", "token | page:N | cluster:N", "what is selected; clusters of N tokens on average"},
+        [](Recipe& r, std::string_view k, std::string_view v) { set_units(k, v, stage_of(r, k).units); },
+        [](const Recipe& r) { return r.decode ? print_unit(r.decode->units.prompt) : std::string(); }},
+    Key{{"segment", "MIN-MAX", "tokens of a segment of an answer; with unit=cluster:N"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          block_of<SegmentUnit>(stage_of(r, k).units.output, r, k, "unit=cluster:N") = parse_segments(k, v);
+        },
+        [](const Recipe& r) {
+          const auto* s = r.decode ? std::get_if<SegmentUnit>(&r.decode->units.output) : nullptr;
+          return s == nullptr ? std::string() : fmt::format("{}-{}", s->smallest, s->largest);
+        }},
+    Key{{"block", "tokens", "of a prompt that are clustered together"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          clusters_of(r, k).block = parse_number<std::int32_t>(k, v, 1, 65535);
+        },
+        [](const Recipe& r) { return clusters_of(r) ? std::to_string(clusters_of(r)->block) : ""; }},
+    Key{{"iterations", "number", "of k-means"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          clusters_of(r, k).iterations = parse_number<std::int32_t>(k, v, 1, 1000);
+        },
+        [](const Recipe& r) { return clusters_of(r) ? std::to_string(clusters_of(r)->iterations) : ""; }},
+    Key{{"metric", "cosine | distance", "what k-means calls alike, of keys less their mean"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          clusters_of(r, k).metric = parse_name(k, v, kMetrics);
+        },
+        [](const Recipe& r) { return clusters_of(r) ? print_name(clusters_of(r)->metric, kMetrics) : ""; }},
+    Key{{"order", "token | unit",
+         "keys and values of clusters and segments: in the sequence's pages, or in a copy too, "
+         "unit after unit"},
+        [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).order = parse_name(k, v, kOrders); },
+        [](const Recipe& r) { return clusters_of(r) ? print_name(r.decode->order, kOrders) : ""; }},
+    Key{{"index", "none | keys | box | cuboid | one_bit | representative | centroid",
+         "what is stored of a unit's keys to score it"},
         [](Recipe& r, std::string_view k, std::string_view v) {
           DecodeStage& stage = stage_of(r, k);
           stage.index = parse_index(k, v);
@@ -232,10 +393,61 @@ const std::array kKeys = {
     Key{{"probe", "current | previous_layer", "the query that is scored"},
         [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).probe = parse_name(k, v, kProbes); },
         [](const Recipe& r) { return r.decode ? print_name(r.decode->probe, kProbes) : std::string(); }},
-    Key{{"pool", "none | maxQ | meanQ | maxQK | meanQK | maxS | meanS",
+    Key{{"pool", "none | maxQ | meanQ | maxQK | meanQK | maxS | meanS | concat",
          "how the query heads of a KV head decide together"},
         [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).pool = parse_name(k, v, kPools); },
         [](const Recipe& r) { return r.decode ? print_name(r.decode->pool, kPools) : std::string(); }},
+    Key{{"top", "keys", "that stand for a unit, by query head: those that received most attention"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          block_of<Representative>(stage_of(r, k).index, r, k, "index=representative").top =
+              parse_number<std::int32_t>(k, v, 1, 4096);
+        },
+        [](const Recipe& r) {
+          const auto* index = r.decode ? std::get_if<Representative>(&r.decode->index) : nullptr;
+          return index == nullptr ? std::string() : std::to_string(index->top);
+        }},
+    Key{{"window_probe", "activation | mean | reversed",
+         "how a window's queries weigh in what is scored: by how unusual they are, alike, by how usual"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          window_of(r, k).probe = parse_name(k, v, kWindowProbes);
+        },
+        [](const Recipe& r) {
+          return selects_in_prefill(r) ? print_name(r.prefill_window->probe, kWindowProbes) : "";
+        }},
+    Key{{"question_weight", "number", "of the score by the prompt's question, where a request marks one"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          window_of(r, k).question_weight = parse_number<float>(k, v, 0.0f, 1e6f);
+        },
+        [](const Recipe& r) {
+          return selects_in_prefill(r) ? fmt::format("{}", r.prefill_window->question_weight) : std::string();
+        }},
+    Key{{"cutoff", "constant | entropy | reversed",
+         "units by layer: all the same; by how evenly its scores are spread; by how unevenly"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          DecodeStage& stage = stage_of(r, k);
+          const auto* before = std::get_if<EntropyShare>(&stage.cutoff);
+          const bool in_prefill = before != nullptr && before->in_prefill;
+          if (v == "constant")
+            stage.cutoff = ConstantCut{};
+          else if (v == "entropy" || v == "reversed")
+            stage.cutoff = EntropyShare{.reversed = v == "reversed", .in_prefill = in_prefill};
+          else
+            bad_value(k, v, "constant, entropy or reversed");
+        },
+        [](const Recipe& r) {
+          if (!selects_in_prefill(r)) return std::string();
+          const auto* share = std::get_if<EntropyShare>(&r.decode->cutoff);
+          return std::string(share == nullptr ? "constant" : share->reversed ? "reversed" : "entropy");
+        }},
+    Key{{"cutoff_in", "decode | all", "where layers share units by entropy: in answers, or in windows of prefill too"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          if (v != "decode" && v != "all") bad_value(k, v, "decode or all");
+          block_of<EntropyShare>(stage_of(r, k).cutoff, r, k, "cutoff=entropy").in_prefill = v == "all";
+        },
+        [](const Recipe& r) {
+          const auto* share = r.decode ? std::get_if<EntropyShare>(&r.decode->cutoff) : nullptr;
+          return std::string(share == nullptr ? "" : share->in_prefill ? "all" : "decode");
+        }},
     Key{{"alpha", "inv_sqrt_d | 1", "scale of scores before a softmax"},
         [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).alpha = parse_name(k, v, kAlphas); },
         [](const Recipe& r) { return r.decode ? print_name(r.decode->alpha, kAlphas) : std::string(); }},

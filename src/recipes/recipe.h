@@ -3,7 +3,8 @@
 //
 // The attended set of a step is [0, sink) + selected units + [recent_from, N) (src/blocks/region.h). A recipe says how
 // the selected units come about: what a unit is, what index stands for it, which query is scored against it and how,
-// how the scores of the heads of a group become one decision, how many units, and when the decision is made.
+// how the scores of the heads of a group become one decision, how many units, and when the decision is made. A recipe
+// that drops says what is left to attend when a prefill ends.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,11 @@
 #include <variant>
 #include <vector>
 
+#include "src/blocks/keep_rule.h"
+#include "src/blocks/window_probe.h"
 #include "src/kernels/box.h"
 #include "src/kernels/group_pool.h"
+#include "src/kernels/kmeans.h"
 #include "src/kernels/one_bit.h"
 
 namespace mneme {
@@ -30,10 +34,24 @@ struct PageUnit {
   std::int32_t tokens = 32;
   bool operator==(const PageUnit&) const = default;
 };
-using Unit = std::variant<TokenUnit, PageUnit>;
+// Tokens of a prompt whose keys are alike, found by k-means over blocks of it: lists, in each KV head its own.
+struct ClusterUnit {
+  std::int32_t tokens = 16;      // in a cluster, on average
+  std::int32_t block = 8192;     // tokens that are clustered together
+  std::int32_t iterations = 10;  // of k-means
+  KmeansMetric metric = KmeansMetric::kCosine;
+  bool operator==(const ClusterUnit&) const = default;
+};
+// Tokens of an answer from one boundary of the schedule to the next.
+struct SegmentUnit {
+  std::int32_t smallest = 8, largest = 64;
+  bool operator==(const SegmentUnit&) const = default;
+};
+using Unit = std::variant<TokenUnit, PageUnit, ClusterUnit, SegmentUnit>;
+// Tokens of every unit; 1 where they are lists.
 std::int32_t unit_tokens(const Unit& unit);
 
-// What is selected of a prompt, and of an answer.
+// What is selected of a prompt, and of an answer: clusters go with segments, others with themselves.
 struct Units {
   Unit prompt = TokenUnit{}, output = TokenUnit{};
 
@@ -66,7 +84,17 @@ struct OneBit {
   OneBitLevels levels = OneBitLevels::kMinMax;
   bool operator==(const OneBit&) const = default;
 };
-using Index = std::variant<NoIndex, RawKeys, Box, OneBit>;
+// For a whole layer: the mean of the `top` keys that window queries attended most, by query head. Scored by the cosine
+// with the queries of all heads side by side.
+struct Representative {
+  std::int32_t top = 4;
+  bool operator==(const Representative&) const = default;
+};
+// The mean of the unit's keys.
+struct Centroid {
+  bool operator==(const Centroid&) const = default;
+};
+using Index = std::variant<NoIndex, RawKeys, Box, OneBit, Representative, Centroid>;
 
 // ---- scoring and pooling
 // ------------------------------------------------------------------------------------------------------
@@ -97,7 +125,8 @@ enum class Pool : std::uint8_t {
   kMaxQk,
   kMeanQk,  // pool the scores
   kMaxS,
-  kMeanS,  // pool softmax(alpha * score)
+  kMeanS,   // pool softmax(alpha * score)
+  kConcat,  // all heads of the layer side by side: one decision for all of them
 };
 
 // ---- when
@@ -141,6 +170,22 @@ struct Boundary {
 };
 using Schedule = std::variant<EveryStep, Speculative, Boundary>;
 
+// ---- how many
+// -----------------------------------------------------------------------------------------------------------------
+
+// As many units in every layer and step as the budget holds.
+struct ConstantCut {
+  bool operator==(const ConstantCut&) const = default;
+};
+// Layers share the budget by the entropy of their scores (src/blocks/entropy_cut.h): the mean over layers is the
+// budget, and none selects more than twice what it holds.
+struct EntropyShare {
+  bool reversed = false;    // the more even the scores, the fewer units: the ablation
+  bool in_prefill = false;  // in windows of prefill too
+  bool operator==(const EntropyShare&) const = default;
+};
+using Cutoff = std::variant<ConstantCut, EntropyShare>;
+
 // ---- where attention sees tokens
 // ----------------------------------------------------------------------------------------------------------------------
 
@@ -153,8 +198,64 @@ enum class Positions : std::uint8_t {
 // Attention inside prefill is windowed: a row attends sinks, the last `recent` tokens, and, where there is a decode
 // stage, units that are selected for its window: of the same units, by the same index.
 struct PrefillWindow {
-  std::int32_t rows = 256;  // windows end at multiples of it
+  std::int32_t rows = 256;                       // windows end at multiples of it
+  WindowProbe probe = WindowProbe::kActivation;  // what a window scores its units with
+  float question_weight = 4.0f;  // of the score by the prompt's question, where a request marks one; 0: it counts not
   bool operator==(const PrefillWindow&) const = default;
+};
+
+// ---- what is dropped for good
+// -------------------------------------------------------------------------------------------------
+
+// Rows of queries whose attention says what a token is worth: the last ones of a prefill, or all there ever were.
+struct LastRows {
+  std::int32_t n = 1;
+  bool operator==(const LastRows&) const = default;
+};
+struct AllRows {
+  bool operator==(const AllRows&) const = default;
+};
+using MassRows = std::variant<LastRows, AllRows>;
+
+// A budget that the prompt sets, layer by layer: the beginning of a ranking whose attention norm is enough.
+struct NormBudget {
+  float loss = 0.01f;          // of the norm; 0: none, everything counts
+  std::int32_t first = 4;      // first tokens, which are in any case
+  bool first_in_norm = false;  // count them in the norms too
+  NormRule rule() const { return {.loss = loss, .sink = first, .sink_in_norm = first_in_norm}; }
+  bool operator==(const NormBudget&) const = default;
+};
+
+enum class Rank : std::uint8_t {
+  kMass,      // by the attention that the rows gave, mean over the heads that decide together
+  kPosition,  // the newest first
+};
+
+// Who drops together.
+enum class DropScope : std::uint8_t { kKvHead, kLayer };
+
+enum class DropWhen : std::uint8_t {
+  kPrefillEnd,  // down to the budget, whenever a prefill ends; what decodes afterwards stays
+  kOverBudget,  // then, and after every decode step: so many that the next step reads the budget at most
+};
+
+// What stays of each head's tokens: the first `sink`, the last `recent`, and of the others those that rank first. What
+// is dropped is gone for every later step and turn, for forks and for saved sessions.
+struct DropStage {
+  Rank rank = Rank::kMass;
+  std::int32_t smooth = 1;  // tokens whose mass is pooled before ranking; odd
+  SmoothBy smooth_by = SmoothBy::kMean;
+  DropScope scope = DropScope::kKvHead;
+  DropWhen when = DropWhen::kPrefillEnd;
+  bool operator==(const DropStage&) const = default;
+};
+
+// ---- where units lie
+// ----------------------------------------------------------------------------------------------------------
+
+enum class Order : std::uint8_t {
+  kToken,  // keys and values lie in the pages of the sequence alone
+  kUnit,   // the tokens of a list lie in one piece too, in a private copy
 };
 
 // ---- the whole
@@ -168,12 +269,15 @@ struct DecodeStage {
   Pool pool = Pool::kMeanS;
   Alpha alpha = Alpha::kInvSqrtD;
   Schedule schedule = EveryStep{};
+  Cutoff cutoff = ConstantCut{};
+  Order order = Order::kToken;
   bool operator==(const DecodeStage&) const = default;
 };
 
 enum class Attend : std::uint8_t {
   kEverything,  // full attention
   kRegions,     // sinks, what `decode` selects (nothing where there is none), and the window
+  kKept,        // everything that `prefill_end` left
 };
 
 struct Recipe {
@@ -185,6 +289,10 @@ struct Recipe {
   std::vector<std::int32_t> dense_layers;  // these attend everything
   Positions positions = Positions::kAbsolute;
   std::optional<PrefillWindow> prefill_window;  // absent: prompts are read exactly
+  // The budget of a layer is what this rule counts at the end of a prefill, and everything before the first one.
+  std::optional<NormBudget> norm;
+  MassRows rows = LastRows{};  // that `prefill_end` and `norm` look at
+  std::optional<DropStage> prefill_end;
   std::optional<DecodeStage> decode;
   bool operator==(const Recipe&) const = default;
 };

@@ -34,6 +34,12 @@ Recipe oracle(const RecipeOptions& options);
 Recipe quest(const RecipeOptions& options);
 Recipe freekv(const RecipeOptions& options);
 Recipe fier(const RecipeOptions& options);
+Recipe louiskv(const RecipeOptions& options);
 Recipe streaming_llm(const RecipeOptions& options);
+Recipe refreekv(const RecipeOptions& options);
+Recipe snapkv(const RecipeOptions& options);
+Recipe h2o(const RecipeOptions& options);
+Recipe tova(const RecipeOptions& options);
+Recipe actqkv(const RecipeOptions& options);
 
 }  // namespace mneme

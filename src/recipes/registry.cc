@@ -26,12 +26,37 @@ constexpr std::array kTable = {
               "one selection a KV head by mean probability (pool=none: per query head); the incomplete group is always "
               "attended",
               fier},
+    RecipeRow{"louiskv", "clusters of the prompt and segments of the answer, selected anew where the queries turn",
+              "LouisKV, by its summary",
+              "every step attends exactly the budget; a selection serves max_reuse steps at most; clusters stay where "
+              "their tokens are (order=unit copies them) and go by distance (metric=cosine: by direction)",
+              louiskv},
     RecipeRow{
         "streaming_llm", "sinks right before the last tokens, nothing else, in prefill too",
         "StreamingLLM (Xiao et al. 2024), section 3.2",
         "sinks stand before the window by a second turn of the query, not of the keys; prefill=exact reads prompts "
         "whole, positions=absolute leaves sinks where they are",
         streaming_llm},
+    RecipeRow{"refreekv",
+              "what is left of the prompt: first tokens and, layer by layer, as many of the last as the norm "
+              "of the last row's attention asks for",
+              "ReFreeKV, section on the stopping criterion", "first tokens left out of the norm, as in its code",
+              refreekv},
+    RecipeRow{"snapkv", "what is left of the prompt: the window and the tokens that its queries attend most",
+              "SnapKV (Li et al. 2024), section 4",
+              "one choice a KV head by the mean of its query heads (the paper repeats keys and chooses by query head)",
+              snapkv},
+    RecipeRow{"h2o", "what is left: the last tokens and those that were attended most, so far",
+              "H2O (Zhang et al. 2023), section 4", "one choice a KV head by the sum of its query heads", h2o},
+    RecipeRow{"tova", "what is left: the tokens that the last query attends most, the same in all heads of a layer",
+              "TOVA (Oren et al. 2024), section 3",
+              "drops when a step is done, so that the next one reads the budget and not one token more", tova},
+    RecipeRow{
+        "actqkv", "pages for a whole layer, in windows of prefill too, by their most attended keys",
+        "ActQKV (Xiao et al. 2025), sections 3 and 4",
+        "moments of queries by sequence and layer; what left the window since the last one began is attended beside "
+        "the budget in prefill",
+        actqkv},
 };
 
 }  // namespace

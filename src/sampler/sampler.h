@@ -44,6 +44,9 @@ class Sampler {
   // token 0 with logprob -inf; where some are +inf, they alone are possible.
   Choice next(std::span<const float> logits);
 
+  // next() is the largest logit and changes nothing: whoever has the logits may do without it.
+  bool is_plain_greedy() const { return options_.temperature <= 0 && !penalises(); }
+
   const SamplingOptions& options() const { return options_; }
   // Draws made so far, and the seed in use: what a saved session needs beside the tokens.
   std::uint64_t seed() const { return rng_.seed(); }

@@ -12,6 +12,13 @@ bool is_system(const ChatMessage& m) {
 }  // namespace
 
 std::vector<TokenId> chat_prompt(const TextSide& text, std::span<const ChatMessage> messages) {
+  if (messages.empty()) fail(ErrorKind::kRequest, "messages: expected the user's at the end, found none");
+  if (text.chat.chat_template() != nullptr) {
+    ChatInput input;
+    for (const ChatMessage& m : messages)
+      input.messages.push_back({{"role", m.role == "developer" ? "system" : m.role}, {"content", m.content}});
+    return text.chat.conversation(input);
+  }
   std::string system;
   std::size_t at = 0;
   for (; at < messages.size() && is_system(messages[at]); ++at) {

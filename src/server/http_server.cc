@@ -21,6 +21,7 @@ namespace mneme::server {
 namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = boost::beast::http;
+using Clock = std::chrono::steady_clock;
 using asio::ip::tcp;
 using boost::system::error_code;
 
@@ -93,7 +94,7 @@ class Exchange final : public ResponseWriter {
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(tcp::socket socket, HttpServer::Impl& server)
-      : stream_(std::move(socket)), heart_(stream_.get_executor()), server_(server) {
+      : stream_(std::move(socket)), clock_(stream_.get_executor()), server_(server) {
     ++server_.connections;
     server_.metrics.count_connection(1);
   }
@@ -127,16 +128,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (!chunked_) keep_alive_ = false;
     send(head_of(head) + (chunked_ ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n"));
     heartbeat_ = std::move(heartbeat);
-    beat();
   }
   void write(std::uint64_t number, const std::string& piece) {
     if (number != number_ || !in_exchange_ || ended_ || piece.empty()) return;
-    beat();
     send(chunked_ ? fmt::format("{:x}\r\n{}\r\n", piece.size(), piece) : piece);
   }
   void end(std::uint64_t number) {
     if (number != number_ || !in_exchange_) return;
-    heart_.cancel();
     ended_ = true;
     send(chunked_ ? "0\r\n\r\n" : "");
   }
@@ -192,7 +190,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
     ++number_;
     in_exchange_ = true;
     ended_ = chunked_ = false;
+    heartbeat_.clear();
+    sent_at_ = Clock::now();
     ++server_.exchanges;
+    look_around();
   }
 
   // While an answer is made nothing is read; a client that goes away makes the socket readable, with nothing to read.
@@ -258,20 +259,21 @@ class Connection : public std::enable_shared_from_this<Connection> {
     sending_.clear();
     for (const std::string& piece : queue_) sending_ += piece;
     queue_.clear();
-    stream_.expires_after(milliseconds(server_.options.write_seconds));
-    asio::async_write(stream_, asio::buffer(sending_), [self = shared_from_this()](error_code error, std::size_t) {
-      self->writing_ = false;
-      self->unsent_ -= std::min(self->unsent_, self->sending_.size());
-      if (error) return self->close();
-      self->stream_.expires_never();
-      self->flush();
-    });
+    sent_at_ = Clock::now();
+    // Not through the stream, whose timer would be set and taken back for every token: look_around() sees what hangs.
+    asio::async_write(stream_.socket(), asio::buffer(sending_),
+                      [self = shared_from_this()](error_code error, std::size_t) {
+                        self->writing_ = false;
+                        self->unsent_ -= std::min(self->unsent_, self->sending_.size());
+                        error ? self->close() : self->flush();
+                      });
   }
 
   void finish() {
     if (!in_exchange_) return;
     in_exchange_ = false;
     closed_ = nullptr;
+    clock_.cancel();
     --server_.exchanges;
     stream_.socket().cancel();  // the watch
     if (keep_alive_ && !server_.stopping) return read();
@@ -289,17 +291,23 @@ class Connection : public std::enable_shared_from_this<Connection> {
     });
   }
 
-  void beat() {
-    heart_.expires_after(milliseconds(server_.options.heartbeat_seconds));
-    heart_.async_wait([weak = weak_from_this(), at = number_](error_code error) {
+  // Every now and then while a request is answered: has the client stopped reading, is a heartbeat due?
+  void look_around() {
+    const ServerOptions& o = server_.options;
+    clock_.expires_after(milliseconds(std::max(std::min(o.heartbeat_seconds, o.write_seconds) / 4, 0.001)));
+    clock_.async_wait([weak = weak_from_this(), at = number_](error_code error) {
       const auto self = weak.lock();
-      if (error || !self || at != self->number_ || self->ended_) return;
-      self->write(at, self->heartbeat_);
+      if (error || !self || at != self->number_ || !self->in_exchange_) return;
+      const std::chrono::duration<double> silent = Clock::now() - self->sent_at_;
+      if (self->writing_ && silent.count() > self->server_.options.write_seconds) return self->close();
+      if (!self->heartbeat_.empty() && !self->writing_ && silent.count() >= self->server_.options.heartbeat_seconds)
+        self->write(at, self->heartbeat_);
+      self->look_around();
     });
   }
 
   void close() {
-    heart_.cancel();
+    clock_.cancel();
     error_code ignored;
     stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
     stream_.close();
@@ -308,7 +316,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   beast::tcp_stream stream_;
-  asio::steady_timer heart_;
+  asio::steady_timer clock_;
   HttpServer::Impl& server_;
   beast::flat_buffer buffer_;
   std::optional<http::request_parser<http::string_body>> parser_;
@@ -316,6 +324,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string sending_, heartbeat_;
   std::size_t unsent_ = 0;
   std::uint64_t number_ = 0;
+  Clock::time_point sent_at_;
   std::function<void()> closed_;
   bool first_ = true, http11_ = true, keep_alive_ = true, head_only_ = false;
   bool in_exchange_ = false, chunked_ = false, ended_ = false, writing_ = false;

@@ -5,6 +5,8 @@
 #include <initializer_list>
 #include <utility>
 
+#include "mneme/error.h"
+
 namespace mneme {
 namespace {
 
@@ -119,7 +121,14 @@ ChatFormat ChatFormat::detect(const Tokenizer& t) {
   } else if (names(t, "[INST]") && t.bos() && t.eos()) {
     family = ChatFamily::kMistral;
   }
-  return ChatFormat(t, family);
+  ChatFormat format(t, family);
+  if (t.data().chat_template.empty() || family == ChatFamily::kNeedle) return format;
+  try {
+    format.use_template(t.data().chat_template);
+  } catch (const Error& e) {
+    format.problem_ = e.what();
+  }
+  return format;
 }
 
 ChatFormat::ChatFormat(const Tokenizer& t, ChatFamily family) : tokenizer_(&t), family_(family) {
@@ -166,18 +175,21 @@ ChatFormat::ChatFormat(const Tokenizer& t, ChatFamily family) : tokenizer_(&t), 
 }
 
 std::vector<TokenId> ChatFormat::user_turn(const Turn& turn, bool first) const {
+  if (template_ != nullptr) return template_turn(turn, first, false).document;
   Writer writer(*tokenizer_, false);
   write_turn(writer, turn, first);
   return writer.finish().document;
 }
 
 ChatFormat::SplitTurn ChatFormat::user_turn_split(const Turn& turn, bool first) const {
+  if (template_ != nullptr) return template_turn(turn, first, true);
   Writer writer(*tokenizer_, true);
   write_turn(writer, turn, first);
   return writer.finish();
 }
 
 std::vector<TokenId> ChatFormat::end_of_answer() const {
+  if (template_ != nullptr) return end_of_answer_;
   return marks_.end ? std::vector<TokenId>{*marks_.end} : std::vector<TokenId>{};
 }
 

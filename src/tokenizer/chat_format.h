@@ -1,14 +1,16 @@
-// The framing of chat turns for the model families we know, recognised by the marker tokens that their template names.
-// User text is always encoded without special tokens, so it cannot forge a turn. A template engine comes with the
-// server.
+// The framing of chat turns: by the model's chat template, or by hand for the families that are recognised by the
+// marker tokens that their template names. What users write is always encoded without special tokens, so it cannot
+// forge a turn.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "src/tokenizer/chat_template.h"
 #include "src/tokenizer/tokenizer.h"
 
 namespace mneme {
@@ -21,10 +23,27 @@ class ChatFormat {
   // kNone where the template is empty or names no family that we know, or the vocabulary lacks the family's tokens:
   // turns are then plain text.
   //
+  // The template frames all turns where it can be read and shows what the user says; the shipped model's first turn is
+  // not as its template has it, so that family keeps its own framing.
+  //
   // Requires  the tokenizer outlives the format.
   static ChatFormat detect(const Tokenizer& tokenizer);
+  // With a template of the user's choice.
+  //
+  // Errors  kFormat, kRequest: it cannot be read, or does not show what the user says.
+  static ChatFormat with_template(const Tokenizer& tokenizer, std::string source);
 
   ChatFamily family() const { return family_; }
+  // Null where turns are framed by hand; template_problem() then says why the model's own template is not used (empty:
+  // it has none, or the family has its own framing).
+  const ChatTemplate* chat_template() const { return template_.get(); }
+  const std::string& template_problem() const { return problem_; }
+
+  // All of a conversation, up to where the next answer begins.
+  //
+  // Requires  chat_template() != nullptr.
+  // Errors    kRequest: what the template says against the conversation.
+  std::vector<TokenId> conversation(const ChatInput& input) const;
 
   struct Turn {
     std::string_view document;  // may be empty; `document \n\n\n question` when both are there
@@ -57,8 +76,12 @@ class ChatFormat {
     bool space_after_open = true, space_before_close = true, llama2_system = false;
   };
   class Writer;
+  struct Rendered;  // a turn by the template
 
   ChatFormat(const Tokenizer& tokenizer, ChatFamily family);
+  void use_template(std::string source);
+  Rendered render_turn(const Turn& turn, bool first) const;
+  SplitTurn template_turn(const Turn& turn, bool first, bool split) const;
   void write_turn(Writer& out, const Turn& turn, bool first) const;
   void write_llama3(Writer& out, Turn turn, bool first) const;
   void write_chatml(Writer& out, const Turn& turn, bool first) const;
@@ -71,6 +94,9 @@ class ChatFormat {
   ChatFamily family_;
   Marks marks_;
   MistralStyle mistral_;
+  std::shared_ptr<const ChatTemplate> template_;
+  std::string problem_;
+  std::vector<TokenId> end_of_answer_;  // by the template
 };
 
 }  // namespace mneme

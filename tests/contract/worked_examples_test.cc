@@ -159,6 +159,38 @@ TEST(WorkedExample, FreeKvPoolsSoftmaxesOverTheGroup) {
   EXPECT_THAT(run("meanQK"), ElementsAre(1, 3));
 }
 
+// LouisKV: clusters of the prompt, segments of the answer, selected at boundaries. Sinks 2, buffer 4, segments of 2 to
+// 4, budget 10, tau 0.7. The prompt has 14 tokens; of the 8 between sinks and buffer, 4 clusters are made:
+//
+//   token     2      3       4      5       6       7      8       9
+//   key      (4,0)  (-4,0)  (0,4)  (0,-4)  (-4,0)  (4,0)  (0,-4)  (0,4)
+//   cluster   0      2       1      3       2       0      3       1
+//
+// The last four tokens, all (0,0), and the answer's, go through the buffer.
+//
+//   step  token  q           cosine  units                    buffer    room  ranking                attended of units
+//   1     14     (1, 0)      -       0 to 3, 4 = [10, 14)     14        7     0: 4, then 4 3 1: 0    2 7, 10 to 13, 5
+//   2     15     (0.8, 0.6)  0.8     kept                     14 15     6                            2 7, 10 to 13
+//   3     16     (0, 1)      0.6     16 begins a segment      14 to 16  5     1: 4, then 4 2 0: 0    4 9, 10 to 12
+//   4     17     (0, 1)      1       kept                     14 to 17  4                            4 9, 10 11
+//   5     18     (0, 1)      1       5 = [14, 16) moves out   16 to 18  5                            4 9, 10 to 12
+TEST(WorkedExample, LouisKvKeepsARankingUntilTheQueryTurns) {
+  Example louiskv("louiskv", {.budget = 10, .sink = 2, .recent = 4}, "unit=cluster:2,segment=2-4,dense=none,tau=0.7",
+                  1);
+  louiskv.append({{0, 0}, {0, 0}, {4, 0}, {-4, 0}, {0, 4}, {0, -4}, {-4, 0}, {4, 0}, {0, -4}, {0, 4}});
+  louiskv.append(std::vector<Pair>(4, Pair{0, 0}));
+  EXPECT_THAT(louiskv.step({{1, 0}}), ElementsAre(0, 3, 4));
+  EXPECT_THAT(louiskv.attended_tokens(), ElementsAre(0, 1, 2, 5, 7, 10, 11, 12, 13, 14));
+  EXPECT_THAT(louiskv.step({{0.8f, 0.6f}}), ElementsAre(0, 4));
+  EXPECT_THAT(louiskv.attended_tokens(), ElementsAre(0, 1, 2, 7, 10, 11, 12, 13, 14, 15));
+  EXPECT_THAT(louiskv.step({{0, 1}}), ElementsAre(1, 4));
+  EXPECT_THAT(louiskv.attended_tokens(), ElementsAre(0, 1, 4, 9, 10, 11, 12, 14, 15, 16));
+  EXPECT_THAT(louiskv.step({{0, 1}}), ElementsAre(1, 4));
+  EXPECT_THAT(louiskv.attended_tokens(), ElementsAre(0, 1, 4, 9, 10, 11, 14, 15, 16, 17));
+  EXPECT_THAT(louiskv.step({{0, 1}}), ElementsAre(1, 4));
+  EXPECT_THAT(louiskv.attended_tokens(), ElementsAre(0, 1, 4, 9, 10, 11, 12, 16, 17, 18));
+}
+
 // FIER, section 3: in a group of 32 tokens a channel of a key is one of two values, the group's smallest or largest,
 // whichever side of their midpoint it is on. q = (1, 0).
 //

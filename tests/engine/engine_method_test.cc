@@ -27,7 +27,8 @@ constexpr Method kMethods[] = {{"oracle", ""},
                                {"quest", "dense=none"},
                                {"freekv", "tau=0.6,dense=none"},
                                {"freekv", "tau=0.9,index=one_bit,unit=token"},
-                               {"fier", "dense=none"}};
+                               {"fier", "dense=none"},
+                               {"louiskv", "tau=0.8,dense=none"}};
 
 class EngineMethod : public testing::Test {
  protected:

@@ -46,21 +46,28 @@ std::vector<std::int32_t> tokens_of(const Engine& engine, RequestId id) {
   return {t.begin(), t.end()};
 }
 
-constexpr const char* kPositions[] = {"prefill=window:32", "prefill=window:32,positions=absolute",
-                                      "prefill=window:32,positions=one_angle"};
+struct Method {
+  const char* name;
+  const char* overrides;
+};
+constexpr Method kMethods[] = {{"streaming_llm", "prefill=window:32"},
+                               {"streaming_llm", "prefill=window:32,positions=absolute"},
+                               {"streaming_llm", "prefill=window:32,positions=one_angle"},
+                               {"actqkv", "sink=8,unit=page:8,recent=16,prefill=window:32"},
+                               {"actqkv", "sink=8,unit=page:8,recent=16,prefill=window:32,positions=absolute"}};
 
 TEST(EngineWindow, NeitherChunksNorOthersChangeTheAnswer) {
   const auto prompt = random_tokens(300, 50, 5);
-  for (const char* positions : kPositions) {
+  for (const auto& [name, overrides] : kMethods) {
     std::vector<std::int32_t> expected;
     for (const int batched : {1000, 100, 33, 1}) {
       const auto engine = make_engine(batched);
-      const auto plan = plan_of(*engine, "streaming_llm", positions);
+      const auto plan = plan_of(*engine, name, overrides);
       const RequestId other = engine->submit(input_of(random_tokens(90, 50, 6), nullptr, 30));
       const RequestId id = engine->submit(input_of(prompt, plan));
       drain(*engine);
       if (expected.empty()) expected = tokens_of(*engine, id);
-      EXPECT_EQ(tokens_of(*engine, id), expected) << positions << ", " << batched << " tokens a step";
+      EXPECT_EQ(tokens_of(*engine, id), expected) << overrides << ", " << batched << " tokens a step";
       EXPECT_EQ(engine->stats(other).answer_tokens, 30);
     }
   }
@@ -68,8 +75,8 @@ TEST(EngineWindow, NeitherChunksNorOthersChangeTheAnswer) {
 
 TEST(EngineWindow, ForksAndTurnsGoOnAsOneRequestWould) {
   const auto engine = make_engine(100);
-  for (const char* positions : kPositions) {
-    const auto plan = plan_of(*engine, "streaming_llm", positions);
+  for (const auto& [name, overrides] : kMethods) {
+    const auto plan = plan_of(*engine, name, overrides);
     const auto document = random_tokens(160, 50, 7), question = random_tokens(32, 50, 8);
     const RequestId base = engine->submit(input_of(document, plan, 0));
     drain(*engine);
@@ -77,15 +84,35 @@ TEST(EngineWindow, ForksAndTurnsGoOnAsOneRequestWould) {
     drain(*engine);
     engine->keep_going(base, input_of(question, plan));
     drain(*engine);
-    EXPECT_EQ(tokens_of(*engine, fork), tokens_of(*engine, base)) << positions;
+    EXPECT_EQ(tokens_of(*engine, fork), tokens_of(*engine, base)) << overrides;
     // Windows end where they would in one prompt: 160 is a multiple of 32.
     auto both = document;
     both.insert(both.end(), question.begin(), question.end());
     const RequestId whole = engine->submit(input_of(both, plan));
     drain(*engine);
-    EXPECT_EQ(tokens_of(*engine, whole), tokens_of(*engine, base)) << positions;
+    EXPECT_EQ(tokens_of(*engine, whole), tokens_of(*engine, base)) << overrides;
     for (const RequestId id : {base, fork, whole}) engine->release(id);
   }
+}
+
+// A marked question changes what windows select, and nothing else.
+TEST(EngineWindow, TheQuestionSpanIsTokensOfThePrompt) {
+  const auto engine = make_engine(100);
+  const auto plan = plan_of(*engine, "actqkv", "sink=8,unit=page:8,recent=16,prefill=window:32");
+  const auto prompt = random_tokens(300, 50, 12);
+  const auto answer = [&](std::pair<std::int32_t, std::int32_t> span) {
+    RequestInput input = input_of(prompt, plan);
+    input.question_span = span;
+    const RequestId id = engine->submit(std::move(input));
+    drain(*engine);
+    const auto& stats = engine->method_stats(id)->layers[0];
+    const double evenness = stats.score_entropy;
+    engine->release(id);
+    return evenness;
+  };
+  EXPECT_EQ(answer({0, 0}), answer({7, 7}));
+  EXPECT_NE(answer({0, 0}), answer({7, 20}));
+  for (const auto& span : {std::pair{-1, 3}, {5, 4}, {0, 301}}) EXPECT_THROW(answer(span), Error);
 }
 
 std::string refusal(const std::function<void()>& f) {

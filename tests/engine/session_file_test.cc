@@ -37,6 +37,18 @@ SessionContent small_content() {
   return c;
 }
 
+// The same, of which heads have dropped something, one of them everything, and one sums of attention.
+SessionContent dropped_content() {
+  SessionContent c = small_content();
+  SavedMethod m;
+  m.budgets = {0, 7};
+  m.heads.assign(6, {.stored = {{0, 8}}, .mass = {}});
+  m.heads[1] = {.stored = {{0, 2}, {5, 8}}, .mass = {1.0f, 0.5f, 0.25f, 3.0f, 0.0f}};
+  m.heads[4].stored.clear();
+  c.method = m;
+  return c;
+}
+
 std::byte kv_byte(std::int32_t layer, std::int32_t head, std::size_t i) {
   return static_cast<std::byte>(layer * 100 + head * 31 + static_cast<std::int32_t>(i * 7));
 }
@@ -44,7 +56,7 @@ std::byte kv_byte(std::int32_t layer, std::int32_t head, std::size_t i) {
 // Written in two pieces a head.
 void fill_kv(const SessionContent& c, std::int32_t layer, std::int32_t head,
              FunctionRef<void(std::span<const std::byte>)> out) {
-  Bytes all(c.identity.kv.token_bytes() * static_cast<std::size_t>(c.n_computed));
+  Bytes all(c.identity.kv.token_bytes() * static_cast<std::size_t>(c.n_stored(layer, head)));
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = kv_byte(layer, head, i);
   out(std::span(all).first(all.size() / 3));
   out(std::span(all).subspan(all.size() / 3));
@@ -122,20 +134,36 @@ TEST_F(SessionFileTest, WhatIsWrittenIsRead) {
   EXPECT_EQ(p.n_computed, 0);
 }
 
+TEST_F(SessionFileTest, WhatAMethodDroppedIsRead) {
+  const SessionContent c = dropped_content();
+  const Bytes bytes = written(c);
+  EXPECT_EQ(bytes[8], std::byte{2});
+  EXPECT_EQ(written(small_content())[8], std::byte{1}) << "older programs read what they can";
+  const SessionFile file = SessionFile::parse(bytes, "x");
+  EXPECT_EQ(file.content().method, c.method);
+  for (std::int32_t l = 0; l < 2; ++l)
+    for (std::int32_t h = 0; h < 3; ++h) {
+      const auto kv = file.kv(l, h);
+      ASSERT_EQ(kv.size(), static_cast<std::size_t>(c.n_stored(l, h)) * 16);
+      for (std::size_t i = 0; i < kv.size(); ++i) ASSERT_EQ(kv[i], kv_byte(l, h, i));
+    }
+}
+
 TEST_F(SessionFileTest, EveryFlippedBitIsNoticed) {
-  Bytes bytes = written(small_content());
-  ASSERT_EQ(refusal(bytes), "");
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    for (int bit = 0; bit < 8; ++bit) {
-      bytes[i] ^= static_cast<std::byte>(1 << bit);
-      ASSERT_NE(refusal(bytes), "") << "byte " << i << " bit " << bit;
-      bytes[i] ^= static_cast<std::byte>(1 << bit);
+  for (Bytes bytes : {written(small_content()), written(dropped_content())}) {
+    ASSERT_EQ(refusal(bytes), "");
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      for (int bit = 0; bit < 8; ++bit) {
+        bytes[i] ^= static_cast<std::byte>(1 << bit);
+        ASSERT_NE(refusal(bytes), "") << "byte " << i << " bit " << bit;
+        bytes[i] ^= static_cast<std::byte>(1 << bit);
+      }
     }
   }
 }
 
 TEST_F(SessionFileTest, EveryTruncationAndEveryTailIsNoticed) {
-  const Bytes bytes = written(small_content());
+  const Bytes bytes = written(dropped_content());
   for (std::size_t n = 0; n < bytes.size(); ++n) {
     ASSERT_NE(refusal(Bytes(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n))), "") << n;
     ASSERT_NE(
@@ -152,21 +180,24 @@ TEST_F(SessionFileTest, EveryTruncationAndEveryTailIsNoticed) {
 
 // Damage whose checksums are right: nothing may crash, and what is accepted can be read to the last byte.
 TEST_F(SessionFileTest, ResealedDamageIsRefusedOrHarmless) {
-  const Bytes good = written(small_content());
+  const Bytes whole = written(small_content()), dropped = written(dropped_content());
   Rng rng(5);
   int accepted = 0;
   for (int round = 0; round < 20'000; ++round) {
-    Bytes bytes = good;
+    Bytes bytes = round % 4 < 2 ? whole : dropped;
     const auto n = 1 + rng.below(3);
     for (std::uint64_t k = 0; k < n; ++k)
       bytes[rng.below(round % 2 == 0 ? 480 : bytes.size())] = static_cast<std::byte>(rng.next());
+    if (round % 4 == 3)  // in the last section
+      bytes[bytes.size() - 1 - rng.below(140)] = static_cast<std::byte>(rng.next());
     if (round % 5 == 0) bytes.resize(rng.below(bytes.size() + 1));
     reseal(bytes);
     try {
       const SessionFile file = SessionFile::parse(bytes, "x");
       const KvShape& kv = file.content().identity.kv;
-      ASSERT_EQ(file.kv(kv.n_layers - 1, kv.n_kv_heads - 1).size(),
-                kv.token_bytes() * static_cast<std::size_t>(file.content().n_computed));
+      ASSERT_EQ(
+          file.kv(kv.n_layers - 1, kv.n_kv_heads - 1).size(),
+          kv.token_bytes() * static_cast<std::size_t>(file.content().n_stored(kv.n_layers - 1, kv.n_kv_heads - 1)));
       ++accepted;
     } catch (const Error& e) {
       ASSERT_TRUE(e.kind() == ErrorKind::kFormat || e.kind() == ErrorKind::kUnsupported) << e.what();
@@ -204,13 +235,58 @@ TEST_F(SessionFileTest, LiesAreNamed) {
   EXPECT_THAT(with(Layout::kModel, kNumbers + 16, I{1} << 33), HasSubstr("KV heads: expected 1"));
 }
 
+TEST_F(SessionFileTest, LiesAboutWhatIsLeftAreNamed) {
+  const auto with = [&](const std::function<void(SavedMethod&)>& change) {
+    SessionContent c = dropped_content();
+    SavedMethod lie = *c.method;
+    change(lie);
+    // Written as it is, with the keys and values of the truth.
+    const Bytes good = written(c);
+    Layout::Entry entry;
+    std::byte* const at = const_cast<std::byte*>(good.data()) + Layout::kEntries + Layout::kMethod * sizeof(entry);
+    std::memcpy(&entry, at, sizeof(entry));
+    Bytes bytes(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(entry.offset));
+    const auto put = [&](auto value) {
+      const auto raw = std::as_bytes(std::span(&value, 1));
+      bytes.insert(bytes.end(), raw.begin(), raw.end());
+    };
+    for (std::size_t l = 0; l < 2; ++l) {
+      put(lie.budgets[l]);
+      for (std::size_t h = 0; h < 3; ++h) {
+        const SavedHead& head = lie.heads[3 * l + h];
+        put(static_cast<std::uint32_t>(head.stored.size()));
+        for (const TokenRange& r : head.stored) put(r);
+        put(static_cast<std::uint32_t>(head.mass.size()));
+        for (float m : head.mass) put(m);
+      }
+    }
+    entry.bytes = bytes.size() - entry.offset;
+    std::memcpy(bytes.data() + Layout::kEntries + Layout::kMethod * sizeof(entry), &entry, sizeof(entry));
+    const std::uint64_t size = bytes.size();
+    std::memcpy(bytes.data() + 16, &size, sizeof(size));
+    reseal(bytes);
+    return refusal(bytes);
+  };
+  EXPECT_EQ(with([](SavedMethod&) {}), "");
+  EXPECT_THAT(with([](SavedMethod& m) { m.budgets[1] = -1; }), HasSubstr("budget of a layer"));
+  EXPECT_THAT(with([](SavedMethod& m) { m.heads[0].stored[0].end = 9; }), HasSubstr("kept tokens [0, 9) after 0 of 8"));
+  EXPECT_THAT(with([](SavedMethod& m) { m.heads[0].stored[0].begin = -1; }), HasSubstr("kept tokens [-1, 8)"));
+  EXPECT_THAT(with([](SavedMethod& m) { m.heads[1].stored[1].begin = 1; }), HasSubstr("[1, 8) after 2"));
+  EXPECT_THAT(with([](SavedMethod& m) { m.heads[1].stored[0] = {3, 3}; }), HasSubstr("[3, 3)"));
+  EXPECT_THAT(with([](SavedMethod& m) { m.heads[1].mass.pop_back(); }), HasSubstr("4 sums of attention for 5 tokens"));
+  EXPECT_THAT(with([](SavedMethod& m) { m.heads[3].stored = {{0, 7}}; }), HasSubstr("keys and values of 36 tokens"));
+}
+
 TEST_F(SessionFileTest, OtherFilesAreNotSessions) {
   EXPECT_THAT(refusal({}), HasSubstr("expected a saved session"));
   EXPECT_THAT(refusal(Bytes(4096)), HasSubstr("expected a saved session"));
   Bytes newer = written(small_content());
+  newer[8] = std::byte{3};
+  reseal(newer);
+  EXPECT_THAT(refusal(newer), HasSubstr("format version 3"));
   newer[8] = std::byte{2};
   reseal(newer);
-  EXPECT_THAT(refusal(newer), HasSubstr("format version 2"));
+  EXPECT_THAT(refusal(newer), HasSubstr("damaged"));
 }
 
 TEST_F(SessionFileTest, AnotherModelIsNamed) {

@@ -135,6 +135,8 @@ TEST(Report, ARecordComesBackFromItsLine) {
             .corrections = 1,
             .selected = 8,
             .replaced = 3,
+            .selections = 6,
+            .reused = 9,
             .audits = 2,
             .audit_recall = 1.5,
             .audit_mass = 1.25,

@@ -98,7 +98,7 @@ TEST(GateRecord, AgreesWithTheMethodsOwnCounts) {
 
 TEST(Ablation, EverySetCanBeRun) {
   for (const AblationSet& set : ablation_table()) {
-    const auto methods = ablation_methods(set, 0.625f);
+    const auto methods = ablation_methods(set, {0.625f, 0.2});
     ASSERT_GE(methods.size(), 2u) << set.name;
     for (const std::string& text : methods) {
       EXPECT_EQ(text.find('{'), std::string::npos) << text;
@@ -115,7 +115,10 @@ TEST(Ablation, EverySetCanBeRun) {
   }
   EXPECT_TRUE(find_ablation("tau").needs_tau());
   EXPECT_FALSE(find_ablation("groups").needs_tau());
-  EXPECT_EQ(ablation_methods(find_ablation("tau"), 0.625f)[2], "freekv:tau=0.625");
+  EXPECT_EQ(ablation_methods(find_ablation("tau"), {0.625f, 0.2})[2], "freekv:tau=0.625");
+  // As often as a gate that flags a fifth: one step of five selects, four reuse.
+  EXPECT_EQ(ablation_methods(find_ablation("boundaries"), {0.7f, 0.2}).back(), "louiskv:tau=-1/max_reuse=4");
+  EXPECT_EQ(find_ablation("boundaries").gate, "louiskv");
   EXPECT_THROW(find_ablation("taus"), Error);
 }
 

@@ -51,6 +51,28 @@ double dot(const float* q, const std::vector<float>& k) {
   return sum;
 }
 
+// The same query attends the same tokens; one that turned away attends others, and that is across a boundary.
+TEST(Similarity, OverlapIsCountedWithinAndAcrossBoundaries) {
+  Keys data(600);
+  SimilarityTap tap(kShape, {.recall_every = 1, .budgets = {64}, .top = 20, .boundary = 0.5f});
+  std::vector<float> q(16), away(16);
+  Rng rng(5);
+  for (std::size_t i = 0; i < 16; ++i) {
+    q[i] = static_cast<float>(rng.normal());
+    away[i] = -q[i];
+  }
+  const std::vector<float> value(8, 0.0f);
+  for (const float* query : {q.data(), q.data(), away.data(), away.data(), q.data()}) {
+    tap.see(0, {.cache = &data.cache, .q = query}, kShape.attention());
+    data.cache.extend(1);
+    store_kv(value.data(), value.data(), kShape.attention(), data.cache.token(0, 0, data.cache.length() - 1));
+  }
+  EXPECT_EQ(tap.overlap(0).n_within, 2 * 2);
+  EXPECT_EQ(tap.overlap(0).within, 1.0);
+  EXPECT_EQ(tap.overlap(0).n_across, 2 * 2);
+  EXPECT_EQ(tap.overlap(0).across, 0.0) << "of 512 tokens, the 20 best and the 20 worst";
+}
+
 // Recall counted by hand: min-max boxes over pages of 16, a budget of 64 tokens, 1-bit keys in groups of 128.
 TEST(Similarity, RecallIsWhatCountingGives) {
   Keys data(600);  // 512 of them are looked at

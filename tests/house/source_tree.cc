@@ -19,7 +19,8 @@ std::vector<fs::path> files(const std::string& folder, const std::vector<std::st
   for (fs::recursive_directory_iterator it(start), end; it != end; ++it) {
     const std::string name = it->path().filename().string();
     // Build folders, .git, caches: not ours to check.
-    if (it->is_directory() && (name.starts_with("build") || name.starts_with(".") || name == "__pycache__")) {
+    if (it->is_directory() &&
+        (name.starts_with("build") || name.starts_with(".") || name == "__pycache__" || name == "third_party")) {
       it.disable_recursion_pending();
       continue;
     }

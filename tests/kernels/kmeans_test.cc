@@ -58,8 +58,12 @@ TEST(Kmeans, IsTheReferencesBitForBit) {
           runs.push_back(keys.run(at, length));
           at += length;
         }
-        for (const std::int32_t iterations : {1, 2, 5}) {
-          const KmeansTask task{.runs = runs, .shape = shape, .n_clusters = k, .iterations = iterations};
+        for (const auto& [iterations, metric] : {std::pair{1, KmeansMetric::kCosine},
+                                                 {2, KmeansMetric::kDistance},
+                                                 {5, KmeansMetric::kCosine},
+                                                 {4, KmeansMetric::kDistance}}) {
+          const KmeansTask task{
+              .runs = runs, .shape = shape, .n_clusters = k, .iterations = iterations, .metric = metric};
           ASSERT_EQ(cpu(task, n), ref(task, n)) << n << " tokens, " << k << " clusters, D " << dim;
         }
       }
@@ -99,6 +103,9 @@ TEST(Kmeans, NanAndInfinityAndConstantKeysSpoilNobodyElse) {
       const KmeansTask task{.runs = {&run, 1}, .shape = shape, .n_clusters = 4, .iterations = 6};
       const Clusters clusters = cpu(task, 40);
       EXPECT_EQ(clusters, ref(task, 40));
+      KmeansTask by_distance = task;
+      by_distance.metric = KmeansMetric::kDistance;
+      EXPECT_EQ(cpu(by_distance, 40), ref(by_distance, 40));
       EXPECT_GE(std::set<std::int32_t>(clusters.begin(), clusters.end()).size(), 3u);
       // No token differs from the mean: all are zero and go to the first.
       keys.fill([] { return 1.0f; });
@@ -109,7 +116,7 @@ TEST(Kmeans, NanAndInfinityAndConstantKeysSpoilNobodyElse) {
 }
 
 // Directions that were planted are found, whatever the keys' lengths and the bias they share.
-TEST(Kmeans, FindsPlantedDirections) {
+void expect_planted_found(KmeansMetric metric) {
   constexpr std::int32_t kDim = 64, kPlanted = 20, kTokens = 640;
   const AttentionShape shape = shape_of(kDim, DType::kBF16);
   std::mt19937 rng(11);
@@ -119,20 +126,28 @@ TEST(Kmeans, FindsPlantedDirections) {
   std::uniform_real_distribution<float> length(0.5f, 4.0f);
   std::normal_distribution<float> noise(0.0f, 0.2f);
   for (std::int64_t t = 0; t < kTokens; ++t) {
-    const float scale = length(rng);
+    const float scale = metric == KmeansMetric::kCosine ? length(rng) : 1.0f;
     for (std::int64_t c = 0; c < kDim; ++c)
       keys.set(t, c,
-               5.0f + scale * (directions[static_cast<std::size_t>(t % kPlanted)][static_cast<std::size_t>(c)] +
+               5.0f + scale * (directions[static_cast<std::size_t>(t / 16 % kPlanted)][static_cast<std::size_t>(c)] +
                                noise(rng)));
   }
   const KvRun run = keys.run(0, kTokens);
-  const KmeansTask task{.runs = {&run, 1}, .shape = shape, .n_clusters = 2 * kPlanted, .iterations = 10};
+  const KmeansTask task{
+      .runs = {&run, 1}, .shape = shape, .n_clusters = 2 * kPlanted, .iterations = 10, .metric = metric};
   const Clusters clusters = cpu(task, kTokens);
   // A cluster holds one direction alone.
   std::vector<std::set<std::int64_t>> planted(2 * kPlanted);
   for (std::int64_t t = 0; t < kTokens; ++t)
-    planted[static_cast<std::size_t>(clusters[static_cast<std::size_t>(t)])].insert(t % kPlanted);
+    planted[static_cast<std::size_t>(clusters[static_cast<std::size_t>(t)])].insert(t / 16 % kPlanted);
   for (const auto& of_cluster : planted) EXPECT_LE(of_cluster.size(), 1u);
+}
+
+TEST(Kmeans, FindsPlantedDirections) {
+  expect_planted_found(KmeansMetric::kCosine);
+}
+TEST(Kmeans, FindsPlantedPlaces) {
+  expect_planted_found(KmeansMetric::kDistance);
 }
 
 }  // namespace

@@ -64,6 +64,23 @@ TEST(Recipes, UnknownNameListsTheKnownOnes) {
               HasSubstr("full, window, random, oracle, quest, freekv, fier"));
 }
 
+TEST(Recipes, WhatDropsFollowsItsPaper) {
+  const Recipe r = make_recipe("refreekv", {});
+  EXPECT_EQ(override_value(r, "budget"), "norm");
+  EXPECT_EQ(override_value(r, "loss"), "0.01");
+  EXPECT_EQ(override_value(r, "norm_first"), "4");
+  EXPECT_EQ(r.dense_layers, (std::vector<std::int32_t>{0, 1}));
+  const Recipe s = make_recipe("snapkv", {});
+  EXPECT_EQ(override_value(s, "rows"), "32");
+  EXPECT_EQ(override_value(s, "smooth"), "max:7");
+  const Recipe h = make_recipe("h2o", {.budget = 500});
+  EXPECT_EQ(h.recent, 250);
+  EXPECT_EQ(override_value(h, "rows"), "all");
+  EXPECT_EQ(compile(h, kShape)->tap_rows(), Plan::kAllRows);
+  EXPECT_EQ(override_value(make_recipe("tova", {}), "scope"), "layer");
+  EXPECT_EQ(compile(make_recipe("quest", {}), kShape)->tap_rows(), 0);
+}
+
 // FIER's index under FreeKV's schedule.
 TEST(Override, ComposesAcrossMethods) {
   Recipe r = make_recipe("freekv", {});
@@ -127,6 +144,41 @@ TEST(Check, NamesWhatCannotBe) {
   sliding.sliding_window = 4096;
   EXPECT_THAT(first(make_recipe("quest", {}), sliding), HasSubstr("sliding window"));
   EXPECT_EQ(first(make_recipe("full", {}), sliding), "fine");
+  EXPECT_THAT(first(make_recipe("snapkv", {}), sliding), HasSubstr("sliding window"));
+}
+
+TEST(Check, NamesWhatCannotBeDropped) {
+  const auto first = [](const char* method, const char* overrides) {
+    Recipe r = make_recipe(method, {});
+    apply_overrides(overrides, r);
+    const auto reasons = check(r, kShape);
+    return reasons.empty() ? std::string("fine") : reasons.front();
+  };
+  EXPECT_EQ(first("quest", "budget=norm"), "fine");
+  EXPECT_EQ(first("refreekv", "rank=mass,rows=8"), "fine");
+  EXPECT_EQ(first("refreekv", "budget=512"), "fine");
+  EXPECT_THAT(first("window", "budget=norm"), HasSubstr("selects or drops"));
+  EXPECT_THAT(first("quest", "budget=norm,rows=all"), HasSubstr("rows=N"));
+  EXPECT_THAT(first("refreekv", "scope=kv_head"), HasSubstr("scope=layer"));
+  EXPECT_THAT(first("refreekv", "drop=over_budget"), HasSubstr("prefill_end"));
+  EXPECT_THAT(first("refreekv", "smooth=max:3"), HasSubstr("smooth=none"));
+  EXPECT_THAT(first("snapkv", "smooth=max:4"), HasSubstr("odd"));
+  EXPECT_THAT(first("snapkv", "budget=20"), HasSubstr("must hold sink and recent"));
+  EXPECT_THAT(first("tova", "rows=3"), HasSubstr("rows=1 or rows=all"));
+  EXPECT_THAT(first("tova", "budget=1"), HasSubstr("two tokens"));
+  Recipe both = make_recipe("quest", {});
+  both.prefill_end = DropStage{};
+  EXPECT_THAT(check(both, kShape).front(), HasSubstr("do not go together"));
+  EXPECT_THAT(error_of([&] {
+                Recipe q = make_recipe("quest", {});
+                apply_overrides("rank=mass", q);
+              }),
+              HasSubstr("drops nothing"));
+  EXPECT_THAT(error_of([&] {
+                Recipe q = make_recipe("snapkv", {});
+                apply_overrides("loss=0.1", q);
+              }),
+              HasSubstr("budget=norm"));
 }
 
 }  // namespace

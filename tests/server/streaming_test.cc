@@ -87,6 +87,23 @@ TEST(Streaming, KeepsAConnectionForSeveralRequests) {
   EXPECT_TRUE(client.ended());
 }
 
+TEST(Streaming, WhoWaitsHearsThatItIsAlive) {
+  server::ServerOptions options = RunningServer::small();
+  options.engine.max_sequences = 1;
+  options.heartbeat_seconds = 0.02;
+  RunningServer server(options);
+  Client first(server.port()), second(server.port());
+  json body = prompt_of(3000);
+  body["stream"] = true;
+  first.send_request("POST", "/v1/completions", body.dump());
+  ASSERT_TRUE(first.read_until("\"text\""));
+  body["max_tokens"] = 2;
+  second.send_request("POST", "/v1/completions", body.dump());
+  EXPECT_TRUE(second.read_until(": waiting\n\n"));
+  first.close();
+  EXPECT_EQ(second.read_response().events().back(), "[DONE]");
+}
+
 TEST(Streaming, AnOldClientGetsAStreamThatEndsWithTheConnection) {
   RunningServer server;
   Client client(server.port());

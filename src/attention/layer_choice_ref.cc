@@ -1,0 +1,179 @@
+#include "src/attention/layer_choice_ref.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "src/attention/window_attention_ref.h"
+#include "src/tensor/half.h"
+
+namespace mneme {
+namespace {
+
+double dot(const std::vector<double>& a, const std::vector<double>& b) {
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+}
+
+void normalise(std::vector<double>& v) {
+  const double length = std::sqrt(dot(v, v));
+  if (length > 0)
+    for (double& x : v) x /= length;
+}
+
+std::vector<double> numbers(const std::byte* from, std::int32_t n, DType dtype) {
+  std::vector<double> v;
+  for (std::int32_t i = 0; i < n; ++i)
+    v.push_back(static_cast<double>(dtype == DType::kBF16 ? static_cast<float>(reinterpret_cast<const bf16*>(from)[i])
+                                                          : static_cast<float>(reinterpret_cast<const f16*>(from)[i])));
+  return v;
+}
+
+// The first `n` of 0 .. size - 1 by value, the larger index first among equals; ascending.
+template <typename F>
+std::vector<std::int32_t> best(std::int32_t size, std::int32_t n, const F& value) {
+  std::vector<std::int32_t> order(static_cast<std::size_t>(size));
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(),
+            [&](std::int32_t a, std::int32_t b) { return value(a) != value(b) ? value(a) > value(b) : a > b; });
+  order.resize(static_cast<std::size_t>(std::min(n, size)));
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+// Weights of the rows from `begin` on, given all rows so far.
+std::vector<double> weights_of(WindowProbe probe, const std::vector<std::vector<double>>& rows, std::size_t begin) {
+  const std::size_t channels = rows[0].size();
+  std::vector<double> mean(channels), variance(channels), bias;
+  for (std::size_t c = 0; c < channels; ++c) {
+    for (const auto& row : rows) mean[c] += row[c];
+    mean[c] /= static_cast<double>(rows.size());
+    for (const auto& row : rows) variance[c] += (row[c] - mean[c]) * (row[c] - mean[c]);
+    variance[c] = rows.size() < 2 ? 0 : variance[c] / static_cast<double>(rows.size() - 1);
+  }
+  const double floor = std::accumulate(variance.begin(), variance.end(), 0.0) / static_cast<double>(channels) / 100;
+  for (std::size_t i = begin; i < rows.size(); ++i) {
+    double sum = 0;
+    for (std::size_t c = 0; c < channels && floor > 0; ++c)
+      sum += (rows[i][c] - mean[c]) * (rows[i][c] - mean[c]) / (variance[c] + floor);
+    if (probe == WindowProbe::kMean) sum = 1;
+    if (probe == WindowProbe::kReversed) sum = 1 / sum;
+    bias.push_back(sum);
+  }
+  const double all = std::accumulate(bias.begin(), bias.end(), 0.0);
+  for (double& b : bias) b = all > 0 && std::isfinite(all) ? b / all : 1 / static_cast<double>(bias.size());
+  return bias;
+}
+
+}  // namespace
+
+std::vector<double> LayerChoiceRef::key(const SequenceCache& cache, std::int32_t kv_head, std::int32_t t) const {
+  return numbers(cache.token(layer_, kv_head, t), plan_->shape.head_dim, cache.shape().dtype);
+}
+
+std::vector<double> LayerChoiceRef::far(const float* q, std::int32_t position) const {
+  std::vector<double> all;
+  for (std::int32_t h = 0; h < plan_->shape.n_heads; ++h) {
+    std::vector<double> head(q + h * plan_->shape.head_dim, q + (h + 1) * plan_->shape.head_dim);
+    if (plan_->far_position) head = turned(head, *plan_->far_position - position, rope_);
+    all.insert(all.end(), head.begin(), head.end());
+  }
+  return all;
+}
+
+void LayerChoiceRef::file(const SequenceCache& cache, std::int32_t n_tokens) {
+  const std::int32_t p = plan_->rules.unit_tokens, end = window_begin(plan_->rules, n_tokens) / p;
+  while (filed() < end) {
+    std::vector<double> unit;
+    for (std::int32_t h = 0; h < plan_->shape.n_heads; ++h) {
+      std::vector<double> sum(static_cast<std::size_t>(plan_->shape.head_dim));
+      for (std::int32_t i :
+           best(p, plan_->layer_choice->top, [&](std::int32_t t) { return mass(h, filed() * p + t); })) {
+        const std::vector<double> k = key(cache, h / plan_->shape.group(), filed() * p + i);
+        for (std::size_t c = 0; c < k.size(); ++c) sum[c] += k[c];
+      }
+      unit.insert(unit.end(), sum.begin(), sum.end());
+    }
+    normalise(unit);
+    units_.push_back(std::move(unit));
+  }
+}
+
+LayerChoiceRef::Choice LayerChoiceRef::choose(const SequenceCache& cache, std::int32_t begin, std::int32_t end,
+                                              const float* q, bool prefill, std::int32_t n_units) {
+  const std::int32_t n_heads = plan_->shape.n_heads, width = n_heads * plan_->shape.head_dim;
+  mass_.resize(static_cast<std::size_t>(n_heads));
+  for (auto& m : mass_) m.resize(static_cast<std::size_t>(end), 0.0);
+  file(cache, begin + 1);
+  Choice choice;
+  std::vector<double> probe = far(q, begin);
+  if (prefill) {
+    const std::size_t before = prefill_rows_.size();
+    for (std::int32_t p = begin; p < end; ++p) prefill_rows_.push_back(far(q + (p - begin) * width, p));
+    choice.weights = weights_of(plan_->recipe.prefill_window->probe, prefill_rows_, before);
+    std::fill(probe.begin(), probe.end(), 0.0);
+    for (std::size_t i = 0; i < choice.weights.size(); ++i)
+      for (std::size_t c = 0; c < probe.size(); ++c) probe[c] += choice.weights[i] * prefill_rows_[before + i][c];
+  }
+  const Region region = region_at(plan_->rules, begin + 1);
+  choice.everything = prefill ? end <= plan_->rules.budget : region.everything;
+  if (choice.everything) return choice;
+  choice.first_unit = region.first_unit;
+  normalise(probe);
+  for (std::int32_t u = region.first_unit; u < region.last_unit; ++u) {
+    double score = dot(probe, representative(u));
+    if (prefill && !question_.empty())
+      score += static_cast<double>(plan_->recipe.prefill_window->question_weight) * dot(question_, representative(u));
+    choice.scores.push_back(score);
+  }
+  choice.units = best(region.last_unit - region.first_unit, n_units,
+                      [&](std::int32_t i) { return choice.scores[static_cast<std::size_t>(i)]; });
+  for (std::int32_t& u : choice.units) u += region.first_unit;
+  return choice;
+}
+
+void LayerChoiceRef::attend(const SequenceCache& cache, const Choice& choice, std::int32_t begin, std::int32_t end,
+                            const float* q, float* out) {
+  const std::int32_t d = plan_->shape.head_dim, n_heads = plan_->shape.n_heads, group = plan_->shape.group();
+  const std::int32_t p = plan_->rules.unit_tokens,
+                     base = choice.everything ? 0 : region_at(plan_->rules, begin + 1).recent_from;
+  const float* rows = q;
+  for (std::int32_t at = begin; at < end; ++at) {
+    std::vector<std::int32_t> tokens;
+    for (std::int32_t t = 0; t <= at; ++t)
+      if (t >= base || t < plan_->rules.sink ||
+          std::find(choice.units.begin(), choice.units.end(), t / p) != choice.units.end())
+        tokens.push_back(t);
+    for (std::int32_t h = 0; h < n_heads; ++h, q += d, out += d) {
+      std::vector<double> scores, sum(static_cast<std::size_t>(d));
+      for (std::int32_t t : tokens)
+        scores.push_back(placed_product(*plan_, rope_, {q, at, choice.everything, base}, key(cache, h / group, t), t) *
+                         static_cast<double>(plan_->shape.attention().scale));
+      const double top = *std::max_element(scores.begin(), scores.end());
+      double total = 0;
+      for (double& s : scores) total += s = std::exp(s - top);
+      for (std::size_t i = 0; i < tokens.size(); ++i) {
+        const double share = scores[i] / total;
+        const auto v = numbers(cache.token(layer_, h / group, tokens[i]) + 2 * d, d, cache.shape().dtype);
+        for (std::size_t c = 0; c < v.size(); ++c) sum[c] += share * v[c];
+        if (tokens[i] >= base && tokens[i] / p >= filed() && at - tokens[i] < plan_->rules.recent)
+          mass_[static_cast<std::size_t>(h)][static_cast<std::size_t>(tokens[i])] += share;
+      }
+      for (std::size_t c = 0; c < sum.size(); ++c) out[c] = static_cast<float>(sum[c]);
+    }
+  }
+  for (std::int32_t t = std::max(begin, span_.first); t < std::min(end, span_.second); ++t)
+    span_rows_.push_back(far(rows + (t - begin) * n_heads * d, t));
+  if (span_rows_.empty() || !question_.empty() || end < span_.second) return;
+  for (std::int32_t h = 0; h < n_heads; ++h) {
+    std::vector<double> sum(static_cast<std::size_t>(d));
+    for (std::int32_t i : best(static_cast<std::int32_t>(span_rows_.size()), plan_->layer_choice->top,
+                               [&](std::int32_t t) { return mass(h, span_.first + t); }))
+      for (std::int32_t c = 0; c < d; ++c)
+        sum[static_cast<std::size_t>(c)] +=
+            span_rows_[static_cast<std::size_t>(i)][static_cast<std::size_t>(h * d + c)];
+    question_.insert(question_.end(), sum.begin(), sum.end());
+  }
+  normalise(question_);
+}
+
+}  // namespace mneme

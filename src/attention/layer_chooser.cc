@@ -1,0 +1,223 @@
+#include "src/attention/layer_chooser.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "src/base/check.h"
+#include "src/blocks/representative.h"
+#include "src/blocks/window_probe.h"
+#include "src/kernels/attention_mass.h"
+#include "src/kernels/row_dots.h"
+#include "src/kernels/row_moments.h"
+
+namespace mneme {
+namespace {
+
+constexpr std::int64_t kChannelGrain = 256;  // a worker takes at least so many channels of a window
+constexpr std::int64_t kRowGrain = 64;       // and rows
+
+float length_of(std::span<const float> v) {
+  double square = 0;
+  for (float x : v) square += static_cast<double>(x) * static_cast<double>(x);
+  return static_cast<float>(std::sqrt(square));
+}
+
+// v scaled to length 1; zeros stay.
+void normalise(std::span<float> v) {
+  const float length = length_of(v);
+  if (length == 0) return;
+  for (float& x : v) x /= length;
+}
+
+}  // namespace
+
+void LayerChooser::file_units(MethodState& method, std::int32_t layer, const SequenceCache& cache,
+                              std::int32_t n_tokens) {
+  const Plan& plan = method.plan();
+  LayerMemory& memory = *method.layer(layer).memory;
+  const std::int32_t p = plan.rules.unit_tokens, first = first_unit(plan.rules);
+  const std::int32_t begin = first + memory.units.size(), end = window_begin(plan.rules, n_tokens) / p;
+  if (begin >= end) return;
+  entries_.clear();
+  for (std::int32_t u = begin; u < end; ++u) entries_.push_back(memory.units.append());
+  const AttentionShape shape = plan.shape.attention();
+  context_.pool->parallel_for(end - begin, 1, [&](std::int64_t i, std::int64_t last, int) {
+    for (; i < last; ++i) {
+      const std::int32_t u = begin + static_cast<std::int32_t>(i);
+      build_representative({.cache = &cache, .layer = layer, .begin = u * p, .end = (u + 1) * p}, memory.mass, shape,
+                           plan.layer_choice->top, entries_[static_cast<std::size_t>(i)]);
+    }
+  });
+  memory.mass.forget(end * p);
+}
+
+std::span<const float> LayerChooser::probe(MethodState& method, std::int32_t layer, const ProbeRows& rows) {
+  const Plan& plan = method.plan();
+  LayerMemory& memory = *method.layer(layer).memory;
+  const std::int64_t width = std::int64_t{plan.shape.n_heads} * plan.shape.head_dim;
+  for (auto* v : {&mean_, &m2_, &centre_, &weight_, &probe_}) v->resize(static_cast<std::size_t>(width));
+  const RowBlock all{.x = rows.q, .n = rows.n, .stride = rows.stride, .begin = 0, .end = width};
+  const auto by_channels = [&](const auto& f) {
+    context_.pool->parallel_for(width, kChannelGrain, [&](std::int64_t begin, std::int64_t end, int) {
+      RowBlock part = all;
+      part.begin = begin;
+      part.end = end;
+      f(part);
+    });
+  };
+  const std::int32_t known = std::clamp(memory.seen - rows.first, 0, rows.n);
+  if (known < rows.n) {
+    by_channels([&](RowBlock part) {
+      part.x += known * part.stride;
+      part.n -= known;
+      row_moments_cpu(part, mean_.data(), m2_.data());
+    });
+    memory.moments.add(rows.n - known, mean_, m2_);
+  }
+  weights_.resize(static_cast<std::size_t>(rows.n));
+  bias_.assign(weights_.size(), 1.0f);
+  const WindowProbe form = plan.recipe.prefill_window->probe;
+  if (form != WindowProbe::kMean) {
+    memory.moments.bias_form(centre_, weight_);
+    context_.pool->parallel_for(rows.n, kRowGrain, [&](std::int64_t begin, std::int64_t end, int) {
+      RowBlock part = all;
+      part.x += begin * part.stride;
+      part.n = end - begin;
+      row_bias_cpu(part, centre_.data(), weight_.data(), bias_.data() + begin);
+    });
+  }
+  window_weights(form, bias_, weights_);
+  by_channels([&](const RowBlock& part) { row_sum_cpu(part, weights_.data(), probe_.data()); });
+  return probe_;
+}
+
+void LayerChooser::score(const LayerMemory& memory, std::int32_t begin, std::int32_t end, const float* q, DType dtype,
+                         float* scores) {
+  const auto width = static_cast<std::int64_t>(memory.units.entry_bytes() / 2);
+  const std::int32_t chunk = EntryStore::kChunkEntries, n_chunks = (end + chunk - 1) / chunk;
+  context_.pool->parallel_for(n_chunks, 1, [&](std::int64_t c, std::int64_t last, int) {
+    for (; c < last; ++c) {
+      const std::int32_t from = std::max(begin, static_cast<std::int32_t>(c) * chunk),
+                         to = std::min(end, static_cast<std::int32_t>(c + 1) * chunk);
+      memory.units.for_stretches(from, to, [&](const std::byte* entries, std::int32_t at, std::int32_t n) {
+        row_dots_cpu(q, width, dtype, entries, n, scores + (at - begin));
+      });
+    }
+  });
+}
+
+void LayerChooser::choose(MethodState& method, std::int32_t layer, const Region& region, std::span<const float> probe,
+                          std::int32_t slot, std::vector<std::int32_t>& units) {
+  const Plan& plan = method.plan();
+  const LayerMemory& memory = *method.layer(layer).memory;
+  const std::int32_t first = first_unit(plan.rules), n = region.last_unit - region.first_unit;
+  const std::int32_t begin = region.first_unit - first, end = region.last_unit - first;
+  MNEME_CHECK(end <= memory.units.size(), "{} units are filed, {} are candidates", memory.units.size(), end);
+  scores_.resize(static_cast<std::size_t>(n));
+  score(memory, begin, end, probe.data(), plan.shape.kv_dtype, scores_.data());
+  const float length = length_of(probe);
+  for (float& s : scores_) s = length == 0 ? 0.0f : s / length;
+  if (slot != kDecode && !memory.question.empty() && plan.recipe.prefill_window->question_weight != 0) {
+    question_scores_.resize(scores_.size());
+    score(memory, begin, end, memory.question.data(), plan.shape.kv_dtype, question_scores_.data());
+    for (std::size_t i = 0; i < scores_.size(); ++i)
+      scores_[i] += plan.recipe.prefill_window->question_weight * question_scores_[i];
+  }
+  const double entropy = score_entropy(scores_);
+  std::int32_t wanted = region.n_select;
+  const auto& share = plan.layer_choice->entropy;
+  if (share && (slot == kDecode || share->in_prefill))
+    wanted = method.cut()->take(static_cast<std::size_t>(slot + 1), method.compressed_number(layer), entropy, n);
+  units.resize(static_cast<std::size_t>(wanted));
+  const std::int32_t found = topk_cpu(scores_, wanted, units.data(), topk_);
+  MNEME_CHECK(found == wanted, "{} of {} units selected from {}", found, wanted, n);
+  for (std::int32_t& u : units) u += region.first_unit;
+  LayerStats& stats = method.stats().layers[static_cast<std::size_t>(layer)];
+  if (n < 2) return;
+  ++stats.scored;
+  stats.score_perplexity += std::exp(entropy) / n;
+  stats.score_entropy += entropy / std::log(static_cast<double>(n));
+}
+
+void LayerChooser::add_mass(MethodState& method, std::int32_t layer, const NearRows& rows) {
+  const Plan& plan = method.plan();
+  LayerMemory& memory = *method.layer(layer).memory;
+  const std::int32_t group = plan.shape.group(), end = rows.first + rows.n;
+  const std::int32_t known = std::clamp(memory.seen - rows.first, 0, rows.n);
+  if (known == rows.n) return;
+  memory.mass.extend(end);
+  // Computed again, rows may stand nearer to filed units than when those were filed.
+  const std::int32_t from = std::max(rows.from, memory.mass.begin());
+  thread_local std::vector<MassHead> heads;
+  thread_local std::vector<std::vector<KvRun>> cut;
+  heads.clear();
+  cut.resize(rows.runs.size());
+  for (std::size_t m = 0; m < rows.runs.size(); ++m) {
+    cut[m].clear();
+    std::int32_t skip = from - rows.from;
+    for (KvRun run : rows.runs[m]) {
+      const std::int32_t gone = std::min(skip, run.n_tokens);
+      skip -= gone;
+      run.kv += static_cast<std::size_t>(gone) * plan.shape.attention().token_bytes();
+      run.n_tokens -= gone;
+      if (run.n_tokens > 0) cut[m].push_back(run);
+    }
+    const auto head = static_cast<std::int64_t>(m) * group;
+    heads.push_back({.q = rows.q + known * rows.stride + head * plan.shape.head_dim,
+                     .q_stride = rows.stride,
+                     .lse = rows.lse + (static_cast<std::int64_t>(m) * rows.lse_rows + known) * group,
+                     .lse_stride = group,
+                     .n_rows = rows.n - known,
+                     .runs = cut[m],
+                     .window = plan.rules.recent,
+                     .mass = memory.mass.row(static_cast<std::int32_t>(head), from),
+                     .mass_stride = memory.mass.stride()});
+  }
+  attention_mass_cpu(heads, plan.shape.attention(), MassBy::kQueryHead, context_);
+  memory.seen = end;
+}
+
+void LayerChooser::see_question(MethodState& method, std::int32_t layer, const ProbeRows& rows) {
+  const auto [begin, end] = method.question_span();
+  LayerMemory& memory = *method.layer(layer).memory;
+  if (begin >= end || !memory.question.empty()) return;
+  const Plan& plan = method.plan();
+  const std::int32_t n_heads = plan.shape.n_heads, d = plan.shape.head_dim;
+  const auto width = static_cast<std::size_t>(n_heads) * static_cast<std::size_t>(d);
+  const auto have = static_cast<std::int32_t>(memory.question_rows.size() / width);
+  const std::int32_t from = std::max(begin + have, rows.first), to = std::min(end, rows.first + rows.n);
+  for (std::int32_t t = from; t < to; ++t) {
+    const float* q = rows.q + (t - rows.first) * rows.stride;
+    memory.question_rows.insert(memory.question_rows.end(), q, q + width);
+    memory.question_mass.resize(memory.question_mass.size() + static_cast<std::size_t>(n_heads), 0.0f);
+  }
+  // Mass as it stands, of tokens that still have one.
+  const auto n = static_cast<std::int32_t>(memory.question_rows.size() / width);
+  for (std::int32_t i = 0; i < n; ++i) {
+    const std::int32_t t = begin + i;
+    if (t < memory.mass.begin() || t >= memory.mass.end()) continue;
+    for (std::int32_t h = 0; h < n_heads; ++h)
+      memory.question_mass[static_cast<std::size_t>(i * n_heads + h)] = *memory.mass.row(h, t);
+  }
+  if (rows.first + rows.n < end) return;
+  memory.question.assign(width, 0.0f);
+  std::vector<std::int32_t> order(static_cast<std::size_t>(n));
+  for (std::int32_t h = 0; h < n_heads; ++h) {
+    std::iota(order.begin(), order.end(), 0);
+    const auto mass = [&](std::int32_t i) { return memory.question_mass[static_cast<std::size_t>(i * n_heads + h)]; };
+    const auto top = std::min<std::ptrdiff_t>(plan.layer_choice->top, n);
+    std::partial_sort(order.begin(), order.begin() + top, order.end(),
+                      [&](std::int32_t a, std::int32_t b) { return mass(a) != mass(b) ? mass(a) > mass(b) : a > b; });
+    for (std::ptrdiff_t i = 0; i < top; ++i)
+      for (std::int32_t c = 0; c < d; ++c)
+        memory.question[static_cast<std::size_t>(h * d + c)] +=
+            memory.question_rows[static_cast<std::size_t>(order[static_cast<std::size_t>(i)]) * width +
+                                 static_cast<std::size_t>(h * d + c)];
+  }
+  normalise(memory.question);
+  memory.question_rows = {};
+  memory.question_mass = {};
+}
+
+}  // namespace mneme

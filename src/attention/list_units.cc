@@ -1,0 +1,78 @@
+#include "src/attention/list_units.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "src/kernels/kmeans.h"
+
+namespace mneme {
+namespace {
+
+// Positions of a range, by cluster and ascending in each; ends[c]: where cluster c ends among them.
+struct Clusters {
+  std::vector<std::int32_t> positions, ends;
+};
+
+Clusters cluster(const UnitRange& range, const ClusterUnit& rules, std::span<const KvRun> runs,
+                 const AttentionShape& shape) {
+  const std::int32_t n = range.end - range.begin, n_clusters = (n + rules.tokens - 1) / rules.tokens;
+  std::vector<std::int32_t> of_token(static_cast<std::size_t>(n));
+  if (n_clusters == n) {
+    std::iota(of_token.begin(), of_token.end(), 0);  // every token for itself
+  } else {
+    KmeansScratch scratch;
+    kmeans_cpu({.runs = runs,
+                .shape = shape,
+                .n_clusters = n_clusters,
+                .iterations = rules.iterations,
+                .metric = rules.metric},
+               of_token.data(), scratch);
+  }
+  Clusters result;
+  result.positions.resize(of_token.size());
+  result.ends.assign(static_cast<std::size_t>(n_clusters), 0);
+  for (std::int32_t c : of_token) ++result.ends[static_cast<std::size_t>(c)];
+  std::vector<std::int32_t> next(result.ends.size());
+  std::exclusive_scan(result.ends.begin(), result.ends.end(), next.begin(), 0);
+  std::inclusive_scan(result.ends.begin(), result.ends.end(), result.ends.begin());
+  for (std::size_t t = 0; t < of_token.size(); ++t) {
+    std::int32_t& at = next[static_cast<std::size_t>(of_token[t])];
+    result.positions[static_cast<std::size_t>(at++)] = range.begin + static_cast<std::int32_t>(t);
+  }
+  return result;
+}
+
+}  // namespace
+
+void append_list_units(std::span<const UnitRange> ranges, const Plan& plan, const SequenceCache& cache,
+                       std::int32_t layer, std::int32_t kv_head, UnitTable& table, EntryStore& entries) {
+  const AttentionShape shape = plan.shape.attention();
+  std::vector<KvRun> runs;
+  const auto append = [&](std::span<const std::int32_t> positions) {
+    if (positions.empty()) return;  // a cluster that no token went to
+    table.append(positions, cache, layer, kv_head);
+    if (entries.entry_bytes() == 0) return;
+    runs.clear();
+    table.append_runs(table.size() - 1, static_cast<std::int32_t>(positions.size()), cache, layer, kv_head, runs);
+    plan.index->build(runs, shape, entries.append());
+  };
+  for (const UnitRange& range : ranges) {
+    if (!range.clusters) {
+      std::vector<std::int32_t> positions(static_cast<std::size_t>(range.end - range.begin));
+      std::iota(positions.begin(), positions.end(), range.begin);
+      append(positions);
+      continue;
+    }
+    runs.clear();
+    cache.append_runs(layer, kv_head, range.begin, range.end, runs);
+    const Clusters clusters = cluster(range, plan.lists->clusters, runs, shape);
+    std::int32_t begin = 0;
+    for (std::int32_t end : clusters.ends) {
+      append(std::span(clusters.positions)
+                 .subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
+      begin = end;
+    }
+  }
+}
+
+}  // namespace mneme

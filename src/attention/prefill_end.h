@@ -1,0 +1,57 @@
+// What the end of a prefill decides, and over-budget steps after it: which tokens stay, and how large a layer's budget
+// is. Watches the rows of every pass, layer by layer, because only the pass has their queries.
+//
+// Decisions are pending in the sequence's MethodState until its commit().
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "src/attention/method_state.h"
+#include "src/blocks/keep_rule.h"
+#include "src/cache/sequence_cache.h"
+#include "src/kernels/cpu_context.h"
+
+namespace mneme {
+
+// Consecutive rows of one sequence, whose keys are stored and whose attention was just computed.
+struct SeenRows {
+  const SequenceCache* cache = nullptr;  // the rows' own tokens are its last
+  MethodState* method = nullptr;         // null: nobody looks
+  std::int32_t n_rows = 0;
+  bool decodes = false;           // else of a prefill
+  std::int32_t prefill_left = 0;  // rows that the prefill still has after these; 0: it ends with them
+  const float* q = nullptr;       // row i: q + i * q_stride, [n_heads, D] after RoPE
+  std::int64_t q_stride = 0;
+  const float* lse = nullptr;  // [n_kv_heads, n_rows, G] of their attention; read where wants_lse()
+};
+
+class PrefillEnd {
+ public:
+  explicit PrefillEnd(const CpuContext& context) : context_(context) {}
+
+  static bool wants_lse(std::int32_t layer, const SeenRows& rows);
+  void run(std::int32_t layer, std::span<const SeenRows> rows, const AttentionShape& shape);
+
+ private:
+  void sum_all_rows(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape);
+  void save_rows(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape);
+  void take_mass(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape);
+  void decide(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape);
+  void decide_by_norm(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape);
+  void keep_by_rank(std::int32_t layer, const SeenRows& rows, std::int32_t n_keep);
+  std::span<float> head_mass(std::int32_t head) {
+    return std::span(mass_).subspan(first_[static_cast<std::size_t>(head)], length_[static_cast<std::size_t>(head)]);
+  }
+
+  CpuContext context_;
+  // Of the sequence at hand: one stretch of mass_ a KV head (or a query head, for norms).
+  std::vector<float> mass_;
+  std::vector<std::size_t> first_, length_;
+  std::vector<KvRun> runs_;
+  std::vector<std::size_t> first_run_;
+  KeepScratch scratch_;
+};
+
+}  // namespace mneme

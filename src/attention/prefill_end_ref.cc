@@ -1,0 +1,217 @@
+#include "src/attention/prefill_end_ref.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "src/base/check.h"
+
+namespace mneme {
+namespace {
+
+double key(const SequenceCache& cache, std::int32_t layer, std::int32_t kv_head, std::int32_t position,
+           std::int32_t c) {
+  const auto* p = cache.token(layer, kv_head, position) + 2 * static_cast<std::size_t>(c);
+  if (cache.shape().dtype == DType::kBF16)
+    return static_cast<double>(static_cast<float>(*reinterpret_cast<const bf16*>(p)));
+  return static_cast<double>(static_cast<float>(*reinterpret_cast<const f16*>(p)));
+}
+
+std::size_t at(std::int32_t i) {
+  return static_cast<std::size_t>(i);
+}
+
+}  // namespace
+
+// What the row at `position` gives to each stored token, with what is stored now; 0 to the tokens after it.
+std::vector<double> ReferencePrefillEnd::probabilities(const SequenceCache& whole, const float* q,
+                                                       std::int32_t query_head, std::int32_t position) const {
+  const std::int32_t d = plan_->shape.head_dim, kv_head = query_head / plan_->shape.group();
+  const std::vector<std::int32_t>& stored = heads_[at(kv_head)].stored;
+  std::vector<double> p(stored.size(), 0.0);
+  double largest = -INFINITY, sum = 0;
+  for (std::size_t t = 0; t < stored.size() && stored[t] <= position; ++t) {
+    for (std::int32_t c = 0; c < d; ++c)
+      p[t] += static_cast<double>(q[query_head * d + c]) * key(whole, layer_, kv_head, stored[t], c);
+    p[t] *= static_cast<double>(plan_->shape.attention().scale);
+    largest = std::max(largest, p[t]);
+  }
+  for (std::size_t t = 0; t < stored.size() && stored[t] <= position; ++t) sum += p[t] = std::exp(p[t] - largest);
+  for (double& x : p) x /= sum;
+  return p;
+}
+
+void ReferencePrefillEnd::see(const SequenceCache& whole, const Rows& rows) {
+  if (plan_->tap_rows() == 0 || !plan_->compressed(layer_)) return;
+  const std::int32_t n_heads = plan_->shape.n_heads, group = plan_->shape.group();
+  for (std::int32_t i = 0; i < rows.n_rows; ++i) {
+    const std::int32_t position = whole.length() - rows.n_rows + i;
+    for (Head& head : heads_) {
+      head.stored.push_back(position);
+      head.mass.push_back(0);
+    }
+    const float* q = rows.q + i * n_heads * plan_->shape.head_dim;
+    if (plan_->tap_rows() == Plan::kAllRows)
+      for (std::int32_t h = 0; h < n_heads; ++h) {
+        const std::vector<double> p = probabilities(whole, q, h, position);
+        for (std::size_t t = 0; t < p.size(); ++t) heads_[at(h / group)].mass[t] += p[t];
+      }
+    if (rows.decodes) prefill_.clear();
+    prefill_.push_back({position, {q, q + n_heads * plan_->shape.head_dim}});
+  }
+  const bool each_step = plan_->drops() && plan_->recipe.prefill_end->when == DropWhen::kOverBudget;
+  if (rows.decodes ? each_step : rows.prefill_left == 0) decide(whole, rows.decodes);
+  if (rows.decodes || rows.prefill_left == 0) prefill_.clear();
+}
+
+void ReferencePrefillEnd::decide(const SequenceCache& whole, bool decodes) {
+  received_.assign(at(plan_->shape.n_heads), {});
+  for (std::int32_t h = 0; h < plan_->shape.n_heads; ++h)
+    received_[at(h)].assign(heads_[at(h / plan_->shape.group())].stored.size(), 0.0);
+  std::vector<double> seen_by(heads_[0].stored.size(), 0.0);
+  if (const auto* last = std::get_if<LastRows>(&plan_->recipe.rows)) {
+    const std::size_t n = decodes ? 1 : std::min(prefill_.size(), at(last->n));
+    for (std::size_t i = prefill_.size() - n; i < prefill_.size(); ++i) {
+      for (std::int32_t h = 0; h < plan_->shape.n_heads; ++h) {
+        const std::vector<double> p = probabilities(whole, prefill_[i].q.data(), h, prefill_[i].position);
+        for (std::size_t t = 0; t < p.size(); ++t) received_[at(h)][t] += p[t];
+      }
+      for (std::size_t t = 0; t < seen_by.size(); ++t)
+        seen_by[t] += heads_[0].stored[t] <= prefill_[i].position ? 1 : 0;
+    }
+  }
+  if (plan_->recipe.norm) {
+    for (auto& row : received_)
+      for (std::size_t t = 0; t < row.size(); ++t) row[t] /= seen_by[t];
+    return keep_by_norm();
+  }
+  keep_by_rank(plan_->recipe.budget - (plan_->recipe.prefill_end->when == DropWhen::kOverBudget ? 1 : 0));
+}
+
+std::vector<double> ReferencePrefillEnd::smoothed(const std::vector<double>& scores) const {
+  const DropStage& stage = *plan_->recipe.prefill_end;
+  std::vector<double> out(scores.size());
+  const std::int32_t half = stage.smooth / 2, n = static_cast<std::int32_t>(scores.size());
+  for (std::int32_t t = 0; t < n; ++t) {
+    double sum = 0, largest = -INFINITY;
+    for (std::int32_t i = std::max(0, t - half); i <= std::min(n - 1, t + half); ++i) {
+      sum += scores[at(i)];
+      largest = std::max(largest, scores[at(i)]);
+    }
+    out[at(t)] = stage.smooth_by == SmoothBy::kMax ? largest : sum / stage.smooth;
+  }
+  return out;
+}
+
+void ReferencePrefillEnd::keep(Head& head, const std::vector<bool>& stays) {
+  std::size_t n = 0;
+  for (std::size_t t = 0; t < head.stored.size(); ++t) {
+    if (!stays[t]) continue;
+    head.stored[n] = head.stored[t];
+    head.mass[n++] = head.mass[t];
+  }
+  head.stored.resize(n);
+  head.mass.resize(n);
+}
+
+void ReferencePrefillEnd::keep_by_rank(std::int32_t n_keep) {
+  const Recipe& recipe = plan_->recipe;
+  const DropStage& stage = *recipe.prefill_end;
+  const std::int32_t group = plan_->shape.group(), n_kv = plan_->shape.n_kv_heads;
+  const bool one = stage.scope == DropScope::kLayer;
+  const std::int32_t recent = std::max(0, recipe.recent - (stage.when == DropWhen::kOverBudget ? 1 : 0));
+  for (std::int32_t m = 0; m < n_kv; ++m) {
+    Head& head = heads_[at(m)];
+    const auto n = static_cast<std::int32_t>(head.stored.size());
+    if (n <= n_keep) continue;
+    std::vector<double> scores(at(n), 0.0);
+    if (stage.rank == Rank::kMass)
+      for (std::int32_t other = one ? 0 : m; other < (one ? n_kv : m + 1); ++other)
+        for (std::int32_t t = 0; t < n; ++t) {
+          if (plan_->tap_rows() == Plan::kAllRows) {
+            // What this decision makes of a later head's mass does not reach this one: it is looked at before.
+            scores[at(t)] += heads_[at(other)].mass[at(t)];
+          } else {
+            for (std::int32_t g = 0; g < group; ++g) scores[at(t)] += received_[at(other * group + g)][at(t)];
+          }
+        }
+    std::vector<bool> stays(at(n), false);
+    std::vector<std::int32_t> others;
+    std::vector<double> between;
+    std::int32_t left = n_keep;
+    for (std::int32_t t = 0; t < n; ++t) {
+      if (head.stored[at(t)] < recipe.sink || t >= n - recent) {
+        stays[at(t)] = true;
+        --left;
+      } else {
+        others.push_back(t);
+        between.push_back(scores[at(t)]);
+      }
+    }
+    between = smoothed(between);
+    head.ranked = head.stored;
+    head.scores.assign(at(n), INFINITY);
+    for (std::size_t i = 0; i < others.size(); ++i) head.scores[at(others[i])] = between[i];
+    std::stable_sort(others.begin(), others.end(), [&](std::int32_t a, std::int32_t b) {
+      const double x = head.scores[at(a)], y = head.scores[at(b)];
+      return x != y ? x > y : a > b;
+    });
+    for (std::int32_t i = 0; i < left; ++i) stays[at(others[at(i)])] = true;
+    if (!one) {
+      keep(head, stays);
+      continue;
+    }
+    for (Head& all : heads_) {
+      all.ranked = head.ranked;
+      all.scores = head.scores;
+      keep(all, stays);
+    }
+    return;
+  }
+}
+
+void ReferencePrefillEnd::keep_by_norm() {
+  const Recipe& recipe = plan_->recipe;
+  const NormBudget& norm = *recipe.norm;
+  Head& any = heads_[0];
+  const auto n = static_cast<std::int32_t>(any.stored.size());
+  std::vector<std::int32_t> order;  // of what is not in any case
+  std::vector<bool> first(at(n), false), stays(at(n), false);
+  for (std::int32_t t = n - 1; t >= 0; --t) {
+    first[at(t)] = any.stored[at(t)] < norm.first;
+    if (!first[at(t)]) order.push_back(t);
+  }
+  if (plan_->drops() && recipe.prefill_end->rank == Rank::kMass) {
+    std::vector<double> mean(at(n), 0.0);
+    for (const auto& row : received_)
+      for (std::int32_t t = 0; t < n; ++t) mean[at(t)] += row[at(t)];
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::int32_t a, std::int32_t b) { return mean[at(a)] > mean[at(b)]; });
+  }
+  // The mean over heads of the norms of what `in` holds.
+  const auto norm_of = [&](const std::vector<bool>& in) {
+    double sum = 0;
+    for (const auto& row : received_) {
+      double squares = 0;
+      for (std::int32_t t = 0; t < n; ++t)
+        if (in[at(t)] && (norm.first_in_norm || !first[at(t)])) squares += row[at(t)] * row[at(t)];
+      sum += std::sqrt(squares);
+    }
+    return sum / static_cast<double>(received_.size());
+  };
+  const double whole = norm_of(std::vector<bool>(at(n), true));
+  stays = first;
+  const bool all = norm.loss <= 0 || !(whole > 0);
+  for (std::int32_t t : order) {
+    stays[at(t)] = true;
+    if (!all && (whole - norm_of(stays)) / whole < static_cast<double>(norm.loss)) break;
+  }
+  if (plan_->drops() && recipe.prefill_end->rank == Rank::kPosition)
+    for (std::int32_t t = 0; t < n; ++t)
+      if (any.stored[at(t)] < recipe.sink || t >= n - recipe.recent) stays[at(t)] = true;
+  budget_ = static_cast<std::int32_t>(std::count(stays.begin(), stays.end(), true));
+  if (!plan_->drops()) return;
+  for (Head& head : heads_) keep(head, stays);
+}
+
+}  // namespace mneme

@@ -1,0 +1,59 @@
+// The specification of what stays when a prefill ends and in over-budget steps after it: from all keys and queries, in
+// f64, with nothing kept between calls but what the method defines. Slow, and plainly right.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "src/cache/sequence_cache.h"
+#include "src/recipes/compile.h"
+
+namespace mneme {
+
+// One layer of one sequence, pass after pass.
+class ReferencePrefillEnd {
+ public:
+  ReferencePrefillEnd(std::shared_ptr<const Plan> plan, std::int32_t layer)
+      : plan_(std::move(plan)), layer_(layer), heads_(static_cast<std::size_t>(plan_->shape.n_kv_heads)) {}
+
+  struct Rows {
+    const float* q = nullptr;  // [n_rows, n_heads, D]
+    std::int32_t n_rows = 0;
+    bool decodes = false;
+    std::int32_t prefill_left = 0;
+  };
+  struct Head {
+    std::vector<std::int32_t> stored;  // positions, ascending
+    std::vector<double> mass;          // of each: from all rows
+    std::vector<double> scores;        // of what was stored when the last decision was made; empty: there was none
+    std::vector<std::int32_t> ranked;  // and those positions
+  };
+
+  // Requires  `whole` holds every token of the sequence, the rows' own last.
+  void see(const SequenceCache& whole, const Rows& rows);
+  const std::vector<Head>& heads() const { return heads_; }
+  std::int32_t budget() const { return budget_; }  // that the norm set; 0: none yet
+
+ private:
+  std::vector<double> probabilities(const SequenceCache& whole, const float* q, std::int32_t query_head,
+                                    std::int32_t position) const;
+  void decide(const SequenceCache& whole, bool decodes);
+  void keep_by_rank(std::int32_t n_keep);
+  void keep_by_norm();
+  std::vector<double> smoothed(const std::vector<double>& scores) const;
+  void keep(Head& head, const std::vector<bool>& stays);
+
+  std::shared_ptr<const Plan> plan_;
+  std::int32_t layer_;
+  std::vector<Head> heads_;
+  std::vector<std::vector<double>> received_;  // [query head][stored token]: from the rows that are looked at
+  struct SeenRow {
+    std::int32_t position;
+    std::vector<float> q;
+  };
+  std::vector<SeenRow> prefill_;
+  std::int32_t budget_ = 0;
+};
+
+}  // namespace mneme

@@ -1,0 +1,34 @@
+#include "src/blocks/channel_moments.h"
+
+#include "src/base/check.h"
+
+namespace mneme {
+
+double ChannelMoments::variance(std::int64_t c) const {
+  return count_ < 2 ? 0.0 : m2_[static_cast<std::size_t>(c)] / static_cast<double>(count_ - 1);
+}
+
+void ChannelMoments::add(std::int64_t n, std::span<const float> mean, std::span<const float> m2) {
+  MNEME_CHECK(mean.size() == mean_.size() && m2.size() == mean_.size(), "{} channels, there are {}", mean.size(),
+              mean_.size());
+  if (n == 0) return;
+  const auto a = static_cast<double>(count_), b = static_cast<double>(n), both = a + b;
+  for (std::size_t c = 0; c < mean_.size(); ++c) {
+    const double delta = static_cast<double>(mean[c]) - mean_[c];
+    mean_[c] += delta * (b / both);
+    m2_[c] += static_cast<double>(m2[c]) + delta * delta * (a * b / both);
+  }
+  count_ += n;
+}
+
+void ChannelMoments::bias_form(std::span<float> centre, std::span<float> weight) const {
+  double sum = 0;
+  for (std::size_t c = 0; c < mean_.size(); ++c) sum += variance(static_cast<std::int64_t>(c));
+  const double floor = mean_.empty() ? 0.0 : sum / static_cast<double>(mean_.size()) / 100;
+  for (std::size_t c = 0; c < mean_.size(); ++c) {
+    centre[c] = static_cast<float>(mean_[c]);
+    weight[c] = floor > 0 ? static_cast<float>(1.0 / (variance(static_cast<std::int64_t>(c)) + floor)) : 0.0f;
+  }
+}
+
+}  // namespace mneme

@@ -1,0 +1,43 @@
+// Running mean and variance of every channel over all rows that a sequence has seen in a layer.
+// Source  batches merge as in Chan, Golub and LeVeque (1979).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace mneme {
+
+class ChannelMoments {
+ public:
+  ChannelMoments() = default;
+  explicit ChannelMoments(std::int64_t channels)
+      : mean_(static_cast<std::size_t>(channels)), m2_(static_cast<std::size_t>(channels)) {}
+
+  std::int64_t count() const { return count_; }
+  double mean(std::int64_t c) const { return mean_[static_cast<std::size_t>(c)]; }
+  // Unbiased; 0 before the second row.
+  double variance(std::int64_t c) const;
+
+  // n rows with these means and sums of squared deviations, [channels] each.
+  void add(std::int64_t n, std::span<const float> mean, std::span<const float> m2);
+  // What a row's bias is made of: centre[c] = mean, weight[c] = 1 / (variance + 1 % of the mean variance); all weights
+  // are 0 where no channel varies.
+  void bias_form(std::span<float> centre, std::span<float> weight) const;
+
+  std::size_t bytes() const { return (mean_.capacity() + m2_.capacity()) * sizeof(double); }
+
+  // Calls f(std::span<std::byte>) for everything that a saved sequence must bring back, in a fixed order.
+  template <typename F>
+  void each_field(F&& f) {
+    f(std::as_writable_bytes(std::span(&count_, 1)));
+    f(std::as_writable_bytes(std::span(mean_)));
+    f(std::as_writable_bytes(std::span(m2_)));
+  }
+
+ private:
+  std::int64_t count_ = 0;
+  std::vector<double> mean_, m2_;
+};
+
+}  // namespace mneme

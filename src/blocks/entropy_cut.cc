@@ -1,0 +1,64 @@
+#include "src/blocks/entropy_cut.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/base/check.h"
+
+namespace mneme {
+
+double score_entropy(std::span<const float> scores) {
+  if (scores.empty()) return 0;
+  double top = static_cast<double>(scores[0]), sum = 0, weighted = 0;
+  for (float s : scores) top = std::max(top, static_cast<double>(s));
+  for (float s : scores) {
+    const double x = static_cast<double>(s) - top, p = std::exp(x);
+    sum += p;
+    weighted += p * x;
+  }
+  return std::log(sum) - weighted / sum;
+}
+
+EntropyCut::EntropyCut(std::int32_t n_layers, std::int32_t k, bool reversed)
+    : k_(k), reversed_(reversed), history_(static_cast<std::size_t>(n_layers)) {}
+
+double EntropyCut::mean_entropy(std::int32_t layer) const {
+  const History& h = history_[static_cast<std::size_t>(layer)];
+  const std::int64_t n = std::min<std::int64_t>(h.n, kHistory);
+  if (n == 0) return 1;
+  double sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += h.last[static_cast<std::size_t>(i)];
+  return sum / static_cast<double>(n);
+}
+
+std::int32_t EntropyCut::take(std::size_t slot, std::int32_t layer, double entropy, std::int32_t n_units) {
+  const auto n_layers = static_cast<std::int32_t>(history_.size());
+  MNEME_CHECK(layer >= 0 && layer < n_layers && n_units >= 0, "layer {} of {}", layer, n_layers);
+  if (pools_.size() <= slot) pools_.resize(slot + 1);
+  double& pool = pools_[slot];
+  if (layer == 0) pool = static_cast<double>(n_layers) * k_;
+  if (n_units == 0) return 0;
+  double theta = n_units < 2 ? 0 : entropy / std::log(static_cast<double>(n_units));
+  if (std::isnan(theta)) theta = 1;
+  // The reverse is inverted, not subtracted from 1: entropies are so near 1 that it would be all or nothing.
+  const auto share = [&](double x) { return reversed_ ? 1 / std::max(x, 1e-6) : x; };
+  double rest = 0;
+  for (std::int32_t j = layer + 1; j < n_layers; ++j) rest += share(mean_entropy(j));
+  const double mine = share(theta), part = mine + rest > 0 ? mine / (mine + rest) : 1;
+  const std::int32_t low = least(k_), left = n_layers - 1 - layer;
+  // What later layers are owed at the least stays in the pool, so that the step never exceeds it.
+  const auto room = static_cast<std::int32_t>(pool) - left * low;
+  const std::int32_t high = std::clamp(room, low, most(k_));
+  const auto units = std::min(n_units, std::clamp(static_cast<std::int32_t>(std::lround(part * pool)), low, high));
+  pool -= units;
+  History& h = history_[static_cast<std::size_t>(layer)];
+  h.last[static_cast<std::size_t>(h.n % kHistory)] = theta;
+  ++h.n;
+  return units;
+}
+
+std::size_t EntropyCut::bytes() const {
+  return history_.size() * (sizeof(History) + kHistory * sizeof(double)) + pools_.capacity() * sizeof(double);
+}
+
+}  // namespace mneme

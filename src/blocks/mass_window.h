@@ -1,0 +1,34 @@
+// Attention that the tokens of a layer's window have received so far, by query head.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace mneme {
+
+class MassWindow {
+ public:
+  MassWindow() = default;
+  explicit MassWindow(std::int32_t n_heads) : n_heads_(n_heads) {}
+
+  std::int32_t begin() const { return begin_; }
+  std::int32_t end() const { return end_; }
+  // Positions [end(), to) come in with no mass.
+  void extend(std::int32_t to);
+  // Positions below `from` go.
+  void forget(std::int32_t from);
+  // The masses of query head h from position `at` on; rows of neighbouring heads are stride() apart.
+  // Requires  begin() <= at <= end().
+  float* row(std::int32_t h, std::int32_t at) { return values_.data() + h * stride_ + (at - begin_); }
+  const float* row(std::int32_t h, std::int32_t at) const { return values_.data() + h * stride_ + (at - begin_); }
+  std::int64_t stride() const { return stride_; }
+  std::size_t bytes() const { return values_.capacity() * sizeof(float); }
+
+ private:
+  std::int32_t n_heads_ = 0, begin_ = 0, end_ = 0;
+  std::int64_t stride_ = 0;
+  std::vector<float> values_;  // [n_heads][stride]
+};
+
+}  // namespace mneme

@@ -1,0 +1,63 @@
+#include "src/blocks/representative.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "src/base/check.h"
+#include "src/tensor/half.h"
+
+namespace mneme {
+namespace {
+
+float number(const std::byte* key, std::int32_t c, DType dtype) {
+  return dtype == DType::kBF16 ? static_cast<float>(reinterpret_cast<const bf16*>(key)[c])
+                               : static_cast<float>(reinterpret_cast<const f16*>(key)[c]);
+}
+
+// The `top` tokens of most mass, in order[0, top).
+void rank(const float* mass, std::int32_t top, std::vector<std::int32_t>& order) {
+  std::iota(order.begin(), order.end(), 0);
+  const auto before = [&](std::int32_t a, std::int32_t b) {
+    const float x = mass[a], y = mass[b];
+    if (std::isnan(x) || std::isnan(y)) return std::isnan(x) == std::isnan(y) ? a > b : std::isnan(y);
+    return x != y ? x > y : a > b;
+  };
+  std::partial_sort(order.begin(), order.begin() + top, order.end(), before);
+}
+
+}  // namespace
+
+void build_representative(const UnitTokens& unit, const MassWindow& mass, const AttentionShape& shape, std::int32_t top,
+                          std::byte* entry) {
+  MNEME_CHECK(mass.begin() <= unit.begin && unit.end <= mass.end(), "mass of [{}, {}), a unit of [{}, {})",
+              mass.begin(), mass.end(), unit.begin, unit.end);
+  const std::int32_t n = unit.end - unit.begin, d = shape.head_dim, n_kv = unit.cache->shape().n_kv_heads;
+  top = std::min(top, n);
+  thread_local std::vector<std::int32_t> order;
+  thread_local std::vector<float> sums;
+  order.resize(static_cast<std::size_t>(n));
+  sums.assign(static_cast<std::size_t>(n_kv * shape.group) * static_cast<std::size_t>(d), 0.0f);
+  for (std::int32_t h = 0; h < n_kv * shape.group; ++h) {
+    rank(mass.row(h, unit.begin), top, order);
+    std::sort(order.begin(), order.begin() + top);  // so that equal sets give equal sums
+    float* sum = sums.data() + std::int64_t{h} * d;
+    for (std::int32_t i = 0; i < top; ++i) {
+      const std::byte* key =
+          unit.cache->token(unit.layer, h / shape.group, unit.begin + order[static_cast<std::size_t>(i)]);
+      for (std::int32_t c = 0; c < d; ++c) sum[c] += number(key, c, shape.kv_dtype);
+    }
+  }
+  double square = 0;
+  for (float x : sums) square += static_cast<double>(x) * static_cast<double>(x);
+  const float scale = square > 0 ? static_cast<float>(1 / std::sqrt(square)) : 1.0f;
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    if (shape.kv_dtype == DType::kBF16)
+      reinterpret_cast<bf16*>(entry)[i] = bf16(sums[i] * scale);
+    else
+      reinterpret_cast<f16*>(entry)[i] = f16(sums[i] * scale);
+  }
+}
+
+}  // namespace mneme

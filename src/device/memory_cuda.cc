@@ -1,0 +1,104 @@
+#include <cuda_runtime.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "src/base/error.h"
+#include "src/device/cuda_check.h"
+#include "src/device/memory.h"
+
+namespace mneme {
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::size_t kLarge = std::size_t{64} << 20;
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+// Writes a byte of every page, so that the kernel gives memory: many threads, because one clears 3 GB/s.
+void touch(std::byte* data, std::size_t bytes, const ProgressFn& progress) {
+  const unsigned n = std::clamp(std::thread::hardware_concurrency(), 1u, 16u);
+  constexpr std::size_t kPiece = 32 * kHugePage;
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&] {
+    for (std::size_t at; (at = next.fetch_add(kPiece)) < bytes;)
+      for (std::size_t i = at; i < std::min(at + kPiece, bytes); i += 4096) data[i] = std::byte{0};
+  };
+  std::vector<std::thread> threads;
+  for (unsigned i = 1; i < n; ++i) threads.emplace_back(work);
+  for (std::size_t at; (at = next.fetch_add(kPiece)) < bytes;) {
+    for (std::size_t i = at; i < std::min(at + kPiece, bytes); i += 4096) data[i] = std::byte{0};
+    if (progress)
+      progress("host memory for keys and values, MiB", static_cast<std::int64_t>(at / kMiB),
+               static_cast<std::int64_t>(bytes / kMiB));
+  }
+  for (std::thread& t : threads) t.join();
+}
+
+}  // namespace
+
+DeviceBuffer::DeviceBuffer(std::size_t bytes, const char* what) : size_(bytes) {
+  if (bytes == 0) return;
+  const cudaError_t error = cudaMalloc(&data_, bytes);
+  if (error == cudaSuccess) return;
+  static_cast<void>(cudaGetLastError());
+  std::size_t available = 0, total = 0;
+  if (error == cudaErrorMemoryAllocation && cudaMemGetInfo(&available, &total) == cudaSuccess)
+    fail(ErrorKind::kResource, "{} take {} bytes of device memory; {} of {} are free", what, bytes, available, total);
+  cuda_failed(error, what);
+}
+
+void DeviceBuffer::free() {
+  if (data_ != nullptr) cudaFree(data_);
+  data_ = nullptr;
+}
+
+PinnedBuffer::PinnedBuffer(std::size_t bytes, const ProgressFn& progress) : size_(bytes) {
+  if (bytes == 0) return;
+  if (bytes < kLarge) {
+    cuda_check(cudaHostAlloc(&data_, bytes, cudaHostAllocMapped | cudaHostAllocPortable), "page-locked host memory");
+  } else {
+    reserved_ = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+    void* p = mmap(nullptr, reserved_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) {
+      reserved_ = 0;
+      fail(ErrorKind::kResource, "cannot take {} bytes of host memory: {}", bytes, std::strerror(errno));
+    }
+    data_ = p;
+    madvise(p, reserved_, MADV_HUGEPAGE);  // a wish: without huge pages registering takes longer, nothing else
+    touch(static_cast<std::byte*>(p), reserved_, progress);
+    const cudaError_t error = cudaHostRegister(p, reserved_, cudaHostRegisterMapped | cudaHostRegisterPortable);
+    if (error != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());
+      munmap(std::exchange(data_, nullptr), std::exchange(reserved_, 0));
+      fail(ErrorKind::kResource, "cannot lock {} bytes of host memory for the device: {}", bytes,
+           cudaGetErrorString(error));
+    }
+  }
+  cuda_check(cudaHostGetDevicePointer(&mapped_, data_, 0), "mapping host memory for the device");
+}
+
+void PinnedBuffer::free() {
+  if (data_ == nullptr) return;
+  if (reserved_ > 0) {
+    cudaHostUnregister(data_);
+    munmap(data_, reserved_);
+  } else {
+    cudaFreeHost(data_);
+  }
+  data_ = nullptr;
+}
+
+void copy_bytes(void* to, const void* from, std::size_t bytes, const Stream& stream) {
+  if (bytes > 0) cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream.get()), "copying");
+}
+
+void set_bytes(void* to, int value, std::size_t bytes, const Stream& stream) {
+  if (bytes > 0) cuda_check(cudaMemsetAsync(to, value, bytes, stream.get()), "clearing device memory");
+}
+
+}  // namespace mneme

@@ -1,0 +1,61 @@
+#include "src/engine/cuda_pass.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "src/base/error.h"
+#include "src/device/device.h"
+#include "src/model/cuda_forward.h"
+
+namespace mneme {
+namespace {
+
+CudaForwardOptions forward_options(const Model& model, const EngineOptions& o) {
+  // Values out of range are plan_kv's to refuse.
+  const std::int64_t context = o.context > 0 ? std::min(o.context, model.max_context()) : model.max_context();
+  return {.max_rows = std::max(o.max_batched_tokens, o.max_sequences),
+          .max_sequences = std::max(o.max_sequences, 1),
+          .max_context = context};
+}
+
+class CudaPass final : public ForwardPass {
+ public:
+  CudaPass(std::unique_ptr<Model> model, const EngineOptions& options, Stream stream)
+      : model_(std::move(model)),
+        forward_(*model_, CudaWeights::load(*model_, stream), Stream::make(), forward_options(*model_, options)) {}
+
+  KvShape kv_shape(DType kv_dtype) const override { return model_->kv_shape(kv_dtype); }
+  std::int64_t vocab() const override { return model_->config().vocab; }
+  std::int64_t max_context() const override { return model_->max_context(); }
+  std::size_t weight_bytes() const override { return forward_.weights().bytes(); }
+  std::int64_t kv_room_bytes(std::int64_t) const override { return forward_.room_bytes(); }
+  std::unique_ptr<PagePool> make_pool(const KvShape& shape, std::int64_t n_blocks) override {
+    return forward_.make_pool(shape, n_blocks);
+  }
+  ConstTensorView run(const ForwardInput& input) override { return forward_.run(input); }
+  bool picks_best() const override { return true; }
+  std::span<const Sampler::Choice> run_best(const ForwardInput& input) override {
+    forward_.run(input, LogitsWanted::kBestOnly);
+    best_.clear();
+    for (const GreedyChoice& c : forward_.best()) best_.push_back({.token = c.token, .logprob = c.logprob});
+    return best_;
+  }
+  bool takes_methods() const override { return false; }
+  const Model* model() const override { return model_.get(); }
+
+ private:
+  std::unique_ptr<Model> model_;
+  CudaForward forward_;
+  std::vector<Sampler::Choice> best_;
+};
+
+}  // namespace
+
+std::unique_ptr<ForwardPass> cuda_pass(std::unique_ptr<Model> model, const EngineOptions& options) {
+  if (device_count() == 0) fail(ErrorKind::kDevice, "--device cuda: {}", no_device_reason());
+  use_device(0);
+  return std::make_unique<CudaPass>(std::move(model), options, Stream::make());
+}
+
+}  // namespace mneme

@@ -1,0 +1,169 @@
+// Writing a session's file.
+#include <xxhash.h>
+
+#include <array>
+#include <memory>
+#include <type_traits>
+#include <vector>
+
+#include "src/base/check.h"
+#include "src/base/new_file.h"
+#include "src/engine/session_file.h"
+
+namespace mneme {
+namespace {
+
+using Layout = SessionLayout;
+
+class Bytes {
+ public:
+  template <typename T>
+  requires std::is_arithmetic_v<T>
+  void put(T value) { put(std::as_bytes(std::span(&value, 1))); }
+  void put(std::string_view text) {
+    put(std::uint64_t{text.size()});
+    put(std::as_bytes(std::span(text)));
+  }
+  void put(std::span<const std::byte> bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
+  std::span<const std::byte> get() const { return bytes_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+Bytes model_section(const SessionIdentity& m) {
+  Bytes b;
+  b.put(std::string_view(m.architecture));
+  b.put(std::string_view(m.name));
+  b.put(dtype_name(m.kv.dtype));
+  b.put(m.vocab);
+  b.put(std::int64_t{m.kv.n_layers});
+  b.put(std::int64_t{m.kv.n_kv_heads});
+  b.put(std::int64_t{m.kv.head_dim});
+  b.put(m.weights);
+  b.put(m.tokenizer);
+  b.put(m.rope);
+  return b;
+}
+
+Bytes state_section(const SessionContent& c) {
+  Bytes b;
+  b.put(std::uint8_t{c.answered});
+  b.put(static_cast<std::uint8_t>(c.framing));
+  b.put(std::uint8_t{c.document.has_value()});
+  b.put(std::uint8_t{c.random.has_value()});
+  b.put(c.random.value_or(RandomPosition{}).seed);
+  b.put(c.random.value_or(RandomPosition{}).draws);
+  b.put(static_cast<std::int64_t>(c.tokens.size()));
+  b.put(std::int64_t{c.n_computed});
+  return b;
+}
+
+Bytes document_section(const SessionContent& c) {
+  Bytes b;
+  if (!c.document) return b;
+  b.put(std::string_view(c.document->document));
+  b.put(std::string_view(c.document->system));
+  return b;
+}
+
+Bytes method_section(const SessionContent& c) {
+  Bytes b;
+  auto head = c.method->heads.begin();
+  for (std::int32_t layer = 0; layer < c.identity.kv.n_layers; ++layer) {
+    b.put(c.method->budgets[static_cast<std::size_t>(layer)]);
+    for (std::int32_t h = 0; h < c.identity.kv.n_kv_heads; ++h, ++head) {
+      b.put(static_cast<std::uint32_t>(head->stored.size()));
+      for (const TokenRange& r : head->stored) {
+        b.put(r.begin);
+        b.put(r.end);
+      }
+      b.put(static_cast<std::uint32_t>(head->mass.size()));
+      b.put(std::as_bytes(std::span(head->mass)));
+    }
+  }
+  return b;
+}
+
+// Appends sections one after the other and remembers where they are.
+class Writer {
+ public:
+  Writer(const std::filesystem::path& path, std::uint32_t version)
+      : file_(path), version_(version), hash_(XXH3_createState(), XXH3_freeState) {
+    MNEME_CHECK(hash_ != nullptr, "no memory for a checksum");
+    static constexpr std::byte kNothing[Layout::header(Layout::kVersion)] = {};
+    file_.append(std::span(kNothing).first(Layout::header(version)));
+  }
+
+  void begin() {
+    static constexpr std::byte kZeros[Layout::kAlignment] = {};
+    const std::uint64_t past = file_.size() % Layout::kAlignment;
+    if (past != 0) file_.append(std::span(kZeros).first(Layout::kAlignment - past));
+    entries_[n_].offset = file_.size();
+    XXH3_64bits_reset(hash_.get());
+  }
+  void append(std::span<const std::byte> bytes) {
+    XXH3_64bits_update(hash_.get(), bytes.data(), bytes.size());
+    file_.append(bytes);
+  }
+  void end() {
+    entries_[n_].bytes = file_.size() - entries_[n_].offset;
+    entries_[n_].checksum = XXH3_64bits_digest(hash_.get());
+    ++n_;
+  }
+  void section(std::span<const std::byte> bytes) {
+    begin();
+    append(bytes);
+    end();
+  }
+
+  void finish() {
+    Bytes header;
+    header.put(std::as_bytes(std::span(Layout::kMagic)));
+    header.put(version_);
+    header.put(static_cast<std::uint32_t>(n_));
+    header.put(file_.size());
+    header.put(std::as_bytes(std::span(entries_).first(n_)));
+    header.put(session_checksum(header.get()));
+    file_.write_at(0, header.get());
+    file_.commit();
+  }
+
+ private:
+  NewFile file_;
+  std::uint32_t version_;
+  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash_;
+  std::array<Layout::Entry, Layout::kSections> entries_{};
+  std::size_t n_ = 0;
+};
+
+}  // namespace
+
+void write_session(const std::filesystem::path& path, const SessionContent& content, const KvSource& kv) {
+  MNEME_CHECK(!content.tokens.empty() && content.n_computed >= 0 &&
+                  static_cast<std::size_t>(content.n_computed) <= content.tokens.size(),
+              "{} of {} tokens", content.n_computed, content.tokens.size());
+  Writer out(path, content.method ? Layout::kVersion : Layout::kVersionWithoutMethod);
+  out.section(model_section(content.identity).get());
+  out.section(state_section(content).get());
+  out.section(document_section(content).get());
+  out.section(std::as_bytes(std::span(content.tokens)));
+  out.begin();
+  const KvShape& shape = content.identity.kv;
+  for (std::int32_t layer = 0; layer < shape.n_layers; ++layer) {
+    for (std::int32_t head = 0; head < shape.n_kv_heads; ++head) {
+      const std::uint64_t expected = shape.token_bytes() * static_cast<std::uint64_t>(content.n_stored(layer, head));
+      std::uint64_t written = 0;
+      kv(layer, head, [&](std::span<const std::byte> piece) {
+        out.append(piece);
+        written += piece.size();
+      });
+      MNEME_CHECK(written == expected, "{} bytes of keys and values, expected {}", written, expected);
+    }
+  }
+  out.end();
+  if (content.method) out.section(method_section(content).get());
+  out.finish();
+}
+
+}  // namespace mneme

@@ -1,0 +1,429 @@
+// Pages of all (row, KV head) items stand in one line, which is cut into equal stretches, one a block. Within a stretch
+// each warp has every n-th page, with a ring of pages of its own in shared memory, so that warps never wait for each
+// other before the merge.
+#include <algorithm>
+
+#include "src/kernels/attention_cuda.h"
+#include "src/kernels/attention_page.cuh"
+
+namespace mneme {
+namespace {
+
+using namespace cuda;  // NOLINT
+
+constexpr int kRows = 16;          // query rows of a product: the group, and nothing below it
+constexpr int kMostBlocks = 1024;  // of a launch
+constexpr int kMostItems = 4096;   // rows times KV heads
+constexpr int kMostWarps = 8;
+
+struct Args {
+  DecodeAttentionCuda a;
+  KvTables tables;
+  std::int64_t layer_entries;  // of the layer's first table
+  int group, n_stages;
+  float* partial_out;      // [blocks * 2][kRows][D]
+  float2* partial_ml;      // [blocks * 2][kRows] maximum (base 2) and sum
+  std::uint32_t* arrived;  // [items], 0 between launches
+};
+
+struct Item {
+  int row, kv_head, length, first_page, n_pages;
+};
+
+__device__ __forceinline__ Item item_at(const Args& p, int i) {
+  Item item;
+  item.row = i / p.tables.n_kv_heads, item.kv_head = i % p.tables.n_kv_heads;
+  item.length = p.a.lengths[item.row * p.a.length_stride + item.kv_head * p.a.length_head_stride];
+  const int from = p.a.window > 0 ? max(0, item.length - p.a.window) : 0;
+  item.first_page = from / kKvPageTokens;
+  item.n_pages = (item.length + kKvPageTokens - 1) / kKvPageTokens - item.first_page;
+  return item;
+}
+
+// n pages for m blocks: the first `more` have one more than the others. 32-bit, because a warp has little else to do
+// and 64-bit divisions were a tenth of a short step's time.
+struct Split {
+  unsigned each, more;
+  __device__ __forceinline__ Split(unsigned n, unsigned m) : each(n / m), more(n - n / m * m) {}
+  __device__ __forceinline__ int begin(unsigned block) const {
+    return static_cast<int>(block * each + min(block, more));
+  }
+  __device__ __forceinline__ int block_of(unsigned page) const {
+    const unsigned longer = more * (each + 1);
+    return static_cast<int>(page < longer ? page / (each + 1) : more + (page - longer) / each);
+  }
+};
+
+// first[i]: pages before item i; first[n]: all. Every thread of the block takes part.
+__device__ void count_pages(const Args& p, int n_items, int* first) {
+  __shared__ int warp_total[kMostWarps];
+  const int threads = blockDim.x, each = (n_items + threads - 1) / threads;
+  const int begin = min(n_items, static_cast<int>(threadIdx.x) * each), end = min(n_items, begin + each);
+  int own = 0;
+  for (int i = begin; i < end; ++i) own += item_at(p, i).n_pages;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  int up_to = own;
+#pragma unroll
+  for (int k = 1; k < kWarp; k *= 2) {
+    const int v = __shfl_up_sync(~0u, up_to, k);
+    if (lane >= k) up_to += v;
+  }
+  if (lane == kWarp - 1) warp_total[warp] = up_to;
+  __syncthreads();
+  int before = up_to - own;
+  for (int w = 0; w < warp; ++w) before += warp_total[w];
+  for (int i = begin; i < end; ++i) {
+    first[i] = before;
+    before += item_at(p, i).n_pages;
+  }
+  if (begin < n_items && end == n_items) first[n_items] = before;
+  __syncthreads();
+}
+
+template <typename T, int kDim>
+struct Stretch {  // one item's part of a block's work
+  const Args& p;
+  const Item& item;
+  const std::int32_t* table;
+  std::uint32_t ring;  // this warp's pages
+  int begin, end;      // pages of the item
+  bool& waited;
+
+  __device__ __forceinline__ void fetch(int page, int stage) const {
+    if (page < end) {
+      const int at = item.first_page + page;
+      if (!waited && page == item.n_pages - 1) {  // the newest token: the kernel before this one writes it
+        wait_for_previous();
+        waited = true;
+      }
+      const std::byte* block = p.tables.base + static_cast<std::int64_t>(table[at]) * PageShape<kDim>::kBytes;
+      const int from = p.a.window > 0 ? max(0, item.length - p.a.window) : 0;
+      fetch_page<kDim, kWarp>(ring + stage * PageShape<kDim>::kBytes, block, from - at * kKvPageTokens,
+                              item.length - at * kKvPageTokens, threadIdx.x % kWarp);
+    }
+    copy_async_commit();
+  }
+
+  __device__ __forceinline__ void mask(float (&s)[kTokenTiles][4], int page) const {
+    const int t = threadIdx.x % 4, at = (item.first_page + page) * kKvPageTokens;
+    const int from = p.a.window > 0 ? max(0, item.length - p.a.window) : 0;
+    const float factor = p.a.scale * kLog2e;
+    if (p.a.log_weights == nullptr && at >= from && at + kKvPageTokens <= item.length) {  // most pages
+#pragma unroll
+      for (int j = 0; j < kTokenTiles; ++j)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s[j][i] *= factor;
+      return;
+    }
+    const float* weights = nullptr;
+    if (p.a.log_weights != nullptr)
+      weights = p.a.log_weights +
+                (static_cast<std::int64_t>(item.row) * p.tables.n_kv_heads + item.kv_head) * p.a.log_weight_stride;
+#pragma unroll
+    for (int j = 0; j < kTokenTiles; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int token = at + j * 8 + 2 * t + i % 2;
+        const bool seen = token >= from && token < item.length;
+        float v = s[j][i] * factor;
+        if (weights != nullptr && seen) v += weights[token] * kLog2e;
+        s[j][i] = seen ? v : -INFINITY;
+      }
+  }
+
+  __device__ __forceinline__ void run(RunningRows<kDim>& rows, int n_warps) const {
+    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, g = lane / 4;
+    const int stages = p.n_stages;
+    rows.clear();
+    for (int i = 0; i < stages - 1; ++i) fetch(begin + warp + i * n_warps, i);
+    if (!waited) {
+      wait_for_previous();
+      waited = true;
+    }
+    std::uint32_t q[PageShape<kDim>::kKeySteps][4];
+    const auto* first = static_cast<const __nv_bfloat16*>(p.a.q) +
+                        (static_cast<std::int64_t>(item.row) * p.a.n_heads + item.kv_head * p.group) * kDim;
+    load_queries<T, kDim>(q, g < p.group ? first + g * kDim : nullptr,
+                          g + 8 < p.group ? first + (g + 8) * kDim : nullptr);
+    int stage = 0, next_stage = stages - 1;
+    for (int page = begin + warp; page < end; page += n_warps) {
+      fetch(page + (stages - 1) * n_warps, next_stage);
+      if (stages == 2) {
+        copy_async_wait<1>();
+      } else if (stages == 3) {
+        copy_async_wait<2>();
+      } else {
+        copy_async_wait<3>();
+      }
+      __syncwarp();
+      const std::uint32_t at = ring + stage * PageShape<kDim>::kBytes;
+      float s[kTokenTiles][4];
+      score_page<T, kDim>(s, q, at);
+      mask(s, page);
+      rows.template take<T>(s, at);
+      __syncwarp();
+      next_stage = stage;
+      stage = stage + 1 == stages ? 0 : stage + 1;
+    }
+    copy_async_wait<0>();
+    rows.finish();
+  }
+};
+
+// Weighted mean of what `n` parts have of one row; lane has columns 4 lane .. 4 lane + 3 (from 0 where kDim = 64 has
+// fewer).
+struct Merged {
+  float max, sum;
+  float4 out;
+};
+template <typename Part>
+__device__ __forceinline__ Merged merge(int n, int lane, bool has_columns, Part&& part) {
+  Merged m{-INFINITY, 0, {0, 0, 0, 0}};
+  for (int first = 0; first < n; first += kWarp) {  // lane i weighs part first + i; then all add their columns
+    const float2 ml = first + lane < n ? part(first + lane).ml : float2{-INFINITY, 0};
+    float max = fmaxf(m.max, ml.x);
+#pragma unroll
+    for (int k = kWarp / 2; k > 0; k /= 2) max = fmaxf(max, __shfl_xor_sync(~0u, max, k));
+    const float base = max == -INFINITY ? 0.0f : max;
+    const float before = exp2f(m.max - base), weight = exp2f(ml.x - base);
+    m.max = max;
+    m.sum = m.sum * before + warp_sum(ml.y * weight);
+    m.out.x *= before, m.out.y *= before, m.out.z *= before, m.out.w *= before;
+    const int stop = min(kWarp, n - first);
+#pragma unroll 8
+    for (int i = 0; i < stop; ++i) {
+      const float w = __shfl_sync(~0u, weight, i);
+      if (!has_columns) continue;
+      const float4 v = part(first + i).columns(lane);
+      m.out.x += v.x * w, m.out.y += v.y * w, m.out.z += v.z * w, m.out.w += v.w * w;
+    }
+  }
+  return m;
+}
+
+template <int kDim>
+__device__ __forceinline__ void write_row(const Args& p, const Item& item, int g, int lane, const Merged& m) {
+  const std::int64_t head = static_cast<std::int64_t>(item.row) * p.a.n_heads + item.kv_head * p.group + g;
+  const float inverse = m.sum == 0 ? 0.0f : 1.0f / m.sum;
+  if (lane < kDim / 4) {
+    auto* out = reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(p.a.out) + head * kDim);
+    out[lane] = {pack<__nv_bfloat16>(m.out.x * inverse, m.out.y * inverse),
+                 pack<__nv_bfloat16>(m.out.z * inverse, m.out.w * inverse)};
+  }
+  if (lane == 0 && p.a.lse != nullptr) p.a.lse[head] = m.sum == 0 ? -INFINITY : (m.max + log2f(m.sum)) / kLog2e;
+}
+
+// A row of a part, in shared memory or from another block (past this multiprocessor's L1, which may have what stood
+// there before).
+struct SharedRow {
+  float2 ml;
+  const float4* row;
+  __device__ __forceinline__ float4 columns(int lane) const { return row[lane]; }
+};
+struct PartialRow {
+  float2 ml;
+  const float4* row;
+  __device__ __forceinline__ float4 columns(int lane) const { return __ldcg(row + lane); }
+};
+
+// The block's result for its stretch, to the output when that is all there is of the item, else to the partial results;
+// whoever comes last merges these.
+template <int kDim>
+__device__ void finish_stretch(const Args& p, const Item& item, int item_index, int begin, int end, int flat_begin,
+                               const Split& split, RunningRows<kDim>& rows, float* shared, float2* ml) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, n_warps = blockDim.x / kWarp;
+  const int g = lane / 4, t = lane % 4;
+  float* mine = shared + warp * kRows * kDim;
+#pragma unroll
+  for (int i = 0; i < PageShape<kDim>::kValueTiles; ++i) {
+    *reinterpret_cast<float2*>(mine + g * kDim + i * 8 + 2 * t) = {rows.out[i][0], rows.out[i][1]};
+    if (p.group > 8)
+      *reinterpret_cast<float2*>(mine + (g + 8) * kDim + i * 8 + 2 * t) = {rows.out[i][2], rows.out[i][3]};
+  }
+  if (t == 0) {
+    ml[warp * kRows + g] = {rows.max[0], rows.sum[0]};
+    ml[warp * kRows + g + 8] = {rows.max[1], rows.sum[1]};
+  }
+  __syncthreads();
+  const bool whole = begin == 0 && end == item.n_pages;
+  const int slot = blockIdx.x * 2 + (begin > 0 ? 0 : 1);
+  for (int row = warp; row < p.group; row += n_warps) {
+    const Merged m = merge(n_warps, lane, lane < kDim / 4, [&](int i) {
+      return SharedRow{ml[i * kRows + row], reinterpret_cast<const float4*>(shared + (i * kRows + row) * kDim)};
+    });
+    if (whole) {
+      write_row<kDim>(p, item, row, lane, m);
+    } else {
+      if (lane < kDim / 4)
+        reinterpret_cast<float4*>(p.partial_out + (static_cast<std::int64_t>(slot) * kRows + row) * kDim)[lane] = m.out;
+      if (lane == 0) p.partial_ml[slot * kRows + row] = {m.max, m.sum};
+    }
+  }
+  if (whole) {
+    __syncthreads();
+    return;
+  }
+
+  // Blocks [first, last] have stretches of this item; each has at least one page.
+  const int item_begin = flat_begin - begin;
+  const int first = split.block_of(static_cast<unsigned>(item_begin)),
+            last = split.block_of(static_cast<unsigned>(item_begin + item.n_pages - 1));
+  __shared__ bool is_last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    is_last = atomicAdd(&p.arrived[item_index], 1) == static_cast<std::uint32_t>(last - first);
+    if (is_last) p.arrived[item_index] = 0;
+  }
+  __syncthreads();
+  if (is_last) {
+    __threadfence();
+    for (int row = warp; row < p.group; row += n_warps) {
+      const Merged m = merge(last - first + 1, lane, lane < kDim / 4, [&](int i) {
+        const int from = (first + i) * 2 + (i > 0 ? 0 : 1);
+        return PartialRow{
+            __ldcg(&p.partial_ml[from * kRows + row]),
+            reinterpret_cast<const float4*>(p.partial_out + (static_cast<std::int64_t>(from) * kRows + row) * kDim)};
+      });
+      write_row<kDim>(p, item, row, lane, m);
+    }
+  }
+  __syncthreads();
+}
+
+template <typename T, int kDim>
+__global__ void decode_kernel(Args p) {
+  extern __shared__ __align__(128) std::uint8_t ring[];
+  __shared__ int first[kMostItems / 4 + 1];
+  __shared__ float2 ml[kMostWarps * kRows];
+  let_next_start();
+  const int n_items = p.a.n * p.tables.n_kv_heads, n_warps = blockDim.x / kWarp, warp = threadIdx.x / kWarp;
+  count_pages(p, n_items, first);
+  const auto total = static_cast<unsigned>(first[n_items]), n_used = min(gridDim.x, total);
+  bool waited = false;
+
+  if (blockIdx.x < n_used) {
+    const Split split(total, n_used);
+    int at = split.begin(blockIdx.x);
+    const int stop = split.begin(blockIdx.x + 1);
+    int low = 0, high = n_items - 1;  // the item of page `at`
+    while (low < high) {
+      const int middle = (low + high + 1) / 2;
+      if (first[middle] <= at) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
+    }
+    for (int i = low; at < stop; ++i) {
+      const Item item = item_at(p, i);
+      if (item.n_pages == 0) continue;
+      const int begin = at - first[i], end = min(item.n_pages, stop - first[i]);
+      const std::int32_t* table = p.tables.blocks + p.a.slots[item.row] * p.tables.sequence_stride + p.layer_entries +
+                                  static_cast<std::int64_t>(item.kv_head) * p.tables.max_pages;
+      RunningRows<kDim> rows;
+      Stretch<T, kDim>{p,     item, table, shared_address(ring) + warp * p.n_stages * PageShape<kDim>::kBytes,
+                       begin, end,  waited}
+          .run(rows, n_warps);
+      __syncthreads();  // the ring becomes room for the merge
+      finish_stretch<kDim>(p, item, i, begin, end, at, split, rows, reinterpret_cast<float*>(ring), ml);
+      at = first[i] + end;
+    }
+  }
+  if (!waited) wait_for_previous();
+  for (int i = blockIdx.x; i < n_items; i += gridDim.x) {
+    const Item item = item_at(p, i);
+    if (item.length > 0) continue;
+    for (int row = warp; row < p.group; row += n_warps)
+      write_row<kDim>(p, item, row, threadIdx.x % kWarp, {-INFINITY, 0, {0, 0, 0, 0}});
+  }
+}
+
+struct Device {
+  int blocks = 0, shared = 0;
+};
+const Device& this_device() {
+  static const Device d = [] {
+    Device found;
+    int device = 0;
+    cuda_check(cudaGetDevice(&device), "asking for the device");
+    cuda_check(cudaDeviceGetAttribute(&found.blocks, cudaDevAttrMultiProcessorCount, device), "asking for its size");
+    cuda_check(cudaDeviceGetAttribute(&found.shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+               "asking for its shared memory");
+    return found;
+  }();
+  return d;
+}
+
+struct Shape {
+  int n_warps, n_stages;
+  std::size_t shared_bytes;
+};
+
+// Two pages a warp, one under way while one is read: 128 KiB where there is as much, which leaves room on the
+// multiprocessor for a block of the product before or after. Three pages a warp read no faster.
+template <int kDim>
+Shape shape_for(int shared) {
+  constexpr int kPage = PageShape<kDim>::kBytes, kStatic = 8 << 10;
+  const int pages = (shared - kStatic) / kPage;
+  const int n_warps = pages >= 16 ? 8 : pages >= 8 ? 4 : pages >= 6 ? 3 : 2;
+  const int n_stages = 2;
+  return {n_warps, n_stages, static_cast<std::size_t>(n_warps) * n_stages * kPage};
+}
+
+template <typename T, int kDim>
+void run(const Args& args, const CudaContext& context) {
+  static const Shape shape = [] {
+    const Shape s = shape_for<kDim>(this_device().shared);
+    cuda_check(cudaFuncSetAttribute(decode_kernel<T, kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(s.shared_bytes)),
+               "decode attention's shared memory");
+    return s;
+  }();
+  Args a = args;
+  a.n_stages = shape.n_stages;
+  launch(context, "attend_decode", decode_kernel<T, kDim>, dim3(static_cast<unsigned>(this_device().blocks)),
+         dim3(static_cast<unsigned>(shape.n_warps * kWarp)), shape.shared_bytes, a);
+}
+
+}  // namespace
+
+std::size_t decode_attention_scratch_bytes(std::int32_t n, std::int32_t n_kv_heads, std::int32_t head_dim) {
+  const std::size_t parts = std::size_t{kMostBlocks} * 2 * kRows;
+  return parts * (static_cast<std::size_t>(head_dim) * sizeof(float) + sizeof(float2)) +
+         static_cast<std::size_t>(n) * static_cast<std::size_t>(n_kv_heads) * sizeof(std::uint32_t);
+}
+
+void attend_decode_cuda(const DecodeAttentionCuda& a, const KvTables& tables, std::int32_t layer,
+                        const CudaContext& context) {
+  if (a.n == 0) return;
+  const int group = a.n_heads / tables.n_kv_heads;
+  // A launch takes so many items; more rows go in several.
+  const int most_rows = std::max(1, kMostItems / 4 / tables.n_kv_heads);
+  for (int first = 0; first < a.n; first += most_rows) {
+    Args args{};
+    args.a = a;
+    args.a.n = std::min(most_rows, a.n - first);
+    const std::int64_t heads = static_cast<std::int64_t>(first) * a.n_heads;
+    args.a.q = static_cast<const __nv_bfloat16*>(a.q) + heads * tables.head_dim;
+    args.a.out = static_cast<__nv_bfloat16*>(a.out) + heads * tables.head_dim;
+    args.a.slots += first;
+    args.a.lengths += static_cast<std::int64_t>(first) * a.length_stride;
+    if (a.lse != nullptr) args.a.lse += heads;
+    if (a.log_weights != nullptr) args.a.log_weights += first * tables.n_kv_heads * a.log_weight_stride;
+    args.tables = tables;
+    args.layer_entries = static_cast<std::int64_t>(layer) * tables.n_kv_heads * tables.max_pages;
+    args.group = group;
+    args.partial_out = reinterpret_cast<float*>(a.scratch);
+    const std::int64_t parts = std::int64_t{kMostBlocks} * 2 * kRows;
+    args.partial_ml = reinterpret_cast<float2*>(args.partial_out + parts * tables.head_dim);
+    args.arrived = reinterpret_cast<std::uint32_t*>(args.partial_ml + parts) + first * tables.n_kv_heads;
+    if (tables.head_dim == 128) {
+      tables.f16 ? run<__half, 128>(args, context) : run<__nv_bfloat16, 128>(args, context);
+    } else {
+      tables.f16 ? run<__half, 64>(args, context) : run<__nv_bfloat16, 64>(args, context);
+    }
+  }
+}
+
+}  // namespace mneme

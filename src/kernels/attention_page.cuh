@@ -1,0 +1,146 @@
+// One page of keys and values in shared memory, and what a warp does with it: scores of 16 query rows against its 32
+// tokens, and the weighted sum of its values.
+//
+// A token's [K | V] is kRowBytes; its pieces of 16 bytes stand in an order that depends on the token, so that eight
+// tokens' pieces lie in different banks.
+#pragma once
+
+#include "src/kernels/cuda_common.cuh"
+#include "src/kernels/kv_tables_cuda.h"
+
+namespace mneme::cuda {
+
+template <int kDim>
+struct PageShape {
+  static constexpr int kRowBytes = 4 * kDim, kPieces = kRowBytes / 16, kBytes = kKvPageTokens * kRowBytes;
+  static constexpr int kKeySteps = kDim / 16;  // mma steps over a key
+  static constexpr int kValueTiles = kDim / 8;
+};
+
+constexpr int kTokenTiles = kKvPageTokens / 8;
+constexpr float kLog2e = 1.4426950408889634f;
+
+template <int kDim>
+__device__ __forceinline__ std::uint32_t piece_address(std::uint32_t page, int token, int piece) {
+  return page + token * PageShape<kDim>::kRowBytes + ((piece ^ (token & 7)) << 4);
+}
+
+// The page's tokens [begin, end) into shared memory; the others become zeros, so that nothing times their weight of 0
+// is NaN. `lane` of kLanes copies its share; the caller commits.
+template <int kDim, int kLanes>
+__device__ __forceinline__ void fetch_page(std::uint32_t page, const std::byte* from, int begin, int end, int lane) {
+  constexpr int kPieces = PageShape<kDim>::kPieces;
+#pragma unroll
+  for (int j = 0; j < kKvPageTokens * kPieces / kLanes; ++j) {
+    const int i = j * kLanes + lane, token = i / kPieces;
+    const std::uint32_t bytes = token >= begin && token < end ? 16 : 0;
+    asm volatile(
+        "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(piece_address<kDim>(page, token, i % kPieces)),
+        "l"(from + i * 16), "r"(bytes));
+  }
+}
+
+// Rows g and g + 8 of q as A fragments.   low, high: the rows' values, null: zeros.
+template <typename T, int kDim>
+__device__ __forceinline__ void load_queries(std::uint32_t (&q)[PageShape<kDim>::kKeySteps][4],
+                                             const __nv_bfloat16* low, const __nv_bfloat16* high) {
+  const int t = threadIdx.x % 4;
+  const auto pair = [](const __nv_bfloat16* row, int at) -> std::uint32_t {
+    if (row == nullptr) return 0;
+    const std::uint32_t v = __ldcg(reinterpret_cast<const unsigned int*>(row + at));
+    if constexpr (std::is_same_v<T, __nv_bfloat16>) return v;
+    const float2 f = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(v));
+    return pack<T>(f.x, f.y);
+  };
+#pragma unroll
+  for (int k = 0; k < PageShape<kDim>::kKeySteps; ++k) {
+    q[k][0] = pair(low, k * 16 + 2 * t);
+    q[k][1] = pair(high, k * 16 + 2 * t);
+    q[k][2] = pair(low, k * 16 + 2 * t + 8);
+    q[k][3] = pair(high, k * 16 + 2 * t + 8);
+  }
+}
+
+// s[j] = q . keys of tokens 8 j .. 8 j + 7.
+template <typename T, int kDim>
+__device__ __forceinline__ void score_page(float (&s)[kTokenTiles][4],
+                                           const std::uint32_t (&q)[PageShape<kDim>::kKeySteps][4],
+                                           std::uint32_t page) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int j = 0; j < kTokenTiles; ++j) {
+    s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0;
+#pragma unroll
+    for (int k = 0; k < PageShape<kDim>::kKeySteps; k += 2) {
+      std::uint32_t b[4];
+      load_matrices(b, piece_address<kDim>(page, j * 8 + lane % 8, k * 2 + lane / 8));
+      mma<T>(s[j], q[k][0], q[k][1], q[k][2], q[k][3], b[0], b[1]);
+      mma<T>(s[j], q[k + 1][0], q[k + 1][1], q[k + 1][2], q[k + 1][3], b[2], b[3]);
+    }
+  }
+}
+
+// What a warp has of its 16 rows: running maximum (base 2), sum of weights (of this lane's tokens alone), output.
+template <int kDim>
+struct RunningRows {
+  float max[2], sum[2];
+  float out[PageShape<kDim>::kValueTiles][4];
+
+  __device__ __forceinline__ void clear() {
+    max[0] = max[1] = -INFINITY, sum[0] = sum[1] = 0;
+#pragma unroll
+    for (auto& o : out) o[0] = o[1] = o[2] = o[3] = 0;
+  }
+
+  // Takes up a page whose scores, in base 2 and masked with -inf, are s.
+  template <typename T>
+  __device__ __forceinline__ void take(float (&s)[kTokenTiles][4], std::uint32_t page) {
+    float scale[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float m = max[r];
+#pragma unroll
+      for (int j = 0; j < kTokenTiles; ++j) m = fmaxf(m, fmaxf(s[j][2 * r], s[j][2 * r + 1]));
+      m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
+      m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+      const float base = m == -INFINITY ? 0.0f : m;
+      scale[r] = exp2f(max[r] - base);
+      max[r] = m;
+      float total = 0;
+#pragma unroll
+      for (int j = 0; j < kTokenTiles; ++j) {
+        s[j][2 * r] = exp2f(s[j][2 * r] - base), s[j][2 * r + 1] = exp2f(s[j][2 * r + 1] - base);
+        total += s[j][2 * r] + s[j][2 * r + 1];
+      }
+      sum[r] = sum[r] * scale[r] + total;
+    }
+    const int lane = threadIdx.x % kWarp;
+    std::uint32_t a[2][4];
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      a[k][0] = pack<T>(s[2 * k][0], s[2 * k][1]);
+      a[k][1] = pack<T>(s[2 * k][2], s[2 * k][3]);
+      a[k][2] = pack<T>(s[2 * k + 1][0], s[2 * k + 1][1]);
+      a[k][3] = pack<T>(s[2 * k + 1][2], s[2 * k + 1][3]);
+    }
+#pragma unroll
+    for (int i = 0; i < PageShape<kDim>::kValueTiles; ++i) {
+      out[i][0] *= scale[0], out[i][1] *= scale[0], out[i][2] *= scale[1], out[i][3] *= scale[1];
+      std::uint32_t b[4];
+      load_matrices_transposed(b, piece_address<kDim>(page, lane, kDim / 8 + i));
+      mma<T>(out[i], a[0][0], a[0][1], a[0][2], a[0][3], b[0], b[1]);
+      mma<T>(out[i], a[1][0], a[1][1], a[1][2], a[1][3], b[2], b[3]);
+    }
+  }
+
+  // The sums over all of a row's tokens.
+  __device__ __forceinline__ void finish() {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
+      sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
+    }
+  }
+};
+
+}  // namespace mneme::cuda

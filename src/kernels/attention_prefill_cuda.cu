@@ -1,0 +1,156 @@
+// A block has 128 query rows of one head, 16 a warp, and goes over the pages that they see, two at a time; while the
+// warps work on two pages the next two come. On Hopper a library's kernel is about twice as fast
+// (attention_library_cuda.h); this one runs everywhere and reads pages where they lie.
+#include <algorithm>
+
+#include "src/kernels/attention_cuda.h"
+#include "src/kernels/attention_page.cuh"
+
+namespace mneme {
+namespace {
+
+using namespace cuda;  // NOLINT
+
+constexpr int kWarps = 8, kThreads = kWarps * kWarp;
+constexpr int kBlockRows = kWarps * 16;
+constexpr int kPagesAhead = 2, kStages = 2;
+
+struct Args {
+  PrefillAttentionCuda a;
+  KvTables tables;
+  std::int64_t first_entry;  // of the layer's first table of the sequence
+  int group;
+};
+
+template <typename T, int kDim>
+__global__ void __launch_bounds__(kThreads) prefill_kernel(Args p) {
+  extern __shared__ __align__(128) std::uint8_t ring[];
+  constexpr int kPageBytes = PageShape<kDim>::kBytes;
+  wait_for_previous();
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
+  const int head = blockIdx.x;
+  // The last rows see the most: they start first.
+  const int block_row = (gridDim.y - 1 - blockIdx.y) * kBlockRows;
+  const std::int32_t* table =
+      p.tables.blocks + p.first_entry + static_cast<std::int64_t>(head / p.group) * p.tables.max_pages;
+  const int block_first = p.a.first + block_row, block_end = p.a.first + min(block_row + kBlockRows, p.a.n_rows);
+  const int from = p.a.window > 0 ? max(0, block_first + 1 - p.a.window) : 0;
+  const int page_begin = from / kKvPageTokens, page_end = (block_end + kKvPageTokens - 1) / kKvPageTokens;
+
+  const auto fetch = [&](int page, int stage) {
+#pragma unroll
+    for (int i = 0; i < kPagesAhead; ++i)
+      if (page + i < page_end)
+        fetch_page<kDim, kThreads>(shared_address(ring) + (stage * kPagesAhead + i) * kPageBytes,
+                                   p.tables.base + static_cast<std::int64_t>(table[page + i]) * kPageBytes, 0,
+                                   block_end - (page + i) * kKvPageTokens, threadIdx.x);
+    copy_async_commit();
+  };
+
+  const int rows[2] = {block_row + warp * 16 + g, block_row + warp * 16 + g + 8};
+  std::uint32_t q[PageShape<kDim>::kKeySteps][4];
+  const auto row_of = [&](int row) -> const __nv_bfloat16* {
+    if (row >= p.a.n_rows) return nullptr;
+    return static_cast<const __nv_bfloat16*>(p.a.q) + (static_cast<std::int64_t>(row) * p.a.n_heads + head) * kDim;
+  };
+  fetch(page_begin, 0);
+  load_queries<T, kDim>(q, row_of(rows[0]), row_of(rows[1]));
+  RunningRows<kDim> running;
+  running.clear();
+  const float factor = p.a.scale * kLog2e;
+  const int warp_first = p.a.first + block_row + warp * 16;
+
+  int stage = 0;
+  for (int page = page_begin; page < page_end; page += kPagesAhead, stage ^= 1) {
+    fetch(page + kPagesAhead, stage ^ 1);
+    copy_async_wait<1>();
+    __syncthreads();
+#pragma unroll 1
+    for (int i = 0; i < kPagesAhead; ++i) {
+      const int at = (page + i) * kKvPageTokens;
+      if (page + i >= page_end || at > warp_first + 15) break;  // nothing that this warp's rows see
+      const std::uint32_t address = shared_address(ring) + (stage * kPagesAhead + i) * kPageBytes;
+      float s[kTokenTiles][4];
+      score_page<T, kDim>(s, q, address);
+      const bool inside =
+          at + kKvPageTokens - 1 <= warp_first && (p.a.window == 0 || at > warp_first + 15 - p.a.window);
+#pragma unroll
+      for (int j = 0; j < kTokenTiles; ++j)
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const int token = at + j * 8 + 2 * t + k % 2, position = p.a.first + rows[k / 2];
+          const bool seen = inside || (token <= position && (p.a.window == 0 || token > position - p.a.window));
+          s[j][k] = seen ? s[j][k] * factor : -INFINITY;
+        }
+      running.template take<T>(s, address);
+    }
+    __syncthreads();
+  }
+  running.finish();
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    if (rows[r] >= p.a.n_rows) continue;
+    const float inverse = running.sum[r] == 0 ? 0.0f : 1.0f / running.sum[r];
+    const std::int64_t at = static_cast<std::int64_t>(rows[r]) * p.a.n_heads + head;
+    auto* out = static_cast<__nv_bfloat16*>(p.a.out) + at * kDim;
+#pragma unroll
+    for (int i = 0; i < PageShape<kDim>::kValueTiles; ++i)
+      *reinterpret_cast<std::uint32_t*>(out + i * 8 + 2 * t) =
+          pack<__nv_bfloat16>(running.out[i][2 * r] * inverse, running.out[i][2 * r + 1] * inverse);
+    if (t == 0 && p.a.lse != nullptr)
+      p.a.lse[at] = running.sum[r] == 0 ? -INFINITY : (running.max[r] + log2f(running.sum[r])) / kLog2e;
+  }
+}
+
+template <typename T, int kDim>
+void run(const Args& args, const CudaContext& context) {
+  constexpr int kShared = kStages * kPagesAhead * PageShape<kDim>::kBytes;
+  static const bool ready = [] {
+    cuda_check(cudaFuncSetAttribute(prefill_kernel<T, kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared),
+               "prefill attention's shared memory");
+    return true;
+  }();
+  static_cast<void>(ready);
+  const dim3 grid(static_cast<unsigned>(args.a.n_heads),
+                  static_cast<unsigned>((args.a.n_rows + kBlockRows - 1) / kBlockRows));
+  launch(context, "attend_prefill", prefill_kernel<T, kDim>, grid, dim3(kThreads), kShared, args);
+}
+
+// One block a page: [KV heads, n_tokens, 2 D].
+__global__ void gather_kernel(KvTables tables, std::int64_t first_entry, int n_tokens, uint4* out) {
+  wait_for_previous();
+  const int page = blockIdx.x, head = blockIdx.y, row_pieces = tables.head_dim / 4;
+  const std::int32_t block = tables.blocks[first_entry + static_cast<std::int64_t>(head) * tables.max_pages + page];
+  const auto* from =
+      reinterpret_cast<const uint4*>(tables.base) + static_cast<std::int64_t>(block) * kKvPageTokens * row_pieces;
+  uint4* to = out + (static_cast<std::int64_t>(head) * n_tokens + page * kKvPageTokens) * row_pieces;
+  const int n = min(kKvPageTokens, n_tokens - page * kKvPageTokens) * row_pieces;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) to[i] = from[i];
+}
+
+std::int64_t first_entry(const KvTables& tables, std::int32_t layer, std::int32_t slot) {
+  return slot * tables.sequence_stride + static_cast<std::int64_t>(layer) * tables.n_kv_heads * tables.max_pages;
+}
+
+}  // namespace
+
+void attend_prefill_cuda(const PrefillAttentionCuda& a, const KvTables& tables, std::int32_t layer,
+                         const CudaContext& context) {
+  if (a.n_rows == 0) return;
+  const Args args{a, tables, first_entry(tables, layer, a.slot), a.n_heads / tables.n_kv_heads};
+  if (tables.head_dim == 128) {
+    tables.f16 ? run<__half, 128>(args, context) : run<__nv_bfloat16, 128>(args, context);
+  } else {
+    tables.f16 ? run<__half, 64>(args, context) : run<__nv_bfloat16, 64>(args, context);
+  }
+}
+
+void gather_kv_cuda(const KvTables& tables, std::int32_t layer, std::int32_t slot, std::int32_t n_tokens, void* out,
+                    const CudaContext& context) {
+  const dim3 grid(static_cast<unsigned>((n_tokens + kKvPageTokens - 1) / kKvPageTokens),
+                  static_cast<unsigned>(tables.n_kv_heads));
+  launch(context, "gather_kv", gather_kernel, grid, dim3(256), 0, tables, first_entry(tables, layer, slot), n_tokens,
+         static_cast<uint4*>(out));
+}
+
+}  // namespace mneme

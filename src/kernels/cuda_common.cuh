@@ -1,0 +1,200 @@
+// What the CUDA kernels share: launching, waiting for the kernel before, warp sums, 16-byte moves, matrix fragments.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "src/device/cuda_check.h"
+#include "src/kernels/cuda_context.h"
+
+namespace mneme::cuda {
+
+constexpr int kWarp = 32;
+
+// ---- launching
+
+template <typename... Params, typename... Args>
+void launch(const CudaContext& context, const char* name, void (*kernel)(Params...), dim3 grid, dim3 block,
+            std::size_t shared_bytes, Args&&... args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = context.stream;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  if (context.order == LaunchOrder::kOverlapped) {
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+  }
+  cuda_check(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), name);
+}
+
+// All that the kernels before this one wrote is there. Every kernel that can be launched overlapped calls it in every
+// thread that reads or writes what they share; without overlap it costs nothing.
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The next kernel may start as soon as every block has come here.
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// ---- memory
+
+// Streamed once, so it need not stay in L1. Read-only for the whole launch, and the launches it may overlap with.
+__device__ __forceinline__ uint4 load_stream(const void* p) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+}
+
+__device__ __forceinline__ std::uint32_t shared_address(const void* p) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// 16 bytes from global to shared memory, in the background.
+__device__ __forceinline__ void copy_async(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from));
+}
+__device__ __forceinline__ void copy_async_commit() {
+  asm volatile("cp.async.commit_group;");
+}
+template <int kPending>
+__device__ __forceinline__ void copy_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// ---- barriers in shared memory that count arrivals, and bytes that copies bring (mbarrier)
+
+__device__ __forceinline__ void barrier_init(std::uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
+  asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(barrier) : "memory");
+}
+// Until the phase with this parity is over.
+__device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
+  std::uint32_t done = 0;
+  while (done == 0) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+#else
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+#endif
+  }
+}
+#if __CUDA_ARCH__ >= 900
+// One arrival, and so many bytes to come.
+__device__ __forceinline__ void barrier_expect(std::uint32_t barrier, int bytes) {
+  asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+#endif
+
+// ---- warps
+
+template <int kWidth = kWarp>
+__device__ __forceinline__ float warp_sum(float v) {
+#pragma unroll
+  for (int i = kWidth / 2; i > 0; i /= 2) v += __shfl_xor_sync(~0u, v, i);
+  return v;
+}
+
+// ---- 16 x 8 x 16 matrix products of a warp; lane = 4 g + t.
+//
+//   A  a0: row g, columns 2t, 2t+1    a1: row g+8    a2: row g, columns 2t+8, 2t+9    a3: row g+8
+//   B  b0: rows 2t, 2t+1 of column g  b1: rows 2t+8, 2t+9
+//   C  c0, c1: row g, columns 2t, 2t+1   c2, c3: row g+8
+
+template <typename T>
+__device__ __forceinline__ void mma(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                                    std::uint32_t a3, std::uint32_t b0, std::uint32_t b1);
+template <>
+__device__ __forceinline__ void mma<__nv_bfloat16>(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                                                   std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+template <>
+__device__ __forceinline__ void mma<__half>(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                                            std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// Four 8 x 8 matrices of 16-bit values; lane i names row i % 8 of matrix i / 8.
+__device__ __forceinline__ void load_matrices(std::uint32_t (&r)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+__device__ __forceinline__ void load_matrices_transposed(std::uint32_t (&r)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+
+// ---- 16-bit types
+
+template <typename T>
+__device__ __forceinline__ std::uint32_t pack(float low, float high);
+template <>
+__device__ __forceinline__ std::uint32_t pack<__nv_bfloat16>(float low, float high) {
+  const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
+  return reinterpret_cast<const std::uint32_t&>(v);
+}
+template <>
+__device__ __forceinline__ std::uint32_t pack<__half>(float low, float high) {
+  const __half2 v = __floats2half2_rn(low, high);
+  return reinterpret_cast<const std::uint32_t&>(v);
+}
+
+template <typename T>
+__device__ __forceinline__ T narrow(float v);
+template <>
+__device__ __forceinline__ float narrow<float>(float v) {
+  return v;
+}
+template <>
+__device__ __forceinline__ __nv_bfloat16 narrow<__nv_bfloat16>(float v) {
+  return __float2bfloat16_rn(v);
+}
+template <>
+__device__ __forceinline__ __half narrow<__half>(float v) {
+  return __float2half_rn(v);
+}
+
+__device__ __forceinline__ float widen(float v) {
+  return v;
+}
+__device__ __forceinline__ float widen(__nv_bfloat16 v) {
+  return __bfloat162float(v);
+}
+__device__ __forceinline__ float widen(__half v) {
+  return __half2float(v);
+}
+
+}  // namespace mneme::cuda

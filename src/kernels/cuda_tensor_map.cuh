@@ -1,0 +1,64 @@
+// Boxes of tensors, copied by Hopper's copy engine (TMA): the map on the host, the copy on the device.
+#pragma once
+
+#include <cuda.h>
+
+#include <array>
+#include <cstdint>
+
+#include "src/device/cuda_check.h"
+#include "src/kernels/cuda_common.cuh"
+
+namespace mneme::cuda {
+
+// A tensor of 16-bit words: `size` of each dimension, inner first; `stride` bytes of all but the first; a copy takes
+// `box`, dense in shared memory, and writes zeros for what lies outside.
+template <std::size_t kRank>
+CUtensorMap tensor_map(const void* base, const std::array<std::int64_t, kRank>& size,
+                       const std::array<std::int64_t, kRank - 1>& stride, const std::array<int, kRank>& box) {
+  using Encode = decltype(&cuTensorMapEncodeTiled);
+  static const Encode encode = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult status{};
+    cuda_check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &status),
+               "asking the driver for tensor maps");
+    if (status != cudaDriverEntryPointSuccess) cuda_check(cudaErrorNotSupported, "asking the driver for tensor maps");
+    return reinterpret_cast<Encode>(found);
+  }();
+  std::array<cuuint64_t, kRank> sizes{}, strides{};
+  std::array<cuuint32_t, kRank> boxes{}, steps{};
+  for (std::size_t i = 0; i < kRank; ++i) {
+    sizes[i] = static_cast<cuuint64_t>(size[i]);
+    boxes[i] = static_cast<cuuint32_t>(box[i]);
+    steps[i] = 1;
+    if (i + 1 < kRank) strides[i] = static_cast<cuuint64_t>(stride[i]);
+  }
+  CUtensorMap map{};
+  const CUresult result =
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, kRank, const_cast<void*>(base), sizes.data(), strides.data(),
+             boxes.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) cuda_check(cudaErrorInvalidValue, "making a tensor map");
+  return map;
+}
+
+#if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void copy_box(std::uint32_t to, const CUtensorMap& map, int c0, int c1, int c2,
+                                         std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
+          "r"(to),
+      "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(barrier)
+      : "memory");
+}
+__device__ __forceinline__ void copy_box(std::uint32_t to, const CUtensorMap& map, int c0, int c1,
+                                         std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+          to),
+      "l"(&map), "r"(c0), "r"(c1), "r"(barrier)
+      : "memory");
+}
+#endif
+
+}  // namespace mneme::cuda

@@ -1,0 +1,334 @@
+#include "src/kernels/cuda_common.cuh"
+#include "src/kernels/pointwise_cuda.h"
+
+namespace mneme {
+namespace {
+
+using namespace cuda;  // NOLINT
+
+constexpr int kThreads = 256;
+
+// Of the whole block; every thread gets it.
+__device__ __forceinline__ float block_sum(float v) {
+  __shared__ float parts[kThreads / kWarp];
+  v = warp_sum(v);
+  if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = v;
+  __syncthreads();
+  v = threadIdx.x < kThreads / kWarp ? parts[threadIdx.x] : 0.0f;
+  if (threadIdx.x < kWarp) {
+    v = warp_sum(v);
+    if (threadIdx.x == 0) parts[0] = v;
+  }
+  __syncthreads();
+  return parts[0];
+}
+
+struct Table {
+  const std::byte* values;
+  const __half* scales;
+  std::int64_t row_bytes, blocks;
+  DType dtype;
+};
+
+__device__ __forceinline__ float table_value(const Table& t, std::int64_t row, int column) {
+  const std::byte* values = t.values + row * t.row_bytes;
+  if (t.dtype == DType::kBF16) return widen(reinterpret_cast<const __nv_bfloat16*>(values)[column]);
+  const int b = column / 32, i = column % 32, e = i % 8;
+  const float scale = __half2float(t.scales[row * t.blocks + b]);
+  if (t.dtype == DType::kQ8_0) {
+    const int at = b / 2 * 64 + i / 8 * 16 + b % 2 * 8 + e;
+    return scale * static_cast<float>(reinterpret_cast<const std::int8_t*>(values)[at]);
+  }
+  const int nibble = b / 4 * 128 + i / 8 * 32 + b % 4 * 8 + (e % 2) * 4 + e / 2;
+  const int byte = static_cast<int>(reinterpret_cast<const std::uint8_t*>(values)[nibble / 2]);
+  return scale * static_cast<float>((byte >> (nibble % 2 * 4) & 15) - 8);
+}
+
+// One block a row.
+__global__ void __launch_bounds__(kThreads)
+    embed_kernel(const std::int32_t* ids, int hidden, Table table, EmbedOutput out) {
+  wait_for_previous();
+  let_next_start();
+  const std::int64_t row = blockIdx.x, id = ids[row];
+  float squares = 0;
+  for (int i = threadIdx.x; i < hidden; i += kThreads) {
+    const float v = table_value(table, id, i);
+    out.residual[row * hidden + i] = v;
+    if (out.x_next != nullptr)
+      static_cast<__nv_bfloat16*>(out.x_next)[row * hidden + i] = __float2bfloat16_rn(v * out.norm_weight[i]);
+    squares += v * v;
+  }
+  if (out.sums == nullptr) return;
+  squares = block_sum(squares);
+  if (threadIdx.x == 0) out.sums[row] = squares;
+}
+
+__global__ void __launch_bounds__(kThreads) rms_norm_kernel(const float* x, const std::int32_t* rows, int h,
+                                                            const float* weight, float eps, __nv_bfloat16* out) {
+  wait_for_previous();
+  let_next_start();
+  const std::int64_t from = rows == nullptr ? blockIdx.x : rows[blockIdx.x];
+  const auto* in = reinterpret_cast<const float4*>(x + from * h);
+  auto* to = reinterpret_cast<uint2*>(out + static_cast<std::int64_t>(blockIdx.x) * h);
+  const auto* w = reinterpret_cast<const float4*>(weight);
+  float squares = 0;
+  for (int i = threadIdx.x; i < h / 4; i += kThreads) {
+    const float4 v = in[i];
+    squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+  }
+  const float scale = rsqrtf(block_sum(squares) / static_cast<float>(h) + eps);
+  for (int i = threadIdx.x; i < h / 4; i += kThreads) {
+    const float4 v = in[i], u = w[i];
+    to[i] = {pack<__nv_bfloat16>(v.x * scale * u.x, v.y * scale * u.y),
+             pack<__nv_bfloat16>(v.z * scale * u.z, v.w * scale * u.w)};
+  }
+}
+
+__device__ __forceinline__ std::uint32_t swiglu_pair(std::uint32_t gate, std::uint32_t up) {
+  const float2 g = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(gate));
+  const float2 u = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(up));
+  return pack<__nv_bfloat16>(g.x / (1.0f + __expf(-g.x)) * u.x, g.y / (1.0f + __expf(-g.y)) * u.y);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    swiglu_kernel(const uint4* gate_up, std::int64_t total, int eighths, uint4* out) {
+  wait_for_previous();
+  let_next_start();
+  const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at >= total) return;
+  const std::int64_t row = at / eighths, i = at % eighths;
+  const uint4 g = gate_up[row * 2 * eighths + i], u = gate_up[(row * 2 + 1) * eighths + i];
+  out[at] = {swiglu_pair(g.x, u.x), swiglu_pair(g.y, u.y), swiglu_pair(g.z, u.z), swiglu_pair(g.w, u.w)};
+}
+
+__global__ void angles_kernel(const std::int32_t* positions, const double* inv_freq, int half, double scale,
+                              float2* out) {
+  wait_for_previous();
+  let_next_start();
+  for (int i = threadIdx.x; i < half; i += blockDim.x) {
+    double s, c;
+    sincos(static_cast<double>(positions[blockIdx.x]) * inv_freq[i], &s, &c);
+    out[static_cast<std::int64_t>(blockIdx.x) * half + i] = {static_cast<float>(c * scale),
+                                                             static_cast<float>(s * scale)};
+  }
+}
+
+struct StoreArgs {
+  QkvRows rows;
+  KvTables tables;
+  std::int32_t layer;
+  __nv_bfloat16* q_out;
+};
+
+constexpr int kStoreWarps = 4;
+constexpr int kMostPairs = 4;  // of a lane: head_dim up to 256
+
+// One warp a (row, head): heads of q, then of k, then of v. Lane i has pairs i, i + 32, ...
+template <typename In, typename Kv>
+__global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) {
+  let_next_start();
+  wait_for_previous();
+  const int lane = threadIdx.x % kWarp, n_kv = a.tables.n_kv_heads, d = a.tables.head_dim, half = d / 2;
+  const int heads = a.rows.n_heads + 2 * n_kv;
+  const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * kStoreWarps + threadIdx.x / kWarp;
+  const std::int64_t row = item / heads;
+  const int head = static_cast<int>(item % heads);
+  if (row >= a.rows.n) return;
+  const bool is_q = head < a.rows.n_heads, is_v = head >= a.rows.n_heads + n_kv;
+  const In* in = static_cast<const In*>(a.rows.qkv) + (row * heads + head) * d;
+  const bool neighbours = a.rows.neighbours;
+
+  float x[kMostPairs], y[kMostPairs], squares = 0;
+#pragma unroll
+  for (int i = 0; i < kMostPairs; ++i) {
+    const int p = lane + i * kWarp;
+    if (p >= half) break;
+    const int first = neighbours ? 2 * p : p, second = neighbours ? 2 * p + 1 : p + half;
+    x[i] = widen(in[first]), y[i] = widen(in[second]);
+    if (a.rows.bias != nullptr) {
+      x[i] += a.rows.bias[static_cast<std::int64_t>(head) * d + first];
+      y[i] += a.rows.bias[static_cast<std::int64_t>(head) * d + second];
+    }
+    squares += x[i] * x[i] + y[i] * y[i];
+  }
+  const float* weight = is_v ? nullptr : is_q ? a.rows.q_norm : a.rows.k_norm;
+  float scale = 1;
+  if (weight != nullptr) scale = rsqrtf(warp_sum(squares) / static_cast<float>(d) + a.rows.norm_eps);
+
+  Kv* kv = nullptr;
+  if (!is_q) {
+    const std::int32_t slot = a.rows.slots[row], position = a.rows.positions[row];
+    if (slot < 0) return;
+    const int kv_head = (head - a.rows.n_heads) % n_kv;
+    const std::int32_t block =
+        a.tables.blocks[slot * a.tables.sequence_stride +
+                        (static_cast<std::int64_t>(a.layer) * n_kv + kv_head) * a.tables.max_pages +
+                        position / kKvPageTokens];
+    kv = reinterpret_cast<Kv*>(a.tables.base) +
+         (static_cast<std::int64_t>(block) * kKvPageTokens + position % kKvPageTokens) * 2 * d + (is_v ? d : 0);
+  }
+#pragma unroll
+  for (int i = 0; i < kMostPairs; ++i) {
+    const int p = lane + i * kWarp;
+    if (p >= half) break;
+    const int first = neighbours ? 2 * p : p, second = neighbours ? 2 * p + 1 : p + half;
+    float u = x[i], v = y[i];
+    if (weight != nullptr) u *= scale * weight[first], v *= scale * weight[second];
+    if (!is_v) {
+      const float2 turn = reinterpret_cast<const float2*>(a.rows.angles)[row * half + p];
+      const float w = u * turn.x - v * turn.y;
+      v = v * turn.x + u * turn.y;
+      u = w;
+    }
+    if (is_q) {
+      __nv_bfloat16* q = a.q_out + (row * a.rows.n_heads + head) * d;
+      q[first] = __float2bfloat16_rn(u), q[second] = __float2bfloat16_rn(v);
+    } else {
+      kv[first] = narrow<Kv>(u), kv[second] = narrow<Kv>(v);
+    }
+  }
+}
+
+struct Best {
+  float value;
+  int token;
+};
+
+__device__ __forceinline__ Best better(Best a, Best b) {
+  return b.value > a.value || (b.value == a.value && b.token < a.token) ? b : a;
+}
+
+constexpr int kArgmaxThreads = 1024;
+constexpr int kLogitsAhead = 16;  // of a thread, under way: one block reads a row, so the latency is the time
+
+// f(logit, token) for a thread's share of a row.
+template <typename F>
+__device__ __forceinline__ void for_each_logit(const float* row, int vocab, F&& f) {
+  for (int first = threadIdx.x; first < vocab; first += kArgmaxThreads * kLogitsAhead) {
+    float v[kLogitsAhead];
+#pragma unroll
+    for (int k = 0; k < kLogitsAhead; ++k) {
+      const int i = first + k * kArgmaxThreads;
+      v[k] = i < vocab ? row[i] : -INFINITY;
+    }
+#pragma unroll
+    for (int k = 0; k < kLogitsAhead; ++k) f(v[k], first + k * kArgmaxThreads);
+  }
+}
+
+__global__ void __launch_bounds__(kArgmaxThreads)
+    argmax_kernel(const float* logits, int vocab, std::int32_t* token, float* logprob) {
+  wait_for_previous();
+  let_next_start();
+  __shared__ Best best_of[kArgmaxThreads / kWarp];
+  __shared__ float sum_of[kArgmaxThreads / kWarp];
+  const float* row = logits + static_cast<std::int64_t>(blockIdx.x) * vocab;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  Best best{-INFINITY, 0x7fffffff};
+  for_each_logit(row, vocab, [&](float v, int i) { best = better(best, {v, i}); });  // NaN is never larger
+#pragma unroll
+  for (int k = kWarp / 2; k > 0; k /= 2)
+    best = better(best, {__shfl_xor_sync(~0u, best.value, k), __shfl_xor_sync(~0u, best.token, k)});
+  if (lane == 0) best_of[warp] = best;
+  __syncthreads();
+  for (int i = 0; i < kArgmaxThreads / kWarp; ++i) best = better(best, best_of[i]);
+
+  float sum = 0;
+  for_each_logit(row, vocab, [&](float v, int) {
+    if (v > -INFINITY) sum += best.value == INFINITY ? (v == INFINITY ? 1.0f : 0.0f) : __expf(v - best.value);
+  });
+  sum = warp_sum(sum);
+  if (lane == 0) sum_of[warp] = sum;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  sum = 0;
+  for (float s : sum_of) sum += s;
+  const bool any = best.value > -INFINITY;
+  token[blockIdx.x] = any ? best.token : 0;
+  logprob[blockIdx.x] = any ? -logf(sum) : -INFINITY;
+}
+
+__device__ __forceinline__ std::uint64_t mix(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+template <typename T>
+__global__ void random_kernel(std::int64_t pairs, std::uint64_t seed, std::uint32_t* out) {
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < pairs;
+       i += static_cast<std::int64_t>(gridDim.x) * kThreads) {
+    const std::uint64_t bits = mix(seed * 0x2545f4914f6cdd1dull + static_cast<std::uint64_t>(i));
+    const float u = (static_cast<float>(bits >> 40) + 1.0f) * 0x1p-24f;
+    const float v = static_cast<float>(bits & 0xffffff) * 0x1p-24f, r = sqrtf(-2.0f * __logf(u));
+    out[i] = pack<T>(r * __cosf(6.2831853f * v), r * __sinf(6.2831853f * v));
+  }
+}
+
+__global__ void update_kernel(std::int32_t* blocks, const TableUpdate* updates, std::int64_t n) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < n) blocks[updates[i].at] = static_cast<std::int32_t>(updates[i].value);
+}
+
+dim3 blocks_for(std::int64_t n) {
+  return dim3(static_cast<unsigned>((n + kThreads - 1) / kThreads));
+}
+
+}  // namespace
+
+void embed_cuda(const std::int32_t* ids, std::int32_t n, const DeviceMatrix& table, const EmbedOutput& out,
+                const CudaContext& context) {
+  const Table t{table.values, reinterpret_cast<const __half*>(table.scales),
+                static_cast<std::int64_t>(table.value_bytes_per_row()), table.scale_stride(), table.dtype};
+  launch(context, "embed", embed_kernel, dim3(static_cast<unsigned>(n)), dim3(kThreads), 0, ids,
+         static_cast<int>(table.n_in), t, out);
+}
+
+void rms_norm_cuda(const float* x, const std::int32_t* rows, std::int32_t n, std::int32_t h, const float* weight,
+                   float eps, void* out, const CudaContext& context) {
+  launch(context, "rms_norm", rms_norm_kernel, dim3(static_cast<unsigned>(n)), dim3(kThreads), 0, x, rows, h, weight,
+         eps, static_cast<__nv_bfloat16*>(out));
+}
+
+void swiglu_cuda(const void* gate_up, std::int32_t n, std::int32_t ffn, void* out, const CudaContext& context) {
+  const std::int64_t total = static_cast<std::int64_t>(n) * (ffn / 8);
+  launch(context, "swiglu", swiglu_kernel, blocks_for(total), dim3(kThreads), 0, static_cast<const uint4*>(gate_up),
+         total, ffn / 8, static_cast<uint4*>(out));
+}
+
+void rope_angles_cuda(const std::int32_t* positions, std::int32_t n, const double* inv_freq, std::int32_t half,
+                      double scale, float* out, const CudaContext& context) {
+  launch(context, "rope_angles", angles_kernel, dim3(static_cast<unsigned>(n)), dim3(64), 0, positions, inv_freq, half,
+         scale, reinterpret_cast<float2*>(out));
+}
+
+void store_qkv_cuda(const QkvRows& rows, const KvTables& tables, std::int32_t layer, void* q_out,
+                    const CudaContext& context) {
+  const std::int64_t items = static_cast<std::int64_t>(rows.n) * (rows.n_heads + 2 * tables.n_kv_heads);
+  const dim3 grid(static_cast<unsigned>((items + kStoreWarps - 1) / kStoreWarps)), block(kStoreWarps * kWarp);
+  const StoreArgs args{rows, tables, layer, static_cast<__nv_bfloat16*>(q_out)};
+  const auto run = [&](void (*kernel)(StoreArgs)) { launch(context, "store_qkv", kernel, grid, block, 0, args); };
+  if (rows.qkv_bf16) {
+    run(tables.f16 ? store_kernel<__nv_bfloat16, __half> : store_kernel<__nv_bfloat16, __nv_bfloat16>);
+  } else {
+    run(tables.f16 ? store_kernel<float, __half> : store_kernel<float, __nv_bfloat16>);
+  }
+}
+
+void argmax_cuda(const float* logits, std::int32_t n, std::int32_t vocab, std::int32_t* token, float* logprob,
+                 const CudaContext& context) {
+  launch(context, "argmax", argmax_kernel, dim3(static_cast<unsigned>(n)), dim3(kArgmaxThreads), 0, logits, vocab,
+         token, logprob);
+}
+
+void random_kv_cuda(void* out, std::int64_t n, bool f16, std::uint64_t seed, const CudaContext& context) {
+  launch(context, "random_kv", f16 ? random_kernel<__half> : random_kernel<__nv_bfloat16>, dim3(1024), dim3(kThreads),
+         0, n / 2, seed, static_cast<std::uint32_t*>(out));
+}
+
+void update_tables_cuda(std::int32_t* blocks, const TableUpdate* updates, std::int64_t n, const CudaContext& context) {
+  launch(context, "update_tables", update_kernel, blocks_for(n), dim3(kThreads), 0, blocks, updates, n);
+}
+
+}  // namespace mneme

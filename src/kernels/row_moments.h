@@ -1,0 +1,29 @@
+// Mean and spread of the channels of a few rows, how far each row lies from them, and weighted sums of rows.
+//
+//   x  [n, stride], of each row the channels [begin, end) count; f32
+#pragma once
+
+#include <cstdint>
+
+namespace mneme {
+
+struct RowBlock {
+  const float* x = nullptr;
+  std::int64_t n = 0, stride = 0;
+  std::int64_t begin = 0, end = 0;  // channels
+};
+
+// mean[c], m2[c] = sum over rows of (x - mean)^2, of channels [begin, end); other channels are not written.
+// Two passes in f32.   Requires  n >= 1.
+void row_moments_ref(const RowBlock& rows, float* mean, float* m2);
+void row_moments_cpu(const RowBlock& rows, float* mean, float* m2);
+
+// bias[i] = sum over channels of (x[i, c] - centre[c])^2 * weight[c].
+void row_bias_ref(const RowBlock& rows, const float* centre, const float* weight, float* bias);
+void row_bias_cpu(const RowBlock& rows, const float* centre, const float* weight, float* bias);
+
+// sum[c] = sum over rows of weight[i] * x[i, c], of channels [begin, end).
+void row_sum_ref(const RowBlock& rows, const float* weight, float* sum);
+void row_sum_cpu(const RowBlock& rows, const float* weight, float* sum);
+
+}  // namespace mneme

@@ -1,0 +1,231 @@
+#include "src/perf/cuda_bench.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "src/base/check.h"
+#include "src/base/error.h"
+#include "src/base/rng.h"
+#include "src/engine/kv_plan.h"
+#include "src/kernels/bandwidth_cuda.h"
+#include "src/kernels/matmul_lt.h"
+#include "src/kernels/pointwise_cuda.h"
+#include "src/model/cuda_forward.h"
+
+namespace mneme {
+namespace {
+
+using Clock = OpTimer::Clock;
+constexpr std::uint64_t kSeed = 20240607;
+constexpr int kReadPasses = 8, kProductPasses = 5;
+constexpr std::int64_t kProductWidth = 8192;
+constexpr std::size_t kReadBytes = std::size_t{4} << 30;
+
+double seconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+}  // namespace
+
+struct CudaBench::Impl {
+  BenchOptions options;
+  DeviceInfo device;
+  std::unique_ptr<Model> model;
+  KvShape kv;
+  std::unique_ptr<CudaForward> forward;
+  std::unique_ptr<PagePool> pool;
+  WeightBytes weights;
+  Rng tokens{kSeed};
+
+  struct Sequences {
+    std::vector<SequenceCache> caches;
+    std::vector<SequenceRows> rows;
+    std::vector<std::int32_t> tokens;
+  };
+  Sequences make_sequences(const BenchCase& c);
+  double read_bandwidth();
+  double product_rate();
+  double timed_step(Sequences& s, std::int32_t n, bool logits);
+  void finish(BenchResult& result, const Sequences& s, double median);
+};
+
+CudaBench::CudaBench(std::unique_ptr<Model> model, bool random, DType dtype, const BenchOptions& options,
+                     std::int64_t deepest, std::int32_t most)
+    : impl_(std::make_unique<Impl>()) {
+  Impl& b = *impl_;
+  b.options = options;
+  b.device = device_info(0);
+  b.model = std::move(model);
+  b.kv = b.model->kv_shape(options.kv_dtype);
+  use_device(0);
+  Stream stream = Stream::make();
+  CudaWeights weights =
+      random ? CudaWeights::random(*b.model, dtype, kSeed, stream) : CudaWeights::load(*b.model, stream);
+  b.forward = std::make_unique<CudaForward>(
+      *b.model, std::move(weights), std::move(stream),
+      CudaForwardOptions{
+          .max_rows = std::max(options.chunk_tokens, most), .max_sequences = most, .max_context = deepest});
+  const std::int64_t blocks = blocks_of(b.kv, deepest) * most;
+  const std::int64_t bytes = blocks * static_cast<std::int64_t>(b.kv.page_bytes()), room = b.forward->room_bytes();
+  if (bytes > room)
+    fail(ErrorKind::kResource,
+         "{} sequences of {} tokens take {} bytes of keys and values; {} bytes of the device are left beside weights "
+         "and activations: fewer (--batch), shorter (--depth), or smaller steps (-b)",
+         most, deepest, bytes, std::max<std::int64_t>(room, 0));
+  b.pool = b.forward->make_pool(b.kv, blocks);
+  random_kv_cuda(b.forward->kv_data(), static_cast<std::int64_t>(b.forward->kv_bytes() / 2), b.kv.dtype == DType::kF16,
+                 kSeed, {.stream = b.forward->stream().get()});
+  b.forward->stream().synchronize();
+  const CudaWeights& w = b.forward->weights();
+  b.weights = {.step = static_cast<double>(w.step_bytes()),
+               .embedding_row = static_cast<double>(w.embedding().bytes()) / static_cast<double>(w.embedding().n_out),
+               .head = static_cast<double>(w.head().bytes())};
+}
+CudaBench::~CudaBench() = default;
+
+const DeviceInfo& CudaBench::device() const {
+  return impl_->device;
+}
+std::int64_t CudaBench::weight_bytes() const {
+  return static_cast<std::int64_t>(impl_->forward->weights().bytes());
+}
+std::int64_t CudaBench::step_weight_bytes() const {
+  return static_cast<std::int64_t>(impl_->weights.step);
+}
+DType CudaBench::weights() const {
+  return impl_->forward->weights().dtype();
+}
+
+CudaBench::Impl::Sequences CudaBench::Impl::make_sequences(const BenchCase& c) {
+  MNEME_CHECK(c.batch >= 1 && c.depth >= 0, "batch {}, depth {}", c.batch, c.depth);
+  if (c.plan != nullptr)
+    fail(ErrorKind::kUnsupported, "methods run on the CPU only: with --device cuda there is --kv-method full");
+  Sequences s;
+  for (std::int32_t i = 0; i < c.batch; ++i) s.caches.emplace_back(*pool);
+  for (SequenceCache& cache : s.caches) s.rows.push_back({.cache = &cache});
+  return s;
+}
+
+// Bytes a second of a kernel that reads 4 GiB (or all that the blocks have); the best of several.
+double CudaBench::Impl::read_bandwidth() {
+  const DeviceBuffer own(forward->kv_bytes() < kReadBytes ? kReadBytes : 0, "memory to read");
+  const std::byte* from = own.size() > 0 ? own.data() : forward->kv_data();
+  const Event begin = Event::make(Event::Timing::kTimed), end = Event::make(Event::Timing::kTimed);
+  double best = 0;
+  for (int i = 0; i < kReadPasses; ++i) {
+    begin.record(forward->stream());
+    read_all_cuda(from, kReadBytes, nullptr, {.stream = forward->stream().get()});
+    end.record(forward->stream());
+    end.synchronize();
+    best = std::max(best, static_cast<double>(kReadBytes) / end.seconds_since(begin));
+  }
+  return best;
+}
+
+// Operations a second of a large product of random numbers.
+double CudaBench::Impl::product_rate() {
+  constexpr std::size_t kBytes = static_cast<std::size_t>(kProductWidth) * kProductWidth * 2;
+  const DeviceBuffer x(kBytes, "a product"), w(kBytes, "a product"), y(kBytes, "a product");
+  const CudaContext context{.stream = forward->stream().get()};
+  random_kv_cuda(x.data(), kBytes / 2, false, 1, context);
+  random_kv_cuda(w.data(), kBytes / 2, false, 2, context);
+  MatmulLt products;
+  const Event begin = Event::make(Event::Timing::kTimed), end = Event::make(Event::Timing::kTimed);
+  double best = 0;
+  for (int i = 0; i < kProductPasses; ++i) {
+    begin.record(forward->stream());
+    products.run({.m = kProductWidth, .n = kProductWidth, .k = kProductWidth}, x.data(), w.data(), y.data(), context);
+    end.record(forward->stream());
+    end.synchronize();
+    const double n = static_cast<double>(kProductWidth);
+    best = std::max(best, 2 * n * n * n / end.seconds_since(begin));
+  }
+  return best;
+}
+
+// One pass over n new tokens of every sequence, with what the engine does around it; seconds.
+double CudaBench::Impl::timed_step(Sequences& s, std::int32_t n, bool logits) {
+  s.tokens.resize(s.caches.size() * static_cast<std::size_t>(n));
+  for (std::int32_t& t : s.tokens)
+    t = static_cast<std::int32_t>(tokens.below(static_cast<std::uint64_t>(model->config().vocab)));
+  const Clock::time_point begin = Clock::now();
+  for (std::size_t i = 0; i < s.caches.size(); ++i) {
+    s.caches[i].extend(n);
+    s.rows[i].n_rows = n;
+    s.rows[i].want_logits = logits;
+  }
+  forward->run({.tokens = s.tokens, .sequences = s.rows}, LogitsWanted::kBestOnly);
+  return seconds_between(begin, Clock::now());
+}
+
+void CudaBench::Impl::finish(BenchResult& result, const Sequences& s, double median) {
+  result.bandwidth = std::max(result.bandwidth, read_bandwidth());
+  result.floor_seconds = floor_seconds(result.cost, result.bandwidth, result.product_rate);
+  result.share = result.floor_seconds / median;
+  result.kv_bytes = static_cast<std::int64_t>(pool->n_used()) * static_cast<std::int64_t>(kv.page_bytes());
+  result.activation_bytes = static_cast<std::int64_t>(forward->activation_bytes());
+  static_cast<void>(s);
+}
+
+BenchResult CudaBench::decode(const BenchCase& c) {
+  Impl& b = *impl_;
+  const BenchOptions& o = b.options;
+  Impl::Sequences s = b.make_sequences(c);
+  for (std::size_t i = 0; i < s.caches.size(); ++i) {
+    s.caches[i].extend(c.depth);  // the blocks have random content
+    s.rows[i].phase = RowPhase::kDecode;
+  }
+  BenchResult result;
+  result.bandwidth = b.read_bandwidth();
+  for (std::int32_t i = 0; i < std::max(o.warmup, 3); ++i) b.timed_step(s, 1, true);  // two make the graph
+  std::vector<double> seconds;
+  double device_seconds = 0;
+  for (std::int32_t i = 0; i < o.steps; ++i) {
+    seconds.push_back(b.timed_step(s, 1, true));
+    device_seconds += b.forward->device_seconds();
+    result.cost += dense_cost(b.model->config(), b.weights, b.kv, s.caches[0].length() - 1, 1, c.batch, true);
+  }
+  result.step = quantiles_of(seconds);
+  result.operations[static_cast<std::size_t>(Op::kProducts)] = device_seconds / o.steps;
+  result.operations[static_cast<std::size_t>(Op::kOther)] = std::max(0.0, result.step.mean - device_seconds / o.steps);
+  result.cost = result.cost.scaled(1.0 / o.steps);
+  result.attended_tokens = result.cost.kv_read / static_cast<double>(b.kv.bytes_per_token()) / c.batch;
+  result.tokens_per_second = c.batch / result.step.median;
+  result.tokens_per_second_deviation = result.tokens_per_second * result.step.deviation / result.step.mean;
+  b.finish(result, s, result.step.median);
+  return result;
+}
+
+BenchResult CudaBench::prefill(const BenchCase& c) {
+  Impl& b = *impl_;
+  const BenchOptions& o = b.options;
+  const std::int32_t chunk = std::max(1, o.chunk_tokens / c.batch);
+  BenchResult result;
+  result.bandwidth = b.read_bandwidth();
+  result.product_rate = b.product_rate();
+  Impl::Sequences s = b.make_sequences(c);
+  std::vector<double> steps, prompts;
+  for (std::int32_t i = -1; i < o.steps; ++i) {  // the first is not counted
+    for (SequenceCache& cache : s.caches) cache.clear();
+    double total = 0;
+    for (std::int32_t first = 0; first < c.depth; first += chunk) {
+      const std::int32_t n = std::min(chunk, c.depth - first);
+      const bool last = first + n == c.depth;
+      const double seconds = b.timed_step(s, n, last);
+      total += seconds;
+      if (i >= 0) steps.push_back(seconds);
+      if (i == 0) result.cost += dense_cost(b.model->config(), b.weights, b.kv, first, n, c.batch, last);
+    }
+    if (i >= 0) prompts.push_back(total);
+  }
+  result.step = quantiles_of(steps);
+  result.prompt = quantiles_of(prompts);
+  result.operations[static_cast<std::size_t>(Op::kProducts)] = result.prompt.median;
+  const double tokens = static_cast<double>(c.depth) * c.batch;
+  result.tokens_per_second = tokens / result.prompt.median;
+  result.tokens_per_second_deviation = result.tokens_per_second * result.prompt.deviation / result.prompt.mean;
+  b.finish(result, s, result.prompt.median);
+  return result;
+}
+
+}  // namespace mneme

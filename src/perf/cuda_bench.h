@@ -1,0 +1,34 @@
+// Bench on a CUDA device: the same cases and results, the model's weights made there.
+#pragma once
+
+#include <memory>
+
+#include "src/device/device.h"
+#include "src/perf/bench.h"
+
+namespace mneme {
+
+class CudaBench {
+ public:
+  // Weights of `dtype` for the model's shape; or those of a model that has them (dtype is then what they are).
+  // `deepest` tokens a sequence and `most` sequences are what the cases will ask for.
+  //
+  // Errors  kDevice, kResource, kUnsupported.
+  CudaBench(std::unique_ptr<Model> model, bool random, DType dtype, const BenchOptions& options, std::int64_t deepest,
+            std::int32_t most);
+  ~CudaBench();
+
+  // As Bench's. Errors  kUnsupported: a method.
+  BenchResult decode(const BenchCase& c);
+  BenchResult prefill(const BenchCase& c);
+
+  const DeviceInfo& device() const;
+  std::int64_t weight_bytes() const, step_weight_bytes() const;
+  DType weights() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace mneme

@@ -1,0 +1,39 @@
+// ActQKV: prompts in windows, each with the units that its most unusual queries ask for; answers with as many units a
+// layer as its scores spread over.
+// Source   "ActQKV: activation-aware query-key-value retrieval" (Xiao et al. 2025), sections 3 and 4; what it shares
+// with
+//          InfLLM (Xiao et al. 2024).
+// Differs  A  moments of queries are kept by sequence and layer (the published code has one for all), and entropies are
+//             divided by ln(units): lengths and layers compare.
+//          B  a row of a window attends, beside its budget, what left its reach since the window before: what is not
+//             yet a unit and cannot be selected.
+//          C  at an answer's step a unit may be selected once its first token has left the window, and is no longer
+//             near then: the budget is met exactly.
+#include <algorithm>
+
+#include "src/recipes/recipes.h"
+
+namespace mneme {
+
+// The paper's 2,048 are 64 sinks, 512 recent tokens and 46 pages, in windows of 256; smaller budgets keep the
+// proportions.
+Recipe actqkv(const RecipeOptions& o) {
+  constexpr std::int32_t kPage = 32;
+  const std::int32_t budget = o.budget.value_or(2048), recent = o.recent.value_or(budget / 4 / kPage * kPage);
+  return {.name = "actqkv",
+          .budget = budget,
+          .sink = o.sink.value_or(budget < 1024 ? 32 : 64),
+          .recent = recent,
+          .dense_layers = o.dense_layers.value_or(std::vector<std::int32_t>{}),
+          .positions = Positions::kOneAngle,
+          .prefill_window =
+              PrefillWindow{
+                  .rows = std::clamp(recent, kPage, 256), .probe = WindowProbe::kActivation, .question_weight = 4.0f},
+          .decode = DecodeStage{.units = PageUnit{kPage},
+                                .index = Representative{.top = 4},
+                                .pool = Pool::kConcat,
+                                .schedule = EveryStep{},
+                                .cutoff = EntropyShare{}}};
+}
+
+}  // namespace mneme

@@ -1,0 +1,31 @@
+// LouisKV: clusters of the prompt and segments of the answer, selected where the queries of a layer turn, and kept
+// until they turn again. Source   "LouisKV: Efficient KV cache retrieval for long input-output sequences", by its
+// summary; the k-means metric,
+//          buffer, segment lengths and the first step are open there.
+// Differs  A  every step attends exactly the budget: a selection is kept as a ranking, and shrinks by what enters the
+//             buffer (the last unit is cut short).
+//          B  a selection serves `max_reuse` steps at most; slow drift never falls below tau.
+//          C  clusters stay where their tokens are; `order=unit` makes the paper's copy, one piece a cluster.
+//          D  k-means goes by the distance of keys less their mean, so that a key unlike all others, a needle's, is not
+//             averaged away with keys that merely point its way. `metric=cosine` is the spherical form.
+#include "src/recipes/recipes.h"
+
+namespace mneme {
+
+Recipe louiskv(const RecipeOptions& o) {
+  return {
+      .name = "louiskv",
+      .budget = o.budget.value_or(2048),
+      .sink = o.sink.value_or(16),
+      .recent = o.recent.value_or(128),  // long answers: 256
+      .dense_layers = o.dense_layers.value_or(std::vector<std::int32_t>{0}),
+      .decode = DecodeStage{.units = {ClusterUnit{.tokens = 16, .metric = KmeansMetric::kDistance},
+                                      SegmentUnit{.smallest = 8, .largest = 64}},
+                            .index = Centroid{},
+                            .pool = Pool::kMeanS,
+                            .alpha = Alpha::kInvSqrtD,
+                            .schedule = Boundary{.gate = {.tau = 0.7f}, .max_reuse = 64}},
+  };
+}
+
+}  // namespace mneme

@@ -1,0 +1,126 @@
+// Turns by a model's template. A template renders whole conversations; a session adds one turn after the other. So a
+// later turn is what the template puts between an earlier answer and the next one.
+#include <utility>
+
+#include "src/base/error.h"
+#include "src/tokenizer/chat_format.h"
+
+namespace mneme {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using jinja::Origin;
+
+constexpr Origin kDocument = ChatTemplate::kMarked;
+constexpr Origin kQuestion = ChatTemplate::kMarked + 1;
+constexpr Origin kAnswer = ChatTemplate::kMarked + 2;
+constexpr std::size_t kNowhere = static_cast<std::size_t>(-1);
+
+Json message(const char* role, std::string_view content) {
+  return {{"role", role}, {"content", std::string(content)}};
+}
+
+std::vector<ChatTemplate::Part> parts_of(const ChatFormat::Turn& turn, std::string_view system_before) {
+  std::vector<ChatTemplate::Part> parts;
+  if (!system_before.empty()) parts.push_back({std::string(system_before) + "\n\n", ChatTemplate::kGiven});
+  if (!turn.document.empty()) parts.push_back({std::string(turn.document), kDocument});
+  if (!turn.document.empty() && !turn.question.empty()) parts.push_back({"\n\n\n", kQuestion});
+  parts.push_back({std::string(turn.question), kQuestion});
+  return parts;
+}
+
+// The first byte of this origin, or the one behind its last.
+std::size_t begin_of(const jinja::Text& text, Origin origin) {
+  for (std::size_t i = 0; i < text.size(); ++i)
+    if (text.origin(i) == origin) return i;
+  return kNowhere;
+}
+std::size_t end_of(const jinja::Text& text, Origin origin) {
+  for (std::size_t i = text.size(); i > 0; --i)
+    if (text.origin(i - 1) == origin) return i;
+  return kNowhere;
+}
+
+// The part behind the answer that ends it: white space at most, and the special token that ends an answer. Nothing
+// where none follows.
+std::size_t end_mark(const Tokenizer& tokenizer, const jinja::Text& text, std::size_t from) {
+  const std::size_t mark = text.view().find_first_not_of(" \n", from);
+  if (mark == std::string_view::npos) return from;
+  for (std::size_t end = mark + 1; end <= text.size() && end - mark <= 64; ++end) {
+    if (end < text.size() && (static_cast<unsigned char>(text.view()[end]) & 0xC0) == 0x80) continue;
+    if (text.view()[end - 1] != '>' && text.view()[end - 1] != ']') continue;
+    const auto ids = encode_rendered(tokenizer, text, mark, end, true);
+    if (ids.size() == 1 && tokenizer.is_end(ids[0])) return end;
+  }
+  return from;
+}
+
+}  // namespace
+
+// What of the text belongs to this turn, and where its document ends.
+struct ChatFormat::Rendered {
+  jinja::Text text;
+  std::size_t begin = 0, seam = 0;
+};
+
+ChatFormat::Rendered ChatFormat::render_turn(const Turn& turn, bool first) const {
+  ChatInput input;
+  Rendered out;
+  if (first) {
+    if (!turn.system.empty()) input.messages.push_back(message("system", turn.system));
+    input.messages.push_back(message("user", ""));
+    try {
+      out.text = template_->render(input, *tokenizer_, {{input.messages.size() - 1, parts_of(turn, {})}});
+    } catch (const Error&) {
+      if (turn.system.empty()) throw;
+      // A template without a system role takes it before the document.
+      input.messages = Json::array({message("user", "")});
+      out.text = template_->render(input, *tokenizer_, {{0, parts_of(turn, turn.system)}});
+    }
+  } else {
+    input.messages = Json::array({message("user", "Hello"), message("assistant", ""), message("user", "")});
+    out.text = template_->render(input, *tokenizer_, {{1, {{"Hello", kAnswer}}}, {2, parts_of(turn, {})}});
+    const std::size_t answered = end_of(out.text, kAnswer);
+    if (answered == kNowhere) fail(ErrorKind::kFormat, "the chat template leaves out an earlier answer");
+    out.begin = end_mark(*tokenizer_, out.text, answered);
+  }
+  const bool has_document = !turn.document.empty();
+  out.seam = has_document ? end_of(out.text, kDocument) : begin_of(out.text, kQuestion);
+  if (out.seam == kNowhere) out.seam = out.text.size();
+  return out;
+}
+
+ChatFormat::SplitTurn ChatFormat::template_turn(const Turn& turn, bool first, bool split) const {
+  const Rendered r = render_turn(turn, first);
+  const bool continues = !first && end_of_answer_.empty();
+  if (!split) return {encode_rendered(*tokenizer_, r.text, r.begin, r.text.size(), continues), {}};
+  return {encode_rendered(*tokenizer_, r.text, r.begin, r.seam, continues),
+          encode_rendered(*tokenizer_, r.text, r.seam, r.text.size(), true)};
+}
+
+void ChatFormat::use_template(std::string source) {
+  const auto made = std::make_shared<const ChatTemplate>(std::move(source));
+  ChatInput input;
+  input.messages = Json::array({message("user", "")});
+  const auto alone = made->render(input, *tokenizer_, {{0, {{"Hello", kQuestion}}}});
+  if (begin_of(alone, kQuestion) == kNowhere)
+    fail(ErrorKind::kFormat, "the chat template does not show what the user says");
+  input.messages = Json::array({message("user", "Hello"), message("assistant", ""), message("user", "Hello")});
+  const auto turns = made->render(input, *tokenizer_, {{1, {{"Hello", kAnswer}}}});
+  const std::size_t answered = end_of(turns, kAnswer);
+  if (answered == kNowhere) fail(ErrorKind::kFormat, "the chat template leaves out an earlier answer");
+  end_of_answer_ = encode_rendered(*tokenizer_, turns, answered, end_mark(*tokenizer_, turns, answered), true);
+  template_ = made;
+}
+
+ChatFormat ChatFormat::with_template(const Tokenizer& tokenizer, std::string source) {
+  ChatFormat format = detect(tokenizer);
+  format.use_template(std::move(source));
+  return format;
+}
+
+std::vector<TokenId> ChatFormat::conversation(const ChatInput& input) const {
+  return encode_rendered(*tokenizer_, template_->render(input, *tokenizer_));
+}
+
+}  // namespace mneme

@@ -1,0 +1,55 @@
+// What a function, method, filter or test is called with.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "src/tokenizer/jinja_value.h"
+
+namespace mneme::jinja {
+
+struct Arguments {
+  std::vector<Value> positional;
+  std::vector<std::pair<std::string, Value>> named;
+
+  // Null: not given.
+  const Value* named_value(std::string_view name) const;
+};
+
+// Arguments by the names that a function gives them.
+//
+// Errors  kRequest: more arguments than names, an unknown name, a value given twice.
+class Parameters {
+ public:
+  Parameters(Run& run, std::string_view function, const Arguments& arguments,
+             std::initializer_list<std::string_view> names);
+
+  bool has(std::size_t i) const { return values_[i] != nullptr; }
+  // Errors  kRequest: it is not given.
+  const Value& at(std::size_t i) const;
+  Value or_else(std::size_t i, Value otherwise) const { return has(i) ? *values_[i] : std::move(otherwise); }
+  bool flag(std::size_t i) const;
+  // None counts as not given.
+  const Value* something(std::size_t i) const;
+
+ private:
+  Run* run_;
+  std::string_view function_;
+  std::vector<std::string_view> names_;
+  std::vector<const Value*> values_;
+};
+
+// Errors of those below  kRequest: no such filter or test, wrong arguments, and what Python would raise.
+Value apply_filter(Run& run, std::string_view name, const Value& value, const Arguments& arguments);
+bool apply_test(Run& run, std::string_view name, const Value& value, const Arguments& arguments);
+bool is_filter(std::string_view name);
+bool is_test(std::string_view name);
+
+// range, dict, namespace, raise_exception, strftime_now: null where the name is none.
+const Value* find_function(std::string_view name);
+Value call_function(Run& run, std::string_view name, const Arguments& arguments);
+
+}  // namespace mneme::jinja

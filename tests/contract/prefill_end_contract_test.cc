@@ -1,0 +1,283 @@
+// The contract of every recipe that drops, or lets the prompt set its budget: what stays is the reference's choice, and
+// what is attended is what stayed.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <numeric>
+
+#include "tests/contract/dropping_sequence.h"
+
+namespace mneme {
+namespace {
+
+using namespace dropping;
+
+constexpr Method kMethods[] = {
+    {"refreekv", ""},
+    {"refreekv", "dense=none,loss=0.2"},
+    {"refreekv", "loss=0"},
+    {"refreekv", "loss=2,dense=none"},
+    {"refreekv", "loss=0.3,rows=5,dense=none"},
+    {"refreekv", "loss=0.3,rank=mass,dense=none"},
+    {"refreekv", "loss=0.3,first_in_norm=yes,dense=none"},
+    {"refreekv", "loss=0.3,norm_first=0,sink=0,dense=none"},
+    {"refreekv", "budget=64"},
+    {"snapkv", "recent=8,rows=8"},
+    {"snapkv", "recent=8,rows=8,smooth=mean:5"},
+    {"snapkv", "recent=1,rows=1,smooth=none"},
+    {"snapkv", "recent=8,rows=40,sink=4,scope=layer"},
+    {"snapkv", "recent=96,rows=4"},
+    {"h2o", "recent=48"},
+    {"h2o", "recent=10,sink=4,scope=layer,dense=0"},
+    {"h2o", "recent=96"},
+    {"h2o", "recent=16,drop=prefill_end,smooth=max:3"},
+    {"tova", ""},
+    {"tova", "scope=kv_head,sink=3,recent=6"},
+    {"tova", "rank=position"},
+    {"quest", "budget=norm,loss=0.3,unit=page:8,dense=1"},
+    {"oracle", "budget=norm,loss=0.2,rows=3,sink=0,recent=4"},
+};
+
+class PrefillEndContract : public ::testing::TestWithParam<std::tuple<Method, std::int32_t>> {
+ protected:
+  MethodShape shape() const {
+    const std::int32_t group = std::get<1>(GetParam());
+    return {.n_layers = kLayers,
+            .n_heads = 2 * group,
+            .n_kv_heads = 2,
+            .head_dim = kHeadDim,
+            .kv_dtype = group % 2 == 0 ? DType::kBF16 : DType::kF16};
+  }
+  std::shared_ptr<const Plan> plan(std::int32_t budget) const {
+    return compile(recipe_of(std::get<0>(GetParam()), budget), shape());
+  }
+  // What f64 attention over the reference's tokens gives, for the last row.
+  std::vector<float> expected_output(Sequence& s, std::int32_t layer,
+                                     const std::vector<std::vector<std::int32_t>>& stored) const;
+
+  ThreadPool pool_{1};
+  CpuContext context_{.pool = &pool_, .rounding = Rounding::kFixed};
+};
+
+// Equal, or apart only in tokens whose score lies within rounding of the last one that stayed. False: apart.
+bool expect_same_tokens(const ReferencePrefillEnd::Head& expected, const std::vector<std::int32_t>& actual) {
+  if (expected.stored == actual) return true;
+  EXPECT_EQ(expected.stored.size(), actual.size());
+  double last = INFINITY;
+  const auto score = [&](std::int32_t position) {
+    const auto at = std::lower_bound(expected.ranked.begin(), expected.ranked.end(), position);
+    return expected.scores[static_cast<std::size_t>(at - expected.ranked.begin())];
+  };
+  for (std::int32_t t : expected.stored) last = std::min(last, score(t));
+  std::vector<std::int32_t> odd;
+  std::set_symmetric_difference(expected.stored.begin(), expected.stored.end(), actual.begin(), actual.end(),
+                                std::back_inserter(odd));
+  for (std::int32_t t : odd) EXPECT_LE(std::abs(score(t) - last), 2e-5 * (1e-3 + last)) << "position " << t;
+  return false;
+}
+
+std::vector<float> PrefillEndContract::expected_output(Sequence& s, std::int32_t layer,
+                                                       const std::vector<std::vector<std::int32_t>>& stored) const {
+  const AttentionShape a = shape().attention();
+  const auto element = [&](const std::byte* token, std::int32_t i) {
+    std::uint16_t bits;
+    std::memcpy(&bits, token + 2 * i, 2);
+    if (a.kv_dtype == DType::kBF16) return static_cast<double>(static_cast<float>(std::bit_cast<bf16>(bits)));
+    return static_cast<double>(static_cast<float>(std::bit_cast<f16>(bits)));
+  };
+  std::vector<float> out(s.width());
+  for (std::int32_t h = 0; h < shape().n_heads; ++h) {
+    const std::int32_t m = h / a.group;
+    const float* q = s.queries(layer).data() + h * a.head_dim;
+    double sum = 0;
+    std::vector<double> values(static_cast<std::size_t>(a.head_dim), 0.0);
+    for (std::int32_t t : stored[static_cast<std::size_t>(m)]) {
+      const std::byte* token = s.whole().token(layer, m, t);
+      double score = 0;
+      for (std::int32_t c = 0; c < a.head_dim; ++c) score += static_cast<double>(q[c]) * element(token, c);
+      const double p = std::exp(score * static_cast<double>(a.scale));
+      sum += p;
+      for (std::int32_t c = 0; c < a.head_dim; ++c)
+        values[static_cast<std::size_t>(c)] += p * element(token, a.head_dim + c);
+    }
+    for (std::int32_t c = 0; c < a.head_dim; ++c)
+      out[static_cast<std::size_t>(h * a.head_dim + c)] = static_cast<float>(values[static_cast<std::size_t>(c)] / sum);
+  }
+  return out;
+}
+
+TEST_P(PrefillEndContract, KeepsAndAttendsAsTheReference) {
+  const auto plan = this->plan(96);
+  int compared = 0;
+  {
+    const std::uint64_t seed = 3;
+    Sequence s(shape(), plan, context_, seed);
+    // Two turns; prompts in passes of many rows, of one, and shorter than the rows that are looked at.
+    const std::vector<std::vector<std::int32_t>> turns = {{90, 1, 60, 3}, {70, 2}};
+    bool same = true;
+    for (const auto& turn : turns) {
+      std::int32_t left = std::accumulate(turn.begin(), turn.end(), 0);
+      for (std::size_t step = 0; step < turn.size() + 12 && same; ++step) {
+        const bool decodes = step >= turn.size();
+        const std::int32_t n = decodes ? 1 : turn[step];
+        left = decodes ? 0 : left - n;
+        std::vector<std::vector<std::vector<std::int32_t>>> before;  // [layer][head], with the rows' own tokens
+        for (std::int32_t l = 0; l < kLayers; ++l) {
+          before.emplace_back();
+          for (std::int32_t m = 0; m < 2; ++m) {
+            auto& tokens = before.back().emplace_back(positions_of(s.cache(), l, m));
+            for (std::int32_t i = 0; i < n; ++i) tokens.push_back(s.cache().length() + i);
+          }
+        }
+        const std::vector<float> out = s.pass(n, decodes, left);
+        s.commit();
+        for (std::int32_t l = 0; l < kLayers; ++l) {
+          const std::vector<float>& q = s.queries(l);
+          s.reference(l).see(s.whole(), {.q = q.data(), .n_rows = n, .decodes = decodes, .prefill_left = left});
+          if (plan->everything) {
+            const std::vector<float> expected = expected_output(s, l, before[static_cast<std::size_t>(l)]);
+            for (std::size_t i = 0; decodes && i < s.width(); ++i)
+              ASSERT_LE(std::abs(out[static_cast<std::size_t>(l) * s.width() + i] - expected[i]), 3e-5f)
+                  << "layer " << l << " step " << step;
+          }
+          if (plan->recipe.norm && plan->compressed(l)) {
+            ASSERT_EQ(s.method().layer(l).budget, s.reference(l).budget());
+          }
+          if (!plan->drops() || !plan->compressed(l)) {
+            for (std::int32_t m = 0; m < 2; ++m) ASSERT_EQ(s.cache().n_stored(l, m), s.cache().length());
+            continue;
+          }
+          for (std::int32_t m = 0; m < 2; ++m)
+            same = expect_same_tokens(s.reference(l).heads()[static_cast<std::size_t>(m)],
+                                      positions_of(s.cache(), l, m)) &&
+                   same;
+          ASSERT_FALSE(HasFailure()) << "layer " << l << " step " << step << " seed " << seed;
+          ++compared;
+        }
+      }
+    }
+  }
+  if (plan->drops()) {
+    EXPECT_GE(compared, 28) << "too many near ties";
+  }
+}
+
+// With all of the prompt and the answer within the budget nothing is dropped, and the bits are those of full attention.
+TEST_P(PrefillEndContract, WithinTheBudgetTheBitsAreThoseOfFull) {
+  const auto plan = this->plan(200);
+  if (plan->recipe.norm || plan->recipe.budget != 200) return;
+  Sequence a(shape(), plan, context_, 9), b(shape(), compile(make_recipe("full", {}), shape()), context_, 9);
+  a.prefill(150);
+  b.prefill(150);
+  for (int i = 0; i < 49; ++i) ASSERT_EQ(a.decode(), b.decode()) << i;
+  EXPECT_FALSE(a.cache().dropped());
+  ASSERT_EQ(a.decode(), b.decode());  // 200 tokens, the current one among them
+}
+
+TEST_P(PrefillEndContract, AForkGoesOnAsItsOriginal) {
+  const auto plan = this->plan(96);
+  Sequence a(shape(), plan, context_, 5), b(shape(), plan, context_, 5);
+  for (Sequence* s : {&a, &b}) {
+    s->prefill(80, 40);
+    s->prefill(40);
+  }
+  for (int i = 0; i < 5; ++i) ASSERT_EQ(a.decode(), b.decode());
+  // b goes on from a fork of itself, whose pages it shares with what it was.
+  const SequenceCache parent = b.cache().fork();
+  const MethodState state(b.method());
+  std::vector<std::vector<float>> parents;
+  for (std::int32_t l = 0; l < kLayers; ++l)
+    for (std::int32_t m = 0; m < 2; ++m) {
+      std::vector<KvRun> runs;
+      parent.append_runs(l, m, 0, parent.length(), runs);
+      for (const KvRun& run : runs) {
+        const auto* bits = reinterpret_cast<const std::uint16_t*>(run.kv);
+        parents.emplace_back(bits, bits + run.n_tokens * 2 * kHeadDim);
+      }
+    }
+  for (int i = 0; i < 40; ++i) ASSERT_EQ(a.decode(), b.decode()) << i;
+  ASSERT_EQ(a.prefill(30), b.prefill(30));
+  ASSERT_EQ(a.decode(), b.decode());
+  for (std::int32_t l = 0; l < kLayers; ++l)
+    for (std::int32_t m = 0; m < 2; ++m) ASSERT_EQ(a.cache().stored(l, m), b.cache().stored(l, m));
+  // And nothing of it reached the parent.
+  auto expected = parents.begin();
+  for (std::int32_t l = 0; l < kLayers; ++l)
+    for (std::int32_t m = 0; m < 2; ++m) {
+      std::vector<KvRun> runs;
+      parent.append_runs(l, m, 0, parent.length(), runs);
+      for (const KvRun& run : runs) {
+        const auto* bits = reinterpret_cast<const std::uint16_t*>(run.kv);
+        ASSERT_EQ(std::vector<float>(bits, bits + run.n_tokens * 2 * kHeadDim), *expected++);
+      }
+    }
+}
+
+// A step that was computed and did not count: once more, and everything is as if it had been the first time.
+TEST_P(PrefillEndContract, AFailedStepDropsNothing) {
+  const auto plan = this->plan(96);
+  Sequence a(shape(), plan, context_, 6), b(shape(), plan, context_, 6);
+  for (Sequence* s : {&a, &b}) s->prefill(80, 45);
+  for (const auto& [n, decodes, left] : {std::tuple{40, false, 5}, {5, false, 0}, {1, true, 0}, {1, true, 0}}) {
+    const std::vector<float> once = a.pass(n, decodes, left);
+    a.commit();
+    b.pass(n, decodes, left);
+    b.step_back(n);
+    ASSERT_EQ(once, b.again(n, decodes, left)) << n;
+    b.commit();
+    for (std::int32_t l = 0; l < kLayers; ++l)
+      for (std::int32_t m = 0; m < 2; ++m) ASSERT_EQ(a.cache().stored(l, m), b.cache().stored(l, m));
+  }
+}
+
+TEST_P(PrefillEndContract, AchievedBudgetMemoryAndStatistics) {
+  const auto plan = this->plan(96);
+  Sequence s(shape(), plan, context_, 8);
+  s.prefill(180, 20);
+  s.prefill(20);
+  for (int i = 0; i < 150; ++i) s.decode();
+  const bool each_step = plan->drops() && plan->recipe.prefill_end->when == DropWhen::kOverBudget;
+  for (std::int32_t l = 0; l < kLayers; ++l) {
+    const LayerStats& stats = s.method().stats().layers[static_cast<std::size_t>(l)];
+    EXPECT_EQ(stats.steps, 150);
+    if (!plan->compressed(l)) {
+      EXPECT_EQ(stats.prompt_tokens, 0);
+      EXPECT_GT(stats.attended_tokens, 200 * 150 * 2);
+      continue;
+    }
+    EXPECT_EQ(stats.prefill_ends, 1);
+    EXPECT_EQ(stats.prompt_tokens, 200 * 2);
+    EXPECT_LE(stats.kept_tokens, stats.prompt_tokens);
+    const double achieved = static_cast<double>(stats.attended_tokens) / static_cast<double>(stats.attended_heads);
+    if (each_step) {
+      EXPECT_EQ(achieved, 96.0);
+      EXPECT_EQ(stats.dropped_tokens, 2 * (350 - 95));
+    } else if (plan->drops()) {
+      const double kept = static_cast<double>(stats.kept_tokens) / 2;
+      EXPECT_EQ(achieved, kept + 75.5) << "what decodes stays: 1 to 150 tokens more";
+      EXPECT_EQ(stats.dropped_tokens, 2 * 200 - stats.kept_tokens);
+    }
+    for (std::int32_t m = 0; m < 2; ++m) {
+      // Nobody shares anything here: what is not needed is free, but for a quarter and a page.
+      const auto pages = static_cast<std::int32_t>(s.cache().table(l, m).size());
+      const std::int32_t wanted = (s.cache().n_stored(l, m) + kPageTokens - 1) / kPageTokens;
+      EXPECT_LE(4 * (pages - wanted), wanted + 4);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(AllRecipes, PrefillEndContract,
+                         ::testing::Combine(::testing::ValuesIn(kMethods), ::testing::Values(1, 4, 5, 7, 8)),
+                         [](const auto& test) {
+                           std::string name = fmt::format("{}_{}_G{}", std::get<0>(test.param).name,
+                                                          std::get<0>(test.param).overrides, std::get<1>(test.param));
+                           for (char& c : name)
+                             if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace mneme

@@ -1,0 +1,250 @@
+// The forward pass on the device against the one on the CPU.
+#include "src/model/cuda_forward.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/device/cuda_testing.h"
+#include "tests/model/needle_runner.h"
+#include "tests/model/test_models.h"
+
+namespace mneme {
+namespace {
+
+ModelConfig config_of(Architecture architecture, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim) {
+  ModelConfig c = small_config(architecture);
+  c.n_layers = 3;
+  c.hidden = 192;
+  c.ffn = 256;
+  c.n_heads = heads;
+  c.n_kv_heads = kv_heads;
+  c.head_dim = head_dim;
+  c.vocab = 300;
+  c.max_context = 2048;
+  return c;
+}
+
+struct OnDevice {
+  const Model& model;
+  CudaForward forward;
+  std::unique_ptr<PagePool> pool;
+
+  explicit OnDevice(const Model& m, std::int32_t max_rows = 256, std::int32_t max_sequences = 12,
+                    DType kv_dtype = DType::kBF16, std::int64_t n_pages = 400)
+      : OnDevice(m, Stream::make(), max_rows, max_sequences, kv_dtype, n_pages) {}
+  OnDevice(const Model& m, Stream stream, std::int32_t max_rows, std::int32_t max_sequences, DType kv_dtype,
+           std::int64_t n_pages)
+      : model(m),
+        forward(m, CudaWeights::load(m, stream), Stream::make(),
+                {.max_rows = max_rows, .max_sequences = max_sequences, .max_context = m.max_context()}),
+        pool(forward.make_pool(m.kv_shape(kv_dtype), n_pages * m.kv_shape(kv_dtype).blocks_per_page())) {}
+
+  std::vector<float> step(SequenceCache& cache, std::span<const std::int32_t> tokens) {
+    const SequenceRows rows{.cache = &cache, .n_rows = static_cast<std::int32_t>(tokens.size()), .want_logits = true};
+    cache.extend(rows.n_rows);
+    std::vector<float> out;
+    SequenceRunner::append(forward.run({.tokens = tokens, .sequences = std::span(&rows, 1)}), out);
+    return out;
+  }
+};
+
+double norm(std::span<const float> a) {
+  double sum = 0;
+  for (const float v : a) sum += static_cast<double>(v) * static_cast<double>(v);
+  return std::sqrt(sum);
+}
+double relative_error(std::span<const float> a, std::span<const float> b) {
+  std::vector<float> diff;
+  for (std::size_t i = 0; i < a.size(); ++i) diff.push_back(a[i] - b[i]);
+  return norm(diff) / norm(b);
+}
+
+class CudaForwardTest : public CudaTest {
+ protected:
+  ThreadPool threads{std::min(available_cpus(), 8)};
+  CpuContext cpu{.pool = &threads};
+};
+
+// Plain bf16 arithmetic rounds activations to 2^-9 about seven times a layer; of independent roundings that is 2^-9 *
+// sqrt(7 * layers), and what a layer does with them. 0.02 is what PyTorch's bf16 forward of such models is off by.
+constexpr double kTolerance = 0.02;
+
+TEST_F(CudaForwardTest, HasTheCpusLogitsForEveryArchitecture) {
+  for (const auto& [architecture, heads, kv_heads, head_dim] : {std::tuple{Architecture::kLlama, 8, 2, 64},
+                                                                {Architecture::kQwen2, 7, 1, 64},
+                                                                {Architecture::kQwen3, 4, 4, 128},
+                                                                {Architecture::kMistral, 16, 1, 128}})
+    for (const DType type : {DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
+      SCOPED_TRACE(::testing::Message() << architecture_name(architecture) << " " << dtype_name(type));
+      const auto model = Model::random(config_of(architecture, heads, kv_heads, head_dim), type, {}, 5, cpu);
+      OnDevice device(*model);
+      SequenceRunner host(*model, DType::kBF16, cpu, 100);
+      SequenceCache a(*device.pool), b(host.pool);
+      const std::vector<std::int32_t> tokens = random_tokens(400, model->config().vocab, 6);
+      const std::span<const std::int32_t> all(tokens);
+      for (const auto& [begin, end] :
+           {std::pair{0, 1}, {1, 40}, {40, 296}, {296, 297}, {297, 298}, {298, 299}, {299, 400}}) {
+        const auto piece = all.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+        ASSERT_LE(relative_error(device.step(a, piece), host.step(b, piece)), kTolerance) << begin << " to " << end;
+      }
+    }
+}
+
+// Rows of many sequences together are what each is alone: in graphs of every size, padded ones too, and beside prompts.
+TEST_F(CudaForwardTest, BatchesAreTheirRows) {
+  const auto model = Model::random(config_of(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
+  OnDevice device(*model), alone(*model);
+  constexpr std::size_t kSequences = 11;
+  std::vector<SequenceCache> together, single;
+  std::vector<std::vector<std::int32_t>> tokens;
+  for (std::size_t i = 0; i < kSequences; ++i) {
+    together.emplace_back(*device.pool);
+    single.emplace_back(*alone.pool);
+    tokens.push_back(random_tokens(120 + i, model->config().vocab, 20 + i));
+  }
+  const std::vector<std::size_t> start = {0, 31, 32, 1, 70, 5, 64, 33, 90, 2, 17};
+  for (std::size_t i = 0; i < kSequences; ++i) {
+    if (start[i] == 0) continue;
+    const auto prompt = std::span<const std::int32_t>(tokens[i]).first(start[i]);
+    device.step(together[i], prompt);
+    alone.step(single[i], prompt);
+  }
+  // How many rows each sequence gets, step by step.
+  std::vector<std::vector<std::int32_t>> steps;
+  for (const std::size_t n : {1u, 1u, 1u, 2u, 2u, 3u, 5u, 8u, 8u, 8u, 9u, 9u, 9u, 11u, 11u, 11u}) {
+    std::vector<std::int32_t> rows(kSequences, 0);
+    for (std::size_t i = 0; i < n; ++i) rows[i] = 1;
+    steps.push_back(rows);
+  }
+  steps.push_back({1, 0, 7, 1, 1, 2, 0, 3, 1, 1, 4});
+  steps.push_back({0, 2, 1, 1, 0, 1, 5, 0, 1, 1, 1});
+  for (std::size_t s = 0; s < steps.size(); ++s) {
+    std::vector<SequenceRows> rows;
+    std::vector<std::int32_t> fed;
+    std::vector<std::vector<float>> want;
+    for (std::size_t i = 0; i < kSequences; ++i) {
+      const std::int32_t n = steps[s][i];
+      if (n == 0) continue;
+      const auto at = static_cast<std::size_t>(together[i].length());
+      const auto piece = std::span<const std::int32_t>(tokens[i]).subspan(at, static_cast<std::size_t>(n));
+      fed.insert(fed.end(), piece.begin(), piece.end());
+      together[i].extend(n);
+      const bool wanted = i % 3 != 2;
+      rows.push_back({.cache = &together[i], .n_rows = n, .want_logits = wanted});
+      const std::vector<float> logits = alone.step(single[i], piece);
+      if (wanted) want.push_back(logits);
+    }
+    std::vector<float> got;
+    SequenceRunner::append(device.forward.run({.tokens = fed, .sequences = rows}), got);
+    ASSERT_EQ(got.size(), want.size() * static_cast<std::size_t>(model->config().vocab));
+    for (std::size_t i = 0; i < want.size(); ++i)
+      ASSERT_LE(relative_error(std::span(got).subspan(i * want[i].size(), want[i].size()), want[i]), kTolerance)
+          << "step " << s << ", " << i;
+  }
+}
+
+// More rows than the head takes at once.
+TEST_F(CudaForwardTest, GivesTheLogitsOfEveryRow) {
+  const auto model = Model::random(config_of(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
+  OnDevice device(*model);
+  SequenceRunner host(*model, DType::kBF16, cpu, 100);
+  SequenceCache a(*device.pool), b(host.pool);
+  const std::vector<std::int32_t> tokens = random_tokens(200, model->config().vocab, 6);
+  const SequenceRows rows{.cache = &a, .n_rows = 200, .all_logits = true};
+  a.extend(200);
+  std::vector<float> got;
+  SequenceRunner::append(device.forward.run({.tokens = tokens, .sequences = std::span(&rows, 1)}), got);
+  const std::vector<float> want = host.feed(b, tokens, 200);
+  ASSERT_EQ(got.size(), want.size());
+  const auto vocab = static_cast<std::size_t>(model->config().vocab);
+  for (std::size_t i = 0; i < got.size(); i += vocab)
+    ASSERT_LE(relative_error(std::span(got).subspan(i, vocab), std::span(want).subspan(i, vocab)), kTolerance) << i;
+}
+
+TEST_F(CudaForwardTest, BestTokensAreTheLogitsBest) {
+  const auto model = Model::random(config_of(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
+  OnDevice device(*model);
+  SequenceCache a(*device.pool), b(*device.pool);
+  const std::vector<std::int32_t> tokens = random_tokens(60, model->config().vocab, 6);
+  for (const std::size_t n : {40u, 1u, 1u, 1u}) {
+    const auto piece = std::span<const std::int32_t>(tokens).subspan(static_cast<std::size_t>(a.length()), n);
+    const std::vector<float> logits = device.step(a, piece);
+    const SequenceRows rows{.cache = &b, .n_rows = static_cast<std::int32_t>(n), .want_logits = true};
+    b.extend(rows.n_rows);
+    device.forward.run({.tokens = piece, .sequences = std::span(&rows, 1)}, LogitsWanted::kBestOnly);
+    ASSERT_EQ(device.forward.best().size(), 1u);
+    EXPECT_EQ(device.forward.best()[0].token, std::max_element(logits.begin(), logits.end()) - logits.begin());
+  }
+}
+
+// Blocks that change places under a sequence: truncated, forked, copied on write.
+TEST_F(CudaForwardTest, FollowsTruncatedAndForkedSequences) {
+  const auto model = Model::random(config_of(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
+  OnDevice device(*model, 256, 2);  // fewer places than sequences
+  SequenceRunner host(*model, DType::kBF16, cpu, 100);
+  const std::vector<std::int32_t> tokens = random_tokens(200, model->config().vocab, 9);
+  const std::span<const std::int32_t> all(tokens);
+  SequenceCache a(*device.pool), b(host.pool);
+  device.step(a, all.first(90)), host.step(b, all.first(90));
+  SequenceCache fork = a.fork(), fork_b = b.fork();
+  SequenceCache third = a.fork(), third_b = b.fork();
+  ASSERT_LE(relative_error(device.step(a, all.subspan(90, 20)), host.step(b, all.subspan(90, 20))), kTolerance);
+  ASSERT_LE(relative_error(device.step(fork, all.subspan(120, 9)), host.step(fork_b, all.subspan(120, 9))), kTolerance);
+  ASSERT_LE(relative_error(device.step(third, all.subspan(7, 1)), host.step(third_b, all.subspan(7, 1))), kTolerance);
+  a.truncate(50), b.truncate(50);
+  fork.clear(), fork_b.clear();
+  ASSERT_LE(relative_error(device.step(a, all.subspan(130, 30)), host.step(b, all.subspan(130, 30))), kTolerance);
+  for (std::size_t i = 0; i < 5; ++i) {
+    ASSERT_LE(relative_error(device.step(a, all.subspan(160 + i, 1)), host.step(b, all.subspan(160 + i, 1))),
+              kTolerance);
+    ASSERT_LE(relative_error(device.step(third, all.subspan(i, 1)), host.step(third_b, all.subspan(i, 1))), kTolerance);
+  }
+}
+
+TEST_F(CudaForwardTest, ASlidingWindowIsKept) {
+  ModelConfig config = config_of(Architecture::kMistral, 8, 2, 64);
+  config.sliding_window = 70;
+  const auto model = Model::random(config, DType::kBF16, {}, 5, cpu);
+  OnDevice device(*model);
+  SequenceRunner host(*model, DType::kBF16, cpu, 100);
+  SequenceCache a(*device.pool), b(host.pool);
+  const std::vector<std::int32_t> tokens = random_tokens(220, config.vocab, 9);
+  for (const auto& [begin, n] : {std::pair{0, 150}, {150, 1}, {151, 60}, {211, 1}, {212, 1}}) {
+    const auto piece =
+        std::span<const std::int32_t>(tokens).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(n));
+    ASSERT_LE(relative_error(device.step(a, piece), host.step(b, piece)), kTolerance) << begin;
+  }
+}
+
+// The shipped model: the same tokens as on the CPU, except where the CPU itself was undecided.
+TEST_F(CudaForwardTest, TheNeedleModelAnswersAsOnTheCpu) {
+  NeedleRunner needle(needle_path(), DType::kBF16, cpu, 8192);
+  OnDevice device(needle.model(), 1024, 4, DType::kBF16, 400);
+  NeedleMaker maker(NeedleMaker::made_up_prose(40000, 1), 2026);
+  for (const auto& [kind, n_chars] : {std::pair{NeedleKind::kNumber, 4000},
+                                      {NeedleKind::kWhere, 4000},
+                                      {NeedleKind::kRegister, 4000},
+                                      {NeedleKind::kNumber, 20000}}) {
+    const NeedlePrompt prompt = maker.make(kind, static_cast<std::size_t>(n_chars));
+    const NeedleAnswer want = needle.answer(prompt);
+    EXPECT_EQ(want.text, prompt.answer);
+    const std::vector<TokenId> ids =
+        needle.format().user_turn({.document = prompt.document, .question = prompt.question}, true);
+    SequenceCache cache(*device.pool);
+    std::vector<float> logits;
+    for (std::size_t at = 0; at < ids.size(); at += 700)
+      logits = device.step(cache, std::span(ids).subspan(at, std::min<std::size_t>(700, ids.size() - at)));
+    std::vector<TokenId> out;
+    for (int i = 0; i < 200; ++i) {
+      const auto next = static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+      if (needle.tokenizer().is_end(next)) break;
+      out.push_back(next);
+      logits = device.step(cache, std::span(&out.back(), 1));
+    }
+    EXPECT_EQ(needle.tokenizer().decode(out), prompt.answer) << ids.size() << " tokens";
+  }
+}
+
+}  // namespace
+}  // namespace mneme
