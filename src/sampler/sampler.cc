@@ -1,6 +1,7 @@
 #include "src/sampler/sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -141,8 +142,16 @@ Sampler::Choice Sampler::next(std::span<const float> logits) {
   MNEME_CHECK(!logits.empty(), "no logits");
   const Row plain = with_finite_max(logits, plain_);
   Row row = plain;
-  if (penalises() || !options_.logit_bias.empty()) {
-    penalised_.assign(plain.x.begin(), plain.x.end());
+  Choice choice{0, -kInfinity};
+  if (constraint_ != nullptr || penalises() || !options_.logit_bias.empty()) {
+    if (constraint_ != nullptr) {
+      // Before +inf is looked for: a forbidden one must not rule out the others.
+      penalised_.assign(logits.begin(), logits.end());
+      choice.token = forbid(penalised_);
+      with_finite_max(penalised_, penalised_);
+    } else {
+      penalised_.assign(plain.x.begin(), plain.x.end());
+    }
     if (penalises()) penalise(penalised_);
     add_bias(penalised_);
     row = with_finite_max(penalised_, penalised_);
@@ -150,14 +159,32 @@ Sampler::Choice Sampler::next(std::span<const float> logits) {
 
   const bool draws = options_.temperature > 0;
   const double u = draws ? rng_.uniform() : 0;  // one draw a token, whatever the logits are
-  Choice choice{0, -kInfinity};
   if (row.max > -kInfinity) {
     if (draws) survivors_.select(row.x, row.max, options_);
     choice.token = draws ? survivors_.at(u) : first_equal(row.x, row.max);
   }
   choice.logprob = log_probability_of(plain, choice.token);
   if (penalises()) ++answer_counts_[choice.token];
+  if (constraint_ != nullptr) constraint_ = constraint_->after(choice.token);
   return choice;
+}
+
+std::int32_t Sampler::forbid(std::span<float> logits) {
+  mask_.resize((logits.size() + 63) / 64);
+  constraint_->allowed(mask_);
+  std::int32_t first = -1;
+  for (std::size_t w = 0; w < mask_.size(); ++w) {
+    const std::span<float> block = logits.subspan(w * 64, std::min<std::size_t>(64, logits.size() - w * 64));
+    if (mask_[w] == 0) {
+      std::fill(block.begin(), block.end(), -kInfinity);
+      continue;
+    }
+    if (first < 0) first = static_cast<std::int32_t>(w * 64) + std::countr_zero(mask_[w]);
+    for (std::size_t i = 0; i < block.size(); ++i)
+      if ((mask_[w] >> i & 1) == 0) block[i] = -kInfinity;
+  }
+  MNEME_CHECK(first >= 0, "a constraint that allows nothing");
+  return first;
 }
 
 bool Sampler::penalises() const {

@@ -2,14 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "mneme/options.h"
 #include "src/base/rng.h"
 #include "src/sampler/survivors.h"
+#include "src/sampler/token_constraint.h"
 
 namespace mneme {
 
@@ -35,13 +38,17 @@ class Sampler {
   // Counts tokens of the prompt, which the repetition penalty looks at.
   void see_prompt(std::span<const std::int32_t> tokens);
 
+  // From now on only tokens that this allows; null: all. It moves on with every token that is chosen.
+  void constrain(std::shared_ptr<const TokenConstraint> constraint) { constraint_ = std::move(constraint); }
+
   struct Choice {
     std::int32_t token = -1;
     float logprob = 0.0f;  // of that token under the unmodified logits (log-softmax)
   };
-  // Penalties, bias, temperature, top-k, top-p, min-p, draw (src/sampler/survivors.h has the definitions); temperature
-  // 0: the largest. Ties: the larger probability first, then the smaller id. NaN logits count as -inf; all NaN or -inf:
-  // token 0 with logprob -inf; where some are +inf, they alone are possible.
+  // Constraint, penalties, bias, temperature, top-k, top-p, min-p, draw (src/sampler/survivors.h has the definitions);
+  // temperature 0: the largest. Ties: the larger probability first, then the smaller id. NaN logits count as -inf; all
+  // NaN or -inf: token 0 (under a constraint, the first that it allows) with logprob -inf; where some are +inf, they
+  // alone are possible.
   Choice next(std::span<const float> logits);
 
   // next() is the largest logit and changes nothing: whoever has the logits may do without it.
@@ -57,6 +64,8 @@ class Sampler {
   bool penalises() const;
   void penalise(std::span<float> logits) const;
   void add_bias(std::span<float> logits) const;
+  // What the constraint forbids becomes -inf. Returns the first token that it allows.
+  std::int32_t forbid(std::span<float> logits);
 
   SamplingOptions options_;
   Rng rng_;
@@ -65,6 +74,8 @@ class Sampler {
   std::unordered_set<std::int32_t> prompt_tokens_;
   std::vector<float> plain_, penalised_;  // room for the logits where they must be changed
   Survivors survivors_;
+  std::shared_ptr<const TokenConstraint> constraint_;
+  std::vector<std::uint64_t> mask_;
 };
 
 }  // namespace mneme

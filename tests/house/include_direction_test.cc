@@ -12,9 +12,9 @@
 namespace mneme::house {
 namespace {
 
-const std::vector<std::string> kRooms = {"base",    "tensor", "device",  "kernels", "checkpoint", "tokenizer",
-                                         "cache",   "blocks", "recipes", "recall",  "attention",  "model",
-                                         "sampler", "engine", "eval",    "server",  "perf",       "cli"};
+const std::vector<std::string> kRooms = {
+    "base",      "tensor", "device",  "kernels", "checkpoint", "tokenizer", "cache",  "blocks", "recipes", "recall",
+    "attention", "model",  "sampler", "grammar", "engine",     "eval",      "server", "perf",   "cli"};
 
 std::optional<std::size_t> rank_of(const std::string& room) {
   const auto it = std::find(kRooms.begin(), kRooms.end(), room);

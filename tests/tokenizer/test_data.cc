@@ -5,6 +5,8 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <sstream>
+#include <unordered_map>
 
 #include "src/tokenizer/byte_chars.h"
 #include "src/tokenizer/utf8_step.h"
@@ -166,6 +168,50 @@ std::filesystem::path shared_folder() {
 std::string read_file(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+namespace {
+
+std::string from_base64(std::string_view text) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  std::uint32_t bits = 0;
+  int n = 0;
+  for (const char c : text) {
+    if (c == '=') break;
+    bits = (bits << 6) | static_cast<std::uint32_t>(kDigits.find(c));
+    n += 6;
+    if (n >= 8) out.push_back(static_cast<char>(static_cast<std::uint8_t>(bits >> (n -= 8))));
+  }
+  return out;
+}
+
+}  // namespace
+
+TokenizerData read_tiktoken(const std::filesystem::path& path) {
+  TokenizerData data;
+  data.pre = "llama-bpe";
+  std::vector<std::string> tokens;
+  std::istringstream lines(read_file(path));
+  for (std::string token, rank; lines >> token >> rank;) tokens.push_back(from_base64(token));
+  std::unordered_map<std::string_view, std::size_t> ranks;
+  for (std::size_t i = 0; i < tokens.size(); ++i) ranks.emplace(tokens[i], i);
+  for (const std::string& token : tokens) {
+    std::vector<std::pair<std::size_t, std::size_t>> cuts;  // rank of the left part, where
+    for (std::size_t cut = 1; cut < token.size(); ++cut) {
+      const auto left = ranks.find(std::string_view(token).substr(0, cut));
+      if (left != ranks.end() && ranks.count(std::string_view(token).substr(cut)) != 0)
+        cuts.emplace_back(left->second, cut);
+    }
+    std::sort(cuts.begin(), cuts.end());
+    for (const auto& [rank, cut] : cuts) {
+      data.merges.emplace_back(to_byte_chars(token.substr(0, cut)), to_byte_chars(token.substr(cut)));
+    }
+    add_token(data, to_byte_chars(token), TokenType::kNormal);
+  }
+  data.bos = add_token(data, "<|begin_of_text|>", TokenType::kControl);
+  data.add_bos = true;
+  return data;
 }
 
 }  // namespace mneme::test

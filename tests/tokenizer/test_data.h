@@ -38,4 +38,9 @@ std::vector<std::int32_t> naive_sentence_piece(const TokenizerData& data, std::s
 std::filesystem::path shared_folder();
 std::string read_file(const std::filesystem::path& path);
 
+// A rank file (base64 token, space, rank) as merges: every cut of a token into two tokens, in the order of the token's
+// rank, of equal ones the left part's; which is what tiktoken's "merge the pair whose joined token has the lowest rank"
+// comes to.
+TokenizerData read_tiktoken(const std::filesystem::path& path);
+
 }  // namespace mneme::test

@@ -62,56 +62,13 @@ TEST(TokenizerVectors, Gpt2) {
   check_vectors(*t, vectors);
 }
 
-std::string from_base64(std::string_view text) {
-  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string out;
-  std::uint32_t bits = 0;
-  int n = 0;
-  for (const char c : text) {
-    if (c == '=') break;
-    bits = (bits << 6) | static_cast<std::uint32_t>(kDigits.find(c));
-    n += 6;
-    if (n >= 8) out.push_back(static_cast<char>(static_cast<std::uint8_t>(bits >> (n -= 8))));
-  }
-  return out;
-}
-
-// A rank file (base64 token, space, rank) as merges: every cut of a token into two tokens, in the order of the token's
-// rank, of equal ones the left part's; which is what tiktoken's "merge the pair whose joined token has the lowest rank"
-// comes to.
-TokenizerData read_tiktoken(const fs::path& path) {
-  TokenizerData data;
-  data.pre = "llama-bpe";
-  std::vector<std::string> tokens;
-  std::istringstream lines(read_file(path));
-  for (std::string token, rank; lines >> token >> rank;) tokens.push_back(from_base64(token));
-  std::unordered_map<std::string_view, std::size_t> ranks;
-  for (std::size_t i = 0; i < tokens.size(); ++i) ranks.emplace(tokens[i], i);
-  for (const std::string& token : tokens) {
-    std::vector<std::pair<std::size_t, std::size_t>> cuts;  // rank of the left part, where
-    for (std::size_t cut = 1; cut < token.size(); ++cut) {
-      const auto left = ranks.find(std::string_view(token).substr(0, cut));
-      if (left != ranks.end() && ranks.count(std::string_view(token).substr(cut)) != 0)
-        cuts.emplace_back(left->second, cut);
-    }
-    std::sort(cuts.begin(), cuts.end());
-    for (const auto& [rank, cut] : cuts) {
-      data.merges.emplace_back(to_byte_chars(token.substr(0, cut)), to_byte_chars(token.substr(cut)));
-    }
-    test::add_token(data, to_byte_chars(token), TokenType::kNormal);
-  }
-  data.bos = test::add_token(data, "<|begin_of_text|>", TokenType::kControl);
-  data.add_bos = true;
-  return data;
-}
-
 TEST(TokenizerVectors, Llama3) {
   const fs::path folder = test::shared_folder() / "data" / "tokenizers";
   if (!fs::exists(folder / "llama-3.tiktoken")) {
     GTEST_SKIP() << "no " << (folder / "llama-3.tiktoken")
                  << "; set MNEME_SHARED to the folder that holds data/tokenizers";
   }
-  const auto t = Tokenizer::make(read_tiktoken(folder / "llama-3.tiktoken"));
+  const auto t = Tokenizer::make(test::read_tiktoken(folder / "llama-3.tiktoken"));
   ASSERT_EQ(t->bos(), 128000);
   const auto vectors = read_vectors(folder / "ggml-vocab-llama-bpe.gguf.inp", folder / "ggml-vocab-llama-bpe.gguf.out");
   ASSERT_EQ(vectors.size(), 47u);

@@ -1,0 +1,94 @@
+#include "src/grammar/json_nodes.h"
+
+#include <algorithm>
+
+#include "src/base/error.h"
+
+namespace mneme {
+namespace {
+
+constexpr int kNever = 1 << 20;  // the depth of what has no finite value
+
+int depth_of(const JsonGrammar& grammar, const JsonNode& n) {
+  const auto of = [&](NodeId id) { return grammar.nodes[static_cast<std::size_t>(id)].depth; };
+  int depth = 0;
+  if (n.kind == JsonNode::Kind::kUnion) {
+    depth = kNever;
+    for (const NodeId a : n.alternatives) depth = std::min(depth, of(a));
+  } else if (n.kind == JsonNode::Kind::kArray) {
+    depth = 1 + (n.least > 0 ? of(n.items) : 0);
+  } else if (n.kind == JsonNode::Kind::kObject) {
+    int below = 0;
+    for (std::size_t i = 0; i < n.properties.size(); ++i)
+      if ((n.required >> i & 1) != 0) below = std::max(below, of(n.properties[i]));
+    depth = 1 + below;
+  }
+  return std::min(depth, kNever);
+}
+
+}  // namespace
+
+void ByteTree::add(std::string_view text, std::int32_t index) {
+  std::int32_t at = 0;
+  const std::uint64_t bit = index < 64 ? std::uint64_t{1} << index : 0;
+  nodes_[0].below |= bit;
+  for (const char c : text) {
+    std::int32_t next = child(at, static_cast<std::uint8_t>(c));
+    if (next < 0) {
+      next = static_cast<std::int32_t>(nodes_.size());
+      nodes_[static_cast<std::size_t>(at)].children.emplace(static_cast<std::uint8_t>(c), next);
+      nodes_.emplace_back();
+    }
+    at = next;
+    nodes_[static_cast<std::size_t>(at)].below |= bit;
+  }
+  nodes_[static_cast<std::size_t>(at)].text = index;
+}
+
+std::int32_t ByteTree::child(std::int32_t node, std::uint8_t byte) const {
+  const auto& children = nodes_[static_cast<std::size_t>(node)].children;
+  const auto it = children.find(byte);
+  return it == children.end() ? -1 : it->second;
+}
+
+// A union may not lead to itself before something is read.
+void check_unions(const JsonGrammar& grammar) {
+  const std::size_t n = grammar.nodes.size();
+  std::vector<int> state(n, 0);
+  std::vector<std::pair<NodeId, std::size_t>> way;
+  for (std::size_t begin = 0; begin < n; ++begin) {
+    if (state[begin] != 0) continue;
+    way.emplace_back(static_cast<NodeId>(begin), 0);
+    state[begin] = 1;
+    while (!way.empty()) {
+      auto& [id, next] = way.back();
+      if (next == grammar.nodes[static_cast<std::size_t>(id)].alternatives.size()) {
+        state[static_cast<std::size_t>(id)] = 2;
+        way.pop_back();
+        continue;
+      }
+      const NodeId to = grammar.nodes[static_cast<std::size_t>(id)].alternatives[next++];
+      int& s = state[static_cast<std::size_t>(to)];
+      if (s == 1) fail(ErrorKind::kRequest, "JSON schema: a $ref leads to itself");
+      if (s == 0) {
+        s = 1;
+        way.emplace_back(to, 0);
+      }
+    }
+  }
+}
+
+// The least fixed point, from above.
+void measure_depths(JsonGrammar& grammar) {
+  for (JsonNode& n : grammar.nodes) n.depth = kNever;
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (JsonNode& n : grammar.nodes) {
+      const int depth = depth_of(grammar, n);
+      changed = changed || depth < n.depth;
+      n.depth = depth;
+    }
+  }
+}
+
+}  // namespace mneme

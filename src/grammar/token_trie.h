@@ -1,0 +1,53 @@
+// The bytes of a vocabulary's tokens as a tree, in the order in which it is walked: what a byte rules out is passed
+// over with all that begins so.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "src/tokenizer/tokenizer.h"
+
+namespace mneme {
+
+class TokenTrie {
+ public:
+  struct Node {
+    std::uint32_t end = 0;    // the first node that does not begin as this one
+    std::int32_t token = -1;  // the first token with these bytes; -1: none
+    std::uint8_t byte = 0;
+    std::uint8_t depth = 0;  // bytes before this one
+  };
+  static constexpr std::size_t kLongest = 200;  // bytes; longer tokens are left out
+
+  // Control tokens are left out: they are no text.
+  explicit TokenTrie(const Tokenizer& tokenizer);
+
+  std::span<const Node> all() const { return all_; }
+  // Only the tokens that are not plain.
+  std::span<const Node> odd() const { return odd_; }
+  // The next token with the same bytes; -1: none.
+  std::int32_t next_equal(std::int32_t token) const { return next_[static_cast<std::size_t>(token)]; }
+  // Tokens that are plain: so many whole characters at most, none of which a JSON string has to escape. As
+  // TokenConstraint's mask. 128 characters and 128,000 tokens are 2 MiB of masks.
+  std::span<const std::uint64_t> plain(std::size_t characters) const {
+    return plain_[std::min(characters, longest_plain_)];
+  }
+  std::size_t longest_plain() const { return longest_plain_; }  // characters
+  std::span<const TokenId> ends() const { return ends_; }       // tokens that end an answer
+  std::string_view bytes(TokenId id) const { return bytes_[static_cast<std::size_t>(id)]; }
+  std::int32_t vocab_size() const { return static_cast<std::int32_t>(bytes_.size()); }
+
+ private:
+  std::vector<Node> build(const std::vector<TokenId>& sorted);
+
+  std::vector<std::string> bytes_;  // by id; empty: left out
+  std::vector<Node> all_, odd_;
+  std::vector<std::int32_t> next_;
+  std::vector<std::vector<std::uint64_t>> plain_;  // by characters
+  std::size_t longest_plain_ = 0;
+  std::vector<TokenId> ends_;
+};
+
+}  // namespace mneme
