@@ -113,6 +113,7 @@ void Engine::Impl::check_method(const Request& sequence, const std::shared_ptr<c
 
 void Engine::Impl::start(Request& request, RequestInput input, Sampler sampler) {
   const std::uint64_t draws_before = input.draws_before;
+  sampler.constrain(input.constraint);
   request.begin_turn(std::move(input));
   request.sampler = std::move(sampler);
   if (draws_before > 0) request.sampler.restore(request.sampler.seed(), draws_before);

@@ -65,6 +65,7 @@ struct RequestInput {
   std::vector<std::int32_t>
       prompt;  // at least one token; may be empty where tokens are there already (fork, keep_going)
   SamplingOptions sampling;
+  std::shared_ptr<const TokenConstraint> constraint;  // on the answer; null: none
   std::uint64_t draws_before = 0;        // of the seed, made by an earlier turn that this one's draws follow
   std::int32_t max_tokens = 256;         // 0: only computes the prompt, for forks to share
   std::vector<std::int32_t> end_tokens;  // any of these ends the answer (and is not part of it)

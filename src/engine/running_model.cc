@@ -29,6 +29,11 @@ ModelInfo info_of(const Checkpoint& checkpoint) {
 
 }  // namespace
 
+std::shared_ptr<const TokenTrie> TextSide::token_trie() const {
+  std::call_once(trie_made_, [this] { trie_ = std::make_shared<const TokenTrie>(*tokenizer); });
+  return trie_;
+}
+
 TextSide::TextSide(const Checkpoint& checkpoint)
     : info(info_of(checkpoint)),
       tokenizer(Tokenizer::make(checkpoint.tokenizer())),

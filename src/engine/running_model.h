@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string_view>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "src/checkpoint/checkpoint.h"
 #include "src/engine/engine.h"
 #include "src/engine/session_file.h"
+#include "src/grammar/token_trie.h"
 #include "src/tokenizer/chat_format.h"
 #include "src/tokenizer/tokenizer.h"
 
@@ -29,6 +31,13 @@ struct TextSide {
   ModelInfo info;
   std::unique_ptr<Tokenizer> tokenizer;
   ChatFormat chat;
+
+  // For constraints on answers; made when it is first asked for. Thread-safe.
+  std::shared_ptr<const TokenTrie> token_trie() const;
+
+ private:
+  mutable std::once_flag trie_made_;
+  mutable std::shared_ptr<const TokenTrie> trie_;
 };
 
 struct RunningModel {

@@ -7,6 +7,8 @@
 #include <limits>
 
 #include "src/base/error.h"
+#include "src/grammar/json_constraint.h"
+#include "src/grammar/json_schema.h"
 #include "src/server/api_error.h"
 
 namespace mneme::server {
@@ -57,10 +59,8 @@ void refuse_unsupported(const JsonRef& body) {
   }
   if (const auto format = body.find("response_format")) {
     const std::string& type = format->at("type").string();
-    if (type == "json_object" || type == "json_schema") {
-      unsupported("response_format", "\"" + type + "\" is not supported yet: this version cannot constrain answers");
-    }
-    if (type != "text") format->at("type").wrong("\"text\"");
+    if (type != "text" && type != "json_object" && type != "json_schema")
+      format->at("type").wrong("\"text\", \"json_object\" or \"json_schema\"");
   }
 }
 
@@ -89,6 +89,14 @@ std::vector<TokenBias> parse_logit_bias(const JsonRef& v, std::int64_t vocabular
     biases.push_back({.token = static_cast<std::int32_t>(id), .bias = value.get<float>()});
   }
   return biases;
+}
+
+std::shared_ptr<const TokenConstraint> parse_response_format(const JsonRef& body, const TextSide& text) {
+  const auto format = body.find("response_format");
+  if (!format || format->at("type").string() == "text") return nullptr;
+  if (format->at("type").string() == "json_object") return json_constraint(text.token_trie(), any_json_object());
+  const JsonRef schema = format->at("json_schema").at("schema");
+  return json_constraint(text.token_trie(), compile_json_schema(nlohmann::ordered_json(schema.value())));
 }
 
 // What a client that leaves everything out gets is OpenAI's default, not the library's: temperature 1.
@@ -155,6 +163,7 @@ GenerationInput parse_common(const JsonRef& body, const RequestContext& context,
   if (const auto best = body.find("best_of"); best && best->integer() != input.n)
     unsupported("best_of", "not supported: leave it out, or let it be n");
   input.sampling = parse_sampling(body, context.model.text->info.vocabulary);
+  input.constraint = parse_response_format(body, *context.model.text);
   input.stop = parse_stop(body);
   input.ignore_end = body.boolean("ignore_eos", false);
   // vLLM's meaning: smaller first.

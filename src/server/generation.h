@@ -18,7 +18,8 @@ struct GenerationInput {
   std::vector<TokenId> prompt;
   std::int32_t n = 1;  // answers; each with its own random numbers, of seed, seed + 1, ...
   SamplingOptions sampling;
-  std::int32_t max_tokens = 0;  // 0: the prompt alone
+  std::shared_ptr<const TokenConstraint> constraint;  // on each answer; null: none
+  std::int32_t max_tokens = 0;                        // 0: the prompt alone
   std::vector<std::string> stop;
   bool ignore_end = false;
   std::int32_t top_logprobs = 0;             // likeliest tokens told with each token of an answer

@@ -44,6 +44,7 @@ bool GenerationTable::keeps(const GenerationInput& input) const {
 RequestInput GenerationTable::request_of(const GenerationInput& input, std::int32_t choice) const {
   RequestInput request;
   request.sampling = input.sampling;
+  request.constraint = input.constraint;
   if (request.sampling.seed) *request.sampling.seed += static_cast<std::uint64_t>(choice);
   request.max_tokens = input.max_tokens;
   if (!input.ignore_end) request.end_tokens = model_.end_tokens;

@@ -263,7 +263,9 @@ TEST_F(Api, NamesWhatIsWrong) {
       {{{"suffix", "end"}}, "suffix"},
       {{{"timeout", 0}}, "timeout"},
       {{{"id_slot", 99}}, "id_slot"},
-      {{{"response_format", {{"type", "json_object"}}}}, "json_object"},
+      {{{"response_format",
+         {{"type", "json_schema"}, {"json_schema", {{"schema", {{"type", "object"}, {"patternProperties", {}}}}}}}}},
+       "patternProperties"},
       {{{"response_format", {{"type", "xml"}}}}, "response_format"},
       {{{"tools", {1}}}, "tools"},
   };
@@ -286,6 +288,30 @@ TEST_F(Api, NamesWhatIsWrong) {
       json("x")};
   for (const json& messages : bad_messages) EXPECT_EQ(chat({{"messages", messages}}).status, 400) << messages;
   EXPECT_EQ(chat({{"top_logprobs", 3}}).status, 400);
+}
+
+TEST_F(Api, AnswersAreOfTheSchemaThatIsAskedFor) {
+  const json schema = {
+      {"type", "object"},
+      {"properties", {{"ok", {{"type", "boolean"}}}, {"n", {{"type", "integer"}, {"minimum", 10}, {"maximum", 99}}}}},
+      {"required", {"ok", "n"}},
+      {"additionalProperties", false}};
+  for (const bool by_schema : {true, false}) {
+    json format = {{"type", "json_object"}};
+    if (by_schema)
+      format = {{"type", "json_schema"}, {"json_schema", {{"name", "x"}, {"strict", true}, {"schema", schema}}}};
+    const Response r = chat({{"messages", json::array({{{"role", "user"}, {"content", "Say something."}}})},
+                             {"max_tokens", 400},
+                             {"seed", 3},
+                             {"response_format", format}});
+    ASSERT_EQ(r.status, 200) << r.body;
+    const json choice = json::parse(r.body)["choices"][0];
+    if (choice["finish_reason"] != "stop") continue;  // a model may fill a free object to the last token
+    const json value = json::parse(choice["message"]["content"].get<std::string>(), nullptr, false);
+    ASSERT_TRUE(value.is_object()) << choice;
+    if (!by_schema) continue;
+    EXPECT_TRUE(value["ok"].is_boolean() && value["n"] >= 10 && value["n"] <= 99) << value;
+  }
 }
 
 TEST_F(Api, AnswersMalformedBodies) {
