@@ -11,6 +11,15 @@ constexpr std::int32_t kOther = -1;
 bool is_blank(std::uint8_t b) {
   return b == ' ' || b == '\n' || b == '\t' || b == '\r';
 }
+
+// Frame::blanks with one more; 0: it may not come.
+std::uint8_t blanks_with(std::uint8_t blanks, std::uint8_t byte, int depth) {
+  constexpr std::uint8_t kSpace = 1, kNewLine = 2;
+  if (blanks == 0) return byte == ' ' || byte == '\t' ? kSpace : byte == '\n' ? kNewLine : std::uint8_t{0};
+  const bool indents =
+      blanks >= kNewLine && (byte == ' ' || byte == '\t') && blanks - kNewLine < JsonMatcher::kMostIndent * depth;
+  return indents ? static_cast<std::uint8_t>(blanks + 1) : std::uint8_t{0};
+}
 bool is_digit(std::uint8_t b) {
   return b >= '0' && b <= '9';
 }
@@ -35,9 +44,10 @@ void JsonMatcher::step(const Thread& from, std::uint8_t byte, Threads& to) const
   const bool inside = phase == Phase::kString || phase == Phase::kKey || phase == Phase::kLiteral ||
                       (phase >= Phase::kSign && phase <= Phase::kExponent);
   if (!inside && is_blank(byte)) {
-    if (from.top.blanks >= kMostBlanks) return;
+    const std::uint8_t blanks = blanks_with(from.top.blanks, byte, from.depth);
+    if (blanks == 0) return;
     to.push_back(from);
-    ++to.back().top.blanks;
+    to.back().top.blanks = blanks;
     return;
   }
   switch (phase) {

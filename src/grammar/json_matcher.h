@@ -13,8 +13,10 @@ namespace mneme {
 
 class JsonMatcher {
  public:
-  static constexpr int kDeepest = 60;      // lists and objects in each other
-  static constexpr int kMostBlanks = 100;  // in a row: a model must not fill an answer with them
+  static constexpr int kDeepest = 60;  // lists and objects in each other
+  // Between two parts stands one blank, or a new line with so many for each level: a model that knows nothing to say
+  // would fill an answer with them.
+  static constexpr int kMostIndent = 4;
 
   // Where a value is, within the values around it.
   struct Frame {
@@ -40,7 +42,7 @@ class JsonMatcher {
     };
     NodeId node = 0;
     Phase phase = Phase::kStart;
-    std::uint8_t blanks = 0;
+    std::uint8_t blanks = 0;  // in a row: 1: one, 2: a new line, and so many more behind it
     JsonText text;
     std::int32_t at = 0;
     std::uint32_t count = 0;
