@@ -345,11 +345,10 @@ std::vector<RequestView> Engine::views() const {
 
 void Engine::check_invariants() const {
   std::vector<CacheSnapshot> caches;
-  std::int64_t n_active = 0, n_running = 0;
+  std::int64_t n_active = 0;
   for (const auto& [id, r] : impl_->requests) {
     caches.push_back(snapshot_of(r->cache));
     n_active += r->active() ? 1 : 0;
-    n_running += r->state == Request::State::kRunning ? 1 : 0;
     MNEME_CHECK(r->cache.length() <= r->length(), "request {}: {} of {} tokens", id.value, r->cache.length(),
                 r->length());
     MNEME_CHECK(!r->active() || r->cache.length() < r->length(), "request {} has nothing left to compute", id.value);
@@ -359,7 +358,6 @@ void Engine::check_invariants() const {
   MNEME_CHECK(violation.empty(), "{}", violation);
   MNEME_CHECK(n_active == static_cast<std::int64_t>(impl_->active.size()), "{} requests are active, {} listed",
               n_active, impl_->active.size());
-  MNEME_CHECK(n_running <= impl_->options.max_sequences, "{} run", n_running);
   MNEME_CHECK(impl_->reserved_blocks() <= impl_->pool->n_free(), "{} blocks are promised, {} free",
               impl_->reserved_blocks(), impl_->pool->n_free());
 }

@@ -14,9 +14,57 @@ std::int32_t prompt_rows(const RequestView& r, std::int32_t room, bool must) {
   return r.first_window + (room - r.first_window) / r.window * r.window;
 }
 
+// How many running requests leave their places to others this step, of those listed from the lowest priority on.
+std::size_t n_displaced(const SchedulerSnapshot& snapshot, const SchedulerLimits& limits,
+                        std::span<const RequestView* const> running) {
+  std::vector<const RequestView*> waiting;
+  std::int64_t unreserved = snapshot.free_blocks, prompt_tokens = 0, n_decode = 0;
+  for (const RequestView& r : snapshot.requests) {
+    if (r.phase == RequestPhase::kWaiting) {
+      waiting.push_back(&r);
+      continue;
+    }
+    unreserved -= r.blocks_to_end;
+    ++(r.phase == RequestPhase::kDecode ? n_decode : prompt_tokens);
+    if (r.phase == RequestPhase::kPrefill) prompt_tokens += r.tokens_left - 1;
+  }
+  std::stable_sort(waiting.begin(), waiting.end(),
+                   [](const auto* a, const auto* b) { return a->priority > b->priority; });
+  const auto places = static_cast<std::size_t>(limits.max_sequences);
+  std::size_t free_places = places - std::min(places, running.size());
+  std::size_t n = running.size() - std::min(places, running.size());  // left theirs before, and wait for one
+  for (const RequestView* w : waiting) {
+    if (w->blocks_to_end > unreserved) break;
+    unreserved -= w->blocks_to_end;
+    prompt_tokens += w->tokens_left;
+    if (free_places > 0) {
+      --free_places;
+      continue;
+    }
+    // Nobody waits for a prompt that would get no rows: others are read first.
+    const bool read_now = prompt_tokens - w->tokens_left < limits.max_batched_tokens - n_decode;
+    if (!read_now || n == running.size() || running[n]->priority >= w->priority) break;
+    ++n;
+  }
+  return n;
+}
+
+// Running requests that get no rows, although there are some: others of higher priority have the places.
+std::vector<const RequestView*> displaced(const SchedulerSnapshot& snapshot, const SchedulerLimits& limits) {
+  std::vector<const RequestView*> running;
+  for (const RequestView& r : snapshot.requests)
+    if (r.phase != RequestPhase::kWaiting) running.push_back(&r);
+  std::reverse(running.begin(), running.end());
+  std::stable_sort(running.begin(), running.end(),
+                   [](const auto* a, const auto* b) { return a->priority < b->priority; });
+  running.resize(n_displaced(snapshot, limits, running));
+  return running;
+}
+
 }  // namespace
 
 std::vector<ScheduledRows> schedule(const SchedulerSnapshot& snapshot, const SchedulerLimits& limits) {
+  const std::vector<const RequestView*> paused = displaced(snapshot, limits);
   std::vector<ScheduledRows> rows;
   std::vector<const RequestView*> prompts;  // that could go on or begin
   std::int64_t unreserved = snapshot.free_blocks;
@@ -25,10 +73,9 @@ std::vector<ScheduledRows> schedule(const SchedulerSnapshot& snapshot, const Sch
     MNEME_CHECK(r.tokens_left > 0 && r.blocks_to_end >= 0 && r.first_window > 0 && r.window > 0,
                 "request {}: {} tokens left in windows of {}, {} blocks", r.id.value, r.tokens_left, r.window,
                 r.blocks_to_end);
-    if (r.phase != RequestPhase::kWaiting) {
-      ++n_running;
-      unreserved -= r.blocks_to_end;
-    }
+    if (r.phase != RequestPhase::kWaiting) unreserved -= r.blocks_to_end;
+    if (std::find(paused.begin(), paused.end(), &r) != paused.end()) continue;
+    if (r.phase != RequestPhase::kWaiting) ++n_running;
     if (r.phase == RequestPhase::kDecode) {
       rows.push_back({r.id, 1});
     } else {

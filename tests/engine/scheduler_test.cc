@@ -99,8 +99,27 @@ TEST(Scheduler, AtMostMaxSequencesRun) {
   EXPECT_EQ(rows({view(1, Phase::kDecode, 1), view(2, Phase::kWaiting, 4), view(3, Phase::kWaiting, 4)}, 99,
                  {.max_sequences = 2}),
             (Rows{{1, 1}, {2, 4}}));
-  EXPECT_EQ(rows({view(1, Phase::kDecode, 1), view(2, Phase::kWaiting, 4, 1, 9)}, 99, {.max_sequences = 1}),
+  EXPECT_EQ(rows({view(1, Phase::kDecode, 1), view(2, Phase::kWaiting, 4)}, 99, {.max_sequences = 1}), (Rows{{1, 1}}));
+}
+
+TEST(Scheduler, TheUrgentTakesThePlaceOfTheLeastUrgent) {
+  const RequestView urgent = view(4, Phase::kWaiting, 4, 1, 9);
+  EXPECT_EQ(rows({view(1, Phase::kDecode, 1, 1, 1), view(2, Phase::kDecode, 1), view(3, Phase::kDecode, 1), urgent}, 99,
+                 {.max_sequences = 3}),
+            (Rows{{1, 1}, {2, 1}, {4, 4}}));
+  // As long as it runs, the other waits; then that goes on, ahead of equals that have not begun.
+  EXPECT_EQ(rows({view(1, Phase::kDecode, 1), view(2, Phase::kDecode, 1), view(3, Phase::kDecode, 1, 1, 9)}, 99,
+                 {.max_sequences = 2}),
+            (Rows{{1, 1}, {3, 1}}));
+  EXPECT_EQ(rows({view(1, Phase::kDecode, 1), view(2, Phase::kDecode, 1), view(5, Phase::kWaiting, 4)}, 99,
+                 {.max_sequences = 2}),
+            (Rows{{1, 1}, {2, 1}}));
+  // Not where it does not fit, nor where its prompt would get no rows yet.
+  EXPECT_EQ(rows({view(1, Phase::kDecode, 1, 5), view(2, Phase::kWaiting, 4, 5, 9)}, 9, {.max_sequences = 1}),
             (Rows{{1, 1}}));
+  EXPECT_EQ(rows({view(1, Phase::kDecode, 1), view(2, Phase::kPrefill, 500, 1, 9), view(3, Phase::kWaiting, 4, 1, 9)},
+                 99, {.max_sequences = 2, .max_batched_tokens = 100}),
+            (Rows{{1, 1}, {2, 99}}));
 }
 
 // ---- rules over random snapshots
@@ -121,7 +140,8 @@ Case random_case(Rng& rng) {
   for (std::int64_t id = 0; id < n; ++id) {
     RequestView r = view(id, Phase::kWaiting, 1 + static_cast<std::int32_t>(rng.below(90)),
                          static_cast<std::int64_t>(rng.below(30)), static_cast<std::int32_t>(rng.below(3)) - 1);
-    if (running < c.limits.max_sequences && rng.below(2) == 0) {
+    // More than have places: somebody was displaced.
+    if (running < c.limits.max_sequences + 2 && rng.below(2) == 0) {
       r.phase = rng.below(2) == 0 ? Phase::kDecode : Phase::kPrefill;
       if (r.phase == Phase::kDecode) r.tokens_left = 1;
       reserved += r.blocks_to_end;
@@ -142,6 +162,14 @@ void expect_rules(const Case& c) {
   std::map<RequestId, std::int32_t> given;
   std::int32_t total = 0, n_decode = 0, n_running = 0;
   std::int64_t promised = 0;
+  const auto got = [&](const RequestView& r) { return given.contains(r.id); };
+  // All places are others', none of them less urgent.
+  const auto displaced = [&](const RequestView& r) {
+    const auto holds = [&](const RequestView& other) {
+      return other.id != r.id && other.priority >= r.priority && (other.phase != Phase::kWaiting || got(other));
+    };
+    return std::count_if(c.requests.begin(), c.requests.end(), holds) >= c.limits.max_sequences;
+  };
   for (const ScheduledRows& r : result) {
     ASSERT_GE(r.n_tokens, 1);
     ASSERT_TRUE(given.emplace(r.id, r.n_tokens).second) << "twice";
@@ -150,14 +178,13 @@ void expect_rules(const Case& c) {
   for (const RequestView& r : c.requests) {
     const std::int32_t n = given.contains(r.id) ? given[r.id] : 0;
     ASSERT_LE(n, r.tokens_left);
-    if (r.phase == Phase::kDecode) {
-      ++n_decode;
-      ASSERT_EQ(n, 1) << "a decode request starves";
-    }
-    if (r.phase != Phase::kWaiting || n > 0) {
-      promised += r.blocks_to_end;
-      ++n_running;
-    }
+    n_decode += r.phase == Phase::kDecode ? n : 0;
+    if (r.phase != Phase::kWaiting || n > 0) promised += r.blocks_to_end;
+    n_running += n > 0 ? 1 : 0;
+  }
+  for (const RequestView& r : c.requests) {
+    if (r.phase != Phase::kDecode || got(r)) continue;
+    ASSERT_TRUE(displaced(r)) << r.id.value << " starves";
   }
   ASSERT_LE(total, std::max(c.limits.max_batched_tokens, n_decode + 1));
   ASSERT_LE(promised, c.free_blocks) << "overcommitted";
@@ -173,7 +200,8 @@ void expect_rules(const Case& c) {
     if (r.phase == Phase::kWaiting && (first == nullptr || ahead(r, *first))) first = &r;
     if (r.phase == Phase::kDecode) continue;
     const std::int32_t n = given.contains(r.id) ? given[r.id] : 0;
-    ASSERT_TRUE(!budget_left || r.phase == Phase::kWaiting || n == r.tokens_left) << "budget is left over";
+    ASSERT_TRUE(!budget_left || r.phase == Phase::kWaiting || n == r.tokens_left || (n == 0 && displaced(r)))
+        << "budget is left over";
     for (const RequestView& other : c.requests) {
       if (other.phase == Phase::kDecode || !given.contains(other.id) || !ahead(r, other)) continue;
       // `other` got something although `r` is ahead of it: then r has all it wants, or waits behind a closed door while

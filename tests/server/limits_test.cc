@@ -81,7 +81,7 @@ TEST(Limits, BeginsTheUrgentFirst) {
   std::vector<int> order;
   std::mutex mutex;
   std::vector<std::thread> threads;
-  for (const int priority : {5, -5}) {
+  for (const int priority : {9, 5}) {  // none ahead of the one that runs
     threads.emplace_back([&, priority] {
       EXPECT_EQ(post(server.port(), "/v1/completions",
                      json{{"prompt", "x"}, {"max_tokens", 40}, {"ignore_eos", true}, {"priority", priority}})
@@ -94,7 +94,28 @@ TEST(Limits, BeginsTheUrgentFirst) {
   }
   running.close();
   for (std::thread& t : threads) t.join();
-  EXPECT_EQ(order, (std::vector{-5, 5}));
+  EXPECT_EQ(order, (std::vector{5, 9}));
+}
+
+// With one place, and that taken for thousands of tokens: the urgent one has its answer, and then the other goes on.
+TEST(Limits, TheUrgentGoesAheadOfWhatRuns) {
+  server::ServerOptions options = RunningServer::small();
+  options.engine.max_sequences = 1;
+  options.prefix_cache = false;
+  RunningServer server(options);
+  const auto tokens = [](const Response& r) { return r.json()["choices"][0]["token_ids"]; };
+  json slow = kLong;
+  slow["max_tokens"] = 1000;
+  slow["return_token_ids"] = true;
+  const json alone = tokens(post(server.port(), "/v1/completions", slow));
+  Client running(server.port());
+  running.send_request("POST", "/v1/completions", slow.dump());
+  while (server.metric("num_requests_running") < 1) std::this_thread::yield();
+  const double before = server.metric("request_generation_tokens_count");
+  const json urgent = {{"prompt", "x"}, {"max_tokens", 5}, {"ignore_eos", true}, {"priority", -1}};
+  EXPECT_EQ(post(server.port(), "/v1/completions", urgent).json()["usage"]["completion_tokens"], 5);
+  EXPECT_EQ(server.metric("request_generation_tokens_count"), before + 1) << "the running one ended first";
+  EXPECT_EQ(tokens(running.read_response()), alone);
 }
 
 TEST(Limits, SizesOfRequests) {
