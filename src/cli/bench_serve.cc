@@ -192,7 +192,7 @@ void add_target_options(CLI::App& c, BenchServe& o) {
   add(c.add_option("-m,--model", o.model, "Start a server for this model, in this process (default: use one that runs)")
           ->type_name("PATH"));
   add(c.add_option("--host", o.load.host, "Where the server runs")->capture_default_str());
-  add(c.add_option("--port", o.load.port, "Its port")->capture_default_str());
+  add(c.add_option("--port", o.load.port, "Its port")->capture_default_str()->check(whole_number(1, 65535)));
   add(c.add_option("--api-key", o.load.api_key, "Its key")->type_name("KEY"));
   add(c.add_option("--served-model-name", o.load.model, "Its model (default: the first that it names)")
           ->type_name("NAME"));

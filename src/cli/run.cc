@@ -109,13 +109,9 @@ Turn turn_of(const RunOptions& options) {
   return turn;
 }
 
-// A template's text stands for itself; anything else is a file's name.
 ModelFile open_model(const RunOptions& options) {
   ModelFile file(options.model);
-  const std::string& t = options.chat_template;
-  if (t.empty()) return file;
-  const bool text = t.find("{{") != std::string::npos || t.find("{%") != std::string::npos;
-  file.set_chat_template(text ? t : read_text(t));
+  if (!options.chat_template.empty()) file.set_chat_template(read_template(options.chat_template));
   return file;
 }
 

@@ -12,6 +12,7 @@
 #include "src/cli/kv_options.h"
 #include "src/cli/options.h"
 #include "src/cli/progress_bar.h"
+#include "src/cli/text_input.h"
 #include "src/server/server.h"
 
 namespace mneme::cli {
@@ -21,8 +22,8 @@ struct ServeCommand {
   server::ServerOptions server;
   std::string model;
   std::optional<std::string> api_key;
-  std::string slot_path;
-  double kv_gib = 0;
+  std::string slot_path, chat_template;
+  double kv_gib = 0, stream_ms = 5;
   bool no_pin = false, quiet = false;
 };
 
@@ -37,6 +38,8 @@ int serve(ServeCommand command) {
   o.model = command.model;
   o.engine.pin_threads = !command.no_pin;
   o.engine.kv_memory_bytes = static_cast<std::int64_t>(command.kv_gib * 1024 * 1024 * 1024);
+  if (!command.chat_template.empty()) o.chat_template = read_template(command.chat_template);
+  o.stream_seconds = command.stream_ms / 1000;
   if (command.api_key) o.api_keys.push_back(*command.api_key);
   o.slot_path = command.slot_path;
   if (!o.slot_path.empty() && !std::filesystem::is_directory(o.slot_path))
@@ -66,7 +69,7 @@ void add_network_options(CLI::App& c, ServeCommand& command) {
   add(c.add_option("--host", o.host, "Address to listen on; 0.0.0.0 is every one of this machine")
           ->capture_default_str()
           ->check(not_empty()));
-  add(c.add_option("--port", o.port, "0: any that is free")->capture_default_str());
+  add(c.add_option("--port", o.port, "0: any that is free")->capture_default_str()->check(whole_number(0, 65535)));
   add(c.add_option("--api-key", command.api_key, "Answer only to those who bring it: Authorization: Bearer KEY")
           ->type_name("KEY")
           ->check(not_empty()));
@@ -112,6 +115,11 @@ void add_scheduling_options(CLI::App& c, ServeCommand& command) {
   add(c.add_option("--max-queue", o.max_queue, "Answers that wait; more are refused with 429")
           ->capture_default_str()
           ->check(whole_number(0, 1 << 20)));
+  add(c.add_option("--stream-interval-ms", command.stream_ms,
+                   "Least time between two pieces of a stream: tokens that come faster go out together; 0: each alone")
+          ->type_name("MS")
+          ->capture_default_str()
+          ->check(number(0, 1000)));
   add(c.add_option("--default-max-tokens", o.default_max_tokens, "Longest chat answer when the request names none")
           ->type_name("TOKENS")
           ->capture_default_str()
@@ -155,6 +163,11 @@ void add_serve(CLI::App& app, int& code) {
   c->add_option("-a,--served-model-name,--alias", command->server.served_name,
                 "What requests call it (default: the file's name)")
       ->type_name("NAME")
+      ->check(not_empty())
+      ->group("Model");
+  c->add_option("--chat-template", command->chat_template,
+                "Frame turns by this chat template (Jinja) instead of the model's")
+      ->type_name("FILE|TEXT")
       ->check(not_empty())
       ->group("Model");
   add_network_options(*c, *command);

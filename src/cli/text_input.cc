@@ -67,6 +67,11 @@ std::string read_text(const std::string& path) {
   return text;
 }
 
+std::string read_template(const std::string& t) {
+  const bool text = t.find("{{") != std::string::npos || t.find("{%") != std::string::npos;
+  return text ? t : read_text(t);
+}
+
 std::string without_last_line_ends(std::string text) {
   text.erase(text.find_last_not_of("\r\n") + 1);
   return text;

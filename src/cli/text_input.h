@@ -10,6 +10,9 @@ namespace mneme::cli {
 // Errors  kFile: missing, a folder, unreadable. kRequest: not text (a zero byte, or no UTF-8; where is said).
 std::string read_text(const std::string& path);
 
+// A chat template: its text stands for itself, anything else is a file's name. Errors  as read_text.
+std::string read_template(const std::string& text_or_path);
+
 // Errors  kRequest: `text` has a zero byte or is not UTF-8. `what` names it.
 void expect_text(const std::string& what, const std::string& text);
 

@@ -13,18 +13,6 @@
 namespace mneme {
 namespace {
 
-void write_kv(const SequenceCache& cache, std::int32_t layer, std::int32_t kv_head,
-              FunctionRef<void(std::span<const std::byte>)> out) {
-  std::vector<KvRun> runs;
-  cache.append_runs(layer, kv_head, 0, cache.length(), runs);
-  std::vector<std::byte> page(cache.pool().on_device() ? cache.shape().page_bytes() : 0);
-  for (const KvRun& run : runs) {
-    const std::size_t bytes = static_cast<std::size_t>(run.n_tokens) * cache.shape().token_bytes();
-    if (!page.empty()) cache.pool().read(page.data(), run.kv, bytes);
-    out({page.empty() ? run.kv : page.data(), bytes});
-  }
-}
-
 // Positions of one head whose keys and values are in the file.
 std::vector<TokenRange> stored_of(const SessionContent& content, std::int32_t layer, std::int32_t head) {
   if (content.method)
@@ -114,23 +102,49 @@ SavedSession saved_session(const std::filesystem::path& path) {
           .document_waits = content.document.has_value()};
 }
 
-void save_sequence(const RunningModel& model, RequestId id, SessionContent content, const std::filesystem::path& path) {
+SessionContent content_of(const RunningModel& model, RequestId id, SessionContent content) {
   const SequenceCache& cache = model.engine->cache(id);
   const auto tokens = model.engine->tokens(id);
   content.identity = model.identity;
   content.tokens.assign(tokens.begin(), tokens.end());
   content.n_computed = cache.length();
   content.method = method_of(cache, model.engine->method(id));
-  write_session(path, content,
+  return content;
+}
+
+void append_kv(const SequenceCache& cache, std::int32_t layer, std::int32_t kv_head, TokenRange positions,
+               std::vector<std::byte>& out) {
+  std::vector<KvRun> runs;
+  cache.append_runs(layer, kv_head, positions.begin, positions.end, runs);
+  for (const KvRun& run : runs) {
+    const std::size_t bytes = static_cast<std::size_t>(run.n_tokens) * cache.shape().token_bytes();
+    const std::size_t at = out.size();
+    out.resize(at + bytes);
+    cache.pool().read(out.data() + at, run.kv, bytes);
+  }
+}
+
+void save_sequence(const RunningModel& model, RequestId id, SessionContent content, const std::filesystem::path& path) {
+  const SequenceCache& cache = model.engine->cache(id);
+  constexpr std::int32_t kTokens = 1024;
+  std::vector<std::byte> piece;
+  write_session(path, content_of(model, id, std::move(content)),
                 [&](std::int32_t layer, std::int32_t head, FunctionRef<void(std::span<const std::byte>)> out) {
-                  write_kv(cache, layer, head, out);
+                  for (std::int32_t at = 0; at < cache.length(); at += kTokens) {
+                    piece.clear();
+                    append_kv(cache, layer, head, {at, std::min(at + kTokens, cache.length())}, piece);
+                    out(piece);
+                  }
                 });
 }
 
 RestoredSequence restore_sequence(const RunningModel& model, const std::filesystem::path& path) {
   const MappedFile bytes(path);
-  const SessionFile file = SessionFile::parse(bytes.bytes(), path.string());
-  expect_same_model(file.content().identity, model.identity, path.string());
+  return restore_sequence(model, SessionFile::parse(bytes.bytes(), path.string()), path.string());
+}
+
+RestoredSequence restore_sequence(const RunningModel& model, const SessionFile& file, std::string_view name) {
+  expect_same_model(file.content().identity, model.identity, name);
   RestoredSequence restored{.id = {}, .content = file.content()};
   restored.id = model.engine->adopt(
       restored.content.tokens, restored.content.n_computed,

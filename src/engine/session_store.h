@@ -2,6 +2,8 @@
 #pragma once
 
 #include <filesystem>
+#include <string_view>
+#include <vector>
 
 #include "src/engine/running_model.h"
 #include "src/engine/session_file.h"
@@ -14,11 +16,19 @@ namespace mneme {
 // Errors  kFile.
 void save_sequence(const RunningModel& model, RequestId id, SessionContent content, const std::filesystem::path& path);
 
+// The parts of that, for those who cannot let the engine wait for a file: what the file says beside keys and values,
+SessionContent content_of(const RunningModel& model, RequestId id, SessionContent content);
+// and the pairs [K | V] of one head that are stored of positions [begin, end), appended to `out`.
+void append_kv(const SequenceCache& cache, std::int32_t layer, std::int32_t kv_head, TokenRange positions,
+               std::vector<std::byte>& out);
+
 struct RestoredSequence {
   RequestId id;  // kept
   SessionContent content;
 };
 // Errors  as Session::restore().
 RestoredSequence restore_sequence(const RunningModel& model, const std::filesystem::path& path);
+// The same from a file that was read already; `name` is for messages.
+RestoredSequence restore_sequence(const RunningModel& model, const SessionFile& file, std::string_view name);
 
 }  // namespace mneme

@@ -22,10 +22,14 @@ void answer(ResponseWriter& writer, const OrderedJson& json) {
   writer.respond({.body = json_text(json)});
 }
 
-void answer(ResponseWriter& writer, const ApiError& error) {
+HttpResponse response_of(const ApiError& error) {
   HttpResponse response{.status = error.status, .body = error.body()};
   if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
-  writer.respond(std::move(response));
+  return response;
+}
+
+void answer(ResponseWriter& writer, const ApiError& error) {
+  writer.respond(response_of(error));
 }
 
 // Takes the same time wherever the first difference is.
@@ -61,6 +65,7 @@ Api::Api(const ServerOptions& options, std::string served_name, EngineLoop& loop
       loop_(loop),
       metrics_(metrics),
       executors_(std::move(executors)),
+      slot_files_(loop, options.slot_path),
       plans_(loop.model()),
       created_(std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
                    .count()) {}
@@ -148,15 +153,13 @@ void Api::dispatch(const HttpRequest& request, const Writer& writer) {
       {.status = 405, .headers = {{"Allow", allowed}}, .body = ApiError(405, "expected the method " + allowed).body()});
 }
 
-void Api::with_body(const HttpRequest& request, Writer writer,
-                    std::function<std::function<void()>(const JsonRef&, Writer)> answer_of) {
+void Api::with_body(const HttpRequest& request, Writer writer, BodyReader answer_of) {
   auto body = std::make_shared<std::string>(request.body);
   executors_.work([this, body, writer = std::move(writer), answer_of = std::move(answer_of)]() mutable {
     std::function<void()> next;
     try {
       const Json json = parse_json(*body, "body", static_cast<std::size_t>(options_.max_body_bytes));
-      body.reset();
-      next = answer_of(JsonRef(json, "body"), writer);
+      next = answer_of({.json = JsonRef(json, "body"), .text = *body}, writer);
     } catch (const ApiError& e) {
       next = [writer, e] { answer(*writer, e); };
     } catch (const Error& e) {
@@ -164,6 +167,7 @@ void Api::with_body(const HttpRequest& request, Writer writer,
     } catch (const std::exception& e) {
       next = [writer, what = std::string(e.what())] { answer(*writer, ApiError(500, what)); };
     }
+    body.reset();
     writer.reset();
     executors_.io(std::move(next));
   });
@@ -173,13 +177,14 @@ void Api::with_body(const HttpRequest& request, Writer writer,
 
 void Api::page(const HttpRequest&, Writer writer) {
   // It loads nothing, speaks to this server only, and cannot be put into another page.
-  writer->respond({.content_type = "text/html; charset=utf-8",
-                   .headers = {{"Content-Security-Policy",
-                                "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-                                "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"},
-                               {"X-Content-Type-Options", "nosniff"},
-                               {"Referrer-Policy", "no-referrer"}},
-                   .body = std::string(page_html())});
+  writer->respond(
+      {.content_type = "text/html; charset=utf-8",
+       .headers = {{"Content-Security-Policy",
+                    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+                    "connect-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"},
+                   {"X-Content-Type-Options", "nosniff"},
+                   {"Referrer-Policy", "no-referrer"}},
+       .body = std::string(page_html())});
 }
 
 void Api::health(const HttpRequest&, Writer writer) {
@@ -252,8 +257,8 @@ void Api::chat(const HttpRequest& request, Writer writer) {
 }
 
 void Api::complete(const HttpRequest& request, Writer writer, bool is_chat) {
-  with_body(request, std::move(writer), [this, is_chat](const JsonRef& body, Writer w) -> std::function<void()> {
-    CompletionRequest parsed = is_chat ? parse_chat(body, context()) : parse_completion(body, context());
+  with_body(request, std::move(writer), [this, is_chat](const Body& body, Writer w) -> std::function<void()> {
+    CompletionRequest parsed = is_chat ? parse_chat(body, context()) : parse_completion(body.json, context());
     CompletionReply::Setting setting{.text = *loop_.model().text,
                                      .loop = loop_,
                                      .model = served_name_,
@@ -271,11 +276,12 @@ void Api::complete(const HttpRequest& request, Writer writer, bool is_chat) {
 // ---- text and tokens
 
 void Api::tokenize(const HttpRequest& request, Writer writer) {
-  with_body(request, std::move(writer), [this](const JsonRef& body, Writer w) -> std::function<void()> {
+  with_body(request, std::move(writer), [this](const Body& whole, Writer w) -> std::function<void()> {
     const TextSide& text = *loop_.model().text;
+    const JsonRef& body = whole.json;
     std::vector<TokenId> tokens;
     if (body.find("messages")) {
-      tokens = chat_prompt(text, parse_messages(body));
+      tokens = chat_prompt(text, parse_conversation(body, whole.text));
     } else {
       const auto prompt = body.find("prompt");
       const JsonRef words = prompt ? *prompt : body.at("content");
@@ -297,8 +303,9 @@ void Api::tokenize(const HttpRequest& request, Writer writer) {
 }
 
 void Api::detokenize(const HttpRequest& request, Writer writer) {
-  with_body(request, std::move(writer), [this](const JsonRef& body, Writer w) -> std::function<void()> {
+  with_body(request, std::move(writer), [this](const Body& whole, Writer w) -> std::function<void()> {
     const TextSide& text = *loop_.model().text;
+    const JsonRef& body = whole.json;
     const std::string words = text.tokenizer->decode(parse_tokens(body.at("tokens"), text.info.vocabulary),
                                                      body.boolean("show_special", false));
     OrderedJson json;
@@ -309,9 +316,9 @@ void Api::detokenize(const HttpRequest& request, Writer writer) {
 }
 
 void Api::apply_template(const HttpRequest& request, Writer writer) {
-  with_body(request, std::move(writer), [this](const JsonRef& body, Writer w) -> std::function<void()> {
+  with_body(request, std::move(writer), [this](const Body& body, Writer w) -> std::function<void()> {
     const TextSide& text = *loop_.model().text;
-    const std::vector<TokenId> tokens = chat_prompt(text, parse_messages(body));
+    const std::vector<TokenId> tokens = chat_prompt(text, parse_conversation(body.json, body.text));
     OrderedJson json;
     json["prompt"] = text.tokenizer->decode(tokens, true);
     json["tokens"] = tokens;
@@ -339,32 +346,38 @@ void Api::slot_action(const HttpRequest& request, Writer writer) {
   const std::string action = request.parameter("action");
   if (action != "save" && action != "restore" && action != "erase")
     throw ApiError(400, "action: expected save, restore or erase", "action");
-  const auto run = [this, action, slot = std::stoi(id)](const std::string& name, const Writer& w) {
-    loop_.call([this, action, slot, name, w](SequenceKeeper& keeper) -> std::function<void()> {
-      HttpResponse response;
-      try {
-        OrderedJson json{{"id_slot", slot}};
-        if (action == "erase") {
-          json["n_erased"] = keeper.erase(slot);
-        } else {
-          json["filename"] = name;
-          (action == "save" ? json["n_saved"] = keeper.save(slot, name)
-                            : json["n_restored"] = keeper.restore(slot, name));
-        }
-        response.body = json_text(json);
-      } catch (const Error& e) {
-        const ApiError error = api_error_of(e);
-        response = {.status = error.status, .body = error.body()};
-      }
-      return [this, w, response = std::move(response)] {
-        executors_.io([w, response]() mutable { w->respond(std::move(response)); });
-      };
+  const std::int32_t slot = std::stoi(id);
+  if (action == "erase") {
+    return executors_.files([this, slot, writer] {
+      answer_slot(
+          writer, [&](OrderedJson& json) { json["n_erased"] = slot_files_.erase(slot); }, slot);
     });
-  };
-  if (action == "erase") return run({}, writer);
-  with_body(request, std::move(writer), [run](const JsonRef& body, Writer w) -> std::function<void()> {
-    return [run, name = body.at("filename").string(), w] { run(name, w); };
+  }
+  with_body(request, std::move(writer), [this, action, slot](const Body& body, Writer w) -> std::function<void()> {
+    return [this, action, slot, name = body.json.at("filename").string(), w] {
+      executors_.files([this, action, slot, name, w] {
+        const auto act = [&](OrderedJson& json) {
+          json["filename"] = name;
+          (action == "save" ? json["n_saved"] = slot_files_.save(slot, name)
+                            : json["n_restored"] = slot_files_.restore(slot, name));
+        };
+        answer_slot(w, act, slot);
+      });
+    };
   });
+}
+
+// Answers with what `act` adds, or with its error. On the thread for files.
+void Api::answer_slot(const Writer& writer, FunctionRef<void(OrderedJson&)> act, std::int32_t slot) {
+  HttpResponse response;
+  try {
+    OrderedJson json{{"id_slot", slot}};
+    act(json);
+    response.body = json_text(json);
+  } catch (const Error& e) {
+    response = response_of(api_error_of(e));
+  }
+  executors_.io([writer, response = std::move(response)]() mutable { writer->respond(std::move(response)); });
 }
 
 }  // namespace mneme::server

@@ -7,11 +7,14 @@
 #include <string>
 #include <string_view>
 
+#include "src/base/function_ref.h"
 #include "src/server/api_request.h"
+#include "src/server/completion_json.h"
 #include "src/server/engine_loop.h"
 #include "src/server/http.h"
 #include "src/server/metrics.h"
 #include "src/server/server_options.h"
+#include "src/server/slot_files.h"
 
 namespace mneme::server {
 
@@ -38,8 +41,8 @@ class Api {
   void dispatch(const HttpRequest& request, const Writer& writer);
   void check_caller(const HttpRequest& request, const Route& route) const;
   // Reads the body on a worker; what `answer` returns is done on the I/O thread.
-  void with_body(const HttpRequest& request, Writer writer,
-                 std::function<std::function<void()>(const JsonRef& body, Writer writer)> answer);
+  using BodyReader = std::function<std::function<void()>(const Body& body, Writer writer)>;
+  void with_body(const HttpRequest& request, Writer writer, BodyReader answer_of);
 
   void page(const HttpRequest&, Writer writer);
   void health(const HttpRequest&, Writer writer);
@@ -55,6 +58,7 @@ class Api {
   void apply_template(const HttpRequest& request, Writer writer);
   void slots(const HttpRequest&, Writer writer);
   void slot_action(const HttpRequest& request, Writer writer);
+  void answer_slot(const Writer& writer, FunctionRef<void(OrderedJson&)> act, std::int32_t slot);
 
   RequestContext context() { return {loop_.model(), options_, served_name_, plans_}; }
 
@@ -63,6 +67,7 @@ class Api {
   EngineLoop& loop_;
   Metrics& metrics_;
   Executors executors_;
+  SlotFiles slot_files_;
   PlanCache plans_;
   std::int64_t created_;
   bool draining_ = false;

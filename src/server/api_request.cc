@@ -52,9 +52,9 @@ bool is_given(const JsonRef& body, std::string_view key) {
 
 // Fields of OpenAI's and vLLM's that would change the answer, and that are not there.
 void refuse_unsupported(const JsonRef& body) {
-  for (const char* key : {"tools", "functions", "suffix", "min_tokens", "use_beam_search", "guided_json",
-                          "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "grammar", "audio",
-                          "prediction", "typical_p", "mirostat", "continue_final_message"}) {
+  for (const char* key : {"functions", "suffix", "min_tokens", "use_beam_search", "guided_json", "guided_regex",
+                          "guided_choice", "guided_grammar", "structured_outputs", "grammar", "audio", "prediction",
+                          "typical_p", "mirostat", "continue_final_message"}) {
     if (is_given(body, key)) unsupported(key, "not supported");
   }
   if (const auto format = body.find("response_format")) {
@@ -258,29 +258,9 @@ std::vector<TokenId> parse_tokens(const JsonRef& list, std::int64_t vocabulary) 
   return tokens;
 }
 
-std::vector<ChatMessage> parse_messages(const JsonRef& body) {
-  std::vector<ChatMessage> messages;
-  const JsonRef list = body.at("messages");
-  if (!list.is_array()) list.wrong("an array of messages");
-  for (const JsonRef& m : list.elements()) {
-    ChatMessage message{.role = m.at("role").string(), .content = {}};
-    const JsonRef content = m.at("content");
-    if (content.is_string()) {
-      message.content = content.string();
-    } else {
-      if (!content.is_array()) content.wrong("a string, or an array of parts");
-      for (const JsonRef& part : content.elements()) {
-        if (part.at("type").string() != "text") part.at("type").wrong("\"text\": the models here read nothing else");
-        message.content += part.at("text").string();
-      }
-    }
-    messages.push_back(std::move(message));
-  }
-  return messages;
-}
-
 CompletionRequest parse_completion(const JsonRef& body, const RequestContext& context) {
   CompletionRequest request;
+  if (is_given(body, "tools")) unsupported("tools", "only in chats");
   const GenerationInput common = parse_common(body, context, request);
   request.echo = body.boolean("echo", false);
   std::int32_t top = 0;
@@ -302,14 +282,15 @@ CompletionRequest parse_completion(const JsonRef& body, const RequestContext& co
   return request;
 }
 
-CompletionRequest parse_chat(const JsonRef& body, const RequestContext& context) {
+CompletionRequest parse_chat(const Body& whole, const RequestContext& context) {
+  const JsonRef& body = whole.json;
   CompletionRequest request;
   request.chat = true;
   GenerationInput input = parse_common(body, context, request);
   request.logprobs = body.boolean("logprobs", false);
   input.top_logprobs = int_in(body, "top_logprobs", 0, kMostTopLogprobs, 0);
   if (input.top_logprobs > 0 && !request.logprobs) fail(ErrorKind::kRequest, "top_logprobs: only with logprobs");
-  input.prompt = chat_prompt(*context.model.text, parse_messages(body));
+  input.prompt = chat_prompt(*context.model.text, parse_conversation(body, whole.text));
   const std::int64_t room = context.model.engine->options().context - static_cast<std::int64_t>(input.prompt.size());
   const auto otherwise =
       static_cast<std::int32_t>(std::clamp<std::int64_t>(room, 1, context.options.default_max_tokens));

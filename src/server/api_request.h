@@ -30,6 +30,12 @@ class PlanCache {
   std::map<std::string, std::shared_ptr<const Plan>> plans_;
 };
 
+// A request's body, and as it came.
+struct Body {
+  JsonRef json;
+  std::string_view text;
+};
+
 // What requests are read against.
 struct RequestContext {
   const RunningModel& model;
@@ -53,10 +59,8 @@ struct CompletionRequest {
 
 // Errors  ApiError, mneme::Error: 400 and 404.
 CompletionRequest parse_completion(const JsonRef& body, const RequestContext& context);
-CompletionRequest parse_chat(const JsonRef& body, const RequestContext& context);
+CompletionRequest parse_chat(const Body& body, const RequestContext& context);
 
-// "messages". Content is a string, or parts of type "text".
-std::vector<ChatMessage> parse_messages(const JsonRef& body);
 // Ids from 0 to the vocabulary's end.
 std::vector<TokenId> parse_tokens(const JsonRef& list, std::int64_t vocabulary);
 

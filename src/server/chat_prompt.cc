@@ -1,24 +1,128 @@
 #include "src/server/chat_prompt.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "src/base/error.h"
+#include "src/server/api_error.h"
 
 namespace mneme::server {
 namespace {
+
+using OrderedJson = nlohmann::ordered_json;
 
 bool is_system(const ChatMessage& m) {
   return m.role == "system" || m.role == "developer";
 }
 
+std::string parse_content(const JsonRef& content) {
+  if (content.is_string()) return content.string();
+  if (!content.is_array()) content.wrong("a string, or an array of parts");
+  std::string text;
+  for (const JsonRef& part : content.elements()) {
+    if (part.at("type").string() != "text") part.at("type").wrong("\"text\": the models here read nothing else");
+    text += part.at("text").string();
+  }
+  return text;
+}
+
+// Clients bring the arguments of a call as text; templates write them as JSON.
+OrderedJson parse_tool_calls(const JsonRef& calls, OrderedJson in_order) {
+  if (!calls.is_array()) calls.wrong("an array of calls");
+  std::size_t i = 0;
+  for (const JsonRef& call : calls.elements()) {
+    const JsonRef arguments = call.at("function").at("arguments");
+    call.at("function").at("name").string();
+    if (!arguments.is_string()) {
+      if (!arguments.is_object()) arguments.wrong("a JSON object, or one as text");
+    } else {
+      OrderedJson read = OrderedJson::parse(arguments.string(), nullptr, false);
+      if (!read.is_object()) arguments.wrong("a JSON object, or one as text");
+      in_order[i]["function"]["arguments"] = std::move(read);
+    }
+    ++i;
+  }
+  return in_order;
+}
+
+// What a template may ask of a message beside role and content.
+OrderedJson parse_more(const JsonRef& message, const OrderedJson& in_order) {
+  OrderedJson more = OrderedJson::object();
+  for (const char* key : {"name", "tool_call_id", "reasoning_content"})
+    if (message.find(key)) more[key] = message.at(key).string();
+  if (const auto calls = message.find("tool_calls"))
+    more["tool_calls"] = parse_tool_calls(*calls, in_order["tool_calls"]);
+  return more;
+}
+
+OrderedJson parse_tools(const JsonRef& body, const OrderedJson& in_order) {
+  const auto tools = body.find("tools");
+  if (!tools) return {};
+  if (!tools->is_array()) tools->wrong("an array of tools");
+  for (const JsonRef& tool : tools->elements()) {
+    if (tool.at("type").string() != "function") tool.at("type").wrong("\"function\"");
+    tool.at("function").at("name").string();
+  }
+  if (const auto choice = body.find("tool_choice")) {
+    if (!choice->is_string() || (choice->string() != "auto" && choice->string() != "none")) {
+      throw ApiError(400, "tool_choice: expected \"auto\" or \"none\": answers are not forced into calls",
+                     "tool_choice", "unsupported_parameter");
+    }
+    if (choice->string() == "none") return {};
+  }
+  return tools->value().empty() ? OrderedJson() : in_order["tools"];
+}
+
+// Every message as a template reads it.
+ChatInput template_input(const Conversation& conversation) {
+  ChatInput input;
+  for (const ChatMessage& m : conversation.messages) {
+    OrderedJson json{{"role", m.role == "developer" ? "system" : m.role}, {"content", m.content}};
+    json.update(m.more);
+    input.messages.push_back(std::move(json));
+  }
+  input.tools = conversation.tools;
+  input.arguments = conversation.arguments;
+  return input;
+}
+
 }  // namespace
 
-std::vector<TokenId> chat_prompt(const TextSide& text, std::span<const ChatMessage> messages) {
-  if (messages.empty()) fail(ErrorKind::kRequest, "messages: expected the user's at the end, found none");
-  if (text.chat.chat_template() != nullptr) {
-    ChatInput input;
-    for (const ChatMessage& m : messages)
-      input.messages.push_back({{"role", m.role == "developer" ? "system" : m.role}, {"content", m.content}});
-    return text.chat.conversation(input);
+Conversation parse_conversation(const JsonRef& body, std::string_view text) {
+  Conversation out;
+  const JsonRef list = body.at("messages");
+  if (!list.is_array()) list.wrong("an array of messages");
+  const std::vector<JsonRef> messages = list.elements();
+  const bool ordered = body.find("tools") || body.find("chat_template_kwargs") ||
+                       std::any_of(messages.begin(), messages.end(),
+                                   [](const JsonRef& m) { return m.is_object() && m.value().contains("tool_calls"); });
+  const OrderedJson in_order = ordered ? OrderedJson::parse(text) : OrderedJson();
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const JsonRef& m = messages[i];
+    ChatMessage message{.role = m.at("role").string(), .content = {}};
+    message.more = parse_more(m, ordered ? in_order["messages"][i] : in_order);
+    // A message of calls may say nothing.
+    if (m.find("content") || !message.more.contains("tool_calls")) message.content = parse_content(m.at("content"));
+    out.messages.push_back(std::move(message));
   }
+  out.tools = parse_tools(body, in_order);
+  if (const auto arguments = body.find("chat_template_kwargs")) {
+    if (!arguments->is_object()) arguments->wrong("an object");
+    out.arguments = in_order["chat_template_kwargs"];
+  }
+  return out;
+}
+
+std::vector<TokenId> chat_prompt(const TextSide& text, const Conversation& conversation) {
+  const std::vector<ChatMessage>& messages = conversation.messages;
+  if (messages.empty()) fail(ErrorKind::kRequest, "messages: expected the user's at the end, found none");
+  const ChatTemplate* const by_template = text.chat.chat_template();
+  const bool shows_tools = by_template != nullptr && by_template->source().find("tools") != std::string::npos;
+  if (!conversation.tools.is_null() && !shows_tools) {
+    throw ApiError(400, "tools: the chat template of this model has no place for them", "tools",
+                   "unsupported_parameter");
+  }
+  if (by_template != nullptr) return text.chat.conversation(template_input(conversation));
   std::string system;
   std::size_t at = 0;
   for (; at < messages.size() && is_system(messages[at]); ++at) {

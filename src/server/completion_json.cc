@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/base/check.h"
 #include "src/checkpoint/utf8.h"
 
 namespace mneme::server {
@@ -43,19 +42,6 @@ std::string json_text(const OrderedJson& json) {
 
 std::string json_string(std::string_view text) {
   return json_text(OrderedJson(text));
-}
-
-std::string_view finish_name(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kEnd:
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kCancelled:
-      return "abort";
-  }
-  MNEME_CHECK(false, "finish reason {}", static_cast<int>(reason));
 }
 
 OrderedJson chat_logprobs(const Tokenizer& tokenizer, std::span<const OutputToken> tokens) {

@@ -18,9 +18,6 @@ std::string json_text(const OrderedJson& json);
 // `text` between quotes.
 std::string json_string(std::string_view text);
 
-// "stop", "length"; "abort" for what was cancelled.
-std::string_view finish_name(FinishReason reason);
-
 // A chat's "logprobs".
 OrderedJson chat_logprobs(const Tokenizer& tokenizer, std::span<const OutputToken> tokens);
 

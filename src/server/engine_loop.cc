@@ -1,5 +1,7 @@
 #include "src/server/engine_loop.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace mneme::server {
@@ -73,6 +75,22 @@ bool EngineLoop::take_tasks(std::vector<Task>& tasks, bool wait) {
   return !ends_;
 }
 
+// To wake the thread that sends takes a core from those that compute, for every token: where tokens come faster than
+// anybody reads, several go out together.
+void EngineLoop::hand_out(GenerationTable& table) {
+  std::vector<Delivery> news = table.take_news();
+  std::move(news.begin(), news.end(), std::back_inserter(held_));
+  if (held_.empty()) return;
+  const auto now = GenerationTable::Clock::now();
+  const bool urgent = table.idle() || std::any_of(held_.begin(), held_.end(), [](const Delivery& d) {
+                        const GenerationEvent& e = d.event;
+                        return e.accepted || e.prompt || e.end || e.failure;
+                      });
+  if (!urgent && std::chrono::duration<double>(now - handed_out_).count() < options_.stream_seconds) return;
+  handed_out_ = now;
+  deliver_(std::exchange(held_, {}));
+}
+
 void EngineLoop::run(std::function<RunningModel()> start) {
   std::unique_ptr<RunningModel> model;
   try {
@@ -99,7 +117,7 @@ void EngineLoop::run(std::function<RunningModel()> start) {
     if (!table.idle()) table.step();
     table.tell_gauges();
     in_flight_.fetch_sub(table.take_ended());
-    if (std::vector<Delivery> news = table.take_news(); !news.empty()) deliver_(std::move(news));
+    hand_out(table);
   }
 }
 

@@ -22,6 +22,7 @@ class EngineLoop {
 
   struct Options {
     std::int64_t max_in_flight = 1;  // answers, running and waiting
+    double stream_seconds = 0;       // pieces of answers wait so long for others; first and last ones never
     KeeperOptions keeper;
   };
   // Starts the model on the new thread, which becomes one of those that compute, and returns when it is ready.
@@ -50,6 +51,7 @@ class EngineLoop {
   void push(Task task);
   void run(std::function<RunningModel()> start);
   bool take_tasks(std::vector<Task>& tasks, bool wait);
+  void hand_out(GenerationTable& table);
 
   Options options_;
   Metrics& metrics_;
@@ -58,6 +60,8 @@ class EngineLoop {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Task> tasks_;
+  std::vector<Delivery> held_;  // by the loop
+  GenerationTable::Clock::time_point handed_out_;
   bool ready_ = false, ends_ = false;
   std::exception_ptr start_error_;
   std::atomic<std::int64_t> in_flight_ = 0, next_id_ = 0;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "mneme/mneme.h"
@@ -45,6 +46,9 @@ struct PromptSummary {
   std::int32_t tokens = 0, cached_tokens = 0;
   std::vector<PromptScore> scores;  // GenerationInput::score_prompt
 };
+
+// "stop", "length"; "abort" for what was cancelled.
+std::string_view finish_name(FinishReason reason);
 
 // Told with the end of an answer.
 struct AnswerSummary {

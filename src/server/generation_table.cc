@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/engine/kv_method.h"
 
@@ -12,19 +11,6 @@ namespace {
 
 double seconds_between(GenerationTable::Clock::time_point a, GenerationTable::Clock::time_point b) {
   return std::chrono::duration<double>(b - a).count();
-}
-
-std::string_view metric_name(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kEnd:
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kCancelled:
-      return "abort";
-  }
-  MNEME_CHECK(false, "finish reason {}", static_cast<int>(reason));
 }
 
 // Pages of a sequence that is bound to its method are of no use to others, and its own prompt is read from the start.
@@ -191,7 +177,7 @@ void GenerationTable::take(const RequestEvent& event, Clock::time_point now) {
 
 void GenerationTable::count(const Choice& c, FinishReason reason, const RequestStats& stats, Clock::time_point now) {
   const Generation& g = *c.generation;
-  metrics_.count_answer({.finished = metric_name(reason),
+  metrics_.count_answer({.finished = finish_name(reason),
                          .prompt_tokens = c.index == 0 ? static_cast<std::int64_t>(g.input.prompt.size()) : 0,
                          .answer_tokens = stats.answer_tokens,
                          .queued = c.has_begun ? seconds_between(g.arrived, c.begun) : -1,
@@ -322,6 +308,8 @@ void GenerationTable::tell_gauges() {
                 .waiting = waiting_,
                 .kv_blocks_used = pool.n_blocks() - pool.n_free(),
                 .kv_blocks_total = pool.n_blocks(),
+                .kv_block_bytes = static_cast<std::int64_t>(pool.shape().page_bytes()),
+                .kv_tier = pool.on_device() ? "device" : "host",
                 .cached_sequences = keeper_.cached()});
 }
 

@@ -44,9 +44,10 @@ class ResponseWriter {
   virtual void on_close(std::function<void()> closed) = 0;
 };
 
-// Where work goes: the I/O thread, which must never wait, and a few others for parsing and tokenizing.
+// Where work goes: the I/O thread, which must never wait; a few others for parsing and tokenizing; and one for files,
+// which may wait for as long as it likes.
 struct Executors {
-  std::function<void(std::function<void()>)> io, work;
+  std::function<void(std::function<void()>)> io, work, files;
 };
 
 using RequestHandler = std::function<void(HttpRequest, std::shared_ptr<ResponseWriter>)>;

@@ -58,7 +58,7 @@ struct HttpServer::Impl {
   std::shared_ptr<const bool> alive = std::make_shared<const bool>(true);  // while anything may be posted
   RequestHandler handler;
   asio::io_context io{1};
-  asio::thread_pool workers{kWorkThreads};
+  asio::thread_pool workers{kWorkThreads}, files{1};
   tcp::acceptor acceptor;
   asio::signal_set signals;
   std::function<void(int)> on_signal;
@@ -409,9 +409,15 @@ HttpServer::HttpServer(const ServerOptions& options, Metrics& metrics)
 }
 
 HttpServer::~HttpServer() {
-  impl_->workers.stop();
-  impl_->workers.join();
+  end_work();
   impl_->alive.reset();
+}
+
+void HttpServer::end_work() {
+  for (asio::thread_pool* pool : {&impl_->workers, &impl_->files}) {
+    pool->stop();
+    pool->join();
+  }
 }
 
 std::uint16_t HttpServer::port() const {
@@ -420,7 +426,8 @@ std::uint16_t HttpServer::port() const {
 
 Executors HttpServer::executors() {
   return {.io = [this](std::function<void()> f) { asio::post(impl_->io, std::move(f)); },
-          .work = [this](std::function<void()> f) { asio::post(impl_->workers, std::move(f)); }};
+          .work = [this](std::function<void()> f) { asio::post(impl_->workers, std::move(f)); },
+          .files = [this](std::function<void()> f) { asio::post(impl_->files, std::move(f)); }};
 }
 
 void HttpServer::run(RequestHandler handler) {

@@ -37,6 +37,8 @@ class HttpServer {
   void on_signal(std::function<void(int signal)> task);
   // run() returns; connections are closed.
   void stop();
+  // From any thread: work that has begun ends, the rest is forgotten. What it uses may go then.
+  void end_work();
 
   struct Impl;  // for the connections
 

@@ -183,6 +183,11 @@ std::string Metrics::text() const {
   page.one("kv_cache_usage_perc", "gauge", "Share of the room for keys and values in use, 0 to 1.", used);
   page.one("kv_cache_blocks_used", "gauge", "Pool blocks in use.", gauges_.kv_blocks_used);
   page.one("kv_cache_blocks_total", "gauge", "Pool blocks.", gauges_.kv_blocks_total);
+  const std::string tier = fmt::format(",tier=\"{}\"", gauges_.kv_tier);
+  page.help("kv_cache_used_bytes", "gauge", "Keys and values, by where they lie.");
+  page.value("kv_cache_used_bytes", gauges_.kv_blocks_used * gauges_.kv_block_bytes, tier);
+  page.help("kv_cache_total_bytes", "gauge", "Room for them.");
+  page.value("kv_cache_total_bytes", gauges_.kv_blocks_total * gauges_.kv_block_bytes, tier);
   page.one("cached_sequences", "gauge", "Sequences kept for others with the same prefix.", gauges_.cached_sequences);
   page.one("http_connections", "gauge", "Open connections.", connections_);
   page.one("http_connections_total", "counter", "Connections so far.", connections_total_);

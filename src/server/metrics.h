@@ -41,7 +41,8 @@ class Metrics {
   // ---- by the engine thread
   struct Gauges {
     std::int64_t running = 0, waiting = 0;
-    std::int64_t kv_blocks_used = 0, kv_blocks_total = 0;
+    std::int64_t kv_blocks_used = 0, kv_blocks_total = 0, kv_block_bytes = 0;
+    std::string_view kv_tier = "host";  // where they lie
     std::int64_t cached_sequences = 0;  // whose pages wait for a next request with their prefix
   };
   void set(const Gauges& gauges);

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "src/base/error.h"
-#include "src/engine/session_store.h"
 
 namespace mneme::server {
 namespace {
@@ -112,32 +111,7 @@ void SequenceKeeper::make_room() {
   }
 }
 
-std::filesystem::path SequenceKeeper::file(const std::string& name) const {
-  if (options_.slot_path.empty()) {
-    fail(ErrorKind::kOption, "slots cannot be saved: the server was started without --slot-save-path");
-  }
-  constexpr std::string_view kAllowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
-  if (name.empty() || name.size() > 200 || name.front() == '.' || name.find_first_not_of(kAllowed) != name.npos) {
-    fail(ErrorKind::kRequest,
-         "filename: expected 1 to 200 letters, digits, dots, underscores and hyphens, not beginning with a dot");
-  }
-  return options_.slot_path / name;
-}
-
-std::int64_t SequenceKeeper::save(std::int32_t s, const std::string& name) {
-  const Slot& from = slot(s);
-  const std::filesystem::path path = file(name);
-  if (!from.id.valid()) fail(ErrorKind::kRequest, "slot {} is empty: there is nothing to save", s);
-  SessionContent content;
-  content.answered = true;
-  content.framing = Framing::kRaw;  // clients frame turns themselves: their prompts bring all of it
-  save_sequence(model_, from.id, std::move(content), path);
-  return from.n_tokens;
-}
-
-std::int64_t SequenceKeeper::restore(std::int32_t s, const std::string& name) {
-  Slot& to = slot(s);
-  const RestoredSequence restored = restore_sequence(model_, file(name));
+void SequenceKeeper::put(std::int32_t s, const RestoredSequence& restored) {
   const auto n = static_cast<std::int32_t>(restored.content.tokens.size());
   if (options_.prefix_cache) {
     prefixes_.put({.id = restored.id,
@@ -146,8 +120,7 @@ std::int64_t SequenceKeeper::restore(std::int32_t s, const std::string& name) {
                    .salt = {},
                    .running = true});
   }
-  fill(to, {.id = restored.id, .n_tokens = n, .n_shared = restored.content.n_computed, .salt = {}});
-  return n;
+  fill(slot(s), {.id = restored.id, .n_tokens = n, .n_shared = restored.content.n_computed, .salt = {}});
 }
 
 std::int64_t SequenceKeeper::erase(std::int32_t s) {

@@ -8,13 +8,13 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "src/engine/running_model.h"
+#include "src/engine/session_store.h"
 #include "src/server/prefix_cache.h"
 
 namespace mneme::server {
@@ -22,7 +22,6 @@ namespace mneme::server {
 struct KeeperOptions {
   bool prefix_cache = false;
   std::int32_t n_slots = 0;
-  std::filesystem::path slot_path;  // empty: slots cannot be saved
 };
 
 class SequenceKeeper {
@@ -63,17 +62,15 @@ class SequenceKeeper {
     std::string salt;
   };
   const std::vector<Slot>& slots() const { return slots_; }
-  // Tokens written, read, or given up. `name` is a file's in slot_path.
-  //
-  // Errors  kRequest: no such slot, empty slot, a name that is none. kOption: there is no slot_path. As save_sequence()
-  // and restore_sequence().
-  std::int64_t save(std::int32_t slot, const std::string& name);
-  std::int64_t restore(std::int32_t slot, const std::string& name);
+  // Errors (also below)  kRequest: no such slot.
+  Slot& slot(std::int32_t s);
+  // Gives up what the slot has for a sequence from elsewhere.
+  void put(std::int32_t slot, const RestoredSequence& restored);
+  // Tokens given up.
   std::int64_t erase(std::int32_t slot);
+  RunningModel& model() { return model_; }
 
  private:
-  Slot& slot(std::int32_t s);
-  std::filesystem::path file(const std::string& name) const;
   std::int32_t shareable(const Request& request) const;
   void give_up(RequestId id);
   void fill(Slot& slot, Slot with);

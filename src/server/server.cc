@@ -51,7 +51,9 @@ RunningModel start(const ServerOptions& o, const ProgressFn& progress) {
   EngineOptions engine = o.engine;
   if (engine.kv_memory_bytes == 0)
     engine.kv_memory_bytes = default_kv_bytes(*checkpoint, engine, bytes_of(*checkpoint));
-  return start_model(std::move(checkpoint), nullptr, engine, progress);
+  auto text = std::make_unique<TextSide>(*checkpoint);
+  if (!o.chat_template.empty()) text->chat = ChatFormat::with_template(*text->tokenizer, o.chat_template);
+  return start_model(std::move(checkpoint), std::move(text), engine, progress);
 }
 
 }  // namespace
@@ -64,11 +66,12 @@ struct Server::Impl {
         http(options, metrics),
         loop([this, &progress] { return start(options, progress); },
              {.max_in_flight = options.engine.max_sequences + options.max_queue,
-              .keeper = {.prefix_cache = options.prefix_cache,
-                         .n_slots = options.n_slots,
-                         .slot_path = options.slot_path}},
+              .stream_seconds = options.stream_seconds,
+              .keeper = {.prefix_cache = options.prefix_cache, .n_slots = options.n_slots}},
              metrics, deliver_to(http.executors())),
         api(options, name, loop, metrics, http.executors()) {}
+  // A file that is being written asks the engine for what goes into it.
+  ~Impl() { http.end_work(); }
 
   static EngineLoop::Deliver deliver_to(Executors executors) {
     return [io = std::move(executors.io)](std::vector<Delivery> news) {

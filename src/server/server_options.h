@@ -14,7 +14,8 @@ namespace mneme::server {
 
 struct ServerOptions {
   std::filesystem::path model;
-  std::string served_name;  // empty: the file's or folder's name
+  std::string served_name;    // empty: the file's or folder's name
+  std::string chat_template;  // in place of the model's own; empty: that
   EngineOptions engine;
 
   std::string host = "127.0.0.1";
@@ -37,6 +38,7 @@ struct ServerOptions {
   double idle_seconds = 75;                // of a connection between requests
   double write_seconds = 60;               // that a client may leave an answer unread
   double shutdown_seconds = 30;            // for answers that run, after the order to stop
+  double stream_seconds = 0.005;           // at least, between pieces of streams; 0: every token on its own
   double heartbeat_seconds = 15;           // a comment in a stream that has nothing to say
   std::size_t max_unsent_bytes = 8 << 20;  // of an answer that the client does not read
 

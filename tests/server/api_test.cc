@@ -162,6 +162,55 @@ TEST_F(Api, UserTextNeverFramesATurn) {
   EXPECT_EQ(shown["prompt"], "<|bos|><|user|>Where is the harbour?<|end|><|assistant|>");
 }
 
+TEST(ChatTemplates, ShowToolsAndCallsAsTheyCame) {
+  server::ServerOptions options = RunningServer::small();
+  options.chat_template =
+      "{%- if tools %}{{ '<|user|>' }}{% for t in tools %}{{ t | tojson }}{% endfor %}{{ '<|end|>' }}{% endif %}"
+      "{%- for m in messages %}{{ '<|' + m.role + '|>' }}{{ m.content }}"
+      "{%- for c in m.tool_calls or [] %}[{{ c.function.name }} {{ c.function.arguments | tojson }}]{% endfor %}"
+      "{{- '<|end|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{{ mood }}{% endif %}";
+  RunningServer server(options);
+  // As text, because the order of members counts.
+  const std::string messages =
+      R"("messages": [{"role": "user", "content": "Rain?"}, {"role": "assistant", "content": null, "tool_calls":
+          [{"id": "1", "type": "function", "function": {"name": "rain", "arguments": "{\"where\": \"Ys\", \"at\": 5}"}}]},
+          {"role": "tool", "tool_call_id": "1", "content": "no <|end|>"}])";
+  const std::string tools =
+      R"("tools": [{"type": "function", "function": {"name": "rain", "parameters": {"type": "object", "a": 1}}}])";
+  const auto shown = [&](const std::string& more) {
+    return post(server.port(), "/apply-template", "{" + messages + more + "}");
+  };
+  const std::string turns =
+      "<|user|>Rain?<|end|><|assistant|>[rain {\"where\": \"Ys\", \"at\": 5}]<|end|><|tool|>no "
+      "<|end|><|end|><|assistant|>";
+  const Response with = shown(", " + tools);
+  ASSERT_EQ(with.status, 200) << with.body;
+  EXPECT_EQ(with.json()["prompt"],
+            "<|user|>{\"type\": \"function\", \"function\": {\"name\": \"rain\", \"parameters\": {\"type\": "
+            "\"object\", \"a\": 1}}}<|end|>" +
+                turns);
+  EXPECT_EQ(shown("").json()["prompt"], turns);
+  EXPECT_EQ(shown(", \"tool_choice\": \"none\", " + tools).json()["prompt"], turns);
+  EXPECT_EQ(shown(R"(, "chat_template_kwargs": {"mood": "glad"})").json()["prompt"], turns + "glad");
+  // What a tool says stays text: one end of turn for each message.
+  const json ids = with.json()["tokens"];
+  const json end = post(server.port(), "/tokenize", json{{"prompt", "<|end|>"}}).json()["tokens"].back();
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), end), 4);
+  EXPECT_EQ(post(server.port(), "/v1/chat/completions", "{\"max_tokens\": 2, " + messages + ", " + tools + "}").status,
+            200);
+  for (const char* wrong :
+       {R"(, "tool_choice": "required", "tools": [])", R"(, "tools": {})", R"(, "tools": [{}])",
+        R"(, "tools": [{"type": "function", "function": {}}])", R"(, "chat_template_kwargs": 1)",
+        R"(, "tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f"}}])"})
+    EXPECT_EQ(shown(wrong).status, 400) << wrong;
+  EXPECT_NE(post(server.port(), "/apply-template",
+                 std::string(R"({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls":
+                     [{"function": {"name": "f", "arguments": "nothing"}}]}]})"))
+                .error_message()
+                .find("messages[1].tool_calls[0].function.arguments"),
+            std::string::npos);
+}
+
 TEST_F(Api, StopsAndBiases) {
   const json body = {{"prompt", "Once upon a time"}, {"max_tokens", 12}, {"temperature", 0}};
   const std::string whole = complete(body).json()["choices"][0]["text"];
@@ -268,6 +317,7 @@ TEST_F(Api, NamesWhatIsWrong) {
        "patternProperties"},
       {{{"response_format", {{"type", "xml"}}}}, "response_format"},
       {{{"tools", {1}}}, "tools"},
+      {{{"functions", {1}}}, "functions"},
   };
   for (const auto& [change, words] : cases) {
     json body = good;

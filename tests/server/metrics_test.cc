@@ -20,7 +20,7 @@ TEST(Metrics, CountByBucketsAsPrometheusReadsThem) {
 
 TEST(Metrics, EveryLineIsInPrometheusForm) {
   Metrics metrics("a \"model\"\n\\");
-  metrics.set({.running = 2, .waiting = 3, .kv_blocks_used = 5, .kv_blocks_total = 20});
+  metrics.set({.running = 2, .waiting = 3, .kv_blocks_used = 5, .kv_blocks_total = 20, .kv_block_bytes = 4096});
   metrics.count_request("/v1/completions", 200);
   metrics.count_step(12, 0.01);
   const std::vector<double> between = {0.01, 0.03};
@@ -48,7 +48,8 @@ TEST(Metrics, EveryLineIsInPrometheusForm) {
   const std::string label = "{model_name=\"a \\\"model\\\"\\n\\\\\"";
   for (const char* expected :
        {"mneme:num_requests_running%} 2\n", "mneme:num_requests_waiting%} 3\n", "mneme:kv_cache_usage_perc%} 0.25\n",
-        "mneme:prompt_tokens_total%} 7\n", "mneme:request_success_total%,finished_reason=\"length\"} 1\n",
+        "mneme:kv_cache_used_bytes%,tier=\"host\"} 20480\n", "mneme:prompt_tokens_total%} 7\n",
+        "mneme:request_success_total%,finished_reason=\"length\"} 1\n",
         "mneme:kv_retrieval_pages_hit_total%,method=\"freekv\"} 6\n",
         "mneme:http_requests_total%,path=\"/v1/completions\",status=\"200\"} 1\n",
         "mneme:inter_token_latency_seconds_count%} 2\n"}) {

@@ -46,6 +46,11 @@ TEST(Readme, TheServerRefusesWhatItCannotDo) {
       run_program({MNEME_BINARY, "serve", "-m", MNEME_MODEL_FILE, "--port", "0", "--slot-save-path", "/nowhere"});
   EXPECT_EQ(outcome.code, 2);
   EXPECT_NE(outcome.err.find("/nowhere"), std::string::npos);
+  for (const char* port : {"99999", "-1", "http"}) {
+    const auto refused = run_program({MNEME_BINARY, "serve", "-m", MNEME_MODEL_FILE, "--port", port});
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_NE(refused.err.find("from 0 to 65535"), std::string::npos) << refused.err;
+  }
 }
 
 }  // namespace

@@ -144,6 +144,27 @@ TEST_F(Slots, GoOnInAnotherServer) {
   EXPECT_EQ(cached_of(r), cached);
 }
 
+// Between two pieces of the file the others get their tokens; the engine never waits for the disk.
+TEST_F(Slots, OthersAreAnsweredWhileOneIsSavedAndRestored) {
+  RunningServer server(options());
+  json kept = request(document(150, "fact"));
+  kept["id_slot"] = 2;
+  const json expected = tokens_of(post(server.port(), "/v1/completions", kept));
+  json long_one = request("Once upon a time");
+  long_one["max_tokens"] = 4000;
+  long_one["stream"] = true;
+  Client running(server.port());
+  running.send_request("POST", "/v1/completions", long_one.dump());
+  ASSERT_TRUE(running.read_until("\"text\""));
+  const double before = server.metric("engine_steps_total");
+  ASSERT_EQ(act(server.port(), 2, "save", {{"filename", "book.session"}}).status, 200);
+  EXPECT_GT(server.metric("engine_steps_total") - before, 8);
+  ASSERT_EQ(act(server.port(), 3, "restore", {{"filename", "book.session"}}).status, 200);
+  EXPECT_EQ(server.metric("num_requests_running"), 1);
+  kept["id_slot"] = 3;
+  EXPECT_EQ(tokens_of(post(server.port(), "/v1/completions", kept)), expected);
+}
+
 TEST_F(Slots, RefuseWhatIsNone) {
   RunningServer server(options());
   EXPECT_EQ(act(server.port(), 2, "save", {{"filename", "x"}}).status, 400);  // empty

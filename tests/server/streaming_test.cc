@@ -69,6 +69,28 @@ TEST(Streaming, BringsWhatTheWholeAnswerHas) {
   EXPECT_EQ(post(server.port(), "/v1/completions", wrong).status, 400);  // before the stream begins
 }
 
+// Tokens that come faster than the interval go out together; the first does not wait, and none is lost.
+TEST(Streaming, PiecesMayWaitForOthers) {
+  std::string expected;
+  for (const double seconds : {0.0, 3600.0}) {
+    server::ServerOptions options = RunningServer::small();
+    options.stream_seconds = seconds;
+    RunningServer server(options);
+    json body = prompt_of(300);
+    body["stream"] = true;
+    Client client(server.port());
+    client.send_request("POST", "/v1/completions", body.dump());
+    ASSERT_TRUE(client.read_until("\"text\""));
+    EXPECT_EQ(server.metric("num_requests_running"), 1);
+    std::string text;
+    for (const std::string& e : client.read_response().events())
+      if (e != "[DONE]") text += json::parse(e)["choices"][0]["text"];
+    if (seconds == 0) expected = text;
+    EXPECT_EQ(text, expected);
+  }
+  EXPECT_FALSE(expected.empty());
+}
+
 TEST(Streaming, KeepsAConnectionForSeveralRequests) {
   RunningServer server;
   Client client(server.port());

@@ -1,0 +1,36 @@
+// Slots to session files and back while others are answered: all that takes time is done here, and the engine is asked
+// for a piece at a time, between two steps.
+//
+// Threads  any that may wait, one at a time; never the engine's.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "src/server/engine_loop.h"
+
+namespace mneme::server {
+
+class SlotFiles {
+ public:
+  // `folder`: where they lie; empty: slots cannot be saved. Requires  the loop outlives the object.
+  SlotFiles(EngineLoop& loop, std::filesystem::path folder) : loop_(loop), folder_(std::move(folder)) {}
+
+  // Tokens written, or read. `name` is a file's in the folder.
+  //
+  // Errors  kRequest: no such slot, empty slot, a name that is none. kOption: there is no folder. kResource: the slot
+  // got another sequence, or lost pages, while it was written. kFile. As restore_sequence().
+  std::int64_t save(std::int32_t slot, const std::string& name);
+  std::int64_t restore(std::int32_t slot, const std::string& name);
+  // Tokens given up. Errors  kRequest: no such slot.
+  std::int64_t erase(std::int32_t slot);
+
+ private:
+  std::filesystem::path file(const std::string& name) const;
+
+  EngineLoop& loop_;
+  std::filesystem::path folder_;
+};
+
+}  // namespace mneme::server
