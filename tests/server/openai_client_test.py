@@ -6,6 +6,7 @@ usage: openai_client_test.py MNEME MODEL VENV
 Makes the virtual environment VENV at its first run. Exit code 77: the package index cannot be reached, nothing was tested.
 """
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -89,6 +90,53 @@ def check_chat(client, model):
     expect(client.chat.completions.create(model=model, messages=parts, max_tokens=1).choices, "no choices")
 
 
+def check_json(openai, client, model):
+    """Answers of a schema parse and satisfy it, whatever the model would rather say: it was never taught any JSON."""
+    import typing
+
+    import pydantic
+
+    class Place(pydantic.BaseModel):
+        model_config = pydantic.ConfigDict(extra="forbid")
+        kind: typing.Literal["harbour", "tower", "mill"]
+        name: str = pydantic.Field(max_length=12)
+
+    class Report(pydantic.BaseModel):
+        model_config = pydantic.ConfigDict(extra="forbid")
+        places: list[Place] = pydantic.Field(min_length=1, max_length=2)
+        code: str = pydantic.Field(pattern="^[A-Z]{2}-[0-9]{3}$")
+        count: int = pydantic.Field(ge=10, le=99)
+        known: bool
+        note: typing.Optional[str] = pydantic.Field(max_length=8)
+
+    question = [{"role": "user", "content": "Report on the harbour."}]
+    for seed in range(2):
+        a = client.chat.completions.parse(model=model, messages=question, response_format=Report, max_tokens=2000, n=2,
+                                          seed=100 * seed, temperature=seed)
+        for choice in a.choices:
+            expect(choice.finish_reason == "stop", choice)
+            expect(isinstance(choice.message.parsed, Report), choice)
+            expect(Report.model_validate_json(choice.message.content) == choice.message.parsed, choice)
+    with client.chat.completions.stream(model=model, messages=question, response_format=Report, max_tokens=2000,
+                                        seed=5) as stream:
+        expect(isinstance(stream.get_final_completion().choices[0].message.parsed, Report), "no report")
+    # A free object may go on to the last token, but for one that is told to end.
+    brace = client.post("/../tokenize", body={"content": "}"}, cast_to=dict)["tokens"]
+    for seed in range(3):
+        bias = {str(t): 100 for t in brace} if seed == 0 else {}
+        a = client.chat.completions.create(model=model, messages=question, response_format={"type": "json_object"},
+                                           max_tokens=120, seed=seed, logit_bias=bias)
+        content = a.choices[0].message.content
+        expect(content.lstrip().startswith("{"), content)
+        expect(seed > 0 or a.choices[0].finish_reason == "stop", a)
+        if a.choices[0].finish_reason == "stop":
+            expect(isinstance(json.loads(content), dict), content)
+    wrong = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "patternProperties": {}}}}
+    e = refused(openai.BadRequestError, lambda: client.with_options(max_retries=0).chat.completions.create(
+        model=model, messages=question, response_format=wrong))
+    expect("patternProperties" in e.message, e.message)
+
+
 def check_errors(openai, client, model):
     bad = client.with_options(max_retries=0)
     e = refused(openai.BadRequestError, lambda: bad.completions.create(model=model, prompt="x", temperature=-1))
@@ -119,6 +167,7 @@ def main():
         expect(client.models.retrieve(model).id == model, model)
         check_completions(client, model)
         check_chat(client, model)
+        check_json(openai, client, model)
         check_errors(openai, client, model)
     finally:
         server.terminate()
