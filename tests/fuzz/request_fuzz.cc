@@ -30,6 +30,7 @@ void expect_taken(const server::CompletionRequest& request, Setting& setting) {
     RequestInput r;
     r.prompt = input.prompt;
     r.sampling = input.sampling;
+    r.constraint = input.constraint;
     r.max_tokens = input.max_tokens;
     r.method = input.method;
     setting.model.engine->cancel(setting.model.engine->submit(std::move(r)));
@@ -53,7 +54,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const bool chat : {false, true}) {
     try {
       const JsonRef body(json, "body");
-      expect_taken(chat ? server::parse_chat(body, context) : server::parse_completion(body, context), setting);
+      expect_taken(chat ? server::parse_chat({body, text}, context) : server::parse_completion(body, context), setting);
     } catch (const server::ApiError& e) {
       MNEME_CHECK(parse_json(e.body(), "error", 1 << 20).contains("error"), "{}", e.body());
     } catch (const Error& e) {
