@@ -34,9 +34,11 @@ TEST(Readme, ItsCurlCommandsAreAnswered) {
     EXPECT_EQ(outcome.out.find("data: [DONE]") != std::string::npos, streams) << outcome.out;
     const bool retrieves = line.find("kv_retrieval") != std::string::npos;
     EXPECT_EQ(outcome.out.find("\"kv_retrieval\"") != std::string::npos, retrieves) << outcome.out;
+    const bool schema = line.find("json_schema") != std::string::npos;
+    EXPECT_EQ(outcome.out.find("\\\"found\\\"") != std::string::npos, schema) << outcome.out;
     EXPECT_FALSE(outcome.out.empty()) << line;
   }
-  EXPECT_GE(n, 5) << "the README has lost its examples";
+  EXPECT_GE(n, 6) << "the README has lost its examples";
   ::kill(server.pid(), SIGTERM);
   EXPECT_EQ(server.wait().code, 0);
 }
