@@ -75,19 +75,48 @@ bool EngineLoop::take_tasks(std::vector<Task>& tasks, bool wait) {
   return !ends_;
 }
 
+namespace {
+
+bool is_piece(const GenerationEvent& e) {
+  return !e.accepted && !e.prompt && !e.end && !e.failure;
+}
+
+void append(GenerationEvent& to, GenerationEvent more) {
+  to.text += more.text;
+  std::move(more.tokens.begin(), more.tokens.end(), std::back_inserter(to.tokens));
+  to.reads = std::move(more.reads);
+}
+
+}  // namespace
+
+// Keeps news until they are handed out; pieces of an answer become one.
+void EngineLoop::hold(std::vector<Delivery> news) {
+  for (Delivery& d : news) {
+    const auto [it, first] = last_held_.try_emplace(d.sink.get(), held_.size());
+    if (!first) {
+      GenerationEvent& before = held_[it->second].event;
+      if (is_piece(before) && !before.reads && is_piece(d.event) && before.choice == d.event.choice) {
+        append(before, std::move(d.event));
+        continue;
+      }
+      it->second = held_.size();
+    }
+    held_.push_back(std::move(d));
+  }
+}
+
 // To wake the thread that sends takes a core from those that compute, for every token: where tokens come faster than
 // anybody reads, several go out together.
 void EngineLoop::hand_out(GenerationTable& table) {
-  std::vector<Delivery> news = table.take_news();
-  std::move(news.begin(), news.end(), std::back_inserter(held_));
+  hold(table.take_news());
   if (held_.empty()) return;
   const auto now = GenerationTable::Clock::now();
-  const bool urgent = table.idle() || std::any_of(held_.begin(), held_.end(), [](const Delivery& d) {
-                        const GenerationEvent& e = d.event;
-                        return e.accepted || e.prompt || e.end || e.failure;
-                      });
-  if (!urgent && std::chrono::duration<double>(now - handed_out_).count() < options_.stream_seconds) return;
+  const bool waits = !table.idle() &&
+                     std::chrono::duration<double>(now - handed_out_).count() < options_.stream_seconds &&
+                     std::all_of(held_.begin(), held_.end(), [](const Delivery& d) { return is_piece(d.event); });
+  if (waits) return;
   handed_out_ = now;
+  last_held_.clear();
   deliver_(std::exchange(held_, {}));
 }
 

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include "src/server/generation_table.h"
@@ -51,6 +52,7 @@ class EngineLoop {
   void push(Task task);
   void run(std::function<RunningModel()> start);
   bool take_tasks(std::vector<Task>& tasks, bool wait);
+  void hold(std::vector<Delivery> news);
   void hand_out(GenerationTable& table);
 
   Options options_;
@@ -60,7 +62,8 @@ class EngineLoop {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Task> tasks_;
-  std::vector<Delivery> held_;  // by the loop
+  std::vector<Delivery> held_;                                        // by the loop
+  std::unordered_map<const GenerationSink*, std::size_t> last_held_;  // of each
   GenerationTable::Clock::time_point handed_out_;
   bool ready_ = false, ends_ = false;
   std::exception_ptr start_error_;
