@@ -35,7 +35,8 @@ struct BenchCommand {
   int threads = 0;
   bool no_pin = false, deterministic = false;
   std::string numa = "none";
-  std::string kv_dtype = "bf16";
+  std::string kv_dtype = "bf16", kv_store = "device";
+  std::vector<float> turnovers, corrections;
   KvOptions kv;
   std::vector<std::string> methods;
   bool json = false, no_progress = false;
@@ -67,12 +68,20 @@ std::vector<BenchRow> cases_of(const BenchCommand& o, const MethodShape& shape) 
     KvOptions kv = o.kv;
     kv.method = method;
     const std::shared_ptr<const Plan> plan = plan_of(kv, shape);
+    // Outcomes are drawn for methods that have them.
+    const std::vector<float> as_it_is = {-1};
+    const bool selects = plan != nullptr && plan->selects();
+    const auto& turnovers = selects && !o.turnovers.empty() ? o.turnovers : as_it_is;
+    const auto& corrections = selects && plan->gate && !o.corrections.empty() ? o.corrections : as_it_is;
     for (const std::int32_t batch : o.batches)
       for (const std::int32_t depth : o.depths)
-        rows.push_back({.test = test_name(o, depth),
-                        .method = method,
-                        .c = {.depth = depth, .batch = batch, .plan = plan},
-                        .result = {}});
+        for (const float turnover : turnovers)
+          for (const float correction : corrections)
+            rows.push_back(
+                {.test = test_name(o, depth),
+                 .method = method,
+                 .c = {.depth = depth, .batch = batch, .plan = plan, .turnover = turnover, .correction = correction},
+                 .result = {}});
   }
   return rows;
 }
@@ -94,6 +103,7 @@ BenchReport report_of(const BenchCommand& o, const Machine& machine, const Model
           .parameters = parameter_count(config),
           .weights = "",
           .kv_dtype = o.kv_dtype,
+          .kv_store = o.device == "cuda" ? o.kv_store : "host",
           .threads = threads,
           .deterministic = o.deterministic,
           .steps = o.steps,
@@ -139,6 +149,8 @@ BenchReport bench_cuda(const BenchCommand& o, const Machine& machine, std::uniqu
 
 int bench(BenchCommand o) {
   const bool cuda = o.device == "cuda";
+  if (!cuda && (o.kv_store != "device" || !o.turnovers.empty() || !o.corrections.empty()))
+    fail(ErrorKind::kOption, "--kv-store, --turnover and --correction are for --device cuda");
   if (o.depths.empty()) o.depths = {2048};
   if (o.methods.empty()) o.methods = {"full"};
   if (!o.decode) o.warmup = 0;
@@ -161,7 +173,8 @@ int bench(BenchCommand o) {
                              .steps = o.steps,
                              .warmup = o.warmup,
                              .chunk_tokens = o.chunk_tokens,
-                             .keep_spans = !o.trace.empty()};
+                             .keep_spans = !o.trace.empty(),
+                             .host_pages = o.kv_store == "host"};
   const BenchReport report = cuda ? bench_cuda(o, machine, std::move(model), cpu, options, context, show)
                                   : bench_cpu(o, machine, std::move(model), cpu, options, show);
   bar.clear();
@@ -193,6 +206,20 @@ void add_case_options(CLI::App& c, BenchCommand& o) {
     add(c.add_option("--warmup", o.warmup, "Steps before them")
             ->capture_default_str()
             ->check(whole_number(0, 1 << 20)));
+  if (o.decode) {
+    add(c.add_option(
+             "--turnover", o.turnovers,
+             "With --device cuda: shares of the selected pages that a step replaces, drawn in place of what the "
+             "random weights would choose")
+            ->type_name("X,...")
+            ->delimiter(',')
+            ->check(CLI::Range(0.0, 1.0)));
+    add(c.add_option("--correction", o.corrections,
+                     "With --device cuda: shares of KV heads that a gate flags, drawn in place of its outcomes")
+            ->type_name("X,...")
+            ->delimiter(',')
+            ->check(CLI::Range(0.0, 1.0)));
+  }
   add(c.add_option("-b,--max-num-batched-tokens", o.chunk_tokens, "Prompt tokens that are computed together")
           ->type_name("TOKENS")
           ->capture_default_str()
@@ -205,6 +232,10 @@ void add_machine_options(CLI::App& c, BenchCommand& o) {
           ->type_name("NAME")
           ->capture_default_str()
           ->check(one_of({"cpu", "cuda"})));
+  add(c.add_option("--kv-store", o.kv_store, "With --device cuda, where keys and values lie: device or host")
+          ->type_name("WHERE")
+          ->capture_default_str()
+          ->check(one_of({"device", "host"})));
   add(c.add_option("--kv-cache-dtype", o.kv_dtype, "How keys and values are stored: bf16 or f16")
           ->type_name("TYPE")
           ->capture_default_str()

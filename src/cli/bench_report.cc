@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "mneme/mneme.h"
@@ -67,6 +68,22 @@ std::string bytes_table(const BenchReport& r) {
   return out;
 }
 
+// What methods on a device brought.
+std::string recall_table(const BenchReport& r) {
+  std::string out =
+      fmt::format("\n{:<16} {:<10} {:>5} {:>9} {:>11} {:>12} {:>14} {:>10} {:>11} {:>11}\n", "recall", "", "batch",
+                  "turnover", "correction", "pages", "from the host", "MB", "corrected", "MiB there");
+  for (const BenchRow& row : r.rows) {
+    const BenchResult& b = row.result;
+    const auto rate = [](float x) { return x < 0 ? std::string("-") : fmt::format("{:.2f}", x); };
+    out += fmt::format("{:<16} {:<10} {:>5} {:>9} {:>11} {:>12.0f} {:>14.1f} {:>10.2f} {:>10.1f}% {:>11.1f}\n",
+                       row.test, row.method, row.c.batch, rate(row.c.turnover), rate(row.c.correction), b.chosen_pages,
+                       b.recalled_pages, mega(b.recalled_bytes), 100 * b.correction_rate,
+                       static_cast<double>(b.method_bytes) / (1 << 20));
+  }
+  return out;
+}
+
 std::string operations_table(const BenchReport& r) {
   std::string out =
       fmt::format("\n{:<16} {:<10} {:>5}", r.decode ? "ms, median step" : "s, median prompt", "", "batch");
@@ -111,6 +128,14 @@ Json row_json(const BenchReport& r, const BenchRow& row) {
   for (const Op op : kOps) times[std::string(op_name(op))] = b.operations[static_cast<std::size_t>(op)];
   out["operation_seconds"] = times;
   if (r.decode) out["attended_tokens"] = b.attended_tokens;
+  if (r.device && row.c.plan != nullptr) {
+    out["turnover"] = row.c.turnover >= 0 ? Json(row.c.turnover) : Json();
+    out["correction"] = row.c.correction >= 0 ? Json(row.c.correction) : Json();
+    out["recall"] = {{"chosen_pages", b.chosen_pages},
+                     {"recalled_pages", b.recalled_pages},
+                     {"recalled_bytes", b.recalled_bytes},
+                     {"correction_rate", b.correction_rate}};
+  }
   out["kv_bytes"] = b.kv_bytes;
   out["method_bytes"] = b.method_bytes;
   out["activation_bytes"] = b.activation_bytes;
@@ -152,7 +177,11 @@ std::vector<std::string> command_line() {
 
 std::string bench_table(const BenchReport& r) {
   std::string out = head(r) + main_table(r) + bytes_table(r);
-  if (!r.device) out += operations_table(r);
+  if (!r.device) {
+    out += operations_table(r);
+  } else if (std::any_of(r.rows.begin(), r.rows.end(), [](const BenchRow& row) { return row.c.plan != nullptr; })) {
+    out += recall_table(r);
+  }
   if (!r.rows.empty() && r.rows[0].result.l3_bandwidth > 0) {
     out += fmt::format(
         "\nThe weights fit into the L3 ({:.0f} MiB), which reads {:.1f} GB/s here: a share above 100 % is its doing.\n",
@@ -176,6 +205,7 @@ std::string bench_json(const BenchReport& r) {
                      {"step_weight_bytes", r.step_weight_bytes},
                      {"weights", r.weights},
                      {"kv_cache_dtype", r.kv_dtype},
+                     {"kv_store", r.kv_store},
                      {"threads", r.threads},
                      {"deterministic", r.deterministic},
                      {"steps", r.steps},

@@ -24,7 +24,7 @@ struct BenchReport {
   Machine machine;
   std::optional<DeviceInfo> device;  // where it ran; none: on the CPU
   std::int64_t parameters = 0, weight_bytes = 0, step_weight_bytes = 0;
-  std::string weights, kv_dtype;  // types
+  std::string weights, kv_dtype, kv_store;  // types, and where keys and values lie
   int threads = 0;
   bool deterministic = false;
   std::int32_t steps = 0, warmup = 0, chunk_tokens = 0;

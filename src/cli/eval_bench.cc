@@ -85,6 +85,9 @@ void add_eval_options(CLI::App& c, EvalSetup& o) {
   c.add_option("--threads", o.engine.threads, "0: one per CPU")->check(whole_number(0, 1024))->capture_default_str();
   c.add_flag("--deterministic", o.engine.deterministic, "The same tokens whatever else is in the batch");
   c.add_option("--device", o.engine.device, "cpu or cuda")->check(one_of({"cpu", "cuda"}))->capture_default_str();
+  c.add_option("--kv-store", o.engine.kv_store, "With --device cuda, where keys and values lie: auto, device or host")
+      ->check(one_of({"auto", "device", "host"}))
+      ->capture_default_str();
   c.add_option("--kv-cache-dtype", o.engine.kv_cache_dtype, "bf16 or f16")
       ->check(one_of({"bf16", "f16"}))
       ->capture_default_str();

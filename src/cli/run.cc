@@ -269,6 +269,12 @@ void add_engine_options(CLI::App& c, RunOptions& o) {
                      "Longest prompt and answer together (default: what this run needs)")
             ->type_name("TOKENS")
             ->check(whole_number(1, std::numeric_limits<std::int32_t>::max())));
+  group(c.add_option("--kv-store", e.kv_store,
+                     "With --device cuda, where keys and values lie: device, host, or auto (host for methods, and for "
+                     "contexts that the device has no room for)")
+            ->type_name("WHERE")
+            ->capture_default_str()
+            ->check(one_of({"auto", "device", "host"})));
   group(c.add_option("--kv-cache-dtype", e.kv_cache_dtype, "How keys and values are stored: bf16 or f16")
             ->type_name("TYPE")
             ->capture_default_str()

@@ -132,6 +132,12 @@ void add_scheduling_options(CLI::App& c, ServeCommand& command) {
           ->type_name("NAME")
           ->capture_default_str()
           ->check(one_of({"cpu", "cuda"})));
+  add(c.add_option("--kv-store", e.kv_store,
+                   "With --device cuda, where keys and values lie: device, host, or auto (host for methods, and for "
+                   "contexts that the device has no room for)")
+          ->type_name("WHERE")
+          ->capture_default_str()
+          ->check(one_of({"auto", "device", "host"})));
   add(c.add_option("--kv-cache-dtype", e.kv_cache_dtype, "How keys and values are stored: bf16 or f16")
           ->type_name("TYPE")
           ->capture_default_str()

@@ -6,30 +6,56 @@
 
 #include "src/base/error.h"
 #include "src/device/device.h"
+#include "src/engine/kv_plan.h"
 #include "src/model/cuda_forward.h"
 
 namespace mneme {
 namespace {
+
+// "auto" without a method is decided once it is known what the device has room for.
+KvStore store_of(const EngineOptions& o) {
+  if (o.kv_store == "host") return KvStore::kHost;
+  if (o.kv_store == "device") return KvStore::kDevice;
+  if (o.kv_store != "auto")
+    fail(ErrorKind::kOption, "kv_store: expected auto, device or host, found \"{}\"", o.kv_store);
+  return o.kv.method == "full" ? KvStore::kDevice : KvStore::kHost;
+}
 
 CudaForwardOptions forward_options(const Model& model, const EngineOptions& o) {
   // Values out of range are plan_kv's to refuse.
   const std::int64_t context = o.context > 0 ? std::min(o.context, model.max_context()) : model.max_context();
   return {.max_rows = std::max(o.max_batched_tokens, o.max_sequences),
           .max_sequences = std::max(o.max_sequences, 1),
-          .max_context = context};
+          .max_context = context,
+          .store = store_of(o)};
 }
+
+// Of the host's memory, what stays for everything else.
+constexpr std::int64_t kHostAside = std::int64_t{4} << 30;
 
 class CudaPass final : public ForwardPass {
  public:
   CudaPass(std::unique_ptr<Model> model, const EngineOptions& options, Stream stream)
       : model_(std::move(model)),
-        forward_(*model_, CudaWeights::load(*model_, stream), Stream::make(), forward_options(*model_, options)) {}
+        forward_(*model_, CudaWeights::load(*model_, stream), Stream::make(), forward_options(*model_, options)),
+        host_(store_of(options) == KvStore::kHost) {
+    if (options.kv_store != "auto" || host_) return;
+    const KvShape shape = model_->kv_shape(kv_dtype_of(options));
+    const std::int64_t context = forward_options(*model_, options).max_context;
+    const auto wanted = options.kv_memory_bytes > 0
+                            ? options.kv_memory_bytes
+                            : blocks_of(shape, context) * static_cast<std::int64_t>(shape.page_bytes());
+    host_ = wanted > forward_.room_bytes();
+    if (host_) forward_.set_store(KvStore::kHost);
+  }
 
   KvShape kv_shape(DType kv_dtype) const override { return model_->kv_shape(kv_dtype); }
   std::int64_t vocab() const override { return model_->config().vocab; }
   std::int64_t max_context() const override { return model_->max_context(); }
   std::size_t weight_bytes() const override { return forward_.weights().bytes(); }
-  std::int64_t kv_room_bytes(std::int64_t) const override { return forward_.room_bytes(); }
+  std::int64_t kv_room_bytes(std::int64_t machine_bytes) const override {
+    return host_ ? std::max<std::int64_t>(machine_bytes - kHostAside, 0) : forward_.room_bytes();
+  }
   std::unique_ptr<PagePool> make_pool(const KvShape& shape, std::int64_t n_blocks) override {
     return forward_.make_pool(shape, n_blocks);
   }
@@ -41,12 +67,13 @@ class CudaPass final : public ForwardPass {
     for (const GreedyChoice& c : forward_.best()) best_.push_back({.token = c.token, .logprob = c.logprob});
     return best_;
   }
-  bool takes_methods() const override { return false; }
+  void expect_method(const Plan& plan) const override { CudaForward::expect_method(plan); }
   const Model* model() const override { return model_.get(); }
 
  private:
   std::unique_ptr<Model> model_;
   CudaForward forward_;
+  bool host_;
   std::vector<Sampler::Choice> best_;
 };
 

@@ -59,9 +59,7 @@ Request& Engine::Impl::find_sequence(RequestId id) {
 }
 
 void Engine::Impl::check_input(const RequestInput& input, std::span<const std::int32_t> before) const {
-  if (input.method != nullptr && !forward->takes_methods())
-    fail(ErrorKind::kUnsupported, "KV method {}: it runs on the CPU only; with device cuda there is full",
-         input.method->recipe.name);
+  if (input.method != nullptr) forward->expect_method(*input.method);
   const auto vocab = forward->vocab();
   for (std::size_t i = 0; i < input.prompt.size(); ++i) {
     if (input.prompt[i] < 0 || input.prompt[i] >= vocab) {

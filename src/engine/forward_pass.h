@@ -34,8 +34,8 @@ class ForwardPass {
   virtual bool picks_best() const { return false; }
   // As run, with Sampler's greedy choice in place of each row of logits. Valid until the next call.
   virtual std::span<const Sampler::Choice> run_best(const ForwardInput&) { return {}; }
-  // Whether sequences may have methods.
-  virtual bool takes_methods() const { return true; }
+  // Errors  kUnsupported: sequences under this plan cannot be run here.
+  virtual void expect_method(const Plan&) const {}
   // The model behind it, where there is one.
   virtual const Model* model() const { return nullptr; }
 };

@@ -297,10 +297,11 @@ __global__ void decode_kernel(Args p) {
   __shared__ int first[kMostItems / 4 + 1];
   __shared__ float2 ml[kMostWarps * kRows];
   let_next_start();
+  bool waited = p.a.tables_late;
+  if (waited) wait_for_previous();
   const int n_items = p.a.n * p.tables.n_kv_heads, n_warps = blockDim.x / kWarp, warp = threadIdx.x / kWarp;
   count_pages(p, n_items, first);
   const auto total = static_cast<unsigned>(first[n_items]), n_used = min(gridDim.x, total);
-  bool waited = false;
 
   if (blockIdx.x < n_used) {
     const Split split(total, n_used);

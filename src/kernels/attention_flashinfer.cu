@@ -48,7 +48,13 @@ bool LibraryAttention::attend(const PrefillAttentionCuda& a, const KvTables& tab
   if (kv_.size() == 0 || a.window > 0 || a.lse != nullptr) return false;
   const std::int32_t n_tokens = a.first + a.n_rows;
   gather_kv_cuda(tables, layer, a.slot, n_tokens, kv_.data(), context);
-  auto* k = reinterpret_cast<Bf16*>(kv_.data());
+  return attend_contiguous(a, tables, kv_.data(), n_tokens, context);
+}
+
+bool LibraryAttention::attend_contiguous(const PrefillAttentionCuda& a, const KvTables& tables, const std::byte* kv,
+                                         std::int64_t tokens_a_head, const CudaContext& context) {
+  if (!device_is_hopper() || tables.f16 || a.window > 0 || a.lse != nullptr) return false;
+  auto* k = reinterpret_cast<Bf16*>(const_cast<std::byte*>(kv));
   const std::int64_t d = tables.head_dim;
   Params params{};
   params.q_ptr = static_cast<Bf16*>(const_cast<void*>(a.q));
@@ -59,9 +65,9 @@ bool LibraryAttention::attend(const PrefillAttentionCuda& a, const KvTables& tab
   params.q_stride_n = params.o_stride_n = a.n_heads * d;
   params.q_stride_h = params.o_stride_h = d;
   params.k_stride_n = params.v_stride_n = 2 * d;
-  params.k_stride_h = params.v_stride_h = 2 * d * n_tokens;
+  params.k_stride_h = params.v_stride_h = 2 * d * tokens_a_head;
   params.qo_len = a.n_rows;
-  params.kv_len = n_tokens;
+  params.kv_len = a.first + a.n_rows;
   params.num_qo_heads = a.n_heads;
   params.num_kv_heads = tables.n_kv_heads;
   params.group_size = a.n_heads / tables.n_kv_heads;

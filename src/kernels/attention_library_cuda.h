@@ -18,6 +18,10 @@ class LibraryAttention {
   void prepare(std::int32_t n_heads, const KvTables& tables, std::int64_t max_context);
   // Enqueues, or returns false where it has no kernel for this (then attend_prefill_cuda does it).
   bool attend(const PrefillAttentionCuda& a, const KvTables& tables, std::int32_t layer, const CudaContext& context);
+  // Where they are in one piece already: kv [KV heads, tokens_a_head, 2 D]; prepare() is not needed. `tables` says the
+  // rest.
+  bool attend_contiguous(const PrefillAttentionCuda& a, const KvTables& tables, const std::byte* kv,
+                         std::int64_t tokens_a_head, const CudaContext& context);
 
  private:
   DeviceBuffer kv_;

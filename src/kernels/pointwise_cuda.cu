@@ -1,4 +1,4 @@
-#include "src/kernels/cuda_common.cuh"
+#include "src/kernels/kv_slots_cuda.cuh"
 #include "src/kernels/pointwise_cuda.h"
 
 namespace mneme {
@@ -113,6 +113,42 @@ __global__ void angles_kernel(const std::int32_t* positions, const double* inv_f
   }
 }
 
+// Where a token's page lies in a slot, and its box; null where there is none.
+struct ResidentPage {
+  std::byte *block = nullptr, *box = nullptr;
+};
+__device__ __forceinline__ ResidentPage resident_page(const SlotStore& store, std::int64_t row, int kv_head,
+                                                      int position) {
+  if (store.kind == SlotStore::Kind::kNowhere || store.places[row] < 0) return {};
+  const int place = store.places[row], page = position / kKvPageTokens;
+  if (store.kind == SlotStore::Kind::kTables)
+    return {block_at(store.tables, store.layer, place, kv_head, page), nullptr};
+  const KvSlots& s = store.slots;
+  const std::int64_t index = slot_index(s, store.layer, place, kv_head);
+  return {resident_slot(s, store.layer, place, kv_head, position),
+          s.boxes + (index * s.max_pages + page) * token_bytes(s)};
+}
+
+// A head's query of the step before, which this one's takes the place of; null where nobody compares.
+__device__ __forceinline__ __nv_bfloat16* last_query(const SlotStore& store, std::int64_t row, int head) {
+  if (store.kind != SlotStore::Kind::kSlots || store.places[row] < 0) return nullptr;
+  const KvSlots& s = store.slots;
+  const std::int64_t at = (static_cast<std::int64_t>(store.layer) * s.n_places + store.places[row]) * s.n_heads + head;
+  return static_cast<__nv_bfloat16*>(s.last_q) + at * s.head_dim;
+}
+__device__ __forceinline__ float* last_cosine(const SlotStore& store, std::int64_t row, int head) {
+  const KvSlots& s = store.slots;
+  return s.cosine + (static_cast<std::int64_t>(store.layer) * s.n_places + store.places[row]) * s.n_heads + head;
+}
+
+// box [hi: d | lo: d] takes one channel of a key in; the page's first key is the box. A NaN stays.
+template <typename T>
+__device__ __forceinline__ void grow_box(T* box, int d, int channel, T key, bool first) {
+  T &high = box[channel], &low = box[d + channel];
+  high = first ? key : __hmax_nan(high, key);
+  low = first ? key : __hmin_nan(low, key);
+}
+
 struct StoreArgs {
   QkvRows rows;
   KvTables tables;
@@ -155,18 +191,23 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
   float scale = 1;
   if (weight != nullptr) scale = rsqrtf(warp_sum(squares) / static_cast<float>(d) + a.rows.norm_eps);
 
-  Kv* kv = nullptr;
+  Kv *kv = nullptr, *box = nullptr;
+  bool opens = false;
+  const std::int32_t position = a.rows.positions[row];
   if (!is_q) {
-    const std::int32_t slot = a.rows.slots[row], position = a.rows.positions[row];
+    const std::int32_t slot = a.rows.slots == nullptr ? 0 : a.rows.slots[row];
     if (slot < 0) return;
     const int kv_head = (head - a.rows.n_heads) % n_kv;
-    const std::int32_t block =
-        a.tables.blocks[slot * a.tables.sequence_stride +
-                        (static_cast<std::int64_t>(a.layer) * n_kv + kv_head) * a.tables.max_pages +
-                        position / kKvPageTokens];
-    kv = reinterpret_cast<Kv*>(a.tables.base) +
-         (static_cast<std::int64_t>(block) * kKvPageTokens + position % kKvPageTokens) * 2 * d + (is_v ? d : 0);
+    const std::int64_t at = static_cast<std::int64_t>(position % kKvPageTokens) * 2 * d + (is_v ? d : 0);
+    const ResidentPage page = resident_page(a.rows.store, row, kv_head, position);
+    std::byte* block = page.block;
+    if (block == nullptr) block = block_at(a.tables, a.layer, slot, kv_head, position / kKvPageTokens);
+    kv = reinterpret_cast<Kv*>(block) + at;
+    if (!is_v) box = reinterpret_cast<Kv*>(page.box);
+    opens = position % kKvPageTokens == 0;
   }
+  __nv_bfloat16* last_q = is_q ? last_query(a.rows.store, row, head) : nullptr;
+  float dot = 0, norm = 0, last_norm = 0;
 #pragma unroll
   for (int i = 0; i < kMostPairs; ++i) {
     const int p = lane + i * kWarp;
@@ -183,9 +224,21 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
     if (is_q) {
       __nv_bfloat16* q = a.q_out + (row * a.rows.n_heads + head) * d;
       q[first] = __float2bfloat16_rn(u), q[second] = __float2bfloat16_rn(v);
-    } else {
-      kv[first] = narrow<Kv>(u), kv[second] = narrow<Kv>(v);
+      if (last_q == nullptr) continue;
+      u = __bfloat162float(q[first]), v = __bfloat162float(q[second]);
+      const float lu = __bfloat162float(last_q[first]), lv = __bfloat162float(last_q[second]);
+      dot += u * lu + v * lv, norm += u * u + v * v, last_norm += lu * lu + lv * lv;
+      last_q[first] = q[first], last_q[second] = q[second];
+      continue;
     }
+    const Kv low = narrow<Kv>(u), high = narrow<Kv>(v);
+    kv[first] = low, kv[second] = high;
+    if (box != nullptr) grow_box(box, d, first, low, opens), grow_box(box, d, second, high, opens);
+  }
+  if (last_q != nullptr) {
+    dot = warp_sum(dot), norm = warp_sum(norm), last_norm = warp_sum(last_norm);
+    const float both = norm * last_norm;
+    if (lane == 0) *last_cosine(a.rows.store, row, head) = both == 0 ? 0.0f : dot * rsqrtf(norm) * rsqrtf(last_norm);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "src/kernels/cuda_context.h"
+#include "src/kernels/kv_slots_cuda.h"
 #include "src/kernels/kv_tables_cuda.h"
 #include "src/kernels/matvec_cuda.h"
 
@@ -35,10 +36,11 @@ void rope_angles_cuda(const std::int32_t* positions, std::int32_t n, const doubl
                       double scale, float* out, const CudaContext& context);
 
 // Rows of q, k and v on their way into attention: bias, norm of each head (qwen3), RoPE; q goes to q_out, k and v into
-// the pages of their sequence.
+// the pages of their sequence, or where `store` says. With slots the box of the open page takes the key in, and the
+// cosine of each head's query with the one of the step before is written.
 //
 //   qkv [n, (heads + 2 KV heads) * D] f32 or bf16; q_out [n, heads * D] bf16
-//   positions [n]; slots [n]: sequences of `tables`, -1: the row stores nothing
+//   positions [n]; slots [n]: sequences of `tables`, -1: the row stores nothing; null: all are of the first one
 struct QkvRows {
   const void* qkv = nullptr;
   bool qkv_bf16 = false;
@@ -49,6 +51,7 @@ struct QkvRows {
   bool neighbours = false;        // RopePairs::kNeighbours
   const std::int32_t *positions = nullptr, *slots = nullptr;
   std::int32_t n = 0, n_heads = 0;
+  SlotStore store;
 };
 void store_qkv_cuda(const QkvRows& rows, const KvTables& tables, std::int32_t layer, void* q_out,
                     const CudaContext& context);

@@ -2,7 +2,9 @@
 // with prompts in them launch kernel by kernel. Nothing waits for the host between layers, and after the first steps of
 // a shape nothing is allocated.
 //
-// Full attention over pages on the device (KvShape's blocks, in a pool made by make_pool()).
+// Keys and values lie in pages (KvShape's blocks, in a pool made by make_pool()): on the device, or in host memory that
+// the device reads and writes where it lies. Full attention over pages in host memory is exact, and as fast as the
+// link. Methods that select pages attend copies of them on the device (cuda_retrieval.h).
 #pragma once
 
 #include <cstddef>
@@ -10,16 +12,24 @@
 #include <memory>
 #include <span>
 
+#include "src/base/progress.h"
 #include "src/cache/page_pool.h"
+#include "src/model/cuda_retrieval.h"
 #include "src/model/cuda_weights.h"
 #include "src/model/model.h"
 
 namespace mneme {
 
+enum class KvStore : std::uint8_t { kDevice, kHost };
+
 struct CudaForwardOptions {
   std::int32_t max_rows = 1024;     // of one step
   std::int32_t max_sequences = 16;  // of one step
   std::int64_t max_context = 0;     // tokens of a sequence
+  KvStore store = KvStore::kDevice;
+  // Of sequences with a method, see CudaRetrievalOptions.
+  float spare = 0.5f, turnover = -1, correction = -1;
+  std::int32_t recall_blocks = 8;
 };
 
 // The most likely token of a row, and its log-probability.
@@ -37,13 +47,21 @@ class CudaForward {
   CudaForward(const Model& model, CudaWeights weights, Stream stream, const CudaForwardOptions& options);
   ~CudaForward();
 
-  // Blocks on the device; the pool is the only one that run() takes sequences of. At most once.
+  // Blocks where CudaForwardOptions::store says; the pool is the only one that run() takes sequences of. At most once.
   // Errors  kResource.
-  std::unique_ptr<PagePool> make_pool(const KvShape& shape, std::int64_t n_blocks);
+  std::unique_ptr<PagePool> make_pool(const KvShape& shape, std::int64_t n_blocks, const ProgressFn& progress = {});
+  // Before make_pool().
+  void set_store(KvStore store);
   // Device memory that is free for blocks, some left aside for graphs and libraries.
   std::int64_t room_bytes() const;
 
-  // As Forward::run. Requires  no sequence has a method; at most max_rows tokens of at most max_sequences sequences.
+  // Errors  kUnsupported: the device cannot do what the method asks for.
+  static void expect_method(const Plan& plan);
+
+  // As Forward::run. Requires  at most max_rows tokens of at most max_sequences sequences; methods pass
+  // expect_method(). Those that select share one device memory: a step with a method for which it has other layers or
+  // too few slots takes it anew (and everything else is filled in again).
+  // Errors  kResource.
   // kBestOnly leaves the logits on the device: the view is empty, and best() has a choice for each of its rows.
   ConstTensorView run(const ForwardInput& input, LogitsWanted wanted = LogitsWanted::kAll);
   std::span<const GreedyChoice> best() const;
@@ -53,9 +71,13 @@ class CudaForward {
   // Seconds that the device worked on the last step.
   double device_seconds() const;
   std::size_t activation_bytes() const;
-  // Bytes of the blocks, to fill them for measuring.
+  // Bytes of the blocks by the device's address, to fill them for measuring.
   std::byte* kv_data() const;
   std::size_t kv_bytes() const;
+  // For measuring: outcomes of methods are drawn from the next step on, see SlotRules.
+  void draw_outcomes(float turnover, float correction);
+  // What methods take of the device; null before the first step with one.
+  const CudaRetrieval* retrieval() const;
 
  private:
   struct Impl;

@@ -21,12 +21,16 @@ struct BenchOptions {
   std::int32_t warmup = 4;           // decode: steps before them
   std::int32_t chunk_tokens = 1024;  // prefill: tokens a step
   bool keep_spans = false;           // for a trace
+  bool host_pages = false;           // on a device: keys and values in host memory
 };
 
 struct BenchCase {
   std::int32_t depth = 0;  // decode: tokens in each cache before the first step. prefill: tokens of each prompt
   std::int32_t batch = 1;  // sequences, of different content
   std::shared_ptr<const Plan> plan;  // decode: how rows attend; null: everything
+  // On a device, where weights are random: the share of the selected units that a step replaces, and of KV heads that
+  // are corrected, are drawn at these rates. Below 0: they are what they are.
+  float turnover = -1, correction = -1;
 };
 
 // One timed step, for a trace.
@@ -48,6 +52,9 @@ struct BenchResult {
   std::array<double, kOps.size()> operations{};  // seconds, decode: of the median step. prefill: of the median prompt
   std::int64_t kv_bytes = 0, method_bytes = 0, activation_bytes = 0;
   double attended_tokens = 0;  // decode: of a sequence, mean over layers and heads
+  // Decode on a device, a step: pages that methods chose, those that came from host memory and their bytes, and the
+  // share of gates that flagged.
+  double chosen_pages = 0, recalled_pages = 0, recalled_bytes = 0, correction_rate = 0;
   std::vector<StepTrace> trace;
 };
 

@@ -39,10 +39,16 @@ struct CudaBench::Impl {
 
   struct Sequences {
     std::vector<SequenceCache> caches;
+    std::vector<MethodState> methods;  // empty, or one a cache
     std::vector<SequenceRows> rows;
     std::vector<std::int32_t> tokens;
   };
   Sequences make_sequences(const BenchCase& c);
+  struct Reads {  // what methods counted
+    double attended = 0, heads = 0, chosen = 0, recalled = 0, checks = 0, corrections = 0;
+  };
+  static Reads reads_of(const std::vector<MethodState>& methods);
+  void count_method(BenchResult& result, const Reads& before, const Reads& after, const BenchCase& c) const;
   double read_bandwidth();
   double product_rate();
   double timed_step(Sequences& s, std::int32_t n, bool logits);
@@ -63,14 +69,16 @@ CudaBench::CudaBench(std::unique_ptr<Model> model, bool random, DType dtype, con
       random ? CudaWeights::random(*b.model, dtype, kSeed, stream) : CudaWeights::load(*b.model, stream);
   b.forward = std::make_unique<CudaForward>(
       *b.model, std::move(weights), std::move(stream),
-      CudaForwardOptions{
-          .max_rows = std::max(options.chunk_tokens, most), .max_sequences = most, .max_context = deepest});
+      CudaForwardOptions{.max_rows = std::max(options.chunk_tokens, most),
+                         .max_sequences = most,
+                         .max_context = deepest,
+                         .store = options.host_pages ? KvStore::kHost : KvStore::kDevice});
   const std::int64_t blocks = blocks_of(b.kv, deepest) * most;
   const std::int64_t bytes = blocks * static_cast<std::int64_t>(b.kv.page_bytes()), room = b.forward->room_bytes();
-  if (bytes > room)
+  if (!options.host_pages && bytes > room)
     fail(ErrorKind::kResource,
          "{} sequences of {} tokens take {} bytes of keys and values; {} bytes of the device are left beside weights "
-         "and activations: fewer (--batch), shorter (--depth), or smaller steps (-b)",
+         "and activations: fewer (--batch), shorter (--depth), smaller steps (-b), or --kv-store host",
          most, deepest, bytes, std::max<std::int64_t>(room, 0));
   b.pool = b.forward->make_pool(b.kv, blocks);
   random_kv_cuda(b.forward->kv_data(), static_cast<std::int64_t>(b.forward->kv_bytes() / 2), b.kv.dtype == DType::kF16,
@@ -98,17 +106,22 @@ DType CudaBench::weights() const {
 
 CudaBench::Impl::Sequences CudaBench::Impl::make_sequences(const BenchCase& c) {
   MNEME_CHECK(c.batch >= 1 && c.depth >= 0, "batch {}, depth {}", c.batch, c.depth);
-  if (c.plan != nullptr)
-    fail(ErrorKind::kUnsupported, "methods run on the CPU only: with --device cuda there is --kv-method full");
+  if (c.plan != nullptr) CudaForward::expect_method(*c.plan);
+  forward->draw_outcomes(c.turnover, c.correction);
   Sequences s;
-  for (std::int32_t i = 0; i < c.batch; ++i) s.caches.emplace_back(*pool);
-  for (SequenceCache& cache : s.caches) s.rows.push_back({.cache = &cache});
+  for (std::int32_t i = 0; i < c.batch; ++i) {
+    s.caches.emplace_back(*pool);
+    if (c.plan != nullptr) s.methods.emplace_back(c.plan);
+  }
+  for (std::size_t i = 0; i < s.caches.size(); ++i)
+    s.rows.push_back({.cache = &s.caches[i], .method = s.methods.empty() ? nullptr : &s.methods[i]});
   return s;
 }
 
 // Bytes a second of a kernel that reads 4 GiB (or all that the blocks have); the best of several.
 double CudaBench::Impl::read_bandwidth() {
-  const DeviceBuffer own(forward->kv_bytes() < kReadBytes ? kReadBytes : 0, "memory to read");
+  const bool borrow = !options.host_pages && forward->kv_bytes() >= kReadBytes;
+  const DeviceBuffer own(borrow ? 0 : kReadBytes, "memory to read");
   const std::byte* from = own.size() > 0 ? own.data() : forward->kv_data();
   const Event begin = Event::make(Event::Timing::kTimed), end = Event::make(Event::Timing::kTimed);
   double best = 0;
@@ -164,7 +177,37 @@ void CudaBench::Impl::finish(BenchResult& result, const Sequences& s, double med
   result.share = result.floor_seconds / median;
   result.kv_bytes = static_cast<std::int64_t>(pool->n_used()) * static_cast<std::int64_t>(kv.page_bytes());
   result.activation_bytes = static_cast<std::int64_t>(forward->activation_bytes());
-  static_cast<void>(s);
+  if (const CudaRetrieval* r = forward->retrieval(); r != nullptr && !s.methods.empty())
+    result.method_bytes = static_cast<std::int64_t>(r->bytes());
+}
+
+CudaBench::Impl::Reads CudaBench::Impl::reads_of(const std::vector<MethodState>& methods) {
+  Reads r;
+  for (const MethodState& m : methods)
+    for (const LayerStats& l : m.stats().layers) {
+      r.attended += static_cast<double>(l.attended_tokens);
+      r.heads += static_cast<double>(l.attended_heads);
+      r.chosen += static_cast<double>(l.selected_units);
+      r.recalled += static_cast<double>(l.recalled_units);
+      for (const std::int64_t n : l.gate_checks) r.checks += static_cast<double>(n);
+      for (const std::int64_t n : l.corrections) r.corrections += static_cast<double>(n);
+    }
+  return r;
+}
+
+// The bytes of a step as the method has them: what it attends, and the boxes of all pages once a step.
+void CudaBench::Impl::count_method(BenchResult& result, const Reads& before, const Reads& after,
+                                   const BenchCase& c) const {
+  const double steps = options.steps, attended = (after.attended - before.attended) / steps;
+  result.cost.kv_read = attended * static_cast<double>(kv.token_bytes());
+  result.attended_tokens = attended * steps / std::max(after.heads - before.heads, 1.0);
+  if (c.plan->selects())
+    result.cost.index_read = static_cast<double>(c.plan->compressed_layers()) * kv.n_kv_heads * c.batch *
+                             static_cast<double>(c.depth / kPageTokens) * static_cast<double>(kv.token_bytes());
+  result.chosen_pages = (after.chosen - before.chosen) / steps;
+  result.recalled_pages = (after.recalled - before.recalled) / steps;
+  result.recalled_bytes = result.recalled_pages * static_cast<double>(kv.page_bytes());
+  result.correction_rate = (after.corrections - before.corrections) / std::max(after.checks - before.checks, 1.0);
 }
 
 BenchResult CudaBench::decode(const BenchCase& c) {
@@ -178,6 +221,7 @@ BenchResult CudaBench::decode(const BenchCase& c) {
   BenchResult result;
   result.bandwidth = b.read_bandwidth();
   for (std::int32_t i = 0; i < std::max(o.warmup, 3); ++i) b.timed_step(s, 1, true);  // two make the graph
+  const Impl::Reads before = Impl::reads_of(s.methods);
   std::vector<double> seconds;
   double device_seconds = 0;
   for (std::int32_t i = 0; i < o.steps; ++i) {
@@ -190,6 +234,7 @@ BenchResult CudaBench::decode(const BenchCase& c) {
   result.operations[static_cast<std::size_t>(Op::kOther)] = std::max(0.0, result.step.mean - device_seconds / o.steps);
   result.cost = result.cost.scaled(1.0 / o.steps);
   result.attended_tokens = result.cost.kv_read / static_cast<double>(b.kv.bytes_per_token()) / c.batch;
+  if (c.plan != nullptr) b.count_method(result, before, Impl::reads_of(s.methods), c);
   result.tokens_per_second = c.batch / result.step.median;
   result.tokens_per_second_deviation = result.tokens_per_second * result.step.deviation / result.step.mean;
   b.finish(result, s, result.step.median);

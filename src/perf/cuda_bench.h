@@ -18,7 +18,7 @@ class CudaBench {
             std::int32_t most);
   ~CudaBench();
 
-  // As Bench's. Errors  kUnsupported: a method.
+  // As Bench's. Errors  kUnsupported: what the device cannot do of a method.
   BenchResult decode(const BenchCase& c);
   BenchResult prefill(const BenchCase& c);
 

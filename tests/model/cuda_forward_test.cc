@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+#include "src/recipes/override.h"
+#include "src/recipes/recipes.h"
 #include "tests/device/cuda_testing.h"
 #include "tests/model/needle_runner.h"
 #include "tests/model/test_models.h"
@@ -33,15 +35,20 @@ struct OnDevice {
   explicit OnDevice(const Model& m, std::int32_t max_rows = 256, std::int32_t max_sequences = 12,
                     DType kv_dtype = DType::kBF16, std::int64_t n_pages = 400)
       : OnDevice(m, Stream::make(), max_rows, max_sequences, kv_dtype, n_pages) {}
+  OnDevice(const Model& m, KvStore store) : OnDevice(m, Stream::make(), 512, 12, DType::kBF16, 400, store) {}
   OnDevice(const Model& m, Stream stream, std::int32_t max_rows, std::int32_t max_sequences, DType kv_dtype,
-           std::int64_t n_pages)
+           std::int64_t n_pages, KvStore store = KvStore::kDevice)
       : model(m),
         forward(m, CudaWeights::load(m, stream), Stream::make(),
-                {.max_rows = max_rows, .max_sequences = max_sequences, .max_context = m.max_context()}),
+                {.max_rows = max_rows, .max_sequences = max_sequences, .max_context = m.max_context(), .store = store}),
         pool(forward.make_pool(m.kv_shape(kv_dtype), n_pages * m.kv_shape(kv_dtype).blocks_per_page())) {}
 
-  std::vector<float> step(SequenceCache& cache, std::span<const std::int32_t> tokens) {
-    const SequenceRows rows{.cache = &cache, .n_rows = static_cast<std::int32_t>(tokens.size()), .want_logits = true};
+  std::vector<float> step(SequenceCache& cache, std::span<const std::int32_t> tokens, MethodState* method = nullptr) {
+    const SequenceRows rows{.cache = &cache,
+                            .n_rows = static_cast<std::int32_t>(tokens.size()),
+                            .want_logits = true,
+                            .method = method,
+                            .phase = tokens.size() == 1 ? RowPhase::kDecode : RowPhase::kPrefill};
     cache.extend(rows.n_rows);
     std::vector<float> out;
     SequenceRunner::append(forward.run({.tokens = tokens, .sequences = std::span(&rows, 1)}), out);
@@ -142,6 +149,83 @@ TEST_F(CudaForwardTest, BatchesAreTheirRows) {
     for (std::size_t i = 0; i < want.size(); ++i)
       ASSERT_LE(relative_error(std::span(got).subspan(i * want[i].size(), want[i].size()), want[i]), kTolerance)
           << "step " << s << ", " << i;
+  }
+}
+
+// Pages in host memory: the same numbers, whatever the pieces in which a prompt comes.
+TEST_F(CudaForwardTest, PagesInHostMemoryGiveTheSame) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    const auto model = Model::random(config_of(Architecture::kLlama, 8, 2, head_dim), DType::kBF16, {}, 5, cpu);
+    OnDevice device(*model), host(*model, KvStore::kHost);
+    SequenceCache a(*device.pool), b(*host.pool), c(*device.pool), d(*host.pool);
+    const std::vector<std::int32_t> tokens = random_tokens(700, model->config().vocab, 6);
+    const std::span<const std::int32_t> all(tokens);
+    std::size_t at = 0;
+    for (const std::size_t n : {1u, 40u, 200u, 1u, 1u, 1u, 31u, 33u, 1u, 1u, 150u}) {
+      const auto piece = all.subspan(at, n);
+      at += n;
+      ASSERT_LE(relative_error(host.step(b, piece), device.step(a, piece)), kTolerance) << "up to " << at;
+    }
+    // Two prompts and an answer in one step, twice.
+    SequenceCache e(*device.pool), f(*host.pool);
+    device.step(c, all.first(50)), host.step(d, all.first(50));
+    for (int round = 0; round < 2; ++round) {
+      const auto together = [&](OnDevice& on, SequenceCache& answer, SequenceCache& one, SequenceCache& two) {
+        std::vector<SequenceRows> rows;
+        std::vector<std::int32_t> fed;
+        for (const auto& [cache, n] : {std::pair{&one, 70}, {&answer, 1}, {&two, 45}}) {
+          for (std::int32_t i = 0; i < n; ++i) fed.push_back(tokens[static_cast<std::size_t>(cache->length() + i)]);
+          cache->extend(n);
+          rows.push_back({.cache = cache, .n_rows = n, .want_logits = true});
+        }
+        std::vector<float> out;
+        SequenceRunner::append(on.forward.run({.tokens = fed, .sequences = rows}), out);
+        return out;
+      };
+      ASSERT_LE(relative_error(together(host, b, d, f), together(device, a, c, e)), kTolerance);
+    }
+  }
+}
+
+std::shared_ptr<const Plan> plan_for(const Model& model, const char* name, std::int32_t budget, const char* overrides) {
+  RecipeOptions options{.budget = budget, .sink = 32, .recent = 64, .dense_layers = std::vector<std::int32_t>{0}};
+  Recipe recipe = make_recipe(name, options);
+  apply_overrides(overrides, recipe);
+  const ModelConfig& c = model.config();
+  return compile(recipe, {.n_layers = static_cast<std::int32_t>(c.n_layers),
+                          .n_heads = static_cast<std::int32_t>(c.n_heads),
+                          .n_kv_heads = static_cast<std::int32_t>(c.n_kv_heads),
+                          .head_dim = static_cast<std::int32_t>(c.head_dim)});
+}
+
+// Up to the budget a method is full attention, bit for bit; beyond it, with a budget that leaves out one page, nearly.
+TEST_F(CudaForwardTest, MethodsAreFullAttentionUpToTheBudget) {
+  const auto model = Model::random(config_of(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
+  const std::vector<std::int32_t> tokens = random_tokens(500, model->config().vocab, 6);
+  const std::span<const std::int32_t> all(tokens);
+  for (const auto& [name, overrides] :
+       {std::pair{"freekv", "unit=page:32"}, {"quest", "unit=page:32"}, {"freekv", "unit=page:32,tau=-1"}}) {
+    SCOPED_TRACE(::testing::Message() << name << " " << overrides);
+    OnDevice full(*model, KvStore::kHost), host(*model, KvStore::kHost);
+    const auto plan = plan_for(*model, name, 384, overrides);
+    MethodState method(plan);
+    SequenceCache a(*full.pool), b(*host.pool);
+    full.step(a, all.first(300)), host.step(b, all.first(300), &method);
+    for (std::size_t at = 300; at < 470; ++at) {
+      const auto token = all.subspan(at, 1);
+      const std::vector<float> want = full.step(a, token), got = host.step(b, token, &method);
+      if (at < 384) {
+        ASSERT_EQ(got, want) << at;
+      } else {
+        ASSERT_LE(relative_error(got, want), 0.2) << at;
+      }
+    }
+    // A second turn, and a fork whose state is filled in anew.
+    full.step(a, all.first(20)), host.step(b, all.first(20), &method);
+    SequenceCache c = b.fork();
+    MethodState forked(method);
+    const std::vector<float> went_on = host.step(b, all.first(1), &method), anew = host.step(c, all.first(1), &forked);
+    ASSERT_LE(relative_error(anew, went_on), 0.2);
   }
 }
 

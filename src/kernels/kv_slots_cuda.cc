@@ -1,0 +1,16 @@
+#include "src/kernels/kv_slots_cuda.h"
+
+#include "src/base/error.h"
+
+namespace mneme {
+
+void expect_slots_cuda(const KvSlots& slots) {
+  if (slots.max_pages > kMostKvPages)
+    fail(ErrorKind::kUnsupported, "a context of {} tokens: pages are chosen on the device of up to {}",
+         std::int64_t{slots.max_pages} * kKvPageTokens, std::int64_t{kMostKvPages} * kKvPageTokens);
+  if (slots.n_slots > kMostKvSlots)
+    fail(ErrorKind::kUnsupported, "a budget that takes {} slots a KV head: the device has up to {}", slots.n_slots,
+         kMostKvSlots);
+}
+
+}  // namespace mneme

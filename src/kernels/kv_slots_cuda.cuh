@@ -1,0 +1,127 @@
+// What the kernels over slots share: regions in pages, who needs a new selection, and outcomes that are drawn.
+#pragma once
+
+#include "src/kernels/cuda_common.cuh"
+#include "src/kernels/kv_slots_cuda.h"
+
+namespace mneme::cuda {
+
+// region_at() of region.h in pages, for a length above the budget.
+struct PageRegion {
+  int first, last;  // candidates
+  int n_select;
+  int window;  // first page of the window
+  int stop;    // one past the last page
+};
+__device__ __forceinline__ PageRegion page_region(const SlotRules& r, int length) {
+  PageRegion p;
+  p.first = r.sink / kKvPageTokens;
+  p.stop = (length + kKvPageTokens - 1) / kKvPageTokens;
+  p.window = max(p.first, p.stop - r.recent / kKvPageTokens);
+  p.last = max(p.first, p.window);
+  p.n_select = r.schedule == SlotSchedule::kNone ? 0 : min(r.n_select, p.last - p.first);
+  return p;
+}
+__device__ __forceinline__ bool same_region(int length, int other) {
+  return (length + kKvPageTokens - 1) / kKvPageTokens == (other + kKvPageTokens - 1) / kKvPageTokens;
+}
+
+// A token's keys and values, and a page's.
+__device__ __forceinline__ std::int64_t token_bytes(const KvSlots& s) {
+  return std::int64_t{4} * s.head_dim;
+}
+__device__ __forceinline__ std::int64_t block_bytes(const KvSlots& s) {
+  return token_bytes(s) * kKvPageTokens;
+}
+// Where a page's block is.
+__device__ __forceinline__ std::byte* block_at(const KvTables& t, int layer, int place, int kv_head, int page) {
+  const std::int32_t block = t.blocks[place * t.sequence_stride +
+                                      (static_cast<std::int64_t>(layer) * t.n_kv_heads + kv_head) * t.max_pages + page];
+  return t.base + block * (std::int64_t{4} * t.head_dim * kKvPageTokens);
+}
+
+__device__ __forceinline__ std::int64_t slot_index(const KvSlots& s, int layer, int place, int kv_head) {
+  return (static_cast<std::int64_t>(layer) * s.n_places + place) * s.n_kv_heads + kv_head;
+}
+
+// The slot of the page in which `position` is the sequence's newest token.
+__device__ __forceinline__ std::byte* resident_slot(const KvSlots& s, int layer, int place, int kv_head, int position) {
+  const SlotRules& rules = s.rules[place];
+  int slot = position / kKvPageTokens;
+  if (position >= rules.budget) {
+    const PageRegion region = page_region(rules, position + 1);
+    slot = region.first + slot % (region.stop - region.window);
+  }
+  return s.slots + (slot_index(s, layer, place, kv_head) * s.n_slots + slot) * block_bytes(s);
+}
+
+// Well mixed, a pure function of its arguments.
+__device__ __forceinline__ std::uint32_t draw(std::uint32_t a, std::uint32_t b) {
+  std::uint64_t x = (static_cast<std::uint64_t>(a) << 32 | b) + 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return static_cast<std::uint32_t>((x ^ (x >> 31)) >> 32);
+}
+
+struct RowOfSlots {
+  SlotRules rules;
+  int place, length;
+  bool anew;
+  bool sparse;  // the row selects, or attends a window
+};
+__device__ __forceinline__ RowOfSlots row_at(const KvSlots& s, const SlotRows& rows, int row) {
+  RowOfSlots r;
+  r.place = rows.places[row], r.length = rows.lengths[row];
+  r.sparse = false;
+  if (r.place < 0) return r;
+  r.rules = s.rules[r.place];
+  r.anew = rows.anew[row] != 0;
+  r.sparse = r.length > r.rules.budget;
+  return r;
+}
+
+// Whether the queries of a KV head moved too far since the last step. NaN: they did.
+__device__ __forceinline__ bool moved(const KvSlots& s, const RowOfSlots& r, int layer, int kv_head) {
+  if (r.rules.correction >= 0) {
+    const auto at = static_cast<std::uint32_t>(slot_index(s, layer, r.place, kv_head));
+    return static_cast<float>(draw(static_cast<std::uint32_t>(r.length), at) >> 8) * 0x1p-24f < r.rules.correction;
+  }
+  const int group = s.n_heads / s.n_kv_heads;
+  const float* c = s.cosine + (static_cast<std::int64_t>(layer) * s.n_places + r.place) * s.n_heads + kv_head * group;
+  float sum = 0, most = -2, least = 2;
+  bool nan = false;
+  for (int g = 0; g < group; ++g) {
+    const float v = __ldcg(c + g);
+    nan = nan || isnan(v);
+    sum += v, most = fmaxf(most, v), least = fminf(least, v);
+  }
+  const float pooled = r.rules.gate == SlotGate::kMean  ? sum / static_cast<float>(group)
+                       : r.rules.gate == SlotGate::kMax ? most
+                                                        : least;
+  return nan || !(pooled >= r.rules.tau);
+}
+
+// Whether a KV head attends a selection made with this step's query.
+__device__ __forceinline__ bool needs_now(const KvSlots& s, const RowOfSlots& r, int layer, int kv_head) {
+  if (!r.sparse || r.rules.schedule == SlotSchedule::kNone) return false;
+  if (r.rules.schedule == SlotSchedule::kEveryStep || r.anew) return true;
+  return moved(s, r, layer, kv_head);
+}
+// Of any KV head; a whole warp asks, a lane a head, because one after the other they would wait for memory.
+__device__ __forceinline__ bool any_needs_now(const KvSlots& s, const RowOfSlots& r, int layer) {
+  bool any = false;
+  for (int first = 0; first < s.n_kv_heads; first += kWarp) {
+    const int h = first + static_cast<int>(threadIdx.x) % kWarp;
+    any = __any_sync(~0u, any || (h < s.n_kv_heads && needs_now(s, r, layer, h)));
+  }
+  return any;
+}
+
+// Whether choose_pages_cuda ranks for a row, given whether a KV head needs it now.
+__device__ __forceinline__ bool chooses(const RowOfSlots& r, SelectWhen when, bool any_now) {
+  if (!r.sparse) return false;
+  if (when == SelectWhen::kNow) return any_now;
+  return r.rules.schedule == SlotSchedule::kAhead && !(any_now && same_region(r.length, r.length + 1));
+}
+
+}  // namespace mneme::cuda

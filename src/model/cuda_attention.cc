@@ -1,0 +1,295 @@
+#include "src/model/cuda_attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/base/check.h"
+#include "src/device/device.h"
+
+namespace mneme {
+namespace {
+
+// graph_kind(): sequences without methods; with one that selects nothing, something, something for the next step too.
+enum Kind : std::int32_t { kFull, kWindow, kSelect, kAhead };
+
+SlotRows slot_rows(const CudaRowArrays& rows, std::int32_t first, std::int32_t n) {
+  return {.places = rows.places + first, .lengths = rows.lengths + first, .anew = rows.anew + first, .n = n};
+}
+
+}  // namespace
+
+CudaAttention::CudaAttention(const Model& model, const CudaForwardOptions& options, int device_major)
+    : model_(model), options_(options), device_major_(device_major) {
+  const ModelConfig& c = model.config();
+  expect_attention_shape_cuda(static_cast<std::int32_t>(c.head_dim), static_cast<std::int32_t>(c.group()));
+  scale_ = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.head_dim)));
+  q_width_ = static_cast<std::int32_t>(c.n_heads * c.head_dim);
+  qkv_width_ = static_cast<std::int32_t>((c.n_heads + 2 * c.n_kv_heads) * c.head_dim);
+}
+
+std::int64_t CudaAttention::aside_bytes(const KvShape& shape) const {
+  const std::int64_t pages = (options_.max_context + kPageTokens - 1) / kPageTokens,
+                     tables = options_.max_sequences * shape.blocks_per_page() * pages * 4;
+  return tables + (host_pages() ? CudaStaging::bytes(shape, options_.max_context)
+                                : LibraryAttention::bytes(shape.n_kv_heads, shape.head_dim, options_.max_context));
+}
+
+void CudaAttention::prepare(const KvShape& shape, CudaBlocks& blocks) {
+  shape_ = shape;
+  blocks_ = &blocks;
+  tables_.emplace(shape, blocks.base(), std::max(options_.max_sequences, 1), options_.max_context);
+  if (host_pages()) {
+    staging_.emplace(shape, options_.max_context);
+  } else {
+    library_.prepare(static_cast<std::int32_t>(model_.config().n_heads), tables_->tables(), options_.max_context);
+  }
+  side_ = Stream::make(Stream::Priority::kHigh);
+  for (Event* e : {&stored_, &attended_, &side_done_}) *e = Event::make();
+}
+
+std::size_t CudaAttention::bytes() const {
+  return tables_->bytes() + (staging_ ? staging_->bytes() : 0) + (retrieval_ ? retrieval_->bytes() : 0);
+}
+
+// Memory for the methods of a step, taken anew where it is for others.
+void CudaAttention::take_methods(std::span<const SequenceRows> sequences, const Stream& stream) {
+  for (const SequenceRows& s : sequences) {
+    if (s.method == nullptr || s.n_rows == 0) continue;
+    const Plan& plan = s.method->plan();
+    if (retrieval_ && retrieval_->holds(plan)) continue;
+    stream.synchronize();
+    retrieval_.reset();
+    retrieval_.emplace(shape_, plan,
+                       CudaRetrievalOptions{.n_places = std::max(options_.max_sequences, 1),
+                                            .max_context = options_.max_context,
+                                            .spare = options_.spare,
+                                            .recall_blocks = options_.recall_blocks,
+                                            .turnover = options_.turnover,
+                                            .correction = options_.correction});
+    ++generation_;
+  }
+}
+
+bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRowArrays& host, const Stream& stream) {
+  spans_.clear();
+  chunks_.clear();
+  caches_.clear();
+  method_rows_.clear();
+  take_methods(sequences, stream);
+  std::int32_t row = 0, with_method = 0;
+  for (const SequenceRows& s : sequences) {
+    if (s.n_rows == 0) continue;
+    MNEME_CHECK(s.cache->length() <= options_.max_context, "a sequence of {} tokens, the context is {}",
+                s.cache->length(), options_.max_context);
+    const bool decodes = s.method != nullptr && s.phase == RowPhase::kDecode && s.n_rows == 1;
+    if (s.n_rows > 1) chunks_.push_back(spans_.size());
+    spans_.push_back({row, s.n_rows, s.cache->length() - s.n_rows, 0, s.cache, s.method, decodes});
+    caches_.push_back(s.cache);
+    with_method += decodes ? 1 : 0;
+    row += s.n_rows;
+  }
+  const auto n_spans = static_cast<std::int32_t>(spans_.size());
+  MNEME_CHECK(n_spans <= options_.max_sequences, "{} sequences of at most {}", n_spans, options_.max_sequences);
+  slots_.resize(spans_.size());
+  tables_->place(caches_, stream, slots_);
+  for (std::size_t i = 0; i < spans_.size(); ++i) {
+    Span& s = spans_[i];
+    s.slot = slots_[i];
+    CudaRetrieval::Row method{.cache = s.cache, .method = s.method, .place = s.slot};
+    if (s.decodes) {
+      retrieval_->prepare(method, tables_->tables(), stream);
+      method_rows_.push_back(method);
+    }
+    for (std::int32_t j = 0; j < s.n_rows; ++j) {
+      const std::int32_t r = s.first_row + j;
+      host.positions[r] = s.first_position + j;
+      host.slots[r] = s.slot;
+      host.lengths[r] = s.first_position + j + 1;
+      host.places[r] = s.decodes ? s.slot : -1;
+      host.anew[r] = method.anew;
+      host.attended[r] = method.attended_tokens;
+    }
+  }
+  kind_ = with_method == 0 ? kFull : !retrieval_->selects() ? kWindow : retrieval_->ahead() ? kAhead : kSelect;
+  return chunks_.empty() && (with_method == 0 || with_method == n_spans);
+}
+
+QkvRows CudaAttention::qkv_rows(std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Memory& m) const {
+  const std::int64_t width = std::int64_t{first} * qkv_width_ * (m.qkv_bf16 ? 2 : 4);
+  return {.qkv = static_cast<const std::byte*>(m.qkv) + width,
+          .qkv_bf16 = m.qkv_bf16,
+          .bias = m.bias,
+          .q_norm = m.q_norm,
+          .k_norm = m.k_norm,
+          .norm_eps = static_cast<float>(model_.config().rms_eps),
+          .angles = m.angles + std::int64_t{first} * model_.config().head_dim,
+          .neighbours = model_.rope().pairs == RopePairs::kNeighbours,
+          .positions = rows.positions + first,
+          .slots = rows.slots + first,
+          .n = n,
+          .n_heads = static_cast<std::int32_t>(model_.config().n_heads),
+          .store = {}};
+}
+
+// Rows that stand alone, all with methods or all without.
+void CudaAttention::single_rows(std::int32_t layer, std::int32_t first, std::int32_t n, bool with_method,
+                                const CudaRowArrays& rows, const Memory& m, const CudaContext& context,
+                                const Stream& stream) {
+  const std::int64_t at = std::int64_t{first} * q_width_ * 2;
+  QkvRows qkv = qkv_rows(first, n, rows, m);
+  DecodeAttentionCuda a{.q = m.q + at,
+                        .slots = rows.slots + first,
+                        .lengths = rows.lengths + first,
+                        .out = m.out + at,
+                        .n = n,
+                        .n_heads = qkv.n_heads,
+                        .window = static_cast<std::int32_t>(model_.config().sliding_window),
+                        .scale = scale_,
+                        .scratch = m.scratch};
+  if (!with_method) {
+    store_qkv_cuda(qkv, tables_->tables(), layer, m.q + at, context);
+    attend_decode_cuda(a, tables_->tables(), layer, context);
+    return;
+  }
+  CudaRetrieval& r = *retrieval_;
+  qkv.store = r.store(layer, rows.places + first);
+  store_qkv_cuda(qkv, tables_->tables(), layer, m.q + at, context);
+  a.slots = rows.places + first;
+  const bool selects = r.slot_layer(layer) >= 0;
+  if (!selects) {
+    attend_decode_cuda(a, r.tables(layer), r.tables_layer(layer), context);
+    return;
+  }
+  const SlotRows who = slot_rows(rows, first, n);
+  a.lengths = rows.attended + first;
+  a.tables_late = true;
+  // The choice for the next step begins as soon as there are queries; it brings pages once this step's are read.
+  const CudaContext beside{.stream = side_.get()};
+  if (r.ahead()) {
+    stored_.record(stream);
+    side_.wait(stored_);
+  }
+  if (r.selects()) r.choose(SelectWhen::kNow, layer, who, context);
+  r.recall(SelectWhen::kNow, layer, who, tables_->tables(), context);
+  attend_decode_cuda(a, r.tables(layer), r.tables_layer(layer), context);
+  if (r.ahead()) {
+    attended_.record(stream);
+    r.choose(SelectWhen::kNext, layer, who, beside);
+    side_.wait(attended_);
+    r.recall(SelectWhen::kNext, layer, who, tables_->tables(), beside);
+    beside_ = true;
+  }
+}
+
+void CudaAttention::layer_of_graph(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows, const Memory& m,
+                                   const CudaContext& context, const Stream& stream) {
+  single_rows(layer, 0, n, kind_ != kFull, rows, m, context, stream);
+}
+
+void CudaAttention::layer_of_spans(std::int32_t layer, const CudaRowArrays& rows, const Memory& m,
+                                   const CudaContext& context, const Stream& stream) {
+  for (std::size_t i = 0; i < spans_.size();) {
+    const Span& s = spans_[i];
+    if (s.n_rows > 1) {
+      host_pages() ? chunk_in_host_pages(layer, i, rows, m, context, stream)
+                   : chunk(layer, i, rows, m, context, stream);
+      ++i;
+      continue;
+    }
+    std::size_t stop = i;
+    while (stop < spans_.size() && spans_[stop].n_rows == 1 && spans_[stop].decodes == s.decodes) ++stop;
+    single_rows(layer, s.first_row, static_cast<std::int32_t>(stop - i), s.decodes, rows, m, context, stream);
+    i = stop;
+  }
+}
+
+void CudaAttention::chunk(std::int32_t layer, std::size_t span, const CudaRowArrays& rows, const Memory& m,
+                          const CudaContext& context, const Stream&) {
+  const Span& s = spans_[span];
+  const std::int64_t at = std::int64_t{s.first_row} * q_width_ * 2;
+  const QkvRows qkv = qkv_rows(s.first_row, s.n_rows, rows, m);
+  store_qkv_cuda(qkv, tables_->tables(), layer, m.q + at, context);
+  const PrefillAttentionCuda a{.q = m.q + at,
+                               .out = m.out + at,
+                               .slot = s.slot,
+                               .first = s.first_position,
+                               .n_rows = s.n_rows,
+                               .n_heads = qkv.n_heads,
+                               .window = static_cast<std::int32_t>(model_.config().sliding_window),
+                               .scale = scale_};
+  if (!library_.attend(a, tables_->tables(), layer, context)) attend_prefill_cuda(a, tables_->tables(), layer, context);
+}
+
+void CudaAttention::chunk_in_host_pages(std::int32_t layer, std::size_t span, const CudaRowArrays& rows,
+                                        const Memory& m, const CudaContext& context, const Stream& stream) {
+  const auto chunk_of = [&](std::size_t i) -> const Span& { return spans_[chunks_[i]]; };
+  const auto number = static_cast<std::size_t>(std::find(chunks_.begin(), chunks_.end(), span) - chunks_.begin());
+  const Span& s = spans_[span];
+  const KvTables& pages = tables_->tables();
+  if (layer == 0 && number == 0) staging_->fetch(pages, 0, s.slot, s.first_position, stream);
+  staging_->begin(stream);
+  const bool last_chunk = number + 1 == chunks_.size();
+  const std::int32_t next_layer = last_chunk ? layer + 1 : layer;
+  if (next_layer < shape_.n_layers) {
+    const Span& next = chunk_of(last_chunk ? 0 : number + 1);
+    staging_->fetch(pages, next_layer, next.slot, next.first_position, stream);
+  }
+
+  const std::int64_t at = std::int64_t{s.first_row} * q_width_ * 2;
+  QkvRows qkv = qkv_rows(s.first_row, s.n_rows, rows, m);
+  qkv.slots = nullptr;  // the one sequence that is there
+  store_qkv_cuda(qkv, staging_->tables(), 0, m.q + at, context);
+  const PrefillAttentionCuda a{.q = m.q + at,
+                               .out = m.out + at,
+                               .slot = 0,
+                               .first = s.first_position,
+                               .n_rows = s.n_rows,
+                               .n_heads = qkv.n_heads,
+                               .window = static_cast<std::int32_t>(model_.config().sliding_window),
+                               .scale = scale_};
+  if (!library_.attend_contiguous(a, staging_->tables(), staging_->data(), staging_->tokens_a_head(), context))
+    attend_prefill_cuda(a, staging_->tables(), 0, context);
+  if (s.method != nullptr && retrieval_)
+    retrieval_->take_prompt(*s.cache, s.slot, layer, s.first_position, s.n_rows, staging_->tables(), context);
+  staging_->end(pages, layer, s.slot, s.first_position, s.first_position + s.n_rows, stream);
+  beside_ = true;
+}
+
+void CudaAttention::finish(std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Stream& stream) {
+  stored_.record(stream);
+  side_.wait(stored_);
+  retrieval_->write_back(slot_rows(rows, first, n), tables_->tables(), {.stream = side_.get()});
+  beside_ = true;
+}
+
+void CudaAttention::finish_graph(std::int32_t n, const CudaRowArrays& rows, const Stream& stream) {
+  if (kind_ != kFull) finish(0, n, rows, stream);
+}
+
+void CudaAttention::finish_spans(const CudaRowArrays& rows, const Stream& stream) {
+  for (const Span& s : spans_)
+    if (s.decodes) finish(s.first_row, 1, rows, stream);
+}
+
+void CudaAttention::join(const Stream& stream) {
+  if (!beside_) return;
+  beside_ = false;
+  if (!chunks_.empty() && staging_) staging_->join(stream);
+  side_done_.record(side_);
+  stream.wait(side_done_);
+}
+
+void CudaAttention::draw_outcomes(float turnover, float correction) {
+  options_.turnover = turnover, options_.correction = correction;
+  if (retrieval_) retrieval_->draw_outcomes(turnover, correction);
+}
+
+void CudaAttention::fetch_counts(const Stream& stream) {
+  if (!method_rows_.empty()) retrieval_->fetch_counts(stream);
+}
+
+void CudaAttention::count() {
+  if (!method_rows_.empty()) retrieval_->count(method_rows_);
+}
+
+}  // namespace mneme

@@ -1,0 +1,129 @@
+// Attention of the forward pass on a CUDA device: where the rows of a step stand, their keys and values into pages, and
+// what they attend.
+//
+//   pages on the device      everything reads and writes them where they are
+//   pages in host memory     rows that decode read them through the link (full attention), or copies of some of them
+//                            (cuda_retrieval.h); prompts work in one layer's copy on the device (cuda_staging.h)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "src/kernels/attention_cuda.h"
+#include "src/kernels/attention_library_cuda.h"
+#include "src/kernels/pointwise_cuda.h"
+#include "src/model/cuda_blocks.h"
+#include "src/model/cuda_forward.h"
+#include "src/model/cuda_retrieval.h"
+#include "src/model/cuda_staging.h"
+#include "src/model/cuda_tables.h"
+
+namespace mneme {
+
+// What a step says of its rows, in one piece of memory: `capacity` of each.
+struct CudaRowArrays {
+  std::int32_t *tokens, *positions, *slots, *lengths, *places, *anew, *attended, *wanted_rows;
+  static constexpr std::int32_t kArrays = 8, kGraphArrays = 7;  // a graph's rows are all wanted
+  static CudaRowArrays at(std::int32_t* base, std::int32_t capacity) {
+    const auto array = [&](std::int32_t i) { return base + std::int64_t{i} * capacity; };
+    return {array(0), array(1), array(2), array(3), array(4), array(5), array(6), array(7)};
+  }
+};
+
+class CudaAttention {
+ public:
+  // The projections of a step's rows on their way in, and where what attention gives goes; all on the device.
+  struct Memory {
+    const void* qkv = nullptr;  // [n, (heads + 2 KV heads) * D]
+    bool qkv_bf16 = false;
+    const float* bias = nullptr;                       // still to be added, or null
+    const float *q_norm = nullptr, *k_norm = nullptr;  // or null
+    const float* angles = nullptr;                     // [n, D / 2] of (cos, sin)
+    std::byte *q = nullptr, *out = nullptr;            // [n, heads * D] bf16
+    std::byte* scratch = nullptr;                      // decode_attention_scratch_bytes()
+  };
+
+  // Errors  kUnsupported: a head size or group that the kernels do not take.
+  CudaAttention(const Model& model, const CudaForwardOptions& options, int device_major);
+
+  // Memory beside the pages. Errors  kResource.
+  void prepare(const KvShape& shape, CudaBlocks& blocks);
+  // What prepare() will take, and what sequences may need besides.
+  std::int64_t aside_bytes(const KvShape& shape) const;
+  void set_store(KvStore store) { options_.store = store; }
+  void draw_outcomes(float turnover, float correction);
+  bool ready() const { return tables_.has_value(); }
+
+  // Which rows the next calls are about; fills the arrays of `host` but for tokens and wanted_rows. Returns whether all
+  // sequences have one row and are of one kind, so that a graph can run them; graph_kind() then says which one.
+  bool begin(std::span<const SequenceRows> sequences, const CudaRowArrays& host, const Stream& stream);
+  std::int32_t graph_kind() const { return kind_; }
+  // Changes when graphs that were made before must not run any more.
+  std::int32_t generation() const { return generation_; }
+
+  // Rows of a graph: one of each sequence, n of them with those that only fill it up.
+  void layer_of_graph(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows, const Memory& m,
+                      const CudaContext& context, const Stream& stream);
+  // The rows that begin() was told of.
+  void layer_of_spans(std::int32_t layer, const CudaRowArrays& rows, const Memory& m, const CudaContext& context,
+                      const Stream& stream);
+  // After the last layer, with rows as there: what is left to do runs beside what comes next in `stream`, until join().
+  void finish_graph(std::int32_t n, const CudaRowArrays& rows, const Stream& stream);
+  void finish_spans(const CudaRowArrays& rows, const Stream& stream);
+  void join(const Stream& stream);
+  // Around the host's waiting for the step.
+  void fetch_counts(const Stream& stream);
+  void count();
+
+  const CudaRetrieval* retrieval() const { return retrieval_ ? &*retrieval_ : nullptr; }
+  std::size_t bytes() const;
+
+ private:
+  struct Span {  // rows of one sequence
+    std::int32_t first_row, n_rows, first_position, slot;
+    const SequenceCache* cache;
+    MethodState* method;
+    bool decodes;  // with its method
+  };
+
+  bool host_pages() const { return options_.store == KvStore::kHost; }
+  void take_methods(std::span<const SequenceRows> sequences, const Stream& stream);
+  QkvRows qkv_rows(std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Memory& m) const;
+  void single_rows(std::int32_t layer, std::int32_t first, std::int32_t n, bool with_method, const CudaRowArrays& rows,
+                   const Memory& m, const CudaContext& context, const Stream& stream);
+  void finish(std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Stream& stream);
+  void chunk(std::int32_t layer, std::size_t span, const CudaRowArrays& rows, const Memory& m,
+             const CudaContext& context, const Stream& stream);
+  void chunk_in_host_pages(std::int32_t layer, std::size_t span, const CudaRowArrays& rows, const Memory& m,
+                           const CudaContext& context, const Stream& stream);
+
+  const Model& model_;
+  CudaForwardOptions options_;
+  int device_major_;
+  float scale_;
+  std::int32_t q_width_, qkv_width_;
+  KvShape shape_;
+  CudaBlocks* blocks_ = nullptr;
+  std::optional<CudaTables> tables_;
+  LibraryAttention library_;
+  std::optional<CudaStaging> staging_;
+  std::optional<CudaRetrieval> retrieval_;
+  std::int32_t generation_ = 0;
+
+  // ---- a step
+  std::vector<Span> spans_;
+  std::vector<std::size_t> chunks_;  // spans of more than one row
+  std::vector<const SequenceCache*> caches_;
+  std::vector<std::int32_t> slots_;
+  std::vector<CudaRetrieval::Row> method_rows_;
+  std::int32_t kind_ = 0;
+  bool beside_ = false;  // something runs in side_
+  Stream side_;
+  Event stored_, attended_, side_done_;
+};
+
+}  // namespace mneme

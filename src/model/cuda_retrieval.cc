@@ -1,0 +1,350 @@
+#include "src/model/cuda_retrieval.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <string>
+
+#include "src/base/check.h"
+#include "src/base/error.h"
+
+namespace mneme {
+namespace {
+
+constexpr std::int32_t kMostRowsAtOnce = 64;  // of a step that selects
+constexpr std::int32_t kDenseBlocksAHead = 4;
+
+std::int32_t pages_of_tokens(std::int64_t n) {
+  return static_cast<std::int32_t>((n + kPageTokens - 1) / kPageTokens);
+}
+
+// Null: the device can do it.
+const char* missing_for(const Recipe& r) {
+  if (r.attend != Attend::kRegions) return "it keeps or drops tokens";
+  if (r.positions != Positions::kAbsolute) return "its tokens stand at positions of their own";
+  if (r.prefill_window) return "its prefill is windowed";
+  if (r.prefill_end || r.norm) return "it prunes at the end of a prefill";
+  if (r.sink % kPageTokens != 0 || r.recent % kPageTokens != 0) return "sink and recent must be multiples of 32";
+  if (!r.decode) return nullptr;
+  const DecodeStage& d = *r.decode;
+  if (d.units != Units(PageUnit{kPageTokens})) return "its units must be pages of 32 tokens (--kv unit=page:32)";
+  const auto* box = std::get_if<Box>(&d.index);
+  if (box == nullptr || box->kind != BoxKind::kMinMax) return "its index must be min-max boxes (--kv index=box)";
+  if (!std::holds_alternative<IndexScore>(d.score)) return "its scores are drawn";
+  if (d.probe != Probe::kCurrentQuery) return "its probe is the layer below";
+  if (d.pool == Pool::kNone || d.pool == Pool::kMaxQ || d.pool == Pool::kMeanQ || d.pool == Pool::kConcat)
+    return "scores must be pooled by KV head (--kv pool=meanS, maxS, meanQK or maxQK)";
+  if (std::holds_alternative<Boundary>(d.schedule)) return "it selects at boundaries";
+  if (!std::holds_alternative<ConstantCut>(d.cutoff)) return "its layers share a budget";
+  return nullptr;
+}
+
+SlotGate gate_of(GatePool pool) {
+  return pool == GatePool::kMean ? SlotGate::kMean : pool == GatePool::kMax ? SlotGate::kMax : SlotGate::kAny;
+}
+
+// Device memory of several arrays in one piece.
+class Pieces {
+ public:
+  void add(void* to, std::size_t bytes) {
+    pieces_.push_back({to, total_});
+    total_ += (bytes + 255) / 256 * 256;
+  }
+  std::size_t total() const { return total_; }
+  void place(std::byte* base) const {
+    for (const auto& p : pieces_) {
+      std::byte* at = base + p.offset;
+      std::memcpy(p.to, &at, sizeof(at));
+    }
+  }
+
+ private:
+  struct Piece {
+    void* to;
+    std::size_t offset;
+  };
+  std::vector<Piece> pieces_;
+  std::size_t total_ = 0;
+};
+
+}  // namespace
+
+void CudaRetrieval::expect(const Plan& plan) {
+  if (const char* reason = missing_for(plan.recipe))
+    fail(ErrorKind::kUnsupported, "KV method {} on device cuda: {}; such methods run with --device cpu",
+         plan.recipe.name, reason);
+}
+
+SlotRules CudaRetrieval::rules_of(const Plan& plan) {
+  SlotRules r{.budget = plan.rules.budget, .sink = plan.rules.sink, .recent = std::max(plan.rules.recent, kPageTokens)};
+  r.n_select = std::max(0, (r.budget - r.sink - r.recent) / kPageTokens);
+  if (!plan.recipe.decode) return r;
+  r.schedule = plan.reuse == Reuse::kAhead ? SlotSchedule::kAhead : SlotSchedule::kEveryStep;
+  r.pool = plan.pool.scores.value_or(GroupPool::kMean);
+  r.alpha = plan.alpha;
+  if (plan.gate) r.gate = gate_of(plan.gate->pool), r.tau = plan.gate->tau;
+  return r;
+}
+
+// Sinks, window and selection, and the spare ones; and all that is attended before anything is selected.
+std::int32_t CudaRetrieval::slots_for(const SlotRules& r) const {
+  const std::int32_t fixed = (r.sink + r.recent) / kPageTokens;
+  const auto spare = static_cast<std::int32_t>(options_.spare * static_cast<float>(r.n_select));
+  const std::int32_t selected = r.schedule == SlotSchedule::kNone ? 0 : r.n_select + spare;
+  return std::max(fixed + selected, pages_of_tokens(r.budget));
+}
+
+CudaRetrieval::CudaRetrieval(const KvShape& shape, const Plan& plan, const CudaRetrievalOptions& options)
+    : shape_(shape), options_(options), places_(static_cast<std::size_t>(options.n_places)) {
+  expect(plan);
+  const SlotRules rules = rules_of(plan);
+  for (std::int32_t l = 0; l < shape.n_layers; ++l) {
+    const bool dense = plan.dense_layer(l);
+    dense_layer_.push_back(dense);
+    number_.push_back(dense ? -1 : n_selecting_++);
+    dense_number_.push_back(dense ? n_dense_++ : -1);
+  }
+  selects_ = rules.schedule != SlotSchedule::kNone;
+  ahead_ = rules.schedule == SlotSchedule::kAhead;
+  view_.n_layers = n_selecting_;
+  view_.n_places = options.n_places;
+  view_.n_kv_heads = shape.n_kv_heads;
+  view_.n_heads = plan.shape.n_heads;
+  view_.head_dim = shape.head_dim;
+  view_.max_pages = pages_of_tokens(options.max_context) + 1;  // a choice is made for one token more
+  view_.n_slots = slots_for(rules);
+  view_.max_listed =
+      std::max(pages_of_tokens(rules.budget), (rules.sink + rules.recent) / kPageTokens + rules.n_select) + 1;
+  view_.f16 = shape.dtype == DType::kF16;
+  expect_slots_cuda(view_);
+
+  const auto states = static_cast<std::size_t>(n_selecting_) * static_cast<std::size_t>(options.n_places),
+             heads = states * static_cast<std::size_t>(shape.n_kv_heads),
+             pages = static_cast<std::size_t>(view_.max_pages), listed = static_cast<std::size_t>(view_.max_listed),
+             slots = static_cast<std::size_t>(view_.n_slots), n_q = states * static_cast<std::size_t>(view_.n_heads);
+  slots_ = DeviceBuffer(heads * slots * shape.page_bytes(), "slots for selected pages (the budget sets their number)");
+  boxes_ = DeviceBuffer(heads * pages * shape.token_bytes(), "boxes of pages");
+  view_.slots = slots_.data();
+  view_.boxes = boxes_.data();
+  Pieces small;
+  small.add(&view_.slot_of, heads * pages * 4);
+  small.add(&view_.page_of, heads * slots * 4);
+  small.add(&view_.used_at, heads * slots * 4);
+  for (int i = 0; i < 2; ++i) small.add(&view_.chosen[i], heads * listed * 4), small.add(&view_.n_chosen[i], heads * 4);
+  small.add(&view_.listed, heads * listed * 4);
+  tables_ = DeviceBuffer(small.total(), "tables of slots");
+  small.place(tables_.data());
+  Pieces queries;
+  queries.add(&view_.last_q, n_q * static_cast<std::size_t>(shape.head_dim) * 2);
+  queries.add(&view_.cosine, n_q * 4);
+  queries_ = DeviceBuffer(queries.total(), "queries of the last step");
+  queries.place(queries_.data());
+  rules_ = DeviceBuffer(static_cast<std::size_t>(options.n_places) * sizeof(SlotRules), "rules of sequences");
+  view_.rules = rules_.as<SlotRules>();
+  counts_ = DeviceBuffer(std::max<std::size_t>(states, 1) * sizeof(SlotCounts), "counts of methods");
+  view_.counts = counts_.as<SlotCounts>();
+  host_counts_ = PinnedBuffer(counts_.size());
+  host_rules_ = PinnedBuffer(rules_.size());
+  const std::int32_t rows = std::min((options.n_places + 7) / 8 * 8, kMostRowsAtOnce);  // as a graph has them
+  if (selects_)
+    for (DeviceBuffer& s : scratch_) s = DeviceBuffer(choose_scratch_bytes(view_, rows), "scores of pages");
+  slot_tables_ = view_.tables();
+
+  dense_tables_ = {.base = nullptr,
+                   .blocks = nullptr,
+                   .sequence_stride = std::int64_t{shape.n_kv_heads} * view_.max_pages,
+                   .max_pages = view_.max_pages,
+                   .n_kv_heads = shape.n_kv_heads,
+                   .head_dim = shape.head_dim,
+                   .f16 = view_.f16};
+  const Stream stream = Stream::make();
+  for (const DeviceBuffer* b : {&counts_, &scratch_[0], &scratch_[1], &queries_, &tables_})
+    if (b->size() > 0) set_bytes(b->data(), 0, b->size(), stream);
+  if (n_dense_ > 0) {
+    const auto blocks = static_cast<std::size_t>(n_dense_) * static_cast<std::size_t>(options.n_places) *
+                        static_cast<std::size_t>(dense_tables_.sequence_stride);
+    dense_ = DeviceBuffer(blocks * shape.page_bytes(), "keys and values of the layers that read everything");
+    dense_blocks_ = DeviceBuffer(blocks * sizeof(std::int32_t), "tables of these");
+    std::vector<std::int32_t> same(blocks);
+    std::iota(same.begin(), same.end(), 0);
+    copy_bytes(dense_blocks_.data(), same.data(), dense_blocks_.size(), stream);
+    dense_tables_.base = dense_.data();
+    dense_tables_.blocks = dense_blocks_.as<std::int32_t>();
+  }
+  std::vector<std::int32_t> numbers;
+  for (std::int32_t l = 0; l < shape.n_layers; ++l)
+    numbers.push_back(slot_layer(l) >= 0 ? slot_layer(l) : -1 - dense_number_[static_cast<std::size_t>(l)]);
+  numbers_there_ = DeviceBuffer(numbers.size() * sizeof(std::int32_t), "numbers of layers");
+  copy_bytes(numbers_there_.data(), numbers.data(), numbers_there_.size(), stream);
+  stream.synchronize();
+}
+
+bool CudaRetrieval::holds(const Plan& plan) const {
+  const SlotRules rules = rules_of(plan);
+  for (std::int32_t l = 0; l < shape_.n_layers; ++l)
+    if (plan.dense_layer(l) != dense_layer_[static_cast<std::size_t>(l)]) return false;
+  const bool selects = rules.schedule != SlotSchedule::kNone, ahead = rules.schedule == SlotSchedule::kAhead;
+  return slots_for(rules) <= view_.n_slots && pages_of_tokens(rules.budget) < view_.max_listed &&
+         (rules.sink + rules.recent) / kPageTokens + rules.n_select < view_.max_listed && selects == selects_ &&
+         ahead == ahead_;
+}
+
+CudaRetrieval::Place& CudaRetrieval::place_of(const SequenceCache& cache, const Plan& plan, std::int32_t place,
+                                              const Stream& stream) {
+  Place& p = places_[static_cast<std::size_t>(place)];
+  SlotRules rules = rules_of(plan);
+  rules.turnover = options_.turnover, rules.correction = options_.correction;
+  if (p.revision == cache.revision() && p.rules == rules) return p;
+  if (p.revision != cache.revision()) p.boxed = p.dense = 0;
+  p.revision = cache.revision();
+  p.rules = rules;
+  p.decoded = -1;
+  stream.synchronize();  // the host's copy may be on its way still
+  host_rules_.as<SlotRules>()[place] = rules;
+  copy_bytes(view_.rules + place, host_rules_.as<SlotRules>() + place, sizeof(rules), stream);
+  return p;
+}
+
+void CudaRetrieval::prepare(Row& row, const KvTables& pages, const Stream& stream) {
+  const std::int32_t n = row.cache->length(), before = n - 1, place = row.place;
+  const Plan& plan = row.method->plan();
+  Place& p = place_of(*row.cache, plan, place, stream);
+  const CudaContext context{.stream = stream.get()};
+  const bool everything = n <= p.rules.budget, goes_on = p.decoded == before;
+  // Up to the open page, whose box and block the step itself goes on with.
+  const auto bring = [&](std::int32_t& have, auto&& launch) {
+    if (have != before) launch(std::min(have, before) / kPageTokens, pages_of_tokens(before));
+    have = n;
+  };
+  bring(p.boxed, [&](std::int32_t first, std::int32_t stop) {
+    for (std::int32_t l = 0; l < shape_.n_layers; ++l)
+      if (slot_layer(l) >= 0)
+        build_boxes_cuda({.place = place,
+                          .slot_layer = slot_layer(l),
+                          .first = first,
+                          .stop = stop,
+                          .n_tokens = before,
+                          .key_slot = place,
+                          .key_layer = l},
+                         view_, pages, context);
+  });
+  bring(p.dense, [&](std::int32_t first, std::int32_t stop) {
+    for (std::int32_t l = 0; l < shape_.n_layers; ++l)
+      if (slot_layer(l) < 0)
+        copy_pages_cuda(dense_tables_, tables_layer(l), pages, l, place, place, first, stop, kDenseBlocksAHead,
+                        context);
+  });
+  if (!goes_on || everything != p.everything) {
+    for (std::int32_t l = 0; l < shape_.n_layers; ++l)
+      if (slot_layer(l) >= 0) fill_slots_cuda(place, n, p.rules, view_, pages, l, slot_layer(l), context);
+    row.anew = 1;
+  }
+  p.everything = everything;
+  p.decoded = n;
+  row.attended_tokens = n;
+  if (!everything) {
+    const std::int32_t stop = pages_of_tokens(n), first = p.rules.sink / kPageTokens,
+                       window = std::max(first, stop - p.rules.recent / kPageTokens);
+    const std::int32_t chosen = selects_ ? std::min(p.rules.n_select, window - first) : 0;
+    row.attended_tokens = p.rules.sink + chosen * kPageTokens + n - window * kPageTokens;
+  }
+}
+
+void CudaRetrieval::take_prompt(const SequenceCache& cache, std::int32_t place, std::int32_t layer, std::int32_t first,
+                                std::int32_t n, const KvTables& keys, const CudaContext& context) {
+  Place& p = places_[static_cast<std::size_t>(place)];
+  if (p.revision != cache.revision()) p = {.revision = cache.revision(), .rules = {}, .counts = std::move(p.counts)};
+  const std::int32_t n_tokens = first + n, begin = first / kPageTokens, stop = pages_of_tokens(n_tokens),
+                     number = slot_layer(layer);
+  // What is missing of earlier tokens, prepare() brings.
+  const bool dense = number < 0, follows = (dense ? p.dense : p.boxed) >= begin * kPageTokens;
+  if (!follows) return;
+  if (dense) {
+    copy_pages_cuda(dense_tables_, tables_layer(layer), keys, 0, place, 0, begin, stop, kDenseBlocksAHead, context);
+    if (dense_number_[static_cast<std::size_t>(layer)] + 1 == n_dense_) p.dense = n_tokens;
+  } else {
+    build_boxes_cuda({.place = place, .slot_layer = number, .first = begin, .stop = stop, .n_tokens = n_tokens}, view_,
+                     keys, context);
+    if (number + 1 == n_selecting_) p.boxed = n_tokens;
+  }
+}
+
+SlotStore CudaRetrieval::store(std::int32_t layer, const std::int32_t* places) const {
+  if (slot_layer(layer) < 0)
+    return {.kind = SlotStore::Kind::kTables,
+            .places = places,
+            .tables = dense_tables_,
+            .layer = tables_layer(layer),
+            .slots = {}};
+  return {.kind = SlotStore::Kind::kSlots, .places = places, .tables = {}, .layer = slot_layer(layer), .slots = view_};
+}
+
+std::int32_t CudaRetrieval::tables_layer(std::int32_t layer) const {
+  const std::int32_t number =
+      slot_layer(layer) >= 0 ? slot_layer(layer) : dense_number_[static_cast<std::size_t>(layer)];
+  return number * options_.n_places;  // layers of all places stand one after the other
+}
+
+void CudaRetrieval::choose(SelectWhen when, std::int32_t layer, const SlotRows& rows, const CudaContext& context) {
+  choose_pages_cuda({.rows = rows, .when = when, .scratch = scratch_[static_cast<std::size_t>(when)].data()}, view_,
+                    slot_layer(layer), context);
+}
+
+void CudaRetrieval::recall(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
+                           const CudaContext& context) {
+  recall_pages_cuda(rows, when, view_, pages, layer, slot_layer(layer), options_.recall_blocks, context);
+}
+
+void CudaRetrieval::write_back(const SlotRows& rows, const KvTables& pages, const CudaContext& context) {
+  write_back_cuda(rows, view_, dense_tables_, numbers_there_.as<std::int32_t>(), pages, shape_.n_layers, context);
+}
+
+void CudaRetrieval::fetch_counts(const Stream& stream) {
+  copy_bytes(host_counts_.data(), counts_.data(), counts_.size(), stream);
+}
+
+void CudaRetrieval::count(std::span<const Row> rows) {
+  const auto* now = host_counts_.as<SlotCounts>();
+  for (const Row& row : rows) {
+    Place& p = places_[static_cast<std::size_t>(row.place)];
+    p.counts.resize(static_cast<std::size_t>(n_selecting_));
+    MethodStats& stats = row.method->stats();
+    for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
+      LayerStats& s = stats.layers[static_cast<std::size_t>(l)];
+      ++s.steps;
+      const std::int32_t c = slot_layer(l);
+      const std::int64_t attended = c < 0 ? row.cache->length() : row.attended_tokens;
+      s.attended_tokens += attended * shape_.n_kv_heads;
+      s.attended_heads += shape_.n_kv_heads;
+      if (c < 0) continue;
+      s.sparse_steps += p.everything ? 0 : 1;
+      SlotCounts& before = p.counts[static_cast<std::size_t>(c)];
+      const SlotCounts& after = now[static_cast<std::int64_t>(c) * options_.n_places + row.place];
+      const auto gained = [&](std::uint64_t SlotCounts::*field) {
+        return static_cast<std::int64_t>(after.*field - before.*field);
+      };
+      const std::int64_t checks = gained(&SlotCounts::checks), corrections = gained(&SlotCounts::corrections);
+      if (!s.gate_checks.empty()) s.gate_checks[0] += checks, s.corrections[0] += corrections;
+      if (!p.everything && selects_) {
+        const std::int64_t anew = !ahead_ || row.anew != 0 ? shape_.n_kv_heads : corrections;
+        s.selections += anew;
+        s.reused += shape_.n_kv_heads - anew;
+      }
+      s.selected_units += gained(&SlotCounts::selected);
+      s.recalled_units += gained(&SlotCounts::missing);
+      s.replaced_units += gained(&SlotCounts::replaced);
+      before = after;
+    }
+    row.method->count_decode_step();
+  }
+}
+
+std::size_t CudaRetrieval::bytes() const {
+  std::size_t n = 0;
+  for (const DeviceBuffer* b :
+       {&slots_, &boxes_, &tables_, &queries_, &rules_, &counts_, &scratch_[0], &scratch_[1], &dense_, &dense_blocks_})
+    n += b->size();
+  return n;
+}
+
+}  // namespace mneme

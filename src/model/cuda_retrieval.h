@@ -1,0 +1,115 @@
+// What methods that select pages need on the device: slots for the pages that are attended, boxes of all pages, the
+// whole of the layers that read everything; and the launches of a step that keep them right.
+//
+// All of it is a copy: keys and values lie in the pages of the pool, from which a sequence that comes (or comes back)
+// is filled in. So forks, sessions and shared prefixes need nothing here, at the price of that fill.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "src/attention/method_state.h"
+#include "src/cache/sequence_cache.h"
+#include "src/device/memory.h"
+#include "src/kernels/kv_slots_cuda.h"
+#include "src/model/model.h"
+
+namespace mneme {
+
+struct CudaRetrievalOptions {
+  std::int32_t n_places = 1;       // sequences whose state is kept
+  std::int64_t max_context = 0;    // tokens of a sequence
+  float spare = 0.5f;              // slots beside those of one selection, as a share of it
+  std::int32_t recall_blocks = 8;  // blocks of threads that a recall may use
+  // For measuring, see SlotRules; below 0: nothing is drawn.
+  float turnover = -1, correction = -1;
+};
+
+class CudaRetrieval {
+ public:
+  // Errors  kUnsupported: what the device cannot do of the recipe, in words.
+  static void expect(const Plan& plan);
+
+  // Memory for sequences under `plan`. Errors  kResource, kUnsupported.
+  CudaRetrieval(const KvShape& shape, const Plan& plan, const CudaRetrievalOptions& options);
+  // Whether a sequence under `plan` fits in what there is.
+  bool holds(const Plan& plan) const;
+
+  // For measuring, see SlotRules.
+  void draw_outcomes(float turnover, float correction) {
+    options_.turnover = turnover, options_.correction = correction;
+  }
+
+  // Rows that decode, one a sequence: brings their state to the step whose token is the last of `cache`. Enqueues on
+  // `stream`. place: CudaTables' of the sequence.
+  struct Row {
+    const SequenceCache* cache = nullptr;
+    MethodState* method = nullptr;
+    std::int32_t place = -1;
+    std::int32_t anew = 0;             // out: SlotRows::anew
+    std::int32_t attended_tokens = 0;  // out: of a layer that selects
+  };
+  void prepare(Row& row, const KvTables& pages, const Stream& stream);
+  // Tokens [first, first + n) of a prompt are in `keys`, tables of this sequence and layer alone: what they complete of
+  // boxes, or their pages where the layer reads everything.
+  void take_prompt(const SequenceCache& cache, std::int32_t place, std::int32_t layer, std::int32_t first,
+                   std::int32_t n, const KvTables& keys, const CudaContext& context);
+
+  // -1: the layer attends everything.
+  std::int32_t slot_layer(std::int32_t layer) const { return number_[static_cast<std::size_t>(layer)]; }
+  // Where the rows' new tokens go beside their pages.
+  SlotStore store(std::int32_t layer, const std::int32_t* places) const;
+  // What attention reads, and the number of `layer` in it.
+  const KvTables& tables(std::int32_t layer) const { return slot_layer(layer) >= 0 ? slot_tables_ : dense_tables_; }
+  std::int32_t tables_layer(std::int32_t layer) const;
+  bool selects() const { return selects_; }  // anything may be selected,
+  bool ahead() const { return ahead_; }      // and a step before it is attended
+  void choose(SelectWhen when, std::int32_t layer, const SlotRows& rows, const CudaContext& context);
+  void recall(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
+              const CudaContext& context);
+
+  // After the last layer: the new tokens to their pages.
+  void write_back(const SlotRows& rows, const KvTables& pages, const CudaContext& context);
+
+  // Copies what was counted to the host, in the order of `stream`; count() adds it to the methods' statistics once that
+  // is done.
+  void fetch_counts(const Stream& stream);
+  void count(std::span<const Row> rows);
+
+  std::size_t bytes() const;  // all of it
+  std::size_t slot_bytes() const { return slots_.size(); }
+  std::size_t index_bytes() const { return boxes_.size(); }
+  std::size_t dense_bytes() const { return dense_.size(); }
+
+ private:
+  struct Place {
+    std::uint64_t revision = 0;
+    SlotRules rules;
+    bool everything = false;
+    std::int32_t decoded = -1;  // the length of the last step that decoded here
+    std::int32_t boxed = 0;     // tokens that the boxes have
+    std::int32_t dense = 0;     // tokens that the layers which read everything have
+    std::vector<SlotCounts> counts;
+  };
+  static SlotRules rules_of(const Plan& plan);
+  std::int32_t slots_for(const SlotRules& rules) const;
+  Place& place_of(const SequenceCache& cache, const Plan& plan, std::int32_t place, const Stream& stream);
+
+  KvShape shape_;
+  CudaRetrievalOptions options_;
+  std::vector<bool> dense_layer_;
+  std::vector<std::int32_t> number_;  // by layer: among those that select, -1 otherwise
+  std::vector<std::int32_t> dense_number_;
+  std::int32_t n_selecting_ = 0, n_dense_ = 0;
+  bool selects_ = false, ahead_ = false;
+  KvSlots view_;
+  KvTables slot_tables_, dense_tables_;
+  DeviceBuffer slots_, boxes_, tables_, queries_, rules_, counts_, scratch_[2], dense_, dense_blocks_, numbers_there_;
+  PinnedBuffer host_counts_, host_rules_;
+  std::vector<Place> places_;
+};
+
+}  // namespace mneme

@@ -1,0 +1,73 @@
+#include "src/model/cuda_staging.h"
+
+#include <numeric>
+#include <vector>
+
+#include "src/kernels/kv_slots_cuda.h"
+
+namespace mneme {
+namespace {
+
+// Of threads a KV head: reading and writing host memory, more of them hold up the products beside (docs/cuda.md).
+constexpr std::int32_t kBlocksAHead = 1;
+
+std::int32_t pages_of(std::int64_t n_tokens) {
+  return static_cast<std::int32_t>((n_tokens + kPageTokens - 1) / kPageTokens);
+}
+
+}  // namespace
+
+std::int64_t CudaStaging::bytes(const KvShape& shape, std::int64_t max_context) {
+  return 2 * std::int64_t{pages_of(max_context)} * shape.n_kv_heads * static_cast<std::int64_t>(shape.page_bytes());
+}
+
+CudaStaging::CudaStaging(const KvShape& shape, std::int64_t max_context) {
+  const std::int32_t pages = pages_of(max_context);
+  std::vector<std::int32_t> same(static_cast<std::size_t>(pages) * static_cast<std::size_t>(shape.n_kv_heads));
+  std::iota(same.begin(), same.end(), 0);
+  blocks_ = DeviceBuffer(same.size() * sizeof(std::int32_t), "tables of a prompt's layer");
+  copy_bytes(blocks_.data(), same.data(), blocks_.size(), side_);
+  side_.synchronize();
+  for (OneBuffer& b : buffers_) {
+    b.memory = DeviceBuffer(same.size() * shape.page_bytes(), "keys and values of one layer of a prompt");
+    b.tables = {.base = b.memory.data(),
+                .blocks = blocks_.as<std::int32_t>(),
+                .sequence_stride = static_cast<std::int64_t>(same.size()),
+                .max_pages = pages,
+                .n_kv_heads = shape.n_kv_heads,
+                .head_dim = shape.head_dim,
+                .f16 = shape.dtype == DType::kF16};
+    b.fetched = Event::make();
+    b.used = Event::make();
+  }
+}
+
+void CudaStaging::fetch(const KvTables& pages, std::int32_t layer, std::int32_t slot, std::int32_t first,
+                        const Stream& stream) {
+  const OneBuffer& b = buffers_[++fetched_ % 2];
+  started_.record(stream);  // tables and pages of earlier steps are there
+  side_.wait(started_);
+  // The side stream has already moved out what the buffer held: end() of two turns ago came before in it.
+  copy_pages_cuda(b.tables, 0, pages, layer, 0, slot, 0, pages_of(first), kBlocksAHead, {.stream = side_.get()});
+  b.fetched.record(side_);
+}
+
+void CudaStaging::begin(const Stream& stream) {
+  stream.wait(buffers_[++turn_ % 2].fetched);
+}
+
+void CudaStaging::end(const KvTables& pages, std::int32_t layer, std::int32_t slot, std::int32_t first,
+                      std::int32_t n_tokens, const Stream& stream) {
+  const OneBuffer& b = buffers_[turn_ % 2];
+  b.used.record(stream);
+  side_.wait(b.used);
+  copy_pages_cuda(pages, layer, b.tables, 0, slot, 0, first / kPageTokens, pages_of(n_tokens), kBlocksAHead,
+                  {.stream = side_.get()});
+}
+
+void CudaStaging::join(const Stream& stream) {
+  done_.record(side_);
+  stream.wait(done_);
+}
+
+}  // namespace mneme
