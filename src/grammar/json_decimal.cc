@@ -8,7 +8,6 @@ namespace mneme {
 namespace {
 
 __extension__ using Wide = __int128;
-constexpr Wide kUnit = 1'000'000'000;
 
 // The number as people wrote it, in units of 10^-9; what is left goes the way that `up` says.
 Wide scaled(double v, bool up) {
