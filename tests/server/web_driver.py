@@ -31,7 +31,7 @@ class Browser:
                 arguments.append("--no-sandbox")  # Chromium's refuses root
             self.session = self.call("POST", "/session", {"capabilities": {"alwaysMatch": {
                 "goog:chromeOptions": {"binary": browser, "args": arguments},
-                "goog:loggingPrefs": {"browser": "ALL"}}}})["sessionId"]
+                "goog:loggingPrefs": {"browser": "ALL"}, "timeouts": {"script": 180000}}}})["sessionId"]
         except BaseException:
             self.close()
             raise
@@ -45,7 +45,7 @@ class Browser:
             self.driver.wait()
 
     def call(self, method, path, body=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=240)
         connection.request(method, path, None if body is None else json.dumps(body), {"Content-Type": "application/json"})
         value = json.load(connection.getresponse())["value"]
         connection.close()
@@ -63,7 +63,7 @@ class Browser:
         """What the function body returns."""
         return self.of_session("POST", "/execute/sync", {"script": script, "args": list(arguments)})
 
-    def wait(self, script, *arguments, seconds=20):
+    def wait(self, script, *arguments, seconds=90):
         """The first value of the expression that is true, asked for on every turn of the page's loop."""
         script = """const done = arguments[arguments.length - 1], end = performance.now() + %d, given = arguments;
             (function look() { const v = (function() { return %s; }).apply(null, given);
