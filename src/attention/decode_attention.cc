@@ -67,9 +67,12 @@ struct DecodeAttention::Item {
   Region region;               // of this step
   std::int64_t new_units = 0;  // of this step's selection, against the step before
   std::int64_t index_bytes = 0;
-  // Runs of the attended set, in runs_: far ones, seen by far_q, then near ones.
-  std::size_t first_run = 0, first_near = 0, last_run = 0;
+  // Runs of the attended set: far ones, seen by far_q, then near ones.
+  std::vector<KvRun>* runs = nullptr;
+  std::size_t first_near = 0;
   std::int64_t n_tokens = 0;
+
+  bool selects() const { return !everything && row->method->plan().selects(); }
 
   std::int32_t length() const { return row->cache->length(); }
 };
@@ -93,18 +96,21 @@ void DecodeAttention::run(std::int32_t layer, std::span<const DecodeRow> rows, c
     first_item_.push_back(items_.size());
     plan_row(layer, rows[r], r, shape);
   }
-  const bool any_choice =
-      std::any_of(items_.begin(), items_.end(), [](const Item& i) { return i.choose_now || i.choose_ahead; });
-  if (any_choice) {
-    context_.pool->parallel_for(
-        static_cast<std::int64_t>(items_.size()), 1, [&](std::int64_t begin, std::int64_t end, int w) {
-          for (std::int64_t i = begin; i < end; ++i)
-            select(layer, items_[static_cast<std::size_t>(i)], shape, workers_[static_cast<std::size_t>(w)]);
-        });
-  } else {
-    for (Item& item : items_) select(layer, item, shape, workers_[0]);
-  }
-  attend(layer, shape);
+  if (runs_.size() < items_.size()) runs_.resize(items_.size());
+  for (std::size_t i = 0; i < items_.size(); ++i) items_[i].runs = &runs_[i];
+  const auto prepare = [&](std::int64_t begin, std::int64_t end, int w) {
+    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
+      select(layer, items_[i], shape, workers_[static_cast<std::size_t>(w)]);
+      gather_runs(layer, items_[i]);
+    }
+  };
+  const auto n_items = static_cast<std::int64_t>(items_.size());
+  // Where nothing is selected there are a few long runs, which are sooner put together than handed out.
+  if (std::any_of(items_.begin(), items_.end(), [](const Item& i) { return i.selects(); }))
+    context_.pool->parallel_for(n_items, 1, prepare);
+  else
+    prepare(0, n_items, 0);
+  attend(shape);
   add_masses(layer, rows, shape);
   if (tap_ != nullptr)
     for (const DecodeRow& row : rows) tap_->see(layer, row, shape);
@@ -308,18 +314,20 @@ void DecodeAttention::gather_runs(std::int32_t layer, Item& item) {
   const SequenceCache& cache = *item.row->cache;
   const std::int32_t length = item.length(), m = item.kv_head;
   const bool raw = cache.key_basis() == KeyBasis::kRaw;
-  item.first_run = item.first_near = runs_.size();
+  std::vector<KvRun>& runs = *item.runs;
+  runs.clear();
+  item.first_near = 0;
   const auto take = [&](std::int32_t begin, std::int32_t end) {
-    if (begin < end) item.n_tokens += cache.append_runs(layer, m, begin, end, runs_);
+    if (begin < end) item.n_tokens += cache.append_runs(layer, m, begin, end, runs);
   };
   // Near tokens begin where keys are turned, or else where the window does.
   const auto take_near = [&](std::int32_t from) {
     const std::int32_t near = raw ? std::max(from, length - item.row->method->plan().rules.recent) : from;
     take(from, near);
-    item.first_near = runs_.size();
+    item.first_near = runs.size();
     if (!raw) return take(near, length);
     item.row->method->layer(layer).near[static_cast<std::size_t>(m)].append_runs(
-        near, length, item.row->method->plan().shape.attention(), runs_);
+        near, length, item.row->method->plan().shape.attention(), runs);
     item.n_tokens += length - near;
   };
   if (item.everything && raw) {
@@ -328,16 +336,12 @@ void DecodeAttention::gather_runs(std::int32_t layer, Item& item) {
     take(item.row->window > 0 ? std::max(0, length - item.row->window) : 0, length);
   } else {
     take(0, item.region.sink);
-    if (item.row->method->plan().selects())
-      item.n_tokens += item.row->method->append_selected_runs(layer, item.head, m, cache, runs_);
+    if (item.selects()) item.n_tokens += item.row->method->append_selected_runs(layer, item.head, m, cache, runs);
     take_near(item.region.recent_from);
   }
-  item.last_run = runs_.size();
 }
 
-void DecodeAttention::attend(std::int32_t layer, const AttentionShape& shape) {
-  runs_.clear();
-  for (Item& item : items_) gather_runs(layer, item);
+void DecodeAttention::attend(const AttentionShape& shape) {
   parts_.resize(2 * items_.size());
   lse_.resize(items_.size() * static_cast<std::size_t>(shape.group));
   for (const bool single : {false, true}) {
@@ -347,11 +351,10 @@ void DecodeAttention::attend(std::int32_t layer, const AttentionShape& shape) {
       if (item.per_query_head != single) continue;
       const std::int64_t at =
           (single ? std::int64_t{item.head} : std::int64_t{item.kv_head} * shape.group) * shape.head_dim;
-      const std::span<const KvRun> runs = runs_;
-      const std::size_t n_far = item.far_q == nullptr ? 0 : item.first_near - item.first_run;
-      parts_[2 * i] = {.q = n_far == 0 ? nullptr : item.far_q + at, .runs = runs.subspan(item.first_run, n_far)};
-      parts_[2 * i + 1] = {.q = item.row->q + at,
-                           .runs = runs.subspan(item.first_run + n_far, item.last_run - item.first_run - n_far)};
+      const std::span<const KvRun> runs = *item.runs;
+      const std::size_t n_far = item.far_q == nullptr ? 0 : item.first_near;
+      parts_[2 * i] = {.q = n_far == 0 ? nullptr : item.far_q + at, .runs = runs.first(n_far)};
+      parts_[2 * i + 1] = {.q = item.row->q + at, .runs = runs.subspan(n_far)};
       const std::size_t first = n_far == 0 ? 1 : 0;
       const std::size_t group_at = i * static_cast<std::size_t>(shape.group);
       float* lse = item.row->lse;
@@ -373,7 +376,7 @@ void DecodeAttention::observe(std::int32_t layer, std::span<const DecodeRow> row
     s.attended_tokens += item.n_tokens;
     ++s.attended_heads;
     s.index_bytes_read += item.index_bytes;
-    if (item.everything || !item.row->method->plan().selects()) continue;
+    if (!item.selects()) continue;
     ++(item.choose_now || item.row->method->plan().layer_choice ? s.selections : s.reused);
     s.selected_units +=
         static_cast<std::int64_t>(item.row->method->layer(layer).attended[static_cast<std::size_t>(item.head)].size());

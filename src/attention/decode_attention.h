@@ -69,7 +69,7 @@ class DecodeAttention {
               std::vector<std::int32_t>& units);
   void rank(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker, Ranking& ranking);
   void gather_runs(std::int32_t layer, Item& item);
-  void attend(std::int32_t layer, const AttentionShape& shape);
+  void attend(const AttentionShape& shape);
   void observe(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape);
   void remember(std::int32_t layer, const DecodeRow& row, bool sparse, std::size_t n_q);
   void audit(std::int32_t layer, const DecodeRow& row, const float* far_q, const AttentionShape& shape);
@@ -97,7 +97,7 @@ class DecodeAttention {
   std::vector<Item> items_;
   std::vector<std::uint8_t> select_now_;  // [rows, KV heads]: the gate's answer
   std::vector<Worker> workers_;
-  std::vector<KvRun> runs_;
+  std::vector<std::vector<KvRun>> runs_;  // by item
   std::vector<DecodePart> parts_;
   std::vector<DecodeHead> heads_;
 };

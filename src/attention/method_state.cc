@@ -159,14 +159,7 @@ std::int32_t MethodState::append_selected_runs(std::int32_t l, std::int32_t head
     }
     return n_tokens;
   }
-  const std::int32_t p = plan_->rules.unit_tokens;
-  for (std::size_t i = 0; i < units.size();) {
-    std::size_t j = i + 1;
-    while (j < units.size() && units[j] == units[j - 1] + 1) ++j;
-    cache.append_runs(l, kv_head, units[i] * p, (units[j - 1] + 1) * p, runs);
-    i = j;
-  }
-  return static_cast<std::int32_t>(units.size()) * p;
+  return cache.append_units(l, kv_head, units, plan_->rules.unit_tokens, runs);
 }
 
 void MethodState::mark_selected(std::int32_t l, std::int32_t head, std::int32_t kv_head,

@@ -199,6 +199,31 @@ void SequenceCache::append_slots(std::size_t table, std::int32_t first, std::int
   }
 }
 
+std::int32_t SequenceCache::append_units(std::int32_t layer, std::int32_t kv_head, std::span<const std::int32_t> units,
+                                         std::int32_t unit_tokens, std::vector<KvRun>& runs) const {
+  if (units.empty()) return 0;
+  MNEME_CHECK(0 <= units.front() && (units.back() + 1) * unit_tokens <= length_, "units {} to {} of {} tokens, of {}",
+              units.front(), units.back(), unit_tokens, length_);
+  const std::size_t t = table_index(layer, kv_head), first_run = runs.size();
+  const bool whole = kept(t) == nullptr;
+  if (whole && unit_tokens == 1) {  // thousands of them; whether two are neighbours is a branch that is guessed wrong
+    runs.resize(first_run + units.size());
+    KvRun* to = runs.data() + first_run;
+    for (const std::int32_t token : units) *to++ = {slot(t, token), 1};
+    return static_cast<std::int32_t>(units.size());
+  }
+  std::int32_t n = 0;
+  for (std::size_t i = 0, j; i < units.size(); i = j) {
+    for (j = i + 1; j < units.size() && units[j] == units[j - 1] + 1;) ++j;
+    const std::int32_t begin = units[i] * unit_tokens, end = (units[j - 1] + 1) * unit_tokens;
+    if (whole)
+      append_slots(t, begin, end - begin, first_run, runs);
+    else
+      n += append_runs(layer, kv_head, begin, end, runs);
+  }
+  return whole ? static_cast<std::int32_t>(units.size()) * unit_tokens : n;
+}
+
 std::int32_t SequenceCache::append_runs(std::int32_t layer, std::int32_t kv_head, std::int32_t begin, std::int32_t end,
                                         std::vector<KvRun>& runs) const {
   MNEME_CHECK(0 <= begin && begin <= end && end <= length_, "positions [{}, {}) of {}", begin, end, length_);

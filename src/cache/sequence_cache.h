@@ -61,6 +61,9 @@ class SequenceCache {
   // dropped. Returns how many tokens that is.
   std::int32_t append_runs(std::int32_t layer, std::int32_t kv_head, std::int32_t begin, std::int32_t end,
                            std::vector<KvRun>& runs) const;
+  // The same for units of unit_tokens tokens, ascending, not always one run a page.
+  std::int32_t append_units(std::int32_t layer, std::int32_t kv_head, std::span<const std::int32_t> units,
+                            std::int32_t unit_tokens, std::vector<KvRun>& runs) const;
   PagePool& pool() const { return *pool_; }
   // Changes, to a number that no sequence had before, whenever blocks of the tables may be others than they were; pages
   // that are added leave it. So a copy of the tables elsewhere is good for as long as this is the same.

@@ -109,8 +109,12 @@ HWY_INLINE V below_top(V x, V alpha, V top) {
   return hn::IfThenElse(hn::Gt(difference, hn::Set(d, 60.0f)), hn::Set(d, 60.0f), difference);
 }
 
-// Sum of exp(alpha x - top), NaN left out. Lanes are emptied into a double before their rounding counts.   terms  null,
-// or out, with room for n rounded up to whole vectors
+// Tops up to here leave no difference positive by more than rounding.
+constexpr float kOrdinary = 65536.0f;
+
+// Sum of exp(alpha x - top), NaN left out; kPlain: there is none, and the top is ordinary. Lanes are emptied into a
+// double before their rounding counts.   terms  null, or out, with room for n rounded up to whole vectors
+template <bool kPlain>
 HWY_NOINLINE double row_sum(const float* row, std::size_t n, float alpha, float top, float* terms) {
   const D d;
   const std::size_t lanes = hn::Lanes(d);
@@ -118,7 +122,10 @@ HWY_NOINLINE double row_sum(const float* row, std::size_t n, float alpha, float 
   const V a = hn::Set(d, alpha);
   const V t = hn::Set(d, top);
   double total = 0.0;
-  const auto term = [&](V x) HWY_ATTR { return hn::IfThenElseZero(hn::Eq(x, x), vec_exp(d, below_top(x, a, t))); };
+  const auto term = [&](V x) HWY_ATTR {
+    if constexpr (kPlain) return vec_exp_ordered(d, hn::MulSub(a, x, t));
+    return hn::IfThenElseZero(hn::Eq(x, x), vec_exp(d, below_top(x, a, t)));
+  };
   std::size_t i = 0;
   while (i + lanes <= n) {
     V sum = hn::Zero(d);
@@ -162,7 +169,10 @@ void head_scales(float* scores, std::int64_t stride, std::int32_t group, std::in
   }
   if (any_nan) {
     spread_nan(scores, stride, group, n);
-    for (std::int32_t h = 0; h < group; ++h) out[h].top = row_top(scores + h * stride, length, alpha, any_nan);
+    for (std::int32_t h = 0; h < group; ++h) {
+      bool nan;
+      out[h].top = row_top(scores + h * stride, length, alpha, nan);
+    }
   }
   for (std::int32_t h = 0; h < group; ++h) {
     float* terms = keep.at == nullptr ? nullptr : keep.at + h * keep.stride;
@@ -170,7 +180,9 @@ void head_scales(float* scores, std::int64_t stride, std::int32_t group, std::in
       out[h] = {0.0f, kInf, 0.0f};  // probability to none
       if (terms != nullptr) std::fill_n(terms, keep.stride, 0.0f);
     } else {
-      const double sum = row_sum(scores + h * stride, length, alpha, out[h].top, terms);
+      const bool plain = !any_nan && std::fabs(out[h].top) <= kOrdinary;
+      const double sum =
+          (plain ? row_sum<true> : row_sum<false>)(scores + h * stride, length, alpha, out[h].top, terms);
       out[h].log_sum = static_cast<float>(std::log(sum));
       out[h].inverse_sum = static_cast<float>(1.0 / sum);
     }

@@ -3,15 +3,17 @@
 // Token t of a group has k~[c] = z[c] + s[c] * b[t, c], b = +1 where k[c] >= z[c], else -1.
 //   minmax   z = (max + min) / 2, s = (max - min) / 2: k~ is the group's largest or smallest value    (FIER's round to
 //   nearest) meanabs  z = mean, s = mean |k - z|: least squared error of a sign code around z
-// z and s are stored in f16-like precision of their own (bf16 here, so that the range of keys is kept); bits are those
-// of the exact keys against the stored z.
+// z and s are stored in bf16, and the steps of a group are whole numbers, 0 to 255, of a power of two, so that a scan
+// multiplies bytes: s is off by 1/256 of the group's largest at most. Bits are those of the exact keys against the
+// stored z.
 //
-// Layout of one group (one_bit_group_bytes): z [D] bf16, s [D] bf16, then bits channel by channel, [D] x g bits (a
-// g-bit word, token 0 lowest), so that a scan adds one channel's weight to all tokens of the group under a mask.
+// Layout of one group (one_bit_group_bytes): z [D] bf16, s [D] bf16, then bits by four channels, [D / 4][g] nibbles:
+// token t of channels 4i..4i + 3 is nibble t of row i, channel 4i lowest, token 0 in the lower half of byte 0. So 64
+// bits are 16 tokens of four channels, which is a vector of bytes whose sums by four are tokens.
 //
 // NaN  a channel with a key that is not finite has NaN for z and s and no bit set: its group's scores are NaN.
 //
-// Source  FIER (section 3.2 of the specification); Differs  scale and zero in bf16.
+// Source  FIER (section 3.2 of the specification); Differs  zero in bf16, scale in 8 bits of the group's largest.
 #pragma once
 
 #include <cstddef>
@@ -29,11 +31,15 @@ std::size_t one_bit_group_bytes(std::int32_t head_dim, std::int32_t g);
 
 // Quantises the keys of exactly g tokens.   out [one_bit_group_bytes]
 // Rounding  minmax is the same on every backend; the means of meanabs are summed in f32, so their bf16 may differ by
-// one place.
+// one place, and steps by one of the largest's.
 void one_bit_build_ref(std::span<const KvRun> runs, const AttentionShape& shape, std::int32_t g, OneBitLevels levels,
                        std::byte* out);
 void one_bit_build_cpu(std::span<const KvRun> runs, const AttentionShape& shape, std::int32_t g, OneBitLevels levels,
                        std::byte* out);
+
+// The last step of building: the steps of a group, [D] bf16, to whole numbers of the largest one's place, ties to even.
+// NaN stays.
+void one_bit_round_steps(std::byte* steps, std::int32_t head_dim);
 
 // k~ of token t of a group, [D] f32: the definition, for tests and for averages over a unit.
 void one_bit_dequantise(const std::byte* group, std::int32_t head_dim, std::int32_t g, std::int32_t t, float* k);
@@ -42,7 +48,11 @@ void one_bit_dequantise(const std::byte* group, std::int32_t head_dim, std::int3
 //   q       [G, D]               f32
 //   groups  [n_groups, one_bit_group_bytes]
 //   scores  [G, n_groups * g]    f32 out, rows `score_stride` floats apart
-// Equal tokens of equal groups score equal, bit for bit, wherever they stand.
+// Equal tokens of equal groups score equal, bit for bit, wherever they stand; small integers score exactly.
+// Error  one_bit_score_cpu: at most D * 2^-13 * max|q[h]| * max s of the group, beside rounding in f32: where the CPU
+// multiplies bytes, a query's values have 15 bits and a sign. On normal values 1e-5 of the sum of |q k~|. A query or a
+// group that is not finite scores NaN.
+// Requires  steps as the builders leave them.
 void one_bit_score_ref(const float* q, const AttentionShape& shape, const std::byte* groups, std::int64_t n_groups,
                        std::int32_t g, float* scores, std::int64_t score_stride);
 void one_bit_score_cpu(const float* q, const AttentionShape& shape, const std::byte* groups, std::int64_t n_groups,

@@ -1,5 +1,5 @@
 // One group of keys to one bit a channel. Lanes are channels: levels by a pass over the tokens, then each token sets
-// its bit of the channels' words. Sums run over the tokens in order.
+// its bit of the channels' words, which go to nibbles. Sums run over the tokens in order.
 #include "src/kernels/one_bit.h"
 
 // Arrays of vectors need a width known to the compiler.
@@ -42,6 +42,26 @@ float store_bf16(float x, std::byte* at) {
   if (std::isnan(x)) rounded.bits = 0x7fc0;
   std::memcpy(at, &rounded, sizeof(rounded));
   return static_cast<float>(rounded);
+}
+
+// 16 bits, each to the lowest of its nibble.
+std::uint64_t to_nibbles(std::uint64_t x) {
+  x = (x | x << 24) & 0x000000ff000000ffu;
+  x = (x | x << 12) & 0x000f000f000f000fu;
+  x = (x | x << 6) & 0x0303030303030303u;
+  return (x | x << 3) & 0x1111111111111111u;
+}
+
+// The bits of channel c of 32 tokens from `first` on to their nibbles. Requires  channels in order: the first of four
+// writes all of them.
+void store_bits(const GroupTask& task, std::size_t c, std::size_t first, std::uint32_t word) {
+  std::byte* at = task.out + 4 * task.dim + (c / 4 * task.n + first) / 2;
+  for (std::size_t half = 0; half < 2; ++half, at += 8) {
+    std::uint64_t nibbles = 0;
+    if (c % 4 != 0) std::memcpy(&nibbles, at, sizeof(nibbles));
+    nibbles |= to_nibbles(word >> (16 * half) & 0xffffu) << (c % 4);
+    std::memcpy(at, &nibbles, sizeof(nibbles));
+  }
 }
 
 }  // namespace
@@ -93,8 +113,6 @@ HWY_INLINE void write_bits(D d, const GroupTask& task, std::size_t c, Load load,
   const hn::RebindToUnsigned<D> du;
   const std::size_t lanes = hn::Lanes(d);
   const auto middle = hn::LoadU(d, z);
-  const std::size_t word_bytes = task.n / 8;
-  std::byte* words = task.out + 4 * task.dim + c * word_bytes;
   for (std::size_t first = 0; first < task.n; first += 32) {
     auto word = hn::Zero(du);
     for (std::size_t t = 0; t < 32; ++t) {
@@ -103,7 +121,7 @@ HWY_INLINE void write_bits(D d, const GroupTask& task, std::size_t c, Load load,
     }
     HWY_ALIGN std::uint32_t channel_words[HWY_MAX_BYTES / 4];
     hn::StoreU(word, du, channel_words);
-    for (std::size_t i = 0; i < lanes; ++i) std::memcpy(words + i * word_bytes + first / 8, channel_words + i, 4);
+    for (std::size_t i = 0; i < lanes; ++i) store_bits(task, c + i, first, channel_words[i]);
   }
 }
 
@@ -123,6 +141,7 @@ HWY_INLINE void build_in(D d, const GroupTask& task, Load load) {
     for (std::size_t i = 0; i < lanes; ++i) store_bf16(s[i], task.out + 2 * (dim + c + i));
     write_bits(d, task, c, load, z);
   }
+  one_bit_round_steps(task.out + 2 * dim, static_cast<std::int32_t>(dim));
 }
 
 template <class Load>

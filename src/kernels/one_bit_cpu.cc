@@ -1,6 +1,7 @@
 // The scan over 1-bit keys: score = base + 2 * (sum of w over the channels whose bit is set), with w[c] = q[c] s[c] and
-// base = sum of q z - w, both by group and head. Lanes are tokens: a word of 32 bits of a channel becomes masks, under
-// which the channel's weight is added for every head while the masks are in registers.
+// base = sum of q z - w, both by group and head. Lanes are tokens: a word of 8 tokens of four channels becomes masks,
+// under which a channel's weight is added for every head while the masks are in registers. Where the CPU multiplies
+// integers, one_bit_vnni.cc does it.
 #include "src/kernels/one_bit.h"
 
 // Arrays of vectors need a width known to the compiler.
@@ -21,27 +22,27 @@
 #include <cstring>
 
 #include "src/base/check.h"
+#include "src/kernels/one_bit_vnni.h"
 
 namespace mneme {
 namespace {
 
-constexpr std::int32_t kMaxGroup = 16;
-constexpr std::int32_t kMaxDim = 256;
-
-constexpr auto kBitOfToken = [] {
-  std::array<std::uint32_t, 32> bits{};
-  for (std::size_t t = 0; t < 32; ++t) bits[t] = std::uint32_t{1} << t;
+// [channel of four][token of eight]
+constexpr auto kBitOf = [] {
+  std::array<std::array<std::uint32_t, 8>, 4> bits{};
+  for (std::size_t c = 0; c < 4; ++c)
+    for (std::size_t t = 0; t < 8; ++t) bits[c][t] = std::uint32_t{1} << (4 * t + c);
   return bits;
 }();
 
 // One group's weights, [heads, D], and bases, [heads].
 struct GroupWeights {
-  alignas(64) float w[kMaxGroup * kMaxDim];
-  float base[kMaxGroup];
+  alignas(64) float w[kOneBitMaxGroup * kOneBitMaxDim];
+  float base[kOneBitMaxGroup];
 };
 
-// The words of 32 tokens: that of channel c at words + c * stride bytes.
-struct WordColumn {
+// The nibbles of a group's channels: four channels' at words + c / 4 * stride.
+struct NibbleRows {
   const std::byte* words = nullptr;
   std::size_t stride = 0;
   std::size_t dim = 0;
@@ -57,17 +58,16 @@ namespace HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-using Floats = hn::ScalableTag<float>;
-using Words = hn::ScalableTag<std::uint32_t>;
+using Floats = hn::CappedTag<float, 8>;
+using Words = hn::CappedTag<std::uint32_t, 8>;
 
-// Vectors of tokens at once: 32 tokens with AVX-512 and AVX2, fewer where a vector is shorter.
-inline constexpr std::size_t kVectors = hn::MaxLanes(Floats()) >= 16 ? 2 : 4;
-// 8 accumulators either way: a head has kVectors, and a lone head as many partial sums as fill them.
-inline constexpr int kHeadsAtOnce = hn::MaxLanes(Floats()) >= 16 ? 4 : 2;
+// Vectors of tokens at once: 32 tokens, fewer where a vector is shorter.
+inline constexpr std::size_t kVectors = 4;
+// 8 accumulators: a head has kVectors, and a lone head as many partial sums as fill them.
+inline constexpr int kHeadsAtOnce = 2;
 
-template <class D>
-HWY_INLINE void weigh(D d, const float* q, std::int32_t heads, std::size_t dim, const std::byte* group,
-                      GroupWeights& out) {
+HWY_INLINE void weigh(const float* q, std::int32_t heads, std::size_t dim, const std::byte* group, GroupWeights& out) {
+  const Floats d;
   for (std::int32_t h = 0; h < heads; ++h) {
     const std::size_t row = static_cast<std::size_t>(h) * dim;
     auto base = hn::Zero(d);
@@ -89,32 +89,38 @@ HWY_INLINE hn::Vec<Floats> add_where(hn::Mask<Floats> mask, hn::Vec<Floats> sum,
 #endif
 }
 
-// Scores of kVectors vectors of tokens from the bit `first` of each word on, for kHeads heads; kParts partial sums by
-// channel mod kParts.
+// Scores of kVectors vectors of tokens from token `first` on, for kHeads heads; kParts partial sums by channel mod
+// kParts.
 template <int kHeads, int kParts>
-HWY_INLINE void scan_words(const WordColumn& column, std::size_t first, const float* w, const float* base,
-                           float* scores, std::int64_t score_stride) {
+HWY_INLINE void scan_nibbles(const NibbleRows& rows, std::size_t first, const float* w, const float* base,
+                             float* scores, std::int64_t score_stride) {
   const Floats d;
   const Words du;
   const std::size_t lanes = hn::Lanes(d);
-  hn::Vec<Words> bit[kVectors];
-  for (std::size_t v = 0; v < kVectors; ++v) bit[v] = hn::LoadU(du, kBitOfToken.data() + first + v * lanes);
   hn::Vec<Floats> sum[kParts][kHeads][kVectors];
   for (auto& part : sum)
     for (auto& head : part)
       for (auto& x : head) x = hn::Zero(d);
-  for (std::size_t c = 0; c < column.dim; c += kParts)
-    for (std::size_t p = 0; p < kParts; ++p) {
+  for (std::size_t c = 0; c < rows.dim; c += 4) {
+    hn::Vec<Words> words[kVectors];
+    for (std::size_t v = 0; v < kVectors; ++v) {
       std::uint32_t word;
-      std::memcpy(&word, column.words + (c + p) * column.stride, sizeof(word));
-      const auto words = hn::Set(du, word);
+      std::memcpy(&word, rows.words + c / 4 * rows.stride + (first + v * lanes) / 8 * 4, sizeof(word));
+      words[v] = hn::Set(du, word);
+    }
+    for (std::size_t p = 0; p < 4; ++p) {
       hn::Mask<Floats> mask[kVectors];
-      for (std::size_t v = 0; v < kVectors; ++v) mask[v] = hn::RebindMask(d, hn::TestBit(words, bit[v]));
+      for (std::size_t v = 0; v < kVectors; ++v) {
+        const auto bit = hn::LoadU(du, kBitOf[p].data() + (first + v * lanes) % 8);
+        mask[v] = hn::RebindMask(d, hn::TestBit(words[v], bit));
+      }
       for (std::size_t h = 0; h < kHeads; ++h) {
-        const auto weight = hn::Set(d, w[h * column.dim + c + p]);
-        for (std::size_t v = 0; v < kVectors; ++v) sum[p][h][v] = add_where(mask[v], sum[p][h][v], weight);
+        const auto weight = hn::Set(d, w[h * rows.dim + c + p]);
+        for (std::size_t v = 0; v < kVectors; ++v)
+          sum[p % kParts][h][v] = add_where(mask[v], sum[p % kParts][h][v], weight);
       }
     }
+  }
   for (std::size_t h = 0; h < kHeads; ++h)
     for (std::size_t v = 0; v < kVectors; ++v) {
       auto total = sum[0][h][v];
@@ -127,31 +133,25 @@ HWY_INLINE void scan_words(const WordColumn& column, std::size_t first, const fl
 void scan(const float* q, const AttentionShape& shape, const std::byte* groups, std::int64_t n_groups, std::int32_t g,
           float* scores, std::int64_t score_stride) {
   const Floats d;
-  const hn::CappedTag<float, 8> d8;
   const auto dim = static_cast<std::size_t>(shape.head_dim);
   const std::size_t step = kVectors * hn::Lanes(d);
-  const std::size_t word_bytes = static_cast<std::size_t>(g) / 8;
+  const std::size_t bytes = one_bit_group_bytes(shape.head_dim, g);
   GroupWeights weights;
   for (std::int64_t i = 0; i < n_groups; ++i) {
-    const std::byte* group = groups + static_cast<std::size_t>(i) * dim * (4 + word_bytes);
-    if (dim % hn::Lanes(d) == 0)
-      weigh(d, q, shape.group, dim, group, weights);
-    else
-      weigh(d8, q, shape.group, dim, group, weights);
+    const std::byte* group = groups + static_cast<std::size_t>(i) * bytes;
+    weigh(q, shape.group, dim, group, weights);
+    const NibbleRows rows{group + 4 * dim, static_cast<std::size_t>(g) / 2, dim};
     for (std::size_t t = 0; t < static_cast<std::size_t>(g); t += step) {
-      const WordColumn column{group + 4 * dim + t / 32 * 4, word_bytes, dim};
       float* at = scores + i * g + static_cast<std::int64_t>(t);
       for (std::int32_t h = 0; h < shape.group; h += kHeadsAtOnce) {
         const float* w = weights.w + static_cast<std::size_t>(h) * dim;
         const float* base = weights.base + h;
         float* out = at + h * score_stride;
         const int heads = std::min<int>(kHeadsAtOnce, shape.group - h);
-        if (heads == 1) scan_words<1, kHeadsAtOnce>(column, t % 32, w, base, out, score_stride);
-        if (heads == 2) scan_words<2, kHeadsAtOnce / 2>(column, t % 32, w, base, out, score_stride);
-        if constexpr (kHeadsAtOnce > 2) {
-          if (heads == 3) scan_words<3, 1>(column, t % 32, w, base, out, score_stride);
-          if (heads == 4) scan_words<4, 1>(column, t % 32, w, base, out, score_stride);
-        }
+        if (heads == 1)
+          scan_nibbles<1, 2>(rows, t, w, base, out, score_stride);
+        else
+          scan_nibbles<2, 1>(rows, t, w, base, out, score_stride);
       }
     }
   }
@@ -172,10 +172,12 @@ HWY_EXPORT(scan);
 
 void one_bit_score_cpu(const float* q, const AttentionShape& shape, const std::byte* groups, std::int64_t n_groups,
                        std::int32_t g, float* scores, std::int64_t score_stride) {
-  MNEME_CHECK(shape.group >= 1 && shape.group <= kMaxGroup, "group {}", shape.group);
-  MNEME_CHECK(shape.head_dim % 8 == 0 && shape.head_dim >= 8 && shape.head_dim <= kMaxDim, "D {}", shape.head_dim);
+  MNEME_CHECK(shape.group >= 1 && shape.group <= kOneBitMaxGroup, "group {}", shape.group);
+  MNEME_CHECK(shape.head_dim % 8 == 0 && shape.head_dim >= 8 && shape.head_dim <= kOneBitMaxDim, "D {}",
+              shape.head_dim);
   MNEME_CHECK(g == 32 || g == 64 || g == 128 || g == 256, "{} tokens a group", g);
-  HWY_DYNAMIC_DISPATCH(scan)(q, shape, groups, n_groups, g, scores, score_stride);
+  OneBitScan* integers = one_bit_vnni_scan();
+  (integers != nullptr ? integers : HWY_DYNAMIC_DISPATCH(scan))(q, shape, groups, n_groups, g, scores, score_stride);
 }
 
 }  // namespace mneme

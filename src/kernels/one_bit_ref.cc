@@ -29,15 +29,38 @@ void store_bf16(double x, std::byte* elements, std::int64_t i) {
   std::memcpy(elements + 2 * i, &rounded, sizeof(rounded));
 }
 
-// Where bit t of channel c lies: byte and place in it.
-std::int64_t bit_byte(std::int64_t dim, std::int64_t g, std::int64_t c, std::int64_t t) {
-  return 4 * dim + (c * g + t) / 8;
+// Where the bit of channel c of token t lies.
+struct BitPlace {
+  std::int64_t byte;
+  std::byte mask;
+};
+BitPlace bit_place(std::int64_t dim, std::int64_t g, std::int64_t c, std::int64_t t) {
+  return {4 * dim + (c / 4 * g + t) / 2, std::byte{1} << (t % 2 * 4 + c % 4)};
+}
+
+bool bit_of(const std::byte* group, std::int64_t dim, std::int64_t g, std::int64_t c, std::int64_t t) {
+  const BitPlace place = bit_place(dim, g, c, t);
+  return (group[place.byte] & place.mask) != std::byte{0};
 }
 
 }  // namespace
 
 std::size_t one_bit_group_bytes(std::int32_t head_dim, std::int32_t g) {
   return static_cast<std::size_t>(head_dim) * (4 + static_cast<std::size_t>(g) / 8);
+}
+
+void one_bit_round_steps(std::byte* steps, std::int32_t head_dim) {
+  float largest = 0.0f;
+  for (std::int32_t c = 0; c < head_dim; ++c) {
+    const float s = load_bf16(steps, c);
+    if (std::isfinite(s)) largest = std::max(largest, s);
+  }
+  if (largest == 0.0f) return;
+  const int place = std::max(std::ilogb(largest) - 7, -126);
+  for (std::int32_t c = 0; c < head_dim; ++c) {
+    const float s = load_bf16(steps, c);
+    if (std::isfinite(s)) store_bf16(std::ldexp(std::nearbyint(std::ldexp(s, -place)), place), steps, c);
+  }
 }
 
 void one_bit_build_ref(std::span<const KvRun> runs, const AttentionShape& shape, std::int32_t g, OneBitLevels levels,
@@ -67,13 +90,14 @@ void one_bit_build_ref(std::span<const KvRun> runs, const AttentionShape& shape,
     for (const double x : k) distance += std::fabs(x - z);
     store_bf16(levels == OneBitLevels::kMinMax ? (largest - smallest) / 2.0 : distance / g, out, dim + c);
     for (std::int32_t t = 0; t < g; ++t)
-      if (k[static_cast<std::size_t>(t)] >= z) out[bit_byte(dim, g, c, t)] |= std::byte{1} << (t % 8);
+      if (k[static_cast<std::size_t>(t)] >= z) out[bit_place(dim, g, c, t).byte] |= bit_place(dim, g, c, t).mask;
   }
+  one_bit_round_steps(out + 2 * dim, dim);
 }
 
 void one_bit_dequantise(const std::byte* group, std::int32_t head_dim, std::int32_t g, std::int32_t t, float* k) {
   for (std::int32_t c = 0; c < head_dim; ++c) {
-    const bool set = (group[bit_byte(head_dim, g, c, t)] >> (t % 8) & std::byte{1}) != std::byte{0};
+    const bool set = bit_of(group, head_dim, g, c, t);
     const float z = load_bf16(group, c);
     const float s = load_bf16(group, head_dim + c);
     k[c] = set ? z + s : z - s;
@@ -89,7 +113,7 @@ void one_bit_score_ref(const float* q, const AttentionShape& shape, const std::b
       for (std::int32_t h = 0; h < shape.group; ++h) {
         double sum = 0.0;
         for (std::int32_t c = 0; c < dim; ++c) {
-          const bool set = (group[bit_byte(dim, g, c, t)] >> (t % 8) & std::byte{1}) != std::byte{0};
+          const bool set = bit_of(group, dim, g, c, t);
           const auto z = static_cast<double>(load_bf16(group, c));
           const auto s = static_cast<double>(load_bf16(group, dim + c));
           sum += static_cast<double>(q[h * dim + c]) * (set ? z + s : z - s);

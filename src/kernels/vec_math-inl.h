@@ -21,9 +21,15 @@ HWY_BEFORE_NAMESPACE();
 namespace mneme {
 namespace HWY_NAMESPACE {
 
+// vec_exp for x <= 88 and not NaN; below 2^-126 the result is 0 or subnormal.
 template <class D, class V>
-HWY_INLINE V vec_exp(D d, V x) {
+HWY_INLINE V vec_exp_ordered(D d, V x) {
   namespace hn = hwy::HWY_NAMESPACE;
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  constexpr bool kScales = hn::MaxLanes(D()) == 16;  // one instruction for p * 2^k
+#else
+  constexpr bool kScales = false;
+#endif
   const hn::RebindToSigned<D> di;
   // Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits.
   const V magic = hn::Set(d, 12582912.0f);
@@ -38,8 +44,19 @@ HWY_INLINE V vec_exp(D d, V x) {
   p = hn::MulAdd(r, p, hn::Set(d, 0.16666576266288757f));
   p = hn::MulAdd(r, p, hn::Set(d, 0.5f));
   p = hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), hn::Set(d, 1.0f));
-  const V scaled = hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::BitCast(di, shifted))));
-  V y = hn::IfThenElseZero(hn::Ge(x, hn::Set(d, -87.3365402f)), scaled);  // 0 for NaN too
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  if constexpr (kScales) return V{_mm512_scalef_ps(p.raw, k.raw)};
+#endif
+  if constexpr (!kScales) {
+    const V scaled = hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::BitCast(di, shifted))));
+    return hn::IfThenElseZero(hn::Ge(x, hn::Set(d, -87.3365402f)), scaled);
+  }
+}
+
+template <class D, class V>
+HWY_INLINE V vec_exp(D d, V x) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  V y = hn::IfThenElseZero(hn::Ge(x, hn::Set(d, -87.3365402f)), vec_exp_ordered(d, x));  // 0 for NaN too
   y = hn::IfThenElse(hn::Gt(x, hn::Set(d, 88.7228317f)), hn::Set(d, std::numeric_limits<float>::infinity()), y);
   return hn::IfThenElse(hn::Eq(x, x), y, x);
 }

@@ -93,6 +93,30 @@ TEST(SequenceCache, RunsCoverTheRangeInOrderOnePerPage) {
   }
 }
 
+TEST(SequenceCache, UnitsAreRunsOfTheirTokens) {
+  PagePool pool(kShape, 100);
+  SequenceCache c(pool);
+  c.extend(100);
+  for (const std::int32_t unit : {1, 5, 20})
+    for (const std::vector<std::int32_t>& units :
+         {std::vector<std::int32_t>{}, {0}, {4}, {0, 1, 2, 3, 4}, {0, 2, 4}, {1, 2, 4}}) {
+      std::vector<KvRun> runs;
+      EXPECT_EQ(c.append_units(1, 0, units, unit, runs), std::ssize(units) * unit);
+      std::vector<const std::byte*> tokens, expected;
+      for (const KvRun& run : runs)
+        for (std::int32_t i = 0; i < run.n_tokens; ++i)
+          tokens.push_back(run.kv + static_cast<std::size_t>(i) * c.shape().token_bytes());
+      for (const std::int32_t u : units)
+        for (std::int32_t i = 0; i < unit; ++i) expected.push_back(c.token(1, 0, u * unit + i));
+      EXPECT_EQ(tokens, expected);
+    }
+  std::vector<KvRun> runs;
+  const std::int32_t neighbours[] = {3, 4, 6};
+  c.append_units(1, 0, neighbours, 5, runs);
+  EXPECT_EQ(runs.size(), 3u);  // 15 to 24, 30 and 31, 32 to 34
+  EXPECT_DEATH(c.append_units(1, 0, neighbours, 20, runs), "units 3 to 6 of 20 tokens, of 100");
+}
+
 TEST(SequenceCache, AForkCopiesOnlyTheSharedOpenPage) {
   PagePool pool(kShape, 100);
   Rng rng(1);
