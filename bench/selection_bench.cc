@@ -6,6 +6,7 @@
 // caches.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <random>
 #include <vector>
 
@@ -151,7 +152,13 @@ void OneBitScore(State& state) {
   const auto g = static_cast<std::int32_t>(state.range(3));
   const std::size_t bytes = one_bit_group_bytes(shape.head_dim, g);
   const auto n = static_cast<std::int64_t>((static_cast<std::size_t>(state.range(0)) << 10) / bytes);
-  const auto groups = half_values(static_cast<std::size_t>(n) * bytes);
+  // The same keys in every group: what they are changes nothing.
+  const auto keys = half_values(static_cast<std::size_t>(g) * shape.token_bytes());
+  std::vector<std::byte> groups(static_cast<std::size_t>(n) * bytes);
+  const KvRun run{keys.data(), g};
+  one_bit_build_cpu({&run, 1}, shape, g, OneBitLevels::kMinMax, groups.data());
+  for (std::int64_t i = 1; i < n; ++i)
+    std::copy_n(groups.data(), bytes, groups.data() + static_cast<std::size_t>(i) * bytes);
   const auto q = normals(static_cast<std::size_t>(shape.group * shape.head_dim));
   std::vector<float> scores(static_cast<std::size_t>(shape.group * n * g));
   for (auto _ : state) {

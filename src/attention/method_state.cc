@@ -152,9 +152,11 @@ std::int32_t MethodState::append_selected_runs(std::int32_t l, std::int32_t head
   std::int32_t n_tokens = 0;
   if (plan_->lists) {
     const UnitTable& table = layer(l).tables[static_cast<std::size_t>(kv_head)];
-    for (std::int32_t u : units) {
-      const std::int32_t n = n_selected(l, head, kv_head, u);
-      table.append_runs(u, n, cache, l, kv_head, runs);
+    constexpr std::size_t kAhead = 12;
+    for (std::size_t i = 0; i < units.size(); ++i) {
+      if (i + kAhead < units.size()) table.prefetch(units[i + kAhead]);
+      const std::int32_t n = n_selected(l, head, kv_head, units[i]);
+      table.append_runs(units[i], n, cache, l, kv_head, runs);
       n_tokens += n;
     }
     return n_tokens;

@@ -40,13 +40,14 @@ void UnitTable::append_runs(std::int32_t unit, std::int32_t n, const SequenceCac
     });
     return;
   }
-  for (std::int32_t i = 0; i < n;) {
-    const std::int32_t from = value(members_, first + i);
-    std::int32_t length = 1;
-    while (i + length < n && value(members_, first + i + length) == from + length) ++length;
-    cache.append_runs(layer, kv_head, from, from + length, runs);
-    i += length;
-  }
+  members_.for_stretches(first, first + n, [&](const std::byte* bytes, std::int32_t, std::int32_t count) {
+    const auto* positions = reinterpret_cast<const std::int32_t*>(bytes);
+    const std::int32_t from = positions[0], to = positions[count - 1] + 1;
+    if (to - from == count)  // a segment
+      cache.append_runs(layer, kv_head, from, to, runs);
+    else
+      cache.append_units(layer, kv_head, {positions, static_cast<std::size_t>(count)}, 1, runs);
+  });
 }
 
 }  // namespace mneme

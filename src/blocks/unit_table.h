@@ -34,6 +34,12 @@ class UnitTable {
   void append_runs(std::int32_t unit, std::int32_t n, const SequenceCache& cache, std::int32_t layer,
                    std::int32_t kv_head, std::vector<KvRun>& runs) const;
 
+  // Of the unit's list, which lies alone in memory: a step asks for a hundred of them, each 80 ns away.
+  void prefetch(std::int32_t unit) const {
+    const std::int32_t first = begin(unit);
+    __builtin_prefetch(copy_.entry_bytes() > 0 ? copy_.entry(first) : members_.entry(first));
+  }
+
   std::size_t list_bytes() const { return ends_.bytes() + members_.bytes(); }
   std::size_t copy_bytes() const { return copy_.bytes(); }
 

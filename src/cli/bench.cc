@@ -57,17 +57,15 @@ MethodShape method_shape(const ModelConfig& c, DType kv_dtype) {
 }
 
 // What is asked of plain full attention needs no method; everything else is compiled.
-std::shared_ptr<const Plan> plan_of(const KvOptions& kv, const MethodShape& shape) {
-  const Recipe recipe = recipe_of(kv);
+std::shared_ptr<const Plan> plan_of(const std::string& method, const KvOptions& kv, const MethodShape& shape) {
+  const Recipe recipe = recipe_named(method, kv);
   return recipe.attend == Attend::kEverything ? nullptr : compile(recipe, shape);
 }
 
 std::vector<BenchRow> cases_of(const BenchCommand& o, const MethodShape& shape) {
   std::vector<BenchRow> rows;
   for (const std::string& method : o.methods) {
-    KvOptions kv = o.kv;
-    kv.method = method;
-    const std::shared_ptr<const Plan> plan = plan_of(kv, shape);
+    const std::shared_ptr<const Plan> plan = plan_of(method, o.kv, shape);
     // Outcomes are drawn for methods that have them.
     const std::vector<float> as_it_is = {-1};
     const bool selects = plan != nullptr && plan->selects();
@@ -258,7 +256,7 @@ void add_one(CLI::App& app, int& code, bool decode) {
       app.add_subcommand(decode ? "decode" : "prefill", decode ? "One token a step, at depths" : "Prompts, in chunks");
   add_bench_model_options(*c, options->model);
   add_case_options(*c, *options);
-  if (decode) add_kv_options(*c, options->kv, options->methods);
+  add_kv_options(*c, options->kv, options->methods);
   add_machine_options(*c, *options);
   c->add_flag("--json", options->json, "One JSON object")->group("Output");
   c->add_option("--trace", options->trace, "Writes the timed steps as a Chrome trace")

@@ -100,6 +100,29 @@ std::string operations_table(const BenchReport& r) {
   return out;
 }
 
+bool selects(const BenchRow& row) {
+  return row.c.plan != nullptr && row.c.plan->selects();
+}
+
+bool drops(const BenchRow& row) {
+  return row.c.plan != nullptr && row.c.plan->drops();
+}
+
+// What only some methods have.
+std::string method_lines(const BenchReport& r) {
+  std::string out;
+  for (const BenchRow& row : r.rows) {
+    const BenchResult& b = row.result;
+    if (r.decode && selects(row))
+      out += fmt::format("{}, {}: {:.1f} % of what heads read was selected in the same step\n", row.test, row.method,
+                         100 * b.selected_share);
+    if (!r.decode && drops(row))
+      out += fmt::format("{}, {}: deciding what stays took {:.3f} ms, {:.2f} % of the prompt\n", row.test, row.method,
+                         1e3 * b.prefill_end_seconds, 100 * b.prefill_end_seconds / b.prompt.median);
+  }
+  return out.empty() ? out : "\n" + out;
+}
+
 Json quantiles_json(const Quantiles& q) {
   return {{"median", q.median}, {"p10", q.p10},     {"p99", q.p99},
           {"mean", q.mean},     {"least", q.least}, {"deviation", q.deviation}};
@@ -136,6 +159,8 @@ Json row_json(const BenchReport& r, const BenchRow& row) {
                      {"recalled_bytes", b.recalled_bytes},
                      {"correction_rate", b.correction_rate}};
   }
+  if (r.decode && !r.device && selects(row)) out["selected_share"] = b.selected_share;
+  if (!r.decode && drops(row)) out["prefill_end_seconds"] = b.prefill_end_seconds;
   out["kv_bytes"] = b.kv_bytes;
   out["method_bytes"] = b.method_bytes;
   out["activation_bytes"] = b.activation_bytes;
@@ -182,6 +207,7 @@ std::string bench_table(const BenchReport& r) {
   } else if (std::any_of(r.rows.begin(), r.rows.end(), [](const BenchRow& row) { return row.c.plan != nullptr; })) {
     out += recall_table(r);
   }
+  if (!r.device) out += method_lines(r);
   if (!r.rows.empty() && r.rows[0].result.l3_bandwidth > 0) {
     out += fmt::format(
         "\nThe weights fit into the L3 ({:.0f} MiB), which reads {:.1f} GB/s here: a share above 100 % is its doing.\n",

@@ -142,12 +142,7 @@ void EvalBench::run(const EvalSetup& o, const std::vector<eval::MethodSpec>& met
 }
 
 eval::MethodSpec method_spec(const std::string& text, KvOptions kv) {
-  const std::size_t colon = text.find(':');
-  kv.method = text.substr(0, colon);
-  std::string overrides = colon == std::string::npos ? std::string() : text.substr(colon + 1);
-  std::replace(overrides.begin(), overrides.end(), '/', ',');
-  Recipe recipe = recipe_of(kv);
-  apply_overrides(overrides, recipe);
+  Recipe recipe = recipe_named(text, std::move(kv));
   if (recipe.attend == Attend::kEverything || recipe.norm) return {text, recipe};  // the prompt sets the budget
   return {fmt::format("{} b{}", text, recipe.budget), recipe};
 }

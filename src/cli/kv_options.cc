@@ -1,9 +1,12 @@
 #include "src/cli/kv_options.h"
 
+#include <algorithm>
 #include <limits>
 #include <vector>
 
 #include "src/cli/options.h"
+#include "src/engine/kv_method.h"
+#include "src/recipes/override.h"
 
 namespace mneme::cli {
 namespace {
@@ -44,11 +47,21 @@ void add_kv_options(CLI::App& c, KvOptions& o) {
 
 void add_kv_options(CLI::App& c, KvOptions& o, std::vector<std::string>& methods) {
   c.add_option("--kv-method", methods, kMethodHelp)
-      ->type_name("NAME,...")
+      ->type_name("NAME[:K=V/K=V],...")
       ->delimiter(',')
       ->check(not_empty())
       ->group(kGroup);
   add_all_but_method(c, o);
+}
+
+Recipe recipe_named(const std::string& text, KvOptions options) {
+  const std::size_t colon = text.find(':');
+  options.method = text.substr(0, colon);
+  std::string overrides = colon == std::string::npos ? std::string() : text.substr(colon + 1);
+  std::replace(overrides.begin(), overrides.end(), '/', ',');
+  Recipe recipe = recipe_of(options);
+  apply_overrides(overrides, recipe);
+  return recipe;
 }
 
 void add_kv_block_options(CLI::App& c, KvOptions& o) {

@@ -57,8 +57,9 @@ void code_query(const float* q, std::int32_t dim, std::int32_t head, Queries& ou
   int exponent = std::max(largest == 0.0f ? 0 : std::ilogb(largest), -100) - 14;
   if (std::ldexp(largest, -exponent) > kMost) ++exponent;
   out.unit[head] = std::ldexp(1.0f, exponent);
+  const float inverse = std::ldexp(1.0f, -exponent);
   for (std::int32_t c = 0; c < dim; ++c) {
-    const auto code = static_cast<std::int32_t>(std::nearbyint(std::ldexp(q[c], -exponent)));
+    const auto code = static_cast<std::int32_t>(std::nearbyint(q[c] * inverse));
     out.low[head][c] = static_cast<std::int8_t>(code);  // from -128 to 127
     out.high[head][c] = static_cast<std::int8_t>((code - out.low[head][c]) / 256);
   }

@@ -128,7 +128,9 @@ Bench::Impl::Sequences Bench::Impl::make_sequences(const BenchCase& c, std::int6
   s.pool = std::make_unique<PagePool>(kv, blocks);
   for (std::int32_t i = 0; i < c.batch; ++i) {
     s.caches.emplace_back(*s.pool);
-    if (c.plan != nullptr) s.methods.emplace_back(c.plan);
+    if (c.plan == nullptr) continue;
+    s.caches.back().set_key_basis(c.plan->key_basis);
+    s.methods.emplace_back(c.plan);
   }
   for (std::size_t i = 0; i < s.caches.size(); ++i)
     s.rows.push_back({.cache = &s.caches[i], .method = s.methods.empty() ? nullptr : &s.methods[i]});
@@ -179,7 +181,7 @@ namespace {
 
 // What a method read: its counts of one step, in bytes of one sequence's caches.
 struct MethodReads {
-  double attended_tokens = 0, heads = 0, index_bytes = 0;
+  double attended_tokens = 0, heads = 0, index_bytes = 0, selections = 0, reused = 0;
 };
 
 MethodReads reads_of(const std::vector<MethodState>& methods) {
@@ -189,6 +191,8 @@ MethodReads reads_of(const std::vector<MethodState>& methods) {
       reads.attended_tokens += static_cast<double>(l.attended_tokens);
       reads.heads += static_cast<double>(l.attended_heads);
       reads.index_bytes += static_cast<double>(l.index_bytes_read);
+      reads.selections += static_cast<double>(l.selections);
+      reads.reused += static_cast<double>(l.reused);
     }
   return reads;
 }
@@ -236,6 +240,8 @@ BenchResult Bench::decode(const BenchCase& c) {
     result.cost.kv_read = tokens * static_cast<double>(b.kv.token_bytes());
     result.cost.index_read = (after.index_bytes - before.index_bytes) / o.steps;
     result.attended_tokens = tokens * o.steps / std::max(after.heads - before.heads, 1.0);
+    const double selections = after.selections - before.selections, reused = after.reused - before.reused;
+    result.selected_share = selections / std::max(selections + reused, 1.0);
   }
   result.tokens_per_second = c.batch / result.step.median;
   result.tokens_per_second_deviation = result.tokens_per_second * result.step.deviation / result.step.mean;
@@ -253,12 +259,12 @@ BenchResult Bench::prefill(const BenchCase& c) {
   b.measure_bandwidth(result);
   result.product_rate =
       product_rate(b.model.layers()[0].gate.view().dtype(), kProductRows, kProductWidth, kProductPasses, b.context);
-  std::vector<double> steps, prompts;
+  std::vector<double> steps, prompts, ends;
   std::vector<std::array<double, kOps.size()>> operations;
   Impl::Sequences s = b.make_sequences(c, c.depth);
   for (std::int32_t i = 0; i < o.steps; ++i) {
     for (std::size_t j = 0; j < s.caches.size(); ++j) s.caches[j].clear();
-    for (MethodState& m : s.methods) m.truncate(0);
+    for (MethodState& m : s.methods) m = MethodState(c.plan);
     double total = 0;
     std::array<double, kOps.size()> times{};
     for (std::int32_t first = 0; first < c.depth; first += chunk) {
@@ -271,11 +277,14 @@ BenchResult Bench::prefill(const BenchCase& c) {
       if (i == 0) result.cost += dense_cost(b.model, b.kv, first, n, c.batch, last);
     }
     prompts.push_back(total);
+    ends.push_back(0);
+    for (const MethodState& m : s.methods) ends.back() += m.stats().prefill_end_seconds;
     operations.push_back(times);
   }
   result.step = quantiles_of(steps);
   result.prompt = quantiles_of(prompts);
   result.operations = operations[median_index(prompts)];
+  result.prefill_end_seconds = ends[median_index(prompts)];
   const double tokens = static_cast<double>(c.depth) * c.batch;
   result.tokens_per_second = tokens / result.prompt.median;
   result.tokens_per_second_deviation = result.tokens_per_second * result.prompt.deviation / result.prompt.mean;
