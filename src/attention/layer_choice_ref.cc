@@ -20,14 +20,6 @@ void normalise(std::vector<double>& v) {
     for (double& x : v) x /= length;
 }
 
-std::vector<double> numbers(const std::byte* from, std::int32_t n, DType dtype) {
-  std::vector<double> v;
-  for (std::int32_t i = 0; i < n; ++i)
-    v.push_back(static_cast<double>(dtype == DType::kBF16 ? static_cast<float>(reinterpret_cast<const bf16*>(from)[i])
-                                                          : static_cast<float>(reinterpret_cast<const f16*>(from)[i])));
-  return v;
-}
-
 // The first `n` of 0 .. size - 1 by value, the larger index first among equals; ascending.
 template <typename F>
 std::vector<std::int32_t> best(std::int32_t size, std::int32_t n, const F& value) {

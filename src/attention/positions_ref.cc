@@ -1,11 +1,20 @@
 #include "src/attention/positions_ref.h"
 
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "src/tensor/half.h"
 
 namespace mneme {
+
+std::vector<double> numbers(const std::byte* from, std::int32_t n, DType dtype) {
+  std::vector<double> v(static_cast<std::size_t>(n));
+  for (std::size_t i = 0; i < v.size(); ++i)
+    v[i] = static_cast<double>(dtype == DType::kBF16 ? static_cast<float>(reinterpret_cast<const bf16*>(from)[i])
+                                                     : static_cast<float>(reinterpret_cast<const f16*>(from)[i]));
+  return v;
+}
 
 std::vector<double> turned(const std::vector<double>& v, std::int32_t by, const RopeTable& rope) {
   std::vector<double> out = v;
@@ -22,22 +31,26 @@ std::vector<double> turned(const std::vector<double>& v, std::int32_t by, const 
 
 double placed_product(const Plan& plan, const RopeTable& rope, const PlacedQuery& query, const std::vector<double>& key,
                       std::int32_t t) {
-  std::vector<double> q(query.q, query.q + key.size()), k = key;
+  // Products are most of what the contract tests compute: nothing is copied that is not turned.
+  const auto with_query = [&](const std::vector<double>& k) {
+    return std::inner_product(k.begin(), k.end(), query.q, 0.0, std::plus<>(),
+                              [](double x, float y) { return x * static_cast<double>(y); });
+  };
   if (plan.key_basis == KeyBasis::kRaw) {
     if (t >= query.near_from && query.position - t < plan.rules.recent) {
-      k = turned(k, t, rope);
+      std::vector<double> k = turned(key, t, rope);
       for (double& x : k) {
         const auto f = static_cast<float>(x);
         x = static_cast<double>(plan.shape.kv_dtype == DType::kBF16 ? static_cast<float>(bf16(f))
                                                                     : static_cast<float>(f16(f)));
       }
-    } else {
-      q = turned(q, *plan.far_position - query.position, rope);
+      return with_query(k);
     }
-  } else if (plan.far_position && !query.everything && t < plan.rules.sink) {
-    q = turned(q, *plan.far_position - query.position, rope);
+  } else if (!plan.far_position || query.everything || t >= plan.rules.sink) {
+    return with_query(key);
   }
-  return std::inner_product(q.begin(), q.end(), k.begin(), 0.0);
+  const std::vector<double> q = turned({query.q, query.q + key.size()}, *plan.far_position - query.position, rope);
+  return std::inner_product(q.begin(), q.end(), key.begin(), 0.0);
 }
 
 }  // namespace mneme

@@ -22,6 +22,9 @@ struct PlacedQuery {
 double placed_product(const Plan& plan, const RopeTable& rope, const PlacedQuery& query, const std::vector<double>& key,
                       std::int32_t t);
 
+// n elements of 16 bits.
+std::vector<double> numbers(const std::byte* from, std::int32_t n, DType dtype);
+
 // v [D] turned by `by` positions.
 std::vector<double> turned(const std::vector<double>& v, std::int32_t by, const RopeTable& rope);
 

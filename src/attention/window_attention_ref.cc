@@ -6,18 +6,6 @@
 #include "src/tensor/half.h"
 
 namespace mneme {
-namespace {
-
-std::vector<double> numbers(const std::byte* from, std::int32_t n, DType dtype) {
-  std::vector<double> v;
-  for (std::int32_t i = 0; i < n; ++i)
-    v.push_back(static_cast<double>(dtype == DType::kBF16 ? static_cast<float>(reinterpret_cast<const bf16*>(from)[i])
-                                                          : static_cast<float>(reinterpret_cast<const f16*>(from)[i])));
-  return v;
-}
-
-}  // namespace
-
 std::vector<std::int32_t> window_tokens(const Plan& plan, std::int32_t layer, std::int32_t p, std::int32_t begin,
                                         std::int32_t end, std::span<const std::int32_t> units) {
   std::vector<bool> taken(static_cast<std::size_t>(p) + 1, false);
@@ -41,6 +29,15 @@ void attend_windows_ref(const Plan& plan, const RopeTable& rope, std::int32_t la
                         std::int32_t first, const float* q, float* out) {
   const std::int32_t d = plan.shape.head_dim, group = plan.shape.group(), rows = plan.recipe.prefill_window->rows;
   const DType dtype = cache.shape().dtype;
+  std::vector<std::vector<std::vector<double>>> keys, values;  // by KV head and token
+  for (std::int32_t m = 0; m < plan.shape.n_kv_heads; ++m) {
+    keys.emplace_back();
+    values.emplace_back();
+    for (std::int32_t t = 0; t < cache.length(); ++t) {
+      keys.back().push_back(numbers(cache.token(layer, m, t), d, dtype));
+      values.back().push_back(numbers(cache.token(layer, m, t) + 2 * d, d, dtype));
+    }
+  }
   for (std::int32_t p = first; p < cache.length(); ++p) {
     std::int32_t begin = std::max(first, p / rows * rows), end = std::min(cache.length(), (p / rows + 1) * rows);
     if (p < plan.rules.budget) end = std::min(end, plan.rules.budget);
@@ -49,16 +46,16 @@ void attend_windows_ref(const Plan& plan, const RopeTable& rope, std::int32_t la
     const bool everything =
         static_cast<std::int32_t>(tokens.size()) == p + 1 && (plan.dense_layer(layer) || end <= plan.rules.budget);
     for (std::int32_t h = 0; h < plan.shape.n_heads; ++h, q += d, out += d) {
+      const auto m = static_cast<std::size_t>(h / group);
       std::vector<double> weights, sum(static_cast<std::size_t>(d), 0.0);
       double total = 0;
       for (std::int32_t t : tokens)
-        weights.push_back(
-            placed_product(plan, rope, {q, p, everything}, numbers(cache.token(layer, h / group, t), d, dtype), t) *
-            static_cast<double>(plan.shape.attention().scale));
+        weights.push_back(placed_product(plan, rope, {q, p, everything}, keys[m][static_cast<std::size_t>(t)], t) *
+                          static_cast<double>(plan.shape.attention().scale));
       const double top = *std::max_element(weights.begin(), weights.end());
       for (std::size_t i = 0; i < tokens.size(); ++i) {
         const double w = std::exp(weights[i] - top);
-        const auto v = numbers(cache.token(layer, h / group, tokens[i]) + 2 * d, d, dtype);
+        const std::vector<double>& v = values[m][static_cast<std::size_t>(tokens[i])];
         for (std::size_t c = 0; c < v.size(); ++c) sum[c] += w * v[c];
         total += w;
       }

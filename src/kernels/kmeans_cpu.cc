@@ -219,8 +219,7 @@ HWY_INLINE void nearest_rows(const std::int16_t* x, std::size_t dim, const Centr
           std::memcpy(&pair, x + static_cast<std::size_t>(r) * dim + 2 * p, sizeof(pair));
           const auto token = hn::BitCast(ds, hn::Set(di, pair));
 #pragma GCC unroll 2
-          for (std::size_t v = 0; v < kVectors; ++v)
-            add_products<kOne>(token, c[v], sum0[r][v], sum1[r][v]);
+          for (std::size_t v = 0; v < kVectors; ++v) add_products<kOne>(token, c[v], sum0[r][v], sum1[r][v]);
         }
       }
 #pragma GCC unroll 8

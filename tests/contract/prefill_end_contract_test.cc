@@ -137,9 +137,9 @@ TEST_P(PrefillEndContract, KeepsAndAttendsAsTheReference) {
         for (std::int32_t l = 0; l < kLayers; ++l) {
           const std::vector<float>& q = s.queries(l);
           s.reference(l).see(s.whole(), {.q = q.data(), .n_rows = n, .decodes = decodes, .prefill_left = left});
-          if (plan->everything) {
+          if (plan->everything && decodes) {
             const std::vector<float> expected = expected_output(s, l, before[static_cast<std::size_t>(l)]);
-            for (std::size_t i = 0; decodes && i < s.width(); ++i)
+            for (std::size_t i = 0; i < s.width(); ++i)
               ASSERT_LE(std::abs(out[static_cast<std::size_t>(l) * s.width() + i] - expected[i]), 3e-5f)
                   << "layer " << l << " step " << step;
           }
