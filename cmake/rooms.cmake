@@ -1,3 +1,13 @@
+# Under sanitizers half of what these rooms and their tests take to compile is optimising what runs once: options,
+# assertions. What computes keeps its optimiser: kernels, references, contracts.
+set(MNEME_SPARED cli checkpoint engine eval recipes tokenizer)
+function(mneme_spare_optimiser target)
+  get_filename_component(room ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  if(MNEME_SANITIZE AND NOT MNEME_FUZZ AND room IN_LIST MNEME_SPARED)
+    target_compile_options(${target} PRIVATE -O0)
+  endif()
+endfunction()
+
 # mneme_room(NAME SOURCES a.cc ... [USES room ...] [PUBLIC target ...] [PRIVATE target ...])
 # One folder of src/ as a static library mneme_NAME. USES names rooms above it, PUBLIC and PRIVATE other targets.
 function(mneme_room name)
@@ -21,6 +31,7 @@ function(mneme_test name)
   target_link_libraries(${name} PRIVATE ${T_USES} ${T_LIBS} mneme_warnings GTest::gmock GTest::gtest_main)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
   target_compile_definitions(${name} PRIVATE MNEME_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  mneme_spare_optimiser(${name})
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT ${T_TIMEOUT})
 endfunction()
 
