@@ -206,8 +206,8 @@ std::int32_t SequenceCache::append_units(std::int32_t layer, std::int32_t kv_hea
               units.front(), units.back(), unit_tokens, length_);
   const std::size_t t = table_index(layer, kv_head), first_run = runs.size();
   const bool whole = kept(t) == nullptr;
-  // Scattered tokens, by the thousand: whether two are neighbours is a branch that is guessed wrong. Where most tokens of
-  // a range are taken, runs are long, and sooner attended.
+  // Scattered tokens, by the thousand: whether two are neighbours is a branch that is guessed wrong. Where most tokens
+  // of a range are taken, runs are long, and sooner attended.
   if (whole && unit_tokens == 1 && units.back() - units.front() > 2 * std::ssize(units)) {
     runs.resize(first_run + units.size());
     KvRun* to = runs.data() + first_run;

@@ -31,6 +31,8 @@ HWY_INLINE V vec_exp_ordered(D d, V x) {
   constexpr bool kScales = false;
 #endif
   const hn::RebindToSigned<D> di;
+  // Far below, what is left of x after k ln 2 is rounding, and its powers overflow.
+  if constexpr (kScales) x = hn::Max(x, hn::Set(d, -200.0f));
   // Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits.
   const V magic = hn::Set(d, 12582912.0f);
   const V shifted = hn::MulAdd(x, hn::Set(d, 1.44269504f), magic);

@@ -131,6 +131,21 @@ TEST(GroupPool, DoesNotUnderflow) {
   });
 }
 
+// Beyond any exponent, where rounding of the reduced argument would be an infinity of its own.
+TEST(GroupPool, ScoresFarBelowTheBestCountForNothing) {
+  for (const float far : {-1e5f, -1e9f, -1e20f, -3e38f}) {
+    Scores s(4, 100);
+    for (std::int64_t h = 0; h < 4; ++h)
+      for (std::int64_t u = 0; u < 100; ++u) s.at(h, u) = u % 3 == 0 ? far : 0.01f * static_cast<float>(u);
+    each_target([&] {
+      const auto got = pooled(group_pool_cpu, s, GroupPool::kMeanProb, 1.0f);
+      const auto expected = pooled(group_pool_ref, s, GroupPool::kMeanProb, 1.0f);
+      for (std::size_t u = 0; u < 100; ++u)
+        ASSERT_LE(std::fabs(got[u] - expected[u]), 1e-5f * (1.0f + std::fabs(expected[u]))) << u << " far " << far;
+    });
+  }
+}
+
 TEST(GroupPool, EqualUnitsPoolEqualEverywhere) {
   std::mt19937 rng(4);
   for (const std::int32_t group : {1, 4, 5, 8})
