@@ -13,6 +13,7 @@
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
 #include "tests/contract/random_sequence.h"
+#include "tests/test_threads.h"
 
 namespace mneme {
 namespace {
@@ -91,7 +92,7 @@ class DecodeContract : public ::testing::TestWithParam<std::tuple<Method, std::i
   std::shared_ptr<const Plan> plan(std::int32_t budget) const {
     return compile(recipe_of(std::get<0>(GetParam()), budget), shape());
   }
-  ThreadPool pool_{2};
+  ThreadPool pool_{kTestThreads};
   CpuContext context_{.pool = &pool_, .rounding = Rounding::kFixed};
 };
 

@@ -13,6 +13,7 @@
 #include "src/base/rng.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
+#include "tests/test_threads.h"
 
 namespace mneme {
 namespace {
@@ -110,7 +111,7 @@ class LayerChoiceContract : public ::testing::TestWithParam<std::tuple<const cha
         r,
         {.n_layers = n_layers, .n_heads = 2 * group, .n_kv_heads = 2, .head_dim = kHeadDim, .kv_dtype = DType::kF16});
   }
-  ThreadPool pool_{2};
+  ThreadPool pool_{kTestThreads};
   CpuContext context_{.pool = &pool_, .rounding = Rounding::kFixed};
 };
 

@@ -10,6 +10,7 @@
 #include "src/base/rng.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
+#include "tests/test_threads.h"
 
 namespace mneme {
 namespace {
@@ -93,7 +94,7 @@ class WindowContract : public ::testing::TestWithParam<std::tuple<Method, std::i
     apply_overrides(m.overrides, r);
     return compile(r, shape());
   }
-  ThreadPool pool_{2};
+  ThreadPool pool_{kTestThreads};
   CpuContext context_{.pool = &pool_, .rounding = Rounding::kFixed};
 };
 

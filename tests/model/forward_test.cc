@@ -6,6 +6,7 @@
 
 #include "tests/model/sequence_runner.h"
 #include "tests/model/test_models.h"
+#include "tests/test_threads.h"
 
 namespace mneme {
 namespace {
@@ -15,7 +16,7 @@ using Schedule = std::vector<std::int32_t>;
 
 class ForwardTest : public testing::TestWithParam<Architecture> {
  protected:
-  ThreadPool threads{2};
+  ThreadPool threads{kTestThreads};
   CpuContext fixed{.pool = &threads, .rounding = Rounding::kFixed};
   std::unique_ptr<Model> model = Model::random(config(), DType::kBF16, {}, 11, fixed);
 

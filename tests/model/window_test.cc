@@ -5,6 +5,7 @@
 #include "src/recipes/recipes.h"
 #include "tests/model/sequence_runner.h"
 #include "tests/model/test_models.h"
+#include "tests/test_threads.h"
 
 namespace mneme {
 namespace {
@@ -44,7 +45,7 @@ class ModelWindow : public testing::TestWithParam<const char*> {
     return out;
   }
 
-  ThreadPool threads{2};
+  ThreadPool threads{kTestThreads};
   CpuContext fixed{.pool = &threads, .rounding = Rounding::kFixed};
   std::unique_ptr<Model> model = Model::random(small_config(), DType::kBF16, {}, 11, fixed);
 };
