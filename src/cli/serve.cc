@@ -23,7 +23,7 @@ struct ServeCommand {
   std::string model;
   std::optional<std::string> api_key;
   std::string slot_path, chat_template;
-  double kv_gib = 0, stream_ms = 10;
+  double kv_gib = 0, stream_ms = 20;
   bool no_pin = false, quiet = false;
 };
 

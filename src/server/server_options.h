@@ -38,7 +38,7 @@ struct ServerOptions {
   double idle_seconds = 75;                // of a connection between requests
   double write_seconds = 60;               // that a client may leave an answer unread
   double shutdown_seconds = 30;            // for answers that run, after the order to stop
-  double stream_seconds = 0.01;            // at least, between pieces of streams; 0: every token on its own
+  double stream_seconds = 0.02;            // at least, between pieces of streams; 0: every token on its own
   double heartbeat_seconds = 15;           // a comment in a stream that has nothing to say
   std::size_t max_unsent_bytes = 8 << 20;  // of an answer that the client does not read
 
