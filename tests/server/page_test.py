@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 from web_driver import Browser, find_browser
 
@@ -100,7 +101,6 @@ def check_keyboard(browser):
     browser.press("Enter")
     browser.wait(AT_REST + " && window.lengths.length > 0")
     expect(browser.run("return document.getElementById('error').textContent") == "", "an error")
-    expect(browser.run("return window.lengths.length") > 1, "the answer came in one piece")
     expect(focused(browser) == "question", "the focus is lost")
     expect(browser.console() == [], "the console is not empty")
 
@@ -124,24 +124,29 @@ def check_picture(browser):
 
 def check_stop(browser, server):
     """Stop and Escape end an answer that has begun; what came stays, and the server has ended it too."""
+    # The shipped model likes to be brief: its answers shall not end by themselves here.
+    browser.run("""const fetch_ = window.fetch;
+        window.fetch = (path, how) => fetch_(path, how?.body?.includes('"stream":true') ?
+            {...how, body: how.body.replace('{', '{"ignore_eos":true,')} : how);""")
     for by_button in (True, False):
         aborts = server.metric("request_success_total", 'finished_reason="abort"')
-        browser.run("document.getElementById('most').value = 4000; document.getElementById('temperature').value = 2;")
+        browser.run("document.getElementById('most').value = 4000; document.getElementById('temperature').value = 1;")
         browser.run("document.getElementById('question').focus()")
         browser.paste("Tell me everything, at length.")
         watch_answer(browser, "" if by_button else
                      "document.dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape', bubbles: true}))")
         browser.press("Enter")
         if by_button:  # which stays where it is while the answer grows
-            browser.wait("window.lengths.length > 0")
+            browser.wait("window.lengths.length > 2 || " + AT_REST)
+            expect(browser.run("return window.lengths.length") > 2, "the answer came in one piece")
             browser.click("#stop")
         browser.wait(AT_REST)
         expect(browser.run("return document.getElementById('error').textContent") == "", "an error")
         expect(browser.run("return %s.textContent.length" % ANSWER) > 0, "what came is gone")
         expect(browser.run("return document.getElementById('stop').disabled"), "stop stays")
-        for _ in range(200):
-            if server.metric("num_requests_running") == 0:
-                break
+        end = time.monotonic() + 60
+        while server.metric("num_requests_running") > 0 and time.monotonic() < end:
+            time.sleep(0.01)
         expect(server.metric("request_success_total", 'finished_reason="abort"') > aborts, "the server went on")
         browser.click("#reset")
     expect(browser.run("return document.querySelectorAll('.turn').length") == 0, "reset leaves turns")
