@@ -1,9 +1,11 @@
 // Options of the library: each with its default, its unit, and what it trades.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace mneme {
@@ -54,6 +56,10 @@ struct AskOptions {
   Framing framing = Framing::kChat;
   SpecialTokens special = SpecialTokens::kAsText;  // with kRaw only: framed text never forges a turn
   QuestionPath question = QuestionPath::kPrefill;
+  // Bytes [first, second) of the document (or of the question, where there is no document) that say what is asked, for
+  // methods that read prompts by it (actqkv, question_weight): a task that stands before a long text, say. Tokens that
+  // touch them count. None: nothing is marked.
+  std::optional<std::pair<std::size_t, std::size_t>> question_span;
 };
 
 // How answers attend. Prompts are read exactly, unless the method says otherwise.

@@ -26,7 +26,7 @@ namespace {
 
 struct RunOptions {
   std::string model;
-  std::optional<std::string> prompt, file, question;
+  std::optional<std::string> prompt, file, question, question_span;
   std::string system, chat_template;
   bool raw = false, special = false;
   std::optional<int> max_tokens;
@@ -55,6 +55,7 @@ bool wants_chat(const RunOptions& o) {
 // What the command line says about the first turn of a chat; standard input is where its questions come from.
 ChatOptions chat_options(const RunOptions& o) {
   if (o.raw || o.json) fail(ErrorKind::kOption, "--{}: not in a chat", o.raw ? "raw" : "json");
+  if (o.question_span) fail(ErrorKind::kOption, "--question-span: not in a chat");
   if (o.file && *o.file == "-") fail(ErrorKind::kOption, "--file -: in a chat, standard input brings the questions");
   ChatOptions chat{.question = o.question.value_or(""),
                    .system = o.system,
@@ -107,6 +108,16 @@ Turn turn_of(const RunOptions& options) {
   }
   if (options.question) turn.document = without_last_line_ends(std::move(turn.document));
   return turn;
+}
+
+// The first place of --question-span in what the prompt says.
+std::optional<std::pair<std::size_t, std::size_t>> span_of(const RunOptions& options, const Turn& turn) {
+  if (!options.question_span) return std::nullopt;
+  expect_text("--question-span", *options.question_span);
+  const std::string& text = turn.document.empty() ? turn.question : turn.document;
+  const std::size_t at = text.find(*options.question_span);
+  if (at == std::string::npos) fail(ErrorKind::kRequest, "--question-span: the prompt has no such words");
+  return std::pair(at, at + options.question_span->size());
 }
 
 ModelFile open_model(const RunOptions& options) {
@@ -177,7 +188,9 @@ int run(RunOptions options) {
 
   ProgressBar bar(ProgressBar::mode_for_stderr(!options.no_progress));
   RunReport report;
-  const std::int64_t prompt_tokens = file.count_tokens(turn, options.ask());
+  AskOptions how = options.ask();
+  how.question_span = span_of(options, turn);
+  const std::int64_t prompt_tokens = file.count_tokens(turn, how);
   const LanguageModel model = start_model(std::move(file), options, bar, report);
 
   const InterruptGuard interrupt;
@@ -192,7 +205,7 @@ int run(RunOptions options) {
   };
   Session session = options.session.empty() ? Session(model) : Session::restore(model, options.session);
   bar.show("prefill, tokens", 0, prompt_tokens);
-  report.answer = session.ask(turn, options.generation, options.ask(), callbacks);
+  report.answer = session.ask(turn, options.generation, how, callbacks);
   bar.clear();
   report.peak_memory_bytes = peak_memory_bytes();
   if (options.json) out.write(report_json(report));
@@ -207,6 +220,8 @@ void add_prompt_options(CLI::App& c, RunOptions& o) {
   auto* file = c.add_option("-f,--file", o.file, "Read it from a file (UTF-8 text; - is standard input, the default)");
   file->excludes(prompt);
   auto* question = c.add_option("-q,--ask", o.question, "Question that follows the prompt after two empty lines");
+  auto* span = c.add_option("--question-span", o.question_span,
+                            "Words of the prompt that say what is asked, for methods that read prompts by it (actqkv)");
   auto* system = c.add_option("--system", o.system, "System text, before everything else");
   auto* raw = c.add_flag("--raw", o.raw, "The prompt as it is, without the model's chat framing");
   auto* special = c.add_flag("--special", o.special, "Special tokens written in the prompt are those tokens");
@@ -214,9 +229,9 @@ void add_prompt_options(CLI::App& c, RunOptions& o) {
   auto* chat_template = c.add_option("--chat-template", o.chat_template,
                                      "Frame turns by this chat template (Jinja) instead of the model's");
   chat_template->type_name("FILE|TEXT")->check(not_empty())->excludes(raw)->group("Prompt");
-  for (CLI::Option* text : {prompt, file, question}) text->type_name("TEXT")->check(not_empty());
+  for (CLI::Option* text : {prompt, file, question, span}) text->type_name("TEXT")->check(not_empty());
   file->type_name("FILE");
-  for (CLI::Option* option : {prompt, file, question, system, raw, special}) option->group("Prompt");
+  for (CLI::Option* option : {prompt, file, question, span, system, raw, special}) option->group("Prompt");
 }
 
 void add_answer_options(CLI::App& c, RunOptions& o) {

@@ -7,6 +7,7 @@
 #include "src/engine/kv_method.h"
 #include "src/engine/session_identity.h"
 #include "src/model/model.h"
+#include "src/tokenizer/marked_span.h"
 
 namespace mneme {
 namespace {
@@ -75,6 +76,18 @@ TextSide::Prompt TextSide::prompt_of(const Turn& turn, const AskOptions& how, bo
   Prompt prompt{.tokens = std::move(split.document), .n_question = static_cast<std::int32_t>(split.question.size())};
   prompt.tokens.insert(prompt.tokens.end(), split.question.begin(), split.question.end());
   return prompt;
+}
+
+std::pair<std::int32_t, std::int32_t> TextSide::question_span(const Turn& turn, const AskOptions& how, bool first,
+                                                              std::span<const TokenId> prompt) const {
+  if (!how.question_span) return {0, 0};
+  const auto [begin, end] = *how.question_span;
+  Turn other = turn;
+  std::string& text = other.document.empty() ? other.question : other.document;
+  if (begin >= end || end > text.size())
+    fail(ErrorKind::kRequest, "question_span: expected bytes of a text of {}, found {} to {}", text.size(), begin, end);
+  text.replace(begin, end - begin, kOtherText);
+  return differing_span(prompt, prompt_of(other, how, first).tokens);
 }
 
 std::shared_ptr<const Plan> plan_of(const KvMethodOptions& options, const Engine& engine) {

@@ -3,7 +3,9 @@
 
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "mneme/mneme.h"
@@ -26,6 +28,11 @@ struct TextSide {
   };
   // Errors  kRequest: neither document nor question.
   Prompt prompt_of(const Turn& turn, const AskOptions& how, bool first) const;
+  // Tokens of the prompt that AskOptions::question_span marks; none: an empty range.
+  //
+  // Errors  kRequest: it is not within the text.
+  std::pair<std::int32_t, std::int32_t> question_span(const Turn& turn, const AskOptions& how, bool first,
+                                                      std::span<const TokenId> prompt) const;
   std::vector<TokenId> tokenize(std::string_view text, SpecialTokens special) const;
 
   ModelInfo info;

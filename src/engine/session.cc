@@ -77,6 +77,9 @@ RequestInput Session::Impl::input_of(const Turn& turn, const AskOptions& how) co
   }
   TextSide::Prompt prompt = model->text->prompt_of(turn, how, !id.valid());
   if (answered && framing == Framing::kChat) input.prompt = model->text->chat.end_of_answer();
+  const auto before = static_cast<std::int32_t>(input.prompt.size());
+  const auto [begin, end] = model->text->question_span(turn, how, !id.valid(), prompt.tokens);
+  if (begin < end) input.question_span = {before + begin, before + end};
   input.prompt.insert(input.prompt.end(), prompt.tokens.begin(), prompt.tokens.end());
   input.decode_prompt_tail = prompt.n_question;
   return input;

@@ -87,6 +87,21 @@ TEST(Run, JsonIsOneObjectOnOneLine) {
   EXPECT_GT(json["decode_tokens_per_second"], 0.0);
 }
 
+TEST(Run, TheQuestionSpanIsWordsOfThePrompt) {
+  const std::vector<std::string> start = {"-p", kDocument, "-q", kQuestion, "--question-span"};
+  auto with = [&](const std::string& words) {
+    std::vector<std::string> all = start;
+    all.push_back(words);
+    return ask(all);
+  };
+  const Outcome o = with("silver-harbour");
+  ASSERT_EQ(o.code, 0) << o.err;
+  EXPECT_THAT(o.out, HasSubstr("48213"));
+  const Outcome unknown = with("words that are not there");
+  EXPECT_NE(unknown.code, 0);
+  EXPECT_THAT(unknown.err, HasSubstr("--question-span"));
+}
+
 TEST(Run, EnvironmentVariablesAreOptionsAndTheCommandLineWins) {
   const Input env{.text = kDocument,
                   .env = {{"MNEME_KV_CACHE_DTYPE", "f16"},

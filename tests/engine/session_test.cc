@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mneme/mneme.h"
+#include "src/engine/running_model.h"
 
 namespace mneme {
 namespace {
@@ -54,6 +55,30 @@ TEST_F(SessionTest, AFileTellsWhatItIs) {
   // <|bos|><|user|>...<|end|><|assistant|>
   EXPECT_EQ(file.count_tokens(turn),
             4 + static_cast<std::int64_t>(file.tokenize(kDocument + "\n\n\n" + kAboutHarbour).size()));
+}
+
+// Bytes of the document to tokens of the framed turn.
+TEST_F(SessionTest, AQuestionSpanIsTheTokensOfItsWords) {
+  const TextSide text(*Checkpoint::open(kModel));
+  const std::string words = "for some time nobody spoke";
+  for (const Framing framing : {Framing::kChat, Framing::kRaw}) {
+    const Turn turn{.document = kDocument, .question = kAboutHarbour};
+    const std::size_t at = kDocument.find(words);
+    const AskOptions how{.framing = framing, .question_span = std::pair(at, at + words.size())};
+    const auto prompt = text.prompt_of(turn, how, true).tokens;
+    const auto [begin, end] = text.question_span(turn, how, true, prompt);
+    const std::string marked = text.tokenizer->decode(
+        std::span(prompt).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
+    EXPECT_NE(marked.find(words), std::string::npos) << marked;
+    EXPECT_LE(marked.size(), words.size() + 4) << marked;
+  }
+  Session session(model());
+  const auto ask = [&](std::size_t begin, std::size_t end) {
+    session.ask({.document = "Red.", .question = "Which?"}, {}, {.question_span = std::pair(begin, end)});
+  };
+  EXPECT_EQ(kind_of([&] { ask(2, 2); }), ErrorKind::kRequest);
+  EXPECT_EQ(kind_of([&] { ask(0, 5); }), ErrorKind::kRequest);
+  ask(0, 4);
 }
 
 TEST_F(SessionTest, AsksAndStreams) {
