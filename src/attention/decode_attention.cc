@@ -304,6 +304,13 @@ std::span<const float> DecodeAttention::score(std::int32_t layer, Item& item, co
                      .scores = worker.scores.data(),
                      .score_stride = n},
                     worker.score);
+  if (plan.by_size) {
+    for (std::int32_t u = 0; u < n; ++u) {
+      const auto tokens = static_cast<float>(item.row->method->unit_tokens(layer, item.kv_head, region.first_unit + u));
+      for (std::int32_t g = 0; g < rows.group; ++g)
+        worker.scores[static_cast<std::size_t>(g * n + u)] += std::log(tokens) / plan.alpha;
+    }
+  }
   item.index_bytes += static_cast<std::int64_t>(plan.index->bytes_read(n, shape));
   if (plan.pool.scores)
     group_pool_cpu(worker.scores.data(), n, rows.group, n, *plan.pool.scores, plan.alpha, worker.scores.data());

@@ -87,6 +87,7 @@ std::vector<double> ReferenceLayer::unit_scores(const SequenceCache& cache, std:
       scores.push_back(log_sum_exp(by_token) / alpha);
     } else if (std::holds_alternative<OneBit>(stage.index) || std::holds_alternative<Centroid>(stage.index)) {
       scores.push_back(std::accumulate(by_token.begin(), by_token.end(), 0.0) / static_cast<double>(by_token.size()));
+      if (plan_->by_size) scores.back() += std::log(static_cast<double>(unit.size())) / alpha;
     } else {
       MNEME_CHECK(std::get<Box>(stage.index).kind == BoxKind::kMinMax, "the reference scores min-max boxes");
       double bound = 0;

@@ -72,22 +72,64 @@ std::vector<double> LayerChoiceRef::far(const float* q, std::int32_t position) c
   return all;
 }
 
+std::vector<double> LayerChoiceRef::mean_of_top(const SequenceCache& cache, std::int32_t begin) const {
+  std::vector<double> unit;
+  for (std::int32_t h = 0; h < plan_->shape.n_heads; ++h) {
+    std::vector<double> sum(static_cast<std::size_t>(plan_->shape.head_dim));
+    for (std::int32_t i :
+         best(plan_->rules.unit_tokens, plan_->layer_choice->top, [&](std::int32_t t) { return mass(h, begin + t); })) {
+      const std::vector<double> k = key(cache, h / plan_->shape.group(), begin + i);
+      for (std::size_t c = 0; c < k.size(); ++c) sum[c] += k[c];
+    }
+    unit.insert(unit.end(), sum.begin(), sum.end());
+  }
+  normalise(unit);
+  return unit;
+}
+
+std::vector<double> LayerChoiceRef::top_keys(const SequenceCache& cache, std::int32_t begin) const {
+  std::vector<double> unit;
+  const auto mass_of_all = [&](std::int32_t t) {
+    double sum = 0;
+    for (std::int32_t h = 0; h < plan_->shape.n_heads; ++h) sum += mass(h, begin + t);
+    return sum;
+  };
+  for (std::int32_t i : best(plan_->rules.unit_tokens, plan_->layer_choice->top, mass_of_all)) {
+    std::vector<double> keys;
+    for (std::int32_t m = 0; m < plan_->shape.n_kv_heads; ++m) {
+      const std::vector<double> k = key(cache, m, begin + i);
+      keys.insert(keys.end(), k.begin(), k.end());
+    }
+    normalise(keys);
+    for (double& x : keys) x /= std::sqrt(static_cast<double>(plan_->shape.group()));
+    unit.insert(unit.end(), keys.begin(), keys.end());
+  }
+  return unit;
+}
+
 void LayerChoiceRef::file(const SequenceCache& cache, std::int32_t n_tokens) {
   const std::int32_t p = plan_->rules.unit_tokens, end = window_begin(plan_->rules, n_tokens) / p;
   while (filed() < end) {
-    std::vector<double> unit;
-    for (std::int32_t h = 0; h < plan_->shape.n_heads; ++h) {
-      std::vector<double> sum(static_cast<std::size_t>(plan_->shape.head_dim));
-      for (std::int32_t i :
-           best(p, plan_->layer_choice->top, [&](std::int32_t t) { return mass(h, filed() * p + t); })) {
-        const std::vector<double> k = key(cache, h / plan_->shape.group(), filed() * p + i);
-        for (std::size_t c = 0; c < k.size(); ++c) sum[c] += k[c];
-      }
-      unit.insert(unit.end(), sum.begin(), sum.end());
-    }
-    normalise(unit);
-    units_.push_back(std::move(unit));
+    const bool mean = plan_->layer_choice->match == KeyMatch::kMean;
+    units_.push_back(mean ? mean_of_top(cache, filed() * p) : top_keys(cache, filed() * p));
   }
+}
+
+double LayerChoiceRef::cosine(const std::vector<double>& probe, std::int32_t u) const {
+  const std::vector<double>& unit = representative(u);
+  if (plan_->layer_choice->match == KeyMatch::kMean) return dot(probe, unit);
+  const auto d = static_cast<std::size_t>(plan_->shape.head_dim),
+             width = d * static_cast<std::size_t>(plan_->shape.n_kv_heads);
+  double largest = -INFINITY;
+  for (std::size_t row = 0; row < unit.size(); row += width) {
+    double product = 0;
+    for (std::size_t i = 0; i < probe.size(); ++i) {
+      const std::size_t kv_head = i / d / static_cast<std::size_t>(plan_->shape.group());
+      product += probe[i] * unit[row + kv_head * d + i % d];
+    }
+    largest = std::max(largest, product);
+  }
+  return largest;
 }
 
 LayerChoiceRef::Choice LayerChoiceRef::choose(const SequenceCache& cache, std::int32_t begin, std::int32_t end,
@@ -112,9 +154,9 @@ LayerChoiceRef::Choice LayerChoiceRef::choose(const SequenceCache& cache, std::i
   choice.first_unit = region.first_unit;
   normalise(probe);
   for (std::int32_t u = region.first_unit; u < region.last_unit; ++u) {
-    double score = dot(probe, representative(u));
+    double score = cosine(probe, u);
     if (prefill && !question_.empty())
-      score += static_cast<double>(plan_->recipe.prefill_window->question_weight) * dot(question_, representative(u));
+      score += static_cast<double>(plan_->recipe.prefill_window->question_weight) * cosine(question_, u);
     choice.scores.push_back(score);
   }
   choice.units = best(region.last_unit - region.first_unit, n_units,

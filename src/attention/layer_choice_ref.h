@@ -36,7 +36,8 @@ class LayerChoiceRef {
   void attend(const SequenceCache& cache, const Choice& choice, std::int32_t begin, std::int32_t end, const float* q,
               float* out);
 
-  // Unit u's vector [n_heads * D], length 1. Requires  it is filed.
+  // What stands for unit u: KeyMatch::kMean  [n_heads * D], length 1; kBest  [top, n_kv_heads * D].
+  // Requires  it is filed.
   const std::vector<double>& representative(std::int32_t u) const { return units_[static_cast<std::size_t>(u)]; }
   // Mass of token t for query head h when its unit was filed, or so far.
   double mass(std::int32_t h, std::int32_t t) const {
@@ -48,6 +49,9 @@ class LayerChoiceRef {
   std::vector<double> key(const SequenceCache& cache, std::int32_t kv_head, std::int32_t t) const;
   std::vector<double> far(const float* q, std::int32_t position) const;  // of all heads
   void file(const SequenceCache& cache, std::int32_t n_tokens);
+  std::vector<double> mean_of_top(const SequenceCache& cache, std::int32_t begin) const;
+  std::vector<double> top_keys(const SequenceCache& cache, std::int32_t begin) const;
+  double cosine(const std::vector<double>& probe, std::int32_t u) const;  // probe: [n_heads * D], length 1
 
   std::shared_ptr<const Plan> plan_;
   RopeTable rope_;

@@ -6,8 +6,10 @@
 
 #include "src/base/check.h"
 #include "src/blocks/representative.h"
+#include "src/blocks/spearman.h"
 #include "src/blocks/window_probe.h"
 #include "src/kernels/attention_mass.h"
+#include "src/kernels/box.h"
 #include "src/kernels/row_dots.h"
 #include "src/kernels/row_moments.h"
 
@@ -45,8 +47,9 @@ void LayerChooser::file_units(MethodState& method, std::int32_t layer, const Seq
   context_.pool->parallel_for(end - begin, 1, [&](std::int64_t i, std::int64_t last, int) {
     for (; i < last; ++i) {
       const std::int32_t u = begin + static_cast<std::int32_t>(i);
-      build_representative({.cache = &cache, .layer = layer, .begin = u * p, .end = (u + 1) * p}, memory.mass, shape,
-                           plan.layer_choice->top, entries_[static_cast<std::size_t>(i)]);
+      const auto build = plan.layer_choice->match == KeyMatch::kMean ? build_representative : build_key_rows;
+      build({.cache = &cache, .layer = layer, .begin = u * p, .end = (u + 1) * p}, memory.mass, shape,
+            plan.layer_choice->top, entries_[static_cast<std::size_t>(i)]);
     }
   });
   memory.mass.forget(end * p);
@@ -92,16 +95,33 @@ std::span<const float> LayerChooser::probe(MethodState& method, std::int32_t lay
   return probe_;
 }
 
-void LayerChooser::score(const LayerMemory& memory, std::int32_t begin, std::int32_t end, const float* q, DType dtype,
-                         float* scores) {
-  const auto width = static_cast<std::int64_t>(memory.units.entry_bytes() / 2);
+void LayerChooser::score(const Plan& plan, const LayerMemory& memory, std::int32_t begin, std::int32_t end,
+                         const float* q, float* scores) {
+  const std::int64_t width = plan.layer_choice->entry_width(plan.shape);
+  const std::int32_t n_rows = plan.layer_choice->entry_rows(), group = plan.shape.group(), d = plan.shape.head_dim;
+  const DType dtype = plan.shape.kv_dtype;
+  if (plan.layer_choice->match == KeyMatch::kBest) {
+    // A key that is the same for all query heads of a group: its products with them are one, with their sum.
+    folded_.assign(static_cast<std::size_t>(width), 0.0f);
+    for (std::int32_t h = 0; h < plan.shape.n_heads; ++h)
+      for (std::int32_t c = 0; c < d; ++c) folded_[static_cast<std::size_t>(h / group * d + c)] += q[h * d + c];
+    q = folded_.data();
+  }
+  row_scores_.resize(static_cast<std::size_t>(end - begin) * static_cast<std::size_t>(n_rows));
   const std::int32_t chunk = EntryStore::kChunkEntries, n_chunks = (end + chunk - 1) / chunk;
   context_.pool->parallel_for(n_chunks, 1, [&](std::int64_t c, std::int64_t last, int) {
     for (; c < last; ++c) {
       const std::int32_t from = std::max(begin, static_cast<std::int32_t>(c) * chunk),
                          to = std::min(end, static_cast<std::int32_t>(c + 1) * chunk);
       memory.units.for_stretches(from, to, [&](const std::byte* entries, std::int32_t at, std::int32_t n) {
-        row_dots_cpu(q, width, dtype, entries, n, scores + (at - begin));
+        float* products = row_scores_.data() + std::int64_t{at - begin} * n_rows;
+        row_dots_cpu(q, width, dtype, entries, std::int64_t{n} * n_rows, products);
+        for (std::int32_t i = 0; i < n; ++i, products += n_rows) {
+          float best = products[0];
+          for (std::int32_t j = 1; j < n_rows; ++j)
+            if (std::isnan(best) || products[j] > best) best = products[j];
+          scores[at - begin + i] = best;
+        }
       });
     }
   });
@@ -115,12 +135,12 @@ void LayerChooser::choose(MethodState& method, std::int32_t layer, const Region&
   const std::int32_t begin = region.first_unit - first, end = region.last_unit - first;
   MNEME_CHECK(end <= memory.units.size(), "{} units are filed, {} are candidates", memory.units.size(), end);
   scores_.resize(static_cast<std::size_t>(n));
-  score(memory, begin, end, probe.data(), plan.shape.kv_dtype, scores_.data());
+  score(plan, memory, begin, end, probe.data(), scores_.data());
   const float length = length_of(probe);
   for (float& s : scores_) s = length == 0 ? 0.0f : s / length;
   if (slot != kDecode && !memory.question.empty() && plan.recipe.prefill_window->question_weight != 0) {
     question_scores_.resize(scores_.size());
-    score(memory, begin, end, memory.question.data(), plan.shape.kv_dtype, question_scores_.data());
+    score(plan, memory, begin, end, memory.question.data(), question_scores_.data());
     for (std::size_t i = 0; i < scores_.size(); ++i)
       scores_[i] += plan.recipe.prefill_window->question_weight * question_scores_[i];
   }
@@ -138,6 +158,33 @@ void LayerChooser::choose(MethodState& method, std::int32_t layer, const Region&
   ++stats.scored;
   stats.score_perplexity += std::exp(entropy) / n;
   stats.score_entropy += entropy / std::log(static_cast<double>(n));
+}
+
+double LayerChooser::rank_correlation(const MethodState& method, std::int32_t layer, const SequenceCache& cache,
+                                      const Region& region, const ProbeRows& rows) {
+  const AttentionShape shape = method.plan().shape.attention();
+  const std::int32_t p = method.plan().rules.unit_tokens, n = region.last_unit - region.first_unit;
+  const auto n_tokens = static_cast<std::size_t>(n * p);
+  std::vector<double> received(static_cast<std::size_t>(n));
+  std::vector<float> products(n_tokens * static_cast<std::size_t>(shape.group));
+  std::vector<KvRun> runs;
+  for (std::int32_t m = 0; m < cache.shape().n_kv_heads; ++m) {
+    runs.clear();
+    cache.append_runs(layer, m, region.first_unit * p, region.last_unit * p, runs);
+    for (std::int32_t i = 0; i < rows.n; ++i) {
+      const float* q = rows.q + i * rows.stride + std::int64_t{m} * shape.group * shape.head_dim;
+      key_score_cpu(q, shape, runs, products.data(), static_cast<std::int64_t>(n_tokens));
+      for (std::int32_t g = 0; g < shape.group; ++g) {
+        const auto head = std::span(products).subspan(static_cast<std::size_t>(g) * n_tokens, n_tokens);
+        const float largest = *std::max_element(head.begin(), head.end());
+        double sum = 0;
+        for (float& x : head) sum += static_cast<double>(x = std::exp(shape.scale * (x - largest)));
+        for (std::size_t t = 0; t < n_tokens; ++t)
+          received[t / static_cast<std::size_t>(p)] += static_cast<double>(head[t]) / sum;
+      }
+    }
+  }
+  return spearman({scores_.begin(), scores_.end()}, received);
 }
 
 void LayerChooser::add_mass(MethodState& method, std::int32_t layer, const NearRows& rows) {

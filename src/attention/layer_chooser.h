@@ -6,6 +6,8 @@
 //   3. choose  cosine with every candidate, the layer's share, the units that score highest
 //   4. mass    the attention that rows gave to tokens near them is added up, for representatives to come
 //
+// What stands for a unit is one vector, or several of which the best counts (KeyMatch).
+//
 // Source  ActQKV (Xiao et al. 2025), section 3; InfLLM (Xiao et al. 2024) for files and representatives.
 #pragma once
 
@@ -51,6 +53,11 @@ class LayerChooser {
   static constexpr std::int32_t kDecode = -1;
   void choose(MethodState& method, std::int32_t layer, const Region& region, std::span<const float> probe,
               std::int32_t slot, std::vector<std::int32_t>& units);
+  // Spearman's rank correlation of the scores of the last choose() with the attention that `rows` truly give to the
+  // candidates' tokens, every query head's share of what all candidates get, summed over rows and heads. For audits:
+  // reads all keys. NaN where it is not defined.
+  double rank_correlation(const MethodState& method, std::int32_t layer, const SequenceCache& cache,
+                          const Region& region, const ProbeRows& rows);
   // Adds the attention that rows gave to tokens near them; rows that count already are left out.
   void add_mass(MethodState& method, std::int32_t layer, const NearRows& rows);
   // After add_mass: keeps the queries of the prompt's question and, with its last one, makes one vector of them.
@@ -62,12 +69,14 @@ class LayerChooser {
   std::span<const float> weights() const { return weights_; }
 
  private:
-  void score(const LayerMemory& memory, std::int32_t begin, std::int32_t end, const float* q, DType dtype,
+  // The cosines of entries [begin, end) with q / |q|, times |q|.
+  void score(const Plan& plan, const LayerMemory& memory, std::int32_t begin, std::int32_t end, const float* q,
              float* scores);
 
   CpuContext context_;
   TopkScratch topk_;
   std::vector<float> mean_, m2_, centre_, weight_, bias_, weights_, probe_, scores_, question_scores_;
+  std::vector<float> folded_, row_scores_;
   std::vector<std::byte*> entries_;
 };
 

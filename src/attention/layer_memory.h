@@ -13,11 +13,11 @@ namespace mneme {
 
 struct LayerMemory {
   explicit LayerMemory(const Plan& plan)
-      : units(static_cast<std::size_t>(plan.shape.n_heads * plan.shape.head_dim) * 2),
+      : units(plan.layer_choice->entry_bytes(plan.shape)),
         mass(plan.shape.n_heads),
         moments(std::int64_t{plan.shape.n_heads} * plan.shape.head_dim) {}
 
-  EntryStore units;        // representatives: entry i is of unit first_unit(rules) + i
+  EntryStore units;        // what stands for units: entry i is of unit first_unit(rules) + i
   MassWindow mass;         // of the tokens that are in no such unit yet
   ChannelMoments moments;  // of the queries of prefill
   std::int32_t seen = 0;   // rows before this position are in mass and moments; computed again they do not count twice

@@ -44,6 +44,8 @@ void add_stats(MethodStats& a, const MethodStats& b) {
     x.audit_recall += y.audit_recall;
     x.audit_mass += y.audit_mass;
     x.audit_error += y.audit_error;
+    x.rank_audits += y.rank_audits;
+    x.audit_rank += y.audit_rank;
   }
 }
 

@@ -33,6 +33,9 @@ struct LayerStats {
   // Audit, sums over audited (step, selection head) pairs.
   std::int64_t audits = 0;
   double audit_recall = 0, audit_mass = 0, audit_error = 0;
+  // Audited windows of prefill that selected: sums of the rank correlation of scores with attention.
+  std::int64_t rank_audits = 0;
+  double audit_rank = 0;
 };
 
 struct MethodStats {

@@ -1,6 +1,7 @@
 #include "src/attention/window_attention.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "src/base/check.h"
 #include "src/kernels/turn_keys.h"
@@ -118,7 +119,15 @@ void WindowAttention::choose(std::int32_t layer, const Window& w, const Attentio
   units.clear();
   if (w.everything) return;
   const auto slot = (w.begin - w.rows->first()) / method.plan().recipe.prefill_window->rows;
-  chooser_.choose(method, layer, region_at(method.plan().rules, w.begin + 1), probe, slot, units);
+  const Region region = region_at(method.plan().rules, w.begin + 1);
+  chooser_.choose(method, layer, region, probe, slot, units);
+  const std::int32_t window = w.begin / method.plan().recipe.prefill_window->rows;
+  if (audit_every_ == 0 || window % audit_every_ != 0) return;
+  const double rank = chooser_.rank_correlation(method, layer, *w.rows->cache, region, probe_rows(w, shape));
+  if (std::isnan(rank)) return;
+  LayerStats& stats = method.stats().layers[static_cast<std::size_t>(layer)];
+  stats.audit_rank += rank;
+  ++stats.rank_audits;
 }
 
 // What the window's rows attended near them becomes part of what the method knows of those tokens.

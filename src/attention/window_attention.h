@@ -43,6 +43,8 @@ class WindowAttention {
   WindowAttention(const CpuContext& context, const RopeTable& rope)
       : context_(context), rope_(rope), chooser_(context) {}
 
+  // Every n-th window that selects also compares its scores with the true attention; 0: never.
+  void set_audit(std::int32_t every) { audit_every_ = every; }
   // The chunks of a step, in the same order for every layer.
   void run(std::int32_t layer, std::span<const WindowRows> chunks, const AttentionShape& shape);
 
@@ -81,6 +83,7 @@ class WindowAttention {
   void flush(const AttentionShape& shape);
 
   CpuContext context_;
+  std::int32_t audit_every_ = 0;
   RopeTable rope_;
   LayerChooser chooser_;
   std::vector<float> lse_;  // of a window that chooses: [KV heads, rows, G]

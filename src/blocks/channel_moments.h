@@ -27,14 +27,6 @@ class ChannelMoments {
 
   std::size_t bytes() const { return (mean_.capacity() + m2_.capacity()) * sizeof(double); }
 
-  // Calls f(std::span<std::byte>) for everything that a saved sequence must bring back, in a fixed order.
-  template <typename F>
-  void each_field(F&& f) {
-    f(std::as_writable_bytes(std::span(&count_, 1)));
-    f(std::as_writable_bytes(std::span(mean_)));
-    f(std::as_writable_bytes(std::span(m2_)));
-  }
-
  private:
   std::int64_t count_ = 0;
   std::vector<double> mean_, m2_;

@@ -37,15 +37,6 @@ class EntropyCut {
   double mean_entropy(std::int32_t layer) const;
   std::size_t bytes() const;
 
-  // As ChannelMoments::each_field.
-  template <typename F>
-  void each_field(F&& f) {
-    for (History& h : history_) {
-      f(std::as_writable_bytes(std::span(&h.n, 1)));
-      f(std::as_writable_bytes(std::span(h.last)));
-    }
-  }
-
  private:
   struct History {
     std::int64_t n = 0;                                           // how many there were

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "src/base/check.h"
@@ -27,12 +28,33 @@ void rank(const float* mass, std::int32_t top, std::vector<std::int32_t>& order)
   std::partial_sort(order.begin(), order.begin() + top, order.end(), before);
 }
 
+// `values`, scaled, as numbers of the cache.
+void store(std::span<const float> values, float scale, DType dtype, std::byte* to) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (dtype == DType::kBF16)
+      reinterpret_cast<bf16*>(to)[i] = bf16(values[i] * scale);
+    else
+      reinterpret_cast<f16*>(to)[i] = f16(values[i] * scale);
+  }
+}
+
+// 1 / length; 1 where there is none.
+float inverse_length(std::span<const float> values) {
+  double square = 0;
+  for (float x : values) square += static_cast<double>(x) * static_cast<double>(x);
+  return square > 0 ? static_cast<float>(1 / std::sqrt(square)) : 1.0f;
+}
+
+void expect_mass(const UnitTokens& unit, const MassWindow& mass) {
+  MNEME_CHECK(mass.begin() <= unit.begin && unit.end <= mass.end(), "mass of [{}, {}), a unit of [{}, {})",
+              mass.begin(), mass.end(), unit.begin, unit.end);
+}
+
 }  // namespace
 
 void build_representative(const UnitTokens& unit, const MassWindow& mass, const AttentionShape& shape, std::int32_t top,
                           std::byte* entry) {
-  MNEME_CHECK(mass.begin() <= unit.begin && unit.end <= mass.end(), "mass of [{}, {}), a unit of [{}, {})",
-              mass.begin(), mass.end(), unit.begin, unit.end);
+  expect_mass(unit, mass);
   const std::int32_t n = unit.end - unit.begin, d = shape.head_dim, n_kv = unit.cache->shape().n_kv_heads;
   top = std::min(top, n);
   thread_local std::vector<std::int32_t> order;
@@ -49,14 +71,29 @@ void build_representative(const UnitTokens& unit, const MassWindow& mass, const 
       for (std::int32_t c = 0; c < d; ++c) sum[c] += number(key, c, shape.kv_dtype);
     }
   }
-  double square = 0;
-  for (float x : sums) square += static_cast<double>(x) * static_cast<double>(x);
-  const float scale = square > 0 ? static_cast<float>(1 / std::sqrt(square)) : 1.0f;
-  for (std::size_t i = 0; i < sums.size(); ++i) {
-    if (shape.kv_dtype == DType::kBF16)
-      reinterpret_cast<bf16*>(entry)[i] = bf16(sums[i] * scale);
-    else
-      reinterpret_cast<f16*>(entry)[i] = f16(sums[i] * scale);
+  store(sums, inverse_length(sums), shape.kv_dtype, entry);
+}
+
+void build_key_rows(const UnitTokens& unit, const MassWindow& mass, const AttentionShape& shape, std::int32_t top,
+                    std::byte* entry) {
+  expect_mass(unit, mass);
+  const std::int32_t n = unit.end - unit.begin, d = shape.head_dim, n_kv = unit.cache->shape().n_kv_heads;
+  thread_local std::vector<std::int32_t> order;
+  thread_local std::vector<float> sums, keys;
+  order.resize(static_cast<std::size_t>(n));
+  sums.assign(static_cast<std::size_t>(n), 0.0f);
+  for (std::int32_t h = 0; h < n_kv * shape.group; ++h)
+    for (std::int32_t t = 0; t < n; ++t) sums[static_cast<std::size_t>(t)] += mass.row(h, unit.begin)[t];
+  rank(sums.data(), top, order);
+  std::sort(order.begin(), order.begin() + top);
+  keys.resize(static_cast<std::size_t>(n_kv * d));
+  const float repeated = 1 / std::sqrt(static_cast<float>(shape.group));
+  for (std::int32_t i = 0; i < top; ++i) {
+    for (std::int32_t m = 0; m < n_kv; ++m) {
+      const std::byte* key = unit.cache->token(unit.layer, m, unit.begin + order[static_cast<std::size_t>(i)]);
+      for (std::int32_t c = 0; c < d; ++c) keys[static_cast<std::size_t>(m * d + c)] = number(key, c, shape.kv_dtype);
+    }
+    store(keys, repeated * inverse_length(keys), shape.kv_dtype, entry + static_cast<std::size_t>(i) * keys.size() * 2);
   }
 }
 

@@ -1,4 +1,5 @@
-// A unit of a whole layer, represented by the keys that attention looked at most: one vector of all its heads.
+// A unit of a whole layer, represented by the keys that attention looked at most: one vector of all its heads, or one a
+// key.
 // Source  InfLLM (Xiao et al. 2024), section 3.2; normalised as ActQKV (Xiao et al. 2025) scores it.
 #pragma once
 
@@ -23,5 +24,13 @@ struct UnitTokens {
 // a zero entry.   Requires  mass has the tokens; 1 <= top.
 void build_representative(const UnitTokens& unit, const MassWindow& mass, const AttentionShape& shape, std::int32_t top,
                           std::byte* entry);
+
+// The keys, as they are stored, of the `top` tokens with most mass, mean over all query heads: for each token a vector
+// of its keys in all KV heads side by side, scaled so that with every key repeated for the query heads of its group it
+// has length 1. Tokens in order.
+//   entry  [top, n_kv_heads, D] of shape.kv_dtype out
+// Ties, NaN  as above.   Requires  mass has the tokens; 1 <= top <= the unit's tokens.
+void build_key_rows(const UnitTokens& unit, const MassWindow& mass, const AttentionShape& shape, std::int32_t top,
+                    std::byte* entry);
 
 }  // namespace mneme

@@ -30,7 +30,7 @@ struct AblateCommand {
 // What an index reads for a score, against the keys themselves.
 double load_ratio(const Plan& plan) {
   const AttentionShape shape = plan.shape.attention();
-  return plan.index == nullptr ? 0 : plan.index_bytes_per_token() / (static_cast<double>(shape.token_bytes()) / 2);
+  return !plan.selects() ? 0 : plan.index_bytes_per_token() / (static_cast<double>(shape.token_bytes()) / 2);
 }
 
 std::string index_table(const std::vector<eval::MethodSpec>& specs, const MethodShape& shape) {
@@ -98,10 +98,12 @@ int run_ablate(const AblateCommand& c) {
       std::vector<eval::CellSummary> rows;
       for (const auto& cell : cells)
         if (cell.method == "full" || std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-              return cell.method == fmt::format("{} b{}", name, c.budget);
+              return cell.method == method_spec(name, kv).label;
             }))
           rows.push_back(cell);
       fmt::print("{}: {}\n\n{}\n", set->name, set->summary, eval::table(rows));
+      const std::string spread = eval::perplexity_table(rows);
+      if (!spread.empty()) fmt::print("{}\n", spread);
     }
     fmt::print("{}", index_table(specs, shape));
   }
@@ -134,6 +136,10 @@ void add_eval_ablate(CLI::App& app, int& code) {
                 "With --tau: the per cent of decisions that it flags, for schedules of fixed intervals")
       ->check(number(0, 100))
       ->type_name("PER CENT")
+      ->capture_default_str();
+  c->add_option("--audit", o->setup.engine.audit_every,
+                "Every n-th step, and window of prefill that selects, also computes the true attention; 0: never")
+      ->check(whole_number(0, 1000000))
       ->capture_default_str();
   c->add_option("--run", o->run_file, "Records go here as they are made; a run that was interrupted goes on from it")
       ->type_name("FILE");

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "mneme/mneme.h"
 #include "src/base/error.h"
@@ -75,6 +76,13 @@ void add_eval_options(CLI::App& c, EvalSetup& o) {
                "How the question is fed: decode (one token a step, as the method attends) or prefill (exactly)")
       ->check(one_of({"decode", "prefill"}))
       ->capture_default_str();
+  c.add_flag("--question-span", o.question_span,
+             "The question stands before the context too, marked as the prompt's question");
+  c.add_option(
+       "-c,--max-model-len,--ctx-size", o.engine.context,
+       "Longest context and answer together (default: what the lengths need, up to what the model was made for)")
+      ->type_name("TOKENS")
+      ->check(whole_number(1, std::numeric_limits<std::int32_t>::max()));
   c.add_option("--prose", o.prose,
                "Plain text to cut contexts from; several files may be given (default: text made by the program)")
       ->type_name("FILE");
@@ -95,7 +103,8 @@ void add_eval_options(CLI::App& c, EvalSetup& o) {
 
 void check_eval_options(const EvalSetup& o) {
   if (o.model.empty()) fail(ErrorKind::kOption, "--model is required");
-  for (const std::string& task : o.tasks) eval::Runner::check_task(task);
+  for (const std::string& task : o.tasks)
+    eval::Runner::check_task(task, o.question_span ? eval::QuestionMark::kBefore : eval::QuestionMark::kNone);
 }
 
 nlohmann::json eval_settings(const EvalSetup& o) {
@@ -104,6 +113,7 @@ nlohmann::json eval_settings(const EvalSetup& o) {
   return {{"model", std::filesystem::path(o.model).filename().string()},
           {"seed", o.seed},
           {"question", o.question},
+          {"question_span", o.question_span},
           {"prose", o.prose.empty() ? nlohmann::json("generated") : prose},
           {"kv_cache_dtype", o.engine.kv_cache_dtype},
           {"deterministic", o.engine.deterministic}};
@@ -122,8 +132,9 @@ EvalBench::EvalBench(const EvalSetup& o) : prose_(prose_of(o)) {
   tokenizer_ = Tokenizer::make(checkpoint->tokenizer());
   engine_ = engine_of(o, std::move(checkpoint));
   const auto question = o.question == "decode" ? eval::QuestionPath::kDecode : eval::QuestionPath::kPrefill;
-  runner_ =
-      std::make_unique<eval::Runner>(*engine_, *tokenizer_, eval::EvalOptions{.seed = o.seed, .question = question});
+  const auto mark = o.question_span ? eval::QuestionMark::kBefore : eval::QuestionMark::kNone;
+  runner_ = std::make_unique<eval::Runner>(*engine_, *tokenizer_,
+                                           eval::EvalOptions{.seed = o.seed, .question = question, .mark = mark});
 }
 
 void EvalBench::run(const EvalSetup& o, const std::vector<eval::MethodSpec>& methods, std::int64_t first_sample,

@@ -21,6 +21,7 @@ struct EvalSetup {
   int contexts = 4;
   std::uint64_t seed = 1;
   std::string question = "decode";
+  bool question_span = false;
   std::vector<std::string> prose;
   std::string svg_file;
   bool json = false, no_progress = false;

@@ -84,7 +84,7 @@ std::string table(const std::vector<CellSummary>& cells) {
       "| task | length | method | exact % | against full | perplexity | budget | kept % | KiB/step | corrected % | "
       "selected "
       "anew % | turnover % | recall % | mass % | error % "
-      "| tokens/s |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n";
+      "| rank correlation | tokens/s |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n";
   for (const CellSummary& c : cells) {
     const MethodCost& k = c.cost;
     const auto audits = static_cast<double>(std::max<std::int64_t>(k.audits, 1));
@@ -96,15 +96,38 @@ std::string table(const std::vector<CellSummary>& cells) {
             ? "-"
             : fmt::format("{:.3f}", std::exp(-c.log_likelihood / static_cast<double>(c.scored_tokens)));
     out += fmt::format(
-        "| {} | {} | {} | {} | {} | {} | {:.0f} | {} | {:.0f} | {} | {} | {} | {} | {} | {} | {:.0f} |\n", c.task,
+        "| {} | {} | {} | {} | {} | {} | {:.0f} | {} | {:.0f} | {} | {} | {} | {} | {} | {} | {} | {:.0f} |\n", c.task,
         c.length, c.method, c.n == 0 ? std::string("-") : fmt::format("{:.1f} ({}/{})", c.exact(), c.right, c.n),
         c.n_pairs == 0 || is_full(c.method) ? std::string("-")
                                             : fmt::format("{:+.1f} ± {:.1f}", c.difference, c.half_width),
         perplexity, budget(k), kept_text(k), kib_per_step(k), percent(k.corrections, k.checks),
         percent(k.selections, k.selections + k.reused), percent(k.replaced, k.selected), audited(k.audit_recall),
-        audited(k.audit_mass), audited(k.audit_error), ratio(static_cast<double>(k.steps), k.seconds));
+        audited(k.audit_mass), audited(k.audit_error),
+        k.rank_audits == 0 ? std::string("-")
+                           : fmt::format("{:.2f}", k.audit_rank / static_cast<double>(k.rank_audits)),
+        ratio(static_cast<double>(k.steps), k.seconds));
   }
   return out;
+}
+
+std::string perplexity_table(const std::vector<CellSummary>& cells) {
+  std::string rows;
+  std::size_t n_layers = 0;
+  for (const CellSummary& c : cells) {
+    if (c.cost.scored.empty()) continue;
+    n_layers = std::max(n_layers, c.cost.scored.size());
+    rows += fmt::format("| {} | {} | {} |", c.task, c.length, c.method);
+    for (std::size_t l = 0; l < c.cost.scored.size(); ++l)
+      rows += fmt::format(" {:.2f} |", 100 * ratio(c.cost.score_perplexity[l], static_cast<double>(c.cost.scored[l])));
+    rows += "\n";
+  }
+  if (rows.empty()) return rows;
+  std::string head = "| task | length | perplexity of scores, % of even ones |", rule = "|---|---|---|";
+  for (std::size_t l = 0; l < n_layers; ++l) {
+    head += fmt::format(" layer {} |", l);
+    rule += "---|";
+  }
+  return head + "\n" + rule + "\n" + rows;
 }
 
 nlohmann::json to_json(const CellSummary& c) {
@@ -132,6 +155,9 @@ nlohmann::json to_json(const CellSummary& c) {
                   {"recall", k.audit_recall / audits},
                   {"mass", k.audit_mass / audits},
                   {"error", k.audit_error / audits}};
+  if (k.rank_audits > 0) j["rank_correlation"] = ratio(k.audit_rank, static_cast<double>(k.rank_audits));
+  for (std::size_t l = 0; l < k.scored.size(); ++l)
+    j["score_perplexity_by_layer"].push_back(ratio(k.score_perplexity[l], static_cast<double>(k.scored[l])));
   return j;
 }
 
@@ -147,10 +173,10 @@ nlohmann::json to_json(const CellRecord& r) {
           {"answers", answers},
           {"log_likelihood", r.log_likelihood},
           {"scored_tokens", r.scored_tokens},
-          {"cost",
-           {k.steps, k.seconds, k.attended, k.attended_heads, k.kv_bytes, k.index_bytes_read, k.checks, k.corrections,
-            k.selected, k.replaced, k.audits, k.audit_recall, k.audit_mass, k.audit_error, k.kept_share, k.prefill_ends,
-            k.selections, k.reused}}};
+          {"cost", {k.steps,       k.seconds,     k.attended,   k.attended_heads,  k.kv_bytes,   k.index_bytes_read,
+                    k.checks,      k.corrections, k.selected,   k.replaced,        k.audits,     k.audit_recall,
+                    k.audit_mass,  k.audit_error, k.kept_share, k.prefill_ends,    k.selections, k.reused,
+                    k.rank_audits, k.audit_rank,  k.scored,     k.score_perplexity}}};
 }
 
 CellRecord record_from_json(const nlohmann::json& j) {
@@ -181,6 +207,11 @@ CellRecord record_from_json(const nlohmann::json& j) {
     k.prefill_ends = c.at(15);
     k.selections = c.at(16);
     k.reused = c.at(17);
+    if (c.size() <= 18) return r;  // a file of before
+    k.rank_audits = c.at(18);
+    k.audit_rank = c.at(19);
+    k.scored = c.at(20).get<std::vector<std::int64_t>>();
+    k.score_perplexity = c.at(21).get<std::vector<double>>();
     return r;
   } catch (const nlohmann::json::exception& e) {
     fail(ErrorKind::kFormat, "a line of the run's file is no record: {}", e.what());

@@ -31,6 +31,9 @@ struct CellSummary {
 std::vector<CellSummary> summarise(const std::vector<CellRecord>& records);
 
 std::string table(const std::vector<CellSummary>& cells);
+// How evenly methods that decide for a whole layer scored its units, by layer: mean perplexity of softmax(scores), per
+// cent of what even scores have. Empty where no method did.
+std::string perplexity_table(const std::vector<CellSummary>& cells);
 nlohmann::json to_json(const CellSummary& cell);
 
 // A record as one line of a run's file, and back. Errors  kFormat: not such a line.

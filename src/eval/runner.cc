@@ -1,10 +1,13 @@
 #include "src/eval/runner.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/tokenizer/marked_span.h"
 
 namespace mneme::eval {
 namespace {
@@ -45,6 +48,14 @@ void add_cost(MethodCost& a, const MethodCost& b) {
   a.audit_recall += b.audit_recall;
   a.audit_mass += b.audit_mass;
   a.audit_error += b.audit_error;
+  a.rank_audits += b.rank_audits;
+  a.audit_rank += b.audit_rank;
+  a.scored.resize(std::max(a.scored.size(), b.scored.size()));
+  a.score_perplexity.resize(a.scored.size());
+  for (std::size_t l = 0; l < b.scored.size(); ++l) {
+    a.scored[l] += b.scored[l];
+    a.score_perplexity[l] += b.score_perplexity[l];
+  }
 }
 
 MethodCost cost_of(const MethodStats& stats, const MethodShape& shape, const Plan& plan) {
@@ -72,6 +83,11 @@ MethodCost cost_of(const MethodStats& stats, const MethodShape& shape, const Pla
     c.audit_recall += s.audit_recall;
     c.audit_mass += s.audit_mass;
     c.audit_error += s.audit_error;
+    c.rank_audits += s.rank_audits;
+    c.audit_rank += s.audit_rank;
+    if (!plan.layer_choice) continue;
+    c.scored.push_back(s.scored);
+    c.score_perplexity.push_back(s.score_perplexity);
   }
   for (const LayerStats& s : stats.layers)
     c.kept_share += s.prompt_tokens == 0
@@ -87,7 +103,11 @@ Runner::Runner(Engine& engine, const Tokenizer& tokenizer, const EvalOptions& op
     if (tokenizer.is_end(id)) end_tokens_.push_back(id);
 }
 
-void Runner::check_task(std::string_view name) {
+void Runner::check_task(std::string_view name, QuestionMark mark) {
+  const bool apart = name != kPerplexity && name != kStream && name != "turns";
+  if (mark != QuestionMark::kNone && !apart)
+    fail(ErrorKind::kOption, "task {}: a question before the context goes with tasks that ask one question a context",
+         name);
   if (name != kPerplexity && name != kStream) find_task(name);
 }
 
@@ -187,6 +207,30 @@ void Runner::ask_apart(RequestId base, const Sample& sample, const std::shared_p
   }
 }
 
+// The question before the context and after it, the first one marked: another prompt for every question.
+void Runner::ask_marked(const Sample& sample, const std::shared_ptr<const Plan>& plan, CellRecord& cell) {
+  for (const Question& q : sample.questions) {
+    const auto tokens_of = [&](std::string_view first) {
+      const std::string document = fmt::format("{}\n\n{}", first, sample.context);
+      return chat_.user_turn_split({.document = document, .question = q.text, .system = {}}, true);
+    };
+    auto split = tokens_of(q.text);
+    std::vector<std::int32_t> prompt = split.document;
+    prompt.insert(prompt.end(), split.question.begin(), split.question.end());
+    const auto span = differing_span(split.document, tokens_of(kOtherText).document);
+    RequestInput input = question_input(std::move(split.question), q, plan);
+    input.prompt = std::move(prompt);
+    input.question_span = span;
+    const auto start = std::chrono::steady_clock::now();
+    std::vector<Asked> asked = {{engine_.submit(std::move(input)), {}}};
+    finish_all(asked);
+    cell.cost.seconds += seconds_since(start);
+    cell.answers.push_back(judge(asked[0].tokens, q));
+    take_cost(asked[0].id, *plan, cell);
+    engine_.release(asked[0].id);
+  }
+}
+
 void Runner::ask_in_turns(RequestId base, const Sample& sample, const std::shared_ptr<const Plan>& plan,
                           CellRecord& cell) {
   RequestId id;
@@ -271,6 +315,11 @@ void Runner::run(std::string_view task, std::int64_t length, std::int64_t sample
   for (const MethodSpec& method : methods) {
     const auto plan = compile(method.recipe, engine_.method_shape());
     CellRecord cell{.task = std::string(task), .length = length, .sample = sample_number, .method = method.label};
+    if (options_.mark == QuestionMark::kBefore) {
+      ask_marked(sample, plan, cell);
+      done(cell);
+      continue;
+    }
     const bool apart = stream || plan->binds_sequence();
     if (!apart && !exact.valid()) exact = compute(document, 0, nullptr);
     const RequestId base = apart ? compute(document, stream ? static_cast<std::int32_t>(document.size()) : 0, plan)

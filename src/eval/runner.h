@@ -24,10 +24,14 @@ struct MethodSpec {
 };
 
 enum class QuestionPath : std::uint8_t { kDecode, kPrefill };
+// Where a question stands: behind the context alone, or before it too, marked as the prompt's question. The context is
+// then computed for every question.
+enum class QuestionMark : std::uint8_t { kNone, kBefore };
 
 struct EvalOptions {
   std::uint64_t seed = 1;
   QuestionPath question = QuestionPath::kDecode;
+  QuestionMark mark = QuestionMark::kNone;
   std::int32_t spare_tokens = 12;        // an answer may be this much longer than the right one before it is cut off
   std::int32_t perplexity_tokens = 256;  // scored after each context of the perplexity task
 };
@@ -47,6 +51,12 @@ struct MethodCost {
   std::int64_t selections = 0, reused = 0;  // by (step, layer, selection head): made with the step's query, or before
   std::int64_t audits = 0;
   double audit_recall = 0, audit_mass = 0, audit_error = 0;
+  std::int64_t rank_audits = 0;  // windows of prefill whose scores were compared with the true attention
+  double audit_rank = 0;         // sum of their rank correlations
+  // Decisions for a whole layer, by layer: how many, and the sum of the perplexity of softmax(scores) as a share of
+  // what even scores have.
+  std::vector<std::int64_t> scored;
+  std::vector<double> score_perplexity;
 };
 void add_cost(MethodCost& a, const MethodCost& b);
 MethodCost cost_of(const MethodStats& stats, const MethodShape& shape, const Plan& plan);
@@ -76,7 +86,7 @@ class Runner {
   // decode.
   static constexpr std::string_view kPerplexity = "perplexity", kStream = "stream";
   // Errors  kOption: no such task.
-  static void check_task(std::string_view name);
+  static void check_task(std::string_view name, QuestionMark mark = QuestionMark::kNone);
 
   // All methods on one sample; calls `done` after each.
   void run(std::string_view task, std::int64_t length, std::int64_t sample, const TextSource& prose,
@@ -96,6 +106,7 @@ class Runner {
                               std::shared_ptr<const Plan> plan) const;
   AnswerRecord judge(const std::vector<std::int32_t>& tokens, const Question& question) const;
   void ask_apart(RequestId base, const Sample& sample, const std::shared_ptr<const Plan>& plan, CellRecord& cell);
+  void ask_marked(const Sample& sample, const std::shared_ptr<const Plan>& plan, CellRecord& cell);
   void ask_in_turns(RequestId base, const Sample& sample, const std::shared_ptr<const Plan>& plan, CellRecord& cell);
   void run_perplexity(std::int64_t length, std::int64_t sample, const TextSource& prose,
                       const std::vector<MethodSpec>& methods, const std::function<void(const CellRecord&)>& done);

@@ -34,7 +34,10 @@ class AttentionStep {
   // q [n, heads, D] f32 after RoPE; out [n, heads * D] f32 or bf16.
   void attend(std::int32_t layer, const ConstTensorView& q, const TensorView& out);
 
-  void set_audit(std::int32_t every) { decode_.set_audit(every); }
+  void set_audit(std::int32_t every) {
+    decode_.set_audit(every);
+    windows_.set_audit(every);
+  }
   void set_tap(DecodeTap* tap) { decode_.set_tap(tap); }
   std::size_t scratch_bytes() const;
 

@@ -189,8 +189,8 @@ AttentionShape MethodShape::attention() const {
 
 double Plan::index_bytes_per_token() const {
   if (layer_choice)
-    return 2.0 * static_cast<double>(shape.group()) * static_cast<double>(shape.head_dim) /
-           static_cast<double>(rules.unit_tokens);
+    return static_cast<double>(layer_choice->entry_bytes(shape)) /
+           static_cast<double>(std::int64_t{shape.n_kv_heads} * rules.unit_tokens);
   if (index == nullptr) return 0;
   const auto entry = static_cast<double>(index->entry_bytes(shape.attention()));
   if (!lists) return entry / static_cast<double>(index->entry_tokens());
@@ -267,6 +267,7 @@ std::shared_ptr<const Plan> compile(const Recipe& recipe, const MethodShape& sha
     plan->pool = make_pool(stage.pool);
     plan->alpha = stage.alpha == Alpha::kOne ? 1.0f : shape.attention().scale;
     plan->probe = stage.probe;
+    if (const auto* centroid = std::get_if<Centroid>(&stage.index)) plan->by_size = centroid->by_size;
     plan_schedule(stage.schedule, *plan);
     if (const ClusterUnit* clusters = clusters_of(stage))
       plan->lists =
@@ -276,8 +277,10 @@ std::shared_ptr<const Plan> compile(const Recipe& recipe, const MethodShape& sha
   if (recipe.decode) {
     if (const auto* index = std::get_if<Representative>(&recipe.decode->index)) {
       const RegionRules& rules = plan->rules;
-      plan->layer_choice = {
-          .top = index->top, .n_units = (rules.budget - rules.sink - rules.recent) / rules.unit_tokens, .entropy = {}};
+      plan->layer_choice = {.top = std::min(index->top, rules.unit_tokens),
+                            .match = index->match,
+                            .n_units = (rules.budget - rules.sink - rules.recent) / rules.unit_tokens,
+                            .entropy = {}};
       if (const auto* entropy = std::get_if<EntropyShare>(&recipe.decode->cutoff))
         plan->layer_choice->entropy = *entropy;
     }

@@ -42,9 +42,19 @@ enum class Reuse : std::uint8_t {
 
 // One decision for all heads of a layer, by representatives of its units.
 struct LayerChoice {
-  std::int32_t top = 4;      // keys that represent a unit
+  std::int32_t top = 4;  // keys that represent a unit: at most as many as it has
+  KeyMatch match = KeyMatch::kMean;
   std::int32_t n_units = 0;  // selected in a layer and step, on average
   std::optional<EntropyShare> entropy;
+
+  // Vectors of an entry, and their length: one of all query heads, or one a key of all KV heads.
+  std::int32_t entry_rows() const { return match == KeyMatch::kMean ? 1 : top; }
+  std::int64_t entry_width(const MethodShape& shape) const {
+    return std::int64_t{match == KeyMatch::kMean ? shape.n_heads : shape.n_kv_heads} * shape.head_dim;
+  }
+  std::size_t entry_bytes(const MethodShape& shape) const {
+    return static_cast<std::size_t>(entry_rows() * entry_width(shape)) * 2;
+  }
 };
 
 // How the list units of a plan come about.
@@ -64,6 +74,7 @@ struct Plan {
   std::unique_ptr<UnitIndex> index;  // null: nothing is selected
   PoolPlan pool;
   float alpha = 1.0f;
+  bool by_size = false;  // units score as many tokens as they have
   Probe probe = Probe::kCurrentQuery;
   Reuse reuse = Reuse::kNever;
   std::optional<CosineGate> gate;  // absent where nothing is reused

@@ -35,6 +35,7 @@ constexpr std::array kPositions = {Name{"absolute", Positions::kAbsolute}, Name{
                                    Name{"one_angle", Positions::kOneAngle}};
 constexpr std::array kProbes = {Name{"current", Probe::kCurrentQuery}, Name{"previous_layer", Probe::kPreviousLayer}};
 
+constexpr std::array kMatches = {Name{"mean", KeyMatch::kMean}, Name{"best", KeyMatch::kBest}};
 constexpr std::array kRanks = {Name{"mass", Rank::kMass}, Name{"position", Rank::kPosition}};
 constexpr std::array kScopes = {Name{"kv_head", DropScope::kKvHead}, Name{"layer", DropScope::kLayer}};
 constexpr std::array kWhens = {Name{"prefill_end", DropWhen::kPrefillEnd}, Name{"over_budget", DropWhen::kOverBudget}};
@@ -370,7 +371,7 @@ const std::array kKeys = {
          "what is stored of a unit's keys to score it"},
         [](Recipe& r, std::string_view k, std::string_view v) {
           DecodeStage& stage = stage_of(r, k);
-          stage.index = parse_index(k, v);
+          if (v != print_index(stage.index)) stage.index = parse_index(k, v);  // the same one keeps its settings
           if (std::holds_alternative<NoIndex>(stage.index)) {
             if (!std::holds_alternative<RandomScore>(stage.score)) stage.score = RandomScore{};
           } else {
@@ -390,6 +391,14 @@ const std::array kKeys = {
           block_of<OneBit>(stage_of(r, k).index, r, k, "index=one_bit").levels = parse_name(k, v, kLevels);
         },
         [](const Recipe& r) { return one_bit_of(r) ? print_name(one_bit_of(r)->levels, kLevels) : std::string(); }},
+    Key{{"by_size", "no | yes", "index=centroid: a unit of n tokens scores as n tokens with its centroid for a key"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          block_of<Centroid>(stage_of(r, k).index, r, k, "index=centroid").by_size = parse_name(k, v, kFlags);
+        },
+        [](const Recipe& r) {
+          const auto* index = r.decode ? std::get_if<Centroid>(&r.decode->index) : nullptr;
+          return index == nullptr ? std::string() : print_name(index->by_size, kFlags);
+        }},
     Key{{"probe", "current | previous_layer", "the query that is scored"},
         [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).probe = parse_name(k, v, kProbes); },
         [](const Recipe& r) { return r.decode ? print_name(r.decode->probe, kProbes) : std::string(); }},
@@ -405,6 +414,16 @@ const std::array kKeys = {
         [](const Recipe& r) {
           const auto* index = r.decode ? std::get_if<Representative>(&r.decode->index) : nullptr;
           return index == nullptr ? std::string() : std::to_string(index->top);
+        }},
+    Key{{"match", "mean | best",
+         "what a probe is compared with: the mean of these keys, or each of them, the best counting"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          block_of<Representative>(stage_of(r, k).index, r, k, "index=representative").match =
+              parse_name(k, v, kMatches);
+        },
+        [](const Recipe& r) {
+          const auto* index = r.decode ? std::get_if<Representative>(&r.decode->index) : nullptr;
+          return index == nullptr ? std::string() : print_name(index->match, kMatches);
         }},
     Key{{"window_probe", "activation | mean | reversed",
          "how a window's queries weigh in what is scored: by how unusual they are, alike, by how usual"},

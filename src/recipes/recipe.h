@@ -84,14 +84,21 @@ struct OneBit {
   OneBitLevels levels = OneBitLevels::kMinMax;
   bool operator==(const OneBit&) const = default;
 };
-// For a whole layer: the mean of the `top` keys that window queries attended most, by query head. Scored by the cosine
-// with the queries of all heads side by side.
+// How the keys that stand for a unit meet the probe of a layer.
+enum class KeyMatch : std::uint8_t {
+  kMean,  // their mean, in each query head of its own `top`
+  kBest,  // each by itself, and the best counts: the `top` tokens that all heads together attended most
+};
+// For a whole layer: the `top` keys that window queries attended most. Scored by the cosine with the queries of all
+// heads side by side.
 struct Representative {
   std::int32_t top = 4;
+  KeyMatch match = KeyMatch::kMean;
   bool operator==(const Representative&) const = default;
 };
 // The mean of the unit's keys.
 struct Centroid {
+  bool by_size = false;  // a unit of n tokens scores as n tokens with this key: + log(n) in a softmax
   bool operator==(const Centroid&) const = default;
 };
 using Index = std::variant<NoIndex, RawKeys, Box, OneBit, Representative, Centroid>;

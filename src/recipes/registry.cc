@@ -52,10 +52,11 @@ constexpr std::array kTable = {
               "TOVA (Oren et al. 2024), section 3",
               "drops when a step is done, so that the next one reads the budget and not one token more", tova},
     RecipeRow{
-        "actqkv", "pages for a whole layer, in windows of prefill too, by their most attended keys",
+        "actqkv", "pages for a whole layer, in windows of prefill too, by their best keys",
         "ActQKV (Xiao et al. 2025), sections 3 and 4",
-        "moments of queries by sequence and layer; what left the window since the last one began is attended beside "
-        "the budget in prefill",
+        "every key of a page is scored, the best counts (match=mean,top=4: the mean of the four most attended, as in "
+        "its code); moments of queries by sequence and layer; what left the window since the last one began is "
+        "attended beside the budget in prefill",
         actqkv},
 };
 

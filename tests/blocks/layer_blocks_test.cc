@@ -9,8 +9,11 @@
 #include "src/blocks/channel_moments.h"
 #include "src/blocks/entropy_cut.h"
 #include "src/blocks/mass_window.h"
+#include "src/blocks/representative.h"
 #include "src/blocks/window_probe.h"
+#include "src/cache/page_pool.h"
 #include "src/kernels/row_moments.h"
+#include "src/tensor/half.h"
 
 namespace mneme {
 namespace {
@@ -166,6 +169,30 @@ TEST(EntropyCut, StepsBesideOneAnotherDoNotMix) {
   EXPECT_EQ(cut.take(5, 0, even, 100), 4);
   EXPECT_EQ(cut.take(5, 1, even, 100), 4);
   EXPECT_EQ(cut.take(3, 1, even, 100), 6);
+}
+
+// Three tokens, two KV heads of two channels, two query heads each. Tokens 0 and 2 have most mass in all heads
+// together, though token 1 has most in the first.
+TEST(KeyRows, ByHand) {
+  PagePool pool({.n_layers = 1, .n_kv_heads = 2, .head_dim = 2, .dtype = DType::kF16}, 8);
+  SequenceCache cache(pool);
+  cache.extend(3);
+  const AttentionShape shape{.group = 2, .head_dim = 2, .kv_dtype = DType::kF16, .scale = 1};
+  const float keys[3][2][2] = {{{3, 0}, {0, 4}}, {{9, 9}, {9, 9}}, {{0, 0}, {0, 0}}};
+  for (std::int32_t t = 0; t < 3; ++t)
+    for (std::int32_t m = 0; m < 2; ++m) store_kv(keys[t][m], keys[t][m], shape, cache.token(0, m, t));
+  MassWindow mass(4);
+  mass.extend(3);
+  const float received[4][3] = {{0, 5, 0}, {3, 0, 3}, {3, 0, 4}, {3, 0, 4}};
+  for (std::int32_t h = 0; h < 4; ++h)
+    for (std::int32_t t = 0; t < 3; ++t) *mass.row(h, t) = received[h][t];
+  std::vector<f16> rows(2 * 4);
+  build_key_rows({.cache = &cache, .layer = 0, .begin = 0, .end = 3}, mass, shape, 2,
+                 reinterpret_cast<std::byte*>(rows.data()));
+  // (3, 0, 0, 4), each key twice, has length 5 sqrt(2). Keys that are zero stay zero.
+  const float expected[8] = {0.6f, 0, 0, 0.8f, 0, 0, 0, 0};
+  for (std::size_t i = 0; i < 8; ++i)
+    EXPECT_LE(std::abs(static_cast<float>(rows[i]) - expected[i] / std::sqrt(2.0f)), 5e-4f) << i;
 }
 
 TEST(MassWindow, KeepsWhatStays) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/program.h"
@@ -99,6 +100,25 @@ TEST(Eval, RunsAblationsByName) {
   const Outcome unknown = mneme(small({"ablate"}, {"--sets", "colours"}));
   EXPECT_EQ(unknown.code, 2);
   EXPECT_THAT(unknown.err, HasSubstr("pooling, gate, tau"));
+}
+
+// The question before the context as well, for methods that read prompts by it.
+TEST(Eval, MarksTheQuestionOfAPrompt) {
+  const json out = run_json(
+      small({}, {"--methods", "full,actqkv", "--budgets", "256", "--audit", "2", "--question-span", "--json"}));
+  EXPECT_TRUE(out.at("settings").at("question_span").get<bool>());
+  ASSERT_EQ(out.at("cells").size(), 2u);
+  EXPECT_GE(out["cells"][0].at("right").get<int>(), 8);
+  const double rank = out["cells"][1].at("rank_correlation");
+  EXPECT_LE(std::abs(rank), 1.0);
+  ASSERT_EQ(out["cells"][1].at("score_perplexity_by_layer").size(), 8u);
+  for (const json& p : out["cells"][1]["score_perplexity_by_layer"]) {
+    EXPECT_GT(p.get<double>(), 0.0);
+    EXPECT_LE(p.get<double>(), 1.0 + 1e-9);
+  }
+  const Outcome turns = mneme({"eval", "-m", MNEME_MODEL_FILE, "--tasks", "turns", "--question-span"});
+  EXPECT_EQ(turns.code, 2);
+  EXPECT_THAT(turns.err, HasSubstr("turns"));
 }
 
 TEST(Eval, SaysWhatIsMissing) {

@@ -65,6 +65,7 @@ constexpr Method kMethods[] = {
     {"louiskv", "unit=cluster:5,sink=0,recent=16,segment=1-16,tau=-1,pool=none,order=unit,dense=none"},
     {"louiskv", "unit=cluster:4,index=box,sink=4,recent=24,segment=4-16,schedule=every_step"},
     {"louiskv", "unit=page:8,sink=8,recent=16,tau=0.8"},
+    {"louiskv", "unit=cluster:4,by_size=yes,sink=4,recent=24,segment=4-16,tau=0.8"},
     {"random", "unit=cluster:4,sink=4,recent=24,segment=4-16"},
     {"fier", "dense=none"},
     {"fier", "levels=meanabs,dense=none,sink=4,recent=10"},
