@@ -163,6 +163,7 @@ Json row_json(const BenchReport& r, const BenchRow& row) {
   if (!r.decode && drops(row)) out["prefill_end_seconds"] = b.prefill_end_seconds;
   out["kv_bytes"] = b.kv_bytes;
   out["method_bytes"] = b.method_bytes;
+  if (r.device) out["device_bytes"] = b.device_bytes;
   out["activation_bytes"] = b.activation_bytes;
   return out;
 }

@@ -49,6 +49,7 @@ class Event {
   CUevent_st* get() const { return handle_; }
   void record(const Stream& stream) const;
   void synchronize() const;
+  bool happened() const;
   // Seconds from `begin` to this one; both are timed and have happened.
   double seconds_since(const Event& begin) const;
 

@@ -42,6 +42,12 @@ void Event::record(const Stream& stream) const {
   cuda_check(cudaEventRecord(handle_, stream.get()), "recording an event");
 }
 
+bool Event::happened() const {
+  const cudaError_t error = cudaEventQuery(handle_);
+  if (error != cudaErrorNotReady) cuda_check(error, "asking for an event");
+  return error == cudaSuccess;
+}
+
 void Event::synchronize() const {
   cuda_check(cudaEventSynchronize(handle_), "waiting for an event");
 }

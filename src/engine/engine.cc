@@ -279,6 +279,7 @@ void Engine::attach_method(RequestId id, std::shared_ptr<const Plan> plan) {
   Impl::check_method(request, plan);
   request.set_method(std::move(plan));
   if (!request.method) return;
+  if (impl_->pool->on_device()) return;  // whose methods keep what they need there
   const KvShape& shape = impl_->pool->shape();
   for (std::int32_t l = 0; l < shape.n_layers; ++l) request.method->see_prompt(l, request.cache.length(), true);
   const std::int64_t n = shape.blocks_per_page();  // one (layer, KV head) is one thread's work

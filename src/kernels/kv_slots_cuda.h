@@ -53,6 +53,8 @@ struct SlotCounts {
 };
 inline constexpr std::int32_t kSlotCountFields = 5;
 
+inline constexpr std::int32_t kBoxesBeyond = 256;  // that may be read after the last one
+
 struct KvSlots {
   std::int32_t n_layers = 0, n_places = 0, n_kv_heads = 0, n_heads = 0, head_dim = 0;
   std::int32_t n_slots = 0;     // of one (layer, place, KV head)
@@ -61,7 +63,7 @@ struct KvSlots {
   bool f16 = false;
   // Device memory, everything [layers][places][KV heads] first unless it says otherwise.
   std::byte* slots = nullptr;       // [n_slots] blocks
-  std::byte* boxes = nullptr;       // [max_pages][hi: D | lo: D], of the dtype of the keys
+  std::byte* boxes = nullptr;       // [max_pages][hi: D | lo: D], of the dtype of the keys; then kBoxesBeyond more
   std::int32_t* slot_of = nullptr;  // [max_pages]: the slot of a selected page, -1: none
   std::int32_t* page_of = nullptr;  // [n_slots]: the page in a slot of the third kind, -1: none
   std::int32_t* used_at = nullptr;  // [n_slots]: the last length for which it was chosen

@@ -6,6 +6,7 @@
 // from host memory to shared memory and from there into slots.
 #include <algorithm>
 
+#include "src/kernels/bulk_copies.cuh"
 #include "src/kernels/kv_slots_cuda.cuh"
 
 namespace mneme {
@@ -15,62 +16,12 @@ using namespace cuda;  // NOLINT
 
 constexpr int kThreads = 512, kWarps = kThreads / kWarp;  // of the kernels that run alone
 constexpr int kRecallThreads = 128;
-constexpr int kStagesBeside = 8, kStagesAlone = 24;  // pieces under way: beside products, and with nothing beside
-constexpr int kMostSlots = kMostKvSlots;
-constexpr int kPieceLoads = 8;                         // of a lane, under way
-constexpr int kPieceBytes = kPieceLoads * kWarp * 16;  // 4 KiB
-
-// One piece: all loads before the first store. Blocks are whole pieces: head_dim is a multiple of 32.
-__device__ __forceinline__ void copy_piece(std::byte* to, const std::byte* from) {
-  const int lane = threadIdx.x % kWarp;
-  uint4 v[kPieceLoads];
-#pragma unroll
-  for (int i = 0; i < kPieceLoads; ++i) v[i] = load_stream(from + (i * kWarp + lane) * 16);
-#pragma unroll
-  for (int i = 0; i < kPieceLoads; ++i) reinterpret_cast<uint4*>(to)[i * kWarp + lane] = v[i];
-}
-
 #if __CUDA_ARCH__ >= 900
-// Pieces on their way: from memory of the host into a ring of shared memory, and on into slots. One thread's.
-struct BulkCopies {
-  std::uint32_t ring, barriers;  // shared addresses: pieces, barriers of 8 bytes
-  int stages;
-  std::uint32_t parity = 0;  // bit i: of stage i
-
-  __device__ __forceinline__ void load(int stage, const std::byte* from) const {
-    barrier_expect(barriers + stage * 8, kPieceBytes);
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     ring + stage * kPieceBytes),
-                 "l"(from), "r"(kPieceBytes), "r"(barriers + stage * 8)
-                 : "memory");
-  }
-  __device__ __forceinline__ void store(int stage, std::byte* to) {
-    barrier_wait(barriers + stage * 8, parity >> stage & 1);
-    parity ^= 1u << stage;
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
-                 "r"(ring + stage * kPieceBytes), "r"(kPieceBytes)
-                 : "memory");
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-  }
-  // n pieces; from(i) and to(i) say which.
-  template <typename From, typename To>
-  __device__ __forceinline__ void run(int n, From&& from, To&& to) {
-    for (int i = 0; i < min(n, stages); ++i) load(i, from(i));
-    int stage = 0, last = 0;
-    for (int i = 0; i < n; ++i) {
-      store(stage, to(i));
-      if (i > 0) {
-        asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");  // the store before this one has left its stage
-        if (i - 1 + stages < n) load(last, from(i - 1 + stages));
-      }
-      last = stage;
-      stage = stage + 1 == stages ? 0 : stage + 1;
-    }
-    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-  }
-};
+constexpr int kRecallPiece = kBulkBytes;
+#else
+constexpr int kRecallPiece = kPieceBytes;
 #endif
-
+constexpr int kStagesBeside = 4, kStagesAlone = 12;  // pieces under way: beside products, and with nothing beside
 struct RecallArgs {
   KvSlots s;
   KvTables pages;
@@ -80,85 +31,122 @@ struct RecallArgs {
 };
 
 struct Missing {
-  std::int32_t page, slot;
+  std::int32_t chosen, slot;  // which of the chosen pages, where it goes
+  const std::byte* from;
 };
 
-// One (row, KV head): which slots its chosen pages have or get, and the list to attend.
-__device__ void resolve(const RecallArgs& p, const RowOfSlots& r, int kv_head, int from, int length,
-                        const PageRegion& region, std::int32_t* slot_of_chosen, std::uint8_t* in_use, Missing* missing,
-                        int* counters) {
-  const int tid = threadIdx.x;
-  const std::int64_t index = slot_index(p.s, p.slot_layer, r.place, kv_head);
-  const int fixed = region.first + (region.stop - region.window), n_free = p.s.n_slots - fixed;
-  const int n = region.n_select == 0 ? 0 : min(region.n_select, p.s.n_chosen[from][index]);
-  const std::int32_t* chosen = p.s.chosen[from] + index * p.s.max_listed;
-  std::int32_t* slot_of = p.s.slot_of + index * p.s.max_pages;
-  std::int32_t* page_of = p.s.page_of + index * p.s.n_slots + fixed;
-  std::int32_t* used_at = p.s.used_at + index * p.s.n_slots + fixed;
-  int &n_missing = counters[0], &n_replaced = counters[1];
+// Of one (row, KV head), in shared memory: n_free slots of the third kind, max_listed chosen pages.
+struct Lists {
+  std::int32_t *age, *page_in;  // [n_free]: used_at, kInUse for those that hold a chosen page; page_of
+  std::int32_t *page, *slot;    // [max_listed]: chosen pages and their slots
+  Missing* missing;             // [max_listed]
+  int *n_missing, *n_replaced;
+  static __host__ __device__ std::size_t bytes(int n_slots, int max_listed) {
+    return static_cast<std::size_t>(n_slots) * 8 + static_cast<std::size_t>(max_listed + 1) * (8 + sizeof(Missing));
+  }
+  __device__ Lists(std::uint8_t* memory, int n_slots, int max_listed, int* counters)
+      : missing(reinterpret_cast<Missing*>(memory)), n_missing(counters), n_replaced(counters + 1) {
+    page = reinterpret_cast<std::int32_t*>(missing + max_listed + 1);
+    slot = page + max_listed + 1;
+    age = slot + max_listed + 1;
+    page_in = age + n_slots;
+  }
+};
+constexpr int kInUse = 0x7fffffff;
 
-  for (int i = tid; i < n_free; i += kRecallThreads) in_use[i] = 0;
-  if (tid == 0) n_missing = n_replaced = 0;
+// What a (row, KV head) is to attend.
+struct Item {
+  std::int64_t index;  // slot_index
+  int place, kv_head, length, from;
+  PageRegion region;
+  int n;              // chosen pages
+  int fixed, n_free;  // slots
+};
+
+// Which of the chosen pages are there, and what the others take the place of. Loads that do not depend on one another
+// come first, all at once: each is a wait of half a microsecond.
+__device__ void resolve(const RecallArgs& p, const Item& item, const Lists& lists) {
+  const int tid = threadIdx.x;
+  const std::int32_t* chosen = p.s.chosen[item.from] + item.index * p.s.max_listed;
+  const std::int32_t* slot_of = p.s.slot_of + item.index * p.s.max_pages;
+  const std::int64_t slots = item.index * p.s.n_slots + item.fixed;
+  for (int i = tid; i < item.n_free; i += kRecallThreads)
+    lists.age[i] = p.s.used_at[slots + i], lists.page_in[i] = p.s.page_of[slots + i];
+  for (int i = tid; i < item.n; i += kRecallThreads) {
+    const int page = chosen[i];
+    lists.page[i] = page;
+    lists.slot[i] = slot_of[page];
+  }
+  if (tid == 0) *lists.n_missing = *lists.n_replaced = 0;
   __syncthreads();
-  for (int i = tid; i < n; i += kRecallThreads) {
-    const int slot = slot_of[chosen[i]];
-    slot_of_chosen[i] = slot;
-    if (slot < 0) {
-      missing[atomicAdd(&n_missing, 1)] = {i, -1};
-      atomicAdd(&n_replaced, 1);
+  for (int i = tid; i < item.n; i += kRecallThreads) {
+    const int slot = lists.slot[i];
+    if (slot >= 0) {
+      if (lists.age[slot] < item.length - 1) atomicAdd(lists.n_replaced, 1);
+      lists.age[slot] = kInUse;
     } else {
-      in_use[slot] = 1;
-      if (used_at[slot] != length - 1) atomicAdd(&n_replaced, 1);
+      const int at = atomicAdd(lists.n_missing, 1);
+      lists.missing[at].chosen = i;
+      lists.missing[at].from = block_at(p.pages, p.layer, item.place, item.kv_head, lists.page[i]);
     }
   }
   __syncthreads();
   // Of the slots that are not in use, those that were not chosen for longest; the first where that is equal.
-  const int wanted = n_missing;
-  for (int i = tid; i < n_free && wanted > 0; i += kRecallThreads) {
-    if (in_use[i]) continue;
-    const int age = used_at[i];
+  const int wanted = *lists.n_missing;
+  for (int i = tid; i < item.n_free && wanted > 0; i += kRecallThreads) {
+    const int age = lists.age[i];
+    if (age == kInUse) continue;
     int rank = 0;
-    for (int j = 0; j < n_free && rank < wanted; ++j)
-      if (!in_use[j] && (used_at[j] < age || (used_at[j] == age && j < i))) ++rank;
-    if (rank < wanted) missing[rank].slot = i;
+    for (int j = 0; j < item.n_free && rank < wanted; ++j) {
+      const int other = lists.age[j];
+      rank += other < age || (other == age && j < i);
+    }
+    if (rank < wanted) {
+      lists.missing[rank].slot = i;
+      lists.slot[lists.missing[rank].chosen] = i;
+    }
   }
   __syncthreads();
-  for (int i = tid; i < wanted; i += kRecallThreads) {
-    const Missing m = missing[i];
-    const int page = chosen[m.page], before = page_of[m.slot];
-    if (before >= 0) slot_of[before] = -1;
-    page_of[m.slot] = page;
-    slot_of_chosen[m.page] = m.slot;
-    missing[i].page = page;
-  }
-  __syncthreads();
-  for (int i = tid; i < wanted; i += kRecallThreads) slot_of[missing[i].page] = missing[i].slot;  // after what left
-  for (int i = tid; i < n; i += kRecallThreads) used_at[slot_of_chosen[i]] = length;
+}
 
-  std::int32_t* listed = p.s.listed + index * p.s.max_listed;
-  const auto first = static_cast<std::int32_t>(index * p.s.n_slots);
-  for (int i = tid; i < region.first; i += kRecallThreads) listed[i] = first + i;
-  for (int i = tid; i < n; i += kRecallThreads) listed[region.first + i] = first + fixed + slot_of_chosen[i];
+// What resolve() decided, to the tables. `lane` of n_lanes threads.
+__device__ void write_down(const RecallArgs& p, const Item& item, const Lists& lists, int lane, int n_lanes) {
+  const PageRegion& region = item.region;
+  const std::int64_t slots = item.index * p.s.n_slots;
+  std::int32_t* slot_of = p.s.slot_of + item.index * p.s.max_pages;
+  const int wanted = *lists.n_missing;
+  for (int i = lane; i < wanted; i += n_lanes) {
+    const Missing m = lists.missing[i];
+    const int page = lists.page[m.chosen], before = lists.page_in[m.slot];
+    if (before >= 0) slot_of[before] = -1;  // none of those that were chosen
+    slot_of[page] = m.slot;
+    p.s.page_of[slots + item.fixed + m.slot] = page;
+  }
+  std::int32_t* listed = p.s.listed + item.index * p.s.max_listed;
+  const auto first = static_cast<std::int32_t>(slots);
+  for (int i = lane; i < region.first; i += n_lanes) listed[i] = first + i;
+  for (int i = lane; i < item.n; i += n_lanes) {
+    p.s.used_at[slots + item.fixed + lists.slot[i]] = item.length;
+    listed[region.first + i] = first + item.fixed + lists.slot[i];
+  }
   const int n_window = region.stop - region.window;
-  for (int i = tid; i < n_window; i += kRecallThreads)
-    listed[region.first + n + i] = first + region.first + (region.window + i) % n_window;
-  if (tid == 0) {
-    SlotCounts* counts = p.s.counts + static_cast<std::int64_t>(p.slot_layer) * p.s.n_places + r.place;
+  for (int i = lane; i < n_window; i += n_lanes)
+    listed[region.first + item.n + i] = first + region.first + (region.window + i) % n_window;
+  if (lane == 0) {
+    SlotCounts* counts = p.s.counts + static_cast<std::int64_t>(p.slot_layer) * p.s.n_places + item.place;
     const auto add = [](std::uint64_t& to, int v) {
       atomicAdd(reinterpret_cast<unsigned long long*>(&to), static_cast<unsigned long long>(v));
     };
-    add(counts->selected, n);
+    add(counts->selected, item.n);
     add(counts->missing, wanted);
-    add(counts->replaced, n_replaced);
+    add(counts->replaced, *lists.n_replaced + wanted);
   }
 }
 
 __global__ void __launch_bounds__(kRecallThreads, 8) recall_kernel(RecallArgs p) {
   extern __shared__ __align__(128) std::uint8_t memory[];  // the ring, then lists
-  __shared__ std::uint8_t in_use[kMostSlots];
   __shared__ int counters[2];
-  auto* slot_of_chosen = reinterpret_cast<std::int32_t*>(memory + p.stages * kPieceBytes);
-  auto* missing = reinterpret_cast<Missing*>(slot_of_chosen + p.s.max_listed);
+  const Lists lists(memory + p.stages * kBulkBytes, p.s.n_slots, p.s.max_listed, counters);
 #if __CUDA_ARCH__ >= 900
   __shared__ std::uint64_t barriers[kStagesAlone];
   BulkCopies copies{shared_address(memory), shared_address(barriers), p.stages};
@@ -188,25 +176,33 @@ __global__ void __launch_bounds__(kRecallThreads, 8) recall_kernel(RecallArgs p)
       from = chooses(r, p.when, any_needs_now(p.s, r, p.slot_layer)) ? 1 : 0;
       if (from == 0 && now) continue;  // it has what the next step attends
     }
-    const int length = r.length + (p.when == SelectWhen::kNext ? 1 : 0);
-    const PageRegion region = page_region(r.rules, length);
+    Item it;
+    it.index = slot_index(p.s, p.slot_layer, r.place, kv_head);
+    it.place = r.place, it.kv_head = kv_head, it.from = from;
+    it.length = r.length + (p.when == SelectWhen::kNext ? 1 : 0);
+    it.region = page_region(r.rules, it.length);
+    it.fixed = it.region.first + (it.region.stop - it.region.window);
+    it.n_free = p.s.n_slots - it.fixed;
+    it.n = it.region.n_select == 0 ? 0 : min(it.region.n_select, p.s.n_chosen[from][it.index]);
     __syncthreads();
-    resolve(p, r, kv_head, from, length, region, slot_of_chosen, in_use, missing, counters);
-    __syncthreads();
-    const std::int64_t index = slot_index(p.s, p.slot_layer, r.place, kv_head);
-    const int fixed = region.first + (region.stop - region.window);
-    const int pieces = static_cast<int>(cuda::block_bytes(p.s)) / kPieceBytes, n = counters[0] * pieces;
-    const auto source = [&](int i) {
-      return block_at(p.pages, p.layer, r.place, kv_head, missing[i / pieces].page) + i % pieces * kPieceBytes;
-    };
+    resolve(p, it, lists);
+    // Blocks are powers of two: head_dim is 64 or 128.
+    const int bytes = kRecallPiece, shift = __ffs(static_cast<int>(cuda::block_bytes(p.s)) / bytes) - 1;
+    const int n = *lists.n_missing << shift, mask = (1 << shift) - 1;
+    std::byte* const base = p.s.slots + (it.index * p.s.n_slots + it.fixed) * cuda::block_bytes(p.s);
+    const auto source = [&](int i) { return lists.missing[i >> shift].from + (i & mask) * bytes; };
     const auto target = [&](int i) {
-      return p.s.slots + (index * p.s.n_slots + fixed + missing[i / pieces].slot) * cuda::block_bytes(p.s) +
-             i % pieces * kPieceBytes;
+      return base + lists.missing[i >> shift].slot * cuda::block_bytes(p.s) + (i & mask) * bytes;
     };
 #if __CUDA_ARCH__ >= 900
-    if (threadIdx.x == 0) copies.run(n, source, target);
+    if (threadIdx.x == 0) {
+      copies.run(n, source, target);
+    } else if (threadIdx.x >= kWarp) {
+      write_down(p, it, lists, static_cast<int>(threadIdx.x) - kWarp, kRecallThreads - kWarp);
+    }
 #else
     for (int i = threadIdx.x / kWarp; i < n; i += kRecallThreads / kWarp) copy_piece(target(i), source(i));
+    write_down(p, it, lists, static_cast<int>(threadIdx.x), kRecallThreads);
 #endif
     __syncthreads();
   }
@@ -297,8 +293,7 @@ void recall_pages_cuda(const SlotRows& rows, SelectWhen when, const KvSlots& s, 
                        std::int32_t layer, std::int32_t slot_layer, std::int32_t max_blocks,
                        const CudaContext& context) {
   const int stages = when == SelectWhen::kNow ? kStagesAlone : kStagesBeside;
-  const std::size_t shared = static_cast<std::size_t>(stages) * kPieceBytes +
-                             static_cast<std::size_t>(s.max_listed + 1) * (sizeof(std::int32_t) + sizeof(Missing));
+  const std::size_t shared = static_cast<std::size_t>(stages) * kBulkBytes + Lists::bytes(s.n_slots, s.max_listed);
   static std::size_t allowed = 48 << 10;
   if (shared > allowed) {
     cuda_check(

@@ -53,21 +53,22 @@ std::size_t CudaAttention::bytes() const {
 
 // Memory for the methods of a step, taken anew where it is for others.
 void CudaAttention::take_methods(std::span<const SequenceRows> sequences, const Stream& stream) {
-  for (const SequenceRows& s : sequences) {
-    if (s.method == nullptr || s.n_rows == 0) continue;
-    const Plan& plan = s.method->plan();
-    if (retrieval_ && retrieval_->holds(plan)) continue;
-    stream.synchronize();
-    retrieval_.reset();
-    retrieval_.emplace(shape_, plan,
-                       CudaRetrievalOptions{.n_places = std::max(options_.max_sequences, 1),
-                                            .max_context = options_.max_context,
-                                            .spare = options_.spare,
-                                            .recall_blocks = options_.recall_blocks,
-                                            .turnover = options_.turnover,
-                                            .correction = options_.correction});
-    ++generation_;
-  }
+  CudaRetrieval::Needs needs;
+  for (const SequenceRows& s : sequences)
+    if (s.method != nullptr && s.n_rows > 0) needs.add(CudaRetrieval::needs_of(s.method->plan(), options_.spare));
+  if (needs.dense.empty() || (retrieval_ && retrieval_->needs().holds(needs))) return;
+  // With what others needed, so that methods which take turns do not take memory by turns.
+  if (retrieval_ && retrieval_->needs().dense == needs.dense) needs.add(retrieval_->needs());
+  stream.synchronize();
+  retrieval_.reset();
+  retrieval_.emplace(shape_, static_cast<std::int32_t>(model_.config().n_heads), std::move(needs),
+                     CudaRetrievalOptions{.n_places = std::max(options_.max_sequences, 1),
+                                          .max_context = options_.max_context,
+                                          .spare = options_.spare,
+                                          .recall_blocks = options_.recall_blocks,
+                                          .turnover = options_.turnover,
+                                          .correction = options_.correction});
+  ++generation_;
 }
 
 bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRowArrays& host, const Stream& stream) {

@@ -86,35 +86,48 @@ SlotRules CudaRetrieval::rules_of(const Plan& plan) {
   return r;
 }
 
-// Sinks, window and selection, and the spare ones; and all that is attended before anything is selected.
-std::int32_t CudaRetrieval::slots_for(const SlotRules& r) const {
-  const std::int32_t fixed = (r.sink + r.recent) / kPageTokens;
-  const auto spare = static_cast<std::int32_t>(options_.spare * static_cast<float>(r.n_select));
-  const std::int32_t selected = r.schedule == SlotSchedule::kNone ? 0 : r.n_select + spare;
-  return std::max(fixed + selected, pages_of_tokens(r.budget));
+CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare) {
+  expect(plan);
+  const SlotRules r = rules_of(plan);
+  Needs n{.dense = {}, .selects = r.schedule != SlotSchedule::kNone, .ahead = r.schedule == SlotSchedule::kAhead};
+  for (std::int32_t l = 0; l < plan.shape.n_layers; ++l) n.dense.push_back(plan.dense_layer(l));
+  // Sinks, window and selection, and the spare ones; and all that is attended before anything is selected.
+  const std::int32_t fixed = (r.sink + r.recent) / kPageTokens, all = pages_of_tokens(r.budget);
+  const auto spares = static_cast<std::int32_t>(spare * static_cast<float>(r.n_select));
+  n.n_slots = std::max(fixed + (n.selects ? r.n_select + spares : 0), all);
+  n.max_listed = std::max(all, fixed + r.n_select) + 1;
+  return n;
 }
 
-CudaRetrieval::CudaRetrieval(const KvShape& shape, const Plan& plan, const CudaRetrievalOptions& options)
-    : shape_(shape), options_(options), places_(static_cast<std::size_t>(options.n_places)) {
-  expect(plan);
-  const SlotRules rules = rules_of(plan);
-  for (std::int32_t l = 0; l < shape.n_layers; ++l) {
-    const bool dense = plan.dense_layer(l);
-    dense_layer_.push_back(dense);
+bool CudaRetrieval::Needs::holds(const Needs& other) const {
+  return dense == other.dense && n_slots >= other.n_slots && max_listed >= other.max_listed &&
+         selects >= other.selects && ahead >= other.ahead;
+}
+
+void CudaRetrieval::Needs::add(const Needs& other) {
+  if (dense.empty()) dense = other.dense;
+  if (dense != other.dense)
+    fail(ErrorKind::kUnsupported,
+         "KV methods on device cuda that run at the same time must have the same dense layers (--dense-layers)");
+  n_slots = std::max(n_slots, other.n_slots), max_listed = std::max(max_listed, other.max_listed);
+  selects = selects || other.selects, ahead = ahead || other.ahead;
+}
+
+CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs needs,
+                             const CudaRetrievalOptions& options)
+    : shape_(shape), options_(options), needs_(std::move(needs)), places_(static_cast<std::size_t>(options.n_places)) {
+  for (const bool dense : needs_.dense) {
     number_.push_back(dense ? -1 : n_selecting_++);
     dense_number_.push_back(dense ? n_dense_++ : -1);
   }
-  selects_ = rules.schedule != SlotSchedule::kNone;
-  ahead_ = rules.schedule == SlotSchedule::kAhead;
   view_.n_layers = n_selecting_;
   view_.n_places = options.n_places;
   view_.n_kv_heads = shape.n_kv_heads;
-  view_.n_heads = plan.shape.n_heads;
+  view_.n_heads = n_heads;
   view_.head_dim = shape.head_dim;
   view_.max_pages = pages_of_tokens(options.max_context) + 1;  // a choice is made for one token more
-  view_.n_slots = slots_for(rules);
-  view_.max_listed =
-      std::max(pages_of_tokens(rules.budget), (rules.sink + rules.recent) / kPageTokens + rules.n_select) + 1;
+  view_.n_slots = needs_.n_slots;
+  view_.max_listed = needs_.max_listed;
   view_.f16 = shape.dtype == DType::kF16;
   expect_slots_cuda(view_);
 
@@ -123,7 +136,8 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, const Plan& plan, const CudaR
              pages = static_cast<std::size_t>(view_.max_pages), listed = static_cast<std::size_t>(view_.max_listed),
              slots = static_cast<std::size_t>(view_.n_slots), n_q = states * static_cast<std::size_t>(view_.n_heads);
   slots_ = DeviceBuffer(heads * slots * shape.page_bytes(), "slots for selected pages (the budget sets their number)");
-  boxes_ = DeviceBuffer(heads * pages * shape.token_bytes(), "boxes of pages");
+  // A warp reads 16 boxes at once, whether all are there or not.
+  boxes_ = DeviceBuffer((heads * pages + kBoxesBeyond) * shape.token_bytes(), "boxes of pages");
   view_.slots = slots_.data();
   view_.boxes = boxes_.data();
   Pieces small;
@@ -146,7 +160,7 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, const Plan& plan, const CudaR
   host_counts_ = PinnedBuffer(counts_.size());
   host_rules_ = PinnedBuffer(rules_.size());
   const std::int32_t rows = std::min((options.n_places + 7) / 8 * 8, kMostRowsAtOnce);  // as a graph has them
-  if (selects_)
+  if (needs_.selects)
     for (DeviceBuffer& s : scratch_) s = DeviceBuffer(choose_scratch_bytes(view_, rows), "scores of pages");
   slot_tables_ = view_.tables();
 
@@ -177,16 +191,6 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, const Plan& plan, const CudaR
   numbers_there_ = DeviceBuffer(numbers.size() * sizeof(std::int32_t), "numbers of layers");
   copy_bytes(numbers_there_.data(), numbers.data(), numbers_there_.size(), stream);
   stream.synchronize();
-}
-
-bool CudaRetrieval::holds(const Plan& plan) const {
-  const SlotRules rules = rules_of(plan);
-  for (std::int32_t l = 0; l < shape_.n_layers; ++l)
-    if (plan.dense_layer(l) != dense_layer_[static_cast<std::size_t>(l)]) return false;
-  const bool selects = rules.schedule != SlotSchedule::kNone, ahead = rules.schedule == SlotSchedule::kAhead;
-  return slots_for(rules) <= view_.n_slots && pages_of_tokens(rules.budget) < view_.max_listed &&
-         (rules.sink + rules.recent) / kPageTokens + rules.n_select < view_.max_listed && selects == selects_ &&
-         ahead == ahead_;
 }
 
 CudaRetrieval::Place& CudaRetrieval::place_of(const SequenceCache& cache, const Plan& plan, std::int32_t place,
@@ -245,7 +249,8 @@ void CudaRetrieval::prepare(Row& row, const KvTables& pages, const Stream& strea
   if (!everything) {
     const std::int32_t stop = pages_of_tokens(n), first = p.rules.sink / kPageTokens,
                        window = std::max(first, stop - p.rules.recent / kPageTokens);
-    const std::int32_t chosen = selects_ ? std::min(p.rules.n_select, window - first) : 0;
+    const bool selects = p.rules.schedule != SlotSchedule::kNone;
+    const std::int32_t chosen = selects ? std::min(p.rules.n_select, window - first) : 0;
     row.attended_tokens = p.rules.sink + chosen * kPageTokens + n - window * kPageTokens;
   }
 }
@@ -325,8 +330,9 @@ void CudaRetrieval::count(std::span<const Row> rows) {
       };
       const std::int64_t checks = gained(&SlotCounts::checks), corrections = gained(&SlotCounts::corrections);
       if (!s.gate_checks.empty()) s.gate_checks[0] += checks, s.corrections[0] += corrections;
-      if (!p.everything && selects_) {
-        const std::int64_t anew = !ahead_ || row.anew != 0 ? shape_.n_kv_heads : corrections;
+      if (!p.everything && p.rules.schedule != SlotSchedule::kNone) {
+        const std::int64_t anew =
+            p.rules.schedule == SlotSchedule::kEveryStep || row.anew != 0 ? shape_.n_kv_heads : corrections;
         s.selections += anew;
         s.reused += shape_.n_kv_heads - anew;
       }

@@ -33,10 +33,20 @@ class CudaRetrieval {
   // Errors  kUnsupported: what the device cannot do of the recipe, in words.
   static void expect(const Plan& plan);
 
-  // Memory for sequences under `plan`. Errors  kResource, kUnsupported.
-  CudaRetrieval(const KvShape& shape, const Plan& plan, const CudaRetrievalOptions& options);
-  // Whether a sequence under `plan` fits in what there is.
-  bool holds(const Plan& plan) const;
+  // What the plans of a step need together. Errors of all calls with it  kUnsupported.
+  struct Needs {
+    std::vector<bool> dense;  // by layer
+    std::int32_t n_slots = 0, max_listed = 0;
+    bool selects = false, ahead = false;
+    // Errors  the layers that read everything are others.
+    void add(const Needs& other);
+    bool holds(const Needs& other) const;
+  };
+  static Needs needs_of(const Plan& plan, float spare);
+
+  // Memory for sequences whose plans need no more. Errors  kResource, kUnsupported.
+  CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs needs, const CudaRetrievalOptions& options);
+  const Needs& needs() const { return needs_; }
 
   // For measuring, see SlotRules.
   void draw_outcomes(float turnover, float correction) {
@@ -65,8 +75,8 @@ class CudaRetrieval {
   // What attention reads, and the number of `layer` in it.
   const KvTables& tables(std::int32_t layer) const { return slot_layer(layer) >= 0 ? slot_tables_ : dense_tables_; }
   std::int32_t tables_layer(std::int32_t layer) const;
-  bool selects() const { return selects_; }  // anything may be selected,
-  bool ahead() const { return ahead_; }      // and a step before it is attended
+  bool selects() const { return needs_.selects; }  // anything may be selected,
+  bool ahead() const { return needs_.ahead; }      // and a step before it is attended
   void choose(SelectWhen when, std::int32_t layer, const SlotRows& rows, const CudaContext& context);
   void recall(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
               const CudaContext& context);
@@ -95,16 +105,14 @@ class CudaRetrieval {
     std::vector<SlotCounts> counts;
   };
   static SlotRules rules_of(const Plan& plan);
-  std::int32_t slots_for(const SlotRules& rules) const;
   Place& place_of(const SequenceCache& cache, const Plan& plan, std::int32_t place, const Stream& stream);
 
   KvShape shape_;
   CudaRetrievalOptions options_;
-  std::vector<bool> dense_layer_;
+  Needs needs_;
   std::vector<std::int32_t> number_;  // by layer: among those that select, -1 otherwise
   std::vector<std::int32_t> dense_number_;
   std::int32_t n_selecting_ = 0, n_dense_ = 0;
-  bool selects_ = false, ahead_ = false;
   KvSlots view_;
   KvTables slot_tables_, dense_tables_;
   DeviceBuffer slots_, boxes_, tables_, queries_, rules_, counts_, scratch_[2], dense_, dense_blocks_, numbers_there_;

@@ -51,7 +51,8 @@ struct BenchResult {
   double share = 0;                        // floor over median, 1 is as fast as can be
   std::array<double, kOps.size()> operations{};  // seconds, decode: of the median step. prefill: of the median prompt
   std::int64_t kv_bytes = 0, method_bytes = 0, activation_bytes = 0;
-  double attended_tokens = 0;  // decode: of a sequence, mean over layers and heads
+  std::int64_t device_bytes = 0;  // of a device's memory, in use by all programs when the case was done
+  double attended_tokens = 0;     // decode: of a sequence, mean over layers and heads
   // Decode on a device, a step: pages that methods chose, those that came from host memory and their bytes, and the
   // share of gates that flagged.
   double chosen_pages = 0, recalled_pages = 0, recalled_bytes = 0, correction_rate = 0;

@@ -8,6 +8,7 @@
 #include "src/base/rng.h"
 #include "src/engine/kv_plan.h"
 #include "src/kernels/bandwidth_cuda.h"
+#include "src/kernels/gather_cuda.h"
 #include "src/kernels/matmul_lt.h"
 #include "src/kernels/pointwise_cuda.h"
 #include "src/model/cuda_forward.h"
@@ -36,6 +37,7 @@ struct CudaBench::Impl {
   std::unique_ptr<PagePool> pool;
   WeightBytes weights;
   Rng tokens{kSeed};
+  PinnedBuffer gather_pool;
 
   struct Sequences {
     std::vector<SequenceCache> caches;
@@ -177,6 +179,8 @@ void CudaBench::Impl::finish(BenchResult& result, const Sequences& s, double med
   result.share = result.floor_seconds / median;
   result.kv_bytes = static_cast<std::int64_t>(pool->n_used()) * static_cast<std::int64_t>(kv.page_bytes());
   result.activation_bytes = static_cast<std::int64_t>(forward->activation_bytes());
+  const DeviceInfo now = device_info(0);
+  result.device_bytes = static_cast<std::int64_t>(now.memory_bytes - now.free_bytes);
   if (const CudaRetrieval* r = forward->retrieval(); r != nullptr && !s.methods.empty())
     result.method_bytes = static_cast<std::int64_t>(r->bytes());
 }
@@ -238,6 +242,65 @@ BenchResult CudaBench::decode(const BenchCase& c) {
   result.tokens_per_second = c.batch / result.step.median;
   result.tokens_per_second_deviation = result.tokens_per_second * result.step.deviation / result.step.mean;
   b.finish(result, s, result.step.median);
+  return result;
+}
+
+CudaBench::GatherResult CudaBench::gather(const GatherCase& c) {
+  Impl& b = *impl_;
+  constexpr std::size_t kLaunchBytes = std::size_t{128} << 20;
+  constexpr int kIdleLaunches = 4, kBesideLaunches = 24, kSteps = 40;
+  if (b.gather_pool.size() != static_cast<std::size_t>(c.pool_bytes)) {
+    b.gather_pool = {};
+    b.gather_pool = PinnedBuffer(static_cast<std::size_t>(c.pool_bytes));
+  }
+  const auto block = static_cast<std::size_t>(c.block_bytes);
+  const auto n = static_cast<std::int32_t>(kLaunchBytes / block);
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(n) * kBesideLaunches);
+  for (std::int32_t& id : ids) id = static_cast<std::int32_t>(b.tokens.below(b.gather_pool.size() / block));
+  const DeviceBuffer to(kLaunchBytes, "gathered blocks"), there(ids.size() * sizeof(std::int32_t), "their numbers");
+  const Stream side = Stream::make(Stream::Priority::kHigh);
+  copy_bytes(there.data(), ids.data(), there.size(), side);
+  side.synchronize();
+  const Event begin = Event::make(Event::Timing::kTimed), end = Event::make(Event::Timing::kTimed);
+  const auto launch = [&](int launches) {  // other blocks each time: the device's own cache would answer for the same
+    begin.record(side);
+    for (int i = 0; i < launches; ++i)
+      gather_blocks_cuda(to.data(), b.gather_pool.device_data(), there.as<std::int32_t>() + std::int64_t{i} * n, n,
+                         c.block_bytes, c.blocks_of_threads, c.bulk ? GatherBy::kBulkCopies : GatherBy::kLoads,
+                         {.stream = side.get()});
+    end.record(side);
+  };
+  const auto rate = [&](int launches) {
+    end.synchronize();
+    return static_cast<double>(launches) * static_cast<double>(n) * static_cast<double>(block) /
+           end.seconds_since(begin);
+  };
+  GatherResult result;
+  launch(1);
+  launch(kIdleLaunches);
+  result.idle_rate = rate(kIdleLaunches);
+
+  Impl::Sequences s = b.make_sequences({.depth = 2048, .batch = 1, .plan = nullptr});
+  s.caches[0].extend(2048);
+  s.rows[0].phase = RowPhase::kDecode;
+  const auto steps = [&](int count) {
+    std::vector<double> seconds;
+    for (int i = 0; i < count; ++i) {
+      b.timed_step(s, 1, true);
+      seconds.push_back(b.forward->device_seconds());
+    }
+    return quantiles_of(seconds).median;
+  };
+  steps(5);
+  result.step_alone = steps(kSteps);
+  launch(kBesideLaunches);
+  std::vector<double> seconds;
+  for (int i = 0; i < kSteps && !end.happened(); ++i) {
+    b.timed_step(s, 1, true);
+    if (!end.happened()) seconds.push_back(b.forward->device_seconds());
+  }
+  result.beside_rate = rate(kBesideLaunches);
+  if (!seconds.empty()) result.step_beside = quantiles_of(seconds).median;
   return result;
 }
 

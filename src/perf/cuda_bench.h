@@ -22,6 +22,19 @@ class CudaBench {
   BenchResult decode(const BenchCase& c);
   BenchResult prefill(const BenchCase& c);
 
+  // Random blocks out of `pool_bytes` of page-locked host memory, by themselves and beside decode steps of one sequence
+  // at depth 2048.
+  struct GatherCase {
+    std::int32_t block_bytes = 16384, blocks_of_threads = 8;
+    std::int64_t pool_bytes = 0;
+    bool bulk = true;  // bulk copies, else loads
+  };
+  struct GatherResult {
+    double idle_rate = 0, beside_rate = 0;   // bytes a second
+    double step_alone = 0, step_beside = 0;  // seconds, median
+  };
+  GatherResult gather(const GatherCase& c);
+
   const DeviceInfo& device() const;
   std::int64_t weight_bytes() const, step_weight_bytes() const;
   DType weights() const;

@@ -15,6 +15,9 @@ BenchResult CudaBench::decode(const BenchCase&) {
 BenchResult CudaBench::prefill(const BenchCase&) {
   return {};
 }
+CudaBench::GatherResult CudaBench::gather(const GatherCase&) {
+  return {};
+}
 const DeviceInfo& CudaBench::device() const {
   fail(ErrorKind::kDevice, "{}", no_device_reason());
 }

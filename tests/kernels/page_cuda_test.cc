@@ -69,7 +69,7 @@ struct World {
                slots = static_cast<std::size_t>(v.n_slots), listed = static_cast<std::size_t>(v.max_listed),
                q = static_cast<std::size_t>(s.places * v.n_heads);
     take(&v.slots, heads * slots * block_bytes);
-    take(&v.boxes, heads * pages * v.token_bytes());
+    take(&v.boxes, (heads * pages + kBoxesBeyond) * v.token_bytes());
     take(&v.slot_of, heads * pages * 4);
     take(&v.page_of, heads * slots * 4);
     take(&v.used_at, heads * slots * 4);
