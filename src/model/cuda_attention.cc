@@ -12,6 +12,11 @@ namespace {
 // graph_kind(): sequences without methods; with one that selects nothing, something, something for the next step too.
 enum Kind : std::int32_t { kFull, kWindow, kSelect, kAhead };
 
+// Whether a sequence's method does anything here: full attention is what there is without one.
+bool has_method(const SequenceRows& s) {
+  return s.method != nullptr && s.n_rows > 0 && s.method->plan().recipe.attend != Attend::kEverything;
+}
+
 SlotRows slot_rows(const CudaRowArrays& rows, std::int32_t first, std::int32_t n) {
   return {.places = rows.places + first, .lengths = rows.lengths + first, .anew = rows.anew + first, .n = n};
 }
@@ -55,7 +60,7 @@ std::size_t CudaAttention::bytes() const {
 void CudaAttention::take_methods(std::span<const SequenceRows> sequences, const Stream& stream) {
   CudaRetrieval::Needs needs;
   for (const SequenceRows& s : sequences)
-    if (s.method != nullptr && s.n_rows > 0) needs.add(CudaRetrieval::needs_of(s.method->plan(), options_.spare));
+    if (has_method(s)) needs.add(CudaRetrieval::needs_of(s.method->plan(), options_.spare));
   if (needs.dense.empty() || (retrieval_ && retrieval_->needs().holds(needs))) return;
   // With what others needed, so that methods which take turns do not take memory by turns.
   if (retrieval_ && retrieval_->needs().dense == needs.dense) needs.add(retrieval_->needs());
@@ -82,9 +87,10 @@ bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRow
     if (s.n_rows == 0) continue;
     MNEME_CHECK(s.cache->length() <= options_.max_context, "a sequence of {} tokens, the context is {}",
                 s.cache->length(), options_.max_context);
-    const bool decodes = s.method != nullptr && s.phase == RowPhase::kDecode && s.n_rows == 1;
+    const bool decodes = has_method(s) && s.phase == RowPhase::kDecode && s.n_rows == 1;
     if (s.n_rows > 1) chunks_.push_back(spans_.size());
-    spans_.push_back({row, s.n_rows, s.cache->length() - s.n_rows, 0, s.cache, s.method, decodes});
+    spans_.push_back(
+        {row, s.n_rows, s.cache->length() - s.n_rows, 0, s.cache, has_method(s) ? s.method : nullptr, decodes});
     caches_.push_back(s.cache);
     with_method += decodes ? 1 : 0;
     row += s.n_rows;

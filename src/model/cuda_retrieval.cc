@@ -20,6 +20,7 @@ std::int32_t pages_of_tokens(std::int64_t n) {
 
 // Null: the device can do it.
 const char* missing_for(const Recipe& r) {
+  if (r.attend == Attend::kEverything) return nullptr;
   if (r.attend != Attend::kRegions) return "it keeps or drops tokens";
   if (r.positions != Positions::kAbsolute) return "its tokens stand at positions of their own";
   if (r.prefill_window) return "its prefill is windowed";

@@ -220,6 +220,11 @@ TEST_F(CudaForwardTest, MethodsAreFullAttentionUpToTheBudget) {
         ASSERT_LE(relative_error(got, want), 0.2) << at;
       }
     }
+    // A method that attends everything is no method.
+    SequenceCache e(*host.pool), g(*full.pool);
+    MethodState everything(compile(make_recipe("full", {}), plan->shape));
+    ASSERT_EQ(host.step(e, all.first(20), &everything), full.step(g, all.first(20)));
+    ASSERT_EQ(host.step(e, all.first(1), &everything), full.step(g, all.first(1)));
     // A second turn, and a fork whose state is filled in anew.
     full.step(a, all.first(20)), host.step(b, all.first(20), &method);
     SequenceCache c = b.fork();
