@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "mneme/mneme.h"
 #include "src/cache/page_pool.h"
@@ -16,6 +17,7 @@
 #include "src/cli/bench_model.h"
 #include "src/cli/bench_report.h"
 #include "src/cli/commands.h"
+#include "src/cli/doctor_device.h"
 #include "src/cli/options.h"
 #include "src/cli/progress_bar.h"
 #include "src/perf/bandwidth.h"
@@ -175,12 +177,17 @@ Json outlook_json(const Outlook& o, const std::string& name) {
           {"prefill_tokens_per_second", o.prefill > 0 ? Json(o.prefill) : Json()}};
 }
 
+DeviceOutlooks on_device(const Outlook& o, const DoctorDevice& device, const Machine& machine) {
+  return device_outlooks(device, o.shape, o.context, o.batch, static_cast<std::int64_t>(machine.memory_limit));
+}
+
 int doctor(const DoctorOptions& o) {
   const bool with_model = !o.model.path.empty() || !o.model.shape.empty();
   if (with_model) read_bench_shape(o.model);  // what is wrong with it is said before anything is measured
   const Machine machine = read_machine();
   const int threads = o.threads > 0 ? o.threads : machine.cpus_allowed;
   const Rates rates = measure(machine, threads);
+  const std::vector<DoctorDevice> devices = look_at_devices();
   std::optional<Outlook> outlook;
   if (with_model) outlook = outlook_of(o, machine, rates);
   const std::string name = with_model ? bench_model_name(o.model) : "";
@@ -190,12 +197,21 @@ int doctor(const DoctorOptions& o) {
     Json json = {{"version", version()},
                  {"commit", build_commit()},
                  {"machine", machine_json(machine)},
-                 {"measured", rates_json(rates, threads)}};
-    if (outlook) json["model"] = outlook_json(*outlook, name);
+                 {"measured", rates_json(rates, threads)},
+                 {"devices", devices_json(devices)}};
+    if (outlook) {
+      json["model"] = outlook_json(*outlook, name);
+      for (const DoctorDevice& d : devices)
+        json["model"]["on_devices"].push_back(device_outlook_json(d, on_device(*outlook, d, machine)));
+    }
     out.write(json.dump());
   } else {
     out.write(machine_text(machine, rates, threads));
-    if (outlook) out.write(outlook_text(*outlook, machine, name));
+    out.write(devices_text(devices));
+    if (outlook) {
+      out.write(outlook_text(*outlook, machine, name));
+      for (const DoctorDevice& d : devices) out.write(device_outlook_text(d, on_device(*outlook, d, machine)));
+    }
   }
   out.end_line();
   return 0;

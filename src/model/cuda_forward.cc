@@ -14,6 +14,7 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/device/device.h"
+#include "src/device/trace_range.h"
 #include "src/kernels/matmul_lt.h"
 #include "src/kernels/pointwise_cuda.h"
 #include "src/model/cuda_attention.h"
@@ -173,6 +174,7 @@ bool CudaForward::Impl::fill_rows(const ForwardInput& input, std::int32_t rows_i
               options.max_rows);
   std::copy(input.tokens.begin(), input.tokens.end(), host.tokens);
   std::copy(wanted.begin(), wanted.end(), host.wanted_rows);
+  const TraceRange range("rows, tables and methods");
   const bool uniform = attention.begin(input.sequences, host, stream);
   if (generation != attention.generation()) graphs.clear();
   generation = attention.generation();
@@ -344,6 +346,7 @@ ConstTensorView CudaForward::Impl::collect(LogitsWanted what, const CudaRowArray
     head_many(to_compute->wanted_rows + first, static_cast<std::int32_t>(rows.size()));
     fetch(rows, what, to + first * config.vocab);
   }
+  const TraceRange range("wait for the device");
   attention.fetch_counts(stream);
   end.record(stream);
   stream.synchronize();
@@ -395,6 +398,7 @@ ConstTensorView CudaForward::run(const ForwardInput& input, LogitsWanted what) {
   MNEME_CHECK(s.attention.ready(), "a step before make_pool()");
   use_device(0);
   const auto n = static_cast<std::int32_t>(input.tokens.size());
+  const TraceRange range(n == static_cast<std::int32_t>(input.sequences.size()) ? "decode step" : "prefill step");
   const bool single = s.fill_rows(input, n);
   s.begin.record(s.stream);
   if (n == 0) return s.collect(what, nullptr);

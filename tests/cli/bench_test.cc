@@ -84,6 +84,7 @@ TEST(Doctor, TellsWhatAModelWouldNeed) {
   ASSERT_EQ(r.code, 0) << r.err;
   const json report = json::parse(r.out);
   EXPECT_GT(report.at("measured").at("read_all_threads").get<double>(), 0);
+  EXPECT_TRUE(report.at("devices").is_array());
   const json model = report.at("model");
   EXPECT_EQ(model.at("kv_bytes_per_token"), 131072);
   EXPECT_EQ(model.at("kv_bytes"), std::int64_t{2} * (32768 + 32) * 131072);
@@ -97,7 +98,8 @@ TEST(Doctor, TellsWhatAModelWouldNeed) {
 TEST(Doctor, SpeaksToPeople) {
   const Outcome r = mneme({"doctor", "-m", MNEME_MODEL_FILE});
   ASSERT_EQ(r.code, 0) << r.err;
-  for (const char* word : {"CPU", "cores", "instruction sets", "GB/s", "keys and values", "fits", "decode, at most"})
+  for (const char* word :
+       {"CPU", "cores", "GPU", "instruction sets", "GB/s", "keys and values", "fits", "decode, at most"})
     EXPECT_THAT(r.out, HasSubstr(word));
 }
 

@@ -1,0 +1,126 @@
+#include "src/cli/doctor_device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "src/cache/page_pool.h"
+#include "src/cli/bench_report.h"
+#include "src/perf/step_cost.h"
+
+namespace mneme::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::int64_t kStepRows = 1024;                    // as `mneme run` takes them
+constexpr std::int64_t kAside = std::int64_t{768} << 20;    // graphs, modules, libraries
+constexpr std::int64_t kHostAside = std::int64_t{4} << 30;  // of the host's memory, for everything else
+constexpr std::int64_t kBudget = 2048, kSlots = kBudget * 5 / 4;
+
+std::string gib(std::int64_t bytes) {
+  return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30));
+}
+
+}  // namespace
+
+std::vector<DoctorDevice> look_at_devices() {
+  std::vector<DoctorDevice> devices;
+  for (int i = 0; i < device_count(); ++i)
+    devices.push_back({.number = i, .info = device_info(i), .rates = measure_device(i)});
+  return devices;
+}
+
+DeviceOutlooks device_outlooks(const DoctorDevice& device, const BenchShape& shape, std::int64_t context,
+                               std::int64_t batch, std::int64_t host_bytes) {
+  const ModelConfig& c = shape.config;
+  const std::int64_t layer_token = 4 * c.n_kv_heads * c.head_dim, token = layer_token * c.n_layers;
+  const std::int64_t pages = (context + kPageTokens - 1) / kPageTokens + 1, kv = pages * kPageTokens * token * batch;
+  const std::int64_t fixed = shape.weight_bytes + activation_estimate(c, kStepRows, batch) + kAside;
+  const auto step = static_cast<double>(shape.step_weight_bytes), full = static_cast<double>(context * token * batch);
+  const auto n = static_cast<double>(batch);
+  DeviceOutlooks o;
+  const auto close = [&](DeviceOutlook& x, double seconds) {
+    x.fits = x.device_needed <= static_cast<std::int64_t>(device.info.memory_bytes) &&
+             x.host_needed <= std::max<std::int64_t>(0, host_bytes - kHostAside);
+    x.tokens_per_second = n / seconds;
+  };
+  o.device.device_needed = fixed + kv;
+  close(o.device, (step + full) / device.rates.read);
+  o.host.device_needed = fixed + 2 * pages * kPageTokens * layer_token;  // a prompt's layer, twice
+  o.host.host_needed = kv;
+  close(o.host, step / device.rates.read + full / device.rates.host_to_device);
+  // All of one layer, and of the others slots and the boxes of pages, each of which is as large as a token.
+  const std::int64_t others = c.n_layers - 1, boxes = pages * others * layer_token * batch;
+  o.selected.device_needed =
+      o.host.device_needed + pages * kPageTokens * layer_token * batch + kSlots * others * layer_token * batch + boxes;
+  o.selected.host_needed = kv;
+  const double read = static_cast<double>(std::min(context, kBudget) * others * layer_token * batch + boxes) +
+                      static_cast<double>(context * layer_token * batch);
+  close(o.selected, (step + read) / device.rates.read);
+  return o;
+}
+
+std::string devices_text(const std::vector<DoctorDevice>& devices) {
+  if (devices.empty()) return fmt::format("{:<22} {}\n", "GPU", "none: " + no_device_reason());
+  std::string out;
+  for (const DoctorDevice& d : devices) {
+    const auto line = [&](std::string_view what, const std::string& value) {
+      out += fmt::format("{:<22} {}\n", what, value);
+    };
+    line(fmt::format("GPU {}", d.number),
+         fmt::format("{}, compute capability {}.{}, driver {}, {}{}", d.info.name, d.info.compute_major,
+                     d.info.compute_minor, d.info.driver, d.info.pci_bus,
+                     d.info.numa_node >= 0 ? fmt::format(", NUMA node {}", d.info.numa_node) : ""));
+    line("  memory",
+         fmt::format("{}, {} free, read at {:.0f} GB/s", gib(static_cast<std::int64_t>(d.info.memory_bytes)),
+                     gib(static_cast<std::int64_t>(d.info.free_bytes)), d.rates.read / 1e9));
+    line("  link", fmt::format("{:.1f} GB/s from the host, {:.1f} GB/s to it", d.rates.host_to_device / 1e9,
+                               d.rates.device_to_host / 1e9));
+  }
+  return out;
+}
+
+std::string device_outlook_text(const DoctorDevice& device, const DeviceOutlooks& o) {
+  std::string out;
+  const auto line = [&](std::string_view what, const DeviceOutlook& x) {
+    out += fmt::format("{:<22} {} of the device, {} of the host: {}; at most {:.1f} tokens/s with the context full\n",
+                       what, gib(x.device_needed), gib(x.host_needed), x.fits ? "fits" : "does not fit",
+                       x.tokens_per_second);
+  };
+  out += fmt::format("\nOn GPU {}:\n", device.number);
+  line("--kv-store device", o.device);
+  line("--kv-store host", o.host);
+  line("  and freekv, 2048", o.selected);
+  return out;
+}
+
+Json devices_json(const std::vector<DoctorDevice>& devices) {
+  Json out = Json::array();
+  for (const DoctorDevice& d : devices) {
+    Json one = device_json(d.info);
+    one["free_bytes"] = d.info.free_bytes;
+    one["pci_bus"] = d.info.pci_bus;
+    one["numa_node"] = d.info.numa_node;
+    one["read"] = d.rates.read;
+    one["host_to_device"] = d.rates.host_to_device;
+    one["device_to_host"] = d.rates.device_to_host;
+    out.push_back(one);
+  }
+  return out;
+}
+
+Json device_outlook_json(const DoctorDevice& device, const DeviceOutlooks& o) {
+  const auto one = [](const DeviceOutlook& x) {
+    return Json{{"device_bytes", x.device_needed},
+                {"host_bytes", x.host_needed},
+                {"fits", x.fits},
+                {"decode_tokens_per_second_when_full", x.tokens_per_second}};
+  };
+  return {{"device", device.number},
+          {"kv_store_device", one(o.device)},
+          {"kv_store_host", one(o.host)},
+          {"freekv_2048", one(o.selected)}};
+}
+
+}  // namespace mneme::cli

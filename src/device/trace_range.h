@@ -1,0 +1,14 @@
+// A named stretch of this thread's time on a profiler's timeline (NVTX); nothing in a build without CUDA.
+#pragma once
+
+namespace mneme {
+
+class TraceRange {
+ public:
+  explicit TraceRange(const char* name);
+  ~TraceRange();
+  TraceRange(const TraceRange&) = delete;
+  TraceRange& operator=(const TraceRange&) = delete;
+};
+
+}  // namespace mneme

@@ -1,0 +1,14 @@
+#include <nvtx3/nvToolsExt.h>
+
+#include "src/device/trace_range.h"
+
+namespace mneme {
+
+TraceRange::TraceRange(const char* name) {
+  nvtxRangePushA(name);
+}
+TraceRange::~TraceRange() {
+  nvtxRangePop();
+}
+
+}  // namespace mneme
