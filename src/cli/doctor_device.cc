@@ -6,6 +6,7 @@
 
 #include "src/cache/page_pool.h"
 #include "src/cli/bench_report.h"
+#include "src/engine/memory_limit.h"
 #include "src/perf/step_cost.h"
 
 namespace mneme::cli {
@@ -13,9 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::int64_t kStepRows = 1024;                    // as `mneme run` takes them
-constexpr std::int64_t kAside = std::int64_t{768} << 20;    // graphs, modules, libraries
-constexpr std::int64_t kHostAside = std::int64_t{4} << 30;  // of the host's memory, for everything else
+constexpr std::int64_t kStepRows = 1024;  // as `mneme run` takes them
 constexpr std::int64_t kBudget = 2048, kSlots = kBudget * 5 / 4;
 
 std::string gib(std::int64_t bytes) {
@@ -36,13 +35,13 @@ DeviceOutlooks device_outlooks(const DoctorDevice& device, const BenchShape& sha
   const ModelConfig& c = shape.config;
   const std::int64_t layer_token = 4 * c.n_kv_heads * c.head_dim, token = layer_token * c.n_layers;
   const std::int64_t pages = (context + kPageTokens - 1) / kPageTokens + 1, kv = pages * kPageTokens * token * batch;
-  const std::int64_t fixed = shape.weight_bytes + activation_estimate(c, kStepRows, batch) + kAside;
+  const std::int64_t fixed = shape.weight_bytes + activation_estimate(c, kStepRows, batch) + kDeviceBytesAside;
   const auto step = static_cast<double>(shape.step_weight_bytes), full = static_cast<double>(context * token * batch);
   const auto n = static_cast<double>(batch);
   DeviceOutlooks o;
   const auto close = [&](DeviceOutlook& x, double seconds) {
     x.fits = x.device_needed <= static_cast<std::int64_t>(device.info.memory_bytes) &&
-             x.host_needed <= std::max<std::int64_t>(0, host_bytes - kHostAside);
+             x.host_needed <= std::max<std::int64_t>(0, host_bytes - kHostBytesAside);
     x.tokens_per_second = n / seconds;
   };
   o.device.device_needed = fixed + kv;

@@ -13,4 +13,12 @@ inline void cuda_check(cudaError_t error, const char* what) {
     cuda_failed(error, what);
 }
 
+// Of the device that this thread's calls are about.
+inline int device_attribute(cudaDeviceAttr which) {
+  int device = 0, value = 0;
+  cuda_check(cudaGetDevice(&device), "asking for the device");
+  cuda_check(cudaDeviceGetAttribute(&value, which, device), "asking for what the device has");
+  return value;
+}
+
 }  // namespace mneme

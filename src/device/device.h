@@ -8,6 +8,9 @@
 
 namespace mneme {
 
+// Of a device's memory, what stays for graphs, modules and libraries.
+inline constexpr std::int64_t kDeviceBytesAside = std::int64_t{768} << 20;
+
 struct DeviceInfo {
   std::string name;
   int compute_major = 0, compute_minor = 0;

@@ -7,6 +7,7 @@
 #include "src/base/error.h"
 #include "src/device/device.h"
 #include "src/engine/kv_plan.h"
+#include "src/engine/memory_limit.h"
 #include "src/model/cuda_forward.h"
 
 namespace mneme {
@@ -30,9 +31,6 @@ CudaForwardOptions forward_options(const Model& model, const EngineOptions& o) {
           .store = store_of(o)};
 }
 
-// Of the host's memory, what stays for everything else.
-constexpr std::int64_t kHostAside = std::int64_t{4} << 30;
-
 class CudaPass final : public ForwardPass {
  public:
   CudaPass(std::unique_ptr<Model> model, const EngineOptions& options, Stream stream)
@@ -54,7 +52,7 @@ class CudaPass final : public ForwardPass {
   std::int64_t max_context() const override { return model_->max_context(); }
   std::size_t weight_bytes() const override { return forward_.weights().bytes(); }
   std::int64_t kv_room_bytes(std::int64_t machine_bytes) const override {
-    return host_ ? std::max<std::int64_t>(machine_bytes - kHostAside, 0) : forward_.room_bytes();
+    return host_ ? std::max<std::int64_t>(machine_bytes - kHostBytesAside, 0) : forward_.room_bytes();
   }
   std::unique_ptr<PagePool> make_pool(const KvShape& shape, std::int64_t n_blocks) override {
     return forward_.make_pool(shape, n_blocks);

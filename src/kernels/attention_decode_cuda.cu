@@ -344,15 +344,8 @@ struct Device {
   int blocks = 0, shared = 0;
 };
 const Device& this_device() {
-  static const Device d = [] {
-    Device found;
-    int device = 0;
-    cuda_check(cudaGetDevice(&device), "asking for the device");
-    cuda_check(cudaDeviceGetAttribute(&found.blocks, cudaDevAttrMultiProcessorCount, device), "asking for its size");
-    cuda_check(cudaDeviceGetAttribute(&found.shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-               "asking for its shared memory");
-    return found;
-  }();
+  static const Device d = {.blocks = device_attribute(cudaDevAttrMultiProcessorCount),
+                           .shared = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)};
   return d;
 }
 

@@ -15,12 +15,7 @@ using Bf16 = cutlass::bfloat16_t;
 using Params = flashinfer::SinglePrefillParams<Bf16, Bf16, Bf16>;
 
 bool device_is_hopper() {
-  static const bool hopper = [] {
-    int device = 0, major = 0;
-    cuda_check(cudaGetDevice(&device), "asking for the device");
-    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "asking for its kind");
-    return major == 9;
-  }();
+  static const bool hopper = device_attribute(cudaDevAttrComputeCapabilityMajor) == 9;
   return hopper;
 }
 

@@ -26,9 +26,7 @@ __global__ void __launch_bounds__(kThreads) read_kernel(const uint4* from, std::
 }  // namespace
 
 void read_all_cuda(const void* from, std::size_t bytes, float* sink, const CudaContext& context) {
-  int device = 0, blocks = 0;
-  cuda_check(cudaGetDevice(&device), "asking for the device");
-  cuda_check(cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device), "asking for its size");
+  const int blocks = device_attribute(cudaDevAttrMultiProcessorCount);
   launch(context, "read_all", read_kernel, dim3(static_cast<unsigned>(blocks * 4)), dim3(kThreads), 0,
          static_cast<const uint4*>(from), bytes / 16, sink);
 }

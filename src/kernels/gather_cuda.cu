@@ -76,12 +76,9 @@ __global__ void __launch_bounds__(kWarp) bulk_kernel(Args a) {
 
 bool has_bulk_copies() {
   static const bool has = [] {
-    int device = 0, major = 0;
-    cuda_check(cudaGetDevice(&device), "asking for the device");
-    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "asking for its kind");
     cuda_check(cudaFuncSetAttribute(bulk_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kStages * kBulkBytes),
                "gather's shared memory");
-    return major >= 9;
+    return device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
   }();
   return has;
 }

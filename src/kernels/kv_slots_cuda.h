@@ -51,7 +51,6 @@ struct SlotCounts {
   std::uint64_t selected = 0, missing = 0;    // pages chosen, and those of them that came from the host
   std::uint64_t replaced = 0;                 // chosen, and not chosen the time before
 };
-inline constexpr std::int32_t kSlotCountFields = 5;
 
 inline constexpr std::int32_t kBoxesBeyond = 256;  // that may be read after the last one
 

@@ -361,15 +361,8 @@ struct Device {
   int multiprocessors = 0, major = 0;
 };
 const Device& this_device() {
-  static const Device device = [] {
-    Device found;
-    int id = 0;
-    cuda_check(cudaGetDevice(&id), "asking for the device");
-    cuda_check(cudaDeviceGetAttribute(&found.multiprocessors, cudaDevAttrMultiProcessorCount, id),
-               "asking for its size");
-    cuda_check(cudaDeviceGetAttribute(&found.major, cudaDevAttrComputeCapabilityMajor, id), "asking for its kind");
-    return found;
-  }();
+  static const Device device = {.multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount),
+                                .major = device_attribute(cudaDevAttrComputeCapabilityMajor)};
   return device;
 }
 

@@ -509,12 +509,7 @@ std::int64_t width_of(const KvSlots& s) {
 }
 
 int multiprocessors() {
-  static const int n = [] {
-    int device = 0, found = 0;
-    cuda_check(cudaGetDevice(&device), "asking for the device");
-    cuda_check(cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount, device), "asking for its size");
-    return found;
-  }();
+  static const int n = device_attribute(cudaDevAttrMultiProcessorCount);
   return n;
 }
 

@@ -23,8 +23,7 @@ SlotRows slot_rows(const CudaRowArrays& rows, std::int32_t first, std::int32_t n
 
 }  // namespace
 
-CudaAttention::CudaAttention(const Model& model, const CudaForwardOptions& options, int device_major)
-    : model_(model), options_(options), device_major_(device_major) {
+CudaAttention::CudaAttention(const Model& model, const CudaForwardOptions& options) : model_(model), options_(options) {
   const ModelConfig& c = model.config();
   expect_attention_shape_cuda(static_cast<std::int32_t>(c.head_dim), static_cast<std::int32_t>(c.group()));
   scale_ = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.head_dim)));
@@ -39,9 +38,8 @@ std::int64_t CudaAttention::aside_bytes(const KvShape& shape) const {
                                 : LibraryAttention::bytes(shape.n_kv_heads, shape.head_dim, options_.max_context));
 }
 
-void CudaAttention::prepare(const KvShape& shape, CudaBlocks& blocks) {
+void CudaAttention::prepare(const KvShape& shape, const CudaBlocks& blocks) {
   shape_ = shape;
-  blocks_ = &blocks;
   tables_.emplace(shape, blocks.base(), std::max(options_.max_sequences, 1), options_.max_context);
   if (host_pages()) {
     staging_.emplace(shape, options_.max_context);
@@ -198,8 +196,7 @@ void CudaAttention::layer_of_spans(std::int32_t layer, const CudaRowArrays& rows
   for (std::size_t i = 0; i < spans_.size();) {
     const Span& s = spans_[i];
     if (s.n_rows > 1) {
-      host_pages() ? chunk_in_host_pages(layer, i, rows, m, context, stream)
-                   : chunk(layer, i, rows, m, context, stream);
+      host_pages() ? chunk_in_host_pages(layer, i, rows, m, context, stream) : chunk(layer, i, rows, m, context);
       ++i;
       continue;
     }
@@ -210,20 +207,26 @@ void CudaAttention::layer_of_spans(std::int32_t layer, const CudaRowArrays& rows
   }
 }
 
+// Of a span's rows, whose sequence is number `slot` of the tables that are attended.
+PrefillAttentionCuda CudaAttention::prefill_of(const Span& s, std::int32_t slot, const Memory& m) const {
+  const std::int64_t at = std::int64_t{s.first_row} * q_width_ * 2;
+  return {.q = m.q + at,
+          .out = m.out + at,
+          .slot = slot,
+          .first = s.first_position,
+          .n_rows = s.n_rows,
+          .n_heads = static_cast<std::int32_t>(model_.config().n_heads),
+          .window = static_cast<std::int32_t>(model_.config().sliding_window),
+          .scale = scale_};
+}
+
 void CudaAttention::chunk(std::int32_t layer, std::size_t span, const CudaRowArrays& rows, const Memory& m,
-                          const CudaContext& context, const Stream&) {
+                          const CudaContext& context) {
   const Span& s = spans_[span];
   const std::int64_t at = std::int64_t{s.first_row} * q_width_ * 2;
   const QkvRows qkv = qkv_rows(s.first_row, s.n_rows, rows, m);
   store_qkv_cuda(qkv, tables_->tables(), layer, m.q + at, context);
-  const PrefillAttentionCuda a{.q = m.q + at,
-                               .out = m.out + at,
-                               .slot = s.slot,
-                               .first = s.first_position,
-                               .n_rows = s.n_rows,
-                               .n_heads = qkv.n_heads,
-                               .window = static_cast<std::int32_t>(model_.config().sliding_window),
-                               .scale = scale_};
+  const PrefillAttentionCuda a = prefill_of(s, s.slot, m);
   if (!library_.attend(a, tables_->tables(), layer, context)) attend_prefill_cuda(a, tables_->tables(), layer, context);
 }
 
@@ -246,14 +249,7 @@ void CudaAttention::chunk_in_host_pages(std::int32_t layer, std::size_t span, co
   QkvRows qkv = qkv_rows(s.first_row, s.n_rows, rows, m);
   qkv.slots = nullptr;  // the one sequence that is there
   store_qkv_cuda(qkv, staging_->tables(), 0, m.q + at, context);
-  const PrefillAttentionCuda a{.q = m.q + at,
-                               .out = m.out + at,
-                               .slot = 0,
-                               .first = s.first_position,
-                               .n_rows = s.n_rows,
-                               .n_heads = qkv.n_heads,
-                               .window = static_cast<std::int32_t>(model_.config().sliding_window),
-                               .scale = scale_};
+  const PrefillAttentionCuda a = prefill_of(s, 0, m);
   if (!library_.attend_contiguous(a, staging_->tables(), staging_->data(), staging_->tokens_a_head(), context))
     attend_prefill_cuda(a, staging_->tables(), 0, context);
   if (s.method != nullptr && retrieval_)

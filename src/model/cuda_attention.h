@@ -48,10 +48,10 @@ class CudaAttention {
   };
 
   // Errors  kUnsupported: a head size or group that the kernels do not take.
-  CudaAttention(const Model& model, const CudaForwardOptions& options, int device_major);
+  CudaAttention(const Model& model, const CudaForwardOptions& options);
 
   // Memory beside the pages. Errors  kResource.
-  void prepare(const KvShape& shape, CudaBlocks& blocks);
+  void prepare(const KvShape& shape, const CudaBlocks& blocks);
   // What prepare() will take, and what sequences may need besides.
   std::int64_t aside_bytes(const KvShape& shape) const;
   void set_store(KvStore store) { options_.store = store; }
@@ -96,18 +96,17 @@ class CudaAttention {
   void single_rows(std::int32_t layer, std::int32_t first, std::int32_t n, bool with_method, const CudaRowArrays& rows,
                    const Memory& m, const CudaContext& context, const Stream& stream);
   void finish(std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Stream& stream);
+  PrefillAttentionCuda prefill_of(const Span& s, std::int32_t slot, const Memory& m) const;
   void chunk(std::int32_t layer, std::size_t span, const CudaRowArrays& rows, const Memory& m,
-             const CudaContext& context, const Stream& stream);
+             const CudaContext& context);
   void chunk_in_host_pages(std::int32_t layer, std::size_t span, const CudaRowArrays& rows, const Memory& m,
                            const CudaContext& context, const Stream& stream);
 
   const Model& model_;
   CudaForwardOptions options_;
-  int device_major_;
   float scale_;
   std::int32_t q_width_, qkv_width_;
   KvShape shape_;
-  CudaBlocks* blocks_ = nullptr;
   std::optional<CudaTables> tables_;
   LibraryAttention library_;
   std::optional<CudaStaging> staging_;

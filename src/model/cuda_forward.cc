@@ -22,9 +22,8 @@
 namespace mneme {
 namespace {
 
-constexpr std::int32_t kMatvecRows = 8;                 // matvec_cuda.h: the most rows
-constexpr std::int32_t kGraphRows = 64;                 // a step of more sequences is launched kernel by kernel
-constexpr std::size_t kAside = std::size_t{768} << 20;  // graphs, modules, libraries
+constexpr std::int32_t kMatvecRows = 8;  // matvec_cuda.h: the most rows
+constexpr std::int32_t kGraphRows = 64;  // a step of more sequences is launched kernel by kernel
 
 std::int32_t graph_rows(std::int32_t n) {
   return n <= kMatvecRows ? n : (n + 7) / 8 * 8;
@@ -92,12 +91,7 @@ struct CudaForward::Impl {
 };
 
 CudaForward::Impl::Impl(const Model& m, CudaWeights w, Stream s, const CudaForwardOptions& o)
-    : model(m),
-      config(m.config()),
-      options(o),
-      stream(std::move(s)),
-      weights(std::move(w)),
-      attention(m, o, device_major) {
+    : model(m), config(m.config()), options(o), stream(std::move(s)), weights(std::move(w)), attention(m, o) {
   q_width = static_cast<std::int32_t>(config.n_heads * config.head_dim);
   kv_width = static_cast<std::int32_t>(config.n_kv_heads * config.head_dim);
   capacity = std::max(options.max_rows, graph_rows(std::min(options.max_sequences, kGraphRows)));
@@ -371,8 +365,7 @@ std::unique_ptr<PagePool> CudaForward::make_pool(const KvShape& shape, std::int6
 
 std::int64_t CudaForward::room_bytes() const {
   const KvShape shape = impl_->model.kv_shape(DType::kBF16);
-  return static_cast<std::int64_t>(device_info(0).free_bytes) - static_cast<std::int64_t>(kAside) -
-         impl_->attention.aside_bytes(shape);
+  return static_cast<std::int64_t>(device_info(0).free_bytes) - kDeviceBytesAside - impl_->attention.aside_bytes(shape);
 }
 
 void CudaForward::set_store(KvStore store) {

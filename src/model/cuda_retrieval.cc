@@ -11,7 +11,6 @@
 namespace mneme {
 namespace {
 
-constexpr std::int32_t kMostRowsAtOnce = 64;  // of a step that selects
 constexpr std::int32_t kDenseBlocksAHead = 4;
 
 std::int32_t pages_of_tokens(std::int64_t n) {
@@ -160,7 +159,7 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
   view_.counts = counts_.as<SlotCounts>();
   host_counts_ = PinnedBuffer(counts_.size());
   host_rules_ = PinnedBuffer(rules_.size());
-  const std::int32_t rows = std::min((options.n_places + 7) / 8 * 8, kMostRowsAtOnce);  // as a graph has them
+  const std::int32_t rows = (options.n_places + 7) / 8 * 8;  // as a graph has them
   if (needs_.selects)
     for (DeviceBuffer& s : scratch_) s = DeviceBuffer(choose_scratch_bytes(view_, rows), "scores of pages");
   slot_tables_ = view_.tables();

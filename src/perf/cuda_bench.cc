@@ -22,7 +22,6 @@ constexpr std::uint64_t kSeed = 20240607;
 constexpr int kReadPasses = 8, kProductPasses = 5;
 constexpr std::int64_t kProductWidth = 8192;
 constexpr std::size_t kReadBytes = std::size_t{4} << 30;
-constexpr std::int64_t kHostAside = std::int64_t{4} << 30;  // of the host's memory, for everything else
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
@@ -84,12 +83,12 @@ CudaBench::CudaBench(std::unique_ptr<Model> model, bool random, DType dtype, con
          "{} sequences of {} tokens take {} bytes of keys and values; {} bytes of the device are left beside weights "
          "and activations: fewer (--batch), shorter (--depth), smaller steps (-b), or --kv-store host",
          most, deepest, bytes, std::max<std::int64_t>(room, 0));
-  const std::int64_t host_room = memory_limit_bytes() - kHostAside;
+  const std::int64_t host_room = memory_limit_bytes() - kHostBytesAside;
   if (options.host_pages && bytes > host_room)
     fail(ErrorKind::kResource,
          "{} sequences of {} tokens take {} bytes of keys and values; this process may have {} bytes of host memory, "
          "{} set aside: fewer (--batch) or shorter ones (--depth)",
-         most, deepest, bytes, memory_limit_bytes(), kHostAside);
+         most, deepest, bytes, memory_limit_bytes(), kHostBytesAside);
   b.pool = b.forward->make_pool(b.kv, blocks);
   random_kv_cuda(b.forward->kv_data(), static_cast<std::int64_t>(b.forward->kv_bytes() / 2), b.kv.dtype == DType::kF16,
                  kSeed, {.stream = b.forward->stream().get()});
