@@ -17,23 +17,53 @@ constexpr int kWarp = 32;
 
 // ---- launching
 
+// Blocks in clusters of `cluster`.
 template <typename... Params, typename... Args>
-void launch(const CudaContext& context, const char* name, void (*kernel)(Params...), dim3 grid, dim3 block,
-            std::size_t shared_bytes, Args&&... args) {
+void launch_clusters(const CudaContext& context, const char* name, void (*kernel)(Params...), dim3 grid, dim3 block,
+                     unsigned cluster, std::size_t shared_bytes, Args&&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = context.stream;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  config.attrs = attributes;
   if (context.order == LaunchOrder::kOverlapped) {
-    config.attrs = &attribute;
-    config.numAttrs = 1;
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    attributes[config.numAttrs++].val.clusterDim = {cluster, 1, 1};
   }
   cuda_check(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), name);
+}
+template <typename... Params, typename... Args>
+void launch(const CudaContext& context, const char* name, void (*kernel)(Params...), dim3 grid, dim3 block,
+            std::size_t shared_bytes, Args&&... args) {
+  launch_clusters(context, name, kernel, grid, block, 1, shared_bytes, std::forward<Args>(args)...);
+}
+
+// The largest cluster, a power of two up to `most`, of which the device takes as many as fill it but for one.
+template <typename... Params>
+int most_cluster(void (*kernel)(Params...), int threads, int most) {
+  if (device_attribute(cudaDevAttrComputeCapabilityMajor) < 9) return 1;
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "clusters of blocks");
+  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
+  for (; most > 1; most /= 2) {
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(most));
+    config.blockDim = dim3(static_cast<unsigned>(threads));
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {static_cast<unsigned>(most), 1, 1};
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    int n = 0;
+    if (cudaOccupancyMaxActiveClusters(&n, kernel, &config) == cudaSuccess && (n + 1) * most >= multiprocessors) break;
+  }
+  return most;
 }
 
 // All that the kernels before this one wrote is there. Every kernel that can be launched overlapped calls it in every

@@ -55,6 +55,8 @@ __device__ __forceinline__ std::byte* resident_slot(const KvSlots& s, int layer,
   return s.slots + (slot_index(s, layer, place, kv_head) * s.n_slots + slot) * block_bytes(s);
 }
 
+constexpr int kMostSlotGroup = 16;  // query heads of a KV head
+
 // Well mixed, a pure function of its arguments.
 __device__ __forceinline__ std::uint32_t draw(std::uint32_t a, std::uint32_t b) {
   std::uint64_t x = (static_cast<std::uint64_t>(a) << 32 | b) + 0x9e3779b97f4a7c15ull;
@@ -88,12 +90,16 @@ __device__ __forceinline__ bool moved(const KvSlots& s, const RowOfSlots& r, int
   }
   const int group = s.n_heads / s.n_kv_heads;
   const float* c = s.cosine + (static_cast<std::int64_t>(layer) * s.n_places + r.place) * s.n_heads + kv_head * group;
+  float v[kMostSlotGroup];  // all loads before the first is used
+#pragma unroll
+  for (int g = 0; g < kMostSlotGroup; ++g) v[g] = g < group ? __ldcg(c + g) : 0.0f;
   float sum = 0, most = -2, least = 2;
   bool nan = false;
-  for (int g = 0; g < group; ++g) {
-    const float v = __ldcg(c + g);
-    nan = nan || isnan(v);
-    sum += v, most = fmaxf(most, v), least = fminf(least, v);
+#pragma unroll
+  for (int g = 0; g < kMostSlotGroup; ++g) {
+    if (g >= group) continue;
+    nan = nan || isnan(v[g]);
+    sum += v[g], most = fmaxf(most, v[g]), least = fminf(least, v[g]);
   }
   const float pooled = r.rules.gate == SlotGate::kMean  ? sum / static_cast<float>(group)
                        : r.rules.gate == SlotGate::kMax ? most

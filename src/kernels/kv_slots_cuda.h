@@ -119,7 +119,7 @@ enum class SelectWhen : std::int32_t { kNow, kNext };
 // Scores all boxes of the region with the row's queries (KvSlots::last_q), pools, and writes the n_select best of
 // every KV head. All KV heads of a row are chosen for when one of them needs it.
 //
-//   scratch  choose_scratch_bytes(), cleared to 0 before the first use; not shared by launches that may run at once
+//   scratch  choose_scratch_bytes(); not shared by launches that may run at once
 //
 // Numerics  box_score's sums in f32 of exact products; group_pool's in f32.   Ties, NaN  as topk.h.
 struct ChoosePages {

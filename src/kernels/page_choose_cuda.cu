@@ -1,5 +1,7 @@
-// Blocks of threads take stretches of 8 x 16 boxes of one KV head; whoever comes last to a KV head pools its scores,
-// ranks them and writes the choice. Scores go through device memory, which at 128K tokens is 64 KiB a KV head.
+// A cluster of blocks of threads takes one KV head of a row: each block scores a share of the boxes and keeps the
+// scores in its shared memory; the blocks exchange the parts of the heads' log-sum-exps; then each pools its share and
+// puts the keys into the shared memory of the cluster's first block, which ranks them and writes the choice. Through
+// device memory, with fences and one block pooling, the same took 22 us of 4,065 pages and 8 KV heads.
 //
 // For this step, whose attention waits, a thread has as many loads under way as registers allow; for the next one no
 // more than lets a block stand beside one of attention.
@@ -14,20 +16,18 @@ namespace {
 using namespace cuda;  // NOLINT
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-constexpr int kEights = 2, kTile = 8 * kEights;  // boxes that a warp scores
-constexpr int kStretch = kWarps * kTile;         // and a block
-constexpr int kMostRows = 64, kMostGroup = 16;
+constexpr int kMostGroup = kMostSlotGroup, kMostBlocks = 16;  // of a cluster
 constexpr int kMostDrawn = 2048;
+constexpr int kStaticShared = 9 << 10;
 
 struct Args {
   KvSlots s;
   SlotRows rows;
   SelectWhen when;
-  int layer, group, max_parts;
-  std::int64_t width;      // of a row of scores
-  float* scores;           // [rows * KV heads][group][width]
-  float2* partial;         // [rows * KV heads][max_parts][kMostGroup] maximum and sum of exp(alpha * score)
-  std::uint32_t* arrived;  // [rows * KV heads], 0 between launches
+  int layer, group;
+  int blocks;     // of a cluster
+  int width;      // of a row of scores: the most boxes of a block's share
+  float* scores;  // [clusters][blocks][group][width]; null: they have room in shared memory
 };
 
 // Larger is better; a NaN is worse than everything.
@@ -118,40 +118,77 @@ __device__ __forceinline__ void add_sum(float& max, float& sum, float other_max,
   max = m;
 }
 
-struct Stretch {
-  int row, kv_head, item;
-  int first;  // unit of the region
-  int n;      // units of the region
+// ---- blocks of a cluster
+
+__device__ __forceinline__ void cluster_sync() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+  __syncthreads();
+#endif
+}
+// Where `address` of this block's shared memory is in block `rank`'s.
+__device__ __forceinline__ std::uint32_t address_in(const void* address, int rank) {
+  std::uint32_t there = shared_address(address);
+#if __CUDA_ARCH__ >= 900
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(address)), "r"(rank));
+#endif
+  return there;
+}
+#if __CUDA_ARCH__ >= 900
+#define MNEME_SHARED "shared::cluster"
+#else
+#define MNEME_SHARED "shared"
+#endif
+__device__ __forceinline__ void put(std::uint32_t address, std::uint32_t v) {
+  asm volatile("st." MNEME_SHARED ".u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+__device__ __forceinline__ void put(std::uint32_t address, float2 v) {
+  asm volatile("st." MNEME_SHARED ".v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");
+}
+__device__ __forceinline__ void put_least(std::uint32_t address, std::uint32_t v) {
+  asm volatile("red." MNEME_SHARED ".min.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+__device__ __forceinline__ void put_most(std::uint32_t address, std::uint32_t v) {
+  asm volatile("red." MNEME_SHARED ".max.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+#undef MNEME_SHARED
+
+// What a block does for a KV head.
+struct Share {
+  int place, kv_head;
+  std::int64_t index;  // slot_index
+  int rank;            // of the block in its cluster
+  int n;               // units of the region
+  int begin, own;      // of them, the block's
 };
 
-// Scores of one warp's tile to memory, with the tile's part of each head's log-sum-exp.
+// Scores of the block's boxes to `scores` [group][width], with each warp's part of the heads' log-sum-exps.
 template <typename T, int kDim, bool kWide, SelectWhen kWhen>
-__device__ __forceinline__ void score_tile(const Args& p, const RowOfSlots& r, const PageRegion& region,
-                                           const Stretch& at, float2 (&of_warps)[kWarps][kMostGroup]) {
-  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
-  const int warp = threadIdx.x / kWarp, first = at.first + warp * kTile, stop = min(at.n, first + kTile);
-  const std::int64_t index = slot_index(p.s, p.layer, r.place, at.kv_head);
-  const std::byte* boxes = p.s.boxes + (index * p.s.max_pages + region.first + first) * (4 * kDim);
+__device__ __forceinline__ void score_share(const Args& p, const SlotRules& rules, int first_page, const Share& at,
+                                            float* scores, float2 (&of_warps)[kWarps][kMostGroup]) {
+  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, warp = threadIdx.x / kWarp;
+  const std::byte* boxes = p.s.boxes + (at.index * p.s.max_pages + first_page + at.begin) * (4 * kDim);
   BoxQueries<T, kDim, kWide> queries;
-  queries.load(static_cast<const __nv_bfloat16*>(p.s.last_q) + index * p.group * kDim, p.group);
+  queries.load(static_cast<const __nv_bfloat16*>(p.s.last_q) + at.index * p.group * kDim, p.group);
   constexpr int kHalves = kWide ? 2 : 1;
   float max[kHalves], sum[kHalves];  // of this lane's units, rows g and g + 8
 #pragma unroll
   for (int h = 0; h < kHalves; ++h) max[h] = -INFINITY, sum[h] = 0;
 #pragma unroll 1
-  for (int j = 0; j < kEights; ++j) {
+  for (int first = warp * 8; first < at.own; first += kWarps * 8) {
     float s[4];
-    queries.template score<kWhen == SelectWhen::kNow ? 2 : 1>(s, boxes + j * 8 * 4 * kDim);
+    queries.template score<kWhen == SelectWhen::kNow ? 2 : 1>(s, boxes + first * 4 * kDim);
 #pragma unroll
     for (int h = 0; h < kHalves; ++h)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int u = first + j * 8 + 2 * t + i, row = g + 8 * h;
-        if (u >= stop) continue;
+        const int u = first + 2 * t + i, row = g + 8 * h;
+        if (u >= at.own) continue;
         const float v = s[2 * h + i];
-        if (row < p.group) p.scores[(static_cast<std::int64_t>(at.item) * p.group + row) * p.width + u] = v;
+        if (row < p.group) scores[row * p.width + u] = v;
         if (isnan(v)) continue;
-        const float scaled = fminf(r.rules.alpha * v, 3.4028235e38f), m = fmaxf(max[h], scaled);
+        const float scaled = fminf(rules.alpha * v, 3.4028235e38f), m = fmaxf(max[h], scaled);
         if (m == -INFINITY) continue;
         sum[h] = sum[h] * __expf(max[h] - m) + __expf(scaled - m);
         max[h] = m;
@@ -166,29 +203,39 @@ __device__ __forceinline__ void score_tile(const Args& p, const RowOfSlots& r, c
   }
 }
 
-// What the warps of the block have, to the item's sums.
-__device__ void store_sums(const Args& p, const Stretch& at, const float2 (&of_warps)[kWarps][kMostGroup]) {
-  const int g = threadIdx.x;
-  if (g >= p.group) return;
+// What the warps of the block have, to every block of the cluster.
+__device__ __forceinline__ void give_sums(const Args& p, int rank, const float2 (&of_warps)[kWarps][kMostGroup],
+                                          float2 (&of_blocks)[kMostBlocks][kMostGroup]) {
+  const int g = threadIdx.x % kMostGroup, to = threadIdx.x / kMostGroup;  // kThreads are so many pairs
+  if (g >= p.group || to >= p.blocks) return;
   float max = -INFINITY, sum = 0;
-  for (int w = 0; w < kWarps; ++w) add_sum(max, sum, of_warps[w][g].x, of_warps[w][g].y);
-  p.partial[(static_cast<std::int64_t>(at.item) * p.max_parts + at.first / kStretch) * kMostGroup + g] = {max, sum};
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) max = fmaxf(max, of_warps[w][g].x);
+  const float base = max == -INFINITY ? 0.0f : max;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) sum += of_warps[w][g].y * __expf(of_warps[w][g].x - base);
+  put(address_in(&of_blocks[rank][g], to), float2{max, sum});
 }
 
 // The group's log-sum-exps over all units, a warp a head.
-__device__ void merge_sums(const Args& p, const Stretch& at, float* lse) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, n = (at.n + kStretch - 1) / kStretch;
+__device__ __forceinline__ void merge_sums(const Args& p, const float2 (&of_blocks)[kMostBlocks][kMostGroup],
+                                           float* lse) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   for (int g = warp; g < p.group; g += kWarps) {
-    float max = -INFINITY, sum = 0;
-    for (int i = lane; i < n; i += kWarp) {
-      const float2 part = __ldcg(&p.partial[(static_cast<std::int64_t>(at.item) * p.max_parts + i) * kMostGroup + g]);
-      add_sum(max, sum, part.x, part.y);
-    }
+    const float2 part = lane < p.blocks ? of_blocks[lane][g] : float2{-INFINITY, 0};
+    float max = part.x;
 #pragma unroll
-    for (int k = kWarp / 2; k > 0; k /= 2)
-      add_sum(max, sum, __shfl_xor_sync(~0u, max, k), __shfl_xor_sync(~0u, sum, k));
+    for (int k = kMostBlocks / 2; k > 0; k /= 2) max = fmaxf(max, __shfl_xor_sync(~0u, max, k));
+    float sum = max == -INFINITY ? 0.0f : part.y * __expf(part.x - max);
+#pragma unroll
+    for (int k = kMostBlocks / 2; k > 0; k /= 2) sum += __shfl_xor_sync(~0u, sum, k);
     if (lane == 0) lse[g] = max == -INFINITY ? -INFINITY : max + __logf(sum);
   }
+}
+
+// Whether a unit's values are logarithms of probabilities.
+__device__ __forceinline__ bool pools_logs(GroupPool pool) {
+  return pool == GroupPool::kMaxProb || pool == GroupPool::kMeanProb;
 }
 
 // Of one unit: what group_pool.h makes of its heads' values v [n], which are logarithms of probabilities for kMaxProb
@@ -214,57 +261,25 @@ __device__ __forceinline__ std::uint32_t pool_unit(GroupPool pool, int group, co
   return sort_key(most + __logf(total));
 }
 
-// Keys of all n units, and their least and most: all loads of a thread at once, because each is a wait of half a
-// microsecond, and sums that do not wait for one another, because a block of threads does this alone on its
-// multiprocessor. kUnits follow one another; together with kMost heads they are 16 values of a thread.
-template <int kMost, int kBatches>
-__device__ __forceinline__ void pool_all(const Args& p, const SlotRules& rules, const float* scores, const float* lse,
-                                         int n, std::uint32_t* keys, std::uint32_t& least, std::uint32_t& most) {
-  constexpr int kUnits = 16 / kMost;
-  const bool logs = rules.pool == GroupPool::kMaxProb || rules.pool == GroupPool::kMeanProb;
+// The block's scores to keys in the cluster's first block, a thread a unit.
+template <int kMost>
+__device__ __forceinline__ void pool_share(const Args& p, const SlotRules& rules, const Share& at, const float* scores,
+                                           const float* lse, std::uint32_t* keys, std::uint32_t& least,
+                                           std::uint32_t& most) {
+  const bool logs = pools_logs(rules.pool);
+  const std::uint32_t to = address_in(keys + at.begin, 0);
 #pragma unroll 1
-  for (int first = kUnits * threadIdx.x; first < n; first += kBatches * kUnits * kThreads) {
-    float v[kBatches][kUnits][kMost];
+  for (int u = threadIdx.x; u < at.own; u += kThreads) {
+    float v[kMost];
 #pragma unroll
-    for (int k = 0; k < kBatches; ++k) {
-      const int u = first + k * kUnits * kThreads;
-#pragma unroll
-      for (int g = 0; g < kMost; ++g) {
-        if (g >= p.group || u >= n) continue;
-        const float* from = scores + g * p.width + u;
-        if constexpr (kUnits == 4) {
-          const float4 x = __ldcg(reinterpret_cast<const float4*>(from));
-          v[k][0][g] = x.x, v[k][1][g] = x.y, v[k][2][g] = x.z, v[k][3][g] = x.w;
-        } else if constexpr (kUnits == 2) {
-          const float2 x = __ldcg(reinterpret_cast<const float2*>(from));
-          v[k][0][g] = x.x, v[k][1][g] = x.y;
-        } else {
-          v[k][0][g] = __ldcg(from);
-        }
-      }
+    for (int g = 0; g < kMost; ++g) {
+      if (g >= p.group) continue;
+      const float x = scores[g * p.width + u];
+      v[g] = !logs || x != x ? x : lse[g] == -INFINITY ? -INFINITY : fminf(rules.alpha * x, 3.4028235e38f) - lse[g];
     }
-#pragma unroll
-    for (int k = 0; k < kBatches; ++k) {
-      const int u = first + k * kUnits * kThreads;
-      if (logs) {
-#pragma unroll
-        for (int g = 0; g < kMost; ++g) {
-          if (g >= p.group) continue;
-          const float sum = lse[g];
-#pragma unroll
-          for (int i = 0; i < kUnits; ++i) {
-            const float x = v[k][i][g];
-            v[k][i][g] = x != x ? x : sum == -INFINITY ? -INFINITY : fminf(rules.alpha * x, 3.4028235e38f) - sum;
-          }
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < kUnits; ++i) {
-        if (u + i >= n) continue;
-        const std::uint32_t key = pool_unit(rules.pool, p.group, v[k][i]);
-        keys[u + i] = key, least = min(least, key), most = max(most, key);
-      }
-    }
+    const std::uint32_t key = pool_unit(rules.pool, p.group, v);
+    put(to + u * 4, key);
+    least = min(least, key), most = max(most, key);
   }
 }
 
@@ -273,12 +288,12 @@ __device__ __forceinline__ void pool_all(const Args& p, const SlotRules& rules, 
 constexpr int kBins = 1024, kBinsEach = kBins / kThreads;
 
 struct Ranker {
-  int hist[kBins];
+  alignas(16) int hist[kBins];
   int per_warp[2][kWarps];
   std::uint32_t least, most;  // of the keys
   // Keys above [low, low + width) are taken, and `need` of the `equal` ones in it.
   std::uint32_t low, shift;  // width: 1 << shift
-  int need, equal, n_out, n_equal_before;
+  int need, equal, n_out, n_equal_before, n_candidates;
   __device__ static bool in(std::uint32_t key, std::uint32_t low, std::uint32_t shift) {
     return key >= low && static_cast<std::uint64_t>(key - low) >> shift == 0;
   }
@@ -286,9 +301,26 @@ struct Ranker {
   __device__ bool above(std::uint32_t key) const { return key >= low && !within(key); }
 };
 
+constexpr int kFew = kThreads;
+
+// f(i, keys[i]) for all i below n, four of a thread at once.
+template <typename F>
+__device__ __forceinline__ void for_keys(const std::uint32_t* keys, int n, F&& f) {
+#pragma unroll 2
+  for (int i = 4 * threadIdx.x; i < n; i += 4 * kThreads) {
+    const uint4 v = *reinterpret_cast<const uint4*>(keys + i);
+    f(i, v.x);
+    if (i + 1 < n) f(i + 1, v.y);
+    if (i + 2 < n) f(i + 2, v.z);
+    if (i + 3 < n) f(i + 3, v.w);
+  }
+}
+
+// Until the threshold is exact, or what is left can be compared one by one (and `few` says that it will be).
+//
 // The bins part what the keys really span, because those of scores differ in their lower bits alone: with bins of the
 // upper bits all keys go into two or three of them, one after the other.
-__device__ __forceinline__ void find_threshold(Ranker& r, const std::uint32_t* keys, int n, int k) {
+__device__ __forceinline__ void find_threshold(Ranker& r, const std::uint32_t* keys, int n, int k, bool few) {
   const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
   if (tid == 0) {
     r.low = r.least;
@@ -296,14 +328,13 @@ __device__ __forceinline__ void find_threshold(Ranker& r, const std::uint32_t* k
     r.need = k, r.equal = n;
   }
   __syncthreads();
-  while (r.equal != r.need && r.shift > 0) {
+  while (r.equal != r.need && r.shift > 0 && !(few && r.equal <= kFew)) {
     const std::uint32_t low = r.low, shift = r.shift, next = shift > 10 ? shift - 10 : 0;
     for (int i = tid; i < kBins; i += kThreads) r.hist[i] = 0;
     __syncthreads();
-    for (int i = tid; i < n; i += kThreads) {
-      const std::uint32_t key = keys[i];
+    for_keys(keys, n, [&](int, std::uint32_t key) {
       if (Ranker::in(key, low, shift)) atomicAdd(&r.hist[key - low >> next], 1);
-    }
+    });
     __syncthreads();
     // Thread i has the bins kBins - 1 - kBinsEach * i and down, so that what comes before is above.
     int own[kBinsEach], total = 0;
@@ -363,26 +394,46 @@ __device__ void write_in_order(Ranker& r, const std::uint32_t* keys, int n, int 
   }
 }
 
-constexpr int kFewRanked = kThreads;
-
-// So few, and no equals to tell apart: taken as they come, then put in order.
+// So few: taken as they come, those about the threshold once they are compared, and then put in order.
 __device__ void write_few(Ranker& r, const std::uint32_t* keys, int n, int k, int first_page, std::int32_t* out) {
+  static_assert(3 * kFew <= kBins);
   const int tid = threadIdx.x;
-  if (tid == 0) r.n_out = 0;
+  int* taken = r.hist;
+  auto* candidates = reinterpret_cast<std::uint64_t*>(r.hist + kFew);  // key, number: equals by their number
+  if (tid == 0) r.n_out = r.n_candidates = 0;
   __syncthreads();
-  for (int i = tid; i < n; i += kThreads)
-    if (keys[i] >= r.low) r.hist[atomicAdd(&r.n_out, 1)] = i;
+  const std::uint32_t low = r.low;
+  const bool compare = r.equal != r.need;
+  for_keys(keys, n, [&](int i, std::uint32_t key) {
+    if (key < low) return;
+    if (compare && r.within(key)) {
+      candidates[atomicAdd(&r.n_candidates, 1)] = static_cast<std::uint64_t>(key) << 32 | static_cast<unsigned>(i);
+    } else {
+      taken[atomicAdd(&r.n_out, 1)] = i;
+    }
+  });
   __syncthreads();
+  if (compare) {
+    if (tid < r.equal) {
+      const std::uint64_t own = candidates[tid];
+      int rank = 0;
+      for (int i = 0; i < r.equal; ++i) rank += candidates[i] > own;
+      if (rank < r.need) taken[atomicAdd(&r.n_out, 1)] = static_cast<int>(own);
+    }
+    __syncthreads();
+  }
   if (tid >= k) return;
-  const int own = r.hist[tid];
+  const int own = taken[tid];
   int rank = 0;
-  for (int i = 0; i < k; ++i) rank += r.hist[i] < own;
+  for (int i = 0; i < k; ++i) rank += taken[i] < own;
   out[rank] = first_page + own;
 }
 
-__device__ __forceinline__ void write_ranked(Ranker& r, const std::uint32_t* keys, int n, int k, int first_page,
-                                             std::int32_t* out) {
-  if (k <= kFewRanked && r.equal == r.need) {
+__device__ __forceinline__ void write_best(Ranker& r, const std::uint32_t* keys, int n, int k, int first_page,
+                                           std::int32_t* out) {
+  const bool few = k <= kFew;
+  find_threshold(r, keys, n, k, few);
+  if (few && (r.equal == r.need || r.equal <= kFew)) {
     write_few(r, keys, n, k, first_page, out);
   } else {
     write_in_order(r, keys, n, first_page, out);
@@ -412,67 +463,52 @@ __device__ __forceinline__ void draw_pages(const SlotRules& rules, int length, s
   }
 }
 
+__host__ __device__ constexpr int eights(int n) {
+  return (n + 7) / 8 * 8;
+}
+std::int64_t keys_of(const KvSlots& s) {
+  return std::max(eights(s.max_pages), kMostDrawn);
+}
+
 template <typename T, int kDim, bool kWide, SelectWhen kWhen>
-__global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) choose_kernel(Args p) {
-  extern __shared__ std::uint32_t keys[];
+__global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) choose_kernel(Args p, int n_keys) {
+  extern __shared__ __align__(16) std::uint32_t keys[];  // of the cluster's KV head, in its first block; then scores
   __shared__ Ranker ranker;
   __shared__ float lse[kMostGroup];
-  __shared__ std::int32_t first_stretch[kMostRows + 1];
-  __shared__ float2 of_warps[kWarps][kMostGroup];
-  __shared__ bool is_last;
+  __shared__ float2 of_warps[kWarps][kMostGroup], of_blocks[kMostBlocks][kMostGroup];
   let_next_start();
   wait_for_previous();
-  const int tid = threadIdx.x, warp = tid / kWarp, heads = p.s.n_kv_heads;
-
-  // Stretches of all rows stand in one line.
-  for (int row = warp; row < p.rows.n; row += kWarps) {
-    const RowOfSlots r = row_at(p.s, p.rows, row);
-    int n = 0;
-    if (r.sparse && chooses(r, p.when, any_needs_now(p.s, r, p.layer))) {
-      const PageRegion region = page_region(r.rules, r.length + (p.when == SelectWhen::kNext ? 1 : 0));
-      if (region.n_select > 0) n = heads * ((region.last - region.first + kStretch - 1) / kStretch);
-    }
-    if (tid % kWarp == 0) first_stretch[row + 1] = n;
-  }
-  __syncthreads();
-  if (tid == 0) {
-    first_stretch[0] = 0;
-    for (int i = 0; i < p.rows.n; ++i) first_stretch[i + 1] += first_stretch[i];
-  }
-  __syncthreads();
-
-  for (int flat = blockIdx.x; flat < first_stretch[p.rows.n]; flat += gridDim.x) {
-    Stretch at;
-    at.row = 0;
-    while (flat >= first_stretch[at.row + 1]) ++at.row;
-    const RowOfSlots r = row_at(p.s, p.rows, at.row);
+  const int tid = threadIdx.x, heads = p.s.n_kv_heads;
+  const int cluster = blockIdx.x / p.blocks, n_clusters = gridDim.x / p.blocks;
+  float* scores = p.scores == nullptr ? reinterpret_cast<float*>(keys + n_keys)
+                                      : p.scores + static_cast<std::int64_t>(blockIdx.x) * p.group * p.width;
+  bool used = false;  // shared memory of the cluster
+  for (int item = cluster; item < p.rows.n * heads; item += n_clusters) {
+    const RowOfSlots r = row_at(p.s, p.rows, item / heads);
+    if (!r.sparse || !chooses(r, p.when, any_needs_now(p.s, r, p.layer))) continue;
     const PageRegion region = page_region(r.rules, r.length + (p.when == SelectWhen::kNext ? 1 : 0));
+    if (region.n_select == 0) continue;
+    Share at;
+    at.place = r.place, at.kv_head = item % heads;
+    at.index = slot_index(p.s, p.layer, r.place, at.kv_head);
+    at.rank = blockIdx.x % p.blocks;
     at.n = region.last - region.first;
-    const int each = (at.n + kStretch - 1) / kStretch, part = flat - first_stretch[at.row];
-    at.kv_head = part / each;
-    at.first = part % each * kStretch;
-    at.item = at.row * heads + at.kv_head;
-    score_tile<T, kDim, kWide, kWhen>(p, r, region, at, of_warps);
-    __syncthreads();
-    store_sums(p, at, of_warps);
-    __syncthreads();
-    if (tid == 0) {
-      __threadfence();  // of what the whole block wrote before the barrier
-      is_last = atomicAdd(&p.arrived[at.item], 1) == static_cast<std::uint32_t>(each - 1);
-      if (is_last) p.arrived[at.item] = 0;
-      __threadfence();
-    }
-    __syncthreads();
-    if (!is_last) continue;
+    const int each = eights((at.n + p.blocks - 1) / p.blocks);
+    at.begin = min(at.n, at.rank * each);
+    at.own = min(at.n - at.begin, each);
+    if (used) cluster_sync();  // the first block has ranked
+    used = true;
 
-    merge_sums(p, at, lse);
-    __syncthreads();
-    const float* scores = p.scores + static_cast<std::int64_t>(at.item) * p.group * p.width;
     if (tid == 0) ranker.least = ~0u, ranker.most = 0;
+    score_share<T, kDim, kWide, kWhen>(p, r.rules, region.first, at, scores, of_warps);
+    __syncthreads();
+    give_sums(p, at.rank, of_warps, of_blocks);
+    cluster_sync();
+    merge_sums(p, of_blocks, lse);
     __syncthreads();
     std::uint32_t least = ~0u, most = 0;
     const auto pool = [&]<int kMost>(std::integral_constant<int, kMost>) {
-      pool_all<kMost, kWhen == SelectWhen::kNow ? 2 : 1>(p, r.rules, scores, lse, at.n, keys, least, most);
+      pool_share<kMost>(p, r.rules, at, scores, lse, keys, least, most);
     };
     if constexpr (kWide) {
       pool(std::integral_constant<int, kMostGroup>());
@@ -482,30 +518,21 @@ __global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) c
       pool(std::integral_constant<int, 8>());
     }
     least = __reduce_min_sync(~0u, least), most = __reduce_max_sync(~0u, most);
-    if (tid % kWarp == 0) atomicMin(&ranker.least, least), atomicMax(&ranker.most, most);
-    __syncthreads();
-    const std::int64_t index = slot_index(p.s, p.layer, r.place, at.kv_head);
+    if (tid % kWarp == 0) put_least(address_in(&ranker.least, 0), least), put_most(address_in(&ranker.most, 0), most);
+    cluster_sync();
+    if (at.rank > 0) continue;
+
     const int when = static_cast<int>(p.when);
-    std::int32_t* out = p.s.chosen[when] + index * p.s.max_listed;
-    find_threshold(ranker, keys, at.n, region.n_select);
-    write_ranked(ranker, keys, at.n, region.n_select, region.first, out);
+    std::int32_t* out = p.s.chosen[when] + at.index * p.s.max_listed;
+    write_best(ranker, keys, at.n, region.n_select, region.first, out);
     if (r.rules.turnover >= 0 && region.n_select <= kMostDrawn) {
       __syncthreads();
-      draw_pages(r.rules, r.length, index, region.first, at.n, region.n_select, reinterpret_cast<std::int32_t*>(keys),
-                 out);
+      draw_pages(r.rules, r.length, at.index, region.first, at.n, region.n_select,
+                 reinterpret_cast<std::int32_t*>(keys), out);
     }
-    if (tid == 0) p.s.n_chosen[when][index] = region.n_select;
+    if (tid == 0) p.s.n_chosen[when][at.index] = region.n_select;
     __syncthreads();
   }
-}
-
-// The most parts that an item has.
-int parts_of(const KvSlots& s) {
-  return (s.max_pages + kStretch - 1) / kStretch;
-}
-// Of a row of scores: all that the last of the blocks writes.
-std::int64_t width_of(const KvSlots& s) {
-  return parts_of(s) * std::int64_t{kStretch};
 }
 
 int multiprocessors() {
@@ -513,64 +540,84 @@ int multiprocessors() {
   return n;
 }
 
-template <typename T, int kDim, bool kWide, SelectWhen kWhen>
-void run_as(const Args& args, const CudaContext& context) {
-  const std::size_t shared =
-      std::max(static_cast<std::size_t>(args.s.max_pages), std::size_t{kMostDrawn}) * sizeof(std::uint32_t);
-  static std::size_t allowed = 0;
-  if (allowed < shared) {
-    cuda_check(cudaFuncSetAttribute(choose_kernel<T, kDim, kWide, kWhen>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(shared)),
-               "the choice of pages' shared memory");
-    allowed = shared;
+// Of a KV head: as many as the device has room for at once, so that all of it works on few KV heads.
+constexpr int kMostClusters = 1024;
+int blocks_for(std::int64_t items, int most) {
+  int blocks = 1;
+  while (2 * blocks <= most && 2 * blocks * items <= multiprocessors()) blocks *= 2;
+  return blocks;
+}
+
+struct Layout {
+  int clusters, width;
+  std::size_t shared;   // bytes
+  std::size_t scratch;  // bytes; 0: scores are in shared memory
+  Layout(const KvSlots& s, std::int64_t items, int blocks)
+      : clusters(static_cast<int>(std::min<std::int64_t>(items, kMostClusters))),
+        width(eights((s.max_pages + blocks - 1) / blocks)) {
+    const auto keys = static_cast<std::size_t>(keys_of(s)) * sizeof(std::uint32_t),
+               scores =
+                   static_cast<std::size_t>(s.n_heads / s.n_kv_heads) * static_cast<std::size_t>(width) * sizeof(float);
+    // Beside a block of attention, which has 128 KiB.
+    const bool fits = keys + scores <= (80 << 10);
+    shared = keys + (fits ? scores : 0);
+    scratch = fits ? 0 : static_cast<std::size_t>(clusters) * static_cast<std::size_t>(blocks) * scores;
   }
-  launch(context, "choose_pages", choose_kernel<T, kDim, kWide, kWhen>,
-         dim3(static_cast<unsigned>(2 * multiprocessors())), dim3(kThreads), shared, args);
+};
+
+template <typename T, int kDim, bool kWide, SelectWhen kWhen>
+void run_as(Args args, std::byte* scratch, const CudaContext& context) {
+  const auto kernel = choose_kernel<T, kDim, kWide, kWhen>;
+  // What a cluster may have depends on how the device's multiprocessors are grouped.
+  static const int most = [&] {
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kStaticShared),
+               "the choice of pages' shared memory");
+    return most_cluster(kernel, kThreads, kMostBlocks);
+  }();
+  const std::int64_t items = std::int64_t{args.rows.n} * args.s.n_kv_heads;
+  args.blocks = blocks_for(items, most);
+  const Layout layout(args.s, items, args.blocks);
+  args.width = layout.width;
+  args.scores = layout.scratch > 0 ? reinterpret_cast<float*>(scratch) : nullptr;
+  launch_clusters(context, "choose_pages", kernel, dim3(static_cast<unsigned>(layout.clusters * args.blocks)),
+                  dim3(kThreads), static_cast<unsigned>(args.blocks), layout.shared, args,
+                  static_cast<int>(keys_of(args.s)));
 }
 
 template <typename T, int kDim>
-void run(const Args& args, const CudaContext& context) {
+void run(const Args& args, std::byte* scratch, const CudaContext& context) {
   if (args.when == SelectWhen::kNow) {
-    args.group > 8 ? run_as<T, kDim, true, SelectWhen::kNow>(args, context)
-                   : run_as<T, kDim, false, SelectWhen::kNow>(args, context);
+    args.group > 8 ? run_as<T, kDim, true, SelectWhen::kNow>(args, scratch, context)
+                   : run_as<T, kDim, false, SelectWhen::kNow>(args, scratch, context);
   } else {
-    args.group > 8 ? run_as<T, kDim, true, SelectWhen::kNext>(args, context)
-                   : run_as<T, kDim, false, SelectWhen::kNext>(args, context);
+    args.group > 8 ? run_as<T, kDim, true, SelectWhen::kNext>(args, scratch, context)
+                   : run_as<T, kDim, false, SelectWhen::kNext>(args, scratch, context);
   }
 }
 
 }  // namespace
 
 std::size_t choose_scratch_bytes(const KvSlots& s, std::int32_t n_rows) {
-  const auto items = static_cast<std::size_t>(std::min(n_rows, kMostRows)) * static_cast<std::size_t>(s.n_kv_heads),
-             parts = static_cast<std::size_t>(parts_of(s)), group = static_cast<std::size_t>(s.n_heads / s.n_kv_heads);
-  return items * (group * static_cast<std::size_t>(width_of(s)) * sizeof(float) + parts * kMostGroup * sizeof(float2) +
-                  sizeof(std::uint32_t));
+  std::size_t most = 0;
+  for (std::int32_t n = 1; n <= n_rows; ++n)
+    for (int blocks = 1; blocks <= kMostBlocks; blocks *= 2)
+      most = std::max(most, Layout(s, std::int64_t{n} * s.n_kv_heads, blocks).scratch);
+  return most;
 }
 
 void choose_pages_cuda(const ChoosePages& c, const KvSlots& s, std::int32_t slot_layer, const CudaContext& context) {
-  const int group = s.n_heads / s.n_kv_heads;
-  const auto parts = static_cast<std::int64_t>(parts_of(s));
-  for (std::int32_t first = 0; first < c.rows.n;
-       first += kMostRows) {  // rows of one launch after the other: one scratch
-    Args a{};
-    a.s = s;
-    a.rows = {c.rows.places + first, c.rows.lengths + first, c.rows.anew + first,
-              std::min(kMostRows, c.rows.n - first)};
-    a.when = c.when;
-    a.layer = slot_layer;
-    a.group = group;
-    a.max_parts = static_cast<int>(parts);
-    a.width = width_of(s);
-    const std::int64_t items = static_cast<std::int64_t>(std::min(c.rows.n, kMostRows)) * s.n_kv_heads;
-    a.scores = reinterpret_cast<float*>(c.scratch);
-    a.partial = reinterpret_cast<float2*>(a.scores + items * group * a.width);
-    a.arrived = reinterpret_cast<std::uint32_t*>(a.partial + items * parts * kMostGroup);
-    if (s.head_dim == 128) {
-      s.f16 ? run<__half, 128>(a, context) : run<__nv_bfloat16, 128>(a, context);
-    } else {
-      s.f16 ? run<__half, 64>(a, context) : run<__nv_bfloat16, 64>(a, context);
-    }
+  if (c.rows.n == 0) return;
+  Args a{};
+  a.s = s;
+  a.rows = c.rows;
+  a.when = c.when;
+  a.layer = slot_layer;
+  a.group = s.n_heads / s.n_kv_heads;
+  if (s.head_dim == 128) {
+    s.f16 ? run<__half, 128>(a, c.scratch, context) : run<__nv_bfloat16, 128>(a, c.scratch, context);
+  } else {
+    s.f16 ? run<__half, 64>(a, c.scratch, context) : run<__nv_bfloat16, 64>(a, c.scratch, context);
   }
 }
 
