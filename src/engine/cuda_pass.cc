@@ -58,12 +58,18 @@ class CudaPass final : public ForwardPass {
     return forward_.make_pool(shape, n_blocks);
   }
   ConstTensorView run(const ForwardInput& input) override { return forward_.run(input); }
-  bool picks_best() const override { return true; }
-  std::span<const Sampler::Choice> run_best(const ForwardInput& input) override {
-    forward_.run(input, LogitsWanted::kBestOnly);
-    best_.clear();
-    for (const GreedyChoice& c : forward_.best()) best_.push_back({.token = c.token, .logprob = c.logprob});
-    return best_;
+  bool chooses() const override { return true; }
+  std::span<const Sampler::Choice> run_choosing(const ForwardInput& input,
+                                                std::span<const Sampler* const> samplers) override {
+    rules_.clear();
+    for (const Sampler* s : samplers) {
+      const SamplingOptions& o = s->options();
+      rules_.push_back({o.temperature, o.top_k, o.top_p, o.min_p, s->peek()});
+    }
+    choices_.clear();
+    for (const TokenChoice& c : forward_.choose(input, rules_))
+      choices_.push_back({.token = c.token, .logprob = c.logprob});
+    return choices_;
   }
   void expect_method(const Plan& plan) const override { CudaForward::expect_method(plan); }
   const Model* model() const override { return model_.get(); }
@@ -72,7 +78,8 @@ class CudaPass final : public ForwardPass {
   std::unique_ptr<Model> model_;
   CudaForward forward_;
   bool host_;
-  std::vector<Sampler::Choice> best_;
+  std::vector<DrawRule> rules_;
+  std::vector<Sampler::Choice> choices_;
 };
 
 }  // namespace

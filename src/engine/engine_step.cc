@@ -95,20 +95,25 @@ void Engine::Impl::commit(const Batch& batch) {
     if (r->method) r->method->commit(r->cache);
 }
 
-// A forward pass and what it brings. Where all that is wanted is the most likely tokens, the logits stay where they
+// A forward pass and what it brings. Where all that is wanted is tokens by logits alone, the logits stay where they
 // are.
 std::vector<Engine::Impl::Sample> Engine::Impl::compute(const Batch& batch) {
   const ForwardInput input{.tokens = batch.tokens, .sequences = batch.rows};
-  const bool best_only =
-      forward->picks_best() && std::all_of(batch.wanted.begin(), batch.wanted.end(), [](const Batch::Row& row) {
+  const bool chosen_there =
+      forward->chooses() && std::all_of(batch.wanted.begin(), batch.wanted.end(), [](const Batch::Row& row) {
         const Request& r = *row.request;
-        return !row.known(r) && r.max_tokens > 0 && r.top_logprobs == 0 && r.sampler.is_plain_greedy();
+        return !row.known(r) && r.max_tokens > 0 && r.top_logprobs == 0 && r.sampler.is_plain();
       });
-  if (!best_only) return sample(batch, forward->run(input));
-  const std::span<const Sampler::Choice> best = forward->run_best(input);
-  MNEME_CHECK(best.size() == batch.wanted.size(), "{} choices for {} rows", best.size(), batch.wanted.size());
+  if (!chosen_there) return sample(batch, forward->run(input));
+  std::vector<const Sampler*> samplers;
+  for (const Batch::Row& row : batch.wanted) samplers.push_back(&row.request->sampler);
+  const std::span<const Sampler::Choice> choices = forward->run_choosing(input, samplers);
+  MNEME_CHECK(choices.size() == batch.wanted.size(), "{} choices for {} rows", choices.size(), batch.wanted.size());
   std::vector<Sample> samples;
-  for (const Sampler::Choice& choice : best) samples.push_back({.choice = choice, .top = {}});
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    batch.wanted[i].request->sampler.drew();
+    samples.push_back({.choice = choices[i], .top = {}});
+  }
   return samples;
 }
 

@@ -30,10 +30,13 @@ class ForwardPass {
   virtual ConstTensorView run(const ForwardInput& input) = 0;
   // As Forward::set_tap; what has no attention shows nothing.
   virtual void set_tap(DecodeTap*) {}
-  // Whether run_best() may be called: the most likely token of each row is then chosen where the logits are.
-  virtual bool picks_best() const { return false; }
-  // As run, with Sampler's greedy choice in place of each row of logits. Valid until the next call.
-  virtual std::span<const Sampler::Choice> run_best(const ForwardInput&) { return {}; }
+  // Whether run_choosing() may be called: tokens are then chosen where the logits are.
+  virtual bool chooses() const { return false; }
+  // As run, with the choice of each sampler (one for each row of logits; all is_plain()) in place of the logits.
+  // Samplers stay as they are. Valid until the next call.
+  virtual std::span<const Sampler::Choice> run_choosing(const ForwardInput&, std::span<const Sampler* const>) {
+    return {};
+  }
   // Errors  kUnsupported: sequences under this plan cannot be run here.
   virtual void expect_method(const Plan&) const {}
   // The model behind it, where there is one.

@@ -50,7 +50,8 @@ struct CudaForward::Impl {
             *product = nullptr, *dequantised = nullptr, *attention_scratch = nullptr;
   std::int32_t *row_base = nullptr, *graph_base = nullptr, *best_token = nullptr;
   double* inv_freq = nullptr;
-  PinnedBuffer host_rows, host_logits, host_best;
+  DrawRule* draw_rules = nullptr;
+  PinnedBuffer host_rows, host_logits, host_best, host_rules;
   Buffer all_logits;             // where more rows are wanted than the head takes at once
   CudaBlocks* blocks = nullptr;  // the pool's
 
@@ -59,7 +60,7 @@ struct CudaForward::Impl {
   std::map<std::pair<std::int32_t, std::int32_t>, Graph> graphs;
   std::int32_t generation = 0;  // of `attention`, that they were made for
   std::vector<std::int32_t> wanted;
-  std::vector<GreedyChoice> choices;
+  std::vector<TokenChoice> choices;
   Event begin = Event::make(Event::Timing::kTimed), end = Event::make(Event::Timing::kTimed);
 
   Impl(const Model& m, CudaWeights w, Stream s, const CudaForwardOptions& o);
@@ -86,8 +87,10 @@ struct CudaForward::Impl {
                   const CudaContext& context);
   void multiply(const void* x, const DeviceMatrix& w, std::int64_t m, void* y, bool f32, bool accumulate);
   CudaAttention::Memory attention_memory(std::int32_t layer, bool bf16) const;
-  void fetch(std::span<const std::int32_t> rows, LogitsWanted what, float* to);
-  ConstTensorView collect(LogitsWanted what, const CudaRowArrays* to_compute);
+  void fetch(std::span<const std::int32_t> rows, std::span<const DrawRule> rules, float* to);
+  ConstTensorView collect(const std::optional<std::span<const DrawRule>>& rules, const CudaRowArrays* to_compute);
+  // rules: tokens are wanted, see CudaForward::choose; none: logits.
+  ConstTensorView step(const ForwardInput& input, const std::optional<std::span<const DrawRule>>& rules);
 };
 
 CudaForward::Impl::Impl(const Model& m, CudaWeights w, Stream s, const CudaForwardOptions& o)
@@ -132,6 +135,7 @@ void CudaForward::Impl::allocate() {
                              Piece{&logits, sequences * static_cast<std::size_t>(config.vocab) * 4},
                              Piece{&best_token, sequences * 4},
                              Piece{&best_logprob, sequences * 4},
+                             Piece{&draw_rules, sequences * sizeof(DrawRule)},
                              Piece{&row_base, CudaRowArrays::kArrays * rows * 4},
                              Piece{&graph_base, CudaRowArrays::kArrays * kGraphRows * 4},
                              Piece{&inv_freq, model.rope().inv_freq.size() * 8},
@@ -151,6 +155,7 @@ void CudaForward::Impl::allocate() {
   host_rows = PinnedBuffer(CudaRowArrays::kArrays * rows * 4);
   host_logits = PinnedBuffer(sequences * static_cast<std::size_t>(config.vocab) * 4);
   host_best = PinnedBuffer(sequences * 8);
+  host_rules = PinnedBuffer(sequences * sizeof(DrawRule));
   stream.synchronize();
 }
 
@@ -304,48 +309,65 @@ void CudaForward::Impl::run_graph_rows(std::int32_t n, std::int32_t n_padded) {
   it->second.launch(stream);
 }
 
-// What `rows` of the head's last call are, to the host: their logits to `to`, or their best tokens to `choices`.
-void CudaForward::Impl::fetch(std::span<const std::int32_t> rows, LogitsWanted what, float* to) {
+// Of `rows` of the head's last call: their logits to `to`, or, where that is null, their tokens to `choices`, drawn by
+// `rules` (one a row; none: the most likely).
+void CudaForward::Impl::fetch(std::span<const std::int32_t> rows, std::span<const DrawRule> rules, float* to) {
   if (rows.empty()) return;
-  if (what == LogitsWanted::kAll) {
+  if (to != nullptr) {
     for (std::size_t i = 0; i < rows.size(); ++i)
       copy_bytes(to + static_cast<std::int64_t>(i) * config.vocab, logits + rows[i] * config.vocab,
                  static_cast<std::size_t>(config.vocab) * sizeof(float), stream);
     return;
   }
+  const std::int32_t n = *std::max_element(rows.begin(), rows.end()) + 1;
+  if (std::any_of(rules.begin(), rules.end(), [](const DrawRule& r) { return r.temperature > 0; })) {
+    auto* here = host_rules.as<DrawRule>();
+    std::fill_n(here, n, DrawRule{});
+    for (std::size_t i = 0; i < rows.size(); ++i) here[rows[i]] = rules[i];
+    copy_bytes(draw_rules, here, static_cast<std::size_t>(n) * sizeof(DrawRule), stream);
+    sample_cuda(logits, draw_rules, n, static_cast<std::int32_t>(config.vocab), best_token, best_logprob, serial());
+  }
   auto* tokens = host_best.as<std::int32_t>();
   auto* logprobs = host_best.as<float>() + head_rows();
-  const std::size_t bytes = static_cast<std::size_t>(*std::max_element(rows.begin(), rows.end()) + 1) * 4;
-  copy_bytes(tokens, best_token, bytes, stream);
-  copy_bytes(logprobs, best_logprob, bytes, stream);
+  copy_bytes(tokens, best_token, static_cast<std::size_t>(n) * 4, stream);
+  copy_bytes(logprobs, best_logprob, static_cast<std::size_t>(n) * 4, stream);
   stream.synchronize();
   for (const std::int32_t row : rows) choices.push_back({tokens[row], logprobs[row]});
 }
 
-// What was wanted, on the host. to_compute: the rows, where the head has not seen them yet; it takes so many at a time.
-ConstTensorView CudaForward::Impl::collect(LogitsWanted what, const CudaRowArrays* to_compute) {
+// What was wanted, on the host: logits, or tokens where there are rules for them. to_compute: the rows, where the head
+// has not seen them yet; it takes so many at a time.
+ConstTensorView CudaForward::Impl::collect(const std::optional<std::span<const DrawRule>>& rules,
+                                           const CudaRowArrays* to_compute) {
   const auto n = static_cast<std::int32_t>(wanted.size());
-  const bool few = n <= head_rows();
-  float* to = host_logits.as<float>();
-  if (!few && what == LogitsWanted::kAll) {
-    all_logits.reserve(static_cast<std::size_t>(n) * static_cast<std::size_t>(config.vocab) * sizeof(float));
-    to = all_logits.as<float>();
+  MNEME_CHECK(!rules || rules->empty() || rules->size() == wanted.size(), "{} rules for {} rows", rules->size(), n);
+  float* to = nullptr;
+  if (!rules) {
+    to = host_logits.as<float>();
+    if (n > head_rows()) {
+      all_logits.reserve(static_cast<std::size_t>(n) * static_cast<std::size_t>(config.vocab) * sizeof(float));
+      to = all_logits.as<float>();
+    }
   }
+  const auto rules_of = [&](std::int32_t first, std::size_t count) {
+    return rules && !rules->empty() ? rules->subspan(static_cast<std::size_t>(first), count)
+                                    : std::span<const DrawRule>();
+  };
   choices.clear();
-  if (to_compute == nullptr) fetch(wanted, what, to);
+  if (to_compute == nullptr) fetch(wanted, rules_of(0, wanted.size()), to);
   std::vector<std::int32_t> rows;
   for (std::int32_t first = 0; to_compute != nullptr && first < n; first += head_rows()) {
     rows.resize(static_cast<std::size_t>(std::min(head_rows(), n - first)));
     std::iota(rows.begin(), rows.end(), 0);
     head_many(to_compute->wanted_rows + first, static_cast<std::int32_t>(rows.size()));
-    fetch(rows, what, to + first * config.vocab);
+    fetch(rows, rules_of(first, rows.size()), to == nullptr ? nullptr : to + first * config.vocab);
   }
   const TraceRange range("wait for the device");
   attention.fetch_counts(stream);
   end.record(stream);
   stream.synchronize();
   attention.count();
-  return view_of(static_cast<const float*>(to), {what == LogitsWanted::kAll ? n : 0, config.vocab});
+  return view_of(static_cast<const float*>(to), {to != nullptr ? n : 0, config.vocab});
 }
 
 CudaForward::CudaForward(const Model& model, CudaWeights weights, Stream stream, const CudaForwardOptions& options)
@@ -386,26 +408,30 @@ const CudaRetrieval* CudaForward::retrieval() const {
   return impl_->attention.retrieval();
 }
 
-ConstTensorView CudaForward::run(const ForwardInput& input, LogitsWanted what) {
-  Impl& s = *impl_;
-  MNEME_CHECK(s.attention.ready(), "a step before make_pool()");
+ConstTensorView CudaForward::Impl::step(const ForwardInput& input,
+                                        const std::optional<std::span<const DrawRule>>& rules) {
+  MNEME_CHECK(attention.ready(), "a step before make_pool()");
   use_device(0);
   const auto n = static_cast<std::int32_t>(input.tokens.size());
   const TraceRange range(n == static_cast<std::int32_t>(input.sequences.size()) ? "decode step" : "prefill step");
-  const bool single = s.fill_rows(input, n);
-  s.begin.record(s.stream);
-  if (n == 0) return s.collect(what, nullptr);
+  const bool single = fill_rows(input, n);
+  begin.record(stream);
+  if (n == 0) return collect(rules, nullptr);
   if (single && n <= kGraphRows) {
-    s.run_graph_rows(n, graph_rows(n));
-    return s.collect(what, nullptr);
+    run_graph_rows(n, graph_rows(n));
+    return collect(rules, nullptr);
   }
-  copy_bytes(s.row_base, s.host_rows.data(), s.host_rows.size(), s.stream);
-  const CudaRowArrays rows = CudaRowArrays::at(s.row_base, s.capacity);
-  s.launch_many(n, rows, false);
-  return s.collect(what, &rows);
+  copy_bytes(row_base, host_rows.data(), host_rows.size(), stream);
+  const CudaRowArrays rows = CudaRowArrays::at(row_base, capacity);
+  launch_many(n, rows, false);
+  return collect(rules, &rows);
 }
 
-std::span<const GreedyChoice> CudaForward::best() const {
+ConstTensorView CudaForward::run(const ForwardInput& input) {
+  return impl_->step(input, {});
+}
+std::span<const TokenChoice> CudaForward::choose(const ForwardInput& input, std::span<const DrawRule> rules) {
+  impl_->step(input, rules);
   return impl_->choices;
 }
 const CudaWeights& CudaForward::weights() const {

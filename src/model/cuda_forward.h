@@ -14,6 +14,7 @@
 
 #include "src/base/progress.h"
 #include "src/cache/page_pool.h"
+#include "src/kernels/sample_cuda.h"
 #include "src/model/cuda_retrieval.h"
 #include "src/model/cuda_weights.h"
 #include "src/model/model.h"
@@ -32,13 +33,11 @@ struct CudaForwardOptions {
   std::int32_t recall_blocks = 8;
 };
 
-// The most likely token of a row, and its log-probability.
-struct GreedyChoice {
+// A row's next token, and its log-probability.
+struct TokenChoice {
   std::int32_t token = -1;
   float logprob = 0;
 };
-
-enum class LogitsWanted { kAll, kBestOnly };
 
 class CudaForward {
  public:
@@ -62,9 +61,10 @@ class CudaForward {
   // expect_method(). Those that select share one device memory: a step with a method for which it has other layers or
   // too few slots takes it anew (and everything else is filled in again).
   // Errors  kResource.
-  // kBestOnly leaves the logits on the device: the view is empty, and best() has a choice for each of its rows.
-  ConstTensorView run(const ForwardInput& input, LogitsWanted wanted = LogitsWanted::kAll);
-  std::span<const GreedyChoice> best() const;
+  ConstTensorView run(const ForwardInput& input);
+  // The same, with the tokens that `rules` (one for each row of logits; none: the most likely) draw in place of the
+  // logits, which stay on the device. Valid until the next call.
+  std::span<const TokenChoice> choose(const ForwardInput& input, std::span<const DrawRule> rules = {});
 
   const CudaWeights& weights() const;
   const Stream& stream() const;

@@ -51,8 +51,14 @@ class Sampler {
   // alone are possible.
   Choice next(std::span<const float> logits);
 
-  // next() is the largest logit and changes nothing: whoever has the logits may do without it.
-  bool is_plain_greedy() const { return options_.temperature <= 0 && !penalises(); }
+  // next() looks at nothing but the logits, the options' temperature, top_k, top_p and min_p, and one number: whoever
+  // has the logits may choose in its place.
+  bool is_plain() const { return !penalises() && constraint_ == nullptr && options_.logit_bias.empty(); }
+  // That number, in [0, 1), of the next draw; and that it has been made.
+  double peek() const { return Rng(rng_).uniform(); }
+  void drew() {
+    if (options_.temperature > 0) static_cast<void>(rng_.uniform());
+  }
 
   const SamplingOptions& options() const { return options_; }
   // Draws made so far, and the seed in use: what a saved session needs beside the tokens.

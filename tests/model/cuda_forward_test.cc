@@ -262,9 +262,17 @@ TEST_F(CudaForwardTest, BestTokensAreTheLogitsBest) {
     const std::vector<float> logits = device.step(a, piece);
     const SequenceRows rows{.cache = &b, .n_rows = static_cast<std::int32_t>(n), .want_logits = true};
     b.extend(rows.n_rows);
-    device.forward.run({.tokens = piece, .sequences = std::span(&rows, 1)}, LogitsWanted::kBestOnly);
-    ASSERT_EQ(device.forward.best().size(), 1u);
-    EXPECT_EQ(device.forward.best()[0].token, std::max_element(logits.begin(), logits.end()) - logits.begin());
+    const auto chosen = device.forward.choose({.tokens = piece, .sequences = std::span(&rows, 1)});
+    ASSERT_EQ(chosen.size(), 1u);
+    EXPECT_EQ(chosen[0].token, std::max_element(logits.begin(), logits.end()) - logits.begin());
+    // The same row again, drawn for: the rarest token last in order of id, the largest where it is the only one.
+    b.truncate(b.length() - rows.n_rows);
+    b.extend(rows.n_rows);
+    const DrawRule rule =
+        n == 1 ? DrawRule{.temperature = 1, .u = 0x1.fffffffffffffp-1} : DrawRule{.temperature = 1, .top_k = 1};
+    const auto drawn = device.forward.choose({.tokens = piece, .sequences = std::span(&rows, 1)}, {&rule, 1});
+    EXPECT_EQ(drawn[0].token,
+              n == 1 ? model->config().vocab - 1 : std::max_element(logits.begin(), logits.end()) - logits.begin());
   }
 }
 

@@ -1,0 +1,65 @@
+// `mneme bench attention`: a prompt's attention in one layer, by itself.
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "mneme/mneme.h"
+#include "src/cli/answer_writer.h"
+#include "src/cli/bench_model.h"
+#include "src/cli/bench_report.h"
+#include "src/cli/commands.h"
+#include "src/cli/options.h"
+#include "src/device/device.h"
+#include "src/perf/attention_bench.h"
+
+namespace mneme::cli {
+namespace {
+
+struct AttentionCommand {
+  BenchModelOptions model;
+  std::vector<std::int32_t> lengths = {32768};
+  std::int32_t times = 10;
+  bool json = false;
+};
+
+int attention(const AttentionCommand& o) {
+  const ModelConfig config = read_bench_shape(o.model).config;
+  std::string table = fmt::format("{:>8} {:>10} {:>10}  {}\n", "tokens", "ms", "TFLOP/s", "by");
+  nlohmann::ordered_json results = nlohmann::ordered_json::array();
+  for (const std::int32_t n : o.lengths) {
+    const AttentionResult r = measure_attention_cuda(config, n, o.times);
+    const char* by = r.by_library ? "library" : "own kernel";
+    table += fmt::format("{:>8} {:>10.3f} {:>10.1f}  {}\n", n, 1e3 * r.seconds, r.flops_a_second / 1e12, by);
+    results.push_back({{"tokens", n}, {"seconds", r.seconds}, {"flops_per_second", r.flops_a_second}, {"by", by}});
+  }
+  AnswerWriter out;
+  out.write(o.json ? nlohmann::ordered_json{{"test", "attention"},
+                                            {"version", version()},
+                                            {"commit", build_commit()},
+                                            {"command", command_line()},
+                                            {"device", device_json(device_info(0))},
+                                            {"model", bench_model_name(o.model)},
+                                            {"results", results}}
+                         .dump()
+                   : table);
+  out.end_line();
+  return 0;
+}
+
+}  // namespace
+
+void add_bench_attention(CLI::App& bench, int& code) {
+  auto options = std::make_shared<AttentionCommand>();
+  CLI::App* c = bench.add_subcommand("attention", "A prompt's causal attention in one layer, by itself (needs a GPU)");
+  add_bench_model_options(*c, options->model);
+  c->add_option("-p,--prompt", options->lengths, "Tokens of the prompt (default 32768)")
+      ->type_name("N,...")
+      ->delimiter(',')
+      ->check(whole_number(1, 1 << 20));
+  c->add_option("-n,--repetitions", options->times, "How often it is timed (default 10)")->check(whole_number(1, 1000));
+  c->add_flag("--json", options->json, "One JSON object");
+  c->callback([options, &code] { code = attention(*options); });
+}
+
+}  // namespace mneme::cli
