@@ -37,6 +37,7 @@ struct BenchCommand {
   std::string numa = "none";
   std::string kv_dtype = "bf16", kv_store = "device";
   std::vector<float> turnovers, corrections;
+  std::vector<std::string> recalls;
   KvOptions kv;
   std::vector<std::string> methods;
   bool json = false, no_progress = false;
@@ -71,15 +72,22 @@ std::vector<BenchRow> cases_of(const BenchCommand& o, const MethodShape& shape) 
     const bool selects = plan != nullptr && plan->selects();
     const auto& turnovers = selects && !o.turnovers.empty() ? o.turnovers : as_it_is;
     const auto& corrections = selects && plan->gate && !o.corrections.empty() ? o.corrections : as_it_is;
+    const std::vector<std::string> by_device = {std::string(kRecallNames[0])};
+    const auto& recalls = selects && plan->reuse == Reuse::kNever && !o.recalls.empty() ? o.recalls : by_device;
     for (const std::int32_t batch : o.batches)
       for (const std::int32_t depth : o.depths)
         for (const float turnover : turnovers)
           for (const float correction : corrections)
-            rows.push_back(
-                {.test = test_name(o, depth),
-                 .method = method,
-                 .c = {.depth = depth, .batch = batch, .plan = plan, .turnover = turnover, .correction = correction},
-                 .result = {}});
+            for (const std::string& recall : recalls)
+              rows.push_back({.test = test_name(o, depth),
+                              .method = recall == by_device[0] ? method : method + " by " + recall,
+                              .c = {.depth = depth,
+                                    .batch = batch,
+                                    .plan = plan,
+                                    .turnover = turnover,
+                                    .correction = correction,
+                                    .recall = recall},
+                              .result = {}});
   }
   return rows;
 }
@@ -147,8 +155,8 @@ BenchReport bench_cuda(const BenchCommand& o, const Machine& machine, std::uniqu
 
 int bench(BenchCommand o) {
   const bool cuda = o.device == "cuda";
-  if (!cuda && (o.kv_store != "device" || !o.turnovers.empty() || !o.corrections.empty()))
-    fail(ErrorKind::kOption, "--kv-store, --turnover and --correction are for --device cuda");
+  if (!cuda && (o.kv_store != "device" || !o.turnovers.empty() || !o.corrections.empty() || !o.recalls.empty()))
+    fail(ErrorKind::kOption, "--kv-store, --turnover, --correction and --recall are for --device cuda");
   if (o.depths.empty()) o.depths = {2048};
   if (o.methods.empty()) o.methods = {"full"};
   if (!o.decode) o.warmup = 0;
@@ -217,6 +225,14 @@ void add_case_options(CLI::App& c, BenchCommand& o) {
             ->type_name("X,...")
             ->delimiter(',')
             ->check(CLI::Range(0.0, 1.0)));
+    add(c.add_option(
+             "--recall", o.recalls,
+             "With --device cuda, of methods that select at every step: missing pages come by gather (the "
+             "device itself), or by the host, as copies (one a page and KV head), batch (these in one call), or "
+             "token-major (copies, of pages that have all KV heads of a token together)")
+            ->type_name("FORM,...")
+            ->delimiter(',')
+            ->check(one_of({"gather", "copies", "batch", "token-major"})));
   }
   add(c.add_option("-b,--max-num-batched-tokens", o.chunk_tokens, "Prompt tokens that are computed together")
           ->type_name("TOKENS")

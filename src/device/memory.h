@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 
 #include "src/base/progress.h"
@@ -80,6 +81,16 @@ class PinnedBuffer {
 
 // Bytes between any two places, host or device, in the order of `stream`. Pageable host memory makes it wait.
 void copy_bytes(void* to, const void* from, std::size_t bytes, const Stream& stream);
+// Many of them in one call.
+struct CopyRequest {
+  std::byte* to = nullptr;
+  const std::byte* from = nullptr;
+  std::size_t bytes = 0;
+};
+void copy_batch(std::span<const CopyRequest> copies, const Stream& stream);
+// n_rows of `bytes` each, pitches apart.
+void copy_rows(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch, std::size_t bytes,
+               std::size_t n_rows, const Stream& stream);
 void set_bytes(void* to, int value, std::size_t bytes, const Stream& stream);
 
 }  // namespace mneme

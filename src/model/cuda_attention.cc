@@ -70,7 +70,8 @@ void CudaAttention::take_methods(std::span<const SequenceRows> sequences, const 
                                           .spare = options_.spare,
                                           .recall_blocks = options_.recall_blocks,
                                           .turnover = options_.turnover,
-                                          .correction = options_.correction});
+                                          .correction = options_.correction,
+                                          .recall_by = options_.recall_by});
   ++generation_;
 }
 
@@ -175,7 +176,11 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t first, std::int
     side_.wait(stored_);
   }
   if (r.selects()) r.choose(SelectWhen::kNow, layer, who, context);
-  r.recall(SelectWhen::kNow, layer, who, tables_->tables(), context);
+  if (r.recalls_by_host() && r.selects()) {
+    r.recall_by_host(layer, method_rows_, stream);
+  } else {
+    r.recall(SelectWhen::kNow, layer, who, tables_->tables(), context);
+  }
   attend_decode_cuda(a, r.tables(layer), r.tables_layer(layer), context);
   if (r.ahead()) {
     attended_.record(stream);
@@ -282,9 +287,9 @@ void CudaAttention::join(const Stream& stream) {
   stream.wait(side_done_);
 }
 
-void CudaAttention::draw_outcomes(float turnover, float correction) {
-  options_.turnover = turnover, options_.correction = correction;
-  if (retrieval_) retrieval_->draw_outcomes(turnover, correction);
+void CudaAttention::draw_outcomes(float turnover, float correction, RecallBy recall_by) {
+  options_.turnover = turnover, options_.correction = correction, options_.recall_by = recall_by;
+  if (retrieval_) retrieval_->draw_outcomes(turnover, correction, recall_by);
 }
 
 void CudaAttention::fetch_counts(const Stream& stream) {

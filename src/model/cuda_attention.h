@@ -55,7 +55,9 @@ class CudaAttention {
   // What prepare() will take, and what sequences may need besides.
   std::int64_t aside_bytes(const KvShape& shape) const;
   void set_store(KvStore store) { options_.store = store; }
-  void draw_outcomes(float turnover, float correction);
+  void draw_outcomes(float turnover, float correction, RecallBy recall_by);
+  // Whether a step may be captured: nothing of it waits for the host.
+  bool in_graph() const { return !retrieval_ || !retrieval_->recalls_by_host(); }
   bool ready() const { return tables_.has_value(); }
 
   // Which rows the next calls are about; fills the arrays of `host` but for tokens and wanted_rows. Returns whether all

@@ -300,6 +300,10 @@ void CudaForward::Impl::run_graph_rows(std::int32_t n, std::int32_t n_padded) {
       head_many(nullptr, n_padded);
     }
   };
+  if (!attention.in_graph()) {
+    launch();
+    return;
+  }
   const auto [it, fresh] = graphs.try_emplace(std::pair(n_padded, attention.graph_kind()));
   if (fresh) {
     launch();
@@ -396,8 +400,8 @@ void CudaForward::set_store(KvStore store) {
   impl_->attention.set_store(store);
 }
 
-void CudaForward::draw_outcomes(float turnover, float correction) {
-  impl_->attention.draw_outcomes(turnover, correction);
+void CudaForward::draw_outcomes(float turnover, float correction, RecallBy recall_by) {
+  impl_->attention.draw_outcomes(turnover, correction, recall_by);
 }
 
 void CudaForward::expect_method(const Plan& plan) {

@@ -31,6 +31,7 @@ struct CudaForwardOptions {
   // Of sequences with a method, see CudaRetrievalOptions.
   float spare = 0.5f, turnover = -1, correction = -1;
   std::int32_t recall_blocks = 8;
+  RecallBy recall_by = RecallBy::kGather;
 };
 
 // A row's next token, and its log-probability.
@@ -75,7 +76,7 @@ class CudaForward {
   std::byte* kv_data() const;
   std::size_t kv_bytes() const;
   // For measuring: outcomes of methods are drawn from the next step on, see SlotRules.
-  void draw_outcomes(float turnover, float correction);
+  void draw_outcomes(float turnover, float correction, RecallBy recall_by = RecallBy::kGather);
   // What methods take of the device; null before the first step with one.
   const CudaRetrieval* retrieval() const;
 

@@ -300,6 +300,26 @@ void CudaRetrieval::recall(SelectWhen when, std::int32_t layer, const SlotRows& 
   recall_pages_cuda(rows, when, view_, pages, layer, slot_layer(layer), options_.recall_blocks, context);
 }
 
+void CudaRetrieval::draw_outcomes(float turnover, float correction, RecallBy recall_by) {
+  options_.turnover = turnover, options_.correction = correction;
+  if (options_.recall_by == recall_by) return;
+  options_.recall_by = recall_by;
+  host_recall_.reset();
+  for (Place& p : places_) p = {.revision = 0, .rules = {}, .counts = std::move(p.counts)};  // slots anew
+}
+
+void CudaRetrieval::recall_by_host(std::int32_t layer, std::span<const Row> rows, const Stream& stream) {
+  if (!host_recall_) host_recall_ = std::make_unique<CudaHostRecall>(view_);
+  std::vector<CudaHostRecall::Row> all;
+  for (const Row& r : rows) {
+    const SlotRules& rules = places_[static_cast<std::size_t>(r.place)].rules;
+    if (rules.schedule != SlotSchedule::kEveryStep)
+      fail(ErrorKind::kUnsupported, "recall by the host: for methods that select at every step");
+    all.push_back({r.cache, rules, r.place, r.anew != 0});
+  }
+  host_recall_->recall(all, options_.recall_by, layer, slot_layer(layer), stream);
+}
+
 void CudaRetrieval::write_back(const SlotRows& rows, const KvTables& pages, const CudaContext& context) {
   write_back_cuda(rows, view_, dense_tables_, numbers_there_.as<std::int32_t>(), pages, shape_.n_layers, context);
 }
@@ -324,7 +344,8 @@ void CudaRetrieval::count(std::span<const Row> rows) {
       if (c < 0) continue;
       s.sparse_steps += p.everything ? 0 : 1;
       SlotCounts& before = p.counts[static_cast<std::size_t>(c)];
-      const SlotCounts& after = now[static_cast<std::int64_t>(c) * options_.n_places + row.place];
+      const SlotCounts& after = host_recall_ ? host_recall_->counts(c, row.place)
+                                             : now[static_cast<std::int64_t>(c) * options_.n_places + row.place];
       const auto gained = [&](std::uint64_t SlotCounts::*field) {
         return static_cast<std::int64_t>(after.*field - before.*field);
       };

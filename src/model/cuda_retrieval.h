@@ -15,6 +15,7 @@
 #include "src/cache/sequence_cache.h"
 #include "src/device/memory.h"
 #include "src/kernels/kv_slots_cuda.h"
+#include "src/model/cuda_host_recall.h"
 #include "src/model/model.h"
 
 namespace mneme {
@@ -24,8 +25,9 @@ struct CudaRetrievalOptions {
   std::int64_t max_context = 0;    // tokens of a sequence
   float spare = 0.5f;              // slots beside those of one selection, as a share of it
   std::int32_t recall_blocks = 8;  // blocks of threads that a recall may use
-  // For measuring, see SlotRules; below 0: nothing is drawn.
+  // For measuring, see SlotRules and cuda_host_recall.h; below 0: nothing is drawn.
   float turnover = -1, correction = -1;
+  RecallBy recall_by = RecallBy::kGather;
 };
 
 class CudaRetrieval {
@@ -48,10 +50,8 @@ class CudaRetrieval {
   CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs needs, const CudaRetrievalOptions& options);
   const Needs& needs() const { return needs_; }
 
-  // For measuring, see SlotRules.
-  void draw_outcomes(float turnover, float correction) {
-    options_.turnover = turnover, options_.correction = correction;
-  }
+  // For measuring, see CudaRetrievalOptions.
+  void draw_outcomes(float turnover, float correction, RecallBy recall_by);
 
   // Rows that decode, one a sequence: brings their state to the step whose token is the last of `cache`. Enqueues on
   // `stream`. place: CudaTables' of the sequence.
@@ -80,6 +80,10 @@ class CudaRetrieval {
   void choose(SelectWhen when, std::int32_t layer, const SlotRows& rows, const CudaContext& context);
   void recall(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
               const CudaContext& context);
+  // CudaRetrievalOptions::recall_by is not kGather: in place of recall() for this step, with the rows that decode. It
+  // waits for the stream, so nothing of the step may be part of a graph.
+  bool recalls_by_host() const { return options_.recall_by != RecallBy::kGather; }
+  void recall_by_host(std::int32_t layer, std::span<const Row> rows, const Stream& stream);
 
   // After the last layer: the new tokens to their pages.
   void write_back(const SlotRows& rows, const KvTables& pages, const CudaContext& context);
@@ -118,6 +122,7 @@ class CudaRetrieval {
   DeviceBuffer slots_, boxes_, tables_, queries_, rules_, counts_, scratch_[2], dense_, dense_blocks_, numbers_there_;
   PinnedBuffer host_counts_, host_rules_;
   std::vector<Place> places_;
+  std::unique_ptr<CudaHostRecall> host_recall_;
 };
 
 }  // namespace mneme

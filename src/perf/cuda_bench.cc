@@ -116,7 +116,9 @@ DType CudaBench::weights() const {
 CudaBench::Impl::Sequences CudaBench::Impl::make_sequences(const BenchCase& c) {
   MNEME_CHECK(c.batch >= 1 && c.depth >= 0, "batch {}, depth {}", c.batch, c.depth);
   if (c.plan != nullptr) CudaForward::expect_method(*c.plan);
-  forward->draw_outcomes(c.turnover, c.correction);
+  const auto recall = std::find(kRecallNames.begin(), kRecallNames.end(), c.recall) - kRecallNames.begin();
+  MNEME_CHECK(recall < std::ssize(kRecallNames), "recall by \"{}\"", c.recall);
+  forward->draw_outcomes(c.turnover, c.correction, static_cast<RecallBy>(recall));  // in that order
   Sequences s;
   for (std::int32_t i = 0; i < c.batch; ++i) {
     s.caches.emplace_back(*pool);

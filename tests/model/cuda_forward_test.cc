@@ -234,6 +234,33 @@ TEST_F(CudaForwardTest, MethodsAreFullAttentionUpToTheBudget) {
   }
 }
 
+// Pages that the host asks for give what those give that the device brings, also in turns.
+TEST_F(CudaForwardTest, RecallByTheHostIsRecallByTheDevice) {
+  const auto model = Model::random(config_of(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
+  const std::vector<std::int32_t> tokens = random_tokens(1400, model->config().vocab, 6);
+  const std::span<const std::int32_t> all(tokens);
+  const auto plan = plan_for(*model, "quest", 256, "unit=page:32");
+  const auto answers = [&](RecallBy by, bool changes) {
+    OnDevice host(*model, KvStore::kHost);
+    SequenceCache a(*host.pool);
+    MethodState method(plan);
+    for (int i = 0; i < 3; ++i) host.step(a, all.subspan(static_cast<std::size_t>(a.length()), 400), &method);
+    std::vector<std::vector<float>> out;
+    for (int i = 0; i < 70; ++i) {
+      const RecallBy now = changes && i / 20 % 2 == 1 ? RecallBy::kGather : by;
+      host.forward.draw_outcomes(-1, -1, now);
+      out.push_back(host.step(a, all.subspan(static_cast<std::size_t>(a.length()), 1), &method));
+    }
+    std::int64_t selected = 0;
+    for (const LayerStats& l : method.stats().layers) selected += l.selected_units;
+    return std::pair(out, selected);
+  };
+  const auto want = answers(RecallBy::kGather, false);
+  EXPECT_GT(want.second, 0);
+  for (const RecallBy by : {RecallBy::kCopies, RecallBy::kBatch})
+    for (const bool changes : {false, true}) EXPECT_EQ(answers(by, changes), want);
+}
+
 // More rows than the head takes at once.
 TEST_F(CudaForwardTest, GivesTheLogitsOfEveryRow) {
   const auto model = Model::random(config_of(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);

@@ -1,0 +1,117 @@
+#include "src/model/cuda_host_recall.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "src/base/check.h"
+
+namespace mneme {
+namespace {
+
+constexpr std::int32_t kInUse = std::numeric_limits<std::int32_t>::max();
+
+std::int32_t* at(const PinnedBuffer& b, std::int64_t entry) {
+  return b.as<std::int32_t>() + entry;
+}
+
+}  // namespace
+
+CudaHostRecall::CudaHostRecall(const KvSlots& slots) : slots_(slots) {
+  const auto states = static_cast<std::size_t>(slots.n_layers) * static_cast<std::size_t>(slots.n_places),
+             heads = static_cast<std::size_t>(slots.n_kv_heads), listed = static_cast<std::size_t>(slots.max_listed);
+  heads_.resize(states * heads);
+  counts_.resize(states);
+  chosen_ = PinnedBuffer(static_cast<std::size_t>(slots.n_places) * heads * listed * 4);
+  listed_ = PinnedBuffer(states * heads * listed * 4);
+}
+
+// As resolve() of page_recall_cuda.cu: slots that were not chosen for longest are given up, the first where that is
+// equal.
+void CudaHostRecall::take(const Row& row, std::int32_t layer, std::int32_t slot_layer, std::int32_t kv_head) {
+  const std::int32_t length = row.cache->length(), first = row.rules.sink / kKvPageTokens,
+                     stop = (length + kKvPageTokens - 1) / kKvPageTokens,
+                     window = std::max(first, stop - row.rules.recent / kKvPageTokens), n_window = stop - window,
+                     n = std::min(row.rules.n_select, window - first), fixed = first + n_window;
+  const std::int64_t index = (std::int64_t{slot_layer} * slots_.n_places + row.place) * slots_.n_kv_heads + kv_head;
+  Head& h = heads_[static_cast<std::size_t>(index)];
+  const auto n_free = static_cast<std::size_t>(slots_.n_slots - fixed);
+  if (row.anew || h.page_of.size() != n_free) h = {std::vector(n_free, -1), std::vector(n_free, -2)};
+  const std::int32_t* chosen = at(chosen_, (std::int64_t{row.place} * slots_.n_kv_heads + kv_head) * slots_.max_listed);
+  std::int32_t* listed = at(listed_, index * slots_.max_listed);
+  const auto base = static_cast<std::int32_t>(index * slots_.n_slots);
+
+  for (std::int32_t i = 0; i < first; ++i) listed[i] = base + i;
+  missing_.clear();
+  std::int32_t replaced = 0;
+  for (std::int32_t i = 0; i < n; ++i) {
+    const auto slot = std::find(h.page_of.begin(), h.page_of.end(), chosen[i]) - h.page_of.begin();
+    if (static_cast<std::size_t>(slot) == n_free) {
+      missing_.push_back(i);
+      continue;
+    }
+    std::int32_t& used = h.used_at[static_cast<std::size_t>(slot)];
+    replaced += used < length - 1 ? 1 : 0;
+    used = kInUse;
+    listed[first + i] = base + fixed + static_cast<std::int32_t>(slot);
+  }
+  free_.clear();
+  for (std::size_t i = 0; i < n_free; ++i)
+    if (h.used_at[i] != kInUse) free_.push_back(static_cast<std::int32_t>(i));
+  std::stable_sort(free_.begin(), free_.end(), [&](std::int32_t a, std::int32_t b) {
+    return h.used_at[static_cast<std::size_t>(a)] < h.used_at[static_cast<std::size_t>(b)];
+  });
+  MNEME_CHECK(missing_.size() <= free_.size(), "{} pages for {} slots", missing_.size(), free_.size());
+  const std::span<const BlockId> table = row.cache->table(layer, kv_head);
+  const std::size_t bytes = slots_.block_bytes();
+  for (std::size_t i = 0; i < missing_.size(); ++i) {
+    const std::int32_t slot = free_[i], page = chosen[missing_[i]];
+    copies_.push_back({slots_.slots + static_cast<std::size_t>(base + fixed + slot) * bytes,
+                       row.cache->pool().data(table[static_cast<std::size_t>(page)]), bytes});
+    h.page_of[static_cast<std::size_t>(slot)] = page;
+    h.used_at[static_cast<std::size_t>(slot)] = kInUse;
+    listed[first + missing_[i]] = base + fixed + slot;
+  }
+  for (std::int32_t& used : h.used_at)
+    if (used == kInUse) used = length;
+  for (std::int32_t i = 0; i < n_window; ++i) listed[first + n + i] = base + first + (window + i) % n_window;
+
+  SlotCounts& counts = counts_[static_cast<std::size_t>(slot_layer * slots_.n_places + row.place)];
+  counts.selected += static_cast<std::uint64_t>(n);
+  counts.missing += missing_.size();
+  counts.replaced += missing_.size() + static_cast<std::uint64_t>(replaced);
+}
+
+void CudaHostRecall::recall(std::span<const Row> rows, RecallBy by, std::int32_t layer, std::int32_t slot_layer,
+                            const Stream& stream) {
+  const std::int64_t heads = slots_.n_kv_heads, listed = slots_.max_listed,
+                     state = std::int64_t{slot_layer} * slots_.n_places;
+  const std::size_t bytes = static_cast<std::size_t>(heads * listed) * 4;
+  const auto selects = [](const Row& r) { return r.cache->length() > r.rules.budget; };
+  for (const Row& r : rows)
+    if (selects(r))
+      copy_bytes(at(chosen_, r.place * heads * listed), slots_.chosen[0] + (state + r.place) * heads * listed, bytes,
+                 stream);
+  stream.synchronize();
+  copies_.clear();
+  for (const Row& r : rows)
+    for (std::int32_t head = 0; selects(r) && head < heads; ++head) take(r, layer, slot_layer, head);
+  if (by == RecallBy::kBatch) {
+    copy_batch(copies_, stream);
+  } else if (by == RecallBy::kTokenMajor) {
+    const std::size_t piece = slots_.token_bytes(), pitch = piece * static_cast<std::size_t>(heads);
+    const PagePool& pool = rows.front().cache->pool();
+    const std::byte* last = pool.data(BlockId(0)) + static_cast<std::size_t>(pool.n_blocks()) * slots_.block_bytes() -
+                            pitch * kKvPageTokens;
+    for (const CopyRequest& c : copies_)
+      copy_rows(c.to, piece, std::min(static_cast<const std::byte*>(c.from), last), pitch, piece, kKvPageTokens,
+                stream);
+  } else {
+    for (const CopyRequest& c : copies_) copy_bytes(c.to, c.from, c.bytes, stream);
+  }
+  for (const Row& r : rows)
+    if (selects(r))
+      copy_bytes(slots_.listed + (state + r.place) * heads * listed, at(listed_, (state + r.place) * heads * listed),
+                 bytes, stream);
+}
+
+}  // namespace mneme
