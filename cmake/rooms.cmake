@@ -20,9 +20,11 @@ function(mneme_room name)
   set_property(GLOBAL APPEND PROPERTY MNEME_ROOMS mneme_${name})
 endfunction()
 
-# mneme_test(NAME SOURCES a.cc ... USES room ...): one GoogleTest program, its tests known to ctest by their own names.
+# mneme_test(NAME SOURCES a.cc ... USES room ... [SHARDS n]): one GoogleTest program, its tests known to ctest by their own
+# names. With SHARDS it runs n times, each time every n-th of its tests (NAME.1, ...): for programs of hundreds of cases
+# that share nothing, where starting a process for each takes longer than the cases do.
 function(mneme_test name)
-  cmake_parse_arguments(T "" "TIMEOUT" "SOURCES;USES;LIBS" ${ARGN})
+  cmake_parse_arguments(T "" "TIMEOUT;SHARDS" "SOURCES;USES;LIBS" ${ARGN})
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 300)
   endif()
@@ -32,7 +34,21 @@ function(mneme_test name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
   target_compile_definitions(${name} PRIVATE MNEME_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   mneme_spare_optimiser(${name})
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT ${T_TIMEOUT})
+  if(NOT T_SHARDS)
+    gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT ${T_TIMEOUT})
+    return()
+  endif()
+  # Two threads that wait for each other (tests/test_threads.h) want two cores.
+  set(processors 2)
+  if(MNEME_SANITIZE MATCHES address)
+    set(processors 1)
+  endif()
+  foreach(shard RANGE 1 ${T_SHARDS})
+    math(EXPR index "${shard} - 1")
+    add_test(NAME ${name}.${shard} COMMAND ${name} --gtest_brief=1)
+    set_tests_properties(${name}.${shard} PROPERTIES TIMEOUT 900 PROCESSORS ${processors}
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${T_SHARDS};GTEST_SHARD_INDEX=${index}")
+  endforeach()
 endfunction()
 
 # mneme_fuzzer(NAME SOURCES a.cc USES room ...): one libFuzzer program.

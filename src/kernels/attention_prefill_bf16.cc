@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "hwy/highway.h"
+#include "src/base/checked_before.h"
 
 #if !defined(__clang__)
 // gcc 12's own intrinsics (its bug 105593)
@@ -25,7 +26,7 @@
 #endif
 
 #define MNEME_TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
-#define MNEME_INLINE MNEME_TARGET __attribute__((always_inline))
+#define MNEME_INLINE MNEME_TARGET MNEME_CHECKED_BEFORE __attribute__((always_inline))
 
 namespace mneme {
 
@@ -80,7 +81,8 @@ MNEME_INLINE inline void fetch_row(const KeyTile& tile, int r, std::int32_t head
 // Scores of the tile and the largest of each lane: queries.scores, queries.top -> returned in `high`.
 // kKeys x kVecs sums in registers.
 template <int kVecs, bool kMasked>
-MNEME_TARGET void score(const KeyTile& tile, const KeyTile& following, const QueryTile& queries, float* high) {
+MNEME_TARGET MNEME_CHECKED_BEFORE void score(const KeyTile& tile, const KeyTile& following, const QueryTile& queries,
+                                             float* high) {
   constexpr int kKeys = 16 / kVecs;
   __m512 top[kVecs];
   unroll<kVecs>([&](auto v) MNEME_INLINE { top[v] = _mm512_set1_ps(kMinusInf); });
@@ -205,7 +207,7 @@ void add_bad_values(const KeyTile& tile, const std::vector<BadValue>& bad, const
 
 // out = out * factor + values * weights, kD x kVecs sums in registers.
 template <int kVecs>
-MNEME_TARGET void weigh(int n_tokens, const QueryTile& queries) {
+MNEME_TARGET MNEME_CHECKED_BEFORE void weigh(int n_tokens, const QueryTile& queries) {
   constexpr int kD = kVecs == 1 ? 8 : 16 / kVecs;
   const auto* weights = static_cast<const __m512i*>(queries.weights);
   for (std::int32_t d = 0; d < queries.head_dim; d += kD) {
@@ -231,8 +233,27 @@ MNEME_TARGET void weigh(int n_tokens, const QueryTile& queries) {
   }
 }
 
+// All that score() and weigh() touch.
+template <int kVecs>
+void expect_addressable_tile(const KeyTile& tile, const QueryTile& queries) {
+  constexpr std::size_t kLaneBytes = kVecs * kWidth * 4;
+  constexpr int kKeys = 16 / kVecs;
+  const auto n = static_cast<std::size_t>(tile.n), head_dim = static_cast<std::size_t>(queries.head_dim);
+  const std::size_t n_rows = (n + kKeys - 1) / kKeys * kKeys, pairs = (n + 1) / 2;
+  for (std::size_t r = 0; r < n_rows; ++r) expect_addressable(tile.rows[r], 2 * head_dim);
+  expect_addressable(queries.q, head_dim / 2 * kLaneBytes);
+  expect_addressable(queries.scores, n_rows * kLaneBytes);
+  if (tile.masked)
+    for (const std::int32_t* lanes : {queries.first, queries.last}) expect_addressable(lanes, kLaneBytes);
+  expect_addressable(queries.weights, pairs * kLaneBytes);
+  expect_addressable(queries.values, pairs * head_dim * 4);
+  expect_addressable(queries.factor, kLaneBytes);
+  expect_addressable(queries.out, head_dim * kLaneBytes);
+}
+
 template <int kVecs>
 void attend(const KeyTile& tile, const KeyTile& following, const QueryTile& queries) {
+  expect_addressable_tile<kVecs>(tile, queries);
   alignas(64) float high[kVecs * kWidth];
   auto* values = static_cast<std::uint32_t*>(queries.values);
   if (tile.masked)

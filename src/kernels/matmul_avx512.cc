@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "src/base/check.h"
+#include "src/base/checked_before.h"
 #include "src/kernels/matmul_kernels.h"
 #include "src/kernels/matmul_vnni-inl.h"
 #include "src/kernels/quant.h"
@@ -53,7 +54,8 @@ namespace {
 constexpr int kTokens = 32;
 
 template <int kVectors>
-inline void tile(const std::byte* packed, const std::byte* const* w, std::int64_t k, Sums from, float* sums) {
+MNEME_CHECKED_BEFORE inline void tile(const std::byte* packed, const std::byte* const* w, std::int64_t k, Sums from,
+                                      float* sums) {
   __m512 sum[kTileRows][kVectors];
   for (int r = 0; r < kTileRows; ++r)
     for (int c = 0; c < kVectors; ++c)
@@ -76,6 +78,10 @@ inline void tile(const std::byte* packed, const std::byte* const* w, std::int64_
 
 void tile_product(const std::byte* packed, const std::byte* const* w, std::int64_t k, int n_tokens, Sums from,
                   float* sums) {
+  const auto bytes = static_cast<std::size_t>((k + 1) / 2) * 4;
+  expect_addressable(packed, bytes * kTokens);
+  expect_addressable(sums, kTileRows * kTokens * sizeof(float));
+  for (int r = 0; r < kTileRows; ++r) expect_addressable(w[r], bytes);
   if (n_tokens > 16)
     tile<2>(packed, w, k, from, sums);
   else

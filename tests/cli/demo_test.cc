@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "mneme/mneme.h"
+#include "tests/test_threads.h"
 
 namespace mneme {
 namespace {
@@ -33,7 +34,7 @@ std::string demo_text() {
 
 // One session reads the text; every question goes to a fork of it.
 void expect_answers(const std::string& document, std::size_t n_facts, std::int64_t fewest, std::int64_t most) {
-  const LanguageModel model(MNEME_MODEL_FILE);
+  const LanguageModel model(MNEME_MODEL_FILE, {.threads = kTestThreads});
   Session book(model);
   book.read({.document = document});
   const auto length = static_cast<std::int64_t>(book.tokens().size());

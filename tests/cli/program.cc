@@ -13,6 +13,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "tests/test_threads.h"
+
 extern char** environ;
 
 namespace mneme::cli_test {
@@ -32,6 +34,7 @@ std::vector<std::string> environment_of(const Input& input) {
   for (char** e = environ; *e != nullptr; ++e)
     if (!std::string(*e).starts_with("MNEME_")) out.emplace_back(*e);
   for (const auto& [name, value] : input.env) out.push_back(name + "=" + value);
+  if (kTestThreads == 1 && !input.env.contains("MNEME_THREADS")) out.push_back("MNEME_THREADS=1");
   return out;
 }
 

@@ -11,6 +11,7 @@
 #include "src/tokenizer/chat_format.h"
 #include "src/tokenizer/tokenizer.h"
 #include "tests/model/needle_prompts.h"
+#include "tests/test_threads.h"
 
 namespace mneme {
 namespace {
@@ -30,7 +31,7 @@ class EngineModel : public testing::Test {
     options.context = 4096;
     options.max_batched_tokens = max_batched_tokens;
     options.deterministic = deterministic;
-    auto threads = std::make_unique<ThreadPool>(available_cpus());
+    auto threads = std::make_unique<ThreadPool>(kTestThreads);
     auto checkpoint = Checkpoint::open(std::string(MNEME_SOURCE_DIR) + "/models/needle-27m-q8_0.gguf");
     auto model = Model::load(std::move(checkpoint), {.context = 4096}, {.pool = threads.get()});
     return std::make_unique<Engine>(std::move(model), options, std::move(threads));

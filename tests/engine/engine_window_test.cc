@@ -7,6 +7,7 @@
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
 #include "tests/model/test_models.h"
+#include "tests/test_threads.h"
 
 namespace mneme {
 namespace {
@@ -16,7 +17,7 @@ std::unique_ptr<Engine> make_engine(int max_batched_tokens) {
   options.max_batched_tokens = max_batched_tokens;
   options.deterministic = true;
   options.kv_memory_bytes = 8 << 20;
-  auto threads = std::make_unique<ThreadPool>(2);
+  auto threads = std::make_unique<ThreadPool>(kTestThreads);
   auto model = Model::random(small_config(), DType::kBF16, {}, 11, {threads.get(), Rounding::kFixed});
   return std::make_unique<Engine>(std::move(model), options, std::move(threads));
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "mneme/mneme.h"
+#include "tests/test_threads.h"
 
 namespace mneme {
 namespace {
@@ -39,7 +40,8 @@ class SessionRestoreTest : public ::testing::Test {
   ~SessionRestoreTest() override { std::filesystem::remove_all(folder_); }
 
   static LanguageModel& model() {
-    static LanguageModel model(kModel, {.context = 1024, .max_batched_tokens = 64, .threads = 2, .pin_threads = false});
+    static LanguageModel model(
+        kModel, {.context = 1024, .max_batched_tokens = 64, .threads = kTestThreads, .pin_threads = false});
     return model;
   }
   static std::string refusal(ErrorKind kind, const std::function<void()>& action) {
@@ -126,7 +128,7 @@ TEST_F(SessionRestoreTest, AnAnswerThatWasEndedIsSavedAsItStands) {
 
 // Restored where another session holds nearly all memory: that one computes its keys and values again.
 TEST_F(SessionRestoreTest, OthersMakeRoomAndLoseNothing) {
-  LanguageModel small(kModel, {.context = 224, .max_sequences = 1, .threads = 2, .pin_threads = false});
+  LanguageModel small(kModel, {.context = 224, .max_sequences = 1, .threads = kTestThreads, .pin_threads = false});
   Session live(small);
   live.ask({.document = kDocument, .question = kAboutHarbour}, {.max_tokens = 16});
   live.save(path_);

@@ -8,6 +8,7 @@
 
 #include "mneme/mneme.h"
 #include "src/engine/running_model.h"
+#include "tests/test_threads.h"
 
 namespace mneme {
 namespace {
@@ -26,7 +27,8 @@ class SessionTest : public ::testing::Test {
  protected:
   // One for all tests: what one leaves behind, the next would meet.
   static LanguageModel& model() {
-    static LanguageModel model(kModel, {.context = 2048, .max_batched_tokens = 64, .threads = 2, .pin_threads = false});
+    static LanguageModel model(
+        kModel, {.context = 2048, .max_batched_tokens = 64, .threads = kTestThreads, .pin_threads = false});
     return model;
   }
   static ErrorKind kind_of(const std::function<void()>& action) {

@@ -6,6 +6,7 @@
 
 #include "src/base/rng.h"
 #include "src/engine/engine.h"
+#include "tests/test_threads.h"
 
 namespace mneme::eval {
 
@@ -21,7 +22,7 @@ struct TinyEngine {
     c.vocab = 50;
     c.max_context = 1024;
     c.rope.theta = 1000.0;
-    auto threads = std::make_unique<ThreadPool>(2);
+    auto threads = std::make_unique<ThreadPool>(kTestThreads);
     const CpuContext context{.pool = threads.get()};
     engine = std::make_unique<Engine>(Model::random(c, DType::kF32, {.context = 1024}, 3, context),
                                       EngineOptions{.context = 1024}, std::move(threads));
