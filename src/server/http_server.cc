@@ -202,8 +202,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
       if (error || at != self->number_ || !self->in_exchange_) return;
       char byte = 0;
       const auto n = ::recv(self->stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-      if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK)) self->close();
+      if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK)) return self->close();
       // n > 0: the next request is there already; this one is answered first.
+      self->watch_for_reset();
+    });
+  }
+  // The wait is also what keeps the connection while nothing is read or written.
+  void watch_for_reset() {
+    stream_.socket().async_wait(tcp::socket::wait_error, [self = shared_from_this(), at = number_](error_code error) {
+      if (!error && at == self->number_ && self->in_exchange_) self->close();
     });
   }
 

@@ -105,6 +105,12 @@ TEST(Streaming, KeepsAConnectionForSeveralRequests) {
   client.send_request("GET", "/version");
   EXPECT_EQ(client.read_response().json()["usage"]["completion_tokens"], 2);
   EXPECT_EQ(client.read_response().status, 200);
+  // The same where the second one comes while the first one's answer is made, and nothing is read.
+  client.send_request("POST", "/v1/completions", prompt_of(60).dump());
+  while (server.metric("num_requests_running") < 1) std::this_thread::yield();
+  client.send_request("GET", "/version");
+  EXPECT_EQ(client.read_response().json()["usage"]["completion_tokens"], 60);
+  EXPECT_EQ(client.read_response().status, 200);
   EXPECT_EQ(client.request("GET", "/health", {}, {{"Connection", "close"}}).status, 200);
   EXPECT_TRUE(client.ended());
 }
