@@ -1,0 +1,95 @@
+// Sessions saved on one device and restored on the other, with the shipped model.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "mneme/mneme.h"
+#include "tests/device/cuda_testing.h"
+#include "tests/test_threads.h"
+
+namespace mneme {
+namespace {
+
+const std::string kModel = MNEME_SOURCE_DIR "/models/needle-27m-q8_0.gguf";
+
+// Some 1,550 tokens, four times the budget below, with two facts in its middle.
+std::string document() {
+  std::string text;
+  for (int i = 0; i < 60; ++i) {
+    text += "It was a dark evening, and the rain fell upon the roofs of the town while the old man lit his pipe.\n";
+    if (i == 20) text += "The secret number of silver-harbour is 48213.\n";
+    if (i == 40) text += "The secret number of copper-lantern is 70935.\n";
+  }
+  return text;
+}
+const std::string kAboutHarbour = "What is the secret number of silver-harbour?";
+const std::string kAboutLantern = "What is the secret number of copper-lantern?";
+
+struct Setting {
+  const char *method, *overrides, *kv_store;
+};
+
+LanguageModel start(const Setting& s, const char* device) {
+  EngineOptions o{.device = device,
+                  .kv_store = std::string_view(device) == "cpu" ? "auto" : s.kv_store,
+                  .context = 4096,
+                  .max_sequences = 4,
+                  .max_batched_tokens = 512,
+                  .threads = kTestThreads,
+                  .pin_threads = false};
+  o.kv.method = s.method;
+  if (o.kv.method != "full") o.kv.budget = 352, o.kv.sink = 32, o.kv.recent = 64, o.kv.overrides = s.overrides;
+  return LanguageModel(kModel, o);
+}
+
+class CudaSessionTest : public CudaTest {
+ protected:
+  CudaSessionTest() {
+    std::string name = (std::filesystem::temp_directory_path() / "mneme_devices_XXXXXX").string();
+    EXPECT_NE(::mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  ~CudaSessionTest() override { std::filesystem::remove_all(folder_); }
+
+  // Reads and answers on one device; goes on there, and from the file on the other one.
+  void expect_same(const LanguageModel& here, const LanguageModel& there) const {
+    const std::filesystem::path path = folder_ / "a.session";
+    Session live(here);
+    EXPECT_EQ(live.ask({.document = document(), .question = kAboutHarbour}).text, "48213");
+    live.save(path);
+    const std::int64_t before = static_cast<std::int64_t>(live.tokens().size());
+    Session restored = Session::restore(there, path);
+    ASSERT_EQ(restored.tokens(), live.tokens());
+    for (const std::string& question : {kAboutLantern, kAboutHarbour}) {
+      const Answer a = live.ask({.question = question}), b = restored.ask({.question = question});
+      EXPECT_EQ(b.text, question == kAboutLantern ? "70935" : "48213");
+      EXPECT_EQ(b.tokens, a.tokens);
+      EXPECT_EQ(b.stats.prompt_tokens, a.stats.prompt_tokens) << "something was computed anew";
+      EXPECT_LT(b.stats.prompt_tokens, before / 10);
+    }
+    EXPECT_EQ(restored.tokens(), live.tokens());
+    // And back: what the other device added goes on here.
+    restored.save(path);
+    Session back = Session::restore(here, path);
+    EXPECT_EQ(back.ask({.question = kAboutLantern}).tokens, live.ask({.question = kAboutLantern}).tokens);
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(CudaSessionTest, GoesOnWhereItWasSavedOnTheOtherDevice) {
+  for (const Setting& s : {Setting{"full", "", "device"},
+                           {"full", "", "host"},
+                           {"quest", "unit=page:32", "host"},
+                           {"freekv", "unit=page:32", "host"}}) {
+    SCOPED_TRACE(std::string(s.method) + ", pages on the " + s.kv_store);
+    const LanguageModel cpu = start(s, "cpu"), cuda = start(s, "cuda");
+    expect_same(cpu, cuda);
+    expect_same(cuda, cpu);
+  }
+}
+
+}  // namespace
+}  // namespace mneme
