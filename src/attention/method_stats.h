@@ -1,6 +1,7 @@
 // What a method did for one sequence: counted per layer, summed by whoever prints it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -41,6 +42,12 @@ struct LayerStats {
 struct MethodStats {
   std::vector<LayerStats> layers;
   double prefill_end_seconds = 0;  // spent to decide and to drop when prefills ended
+};
+
+// Device memory of methods beside the pages: copies of those that are selected, what scores them, and the whole of the
+// layers that read everything.
+struct MethodMemory {
+  std::size_t slots = 0, index = 0, dense_layers = 0;
 };
 
 // Adds b's counts to a's. Requires  the same number of layers, or a empty.

@@ -46,6 +46,7 @@ class BlockMemory {
  public:
   virtual ~BlockMemory() = default;
   virtual std::byte* base() const = 0;
+  virtual bool in_host_memory() const = 0;  // which the device reads through its link
   // Between two places in it; ordered before whatever later reads `to`.
   virtual void copy(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
   // Done when they return.
@@ -83,6 +84,8 @@ class PagePool {
   // Where a block lies. Of a device's blocks only its address can be used here, with the three calls below.
   std::byte* data(BlockId id) const { return base_ + static_cast<std::size_t>(id.value) * block_bytes_; }
   bool on_device() const { return memory_ != nullptr; }
+  // Whether they take room in the host's memory: all but a device's own.
+  bool in_host_memory() const { return memory_ == nullptr || memory_->in_host_memory(); }
   void copy(std::byte* to, const std::byte* from, std::size_t bytes);
   void read(std::byte* to_host, const std::byte* from, std::size_t bytes) const;
   void write(std::byte* to, const std::byte* from_host, std::size_t bytes);

@@ -273,7 +273,7 @@ int Chat::run(LineReader& lines) {
     try {
       if (obey(parse_chat_line(entry)) == Next::kQuit) break;
     } catch (const Error& e) {
-      if (output_failed_) throw;
+      if (output_failed_ || e.kind() == ErrorKind::kDevice) throw;  // a device that failed fails at every later call
       note("mneme: error: {}", e.what());
       if (!lines.interactive()) code = kBadInput;
     }

@@ -59,6 +59,10 @@ int serve(ServeCommand command) {
   fmt::print("listening on http://{}:{}\n", host, server.port());
   std::fflush(stdout);
   server.run();
+  if (!server.failure().empty()) {
+    say("mneme: error: " + server.failure());
+    return 1;
+  }
   say("stopped");
   return 0;
 }

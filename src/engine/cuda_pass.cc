@@ -71,7 +71,14 @@ class CudaPass final : public ForwardPass {
       choices_.push_back({.token = c.token, .logprob = c.logprob});
     return choices_;
   }
-  void expect_method(const Plan& plan) const override { CudaForward::expect_method(plan); }
+  void expect_method(const Plan& plan, std::span<const Plan* const> beside) const override {
+    CudaForward::expect_method(plan, beside);
+  }
+  MethodMemory method_memory() const override {
+    const CudaRetrieval* r = forward_.retrieval();
+    if (r == nullptr) return {};
+    return {.slots = r->slot_bytes(), .index = r->index_bytes(), .dense_layers = r->dense_bytes()};
+  }
   const Model* model() const override { return model_.get(); }
 
  private:

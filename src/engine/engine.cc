@@ -59,7 +59,13 @@ Request& Engine::Impl::find_sequence(RequestId id) {
 }
 
 void Engine::Impl::check_input(const RequestInput& input, std::span<const std::int32_t> before) const {
-  if (input.method != nullptr) forward->expect_method(*input.method);
+  if (input.method != nullptr) {
+    std::vector<const Plan*> beside;  // those of all that may be in a step with it, each once
+    for (const Request* r : active)
+      if (r->method && std::find(beside.begin(), beside.end(), &r->method->plan()) == beside.end())
+        beside.push_back(&r->method->plan());
+    forward->expect_method(*input.method, beside);
+  }
   const auto vocab = forward->vocab();
   for (std::size_t i = 0; i < input.prompt.size(); ++i) {
     if (input.prompt[i] < 0 || input.prompt[i] >= vocab) {
@@ -294,6 +300,10 @@ std::size_t Engine::method_bytes(RequestId id) const {
   const Request& request = impl_->find(id);
   if (!request.method) return 0;
   return request.method->index_bytes() + request.method->copy_bytes() + request.method->state_bytes();
+}
+
+MethodMemory Engine::method_memory() const {
+  return impl_->forward->method_memory();
 }
 
 void Engine::set_tap(DecodeTap* tap) {

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "mneme/options.h"
+#include "src/attention/method_stats.h"
 #include "src/base/function_ref.h"
 #include "src/base/progress.h"
 #include "src/engine/scheduler.h"
@@ -172,6 +173,7 @@ class Engine {
   // What the request's method did since it began, earlier turns included; null without a method. As tokens(), it can be
   // asked for until the step after the one that brought the end.
   const MethodStats* method_stats(RequestId id) const;
+  MethodMemory method_memory() const;
   // Sets a kept sequence's method and builds its index now, so that forks with this plan share it.
   //
   // Errors  kRequest: as fork.

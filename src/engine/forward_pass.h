@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 
+#include "src/attention/method_stats.h"
 #include "src/model/model.h"
 #include "src/sampler/sampler.h"
 
@@ -37,8 +38,9 @@ class ForwardPass {
   virtual std::span<const Sampler::Choice> run_choosing(const ForwardInput&, std::span<const Sampler* const>) {
     return {};
   }
-  // Errors  kUnsupported: sequences under this plan cannot be run here.
-  virtual void expect_method(const Plan&) const {}
+  // Errors  kUnsupported: sequences under this plan cannot be run here, or not in a step with those of `beside`.
+  virtual void expect_method(const Plan& /*plan*/, std::span<const Plan* const> /*beside*/) const {}
+  virtual MethodMemory method_memory() const { return {}; }
   // The model behind it, where there is one.
   virtual const Model* model() const { return nullptr; }
 };

@@ -43,9 +43,9 @@ Recipe recipe_of(const KvMethodOptions& o) {
   return recipe;
 }
 
-KvMethodStats kv_method_stats(const MethodStats& stats, const Plan& plan, std::size_t index_bytes) {
+KvMethodStats kv_method_stats(const MethodStats& stats, const Plan& plan, std::size_t index_bytes,
+                              const PagePool& pool) {
   KvMethodStats out;
-  const auto token_bytes = static_cast<double>(plan.shape.attention().token_bytes());
   std::int64_t steps = 0, attended = 0, index_read = 0;
   for (std::size_t l = 0; l < stats.layers.size(); ++l) {
     const LayerStats& s = stats.layers[l];
@@ -64,6 +64,7 @@ KvMethodStats kv_method_stats(const MethodStats& stats, const Plan& plan, std::s
     out.corrections += layer_corrections;
     out.selected_units += s.selected_units;
     out.replaced_units += s.replaced_units;
+    out.recalled_units += s.recalled_units;
     out.selections += s.selections;
     out.reused += s.reused;
     out.audits += s.audits;
@@ -71,7 +72,11 @@ KvMethodStats kv_method_stats(const MethodStats& stats, const Plan& plan, std::s
     out.audit_mass += s.audit_mass;
     out.audit_error += s.audit_error;
   }
-  out.kv_bytes_per_step = ratio(static_cast<double>(attended) * token_bytes, static_cast<double>(steps));
+  out.kv_bytes_read = attended * static_cast<std::int64_t>(plan.shape.attention().token_bytes());
+  out.kv_bytes_per_step = ratio(out.kv_bytes_read, steps);
+  if (pool.on_device() && pool.in_host_memory())
+    out.host_to_device_bytes =
+        out.recalled_units * plan.rules.unit_tokens * static_cast<std::int64_t>(plan.shape.attention().token_bytes());
   out.index_bytes_per_step = ratio(index_read, steps);
   out.prefill_end_seconds = stats.prefill_end_seconds;
   out.index_bytes = static_cast<std::int64_t>(index_bytes);

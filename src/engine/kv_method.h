@@ -4,6 +4,7 @@
 #include "mneme/mneme.h"
 #include "mneme/options.h"
 #include "src/attention/method_stats.h"
+#include "src/cache/page_pool.h"
 #include "src/recipes/compile.h"
 
 namespace mneme {
@@ -12,6 +13,7 @@ namespace mneme {
 Recipe recipe_of(const KvMethodOptions& options);
 
 // index_bytes: what the method holds.
-KvMethodStats kv_method_stats(const MethodStats& stats, const Plan& plan, std::size_t index_bytes);
+KvMethodStats kv_method_stats(const MethodStats& stats, const Plan& plan, std::size_t index_bytes,
+                              const PagePool& pool);
 
 }  // namespace mneme

@@ -191,7 +191,7 @@ Answer Session::ask(const Turn& turn, const GenerationOptions& options, const As
       .kv_bytes = static_cast<std::int64_t>(s.engine().kv_bytes(s.id)),
       .method = {}};
   if (const MethodStats* method = s.engine().method_stats(s.id))
-    answer.stats.method = kv_method_stats(*method, *s.model->method, s.engine().method_bytes(s.id));
+    answer.stats.method = kv_method_stats(*method, *s.model->method, s.engine().method_bytes(s.id), s.engine().pool());
   return answer;
 }
 

@@ -23,6 +23,7 @@ class CudaBlocks final : public BlockMemory {
 
   // By the device's address.
   std::byte* base() const override { return device_.size() > 0 ? device_.data() : host_.device_data(); }
+  bool in_host_memory() const override { return host_.size() > 0; }
   std::size_t bytes() const { return bytes_; }
   void copy(std::byte* to, const std::byte* from, std::size_t n) override { copy_bytes(to, from, n, stream_); }
   void read(std::byte* to_host, const std::byte* from, std::size_t n) override {

@@ -404,8 +404,8 @@ void CudaForward::draw_outcomes(float turnover, float correction, RecallBy recal
   impl_->attention.draw_outcomes(turnover, correction, recall_by);
 }
 
-void CudaForward::expect_method(const Plan& plan) {
-  CudaRetrieval::expect(plan);
+void CudaForward::expect_method(const Plan& plan, std::span<const Plan* const> beside) {
+  CudaRetrieval::expect(plan, beside);
 }
 
 const CudaRetrieval* CudaForward::retrieval() const {

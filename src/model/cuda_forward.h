@@ -55,8 +55,8 @@ class CudaForward {
   // Device memory that is free for blocks, some left aside for graphs and libraries.
   std::int64_t room_bytes() const;
 
-  // Errors  kUnsupported: the device cannot do what the method asks for.
-  static void expect_method(const Plan& plan);
+  // Errors  kUnsupported: the device cannot do what the method asks for, or not in a step with those of `beside`.
+  static void expect_method(const Plan& plan, std::span<const Plan* const> beside = {});
 
   // As Forward::run. Requires  at most max_rows tokens of at most max_sequences sequences; methods pass
   // expect_method(). Those that select share one device memory: a step with a method for which it has other layers or

@@ -69,10 +69,14 @@ class Pieces {
 
 }  // namespace
 
-void CudaRetrieval::expect(const Plan& plan) {
+void CudaRetrieval::expect(const Plan& plan, std::span<const Plan* const> beside) {
   if (const char* reason = missing_for(plan.recipe))
     fail(ErrorKind::kUnsupported, "KV method {} on device cuda: {}; such methods run with --device cpu",
          plan.recipe.name, reason);
+  if (beside.empty() || plan.recipe.attend == Attend::kEverything) return;
+  Needs needs = needs_of(plan, 0);
+  for (const Plan* other : beside)
+    if (other->recipe.attend != Attend::kEverything) needs.add(needs_of(*other, 0));
 }
 
 SlotRules CudaRetrieval::rules_of(const Plan& plan) {

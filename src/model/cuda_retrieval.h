@@ -32,8 +32,9 @@ struct CudaRetrievalOptions {
 
 class CudaRetrieval {
  public:
-  // Errors  kUnsupported: what the device cannot do of the recipe, in words.
-  static void expect(const Plan& plan);
+  // Errors  kUnsupported: what the device cannot do of the recipe, in words, or that it cannot in the same step with
+  // sequences under the plans of `beside`.
+  static void expect(const Plan& plan, std::span<const Plan* const> beside = {});
 
   // What the plans of a step need together. Errors of all calls with it  kUnsupported.
   struct Needs {

@@ -140,6 +140,7 @@ void EngineLoop::run(std::function<RunningModel()> start) {
   }
   changed_.notify_all();
   std::vector<Task> tasks;
+  bool told_broken = false;
   while (take_tasks(tasks, table.idle())) {
     for (const Task& task : tasks) task(table, keeper);
     table.expire(GenerationTable::Clock::now());
@@ -147,6 +148,7 @@ void EngineLoop::run(std::function<RunningModel()> start) {
     table.tell_gauges();
     in_flight_.fetch_sub(table.take_ended());
     hand_out(table);
+    if (table.broken() && !std::exchange(told_broken, true)) options_.on_broken(*table.broken());
   }
 }
 

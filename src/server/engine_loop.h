@@ -25,6 +25,9 @@ class EngineLoop {
     std::int64_t max_in_flight = 1;  // answers, running and waiting
     double stream_seconds = 0;       // pieces of answers wait so long for others; first and last ones never
     KeeperOptions keeper;
+    // Called once, on the engine's thread, after what ran and waited was told: the device has failed, and the loop
+    // answers whatever comes with that.
+    std::function<void(const Failure&)> on_broken = [](const Failure&) {};
   };
   // Starts the model on the new thread, which becomes one of those that compute, and returns when it is ready.
   //

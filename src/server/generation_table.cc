@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "src/base/error.h"
 #include "src/engine/kv_method.h"
 
 namespace mneme::server {
@@ -87,12 +86,15 @@ void GenerationTable::submit(GenerationId id, GenerationInput input, std::shared
     g.deadline = arrived + std::chrono::duration_cast<Clock::duration>(
                                std::chrono::duration<double>(std::min(input.timeout_seconds, 1e8)));
   const std::int32_t n = input.n;
+  const auto refuse = [&](Failure why) {
+    tell(g, {.failure = std::move(why)});
+    ended_ += n;
+  };
+  if (broken_) return refuse(*broken_);
   try {
     start(g, input);
   } catch (const Error& e) {
-    tell(g, {.failure = Failure{.kind = FailureKind::kRefused, .error = e.kind(), .message = e.what()}});
-    ended_ += n;
-    return;
+    return refuse(failure_of(e, FailureKind::kRefused));
   }
   generations_.emplace(id, std::move(owned));
   tell(g, {.accepted = true});
@@ -205,7 +207,7 @@ void GenerationTable::end_choice(RequestId id, FinishReason reason, GenerationEv
                         .decode_seconds = stats.decode_seconds,
                         .method = {}};
   if (const MethodStats* method = model_.engine->method_stats(id)) {
-    summary.method = kv_method_stats(*method, *g.input.method, model_.engine->method_bytes(id));
+    summary.method = kv_method_stats(*method, *g.input.method, model_.engine->method_bytes(id), model_.engine->pool());
     metrics_.count_method(g.input.kv.method, *summary.method);
   }
   tell_reads(id, news);
@@ -292,11 +294,17 @@ void GenerationTable::run_step() {
   if (rows > 0) metrics_.count_step(rows, seconds_between(start, now));
 }
 
+Failure GenerationTable::failure_of(const Error& e, FailureKind kind) {
+  Failure failure{.kind = kind, .error = e.kind(), .message = e.what()};
+  if (e.kind() == ErrorKind::kDevice) broken_ = failure;
+  return failure;
+}
+
 void GenerationTable::step() {
   try {
     run_step();
   } catch (const Error& e) {
-    fail_all({.kind = FailureKind::kInternal, .error = e.kind(), .message = e.what()});
+    fail_all(failure_of(e, FailureKind::kInternal));
   } catch (const std::exception& e) {
     fail_all({.kind = FailureKind::kInternal, .error = ErrorKind::kResource, .message = e.what()});
   }
@@ -309,7 +317,9 @@ void GenerationTable::tell_gauges() {
                 .kv_blocks_used = pool.n_blocks() - pool.n_free(),
                 .kv_blocks_total = pool.n_blocks(),
                 .kv_block_bytes = static_cast<std::int64_t>(pool.shape().page_bytes()),
-                .kv_tier = pool.on_device() ? "device" : "host",
+                .kv_tier = pool.in_host_memory() ? "host" : "device",
+                .kv_offloaded = pool.on_device() && pool.in_host_memory(),
+                .method_memory = model_.engine->method_memory(),
                 .cached_sequences = keeper_.cached()});
 }
 

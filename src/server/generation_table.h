@@ -6,9 +6,11 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
+#include "src/base/error.h"
 #include "src/base/strong_id.h"
 #include "src/engine/running_model.h"
 #include "src/server/answer_stream.h"
@@ -42,6 +44,8 @@ class GenerationTable {
   void expire(Clock::time_point now);
   // One forward pass, when there is something to compute. What it throws fails all generations.
   void step();
+  // A device that failed fails at every later call too: what it said, with which all generations since are answered.
+  const std::optional<Failure>& broken() const { return broken_; }
   bool idle() const { return choices_.empty() && model_.engine->idle(); }
 
   // News since the last call, in order.
@@ -73,6 +77,7 @@ class GenerationTable {
   };
 
   void start(Generation& g, GenerationInput& input);
+  Failure failure_of(const Error& e, FailureKind kind);
   RequestInput request_of(const GenerationInput& input, std::int32_t choice) const;
   void add_choice(Generation& g, RequestId id, std::int32_t index);
   void fork_others(Generation& g, RequestId first);
@@ -96,6 +101,7 @@ class GenerationTable {
   std::unordered_map<RequestId, Choice> choices_;
   ReadCounter reads_;
   std::vector<Delivery> news_;
+  std::optional<Failure> broken_;
   std::int64_t ended_ = 0, waiting_ = 0;
 };
 

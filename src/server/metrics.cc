@@ -146,7 +146,11 @@ void Metrics::count_method(std::string_view method, const KvMethodStats& s) {
   const std::lock_guard lock(mutex_);
   MethodCounts& m = methods_[std::string(method)];
   m.queried += s.selected_units;
-  m.hit += s.selected_units - s.replaced_units;
+  m.hit += s.selected_units - s.recalled_units;
+  m.recalled += s.recalled_units;
+  m.replaced += s.replaced_units;
+  m.host_to_device_bytes += s.host_to_device_bytes;
+  m.kv_bytes += s.kv_bytes_read;
   m.corrections += s.corrections;
   m.checks += s.correction_checks;
   m.selections += s.selections;
@@ -188,6 +192,13 @@ std::string Metrics::text() const {
   page.value("kv_cache_used_bytes", gauges_.kv_blocks_used * gauges_.kv_block_bytes, tier);
   page.help("kv_cache_total_bytes", "gauge", "Room for them.");
   page.value("kv_cache_total_bytes", gauges_.kv_blocks_total * gauges_.kv_block_bytes, tier);
+  if (gauges_.kv_offloaded)
+    page.one("kv_offload_cpu_cache_usage_perc", "gauge", "Share of the host's room for them in use, 0 to 1.", used);
+  page.help("kv_retrieval_device_bytes", "gauge", "Device memory of methods beside them, by what is in it.");
+  for (const auto& [of, bytes] : {std::pair("slots", gauges_.method_memory.slots),
+                                  {"index", gauges_.method_memory.index},
+                                  {"dense_layers", gauges_.method_memory.dense_layers}})
+    if (gauges_.method_memory.slots > 0) page.value("kv_retrieval_device_bytes", bytes, fmt::format(",of=\"{}\"", of));
   page.one("cached_sequences", "gauge", "Sequences kept for others with the same prefix.", gauges_.cached_sequences);
   page.one("http_connections", "gauge", "Open connections.", connections_);
   page.one("http_connections_total", "counter", "Connections so far.", connections_total_);
@@ -222,7 +233,14 @@ std::string Metrics::text() const {
       page.value(name, counts.*field, fmt::format(",method=\"{}\"", escaped(method)));
   };
   method_counter("kv_retrieval_pages_queried_total", "Units that steps selected.", &MethodCounts::queried);
-  method_counter("kv_retrieval_pages_hit_total", "Of these, selected by the step before too.", &MethodCounts::hit);
+  method_counter("kv_retrieval_pages_hit_total", "Of these, found where attention reads them.", &MethodCounts::hit);
+  method_counter("kv_retrieval_pages_recalled_total", "Of these, copied there first.", &MethodCounts::recalled);
+  method_counter("kv_retrieval_pages_replaced_total", "Of these, not selected by the step before.",
+                 &MethodCounts::replaced);
+  method_counter("kv_retrieval_host_to_device_bytes_total", "Bytes of what was copied from the host's memory.",
+                 &MethodCounts::host_to_device_bytes);
+  method_counter("kv_retrieval_kv_read_bytes_total", "Keys and values that attention read in steps with a method.",
+                 &MethodCounts::kv_bytes);
   method_counter("kv_retrieval_selections_total", "Selections with a step's own query.", &MethodCounts::selections);
   method_counter("kv_retrieval_reused_total", "Selections made one step ahead.", &MethodCounts::reused);
   method_counter("kv_retrieval_correction_checks_total", "Selections made ahead that a gate looked at.",

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "mneme/mneme.h"
+#include "src/attention/method_stats.h"
 
 namespace mneme::server {
 
@@ -43,6 +44,8 @@ class Metrics {
     std::int64_t running = 0, waiting = 0;
     std::int64_t kv_blocks_used = 0, kv_blocks_total = 0, kv_block_bytes = 0;
     std::string_view kv_tier = "host";  // where they lie
+    bool kv_offloaded = false;          // there, while a device computes
+    MethodMemory method_memory;
     std::int64_t cached_sequences = 0;  // whose pages wait for a next request with their prefix
   };
   void set(const Gauges& gauges);
@@ -71,7 +74,8 @@ class Metrics {
 
  private:
   struct MethodCounts {
-    std::int64_t queried = 0, hit = 0, corrections = 0, checks = 0, selections = 0, reused = 0;
+    std::int64_t queried = 0, hit = 0, recalled = 0, replaced = 0, host_to_device_bytes = 0, kv_bytes = 0;
+    std::int64_t corrections = 0, checks = 0, selections = 0, reused = 0;
   };
   mutable std::mutex mutex_;
   std::string labels_;

@@ -59,15 +59,16 @@ RunningModel start(const ServerOptions& o, const ProgressFn& progress) {
 }  // namespace
 
 struct Server::Impl {
-  Impl(ServerOptions o, const ProgressFn& progress)
+  Impl(ServerOptions o, std::function<RunningModel()> start)
       : options(std::move(o)),
         name(served_name_of(options)),
         metrics(name),
         http(options, metrics),
-        loop([this, &progress] { return start(options, progress); },
+        loop(std::move(start),
              {.max_in_flight = options.engine.max_sequences + options.max_queue,
               .stream_seconds = options.stream_seconds,
-              .keeper = {.prefix_cache = options.prefix_cache, .n_slots = options.n_slots}},
+              .keeper = {.prefix_cache = options.prefix_cache, .n_slots = options.n_slots},
+              .on_broken = [this](const Failure& why) { http.executors().io([this, why] { give_up(why.message); }); }},
              metrics, deliver_to(http.executors())),
         api(options, name, loop, metrics, http.executors()) {}
   // A file that is being written asks the engine for what goes into it.
@@ -83,6 +84,7 @@ struct Server::Impl {
   }
 
   void begin_stop();
+  void give_up(const std::string& why);
   void wait_for_answers();
 
   ServerOptions options;
@@ -91,6 +93,7 @@ struct Server::Impl {
   HttpServer http;
   EngineLoop loop;
   Api api;
+  std::string failure;
   int stops = 0;
   std::chrono::steady_clock::time_point stop_at;
 };
@@ -108,6 +111,12 @@ void Server::Impl::begin_stop() {
   wait_for_answers();
 }
 
+void Server::Impl::give_up(const std::string& why) {
+  options.log(fmt::format("the device failed: {}", why));
+  failure = why;
+  if (stops == 0) begin_stop();
+}
+
 void Server::Impl::wait_for_answers() {
   constexpr double kLook = 0.01, kLastWords = 2;
   if (http.exchanges() == 0 && loop.in_flight() == 0) return http.stop();
@@ -119,9 +128,14 @@ void Server::Impl::wait_for_answers() {
 }
 
 Server::Server(ServerOptions options, const ProgressFn& progress)
-    : impl_(std::make_unique<Impl>(std::move(options), progress)) {}
+    : impl_(std::make_unique<Impl>(options, [&] { return start(options, progress); })) {}
+Server::Server(ServerOptions options, std::function<RunningModel()> start)
+    : impl_(std::make_unique<Impl>(std::move(options), std::move(start))) {}
 Server::~Server() = default;
 
+const std::string& Server::failure() const {
+  return impl_->failure;
+}
 std::uint16_t Server::port() const {
   return impl_->http.port();
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -20,6 +21,8 @@ class Server {
   //
   // Errors  as HttpServer and LanguageModel.
   explicit Server(ServerOptions options, const ProgressFn& progress = {});
+  // The same with a model that `start` makes, on the thread that will compute.
+  Server(ServerOptions options, std::function<RunningModel()> start);
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
@@ -30,8 +33,11 @@ class Server {
   std::int64_t kv_bytes() const;  // room for keys and values
 
   void stop_on_signals();
-  // Serves until it is stopped and every request is answered, or shutdown_seconds are over.
+  // Serves until it is stopped and every request is answered, or shutdown_seconds are over. A device that fails stops
+  // it as well.
   void run();
+  // After run(): how the device failed; empty: it did not.
+  const std::string& failure() const;
   // From any thread. A second call does not wait for requests any more.
   void stop();
 

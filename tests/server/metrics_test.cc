@@ -36,6 +36,9 @@ TEST(Metrics, EveryLineIsInPrometheusForm) {
   KvMethodStats stats;
   stats.selected_units = 10;
   stats.replaced_units = 4;
+  stats.recalled_units = 3;
+  stats.host_to_device_bytes = 3 * 16384;
+  stats.kv_bytes_read = 1 << 20;
   stats.corrections = 1;
   stats.correction_checks = 2;
   metrics.count_method("freekv", stats);
@@ -50,7 +53,12 @@ TEST(Metrics, EveryLineIsInPrometheusForm) {
        {"mneme:num_requests_running%} 2\n", "mneme:num_requests_waiting%} 3\n", "mneme:kv_cache_usage_perc%} 0.25\n",
         "mneme:kv_cache_used_bytes%,tier=\"host\"} 20480\n", "mneme:prompt_tokens_total%} 7\n",
         "mneme:request_success_total%,finished_reason=\"length\"} 1\n",
-        "mneme:kv_retrieval_pages_hit_total%,method=\"freekv\"} 6\n",
+        "mneme:kv_retrieval_pages_queried_total%,method=\"freekv\"} 10\n",
+        "mneme:kv_retrieval_pages_hit_total%,method=\"freekv\"} 7\n",
+        "mneme:kv_retrieval_pages_recalled_total%,method=\"freekv\"} 3\n",
+        "mneme:kv_retrieval_pages_replaced_total%,method=\"freekv\"} 4\n",
+        "mneme:kv_retrieval_host_to_device_bytes_total%,method=\"freekv\"} 49152\n",
+        "mneme:kv_retrieval_kv_read_bytes_total%,method=\"freekv\"} 1048576\n",
         "mneme:http_requests_total%,path=\"/v1/completions\",status=\"200\"} 1\n",
         "mneme:inter_token_latency_seconds_count%} 2\n"}) {
     std::string line = expected;

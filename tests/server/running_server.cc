@@ -21,6 +21,15 @@ server::ServerOptions RunningServer::small() {
 RunningServer::RunningServer(server::ServerOptions options)
     : server_(std::make_unique<server::Server>(std::move(options))), thread_([this] { server_->run(); }) {}
 
+RunningServer::RunningServer(server::ServerOptions options, std::function<RunningModel()> start)
+    : server_(std::make_unique<server::Server>(std::move(options), std::move(start))),
+      thread_([this] { server_->run(); }) {}
+
+std::string RunningServer::wait() {
+  thread_.join();
+  return server_->failure();
+}
+
 void RunningServer::stop() {
   if (!thread_.joinable()) return;
   server_->stop();

@@ -1,6 +1,7 @@
 // A server in this process, on a port that was free, with the shipped model.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -12,12 +13,16 @@ namespace mneme::server_test {
 class RunningServer {
  public:
   explicit RunningServer(server::ServerOptions options = small());
+  // With a model that `start` makes.
+  RunningServer(server::ServerOptions options, std::function<RunningModel()> start);
   ~RunningServer() { stop(); }
 
   std::uint16_t port() const { return server_->port(); }
   // Tells it to stop, and waits until it has.
   void stop();
   void tell_to_stop() { server_->stop(); }
+  // Waits until it has stopped of its own; Server::failure().
+  std::string wait();
 
   // One thread, no pinning, a context of 4,096 tokens, everything else the default.
   static server::ServerOptions small();
