@@ -308,7 +308,6 @@ void CudaRetrieval::draw_outcomes(float turnover, float correction, RecallBy rec
   options_.turnover = turnover, options_.correction = correction;
   if (options_.recall_by == recall_by) return;
   options_.recall_by = recall_by;
-  host_recall_.reset();
   for (Place& p : places_) p = {.revision = 0, .rules = {}, .counts = std::move(p.counts)};  // slots anew
 }
 
@@ -348,8 +347,11 @@ void CudaRetrieval::count(std::span<const Row> rows) {
       if (c < 0) continue;
       s.sparse_steps += p.everything ? 0 : 1;
       SlotCounts& before = p.counts[static_cast<std::size_t>(c)];
-      const SlotCounts& after = host_recall_ ? host_recall_->counts(c, row.place)
-                                             : now[static_cast<std::int64_t>(c) * options_.n_places + row.place];
+      SlotCounts after = now[static_cast<std::int64_t>(c) * options_.n_places + row.place];
+      if (host_recall_) {
+        const SlotCounts& too = host_recall_->counts(c, row.place);
+        after.selected += too.selected, after.missing += too.missing, after.replaced += too.replaced;
+      }
       const auto gained = [&](std::uint64_t SlotCounts::*field) {
         return static_cast<std::int64_t>(after.*field - before.*field);
       };
