@@ -37,6 +37,15 @@ set(CMAKE_CUDA_FLAGS_DEV "-O1")
 find_package(CUDAToolkit REQUIRED)
 set(MNEME_HAVE_CUDA ON)
 
+# Head sizes of attention on the device: each is four kernels to compile.
+set(MNEME_HEAD_DIMS "64;128" CACHE STRING "Head sizes of attention on the device, of 64, 80, 96, 128 and 256")
+foreach(dim IN LISTS MNEME_HEAD_DIMS)
+  if(NOT dim MATCHES "^(64|80|96|128|256)$")
+    message(FATAL_ERROR "MNEME_HEAD_DIMS: expected some of 64;80;96;128;256, found ${dim}")
+  endif()
+endforeach()
+list(JOIN MNEME_HEAD_DIMS ", " MNEME_HEAD_DIM_LIST)
+
 # Prefill attention by FlashInfer's Hopper kernel: AUTO takes it where tools/cuda_headers has put its headers.
 set(MNEME_FLASHINFER ${PROJECT_SOURCE_DIR}/third_party/flashinfer-0.7.2.post1 CACHE PATH "FlashInfer's headers")
 set(MNEME_LIBRARY_ATTENTION AUTO CACHE STRING "Prefill attention by a library's kernel: AUTO, ON or OFF")

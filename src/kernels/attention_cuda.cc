@@ -1,13 +1,35 @@
 #include "src/kernels/attention_cuda.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
 #include "src/base/error.h"
+#include "src/kernels/head_dims_cuda.h"
 
 namespace mneme {
+namespace {
+
+template <int... kDims>
+std::span<const std::int32_t> values_of(HeadDims<kDims...>) {
+  static constexpr std::array<std::int32_t, sizeof...(kDims)> kValues = {kDims...};
+  return kValues;
+}
+
+}  // namespace
+
+std::span<const std::int32_t> attention_head_dims_cuda() {
+  return values_of(BuiltHeadDims());
+}
 
 void expect_attention_shape_cuda(std::int32_t head_dim, std::int32_t group) {
   constexpr std::int32_t kMostGroup = 16;
-  if (head_dim != 64 && head_dim != 128)
-    fail(ErrorKind::kUnsupported, "head_dim {}: attention on the device takes 64 and 128", head_dim);
+  const std::span<const std::int32_t> built = attention_head_dims_cuda();
+  if (std::find(built.begin(), built.end(), head_dim) == built.end())
+    fail(ErrorKind::kUnsupported,
+         "head_dim {}: attention on the device is built for {} (80, 96 and 256 by -DMNEME_HEAD_DIMS=...)", head_dim,
+         fmt::join(built, ", "));
   if (group < 1 || group > kMostGroup)
     fail(ErrorKind::kUnsupported, "{} query heads share one KV head: attention on the device takes 1 to {}", group,
          kMostGroup);

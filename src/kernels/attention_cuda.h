@@ -1,5 +1,5 @@
 // Attention on the device over keys and values that lie in pages. attention.h is the specification; every pointer here
-// is device memory. head_dim 64 and 128, groups of 1 to 16 query heads.
+// is device memory. Groups of 1 to 16 query heads.
 //
 // Numerics  products on tensor cores in the cache's type (q and the probabilities are rounded to it), sums and softmax
 //           in f32.
@@ -9,12 +9,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "src/kernels/cuda_context.h"
 #include "src/kernels/kv_tables_cuda.h"
 
 namespace mneme {
 
+// Head sizes that attention is built for: 64 and 128, others of 80, 96 and 256 by an option of the build.
+std::span<const std::int32_t> attention_head_dims_cuda();
 // Errors  kUnsupported, with what there is, unless the kernels take this shape.
 void expect_attention_shape_cuda(std::int32_t head_dim, std::int32_t group);
 

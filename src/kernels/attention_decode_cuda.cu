@@ -5,6 +5,7 @@
 
 #include "src/kernels/attention_cuda.h"
 #include "src/kernels/attention_page.cuh"
+#include "src/kernels/head_dims_cuda.h"
 
 namespace mneme {
 namespace {
@@ -170,14 +171,18 @@ struct Stretch {  // one item's part of a block's work
   }
 };
 
-// Weighted mean of what `n` parts have of one row; lane has columns 4 lane .. 4 lane + 3 (from 0 where kDim = 64 has
-// fewer).
+// Weighted mean of what `n` parts have of one row, of 128 columns of it at a time; lane has columns 4 lane .. 4 lane +
+// 3 of these, or none.
+constexpr int kColumns = 4 * kWarp;
+__device__ __forceinline__ bool has_columns(int dim, int first, int lane) {
+  return first + 4 * lane < dim;
+}
 struct Merged {
   float max, sum;
   float4 out;
 };
 template <typename Part>
-__device__ __forceinline__ Merged merge(int n, int lane, bool has_columns, Part&& part) {
+__device__ __forceinline__ Merged merge(int n, int lane, bool columns, Part&& part) {
   Merged m{-INFINITY, 0, {0, 0, 0, 0}};
   for (int first = 0; first < n; first += kWarp) {  // lane i weighs part first + i; then all add their columns
     const float2 ml = first + lane < n ? part(first + lane).ml : float2{-INFINITY, 0};
@@ -193,7 +198,7 @@ __device__ __forceinline__ Merged merge(int n, int lane, bool has_columns, Part&
 #pragma unroll 8
     for (int i = 0; i < stop; ++i) {
       const float w = __shfl_sync(~0u, weight, i);
-      if (!has_columns) continue;
+      if (!columns) continue;
       const float4 v = part(first + i).columns(lane);
       m.out.x += v.x * w, m.out.y += v.y * w, m.out.z += v.z * w, m.out.w += v.w * w;
     }
@@ -202,15 +207,17 @@ __device__ __forceinline__ Merged merge(int n, int lane, bool has_columns, Part&
 }
 
 template <int kDim>
-__device__ __forceinline__ void write_row(const Args& p, const Item& item, int g, int lane, const Merged& m) {
+__device__ __forceinline__ void write_row(const Args& p, const Item& item, int g, int first, int lane,
+                                          const Merged& m) {
   const std::int64_t head = static_cast<std::int64_t>(item.row) * p.a.n_heads + item.kv_head * p.group + g;
   const float inverse = m.sum == 0 ? 0.0f : 1.0f / m.sum;
-  if (lane < kDim / 4) {
-    auto* out = reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(p.a.out) + head * kDim);
+  if (has_columns(kDim, first, lane)) {
+    auto* out = reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(p.a.out) + head * kDim + first);
     out[lane] = {pack<__nv_bfloat16>(m.out.x * inverse, m.out.y * inverse),
                  pack<__nv_bfloat16>(m.out.z * inverse, m.out.w * inverse)};
   }
-  if (lane == 0 && p.a.lse != nullptr) p.a.lse[head] = m.sum == 0 ? -INFINITY : (m.max + log2f(m.sum)) / kLog2e;
+  if (lane == 0 && first == 0 && p.a.lse != nullptr)
+    p.a.lse[head] = m.sum == 0 ? -INFINITY : (m.max + log2f(m.sum)) / kLog2e;
 }
 
 // A row of a part, in shared memory or from another block (past this multiprocessor's L1, which may have what stood
@@ -248,15 +255,19 @@ __device__ void finish_stretch(const Args& p, const Item& item, int item_index, 
   const bool whole = begin == 0 && end == item.n_pages;
   const int slot = blockIdx.x * 2 + (begin > 0 ? 0 : 1);
   for (int row = warp; row < p.group; row += n_warps) {
-    const Merged m = merge(n_warps, lane, lane < kDim / 4, [&](int i) {
-      return SharedRow{ml[i * kRows + row], reinterpret_cast<const float4*>(shared + (i * kRows + row) * kDim)};
-    });
-    if (whole) {
-      write_row<kDim>(p, item, row, lane, m);
-    } else {
-      if (lane < kDim / 4)
-        reinterpret_cast<float4*>(p.partial_out + (static_cast<std::int64_t>(slot) * kRows + row) * kDim)[lane] = m.out;
-      if (lane == 0) p.partial_ml[slot * kRows + row] = {m.max, m.sum};
+#pragma unroll
+    for (int first = 0; first < kDim; first += kColumns) {
+      const Merged m = merge(n_warps, lane, has_columns(kDim, first, lane), [&](int i) {
+        return SharedRow{ml[i * kRows + row],
+                         reinterpret_cast<const float4*>(shared + (i * kRows + row) * kDim + first)};
+      });
+      if (whole) {
+        write_row<kDim>(p, item, row, first, lane, m);
+      } else {
+        float* to = p.partial_out + (static_cast<std::int64_t>(slot) * kRows + row) * kDim + first;
+        if (has_columns(kDim, first, lane)) reinterpret_cast<float4*>(to)[lane] = m.out;
+        if (lane == 0) p.partial_ml[slot * kRows + row] = {m.max, m.sum};
+      }
     }
   }
   if (whole) {
@@ -279,13 +290,15 @@ __device__ void finish_stretch(const Args& p, const Item& item, int item_index, 
   if (is_last) {
     __threadfence();
     for (int row = warp; row < p.group; row += n_warps) {
-      const Merged m = merge(last - first + 1, lane, lane < kDim / 4, [&](int i) {
-        const int from = (first + i) * 2 + (i > 0 ? 0 : 1);
-        return PartialRow{
-            __ldcg(&p.partial_ml[from * kRows + row]),
-            reinterpret_cast<const float4*>(p.partial_out + (static_cast<std::int64_t>(from) * kRows + row) * kDim)};
-      });
-      write_row<kDim>(p, item, row, lane, m);
+#pragma unroll
+      for (int column = 0; column < kDim; column += kColumns) {
+        const Merged m = merge(last - first + 1, lane, has_columns(kDim, column, lane), [&](int i) {
+          const int from = (first + i) * 2 + (i > 0 ? 0 : 1);
+          const float* row_of = p.partial_out + (static_cast<std::int64_t>(from) * kRows + row) * kDim + column;
+          return PartialRow{__ldcg(&p.partial_ml[from * kRows + row]), reinterpret_cast<const float4*>(row_of)};
+        });
+        write_row<kDim>(p, item, row, column, lane, m);
+      }
     }
   }
   __syncthreads();
@@ -336,7 +349,8 @@ __global__ void decode_kernel(Args p) {
     const Item item = item_at(p, i);
     if (item.length > 0) continue;
     for (int row = warp; row < p.group; row += n_warps)
-      write_row<kDim>(p, item, row, threadIdx.x % kWarp, {-INFINITY, 0, {0, 0, 0, 0}});
+      for (int column = 0; column < kDim; column += kColumns)
+        write_row<kDim>(p, item, row, column, threadIdx.x % kWarp, {-INFINITY, 0, {0, 0, 0, 0}});
   }
 }
 
@@ -412,11 +426,9 @@ void attend_decode_cuda(const DecodeAttentionCuda& a, const KvTables& tables, st
     const std::int64_t parts = std::int64_t{kMostBlocks} * 2 * kRows;
     args.partial_ml = reinterpret_cast<float2*>(args.partial_out + parts * tables.head_dim);
     args.arrived = reinterpret_cast<std::uint32_t*>(args.partial_ml + parts) + first * tables.n_kv_heads;
-    if (tables.head_dim == 128) {
-      tables.f16 ? run<__half, 128>(args, context) : run<__nv_bfloat16, 128>(args, context);
-    } else {
-      tables.f16 ? run<__half, 64>(args, context) : run<__nv_bfloat16, 64>(args, context);
-    }
+    with_head_dim(tables.head_dim, [&]<int kDim>(std::integral_constant<int, kDim>) {
+      tables.f16 ? run<__half, kDim>(args, context) : run<__nv_bfloat16, kDim>(args, context);
+    });
   }
 }
 

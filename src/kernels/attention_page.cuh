@@ -22,17 +22,21 @@ constexpr float kLog2e = 1.4426950408889634f;
 
 template <int kDim>
 __device__ __forceinline__ std::uint32_t piece_address(std::uint32_t page, int token, int piece) {
-  return page + token * PageShape<kDim>::kRowBytes + ((piece ^ (token & 7)) << 4);
+  constexpr int kTurned = PageShape<kDim>::kPieces / 8 * 8;  // whole eights; of head_dim 80 four pieces stay
+  const int turned = piece ^ (token & 7);
+  return page + token * PageShape<kDim>::kRowBytes +
+         ((kTurned == PageShape<kDim>::kPieces || piece < kTurned ? turned : piece) << 4);
 }
 
 // The page's tokens [begin, end) into shared memory; the others become zeros, so that nothing times their weight of 0
 // is NaN. `lane` of kLanes copies its share; the caller commits.
 template <int kDim, int kLanes>
 __device__ __forceinline__ void fetch_page(std::uint32_t page, const std::byte* from, int begin, int end, int lane) {
-  constexpr int kPieces = PageShape<kDim>::kPieces;
+  constexpr int kPieces = PageShape<kDim>::kPieces, kAll = kKvPageTokens * kPieces;
 #pragma unroll
-  for (int j = 0; j < kKvPageTokens * kPieces / kLanes; ++j) {
+  for (int j = 0; j < (kAll + kLanes - 1) / kLanes; ++j) {
     const int i = j * kLanes + lane, token = i / kPieces;
+    if (kAll % kLanes != 0 && i >= kAll) break;
     const std::uint32_t bytes = token >= begin && token < end ? 16 : 0;
     asm volatile(
         "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(piece_address<kDim>(page, token, i % kPieces)),
@@ -75,7 +79,8 @@ __device__ __forceinline__ void score_page(float (&s)[kTokenTiles][4],
       std::uint32_t b[4];
       load_matrices(b, piece_address<kDim>(page, j * 8 + lane % 8, k * 2 + lane / 8));
       mma<T>(s[j], q[k][0], q[k][1], q[k][2], q[k][3], b[0], b[1]);
-      mma<T>(s[j], q[k + 1][0], q[k + 1][1], q[k + 1][2], q[k + 1][3], b[2], b[3]);
+      if (k + 1 < PageShape<kDim>::kKeySteps)  // else b has the first values, which are not asked for
+        mma<T>(s[j], q[k + 1][0], q[k + 1][1], q[k + 1][2], q[k + 1][3], b[2], b[3]);
     }
   }
 }

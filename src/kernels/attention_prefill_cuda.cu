@@ -5,6 +5,7 @@
 
 #include "src/kernels/attention_cuda.h"
 #include "src/kernels/attention_page.cuh"
+#include "src/kernels/head_dims_cuda.h"
 
 namespace mneme {
 namespace {
@@ -138,11 +139,9 @@ void attend_prefill_cuda(const PrefillAttentionCuda& a, const KvTables& tables, 
                          const CudaContext& context) {
   if (a.n_rows == 0) return;
   const Args args{a, tables, first_entry(tables, layer, a.slot), a.n_heads / tables.n_kv_heads};
-  if (tables.head_dim == 128) {
-    tables.f16 ? run<__half, 128>(args, context) : run<__nv_bfloat16, 128>(args, context);
-  } else {
-    tables.f16 ? run<__half, 64>(args, context) : run<__nv_bfloat16, 64>(args, context);
-  }
+  with_head_dim(tables.head_dim, [&]<int kDim>(std::integral_constant<int, kDim>) {
+    tables.f16 ? run<__half, kDim>(args, context) : run<__nv_bfloat16, kDim>(args, context);
+  });
 }
 
 void gather_kv_cuda(const KvTables& tables, std::int32_t layer, std::int32_t slot, std::int32_t n_tokens, void* out,

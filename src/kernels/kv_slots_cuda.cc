@@ -5,6 +5,8 @@
 namespace mneme {
 
 void expect_slots_cuda(const KvSlots& slots) {
+  if (slots.head_dim != 64 && slots.head_dim != 128)
+    fail(ErrorKind::kUnsupported, "head_dim {}: methods that choose run on the device with 64 and 128", slots.head_dim);
   if (slots.max_pages > kMostKvPages)
     fail(ErrorKind::kUnsupported, "a context of {} tokens: pages are chosen on the device of up to {}",
          std::int64_t{slots.max_pages} * kKvPageTokens, std::int64_t{kMostKvPages} * kKvPageTokens);

@@ -279,9 +279,10 @@ struct CopyArgs {
 __global__ void __launch_bounds__(kThreads) copy_kernel(CopyArgs p) {
   const int kv_head = blockIdx.y, warp = threadIdx.x / kWarp;
   const int block_bytes = 4 * p.to.head_dim * kKvPageTokens;
-  const int pieces = block_bytes / kPieceBytes;
+  const int pieces = (block_bytes + kPieceBytes - 1) / kPieceBytes;
   for (int i = blockIdx.x * kWarps + warp; i < p.n * pieces; i += gridDim.x * kWarps) {
-    const int page = p.first + i / pieces, offset = i % pieces * kPieceBytes;
+    // Of head_dim 80 the last piece has half of the one before it.
+    const int page = p.first + i / pieces, offset = min(i % pieces * kPieceBytes, block_bytes - kPieceBytes);
     std::byte* to = block_at(p.to, p.to_layer, p.to_slot, kv_head, page);
     copy_piece(to + offset, block_at(p.from, p.from_layer, p.from_slot, kv_head, page) + offset);
   }

@@ -184,7 +184,7 @@ class CudaAttentionTest : public CudaTest {
 };
 
 TEST_F(CudaAttentionTest, DecodesEveryGroupAndLength) {
-  for (const int head_dim : {64, 128})
+  for (const std::int32_t head_dim : attention_head_dims_cuda())
     for (const int group : {1, 4, 5, 7, 8, 16})
       for (const DType type : {DType::kBF16, DType::kF16}) {
         SCOPED_TRACE(::testing::Message() << "D " << head_dim << ", group " << group << " " << dtype_name(type));
@@ -196,7 +196,7 @@ TEST_F(CudaAttentionTest, DecodesEveryGroupAndLength) {
 }
 
 TEST_F(CudaAttentionTest, DecodesLongContextsInStretches) {
-  for (const int head_dim : {64, 128}) {
+  for (const std::int32_t head_dim : attention_head_dims_cuda()) {
     Paged kv(shape_of(4, head_dim, DType::kBF16), 8, 1, 9001, 3);
     const Queries q(static_cast<std::size_t>(32 * head_dim), 4);
     for (const std::int32_t length : {9001, 4224, 4225, 2048, 512})
@@ -240,7 +240,7 @@ TEST_F(CudaAttentionTest, LargeScoresAndNaNStayWhereTheyAre) {
 
 TEST_F(CudaAttentionTest, PrefillsChunksAfterEarlierPages) {
   LibraryAttention library;
-  for (const int head_dim : {64, 128})
+  for (const std::int32_t head_dim : attention_head_dims_cuda())
     for (const int group : {1, 4, 7}) {
       Paged kv(shape_of(group, head_dim, DType::kBF16), 2, 2, 1100, 12);
       library.prepare(2 * group, kv.tables(), 1100);

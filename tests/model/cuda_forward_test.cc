@@ -1,4 +1,5 @@
 // The forward pass on the device against the one on the CPU.
+#include "src/kernels/attention_cuda.h"
 #include "src/model/cuda_forward.h"
 
 #include <gtest/gtest.h>
@@ -97,6 +98,24 @@ TEST_F(CudaForwardTest, HasTheCpusLogitsForEveryArchitecture) {
         ASSERT_LE(relative_error(device.step(a, piece), host.step(b, piece)), kTolerance) << begin << " to " << end;
       }
     }
+}
+
+TEST_F(CudaForwardTest, HasTheCpusLogitsForEveryHeadSizeThatIsBuilt) {
+  for (const std::int32_t head_dim : attention_head_dims_cuda()) {
+    SCOPED_TRACE(head_dim);
+    const auto model = Model::random(config_of(Architecture::kLlama, 6, 2, head_dim), DType::kBF16, {}, 5, cpu);
+    for (const KvStore store : {KvStore::kDevice, KvStore::kHost}) {
+      OnDevice device(*model, store);
+      SequenceRunner host(*model, DType::kBF16, cpu, 100);
+      SequenceCache a(*device.pool), b(host.pool);
+      const std::vector<std::int32_t> tokens = random_tokens(400, model->config().vocab, 6);
+      const std::span<const std::int32_t> all(tokens);
+      for (const auto& [begin, end] : {std::pair{0, 40}, {40, 296}, {296, 297}, {297, 298}, {298, 299}, {299, 400}}) {
+        const auto piece = all.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+        ASSERT_LE(relative_error(device.step(a, piece), host.step(b, piece)), kTolerance) << begin << " to " << end;
+      }
+    }
+  }
 }
 
 // Rows of many sequences together are what each is alone: in graphs of every size, padded ones too, and beside prompts.

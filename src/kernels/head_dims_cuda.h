@@ -1,0 +1,27 @@
+// Head sizes that attention on the device is built for (CMake: MNEME_HEAD_DIMS).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "built_head_dims.h"
+
+namespace mneme {
+
+template <int... kDims>
+using HeadDims = std::integer_sequence<int, kDims...>;
+using BuiltHeadDims = HeadDims<MNEME_HEAD_DIMS>;
+
+// f(std::integral_constant<int, dim>()), or nothing where it is not built.
+template <typename F, int... kDims>
+void with_head_dim(std::int32_t dim, F&& f, HeadDims<kDims...>) {
+  static_cast<void>(((dim == kDims ? (f(std::integral_constant<int, kDims>()), true) : false) || ...));
+}
+template <typename F>
+void with_head_dim(std::int32_t dim, F&& f) {
+  with_head_dim(dim, f, BuiltHeadDims());
+}
+
+}  // namespace mneme
