@@ -26,6 +26,10 @@ struct LayerMemory {
   std::vector<float> question_rows, question_mass;  // [tokens so far, n_heads * D], [tokens so far, n_heads]
   std::vector<float> question;                      // [n_heads * D], length 1; empty: not known yet, or there is none
 
+  // For saved sessions. Errors  kFormat: the bytes end, or are of no sequence of `length` tokens.
+  void write(ByteWriter& out) const;
+  void read(ByteReader& in, const Plan& plan, std::int32_t length, std::int32_t question_tokens);
+
   std::size_t bytes() const {
     return mass.bytes() + moments.bytes() +
            (question_rows.capacity() + question_mass.capacity() + question.capacity()) * sizeof(float);

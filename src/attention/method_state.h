@@ -124,6 +124,12 @@ class MethodState {
   // The regions of a layer: the plan's rules, with the budget that the prompt set.
   RegionRules rules(std::int32_t layer) const;
 
+  // What the method knows of a sequence that keys and values do not tell, where it decides how prompts are read: for
+  // saved sessions. `length`: tokens that are stored. Requires, for read: a new state.
+  // Errors  kFormat: the bytes end, or contradict the length.
+  void write(ByteWriter& out) const;
+  void read(ByteReader& in, std::int32_t length);
+
   // A new state whose index has the units of the first `length` tokens. Requires  can_truncate(length), or all tokens
   // that it has seen.
   MethodState index_of_prefix(std::int32_t length) const;

@@ -31,4 +31,18 @@ void ChannelMoments::bias_form(std::span<float> centre, std::span<float> weight)
   }
 }
 
+void ChannelMoments::write(ByteWriter& out) const {
+  out.put(count_);
+  out.put_all(mean_);
+  out.put_all(m2_);
+}
+
+void ChannelMoments::read(ByteReader& in, std::int64_t most_rows) {
+  count_ = in.read<std::int64_t>("rows of moments");
+  if (count_ < 0 || count_ > most_rows)
+    fail(ErrorKind::kFormat, "moments of {} rows, expected 0 to {}", count_, most_rows);
+  in.fill(std::span(mean_), "means of queries");
+  in.fill(std::span(m2_), "squared deviations of queries");
+}
+
 }  // namespace mneme

@@ -6,6 +6,9 @@
 #include <span>
 #include <vector>
 
+#include "src/checkpoint/byte_reader.h"
+#include "src/checkpoint/byte_writer.h"
+
 namespace mneme {
 
 class ChannelMoments {
@@ -24,6 +27,10 @@ class ChannelMoments {
   // What a row's bias is made of: centre[c] = mean, weight[c] = 1 / (variance + 1 % of the mean variance); all weights
   // are 0 where no channel varies.
   void bias_form(std::span<float> centre, std::span<float> weight) const;
+
+  // For saved sessions. Errors  kFormat: the bytes end, or more rows than `most_rows`.
+  void write(ByteWriter& out) const;
+  void read(ByteReader& in, std::int64_t most_rows);
 
   std::size_t bytes() const { return (mean_.capacity() + m2_.capacity()) * sizeof(double); }
 

@@ -57,6 +57,24 @@ std::int32_t EntropyCut::take(std::size_t slot, std::int32_t layer, double entro
   return units;
 }
 
+void EntropyCut::write(ByteWriter& out) const {
+  for (const History& h : history_) {
+    out.put(h.n);
+    out.put_all(h.last);
+  }
+}
+
+void EntropyCut::read(ByteReader& in) {
+  for (History& h : history_) {
+    h.n = in.read<std::int64_t>("number of entropies");
+    in.fill(std::span(h.last), "entropies of a layer");
+    if (h.n < 0) fail(ErrorKind::kFormat, "{} entropies of a layer", h.n);
+    // An even spread is 1, but for rounding.
+    for (double x : h.last)
+      if (!(x >= -1e-6 && x <= 1 + 1e-6)) fail(ErrorKind::kFormat, "entropy {} of a layer, expected 0 to 1", x);
+  }
+}
+
 std::size_t EntropyCut::bytes() const {
   return history_.size() * (sizeof(History) + kHistory * sizeof(double)) + pools_.capacity() * sizeof(double);
 }

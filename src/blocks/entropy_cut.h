@@ -7,6 +7,9 @@
 #include <span>
 #include <vector>
 
+#include "src/checkpoint/byte_reader.h"
+#include "src/checkpoint/byte_writer.h"
+
 namespace mneme {
 
 // Entropy of softmax(scores), natural logarithm. NaN among the scores gives NaN; no scores give 0.
@@ -35,6 +38,10 @@ class EntropyCut {
   static std::int32_t most(std::int32_t k) { return 2 * k; }
   // Mean of the layer's normalised entropies so far; 1 before the first.
   double mean_entropy(std::int32_t layer) const;
+  // What layers had so far, for saved sessions; a step's pool is none of it. Errors  kFormat: the bytes end, or an
+  // entropy that none can have.
+  void write(ByteWriter& out) const;
+  void read(ByteReader& in);
   std::size_t bytes() const;
 
  private:

@@ -26,4 +26,18 @@ void EntryStore::truncate(std::int32_t size) {
   chunks_.resize(static_cast<std::size_t>((size + kChunkEntries - 1) / kChunkEntries));
 }
 
+void EntryStore::write(ByteWriter& out) const {
+  for_stretches(0, size_, [&](const std::byte* entries, std::int32_t, std::int32_t n) {
+    out.put(std::span(entries, static_cast<std::size_t>(n) * entry_bytes_));
+  });
+}
+
+void EntryStore::read(ByteReader& in, std::int32_t size) {
+  MNEME_CHECK(size_ == 0, "{} entries are there", size_);
+  for (std::int32_t i = 0; i < size; ++i) {
+    const auto entry = in.take(entry_bytes_, "index entries");
+    std::memcpy(append(), entry.data(), entry.size());
+  }
+}
+
 }  // namespace mneme

@@ -9,6 +9,8 @@
 #include <memory>
 #include <vector>
 
+#include "src/checkpoint/byte_reader.h"
+#include "src/checkpoint/byte_writer.h"
 #include "src/tensor/buffer.h"
 
 namespace mneme {
@@ -33,6 +35,9 @@ class EntryStore {
     return chunk(i / kChunkEntries) + static_cast<std::size_t>(i % kChunkEntries) * entry_bytes_;
   }
   void truncate(std::int32_t size);
+  // All entries, for saved sessions. Requires, for read: none is there yet. Errors  kFormat: the bytes end.
+  void write(ByteWriter& out) const;
+  void read(ByteReader& in, std::int32_t size);
 
   // Calls fn(first entry's bytes, first, n) for stretches that cover [begin, end) in order, each within one chunk.
   template <typename F>

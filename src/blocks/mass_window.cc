@@ -1,6 +1,7 @@
 #include "src/blocks/mass_window.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "src/base/check.h"
 
@@ -25,6 +26,20 @@ void MassWindow::forget(std::int32_t from) {
   if (from <= begin_) return;
   for (std::int32_t h = 0; h < n_heads_; ++h) std::copy(row(h, from), row(h, end_), row(h, begin_));
   begin_ = from;
+}
+
+void MassWindow::write(ByteWriter& out) const {
+  for (std::int32_t h = 0; h < n_heads_; ++h) out.put(std::as_bytes(std::span(row(h, begin_), row(h, end_))));
+}
+
+void MassWindow::read(ByteReader& in, std::int32_t begin, std::int32_t end) {
+  const auto n = static_cast<std::size_t>(end - begin);
+  // Before there is memory for them, there are the bytes.
+  const auto values = in.take(static_cast<std::uint64_t>(n_heads_) * n * sizeof(float), "attention received");
+  begin_ = end_ = begin;
+  extend(end);
+  for (std::int32_t h = 0; h < n_heads_ && n > 0; ++h)
+    std::memcpy(row(h, begin), values.data() + static_cast<std::size_t>(h) * n * sizeof(float), n * sizeof(float));
 }
 
 }  // namespace mneme

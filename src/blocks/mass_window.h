@@ -5,6 +5,9 @@
 #include <span>
 #include <vector>
 
+#include "src/checkpoint/byte_reader.h"
+#include "src/checkpoint/byte_writer.h"
+
 namespace mneme {
 
 class MassWindow {
@@ -23,6 +26,9 @@ class MassWindow {
   float* row(std::int32_t h, std::int32_t at) { return values_.data() + h * stride_ + (at - begin_); }
   const float* row(std::int32_t h, std::int32_t at) const { return values_.data() + h * stride_ + (at - begin_); }
   std::int64_t stride() const { return stride_; }
+  // For saved sessions. Requires, for read: begin <= end, and nothing was added yet. Errors  kFormat: the bytes end.
+  void write(ByteWriter& out) const;
+  void read(ByteReader& in, std::int32_t begin, std::int32_t end);
   std::size_t bytes() const { return values_.capacity() * sizeof(float); }
 
  private:

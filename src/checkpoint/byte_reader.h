@@ -40,6 +40,13 @@ class ByteReader {
     return value;
   }
 
+  // As many numbers as `to` has room for.
+  template <typename T>
+  void fill(std::span<T> to, std::string_view what) {
+    const auto bytes = take(to.size_bytes(), what);
+    if (!to.empty()) std::memcpy(to.data(), bytes.data(), bytes.size());
+  }
+
   // A length (u64) and that many bytes of UTF-8.
   std::string_view string(std::string_view what) {
     const auto length = read<std::uint64_t>(what);

@@ -38,6 +38,7 @@ RequestId Engine::adopt(std::vector<std::int32_t> tokens, std::int32_t n_compute
          n_computed, needed, impl_->pool->n_free(), impl_->pool->n_blocks(), impl_->reserved_blocks());
   }
   SequenceCache cache(*impl_->pool);  // goes away with its pages if `fill` throws
+  if (method) cache.set_key_basis(method->plan().key_basis);
   cache.extend(n_computed);
   fill(cache);
   Request& request = impl_->add(RequestId(impl_->next_id++));

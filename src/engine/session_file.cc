@@ -43,8 +43,8 @@ void expect_end(const ByteReader& in, std::string_view name, std::string_view se
 
 using Sections = std::array<std::span<const std::byte>, Layout::kSections>;
 
-constexpr std::array<std::string_view, Layout::kSections> kSectionNames = {"model",  "state",           "document",
-                                                                           "tokens", "keys and values", "method"};
+constexpr std::array<std::string_view, Layout::kSections> kSectionNames = {
+    "model", "state", "document", "tokens", "keys and values", "method", "reading"};
 
 // Returns the version.
 std::uint32_t read_header(std::span<const std::byte> bytes, std::string_view name) {
@@ -55,8 +55,8 @@ std::uint32_t read_header(std::span<const std::byte> bytes, std::string_view nam
   }
   ByteReader in(bytes.subspan(magic.size()), name);
   const auto version = in.read<std::uint32_t>("version");
-  if (version != Layout::kVersion && version != Layout::kVersionWithoutMethod) {
-    fail(ErrorKind::kUnsupported, "{}: a session of format version {}; this program reads versions {} and {}", name,
+  if (version < Layout::kVersionWithoutMethod || version > Layout::kVersion) {
+    fail(ErrorKind::kUnsupported, "{}: a session of format version {}; this program reads versions {} to {}", name,
          version, Layout::kVersionWithoutMethod, Layout::kVersion);
   }
   const std::size_t header = Layout::header(version), checked = Layout::header_checksum(version);
@@ -202,6 +202,16 @@ void read_method(std::span<const std::byte> bytes, std::string_view name, Sessio
   expect_end(in, name, kSectionNames[Layout::kMethod]);
 }
 
+// What the state says only its method can tell.
+void read_reading(std::span<const std::byte> bytes, std::string_view name, SessionContent& c) {
+  if (bytes.empty()) return;
+  ByteReader in(bytes, name);
+  c.reading.emplace();
+  c.reading->recipe = in.string("recipe");
+  const auto state = in.take(in.remaining(), "state of a method");
+  c.reading->state.assign(state.begin(), state.end());
+}
+
 // 2^16 layers, heads and values of 4 bytes, and 2^31 tokens are more than 64 bits hold.
 void check_kv(std::span<const std::byte> bytes, std::string_view name, const SessionContent& c) {
   const KvShape& kv = c.identity.kv;
@@ -243,6 +253,7 @@ SessionFile SessionFile::parse(std::span<const std::byte> bytes, std::string_vie
   read_document(sections[Layout::kDocument], name, c);
   read_tokens(sections[Layout::kTokens], name, n_tokens, c);
   read_method(sections[Layout::kMethod], name, c);
+  read_reading(sections[Layout::kReading], name, c);
   check_kv(sections[Layout::kKv], name, c);
   file.kv_ = sections[Layout::kKv];
   if (!c.method) return file;

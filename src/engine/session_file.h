@@ -49,6 +49,13 @@ struct SavedMethod {
   bool operator==(const SavedMethod&) const = default;
 };
 
+// A method that decides how prompts are read: the keys and values are its own.
+struct SavedReading {
+  std::string recipe;            // "actqkv budget=512,...": all of its settings
+  std::vector<std::byte> state;  // MethodState::write
+  bool operator==(const SavedReading&) const = default;
+};
+
 // A session but for its keys and values.
 struct SessionContent {
   SessionIdentity identity;
@@ -59,6 +66,7 @@ struct SessionContent {
   std::vector<std::int32_t> tokens;
   std::int32_t n_computed = 0;  // tokens at the front whose keys and values are there, but for those that were dropped
   std::optional<SavedMethod> method;
+  std::optional<SavedReading> reading;
 
   // Of one head.
   std::int32_t n_stored(std::int32_t layer, std::int32_t kv_head) const;
@@ -74,15 +82,16 @@ void write_session(const std::filesystem::path& path, const SessionContent& cont
 // Where things are; the reader takes nothing else.
 struct SessionLayout {
   static constexpr std::string_view kMagic = "MNEMESES";
-  // Version 1 has no section `method`, and is what is written where there is nothing to say in it.
-  static constexpr std::uint32_t kVersion = 2, kVersionWithoutMethod = 1;
-  enum Section : std::size_t { kModel, kState, kDocument, kTokens, kKv, kMethod, kSections };
+  // Version 1 has neither section `method` nor `reading`, version 2 no `reading`: the lowest that says everything is
+  // what is written.
+  static constexpr std::uint32_t kVersion = 3, kVersionWithoutReading = 2, kVersionWithoutMethod = 1;
+  enum Section : std::size_t { kModel, kState, kDocument, kTokens, kKv, kMethod, kReading, kSections };
   struct Entry {
     std::uint64_t offset, bytes, checksum;
   };
   static constexpr std::size_t kEntries = 24;  // after magic, version, number of sections, bytes of the file
   static constexpr std::size_t n_sections(std::uint32_t version) {
-    return version == kVersionWithoutMethod ? kMethod : kSections;
+    return version == kVersionWithoutMethod ? kMethod : version == kVersionWithoutReading ? kReading : kSections;
   }
   static constexpr std::size_t header_checksum(std::uint32_t version) {
     return kEntries + n_sections(version) * sizeof(Entry);

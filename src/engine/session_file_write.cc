@@ -3,11 +3,11 @@
 
 #include <array>
 #include <memory>
-#include <type_traits>
 #include <vector>
 
 #include "src/base/check.h"
 #include "src/base/new_file.h"
+#include "src/checkpoint/byte_writer.h"
 #include "src/engine/session_file.h"
 
 namespace mneme {
@@ -15,24 +15,8 @@ namespace {
 
 using Layout = SessionLayout;
 
-class Bytes {
- public:
-  template <typename T>
-  requires std::is_arithmetic_v<T>
-  void put(T value) { put(std::as_bytes(std::span(&value, 1))); }
-  void put(std::string_view text) {
-    put(std::uint64_t{text.size()});
-    put(std::as_bytes(std::span(text)));
-  }
-  void put(std::span<const std::byte> bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
-  std::span<const std::byte> get() const { return bytes_; }
-
- private:
-  std::vector<std::byte> bytes_;
-};
-
-Bytes model_section(const SessionIdentity& m) {
-  Bytes b;
+ByteWriter model_section(const SessionIdentity& m) {
+  ByteWriter b;
   b.put(std::string_view(m.architecture));
   b.put(std::string_view(m.name));
   b.put(dtype_name(m.kv.dtype));
@@ -46,8 +30,8 @@ Bytes model_section(const SessionIdentity& m) {
   return b;
 }
 
-Bytes state_section(const SessionContent& c) {
-  Bytes b;
+ByteWriter state_section(const SessionContent& c) {
+  ByteWriter b;
   b.put(std::uint8_t{c.answered});
   b.put(static_cast<std::uint8_t>(c.framing));
   b.put(std::uint8_t{c.document.has_value()});
@@ -59,16 +43,16 @@ Bytes state_section(const SessionContent& c) {
   return b;
 }
 
-Bytes document_section(const SessionContent& c) {
-  Bytes b;
+ByteWriter document_section(const SessionContent& c) {
+  ByteWriter b;
   if (!c.document) return b;
   b.put(std::string_view(c.document->document));
   b.put(std::string_view(c.document->system));
   return b;
 }
 
-Bytes method_section(const SessionContent& c) {
-  Bytes b;
+ByteWriter method_section(const SessionContent& c) {
+  ByteWriter b;
   auto head = c.method->heads.begin();
   for (std::int32_t layer = 0; layer < c.identity.kv.n_layers; ++layer) {
     b.put(c.method->budgets[static_cast<std::size_t>(layer)]);
@@ -82,6 +66,13 @@ Bytes method_section(const SessionContent& c) {
       b.put(std::as_bytes(std::span(head->mass)));
     }
   }
+  return b;
+}
+
+ByteWriter reading_section(const SavedReading& reading) {
+  ByteWriter b;
+  b.put(std::string_view(reading.recipe));
+  b.put(std::span<const std::byte>(reading.state));
   return b;
 }
 
@@ -118,7 +109,7 @@ class Writer {
   }
 
   void finish() {
-    Bytes header;
+    ByteWriter header;
     header.put(std::as_bytes(std::span(Layout::kMagic)));
     header.put(version_);
     header.put(static_cast<std::uint32_t>(n_));
@@ -143,7 +134,9 @@ void write_session(const std::filesystem::path& path, const SessionContent& cont
   MNEME_CHECK(!content.tokens.empty() && content.n_computed >= 0 &&
                   static_cast<std::size_t>(content.n_computed) <= content.tokens.size(),
               "{} of {} tokens", content.n_computed, content.tokens.size());
-  Writer out(path, content.method ? Layout::kVersion : Layout::kVersionWithoutMethod);
+  Writer out(path, content.reading  ? Layout::kVersion
+                   : content.method ? Layout::kVersionWithoutReading
+                                    : Layout::kVersionWithoutMethod);
   out.section(model_section(content.identity).get());
   out.section(state_section(content).get());
   out.section(document_section(content).get());
@@ -162,7 +155,12 @@ void write_session(const std::filesystem::path& path, const SessionContent& cont
     }
   }
   out.end();
-  if (content.method) out.section(method_section(content).get());
+  if (content.method) {
+    out.section(method_section(content).get());
+  } else if (content.reading) {
+    out.section({});
+  }
+  if (content.reading) out.section(reading_section(*content.reading).get());
   out.finish();
 }
 

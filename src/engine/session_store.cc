@@ -6,9 +6,12 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
+#include "src/checkpoint/byte_reader.h"
+#include "src/checkpoint/byte_writer.h"
 #include "src/engine/request.h"
 #include "src/engine/session_impl.h"
 #include "src/engine/session_store.h"
+#include "src/recipes/override.h"
 
 namespace mneme {
 namespace {
@@ -38,11 +41,25 @@ void read_kv(const SessionFile& file, SequenceCache& cache) {
   }
 }
 
-// A saved session holds keys and values as full attention makes them.
-void expect_exact_prompts(const Plan* plan) {
-  if (plan != nullptr && plan->binds_sequence())
-    fail(ErrorKind::kUnsupported, "sessions cannot be saved or restored with '{}', which decides how a prompt is read",
-         plan->recipe.name);
+std::string recipe_text(const Recipe& recipe) {
+  return recipe.name + ' ' + override_list(recipe);
+}
+
+std::optional<SavedReading> reading_of(const MethodState* method) {
+  if (method == nullptr || !method->plan().binds_sequence()) return std::nullopt;
+  ByteWriter state;
+  method->write(state);
+  return SavedReading{.recipe = recipe_text(method->plan().recipe), .state = std::move(state).take()};
+}
+
+// Keys and values of a method that decides how prompts are read are no other method's, and it cannot go on with theirs.
+void expect_same_reading(const SessionContent& content, const Plan* plan, std::string_view file) {
+  const std::string ours = plan != nullptr && plan->binds_sequence() ? recipe_text(plan->recipe) : "";
+  const std::string& theirs = content.reading ? content.reading->recipe : ours;
+  if (ours == theirs && (content.reading || ours.empty())) return;
+  const auto named = [](const std::string& text) { return text.empty() ? "exactly" : fmt::format("by '{}'", text); };
+  fail(ErrorKind::kRequest, "{}: its prompts were read {}, and this model reads them {}: start it with the same method",
+       file, named(content.reading ? theirs : ""), named(ours));
 }
 
 // What the session had dropped: the ranks of a cache that holds everything are its positions.
@@ -75,9 +92,18 @@ std::optional<SavedMethod> method_of(const SequenceCache& cache, const MethodSta
 }
 
 // The state that the same method had, where there is anything in it that keys do not tell.
-std::unique_ptr<MethodState> state_of(const SessionContent& content, const std::shared_ptr<const Plan>& plan) {
-  if (!content.method || plan == nullptr) return nullptr;
+std::unique_ptr<MethodState> state_of(const SessionContent& content, const std::shared_ptr<const Plan>& plan,
+                                      std::string_view file) {
+  if ((!content.method && !content.reading) || plan == nullptr) return nullptr;
   auto state = std::make_unique<MethodState>(plan);
+  if (content.reading) {
+    ByteReader in(content.reading->state, file);
+    state->read(in, content.n_computed);
+    if (in.remaining() != 0)
+      fail(ErrorKind::kFormat, "{}: {} bytes are left over in section reading: the file is damaged", file,
+           in.remaining());
+  }
+  if (!content.method) return state;
   const std::int32_t n_kv = content.identity.kv.n_kv_heads;
   for (std::int32_t layer = 0; layer < content.identity.kv.n_layers; ++layer) {
     MethodState::Layer& to = state->layer(layer);
@@ -109,6 +135,7 @@ SessionContent content_of(const RunningModel& model, RequestId id, SessionConten
   content.tokens.assign(tokens.begin(), tokens.end());
   content.n_computed = cache.length();
   content.method = method_of(cache, model.engine->method(id));
+  content.reading = reading_of(model.engine->method(id));
   return content;
 }
 
@@ -145,6 +172,7 @@ RestoredSequence restore_sequence(const RunningModel& model, const std::filesyst
 
 RestoredSequence restore_sequence(const RunningModel& model, const SessionFile& file, std::string_view name) {
   expect_same_model(file.content().identity, model.identity, name);
+  expect_same_reading(file.content(), model.method.get(), name);
   RestoredSequence restored{.id = {}, .content = file.content()};
   restored.id = model.engine->adopt(
       restored.content.tokens, restored.content.n_computed,
@@ -153,13 +181,12 @@ RestoredSequence restore_sequence(const RunningModel& model, const SessionFile& 
         drop_again(restored.content, cache);
         check_dropped(cache, model.method.get());
       },
-      state_of(restored.content, model.method));
+      state_of(restored.content, model.method, name));
   return restored;
 }
 
 void Session::save(const std::filesystem::path& path) const {
   const Impl& s = *impl_;
-  expect_exact_prompts(s.model->method.get());
   if (!s.id.valid()) fail(ErrorKind::kRequest, "there is nothing to save yet: the session has no turn");
   save_sequence(*s.model, s.id,
                 {.identity = {},
@@ -172,7 +199,6 @@ void Session::save(const std::filesystem::path& path) const {
 }
 
 Session Session::restore(const LanguageModel& model, const std::filesystem::path& path) {
-  expect_exact_prompts(model.impl_->method.get());
   RestoredSequence restored = restore_sequence(*model.impl_, path);
   auto impl = std::make_unique<Impl>();
   impl->model = model.impl_;

@@ -540,4 +540,12 @@ std::string override_value(const Recipe& recipe, std::string_view key) {
   return {};
 }
 
+std::string override_list(const Recipe& recipe) {
+  std::string list;
+  for (const Key& k : kKeys)
+    if (const std::string value = k.get(recipe); !value.empty())
+      list += fmt::format("{}{}={}", list.empty() ? "" : ",", k.doc.key, value);
+  return list;
+}
+
 }  // namespace mneme

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "src/recipes/recipe.h"
@@ -24,5 +25,7 @@ void apply_overrides(std::string_view list, Recipe& recipe);
 
 // The recipe's value of a key, as `--kv` would take it; empty where the recipe has no such block.
 std::string override_value(const Recipe& recipe, std::string_view key);
+// All that the recipe has, as `--kv` would take it: "budget=512,sink=32,...".
+std::string override_list(const Recipe& recipe);
 
 }  // namespace mneme

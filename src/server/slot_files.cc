@@ -32,6 +32,13 @@ auto answer_of(EngineLoop& loop, Ask ask) {
   }
 }
 
+// A slot serves requests of any method.
+void expect_exact_prompts(const SessionContent& content) {
+  if (content.reading)
+    fail(ErrorKind::kUnsupported, "slots hold no sequences whose prompts a method read its own way ('{}')",
+         content.reading->recipe);
+}
+
 struct Saved {
   SessionContent content;
   RequestId id;
@@ -45,9 +52,9 @@ Saved begin(SequenceKeeper& keeper, std::int32_t s) {
   content.answered = true;
   content.framing = Framing::kRaw;  // clients frame turns themselves: their prompts bring all of it
   const RunningModel& model = keeper.model();
-  return {.content = content_of(model, slot.id, std::move(content)),
-          .id = slot.id,
-          .revision = model.engine->cache(slot.id).revision()};
+  content = content_of(model, slot.id, std::move(content));
+  expect_exact_prompts(content);
+  return {.content = std::move(content), .id = slot.id, .revision = model.engine->cache(slot.id).revision()};
 }
 
 // A piece of one head, if the slot still has what it had.
@@ -99,6 +106,7 @@ std::int64_t SlotFiles::restore(std::int32_t slot, const std::string& name) {
   answer_of(loop_, [slot](SequenceKeeper& keeper) { return keeper.slot(slot).n_tokens; });  // there is such a slot
   const MappedFile bytes(path);
   const SessionFile session = SessionFile::parse(bytes.bytes(), path.string());
+  expect_exact_prompts(session.content());
   return answer_of(loop_, [&](SequenceKeeper& keeper) {
     const RestoredSequence restored = restore_sequence(keeper.model(), session, path.string());
     keeper.put(slot, restored);

@@ -11,6 +11,7 @@
 #include "src/attention/layer_choice_ref.h"
 #include "src/attention/positions_ref.h"
 #include "src/attention/window_attention.h"
+#include "src/base/error.h"
 #include "src/base/rng.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
@@ -230,6 +231,62 @@ TEST_P(LayerChoiceContract, AForkGoesOnAsItsOriginal) {
   std::vector<std::vector<std::vector<float>>> ahead;
   for (int i = 0; i < 20; ++i) ahead.push_back(a.read(1, false));  // and what a does does not reach b
   for (int i = 0; i < 20; ++i) ASSERT_EQ(b.read(1, false), ahead[static_cast<std::size_t>(i)]) << i;
+}
+
+// What is written and read again goes on as the original: its declared state is all that it has beside keys and values.
+TEST_P(LayerChoiceContract, AStateThatWasSavedGoesOnAsItsOriginal) {
+  const auto plan = this->plan(80, 2);
+  Sequence a(plan, context_), b(plan, context_);
+  for (Sequence* s : {&a, &b}) s->method().set_question_span(40, 45);
+  for (Sequence* s : {&a, &b}) s->read(10 * kRows + 3, true);
+  for (int turn = 0; turn < 3; ++turn) {
+    ByteWriter saved;
+    a.method().write(saved);
+    MethodState read(plan);
+    ByteReader in(saved.get(), "state");
+    read.read(in, a.cache().length());
+    EXPECT_EQ(in.remaining(), 0u);
+    ByteWriter again;
+    read.write(again);
+    EXPECT_TRUE(std::ranges::equal(again.get(), saved.get()));
+    b.method() = read;
+    for (int i = 0; i < 9; ++i) ASSERT_EQ(b.read(1, false), a.read(1, false)) << turn << ' ' << i;
+    ASSERT_EQ(b.read(3 * kRows, true), a.read(3 * kRows, true)) << turn;
+    ASSERT_EQ(b.units(1), a.units(1));
+  }
+}
+
+// Cut anywhere it is refused, and so is one of another length; nothing that is accepted may be read out of bounds.
+TEST_P(LayerChoiceContract, ADamagedStateIsRefusedOrHarmless) {
+  const auto plan = this->plan(80);
+  Sequence a(plan, context_);
+  a.read(10 * kRows, true);
+  ByteWriter saved;
+  a.method().write(saved);
+  const auto accepted = [&](std::span<const std::byte> bytes, std::int32_t length) {
+    try {
+      ByteReader in(bytes, "state");
+      MethodState state(plan);
+      state.read(in, length);
+      a.method() = state;
+      return true;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kFormat) << e.what();
+      return false;
+    }
+  };
+  const std::int32_t n = a.cache().length();
+  ASSERT_TRUE(accepted(saved.get(), n));
+  EXPECT_FALSE(accepted(saved.get(), n + 1));
+  EXPECT_FALSE(accepted(saved.get(), n - 2));
+  Rng rng(3);
+  for (int i = 0; i < 200; ++i) EXPECT_FALSE(accepted(saved.get().first(rng.below(saved.get().size())), n));
+  for (int i = 0; i < 40; ++i) {
+    std::vector<std::byte> bytes(saved.get().begin(), saved.get().end());
+    bytes[rng.below(i % 2 == 0 ? 32 : bytes.size())] = static_cast<std::byte>(rng.next());
+    if (accepted(bytes, n)) a.read(2, false);
+    a.cache().truncate(n);
+  }
 }
 
 // The mean over layers is the budget at most, and no layer takes more than twice what a budget has room for.

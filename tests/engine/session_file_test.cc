@@ -49,6 +49,13 @@ SessionContent dropped_content() {
   return c;
 }
 
+// Of a method that decides how prompts are read.
+SessionContent read_content() {
+  SessionContent c = small_content();
+  c.reading = SavedReading{.recipe = "actqkv budget=512", .state = {std::byte{1}, std::byte{2}, std::byte{3}}};
+  return c;
+}
+
 std::byte kv_byte(std::int32_t layer, std::int32_t head, std::size_t i) {
   return static_cast<std::byte>(layer * 100 + head * 31 + static_cast<std::int32_t>(i * 7));
 }
@@ -149,8 +156,20 @@ TEST_F(SessionFileTest, WhatAMethodDroppedIsRead) {
     }
 }
 
+TEST_F(SessionFileTest, HowPromptsWereReadIsRead) {
+  for (SessionContent c : {read_content(), dropped_content()}) {
+    c.reading = read_content().reading;
+    const Bytes bytes = written(c);
+    EXPECT_EQ(bytes[8], std::byte{3});
+    const SessionFile file = SessionFile::parse(bytes, "x");
+    EXPECT_EQ(file.content().reading, c.reading);
+    EXPECT_EQ(file.content().method, c.method);
+    EXPECT_EQ(file.kv(1, 2).size(), static_cast<std::size_t>(c.n_stored(1, 2)) * 16);
+  }
+}
+
 TEST_F(SessionFileTest, EveryFlippedBitIsNoticed) {
-  for (Bytes bytes : {written(small_content()), written(dropped_content())}) {
+  for (Bytes bytes : {written(small_content()), written(dropped_content()), written(read_content())}) {
     ASSERT_EQ(refusal(bytes), "");
     for (std::size_t i = 0; i < bytes.size(); ++i) {
       for (int bit = 0; bit < 8; ++bit) {
@@ -281,12 +300,14 @@ TEST_F(SessionFileTest, OtherFilesAreNotSessions) {
   EXPECT_THAT(refusal({}), HasSubstr("expected a saved session"));
   EXPECT_THAT(refusal(Bytes(4096)), HasSubstr("expected a saved session"));
   Bytes newer = written(small_content());
-  newer[8] = std::byte{3};
+  newer[8] = std::byte{4};
   reseal(newer);
-  EXPECT_THAT(refusal(newer), HasSubstr("format version 3"));
-  newer[8] = std::byte{2};
-  reseal(newer);
-  EXPECT_THAT(refusal(newer), HasSubstr("damaged"));
+  EXPECT_THAT(refusal(newer), HasSubstr("format version 4"));
+  for (const int version : {2, 3}) {  // that have more sections
+    newer[8] = static_cast<std::byte>(version);
+    reseal(newer);
+    EXPECT_THAT(refusal(newer), HasSubstr("damaged"));
+  }
 }
 
 TEST_F(SessionFileTest, AnotherModelIsNamed) {
