@@ -17,6 +17,8 @@ struct Name {
   std::string_view text;
   E value;
 };
+template <typename E>
+Name(std::string_view, E) -> Name<E>;  // clang 14 does not deduce aggregates
 
 constexpr std::array kPools = {Name{"none", Pool::kNone},   Name{"maxQ", Pool::kMaxQ},     Name{"meanQ", Pool::kMeanQ},
                                Name{"maxQK", Pool::kMaxQk}, Name{"meanQK", Pool::kMeanQk}, Name{"maxS", Pool::kMaxS},

@@ -27,10 +27,10 @@ bool equal_lists(Run& run, const List& a, const List& b) {
 
 bool equal_dicts(Run& run, const Dict& a, const Dict& b) {
   if (a.items.size() != b.items.size()) return false;
-  for (const auto& [key, value] : a.items) {
+  for (const auto& item : a.items) {
     const auto it =
-        std::find_if(b.items.begin(), b.items.end(), [&](const auto& x) { return equal(run, x.first, key); });
-    if (it == b.items.end() || !equal(run, it->second, value)) return false;
+        std::find_if(b.items.begin(), b.items.end(), [&](const auto& x) { return equal(run, x.first, item.first); });
+    if (it == b.items.end() || !equal(run, it->second, item.second)) return false;
   }
   return true;
 }
