@@ -1,6 +1,6 @@
 # Under sanitizers half of what these rooms and their tests take to compile is optimising what runs once: options,
 # assertions. What computes keeps its optimiser: kernels, references, contracts.
-set(MNEME_SPARED cli checkpoint engine eval recipes tokenizer)
+set(MNEME_SPARED cli checkpoint engine eval grammar house recipes server tokenizer)
 function(mneme_spare_optimiser target)
   get_filename_component(room ${CMAKE_CURRENT_SOURCE_DIR} NAME)
   if(MNEME_SANITIZE AND NOT MNEME_FUZZ AND room IN_LIST MNEME_SPARED)
