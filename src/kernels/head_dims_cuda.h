@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "built_head_dims.h"
+#include "src/kernels/built_head_dims.h"
 
 namespace mneme {
 

@@ -1,6 +1,6 @@
 // The forward pass on the device against the one on the CPU.
-#include "src/kernels/attention_cuda.h"
 #include "src/model/cuda_forward.h"
+#include "src/kernels/attention_cuda.h"
 
 #include <gtest/gtest.h>
 
