@@ -267,6 +267,7 @@ void DecodeAttention::rank(std::int32_t layer, Item& item, const AttentionShape&
       plan.reuse == Reuse::kKept ? item.row->method->rules(layer).budget - region.sink - 1 : region.select_tokens;
   rank_cpu(scores, size, most, ranking.units, worker.rank);
   ranking.ends.clear();
+  ranking.n_copied = 0;
   for (std::int32_t& u : ranking.units) {
     ranking.ends.push_back(ranking.n_tokens() + size(u));
     u += region.first_unit;
@@ -343,7 +344,12 @@ void DecodeAttention::gather_runs(std::int32_t layer, Item& item) {
     take(item.row->window > 0 ? std::max(0, length - item.row->window) : 0, length);
   } else {
     take(0, item.region.sink);
-    if (item.selects()) item.n_tokens += item.row->method->append_selected_runs(layer, item.head, m, cache, runs);
+    if (item.selects() && item.row->method->plan().reuse == Reuse::kKept && item.row->method->plan().lists) {
+      item.row->method->append_copied_run(layer, item.head, m, item.region.select_tokens, cache, runs);
+      item.n_tokens += item.region.select_tokens;
+    } else if (item.selects()) {
+      item.n_tokens += item.row->method->append_selected_runs(layer, item.head, m, cache, runs);
+    }
     take_near(item.region.recent_from);
   }
 }

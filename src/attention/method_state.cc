@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -164,6 +165,36 @@ std::int32_t MethodState::append_selected_runs(std::int32_t l, std::int32_t head
   return cache.append_units(l, kv_head, units, plan_->rules.unit_tokens, runs);
 }
 
+void MethodState::append_copied_run(std::int32_t l, std::int32_t head, std::int32_t kv_head, std::int32_t n_tokens,
+                                    const SequenceCache& cache, std::vector<KvRun>& runs) {
+  if (n_tokens == 0) return;
+  Ranking& ranking = layer(l).ranked[static_cast<std::size_t>(head)];
+  const std::size_t token_bytes = cache.shape().token_bytes(), bytes = static_cast<std::size_t>(n_tokens) * token_bytes;
+  if (ranking.n_copied < n_tokens) {
+    const UnitTable& table = layer(l).tables[static_cast<std::size_t>(kv_head)];
+    thread_local std::vector<KvRun> from;
+    from.clear();
+    constexpr std::size_t kAhead = 12;
+    for (std::size_t i = 0; i < ranking.units.size(); ++i) {
+      const std::int32_t before = i == 0 ? 0 : ranking.ends[i - 1];
+      if (before >= n_tokens) break;
+      if (i + kAhead < ranking.units.size()) table.prefetch(ranking.units[i + kAhead]);
+      table.append_runs(ranking.units[i], std::min(ranking.ends[i], n_tokens) - before, cache, l, kv_head, from);
+    }
+    // Room for all that it ranks; new memory costs more than what is copied into it.
+    if (ranking.copy == nullptr || ranking.copy.use_count() > 1 || ranking.copy->size() < bytes)
+      ranking.copy = std::make_shared<Buffer>(static_cast<std::size_t>(ranking.n_tokens()) * token_bytes);
+    std::byte* to = ranking.copy->data();
+    for (const KvRun& run : from) {
+      const std::size_t n = static_cast<std::size_t>(run.n_tokens) * token_bytes;
+      std::memcpy(to, run.kv, n);
+      to += n;
+    }
+    ranking.n_copied = n_tokens;
+  }
+  runs.push_back({ranking.copy->data(), n_tokens});
+}
+
 void MethodState::mark_selected(std::int32_t l, std::int32_t head, std::int32_t kv_head,
                                 std::span<std::uint8_t> attended) const {
   for (std::int32_t u : layer(l).attended[static_cast<std::size_t>(head)]) {
@@ -297,7 +328,8 @@ std::size_t MethodState::state_bytes() const {
       for (const auto& units : *list) bytes += units.size() * sizeof(std::int32_t);
     bytes += layer.partition.bytes();
     for (const Ranking& ranking : layer.ranked)
-      bytes += (ranking.units.size() + ranking.ends.size()) * sizeof(std::int32_t);
+      bytes += (ranking.units.size() + ranking.ends.size()) * sizeof(std::int32_t) +
+               (ranking.copy == nullptr ? 0 : ranking.copy->size());
   }
   return bytes;
 }

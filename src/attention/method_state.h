@@ -18,6 +18,7 @@
 #include "src/blocks/partition.h"
 #include "src/blocks/unit_table.h"
 #include "src/recipes/compile.h"
+#include "src/tensor/buffer.h"
 
 namespace mneme {
 
@@ -26,6 +27,10 @@ namespace mneme {
 struct Ranking {
   std::vector<std::int32_t> units;  // best first
   std::vector<std::int32_t> ends;   // ends[i]: tokens of the first i + 1 units
+  // Keys and values of its first n_copied tokens, in its order: one run for the steps that it serves, in place of one a
+  // token. Forks share it as long as it stays what it is.
+  std::shared_ptr<Buffer> copy;
+  std::int32_t n_copied = 0;
 
   // The last unit of a beginning, of which only the first tokens may be in it.
   struct Cut {
@@ -109,6 +114,10 @@ class MethodState {
   // What a selection head attends of its units: runs in the order of the units, and positions. Returns how many tokens.
   std::int32_t append_selected_runs(std::int32_t layer, std::int32_t head, std::int32_t kv_head,
                                     const SequenceCache& cache, std::vector<KvRun>& runs) const;
+  // The same tokens, the first `n_tokens` of the head's ranking, as one run and in its order, out of a copy that is
+  // made where there is none of so many. Requires  Plan::ranks(), units that are lists.
+  void append_copied_run(std::int32_t layer, std::int32_t head, std::int32_t kv_head, std::int32_t n_tokens,
+                         const SequenceCache& cache, std::vector<KvRun>& runs);
   void mark_selected(std::int32_t layer, std::int32_t head, std::int32_t kv_head,
                      std::span<std::uint8_t> attended) const;
   // Forgets what was derived from tokens from `length` on, and what is pending. Attention that rows from there on gave
