@@ -293,6 +293,7 @@ void add_bench(CLI::App& app, int& code) {
   add_one(*c, code, false);
   add_bench_serve(*c, code);
   add_bench_attention(*c, code);
+  add_bench_choose(*c, code);
   add_bench_gather(*c, code);
   c->footer("Example: mneme bench decode --shape llama-3.2-1b --weights q8_0 --depth 2048,8192 --batch 1,4 -n 64");
 }

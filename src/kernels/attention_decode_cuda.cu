@@ -1,6 +1,6 @@
 // Pages of all (row, KV head) items stand in one line, which is cut into equal stretches, one a block. Within a stretch
 // each warp has every n-th page, with a ring of pages of its own in shared memory, so that warps never wait for each
-// other before the merge.
+// other before the merge. Of tables whose entries are tokens, 32 entries are a page.
 #include <algorithm>
 
 #include "src/kernels/attention_cuda.h"
@@ -90,6 +90,20 @@ struct Stretch {  // one item's part of a block's work
   int begin, end;      // pages of the item
   bool& waited;
 
+  // The lane's entry of a page's tokens: read a page ahead, because it is a wait before the next one.
+  __device__ __forceinline__ std::int32_t token_entry(int page) const {
+    const int at = (item.first_page + page) * kKvPageTokens + threadIdx.x % kWarp;
+    return page < end && at < item.length ? table[at] : 0;
+  }
+  __device__ __forceinline__ void fetch_tokens(int page, int stage, std::int32_t entry) const {
+    if (page < end) {
+      const int from = p.a.window > 0 ? max(0, item.length - p.a.window) : 0;
+      const int at = (item.first_page + page) * kKvPageTokens;
+      fetch_listed<kDim>(ring + stage * PageShape<kDim>::kBytes, p.tables.base, entry, from - at, item.length - at);
+    }
+    copy_async_commit();
+  }
+
   __device__ __forceinline__ void fetch(int page, int stage) const {
     if (page < end) {
       const int at = item.first_page + page;
@@ -135,8 +149,22 @@ struct Stretch {  // one item's part of a block's work
   __device__ __forceinline__ void run(RunningRows<kDim>& rows, int n_warps) const {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, g = lane / 4;
     const int stages = p.n_stages;
+    const bool of_tokens = p.tables.of_tokens;
+    std::int32_t entry = 0;
     rows.clear();
-    for (int i = 0; i < stages - 1; ++i) fetch(begin + warp + i * n_warps, i);
+    if (of_tokens) {
+      if (!waited) {
+        wait_for_previous();
+        waited = true;
+      }
+      for (int i = 0; i < stages - 1; ++i) {
+        const int page = begin + warp + i * n_warps;
+        fetch_tokens(page, i, token_entry(page));
+      }
+      entry = token_entry(begin + warp + (stages - 1) * n_warps);
+    } else {
+      for (int i = 0; i < stages - 1; ++i) fetch(begin + warp + i * n_warps, i);
+    }
     if (!waited) {
       wait_for_previous();
       waited = true;
@@ -148,7 +176,12 @@ struct Stretch {  // one item's part of a block's work
                           g + 8 < p.group ? first + (g + 8) * kDim : nullptr);
     int stage = 0, next_stage = stages - 1;
     for (int page = begin + warp; page < end; page += n_warps) {
-      fetch(page + (stages - 1) * n_warps, next_stage);
+      if (of_tokens) {
+        fetch_tokens(page + (stages - 1) * n_warps, next_stage, entry);
+        entry = token_entry(page + stages * n_warps);
+      } else {
+        fetch(page + (stages - 1) * n_warps, next_stage);
+      }
       if (stages == 2) {
         copy_async_wait<1>();
       } else if (stages == 3) {

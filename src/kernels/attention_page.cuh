@@ -44,6 +44,25 @@ __device__ __forceinline__ void fetch_page(std::uint32_t page, const std::byte* 
   }
 }
 
+// The same of 32 tokens that lie wherever: lane i has the number of token i, counted in tokens from `base`. A whole
+// warp.
+template <int kDim>
+__device__ __forceinline__ void fetch_listed(std::uint32_t page, const std::byte* base, std::int32_t entry, int begin,
+                                             int end) {
+  constexpr int kPieces = PageShape<kDim>::kPieces;
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int j = 0; j < kKvPageTokens * kPieces / kWarp; ++j) {
+    const int i = j * kWarp + lane, token = i / kPieces;
+    const std::byte* from =
+        base + static_cast<std::int64_t>(__shfl_sync(~0u, entry, token)) * PageShape<kDim>::kRowBytes;
+    const std::uint32_t bytes = token >= begin && token < end ? 16 : 0;
+    asm volatile(
+        "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(piece_address<kDim>(page, token, i % kPieces)),
+        "l"(from + i % kPieces * 16), "r"(bytes));
+  }
+}
+
 // Rows g and g + 8 of q as A fragments.   low, high: the rows' values, null: zeros.
 template <typename T, int kDim>
 __device__ __forceinline__ void load_queries(std::uint32_t (&q)[PageShape<kDim>::kKeySteps][4],

@@ -20,6 +20,22 @@ __device__ __forceinline__ void copy_piece(std::byte* to, const std::byte* from)
   for (int i = 0; i < kPieceLoads; ++i) reinterpret_cast<uint4*>(to)[i * kWarp + lane] = v[i];
 }
 
+// n tokens' keys and values of 256 or 512 bytes, kPieceLoads of a warp's at once.
+template <typename From, typename To>
+__device__ __forceinline__ void copy_tokens(int n, int bytes, int warp, int n_warps, From&& from, To&& to) {
+  const int lane = threadIdx.x % kWarp;
+  const bool has = lane * 16 < bytes;
+  for (int first = warp * kPieceLoads; first < n; first += n_warps * kPieceLoads) {
+    uint4 v[kPieceLoads];
+#pragma unroll
+    for (int i = 0; i < kPieceLoads; ++i)
+      if (has && first + i < n) v[i] = load_stream(from(first + i) + lane * 16);
+#pragma unroll
+    for (int i = 0; i < kPieceLoads; ++i)
+      if (has && first + i < n) reinterpret_cast<uint4*>(to(first + i))[lane] = v[i];
+  }
+}
+
 #if __CUDA_ARCH__ >= 900
 // Pieces on their way: from memory of the host into a ring of shared memory, and on into slots. One thread's.
 struct BulkCopies {

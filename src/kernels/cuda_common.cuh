@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "src/device/cuda_check.h"
 #include "src/kernels/cuda_context.h"
@@ -64,6 +65,31 @@ int most_cluster(void (*kernel)(Params...), int threads, int most) {
     if (cudaOccupancyMaxActiveClusters(&n, kernel, &config) == cudaSuccess && (n + 1) * most >= multiprocessors) break;
   }
   return most;
+}
+
+// Of clusters of 1, 2, 4, .. up to `most` blocks, how many the device takes at once.
+template <typename... Params>
+std::vector<int> active_clusters(void (*kernel)(Params...), int threads, int most) {
+  std::vector<int> clusters = {device_attribute(cudaDevAttrMultiProcessorCount)};
+  if (device_attribute(cudaDevAttrComputeCapabilityMajor) < 9) return clusters;
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "clusters of blocks");
+  for (int blocks = 2; blocks <= most; blocks *= 2) {
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(blocks));
+    config.blockDim = dim3(static_cast<unsigned>(threads));
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    int n = 0;
+    if (cudaOccupancyMaxActiveClusters(&n, kernel, &config) != cudaSuccess) {
+      cudaGetLastError();  // sizes that the device does not have
+      break;
+    }
+    clusters.push_back(n);
+  }
+  return clusters;
 }
 
 // All that the kernels before this one wrote is there. Every kernel that can be launched overlapped calls it in every

@@ -1,5 +1,5 @@
 // Blocks from anywhere in a pool to one place, moved by the device itself: out of mapped host memory this is the recall
-// that page_recall_cuda.cu is made of, by itself, to be measured.
+// that unit_recall_cuda.cu is made of, by itself, to be measured.
 #pragma once
 
 #include <cstddef>

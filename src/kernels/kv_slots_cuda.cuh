@@ -6,53 +6,77 @@
 
 namespace mneme::cuda {
 
-// region_at() of region.h in pages, for a length above the budget.
+// region_at() of region.h in units, for a length above the budget.
 struct PageRegion {
   int first, last;  // candidates
   int n_select;
-  int window;  // first page of the window
-  int stop;    // one past the last page
+  int window;  // first unit of the window
+  int stop;    // one past the last unit
 };
+__device__ __forceinline__ int units_of(const SlotRules& r, int length) {
+  return r.unit_tokens == 1 ? length : (length + kKvPageTokens - 1) / kKvPageTokens;
+}
 __device__ __forceinline__ PageRegion page_region(const SlotRules& r, int length) {
   PageRegion p;
-  p.first = r.sink / kKvPageTokens;
-  p.stop = (length + kKvPageTokens - 1) / kKvPageTokens;
-  p.window = max(p.first, p.stop - r.recent / kKvPageTokens);
-  p.last = max(p.first, p.window);
-  p.n_select = r.schedule == SlotSchedule::kNone ? 0 : min(r.n_select, p.last - p.first);
+  p.stop = units_of(r, length);
+  int most = r.n_select;
+  if (r.unit_tokens == 1) {  // tokens whose group is not closed are in the window, and take their part of the budget
+    p.first = r.sink;
+    p.window = max(p.first, min(max(length - r.recent, 0), (length - 1) / r.entry_tokens * r.entry_tokens));
+    most = max(0, r.budget - r.sink - (length - p.window));
+  } else {
+    p.first = r.sink / kKvPageTokens;
+    p.window = max(p.first, p.stop - r.recent / kKvPageTokens);
+  }
+  p.last = p.window;
+  p.n_select = r.schedule == SlotSchedule::kNone ? 0 : min(most, p.last - p.first);
   return p;
 }
-__device__ __forceinline__ bool same_region(int length, int other) {
-  return (length + kKvPageTokens - 1) / kKvPageTokens == (other + kKvPageTokens - 1) / kKvPageTokens;
+__device__ __forceinline__ bool same_region(const SlotRules& r, int length, int other) {
+  return units_of(r, length) == units_of(r, other);
+}
+// Slots of the window, whatever its length: the most that it has.
+__device__ __forceinline__ int window_slots(const SlotRules& r) {
+  return r.unit_tokens == 1 ? max(r.recent, r.entry_tokens) : r.recent / kKvPageTokens;
 }
 
-// A token's keys and values, and a page's.
+// A token's keys and values, and a unit's.
 __device__ __forceinline__ std::int64_t token_bytes(const KvSlots& s) {
   return std::int64_t{4} * s.head_dim;
 }
-__device__ __forceinline__ std::int64_t block_bytes(const KvSlots& s) {
-  return token_bytes(s) * kKvPageTokens;
+__device__ __forceinline__ std::int64_t unit_bytes(const KvSlots& s) {
+  return token_bytes(s) * s.unit_tokens;
+}
+__device__ __forceinline__ std::int32_t max_units(const KvSlots& s) {
+  return s.max_pages * (kKvPageTokens / s.unit_tokens);
 }
 // Where a page's block is.
+__device__ __forceinline__ std::int32_t block_number(const KvTables& t, int layer, int place, int kv_head, int page) {
+  return t.blocks[place * t.sequence_stride +
+                  (static_cast<std::int64_t>(layer) * t.n_kv_heads + kv_head) * t.max_pages + page];
+}
 __device__ __forceinline__ std::byte* block_at(const KvTables& t, int layer, int place, int kv_head, int page) {
-  const std::int32_t block = t.blocks[place * t.sequence_stride +
-                                      (static_cast<std::int64_t>(layer) * t.n_kv_heads + kv_head) * t.max_pages + page];
-  return t.base + block * (std::int64_t{4} * t.head_dim * kKvPageTokens);
+  return t.base + block_number(t, layer, place, kv_head, page) * (std::int64_t{4} * t.head_dim * kKvPageTokens);
+}
+// A unit by its first token's number in the pool.
+__device__ __forceinline__ std::int32_t unit_token(const KvTables& t, int unit_tokens, int layer, int place,
+                                                   int kv_head, int unit) {
+  if (unit_tokens != 1) return block_number(t, layer, place, kv_head, unit) * kKvPageTokens;
+  return block_number(t, layer, place, kv_head, unit / kKvPageTokens) * kKvPageTokens + unit % kKvPageTokens;
 }
 
 __device__ __forceinline__ std::int64_t slot_index(const KvSlots& s, int layer, int place, int kv_head) {
   return (static_cast<std::int64_t>(layer) * s.n_places + place) * s.n_kv_heads + kv_head;
 }
 
-// The slot of the page in which `position` is the sequence's newest token.
-__device__ __forceinline__ std::byte* resident_slot(const KvSlots& s, int layer, int place, int kv_head, int position) {
+// Where a token of the window (or any, as long as all are attended) of a sequence of `length` tokens is in its slot.
+__device__ __forceinline__ std::byte* resident_token(const KvSlots& s, int layer, int place, int kv_head, int position,
+                                                     int length) {
   const SlotRules& rules = s.rules[place];
-  int slot = position / kKvPageTokens;
-  if (position >= rules.budget) {
-    const PageRegion region = page_region(rules, position + 1);
-    slot = region.first + slot % (region.stop - region.window);
-  }
-  return s.slots + (slot_index(s, layer, place, kv_head) * s.n_slots + slot) * block_bytes(s);
+  int slot = position / s.unit_tokens;
+  if (length > rules.budget) slot = rules.sink / s.unit_tokens + slot % window_slots(rules);
+  return s.slots + (slot_index(s, layer, place, kv_head) * s.n_slots + slot) * unit_bytes(s) +
+         position % s.unit_tokens * token_bytes(s);
 }
 
 constexpr int kMostSlotGroup = 16;  // query heads of a KV head
@@ -127,7 +151,7 @@ __device__ __forceinline__ bool any_needs_now(const KvSlots& s, const RowOfSlots
 __device__ __forceinline__ bool chooses(const RowOfSlots& r, SelectWhen when, bool any_now) {
   if (!r.sparse) return false;
   if (when == SelectWhen::kNow) return any_now;
-  return r.rules.schedule == SlotSchedule::kAhead && !(any_now && same_region(r.length, r.length + 1));
+  return r.rules.schedule == SlotSchedule::kAhead && !(any_now && same_region(r.rules, r.length, r.length + 1));
 }
 
 }  // namespace mneme::cuda

@@ -1,19 +1,21 @@
-// Pages of sequences whose keys and values lie in host memory, as far as they are on the device: for every (layer that
-// reads less than everything, place of a sequence, KV head) some slots, each with room for one page's block, a table of
-// what is in them, the boxes of all pages, and what was chosen of them.
+// Tokens of sequences whose keys and values lie in host memory, as far as they are on the device: for every (layer that
+// reads less than everything, place of a sequence, KV head) some slots, each with room for one unit (a page's block, or
+// one token), a table of what is in them, what stands for all units (boxes of pages, or 1-bit keys of tokens), and what
+// was chosen of them.
 //
 // A slot is one of three kinds, in this order:
 //
-//   [0, sinks)                     page p is in slot p
-//   [sinks, sinks + window)        page p of the window is in slot sinks + p % window
-//   [sinks + window, n_slots)      selected pages, whichever
+//   [0, sinks)                     unit u is in slot u
+//   [sinks, sinks + window)        unit u of the window is in slot sinks + u % window
+//   [sinks + window, n_slots)      selected units, whichever
 //
-// As long as all tokens are attended (length <= budget), page p is in slot p instead.
+// As long as all tokens are attended (length <= budget), unit u is in slot u instead. Where the pages themselves lie on
+// the device, tokens have no slots: they are attended where they are.
 //
 // The kernels of a step, in this order: store_qkv_cuda (pointwise_cuda.h) writes the new token where it belongs, keeps
-// the box of the open page, and measures how far the queries moved; choose_pages_cuda ranks; recall_pages_cuda brings
-// what is missing and writes down the slots to attend; then attention. With SelectWhen::kNext the same two run beside
-// the rest of the step, for the next one.
+// the box of the open page, and measures how far the queries moved; choose_pages_cuda or choose_tokens_cuda
+// (one_bit_cuda.h) ranks; recall_units_cuda brings what is missing and writes down the slots to attend; then attention.
+// With SelectWhen::kNext the same two run beside the rest of the step, for the next one.
 #pragma once
 
 #include <cstddef>
@@ -32,15 +34,17 @@ enum class SlotSchedule : std::int32_t {
 };
 enum class SlotGate : std::int32_t { kMean, kMax, kAny };  // GatePool's, of a KV head's cosines
 
-// What a sequence attends; regions are src/blocks/region.h's, with units of one page.
+// What a sequence attends; regions are src/blocks/region.h's.
 struct SlotRules {
-  std::int32_t budget = 0, sink = 0, recent = 0;  // tokens; sink and recent are multiples of a page, recent at least 1
-  std::int32_t n_select = 0;                      // pages that the budget has room for, beside sinks and window
+  std::int32_t unit_tokens = kKvPageTokens;       // 1 or kKvPageTokens
+  std::int32_t entry_tokens = kKvPageTokens;      // that an entry of the index covers: a page, or a group of 1-bit keys
+  std::int32_t budget = 0, sink = 0, recent = 0;  // tokens; of pages sink and recent are multiples, recent at least 1
+  std::int32_t n_select = 0;  // units that the budget has room for, beside sinks and the smallest window
   SlotSchedule schedule = SlotSchedule::kNone;
   GroupPool pool = GroupPool::kMeanProb;
   SlotGate gate = SlotGate::kMean;
   float alpha = 1, tau = 1;
-  // For measuring: which pages are chosen, and which KV heads moved, is drawn at these rates. Below 0: it is not.
+  // For measuring: which units are chosen, and which KV heads moved, is drawn at these rates. Below 0: it is not.
   float turnover = -1, correction = -1;
   bool operator==(const SlotRules&) const = default;
 };
@@ -48,34 +52,50 @@ struct SlotRules {
 // What one (layer, place) did, in sums over KV heads and steps.
 struct SlotCounts {
   std::uint64_t checks = 0, corrections = 0;  // the gate asked, and the gate flagged
-  std::uint64_t selected = 0, missing = 0;    // pages chosen, and those of them that came from the host
+  std::uint64_t selected = 0, missing = 0;    // units chosen, and those of them that came from the host
   std::uint64_t replaced = 0;                 // chosen, and not chosen the time before
 };
 
 inline constexpr std::int32_t kBoxesBeyond = 256;  // that may be read after the last one
 
+// 1-bit keys of tokens, in the order in which a warp multiplies them; one_bit.h has the numbers. Everything [layers]
+// [places][KV heads] first; a scan reads up to a page of four behind the last one.
+//
+//   codes   [max_pages][4 D bytes]: of 32 tokens, 0 where a key is at least its zero
+//   levels  [groups of max_pages][z: D | s: D] bf16
+struct OneBitKeys {
+  std::byte* codes = nullptr;
+  std::byte* levels = nullptr;
+};
+
 struct KvSlots {
   std::int32_t n_layers = 0, n_places = 0, n_kv_heads = 0, n_heads = 0, head_dim = 0;
-  std::int32_t n_slots = 0;     // of one (layer, place, KV head)
-  std::int32_t max_pages = 0;   // of a sequence
-  std::int32_t max_listed = 0;  // pages that a step may attend
+  std::int32_t unit_tokens = kKvPageTokens;  // 1 or kKvPageTokens: of all places
+  std::int32_t group_tokens = 0;             // of 1-bit keys: 32, 64, 128 or 256; 0: boxes
+  bool mean_abs = false;                     // OneBitLevels::kMeanAbs
+  std::int32_t n_slots = 0;                  // of one (layer, place, KV head); 0: units are attended in their pages
+  std::int32_t max_pages = 0;                // of a sequence
+  std::int32_t max_listed = 0;               // units that a step may attend
   bool f16 = false;
   // Device memory, everything [layers][places][KV heads] first unless it says otherwise.
-  std::byte* slots = nullptr;       // [n_slots] blocks
+  std::byte* slots = nullptr;       // [n_slots] units
   std::byte* boxes = nullptr;       // [max_pages][hi: D | lo: D], of the dtype of the keys; then kBoxesBeyond more
-  std::int32_t* slot_of = nullptr;  // [max_pages]: the slot of a selected page, -1: none
-  std::int32_t* page_of = nullptr;  // [n_slots]: the page in a slot of the third kind, -1: none
+  OneBitKeys keys;                  // one_bit_cuda.h
+  std::int32_t* slot_of = nullptr;  // [max_units()]: the slot of a selected unit, -1: none
+  std::int32_t* unit_of = nullptr;  // [n_slots]: the unit in a slot of the third kind, -1: none
   std::int32_t* used_at = nullptr;  // [n_slots]: the last length for which it was chosen
-  std::int32_t* chosen[2] = {};     // by SelectWhen: [max_listed] pages, ascending
+  std::int32_t* chosen[2] = {};     // by SelectWhen: [max_listed] units, ascending
   std::int32_t* n_chosen[2] = {};   // by SelectWhen
-  std::int32_t* listed = nullptr;   // [max_listed] slots to attend, in the order of their tokens
+  std::int32_t* listed = nullptr;   // [max_listed] slots to attend, in the order of their tokens; without
+                                    // slots, tokens of the pool: block * kKvPageTokens + token of it
   void* last_q = nullptr;           // [layers][places][heads][D] bf16: of this step, once store_qkv_cuda was there
   float* cosine = nullptr;          // [layers][places][heads]: of these with those of the step before
   SlotRules* rules = nullptr;       // [places]
   SlotCounts* counts = nullptr;     // [layers][places]
 
   std::size_t token_bytes() const { return 4 * static_cast<std::size_t>(head_dim); }
-  std::size_t block_bytes() const { return token_bytes() * kKvPageTokens; }
+  std::size_t unit_bytes() const { return token_bytes() * static_cast<std::size_t>(unit_tokens); }
+  std::int32_t max_units() const { return max_pages * (kKvPageTokens / unit_tokens); }
   // What attention reads: `listed` as tables whose layers are those here.
   KvTables tables() const {
     return {.base = slots,
@@ -84,7 +104,8 @@ struct KvSlots {
             .max_pages = max_listed,
             .n_kv_heads = n_kv_heads,
             .head_dim = head_dim,
-            .f16 = f16};
+            .f16 = f16,
+            .of_tokens = unit_tokens == 1};
   }
 };
 
@@ -99,7 +120,7 @@ struct SlotStore {
   KvSlots slots;                         // kSlots
 };
 
-inline constexpr std::int32_t kMostKvSlots = 4096;      // of a KV head
+inline constexpr std::int32_t kMostKvSlots = 8192;      // of a KV head
 inline constexpr std::int32_t kMostKvPages = 40 << 10;  // of a sequence: what one block of threads can rank
 // Errors  kUnsupported: more than that.
 void expect_slots_cuda(const KvSlots& slots);
@@ -130,10 +151,10 @@ struct ChoosePages {
 std::size_t choose_scratch_bytes(const KvSlots& slots, std::int32_t n_rows);
 void choose_pages_cuda(const ChoosePages& c, const KvSlots& slots, std::int32_t slot_layer, const CudaContext& context);
 
-// Brings chosen pages that are in no slot out of their blocks (`pages`: the sequences' tables, whose blocks may lie in
-// mapped host memory), in place of those that were not chosen for longest, and writes `listed`. `layer` is the model's,
-// slot_layer the one of `slots`. At most max_blocks blocks of threads.
-void recall_pages_cuda(const SlotRows& rows, SelectWhen when, const KvSlots& slots, const KvTables& pages,
+// Brings chosen units that are in no slot out of their pages (`pages`: the sequences' tables, whose blocks may lie in
+// mapped host memory), in place of those that were not chosen for longest, and writes `listed`; without slots it does
+// the latter alone. `layer` is the model's, slot_layer the one of `slots`. At most max_blocks blocks of threads.
+void recall_units_cuda(const SlotRows& rows, SelectWhen when, const KvSlots& slots, const KvTables& pages,
                        std::int32_t layer, std::int32_t slot_layer, std::int32_t max_blocks,
                        const CudaContext& context);
 

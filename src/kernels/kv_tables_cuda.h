@@ -1,5 +1,5 @@
 // Where keys and values of sequences lie on the device: for every (sequence, layer, KV head) a table of slots, each a
-// page's block of 32 x [K: D | V: D] (src/cache/page_pool.h).
+// page's block of 32 x [K: D | V: D] (src/cache/page_pool.h), or of_tokens: one token's [K: D | V: D].
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,8 @@ struct KvTables {
   std::int64_t sequence_stride = 0;  // entries: layers * KV heads * max_pages
   std::int32_t max_pages = 0;
   std::int32_t n_kv_heads = 0, head_dim = 0;
-  bool f16 = false;  // else bf16
+  bool f16 = false;        // else bf16
+  bool of_tokens = false;  // entries are tokens, and max_pages counts these; decode attention alone knows such tables
 
   std::size_t token_bytes() const { return 4 * static_cast<std::size_t>(head_dim); }
 };

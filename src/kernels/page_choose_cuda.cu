@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "src/kernels/cluster.cuh"
 #include "src/kernels/kv_slots_cuda.cuh"
 
 namespace mneme {
@@ -29,13 +30,6 @@ struct Args {
   int width;      // of a row of scores: the most boxes of a block's share
   float* scores;  // [clusters][blocks][group][width]; null: they have room in shared memory
 };
-
-// Larger is better; a NaN is worse than everything.
-__device__ __forceinline__ std::uint32_t sort_key(float v) {
-  if (isnan(v)) return 0;
-  const std::uint32_t bits = __float_as_uint(v == 0 ? 0.0f : v);
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
 
 // Half of a fragment's two values: those above (or below) zero. A NaN stays in both.
 template <typename T>
@@ -117,42 +111,6 @@ __device__ __forceinline__ void add_sum(float& max, float& sum, float other_max,
   if (m > -INFINITY) sum = sum * __expf(max - m) + other_sum * __expf(other_max - m);
   max = m;
 }
-
-// ---- blocks of a cluster
-
-__device__ __forceinline__ void cluster_sync() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-#else
-  __syncthreads();
-#endif
-}
-// Where `address` of this block's shared memory is in block `rank`'s.
-__device__ __forceinline__ std::uint32_t address_in(const void* address, int rank) {
-  std::uint32_t there = shared_address(address);
-#if __CUDA_ARCH__ >= 900
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(address)), "r"(rank));
-#endif
-  return there;
-}
-#if __CUDA_ARCH__ >= 900
-#define MNEME_SHARED "shared::cluster"
-#else
-#define MNEME_SHARED "shared"
-#endif
-__device__ __forceinline__ void put(std::uint32_t address, std::uint32_t v) {
-  asm volatile("st." MNEME_SHARED ".u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
-}
-__device__ __forceinline__ void put(std::uint32_t address, float2 v) {
-  asm volatile("st." MNEME_SHARED ".v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");
-}
-__device__ __forceinline__ void put_least(std::uint32_t address, std::uint32_t v) {
-  asm volatile("red." MNEME_SHARED ".min.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
-}
-__device__ __forceinline__ void put_most(std::uint32_t address, std::uint32_t v) {
-  asm volatile("red." MNEME_SHARED ".max.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
-}
-#undef MNEME_SHARED
 
 // What a block does for a KV head.
 struct Share {

@@ -113,20 +113,22 @@ __global__ void angles_kernel(const std::int32_t* positions, const double* inv_f
   }
 }
 
-// Where a token's page lies in a slot, and its box; null where there is none.
-struct ResidentPage {
-  std::byte *block = nullptr, *box = nullptr;
+// Where the newest token lies in a slot, and the box of its page; null where there is none.
+struct ResidentToken {
+  std::byte *kv = nullptr, *box = nullptr;
 };
-__device__ __forceinline__ ResidentPage resident_page(const SlotStore& store, std::int64_t row, int kv_head,
+__device__ __forceinline__ ResidentToken newest_token(const SlotStore& store, std::int64_t row, int kv_head,
                                                       int position) {
   if (store.kind == SlotStore::Kind::kNowhere || store.places[row] < 0) return {};
   const int place = store.places[row], page = position / kKvPageTokens;
   if (store.kind == SlotStore::Kind::kTables)
-    return {block_at(store.tables, store.layer, place, kv_head, page), nullptr};
+    return {block_at(store.tables, store.layer, place, kv_head, page) +
+                position % kKvPageTokens * (std::int64_t{4} * store.tables.head_dim),
+            nullptr};
   const KvSlots& s = store.slots;
   const std::int64_t index = slot_index(s, store.layer, place, kv_head);
-  return {resident_slot(s, store.layer, place, kv_head, position),
-          s.boxes + (index * s.max_pages + page) * token_bytes(s)};
+  return {s.n_slots == 0 ? nullptr : resident_token(s, store.layer, place, kv_head, position, position + 1),
+          s.group_tokens > 0 ? nullptr : s.boxes + (index * s.max_pages + page) * token_bytes(s)};
 }
 
 // A head's query of the step before, which this one's takes the place of; null where nobody compares.
@@ -198,12 +200,13 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
     const std::int32_t slot = a.rows.slots == nullptr ? 0 : a.rows.slots[row];
     if (slot < 0) return;
     const int kv_head = (head - a.rows.n_heads) % n_kv;
-    const std::int64_t at = static_cast<std::int64_t>(position % kKvPageTokens) * 2 * d + (is_v ? d : 0);
-    const ResidentPage page = resident_page(a.rows.store, row, kv_head, position);
-    std::byte* block = page.block;
-    if (block == nullptr) block = block_at(a.tables, a.layer, slot, kv_head, position / kKvPageTokens);
-    kv = reinterpret_cast<Kv*>(block) + at;
-    if (!is_v) box = reinterpret_cast<Kv*>(page.box);
+    const ResidentToken token = newest_token(a.rows.store, row, kv_head, position);
+    kv = reinterpret_cast<Kv*>(token.kv);
+    if (kv == nullptr)
+      kv = reinterpret_cast<Kv*>(block_at(a.tables, a.layer, slot, kv_head, position / kKvPageTokens)) +
+           static_cast<std::int64_t>(position % kKvPageTokens) * 2 * d;
+    if (is_v) kv += d;
+    if (!is_v) box = reinterpret_cast<Kv*>(token.box);
     opens = position % kKvPageTokens == 0;
   }
   __nv_bfloat16* last_q = is_q ? last_query(a.rows.store, row, head) : nullptr;

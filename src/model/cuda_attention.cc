@@ -61,13 +61,14 @@ void CudaAttention::take_methods(std::span<const SequenceRows> sequences, const 
     if (has_method(s)) needs.add(CudaRetrieval::needs_of(s.method->plan(), options_.spare));
   if (needs.dense.empty() || (retrieval_ && retrieval_->needs().holds(needs))) return;
   // With what others needed, so that methods which take turns do not take memory by turns.
-  if (retrieval_ && retrieval_->needs().dense == needs.dense) needs.add(retrieval_->needs());
+  if (retrieval_ && retrieval_->needs().goes_with(needs)) needs.add(retrieval_->needs());
   stream.synchronize();
   retrieval_.reset();
-  retrieval_.emplace(shape_, static_cast<std::int32_t>(model_.config().n_heads), std::move(needs),
+  retrieval_.emplace(shape_, static_cast<std::int32_t>(model_.config().n_heads), std::move(needs), tables_->tables(),
                      CudaRetrievalOptions{.n_places = std::max(options_.max_sequences, 1),
                                           .max_context = options_.max_context,
                                           .spare = options_.spare,
+                                          .pages_on_device = !host_pages(),
                                           .recall_blocks = options_.recall_blocks,
                                           .turnover = options_.turnover,
                                           .correction = options_.correction,
@@ -184,6 +185,7 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t first, std::int
   attend_decode_cuda(a, r.tables(layer), r.tables_layer(layer), context);
   if (r.ahead()) {
     attended_.record(stream);
+    if (r.groups()) r.close_groups(layer, who, tables_->tables(), beside);
     r.choose(SelectWhen::kNext, layer, who, beside);
     side_.wait(attended_);
     r.recall(SelectWhen::kNext, layer, who, tables_->tables(), beside);
@@ -266,7 +268,10 @@ void CudaAttention::chunk_in_host_pages(std::int32_t layer, std::size_t span, co
 void CudaAttention::finish(std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Stream& stream) {
   stored_.record(stream);
   side_.wait(stored_);
-  retrieval_->write_back(slot_rows(rows, first, n), tables_->tables(), {.stream = side_.get()});
+  const SlotRows who = slot_rows(rows, first, n);
+  if (retrieval_->groups() && !retrieval_->ahead())
+    retrieval_->close_groups(-1, who, tables_->tables(), {.stream = side_.get()});
+  retrieval_->write_back(who, tables_->tables(), {.stream = side_.get()});
   beside_ = true;
 }
 

@@ -25,7 +25,7 @@ CudaHostRecall::CudaHostRecall(const KvSlots& slots) : slots_(slots) {
   listed_ = PinnedBuffer(states * heads * listed * 4);
 }
 
-// As resolve() of page_recall_cuda.cu: slots that were not chosen for longest are given up, the first where that is
+// As resolve() of unit_recall_cuda.cu: slots that were not chosen for longest are given up, the first where that is
 // equal.
 void CudaHostRecall::take(const Row& row, std::int32_t layer, std::int32_t slot_layer, std::int32_t kv_head) {
   const std::int32_t length = row.cache->length(), first = row.rules.sink / kKvPageTokens,
@@ -62,7 +62,7 @@ void CudaHostRecall::take(const Row& row, std::int32_t layer, std::int32_t slot_
   });
   MNEME_CHECK(missing_.size() <= free_.size(), "{} pages for {} slots", missing_.size(), free_.size());
   const std::span<const BlockId> table = row.cache->table(layer, kv_head);
-  const std::size_t bytes = slots_.block_bytes();
+  const std::size_t bytes = slots_.unit_bytes();
   for (std::size_t i = 0; i < missing_.size(); ++i) {
     const std::int32_t slot = free_[i], page = chosen[missing_[i]];
     copies_.push_back({slots_.slots + static_cast<std::size_t>(base + fixed + slot) * bytes,
@@ -100,8 +100,8 @@ void CudaHostRecall::recall(std::span<const Row> rows, RecallBy by, std::int32_t
   } else if (by == RecallBy::kTokenMajor) {
     const std::size_t piece = slots_.token_bytes(), pitch = piece * static_cast<std::size_t>(heads);
     const PagePool& pool = rows.front().cache->pool();
-    const std::byte* last = pool.data(BlockId(0)) + static_cast<std::size_t>(pool.n_blocks()) * slots_.block_bytes() -
-                            pitch * kKvPageTokens;
+    const std::byte* last =
+        pool.data(BlockId(0)) + static_cast<std::size_t>(pool.n_blocks()) * slots_.unit_bytes() - pitch * kKvPageTokens;
     for (const CopyRequest& c : copies_)
       copy_rows(c.to, piece, std::min(static_cast<const std::byte*>(c.from), last), pitch, piece, kKvPageTokens,
                 stream);

@@ -1,6 +1,6 @@
 // Recall as it is done where the device has no gather of its own: what was chosen comes to the host, which keeps the
 // tables of slots and asks for a copy of every page that is missing, while the step waits. For measuring what
-// recall_pages_cuda gains (`mneme bench decode --recall`).
+// recall_units_cuda gains (`mneme bench decode --recall`).
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ class CudaHostRecall {
     bool anew = false;  // its slots were filled since the last step
   };
   // After choose_pages_cuda(kNow) of the same rows, whose schedule is kEveryStep: waits for it, and enqueues what
-  // recall_pages_cuda would do.
+  // recall_units_cuda would do.
   void recall(std::span<const Row> rows, RecallBy by, std::int32_t layer, std::int32_t slot_layer,
               const Stream& stream);
 

@@ -17,22 +17,38 @@ std::int32_t pages_of_tokens(std::int64_t n) {
   return static_cast<std::int32_t>((n + kPageTokens - 1) / kPageTokens);
 }
 
+bool of_tokens(const Plan& plan) {
+  return plan.recipe.decode && plan.recipe.decode->units == Units(TokenUnit{});
+}
+
 // Null: the device can do it.
-const char* missing_for(const Recipe& r) {
+const char* missing_for(const Plan& plan) {
+  const Recipe& r = plan.recipe;
   if (r.attend == Attend::kEverything) return nullptr;
   if (r.attend != Attend::kRegions) return "it keeps or drops tokens";
   if (r.positions != Positions::kAbsolute) return "its tokens stand at positions of their own";
   if (r.prefill_window) return "its prefill is windowed";
   if (r.prefill_end || r.norm) return "it prunes at the end of a prefill";
-  if (r.sink % kPageTokens != 0 || r.recent % kPageTokens != 0) return "sink and recent must be multiples of 32";
+  if (!of_tokens(plan) && (r.sink % kPageTokens != 0 || r.recent % kPageTokens != 0))
+    return "sink and recent must be multiples of 32";
   if (!r.decode) return nullptr;
   const DecodeStage& d = *r.decode;
-  if (d.units != Units(PageUnit{kPageTokens})) return "its units must be pages of 32 tokens (--kv unit=page:32)";
-  const auto* box = std::get_if<Box>(&d.index);
-  if (box == nullptr || box->kind != BoxKind::kMinMax) return "its index must be min-max boxes (--kv index=box)";
+  if (of_tokens(plan)) {
+    if (plan.shape.head_dim != 64 && plan.shape.head_dim != 128) return "tokens are chosen with heads of 64 or 128";
+    if (!std::holds_alternative<OneBit>(d.index))
+      return "tokens must be chosen by their 1-bit keys (--kv index=one_bit)";
+  } else {
+    if (d.units != Units(PageUnit{kPageTokens}))
+      return "its units must be pages of 32 tokens (--kv unit=page:32), or tokens with 1-bit keys (--kv "
+             "unit=token,index=one_bit)";
+    const auto* box = std::get_if<Box>(&d.index);
+    if (box == nullptr || box->kind != BoxKind::kMinMax)
+      return "pages must be chosen by min-max boxes (--kv index=box)";
+  }
   if (!std::holds_alternative<IndexScore>(d.score)) return "its scores are drawn";
   if (d.probe != Probe::kCurrentQuery) return "its probe is the layer below";
-  if (d.pool == Pool::kNone || d.pool == Pool::kMaxQ || d.pool == Pool::kMeanQ || d.pool == Pool::kConcat)
+  const bool alone = plan.shape.group() == 1 && d.pool == Pool::kNone;  // every head is a KV head
+  if (!alone && (d.pool == Pool::kNone || d.pool == Pool::kMaxQ || d.pool == Pool::kMeanQ || d.pool == Pool::kConcat))
     return "scores must be pooled by KV head (--kv pool=meanS, maxS, meanQK or maxQK)";
   if (std::holds_alternative<Boundary>(d.schedule)) return "it selects at boundaries";
   if (!std::holds_alternative<ConstantCut>(d.cutoff)) return "its layers share a budget";
@@ -70,7 +86,7 @@ class Pieces {
 }  // namespace
 
 void CudaRetrieval::expect(const Plan& plan, std::span<const Plan* const> beside) {
-  if (const char* reason = missing_for(plan.recipe))
+  if (const char* reason = missing_for(plan))
     fail(ErrorKind::kUnsupported, "KV method {} on device cuda: {}; such methods run with --device cpu",
          plan.recipe.name, reason);
   if (beside.empty() || plan.recipe.attend == Attend::kEverything) return;
@@ -80,8 +96,14 @@ void CudaRetrieval::expect(const Plan& plan, std::span<const Plan* const> beside
 }
 
 SlotRules CudaRetrieval::rules_of(const Plan& plan) {
-  SlotRules r{.budget = plan.rules.budget, .sink = plan.rules.sink, .recent = std::max(plan.rules.recent, kPageTokens)};
-  r.n_select = std::max(0, (r.budget - r.sink - r.recent) / kPageTokens);
+  SlotRules r{.budget = plan.rules.budget, .sink = plan.rules.sink, .recent = plan.rules.recent};
+  if (of_tokens(plan)) {
+    r.unit_tokens = 1, r.entry_tokens = plan.rules.entry_tokens;
+    r.n_select = std::max(0, r.budget - r.sink - std::max(r.recent, 1));
+  } else {
+    r.recent = std::max(r.recent, kPageTokens);
+    r.n_select = std::max(0, (r.budget - r.sink - r.recent) / kPageTokens);
+  }
   if (!plan.recipe.decode) return r;
   r.schedule = plan.reuse == Reuse::kAhead ? SlotSchedule::kAhead : SlotSchedule::kEveryStep;
   r.pool = plan.pool.scores.value_or(GroupPool::kMean);
@@ -93,10 +115,16 @@ SlotRules CudaRetrieval::rules_of(const Plan& plan) {
 CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare) {
   expect(plan);
   const SlotRules r = rules_of(plan);
-  Needs n{.dense = {}, .selects = r.schedule != SlotSchedule::kNone, .ahead = r.schedule == SlotSchedule::kAhead};
+  Needs n;
+  n.selects = r.schedule != SlotSchedule::kNone, n.ahead = r.schedule == SlotSchedule::kAhead;
+  if (of_tokens(plan)) {
+    const auto& bits = std::get<OneBit>(plan.recipe.decode->index);
+    n.keys = {.group_tokens = bits.group, .mean_abs = bits.levels == OneBitLevels::kMeanAbs};
+  }
   for (std::int32_t l = 0; l < plan.shape.n_layers; ++l) n.dense.push_back(plan.dense_layer(l));
   // Sinks, window and selection, and the spare ones; and all that is attended before anything is selected.
-  const std::int32_t fixed = (r.sink + r.recent) / kPageTokens, all = pages_of_tokens(r.budget);
+  const std::int32_t unit = r.unit_tokens, window = unit == 1 ? std::max(r.recent, r.entry_tokens) : r.recent,
+                     fixed = (r.sink + window) / unit, all = (r.budget + unit - 1) / unit;
   const auto spares = static_cast<std::int32_t>(spare * static_cast<float>(r.n_select));
   n.n_slots = std::max(fixed + (n.selects ? r.n_select + spares : 0), all);
   n.max_listed = std::max(all, fixed + r.n_select) + 1;
@@ -104,12 +132,16 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare) {
 }
 
 bool CudaRetrieval::Needs::holds(const Needs& other) const {
-  return dense == other.dense && n_slots >= other.n_slots && max_listed >= other.max_listed &&
-         selects >= other.selects && ahead >= other.ahead;
+  return goes_with(other) && n_slots >= other.n_slots && max_listed >= other.max_listed && selects >= other.selects &&
+         ahead >= other.ahead;
 }
 
 void CudaRetrieval::Needs::add(const Needs& other) {
-  if (dense.empty()) dense = other.dense;
+  if (dense.empty()) dense = other.dense, keys = other.keys;
+  if (keys != other.keys)
+    fail(ErrorKind::kUnsupported,
+         "KV methods on device cuda that run at the same time must select units of one kind: pages, or tokens by 1-bit "
+         "keys of the same groups and levels");
   if (dense != other.dense)
     fail(ErrorKind::kUnsupported,
          "KV methods on device cuda that run at the same time must have the same dense layers (--dense-layers)");
@@ -117,10 +149,16 @@ void CudaRetrieval::Needs::add(const Needs& other) {
   selects = selects || other.selects, ahead = ahead || other.ahead;
 }
 
-CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs needs,
+CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs needs, const KvTables& pages,
                              const CudaRetrievalOptions& options)
-    : shape_(shape), options_(options), needs_(std::move(needs)), places_(static_cast<std::size_t>(options.n_places)) {
+    : shape_(shape),
+      options_(options),
+      needs_(std::move(needs)),
+      in_pages_(options.pages_on_device && needs_.keys.group_tokens > 0),
+      places_(static_cast<std::size_t>(options.n_places)) {
+  std::vector<std::int32_t> layers;  // of the model, by slot layer
   for (const bool dense : needs_.dense) {
+    if (!dense) layers.push_back(static_cast<std::int32_t>(number_.size()));
     number_.push_back(dense ? -1 : n_selecting_++);
     dense_number_.push_back(dense ? n_dense_++ : -1);
   }
@@ -130,24 +168,41 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
   view_.n_heads = n_heads;
   view_.head_dim = shape.head_dim;
   view_.max_pages = pages_of_tokens(options.max_context) + 1;  // a choice is made for one token more
-  view_.n_slots = needs_.n_slots;
+  if (needs_.keys.group_tokens > 0) {
+    view_.unit_tokens = 1;
+    view_.group_tokens = needs_.keys.group_tokens;
+    view_.mean_abs = needs_.keys.mean_abs;
+  }
+  view_.n_slots = in_pages_ ? 0 : needs_.n_slots;
   view_.max_listed = needs_.max_listed;
   view_.f16 = shape.dtype == DType::kF16;
   expect_slots_cuda(view_);
 
   const auto states = static_cast<std::size_t>(n_selecting_) * static_cast<std::size_t>(options.n_places),
              heads = states * static_cast<std::size_t>(shape.n_kv_heads),
-             pages = static_cast<std::size_t>(view_.max_pages), listed = static_cast<std::size_t>(view_.max_listed),
+             n_pages = static_cast<std::size_t>(view_.max_pages), listed = static_cast<std::size_t>(view_.max_listed),
              slots = static_cast<std::size_t>(view_.n_slots), n_q = states * static_cast<std::size_t>(view_.n_heads);
-  slots_ = DeviceBuffer(heads * slots * shape.page_bytes(), "slots for selected pages (the budget sets their number)");
-  // A warp reads 16 boxes at once, whether all are there or not.
-  boxes_ = DeviceBuffer((heads * pages + kBoxesBeyond) * shape.token_bytes(), "boxes of pages");
+  if (slots > 0)
+    slots_ =
+        DeviceBuffer(heads * slots * view_.unit_bytes(), "slots for selected units (the budget sets their number)");
   view_.slots = slots_.data();
-  view_.boxes = boxes_.data();
+  if (view_.group_tokens > 0) {
+    Pieces keys;
+    keys.add(&view_.keys.codes, one_bit_code_bytes(view_, heads));
+    keys.add(&view_.keys.levels, one_bit_level_bytes(view_, heads));
+    index_ = DeviceBuffer(keys.total(), "1-bit keys");
+    keys.place(index_.data());
+  } else {
+    // A warp reads 16 boxes at once, whether all are there or not.
+    index_ = DeviceBuffer((heads * n_pages + kBoxesBeyond) * shape.token_bytes(), "boxes of pages");
+    view_.boxes = index_.data();
+  }
   Pieces small;
-  small.add(&view_.slot_of, heads * pages * 4);
-  small.add(&view_.page_of, heads * slots * 4);
-  small.add(&view_.used_at, heads * slots * 4);
+  if (slots > 0) {
+    small.add(&view_.slot_of, heads * static_cast<std::size_t>(view_.max_units()) * 4);
+    small.add(&view_.unit_of, heads * slots * 4);
+    small.add(&view_.used_at, heads * slots * 4);
+  }
   for (int i = 0; i < 2; ++i) small.add(&view_.chosen[i], heads * listed * 4), small.add(&view_.n_chosen[i], heads * 4);
   small.add(&view_.listed, heads * listed * 4);
   tables_ = DeviceBuffer(small.total(), "tables of slots");
@@ -165,8 +220,13 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
   host_rules_ = PinnedBuffer(rules_.size());
   const std::int32_t rows = (options.n_places + 7) / 8 * 8;  // as a graph has them
   if (needs_.selects)
-    for (DeviceBuffer& s : scratch_) s = DeviceBuffer(choose_scratch_bytes(view_, rows), "scores of pages");
+    for (DeviceBuffer& s : scratch_)
+      s = DeviceBuffer(
+          view_.unit_tokens == 1 ? choose_tokens_scratch_bytes(view_, rows) : choose_scratch_bytes(view_, rows),
+          "scores of units");
   slot_tables_ = view_.tables();
+  if (in_pages_) slot_tables_.base = pages.base;
+  pages_ = pages;
 
   dense_tables_ = {.base = nullptr,
                    .blocks = nullptr,
@@ -178,7 +238,7 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
   const Stream stream = Stream::make();
   for (const DeviceBuffer* b : {&counts_, &scratch_[0], &scratch_[1], &queries_, &tables_})
     if (b->size() > 0) set_bytes(b->data(), 0, b->size(), stream);
-  if (n_dense_ > 0) {
+  if (n_dense_ > 0 && !in_pages_) {
     const auto blocks = static_cast<std::size_t>(n_dense_) * static_cast<std::size_t>(options.n_places) *
                         static_cast<std::size_t>(dense_tables_.sequence_stride);
     dense_ = DeviceBuffer(blocks * shape.page_bytes(), "keys and values of the layers that read everything");
@@ -194,7 +254,46 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     numbers.push_back(slot_layer(l) >= 0 ? slot_layer(l) : -1 - dense_number_[static_cast<std::size_t>(l)]);
   numbers_there_ = DeviceBuffer(numbers.size() * sizeof(std::int32_t), "numbers of layers");
   copy_bytes(numbers_there_.data(), numbers.data(), numbers_there_.size(), stream);
+  layers_there_ = DeviceBuffer(layers.size() * sizeof(std::int32_t), "numbers of layers");
+  if (!layers.empty()) copy_bytes(layers_there_.data(), layers.data(), layers_there_.size(), stream);
   stream.synchronize();
+}
+
+// Tokens that a row of n attends in a layer that selects; n is above the budget. As the kernels have it.
+std::int32_t CudaRetrieval::attended_by(const SlotRules& r, std::int32_t n) {
+  const std::int32_t unit = r.unit_tokens, first = r.sink / unit, stop = (n + unit - 1) / unit;
+  std::int32_t window = std::max(first, stop - r.recent / unit), most = r.n_select;
+  if (unit == 1) {
+    window = std::max(first, std::min(std::max(n - r.recent, 0), (n - 1) / r.entry_tokens * r.entry_tokens));
+    most = std::max(0, r.budget - r.sink - (n - window));
+  }
+  const std::int32_t chosen = r.schedule == SlotSchedule::kNone ? 0 : std::min(most, window - first);
+  return r.sink + chosen * unit + n - window * unit;
+}
+
+// The index of tokens [first, stop), as far as it is of them; the last page's box may be open.
+void CudaRetrieval::build_index(std::int32_t place, std::int32_t number, std::int32_t first, std::int32_t stop,
+                                std::int32_t key_slot, std::int32_t key_layer, const KvTables& keys,
+                                const CudaContext& context) {
+  const std::int32_t each = entry_tokens();
+  if (view_.group_tokens > 0) {
+    build_one_bit_cuda({.place = place,
+                        .slot_layer = number,
+                        .first = first / each,
+                        .stop = stop / each,
+                        .key_slot = key_slot,
+                        .key_layer = key_layer},
+                       view_, keys, context);
+    return;
+  }
+  build_boxes_cuda({.place = place,
+                    .slot_layer = number,
+                    .first = first / each,
+                    .stop = pages_of_tokens(stop),
+                    .n_tokens = stop,
+                    .key_slot = key_slot,
+                    .key_layer = key_layer},
+                   view_, keys, context);
 }
 
 CudaRetrieval::Place& CudaRetrieval::place_of(const SequenceCache& cache, const Plan& plan, std::int32_t place,
@@ -203,7 +302,7 @@ CudaRetrieval::Place& CudaRetrieval::place_of(const SequenceCache& cache, const 
   SlotRules rules = rules_of(plan);
   rules.turnover = options_.turnover, rules.correction = options_.correction;
   if (p.revision == cache.revision() && p.rules == rules) return p;
-  if (p.revision != cache.revision()) p.boxed = p.dense = 0;
+  if (p.revision != cache.revision()) p.indexed = p.dense = 0;
   p.revision = cache.revision();
   p.rules = rules;
   p.decoded = -1;
@@ -219,29 +318,15 @@ void CudaRetrieval::prepare(Row& row, const KvTables& pages, const Stream& strea
   Place& p = place_of(*row.cache, plan, place, stream);
   const CudaContext context{.stream = stream.get()};
   const bool everything = n <= p.rules.budget, goes_on = p.decoded == before;
-  // Up to the open page, whose box and block the step itself goes on with.
-  const auto bring = [&](std::int32_t& have, auto&& launch) {
-    if (have != before) launch(std::min(have, before) / kPageTokens, pages_of_tokens(before));
-    have = n;
-  };
-  bring(p.boxed, [&](std::int32_t first, std::int32_t stop) {
-    for (std::int32_t l = 0; l < shape_.n_layers; ++l)
-      if (slot_layer(l) >= 0)
-        build_boxes_cuda({.place = place,
-                          .slot_layer = slot_layer(l),
-                          .first = first,
-                          .stop = stop,
-                          .n_tokens = before,
-                          .key_slot = place,
-                          .key_layer = l},
-                         view_, pages, context);
-  });
-  bring(p.dense, [&](std::int32_t first, std::int32_t stop) {
-    for (std::int32_t l = 0; l < shape_.n_layers; ++l)
-      if (slot_layer(l) < 0)
-        copy_pages_cuda(dense_tables_, tables_layer(l), pages, l, place, place, first, stop, kDenseBlocksAHead,
-                        context);
-  });
+  // Up to the open page or group, with whose index and block the step itself goes on.
+  for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
+    if (slot_layer(l) >= 0 && p.indexed != before)
+      build_index(place, slot_layer(l), std::min(p.indexed, before), before, place, l, pages, context);
+    if (slot_layer(l) < 0 && p.dense != before && !in_pages_)
+      copy_pages_cuda(dense_tables_, tables_layer(l), pages, l, place, place, std::min(p.dense, before) / kPageTokens,
+                      pages_of_tokens(before), kDenseBlocksAHead, context);
+  }
+  p.indexed = p.dense = n;
   if (!goes_on || everything != p.everything) {
     for (std::int32_t l = 0; l < shape_.n_layers; ++l)
       if (slot_layer(l) >= 0) fill_slots_cuda(place, n, p.rules, view_, pages, l, slot_layer(l), context);
@@ -249,14 +334,7 @@ void CudaRetrieval::prepare(Row& row, const KvTables& pages, const Stream& strea
   }
   p.everything = everything;
   p.decoded = n;
-  row.attended_tokens = n;
-  if (!everything) {
-    const std::int32_t stop = pages_of_tokens(n), first = p.rules.sink / kPageTokens,
-                       window = std::max(first, stop - p.rules.recent / kPageTokens);
-    const bool selects = p.rules.schedule != SlotSchedule::kNone;
-    const std::int32_t chosen = selects ? std::min(p.rules.n_select, window - first) : 0;
-    row.attended_tokens = p.rules.sink + chosen * kPageTokens + n - window * kPageTokens;
-  }
+  row.attended_tokens = everything ? n : attended_by(p.rules, n);
 }
 
 void CudaRetrieval::take_prompt(const SequenceCache& cache, std::int32_t place, std::int32_t layer, std::int32_t first,
@@ -266,19 +344,19 @@ void CudaRetrieval::take_prompt(const SequenceCache& cache, std::int32_t place, 
   const std::int32_t n_tokens = first + n, begin = first / kPageTokens, stop = pages_of_tokens(n_tokens),
                      number = slot_layer(layer);
   // What is missing of earlier tokens, prepare() brings.
-  const bool dense = number < 0, follows = (dense ? p.dense : p.boxed) >= begin * kPageTokens;
-  if (!follows) return;
+  const bool dense = number < 0;
+  if (dense ? p.dense < begin * kPageTokens : p.indexed < first / entry_tokens() * entry_tokens()) return;
   if (dense) {
     copy_pages_cuda(dense_tables_, tables_layer(layer), keys, 0, place, 0, begin, stop, kDenseBlocksAHead, context);
     if (dense_number_[static_cast<std::size_t>(layer)] + 1 == n_dense_) p.dense = n_tokens;
   } else {
-    build_boxes_cuda({.place = place, .slot_layer = number, .first = begin, .stop = stop, .n_tokens = n_tokens}, view_,
-                     keys, context);
-    if (number + 1 == n_selecting_) p.boxed = n_tokens;
+    build_index(place, number, first, n_tokens, 0, 0, keys, context);
+    if (number + 1 == n_selecting_) p.indexed = n_tokens;
   }
 }
 
 SlotStore CudaRetrieval::store(std::int32_t layer, const std::int32_t* places) const {
+  if (slot_layer(layer) < 0 && in_pages_) return {};
   if (slot_layer(layer) < 0)
     return {.kind = SlotStore::Kind::kTables,
             .places = places,
@@ -289,19 +367,25 @@ SlotStore CudaRetrieval::store(std::int32_t layer, const std::int32_t* places) c
 }
 
 std::int32_t CudaRetrieval::tables_layer(std::int32_t layer) const {
+  if (in_pages_ && slot_layer(layer) < 0) return layer;
   const std::int32_t number =
       slot_layer(layer) >= 0 ? slot_layer(layer) : dense_number_[static_cast<std::size_t>(layer)];
   return number * options_.n_places;  // layers of all places stand one after the other
 }
 
 void CudaRetrieval::choose(SelectWhen when, std::int32_t layer, const SlotRows& rows, const CudaContext& context) {
-  choose_pages_cuda({.rows = rows, .when = when, .scratch = scratch_[static_cast<std::size_t>(when)].data()}, view_,
-                    slot_layer(layer), context);
+  std::byte* scratch = scratch_[static_cast<std::size_t>(when)].data();
+  if (view_.unit_tokens == 1) {
+    choose_tokens_cuda({.rows = rows, .when = when, .scratch = scratch, .early = !needs_.ahead}, view_,
+                       slot_layer(layer), context);
+  } else {
+    choose_pages_cuda({.rows = rows, .when = when, .scratch = scratch}, view_, slot_layer(layer), context);
+  }
 }
 
 void CudaRetrieval::recall(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
                            const CudaContext& context) {
-  recall_pages_cuda(rows, when, view_, pages, layer, slot_layer(layer), options_.recall_blocks, context);
+  recall_units_cuda(rows, when, view_, pages, layer, slot_layer(layer), options_.recall_blocks, context);
 }
 
 void CudaRetrieval::draw_outcomes(float turnover, float correction, RecallBy recall_by) {
@@ -316,14 +400,22 @@ void CudaRetrieval::recall_by_host(std::int32_t layer, std::span<const Row> rows
   std::vector<CudaHostRecall::Row> all;
   for (const Row& r : rows) {
     const SlotRules& rules = places_[static_cast<std::size_t>(r.place)].rules;
-    if (rules.schedule != SlotSchedule::kEveryStep)
-      fail(ErrorKind::kUnsupported, "recall by the host: for methods that select at every step");
+    if (rules.schedule != SlotSchedule::kEveryStep || rules.unit_tokens == 1)
+      fail(ErrorKind::kUnsupported, "recall by the host: for methods that select pages at every step");
     all.push_back({r.cache, rules, r.place, r.anew != 0});
   }
   host_recall_->recall(all, options_.recall_by, layer, slot_layer(layer), stream);
 }
 
+void CudaRetrieval::close_groups(std::int32_t layer, const SlotRows& rows, const KvTables& pages,
+                                 const CudaContext& context) {
+  const std::int32_t first = layer < 0 ? 0 : slot_layer(layer), stop = layer < 0 ? n_selecting_ : first + 1;
+  close_one_bit_cuda({.rows = rows, .first = first, .stop = stop, .model_layers = layers_there_.as<std::int32_t>()},
+                     view_, pages, context);
+}
+
 void CudaRetrieval::write_back(const SlotRows& rows, const KvTables& pages, const CudaContext& context) {
+  if (in_pages_) return;
   write_back_cuda(rows, view_, dense_tables_, numbers_there_.as<std::int32_t>(), pages, shape_.n_layers, context);
 }
 
@@ -375,7 +467,7 @@ void CudaRetrieval::count(std::span<const Row> rows) {
 std::size_t CudaRetrieval::bytes() const {
   std::size_t n = 0;
   for (const DeviceBuffer* b :
-       {&slots_, &boxes_, &tables_, &queries_, &rules_, &counts_, &scratch_[0], &scratch_[1], &dense_, &dense_blocks_})
+       {&slots_, &index_, &tables_, &queries_, &rules_, &counts_, &scratch_[0], &scratch_[1], &dense_, &dense_blocks_})
     n += b->size();
   return n;
 }

@@ -1,5 +1,6 @@
-// What methods that select pages need on the device: slots for the pages that are attended, boxes of all pages, the
-// whole of the layers that read everything; and the launches of a step that keep them right.
+// What methods that select pages or tokens need on the device: slots for what is attended, an index of all pages or
+// tokens, the whole of the layers that read everything; and the launches of a step that keep them right. Tokens whose
+// pages lie on the device are attended there: then there is the index alone.
 //
 // All of it is a copy: keys and values lie in the pages of the pool, from which a sequence that comes (or comes back)
 // is filled in. So forks, sessions and shared prefixes need nothing here, at the price of that fill.
@@ -14,7 +15,7 @@
 #include "src/attention/method_state.h"
 #include "src/cache/sequence_cache.h"
 #include "src/device/memory.h"
-#include "src/kernels/kv_slots_cuda.h"
+#include "src/kernels/one_bit_cuda.h"
 #include "src/model/cuda_host_recall.h"
 #include "src/model/model.h"
 
@@ -24,6 +25,7 @@ struct CudaRetrievalOptions {
   std::int32_t n_places = 1;       // sequences whose state is kept
   std::int64_t max_context = 0;    // tokens of a sequence
   float spare = 0.5f;              // slots beside those of one selection, as a share of it
+  bool pages_on_device = false;    // else in mapped host memory
   std::int32_t recall_blocks = 8;  // blocks of threads that a recall may use
   // For measuring, see SlotRules and cuda_host_recall.h; below 0: nothing is drawn.
   float turnover = -1, correction = -1;
@@ -38,17 +40,25 @@ class CudaRetrieval {
 
   // What the plans of a step need together. Errors of all calls with it  kUnsupported.
   struct Needs {
+    struct Keys {
+      std::int32_t group_tokens = 0;  // units are tokens, by 1-bit keys in such groups; 0: pages
+      bool mean_abs = false;
+      bool operator==(const Keys&) const = default;
+    };
+    Keys keys;
     std::vector<bool> dense;  // by layer
     std::int32_t n_slots = 0, max_listed = 0;
     bool selects = false, ahead = false;
-    // Errors  the layers that read everything are others.
+    // Errors  the units, or the layers that read everything, are others.
     void add(const Needs& other);
+    bool goes_with(const Needs& other) const { return dense == other.dense && keys == other.keys; }
     bool holds(const Needs& other) const;
   };
   static Needs needs_of(const Plan& plan, float spare);
 
-  // Memory for sequences whose plans need no more. Errors  kResource, kUnsupported.
-  CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs needs, const CudaRetrievalOptions& options);
+  // Memory for sequences whose plans need no more, and whose pages are in `pages`. Errors  kResource, kUnsupported.
+  CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs needs, const KvTables& pages,
+                const CudaRetrievalOptions& options);
   const Needs& needs() const { return needs_; }
 
   // For measuring, see CudaRetrievalOptions.
@@ -74,10 +84,13 @@ class CudaRetrieval {
   // Where the rows' new tokens go beside their pages.
   SlotStore store(std::int32_t layer, const std::int32_t* places) const;
   // What attention reads, and the number of `layer` in it.
-  const KvTables& tables(std::int32_t layer) const { return slot_layer(layer) >= 0 ? slot_tables_ : dense_tables_; }
+  const KvTables& tables(std::int32_t layer) const {
+    return slot_layer(layer) >= 0 ? slot_tables_ : in_pages_ ? pages_ : dense_tables_;
+  }
   std::int32_t tables_layer(std::int32_t layer) const;
-  bool selects() const { return needs_.selects; }  // anything may be selected,
-  bool ahead() const { return needs_.ahead; }      // and a step before it is attended
+  bool selects() const { return needs_.selects; }               // anything may be selected,
+  bool ahead() const { return needs_.ahead; }                   // and a step before it is attended
+  bool groups() const { return needs_.keys.group_tokens > 0; }  // of 1-bit keys, which close_groups() completes
   void choose(SelectWhen when, std::int32_t layer, const SlotRows& rows, const CudaContext& context);
   void recall(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
               const CudaContext& context);
@@ -86,6 +99,9 @@ class CudaRetrieval {
   bool recalls_by_host() const { return options_.recall_by != RecallBy::kGather; }
   void recall_by_host(std::int32_t layer, std::span<const Row> rows, const Stream& stream);
 
+  // Groups of 1-bit keys that the rows' new tokens complete: before a choice for the next step, or after all layers.
+  // layer -1: all.
+  void close_groups(std::int32_t layer, const SlotRows& rows, const KvTables& pages, const CudaContext& context);
   // After the last layer: the new tokens to their pages.
   void write_back(const SlotRows& rows, const KvTables& pages, const CudaContext& context);
 
@@ -96,7 +112,7 @@ class CudaRetrieval {
 
   std::size_t bytes() const;  // all of it
   std::size_t slot_bytes() const { return slots_.size(); }
-  std::size_t index_bytes() const { return boxes_.size(); }
+  std::size_t index_bytes() const { return index_.size(); }
   std::size_t dense_bytes() const { return dense_.size(); }
 
  private:
@@ -105,22 +121,28 @@ class CudaRetrieval {
     SlotRules rules;
     bool everything = false;
     std::int32_t decoded = -1;  // the length of the last step that decoded here
-    std::int32_t boxed = 0;     // tokens that the boxes have
+    std::int32_t indexed = 0;   // tokens that the index has, or those of its open page or group
     std::int32_t dense = 0;     // tokens that the layers which read everything have
     std::vector<SlotCounts> counts;
   };
   static SlotRules rules_of(const Plan& plan);
+  static std::int32_t attended_by(const SlotRules& rules, std::int32_t n);
+  std::int32_t entry_tokens() const { return view_.group_tokens > 0 ? view_.group_tokens : kPageTokens; }
+  void build_index(std::int32_t place, std::int32_t number, std::int32_t first, std::int32_t stop,
+                   std::int32_t key_slot, std::int32_t key_layer, const KvTables& keys, const CudaContext& context);
   Place& place_of(const SequenceCache& cache, const Plan& plan, std::int32_t place, const Stream& stream);
 
   KvShape shape_;
   CudaRetrievalOptions options_;
   Needs needs_;
+  bool in_pages_;                     // what is attended stays where it is
   std::vector<std::int32_t> number_;  // by layer: among those that select, -1 otherwise
   std::vector<std::int32_t> dense_number_;
   std::int32_t n_selecting_ = 0, n_dense_ = 0;
   KvSlots view_;
-  KvTables slot_tables_, dense_tables_;
-  DeviceBuffer slots_, boxes_, tables_, queries_, rules_, counts_, scratch_[2], dense_, dense_blocks_, numbers_there_;
+  KvTables slot_tables_, dense_tables_, pages_;
+  DeviceBuffer slots_, index_, tables_, queries_, rules_, counts_, scratch_[2], dense_, dense_blocks_, numbers_there_,
+      layers_there_;
   PinnedBuffer host_counts_, host_rules_;
   std::vector<Place> places_;
   std::unique_ptr<CudaHostRecall> host_recall_;

@@ -61,7 +61,7 @@ struct BenchResult {
   double attended_tokens = 0;     // decode: of a sequence, mean over layers and heads
   // Decode on a device, a step: pages that methods chose, those that came from host memory and their bytes, and the
   // share of gates that flagged.
-  double chosen_pages = 0, recalled_pages = 0, recalled_bytes = 0, correction_rate = 0;
+  double chosen_units = 0, recalled_units = 0, recalled_bytes = 0, correction_rate = 0;
   double selected_share = 0;       // decode: of the heads that read a selection, those that made it in the same step
   double prefill_end_seconds = 0;  // prefill: of the median prompt's, what deciding what stays of it took
   std::vector<StepTrace> trace;

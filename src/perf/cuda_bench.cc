@@ -208,7 +208,7 @@ CudaBench::Impl::Reads CudaBench::Impl::reads_of(const std::vector<MethodState>&
   return r;
 }
 
-// The bytes of a step as the method has them: what it attends, and the boxes of all pages once a step.
+// The bytes of a step as the method has them: what it attends, and the whole index once a step.
 void CudaBench::Impl::count_method(BenchResult& result, const Reads& before, const Reads& after,
                                    const BenchCase& c) const {
   const double steps = options.steps, attended = (after.attended - before.attended) / steps;
@@ -216,10 +216,11 @@ void CudaBench::Impl::count_method(BenchResult& result, const Reads& before, con
   result.attended_tokens = attended * steps / std::max(after.heads - before.heads, 1.0);
   if (c.plan->selects())
     result.cost.index_read = static_cast<double>(c.plan->compressed_layers()) * kv.n_kv_heads * c.batch *
-                             static_cast<double>(c.depth / kPageTokens) * static_cast<double>(kv.token_bytes());
-  result.chosen_pages = (after.chosen - before.chosen) / steps;
-  result.recalled_pages = (after.recalled - before.recalled) / steps;
-  result.recalled_bytes = result.recalled_pages * static_cast<double>(kv.page_bytes());
+                             static_cast<double>(c.depth) * c.plan->index_bytes_per_token();
+  result.chosen_units = (after.chosen - before.chosen) / steps;
+  result.recalled_units = (after.recalled - before.recalled) / steps;
+  const double unit = static_cast<double>(kv.token_bytes()) * c.plan->rules.unit_tokens;
+  result.recalled_bytes = result.recalled_units * unit;
   result.correction_rate = (after.corrections - before.corrections) / std::max(after.checks - before.checks, 1.0);
 }
 

@@ -118,6 +118,11 @@ class CudaAttentionTest : public CudaTest {
   Decoded decode(const Paged& kv, const Queries& q, std::span<const std::int32_t> slots,
                  std::span<const std::int32_t> lengths, std::int32_t window = 0,
                  const std::vector<float>& log_weights = {}, std::int32_t lengths_per_head = 0) {
+    return decode(kv, kv.tables(), Paged::kLayer, q, slots, lengths, window, log_weights, lengths_per_head);
+  }
+  Decoded decode(const Paged& kv, const KvTables& tables, std::int32_t layer, const Queries& q,
+                 std::span<const std::int32_t> slots, std::span<const std::int32_t> lengths, std::int32_t window = 0,
+                 const std::vector<float>& log_weights = {}, std::int32_t lengths_per_head = 0) {
     const auto n = static_cast<std::int32_t>(slots.size());
     const std::int32_t heads = kv.n_kv_heads * kv.shape.group;
     const DeviceArray<std::uint16_t> q_there(q.bits), out(q.bits.size());
@@ -140,9 +145,9 @@ class CudaAttentionTest : public CudaTest {
         .window = window,
         .scale = kv.shape.scale,
         .scratch = scratch.data()};
-    attend_decode_cuda(a, kv.tables(), Paged::kLayer, context());
+    attend_decode_cuda(a, tables, layer, context());
     const std::vector<std::uint16_t> first = out.get(stream);
-    attend_decode_cuda(a, kv.tables(), Paged::kLayer, context());  // the scratch is as it was: the same again
+    attend_decode_cuda(a, tables, layer, context());  // the scratch is as it was: the same again
     Decoded d{out.get(stream), lse.get(stream)};
     EXPECT_EQ(first, d.out);
     return d;
@@ -284,6 +289,52 @@ TEST_F(CudaAttentionTest, PrefillsChunksAfterEarlierPages) {
           expect_close(out2.get(stream), want);
         }
       }
+    }
+}
+
+// A table of single tokens: the same bits as the pages that hold them in this order, and any others as well.
+TEST_F(CudaAttentionTest, TokensAreWhatTheirPagesAre) {
+  for (const int head_dim : {64, 128})
+    for (const int group : {1, 4, 7, 16}) {
+      SCOPED_TRACE(::testing::Message() << "head_dim " << head_dim << ", group " << group);
+      const std::vector<std::int32_t> slots = {2, 0, 1, 0}, lengths = {2101, 64, 33, 1};
+      Paged kv(shape_of(group, head_dim, group == 4 ? DType::kF16 : DType::kBF16), 3, 3, 2200, 5);
+      const Queries q(slots.size() * static_cast<std::size_t>(3 * group * head_dim), 6);
+      const std::int32_t most = kv.max_pages * kKvPageTokens;
+      std::vector<std::int32_t> tokens(static_cast<std::size_t>(3 * 3 * most));  // [sequences][KV heads][most]
+      const auto number = [&](std::int32_t sequence, std::int32_t head, std::int32_t position) {
+        return static_cast<std::int32_t>((kv.token(sequence, head, position) - kv.memory.data()) /
+                                         static_cast<std::ptrdiff_t>(kv.shape.token_bytes()));
+      };
+      const auto table = [&](auto&& position_of) {
+        for (std::int32_t i = 0; i < 9 * most; ++i)
+          tokens[static_cast<std::size_t>(i)] = number(i / most / 3, i / most % 3, position_of(i % most));
+        return DeviceArray<std::int32_t>(tokens);
+      };
+      KvTables of_tokens = kv.tables();
+      of_tokens.of_tokens = true, of_tokens.max_pages = most, of_tokens.sequence_stride = 3 * most;
+      const DeviceArray<std::int32_t> same = table([](std::int32_t i) { return i; });
+      of_tokens.blocks = same.data();
+      const Decoded want = decode(kv, q, slots, lengths), got = decode(kv, of_tokens, 0, q, slots, lengths);
+      EXPECT_EQ(got.out, want.out);
+      EXPECT_EQ(got.lse, want.lse);
+      // Every third token.
+      const DeviceArray<std::int32_t> third = table([&](std::int32_t i) { return i * 3 % most; });
+      of_tokens.blocks = third.data();
+      const std::vector<std::int32_t> few = {700, 65, 31, 1};
+      const Decoded listed = decode(kv, of_tokens, 0, q, slots, few);
+      const auto width = static_cast<std::size_t>(group * head_dim);
+      for (std::size_t row = 0; row < slots.size(); ++row)
+        for (std::int32_t head = 0; head < 3; ++head) {
+          std::vector<KvRun> runs;
+          for (std::int32_t i = 0; i < few[row]; ++i) runs.push_back({kv.token(slots[row], head, i * 3 % most), 1});
+          const std::size_t item = row * 3 + static_cast<std::size_t>(head);
+          const DecodePart part{.q = q.values.data() + item * width, .runs = runs};
+          std::vector<float> out(width), lse(static_cast<std::size_t>(group));
+          const DecodeHead one{.parts = std::span(&part, 1), .out = out.data(), .lse = lse.data()};
+          attend_decode_ref(std::span(&one, 1), kv.shape);
+          expect_close(std::span(listed.out).subspan(item * width, width), out);
+        }
     }
 }
 

@@ -11,186 +11,32 @@
 #include "src/kernels/kv_slots_cuda.h"
 #include "src/kernels/pointwise_cuda.h"
 #include "src/kernels/topk.h"
-#include "src/tensor/half.h"
-#include "tests/device/cuda_testing.h"
-#include "tests/kernels/attention_testing.h"
+#include "tests/kernels/slots_testing.h"
 
 namespace mneme {
 namespace {
 
-using Ids = std::vector<std::int32_t>;
+// The reference: pages that a KV head chooses at `length`, with queries q [group, D].
+Ids chosen(const World& w, std::int32_t place, std::int32_t head, std::int32_t length, const float* q) {
+  const Setup& s = w.s;
+  const std::int32_t first = s.sink / kKvPageTokens, stop = (length + kKvPageTokens - 1) / kKvPageTokens,
+                     n = stop - s.recent / kKvPageTokens - first;
+  std::vector<std::byte> boxes(static_cast<std::size_t>(n * 4 * s.head_dim));
+  for (std::int32_t u = 0; u < n; ++u) {
+    const KvRun run{w.page(place, head, first + u), kKvPageTokens};
+    box_build_ref({&run, 1}, w.shape(), BoxKind::kMinMax, boxes.data() + u * 4 * s.head_dim);
+  }
+  std::vector<float> scores(static_cast<std::size_t>(n * s.group)), pooled(static_cast<std::size_t>(n));
+  box_score_ref(q, w.shape(), boxes.data(), n, scores.data(), n);
+  group_pool_ref(scores.data(), n, s.group, n, s.pool, w.rules().alpha, pooled.data());
+  Ids ids(static_cast<std::size_t>(s.n_select()));
+  topk_ref(pooled, s.n_select(), ids.data());
+  for (std::int32_t& id : ids) id += first;
+  return ids;
+}
 
-struct Setup {
-  std::int32_t head_dim = 128, group = 4, kv_heads = 2, places = 2, max_pages = 64;
-  std::int32_t budget = 384, sink = 64, recent = 64;  // tokens
-  DType dtype = DType::kBF16;
-  SlotSchedule schedule = SlotSchedule::kEveryStep;
-  GroupPool pool = GroupPool::kMax;
-  float tau = 1;
-  std::int32_t n_select() const { return (budget - sink - recent) / kKvPageTokens; }
-};
-
-// One layer of some sequences: pages in pinned host memory in shuffled blocks, everything else on the device.
-struct World {
-  static constexpr std::int32_t kLayers = 1;
-  Setup s;
-  std::size_t block_bytes;
-  PinnedBuffer host;
-  Ids blocks;  // [places][KV heads][max_pages]
-  DeviceArray<std::int32_t> blocks_there{0};
-  KvSlots v;
-  std::vector<DeviceBuffer> memory;
-  DeviceArray<std::byte> scratch[2] = {DeviceArray<std::byte>(0), DeviceArray<std::byte>(0)};
-
-  World(const Setup& setup, unsigned seed, int largest) : s(setup) {
-    block_bytes = static_cast<std::size_t>(kKvPageTokens * 4 * s.head_dim);
-    const auto n = static_cast<std::size_t>(s.places * s.kv_heads * s.max_pages);
-    host = PinnedBuffer(n * block_bytes);
-    blocks.resize(n);
-    std::iota(blocks.begin(), blocks.end(), 0);
-    std::mt19937 rng(seed);
-    std::shuffle(blocks.begin(), blocks.end(), rng);
-    auto* values = host.as<std::uint16_t>();
-    for (std::size_t i = 0; i < host.size() / 2; ++i) {
-      const auto x = static_cast<float>(static_cast<int>(rng() % static_cast<unsigned>(2 * largest + 1)) - largest);
-      values[i] = s.dtype == DType::kBF16 ? bf16(x).bits : f16(x).bits;
-    }
-    blocks_there = DeviceArray<std::int32_t>(blocks);
-    v.n_layers = kLayers;
-    v.n_places = s.places;
-    v.n_kv_heads = s.kv_heads;
-    v.n_heads = s.kv_heads * s.group;
-    v.head_dim = s.head_dim;
-    v.n_slots = (s.sink + s.recent) / kKvPageTokens + s.n_select() + 2;
-    v.max_pages = s.max_pages;
-    v.max_listed = s.budget / kKvPageTokens + 1;
-    v.f16 = s.dtype == DType::kF16;
-    const auto heads = static_cast<std::size_t>(s.places * s.kv_heads), pages = static_cast<std::size_t>(s.max_pages),
-               slots = static_cast<std::size_t>(v.n_slots), listed = static_cast<std::size_t>(v.max_listed),
-               q = static_cast<std::size_t>(s.places * v.n_heads);
-    take(&v.slots, heads * slots * block_bytes);
-    take(&v.boxes, (heads * pages + kBoxesBeyond) * v.token_bytes());
-    take(&v.slot_of, heads * pages * 4);
-    take(&v.page_of, heads * slots * 4);
-    take(&v.used_at, heads * slots * 4);
-    for (int i = 0; i < 2; ++i) take(&v.chosen[i], heads * listed * 4), take(&v.n_chosen[i], heads * 4);
-    take(&v.listed, heads * listed * 4);
-    take(&v.last_q, q * static_cast<std::size_t>(s.head_dim) * 2);
-    take(&v.cosine, q * 4);
-    take(&v.rules, static_cast<std::size_t>(s.places) * sizeof(SlotRules));
-    take(&v.counts, static_cast<std::size_t>(s.places) * sizeof(SlotCounts));
-    const std::vector<SlotRules> rules(static_cast<std::size_t>(s.places), this->rules());
-    const Stream stream = Stream::make();
-    copy_bytes(v.rules, rules.data(), rules.size() * sizeof(SlotRules), stream);
-    set_bytes(v.counts, 0, static_cast<std::size_t>(s.places) * sizeof(SlotCounts), stream);
-    stream.synchronize();
-    for (auto& x : scratch) x = DeviceArray<std::byte>(choose_scratch_bytes(v, s.places), 0);
-  }
-  template <typename T>
-  void take(T** to, std::size_t bytes) {
-    memory.emplace_back(bytes, "a test");
-    *to = reinterpret_cast<T*>(memory.back().data());
-  }
-  void take(void** to, std::size_t bytes) {
-    memory.emplace_back(bytes, "a test");
-    *to = memory.back().data();
-  }
-  SlotRules rules() const {
-    return {.budget = s.budget,
-            .sink = s.sink,
-            .recent = s.recent,
-            .n_select = s.n_select(),
-            .schedule = s.schedule,
-            .pool = s.pool,
-            .alpha = 0.125f,
-            .tau = s.tau};
-  }
-  KvTables pages() const {
-    return {.base = host.device_data(),
-            .blocks = blocks_there.data(),
-            .sequence_stride = std::int64_t{kLayers} * s.kv_heads * s.max_pages,
-            .max_pages = s.max_pages,
-            .n_kv_heads = s.kv_heads,
-            .head_dim = s.head_dim,
-            .f16 = v.f16};
-  }
-  std::byte* page(std::int32_t place, std::int32_t head, std::int32_t p) const {
-    const auto entry = static_cast<std::size_t>((place * s.kv_heads + head) * s.max_pages + p);
-    return host.data() + static_cast<std::size_t>(blocks[entry]) * block_bytes;
-  }
-  AttentionShape shape() const { return {s.group, s.head_dim, s.dtype, 1.0f}; }
-
-  // The reference: pages that a KV head chooses at `length`, with queries q [group, D].
-  Ids chosen(std::int32_t place, std::int32_t head, std::int32_t length, const float* q) const {
-    const std::int32_t first = s.sink / kKvPageTokens, stop = (length + kKvPageTokens - 1) / kKvPageTokens,
-                       n = stop - s.recent / kKvPageTokens - first;
-    std::vector<std::byte> boxes(static_cast<std::size_t>(n * 4 * s.head_dim));
-    for (std::int32_t u = 0; u < n; ++u) {
-      const KvRun run{page(place, head, first + u), kKvPageTokens};
-      box_build_ref({&run, 1}, shape(), BoxKind::kMinMax, boxes.data() + u * 4 * s.head_dim);
-    }
-    std::vector<float> scores(static_cast<std::size_t>(n * s.group)), pooled(static_cast<std::size_t>(n));
-    box_score_ref(q, shape(), boxes.data(), n, scores.data(), n);
-    group_pool_ref(scores.data(), n, s.group, n, s.pool, rules().alpha, pooled.data());
-    Ids ids(static_cast<std::size_t>(s.n_select()));
-    topk_ref(pooled, s.n_select(), ids.data());
-    for (std::int32_t& id : ids) id += first;
-    return ids;
-  }
-};
-
-class CudaPageTest : public CudaTest {
+class CudaPageTest : public CudaSlotsTest {
  protected:
-  CudaContext context() const { return {.stream = stream.get()}; }
-
-  // Queries of small integers for every place, where the kernels look for them.
-  std::vector<float> queries(World& w, std::mt19937& rng, int largest) {
-    std::vector<float> q(static_cast<std::size_t>(w.s.places * w.v.n_heads * w.s.head_dim));
-    std::vector<std::uint16_t> bits;
-    for (float& x : q) {
-      x = static_cast<float>(static_cast<int>(rng() % static_cast<unsigned>(2 * largest + 1)) - largest);
-      bits.push_back(bf16(x).bits);
-    }
-    copy_bytes(w.v.last_q, bits.data(), bits.size() * 2, stream);
-    stream.synchronize();
-    return q;
-  }
-  void set_cosines(World& w, const std::vector<float>& c) {
-    copy_bytes(w.v.cosine, c.data(), c.size() * 4, stream);
-    stream.synchronize();
-  }
-  void begin(World& w, std::int32_t length) {
-    for (std::int32_t place = 0; place < w.s.places; ++place) {
-      build_boxes_cuda(
-          {.place = place, .first = 0, .stop = length / kKvPageTokens, .n_tokens = length, .key_slot = place}, w.v,
-          w.pages(), context());
-      fill_slots_cuda(place, length, w.rules(), w.v, w.pages(), 0, 0, context());
-    }
-  }
-  struct Rows {
-    DeviceArray<std::int32_t> places, lengths, anew;
-    SlotRows rows() const {
-      return {places.data(), lengths.data(), anew.data(), static_cast<std::int32_t>(places.size())};
-    }
-  };
-  static Rows rows_of(const World& w, std::int32_t length, std::int32_t anew) {
-    Ids places(static_cast<std::size_t>(w.s.places));
-    std::iota(places.begin(), places.end(), 0);
-    return {DeviceArray<std::int32_t>(places), DeviceArray<std::int32_t>(Ids(places.size(), length)),
-            DeviceArray<std::int32_t>(Ids(places.size(), anew))};
-  }
-  void run(World& w, const Rows& r, SelectWhen when) {
-    choose_pages_cuda({.rows = r.rows(), .when = when, .scratch = w.scratch[static_cast<int>(when)].data()}, w.v, 0,
-                      context());
-    recall_pages_cuda(r.rows(), when, w.v, w.pages(), 0, 0, 3, context());
-  }
-  template <typename T>
-  std::vector<T> fetch(const T* from, std::size_t n) {
-    std::vector<T> out(n);
-    copy_bytes(out.data(), from, n * sizeof(T), stream);
-    stream.synchronize();
-    return out;
-  }
   // Every listed slot holds the page that stands there, byte for byte: sinks, `selected`, window.
   void expect_listed(World& w, std::int32_t place, std::int32_t head, std::int32_t length, const Ids& selected) {
     const std::int32_t stop = (length + kKvPageTokens - 1) / kKvPageTokens;
@@ -227,7 +73,7 @@ TEST_F(CudaPageTest, ChoosesWhatTheReferenceChoosesAndBringsIt) {
             for (std::int32_t place = 0; place < w.s.places; ++place)
               for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
                 const Ids want =
-                    w.chosen(place, head, length, q.data() + (place * w.v.n_heads + head * group) * head_dim);
+                    chosen(w, place, head, length, q.data() + (place * w.v.n_heads + head * group) * head_dim);
                 const auto index = static_cast<std::size_t>(place * w.s.kv_heads + head);
                 const auto got = fetch(w.v.chosen[0] + index * static_cast<std::size_t>(w.v.max_listed), want.size());
                 // Sums of integers are exact; logarithms are not, so that units apart by rounding may change places.
@@ -253,7 +99,7 @@ TEST_F(CudaPageTest, EqualScoresGiveEqualSets) {
     run(w, r, SelectWhen::kNow);
     for (std::int32_t place = 0; place < w.s.places; ++place)
       for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
-        const Ids want = w.chosen(place, head, length, q.data() + (place * w.v.n_heads + head * 2) * 64);
+        const Ids want = chosen(w, place, head, length, q.data() + (place * w.v.n_heads + head * 2) * 64);
         const auto index = static_cast<std::size_t>(place * w.s.kv_heads + head);
         ASSERT_EQ(fetch(w.v.chosen[0] + index * static_cast<std::size_t>(w.v.max_listed), want.size()), want);
       }
@@ -298,14 +144,14 @@ TEST_F(CudaPageTest, SpeculatesAndCorrectsByHead) {
         const float* own = q.data() + (place * w.v.n_heads + head * w.s.group) * w.s.head_dim;
         const bool now = step == 0 || moved[i];
         if (step > 0) corrections += moved[i] ? 1 : 0;
-        expect_listed(w, place, head, length, now ? w.chosen(place, head, length, own) : ahead[i]);
+        expect_listed(w, place, head, length, now ? chosen(w, place, head, length, own) : ahead[i]);
       }
     }
     run(w, r, SelectWhen::kNext);
     for (std::size_t i = 0; i < ahead.size(); ++i) {
       const auto place = static_cast<std::int32_t>(i) / w.s.kv_heads,
                  head = static_cast<std::int32_t>(i) % w.s.kv_heads;
-      ahead[i] = w.chosen(place, head, length + 1, q.data() + (place * w.v.n_heads + head * w.s.group) * w.s.head_dim);
+      ahead[i] = chosen(w, place, head, length + 1, q.data() + (place * w.v.n_heads + head * w.s.group) * w.s.head_dim);
     }
   }
   const auto counts = fetch(w.v.counts, static_cast<std::size_t>(w.s.places));

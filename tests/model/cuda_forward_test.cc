@@ -222,10 +222,15 @@ TEST_F(CudaForwardTest, MethodsAreFullAttentionUpToTheBudget) {
   const auto model = Model::random(config_of(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
   const std::vector<std::int32_t> tokens = random_tokens(500, model->config().vocab, 6);
   const std::span<const std::int32_t> all(tokens);
-  for (const auto& [name, overrides] :
-       {std::pair{"freekv", "unit=page:32"}, {"quest", "unit=page:32"}, {"freekv", "unit=page:32,tau=-1"}}) {
-    SCOPED_TRACE(::testing::Message() << name << " " << overrides);
-    OnDevice full(*model, KvStore::kHost), host(*model, KvStore::kHost);
+  for (const auto& [name, overrides, store] : {std::tuple{"freekv", "unit=page:32", KvStore::kHost},
+                                               {"quest", "unit=page:32", KvStore::kHost},
+                                               {"freekv", "unit=page:32,tau=-1", KvStore::kHost},
+                                               {"fier", "", KvStore::kHost},
+                                               {"fier", "group=64", KvStore::kDevice},
+                                               {"freekv", "unit=token,index=one_bit", KvStore::kHost},
+                                               {"freekv", "unit=token,index=one_bit,tau=-1", KvStore::kDevice}}) {
+    SCOPED_TRACE(::testing::Message() << name << " " << overrides << (store == KvStore::kHost ? " host" : " device"));
+    OnDevice full(*model, store), host(*model, store);
     const auto plan = plan_for(*model, name, 384, overrides);
     MethodState method(plan);
     SequenceCache a(*full.pool), b(*host.pool);
@@ -284,6 +289,26 @@ TEST_F(CudaForwardTest, RecallByTheHostIsRecallByTheDevice) {
         ASSERT_TRUE(got.first[i] == want.first[i])
             << "step " << i << ", by " << static_cast<int>(by) << ", " << changes;
     }
+}
+
+// Tokens by 1-bit keys, on the way to many times the budget: pages on the device and in host memory attend the same.
+TEST_F(CudaForwardTest, TokensAreTheSameWhereverPagesLie) {
+  const auto model = Model::random(config_of(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
+  const std::vector<std::int32_t> tokens = random_tokens(1100, model->config().vocab, 6);
+  const std::span<const std::int32_t> all(tokens);
+  for (const auto& [name, overrides] : {std::pair{"fier", ""}, {"freekv", "unit=token,index=one_bit"}}) {
+    SCOPED_TRACE(name);
+    OnDevice device(*model, KvStore::kDevice), host(*model, KvStore::kHost);
+    const auto plan = plan_for(*model, name, 256, overrides);
+    MethodState on_device(plan), on_host(plan);
+    SequenceCache a(*device.pool), b(*host.pool);
+    for (const std::size_t n : {400u, 370u, 230u}) {
+      const auto piece = all.subspan(static_cast<std::size_t>(a.length()), n);
+      device.step(a, piece, &on_device), host.step(b, piece, &on_host);
+    }
+    for (std::size_t at = 1000; at < 1100; ++at)
+      ASSERT_EQ(device.step(a, all.subspan(at, 1), &on_device), host.step(b, all.subspan(at, 1), &on_host)) << at;
+  }
 }
 
 // More rows than the head takes at once.

@@ -1,0 +1,90 @@
+// `mneme bench choose`: tokens chosen by 1-bit keys in one layer, and attended, by themselves.
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "mneme/mneme.h"
+#include "src/cli/answer_writer.h"
+#include "src/cli/bench_model.h"
+#include "src/cli/bench_report.h"
+#include "src/cli/commands.h"
+#include "src/cli/options.h"
+#include "src/device/device.h"
+#include "src/perf/choose_bench.h"
+
+namespace mneme::cli {
+namespace {
+
+struct ChooseCommand {
+  BenchModelOptions model;
+  std::vector<std::int32_t> depths = {32768}, groups = {32};
+  std::int32_t budget = 2048, times = 20;
+  bool json = false;
+};
+
+int choose(const ChooseCommand& o) {
+  const ModelConfig config = read_bench_shape(o.model).config;
+  std::string table =
+      fmt::format("{:>8} {:>6} {:>9} {:>8} {:>7} {:>8} {:>11} {:>8} {:>10} {:>8}\n", "tokens", "group", "index MB",
+                  "scan us", "GB/s", "of read", "choose us", "list us", "attend us", "GB/s");
+  nlohmann::ordered_json results = nlohmann::ordered_json::array();
+  for (const std::int32_t depth : o.depths)
+    for (const std::int32_t group : o.groups) {
+      const ChooseResult r =
+          measure_choose_cuda(config, {.depth = depth, .budget = o.budget, .group_tokens = group}, o.times);
+      const double rate = r.index_bytes / r.scan_seconds;
+      table += fmt::format("{:>8} {:>6} {:>9.2f} {:>8.2f} {:>7.0f} {:>7.0f}% {:>11.2f} {:>8.2f} {:>10.2f} {:>8.0f}\n",
+                           depth, group, r.index_bytes / 1e6, 1e6 * r.scan_seconds, rate / 1e9,
+                           100 * rate / r.read_rate, 1e6 * r.choose_seconds, 1e6 * r.list_seconds,
+                           1e6 * r.attend_seconds, r.attended_bytes / r.attend_seconds / 1e9);
+      results.push_back({{"tokens", depth},
+                         {"group_tokens", group},
+                         {"budget", o.budget},
+                         {"index_bytes", r.index_bytes},
+                         {"scan_seconds", r.scan_seconds},
+                         {"scan_bytes_per_second", rate},
+                         {"read_bytes_per_second", r.read_rate},
+                         {"choose_seconds", r.choose_seconds},
+                         {"list_seconds", r.list_seconds},
+                         {"attend_seconds", r.attend_seconds},
+                         {"attended_bytes", r.attended_bytes}});
+    }
+  AnswerWriter out;
+  out.write(o.json ? nlohmann::ordered_json{{"test", "choose"},
+                                            {"version", version()},
+                                            {"commit", build_commit()},
+                                            {"command", command_line()},
+                                            {"device", device_json(device_info(0))},
+                                            {"model", bench_model_name(o.model)},
+                                            {"results", results}}
+                         .dump()
+                   : table);
+  out.end_line();
+  return 0;
+}
+
+}  // namespace
+
+void add_bench_choose(CLI::App& bench, int& code) {
+  auto options = std::make_shared<ChooseCommand>();
+  CLI::App* c = bench.add_subcommand(
+      "choose", "Tokens chosen by 1-bit keys in one layer, and attended, by themselves (needs a GPU)");
+  add_bench_model_options(*c, options->model);
+  c->add_option("--depth", options->depths, "Tokens of the context (default 32768)")
+      ->type_name("N,...")
+      ->delimiter(',')
+      ->check(whole_number(64, 1 << 20));
+  c->add_option("--group", options->groups, "Tokens of a group of keys: 32, 64, 128, 256 (default 32)")
+      ->type_name("N,...")
+      ->delimiter(',')
+      ->check(one_of({"32", "64", "128", "256"}));
+  c->add_option("--kv-budget", options->budget, "Tokens that are attended (default 2048)")
+      ->type_name("TOKENS")
+      ->check(whole_number(1, 1 << 16));
+  c->add_option("-n,--repetitions", options->times, "How often it is timed (default 20)")->check(whole_number(1, 1000));
+  c->add_flag("--json", options->json, "One JSON object");
+  c->callback([options, &code] { code = choose(*options); });
+}
+
+}  // namespace mneme::cli

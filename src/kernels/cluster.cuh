@@ -1,0 +1,68 @@
+// Blocks of threads in clusters, which see one another's shared memory; before Hopper a cluster is one block. And the
+// order of what they rank.
+#pragma once
+
+#include "src/kernels/cuda_common.cuh"
+
+namespace mneme::cuda {
+
+__device__ __forceinline__ void cluster_sync() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+  __syncthreads();
+#endif
+}
+// Where `address` of this block's shared memory is in block `rank`'s.
+__device__ __forceinline__ std::uint32_t address_in(const void* address, int rank) {
+  std::uint32_t there = shared_address(address);
+#if __CUDA_ARCH__ >= 900
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(address)), "r"(rank));
+#endif
+  return there;
+}
+#if __CUDA_ARCH__ >= 900
+#define MNEME_SHARED "shared::cluster"
+#else
+#define MNEME_SHARED "shared"
+#endif
+__device__ __forceinline__ void put(std::uint32_t address, std::uint32_t v) {
+  asm volatile("st." MNEME_SHARED ".u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+__device__ __forceinline__ void put(std::uint32_t address, float2 v) {
+  asm volatile("st." MNEME_SHARED ".v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");
+}
+__device__ __forceinline__ void put_least(std::uint32_t address, std::uint32_t v) {
+  asm volatile("red." MNEME_SHARED ".min.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+__device__ __forceinline__ void put_most(std::uint32_t address, std::uint32_t v) {
+  asm volatile("red." MNEME_SHARED ".max.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+__device__ __forceinline__ std::uint32_t get(std::uint32_t address) {
+  std::uint32_t v;
+  asm volatile("ld." MNEME_SHARED ".u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+__device__ __forceinline__ uint2 get_two(std::uint32_t address) {
+  uint2 v;
+  asm volatile("ld." MNEME_SHARED ".v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
+  return v;
+}
+__device__ __forceinline__ uint4 get_four(std::uint32_t address) {
+  uint4 v;
+  asm volatile("ld." MNEME_SHARED ".v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+#undef MNEME_SHARED
+
+// Larger is better; a NaN is worse than everything.
+__device__ __forceinline__ std::uint32_t sort_key(float v) {
+  if (isnan(v)) return 0;
+  const std::uint32_t bits = __float_as_uint(v == 0 ? 0.0f : v);
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+}  // namespace mneme::cuda

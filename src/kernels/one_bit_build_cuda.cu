@@ -1,0 +1,186 @@
+// A warp a group. Lane l has the channels whose bits are bit l of a code's words, one for each t, so that a vote is a
+// word.
+#include "src/kernels/one_bit_cuda.cuh"
+#include "src/kernels/one_bit_cuda.h"
+
+namespace mneme {
+namespace {
+
+using namespace cuda;  // NOLINT
+
+constexpr int kWarps = 8, kThreads = kWarps * kWarp;
+constexpr int kAtOnce = 8;             // tokens whose keys are under way
+constexpr std::size_t kBehind = 4096;  // that a scan reads after the last group
+
+// Two to the power of n in [-126, 127].
+__device__ __forceinline__ float power_of_two(int n) {
+  return __int_as_float((n + 127) << 23);
+}
+
+// key_at(i): the i-th token of the group.
+template <typename T, int kDim, typename KeyAt>
+__device__ void build_group(KeyAt&& key_at, int group_tokens, bool mean_abs, std::byte* levels, std::byte* codes) {
+  using S = OneBitShape<kDim>;
+  const int lane = threadIdx.x % kWarp, position = lane % 16, j = position % S::kPairs, part = position / S::kPairs;
+  const int channel = 32 * (j / 4) + 2 * (j % 4) + lane / 16;  // of t = 0; + 8 t
+  const auto for_tokens = [&](auto&& take) {
+#pragma unroll 1
+    for (int first = 0; first < group_tokens; first += kAtOnce) {
+      T k[kAtOnce][4];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const T* key = key_at(first + i);
+#pragma unroll
+        for (int t = 0; t < 4; ++t) k[i][t] = key[channel + 8 * t];
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i)
+#pragma unroll
+        for (int t = 0; t < 4; ++t) take(t, widen(k[i][t]));
+    }
+  };
+
+  float most[4], least[4], sum[4], z[4], s[4], distance[4] = {0, 0, 0, 0};
+  bool finite[4];
+#pragma unroll
+  for (int t = 0; t < 4; ++t) most[t] = -INFINITY, least[t] = INFINITY, sum[t] = 0, finite[t] = true;
+  for_tokens([&](int t, float k) {
+    most[t] = fmaxf(most[t], k), least[t] = fminf(least[t], k), sum[t] += k;
+    finite[t] = finite[t] && isfinite(k);
+  });
+#pragma unroll
+  for (int t = 0; t < 4; ++t)
+    z[t] = widen(
+        narrow<__nv_bfloat16>(mean_abs ? sum[t] / static_cast<float>(group_tokens) : (most[t] + least[t]) * 0.5f));
+  if (mean_abs) for_tokens([&](int t, float k) { distance[t] += fabsf(k - z[t]); });
+  float largest = 0;
+#pragma unroll
+  for (int t = 0; t < 4; ++t) {
+    s[t] = widen(
+        narrow<__nv_bfloat16>(mean_abs ? distance[t] / static_cast<float>(group_tokens) : (most[t] - least[t]) * 0.5f));
+    if (finite[t] && isfinite(s[t])) largest = fmaxf(largest, s[t]);
+  }
+#pragma unroll
+  for (int d = kWarp / 2; d > 0; d /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, d));
+  // one_bit_round_steps. Below the normal numbers a step is a multiple of the place already.
+  const int exponent = static_cast<int>(__float_as_uint(largest) >> 23) - 127, place = max(exponent - 7, -126);
+  auto* level = reinterpret_cast<__nv_bfloat16*>(levels);
+#pragma unroll
+  for (int t = 0; t < 4; ++t) {
+    if (largest > 0 && isfinite(s[t])) s[t] = rintf(s[t] * power_of_two(-place)) * power_of_two(place);
+    if (!finite[t]) z[t] = s[t] = __int_as_float(0x7fc00000);
+    if (part == 0) {
+      level[channel + 8 * t] = narrow<__nv_bfloat16>(z[t]);
+      level[kDim + channel + 8 * t] = narrow<__nv_bfloat16>(s[t]);
+    }
+  }
+
+  for (int page = 0; page < group_tokens / kKvPageTokens; ++page) {
+    std::uint32_t own[S::kWords];
+#pragma unroll
+    for (int w = 0; w < S::kWords; ++w) {
+      T k[8][4];
+#pragma unroll
+      for (int g = 0; g < 8; ++g) {
+        const T* key = key_at(page * kKvPageTokens + g + 8 * (w * S::kPerWord + part));
+#pragma unroll
+        for (int t = 0; t < 4; ++t) k[g][t] = key[channel + 8 * t];
+      }
+#pragma unroll
+      for (int g = 0; g < 8; ++g)
+#pragma unroll
+        for (int t = 0; t < 4; ++t) {
+          const std::uint32_t word = __ballot_sync(~0u, !(widen(k[g][t]) >= z[t]));
+          if (lane == 4 * g + t) own[w] = word;
+        }
+    }
+    auto* to = reinterpret_cast<std::uint32_t*>(codes + page * S::kBlockBytes) + lane * S::kWords;
+#pragma unroll
+    for (int w = 0; w < S::kWords; ++w) to[w] = own[w];
+  }
+}
+
+struct BuildArgs {
+  KvSlots s;
+  KvTables keys;
+  BuildOneBit b;
+};
+
+template <typename T, int kDim>
+__global__ void __launch_bounds__(kThreads) build_kernel(BuildArgs p) {
+  const int kv_head = blockIdx.y, group = p.b.first + blockIdx.x * kWarps + threadIdx.x / kWarp;
+  if (group >= p.b.stop) return;
+  const std::int64_t index = slot_index(p.s, p.b.slot_layer, p.b.place, kv_head);
+  const int first = group * p.s.group_tokens;
+  build_group<T, kDim>(
+      [&](int i) {
+        const std::int32_t token = unit_token(p.keys, 1, p.b.key_layer, p.b.key_slot, kv_head, first + i);
+        return reinterpret_cast<const T*>(p.keys.base + token * token_bytes(p.s));
+      },
+      p.s.group_tokens, p.s.mean_abs, levels_of(p.s, index, group), codes_of(p.s, index, first / kKvPageTokens));
+}
+
+struct CloseArgs {
+  KvSlots s;
+  KvTables pages;
+  CloseOneBit c;
+};
+
+// A warp a (row, layer, KV head).
+template <typename T, int kDim>
+__global__ void __launch_bounds__(kThreads) close_kernel(CloseArgs p) {
+  wait_for_previous();
+  const int heads = p.s.n_kv_heads, layers = p.c.stop - p.c.first;
+  const int item = blockIdx.x * kWarps + threadIdx.x / kWarp, row = item / (layers * heads);
+  if (row >= p.c.rows.n) return;
+  const int place = p.c.rows.places[row], length = p.c.rows.lengths[row];
+  if (place < 0 || length % p.s.group_tokens != 0) return;
+  const int layer = p.c.first + item / heads % layers, kv_head = item % heads;
+  const std::int64_t index = slot_index(p.s, layer, place, kv_head);
+  const int group = length / p.s.group_tokens - 1, first = group * p.s.group_tokens;
+  build_group<T, kDim>(
+      [&](int i) {
+        if (p.s.n_slots > 0)
+          return reinterpret_cast<const T*>(resident_token(p.s, layer, place, kv_head, first + i, length));
+        const std::int32_t token = unit_token(p.pages, 1, p.c.model_layers[layer], place, kv_head, first + i);
+        return reinterpret_cast<const T*>(p.pages.base + token * token_bytes(p.s));
+      },
+      p.s.group_tokens, p.s.mean_abs, levels_of(p.s, index, group), codes_of(p.s, index, first / kKvPageTokens));
+}
+
+}  // namespace
+
+std::size_t one_bit_code_bytes(const KvSlots& s, std::size_t heads) {
+  return heads * static_cast<std::size_t>(s.max_pages) * s.token_bytes() + kBehind;
+}
+std::size_t one_bit_level_bytes(const KvSlots& s, std::size_t heads) {
+  return heads * static_cast<std::size_t>(one_bit_groups(s)) * s.token_bytes() + kBehind;
+}
+
+void build_one_bit_cuda(const BuildOneBit& b, const KvSlots& s, const KvTables& keys, const CudaContext& context) {
+  if (b.stop <= b.first) return;
+  const dim3 grid(static_cast<unsigned>((b.stop - b.first + kWarps - 1) / kWarps), static_cast<unsigned>(s.n_kv_heads));
+  const auto run = [&](void (*kernel)(BuildArgs)) {
+    launch(context, "build_one_bit", kernel, grid, dim3(kThreads), 0, BuildArgs{s, keys, b});
+  };
+  if (s.head_dim == 128) {
+    run(s.f16 ? build_kernel<__half, 128> : build_kernel<__nv_bfloat16, 128>);
+  } else {
+    run(s.f16 ? build_kernel<__half, 64> : build_kernel<__nv_bfloat16, 64>);
+  }
+}
+
+void close_one_bit_cuda(const CloseOneBit& c, const KvSlots& s, const KvTables& pages, const CudaContext& context) {
+  const int items = c.rows.n * (c.stop - c.first) * s.n_kv_heads;
+  const auto run = [&](void (*kernel)(CloseArgs)) {
+    launch(context, "close_one_bit", kernel, dim3(static_cast<unsigned>((items + kWarps - 1) / kWarps)), dim3(kThreads),
+           0, CloseArgs{s, pages, c});
+  };
+  if (s.head_dim == 128) {
+    run(s.f16 ? close_kernel<__half, 128> : close_kernel<__nv_bfloat16, 128>);
+  } else {
+    run(s.f16 ? close_kernel<__half, 64> : close_kernel<__nv_bfloat16, 64>);
+  }
+}
+
+}  // namespace mneme

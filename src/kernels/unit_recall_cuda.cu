@@ -1,0 +1,470 @@
+// Units out of host memory into slots, by the device itself. Four to eight blocks of threads fill the link with pages
+// (docs/cuda.md); more of them hold up whatever else reads device memory. Single tokens are bound by their number: the
+// link's reads come back at 27 million a second.
+//
+// Recall runs beside the products of a step, whose blocks leave 10,000 registers and 47 KiB of shared memory of each
+// multiprocessor: it takes less than that, or those would wait for it. So one thread moves pages, with bulk copies from
+// host memory to shared memory and from there into slots; tokens are so small that asking for each would be the time,
+// and warps load eight of them at once.
+#include <algorithm>
+
+#include "src/kernels/bulk_copies.cuh"
+#include "src/kernels/kv_slots_cuda.cuh"
+
+namespace mneme {
+namespace {
+
+using namespace cuda;  // NOLINT
+
+constexpr int kThreads = 512, kWarps = kThreads / kWarp;  // of the kernels that run alone
+constexpr int kRecallThreads = 128, kListThreads = 256, kListBlocks = 4;
+#if __CUDA_ARCH__ >= 900
+constexpr int kRecallPiece = kBulkBytes;
+#else
+constexpr int kRecallPiece = kPieceBytes;
+#endif
+constexpr int kStagesBeside = 4, kStagesAlone = 12;  // pieces under way: beside products, and with nothing beside
+constexpr int kRecallWarps = kRecallThreads / kWarp;
+
+struct RecallArgs {
+  KvSlots s;
+  KvTables pages;
+  SlotRows rows;
+  SelectWhen when;
+  int layer, slot_layer, stages;
+};
+
+struct Missing {
+  std::int32_t token;          // the unit's first, in the pool
+  std::uint16_t chosen, slot;  // which of the chosen units, where it goes
+};
+
+// Steps since a slot was chosen, of as many as are told apart.
+constexpr int kOldest = 254, kInUse = 255;
+
+// Of one (row, KV head), in shared memory: n_free slots of the third kind, max_listed chosen units.
+struct Lists {
+  Missing* missing;     // [max_listed]
+  std::uint16_t* slot;  // [max_listed]: of the chosen units
+  std::uint8_t* age;    // [n_free]: kInUse for those that hold a chosen unit
+  struct Counters {
+    int n_missing, n_replaced;
+    int oldest, n_oldest;  // slots older than `oldest` are given away, and n_oldest of that age
+    int of_age[256];
+    int of_warps[2][kRecallWarps];
+  } * counters;
+  static __host__ __device__ std::size_t bytes(int n_slots, int max_listed) {
+    return static_cast<std::size_t>(n_slots) +
+           static_cast<std::size_t>(max_listed + 1) * (sizeof(Missing) + sizeof(std::uint16_t));
+  }
+  __device__ Lists(std::uint8_t* memory, int max_listed, Counters* counters)
+      : missing(reinterpret_cast<Missing*>(memory)), counters(counters) {
+    slot = reinterpret_cast<std::uint16_t*>(missing + max_listed + 1);
+    age = reinterpret_cast<std::uint8_t*>(slot + max_listed + 1);
+  }
+};
+
+// What a (row, KV head) is to attend.
+struct Item {
+  std::int64_t index;  // slot_index
+  int place, kv_head, length, from;
+  PageRegion region;
+  int n;              // chosen units
+  int fixed, n_free;  // slots
+};
+
+// What the item's list is to be of; false: it stays as it is.
+__device__ bool item_of(const RecallArgs& p, const RowOfSlots& r, int kv_head, Item& it) {
+  const bool now = needs_now(p.s, r, p.slot_layer, kv_head), plain = r.rules.schedule == SlotSchedule::kNone;
+  it.from = 0;
+  if (p.when == SelectWhen::kNow) {
+    if (!now && !plain) return false;
+  } else {
+    if (r.rules.schedule != SlotSchedule::kAhead) return false;
+    it.from = chooses(r, p.when, any_needs_now(p.s, r, p.slot_layer)) ? 1 : 0;
+    if (it.from == 0 && now) return false;  // it has what the next step attends
+  }
+  it.index = slot_index(p.s, p.slot_layer, r.place, kv_head);
+  it.place = r.place, it.kv_head = kv_head;
+  it.length = r.length + (p.when == SelectWhen::kNext ? 1 : 0);
+  it.region = page_region(r.rules, it.length);
+  it.fixed = it.region.first + window_slots(r.rules);
+  it.n_free = p.s.n_slots - it.fixed;
+  it.n = it.region.n_select == 0 ? 0 : min(it.region.n_select, p.s.n_chosen[it.from][it.index]);
+  return true;
+}
+
+// Of one thread.
+__device__ void count_gate(const RecallArgs& p, const RowOfSlots& r, int kv_head) {
+  if (p.when != SelectWhen::kNow || r.rules.schedule != SlotSchedule::kAhead || r.anew) return;
+  SlotCounts* counts = p.s.counts + static_cast<std::int64_t>(p.slot_layer) * p.s.n_places + r.place;
+  atomicAdd(reinterpret_cast<unsigned long long*>(&counts->checks), 1ull);
+  if (needs_now(p.s, r, p.slot_layer, kv_head))
+    atomicAdd(reinterpret_cast<unsigned long long*>(&counts->corrections), 1ull);
+}
+
+// Sums of two numbers of the threads before this one. Every thread of the block takes part.
+__device__ __forceinline__ int2 sums_before(int2 own, int (&of_warps)[2][kRecallWarps]) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  int2 up_to = own;
+#pragma unroll
+  for (int d = 1; d < kWarp; d *= 2) {
+    const int x = __shfl_up_sync(~0u, up_to.x, d), y = __shfl_up_sync(~0u, up_to.y, d);
+    if (lane >= d) up_to.x += x, up_to.y += y;
+  }
+  if (lane == kWarp - 1) of_warps[0][warp] = up_to.x, of_warps[1][warp] = up_to.y;
+  __syncthreads();
+  int2 before = {up_to.x - own.x, up_to.y - own.y};
+  for (int w = 0; w < warp; ++w) before.x += of_warps[0][w], before.y += of_warps[1][w];
+  return before;
+}
+
+// Gives `wanted` slots away: of those that are not in use, the ones that were not chosen for longest; the first where
+// that is equal.
+__device__ void give_slots(const Item& item, const Lists& lists, int wanted) {
+  const int tid = threadIdx.x;
+  Lists::Counters& c = *lists.counters;
+  for (int i = tid; i < 256; i += kRecallThreads) c.of_age[i] = 0;
+  __syncthreads();
+  for (int i = tid; i < item.n_free; i += kRecallThreads) atomicAdd(&c.of_age[lists.age[i]], 1);
+  __syncthreads();
+  if (tid < kWarp) {  // lane i has ages 255 - 8 i and down; those in use come first, and do not count
+    int own = 0;
+    for (int j = 0; j < 8; ++j) own += tid == 0 && j == 0 ? 0 : c.of_age[255 - 8 * tid - j];
+    int up_to = own;
+#pragma unroll
+    for (int d = 1; d < kWarp; d *= 2) {
+      const int v = __shfl_up_sync(~0u, up_to, d);
+      if (tid >= d) up_to += v;
+    }
+    int before = up_to - own;
+    for (int j = tid == 0 ? 1 : 0; j < 8; ++j) {
+      const int age = 255 - 8 * tid - j;
+      if (before < wanted && before + c.of_age[age] >= wanted) c.oldest = age, c.n_oldest = wanted - before;
+      before += c.of_age[age];
+    }
+  }
+  __syncthreads();
+  const int oldest = c.oldest, n_oldest = c.n_oldest, each = (item.n_free + kRecallThreads - 1) / kRecallThreads;
+  const int begin = min(item.n_free, tid * each), end = min(item.n_free, begin + each);
+  int2 own = {0, 0};
+  for (int i = begin; i < end; ++i) {
+    const int age = lists.age[i];
+    own.x += age > oldest && age != kInUse, own.y += age == oldest;
+  }
+  int2 before = sums_before(own, c.of_warps);
+  for (int i = begin; i < end; ++i) {
+    const int age = lists.age[i];
+    if (age == kInUse || age < oldest) continue;
+    const int at = age > oldest ? wanted - 1 - before.x++ : before.y++;
+    if (age == oldest && at >= n_oldest) continue;
+    lists.missing[at].slot = static_cast<std::uint16_t>(i);
+    lists.slot[lists.missing[at].chosen] = static_cast<std::uint16_t>(i);
+  }
+}
+
+// Which of the chosen units are there, and what the others take the place of. Loads that do not depend on one another
+// come first, all at once: each is a wait of half a microsecond.
+__device__ void resolve(const RecallArgs& p, const Item& item, const Lists& lists) {
+  const int tid = threadIdx.x;
+  Lists::Counters& c = *lists.counters;
+  const std::int32_t* chosen = p.s.chosen[item.from] + item.index * p.s.max_listed;
+  const std::int32_t* slot_of = p.s.slot_of + item.index * cuda::max_units(p.s);
+  const std::int32_t* used_at = p.s.used_at + item.index * p.s.n_slots + item.fixed;
+#pragma unroll 8
+  for (int i = tid; i < item.n_free; i += kRecallThreads)
+    lists.age[i] = static_cast<std::uint8_t>(min(item.length - used_at[i], kOldest));
+  if (tid == 0) c.n_missing = c.n_replaced = 0;
+  __syncthreads();
+  constexpr int kAtOnce = 8;
+  for (int first = tid; first < item.n; first += kAtOnce * kRecallThreads) {
+    std::int32_t unit[kAtOnce], slot[kAtOnce], token[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) unit[k] = chosen[min(first + k * kRecallThreads, item.n - 1)];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      slot[k] = slot_of[unit[k]];
+      token[k] = unit_token(p.pages, p.s.unit_tokens, p.layer, item.place, item.kv_head, unit[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int i = first + k * kRecallThreads;
+      if (i >= item.n) continue;
+      if (slot[k] >= 0) {
+        lists.slot[i] = static_cast<std::uint16_t>(slot[k]);
+        if (lists.age[slot[k]] > 1) atomicAdd(&c.n_replaced, 1);
+        lists.age[slot[k]] = kInUse;
+      } else {
+        lists.missing[atomicAdd(&c.n_missing, 1)] = {token[k], static_cast<std::uint16_t>(i), 0};
+      }
+    }
+  }
+  __syncthreads();
+  if (c.n_missing > 0) give_slots(item, lists, c.n_missing);
+  __syncthreads();
+}
+
+// What resolve() decided, to the tables. `lane` of n_lanes threads.
+__device__ void write_down(const RecallArgs& p, const Item& item, const Lists& lists, int lane, int n_lanes) {
+  const PageRegion& region = item.region;
+  const std::int64_t slots = item.index * p.s.n_slots;
+  const std::int32_t* chosen = p.s.chosen[item.from] + item.index * p.s.max_listed;
+  std::int32_t* slot_of = p.s.slot_of + item.index * cuda::max_units(p.s);
+  const int wanted = lists.counters->n_missing;
+#pragma unroll 4
+  for (int i = lane; i < wanted; i += n_lanes) {
+    const Missing m = lists.missing[i];
+    const int unit = chosen[m.chosen], before = p.s.unit_of[slots + item.fixed + m.slot];
+    if (before >= 0) slot_of[before] = -1;  // none of those that were chosen
+    slot_of[unit] = m.slot;
+    p.s.unit_of[slots + item.fixed + m.slot] = unit;
+  }
+  std::int32_t* listed = p.s.listed + item.index * p.s.max_listed;
+  const auto first = static_cast<std::int32_t>(slots);
+  for (int i = lane; i < region.first; i += n_lanes) listed[i] = first + i;
+  for (int i = lane; i < item.n; i += n_lanes) {
+    p.s.used_at[slots + item.fixed + lists.slot[i]] = item.length;
+    listed[region.first + i] = first + item.fixed + lists.slot[i];
+  }
+  const int ring = item.fixed - region.first;
+  for (int i = lane; i < region.stop - region.window; i += n_lanes)
+    listed[region.first + item.n + i] = first + region.first + (region.window + i) % ring;
+  if (lane == 0) {
+    SlotCounts* counts = p.s.counts + static_cast<std::int64_t>(p.slot_layer) * p.s.n_places + item.place;
+    const auto add = [](std::uint64_t& to, int v) {
+      atomicAdd(reinterpret_cast<unsigned long long*>(&to), static_cast<unsigned long long>(v));
+    };
+    add(counts->selected, item.n);
+    add(counts->missing, wanted);
+    add(counts->replaced, lists.counters->n_replaced + wanted);
+  }
+}
+
+__global__ void __launch_bounds__(kRecallThreads, 8) recall_kernel(RecallArgs p) {
+  extern __shared__ __align__(128) std::uint8_t memory[];  // the ring, then lists
+  __shared__ Lists::Counters counters;
+  const Lists lists(memory + p.stages * kBulkBytes, p.s.max_listed, &counters);
+#if __CUDA_ARCH__ >= 900
+  __shared__ std::uint64_t barriers[kStagesAlone];
+  BulkCopies copies{shared_address(memory), shared_address(barriers), p.stages};
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < p.stages; ++i) barrier_init(copies.barriers + i * 8, 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+#endif
+  let_next_start();
+  wait_for_previous();
+  const int items = p.rows.n * p.s.n_kv_heads;
+  for (int i = blockIdx.x; i < items; i += gridDim.x) {
+    const int row = i / p.s.n_kv_heads, kv_head = i % p.s.n_kv_heads;
+    const RowOfSlots r = row_at(p.s, p.rows, row);
+    if (!r.sparse) continue;
+    if (threadIdx.x == 0) count_gate(p, r, kv_head);
+    Item item;
+    if (!item_of(p, r, kv_head, item)) continue;
+    __syncthreads();
+    resolve(p, item, lists);
+    std::byte* const base = p.s.slots + (item.index * p.s.n_slots + item.fixed) * cuda::unit_bytes(p.s);
+    if (p.s.unit_tokens == 1) {
+      const int bytes = static_cast<int>(token_bytes(p.s));
+      copy_tokens(
+          counters.n_missing, bytes, static_cast<int>(threadIdx.x) / kWarp, kRecallWarps,
+          [&](int i) { return p.pages.base + std::int64_t{lists.missing[i].token} * bytes; },
+          [&](int i) { return base + lists.missing[i].slot * bytes; });
+      write_down(p, item, lists, static_cast<int>(threadIdx.x), kRecallThreads);
+      __syncthreads();
+      continue;
+    }
+    // Pages are powers of two: head_dim is 64 or 128.
+    const int bytes = kRecallPiece, shift = __ffs(static_cast<int>(cuda::unit_bytes(p.s)) / bytes) - 1;
+    const int n = counters.n_missing << shift, mask = (1 << shift) - 1;
+    const auto source = [&](int i) {
+      return p.pages.base + lists.missing[i >> shift].token * token_bytes(p.s) + (i & mask) * bytes;
+    };
+    const auto target = [&](int i) {
+      return base + lists.missing[i >> shift].slot * cuda::unit_bytes(p.s) + (i & mask) * bytes;
+    };
+#if __CUDA_ARCH__ >= 900
+    if (threadIdx.x == 0) {
+      copies.run(n, source, target);
+    } else if (threadIdx.x >= kWarp) {
+      write_down(p, item, lists, static_cast<int>(threadIdx.x) - kWarp, kRecallThreads - kWarp);
+    }
+#else
+    for (int i = threadIdx.x / kWarp; i < n; i += kRecallWarps) copy_piece(target(i), source(i));
+    write_down(p, item, lists, static_cast<int>(threadIdx.x), kRecallThreads);
+#endif
+    __syncthreads();
+  }
+}
+
+// Where there are no slots: the numbers of the tokens that are attended, all of them up to the budget.
+__global__ void __launch_bounds__(kListThreads) list_kernel(RecallArgs p) {
+  let_next_start();
+  wait_for_previous();
+  const int row = blockIdx.y / p.s.n_kv_heads, kv_head = blockIdx.y % p.s.n_kv_heads;
+  const RowOfSlots r = row_at(p.s, p.rows, row);
+  if (r.place < 0) return;
+  const bool first_block = blockIdx.x == 0 && threadIdx.x == 0;
+  Item item;
+  item.region = {}, item.n = 0, item.from = 0;
+  if (r.sparse) {
+    if (first_block) count_gate(p, r, kv_head);
+    if (!item_of(p, r, kv_head, item)) return;
+  } else {
+    if (p.when == SelectWhen::kNext) return;
+    item.index = slot_index(p.s, p.slot_layer, r.place, kv_head);
+    item.region.stop = r.length;
+  }
+  const PageRegion& region = item.region;
+  const std::int32_t* chosen = p.s.chosen[item.from] + item.index * p.s.max_listed;
+  std::int32_t* listed = p.s.listed + item.index * p.s.max_listed;
+  const int n = region.first + item.n + region.stop - region.window;
+  for (int i = blockIdx.x * kListThreads + threadIdx.x; i < n; i += gridDim.x * kListThreads) {
+    const int at = i - region.first;
+    const int unit = at < 0 ? i : at < item.n ? chosen[at] : region.window + at - item.n;
+    listed[i] = unit_token(p.pages, 1, p.layer, r.place, kv_head, unit);
+  }
+  if (first_block && r.sparse) {
+    SlotCounts* counts = p.s.counts + static_cast<std::int64_t>(p.slot_layer) * p.s.n_places + r.place;
+    atomicAdd(reinterpret_cast<unsigned long long*>(&counts->selected), static_cast<unsigned long long>(item.n));
+  }
+}
+
+struct FillArgs {
+  KvSlots s;
+  KvTables pages;
+  SlotRules rules;
+  int place, length, layer, slot_layer;
+};
+
+__global__ void __launch_bounds__(kThreads) fill_kernel(FillArgs p) {
+  const int tid = threadIdx.x, kv_head = blockIdx.y, warp = tid / kWarp;
+  const std::int64_t index = slot_index(p.s, p.slot_layer, p.place, kv_head);
+  const int bytes = static_cast<int>(cuda::unit_bytes(p.s));
+  const bool all = p.length <= p.rules.budget;
+  const PageRegion region = page_region(p.rules, p.length);
+  const int ring = window_slots(p.rules);
+  if (blockIdx.x == 0) {
+    for (int i = tid; i < cuda::max_units(p.s); i += kThreads) p.s.slot_of[index * cuda::max_units(p.s) + i] = -1;
+    for (int i = tid; i < p.s.n_slots; i += kThreads)
+      p.s.unit_of[index * p.s.n_slots + i] = -1, p.s.used_at[index * p.s.n_slots + i] = -2;
+    if (all)
+      for (int i = tid; i < p.s.max_listed; i += kThreads)
+        p.s.listed[index * p.s.max_listed + i] =
+            static_cast<std::int32_t>(index * p.s.n_slots) + min(i, p.s.n_slots - 1);
+    if (tid == 0) p.s.n_chosen[0][index] = p.s.n_chosen[1][index] = 0;
+  }
+  const int n = all ? region.stop : region.first + region.stop - region.window;
+  const auto unit_at = [&](int at) { return all || at < region.first ? at : region.window + at - region.first; };
+  const auto source = [&](int at) {
+    const int unit = unit_at(at);
+    return p.pages.base + unit_token(p.pages, p.s.unit_tokens, p.layer, p.place, kv_head, unit) * token_bytes(p.s);
+  };
+  const auto target = [&](int at) {
+    const int slot = all || at < region.first ? at : region.first + unit_at(at) % ring;
+    return p.s.slots + (index * p.s.n_slots + slot) * bytes;
+  };
+  const int own = blockIdx.x * kWarps + warp, n_warps = gridDim.x * kWarps;
+  if (p.s.unit_tokens == 1) {
+    copy_tokens(n, bytes, own, n_warps, source, target);
+    return;
+  }
+  const int pieces = bytes / kPieceBytes;
+  for (int i = own; i < n * pieces; i += n_warps)
+    copy_piece(target(i / pieces) + i % pieces * kPieceBytes, source(i / pieces) + i % pieces * kPieceBytes);
+}
+
+struct WriteBackArgs {
+  KvSlots s;
+  KvTables dense, pages;
+  SlotRows rows;
+  const std::int32_t* numbers;
+  int n_layers;
+};
+
+// A warp a (row, layer, KV head): the newest token's key and value.
+__global__ void __launch_bounds__(kRecallThreads) write_back_kernel(WriteBackArgs p) {
+  wait_for_previous();
+  const int lane = threadIdx.x % kWarp, heads = p.s.n_kv_heads;
+  const int item = blockIdx.x * (kRecallThreads / kWarp) + threadIdx.x / kWarp;
+  const int row = item / (p.n_layers * heads), layer = item / heads % p.n_layers, kv_head = item % heads;
+  if (row >= p.rows.n) return;
+  const int place = p.rows.places[row];
+  if (place < 0) return;
+  const int number = p.numbers[layer], position = p.rows.lengths[row] - 1;
+  const std::int64_t offset = position % kKvPageTokens * token_bytes(p.s);
+  const std::byte* from =
+      number >= 0 ? resident_token(p.s, number, place, kv_head, position, position + 1)
+                  : block_at(p.dense, (-1 - number) * p.s.n_places, place, kv_head, position / kKvPageTokens) + offset;
+  std::byte* to = block_at(p.pages, layer, place, kv_head, position / kKvPageTokens) + offset;
+  for (int i = lane; i < token_bytes(p.s) / 16; i += kWarp)
+    reinterpret_cast<uint4*>(to)[i] = __ldcg(reinterpret_cast<const uint4*>(from) + i);
+}
+
+struct CopyArgs {
+  KvTables to, from;
+  int to_layer, from_layer, to_slot, from_slot, first, n;
+};
+
+__global__ void __launch_bounds__(kThreads) copy_kernel(CopyArgs p) {
+  const int kv_head = blockIdx.y, warp = threadIdx.x / kWarp;
+  const int block_bytes = 4 * p.to.head_dim * kKvPageTokens;
+  const int pieces = (block_bytes + kPieceBytes - 1) / kPieceBytes;
+  for (int i = blockIdx.x * kWarps + warp; i < p.n * pieces; i += gridDim.x * kWarps) {
+    // Of head_dim 80 the last piece has half of the one before it.
+    const int page = p.first + i / pieces, offset = min(i % pieces * kPieceBytes, block_bytes - kPieceBytes);
+    std::byte* to = block_at(p.to, p.to_layer, p.to_slot, kv_head, page);
+    copy_piece(to + offset, block_at(p.from, p.from_layer, p.from_slot, kv_head, page) + offset);
+  }
+}
+
+}  // namespace
+
+void recall_units_cuda(const SlotRows& rows, SelectWhen when, const KvSlots& s, const KvTables& pages,
+                       std::int32_t layer, std::int32_t slot_layer, std::int32_t max_blocks,
+                       const CudaContext& context) {
+  RecallArgs args{s, pages, rows, when, layer, slot_layer, 0};
+  const int items = rows.n * s.n_kv_heads;
+  if (s.n_slots == 0) {
+    launch(context, "list_tokens", list_kernel, dim3(kListBlocks, static_cast<unsigned>(items)), dim3(kListThreads), 0,
+           args);
+    return;
+  }
+  args.stages = s.unit_tokens == 1 ? 0 : when == SelectWhen::kNow ? kStagesAlone : kStagesBeside;
+  const std::size_t shared = static_cast<std::size_t>(args.stages) * kBulkBytes + Lists::bytes(s.n_slots, s.max_listed);
+  static std::size_t allowed = 48 << 10;
+  if (shared > allowed) {
+    cuda_check(
+        cudaFuncSetAttribute(recall_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
+        "recall's shared memory");
+    allowed = shared;
+  }
+  launch(context, "recall_units", recall_kernel, dim3(static_cast<unsigned>(std::min(max_blocks, items))),
+         dim3(kRecallThreads), shared, args);
+}
+
+void fill_slots_cuda(std::int32_t place, std::int32_t length, const SlotRules& rules, const KvSlots& s,
+                     const KvTables& pages, std::int32_t layer, std::int32_t slot_layer, const CudaContext& context) {
+  if (s.n_slots == 0) return;
+  launch(context, "fill_slots", fill_kernel, dim3(4, static_cast<unsigned>(s.n_kv_heads)), dim3(kThreads), 0,
+         FillArgs{s, pages, rules, place, length, layer, slot_layer});
+}
+
+void write_back_cuda(const SlotRows& rows, const KvSlots& s, const KvTables& dense, const std::int32_t* numbers,
+                     const KvTables& pages, std::int32_t n_layers, const CudaContext& context) {
+  const int warps = rows.n * n_layers * s.n_kv_heads, each = kRecallThreads / kWarp;
+  launch(context, "write_back", write_back_kernel, dim3(static_cast<unsigned>((warps + each - 1) / each)),
+         dim3(kRecallThreads), 0, WriteBackArgs{s, dense, pages, rows, numbers, n_layers});
+}
+
+void copy_pages_cuda(const KvTables& to, std::int32_t to_layer, const KvTables& from, std::int32_t from_layer,
+                     std::int32_t to_slot, std::int32_t from_slot, std::int32_t first, std::int32_t stop,
+                     std::int32_t blocks_a_head, const CudaContext& context) {
+  if (stop <= first) return;
+  launch(context, "copy_pages", copy_kernel,
+         dim3(static_cast<unsigned>(blocks_a_head), static_cast<unsigned>(to.n_kv_heads)), dim3(kThreads), 0,
+         CopyArgs{to, from, to_layer, from_layer, to_slot, from_slot, first, stop - first});
+}
+
+}  // namespace mneme

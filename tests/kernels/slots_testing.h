@@ -1,0 +1,213 @@
+// One layer of some sequences whose keys and values are chosen and brought on the device: for tests of the kernels of
+// kv_slots_cuda.h and one_bit_cuda.h.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "src/kernels/one_bit.h"
+#include "src/kernels/one_bit_cuda.h"
+#include "src/tensor/half.h"
+#include "tests/device/cuda_testing.h"
+#include "tests/kernels/attention_testing.h"
+
+namespace mneme {
+
+using Ids = std::vector<std::int32_t>;
+
+struct Setup {
+  std::int32_t head_dim = 128, group = 4, kv_heads = 2, places = 2, max_pages = 64;
+  std::int32_t budget = 384, sink = 64, recent = 64;  // tokens
+  std::int32_t group_tokens = 0;                      // units are tokens, by 1-bit keys in such groups; 0: pages
+  OneBitLevels levels = OneBitLevels::kMinMax;
+  bool slots = true;  // else tokens are attended in their pages
+  DType dtype = DType::kBF16;
+  SlotSchedule schedule = SlotSchedule::kEveryStep;
+  GroupPool pool = GroupPool::kMax;
+  float tau = 1;
+  std::int32_t unit() const { return group_tokens > 0 ? 1 : kKvPageTokens; }
+  std::int32_t window() const { return std::max(recent, group_tokens); }
+  std::int32_t n_select() const { return (budget - sink - std::max(recent, group_tokens > 0 ? 1 : 0)) / unit(); }
+};
+
+// Pages in pinned host memory in shuffled blocks, everything else on the device. Keys and values are whole numbers of
+// at most `largest`.
+struct World {
+  static constexpr std::int32_t kLayers = 1;
+  Setup s;
+  std::size_t block_bytes;
+  PinnedBuffer host;
+  Ids blocks;  // [places][KV heads][max_pages]
+  DeviceArray<std::int32_t> blocks_there{0};
+  KvSlots v;
+  std::vector<DeviceBuffer> memory;
+  DeviceArray<std::byte> scratch[2] = {DeviceArray<std::byte>(0), DeviceArray<std::byte>(0)};
+
+  World(const Setup& setup, unsigned seed, int largest) : s(setup) {
+    block_bytes = static_cast<std::size_t>(kKvPageTokens * 4 * s.head_dim);
+    const auto n = static_cast<std::size_t>(s.places * s.kv_heads * s.max_pages);
+    host = PinnedBuffer(n * block_bytes);
+    blocks.resize(n);
+    std::iota(blocks.begin(), blocks.end(), 0);
+    std::mt19937 rng(seed);
+    std::shuffle(blocks.begin(), blocks.end(), rng);
+    auto* values = host.as<std::uint16_t>();
+    for (std::size_t i = 0; i < host.size() / 2; ++i) {
+      const auto x = static_cast<float>(static_cast<int>(rng() % static_cast<unsigned>(2 * largest + 1)) - largest);
+      values[i] = s.dtype == DType::kBF16 ? bf16(x).bits : f16(x).bits;
+    }
+    blocks_there = DeviceArray<std::int32_t>(blocks);
+    v.n_layers = kLayers;
+    v.n_places = s.places;
+    v.n_kv_heads = s.kv_heads;
+    v.n_heads = s.kv_heads * s.group;
+    v.head_dim = s.head_dim;
+    v.unit_tokens = s.unit();
+    v.group_tokens = s.group_tokens;
+    v.mean_abs = s.levels == OneBitLevels::kMeanAbs;
+    v.n_slots = s.slots ? std::max((s.sink + s.window()) / s.unit() + s.n_select() + 2, s.budget / s.unit()) : 0;
+    v.max_pages = s.max_pages;
+    v.max_listed = s.budget / s.unit() + 1;
+    v.f16 = s.dtype == DType::kF16;
+    const auto heads = static_cast<std::size_t>(s.places * s.kv_heads), pages = static_cast<std::size_t>(s.max_pages),
+               slots = static_cast<std::size_t>(v.n_slots), listed = static_cast<std::size_t>(v.max_listed),
+               q = static_cast<std::size_t>(s.places * v.n_heads);
+    take(&v.slots, heads * slots * v.unit_bytes());
+    if (s.group_tokens > 0) {
+      take(&v.keys.codes, one_bit_code_bytes(v, heads));
+      take(&v.keys.levels, one_bit_level_bytes(v, heads));
+    } else {
+      take(&v.boxes, (heads * pages + kBoxesBeyond) * v.token_bytes());
+    }
+    take(&v.slot_of, heads * static_cast<std::size_t>(v.max_units()) * 4);
+    take(&v.unit_of, heads * slots * 4);
+    take(&v.used_at, heads * slots * 4);
+    for (int i = 0; i < 2; ++i) take(&v.chosen[i], heads * listed * 4), take(&v.n_chosen[i], heads * 4);
+    take(&v.listed, heads * listed * 4);
+    take(&v.last_q, q * static_cast<std::size_t>(s.head_dim) * 2);
+    take(&v.cosine, q * 4);
+    take(&v.rules, static_cast<std::size_t>(s.places) * sizeof(SlotRules));
+    take(&v.counts, static_cast<std::size_t>(s.places) * sizeof(SlotCounts));
+    const std::vector<SlotRules> rules(static_cast<std::size_t>(s.places), this->rules());
+    const Stream stream = Stream::make();
+    copy_bytes(v.rules, rules.data(), rules.size() * sizeof(SlotRules), stream);
+    set_bytes(v.counts, 0, static_cast<std::size_t>(s.places) * sizeof(SlotCounts), stream);
+    stream.synchronize();
+    const std::size_t bytes =
+        s.group_tokens > 0 ? choose_tokens_scratch_bytes(v, s.places) : choose_scratch_bytes(v, s.places);
+    for (auto& x : scratch) x = DeviceArray<std::byte>(bytes, s.group_tokens > 0 ? 0xff : 0);
+  }
+  template <typename T>
+  void take(T** to, std::size_t bytes) {
+    memory.emplace_back(bytes, "a test");
+    *to = reinterpret_cast<T*>(memory.back().data());
+  }
+  void take(void** to, std::size_t bytes) {
+    memory.emplace_back(bytes, "a test");
+    *to = memory.back().data();
+  }
+  SlotRules rules() const {
+    return {.unit_tokens = s.unit(),
+            .entry_tokens = s.group_tokens > 0 ? s.group_tokens : kKvPageTokens,
+            .budget = s.budget,
+            .sink = s.sink,
+            .recent = s.recent,
+            .n_select = s.n_select(),
+            .schedule = s.schedule,
+            .pool = s.pool,
+            .alpha = 0.125f,
+            .tau = s.tau};
+  }
+  KvTables pages() const {
+    return {.base = host.device_data(),
+            .blocks = blocks_there.data(),
+            .sequence_stride = std::int64_t{kLayers} * s.kv_heads * s.max_pages,
+            .max_pages = s.max_pages,
+            .n_kv_heads = s.kv_heads,
+            .head_dim = s.head_dim,
+            .f16 = v.f16};
+  }
+  std::byte* page(std::int32_t place, std::int32_t head, std::int32_t p) const {
+    const auto entry = static_cast<std::size_t>((place * s.kv_heads + head) * s.max_pages + p);
+    return host.data() + static_cast<std::size_t>(blocks[entry]) * block_bytes;
+  }
+  AttentionShape shape() const { return {s.group, s.head_dim, s.dtype, 1.0f}; }
+
+  const std::byte* token(std::int32_t place, std::int32_t head, std::int32_t position) const {
+    return page(place, head, position / kKvPageTokens) +
+           static_cast<std::size_t>(position % kKvPageTokens) * v.token_bytes();
+  }
+};
+
+class CudaSlotsTest : public CudaTest {
+ protected:
+  CudaContext context() const { return {.stream = stream.get()}; }
+
+  // Queries of small integers for every place, where the kernels look for them.
+  std::vector<float> queries(World& w, std::mt19937& rng, int largest) {
+    std::vector<float> q(static_cast<std::size_t>(w.s.places * w.v.n_heads * w.s.head_dim));
+    std::vector<std::uint16_t> bits;
+    for (float& x : q) {
+      x = static_cast<float>(static_cast<int>(rng() % static_cast<unsigned>(2 * largest + 1)) - largest);
+      bits.push_back(bf16(x).bits);
+    }
+    copy_bytes(w.v.last_q, bits.data(), bits.size() * 2, stream);
+    stream.synchronize();
+    return q;
+  }
+  void set_cosines(World& w, const std::vector<float>& c) {
+    copy_bytes(w.v.cosine, c.data(), c.size() * 4, stream);
+    stream.synchronize();
+  }
+  void begin(World& w, std::int32_t length) {
+    for (std::int32_t place = 0; place < w.s.places; ++place) {
+      if (w.s.group_tokens > 0) {
+        build_one_bit_cuda({.place = place, .first = 0, .stop = length / w.s.group_tokens, .key_slot = place}, w.v,
+                           w.pages(), context());
+      } else {
+        build_boxes_cuda(
+            {.place = place, .first = 0, .stop = length / kKvPageTokens, .n_tokens = length, .key_slot = place}, w.v,
+            w.pages(), context());
+      }
+      fill_slots_cuda(place, length, w.rules(), w.v, w.pages(), 0, 0, context());
+    }
+  }
+  struct Rows {
+    DeviceArray<std::int32_t> places, lengths, anew;
+    SlotRows rows() const {
+      return {places.data(), lengths.data(), anew.data(), static_cast<std::int32_t>(places.size())};
+    }
+  };
+  static Rows rows_of(const World& w, std::int32_t length, std::int32_t anew) {
+    return rows_of(Ids(static_cast<std::size_t>(w.s.places), length), anew);
+  }
+  static Rows rows_of(const Ids& lengths, std::int32_t anew) {
+    Ids places(lengths.size());
+    std::iota(places.begin(), places.end(), 0);
+    return {DeviceArray<std::int32_t>(places), DeviceArray<std::int32_t>(lengths),
+            DeviceArray<std::int32_t>(Ids(places.size(), anew))};
+  }
+  void run(World& w, const Rows& r, SelectWhen when) {
+    std::byte* scratch = w.scratch[static_cast<int>(when)].data();
+    if (w.s.group_tokens > 0) {
+      choose_tokens_cuda({.rows = r.rows(), .when = when, .scratch = scratch}, w.v, 0, context());
+    } else {
+      choose_pages_cuda({.rows = r.rows(), .when = when, .scratch = scratch}, w.v, 0, context());
+    }
+    recall_units_cuda(r.rows(), when, w.v, w.pages(), 0, 0, 3, context());
+  }
+  template <typename T>
+  std::vector<T> fetch(const T* from, std::size_t n) {
+    std::vector<T> out(n);
+    copy_bytes(out.data(), from, n * sizeof(T), stream);
+    stream.synchronize();
+    return out;
+  }
+};
+
+}  // namespace mneme

@@ -1,0 +1,382 @@
+// Tokens chosen by 1-bit keys and brought on the device, against the references on the host.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "src/blocks/region.h"
+#include "src/kernels/group_pool.h"
+#include "src/kernels/topk.h"
+#include "tests/kernels/slots_testing.h"
+
+namespace mneme {
+namespace {
+
+using testing::kInf;
+using testing::kNaN;
+
+RegionRules region_rules(const Setup& s) {
+  return {.budget = s.budget, .sink = s.sink, .recent = s.recent, .unit_tokens = 1, .entry_tokens = s.group_tokens};
+}
+
+// What one KV head chooses at `length` with queries q [group, D]: the units, and all candidates' pooled scores.
+struct Choice {
+  Region region;
+  Ids ids;
+  std::vector<float> pooled;
+};
+Choice choose(const World& w, std::int32_t place, std::int32_t head, std::int32_t length, const float* q) {
+  const Setup& s = w.s;
+  Choice c{.region = region_at(region_rules(s), length), .ids = {}, .pooled = {}};
+  const std::size_t bytes = one_bit_group_bytes(s.head_dim, s.group_tokens);
+  const std::int32_t n_groups = (c.region.last_unit + s.group_tokens - 1) / s.group_tokens;
+  std::vector<std::byte> groups(static_cast<std::size_t>(n_groups) * bytes);
+  for (std::int32_t g = 0; g < n_groups; ++g) {
+    std::vector<KvRun> runs;
+    for (std::int32_t t = 0; t < s.group_tokens; t += kKvPageTokens)
+      runs.push_back({w.page(place, head, (g * s.group_tokens + t) / kKvPageTokens), kKvPageTokens});
+    one_bit_build_ref(runs, w.shape(), s.group_tokens, s.levels, groups.data() + static_cast<std::size_t>(g) * bytes);
+  }
+  const std::int32_t n = n_groups * s.group_tokens, first = c.region.first_unit, last = c.region.last_unit;
+  std::vector<float> scores(static_cast<std::size_t>(n * s.group));
+  one_bit_score_cpu(q, w.shape(), groups.data(), n_groups, s.group_tokens, scores.data(), n);
+  c.pooled.resize(static_cast<std::size_t>(last - first));
+  group_pool_ref(scores.data() + first, n, s.group, last - first, s.pool, w.rules().alpha, c.pooled.data());
+  c.ids.resize(static_cast<std::size_t>(c.region.n_select));
+  topk_ref(c.pooled, c.region.n_select, c.ids.data());
+  for (std::int32_t& id : c.ids) id += first;
+  return c;
+}
+
+class CudaTokenTest : public CudaSlotsTest {
+ protected:
+  Ids chosen(World& w, std::int32_t place, std::int32_t head, SelectWhen when) {
+    const auto index = static_cast<std::size_t>(place * w.s.kv_heads + head), at = static_cast<std::size_t>(when);
+    const auto n = fetch(w.v.n_chosen[at] + index, 1);
+    return fetch(w.v.chosen[at] + index * static_cast<std::size_t>(w.v.max_listed), static_cast<std::size_t>(n[0]));
+  }
+  // Sums of whole numbers are exact, logarithms are not: of these, tokens apart by rounding may change places.
+  static void expect_choice(const Ids& got, const Choice& want, bool exact) {
+    if (exact) {
+      ASSERT_EQ(got, want.ids);
+      return;
+    }
+    ASSERT_EQ(got.size(), want.ids.size());
+    const auto score = [&](std::int32_t id) {
+      return want.pooled[static_cast<std::size_t>(id - want.region.first_unit)];
+    };
+    float least = kInf;
+    for (const std::int32_t id : want.ids) least = std::min(least, score(id));
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      ASSERT_TRUE(i == 0 || got[i] > got[i - 1]);
+      ASSERT_GE(score(got[i]), least - 2e-5f * std::max(1.0f, std::abs(least)));
+    }
+  }
+  // Every entry of the list is the token that stands there, byte for byte: sinks, `selected`, window.
+  void expect_listed(World& w, std::int32_t place, std::int32_t head, std::int32_t length, const Ids& selected) {
+    const Region region = region_at(region_rules(w.s), length);
+    Ids want;
+    for (std::int32_t t = 0; t < region.sink; ++t) want.push_back(t);
+    want.insert(want.end(), selected.begin(), selected.end());
+    for (std::int32_t t = region.recent_from; t < length; ++t) want.push_back(t);
+    ASSERT_EQ(static_cast<std::int32_t>(want.size()), std::min(length, w.s.budget));
+    const auto index = static_cast<std::size_t>(place * w.s.kv_heads + head);
+    const auto listed = fetch(w.v.listed + index * static_cast<std::size_t>(w.v.max_listed), want.size());
+    const std::size_t bytes = w.v.token_bytes(), slots = static_cast<std::size_t>(w.v.n_slots);
+    const std::vector<std::byte> there =
+        slots > 0 ? fetch(w.v.slots + index * slots * bytes, slots * bytes) : std::vector<std::byte>();
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      auto entry = static_cast<std::size_t>(listed[i]);
+      const std::byte* got = w.host.data() + entry * bytes;
+      if (slots > 0) {
+        ASSERT_GE(entry, index * slots);
+        entry -= index * slots;
+        ASSERT_LT(entry, slots);
+        got = there.data() + entry * bytes;
+      }
+      ASSERT_EQ(std::memcmp(got, w.token(place, head, want[i]), bytes), 0)
+          << "entry " << i << ", token " << want[i] << " of place " << place << ", head " << head << ", " << length;
+    }
+  }
+  // Codes and levels of a group as the reference writes them.
+  std::vector<std::byte> group(World& w, std::int32_t place, std::int32_t head, std::int32_t number) {
+    const auto& s = w.s;
+    const auto index = static_cast<std::size_t>(place * s.kv_heads + head),
+               row = static_cast<std::size_t>(4 * s.head_dim),
+               groups = static_cast<std::size_t>((s.max_pages * kKvPageTokens + s.group_tokens - 1) / s.group_tokens);
+    std::vector<std::byte> out =
+        fetch(w.v.keys.levels + (index * groups + static_cast<std::size_t>(number)) * row, row);
+    out.resize(one_bit_group_bytes(s.head_dim, s.group_tokens));
+    const std::int32_t first_page = number * s.group_tokens / kKvPageTokens;
+    const auto codes = fetch(
+        w.v.keys.codes + (index * static_cast<std::size_t>(s.max_pages) + static_cast<std::size_t>(first_page)) * row,
+        row * static_cast<std::size_t>(s.group_tokens / kKvPageTokens));
+    const int pairs = s.head_dim / 8, per_word = 16 / pairs, words = 4 / per_word;
+    for (int token = 0; token < s.group_tokens; ++token)
+      for (int c = 0; c < s.head_dim; ++c) {
+        const int page = token / 32, g = token % 8, n = token % 32 / 8;
+        const int t = c % 32 / 8, pair = c / 32 * 4 + c % 8 / 2, bit = n % per_word * pairs + pair + c % 2 * 16;
+        std::uint32_t word;
+        std::memcpy(&word,
+                    codes.data() + static_cast<std::size_t>(page) * row +
+                        static_cast<std::size_t>(((g * 4 + t) * words + n / per_word) * 4),
+                    4);
+        const float z = level(out, c);
+        if ((word >> bit & 1) == 0 && !std::isnan(z))
+          out[row + static_cast<std::size_t>((c / 4 * s.group_tokens + token) / 2)] |= std::byte{1}
+                                                                                       << (token % 2 * 4 + c % 4);
+      }
+    return out;
+  }
+  static float level(const std::vector<std::byte>& group, int i) {
+    bf16 v;
+    std::memcpy(&v, group.data() + 2 * i, 2);
+    return static_cast<float>(v);
+  }
+};
+
+// Zeros, steps and bits, of normal numbers with some that are not finite; the means of meanabs to a place.
+TEST_F(CudaTokenTest, BuildsWhatTheReferenceBuilds) {
+  std::mt19937 rng(8);
+  for (const OneBitLevels levels : {OneBitLevels::kMinMax, OneBitLevels::kMeanAbs})
+    for (const std::int32_t group_tokens : {32, 64, 128, 256})
+      for (const std::int32_t head_dim : {64, 128})
+        for (const DType dtype : {DType::kBF16, DType::kF16}) {
+          SCOPED_TRACE(::testing::Message() << group_tokens << " " << head_dim << " " << dtype_name(dtype));
+          World w(
+              {.head_dim = head_dim, .max_pages = 24, .group_tokens = group_tokens, .levels = levels, .dtype = dtype},
+              static_cast<unsigned>(rng()), 3);
+          auto* values = w.host.as<std::uint16_t>();
+          std::normal_distribution<float> normal;
+          for (std::size_t i = 0; i < w.host.size() / 2; ++i) {
+            float x = normal(rng) * std::exp2(static_cast<float>(i % 7) - 3.0f);
+            if (rng() % 20000 == 0) x = rng() % 2 == 0 ? kNaN : -kInf;
+            values[i] = dtype == DType::kBF16 ? bf16(x).bits : f16(x).bits;
+          }
+          begin(w, 24 * kKvPageTokens);
+          stream.synchronize();
+          for (std::int32_t number = 0; number < 24 * kKvPageTokens / group_tokens; ++number) {
+            std::vector<KvRun> runs;
+            for (std::int32_t t = 0; t < group_tokens; t += kKvPageTokens)
+              runs.push_back({w.page(1, 0, (number * group_tokens + t) / kKvPageTokens), kKvPageTokens});
+            std::vector<std::byte> want(one_bit_group_bytes(head_dim, group_tokens));
+            one_bit_build_ref(runs, w.shape(), group_tokens, levels, want.data());
+            const std::vector<std::byte> got = group(w, 1, 0, number);
+            if (levels == OneBitLevels::kMinMax) {
+              for (int i = 0; i < 2 * head_dim; ++i) {
+                const float a = level(got, i), b = level(want, i);
+                ASSERT_TRUE(a == b || (std::isnan(a) && std::isnan(b))) << i << ": " << a << ", not " << b;
+              }
+              ASSERT_EQ(std::memcmp(got.data() + 4 * head_dim, want.data() + 4 * head_dim,
+                                    want.size() - static_cast<std::size_t>(4 * head_dim)),
+                        0);
+              continue;
+            }
+            float largest = 0;
+            for (int i = head_dim; i < 2 * head_dim; ++i)
+              if (!std::isnan(level(want, i))) largest = std::max(largest, level(want, i));
+            for (int i = 0; i < 2 * head_dim; ++i) {
+              const float a = level(got, i), b = level(want, i);
+              if (std::isnan(b)) {
+                ASSERT_TRUE(std::isnan(a));
+              } else {
+                ASSERT_LE(std::abs(a - b), i < head_dim ? 0.0079f * std::max(std::abs(b), 0.02f) : largest / 100);
+              }
+            }
+          }
+        }
+}
+
+// Thousands of cases: rows of several lengths, sinks and windows that are no multiples of anything.
+TEST_F(CudaTokenTest, ChoosesWhatTheReferenceChooses) {
+  std::mt19937 rng(11);
+  int cases = 0;
+  for (const GroupPool pool : {GroupPool::kMax, GroupPool::kMean, GroupPool::kMaxProb, GroupPool::kMeanProb})
+    for (const std::int32_t group : {1, 4, 7, 8, 16})
+      for (const std::int32_t head_dim : {64, 128})
+        for (const std::int32_t group_tokens : {32, 64, 128, 256}) {
+          SCOPED_TRACE(::testing::Message() << "pool " << static_cast<int>(pool) << ", group " << group << ", head_dim "
+                                            << head_dim << ", groups of " << group_tokens);
+          const auto sink = static_cast<std::int32_t>(rng() % 3 * 37),
+                     recent = static_cast<std::int32_t>(rng() % 2 * 90);
+          World w({.head_dim = head_dim,
+                   .group = group,
+                   .max_pages = 44,
+                   .budget = sink + std::max(recent, group_tokens) + 1 + static_cast<std::int32_t>(rng() % 100),
+                   .sink = sink,
+                   .recent = recent,
+                   .group_tokens = group_tokens,
+                   .slots = rng() % 2 == 0,
+                   .dtype = rng() % 2 == 0 ? DType::kBF16 : DType::kF16,
+                   .pool = pool},
+                  static_cast<unsigned>(rng()), 3);
+          for (int round = 0; round < 4; ++round) {
+            Ids lengths;
+            for (std::int32_t place = 0; place < w.s.places; ++place)
+              lengths.push_back(w.s.budget + 1 + static_cast<std::int32_t>(rng() % (44 * 32 - w.s.budget - 1)));
+            if (round == 0) lengths[0] = w.s.budget + 1;
+            begin(w, 44 * kKvPageTokens);
+            for (std::int32_t place = 0; place < w.s.places; ++place)
+              fill_slots_cuda(place, lengths[static_cast<std::size_t>(place)], w.rules(), w.v, w.pages(), 0, 0,
+                              context());
+            const auto q = queries(w, rng, 2);
+            run(w, rows_of(lengths, 1), SelectWhen::kNow);
+            for (std::int32_t place = 0; place < w.s.places; ++place)
+              for (std::int32_t head = 0; head < w.s.kv_heads; ++head, ++cases) {
+                const std::int32_t length = lengths[static_cast<std::size_t>(place)];
+                const Ids got = chosen(w, place, head, SelectWhen::kNow);
+                const Choice want =
+                    choose(w, place, head, length, q.data() + (place * w.v.n_heads + head * group) * head_dim);
+                expect_choice(got, want, pool == GroupPool::kMax || pool == GroupPool::kMean || group == 1);
+                expect_listed(w, place, head, length, got);
+                if (HasFatalFailure()) return;
+              }
+          }
+        }
+  EXPECT_GE(cases, 2500);
+}
+
+// Queries of zeros and a few ones: equal scores, the larger position first, on the device as on the host.
+TEST_F(CudaTokenTest, EqualScoresGiveEqualSets) {
+  std::mt19937 rng(5);
+  World w({.head_dim = 64, .group = 2, .kv_heads = 8, .max_pages = 200, .group_tokens = 32}, 77, 1);
+  const std::int32_t length = 6371;
+  begin(w, 6368);
+  for (std::int32_t place = 0; place < w.s.places; ++place)
+    fill_slots_cuda(place, length, w.rules(), w.v, w.pages(), 0, 0, context());
+  for (int round = 0; round < 40; ++round) {
+    const auto q = queries(w, rng, round % 2);
+    run(w, rows_of(w, length, 1), SelectWhen::kNow);
+    for (std::int32_t place = 0; place < w.s.places; ++place)
+      for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
+        const Choice want = choose(w, place, head, length, q.data() + (place * w.v.n_heads + head * 2) * 64);
+        ASSERT_EQ(chosen(w, place, head, SelectWhen::kNow), want.ids) << "round " << round;
+      }
+  }
+}
+
+// A group with a key that is not finite is chosen when nothing else is left.
+TEST_F(CudaTokenTest, NanIsWorst) {
+  std::mt19937 rng(5);
+  for (const GroupPool pool : {GroupPool::kMax, GroupPool::kMeanProb}) {
+    World w({.group = 4, .max_pages = 40, .budget = 700, .group_tokens = 32, .pool = pool}, 7, 2);
+    const std::uint16_t nan = bf16(kNaN).bits;
+    for (const std::int32_t position : {100, 500, 501, 900})
+      std::memcpy(w.page(0, 1, position / 32) + static_cast<std::size_t>(position % 32) * w.v.token_bytes() + 34, &nan,
+                  2);
+    begin(w, 1184);
+    for (std::int32_t place = 0; place < w.s.places; ++place)
+      fill_slots_cuda(place, 1200, w.rules(), w.v, w.pages(), 0, 0, context());
+    const auto q = queries(w, rng, 2);
+    run(w, rows_of(w, 1200, 1), SelectWhen::kNow);
+    const Choice want = choose(w, 0, 1, 1200, q.data() + 4 * 128);
+    const Ids got = chosen(w, 0, 1, SelectWhen::kNow);
+    expect_choice(got, want, pool == GroupPool::kMax);
+    for (const std::int32_t id : got) ASSERT_TRUE(id / 32 != 3 && id / 32 != 15 && id / 32 != 28) << id;
+  }
+}
+
+// A sequence that decodes with the query of the step before: groups close on the way, heads that the gate flags attend
+// what this step's query chooses; nothing that is attended is overwritten before. With slots and without.
+TEST_F(CudaTokenTest, SpeculatesAndCorrectsByHead) {
+  for (const bool slots : {true, false})
+    for (const std::int32_t recent : {0, 32, 70}) {
+      SCOPED_TRACE(::testing::Message() << "slots " << slots << ", recent " << recent);
+      std::mt19937 rng(3);
+      World w({.max_pages = 80,
+               .budget = 300,
+               .recent = recent,
+               .group_tokens = 32,
+               .slots = slots,
+               .schedule = SlotSchedule::kAhead,
+               .tau = 0.5f},
+              4, 3);
+      std::int32_t length = 1990;
+      begin(w, length - 1);
+      for (std::int32_t place = 0; place < w.s.places; ++place)
+        fill_slots_cuda(place, length - 1, w.rules(), w.v, w.pages(), 0, 0, context());
+      const DeviceArray<std::int32_t> layers(Ids{0});
+      std::vector<Ids> ahead(static_cast<std::size_t>(w.s.places * w.s.kv_heads));
+      for (int step = 0; step < 80; ++step, ++length) {
+        // The step writes its token; here it is copied.
+        for (std::int32_t place = 0; slots && place < w.s.places; ++place)
+          for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
+            const std::int32_t at = w.s.sink + (length - 1) % w.s.window(), index = place * w.s.kv_heads + head;
+            copy_bytes(w.v.slots + static_cast<std::size_t>(index * w.v.n_slots + at) * w.v.token_bytes(),
+                       w.token(place, head, length - 1), w.v.token_bytes(), stream);
+          }
+        const auto q = queries(w, rng, 2);
+        std::vector<float> cosines;
+        std::vector<bool> moved;
+        for (std::size_t i = 0; i < ahead.size(); ++i) {
+          moved.push_back(rng() % 3 == 0);
+          for (std::int32_t g = 0; g < w.s.group; ++g) cosines.push_back(moved.back() ? 0.4f : 0.6f);
+        }
+        set_cosines(w, cosines);
+        const Rows r = rows_of(w, length, step == 0 ? 1 : 0);
+        run(w, r, SelectWhen::kNow);
+        const auto query = [&](std::size_t i) {
+          return q.data() + i * static_cast<std::size_t>(w.s.group * w.s.head_dim);
+        };
+        for (std::size_t i = 0; i < ahead.size(); ++i) {
+          const auto place = static_cast<std::int32_t>(i) / w.s.kv_heads,
+                     head = static_cast<std::int32_t>(i) % w.s.kv_heads;
+          const bool now = step == 0 || moved[i];
+          expect_listed(w, place, head, length, now ? choose(w, place, head, length, query(i)).ids : ahead[i]);
+          if (HasFatalFailure()) return;
+        }
+        close_one_bit_cuda({.rows = r.rows(), .first = 0, .stop = 1, .model_layers = layers.data()}, w.v, w.pages(),
+                           context());
+        run(w, r, SelectWhen::kNext);
+        for (std::size_t i = 0; i < ahead.size(); ++i)
+          ahead[i] = choose(w, static_cast<std::int32_t>(i) / w.s.kv_heads, static_cast<std::int32_t>(i) % w.s.kv_heads,
+                            length + 1, query(i))
+                         .ids;
+      }
+    }
+}
+
+// Up to the budget, all tokens are attended.
+TEST_F(CudaTokenTest, AttendsEverythingUpToTheBudget) {
+  for (const bool slots : {true, false}) {
+    World w({.max_pages = 64, .group_tokens = 32, .slots = slots}, 9, 3);
+    for (const std::int32_t length : {1, 31, 32, 33, 383, 384}) {
+      begin(w, length);
+      run(w, rows_of(w, length, 1), SelectWhen::kNow);
+      for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
+        const auto index = static_cast<std::size_t>(head);
+        const auto listed =
+            fetch(w.v.listed + index * static_cast<std::size_t>(w.v.max_listed), static_cast<std::size_t>(length));
+        for (std::int32_t t = 0; t < length; ++t) {
+          const auto at = static_cast<std::size_t>(listed[static_cast<std::size_t>(t)]) * w.v.token_bytes();
+          const auto got = slots ? fetch(w.v.slots + at, w.v.token_bytes())
+                                 : std::vector<std::byte>(w.host.data() + at, w.host.data() + at + w.v.token_bytes());
+          ASSERT_EQ(std::memcmp(got.data(), w.token(0, head, t), w.v.token_bytes()), 0) << t << " of " << length;
+        }
+      }
+    }
+  }
+}
+
+// Drawn outcomes replace the share that they should.
+TEST_F(CudaTokenTest, DrawnTurnoverIsWhatWasAskedFor) {
+  World w({.max_pages = 300, .budget = 64 + 64 + 200, .group_tokens = 32}, 9, 3);
+  SlotRules rules = w.rules();
+  rules.turnover = 0.1f;
+  for (std::int32_t place = 0; place < w.s.places; ++place)
+    copy_bytes(w.v.rules + place, &rules, sizeof(rules), stream);
+  std::mt19937 rng(1);
+  queries(w, rng, 2);
+  begin(w, 9000);
+  const std::int32_t first = 9000 + 64 + 64 + 10;  // candidates' number: no multiple of 128 on the way
+  for (std::int32_t length = first; length < first + 20; ++length) run(w, rows_of(w, length, 0), SelectWhen::kNow);
+  const auto before = fetch(w.v.counts, 1);
+  for (std::int32_t length = first + 20; length < first + 80; ++length) run(w, rows_of(w, length, 0), SelectWhen::kNow);
+  const auto after = fetch(w.v.counts, 1);
+  const auto selected = static_cast<double>(after[0].selected - before[0].selected),
+             replaced = static_cast<double>(after[0].replaced - before[0].replaced);
+  EXPECT_EQ(selected, 60 * 2 * 200);
+  EXPECT_NEAR(replaced / selected, 0.1, 0.035);
+}
+
+}  // namespace
+}  // namespace mneme
