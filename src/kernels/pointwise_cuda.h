@@ -61,6 +61,9 @@ void store_qkv_cuda(const QkvRows& rows, const KvTables& tables, std::int32_t la
 void argmax_cuda(const float* logits, std::int32_t n, std::int32_t vocab, std::int32_t* token, float* logprob,
                  const CudaContext& context);
 
+// Does nothing for so long. For tests, of what must not depend on how long things take.
+void wait_cuda(std::int32_t microseconds, const CudaContext& context);
+
 // Standard normal 16-bit numbers, a pure function of seed and place: keys and values for measuring.
 void random_kv_cuda(void* out, std::int64_t n, bool f16, std::uint64_t seed, const CudaContext& context);
 

@@ -81,6 +81,7 @@ bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRow
   chunks_.clear();
   caches_.clear();
   method_rows_.clear();
+  full_rows_.clear();
   take_methods(sequences, stream);
   std::int32_t row = 0, with_method = 0;
   for (const SequenceRows& s : sequences) {
@@ -89,6 +90,8 @@ bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRow
                 s.cache->length(), options_.max_context);
     const bool decodes = has_method(s) && s.phase == RowPhase::kDecode && s.n_rows == 1;
     if (s.n_rows > 1) chunks_.push_back(spans_.size());
+    if (!decodes && s.method != nullptr && s.n_rows == 1 && s.phase == RowPhase::kDecode)
+      full_rows_.push_back({.cache = s.cache, .method = s.method});
     spans_.push_back(
         {row, s.n_rows, s.cache->length() - s.n_rows, 0, s.cache, has_method(s) ? s.method : nullptr, decodes});
     caches_.push_back(s.cache);
@@ -138,6 +141,13 @@ QkvRows CudaAttention::qkv_rows(std::int32_t first, std::int32_t n, const CudaRo
           .store = {}};
 }
 
+// Sooner or later, in an order that has nothing to do with the work.
+void CudaAttention::delay(const CudaContext& context) {
+  if (options_.delay_us <= 0) return;
+  delays_ = delays_ * 1664525u + 1013904223u;
+  wait_cuda(static_cast<std::int32_t>((delays_ >> 8) % static_cast<std::uint32_t>(options_.delay_us)), context);
+}
+
 // Rows that stand alone, all with methods or all without.
 void CudaAttention::single_rows(std::int32_t layer, std::int32_t first, std::int32_t n, bool with_method,
                                 const CudaRowArrays& rows, const Memory& m, const CudaContext& context,
@@ -176,7 +186,9 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t first, std::int
     stored_.record(stream);
     side_.wait(stored_);
   }
+  delay(context);
   if (r.selects()) r.choose(SelectWhen::kNow, layer, who, context);
+  delay(context);
   if (r.recalls_by_host() && r.selects()) {
     r.recall_by_host(layer, method_rows_, stream);
   } else {
@@ -186,8 +198,10 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t first, std::int
   if (r.ahead()) {
     attended_.record(stream);
     if (r.groups()) r.close_groups(layer, who, tables_->tables(), beside);
+    delay(beside);
     r.choose(SelectWhen::kNext, layer, who, beside);
     side_.wait(attended_);
+    delay(beside);
     r.recall(SelectWhen::kNext, layer, who, tables_->tables(), beside);
     beside_ = true;
   }
@@ -303,6 +317,14 @@ void CudaAttention::fetch_counts(const Stream& stream) {
 
 void CudaAttention::count() {
   if (!method_rows_.empty()) retrieval_->count(method_rows_);
+  for (const CudaRetrieval::Row& row : full_rows_) {
+    for (LayerStats& s : row.method->stats().layers) {
+      ++s.steps;
+      s.attended_tokens += std::int64_t{row.cache->length()} * shape_.n_kv_heads;
+      s.attended_heads += shape_.n_kv_heads;
+    }
+    row.method->count_decode_step();
+  }
 }
 
 }  // namespace mneme

@@ -95,6 +95,7 @@ class CudaAttention {
   bool host_pages() const { return options_.store == KvStore::kHost; }
   void take_methods(std::span<const SequenceRows> sequences, const Stream& stream);
   QkvRows qkv_rows(std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Memory& m) const;
+  void delay(const CudaContext& context);
   void single_rows(std::int32_t layer, std::int32_t first, std::int32_t n, bool with_method, const CudaRowArrays& rows,
                    const Memory& m, const CudaContext& context, const Stream& stream);
   void finish(std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Stream& stream);
@@ -120,8 +121,9 @@ class CudaAttention {
   std::vector<std::size_t> chunks_;  // spans of more than one row
   std::vector<const SequenceCache*> caches_;
   std::vector<std::int32_t> slots_;
-  std::vector<CudaRetrieval::Row> method_rows_;
+  std::vector<CudaRetrieval::Row> method_rows_, full_rows_;  // that decode, by a method that selects or not
   std::int32_t kind_ = 0;
+  std::uint32_t delays_ = 1;
   bool beside_ = false;  // something runs in side_
   Stream side_;
   Event stored_, attended_, side_done_;

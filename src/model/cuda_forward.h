@@ -32,6 +32,8 @@ struct CudaForwardOptions {
   float spare = 0.5f, turnover = -1, correction = -1;
   std::int32_t recall_blocks = 8;
   RecallBy recall_by = RecallBy::kGather;
+  // For tests: every choice and recall waits up to so long before it begins.
+  std::int32_t delay_us = 0;
 };
 
 // A row's next token, and its log-probability.

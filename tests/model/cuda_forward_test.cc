@@ -249,6 +249,9 @@ TEST_F(CudaForwardTest, MethodsAreFullAttentionUpToTheBudget) {
     MethodState everything(compile(make_recipe("full", {}), plan->shape));
     ASSERT_EQ(host.step(e, all.first(20), &everything), full.step(g, all.first(20)));
     ASSERT_EQ(host.step(e, all.first(1), &everything), full.step(g, all.first(1)));
+    const LayerStats& counted = everything.stats().layers.front();
+    EXPECT_EQ(counted.steps, 1);
+    EXPECT_EQ(counted.attended_tokens, 21 * plan->shape.n_kv_heads);
     // A second turn, and a fork whose state is filled in anew.
     full.step(a, all.first(20)), host.step(b, all.first(20), &method);
     SequenceCache c = b.fork();
@@ -308,6 +311,50 @@ TEST_F(CudaForwardTest, TokensAreTheSameWhereverPagesLie) {
     }
     for (std::size_t at = 1000; at < 1100; ++at)
       ASSERT_EQ(device.step(a, all.subspan(at, 1), &on_device), host.step(b, all.subspan(at, 1), &on_host)) << at;
+  }
+}
+
+// Choices and recalls that begin later, for this step and beside it for the next one, change nothing: whatever reads a
+// slot is ordered against whatever fills it, not merely sooner.
+TEST_F(CudaForwardTest, SlowRecallsChangeNothing) {
+  const auto model = Model::random(config_of(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
+  const std::vector<std::int32_t> tokens = random_tokens(1400, model->config().vocab, 6);
+  const std::span<const std::int32_t> all(tokens);
+  for (const auto& [name, overrides] : {std::pair{"quest", "unit=page:32"},
+                                        {"freekv", "unit=page:32,tau=0.3"},
+                                        {"freekv", "unit=page:32,tau=-1"},
+                                        {"freekv", "unit=token,index=one_bit,tau=-1"},
+                                        {"fier", ""}}) {
+    const auto plan = plan_for(*model, name, 256, overrides);
+    const auto answers = [&](std::int32_t delay_us) {
+      CudaForward forward(*model, CudaWeights::load(*model, stream), Stream::make(),
+                          {.max_rows = 512,
+                           .max_sequences = 2,
+                           .max_context = model->max_context(),
+                           .store = KvStore::kHost,
+                           .delay_us = delay_us});
+      const auto pool =
+          forward.make_pool(model->kv_shape(DType::kBF16), 100 * model->kv_shape(DType::kBF16).blocks_per_page());
+      SequenceCache cache(*pool);
+      MethodState method(plan);
+      std::vector<float> out;
+      const auto step = [&](std::int32_t n) {
+        const auto piece = all.subspan(static_cast<std::size_t>(cache.length()), static_cast<std::size_t>(n));
+        const SequenceRows rows{.cache = &cache,
+                                .n_rows = n,
+                                .want_logits = true,
+                                .method = &method,
+                                .phase = n == 1 ? RowPhase::kDecode : RowPhase::kPrefill};
+        cache.extend(n);
+        SequenceRunner::append(forward.run({.tokens = piece, .sequences = std::span(&rows, 1)}), out);
+      };
+      for (int i = 0; i < 3; ++i) step(400);
+      for (int i = 0; i < 80; ++i) step(1);
+      return out;
+    };
+    const std::vector<float> want = answers(0);
+    for (const std::int32_t delay_us : {20, 150, 600})
+      ASSERT_TRUE(answers(delay_us) == want) << name << " " << overrides << ", up to " << delay_us << " us";
   }
 }
 
