@@ -327,9 +327,11 @@ std::size_t MethodState::state_bytes() const {
     for (const auto* list : {&layer.attended, &layer.ahead})
       for (const auto& units : *list) bytes += units.size() * sizeof(std::int32_t);
     bytes += layer.partition.bytes();
-    for (const Ranking& ranking : layer.ranked)
+    for (const Ranking& ranking : layer.ranked) {
+      const std::int32_t room = ranking.n_copied == 0 ? 0 : ranking.n_tokens();
       bytes += (ranking.units.size() + ranking.ends.size()) * sizeof(std::int32_t) +
-               (ranking.copy == nullptr ? 0 : ranking.copy->size());
+               static_cast<std::size_t>(room) * 4 * static_cast<std::size_t>(plan_->shape.head_dim);
+    }
   }
   return bytes;
 }
