@@ -4,7 +4,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "mneme/mneme.h"
 #include "src/cli/answer_writer.h"
 #include "src/cli/bench_model.h"
 #include "src/cli/bench_report.h"
@@ -34,15 +33,7 @@ int attention(const AttentionCommand& o) {
     results.push_back({{"tokens", n}, {"seconds", r.seconds}, {"flops_per_second", r.flops_a_second}, {"by", by}});
   }
   AnswerWriter out;
-  out.write(o.json ? nlohmann::ordered_json{{"test", "attention"},
-                                            {"version", version()},
-                                            {"commit", build_commit()},
-                                            {"command", command_line()},
-                                            {"device", device_json(device_info(0))},
-                                            {"model", bench_model_name(o.model)},
-                                            {"results", results}}
-                         .dump()
-                   : table);
+  out.write(o.json ? device_test_json("attention", device_info(0), bench_model_name(o.model), results) : table);
   out.end_line();
   return 0;
 }

@@ -5,7 +5,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "mneme/mneme.h"
 #include "src/base/numa.h"
 #include "src/cli/answer_writer.h"
 #include "src/cli/bench_model.h"
@@ -52,14 +51,7 @@ std::string json_of(const GatherCommand& o, const CudaBench& bench, const std::v
                        {"bytes_per_second_beside", row.r.beside_rate},
                        {"step_seconds_alone", row.r.step_alone},
                        {"step_seconds_beside", row.r.step_beside}});
-  return nlohmann::ordered_json{{"test", "gather"},
-                                {"version", version()},
-                                {"commit", build_commit()},
-                                {"command", command_line()},
-                                {"device", device_json(bench.device())},
-                                {"model", bench_model_name(o.model)},
-                                {"results", results}}
-      .dump();
+  return device_test_json("gather", bench.device(), bench_model_name(o.model), results);
 }
 
 int gather(const GatherCommand& o) {

@@ -193,6 +193,18 @@ Json device_json(const DeviceInfo& d) {
           {"cuda_runtime", d.runtime}};
 }
 
+std::string device_test_json(const char* test, const DeviceInfo& device, const std::string& model,
+                             const Json& results) {
+  return Json{{"test", test},
+              {"version", version()},
+              {"commit", build_commit()},
+              {"command", command_line()},
+              {"device", device_json(device)},
+              {"model", model},
+              {"results", results}}
+      .dump();
+}
+
 std::vector<std::string> command_line() {
   std::vector<std::string> words;
   std::ifstream file("/proc/self/cmdline", std::ios::binary);

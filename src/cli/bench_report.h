@@ -33,6 +33,9 @@ struct BenchReport {
 
 nlohmann::ordered_json machine_json(const Machine& machine);
 nlohmann::ordered_json device_json(const DeviceInfo& device);
+// One object, of a test that is neither decode nor prefill, on a device.
+std::string device_test_json(const char* test, const DeviceInfo& device, const std::string& model,
+                             const nlohmann::ordered_json& results);
 // The words this program was started with; of the first, the file's name.
 std::vector<std::string> command_line();
 

@@ -2,13 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <string>
 
 #include "mneme/mneme.h"
+#include "tests/engine/session_files.h"
 
 namespace mneme {
 namespace {
@@ -21,21 +20,8 @@ struct Case {
   const char* overrides;
 };
 
-class SessionDrop : public ::testing::TestWithParam<Case> {
+class SessionDrop : public ::testing::TestWithParam<Case>, protected SessionFiles {
  protected:
-  SessionDrop() {
-    std::string name = (std::filesystem::temp_directory_path() / "mneme_drop_XXXXXX").string();
-    EXPECT_NE(::mkdtemp(name.data()), nullptr);
-    folder_ = name;
-    path_ = folder_ / "a.session";
-    for (int i = 0; i < 14; ++i) {
-      document_ += "It was a dark evening, and the rain fell upon the roofs of the town.\n";
-      if (i == 9) document_ += "The secret number of silver-harbour is 48213.\n";
-      document_ += "The old man lit his pipe, and for some time nobody spoke.\n";
-    }
-  }
-  ~SessionDrop() override { std::filesystem::remove_all(folder_); }
-
   // Loaded once for all tests.
   static const LanguageModel& model(const Case& c) {
     static std::map<std::string, LanguageModel> models;
@@ -50,8 +36,7 @@ class SessionDrop : public ::testing::TestWithParam<Case> {
         .first->second;
   }
 
-  std::filesystem::path folder_, path_;
-  std::string document_;
+  const std::string document_ = long_document();
 };
 
 TEST_P(SessionDrop, ARestoredSessionAnswersAsTheLiveOne) {

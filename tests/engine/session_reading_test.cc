@@ -2,16 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <string>
 #include <vector>
 
 #include "mneme/mneme.h"
 #include "tests/engine/session_bytes.h"
+#include "tests/engine/session_files.h"
 
 namespace mneme {
 namespace {
@@ -26,33 +24,9 @@ LanguageModel load(const std::string& method, const std::string& overrides = "")
   return LanguageModel(std::string(MNEME_SOURCE_DIR "/models/needle-27m-q8_0.gguf"), options);
 }
 
-class SessionReading : public ::testing::TestWithParam<const char*> {
+class SessionReading : public ::testing::TestWithParam<const char*>, protected SessionFiles {
  protected:
-  SessionReading() {
-    std::string name = (std::filesystem::temp_directory_path() / "mneme_reading_XXXXXX").string();
-    EXPECT_NE(::mkdtemp(name.data()), nullptr);
-    folder_ = name;
-    path_ = folder_ / "a.session";
-    for (int i = 0; i < 14; ++i) {
-      document_ += "It was a dark evening, and the rain fell upon the roofs of the town.\n";
-      if (i == 9) document_ += "The secret number of silver-harbour is 48213.\n";
-      document_ += "The old man lit his pipe, and for some time nobody spoke.\n";
-    }
-  }
-  ~SessionReading() override { std::filesystem::remove_all(folder_); }
-
-  static std::string refusal(ErrorKind kind, const std::function<void()>& action) {
-    try {
-      action();
-    } catch (const Error& e) {
-      EXPECT_EQ(e.kind(), kind) << e.what();
-      return e.what();
-    }
-    return "";
-  }
-
-  std::filesystem::path folder_, path_;
-  std::string document_;
+  const std::string document_ = long_document();
 };
 
 TEST_P(SessionReading, ARestoredSessionAnswersAsTheLiveOne) {

@@ -4,14 +4,13 @@
 #include <sys/resource.h>
 
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "mneme/mneme.h"
+#include "tests/engine/session_files.h"
 #include "tests/test_threads.h"
 
 namespace mneme {
@@ -29,33 +28,14 @@ const std::string kDocument =
 const std::string kAboutHarbour = "What is the secret number of silver-harbour?";
 const std::string kAboutLantern = "What is the secret number of copper-lantern?";
 
-class SessionRestoreTest : public ::testing::Test {
+class SessionRestoreTest : public ::testing::Test, protected SessionFiles {
  protected:
-  SessionRestoreTest() {
-    std::string name = (std::filesystem::temp_directory_path() / "mneme_restore_XXXXXX").string();
-    EXPECT_NE(::mkdtemp(name.data()), nullptr);
-    folder_ = name;
-    path_ = folder_ / "a.session";
-  }
-  ~SessionRestoreTest() override { std::filesystem::remove_all(folder_); }
-
   static LanguageModel& model() {
     static LanguageModel model(
         kModel, {.context = 1024, .max_batched_tokens = 64, .threads = kTestThreads, .pin_threads = false});
     return model;
   }
-  static std::string refusal(ErrorKind kind, const std::function<void()>& action) {
-    try {
-      action();
-    } catch (const Error& e) {
-      EXPECT_EQ(e.kind(), kind) << e.what();
-      return e.what();
-    }
-    return "";
-  }
   std::ptrdiff_t n_files() const { return std::distance(std::filesystem::directory_iterator(folder_), {}); }
-
-  std::filesystem::path folder_, path_;
 };
 
 TEST_F(SessionRestoreTest, AnswersAsTheLiveOneAndComputesNothingAnew) {
