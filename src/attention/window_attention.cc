@@ -12,20 +12,6 @@ namespace {
 // A worker turns at least this many keys: fewer are done sooner than handed over.
 constexpr std::int64_t kTurnGrain = 64;
 
-// Where the window that begins at `begin` ends.
-std::int32_t window_end(const Plan& plan, std::int32_t begin, std::int32_t end) {
-  const std::int32_t rows = plan.recipe.prefill_window->rows, budget = plan.rules.budget;
-  const std::int64_t next = (std::int64_t{begin} / rows + 1) * rows;
-  end = static_cast<std::int32_t>(std::min<std::int64_t>(end, next));
-  return begin < budget ? std::min(end, budget) : end;
-}
-
-// Tokens that the rows [begin, end) attend together: sum over p of min(p + 1 - from, most).
-std::int64_t sum_of_near(std::int64_t begin, std::int64_t end, std::int64_t from, std::int64_t most) {
-  const std::int64_t full = std::clamp(from + most - 1, begin, end);  // rows from here on attend `most`
-  return (begin + full + 1 - 2 * from) * (full - begin) / 2 + (end - full) * most;
-}
-
 }  // namespace
 
 void WindowAttention::run(std::int32_t layer, std::span<const WindowRows> chunks, const AttentionShape& shape) {
@@ -38,12 +24,8 @@ void WindowAttention::run(std::int32_t layer, std::span<const WindowRows> chunks
     turn_chunk(layer, rows, shape, chunks_[c]);
     const std::int32_t first = rows.first(), end = rows.cache->length();
     const bool dense = plan.dense_layer(layer);
-    // Turned keys near a window are counted from its first row on: their tiles, and so the bits, are the window's.
-    const bool one_piece = dense && plan.key_basis == KeyBasis::kTurned;
     for (std::int32_t begin = first; begin < end;) {
-      Window w{.rows = &rows, .begin = begin, .end = one_piece ? end : window_end(plan, begin, end)};
-      w.everything = dense || w.end <= plan.rules.budget;
-      w.chunk = &chunks_[c];
+      const Window w{window_at(plan, dense, begin, end), &rows, &chunks_[c]};
       if (!plan.layer_choice || dense) {
         add_window(layer, w, shape);
       } else {
@@ -181,14 +163,8 @@ void WindowAttention::add_window(std::int32_t layer, const Window& w, const Atte
   const Plan& plan = rows.method->plan();
   const SequenceCache& cache = *rows.cache;
   const bool raw = plan.key_basis == KeyBasis::kRaw;
-  const std::int32_t recent = plan.rules.recent, row = w.begin - rows.first();
-  const Region region = w.everything ? Region{} : region_at(plan.rules, w.begin + 1);
-  // Rows attend all from `base` on where they select, because that may be selected once it is filed; where nothing is
-  // selected, what leaves the window is left out.
-  const bool keeps = w.everything || plan.selects();
-  const bool slides = raw || !keeps;
-  const std::int32_t base = w.everything ? 0 : plan.selects() ? region.recent_from : region.sink;
-  const std::int32_t near_from = slides ? std::max(base, w.begin - recent + 1) : base;
+  const std::int32_t recent = plan.rules.recent, row = w.begin - rows.first(), base = w.base;
+  const std::int32_t near_from = w.slides ? std::max(base, w.begin - recent + 1) : base;
   const std::span<const std::int32_t> units =
       w.everything || !plan.selects() ? std::span<const std::int32_t>() : rows.method->layer(layer).attended[0];
   const std::int64_t width = std::int64_t{cache.shape().n_kv_heads} * shape.group * shape.head_dim;
@@ -200,18 +176,18 @@ void WindowAttention::add_window(std::int32_t layer, const Window& w, const Atte
     const std::int64_t far_stride = turned ? width : rows.q_stride;
     head_parts_.push_back({parts_.size(), 0});
     std::size_t first_run = runs_.size();
-    cache.append_runs(layer, m, 0, region.sink, runs_);
+    cache.append_runs(layer, m, 0, w.sink, runs_);
     for (std::int32_t u : units)
       cache.append_runs(layer, m, u * plan.rules.unit_tokens, (u + 1) * plan.rules.unit_tokens, runs_);
     add_part(far_q, far_stride, first_run, false, 0);
-    if (slides && keeps && w.end - recent > base) {
+    if (w.slides && w.keeps && w.end - recent > base) {
       first_run = runs_.size();
       cache.append_runs(layer, m, base, w.end - recent, runs_);
       add_part(far_q, far_stride, first_run, true, 0);
     }
     first_run = runs_.size();
     append_near(layer, w, m, near_from, shape, runs_);
-    add_part(q, rows.q_stride, first_run, true, slides ? recent : 0);
+    add_part(q, rows.q_stride, first_run, true, w.slides ? recent : 0);
     head_parts_.back().count = parts_.size() - head_parts_.back().begin;
     heads_.push_back({.parts = {},
                       .n_rows = w.end - w.begin,
@@ -222,8 +198,8 @@ void WindowAttention::add_window(std::int32_t layer, const Window& w, const Atte
   }
   LayerStats& stats = rows.method->stats().layers[static_cast<std::size_t>(layer)];
   const std::int64_t n_kv = cache.shape().n_kv_heads, n_rows = w.end - w.begin;
-  const std::int64_t near = sum_of_near(w.begin, w.end, base, keeps ? w.end : recent);
-  const std::int64_t far = region.sink + std::ssize(units) * plan.rules.unit_tokens;
+  const std::int64_t near = w.near_tokens(recent);
+  const std::int64_t far = w.sink + std::ssize(units) * plan.rules.unit_tokens;
   stats.prefill_rows += n_kv * n_rows;
   stats.prefill_tokens += n_kv * (n_rows * far + near);
 }

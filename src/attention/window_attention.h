@@ -17,6 +17,7 @@
 
 #include "src/attention/layer_chooser.h"
 #include "src/attention/method_state.h"
+#include "src/attention/prefill_windows.h"
 #include "src/attention/query_turner.h"
 #include "src/cache/sequence_cache.h"
 #include "src/kernels/cpu_context.h"
@@ -64,10 +65,8 @@ class WindowAttention {
   struct RunRange {
     std::size_t begin = 0, count = 0;
   };
-  struct Window {
+  struct Window : PrefillWindowRows {
     const WindowRows* rows = nullptr;
-    std::int32_t begin = 0, end = 0;  // positions
-    bool everything = false;
     const Chunk* chunk = nullptr;
   };
 
