@@ -28,6 +28,7 @@ void expect_attention_shape_cuda(std::int32_t head_dim, std::int32_t group);
 //   q        [n, heads * D] bf16, after RoPE
 //   slots    [n] i32: sequence of `tables`
 //   lengths  [n (, KV heads)] i32, strides in elements; 0: out = 0, lse = -inf
+//   begins   [n] i32: tokens before that are left out, in place of `window`; or null
 //   log_weights  [n, KV heads, log_weight_stride] f32, one a token, added to its score; or null
 //   out      [n, heads * D] bf16
 //   lse      [n, heads] f32 natural logarithm, or null
@@ -40,6 +41,8 @@ struct DecodeAttentionCuda {
   const std::int32_t* slots = nullptr;
   const std::int32_t* lengths = nullptr;
   std::int32_t length_stride = 1, length_head_stride = 0;
+  const std::int32_t* begins = nullptr;
+  std::int32_t page_ring = 0;  // > 0: page p is entry p % page_ring of its table
   const float* log_weights = nullptr;
   std::int64_t log_weight_stride = 0;
   void* out = nullptr;

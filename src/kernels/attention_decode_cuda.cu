@@ -28,16 +28,18 @@ struct Args {
 };
 
 struct Item {
-  int row, kv_head, length, first_page, n_pages;
+  int row, kv_head, from, length, first_page, n_pages;  // tokens [from, length)
 };
 
 __device__ __forceinline__ Item item_at(const Args& p, int i) {
   Item item;
   item.row = i / p.tables.n_kv_heads, item.kv_head = i % p.tables.n_kv_heads;
   item.length = p.a.lengths[item.row * p.a.length_stride + item.kv_head * p.a.length_head_stride];
-  const int from = p.a.window > 0 ? max(0, item.length - p.a.window) : 0;
-  item.first_page = from / kKvPageTokens;
-  item.n_pages = (item.length + kKvPageTokens - 1) / kKvPageTokens - item.first_page;
+  item.from = p.a.begins != nullptr ? min(p.a.begins[item.row], item.length)
+              : p.a.window > 0      ? max(0, item.length - p.a.window)
+                                    : 0;
+  item.first_page = item.from / kKvPageTokens;
+  item.n_pages = item.from < item.length ? (item.length + kKvPageTokens - 1) / kKvPageTokens - item.first_page : 0;
   return item;
 }
 
@@ -97,9 +99,9 @@ struct Stretch {  // one item's part of a block's work
   }
   __device__ __forceinline__ void fetch_tokens(int page, int stage, std::int32_t entry) const {
     if (page < end) {
-      const int from = p.a.window > 0 ? max(0, item.length - p.a.window) : 0;
       const int at = (item.first_page + page) * kKvPageTokens;
-      fetch_listed<kDim>(ring + stage * PageShape<kDim>::kBytes, p.tables.base, entry, from - at, item.length - at);
+      fetch_listed<kDim>(ring + stage * PageShape<kDim>::kBytes, p.tables.base, entry, item.from - at,
+                         item.length - at);
     }
     copy_async_commit();
   }
@@ -111,9 +113,9 @@ struct Stretch {  // one item's part of a block's work
         wait_for_previous();
         waited = true;
       }
-      const std::byte* block = p.tables.base + static_cast<std::int64_t>(table[at]) * PageShape<kDim>::kBytes;
-      const int from = p.a.window > 0 ? max(0, item.length - p.a.window) : 0;
-      fetch_page<kDim, kWarp>(ring + stage * PageShape<kDim>::kBytes, block, from - at * kKvPageTokens,
+      const int entry = p.a.page_ring > 0 ? at % p.a.page_ring : at;
+      const std::byte* block = p.tables.base + static_cast<std::int64_t>(table[entry]) * PageShape<kDim>::kBytes;
+      fetch_page<kDim, kWarp>(ring + stage * PageShape<kDim>::kBytes, block, item.from - at * kKvPageTokens,
                               item.length - at * kKvPageTokens, threadIdx.x % kWarp);
     }
     copy_async_commit();
@@ -121,7 +123,7 @@ struct Stretch {  // one item's part of a block's work
 
   __device__ __forceinline__ void mask(float (&s)[kTokenTiles][4], int page) const {
     const int t = threadIdx.x % 4, at = (item.first_page + page) * kKvPageTokens;
-    const int from = p.a.window > 0 ? max(0, item.length - p.a.window) : 0;
+    const int from = item.from;
     const float factor = p.a.scale * kLog2e;
     if (p.a.log_weights == nullptr && at >= from && at + kKvPageTokens <= item.length) {  // most pages
 #pragma unroll
@@ -380,7 +382,7 @@ __global__ void decode_kernel(Args p) {
   if (!waited) wait_for_previous();
   for (int i = blockIdx.x; i < n_items; i += gridDim.x) {
     const Item item = item_at(p, i);
-    if (item.length > 0) continue;
+    if (item.n_pages > 0) continue;
     for (int row = warp; row < p.group; row += n_warps)
       for (int column = 0; column < kDim; column += kColumns)
         write_row<kDim>(p, item, row, column, threadIdx.x % kWarp, {-INFINITY, 0, {0, 0, 0, 0}});
@@ -450,6 +452,7 @@ void attend_decode_cuda(const DecodeAttentionCuda& a, const KvTables& tables, st
     args.a.out = static_cast<__nv_bfloat16*>(a.out) + heads * tables.head_dim;
     args.a.slots += first;
     args.a.lengths += static_cast<std::int64_t>(first) * a.length_stride;
+    if (a.begins != nullptr) args.a.begins += first;
     if (a.lse != nullptr) args.a.lse += heads;
     if (a.log_weights != nullptr) args.a.log_weights += first * tables.n_kv_heads * a.log_weight_stride;
     args.tables = tables;

@@ -128,7 +128,7 @@ __device__ __forceinline__ ResidentToken newest_token(const SlotStore& store, st
   const KvSlots& s = store.slots;
   const std::int64_t index = slot_index(s, store.layer, place, kv_head);
   return {s.n_slots == 0 ? nullptr : resident_token(s, store.layer, place, kv_head, position, position + 1),
-          s.group_tokens > 0 ? nullptr : s.boxes + (index * s.max_pages + page) * token_bytes(s)};
+          s.boxes == nullptr || s.group_tokens > 0 ? nullptr : s.boxes + (index * s.max_pages + page) * token_bytes(s)};
 }
 
 // A head's query of the step before, which this one's takes the place of; null where nobody compares.
@@ -141,6 +141,13 @@ __device__ __forceinline__ __nv_bfloat16* last_query(const SlotStore& store, std
 __device__ __forceinline__ float* last_cosine(const SlotStore& store, std::int64_t row, int head) {
   const KvSlots& s = store.slots;
   return s.cosine + (static_cast<std::int64_t>(store.layer) * s.n_places + store.places[row]) * s.n_heads + head;
+}
+
+// A row's newest token in its ring; null: it has none.
+__device__ __forceinline__ std::byte* ring_token(const KeyRing& ring, std::int64_t row, int kv_head, int position) {
+  if (ring.pages == 0 || ring.places[row] < 0) return nullptr;
+  return block_at(ring.tables, ring.layer, ring.places[row], kv_head, position / kKvPageTokens % ring.pages) +
+         position % kKvPageTokens * (std::int64_t{4} * ring.tables.head_dim);
 }
 
 // box [hi: d | lo: d] takes one channel of a key in; the page's first key is the box. A NaN stays.
@@ -193,7 +200,7 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
   float scale = 1;
   if (weight != nullptr) scale = rsqrtf(warp_sum(squares) / static_cast<float>(d) + a.rows.norm_eps);
 
-  Kv *kv = nullptr, *box = nullptr;
+  Kv *kv = nullptr, *box = nullptr, *near = nullptr;
   bool opens = false;
   const std::int32_t position = a.rows.positions[row];
   if (!is_q) {
@@ -205,7 +212,9 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
     if (kv == nullptr)
       kv = reinterpret_cast<Kv*>(block_at(a.tables, a.layer, slot, kv_head, position / kKvPageTokens)) +
            static_cast<std::int64_t>(position % kKvPageTokens) * 2 * d;
+    near = reinterpret_cast<Kv*>(ring_token(a.rows.near, row, kv_head, position));
     if (is_v) kv += d;
+    if (is_v && near != nullptr) near += d;
     if (!is_v) box = reinterpret_cast<Kv*>(token.box);
     opens = position % kKvPageTokens == 0;
   }
@@ -218,6 +227,18 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
     const int first = neighbours ? 2 * p : p, second = neighbours ? 2 * p + 1 : p + half;
     float u = x[i], v = y[i];
     if (weight != nullptr) u *= scale * weight[first], v *= scale * weight[second];
+    if (is_q && a.rows.far_angles != nullptr) {
+      const float2 turn = reinterpret_cast<const float2*>(a.rows.far_angles)[row * half + p];
+      auto* far_q = static_cast<__nv_bfloat16*>(a.rows.far_q) + (row * a.rows.n_heads + head) * d;
+      far_q[first] = __float2bfloat16_rn(u * turn.x - v * turn.y);
+      far_q[second] = __float2bfloat16_rn(v * turn.x + u * turn.y);
+    }
+    if (!is_q && a.rows.raw_keys) {  // as it is, and turned from what was stored
+      const float by = is_v ? 1.0f : a.rows.key_scale;
+      kv[first] = narrow<Kv>(u * by), kv[second] = narrow<Kv>(v * by);
+      if (near == nullptr) continue;
+      u = widen(kv[first]) / by, v = widen(kv[second]) / by;
+    }
     if (!is_v) {
       const float2 turn = reinterpret_cast<const float2*>(a.rows.angles)[row * half + p];
       const float w = u * turn.x - v * turn.y;
@@ -235,6 +256,8 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
       continue;
     }
     const Kv low = narrow<Kv>(u), high = narrow<Kv>(v);
+    if (near != nullptr) near[first] = low, near[second] = high;
+    if (a.rows.raw_keys) continue;
     kv[first] = low, kv[second] = high;
     if (box != nullptr) grow_box(box, d, first, low, opens), grow_box(box, d, second, high, opens);
   }

@@ -35,9 +35,16 @@ void swiglu_cuda(const void* gate_up, std::int32_t n, std::int32_t ffn, void* ou
 void rope_angles_cuda(const std::int32_t* positions, std::int32_t n, const double* inv_freq, std::int32_t half,
                       double scale, float* out, const CudaContext& context);
 
+// The last tokens of every sequence beside their pages: page p of one in layer `layer` of place i is entry p % pages.
+struct KeyRing {
+  KvTables tables;
+  const std::int32_t* places = nullptr;  // [n] of rows; -1: none
+  std::int32_t layer = 0, pages = 0;
+};
+
 // Rows of q, k and v on their way into attention: bias, norm of each head (qwen3), RoPE; q goes to q_out, k and v into
-// the pages of their sequence, or where `store` says. With slots the box of the open page takes the key in, and the
-// cosine of each head's query with the one of the step before is written.
+// the pages of their sequence, or where `store` says. With slots the box of the open page (if there are boxes) takes
+// the key in, and the cosine of each head's query with the one of the step before is written.
 //
 //   qkv [n, (heads + 2 KV heads) * D] f32 or bf16; q_out [n, heads * D] bf16
 //   positions [n]; slots [n]: sequences of `tables`, -1: the row stores nothing; null: all are of the first one
@@ -52,6 +59,13 @@ struct QkvRows {
   const std::int32_t *positions = nullptr, *slots = nullptr;
   std::int32_t n = 0, n_heads = 0;
   SlotStore store;
+  // Of sequences that see what is far from elsewhere: far_q [n, heads * D] bf16 is q turned by these angles.
+  const float* far_angles = nullptr;
+  void* far_q = nullptr;
+  // Keys are stored before RoPE, times key_scale (what RopeTable::scale makes of position 0), and turned in `near`.
+  bool raw_keys = false;
+  float key_scale = 1;
+  KeyRing near;  // if it has pages: the row's key and value go there too
 };
 void store_qkv_cuda(const QkvRows& rows, const KvTables& tables, std::int32_t layer, void* q_out,
                     const CudaContext& context);

@@ -8,6 +8,10 @@
 #include <random>
 
 #include "src/kernels/attention_library_cuda.h"
+#include "src/kernels/attention_merge_cuda.h"
+#include "src/kernels/attention_window_cuda.h"
+#include "src/kernels/turn_keys.h"
+#include "src/kernels/turn_keys_cuda.h"
 #include "tests/device/cuda_testing.h"
 #include "tests/kernels/attention_testing.h"
 
@@ -336,6 +340,209 @@ TEST_F(CudaAttentionTest, TokensAreWhatTheirPagesAre) {
           expect_close(std::span(listed.out).subspan(item * width, width), out);
         }
     }
+}
+
+// Near tokens in a ring of pages by one query, the first ones by another, made one: attention over both parts.
+TEST_F(CudaAttentionTest, TwoPartsMadeOneAreBoth) {
+  for (const std::int32_t head_dim : attention_head_dims_cuda())
+    for (const int group : {1, 5}) {
+      Paged kv(shape_of(group, head_dim, DType::kBF16), 2, 4, 700, 21);
+      const std::vector<std::int32_t> slots = {0, 1, 2, 3, 1}, begins = {0, 100, 640, 33, 300},
+                                      lengths = {1, 300, 700, 33, 300}, far = {0, 100, 7, 33, 0};
+      const auto n = static_cast<std::int32_t>(slots.size());
+      const auto width = static_cast<std::size_t>(2 * group * head_dim), heads = static_cast<std::size_t>(2 * group);
+      const Queries q(slots.size() * width, 22), far_q(slots.size() * width, 23);
+      // Page p of the ring is page p of the sequence: tables that repeat, of as many pages as a row sees.
+      constexpr std::int32_t kRing = 9;
+      std::vector<std::int32_t> ring;
+      for (std::size_t row = 0; row < slots.size(); ++row)
+        for (std::int32_t entry = 0; entry < 2 * kRing; ++entry) {
+          std::int32_t page = entry % kRing;
+          while (page < begins[row] / kKvPageTokens) page += kRing;
+          page = std::min(page, kv.max_pages - 1);
+          ring.push_back(kv.blocks[static_cast<std::size_t>(
+              slots[row] * kv.stride() + (Paged::kLayer * 2 + entry / kRing) * kv.max_pages + page)]);
+        }
+      const DeviceArray<std::int32_t> ring_there(ring), slots_there(slots), rows_there(std::vector{0, 1, 2, 3, 4}),
+          begins_there(begins), lengths_there(lengths), far_there(far);
+      KvTables near = kv.tables();
+      near.blocks = ring_there.data(), near.sequence_stride = 2 * kRing, near.max_pages = kRing;
+      const DeviceArray<std::uint16_t> q_there(q.bits), far_q_there(far_q.bits), a_out(q.bits.size()),
+          b_out(q.bits.size()), out(q.bits.size());
+      const DeviceArray<float> a_lse(slots.size() * heads), b_lse(slots.size() * heads);
+      const DeviceArray<std::byte> scratch(decode_attention_scratch_bytes(n, 2, head_dim), 0);
+      DecodeAttentionCuda a{.q = q_there.data(),
+                            .slots = rows_there.data(),
+                            .lengths = lengths_there.data(),
+                            .begins = begins_there.data(),
+                            .page_ring = kRing,
+                            .out = a_out.data(),
+                            .lse = a_lse.data(),
+                            .n = n,
+                            .n_heads = 2 * group,
+                            .scale = kv.shape.scale,
+                            .scratch = scratch.data()};
+      attend_decode_cuda(a, near, 0, context());
+      a.q = far_q_there.data(), a.slots = slots_there.data(), a.lengths = far_there.data(), a.begins = nullptr;
+      a.page_ring = 0, a.out = b_out.data(), a.lse = b_lse.data();
+      attend_decode_cuda(a, kv.tables(), Paged::kLayer, context());
+      merge_attention_cuda({a_out.data(), a_lse.data()}, {b_out.data(), b_lse.data()}, n, 2 * group, head_dim,
+                           out.data(), context());
+      std::vector<float> want(q.values.size());
+      for (std::size_t row = 0; row < slots.size(); ++row)
+        for (std::int32_t head = 0; head < 2; ++head) {
+          const std::vector<KvRun> first = kv.runs(slots[row], head, 0, far[row]),
+                                   last = kv.runs(slots[row], head, begins[row], lengths[row]);
+          const std::size_t at = row * width + static_cast<std::size_t>(head * group * head_dim);
+          const DecodePart parts[2] = {{.q = far_q.values.data() + at, .runs = first},
+                                       {.q = q.values.data() + at, .runs = last}};
+          const DecodeHead one{.parts = parts, .out = want.data() + at};
+          attend_decode_ref(std::span(&one, 1), kv.shape);
+        }
+      expect_close(out.get(stream), want);
+    }
+}
+
+// Blocks of rows that see sinks, selected units, a middle and what is near, in pages whose other tokens are NaN.
+TEST_F(CudaAttentionTest, WindowsSeeTheirParts) {
+  for (const std::int32_t head_dim : attention_head_dims_cuda())
+    for (const int group : {1, 4, 7}) {
+      Paged kv(shape_of(group, head_dim, DType::kBF16), 2, 2, 1100, 31);
+      const auto width = static_cast<std::size_t>(2 * group * head_dim);
+      struct Case {
+        std::int32_t first, sink, recent;
+        std::vector<WindowBlock> blocks;
+        std::vector<std::vector<std::int32_t>> units;  // by window
+      };
+      const std::vector<Case> cases = {
+          {0, 4, 40, {{.n_rows = 1}}, {}},
+          {0, 4, 40, {{.n_rows = 128}, {.row = 128, .n_rows = 5}}, {}},
+          {300, 4, 96, {{.n_rows = 20, .base = 4, .sinks = 1, .slides = 1}}, {}},
+          {300, 40, 33, {{.n_rows = 128, .base = 40, .sinks = 1, .slides = 1}}, {}},
+          {20, 4, 33, {{.n_rows = 100, .middle = 1, .slides = 1}}, {}},
+          {700,
+           64,
+           128,
+           {{.n_rows = 68, .window = 0, .base = 576, .sinks = 1, .middle = 1, .slides = 1},
+            {.row = 68, .n_rows = 128, .window = 1, .base = 640, .sinks = 1, .middle = 1, .slides = 1},
+            {.row = 196, .n_rows = 127, .window = 1, .base = 640, .sinks = 1, .middle = 1, .slides = 1}},
+           {{2, 3, 17}, {5}}},
+          {701, 32, 64, {{.n_rows = 90, .window = 0, .base = 640, .sinks = 1}}, {{}}},
+      };
+      for (const Case& c : cases) {
+        SCOPED_TRACE(::testing::Message() << "D " << head_dim << ", group " << group << ", first " << c.first
+                                          << ", recent " << c.recent << ", " << c.blocks.size() << " blocks");
+        std::int32_t n_rows = 0;
+        for (const WindowBlock& b : c.blocks) n_rows = std::max(n_rows, b.row + b.n_rows);
+        const Queries q(static_cast<std::size_t>(n_rows) * width, 32), far_q(q.bits.size(), 33);
+        std::vector<float> want(q.values.size());
+        for (const WindowBlock& b : c.blocks)
+          for (std::int32_t row = b.row; row < b.row + b.n_rows; ++row)
+            for (std::int32_t head = 0; head < 2; ++head) {
+              const std::int32_t p = c.first + row, from = b.slides ? std::max(b.base, p - c.recent + 1) : b.base;
+              std::vector<KvRun> far, near = kv.runs(1, head, from, p + 1);
+              const auto add = [&](std::int32_t begin, std::int32_t end) {
+                for (const KvRun& r : kv.runs(1, head, begin, end)) far.push_back(r);
+              };
+              if (b.sinks) add(0, c.sink);
+              if (!c.units.empty())
+                for (const std::int32_t u : c.units[static_cast<std::size_t>(b.window)])
+                  add(u * kKvPageTokens, (u + 1) * kKvPageTokens);
+              if (b.middle) add(b.base, p - c.recent + 1);
+              const std::size_t at =
+                  static_cast<std::size_t>(row) * width + static_cast<std::size_t>(head * group * head_dim);
+              const DecodePart parts[2] = {{.q = far_q.values.data() + at, .runs = far},
+                                           {.q = q.values.data() + at, .runs = near}};
+              const DecodeHead one{.parts = parts, .out = want.data() + at};
+              attend_decode_ref(std::span(&one, 1), kv.shape);
+            }
+        // What no row sees is no number.
+        Paged there(kv.shape, 2, 2, 1100, 31);
+        for (std::int32_t t = c.first + n_rows; t < 1100; ++t)
+          for (std::int32_t head = 0; head < 2; ++head)
+            testing::set_kv(there.token(1, head, t), head_dim + 3, DType::kBF16, kNaN);
+        there.upload();
+        constexpr std::int32_t kStride = 4;
+        std::vector<std::int32_t> units(c.units.size() * kStride, -1), n_units;
+        for (std::size_t w = 0; w < c.units.size(); ++w) {
+          std::copy(c.units[w].begin(), c.units[w].end(), units.begin() + static_cast<std::ptrdiff_t>(w * kStride));
+          n_units.push_back(static_cast<std::int32_t>(c.units[w].size()));
+        }
+        const DeviceArray<std::uint16_t> q_there(q.bits), far_there(far_q.bits), out(q.bits.size());
+        const DeviceArray<WindowBlock> blocks(c.blocks);
+        const DeviceArray<std::int32_t> units_there(units), n_units_there(n_units);
+        WindowAttentionCuda a{.q = q_there.data(),
+                              .far_q = far_there.data(),
+                              .out = out.data(),
+                              .blocks = blocks.data(),
+                              .n_blocks = static_cast<std::int32_t>(c.blocks.size()),
+                              .units = c.units.empty() ? nullptr : units_there.data(),
+                              .n_units = c.units.empty() ? nullptr : n_units_there.data(),
+                              .unit_stride = kStride,
+                              .far = there.tables(),
+                              .near = there.tables(),
+                              .far_slot = 1,
+                              .far_layer = Paged::kLayer,
+                              .near_slot = 1,
+                              .near_layer = Paged::kLayer,
+                              .first = c.first,
+                              .n_heads = 2 * group,
+                              .sink = c.sink,
+                              .recent = c.recent,
+                              .scale = kv.shape.scale};
+        attend_windows_cuda(a, context());
+        expect_close(out.get(stream), want);
+      }
+    }
+}
+
+// Keys turned by the device are keys turned by the CPU, but for the last bit of an angle.
+TEST_F(CudaAttentionTest, TurnsKeysIntoARing) {
+  ThreadPool threads(2);
+  const CpuContext cpu{.pool = &threads};
+  for (const DType type : {DType::kBF16, DType::kF16})
+    for (const RopePairs pairs : {RopePairs::kHalves, RopePairs::kNeighbours})
+      for (const std::int32_t head_dim : attention_head_dims_cuda()) {
+        Paged from(shape_of(4, head_dim, type), 2, 2, 700, 41), to(from.shape, 2, 1, 150, 42);
+        RopeConfig config;
+        config.pairs = pairs;
+        const RopeTable rope = RopeTable::make(config, head_dim, 4096);
+        const DeviceArray<double> inv_freq(rope.inv_freq);
+        constexpr std::int32_t kBegin = 533, kEnd = 660, kRing = 5;
+        turn_keys_cuda({.from = from.tables(),
+                        .to = to.tables(),
+                        .from_slot = 1,
+                        .from_layer = Paged::kLayer,
+                        .to_layer = Paged::kLayer,
+                        .begin = kBegin,
+                        .end = kEnd,
+                        .ring = kRing,
+                        .inv_freq = inv_freq.data(),
+                        .neighbours = pairs == RopePairs::kNeighbours},
+                       context());
+        const std::vector<std::byte> got = to.memory_there.get(stream);
+        std::vector<std::int32_t> positions(kEnd - kBegin);
+        std::iota(positions.begin(), positions.end(), kBegin);
+        const RopeAngles angles(positions, rope, cpu);
+        for (std::int32_t head = 0; head < 2; ++head) {
+          std::vector<std::byte> want(positions.size() * from.shape.token_bytes());
+          turn_keys_ref(from.runs(1, head, kBegin, kEnd), from.shape, angles, 0, want.data());
+          for (std::int32_t t = kBegin; t < kEnd; ++t)
+            for (std::int32_t c = 0; c < 2 * head_dim; ++c) {
+              const auto number = [&](const std::byte* p) {
+                std::uint16_t bits;
+                std::memcpy(&bits, p + 2 * c, 2);
+                if (type == DType::kBF16) return value(bits);
+                f16 v;
+                v.bits = bits;
+                return static_cast<float>(v);
+              };
+              const float w = number(want.data() + static_cast<std::size_t>(t - kBegin) * from.shape.token_bytes());
+              const float g = number(got.data() + (to.token(0, head, t % (32 * kRing)) - to.memory.data()));
+              ASSERT_LE(std::abs(g - w), c < head_dim ? 0.008f * std::abs(w) + 1e-5f : 0.0f) << t << ", " << c;
+            }
+        }
+      }
 }
 
 }  // namespace
