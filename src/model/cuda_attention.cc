@@ -5,12 +5,18 @@
 
 #include "src/base/check.h"
 #include "src/device/device.h"
+#include "src/kernels/attention_merge_cuda.h"
 
 namespace mneme {
 namespace {
 
 // graph_kind(): sequences without methods; with one that selects nothing, something, something for the next step too.
-enum Kind : std::int32_t { kFull, kWindow, kSelect, kAhead };
+// Then those that see in two parts, all from where they stand or not.
+enum Kind : std::int32_t { kFull, kWindow, kSelect, kAhead, kTwoParts, kFarParts };
+
+bool reads_in_windows(const SequenceRows& s) {
+  return s.method != nullptr && s.phase == RowPhase::kPrefill && s.method->plan().recipe.prefill_window.has_value();
+}
 
 // Whether a sequence's method does anything here: full attention is what there is without one.
 bool has_method(const SequenceRows& s) {
@@ -51,7 +57,8 @@ void CudaAttention::prepare(const KvShape& shape, const CudaBlocks& blocks) {
 }
 
 std::size_t CudaAttention::bytes() const {
-  return tables_->bytes() + (staging_ ? staging_->bytes() : 0) + (retrieval_ ? retrieval_->bytes() : 0);
+  return tables_->bytes() + (staging_ ? staging_->bytes() : 0) + (retrieval_ ? retrieval_->bytes() : 0) +
+         (windows_ ? windows_->bytes() : 0);
 }
 
 // Memory for the methods of a step, taken anew where it is for others.
@@ -72,8 +79,15 @@ void CudaAttention::take_methods(std::span<const SequenceRows> sequences, const 
                                           .recall_blocks = options_.recall_blocks,
                                           .turnover = options_.turnover,
                                           .correction = options_.correction,
-                                          .recall_by = options_.recall_by});
+                                          .recall_by = options_.recall_by,
+                                          .rope = &model_.rope()});
   ++generation_;
+  if (!retrieval_->two_parts() || part_out_[0].size() > 0) return;
+  const auto rows = static_cast<std::size_t>((std::max(options_.max_sequences, 1) + 7) / 8 * 8);
+  for (DeviceBuffer& b : part_out_)
+    b = DeviceBuffer(rows * static_cast<std::size_t>(q_width_) * 2, "parts of attention");
+  for (DeviceBuffer& b : part_lse_)
+    b = DeviceBuffer(rows * static_cast<std::size_t>(model_.config().n_heads) * 4, "parts of attention");
 }
 
 bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRowArrays& host, const Stream& stream) {
@@ -82,18 +96,22 @@ bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRow
   caches_.clear();
   method_rows_.clear();
   full_rows_.clear();
+  has_far_ = false;
   take_methods(sequences, stream);
+  if (windows_) windows_->begin();
   std::int32_t row = 0, with_method = 0;
   for (const SequenceRows& s : sequences) {
     if (s.n_rows == 0) continue;
     MNEME_CHECK(s.cache->length() <= options_.max_context, "a sequence of {} tokens, the context is {}",
                 s.cache->length(), options_.max_context);
     const bool decodes = has_method(s) && s.phase == RowPhase::kDecode && s.n_rows == 1;
-    if (s.n_rows > 1) chunks_.push_back(spans_.size());
+    const std::int32_t prompt = reads_in_windows(s) ? add_prompt(s) : -1;
+    has_far_ = has_far_ || (s.method != nullptr && s.method->plan().far_position);
+    if (s.n_rows > 1 || prompt >= 0) chunks_.push_back(spans_.size());
     if (!decodes && s.method != nullptr && s.n_rows == 1 && s.phase == RowPhase::kDecode)
       full_rows_.push_back({.cache = s.cache, .method = s.method});
     spans_.push_back(
-        {row, s.n_rows, s.cache->length() - s.n_rows, 0, s.cache, has_method(s) ? s.method : nullptr, decodes});
+        {row, s.n_rows, s.cache->length() - s.n_rows, 0, s.cache, has_method(s) ? s.method : nullptr, decodes, prompt});
     caches_.push_back(s.cache);
     with_method += decodes ? 1 : 0;
     row += s.n_rows;
@@ -106,6 +124,7 @@ bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRow
     Span& s = spans_[i];
     s.slot = slots_[i];
     CudaRetrieval::Row method{.cache = s.cache, .method = s.method, .place = s.slot};
+    const std::int32_t far = s.method != nullptr ? s.method->plan().far_position.value_or(-1) : -1;
     if (s.decodes) {
       retrieval_->prepare(method, tables_->tables(), stream);
       method_rows_.push_back(method);
@@ -118,10 +137,31 @@ bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRow
       host.places[r] = s.decodes ? s.slot : -1;
       host.anew[r] = method.anew;
       host.attended[r] = method.attended_tokens;
+      host.far_positions[r] = far >= 0 ? far : s.first_position + j;
+      host.near_from[r] = method.parts.near_from;
+      host.near_to[r] = method.parts.near_to;
+      host.far_to[r] = method.parts.far_to;
+      host.near_from_dense[r] = method.parts.near_from_dense;
+      host.far_to_dense[r] = method.parts.far_to_dense;
     }
   }
-  kind_ = with_method == 0 ? kFull : !retrieval_->selects() ? kWindow : retrieval_->ahead() ? kAhead : kSelect;
+  if (windows_) windows_->send(stream);
+  kind_ = with_method == 0          ? kFull
+          : retrieval_->two_parts() ? (has_far_ ? kFarParts : kTwoParts)
+          : !retrieval_->selects()  ? kWindow
+          : retrieval_->ahead()     ? kAhead
+                                    : kSelect;
   return chunks_.empty() && (with_method == 0 || with_method == n_spans);
+}
+
+std::int32_t CudaAttention::add_prompt(const SequenceRows& s) {
+  const Plan& plan = s.method->plan();
+  MNEME_CHECK(s.cache->key_basis() == plan.key_basis, "the method '{}' was not there when the sequence began",
+              plan.recipe.name);
+  if (!windows_)
+    windows_.emplace(shape_, static_cast<std::int32_t>(model_.config().n_heads), model_.rope(), options_.max_rows,
+                     options_.max_sequences);
+  return windows_->add(*s.cache, *s.method, s.n_rows);
 }
 
 QkvRows CudaAttention::qkv_rows(std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Memory& m) const {
@@ -138,7 +178,11 @@ QkvRows CudaAttention::qkv_rows(std::int32_t first, std::int32_t n, const CudaRo
           .slots = rows.slots + first,
           .n = n,
           .n_heads = static_cast<std::int32_t>(model_.config().n_heads),
-          .store = {}};
+          .store = {},
+          .far_angles = has_far_ ? m.far_angles + std::int64_t{first} * model_.config().head_dim : nullptr,
+          .far_q = m.far_q + std::int64_t{first} * q_width_ * 2,
+          .key_scale = static_cast<float>(model_.rope().scale),
+          .near = {}};
 }
 
 // Sooner or later, in an order that has nothing to do with the work.
@@ -170,9 +214,16 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t first, std::int
   }
   CudaRetrieval& r = *retrieval_;
   qkv.store = r.store(layer, rows.places + first);
+  qkv.raw_keys = r.raw_keys();
+  qkv.near = r.near(layer, rows.places + first);
   store_qkv_cuda(qkv, tables_->tables(), layer, m.q + at, context);
   a.slots = rows.places + first;
   const bool selects = r.slot_layer(layer) >= 0;
+  if (r.two_parts() && (selects || r.raw_keys())) {
+    if (selects) r.recall(SelectWhen::kNow, layer, slot_rows(rows, first, n), tables_->tables(), context);
+    attend_two_parts(layer, first, a, rows, m, context);
+    return;
+  }
   if (!selects) {
     attend_decode_cuda(a, r.tables(layer), r.tables_layer(layer), context);
     return;
@@ -207,6 +258,27 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t first, std::int
   }
 }
 
+// What is near by the rows' own queries, what is far by those that stand elsewhere, and both as one.
+void CudaAttention::attend_two_parts(std::int32_t layer, std::int32_t first, DecodeAttentionCuda a,
+                                     const CudaRowArrays& rows, const Memory& m, const CudaContext& context) {
+  const CudaRetrieval& r = *retrieval_;
+  const bool selects = r.slot_layer(layer) >= 0, raw = r.raw_keys();
+  const KeyRing ring = r.near(layer, nullptr);
+  void* const out = a.out;
+  a.tables_late = true;
+  DecodeAttentionCuda far = a;
+  a.begins = (selects ? rows.near_from : rows.near_from_dense) + first;
+  a.lengths = rows.near_to + first;
+  a.page_ring = ring.pages;
+  a.out = part_out_[0].data(), a.lse = part_lse_[0].as<float>();
+  far.q = has_far_ ? m.far_q + std::int64_t{first} * q_width_ * 2 : a.q;
+  far.lengths = (selects ? rows.far_to : rows.far_to_dense) + first;
+  far.out = part_out_[1].data(), far.lse = part_lse_[1].as<float>();
+  attend_decode_cuda(a, raw ? ring.tables : r.tables(layer), raw ? ring.layer : r.tables_layer(layer), context);
+  attend_decode_cuda(far, r.tables(layer), r.tables_layer(layer), context);
+  merge_attention_cuda({a.out, a.lse}, {far.out, far.lse}, a.n, a.n_heads, shape_.head_dim, out, context);
+}
+
 void CudaAttention::layer_of_graph(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows, const Memory& m,
                                    const CudaContext& context, const Stream& stream) {
   single_rows(layer, 0, n, kind_ != kFull, rows, m, context, stream);
@@ -216,13 +288,15 @@ void CudaAttention::layer_of_spans(std::int32_t layer, const CudaRowArrays& rows
                                    const CudaContext& context, const Stream& stream) {
   for (std::size_t i = 0; i < spans_.size();) {
     const Span& s = spans_[i];
-    if (s.n_rows > 1) {
+    if (s.n_rows > 1 || s.prompt >= 0) {
       host_pages() ? chunk_in_host_pages(layer, i, rows, m, context, stream) : chunk(layer, i, rows, m, context);
       ++i;
       continue;
     }
     std::size_t stop = i;
-    while (stop < spans_.size() && spans_[stop].n_rows == 1 && spans_[stop].decodes == s.decodes) ++stop;
+    while (stop < spans_.size() && spans_[stop].n_rows == 1 && spans_[stop].prompt < 0 &&
+           spans_[stop].decodes == s.decodes)
+      ++stop;
     single_rows(layer, s.first_row, static_cast<std::int32_t>(stop - i), s.decodes, rows, m, context, stream);
     i = stop;
   }
@@ -241,14 +315,45 @@ PrefillAttentionCuda CudaAttention::prefill_of(const Span& s, std::int32_t slot,
           .scale = scale_};
 }
 
+// A prompt's rows, whose keys and values are in sequence `slot` and layer `tables_layer` of `tables`, by windows.
+void CudaAttention::attend_prompt(std::int32_t layer, const Span& s, const KvTables& tables, std::int32_t tables_layer,
+                                  std::int32_t slot, const Memory& m, const CudaContext& context) {
+  const std::int64_t at = std::int64_t{s.first_row} * q_width_ * 2;
+  windows_->attend(s.prompt,
+                   {.q = m.q + at,
+                    .far_q = s.method->plan().far_position ? m.far_q + at : m.q + at,
+                    .out = m.out + at,
+                    .tables = &tables,
+                    .layer = tables_layer,
+                    .slot = slot,
+                    .dense = s.method->plan().dense_layer(layer),
+                    .scale = scale_},
+                   context);
+}
+
+// Whether a layer reads a prompt in windows: what attends everything by its own queries is full attention.
+bool CudaAttention::in_windows(const Span& s, std::int32_t layer) const {
+  return s.prompt >= 0 && (s.raw_keys() || !s.method->plan().dense_layer(layer));
+}
+
 void CudaAttention::chunk(std::int32_t layer, std::size_t span, const CudaRowArrays& rows, const Memory& m,
                           const CudaContext& context) {
   const Span& s = spans_[span];
   const std::int64_t at = std::int64_t{s.first_row} * q_width_ * 2;
-  const QkvRows qkv = qkv_rows(s.first_row, s.n_rows, rows, m);
+  QkvRows qkv = qkv_rows(s.first_row, s.n_rows, rows, m);
+  qkv.raw_keys = s.raw_keys();
   store_qkv_cuda(qkv, tables_->tables(), layer, m.q + at, context);
+  if (in_windows(s, layer)) {
+    attend_prompt(layer, s, tables_->tables(), layer, s.slot, m, context);
+    return;
+  }
   const PrefillAttentionCuda a = prefill_of(s, s.slot, m);
   if (!library_.attend(a, tables_->tables(), layer, context)) attend_prefill_cuda(a, tables_->tables(), layer, context);
+}
+
+CudaStaging::Earlier CudaAttention::earlier(const Span& s, std::int32_t layer) const {
+  if (in_windows(s, layer)) return windows_->earlier(s.prompt, layer, s.slot);
+  return {.layer = layer, .slot = s.slot, .first = s.first_position};
 }
 
 void CudaAttention::chunk_in_host_pages(std::int32_t layer, std::size_t span, const CudaRowArrays& rows,
@@ -257,22 +362,25 @@ void CudaAttention::chunk_in_host_pages(std::int32_t layer, std::size_t span, co
   const auto number = static_cast<std::size_t>(std::find(chunks_.begin(), chunks_.end(), span) - chunks_.begin());
   const Span& s = spans_[span];
   const KvTables& pages = tables_->tables();
-  if (layer == 0 && number == 0) staging_->fetch(pages, 0, s.slot, s.first_position, stream);
+  if (layer == 0 && number == 0) staging_->fetch(pages, earlier(s, 0), stream);
   staging_->begin(stream);
   const bool last_chunk = number + 1 == chunks_.size();
   const std::int32_t next_layer = last_chunk ? layer + 1 : layer;
-  if (next_layer < shape_.n_layers) {
-    const Span& next = chunk_of(last_chunk ? 0 : number + 1);
-    staging_->fetch(pages, next_layer, next.slot, next.first_position, stream);
-  }
+  if (next_layer < shape_.n_layers)
+    staging_->fetch(pages, earlier(chunk_of(last_chunk ? 0 : number + 1), next_layer), stream);
 
   const std::int64_t at = std::int64_t{s.first_row} * q_width_ * 2;
   QkvRows qkv = qkv_rows(s.first_row, s.n_rows, rows, m);
   qkv.slots = nullptr;  // the one sequence that is there
+  qkv.raw_keys = s.raw_keys();
   store_qkv_cuda(qkv, staging_->tables(), 0, m.q + at, context);
-  const PrefillAttentionCuda a = prefill_of(s, 0, m);
-  if (!library_.attend_contiguous(a, staging_->tables(), staging_->data(), staging_->tokens_a_head(), context))
-    attend_prefill_cuda(a, staging_->tables(), 0, context);
+  if (in_windows(s, layer)) {
+    attend_prompt(layer, s, staging_->tables(), 0, 0, m, context);
+  } else {
+    const PrefillAttentionCuda a = prefill_of(s, 0, m);
+    if (!library_.attend_contiguous(a, staging_->tables(), staging_->data(), staging_->tokens_a_head(), context))
+      attend_prefill_cuda(a, staging_->tables(), 0, context);
+  }
   if (s.method != nullptr && retrieval_)
     retrieval_->take_prompt(*s.cache, s.slot, layer, s.first_position, s.n_rows, staging_->tables(), context);
   staging_->end(pages, layer, s.slot, s.first_position, s.first_position + s.n_rows, stream);

@@ -21,16 +21,21 @@
 #include "src/model/cuda_retrieval.h"
 #include "src/model/cuda_staging.h"
 #include "src/model/cuda_tables.h"
+#include "src/model/cuda_windows.h"
 
 namespace mneme {
 
 // What a step says of its rows, in one piece of memory: `capacity` of each.
 struct CudaRowArrays {
-  std::int32_t *tokens, *positions, *slots, *lengths, *places, *anew, *attended, *wanted_rows;
-  static constexpr std::int32_t kArrays = 8, kGraphArrays = 7;  // a graph's rows are all wanted
+  std::int32_t *tokens, *positions, *slots, *lengths, *places, *anew, *attended;
+  // Of rows whose method sees in two parts: where they stand for what is far, and CudaRetrieval::TwoParts.
+  std::int32_t *far_positions, *near_from, *near_to, *far_to, *near_from_dense, *far_to_dense;
+  std::int32_t* wanted_rows;
+  static constexpr std::int32_t kArrays = 14, kGraphArrays = 13;  // a graph's rows are all wanted
   static CudaRowArrays at(std::int32_t* base, std::int32_t capacity) {
     const auto array = [&](std::int32_t i) { return base + std::int64_t{i} * capacity; };
-    return {array(0), array(1), array(2), array(3), array(4), array(5), array(6), array(7)};
+    return {array(0), array(1), array(2), array(3),  array(4),  array(5),  array(6),
+            array(7), array(8), array(9), array(10), array(11), array(12), array(13)};
   }
 };
 
@@ -40,11 +45,11 @@ class CudaAttention {
   struct Memory {
     const void* qkv = nullptr;  // [n, (heads + 2 KV heads) * D]
     bool qkv_bf16 = false;
-    const float* bias = nullptr;                       // still to be added, or null
-    const float *q_norm = nullptr, *k_norm = nullptr;  // or null
-    const float* angles = nullptr;                     // [n, D / 2] of (cos, sin)
-    std::byte *q = nullptr, *out = nullptr;            // [n, heads * D] bf16
-    std::byte* scratch = nullptr;                      // decode_attention_scratch_bytes()
+    const float* bias = nullptr;                               // still to be added, or null
+    const float *q_norm = nullptr, *k_norm = nullptr;          // or null
+    const float *angles = nullptr, *far_angles = nullptr;      // [n, D / 2] of (cos, sin)
+    std::byte *q = nullptr, *far_q = nullptr, *out = nullptr;  // [n, heads * D] bf16
+    std::byte* scratch = nullptr;                              // decode_attention_scratch_bytes()
   };
 
   // Errors  kUnsupported: a head size or group that the kernels do not take.
@@ -64,6 +69,8 @@ class CudaAttention {
   // sequences have one row and are of one kind, so that a graph can run them; graph_kind() then says which one.
   bool begin(std::span<const SequenceRows> sequences, const CudaRowArrays& host, const Stream& stream);
   std::int32_t graph_kind() const { return kind_; }
+  // Whether rows see something from elsewhere: then there must be far_angles.
+  bool has_far() const { return has_far_; }
   // Changes when graphs that were made before must not run any more.
   std::int32_t generation() const { return generation_; }
 
@@ -89,7 +96,9 @@ class CudaAttention {
     std::int32_t first_row, n_rows, first_position, slot;
     const SequenceCache* cache;
     MethodState* method;
-    bool decodes;  // with its method
+    bool decodes;         // with its method
+    std::int32_t prompt;  // number in windows_, where it is read in windows; else -1
+    bool raw_keys() const { return cache->key_basis() == KeyBasis::kRaw; }
   };
 
   bool host_pages() const { return options_.store == KvStore::kHost; }
@@ -98,6 +107,13 @@ class CudaAttention {
   void delay(const CudaContext& context);
   void single_rows(std::int32_t layer, std::int32_t first, std::int32_t n, bool with_method, const CudaRowArrays& rows,
                    const Memory& m, const CudaContext& context, const Stream& stream);
+  void attend_two_parts(std::int32_t layer, std::int32_t first, DecodeAttentionCuda near, const CudaRowArrays& rows,
+                        const Memory& m, const CudaContext& context);
+  void attend_prompt(std::int32_t layer, const Span& s, const KvTables& tables, std::int32_t tables_layer,
+                     std::int32_t tables_slot, const Memory& m, const CudaContext& context);
+  CudaStaging::Earlier earlier(const Span& s, std::int32_t layer) const;
+  bool in_windows(const Span& s, std::int32_t layer) const;
+  std::int32_t add_prompt(const SequenceRows& s);
   void finish(std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Stream& stream);
   PrefillAttentionCuda prefill_of(const Span& s, std::int32_t slot, const Memory& m) const;
   void chunk(std::int32_t layer, std::size_t span, const CudaRowArrays& rows, const Memory& m,
@@ -114,6 +130,8 @@ class CudaAttention {
   LibraryAttention library_;
   std::optional<CudaStaging> staging_;
   std::optional<CudaRetrieval> retrieval_;
+  std::optional<CudaWindows> windows_;
+  DeviceBuffer part_out_[2], part_lse_[2];  // what rows that decode saw in each of two parts
   std::int32_t generation_ = 0;
 
   // ---- a step
@@ -123,6 +141,7 @@ class CudaAttention {
   std::vector<std::int32_t> slots_;
   std::vector<CudaRetrieval::Row> method_rows_, full_rows_;  // that decode, by a method that selects or not
   std::int32_t kind_ = 0;
+  bool has_far_ = false;
   std::uint32_t delays_ = 1;
   bool beside_ = false;  // something runs in side_
   Stream side_;

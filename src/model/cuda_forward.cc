@@ -45,8 +45,8 @@ struct CudaForward::Impl {
   // ---- memory
   DeviceBuffer arena;
   float *residual = nullptr, *qkv_f32 = nullptr, *sums_embed = nullptr, *sums = nullptr, *angles = nullptr,
-        *logits = nullptr, *best_logprob = nullptr;
-  std::byte *normed = nullptr, *qkv = nullptr, *q = nullptr, *attended = nullptr, *gate_up = nullptr,
+        *far_angles = nullptr, *logits = nullptr, *best_logprob = nullptr;
+  std::byte *normed = nullptr, *qkv = nullptr, *q = nullptr, *far_q = nullptr, *attended = nullptr, *gate_up = nullptr,
             *product = nullptr, *dequantised = nullptr, *attention_scratch = nullptr;
   std::int32_t *row_base = nullptr, *graph_base = nullptr, *best_token = nullptr;
   double* inv_freq = nullptr;
@@ -78,6 +78,7 @@ struct CudaForward::Impl {
 
   bool fill_rows(const ForwardInput& input, std::int32_t rows_in_all);
   void run_graph_rows(std::int32_t n, std::int32_t n_padded);
+  void angles_of(const CudaRowArrays& rows, std::int32_t n, const CudaContext& context);
   void launch_few(std::int32_t n);
   void launch_many(std::int32_t n, const CudaRowArrays& rows, bool decode_only);
   void head_many(const std::int32_t* rows, std::int32_t n);
@@ -125,6 +126,7 @@ void CudaForward::Impl::allocate() {
                              Piece{&qkv, rows * qkv_width * 2},
                              Piece{&qkv_f32, kMatvecRows * qkv_width * 4},
                              Piece{&q, rows * q_n * 2},
+                             Piece{&far_q, rows * q_n * 2},
                              Piece{&attended, rows * q_n * 2},
                              Piece{&gate_up, rows * 2 * ffn * 2},
                              Piece{&product, rows * ffn * 2},
@@ -132,6 +134,7 @@ void CudaForward::Impl::allocate() {
                              Piece{&sums_embed, 8 * 4},
                              Piece{&sums, (hidden / 16 + 1) * 8 * 4},
                              Piece{&angles, rows * static_cast<std::size_t>(config.head_dim) * 4},
+                             Piece{&far_angles, rows * static_cast<std::size_t>(config.head_dim) * 4},
                              Piece{&logits, sequences * static_cast<std::size_t>(config.vocab) * 4},
                              Piece{&best_token, sequences * 4},
                              Piece{&best_logprob, sequences * 4},
@@ -188,7 +191,9 @@ CudaAttention::Memory CudaForward::Impl::attention_memory(std::int32_t layer, bo
           .q_norm = w.q_norm,
           .k_norm = w.k_norm,
           .angles = angles,
+          .far_angles = far_angles,
           .q = q,
+          .far_q = far_q,
           .out = attended,
           .scratch = attention_scratch};
 }
@@ -212,6 +217,14 @@ void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const Cuda
                        {.residual = residual, .norm_weight = next_norm, .x_next = normed, .sums = sums}, context);
 }
 
+// By which queries and keys are turned: where rows stand, and where they stand for what is far.
+void CudaForward::Impl::angles_of(const CudaRowArrays& rows, std::int32_t n, const CudaContext& context) {
+  const auto half = static_cast<std::int32_t>(config.head_dim / 2);
+  rope_angles_cuda(rows.positions, n, inv_freq, half, model.rope().scale, angles, context);
+  if (attention.has_far())
+    rope_angles_cuda(rows.far_positions, n, inv_freq, half, model.rope().scale, far_angles, context);
+}
+
 void CudaForward::Impl::launch_few(std::int32_t n) {
   const CudaRowArrays rows = CudaRowArrays::at(graph_base, kGraphRows);
   const CudaContext context = overlapped();
@@ -219,8 +232,7 @@ void CudaForward::Impl::launch_few(std::int32_t n) {
       rows.tokens, n, weights.embedding(),
       {.residual = residual, .norm_weight = weights.layers().front().attn_norm, .x_next = normed, .sums = sums_embed},
       context);
-  rope_angles_cuda(rows.positions, n, inv_freq, static_cast<std::int32_t>(config.head_dim / 2), model.rope().scale,
-                   angles, context);
+  angles_of(rows, n, context);
   for (std::int32_t layer = 0; layer < config.n_layers; ++layer) layer_few(layer, n, rows);
   attention.finish_graph(n, rows, stream);
   matvec_cuda(normed, n, weights.head(), deferred(sums, residual_parts(config.hidden)), {.y = logits}, context);
@@ -260,8 +272,7 @@ void CudaForward::Impl::launch_many(std::int32_t n, const CudaRowArrays& rows, b
   const CudaContext context = serial();
   embed_cuda(rows.tokens, n, weights.embedding(),
              {.residual = residual, .norm_weight = nullptr, .x_next = nullptr, .sums = nullptr}, context);
-  rope_angles_cuda(rows.positions, n, inv_freq, static_cast<std::int32_t>(config.head_dim / 2), model.rope().scale,
-                   angles, context);
+  angles_of(rows, n, context);
   for (std::int32_t layer = 0; layer < config.n_layers; ++layer) layer_many(layer, n, rows, decode_only, context);
   decode_only ? attention.finish_graph(n, rows, stream) : attention.finish_spans(rows, stream);
   attention.join(stream);
@@ -285,8 +296,9 @@ void CudaForward::Impl::head_many(const std::int32_t* rows, std::int32_t n) {
 void CudaForward::Impl::run_graph_rows(std::int32_t n, std::int32_t n_padded) {
   const CudaRowArrays from = CudaRowArrays::at(host_rows.as<std::int32_t>(), capacity);
   for (std::int32_t i = n; i < n_padded; ++i)
-    from.tokens[i] = from.positions[i] = from.lengths[i] = from.anew[i] = from.attended[i] = 0,
-    from.slots[i] = from.places[i] = -1;
+    for (std::int32_t a = 0; a < CudaRowArrays::kGraphArrays; ++a)
+      host_rows.as<std::int32_t>()[std::int64_t{a} * capacity + i] = 0;
+  for (std::int32_t i = n; i < n_padded; ++i) from.slots[i] = from.places[i] = -1;
   const CudaRowArrays to = CudaRowArrays::at(graph_base, kGraphRows);
   const std::size_t bytes = static_cast<std::size_t>(n_padded) * sizeof(std::int32_t);
   for (std::int32_t i = 0; i < CudaRowArrays::kGraphArrays; ++i)

@@ -7,6 +7,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/kernels/turn_keys_cuda.h"
 
 namespace mneme {
 namespace {
@@ -21,14 +22,25 @@ bool of_tokens(const Plan& plan) {
   return plan.recipe.decode && plan.recipe.decode->units == Units(TokenUnit{});
 }
 
+std::int32_t whole_pages(std::int32_t n_tokens) {
+  return pages_of_tokens(n_tokens) * kPageTokens;
+}
+
+// Whether what is far and what is near are seen apart: by queries at other positions, or up to the token.
+bool in_two_parts(const Plan& plan) {
+  return plan.recipe.prefill_window || plan.far_position;
+}
+
 // Null: the device can do it.
 const char* missing_for(const Plan& plan) {
   const Recipe& r = plan.recipe;
   if (r.attend == Attend::kEverything) return nullptr;
   if (r.attend != Attend::kRegions) return "it keeps or drops tokens";
-  if (r.positions != Positions::kAbsolute) return "its tokens stand at positions of their own";
-  if (r.prefill_window) return "its prefill is windowed";
   if (r.prefill_end || r.norm) return "it prunes at the end of a prefill";
+  if (in_two_parts(plan)) {
+    if (r.decode) return "it selects, and its prefill is windowed";
+    return nullptr;
+  }
   if (!of_tokens(plan) && (r.sink % kPageTokens != 0 || r.recent % kPageTokens != 0))
     return "sink and recent must be multiples of 32";
   if (!r.decode) return nullptr;
@@ -101,6 +113,8 @@ SlotRules CudaRetrieval::rules_of(const Plan& plan) {
     r.unit_tokens = 1, r.entry_tokens = plan.rules.entry_tokens;
     r.n_select = std::max(0, r.budget - r.sink - std::max(r.recent, 1));
   } else {
+    // In two parts, pages are there of every token that is seen, and attention leaves the others out.
+    if (in_two_parts(plan)) r.sink = whole_pages(r.sink), r.recent = whole_pages(r.recent) + kPageTokens;
     r.recent = std::max(r.recent, kPageTokens);
     r.n_select = std::max(0, (r.budget - r.sink - r.recent) / kPageTokens);
   }
@@ -121,6 +135,8 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare) {
     const auto& bits = std::get<OneBit>(plan.recipe.decode->index);
     n.keys = {.group_tokens = bits.group, .mean_abs = bits.levels == OneBitLevels::kMeanAbs};
   }
+  n.two_parts = in_two_parts(plan);
+  if (plan.key_basis == KeyBasis::kRaw) n.ring_pages = pages_of_tokens(plan.rules.recent) + 1;
   for (std::int32_t l = 0; l < plan.shape.n_layers; ++l) n.dense.push_back(plan.dense_layer(l));
   // Sinks, window and selection, and the spare ones; and all that is attended before anything is selected.
   const std::int32_t unit = r.unit_tokens, window = unit == 1 ? std::max(r.recent, r.entry_tokens) : r.recent,
@@ -133,18 +149,23 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare) {
 
 bool CudaRetrieval::Needs::holds(const Needs& other) const {
   return goes_with(other) && n_slots >= other.n_slots && max_listed >= other.max_listed && selects >= other.selects &&
-         ahead >= other.ahead;
+         ahead >= other.ahead && ring_pages >= other.ring_pages;
 }
 
 void CudaRetrieval::Needs::add(const Needs& other) {
-  if (dense.empty()) dense = other.dense, keys = other.keys;
+  if (dense.empty()) dense = other.dense, keys = other.keys, two_parts = other.two_parts, ring_pages = other.ring_pages;
   if (keys != other.keys)
     fail(ErrorKind::kUnsupported,
          "KV methods on device cuda that run at the same time must select units of one kind: pages, or tokens by 1-bit "
          "keys of the same groups and levels");
+  if (two_parts != other.two_parts || (ring_pages > 0) != (other.ring_pages > 0))
+    fail(ErrorKind::kUnsupported,
+         "KV methods on device cuda that run at the same time must agree on where tokens stand (--kv positions) and "
+         "whether prefill is windowed");
   if (dense != other.dense)
     fail(ErrorKind::kUnsupported,
          "KV methods on device cuda that run at the same time must have the same dense layers (--dense-layers)");
+  ring_pages = std::max(ring_pages, other.ring_pages);
   n_slots = std::max(n_slots, other.n_slots), max_listed = std::max(max_listed, other.max_listed);
   selects = selects || other.selects, ahead = ahead || other.ahead;
 }
@@ -192,7 +213,7 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     keys.add(&view_.keys.levels, one_bit_level_bytes(view_, heads));
     index_ = DeviceBuffer(keys.total(), "1-bit keys");
     keys.place(index_.data());
-  } else {
+  } else if (!needs_.two_parts) {
     // A warp reads 16 boxes at once, whether all are there or not.
     index_ = DeviceBuffer((heads * n_pages + kBoxesBeyond) * shape.token_bytes(), "boxes of pages");
     view_.boxes = index_.data();
@@ -249,6 +270,23 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     dense_tables_.base = dense_.data();
     dense_tables_.blocks = dense_blocks_.as<std::int32_t>();
   }
+  if (needs_.ring_pages > 0) {
+    near_tables_ = dense_tables_;
+    near_tables_.max_pages = needs_.ring_pages;
+    near_tables_.sequence_stride = std::int64_t{shape.n_kv_heads} * needs_.ring_pages;
+    const auto blocks = static_cast<std::size_t>(shape.n_layers) * static_cast<std::size_t>(options.n_places) *
+                        static_cast<std::size_t>(near_tables_.sequence_stride);
+    near_ = DeviceBuffer(blocks * shape.page_bytes(), "turned keys near the newest token");
+    near_blocks_ = DeviceBuffer(blocks * sizeof(std::int32_t), "tables of these");
+    std::vector<std::int32_t> same(blocks);
+    std::iota(same.begin(), same.end(), 0);
+    copy_bytes(near_blocks_.data(), same.data(), near_blocks_.size(), stream);
+    near_tables_.base = near_.data();
+    near_tables_.blocks = near_blocks_.as<std::int32_t>();
+    inv_freq_ = DeviceBuffer(options.rope->inv_freq.size() * sizeof(double), "frequencies");
+    copy_bytes(inv_freq_.data(), options.rope->inv_freq.data(), inv_freq_.size(), stream);
+    stream.synchronize();
+  }
   std::vector<std::int32_t> numbers;
   for (std::int32_t l = 0; l < shape.n_layers; ++l)
     numbers.push_back(slot_layer(l) >= 0 ? slot_layer(l) : -1 - dense_number_[static_cast<std::size_t>(l)]);
@@ -276,6 +314,7 @@ void CudaRetrieval::build_index(std::int32_t place, std::int32_t number, std::in
                                 std::int32_t key_slot, std::int32_t key_layer, const KvTables& keys,
                                 const CudaContext& context) {
   const std::int32_t each = entry_tokens();
+  if (needs_.two_parts) return;
   if (view_.group_tokens > 0) {
     build_one_bit_cuda({.place = place,
                         .slot_layer = number,
@@ -332,9 +371,54 @@ void CudaRetrieval::prepare(Row& row, const KvTables& pages, const Stream& strea
       if (slot_layer(l) >= 0) fill_slots_cuda(place, n, p.rules, view_, pages, l, slot_layer(l), context);
     row.anew = 1;
   }
+  if (raw_keys() && !goes_on) fill_ring(place, before, plan.rules.recent, pages, context);
   p.everything = everything;
   p.decoded = n;
   row.attended_tokens = everything ? n : attended_by(p.rules, n);
+  if (two_parts()) {
+    row.parts = parts_of(plan, p.rules, n);
+    row.attended_tokens = std::min(n, plan.rules.budget);
+  }
+}
+
+// Keys of the last `recent` of n_tokens, out of their pages, where they stand.
+void CudaRetrieval::fill_ring(std::int32_t place, std::int32_t n_tokens, std::int32_t recent, const KvTables& pages,
+                              const CudaContext& context) {
+  turn_keys_cuda({.from = pages,
+                  .to = near_tables_,
+                  .from_slot = place,
+                  .to_slot = 0,
+                  .to_layer = place,
+                  .to_layer_step = options_.n_places,
+                  .n_layers = shape_.n_layers,
+                  .begin = std::max(0, n_tokens - recent),
+                  .end = n_tokens,
+                  .ring = needs_.ring_pages,
+                  .inv_freq = inv_freq_.as<double>(),
+                  .neighbours = options_.rope->pairs == RopePairs::kNeighbours},
+                 context);
+}
+
+// Of a row at position n - 1. In a table of slots a token of the window stands behind the sinks, less what is left out
+// between them.
+CudaRetrieval::TwoParts CudaRetrieval::parts_of(const Plan& plan, const SlotRules& slots, std::int32_t n) const {
+  const bool everything = n <= plan.rules.budget, raw = plan.key_basis == KeyBasis::kRaw;
+  const std::int32_t outside = std::max(0, n - plan.rules.recent);
+  TwoParts p{.near_from = everything && !raw ? 0
+                          : everything       ? outside
+                                             : region_at(plan.rules, n).recent_from,
+             .near_to = n,
+             .far_to = !everything ? plan.rules.sink
+                       : raw       ? outside
+                                   : 0,
+             .near_from_dense = raw ? outside : 0,
+             .far_to_dense = raw ? outside : 0};
+  if (everything || raw) return p;
+  const std::int32_t sinks = slots.sink / kPageTokens,
+                     window = std::max(sinks, pages_of_tokens(n) - slots.recent / kPageTokens),
+                     left_out = (window - sinks) * kPageTokens;
+  p.near_from -= left_out, p.near_to -= left_out;
+  return p;
 }
 
 void CudaRetrieval::take_prompt(const SequenceCache& cache, std::int32_t place, std::int32_t layer, std::int32_t first,
@@ -466,8 +550,8 @@ void CudaRetrieval::count(std::span<const Row> rows) {
 
 std::size_t CudaRetrieval::bytes() const {
   std::size_t n = 0;
-  for (const DeviceBuffer* b :
-       {&slots_, &index_, &tables_, &queries_, &rules_, &counts_, &scratch_[0], &scratch_[1], &dense_, &dense_blocks_})
+  for (const DeviceBuffer* b : {&slots_, &index_, &tables_, &queries_, &rules_, &counts_, &scratch_[0], &scratch_[1],
+                                &dense_, &dense_blocks_, &near_, &near_blocks_})
     n += b->size();
   return n;
 }

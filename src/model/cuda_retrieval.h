@@ -16,6 +16,8 @@
 #include "src/cache/sequence_cache.h"
 #include "src/device/memory.h"
 #include "src/kernels/one_bit_cuda.h"
+#include "src/kernels/pointwise_cuda.h"
+#include "src/kernels/rope.h"
 #include "src/model/cuda_host_recall.h"
 #include "src/model/model.h"
 
@@ -30,6 +32,7 @@ struct CudaRetrievalOptions {
   // For measuring, see SlotRules and cuda_host_recall.h; below 0: nothing is drawn.
   float turnover = -1, correction = -1;
   RecallBy recall_by = RecallBy::kGather;
+  const RopeTable* rope = nullptr;  // of the model, for methods that turn keys themselves
 };
 
 class CudaRetrieval {
@@ -46,12 +49,18 @@ class CudaRetrieval {
       bool operator==(const Keys&) const = default;
     };
     Keys keys;
-    std::vector<bool> dense;  // by layer
+    // Methods that see what is far from another position than what is near (docs/cuda.md): all of a step's, or none.
+    bool two_parts = false;
+    std::int32_t ring_pages = 0;  // of turned keys near the newest one, where keys are stored before RoPE
+    std::vector<bool> dense;      // by layer
     std::int32_t n_slots = 0, max_listed = 0;
     bool selects = false, ahead = false;
     // Errors  the units, or the layers that read everything, are others.
     void add(const Needs& other);
-    bool goes_with(const Needs& other) const { return dense == other.dense && keys == other.keys; }
+    bool goes_with(const Needs& other) const {
+      return dense == other.dense && keys == other.keys && two_parts == other.two_parts &&
+             (ring_pages > 0) == (other.ring_pages > 0);
+    }
     bool holds(const Needs& other) const;
   };
   static Needs needs_of(const Plan& plan, float spare);
@@ -64,6 +73,11 @@ class CudaRetrieval {
   // For measuring, see CudaRetrievalOptions.
   void draw_outcomes(float turnover, float correction, RecallBy recall_by);
 
+  // What a row sees near it, in the numbers of the tables that it reads, and how much of what is far. Layers that read
+  // everything have a number of their own for that.
+  struct TwoParts {
+    std::int32_t near_from = 0, near_to = 0, far_to = 0, near_from_dense = 0, far_to_dense = 0;
+  };
   // Rows that decode, one a sequence: brings their state to the step whose token is the last of `cache`. Enqueues on
   // `stream`. place: CudaTables' of the sequence.
   struct Row {
@@ -72,6 +86,7 @@ class CudaRetrieval {
     std::int32_t place = -1;
     std::int32_t anew = 0;             // out: SlotRows::anew
     std::int32_t attended_tokens = 0;  // out: of a layer that selects
+    TwoParts parts;                    // out, where methods see in two parts
   };
   void prepare(Row& row, const KvTables& pages, const Stream& stream);
   // Tokens [first, first + n) of a prompt are in `keys`, tables of this sequence and layer alone: what they complete of
@@ -88,6 +103,12 @@ class CudaRetrieval {
     return slot_layer(layer) >= 0 ? slot_tables_ : in_pages_ ? pages_ : dense_tables_;
   }
   std::int32_t tables_layer(std::int32_t layer) const;
+  bool two_parts() const { return needs_.two_parts; }
+  bool raw_keys() const { return needs_.ring_pages > 0; }
+  // Turned keys near the rows' newest tokens, in `layer`; no pages where keys are stored as they are attended.
+  KeyRing near(std::int32_t layer, const std::int32_t* places) const {
+    return {.tables = near_tables_, .places = places, .layer = layer * options_.n_places, .pages = needs_.ring_pages};
+  }
   bool selects() const { return needs_.selects; }               // anything may be selected,
   bool ahead() const { return needs_.ahead; }                   // and a step before it is attended
   bool groups() const { return needs_.keys.group_tokens > 0; }  // of 1-bit keys, which close_groups() completes
@@ -126,6 +147,9 @@ class CudaRetrieval {
     std::vector<SlotCounts> counts;
   };
   static SlotRules rules_of(const Plan& plan);
+  void fill_ring(std::int32_t place, std::int32_t n_tokens, std::int32_t recent, const KvTables& pages,
+                 const CudaContext& context);
+  TwoParts parts_of(const Plan& plan, const SlotRules& slots, std::int32_t n_tokens) const;
   static std::int32_t attended_by(const SlotRules& rules, std::int32_t n);
   std::int32_t entry_tokens() const { return view_.group_tokens > 0 ? view_.group_tokens : kPageTokens; }
   void build_index(std::int32_t place, std::int32_t number, std::int32_t first, std::int32_t stop,
@@ -140,9 +164,9 @@ class CudaRetrieval {
   std::vector<std::int32_t> dense_number_;
   std::int32_t n_selecting_ = 0, n_dense_ = 0;
   KvSlots view_;
-  KvTables slot_tables_, dense_tables_, pages_;
-  DeviceBuffer slots_, index_, tables_, queries_, rules_, counts_, scratch_[2], dense_, dense_blocks_, numbers_there_,
-      layers_there_;
+  KvTables slot_tables_, dense_tables_, near_tables_, pages_;
+  DeviceBuffer slots_, index_, tables_, queries_, rules_, counts_, scratch_[2], dense_, dense_blocks_, near_,
+      near_blocks_, inv_freq_, numbers_there_, layers_there_;
   PinnedBuffer host_counts_, host_rules_;
   std::vector<Place> places_;
   std::unique_ptr<CudaHostRecall> host_recall_;

@@ -1,5 +1,6 @@
 #include "src/model/cuda_staging.h"
 
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -42,13 +43,16 @@ CudaStaging::CudaStaging(const KvShape& shape, std::int64_t max_context) {
   }
 }
 
-void CudaStaging::fetch(const KvTables& pages, std::int32_t layer, std::int32_t slot, std::int32_t first,
-                        const Stream& stream) {
+void CudaStaging::fetch(const KvTables& pages, const Earlier& e, const Stream& stream) {
   const OneBuffer& b = buffers_[++fetched_ % 2];
   started_.record(stream);  // tables and pages of earlier steps are there
   side_.wait(started_);
   // The side stream has already moved out what the buffer held: end() of two turns ago came before in it.
-  copy_pages_cuda(b.tables, 0, pages, layer, 0, slot, 0, pages_of(first), kBlocksAHead, {.stream = side_.get()});
+  const CudaContext context{.stream = side_.get()};
+  const std::int32_t stop = pages_of(e.first), head = std::min(pages_of(e.head), stop);
+  copy_pages_cuda(b.tables, 0, pages, e.layer, 0, e.slot, 0, head, kBlocksAHead, context);
+  copy_pages_cuda(b.tables, 0, pages, e.layer, 0, e.slot, std::max(head, e.from / kPageTokens), stop, kBlocksAHead,
+                  context);
   b.fetched.record(side_);
 }
 

@@ -21,8 +21,13 @@ class CudaStaging {
   // Errors  kResource.
   CudaStaging(const KvShape& shape, std::int64_t max_context);
 
-  // Tokens [0, first) of a sequence and layer, of `pages`, into the buffer of the turn after the one that is under way.
-  void fetch(const KvTables& pages, std::int32_t layer, std::int32_t slot, std::int32_t first, const Stream& stream);
+  // What a turn needs of a sequence and layer before it begins: tokens [0, head) and [from, first), in whole pages.
+  struct Earlier {
+    std::int32_t layer = 0, slot = 0;
+    std::int32_t head = 0, from = 0, first = 0;
+  };
+  // That, of `pages`, into the buffer of the turn after the one that is under way.
+  void fetch(const KvTables& pages, const Earlier& earlier, const Stream& stream);
   // The turn that fetch() was called for last: from here on `stream` may read what was fetched and write the rest.
   void begin(const Stream& stream);
   // Its buffer as tables of one sequence and one layer, block after block.

@@ -122,7 +122,9 @@ CudaBench::Impl::Sequences CudaBench::Impl::make_sequences(const BenchCase& c) {
   Sequences s;
   for (std::int32_t i = 0; i < c.batch; ++i) {
     s.caches.emplace_back(*pool);
-    if (c.plan != nullptr) s.methods.emplace_back(c.plan);
+    if (c.plan == nullptr) continue;
+    s.caches.back().set_key_basis(c.plan->key_basis);
+    s.methods.emplace_back(c.plan);
   }
   for (std::size_t i = 0; i < s.caches.size(); ++i)
     s.rows.push_back({.cache = &s.caches[i], .method = s.methods.empty() ? nullptr : &s.methods[i]});
@@ -325,6 +327,7 @@ BenchResult CudaBench::prefill(const BenchCase& c) {
   std::vector<double> steps, prompts;
   for (std::int32_t i = -1; i < o.steps; ++i) {  // the first is not counted
     for (SequenceCache& cache : s.caches) cache.clear();
+    for (MethodState& m : s.methods) m = MethodState(c.plan);
     double total = 0;
     for (std::int32_t first = 0; first < c.depth; first += chunk) {
       const std::int32_t n = std::min(chunk, c.depth - first);

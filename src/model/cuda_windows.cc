@@ -1,0 +1,133 @@
+#include "src/model/cuda_windows.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "src/base/check.h"
+#include "src/kernels/turn_keys_cuda.h"
+
+namespace mneme {
+
+CudaWindows::CudaWindows(const KvShape& shape, std::int32_t n_heads, const RopeTable& rope, std::int32_t max_rows,
+                         std::int32_t max_sequences)
+    : shape_(shape), n_heads_(n_heads), rope_(rope) {
+  // A window has a row, and each prompt one more where its budget ends.
+  const auto n = static_cast<std::size_t>(max_rows + max_sequences);
+  blocks_ = DeviceBuffer(n * sizeof(WindowBlock), "windows of prompts");
+  host_blocks_ = PinnedBuffer(blocks_.size());
+}
+
+void CudaWindows::begin() {
+  prompts_.clear();
+  n_blocks_ = 0;
+}
+
+std::int32_t CudaWindows::add(const SequenceCache& cache, MethodState& method, std::int32_t n_rows) {
+  const Plan& plan = method.plan();
+  Prompt p{.plan = &plan, .first = cache.length() - n_rows, .n_rows = n_rows, .first_block = n_blocks_};
+  auto* blocks = host_blocks_.as<WindowBlock>();
+  for (std::int32_t begin = p.first; begin < cache.length();) {
+    const PrefillWindowRows w = window_at(plan, false, begin, cache.length());
+    for (std::int32_t row = w.begin; row < w.end; row += kWindowBlockRows) {
+      MNEME_CHECK(static_cast<std::size_t>(n_blocks_ + 1) * sizeof(WindowBlock) <= blocks_.size(), "too many windows");
+      blocks[n_blocks_++] = {.row = row - p.first,
+                             .n_rows = std::min(kWindowBlockRows, w.end - row),
+                             .window = 0,
+                             .base = w.base,
+                             .sinks = w.everything ? 0 : 1,
+                             .middle = w.slides && w.keeps ? 1 : 0,
+                             .slides = w.slides ? 1 : 0};
+    }
+    for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
+      const PrefillWindowRows seen = plan.dense_layer(l) ? window_at(plan, true, w.begin, w.end) : w;
+      LayerStats& stats = method.stats().layers[static_cast<std::size_t>(l)];
+      const std::int64_t n = w.end - w.begin;
+      stats.prefill_rows += shape_.n_kv_heads * n;
+      stats.prefill_tokens += shape_.n_kv_heads * (n * seen.sink + seen.near_tokens(plan.rules.recent));
+    }
+    begin = w.end;
+  }
+  p.n_blocks = n_blocks_ - p.first_block;
+  prompts_.push_back(p);
+  return static_cast<std::int32_t>(prompts_.size()) - 1;
+}
+
+void CudaWindows::send(const Stream& stream) {
+  if (n_blocks_ > 0)
+    copy_bytes(blocks_.data(), host_blocks_.data(), static_cast<std::size_t>(n_blocks_) * sizeof(WindowBlock), stream);
+}
+
+CudaStaging::Earlier CudaWindows::earlier(std::int32_t prompt, std::int32_t layer, std::int32_t slot) const {
+  const Prompt& p = prompts_[static_cast<std::size_t>(prompt)];
+  const bool all = p.plan->dense_layer(layer) || p.first < p.plan->rules.budget;
+  return {.layer = layer,
+          .slot = slot,
+          .head = p.plan->rules.sink,
+          .from = all ? 0 : std::max(0, p.first - p.plan->rules.recent),
+          .first = p.first};
+}
+
+// Keys that rows see near them, into a ring that holds all of a chunk's.
+void CudaWindows::turn_near(const Prompt& p, const Rows& rows, const CudaContext& context) {
+  const std::int32_t begin = std::max(0, p.first - p.plan->rules.recent + 1), end = p.first + p.n_rows;
+  const std::int32_t pages = end / kPageTokens - begin / kPageTokens + 1;
+  if (pages > turned_tables_.max_pages) {
+    const Stream stream = Stream::make();
+    std::vector<std::int32_t> same(static_cast<std::size_t>(pages * shape_.n_kv_heads));
+    std::iota(same.begin(), same.end(), 0);
+    // Freeing waits for whatever reads them.
+    turned_ = {}, turned_blocks_ = {};
+    turned_ = DeviceBuffer(same.size() * shape_.page_bytes(), "turned keys of one layer of a prompt");
+    turned_blocks_ = DeviceBuffer(same.size() * sizeof(std::int32_t), "tables of these");
+    copy_bytes(turned_blocks_.data(), same.data(), turned_blocks_.size(), stream);
+    if (inv_freq_.size() == 0) {
+      inv_freq_ = DeviceBuffer(rope_.inv_freq.size() * sizeof(double), "frequencies");
+      copy_bytes(inv_freq_.data(), rope_.inv_freq.data(), inv_freq_.size(), stream);
+    }
+    stream.synchronize();
+    turned_tables_ = {.base = turned_.data(),
+                      .blocks = turned_blocks_.as<std::int32_t>(),
+                      .sequence_stride = static_cast<std::int64_t>(same.size()),
+                      .max_pages = pages,
+                      .n_kv_heads = shape_.n_kv_heads,
+                      .head_dim = shape_.head_dim,
+                      .f16 = shape_.dtype == DType::kF16};
+  }
+  turn_keys_cuda({.from = *rows.tables,
+                  .to = turned_tables_,
+                  .from_slot = rows.slot,
+                  .from_layer = rows.layer,
+                  .begin = begin,
+                  .end = end,
+                  .ring = turned_tables_.max_pages,
+                  .inv_freq = inv_freq_.as<double>(),
+                  .neighbours = rope_.pairs == RopePairs::kNeighbours},
+                 context);
+}
+
+void CudaWindows::attend(std::int32_t prompt, const Rows& rows, const CudaContext& context) {
+  const Prompt& p = prompts_[static_cast<std::size_t>(prompt)];
+  const bool raw = p.plan->key_basis == KeyBasis::kRaw;
+  if (raw) turn_near(p, rows, context);
+  attend_windows_cuda({.q = rows.q,
+                       .far_q = rows.far_q,
+                       .out = rows.out,
+                       .blocks = blocks_.as<WindowBlock>() + p.first_block,
+                       .n_blocks = p.n_blocks,
+                       .far = *rows.tables,
+                       .near = raw ? turned_tables_ : *rows.tables,
+                       .far_slot = rows.slot,
+                       .far_layer = rows.layer,
+                       .near_slot = raw ? 0 : rows.slot,
+                       .near_layer = raw ? 0 : rows.layer,
+                       .near_ring = raw ? turned_tables_.max_pages : 0,
+                       .first = p.first,
+                       .n_heads = n_heads_,
+                       .sink = p.plan->rules.sink,
+                       .recent = p.plan->rules.recent,
+                       .dense = rows.dense,
+                       .scale = rows.scale},
+                      context);
+}
+
+}  // namespace mneme

@@ -1,0 +1,175 @@
+// Methods that read prompts in windows, or see what is far from elsewhere, on the device against those on the CPU.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "src/model/cuda_forward.h"
+#include "src/recipes/override.h"
+#include "src/recipes/recipes.h"
+#include "tests/device/cuda_testing.h"
+#include "tests/model/sequence_runner.h"
+#include "tests/model/test_models.h"
+#include "tests/test_threads.h"
+
+namespace mneme {
+namespace {
+
+// As in cuda_forward_test.cc.
+constexpr double kTolerance = 0.02;
+
+ModelConfig config_of(std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim) {
+  ModelConfig c = small_config();
+  c.n_layers = 3;
+  c.hidden = 192;
+  c.ffn = 256;
+  c.n_heads = heads;
+  c.n_kv_heads = kv_heads;
+  c.head_dim = head_dim;
+  c.vocab = 300;
+  c.max_context = 2048;
+  return c;
+}
+
+MethodShape shape_of(const ModelConfig& c, DType kv_dtype) {
+  return {.n_layers = static_cast<std::int32_t>(c.n_layers),
+          .n_heads = static_cast<std::int32_t>(c.n_heads),
+          .n_kv_heads = static_cast<std::int32_t>(c.n_kv_heads),
+          .head_dim = static_cast<std::int32_t>(c.head_dim),
+          .kv_dtype = kv_dtype};
+}
+
+double relative_error(std::span<const float> a, std::span<const float> b) {
+  double difference = 0, size = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const auto x = static_cast<double>(a[i]), y = static_cast<double>(b[i]);
+    difference += (x - y) * (x - y), size += y * y;
+  }
+  return std::sqrt(difference / size);
+}
+
+// One sequence here and there.
+struct Pair {
+  SequenceCache device, host;
+  MethodState on_device, on_host;
+
+  Pair fork() const { return {device.fork(), host.fork(), on_device, on_host}; }
+};
+
+struct Both {
+  CudaForward forward;
+  std::unique_ptr<PagePool> pool;
+  SequenceRunner host;
+
+  Both(const Model& m, DType kv_dtype, KvStore store, const CpuContext& cpu)
+      : Both(m, kv_dtype, store, cpu, Stream::make()) {}
+  Both(const Model& m, DType kv_dtype, KvStore store, const CpuContext& cpu, Stream stream)
+      : forward(m, CudaWeights::load(m, stream), Stream::make(),
+                {.max_rows = 512, .max_sequences = 4, .max_context = m.max_context(), .store = store}),
+        pool(forward.make_pool(m.kv_shape(kv_dtype), 200 * m.kv_shape(kv_dtype).blocks_per_page())),
+        host(m, kv_dtype, cpu, 200) {}
+
+  Pair start(const std::shared_ptr<const Plan>& plan) {
+    Pair p{SequenceCache(*pool), SequenceCache(host.pool), MethodState(plan), MethodState(plan)};
+    p.device.set_key_basis(plan->key_basis), p.host.set_key_basis(plan->key_basis);
+    return p;
+  }
+  // The next n rows of each of some sequences, whose tokens are those of `all`; logits of the last of each.
+  struct Piece {
+    Pair* pair;
+    std::int32_t n;
+    RowPhase phase = RowPhase::kPrefill;
+  };
+  double step(std::span<const std::int32_t> all, const std::vector<Piece>& pieces) {
+    std::vector<SequenceRows> here, there;
+    std::vector<std::int32_t> tokens;
+    for (const Piece& p : pieces) {
+      const auto piece = all.subspan(static_cast<std::size_t>(p.pair->host.length()), static_cast<std::size_t>(p.n));
+      tokens.insert(tokens.end(), piece.begin(), piece.end());
+      SequenceRows rows{.cache = &p.pair->host, .n_rows = p.n, .want_logits = true, .method = &p.pair->on_host};
+      rows.phase = p.phase;
+      rows.cache->extend(p.n);
+      here.push_back(rows);
+      rows.cache = &p.pair->device, rows.method = &p.pair->on_device;
+      rows.cache->extend(p.n);
+      there.push_back(rows);
+    }
+    std::vector<float> got, want;
+    SequenceRunner::append(forward.run({.tokens = tokens, .sequences = there}), got);
+    SequenceRunner::append(host.forward.run({.tokens = tokens, .sequences = here}), want);
+    EXPECT_EQ(got.size(), want.size());
+    return relative_error(got, want);
+  }
+};
+
+struct Setting {
+  const char *method, *overrides;
+  RecipeOptions options;
+};
+const Setting kSettings[] = {
+    {"streaming_llm", "prefill=window:32", {.budget = 100, .sink = 4}},
+    {"streaming_llm", "prefill=window:256", {.budget = 300, .sink = 40}},
+    {"streaming_llm", "prefill=exact", {.budget = 100, .sink = 4}},
+    {"streaming_llm", "positions=absolute", {.budget = 97, .sink = 0}},
+    {"streaming_llm", "positions=one_angle", {.budget = 100, .sink = 4}},
+    {"streaming_llm", "positions=one_angle,dense=1", {.budget = 129, .sink = 33}},
+    {"streaming_llm", "dense=0", {.budget = 100, .sink = 4}},
+    {"window", "prefill=window:100", {.budget = 256, .sink = 32}},
+};
+
+class CudaWindowsTest : public CudaTest {
+ protected:
+  ThreadPool threads{std::min(available_cpus(), 8)};
+  CpuContext cpu{.pool = &threads};
+};
+
+// Prompts in chunks of every size, answers that cross the budget, a second turn, forks.
+TEST_F(CudaWindowsTest, HasTheCpusLogits) {
+  for (const auto& [heads, kv_heads, head_dim, type] : {std::tuple{8, 2, 64, DType::kBF16}, {5, 5, 128, DType::kF16}}) {
+    const auto model = Model::random(config_of(heads, kv_heads, head_dim), DType::kBF16, {}, 5, cpu);
+    const std::vector<std::int32_t> tokens = random_tokens(1600, model->config().vocab, 6);
+    for (const KvStore store : {KvStore::kDevice, KvStore::kHost})
+      for (const Setting& s : kSettings) {
+        SCOPED_TRACE(::testing::Message() << s.method << " " << s.overrides << ", D " << head_dim
+                                          << (store == KvStore::kHost ? ", host" : ", device"));
+        Recipe recipe = make_recipe(s.method, s.options);
+        apply_overrides(s.overrides, recipe);
+        const auto plan = compile(recipe, shape_of(model->config(), type));
+        Both both(*model, type, store, cpu);
+        Pair a = both.start(plan);
+        const auto decode = [&](Pair& p, int n) {
+          for (int i = 0; i < n; ++i)
+            ASSERT_LE(both.step(tokens, {{&p, 1, RowPhase::kDecode}}), kTolerance) << p.host.length();
+        };
+        // The smallest prompt, and an answer past the budget.
+        Pair b = both.start(plan);
+        ASSERT_LE(both.step(tokens, {{&b, 1}}), kTolerance);
+        decode(b, 330);
+        for (const std::int32_t n : {40, 57, 1, 200, 31, 300}) {
+          ASSERT_LE(both.step(tokens, {{&a, n}}), kTolerance) << a.host.length();
+          if (n == 57) decode(a, 40);
+        }
+        decode(a, 35);
+        Pair fork = a.fork();
+        decode(a, 3);
+        ASSERT_LE(both.step(tokens, {{&fork, 70}}), kTolerance) << "a fork";
+        decode(fork, 3);
+        decode(a, 3);
+        ASSERT_LE(both.step(tokens, {{&a, 90}}), kTolerance) << "a second turn";
+        decode(a, 3);
+        // Together: answers, and a prompt beside them.
+        Pair c = both.start(plan);
+        for (int i = 0; i < 3; ++i)
+          ASSERT_LE(both.step(tokens, {{&a, 1, RowPhase::kDecode}, {&c, 60}, {&fork, 1, RowPhase::kDecode}}),
+                    kTolerance);
+        for (int i = 0; i < 3; ++i)
+          ASSERT_LE(both.step(tokens, {{&c, 1, RowPhase::kDecode}, {&b, 1, RowPhase::kDecode}}), kTolerance);
+        const LayerStats &here = a.on_device.stats().layers[2], &there = a.on_host.stats().layers[2];
+        EXPECT_EQ(here.attended_tokens, there.attended_tokens);
+        EXPECT_EQ(here.prefill_tokens, there.prefill_tokens);
+        EXPECT_EQ(here.prefill_rows, there.prefill_rows);
+      }
+  }
+}
+
+}  // namespace
+}  // namespace mneme
