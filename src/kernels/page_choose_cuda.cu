@@ -10,13 +10,14 @@
 
 #include "src/kernels/cluster.cuh"
 #include "src/kernels/kv_slots_cuda.cuh"
+#include "src/kernels/rank_keys.cuh"
 
 namespace mneme {
 namespace {
 
 using namespace cuda;  // NOLINT
 
-constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+constexpr int kThreads = kRankThreads, kWarps = kThreads / kWarp;
 constexpr int kMostGroup = kMostSlotGroup, kMostBlocks = 16;  // of a cluster
 constexpr int kMostDrawn = 2048;
 constexpr int kStaticShared = 9 << 10;
@@ -238,163 +239,6 @@ __device__ __forceinline__ void pool_share(const Args& p, const SlotRules& rules
     const std::uint32_t key = pool_unit(rules.pool, p.group, v);
     put(to + u * 4, key);
     least = min(least, key), most = max(most, key);
-  }
-}
-
-// ---- the k largest of keys[0, n), ascending in index; among equals the larger index
-
-constexpr int kBins = 1024, kBinsEach = kBins / kThreads;
-
-struct Ranker {
-  alignas(16) int hist[kBins];
-  int per_warp[2][kWarps];
-  std::uint32_t least, most;  // of the keys
-  // Keys above [low, low + width) are taken, and `need` of the `equal` ones in it.
-  std::uint32_t low, shift;  // width: 1 << shift
-  int need, equal, n_out, n_equal_before, n_candidates;
-  __device__ static bool in(std::uint32_t key, std::uint32_t low, std::uint32_t shift) {
-    return key >= low && static_cast<std::uint64_t>(key - low) >> shift == 0;
-  }
-  __device__ bool within(std::uint32_t key) const { return in(key, low, shift); }
-  __device__ bool above(std::uint32_t key) const { return key >= low && !within(key); }
-};
-
-constexpr int kFew = kThreads;
-
-// f(i, keys[i]) for all i below n, four of a thread at once.
-template <typename F>
-__device__ __forceinline__ void for_keys(const std::uint32_t* keys, int n, F&& f) {
-#pragma unroll 2
-  for (int i = 4 * threadIdx.x; i < n; i += 4 * kThreads) {
-    const uint4 v = *reinterpret_cast<const uint4*>(keys + i);
-    f(i, v.x);
-    if (i + 1 < n) f(i + 1, v.y);
-    if (i + 2 < n) f(i + 2, v.z);
-    if (i + 3 < n) f(i + 3, v.w);
-  }
-}
-
-// Until the threshold is exact, or what is left can be compared one by one (and `few` says that it will be).
-//
-// The bins part what the keys really span, because those of scores differ in their lower bits alone: with bins of the
-// upper bits all keys go into two or three of them, one after the other.
-__device__ __forceinline__ void find_threshold(Ranker& r, const std::uint32_t* keys, int n, int k, bool few) {
-  const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
-  if (tid == 0) {
-    r.low = r.least;
-    r.shift = 32 - __clz(static_cast<int>(r.most - r.least));  // 32: a span of all 32 bits
-    r.need = k, r.equal = n;
-  }
-  __syncthreads();
-  while (r.equal != r.need && r.shift > 0 && !(few && r.equal <= kFew)) {
-    const std::uint32_t low = r.low, shift = r.shift, next = shift > 10 ? shift - 10 : 0;
-    for (int i = tid; i < kBins; i += kThreads) r.hist[i] = 0;
-    __syncthreads();
-    for_keys(keys, n, [&](int, std::uint32_t key) {
-      if (Ranker::in(key, low, shift)) atomicAdd(&r.hist[key - low >> next], 1);
-    });
-    __syncthreads();
-    // Thread i has the bins kBins - 1 - kBinsEach * i and down, so that what comes before is above.
-    int own[kBinsEach], total = 0;
-#pragma unroll
-    for (int i = 0; i < kBinsEach; ++i) total += own[i] = r.hist[kBins - 1 - kBinsEach * tid - i];
-    int up_to = total;
-#pragma unroll
-    for (int d = 1; d < kWarp; d *= 2) {
-      const int v = __shfl_up_sync(~0u, up_to, d);
-      if (lane >= d) up_to += v;
-    }
-    if (lane == kWarp - 1) r.per_warp[0][warp] = up_to;
-    const int need = r.need;
-    __syncthreads();
-    int before = up_to - total;
-    for (int w = 0; w < warp; ++w) before += r.per_warp[0][w];
-#pragma unroll
-    for (int i = 0; i < kBinsEach; ++i) {
-      if (before < need && before + own[i] >= need) {
-        r.low = low + (static_cast<std::uint32_t>(kBins - 1 - kBinsEach * tid - i) << next);
-        r.shift = next;
-        r.need = need - before;
-        r.equal = own[i];
-      }
-      before += own[i];
-    }
-    __syncthreads();
-  }
-}
-
-// In the order of the keys, whatever their number.
-__device__ void write_in_order(Ranker& r, const std::uint32_t* keys, int n, int first_page, std::int32_t* out) {
-  const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
-  const int skip = r.equal - r.need;  // so many of the equals, the first ones, stay out
-  if (tid == 0) r.n_out = r.n_equal_before = 0;
-  __syncthreads();
-  for (int base = 0; base < n; base += kThreads) {
-    const int i = base + tid;
-    const std::uint32_t key = i < n ? keys[i] : 0;
-    const bool same = i < n && r.within(key);
-    const unsigned sames = __ballot_sync(~0u, same);
-    if (lane == 0) r.per_warp[0][warp] = __popc(sames);
-    __syncthreads();
-    int equal_before = r.n_equal_before + __popc(sames & ((1u << lane) - 1));
-    for (int w = 0; w < warp; ++w) equal_before += r.per_warp[0][w];
-    const bool taken = i < n && (r.above(key) || (same && equal_before >= skip));
-    const unsigned takens = __ballot_sync(~0u, taken);
-    if (lane == 0) r.per_warp[1][warp] = __popc(takens);
-    __syncthreads();
-    int at = r.n_out + __popc(takens & ((1u << lane) - 1));
-    for (int w = 0; w < warp; ++w) at += r.per_warp[1][w];
-    if (taken) out[at] = first_page + i;
-    __syncthreads();
-    if (tid == 0)
-      for (int w = 0; w < kWarps; ++w) r.n_equal_before += r.per_warp[0][w], r.n_out += r.per_warp[1][w];
-    __syncthreads();
-  }
-}
-
-// So few: taken as they come, those about the threshold once they are compared, and then put in order.
-__device__ void write_few(Ranker& r, const std::uint32_t* keys, int n, int k, int first_page, std::int32_t* out) {
-  static_assert(3 * kFew <= kBins);
-  const int tid = threadIdx.x;
-  int* taken = r.hist;
-  auto* candidates = reinterpret_cast<std::uint64_t*>(r.hist + kFew);  // key, number: equals by their number
-  if (tid == 0) r.n_out = r.n_candidates = 0;
-  __syncthreads();
-  const std::uint32_t low = r.low;
-  const bool compare = r.equal != r.need;
-  for_keys(keys, n, [&](int i, std::uint32_t key) {
-    if (key < low) return;
-    if (compare && r.within(key)) {
-      candidates[atomicAdd(&r.n_candidates, 1)] = static_cast<std::uint64_t>(key) << 32 | static_cast<unsigned>(i);
-    } else {
-      taken[atomicAdd(&r.n_out, 1)] = i;
-    }
-  });
-  __syncthreads();
-  if (compare) {
-    if (tid < r.equal) {
-      const std::uint64_t own = candidates[tid];
-      int rank = 0;
-      for (int i = 0; i < r.equal; ++i) rank += candidates[i] > own;
-      if (rank < r.need) taken[atomicAdd(&r.n_out, 1)] = static_cast<int>(own);
-    }
-    __syncthreads();
-  }
-  if (tid >= k) return;
-  const int own = taken[tid];
-  int rank = 0;
-  for (int i = 0; i < k; ++i) rank += taken[i] < own;
-  out[rank] = first_page + own;
-}
-
-__device__ __forceinline__ void write_best(Ranker& r, const std::uint32_t* keys, int n, int k, int first_page,
-                                           std::int32_t* out) {
-  const bool few = k <= kFew;
-  find_threshold(r, keys, n, k, few);
-  if (few && (r.equal == r.need || r.equal <= kFew)) {
-    write_few(r, keys, n, k, first_page, out);
-  } else {
-    write_in_order(r, keys, n, first_page, out);
   }
 }
 
