@@ -1,0 +1,216 @@
+#include "src/kernels/cuda_common.cuh"
+#include "src/kernels/window_probe_cuda.h"
+
+namespace mneme {
+namespace {
+
+using namespace cuda;  // NOLINT
+
+constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+constexpr int kChannels = 2 * kWarp;  // of a block that goes over rows: two a lane
+constexpr int kBiasRows = 4;          // of a warp
+
+struct Scratch {
+  float *mean, *m2;   // [windows, width]: of each window; then of all rows up to it: mean, variance
+  float* bias;        // [rows]
+  double* variances;  // [windows, blocks of kThreads channels]: sums
+  __host__ __device__ Scratch(std::byte* at, int n_windows, int n_rows, int width) {
+    const std::int64_t n = static_cast<std::int64_t>(n_windows) * width;
+    variances = reinterpret_cast<double*>(at);
+    mean = reinterpret_cast<float*>(variances +
+                                    static_cast<std::int64_t>(n_windows) * ((width + kThreads - 1) / kThreads));
+    m2 = mean + n;
+    bias = m2 + n;
+    static_cast<void>(n_rows);
+  }
+};
+
+__device__ __forceinline__ float2 pair_at(const void* x, std::int64_t row, int width, int channel) {
+  const auto* p = static_cast<const __nv_bfloat16*>(x) + row * width + channel;
+  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(p));
+}
+
+// Sums of what the block's warps have of their channels, to all of them.
+__device__ float2 over_warps(float2 v, float2 (&parts)[kWarps][kWarp]) {
+  const int lane = threadIdx.x % kWarp;
+  __syncthreads();
+  parts[threadIdx.x / kWarp][lane] = v;
+  __syncthreads();
+  float2 sum = {0, 0};
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) sum.x += parts[w][lane].x, sum.y += parts[w][lane].y;
+  return sum;
+}
+
+// Mean and squared deviations of a window's rows that are new: a block has kChannels channels of one window.
+__global__ void __launch_bounds__(kThreads) moments_kernel(WindowProbes p) {
+  __shared__ float2 parts[kWarps][kWarp];
+  wait_for_previous();
+  const int width = p.n_heads * p.head_dim, channel = blockIdx.x * kChannels + 2 * (threadIdx.x % kWarp);
+  const ChoiceWindow w = p.windows[blockIdx.y];
+  const int first = max(w.row, p.known), end = w.row + w.n_rows, warp = threadIdx.x / kWarp;
+  const Scratch s(p.scratch, p.n_windows, p.n_rows, width);
+  if (first >= end) return;
+  float2 sum = {0, 0};
+#pragma unroll 8
+  for (int i = first + warp; i < end; i += kWarps) {
+    const float2 v = pair_at(p.x, i, width, channel);
+    sum.x += v.x, sum.y += v.y;
+  }
+  sum = over_warps(sum, parts);
+  const auto n = static_cast<float>(end - first);
+  const float2 mean = {sum.x / n, sum.y / n};
+  float2 square = {0, 0};
+#pragma unroll 8
+  for (int i = first + warp; i < end; i += kWarps) {
+    const float2 v = pair_at(p.x, i, width, channel);
+    square.x += (v.x - mean.x) * (v.x - mean.x), square.y += (v.y - mean.y) * (v.y - mean.y);
+  }
+  square = over_warps(square, parts);
+  if (warp > 0) return;
+  const std::int64_t at = static_cast<std::int64_t>(blockIdx.y) * width + channel;
+  *reinterpret_cast<float2*>(s.mean + at) = mean;
+  *reinterpret_cast<float2*>(s.m2 + at) = square;
+}
+
+// The windows one after the other, a thread a channel: what they leave is the centre and the variance up to each.
+__global__ void __launch_bounds__(kThreads) merge_kernel(WindowProbes p) {
+  __shared__ double parts[kWarps];
+  wait_for_previous();
+  const int width = p.n_heads * p.head_dim, channel = blockIdx.x * kThreads + threadIdx.x;
+  const Scratch s(p.scratch, p.n_windows, p.n_rows, width);
+  const bool has = channel < width;
+  double mean = has ? p.mean[channel] : 0, m2 = has ? p.m2[channel] : 0;
+  auto a = static_cast<double>(p.count);
+  for (int i = 0; i < p.n_windows; ++i) {
+    const ChoiceWindow w = p.windows[i];
+    const int fresh = w.row + w.n_rows - max(w.row, p.known);
+    const std::int64_t at = static_cast<std::int64_t>(i) * width + channel;
+    if (fresh > 0) {
+      const auto b = static_cast<double>(fresh), both = a + b;
+      if (has) {
+        const double delta = static_cast<double>(s.mean[at]) - mean;
+        mean += delta * (b / both);
+        m2 += static_cast<double>(s.m2[at]) + delta * delta * (a * b / both);
+      }
+      a = both;
+    }
+    double variance = a < 2 ? 0 : m2 / (a - 1);
+    if (has) s.mean[at] = static_cast<float>(mean), s.m2[at] = static_cast<float>(variance);
+#pragma unroll
+    for (int k = kWarp / 2; k > 0; k /= 2) variance += __shfl_xor_sync(~0u, variance, k);
+    __syncthreads();
+    if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = variance;
+    __syncthreads();
+    if (threadIdx.x > 0) continue;
+    double sum = 0;
+    for (int k = 0; k < kWarps; ++k) sum += parts[k];
+    s.variances[static_cast<std::int64_t>(i) * gridDim.x + blockIdx.x] = sum;
+  }
+  if (has) p.mean[channel] = mean, p.m2[channel] = m2;
+}
+
+// bias[row]: a warp has kBiasRows rows of one window.
+__global__ void __launch_bounds__(kThreads) bias_kernel(WindowProbes p) {
+  wait_for_previous();
+  const int width = p.n_heads * p.head_dim, lane = threadIdx.x % kWarp, blocks = (width + kThreads - 1) / kThreads;
+  const ChoiceWindow w = p.windows[blockIdx.y];
+  const Scratch s(p.scratch, p.n_windows, p.n_rows, width);
+  const int row = w.row + (blockIdx.x * kWarps + threadIdx.x / kWarp) * kBiasRows, end = w.row + w.n_rows;
+  if (row >= end) return;
+  double sum = 0;
+  for (int i = 0; i < blocks; ++i) sum += s.variances[static_cast<std::int64_t>(blockIdx.y) * blocks + i];
+  const auto floor = static_cast<float>(sum / width / 100);
+  const float *centre = s.mean + static_cast<std::int64_t>(blockIdx.y) * width,
+              *variance = s.m2 + static_cast<std::int64_t>(blockIdx.y) * width;
+  float bias[kBiasRows] = {};
+  for (int c = 2 * lane; c < width; c += kChannels) {
+    const float2 z = *reinterpret_cast<const float2*>(centre + c), v = *reinterpret_cast<const float2*>(variance + c);
+    const float2 weight = {floor > 0 ? __fdividef(1.0f, v.x + floor) : 0.0f,
+                           floor > 0 ? __fdividef(1.0f, v.y + floor) : 0.0f};
+#pragma unroll
+    for (int i = 0; i < kBiasRows; ++i) {
+      const float2 x = pair_at(p.x, min(row + i, end - 1), width, c);
+      bias[i] += (x.x - z.x) * (x.x - z.x) * weight.x + (x.y - z.y) * (x.y - z.y) * weight.y;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kBiasRows; ++i) {
+    const float v = warp_sum(bias[i]);
+    if (lane == 0 && row + i < end) s.bias[row + i] = v;
+  }
+}
+
+// Before it is divided by the sum of all.   none: a row without any bias outweighs all that have some
+__device__ __forceinline__ double weight_of(ProbeWeights weights, float bias, bool none) {
+  if (weights == ProbeWeights::kActivation) return static_cast<double>(bias);
+  if (weights == ProbeWeights::kMean) return 1;
+  return none ? (bias == 0 ? 1 : 0) : 1 / static_cast<double>(bias);
+}
+
+// The sums: a block has kChannels channels of the KV heads, of one window.
+__global__ void __launch_bounds__(kThreads) sum_kernel(WindowProbes p) {
+  __shared__ float2 parts[kWarps][kWarp];
+  __shared__ double sums[kWarps];
+  wait_for_previous();
+  const int width = p.n_heads * p.head_dim, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const ChoiceWindow w = p.windows[blockIdx.y];
+  const Scratch s(p.scratch, p.n_windows, p.n_rows, width);
+  const int end = w.row + w.n_rows, group = p.n_heads / p.n_kv_heads;
+  bool zero = false;
+  for (int i = w.row + static_cast<int>(threadIdx.x); i < end; i += kThreads) zero = zero || s.bias[i] == 0;
+  const bool none = __syncthreads_or(zero) != 0;
+  double all = 0;
+  for (int i = w.row + static_cast<int>(threadIdx.x); i < end; i += kThreads)
+    all += weight_of(p.weights, s.bias[i], none);
+#pragma unroll
+  for (int k = kWarp / 2; k > 0; k /= 2) all += __shfl_xor_sync(~0u, all, k);
+  if (lane == 0) sums[warp] = all;
+  __syncthreads();
+  all = 0;
+  for (int k = 0; k < kWarps; ++k) all += sums[k];
+  const bool usable = all > 0 && isfinite(all);
+
+  const int channel = blockIdx.x * kChannels + 2 * lane, head = channel / p.head_dim, at = channel % p.head_dim;
+  float2 sum = {0, 0};
+#pragma unroll 4
+  for (int i = w.row + warp; i < end; i += kWarps) {
+    const float weight =
+        usable ? static_cast<float>(weight_of(p.weights, s.bias[i], none) / all) : 1 / static_cast<float>(w.n_rows);
+    float2 x = {0, 0};
+    for (int g = 0; g < group; ++g) {
+      const float2 v = pair_at(p.x, i, width, (head * group + g) * p.head_dim + at);
+      x.x += v.x, x.y += v.y;
+    }
+    sum.x += weight * x.x, sum.y += weight * x.y;
+  }
+  sum = over_warps(sum, parts);
+  if (warp == 0)
+    *reinterpret_cast<float2*>(p.probes + static_cast<std::int64_t>(blockIdx.y) * p.n_kv_heads * p.head_dim + channel) =
+        sum;
+}
+
+unsigned blocks_of(int n, int each) {
+  return static_cast<unsigned>((n + each - 1) / each);
+}
+
+}  // namespace
+
+std::size_t window_probe_scratch_bytes(std::int32_t n_windows, std::int32_t n_rows, std::int32_t width) {
+  const auto w = static_cast<std::size_t>(n_windows), c = static_cast<std::size_t>(width);
+  return w * (c + kThreads - 1) / kThreads * sizeof(double) + w * sizeof(double) +
+         (2 * w * c + static_cast<std::size_t>(n_rows)) * sizeof(float);
+}
+
+void window_probes_cuda(const WindowProbes& w, const CudaContext& context) {
+  if (w.n_windows == 0) return;
+  const int width = w.n_heads * w.head_dim;
+  const auto n = static_cast<unsigned>(w.n_windows);
+  launch(context, "window_moments", moments_kernel, dim3(blocks_of(width, kChannels), n), dim3(kThreads), 0, w);
+  launch(context, "window_moments", merge_kernel, dim3(blocks_of(width, kThreads)), dim3(kThreads), 0, w);
+  launch(context, "window_bias", bias_kernel, dim3(blocks_of(w.n_rows, kWarps * kBiasRows), n), dim3(kThreads), 0, w);
+  launch(context, "window_probes", sum_kernel, dim3(blocks_of(w.n_kv_heads * w.head_dim, kChannels), n), dim3(kThreads),
+         0, w);
+}
+
+}  // namespace mneme
