@@ -9,6 +9,7 @@ namespace mneme {
 void LayerMemory::write(ByteWriter& out) const {
   out.put(seen);
   out.put(units.size());
+  out.put(mass.begin());
   units.write(out);
   mass.write(out);
   moments.write(out);
@@ -27,8 +28,13 @@ void LayerMemory::read(ByteReader& in, const Plan& plan, std::int32_t length, st
   const std::int32_t most = seen == 0 ? 0 : std::max(0, window_begin(plan.rules, seen) / p - first);
   if (n_units < 0 || n_units > most)
     fail(ErrorKind::kFormat, "{} units of {} tokens, expected 0 to {}", n_units, seen, most);
+  // Where every key stands for its unit, what tokens received may not be known.
+  const auto mass_begin = in.read<std::int32_t>("beginning of attention received");
+  const std::int32_t expected = n_units == 0 ? 0 : (first + n_units) * p;
+  if (mass_begin < expected || mass_begin > seen || (mass_begin > expected && !plan.layer_choice->every_key(p)))
+    fail(ErrorKind::kFormat, "attention received from token {} on, expected {} of {}", mass_begin, expected, seen);
   units.read(in, n_units);
-  mass.read(in, n_units == 0 ? 0 : (first + n_units) * p, seen);
+  mass.read(in, mass_begin, seen);
   moments.read(in, seen);
   const auto known = in.read<std::uint8_t>("question known");
   const auto n_mass = in.read<std::uint32_t>("masses of a question");

@@ -1,11 +1,21 @@
 #include "src/blocks/channel_moments.h"
 
+#include <algorithm>
+
 #include "src/base/check.h"
 
 namespace mneme {
 
 double ChannelMoments::variance(std::int64_t c) const {
   return count_ < 2 ? 0.0 : m2_[static_cast<std::size_t>(c)] / static_cast<double>(count_ - 1);
+}
+
+void ChannelMoments::set(std::int64_t count, std::span<const double> means, std::span<const double> squares) {
+  MNEME_CHECK(means.size() == mean_.size() && squares.size() == mean_.size(), "{} channels, there are {}", means.size(),
+              mean_.size());
+  count_ = count;
+  std::copy(means.begin(), means.end(), mean_.begin());
+  std::copy(squares.begin(), squares.end(), m2_.begin());
 }
 
 void ChannelMoments::add(std::int64_t n, std::span<const float> mean, std::span<const float> m2) {

@@ -22,6 +22,11 @@ class ChannelMoments {
   // Unbiased; 0 before the second row.
   double variance(std::int64_t c) const;
 
+  std::span<const double> means() const { return mean_; }
+  std::span<const double> squares() const { return m2_; }  // sums of squared deviations
+  // What was computed elsewhere, from here on.
+  void set(std::int64_t count, std::span<const double> means, std::span<const double> squares);
+
   // n rows with these means and sums of squared deviations, [channels] each.
   void add(std::int64_t n, std::span<const float> mean, std::span<const float> m2);
   // What a row's bias is made of: centre[c] = mean, weight[c] = 1 / (variance + 1 % of the mean variance); all weights

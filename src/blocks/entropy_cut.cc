@@ -31,6 +31,23 @@ double EntropyCut::mean_entropy(std::int32_t layer) const {
   return sum / static_cast<double>(n);
 }
 
+// The reverse is inverted, not subtracted from 1: entropies are so near 1 that it would be all or nothing.
+double EntropyCut::share(double entropy) const {
+  return reversed_ ? 1 / std::max(entropy, 1e-6) : entropy;
+}
+
+double EntropyCut::later(std::int32_t layer) const {
+  double sum = 0;
+  for (std::int32_t j = layer + 1; j < static_cast<std::int32_t>(history_.size()); ++j) sum += share(mean_entropy(j));
+  return sum;
+}
+
+void EntropyCut::add(std::int32_t layer, double entropy) {
+  History& h = history_[static_cast<std::size_t>(layer)];
+  h.last[static_cast<std::size_t>(h.n % kHistory)] = entropy;
+  ++h.n;
+}
+
 std::int32_t EntropyCut::take(std::size_t slot, std::int32_t layer, double entropy, std::int32_t n_units) {
   const auto n_layers = static_cast<std::int32_t>(history_.size());
   MNEME_CHECK(layer >= 0 && layer < n_layers && n_units >= 0, "layer {} of {}", layer, n_layers);
@@ -40,10 +57,7 @@ std::int32_t EntropyCut::take(std::size_t slot, std::int32_t layer, double entro
   if (n_units == 0) return 0;
   double theta = n_units < 2 ? 0 : entropy / std::log(static_cast<double>(n_units));
   if (std::isnan(theta)) theta = 1;
-  // The reverse is inverted, not subtracted from 1: entropies are so near 1 that it would be all or nothing.
-  const auto share = [&](double x) { return reversed_ ? 1 / std::max(x, 1e-6) : x; };
-  double rest = 0;
-  for (std::int32_t j = layer + 1; j < n_layers; ++j) rest += share(mean_entropy(j));
+  const double rest = later(layer);
   const double mine = share(theta), part = mine + rest > 0 ? mine / (mine + rest) : 1;
   const std::int32_t low = least(k_), left = n_layers - 1 - layer;
   // What later layers are owed at the least stays in the pool, so that the step never exceeds it.
@@ -51,9 +65,7 @@ std::int32_t EntropyCut::take(std::size_t slot, std::int32_t layer, double entro
   const std::int32_t high = std::clamp(room, low, most(k_));
   const auto units = std::min(n_units, std::clamp(static_cast<std::int32_t>(std::lround(part * pool)), low, high));
   pool -= units;
-  History& h = history_[static_cast<std::size_t>(layer)];
-  h.last[static_cast<std::size_t>(h.n % kHistory)] = theta;
-  ++h.n;
+  add(layer, theta);
   return units;
 }
 

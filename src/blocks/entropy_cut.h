@@ -34,6 +34,12 @@ class EntropyCut {
   // and exactly that where no bound is met. NaN counts as 1, an even spread.
   std::int32_t take(std::size_t slot, std::int32_t layer, double entropy, std::int32_t n_units);
 
+  // What take() goes by, for whoever shares out elsewhere: the sum of what the layers after this one weigh, and the
+  // layer's normalised entropy in a step.
+  double later(std::int32_t layer) const;
+  void add(std::int32_t layer, double entropy);
+  bool reversed() const { return reversed_; }
+
   static std::int32_t least(std::int32_t k) { return k / 2 > 1 ? k / 2 : 1; }
   static std::int32_t most(std::int32_t k) { return 2 * k; }
   // Mean of the layer's normalised entropies so far; 1 before the first.
@@ -49,6 +55,8 @@ class EntropyCut {
     std::int64_t n = 0;                                           // how many there were
     std::vector<double> last = std::vector<double>(kHistory, 0);  // the i-th at i % kHistory
   };
+
+  double share(double entropy) const;
 
   std::int32_t k_ = 0;
   bool reversed_ = false;

@@ -19,6 +19,10 @@ class MassWindow {
   std::int32_t end() const { return end_; }
   // Positions [end(), to) come in with no mass.
   void extend(std::int32_t to);
+  // Positions [end(), to) come in, and all below `to` go: nothing is known of what they received.
+  void skip(std::int32_t to) {
+    if (to >= end_) begin_ = end_ = to;
+  }
   // Positions below `from` go.
   void forget(std::int32_t from);
   // The masses of query head h from position `at` on; rows of neighbouring heads are stride() apart.

@@ -76,14 +76,16 @@ void build_representative(const UnitTokens& unit, const MassWindow& mass, const 
 
 void build_key_rows(const UnitTokens& unit, const MassWindow& mass, const AttentionShape& shape, std::int32_t top,
                     std::byte* entry) {
-  expect_mass(unit, mass);
   const std::int32_t n = unit.end - unit.begin, d = shape.head_dim, n_kv = unit.cache->shape().n_kv_heads;
   thread_local std::vector<std::int32_t> order;
   thread_local std::vector<float> sums, keys;
   order.resize(static_cast<std::size_t>(n));
   sums.assign(static_cast<std::size_t>(n), 0.0f);
-  for (std::int32_t h = 0; h < n_kv * shape.group; ++h)
-    for (std::int32_t t = 0; t < n; ++t) sums[static_cast<std::size_t>(t)] += mass.row(h, unit.begin)[t];
+  if (top < n) {
+    expect_mass(unit, mass);
+    for (std::int32_t h = 0; h < n_kv * shape.group; ++h)
+      for (std::int32_t t = 0; t < n; ++t) sums[static_cast<std::size_t>(t)] += mass.row(h, unit.begin)[t];
+  }
   rank(sums.data(), top, order);
   std::sort(order.begin(), order.begin() + top);
   keys.resize(static_cast<std::size_t>(n_kv * d));

@@ -29,7 +29,7 @@ void build_representative(const UnitTokens& unit, const MassWindow& mass, const 
 // of its keys in all KV heads side by side, scaled so that with every key repeated for the query heads of its group it
 // has length 1. Tokens in order.
 //   entry  [top, n_kv_heads, D] of shape.kv_dtype out
-// Ties, NaN  as above.   Requires  mass has the tokens; 1 <= top <= the unit's tokens.
+// Ties, NaN  as above.   Requires  1 <= top <= the unit's tokens; mass has the tokens, unless all of them are taken.
 void build_key_rows(const UnitTokens& unit, const MassWindow& mass, const AttentionShape& shape, std::int32_t top,
                     std::byte* entry);
 

@@ -47,6 +47,8 @@ struct LayerChoice {
   std::int32_t n_units = 0;  // selected in a layer and step, on average
   std::optional<EntropyShare> entropy;
 
+  // Every key of a unit of so many tokens stands for it, whatever attention it received.
+  bool every_key(std::int32_t unit_tokens) const { return match == KeyMatch::kBest && top == unit_tokens; }
   // Vectors of an entry, and their length: one of all query heads, or one a key of all KV heads.
   std::int32_t entry_rows() const { return match == KeyMatch::kMean ? 1 : top; }
   std::int64_t entry_width(const MethodShape& shape) const {
