@@ -74,6 +74,7 @@ class CudaPass final : public ForwardPass {
   void expect_method(const Plan& plan, std::span<const Plan* const> beside) const override {
     CudaForward::expect_method(plan, beside);
   }
+  void expect_question(const Plan& plan) const override { CudaForward::expect_question(plan); }
   MethodMemory method_memory() const override {
     const CudaRetrieval* r = forward_.retrieval();
     if (r == nullptr) return {};

@@ -40,6 +40,8 @@ class ForwardPass {
   }
   // Errors  kUnsupported: sequences under this plan cannot be run here, or not in a step with those of `beside`.
   virtual void expect_method(const Plan& /*plan*/, std::span<const Plan* const> /*beside*/) const {}
+  // Errors  kUnsupported: the plan cannot score with a question that is marked in the prompt.
+  virtual void expect_question(const Plan& /*plan*/) const {}
   virtual MethodMemory method_memory() const { return {}; }
   // The model behind it, where there is one.
   virtual const Model* model() const { return nullptr; }

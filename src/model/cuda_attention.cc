@@ -128,6 +128,8 @@ bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRow
     if (s.decodes) {
       retrieval_->prepare(method, tables_->tables(), stream);
       method_rows_.push_back(method);
+    } else if (s.prompt >= 0) {
+      retrieval_->prepare_prompt(*s.cache, s.slot, s.n_rows, tables_->tables(), stream);
     }
     for (std::int32_t j = 0; j < s.n_rows; ++j) {
       const std::int32_t r = s.first_row + j;
@@ -160,7 +162,7 @@ std::int32_t CudaAttention::add_prompt(const SequenceRows& s) {
               plan.recipe.name);
   if (!windows_)
     windows_.emplace(shape_, static_cast<std::int32_t>(model_.config().n_heads), model_.rope(), options_.max_rows,
-                     options_.max_sequences);
+                     options_.max_sequences, options_.max_context);
   return windows_->add(*s.cache, *s.method, s.n_rows);
 }
 
@@ -220,7 +222,12 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t first, std::int
   a.slots = rows.places + first;
   const bool selects = r.slot_layer(layer) >= 0;
   if (r.two_parts() && (selects || r.raw_keys())) {
-    if (selects) r.recall(SelectWhen::kNow, layer, slot_rows(rows, first, n), tables_->tables(), context);
+    const SlotRows who = slot_rows(rows, first, n);
+    delay(context);
+    if (selects && r.by_layer())
+      r.choose_by_layer(layer, who, m.far_q + std::int64_t{first} * q_width_ * 2, rows.far_to + first, context);
+    delay(context);
+    if (selects) r.recall(SelectWhen::kNow, layer, who, tables_->tables(), context);
     attend_two_parts(layer, first, a, rows, m, context);
     return;
   }
@@ -327,7 +334,11 @@ void CudaAttention::attend_prompt(std::int32_t layer, const Span& s, const KvTab
                     .layer = tables_layer,
                     .slot = slot,
                     .dense = s.method->plan().dense_layer(layer),
-                    .scale = scale_},
+                    .scale = scale_,
+                    .model_layer = layer,
+                    .place = s.slot,
+                    .keys = s.method->plan().layer_choice ? retrieval_->layer_keys(layer) : LayerKeys{},
+                    .pages = host_pages() ? &tables_->tables() : nullptr},
                    context);
 }
 
@@ -374,6 +385,8 @@ void CudaAttention::chunk_in_host_pages(std::int32_t layer, std::size_t span, co
   qkv.slots = nullptr;  // the one sequence that is there
   qkv.raw_keys = s.raw_keys();
   store_qkv_cuda(qkv, staging_->tables(), 0, m.q + at, context);
+  if (s.method != nullptr && retrieval_)  // first: windows may select of these pages already
+    retrieval_->take_prompt(*s.cache, s.slot, layer, s.first_position, s.n_rows, staging_->tables(), context);
   if (in_windows(s, layer)) {
     attend_prompt(layer, s, staging_->tables(), 0, 0, m, context);
   } else {
@@ -381,8 +394,6 @@ void CudaAttention::chunk_in_host_pages(std::int32_t layer, std::size_t span, co
     if (!library_.attend_contiguous(a, staging_->tables(), staging_->data(), staging_->tokens_a_head(), context))
       attend_prefill_cuda(a, staging_->tables(), 0, context);
   }
-  if (s.method != nullptr && retrieval_)
-    retrieval_->take_prompt(*s.cache, s.slot, layer, s.first_position, s.n_rows, staging_->tables(), context);
   staging_->end(pages, layer, s.slot, s.first_position, s.first_position + s.n_rows, stream);
   beside_ = true;
 }
@@ -421,10 +432,12 @@ void CudaAttention::draw_outcomes(float turnover, float correction, RecallBy rec
 
 void CudaAttention::fetch_counts(const Stream& stream) {
   if (!method_rows_.empty()) retrieval_->fetch_counts(stream);
+  if (windows_) windows_->fetch(stream);
 }
 
 void CudaAttention::count() {
   if (!method_rows_.empty()) retrieval_->count(method_rows_);
+  if (windows_) windows_->learn();
   for (const CudaRetrieval::Row& row : full_rows_) {
     for (LayerStats& s : row.method->stats().layers) {
       ++s.steps;

@@ -420,6 +420,14 @@ void CudaForward::expect_method(const Plan& plan, std::span<const Plan* const> b
   CudaRetrieval::expect(plan, beside);
 }
 
+void CudaForward::expect_question(const Plan& plan) {
+  if (plan.layer_choice && plan.recipe.prefill_window->question_weight != 0)
+    fail(ErrorKind::kUnsupported,
+         "KV method {} on device cuda: it does not score with a marked question (question_span); leave it out, or say "
+         "--kv question_weight=0",
+         plan.recipe.name);
+}
+
 const CudaRetrieval* CudaForward::retrieval() const {
   return impl_->attention.retrieval();
 }

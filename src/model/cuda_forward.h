@@ -60,6 +60,9 @@ class CudaForward {
   // Errors  kUnsupported: the device cannot do what the method asks for, or not in a step with those of `beside`.
   static void expect_method(const Plan& plan, std::span<const Plan* const> beside = {});
 
+  // Errors  kUnsupported: the device cannot score with the prompt's question, as the method would.
+  static void expect_question(const Plan& plan);
+
   // As Forward::run. Requires  at most max_rows tokens of at most max_sequences sequences; methods pass
   // expect_method(). Those that select share one device memory: a step with a method for which it has other layers or
   // too few slots takes it anew (and everything else is filled in again).

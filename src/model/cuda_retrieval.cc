@@ -7,7 +7,6 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/kernels/turn_keys_cuda.h"
 
 namespace mneme {
 namespace {
@@ -31,6 +30,24 @@ bool in_two_parts(const Plan& plan) {
   return plan.recipe.prefill_window || plan.far_position;
 }
 
+// Null: the device can do it, of a method that reads prompts in windows and selects.
+const char* missing_by_layer(const Plan& plan) {
+  const DecodeStage& d = *plan.recipe.decode;
+  const auto* index = std::get_if<Representative>(&d.index);
+  if (index == nullptr) return "what is near and far stands elsewhere, and pages are chosen by KV head";
+  if (d.units != Units(PageUnit{kPageTokens})) return "its units must be pages of 32 tokens (--kv unit=page:32)";
+  if (!plan.layer_choice->every_key(kPageTokens))
+    return "every key of a page must stand for it (--kv match=best,top=32): what rows attend near them is not summed "
+           "up";
+  if (plan.key_basis != KeyBasis::kRaw) return "keys must be stored before RoPE (--kv positions=one_angle)";
+  if (plan.recipe.sink % kPageTokens != 0 || plan.recipe.recent % kPageTokens != 0)
+    return "sink and recent must be multiples of 32";
+  if (plan.shape.head_dim != 64 && plan.shape.head_dim != 128) return "pages are chosen with heads of 64 or 128";
+  if (plan.layer_choice->entropy && plan.layer_choice->entropy->in_prefill)
+    return "its layers share a budget in prefill too";
+  return nullptr;
+}
+
 // Null: the device can do it.
 const char* missing_for(const Plan& plan) {
   const Recipe& r = plan.recipe;
@@ -38,8 +55,7 @@ const char* missing_for(const Plan& plan) {
   if (r.attend != Attend::kRegions) return "it keeps or drops tokens";
   if (r.prefill_end || r.norm) return "it prunes at the end of a prefill";
   if (in_two_parts(plan)) {
-    if (r.decode) return "it selects, and its prefill is windowed";
-    return nullptr;
+    return r.decode ? missing_by_layer(plan) : nullptr;
   }
   if (!of_tokens(plan) && (r.sink % kPageTokens != 0 || r.recent % kPageTokens != 0))
     return "sink and recent must be multiples of 32";
@@ -114,11 +130,18 @@ SlotRules CudaRetrieval::rules_of(const Plan& plan) {
     r.n_select = std::max(0, r.budget - r.sink - std::max(r.recent, 1));
   } else {
     // In two parts, pages are there of every token that is seen, and attention leaves the others out.
-    if (in_two_parts(plan)) r.sink = whole_pages(r.sink), r.recent = whole_pages(r.recent) + kPageTokens;
+    if (in_two_parts(plan) && !plan.layer_choice)
+      r.sink = whole_pages(r.sink), r.recent = whole_pages(r.recent) + kPageTokens;
     r.recent = std::max(r.recent, kPageTokens);
     r.n_select = std::max(0, (r.budget - r.sink - r.recent) / kPageTokens);
   }
   if (!plan.recipe.decode) return r;
+  if (plan.layer_choice) {
+    const std::int32_t k = plan.layer_choice->n_units;
+    r.n_select = plan.layer_choice->entropy ? EntropyCut::most(k) : k;
+    r.schedule = SlotSchedule::kEveryStep;
+    return r;
+  }
   r.schedule = plan.reuse == Reuse::kAhead ? SlotSchedule::kAhead : SlotSchedule::kEveryStep;
   r.pool = plan.pool.scores.value_or(GroupPool::kMean);
   r.alpha = plan.alpha;
@@ -136,6 +159,7 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare) {
     n.keys = {.group_tokens = bits.group, .mean_abs = bits.levels == OneBitLevels::kMeanAbs};
   }
   n.two_parts = in_two_parts(plan);
+  n.keys.by_layer = plan.layer_choice.has_value();
   if (plan.key_basis == KeyBasis::kRaw) n.ring_pages = pages_of_tokens(plan.rules.recent) + 1;
   for (std::int32_t l = 0; l < plan.shape.n_layers; ++l) n.dense.push_back(plan.dense_layer(l));
   // Sinks, window and selection, and the spare ones; and all that is attended before anything is selected.
@@ -240,7 +264,20 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
   host_counts_ = PinnedBuffer(counts_.size());
   host_rules_ = PinnedBuffer(rules_.size());
   const std::int32_t rows = (options.n_places + 7) / 8 * 8;  // as a graph has them
-  if (needs_.selects)
+  if (by_layer()) {
+    const auto places = static_cast<std::size_t>(options.n_places), doubles = states * sizeof(double);
+    Pieces shares;
+    shares.add(&shares_view_.cuts, places * sizeof(LayerCut));
+    shares.add(&shares_view_.later, doubles);
+    shares.add(&shares_view_.thetas, doubles);
+    shares.add(&shares_view_.pools, places * sizeof(double));
+    shares.add(&shares_view_.ranks, static_cast<std::size_t>(rows) * rank_stride() * 4);
+    shares_ = DeviceBuffer(shares.total(), "scores of pages");
+    shares.place(shares_.data());
+    host_shares_ = PinnedBuffer(places * (sizeof(LayerCut) + static_cast<std::size_t>(n_selecting_) * sizeof(double)));
+    host_thetas_ = PinnedBuffer(doubles);
+    if (!options.pages_on_device) key_index_.emplace(shape, n_selecting_, options.n_places, options.max_context);
+  } else if (needs_.selects)
     for (DeviceBuffer& s : scratch_)
       s = DeviceBuffer(
           view_.unit_tokens == 1 ? choose_tokens_scratch_bytes(view_, rows) : choose_scratch_bytes(view_, rows),
@@ -314,7 +351,7 @@ void CudaRetrieval::build_index(std::int32_t place, std::int32_t number, std::in
                                 std::int32_t key_slot, std::int32_t key_layer, const KvTables& keys,
                                 const CudaContext& context) {
   const std::int32_t each = entry_tokens();
-  if (needs_.two_parts) return;
+  if (needs_.two_parts) return;  // its keys are indexed by index_keys(), if at all
   if (view_.group_tokens > 0) {
     build_one_bit_cuda({.place = place,
                         .slot_layer = number,
@@ -359,17 +396,23 @@ void CudaRetrieval::prepare(Row& row, const KvTables& pages, const Stream& strea
   const bool everything = n <= p.rules.budget, goes_on = p.decoded == before;
   // Up to the open page or group, with whose index and block the step itself goes on.
   for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
-    if (slot_layer(l) >= 0 && p.indexed != before)
+    if (slot_layer(l) >= 0 && p.indexed != before && !two_parts())
       build_index(place, slot_layer(l), std::min(p.indexed, before), before, place, l, pages, context);
     if (slot_layer(l) < 0 && p.dense != before && !in_pages_)
       copy_pages_cuda(dense_tables_, tables_layer(l), pages, l, place, place, std::min(p.dense, before) / kPageTokens,
                       pages_of_tokens(before), kDenseBlocksAHead, context);
   }
-  p.indexed = p.dense = n;
+  if (!by_layer()) p.indexed = n;
+  p.dense = n;
   if (!goes_on || everything != p.everything) {
     for (std::int32_t l = 0; l < shape_.n_layers; ++l)
       if (slot_layer(l) >= 0) fill_slots_cuda(place, n, p.rules, view_, pages, l, slot_layer(l), context);
     row.anew = 1;
+  }
+  if (by_layer()) {
+    if (key_index_) key_index_->reserve(place, n, stream);
+    index_keys(p, place, before, pages, context);
+    send_shares(row, stream);
   }
   if (raw_keys() && !goes_on) fill_ring(place, before, plan.rules.recent, pages, context);
   p.everything = everything;
@@ -377,48 +420,8 @@ void CudaRetrieval::prepare(Row& row, const KvTables& pages, const Stream& strea
   row.attended_tokens = everything ? n : attended_by(p.rules, n);
   if (two_parts()) {
     row.parts = parts_of(plan, p.rules, n);
-    row.attended_tokens = std::min(n, plan.rules.budget);
+    row.attended_tokens = everything ? n : plan.rules.sink + n - region_at(plan.rules, n).recent_from;
   }
-}
-
-// Keys of the last `recent` of n_tokens, out of their pages, where they stand.
-void CudaRetrieval::fill_ring(std::int32_t place, std::int32_t n_tokens, std::int32_t recent, const KvTables& pages,
-                              const CudaContext& context) {
-  turn_keys_cuda({.from = pages,
-                  .to = near_tables_,
-                  .from_slot = place,
-                  .to_slot = 0,
-                  .to_layer = place,
-                  .to_layer_step = options_.n_places,
-                  .n_layers = shape_.n_layers,
-                  .begin = std::max(0, n_tokens - recent),
-                  .end = n_tokens,
-                  .ring = needs_.ring_pages,
-                  .inv_freq = inv_freq_.as<double>(),
-                  .neighbours = options_.rope->pairs == RopePairs::kNeighbours},
-                 context);
-}
-
-// Of a row at position n - 1. In a table of slots a token of the window stands behind the sinks, less what is left out
-// between them.
-CudaRetrieval::TwoParts CudaRetrieval::parts_of(const Plan& plan, const SlotRules& slots, std::int32_t n) const {
-  const bool everything = n <= plan.rules.budget, raw = plan.key_basis == KeyBasis::kRaw;
-  const std::int32_t outside = std::max(0, n - plan.rules.recent);
-  TwoParts p{.near_from = everything && !raw ? 0
-                          : everything       ? outside
-                                             : region_at(plan.rules, n).recent_from,
-             .near_to = n,
-             .far_to = !everything ? plan.rules.sink
-                       : raw       ? outside
-                                   : 0,
-             .near_from_dense = raw ? outside : 0,
-             .far_to_dense = raw ? outside : 0};
-  if (everything || raw) return p;
-  const std::int32_t sinks = slots.sink / kPageTokens,
-                     window = std::max(sinks, pages_of_tokens(n) - slots.recent / kPageTokens),
-                     left_out = (window - sinks) * kPageTokens;
-  p.near_from -= left_out, p.near_to -= left_out;
-  return p;
 }
 
 void CudaRetrieval::take_prompt(const SequenceCache& cache, std::int32_t place, std::int32_t layer, std::int32_t first,
@@ -429,6 +432,11 @@ void CudaRetrieval::take_prompt(const SequenceCache& cache, std::int32_t place, 
                      number = slot_layer(layer);
   // What is missing of earlier tokens, prepare() brings.
   const bool dense = number < 0;
+  if (!dense && key_index_) {
+    copy_keys_cuda(keys, 0, 0, layer_keys(layer), place, begin, stop, context);
+    if (number + 1 == n_selecting_) p.indexed = n_tokens / kPageTokens * kPageTokens;
+    return;
+  }
   if (dense ? p.dense < begin * kPageTokens : p.indexed < first / entry_tokens() * entry_tokens()) return;
   if (dense) {
     copy_pages_cuda(dense_tables_, tables_layer(layer), keys, 0, place, 0, begin, stop, kDenseBlocksAHead, context);
@@ -505,6 +513,7 @@ void CudaRetrieval::write_back(const SlotRows& rows, const KvTables& pages, cons
 
 void CudaRetrieval::fetch_counts(const Stream& stream) {
   copy_bytes(host_counts_.data(), counts_.data(), counts_.size(), stream);
+  if (by_layer()) copy_bytes(host_thetas_.data(), shares_view_.thetas, host_thetas_.size(), stream);
 }
 
 void CudaRetrieval::count(std::span<const Row> rows) {
@@ -540,10 +549,13 @@ void CudaRetrieval::count(std::span<const Row> rows) {
         s.reused += shape_.n_kv_heads - anew;
       }
       s.selected_units += gained(&SlotCounts::selected);
+      if (by_layer() && !p.everything)  // how many is known now
+        s.attended_tokens += gained(&SlotCounts::selected) * kPageTokens;
       s.recalled_units += gained(&SlotCounts::missing);
       s.replaced_units += gained(&SlotCounts::replaced);
       before = after;
     }
+    if (by_layer()) count_by_layer(row);
     row.method->count_decode_step();
   }
 }
@@ -551,9 +563,9 @@ void CudaRetrieval::count(std::span<const Row> rows) {
 std::size_t CudaRetrieval::bytes() const {
   std::size_t n = 0;
   for (const DeviceBuffer* b : {&slots_, &index_, &tables_, &queries_, &rules_, &counts_, &scratch_[0], &scratch_[1],
-                                &dense_, &dense_blocks_, &near_, &near_blocks_})
+                                &dense_, &dense_blocks_, &near_, &near_blocks_, &shares_})
     n += b->size();
-  return n;
+  return n + (key_index_ ? key_index_->bytes() : 0);
 }
 
 }  // namespace mneme

@@ -9,16 +9,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "src/attention/method_state.h"
 #include "src/cache/sequence_cache.h"
 #include "src/device/memory.h"
+#include "src/kernels/layer_choose_cuda.h"
 #include "src/kernels/one_bit_cuda.h"
 #include "src/kernels/pointwise_cuda.h"
 #include "src/kernels/rope.h"
 #include "src/model/cuda_host_recall.h"
+#include "src/model/cuda_key_index.h"
 #include "src/model/model.h"
 
 namespace mneme {
@@ -46,6 +49,7 @@ class CudaRetrieval {
     struct Keys {
       std::int32_t group_tokens = 0;  // units are tokens, by 1-bit keys in such groups; 0: pages
       bool mean_abs = false;
+      bool by_layer = false;  // units are pages, one selection for all heads of a layer, by their keys
       bool operator==(const Keys&) const = default;
     };
     Keys keys;
@@ -85,10 +89,13 @@ class CudaRetrieval {
     MethodState* method = nullptr;
     std::int32_t place = -1;
     std::int32_t anew = 0;             // out: SlotRows::anew
-    std::int32_t attended_tokens = 0;  // out: of a layer that selects
+    std::int32_t attended_tokens = 0;  // out: of a layer that selects (as a whole: without what it selects)
     TwoParts parts;                    // out, where methods see in two parts
   };
   void prepare(Row& row, const KvTables& pages, const Stream& stream);
+  // The same for a prompt whose windows select: its next n rows, which are at the end of `cache`.
+  void prepare_prompt(const SequenceCache& cache, std::int32_t place, std::int32_t n, const KvTables& pages,
+                      const Stream& stream);
   // Tokens [first, first + n) of a prompt are in `keys`, tables of this sequence and layer alone: what they complete of
   // boxes, or their pages where the layer reads everything.
   void take_prompt(const SequenceCache& cache, std::int32_t place, std::int32_t layer, std::int32_t first,
@@ -104,6 +111,12 @@ class CudaRetrieval {
   }
   std::int32_t tables_layer(std::int32_t layer) const;
   bool two_parts() const { return needs_.two_parts; }
+  bool by_layer() const { return needs_.keys.by_layer; }
+  // What stands for the pages of a layer that selects as a whole.
+  LayerKeys layer_keys(std::int32_t layer) const;
+  // Of rows that decode: their selections, by queries as they stand for what is far, and how much is far then.
+  void choose_by_layer(std::int32_t layer, const SlotRows& rows, const void* far_q, std::int32_t* far_to,
+                       const CudaContext& context);
   bool raw_keys() const { return needs_.ring_pages > 0; }
   // Turned keys near the rows' newest tokens, in `layer`; no pages where keys are stored as they are attended.
   KeyRing near(std::int32_t layer, const std::int32_t* places) const {
@@ -133,7 +146,7 @@ class CudaRetrieval {
 
   std::size_t bytes() const;  // all of it
   std::size_t slot_bytes() const { return slots_.size(); }
-  std::size_t index_bytes() const { return index_.size(); }
+  std::size_t index_bytes() const { return index_.size() + (key_index_ ? key_index_->bytes() : 0); }
   std::size_t dense_bytes() const { return dense_.size(); }
 
  private:
@@ -149,8 +162,13 @@ class CudaRetrieval {
   static SlotRules rules_of(const Plan& plan);
   void fill_ring(std::int32_t place, std::int32_t n_tokens, std::int32_t recent, const KvTables& pages,
                  const CudaContext& context);
+  void index_keys(Place& p, std::int32_t place, std::int32_t n_tokens, const KvTables& pages,
+                  const CudaContext& context);
+  void send_shares(const Row& row, const Stream& stream);
+  void count_by_layer(const Row& row);
   TwoParts parts_of(const Plan& plan, const SlotRules& slots, std::int32_t n_tokens) const;
   static std::int32_t attended_by(const SlotRules& rules, std::int32_t n);
+  std::size_t rank_stride() const { return (static_cast<std::size_t>(view_.max_pages) + 3) / 4 * 4; }
   std::int32_t entry_tokens() const { return view_.group_tokens > 0 ? view_.group_tokens : kPageTokens; }
   void build_index(std::int32_t place, std::int32_t number, std::int32_t first, std::int32_t stop,
                    std::int32_t key_slot, std::int32_t key_layer, const KvTables& keys, const CudaContext& context);
@@ -166,8 +184,16 @@ class CudaRetrieval {
   KvSlots view_;
   KvTables slot_tables_, dense_tables_, near_tables_, pages_;
   DeviceBuffer slots_, index_, tables_, queries_, rules_, counts_, scratch_[2], dense_, dense_blocks_, near_,
-      near_blocks_, inv_freq_, numbers_there_, layers_there_;
+      near_blocks_, inv_freq_, shares_, numbers_there_, layers_there_;
   PinnedBuffer host_counts_, host_rules_;
+  std::optional<CudaKeyIndex> key_index_;
+  // Where layers share a budget, see ChooseLayer: of all places, in one piece of memory.
+  struct Shares {
+    LayerCut* cuts = nullptr;
+    double *later = nullptr, *pools = nullptr, *thetas = nullptr;
+    std::uint32_t* ranks = nullptr;
+  } shares_view_;
+  PinnedBuffer host_shares_, host_thetas_;
   std::vector<Place> places_;
   std::unique_ptr<CudaHostRecall> host_recall_;
 };

@@ -9,8 +9,8 @@
 namespace mneme {
 
 CudaWindows::CudaWindows(const KvShape& shape, std::int32_t n_heads, const RopeTable& rope, std::int32_t max_rows,
-                         std::int32_t max_sequences)
-    : shape_(shape), n_heads_(n_heads), rope_(rope) {
+                         std::int32_t max_sequences, std::int64_t max_context)
+    : shape_(shape), n_heads_(n_heads), rope_(rope), max_context_(max_context) {
   // A window has a row, and each prompt one more where its budget ends.
   const auto n = static_cast<std::size_t>(max_rows + max_sequences);
   blocks_ = DeviceBuffer(n * sizeof(WindowBlock), "windows of prompts");
@@ -20,30 +20,41 @@ CudaWindows::CudaWindows(const KvShape& shape, std::int32_t n_heads, const RopeT
 void CudaWindows::begin() {
   prompts_.clear();
   n_blocks_ = 0;
+  if (choice_) choice_->begin();
 }
 
 std::int32_t CudaWindows::add(const SequenceCache& cache, MethodState& method, std::int32_t n_rows) {
   const Plan& plan = method.plan();
   Prompt p{.plan = &plan, .first = cache.length() - n_rows, .n_rows = n_rows, .first_block = n_blocks_};
+  if (plan.layer_choice) {
+    if (!choice_) choice_.emplace(shape_, n_heads_, max_context_);
+    p.chooses = choice_->add(method, p.first, n_rows);
+  }
   auto* blocks = host_blocks_.as<WindowBlock>();
+  std::int32_t number = 0;  // of the window
   for (std::int32_t begin = p.first; begin < cache.length();) {
     const PrefillWindowRows w = window_at(plan, false, begin, cache.length());
     for (std::int32_t row = w.begin; row < w.end; row += kWindowBlockRows) {
       MNEME_CHECK(static_cast<std::size_t>(n_blocks_ + 1) * sizeof(WindowBlock) <= blocks_.size(), "too many windows");
       blocks[n_blocks_++] = {.row = row - p.first,
                              .n_rows = std::min(kWindowBlockRows, w.end - row),
-                             .window = 0,
+                             .window = number,
                              .base = w.base,
                              .sinks = w.everything ? 0 : 1,
                              .middle = w.slides && w.keeps ? 1 : 0,
                              .slides = w.slides ? 1 : 0};
     }
+    if (plan.layer_choice) choice_->add_window(w);
+    ++number;
+    const std::int32_t selected =
+        w.everything || !plan.layer_choice ? 0 : region_at(plan.rules, w.begin + 1).select_tokens;
     for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
       const PrefillWindowRows seen = plan.dense_layer(l) ? window_at(plan, true, w.begin, w.end) : w;
       LayerStats& stats = method.stats().layers[static_cast<std::size_t>(l)];
       const std::int64_t n = w.end - w.begin;
       stats.prefill_rows += shape_.n_kv_heads * n;
-      stats.prefill_tokens += shape_.n_kv_heads * (n * seen.sink + seen.near_tokens(plan.rules.recent));
+      stats.prefill_tokens += shape_.n_kv_heads * (n * (seen.sink + (seen.everything ? 0 : selected)) +
+                                                   seen.near_tokens(plan.rules.recent));
     }
     begin = w.end;
   }
@@ -55,6 +66,7 @@ std::int32_t CudaWindows::add(const SequenceCache& cache, MethodState& method, s
 void CudaWindows::send(const Stream& stream) {
   if (n_blocks_ > 0)
     copy_bytes(blocks_.data(), host_blocks_.data(), static_cast<std::size_t>(n_blocks_) * sizeof(WindowBlock), stream);
+  if (choice_) choice_->send(stream);
 }
 
 CudaStaging::Earlier CudaWindows::earlier(std::int32_t prompt, std::int32_t layer, std::int32_t slot) const {
@@ -109,11 +121,23 @@ void CudaWindows::attend(std::int32_t prompt, const Rows& rows, const CudaContex
   const Prompt& p = prompts_[static_cast<std::size_t>(prompt)];
   const bool raw = p.plan->key_basis == KeyBasis::kRaw;
   if (raw) turn_near(p, rows, context);
+  const bool chooses = p.chooses >= 0 && !rows.dense;
+  if (chooses) {
+    const CudaWindowChoice::Layer layer{
+        .layer = rows.model_layer, .far_q = rows.far_q, .keys = rows.keys, .place = rows.place};
+    choice_->choose(p.chooses, layer, context);
+    if (rows.pages != nullptr)
+      choice_->bring(p.chooses, layer, *rows.pages, *rows.tables,
+                     earlier(prompt, rows.model_layer, rows.place).from / kPageTokens, context);
+  }
   attend_windows_cuda({.q = rows.q,
                        .far_q = rows.far_q,
                        .out = rows.out,
                        .blocks = blocks_.as<WindowBlock>() + p.first_block,
                        .n_blocks = p.n_blocks,
+                       .units = chooses ? choice_->units() : nullptr,
+                       .n_units = chooses ? choice_->n_units() : nullptr,
+                       .unit_stride = chooses ? choice_->unit_stride() : 0,
                        .far = *rows.tables,
                        .near = raw ? turned_tables_ : *rows.tables,
                        .far_slot = rows.slot,

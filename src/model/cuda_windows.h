@@ -13,6 +13,7 @@
 #include "src/kernels/attention_window_cuda.h"
 #include "src/kernels/rope.h"
 #include "src/model/cuda_staging.h"
+#include "src/model/cuda_window_choice.h"
 
 namespace mneme {
 
@@ -20,7 +21,7 @@ class CudaWindows {
  public:
   // max_rows: of a step, with max_sequences prompts in it.
   CudaWindows(const KvShape& shape, std::int32_t n_heads, const RopeTable& rope, std::int32_t max_rows,
-              std::int32_t max_sequences);
+              std::int32_t max_sequences, std::int64_t max_context);
 
   // A step begins. Then its prompts, and what was added goes to the device.
   void begin();
@@ -40,16 +41,32 @@ class CudaWindows {
     std::int32_t layer = 0, slot = 0;
     bool dense = false;
     float scale = 0;
+    // Where windows select: the layer of the model, what stands for its pages, the sequence's place; and its pages, if
+    // selected ones must come from there.
+    std::int32_t model_layer = 0, place = 0;
+    LayerKeys keys;
+    const KvTables* pages = nullptr;
   };
   void attend(std::int32_t prompt, const Rows& rows, const CudaContext& context);
 
-  std::size_t bytes() const { return blocks_.size() + turned_.size() + turned_blocks_.size(); }
+  // Around the host's waiting for the step.
+  void fetch(const Stream& stream) {
+    if (choice_) choice_->fetch(stream);
+  }
+  void learn() {
+    if (choice_) choice_->learn();
+  }
+
+  std::size_t bytes() const {
+    return blocks_.size() + turned_.size() + turned_blocks_.size() + (choice_ ? choice_->bytes() : 0);
+  }
 
  private:
   struct Prompt {
     const Plan* plan = nullptr;
     std::int32_t first = 0, n_rows = 0;
     std::int32_t first_block = 0, n_blocks = 0;
+    std::int32_t chooses = -1;  // number in choice_
   };
   void turn_near(const Prompt& p, const Rows& rows, const CudaContext& context);
 
@@ -59,6 +76,8 @@ class CudaWindows {
   DeviceBuffer blocks_, turned_, turned_blocks_, inv_freq_;
   PinnedBuffer host_blocks_;
   KvTables turned_tables_;
+  std::int64_t max_context_;
+  std::optional<CudaWindowChoice> choice_;
   std::int32_t n_blocks_ = 0;
   std::vector<Prompt> prompts_;
 };

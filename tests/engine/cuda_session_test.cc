@@ -83,7 +83,9 @@ TEST_F(CudaSessionTest, GoesOnWhereItWasSavedOnTheOtherDevice) {
   for (const Setting& s : {Setting{"full", "", "device"},
                            {"full", "", "host"},
                            {"quest", "unit=page:32", "host"},
-                           {"freekv", "unit=page:32", "host"}}) {
+                           {"freekv", "unit=page:32", "host"},
+                           {"actqkv", "", "device"},
+                           {"actqkv", "", "host"}}) {
     SCOPED_TRACE(std::string(s.method) + ", pages on the " + s.kv_store);
     const LanguageModel cpu = start(s, "cpu"), cuda = start(s, "cuda");
     expect_same(cpu, cuda);

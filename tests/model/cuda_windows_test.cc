@@ -115,12 +115,74 @@ const Setting kSettings[] = {
     {"streaming_llm", "dense=0", {.budget = 100, .sink = 4}},
     {"window", "prefill=window:100", {.budget = 256, .sink = 32}},
 };
+// That select: few pages, many, in windows of several sizes, as many in every layer or shared.
+const Setting kSelecting[] = {
+    {"actqkv", "", {.budget = 256, .sink = 32, .recent = 64}},
+    {"actqkv", "prefill=window:32,cutoff=constant", {.budget = 256, .sink = 32, .recent = 64}},
+    {"actqkv", "dense=1", {.budget = 512, .sink = 64, .recent = 128}},
+};
 
 class CudaWindowsTest : public CudaTest {
  protected:
   ThreadPool threads{std::min(available_cpus(), 8)};
   CpuContext cpu{.pool = &threads};
 };
+
+// What is selected need not be what the CPU selects where two scores are nearly the same, and after that a random model
+// goes its own way: so most steps must have the CPU's logits, and none may be something else altogether.
+TEST_F(CudaWindowsTest, SelectsAsTheCpu) {
+  for (const auto& [heads, kv_heads, head_dim, type] : {std::tuple{8, 2, 64, DType::kBF16}, {4, 4, 128, DType::kF16}}) {
+    const auto model = Model::random(config_of(heads, kv_heads, head_dim), DType::kBF16, {}, 5, cpu);
+    const std::vector<std::int32_t> tokens = random_tokens(2000, model->config().vocab, 6);
+    for (const KvStore store : {KvStore::kDevice, KvStore::kHost})
+      for (const Setting& s : kSelecting) {
+        SCOPED_TRACE(::testing::Message() << s.method << " " << s.overrides << ", D " << head_dim
+                                          << (store == KvStore::kHost ? ", host" : ", device"));
+        Recipe recipe = make_recipe(s.method, s.options);
+        apply_overrides(s.overrides, recipe);
+        const auto plan = compile(recipe, shape_of(model->config(), type));
+        Both both(*model, type, store, cpu);
+        std::vector<double> errors;
+        const auto step = [&](const std::vector<Both::Piece>& pieces) { errors.push_back(both.step(tokens, pieces)); };
+        const auto decode = [&](Pair& p, int n) {
+          for (int i = 0; i < n; ++i) step({{&p, 1, RowPhase::kDecode}});
+        };
+        Pair b = both.start(plan);
+        step({{&b, 200}});
+        decode(b, 360);
+        for (std::size_t i = 0; i < 50; ++i) ASSERT_LE(errors[i], kTolerance) << "within the budget, " << i;
+        Pair a = both.start(plan);
+        for (const std::int32_t n : {40, 57, 500, 31, 300, 1}) {
+          step({{&a, n}});
+          if (n == 500) decode(a, 40);
+        }
+        Pair fork = a.fork();
+        decode(a, 20);
+        step({{&fork, 170}});
+        decode(fork, 10);
+        step({{&a, 190}});
+        Pair c = both.start(plan);
+        for (int i = 0; i < 5; ++i) step({{&a, 1, RowPhase::kDecode}, {&c, 90}, {&fork, 1, RowPhase::kDecode}});
+        for (int i = 0; i < 10; ++i) step({{&c, 1, RowPhase::kDecode}, {&b, 1, RowPhase::kDecode}});
+        std::sort(errors.begin(), errors.end());
+        const auto at = [&](double share) {
+          return errors[static_cast<std::size_t>(share * static_cast<double>(errors.size() - 1))];
+        };
+        std::printf("%s %s: error of the median step %.4f, 90%% %.4f, worst %.4f\n", s.method, s.overrides, at(0.5),
+                    at(0.9), at(1));
+        EXPECT_LE(at(0.5), kTolerance);
+        EXPECT_LE(at(1), 0.3);
+        // The moments of all prompts' queries, wherever they were computed.
+        const ChannelMoments &here = a.on_device.layer(2).memory->moments, &there = a.on_host.layer(2).memory->moments;
+        ASSERT_EQ(here.count(), there.count());
+        double difference = 0, size = 0;
+        for (std::int64_t i = 0; i < std::ssize(here.means()); ++i)
+          difference += std::abs(here.mean(i) - there.mean(i)), size += std::abs(there.mean(i));
+        EXPECT_LE(difference, 0.05 * size);
+        EXPECT_EQ(a.on_device.stats().layers[2].prefill_tokens, a.on_host.stats().layers[2].prefill_tokens);
+      }
+  }
+}
 
 // Prompts in chunks of every size, answers that cross the budget, a second turn, forks.
 TEST_F(CudaWindowsTest, HasTheCpusLogits) {
