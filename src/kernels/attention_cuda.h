@@ -51,6 +51,7 @@ struct DecodeAttentionCuda {
   std::int32_t window = 0;  // > 0: the last `window` tokens alone
   float scale = 0;
   bool tables_late = false;      // the kernels before this one write the tables (and any page) too: wait for them first
+  bool lengths_early = false;    // .. but not the lengths (and begins): pages are counted before
   std::byte* scratch = nullptr;  // decode_attention_scratch_bytes(), cleared to 0 before the first use
 };
 std::size_t decode_attention_scratch_bytes(std::int32_t n, std::int32_t n_kv_heads, std::int32_t head_dim);

@@ -16,6 +16,7 @@ constexpr int kRows = 16;          // query rows of a product: the group, and no
 constexpr int kMostBlocks = 1024;  // of a launch
 constexpr int kMostItems = 4096;   // rows times KV heads
 constexpr int kMostWarps = 8;
+constexpr int kMostShare = 128;  // pages of a block for which whole items matter more than a few more blocks
 
 struct Args {
   DecodeAttentionCuda a;
@@ -57,30 +58,59 @@ struct Split {
   }
 };
 
+// Pages of all items one after the other, which the blocks share.
+struct Pages {
+  int all;   // with those that stand for nothing
+  int used;  // blocks
+};
+
 // first[i]: pages before item i; first[n]: all. Every thread of the block takes part.
-__device__ void count_pages(const Args& p, int n_items, int* first) {
-  __shared__ int warp_total[kMostWarps];
+//
+// A block whose pages are of two items does one after the other, and all wait for it: so items are filled up with pages
+// that stand for nothing until each has blocks of its own, where that costs the others one round of pages at most.
+__device__ Pages count_pages(const Args& p, int n_items, int* first) {
+  __shared__ int warp_total[kMostWarps], warp_most[kMostWarps];
   const int threads = blockDim.x, each = (n_items + threads - 1) / threads;
   const int begin = min(n_items, static_cast<int>(threadIdx.x) * each), end = min(n_items, begin + each);
-  int own = 0;
-  for (int i = begin; i < end; ++i) own += item_at(p, i).n_pages;
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  int own = 0, most = 0;
+  for (int i = begin; i < end; ++i) {
+    const int n = item_at(p, i).n_pages;
+    own += n, most = max(most, n);
+  }
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, n_warps = threads / kWarp;
   int up_to = own;
 #pragma unroll
   for (int k = 1; k < kWarp; k *= 2) {
     const int v = __shfl_up_sync(~0u, up_to, k);
     if (lane >= k) up_to += v;
+    most = max(most, __shfl_xor_sync(~0u, most, k));
   }
-  if (lane == kWarp - 1) warp_total[warp] = up_to;
+  if (lane == kWarp - 1) warp_total[warp] = up_to, warp_most[warp] = most;
   __syncthreads();
-  int before = up_to - own;
-  for (int w = 0; w < warp; ++w) before += warp_total[w];
+  int before = up_to - own, total = 0;
+  for (int w = 0; w < n_warps; ++w) {
+    if (w < warp) before += warp_total[w];
+    total += warp_total[w], most = max(most, warp_most[w]);
+  }
+  const auto grid = static_cast<int>(gridDim.x);
+  // Of pages that are recalled just before, not: a step of `window` takes 2 % longer then, for a reason not found.
+  if (n_items <= grid && total > 0 && (!p.a.tables_late || p.tables.of_tokens)) {
+    const int blocks = grid / n_items, share = (most + blocks - 1) / blocks;
+    const auto rounds = [&](int pages) { return (pages + n_warps - 1) / n_warps; };
+    if (share <= kMostShare && rounds(share) <= rounds((total + grid - 1) / grid) + 1) {
+      for (int i = begin; i < end; ++i) first[i] = i * blocks * share;
+      if (threadIdx.x == 0) first[n_items] = n_items * blocks * share;
+      __syncthreads();
+      return {n_items * blocks * share, n_items * blocks};
+    }
+  }
   for (int i = begin; i < end; ++i) {
     first[i] = before;
     before += item_at(p, i).n_pages;
   }
   if (begin < n_items && end == n_items) first[n_items] = before;
   __syncthreads();
+  return {total, min(grid, total)};
 }
 
 template <typename T, int kDim>
@@ -345,14 +375,15 @@ __global__ void decode_kernel(Args p) {
   __shared__ int first[kMostItems / 4 + 1];
   __shared__ float2 ml[kMostWarps * kRows];
   let_next_start();
-  bool waited = p.a.tables_late;
-  if (waited) wait_for_previous();
   const int n_items = p.a.n * p.tables.n_kv_heads, n_warps = blockDim.x / kWarp, warp = threadIdx.x / kWarp;
-  count_pages(p, n_items, first);
-  const auto total = static_cast<unsigned>(first[n_items]), n_used = min(gridDim.x, total);
+  const bool waits = p.a.tables_late;
+  if (waits && !p.a.lengths_early) wait_for_previous();
+  const Pages pages = count_pages(p, n_items, first);
+  if (waits && p.a.lengths_early) wait_for_previous();
+  bool waited = waits;
 
-  if (blockIdx.x < n_used) {
-    const Split split(total, n_used);
+  if (static_cast<int>(blockIdx.x) < pages.used) {
+    const Split split(static_cast<unsigned>(pages.all), static_cast<unsigned>(pages.used));
     int at = split.begin(blockIdx.x);
     const int stop = split.begin(blockIdx.x + 1);
     int low = 0, high = n_items - 1;  // the item of page `at`
@@ -364,10 +395,10 @@ __global__ void decode_kernel(Args p) {
         high = middle - 1;
       }
     }
-    for (int i = low; at < stop; ++i) {
+    for (int i = low; at < stop; at = first[++i]) {
       const Item item = item_at(p, i);
-      if (item.n_pages == 0) continue;
       const int begin = at - first[i], end = min(item.n_pages, stop - first[i]);
+      if (begin >= end) continue;  // an item without pages, or those that stand for nothing
       const std::int32_t* table = p.tables.blocks + p.a.slots[item.row] * p.tables.sequence_stride + p.layer_entries +
                                   static_cast<std::int64_t>(item.kv_head) * p.tables.max_pages;
       RunningRows<kDim> rows;
@@ -376,7 +407,6 @@ __global__ void decode_kernel(Args p) {
           .run(rows, n_warps);
       __syncthreads();  // the ring becomes room for the merge
       finish_stretch<kDim>(p, item, i, begin, end, at, split, rows, reinterpret_cast<float*>(ring), ml);
-      at = first[i] + end;
     }
   }
   if (!waited) wait_for_previous();

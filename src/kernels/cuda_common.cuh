@@ -67,13 +67,14 @@ int most_cluster(void (*kernel)(Params...), int threads, int most) {
   return most;
 }
 
-// Of clusters of 1, 2, 4, .. up to `most` blocks, how many the device takes at once.
+// Of clusters of 1, 2, 3, .. up to `most` blocks, how many the device takes at once; 0: sizes that it does not have.
 template <typename... Params>
 std::vector<int> active_clusters(void (*kernel)(Params...), int threads, int most) {
-  std::vector<int> clusters = {device_attribute(cudaDevAttrMultiProcessorCount)};
-  if (device_attribute(cudaDevAttrComputeCapabilityMajor) < 9) return clusters;
+  if (device_attribute(cudaDevAttrComputeCapabilityMajor) < 9)
+    return {device_attribute(cudaDevAttrMultiProcessorCount)};
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "clusters of blocks");
-  for (int blocks = 2; blocks <= most; blocks *= 2) {
+  std::vector<int> clusters;
+  for (int blocks = 1; blocks <= most; ++blocks) {
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(static_cast<unsigned>(blocks));
     config.blockDim = dim3(static_cast<unsigned>(threads));
@@ -84,8 +85,8 @@ std::vector<int> active_clusters(void (*kernel)(Params...), int threads, int mos
     config.numAttrs = 1;
     int n = 0;
     if (cudaOccupancyMaxActiveClusters(&n, kernel, &config) != cudaSuccess) {
-      cudaGetLastError();  // sizes that the device does not have
-      break;
+      cudaGetLastError();
+      n = 0;
     }
     clusters.push_back(n);
   }

@@ -79,6 +79,7 @@ __device__ bool item_of(const RecallArgs& p, const RowOfSlots& r, int kv_head, I
   it.from = 0;
   if (p.when == SelectWhen::kNow) {
     if (!now && !plain) return false;
+    if (plain && !r.anew && same_region(r.rules, r.length, r.length - 1)) return false;  // listed as it was
   } else {
     if (r.rules.schedule != SlotSchedule::kAhead) return false;
     it.from = chooses(r, p.when, any_needs_now(p.s, r, p.slot_layer)) ? 1 : 0;

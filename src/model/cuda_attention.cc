@@ -237,7 +237,7 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t first, std::int
   }
   const SlotRows who = slot_rows(rows, first, n);
   a.lengths = rows.attended + first;
-  a.tables_late = true;
+  a.tables_late = a.lengths_early = true;
   // The choice for the next step begins as soon as there are queries; it brings pages once this step's are read.
   const CudaContext beside{.stream = side_.get()};
   if (r.ahead()) {

@@ -152,6 +152,7 @@ ChooseResult measure_choose_cuda(const ModelConfig& config, const ChooseCase& c,
                         .n_heads = s.n_heads,
                         .scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim)),
                         .tables_late = true,
+                        .lengths_early = true,
                         .scratch = l.attend_scratch},
                        l.listed, layer, context);
   });
