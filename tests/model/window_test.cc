@@ -66,6 +66,54 @@ TEST_P(ModelWindow, PrefillIsDecodeRowByRow) {
   }
 }
 
+// Where every key stands for its unit, a state goes on without what tokens received, as a device leaves it: the same
+// bits, in prompts, answers and once more from its bytes.
+TEST(ModelWindowState, GoesOnWithoutWhatTokensReceived) {
+  ThreadPool threads{kTestThreads};
+  const CpuContext fixed{.pool = &threads, .rounding = Rounding::kFixed};
+  const auto model = Model::random(small_config(), DType::kBF16, {}, 11, fixed);
+  const auto plan =
+      compile(make_recipe("actqkv", {.budget = 160, .sink = 32, .recent = 32}), shape_of(model->config(), DType::kF16));
+  const std::vector<std::int32_t> tokens = random_tokens(500, 50, 3);
+  SequenceRunner runner(*model, DType::kF16, fixed);
+  const auto step = [&](SequenceCache& cache, MethodState& method, std::int32_t n, RowPhase phase) {
+    const auto piece = std::span(tokens).subspan(static_cast<std::size_t>(cache.length()), static_cast<std::size_t>(n));
+    cache.extend(n);
+    const SequenceRows rows{.cache = &cache, .n_rows = n, .method = &method, .phase = phase};
+    std::vector<float> out;
+    SequenceRunner::append(runner.forward.run_all_logits({.tokens = piece, .sequences = std::span(&rows, 1)}), out);
+    return out;
+  };
+  SequenceCache a(runner.pool);
+  a.set_key_basis(plan->key_basis);
+  MethodState whole(plan);
+  step(a, whole, 300, RowPhase::kPrefill);
+  const auto restored = [&](const MethodState& from, std::int32_t length) {
+    ByteWriter bytes;
+    from.write(bytes);
+    const std::vector<std::byte> all = std::move(bytes).take();
+    ByteReader in(all, "a state");
+    MethodState state(plan);
+    state.read(in, length);
+    return state;
+  };
+  MethodState without(whole);
+  for (std::int32_t l = 0; l < 2; ++l) {
+    LayerMemory& memory = *without.layer(l).memory;
+    memory.units.truncate(0);
+    memory.mass = MassWindow(plan->shape.n_heads);
+    memory.mass.skip(memory.seen);
+  }
+  without = restored(without, a.length());
+  SequenceCache b = a.fork();
+  for (int i = 0; i < 40; ++i)
+    ASSERT_EQ(step(b, without, 1, RowPhase::kDecode), step(a, whole, 1, RowPhase::kDecode)) << i;
+  without = restored(without, b.length());
+  ASSERT_EQ(step(b, without, 70, RowPhase::kPrefill), step(a, whole, 70, RowPhase::kPrefill));
+  for (int i = 0; i < 10; ++i)
+    ASSERT_EQ(step(b, without, 1, RowPhase::kDecode), step(a, whole, 1, RowPhase::kDecode)) << i;
+}
+
 INSTANTIATE_TEST_SUITE_P(Positions, ModelWindow,
                          testing::Values("prefill=window:32", "prefill=window:32,positions=absolute",
                                          "prefill=window:32,positions=one_angle",
