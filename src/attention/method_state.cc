@@ -130,6 +130,10 @@ void MethodState::see_output(std::int32_t l, std::int32_t length, bool boundary)
   layer(l).partition.add_output(boundary);
 }
 
+void MethodState::see_boundary(std::int32_t l) {
+  if (plan_->lists && !plan_->dense_layer(l)) layer(l).partition.begin_segment();
+}
+
 Region MethodState::region(std::int32_t l, std::int32_t kv_head, std::int32_t length) const {
   if (!plan_->lists) return region_at(rules(l), length);
   const Layer& state = layer(l);

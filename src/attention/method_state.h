@@ -103,6 +103,8 @@ class MethodState {
   void see_prompt(std::int32_t layer, std::int32_t length, bool ends);
   // The last of `length` tokens was decoded, at a boundary or not; those before it that it has not seen were a prompt.
   void see_output(std::int32_t layer, std::int32_t length, bool boundary);
+  // It was at a boundary, where see_output() could not know yet.
+  void see_boundary(std::int32_t layer);
   // Builds the units that are complete by what it has seen, or holds completely where they are no lists, and their
   // entries. One (layer, KV head) is one thread's work.
   void close_units(std::int32_t layer, std::int32_t kv_head, const SequenceCache& cache);

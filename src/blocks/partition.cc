@@ -55,10 +55,14 @@ void Partition::end_prompt() {
 
 void Partition::add_output(bool boundary) {
   end_prompt();
-  const std::int32_t size = length_ - open();
-  if (size >= rules_.largest || (boundary && size >= rules_.smallest)) cuts_.push_back(length_);
+  if (length_ - open() >= rules_.largest) cuts_.push_back(length_);
   ++length_;
   move_out();
+  if (boundary) begin_segment();
+}
+
+void Partition::begin_segment() {
+  if (length_ - 1 - open() >= rules_.smallest) cuts_.push_back(length_ - 1);
 }
 
 void Partition::truncate(std::int32_t length) {

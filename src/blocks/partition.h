@@ -54,8 +54,11 @@ class Partition {
   void add_prompt(std::int32_t length);
   // The prompt so far is complete; one that goes on all the same is another.
   void end_prompt();
-  // One decoded token. A prompt before it has ended.
+  // One decoded token. A prompt before it has ended. What leaves the buffer with it does not depend on its own
+  // boundary, which may also be told afterwards: add_output(false), then begin_segment().
   void add_output(bool boundary);
+  // The last token, a decoded one, was at a boundary.
+  void begin_segment();
   // Forgets the tokens from `length` on. What is then left of a unit becomes part of the next prompt.
   void truncate(std::int32_t length);
 

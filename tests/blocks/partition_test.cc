@@ -148,6 +148,15 @@ TEST(Partition, IsTheReferencesWhateverTheChunks) {
     }
     ASSERT_EQ(at, p.grouped());
     ASSERT_LE(p.length() - p.grouped(), s.rules.recent);
+    // What a step moves out does not depend on its own boundary.
+    Partition with = p, without = p;
+    with.add_output(true), without.add_output(false);
+    ASSERT_TRUE(std::ranges::equal(with.ranges(), without.ranges())) << i;
+    without.begin_segment();
+    for (int k = 0; k < 60; ++k) {
+      with.add_output(k % 7 == 0), without.add_output(k % 7 == 0);
+      ASSERT_TRUE(std::ranges::equal(with.ranges(), without.ranges())) << i;
+    }
   }
 }
 
