@@ -10,6 +10,11 @@ void expect_slots_cuda(const KvSlots& slots) {
   if (slots.max_pages > kMostKvPages)
     fail(ErrorKind::kUnsupported, "a context of {} tokens: pages are chosen on the device of up to {}",
          std::int64_t{slots.max_pages} * kKvPageTokens, std::int64_t{kMostKvPages} * kKvPageTokens);
+  if (slots.lists.max_units > kMostUnitLists)
+    fail(ErrorKind::kUnsupported,
+         "a context of {} tokens may have {} clusters and segments: the device chooses among up to {} (larger ones: "
+         "--kv unit=cluster:N,segment=MIN-MAX)",
+         std::int64_t{slots.max_pages} * kKvPageTokens, slots.lists.max_units, kMostUnitLists);
   if (slots.n_slots > kMostKvSlots)
     fail(ErrorKind::kUnsupported, "a budget that takes {} slots a KV head: the device has up to {}", slots.n_slots,
          kMostKvSlots);

@@ -40,6 +40,21 @@ __device__ __forceinline__ int window_slots(const SlotRules& r) {
   return r.unit_tokens == 1 ? max(r.recent, r.entry_tokens) : r.recent / kKvPageTokens;
 }
 
+__device__ __forceinline__ std::int64_t kept_index(const KvSlots& s, int layer, int place) {
+  return static_cast<std::int64_t>(layer) * s.n_places + place;
+}
+// The same where units are lists: all that is not grouped is in the window, and n_select counts tokens.
+__device__ __forceinline__ PageRegion region_of(const KvSlots& s, const SlotRules& r, int layer, int place,
+                                                int length) {
+  if (s.lists.max_units == 0) return page_region(r, length);
+  PageRegion p;
+  p.first = r.sink;
+  p.window = p.last = max(r.sink, __ldcg(s.lists.grouped + kept_index(s, layer, place)));
+  p.stop = length;
+  p.n_select = max(0, r.budget - r.sink - (length - p.window));
+  return p;
+}
+
 // A token's keys and values, and a unit's.
 __device__ __forceinline__ std::int64_t token_bytes(const KvSlots& s) {
   return std::int64_t{4} * s.head_dim;
@@ -91,7 +106,7 @@ __device__ __forceinline__ std::uint32_t draw(std::uint32_t a, std::uint32_t b) 
 
 struct RowOfSlots {
   SlotRules rules;
-  int place, length;
+  int place, length, anew_bits;
   bool anew;
   bool sparse;  // the row selects, or attends a window
 };
@@ -101,9 +116,79 @@ __device__ __forceinline__ RowOfSlots row_at(const KvSlots& s, const SlotRows& r
   r.sparse = false;
   if (r.place < 0) return r;
   r.rules = s.rules[r.place];
-  r.anew = rows.anew[row] != 0;
+  r.anew_bits = rows.anew[row];
+  r.anew = r.anew_bits != 0;
   r.sparse = r.length > r.rules.budget;
   return r;
+}
+
+// Whether n cosines, by their sum, their largest and their smallest, are below what a gate asks for.
+__device__ __forceinline__ bool below_tau(const SlotRules& rules, int n, float sum, float most, float least, bool nan) {
+  const float pooled = rules.gate == SlotGate::kMean  ? sum / static_cast<float>(n)
+                       : rules.gate == SlotGate::kMax ? most
+                                                      : least;
+  return nan || !(pooled >= rules.tau);
+}
+
+// Whether the queries of a layer moved too far. A whole warp asks.
+__device__ __forceinline__ bool layer_moved(const KvSlots& s, const RowOfSlots& r, int layer) {
+  const std::int64_t at = kept_index(s, layer, r.place);
+  if (r.rules.correction >= 0)
+    return static_cast<float>(draw(static_cast<std::uint32_t>(r.length), static_cast<std::uint32_t>(at)) >> 8) *
+               0x1p-24f <
+           r.rules.correction;
+  float sum = 0, most = -2, least = 2;
+  bool nan = false;
+  for (int h = threadIdx.x % kWarp; h < s.n_heads; h += kWarp) {
+    const float v = __ldcg(s.cosine + at * s.n_heads + h);
+    nan = nan || isnan(v);
+    sum += v, most = fmaxf(most, v), least = fminf(least, v);
+  }
+  sum = warp_sum(sum);
+#pragma unroll
+  for (int d = kWarp / 2; d > 0; d /= 2) {
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
+    least = fminf(least, __shfl_xor_sync(~0u, least, d));
+  }
+  return below_tau(r.rules, s.n_heads, sum, most, least, __any_sync(~0u, nan));
+}
+
+// What a layer whose selections are kept does in a step. A whole warp asks, before recall_units_cuda of the step.
+struct KeptStep {
+  bool asked, moved;  // the gate was asked, and flagged
+  bool makes;         // a selection, with this step's query
+};
+__device__ __forceinline__ KeptStep kept_step(const KvSlots& s, const RowOfSlots& r, int layer) {
+  KeptStep k;
+  k.asked = (r.anew_bits & kNoQuery) == 0;
+  k.moved = k.asked && layer_moved(s, r, layer);
+  k.makes = false;
+  if (!r.sparse) return k;
+  const KeptSelection& kept = s.kept[kept_index(s, layer, r.place)];
+  const bool worn = r.rules.max_reuse > 0 && __ldcg(&kept.reused) >= r.rules.max_reuse;
+  // A selection made just above the budget may be too short for a step whose window is shorter.
+  const bool too_short = __ldcg(&kept.n_units) < region_of(s, r.rules, layer, r.place, r.length).n_select;
+  k.makes = r.anew || k.moved || worn || too_short;
+  return k;
+}
+// Writes down what recall_units_cuda goes by, and counts. One warp of a launch, for its row and layer.
+__device__ __forceinline__ void note_kept_step(const KvSlots& s, const RowOfSlots& r, int layer, const KeptStep& k) {
+  if (threadIdx.x % kWarp != 0) return;
+  const std::int64_t at = kept_index(s, layer, r.place);
+  s.kept[at].made_now = k.makes ? s.kept[at].n_made + 1 : 0;
+  const auto add = [](std::uint64_t& to) { atomicAdd(reinterpret_cast<unsigned long long*>(&to), 1ull); };
+  if (k.asked) add(s.counts[at].checks);
+  if (k.moved) add(s.counts[at].corrections);
+  if (k.makes) add(s.counts[at].made);
+}
+// The queries with which the gate will compare, where that is those of the last selection. A block, for a KV head.
+__device__ __forceinline__ void keep_queries(const KvSlots& s, const RowOfSlots& r, int layer, int kv_head,
+                                             const KeptStep& k) {
+  if (s.asked_q == nullptr || r.rules.last_asked == 0 || !(k.makes || !r.sparse)) return;
+  const int group = s.n_heads / s.n_kv_heads, words = group * s.head_dim / 8;
+  const std::int64_t at = (kept_index(s, layer, r.place) * s.n_heads + kv_head * group) * s.head_dim / 8;
+  for (int i = threadIdx.x; i < words; i += blockDim.x)
+    static_cast<uint4*>(s.asked_q)[at + i] = __ldcg(static_cast<const uint4*>(s.last_q) + at + i);
 }
 
 // Whether the queries of a KV head moved too far since the last step. NaN: they did.
@@ -125,15 +210,14 @@ __device__ __forceinline__ bool moved(const KvSlots& s, const RowOfSlots& r, int
     nan = nan || isnan(v[g]);
     sum += v[g], most = fmaxf(most, v[g]), least = fminf(least, v[g]);
   }
-  const float pooled = r.rules.gate == SlotGate::kMean  ? sum / static_cast<float>(group)
-                       : r.rules.gate == SlotGate::kMax ? most
-                                                        : least;
-  return nan || !(pooled >= r.rules.tau);
+  return below_tau(r.rules, group, sum, most, least, nan);
 }
 
-// Whether a KV head attends a selection made with this step's query.
+// Whether a KV head attends a selection made with this step's query; of selections that are kept, once
+// choose_*_cuda has said so.
 __device__ __forceinline__ bool needs_now(const KvSlots& s, const RowOfSlots& r, int layer, int kv_head) {
   if (!r.sparse || r.rules.schedule == SlotSchedule::kNone) return false;
+  if (r.rules.schedule == SlotSchedule::kKept) return __ldcg(&s.kept[kept_index(s, layer, r.place)].made_now) != 0;
   if (r.rules.schedule == SlotSchedule::kEveryStep || r.anew) return true;
   return moved(s, r, layer, kv_head);
 }

@@ -12,6 +12,9 @@
 // As long as all tokens are attended (length <= budget), unit u is in slot u instead. Where the pages themselves lie on
 // the device, tokens have no slots: they are attended where they are.
 //
+// Units that are lists of tokens (UnitLists) are chosen whole and brought token by token: a slot's unit is then a
+// token.
+//
 // The kernels of a step, in this order: store_qkv_cuda (pointwise_cuda.h) writes the new token where it belongs, keeps
 // the box of the open page, and measures how far the queries moved; choose_pages_cuda or choose_tokens_cuda
 // (one_bit_cuda.h) ranks; recall_units_cuda brings what is missing and writes down the slots to attend; then attention.
@@ -31,15 +34,18 @@ enum class SlotSchedule : std::int32_t {
   kNone,       // nothing is selected: sinks and window
   kEveryStep,  // with the current query
   kAhead,      // with the query of the step before, unless a KV head's queries moved
+  kKept,       // with the current query where those of the layer moved; it stays until they do again
 };
-enum class SlotGate : std::int32_t { kMean, kMax, kAny };  // GatePool's, of a KV head's cosines
+enum class SlotGate : std::int32_t { kMean, kMax, kAny };  // GatePool's, of a KV head's cosines, or (kKept) a layer's
 
 // What a sequence attends; regions are src/blocks/region.h's.
 struct SlotRules {
   std::int32_t unit_tokens = kKvPageTokens;       // 1 or kKvPageTokens
   std::int32_t entry_tokens = kKvPageTokens;      // that an entry of the index covers: a page, or a group of 1-bit keys
   std::int32_t budget = 0, sink = 0, recent = 0;  // tokens; of pages sink and recent are multiples, recent at least 1
-  std::int32_t n_select = 0;  // units that the budget has room for, beside sinks and the smallest window
+  std::int32_t n_select = 0;    // units that the budget has room for, beside sinks and the smallest window
+  std::int32_t max_reuse = 0;   // kKept: steps that a selection serves after its own; 0: no limit
+  std::int32_t last_asked = 0;  // kKept: not 0: the gate compares with the query of the last selection
   SlotSchedule schedule = SlotSchedule::kNone;
   GroupPool pool = GroupPool::kMeanProb;
   SlotGate gate = SlotGate::kMean;
@@ -54,6 +60,16 @@ struct SlotCounts {
   std::uint64_t checks = 0, corrections = 0;  // the gate asked, and the gate flagged
   std::uint64_t selected = 0, missing = 0;    // units chosen, and those of them that came from the host
   std::uint64_t replaced = 0;                 // chosen, and not chosen the time before
+  std::uint64_t made = 0;                     // kKept: selections, of all KV heads at once
+};
+
+// What a (layer, place) remembers of a selection that is kept.
+struct KeptSelection {
+  // By choose_*_cuda, for recall_units_cuda of the same step: the number of the selection that the step makes, 0: none.
+  std::int32_t made_now = 0;
+  // By recall_units_cuda, for choose_*_cuda of the next step.
+  std::int32_t n_made = 0, reused = 0;  // selections; steps that the last one served after its own
+  std::int32_t n_units = 0;             // that it has, of every KV head; of lists their tokens
 };
 
 inline constexpr std::int32_t kBoxesBeyond = 256;  // that may be read after the last one
@@ -68,6 +84,19 @@ struct OneBitKeys {
   std::byte* levels = nullptr;
 };
 
+// Units that are lists of tokens, of every (layer, place, KV head): unit u is members[ends[u - 1], ends[u]), positions
+// in ascending order. Together they are [sink, grouped), each token once; the window is what follows.
+//
+//   centroids  [max_units][D]  of the dtype of the keys: centroid.h
+//   ends       [max_units]
+//   members    [max_tokens]
+struct UnitLists {
+  std::int32_t max_units = 0, max_tokens = 0;  // 0: units are no lists
+  std::byte* centroids = nullptr;
+  std::int32_t *ends = nullptr, *members = nullptr, *n_units = nullptr;
+  std::int32_t* grouped = nullptr;  // [layers][places]
+};
+
 struct KvSlots {
   std::int32_t n_layers = 0, n_places = 0, n_kv_heads = 0, n_heads = 0, head_dim = 0;
   std::int32_t unit_tokens = kKvPageTokens;  // 1 or kKvPageTokens: of all places
@@ -78,20 +107,24 @@ struct KvSlots {
   std::int32_t max_listed = 0;               // units that a step may attend
   bool f16 = false;
   // Device memory, everything [layers][places][KV heads] first unless it says otherwise.
-  std::byte* slots = nullptr;       // [n_slots] units
-  std::byte* boxes = nullptr;       // [max_pages][hi: D | lo: D], of the dtype of the keys; then kBoxesBeyond more
-  OneBitKeys keys;                  // one_bit_cuda.h
+  std::byte* slots = nullptr;  // [n_slots] units
+  std::byte* boxes = nullptr;  // [max_pages][hi: D | lo: D], of the dtype of the keys; then kBoxesBeyond more
+  OneBitKeys keys;             // one_bit_cuda.h
+  UnitLists lists;
   std::int32_t* slot_of = nullptr;  // [max_units()]: the slot of a selected unit, -1: none
   std::int32_t* unit_of = nullptr;  // [n_slots]: the unit in a slot of the third kind, -1: none
-  std::int32_t* used_at = nullptr;  // [n_slots]: the last length for which it was chosen
-  std::int32_t* chosen[2] = {};     // by SelectWhen: [max_listed] units, ascending
-  std::int32_t* n_chosen[2] = {};   // by SelectWhen
-  std::int32_t* listed = nullptr;   // [max_listed] slots to attend, in the order of their tokens; without
-                                    // slots, tokens of the pool: block * kKvPageTokens + token of it
-  void* last_q = nullptr;           // [layers][places][heads][D] bf16: of this step, once store_qkv_cuda was there
-  float* cosine = nullptr;          // [layers][places][heads]: of these with those of the step before
-  SlotRules* rules = nullptr;       // [places]
-  SlotCounts* counts = nullptr;     // [layers][places]
+  std::int32_t* used_at = nullptr;  // [n_slots]: the last length (kKept: selection) for which it was chosen
+  std::int32_t* chosen[2] = {};  // by SelectWhen: [max_listed] units, ascending; of lists tokens, the best unit's first
+  std::int32_t* n_chosen[2] = {};  // by SelectWhen
+  std::int32_t* listed = nullptr;  // [max_listed] slots to attend, in the order of their tokens (of lists: sinks, as
+                                   // chosen, the window's newest first); without slots, tokens of the pool: block *
+                                   // kKvPageTokens + token of it
+  void* last_q = nullptr;          // [layers][places][heads][D] bf16: of this step, once store_qkv_cuda was there
+  void* asked_q = nullptr;         // of the last selection (SlotRules::last_asked); or null
+  float* cosine = nullptr;         // [layers][places][heads]: of these with those of the step before, or asked_q
+  KeptSelection* kept = nullptr;   // [layers][places]; null: nothing is kept
+  SlotRules* rules = nullptr;      // [places]
+  SlotCounts* counts = nullptr;    // [layers][places]
 
   std::size_t token_bytes() const { return 4 * static_cast<std::size_t>(head_dim); }
   std::size_t unit_bytes() const { return token_bytes() * static_cast<std::size_t>(unit_tokens); }
@@ -120,16 +153,18 @@ struct SlotStore {
   KvSlots slots;                         // kSlots
 };
 
-inline constexpr std::int32_t kMostKvSlots = 8192;      // of a KV head
-inline constexpr std::int32_t kMostKvPages = 40 << 10;  // of a sequence: what one block of threads can rank
+inline constexpr std::int32_t kMostKvSlots = 8192;        // of a KV head
+inline constexpr std::int32_t kMostKvPages = 40 << 10;    // of a sequence: what one block of threads can rank
+inline constexpr std::int32_t kMostUnitLists = 24 << 10;  // of a KV head, likewise
 // Errors  kUnsupported: more than that.
 void expect_slots_cuda(const KvSlots& slots);
 
 // Rows of a step, one a sequence.   places, lengths, anew [n] on the device
+inline constexpr std::int32_t kNoSelection = 1, kNoQuery = 2;  // bits of SlotRows::anew
 struct SlotRows {
   const std::int32_t* places = nullptr;   // -1: no sequence
   const std::int32_t* lengths = nullptr;  // tokens stored, this step's own among them
-  const std::int32_t* anew = nullptr;     // not 0: there is no earlier selection that could be attended
+  const std::int32_t* anew = nullptr;     // not 0: there is no earlier selection that could be attended, or no query
   std::int32_t n = 0;
 };
 
@@ -150,6 +185,12 @@ struct ChoosePages {
 };
 std::size_t choose_scratch_bytes(const KvSlots& slots, std::int32_t n_rows);
 void choose_pages_cuda(const ChoosePages& c, const KvSlots& slots, std::int32_t slot_layer, const CudaContext& context);
+
+// The same with units that are lists (kKept alone): the best of them until they have as many tokens as the smallest
+// window, or this step's, leaves room for; their tokens, the best unit's first and the last one's cut short, to
+// `chosen`. rank.h and centroid.h are the specifications.
+std::size_t choose_lists_scratch_bytes(const KvSlots& slots, std::int32_t n_rows);
+void choose_lists_cuda(const ChoosePages& c, const KvSlots& slots, std::int32_t slot_layer, const CudaContext& context);
 
 // Brings chosen units that are in no slot out of their pages (`pages`: the sequences' tables, whose blocks may lie in
 // mapped host memory), in place of those that were not chosen for longest, and writes `listed`; without slots it does

@@ -8,8 +8,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "src/kernels/cluster.cuh"
-#include "src/kernels/kv_slots_cuda.cuh"
+#include "src/kernels/choose_share.cuh"
 #include "src/kernels/rank_keys.cuh"
 
 namespace mneme {
@@ -17,8 +16,9 @@ namespace {
 
 using namespace cuda;  // NOLINT
 
-constexpr int kThreads = kRankThreads, kWarps = kThreads / kWarp;
-constexpr int kMostGroup = kMostSlotGroup, kMostBlocks = 16;  // of a cluster
+constexpr int kThreads = kChooseThreads, kWarps = kChooseWarps;
+constexpr int kMostBlocks = kMostChooseBlocks, kMostGroup = kMostSlotGroup;
+static_assert(kThreads == kRankThreads);
 constexpr int kMostDrawn = 2048;
 constexpr int kStaticShared = 9 << 10;
 
@@ -106,22 +106,6 @@ struct BoxQueries {
   }
 };
 
-// (max, sum of exp(. - max)) takes another one in.
-__device__ __forceinline__ void add_sum(float& max, float& sum, float other_max, float other_sum) {
-  const float m = fmaxf(max, other_max);
-  if (m > -INFINITY) sum = sum * __expf(max - m) + other_sum * __expf(other_max - m);
-  max = m;
-}
-
-// What a block does for a KV head.
-struct Share {
-  int place, kv_head;
-  std::int64_t index;  // slot_index
-  int rank;            // of the block in its cluster
-  int n;               // units of the region
-  int begin, own;      // of them, the block's
-};
-
 // Scores of the block's boxes to `scores` [group][width], with each warp's part of the heads' log-sum-exps.
 template <typename T, int kDim, bool kWide, SelectWhen kWhen>
 __device__ __forceinline__ void score_share(const Args& p, const SlotRules& rules, int first_page, const Share& at,
@@ -162,86 +146,6 @@ __device__ __forceinline__ void score_share(const Args& p, const SlotRules& rule
   }
 }
 
-// What the warps of the block have, to every block of the cluster.
-__device__ __forceinline__ void give_sums(const Args& p, int rank, const float2 (&of_warps)[kWarps][kMostGroup],
-                                          float2 (&of_blocks)[kMostBlocks][kMostGroup]) {
-  const int g = threadIdx.x % kMostGroup, to = threadIdx.x / kMostGroup;  // kThreads are so many pairs
-  if (g >= p.group || to >= p.blocks) return;
-  float max = -INFINITY, sum = 0;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) max = fmaxf(max, of_warps[w][g].x);
-  const float base = max == -INFINITY ? 0.0f : max;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) sum += of_warps[w][g].y * __expf(of_warps[w][g].x - base);
-  put(address_in(&of_blocks[rank][g], to), float2{max, sum});
-}
-
-// The group's log-sum-exps over all units, a warp a head.
-__device__ __forceinline__ void merge_sums(const Args& p, const float2 (&of_blocks)[kMostBlocks][kMostGroup],
-                                           float* lse) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  for (int g = warp; g < p.group; g += kWarps) {
-    const float2 part = lane < p.blocks ? of_blocks[lane][g] : float2{-INFINITY, 0};
-    float max = part.x;
-#pragma unroll
-    for (int k = kMostBlocks / 2; k > 0; k /= 2) max = fmaxf(max, __shfl_xor_sync(~0u, max, k));
-    float sum = max == -INFINITY ? 0.0f : part.y * __expf(part.x - max);
-#pragma unroll
-    for (int k = kMostBlocks / 2; k > 0; k /= 2) sum += __shfl_xor_sync(~0u, sum, k);
-    if (lane == 0) lse[g] = max == -INFINITY ? -INFINITY : max + __logf(sum);
-  }
-}
-
-// Whether a unit's values are logarithms of probabilities.
-__device__ __forceinline__ bool pools_logs(GroupPool pool) {
-  return pool == GroupPool::kMaxProb || pool == GroupPool::kMeanProb;
-}
-
-// Of one unit: what group_pool.h makes of its heads' values v [n], which are logarithms of probabilities for kMaxProb
-// and kMeanProb. Values beyond `group` are not there.
-template <int kMost>
-__device__ __forceinline__ std::uint32_t pool_unit(GroupPool pool, int group, const float (&v)[kMost]) {
-  float most = -INFINITY, sum = 0;
-  bool nan = false;
-#pragma unroll
-  for (int g = 0; g < kMost; ++g) {
-    if (g >= group) continue;
-    nan = nan || v[g] != v[g];
-    most = fmaxf(most, v[g]);
-    sum += v[g];
-  }
-  if (nan) return 0;
-  if (pool == GroupPool::kMean) return sort_key(sum / static_cast<float>(group));
-  if (pool != GroupPool::kMeanProb || most == -INFINITY || most == INFINITY) return sort_key(most);
-  float total = 0;
-#pragma unroll
-  for (int g = 0; g < kMost; ++g)
-    if (g < group) total += __expf(v[g] - most);
-  return sort_key(most + __logf(total));
-}
-
-// The block's scores to keys in the cluster's first block, a thread a unit.
-template <int kMost>
-__device__ __forceinline__ void pool_share(const Args& p, const SlotRules& rules, const Share& at, const float* scores,
-                                           const float* lse, std::uint32_t* keys, std::uint32_t& least,
-                                           std::uint32_t& most) {
-  const bool logs = pools_logs(rules.pool);
-  const std::uint32_t to = address_in(keys + at.begin, 0);
-#pragma unroll 1
-  for (int u = threadIdx.x; u < at.own; u += kThreads) {
-    float v[kMost];
-#pragma unroll
-    for (int g = 0; g < kMost; ++g) {
-      if (g >= p.group) continue;
-      const float x = scores[g * p.width + u];
-      v[g] = !logs || x != x ? x : lse[g] == -INFINITY ? -INFINITY : fminf(rules.alpha * x, 3.4028235e38f) - lse[g];
-    }
-    const std::uint32_t key = pool_unit(rules.pool, p.group, v);
-    put(to + u * 4, key);
-    least = min(least, key), most = max(most, key);
-  }
-}
-
 // For measuring: k pages of which `turnover` are others than at the step before. They walk through a permutation of
 // the candidates, so that none comes back soon.
 __device__ __forceinline__ void draw_pages(const SlotRules& rules, int length, std::int64_t index, int first_page,
@@ -265,9 +169,6 @@ __device__ __forceinline__ void draw_pages(const SlotRules& rules, int length, s
   }
 }
 
-__host__ __device__ constexpr int eights(int n) {
-  return (n + 7) / 8 * 8;
-}
 std::int64_t keys_of(const KvSlots& s) {
   return std::max(eights(s.max_pages), kMostDrawn);
 }
@@ -287,7 +188,11 @@ __global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) c
   bool used = false;  // shared memory of the cluster
   for (int item = cluster; item < p.rows.n * heads; item += n_clusters) {
     const RowOfSlots r = row_at(p.s, p.rows, item / heads);
-    if (!r.sparse || !chooses(r, p.when, any_needs_now(p.s, r, p.layer))) continue;
+    if constexpr (kWhen == SelectWhen::kNow) {
+      if (!chooses_now(p.s, r, p.layer, item % heads, blockIdx.x % p.blocks == 0)) continue;
+    } else {
+      if (!r.sparse || !chooses(r, p.when, any_needs_now(p.s, r, p.layer))) continue;
+    }
     const PageRegion region = page_region(r.rules, r.length + (p.when == SelectWhen::kNext ? 1 : 0));
     if (region.n_select == 0) continue;
     Share at;
@@ -335,19 +240,6 @@ __global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) c
     if (tid == 0) p.s.n_chosen[when][at.index] = region.n_select;
     __syncthreads();
   }
-}
-
-int multiprocessors() {
-  static const int n = device_attribute(cudaDevAttrMultiProcessorCount);
-  return n;
-}
-
-// Of a KV head: as many as the device has room for at once, so that all of it works on few KV heads.
-constexpr int kMostClusters = 1024;
-int blocks_for(std::int64_t items, int most) {
-  int blocks = 1;
-  while (2 * blocks <= most && 2 * blocks * items <= multiprocessors()) blocks *= 2;
-  return blocks;
 }
 
 struct Layout {

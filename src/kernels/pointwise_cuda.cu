@@ -128,7 +128,7 @@ __device__ __forceinline__ ResidentToken newest_token(const SlotStore& store, st
   const KvSlots& s = store.slots;
   const std::int64_t index = slot_index(s, store.layer, place, kv_head);
   return {s.n_slots == 0 ? nullptr : resident_token(s, store.layer, place, kv_head, position, position + 1),
-          s.boxes == nullptr || s.group_tokens > 0 ? nullptr : s.boxes + (index * s.max_pages + page) * token_bytes(s)};
+          s.boxes == nullptr ? nullptr : s.boxes + (index * s.max_pages + page) * token_bytes(s)};
 }
 
 // A head's query of the step before, which this one's takes the place of; null where nobody compares.
@@ -137,6 +137,13 @@ __device__ __forceinline__ __nv_bfloat16* last_query(const SlotStore& store, std
   const KvSlots& s = store.slots;
   const std::int64_t at = (static_cast<std::int64_t>(store.layer) * s.n_places + store.places[row]) * s.n_heads + head;
   return static_cast<__nv_bfloat16*>(s.last_q) + at * s.head_dim;
+}
+// The one that it is compared with.
+__device__ __forceinline__ const __nv_bfloat16* asked_query(const SlotStore& store, std::int64_t row, int head) {
+  const KvSlots& s = store.slots;
+  if (s.asked_q == nullptr || s.rules[store.places[row]].last_asked == 0) return last_query(store, row, head);
+  return static_cast<const __nv_bfloat16*>(s.asked_q) +
+         (last_query(store, row, head) - static_cast<const __nv_bfloat16*>(s.last_q));
 }
 __device__ __forceinline__ float* last_cosine(const SlotStore& store, std::int64_t row, int head) {
   const KvSlots& s = store.slots;
@@ -219,6 +226,7 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
     opens = position % kKvPageTokens == 0;
   }
   __nv_bfloat16* last_q = is_q ? last_query(a.rows.store, row, head) : nullptr;
+  const __nv_bfloat16* asked_q = last_q == nullptr ? nullptr : asked_query(a.rows.store, row, head);
   float dot = 0, norm = 0, last_norm = 0;
 #pragma unroll
   for (int i = 0; i < kMostPairs; ++i) {
@@ -250,7 +258,7 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
       q[first] = __float2bfloat16_rn(u), q[second] = __float2bfloat16_rn(v);
       if (last_q == nullptr) continue;
       u = __bfloat162float(q[first]), v = __bfloat162float(q[second]);
-      const float lu = __bfloat162float(last_q[first]), lv = __bfloat162float(last_q[second]);
+      const float lu = __bfloat162float(asked_q[first]), lv = __bfloat162float(asked_q[second]);
       dot += u * lu + v * lv, norm += u * u + v * v, last_norm += lu * lu + lv * lv;
       last_q[first] = q[first], last_q[second] = q[second];
       continue;

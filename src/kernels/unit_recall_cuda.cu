@@ -24,7 +24,15 @@ constexpr int kRecallPiece = kBulkBytes;
 constexpr int kRecallPiece = kPieceBytes;
 #endif
 constexpr int kStagesBeside = 4, kStagesAlone = 12;  // pieces under way: beside products, and with nothing beside
-constexpr int kRecallWarps = kRecallThreads / kWarp;
+// Single tokens that a step waits for: more of them under way, and nothing beside.
+constexpr int kMostRecallThreads = 256, kMostRecallWarps = kMostRecallThreads / kWarp;
+
+__device__ __forceinline__ int recall_threads() {
+  return static_cast<int>(blockDim.x);
+}
+__device__ __forceinline__ int recall_warps() {
+  return recall_threads() / kWarp;
+}
 
 struct RecallArgs {
   KvSlots s;
@@ -51,7 +59,7 @@ struct Lists {
     int n_missing, n_replaced;
     int oldest, n_oldest;  // slots older than `oldest` are given away, and n_oldest of that age
     int of_age[256];
-    int of_warps[2][kRecallWarps];
+    int of_warps[2][kMostRecallWarps];
   } * counters;
   static __host__ __device__ std::size_t bytes(int n_slots, int max_listed) {
     return static_cast<std::size_t>(n_slots) +
@@ -69,9 +77,27 @@ struct Item {
   std::int64_t index;  // slot_index
   int place, kv_head, length, from;
   PageRegion region;
-  int n;              // chosen units
+  int n;              // chosen units: those that are brought
+  int attended;       // of them, the first so many
   int fixed, n_free;  // slots
+  int now;            // what slots note that are used: the length, or a selection's number
 };
+
+__device__ __forceinline__ bool keeps(const RowOfSlots& r) {
+  return r.place >= 0 && r.rules.schedule == SlotSchedule::kKept;
+}
+__device__ __forceinline__ void set_region(const RecallArgs& p, const RowOfSlots& r, int kv_head, Item& it) {
+  it.index = slot_index(p.s, p.slot_layer, r.place, kv_head);
+  it.place = r.place, it.kv_head = kv_head;
+  it.length = it.now = r.length + (p.when == SelectWhen::kNext ? 1 : 0);
+  it.region = region_of(p.s, r.rules, p.slot_layer, r.place, it.length);
+  it.fixed = it.region.first + window_slots(r.rules);
+  it.n_free = p.s.n_slots - it.fixed;
+  it.n = it.attended = it.region.n_select == 0 ? 0 : min(it.region.n_select, p.s.n_chosen[it.from][it.index]);
+  if (!keeps(r)) return;
+  it.n = p.s.n_chosen[it.from][it.index];
+  it.now = __ldcg(&p.s.kept[kept_index(p.s, p.slot_layer, r.place)].made_now);
+}
 
 // What the item's list is to be of; false: it stays as it is.
 __device__ bool item_of(const RecallArgs& p, const RowOfSlots& r, int kv_head, Item& it) {
@@ -85,13 +111,7 @@ __device__ bool item_of(const RecallArgs& p, const RowOfSlots& r, int kv_head, I
     it.from = chooses(r, p.when, any_needs_now(p.s, r, p.slot_layer)) ? 1 : 0;
     if (it.from == 0 && now) return false;  // it has what the next step attends
   }
-  it.index = slot_index(p.s, p.slot_layer, r.place, kv_head);
-  it.place = r.place, it.kv_head = kv_head;
-  it.length = r.length + (p.when == SelectWhen::kNext ? 1 : 0);
-  it.region = page_region(r.rules, it.length);
-  it.fixed = it.region.first + window_slots(r.rules);
-  it.n_free = p.s.n_slots - it.fixed;
-  it.n = it.region.n_select == 0 ? 0 : min(it.region.n_select, p.s.n_chosen[it.from][it.index]);
+  set_region(p, r, kv_head, it);
   return true;
 }
 
@@ -105,7 +125,7 @@ __device__ void count_gate(const RecallArgs& p, const RowOfSlots& r, int kv_head
 }
 
 // Sums of two numbers of the threads before this one. Every thread of the block takes part.
-__device__ __forceinline__ int2 sums_before(int2 own, int (&of_warps)[2][kRecallWarps]) {
+__device__ __forceinline__ int2 sums_before(int2 own, int (&of_warps)[2][kMostRecallWarps]) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   int2 up_to = own;
 #pragma unroll
@@ -125,9 +145,9 @@ __device__ __forceinline__ int2 sums_before(int2 own, int (&of_warps)[2][kRecall
 __device__ void give_slots(const Item& item, const Lists& lists, int wanted) {
   const int tid = threadIdx.x;
   Lists::Counters& c = *lists.counters;
-  for (int i = tid; i < 256; i += kRecallThreads) c.of_age[i] = 0;
+  for (int i = tid; i < 256; i += recall_threads()) c.of_age[i] = 0;
   __syncthreads();
-  for (int i = tid; i < item.n_free; i += kRecallThreads) atomicAdd(&c.of_age[lists.age[i]], 1);
+  for (int i = tid; i < item.n_free; i += recall_threads()) atomicAdd(&c.of_age[lists.age[i]], 1);
   __syncthreads();
   if (tid < kWarp) {  // lane i has ages 255 - 8 i and down; those in use come first, and do not count
     int own = 0;
@@ -146,7 +166,7 @@ __device__ void give_slots(const Item& item, const Lists& lists, int wanted) {
     }
   }
   __syncthreads();
-  const int oldest = c.oldest, n_oldest = c.n_oldest, each = (item.n_free + kRecallThreads - 1) / kRecallThreads;
+  const int oldest = c.oldest, n_oldest = c.n_oldest, each = (item.n_free + recall_threads() - 1) / recall_threads();
   const int begin = min(item.n_free, tid * each), end = min(item.n_free, begin + each);
   int2 own = {0, 0};
   for (int i = begin; i < end; ++i) {
@@ -173,15 +193,15 @@ __device__ void resolve(const RecallArgs& p, const Item& item, const Lists& list
   const std::int32_t* slot_of = p.s.slot_of + item.index * cuda::max_units(p.s);
   const std::int32_t* used_at = p.s.used_at + item.index * p.s.n_slots + item.fixed;
 #pragma unroll 8
-  for (int i = tid; i < item.n_free; i += kRecallThreads)
-    lists.age[i] = static_cast<std::uint8_t>(min(item.length - used_at[i], kOldest));
+  for (int i = tid; i < item.n_free; i += recall_threads())
+    lists.age[i] = static_cast<std::uint8_t>(min(item.now - used_at[i], kOldest));
   if (tid == 0) c.n_missing = c.n_replaced = 0;
   __syncthreads();
   constexpr int kAtOnce = 8;
-  for (int first = tid; first < item.n; first += kAtOnce * kRecallThreads) {
+  for (int first = tid; first < item.n; first += kAtOnce * recall_threads()) {
     std::int32_t unit[kAtOnce], slot[kAtOnce], token[kAtOnce];
 #pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) unit[k] = chosen[min(first + k * kRecallThreads, item.n - 1)];
+    for (int k = 0; k < kAtOnce; ++k) unit[k] = chosen[min(first + k * recall_threads(), item.n - 1)];
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
       slot[k] = slot_of[unit[k]];
@@ -189,7 +209,7 @@ __device__ void resolve(const RecallArgs& p, const Item& item, const Lists& list
     }
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
-      const int i = first + k * kRecallThreads;
+      const int i = first + k * recall_threads();
       if (i >= item.n) continue;
       if (slot[k] >= 0) {
         lists.slot[i] = static_cast<std::uint16_t>(slot[k]);
@@ -203,6 +223,44 @@ __device__ void resolve(const RecallArgs& p, const Item& item, const Lists& list
   __syncthreads();
   if (c.n_missing > 0) give_slots(item, lists, c.n_missing);
   __syncthreads();
+}
+
+// The window's slots, behind those of the selection. Of lists the newest first, so that the others stay where they are
+// while the window grows and the selection shrinks.
+__device__ void list_window(const RecallArgs& p, const Item& item, int lane, int n_lanes) {
+  const PageRegion& region = item.region;
+  std::int32_t* listed = p.s.listed + item.index * p.s.max_listed + region.first + item.attended;
+  const auto first = static_cast<std::int32_t>(item.index * p.s.n_slots) + region.first;
+  const int ring = item.fixed - region.first, n = region.stop - region.window;
+  const bool newest_first = p.s.lists.max_units > 0;
+  for (int i = lane; i < n; i += n_lanes)
+    listed[i] = first + (newest_first ? region.stop - 1 - i : region.window + i) % ring;
+}
+
+// A step that keeps its selection: the window has moved, and where it has shrunk, more of the selection is attended.
+__device__ void list_again(const RecallArgs& p, const Item& item) {
+  const std::int32_t* chosen = p.s.chosen[0] + item.index * p.s.max_listed;
+  const std::int32_t* slot_of = p.s.slot_of + item.index * cuda::max_units(p.s);
+  std::int32_t* listed = p.s.listed + item.index * p.s.max_listed + item.region.first;
+  const auto first = static_cast<std::int32_t>(item.index * p.s.n_slots) + item.fixed;
+  for (int i = max(0, item.attended - (item.fixed - item.region.first)) + static_cast<int>(threadIdx.x);
+       i < item.attended; i += recall_threads())
+    listed[i] = first + slot_of[chosen[i]];
+  list_window(p, item, static_cast<int>(threadIdx.x), recall_threads());
+}
+
+__device__ __forceinline__ void count_selected(const RecallArgs& p, int place, int n) {
+  SlotCounts* counts = p.s.counts + kept_index(p.s, p.slot_layer, place);
+  atomicAdd(reinterpret_cast<unsigned long long*>(&counts->selected), static_cast<unsigned long long>(n));
+}
+
+// After a step, of one thread: n_units of a selection that was made, below 0: it was kept.
+__device__ __forceinline__ void remember(const RecallArgs& p, int place, int n_units) {
+  KeptSelection& kept = p.s.kept[kept_index(p.s, p.slot_layer, place)];
+  kept.reused = n_units < 0 ? kept.reused + 1 : 0;
+  if (n_units < 0) return;
+  kept.n_units = n_units;
+  kept.n_made = max(kept.n_made, kept.made_now);
 }
 
 // What resolve() decided, to the tables. `lane` of n_lanes threads.
@@ -224,24 +282,22 @@ __device__ void write_down(const RecallArgs& p, const Item& item, const Lists& l
   const auto first = static_cast<std::int32_t>(slots);
   for (int i = lane; i < region.first; i += n_lanes) listed[i] = first + i;
   for (int i = lane; i < item.n; i += n_lanes) {
-    p.s.used_at[slots + item.fixed + lists.slot[i]] = item.length;
-    listed[region.first + i] = first + item.fixed + lists.slot[i];
+    p.s.used_at[slots + item.fixed + lists.slot[i]] = item.now;
+    if (i < item.attended) listed[region.first + i] = first + item.fixed + lists.slot[i];
   }
-  const int ring = item.fixed - region.first;
-  for (int i = lane; i < region.stop - region.window; i += n_lanes)
-    listed[region.first + item.n + i] = first + region.first + (region.window + i) % ring;
+  list_window(p, item, lane, n_lanes);
   if (lane == 0) {
     SlotCounts* counts = p.s.counts + static_cast<std::int64_t>(p.slot_layer) * p.s.n_places + item.place;
     const auto add = [](std::uint64_t& to, int v) {
       atomicAdd(reinterpret_cast<unsigned long long*>(&to), static_cast<unsigned long long>(v));
     };
-    add(counts->selected, item.n);
+    count_selected(p, item.place, item.attended);
     add(counts->missing, wanted);
     add(counts->replaced, lists.counters->n_replaced + wanted);
   }
 }
 
-__global__ void __launch_bounds__(kRecallThreads, 8) recall_kernel(RecallArgs p) {
+__global__ void __launch_bounds__(kMostRecallThreads, 4) recall_kernel(RecallArgs p) {
   extern __shared__ __align__(128) std::uint8_t memory[];  // the ring, then lists
   __shared__ Lists::Counters counters;
   const Lists lists(memory + p.stages * kBulkBytes, p.s.max_listed, &counters);
@@ -259,20 +315,34 @@ __global__ void __launch_bounds__(kRecallThreads, 8) recall_kernel(RecallArgs p)
   for (int i = blockIdx.x; i < items; i += gridDim.x) {
     const int row = i / p.s.n_kv_heads, kv_head = i % p.s.n_kv_heads;
     const RowOfSlots r = row_at(p.s, p.rows, row);
-    if (!r.sparse) continue;
+    const bool kept = keeps(r), first_head = kv_head == 0 && threadIdx.x == 0;
+    if (kept && p.when == SelectWhen::kNext) continue;
+    if (!r.sparse) {
+      if (kept && first_head) remember(p, r.place, 0);
+      continue;
+    }
     if (threadIdx.x == 0) count_gate(p, r, kv_head);
     Item item;
+    if (kept && !needs_now(p.s, r, p.slot_layer, kv_head)) {
+      item.from = 0;
+      set_region(p, r, kv_head, item);
+      list_again(p, item);
+      if (threadIdx.x == 0) count_selected(p, r.place, item.attended);
+      if (first_head) remember(p, r.place, -1);
+      continue;
+    }
     if (!item_of(p, r, kv_head, item)) continue;
+    if (kept && first_head) remember(p, r.place, item.n);
     __syncthreads();
     resolve(p, item, lists);
     std::byte* const base = p.s.slots + (item.index * p.s.n_slots + item.fixed) * cuda::unit_bytes(p.s);
     if (p.s.unit_tokens == 1) {
       const int bytes = static_cast<int>(token_bytes(p.s));
       copy_tokens(
-          counters.n_missing, bytes, static_cast<int>(threadIdx.x) / kWarp, kRecallWarps,
+          counters.n_missing, bytes, static_cast<int>(threadIdx.x) / kWarp, recall_warps(),
           [&](int i) { return p.pages.base + std::int64_t{lists.missing[i].token} * bytes; },
           [&](int i) { return base + lists.missing[i].slot * bytes; });
-      write_down(p, item, lists, static_cast<int>(threadIdx.x), kRecallThreads);
+      write_down(p, item, lists, static_cast<int>(threadIdx.x), recall_threads());
       __syncthreads();
       continue;
     }
@@ -289,11 +359,11 @@ __global__ void __launch_bounds__(kRecallThreads, 8) recall_kernel(RecallArgs p)
     if (threadIdx.x == 0) {
       copies.run(n, source, target);
     } else if (threadIdx.x >= kWarp) {
-      write_down(p, item, lists, static_cast<int>(threadIdx.x) - kWarp, kRecallThreads - kWarp);
+      write_down(p, item, lists, static_cast<int>(threadIdx.x) - kWarp, recall_threads() - kWarp);
     }
 #else
-    for (int i = threadIdx.x / kWarp; i < n; i += kRecallWarps) copy_piece(target(i), source(i));
-    write_down(p, item, lists, static_cast<int>(threadIdx.x), kRecallThreads);
+    for (int i = threadIdx.x / kWarp; i < n; i += recall_warps()) copy_piece(target(i), source(i));
+    write_down(p, item, lists, static_cast<int>(threadIdx.x), recall_threads());
 #endif
     __syncthreads();
   }
@@ -306,30 +376,41 @@ __global__ void __launch_bounds__(kListThreads) list_kernel(RecallArgs p) {
   const int row = blockIdx.y / p.s.n_kv_heads, kv_head = blockIdx.y % p.s.n_kv_heads;
   const RowOfSlots r = row_at(p.s, p.rows, row);
   if (r.place < 0) return;
-  const bool first_block = blockIdx.x == 0 && threadIdx.x == 0;
+  const bool first_block = blockIdx.x == 0 && threadIdx.x == 0, kept = keeps(r);
+  if (kept && p.when == SelectWhen::kNext) return;
   Item item;
-  item.region = {}, item.n = 0, item.from = 0;
+  item.region = {}, item.attended = 0, item.from = 0;
+  int begin = 0;
   if (r.sparse) {
     if (first_block) count_gate(p, r, kv_head);
-    if (!item_of(p, r, kv_head, item)) return;
+    if (kept && !needs_now(p.s, r, p.slot_layer, kv_head)) {
+      set_region(p, r, kv_head, item);
+      begin = item.region.first + max(0, item.attended - window_slots(r.rules));  // as list_again()
+      if (first_block && kv_head == 0) remember(p, r.place, -1);
+    } else {
+      if (!item_of(p, r, kv_head, item)) return;
+      if (kept && first_block && kv_head == 0) remember(p, r.place, item.n);
+    }
   } else {
     if (p.when == SelectWhen::kNext) return;
     item.index = slot_index(p.s, p.slot_layer, r.place, kv_head);
     item.region.stop = r.length;
+    if (kept && first_block && kv_head == 0) remember(p, r.place, 0);
   }
   const PageRegion& region = item.region;
   const std::int32_t* chosen = p.s.chosen[item.from] + item.index * p.s.max_listed;
   std::int32_t* listed = p.s.listed + item.index * p.s.max_listed;
-  const int n = region.first + item.n + region.stop - region.window;
-  for (int i = blockIdx.x * kListThreads + threadIdx.x; i < n; i += gridDim.x * kListThreads) {
-    const int at = i - region.first;
-    const int unit = at < 0 ? i : at < item.n ? chosen[at] : region.window + at - item.n;
+  const int n = region.first + item.attended + region.stop - region.window;
+  const bool newest_first = r.sparse && p.s.lists.max_units > 0;
+  for (int i = begin + blockIdx.x * kListThreads + threadIdx.x; i < n; i += gridDim.x * kListThreads) {
+    const int at = i - region.first, of_window = at - item.attended;
+    const int unit = at < 0          ? i
+                     : of_window < 0 ? chosen[at]
+                     : newest_first  ? region.stop - 1 - of_window
+                                     : region.window + of_window;
     listed[i] = unit_token(p.pages, 1, p.layer, r.place, kv_head, unit);
   }
-  if (first_block && r.sparse) {
-    SlotCounts* counts = p.s.counts + static_cast<std::int64_t>(p.slot_layer) * p.s.n_places + r.place;
-    atomicAdd(reinterpret_cast<unsigned long long*>(&counts->selected), static_cast<unsigned long long>(item.n));
-  }
+  if (first_block && r.sparse) count_selected(p, r.place, item.attended);
 }
 
 struct FillArgs {
@@ -441,8 +522,9 @@ void recall_units_cuda(const SlotRows& rows, SelectWhen when, const KvSlots& s, 
         "recall's shared memory");
     allowed = shared;
   }
+  const bool waited_for = s.unit_tokens == 1 && when == SelectWhen::kNow;
   launch(context, "recall_units", recall_kernel, dim3(static_cast<unsigned>(std::min(max_blocks, items))),
-         dim3(kRecallThreads), shared, args);
+         dim3(static_cast<unsigned>(waited_for ? kMostRecallThreads : kRecallThreads)), shared, args);
 }
 
 void fill_slots_cuda(std::int32_t place, std::int32_t length, const SlotRules& rules, const KvSlots& s,

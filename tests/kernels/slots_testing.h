@@ -24,15 +24,20 @@ struct Setup {
   std::int32_t head_dim = 128, group = 4, kv_heads = 2, places = 2, max_pages = 64;
   std::int32_t budget = 384, sink = 64, recent = 64;  // tokens
   std::int32_t group_tokens = 0;                      // units are tokens, by 1-bit keys in such groups; 0: pages
+  std::int32_t largest = 0;                           // units are lists, segments of at most so many tokens; 0: pages
   OneBitLevels levels = OneBitLevels::kMinMax;
   bool slots = true;  // else tokens are attended in their pages
   DType dtype = DType::kBF16;
   SlotSchedule schedule = SlotSchedule::kEveryStep;
   GroupPool pool = GroupPool::kMax;
   float tau = 1;
-  std::int32_t unit() const { return group_tokens > 0 ? 1 : kKvPageTokens; }
+  bool tokens() const { return group_tokens > 0 || largest > 0; }
+  std::int32_t unit() const { return tokens() ? 1 : kKvPageTokens; }
   std::int32_t window() const { return std::max(recent, group_tokens); }
-  std::int32_t n_select() const { return (budget - sink - std::max(recent, group_tokens > 0 ? 1 : 0)) / unit(); }
+  std::int32_t n_select() const {
+    if (largest > 0) return budget - sink - std::max(1, recent - largest + 1);
+    return (budget - sink - std::max(recent, group_tokens > 0 ? 1 : 0)) / unit();
+  }
 };
 
 // Pages in pinned host memory in shuffled blocks, everything else on the device. Keys and values are whole numbers of
@@ -70,7 +75,9 @@ struct World {
     v.unit_tokens = s.unit();
     v.group_tokens = s.group_tokens;
     v.mean_abs = s.levels == OneBitLevels::kMeanAbs;
-    v.n_slots = s.slots ? std::max((s.sink + s.window()) / s.unit() + s.n_select() + 2, s.budget / s.unit()) : 0;
+    v.n_slots = s.slots ? std::max((s.sink + s.window()) / s.unit() + s.n_select() + 2 + (s.largest > 0 ? s.recent : 0),
+                                   s.budget / s.unit())
+                        : 0;
     v.max_pages = s.max_pages;
     v.max_listed = s.budget / s.unit() + 1;
     v.f16 = s.dtype == DType::kF16;
@@ -78,7 +85,15 @@ struct World {
                slots = static_cast<std::size_t>(v.n_slots), listed = static_cast<std::size_t>(v.max_listed),
                q = static_cast<std::size_t>(s.places * v.n_heads);
     take(&v.slots, heads * slots * v.unit_bytes());
-    if (s.group_tokens > 0) {
+    if (s.largest > 0) {
+      v.lists.max_units = v.lists.max_tokens = s.max_pages * kKvPageTokens;
+      const auto units = static_cast<std::size_t>(v.lists.max_units);
+      take(&v.lists.centroids, heads * units * v.token_bytes() / 2);
+      take(&v.lists.ends, heads * units * 4);
+      take(&v.lists.members, heads * units * 4);
+      take(&v.lists.n_units, heads * 4);
+      take(&v.lists.grouped, static_cast<std::size_t>(s.places) * 4);
+    } else if (s.group_tokens > 0) {
       take(&v.keys.codes, one_bit_code_bytes(v, heads));
       take(&v.keys.levels, one_bit_level_bytes(v, heads));
     } else {
@@ -93,13 +108,17 @@ struct World {
     take(&v.cosine, q * 4);
     take(&v.rules, static_cast<std::size_t>(s.places) * sizeof(SlotRules));
     take(&v.counts, static_cast<std::size_t>(s.places) * sizeof(SlotCounts));
+    take(&v.kept, static_cast<std::size_t>(s.places) * sizeof(KeptSelection));
     const std::vector<SlotRules> rules(static_cast<std::size_t>(s.places), this->rules());
     const Stream stream = Stream::make();
     copy_bytes(v.rules, rules.data(), rules.size() * sizeof(SlotRules), stream);
     set_bytes(v.counts, 0, static_cast<std::size_t>(s.places) * sizeof(SlotCounts), stream);
+    set_bytes(v.kept, 0, static_cast<std::size_t>(s.places) * sizeof(KeptSelection), stream);
+    if (s.largest > 0) set_bytes(v.lists.n_units, 0, heads * 4, stream);
     stream.synchronize();
-    const std::size_t bytes =
-        s.group_tokens > 0 ? choose_tokens_scratch_bytes(v, s.places) : choose_scratch_bytes(v, s.places);
+    const std::size_t bytes = s.largest > 0        ? choose_lists_scratch_bytes(v, s.places)
+                              : s.group_tokens > 0 ? choose_tokens_scratch_bytes(v, s.places)
+                                                   : choose_scratch_bytes(v, s.places);
     for (auto& x : scratch) x = DeviceArray<std::byte>(bytes, s.group_tokens > 0 ? 0xff : 0);
   }
   template <typename T>
@@ -113,7 +132,7 @@ struct World {
   }
   SlotRules rules() const {
     return {.unit_tokens = s.unit(),
-            .entry_tokens = s.group_tokens > 0 ? s.group_tokens : kKvPageTokens,
+            .entry_tokens = s.group_tokens > 0 ? s.group_tokens : s.unit(),
             .budget = s.budget,
             .sink = s.sink,
             .recent = s.recent,

@@ -1,0 +1,520 @@
+// Assignment is a product of tokens with centroids on tensor cores, which know whole numbers of 8 bits: x is two of
+// them, x = 2^s a + r. Under kDistance a channel is below 32768 / sqrt(D), and s = 6; under kCosine s = 8, and r has no
+// sign. Each of the four products of digits is exact in int32, and so is
+//
+//   x . c = 2^2s (a . a') + 2^s (a . r' + r . a') + r . r'
+//
+// whatever overflows on the way.
+//
+// A warp has 32 tokens in registers; 64 centroids at a time come through shared memory, the best of each token's is
+// kept beside the sums. What limits it is comparing, not multiplying: three products (with (a + r) . (a' + r') in place
+// of two) and their larger digits were no faster.
+#include <climits>
+#include <type_traits>
+
+#include "src/kernels/cluster_members.cuh"
+#include "src/kernels/kmeans_cuda.h"
+
+namespace mneme {
+namespace {
+
+using namespace cuda;  // NOLINT
+
+constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+constexpr int kTile = 64;  // centroids in shared memory at once
+constexpr int kAssignThreads = 128, kAssignWarps = kAssignThreads / kWarp;
+constexpr int kTokensEach = 32;  // of a warp that assigns
+constexpr int kMeanTokens = 64, kMeanStages = 6;
+constexpr int kPlanes = 2;  // digits: a and r
+
+struct Args {
+  const std::uint16_t* keys;
+  std::int16_t *x, *centroids;  // [heads][n][D], [heads][padded][D]
+  std::uint8_t* planes;         // [heads][kPlanes][padded][D]
+  std::int32_t* bias;           // [heads][padded]
+  float* mean;                  // [heads][D]
+  std::uint32_t* most;          // [heads]: the largest |y|, as bits
+  std::uint8_t* finite;         // [heads][n]
+  std::uint16_t* cluster;
+  int n, dim, n_clusters, padded;  // padded: to a multiple of kTile
+};
+
+template <typename T>
+__device__ __forceinline__ float key_value(std::uint16_t bits) {
+  return widen(reinterpret_cast<const T&>(bits));
+}
+
+// Channels of a lane: kDim / 32 neighbours.
+template <int kDim>
+constexpr int kEach = kDim / kWarp;
+
+template <typename T, int kDim>
+__device__ __forceinline__ void load_key(const std::uint16_t* key, float (&v)[kEach<kDim>]) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int i = 0; i < kEach<kDim>; ++i) v[i] = key_value<T>(key[lane * kEach<kDim> + i]);
+}
+template <int kN>
+__device__ __forceinline__ bool all_finite(const float (&v)[kN]) {
+  bool ok = true;
+#pragma unroll
+  for (int i = 0; i < kN; ++i) ok = ok && isfinite(v[i]);
+  return __all_sync(~0u, ok);
+}
+
+// ---- keys to whole numbers
+
+template <typename T, int kDim>
+__global__ void __launch_bounds__(kThreads) finite_kernel(Args p) {
+  const int head = blockIdx.y, t = blockIdx.x * kWarps + threadIdx.x / kWarp;
+  if (blockIdx.x == 0 && threadIdx.x == 0) p.most[head] = 0;
+  if (t >= p.n) return;
+  const std::int64_t row = static_cast<std::int64_t>(head) * p.n + t;
+  float v[kEach<kDim>];
+  load_key<T, kDim>(p.keys + row * kDim, v);
+  const bool ok = all_finite(v);
+  if (threadIdx.x % kWarp == 0) p.finite[row] = ok;
+}
+
+// One block a head, a thread a channel: tokens come through a ring, because one addition waits for the one before it.
+template <typename T, int kDim>
+__global__ void __launch_bounds__(kDim) mean_kernel(Args p) {
+  extern __shared__ __align__(16) std::uint8_t memory[];
+  __shared__ std::uint8_t finite[kMostKmeansTokens];
+  constexpr int kStageBytes = kMeanTokens * kDim * 2;
+  const int head = blockIdx.x, tid = threadIdx.x;
+  const auto* from = reinterpret_cast<const std::uint8_t*>(p.keys + static_cast<std::int64_t>(head) * p.n * kDim);
+  const int bytes = p.n * kDim * 2, n_stages = (p.n + kMeanTokens - 1) / kMeanTokens;
+  const auto fetch = [&](int stage) {
+    const int begin = stage * kStageBytes, end = min(bytes, begin + kStageBytes);
+    const std::uint32_t to = shared_address(memory + stage % kMeanStages * kStageBytes);
+    for (int i = begin + tid * 16; i < end; i += kDim * 16) copy_async(to + i - begin, from + i);
+    copy_async_commit();
+  };
+  for (int s = 0; s < kMeanStages - 1; ++s) fetch(s);
+  for (int t = tid; t < p.n; t += kDim) finite[t] = p.finite[static_cast<std::int64_t>(head) * p.n + t];
+  __syncthreads();
+  float sum = 0, n = 0;
+  for (int s = 0; s < n_stages; ++s) {
+    copy_async_wait<kMeanStages - 2>();
+    const int first = s * kMeanTokens, count = min(kMeanTokens, p.n - first);
+    const bool all = __syncthreads_and(tid >= count || finite[first + tid]) != 0;
+    fetch(s + kMeanStages - 1);
+    const auto* keys = reinterpret_cast<const std::uint16_t*>(memory + s % kMeanStages * kStageBytes);
+    if (all && count == kMeanTokens) {
+#pragma unroll 32
+      for (int i = 0; i < kMeanTokens; ++i) sum += key_value<T>(keys[i * kDim + tid]);
+      n += kMeanTokens;
+      continue;
+    }
+    for (int i = 0; i < count; ++i) {
+      const float v = key_value<T>(keys[i * kDim + tid]);
+      if (finite[first + i]) sum += v, n += 1;
+    }
+  }
+  copy_async_wait<0>();
+  p.mean[head * kDim + tid] = __fdiv_rn(sum, fmaxf(n, 1.0f));
+}
+
+// key - mean, or zero where that is not finite. A whole warp.
+template <typename T, int kDim>
+__device__ __forceinline__ void centre(const Args& p, int head, int t, float (&y)[kEach<kDim>]) {
+  const int lane = threadIdx.x % kWarp;
+  load_key<T, kDim>(p.keys + (static_cast<std::int64_t>(head) * p.n + t) * kDim, y);
+#pragma unroll
+  for (int i = 0; i < kEach<kDim>; ++i) y[i] = __fsub_rn(y[i], p.mean[head * kDim + lane * kEach<kDim> + i]);
+  if (all_finite(y)) return;
+#pragma unroll
+  for (int i = 0; i < kEach<kDim>; ++i) y[i] = 0;
+}
+template <int kN>
+__device__ __forceinline__ float largest_of(const float (&y)[kN]) {
+  float most = 0;
+#pragma unroll
+  for (int i = 0; i < kN; ++i) most = fmaxf(most, fabsf(y[i]));
+#pragma unroll
+  for (int d = kWarp / 2; d > 0; d /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
+  return most;
+}
+
+constexpr int kMostTokens = 8;  // of a warp
+
+template <typename T, int kDim>
+__global__ void __launch_bounds__(kThreads) most_kernel(Args p) {
+  __shared__ float of_warps[kWarps];
+  const int head = blockIdx.y, first = (blockIdx.x * kWarps + threadIdx.x / kWarp) * kMostTokens;
+  float most = 0;
+#pragma unroll 4
+  for (int t = first; t < min(p.n, first + kMostTokens); ++t) {
+    float y[kEach<kDim>];
+    centre<T, kDim>(p, head, t, y);
+    most = fmaxf(most, largest_of(y));
+  }
+  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = most;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) most = fmaxf(most, of_warps[w]);
+  atomicMax(p.most + head, __float_as_uint(most));
+}
+
+template <typename T, int kDim, KmeansMetric kMetric>
+__global__ void __launch_bounds__(kThreads) round_kernel(Args p) {
+  constexpr int kN = kEach<kDim>;
+  const int head = blockIdx.y, t = blockIdx.x * kWarps + threadIdx.x / kWarp;
+  if (t >= p.n) return;
+  float y[kN], scale = 0;
+  centre<T, kDim>(p, head, t, y);
+  if constexpr (kMetric == KmeansMetric::kDistance) {
+    const float most = __uint_as_float(p.most[head]);
+    if (!(most < 1e-30f)) scale = __fdiv_rn(32767.0f, __fmul_rn(__fsqrt_rn(static_cast<float>(kDim)), most));
+  } else {
+    const float most = largest_of(y);
+    if (!(most < 1e-30f)) {
+      const float first = __fdiv_rn(2047.0f, most);
+      int norm2 = 0;
+#pragma unroll
+      for (int i = 0; i < kN; ++i) {
+        y[i] = rintf(__fmul_rn(y[i], first));
+        norm2 += static_cast<int>(y[i]) * static_cast<int>(y[i]);
+      }
+      norm2 = __reduce_add_sync(~0u, norm2);
+      scale = __fdiv_rn(32767.0f, __fsqrt_rn(static_cast<float>(norm2)));
+    }
+  }
+  std::int16_t* x = p.x + (static_cast<std::int64_t>(head) * p.n + t) * kDim + threadIdx.x % kWarp * kN;
+#pragma unroll
+  for (int i = 0; i < kN; ++i) x[i] = static_cast<std::int16_t>(__float2int_rn(__fmul_rn(y[i], scale)));
+}
+
+// ---- digits
+
+template <KmeansMetric kMetric>
+constexpr int kShift = kMetric == KmeansMetric::kDistance ? 6 : 8;
+
+template <KmeansMetric kMetric>
+__device__ __forceinline__ int digit(int plane, int x) {
+  if constexpr (kMetric == KmeansMetric::kCosine) return plane == 0 ? x >> 8 : x & 255;
+  const int r = ((x + 32) & 63) - 32;
+  return plane == 0 ? (x - r) >> 6 : r;
+}
+
+// A centroid in all its forms, a whole warp. Those that only fill the last tile are never the best.
+template <int kDim, KmeansMetric kMetric>
+__device__ __forceinline__ void put_centroid(const Args& p, int head, int c, const int (&v)[kEach<kDim>]) {
+  constexpr int kN = kEach<kDim>;
+  const int lane = threadIdx.x % kWarp;
+  const std::int64_t at = (static_cast<std::int64_t>(head) * p.padded + c) * kDim + lane * kN;
+  int norm2 = 0;
+#pragma unroll
+  for (int i = 0; i < kN; ++i) {
+    p.centroids[at + i] = static_cast<std::int16_t>(v[i]);
+    norm2 += v[i] * v[i];
+#pragma unroll
+    for (int plane = 0; plane < kPlanes; ++plane)
+      p.planes[((static_cast<std::int64_t>(head) * kPlanes + plane) * p.padded + c) * kDim + lane * kN + i] =
+          static_cast<std::uint8_t>(digit<kMetric>(plane, v[i]));
+  }
+  norm2 = __reduce_add_sync(~0u, norm2);
+  const int bias = kMetric == KmeansMetric::kDistance ? -(norm2 / 2) : 0;
+  if (lane == 0) p.bias[head * p.padded + c] = c < p.n_clusters ? bias : INT_MIN;
+}
+
+template <int kDim, KmeansMetric kMetric>
+__global__ void __launch_bounds__(kThreads) start_kernel(Args p) {
+  constexpr int kN = kEach<kDim>;
+  const int head = blockIdx.y, c = blockIdx.x * kWarps + threadIdx.x / kWarp;
+  if (c >= p.padded) return;
+  int v[kN];
+  const auto t = static_cast<std::int64_t>(c) * p.n / p.n_clusters;
+#pragma unroll
+  for (int i = 0; i < kN; ++i)
+    v[i] =
+        c < p.n_clusters ? p.x[(static_cast<std::int64_t>(head) * p.n + t) * kDim + threadIdx.x % kWarp * kN + i] : 0;
+  put_centroid<kDim, kMetric>(p, head, c, v);
+}
+
+// ---- each token to its centroid
+
+// c += a b; kA, kB: whether these have signs.
+template <bool kA, bool kB>
+__device__ __forceinline__ void multiply(int (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+#define MNEME_MMA(A, B)                                                     \
+  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32." A "." B             \
+               ".s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+               : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])             \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+  if constexpr (kA && kB) {
+    MNEME_MMA("s8", "s8");
+  } else if constexpr (kA) {
+    MNEME_MMA("s8", "u8");
+  } else if constexpr (kB) {
+    MNEME_MMA("u8", "s8");
+  } else {
+    MNEME_MMA("u8", "u8");
+  }
+#undef MNEME_MMA
+}
+
+// Rows of kDim bytes in shared memory, whose pieces of 16 bytes lie so that eight rows' meet different banks.
+template <int kDim>
+__device__ __forceinline__ std::uint32_t plane_address(std::uint32_t plane, int row, int piece) {
+  const int turned = kDim == 128 ? piece ^ (row & 7) : piece ^ ((row >> 1) & 3);
+  return plane + row * kDim + turned * 16;
+}
+
+template <int kDim, KmeansMetric kMetric>
+struct TokenDigits {
+  static constexpr int kSteps = kDim / 32;
+  std::uint32_t of[kPlanes][kSteps][4];
+
+  // Tokens first .. first + 15, zeros beyond n.
+  __device__ __forceinline__ void load(const std::int16_t* x, int first, int n) {
+    const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = first + g + i % 2 * 8, channel = 32 * s + i / 2 * 16 + 4 * t;
+        uint2 v{0, 0};
+        if (row < n) v = *reinterpret_cast<const uint2*>(x + static_cast<std::int64_t>(row) * kDim + channel);
+#pragma unroll
+        for (int plane = 0; plane < kPlanes; ++plane) {
+          std::uint32_t bytes = 0;
+#pragma unroll
+          for (int b = 0; b < 4; ++b) {
+            const auto of_b = static_cast<std::int16_t>((b < 2 ? v.x : v.y) >> (b % 2 * 16));
+            bytes |= static_cast<std::uint32_t>(digit<kMetric>(plane, of_b) & 255) << (8 * b);
+          }
+          of[plane][s][i] = bytes;
+        }
+      }
+  }
+};
+
+template <int kDim, KmeansMetric kMetric>
+__global__ void __launch_bounds__(kAssignThreads, 3) assign_kernel(Args p) {
+  using Digits = TokenDigits<kDim, kMetric>;
+  constexpr int kPlaneBytes = kTile * kDim, kStage = kPlanes * kPlaneBytes;
+  constexpr bool kSigned = kMetric == KmeansMetric::kDistance;  // the lower digits
+  constexpr int kPieces = kDim / 16;
+  extern __shared__ __align__(16) std::uint8_t memory[];
+  __shared__ alignas(16) std::int32_t bias[2][kTile];
+  const int tid = threadIdx.x, lane = tid % kWarp, g = lane / 4, t = lane % 4, head = blockIdx.y;
+  const int first = (blockIdx.x * kAssignWarps + tid / kWarp) * kTokensEach;
+  const std::uint8_t* planes = p.planes + static_cast<std::int64_t>(head) * kPlanes * p.padded * kDim;
+  const auto fetch = [&](int tile) {
+    if (tile * kTile < p.padded) {
+      const std::uint32_t to = shared_address(memory + tile % 2 * kStage);
+      for (int i = tid; i < kPlanes * kTile * kPieces; i += kAssignThreads) {
+        const int plane = i / (kTile * kPieces), row = i / kPieces % kTile, piece = i % kPieces;
+        copy_async(plane_address<kDim>(to + plane * kPlaneBytes, row, piece),
+                   planes + (static_cast<std::int64_t>(plane) * p.padded + tile * kTile + row) * kDim + piece * 16);
+      }
+      if (tid < kTile / 4)
+        copy_async(shared_address(&bias[tile % 2][tid * 4]), p.bias + head * p.padded + tile * kTile + tid * 4);
+    }
+    copy_async_commit();
+  };
+  fetch(0);
+  Digits x[2];
+#pragma unroll
+  for (int m = 0; m < 2; ++m) x[m].load(p.x + static_cast<std::int64_t>(head) * p.n * kDim, first + 16 * m, p.n);
+  int best[2][2], where[2][2];
+#pragma unroll
+  for (int m = 0; m < 2; ++m) best[m][0] = best[m][1] = INT_MIN, where[m][0] = where[m][1] = 0xffff;
+
+  for (int tile = 0; tile * kTile < p.padded; ++tile) {
+    fetch(tile + 1);
+    copy_async_wait<1>();
+    __syncthreads();
+    const std::uint32_t at = shared_address(memory + tile % 2 * kStage);
+#pragma unroll 1
+    for (int j = 0; j < kTile / 8; ++j) {
+      std::uint32_t b[kPlanes][kDim / 16];  // [plane][k step, half]
+#pragma unroll
+      for (int plane = 0; plane < kPlanes; ++plane)
+#pragma unroll
+        for (int q = 0; q < kDim / 64; ++q) {
+          std::uint32_t four[4];
+          load_matrices(four, plane_address<kDim>(at + plane * kPlaneBytes, j * 8 + lane % 8, q * 4 + lane / 8));
+#pragma unroll
+          for (int i = 0; i < 4; ++i) b[plane][q * 4 + i] = four[i];
+        }
+      const int base[2] = {bias[tile % 2][j * 8 + 2 * t], bias[tile % 2][j * 8 + 2 * t + 1]};
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        int high[4] = {}, mixed[4] = {}, low[4] = {base[0], base[1], base[0], base[1]};
+#pragma unroll
+        for (int s = 0; s < Digits::kSteps; ++s) {
+          multiply<true, true>(high, x[m].of[0][s], b[0][2 * s], b[0][2 * s + 1]);
+          multiply<true, kSigned>(mixed, x[m].of[0][s], b[1][2 * s], b[1][2 * s + 1]);
+          multiply<kSigned, true>(mixed, x[m].of[1][s], b[0][2 * s], b[0][2 * s + 1]);
+          multiply<kSigned, kSigned>(low, x[m].of[1][s], b[1][2 * s], b[1][2 * s + 1]);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          // Unsigned, because what overflows on the way is made good.
+          const auto h = static_cast<unsigned>(high[i]), x2 = static_cast<unsigned>(mixed[i]);
+          const int v =
+              static_cast<int>((((h << kShift<kMetric>)+x2) << kShift<kMetric>)+static_cast<unsigned>(low[i]));
+          if (v > best[m][i / 2]) best[m][i / 2] = v, where[m][i / 2] = tile * kTile + j * 8 + 2 * t + i % 2;
+        }
+      }
+    }
+    __syncthreads();
+  }
+  copy_async_wait<0>();
+#pragma unroll
+  for (int m = 0; m < 2; ++m)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      int v = best[m][r], c = where[m][r];
+#pragma unroll
+      for (int d = 1; d < 4; d *= 2) {
+        const int other = __shfl_xor_sync(~0u, v, d), other_c = __shfl_xor_sync(~0u, c, d);
+        if (other > v || (other == v && other_c < c)) v = other, c = other_c;
+      }
+      const int token = first + 16 * m + 8 * r + g;
+      if (t == 0 && token < p.n)
+        p.cluster[static_cast<std::int64_t>(head) * p.n + token] = static_cast<std::uint16_t>(c);
+    }
+}
+
+// ---- each centroid to its tokens' sum, a warp a centroid
+
+template <int kDim, KmeansMetric kMetric>
+__global__ void __launch_bounds__(kThreads) update_kernel(Args p) {
+  constexpr int kN = kEach<kDim>;
+  __shared__ alignas(16) std::uint16_t cluster[kMostKmeansTokens];
+  __shared__ std::uint16_t found[kWarps][kWarp + 256];
+  const int head = blockIdx.y, warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  load_clusters(cluster, p.cluster + static_cast<std::int64_t>(head) * p.n, p.n);
+  const int c = blockIdx.x * kWarps + warp;
+  if (c >= p.n_clusters) return;
+  const std::int16_t* x = p.x + static_cast<std::int64_t>(head) * p.n * kDim + lane * kN;
+  int sum[kN] = {}, size = 0;
+  for_members(cluster, p.n, c, found[warp], [&](const std::uint16_t* tokens, int count) {
+    std::int16_t v[kMembersAtOnce][kN];
+#pragma unroll
+    for (int k = 0; k < kMembersAtOnce; ++k)
+#pragma unroll
+      for (int i = 0; i < kN; ++i)
+        v[k][i] = k < count ? x[static_cast<std::int64_t>(tokens[k]) * kDim + i] : std::int16_t{0};
+#pragma unroll
+    for (int k = 0; k < kMembersAtOnce; ++k)
+#pragma unroll
+      for (int i = 0; i < kN; ++i) sum[i] += v[k][i];
+    size += count;
+  });
+  if (size == 0) return;
+  double norm2 = 0, length = 0;
+  if constexpr (kMetric == KmeansMetric::kCosine) {
+    // In the order of the channels, as the reference has it.
+    for (int k = 0; k < kWarp; ++k)
+#pragma unroll
+      for (int i = 0; i < kN; ++i) {
+        const auto s = static_cast<double>(__shfl_sync(~0u, sum[i], k));
+        norm2 = __dadd_rn(norm2, __dmul_rn(s, s));
+      }
+    if (norm2 == 0) return;
+    length = __ddiv_rn(32767.0, __dsqrt_rn(norm2));
+  }
+  int v[kN];
+#pragma unroll
+  for (int i = 0; i < kN; ++i) {
+    const auto s = static_cast<double>(sum[i]);
+    v[i] = static_cast<int>(
+        rint(kMetric == KmeansMetric::kCosine ? __dmul_rn(s, length) : __ddiv_rn(s, static_cast<double>(size))));
+  }
+  put_centroid<kDim, kMetric>(p, head, c, v);
+}
+
+// ---- launches
+
+std::size_t rounded(std::size_t bytes) {
+  return (bytes + 255) / 256 * 256;
+}
+int padded_of(int n_clusters) {
+  return (n_clusters + kTile - 1) / kTile * kTile;
+}
+
+// Places the arrays in `at`; returns how many bytes they take.
+std::size_t place(Args& a, int heads, std::byte* at) {
+  const auto h = static_cast<std::size_t>(heads), n = static_cast<std::size_t>(a.n),
+             d = static_cast<std::size_t>(a.dim), c = static_cast<std::size_t>(a.padded);
+  std::size_t used = 0;
+  const auto take = [&](auto*& to, std::size_t bytes) {
+    to = reinterpret_cast<std::remove_reference_t<decltype(to)>>(at + used);
+    used += rounded(bytes);
+  };
+  take(a.x, h * n * d * 2);
+  take(a.centroids, h * c * d * 2);
+  take(a.planes, h * kPlanes * c * d);
+  take(a.bias, h * c * 4);
+  take(a.mean, h * d * 4);
+  take(a.most, h * 4);
+  take(a.finite, h * n);
+  return used;
+}
+
+template <typename Kernel>
+void allow(Kernel kernel, int bytes) {
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+             "the shared memory of k-means");
+}
+
+template <typename T, int kDim, KmeansMetric kMetric>
+void run(const KmeansCuda& k, const Args& a, const CudaContext& context) {
+  constexpr int kMeanBytes = kMeanStages * kMeanTokens * kDim * 2;
+  constexpr int kAssignBytes = 2 * kPlanes * kTile * kDim;
+  static const bool ready = [] {
+    allow(mean_kernel<T, kDim>, kMeanBytes);
+    allow(assign_kernel<kDim, kMetric>, kAssignBytes);
+    return true;
+  }();
+  static_cast<void>(ready);
+  const auto heads = static_cast<unsigned>(k.n_heads);
+  const auto grid = [&](int items, int each) { return dim3(static_cast<unsigned>((items + each - 1) / each), heads); };
+  launch(context, "kmeans_finite", finite_kernel<T, kDim>, grid(a.n, kWarps), dim3(kThreads), 0, a);
+  launch(context, "kmeans_mean", mean_kernel<T, kDim>, dim3(heads), dim3(kDim), kMeanBytes, a);
+  if (kMetric == KmeansMetric::kDistance)
+    launch(context, "kmeans_most", most_kernel<T, kDim>, grid(a.n, kWarps * kMostTokens), dim3(kThreads), 0, a);
+  launch(context, "kmeans_round", round_kernel<T, kDim, kMetric>, grid(a.n, kWarps), dim3(kThreads), 0, a);
+  launch(context, "kmeans_start", start_kernel<kDim, kMetric>, grid(a.padded, kWarps), dim3(kThreads), 0, a);
+  for (int i = 0; i < k.iterations; ++i) {
+    launch(context, "kmeans_assign", assign_kernel<kDim, kMetric>, grid(a.n, kAssignWarps * kTokensEach),
+           dim3(kAssignThreads), kAssignBytes, a);
+    if (i + 1 < k.iterations)
+      launch(context, "kmeans_update", update_kernel<kDim, kMetric>, grid(a.n_clusters, kWarps), dim3(kThreads), 0, a);
+  }
+}
+
+template <typename T>
+void run_as(const KmeansCuda& k, const Args& a, const CudaContext& context) {
+  const bool distance = k.metric == KmeansMetric::kDistance;
+  if (k.head_dim == 128) {
+    distance ? run<T, 128, KmeansMetric::kDistance>(k, a, context) : run<T, 128, KmeansMetric::kCosine>(k, a, context);
+  } else {
+    distance ? run<T, 64, KmeansMetric::kDistance>(k, a, context) : run<T, 64, KmeansMetric::kCosine>(k, a, context);
+  }
+}
+
+}  // namespace
+
+std::size_t kmeans_scratch_bytes(std::int32_t n_heads, std::int32_t n, std::int32_t head_dim, std::int32_t n_clusters) {
+  Args a{};
+  a.n = n, a.dim = head_dim, a.padded = padded_of(n_clusters);
+  return place(a, n_heads, nullptr);
+}
+
+void kmeans_cuda(const KmeansCuda& k, const CudaContext& context) {
+  Args a{};
+  a.keys = reinterpret_cast<const std::uint16_t*>(k.keys);
+  a.cluster = k.cluster;
+  a.n = k.n, a.dim = k.head_dim, a.n_clusters = k.n_clusters, a.padded = padded_of(k.n_clusters);
+  place(a, k.n_heads, k.scratch);
+  k.f16 ? run_as<__half>(k, a, context) : run_as<__nv_bfloat16>(k, a, context);
+}
+
+}  // namespace mneme

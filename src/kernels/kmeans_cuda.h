@@ -1,0 +1,35 @@
+// kmeans.h on the device, all KV heads of a layer at once: the same clusters, bit for bit, because what is compared and
+// summed are whole numbers there too.
+//
+//   keys     [heads][n][D]  16-bit, on the device
+//   cluster  [heads][n]     u16 out
+//   scratch  kmeans_scratch_bytes(); of one call at a time
+//
+// Requires  D 64 or 128; 1 <= n <= kMostKmeansTokens; 1 <= n_clusters <= n; iterations >= 1.
+// Rounding  the mean of the keys is a sum in the order of the tokens, which one thread a channel adds up.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "src/kernels/cuda_context.h"
+#include "src/kernels/kmeans.h"
+
+namespace mneme {
+
+inline constexpr std::int32_t kMostKmeansTokens = 8192;
+
+struct KmeansCuda {
+  const std::byte* keys = nullptr;
+  std::int32_t n_heads = 1, n = 0, head_dim = 128;
+  bool f16 = false;  // else bf16
+  std::int32_t n_clusters = 1, iterations = 1;
+  KmeansMetric metric = KmeansMetric::kDistance;
+  std::uint16_t* cluster = nullptr;
+  std::byte* scratch = nullptr;
+};
+
+std::size_t kmeans_scratch_bytes(std::int32_t n_heads, std::int32_t n, std::int32_t head_dim, std::int32_t n_clusters);
+void kmeans_cuda(const KmeansCuda& k, const CudaContext& context);
+
+}  // namespace mneme

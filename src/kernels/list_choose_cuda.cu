@@ -1,0 +1,438 @@
+// Units that are lists, chosen: as pages are (choose_share.cuh), but units have sizes. The first block looks for the
+// score above which units have as many tokens as are wanted, in bins that count tokens; sorts what is there, and writes
+// down members.
+#include <algorithm>
+#include <type_traits>
+
+#include "src/kernels/choose_share.cuh"
+
+namespace mneme {
+namespace {
+
+using namespace cuda;  // NOLINT
+
+constexpr int kThreads = kChooseThreads, kWarps = kChooseWarps, kMostGroup = kMostSlotGroup;
+constexpr int kBins = 1024, kBinsEach = kBins / kThreads;
+constexpr int kFew = 256;  // units that are sorted beyond those that are taken
+constexpr int kStaticShared = 14 << 10;
+
+struct Args {
+  KvSlots s;
+  SlotRows rows;
+  int layer, group;
+  int blocks;     // of a cluster
+  int width;      // of a row of scores
+  float* scores;  // as choose_pages_cuda's
+};
+
+// Products with centroids straight out of device memory, as BoxQueries of page_choose_cuda.cu has them.
+template <typename T, int kDim, bool kWide>
+struct CentroidQueries {
+  static constexpr int kChunks = kDim / 32, kRows = kWide ? 2 : 1;
+  std::uint32_t q[kChunks][kRows][4];
+
+  __device__ __forceinline__ void load(const __nv_bfloat16* head, int group) {
+    const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        uint4 v{0, 0, 0, 0};
+        if (g + 8 * r < group) v = __ldcg(reinterpret_cast<const uint4*>(head + (g + 8 * r) * kDim + c * 32 + t * 8));
+        q[c][r][0] = convert(v.x), q[c][r][1] = convert(v.y), q[c][r][2] = convert(v.z), q[c][r][3] = convert(v.w);
+      }
+  }
+  static __device__ __forceinline__ std::uint32_t convert(std::uint32_t v) {
+    if constexpr (std::is_same_v<T, __nv_bfloat16>) return v;
+    const float2 f = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(v));
+    return pack<T>(f.x, f.y);
+  }
+  // s = the queries' products with centroid g of the eight at `centroids`, of which n count.
+  __device__ __forceinline__ void score(float (&s)[4], const std::byte* centroids, int n) const {
+    const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+    s[0] = s[1] = s[2] = s[3] = 0;
+    uint4 b[kChunks];
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) b[c] = load_stream(centroids + (min(g, n - 1) * 2 * kDim + c * 64 + t * 16));
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      std::uint32_t w[4] = {0, 0, 0, 0};
+      if constexpr (kWide)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) w[i] = q[c][1][i];
+      mma<T>(s, q[c][0][0], w[0], q[c][0][1], w[1], b[c].x, b[c].y);
+      mma<T>(s, q[c][0][2], w[2], q[c][0][3], w[3], b[c].z, b[c].w);
+    }
+  }
+};
+
+// Scores of the block's units to `scores` [group][width], with each warp's part of the heads' log-sum-exps.
+template <typename T, int kDim, bool kWide>
+__device__ __forceinline__ void score_share(const Args& p, const SlotRules& rules, const Share& at, float* scores,
+                                            float2 (&of_warps)[kWarps][kMostGroup]) {
+  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, warp = threadIdx.x / kWarp;
+  const std::byte* centroids =
+      p.s.lists.centroids + (at.index * p.s.lists.max_units + at.begin) * (std::int64_t{2} * kDim);
+  CentroidQueries<T, kDim, kWide> queries;
+  queries.load(static_cast<const __nv_bfloat16*>(p.s.last_q) + at.index * p.group * kDim, p.group);
+  constexpr int kHalves = kWide ? 2 : 1;
+  float max[kHalves], sum[kHalves];  // of this lane's units, rows g and g + 8
+#pragma unroll
+  for (int h = 0; h < kHalves; ++h) max[h] = -INFINITY, sum[h] = 0;
+#pragma unroll 2
+  for (int first = warp * 8; first < at.own; first += kWarps * 8) {
+    float s[4];
+    queries.score(s, centroids + static_cast<std::int64_t>(first) * 2 * kDim, at.own - first);
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int u = first + 2 * t + i, row = g + 8 * h;
+        if (u >= at.own) continue;
+        const float v = s[2 * h + i];
+        if (row < p.group) scores[row * p.width + u] = v;
+        if (isnan(v)) continue;
+        const float scaled = fminf(rules.alpha * v, 3.4028235e38f), m = fmaxf(max[h], scaled);
+        if (m == -INFINITY) continue;
+        sum[h] = sum[h] * __expf(max[h] - m) + __expf(scaled - m);
+        max[h] = m;
+      }
+  }
+#pragma unroll
+  for (int h = 0; h < kHalves; ++h) {
+#pragma unroll
+    for (int k = 1; k < 4; k *= 2)
+      add_sum(max[h], sum[h], __shfl_xor_sync(~0u, max[h], k), __shfl_xor_sync(~0u, sum[h], k));
+    if (t == 0) of_warps[warp][g + 8 * h] = {max[h], sum[h]};
+  }
+}
+
+// ---- the best units
+
+struct Ranker {
+  alignas(16) int tokens[kBins], units[kBins];
+  int of_warps[2][kWarps];
+  std::uint32_t least, most;  // of the keys
+  // Ranks from `low` on are looked at; those in [low, low + 2^shift) are `n_in` units, of which `need` tokens are
+  // wanted.
+  std::uint64_t low;
+  int shift, need, n_in;
+  int n;  // looked at
+  __device__ static bool in(std::uint64_t rank, std::uint64_t low, int shift) {
+    return rank >= low && (shift >= 64 || (rank - low) >> shift == 0);
+  }
+};
+
+// Score and number, all different; the larger is the better one.
+__device__ __forceinline__ std::uint64_t rank_of(std::uint32_t key, int unit) {
+  return static_cast<std::uint64_t>(key) << 32 | static_cast<std::uint32_t>(unit);
+}
+
+// What threads before this one have. The whole block takes part.
+__device__ __forceinline__ int sum_before(int own, int (&of_warps)[kWarps]) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  int up_to = own;
+#pragma unroll
+  for (int d = 1; d < kWarp; d *= 2) {
+    const int v = __shfl_up_sync(~0u, up_to, d);
+    if (lane >= d) up_to += v;
+  }
+  if (lane == kWarp - 1) of_warps[warp] = up_to;
+  __syncthreads();
+  int before = up_to - own;
+  for (int w = 0; w < warp; ++w) before += of_warps[w];
+  __syncthreads();
+  return before;
+}
+
+// Ranks from Ranker::low on have at least `wanted` tokens, and at most kFew units more than are needed for that.
+__device__ void find_low(Ranker& r, const std::uint32_t* keys, const std::uint16_t* sizes, int n, int wanted) {
+  const int tid = threadIdx.x;
+  if (tid == 0) {
+    r.low = rank_of(r.least, 0);
+    r.shift = 64 - __clzll(static_cast<long long>(rank_of(r.most - r.least, -1)));
+    r.need = wanted, r.n_in = n;
+  }
+  __syncthreads();
+  while (r.n_in > kFew && r.shift > 0) {
+    const std::uint64_t low = r.low;
+    const int shift = r.shift, next = max(shift - 10, 0), need = r.need;
+    for (int i = tid; i < kBins; i += kThreads) r.tokens[i] = r.units[i] = 0;
+    __syncthreads();
+    for (int u = tid; u < n; u += kThreads) {
+      const std::uint64_t rank = rank_of(keys[u], u);
+      if (!Ranker::in(rank, low, shift)) continue;
+      const auto bin = static_cast<int>((rank - low) >> next);
+      atomicAdd(&r.tokens[bin], static_cast<int>(sizes[u]));
+      atomicAdd(&r.units[bin], 1);
+    }
+    __syncthreads();
+    // Thread i has the bins kBins - 1 - kBinsEach * i and down, so that what comes before is above.
+    const int top = kBins - 1 - kBinsEach * tid;
+    int own = 0;
+#pragma unroll
+    for (int i = 0; i < kBinsEach; ++i) own += r.tokens[top - i];
+    int before = sum_before(own, r.of_warps[0]);
+#pragma unroll
+    for (int i = 0; i < kBinsEach; ++i) {
+      const int here = r.tokens[top - i];
+      if (before < need && before + here >= need) {
+        r.low = low + (static_cast<std::uint64_t>(top - i) << next);
+        r.shift = next, r.need = need - before, r.n_in = r.units[top - i];
+      }
+      before += here;
+    }
+    __syncthreads();
+  }
+}
+
+// What is sorted, in shared memory.
+struct Sorted {
+  std::uint64_t* ranks;                 // [most], as they come
+  std::int32_t *units, *starts, *ends;  // [most], best first: the unit, its first member, tokens up to its end
+  static __host__ __device__ std::size_t bytes(int most) { return static_cast<std::size_t>(most) * 20; }
+  __device__ Sorted(void* memory, int most) : ranks(static_cast<std::uint64_t*>(memory)) {
+    units = reinterpret_cast<std::int32_t*>(ranks + most);
+    starts = units + most, ends = starts + most;
+  }
+};
+__host__ __device__ int most_sorted(const KvSlots& s) {
+  return (s.max_listed + kFew + 1) / 2 * 2;
+}
+
+__device__ void sort_units(Ranker& r, const Sorted& sorted, const std::uint32_t* keys, const std::uint16_t* sizes,
+                           const std::int32_t* list_ends, int n) {
+  const int tid = threadIdx.x;
+  if (tid == 0) r.n = 0;
+  __syncthreads();
+  for (int u = tid; u < n; u += kThreads) {
+    const std::uint64_t rank = rank_of(keys[u], u);
+    if (rank >= r.low) sorted.ranks[atomicAdd(&r.n, 1)] = rank;
+  }
+  __syncthreads();
+  const int m = r.n;
+  for (int i = tid; i < m; i += kThreads) {
+    const std::uint64_t own = sorted.ranks[i];
+    int above = 0;
+#pragma unroll 4
+    for (int j = 0; j < m; ++j) above += sorted.ranks[j] > own;
+    const auto unit = static_cast<std::int32_t>(own & 0xffffffffu);
+    sorted.units[above] = unit;
+    sorted.starts[above] = unit == 0 ? 0 : __ldcg(list_ends + unit - 1);
+  }
+  __syncthreads();
+  const int each = (m + kThreads - 1) / kThreads, begin = min(m, tid * each), end = min(m, begin + each);
+  int own = 0;
+  for (int i = begin; i < end; ++i) own += sizes[sorted.units[i]];
+  int at = sum_before(own, r.of_warps[0]);
+  for (int i = begin; i < end; ++i) sorted.ends[i] = at += sizes[sorted.units[i]];
+  __syncthreads();
+}
+
+// The first n tokens of the units in their order.
+__device__ void write_members(const Sorted& sorted, int m, const std::int32_t* members, int n, std::int32_t* out) {
+  constexpr int kAtOnce = 4;
+  for (int first = threadIdx.x; first < n; first += kAtOnce * kThreads) {
+    std::int32_t token[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int i = min(first + k * kThreads, n - 1);
+      int low = 0, high = m - 1;  // the unit whose end is above i
+      while (low < high) {
+        const int mid = (low + high) / 2;
+        if (sorted.ends[mid] <= i) {
+          low = mid + 1;
+        } else {
+          high = mid;
+        }
+      }
+      token[k] = __ldcg(members + sorted.starts[low] + i - (low == 0 ? 0 : sorted.ends[low - 1]));
+    }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k)
+      if (first + k * kThreads < n) out[first + k * kThreads] = token[k];
+  }
+}
+
+// For measuring: keys by which so many units are chosen that `turnover` of them are others than the time before. They
+// walk through a permutation, so that none comes back soon.
+__device__ void draw_keys(const SlotRules& rules, int made, std::int64_t index, int n, double chosen,
+                          std::uint32_t* keys, Ranker& r) {
+  const auto m = static_cast<unsigned>(n >= 256 ? n / 128 * 128 : n);  // the same for many steps
+  const unsigned step = m % 7919 == 0 ? 7907 : 7919;
+  const auto begin = static_cast<unsigned>(
+      static_cast<std::uint64_t>(static_cast<double>(made) * static_cast<double>(rules.turnover) * chosen +
+                                 static_cast<double>(draw(static_cast<std::uint32_t>(index), 7) % m)) %
+      m);
+  for (int u = static_cast<int>(m + threadIdx.x); u < n; u += kThreads) keys[u] = 0;
+  for (unsigned j = threadIdx.x; j < m; j += kThreads) keys[(begin + j) % m * step % m] = m - j;
+  if (threadIdx.x == 0) r.least = 0, r.most = m;
+  __syncthreads();
+}
+
+template <typename T, int kDim, bool kWide>
+__global__ void __launch_bounds__(kThreads, 2) choose_kernel(Args p, int n_keys) {
+  extern __shared__ __align__(16) std::uint32_t keys[];  // of the cluster's KV head, in its first block; see Layout
+  __shared__ Ranker ranker;
+  __shared__ float lse[kMostGroup];
+  __shared__ float2 of_warps[kWarps][kMostGroup], of_blocks[kMostChooseBlocks][kMostGroup];
+  let_next_start();
+  wait_for_previous();
+  const int tid = threadIdx.x, heads = p.s.n_kv_heads;
+  const int cluster = blockIdx.x / p.blocks, n_clusters = gridDim.x / p.blocks;
+  auto* sizes = reinterpret_cast<std::uint16_t*>(keys + n_keys);
+  void* rest = sizes + n_keys;
+  float* scores = p.scores == nullptr ? static_cast<float*>(rest)
+                                      : p.scores + static_cast<std::int64_t>(blockIdx.x) * p.group * p.width;
+  const int most = most_sorted(p.s);
+  const Sorted sorted(rest, most);
+  bool used = false;  // shared memory of the cluster
+  for (int item = cluster; item < p.rows.n * heads; item += n_clusters) {
+    const RowOfSlots r = row_at(p.s, p.rows, item / heads);
+    Share at;
+    at.kv_head = item % heads;
+    at.rank = blockIdx.x % p.blocks;
+    if (!chooses_now(p.s, r, p.layer, at.kv_head, at.rank == 0)) continue;
+    at.place = r.place;
+    at.index = slot_index(p.s, p.layer, r.place, at.kv_head);
+    at.n = __ldcg(p.s.lists.n_units + at.index);
+    const int each = eights((at.n + p.blocks - 1) / p.blocks);
+    at.begin = min(at.n, at.rank * each);
+    at.own = min(at.n - at.begin, each);
+    if (used) cluster_sync();  // the first block has ranked
+    used = true;
+
+    if (tid == 0) ranker.least = ~0u, ranker.most = 0;
+    score_share<T, kDim, kWide>(p, r.rules, at, scores, of_warps);
+    const std::int32_t* ends = p.s.lists.ends + at.index * p.s.lists.max_units;
+    if (at.rank == 0)
+      for (int u = tid; u < at.n; u += kThreads)
+        sizes[u] = static_cast<std::uint16_t>(__ldcg(ends + u) - (u == 0 ? 0 : __ldcg(ends + u - 1)));
+    __syncthreads();
+    give_sums(p, at.rank, of_warps, of_blocks);
+    cluster_sync();
+    merge_sums(p, of_blocks, lse);
+    __syncthreads();
+    std::uint32_t least = ~0u, largest = 0;
+    const auto pool = [&]<int kMost>(std::integral_constant<int, kMost>) {
+      pool_share<kMost>(p, r.rules, at, scores, lse, keys, least, largest);
+    };
+    if constexpr (kWide) {
+      pool(std::integral_constant<int, kMostGroup>());
+    } else if (p.group <= 4) {
+      pool(std::integral_constant<int, 4>());
+    } else {
+      pool(std::integral_constant<int, 8>());
+    }
+    least = __reduce_min_sync(~0u, least), largest = __reduce_max_sync(~0u, largest);
+    if (tid % kWarp == 0)
+      put_least(address_in(&ranker.least, 0), least), put_most(address_in(&ranker.most, 0), largest);
+    cluster_sync();
+    if (at.rank > 0) continue;
+
+    const PageRegion region = region_of(p.s, r.rules, p.layer, r.place, r.length);
+    const int total = region.window - region.first, wanted = min(total, max(region.n_select, r.rules.n_select));
+    if (r.rules.turnover >= 0 && at.n > 0)
+      draw_keys(r.rules, __ldcg(&p.s.kept[kept_index(p.s, p.layer, r.place)].n_made), at.index, at.n,
+                static_cast<double>(wanted) * at.n / max(total, 1), keys, ranker);
+    if (tid == 0) p.s.n_chosen[0][at.index] = wanted;
+    if (wanted > 0) {
+      if (wanted == total) {
+        if (tid == 0) ranker.low = 0;
+        __syncthreads();
+      } else {
+        find_low(ranker, keys, sizes, at.n, wanted);
+      }
+      sort_units(ranker, sorted, keys, sizes, ends, at.n);
+      write_members(sorted, ranker.n, p.s.lists.members + at.index * p.s.lists.max_tokens, wanted,
+                    p.s.chosen[0] + at.index * p.s.max_listed);
+    }
+    __syncthreads();
+  }
+}
+
+// Of a block: keys and sizes of all units of a KV head, then scores of its share, or what is sorted.
+struct Layout {
+  int clusters, width, n_keys;
+  std::size_t shared;   // bytes
+  std::size_t scratch;  // bytes; 0: scores are in shared memory
+  Layout(const KvSlots& s, std::int64_t items, int blocks)
+      : clusters(static_cast<int>(std::min<std::int64_t>(items, kMostClusters))),
+        width(eights((s.lists.max_units + blocks - 1) / blocks)),
+        n_keys(eights(s.lists.max_units)) {
+    const std::size_t units = static_cast<std::size_t>(n_keys) * 6, sorted = Sorted::bytes(most_sorted(s)),
+                      scores = static_cast<std::size_t>(s.n_heads / s.n_kv_heads) * static_cast<std::size_t>(width) * 4;
+    const bool fits = scores <= std::max<std::size_t>(sorted, 32 << 10);
+    shared = units + std::max(sorted, fits ? scores : 0);
+    scratch = fits ? 0 : static_cast<std::size_t>(clusters) * static_cast<std::size_t>(blocks) * scores;
+  }
+};
+
+// Whether the device has room for a cluster of so many blocks.
+template <typename Kernel>
+bool takes_cluster(Kernel kernel, int blocks, std::size_t shared) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = shared;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int n = 0;
+  if (cudaOccupancyMaxActiveClusters(&n, kernel, &config) == cudaSuccess) return n > 0;
+  cudaGetLastError();
+  return false;
+}
+
+template <typename T, int kDim, bool kWide>
+void run_as(Args args, std::byte* scratch, const CudaContext& context) {
+  const auto kernel = choose_kernel<T, kDim, kWide>;
+  static const int most = [&] {
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kStaticShared),
+               "the choice of lists' shared memory");
+    return most_cluster(kernel, kThreads, kMostChooseBlocks);
+  }();
+  const std::int64_t items = std::int64_t{args.rows.n} * args.s.n_kv_heads;
+  args.blocks = blocks_for(items, most);
+  while (args.blocks > 1 && !takes_cluster(kernel, args.blocks, Layout(args.s, items, args.blocks).shared))
+    args.blocks /= 2;
+  const Layout layout(args.s, items, args.blocks);
+  args.width = layout.width;
+  args.scores = layout.scratch > 0 ? reinterpret_cast<float*>(scratch) : nullptr;
+  launch_clusters(context, "choose_lists", kernel, dim3(static_cast<unsigned>(layout.clusters * args.blocks)),
+                  dim3(kThreads), static_cast<unsigned>(args.blocks), layout.shared, args, layout.n_keys);
+}
+
+template <typename T, int kDim>
+void run(const Args& args, std::byte* scratch, const CudaContext& context) {
+  args.group > 8 ? run_as<T, kDim, true>(args, scratch, context) : run_as<T, kDim, false>(args, scratch, context);
+}
+
+}  // namespace
+
+std::size_t choose_lists_scratch_bytes(const KvSlots& s, std::int32_t n_rows) {
+  std::size_t most = 0;
+  for (std::int32_t n = 1; n <= n_rows; ++n)
+    for (int blocks = 1; blocks <= kMostChooseBlocks; blocks *= 2)
+      most = std::max(most, Layout(s, std::int64_t{n} * s.n_kv_heads, blocks).scratch);
+  return most;
+}
+
+void choose_lists_cuda(const ChoosePages& c, const KvSlots& s, std::int32_t slot_layer, const CudaContext& context) {
+  if (c.rows.n == 0) return;
+  Args a{};
+  a.s = s;
+  a.rows = c.rows;
+  a.layer = slot_layer;
+  a.group = s.n_heads / s.n_kv_heads;
+  if (s.head_dim == 128) {
+    s.f16 ? run<__half, 128>(a, c.scratch, context) : run<__nv_bfloat16, 128>(a, c.scratch, context);
+  } else {
+    s.f16 ? run<__half, 64>(a, c.scratch, context) : run<__nv_bfloat16, 64>(a, c.scratch, context);
+  }
+}
+
+}  // namespace mneme

@@ -1,0 +1,278 @@
+#include "src/kernels/list_units_cuda.h"
+
+#include <algorithm>
+
+#include "src/kernels/cluster_members.cuh"
+#include "src/kernels/kmeans_cuda.h"
+#include "src/kernels/kv_slots_cuda.cuh"
+
+namespace mneme {
+namespace {
+
+using namespace cuda;  // NOLINT
+
+constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+constexpr int kCountThreads = 1024;
+constexpr int kMostSegments = 96;  // of a launch: they are its arguments
+
+// Lists of one (layer, place, KV head).
+struct Lists {
+  std::byte* centroids;
+  std::int32_t *ends, *members, *n_units;
+};
+__device__ __forceinline__ Lists lists_at(const KvSlots& s, int layer, int place, int kv_head) {
+  const std::int64_t index = slot_index(s, layer, place, kv_head);
+  const UnitLists& l = s.lists;
+  return {l.centroids + index * l.max_units * (std::int64_t{2} * s.head_dim), l.ends + index * l.max_units,
+          l.members + index * l.max_tokens, l.n_units + index};
+}
+
+// A warp's means, a lane's kDim / 32 neighbouring channels. NaN as the host writes it.
+template <typename T, int kDim>
+struct Mean {
+  static constexpr int kEach = kDim / kWarp;
+  float sum[kEach] = {};
+  int n = 0;
+  struct alignas(kEach * 2) Row {
+    T v[kEach];
+  };
+  static __device__ __forceinline__ Row load(const std::byte* key) {
+    return reinterpret_cast<const Row*>(key)[threadIdx.x % kWarp];
+  }
+  __device__ __forceinline__ void take(const Row& row) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) sum[i] += widen(row.v[i]);
+    ++n;
+  }
+  __device__ __forceinline__ void write(std::byte* centroid) const {
+    constexpr std::uint16_t kQuiet = std::is_same_v<T, __half> ? 0x7e00 : 0x7fc0;
+    auto* to = reinterpret_cast<std::uint16_t*>(centroid) + threadIdx.x % kWarp * kEach;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const float mean = __fdiv_rn(sum[i], static_cast<float>(n));
+      const T rounded = narrow<T>(mean);
+      to[i] = isnan(mean) ? kQuiet : reinterpret_cast<const std::uint16_t&>(rounded);
+    }
+  }
+};
+
+__global__ void __launch_bounds__(kThreads) gather_keys_kernel(GatherKeys c, KvTables keys) {
+  const int kv_head = blockIdx.y, row = 2 * keys.head_dim, pieces = row / 16, total = c.n * pieces;
+  std::byte* to = c.to + static_cast<std::int64_t>(kv_head) * c.n * row;
+  for (int i = blockIdx.x * kThreads + threadIdx.x; i < total; i += gridDim.x * kThreads) {
+    const int token = c.first + i / pieces;
+    const std::byte* from = block_at(keys, c.key_layer, c.key_slot, kv_head, token / kKvPageTokens) +
+                            token % kKvPageTokens * (std::int64_t{4} * keys.head_dim);
+    reinterpret_cast<uint4*>(to)[i] = load_stream(from + i % pieces * 16);
+  }
+}
+
+// ---- clusters
+
+struct ClusterArgs {
+  KvSlots s;
+  AppendClusters a;
+  std::int32_t *unit_of, *first_of;  // [KV heads][clusters]: its unit, -1: none; its first member
+};
+
+__device__ __forceinline__ int2 operator+(int2 a, int2 b) {
+  return {a.x + b.x, a.y + b.y};
+}
+
+// Where the clusters of a KV head go: one block.
+__global__ void __launch_bounds__(kCountThreads) count_kernel(ClusterArgs p) {
+  __shared__ int sizes[kMostKmeansTokens];
+  __shared__ int2 of_warps[kCountThreads / kWarp];
+  const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp, kv_head = blockIdx.x, n = p.a.n;
+  const Lists lists = lists_at(p.s, p.a.slot_layer, p.a.place, kv_head);
+  for (int c = tid; c < p.a.n_clusters; c += kCountThreads) sizes[c] = p.a.cluster == nullptr ? 1 : 0;
+  __syncthreads();
+  if (p.a.cluster != nullptr)
+    for (int t = tid; t < n; t += kCountThreads)
+      atomicAdd(&sizes[p.a.cluster[static_cast<std::int64_t>(kv_head) * n + t]], 1);
+  __syncthreads();
+  const int each = (p.a.n_clusters + kCountThreads - 1) / kCountThreads, begin = min(p.a.n_clusters, tid * each),
+            end = min(p.a.n_clusters, begin + each);
+  int2 own{0, 0};  // units, tokens
+  for (int c = begin; c < end; ++c) own = own + int2{sizes[c] > 0, sizes[c]};
+  int2 up_to = own;
+#pragma unroll
+  for (int d = 1; d < kWarp; d *= 2) {
+    const int x = __shfl_up_sync(~0u, up_to.x, d), y = __shfl_up_sync(~0u, up_to.y, d);
+    if (lane >= d) up_to.x += x, up_to.y += y;
+  }
+  if (lane == kWarp - 1) of_warps[warp] = up_to;
+  const int n_before = *lists.n_units;
+  __syncthreads();
+  int2 at{up_to.x - own.x, up_to.y - own.y}, all{0, 0};
+  for (int w = 0; w < kCountThreads / kWarp; ++w) {
+    if (w < warp) at = at + of_warps[w];
+    all = all + of_warps[w];
+  }
+  const int first = p.a.first - p.a.sink;  // of the members
+  for (int c = begin; c < end; ++c) {
+    const std::int64_t to = static_cast<std::int64_t>(kv_head) * p.a.n_clusters + c;
+    p.unit_of[to] = sizes[c] == 0 ? -1 : n_before + at.x;
+    p.first_of[to] = first + at.y;
+    at = at + int2{sizes[c] > 0, sizes[c]};
+    if (sizes[c] > 0) lists.ends[n_before + at.x - 1] = first + at.y;
+  }
+  if (tid != 0) return;
+  *lists.n_units = n_before + all.x;
+  if (kv_head == 0) p.s.lists.grouped[kept_index(p.s, p.a.slot_layer, p.a.place)] = p.a.first + n;
+}
+
+// Members and means, a warp a cluster.
+template <typename T, int kDim>
+__global__ void __launch_bounds__(kThreads) members_kernel(ClusterArgs p) {
+  __shared__ alignas(16) std::uint16_t cluster[kMostKmeansTokens];
+  __shared__ std::uint16_t found[kWarps][kWarp + 256];
+  const int kv_head = blockIdx.y, warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, n = p.a.n;
+  if (p.a.cluster != nullptr) load_clusters(cluster, p.a.cluster + static_cast<std::int64_t>(kv_head) * n, n);
+  const int c = blockIdx.x * kWarps + warp;
+  if (c >= p.a.n_clusters) return;
+  const std::int64_t from = static_cast<std::int64_t>(kv_head) * p.a.n_clusters + c;
+  const int unit = p.unit_of[from];
+  if (unit < 0) return;
+  const Lists lists = lists_at(p.s, p.a.slot_layer, p.a.place, kv_head);
+  std::int32_t* members = lists.members + p.first_of[from];
+  const std::byte* keys = p.a.keys + static_cast<std::int64_t>(kv_head) * n * kDim * 2;
+  Mean<T, kDim> mean;
+  if (p.a.cluster == nullptr) {
+    if (lane == 0) *members = p.a.first + c;
+    mean.take(mean.load(keys + static_cast<std::int64_t>(c) * kDim * 2));
+  } else {
+    for_members(cluster, n, c, found[warp], [&](const std::uint16_t* tokens, int count) {
+      typename Mean<T, kDim>::Row rows[kMembersAtOnce];
+#pragma unroll
+      for (int k = 0; k < kMembersAtOnce; ++k)
+        rows[k] = mean.load(keys + static_cast<std::int64_t>(tokens[min(k, count - 1)]) * kDim * 2);
+      if (lane < count) members[mean.n + lane] = p.a.first + tokens[lane];
+#pragma unroll
+      for (int k = 0; k < kMembersAtOnce; ++k)
+        if (k < count) mean.take(rows[k]);
+    });
+  }
+  mean.write(lists.centroids + static_cast<std::int64_t>(unit) * kDim * 2);
+}
+
+// ---- segments
+
+struct SegmentArgs {
+  KvSlots s;
+  KvTables keys;
+  int n, n_stretches;
+  Segment segments[kMostSegments];
+  std::int16_t begins[kMostSegments + 1];  // of stretches of one (place, layer)
+};
+
+// One block a stretch and KV head, a warp a segment.
+template <typename T, int kDim>
+__global__ void __launch_bounds__(kThreads) segments_kernel(SegmentArgs p) {
+  constexpr int kAtOnce = 16;  // keys under way: they may come out of host memory
+  const int kv_head = blockIdx.y, first = p.begins[blockIdx.x], stop = p.begins[blockIdx.x + 1];
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const Segment& of = p.segments[first];
+  const Lists lists = lists_at(p.s, of.slot_layer, of.place, kv_head);
+  const int n_before = *lists.n_units, sink = of.sink;
+  for (int i = first + warp; i < stop; i += kWarps) {
+    const Segment& g = p.segments[i];
+    const auto key = [&](int token) {
+      return block_at(p.keys, g.key_layer, g.key_slot, kv_head, token / kKvPageTokens) +
+             token % kKvPageTokens * (std::int64_t{4} * kDim);
+    };
+    Mean<T, kDim> mean;
+    for (int base = g.begin; base < g.end; base += kAtOnce) {
+      typename Mean<T, kDim>::Row rows[kAtOnce];
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) rows[k] = mean.load(key(min(base + k, g.end - 1)));
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k)
+        if (base + k < g.end) mean.take(rows[k]);
+    }
+    const int unit = n_before + i - first;
+    mean.write(lists.centroids + static_cast<std::int64_t>(unit) * kDim * 2);
+    for (int t = g.begin + lane; t < g.end; t += kWarp) lists.members[t - sink] = t;
+    if (lane == 0) lists.ends[unit] = g.end - sink;
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  *lists.n_units = n_before + stop - first;
+  if (kv_head == 0) p.s.lists.grouped[kept_index(p.s, of.slot_layer, of.place)] = p.segments[stop - 1].end;
+}
+
+__global__ void truncate_kernel(KvSlots s, int place, int layer, int grouped, int sink) {
+  const int kv_head = blockIdx.x;
+  const Lists lists = lists_at(s, layer, place, kv_head);
+  int low = 0, high = grouped <= sink ? 0 : *lists.n_units;
+  while (low < high) {
+    const int mid = (low + high) / 2;
+    if (lists.ends[mid] <= grouped - sink) {
+      low = mid + 1;
+    } else {
+      high = mid;
+    }
+  }
+  *lists.n_units = low;
+  if (kv_head == 0) s.lists.grouped[kept_index(s, layer, place)] = grouped;
+}
+
+// f with the type of the keys and their number of channels.
+template <typename F>
+void with_keys(const KvSlots& s, F&& f) {
+  const auto of = [&]<typename T>(T) {
+    s.head_dim == 128 ? f(T(), std::integral_constant<int, 128>()) : f(T(), std::integral_constant<int, 64>());
+  };
+  s.f16 ? of(__half()) : of(__nv_bfloat16());
+}
+
+}  // namespace
+
+void gather_keys_cuda(const GatherKeys& c, const KvTables& keys, const CudaContext& context) {
+  const int pieces = c.n * (keys.head_dim / 8);
+  const auto blocks = static_cast<unsigned>(std::clamp((pieces + kThreads - 1) / kThreads, 1, 64));
+  launch(context, "gather_keys", gather_keys_kernel, dim3(blocks, static_cast<unsigned>(keys.n_kv_heads)),
+         dim3(kThreads), 0, c, keys);
+}
+
+std::size_t append_clusters_scratch_bytes(std::int32_t n_kv_heads, std::int32_t n_clusters) {
+  return static_cast<std::size_t>(n_kv_heads) * static_cast<std::size_t>(n_clusters) * 2 * sizeof(std::int32_t);
+}
+
+void append_clusters_cuda(const AppendClusters& a, const KvSlots& s, const CudaContext& context) {
+  auto* scratch = reinterpret_cast<std::int32_t*>(a.scratch);
+  const ClusterArgs args{s, a, scratch, scratch + static_cast<std::int64_t>(s.n_kv_heads) * a.n_clusters};
+  const auto heads = static_cast<unsigned>(s.n_kv_heads);
+  launch(context, "count_clusters", count_kernel, dim3(heads), dim3(kCountThreads), 0, args);
+  with_keys(s, [&]<typename T, int kDim>(T, std::integral_constant<int, kDim>) {
+    launch(context, "append_clusters", members_kernel<T, kDim>,
+           dim3(static_cast<unsigned>((a.n_clusters + kWarps - 1) / kWarps), heads), dim3(kThreads), 0, args);
+  });
+}
+
+void append_segments_cuda(std::span<const Segment> segments, const KvSlots& s, const KvTables& keys,
+                          const CudaContext& context) {
+  for (std::size_t at = 0; at < segments.size();) {
+    SegmentArgs args{s, keys, 0, 0, {}, {}};
+    for (; at < segments.size() && args.n < kMostSegments; ++at, ++args.n) {
+      const Segment &next = segments[at], *before = args.n == 0 ? nullptr : &args.segments[args.n - 1];
+      if (before == nullptr || before->place != next.place || before->slot_layer != next.slot_layer)
+        args.begins[args.n_stretches++] = static_cast<std::int16_t>(args.n);
+      args.segments[args.n] = next;
+    }
+    args.begins[args.n_stretches] = static_cast<std::int16_t>(args.n);
+    with_keys(s, [&]<typename T, int kDim>(T, std::integral_constant<int, kDim>) {
+      launch(context, "append_segments", segments_kernel<T, kDim>,
+             dim3(static_cast<unsigned>(args.n_stretches), static_cast<unsigned>(s.n_kv_heads)), dim3(kThreads), 0,
+             args);
+    });
+  }
+}
+
+void truncate_units_cuda(std::int32_t place, std::int32_t slot_layer, std::int32_t grouped, std::int32_t sink,
+                         const KvSlots& s, const CudaContext& context) {
+  launch(context, "truncate_units", truncate_kernel, dim3(static_cast<unsigned>(s.n_kv_heads)), dim3(1), 0, s, place,
+         slot_layer, grouped, sink);
+}
+
+}  // namespace mneme
