@@ -110,8 +110,8 @@ bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRow
     if (s.n_rows > 1 || prompt >= 0) chunks_.push_back(spans_.size());
     if (!decodes && s.method != nullptr && s.n_rows == 1 && s.phase == RowPhase::kDecode)
       full_rows_.push_back({.cache = s.cache, .method = s.method});
-    spans_.push_back(
-        {row, s.n_rows, s.cache->length() - s.n_rows, 0, s.cache, has_method(s) ? s.method : nullptr, decodes, prompt});
+    spans_.push_back({row, s.n_rows, s.cache->length() - s.n_rows, 0, s.prefill_left, s.cache,
+                      has_method(s) ? s.method : nullptr, decodes, prompt});
     caches_.push_back(s.cache);
     with_method += decodes ? 1 : 0;
     row += s.n_rows;
@@ -296,7 +296,8 @@ void CudaAttention::layer_of_spans(std::int32_t layer, const CudaRowArrays& rows
   for (std::size_t i = 0; i < spans_.size();) {
     const Span& s = spans_[i];
     if (s.n_rows > 1 || s.prompt >= 0) {
-      host_pages() ? chunk_in_host_pages(layer, i, rows, m, context, stream) : chunk(layer, i, rows, m, context);
+      host_pages() ? chunk_in_host_pages(layer, i, rows, m, context, stream)
+                   : chunk(layer, i, rows, m, context, stream);
       ++i;
       continue;
     }
@@ -347,8 +348,17 @@ bool CudaAttention::in_windows(const Span& s, std::int32_t layer) const {
   return s.prompt >= 0 && (s.raw_keys() || !s.method->plan().dense_layer(layer));
 }
 
+CudaRetrieval::Prompt CudaAttention::prompt_of(const Span& s) const {
+  return {.cache = s.cache,
+          .method = s.method,
+          .place = s.slot,
+          .first = s.first_position,
+          .n = s.n_rows,
+          .left = s.prefill_left};
+}
+
 void CudaAttention::chunk(std::int32_t layer, std::size_t span, const CudaRowArrays& rows, const Memory& m,
-                          const CudaContext& context) {
+                          const CudaContext& context, const Stream& stream) {
   const Span& s = spans_[span];
   const std::int64_t at = std::int64_t{s.first_row} * q_width_ * 2;
   QkvRows qkv = qkv_rows(s.first_row, s.n_rows, rows, m);
@@ -360,6 +370,10 @@ void CudaAttention::chunk(std::int32_t layer, std::size_t span, const CudaRowArr
   }
   const PrefillAttentionCuda a = prefill_of(s, s.slot, m);
   if (!library_.attend(a, tables_->tables(), layer, context)) attend_prefill_cuda(a, tables_->tables(), layer, context);
+  if (s.method == nullptr || !retrieval_ || !retrieval_->takes_prompts_in_pages()) return;
+  CudaRetrieval::Prompt prompt = prompt_of(s);
+  prompt.key_slot = s.slot, prompt.key_layer = layer;
+  retrieval_->take_prompt(prompt, layer, tables_->tables(), stream);
 }
 
 CudaStaging::Earlier CudaAttention::earlier(const Span& s, std::int32_t layer) const {
@@ -386,7 +400,7 @@ void CudaAttention::chunk_in_host_pages(std::int32_t layer, std::size_t span, co
   qkv.raw_keys = s.raw_keys();
   store_qkv_cuda(qkv, staging_->tables(), 0, m.q + at, context);
   if (s.method != nullptr && retrieval_)  // first: windows may select of these pages already
-    retrieval_->take_prompt(*s.cache, s.slot, layer, s.first_position, s.n_rows, staging_->tables(), context);
+    retrieval_->take_prompt(prompt_of(s), layer, staging_->tables(), stream);
   if (in_windows(s, layer)) {
     attend_prompt(layer, s, staging_->tables(), 0, 0, m, context);
   } else {

@@ -93,7 +93,7 @@ class CudaAttention {
 
  private:
   struct Span {  // rows of one sequence
-    std::int32_t first_row, n_rows, first_position, slot;
+    std::int32_t first_row, n_rows, first_position, slot, prefill_left;
     const SequenceCache* cache;
     MethodState* method;
     bool decodes;         // with its method
@@ -117,7 +117,8 @@ class CudaAttention {
   void finish(std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Stream& stream);
   PrefillAttentionCuda prefill_of(const Span& s, std::int32_t slot, const Memory& m) const;
   void chunk(std::int32_t layer, std::size_t span, const CudaRowArrays& rows, const Memory& m,
-             const CudaContext& context);
+             const CudaContext& context, const Stream& stream);
+  CudaRetrieval::Prompt prompt_of(const Span& s) const;
   void chunk_in_host_pages(std::int32_t layer, std::size_t span, const CudaRowArrays& rows, const Memory& m,
                            const CudaContext& context, const Stream& stream);
 

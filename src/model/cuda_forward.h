@@ -4,7 +4,7 @@
 //
 // Keys and values lie in pages (KvShape's blocks, in a pool made by make_pool()): on the device, or in host memory that
 // the device reads and writes where it lies. Full attention over pages in host memory is exact, and as fast as the
-// link. Methods that select pages attend copies of them on the device (cuda_retrieval.h).
+// link. Methods that select attend copies on the device (cuda_retrieval.h).
 #pragma once
 
 #include <cstddef>

@@ -7,6 +7,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/kernels/kmeans_cuda.h"
 
 namespace mneme {
 namespace {
@@ -48,6 +49,38 @@ const char* missing_by_layer(const Plan& plan) {
   return nullptr;
 }
 
+const char* missing_for_lists(const Plan& plan) {
+  const DecodeStage& d = *plan.recipe.decode;
+  const auto* centroid = std::get_if<Centroid>(&d.index);
+  if (plan.shape.head_dim != 64 && plan.shape.head_dim != 128) return "clusters are chosen with heads of 64 or 128";
+  if (centroid == nullptr || centroid->by_size)
+    return "clusters must be chosen by the means of their keys, whatever their sizes (--kv index=centroid)";
+  if (!std::holds_alternative<Boundary>(d.schedule))
+    return "clusters are chosen at boundaries (--kv schedule=boundary)";
+  if (plan.lists->copy) return "its clusters have a copy of their own (--kv order=token has none)";
+  if (plan.lists->partition.block > kMostKmeansTokens)
+    return "clusters are found in blocks of up to 8,192 tokens (--kv block=8192)";
+  return nullptr;
+}
+
+const char* missing_for_tokens(const Plan& plan) {
+  const DecodeStage& d = *plan.recipe.decode;
+  if (plan.shape.head_dim != 64 && plan.shape.head_dim != 128) return "tokens are chosen with heads of 64 or 128";
+  if (!std::holds_alternative<OneBit>(d.index)) return "tokens must be chosen by their 1-bit keys (--kv index=one_bit)";
+  if (std::holds_alternative<Boundary>(d.schedule)) return "single tokens are not selected at boundaries";
+  return nullptr;
+}
+
+const char* missing_for_pages(const Plan& plan) {
+  const DecodeStage& d = *plan.recipe.decode;
+  if (d.units != Units(PageUnit{kPageTokens}))
+    return "its units must be pages of 32 tokens (--kv unit=page:32), tokens with 1-bit keys (--kv "
+           "unit=token,index=one_bit), or clusters (--kv unit=cluster:N,index=centroid,schedule=boundary)";
+  const auto* box = std::get_if<Box>(&d.index);
+  if (box == nullptr || box->kind != BoxKind::kMinMax) return "pages must be chosen by min-max boxes (--kv index=box)";
+  return nullptr;
+}
+
 // Null: the device can do it.
 const char* missing_for(const Plan& plan) {
   const Recipe& r = plan.recipe;
@@ -57,28 +90,19 @@ const char* missing_for(const Plan& plan) {
   if (in_two_parts(plan)) {
     return r.decode ? missing_by_layer(plan) : nullptr;
   }
-  if (!of_tokens(plan) && (r.sink % kPageTokens != 0 || r.recent % kPageTokens != 0))
+  if (!of_tokens(plan) && !plan.lists && (r.sink % kPageTokens != 0 || r.recent % kPageTokens != 0))
     return "sink and recent must be multiples of 32";
   if (!r.decode) return nullptr;
   const DecodeStage& d = *r.decode;
-  if (of_tokens(plan)) {
-    if (plan.shape.head_dim != 64 && plan.shape.head_dim != 128) return "tokens are chosen with heads of 64 or 128";
-    if (!std::holds_alternative<OneBit>(d.index))
-      return "tokens must be chosen by their 1-bit keys (--kv index=one_bit)";
-  } else {
-    if (d.units != Units(PageUnit{kPageTokens}))
-      return "its units must be pages of 32 tokens (--kv unit=page:32), or tokens with 1-bit keys (--kv "
-             "unit=token,index=one_bit)";
-    const auto* box = std::get_if<Box>(&d.index);
-    if (box == nullptr || box->kind != BoxKind::kMinMax)
-      return "pages must be chosen by min-max boxes (--kv index=box)";
-  }
+  const char* units = plan.lists        ? missing_for_lists(plan)
+                      : of_tokens(plan) ? missing_for_tokens(plan)
+                                        : missing_for_pages(plan);
+  if (units != nullptr) return units;
   if (!std::holds_alternative<IndexScore>(d.score)) return "its scores are drawn";
   if (d.probe != Probe::kCurrentQuery) return "its probe is the layer below";
   const bool alone = plan.shape.group() == 1 && d.pool == Pool::kNone;  // every head is a KV head
   if (!alone && (d.pool == Pool::kNone || d.pool == Pool::kMaxQ || d.pool == Pool::kMeanQ || d.pool == Pool::kConcat))
     return "scores must be pooled by KV head (--kv pool=meanS, maxS, meanQK or maxQK)";
-  if (std::holds_alternative<Boundary>(d.schedule)) return "it selects at boundaries";
   if (!std::holds_alternative<ConstantCut>(d.cutoff)) return "its layers share a budget";
   return nullptr;
 }
@@ -125,7 +149,11 @@ void CudaRetrieval::expect(const Plan& plan, std::span<const Plan* const> beside
 
 SlotRules CudaRetrieval::rules_of(const Plan& plan) {
   SlotRules r{.budget = plan.rules.budget, .sink = plan.rules.sink, .recent = plan.rules.recent};
-  if (of_tokens(plan)) {
+  if (plan.lists) {
+    // As many tokens as the smallest window leaves room for: a segment of the largest size has just left it.
+    r.unit_tokens = r.entry_tokens = 1;
+    r.n_select = std::max(0, r.budget - r.sink - std::max(1, r.recent - plan.lists->partition.largest + 1));
+  } else if (of_tokens(plan)) {
     r.unit_tokens = 1, r.entry_tokens = plan.rules.entry_tokens;
     r.n_select = std::max(0, r.budget - r.sink - std::max(r.recent, 1));
   } else {
@@ -142,10 +170,14 @@ SlotRules CudaRetrieval::rules_of(const Plan& plan) {
     r.schedule = SlotSchedule::kEveryStep;
     return r;
   }
-  r.schedule = plan.reuse == Reuse::kAhead ? SlotSchedule::kAhead : SlotSchedule::kEveryStep;
+  r.schedule = plan.reuse == Reuse::kAhead  ? SlotSchedule::kAhead
+               : plan.reuse == Reuse::kKept ? SlotSchedule::kKept
+                                            : SlotSchedule::kEveryStep;
   r.pool = plan.pool.scores.value_or(GroupPool::kMean);
   r.alpha = plan.alpha;
   if (plan.gate) r.gate = gate_of(plan.gate->pool), r.tau = plan.gate->tau;
+  r.max_reuse = plan.max_reuse;
+  r.last_asked = plan.gate && plan.reference == GateReference::kLastRetrieval ? 1 : 0;
   return r;
 }
 
@@ -154,7 +186,10 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare) {
   const SlotRules r = rules_of(plan);
   Needs n;
   n.selects = r.schedule != SlotSchedule::kNone, n.ahead = r.schedule == SlotSchedule::kAhead;
-  if (of_tokens(plan)) {
+  n.last_asked = r.last_asked != 0;
+  if (plan.lists) {
+    n.keys.list_tokens = std::min(plan.lists->clusters.tokens, plan.lists->partition.smallest);
+  } else if (of_tokens(plan)) {
     const auto& bits = std::get<OneBit>(plan.recipe.decode->index);
     n.keys = {.group_tokens = bits.group, .mean_abs = bits.levels == OneBitLevels::kMeanAbs};
   }
@@ -165,23 +200,25 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare) {
   // Sinks, window and selection, and the spare ones; and all that is attended before anything is selected.
   const std::int32_t unit = r.unit_tokens, window = unit == 1 ? std::max(r.recent, r.entry_tokens) : r.recent,
                      fixed = (r.sink + window) / unit, all = (r.budget + unit - 1) / unit;
-  const auto spares = static_cast<std::int32_t>(spare * static_cast<float>(r.n_select));
-  n.n_slots = std::max(fixed + (n.selects ? r.n_select + spares : 0), all);
-  n.max_listed = std::max(all, fixed + r.n_select) + 1;
+  // The window of a sequence that was cut off may be shorter still.
+  const std::int32_t chosen = plan.lists ? r.budget - r.sink : r.n_select;
+  const auto spares = static_cast<std::int32_t>(spare * static_cast<float>(chosen));
+  n.n_slots = std::max(fixed + (n.selects ? chosen + spares : 0), all);
+  n.max_listed = std::max(all, fixed + chosen) + 1;
   return n;
 }
 
 bool CudaRetrieval::Needs::holds(const Needs& other) const {
   return goes_with(other) && n_slots >= other.n_slots && max_listed >= other.max_listed && selects >= other.selects &&
-         ahead >= other.ahead && ring_pages >= other.ring_pages;
+         ahead >= other.ahead && last_asked >= other.last_asked && ring_pages >= other.ring_pages;
 }
 
 void CudaRetrieval::Needs::add(const Needs& other) {
   if (dense.empty()) dense = other.dense, keys = other.keys, two_parts = other.two_parts, ring_pages = other.ring_pages;
   if (keys != other.keys)
     fail(ErrorKind::kUnsupported,
-         "KV methods on device cuda that run at the same time must select units of one kind: pages, or tokens by 1-bit "
-         "keys of the same groups and levels");
+         "KV methods on device cuda that run at the same time must select units of one kind: pages, tokens by 1-bit "
+         "keys of the same groups and levels, or clusters and segments of the same smallest size");
   if (two_parts != other.two_parts || (ring_pages > 0) != (other.ring_pages > 0))
     fail(ErrorKind::kUnsupported,
          "KV methods on device cuda that run at the same time must agree on where tokens stand (--kv positions) and "
@@ -191,7 +228,7 @@ void CudaRetrieval::Needs::add(const Needs& other) {
          "KV methods on device cuda that run at the same time must have the same dense layers (--dense-layers)");
   ring_pages = std::max(ring_pages, other.ring_pages);
   n_slots = std::max(n_slots, other.n_slots), max_listed = std::max(max_listed, other.max_listed);
-  selects = selects || other.selects, ahead = ahead || other.ahead;
+  selects = selects || other.selects, ahead = ahead || other.ahead, last_asked = last_asked || other.last_asked;
 }
 
 CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs needs, const KvTables& pages,
@@ -199,7 +236,7 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     : shape_(shape),
       options_(options),
       needs_(std::move(needs)),
-      in_pages_(options.pages_on_device && needs_.keys.group_tokens > 0),
+      in_pages_(options.pages_on_device && (needs_.keys.group_tokens > 0 || needs_.keys.list_tokens > 0)),
       places_(static_cast<std::size_t>(options.n_places)) {
   std::vector<std::int32_t> layers;  // of the model, by slot layer
   for (const bool dense : needs_.dense) {
@@ -217,6 +254,11 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     view_.unit_tokens = 1;
     view_.group_tokens = needs_.keys.group_tokens;
     view_.mean_abs = needs_.keys.mean_abs;
+  }
+  if (needs_.keys.list_tokens > 0) {
+    view_.unit_tokens = 1;
+    view_.lists.max_units = CudaUnitLists::most_units(needs_.keys.list_tokens, options.max_context);
+    view_.lists.max_tokens = view_.max_pages * kPageTokens;
   }
   view_.n_slots = in_pages_ ? 0 : needs_.n_slots;
   view_.max_listed = needs_.max_listed;
@@ -237,6 +279,15 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     keys.add(&view_.keys.levels, one_bit_level_bytes(view_, heads));
     index_ = DeviceBuffer(keys.total(), "1-bit keys");
     keys.place(index_.data());
+  } else if (view_.lists.max_units > 0) {
+    const auto units = static_cast<std::size_t>(view_.lists.max_units),
+               tokens = static_cast<std::size_t>(view_.lists.max_tokens);
+    Pieces lists;
+    lists.add(&view_.lists.centroids, heads * units * shape.token_bytes() / 2);
+    lists.add(&view_.lists.ends, heads * units * 4);
+    lists.add(&view_.lists.members, heads * tokens * 4);
+    index_ = DeviceBuffer(lists.total(), "clusters and segments");
+    lists.place(index_.data());
   } else if (!needs_.two_parts) {
     // A warp reads 16 boxes at once, whether all are there or not.
     index_ = DeviceBuffer((heads * n_pages + kBoxesBeyond) * shape.token_bytes(), "boxes of pages");
@@ -250,10 +301,14 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
   }
   for (int i = 0; i < 2; ++i) small.add(&view_.chosen[i], heads * listed * 4), small.add(&view_.n_chosen[i], heads * 4);
   small.add(&view_.listed, heads * listed * 4);
+  small.add(&view_.kept, states * sizeof(KeptSelection));
+  if (view_.lists.max_units > 0)
+    small.add(&view_.lists.n_units, heads * 4), small.add(&view_.lists.grouped, states * 4);
   tables_ = DeviceBuffer(small.total(), "tables of slots");
   small.place(tables_.data());
   Pieces queries;
   queries.add(&view_.last_q, n_q * static_cast<std::size_t>(shape.head_dim) * 2);
+  if (needs_.last_asked) queries.add(&view_.asked_q, n_q * static_cast<std::size_t>(shape.head_dim) * 2);
   queries.add(&view_.cosine, n_q * 4);
   queries_ = DeviceBuffer(queries.total(), "queries of the last step");
   queries.place(queries_.data());
@@ -279,9 +334,11 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     if (!options.pages_on_device) key_index_.emplace(shape, n_selecting_, options.n_places, options.max_context);
   } else if (needs_.selects)
     for (DeviceBuffer& s : scratch_)
-      s = DeviceBuffer(
-          view_.unit_tokens == 1 ? choose_tokens_scratch_bytes(view_, rows) : choose_scratch_bytes(view_, rows),
-          "scores of units");
+      s = DeviceBuffer(view_.lists.max_units > 0 ? choose_lists_scratch_bytes(view_, rows)
+                       : view_.unit_tokens == 1  ? choose_tokens_scratch_bytes(view_, rows)
+                                                 : choose_scratch_bytes(view_, rows),
+                       "scores of units");
+  if (view_.lists.max_units > 0) lists_ = std::make_unique<CudaUnitLists>(view_);
   slot_tables_ = view_.tables();
   if (in_pages_) slot_tables_.base = pages.base;
   pages_ = pages;
@@ -337,6 +394,7 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
 // Tokens that a row of n attends in a layer that selects; n is above the budget. As the kernels have it.
 std::int32_t CudaRetrieval::attended_by(const SlotRules& r, std::int32_t n) {
   const std::int32_t unit = r.unit_tokens, first = r.sink / unit, stop = (n + unit - 1) / unit;
+  if (unit == 1 && r.schedule == SlotSchedule::kKept) return r.budget;
   std::int32_t window = std::max(first, stop - r.recent / unit), most = r.n_select;
   if (unit == 1) {
     window = std::max(first, std::min(std::max(n - r.recent, 0), (n - 1) / r.entry_tokens * r.entry_tokens));
@@ -372,49 +430,80 @@ void CudaRetrieval::build_index(std::int32_t place, std::int32_t number, std::in
                    view_, keys, context);
 }
 
+// Whether the place had something else before.
+bool CudaRetrieval::begin_place(std::int32_t place, const SequenceCache& cache, const Plan& plan,
+                                const Stream& stream) {
+  Place& p = places_[static_cast<std::size_t>(place)];
+  const bool other = p.revision != cache.revision();
+  const ClusterUnit clusters = plan.lists ? plan.lists->clusters : ClusterUnit{};
+  if (lists_ && (other || !(p.clusters == clusters))) lists_->forget(place, stream);
+  if (other) p = {.revision = cache.revision(), .rules = p.rules, .counts = std::move(p.counts), .clusters = {}};
+  p.clusters = clusters;
+  return other;
+}
+
 CudaRetrieval::Place& CudaRetrieval::place_of(const SequenceCache& cache, const Plan& plan, std::int32_t place,
                                               const Stream& stream) {
   Place& p = places_[static_cast<std::size_t>(place)];
+  const bool other = begin_place(place, cache, plan, stream);
   SlotRules rules = rules_of(plan);
   rules.turnover = options_.turnover, rules.correction = options_.correction;
-  if (p.revision == cache.revision() && p.rules == rules) return p;
-  if (p.revision != cache.revision()) p.indexed = p.dense = 0;
-  p.revision = cache.revision();
-  p.rules = rules;
+  if (!other && p.rules == rules) return p;
   p.decoded = -1;
+  if (p.rules == rules) return p;
+  p.rules = rules;
   stream.synchronize();  // the host's copy may be on its way still
   host_rules_.as<SlotRules>()[place] = rules;
   copy_bytes(view_.rules + place, host_rules_.as<SlotRules>() + place, sizeof(rules), stream);
   return p;
 }
 
-void CudaRetrieval::prepare(Row& row, const KvTables& pages, const Stream& stream) {
+// Index, units and whole layers of all tokens before the row's own.
+void CudaRetrieval::build_before(const Row& row, const KvTables& pages, const Stream& stream) {
   const std::int32_t n = row.cache->length(), before = n - 1, place = row.place;
   const Plan& plan = row.method->plan();
-  Place& p = place_of(*row.cache, plan, place, stream);
+  Place& p = places_[static_cast<std::size_t>(place)];
   const CudaContext context{.stream = stream.get()};
-  const bool everything = n <= p.rules.budget, goes_on = p.decoded == before;
   // Up to the open page or group, with whose index and block the step itself goes on.
   for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
-    if (slot_layer(l) >= 0 && p.indexed != before && !two_parts())
-      build_index(place, slot_layer(l), std::min(p.indexed, before), before, place, l, pages, context);
-    if (slot_layer(l) < 0 && p.dense != before && !in_pages_)
+    const std::int32_t number = slot_layer(l);
+    if (number < 0 && p.dense != before && !in_pages_)
       copy_pages_cuda(dense_tables_, tables_layer(l), pages, l, place, place, std::min(p.dense, before) / kPageTokens,
                       pages_of_tokens(before), kDenseBlocksAHead, context);
+    if (number >= 0 && lists_) {
+      row.method->see_output(l, n, false);  // what leaves the window now does not depend on this step's gate
+      lists_->follow({.place = place, .slot_layer = number, .key_slot = place, .key_layer = l}, plan,
+                     row.method->layer(l).partition, pages, stream);
+    } else if (number >= 0 && p.indexed != before && !two_parts()) {
+      build_index(place, number, std::min(p.indexed, before), before, place, l, pages, context);
+    }
+  }
+  if (lists_) {
+    lists_->close_segments(pages, stream);
+    lists_->join(stream);
   }
   if (!by_layer()) p.indexed = n;
   p.dense = n;
+}
+
+void CudaRetrieval::prepare(Row& row, const KvTables& pages, const Stream& stream) {
+  const std::int32_t n = row.cache->length(), place = row.place;
+  const Plan& plan = row.method->plan();
+  Place& p = place_of(*row.cache, plan, place, stream);
+  const CudaContext context{.stream = stream.get()};
+  const bool everything = n <= p.rules.budget, goes_on = p.decoded == n - 1;
+  build_before(row, pages, stream);
   if (!goes_on || everything != p.everything) {
     for (std::int32_t l = 0; l < shape_.n_layers; ++l)
       if (slot_layer(l) >= 0) fill_slots_cuda(place, n, p.rules, view_, pages, l, slot_layer(l), context);
-    row.anew = 1;
+    row.anew = kNoSelection | (goes_on ? 0 : kNoQuery);
   }
   if (by_layer()) {
     if (key_index_) key_index_->reserve(place, n, stream);
-    index_keys(p, place, before, pages, context);
+    index_keys(p, place, n - 1, pages, context);
     send_shares(row, stream);
   }
-  if (raw_keys() && !goes_on) fill_ring(place, before, plan.rules.recent, pages, context);
+  if (raw_keys() && !goes_on) fill_ring(place, n - 1, plan.rules.recent, pages, context);
   p.everything = everything;
   p.decoded = n;
   row.attended_tokens = everything ? n : attended_by(p.rules, n);
@@ -424,25 +513,35 @@ void CudaRetrieval::prepare(Row& row, const KvTables& pages, const Stream& strea
   }
 }
 
-void CudaRetrieval::take_prompt(const SequenceCache& cache, std::int32_t place, std::int32_t layer, std::int32_t first,
-                                std::int32_t n, const KvTables& keys, const CudaContext& context) {
-  Place& p = places_[static_cast<std::size_t>(place)];
-  if (p.revision != cache.revision()) p = {.revision = cache.revision(), .rules = {}, .counts = std::move(p.counts)};
-  const std::int32_t n_tokens = first + n, begin = first / kPageTokens, stop = pages_of_tokens(n_tokens),
+void CudaRetrieval::take_prompt(const Prompt& t, std::int32_t layer, const KvTables& keys, const Stream& stream) {
+  const Plan& plan = t.method->plan();
+  begin_place(t.place, *t.cache, plan, stream);
+  Place& p = places_[static_cast<std::size_t>(t.place)];
+  const std::int32_t n_tokens = t.first + t.n, begin = t.first / kPageTokens, stop = pages_of_tokens(n_tokens),
                      number = slot_layer(layer);
+  const CudaContext context{.stream = stream.get()};
+  if (number >= 0 && lists_) {
+    t.method->see_prompt(layer, n_tokens, t.left == 0);
+    lists_->follow({.place = t.place, .slot_layer = number, .key_slot = t.key_slot, .key_layer = t.key_layer}, plan,
+                   t.method->layer(layer).partition, keys, stream);
+    lists_->close_segments(keys, stream);
+    return;
+  }
   // What is missing of earlier tokens, prepare() brings.
   const bool dense = number < 0;
   if (!dense && key_index_) {
-    copy_keys_cuda(keys, 0, 0, layer_keys(layer), place, begin, stop, context);
+    copy_keys_cuda(keys, t.key_slot, t.key_layer, layer_keys(layer), t.place, begin, stop, context);
     if (number + 1 == n_selecting_) p.indexed = n_tokens / kPageTokens * kPageTokens;
     return;
   }
-  if (dense ? p.dense < begin * kPageTokens : p.indexed < first / entry_tokens() * entry_tokens()) return;
+  if (dense ? in_pages_ || p.dense < begin * kPageTokens : p.indexed < t.first / entry_tokens() * entry_tokens())
+    return;
   if (dense) {
-    copy_pages_cuda(dense_tables_, tables_layer(layer), keys, 0, place, 0, begin, stop, kDenseBlocksAHead, context);
+    copy_pages_cuda(dense_tables_, tables_layer(layer), keys, t.key_layer, t.place, t.key_slot, begin, stop,
+                    kDenseBlocksAHead, context);
     if (dense_number_[static_cast<std::size_t>(layer)] + 1 == n_dense_) p.dense = n_tokens;
   } else {
-    build_index(place, number, first, n_tokens, 0, 0, keys, context);
+    build_index(t.place, number, t.first, n_tokens, t.key_slot, t.key_layer, keys, context);
     if (number + 1 == n_selecting_) p.indexed = n_tokens;
   }
 }
@@ -467,7 +566,9 @@ std::int32_t CudaRetrieval::tables_layer(std::int32_t layer) const {
 
 void CudaRetrieval::choose(SelectWhen when, std::int32_t layer, const SlotRows& rows, const CudaContext& context) {
   std::byte* scratch = scratch_[static_cast<std::size_t>(when)].data();
-  if (view_.unit_tokens == 1) {
+  if (lists_) {
+    choose_lists_cuda({.rows = rows, .when = when, .scratch = scratch}, view_, slot_layer(layer), context);
+  } else if (view_.unit_tokens == 1) {
     choose_tokens_cuda({.rows = rows, .when = when, .scratch = scratch, .early = !needs_.ahead}, view_,
                        slot_layer(layer), context);
   } else {
@@ -484,7 +585,7 @@ void CudaRetrieval::draw_outcomes(float turnover, float correction, RecallBy rec
   options_.turnover = turnover, options_.correction = correction;
   if (options_.recall_by == recall_by) return;
   options_.recall_by = recall_by;
-  for (Place& p : places_) p = {.revision = 0, .rules = {}, .counts = std::move(p.counts)};  // slots anew
+  for (Place& p : places_) p = {.revision = 0, .rules = {}, .counts = std::move(p.counts), .clusters = {}};  // anew
 }
 
 void CudaRetrieval::recall_by_host(std::int32_t layer, std::span<const Row> rows, const Stream& stream) {
@@ -516,43 +617,56 @@ void CudaRetrieval::fetch_counts(const Stream& stream) {
   if (by_layer()) copy_bytes(host_thetas_.data(), shares_view_.thetas, host_thetas_.size(), stream);
 }
 
+// What a step gained in a layer that selects.
+void CudaRetrieval::count_layer(const Row& row, std::int32_t layer, const SlotCounts& gained) {
+  const Place& p = places_[static_cast<std::size_t>(row.place)];
+  LayerStats& s = row.method->stats().layers[static_cast<std::size_t>(layer)];
+  const auto checks = static_cast<std::int64_t>(gained.checks), moved = static_cast<std::int64_t>(gained.corrections);
+  if (!s.gate_checks.empty()) s.gate_checks[0] += checks, s.corrections[0] += moved;
+  const std::int64_t heads = shape_.n_kv_heads;
+  if (!p.everything && p.rules.schedule != SlotSchedule::kNone) {
+    const std::int64_t anew = p.rules.schedule == SlotSchedule::kKept ? heads * static_cast<std::int64_t>(gained.made)
+                              : p.rules.schedule == SlotSchedule::kEveryStep || row.anew != 0 ? heads
+                                                                                              : moved;
+    s.selections += anew;
+    s.reused += heads - anew;
+  }
+  s.sparse_steps += p.everything ? 0 : 1;
+  s.selected_units += static_cast<std::int64_t>(gained.selected);
+  s.recalled_units += static_cast<std::int64_t>(gained.missing);
+  s.replaced_units += static_cast<std::int64_t>(gained.replaced);
+  // Where there was no query to compare with, an answer begins.
+  if (lists_ && ((row.anew & kNoQuery) != 0 || moved > 0)) row.method->see_boundary(layer);
+}
+
 void CudaRetrieval::count(std::span<const Row> rows) {
   const auto* now = host_counts_.as<SlotCounts>();
   for (const Row& row : rows) {
     Place& p = places_[static_cast<std::size_t>(row.place)];
     p.counts.resize(static_cast<std::size_t>(n_selecting_));
-    MethodStats& stats = row.method->stats();
     for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
-      LayerStats& s = stats.layers[static_cast<std::size_t>(l)];
+      LayerStats& s = row.method->stats().layers[static_cast<std::size_t>(l)];
       ++s.steps;
       const std::int32_t c = slot_layer(l);
       const std::int64_t attended = c < 0 ? row.cache->length() : row.attended_tokens;
       s.attended_tokens += attended * shape_.n_kv_heads;
       s.attended_heads += shape_.n_kv_heads;
       if (c < 0) continue;
-      s.sparse_steps += p.everything ? 0 : 1;
       SlotCounts& before = p.counts[static_cast<std::size_t>(c)];
       SlotCounts after = now[static_cast<std::int64_t>(c) * options_.n_places + row.place];
       if (host_recall_) {
         const SlotCounts& too = host_recall_->counts(c, row.place);
         after.selected += too.selected, after.missing += too.missing, after.replaced += too.replaced;
       }
-      const auto gained = [&](std::uint64_t SlotCounts::*field) {
-        return static_cast<std::int64_t>(after.*field - before.*field);
-      };
-      const std::int64_t checks = gained(&SlotCounts::checks), corrections = gained(&SlotCounts::corrections);
-      if (!s.gate_checks.empty()) s.gate_checks[0] += checks, s.corrections[0] += corrections;
-      if (!p.everything && p.rules.schedule != SlotSchedule::kNone) {
-        const std::int64_t anew =
-            p.rules.schedule == SlotSchedule::kEveryStep || row.anew != 0 ? shape_.n_kv_heads : corrections;
-        s.selections += anew;
-        s.reused += shape_.n_kv_heads - anew;
-      }
-      s.selected_units += gained(&SlotCounts::selected);
+      count_layer(row, l,
+                  {.checks = after.checks - before.checks,
+                   .corrections = after.corrections - before.corrections,
+                   .selected = after.selected - before.selected,
+                   .missing = after.missing - before.missing,
+                   .replaced = after.replaced - before.replaced,
+                   .made = after.made - before.made});
       if (by_layer() && !p.everything)  // how many is known now
-        s.attended_tokens += gained(&SlotCounts::selected) * kPageTokens;
-      s.recalled_units += gained(&SlotCounts::missing);
-      s.replaced_units += gained(&SlotCounts::replaced);
+        s.attended_tokens += static_cast<std::int64_t>(after.selected - before.selected) * kPageTokens;
       before = after;
     }
     if (by_layer()) count_by_layer(row);
@@ -561,7 +675,7 @@ void CudaRetrieval::count(std::span<const Row> rows) {
 }
 
 std::size_t CudaRetrieval::bytes() const {
-  std::size_t n = 0;
+  std::size_t n = lists_ ? lists_->bytes() : 0;
   for (const DeviceBuffer* b : {&slots_, &index_, &tables_, &queries_, &rules_, &counts_, &scratch_[0], &scratch_[1],
                                 &dense_, &dense_blocks_, &near_, &near_blocks_, &shares_})
     n += b->size();

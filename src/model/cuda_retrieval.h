@@ -22,6 +22,7 @@
 #include "src/kernels/rope.h"
 #include "src/model/cuda_host_recall.h"
 #include "src/model/cuda_key_index.h"
+#include "src/model/cuda_unit_lists.h"
 #include "src/model/model.h"
 
 namespace mneme {
@@ -49,7 +50,8 @@ class CudaRetrieval {
     struct Keys {
       std::int32_t group_tokens = 0;  // units are tokens, by 1-bit keys in such groups; 0: pages
       bool mean_abs = false;
-      bool by_layer = false;  // units are pages, one selection for all heads of a layer, by their keys
+      bool by_layer = false;         // units are pages, one selection for all heads of a layer, by their keys
+      std::int32_t list_tokens = 0;  // units are lists of at least so many tokens; 0: they are none
       bool operator==(const Keys&) const = default;
     };
     Keys keys;
@@ -59,6 +61,7 @@ class CudaRetrieval {
     std::vector<bool> dense;      // by layer
     std::int32_t n_slots = 0, max_listed = 0;
     bool selects = false, ahead = false;
+    bool last_asked = false;  // SlotRules::last_asked
     // Errors  the units, or the layers that read everything, are others.
     void add(const Needs& other);
     bool goes_with(const Needs& other) const {
@@ -96,10 +99,17 @@ class CudaRetrieval {
   // The same for a prompt whose windows select: its next n rows, which are at the end of `cache`.
   void prepare_prompt(const SequenceCache& cache, std::int32_t place, std::int32_t n, const KvTables& pages,
                       const Stream& stream);
-  // Tokens [first, first + n) of a prompt are in `keys`, tables of this sequence and layer alone: what they complete of
-  // boxes, or their pages where the layer reads everything.
-  void take_prompt(const SequenceCache& cache, std::int32_t place, std::int32_t layer, std::int32_t first,
-                   std::int32_t n, const KvTables& keys, const CudaContext& context);
+  // Tokens [first, first + n) of a prompt are in `keys`, of its sequence key_slot and layer key_layer, and so are all
+  // before them: what they complete of the index, or their pages where the layer reads everything.
+  struct Prompt {
+    const SequenceCache* cache = nullptr;
+    MethodState* method = nullptr;
+    std::int32_t place = -1, first = 0, n = 0, left = 0;  // left: as SequenceRows::prefill_left
+    std::int32_t key_slot = 0, key_layer = 0;
+  };
+  void take_prompt(const Prompt& prompt, std::int32_t layer, const KvTables& keys, const Stream& stream);
+  // Pages on the device: take_prompt() gains something by being called.
+  bool takes_prompts_in_pages() const { return lists_ != nullptr; }
 
   // -1: the layer attends everything.
   std::int32_t slot_layer(std::int32_t layer) const { return number_[static_cast<std::size_t>(layer)]; }
@@ -158,6 +168,7 @@ class CudaRetrieval {
     std::int32_t indexed = 0;   // tokens that the index has, or those of its open page or group
     std::int32_t dense = 0;     // tokens that the layers which read everything have
     std::vector<SlotCounts> counts;
+    ClusterUnit clusters;
   };
   static SlotRules rules_of(const Plan& plan);
   void fill_ring(std::int32_t place, std::int32_t n_tokens, std::int32_t recent, const KvTables& pages,
@@ -169,6 +180,9 @@ class CudaRetrieval {
   TwoParts parts_of(const Plan& plan, const SlotRules& slots, std::int32_t n_tokens) const;
   static std::int32_t attended_by(const SlotRules& rules, std::int32_t n);
   std::size_t rank_stride() const { return (static_cast<std::size_t>(view_.max_pages) + 3) / 4 * 4; }
+  bool begin_place(std::int32_t place, const SequenceCache& cache, const Plan& plan, const Stream& stream);
+  void build_before(const Row& row, const KvTables& pages, const Stream& stream);
+  void count_layer(const Row& row, std::int32_t layer, const SlotCounts& gained);
   std::int32_t entry_tokens() const { return view_.group_tokens > 0 ? view_.group_tokens : kPageTokens; }
   void build_index(std::int32_t place, std::int32_t number, std::int32_t first, std::int32_t stop,
                    std::int32_t key_slot, std::int32_t key_layer, const KvTables& keys, const CudaContext& context);
@@ -196,6 +210,7 @@ class CudaRetrieval {
   PinnedBuffer host_shares_, host_thetas_;
   std::vector<Place> places_;
   std::unique_ptr<CudaHostRecall> host_recall_;
+  std::unique_ptr<CudaUnitLists> lists_;  // where units are lists
 };
 
 }  // namespace mneme

@@ -54,7 +54,7 @@ struct CudaBench::Impl {
   void count_method(BenchResult& result, const Reads& before, const Reads& after, const BenchCase& c) const;
   double read_bandwidth();
   double product_rate();
-  double timed_step(Sequences& s, std::int32_t n, bool logits);
+  double timed_step(Sequences& s, std::int32_t n, bool logits, std::int32_t left = 0);
   void finish(BenchResult& result, const Sequences& s, double median);
 };
 
@@ -173,8 +173,9 @@ double CudaBench::Impl::product_rate() {
   return best;
 }
 
-// One pass over n new tokens of every sequence, with what the engine does around it; seconds.
-double CudaBench::Impl::timed_step(Sequences& s, std::int32_t n, bool logits) {
+// One pass over n new tokens of every sequence, `left` of whose prompts are still to come, with what the engine does
+// around it; seconds.
+double CudaBench::Impl::timed_step(Sequences& s, std::int32_t n, bool logits, std::int32_t left) {
   s.tokens.resize(s.caches.size() * static_cast<std::size_t>(n));
   for (std::int32_t& t : s.tokens)
     t = static_cast<std::int32_t>(tokens.below(static_cast<std::uint64_t>(model->config().vocab)));
@@ -183,6 +184,7 @@ double CudaBench::Impl::timed_step(Sequences& s, std::int32_t n, bool logits) {
     s.caches[i].extend(n);
     s.rows[i].n_rows = n;
     s.rows[i].want_logits = logits;
+    s.rows[i].prefill_left = left;
   }
   forward->choose({.tokens = s.tokens, .sequences = s.rows});
   return seconds_between(begin, Clock::now());
@@ -336,7 +338,7 @@ BenchResult CudaBench::prefill(const BenchCase& c) {
     for (std::int32_t first = 0; first < c.depth; first += chunk) {
       const std::int32_t n = std::min(chunk, c.depth - first);
       const bool last = first + n == c.depth;
-      const double seconds = b.timed_step(s, n, last);
+      const double seconds = b.timed_step(s, n, last, c.depth - first - n);
       total += seconds;
       if (i >= 0) steps.push_back(seconds);
       if (i == 0) result.cost += dense_cost(b.model->config(), b.weights, b.kv, first, n, c.batch, last);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numeric>
 
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
@@ -228,7 +229,10 @@ TEST_F(CudaForwardTest, MethodsAreFullAttentionUpToTheBudget) {
                                                {"fier", "", KvStore::kHost},
                                                {"fier", "group=64", KvStore::kDevice},
                                                {"freekv", "unit=token,index=one_bit", KvStore::kHost},
-                                               {"freekv", "unit=token,index=one_bit,tau=-1", KvStore::kDevice}}) {
+                                               {"freekv", "unit=token,index=one_bit,tau=-1", KvStore::kDevice},
+                                               {"louiskv", "", KvStore::kHost},
+                                               {"louiskv", "", KvStore::kDevice},
+                                               {"louiskv", "unit=page:32,index=box", KvStore::kHost}}) {
     SCOPED_TRACE(::testing::Message() << name << " " << overrides << (store == KvStore::kHost ? " host" : " device"));
     OnDevice full(*model, store), host(*model, store);
     const auto plan = plan_for(*model, name, 384, overrides);
@@ -299,8 +303,11 @@ TEST_F(CudaForwardTest, TokensAreTheSameWhereverPagesLie) {
   const auto model = Model::random(config_of(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
   const std::vector<std::int32_t> tokens = random_tokens(1100, model->config().vocab, 6);
   const std::span<const std::int32_t> all(tokens);
-  for (const auto& [name, overrides] : {std::pair{"fier", ""}, {"freekv", "unit=token,index=one_bit"}}) {
-    SCOPED_TRACE(name);
+  for (const auto& [name, overrides] : {std::pair{"fier", ""},
+                                        {"freekv", "unit=token,index=one_bit"},
+                                        {"louiskv", "tau=0.2"},
+                                        {"louiskv", "tau=-1,max_reuse=7"}}) {
+    SCOPED_TRACE(::testing::Message() << name << " " << overrides);
     OnDevice device(*model, KvStore::kDevice), host(*model, KvStore::kHost);
     const auto plan = plan_for(*model, name, 256, overrides);
     MethodState on_device(plan), on_host(plan);
@@ -324,7 +331,10 @@ TEST_F(CudaForwardTest, SlowRecallsChangeNothing) {
                                         {"freekv", "unit=page:32,tau=0.3"},
                                         {"freekv", "unit=page:32,tau=-1"},
                                         {"freekv", "unit=token,index=one_bit,tau=-1"},
-                                        {"fier", ""}}) {
+                                        {"fier", ""},
+                                        {"louiskv", "tau=0.2"},
+                                        {"louiskv", "tau=-1,max_reuse=9,segment=8-20"},
+                                        {"louiskv", "unit=page:32,index=box,tau=0.2"}}) {
     const auto plan = plan_for(*model, name, 256, overrides);
     const auto answers = [&](std::int32_t delay_us) {
       CudaForward forward(*model, CudaWeights::load(*model, stream), Stream::make(),
@@ -355,6 +365,142 @@ TEST_F(CudaForwardTest, SlowRecallsChangeNothing) {
     const std::vector<float> want = answers(0);
     for (const std::int32_t delay_us : {20, 150, 600})
       ASSERT_TRUE(answers(delay_us) == want) << name << " " << overrides << ", up to " << delay_us << " us";
+  }
+}
+
+// Tokens that stay the same for a while, so that the queries of a layer turn now and then.
+std::vector<std::int32_t> stretches(std::size_t n, std::int64_t vocab, std::uint64_t seed) {
+  const std::vector<std::int32_t> drawn = random_tokens(n, vocab, seed);
+  std::vector<std::int32_t> out;
+  for (std::size_t i = 0; out.size() < n; ++i)
+    out.insert(out.end(), 6 + static_cast<std::size_t>(drawn[i]) % 17, drawn[i]);
+  out.resize(n);
+  return out;
+}
+
+std::vector<float> step_of(auto&& forward, SequenceCache& cache, std::span<const std::int32_t> tokens, RowPhase phase,
+                           MethodState& method, std::int32_t left = 0) {
+  const SequenceRows rows{.cache = &cache,
+                          .n_rows = static_cast<std::int32_t>(tokens.size()),
+                          .want_logits = true,
+                          .method = &method,
+                          .phase = phase,
+                          .prefill_left = left};
+  cache.extend(rows.n_rows);
+  std::vector<float> out;
+  SequenceRunner::append(forward.run({.tokens = tokens, .sequences = std::span(&rows, 1)}), out);
+  return out;
+}
+
+// Clusters, segments and boundaries: the CPU's, through prompts in chunks, answers and second turns. Keys that differ
+// by rounding may fall into another cluster, and another one be chosen: a few steps stray, the mean does not.
+TEST_F(CudaForwardTest, ClustersAndSegmentsAreTheCpus) {
+  for (const auto& [head_dim, store, overrides] :
+       {std::tuple{64, KvStore::kHost, "tau=0.7"},
+        {128, KvStore::kDevice, "tau=0.7,segment=8-40"},
+        {128, KvStore::kHost, "tau=0.7,reference=last_retrieval,max_reuse=20"},
+        {64, KvStore::kDevice, "tau=0.7,metric=cosine,unit=cluster:8,max_reuse=0,gate_pool=any"},
+        {128, KvStore::kHost, "tau=0.7,unit=page:32,index=box"}}) {
+    SCOPED_TRACE(::testing::Message() << head_dim << " " << overrides);
+    const auto model = Model::random(config_of(Architecture::kLlama, 8, 2, head_dim), DType::kBF16, {}, 5, cpu);
+    OnDevice device(*model, store);
+    SequenceRunner host(*model, DType::kBF16, cpu, 100);
+    const auto plan = plan_for(*model, "louiskv", 384, overrides);
+    MethodState there(plan), here(plan);
+    SequenceCache a(*device.pool), b(host.pool);
+    const std::vector<std::int32_t> tokens = stretches(1600, model->config().vocab, 6);
+    const std::span<const std::int32_t> all(tokens);
+    std::vector<double> errors;
+    const auto step = [&](std::size_t n, RowPhase phase, std::int32_t left) {
+      const auto piece = all.subspan(static_cast<std::size_t>(a.length()), n);
+      errors.push_back(relative_error(step_of(device.forward, a, piece, phase, there, left),
+                                      step_of(host.forward, b, piece, phase, here, left)));
+      return errors.back();
+    };
+    for (const auto& [n, left] : {std::pair{300u, 200}, {199u, 1}, {1u, 0}})
+      ASSERT_LE(step(n, RowPhase::kPrefill, left), kTolerance);
+    const auto answer = [&](int n) {
+      errors.clear();
+      for (int i = 0; i < n; ++i) ASSERT_LE(step(1, RowPhase::kDecode, 0), 0.3) << "at " << a.length();
+      const double mean = std::accumulate(errors.begin(), errors.end(), 0.0) / static_cast<double>(errors.size());
+      EXPECT_LE(mean, kTolerance) << "up to " << a.length();
+      RecordProperty("mean error", std::to_string(mean));
+      for (std::int32_t l = 1; l < 3; ++l) {
+        const auto got = there.layer(l).partition.ranges(), want = here.layer(l).partition.ranges();
+        EXPECT_TRUE(std::equal(got.begin(), got.end(), want.begin(), want.end())) << "layer " << l;
+        EXPECT_EQ(there.stats().layers[static_cast<std::size_t>(l)].corrections,
+                  here.stats().layers[static_cast<std::size_t>(l)].corrections);
+        EXPECT_EQ(there.stats().layers[static_cast<std::size_t>(l)].selections,
+                  here.stats().layers[static_cast<std::size_t>(l)].selections);
+      }
+    };
+    answer(220);
+    if (HasFatalFailure()) return;
+    // Second turns, one of them shorter than a segment; then the sequence is cut off and goes on.
+    for (const std::size_t n : {90u, 5u}) {
+      step(n, RowPhase::kPrefill, 0);
+      answer(70);
+      if (HasFatalFailure()) return;
+    }
+    a.truncate(800), b.truncate(800);
+    there.truncate(800), here.truncate(800);
+    step(40, RowPhase::kPrefill, 0);
+    answer(60);
+    if (HasFatalFailure()) return;
+    // A fork selects anew, as the CPU does where it has nothing to keep.
+    SequenceCache fork_a = a.fork(), fork_b = b.fork();
+    MethodState fork_there(there), fork_here(here);
+    fork_here.step_back(b.length());
+    for (int i = 0; i < 30; ++i) {
+      const auto token = all.subspan(static_cast<std::size_t>(a.length() + i), 1);
+      const auto got = step_of(device.forward, fork_a, token, RowPhase::kDecode, fork_there),
+                 want = step_of(host.forward, fork_b, token, RowPhase::kDecode, fork_here);
+      ASSERT_LE(relative_error(got, want), 0.3) << i;
+    }
+    answer(20);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Two sequences with clusters in one batch are each what it is alone.
+TEST_F(CudaForwardTest, SequencesWithClustersGoTogether) {
+  const auto model = Model::random(config_of(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
+  for (const KvStore store : {KvStore::kHost, KvStore::kDevice}) {
+    const auto plan = plan_for(*model, "louiskv", 256, "tau=0.7,max_reuse=11");
+    const std::vector<std::int32_t> tokens = stretches(1500, model->config().vocab, 8);
+    const std::span<const std::int32_t> all(tokens);
+    OnDevice together(*model, store), alone(*model, store);
+    std::vector<SequenceCache> pair, single;
+    std::vector<MethodState> of_pair, of_single;
+    for (int i = 0; i < 2; ++i) {
+      pair.emplace_back(*together.pool), single.emplace_back(*alone.pool);
+      of_pair.emplace_back(plan), of_single.emplace_back(plan);
+    }
+    for (std::size_t i = 0; i < 2; ++i) {
+      const auto prompt = all.subspan(i * 300, 400 + i * 97);
+      step_of(together.forward, pair[i], prompt, RowPhase::kPrefill, of_pair[i]);
+      step_of(alone.forward, single[i], prompt, RowPhase::kPrefill, of_single[i]);
+    }
+    double sum = 0;
+    for (int step = 0; step < 120; ++step) {
+      std::vector<SequenceRows> rows;
+      std::vector<std::int32_t> fed;
+      std::vector<float> want, got;
+      for (std::size_t i = 0; i < 2; ++i) {
+        const std::int32_t token = tokens[static_cast<std::size_t>(step) + 700 + i * 200];
+        fed.push_back(token);
+        const auto one = step_of(alone.forward, single[i], {&token, 1}, RowPhase::kDecode, of_single[i]);
+        want.insert(want.end(), one.begin(), one.end());
+        pair[i].extend(1);
+        rows.push_back(
+            {.cache = &pair[i], .n_rows = 1, .want_logits = true, .method = &of_pair[i], .phase = RowPhase::kDecode});
+      }
+      SequenceRunner::append(together.forward.run({.tokens = fed, .sequences = rows}), got);
+      const double error = relative_error(got, want);
+      ASSERT_LE(error, 0.3) << step;
+      sum += error;
+    }
+    EXPECT_LE(sum / 120, kTolerance);
   }
 }
 

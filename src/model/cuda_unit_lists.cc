@@ -1,0 +1,147 @@
+#include "src/model/cuda_unit_lists.h"
+
+#include <algorithm>
+
+#include "src/base/check.h"
+#include "src/base/error.h"
+#include "src/kernels/kmeans_cuda.h"
+
+namespace mneme {
+namespace {
+
+std::int32_t clusters_of(std::int32_t n_tokens, const ClusterUnit& rules) {
+  return (n_tokens + rules.tokens - 1) / rules.tokens;
+}
+
+}  // namespace
+
+CudaUnitLists::CudaUnitLists(const KvSlots& slots)
+    : slots_(slots), built_(static_cast<std::size_t>(slots.n_places) * static_cast<std::size_t>(slots.n_layers)) {}
+
+std::int32_t CudaUnitLists::most_units(std::int32_t each, std::int64_t max_context) {
+  return static_cast<std::int32_t>(std::min(max_context / each + max_context / 32 + 64, max_context + 1));
+}
+
+void CudaUnitLists::forget(std::int32_t place, const Stream& stream) {
+  join(stream);
+  for (std::int32_t l = 0; l < slots_.n_layers; ++l) built(place, l) = {};
+}
+
+void CudaUnitLists::follow(const Layer& layer, const Plan& plan, const Partition& partition, const KvTables& keys,
+                           const Stream& stream) {
+  Built& b = built(layer.place, layer.slot_layer);
+  const std::int32_t sink = plan.lists->partition.sink;
+  const std::span<const UnitRange> wanted = partition.ranges();
+  std::size_t same = 0;
+  while (same < std::min(b.ranges.size(), wanted.size()) && b.ranges[same] == wanted[same]) ++same;
+  if (same < b.ranges.size() || b.sink != sink) {
+    join(stream);
+    b.ranges.resize(same), b.units.resize(same);
+    b.sink = sink;
+    truncate_units_cuda(layer.place, layer.slot_layer, b.ranges.empty() ? sink : b.ranges.back().end, sink, slots_,
+                        {.stream = stream.get()});
+  }
+  for (const UnitRange& range : wanted.subspan(same)) {
+    const std::int32_t units = (b.units.empty() ? 0 : b.units.back()) +
+                               (range.clusters ? clusters_of(range.end - range.begin, plan.lists->clusters) : 1);
+    if (units > slots_.lists.max_units)
+      fail(ErrorKind::kResource, "{} clusters and segments of a sequence; the device has room for {}", units,
+           slots_.lists.max_units);
+    b.ranges.push_back(range);
+    b.units.push_back(units);
+    if (range.clusters) {
+      close_segments(keys, stream);  // clusters follow them
+      cluster(layer, plan, range, keys, stream);
+      b.beside = true;
+      continue;
+    }
+    if (b.beside) join(stream);  // they follow the clusters
+    segments_.push_back({.place = layer.place,
+                         .slot_layer = layer.slot_layer,
+                         .sink = sink,
+                         .begin = range.begin,
+                         .end = range.end,
+                         .key_slot = layer.key_slot,
+                         .key_layer = layer.key_layer});
+  }
+}
+
+CudaUnitLists::Turn& CudaUnitLists::next_turn(const ClusterUnit& rules) {
+  const std::int32_t most = std::min(rules.block, kMostKmeansTokens), clusters = clusters_of(most, rules),
+                     heads = slots_.n_kv_heads;
+  const std::size_t tokens = static_cast<std::size_t>(heads) * static_cast<std::size_t>(most),
+                    kmeans = kmeans_scratch_bytes(heads, most, slots_.head_dim, clusters);
+  std::optional<Turn>& t = turns_[turn_++ % turns_.size()];
+  if (t && t->clusters.size() >= tokens * 2 && t->kmeans.size() >= kmeans) return *t;
+  if (t) t->done.synchronize();
+  t.emplace();
+  t->keys = DeviceBuffer(tokens * static_cast<std::size_t>(slots_.head_dim) * 2, "keys that are clustered");
+  t->clusters = DeviceBuffer(tokens * 2, "clusters of tokens");
+  t->kmeans = DeviceBuffer(kmeans, "k-means");
+  t->counts = DeviceBuffer(append_clusters_scratch_bytes(heads, most), "sizes of clusters");
+  t->done.record(side_);
+  return *t;
+}
+
+// The keys are copied in `stream`, the rest goes on beside it.
+void CudaUnitLists::cluster(const Layer& layer, const Plan& plan, const UnitRange& range, const KvTables& keys,
+                            const Stream& stream) {
+  const ClusterUnit& rules = plan.lists->clusters;
+  const std::int32_t n = range.end - range.begin, n_clusters = clusters_of(n, rules);
+  MNEME_CHECK(n <= std::min(rules.block, kMostKmeansTokens), "a block of {} tokens", n);
+  Turn& t = next_turn(rules);
+  stream.wait(t.done);
+  gather_keys_cuda(
+      {.key_slot = layer.key_slot, .key_layer = layer.key_layer, .first = range.begin, .n = n, .to = t.keys.data()},
+      keys, {.stream = stream.get()});
+  t.copied.record(stream);
+  side_.wait(t.copied);
+  const CudaContext beside{.stream = side_.get()};
+  const bool alone = n_clusters == n;  // every token for itself
+  if (!alone)
+    kmeans_cuda({.keys = t.keys.data(),
+                 .n_heads = slots_.n_kv_heads,
+                 .n = n,
+                 .head_dim = slots_.head_dim,
+                 .f16 = slots_.f16,
+                 .n_clusters = n_clusters,
+                 .iterations = rules.iterations,
+                 .metric = rules.metric,
+                 .cluster = t.clusters.as<std::uint16_t>(),
+                 .scratch = t.kmeans.data()},
+                beside);
+  append_clusters_cuda({.place = layer.place,
+                        .slot_layer = layer.slot_layer,
+                        .sink = plan.lists->partition.sink,
+                        .first = range.begin,
+                        .n = n,
+                        .n_clusters = n_clusters,
+                        .keys = t.keys.data(),
+                        .cluster = alone ? nullptr : t.clusters.as<std::uint16_t>(),
+                        .scratch = t.counts.data()},
+                       slots_, beside);
+  t.done.record(side_);
+  beside_ = true;
+}
+
+void CudaUnitLists::close_segments(const KvTables& keys, const Stream& stream) {
+  append_segments_cuda(segments_, slots_, keys, {.stream = stream.get()});
+  segments_.clear();
+}
+
+void CudaUnitLists::join(const Stream& stream) {
+  if (!beside_) return;
+  for (const std::optional<Turn>& t : turns_)
+    if (t) stream.wait(t->done);
+  for (Built& b : built_) b.beside = false;
+  beside_ = false;
+}
+
+std::size_t CudaUnitLists::bytes() const {
+  std::size_t n = 0;
+  for (const std::optional<Turn>& t : turns_)
+    if (t) n += t->keys.size() + t->clusters.size() + t->kmeans.size() + t->counts.size();
+  return n;
+}
+
+}  // namespace mneme
