@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "src/base/error.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
 #include "tests/device/cuda_testing.h"
@@ -460,6 +461,36 @@ TEST_F(CudaForwardTest, ClustersAndSegmentsAreTheCpus) {
     answer(20);
     if (HasFatalFailure()) return;
   }
+}
+
+// What the device cannot do of louiskv is refused in words that say what to change.
+TEST(CudaMethods, RefusesClustersWithAReason) {
+  const MethodShape shape{.n_layers = 3, .n_heads = 8, .n_kv_heads = 2, .head_dim = 128};
+  const auto refusal = [&](const char* overrides, std::int32_t head_dim) -> std::string {
+    MethodShape other = shape;
+    other.head_dim = head_dim;
+    Recipe recipe = make_recipe("louiskv", {.budget = 512, .sink = 32});
+    apply_overrides(overrides, recipe);
+    try {
+      CudaForward::expect_method(*compile(recipe, other));
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kUnsupported);
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal("", 128), "");
+  EXPECT_EQ(refusal("metric=cosine,reference=last_retrieval,max_reuse=0,unit=cluster:8", 64), "");
+  EXPECT_EQ(refusal("unit=page:32,index=box", 128), "");
+  for (const auto& [overrides, head_dim, words] : {std::tuple{"", 80, "heads of 64 or 128"},
+                                                   {"order=unit", 128, "--kv order=token"},
+                                                   {"index=box", 128, "--kv index=centroid"},
+                                                   {"by_size=yes", 128, "--kv index=centroid"},
+                                                   {"schedule=every_step", 128, "--kv schedule=boundary"},
+                                                   {"block=10000", 128, "--kv block=8192"},
+                                                   {"unit=page:16,index=box", 128, "--kv unit=page:32"},
+                                                   {"unit=token,index=one_bit", 128, "not selected at boundaries"}})
+    EXPECT_NE(refusal(overrides, head_dim).find(words), std::string::npos) << refusal(overrides, head_dim);
 }
 
 // Two sequences with clusters in one batch are each what it is alone.
