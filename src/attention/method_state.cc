@@ -267,9 +267,12 @@ RegionRules MethodState::rules(std::int32_t l) const {
 void MethodState::commit(SequenceCache& cache) {
   const auto start = std::chrono::steady_clock::now();
   bool prefill_end = false;
+  std::vector<Pending> decided(layers_.size());
+  std::vector<SequenceCache::HeadRanks> kept;
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     Layer& layer = layers_[l];
-    Pending pending = std::exchange(layer.pending, {});
+    Pending& pending = decided[l];
+    pending = std::exchange(layer.pending, {});
     prefill_end = prefill_end || pending.prefill_end;
     if (pending.prefill_end) layer.tap = {};
     if (pending.budget > 0) layer.budget = pending.budget;
@@ -287,9 +290,10 @@ void MethodState::commit(SequenceCache& cache) {
       }
       if (!layer.mass.empty()) layer.mass[h].resize(static_cast<std::size_t>(n));
       stats.dropped_tokens += cache.n_stored(index, head) - n;
-      cache.keep(index, head, pending.kept[h]);
+      kept.push_back({index, head, pending.kept[h]});
     }
   }
+  cache.keep(kept);
   if (prefill_end)
     stats_.prefill_end_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }

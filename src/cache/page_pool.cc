@@ -64,6 +64,14 @@ PagePool::~PagePool() {
 void PagePool::copy(std::byte* to, const std::byte* from, std::size_t bytes) {
   memory_ != nullptr ? memory_->copy(to, from, bytes) : static_cast<void>(std::memcpy(to, from, bytes));
 }
+void PagePool::move(std::span<const TokenMove> moves, std::span<const std::int32_t> ends) {
+  if (moves.empty()) return;
+  const std::size_t bytes = shape_.token_bytes();
+  if (memory_ != nullptr) return memory_->move(moves, ends, bytes);
+  for (const TokenMove& m : moves)
+    std::memmove(base_ + static_cast<std::size_t>(m.to) * bytes, base_ + static_cast<std::size_t>(m.from) * bytes,
+                 static_cast<std::size_t>(m.n) * bytes);
+}
 void PagePool::read(std::byte* to_host, const std::byte* from, std::size_t bytes) const {
   memory_ != nullptr ? memory_->read(to_host, from, bytes) : static_cast<void>(std::memcpy(to_host, from, bytes));
 }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "src/base/strong_id.h"
+#include "src/kernels/token_move.h"
 #include "src/tensor/dtype.h"
 
 namespace mneme {
@@ -49,6 +50,8 @@ class BlockMemory {
   virtual bool in_host_memory() const = 0;  // which the device reads through its link
   // Between two places in it; ordered before whatever later reads `to`.
   virtual void copy(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
+  // Many small ones, within their lists in order (token_move.h); ordered as copy().
+  virtual void move(std::span<const TokenMove> moves, std::span<const std::int32_t> ends, std::size_t token_bytes) = 0;
   // Done when they return.
   virtual void read(std::byte* to_host, const std::byte* from, std::size_t bytes) = 0;
   virtual void write(std::byte* to, const std::byte* from_host, std::size_t bytes) = 0;
@@ -87,6 +90,13 @@ class PagePool {
   // Whether they take room in the host's memory: all but a device's own.
   bool in_host_memory() const { return memory_ == nullptr || memory_->in_host_memory(); }
   void copy(std::byte* to, const std::byte* from, std::size_t bytes);
+  void move(std::span<const TokenMove> moves, std::span<const std::int32_t> ends);  // token_move.h
+  // Memory for such lists, which its one thread fills before move().
+  struct MoveLists {
+    std::vector<TokenMove> moves;
+    std::vector<std::int32_t> ends;
+  };
+  MoveLists& move_lists() { return move_lists_; }
   void read(std::byte* to_host, const std::byte* from, std::size_t bytes) const;
   void write(std::byte* to, const std::byte* from_host, std::size_t bytes);
 
@@ -103,6 +113,7 @@ class PagePool {
   std::vector<std::int32_t> free_;  // stack of blocks given back
   std::int64_t next_unused_ = 0;    // blocks from here on were never touched
   std::int64_t n_free_ = 0;
+  MoveLists move_lists_;
 };
 
 }  // namespace mneme

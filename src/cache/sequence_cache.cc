@@ -23,7 +23,8 @@ SequenceCache::SequenceCache(SequenceCache&& other) noexcept
       key_basis_(other.key_basis_),
       revision_(std::exchange(other.revision_, new_revision())),
       tables_(std::exchange(other.tables_, {})),
-      kept_(std::exchange(other.kept_, {})) {}
+      kept_(std::exchange(other.kept_, {})),
+      n_kept_(std::exchange(other.n_kept_, {})) {}
 
 SequenceCache& SequenceCache::operator=(SequenceCache&& other) noexcept {
   if (this == &other) return *this;
@@ -35,6 +36,7 @@ SequenceCache& SequenceCache::operator=(SequenceCache&& other) noexcept {
   revision_ = std::exchange(other.revision_, new_revision());
   tables_ = std::exchange(other.tables_, {});
   kept_ = std::exchange(other.kept_, {});
+  n_kept_ = std::exchange(other.n_kept_, {});
   return *this;
 }
 
@@ -50,6 +52,7 @@ SequenceCache SequenceCache::fork() const {
   copy.key_basis_ = key_basis_;
   copy.tables_ = tables_;
   copy.kept_ = kept_;
+  copy.n_kept_ = n_kept_;
   for (const auto& table : tables_) {
     for (BlockId id : table) pool_->retain(id);
   }
@@ -107,6 +110,7 @@ void SequenceCache::extend(std::int32_t n_new) {
     // Head by head, so that a chunk's pages of one head are neighbours in a fresh pool.
     while (static_cast<std::int32_t>(table.size()) < n_pages) table.push_back(pool_->allocate());
     if (kept(t) == nullptr) continue;
+    n_kept_[t] += n_new;
     Stretch& last = kept_[t].back();
     if (last.position + last.n == length_) {
       last.n += n_new;
@@ -123,6 +127,8 @@ void SequenceCache::cut(std::size_t table, std::int32_t new_length) {
   while (!s.empty() && s.back().position >= new_length) s.pop_back();
   if (s.empty()) s.push_back({new_length, 0, 0});
   s.back().n = std::min(s.back().n, new_length - s.back().position);
+  n_kept_[table] = 0;
+  for (const Stretch& left : s) n_kept_[table] += left.n;
 }
 
 // Heads that dropped nothing of what is left are as they were before they dropped anything.

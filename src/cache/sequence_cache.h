@@ -72,12 +72,21 @@ class SequenceCache {
   // Drops all tokens of one head for good but those whose ranks (0: the oldest that is stored) are in `ranks`.
   // Requires  ascending, apart from one another, within [0, n_stored).
   void keep(std::int32_t layer, std::int32_t kv_head, std::span<const TokenRange> ranks);
+  // The same of several heads, each named once: what is left of them moves together.
+  struct HeadRanks {
+    std::int32_t layer = 0, kv_head = 0;
+    std::span<const TokenRange> ranks;
+  };
+  void keep(std::span<const HeadRanks> heads);
   bool dropped() const { return !kept_.empty(); }  // anything, in any head
   // From this position on every head holds every token; 0 where nothing was dropped.
   std::int32_t dropped_before() const;
   std::int32_t n_stored(std::int32_t layer, std::int32_t kv_head) const;
   // Positions that a head holds, ascending.
   std::vector<TokenRange> stored(std::int32_t layer, std::int32_t kv_head) const;
+  // The slots of its table that hold them, ascending; all are below n_slots, where the next token goes.
+  std::vector<TokenRange> stored_slots(std::int32_t layer, std::int32_t kv_head) const;
+  std::int32_t n_slots(std::int32_t layer, std::int32_t kv_head) const { return n_slots(table_index(layer, kv_head)); }
   // How many tokens the head holds before `position`: the rank of what is stored there.
   std::int32_t rank_of(std::int32_t layer, std::int32_t kv_head, std::int32_t position) const;
   // The last page, in which the next token is written, has other owners too.
@@ -101,7 +110,8 @@ class SequenceCache {
   void append_slots(std::size_t table, std::int32_t slot, std::int32_t n, std::size_t first_run,
                     std::vector<KvRun>& runs) const;
   void release_empty_pages(std::size_t table);
-  void compact(std::size_t table);
+  void keep_ranks(std::size_t table, std::span<const TokenRange> ranks);
+  void compact(std::size_t table, std::vector<TokenMove>& moves);
   void cut(std::size_t table, std::int32_t new_length);
   void forget_whole_heads();
 
@@ -114,6 +124,7 @@ class SequenceCache {
   // As tables_; empty while nothing was dropped. A head that dropped something has at least one stretch, of no tokens
   // where none is left.
   std::vector<Stretches> kept_;
+  std::vector<std::int32_t> n_kept_;  // as kept_: tokens of a head's stretches
 };
 
 }  // namespace mneme

@@ -1,6 +1,5 @@
 // Tokens that are dropped for good, head by head.
 #include <algorithm>
-#include <cstring>
 
 #include "src/base/check.h"
 #include "src/cache/sequence_cache.h"
@@ -18,7 +17,8 @@ std::int32_t SequenceCache::dropped_before() const {
 }
 
 std::int32_t SequenceCache::n_stored(std::int32_t layer, std::int32_t kv_head) const {
-  return rank_of(layer, kv_head, length_);
+  const std::size_t t = table_index(layer, kv_head);
+  return kept(t) == nullptr ? length_ : n_kept_[t];
 }
 
 std::vector<TokenRange> SequenceCache::stored(std::int32_t layer, std::int32_t kv_head) const {
@@ -42,7 +42,7 @@ std::vector<TokenRange> SequenceCache::stored(std::int32_t layer, std::int32_t k
 std::int32_t SequenceCache::rank_of(std::int32_t layer, std::int32_t kv_head, std::int32_t position) const {
   MNEME_CHECK(0 <= position && position <= length_, "position {} of {}", position, length_);
   const Stretches* stretches = kept(table_index(layer, kv_head));
-  if (stretches == nullptr) return position;
+  if (stretches == nullptr || position == 0) return position;
   std::int32_t n = 0;
   for (const Stretch& s : *stretches) n += std::clamp(position - s.position, 0, s.n);
   return n;
@@ -53,12 +53,55 @@ bool SequenceCache::shares_last_page() const {
                      [&](const auto& table) { return !table.empty() && pool_->references(table.back()) > 1; });
 }
 
+std::vector<TokenRange> SequenceCache::stored_slots(std::int32_t layer, std::int32_t kv_head) const {
+  const Stretches* stretches = kept(table_index(layer, kv_head));
+  std::vector<TokenRange> ranges;
+  if (stretches == nullptr) {
+    if (length_ > 0) ranges.push_back({0, length_});
+    return ranges;
+  }
+  for (const Stretch& s : *stretches) {
+    if (s.n == 0) continue;
+    if (!ranges.empty() && ranges.back().end == s.slot) {
+      ranges.back().end += s.n;
+    } else {
+      ranges.push_back({s.slot, s.slot + s.n});
+    }
+  }
+  return ranges;
+}
+
 void SequenceCache::keep(std::int32_t layer, std::int32_t kv_head, std::span<const TokenRange> ranks) {
-  const std::size_t t = table_index(layer, kv_head);
-  if (tables_.empty()) return;
-  if (kept_.empty()) kept_.resize(tables_.size());
+  const HeadRanks head{layer, kv_head, ranks};
+  keep(std::span(&head, 1));
+}
+
+void SequenceCache::keep(std::span<const HeadRanks> heads) {
+  if (tables_.empty() || heads.empty()) return;
+  if (kept_.empty()) {
+    kept_.resize(tables_.size());
+    n_kept_.resize(tables_.size());
+  }
+  auto& [moves, ends] = pool_->move_lists();
+  moves.clear();
+  ends.clear();
+  for (const HeadRanks& head : heads) {
+    const std::size_t t = table_index(head.layer, head.kv_head), before = moves.size();
+    keep_ranks(t, head.ranks);
+    release_empty_pages(t);
+    compact(t, moves);
+    if (moves.size() > before) ends.push_back(static_cast<std::int32_t>(moves.size()));
+  }
+  pool_->move(moves, ends);
+  revision_ = new_revision();
+  forget_whole_heads();
+}
+
+void SequenceCache::keep_ranks(std::size_t t, std::span<const TokenRange> ranks) {
   if (kept_[t].empty()) kept_[t].push_back({0, 0, length_});
   Stretches left;
+  left.reserve(ranks.size());
+  std::int32_t n_left = 0;
   auto s = kept_[t].cbegin();
   std::int32_t first = 0, end = 0;  // rank of the first token of *s; where the last range ended
   for (const TokenRange& r : ranks) {
@@ -75,15 +118,13 @@ void SequenceCache::keep(std::int32_t layer, std::int32_t kv_head, std::span<con
       } else {
         left.push_back(piece);
       }
+      n_left += n;
       at += n;
     }
   }
   if (left.empty()) left.push_back({length_, 0, 0});
   kept_[t] = std::move(left);
-  revision_ = new_revision();
-  release_empty_pages(t);
-  compact(t);
-  forget_whole_heads();
+  n_kept_[t] = n_left;
 }
 
 // Pages without a kept token leave the table; slots behind them move up with their pages.
@@ -103,7 +144,7 @@ void SequenceCache::release_empty_pages(std::size_t t) {
 }
 
 // Moves tokens into the holes before them, in order, where that frees enough and writes into no shared page.
-void SequenceCache::compact(std::size_t t) {
+void SequenceCache::compact(std::size_t t, std::vector<TokenMove>& moves) {
   auto& table = tables_[t];
   std::int32_t n = 0;
   for (const Stretch& s : kept_[t]) n += s.n;
@@ -111,15 +152,17 @@ void SequenceCache::compact(std::size_t t) {
                      freed = static_cast<std::int32_t>(table.size()) - wanted;
   if (freed == 0 || 4 * freed < wanted) return;
   if (std::any_of(table.begin(), table.begin() + wanted, [&](BlockId id) { return pool_->references(id) > 1; })) return;
-  const std::size_t bytes = shape().token_bytes();
+  const auto number = [&](std::int32_t slot) {
+    return std::int64_t{table[static_cast<std::size_t>(slot / kPageTokens)].value} * kPageTokens + slot % kPageTokens;
+  };
   Stretches moved;
   std::int32_t to = 0;
   for (const Stretch& s : kept_[t]) {
     for (std::int32_t done = 0; done < s.n && to != s.slot;) {  // by pieces within a page on both sides
       const std::int32_t from = s.slot + done, at = to + done;
       const std::int32_t take =
-          std::min({s.n - done, kPageTokens - from % kPageTokens, kPageTokens - at % kPageTokens});
-      std::memmove(slot(t, at), slot(t, from), static_cast<std::size_t>(take) * bytes);
+          std::min({kMostMoved, s.n - done, kPageTokens - from % kPageTokens, kPageTokens - at % kPageTokens});
+      moves.push_back({number(at), number(from), take});
       done += take;
     }
     moved.push_back({s.position, to, s.n});

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstring>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "src/base/progress.h"
@@ -26,6 +28,21 @@ class CudaBlocks final : public BlockMemory {
   bool in_host_memory() const override { return host_.size() > 0; }
   std::size_t bytes() const { return bytes_; }
   void copy(std::byte* to, const std::byte* from, std::size_t n) override { copy_bytes(to, from, n, stream_); }
+  void move(std::span<const TokenMove> moves, std::span<const std::int32_t> ends, std::size_t token_bytes) override {
+    stream_.synchronize();  // what the buffers held may be on its way still
+    const std::size_t bytes = moves.size_bytes() + ends.size_bytes();
+    if (moves_.size() < bytes) {
+      moves_ = {}, moves_there_ = {};
+      moves_ = PinnedBuffer(bytes + bytes / 2);
+      moves_there_ = DeviceBuffer(bytes + bytes / 2, "tokens that move");
+    }
+    std::memcpy(moves_.data(), moves.data(), moves.size_bytes());
+    std::memcpy(moves_.data() + moves.size_bytes(), ends.data(), ends.size_bytes());
+    copy_bytes(moves_there_.data(), moves_.data(), bytes, stream_);
+    move_tokens_cuda(base(), static_cast<std::int32_t>(token_bytes), moves_there_.as<TokenMove>(),
+                     reinterpret_cast<const std::int32_t*>(moves_there_.data() + moves.size_bytes()),
+                     static_cast<std::int32_t>(ends.size()), {.stream = stream_.get()});
+  }
   void read(std::byte* to_host, const std::byte* from, std::size_t n) override {
     copy_bytes(to_host, from, n, stream_);
     stream_.synchronize();
@@ -41,6 +58,8 @@ class CudaBlocks final : public BlockMemory {
 
   DeviceBuffer device_;
   PinnedBuffer host_;
+  PinnedBuffer moves_;
+  DeviceBuffer moves_there_;
   std::size_t bytes_;
   const Stream& stream_;
 };

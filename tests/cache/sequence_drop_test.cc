@@ -39,6 +39,18 @@ struct Checked {
     heads[h] = std::move(left);
     cache.keep(h / 2, h % 2, ranks);
   }
+  // Of all heads at once; ranks by head.
+  void keep_all(const std::vector<std::vector<TokenRange>>& ranks) {
+    std::vector<SequenceCache::HeadRanks> all;
+    for (std::int32_t h = kHeads - 1; h >= 0; --h) {
+      const auto& of = ranks[static_cast<std::size_t>(h)];
+      std::vector<Token> left;
+      for (const TokenRange& r : of) left.insert(left.end(), heads[h].begin() + r.begin, heads[h].begin() + r.end);
+      heads[h] = std::move(left);
+      all.push_back({h / 2, h % 2, of});
+    }
+    cache.keep(all);
+  }
   void truncate(std::int32_t length) {
     for (auto& head : heads) std::erase_if(head, [&](const Token& t) { return t.position >= length; });
     cache.truncate(length);
@@ -71,7 +83,21 @@ struct Checked {
         }
       }
       ASSERT_EQ(i, heads[h].size());
+      expect_slots(h);
     }
+  }
+  // What a copy of the tables elsewhere goes by.
+  void expect_slots(std::int32_t h) const {
+    const std::span<const BlockId> table = cache.table(h / 2, h % 2);
+    std::size_t i = 0;
+    for (const TokenRange& r : cache.stored_slots(h / 2, h % 2))
+      for (std::int32_t slot = r.begin; slot < r.end; ++slot, ++i) {
+        const std::byte* at = cache.pool().data(table[static_cast<std::size_t>(slot / kPageTokens)]) +
+                              static_cast<std::size_t>(slot % kPageTokens) * kShape.token_bytes();
+        ASSERT_EQ(std::memcmp(at, &heads[h][i].content, 8), 0) << "head " << h << " slot " << slot;
+        ASSERT_LT(slot, cache.n_slots(h / 2, h % 2));
+      }
+    ASSERT_EQ(i, heads[h].size());
   }
 };
 
@@ -201,6 +227,11 @@ TEST(SequenceDrop, AnyOrderOfEvents) {
           if (rng.uniform() < share) ranks.push_back({t, t + 1});
         const std::int64_t used = pool.n_used();
         c.keep(h, ranks);
+        std::vector<std::vector<TokenRange>> left(kHeads);
+        for (std::int32_t other = 0; other < kHeads && event % 2 == 0; ++other)
+          for (std::int32_t t = 0; t < c.count(other); ++t)
+            if (rng.below(3) > 0) left[static_cast<std::size_t>(other)].push_back({t, t + 1});
+        if (event % 2 == 0) c.keep_all(left);
         ASSERT_LE(pool.n_used(), used) << "dropping takes nothing";
       } else if (what == 7) {
         c.truncate(static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(c.cache.length()) + 1)));

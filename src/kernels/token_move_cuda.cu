@@ -1,0 +1,44 @@
+// A block has a list. Its warps read a move each, and when all have read, all write: whatever a move writes was read by
+// then, by itself or by one before it.
+#include "src/kernels/cuda_common.cuh"
+#include "src/kernels/token_move.h"
+
+namespace mneme {
+namespace {
+
+using namespace cuda;  // NOLINT
+
+constexpr int kWarps = 8;
+constexpr int kMostTokenBytes = 1024;  // head_dim 256
+constexpr int kLoads = kMostMoved * kMostTokenBytes / 16 / kWarp;
+
+__global__ void __launch_bounds__(kWarps* kWarp)
+    move_kernel(std::byte* base, int token_bytes, const TokenMove* moves, const std::int32_t* ends) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, list = blockIdx.x;
+  const int begin = list == 0 ? 0 : ends[list - 1], end = ends[list];
+  for (int first = begin; first < end; first += kWarps) {
+    const TokenMove move = first + warp < end ? moves[first + warp] : TokenMove{};
+    const int pieces = move.n * token_bytes / 16;
+    const auto* from = reinterpret_cast<const uint4*>(base + move.from * token_bytes);
+    auto* to = reinterpret_cast<uint4*>(base + move.to * token_bytes);
+    uint4 v[kLoads];
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i)
+      if (i * kWarp + lane < pieces) v[i] = __ldcg(from + i * kWarp + lane);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i)
+      if (i * kWarp + lane < pieces) __stcg(to + i * kWarp + lane, v[i]);
+    __syncthreads();
+  }
+}
+
+}  // namespace
+
+void move_tokens_cuda(std::byte* base, std::int32_t token_bytes, const TokenMove* moves, const std::int32_t* ends,
+                      std::int32_t n_lists, const CudaContext& context) {
+  launch(context, "move_tokens", move_kernel, dim3(static_cast<unsigned>(n_lists)), dim3(kWarps * kWarp), 0, base,
+         token_bytes, moves, ends);
+}
+
+}  // namespace mneme
