@@ -4,6 +4,7 @@
 // What a step decides to drop is pending until commit(): a step that fails has dropped nothing.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -48,6 +49,10 @@ class MethodState {
   struct TapRows {
     std::vector<float> q, lse;    // [n, n_heads, D], [n, n_heads]
     std::int32_t n = 0, end = 0;  // rows, and the position after the last one
+    // How many of them stand right before `position`, one after the other.
+    std::int32_t before(std::int32_t position) const {
+      return end < position || end - n > position ? 0 : std::max(0, n - (end - position));
+    }
   };
   // What a step decided, by KV head.
   struct Pending {

@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
+#include "src/attention/drop_decider.h"
 #include "src/attention/method_state.h"
-#include "src/blocks/keep_rule.h"
 #include "src/cache/sequence_cache.h"
 #include "src/kernels/cpu_context.h"
 
@@ -38,20 +38,12 @@ class PrefillEnd {
   void sum_all_rows(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape);
   void save_rows(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape);
   void take_mass(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape);
-  void decide(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape);
-  void decide_by_norm(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape);
-  void keep_by_rank(std::int32_t layer, const SeenRows& rows, std::int32_t n_keep);
-  std::span<float> head_mass(std::int32_t head) {
-    return std::span(mass_).subspan(first_[static_cast<std::size_t>(head)], length_[static_cast<std::size_t>(head)]);
-  }
 
   CpuContext context_;
-  // Of the sequence at hand: one stretch of mass_ a KV head (or a query head, for norms).
-  std::vector<float> mass_;
-  std::vector<std::size_t> first_, length_;
+  DropDecider decider_;
+  LayerMass mass_;  // of the sequence at hand, by query head
   std::vector<KvRun> runs_;
   std::vector<std::size_t> first_run_;
-  KeepScratch scratch_;
 };
 
 }  // namespace mneme
