@@ -21,8 +21,7 @@ constexpr int kMostShare = 128;  // pages of a block for which whole items matte
 struct Args {
   DecodeAttentionCuda a;
   KvTables tables;
-  std::int64_t layer_entries;  // of the layer's first table
-  int group, n_stages;
+  int layer, group, n_stages;
   float* partial_out;      // [blocks * 2][kRows][D]
   float2* partial_ml;      // [blocks * 2][kRows] maximum (base 2) and sum
   std::uint32_t* arrived;  // [items], 0 between launches
@@ -32,10 +31,14 @@ struct Item {
   int row, kv_head, from, length, first_page, n_pages;  // tokens [from, length)
 };
 
+// Tables with holes have kernels of their own: those of all others do not ask.
+template <bool kHoles>
 __device__ __forceinline__ Item item_at(const Args& p, int i) {
   Item item;
   item.row = i / p.tables.n_kv_heads, item.kv_head = i % p.tables.n_kv_heads;
   item.length = p.a.lengths[item.row * p.a.length_stride + item.kv_head * p.a.length_head_stride];
+  if constexpr (kHoles)
+    if (item.length > 0) item.length -= shift_of(p.tables, p.layer, p.a.slots[item.row], item.kv_head);
   item.from = p.a.begins != nullptr ? min(p.a.begins[item.row], item.length)
               : p.a.window > 0      ? max(0, item.length - p.a.window)
                                     : 0;
@@ -68,13 +71,14 @@ struct Pages {
 //
 // A block whose pages are of two items does one after the other, and all wait for it: so items are filled up with pages
 // that stand for nothing until each has blocks of its own, where that costs the others one round of pages at most.
+template <bool kHoles>
 __device__ Pages count_pages(const Args& p, int n_items, int* first) {
   __shared__ int warp_total[kMostWarps], warp_most[kMostWarps];
   const int threads = blockDim.x, each = (n_items + threads - 1) / threads;
   const int begin = min(n_items, static_cast<int>(threadIdx.x) * each), end = min(n_items, begin + each);
   int own = 0, most = 0;
   for (int i = begin; i < end; ++i) {
-    const int n = item_at(p, i).n_pages;
+    const int n = item_at<kHoles>(p, i).n_pages;
     own += n, most = max(most, n);
   }
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, n_warps = threads / kWarp;
@@ -106,14 +110,14 @@ __device__ Pages count_pages(const Args& p, int n_items, int* first) {
   }
   for (int i = begin; i < end; ++i) {
     first[i] = before;
-    before += item_at(p, i).n_pages;
+    before += item_at<kHoles>(p, i).n_pages;
   }
   if (begin < n_items && end == n_items) first[n_items] = before;
   __syncthreads();
   return {total, min(grid, total)};
 }
 
-template <typename T, int kDim>
+template <typename T, int kDim, bool kHoles>
 struct Stretch {  // one item's part of a block's work
   const Args& p;
   const Item& item;
@@ -136,6 +140,12 @@ struct Stretch {  // one item's part of a block's work
     copy_async_commit();
   }
 
+  // Which tokens of a page of the table are there.
+  __device__ __forceinline__ std::uint32_t mask_of(int page) const {
+    if constexpr (!kHoles) return ~0u;
+    return p.tables.masks[table - p.tables.blocks + page];
+  }
+
   __device__ __forceinline__ void fetch(int page, int stage) const {
     if (page < end) {
       const int at = item.first_page + page;
@@ -145,8 +155,14 @@ struct Stretch {  // one item's part of a block's work
       }
       const int entry = p.a.page_ring > 0 ? at % p.a.page_ring : at;
       const std::byte* block = p.tables.base + static_cast<std::int64_t>(table[entry]) * PageShape<kDim>::kBytes;
-      fetch_page<kDim, kWarp>(ring + stage * PageShape<kDim>::kBytes, block, item.from - at * kKvPageTokens,
-                              item.length - at * kKvPageTokens, threadIdx.x % kWarp);
+      const std::uint32_t there = mask_of(at);
+      if (there == ~0u) {
+        fetch_page<kDim, kWarp>(ring + stage * PageShape<kDim>::kBytes, block, item.from - at * kKvPageTokens,
+                                item.length - at * kKvPageTokens, threadIdx.x % kWarp);
+      } else {
+        fetch_page<kDim, kWarp>(ring + stage * PageShape<kDim>::kBytes, block, item.from - at * kKvPageTokens,
+                                item.length - at * kKvPageTokens, threadIdx.x % kWarp, there);
+      }
     }
     copy_async_commit();
   }
@@ -155,7 +171,8 @@ struct Stretch {  // one item's part of a block's work
     const int t = threadIdx.x % 4, at = (item.first_page + page) * kKvPageTokens;
     const int from = item.from;
     const float factor = p.a.scale * kLog2e;
-    if (p.a.log_weights == nullptr && at >= from && at + kKvPageTokens <= item.length) {  // most pages
+    const std::uint32_t there = mask_of(item.first_page + page);
+    if (p.a.log_weights == nullptr && at >= from && at + kKvPageTokens <= item.length && there == ~0u) {  // most pages
 #pragma unroll
       for (int j = 0; j < kTokenTiles; ++j)
 #pragma unroll
@@ -171,7 +188,7 @@ struct Stretch {  // one item's part of a block's work
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int token = at + j * 8 + 2 * t + i % 2;
-        const bool seen = token >= from && token < item.length;
+        const bool seen = token >= from && token < item.length && (there >> (token - at) & 1) != 0;
         float v = s[j][i] * factor;
         if (weights != nullptr && seen) v += weights[token] * kLog2e;
         s[j][i] = seen ? v : -INFINITY;
@@ -369,7 +386,7 @@ __device__ void finish_stretch(const Args& p, const Item& item, int item_index, 
   __syncthreads();
 }
 
-template <typename T, int kDim>
+template <typename T, int kDim, bool kHoles>
 __global__ void decode_kernel(Args p) {
   extern __shared__ __align__(128) std::uint8_t ring[];
   __shared__ int first[kMostItems / 4 + 1];
@@ -378,7 +395,7 @@ __global__ void decode_kernel(Args p) {
   const int n_items = p.a.n * p.tables.n_kv_heads, n_warps = blockDim.x / kWarp, warp = threadIdx.x / kWarp;
   const bool waits = p.a.tables_late;
   if (waits && !p.a.lengths_early) wait_for_previous();
-  const Pages pages = count_pages(p, n_items, first);
+  const Pages pages = count_pages<kHoles>(p, n_items, first);
   if (waits && p.a.lengths_early) wait_for_previous();
   bool waited = waits;
 
@@ -396,14 +413,13 @@ __global__ void decode_kernel(Args p) {
       }
     }
     for (int i = low; at < stop; at = first[++i]) {
-      const Item item = item_at(p, i);
+      const Item item = item_at<kHoles>(p, i);
       const int begin = at - first[i], end = min(item.n_pages, stop - first[i]);
       if (begin >= end) continue;  // an item without pages, or those that stand for nothing
-      const std::int32_t* table = p.tables.blocks + p.a.slots[item.row] * p.tables.sequence_stride + p.layer_entries +
-                                  static_cast<std::int64_t>(item.kv_head) * p.tables.max_pages;
+      const std::int32_t* table = p.tables.blocks + table_at(p.tables, p.layer, p.a.slots[item.row], item.kv_head);
       RunningRows<kDim> rows;
-      Stretch<T, kDim>{p,     item, table, shared_address(ring) + warp * p.n_stages * PageShape<kDim>::kBytes,
-                       begin, end,  waited}
+      Stretch<T, kDim, kHoles>{p,     item, table, shared_address(ring) + warp * p.n_stages * PageShape<kDim>::kBytes,
+                               begin, end,  waited}
           .run(rows, n_warps);
       __syncthreads();  // the ring becomes room for the merge
       finish_stretch<kDim>(p, item, i, begin, end, at, split, rows, reinterpret_cast<float*>(ring), ml);
@@ -411,7 +427,7 @@ __global__ void decode_kernel(Args p) {
   }
   if (!waited) wait_for_previous();
   for (int i = blockIdx.x; i < n_items; i += gridDim.x) {
-    const Item item = item_at(p, i);
+    const Item item = item_at<kHoles>(p, i);
     if (item.n_pages > 0) continue;
     for (int row = warp; row < p.group; row += n_warps)
       for (int column = 0; column < kDim; column += kColumns)
@@ -444,18 +460,18 @@ Shape shape_for(int shared) {
   return {n_warps, n_stages, static_cast<std::size_t>(n_warps) * n_stages * kPage};
 }
 
-template <typename T, int kDim>
+template <typename T, int kDim, bool kHoles>
 void run(const Args& args, const CudaContext& context) {
   static const Shape shape = [] {
     const Shape s = shape_for<kDim>(this_device().shared);
-    cuda_check(cudaFuncSetAttribute(decode_kernel<T, kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    cuda_check(cudaFuncSetAttribute(decode_kernel<T, kDim, kHoles>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(s.shared_bytes)),
                "decode attention's shared memory");
     return s;
   }();
   Args a = args;
   a.n_stages = shape.n_stages;
-  launch(context, "attend_decode", decode_kernel<T, kDim>, dim3(static_cast<unsigned>(this_device().blocks)),
+  launch(context, "attend_decode", decode_kernel<T, kDim, kHoles>, dim3(static_cast<unsigned>(this_device().blocks)),
          dim3(static_cast<unsigned>(shape.n_warps * kWarp)), shape.shared_bytes, a);
 }
 
@@ -486,14 +502,18 @@ void attend_decode_cuda(const DecodeAttentionCuda& a, const KvTables& tables, st
     if (a.lse != nullptr) args.a.lse += heads;
     if (a.log_weights != nullptr) args.a.log_weights += first * tables.n_kv_heads * a.log_weight_stride;
     args.tables = tables;
-    args.layer_entries = static_cast<std::int64_t>(layer) * tables.n_kv_heads * tables.max_pages;
+    args.layer = layer;
     args.group = group;
     args.partial_out = reinterpret_cast<float*>(a.scratch);
     const std::int64_t parts = std::int64_t{kMostBlocks} * 2 * kRows;
     args.partial_ml = reinterpret_cast<float2*>(args.partial_out + parts * tables.head_dim);
     args.arrived = reinterpret_cast<std::uint32_t*>(args.partial_ml + parts) + first * tables.n_kv_heads;
     with_head_dim(tables.head_dim, [&]<int kDim>(std::integral_constant<int, kDim>) {
-      tables.f16 ? run<__half, kDim>(args, context) : run<__nv_bfloat16, kDim>(args, context);
+      if (tables.masks != nullptr) {
+        tables.f16 ? run<__half, kDim, true>(args, context) : run<__nv_bfloat16, kDim, true>(args, context);
+      } else {
+        tables.f16 ? run<__half, kDim, false>(args, context) : run<__nv_bfloat16, kDim, false>(args, context);
+      }
     });
   }
 }

@@ -49,7 +49,8 @@ void LibraryAttention::prepare(std::int32_t, const KvTables& tables, std::int64_
 
 bool LibraryAttention::attend(const PrefillAttentionCuda& a, const KvTables& tables, std::int32_t layer,
                               const CudaContext& context) {
-  if (kv_.size() == 0 || !takes(tables.head_dim) || a.window > 0 || a.lse != nullptr) return false;
+  if (kv_.size() == 0 || !takes(tables.head_dim) || a.window > 0 || a.lse != nullptr || tables.masks != nullptr)
+    return false;
   const std::int32_t n_tokens = a.first + a.n_rows;
   gather_kv_cuda(tables, layer, a.slot, n_tokens, kv_.data(), context);
   return attend_contiguous(a, tables, kv_.data(), n_tokens, context);
@@ -57,7 +58,8 @@ bool LibraryAttention::attend(const PrefillAttentionCuda& a, const KvTables& tab
 
 bool LibraryAttention::attend_contiguous(const PrefillAttentionCuda& a, const KvTables& tables, const std::byte* kv,
                                          std::int64_t tokens_a_head, const CudaContext& context) {
-  if (!takes(tables.head_dim) || tables.f16 || a.window > 0 || a.lse != nullptr) return false;
+  if (!takes(tables.head_dim) || tables.f16 || a.window > 0 || a.lse != nullptr || tables.masks != nullptr)
+    return false;
   auto* k = reinterpret_cast<Bf16*>(const_cast<std::byte*>(kv));
   const std::int64_t d = tables.head_dim;
   Params params{};

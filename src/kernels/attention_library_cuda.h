@@ -16,7 +16,8 @@ class LibraryAttention {
   static std::int64_t bytes(std::int32_t n_kv_heads, std::int32_t head_dim, std::int64_t max_context);
   // Takes room for one layer of one sequence. Errors  kResource.
   void prepare(std::int32_t n_heads, const KvTables& tables, std::int64_t max_context);
-  // Enqueues, or returns false where it has no kernel for this (then attend_prefill_cuda does it).
+  // Enqueues, or returns false where it has no kernel for this (then attend_prefill_cuda does it): of sequences that
+  // dropped tokens, and where the log-sum-exp is wanted, it has none.
   bool attend(const PrefillAttentionCuda& a, const KvTables& tables, std::int32_t layer, const CudaContext& context);
   // Where they are in one piece already: kv [KV heads, tokens_a_head, 2 D]; prepare() is not needed. `tables` says the
   // rest.

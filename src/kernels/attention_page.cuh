@@ -6,7 +6,7 @@
 #pragma once
 
 #include "src/kernels/cuda_common.cuh"
-#include "src/kernels/kv_tables_cuda.h"
+#include "src/kernels/kv_tables_cuda.cuh"
 
 namespace mneme::cuda {
 
@@ -29,15 +29,16 @@ __device__ __forceinline__ std::uint32_t piece_address(std::uint32_t page, int t
 }
 
 // The page's tokens [begin, end) into shared memory; the others become zeros, so that nothing times their weight of 0
-// is NaN. `lane` of kLanes copies its share; the caller commits.
+// is NaN; so do those without a bit in `there`. `lane` of kLanes copies its share; the caller commits.
 template <int kDim, int kLanes>
-__device__ __forceinline__ void fetch_page(std::uint32_t page, const std::byte* from, int begin, int end, int lane) {
+__device__ __forceinline__ void fetch_page(std::uint32_t page, const std::byte* from, int begin, int end, int lane,
+                                           std::uint32_t there = ~0u) {
   constexpr int kPieces = PageShape<kDim>::kPieces, kAll = kKvPageTokens * kPieces;
 #pragma unroll
   for (int j = 0; j < (kAll + kLanes - 1) / kLanes; ++j) {
     const int i = j * kLanes + lane, token = i / kPieces;
     if (kAll % kLanes != 0 && i >= kAll) break;
-    const std::uint32_t bytes = token >= begin && token < end ? 16 : 0;
+    const std::uint32_t bytes = token >= begin && token < end && (there >> token & 1) != 0 ? 16 : 0;
     asm volatile(
         "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(piece_address<kDim>(page, token, i % kPieces)),
         "l"(from + i * 16), "r"(bytes));

@@ -19,8 +19,7 @@ constexpr int kPagesAhead = 2, kStages = 2;
 struct Args {
   PrefillAttentionCuda a;
   KvTables tables;
-  std::int64_t first_entry;  // of the layer's first table of the sequence
-  int group;
+  int layer, group;
 };
 
 template <typename T, int kDim>
@@ -32,9 +31,11 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(Args p) {
   const int head = blockIdx.x;
   // The last rows see the most: they start first.
   const int block_row = (gridDim.y - 1 - blockIdx.y) * kBlockRows;
-  const std::int32_t* table =
-      p.tables.blocks + p.first_entry + static_cast<std::int64_t>(head / p.group) * p.tables.max_pages;
-  const int block_first = p.a.first + block_row, block_end = p.a.first + min(block_row + kBlockRows, p.a.n_rows);
+  const std::int64_t table_entry = table_at(p.tables, p.layer, p.a.slot, head / p.group);
+  const std::int32_t* table = p.tables.blocks + table_entry;
+  const auto mask_of = [&](int page) { return p.tables.masks == nullptr ? ~0u : p.tables.masks[table_entry + page]; };
+  const int first = p.a.first - shift_of(p.tables, p.layer, p.a.slot, head / p.group);  // slot of row 0
+  const int block_first = first + block_row, block_end = first + min(block_row + kBlockRows, p.a.n_rows);
   const int from = p.a.window > 0 ? max(0, block_first + 1 - p.a.window) : 0;
   const int page_begin = from / kKvPageTokens, page_end = (block_end + kKvPageTokens - 1) / kKvPageTokens;
 
@@ -44,7 +45,7 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(Args p) {
       if (page + i < page_end)
         fetch_page<kDim, kThreads>(shared_address(ring) + (stage * kPagesAhead + i) * kPageBytes,
                                    p.tables.base + static_cast<std::int64_t>(table[page + i]) * kPageBytes, 0,
-                                   block_end - (page + i) * kKvPageTokens, threadIdx.x);
+                                   block_end - (page + i) * kKvPageTokens, threadIdx.x, mask_of(page + i));
     copy_async_commit();
   };
 
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(Args p) {
   RunningRows<kDim> running;
   running.clear();
   const float factor = p.a.scale * kLog2e;
-  const int warp_first = p.a.first + block_row + warp * 16;
+  const int warp_first = first + block_row + warp * 16;
 
   int stage = 0;
   for (int page = page_begin; page < page_end; page += kPagesAhead, stage ^= 1) {
@@ -73,14 +74,16 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(Args p) {
       const std::uint32_t address = shared_address(ring) + (stage * kPagesAhead + i) * kPageBytes;
       float s[kTokenTiles][4];
       score_page<T, kDim>(s, q, address);
-      const bool inside =
-          at + kKvPageTokens - 1 <= warp_first && (p.a.window == 0 || at > warp_first + 15 - p.a.window);
+      const std::uint32_t there = mask_of(page + i);
+      const bool inside = at + kKvPageTokens - 1 <= warp_first &&
+                          (p.a.window == 0 || at > warp_first + 15 - p.a.window) && there == ~0u;
 #pragma unroll
       for (int j = 0; j < kTokenTiles; ++j)
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-          const int token = at + j * 8 + 2 * t + k % 2, position = p.a.first + rows[k / 2];
-          const bool seen = inside || (token <= position && (p.a.window == 0 || token > position - p.a.window));
+          const int token = at + j * 8 + 2 * t + k % 2, position = first + rows[k / 2];
+          const bool seen = inside || (token <= position && (p.a.window == 0 || token > position - p.a.window) &&
+                                       (there >> (token - at) & 1) != 0);
           s[j][k] = seen ? s[j][k] * factor : -INFINITY;
         }
       running.template take<T>(s, address);
@@ -138,7 +141,7 @@ std::int64_t first_entry(const KvTables& tables, std::int32_t layer, std::int32_
 void attend_prefill_cuda(const PrefillAttentionCuda& a, const KvTables& tables, std::int32_t layer,
                          const CudaContext& context) {
   if (a.n_rows == 0) return;
-  const Args args{a, tables, first_entry(tables, layer, a.slot), a.n_heads / tables.n_kv_heads};
+  const Args args{a, tables, layer, a.n_heads / tables.n_kv_heads};
   with_head_dim(tables.head_dim, [&]<int kDim>(std::integral_constant<int, kDim>) {
     tables.f16 ? run<__half, kDim>(args, context) : run<__nv_bfloat16, kDim>(args, context);
   });

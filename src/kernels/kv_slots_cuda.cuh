@@ -3,6 +3,7 @@
 
 #include "src/kernels/cuda_common.cuh"
 #include "src/kernels/kv_slots_cuda.h"
+#include "src/kernels/kv_tables_cuda.cuh"
 
 namespace mneme::cuda {
 
@@ -67,8 +68,7 @@ __device__ __forceinline__ std::int32_t max_units(const KvSlots& s) {
 }
 // Where a page's block is.
 __device__ __forceinline__ std::int32_t block_number(const KvTables& t, int layer, int place, int kv_head, int page) {
-  return t.blocks[place * t.sequence_stride +
-                  (static_cast<std::int64_t>(layer) * t.n_kv_heads + kv_head) * t.max_pages + page];
+  return t.blocks[table_at(t, layer, place, kv_head) + page];
 }
 __device__ __forceinline__ std::byte* block_at(const KvTables& t, int layer, int place, int kv_head, int page) {
   return t.base + block_number(t, layer, place, kv_head, page) * (std::int64_t{4} * t.head_dim * kKvPageTokens);

@@ -223,5 +223,10 @@ void write_back_cuda(const SlotRows& rows, const KvSlots& slots, const KvTables&
 void copy_pages_cuda(const KvTables& to, std::int32_t to_layer, const KvTables& from, std::int32_t from_layer,
                      std::int32_t to_slot, std::int32_t from_slot, std::int32_t first, std::int32_t stop,
                      std::int32_t blocks_a_head, const CudaContext& context);
+// The same of the pages that have positions [first, stop). Where tokens were dropped, one of the two tables says so,
+// and from `first` on none was, or it is 0.
+void copy_positions_cuda(const KvTables& to, std::int32_t to_layer, const KvTables& from, std::int32_t from_layer,
+                         std::int32_t to_slot, std::int32_t from_slot, std::int32_t first, std::int32_t stop,
+                         std::int32_t blocks_a_head, const CudaContext& context);
 
 }  // namespace mneme

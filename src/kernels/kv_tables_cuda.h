@@ -20,6 +20,14 @@ struct KvTables {
   bool f16 = false;        // else bf16
   bool of_tokens = false;  // entries are tokens, and max_pages counts these; decode attention alone knows such tables
 
+  // Of sequences that dropped tokens, each head by itself: pages have holes, and a head fewer pages than others. Null:
+  // no sequence that is asked for did.
+  //   shifts  [sequences][layers * KV heads]: what a new token's position is beyond its slot
+  //   masks   as blocks, a bit a slot of the page: it holds a token; ones behind the last token
+  const std::int32_t* shifts = nullptr;
+  const std::uint32_t* masks = nullptr;
+  std::int32_t shift_stride = 0;  // of a sequence
+
   std::size_t token_bytes() const { return 4 * static_cast<std::size_t>(head_dim); }
 };
 

@@ -216,9 +216,11 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
     const int kv_head = (head - a.rows.n_heads) % n_kv;
     const ResidentToken token = newest_token(a.rows.store, row, kv_head, position);
     kv = reinterpret_cast<Kv*>(token.kv);
-    if (kv == nullptr)
-      kv = reinterpret_cast<Kv*>(block_at(a.tables, a.layer, slot, kv_head, position / kKvPageTokens)) +
-           static_cast<std::int64_t>(position % kKvPageTokens) * 2 * d;
+    if (kv == nullptr) {
+      const int at = position - shift_of(a.tables, a.layer, slot, kv_head);
+      kv = reinterpret_cast<Kv*>(block_at(a.tables, a.layer, slot, kv_head, at / kKvPageTokens)) +
+           static_cast<std::int64_t>(at % kKvPageTokens) * 2 * d;
+    }
     near = reinterpret_cast<Kv*>(ring_token(a.rows.near, row, kv_head, position));
     if (is_v) kv += d;
     if (is_v && near != nullptr) near += d;

@@ -486,16 +486,20 @@ __global__ void __launch_bounds__(kRecallThreads) write_back_kernel(WriteBackArg
 
 struct CopyArgs {
   KvTables to, from;
-  int to_layer, from_layer, to_slot, from_slot, first, n;
+  int to_layer, from_layer, to_slot, from_slot, first, stop;
 };
 
 __global__ void __launch_bounds__(kThreads) copy_kernel(CopyArgs p) {
   const int kv_head = blockIdx.y, warp = threadIdx.x / kWarp;
   const int block_bytes = 4 * p.to.head_dim * kKvPageTokens;
   const int pieces = (block_bytes + kPieceBytes - 1) / kPieceBytes;
-  for (int i = blockIdx.x * kWarps + warp; i < p.n * pieces; i += gridDim.x * kWarps) {
+  const int shift = p.from.shifts != nullptr ? shift_of(p.from, p.from_layer, p.from_slot, kv_head)
+                                             : shift_of(p.to, p.to_layer, p.to_slot, kv_head);
+  const int first = max(0, p.first - shift) / kKvPageTokens,
+            n = (p.stop - shift + kKvPageTokens - 1) / kKvPageTokens - first;
+  for (int i = blockIdx.x * kWarps + warp; i < n * pieces; i += gridDim.x * kWarps) {
     // Of head_dim 80 the last piece has half of the one before it.
-    const int page = p.first + i / pieces, offset = min(i % pieces * kPieceBytes, block_bytes - kPieceBytes);
+    const int page = first + i / pieces, offset = min(i % pieces * kPieceBytes, block_bytes - kPieceBytes);
     std::byte* to = block_at(p.to, p.to_layer, p.to_slot, kv_head, page);
     copy_piece(to + offset, block_at(p.from, p.from_layer, p.from_slot, kv_head, page) + offset);
   }
@@ -541,13 +545,20 @@ void write_back_cuda(const SlotRows& rows, const KvSlots& s, const KvTables& den
          dim3(kRecallThreads), 0, WriteBackArgs{s, dense, pages, rows, numbers, n_layers});
 }
 
-void copy_pages_cuda(const KvTables& to, std::int32_t to_layer, const KvTables& from, std::int32_t from_layer,
-                     std::int32_t to_slot, std::int32_t from_slot, std::int32_t first, std::int32_t stop,
-                     std::int32_t blocks_a_head, const CudaContext& context) {
+void copy_positions_cuda(const KvTables& to, std::int32_t to_layer, const KvTables& from, std::int32_t from_layer,
+                         std::int32_t to_slot, std::int32_t from_slot, std::int32_t first, std::int32_t stop,
+                         std::int32_t blocks_a_head, const CudaContext& context) {
   if (stop <= first) return;
   launch(context, "copy_pages", copy_kernel,
          dim3(static_cast<unsigned>(blocks_a_head), static_cast<unsigned>(to.n_kv_heads)), dim3(kThreads), 0,
-         CopyArgs{to, from, to_layer, from_layer, to_slot, from_slot, first, stop - first});
+         CopyArgs{to, from, to_layer, from_layer, to_slot, from_slot, first, stop});
+}
+
+void copy_pages_cuda(const KvTables& to, std::int32_t to_layer, const KvTables& from, std::int32_t from_layer,
+                     std::int32_t to_slot, std::int32_t from_slot, std::int32_t first, std::int32_t stop,
+                     std::int32_t blocks_a_head, const CudaContext& context) {
+  copy_positions_cuda(to, to_layer, from, from_layer, to_slot, from_slot, first * kKvPageTokens, stop * kKvPageTokens,
+                      blocks_a_head, context);
 }
 
 }  // namespace mneme

@@ -1,0 +1,332 @@
+// A warp keeps the keys of one page in registers while tiles of 16 query rows of one head pass through shared memory;
+// the eight pages of a block are a stretch. Two kinds: one leaves the maximum and the sum of each row in a stretch, the
+// other sums the probabilities of each token over the rows.
+//
+// Channels stand in an order that lets a lane load 16 bytes of a key at once: lane (g, t) has channels 8 t .. 8 t + 7
+// of every 32, as four registers of two products; rows of q are read in the same order.
+#include "src/kernels/attention_mass_cuda.h"
+
+#include <algorithm>
+
+#include "src/kernels/attention_page.cuh"
+#include "src/kernels/head_dims_cuda.h"
+
+namespace mneme {
+namespace {
+
+using namespace cuda;  // NOLINT
+
+constexpr int kWarps = 8, kThreads = kWarps * kWarp;
+constexpr int kTileRows = 16;
+constexpr int kStretchTokens = kWarps * kKvPageTokens;
+
+struct Args {
+  AttentionMassCuda a;
+  KvTables tables;
+  int layer, group, n_stretches;
+  float2* partial;  // [row][head][stretch]: maximum (base 2) and sum
+};
+
+enum class Kind { kLse, kMass };
+
+template <int kDim>
+struct TileShape {
+  static constexpr int kWide = kDim / 32;       // steps of 32 channels
+  static constexpr bool kRest = kDim % 32 > 0;  // and one of 16
+  static constexpr int kRowPieces = kDim / 8, kPieces = kTileRows * kRowPieces, kBytes = kPieces * 16;
+};
+
+// A piece of 16 bytes of a tile: rows of a pair stand in different banks.
+template <int kDim>
+__device__ __forceinline__ std::uint32_t tile_piece(std::uint32_t tile, int row, int piece) {
+  const int turned = piece < TileShape<kDim>::kWide * 4 ? piece ^ ((row & 1) << 2) : piece;
+  const bool inside = TileShape<kDim>::kWide % 2 == 0 || turned < TileShape<kDim>::kWide * 4;
+  return tile + (row * TileShape<kDim>::kRowPieces + (inside ? turned : piece)) * 16;
+}
+
+template <typename T>
+__device__ __forceinline__ std::uint32_t as_key_type(std::uint32_t v) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) return v;
+  const float2 f = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(v));
+  return pack<T>(f.x, f.y);
+}
+__device__ __forceinline__ uint4 load_shared(std::uint32_t at) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
+  return v;
+}
+[[maybe_unused]] __device__ __forceinline__ uint2 load_shared_two(std::uint32_t at) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
+  return v;
+}
+
+// The keys of a page, lane (g, t): of tokens 8 j + g.
+template <typename T, int kDim>
+struct PageKeys {
+  using Shape = TileShape<kDim>;
+  uint4 wide[kTokenTiles][Shape::kWide];
+  uint2 rest[kTokenTiles];
+
+  __device__ __forceinline__ void load(const std::byte* block) {
+    const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int j = 0; j < kTokenTiles; ++j) {
+      const std::byte* key = block + (j * 8 + g) * PageShape<kDim>::kRowBytes;
+#pragma unroll
+      for (int k = 0; k < Shape::kWide; ++k) wide[j][k] = __ldcg(reinterpret_cast<const uint4*>(key + k * 64 + t * 16));
+      if constexpr (Shape::kRest) rest[j] = __ldcg(reinterpret_cast<const uint2*>(key + Shape::kWide * 64 + t * 8));
+    }
+  }
+
+  // s[j]: products of the tile's rows with tokens 8 j .. 8 j + 7.
+  __device__ __forceinline__ void score(float (&s)[kTokenTiles][4], std::uint32_t tile) const {
+    const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (auto& c : s) c[0] = c[1] = c[2] = c[3] = 0;
+#pragma unroll
+    for (int k = 0; k < Shape::kWide; ++k) {
+      const uint4 low = load_shared(tile_piece<kDim>(tile, g, k * 4 + t)),
+                  high = load_shared(tile_piece<kDim>(tile, g + 8, k * 4 + t));
+      const std::uint32_t a[8] = {as_key_type<T>(low.x),  as_key_type<T>(high.x), as_key_type<T>(low.y),
+                                  as_key_type<T>(high.y), as_key_type<T>(low.z),  as_key_type<T>(high.z),
+                                  as_key_type<T>(low.w),  as_key_type<T>(high.w)};
+#pragma unroll
+      for (int j = 0; j < kTokenTiles; ++j) {
+        mma<T>(s[j], a[0], a[1], a[2], a[3], wide[j][k].x, wide[j][k].y);
+        mma<T>(s[j], a[4], a[5], a[6], a[7], wide[j][k].z, wide[j][k].w);
+      }
+    }
+    if constexpr (Shape::kRest) {
+      const auto piece = [&](int row) {
+        return load_shared_two(tile_piece<kDim>(tile, row, Shape::kWide * 4 + t / 2) + t % 2 * 8);
+      };
+      const uint2 low = piece(g), high = piece(g + 8);
+#pragma unroll
+      for (int j = 0; j < kTokenTiles; ++j)
+        mma<T>(s[j], as_key_type<T>(low.x), as_key_type<T>(high.x), as_key_type<T>(low.y), as_key_type<T>(high.y),
+               rest[j].x, rest[j].y);
+    }
+  }
+};
+
+// Rows [first, first + 16) of one head into shared memory; rows that are not there become zeros.
+template <int kDim>
+__device__ __forceinline__ void fetch_tile(std::uint32_t tile, const __nv_bfloat16* q, std::int64_t row_stride,
+                                           int first, int n_rows) {
+  using Shape = TileShape<kDim>;
+  for (int i = threadIdx.x; i < Shape::kPieces; i += kThreads) {
+    const int row = i / Shape::kRowPieces, piece = i % Shape::kRowPieces;
+    const bool has = first + row < n_rows;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(tile_piece<kDim>(tile, row, piece)),
+                 "l"(q + (has ? first + row : 0) * row_stride + piece * 8), "r"(has ? 16 : 0));
+  }
+  copy_async_commit();
+}
+
+// A row's maximum and sum over this warp's page, of what a lane has of it.
+__device__ __forceinline__ float2 page_sum(const float (&s)[kTokenTiles][4], int row) {
+  float max = -INFINITY, sum = 0;
+  bool nan = false;
+#pragma unroll
+  for (const auto& c : s) {
+    max = fmaxf(max, fmaxf(c[2 * row], c[2 * row + 1]));
+    nan = nan || isnan(c[2 * row]) || isnan(c[2 * row + 1]);
+  }
+  max = fmaxf(max, __shfl_xor_sync(~0u, max, 1));
+  max = fmaxf(max, __shfl_xor_sync(~0u, max, 2));
+  const float base = max == -INFINITY ? 0.0f : max;
+#pragma unroll
+  for (const auto& c : s) sum += exp2f(c[2 * row] - base) + exp2f(c[2 * row + 1] - base);
+  if (nan) sum = NAN;
+  sum += __shfl_xor_sync(~0u, sum, 1);
+  sum += __shfl_xor_sync(~0u, sum, 2);
+  return {max, sum};
+}
+
+__device__ __forceinline__ float2 merged(float2 a, float2 b) {
+  const float max = fmaxf(a.x, b.x), base = max == -INFINITY ? 0.0f : max;
+  return {max, a.y * exp2f(a.x - base) + b.y * exp2f(b.x - base)};
+}
+
+template <typename T, int kDim, Kind kKind>
+__global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1) mass_kernel(Args p) {
+  __shared__ __align__(128) std::uint8_t tiles[2][TileShape<kDim>::kBytes];
+  __shared__ float2 part[2][kWarps][kTileRows];
+  let_next_start();
+  wait_for_previous();
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
+  const int kv_head = blockIdx.y, sequence = blockIdx.z;
+  const int slot = p.a.slots == nullptr ? 0 : p.a.slots[sequence];
+  int length = p.a.lengths[sequence];
+  if (length <= 0 || slot < 0) return;
+  length -= shift_of(p.tables, p.layer, slot, kv_head);
+  const std::int64_t entry = table_at(p.tables, p.layer, slot, kv_head);
+  const int n_rows = p.a.n_rows, first_row_slot = length - n_rows, row_tiles = (n_rows + kTileRows - 1) / kTileRows;
+  const std::int64_t row_stride = static_cast<std::int64_t>(p.a.n_heads) * kDim;
+  const auto* q = static_cast<const __nv_bfloat16*>(p.a.q) + sequence * n_rows * row_stride +
+                  static_cast<std::int64_t>(kv_head) * p.group * kDim;
+  const float* lse = p.a.lse + static_cast<std::int64_t>(sequence) * n_rows * p.a.n_heads +
+                     static_cast<std::int64_t>(kv_head) * p.group;
+  const float factor = p.a.scale * kLog2e;
+  const auto tile_of = [&](int i) { return shared_address(tiles) + i % 2 * TileShape<kDim>::kBytes; };
+
+  for (int stretch = blockIdx.x; stretch * kStretchTokens < length; stretch += gridDim.x) {
+    const int begin = stretch * kStretchTokens, page_begin = begin + warp * kKvPageTokens;
+    const bool has_page = page_begin < length;
+    const std::uint32_t there = !has_page                   ? 0
+                                : p.tables.masks == nullptr ? ~0u
+                                                            : p.tables.masks[entry + page_begin / kKvPageTokens];
+    PageKeys<T, kDim> keys;
+    // A warp without a page of its own computes with another's, and leaves everything out.
+    const int page = has_page ? page_begin / kKvPageTokens : begin / kKvPageTokens;
+    keys.load(p.tables.base + static_cast<std::int64_t>(p.tables.blocks[entry + page]) * PageShape<kDim>::kBytes);
+
+    // The first tile of rows that see any of it; of every head of the group.
+    const int first_tile = max(0, begin - first_row_slot) / kTileRows, each = row_tiles - first_tile;
+    const int n_tiles = p.group * each;
+    const auto fetch = [&](int i) {
+      const int head = i / each, row = (first_tile + i % each) * kTileRows;
+      fetch_tile<kDim>(tile_of(i), q + static_cast<std::int64_t>(head) * kDim, row_stride, row, n_rows);
+    };
+    const auto finish_rows = [&](int i) {  // of tile i, whose parts are there
+      if constexpr (kKind == Kind::kLse) {
+        const int row = (first_tile + i % each) * kTileRows + static_cast<int>(threadIdx.x);
+        if (threadIdx.x >= kTileRows || row >= n_rows) return;
+        float2 all = part[i % 2][0][threadIdx.x];
+        for (int w = 1; w < kWarps; ++w) all = merged(all, part[i % 2][w][threadIdx.x]);
+        p.partial[(static_cast<std::int64_t>(row) * p.a.n_heads + kv_head * p.group + i / each) * p.n_stretches +
+                  stretch] = all;
+      }
+    };
+    float mass[kTokenTiles][2] = {};
+    const auto write_mass = [&](int head) {
+      if constexpr (kKind == Kind::kMass) {
+        const std::int64_t row = p.a.by == MassBy::kGroup ? kv_head : kv_head * p.group + head;
+        float* out = p.a.mass + sequence * p.a.sequence_stride + row * p.a.mass_stride;
+#pragma unroll
+        for (int j = 0; j < kTokenTiles; ++j)
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            float v = mass[j][c];
+            v += __shfl_xor_sync(~0u, v, 4);
+            v += __shfl_xor_sync(~0u, v, 8);
+            v += __shfl_xor_sync(~0u, v, 16);
+            const int token = page_begin + j * 8 + 2 * t + c;
+            if (g == 0 && token < length && token < p.a.mass_stride) out[token] = v;
+            mass[j][c] = 0;
+          }
+      }
+    };
+
+    __syncthreads();  // the stretch before is done with the tiles
+    fetch(0);
+    for (int i = 0; i < n_tiles; ++i) {
+      copy_async_wait<0>();
+      __syncthreads();
+      if (i + 1 < n_tiles) fetch(i + 1);
+      if (i > 0) finish_rows(i - 1);
+      const int head = i / each, first_row = (first_tile + i % each) * kTileRows;
+      float s[kTokenTiles][4];
+      keys.score(s, tile_of(i));
+      const int rows[2] = {first_row + g, first_row + g + 8};
+      float base[2] = {0, 0};
+      if constexpr (kKind == Kind::kMass) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+          if (rows[r] < n_rows) base[r] = lse[static_cast<std::int64_t>(rows[r]) * p.a.n_heads + head] * kLog2e;
+      }
+#pragma unroll
+      for (int j = 0; j < kTokenTiles; ++j)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          const int at = j * 8 + 2 * t + c % 2, row = rows[c / 2];
+          const bool seen = row < n_rows && page_begin + at <= first_row_slot + row && (there >> at & 1) != 0;
+          if constexpr (kKind == Kind::kLse) {
+            s[j][c] = seen ? s[j][c] * factor : -INFINITY;
+          } else {
+            if (seen) mass[j][c % 2] += exp2f(s[j][c] * factor - base[c / 2]);
+          }
+        }
+      if constexpr (kKind == Kind::kLse) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const float2 sum = page_sum(s, r);
+          if (t == 0) part[i % 2][warp][g + 8 * r] = sum;
+        }
+      } else {
+        if (p.a.by == MassBy::kQueryHead && (i + 1) % each == 0) write_mass(head);
+      }
+    }
+    if constexpr (kKind == Kind::kLse) {
+      __syncthreads();
+      finish_rows(n_tiles - 1);
+    } else {
+      if (p.a.by == MassBy::kGroup) write_mass(0);
+    }
+  }
+}
+
+// A warp a (row, head): its stretches, as far as the row sees any of them.
+__global__ void __launch_bounds__(kThreads) lse_kernel(Args p) {
+  let_next_start();
+  wait_for_previous();
+  const int item = blockIdx.x * kWarps + static_cast<int>(threadIdx.x) / kWarp, lane = threadIdx.x % kWarp;
+  if (item >= p.a.n_rows * p.a.n_heads) return;
+  const int row = item / p.a.n_heads, kv_head = item % p.a.n_heads / p.group;
+  const int slot = p.a.slots == nullptr ? 0 : p.a.slots[0];
+  const int length = p.a.lengths[0] - shift_of(p.tables, p.layer, slot, kv_head);
+  // A tile of rows begins where its first row sees something; the others of it left -inf.
+  const int stretches = (length - p.a.n_rows + row) / kStretchTokens + 1;
+  float2 all = {-INFINITY, 0};
+  for (int i = lane; i < stretches; i += kWarp)
+    all = merged(all, p.partial[static_cast<std::int64_t>(item) * p.n_stretches + i]);
+#pragma unroll
+  for (int k = kWarp / 2; k > 0; k /= 2)
+    all = merged(all, {__shfl_xor_sync(~0u, all.x, k), __shfl_xor_sync(~0u, all.y, k)});
+  if (lane == 0) p.a.lse[item] = (all.x + log2f(all.y)) / kLog2e;
+}
+
+template <Kind kKind>
+void run(const Args& args, int stretches, const CudaContext& context) {
+  with_head_dim(args.tables.head_dim, [&]<int kDim>(std::integral_constant<int, kDim>) {
+    const auto kernel = args.tables.f16 ? mass_kernel<__half, kDim, kKind> : mass_kernel<__nv_bfloat16, kDim, kKind>;
+    launch(context, kKind == Kind::kLse ? "attention_lse" : "attention_mass", kernel,
+           dim3(static_cast<unsigned>(stretches), static_cast<unsigned>(args.tables.n_kv_heads),
+                static_cast<unsigned>(args.a.n)),
+           dim3(kThreads), 0, args);
+  });
+}
+
+int stretches_of(std::int32_t tokens) {
+  return (tokens + kStretchTokens - 1) / kStretchTokens;
+}
+Args args_of(const AttentionMassCuda& a, const KvTables& tables, std::int32_t layer) {
+  return {a, tables, layer, a.n_heads / tables.n_kv_heads, stretches_of(a.max_tokens), nullptr};
+}
+
+}  // namespace
+
+void attention_mass_cuda(const AttentionMassCuda& a, const KvTables& tables, std::int32_t layer,
+                         const CudaContext& context) {
+  if (a.n == 0 || a.n_rows == 0) return;
+  const Args args = args_of(a, tables, layer);
+  run<Kind::kMass>(args, args.n_stretches, context);
+}
+
+std::size_t attention_lse_scratch_bytes(std::int32_t n_rows, std::int32_t n_heads, std::int32_t max_tokens) {
+  return static_cast<std::size_t>(n_rows) * static_cast<std::size_t>(n_heads) *
+         static_cast<std::size_t>(stretches_of(max_tokens)) * sizeof(float2);
+}
+
+void attention_lse_cuda(const AttentionMassCuda& a, const KvTables& tables, std::int32_t layer, std::byte* scratch,
+                        const CudaContext& context) {
+  if (a.n_rows == 0) return;
+  Args args = args_of(a, tables, layer);
+  args.partial = reinterpret_cast<float2*>(scratch);
+  run<Kind::kLse>(args, args.n_stretches, context);
+  launch(context, "merge_lse", lse_kernel, dim3(static_cast<unsigned>((a.n_rows * a.n_heads + kWarps - 1) / kWarps)),
+         dim3(kThreads), 0, args);
+}
+
+}  // namespace mneme
