@@ -9,17 +9,19 @@
 #include "src/engine/kv_plan.h"
 #include "src/engine/memory_limit.h"
 #include "src/model/cuda_forward.h"
+#include "src/recipes/recipes.h"
 
 namespace mneme {
 namespace {
 
-// "auto" without a method is decided once it is known what the device has room for.
+// "auto" is decided once it is known what the device has room for, where what is stored is attended: by full attention,
+// and by methods that drop.
 KvStore store_of(const EngineOptions& o) {
   if (o.kv_store == "host") return KvStore::kHost;
   if (o.kv_store == "device") return KvStore::kDevice;
   if (o.kv_store != "auto")
     fail(ErrorKind::kOption, "kv_store: expected auto, device or host, found \"{}\"", o.kv_store);
-  return o.kv.method == "full" ? KvStore::kDevice : KvStore::kHost;
+  return make_recipe(o.kv.method, {}).attend == Attend::kRegions ? KvStore::kHost : KvStore::kDevice;
 }
 
 CudaForwardOptions forward_options(const Model& model, const EngineOptions& o) {

@@ -10,17 +10,21 @@
 namespace mneme {
 namespace {
 
-// graph_kind(): sequences without methods; with one that selects nothing, something, something for the next step too.
-// Then those that see in two parts, all from where they stand or not.
-enum Kind : std::int32_t { kFull, kWindow, kSelect, kAhead, kTwoParts, kFarParts };
+// graph_kind(): sequences that attend all that they have stored, of which some have dropped tokens, or are looked at to
+// drop some. Those with a method that selects nothing, something, something for the next step too. Then those that see
+// in two parts, all from where they stand or not.
+enum Kind : std::int32_t { kFull, kRagged, kTapped, kWindow, kSelect, kAhead, kTwoParts, kFarParts };
+bool attends_stored(std::int32_t kind) {
+  return kind <= kTapped;
+}
 
 bool reads_in_windows(const SequenceRows& s) {
   return s.method != nullptr && s.phase == RowPhase::kPrefill && s.method->plan().recipe.prefill_window.has_value();
 }
 
-// Whether a sequence's method does anything here: full attention is what there is without one.
+// Whether a sequence's method attends less than what is stored.
 bool has_method(const SequenceRows& s) {
-  return s.method != nullptr && s.n_rows > 0 && s.method->plan().recipe.attend != Attend::kEverything;
+  return s.method != nullptr && s.n_rows > 0 && s.method->plan().recipe.attend == Attend::kRegions;
 }
 
 SlotRows slot_rows(const CudaRowArrays& rows, std::int32_t first, std::int32_t n) {
@@ -54,11 +58,12 @@ void CudaAttention::prepare(const KvShape& shape, const CudaBlocks& blocks) {
   }
   side_ = Stream::make(Stream::Priority::kHigh);
   for (Event* e : {&stored_, &attended_, &side_done_}) *e = Event::make();
+  taps_.emplace(shape, static_cast<std::int32_t>(model_.config().n_heads), scale_);
 }
 
 std::size_t CudaAttention::bytes() const {
   return tables_->bytes() + (staging_ ? staging_->bytes() : 0) + (retrieval_ ? retrieval_->bytes() : 0) +
-         (windows_ ? windows_->bytes() : 0);
+         (windows_ ? windows_->bytes() : 0) + taps_->bytes();
 }
 
 // Memory for the methods of a step, taken anew where it is for others.
@@ -90,65 +95,97 @@ void CudaAttention::take_methods(std::span<const SequenceRows> sequences, const 
     b = DeviceBuffer(rows * static_cast<std::size_t>(model_.config().n_heads) * 4, "parts of attention");
 }
 
+void CudaAttention::add_span(const SequenceRows& s, std::int32_t first_row) {
+  MNEME_CHECK(s.cache->length() <= options_.max_context, "a sequence of {} tokens, the context is {}",
+              s.cache->length(), options_.max_context);
+  MNEME_CHECK(!has_method(s) || !s.cache->dropped(), "a method that selects, and tokens that were dropped");
+  const bool one_decodes = s.phase == RowPhase::kDecode && s.n_rows == 1, decodes = has_method(s) && one_decodes;
+  const std::int32_t prompt = reads_in_windows(s) ? add_prompt(s) : -1;
+  const bool tapped = s.method != nullptr && s.method->plan().drops() &&
+                      taps_->add({.span = spans_.size(),
+                                  .cache = s.cache,
+                                  .method = s.method,
+                                  .n_rows = s.n_rows,
+                                  .prefill_left = s.prefill_left,
+                                  .decodes = one_decodes});
+  const bool single = s.n_rows == 1 && prompt < 0 && (one_decodes || !tapped);
+  has_far_ = has_far_ || (s.method != nullptr && s.method->plan().far_position);
+  ragged_ = ragged_ || s.cache->dropped();
+  if (!single) chunks_.push_back(spans_.size());
+  if (!decodes && s.method != nullptr && one_decodes) full_rows_.push_back({.cache = s.cache, .method = s.method});
+  spans_.push_back({.first_row = first_row,
+                    .n_rows = s.n_rows,
+                    .first_position = s.cache->length() - s.n_rows,
+                    .slot = 0,
+                    .prefill_left = s.prefill_left,
+                    .cache = s.cache,
+                    .method = has_method(s) ? s.method : nullptr,
+                    .decodes = decodes,
+                    .tapped = tapped && one_decodes,
+                    .single = single,
+                    .prompt = prompt});
+  caches_.push_back(s.cache);
+}
+
+void CudaAttention::fill_rows(const Span& s, const CudaRetrieval::Row& method, const CudaRowArrays& host) const {
+  const std::int32_t far = s.method != nullptr ? s.method->plan().far_position.value_or(-1) : -1;
+  for (std::int32_t j = 0; j < s.n_rows; ++j) {
+    const std::int32_t r = s.first_row + j;
+    host.positions[r] = s.first_position + j;
+    host.slots[r] = s.slot;
+    host.lengths[r] = s.first_position + j + 1;
+    host.places[r] = s.decodes ? s.slot : -1;
+    host.anew[r] = method.anew;
+    host.attended[r] = s.tapped ? s.cache->length() : method.attended_tokens;
+    host.far_positions[r] = far >= 0 ? far : s.first_position + j;
+    host.near_from[r] = method.parts.near_from;
+    host.near_to[r] = method.parts.near_to;
+    host.far_to[r] = method.parts.far_to;
+    host.near_from_dense[r] = method.parts.near_from_dense;
+    host.far_to_dense[r] = method.parts.far_to_dense;
+  }
+}
+
 bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRowArrays& host, const Stream& stream) {
   spans_.clear();
   chunks_.clear();
   caches_.clear();
   method_rows_.clear();
   full_rows_.clear();
-  has_far_ = false;
+  taps_->clear();
+  has_far_ = ragged_ = false;
   take_methods(sequences, stream);
   if (windows_) windows_->begin();
-  std::int32_t row = 0, with_method = 0;
+  std::int32_t row = 0;
   for (const SequenceRows& s : sequences) {
-    if (s.n_rows == 0) continue;
-    MNEME_CHECK(s.cache->length() <= options_.max_context, "a sequence of {} tokens, the context is {}",
-                s.cache->length(), options_.max_context);
-    const bool decodes = has_method(s) && s.phase == RowPhase::kDecode && s.n_rows == 1;
-    const std::int32_t prompt = reads_in_windows(s) ? add_prompt(s) : -1;
-    has_far_ = has_far_ || (s.method != nullptr && s.method->plan().far_position);
-    if (s.n_rows > 1 || prompt >= 0) chunks_.push_back(spans_.size());
-    if (!decodes && s.method != nullptr && s.n_rows == 1 && s.phase == RowPhase::kDecode)
-      full_rows_.push_back({.cache = s.cache, .method = s.method});
-    spans_.push_back({row, s.n_rows, s.cache->length() - s.n_rows, 0, s.prefill_left, s.cache,
-                      has_method(s) ? s.method : nullptr, decodes, prompt});
-    caches_.push_back(s.cache);
-    with_method += decodes ? 1 : 0;
+    if (s.n_rows > 0) add_span(s, row);
     row += s.n_rows;
   }
   const auto n_spans = static_cast<std::int32_t>(spans_.size());
   MNEME_CHECK(n_spans <= options_.max_sequences, "{} sequences of at most {}", n_spans, options_.max_sequences);
+  constexpr std::int32_t kPadded = 8;  // a graph may have more rows than there are
+  taps_->prepare((n_spans + kPadded - 1) / kPadded * kPadded, stream);
+  if (taps_->generation() != taps_generation_) ++generation_;
+  taps_generation_ = taps_->generation();
   slots_.resize(spans_.size());
   tables_->place(caches_, stream, slots_);
   for (std::size_t i = 0; i < spans_.size(); ++i) {
     Span& s = spans_[i];
     s.slot = slots_[i];
     CudaRetrieval::Row method{.cache = s.cache, .method = s.method, .place = s.slot};
-    const std::int32_t far = s.method != nullptr ? s.method->plan().far_position.value_or(-1) : -1;
     if (s.decodes) {
       retrieval_->prepare(method, tables_->tables(), stream);
       method_rows_.push_back(method);
     } else if (s.prompt >= 0) {
       retrieval_->prepare_prompt(*s.cache, s.slot, s.n_rows, tables_->tables(), stream);
     }
-    for (std::int32_t j = 0; j < s.n_rows; ++j) {
-      const std::int32_t r = s.first_row + j;
-      host.positions[r] = s.first_position + j;
-      host.slots[r] = s.slot;
-      host.lengths[r] = s.first_position + j + 1;
-      host.places[r] = s.decodes ? s.slot : -1;
-      host.anew[r] = method.anew;
-      host.attended[r] = method.attended_tokens;
-      host.far_positions[r] = far >= 0 ? far : s.first_position + j;
-      host.near_from[r] = method.parts.near_from;
-      host.near_to[r] = method.parts.near_to;
-      host.far_to[r] = method.parts.far_to;
-      host.near_from_dense[r] = method.parts.near_from_dense;
-      host.far_to_dense[r] = method.parts.far_to_dense;
-    }
+    fill_rows(s, method, host);
   }
   if (windows_) windows_->send(stream);
-  kind_ = with_method == 0          ? kFull
+  const auto with_method = static_cast<std::int32_t>(method_rows_.size());
+  kind_ = with_method == 0          ? (taps_->decodes() ? kTapped
+                                       : ragged_        ? kRagged
+                                                        : kFull)
           : retrieval_->two_parts() ? (has_far_ ? kFarParts : kTwoParts)
           : !retrieval_->selects()  ? kWindow
           : retrieval_->ahead()     ? kAhead
@@ -194,10 +231,10 @@ void CudaAttention::delay(const CudaContext& context) {
   wait_cuda(static_cast<std::int32_t>((delays_ >> 8) % static_cast<std::uint32_t>(options_.delay_us)), context);
 }
 
-// Rows that stand alone, all with methods or all without.
-void CudaAttention::single_rows(std::int32_t layer, std::int32_t first, std::int32_t n, bool with_method,
-                                const CudaRowArrays& rows, const Memory& m, const CudaContext& context,
-                                const Stream& stream) {
+// Rows that stand alone, of spans from `span` on, all with methods or all without.
+void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int32_t first, std::int32_t n,
+                                bool with_method, const CudaRowArrays& rows, const Memory& m,
+                                const CudaContext& context, const Stream& stream) {
   const std::int64_t at = std::int64_t{first} * q_width_ * 2;
   QkvRows qkv = qkv_rows(first, n, rows, m);
   DecodeAttentionCuda a{.q = m.q + at,
@@ -210,8 +247,13 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t first, std::int
                         .scale = scale_,
                         .scratch = m.scratch};
   if (!with_method) {
-    store_qkv_cuda(qkv, tables_->tables(), layer, m.q + at, context);
-    attend_decode_cuda(a, tables_->tables(), layer, context);
+    const bool tapped = taps_->decodes(layer);
+    if (tapped) a.lse = taps_->decode_lse() + std::int64_t{span} * qkv.n_heads;
+    store_qkv_cuda(qkv, pages(), layer, m.q + at, context);
+    attend_decode_cuda(a, pages(), layer, context);
+    if (!tapped) return;
+    taps_->take_decoded(layer, {.q = a.q, .slots = a.slots, .lengths = rows.attended + first, .first = span, .n = n},
+                        pages(), context);
     return;
   }
   CudaRetrieval& r = *retrieval_;
@@ -288,24 +330,23 @@ void CudaAttention::attend_two_parts(std::int32_t layer, std::int32_t first, Dec
 
 void CudaAttention::layer_of_graph(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows, const Memory& m,
                                    const CudaContext& context, const Stream& stream) {
-  single_rows(layer, 0, n, kind_ != kFull, rows, m, context, stream);
+  single_rows(layer, 0, 0, n, !attends_stored(kind_), rows, m, context, stream);
 }
 
 void CudaAttention::layer_of_spans(std::int32_t layer, const CudaRowArrays& rows, const Memory& m,
                                    const CudaContext& context, const Stream& stream) {
   for (std::size_t i = 0; i < spans_.size();) {
     const Span& s = spans_[i];
-    if (s.n_rows > 1 || s.prompt >= 0) {
+    if (!s.single) {
       host_pages() ? chunk_in_host_pages(layer, i, rows, m, context, stream)
                    : chunk(layer, i, rows, m, context, stream);
       ++i;
       continue;
     }
     std::size_t stop = i;
-    while (stop < spans_.size() && spans_[stop].n_rows == 1 && spans_[stop].prompt < 0 &&
-           spans_[stop].decodes == s.decodes)
-      ++stop;
-    single_rows(layer, s.first_row, static_cast<std::int32_t>(stop - i), s.decodes, rows, m, context, stream);
+    while (stop < spans_.size() && spans_[stop].single && spans_[stop].decodes == s.decodes) ++stop;
+    single_rows(layer, static_cast<std::int32_t>(i), s.first_row, static_cast<std::int32_t>(stop - i), s.decodes, rows,
+                m, context, stream);
     i = stop;
   }
 }
@@ -363,17 +404,34 @@ void CudaAttention::chunk(std::int32_t layer, std::size_t span, const CudaRowArr
   const std::int64_t at = std::int64_t{s.first_row} * q_width_ * 2;
   QkvRows qkv = qkv_rows(s.first_row, s.n_rows, rows, m);
   qkv.raw_keys = s.raw_keys();
-  store_qkv_cuda(qkv, tables_->tables(), layer, m.q + at, context);
+  const KvTables& tables = s.cache->dropped() ? tables_->ragged_tables() : tables_->tables();
+  store_qkv_cuda(qkv, tables, layer, m.q + at, context);
   if (in_windows(s, layer)) {
-    attend_prompt(layer, s, tables_->tables(), layer, s.slot, m, context);
+    attend_prompt(layer, s, tables, layer, s.slot, m, context);
     return;
   }
-  const PrefillAttentionCuda a = prefill_of(s, s.slot, m);
-  if (!library_.attend(a, tables_->tables(), layer, context)) attend_prefill_cuda(a, tables_->tables(), layer, context);
+  PrefillAttentionCuda a = prefill_of(s, s.slot, m);
+  a.lse = taps_->chunk_lse(span, layer);
+  if (!library_.attend(a, tables, layer, context)) attend_prefill_cuda(a, tables, layer, context);
+  const std::int32_t last = s.first_row + s.n_rows - 1;
+  taps_->take_chunk(span, layer, {.q = a.q, .slot = rows.slots + last, .length = rows.lengths + last}, tables, layer,
+                    stream);
   if (s.method == nullptr || !retrieval_ || !retrieval_->takes_prompts_in_pages()) return;
   CudaRetrieval::Prompt prompt = prompt_of(s);
   prompt.key_slot = s.slot, prompt.key_layer = layer;
-  retrieval_->take_prompt(prompt, layer, tables_->tables(), stream);
+  retrieval_->take_prompt(prompt, layer, tables, stream);
+}
+
+// One layer of the sequence in the staging buffer: which tokens are there is what its pages' tables say.
+KvTables CudaAttention::staged(const Span& s, std::int32_t layer) const {
+  KvTables tables = staging_->tables();
+  if (!s.cache->dropped()) return tables;
+  const KvTables& from = tables_->ragged_tables();
+  MNEME_CHECK(tables.max_pages == from.max_pages, "{} and {} pages", tables.max_pages, from.max_pages);
+  const std::int64_t heads = std::int64_t{layer} * shape_.n_kv_heads;
+  tables.masks = from.masks + s.slot * from.sequence_stride + heads * from.max_pages;
+  tables.shifts = from.shifts + std::int64_t{s.slot} * from.shift_stride + heads;
+  return tables;
 }
 
 CudaStaging::Earlier CudaAttention::earlier(const Span& s, std::int32_t layer) const {
@@ -386,7 +444,7 @@ void CudaAttention::chunk_in_host_pages(std::int32_t layer, std::size_t span, co
   const auto chunk_of = [&](std::size_t i) -> const Span& { return spans_[chunks_[i]]; };
   const auto number = static_cast<std::size_t>(std::find(chunks_.begin(), chunks_.end(), span) - chunks_.begin());
   const Span& s = spans_[span];
-  const KvTables& pages = tables_->tables();
+  const KvTables& pages = this->pages();
   if (layer == 0 && number == 0) staging_->fetch(pages, earlier(s, 0), stream);
   staging_->begin(stream);
   const bool last_chunk = number + 1 == chunks_.size();
@@ -398,15 +456,19 @@ void CudaAttention::chunk_in_host_pages(std::int32_t layer, std::size_t span, co
   QkvRows qkv = qkv_rows(s.first_row, s.n_rows, rows, m);
   qkv.slots = nullptr;  // the one sequence that is there
   qkv.raw_keys = s.raw_keys();
-  store_qkv_cuda(qkv, staging_->tables(), 0, m.q + at, context);
+  const KvTables there = staged(s, layer);
+  store_qkv_cuda(qkv, there, 0, m.q + at, context);
   if (s.method != nullptr && retrieval_)  // first: windows may select of these pages already
-    retrieval_->take_prompt(prompt_of(s), layer, staging_->tables(), stream);
+    retrieval_->take_prompt(prompt_of(s), layer, there, stream);
   if (in_windows(s, layer)) {
-    attend_prompt(layer, s, staging_->tables(), 0, 0, m, context);
+    attend_prompt(layer, s, there, 0, 0, m, context);
   } else {
-    const PrefillAttentionCuda a = prefill_of(s, 0, m);
-    if (!library_.attend_contiguous(a, staging_->tables(), staging_->data(), staging_->tokens_a_head(), context))
-      attend_prefill_cuda(a, staging_->tables(), 0, context);
+    PrefillAttentionCuda a = prefill_of(s, 0, m);
+    a.lse = taps_->chunk_lse(span, layer);
+    if (!library_.attend_contiguous(a, there, staging_->data(), staging_->tokens_a_head(), context))
+      attend_prefill_cuda(a, there, 0, context);
+    const std::int32_t last = s.first_row + s.n_rows - 1;
+    taps_->take_chunk(span, layer, {.q = a.q, .slot = nullptr, .length = rows.lengths + last}, there, 0, stream);
   }
   staging_->end(pages, layer, s.slot, s.first_position, s.first_position + s.n_rows, stream);
   beside_ = true;
@@ -423,7 +485,7 @@ void CudaAttention::finish(std::int32_t first, std::int32_t n, const CudaRowArra
 }
 
 void CudaAttention::finish_graph(std::int32_t n, const CudaRowArrays& rows, const Stream& stream) {
-  if (kind_ != kFull) finish(0, n, rows, stream);
+  if (!attends_stored(kind_)) finish(0, n, rows, stream);
 }
 
 void CudaAttention::finish_spans(const CudaRowArrays& rows, const Stream& stream) {
@@ -447,19 +509,26 @@ void CudaAttention::draw_outcomes(float turnover, float correction, RecallBy rec
 void CudaAttention::fetch_counts(const Stream& stream) {
   if (!method_rows_.empty()) retrieval_->fetch_counts(stream);
   if (windows_) windows_->fetch(stream);
+  taps_->fetch(stream);
+}
+
+void CudaAttention::count_stored(const CudaRetrieval::Row& row) const {
+  for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
+    LayerStats& s = row.method->stats().layers[static_cast<std::size_t>(l)];
+    ++s.steps;
+    for (std::int32_t m = 0; m < shape_.n_kv_heads; ++m) s.attended_tokens += row.cache->n_stored(l, m);
+    s.attended_heads += shape_.n_kv_heads;
+    const bool sparse = !row.method->plan().dense_layer(l) && row.cache->length() > row.method->rules(l).budget;
+    s.sparse_steps += sparse ? 1 : 0;
+  }
+  row.method->count_decode_step();
 }
 
 void CudaAttention::count() {
   if (!method_rows_.empty()) retrieval_->count(method_rows_);
   if (windows_) windows_->learn();
-  for (const CudaRetrieval::Row& row : full_rows_) {
-    for (LayerStats& s : row.method->stats().layers) {
-      ++s.steps;
-      s.attended_tokens += std::int64_t{row.cache->length()} * shape_.n_kv_heads;
-      s.attended_heads += shape_.n_kv_heads;
-    }
-    row.method->count_decode_step();
-  }
+  for (const CudaRetrieval::Row& row : full_rows_) count_stored(row);
+  taps_->decide();
 }
 
 }  // namespace mneme

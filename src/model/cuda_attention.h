@@ -21,6 +21,7 @@
 #include "src/model/cuda_retrieval.h"
 #include "src/model/cuda_staging.h"
 #include "src/model/cuda_tables.h"
+#include "src/model/cuda_taps.h"
 #include "src/model/cuda_windows.h"
 
 namespace mneme {
@@ -84,7 +85,7 @@ class CudaAttention {
   void finish_graph(std::int32_t n, const CudaRowArrays& rows, const Stream& stream);
   void finish_spans(const CudaRowArrays& rows, const Stream& stream);
   void join(const Stream& stream);
-  // Around the host's waiting for the step.
+  // Around the host's waiting for the step: what is counted, and what methods decide to drop.
   void fetch_counts(const Stream& stream);
   void count();
 
@@ -96,17 +97,25 @@ class CudaAttention {
     std::int32_t first_row, n_rows, first_position, slot, prefill_left;
     const SequenceCache* cache;
     MethodState* method;
-    bool decodes;         // with its method
+    bool decodes;         // with its method, which reads less than what is stored
+    bool tapped;          // decodes, and is looked at
+    bool single;          // a row that stands alone; else a prompt's
     std::int32_t prompt;  // number in windows_, where it is read in windows; else -1
     bool raw_keys() const { return cache->key_basis() == KeyBasis::kRaw; }
   };
 
   bool host_pages() const { return options_.store == KvStore::kHost; }
+  // The sequences' tables as single rows read them.
+  const KvTables& pages() const { return ragged_ ? tables_->ragged_tables() : tables_->tables(); }
+  KvTables staged(const Span& s, std::int32_t layer) const;
+  void add_span(const SequenceRows& s, std::int32_t first_row);
+  void fill_rows(const Span& s, const CudaRetrieval::Row& method, const CudaRowArrays& host) const;
+  void count_stored(const CudaRetrieval::Row& row) const;
   void take_methods(std::span<const SequenceRows> sequences, const Stream& stream);
   QkvRows qkv_rows(std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Memory& m) const;
   void delay(const CudaContext& context);
-  void single_rows(std::int32_t layer, std::int32_t first, std::int32_t n, bool with_method, const CudaRowArrays& rows,
-                   const Memory& m, const CudaContext& context, const Stream& stream);
+  void single_rows(std::int32_t layer, std::int32_t span, std::int32_t first, std::int32_t n, bool with_method,
+                   const CudaRowArrays& rows, const Memory& m, const CudaContext& context, const Stream& stream);
   void attend_two_parts(std::int32_t layer, std::int32_t first, DecodeAttentionCuda near, const CudaRowArrays& rows,
                         const Memory& m, const CudaContext& context);
   void attend_prompt(std::int32_t layer, const Span& s, const KvTables& tables, std::int32_t tables_layer,
@@ -132,6 +141,7 @@ class CudaAttention {
   std::optional<CudaStaging> staging_;
   std::optional<CudaRetrieval> retrieval_;
   std::optional<CudaWindows> windows_;
+  std::optional<CudaTaps> taps_;
   DeviceBuffer part_out_[2], part_lse_[2];  // what rows that decode saw in each of two parts
   std::int32_t generation_ = 0;
 
@@ -142,7 +152,8 @@ class CudaAttention {
   std::vector<std::int32_t> slots_;
   std::vector<CudaRetrieval::Row> method_rows_, full_rows_;  // that decode, by a method that selects or not
   std::int32_t kind_ = 0;
-  bool has_far_ = false;
+  bool has_far_ = false, ragged_ = false;  // a sequence sees something from elsewhere, or has dropped tokens
+  std::int32_t taps_generation_ = 0;
   std::uint32_t delays_ = 1;
   bool beside_ = false;  // something runs in side_
   Stream side_;

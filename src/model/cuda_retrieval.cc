@@ -84,9 +84,8 @@ const char* missing_for_pages(const Plan& plan) {
 // Null: the device can do it.
 const char* missing_for(const Plan& plan) {
   const Recipe& r = plan.recipe;
-  if (r.attend == Attend::kEverything) return nullptr;
-  if (r.attend != Attend::kRegions) return "it keeps or drops tokens";
-  if (r.prefill_end || r.norm) return "it prunes at the end of a prefill";
+  if (r.attend != Attend::kRegions) return nullptr;  // what is stored is attended
+  if (r.norm) return "the end of a prompt sets its budget";
   if (in_two_parts(plan)) {
     return r.decode ? missing_by_layer(plan) : nullptr;
   }
@@ -141,10 +140,10 @@ void CudaRetrieval::expect(const Plan& plan, std::span<const Plan* const> beside
   if (const char* reason = missing_for(plan))
     fail(ErrorKind::kUnsupported, "KV method {} on device cuda: {}; such methods run with --device cpu",
          plan.recipe.name, reason);
-  if (beside.empty() || plan.recipe.attend == Attend::kEverything) return;
+  if (beside.empty() || plan.recipe.attend != Attend::kRegions) return;
   Needs needs = needs_of(plan, 0);
   for (const Plan* other : beside)
-    if (other->recipe.attend != Attend::kEverything) needs.add(needs_of(*other, 0));
+    if (other->recipe.attend == Attend::kRegions) needs.add(needs_of(*other, 0));
 }
 
 SlotRules CudaRetrieval::rules_of(const Plan& plan) {

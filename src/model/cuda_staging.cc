@@ -49,10 +49,9 @@ void CudaStaging::fetch(const KvTables& pages, const Earlier& e, const Stream& s
   side_.wait(started_);
   // The side stream has already moved out what the buffer held: end() of two turns ago came before in it.
   const CudaContext context{.stream = side_.get()};
-  const std::int32_t stop = pages_of(e.first), head = std::min(pages_of(e.head), stop);
-  copy_pages_cuda(b.tables, 0, pages, e.layer, 0, e.slot, 0, head, kBlocksAHead, context);
-  copy_pages_cuda(b.tables, 0, pages, e.layer, 0, e.slot, std::max(head, e.from / kPageTokens), stop, kBlocksAHead,
-                  context);
+  const std::int32_t head = std::min(pages_of(e.head) * kPageTokens, e.first);
+  copy_positions_cuda(b.tables, 0, pages, e.layer, 0, e.slot, 0, head, kBlocksAHead, context);
+  copy_positions_cuda(b.tables, 0, pages, e.layer, 0, e.slot, std::max(head, e.from), e.first, kBlocksAHead, context);
   b.fetched.record(side_);
 }
 
@@ -65,8 +64,7 @@ void CudaStaging::end(const KvTables& pages, std::int32_t layer, std::int32_t sl
   const OneBuffer& b = buffers_[turn_ % 2];
   b.used.record(stream);
   side_.wait(b.used);
-  copy_pages_cuda(pages, layer, b.tables, 0, slot, 0, first / kPageTokens, pages_of(n_tokens), kBlocksAHead,
-                  {.stream = side_.get()});
+  copy_positions_cuda(pages, layer, b.tables, 0, slot, 0, first, n_tokens, kBlocksAHead, {.stream = side_.get()});
 }
 
 void CudaStaging::join(const Stream& stream) {

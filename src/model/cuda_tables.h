@@ -17,26 +17,47 @@ class CudaTables {
 
   // The place of each sequence, its tables as they are now; those of the last call may lose theirs. Enqueues on
   // `stream`, which must be idle as far as earlier updates go.
+  // Errors  kResource: no room for which tokens are there, at the first sequence that dropped some.
   void place(std::span<const SequenceCache* const> sequences, const Stream& stream, std::span<std::int32_t> slots);
+  // For steps in which no sequence has dropped tokens, and for all others.
   const KvTables& tables() const { return tables_; }
-  std::size_t bytes() const { return entries_.size() + updates_.size(); }
+  const KvTables& ragged_tables() const { return ragged_; }
+  std::size_t bytes() const { return entries_.size() + updates_.size() + masks_.size() + shifts_.size(); }
 
  private:
+  // What is on the device of a head that dropped tokens: pages change in the middle, a few of them a step.
+  struct HeadPages {
+    std::vector<std::int32_t> blocks;
+    std::vector<std::uint32_t> masks;
+    std::int32_t shift = 0;
+  };
   struct Place {
     std::uint64_t revision = 0;  // of the sequence whose tables are there; 0: none
     std::int32_t n_pages = 0;    // of them
     std::int64_t used_at = 0;
+    const SequenceCache* last = nullptr;  // whose they were: steps that drop change the revision
+    std::vector<HeadPages> heads;         // [layer * KV heads + head], where tokens were dropped; else empty
   };
-  std::int32_t find(std::uint64_t revision);
+  std::int32_t find(const SequenceCache& sequence) const;
+  std::int32_t free_place(const SequenceCache& sequence) const;
   void add_pages(const SequenceCache& sequence, std::int32_t slot, const Stream& stream);
+  void forget_drops(std::int32_t slot, const Stream& stream);
+  void take_masks(const Stream& stream);
+  void add_ragged(const SequenceCache& sequence, std::int32_t slot, const Stream& stream);
+  void add_masks(const SequenceCache& sequence, std::int32_t layer, std::int32_t head, std::int64_t at,
+                 HeadPages& there);
+  void update(std::int32_t* array, std::int64_t at, std::int64_t value, const Stream& stream);
   void flush(const Stream& stream);
 
   KvShape shape_;
-  DeviceBuffer entries_, updates_;
+  DeviceBuffer entries_, updates_, masks_, shifts_;
   PinnedBuffer staging_;
-  std::size_t n_staged_ = 0;
-  KvTables tables_;
+  std::size_t n_staged_ = 0, n_flushed_ = 0;
+  std::int32_t* staged_for_ = nullptr;  // the array that the updates from n_flushed_ on belong to
+  KvTables tables_, ragged_;
   std::vector<Place> places_;
+  std::vector<TableUpdate> mask_updates_, shift_updates_;
+  std::vector<std::uint32_t> masks_now_;
   std::int64_t steps_ = 0;
 };
 

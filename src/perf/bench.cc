@@ -36,14 +36,6 @@ std::vector<std::uint16_t> normal_words(DType dtype) {
   return {words, words + kNormals};
 }
 
-// A row's index of the step whose time is the median's.
-std::size_t median_index(const std::vector<double>& seconds) {
-  std::vector<std::size_t> order(seconds.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return seconds[a] < seconds[b]; });
-  return order[(order.size() - 1) / 2];
-}
-
 std::array<double, kOps.size()> times_of(const OpTimer& timer) {
   std::array<double, kOps.size()> times{};
   for (const Op op : kOps) times[static_cast<std::size_t>(op)] = timer.seconds(op);

@@ -55,6 +55,7 @@ struct CudaBench::Impl {
   double read_bandwidth();
   double product_rate();
   double timed_step(Sequences& s, std::int32_t n, bool logits, std::int32_t left = 0);
+  static void drop_as_prompts_end(const Plan& plan, SequenceCache& cache);
   void finish(BenchResult& result, const Sequences& s, double median);
 };
 
@@ -187,6 +188,7 @@ double CudaBench::Impl::timed_step(Sequences& s, std::int32_t n, bool logits, st
     s.rows[i].prefill_left = left;
   }
   forward->choose({.tokens = s.tokens, .sequences = s.rows});
+  for (std::size_t i = 0; i < s.methods.size(); ++i) s.methods[i].commit(s.caches[i]);
   return seconds_between(begin, Clock::now());
 }
 
@@ -232,12 +234,34 @@ void CudaBench::Impl::count_method(BenchResult& result, const Reads& before, con
   result.correction_rate = (after.corrections - before.corrections) / std::max(after.checks - before.checks, 1.0);
 }
 
+// Down to the budget, tokens from all over the sequence beside the last ones: where they lie is what costs, not which
+// they are.
+void CudaBench::Impl::drop_as_prompts_end(const Plan& plan, SequenceCache& cache) {
+  const std::int32_t n = cache.length(), n_keep = std::min(n, plan.recipe.budget),
+                     recent = std::min(std::max(plan.recipe.recent, 1), n_keep), scattered = n_keep - recent;
+  std::vector<TokenRange> kept;
+  for (std::int32_t i = 0; i < scattered; ++i) {
+    const auto t = static_cast<std::int32_t>(std::int64_t{i} * (n - recent) / scattered);
+    if (!kept.empty() && kept.back().end == t) {
+      ++kept.back().end;
+    } else {
+      kept.push_back({t, t + 1});
+    }
+  }
+  kept.push_back({n - recent, n});
+  std::vector<SequenceCache::HeadRanks> heads;
+  for (std::int32_t l = 0; l < cache.shape().n_layers; ++l)
+    for (std::int32_t m = 0; m < cache.shape().n_kv_heads && plan.compressed(l); ++m) heads.push_back({l, m, kept});
+  cache.keep(heads);
+}
+
 BenchResult CudaBench::decode(const BenchCase& c) {
   Impl& b = *impl_;
   const BenchOptions& o = b.options;
   Impl::Sequences s = b.make_sequences(c);
   for (std::size_t i = 0; i < s.caches.size(); ++i) {
     s.caches[i].extend(c.depth);  // the blocks have random content
+    if (c.plan != nullptr && c.plan->drops() && !c.plan->recipe.norm) Impl::drop_as_prompts_end(*c.plan, s.caches[i]);
     s.rows[i].phase = RowPhase::kDecode;
   }
   BenchResult result;
@@ -330,7 +354,7 @@ BenchResult CudaBench::prefill(const BenchCase& c) {
   result.bandwidth = b.read_bandwidth();
   result.product_rate = b.product_rate();
   Impl::Sequences s = b.make_sequences(c);
-  std::vector<double> steps, prompts;
+  std::vector<double> steps, prompts, ends;
   for (std::int32_t i = -1; i < o.steps; ++i) {  // the first is not counted
     for (SequenceCache& cache : s.caches) cache.clear();
     for (MethodState& m : s.methods) m = MethodState(c.plan);
@@ -343,10 +367,14 @@ BenchResult CudaBench::prefill(const BenchCase& c) {
       if (i >= 0) steps.push_back(seconds);
       if (i == 0) result.cost += dense_cost(b.model->config(), b.weights, b.kv, first, n, c.batch, last);
     }
-    if (i >= 0) prompts.push_back(total);
+    if (i < 0) continue;
+    prompts.push_back(total);
+    ends.push_back(0);
+    for (const MethodState& m : s.methods) ends.back() += m.stats().prefill_end_seconds;
   }
   result.step = quantiles_of(steps);
   result.prompt = quantiles_of(prompts);
+  result.prefill_end_seconds = ends[median_index(prompts)];
   result.operations[static_cast<std::size_t>(Op::kProducts)] = result.prompt.median;
   const double tokens = static_cast<double>(c.depth) * c.batch;
   result.tokens_per_second = tokens / result.prompt.median;

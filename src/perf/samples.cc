@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <numeric>
 
 namespace mneme {
 namespace {
@@ -28,6 +29,13 @@ Quantiles quantiles_of(std::vector<double> samples) {
   for (const double s : samples) q.deviation += (s - q.mean) * (s - q.mean);
   q.deviation = samples.size() > 1 ? std::sqrt(q.deviation / static_cast<double>(samples.size() - 1)) : 0.0;
   return q;
+}
+
+std::size_t median_index(const std::vector<double>& samples) {
+  std::vector<std::size_t> order(samples.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return samples[a] < samples[b]; });
+  return order[(order.size() - 1) / 2];
 }
 
 }  // namespace mneme

@@ -11,5 +11,7 @@ struct Quantiles {
 
 // Between two samples, values lie on the line between them. All zero for no samples.
 Quantiles quantiles_of(std::vector<double> samples);
+// Which of them is the median. Requires  at least one.
+std::size_t median_index(const std::vector<double>& samples);
 
 }  // namespace mneme

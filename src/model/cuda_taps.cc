@@ -1,0 +1,405 @@
+#include "src/model/cuda_taps.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "src/base/check.h"
+#include "src/tensor/half.h"
+
+namespace mneme {
+namespace {
+
+constexpr std::size_t kFewFloats = 1 << 20;  // of masses: below, threads are not worth their start
+constexpr int kMostThreads = 16;
+
+void grow(DeviceBuffer& buffer, std::size_t bytes, const char* what) {
+  if (buffer.size() >= bytes) return;
+  buffer = {};
+  buffer = DeviceBuffer(bytes, what);
+}
+void grow(PinnedBuffer& buffer, std::size_t bytes) {
+  if (buffer.size() >= bytes) return;
+  buffer = {};
+  buffer = PinnedBuffer(bytes + bytes / 4);
+}
+
+std::int32_t most_slots(const SequenceCache& cache, std::int32_t layer) {
+  std::int32_t n = 0;
+  for (std::int32_t m = 0; m < cache.shape().n_kv_heads; ++m) n = std::max(n, cache.n_slots(layer, m));
+  return n;
+}
+
+// Whether all heads have their tokens in the same slots.
+bool same_slots(const SequenceCache& cache, std::int32_t layer) {
+  if (!cache.dropped()) return true;
+  const std::vector<TokenRange> first = cache.stored_slots(layer, 0);
+  for (std::int32_t m = 1; m < cache.shape().n_kv_heads; ++m)
+    if (cache.stored_slots(layer, m) != first) return false;
+  return true;
+}
+
+std::int32_t slot_of_rank(const SequenceCache& cache, std::int32_t layer, std::int32_t rank) {
+  for (const TokenRange& r : cache.stored_slots(layer, 0)) {
+    if (rank < r.end - r.begin) return r.begin + rank;
+    rank -= r.end - r.begin;
+  }
+  return cache.n_slots(layer, 0);
+}
+std::int32_t rank_of_slot(const SequenceCache& cache, std::int32_t layer, std::int32_t slot) {
+  std::int32_t rank = 0;
+  for (const TokenRange& r : cache.stored_slots(layer, 0)) rank += std::clamp(slot - r.begin, 0, r.end - r.begin);
+  return rank;
+}
+
+}  // namespace
+
+CudaTaps::CudaTaps(const KvShape& shape, std::int32_t n_heads, float scale)
+    : shape_(shape), n_heads_(n_heads), scale_(scale), decode_layers_(static_cast<std::size_t>(shape.n_layers)) {
+  workers_.resize(1);
+}
+
+std::size_t CudaTaps::bytes() const {
+  std::size_t n = 0;
+  for (const DeviceBuffer* b : {&decode_mass_, &decode_lse_, &q_, &mass_, &lse_, &scratch_, &results_}) n += b->size();
+  return n;
+}
+
+void CudaTaps::clear() {
+  chunks_.clear();
+  decoding_.clear();
+}
+
+bool CudaTaps::add(const Rows& rows) {
+  const Plan& plan = rows.method->plan();
+  const std::int32_t n = plan.tap_rows();
+  if (n == 0 || plan.compressed_layers() == 0) return false;
+  if (rows.decodes) {
+    // All rows count: those that decode, too, though nothing is dropped by them.
+    if (!DropDecider::each_step(plan) && n != Plan::kAllRows) return false;
+    decoding_.push_back(rows);
+    return true;
+  }
+  if (n != Plan::kAllRows && rows.prefill_left >= n) return false;
+  Chunk& chunk = chunks_.emplace_back();
+  chunk.rows = rows;
+  chunk.all_rows = n == Plan::kAllRows;
+  chunk.ends = rows.prefill_left == 0;
+  chunk.tapped = chunk.all_rows ? rows.n_rows : std::min(rows.n_rows, n - rows.prefill_left);
+  plan_chunk(chunk);
+  return true;
+}
+
+// What of each layer comes to the host.
+void CudaTaps::plan_chunk(Chunk& chunk) const {
+  const SequenceCache& cache = *chunk.rows.cache;
+  MethodState& method = *chunk.rows.method;
+  const Plan& plan = method.plan();
+  chunk.layers.resize(static_cast<std::size_t>(shape_.n_layers));
+  for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
+    if (!plan.compressed(l)) continue;
+    Layer& layer = chunk.layers[static_cast<std::size_t>(l)];
+    layer.stride = most_slots(cache, l);
+    layer.suffix = chunk.ends && DropDecider::needs_suffix_alone(plan) && same_slots(cache, l);
+    layer.mass = chunk.all_rows || (chunk.ends && !layer.suffix && DropDecider::needs_mass(l, cache, plan));
+    if (chunk.tapped == chunk.rows.n_rows && !chunk.all_rows)
+      chunk.earlier = method.layer(l).tap.before(cache.length() - chunk.rows.n_rows);
+  }
+}
+
+void CudaTaps::prepare(std::int32_t n_spans, const Stream& stream) {
+  if (!decoding_.empty()) prepare_decode(n_spans, stream);
+  if (!chunks_.empty()) prepare_chunks();
+}
+
+void CudaTaps::prepare_decode(std::int32_t n_spans, const Stream& stream) {
+  std::vector<bool> layers(decode_layers_.size());
+  decode_tokens_ = 0;
+  for (const Rows& rows : decoding_)
+    for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
+      if (!rows.method->plan().compressed(l)) continue;
+      layers[static_cast<std::size_t>(l)] = true;
+      decode_tokens_ = std::max(decode_tokens_, most_slots(*rows.cache, l));
+    }
+  const bool more = decode_tokens_ > decode_stride_ || n_spans > decode_spans_;
+  if (more) {
+    constexpr std::int32_t kStep = 1024;
+    decode_stride_ = std::max(decode_stride_, (decode_tokens_ + decode_tokens_ / 4) / kStep * kStep + kStep);
+    decode_spans_ = std::max(n_spans, decode_spans_);
+    const auto bytes = static_cast<std::size_t>(shape_.blocks_per_page()) * static_cast<std::size_t>(decode_spans_) *
+                       static_cast<std::size_t>(decode_stride_) * sizeof(float);
+    stream.synchronize();
+    grow(decode_mass_, bytes, "attention that tokens received");
+    grow(decode_lse_, static_cast<std::size_t>(decode_spans_ * n_heads_) * sizeof(float), "sums of attention");
+    grow(decode_host_, bytes);
+  }
+  if (more || layers != decode_layers_) ++generation_;
+  decode_layers_ = layers;
+}
+
+// By query head where the norm looks at them, else added up by KV head.
+std::int32_t CudaTaps::rows_of_mass(const Chunk& chunk) const {
+  return chunk.rows.method->plan().recipe.norm ? n_heads_ : shape_.n_kv_heads;
+}
+
+void CudaTaps::prepare_chunks() {
+  std::size_t mass = 0, q = 0, lse = 0, scratch = 0, host = chunks_.size() * decode_layers_.size() * sizeof(float);
+  for (Chunk& chunk : chunks_) {
+    const std::int32_t n_tap = chunk.tapped + chunk.earlier;
+    for (Layer& layer : chunk.layers) {
+      if (layer.stride == 0) continue;
+      const std::size_t one =
+          static_cast<std::size_t>(rows_of_mass(chunk)) * static_cast<std::size_t>(layer.stride) * sizeof(float);
+      layer.rows_at = host;
+      if (!chunk.all_rows) host += static_cast<std::size_t>(chunk.ends ? chunk.earlier : chunk.tapped) * row_bytes();
+      layer.mass_at = host;
+      if (layer.mass) host += one;
+      if (!layer.mass && !layer.suffix) continue;
+      layer.begin = Event::make(Event::Timing::kTimed), layer.end = Event::make(Event::Timing::kTimed);
+      mass = std::max(mass, one);
+      if (!chunk.all_rows) scratch = std::max(scratch, attention_lse_scratch_bytes(n_tap, n_heads_, layer.stride));
+      if (layer.suffix) scratch = std::max(scratch, norm_suffix_scratch_bytes(n_heads_, layer.stride));
+    }
+    if (chunk.earlier > 0) q = std::max(q, static_cast<std::size_t>(n_tap) * row_bytes());
+    lse = std::max(lse, static_cast<std::size_t>(n_tap) * static_cast<std::size_t>(n_heads_) * sizeof(float));
+  }
+  const char* what = "attention that tokens of a prompt received";
+  grow(mass_, mass, what), grow(q_, q, what), grow(lse_, lse, what), grow(scratch_, scratch, what);
+  grow(results_, chunks_.size() * decode_layers_.size() * sizeof(std::int32_t), what);
+  grow(host_, host);
+  for (const Chunk& chunk : chunks_)
+    if (chunk.ends && chunk.earlier > 0) put_earlier_rows(chunk);
+}
+
+// Rows of chunks before, as the device has queries.
+void CudaTaps::put_earlier_rows(const Chunk& chunk) const {
+  for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
+    const Layer& layer = chunk.layers[static_cast<std::size_t>(l)];
+    if (layer.stride == 0) continue;
+    const MethodState::TapRows& tap = chunk.rows.method->layer(l).tap;
+    auto* to = reinterpret_cast<bf16*>(host_.data() + layer.rows_at);
+    const std::size_t n = static_cast<std::size_t>(chunk.earlier) * row_bytes() / sizeof(bf16);
+    for (std::size_t i = 0; i < n; ++i) to[i] = bf16(tap.q[i]);
+  }
+}
+
+const CudaTaps::Chunk* CudaTaps::chunk_of(std::size_t span) const {
+  for (const Chunk& chunk : chunks_)
+    if (chunk.rows.span == span) return &chunk;
+  return nullptr;
+}
+
+void CudaTaps::take_decoded(std::int32_t layer, const Decoded& rows, const KvTables& pages,
+                            const CudaContext& context) {
+  const std::int64_t each = std::int64_t{shape_.n_kv_heads} * decode_stride_;
+  attention_mass_cuda({.q = rows.q,
+                       .slots = rows.slots,
+                       .lengths = rows.lengths,
+                       .lse = decode_lse() + std::int64_t{rows.first} * n_heads_,
+                       .mass = decode_mass_.as<float>() + (std::int64_t{rows.first} * shape_.n_layers + layer) * each,
+                       .mass_stride = decode_stride_,
+                       .sequence_stride = shape_.n_layers * each,
+                       .n = rows.n,
+                       .n_rows = 1,
+                       .n_heads = n_heads_,
+                       .max_tokens = decode_stride_,
+                       .scale = scale_,
+                       .by = MassBy::kGroup},
+                      pages, layer, context);
+}
+
+float* CudaTaps::chunk_lse(std::size_t span, std::int32_t layer) const {
+  const Chunk* chunk = chunk_of(span);
+  if (chunk == nullptr || !chunk->all_rows || chunk->layers[static_cast<std::size_t>(layer)].stride == 0)
+    return nullptr;
+  return lse_.as<float>();
+}
+
+void CudaTaps::take_chunk(std::size_t span, std::int32_t layer, const Prompt& rows, const KvTables& pages,
+                          std::int32_t pages_layer, const Stream& stream) {
+  const Chunk* chunk = chunk_of(span);
+  if (chunk == nullptr) return;
+  const Layer& l = chunk->layers[static_cast<std::size_t>(layer)];
+  if (l.stride == 0) return;
+  const std::size_t tapped = static_cast<std::size_t>(chunk->tapped) * row_bytes(),
+                    earlier = static_cast<std::size_t>(chunk->earlier) * row_bytes();
+  const auto* q = static_cast<const std::byte*>(rows.q) +
+                  static_cast<std::size_t>(chunk->rows.n_rows - chunk->tapped) * row_bytes();
+  if (!chunk->all_rows && !chunk->ends) return copy_bytes(host_.data() + l.rows_at, q, tapped, stream);
+  if (!l.mass && !l.suffix) return;
+  l.begin.record(stream);
+  if (chunk->earlier > 0) {
+    copy_bytes(q_.data(), host_.data() + l.rows_at, earlier, stream);
+    copy_bytes(q_.data() + earlier, q, tapped, stream);
+    q = q_.data();
+  }
+  measure(*chunk, layer, q, rows, pages, pages_layer, stream);
+  l.end.record(stream);
+}
+
+void CudaTaps::measure(const Chunk& chunk, std::int32_t layer, const void* q, const Prompt& rows, const KvTables& pages,
+                       std::int32_t pages_layer, const Stream& stream) const {
+  const Layer& l = chunk.layers[static_cast<std::size_t>(layer)];
+  const CudaContext context{.stream = stream.get()};
+  const AttentionMassCuda a{.q = q,
+                            .slots = rows.slot,
+                            .lengths = rows.length,
+                            .lse = lse_.as<float>(),
+                            .mass = mass_.as<float>(),
+                            .mass_stride = l.stride,
+                            .sequence_stride = 0,
+                            .n = 1,
+                            .n_rows = chunk.tapped + chunk.earlier,
+                            .n_heads = n_heads_,
+                            .max_tokens = l.stride,
+                            .scale = scale_,
+                            .by = rows_of_mass(chunk) == n_heads_ ? MassBy::kQueryHead : MassBy::kGroup};
+  if (!chunk.all_rows) attention_lse_cuda(a, pages, pages_layer, scratch_.data(), context);
+  attention_mass_cuda(a, pages, pages_layer, context);
+  if (l.mass) {
+    const auto n = static_cast<std::size_t>(rows_of_mass(chunk)) * static_cast<std::size_t>(l.stride);
+    return copy_bytes(host_.data() + l.mass_at, mass_.data(), n * sizeof(float), stream);
+  }
+  const SequenceCache& cache = *chunk.rows.cache;
+  const NormRule rule = DropDecider::norm_rule(layer, cache, chunk.rows.method->plan());
+  norm_suffix_cuda({.mass = mass_.as<float>(),
+                    .stride = l.stride,
+                    .n_heads = n_heads_,
+                    .n = l.stride,
+                    .loss = rule.loss,
+                    .sink = slot_of_rank(cache, layer, rule.sink),
+                    .sink_in_norm = rule.sink_in_norm,
+                    .result = results_.as<std::int32_t>() + (&chunk - chunks_.data()) * shape_.n_layers + layer,
+                    .scratch = scratch_.data()},
+                   context);
+}
+
+void CudaTaps::fetch(const Stream& stream) {
+  if (!chunks_.empty())
+    copy_bytes(host_.data(), results_.data(), chunks_.size() * decode_layers_.size() * sizeof(std::int32_t), stream);
+  if (decoding_.empty()) return;
+  const auto rows = static_cast<std::size_t>(shape_.blocks_per_page()) * (decoding_.back().span + 1),
+             width = static_cast<std::size_t>(decode_tokens_) * sizeof(float);
+  copy_rows(decode_host_.data(), width, decode_mass_.data(), static_cast<std::size_t>(decode_stride_) * sizeof(float),
+            width, rows, stream);
+}
+
+namespace {
+
+// Row h: what head h received, by rank.
+void by_rank(const SequenceCache& cache, std::int32_t layer, const float* by_slot, std::int64_t stride,
+             std::int32_t n_rows, LayerMass& mass) {
+  const std::int32_t n_kv = cache.shape().n_kv_heads, each = n_rows / n_kv;
+  mass.clear();
+  mass.by = each == 1 ? LayerMass::By::kKvHead : LayerMass::By::kQueryHead;
+  for (std::int32_t h = 0; h < n_rows; ++h) {
+    mass.add_row(static_cast<std::size_t>(cache.n_stored(layer, h / each)));
+    float* to = mass.row(h).data();
+    for (const TokenRange& r : cache.stored_slots(layer, h / each))
+      to = std::copy(by_slot + h * stride + r.begin, by_slot + h * stride + r.end, to);
+  }
+}
+
+// Every head's received attention, with what these rows gave.
+void add_received(MethodState::Layer& state, const LayerMass& given, std::int32_t n_rows) {
+  state.pending.mass.resize(given.length.size());
+  for (std::size_t h = 0; h < given.length.size(); ++h) {
+    std::vector<float>& mass = state.pending.mass[h];
+    const std::size_t n = given.length[h], before = n - static_cast<std::size_t>(n_rows);
+    // Tokens that nobody watched, because the method came later, have received nothing.
+    mass.assign(n, 0.0f);
+    std::copy_n(state.mass[h].begin(), std::min(before, state.mass[h].size()), mass.begin());
+    for (std::size_t t = 0; t < n; ++t) mass[t] += given.values[given.first[h] + t];
+  }
+}
+
+}  // namespace
+
+void CudaTaps::save_rows(const Chunk& chunk, std::int32_t layer) const {
+  const Layer& l = chunk.layers[static_cast<std::size_t>(layer)];
+  MethodState::TapRows& tap = chunk.rows.method->layer(layer).tap;
+  const std::size_t width = row_bytes() / sizeof(bf16);
+  tap.n = chunk.earlier;
+  tap.lse.clear();
+  tap.q.resize(static_cast<std::size_t>(tap.n + chunk.tapped) * width);
+  const auto* from = reinterpret_cast<const bf16*>(host_.data() + l.rows_at);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(chunk.tapped) * width; ++i)
+    tap.q[static_cast<std::size_t>(tap.n) * width + i] = static_cast<float>(from[i]);
+  tap.n += chunk.tapped;
+  tap.end = chunk.rows.cache->length();
+}
+
+void CudaTaps::decide_chunk(const Job& job, Worker& worker) const {
+  const Chunk& chunk = *job.chunk;
+  const Layer& l = chunk.layers[static_cast<std::size_t>(job.layer)];
+  const SequenceCache& cache = *chunk.rows.cache;
+  worker.mass.clear();
+  if (l.mass)
+    by_rank(cache, job.layer, reinterpret_cast<const float*>(host_.data() + l.mass_at), l.stride, rows_of_mass(chunk),
+            worker.mass);
+  if (chunk.all_rows) {
+    add_received(chunk.rows.method->layer(job.layer), worker.mass, chunk.rows.n_rows);
+  } else if (!chunk.ends) {
+    save_rows(chunk, job.layer);
+  }
+  if (!chunk.ends) return;
+  DropRows rows{.cache = &cache,
+                .method = chunk.rows.method,
+                .decodes = false,
+                .tapped = chunk.tapped + chunk.earlier,
+                .suffix = {}};
+  if (l.suffix) {
+    const auto* results = host_.as<std::int32_t>() + (&chunk - chunks_.data()) * shape_.n_layers;
+    rows.suffix = rank_of_slot(cache, job.layer, results[job.layer]);
+  }
+  worker.decider.decide(job.layer, rows, worker.mass);
+}
+
+void CudaTaps::decide_decoded(std::size_t row, std::int32_t layer, Worker& worker) const {
+  const Rows& rows = decoding_[row];
+  const std::int64_t each = std::int64_t{shape_.n_kv_heads} * decode_tokens_;
+  const float* given =
+      decode_host_.as<float>() + (static_cast<std::int64_t>(rows.span) * shape_.n_layers + layer) * each;
+  by_rank(*rows.cache, layer, given, decode_tokens_, shape_.n_kv_heads, worker.mass);
+  if (rows.method->plan().tap_rows() == Plan::kAllRows)
+    add_received(rows.method->layer(layer), worker.mass, rows.n_rows);
+  if (!DropDecider::each_step(rows.method->plan())) return;
+  worker.decider.decide(layer, {.cache = rows.cache, .method = rows.method, .decodes = true, .tapped = 1, .suffix = {}},
+                        worker.mass);
+}
+
+void CudaTaps::decide() {
+  if (chunks_.empty() && decoding_.empty()) return;
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<Job> jobs;
+  std::size_t floats = 0;
+  for (Chunk& chunk : chunks_)
+    for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
+      const Layer& layer = chunk.layers[static_cast<std::size_t>(l)];
+      if (layer.stride == 0) continue;
+      jobs.push_back({&chunk, l});
+      if (layer.mass) floats += static_cast<std::size_t>(rows_of_mass(chunk)) * static_cast<std::size_t>(layer.stride);
+    }
+  if (floats <= kFewFloats) {
+    for (const Job& job : jobs) decide_chunk(job, workers_[0]);
+  } else {
+    if (!threads_) threads_ = std::make_unique<ThreadPool>(std::min(available_cpus(), kMostThreads));
+    workers_.resize(static_cast<std::size_t>(threads_->size()));
+    threads_->parallel_for(std::ssize(jobs), 1, [&](std::int64_t begin, std::int64_t end, int worker) {
+      for (std::int64_t i = begin; i < end; ++i)
+        decide_chunk(jobs[static_cast<std::size_t>(i)], workers_[static_cast<std::size_t>(worker)]);
+    });
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  for (const Chunk& chunk : chunks_) {
+    double& total = chunk.rows.method->stats().prefill_end_seconds;
+    total += seconds / static_cast<double>(chunks_.size());
+    for (const Layer& layer : chunk.layers)
+      if (layer.mass || layer.suffix) total += layer.end.seconds_since(layer.begin);
+  }
+  for (std::size_t i = 0; i < decoding_.size(); ++i)
+    for (std::int32_t l = 0; l < shape_.n_layers; ++l)
+      if (decoding_[i].method->plan().compressed(l)) decide_decoded(i, l, workers_[0]);
+}
+
+}  // namespace mneme

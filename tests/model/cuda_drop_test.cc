@@ -1,0 +1,336 @@
+// Methods that drop tokens, on the device: what they keep is what the CPU keeps, and what is attended is what stayed.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/model/cuda_forward.h"
+#include "src/recipes/override.h"
+#include "src/recipes/recipes.h"
+#include "tests/device/cuda_testing.h"
+#include "tests/model/test_models.h"
+
+namespace mneme {
+namespace {
+
+ModelConfig config_of(std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim) {
+  ModelConfig c = small_config(Architecture::kLlama);
+  c.n_layers = 3;
+  c.hidden = 192;
+  c.ffn = 256;
+  c.n_heads = heads;
+  c.n_kv_heads = kv_heads;
+  c.head_dim = head_dim;
+  c.vocab = 300;
+  c.max_context = 2048;
+  return c;
+}
+
+struct Method {
+  const char* name;
+  const char* overrides;
+};
+std::shared_ptr<const Plan> plan_for(const Model& model, const Method& m, std::int32_t budget) {
+  Recipe recipe = make_recipe(m.name, {.budget = budget, .recent = std::string_view(m.name) == "snapkv" ? 16 : 8});
+  apply_overrides(m.overrides, recipe);
+  const ModelConfig& c = model.config();
+  return compile(recipe, {.n_layers = static_cast<std::int32_t>(c.n_layers),
+                          .n_heads = static_cast<std::int32_t>(c.n_heads),
+                          .n_kv_heads = static_cast<std::int32_t>(c.n_kv_heads),
+                          .head_dim = static_cast<std::int32_t>(c.head_dim)});
+}
+
+double norm(std::span<const float> a) {
+  double sum = 0;
+  for (const float v : a) sum += static_cast<double>(v) * static_cast<double>(v);
+  return std::sqrt(sum);
+}
+double relative_error(std::span<const float> a, std::span<const float> b) {
+  std::vector<float> diff;
+  for (std::size_t i = 0; i < a.size(); ++i) diff.push_back(a[i] - b[i]);
+  return norm(diff) / norm(b);
+}
+std::vector<float> logits_of(const ConstTensorView& view) {
+  std::vector<float> out;
+  for (std::int64_t i = 0; i < view.dim(0); ++i)
+    out.insert(out.end(), view.row_as<float>(i), view.row_as<float>(i) + view.dim(1));
+  return out;
+}
+
+// A sequence on the device and one on the CPU, which hold the same tokens all the time: what the device decides to drop
+// is dropped on both.
+struct Sequence {
+  SequenceCache there, here;
+  MethodState method_there, method_here;
+  Sequence fork() const { return {there.fork(), here.fork(), method_there, method_here}; }
+};
+
+class CudaDropTest : public CudaTest {
+ protected:
+  void make(std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, KvStore store,
+            std::int32_t max_sequences = 6) {
+    model_ = Model::random(config_of(heads, kv_heads, head_dim), DType::kBF16, {}, 5, cpu_);
+    Stream loading = Stream::make();
+    device_ = std::make_unique<CudaForward>(
+        *model_, CudaWeights::load(*model_, loading), Stream::make(),
+        CudaForwardOptions{
+            .max_rows = 512, .max_sequences = max_sequences, .max_context = model_->max_context(), .store = store});
+    const KvShape shape = model_->kv_shape(DType::kBF16);
+    pool_there_ = device_->make_pool(shape, 200 * shape.blocks_per_page());
+    pool_here_ = std::make_unique<PagePool>(shape, 200 * shape.blocks_per_page());
+    host_ = std::make_unique<Forward>(*model_, cpu_);
+    tokens_ = random_tokens(3000, model_->config().vocab, 6);
+  }
+  Sequence sequence(const std::shared_ptr<const Plan>& plan) {
+    return {SequenceCache(*pool_there_), SequenceCache(*pool_here_), MethodState(plan), MethodState(plan)};
+  }
+  std::span<const std::int32_t> next(std::int32_t n) {
+    const auto at = next_;
+    next_ += static_cast<std::size_t>(n);
+    return std::span<const std::int32_t>(tokens_).subspan(at, static_cast<std::size_t>(n));
+  }
+
+  std::vector<float> device_step(SequenceCache& cache, std::span<const std::int32_t> tokens, MethodState* method,
+                                 RowPhase phase, std::int32_t left) {
+    const SequenceRows rows{.cache = &cache,
+                            .n_rows = static_cast<std::int32_t>(tokens.size()),
+                            .want_logits = true,
+                            .method = method,
+                            .phase = phase,
+                            .prefill_left = left};
+    cache.extend(rows.n_rows);
+    return logits_of(device_->run({.tokens = tokens, .sequences = std::span(&rows, 1)}));
+  }
+  std::vector<float> host_step(SequenceCache& cache, std::span<const std::int32_t> tokens, MethodState* method,
+                               RowPhase phase, std::int32_t left) {
+    const SequenceRows rows{.cache = &cache,
+                            .n_rows = static_cast<std::int32_t>(tokens.size()),
+                            .want_logits = true,
+                            .method = method,
+                            .phase = phase,
+                            .prefill_left = left};
+    cache.extend(rows.n_rows);
+    return logits_of(host_->run({.tokens = tokens, .sequences = std::span(&rows, 1)}));
+  }
+
+  // A step on both. Expects the same logits, and nearly the same tokens to stay.
+  void step(Sequence& s, std::int32_t n, RowPhase phase = RowPhase::kDecode, std::int32_t left = 0) {
+    const auto tokens = next(n);
+    const std::vector<float> got = device_step(s.there, tokens, &s.method_there, phase, left),
+                             want = host_step(s.here, tokens, &s.method_here, phase, left);
+    ASSERT_LE(relative_error(got, want), 0.02) << "after " << s.there.length() << " tokens";
+    compare_pending(s);
+    s.method_there.commit(s.there);
+    s.method_here.commit(s.here);
+    for (std::int32_t l = 0; l < 3; ++l)
+      for (std::int32_t m = 0; m < s.here.shape().n_kv_heads; ++m) ASSERT_EQ(s.there.stored(l, m), s.here.stored(l, m));
+  }
+
+  // The CPU's decision becomes the device's, once it is seen to be nearly the same.
+  void compare_pending(Sequence& s) {
+    for (std::int32_t l = 0; l < 3; ++l) {
+      MethodState::Pending &there = s.method_there.layer(l).pending, &here = s.method_here.layer(l).pending;
+      ASSERT_EQ(there.prefill_end, here.prefill_end);
+      ASSERT_EQ(there.mass.size(), here.mass.size());
+      for (std::size_t h = 0; h < here.mass.size(); ++h) {
+        ASSERT_EQ(there.mass[h].size(), here.mass[h].size());
+        ASSERT_LE(relative_error(there.mass[h], here.mass[h]), 0.03) << "layer " << l << ", head " << h;
+      }
+      if (there.budget > 0) {
+        ASSERT_LE(std::abs(there.budget - here.budget), 2 + s.here.length() / 20);
+        here.budget = there.budget;
+        here.kept = there.kept;
+        budgets_.push_back(there.budget);
+        continue;
+      }
+      ASSERT_EQ(there.kept.size(), here.kept.size());
+      for (std::size_t h = 0; h < here.kept.size(); ++h) {
+        const auto ranks = [](const std::vector<TokenRange>& kept) {
+          std::vector<std::int32_t> r;
+          for (const TokenRange& x : kept)
+            for (std::int32_t t = x.begin; t < x.end; ++t) r.push_back(t);
+          return r;
+        };
+        const std::vector<std::int32_t> a = ranks(there.kept[h]), b = ranks(here.kept[h]);
+        ASSERT_EQ(a.size(), b.size());
+        std::vector<std::int32_t> both;
+        std::set_intersection(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(both));
+        kept_ += static_cast<std::int64_t>(a.size());
+        same_ += static_cast<std::int64_t>(both.size());
+        here.kept[h] = there.kept[h];
+      }
+    }
+  }
+
+  ThreadPool threads_{std::min(available_cpus(), 8)};
+  CpuContext cpu_{.pool = &threads_};
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<PagePool> pool_there_, pool_here_;  // outlive the forward passes' use of them
+  std::unique_ptr<CudaForward> device_;
+  std::unique_ptr<Forward> host_;
+  std::vector<std::int32_t> tokens_;
+  std::size_t next_ = 0;
+  std::int64_t kept_ = 0, same_ = 0;
+  std::vector<std::int32_t> budgets_;
+};
+
+constexpr Method kMethods[] = {{"snapkv", ""},
+                               {"snapkv", "scope=layer,smooth=mean:5,sink=4,rows=40"},
+                               {"h2o", ""},
+                               {"h2o", "drop=prefill_end,dense=1"},
+                               {"tova", ""},
+                               {"tova", "scope=kv_head,sink=3"},
+                               {"refreekv", "dense=none,loss=0.3"},
+                               {"refreekv", "loss=0.4,first_in_norm=yes"},
+                               {"refreekv", "loss=0.3,rows=5,dense=none"},
+                               {"refreekv", "loss=0.3,rank=mass,dense=none"}};
+
+// Prompts in pieces, of which the last is shorter than the rows that are looked at; answers over the budget; a second
+// turn; a fork.
+TEST_F(CudaDropTest, KeepsAndAttendsWhatTheCpuDoes) {
+  for (const KvStore store : {KvStore::kDevice, KvStore::kHost})
+    for (const Method& m : kMethods) {
+      SCOPED_TRACE(::testing::Message() << m.name << " " << m.overrides
+                                        << (store == KvStore::kHost ? ", host" : ", device"));
+      next_ = 0, kept_ = same_ = 0, budgets_.clear();
+      make(8, 2, store == KvStore::kHost ? 64 : 128, store);
+      Sequence s = sequence(plan_for(*model_, m, 96));
+      step(s, 200, RowPhase::kPrefill, 190);
+      step(s, 170, RowPhase::kPrefill, 20);
+      step(s, 20, RowPhase::kPrefill, 0);
+      if (HasFatalFailure()) return;
+      ASSERT_TRUE(s.there.dropped());
+      for (int i = 0; i < 70; ++i) step(s, 1);
+      step(s, 90, RowPhase::kPrefill, 34);
+      step(s, 33, RowPhase::kPrefill, 1);
+      step(s, 1, RowPhase::kPrefill, 0);
+      for (int i = 0; i < 3; ++i) step(s, 1);
+      if (HasFatalFailure()) return;
+      Sequence fork = s.fork();
+      for (int i = 0; i < 6; ++i) step(s, 1), step(fork, 1);
+      step(fork, 40, RowPhase::kPrefill, 0);
+      step(s, 1), step(fork, 1);
+      if (HasFatalFailure()) return;
+      EXPECT_GE(static_cast<double>(same_), 0.93 * static_cast<double>(kept_)) << "of " << kept_;
+      const MethodStats &there = s.method_there.stats(), &here = s.method_here.stats();
+      for (std::size_t l = 0; l < 3; ++l) {
+        EXPECT_EQ(there.layers[l].attended_tokens, here.layers[l].attended_tokens);
+        EXPECT_EQ(there.layers[l].dropped_tokens, here.layers[l].dropped_tokens);
+        EXPECT_EQ(there.layers[l].steps, here.layers[l].steps);
+        EXPECT_EQ(there.layers[l].sparse_steps, here.layers[l].sparse_steps);
+      }
+      EXPECT_GT(there.prefill_end_seconds, 0);
+    }
+}
+
+// Other groups, and as many query heads as KV heads.
+TEST_F(CudaDropTest, EveryGroup) {
+  for (const auto& [heads, kv_heads] : {std::pair{7, 1}, {4, 4}, {16, 2}})
+    for (const Method& m : {kMethods[0], kMethods[2], kMethods[4], kMethods[6]}) {
+      SCOPED_TRACE(::testing::Message() << m.name << ", " << heads << " heads of " << kv_heads);
+      next_ = 0;
+      make(heads, kv_heads, 64, KvStore::kDevice);
+      Sequence s = sequence(plan_for(*model_, m, 64));
+      step(s, 150, RowPhase::kPrefill, 0);
+      for (int i = 0; i < 5; ++i) step(s, 1);
+      step(s, 50, RowPhase::kPrefill, 0);
+      for (int i = 0; i < 3; ++i) step(s, 1);
+      if (HasFatalFailure()) return;
+    }
+}
+
+// A step that is not committed has dropped nothing: the same tokens once more give the same.
+TEST_F(CudaDropTest, AStepThatIsTakenBackDropsNothing) {
+  for (const Method& m : {kMethods[0], kMethods[2], kMethods[4], kMethods[6]}) {
+    SCOPED_TRACE(m.name);
+    next_ = 0;
+    make(8, 2, 64, KvStore::kDevice);
+    const auto plan = plan_for(*model_, m, 64);
+    SequenceCache cache(*pool_there_);
+    MethodState method(plan);
+    const auto back = [&](std::int32_t n) {
+      cache.truncate(cache.length() - n);
+      method.step_back(cache.length());
+    };
+    const auto prompt = next(150), more = next(1);
+    const auto first = device_step(cache, prompt, &method, RowPhase::kPrefill, 0);
+    back(150);
+    EXPECT_FALSE(cache.dropped());
+    EXPECT_EQ(device_step(cache, prompt, &method, RowPhase::kPrefill, 0), first);
+    method.commit(cache);
+    ASSERT_TRUE(cache.dropped());
+    const std::vector<TokenRange> stored = cache.stored(2, 1);
+    const auto answer = device_step(cache, more, &method, RowPhase::kDecode, 0);
+    back(1);
+    EXPECT_EQ(cache.stored(2, 1), stored);
+    EXPECT_EQ(device_step(cache, more, &method, RowPhase::kDecode, 0), answer);
+    method.commit(cache);
+  }
+}
+
+// Sequences of several methods, and of none, in the same steps: graphs of single rows, and rows beside prompts.
+TEST_F(CudaDropTest, BesideOthersEachIsAsAlone) {
+  make(8, 2, 64, KvStore::kDevice, 8);
+  std::vector<std::shared_ptr<const Plan>> plans;
+  for (const Method& m : {kMethods[2], kMethods[0], kMethods[4], kMethods[6]})
+    plans.push_back(plan_for(*model_, m, 64));
+  plans.push_back(nullptr);
+  std::vector<SequenceCache> together, alone;
+  std::vector<std::unique_ptr<MethodState>> with, by_itself;
+  std::vector<std::vector<std::int32_t>> fed;
+  std::vector<std::vector<MethodState::Pending>> pending(plans.size());
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    fed.push_back(random_tokens(400, model_->config().vocab, 30 + i));
+    for (auto* caches : {&together, &alone}) caches->emplace_back(*pool_there_);
+    for (auto* methods : {&with, &by_itself})
+      methods->push_back(plans[i] ? std::make_unique<MethodState>(plans[i]) : nullptr);
+  }
+  const auto piece = [&](std::size_t i, std::int32_t n) {
+    return std::span<const std::int32_t>(fed[i]).subspan(static_cast<std::size_t>(together[i].length()),
+                                                         static_cast<std::size_t>(n));
+  };
+  // Rows of each sequence: prompts come one after the other beside the answers of those before.
+  std::vector<std::vector<std::int32_t>> steps = {
+      {120, 0, 0, 0, 0}, {1, 130, 0, 0, 0}, {1, 1, 110, 90, 0}, {1, 1, 1, 1, 140}};
+  for (int i = 0; i < 12; ++i) steps.push_back({1, 1, 1, 1, 1});
+  for (int i = 0; i < 3; ++i) steps.push_back({0, 1, 0, 1, 1});
+  steps.push_back({1, 1, 30, 1, 20});
+  for (int i = 0; i < 3; ++i) steps.push_back({1, 1, 1, 1, 1});
+  for (std::size_t at = 0; at < steps.size(); ++at) {
+    std::vector<SequenceRows> rows;
+    std::vector<std::int32_t> tokens;
+    std::vector<std::vector<float>> want;
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+      const std::int32_t n = steps[at][i];
+      if (n == 0) continue;
+      const auto p = piece(i, n);
+      const RowPhase phase = n == 1 ? RowPhase::kDecode : RowPhase::kPrefill;
+      want.push_back(device_step(alone[i], p, by_itself[i].get(), phase, 0));
+      pending[i].clear();
+      for (std::int32_t l = 0; l < 3 && by_itself[i]; ++l) pending[i].push_back(by_itself[i]->layer(l).pending);
+      if (by_itself[i]) by_itself[i]->commit(alone[i]);
+      tokens.insert(tokens.end(), p.begin(), p.end());
+      together[i].extend(n);
+      rows.push_back(
+          {.cache = &together[i], .n_rows = n, .want_logits = true, .method = with[i].get(), .phase = phase});
+    }
+    const std::vector<float> got = logits_of(device_->run({.tokens = tokens, .sequences = rows}));
+    for (std::size_t i = 0; i < want.size(); ++i)
+      ASSERT_LE(relative_error(std::span(got).subspan(i * want[i].size(), want[i].size()), want[i]), 0.02)
+          << "step " << at << ", " << i;
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+      if (!with[i] || steps[at][i] == 0) continue;
+      // Rounding differs with the number of rows, and with it may who is dropped: the same for both.
+      for (std::int32_t l = 0; l < 3; ++l) {
+        MethodState::Pending &decided = with[i]->layer(l).pending, &other = pending[i][static_cast<std::size_t>(l)];
+        ASSERT_EQ(decided.kept.size(), other.kept.size());
+        ASSERT_EQ(decided.mass.size(), other.mass.size());
+        decided = other;
+      }
+      with[i]->commit(together[i]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mneme
