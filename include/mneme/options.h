@@ -75,11 +75,11 @@ struct KvMethodOptions {
 };
 
 struct EngineOptions {
-  // Where the model computes: "cpu", or "cuda", the first NVIDIA GPU (full attention, and methods that select pages).
+  // Where the model computes: "cpu", or "cuda", the first NVIDIA GPU (full attention, and most methods).
   std::string device = "cpu";
   // Where keys and values are with device "cuda": "device"; "host", in page-locked memory that is read over its link,
-  // and methods bring what they select; "auto": host for a method other than full, and for a context that the device
-  // has no room for.
+  // and methods bring what they select; "auto": host for a method that selects, and for a context that the device has
+  // no room for.
   std::string kv_store = "auto";
   // How keys and values are stored: "bf16", or "f16", which has three more bits of precision and a smaller range.
   std::string kv_cache_dtype = "bf16";

@@ -285,7 +285,8 @@ void add_engine_options(CLI::App& c, RunOptions& o) {
             ->type_name("TOKENS")
             ->check(whole_number(1, std::numeric_limits<std::int32_t>::max())));
   group(c.add_option("--kv-store", e.kv_store,
-                     "With --device cuda, where keys and values lie: device, host, or auto (host for methods, and for "
+                     "With --device cuda, where keys and values lie: device, host, or auto (host for methods that "
+                     "select, and for "
                      "contexts that the device has no room for)")
             ->type_name("WHERE")
             ->capture_default_str()

@@ -137,7 +137,8 @@ void add_scheduling_options(CLI::App& c, ServeCommand& command) {
           ->capture_default_str()
           ->check(one_of({"cpu", "cuda"})));
   add(c.add_option("--kv-store", e.kv_store,
-                   "With --device cuda, where keys and values lie: device, host, or auto (host for methods, and for "
+                   "With --device cuda, where keys and values lie: device, host, or auto (host for methods that "
+                   "select, and for "
                    "contexts that the device has no room for)")
           ->type_name("WHERE")
           ->capture_default_str()
