@@ -105,6 +105,7 @@ class SequenceCache {
   const Stretches* kept(std::size_t table) const {
     return kept_.empty() || kept_[table].empty() ? nullptr : &kept_[table];
   }
+  std::vector<TokenRange> ranges_of(std::int32_t layer, std::int32_t kv_head, std::int32_t Stretch::*begin) const;
   std::int32_t n_slots(std::size_t table) const;  // up to the last that is used
   std::byte* slot(std::size_t table, std::int32_t slot) const;
   void append_slots(std::size_t table, std::int32_t slot, std::int32_t n, std::size_t first_run,

@@ -21,7 +21,8 @@ std::int32_t SequenceCache::n_stored(std::int32_t layer, std::int32_t kv_head) c
   return kept(t) == nullptr ? length_ : n_kept_[t];
 }
 
-std::vector<TokenRange> SequenceCache::stored(std::int32_t layer, std::int32_t kv_head) const {
+std::vector<TokenRange> SequenceCache::ranges_of(std::int32_t layer, std::int32_t kv_head,
+                                                 std::int32_t Stretch::*begin) const {
   const Stretches* stretches = kept(table_index(layer, kv_head));
   std::vector<TokenRange> ranges;
   if (stretches == nullptr) {
@@ -30,13 +31,21 @@ std::vector<TokenRange> SequenceCache::stored(std::int32_t layer, std::int32_t k
   }
   for (const Stretch& s : *stretches) {
     if (s.n == 0) continue;
-    if (!ranges.empty() && ranges.back().end == s.position) {
+    if (!ranges.empty() && ranges.back().end == s.*begin) {
       ranges.back().end += s.n;
     } else {
-      ranges.push_back({s.position, s.position + s.n});
+      ranges.push_back({s.*begin, s.*begin + s.n});
     }
   }
   return ranges;
+}
+
+std::vector<TokenRange> SequenceCache::stored(std::int32_t layer, std::int32_t kv_head) const {
+  return ranges_of(layer, kv_head, &Stretch::position);
+}
+
+std::vector<TokenRange> SequenceCache::stored_slots(std::int32_t layer, std::int32_t kv_head) const {
+  return ranges_of(layer, kv_head, &Stretch::slot);
 }
 
 std::int32_t SequenceCache::rank_of(std::int32_t layer, std::int32_t kv_head, std::int32_t position) const {
@@ -51,24 +60,6 @@ std::int32_t SequenceCache::rank_of(std::int32_t layer, std::int32_t kv_head, st
 bool SequenceCache::shares_last_page() const {
   return std::any_of(tables_.begin(), tables_.end(),
                      [&](const auto& table) { return !table.empty() && pool_->references(table.back()) > 1; });
-}
-
-std::vector<TokenRange> SequenceCache::stored_slots(std::int32_t layer, std::int32_t kv_head) const {
-  const Stretches* stretches = kept(table_index(layer, kv_head));
-  std::vector<TokenRange> ranges;
-  if (stretches == nullptr) {
-    if (length_ > 0) ranges.push_back({0, length_});
-    return ranges;
-  }
-  for (const Stretch& s : *stretches) {
-    if (s.n == 0) continue;
-    if (!ranges.empty() && ranges.back().end == s.slot) {
-      ranges.back().end += s.n;
-    } else {
-      ranges.push_back({s.slot, s.slot + s.n});
-    }
-  }
-  return ranges;
 }
 
 void SequenceCache::keep(std::int32_t layer, std::int32_t kv_head, std::span<const TokenRange> ranks) {

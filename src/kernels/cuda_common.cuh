@@ -46,50 +46,42 @@ void launch(const CudaContext& context, const char* name, void (*kernel)(Params.
   launch_clusters(context, name, kernel, grid, block, 1, shared_bytes, std::forward<Args>(args)...);
 }
 
+// How many clusters of so many blocks the device takes at once; 0: it has no clusters of that size.
+template <typename... Params>
+int clusters_at_once(void (*kernel)(Params...), int blocks, int threads, std::size_t shared_bytes = 0) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int n = 0;
+  if (cudaOccupancyMaxActiveClusters(&n, kernel, &config) == cudaSuccess) return n;
+  cudaGetLastError();
+  return 0;
+}
+
 // The largest cluster, a power of two up to `most`, of which the device takes as many as fill it but for one.
 template <typename... Params>
 int most_cluster(void (*kernel)(Params...), int threads, int most) {
   if (device_attribute(cudaDevAttrComputeCapabilityMajor) < 9) return 1;
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "clusters of blocks");
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
-  for (; most > 1; most /= 2) {
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3(static_cast<unsigned>(most));
-    config.blockDim = dim3(static_cast<unsigned>(threads));
-    cudaLaunchAttribute attribute{};
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {static_cast<unsigned>(most), 1, 1};
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    int n = 0;
-    if (cudaOccupancyMaxActiveClusters(&n, kernel, &config) == cudaSuccess && (n + 1) * most >= multiprocessors) break;
-  }
+  while (most > 1 && (clusters_at_once(kernel, most, threads) + 1) * most < multiprocessors) most /= 2;
   return most;
 }
 
-// Of clusters of 1, 2, 3, .. up to `most` blocks, how many the device takes at once; 0: sizes that it does not have.
+// Of clusters of 1, 2, 3, .. up to `most` blocks, how many the device takes at once.
 template <typename... Params>
 std::vector<int> active_clusters(void (*kernel)(Params...), int threads, int most) {
   if (device_attribute(cudaDevAttrComputeCapabilityMajor) < 9)
     return {device_attribute(cudaDevAttrMultiProcessorCount)};
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "clusters of blocks");
   std::vector<int> clusters;
-  for (int blocks = 1; blocks <= most; ++blocks) {
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3(static_cast<unsigned>(blocks));
-    config.blockDim = dim3(static_cast<unsigned>(threads));
-    cudaLaunchAttribute attribute{};
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    int n = 0;
-    if (cudaOccupancyMaxActiveClusters(&n, kernel, &config) != cudaSuccess) {
-      cudaGetLastError();
-      n = 0;
-    }
-    clusters.push_back(n);
-  }
+  for (int blocks = 1; blocks <= most; ++blocks) clusters.push_back(clusters_at_once(kernel, blocks, threads));
   return clusters;
 }
 

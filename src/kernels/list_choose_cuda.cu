@@ -368,24 +368,6 @@ struct Layout {
   }
 };
 
-// Whether the device has room for a cluster of so many blocks.
-template <typename Kernel>
-bool takes_cluster(Kernel kernel, int blocks, std::size_t shared) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = shared;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  int n = 0;
-  if (cudaOccupancyMaxActiveClusters(&n, kernel, &config) == cudaSuccess) return n > 0;
-  cudaGetLastError();
-  return false;
-}
-
 template <typename T, int kDim, bool kWide>
 void run_as(Args args, std::byte* scratch, const CudaContext& context) {
   const auto kernel = choose_kernel<T, kDim, kWide>;
@@ -397,7 +379,8 @@ void run_as(Args args, std::byte* scratch, const CudaContext& context) {
   }();
   const std::int64_t items = std::int64_t{args.rows.n} * args.s.n_kv_heads;
   args.blocks = blocks_for(items, most);
-  while (args.blocks > 1 && !takes_cluster(kernel, args.blocks, Layout(args.s, items, args.blocks).shared))
+  while (args.blocks > 1 &&
+         clusters_at_once(kernel, args.blocks, kThreads, Layout(args.s, items, args.blocks).shared) == 0)
     args.blocks /= 2;
   const Layout layout(args.s, items, args.blocks);
   args.width = layout.width;

@@ -8,23 +8,10 @@
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
 #include "tests/device/cuda_testing.h"
-#include "tests/model/test_models.h"
+#include "tests/model/cuda_models.h"
 
 namespace mneme {
 namespace {
-
-ModelConfig config_of(std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim) {
-  ModelConfig c = small_config(Architecture::kLlama);
-  c.n_layers = 3;
-  c.hidden = 192;
-  c.ffn = 256;
-  c.n_heads = heads;
-  c.n_kv_heads = kv_heads;
-  c.head_dim = head_dim;
-  c.vocab = 300;
-  c.max_context = 2048;
-  return c;
-}
 
 struct Method {
   const char* name;
@@ -40,16 +27,6 @@ std::shared_ptr<const Plan> plan_for(const Model& model, const Method& m, std::i
                           .head_dim = static_cast<std::int32_t>(c.head_dim)});
 }
 
-double norm(std::span<const float> a) {
-  double sum = 0;
-  for (const float v : a) sum += static_cast<double>(v) * static_cast<double>(v);
-  return std::sqrt(sum);
-}
-double relative_error(std::span<const float> a, std::span<const float> b) {
-  std::vector<float> diff;
-  for (std::size_t i = 0; i < a.size(); ++i) diff.push_back(a[i] - b[i]);
-  return norm(diff) / norm(b);
-}
 std::vector<float> logits_of(const ConstTensorView& view) {
   std::vector<float> out;
   for (std::int64_t i = 0; i < view.dim(0); ++i)
@@ -69,7 +46,7 @@ class CudaDropTest : public CudaTest {
  protected:
   void make(std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, KvStore store,
             std::int32_t max_sequences = 6) {
-    model_ = Model::random(config_of(heads, kv_heads, head_dim), DType::kBF16, {}, 5, cpu_);
+    model_ = Model::random(cuda_config(Architecture::kLlama, heads, kv_heads, head_dim), DType::kBF16, {}, 5, cpu_);
     Stream loading = Stream::make();
     device_ = std::make_unique<CudaForward>(
         *model_, CudaWeights::load(*model_, loading), Stream::make(),
@@ -118,7 +95,7 @@ class CudaDropTest : public CudaTest {
     const auto tokens = next(n);
     const std::vector<float> got = device_step(s.there, tokens, &s.method_there, phase, left),
                              want = host_step(s.here, tokens, &s.method_here, phase, left);
-    ASSERT_LE(relative_error(got, want), 0.02) << "after " << s.there.length() << " tokens";
+    ASSERT_LE(relative_error(got, want), kTolerance) << "after " << s.there.length() << " tokens";
     compare_pending(s);
     s.method_there.commit(s.there);
     s.method_here.commit(s.here);
@@ -316,7 +293,7 @@ TEST_F(CudaDropTest, BesideOthersEachIsAsAlone) {
     }
     const std::vector<float> got = logits_of(device_->run({.tokens = tokens, .sequences = rows}));
     for (std::size_t i = 0; i < want.size(); ++i)
-      ASSERT_LE(relative_error(std::span(got).subspan(i * want[i].size(), want[i].size()), want[i]), 0.02)
+      ASSERT_LE(relative_error(std::span(got).subspan(i * want[i].size(), want[i].size()), want[i]), kTolerance)
           << "step " << at << ", " << i;
     for (std::size_t i = 0; i < plans.size(); ++i) {
       if (!with[i] || steps[at][i] == 0) continue;

@@ -11,24 +11,11 @@
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
 #include "tests/device/cuda_testing.h"
+#include "tests/model/cuda_models.h"
 #include "tests/model/needle_runner.h"
-#include "tests/model/test_models.h"
 
 namespace mneme {
 namespace {
-
-ModelConfig config_of(Architecture architecture, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim) {
-  ModelConfig c = small_config(architecture);
-  c.n_layers = 3;
-  c.hidden = 192;
-  c.ffn = 256;
-  c.n_heads = heads;
-  c.n_kv_heads = kv_heads;
-  c.head_dim = head_dim;
-  c.vocab = 300;
-  c.max_context = 2048;
-  return c;
-}
 
 struct OnDevice {
   const Model& model;
@@ -59,27 +46,11 @@ struct OnDevice {
   }
 };
 
-double norm(std::span<const float> a) {
-  double sum = 0;
-  for (const float v : a) sum += static_cast<double>(v) * static_cast<double>(v);
-  return std::sqrt(sum);
-}
-double relative_error(std::span<const float> a, std::span<const float> b) {
-  std::vector<float> diff;
-  for (std::size_t i = 0; i < a.size(); ++i) diff.push_back(a[i] - b[i]);
-  return norm(diff) / norm(b);
-}
-
 class CudaForwardTest : public CudaTest {
  protected:
   ThreadPool threads{std::min(available_cpus(), 8)};
   CpuContext cpu{.pool = &threads};
 };
-
-// Plain bf16 arithmetic rounds activations to 2^-9 about seven times a layer; of independent roundings that is 2^-9 *
-// sqrt(7 * layers), and what a layer does with them. 0.02 is a bound that all four architectures keep with room; it is
-// not derived.
-constexpr double kTolerance = 0.02;
 
 TEST_F(CudaForwardTest, HasTheCpusLogitsForEveryArchitecture) {
   for (const auto& [architecture, heads, kv_heads, head_dim] : {std::tuple{Architecture::kLlama, 8, 2, 64},
@@ -88,7 +59,7 @@ TEST_F(CudaForwardTest, HasTheCpusLogitsForEveryArchitecture) {
                                                                 {Architecture::kMistral, 16, 1, 128}})
     for (const DType type : {DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
       SCOPED_TRACE(::testing::Message() << architecture_name(architecture) << " " << dtype_name(type));
-      const auto model = Model::random(config_of(architecture, heads, kv_heads, head_dim), type, {}, 5, cpu);
+      const auto model = Model::random(cuda_config(architecture, heads, kv_heads, head_dim), type, {}, 5, cpu);
       OnDevice device(*model);
       SequenceRunner host(*model, DType::kBF16, cpu, 100);
       SequenceCache a(*device.pool), b(host.pool);
@@ -105,7 +76,7 @@ TEST_F(CudaForwardTest, HasTheCpusLogitsForEveryArchitecture) {
 TEST_F(CudaForwardTest, HasTheCpusLogitsForEveryHeadSizeThatIsBuilt) {
   for (const std::int32_t head_dim : attention_head_dims_cuda()) {
     SCOPED_TRACE(head_dim);
-    const auto model = Model::random(config_of(Architecture::kLlama, 6, 2, head_dim), DType::kBF16, {}, 5, cpu);
+    const auto model = Model::random(cuda_config(Architecture::kLlama, 6, 2, head_dim), DType::kBF16, {}, 5, cpu);
     for (const KvStore store : {KvStore::kDevice, KvStore::kHost}) {
       OnDevice device(*model, store);
       SequenceRunner host(*model, DType::kBF16, cpu, 100);
@@ -122,7 +93,7 @@ TEST_F(CudaForwardTest, HasTheCpusLogitsForEveryHeadSizeThatIsBuilt) {
 
 // Rows of many sequences together are what each is alone: in graphs of every size, padded ones too, and beside prompts.
 TEST_F(CudaForwardTest, BatchesAreTheirRows) {
-  const auto model = Model::random(config_of(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
   OnDevice device(*model), alone(*model);
   constexpr std::size_t kSequences = 11;
   std::vector<SequenceCache> together, single;
@@ -176,7 +147,7 @@ TEST_F(CudaForwardTest, BatchesAreTheirRows) {
 // Pages in host memory: the same numbers, whatever the pieces in which a prompt comes.
 TEST_F(CudaForwardTest, PagesInHostMemoryGiveTheSame) {
   for (const std::int64_t head_dim : {64, 128}) {
-    const auto model = Model::random(config_of(Architecture::kLlama, 8, 2, head_dim), DType::kBF16, {}, 5, cpu);
+    const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, head_dim), DType::kBF16, {}, 5, cpu);
     OnDevice device(*model), host(*model, KvStore::kHost);
     SequenceCache a(*device.pool), b(*host.pool), c(*device.pool), d(*host.pool);
     const std::vector<std::int32_t> tokens = random_tokens(700, model->config().vocab, 6);
@@ -221,7 +192,7 @@ std::shared_ptr<const Plan> plan_for(const Model& model, const char* name, std::
 
 // Up to the budget a method is full attention, bit for bit; beyond it, with a budget that leaves out one page, nearly.
 TEST_F(CudaForwardTest, MethodsAreFullAttentionUpToTheBudget) {
-  const auto model = Model::random(config_of(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
   const std::vector<std::int32_t> tokens = random_tokens(500, model->config().vocab, 6);
   const std::span<const std::int32_t> all(tokens);
   for (const auto& [name, overrides, store] : {std::tuple{"freekv", "unit=page:32", KvStore::kHost},
@@ -268,7 +239,7 @@ TEST_F(CudaForwardTest, MethodsAreFullAttentionUpToTheBudget) {
 
 // Pages that the host asks for give what those give that the device brings, also in turns.
 TEST_F(CudaForwardTest, RecallByTheHostIsRecallByTheDevice) {
-  const auto model = Model::random(config_of(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
   const std::vector<std::int32_t> tokens = random_tokens(1400, model->config().vocab, 6);
   const std::span<const std::int32_t> all(tokens);
   const auto plan = plan_for(*model, "quest", 256, "unit=page:32");
@@ -301,7 +272,7 @@ TEST_F(CudaForwardTest, RecallByTheHostIsRecallByTheDevice) {
 
 // Tokens by 1-bit keys, on the way to many times the budget: pages on the device and in host memory attend the same.
 TEST_F(CudaForwardTest, TokensAreTheSameWhereverPagesLie) {
-  const auto model = Model::random(config_of(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
   const std::vector<std::int32_t> tokens = random_tokens(1100, model->config().vocab, 6);
   const std::span<const std::int32_t> all(tokens);
   for (const auto& [name, overrides] : {std::pair{"fier", ""},
@@ -325,7 +296,7 @@ TEST_F(CudaForwardTest, TokensAreTheSameWhereverPagesLie) {
 // Choices and recalls that begin later, for this step and beside it for the next one, change nothing: whatever reads a
 // slot is ordered against whatever fills it, not merely sooner.
 TEST_F(CudaForwardTest, SlowRecallsChangeNothing) {
-  const auto model = Model::random(config_of(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
   const std::vector<std::int32_t> tokens = random_tokens(1400, model->config().vocab, 6);
   const std::span<const std::int32_t> all(tokens);
   for (const auto& [name, overrides] : {std::pair{"quest", "unit=page:32"},
@@ -403,7 +374,7 @@ TEST_F(CudaForwardTest, ClustersAndSegmentsAreTheCpus) {
         {64, KvStore::kDevice, "tau=0.7,metric=cosine,unit=cluster:8,max_reuse=0,gate_pool=any"},
         {128, KvStore::kHost, "tau=0.7,unit=page:32,index=box"}}) {
     SCOPED_TRACE(::testing::Message() << head_dim << " " << overrides);
-    const auto model = Model::random(config_of(Architecture::kLlama, 8, 2, head_dim), DType::kBF16, {}, 5, cpu);
+    const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, head_dim), DType::kBF16, {}, 5, cpu);
     OnDevice device(*model, store);
     SequenceRunner host(*model, DType::kBF16, cpu, 100);
     const auto plan = plan_for(*model, "louiskv", 384, overrides);
@@ -495,7 +466,7 @@ TEST(CudaMethods, RefusesClustersWithAReason) {
 
 // Two sequences with clusters in one batch are each what it is alone.
 TEST_F(CudaForwardTest, SequencesWithClustersGoTogether) {
-  const auto model = Model::random(config_of(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
   for (const KvStore store : {KvStore::kHost, KvStore::kDevice}) {
     const auto plan = plan_for(*model, "louiskv", 256, "tau=0.7,max_reuse=11");
     const std::vector<std::int32_t> tokens = stretches(1500, model->config().vocab, 8);
@@ -537,7 +508,7 @@ TEST_F(CudaForwardTest, SequencesWithClustersGoTogether) {
 
 // More rows than the head takes at once.
 TEST_F(CudaForwardTest, GivesTheLogitsOfEveryRow) {
-  const auto model = Model::random(config_of(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
   OnDevice device(*model);
   SequenceRunner host(*model, DType::kBF16, cpu, 100);
   SequenceCache a(*device.pool), b(host.pool);
@@ -554,7 +525,7 @@ TEST_F(CudaForwardTest, GivesTheLogitsOfEveryRow) {
 }
 
 TEST_F(CudaForwardTest, BestTokensAreTheLogitsBest) {
-  const auto model = Model::random(config_of(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
   OnDevice device(*model);
   SequenceCache a(*device.pool), b(*device.pool);
   const std::vector<std::int32_t> tokens = random_tokens(60, model->config().vocab, 6);
@@ -579,7 +550,7 @@ TEST_F(CudaForwardTest, BestTokensAreTheLogitsBest) {
 
 // Blocks that change places under a sequence: truncated, forked, copied on write.
 TEST_F(CudaForwardTest, FollowsTruncatedAndForkedSequences) {
-  const auto model = Model::random(config_of(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
   OnDevice device(*model, 256, 2);  // fewer places than sequences
   SequenceRunner host(*model, DType::kBF16, cpu, 100);
   const std::vector<std::int32_t> tokens = random_tokens(200, model->config().vocab, 9);
@@ -602,7 +573,7 @@ TEST_F(CudaForwardTest, FollowsTruncatedAndForkedSequences) {
 }
 
 TEST_F(CudaForwardTest, ASlidingWindowIsKept) {
-  ModelConfig config = config_of(Architecture::kMistral, 8, 2, 64);
+  ModelConfig config = cuda_config(Architecture::kMistral, 8, 2, 64);
   config.sliding_window = 70;
   const auto model = Model::random(config, DType::kBF16, {}, 5, cpu);
   OnDevice device(*model);

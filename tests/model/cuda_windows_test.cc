@@ -7,28 +7,12 @@
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
 #include "tests/device/cuda_testing.h"
+#include "tests/model/cuda_models.h"
 #include "tests/model/sequence_runner.h"
-#include "tests/model/test_models.h"
 #include "tests/test_threads.h"
 
 namespace mneme {
 namespace {
-
-// As in cuda_forward_test.cc.
-constexpr double kTolerance = 0.02;
-
-ModelConfig config_of(std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim) {
-  ModelConfig c = small_config();
-  c.n_layers = 3;
-  c.hidden = 192;
-  c.ffn = 256;
-  c.n_heads = heads;
-  c.n_kv_heads = kv_heads;
-  c.head_dim = head_dim;
-  c.vocab = 300;
-  c.max_context = 2048;
-  return c;
-}
 
 MethodShape shape_of(const ModelConfig& c, DType kv_dtype) {
   return {.n_layers = static_cast<std::int32_t>(c.n_layers),
@@ -36,15 +20,6 @@ MethodShape shape_of(const ModelConfig& c, DType kv_dtype) {
           .n_kv_heads = static_cast<std::int32_t>(c.n_kv_heads),
           .head_dim = static_cast<std::int32_t>(c.head_dim),
           .kv_dtype = kv_dtype};
-}
-
-double relative_error(std::span<const float> a, std::span<const float> b) {
-  double difference = 0, size = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const auto x = static_cast<double>(a[i]), y = static_cast<double>(b[i]);
-    difference += (x - y) * (x - y), size += y * y;
-  }
-  return std::sqrt(difference / size);
 }
 
 // One sequence here and there.
@@ -132,7 +107,8 @@ class CudaWindowsTest : public CudaTest {
 // goes its own way: so most steps must have the CPU's logits, and none may be something else altogether.
 TEST_F(CudaWindowsTest, SelectsAsTheCpu) {
   for (const auto& [heads, kv_heads, head_dim, type] : {std::tuple{8, 2, 64, DType::kBF16}, {4, 4, 128, DType::kF16}}) {
-    const auto model = Model::random(config_of(heads, kv_heads, head_dim), DType::kBF16, {}, 5, cpu);
+    const auto model =
+        Model::random(cuda_config(Architecture::kLlama, heads, kv_heads, head_dim), DType::kBF16, {}, 5, cpu);
     const std::vector<std::int32_t> tokens = random_tokens(2000, model->config().vocab, 6);
     for (const KvStore store : {KvStore::kDevice, KvStore::kHost})
       for (const Setting& s : kSelecting) {
@@ -187,7 +163,8 @@ TEST_F(CudaWindowsTest, SelectsAsTheCpu) {
 // Prompts in chunks of every size, answers that cross the budget, a second turn, forks.
 TEST_F(CudaWindowsTest, HasTheCpusLogits) {
   for (const auto& [heads, kv_heads, head_dim, type] : {std::tuple{8, 2, 64, DType::kBF16}, {5, 5, 128, DType::kF16}}) {
-    const auto model = Model::random(config_of(heads, kv_heads, head_dim), DType::kBF16, {}, 5, cpu);
+    const auto model =
+        Model::random(cuda_config(Architecture::kLlama, heads, kv_heads, head_dim), DType::kBF16, {}, 5, cpu);
     const std::vector<std::int32_t> tokens = random_tokens(1600, model->config().vocab, 6);
     for (const KvStore store : {KvStore::kDevice, KvStore::kHost})
       for (const Setting& s : kSettings) {

@@ -1,0 +1,39 @@
+// Small models in shapes that the device's kernels take, and how far their logits are from those of the CPU.
+#pragma once
+
+#include <cmath>
+#include <span>
+
+#include "tests/model/test_models.h"
+
+namespace mneme {
+
+// Plain bf16 arithmetic rounds activations to 2^-9 about seven times a layer; of independent roundings that is 2^-9 *
+// sqrt(7 * layers), and what a layer does with them. 0.02 is a bound that all four architectures keep with room; it is
+// not derived.
+inline constexpr double kTolerance = 0.02;
+
+inline ModelConfig cuda_config(Architecture architecture, std::int64_t heads, std::int64_t kv_heads,
+                               std::int64_t head_dim) {
+  ModelConfig c = small_config(architecture);
+  c.n_layers = 3;
+  c.hidden = 192;
+  c.ffn = 256;
+  c.n_heads = heads;
+  c.n_kv_heads = kv_heads;
+  c.head_dim = head_dim;
+  c.vocab = 300;
+  c.max_context = 2048;
+  return c;
+}
+
+inline double relative_error(std::span<const float> a, std::span<const float> b) {
+  double difference = 0, size = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const auto x = static_cast<double>(a[i]), y = static_cast<double>(b[i]);
+    difference += (x - y) * (x - y), size += y * y;
+  }
+  return std::sqrt(difference / size);
+}
+
+}  // namespace mneme
