@@ -27,6 +27,10 @@
 
 namespace mneme {
 
+inline std::int32_t pages_of_tokens(std::int64_t n) {
+  return static_cast<std::int32_t>((n + kPageTokens - 1) / kPageTokens);
+}
+
 struct CudaRetrievalOptions {
   std::int32_t n_places = 1;       // sequences whose state is kept
   std::int64_t max_context = 0;    // tokens of a sequence

@@ -1,0 +1,199 @@
+// What a method needs on the device, and what of one the device cannot do.
+#include <algorithm>
+
+#include "src/base/error.h"
+#include "src/kernels/kmeans_cuda.h"
+#include "src/model/cuda_retrieval.h"
+
+namespace mneme {
+namespace {
+
+bool of_tokens(const Plan& plan) {
+  return plan.recipe.decode && plan.recipe.decode->units == Units(TokenUnit{});
+}
+
+std::int32_t whole_pages(std::int32_t n_tokens) {
+  return pages_of_tokens(n_tokens) * kPageTokens;
+}
+
+// Whether what is far and what is near are seen apart: by queries at other positions, or up to the token.
+bool in_two_parts(const Plan& plan) {
+  return plan.recipe.prefill_window || plan.far_position;
+}
+
+// Null: the device can do it, of a method that reads prompts in windows and selects.
+const char* missing_by_layer(const Plan& plan) {
+  const DecodeStage& d = *plan.recipe.decode;
+  const auto* index = std::get_if<Representative>(&d.index);
+  if (index == nullptr) return "what is near and far stands elsewhere, and pages are chosen by KV head";
+  if (d.units != Units(PageUnit{kPageTokens})) return "its units must be pages of 32 tokens (--kv unit=page:32)";
+  if (!plan.layer_choice->every_key(kPageTokens))
+    return "every key of a page must stand for it (--kv match=best,top=32): what rows attend near them is not summed "
+           "up";
+  if (plan.key_basis != KeyBasis::kRaw) return "keys must be stored before RoPE (--kv positions=one_angle)";
+  if (plan.recipe.sink % kPageTokens != 0 || plan.recipe.recent % kPageTokens != 0)
+    return "sink and recent must be multiples of 32";
+  if (plan.shape.head_dim != 64 && plan.shape.head_dim != 128) return "pages are chosen with heads of 64 or 128";
+  if (plan.layer_choice->entropy && plan.layer_choice->entropy->in_prefill)
+    return "its layers share a budget in prefill too";
+  return nullptr;
+}
+
+const char* missing_for_lists(const Plan& plan) {
+  const DecodeStage& d = *plan.recipe.decode;
+  const auto* centroid = std::get_if<Centroid>(&d.index);
+  if (plan.shape.head_dim != 64 && plan.shape.head_dim != 128) return "clusters are chosen with heads of 64 or 128";
+  if (centroid == nullptr || centroid->by_size)
+    return "clusters must be chosen by the means of their keys, whatever their sizes (--kv index=centroid)";
+  if (!std::holds_alternative<Boundary>(d.schedule))
+    return "clusters are chosen at boundaries (--kv schedule=boundary)";
+  if (plan.lists->copy) return "its clusters have a copy of their own (--kv order=token has none)";
+  if (plan.lists->partition.block > kMostKmeansTokens)
+    return "clusters are found in blocks of up to 8,192 tokens (--kv block=8192)";
+  return nullptr;
+}
+
+const char* missing_for_tokens(const Plan& plan) {
+  const DecodeStage& d = *plan.recipe.decode;
+  if (plan.shape.head_dim != 64 && plan.shape.head_dim != 128) return "tokens are chosen with heads of 64 or 128";
+  if (!std::holds_alternative<OneBit>(d.index)) return "tokens must be chosen by their 1-bit keys (--kv index=one_bit)";
+  if (std::holds_alternative<Boundary>(d.schedule)) return "single tokens are not selected at boundaries";
+  return nullptr;
+}
+
+const char* missing_for_pages(const Plan& plan) {
+  const DecodeStage& d = *plan.recipe.decode;
+  if (d.units != Units(PageUnit{kPageTokens}))
+    return "its units must be pages of 32 tokens (--kv unit=page:32), tokens with 1-bit keys (--kv "
+           "unit=token,index=one_bit), or clusters (--kv unit=cluster:N,index=centroid,schedule=boundary)";
+  const auto* box = std::get_if<Box>(&d.index);
+  if (box == nullptr || box->kind != BoxKind::kMinMax) return "pages must be chosen by min-max boxes (--kv index=box)";
+  return nullptr;
+}
+
+// Null: the device can do it.
+const char* missing_for(const Plan& plan) {
+  const Recipe& r = plan.recipe;
+  if (r.attend != Attend::kRegions) return nullptr;  // what is stored is attended
+  if (r.norm) return "the end of a prompt sets its budget";
+  if (in_two_parts(plan)) {
+    return r.decode ? missing_by_layer(plan) : nullptr;
+  }
+  if (!of_tokens(plan) && !plan.lists && (r.sink % kPageTokens != 0 || r.recent % kPageTokens != 0))
+    return "sink and recent must be multiples of 32";
+  if (!r.decode) return nullptr;
+  const DecodeStage& d = *r.decode;
+  const char* units = plan.lists        ? missing_for_lists(plan)
+                      : of_tokens(plan) ? missing_for_tokens(plan)
+                                        : missing_for_pages(plan);
+  if (units != nullptr) return units;
+  if (!std::holds_alternative<IndexScore>(d.score)) return "its scores are drawn";
+  if (d.probe != Probe::kCurrentQuery) return "its probe is the layer below";
+  const bool alone = plan.shape.group() == 1 && d.pool == Pool::kNone;  // every head is a KV head
+  if (!alone && (d.pool == Pool::kNone || d.pool == Pool::kMaxQ || d.pool == Pool::kMeanQ || d.pool == Pool::kConcat))
+    return "scores must be pooled by KV head (--kv pool=meanS, maxS, meanQK or maxQK)";
+  if (!std::holds_alternative<ConstantCut>(d.cutoff)) return "its layers share a budget";
+  return nullptr;
+}
+
+SlotGate gate_of(GatePool pool) {
+  return pool == GatePool::kMean ? SlotGate::kMean : pool == GatePool::kMax ? SlotGate::kMax : SlotGate::kAny;
+}
+
+}  // namespace
+
+void CudaRetrieval::expect(const Plan& plan, std::span<const Plan* const> beside) {
+  if (const char* reason = missing_for(plan))
+    fail(ErrorKind::kUnsupported, "KV method {} on device cuda: {}; such methods run with --device cpu",
+         plan.recipe.name, reason);
+  if (beside.empty() || plan.recipe.attend != Attend::kRegions) return;
+  Needs needs = needs_of(plan, 0);
+  for (const Plan* other : beside)
+    if (other->recipe.attend == Attend::kRegions) needs.add(needs_of(*other, 0));
+}
+
+SlotRules CudaRetrieval::rules_of(const Plan& plan) {
+  SlotRules r{.budget = plan.rules.budget, .sink = plan.rules.sink, .recent = plan.rules.recent};
+  if (plan.lists) {
+    // As many tokens as the smallest window leaves room for: a segment of the largest size has just left it.
+    r.unit_tokens = r.entry_tokens = 1;
+    r.n_select = std::max(0, r.budget - r.sink - std::max(1, r.recent - plan.lists->partition.largest + 1));
+  } else if (of_tokens(plan)) {
+    r.unit_tokens = 1, r.entry_tokens = plan.rules.entry_tokens;
+    r.n_select = std::max(0, r.budget - r.sink - std::max(r.recent, 1));
+  } else {
+    // In two parts, pages are there of every token that is seen, and attention leaves the others out.
+    if (in_two_parts(plan) && !plan.layer_choice)
+      r.sink = whole_pages(r.sink), r.recent = whole_pages(r.recent) + kPageTokens;
+    r.recent = std::max(r.recent, kPageTokens);
+    r.n_select = std::max(0, (r.budget - r.sink - r.recent) / kPageTokens);
+  }
+  if (!plan.recipe.decode) return r;
+  if (plan.layer_choice) {
+    const std::int32_t k = plan.layer_choice->n_units;
+    r.n_select = plan.layer_choice->entropy ? EntropyCut::most(k) : k;
+    r.schedule = SlotSchedule::kEveryStep;
+    return r;
+  }
+  r.schedule = plan.reuse == Reuse::kAhead  ? SlotSchedule::kAhead
+               : plan.reuse == Reuse::kKept ? SlotSchedule::kKept
+                                            : SlotSchedule::kEveryStep;
+  r.pool = plan.pool.scores.value_or(GroupPool::kMean);
+  r.alpha = plan.alpha;
+  if (plan.gate) r.gate = gate_of(plan.gate->pool), r.tau = plan.gate->tau;
+  r.max_reuse = plan.max_reuse;
+  r.last_asked = plan.gate && plan.reference == GateReference::kLastRetrieval ? 1 : 0;
+  return r;
+}
+
+CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare) {
+  expect(plan);
+  const SlotRules r = rules_of(plan);
+  Needs n;
+  n.selects = r.schedule != SlotSchedule::kNone, n.ahead = r.schedule == SlotSchedule::kAhead;
+  n.last_asked = r.last_asked != 0;
+  if (plan.lists) {
+    n.keys.list_tokens = std::min(plan.lists->clusters.tokens, plan.lists->partition.smallest);
+  } else if (of_tokens(plan)) {
+    const auto& bits = std::get<OneBit>(plan.recipe.decode->index);
+    n.keys = {.group_tokens = bits.group, .mean_abs = bits.levels == OneBitLevels::kMeanAbs};
+  }
+  n.two_parts = in_two_parts(plan);
+  n.keys.by_layer = plan.layer_choice.has_value();
+  if (plan.key_basis == KeyBasis::kRaw) n.ring_pages = pages_of_tokens(plan.rules.recent) + 1;
+  for (std::int32_t l = 0; l < plan.shape.n_layers; ++l) n.dense.push_back(plan.dense_layer(l));
+  // Sinks, window and selection, and the spare ones; and all that is attended before anything is selected.
+  const std::int32_t unit = r.unit_tokens, window = unit == 1 ? std::max(r.recent, r.entry_tokens) : r.recent,
+                     fixed = (r.sink + window) / unit, all = (r.budget + unit - 1) / unit;
+  // The window of a sequence that was cut off may be shorter still.
+  const std::int32_t chosen = plan.lists ? r.budget - r.sink : r.n_select;
+  const auto spares = static_cast<std::int32_t>(spare * static_cast<float>(chosen));
+  n.n_slots = std::max(fixed + (n.selects ? chosen + spares : 0), all);
+  n.max_listed = std::max(all, fixed + chosen) + 1;
+  return n;
+}
+
+bool CudaRetrieval::Needs::holds(const Needs& other) const {
+  return goes_with(other) && n_slots >= other.n_slots && max_listed >= other.max_listed && selects >= other.selects &&
+         ahead >= other.ahead && last_asked >= other.last_asked && ring_pages >= other.ring_pages;
+}
+
+void CudaRetrieval::Needs::add(const Needs& other) {
+  if (dense.empty()) dense = other.dense, keys = other.keys, two_parts = other.two_parts, ring_pages = other.ring_pages;
+  if (keys != other.keys)
+    fail(ErrorKind::kUnsupported,
+         "KV methods on device cuda that run at the same time must select units of one kind: pages, tokens by 1-bit "
+         "keys of the same groups and levels, or clusters and segments of the same smallest size");
+  if (two_parts != other.two_parts || (ring_pages > 0) != (other.ring_pages > 0))
+    fail(ErrorKind::kUnsupported,
+         "KV methods on device cuda that run at the same time must agree on where tokens stand (--kv positions) and "
+         "whether prefill is windowed");
+  if (dense != other.dense)
+    fail(ErrorKind::kUnsupported,
+         "KV methods on device cuda that run at the same time must have the same dense layers (--dense-layers)");
+  ring_pages = std::max(ring_pages, other.ring_pages);
+  n_slots = std::max(n_slots, other.n_slots), max_listed = std::max(max_listed, other.max_listed);
+  selects = selects || other.selects, ahead = ahead || other.ahead, last_asked = last_asked || other.last_asked;
+}
+
+}  // namespace mneme
