@@ -61,6 +61,8 @@ int device_count() {
 std::string no_device_reason() {
   if (device_count() > 0) return "";
   if (devices().error == cudaSuccess) return "the driver sees no device";
+  int driver = 0;  // 0: the runtime calls it too old where there is none
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) return "no NVIDIA driver is loaded";
   return fmt::format("{} ({})", cudaGetErrorString(devices().error), cudaGetErrorName(devices().error));
 }
 
