@@ -9,6 +9,7 @@
 #include "src/recipes/recipes.h"
 #include "tests/device/cuda_testing.h"
 #include "tests/model/cuda_models.h"
+#include "tests/model/method_shape.h"
 
 namespace mneme {
 namespace {
@@ -20,11 +21,7 @@ struct Method {
 std::shared_ptr<const Plan> plan_for(const Model& model, const Method& m, std::int32_t budget) {
   Recipe recipe = make_recipe(m.name, {.budget = budget, .recent = std::string_view(m.name) == "snapkv" ? 16 : 8});
   apply_overrides(m.overrides, recipe);
-  const ModelConfig& c = model.config();
-  return compile(recipe, {.n_layers = static_cast<std::int32_t>(c.n_layers),
-                          .n_heads = static_cast<std::int32_t>(c.n_heads),
-                          .n_kv_heads = static_cast<std::int32_t>(c.n_kv_heads),
-                          .head_dim = static_cast<std::int32_t>(c.head_dim)});
+  return compile(recipe, method_shape(model.config()));
 }
 
 std::vector<float> logits_of(const ConstTensorView& view) {
@@ -67,8 +64,9 @@ class CudaDropTest : public CudaTest {
     return std::span<const std::int32_t>(tokens_).subspan(at, static_cast<std::size_t>(n));
   }
 
-  std::vector<float> device_step(SequenceCache& cache, std::span<const std::int32_t> tokens, MethodState* method,
-                                 RowPhase phase, std::int32_t left) {
+  template <typename Pass>
+  static std::vector<float> run(Pass& pass, SequenceCache& cache, std::span<const std::int32_t> tokens,
+                                MethodState* method, RowPhase phase, std::int32_t left) {
     const SequenceRows rows{.cache = &cache,
                             .n_rows = static_cast<std::int32_t>(tokens.size()),
                             .want_logits = true,
@@ -76,25 +74,14 @@ class CudaDropTest : public CudaTest {
                             .phase = phase,
                             .prefill_left = left};
     cache.extend(rows.n_rows);
-    return logits_of(device_->run({.tokens = tokens, .sequences = std::span(&rows, 1)}));
-  }
-  std::vector<float> host_step(SequenceCache& cache, std::span<const std::int32_t> tokens, MethodState* method,
-                               RowPhase phase, std::int32_t left) {
-    const SequenceRows rows{.cache = &cache,
-                            .n_rows = static_cast<std::int32_t>(tokens.size()),
-                            .want_logits = true,
-                            .method = method,
-                            .phase = phase,
-                            .prefill_left = left};
-    cache.extend(rows.n_rows);
-    return logits_of(host_->run({.tokens = tokens, .sequences = std::span(&rows, 1)}));
+    return logits_of(pass.run({.tokens = tokens, .sequences = std::span(&rows, 1)}));
   }
 
   // A step on both. Expects the same logits, and nearly the same tokens to stay.
   void step(Sequence& s, std::int32_t n, RowPhase phase = RowPhase::kDecode, std::int32_t left = 0) {
     const auto tokens = next(n);
-    const std::vector<float> got = device_step(s.there, tokens, &s.method_there, phase, left),
-                             want = host_step(s.here, tokens, &s.method_here, phase, left);
+    const std::vector<float> got = run(*device_, s.there, tokens, &s.method_there, phase, left),
+                             want = run(*host_, s.here, tokens, &s.method_here, phase, left);
     ASSERT_LE(relative_error(got, want), kTolerance) << "after " << s.there.length() << " tokens";
     compare_pending(s);
     s.method_there.commit(s.there);
@@ -230,17 +217,17 @@ TEST_F(CudaDropTest, AStepThatIsTakenBackDropsNothing) {
       method.step_back(cache.length());
     };
     const auto prompt = next(150), more = next(1);
-    const auto first = device_step(cache, prompt, &method, RowPhase::kPrefill, 0);
+    const auto first = run(*device_, cache, prompt, &method, RowPhase::kPrefill, 0);
     back(150);
     EXPECT_FALSE(cache.dropped());
-    EXPECT_EQ(device_step(cache, prompt, &method, RowPhase::kPrefill, 0), first);
+    EXPECT_EQ(run(*device_, cache, prompt, &method, RowPhase::kPrefill, 0), first);
     method.commit(cache);
     ASSERT_TRUE(cache.dropped());
     const std::vector<TokenRange> stored = cache.stored(2, 1);
-    const auto answer = device_step(cache, more, &method, RowPhase::kDecode, 0);
+    const auto answer = run(*device_, cache, more, &method, RowPhase::kDecode, 0);
     back(1);
     EXPECT_EQ(cache.stored(2, 1), stored);
-    EXPECT_EQ(device_step(cache, more, &method, RowPhase::kDecode, 0), answer);
+    EXPECT_EQ(run(*device_, cache, more, &method, RowPhase::kDecode, 0), answer);
     method.commit(cache);
   }
 }
@@ -282,7 +269,7 @@ TEST_F(CudaDropTest, BesideOthersEachIsAsAlone) {
       if (n == 0) continue;
       const auto p = piece(i, n);
       const RowPhase phase = n == 1 ? RowPhase::kDecode : RowPhase::kPrefill;
-      want.push_back(device_step(alone[i], p, by_itself[i].get(), phase, 0));
+      want.push_back(run(*device_, alone[i], p, by_itself[i].get(), phase, 0));
       pending[i].clear();
       for (std::int32_t l = 0; l < 3 && by_itself[i]; ++l) pending[i].push_back(by_itself[i]->layer(l).pending);
       if (by_itself[i]) by_itself[i]->commit(alone[i]);

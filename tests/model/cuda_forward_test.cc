@@ -12,6 +12,7 @@
 #include "src/recipes/recipes.h"
 #include "tests/device/cuda_testing.h"
 #include "tests/model/cuda_models.h"
+#include "tests/model/method_shape.h"
 #include "tests/model/needle_runner.h"
 
 namespace mneme {
@@ -183,11 +184,7 @@ std::shared_ptr<const Plan> plan_for(const Model& model, const char* name, std::
   RecipeOptions options{.budget = budget, .sink = 32, .recent = 64, .dense_layers = std::vector<std::int32_t>{0}};
   Recipe recipe = make_recipe(name, options);
   apply_overrides(overrides, recipe);
-  const ModelConfig& c = model.config();
-  return compile(recipe, {.n_layers = static_cast<std::int32_t>(c.n_layers),
-                          .n_heads = static_cast<std::int32_t>(c.n_heads),
-                          .n_kv_heads = static_cast<std::int32_t>(c.n_kv_heads),
-                          .head_dim = static_cast<std::int32_t>(c.head_dim)});
+  return compile(recipe, method_shape(model.config()));
 }
 
 // Up to the budget a method is full attention, bit for bit; beyond it, with a budget that leaves out one page, nearly.

@@ -8,19 +8,12 @@
 #include "src/recipes/recipes.h"
 #include "tests/device/cuda_testing.h"
 #include "tests/model/cuda_models.h"
+#include "tests/model/method_shape.h"
 #include "tests/model/sequence_runner.h"
 #include "tests/test_threads.h"
 
 namespace mneme {
 namespace {
-
-MethodShape shape_of(const ModelConfig& c, DType kv_dtype) {
-  return {.n_layers = static_cast<std::int32_t>(c.n_layers),
-          .n_heads = static_cast<std::int32_t>(c.n_heads),
-          .n_kv_heads = static_cast<std::int32_t>(c.n_kv_heads),
-          .head_dim = static_cast<std::int32_t>(c.head_dim),
-          .kv_dtype = kv_dtype};
-}
 
 // One sequence here and there.
 struct Pair {
@@ -116,7 +109,7 @@ TEST_F(CudaWindowsTest, SelectsAsTheCpu) {
                                           << (store == KvStore::kHost ? ", host" : ", device"));
         Recipe recipe = make_recipe(s.method, s.options);
         apply_overrides(s.overrides, recipe);
-        const auto plan = compile(recipe, shape_of(model->config(), type));
+        const auto plan = compile(recipe, method_shape(model->config(), type));
         Both both(*model, type, store, cpu);
         std::vector<double> errors;
         const auto step = [&](const std::vector<Both::Piece>& pieces) { errors.push_back(both.step(tokens, pieces)); };
@@ -172,7 +165,7 @@ TEST_F(CudaWindowsTest, HasTheCpusLogits) {
                                           << (store == KvStore::kHost ? ", host" : ", device"));
         Recipe recipe = make_recipe(s.method, s.options);
         apply_overrides(s.overrides, recipe);
-        const auto plan = compile(recipe, shape_of(model->config(), type));
+        const auto plan = compile(recipe, method_shape(model->config(), type));
         Both both(*model, type, store, cpu);
         Pair a = both.start(plan);
         const auto decode = [&](Pair& p, int n) {

@@ -3,6 +3,7 @@
 
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
+#include "tests/model/method_shape.h"
 #include "tests/model/sequence_runner.h"
 #include "tests/model/test_models.h"
 #include "tests/test_threads.h"
@@ -10,21 +11,13 @@
 namespace mneme {
 namespace {
 
-MethodShape shape_of(const ModelConfig& c, DType kv_dtype) {
-  return {.n_layers = static_cast<std::int32_t>(c.n_layers),
-          .n_heads = static_cast<std::int32_t>(c.n_heads),
-          .n_kv_heads = static_cast<std::int32_t>(c.n_kv_heads),
-          .head_dim = static_cast<std::int32_t>(c.head_dim),
-          .kv_dtype = kv_dtype};
-}
-
 class ModelWindow : public testing::TestWithParam<const char*> {
  protected:
   // Logits of every token; phase and size of the pieces as said.
   std::vector<float> feed(std::span<const std::int32_t> tokens, std::size_t n_prefill, std::size_t chunk) {
     Recipe recipe = make_recipe("streaming_llm", {.budget = 48, .sink = 4});
     apply_overrides(GetParam(), recipe);
-    const auto plan = compile(recipe, shape_of(model->config(), DType::kF16));
+    const auto plan = compile(recipe, method_shape(model->config(), DType::kF16));
     MethodState method(plan);
     SequenceRunner runner(*model, DType::kF16, fixed);
     SequenceCache cache(runner.pool);
@@ -72,8 +65,8 @@ TEST(ModelWindowState, GoesOnWithoutWhatTokensReceived) {
   ThreadPool threads{kTestThreads};
   const CpuContext fixed{.pool = &threads, .rounding = Rounding::kFixed};
   const auto model = Model::random(small_config(), DType::kBF16, {}, 11, fixed);
-  const auto plan =
-      compile(make_recipe("actqkv", {.budget = 160, .sink = 32, .recent = 32}), shape_of(model->config(), DType::kF16));
+  const auto plan = compile(make_recipe("actqkv", {.budget = 160, .sink = 32, .recent = 32}),
+                            method_shape(model->config(), DType::kF16));
   const std::vector<std::int32_t> tokens = random_tokens(500, 50, 3);
   SequenceRunner runner(*model, DType::kF16, fixed);
   const auto step = [&](SequenceCache& cache, MethodState& method, std::int32_t n, RowPhase phase) {
