@@ -1,6 +1,6 @@
 // A warp keeps the keys of one page in registers while tiles of 16 query rows of one head pass through shared memory;
 // the eight pages of a block are a stretch. Two kinds: one leaves the maximum and the sum of each row in a stretch, the
-// other sums the probabilities of each token over the rows.
+// other sums the probabilities of each token over the rows. Where there is one row, the heads of the group are a tile.
 //
 // Channels stand in an order that lets a lane load 16 bytes of a key at once: lane (g, t) has channels 8 t .. 8 t + 7
 // of every 32, as four registers of two products; rows of q are read in the same order.
@@ -168,6 +168,8 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1) mass_kernel(Arg
                   static_cast<std::int64_t>(kv_head) * p.group * kDim;
   const float* lse = p.a.lse + static_cast<std::int64_t>(sequence) * n_rows * p.a.n_heads +
                      static_cast<std::int64_t>(kv_head) * p.group;
+  const bool one_row = n_rows == 1;
+  const int tile_end = one_row ? p.group : n_rows;  // rows of tiles in all
   const float factor = p.a.scale * kLog2e;
   const auto tile_of = [&](int i) { return shared_address(tiles) + i % 2 * TileShape<kDim>::kBytes; };
 
@@ -184,19 +186,20 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1) mass_kernel(Arg
 
     // The first tile of rows that see any of it; of every head of the group.
     const int first_tile = max(0, begin - first_row_slot) / kTileRows, each = row_tiles - first_tile;
-    const int n_tiles = p.group * each;
+    const int n_tiles = one_row ? 1 : p.group * each;
     const auto fetch = [&](int i) {
+      if (one_row) return fetch_tile<kDim>(tile_of(i), q, kDim, 0, p.group);
       const int head = i / each, row = (first_tile + i % each) * kTileRows;
       fetch_tile<kDim>(tile_of(i), q + static_cast<std::int64_t>(head) * kDim, row_stride, row, n_rows);
     };
     const auto finish_rows = [&](int i) {  // of tile i, whose parts are there
       if constexpr (kKind == Kind::kLse) {
         const int row = (first_tile + i % each) * kTileRows + static_cast<int>(threadIdx.x);
-        if (threadIdx.x >= kTileRows || row >= n_rows) return;
+        if (threadIdx.x >= kTileRows || row >= tile_end) return;
         float2 all = part[i % 2][0][threadIdx.x];
         for (int w = 1; w < kWarps; ++w) all = merged(all, part[i % 2][w][threadIdx.x]);
-        p.partial[(static_cast<std::int64_t>(row) * p.a.n_heads + kv_head * p.group + i / each) * p.n_stretches +
-                  stretch] = all;
+        const std::int64_t of = one_row ? row : static_cast<std::int64_t>(row) * p.a.n_heads + i / each;
+        p.partial[(of + kv_head * p.group) * p.n_stretches + stretch] = all;
       }
     };
     float mass[kTokenTiles][2] = {};
@@ -234,20 +237,35 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1) mass_kernel(Arg
       if constexpr (kKind == Kind::kMass) {
 #pragma unroll
         for (int r = 0; r < 2; ++r)
-          if (rows[r] < n_rows) base[r] = lse[static_cast<std::int64_t>(rows[r]) * p.a.n_heads + head] * kLog2e;
+          if (rows[r] < tile_end)
+            base[r] = lse[one_row ? rows[r] : static_cast<std::int64_t>(rows[r]) * p.a.n_heads + head] * kLog2e;
       }
 #pragma unroll
       for (int j = 0; j < kTokenTiles; ++j)
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
           const int at = j * 8 + 2 * t + c % 2, row = rows[c / 2];
-          const bool seen = row < n_rows && page_begin + at <= first_row_slot + row && (there >> at & 1) != 0;
+          const bool seen =
+              row < tile_end && page_begin + at <= first_row_slot + (one_row ? 0 : row) && (there >> at & 1) != 0;
           if constexpr (kKind == Kind::kLse) {
             s[j][c] = seen ? s[j][c] * factor : -INFINITY;
           } else {
-            if (seen) mass[j][c % 2] += exp2f(s[j][c] * factor - base[c / 2]);
+            s[j][c] = seen ? exp2f(s[j][c] * factor - base[c / 2]) : 0.0f;
+            mass[j][c % 2] += s[j][c];
           }
         }
+      if (one_row && (kKind == Kind::kLse ? p.a.scores != nullptr : p.a.by == MassBy::kQueryHead)) {
+        float* out = (kKind == Kind::kLse ? p.a.scores : p.a.mass + sequence * p.a.sequence_stride) +
+                     static_cast<std::int64_t>(kv_head) * p.group * p.a.mass_stride;
+#pragma unroll
+        for (int j = 0; j < kTokenTiles; ++j)
+#pragma unroll
+          for (int c = 0; c < 4; ++c) {
+            const int token = page_begin + j * 8 + 2 * t + c % 2, row = rows[c / 2];
+            if (row < p.group && token < length && token < p.a.mass_stride)
+              out[row * p.a.mass_stride + token] = s[j][c];
+          }
+      }
       if constexpr (kKind == Kind::kLse) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -255,7 +273,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1) mass_kernel(Arg
           if (t == 0) part[i % 2][warp][g + 8 * r] = sum;
         }
       } else {
-        if (p.a.by == MassBy::kQueryHead && (i + 1) % each == 0) write_mass(head);
+        if (p.a.by == MassBy::kQueryHead && !one_row && (i + 1) % each == 0) write_mass(head);
       }
     }
     if constexpr (kKind == Kind::kLse) {

@@ -33,23 +33,27 @@ struct AttentionMassCuda {
   std::int32_t n = 0, n_rows = 0, n_heads = 0;
   std::int32_t max_tokens = 0;  // that a sequence has at most: how many blocks of threads share the work
   float scale = 0;
+  float* scores = nullptr;
   MassBy by = MassBy::kGroup;
 };
 void attention_mass_cuda(const AttentionMassCuda& a, const KvTables& tables, std::int32_t layer,
                          const CudaContext& context);
 
 // What `lse` of it has to be, for rows whose attention did not return it. Requires  n 1.
+//
+//   scores  of one row, [heads, mass_stride] f32 as `mass`: q . k * scale / ln 2, -inf where there is no token; or null
 std::size_t attention_lse_scratch_bytes(std::int32_t n_rows, std::int32_t n_heads, std::int32_t max_tokens);
 void attention_lse_cuda(const AttentionMassCuda& a, const KvTables& tables, std::int32_t layer, std::byte* scratch,
                         const CudaContext& context);
 
 // norm_suffix() of keep_rule.h, which is the specification: `result` [1] i32 gets the first token of the suffix.
 //
-//   mass  [n_heads, stride] f32, of n tokens
+//   mass  [n_heads, stride] f32, of n tokens; with lse [n_heads] the scores that attention_lse_cuda() left
 //
 // Numerics  f64; the same sums as norm_suffix() in another order.   NaN  as there.
 struct NormSuffixCuda {
   const float* mass = nullptr;
+  const float* lse = nullptr;
   std::int64_t stride = 0;
   std::int32_t n_heads = 0, n = 0;
   float loss = 0;

@@ -12,7 +12,7 @@
 #include <climits>
 #include <type_traits>
 
-#include "src/kernels/cluster_members.cuh"
+#include "src/kernels/cuda_common.cuh"
 #include "src/kernels/kmeans_cuda.h"
 
 namespace mneme {
@@ -381,49 +381,81 @@ __global__ void __launch_bounds__(kAssignThreads, 3) assign_kernel(Args p) {
     }
 }
 
-// ---- each centroid to its tokens' sum, a warp a centroid
+// ---- each centroid to its tokens' sum
 
+constexpr int kCentroids = 8;  // of a block
+
+// A block has eight centroids, each of its warps a share of the tokens: some clusters have a thousand of them, and one
+// warp that adds them up would be the time of all. Sums are whole numbers, whose order is no matter.
 template <int kDim, KmeansMetric kMetric>
 __global__ void __launch_bounds__(kThreads) update_kernel(Args p) {
-  constexpr int kN = kEach<kDim>;
-  __shared__ alignas(16) std::uint16_t cluster[kMostKmeansTokens];
-  __shared__ std::uint16_t found[kWarps][kWarp + 256];
-  const int head = blockIdx.y, warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  load_clusters(cluster, p.cluster + static_cast<std::int64_t>(head) * p.n, p.n);
-  const int c = blockIdx.x * kWarps + warp;
-  if (c >= p.n_clusters) return;
+  constexpr int kN = kEach<kDim>, kAtOnce = 8;
+  static_assert(kCentroids == kWarps);
+  // Of channels as lanes have them, [channel of a lane][lane], so that a warp's additions meet different banks.
+  __shared__ int sums[kCentroids][kDim], sizes[kCentroids];
+  __shared__ std::uint16_t found[kWarps][8 * kWarp];  // of a warp's 256 tokens
+  const int head = blockIdx.y, warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, first = blockIdx.x * kCentroids;
+  for (int i = threadIdx.x; i < kCentroids * kDim; i += kThreads) sums[i / kDim][i % kDim] = 0;
+  if (threadIdx.x < kCentroids) sizes[threadIdx.x] = 0;
+  __syncthreads();
+  const std::uint16_t* cluster = p.cluster + static_cast<std::int64_t>(head) * p.n;
   const std::int16_t* x = p.x + static_cast<std::int64_t>(head) * p.n * kDim + lane * kN;
-  int sum[kN] = {}, size = 0;
-  for_members(cluster, p.n, c, found[warp], [&](const std::uint16_t* tokens, int count) {
-    std::int16_t v[kMembersAtOnce][kN];
+  for (int base = warp * 8 * kWarp; base < p.n; base += kWarps * 8 * kWarp) {
+    int of[8];
 #pragma unroll
-    for (int k = 0; k < kMembersAtOnce; ++k)
+    for (int i = 0; i < 8; ++i) {
+      const int t = base + i * kWarp + lane;
+      of[i] = t < p.n ? cluster[t] - first : -1;
+    }
+    int n_found = 0;
 #pragma unroll
-      for (int i = 0; i < kN; ++i)
-        v[k][i] = k < count ? x[static_cast<std::int64_t>(tokens[k]) * kDim + i] : std::int16_t{0};
+    for (int i = 0; i < 8; ++i) {
+      const bool mine = of[i] >= 0 && of[i] < kCentroids;
+      const unsigned all = __ballot_sync(~0u, mine);
+      if (mine) {
+        found[warp][n_found + __popc(all & ((1u << lane) - 1))] =
+            static_cast<std::uint16_t>((i * kWarp + lane) * kCentroids + of[i]);
+        atomicAdd(&sizes[of[i]], 1);
+      }
+      n_found += __popc(all);
+    }
+    __syncwarp();
+    for (int i = 0; i < n_found; i += kAtOnce) {
+      std::int16_t v[kAtOnce][kN];
 #pragma unroll
-    for (int k = 0; k < kMembersAtOnce; ++k)
+      for (int k = 0; k < kAtOnce; ++k) {
+        const int t = base + found[warp][min(i + k, n_found - 1)] / kCentroids;
 #pragma unroll
-      for (int i = 0; i < kN; ++i) sum[i] += v[k][i];
-    size += count;
-  });
-  if (size == 0) return;
+        for (int c = 0; c < kN; ++c) v[k][c] = x[static_cast<std::int64_t>(t) * kDim + c];
+      }
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        if (i + k >= n_found) break;
+        int* sum = sums[found[warp][i + k] % kCentroids];
+#pragma unroll
+        for (int c = 0; c < kN; ++c) atomicAdd(sum + c * kWarp + lane, static_cast<int>(v[k][c]));
+      }
+    }
+    __syncwarp();
+  }
+  __syncthreads();
+  const int c = first + warp, size = sizes[warp];
+  if (c >= p.n_clusters || size == 0) return;
+  const int* sum = sums[warp];
   double norm2 = 0, length = 0;
   if constexpr (kMetric == KmeansMetric::kCosine) {
     // In the order of the channels, as the reference has it.
-    for (int k = 0; k < kWarp; ++k)
-#pragma unroll
-      for (int i = 0; i < kN; ++i) {
-        const auto s = static_cast<double>(__shfl_sync(~0u, sum[i], k));
-        norm2 = __dadd_rn(norm2, __dmul_rn(s, s));
-      }
+    for (int i = 0; i < kDim; ++i) {
+      const auto s = static_cast<double>(sum[i % kN * kWarp + i / kN]);
+      norm2 = __dadd_rn(norm2, __dmul_rn(s, s));
+    }
     if (norm2 == 0) return;
     length = __ddiv_rn(32767.0, __dsqrt_rn(norm2));
   }
   int v[kN];
 #pragma unroll
   for (int i = 0; i < kN; ++i) {
-    const auto s = static_cast<double>(sum[i]);
+    const auto s = static_cast<double>(sum[i * kWarp + lane]);
     v[i] = static_cast<int>(
         rint(kMetric == KmeansMetric::kCosine ? __dmul_rn(s, length) : __ddiv_rn(s, static_cast<double>(size))));
   }
@@ -486,7 +518,8 @@ void run(const KmeansCuda& k, const Args& a, const CudaContext& context) {
     launch(context, "kmeans_assign", assign_kernel<kDim, kMetric>, grid(a.n, kAssignWarps * kTokensEach),
            dim3(kAssignThreads), kAssignBytes, a);
     if (i + 1 < k.iterations)
-      launch(context, "kmeans_update", update_kernel<kDim, kMetric>, grid(a.n_clusters, kWarps), dim3(kThreads), 0, a);
+      launch(context, "kmeans_update", update_kernel<kDim, kMetric>, grid(a.n_clusters, kCentroids), dim3(kThreads), 0,
+             a);
   }
 }
 

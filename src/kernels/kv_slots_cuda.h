@@ -117,8 +117,8 @@ struct KvSlots {
   std::int32_t* chosen[2] = {};  // by SelectWhen: [max_listed] units, ascending; of lists tokens, the best unit's first
   std::int32_t* n_chosen[2] = {};  // by SelectWhen
   std::int32_t* listed = nullptr;  // [max_listed] slots to attend, in the order of their tokens (of lists: sinks, as
-                                   // chosen, the window's newest first); without slots, tokens of the pool: block *
-                                   // kKvPageTokens + token of it
+                                   // chosen, the window's newest first); without slots, blocks of the pool or tokens of
+                                   // it: block * kKvPageTokens + token
   void* last_q = nullptr;          // [layers][places][heads][D] bf16: of this step, once store_qkv_cuda was there
   void* asked_q = nullptr;         // of the last selection (SlotRules::last_asked); or null
   float* cosine = nullptr;         // [layers][places][heads]: of these with those of the step before, or asked_q
@@ -194,7 +194,8 @@ void choose_lists_cuda(const ChoosePages& c, const KvSlots& slots, std::int32_t 
 
 // Brings chosen units that are in no slot out of their pages (`pages`: the sequences' tables, whose blocks may lie in
 // mapped host memory), in place of those that were not chosen for longest, and writes `listed`; without slots it does
-// the latter alone. `layer` is the model's, slot_layer the one of `slots`. At most max_blocks blocks of threads.
+// the latter alone. `layer` is the model's, slot_layer the one of `slots`. At most max_blocks blocks of threads, and
+// four times as many for single tokens of this step, which wait for latency and have nothing beside them.
 void recall_units_cuda(const SlotRows& rows, SelectWhen when, const KvSlots& slots, const KvTables& pages,
                        std::int32_t layer, std::int32_t slot_layer, std::int32_t max_blocks,
                        const CudaContext& context);

@@ -15,7 +15,9 @@ namespace {
 
 using namespace cuda;  // NOLINT
 
-constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+constexpr int kThreads = 256;
+// A row's few pages are scored by small blocks, so that all multiprocessors have some.
+constexpr int kRowThreads = 128;
 constexpr int kTileProbes = 4;  // of an mma's 8 columns: 4 probes, each in two parts
 constexpr int kMostTiles = 4;
 constexpr int kPadding = 64;  // bytes behind a column, so that columns lie in different banks
@@ -63,7 +65,7 @@ __device__ __forceinline__ float probe_at(const ScoreArgs& p, int probe, int cha
 template <typename T>
 __device__ void load_probes(const ScoreArgs& p, int first, int count, int n_tiles, std::uint8_t* to) {
   const int width = p.keys.pages.n_kv_heads * p.keys.pages.head_dim, bytes = 2 * width + kPadding;
-  for (int i = threadIdx.x; i < n_tiles * kTileProbes * width; i += kThreads) {
+  for (int i = threadIdx.x; i < n_tiles * kTileProbes * width; i += blockDim.x) {
     const int probe = i / width, channel = i % width, column = probe / kTileProbes * 8 + probe % kTileProbes;
     const float x = probe < count ? probe_at(p, first + probe, channel) : 0.0f;
     const T high = narrow<T>(x);
@@ -155,10 +157,10 @@ __global__ void __launch_bounds__(kThreads, 2) score_kernel(ScoreArgs p) {
     p.place = r.place, p.first = region.first, p.n_candidates = region.last - region.first;
     first_probe = blockIdx.y, count = 1;
   }
-  const int warp = blockIdx.x * kWarps + threadIdx.x / kWarp;
-  if (blockIdx.x * kWarps >= p.n_candidates) return;
+  const int warps = blockDim.x / kWarp, warp = blockIdx.x * warps + threadIdx.x / kWarp;
+  if (blockIdx.x * warps >= p.n_candidates) return;
   load_probes<T>(p, first_probe, count, kTiles, probes);
-  for (int i = warp; i < p.n_candidates; i += gridDim.x * kWarps)
+  for (int i = warp; i < p.n_candidates; i += gridDim.x * warps)
     score_page<T, kDim, kTiles>(p, p.place, p.first + i, probes, first_probe, count);
 }
 
@@ -237,6 +239,16 @@ __device__ int share_units(const LayerCut& cut, int layer, double theta, double 
   return units;
 }
 
+// Where there are no slots: the blocks of n pages, every KV head's own, as what is attended. The whole block.
+template <typename F>
+__device__ __forceinline__ void list_pages(const ChooseArgs& p, int place, int n, F&& page) {
+  for (int i = threadIdx.x; i < n * p.s.n_kv_heads; i += kRankThreads) {
+    const int head = i / n, at = i % n;
+    p.s.listed[slot_index(p.s, p.layer, place, head) * p.s.max_listed + at] =
+        block_number(p.c.keys.pages, p.c.keys.layer, place, head, page(at));
+  }
+}
+
 __global__ void __launch_bounds__(kRankThreads) choose_rows_kernel(ChooseArgs p) {
   __shared__ Ranker ranker;
   __shared__ double parts[kRankWarps];
@@ -250,6 +262,8 @@ __global__ void __launch_bounds__(kRankThreads) choose_rows_kernel(ChooseArgs p)
   double* theta_out = p.c.thetas + static_cast<std::int64_t>(r.place) * p.s.n_layers + p.layer;
   if (!r.sparse) {
     if (tid == 0) *theta_out = -1;
+    if (p.s.n_slots == 0)
+      list_pages(p, r.place, (r.length + kKvPageTokens - 1) / kKvPageTokens, [](int i) { return i; });
     return;
   }
   const PageRegion region = page_region(r.rules, r.length);
@@ -285,6 +299,13 @@ __global__ void __launch_bounds__(kRankThreads) choose_rows_kernel(ChooseArgs p)
   for (int head = 0; head < p.s.n_kv_heads; ++head) {
     for (int i = tid; head > 0 && i < k; i += kRankThreads) out[head * p.s.max_listed + i] = out[i];
     if (tid == 0) p.s.n_chosen[0][first + head] = k;
+  }
+  if (p.s.n_slots > 0) return;
+  list_pages(p, r.place, region.first + k, [&](int i) { return i < region.first ? i : out[i - region.first]; });
+  if (tid == 0) {
+    SlotCounts* counts = p.s.counts + static_cast<std::int64_t>(p.layer) * p.s.n_places + r.place;
+    atomicAdd(reinterpret_cast<unsigned long long*>(&counts->selected),
+              static_cast<unsigned long long>(k * p.s.n_kv_heads));
   }
 }
 
@@ -350,10 +371,11 @@ void score(const ScoreArgs& a, int n_rows, const CudaContext& context) {
     allowed = shared;
   }
   // A row's pages are known on the device alone: as many blocks as fill it.
-  const int pages = kRows ? multiprocessors() * 2 * kWarps : a.n_candidates;
-  const int blocks = std::min((pages + kWarps - 1) / kWarps, multiprocessors() * 2);
+  constexpr int kWarps = kThreads / kWarp;
+  const int blocks =
+      kRows ? multiprocessors() * 4 : std::min((a.n_candidates + kWarps - 1) / kWarps, multiprocessors() * 2);
   launch(context, "score_layer", kernel, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(n_rows)),
-         dim3(kThreads), shared, a);
+         dim3(kRows ? kRowThreads : kThreads), shared, a);
 }
 
 template <int kTiles, bool kRows>

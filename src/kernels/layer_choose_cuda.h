@@ -66,7 +66,8 @@ struct LayerCut {
 };
 
 // Selections of rows that decode, one a sequence: KvSlots::chosen[0] of every KV head, and with it how many tokens of
-// the list are far ones. Rows within their budget are left alone.
+// the list are far ones. Nothing is selected for rows within their budget. Without slots, whose keys lie in `pages`, it
+// also writes KvSlots::listed, blocks of the pool: sinks and selected pages, or all pages within the budget.
 //
 //   far_q    [rows, heads * D] bf16: queries as they stand for what is far
 //   ranks    [rows, rank_stride] u32: scratch

@@ -24,8 +24,8 @@ constexpr int kRecallPiece = kBulkBytes;
 constexpr int kRecallPiece = kPieceBytes;
 #endif
 constexpr int kStagesBeside = 4, kStagesAlone = 12;  // pieces under way: beside products, and with nothing beside
-// Single tokens that a step waits for: more of them under way, and nothing beside.
-constexpr int kMostRecallThreads = 256, kMostRecallWarps = kMostRecallThreads / kWarp;
+// Single tokens that a step waits for, with nothing beside: as many threads as bring them sooner.
+constexpr int kMostRecallThreads = 512, kMostRecallWarps = kMostRecallThreads / kWarp;
 
 __device__ __forceinline__ int recall_threads() {
   return static_cast<int>(blockDim.x);
@@ -297,7 +297,7 @@ __device__ void write_down(const RecallArgs& p, const Item& item, const Lists& l
   }
 }
 
-__global__ void __launch_bounds__(kMostRecallThreads, 4) recall_kernel(RecallArgs p) {
+__global__ void __launch_bounds__(kMostRecallThreads, 2) recall_kernel(RecallArgs p) {
   extern __shared__ __align__(128) std::uint8_t memory[];  // the ring, then lists
   __shared__ Lists::Counters counters;
   const Lists lists(memory + p.stages * kBulkBytes, p.s.max_listed, &counters);
@@ -527,7 +527,8 @@ void recall_units_cuda(const SlotRows& rows, SelectWhen when, const KvSlots& s, 
     allowed = shared;
   }
   const bool waited_for = s.unit_tokens == 1 && when == SelectWhen::kNow;
-  launch(context, "recall_units", recall_kernel, dim3(static_cast<unsigned>(std::min(max_blocks, items))),
+  launch(context, "recall_units", recall_kernel,
+         dim3(static_cast<unsigned>(std::min(waited_for ? 4 * max_blocks : max_blocks, items))),
          dim3(static_cast<unsigned>(waited_for ? kMostRecallThreads : kRecallThreads)), shared, args);
 }
 

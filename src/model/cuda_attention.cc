@@ -269,7 +269,7 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
     if (selects && r.by_layer())
       r.choose_by_layer(layer, who, m.far_q + std::int64_t{first} * q_width_ * 2, rows.far_to + first, context);
     delay(context);
-    if (selects) r.recall(SelectWhen::kNow, layer, who, tables_->tables(), context);
+    if (selects && r.recalls()) r.recall(SelectWhen::kNow, layer, who, tables_->tables(), context);
     attend_two_parts(layer, first, a, rows, m, context);
     return;
   }

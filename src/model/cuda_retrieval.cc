@@ -44,7 +44,8 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     : shape_(shape),
       options_(options),
       needs_(std::move(needs)),
-      in_pages_(options.pages_on_device && (needs_.keys.group_tokens > 0 || needs_.keys.list_tokens > 0)),
+      in_pages_(options.pages_on_device &&
+                (needs_.keys.group_tokens > 0 || needs_.keys.list_tokens > 0 || needs_.keys.by_layer)),
       places_(static_cast<std::size_t>(options.n_places)) {
   std::vector<std::int32_t> layers;  // of the model, by slot layer
   for (const bool dense : needs_.dense) {

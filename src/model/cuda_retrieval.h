@@ -119,6 +119,8 @@ class CudaRetrieval {
   std::int32_t slot_layer(std::int32_t layer) const { return number_[static_cast<std::size_t>(layer)]; }
   // Where the rows' new tokens go beside their pages.
   SlotStore store(std::int32_t layer, const std::int32_t* places) const;
+  // Whether recall() is what lists a step's units.
+  bool recalls() const { return !(in_pages_ && by_layer()); }
   // What attention reads, and the number of `layer` in it.
   const KvTables& tables(std::int32_t layer) const {
     return slot_layer(layer) >= 0 ? slot_tables_ : in_pages_ ? pages_ : dense_tables_;

@@ -5,12 +5,13 @@
 #include <cstring>
 
 #include "src/base/check.h"
+#include "src/device/device.h"
 #include "src/tensor/half.h"
 
 namespace mneme {
 namespace {
 
-constexpr std::size_t kFewFloats = 1 << 20;  // of masses: below, threads are not worth their start
+constexpr std::size_t kFewFloats = 1 << 17;  // of masses: below, threads are not worth their start
 constexpr int kMostThreads = 16;
 
 void grow(DeviceBuffer& buffer, std::size_t bytes, const char* what) {
@@ -55,7 +56,11 @@ std::int32_t rank_of_slot(const SequenceCache& cache, std::int32_t layer, std::i
 }  // namespace
 
 CudaTaps::CudaTaps(const KvShape& shape, std::int32_t n_heads, float scale)
-    : shape_(shape), n_heads_(n_heads), scale_(scale), decode_layers_(static_cast<std::size_t>(shape.n_layers)) {
+    : shape_(shape),
+      n_heads_(n_heads),
+      scale_(scale),
+      order_(device_info(0).compute_major >= 9 ? LaunchOrder::kOverlapped : LaunchOrder::kSerial),
+      decode_layers_(static_cast<std::size_t>(shape.n_layers)) {
   workers_.resize(1);
 }
 
@@ -240,29 +245,31 @@ void CudaTaps::take_chunk(std::size_t span, std::int32_t layer, const Prompt& ro
 void CudaTaps::measure(const Chunk& chunk, std::int32_t layer, const void* q, const Prompt& rows, const KvTables& pages,
                        std::int32_t pages_layer, const Stream& stream) const {
   const Layer& l = chunk.layers[static_cast<std::size_t>(layer)];
-  const CudaContext context{.stream = stream.get()};
-  const AttentionMassCuda a{.q = q,
-                            .slots = rows.slot,
-                            .lengths = rows.length,
-                            .lse = lse_.as<float>(),
-                            .mass = mass_.as<float>(),
-                            .mass_stride = l.stride,
-                            .sequence_stride = 0,
-                            .n = 1,
-                            .n_rows = chunk.tapped + chunk.earlier,
-                            .n_heads = n_heads_,
-                            .max_tokens = l.stride,
-                            .scale = scale_,
-                            .by = rows_of_mass(chunk) == n_heads_ ? MassBy::kQueryHead : MassBy::kGroup};
+  const CudaContext context{.stream = stream.get(), .order = order_};
+  AttentionMassCuda a{.q = q,
+                      .slots = rows.slot,
+                      .lengths = rows.length,
+                      .lse = lse_.as<float>(),
+                      .mass = mass_.as<float>(),
+                      .mass_stride = l.stride,
+                      .sequence_stride = 0,
+                      .n = 1,
+                      .n_rows = chunk.tapped + chunk.earlier,
+                      .n_heads = n_heads_,
+                      .max_tokens = l.stride,
+                      .scale = scale_,
+                      .by = rows_of_mass(chunk) == n_heads_ ? MassBy::kQueryHead : MassBy::kGroup};
+  if (l.suffix) a.scores = mass_.as<float>();
   if (!chunk.all_rows) attention_lse_cuda(a, pages, pages_layer, scratch_.data(), context);
-  attention_mass_cuda(a, pages, pages_layer, context);
   if (l.mass) {
+    attention_mass_cuda(a, pages, pages_layer, context);
     const auto n = static_cast<std::size_t>(rows_of_mass(chunk)) * static_cast<std::size_t>(l.stride);
     return copy_bytes(host_.data() + l.mass_at, mass_.data(), n * sizeof(float), stream);
   }
   const SequenceCache& cache = *chunk.rows.cache;
   const NormRule rule = DropDecider::norm_rule(layer, cache, chunk.rows.method->plan());
   norm_suffix_cuda({.mass = mass_.as<float>(),
+                    .lse = lse_.as<float>(),
                     .stride = l.stride,
                     .n_heads = n_heads_,
                     .n = l.stride,
@@ -368,8 +375,34 @@ void CudaTaps::decide_decoded(std::size_t row, std::int32_t layer, Worker& worke
                         worker.mass);
 }
 
+// f(job, worker) for all of them, by threads where there is much to do.
+template <typename F>
+void CudaTaps::for_each_job(std::size_t n, std::size_t floats, F&& f) {
+  if (floats <= kFewFloats) {
+    for (std::size_t i = 0; i < n; ++i) f(i, workers_[0]);
+    return;
+  }
+  if (!threads_) threads_ = std::make_unique<ThreadPool>(std::min(available_cpus(), kMostThreads));
+  workers_.resize(static_cast<std::size_t>(threads_->size()));
+  threads_->parallel_for(static_cast<std::int64_t>(n), 1, [&](std::int64_t begin, std::int64_t end, int worker) {
+    for (std::int64_t i = begin; i < end; ++i)
+      f(static_cast<std::size_t>(i), workers_[static_cast<std::size_t>(worker)]);
+  });
+}
+
 void CudaTaps::decide() {
-  if (chunks_.empty() && decoding_.empty()) return;
+  if (!chunks_.empty()) decide_chunks();
+  if (decoding_.empty()) return;
+  std::vector<std::pair<std::size_t, std::int32_t>> jobs;
+  for (std::size_t i = 0; i < decoding_.size(); ++i)
+    for (std::int32_t l = 0; l < shape_.n_layers; ++l)
+      if (decoding_[i].method->plan().compressed(l)) jobs.push_back({i, l});
+  const std::size_t each = static_cast<std::size_t>(shape_.n_kv_heads) * static_cast<std::size_t>(decode_tokens_);
+  for_each_job(jobs.size(), jobs.size() * each,
+               [&](std::size_t i, Worker& worker) { decide_decoded(jobs[i].first, jobs[i].second, worker); });
+}
+
+void CudaTaps::decide_chunks() {
   const auto start = std::chrono::steady_clock::now();
   std::vector<Job> jobs;
   std::size_t floats = 0;
@@ -380,16 +413,7 @@ void CudaTaps::decide() {
       jobs.push_back({&chunk, l});
       if (layer.mass) floats += static_cast<std::size_t>(rows_of_mass(chunk)) * static_cast<std::size_t>(layer.stride);
     }
-  if (floats <= kFewFloats) {
-    for (const Job& job : jobs) decide_chunk(job, workers_[0]);
-  } else {
-    if (!threads_) threads_ = std::make_unique<ThreadPool>(std::min(available_cpus(), kMostThreads));
-    workers_.resize(static_cast<std::size_t>(threads_->size()));
-    threads_->parallel_for(std::ssize(jobs), 1, [&](std::int64_t begin, std::int64_t end, int worker) {
-      for (std::int64_t i = begin; i < end; ++i)
-        decide_chunk(jobs[static_cast<std::size_t>(i)], workers_[static_cast<std::size_t>(worker)]);
-    });
-  }
+  for_each_job(jobs.size(), floats, [&](std::size_t i, Worker& worker) { decide_chunk(jobs[i], worker); });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (const Chunk& chunk : chunks_) {
     double& total = chunk.rows.method->stats().prefill_end_seconds;
@@ -397,9 +421,6 @@ void CudaTaps::decide() {
     for (const Layer& layer : chunk.layers)
       if (layer.mass || layer.suffix) total += layer.end.seconds_since(layer.begin);
   }
-  for (std::size_t i = 0; i < decoding_.size(); ++i)
-    for (std::int32_t l = 0; l < shape_.n_layers; ++l)
-      if (decoding_[i].method->plan().compressed(l)) decide_decoded(i, l, workers_[0]);
 }
 
 }  // namespace mneme

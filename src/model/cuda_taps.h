@@ -97,12 +97,16 @@ class CudaTaps {
   std::int32_t rows_of_mass(const Chunk& chunk) const;
   void save_rows(const Chunk& chunk, std::int32_t layer) const;
   void decide_chunk(const Job& job, Worker& worker) const;
+  template <typename F>
+  void for_each_job(std::size_t n, std::size_t floats, F&& f);
+  void decide_chunks();
   void decide_decoded(std::size_t row, std::int32_t layer, Worker& worker) const;
   std::size_t row_bytes() const { return static_cast<std::size_t>(n_heads_ * shape_.head_dim) * 2; }
 
   KvShape shape_;
   std::int32_t n_heads_;
   float scale_;
+  LaunchOrder order_;
   std::int32_t generation_ = 0;
 
   std::vector<Chunk> chunks_;

@@ -216,6 +216,10 @@ TEST_F(CudaLayerChooseTest, RowsSelectWhatTheReferenceSelects) {
         n_chosen(static_cast<std::size_t>(kLayers * 2 * heads)), places(std::vector{1, -1, 0}),
         anew(std::vector{0, 0, 0}), far_to(3);
     s.rules = rules_there.data(), s.chosen[0] = chosen.data(), s.n_chosen[0] = n_chosen.data();
+    // With slots somebody else lists what is attended.
+    const DeviceArray<std::int32_t> listed(static_cast<std::size_t>(kLayers * 2 * heads * kListed));
+    const DeviceArray<SlotCounts> counts(kLayers * 2);
+    s.n_slots = group == 4 ? 0 : 1, s.listed = listed.data(), s.counts = counts.data();
     const LayerCut cut{.k = shares ? kUnits : 0, .n_layers = kLayers, .reversed = head_dim == 128};
     const DeviceArray<LayerCut> cuts(std::vector{cut, cut});
     DeviceArray<double> later(2 * kLayers), pools(2), thetas(2 * kLayers);
@@ -251,11 +255,24 @@ TEST_F(CudaLayerChooseTest, RowsSelectWhatTheReferenceSelects) {
                           s, l, context());
         const Ids got = chosen.get(stream), n_got = n_chosen.get(stream), far = far_to.get(stream);
         const std::vector<double> theta = thetas.get(stream);
+        const Ids blocks = listed.get(stream);
+        const auto expect_listed = [&](std::int32_t place, const Ids& pages) {
+          for (std::int32_t h = 0; s.n_slots == 0 && h < heads; ++h)
+            for (std::size_t i = 0; i < pages.size(); ++i) {
+              const auto entry = place * keys.stride() + (Keys::kLayer * heads + h) * Keys::kPages + pages[i];
+              ASSERT_EQ(blocks[static_cast<std::size_t>(((l * 2 + place) * heads + h) * kListed) + i],
+                        keys.blocks[static_cast<std::size_t>(entry)])
+                  << "step " << step << ", head " << h << ", page " << pages[i];
+            }
+        };
         for (const std::int32_t row : {0, 2}) {
           const std::int32_t place = row == 0 ? 1 : 0, length = lengths[static_cast<std::size_t>(row)];
           const auto at_theta = theta[static_cast<std::size_t>(place * kLayers + l)];
           if (length <= rules.budget) {
             ASSERT_EQ(at_theta, -1);
+            Ids pages(static_cast<std::size_t>((length + 31) / 32));
+            std::iota(pages.begin(), pages.end(), 0);
+            expect_listed(place, pages);
             continue;
           }
           const std::int32_t n = (length + 31) / 32 - 3 - 2;
@@ -291,7 +308,11 @@ TEST_F(CudaLayerChooseTest, RowsSelectWhatTheReferenceSelects) {
             const auto at = got.begin() + static_cast<std::ptrdiff_t>(index * kListed);
             ASSERT_EQ(Ids(at, at + k), want) << "step " << step << ", layer " << l << ", head " << h;
           }
-          decided += want.empty() ? 0 : 1;
+          if (want.empty()) continue;
+          ++decided;
+          Ids pages = {0, 1};
+          pages.insert(pages.end(), want.begin(), want.end());
+          expect_listed(place, pages);
         }
       }
     }

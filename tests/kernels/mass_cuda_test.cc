@@ -373,6 +373,62 @@ TEST_F(CudaMassTest, TheNormsSuffixIsTheReferences) {
   }
 }
 
+// Out of the scores of one row, which the sums were made of: what the masses themselves give.
+TEST_F(CudaMassTest, TheSuffixOfScoresIsThatOfMasses) {
+  for (const auto& [group, head_dim, length] : {std::tuple{4, 128, 3000}, {7, 64, 777}, {1, 64, 40}})
+    for (const bool dropped : {false, true}) {
+      if (dropped && length < 100) continue;
+      const AttentionShape shape = shape_of(group, head_dim, DType::kBF16);
+      Ragged kv(shape, 2, 1, length, 5);
+      std::mt19937 rng(5);
+      if (dropped) kv.drop(length - 1, rng);
+      kv.shifts.assign(kv.shifts.size(), 0);
+      const KvTables tables = kv.tables(dropped);
+      const std::int32_t heads = 2 * group;
+      const Queries q(static_cast<std::size_t>(heads * head_dim), 6);
+      const DeviceArray<std::uint16_t> q_there(q.bits);
+      const DeviceArray<std::int32_t> slot(std::vector<std::int32_t>{0}),
+          length_there(std::vector<std::int32_t>{length}), result(1);
+      const DeviceArray<float> lse(static_cast<std::size_t>(heads)), scores(static_cast<std::size_t>(heads * length)),
+          mass(static_cast<std::size_t>(heads * length));
+      const DeviceArray<std::byte> scratch(attention_lse_scratch_bytes(1, heads, length) +
+                                           norm_suffix_scratch_bytes(heads, length));
+      const AttentionMassCuda a{.q = q_there.data(),
+                                .slots = slot.data(),
+                                .lengths = length_there.data(),
+                                .lse = lse.data(),
+                                .mass = mass.data(),
+                                .mass_stride = length,
+                                .n = 1,
+                                .n_rows = 1,
+                                .n_heads = heads,
+                                .max_tokens = length,
+                                .scale = shape.scale,
+                                .scores = scores.data(),
+                                .by = MassBy::kQueryHead};
+      attention_lse_cuda(a, tables, Ragged::kLayer, scratch.data(), context());
+      attention_mass_cuda(a, tables, Ragged::kLayer, context());
+      const std::vector<float> masses = mass.get(stream);
+      for (const float loss : {0.01f, 0.1f, 0.4f, 0.8f}) {
+        NormSuffixCuda rule{.mass = mass.data(),
+                            .stride = length,
+                            .n_heads = heads,
+                            .n = length,
+                            .loss = loss,
+                            .sink = 4,
+                            .result = result.data(),
+                            .scratch = scratch.data()};
+        norm_suffix_cuda(rule, context());
+        const std::int32_t of_masses = result.get(stream)[0];
+        rule.mass = scores.data(), rule.lse = lse.data();
+        norm_suffix_cuda(rule, context());
+        EXPECT_EQ(result.get(stream)[0], of_masses);
+        EXPECT_EQ(of_masses, norm_suffix({.a = masses.data(), .stride = length, .n_heads = heads, .n = length},
+                                         {.loss = loss, .sink = 4}));
+      }
+    }
+}
+
 TEST_F(CudaMassTest, MovesAreAsOneAfterTheOther) {
   Rng rng(9);
   for (const std::int32_t token_bytes : {256, 320, 512, 1024}) {

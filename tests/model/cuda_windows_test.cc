@@ -203,5 +203,74 @@ TEST_F(CudaWindowsTest, HasTheCpusLogits) {
   }
 }
 
+// A device by itself: prompts of several sequences one after the other, then answers of all of them together; logits.
+std::vector<float> answers_of(const Model& model, const std::shared_ptr<const Plan>& plan, KvStore store,
+                              std::int32_t delay_us, std::size_t n, bool together) {
+  Stream stream = Stream::make();
+  CudaForward forward(
+      model, CudaWeights::load(model, stream), Stream::make(),
+      {.max_rows = 512, .max_sequences = 12, .max_context = model.max_context(), .store = store, .delay_us = delay_us});
+  const KvShape shape = model.kv_shape(DType::kBF16);
+  const auto pool = forward.make_pool(shape, 400 * shape.blocks_per_page());
+  std::vector<SequenceCache> caches;
+  std::vector<MethodState> methods;
+  for (std::size_t i = 0; i < n; ++i) {
+    caches.emplace_back(*pool).set_key_basis(plan->key_basis);
+    methods.emplace_back(plan);
+  }
+  std::vector<float> out;
+  const auto step = [&](std::size_t first, std::size_t last, std::int32_t rows) {
+    std::vector<SequenceRows> all;
+    std::vector<std::int32_t> fed;
+    for (std::size_t i = first; i < last; ++i) {
+      const std::vector<std::int32_t> tokens = random_tokens(2000, model.config().vocab, 30 + i);
+      const auto at = tokens.begin() + caches[i].length();
+      fed.insert(fed.end(), at, at + rows);
+      caches[i].extend(rows);
+      all.push_back({.cache = &caches[i],
+                     .n_rows = rows,
+                     .want_logits = true,
+                     .method = &methods[i],
+                     .phase = rows == 1 ? RowPhase::kDecode : RowPhase::kPrefill});
+    }
+    SequenceRunner::append(forward.run({.tokens = fed, .sequences = all}), out);
+  };
+  for (std::size_t i = 0; i < n; ++i)
+    for (int piece = 0; piece < 3; ++piece) step(i, i + 1, 120 + 10 * static_cast<std::int32_t>(i));
+  for (int t = 0; t < 40; ++t) {
+    if (together) {
+      step(0, n, 1);
+    } else {
+      for (std::size_t i = 0; i < n; ++i) step(i, i + 1, 1);
+    }
+  }
+  return out;
+}
+
+// Choices and recalls that begin later change nothing; many rows at once are what each is alone.
+TEST_F(CudaWindowsTest, NeitherDelaysNorNeighboursChangeAnything) {
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
+  for (const Setting& s : {kSettings[0], kSettings[4], kSelecting[0], kSelecting[2]})
+    for (const KvStore store : {KvStore::kDevice, KvStore::kHost}) {
+      SCOPED_TRACE(::testing::Message() << s.method << " " << s.overrides
+                                        << (store == KvStore::kHost ? ", host" : ", device"));
+      Recipe recipe = make_recipe(s.method, s.options);
+      apply_overrides(s.overrides, recipe);
+      const auto plan = compile(recipe, shape_of(model->config(), DType::kBF16));
+      const std::vector<float> want = answers_of(*model, plan, store, 0, 2, true);
+      for (const std::int32_t delay_us : {50, 400})
+        ASSERT_TRUE(answers_of(*model, plan, store, delay_us, 2, true) == want) << "up to " << delay_us << " us";
+      const std::vector<float> alone = answers_of(*model, plan, store, 0, 10, false),
+                               together = answers_of(*model, plan, store, 0, 10, true);
+      const auto vocab = static_cast<std::size_t>(model->config().vocab);
+      std::vector<double> errors;
+      for (std::size_t at = 0; at < alone.size(); at += vocab)
+        errors.push_back(relative_error(std::span(together).subspan(at, vocab), std::span(alone).subspan(at, vocab)));
+      std::sort(errors.begin(), errors.end());
+      EXPECT_LE(errors[errors.size() / 2], kTolerance);
+      EXPECT_LE(errors.back(), plan->selects() ? 0.3 : kTolerance);
+    }
+}
+
 }  // namespace
 }  // namespace mneme
