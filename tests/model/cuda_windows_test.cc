@@ -256,7 +256,7 @@ TEST_F(CudaWindowsTest, NeitherDelaysNorNeighboursChangeAnything) {
                                         << (store == KvStore::kHost ? ", host" : ", device"));
       Recipe recipe = make_recipe(s.method, s.options);
       apply_overrides(s.overrides, recipe);
-      const auto plan = compile(recipe, shape_of(model->config(), DType::kBF16));
+      const auto plan = compile(recipe, method_shape(model->config(), DType::kBF16));
       const std::vector<float> want = answers_of(*model, plan, store, 0, 2, true);
       for (const std::int32_t delay_us : {50, 400})
         ASSERT_TRUE(answers_of(*model, plan, store, delay_us, 2, true) == want) << "up to " << delay_us << " us";
