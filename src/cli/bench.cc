@@ -48,15 +48,6 @@ std::string test_name(const BenchCommand& o, std::int32_t depth) {
   return o.decode ? fmt::format("tg{} @ d{}", o.steps, depth) : fmt::format("pp{}", depth);
 }
 
-MethodShape method_shape(const ModelConfig& c, DType kv_dtype) {
-  return {.n_layers = static_cast<std::int32_t>(c.n_layers),
-          .n_heads = static_cast<std::int32_t>(c.n_heads),
-          .n_kv_heads = static_cast<std::int32_t>(c.n_kv_heads),
-          .head_dim = static_cast<std::int32_t>(c.head_dim),
-          .kv_dtype = kv_dtype,
-          .sliding_window = static_cast<std::int32_t>(c.sliding_window)};
-}
-
 // What is asked of plain full attention needs no method; everything else is compiled.
 std::shared_ptr<const Plan> plan_of(const std::string& method, const KvOptions& kv, const MethodShape& shape) {
   const Recipe recipe = recipe_named(method, kv);
@@ -115,7 +106,7 @@ BenchReport report_of(const BenchCommand& o, const Machine& machine, const Model
           .steps = o.steps,
           .warmup = o.warmup,
           .chunk_tokens = o.chunk_tokens,
-          .rows = cases_of(o, method_shape(config, kv_dtype))};
+          .rows = cases_of(o, bench_method_shape(config, kv_dtype))};
 }
 
 template <typename AnyBench>
@@ -228,11 +219,12 @@ void add_case_options(CLI::App& c, BenchCommand& o) {
     add(c.add_option(
              "--recall", o.recalls,
              "With --device cuda, of methods that select at every step: missing pages come by gather (the "
-             "device itself), or by the host, as copies (one a page and KV head), batch (these in one call), or "
-             "token-major (copies, of pages that have all KV heads of a token together)")
+             "device itself), or by the host, as copies (one a page and KV head), batch (these in one call), "
+             "token-major (copies, of pages that have all KV heads of a token together), staged or staged-twice "
+             "(copies into one or two buffers, out of which a kernel fills slots)")
             ->type_name("FORM,...")
             ->delimiter(',')
-            ->check(one_of({"gather", "copies", "batch", "token-major"})));
+            ->check(one_of({"gather", "copies", "batch", "token-major", "staged", "staged-twice"})));
   }
   add(c.add_option("-b,--max-num-batched-tokens", o.chunk_tokens, "Prompt tokens that are computed together")
           ->type_name("TOKENS")
@@ -295,6 +287,7 @@ void add_bench(CLI::App& app, int& code) {
   add_bench_attention(*c, code);
   add_bench_choose(*c, code);
   add_bench_gather(*c, code);
+  add_bench_ablate(*c, code);
   c->footer("Example: mneme bench decode --shape llama-3.2-1b --weights q8_0 --depth 2048,8192 --batch 1,4 -n 64");
 }
 

@@ -36,8 +36,9 @@ struct BenchCase {
   std::string recall = "gather";
 };
 // By the device itself; by the host, a copy a page and KV head; these in one call; the same with tokens' KV heads side
-// by side.
-inline constexpr std::array<std::string_view, 4> kRecallNames = {"gather", "copies", "batch", "token-major"};
+// by side; through one buffer, and through two.
+inline constexpr std::array<std::string_view, 6> kRecallNames = {"gather",      "copies", "batch",
+                                                                 "token-major", "staged", "staged-twice"};
 
 // One timed step, for a trace.
 struct StepTrace {

@@ -257,7 +257,8 @@ TEST_F(CudaForwardTest, RecallByTheHostIsRecallByTheDevice) {
   };
   const auto want = answers(RecallBy::kGather, false);
   EXPECT_GT(want.second, 0);
-  for (const RecallBy by : {RecallBy::kGather, RecallBy::kCopies, RecallBy::kBatch})
+  for (const RecallBy by :
+       {RecallBy::kGather, RecallBy::kCopies, RecallBy::kBatch, RecallBy::kStaged, RecallBy::kStagedTwice})
     for (const bool changes : {false, true}) {
       const auto got = answers(by, changes);
       EXPECT_EQ(got.second, want.second);
