@@ -60,7 +60,7 @@ std::vector<BenchRow> cases_of(const BenchCommand& o, const MethodShape& shape) 
     const std::shared_ptr<const Plan> plan = plan_of(method, o.kv, shape);
     // Outcomes are drawn for methods that have them.
     const std::vector<float> as_it_is = {-1};
-    const bool selects = plan != nullptr && plan->selects();
+    const bool selects = plan != nullptr && plan->selects() && (o.decode || plan->layer_choice);
     const auto& turnovers = selects && !o.turnovers.empty() ? o.turnovers : as_it_is;
     const auto& corrections = selects && plan->gate && !o.corrections.empty() ? o.corrections : as_it_is;
     const std::vector<std::string> by_device = {std::string(kRecallNames[0])};
@@ -203,14 +203,16 @@ void add_case_options(CLI::App& c, BenchCommand& o) {
     add(c.add_option("--warmup", o.warmup, "Steps before them")
             ->capture_default_str()
             ->check(whole_number(0, 1 << 20)));
+  add(c.add_option("--turnover", o.turnovers,
+                   o.decode
+                       ? "With --device cuda: shares of what is selected that a step replaces, drawn in place of "
+                         "what the random weights would choose"
+                       : "With --device cuda, of methods whose windows select: shares that a window replaces, drawn "
+                         "in place of what the random weights would choose")
+          ->type_name("X,...")
+          ->delimiter(',')
+          ->check(CLI::Range(0.0, 1.0)));
   if (o.decode) {
-    add(c.add_option(
-             "--turnover", o.turnovers,
-             "With --device cuda: shares of the selected pages that a step replaces, drawn in place of what the "
-             "random weights would choose")
-            ->type_name("X,...")
-            ->delimiter(',')
-            ->check(CLI::Range(0.0, 1.0)));
     add(c.add_option("--correction", o.corrections,
                      "With --device cuda: shares of KV heads that a gate flags, drawn in place of its outcomes")
             ->type_name("X,...")

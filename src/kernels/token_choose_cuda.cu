@@ -230,8 +230,10 @@ __host__ __device__ constexpr int share_of(int n, int blocks) {
 __global__ void __launch_bounds__(kThreads, 1) select_kernel(Args p, int blocks, int kept) {
   extern __shared__ __align__(16) float values[];
   __shared__ Selection sel;
+  cluster_begin();
   let_next_start();
   wait_for_previous();
+  cluster_begun();
   auto* mask = reinterpret_cast<std::uint32_t*>(values + kept);
   const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp, heads = p.s.n_kv_heads;
   const int rank = blockIdx.x % blocks, cluster = blockIdx.x / blocks, n_clusters = gridDim.x / blocks;

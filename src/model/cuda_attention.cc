@@ -380,7 +380,8 @@ void CudaAttention::attend_prompt(std::int32_t layer, const Span& s, const KvTab
                     .model_layer = layer,
                     .place = s.slot,
                     .keys = s.method->plan().layer_choice ? retrieval_->layer_keys(layer) : LayerKeys{},
-                    .pages = host_pages() ? &tables_->tables() : nullptr},
+                    .pages = host_pages() ? &tables_->tables() : nullptr,
+                    .turnover = options_.turnover},
                    context);
 }
 

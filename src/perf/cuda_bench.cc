@@ -117,9 +117,9 @@ DType CudaBench::weights() const {
 CudaBench::Impl::Sequences CudaBench::Impl::make_sequences(const BenchCase& c) {
   MNEME_CHECK(c.batch >= 1 && c.depth >= 0, "batch {}, depth {}", c.batch, c.depth);
   if (c.plan != nullptr) CudaForward::expect_method(*c.plan);
-  const bool drawn = c.turnover >= 0 || c.correction >= 0 || c.recall != kRecallNames[0];
-  if (drawn && c.plan != nullptr && (c.plan->layer_choice || c.plan->far_position))
-    fail(ErrorKind::kOption, "--turnover, --correction and --recall draw what KV heads choose; {} chooses by layer",
+  const bool by_head = c.correction >= 0 || c.recall != kRecallNames[0];
+  if (by_head && c.plan != nullptr && (c.plan->layer_choice || c.plan->far_position))
+    fail(ErrorKind::kOption, "--correction and --recall are for what KV heads choose; {} chooses by layer",
          c.plan->recipe.name);
   const auto recall = std::find(kRecallNames.begin(), kRecallNames.end(), c.recall) - kRecallNames.begin();
   MNEME_CHECK(recall < std::ssize(kRecallNames), "recall by \"{}\"", c.recall);
