@@ -38,6 +38,10 @@ enum class SlotSchedule : std::int32_t {
 };
 enum class SlotGate : std::int32_t { kMean, kMax, kAny };  // GatePool's, of a KV head's cosines, or (kKept) a layer's
 
+// By what units are chosen: boxes or 1-bit keys; by lot; the keys themselves (control_choose_cuda.h has the latter
+// two).
+enum class SlotScore : std::int32_t { kIndex, kDrawn, kKeys };
+
 // What a sequence attends; regions are src/blocks/region.h's.
 struct SlotRules {
   std::int32_t unit_tokens = kKvPageTokens;       // 1 or kKvPageTokens
@@ -49,9 +53,11 @@ struct SlotRules {
   SlotSchedule schedule = SlotSchedule::kNone;
   GroupPool pool = GroupPool::kMeanProb;
   SlotGate gate = SlotGate::kMean;
+  SlotScore score = SlotScore::kIndex;
   float alpha = 1, tau = 1;
   // For measuring: which units are chosen, and which KV heads moved, is drawn at these rates. Below 0: it is not.
   float turnover = -1, correction = -1;
+  std::uint64_t seed = 0;  // kDrawn
   bool operator==(const SlotRules&) const = default;
 };
 
@@ -100,7 +106,7 @@ struct UnitLists {
 struct KvSlots {
   std::int32_t n_layers = 0, n_places = 0, n_kv_heads = 0, n_heads = 0, head_dim = 0;
   std::int32_t unit_tokens = kKvPageTokens;  // 1 or kKvPageTokens: of all places
-  std::int32_t group_tokens = 0;             // of 1-bit keys: 32, 64, 128 or 256; 0: boxes
+  std::int32_t group_tokens = 0;             // of 1-bit keys: 32, 64, 128 or 256; 0: boxes, or there is no index
   bool mean_abs = false;                     // OneBitLevels::kMeanAbs
   std::int32_t n_slots = 0;                  // of one (layer, place, KV head); 0: units are attended in their pages
   std::int32_t max_pages = 0;                // of a sequence
@@ -173,7 +179,8 @@ struct SlotRows {
 enum class SelectWhen : std::int32_t { kNow, kNext };
 
 // Scores all boxes of the region with the row's queries (KvSlots::last_q), pools, and writes the n_select best of
-// every KV head. All KV heads of a row are chosen for when one of them needs it.
+// every KV head. All KV heads of a row are chosen for when one of them needs it. Rows whose pages are not chosen by
+// boxes are left out (SlotRules::score).
 //
 //   scratch  choose_scratch_bytes(); not shared by launches that may run at once
 //

@@ -190,6 +190,7 @@ __global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) c
   bool used = false;  // shared memory of the cluster
   for (int item = cluster; item < p.rows.n * heads; item += n_clusters) {
     const RowOfSlots r = row_at(p.s, p.rows, item / heads);
+    if (r.sparse && r.rules.score != SlotScore::kIndex) continue;
     if constexpr (kWhen == SelectWhen::kNow) {
       if (!chooses_now(p.s, r, p.layer, item % heads, blockIdx.x % p.blocks == 0)) continue;
     } else {

@@ -32,6 +32,9 @@ struct CudaForwardOptions {
   float spare = 0.5f, turnover = -1, correction = -1;
   std::int32_t recall_blocks = 8;
   RecallBy recall_by = RecallBy::kGather;
+  // Every n-th decode step of a sequence also computes the true attention and records how much its method had of it; 0:
+  // never.
+  std::int32_t audit_every = 0;
   // For tests: every choice and recall waits up to so long before it begins.
   std::int32_t delay_us = 0;
 };

@@ -44,8 +44,8 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     : shape_(shape),
       options_(options),
       needs_(std::move(needs)),
-      in_pages_(options.pages_on_device &&
-                (needs_.keys.group_tokens > 0 || needs_.keys.list_tokens > 0 || needs_.keys.by_layer)),
+      in_pages_(options.pages_on_device && (needs_.keys.group_tokens > 0 || needs_.keys.of_tokens ||
+                                            needs_.keys.list_tokens > 0 || needs_.keys.by_layer)),
       places_(static_cast<std::size_t>(options.n_places)) {
   std::vector<std::int32_t> layers;  // of the model, by slot layer
   for (const bool dense : needs_.dense) {
@@ -64,6 +64,7 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     view_.group_tokens = needs_.keys.group_tokens;
     view_.mean_abs = needs_.keys.mean_abs;
   }
+  if (needs_.keys.of_tokens) view_.unit_tokens = 1;
   if (needs_.keys.list_tokens > 0) {
     view_.unit_tokens = 1;
     view_.lists.max_units = CudaUnitLists::most_units(needs_.keys.list_tokens, options.max_context);
@@ -97,7 +98,7 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     lists.add(&view_.lists.members, heads * tokens * 4);
     index_ = DeviceBuffer(lists.total(), "clusters and segments");
     lists.place(index_.data());
-  } else if (!needs_.two_parts) {
+  } else if (!needs_.two_parts && !needs_.keys.of_tokens) {
     // A warp reads 16 boxes at once, whether all are there or not.
     index_ = DeviceBuffer((heads * n_pages + kBoxesBeyond) * shape.token_bytes(), "boxes of pages");
     view_.boxes = index_.data();
@@ -126,6 +127,7 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
   counts_ = DeviceBuffer(std::max<std::size_t>(states, 1) * sizeof(SlotCounts), "counts of methods");
   view_.counts = counts_.as<SlotCounts>();
   host_counts_ = PinnedBuffer(counts_.size());
+  if (view_.lists.max_units > 0) host_units_ = PinnedBuffer(heads * sizeof(std::int32_t));
   host_rules_ = PinnedBuffer(rules_.size());
   const std::int32_t rows = (options.n_places + 7) / 8 * 8;  // as a graph has them
   if (by_layer()) {
@@ -143,9 +145,11 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     if (!options.pages_on_device) key_index_.emplace(shape, n_selecting_, options.n_places, options.max_context);
   } else if (needs_.selects)
     for (DeviceBuffer& s : scratch_)
-      s = DeviceBuffer(view_.lists.max_units > 0 ? choose_lists_scratch_bytes(view_, rows)
-                       : view_.unit_tokens == 1  ? choose_tokens_scratch_bytes(view_, rows)
-                                                 : choose_scratch_bytes(view_, rows),
+      s = DeviceBuffer(std::max(view_.lists.max_units > 0 ? choose_lists_scratch_bytes(view_, rows)
+                                : view_.group_tokens > 0  ? choose_tokens_scratch_bytes(view_, rows)
+                                : needs_.keys.of_tokens   ? 0
+                                                          : choose_scratch_bytes(view_, rows),
+                                needs_.controls ? choose_controls_scratch_bytes(view_, rows) : 0),
                        "scores of units");
   if (view_.lists.max_units > 0) lists_ = std::make_unique<CudaUnitLists>(view_);
   slot_tables_ = view_.tables();
@@ -218,7 +222,7 @@ void CudaRetrieval::build_index(std::int32_t place, std::int32_t number, std::in
                                 std::int32_t key_slot, std::int32_t key_layer, const KvTables& keys,
                                 const CudaContext& context) {
   const std::int32_t each = entry_tokens();
-  if (needs_.two_parts) return;  // its keys are indexed by index_keys(), if at all
+  if (needs_.two_parts || needs_.keys.of_tokens) return;  // indexed by index_keys(), or not at all
   if (view_.group_tokens > 0) {
     build_one_bit_cuda({.place = place,
                         .slot_layer = number,
@@ -373,8 +377,13 @@ std::int32_t CudaRetrieval::tables_layer(std::int32_t layer) const {
   return number * options_.n_places;  // layers of all places stand one after the other
 }
 
-void CudaRetrieval::choose(SelectWhen when, std::int32_t layer, const SlotRows& rows, const CudaContext& context) {
+void CudaRetrieval::choose(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
+                           const CudaContext& context) {
   std::byte* scratch = scratch_[static_cast<std::size_t>(when)].data();
+  if (needs_.controls && when == SelectWhen::kNow)
+    choose_controls_cuda({.rows = rows, .pages = pages, .layer = layer, .scratch = scratch}, view_, slot_layer(layer),
+                         context);
+  if (needs_.keys.of_tokens) return;
   if (lists_) {
     choose_lists_cuda({.rows = rows, .when = when, .scratch = scratch}, view_, slot_layer(layer), context);
   } else if (view_.unit_tokens == 1) {
@@ -423,6 +432,7 @@ void CudaRetrieval::write_back(const SlotRows& rows, const KvTables& pages, cons
 
 void CudaRetrieval::fetch_counts(const Stream& stream) {
   copy_bytes(host_counts_.data(), counts_.data(), counts_.size(), stream);
+  if (host_units_.size() > 0) copy_bytes(host_units_.data(), view_.lists.n_units, host_units_.size(), stream);
   if (by_layer()) copy_bytes(host_thetas_.data(), shares_view_.thetas, host_thetas_.size(), stream);
 }
 
@@ -441,6 +451,7 @@ void CudaRetrieval::count_layer(const Row& row, std::int32_t layer, const SlotCo
     s.reused += heads - anew;
   }
   s.sparse_steps += p.everything ? 0 : 1;
+  s.index_bytes_read += index_bytes_read(row, layer, gained);
   s.selected_units += static_cast<std::int64_t>(gained.selected);
   s.recalled_units += static_cast<std::int64_t>(gained.missing);
   s.replaced_units += static_cast<std::int64_t>(gained.replaced);

@@ -16,6 +16,7 @@
 #include "src/attention/method_state.h"
 #include "src/cache/sequence_cache.h"
 #include "src/device/memory.h"
+#include "src/kernels/control_choose_cuda.h"
 #include "src/kernels/layer_choose_cuda.h"
 #include "src/kernels/one_bit_cuda.h"
 #include "src/kernels/pointwise_cuda.h"
@@ -53,6 +54,7 @@ class CudaRetrieval {
   struct Needs {
     struct Keys {
       std::int32_t group_tokens = 0;  // units are tokens, by 1-bit keys in such groups; 0: pages
+      bool of_tokens = false;         // units are tokens, by their keys
       bool mean_abs = false;
       bool by_layer = false;         // units are pages, one selection for all heads of a layer, by their keys
       std::int32_t list_tokens = 0;  // units are lists of at least so many tokens; 0: they are none
@@ -65,6 +67,7 @@ class CudaRetrieval {
     std::vector<bool> dense;      // by layer
     std::int32_t n_slots = 0, max_listed = 0;
     bool selects = false, ahead = false;
+    bool controls = false;    // of SlotScore kDrawn or kKeys
     bool last_asked = false;  // SlotRules::last_asked
     // Errors  the units, or the layers that read everything, are others.
     void add(const Needs& other);
@@ -126,6 +129,8 @@ class CudaRetrieval {
     return slot_layer(layer) >= 0 ? slot_tables_ : in_pages_ ? pages_ : dense_tables_;
   }
   std::int32_t tables_layer(std::int32_t layer) const;
+  const KvSlots& slots() const { return view_; }
+  const SlotRules& rules(std::int32_t place) const { return places_[static_cast<std::size_t>(place)].rules; }
   bool two_parts() const { return needs_.two_parts; }
   bool by_layer() const { return needs_.keys.by_layer; }
   // What stands for the pages of a layer that selects as a whole.
@@ -141,7 +146,8 @@ class CudaRetrieval {
   bool selects() const { return needs_.selects; }               // anything may be selected,
   bool ahead() const { return needs_.ahead; }                   // and a step before it is attended
   bool groups() const { return needs_.keys.group_tokens > 0; }  // of 1-bit keys, which close_groups() completes
-  void choose(SelectWhen when, std::int32_t layer, const SlotRows& rows, const CudaContext& context);
+  void choose(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
+              const CudaContext& context);
   void recall(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
               const CudaContext& context);
   // CudaRetrievalOptions::recall_by is not kGather: in place of recall() for this step, with the rows that decode. It
@@ -189,6 +195,8 @@ class CudaRetrieval {
   bool begin_place(std::int32_t place, const SequenceCache& cache, const Plan& plan, const Stream& stream);
   void build_before(const Row& row, const KvTables& pages, const Stream& stream);
   void count_layer(const Row& row, std::int32_t layer, const SlotCounts& gained);
+  std::int64_t index_bytes_read(const Row& row, std::int32_t layer, const SlotCounts& gained) const;
+  std::int64_t entry_bytes_of(const Row& row, std::int32_t layer, std::int32_t n_tokens) const;
   std::int32_t entry_tokens() const { return view_.group_tokens > 0 ? view_.group_tokens : kPageTokens; }
   void build_index(std::int32_t place, std::int32_t number, std::int32_t first, std::int32_t stop,
                    std::int32_t key_slot, std::int32_t key_layer, const KvTables& keys, const CudaContext& context);
@@ -205,7 +213,7 @@ class CudaRetrieval {
   KvTables slot_tables_, dense_tables_, near_tables_, pages_;
   DeviceBuffer slots_, index_, tables_, queries_, rules_, counts_, scratch_[2], dense_, dense_blocks_, near_,
       near_blocks_, inv_freq_, shares_, numbers_there_, layers_there_;
-  PinnedBuffer host_counts_, host_rules_;
+  PinnedBuffer host_counts_, host_rules_, host_units_;  // host_units_: UnitLists::n_units
   std::optional<CudaKeyIndex> key_index_;
   // Where layers share a budget, see ChooseLayer: of all places, in one piece of memory.
   struct Shares {

@@ -121,6 +121,11 @@ CudaBench::Impl::Sequences CudaBench::Impl::make_sequences(const BenchCase& c) {
   if (by_head && c.plan != nullptr && (c.plan->layer_choice || c.plan->far_position))
     fail(ErrorKind::kOption, "--correction and --recall are for what KV heads choose; {} chooses by layer",
          c.plan->recipe.name);
+  if (drawn && c.plan != nullptr && c.plan->recipe.decode &&
+      (std::holds_alternative<RandomScore>(c.plan->recipe.decode->score) ||
+       std::holds_alternative<RawKeys>(c.plan->recipe.decode->index)))
+    fail(ErrorKind::kOption, "--turnover, --correction and --recall draw what an index chooses; {} has none",
+         c.plan->recipe.name);
   const auto recall = std::find(kRecallNames.begin(), kRecallNames.end(), c.recall) - kRecallNames.begin();
   MNEME_CHECK(recall < std::ssize(kRecallNames), "recall by \"{}\"", c.recall);
   forward->draw_outcomes(c.turnover, c.correction, static_cast<RecallBy>(recall));  // in that order

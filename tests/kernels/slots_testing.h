@@ -10,6 +10,7 @@
 #include <random>
 #include <vector>
 
+#include "src/kernels/control_choose_cuda.h"
 #include "src/kernels/one_bit.h"
 #include "src/kernels/one_bit_cuda.h"
 #include "src/tensor/half.h"
@@ -24,6 +25,7 @@ struct Setup {
   std::int32_t head_dim = 128, group = 4, kv_heads = 2, places = 2, max_pages = 64;
   std::int32_t budget = 384, sink = 64, recent = 64;  // tokens
   std::int32_t group_tokens = 0;                      // units are tokens, by 1-bit keys in such groups; 0: pages
+  bool single = false;                                // units are tokens, without an index
   std::int32_t largest = 0;                           // units are lists, segments of at most so many tokens; 0: pages
   OneBitLevels levels = OneBitLevels::kMinMax;
   bool slots = true;  // else tokens are attended in their pages
@@ -31,12 +33,14 @@ struct Setup {
   SlotSchedule schedule = SlotSchedule::kEveryStep;
   GroupPool pool = GroupPool::kMax;
   float tau = 1;
-  bool tokens() const { return group_tokens > 0 || largest > 0; }
+  SlotScore score = SlotScore::kIndex;
+  std::uint64_t seed = 0;
+  bool tokens() const { return group_tokens > 0 || single || largest > 0; }
   std::int32_t unit() const { return tokens() ? 1 : kKvPageTokens; }
-  std::int32_t window() const { return std::max(recent, group_tokens); }
+  std::int32_t window() const { return std::max(recent, single ? 1 : group_tokens); }
   std::int32_t n_select() const {
     if (largest > 0) return budget - sink - std::max(1, recent - largest + 1);
-    return (budget - sink - std::max(recent, group_tokens > 0 ? 1 : 0)) / unit();
+    return (budget - sink - std::max(recent, group_tokens > 0 || single ? 1 : 0)) / unit();
   }
 };
 
@@ -96,7 +100,7 @@ struct World {
     } else if (s.group_tokens > 0) {
       take(&v.keys.codes, one_bit_code_bytes(v, heads));
       take(&v.keys.levels, one_bit_level_bytes(v, heads));
-    } else {
+    } else if (!s.single) {
       take(&v.boxes, (heads * pages + kBoxesBeyond) * v.token_bytes());
     }
     take(&v.slot_of, heads * static_cast<std::size_t>(v.max_units()) * 4);
@@ -116,9 +120,10 @@ struct World {
     set_bytes(v.kept, 0, static_cast<std::size_t>(s.places) * sizeof(KeptSelection), stream);
     if (s.largest > 0) set_bytes(v.lists.n_units, 0, heads * 4, stream);
     stream.synchronize();
-    const std::size_t bytes = s.largest > 0        ? choose_lists_scratch_bytes(v, s.places)
-                              : s.group_tokens > 0 ? choose_tokens_scratch_bytes(v, s.places)
-                                                   : choose_scratch_bytes(v, s.places);
+    const std::size_t bytes = s.score != SlotScore::kIndex ? choose_controls_scratch_bytes(v, s.places)
+                              : s.largest > 0              ? choose_lists_scratch_bytes(v, s.places)
+                              : s.group_tokens > 0         ? choose_tokens_scratch_bytes(v, s.places)
+                                                           : choose_scratch_bytes(v, s.places);
     for (auto& x : scratch) x = DeviceArray<std::byte>(bytes, s.group_tokens > 0 ? 0xff : 0);
   }
   template <typename T>
@@ -139,8 +144,10 @@ struct World {
             .n_select = s.n_select(),
             .schedule = s.schedule,
             .pool = s.pool,
+            .score = s.score,
             .alpha = 0.125f,
-            .tau = s.tau};
+            .tau = s.tau,
+            .seed = s.seed};
   }
   KvTables pages() const {
     return {.base = host.device_data(),
@@ -188,7 +195,7 @@ class CudaSlotsTest : public CudaTest {
       if (w.s.group_tokens > 0) {
         build_one_bit_cuda({.place = place, .first = 0, .stop = length / w.s.group_tokens, .key_slot = place}, w.v,
                            w.pages(), context());
-      } else {
+      } else if (!w.s.single) {
         build_boxes_cuda(
             {.place = place, .first = 0, .stop = length / kKvPageTokens, .n_tokens = length, .key_slot = place}, w.v,
             w.pages(), context());
@@ -213,7 +220,9 @@ class CudaSlotsTest : public CudaTest {
   }
   void run(World& w, const Rows& r, SelectWhen when) {
     std::byte* scratch = w.scratch[static_cast<int>(when)].data();
-    if (w.s.group_tokens > 0) {
+    if (w.s.score != SlotScore::kIndex) {
+      choose_controls_cuda({.rows = r.rows(), .pages = w.pages(), .layer = 0, .scratch = scratch}, w.v, 0, context());
+    } else if (w.s.group_tokens > 0) {
       choose_tokens_cuda({.rows = r.rows(), .when = when, .scratch = scratch}, w.v, 0, context());
     } else {
       choose_pages_cuda({.rows = r.rows(), .when = when, .scratch = scratch}, w.v, 0, context());

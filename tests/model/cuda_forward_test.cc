@@ -201,7 +201,10 @@ TEST_F(CudaForwardTest, MethodsAreFullAttentionUpToTheBudget) {
                                                {"freekv", "unit=token,index=one_bit,tau=-1", KvStore::kDevice},
                                                {"louiskv", "", KvStore::kHost},
                                                {"louiskv", "", KvStore::kDevice},
-                                               {"louiskv", "unit=page:32,index=box", KvStore::kHost}}) {
+                                               {"louiskv", "unit=page:32,index=box", KvStore::kHost},
+                                               {"random", "", KvStore::kHost},
+                                               {"oracle", "", KvStore::kDevice},
+                                               {"oracle", "unit=page:32", KvStore::kHost}}) {
     SCOPED_TRACE(::testing::Message() << name << " " << overrides << (store == KvStore::kHost ? " host" : " device"));
     OnDevice full(*model, store), host(*model, store);
     const auto plan = plan_for(*model, name, 384, overrides);
@@ -276,7 +279,10 @@ TEST_F(CudaForwardTest, TokensAreTheSameWhereverPagesLie) {
   for (const auto& [name, overrides] : {std::pair{"fier", ""},
                                         {"freekv", "unit=token,index=one_bit"},
                                         {"louiskv", "tau=0.2"},
-                                        {"louiskv", "tau=-1,max_reuse=7"}}) {
+                                        {"louiskv", "tau=-1,max_reuse=7"},
+                                        {"oracle", ""},
+                                        {"oracle", "unit=page:32"},
+                                        {"random", ""}}) {
     SCOPED_TRACE(::testing::Message() << name << " " << overrides);
     OnDevice device(*model, KvStore::kDevice), host(*model, KvStore::kHost);
     const auto plan = plan_for(*model, name, 256, overrides);
@@ -304,7 +310,9 @@ TEST_F(CudaForwardTest, SlowRecallsChangeNothing) {
                                         {"fier", ""},
                                         {"louiskv", "tau=0.2"},
                                         {"louiskv", "tau=-1,max_reuse=9,segment=8-20"},
-                                        {"louiskv", "unit=page:32,index=box,tau=0.2"}}) {
+                                        {"louiskv", "unit=page:32,index=box,tau=0.2"},
+                                        {"oracle", ""},
+                                        {"random", ""}}) {
     const auto plan = plan_for(*model, name, 256, overrides);
     const auto answers = [&](std::int32_t delay_us) {
       CudaForward forward(*model, CudaWeights::load(*model, stream), Stream::make(),
