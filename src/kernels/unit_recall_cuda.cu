@@ -456,9 +456,15 @@ __global__ void __launch_bounds__(kMostRecallThreads, 2) recall_kernel(RecallArg
     std::byte* const base = p.s.slots + (item.index * p.s.n_slots + item.fixed) * cuda::unit_bytes(p.s);
     if (p.s.unit_tokens == 1) {
       const int bytes = static_cast<int>(token_bytes(p.s));
+      // This step's own token, which a short window may leave to the next step's selection, is in no page yet.
+      const std::int32_t newest = unit_token(p.pages, 1, p.layer, item.place, kv_head, r.length - 1);
+      const std::byte* own = resident_token(p.s, p.slot_layer, item.place, kv_head, r.length - 1, r.length);
       copy_tokens(
           counters.n_brought, bytes, static_cast<int>(threadIdx.x) / kWarp, recall_warps(),
-          [&](int i) { return p.pages.base + std::int64_t{lists.missing[i].token} * bytes; },
+          [&](int i) {
+            const std::int32_t token = lists.missing[i].token;
+            return token == newest ? own : p.pages.base + std::int64_t{token} * bytes;
+          },
           [&](int i) { return base + lists.missing[i].slot * bytes; });
       write_down(p, item, lists, static_cast<int>(threadIdx.x), recall_threads());
       __syncthreads();

@@ -279,6 +279,8 @@ TEST_F(CudaForwardTest, TokensAreTheSameWhereverPagesLie) {
                                         {"fier", "unit_fetch=4"},
                                         {"freekv", "unit=token,index=one_bit"},
                                         {"freekv", "unit=token,index=one_bit,unit_fetch=4"},
+                                        {"freekv", "unit=token,index=one_bit,tau=-1,recent=0"},
+                                        {"freekv", "unit=token,index=one_bit,tau=0.3,recent=1,unit_fetch=4"},
                                         {"louiskv", "tau=0.2"},
                                         {"louiskv", "tau=-1,max_reuse=7"},
                                         {"louiskv", "tau=0.2,unit_fetch=4"}}) {
