@@ -32,6 +32,10 @@ inline std::int32_t pages_of_tokens(std::int64_t n) {
   return static_cast<std::int32_t>((n + kPageTokens - 1) / kPageTokens);
 }
 
+inline std::int32_t whole_pages(std::int32_t n_tokens) {
+  return pages_of_tokens(n_tokens) * kPageTokens;
+}
+
 struct CudaRetrievalOptions {
   std::int32_t n_places = 1;       // sequences whose state is kept
   std::int64_t max_context = 0;    // tokens of a sequence
@@ -54,28 +58,33 @@ class CudaRetrieval {
   struct Needs {
     struct Keys {
       std::int32_t group_tokens = 0;  // units are tokens, by 1-bit keys in such groups; 0: pages
-      bool of_tokens = false;         // units are tokens, by their keys
+      bool by_key = false;            // units are tokens, by their keys
       bool mean_abs = false;
       bool by_layer = false;         // units are pages, one selection for all heads of a layer, by their keys
       std::int32_t list_tokens = 0;  // units are lists of at least so many tokens; 0: they are none
+      bool none = false;             // nothing is selected: any units will do, alone pages
+      bool of_tokens() const { return group_tokens > 0 || list_tokens > 0 || by_key; }
       bool operator==(const Keys&) const = default;
     };
     Keys keys;
     // Methods that see what is far from another position than what is near (docs/cuda.md): all of a step's, or none.
     bool two_parts = false;
-    std::int32_t ring_pages = 0;  // of turned keys near the newest one, where keys are stored before RoPE
-    std::vector<bool> dense;      // by layer
-    std::int32_t n_slots = 0, max_listed = 0;
+    std::int32_t ring_pages = 0;               // of turned keys near the newest one, where keys are stored before RoPE
+    std::vector<bool> dense;                   // by layer
+    std::int32_t n_slots = 0, max_listed = 0;  // in units
+    std::int32_t fetch = 1;                    // SlotRules::fetch
     bool selects = false, ahead = false;
     bool controls = false;    // of SlotScore kDrawn or kKeys
     bool last_asked = false;  // SlotRules::last_asked
     // Errors  the units, or the layers that read everything, are others.
     void add(const Needs& other);
     bool goes_with(const Needs& other) const {
-      return dense == other.dense && keys == other.keys && two_parts == other.two_parts &&
-             (ring_pages > 0) == (other.ring_pages > 0);
+      return dense == other.dense && (keys == other.keys || keys.none || other.keys.none) &&
+             two_parts == other.two_parts && (ring_pages > 0) == (other.ring_pages > 0);
     }
     bool holds(const Needs& other) const;
+    // Of a plan that selects nothing: the same beside those that select by `others`.
+    Needs beside(const Keys& others) const;
   };
   static Needs needs_of(const Plan& plan, float spare);
 
@@ -183,6 +192,8 @@ class CudaRetrieval {
     ClusterUnit clusters;
   };
   static SlotRules rules_of(const Plan& plan);
+  // The same in a table of such units, which the plan may have no say in.
+  static SlotRules rules_in(std::int32_t unit_tokens, const Plan& plan);
   void fill_ring(std::int32_t place, std::int32_t n_tokens, std::int32_t recent, const KvTables& pages,
                  const CudaContext& context);
   void index_keys(Place& p, std::int32_t place, std::int32_t n_tokens, const KvTables& pages,

@@ -12,10 +12,6 @@ bool of_tokens(const Plan& plan) {
   return plan.recipe.decode && plan.recipe.decode->units == Units(TokenUnit{});
 }
 
-std::int32_t whole_pages(std::int32_t n_tokens) {
-  return pages_of_tokens(n_tokens) * kPageTokens;
-}
-
 // Whether what is far and what is near are seen apart: by queries at other positions, or up to the token.
 bool in_two_parts(const Plan& plan) {
   return plan.recipe.prefill_window || plan.far_position;
@@ -139,6 +135,7 @@ SlotRules CudaRetrieval::rules_of(const Plan& plan) {
     r.n_select = std::max(0, (r.budget - r.sink - r.recent) / kPageTokens);
   }
   if (!plan.recipe.decode) return r;
+  r.fetch = plan.recipe.decode->unit_fetch;
   if (plan.layer_choice) {
     const std::int32_t k = plan.layer_choice->n_units;
     r.n_select = plan.layer_choice->entropy ? EntropyCut::most(k) : k;
@@ -158,6 +155,12 @@ SlotRules CudaRetrieval::rules_of(const Plan& plan) {
   return r;
 }
 
+SlotRules CudaRetrieval::rules_in(std::int32_t unit_tokens, const Plan& plan) {
+  SlotRules r = rules_of(plan);
+  r.unit_tokens = unit_tokens;  // entry_tokens stay pages: the window is the same
+  return r;
+}
+
 CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare) {
   expect(plan);
   const SlotRules r = rules_of(plan);
@@ -165,14 +168,16 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare) {
   n.selects = r.schedule != SlotSchedule::kNone, n.ahead = r.schedule == SlotSchedule::kAhead;
   n.last_asked = r.last_asked != 0;
   n.controls = r.score != SlotScore::kIndex;
+  n.fetch = r.fetch;
   if (plan.lists) {
     n.keys.list_tokens = std::min(plan.lists->clusters.tokens, plan.lists->partition.smallest);
   } else if (of_tokens(plan)) {
     if (const auto* bits = std::get_if<OneBit>(&plan.recipe.decode->index))
       n.keys = {.group_tokens = bits->group, .mean_abs = bits->levels == OneBitLevels::kMeanAbs};
-    n.keys.of_tokens = n.controls;
+    n.keys.by_key = n.controls;
   }
   n.two_parts = in_two_parts(plan);
+  n.keys.none = !n.selects && !n.two_parts;
   n.keys.by_layer = plan.layer_choice.has_value();
   if (plan.key_basis == KeyBasis::kRaw) n.ring_pages = pages_of_tokens(plan.rules.recent) + 1;
   for (std::int32_t l = 0; l < plan.shape.n_layers; ++l) n.dense.push_back(plan.dense_layer(l));
@@ -187,14 +192,24 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare) {
   return n;
 }
 
+CudaRetrieval::Needs CudaRetrieval::Needs::beside(const Keys& others) const {
+  Needs n = *this;
+  if (others.of_tokens()) n.n_slots *= kPageTokens, n.max_listed *= kPageTokens;
+  n.keys = others;
+  return n;
+}
+
 bool CudaRetrieval::Needs::holds(const Needs& other) const {
-  return goes_with(other) && n_slots >= other.n_slots && max_listed >= other.max_listed && selects >= other.selects &&
-         ahead >= other.ahead && controls >= other.controls && last_asked >= other.last_asked &&
-         ring_pages >= other.ring_pages;
+  if (other.keys.none && !keys.none) return holds(other.beside(keys));
+  return goes_with(other) && keys == other.keys && n_slots >= other.n_slots && max_listed >= other.max_listed &&
+         fetch >= other.fetch && selects >= other.selects && ahead >= other.ahead && controls >= other.controls &&
+         last_asked >= other.last_asked && ring_pages >= other.ring_pages;
 }
 
 void CudaRetrieval::Needs::add(const Needs& other) {
   if (dense.empty()) dense = other.dense, keys = other.keys, two_parts = other.two_parts, ring_pages = other.ring_pages;
+  if (other.keys.none && !keys.none) return add(other.beside(keys));
+  if (keys.none && !other.keys.none) *this = beside(other.keys);
   if (keys != other.keys)
     fail(
         ErrorKind::kUnsupported,
@@ -209,6 +224,7 @@ void CudaRetrieval::Needs::add(const Needs& other) {
          "KV methods on device cuda that run at the same time must have the same dense layers (--dense-layers)");
   ring_pages = std::max(ring_pages, other.ring_pages);
   n_slots = std::max(n_slots, other.n_slots), max_listed = std::max(max_listed, other.max_listed);
+  fetch = std::max(fetch, other.fetch);
   selects = selects || other.selects, ahead = ahead || other.ahead, last_asked = last_asked || other.last_asked;
   controls = controls || other.controls;
 }

@@ -60,9 +60,9 @@ struct BenchResult {
   std::int64_t kv_bytes = 0, method_bytes = 0, activation_bytes = 0;
   std::int64_t device_bytes = 0;  // of a device's memory, in use by all programs when the case was done
   double attended_tokens = 0;     // decode: of a sequence, mean over layers and heads
-  // Decode on a device, a step: pages that methods chose, those that came from host memory and their bytes, and the
-  // share of gates that flagged.
-  double chosen_units = 0, recalled_units = 0, recalled_bytes = 0, correction_rate = 0;
+  // Decode on a device, a step: units that methods chose, those of them that were not in their slots, what came from
+  // host memory and its bytes, and the share of gates that flagged.
+  double chosen_units = 0, missing_units = 0, recalled_units = 0, recalled_bytes = 0, correction_rate = 0;
   double selected_share = 0;       // decode: of the heads that read a selection, those that made it in the same step
   double prefill_end_seconds = 0;  // prefill: of the median prompt's, what deciding what stays of it took
   std::vector<StepTrace> trace;

@@ -28,7 +28,8 @@ struct Setup {
   bool single = false;                                // units are tokens, without an index
   std::int32_t largest = 0;                           // units are lists, segments of at most so many tokens; 0: pages
   OneBitLevels levels = OneBitLevels::kMinMax;
-  bool slots = true;  // else tokens are attended in their pages
+  bool slots = true;                  // else tokens are attended in their pages
+  std::int32_t spare = 2, fetch = 1;  // slots beside those of one selection; SlotRules::fetch
   DType dtype = DType::kBF16;
   SlotSchedule schedule = SlotSchedule::kEveryStep;
   GroupPool pool = GroupPool::kMax;
@@ -79,12 +80,14 @@ struct World {
     v.unit_tokens = s.unit();
     v.group_tokens = s.group_tokens;
     v.mean_abs = s.levels == OneBitLevels::kMeanAbs;
-    v.n_slots = s.slots ? std::max((s.sink + s.window()) / s.unit() + s.n_select() + 2 + (s.largest > 0 ? s.recent : 0),
-                                   s.budget / s.unit())
-                        : 0;
+    v.n_slots =
+        s.slots ? std::max((s.sink + s.window()) / s.unit() + s.n_select() + s.spare + (s.largest > 0 ? s.recent : 0),
+                           s.budget / s.unit())
+                : 0;
     v.max_pages = s.max_pages;
     v.max_listed = s.budget / s.unit() + 1;
     v.f16 = s.dtype == DType::kF16;
+    v.fetch = s.fetch;
     const auto heads = static_cast<std::size_t>(s.places * s.kv_heads), pages = static_cast<std::size_t>(s.max_pages),
                slots = static_cast<std::size_t>(v.n_slots), listed = static_cast<std::size_t>(v.max_listed),
                q = static_cast<std::size_t>(s.places * v.n_heads);
@@ -100,6 +103,10 @@ struct World {
     } else if (s.group_tokens > 0) {
       take(&v.keys.codes, one_bit_code_bytes(v, heads));
       take(&v.keys.levels, one_bit_level_bytes(v, heads));
+      v.bits.words = s.max_pages;
+      for (auto& bits : v.bits.bits) take(&bits, 2 * heads * pages * 4);
+      take(&v.bits.attended_next, heads * 4);
+      take(&v.bits.ahead, 2 * heads * 4);
     } else if (!s.single) {
       take(&v.boxes, (heads * pages + kBoxesBeyond) * v.token_bytes());
     }
@@ -138,6 +145,7 @@ struct World {
   SlotRules rules() const {
     return {.unit_tokens = s.unit(),
             .entry_tokens = s.group_tokens > 0 ? s.group_tokens : s.unit(),
+            .fetch = s.fetch,
             .budget = s.budget,
             .sink = s.sink,
             .recent = s.recent,
@@ -177,14 +185,16 @@ class CudaSlotsTest : public CudaTest {
   // Queries of small integers for every place, where the kernels look for them.
   std::vector<float> queries(World& w, std::mt19937& rng, int largest) {
     std::vector<float> q(static_cast<std::size_t>(w.s.places * w.v.n_heads * w.s.head_dim));
-    std::vector<std::uint16_t> bits;
-    for (float& x : q) {
+    for (float& x : q)
       x = static_cast<float>(static_cast<int>(rng() % static_cast<unsigned>(2 * largest + 1)) - largest);
-      bits.push_back(bf16(x).bits);
-    }
+    set_queries(w, q);
+    return q;
+  }
+  void set_queries(World& w, const std::vector<float>& q) {
+    std::vector<std::uint16_t> bits;
+    for (const float x : q) bits.push_back(bf16(x).bits);
     copy_bytes(w.v.last_q, bits.data(), bits.size() * 2, stream);
     stream.synchronize();
-    return q;
   }
   void set_cosines(World& w, const std::vector<float>& c) {
     copy_bytes(w.v.cosine, c.data(), c.size() * 4, stream);
