@@ -24,6 +24,7 @@ constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 constexpr int kTile = 64;  // centroids in shared memory at once
 constexpr int kAssignThreads = 128, kAssignWarps = kAssignThreads / kWarp;
 constexpr int kTokensEach = 32;  // of a warp that assigns
+constexpr int kMostTokens = 8;   // of a warp that goes over all keys
 constexpr int kMeanTokens = 64, kMeanStages = 6;
 constexpr int kMostPlanes = 2;
 
@@ -67,14 +68,17 @@ __device__ __forceinline__ bool all_finite(const float (&v)[kN]) {
 
 template <typename T, int kDim>
 __global__ void __launch_bounds__(kThreads) finite_kernel(Args p) {
-  const int head = blockIdx.y, t = blockIdx.x * kWarps + threadIdx.x / kWarp;
+  const int head = blockIdx.y, first = (blockIdx.x * kWarps + threadIdx.x / kWarp) * kMostTokens;
   if (blockIdx.x == 0 && threadIdx.x == 0) p.most[head] = 0, p.total[head] = 0;
-  if (t >= p.n) return;
-  const std::int64_t row = static_cast<std::int64_t>(head) * p.n + t;
-  float v[kEach<kDim>];
-  load_key<T, kDim>(p.keys + row * kDim, v);
-  const bool ok = all_finite(v);
-  if (threadIdx.x % kWarp == 0) p.finite[row] = ok;
+#pragma unroll
+  for (int i = 0; i < kMostTokens; ++i) {
+    if (first + i >= p.n) break;
+    const std::int64_t row = static_cast<std::int64_t>(head) * p.n + first + i;
+    float v[kEach<kDim>];
+    load_key<T, kDim>(p.keys + row * kDim, v);
+    const bool ok = all_finite(v);
+    if (threadIdx.x % kWarp == 0) p.finite[row] = ok;
+  }
 }
 
 // One block a head, a thread a channel: tokens come through a ring, because one addition waits for the one before it.
@@ -138,8 +142,6 @@ __device__ __forceinline__ float largest_of(const float (&y)[kN]) {
   return most;
 }
 
-constexpr int kMostTokens = 8;  // of a warp
-
 template <typename T, int kDim>
 __global__ void __launch_bounds__(kThreads) most_kernel(Args p) {
   __shared__ float of_warps[kWarps];
@@ -192,17 +194,13 @@ __device__ __forceinline__ float distance_scale(const Args& p, int head, float l
   return __fmul_rn(scale, static_cast<float>(__ddiv_rn(static_cast<double>(most), static_cast<double>(total))));
 }
 
+// x of a key. A whole warp.
 template <typename T, int kDim, KmeansMetric kMetric>
-__global__ void __launch_bounds__(kThreads) round_kernel(Args p) {
+__device__ __forceinline__ void round_key(const Args& p, int head, int t, float scale) {
   constexpr int kN = kEach<kDim>;
-  const int head = blockIdx.y, t = blockIdx.x * kWarps + threadIdx.x / kWarp;
-  if (t >= p.n) return;
-  float y[kN], scale = 0;
+  float y[kN];
   centre<T, kDim>(p, head, t, y);
-  if constexpr (kMetric == KmeansMetric::kDistance) {
-    const float most = __uint_as_float(p.most[head]);
-    if (!(most < 1e-30f)) scale = distance_scale(p, head, most);
-  } else {
+  if constexpr (kMetric == KmeansMetric::kCosine) {
     const float most = largest_of(y);
     if (!(most < 1e-30f)) {
       const float first = __fdiv_rn(2047.0f, most);
@@ -223,6 +221,18 @@ __global__ void __launch_bounds__(kThreads) round_kernel(Args p) {
     if (kMetric == KmeansMetric::kDistance) v = fminf(fmaxf(v, -127.0f), 127.0f);
     x[i] = static_cast<std::int16_t>(__float2int_rn(v));
   }
+}
+
+template <typename T, int kDim, KmeansMetric kMetric>
+__global__ void __launch_bounds__(kThreads) round_kernel(Args p) {
+  const int head = blockIdx.y, first = (blockIdx.x * kWarps + threadIdx.x / kWarp) * kMostTokens;
+  float scale = 0;
+  if constexpr (kMetric == KmeansMetric::kDistance) {
+    const float most = __uint_as_float(p.most[head]);
+    if (!(most < 1e-30f)) scale = distance_scale(p, head, most);
+  }
+#pragma unroll 4
+  for (int t = first; t < min(p.n, first + kMostTokens); ++t) round_key<T, kDim, kMetric>(p, head, t, scale);
 }
 
 // ---- digits
@@ -456,59 +466,105 @@ __global__ void __launch_bounds__(kAssignThreads, kMetric == KmeansMetric::kDist
 
 constexpr int kCentroids = 8;  // of a block
 
-// A block has eight centroids, each of its warps a share of the tokens: some clusters have a thousand of them, and one
-// warp that adds them up would be the time of all. Sums are whole numbers, whose order is no matter.
+// A block has eight centroids. It finds their tokens, puts them in the order of the centroids, and its warps share them
+// out evenly, because some clusters have a thousand and one warp that adds them up would be the time of all. A warp
+// adds in registers while the centroid stays: additions in shared memory, four a token and lane, took twice the rest.
+// Sums are whole numbers, whose order is no matter.
 template <int kDim, KmeansMetric kMetric>
 __global__ void __launch_bounds__(kThreads) update_kernel(Args p) {
   constexpr int kN = kEach<kDim>, kAtOnce = 8;
-  static_assert(kCentroids == kWarps);
+  constexpr int kPiece = 8;  // tokens' clusters that a thread loads at once
+  static_assert(kCentroids == kWarps && kMostKmeansTokens * kCentroids <= 1 << 16);
   // Of channels as lanes have them, [channel of a lane][lane], so that a warp's additions meet different banks.
-  __shared__ int sums[kCentroids][kDim], sizes[kCentroids];
-  __shared__ std::uint16_t found[kWarps][8 * kWarp];  // of a warp's 256 tokens
+  __shared__ int sums[kCentroids][kDim], sizes[kCentroids], ends[kCentroids], n_found;
+  __shared__ std::uint16_t found[kMostKmeansTokens];   // token * kCentroids + centroid
+  __shared__ std::uint16_t sorted[kMostKmeansTokens];  // tokens
   const int head = blockIdx.y, warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, first = blockIdx.x * kCentroids;
   for (int i = threadIdx.x; i < kCentroids * kDim; i += kThreads) sums[i / kDim][i % kDim] = 0;
   if (threadIdx.x < kCentroids) sizes[threadIdx.x] = 0;
+  if (threadIdx.x == 0) n_found = 0;
   __syncthreads();
   const std::uint16_t* cluster = p.cluster + static_cast<std::int64_t>(head) * p.n;
-  const std::int16_t* x = p.x + static_cast<std::int64_t>(head) * p.n * kDim + lane * kN;
-  for (int base = warp * 8 * kWarp; base < p.n; base += kWarps * 8 * kWarp) {
-    int of[8];
+  const bool whole = p.n % kPiece == 0;  // every head's clusters begin at a multiple of 16 bytes then
+#pragma unroll 4
+  for (int base = 0; base < p.n; base += kThreads * kPiece) {
+    const int t = base + static_cast<int>(threadIdx.x) * kPiece;
+    std::uint16_t of[kPiece];
+    if (whole) {
+      uint4 pieces = {~0u, ~0u, ~0u, ~0u};
+      if (t < p.n) pieces = *reinterpret_cast<const uint4*>(cluster + t);
+      __builtin_memcpy(of, &pieces, sizeof(pieces));
+    } else {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int t = base + i * kWarp + lane;
-      of[i] = t < p.n ? cluster[t] - first : -1;
+      for (int i = 0; i < kPiece; ++i) of[i] = t + i < p.n ? cluster[t + i] : std::uint16_t{0xffff};
     }
-    int n_found = 0;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const bool mine = of[i] >= 0 && of[i] < kCentroids;
+    for (int i = 0; i < kPiece; ++i) {
+      const unsigned c = static_cast<unsigned>(of[i]) - static_cast<unsigned>(first);
+      const bool mine = c < kCentroids;
       const unsigned all = __ballot_sync(~0u, mine);
-      if (mine) {
-        found[warp][n_found + __popc(all & ((1u << lane) - 1))] =
-            static_cast<std::uint16_t>((i * kWarp + lane) * kCentroids + of[i]);
-        atomicAdd(&sizes[of[i]], 1);
-      }
-      n_found += __popc(all);
+      if (all == 0) continue;
+      int at = 0;
+      if (lane == 0) at = atomicAdd(&n_found, __popc(all));
+      at = __shfl_sync(~0u, at, 0) + __popc(all & ((1u << lane) - 1));
+      if (mine) found[at] = static_cast<std::uint16_t>((t + i) * kCentroids + static_cast<int>(c));
     }
-    __syncwarp();
-    for (int i = 0; i < n_found; i += kAtOnce) {
-      std::int16_t v[kAtOnce][kN];
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-        const int t = base + found[warp][min(i + k, n_found - 1)] / kCentroids;
-#pragma unroll
-        for (int c = 0; c < kN; ++c) v[k][c] = x[static_cast<std::int64_t>(t) * kDim + c];
-      }
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-        if (i + k >= n_found) break;
-        int* sum = sums[found[warp][i + k] % kCentroids];
-#pragma unroll
-        for (int c = 0; c < kN; ++c) atomicAdd(sum + c * kWarp + lane, static_cast<int>(v[k][c]));
-      }
-    }
-    __syncwarp();
   }
+  __syncthreads();
+  const int n = n_found;
+  // The centroid of found[i]; lanes beyond the last have one of their own.
+  const auto centroid = [&](int i) { return i < n ? found[i] % kCentroids : kCentroids; };
+  const auto each = [&](auto&& f) {
+    for (int base = warp * kWarp; base < n; base += kThreads) {
+      const int c = centroid(base + lane);
+      const unsigned alike = __match_any_sync(~0u, c);
+      f(base + lane, c, alike, __popc(alike & ((1u << lane) - 1)));
+    }
+  };
+  each([&](int, int c, unsigned alike, int before) {
+    if (c < kCentroids && before == 0) atomicAdd(&sizes[c], __popc(alike));
+  });
+  __syncthreads();
+  if (threadIdx.x < kCentroids) {
+    int begin = 0;
+    for (int c = 0; c < static_cast<int>(threadIdx.x); ++c) begin += sizes[c];
+    ends[threadIdx.x] = begin;  // moves to the end as tokens come
+  }
+  __syncthreads();
+  each([&](int i, int c, unsigned alike, int before) {
+    int at = 0;
+    if (c < kCentroids && before == 0) at = atomicAdd(&ends[c], __popc(alike));
+    at = __shfl_sync(~0u, at, __ffs(alike) - 1) + before;
+    if (c < kCentroids) sorted[at] = found[i] / kCentroids;
+  });
+  __syncthreads();
+  const std::int16_t* x = p.x + static_cast<std::int64_t>(head) * p.n * kDim + lane * kN;
+  const int begin = n * warp / kWarps, end = n * (warp + 1) / kWarps;
+  int sum_of = 0, own[kN] = {};
+  const auto give = [&] {
+#pragma unroll
+    for (int c = 0; c < kN; ++c) atomicAdd(&sums[sum_of][c * kWarp + lane], own[c]), own[c] = 0;
+  };
+  for (int i = begin; i < end; i += kAtOnce) {
+    std::int16_t v[kAtOnce][kN];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int t = sorted[min(i + k, end - 1)];
+#pragma unroll
+      for (int c = 0; c < kN; ++c) v[k][c] = x[static_cast<std::int64_t>(t) * kDim + c];
+    }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (i + k >= end) break;
+      if (i + k >= ends[sum_of]) {
+        give();
+        while (i + k >= ends[sum_of]) ++sum_of;
+      }
+#pragma unroll
+      for (int c = 0; c < kN; ++c) own[c] += v[k][c];
+    }
+  }
+  if (begin < end) give();
   __syncthreads();
   const int c = first + warp, size = sizes[warp];
   if (c >= p.n_clusters || size == 0) return;
@@ -580,13 +636,14 @@ void run(const KmeansCuda& k, const Args& a, const CudaContext& context) {
   static_cast<void>(ready);
   const auto heads = static_cast<unsigned>(k.n_heads);
   const auto grid = [&](int items, int each) { return dim3(static_cast<unsigned>((items + each - 1) / each), heads); };
-  launch(context, "kmeans_finite", finite_kernel<T, kDim>, grid(a.n, kWarps), dim3(kThreads), 0, a);
+  launch(context, "kmeans_finite", finite_kernel<T, kDim>, grid(a.n, kWarps * kMostTokens), dim3(kThreads), 0, a);
   launch(context, "kmeans_mean", mean_kernel<T, kDim>, dim3(heads), dim3(kDim), kMeanBytes, a);
   if (kMetric == KmeansMetric::kDistance) {
     launch(context, "kmeans_most", most_kernel<T, kDim>, grid(a.n, kWarps * kMostTokens), dim3(kThreads), 0, a);
     launch(context, "kmeans_total", total_kernel<T, kDim>, grid(a.n, kWarps * kMostTokens), dim3(kThreads), 0, a);
   }
-  launch(context, "kmeans_round", round_kernel<T, kDim, kMetric>, grid(a.n, kWarps), dim3(kThreads), 0, a);
+  launch(context, "kmeans_round", round_kernel<T, kDim, kMetric>, grid(a.n, kWarps * kMostTokens), dim3(kThreads), 0,
+         a);
   launch(context, "kmeans_start", start_kernel<kDim, kMetric>, grid(a.padded, kWarps), dim3(kThreads), 0, a);
   for (int i = 0; i < k.iterations; ++i) {
     launch(context, "kmeans_assign", assign_kernel<kDim, kMetric>, grid(a.n, kAssignWarps * kTokensEach),
