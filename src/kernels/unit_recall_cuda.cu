@@ -493,7 +493,16 @@ __global__ void __launch_bounds__(kMostRecallThreads, 2) recall_kernel(RecallArg
   }
 }
 
-// Where there are no slots: the numbers of the tokens that are attended, all of them up to the budget.
+// Of one thread, for a step that attends what was chosen ahead: its own token, the last that is listed.
+__device__ __forceinline__ void list_newest(const RecallArgs& p, const RowOfSlots& r, int kv_head) {
+  const PageRegion region = page_region(r.rules, r.length);
+  const int last = region.first + region.n_select + region.stop - region.window - 1;
+  p.s.listed[slot_index(p.s, p.slot_layer, r.place, kv_head) * p.s.max_listed + last] =
+      unit_token(p.pages, 1, p.layer, r.place, kv_head, r.length - 1);
+}
+
+// Where there are no slots: the numbers of the tokens that are attended, all of them up to the budget. What is chosen
+// for the next step is listed without that step's token, whose page may have no block yet.
 __global__ void __launch_bounds__(kListThreads) list_kernel(RecallArgs p) {
   let_next_start();
   wait_for_previous();
@@ -513,7 +522,10 @@ __global__ void __launch_bounds__(kListThreads) list_kernel(RecallArgs p) {
       begin = item.region.first + max(0, item.attended - window_slots(r.rules));  // as list_again()
       if (first_block && kv_head == 0) remember(p, r.place, -1);
     } else {
-      if (!item_of(p, r, kv_head, item)) return;
+      if (!item_of(p, r, kv_head, item)) {
+        if (first_block && p.when == SelectWhen::kNow) list_newest(p, r, kv_head);
+        return;
+      }
       if (kept && first_block && kv_head == 0) remember(p, r.place, item.n);
     }
   } else {
@@ -525,7 +537,7 @@ __global__ void __launch_bounds__(kListThreads) list_kernel(RecallArgs p) {
   const PageRegion& region = item.region;
   const std::int32_t* chosen = p.s.chosen[item.from] + item.index * p.s.max_listed;
   std::int32_t* listed = p.s.listed + item.index * p.s.max_listed;
-  const int n = region.first + item.attended + region.stop - region.window;
+  const int n = region.first + item.attended + region.stop - region.window - (p.when == SelectWhen::kNext ? 1 : 0);
   const bool newest_first = r.sparse && item.newest_first;
   for (int i = begin + blockIdx.x * kListThreads + threadIdx.x; i < n; i += gridDim.x * kListThreads) {
     const int at = i - region.first, of_window = at - item.attended;

@@ -121,23 +121,29 @@ std::int64_t CudaAudit::mark(const Row& row, std::int32_t layer, std::int32_t kv
   const auto pages = n_slots_ > 0 ? std::unordered_map<std::int32_t, std::int32_t>()
                                   : pages_by_block(*row.method.cache, layer, kv_head);
   const auto unit_at = [&](std::int32_t entry) {
-    if (n_slots_ == 0)
-      return unit == 1 ? pages.at(entry / kPageTokens) * kPageTokens + entry % kPageTokens : pages.at(entry);
-    const auto slot = static_cast<std::int32_t>(entry - index * n_slots_);
-    MNEME_CHECK(slot >= 0 && slot < n_slots_, "slot {} of {}", slot, n_slots_);
-    if (slot < sinks) return slot;
+    if (n_slots_ == 0) {
+      const std::int32_t each = kPageTokens / unit;  // entries of a block
+      const auto page = pages.find(entry / each);
+      return page == pages.end() ? -1 : page->second * each + entry % each;
+    }
+    const std::int64_t slot = entry - index * n_slots_;
+    if (slot < 0 || slot >= n_slots_) return -1;
+    if (slot < sinks) return static_cast<std::int32_t>(slot);
     if (slot >= sinks + window) return c.unit_of[std::int64_t{kv_head} * n_slots_ + slot];
-    return stop - 1 - (stop - 1 - (slot - sinks)) % window;  // the last unit that goes there
+    return stop - 1 - (stop - 1 - static_cast<std::int32_t>(slot - sinks)) % window;  // the last unit that goes there
   };
   attended_.assign(static_cast<std::size_t>(n), 0);
   // Where rows see in two parts, the list is of what is far.
   const bool parts = retrieval.two_parts();
-  std::int32_t left = parts ? *c.far_to : row.method.attended_tokens;
-  for (const std::int32_t* entry = c.listed + std::int64_t{kv_head} * max_listed_; left > 0; ++entry) {
-    const std::int32_t first = unit_at(*entry) * unit, take = std::min(unit, left);
-    MNEME_CHECK(first >= 0 && first + take <= n, "tokens {} to {} of {} were attended", first, first + take, n);
-    std::fill_n(attended_.begin() + first, take, std::uint8_t{1});
-    left -= take;
+  const std::int32_t n_listed = parts ? *c.far_to : row.method.attended_tokens;
+  const std::int32_t* listed = c.listed + std::int64_t{kv_head} * max_listed_;
+  MNEME_CHECK(n_listed <= max_listed_ * unit, "{} tokens in a list of {} units of {}", n_listed, max_listed_, unit);
+  for (std::int32_t at = 0, i = 0; at < n_listed; at += unit, ++i) {
+    const std::int32_t u = unit_at(listed[i]), take = std::min(unit, n_listed - at);
+    MNEME_CHECK(u >= 0 && u * unit + take <= n,
+                "entry {} of {} tokens that layer {}, KV head {} attends of {} is {}, unit {} of {} tokens ({} slots)",
+                i, n_listed, layer, kv_head, n, listed[i], u, unit, n_slots_);
+    std::fill_n(attended_.begin() + u * unit, take, std::uint8_t{1});
   }
   if (parts)
     std::fill(attended_.begin() + region_at(row.method.method->plan().rules, n).recent_from, attended_.end(),

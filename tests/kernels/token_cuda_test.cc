@@ -123,6 +123,14 @@ class CudaTokenTest : public CudaSlotsTest {
           << "entry " << i << ", token " << want[i] << " of place " << place << ", head " << head << ", " << length;
     }
   }
+  // A page has a block once a token of it is there; before that its entry may say anything.
+  void know_pages(World& w, std::int32_t length) {
+    Ids blocks = w.blocks;
+    for (std::size_t i = 0; i < blocks.size(); ++i)
+      if (static_cast<std::int32_t>(i) % w.s.max_pages * kKvPageTokens >= length) blocks[i] = 0;
+    copy_bytes(w.blocks_there.data(), blocks.data(), blocks.size() * sizeof(std::int32_t), stream);
+    stream.synchronize();
+  }
   // A step writes its newest token to its slot; here it is copied.
   void write_newest(World& w, std::int32_t length) {
     for (std::int32_t place = 0; w.s.slots && place < w.s.places; ++place)
@@ -374,6 +382,7 @@ TEST_F(CudaTokenTest, SpeculatesAndCorrectsByHead) {
       std::vector<Ids> ahead(static_cast<std::size_t>(w.s.places * w.s.kv_heads));
       Attended attended(w);
       for (int step = 0; step < 80; ++step, ++length) {
+        know_pages(w, length);
         write_newest(w, length);
         const auto q = queries(w, rng, 2);
         std::vector<float> cosines;

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ostream>
+#include <string>
 
 #include "src/base/error.h"
 #include "src/recipes/override.h"
@@ -165,55 +167,67 @@ struct Audited {
   bool same_sets;  // what is attended does not depend on scores
 };
 
+std::string words_of(const Audited& c) {
+  return std::string(c.method) + (*c.overrides == '\0' ? "" : " ") + c.overrides + ", D " + std::to_string(c.head_dim) +
+         (c.store == KvStore::kHost ? ", host" : ", device");
+}
+
+void PrintTo(const Audited& c, std::ostream* out) {
+  *out << words_of(c);
+}
+
+class CudaAuditTest : public CudaControlsTest, public ::testing::WithParamInterface<Audited> {};
+
 // Sums over audited steps as the CPU's: the same number of them, recall and mass about the same. A selection of another
 // token or page here and there moves the means by little.
-TEST_F(CudaControlsTest, AuditsAsTheCpu) {
-  const Audited cases[] = {{"random", "", 64, KvStore::kHost, true},
-                           {"random", "dense=1", 128, KvStore::kDevice, true},
-                           {"streaming_llm", "", 64, KvStore::kDevice, true},
-                           {"streaming_llm", "positions=one_angle", 128, KvStore::kHost, true},
-                           {"streaming_llm", "positions=absolute", 64, KvStore::kHost, true},
-                           {"quest", "unit=page:32", 128, KvStore::kHost, false},
-                           {"freekv", "unit=page:32,tau=0.5", 64, KvStore::kHost, false},
-                           {"freekv", "unit=token,index=one_bit", 128, KvStore::kDevice, false},
-                           {"fier", "", 64, KvStore::kHost, false},
-                           {"fier", "", 128, KvStore::kDevice, false},
-                           {"oracle", "", 64, KvStore::kHost, false},
-                           {"oracle", "", 128, KvStore::kDevice, false},
-                           {"louiskv", "tau=0.5", 64, KvStore::kHost, false},
-                           {"louiskv", "tau=0.5", 128, KvStore::kDevice, false},
-                           {"actqkv", "", 64, KvStore::kHost, false},
-                           {"actqkv", "", 128, KvStore::kDevice, false}};
-  for (const Audited& c : cases) {
-    const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, c.head_dim), DType::kBF16, {}, 5, cpu);
-    const std::vector<std::int32_t> tokens = random_tokens(1500, model->config().vocab, 6);
-    SCOPED_TRACE(::testing::Message() << c.method << " " << c.overrides << ", D " << c.head_dim
-                                      << (c.store == KvStore::kHost ? ", host" : ", device"));
-    const auto plan = plan_of(model->config(), c.method, c.overrides, {.budget = 320, .sink = 32, .recent = 64});
-    Both both(*model, DType::kBF16, c.store, cpu, 3);
-    Pair a = both.start(plan), b = both.start(plan);
-    both.step(tokens, {{&a, 310}}), both.step(tokens, {{&b, 350}}), both.step(tokens, {{&b, 350}});
-    for (int i = 0; i < 40; ++i) both.step(tokens, {{&a, 1, RowPhase::kDecode}});  // the budget is crossed
-    for (int i = 0; i < 30; ++i) both.step(tokens, {{&b, 1, RowPhase::kDecode}, {&a, 1, RowPhase::kDecode}});
-    for (Pair* p : {&a, &b})
-      for (std::size_t l = 0; l < 3; ++l) {
-        const LayerStats &here = p->on_device.stats().layers[l], &there = p->on_host.stats().layers[l];
-        ASSERT_EQ(here.audits, there.audits);
-        const auto n = static_cast<double>(there.audits);
-        if (n == 0) continue;
-        EXPECT_GE(n, 10);
-        const double bound = c.same_sets ? 0.005 : 0.03;
-        EXPECT_NEAR(here.audit_recall / n, there.audit_recall / n, bound) << "layer " << l;
-        EXPECT_NEAR(here.audit_mass / n, there.audit_mass / n, bound) << "layer " << l;
-        EXPECT_NEAR(here.audit_error / n, there.audit_error / n, bound + 0.005) << "layer " << l;
-        EXPECT_LE(here.audit_mass, n * 1.01);
-        if (l == 2 && p == &b)
-          std::printf("%s %s: recall %.4f (%.4f), mass %.4f (%.4f), error %.4f (%.4f)\n", c.method, c.overrides,
-                      here.audit_recall / n, there.audit_recall / n, here.audit_mass / n, there.audit_mass / n,
-                      here.audit_error / n, there.audit_error / n);
-      }
-  }
+TEST_P(CudaAuditTest, AuditsAsTheCpu) {
+  const Audited& c = GetParam();
+  std::printf("%s\n", words_of(c).c_str());
+  std::fflush(stdout);
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, c.head_dim), DType::kBF16, {}, 5, cpu);
+  const std::vector<std::int32_t> tokens = random_tokens(1500, model->config().vocab, 6);
+  const auto plan = plan_of(model->config(), c.method, c.overrides, {.budget = 320, .sink = 32, .recent = 64});
+  Both both(*model, DType::kBF16, c.store, cpu, 3);
+  Pair a = both.start(plan), b = both.start(plan);
+  both.step(tokens, {{&a, 310}}), both.step(tokens, {{&b, 350}}), both.step(tokens, {{&b, 350}});
+  for (int i = 0; i < 40; ++i) both.step(tokens, {{&a, 1, RowPhase::kDecode}});  // the budget is crossed
+  for (int i = 0; i < 30; ++i) both.step(tokens, {{&b, 1, RowPhase::kDecode}, {&a, 1, RowPhase::kDecode}});
+  for (Pair* p : {&a, &b})
+    for (std::size_t l = 0; l < 3; ++l) {
+      const LayerStats &here = p->on_device.stats().layers[l], &there = p->on_host.stats().layers[l];
+      ASSERT_EQ(here.audits, there.audits) << "layer " << l;
+      const auto n = static_cast<double>(there.audits);
+      if (n == 0) continue;
+      EXPECT_GE(n, 10);
+      const double bound = c.same_sets ? 0.005 : 0.03;
+      EXPECT_NEAR(here.audit_recall / n, there.audit_recall / n, bound) << "layer " << l;
+      EXPECT_NEAR(here.audit_mass / n, there.audit_mass / n, bound) << "layer " << l;
+      EXPECT_NEAR(here.audit_error / n, there.audit_error / n, bound + 0.005) << "layer " << l;
+      EXPECT_LE(here.audit_mass, n * 1.01);
+      std::printf("  %c, layer %d: recall %.4f (%.4f), mass %.4f (%.4f), error %.4f (%.4f)\n", p == &a ? 'a' : 'b',
+                  static_cast<int>(l), here.audit_recall / n, there.audit_recall / n, here.audit_mass / n,
+                  there.audit_mass / n, here.audit_error / n, there.audit_error / n);
+    }
+  std::fflush(stdout);
 }
+
+INSTANTIATE_TEST_SUITE_P(Methods, CudaAuditTest,
+                         ::testing::Values(Audited{"random", "", 64, KvStore::kHost, true},
+                                           Audited{"random", "dense=1", 128, KvStore::kDevice, true},
+                                           Audited{"streaming_llm", "", 64, KvStore::kDevice, true},
+                                           Audited{"streaming_llm", "positions=one_angle", 128, KvStore::kHost, true},
+                                           Audited{"streaming_llm", "positions=absolute", 64, KvStore::kHost, true},
+                                           Audited{"quest", "unit=page:32", 128, KvStore::kHost, false},
+                                           Audited{"freekv", "unit=page:32,tau=0.5", 64, KvStore::kHost, false},
+                                           Audited{"freekv", "unit=token,index=one_bit", 128, KvStore::kDevice, false},
+                                           Audited{"fier", "", 64, KvStore::kHost, false},
+                                           Audited{"fier", "", 128, KvStore::kDevice, false},
+                                           Audited{"oracle", "", 64, KvStore::kHost, false},
+                                           Audited{"oracle", "", 128, KvStore::kDevice, false},
+                                           Audited{"louiskv", "tau=0.5", 64, KvStore::kHost, false},
+                                           Audited{"louiskv", "tau=0.5", 128, KvStore::kDevice, false},
+                                           Audited{"actqkv", "", 64, KvStore::kHost, false},
+                                           Audited{"actqkv", "", 128, KvStore::kDevice, false}));
 
 // Steps that are audited give what they give without.
 TEST_F(CudaControlsTest, AuditsChangeNothing) {
