@@ -520,7 +520,8 @@ TEST_F(CudaTokenTest, NeighboursThatComeTooChangeNothing) {
           if (!is_ahead) {
             EXPECT_EQ(four[place].replaced, one[place].replaced);
           }
-          EXPECT_LE(four[place].missing, one[place].missing + (is_ahead ? one[place].missing / 20 : 0));
+          // Which of the slots that are equally old is given away differs.
+          EXPECT_LE(four[place].missing, one[place].missing + one[place].missing / 20);
           EXPECT_EQ(one[place].neighbours, 0u);
           RecordProperty("missing, spare " + std::to_string(spare), std::to_string(one[place].missing) + " " +
                                                                         std::to_string(four[place].missing) + " + " +
