@@ -97,17 +97,6 @@ __device__ __forceinline__ std::byte* resident_token(const KvSlots& s, int layer
          position % s.unit_tokens * token_bytes(s);
 }
 
-// Tokens chosen for the step of `length`, see ChosenBits.
-__device__ __forceinline__ std::uint32_t* chosen_bits(const KvSlots& s, SelectWhen when, std::int64_t index,
-                                                      int length) {
-  return s.bits.bits[static_cast<int>(when)] + (2 * index + length % 2) * s.bits.words;
-}
-// Words that such a step may have set: [first, second).
-__device__ __forceinline__ int2 chosen_words(const SlotRules& r, int length) {
-  const PageRegion region = page_region(r, length);
-  return {region.first / 32, (region.last + 31) / 32};
-}
-
 constexpr int kMostSlotGroup = 16;  // query heads of a KV head
 
 // Well mixed, a pure function of its arguments.

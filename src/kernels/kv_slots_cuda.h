@@ -68,7 +68,7 @@ struct SlotCounts {
   std::uint64_t checks = 0, corrections = 0;  // the gate asked, and the gate flagged
   std::uint64_t selected = 0, missing = 0;    // units chosen, and those of them that came from the host
   std::uint64_t neighbours = 0;               // that came beside them, see SlotRules::fetch
-  std::uint64_t replaced = 0;                 // chosen, and not chosen the time before
+  std::uint64_t replaced = 0;                 // chosen, and not chosen the time before; counted where there are slots
   std::uint64_t made = 0;                     // kKept: selections, of all KV heads at once
 };
 
@@ -91,21 +91,6 @@ inline constexpr std::int32_t kBoxesBeyond = 256;  // that may be read after the
 struct OneBitKeys {
   std::byte* codes = nullptr;
   std::byte* levels = nullptr;
-};
-
-// Which tokens were chosen for the last steps, to count those that are new. Everything [layers][places][KV heads]
-// first.
-//
-//   bits           by SelectWhen: [length % 2][words]: of the step of that length, bit i % 32 of word i / 32 is token
-//   i;
-//                  [1] is null where nothing is chosen ahead
-//   attended_next  not 0: the last step attended what the one before it had chosen
-//   ahead          [2]: chosen for the next step, and how many of these are new; counted once it attends them
-struct ChosenBits {
-  std::int32_t words = 0;  // max_pages, or 0: nothing is counted
-  std::uint32_t* bits[2] = {};
-  std::int32_t* attended_next = nullptr;
-  std::int32_t* ahead = nullptr;
 };
 
 // Units that are lists of tokens, of every (layer, place, KV head): unit u is members[ends[u - 1], ends[u]), positions
@@ -135,11 +120,11 @@ struct KvSlots {
   std::byte* slots = nullptr;  // [n_slots] units
   std::byte* boxes = nullptr;  // [max_pages][hi: D | lo: D], of the dtype of the keys; then kBoxesBeyond more
   OneBitKeys keys;             // one_bit_cuda.h
-  ChosenBits bits;             // of 1-bit keys
   UnitLists lists;
   std::int32_t* slot_of = nullptr;  // [max_units()]: the slot of a selected unit, -1: none
   std::int32_t* unit_of = nullptr;  // [n_slots]: the unit in a slot of the third kind, -1: none
-  std::int32_t* used_at = nullptr;  // [n_slots]: the last length (kKept: selection) for which it was chosen
+  std::int32_t* used_at = nullptr;  // [n_slots]: the last length (kKept: selection) for which it was chosen, below 0:
+                                    // there is nothing in it, or a neighbour (SlotRules::fetch) that never was
   std::int32_t* chosen[2] = {};  // by SelectWhen: [max_listed] units, ascending; of lists tokens, the best unit's first
   std::int32_t* n_chosen[2] = {};  // by SelectWhen
   std::int32_t* listed = nullptr;  // [max_listed] slots to attend, in the order of their tokens (of lists: sinks, as
@@ -222,9 +207,9 @@ void choose_lists_cuda(const ChoosePages& c, const KvSlots& slots, std::int32_t 
 // Brings chosen units that are in no slot out of their pages (`pages`: the sequences' tables, whose blocks may lie in
 // mapped host memory), in place of those that were not chosen for longest, and writes `listed`; without slots it does
 // the latter alone. With SlotRules::fetch of 4 the candidates among the aligned four of each such token come with it,
-// as far as there are slots that nothing chosen needs. `layer` is the model's, slot_layer the one of `slots`. At most
-// max_blocks blocks of threads, and four times as many for single tokens of this step, which wait for latency and have
-// nothing beside them.
+// as far as there are slots that hold nothing that was ever chosen. `layer` is the model's, slot_layer the one of
+// `slots`. At most max_blocks blocks of threads, and four times as many for single tokens of this step, which wait for
+// latency and have nothing beside them.
 void recall_units_cuda(const SlotRows& rows, SelectWhen when, const KvSlots& slots, const KvTables& pages,
                        std::int32_t layer, std::int32_t slot_layer, std::int32_t max_blocks,
                        const CudaContext& context);

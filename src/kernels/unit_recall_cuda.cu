@@ -5,8 +5,10 @@
 // Recall runs beside the products of a step, whose blocks leave 10,000 registers and 47 KiB of shared memory of each
 // multiprocessor: it takes less than that, or those would wait for it. So one thread moves pages, with bulk copies from
 // host memory to shared memory and from there into slots; tokens are so small that asking for each would be the time,
-// and warps load eight of them at once. What a token's neighbours cost is little beside that, so they may come with it
-// (SlotRules::fetch): four aligned ones lie in one piece of their page, and go to slots of their own.
+// and warps load eight of them at once. Neighbours may come with a token (SlotRules::fetch): four aligned ones lie in
+// one piece of their page, and go to slots of their own.
+//
+// What a kernel can do costs registers whether it is done or not, so each kind of recall is one of its own.
 #include <algorithm>
 
 #include "src/kernels/bulk_copies.cuh"
@@ -26,14 +28,16 @@ constexpr int kRecallPiece = kPieceBytes;
 #endif
 constexpr int kStagesBeside = 4, kStagesAlone = 12;  // pieces under way: beside products, and with nothing beside
 // Single tokens that a step waits for, with nothing beside: as many threads as bring them sooner.
-constexpr int kMostRecallThreads = 512, kMostRecallWarps = kMostRecallThreads / kWarp;
+constexpr int kMostRecallThreads = 512;
 
-__device__ __forceinline__ int recall_threads() {
-  return static_cast<int>(blockDim.x);
-}
-__device__ __forceinline__ int recall_warps() {
-  return recall_threads() / kWarp;
-}
+// What a kernel recalls: units of so many tokens, by blocks of so many threads.
+template <int kTokens, int kBlock, bool kFour, bool kKeeping>
+struct RecallOf {
+  static constexpr int kUnitTokens = kTokens, kThreads = kBlock;
+  static constexpr bool kPages = kTokens != 1;
+  static constexpr bool kFetchesFour = kFour;  // as some rows ask for
+  static constexpr bool kKeeps = kKeeping;     // some rows keep selections
+};
 
 struct RecallArgs {
   KvSlots s;
@@ -62,10 +66,10 @@ struct Lists {
   std::uint8_t* age;     // [n_free]: kInUse for those that hold a chosen unit
   struct Counters {
     int n_missing, n_replaced;
-    int n_brought, n_neighbours;
     int oldest, n_oldest;  // slots older than `oldest` are given away, and n_oldest of that age
     int of_age[256];
-    int of_warps[2][kMostRecallWarps];
+    int of_warps[2][kMostRecallThreads / kWarp];
+    int n_brought, n_neighbours, n_never;  // with neighbours: slots that hold nothing that was ever chosen
   } * counters;
   static __host__ __device__ int most_brought(const KvSlots& s) {
     return s.fetch > 1 && s.n_slots > s.max_listed ? s.n_slots : s.max_listed + 1;
@@ -74,11 +78,11 @@ struct Lists {
     return static_cast<std::size_t>(s.n_slots) + static_cast<std::size_t>(most_brought(s)) * sizeof(Missing) +
            static_cast<std::size_t>(s.max_listed + 1) * sizeof(std::uint16_t) * (s.fetch > 1 ? 2 : 1);
   }
-  __device__ Lists(std::uint8_t* memory, const KvSlots& s, Counters* counters)
+  __device__ Lists(std::uint8_t* memory, const KvSlots& s, bool four, Counters* counters)
       : missing(reinterpret_cast<Missing*>(memory)), counters(counters) {
-    slot = reinterpret_cast<std::uint16_t*>(missing + most_brought(s));
+    slot = reinterpret_cast<std::uint16_t*>(missing + (four ? most_brought(s) : s.max_listed + 1));
     found = slot + s.max_listed + 1;
-    age = reinterpret_cast<std::uint8_t*>(s.fetch > 1 ? found + s.max_listed + 1 : found);
+    age = reinterpret_cast<std::uint8_t*>(four ? found + s.max_listed + 1 : found);
   }
 };
 
@@ -95,25 +99,42 @@ struct Item {
   bool newest_first;  // the window is listed so
 };
 
-__device__ __forceinline__ bool keeps(const RowOfSlots& r) {
-  return r.place >= 0 && r.rules.schedule == SlotSchedule::kKept;
+template <typename K>
+__device__ __forceinline__ RowOfSlots recall_row(const RecallArgs& p, int row) {
+  RowOfSlots r = row_at(p.s, p.rows, row);
+  r.rules.unit_tokens = K::kUnitTokens;
+  return r;
 }
+template <typename K>
+__device__ __forceinline__ std::int64_t unit_bytes_of(const RecallArgs& p) {
+  return token_bytes(p.s) * K::kUnitTokens;
+}
+template <typename K>
+__device__ __forceinline__ std::int32_t* slots_of_units(const RecallArgs& p, const Item& item) {
+  return p.s.slot_of + item.index * (p.s.max_pages * (kKvPageTokens / K::kUnitTokens));
+}
+template <typename K>
+__device__ __forceinline__ bool keeps(const RowOfSlots& r) {
+  return K::kKeeps && r.place >= 0 && r.rules.schedule == SlotSchedule::kKept;
+}
+template <typename K>
 __device__ __forceinline__ void set_region(const RecallArgs& p, const RowOfSlots& r, int kv_head, Item& it) {
   it.index = slot_index(p.s, p.slot_layer, r.place, kv_head);
   it.place = r.place, it.kv_head = kv_head;
   it.length = it.now = r.length + (p.when == SelectWhen::kNext ? 1 : 0);
-  it.region = region_of(p.s, r.rules, p.slot_layer, r.place, it.length);
+  it.region = K::kPages ? page_region(r.rules, it.length) : region_of(p.s, r.rules, p.slot_layer, r.place, it.length);
   it.fixed = it.region.first + window_slots(r.rules);
   it.n_free = p.s.n_slots - it.fixed;
-  it.together = p.s.unit_tokens == 1 && p.s.fetch == kTogether && r.rules.fetch == kTogether;
-  it.newest_first = p.s.lists.max_units > 0 && r.rules.schedule != SlotSchedule::kNone;
+  it.together = K::kFetchesFour && r.rules.fetch == kTogether;
+  it.newest_first = !K::kPages && p.s.lists.max_units > 0 && r.rules.schedule != SlotSchedule::kNone;
   it.n = it.attended = it.region.n_select == 0 ? 0 : min(it.region.n_select, p.s.n_chosen[it.from][it.index]);
-  if (!keeps(r)) return;
+  if (!keeps<K>(r)) return;
   it.n = p.s.n_chosen[it.from][it.index];
   it.now = __ldcg(&p.s.kept[kept_index(p.s, p.slot_layer, r.place)].made_now);
 }
 
 // What the item's list is to be of; false: it stays as it is.
+template <typename K>
 __device__ bool item_of(const RecallArgs& p, const RowOfSlots& r, int kv_head, Item& it) {
   const bool now = needs_now(p.s, r, p.slot_layer, kv_head), plain = r.rules.schedule == SlotSchedule::kNone;
   it.from = 0;
@@ -125,7 +146,7 @@ __device__ bool item_of(const RecallArgs& p, const RowOfSlots& r, int kv_head, I
     it.from = chooses(r, p.when, any_needs_now(p.s, r, p.slot_layer)) ? 1 : 0;
     if (it.from == 0 && now) return false;  // it has what the next step attends
   }
-  set_region(p, r, kv_head, it);
+  set_region<K>(p, r, kv_head, it);
   return true;
 }
 
@@ -138,47 +159,8 @@ __device__ void count_gate(const RecallArgs& p, const RowOfSlots& r, int kv_head
     atomicAdd(reinterpret_cast<unsigned long long*>(&counts->corrections), 1ull);
 }
 
-// Whether what is chosen of tokens is counted by ChosenBits.
-__device__ __forceinline__ bool has_bits(const KvSlots& s) {
-  return s.bits.words > 0;
-}
-// A row's step begins. Of one thread, for a KV head: what the step attends, where that was chosen ahead.
-__device__ void count_ahead(const RecallArgs& p, const RowOfSlots& r, int kv_head) {
-  if (!has_bits(p.s) || p.when != SelectWhen::kNow || r.rules.schedule != SlotSchedule::kAhead) return;
-  const std::int64_t index = slot_index(p.s, p.slot_layer, r.place, kv_head);
-  const bool now = needs_now(p.s, r, p.slot_layer, kv_head);
-  p.s.bits.attended_next[index] = now ? 0 : 1;
-  if (now) return;
-  SlotCounts* counts = p.s.counts + kept_index(p.s, p.slot_layer, r.place);
-  const auto add = [](std::uint64_t& to, std::int32_t v) {
-    atomicAdd(reinterpret_cast<unsigned long long*>(&to), static_cast<unsigned long long>(v));
-  };
-  add(counts->selected, p.s.bits.ahead[2 * index]);
-  add(counts->replaced, p.s.bits.ahead[2 * index + 1]);
-}
-// Adds to *n how many of the tokens chosen for the next step this one does not attend. The whole block takes part; *n
-// is in shared memory.
-__device__ void count_new_ahead(const RecallArgs& p, const RowOfSlots& r, const Item& item, int* n) {
-  const SelectWhen attended = needs_now(p.s, r, p.slot_layer, item.kv_head) ? SelectWhen::kNow : SelectWhen::kNext;
-  const std::uint32_t* next = chosen_bits(p.s, SelectWhen::kNext, item.index, item.length);
-  const std::uint32_t* here = chosen_bits(p.s, attended, item.index, r.length);
-  const int2 words = chosen_words(r.rules, item.length);
-  const int known = chosen_words(r.rules, r.length).y;
-  int own = 0;
-#pragma unroll 4
-  for (int i = words.x + static_cast<int>(threadIdx.x); i < words.y; i += static_cast<int>(blockDim.x))
-    own += __popc(__ldcg(next + i) & ~(i < known ? __ldcg(here + i) : 0u));
-  own = __reduce_add_sync(~0u, own);
-  if (threadIdx.x % kWarp == 0 && own > 0) atomicAdd(n, own);
-}
-// Of one thread: the next step will attend `n` units, `fresh` of them new.
-__device__ void note_ahead(const RecallArgs& p, const Item& item, int n, int fresh) {
-  p.s.bits.ahead[2 * item.index] = n;
-  p.s.bits.ahead[2 * item.index + 1] = fresh;
-}
-
 // Sums of two numbers of the threads before this one. Every thread of the block takes part.
-__device__ __forceinline__ int2 sums_before(int2 own, int (&of_warps)[2][kMostRecallWarps]) {
+__device__ __forceinline__ int2 sums_before(int2 own, int (&of_warps)[2][kMostRecallThreads / kWarp]) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   int2 up_to = own;
 #pragma unroll
@@ -195,12 +177,13 @@ __device__ __forceinline__ int2 sums_before(int2 own, int (&of_warps)[2][kMostRe
 
 // Gives `wanted` slots away: of those that are not in use, the ones that were not chosen for longest; the first where
 // that is equal.
+template <typename K>
 __device__ void give_slots(const Item& item, const Lists& lists, int wanted) {
   const int tid = threadIdx.x;
   Lists::Counters& c = *lists.counters;
-  for (int i = tid; i < 256; i += recall_threads()) c.of_age[i] = 0;
+  for (int i = tid; i < 256; i += K::kThreads) c.of_age[i] = 0;
   __syncthreads();
-  for (int i = tid; i < item.n_free; i += recall_threads()) atomicAdd(&c.of_age[lists.age[i]], 1);
+  for (int i = tid; i < item.n_free; i += K::kThreads) atomicAdd(&c.of_age[lists.age[i]], 1);
   __syncthreads();
   if (tid < kWarp) {  // lane i has ages 255 - 8 i and down; those in use come first, and do not count
     int own = 0;
@@ -219,7 +202,7 @@ __device__ void give_slots(const Item& item, const Lists& lists, int wanted) {
     }
   }
   __syncthreads();
-  const int oldest = c.oldest, n_oldest = c.n_oldest, each = (item.n_free + recall_threads() - 1) / recall_threads();
+  const int oldest = c.oldest, n_oldest = c.n_oldest, each = (item.n_free + K::kThreads - 1) / K::kThreads;
   const int begin = min(item.n_free, tid * each), end = min(item.n_free, begin + each);
   int2 own = {0, 0};
   for (int i = begin; i < end; ++i) {
@@ -234,19 +217,21 @@ __device__ void give_slots(const Item& item, const Lists& lists, int wanted) {
     if (age == oldest && at >= n_oldest) continue;
     lists.missing[at].slot = static_cast<std::uint16_t>(i);
     const int chosen = lists.missing[at].chosen;
-    if ((chosen & kNeighbour) == 0) lists.slot[chosen] = static_cast<std::uint16_t>(i);
+    if (!K::kFetchesFour || (chosen & kNeighbour) == 0) lists.slot[chosen] = static_cast<std::uint16_t>(i);
   }
 }
 
 // The missing tokens (Lists::found, each of which slot_of names as -2 - which of the chosen) with those around them
-// that may be chosen later and are in no slot, as long as there are slots that no chosen token needs. Of four, the
-// thread that has the first missing one writes all down, side by side, so that one warp asks for them.
+// that may be chosen later and are in no slot, as long as there are slots that hold nothing that was ever chosen: what
+// was chosen once is likelier to be chosen again. Of four, the thread that has the first missing one writes all down,
+// side by side, so that one warp asks for them.
+template <typename K>
 __device__ void find_together(const RecallArgs& p, const Item& item, const Lists& lists) {
   Lists::Counters& c = *lists.counters;
   const std::int32_t* chosen = p.s.chosen[item.from] + item.index * p.s.max_listed;
-  const std::int32_t* slot_of = p.s.slot_of + item.index * cuda::max_units(p.s);
-  const int room = max(0, item.n_free - item.n);
-  for (int k = threadIdx.x; k < c.n_missing; k += recall_threads()) {
+  const std::int32_t* slot_of = slots_of_units<K>(p, item);
+  const int room = max(0, min(c.n_never - c.n_missing, item.n_free - item.n));
+  for (int k = threadIdx.x; k < c.n_missing; k += K::kThreads) {
     const int unit = chosen[lists.found[k]], first = unit / kTogether * kTogether;
     const int4 four = *reinterpret_cast<const int4*>(slot_of + first);  // rows begin at multiples of a page
     const int slot[kTogether] = {four.x, four.y, four.z, four.w};
@@ -275,38 +260,65 @@ __device__ void find_together(const RecallArgs& p, const Item& item, const Lists
   __syncthreads();
 }
 
+// Ages where neighbours come: nothing is older than what was never chosen.
+__device__ __forceinline__ void note_ages(const Item& item, const Lists& lists, const std::int32_t* used_at,
+                                          int n_threads) {
+  Lists::Counters& c = *lists.counters;
+  if (threadIdx.x == 0) c.n_brought = c.n_neighbours = c.n_never = 0;
+  __syncthreads();
+  int n_never = 0;
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x); i < item.n_free; i += n_threads) {
+    const std::int32_t at = used_at[i];
+    n_never += at < 0;
+    lists.age[i] = static_cast<std::uint8_t>(at < 0 ? kOldest : min(item.now - at, kOldest - 1));
+  }
+  n_never = __reduce_add_sync(~0u, n_never);
+  if (threadIdx.x % kWarp == 0) atomicAdd(&c.n_never, n_never);
+}
+template <typename K>
+__device__ __forceinline__ int n_brought(const Item& item, const Lists::Counters& c) {
+  return K::kFetchesFour && item.together ? c.n_brought : c.n_missing;
+}
+
 // Which of the chosen units are there, and what the others take the place of. Loads that do not depend on one another
 // come first, all at once: each is a wait of half a microsecond.
+template <typename K>
 __device__ void resolve(const RecallArgs& p, const Item& item, const Lists& lists) {
   const int tid = threadIdx.x;
   Lists::Counters& c = *lists.counters;
   const std::int32_t* chosen = p.s.chosen[item.from] + item.index * p.s.max_listed;
-  std::int32_t* slot_of = p.s.slot_of + item.index * cuda::max_units(p.s);
+  std::int32_t* slot_of = slots_of_units<K>(p, item);
   const std::int32_t* used_at = p.s.used_at + item.index * p.s.n_slots + item.fixed;
+  if (K::kFetchesFour && item.together) {
+    note_ages(item, lists, used_at, K::kThreads);
+  } else {
 #pragma unroll 8
-  for (int i = tid; i < item.n_free; i += recall_threads())
-    lists.age[i] = static_cast<std::uint8_t>(min(item.now - used_at[i], kOldest));
-  if (tid == 0) c.n_missing = c.n_replaced = c.n_brought = c.n_neighbours = 0;
+    for (int i = tid; i < item.n_free; i += K::kThreads)
+      lists.age[i] = static_cast<std::uint8_t>(min(item.now - used_at[i], kOldest));
+  }
+  if (tid == 0) c.n_missing = c.n_replaced = 0;
   __syncthreads();
   constexpr int kAtOnce = 8;
-  for (int first = tid; first < item.n; first += kAtOnce * recall_threads()) {
+  for (int first = tid; first < item.n; first += kAtOnce * K::kThreads) {
     std::int32_t unit[kAtOnce], slot[kAtOnce], token[kAtOnce];
 #pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) unit[k] = chosen[min(first + k * recall_threads(), item.n - 1)];
+    for (int k = 0; k < kAtOnce; ++k) unit[k] = chosen[min(first + k * K::kThreads, item.n - 1)];
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
       slot[k] = slot_of[unit[k]];
-      token[k] = unit_token(p.pages, p.s.unit_tokens, p.layer, item.place, item.kv_head, unit[k]);
+      token[k] = unit_token(p.pages, K::kUnitTokens, p.layer, item.place, item.kv_head, unit[k]);
     }
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
-      const int i = first + k * recall_threads();
+      const int i = first + k * K::kThreads;
       if (i >= item.n) continue;
       if (slot[k] >= 0) {
         lists.slot[i] = static_cast<std::uint16_t>(slot[k]);
         if (lists.age[slot[k]] > 1) atomicAdd(&c.n_replaced, 1);
+        if (K::kFetchesFour && item.together && lists.age[slot[k]] == kOldest) atomicSub(&c.n_never, 1);
         lists.age[slot[k]] = kInUse;
-      } else if (item.together) {
+      } else if (K::kFetchesFour && item.together) {
         lists.found[atomicAdd(&c.n_missing, 1)] = static_cast<std::uint16_t>(i);
         slot_of[unit[k]] = -2 - i;
       } else {
@@ -315,13 +327,9 @@ __device__ void resolve(const RecallArgs& p, const Item& item, const Lists& list
     }
   }
   __syncthreads();
-  if (item.together) {
-    find_together(p, item, lists);
-  } else if (tid == 0) {
-    c.n_brought = c.n_missing;
-  }
-  __syncthreads();
-  if (c.n_brought > 0) give_slots(item, lists, c.n_brought);
+  if (K::kFetchesFour && item.together) find_together<K>(p, item, lists);
+  const int n = n_brought<K>(item, c);
+  if (n > 0) give_slots<K>(item, lists, n);
   __syncthreads();
 }
 
@@ -337,15 +345,16 @@ __device__ void list_window(const RecallArgs& p, const Item& item, int lane, int
 }
 
 // A step that keeps its selection: the window has moved, and where it has shrunk, more of the selection is attended.
+template <typename K>
 __device__ void list_again(const RecallArgs& p, const Item& item) {
   const std::int32_t* chosen = p.s.chosen[0] + item.index * p.s.max_listed;
-  const std::int32_t* slot_of = p.s.slot_of + item.index * cuda::max_units(p.s);
+  const std::int32_t* slot_of = slots_of_units<K>(p, item);
   std::int32_t* listed = p.s.listed + item.index * p.s.max_listed + item.region.first;
   const auto first = static_cast<std::int32_t>(item.index * p.s.n_slots) + item.fixed;
   for (int i = max(0, item.attended - (item.fixed - item.region.first)) + static_cast<int>(threadIdx.x);
-       i < item.attended; i += recall_threads())
+       i < item.attended; i += K::kThreads)
     listed[i] = first + slot_of[chosen[i]];
-  list_window(p, item, static_cast<int>(threadIdx.x), recall_threads());
+  list_window(p, item, static_cast<int>(threadIdx.x), K::kThreads);
 }
 
 __device__ __forceinline__ void count_selected(const RecallArgs& p, int place, int n) {
@@ -363,40 +372,38 @@ __device__ __forceinline__ void remember(const RecallArgs& p, int place, int n_u
 }
 
 // Of one thread: what resolve() found.
+template <typename K>
 __device__ void count_found(const RecallArgs& p, const Item& item, const Lists::Counters& c) {
   SlotCounts* counts = p.s.counts + kept_index(p.s, p.slot_layer, item.place);
   const auto add = [](std::uint64_t& to, int v) {
     atomicAdd(reinterpret_cast<unsigned long long*>(&to), static_cast<unsigned long long>(v));
   };
+  add(counts->selected, item.attended);
   add(counts->missing, c.n_missing);
-  if (item.together) add(counts->neighbours, c.n_brought - c.n_missing);
-  if (has_bits(p.s) && p.when == SelectWhen::kNext) {
-    note_ahead(p, item, item.attended, c.n_replaced);
-    return;
-  }
-  count_selected(p, item.place, item.attended);
-  if (!has_bits(p.s)) add(counts->replaced, c.n_replaced + c.n_missing);  // else choose_tokens_cuda counts them
+  add(counts->replaced, c.n_replaced + c.n_missing);
+  if (K::kFetchesFour && item.together) add(counts->neighbours, c.n_brought - c.n_missing);
 }
 
 // What resolve() decided, to the tables. `lane` of n_lanes threads.
+template <typename K>
 __device__ void write_down(const RecallArgs& p, const Item& item, const Lists& lists, int lane, int n_lanes) {
   const PageRegion& region = item.region;
   const std::int64_t slots = item.index * p.s.n_slots;
   const std::int32_t* chosen = p.s.chosen[item.from] + item.index * p.s.max_listed;
-  std::int32_t* slot_of = p.s.slot_of + item.index * cuda::max_units(p.s);
-  const int brought = lists.counters->n_brought;
+  std::int32_t* slot_of = slots_of_units<K>(p, item);
+  const int brought = n_brought<K>(item, *lists.counters);
 #pragma unroll 4
   for (int i = lane; i < brought; i += n_lanes) {
     const Missing m = lists.missing[i];
-    const bool neighbour = (m.chosen & kNeighbour) != 0;
+    const bool neighbour = K::kFetchesFour && (m.chosen & kNeighbour) != 0;
     const std::int64_t slot = slots + item.fixed + m.slot;
-    int unit = chosen[m.chosen & ~kNeighbour];
+    int unit = chosen[K::kFetchesFour ? m.chosen & ~kNeighbour : m.chosen];
     const int before = p.s.unit_of[slot];
     if (neighbour) unit = unit / kTogether * kTogether + m.token % kTogether;
     if (before >= 0) slot_of[before] = -1;  // none of those that were chosen
     slot_of[unit] = m.slot;
     p.s.unit_of[slot] = unit;
-    if (neighbour) p.s.used_at[slot] = item.now - 1;  // given up before what is chosen now
+    if (neighbour) p.s.used_at[slot] = -1;  // never chosen
   }
   std::int32_t* listed = p.s.listed + item.index * p.s.max_listed;
   const auto first = static_cast<std::int32_t>(slots);
@@ -406,17 +413,39 @@ __device__ void write_down(const RecallArgs& p, const Item& item, const Lists& l
     if (i < item.attended) listed[region.first + i] = first + item.fixed + lists.slot[i];
   }
   list_window(p, item, lane, n_lanes);
-  if (lane == 0) count_found(p, item, *lists.counters);
+  if (lane == 0) count_found<K>(p, item, *lists.counters);
 }
 
-__global__ void __launch_bounds__(kMostRecallThreads, 2) recall_kernel(RecallArgs p) {
+// What is brought out of the pages, token by token.
+template <typename K>
+__device__ __forceinline__ void bring_tokens(const RecallArgs& p, const RowOfSlots& r, const Item& item,
+                                             const Lists& lists, std::byte* base) {
+  const int bytes = static_cast<int>(token_bytes(p.s)), n = n_brought<K>(item, *lists.counters),
+            warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  copy_tokens(
+      n, bytes, warp, K::kThreads / kWarp,
+      [&](int i) { return p.pages.base + std::int64_t{lists.missing[i].token} * bytes; },
+      [&](int i) { return base + lists.missing[i].slot * bytes; });
+  if (p.when == SelectWhen::kNow || item.region.last < r.length) return;
+  // A window of none or one leaves this step's own token to the next selection, and it is in no page yet.
+  __syncthreads();
+  const std::int32_t newest = unit_token(p.pages, 1, p.layer, item.place, item.kv_head, r.length - 1);
+  const std::byte* own = resident_token(p.s, p.slot_layer, item.place, item.kv_head, r.length - 1, r.length);
+  for (int i = warp; i < n; i += K::kThreads / kWarp)
+    if (lists.missing[i].token == newest && lane * 16 < bytes)
+      reinterpret_cast<uint4*>(base + lists.missing[i].slot * bytes)[lane] =
+          __ldcg(reinterpret_cast<const uint4*>(own) + lane);
+}
+
+template <typename K>
+__global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8 : 2) recall_kernel(RecallArgs p) {
   extern __shared__ __align__(128) std::uint8_t memory[];  // the ring, then lists
   __shared__ Lists::Counters counters;
-  const Lists lists(memory + p.stages * kBulkBytes, p.s, &counters);
+  const Lists lists(memory + (K::kPages ? p.stages * kBulkBytes : 0), p.s, K::kFetchesFour, &counters);
 #if __CUDA_ARCH__ >= 900
   __shared__ std::uint64_t barriers[kStagesAlone];
   BulkCopies copies{shared_address(memory), shared_address(barriers), p.stages};
-  if (threadIdx.x == 0) {
+  if (K::kPages && threadIdx.x == 0) {
     for (int i = 0; i < p.stages; ++i) barrier_init(copies.barriers + i * 8, 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
@@ -426,68 +455,52 @@ __global__ void __launch_bounds__(kMostRecallThreads, 2) recall_kernel(RecallArg
   const int items = p.rows.n * p.s.n_kv_heads;
   for (int i = blockIdx.x; i < items; i += gridDim.x) {
     const int row = i / p.s.n_kv_heads, kv_head = i % p.s.n_kv_heads;
-    const RowOfSlots r = row_at(p.s, p.rows, row);
-    const bool kept = keeps(r), first_head = kv_head == 0 && threadIdx.x == 0;
+    const RowOfSlots r = recall_row<K>(p, row);
+    const bool kept = keeps<K>(r), first_head = kv_head == 0 && threadIdx.x == 0;
     if (kept && p.when == SelectWhen::kNext) continue;
     if (!r.sparse) {
       if (kept && first_head) remember(p, r.place, 0);
       continue;
     }
-    if (threadIdx.x == 0) count_gate(p, r, kv_head), count_ahead(p, r, kv_head);
+    if (threadIdx.x == 0) count_gate(p, r, kv_head);
     Item item;
     if (kept && !needs_now(p.s, r, p.slot_layer, kv_head)) {
       item.from = 0;
-      set_region(p, r, kv_head, item);
-      list_again(p, item);
+      set_region<K>(p, r, kv_head, item);
+      list_again<K>(p, item);
       if (threadIdx.x == 0) count_selected(p, r.place, item.attended);
       if (first_head) remember(p, r.place, -1);
       continue;
     }
-    if (!item_of(p, r, kv_head, item)) continue;
+    if (!item_of<K>(p, r, kv_head, item)) continue;
     if (kept && first_head) remember(p, r.place, item.n);
     __syncthreads();
-    resolve(p, item, lists);
-    if (has_bits(p.s) && p.when == SelectWhen::kNext) {
-      if (threadIdx.x == 0) counters.n_replaced = 0;
-      __syncthreads();
-      count_new_ahead(p, r, item, &counters.n_replaced);
-      __syncthreads();
-    }
-    std::byte* const base = p.s.slots + (item.index * p.s.n_slots + item.fixed) * cuda::unit_bytes(p.s);
-    if (p.s.unit_tokens == 1) {
-      const int bytes = static_cast<int>(token_bytes(p.s));
-      // This step's own token, which a short window may leave to the next step's selection, is in no page yet.
-      const std::int32_t newest = unit_token(p.pages, 1, p.layer, item.place, kv_head, r.length - 1);
-      const std::byte* own = resident_token(p.s, p.slot_layer, item.place, kv_head, r.length - 1, r.length);
-      copy_tokens(
-          counters.n_brought, bytes, static_cast<int>(threadIdx.x) / kWarp, recall_warps(),
-          [&](int i) {
-            const std::int32_t token = lists.missing[i].token;
-            return token == newest ? own : p.pages.base + std::int64_t{token} * bytes;
-          },
-          [&](int i) { return base + lists.missing[i].slot * bytes; });
-      write_down(p, item, lists, static_cast<int>(threadIdx.x), recall_threads());
+    resolve<K>(p, item, lists);
+    std::byte* const base = p.s.slots + (item.index * p.s.n_slots + item.fixed) * unit_bytes_of<K>(p);
+    if constexpr (!K::kPages) {
+      bring_tokens<K>(p, r, item, lists, base);
+      write_down<K>(p, item, lists, static_cast<int>(threadIdx.x), K::kThreads);
       __syncthreads();
       continue;
     }
     // Pages are powers of two: head_dim is 64 or 128.
-    const int bytes = kRecallPiece, shift = __ffs(static_cast<int>(cuda::unit_bytes(p.s)) / bytes) - 1;
+    const int bytes = kRecallPiece, shift = __ffs(static_cast<int>(unit_bytes_of<K>(p)) / bytes) - 1;
     const int n = counters.n_missing << shift, mask = (1 << shift) - 1;
     const auto source = [&](int i) {
       return p.pages.base + lists.missing[i >> shift].token * token_bytes(p.s) + (i & mask) * bytes;
     };
     const auto target = [&](int i) {
-      return base + lists.missing[i >> shift].slot * cuda::unit_bytes(p.s) + (i & mask) * bytes;
+      return base + lists.missing[i >> shift].slot * unit_bytes_of<K>(p) + (i & mask) * bytes;
     };
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x == 0) {
       copies.run(n, source, target);
     } else if (threadIdx.x >= kWarp) {
-      write_down(p, item, lists, static_cast<int>(threadIdx.x) - kWarp, recall_threads() - kWarp);
+      write_down<K>(p, item, lists, static_cast<int>(threadIdx.x) - kWarp, K::kThreads - kWarp);
     }
 #else
-    for (int i = threadIdx.x / kWarp; i < n; i += recall_warps()) copy_piece(target(i), source(i));
-    write_down(p, item, lists, static_cast<int>(threadIdx.x), recall_threads());
+    for (int i = threadIdx.x / kWarp; i < n; i += K::kThreads / kWarp) copy_piece(target(i), source(i));
+    write_down<K>(p, item, lists, static_cast<int>(threadIdx.x), K::kThreads);
 #endif
     __syncthreads();
   }
@@ -495,6 +508,7 @@ __global__ void __launch_bounds__(kMostRecallThreads, 2) recall_kernel(RecallArg
 
 // Of one thread, for a step that attends what was chosen ahead: its own token, the last that is listed.
 __device__ __forceinline__ void list_newest(const RecallArgs& p, const RowOfSlots& r, int kv_head) {
+  if (r.rules.schedule != SlotSchedule::kAhead) return;
   const PageRegion region = page_region(r.rules, r.length);
   const int last = region.first + region.n_select + region.stop - region.window - 1;
   p.s.listed[slot_index(p.s, p.slot_layer, r.place, kv_head) * p.s.max_listed + last] =
@@ -503,26 +517,27 @@ __device__ __forceinline__ void list_newest(const RecallArgs& p, const RowOfSlot
 
 // Where there are no slots: the numbers of the tokens that are attended, all of them up to the budget. What is chosen
 // for the next step is listed without that step's token, whose page may have no block yet.
+using Listed = RecallOf<1, kListThreads, false, true>;
+
 __global__ void __launch_bounds__(kListThreads) list_kernel(RecallArgs p) {
   let_next_start();
   wait_for_previous();
   const int row = blockIdx.y / p.s.n_kv_heads, kv_head = blockIdx.y % p.s.n_kv_heads;
-  const RowOfSlots r = row_at(p.s, p.rows, row);
-  __shared__ int n_new;
+  const RowOfSlots r = recall_row<Listed>(p, row);
   if (r.place < 0) return;
-  const bool first_block = blockIdx.x == 0 && threadIdx.x == 0, kept = keeps(r);
+  const bool first_block = blockIdx.x == 0 && threadIdx.x == 0, kept = keeps<Listed>(r);
   if (kept && p.when == SelectWhen::kNext) return;
   Item item;
   item.region = {}, item.attended = 0, item.from = 0;
   int begin = 0;
   if (r.sparse) {
-    if (first_block) count_gate(p, r, kv_head), count_ahead(p, r, kv_head);
+    if (first_block) count_gate(p, r, kv_head);
     if (kept && !needs_now(p.s, r, p.slot_layer, kv_head)) {
-      set_region(p, r, kv_head, item);
+      set_region<Listed>(p, r, kv_head, item);
       begin = item.region.first + max(0, item.attended - window_slots(r.rules));  // as list_again()
       if (first_block && kv_head == 0) remember(p, r.place, -1);
     } else {
-      if (!item_of(p, r, kv_head, item)) {
+      if (!item_of<Listed>(p, r, kv_head, item)) {
         if (first_block && p.when == SelectWhen::kNow) list_newest(p, r, kv_head);
         return;
       }
@@ -547,16 +562,7 @@ __global__ void __launch_bounds__(kListThreads) list_kernel(RecallArgs p) {
                                      : region.window + of_window;
     listed[i] = unit_token(p.pages, 1, p.layer, r.place, kv_head, unit);
   }
-  if (!r.sparse || blockIdx.x > 0) return;
-  if (!has_bits(p.s) || p.when != SelectWhen::kNext) {
-    if (threadIdx.x == 0) count_selected(p, r.place, item.attended);
-    return;
-  }
-  if (threadIdx.x == 0) n_new = 0;
-  __syncthreads();
-  count_new_ahead(p, r, item, &n_new);
-  __syncthreads();
-  if (threadIdx.x == 0) note_ahead(p, item, item.attended, n_new);
+  if (first_block && r.sparse) count_selected(p, r.place, item.attended);
 }
 
 struct FillArgs {
@@ -651,6 +657,31 @@ __global__ void __launch_bounds__(kThreads) copy_kernel(CopyArgs p) {
   }
 }
 
+template <typename K>
+void launch_recall(const RecallArgs& args, int max_blocks, const CudaContext& context) {
+  const std::size_t shared = static_cast<std::size_t>(args.stages) * kBulkBytes + Lists::bytes(args.s);
+  static std::size_t allowed = 48 << 10;
+  if (shared > allowed) {
+    cuda_check(
+        cudaFuncSetAttribute(recall_kernel<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
+        "recall's shared memory");
+    allowed = shared;
+  }
+  launch(context, "recall_units", recall_kernel<K>,
+         dim3(static_cast<unsigned>(std::min(max_blocks, args.rows.n * args.s.n_kv_heads))),
+         dim3(static_cast<unsigned>(K::kThreads)), shared, args);
+}
+
+template <int kBlock>
+void launch_tokens(const RecallArgs& args, bool four, bool keeping, int max_blocks, const CudaContext& context) {
+  const auto run =
+      four
+          ? (keeping ? launch_recall<RecallOf<1, kBlock, true, true>> : launch_recall<RecallOf<1, kBlock, true, false>>)
+          : (keeping ? launch_recall<RecallOf<1, kBlock, false, true>>
+                     : launch_recall<RecallOf<1, kBlock, false, false>>);
+  run(args, max_blocks, context);
+}
+
 }  // namespace
 
 void recall_units_cuda(const SlotRows& rows, SelectWhen when, const KvSlots& s, const KvTables& pages,
@@ -663,19 +694,16 @@ void recall_units_cuda(const SlotRows& rows, SelectWhen when, const KvSlots& s, 
            args);
     return;
   }
-  args.stages = s.unit_tokens == 1 ? 0 : when == SelectWhen::kNow ? kStagesAlone : kStagesBeside;
-  const std::size_t shared = static_cast<std::size_t>(args.stages) * kBulkBytes + Lists::bytes(s);
-  static std::size_t allowed = 48 << 10;
-  if (shared > allowed) {
-    cuda_check(
-        cudaFuncSetAttribute(recall_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
-        "recall's shared memory");
-    allowed = shared;
+  const bool keeping = s.kept != nullptr, four = s.fetch > 1, waited_for = when == SelectWhen::kNow;
+  if (s.unit_tokens == kKvPageTokens) {
+    args.stages = waited_for ? kStagesAlone : kStagesBeside;
+    keeping ? launch_recall<RecallOf<kKvPageTokens, kRecallThreads, false, true>>(args, max_blocks, context)
+            : launch_recall<RecallOf<kKvPageTokens, kRecallThreads, false, false>>(args, max_blocks, context);
+  } else if (waited_for) {
+    launch_tokens<kMostRecallThreads>(args, four, keeping, 4 * max_blocks, context);
+  } else {
+    launch_tokens<kRecallThreads>(args, four, keeping, max_blocks, context);
   }
-  const bool waited_for = s.unit_tokens == 1 && when == SelectWhen::kNow;
-  launch(context, "recall_units", recall_kernel,
-         dim3(static_cast<unsigned>(std::min(waited_for ? 4 * max_blocks : max_blocks, items))),
-         dim3(static_cast<unsigned>(waited_for ? kMostRecallThreads : kRecallThreads)), shared, args);
 }
 
 void fill_slots_cuda(std::int32_t place, std::int32_t length, const SlotRules& rules, const KvSlots& s,

@@ -112,13 +112,7 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
   }
   for (int i = 0; i < 2; ++i) small.add(&view_.chosen[i], heads * listed * 4), small.add(&view_.n_chosen[i], heads * 4);
   small.add(&view_.listed, heads * listed * 4);
-  small.add(&view_.kept, states * sizeof(KeptSelection));
-  if (view_.group_tokens > 0) {
-    view_.bits.words = view_.max_pages;
-    for (int i = 0; i < (needs_.ahead ? 2 : 1); ++i) small.add(&view_.bits.bits[i], 2 * heads * n_pages * 4);
-    small.add(&view_.bits.attended_next, heads * 4);
-    small.add(&view_.bits.ahead, 2 * heads * 4);
-  }
+  if (needs_.keeps) small.add(&view_.kept, states * sizeof(KeptSelection));
   if (view_.lists.max_units > 0)
     small.add(&view_.lists.n_units, heads * 4), small.add(&view_.lists.grouped, states * 4);
   tables_ = DeviceBuffer(small.total(), "tables of slots");

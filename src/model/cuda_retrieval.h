@@ -73,7 +73,7 @@ class CudaRetrieval {
     std::vector<bool> dense;                   // by layer
     std::int32_t n_slots = 0, max_listed = 0;  // in units
     std::int32_t fetch = 1;                    // SlotRules::fetch
-    bool selects = false, ahead = false;
+    bool selects = false, ahead = false, keeps = false;
     bool controls = false;    // of SlotScore kDrawn or kKeys
     bool last_asked = false;  // SlotRules::last_asked
     // Errors  the units, or the layers that read everything, are others.

@@ -166,6 +166,7 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare) {
   const SlotRules r = rules_of(plan);
   Needs n;
   n.selects = r.schedule != SlotSchedule::kNone, n.ahead = r.schedule == SlotSchedule::kAhead;
+  n.keeps = r.schedule == SlotSchedule::kKept;
   n.last_asked = r.last_asked != 0;
   n.controls = r.score != SlotScore::kIndex;
   n.fetch = r.fetch;
@@ -202,8 +203,8 @@ CudaRetrieval::Needs CudaRetrieval::Needs::beside(const Keys& others) const {
 bool CudaRetrieval::Needs::holds(const Needs& other) const {
   if (other.keys.none && !keys.none) return holds(other.beside(keys));
   return goes_with(other) && keys == other.keys && n_slots >= other.n_slots && max_listed >= other.max_listed &&
-         fetch >= other.fetch && selects >= other.selects && ahead >= other.ahead && controls >= other.controls &&
-         last_asked >= other.last_asked && ring_pages >= other.ring_pages;
+         fetch >= other.fetch && selects >= other.selects && ahead >= other.ahead && keeps >= other.keeps &&
+         controls >= other.controls && last_asked >= other.last_asked && ring_pages >= other.ring_pages;
 }
 
 void CudaRetrieval::Needs::add(const Needs& other) {
@@ -226,7 +227,7 @@ void CudaRetrieval::Needs::add(const Needs& other) {
   n_slots = std::max(n_slots, other.n_slots), max_listed = std::max(max_listed, other.max_listed);
   fetch = std::max(fetch, other.fetch);
   selects = selects || other.selects, ahead = ahead || other.ahead, last_asked = last_asked || other.last_asked;
-  controls = controls || other.controls;
+  controls = controls || other.controls, keeps = keeps || other.keeps;
 }
 
 }  // namespace mneme

@@ -103,10 +103,6 @@ struct World {
     } else if (s.group_tokens > 0) {
       take(&v.keys.codes, one_bit_code_bytes(v, heads));
       take(&v.keys.levels, one_bit_level_bytes(v, heads));
-      v.bits.words = s.max_pages;
-      for (auto& bits : v.bits.bits) take(&bits, 2 * heads * pages * 4);
-      take(&v.bits.attended_next, heads * 4);
-      take(&v.bits.ahead, 2 * heads * 4);
     } else if (!s.single) {
       take(&v.boxes, (heads * pages + kBoxesBeyond) * v.token_bytes());
     }
@@ -119,12 +115,13 @@ struct World {
     take(&v.cosine, q * 4);
     take(&v.rules, static_cast<std::size_t>(s.places) * sizeof(SlotRules));
     take(&v.counts, static_cast<std::size_t>(s.places) * sizeof(SlotCounts));
-    take(&v.kept, static_cast<std::size_t>(s.places) * sizeof(KeptSelection));
+    const bool keeps = s.schedule == SlotSchedule::kKept;
+    if (keeps) take(&v.kept, static_cast<std::size_t>(s.places) * sizeof(KeptSelection));
     const std::vector<SlotRules> rules(static_cast<std::size_t>(s.places), this->rules());
     const Stream stream = Stream::make();
     copy_bytes(v.rules, rules.data(), rules.size() * sizeof(SlotRules), stream);
     set_bytes(v.counts, 0, static_cast<std::size_t>(s.places) * sizeof(SlotCounts), stream);
-    set_bytes(v.kept, 0, static_cast<std::size_t>(s.places) * sizeof(KeptSelection), stream);
+    if (keeps) set_bytes(v.kept, 0, static_cast<std::size_t>(s.places) * sizeof(KeptSelection), stream);
     if (s.largest > 0) set_bytes(v.lists.n_units, 0, heads * 4, stream);
     stream.synchronize();
     const std::size_t bytes = s.score != SlotScore::kIndex ? choose_controls_scratch_bytes(v, s.places)

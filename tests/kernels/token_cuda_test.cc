@@ -62,10 +62,10 @@ struct Attended {
     for (const std::int32_t id : ids) c.replaced += last.contains(id) ? 0 : 1;
     last = {ids.begin(), ids.end()};
   }
-  void expect(const std::vector<SlotCounts>& got) const {
+  void expect(const std::vector<SlotCounts>& got, bool slots) const {
     for (std::size_t i = 0; i < counts.size(); ++i) {
       ASSERT_EQ(got[i].selected, counts[i].selected) << "place " << i;
-      ASSERT_EQ(got[i].replaced, counts[i].replaced) << "place " << i;
+      ASSERT_EQ(got[i].replaced, slots ? counts[i].replaced : 0) << "place " << i;
     }
   }
   std::int32_t kv_heads;
@@ -380,7 +380,6 @@ TEST_F(CudaTokenTest, SpeculatesAndCorrectsByHead) {
         fill_slots_cuda(place, length - 1, w.rules(), w.v, w.pages(), 0, 0, context());
       const DeviceArray<std::int32_t> layers(Ids{0});
       std::vector<Ids> ahead(static_cast<std::size_t>(w.s.places * w.s.kv_heads));
-      Attended attended(w);
       for (int step = 0; step < 80; ++step, ++length) {
         know_pages(w, length);
         write_newest(w, length);
@@ -403,10 +402,8 @@ TEST_F(CudaTokenTest, SpeculatesAndCorrectsByHead) {
           const bool now = step == 0 || moved[i];
           const Ids here = now ? choose(w, place, head, length, query(i)).ids : ahead[i];
           expect_listed(w, place, head, length, here);
-          attended.add(place, head, here);
           if (HasFatalFailure()) return;
         }
-        attended.expect(fetch(w.v.counts, static_cast<std::size_t>(w.s.places)));
         close_one_bit_cuda({.rows = r.rows(), .first = 0, .stop = 1, .model_layers = layers.data()}, w.v, w.pages(),
                            context());
         run(w, r, SelectWhen::kNext);
@@ -418,8 +415,8 @@ TEST_F(CudaTokenTest, SpeculatesAndCorrectsByHead) {
     }
 }
 
-// Units that the step before did not attend are counted as the sets have it, whatever the share of a block; a row that
-// begins anew attended none.
+// Units that the step before did not attend are counted as the sets have it where there are slots, whose age says so,
+// and elsewhere not; a row that begins anew attended none.
 TEST_F(CudaTokenTest, CountsWhatIsNew) {
   std::mt19937 rng(21);
   for (const bool slots : {true, false})
@@ -450,7 +447,7 @@ TEST_F(CudaTokenTest, CountsWhatIsNew) {
             const float* of_head = q.data() + (place * w.v.n_heads + head * w.s.group) * w.s.head_dim;
             attended.add(place, head, choose(w, place, head, length, of_head).ids);
           }
-        attended.expect(fetch(w.v.counts, static_cast<std::size_t>(w.s.places)));
+        attended.expect(fetch(w.v.counts, static_cast<std::size_t>(w.s.places)), slots);
         if (HasFatalFailure()) return;
         close_one_bit_cuda({.rows = r.rows(), .first = 0, .stop = 1, .model_layers = layers.data()}, w.v, w.pages(),
                            context());
@@ -529,7 +526,11 @@ TEST_F(CudaTokenTest, NeighboursThatComeTooChangeNothing) {
         const auto one = fetch(single.v.counts, 2), four = fetch(together.v.counts, 2);
         for (std::size_t place = 0; place < 2; ++place) {
           EXPECT_EQ(four[place].selected, one[place].selected);
-          EXPECT_EQ(four[place].replaced, one[place].replaced);
+          if (!is_ahead) {
+            EXPECT_EQ(four[place].replaced, one[place].replaced);
+          }
+          // Which of the slots that are equally old is given away differs.
+          EXPECT_LE(four[place].missing, one[place].missing + one[place].missing / 20);
           EXPECT_EQ(one[place].neighbours, 0u);
           RecordProperty("missing, spare " + std::to_string(spare), std::to_string(one[place].missing) + " " +
                                                                         std::to_string(four[place].missing) + " + " +
