@@ -10,7 +10,7 @@
 namespace mneme {
 namespace {
 
-constexpr std::int32_t kManyChoices = 3;  // sequences whose choices for the next step stand in its way
+constexpr std::int32_t kManyChoices = 3;  // sequences whose choices for the next step attention waits for
 
 // graph_kind(): sequences that attend all that they have stored, of which some have dropped tokens, or are looked at to
 // drop some. Those with a method that selects nothing, something, something for the next step too. Then those that see
@@ -59,7 +59,7 @@ void CudaAttention::prepare(const KvShape& shape, const CudaBlocks& blocks) {
     library_.prepare(static_cast<std::int32_t>(model_.config().n_heads), tables_->tables(), options_.max_context);
   }
   side_ = Stream::make(Stream::Priority::kHigh);
-  for (Event* e : {&stored_, &attended_, &side_done_}) *e = Event::make();
+  for (Event* e : {&stored_, &chosen_next_, &attended_, &side_done_}) *e = Event::make();
   taps_.emplace(shape, static_cast<std::int32_t>(model_.config().n_heads), scale_);
   audit_.emplace(shape, static_cast<std::int32_t>(model_.config().n_heads), scale_, options_.audit_every);
 }
@@ -274,9 +274,17 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
     delay(context);
     if (selects && r.by_layer())
       r.choose_by_layer(layer, who, m.far_q + std::int64_t{first} * q_width_ * 2, rows.far_to + first, context);
-    delay(context);
-    if (selects && r.recalls()) r.recall(SelectWhen::kNow, layer, who, tables_->tables(), context);
-    attend_two_parts(layer, first, a, rows, m, context);
+    const bool recalls = selects && r.recalls();
+    if (recalls) {
+      // What is near needs none of it.
+      const CudaContext beside{.stream = side_.get()};
+      stored_.record(stream);
+      side_.wait(stored_);
+      delay(beside);
+      r.recall(SelectWhen::kNow, layer, who, tables_->tables(), beside);
+      attended_.record(side_);
+    }
+    attend_two_parts(layer, first, a, rows, m, context, recalls ? &attended_ : nullptr, stream);
     if (selects) take_audit(layer, first, n, rows, m, stream);
     return;
   }
@@ -288,19 +296,22 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
   a.lengths = rows.attended + first;
   a.tables_late = a.lengths_early = true;
   // The choice for the next step stands beside this step, from the queries on, and brings pages once this step's are
-  // read. Where it is long it would take the place of attention and products: it stands between then, for single tokens
-  // before attention (128K: 7.4 ms a step in place of 8.0), for three sequences and more behind it (four at 32K: 6.5 in
-  // place of 7.4).
+  // read. Where it is long, attention waits for it: both at once take longer than one after the other (four sequences
+  // at 32K: 7.4 ms a step beside, 6.3 so; single tokens at 128K that a fifth are new of: 8.0 and 7.6).
   const CudaContext beside{.stream = side_.get()};
-  const bool of_tokens = r.groups(), between = of_tokens || n >= kManyChoices;
-  const auto choose_next = [&](const CudaContext& where) {
-    if (of_tokens) r.close_groups(layer, who, tables_->tables(), where);
-    delay(where);
-    r.choose(SelectWhen::kNext, layer, who, tables_->tables(), where);
+  const bool awaited = r.groups() || n >= kManyChoices;
+  const auto choose_next = [&] {
+    if (r.groups()) r.close_groups(layer, who, tables_->tables(), beside);
+    delay(beside);
+    r.choose(SelectWhen::kNext, layer, who, tables_->tables(), beside);
   };
   if (r.ahead()) {
     stored_.record(stream);
     side_.wait(stored_);
+  }
+  if (r.ahead() && awaited) {
+    choose_next();
+    chosen_next_.record(side_);
   }
   delay(context);
   if (r.selects()) r.choose(SelectWhen::kNow, layer, who, tables_->tables(), context);
@@ -310,13 +321,12 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
   } else {
     r.recall(SelectWhen::kNow, layer, who, tables_->tables(), context);
   }
-  if (r.ahead() && of_tokens) choose_next(context);
+  if (r.ahead() && awaited) stream.wait(chosen_next_);
   attend_decode_cuda(a, r.tables(layer), r.tables_layer(layer), context);
   take_audit(layer, first, n, rows, m, stream);
   if (r.ahead()) {
-    if (between && !of_tokens) choose_next(context);
     attended_.record(stream);
-    if (!between) choose_next(beside);
+    if (!awaited) choose_next();
     side_.wait(attended_);
     delay(beside);
     r.recall(SelectWhen::kNext, layer, who, tables_->tables(), beside);
@@ -333,7 +343,8 @@ void CudaAttention::take_audit(std::int32_t layer, std::int32_t first, std::int3
 
 // What is near by the rows' own queries, what is far by those that stand elsewhere, and both as one.
 void CudaAttention::attend_two_parts(std::int32_t layer, std::int32_t first, DecodeAttentionCuda a,
-                                     const CudaRowArrays& rows, const Memory& m, const CudaContext& context) {
+                                     const CudaRowArrays& rows, const Memory& m, const CudaContext& context,
+                                     const Event* far_there, const Stream& stream) {
   const CudaRetrieval& r = *retrieval_;
   const bool selects = r.slot_layer(layer) >= 0, raw = r.raw_keys();
   const KeyRing ring = r.near(layer, nullptr);
@@ -348,6 +359,7 @@ void CudaAttention::attend_two_parts(std::int32_t layer, std::int32_t first, Dec
   far.lengths = (selects ? rows.far_to : rows.far_to_dense) + first;
   far.out = part_out_[1].data(), far.lse = part_lse_[1].as<float>();
   attend_decode_cuda(a, raw ? ring.tables : r.tables(layer), raw ? ring.layer : r.tables_layer(layer), context);
+  if (far_there != nullptr) stream.wait(*far_there);
   attend_decode_cuda(far, r.tables(layer), r.tables_layer(layer), context);
   merge_attention_cuda({a.out, a.lse}, {far.out, far.lse}, a.n, a.n_heads, shape_.head_dim, out, context);
 }

@@ -119,8 +119,9 @@ class CudaAttention {
                    const CudaRowArrays& rows, const Memory& m, const CudaContext& context, const Stream& stream);
   void take_audit(std::int32_t layer, std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Memory& m,
                   const Stream& stream);
+  // far_there: of what is far to be there; null: it is.
   void attend_two_parts(std::int32_t layer, std::int32_t first, DecodeAttentionCuda near, const CudaRowArrays& rows,
-                        const Memory& m, const CudaContext& context);
+                        const Memory& m, const CudaContext& context, const Event* far_there, const Stream& stream);
   void attend_prompt(std::int32_t layer, const Span& s, const KvTables& tables, std::int32_t tables_layer,
                      std::int32_t tables_slot, const Memory& m, const CudaContext& context);
   CudaStaging::Earlier earlier(const Span& s, std::int32_t layer) const;
@@ -161,7 +162,7 @@ class CudaAttention {
   std::uint32_t delays_ = 1;
   bool beside_ = false;  // something runs in side_
   Stream side_;
-  Event stored_, attended_, side_done_;
+  Event stored_, chosen_next_, attended_, side_done_;
 };
 
 }  // namespace mneme
