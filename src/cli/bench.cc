@@ -71,7 +71,7 @@ std::vector<BenchRow> cases_of(const BenchCommand& o, const MethodShape& shape) 
     const std::vector<float> as_it_is = {-1};
     const bool selects = plan != nullptr && plan->selects();
     const auto& turnovers = selects && !o.turnovers.empty() ? o.turnovers : as_it_is;
-    const auto& corrections = selects && plan->gate && !o.corrections.empty() ? o.corrections : as_it_is;
+    const auto& corrections = selects && plan->gated() && !o.corrections.empty() ? o.corrections : as_it_is;
     const std::vector<std::string> by_device = {std::string(kRecallNames[0])};
     const auto& recalls = selects && plan->reuse == Reuse::kNever && !o.recalls.empty() ? o.recalls : by_device;
     for (const std::int32_t batch : o.batches)

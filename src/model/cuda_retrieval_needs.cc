@@ -93,6 +93,7 @@ const char* missing_for(const Plan& plan) {
   if (!alone && (d.pool == Pool::kNone || d.pool == Pool::kMaxQ || d.pool == Pool::kMeanQ || d.pool == Pool::kConcat))
     return "scores must be pooled by KV head (--kv pool=meanS, maxS, meanQK or maxQK)";
   if (!std::holds_alternative<ConstantCut>(d.cutoff)) return "its layers share a budget";
+  if (plan.mass_gate) return "its gate looks at the mass of what is missing (--kv gate=cosine)";
   return nullptr;
 }
 
