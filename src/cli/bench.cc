@@ -73,7 +73,10 @@ std::vector<BenchRow> cases_of(const BenchCommand& o, const MethodShape& shape) 
     const auto& turnovers = selects && !o.turnovers.empty() ? o.turnovers : as_it_is;
     const auto& corrections = selects && plan->gated() && !o.corrections.empty() ? o.corrections : as_it_is;
     const std::vector<std::string> by_device = {std::string(kRecallNames[0])};
-    const auto& recalls = selects && plan->reuse == Reuse::kNever && !o.recalls.empty() ? o.recalls : by_device;
+    std::vector<std::string> recalls;
+    for (const std::string& r : o.recalls)
+      if (selects && (plan->reuse == Reuse::kNever || r == "gather" || r == "merged")) recalls.push_back(r);
+    if (recalls.empty()) recalls = by_device;
     for (const std::int32_t batch : o.batches)
       for (const std::int32_t depth : o.depths)
         for (const float turnover : turnovers)
@@ -227,12 +230,13 @@ void add_case_options(CLI::App& c, BenchCommand& o) {
             ->check(CLI::Range(0.0, 1.0)));
     add(c.add_option(
              "--recall", o.recalls,
-             "With --device cuda, of methods that select at every step: missing pages come by gather (the "
-             "device itself), or by the host, as copies (one a page and KV head), batch (these in one call), or "
-             "token-major (copies, of pages that have all KV heads of a token together)")
+             "With --device cuda, how missing pages come: by gather (the device itself), merged (the same, while "
+             "pages that are there are attended), or, of methods that select at every step, by the host, as copies "
+             "(one a page and KV head), batch (these in one call), or token-major (copies, of pages that have all KV "
+             "heads of a token together)")
             ->type_name("FORM,...")
             ->delimiter(',')
-            ->check(one_of({"gather", "copies", "batch", "token-major"})));
+            ->check(one_of({"gather", "merged", "copies", "batch", "token-major"})));
   }
   add(c.add_option("-b,--max-num-batched-tokens", o.chunk_tokens, "Prompt tokens that are computed together")
           ->type_name("TOKENS")

@@ -33,10 +33,12 @@ namespace mneme {
 enum class SlotSchedule : std::int32_t {
   kNone,       // nothing is selected: sinks and window
   kEveryStep,  // with the current query
-  kAhead,      // with the query of the step before, unless a KV head's queries moved
+  kAhead,      // with the query of the step before, unless the gate flags a KV head
   kKept,       // with the current query where those of the layer moved; it stays until they do again
 };
-enum class SlotGate : std::int32_t { kMean, kMax, kAny };  // GatePool's, of a KV head's cosines, or (kKept) a layer's
+// GatePool's, of a KV head's cosines, or (kKept) a layer's; kMass (kAhead, pages): of what this step's query would
+// choose and the selection ahead has not, the share of softmax. Then all KV heads choose before the gate is asked.
+enum class SlotGate : std::int32_t { kMean, kMax, kAny, kMass };
 
 // What a sequence attends; regions are src/blocks/region.h's.
 struct SlotRules {
@@ -50,6 +52,7 @@ struct SlotRules {
   GroupPool pool = GroupPool::kMeanProb;
   SlotGate gate = SlotGate::kMean;
   float alpha = 1, tau = 1;
+  float eps = 1;  // SlotGate::kMass: flagged above it
   // For measuring: which units are chosen, and which KV heads moved, is drawn at these rates. Below 0: it is not.
   float turnover = -1, correction = -1;
   bool operator==(const SlotRules&) const = default;
@@ -114,17 +117,23 @@ struct KvSlots {
   std::int32_t* slot_of = nullptr;  // [max_units()]: the slot of a selected unit, -1: none
   std::int32_t* unit_of = nullptr;  // [n_slots]: the unit in a slot of the third kind, -1: none
   std::int32_t* used_at = nullptr;  // [n_slots]: the last length (kKept: selection) for which it was chosen
-  std::int32_t* chosen[2] = {};  // by SelectWhen: [max_listed] units, ascending; of lists tokens, the best unit's first
+  // By SelectWhen: [max_listed] units, ascending; of lists tokens, the best unit's first. With SlotGate::kMass, when
+  // recall_units_cuda was there for the next step, its selection in any case.
+  std::int32_t* chosen[2] = {};
   std::int32_t* n_chosen[2] = {};  // by SelectWhen
   std::int32_t* listed = nullptr;  // [max_listed] slots to attend, in the order of their tokens (of lists: sinks, as
                                    // chosen, the window's newest first); without slots, blocks of the pool or tokens of
-                                   // it: block * kKvPageTokens + token
-  void* last_q = nullptr;          // [layers][places][heads][D] bf16: of this step, once store_qkv_cuda was there
-  void* asked_q = nullptr;         // of the last selection (SlotRules::last_asked); or null
-  float* cosine = nullptr;         // [layers][places][heads]: of these with those of the step before, or asked_q
-  KeptSelection* kept = nullptr;   // [layers][places]; null: nothing is kept
-  SlotRules* rules = nullptr;      // [places]
-  SlotCounts* counts = nullptr;    // [layers][places]
+                                   // it: block * kKvPageTokens + token. SlotRows::tickets: | kOnItsWay
+  // SlotRows::tickets: once it stands here, `listed` is written; and all that is on its way has arrived.
+  std::int32_t *listed_for = nullptr, *arrived_for = nullptr;
+  void* last_q = nullptr;         // [layers][places][heads][D] bf16: of this step, once store_qkv_cuda was there
+  void* asked_q = nullptr;        // of the last selection (SlotRules::last_asked); or null
+  float* cosine = nullptr;        // [layers][places][heads]: of these with those of the step before, or asked_q
+  float* mass = nullptr;          // SlotGate::kMass: what the gate looks at, once choose_pages_cuda was there
+  KeptSelection* kept = nullptr;  // [layers][places]; null: nothing is kept
+  SlotRules* rules = nullptr;     // [places]
+  SlotCounts* counts = nullptr;   // [layers][places]
+  std::int32_t delay_us = 0;      // for tests: what is missing begins to come up to so much later
 
   std::size_t token_bytes() const { return 4 * static_cast<std::size_t>(head_dim); }
   std::size_t unit_bytes() const { return token_bytes() * static_cast<std::size_t>(unit_tokens); }
@@ -159,13 +168,20 @@ inline constexpr std::int32_t kMostUnitLists = 24 << 10;  // of a KV head, likew
 // Errors  kUnsupported: more than that.
 void expect_slots_cuda(const KvSlots& slots);
 
-// Rows of a step, one a sequence.   places, lengths, anew [n] on the device
+// Of an entry of KvSlots::listed: the slot is being filled.
+inline constexpr std::uint32_t kOnItsWay = 0x80000000u;
+
+// Rows of a step, one a sequence.   places, lengths, anew, tickets [n] on the device
 inline constexpr std::int32_t kNoSelection = 1, kNoQuery = 2;  // bits of SlotRows::anew
 struct SlotRows {
   const std::int32_t* places = nullptr;   // -1: no sequence
   const std::int32_t* lengths = nullptr;  // tokens stored, this step's own among them
   const std::int32_t* anew = nullptr;     // not 0: there is no earlier selection that could be attended, or no query
   std::int32_t n = 0;
+  // Of pages: a number of this step, another one than that of the step before, and never 0. Then attention of this
+  // step, launched right after recall_units_cuda, begins with what is there (ArrivingSlots in attention_cuda.h). Or
+  // null.
+  const std::int32_t* tickets = nullptr;
 };
 
 // kNow: for this step's attention, in the region of this length, the KV heads that cannot attend what was chosen
@@ -173,7 +189,8 @@ struct SlotRows {
 enum class SelectWhen : std::int32_t { kNow, kNext };
 
 // Scores all boxes of the region with the row's queries (KvSlots::last_q), pools, and writes the n_select best of
-// every KV head. All KV heads of a row are chosen for when one of them needs it.
+// every KV head. All KV heads of a row are chosen for when one of them needs it, or the gate looks at what is missing
+// (missing_mass() of group_pool.h; kNext must not begin before kNow has ended then).
 //
 //   scratch  choose_scratch_bytes(); not shared by launches that may run at once
 //

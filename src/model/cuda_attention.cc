@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "src/base/check.h"
 #include "src/device/device.h"
@@ -57,7 +58,7 @@ void CudaAttention::prepare(const KvShape& shape, const CudaBlocks& blocks) {
     library_.prepare(static_cast<std::int32_t>(model_.config().n_heads), tables_->tables(), options_.max_context);
   }
   side_ = Stream::make(Stream::Priority::kHigh);
-  for (Event* e : {&stored_, &attended_, &side_done_}) *e = Event::make();
+  for (Event* e : {&stored_, &chosen_, &attended_, &side_done_}) *e = Event::make();
   taps_.emplace(shape, static_cast<std::int32_t>(model_.config().n_heads), scale_);
 }
 
@@ -85,6 +86,7 @@ void CudaAttention::take_methods(std::span<const SequenceRows> sequences, const 
                                           .turnover = options_.turnover,
                                           .correction = options_.correction,
                                           .recall_by = options_.recall_by,
+                                          .delay_us = options_.delay_us,
                                           .rope = &model_.rope()});
   ++generation_;
   if (!retrieval_->two_parts() || part_out_[0].size() > 0) return;
@@ -143,6 +145,7 @@ void CudaAttention::fill_rows(const Span& s, const CudaRetrieval::Row& method, c
     host.far_to[r] = method.parts.far_to;
     host.near_from_dense[r] = method.parts.near_from_dense;
     host.far_to_dense[r] = method.parts.far_to_dense;
+    host.tickets[r] = ticket_;
   }
 }
 
@@ -154,6 +157,7 @@ bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRow
   full_rows_.clear();
   taps_->clear();
   has_far_ = ragged_ = false;
+  ticket_ = ticket_ % std::numeric_limits<std::int32_t>::max() + 1;
   take_methods(sequences, stream);
   if (windows_) windows_->begin();
   std::int32_t row = 0;
@@ -277,17 +281,20 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
     attend_decode_cuda(a, r.tables(layer), r.tables_layer(layer), context);
     return;
   }
-  const SlotRows who = slot_rows(rows, first, n);
+  SlotRows who = slot_rows(rows, first, n);
   a.lengths = rows.attended + first;
   a.tables_late = a.lengths_early = true;
+  if (r.merges()) who.tickets = rows.tickets + first, a.arriving = r.arriving(who.tickets);
   // The choice for the next step begins as soon as there are queries; it brings pages once this step's are read.
   const CudaContext beside{.stream = side_.get()};
-  if (r.ahead()) {
-    stored_.record(stream);
-    side_.wait(stored_);
-  }
+  const auto begin_beside = [&](Event& after) {
+    after.record(stream);
+    side_.wait(after);
+  };
+  if (r.ahead() && !r.chooses_in_turn()) begin_beside(stored_);
   delay(context);
   if (r.selects()) r.choose(SelectWhen::kNow, layer, who, context);
+  if (r.ahead() && r.chooses_in_turn()) begin_beside(chosen_);
   delay(context);
   if (r.recalls_by_host() && r.selects()) {
     r.recall_by_host(layer, method_rows_, stream);
@@ -502,6 +509,7 @@ void CudaAttention::join(const Stream& stream) {
 }
 
 void CudaAttention::draw_outcomes(float turnover, float correction, RecallBy recall_by) {
+  if (options_.recall_by != recall_by) ++generation_;
   options_.turnover = turnover, options_.correction = correction, options_.recall_by = recall_by;
   if (retrieval_) retrieval_->draw_outcomes(turnover, correction, recall_by);
 }

@@ -19,7 +19,11 @@ enum class RecallBy : std::int32_t {
   kBatch,       // these in one call
   kTokenMajor,  // a copy for each, of 32 pieces that lie as far apart as they would in pages of all KV heads. What
                 // comes is something else than the page: for measuring with random content alone
+  kMerged,      // by the device, and pages that are there are attended meanwhile
 };
+constexpr bool by_host(RecallBy by) {
+  return by != RecallBy::kGather && by != RecallBy::kMerged;
+}
 
 class CudaHostRecall {
  public:

@@ -58,6 +58,7 @@ const char* missing_for_tokens(const Plan& plan) {
   if (plan.shape.head_dim != 64 && plan.shape.head_dim != 128) return "tokens are chosen with heads of 64 or 128";
   if (!std::holds_alternative<OneBit>(d.index)) return "tokens must be chosen by their 1-bit keys (--kv index=one_bit)";
   if (std::holds_alternative<Boundary>(d.schedule)) return "single tokens are not selected at boundaries";
+  if (plan.mass_gate) return "of single tokens the mass that is missing is not estimated (--kv gate=cosine)";
   return nullptr;
 }
 
@@ -93,7 +94,6 @@ const char* missing_for(const Plan& plan) {
   if (!alone && (d.pool == Pool::kNone || d.pool == Pool::kMaxQ || d.pool == Pool::kMeanQ || d.pool == Pool::kConcat))
     return "scores must be pooled by KV head (--kv pool=meanS, maxS, meanQK or maxQK)";
   if (!std::holds_alternative<ConstantCut>(d.cutoff)) return "its layers share a budget";
-  if (plan.mass_gate) return "its gate looks at the mass of what is missing (--kv gate=cosine)";
   return nullptr;
 }
 
@@ -142,6 +142,7 @@ SlotRules CudaRetrieval::rules_of(const Plan& plan) {
   r.pool = plan.pool.scores.value_or(GroupPool::kMean);
   r.alpha = plan.alpha;
   if (plan.gate) r.gate = gate_of(plan.gate->pool), r.tau = plan.gate->tau;
+  if (plan.mass_gate) r.gate = SlotGate::kMass, r.eps = plan.mass_gate->eps;
   r.max_reuse = plan.max_reuse;
   r.last_asked = plan.gate && plan.reference == GateReference::kLastRetrieval ? 1 : 0;
   return r;
@@ -152,7 +153,7 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare) {
   const SlotRules r = rules_of(plan);
   Needs n;
   n.selects = r.schedule != SlotSchedule::kNone, n.ahead = r.schedule == SlotSchedule::kAhead;
-  n.last_asked = r.last_asked != 0;
+  n.last_asked = r.last_asked != 0, n.by_mass = r.gate == SlotGate::kMass;
   if (plan.lists) {
     n.keys.list_tokens = std::min(plan.lists->clusters.tokens, plan.lists->partition.smallest);
   } else if (of_tokens(plan)) {
@@ -176,7 +177,8 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare) {
 
 bool CudaRetrieval::Needs::holds(const Needs& other) const {
   return goes_with(other) && n_slots >= other.n_slots && max_listed >= other.max_listed && selects >= other.selects &&
-         ahead >= other.ahead && last_asked >= other.last_asked && ring_pages >= other.ring_pages;
+         ahead >= other.ahead && last_asked >= other.last_asked && by_mass >= other.by_mass &&
+         ring_pages >= other.ring_pages;
 }
 
 void CudaRetrieval::Needs::add(const Needs& other) {
@@ -195,6 +197,7 @@ void CudaRetrieval::Needs::add(const Needs& other) {
   ring_pages = std::max(ring_pages, other.ring_pages);
   n_slots = std::max(n_slots, other.n_slots), max_listed = std::max(max_listed, other.max_listed);
   selects = selects || other.selects, ahead = ahead || other.ahead, last_asked = last_asked || other.last_asked;
+  by_mass = by_mass || other.by_mass;
 }
 
 }  // namespace mneme

@@ -32,12 +32,13 @@ struct BenchCase {
   // On a device, where weights are random: the share of the selected units that a step replaces, and of KV heads that
   // are corrected, are drawn at these rates. Below 0: they are what they are.
   float turnover = -1, correction = -1;
-  // On a device, of methods that select at every step: how missing pages come from the host, one of kRecallNames.
+  // On a device, of methods that select (but for gather and merged, at every step): how missing pages come from the
+  // host, one of kRecallNames.
   std::string recall = "gather";
 };
 // By the device itself; by the host, a copy a page and KV head; these in one call; the same with tokens' KV heads side
-// by side.
-inline constexpr std::array<std::string_view, 4> kRecallNames = {"gather", "copies", "batch", "token-major"};
+// by side; by the device, while what is there is attended.
+inline constexpr std::array<std::string_view, 5> kRecallNames = {"gather", "copies", "batch", "token-major", "merged"};
 
 // One timed step, for a trace.
 struct StepTrace {

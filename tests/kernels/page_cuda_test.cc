@@ -3,9 +3,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <limits>
 #include <numeric>
 #include <random>
 
+#include "src/device/device.h"
+#include "src/kernels/attention_cuda.h"
 #include "src/kernels/box.h"
 #include "src/kernels/group_pool.h"
 #include "src/kernels/kv_slots_cuda.h"
@@ -16,8 +20,9 @@
 namespace mneme {
 namespace {
 
-// The reference: pages that a KV head chooses at `length`, with queries q [group, D].
-Ids chosen(const World& w, std::int32_t place, std::int32_t head, std::int32_t length, const float* q) {
+// The reference: pooled scores of the pages that a KV head may choose at `length`, with queries q [group, D].
+std::vector<float> pooled_scores(const World& w, std::int32_t place, std::int32_t head, std::int32_t length,
+                                 const float* q) {
   const Setup& s = w.s;
   const std::int32_t first = s.sink / kKvPageTokens, stop = (length + kKvPageTokens - 1) / kKvPageTokens,
                      n = stop - s.recent / kKvPageTokens - first;
@@ -29,9 +34,14 @@ Ids chosen(const World& w, std::int32_t place, std::int32_t head, std::int32_t l
   std::vector<float> scores(static_cast<std::size_t>(n * s.group)), pooled(static_cast<std::size_t>(n));
   box_score_ref(q, w.shape(), boxes.data(), n, scores.data(), n);
   group_pool_ref(scores.data(), n, s.group, n, s.pool, w.rules().alpha, pooled.data());
-  Ids ids(static_cast<std::size_t>(s.n_select()));
-  topk_ref(pooled, s.n_select(), ids.data());
-  for (std::int32_t& id : ids) id += first;
+  return pooled;
+}
+
+// And what it chooses.
+Ids chosen(const World& w, std::int32_t place, std::int32_t head, std::int32_t length, const float* q) {
+  Ids ids(static_cast<std::size_t>(w.s.n_select()));
+  topk_ref(pooled_scores(w, place, head, length, q), w.s.n_select(), ids.data());
+  for (std::int32_t& id : ids) id += w.s.sink / kKvPageTokens;
   return ids;
 }
 
@@ -47,7 +57,7 @@ class CudaPageTest : public CudaSlotsTest {
     const auto index = static_cast<std::size_t>(place * w.s.kv_heads + head);
     const auto listed = fetch(w.v.listed + index * static_cast<std::size_t>(w.v.max_listed), want.size());
     for (std::size_t i = 0; i < want.size(); ++i) {
-      const auto slot = static_cast<std::size_t>(listed[i]);
+      const auto slot = static_cast<std::size_t>(static_cast<std::uint32_t>(listed[i]) & ~kOnItsWay);
       ASSERT_GE(slot, index * static_cast<std::size_t>(w.v.n_slots));
       ASSERT_LT(slot, (index + 1) * static_cast<std::size_t>(w.v.n_slots));
       const auto got = fetch(w.v.slots + slot * w.block_bytes, w.block_bytes);
@@ -55,6 +65,29 @@ class CudaPageTest : public CudaSlotsTest {
           << "entry " << i << ", page " << want[i] << " of place " << place << ", head " << head;
     }
   }
+  // A sequence that has just grown to `length`: the step itself writes the window's newest page; here it is brought.
+  void grow(World& w, std::int32_t length) {
+    if (length % kKvPageTokens != 1) return;
+    for (std::int32_t place = 0; place < w.s.places; ++place)
+      for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
+        const std::int32_t page = length / kKvPageTokens, window = w.s.recent / kKvPageTokens;
+        const auto index = static_cast<std::size_t>(place * w.s.kv_heads + head);
+        const auto slot = index * static_cast<std::size_t>(w.v.n_slots) +
+                          static_cast<std::size_t>(w.s.sink / kKvPageTokens + page % window);
+        copy_bytes(w.v.slots + slot * w.block_bytes, w.page(place, head, page), w.block_bytes, stream);
+      }
+  }
+  // Boxes of all tokens up to `stop`, slots as at `length`.
+  void begin_at(World& w, std::int32_t length, std::int32_t stop) {
+    begin(w, stop);
+    for (std::int32_t place = 0; place < w.s.places; ++place)
+      fill_slots_cuda(place, length, w.rules(), w.v, w.pages(), 0, 0, context());
+  }
+  Ids chosen_there(const World& w, std::size_t index, SelectWhen when) {
+    return fetch(w.v.chosen[static_cast<int>(when)] + index * static_cast<std::size_t>(w.v.max_listed),
+                 static_cast<std::size_t>(w.s.n_select()));
+  }
+  void follow_masses(World& w, std::int32_t length, int n_steps, std::mt19937& rng);
 };
 
 TEST_F(CudaPageTest, ChoosesWhatTheReferenceChoosesAndBringsIt) {
@@ -112,22 +145,11 @@ TEST_F(CudaPageTest, SpeculatesAndCorrectsByHead) {
   std::mt19937 rng(3);
   World w({.max_pages = 200, .schedule = SlotSchedule::kAhead, .tau = 0.5f}, 4, 3);
   std::int32_t length = 4090;
-  begin(w, 6000);
-  for (std::int32_t place = 0; place < w.s.places; ++place)
-    fill_slots_cuda(place, length, w.rules(), w.v, w.pages(), 0, 0, context());
+  begin_at(w, length, 6000);
   std::vector<Ids> ahead(static_cast<std::size_t>(w.s.places * w.s.kv_heads));
   std::uint64_t corrections = 0;
   for (int step = 0; step < 80; ++step, ++length) {
-    // The window's newest page is written by the step itself; here it is brought.
-    if (length % kKvPageTokens == 1)
-      for (std::int32_t place = 0; place < w.s.places; ++place)
-        for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
-          const std::int32_t page = length / kKvPageTokens, window = w.s.recent / kKvPageTokens;
-          const auto index = static_cast<std::size_t>(place * w.s.kv_heads + head);
-          const auto slot = index * static_cast<std::size_t>(w.v.n_slots) +
-                            static_cast<std::size_t>(w.s.sink / kKvPageTokens + page % window);
-          copy_bytes(w.v.slots + slot * w.block_bytes, w.page(place, head, page), w.block_bytes, stream);
-        }
+    grow(w, length);
     const auto q = queries(w, rng, 2);
     std::vector<float> cosines;
     std::vector<bool> moved;
@@ -159,6 +181,199 @@ TEST_F(CudaPageTest, SpeculatesAndCorrectsByHead) {
   for (const SlotCounts& c : counts) counted += c.corrections, checks += c.checks;
   EXPECT_EQ(counted, corrections);
   EXPECT_EQ(checks, 79u * ahead.size());
+}
+
+// Steps of a sequence whose queries turn slowly: what the gate looks at is the reference's, and heads attend this
+// step's choice where that is above eps, the selection ahead elsewhere.
+void CudaPageTest::follow_masses(World& w, std::int32_t length, int n_steps, std::mt19937& rng) {
+  const bool logs = w.s.pool == GroupPool::kMaxProb || w.s.pool == GroupPool::kMeanProb,
+             exact = w.s.pool == GroupPool::kMax || w.s.group == 1;  // as above, where the same is chosen
+  const auto n_heads = static_cast<std::size_t>(w.s.places * w.s.kv_heads);
+  const std::int32_t first = w.s.sink / kKvPageTokens;
+  const auto counted = [&](Ids ids) {
+    for (std::int32_t& id : ids) id -= first;
+    return ids;
+  };
+  std::vector<Ids> ahead(n_heads);
+  std::uint64_t corrections = 0;
+  std::vector<float> q = queries(w, rng, 2);
+  for (int step = 0; step < n_steps; ++step, ++length) {
+    grow(w, length);
+    for (float& x : q)
+      if (rng() % 8 == 0) x = whole_number(rng, 2);
+    put_queries(w, q);
+    const Rows r = rows_of(w, length, step == 0 ? 1 : 0);
+    run(w, r, SelectWhen::kNow);
+    const auto masses = fetch(w.v.mass, n_heads);
+    const auto own = [&](std::size_t i) { return q.data() + i * static_cast<std::size_t>(w.s.group * w.s.head_dim); };
+    std::vector<Ids> now(n_heads);
+    for (std::size_t i = 0; i < n_heads; ++i) {
+      const auto place = static_cast<std::int32_t>(i) / w.s.kv_heads,
+                 head = static_cast<std::int32_t>(i) % w.s.kv_heads;
+      now[i] = chosen_there(w, i, SelectWhen::kNow);
+      if (exact) {
+        ASSERT_EQ(now[i], chosen(w, place, head, length, own(i)));
+      }
+      bool moved = true;
+      if (step > 0) {
+        const float want = missing_mass_ref(pooled_scores(w, place, head, length, own(i)), logs ? 1.0f : 0.125f,
+                                            counted(now[i]), counted(ahead[i]));
+        ASSERT_NEAR(masses[i], want, 1e-4f) << "step " << step << ", head " << i;
+        moved = masses[i] > w.s.eps;
+        corrections += moved ? 1 : 0;
+      }
+      expect_listed(w, place, head, length, moved ? now[i] : ahead[i]);
+    }
+    run(w, r, SelectWhen::kNext);
+    for (std::size_t i = 0; i < n_heads; ++i) {
+      ahead[i] = chosen_there(w, i, SelectWhen::kNext);
+      const Ids next = exact ? chosen(w, static_cast<std::int32_t>(i) / w.s.kv_heads,
+                                      static_cast<std::int32_t>(i) % w.s.kv_heads, length + 1, own(i))
+                             : ahead[i];
+      ASSERT_EQ(ahead[i], length % kKvPageTokens != 0 ? now[i] : next) << "length " << length;
+    }
+  }
+  std::uint64_t counted_corrections = 0, checks = 0, selected = 0;
+  for (const SlotCounts& c : fetch(w.v.counts, static_cast<std::size_t>(w.s.places)))
+    counted_corrections += c.corrections, checks += c.checks, selected += c.selected;
+  const auto steps = static_cast<std::uint64_t>(n_steps);
+  EXPECT_EQ(counted_corrections, corrections);
+  EXPECT_EQ(checks, (steps - 1) * n_heads);
+  EXPECT_EQ(selected, steps * n_heads * static_cast<std::uint64_t>(w.s.n_select()));
+  EXPECT_EQ(corrections > 0, w.s.eps < 1);
+  EXPECT_EQ(corrections < checks, w.s.eps >= 0);
+}
+
+TEST_F(CudaPageTest, CorrectsWhereWhatIsMissingWeighsEnough) {
+  std::mt19937 rng(8);
+  for (const GroupPool pool : {GroupPool::kMax, GroupPool::kMean, GroupPool::kMaxProb, GroupPool::kMeanProb})
+    for (const auto& [group, head_dim, eps] : {std::tuple{1, 64, 0.05f},
+                                               {4, 128, 0.05f},
+                                               {7, 64, 0.04f},
+                                               {8, 128, 0.05f},
+                                               {16, 64, 0.04f},
+                                               {4, 64, -1.0f},
+                                               {4, 64, 1.0f}}) {
+      SCOPED_TRACE(::testing::Message() << "pool " << static_cast<int>(pool) << ", group " << group << ", " << eps);
+      World w({.head_dim = head_dim,
+               .group = group,
+               .max_pages = 80,
+               .dtype = group == 7 ? DType::kF16 : DType::kBF16,
+               .schedule = SlotSchedule::kAhead,
+               .pool = pool,
+               .eps = eps,
+               .gate = SlotGate::kMass},
+              static_cast<unsigned>(rng()), 3);
+      begin_at(w, 2040, 2200);
+      follow_masses(w, 2040, 45, rng);  // over two pages' ends
+      if (HasFatalFailure()) return;
+    }
+}
+
+// Units all the same, and queries that are no numbers: what is missing weighs its share, or is all there is.
+TEST_F(CudaPageTest, MassesOfEqualScoresAndOfNone) {
+  World w({.group = 4,
+           .max_pages = 80,
+           .schedule = SlotSchedule::kAhead,
+           .pool = GroupPool::kMeanProb,
+           .eps = 0.5f,
+           .gate = SlotGate::kMass},
+          3, 3);
+  begin_at(w, 2041, 2200);
+  std::mt19937 rng(2);
+  queries(w, rng, 2);
+  const auto heads = static_cast<std::size_t>(w.s.places * w.s.kv_heads);
+  std::int32_t length = 2041;
+  for (const auto& [value, mass] : {std::pair{0.0f, -1.0f}, {std::numeric_limits<float>::quiet_NaN(), 1.0f}}) {
+    for (const SelectWhen when : {SelectWhen::kNow, SelectWhen::kNext}) run(w, rows_of(w, length, 1), when);
+    std::vector<Ids> ahead;
+    for (std::size_t i = 0; i < heads; ++i) ahead.push_back(chosen_there(w, i, SelectWhen::kNext));
+    put_queries(w, std::vector<float>(static_cast<std::size_t>(w.s.places * w.v.n_heads * w.s.head_dim), value));
+    run(w, rows_of(w, ++length, 0), SelectWhen::kNow);
+    const auto masses = fetch(w.v.mass, heads);
+    for (std::size_t i = 0; i < heads; ++i) {
+      const Ids now = chosen_there(w, i, SelectWhen::kNow);
+      Ids missing;
+      std::set_difference(now.begin(), now.end(), ahead[i].begin(), ahead[i].end(), std::back_inserter(missing));
+      const float share = static_cast<float>(missing.size()) / 60.0f;  // 64 pages, two of sinks and two of window
+      EXPECT_NEAR(masses[i], missing.empty() ? 0.0f : mass < 0 ? share : mass, 1e-5f);
+    }
+    queries(w, rng, 2);
+    ++length;
+  }
+}
+
+// Attention that begins with the pages that are there gives the bits of attention after the recall, however late the
+// others come, and whatever was left of the step before.
+TEST_F(CudaPageTest, PagesThatAreThereAreAttendedWhileOthersCome) {
+  const CudaContext overlapped{
+      .stream = stream.get(),
+      .order = device_info(0).compute_major >= 9 ? LaunchOrder::kOverlapped : LaunchOrder::kSerial};
+  for (const auto& [schedule, head_dim, group, kv_heads, places, budget] :
+       {std::tuple{SlotSchedule::kEveryStep, 128, 4, 8, 1, 2048},
+        {SlotSchedule::kEveryStep, 64, 7, 2, 3, 384},
+        {SlotSchedule::kAhead, 128, 8, 8, 4, 1024},
+        {SlotSchedule::kAhead, 64, 1, 2, 2, 384}})
+    for (const std::int32_t delay_us : {0, 40, 400}) {
+      SCOPED_TRACE(::testing::Message() << head_dim << ", " << places << " places, up to " << delay_us << " us");
+      const struct Setup setup {
+        .head_dim = head_dim, .group = group, .kv_heads = kv_heads, .places = places, .max_pages = 100,
+        .budget = budget, .dtype = group == 7 ? DType::kF16 : DType::kBF16, .schedule = schedule, .tau = 0.5f
+      };
+      World after(setup, 21, 3), meanwhile(setup, 21, 3);
+      meanwhile.v.delay_us = delay_us;
+      const std::int32_t first = 2977, sink = setup.sink, stop_page = (first + kKvPageTokens - 1) / kKvPageTokens;
+      for (World* w : {&after, &meanwhile}) begin(*w, first + 31);
+      const auto n_q = static_cast<std::size_t>(places * after.v.n_heads);
+      DeviceArray<std::byte> scratch(decode_attention_scratch_bytes(places, kv_heads, head_dim), 0);
+      DeviceArray<std::uint16_t> outs[2] = {DeviceArray<std::uint16_t>(n_q * static_cast<std::size_t>(head_dim)),
+                                            DeviceArray<std::uint16_t>(n_q * static_cast<std::size_t>(head_dim))};
+      DeviceArray<float> lses[2] = {DeviceArray<float>(n_q), DeviceArray<float>(n_q)};
+      std::mt19937 rng(5), of_gates(6);
+      for (std::int32_t step = 0; step < 20; ++step) {
+        const std::int32_t length = first + step;
+        const Rows r = rows_of(after, length, step == 0 ? 1 : 0);
+        const std::int32_t window = stop_page - setup.recent / kKvPageTokens;
+        const DeviceArray<std::int32_t> attended(
+            Ids(static_cast<std::size_t>(places),
+                sink + setup.n_select() * kKvPageTokens + length - window * kKvPageTokens));
+        // The same number for all rows, as a step has it; not in order, because the order does not matter.
+        const DeviceArray<std::int32_t> tickets(Ids(static_cast<std::size_t>(places), step % 2 == 0 ? step + 7 : 3));
+        std::vector<float> cosines;
+        for (std::size_t i = 0; i < n_q; ++i) cosines.push_back(of_gates() % 3 == 0 ? 0.4f : 0.6f);
+        const std::mt19937 same = rng;
+        for (World* w : {&after, &meanwhile}) {
+          rng = same;
+          queries(*w, rng, 2);
+          set_cosines(*w, cosines);
+          const bool arriving = w == &meanwhile;
+          const std::size_t to = arriving ? 1 : 0;
+          SlotRows rows = r.rows();
+          if (arriving) rows.tickets = tickets.data();
+          choose_pages_cuda({.rows = rows, .scratch = w->scratch[0].data()}, w->v, 0, overlapped);
+          recall_units_cuda(rows, SelectWhen::kNow, w->v, w->pages(), 0, 0, 3, overlapped);
+          DecodeAttentionCuda a{.q = w->v.last_q,
+                                .slots = rows.places,
+                                .lengths = attended.data(),
+                                .out = outs[to].data(),
+                                .lse = lses[to].data(),
+                                .n = places,
+                                .n_heads = w->v.n_heads,
+                                .scale = 0.05f,
+                                .tables_late = true,
+                                .lengths_early = true,
+                                .scratch = scratch.data()};
+          if (arriving) a.arriving = {rows.tickets, w->v.listed_for, w->v.arrived_for};
+          attend_decode_cuda(a, w->v.tables(), 0, overlapped);
+          if (schedule == SlotSchedule::kAhead) run(*w, r, SelectWhen::kNext);
+        }
+        ASSERT_EQ(outs[1].get(stream), outs[0].get(stream)) << "step " << step;
+        ASSERT_EQ(lses[1].get(stream), lses[0].get(stream)) << "step " << step;
+        for (std::int32_t head = 0; schedule == SlotSchedule::kEveryStep && head < kv_heads; ++head)
+          expect_listed(meanwhile, 0, head, length,
+                        chosen_there(meanwhile, static_cast<std::size_t>(head), SelectWhen::kNow));
+      }
+    }
 }
 
 // Up to the budget, page p is in slot p and nothing is selected.
