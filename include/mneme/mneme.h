@@ -127,9 +127,10 @@ struct KvMethodStats {
   double prefill_end_seconds = 0;   // spent on what prefills' ends decide
   std::int64_t selected_units = 0, replaced_units = 0;
   double turnover = 0;  // share of the selected units that the step before had not selected
-  // Of the selected units those that were not where attention reads them (on a device: not in its slots), and were
-  // copied there. Those from the host's memory took so many bytes through the device's link.
-  std::int64_t recalled_units = 0, host_to_device_bytes = 0;
+  // Of the selected units those that were not where attention reads them (on a device: not in its slots); those that
+  // were copied there, which with unit_fetch=4 are their neighbours too. What came from the host's memory took so many
+  // bytes through the device's link.
+  std::int64_t missing_units = 0, recalled_units = 0, host_to_device_bytes = 0;
   std::int64_t kv_bytes_read = 0;  // by attention, in all steps
   // EngineOptions::audit_every: means over the audited (step, layer, KV head).
   std::int64_t audits = 0;

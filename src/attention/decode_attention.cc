@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "src/attention/audit.h"
 #include "src/attention/gate.h"
 #include "src/base/check.h"
 #include "src/kernels/group_pool.h"
@@ -466,11 +467,10 @@ void DecodeAttention::audit(std::int32_t layer, const DecodeRow& row, const floa
   const std::int32_t length = row.cache->length(), d = shape.head_dim, group = shape.group;
   const auto n = static_cast<std::size_t>(length);
   LayerStats& stats = row.method->stats().layers[static_cast<std::size_t>(layer)];
-  std::vector<float> scores(n * static_cast<std::size_t>(group)), pooled(n), truth(static_cast<std::size_t>(group * d));
+  std::vector<float> scores(n * static_cast<std::size_t>(group)), truth(static_cast<std::size_t>(group * d));
   std::vector<std::uint8_t> attended(n);
-  std::vector<std::int32_t> top(n);
   std::vector<KvRun> all;
-  TopkScratch scratch;
+  AuditScratch scratch;
   double difference = 0, norm = 0;
   std::int64_t audits = 0;
   // Under positions of its own, a method's truth is all tokens as it sees them.
@@ -504,21 +504,11 @@ void DecodeAttention::audit(std::int32_t layer, const DecodeRow& row, const floa
       mark_attended(*row.method, layer, item.head, m, item.region, length, attended);
       const std::int32_t first = item.per_query_head ? item.head - m * group : 0,
                          last = item.per_query_head ? first + 1 : group;
-      double mass = 0;
-      std::fill(pooled.begin(), pooled.end(), 0.0f);
-      for (std::int32_t g = first; g < last; ++g)
-        for (std::size_t t = 0; t < n; ++t) {
-          const float p = scores[static_cast<std::size_t>(g) * n + t];
-          pooled[t] += p;
-          if (attended[t]) mass += static_cast<double>(p);
-        }
-      const auto k = static_cast<std::int32_t>(item.n_tokens);
-      const std::int32_t found = topk_cpu(pooled, k, top.data(), scratch);
-      std::int64_t hits = 0;
-      for (std::int32_t i = 0; i < found; ++i)
-        hits += attended[static_cast<std::size_t>(top[static_cast<std::size_t>(i)])];
-      stats.audit_recall += static_cast<double>(hits) / std::max(1, found);
-      stats.audit_mass += mass / (last - first);
+      const AuditedHead audited = audit_head(
+          std::span(scores).subspan(static_cast<std::size_t>(first) * n, static_cast<std::size_t>(last - first) * n),
+          last - first, attended, item.n_tokens, scratch);
+      stats.audit_recall += audited.recall;
+      stats.audit_mass += audited.mass;
       ++audits;
     }
   }

@@ -35,6 +35,7 @@ void add_stats(MethodStats& a, const MethodStats& b) {
     add(x.corrections, y.corrections);
     x.selected_units += y.selected_units;
     x.replaced_units += y.replaced_units;
+    x.missing_units += y.missing_units;
     x.recalled_units += y.recalled_units;
     x.prefill_ends += y.prefill_ends;
     x.kept_tokens += y.kept_tokens;

@@ -26,7 +26,9 @@ struct LayerStats {
       corrections;  // the gate asked, and the gate flagged; by KV head, or one count a layer where it is asked once
   std::int64_t selected_units = 0,
                replaced_units = 0;  // turnover: units attended that the step before did not attend, of all selected
-  std::int64_t recalled_units = 0;  // of the chosen ones those that were brought from another tier of memory
+  // Chosen units that had to be brought from another tier of memory, and all that were brought: neighbours too, where
+  // a method asks for them.
+  std::int64_t missing_units = 0, recalled_units = 0;
   // What the ends of prefills kept, summed over them and over KV heads: of `prompt_tokens` stored, `kept_tokens` (or,
   // with a budget that the prompt sets and nothing dropped, how many the budget is).
   std::int64_t prefill_ends = 0, kept_tokens = 0, prompt_tokens = 0;

@@ -48,15 +48,6 @@ std::string test_name(const BenchCommand& o, std::int32_t depth) {
   return o.decode ? fmt::format("tg{} @ d{}", o.steps, depth) : fmt::format("pp{}", depth);
 }
 
-MethodShape method_shape(const ModelConfig& c, DType kv_dtype) {
-  return {.n_layers = static_cast<std::int32_t>(c.n_layers),
-          .n_heads = static_cast<std::int32_t>(c.n_heads),
-          .n_kv_heads = static_cast<std::int32_t>(c.n_kv_heads),
-          .head_dim = static_cast<std::int32_t>(c.head_dim),
-          .kv_dtype = kv_dtype,
-          .sliding_window = static_cast<std::int32_t>(c.sliding_window)};
-}
-
 // What is asked of plain full attention needs no method; everything else is compiled.
 std::shared_ptr<const Plan> plan_of(const std::string& method, const KvOptions& kv, const MethodShape& shape) {
   const Recipe recipe = recipe_named(method, kv);
@@ -69,7 +60,7 @@ std::vector<BenchRow> cases_of(const BenchCommand& o, const MethodShape& shape) 
     const std::shared_ptr<const Plan> plan = plan_of(method, o.kv, shape);
     // Outcomes are drawn for methods that have them.
     const std::vector<float> as_it_is = {-1};
-    const bool selects = plan != nullptr && plan->selects();
+    const bool selects = plan != nullptr && plan->selects() && (o.decode || plan->layer_choice);
     const auto& turnovers = selects && !o.turnovers.empty() ? o.turnovers : as_it_is;
     const auto& corrections = selects && plan->gated() && !o.corrections.empty() ? o.corrections : as_it_is;
     const std::vector<std::string> by_device = {std::string(kRecallNames[0])};
@@ -118,7 +109,7 @@ BenchReport report_of(const BenchCommand& o, const Machine& machine, const Model
           .steps = o.steps,
           .warmup = o.warmup,
           .chunk_tokens = o.chunk_tokens,
-          .rows = cases_of(o, method_shape(config, kv_dtype))};
+          .rows = cases_of(o, bench_method_shape(config, kv_dtype))};
 }
 
 template <typename AnyBench>
@@ -215,14 +206,16 @@ void add_case_options(CLI::App& c, BenchCommand& o) {
     add(c.add_option("--warmup", o.warmup, "Steps before them")
             ->capture_default_str()
             ->check(whole_number(0, 1 << 20)));
+  add(c.add_option("--turnover", o.turnovers,
+                   o.decode
+                       ? "With --device cuda: shares of what is selected that a step replaces, drawn in place of "
+                         "what the random weights would choose"
+                       : "With --device cuda, of methods whose windows select: shares that a window replaces, drawn "
+                         "in place of what the random weights would choose")
+          ->type_name("X,...")
+          ->delimiter(',')
+          ->check(CLI::Range(0.0, 1.0)));
   if (o.decode) {
-    add(c.add_option(
-             "--turnover", o.turnovers,
-             "With --device cuda: shares of the selected pages that a step replaces, drawn in place of what the "
-             "random weights would choose")
-            ->type_name("X,...")
-            ->delimiter(',')
-            ->check(CLI::Range(0.0, 1.0)));
     add(c.add_option("--correction", o.corrections,
                      "With --device cuda: shares of KV heads that a gate flags, drawn in place of its outcomes")
             ->type_name("X,...")
@@ -230,13 +223,14 @@ void add_case_options(CLI::App& c, BenchCommand& o) {
             ->check(CLI::Range(0.0, 1.0)));
     add(c.add_option(
              "--recall", o.recalls,
-             "With --device cuda, how missing pages come: by gather (the device itself), merged (the same, while "
-             "pages that are there are attended), or, of methods that select at every step, by the host, as copies "
-             "(one a page and KV head), batch (these in one call), or token-major (copies, of pages that have all KV "
-             "heads of a token together)")
+             "With --device cuda, how missing units come: merged (by the device itself, while pages that are there are "
+             "attended; tokens and clusters as by gather), gather (by the device, before), or, of methods that select "
+             "at every step, by the host, as copies (one a page and KV head), batch (these in one call), token-major "
+             "(copies, of pages that have all KV heads of a token together), staged or staged-twice (copies into one "
+             "or two buffers, out of which a kernel fills slots)")
             ->type_name("FORM,...")
             ->delimiter(',')
-            ->check(one_of({"gather", "merged", "copies", "batch", "token-major"})));
+            ->check(one_of({"merged", "gather", "copies", "batch", "token-major", "staged", "staged-twice"})));
   }
   add(c.add_option("-b,--max-num-batched-tokens", o.chunk_tokens, "Prompt tokens that are computed together")
           ->type_name("TOKENS")
@@ -299,6 +293,7 @@ void add_bench(CLI::App& app, int& code) {
   add_bench_attention(*c, code);
   add_bench_choose(*c, code);
   add_bench_gather(*c, code);
+  add_bench_ablate(*c, code);
   c->footer("Example: mneme bench decode --shape llama-3.2-1b --weights q8_0 --depth 2048,8192 --batch 1,4 -n 64");
 }
 

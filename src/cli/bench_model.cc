@@ -91,4 +91,13 @@ std::string bench_model_name(const BenchModelOptions& o) {
   return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
 }
 
+MethodShape bench_method_shape(const ModelConfig& c, DType kv_dtype) {
+  return {.n_layers = static_cast<std::int32_t>(c.n_layers),
+          .n_heads = static_cast<std::int32_t>(c.n_heads),
+          .n_kv_heads = static_cast<std::int32_t>(c.n_kv_heads),
+          .head_dim = static_cast<std::int32_t>(c.head_dim),
+          .kv_dtype = kv_dtype,
+          .sliding_window = static_cast<std::int32_t>(c.sliding_window)};
+}
+
 }  // namespace mneme::cli

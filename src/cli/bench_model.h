@@ -7,6 +7,7 @@
 #include <string>
 
 #include "src/model/model.h"
+#include "src/recipes/compile.h"
 
 namespace mneme::cli {
 
@@ -33,6 +34,9 @@ struct BenchShape {
   DType weights = DType::kBF16;  // of the layers' matrices
 };
 BenchShape read_bench_shape(const BenchModelOptions& options);
+
+// What methods need to know of it.
+MethodShape bench_method_shape(const ModelConfig& config, DType kv_dtype);
 
 // "models/needle-27m-q8_0.gguf" as "needle-27m-q8_0"; a shape's name and type.
 std::string bench_model_name(const BenchModelOptions& options);

@@ -70,16 +70,17 @@ std::string bytes_table(const BenchReport& r) {
 
 // What methods on a device brought.
 std::string recall_table(const BenchReport& r) {
-  std::string out =
-      fmt::format("\n{:<16} {:<10} {:>5} {:>9} {:>11} {:>12} {:>14} {:>10} {:>11} {:>11}\n", "recall", "", "batch",
-                  "turnover", "correction", "units", "from the host", "MB", "corrected", "MiB there");
+  std::string out = fmt::format("\n{:<16} {:<10} {:>5} {:>9} {:>11} {:>12} {:>10} {:>14} {:>10} {:>11} {:>11}\n",
+                                "recall", "", "batch", "turnover", "correction", "units", "missing", "from the host",
+                                "MB", "corrected", "MiB there");
   for (const BenchRow& row : r.rows) {
     const BenchResult& b = row.result;
     const auto rate = [](float x) { return x < 0 ? std::string("-") : fmt::format("{:.2f}", x); };
-    out += fmt::format("{:<16} {:<10} {:>5} {:>9} {:>11} {:>12.0f} {:>14.1f} {:>10.2f} {:>10.1f}% {:>11.1f}\n",
-                       row.test, row.method, row.c.batch, rate(row.c.turnover), rate(row.c.correction), b.chosen_units,
-                       b.recalled_units, mega(b.recalled_bytes), 100 * b.correction_rate,
-                       static_cast<double>(b.method_bytes) / (1 << 20));
+    out +=
+        fmt::format("{:<16} {:<10} {:>5} {:>9} {:>11} {:>12.0f} {:>10.1f} {:>14.1f} {:>10.2f} {:>10.1f}% {:>11.1f}\n",
+                    row.test, row.method, row.c.batch, rate(row.c.turnover), rate(row.c.correction), b.chosen_units,
+                    b.missing_units, b.recalled_units, mega(b.recalled_bytes), 100 * b.correction_rate,
+                    static_cast<double>(b.method_bytes) / (1 << 20));
   }
   return out;
 }
@@ -155,6 +156,7 @@ Json row_json(const BenchReport& r, const BenchRow& row) {
     out["turnover"] = row.c.turnover >= 0 ? Json(row.c.turnover) : Json();
     out["correction"] = row.c.correction >= 0 ? Json(row.c.correction) : Json();
     out["recall"] = {{"chosen_units", b.chosen_units},
+                     {"missing_units", b.missing_units},
                      {"recalled_units", b.recalled_units},
                      {"recalled_bytes", b.recalled_bytes},
                      {"correction_rate", b.correction_rate}};

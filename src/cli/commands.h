@@ -16,6 +16,7 @@ void add_bench(CLI::App& app, int& code);
 // Below `bench`.
 void add_bench_serve(CLI::App& bench, int& code);
 void add_bench_attention(CLI::App& bench, int& code);
+void add_bench_ablate(CLI::App& bench, int& code);
 void add_bench_choose(CLI::App& bench, int& code);
 void add_bench_gather(CLI::App& bench, int& code);
 void add_doctor(CLI::App& app, int& code);

@@ -71,9 +71,10 @@ std::string method_text(const KvMethodOptions& options, const KvMethodStats& m) 
         grouped(m.selections), 100.0 * static_cast<double>(m.selections) / static_cast<double>(m.selections + m.reused),
         grouped(m.reused), 100 * m.correction_rate, 100 * m.turnover);
   if (m.recalled_units > 0)
-    text += fmt::format("        {:.1f} % of the units copied to the device's slots, {} of it from the host's memory\n",
-                        100.0 * static_cast<double>(m.recalled_units) / static_cast<double>(m.selected_units),
-                        mebibytes(m.host_to_device_bytes));
+    text += fmt::format(
+        "        {:.1f} % of the units were not in the device's slots; {} of it came from the host's memory\n",
+        100.0 * static_cast<double>(m.missing_units) / static_cast<double>(m.selected_units),
+        mebibytes(m.host_to_device_bytes));
   if (m.prefill_end_seconds > 0) {
     text +=
         fmt::format("        {} tokens of KV heads dropped, {:.1f} ms at the ends of prefills; kept, layer by layer:",
@@ -107,6 +108,7 @@ nlohmann::ordered_json method_json(const KvMethodOptions& options, const KvMetho
                                  {"prefill_end_seconds", m.prefill_end_seconds},
                                  {"turnover", m.turnover},
                                  {"selected_units", m.selected_units},
+                                 {"missing_units", m.missing_units},
                                  {"recalled_units", m.recalled_units},
                                  {"host_to_device_bytes", m.host_to_device_bytes}};
   if (m.audits > 0)

@@ -30,7 +30,8 @@ CudaForwardOptions forward_options(const Model& model, const EngineOptions& o) {
   return {.max_rows = std::max(o.max_batched_tokens, o.max_sequences),
           .max_sequences = std::max(o.max_sequences, 1),
           .max_context = context,
-          .store = store_of(o)};
+          .store = store_of(o),
+          .audit_every = o.audit_every};
 }
 
 class CudaPass final : public ForwardPass {

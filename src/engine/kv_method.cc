@@ -64,6 +64,7 @@ KvMethodStats kv_method_stats(const MethodStats& stats, const Plan& plan, std::s
     out.corrections += layer_corrections;
     out.selected_units += s.selected_units;
     out.replaced_units += s.replaced_units;
+    out.missing_units += s.missing_units;
     out.recalled_units += s.recalled_units;
     out.selections += s.selections;
     out.reused += s.reused;

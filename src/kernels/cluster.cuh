@@ -13,6 +13,18 @@ __device__ __forceinline__ void cluster_sync() {
   __syncthreads();
 #endif
 }
+// At a kernel's begin, and before it first touches another block's shared memory: all blocks of the cluster have begun.
+// What stands between hides the waiting.
+__device__ __forceinline__ void cluster_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;");
+#endif
+}
+__device__ __forceinline__ void cluster_begun() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+#endif
+}
 // Where `address` of this block's shared memory is in block `rank`'s.
 __device__ __forceinline__ std::uint32_t address_in(const void* address, int rank) {
   std::uint32_t there = shared_address(address);

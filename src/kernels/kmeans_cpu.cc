@@ -89,13 +89,25 @@ HWY_INLINE float centre(const std::byte* key, const float* mean, std::size_t dim
   return 0.0f;
 }
 
-// x = round(scale * y).
-HWY_INLINE void round_scaled(const float* y, std::size_t dim, float scale, std::int16_t* x) {
+// The sum of round(|y| * factor).
+HWY_INLINE std::int64_t sum_whole(const float* y, std::size_t dim, float factor) {
+  const hn::CappedTag<float, 8> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  auto sum = hn::Zero(di);  // 256 channels of 32767 at most
+  for (std::size_t c = 0; c < dim; c += hn::Lanes(d))
+    sum = hn::Add(sum, hn::NearestInt(hn::Mul(hn::Abs(hn::Load(d, y + c)), hn::Set(d, factor))));
+  return hn::GetLane(hn::SumOfLanes(di, sum));
+}
+
+// x = round(scale * y), cut off at `most`.
+HWY_INLINE void round_scaled(const float* y, std::size_t dim, float scale, float most, std::int16_t* x) {
   const hn::CappedTag<float, 8> d;
   const hn::Rebind<std::int16_t, decltype(d)> d16;
   const auto factor = hn::Set(d, scale);
   for (std::size_t c = 0; c < dim; c += hn::Lanes(d))
-    hn::StoreU(hn::DemoteTo(d16, hn::NearestInt(hn::Mul(hn::Load(d, y + c), factor))), d16, x + c);
+    hn::StoreU(hn::DemoteTo(d16, hn::NearestInt(hn::Clamp(hn::Mul(hn::Load(d, y + c), factor), hn::Set(d, -most),
+                                                          hn::Set(d, most)))),
+               d16, x + c);
 }
 
 // x = round(32767 z / |z|), z = round(2047 y / max |y|).
@@ -114,7 +126,7 @@ HWY_INLINE void direction(float* y, std::size_t dim, float largest, std::int16_t
     hn::Store(hn::ConvertTo(d, z), d, y + c);
   }
   const auto total = static_cast<float>(hn::GetLane(hn::SumOfLanes(di, norm2)));
-  round_scaled(y, dim, 32767.0f / std::sqrt(total), x);
+  round_scaled(y, dim, 32767.0f / std::sqrt(total), 32767.0f, x);
 }
 
 template <class Load>
@@ -138,10 +150,22 @@ HWY_INLINE void whole_with(const KmeansTask& task, Load load, std::int16_t* x) {
   }
   float largest = 0;
   each_token([&](const std::byte* key) HWY_ATTR { largest = std::max(largest, centre(key, mean, dim, load, y)); });
-  const float scale = largest < 1e-30f ? 0.0f : 32767.0f / (std::sqrt(static_cast<float>(dim)) * largest);
+  float scale = 0;
+  if (!(largest < 1e-30f)) {
+    const float to_whole = 32767.0f / largest;
+    std::int64_t total = 0, n = 0;
+    each_token([&](const std::byte* key) HWY_ATTR {
+      centre(key, mean, dim, load, y);
+      total += sum_whole(y, dim, to_whole);
+      n += 1;
+    });
+    const std::int64_t most = 32767 * n * static_cast<std::int64_t>(dim);
+    scale = 127.0f / largest;
+    if (16 * total < most) scale *= static_cast<float>(static_cast<double>(most) / static_cast<double>(16 * total));
+  }
   each_token([&](const std::byte* key) HWY_ATTR {
     centre(key, mean, dim, load, y);
-    round_scaled(y, dim, scale, x);
+    round_scaled(y, dim, scale, 127.0f, x);
     x += dim;
   });
 }

@@ -1,14 +1,14 @@
-// Assignment is a product of tokens with centroids on tensor cores, which know whole numbers of 8 bits: x is two of
-// them, x = 2^s a + r. Under kDistance a channel is below 32768 / sqrt(D), and s = 6; under kCosine s = 8, and r has no
-// sign. Each of the four products of digits is exact in int32, and so is
+// Assignment is a product of tokens with centroids on tensor cores, which know whole numbers of 8 bits. Under kDistance
+// x is one. Under kCosine x is two of them, x = 256 a + r, where r has no sign; each of the four products of digits is
+// exact in int32, and so is
 //
-//   x . c = 2^2s (a . a') + 2^s (a . r' + r . a') + r . r'
+//   x . c = 2^16 (a . a') + 2^8 (a . r' + r . a') + r . r'
 //
 // whatever overflows on the way.
 //
 // A warp has 32 tokens in registers; 64 centroids at a time come through shared memory, the best of each token's is
-// kept beside the sums. What limits it is comparing, not multiplying: three products (with (a + r) . (a' + r') in place
-// of two) and their larger digits were no faster.
+// kept beside the sums. Under kDistance a product is below 2^22, so that the centroid's number within its tile stands
+// in the 4 bits below it, and one maximum keeps both: comparing cost as much as multiplying.
 #include <climits>
 #include <type_traits>
 
@@ -25,15 +25,16 @@ constexpr int kTile = 64;  // centroids in shared memory at once
 constexpr int kAssignThreads = 128, kAssignWarps = kAssignThreads / kWarp;
 constexpr int kTokensEach = 32;  // of a warp that assigns
 constexpr int kMeanTokens = 64, kMeanStages = 6;
-constexpr int kPlanes = 2;  // digits: a and r
+constexpr int kMostPlanes = 2;
 
 struct Args {
   const std::uint16_t* keys;
   std::int16_t *x, *centroids;  // [heads][n][D], [heads][padded][D]
-  std::uint8_t* planes;         // [heads][kPlanes][padded][D]
+  std::uint8_t* planes;         // [heads][digits][padded][D]
   std::int32_t* bias;           // [heads][padded]
   float* mean;                  // [heads][D]
   std::uint32_t* most;          // [heads]: the largest |y|, as bits
+  unsigned long long* total;    // [heads]: the sum of |y|, 32,767 to the largest
   std::uint8_t* finite;         // [heads][n]
   std::uint16_t* cluster;
   int n, dim, n_clusters, padded;  // padded: to a multiple of kTile
@@ -67,7 +68,7 @@ __device__ __forceinline__ bool all_finite(const float (&v)[kN]) {
 template <typename T, int kDim>
 __global__ void __launch_bounds__(kThreads) finite_kernel(Args p) {
   const int head = blockIdx.y, t = blockIdx.x * kWarps + threadIdx.x / kWarp;
-  if (blockIdx.x == 0 && threadIdx.x == 0) p.most[head] = 0;
+  if (blockIdx.x == 0 && threadIdx.x == 0) p.most[head] = 0, p.total[head] = 0;
   if (t >= p.n) return;
   const std::int64_t row = static_cast<std::int64_t>(head) * p.n + t;
   float v[kEach<kDim>];
@@ -158,6 +159,39 @@ __global__ void __launch_bounds__(kThreads) most_kernel(Args p) {
   atomicMax(p.most + head, __float_as_uint(most));
 }
 
+template <typename T, int kDim>
+__global__ void __launch_bounds__(kThreads) total_kernel(Args p) {
+  __shared__ unsigned long long of_warps[kWarps];
+  const int head = blockIdx.y, first = (blockIdx.x * kWarps + threadIdx.x / kWarp) * kMostTokens;
+  const float most = __uint_as_float(p.most[head]);
+  if (most < 1e-30f) return;
+  const float to_whole = __fdiv_rn(32767.0f, most);
+  unsigned sum = 0;  // of 8 tokens, 8 * 256 channels of 32,767 at most
+#pragma unroll 4
+  for (int t = first; t < min(p.n, first + kMostTokens); ++t) {
+    float y[kEach<kDim>];
+    centre<T, kDim>(p, head, t, y);
+#pragma unroll
+    for (int i = 0; i < kEach<kDim>; ++i) sum += __float2int_rn(__fmul_rn(fabsf(y[i]), to_whole));
+  }
+  sum = __reduce_add_sync(~0u, sum);
+  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = sum;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  unsigned long long total = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) total += of_warps[w];
+  atomicAdd(p.total + head, total);
+}
+
+// As kmeans.h has it, of keys that are not all equal.
+__device__ __forceinline__ float distance_scale(const Args& p, int head, float largest) {
+  const auto total = static_cast<long long>(p.total[head]) * 16, most = 32767LL * p.n * p.dim;
+  const float scale = __fdiv_rn(127.0f, largest);
+  if (total >= most) return scale;
+  return __fmul_rn(scale, static_cast<float>(__ddiv_rn(static_cast<double>(most), static_cast<double>(total))));
+}
+
 template <typename T, int kDim, KmeansMetric kMetric>
 __global__ void __launch_bounds__(kThreads) round_kernel(Args p) {
   constexpr int kN = kEach<kDim>;
@@ -167,7 +201,7 @@ __global__ void __launch_bounds__(kThreads) round_kernel(Args p) {
   centre<T, kDim>(p, head, t, y);
   if constexpr (kMetric == KmeansMetric::kDistance) {
     const float most = __uint_as_float(p.most[head]);
-    if (!(most < 1e-30f)) scale = __fdiv_rn(32767.0f, __fmul_rn(__fsqrt_rn(static_cast<float>(kDim)), most));
+    if (!(most < 1e-30f)) scale = distance_scale(p, head, most);
   } else {
     const float most = largest_of(y);
     if (!(most < 1e-30f)) {
@@ -184,20 +218,26 @@ __global__ void __launch_bounds__(kThreads) round_kernel(Args p) {
   }
   std::int16_t* x = p.x + (static_cast<std::int64_t>(head) * p.n + t) * kDim + threadIdx.x % kWarp * kN;
 #pragma unroll
-  for (int i = 0; i < kN; ++i) x[i] = static_cast<std::int16_t>(__float2int_rn(__fmul_rn(y[i], scale)));
+  for (int i = 0; i < kN; ++i) {
+    float v = __fmul_rn(y[i], scale);
+    if (kMetric == KmeansMetric::kDistance) v = fminf(fmaxf(v, -127.0f), 127.0f);
+    x[i] = static_cast<std::int16_t>(__float2int_rn(v));
+  }
 }
 
 // ---- digits
 
 template <KmeansMetric kMetric>
-constexpr int kShift = kMetric == KmeansMetric::kDistance ? 6 : 8;
+constexpr int kPlanes = kMetric == KmeansMetric::kDistance ? 1 : 2;  // digits: a and r
 
-template <KmeansMetric kMetric>
+template <int kN>
 __device__ __forceinline__ int digit(int plane, int x) {
-  if constexpr (kMetric == KmeansMetric::kCosine) return plane == 0 ? x >> 8 : x & 255;
-  const int r = ((x + 32) & 63) - 32;
-  return plane == 0 ? (x - r) >> 6 : r;
+  return kN == 1 ? x : plane == 0 ? x >> 8 : x & 255;
 }
+
+// Of centroids that only fill the last tile: below all others, and so is it with a tile's number under it.
+template <KmeansMetric kMetric>
+constexpr int kNever = kMetric == KmeansMetric::kDistance ? -(1 << 26) : INT_MIN;
 
 // A centroid in all its forms, a whole warp. Those that only fill the last tile are never the best.
 template <int kDim, KmeansMetric kMetric>
@@ -211,13 +251,13 @@ __device__ __forceinline__ void put_centroid(const Args& p, int head, int c, con
     p.centroids[at + i] = static_cast<std::int16_t>(v[i]);
     norm2 += v[i] * v[i];
 #pragma unroll
-    for (int plane = 0; plane < kPlanes; ++plane)
-      p.planes[((static_cast<std::int64_t>(head) * kPlanes + plane) * p.padded + c) * kDim + lane * kN + i] =
-          static_cast<std::uint8_t>(digit<kMetric>(plane, v[i]));
+    for (int plane = 0; plane < kPlanes<kMetric>; ++plane)
+      p.planes[((static_cast<std::int64_t>(head) * kPlanes<kMetric> + plane) * p.padded + c) * kDim + lane * kN + i] =
+          static_cast<std::uint8_t>(digit<kPlanes<kMetric>>(plane, v[i]));
   }
   norm2 = __reduce_add_sync(~0u, norm2);
   const int bias = kMetric == KmeansMetric::kDistance ? -(norm2 / 2) : 0;
-  if (lane == 0) p.bias[head * p.padded + c] = c < p.n_clusters ? bias : INT_MIN;
+  if (lane == 0) p.bias[head * p.padded + c] = c < p.n_clusters ? bias : kNever<kMetric>;
 }
 
 template <int kDim, KmeansMetric kMetric>
@@ -239,11 +279,10 @@ __global__ void __launch_bounds__(kThreads) start_kernel(Args p) {
 // c += a b; kA, kB: whether these have signs.
 template <bool kA, bool kB>
 __device__ __forceinline__ void multiply(int (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
-#define MNEME_MMA(A, B)                                                     \
-  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32." A "." B             \
-               ".s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
-               : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])             \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+#define MNEME_MMA(A, B)                                                                                             \
+  asm("mma.sync.aligned.m16n8k32.row.col.s32." A "." B ".s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])                                                              \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
   if constexpr (kA && kB) {
     MNEME_MMA("s8", "s8");
   } else if constexpr (kA) {
@@ -263,10 +302,10 @@ __device__ __forceinline__ std::uint32_t plane_address(std::uint32_t plane, int 
   return plane + row * kDim + turned * 16;
 }
 
-template <int kDim, KmeansMetric kMetric>
+template <int kDim, int kN>
 struct TokenDigits {
   static constexpr int kSteps = kDim / 32;
-  std::uint32_t of[kPlanes][kSteps][4];
+  std::uint32_t of[kN][kSteps][4];
 
   // Tokens first .. first + 15, zeros beyond n.
   __device__ __forceinline__ void load(const std::int16_t* x, int first, int n) {
@@ -279,12 +318,12 @@ struct TokenDigits {
         uint2 v{0, 0};
         if (row < n) v = *reinterpret_cast<const uint2*>(x + static_cast<std::int64_t>(row) * kDim + channel);
 #pragma unroll
-        for (int plane = 0; plane < kPlanes; ++plane) {
+        for (int plane = 0; plane < kN; ++plane) {
           std::uint32_t bytes = 0;
 #pragma unroll
           for (int b = 0; b < 4; ++b) {
             const auto of_b = static_cast<std::int16_t>((b < 2 ? v.x : v.y) >> (b % 2 * 16));
-            bytes |= static_cast<std::uint32_t>(digit<kMetric>(plane, of_b) & 255) << (8 * b);
+            bytes |= static_cast<std::uint32_t>(digit<kN>(plane, of_b) & 255) << (8 * b);
           }
           of[plane][s][i] = bytes;
         }
@@ -292,21 +331,54 @@ struct TokenDigits {
   }
 };
 
+// The best of 16 tokens with 8 centroids. b: [plane][k step, half]; at: the first of the lane's two centroids.
+template <int kDim>
+__device__ __forceinline__ void compare_cosine(const TokenDigits<kDim, 2>& x, const std::uint32_t (&b)[2][kDim / 16],
+                                               int2 bias, int at, int (&best)[2], int (&where)[2]) {
+  int high[4] = {}, mixed[4] = {}, low[4] = {bias.x, bias.y, bias.x, bias.y};
+#pragma unroll
+  for (int s = 0; s < kDim / 32; ++s) {
+    multiply<true, true>(high, x.of[0][s], b[0][2 * s], b[0][2 * s + 1]);
+    multiply<true, false>(mixed, x.of[0][s], b[1][2 * s], b[1][2 * s + 1]);
+    multiply<false, true>(mixed, x.of[1][s], b[0][2 * s], b[0][2 * s + 1]);
+    multiply<false, false>(low, x.of[1][s], b[1][2 * s], b[1][2 * s + 1]);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    // Unsigned, because what overflows on the way is made good.
+    const auto h = static_cast<unsigned>(high[i]), m = static_cast<unsigned>(mixed[i]);
+    const int v = static_cast<int>((((h << 8) + m) << 8) + static_cast<unsigned>(low[i]));
+    if (v > best[i / 2]) best[i / 2] = v, where[i / 2] = at + i % 2;
+  }
+}
+
+// The same, of the tile's j-th eight: the best products with 15 - (2 j + column) in the bits below, so that of equal
+// ones the first is largest.
+template <int kDim>
+__device__ __forceinline__ void compare_distance(const TokenDigits<kDim, 1>& x, const std::uint32_t (&b)[1][kDim / 16],
+                                                 int2 bias, int j, int (&best)[2]) {
+  int sum[4] = {bias.x, bias.y, bias.x, bias.y};
+#pragma unroll
+  for (int s = 0; s < kDim / 32; ++s) multiply<true, true>(sum, x.of[0][s], b[0][2 * s], b[0][2 * s + 1]);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) best[i / 2] = max(best[i / 2], sum[i] * 16 + (15 - 2 * j - i % 2));
+}
+
 template <int kDim, KmeansMetric kMetric>
-__global__ void __launch_bounds__(kAssignThreads, 3) assign_kernel(Args p) {
-  using Digits = TokenDigits<kDim, kMetric>;
-  constexpr int kPlaneBytes = kTile * kDim, kStage = kPlanes * kPlaneBytes;
-  constexpr bool kSigned = kMetric == KmeansMetric::kDistance;  // the lower digits
+__global__ void __launch_bounds__(kAssignThreads, kMetric == KmeansMetric::kDistance ? 4 : 3) assign_kernel(Args p) {
+  constexpr int kN = kPlanes<kMetric>;
+  constexpr int kPlaneBytes = kTile * kDim, kStage = kN * kPlaneBytes;
   constexpr int kPieces = kDim / 16;
+  static_assert(kTile / 8 * 2 == 16);  // centroids of a lane
   extern __shared__ __align__(16) std::uint8_t memory[];
   __shared__ alignas(16) std::int32_t bias[2][kTile];
   const int tid = threadIdx.x, lane = tid % kWarp, g = lane / 4, t = lane % 4, head = blockIdx.y;
   const int first = (blockIdx.x * kAssignWarps + tid / kWarp) * kTokensEach;
-  const std::uint8_t* planes = p.planes + static_cast<std::int64_t>(head) * kPlanes * p.padded * kDim;
+  const std::uint8_t* planes = p.planes + static_cast<std::int64_t>(head) * kN * p.padded * kDim;
   const auto fetch = [&](int tile) {
     if (tile * kTile < p.padded) {
       const std::uint32_t to = shared_address(memory + tile % 2 * kStage);
-      for (int i = tid; i < kPlanes * kTile * kPieces; i += kAssignThreads) {
+      for (int i = tid; i < kN * kTile * kPieces; i += kAssignThreads) {
         const int plane = i / (kTile * kPieces), row = i / kPieces % kTile, piece = i % kPieces;
         copy_async(plane_address<kDim>(to + plane * kPlaneBytes, row, piece),
                    planes + (static_cast<std::int64_t>(plane) * p.padded + tile * kTile + row) * kDim + piece * 16);
@@ -317,7 +389,7 @@ __global__ void __launch_bounds__(kAssignThreads, 3) assign_kernel(Args p) {
     copy_async_commit();
   };
   fetch(0);
-  Digits x[2];
+  TokenDigits<kDim, kN> x[2];
 #pragma unroll
   for (int m = 0; m < 2; ++m) x[m].load(p.x + static_cast<std::int64_t>(head) * p.n * kDim, first + 16 * m, p.n);
   int best[2][2], where[2][2];
@@ -329,11 +401,12 @@ __global__ void __launch_bounds__(kAssignThreads, 3) assign_kernel(Args p) {
     copy_async_wait<1>();
     __syncthreads();
     const std::uint32_t at = shared_address(memory + tile % 2 * kStage);
-#pragma unroll 1
+    int of_tile[2][2] = {{INT_MIN, INT_MIN}, {INT_MIN, INT_MIN}};
+#pragma unroll(kN == 1 ? 4 : 1)
     for (int j = 0; j < kTile / 8; ++j) {
-      std::uint32_t b[kPlanes][kDim / 16];  // [plane][k step, half]
+      std::uint32_t b[kN][kDim / 16];
 #pragma unroll
-      for (int plane = 0; plane < kPlanes; ++plane)
+      for (int plane = 0; plane < kN; ++plane)
 #pragma unroll
         for (int q = 0; q < kDim / 64; ++q) {
           std::uint32_t four[4];
@@ -341,26 +414,24 @@ __global__ void __launch_bounds__(kAssignThreads, 3) assign_kernel(Args p) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) b[plane][q * 4 + i] = four[i];
         }
-      const int base[2] = {bias[tile % 2][j * 8 + 2 * t], bias[tile % 2][j * 8 + 2 * t + 1]};
+      const int2 base = *reinterpret_cast<const int2*>(&bias[tile % 2][j * 8 + 2 * t]);
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
-        int high[4] = {}, mixed[4] = {}, low[4] = {base[0], base[1], base[0], base[1]};
-#pragma unroll
-        for (int s = 0; s < Digits::kSteps; ++s) {
-          multiply<true, true>(high, x[m].of[0][s], b[0][2 * s], b[0][2 * s + 1]);
-          multiply<true, kSigned>(mixed, x[m].of[0][s], b[1][2 * s], b[1][2 * s + 1]);
-          multiply<kSigned, true>(mixed, x[m].of[1][s], b[0][2 * s], b[0][2 * s + 1]);
-          multiply<kSigned, kSigned>(low, x[m].of[1][s], b[1][2 * s], b[1][2 * s + 1]);
-        }
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          // Unsigned, because what overflows on the way is made good.
-          const auto h = static_cast<unsigned>(high[i]), x2 = static_cast<unsigned>(mixed[i]);
-          const int v =
-              static_cast<int>((((h << kShift<kMetric>)+x2) << kShift<kMetric>)+static_cast<unsigned>(low[i]));
-          if (v > best[m][i / 2]) best[m][i / 2] = v, where[m][i / 2] = tile * kTile + j * 8 + 2 * t + i % 2;
+        if constexpr (kN == 1) {
+          compare_distance<kDim>(x[m], b, base, j, of_tile[m]);
+        } else {
+          compare_cosine<kDim>(x[m], b, base, tile * kTile + j * 8 + 2 * t, best[m], where[m]);
         }
       }
+    }
+    if constexpr (kN == 1) {
+#pragma unroll
+      for (int m = 0; m < 2; ++m)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const int v = of_tile[m][r] >> 4, nth = 15 - (of_tile[m][r] & 15);
+          if (v > best[m][r]) best[m][r] = v, where[m][r] = tile * kTile + nth / 2 * 8 + 2 * t + nth % 2;
+        }
     }
     __syncthreads();
   }
@@ -482,10 +553,11 @@ std::size_t place(Args& a, int heads, std::byte* at) {
   };
   take(a.x, h * n * d * 2);
   take(a.centroids, h * c * d * 2);
-  take(a.planes, h * kPlanes * c * d);
+  take(a.planes, h * kMostPlanes * c * d);
   take(a.bias, h * c * 4);
   take(a.mean, h * d * 4);
   take(a.most, h * 4);
+  take(a.total, h * 8);
   take(a.finite, h * n);
   return used;
 }
@@ -499,7 +571,7 @@ void allow(Kernel kernel, int bytes) {
 template <typename T, int kDim, KmeansMetric kMetric>
 void run(const KmeansCuda& k, const Args& a, const CudaContext& context) {
   constexpr int kMeanBytes = kMeanStages * kMeanTokens * kDim * 2;
-  constexpr int kAssignBytes = 2 * kPlanes * kTile * kDim;
+  constexpr int kAssignBytes = 2 * kPlanes<kMetric> * kTile * kDim;
   static const bool ready = [] {
     allow(mean_kernel<T, kDim>, kMeanBytes);
     allow(assign_kernel<kDim, kMetric>, kAssignBytes);
@@ -510,8 +582,10 @@ void run(const KmeansCuda& k, const Args& a, const CudaContext& context) {
   const auto grid = [&](int items, int each) { return dim3(static_cast<unsigned>((items + each - 1) / each), heads); };
   launch(context, "kmeans_finite", finite_kernel<T, kDim>, grid(a.n, kWarps), dim3(kThreads), 0, a);
   launch(context, "kmeans_mean", mean_kernel<T, kDim>, dim3(heads), dim3(kDim), kMeanBytes, a);
-  if (kMetric == KmeansMetric::kDistance)
+  if (kMetric == KmeansMetric::kDistance) {
     launch(context, "kmeans_most", most_kernel<T, kDim>, grid(a.n, kWarps * kMostTokens), dim3(kThreads), 0, a);
+    launch(context, "kmeans_total", total_kernel<T, kDim>, grid(a.n, kWarps * kMostTokens), dim3(kThreads), 0, a);
+  }
   launch(context, "kmeans_round", round_kernel<T, kDim, kMetric>, grid(a.n, kWarps), dim3(kThreads), 0, a);
   launch(context, "kmeans_start", start_kernel<kDim, kMetric>, grid(a.padded, kWarps), dim3(kThreads), 0, a);
   for (int i = 0; i < k.iterations; ++i) {

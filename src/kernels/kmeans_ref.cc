@@ -68,17 +68,28 @@ Vector direction_of(const std::vector<float>& y) {
   return x;
 }
 
+// 127 / m, m as kmeans.h has it. The mean is one of whole numbers, 32,767 to the largest, so that it does not depend on
+// the order of what is added.
+float scale_of(const std::vector<std::vector<float>>& ys) {
+  float largest = 0;
+  for (const auto& y : ys) largest = std::max(largest, largest_of(y));
+  if (largest < 1e-30f) return 0;
+  const float to_whole = 32767.0f / largest;
+  std::int64_t total = 0;
+  for (const auto& y : ys)
+    for (float v : y) total += static_cast<std::int64_t>(std::nearbyint(std::fabs(v) * to_whole));
+  const std::int64_t most = 32767 * std::ssize(ys) * std::ssize(ys[0]);
+  const float scale = 127.0f / largest;
+  if (16 * total >= most) return scale;
+  return scale * static_cast<float>(static_cast<double>(most) / static_cast<double>(16 * total));
+}
+
 std::vector<Vector> whole(const KmeansTask& task) {
   const auto keys = keys_of(task);
   const std::vector<float> mean = mean_of(keys);
   std::vector<std::vector<float>> ys;
-  float largest = 0;
-  for (const auto& key : keys) {
-    ys.push_back(centred(key, mean));
-    largest = std::max(largest, largest_of(ys.back()));
-  }
-  const float scale =
-      largest < 1e-30f ? 0.0f : 32767.0f / (std::sqrt(static_cast<float>(task.shape.head_dim)) * largest);
+  for (const auto& key : keys) ys.push_back(centred(key, mean));
+  const float scale = scale_of(ys);
   std::vector<Vector> xs;
   for (const auto& y : ys) {
     if (task.metric == KmeansMetric::kCosine) {
@@ -86,7 +97,8 @@ std::vector<Vector> whole(const KmeansTask& task) {
       continue;
     }
     xs.emplace_back();
-    for (float v : y) xs.back().push_back(static_cast<std::int32_t>(std::nearbyint(v * scale)));
+    for (float v : y)
+      xs.back().push_back(static_cast<std::int32_t>(std::nearbyint(std::clamp(v * scale, -127.0f, 127.0f))));
   }
   return xs;
 }

@@ -21,7 +21,10 @@ __device__ __forceinline__ PageRegion page_region(const SlotRules& r, int length
   PageRegion p;
   p.stop = units_of(r, length);
   int most = r.n_select;
-  if (r.unit_tokens == 1) {  // tokens whose group is not closed are in the window, and take their part of the budget
+  if (r.unit_tokens == 1 && r.schedule == SlotSchedule::kNone) {  // what a window of pages has
+    p.first = r.sink;
+    p.window = max(p.first, (length - r.recent + r.entry_tokens - 1) / r.entry_tokens * r.entry_tokens);
+  } else if (r.unit_tokens == 1) {  // tokens whose group is not closed are in the window, and take part of the budget
     p.first = r.sink;
     p.window = max(p.first, min(max(length - r.recent, 0), (length - 1) / r.entry_tokens * r.entry_tokens));
     most = max(0, r.budget - r.sink - (length - p.window));
@@ -47,7 +50,7 @@ __device__ __forceinline__ std::int64_t kept_index(const KvSlots& s, int layer, 
 // The same where units are lists: all that is not grouped is in the window, and n_select counts tokens.
 __device__ __forceinline__ PageRegion region_of(const KvSlots& s, const SlotRules& r, int layer, int place,
                                                 int length) {
-  if (s.lists.max_units == 0) return page_region(r, length);
+  if (s.lists.max_units == 0 || r.schedule == SlotSchedule::kNone) return page_region(r, length);
   PageRegion p;
   p.first = r.sink;
   p.window = p.last = max(r.sink, __ldcg(s.lists.grouped + kept_index(s, layer, place)));
@@ -92,6 +95,17 @@ __device__ __forceinline__ std::byte* resident_token(const KvSlots& s, int layer
   if (length > rules.budget) slot = rules.sink / s.unit_tokens + slot % window_slots(rules);
   return s.slots + (slot_index(s, layer, place, kv_head) * s.n_slots + slot) * unit_bytes(s) +
          position % s.unit_tokens * token_bytes(s);
+}
+
+// Tokens chosen for the step of `length`, see ChosenBits.
+__device__ __forceinline__ std::uint32_t* chosen_bits(const KvSlots& s, SelectWhen when, std::int64_t index,
+                                                      int length) {
+  return s.bits.bits[static_cast<int>(when)] + (2 * index + length % 2) * s.bits.words;
+}
+// Words that such a step may have set: [first, second).
+__device__ __forceinline__ int2 chosen_words(const SlotRules& r, int length) {
+  const PageRegion region = page_region(r, length);
+  return {region.first / 32, (region.last + 31) / 32};
 }
 
 constexpr int kMostSlotGroup = 16;  // query heads of a KV head

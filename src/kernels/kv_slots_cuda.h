@@ -40,10 +40,16 @@ enum class SlotSchedule : std::int32_t {
 // choose and the selection ahead has not, the share of softmax. Then all KV heads choose before the gate is asked.
 enum class SlotGate : std::int32_t { kMean, kMax, kAny, kMass };
 
+// By what units are chosen: boxes or 1-bit keys; by lot; the keys themselves (control_choose_cuda.h has the latter
+// two).
+enum class SlotScore : std::int32_t { kIndex, kDrawn, kKeys };
+
 // What a sequence attends; regions are src/blocks/region.h's.
 struct SlotRules {
   std::int32_t unit_tokens = kKvPageTokens;       // 1 or kKvPageTokens
   std::int32_t entry_tokens = kKvPageTokens;      // that an entry of the index covers: a page, or a group of 1-bit keys
+                                                  // (kNone in units of tokens: pages of them leave the window whole)
+  std::int32_t fetch = 1;                         // of tokens: so many aligned neighbours are brought at once, 1 or 4
   std::int32_t budget = 0, sink = 0, recent = 0;  // tokens; of pages sink and recent are multiples, recent at least 1
   std::int32_t n_select = 0;    // units that the budget has room for, beside sinks and the smallest window
   std::int32_t max_reuse = 0;   // kKept: steps that a selection serves after its own; 0: no limit
@@ -51,19 +57,24 @@ struct SlotRules {
   SlotSchedule schedule = SlotSchedule::kNone;
   GroupPool pool = GroupPool::kMeanProb;
   SlotGate gate = SlotGate::kMean;
+  SlotScore score = SlotScore::kIndex;
   float alpha = 1, tau = 1;
   float eps = 1;  // SlotGate::kMass: flagged above it
   // For measuring: which units are chosen, and which KV heads moved, is drawn at these rates. Below 0: it is not.
   float turnover = -1, correction = -1;
+  std::uint64_t seed = 0;  // kDrawn
   bool operator==(const SlotRules&) const = default;
 };
 
 // What one (layer, place) did, in sums over KV heads and steps.
 struct SlotCounts {
   std::uint64_t checks = 0, corrections = 0;  // the gate asked, and the gate flagged
-  std::uint64_t selected = 0, missing = 0;    // units chosen, and those of them that came from the host
-  std::uint64_t replaced = 0;                 // chosen, and not chosen the time before
-  std::uint64_t made = 0;                     // kKept: selections, of all KV heads at once
+  // Units chosen, and those of them that came from the host. Of pages, a KV head that is flagged in the last step of a
+  // page has chosen twice: for that step, and for the next one, whose region is another.
+  std::uint64_t selected = 0, missing = 0;
+  std::uint64_t neighbours = 0;  // that came beside them, see SlotRules::fetch
+  std::uint64_t replaced = 0;    // chosen, and not chosen the time before
+  std::uint64_t made = 0;        // kKept: selections, of all KV heads at once
 };
 
 // What a (layer, place) remembers of a selection that is kept.
@@ -87,6 +98,21 @@ struct OneBitKeys {
   std::byte* levels = nullptr;
 };
 
+// Which tokens were chosen for the last steps, to count those that are new. Everything [layers][places][KV heads]
+// first.
+//
+//   bits           by SelectWhen: [length % 2][words]: of the step of that length, bit i % 32 of word i / 32 is token
+//   i;
+//                  [1] is null where nothing is chosen ahead
+//   attended_next  not 0: the last step attended what the one before it had chosen
+//   ahead          [2]: chosen for the next step, and how many of these are new; counted once it attends them
+struct ChosenBits {
+  std::int32_t words = 0;  // max_pages, or 0: nothing is counted
+  std::uint32_t* bits[2] = {};
+  std::int32_t* attended_next = nullptr;
+  std::int32_t* ahead = nullptr;
+};
+
 // Units that are lists of tokens, of every (layer, place, KV head): unit u is members[ends[u - 1], ends[u]), positions
 // in ascending order. Together they are [sink, grouped), each token once; the window is what follows.
 //
@@ -103,16 +129,18 @@ struct UnitLists {
 struct KvSlots {
   std::int32_t n_layers = 0, n_places = 0, n_kv_heads = 0, n_heads = 0, head_dim = 0;
   std::int32_t unit_tokens = kKvPageTokens;  // 1 or kKvPageTokens: of all places
-  std::int32_t group_tokens = 0;             // of 1-bit keys: 32, 64, 128 or 256; 0: boxes
+  std::int32_t group_tokens = 0;             // of 1-bit keys: 32, 64, 128 or 256; 0: boxes, or there is no index
   bool mean_abs = false;                     // OneBitLevels::kMeanAbs
   std::int32_t n_slots = 0;                  // of one (layer, place, KV head); 0: units are attended in their pages
   std::int32_t max_pages = 0;                // of a sequence
   std::int32_t max_listed = 0;               // units that a step may attend
+  std::int32_t fetch = 1;                    // the most of SlotRules::fetch
   bool f16 = false;
   // Device memory, everything [layers][places][KV heads] first unless it says otherwise.
   std::byte* slots = nullptr;  // [n_slots] units
   std::byte* boxes = nullptr;  // [max_pages][hi: D | lo: D], of the dtype of the keys; then kBoxesBeyond more
   OneBitKeys keys;             // one_bit_cuda.h
+  ChosenBits bits;             // of 1-bit keys
   UnitLists lists;
   std::int32_t* slot_of = nullptr;  // [max_units()]: the slot of a selected unit, -1: none
   std::int32_t* unit_of = nullptr;  // [n_slots]: the unit in a slot of the third kind, -1: none
@@ -190,7 +218,8 @@ enum class SelectWhen : std::int32_t { kNow, kNext };
 
 // Scores all boxes of the region with the row's queries (KvSlots::last_q), pools, and writes the n_select best of
 // every KV head. All KV heads of a row are chosen for when one of them needs it, or the gate looks at what is missing
-// (missing_mass() of group_pool.h; kNext must not begin before kNow has ended then).
+// (missing_mass() of group_pool.h; kNext must not begin before kNow has ended then). Rows whose pages are not chosen by
+// boxes are left out (SlotRules::score).
 //
 //   scratch  choose_scratch_bytes(); not shared by launches that may run at once
 //
@@ -211,8 +240,10 @@ void choose_lists_cuda(const ChoosePages& c, const KvSlots& slots, std::int32_t 
 
 // Brings chosen units that are in no slot out of their pages (`pages`: the sequences' tables, whose blocks may lie in
 // mapped host memory), in place of those that were not chosen for longest, and writes `listed`; without slots it does
-// the latter alone. `layer` is the model's, slot_layer the one of `slots`. At most max_blocks blocks of threads, and
-// four times as many for single tokens of this step, which wait for latency and have nothing beside them.
+// the latter alone. With SlotRules::fetch of 4 the candidates among the aligned four of each such token come with it,
+// as far as there are slots that nothing chosen needs. `layer` is the model's, slot_layer the one of `slots`. At most
+// max_blocks blocks of threads, and four times as many for single tokens of this step, which wait for latency and have
+// nothing beside them.
 void recall_units_cuda(const SlotRows& rows, SelectWhen when, const KvSlots& slots, const KvTables& pages,
                        std::int32_t layer, std::int32_t slot_layer, std::int32_t max_blocks,
                        const CudaContext& context);

@@ -175,6 +175,19 @@ __device__ void bound_keys(Ranker& r, const std::uint32_t* keys, int n) {
   __syncthreads();
 }
 
+// For measuring: ranks by which n_select of n pages are chosen, `turnover` of them others than those of selection
+// made - 1. They walk through a permutation of a power of two of pages, which stays the same as contexts grow. The
+// whole block.
+__device__ void draw_ranks(float turnover, int layer, int made, int n, int n_select, std::uint32_t* ranks) {
+  if (n == 0) return;
+  const unsigned m = 1u << (31 - __clz(n));
+  const auto walked = static_cast<std::uint64_t>(static_cast<double>(made) * static_cast<double>(turnover) * n_select);
+  const auto begin = static_cast<unsigned>(walked) + draw(static_cast<std::uint32_t>(layer), 11);
+  for (unsigned i = threadIdx.x; i < m; i += kRankThreads) ranks[(begin + i) * 7919u % m] = m - i;
+  for (int i = static_cast<int>(m + threadIdx.x); i < n; i += kRankThreads) ranks[i] = 0;
+  __syncthreads();
+}
+
 __global__ void __launch_bounds__(kRankThreads) rank_windows_kernel(ChooseWindows p) {
   __shared__ Ranker ranker;
   let_next_start();
@@ -182,7 +195,9 @@ __global__ void __launch_bounds__(kRankThreads) rank_windows_kernel(ChooseWindow
   const ChoiceWindow w = p.windows[blockIdx.x];
   if (threadIdx.x == 0) p.n_units[blockIdx.x] = w.n_select;
   if (w.n_select == 0) return;
-  const std::uint32_t* keys = p.ranks + blockIdx.x * p.rank_stride;
+  std::uint32_t* keys = p.ranks + blockIdx.x * p.rank_stride;
+  if (p.turnover >= 0)
+    draw_ranks(p.turnover, p.keys.layer, (p.first_row + w.row) / w.n_rows, w.n_candidates, w.n_select, keys);
   bound_keys(ranker, keys, w.n_candidates);
   write_best(ranker, keys, w.n_candidates, w.n_select, p.first_unit,
              p.units + static_cast<std::int64_t>(blockIdx.x) * p.unit_stride);
@@ -268,7 +283,7 @@ __global__ void __launch_bounds__(kRankThreads) choose_rows_kernel(ChooseArgs p)
   }
   const PageRegion region = page_region(r.rules, r.length);
   const int n = region.last - region.first;
-  const std::uint32_t* keys = p.c.ranks + row * p.c.rank_stride;
+  std::uint32_t* keys = p.c.ranks + row * p.c.rank_stride;
   bound_keys(ranker, keys, n);
   double theta = -1;
   if (cut.k > 0) {
@@ -292,6 +307,10 @@ __global__ void __launch_bounds__(kRankThreads) choose_rows_kernel(ChooseArgs p)
   }
   __syncthreads();
   const int k = wanted;
+  if (r.rules.turnover >= 0) {
+    draw_ranks(r.rules.turnover, p.layer, r.length, n, k, keys);
+    bound_keys(ranker, keys, n);
+  }
   const std::int64_t first = slot_index(p.s, p.layer, r.place, 0);
   std::int32_t* out = p.s.chosen[0] + first * p.s.max_listed;
   if (k > 0) write_best(ranker, keys, n, k, region.first, out);

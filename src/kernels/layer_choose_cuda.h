@@ -55,6 +55,10 @@ struct ChooseWindows {
   std::int64_t rank_stride = 0;
   std::int32_t *units = nullptr, *n_units = nullptr;
   std::int32_t unit_stride = 0;
+  // For measuring, from 0 on: the share of a window's pages that the window before has not is drawn. first_row: of the
+  // chunk in its prompt.
+  float turnover = -1;
+  std::int32_t first_row = 0;
 };
 void choose_windows_cuda(const ChooseWindows& c, const CudaContext& context);
 

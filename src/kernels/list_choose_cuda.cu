@@ -276,8 +276,10 @@ __global__ void __launch_bounds__(kThreads, 2) choose_kernel(Args p, int n_keys)
   __shared__ Ranker ranker;
   __shared__ float lse[kMostGroup];
   __shared__ float2 of_warps[kWarps][kMostGroup], of_blocks[kMostChooseBlocks][kMostGroup];
+  cluster_begin();
   let_next_start();
   wait_for_previous();
+  cluster_begun();
   const int tid = threadIdx.x, heads = p.s.n_kv_heads;
   const int cluster = blockIdx.x / p.blocks, n_clusters = gridDim.x / p.blocks;
   auto* sizes = reinterpret_cast<std::uint16_t*>(keys + n_keys);

@@ -225,8 +225,10 @@ __global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) c
   __shared__ Ranker ranker;
   __shared__ float lse[kMostGroup];
   __shared__ float2 of_warps[kWarps][kMostGroup], of_blocks[kMostBlocks][kMostGroup];
+  cluster_begin();
   let_next_start();
   wait_for_previous();
+  cluster_begun();
   const int tid = threadIdx.x, heads = p.s.n_kv_heads;
   const int cluster = blockIdx.x / p.blocks, n_clusters = gridDim.x / p.blocks;
   float* scores = p.scores == nullptr ? reinterpret_cast<float*>(keys + n_keys)
@@ -234,6 +236,7 @@ __global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) c
   bool used = false;  // shared memory of the cluster
   for (int item = cluster; item < p.rows.n * heads; item += n_clusters) {
     const RowOfSlots r = row_at(p.s, p.rows, item / heads);
+    if (r.sparse && r.rules.score != SlotScore::kIndex) continue;
     if constexpr (kWhen == SelectWhen::kNow) {
       if (!chooses_now(p.s, r, p.layer, item % heads, blockIdx.x % p.blocks == 0)) continue;
     } else {

@@ -123,6 +123,7 @@ struct Selection {
   int of_warps[kWarps];
   int bin, need, equal;                 // tokens of higher bins are taken, and `need` of the `equal` ones in this
   std::uint32_t n_candidates, n_taken;  // of this block
+  std::uint32_t n_new;                  // of those that it takes
   int n_before;                         // candidates that blocks before this one take
 };
 
@@ -217,6 +218,26 @@ __device__ void draw_mask(const RowInfo& info, std::int64_t index, int begin, in
   __syncthreads();
 }
 
+// Where a block of select_kernel says which tokens of its share are taken (ChosenBits), and what is there of the step
+// before, to count those that are new; null: they are counted elsewhere.
+struct Marks {
+  std::uint32_t* own;
+  const std::uint32_t* before;
+  int known;  // words of `before`
+};
+__device__ Marks marks_of(const Args& p, int row, int kv_head, std::int64_t index, int first_word) {
+  const RowOfSlots r = row_at(p.s, p.rows, row);
+  const bool now = p.when == SelectWhen::kNow;
+  const int length = r.length + (now ? 0 : 1);
+  Marks m{chosen_bits(p.s, p.when, index, length) + first_word, nullptr, 0};
+  // What is chosen for the next step is counted once this one's attention is known (recall_units_cuda).
+  if (!now || !needs_now(p.s, r, p.layer, kv_head)) return m;
+  const bool ahead = r.rules.schedule == SlotSchedule::kAhead && __ldcg(p.s.bits.attended_next + index) != 0;
+  m.before = chosen_bits(p.s, ahead ? SelectWhen::kNext : SelectWhen::kNow, index, length - 1) + first_word;
+  m.known = r.anew ? 0 : chosen_words(r.rules, length - 1).y - first_word;
+  return m;
+}
+
 // The sum of what lanes before `rank` have, of a number that each lane has of one block.
 __device__ __forceinline__ int sum_of_blocks(int v, int rank) {
   return __reduce_add_sync(~0u, static_cast<int>(threadIdx.x) % kWarp < rank ? v : 0);
@@ -230,8 +251,10 @@ __host__ __device__ constexpr int share_of(int n, int blocks) {
 __global__ void __launch_bounds__(kThreads, 1) select_kernel(Args p, int blocks, int kept) {
   extern __shared__ __align__(16) float values[];
   __shared__ Selection sel;
+  cluster_begin();
   let_next_start();
   wait_for_previous();
+  cluster_begun();
   auto* mask = reinterpret_cast<std::uint32_t*>(values + kept);
   const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp, heads = p.s.n_kv_heads;
   const int rank = blockIdx.x % blocks, cluster = blockIdx.x / blocks, n_clusters = gridDim.x / blocks;
@@ -245,7 +268,7 @@ __global__ void __launch_bounds__(kThreads, 1) select_kernel(Args p, int blocks,
     const int each = share_of(info.n, blocks), begin = min(info.n, rank * each), own = min(info.n - begin, each);
     float* scores = p.scores + static_cast<std::int64_t>(item) * p.group * p.width + begin;
     for (int i = tid; i < kBins; i += kThreads) sel.bins[i] = 0;
-    if (tid == 0) sel.n_candidates = sel.n_taken = 0;
+    if (tid == 0) sel.n_candidates = sel.n_taken = sel.n_new = 0;
     total(p, info, item, sel.totals);
     __syncthreads();
     float low = logs ? -INFINITY : INFINITY, high = -INFINITY;
@@ -370,6 +393,23 @@ __global__ void __launch_bounds__(kThreads, 1) select_kernel(Args p, int blocks,
       for (std::uint32_t word = mask[i]; word != 0; word &= word - 1)
         out[at++] = info.base + begin + i * 32 + __ffs(static_cast<int>(word)) - 1;
     if (rank == 0 && tid == 0) p.s.n_chosen[when][index] = info.n_select;
+    if (p.s.bits.words > 0) {
+      const Marks marks = marks_of(p, item / heads, item % heads, index, (info.base + begin) / 32);
+      std::uint32_t n_new = 0;
+      for (int i = from; i < to; ++i) {
+        marks.own[i] = mask[i];
+        n_new += static_cast<std::uint32_t>(__popc(mask[i] & ~(i < marks.known ? __ldcg(marks.before + i) : 0u)));
+      }
+      if (marks.before != nullptr) {
+        n_new = __reduce_add_sync(~0u, n_new);
+        if (lane == 0 && n_new > 0) atomicAdd(&sel.n_new, n_new);
+        __syncthreads();
+        SlotCounts* counts = p.s.counts + kept_index(p.s, p.layer, info.place);
+        if (tid == 0)
+          atomicAdd(reinterpret_cast<unsigned long long*>(&counts->replaced),
+                    static_cast<unsigned long long>(sel.n_new));
+      }
+    }
   }
   cluster_sync();  // nobody reads what is no more
 }

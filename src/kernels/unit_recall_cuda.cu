@@ -5,7 +5,8 @@
 // Recall runs beside the products of a step, whose blocks leave 10,000 registers and 47 KiB of shared memory of each
 // multiprocessor: it takes less than that, or those would wait for it. So one thread moves pages, with bulk copies from
 // host memory to shared memory and from there into slots; tokens are so small that asking for each would be the time,
-// and warps load eight of them at once.
+// and warps load eight of them at once. What a token's neighbours cost is little beside that, so they may come with it
+// (SlotRules::fetch): four aligned ones lie in one piece of their page, and go to slots of their own.
 #include <algorithm>
 
 #include "src/kernels/bulk_copies.cuh"
@@ -46,6 +47,9 @@ struct Missing {
   std::int32_t token;          // the unit's first, in the pool
   std::uint16_t chosen, slot;  // which of the chosen units, where it goes
 };
+// A bit of Missing::chosen: not that unit, but a neighbour of it.
+constexpr int kNeighbour = 1 << 15, kTogether = 4;
+static_assert(kMostKvSlots < kNeighbour && kKvPageTokens % kTogether == 0);
 
 constexpr std::uint16_t kLate = 0x8000;  // of Lists::slot: what is chosen comes first; kMostKvSlots are fewer
 
@@ -63,23 +67,29 @@ __device__ __forceinline__ void tell(const RecallArgs& p, int row, int place, in
 
 // Of one (row, KV head), in shared memory: n_free slots of the third kind, max_listed chosen units.
 struct Lists {
-  Missing* missing;     // [max_listed]
-  std::uint16_t* slot;  // [max_listed]: of the chosen units, | kLate
-  std::uint8_t* age;    // [n_free]: kInUse for those that hold a chosen unit
+  Missing* missing;      // [max_listed], with neighbours [n_free]: what is brought
+  std::uint16_t* slot;   // [max_listed]: of the chosen units, | kLate
+  std::uint16_t* found;  // [max_listed], with neighbours: which of the chosen units are missing
+  std::uint8_t* age;     // [n_free]: kInUse for those that hold a chosen unit
   struct Counters {
     int n_missing, n_replaced;
+    int n_brought, n_neighbours;
     int oldest, n_oldest;  // slots older than `oldest` are given away, and n_oldest of that age
     int of_age[256];
     int of_warps[2][kMostRecallWarps];
   } * counters;
-  static __host__ __device__ std::size_t bytes(int n_slots, int max_listed) {
-    return static_cast<std::size_t>(n_slots) +
-           static_cast<std::size_t>(max_listed + 1) * (sizeof(Missing) + sizeof(std::uint16_t));
+  static __host__ __device__ int most_brought(const KvSlots& s) {
+    return s.fetch > 1 && s.n_slots > s.max_listed ? s.n_slots : s.max_listed + 1;
   }
-  __device__ Lists(std::uint8_t* memory, int max_listed, Counters* counters)
+  static __host__ __device__ std::size_t bytes(const KvSlots& s) {
+    return static_cast<std::size_t>(s.n_slots) + static_cast<std::size_t>(most_brought(s)) * sizeof(Missing) +
+           static_cast<std::size_t>(s.max_listed + 1) * sizeof(std::uint16_t) * (s.fetch > 1 ? 2 : 1);
+  }
+  __device__ Lists(std::uint8_t* memory, const KvSlots& s, Counters* counters)
       : missing(reinterpret_cast<Missing*>(memory)), counters(counters) {
-    slot = reinterpret_cast<std::uint16_t*>(missing + max_listed + 1);
-    age = reinterpret_cast<std::uint8_t*>(slot + max_listed + 1);
+    slot = reinterpret_cast<std::uint16_t*>(missing + most_brought(s));
+    found = slot + s.max_listed + 1;
+    age = reinterpret_cast<std::uint8_t*>(s.fetch > 1 ? found + s.max_listed + 1 : found);
   }
 };
 
@@ -94,6 +104,8 @@ struct Item {
   bool again;         // and listed already
   int fixed, n_free;  // slots
   int now;            // what slots note that are used: the length, or a selection's number
+  bool together;      // neighbours are brought too
+  bool newest_first;  // the window is listed so
 };
 
 __device__ __forceinline__ bool keeps(const RowOfSlots& r) {
@@ -106,6 +118,8 @@ __device__ __forceinline__ void set_region(const RecallArgs& p, const RowOfSlots
   it.region = region_of(p.s, r.rules, p.slot_layer, r.place, it.length);
   it.fixed = it.region.first + window_slots(r.rules);
   it.n_free = p.s.n_slots - it.fixed;
+  it.together = p.s.unit_tokens == 1 && p.s.fetch == kTogether && r.rules.fetch == kTogether;
+  it.newest_first = p.s.lists.max_units > 0 && r.rules.schedule != SlotSchedule::kNone;
   it.n = it.attended = it.region.n_select == 0 ? 0 : min(it.region.n_select, p.s.n_chosen[it.from][it.index]);
   if (!keeps(r)) return;
   it.n = p.s.n_chosen[it.from][it.index];
@@ -137,6 +151,45 @@ __device__ void count_gate(const RecallArgs& p, const RowOfSlots& r, int kv_head
   atomicAdd(reinterpret_cast<unsigned long long*>(&counts->checks), 1ull);
   if (needs_now(p.s, r, p.slot_layer, kv_head))
     atomicAdd(reinterpret_cast<unsigned long long*>(&counts->corrections), 1ull);
+}
+
+// Whether what is chosen of tokens is counted by ChosenBits.
+__device__ __forceinline__ bool has_bits(const KvSlots& s) {
+  return s.bits.words > 0;
+}
+// A row's step begins. Of one thread, for a KV head: what the step attends, where that was chosen ahead.
+__device__ void count_ahead(const RecallArgs& p, const RowOfSlots& r, int kv_head) {
+  if (!has_bits(p.s) || p.when != SelectWhen::kNow || r.rules.schedule != SlotSchedule::kAhead) return;
+  const std::int64_t index = slot_index(p.s, p.slot_layer, r.place, kv_head);
+  const bool now = needs_now(p.s, r, p.slot_layer, kv_head);
+  p.s.bits.attended_next[index] = now ? 0 : 1;
+  if (now) return;
+  SlotCounts* counts = p.s.counts + kept_index(p.s, p.slot_layer, r.place);
+  const auto add = [](std::uint64_t& to, std::int32_t v) {
+    atomicAdd(reinterpret_cast<unsigned long long*>(&to), static_cast<unsigned long long>(v));
+  };
+  add(counts->selected, p.s.bits.ahead[2 * index]);
+  add(counts->replaced, p.s.bits.ahead[2 * index + 1]);
+}
+// Adds to *n how many of the tokens chosen for the next step this one does not attend. The whole block takes part; *n
+// is in shared memory.
+__device__ void count_new_ahead(const RecallArgs& p, const RowOfSlots& r, const Item& item, int* n) {
+  const SelectWhen attended = needs_now(p.s, r, p.slot_layer, item.kv_head) ? SelectWhen::kNow : SelectWhen::kNext;
+  const std::uint32_t* next = chosen_bits(p.s, SelectWhen::kNext, item.index, item.length);
+  const std::uint32_t* here = chosen_bits(p.s, attended, item.index, r.length);
+  const int2 words = chosen_words(r.rules, item.length);
+  const int known = chosen_words(r.rules, r.length).y;
+  int own = 0;
+#pragma unroll 4
+  for (int i = words.x + static_cast<int>(threadIdx.x); i < words.y; i += static_cast<int>(blockDim.x))
+    own += __popc(__ldcg(next + i) & ~(i < known ? __ldcg(here + i) : 0u));
+  own = __reduce_add_sync(~0u, own);
+  if (threadIdx.x % kWarp == 0 && own > 0) atomicAdd(n, own);
+}
+// Of one thread: the next step will attend `n` units, `fresh` of them new.
+__device__ void note_ahead(const RecallArgs& p, const Item& item, int n, int fresh) {
+  p.s.bits.ahead[2 * item.index] = n;
+  p.s.bits.ahead[2 * item.index + 1] = fresh;
 }
 
 // Sums of two numbers of the threads before this one. Every thread of the block takes part.
@@ -195,8 +248,46 @@ __device__ void give_slots(const Item& item, const Lists& lists, int wanted) {
     const int at = age > oldest ? wanted - 1 - before.x++ : before.y++;
     if (age == oldest && at >= n_oldest) continue;
     lists.missing[at].slot = static_cast<std::uint16_t>(i);
-    lists.slot[lists.missing[at].chosen] = static_cast<std::uint16_t>(i) | kLate;
+    const int chosen = lists.missing[at].chosen;
+    if ((chosen & kNeighbour) == 0) lists.slot[chosen] = static_cast<std::uint16_t>(i) | kLate;
   }
+}
+
+// The missing tokens (Lists::found, each of which slot_of names as -2 - which of the chosen) with those around them
+// that may be chosen later and are in no slot, as long as there are slots that no chosen token needs. Of four, the
+// thread that has the first missing one writes all down, side by side, so that one warp asks for them.
+__device__ void find_together(const RecallArgs& p, const Item& item, const Lists& lists) {
+  Lists::Counters& c = *lists.counters;
+  const std::int32_t* chosen = p.s.chosen[item.from] + item.index * p.s.max_listed;
+  const std::int32_t* slot_of = p.s.slot_of + item.index * cuda::max_units(p.s);
+  const int room = max(0, item.n_free - item.n);
+  for (int k = threadIdx.x; k < c.n_missing; k += recall_threads()) {
+    const int unit = chosen[lists.found[k]], first = unit / kTogether * kTogether;
+    const int4 four = *reinterpret_cast<const int4*>(slot_of + first);  // rows begin at multiples of a page
+    const int slot[kTogether] = {four.x, four.y, four.z, four.w};
+    int n_chosen = 0, n_others = 0;
+    bool leads = true;
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      leads = leads && (first + i >= unit || slot[i] >= -1);
+      n_chosen += slot[i] < -1;
+      n_others += slot[i] == -1 && first + i >= item.region.first && first + i < item.region.last;
+    }
+    if (!leads) continue;
+    n_others = max(0, min(n_others, room - atomicAdd(&c.n_neighbours, n_others)));
+    int at = atomicAdd(&c.n_brought, n_chosen + n_others);
+    const std::int32_t token = unit_token(p.pages, 1, p.layer, item.place, item.kv_head, first);
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      if (slot[i] < -1) {
+        lists.missing[at++] = {token + i, static_cast<std::uint16_t>(-2 - slot[i]), 0};
+      } else if (n_others > 0 && slot[i] == -1 && first + i >= item.region.first && first + i < item.region.last) {
+        lists.missing[at++] = {token + i, static_cast<std::uint16_t>(lists.found[k] | kNeighbour), 0};
+        --n_others;
+      }
+    }
+  }
+  __syncthreads();
 }
 
 // Which of the chosen units are there, and what the others take the place of. Loads that do not depend on one another
@@ -205,12 +296,12 @@ __device__ void resolve(const RecallArgs& p, const Item& item, const Lists& list
   const int tid = threadIdx.x;
   Lists::Counters& c = *lists.counters;
   const std::int32_t* chosen = p.s.chosen[item.from] + item.index * p.s.max_listed;
-  const std::int32_t* slot_of = p.s.slot_of + item.index * cuda::max_units(p.s);
+  std::int32_t* slot_of = p.s.slot_of + item.index * cuda::max_units(p.s);
   const std::int32_t* used_at = p.s.used_at + item.index * p.s.n_slots + item.fixed;
 #pragma unroll 8
   for (int i = tid; i < item.n_free; i += recall_threads())
     lists.age[i] = static_cast<std::uint8_t>(min(item.now - used_at[i], kOldest));
-  if (tid == 0) c.n_missing = c.n_replaced = 0;
+  if (tid == 0) c.n_missing = c.n_replaced = c.n_brought = c.n_neighbours = 0;
   __syncthreads();
   constexpr int kAtOnce = 8;
   for (int first = tid; first < item.n; first += kAtOnce * recall_threads()) {
@@ -230,13 +321,22 @@ __device__ void resolve(const RecallArgs& p, const Item& item, const Lists& list
         lists.slot[i] = static_cast<std::uint16_t>(slot[k]);
         if (lists.age[slot[k]] > 1) atomicAdd(&c.n_replaced, 1);
         lists.age[slot[k]] = kInUse;
+      } else if (item.together) {
+        lists.found[atomicAdd(&c.n_missing, 1)] = static_cast<std::uint16_t>(i);
+        slot_of[unit[k]] = -2 - i;
       } else {
         lists.missing[atomicAdd(&c.n_missing, 1)] = {token[k], static_cast<std::uint16_t>(i), 0};
       }
     }
   }
   __syncthreads();
-  if (c.n_missing > 0) give_slots(item, lists, c.n_missing);
+  if (item.together) {
+    find_together(p, item, lists);
+  } else if (tid == 0) {
+    c.n_brought = c.n_missing;
+  }
+  __syncthreads();
+  if (c.n_brought > 0) give_slots(item, lists, c.n_brought);
   __syncthreads();
 }
 
@@ -247,9 +347,8 @@ __device__ void list_window(const RecallArgs& p, const Item& item, int lane, int
   std::int32_t* listed = p.s.listed + item.index * p.s.max_listed + region.first + item.attended;
   const auto first = static_cast<std::int32_t>(item.index * p.s.n_slots) + region.first;
   const int ring = item.fixed - region.first, n = region.stop - region.window;
-  const bool newest_first = p.s.lists.max_units > 0;
   for (int i = lane; i < n; i += n_lanes)
-    listed[i] = first + (newest_first ? region.stop - 1 - i : region.window + i) % ring;
+    listed[i] = first + (item.newest_first ? region.stop - 1 - i : region.window + i) % ring;
 }
 
 // A step that keeps its selection: the window has moved, and where it has shrunk, more of the selection is attended.
@@ -290,20 +389,41 @@ __device__ __forceinline__ void remember(const RecallArgs& p, int place, int n_u
   kept.n_made = max(kept.n_made, kept.made_now);
 }
 
+// Of one thread: what resolve() found.
+__device__ void count_found(const RecallArgs& p, const Item& item, const Lists::Counters& c) {
+  SlotCounts* counts = p.s.counts + kept_index(p.s, p.slot_layer, item.place);
+  const auto add = [](std::uint64_t& to, int v) {
+    atomicAdd(reinterpret_cast<unsigned long long*>(&to), static_cast<unsigned long long>(v));
+  };
+  add(counts->missing, c.n_missing);
+  if (item.together) add(counts->neighbours, c.n_brought - c.n_missing);
+  if (has_bits(p.s) && p.when == SelectWhen::kNext) {
+    note_ahead(p, item, item.attended, c.n_replaced);
+    return;
+  }
+  if (!item.again) count_selected(p, item.place, item.attended);
+  if (!has_bits(p.s)) add(counts->replaced, c.n_replaced + c.n_missing);  // else choose_tokens_cuda counts them
+}
+
 // What resolve() decided, to the tables. `lane` of n_lanes threads.
 __device__ void write_down(const RecallArgs& p, const Item& item, const Lists& lists, int lane, int n_lanes) {
   const PageRegion& region = item.region;
   const std::int64_t slots = item.index * p.s.n_slots;
   const std::int32_t* chosen = p.s.chosen[item.from] + item.index * p.s.max_listed;
   std::int32_t* slot_of = p.s.slot_of + item.index * cuda::max_units(p.s);
-  const int wanted = lists.counters->n_missing;
+  const int brought = lists.counters->n_brought;
 #pragma unroll 4
-  for (int i = lane; i < wanted; i += n_lanes) {
+  for (int i = lane; i < brought; i += n_lanes) {
     const Missing m = lists.missing[i];
-    const int unit = chosen[m.chosen], before = p.s.unit_of[slots + item.fixed + m.slot];
+    const bool neighbour = (m.chosen & kNeighbour) != 0;
+    const std::int64_t slot = slots + item.fixed + m.slot;
+    int unit = chosen[m.chosen & ~kNeighbour];
+    const int before = p.s.unit_of[slot];
+    if (neighbour) unit = unit / kTogether * kTogether + m.token % kTogether;
     if (before >= 0) slot_of[before] = -1;  // none of those that were chosen
     slot_of[unit] = m.slot;
-    p.s.unit_of[slots + item.fixed + m.slot] = unit;
+    p.s.unit_of[slot] = unit;
+    if (neighbour) p.s.used_at[slot] = item.now - 1;  // given up before what is chosen now
   }
   std::int32_t* listed = p.s.listed + item.index * p.s.max_listed;
   const auto first = static_cast<std::int32_t>(slots);
@@ -321,21 +441,13 @@ __device__ void write_down(const RecallArgs& p, const Item& item, const Lists& l
     if (lane == 0) p.s.n_chosen[1][item.index] = item.n;
   }
   list_window(p, item, lane, n_lanes);
-  if (lane == 0) {
-    SlotCounts* counts = p.s.counts + static_cast<std::int64_t>(p.slot_layer) * p.s.n_places + item.place;
-    const auto add = [](std::uint64_t& to, int v) {
-      atomicAdd(reinterpret_cast<unsigned long long*>(&to), static_cast<unsigned long long>(v));
-    };
-    if (!item.again) count_selected(p, item.place, item.attended);
-    add(counts->missing, wanted);
-    add(counts->replaced, lists.counters->n_replaced + wanted);
-  }
+  if (lane == 0) count_found(p, item, *lists.counters);
 }
 
 __global__ void __launch_bounds__(kMostRecallThreads, 2) recall_kernel(RecallArgs p) {
   extern __shared__ __align__(128) std::uint8_t memory[];  // the ring, then lists
   __shared__ Lists::Counters counters;
-  const Lists lists(memory + p.stages * kBulkBytes, p.s.max_listed, &counters);
+  const Lists lists(memory + p.stages * kBulkBytes, p.s, &counters);
 #if __CUDA_ARCH__ >= 900
   __shared__ std::uint64_t barriers[kStagesAlone];
   BulkCopies copies{shared_address(memory), shared_address(barriers), p.stages};
@@ -365,7 +477,7 @@ __global__ void __launch_bounds__(kMostRecallThreads, 2) recall_kernel(RecallArg
       all_there();
       continue;
     }
-    if (threadIdx.x == 0) count_gate(p, r, kv_head);
+    if (threadIdx.x == 0) count_gate(p, r, kv_head), count_ahead(p, r, kv_head);
     Item item;
     if (kept && !needs_now(p.s, r, p.slot_layer, kv_head)) {
       item.from = 0;
@@ -384,12 +496,24 @@ __global__ void __launch_bounds__(kMostRecallThreads, 2) recall_kernel(RecallArg
     if (kept && first_head) remember(p, r.place, item.n);
     __syncthreads();
     resolve(p, item, lists);
+    if (has_bits(p.s) && p.when == SelectWhen::kNext) {
+      if (threadIdx.x == 0) counters.n_replaced = 0;
+      __syncthreads();
+      count_new_ahead(p, r, item, &counters.n_replaced);
+      __syncthreads();
+    }
     std::byte* const base = p.s.slots + (item.index * p.s.n_slots + item.fixed) * cuda::unit_bytes(p.s);
     if (p.s.unit_tokens == 1) {
       const int bytes = static_cast<int>(token_bytes(p.s));
+      // This step's own token, which a short window may leave to the next step's selection, is in no page yet.
+      const std::int32_t newest = unit_token(p.pages, 1, p.layer, item.place, kv_head, r.length - 1);
+      const std::byte* own = resident_token(p.s, p.slot_layer, item.place, kv_head, r.length - 1, r.length);
       copy_tokens(
-          counters.n_missing, bytes, static_cast<int>(threadIdx.x) / kWarp, recall_warps(),
-          [&](int i) { return p.pages.base + std::int64_t{lists.missing[i].token} * bytes; },
+          counters.n_brought, bytes, static_cast<int>(threadIdx.x) / kWarp, recall_warps(),
+          [&](int i) {
+            const std::int32_t token = lists.missing[i].token;
+            return token == newest ? own : p.pages.base + std::int64_t{token} * bytes;
+          },
           [&](int i) { return base + lists.missing[i].slot * bytes; });
       write_down(p, item, lists, static_cast<int>(threadIdx.x), recall_threads());
       __syncthreads();
@@ -435,6 +559,7 @@ __global__ void __launch_bounds__(kListThreads) list_kernel(RecallArgs p) {
   wait_for_previous();
   const int row = blockIdx.y / p.s.n_kv_heads, kv_head = blockIdx.y % p.s.n_kv_heads;
   const RowOfSlots r = row_at(p.s, p.rows, row);
+  __shared__ int n_new;
   if (r.place < 0) return;
   const bool first_block = blockIdx.x == 0 && threadIdx.x == 0, kept = keeps(r);
   if (kept && p.when == SelectWhen::kNext) return;
@@ -442,7 +567,7 @@ __global__ void __launch_bounds__(kListThreads) list_kernel(RecallArgs p) {
   item.region = {}, item.attended = 0, item.from = 0;
   int begin = 0;
   if (r.sparse) {
-    if (first_block) count_gate(p, r, kv_head);
+    if (first_block) count_gate(p, r, kv_head), count_ahead(p, r, kv_head);
     if (kept && !needs_now(p.s, r, p.slot_layer, kv_head)) {
       set_region(p, r, kv_head, item);
       begin = item.region.first + max(0, item.attended - window_slots(r.rules));  // as list_again()
@@ -461,7 +586,7 @@ __global__ void __launch_bounds__(kListThreads) list_kernel(RecallArgs p) {
   const std::int32_t* chosen = p.s.chosen[item.from] + item.index * p.s.max_listed;
   std::int32_t* listed = p.s.listed + item.index * p.s.max_listed;
   const int n = region.first + item.attended + region.stop - region.window;
-  const bool newest_first = r.sparse && p.s.lists.max_units > 0;
+  const bool newest_first = r.sparse && item.newest_first;
   for (int i = begin + blockIdx.x * kListThreads + threadIdx.x; i < n; i += gridDim.x * kListThreads) {
     const int at = i - region.first, of_window = at - item.attended;
     const int unit = at < 0          ? i
@@ -470,7 +595,16 @@ __global__ void __launch_bounds__(kListThreads) list_kernel(RecallArgs p) {
                                      : region.window + of_window;
     listed[i] = unit_token(p.pages, 1, p.layer, r.place, kv_head, unit);
   }
-  if (first_block && r.sparse) count_selected(p, r.place, item.attended);
+  if (!r.sparse || blockIdx.x > 0) return;
+  if (!has_bits(p.s) || p.when != SelectWhen::kNext) {
+    if (threadIdx.x == 0) count_selected(p, r.place, item.attended);
+    return;
+  }
+  if (threadIdx.x == 0) n_new = 0;
+  __syncthreads();
+  count_new_ahead(p, r, item, &n_new);
+  __syncthreads();
+  if (threadIdx.x == 0) note_ahead(p, item, item.attended, n_new);
 }
 
 struct FillArgs {
@@ -578,7 +712,7 @@ void recall_units_cuda(const SlotRows& rows, SelectWhen when, const KvSlots& s, 
     return;
   }
   args.stages = s.unit_tokens == 1 ? 0 : when == SelectWhen::kNow ? kStagesAlone : kStagesBeside;
-  const std::size_t shared = static_cast<std::size_t>(args.stages) * kBulkBytes + Lists::bytes(s.n_slots, s.max_listed);
+  const std::size_t shared = static_cast<std::size_t>(args.stages) * kBulkBytes + Lists::bytes(s);
   static std::size_t allowed = 48 << 10;
   if (shared > allowed) {
     cuda_check(

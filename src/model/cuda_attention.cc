@@ -60,11 +60,12 @@ void CudaAttention::prepare(const KvShape& shape, const CudaBlocks& blocks) {
   side_ = Stream::make(Stream::Priority::kHigh);
   for (Event* e : {&stored_, &chosen_, &attended_, &side_done_}) *e = Event::make();
   taps_.emplace(shape, static_cast<std::int32_t>(model_.config().n_heads), scale_);
+  audit_.emplace(shape, static_cast<std::int32_t>(model_.config().n_heads), scale_, options_.audit_every);
 }
 
 std::size_t CudaAttention::bytes() const {
   return tables_->bytes() + (staging_ ? staging_->bytes() : 0) + (retrieval_ ? retrieval_->bytes() : 0) +
-         (windows_ ? windows_->bytes() : 0) + taps_->bytes();
+         (windows_ ? windows_->bytes() : 0) + taps_->bytes() + audit_->bytes();
 }
 
 // Memory for the methods of a step, taken anew where it is for others.
@@ -156,6 +157,7 @@ bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRow
   method_rows_.clear();
   full_rows_.clear();
   taps_->clear();
+  audit_->clear();
   has_far_ = ragged_ = false;
   ticket_ = ticket_ % std::numeric_limits<std::int32_t>::max() + 1;
   take_methods(sequences, stream);
@@ -180,11 +182,13 @@ bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRow
     if (s.decodes) {
       retrieval_->prepare(method, tables_->tables(), stream);
       method_rows_.push_back(method);
+      audit_->add({.method = method, .row = s.first_row});
     } else if (s.prompt >= 0) {
       retrieval_->prepare_prompt(*s.cache, s.slot, s.n_rows, tables_->tables(), stream);
     }
     fill_rows(s, method, host);
   }
+  if (audit_->any()) audit_->prepare(*retrieval_);
   if (windows_) windows_->send(stream);
   const auto with_method = static_cast<std::int32_t>(method_rows_.size());
   kind_ = with_method == 0          ? (taps_->decodes() ? kTapped
@@ -275,6 +279,7 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
     delay(context);
     if (selects && r.recalls()) r.recall(SelectWhen::kNow, layer, who, tables_->tables(), context);
     attend_two_parts(layer, first, a, rows, m, context);
+    if (selects) take_audit(layer, first, n, rows, m, stream);
     return;
   }
   if (!selects) {
@@ -293,7 +298,7 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
   };
   if (r.ahead() && !r.chooses_in_turn()) begin_beside(stored_);
   delay(context);
-  if (r.selects()) r.choose(SelectWhen::kNow, layer, who, context);
+  if (r.selects()) r.choose(SelectWhen::kNow, layer, who, tables_->tables(), context);
   if (r.ahead() && r.chooses_in_turn()) begin_beside(chosen_);
   delay(context);
   if (r.recalls_by_host() && r.selects()) {
@@ -302,16 +307,24 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
     r.recall(SelectWhen::kNow, layer, who, tables_->tables(), context);
   }
   attend_decode_cuda(a, r.tables(layer), r.tables_layer(layer), context);
+  take_audit(layer, first, n, rows, m, stream);
   if (r.ahead()) {
     attended_.record(stream);
     if (r.groups()) r.close_groups(layer, who, tables_->tables(), beside);
     delay(beside);
-    r.choose(SelectWhen::kNext, layer, who, beside);
+    r.choose(SelectWhen::kNext, layer, who, tables_->tables(), beside);
     side_.wait(attended_);
     delay(beside);
     r.recall(SelectWhen::kNext, layer, who, tables_->tables(), beside);
     beside_ = true;
   }
+}
+
+void CudaAttention::take_audit(std::int32_t layer, std::int32_t first, std::int32_t n, const CudaRowArrays& rows,
+                               const Memory& m, const Stream& stream) {
+  if (audit_->any())
+    audit_->take(layer, first, n, {.q = m.q, .far_q = m.far_q, .out = m.out, .far_to = rows.far_to}, *retrieval_,
+                 stream);
 }
 
 // What is near by the rows' own queries, what is far by those that stand elsewhere, and both as one.
@@ -387,7 +400,8 @@ void CudaAttention::attend_prompt(std::int32_t layer, const Span& s, const KvTab
                     .model_layer = layer,
                     .place = s.slot,
                     .keys = s.method->plan().layer_choice ? retrieval_->layer_keys(layer) : LayerKeys{},
-                    .pages = host_pages() ? &tables_->tables() : nullptr},
+                    .pages = host_pages() ? &tables_->tables() : nullptr,
+                    .turnover = options_.turnover},
                    context);
 }
 
@@ -532,7 +546,8 @@ void CudaAttention::count_stored(const CudaRetrieval::Row& row) const {
   row.method->count_decode_step();
 }
 
-void CudaAttention::count() {
+void CudaAttention::count(const Stream& stream) {
+  if (audit_->any()) audit_->count(tables_->tables(), *retrieval_, stream);
   if (!method_rows_.empty()) retrieval_->count(method_rows_);
   if (windows_) windows_->learn();
   for (const CudaRetrieval::Row& row : full_rows_) count_stored(row);

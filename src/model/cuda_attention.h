@@ -16,6 +16,7 @@
 #include "src/kernels/attention_cuda.h"
 #include "src/kernels/attention_library_cuda.h"
 #include "src/kernels/pointwise_cuda.h"
+#include "src/model/cuda_audit.h"
 #include "src/model/cuda_blocks.h"
 #include "src/model/cuda_forward.h"
 #include "src/model/cuda_retrieval.h"
@@ -64,7 +65,7 @@ class CudaAttention {
   void set_store(KvStore store) { options_.store = store; }
   void draw_outcomes(float turnover, float correction, RecallBy recall_by);
   // Whether a step may be captured: nothing of it waits for the host.
-  bool in_graph() const { return !retrieval_ || !retrieval_->recalls_by_host(); }
+  bool in_graph() const { return !(retrieval_ && retrieval_->recalls_by_host()) && !audit_->any(); }
   bool ready() const { return tables_.has_value(); }
 
   // Which rows the next calls are about; fills the arrays of `host` but for tokens and wanted_rows. Returns whether all
@@ -86,9 +87,9 @@ class CudaAttention {
   void finish_graph(std::int32_t n, const CudaRowArrays& rows, const Stream& stream);
   void finish_spans(const CudaRowArrays& rows, const Stream& stream);
   void join(const Stream& stream);
-  // Around the host's waiting for the step: what is counted, and what methods decide to drop.
+  // Around the host's waiting for the step: what is counted and audited, and what methods decide to drop.
   void fetch_counts(const Stream& stream);
-  void count();
+  void count(const Stream& stream);
 
   const CudaRetrieval* retrieval() const { return retrieval_ ? &*retrieval_ : nullptr; }
   std::size_t bytes() const;
@@ -117,6 +118,8 @@ class CudaAttention {
   void delay(const CudaContext& context);
   void single_rows(std::int32_t layer, std::int32_t span, std::int32_t first, std::int32_t n, bool with_method,
                    const CudaRowArrays& rows, const Memory& m, const CudaContext& context, const Stream& stream);
+  void take_audit(std::int32_t layer, std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Memory& m,
+                  const Stream& stream);
   void attend_two_parts(std::int32_t layer, std::int32_t first, DecodeAttentionCuda near, const CudaRowArrays& rows,
                         const Memory& m, const CudaContext& context);
   void attend_prompt(std::int32_t layer, const Span& s, const KvTables& tables, std::int32_t tables_layer,
@@ -143,6 +146,7 @@ class CudaAttention {
   std::optional<CudaRetrieval> retrieval_;
   std::optional<CudaWindows> windows_;
   std::optional<CudaTaps> taps_;
+  std::optional<CudaAudit> audit_;
   DeviceBuffer part_out_[2], part_lse_[2];  // what rows that decode saw in each of two parts
   std::int32_t generation_ = 0;
 

@@ -382,7 +382,7 @@ ConstTensorView CudaForward::Impl::collect(const std::optional<std::span<const D
   attention.fetch_counts(stream);
   end.record(stream);
   stream.synchronize();
-  attention.count();
+  attention.count(stream);
   return view_of(static_cast<const float*>(to), {to != nullptr ? n : 0, config.vocab});
 }
 

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "src/base/check.h"
+#include "src/kernels/scatter_pages_cuda.h"
 
 namespace mneme {
 namespace {
@@ -81,6 +82,37 @@ void CudaHostRecall::take(const Row& row, std::int32_t layer, std::int32_t slot_
   counts.replaced += missing_.size() + static_cast<std::uint64_t>(replaced);
 }
 
+void CudaHostRecall::bring_staged(std::size_t n_buffers, const Stream& stream) {
+  const CudaContext context{.stream = stream.get()};
+  if (staging_.empty()) {
+    copying_ = Stream::make();
+    const auto most = static_cast<std::size_t>(slots_.max_listed) * slots_.unit_bytes();
+    for (int i = 0; i < 2; ++i)
+      staging_.push_back({DeviceBuffer(most, "pages on their way to slots"), Event::make(), Event::make()});
+  }
+  // Nothing is under way in the buffers: the host has waited for all that came before this layer's recall.
+  const Stream& copies_in = n_buffers == 1 ? stream : copying_;
+  std::vector<std::byte*> to;
+  for (std::size_t i = 0, begin = 0; i < ends_.size(); begin = ends_[i++]) {
+    if (begin == ends_[i]) continue;
+    Staging& s = staging_[i % n_buffers];
+    if (n_buffers > 1) copying_.wait(s.free);
+    std::byte* at = s.pages.data();
+    for (std::size_t c = begin; c < ends_[i]; ++c, at += slots_.unit_bytes())
+      copy_bytes(at, copies_[c].from, copies_[c].bytes, copies_in);
+    if (n_buffers > 1) {
+      s.arrived.record(copying_);
+      stream.wait(s.arrived);
+    }
+    for (std::size_t c = begin; c < ends_[i]; c += to.size()) {
+      to.clear();
+      for (std::size_t k = c; k < std::min(c + kMostScattered, ends_[i]); ++k) to.push_back(copies_[k].to);
+      scatter_pages_cuda(s.pages.data() + (c - begin) * slots_.unit_bytes(), to, slots_.unit_bytes(), context);
+    }
+    if (n_buffers > 1) s.free.record(stream);
+  }
+}
+
 void CudaHostRecall::recall(std::span<const Row> rows, RecallBy by, std::int32_t layer, std::int32_t slot_layer,
                             const Stream& stream) {
   const std::int64_t heads = slots_.n_kv_heads, listed = slots_.max_listed,
@@ -92,10 +124,15 @@ void CudaHostRecall::recall(std::span<const Row> rows, RecallBy by, std::int32_t
       copy_bytes(at(chosen_, r.place * heads * listed), slots_.chosen[0] + (state + r.place) * heads * listed, bytes,
                  stream);
   stream.synchronize();
-  copies_.clear();
+  copies_.clear(), ends_.clear();
   for (const Row& r : rows)
-    for (std::int32_t head = 0; selects(r) && head < heads; ++head) take(r, layer, slot_layer, head);
-  if (by == RecallBy::kBatch) {
+    for (std::int32_t head = 0; selects(r) && head < heads; ++head) {
+      take(r, layer, slot_layer, head);
+      ends_.push_back(copies_.size());
+    }
+  if (by == RecallBy::kStaged || by == RecallBy::kStagedTwice) {
+    bring_staged(by == RecallBy::kStaged ? 1 : 2, stream);
+  } else if (by == RecallBy::kBatch) {
     copy_batch(copies_, stream);
   } else if (by == RecallBy::kTokenMajor) {
     const std::size_t piece = slots_.token_bytes(), pitch = piece * static_cast<std::size_t>(heads);

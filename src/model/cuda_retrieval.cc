@@ -44,8 +44,8 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     : shape_(shape),
       options_(options),
       needs_(std::move(needs)),
-      in_pages_(options.pages_on_device &&
-                (needs_.keys.group_tokens > 0 || needs_.keys.list_tokens > 0 || needs_.keys.by_layer)),
+      in_pages_(options.pages_on_device && (needs_.keys.group_tokens > 0 || needs_.keys.by_key ||
+                                            needs_.keys.list_tokens > 0 || needs_.keys.by_layer)),
       places_(static_cast<std::size_t>(options.n_places)) {
   std::vector<std::int32_t> layers;  // of the model, by slot layer
   for (const bool dense : needs_.dense) {
@@ -64,12 +64,14 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     view_.group_tokens = needs_.keys.group_tokens;
     view_.mean_abs = needs_.keys.mean_abs;
   }
+  if (needs_.keys.by_key) view_.unit_tokens = 1;
   if (needs_.keys.list_tokens > 0) {
     view_.unit_tokens = 1;
     view_.lists.max_units = CudaUnitLists::most_units(needs_.keys.list_tokens, options.max_context);
     view_.lists.max_tokens = view_.max_pages * kPageTokens;
   }
   view_.n_slots = in_pages_ ? 0 : needs_.n_slots;
+  view_.fetch = needs_.fetch;
   view_.max_listed = needs_.max_listed;
   view_.f16 = shape.dtype == DType::kF16;
   view_.delay_us = options.delay_us;
@@ -98,7 +100,7 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     lists.add(&view_.lists.members, heads * tokens * 4);
     index_ = DeviceBuffer(lists.total(), "clusters and segments");
     lists.place(index_.data());
-  } else if (!needs_.two_parts) {
+  } else if (!needs_.two_parts && !needs_.keys.by_key) {
     // A warp reads 16 boxes at once, whether all are there or not.
     index_ = DeviceBuffer((heads * n_pages + kBoxesBeyond) * shape.token_bytes(), "boxes of pages");
     view_.boxes = index_.data();
@@ -113,6 +115,12 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
   small.add(&view_.listed, heads * listed * 4);
   small.add(&view_.listed_for, heads * 4), small.add(&view_.arrived_for, heads * 4);
   small.add(&view_.kept, states * sizeof(KeptSelection));
+  if (view_.group_tokens > 0) {
+    view_.bits.words = view_.max_pages;
+    for (int i = 0; i < (needs_.ahead ? 2 : 1); ++i) small.add(&view_.bits.bits[i], 2 * heads * n_pages * 4);
+    small.add(&view_.bits.attended_next, heads * 4);
+    small.add(&view_.bits.ahead, 2 * heads * 4);
+  }
   if (view_.lists.max_units > 0)
     small.add(&view_.lists.n_units, heads * 4), small.add(&view_.lists.grouped, states * 4);
   tables_ = DeviceBuffer(small.total(), "tables of slots");
@@ -129,6 +137,7 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
   counts_ = DeviceBuffer(std::max<std::size_t>(states, 1) * sizeof(SlotCounts), "counts of methods");
   view_.counts = counts_.as<SlotCounts>();
   host_counts_ = PinnedBuffer(counts_.size());
+  if (view_.lists.max_units > 0) host_units_ = PinnedBuffer(heads * sizeof(std::int32_t));
   host_rules_ = PinnedBuffer(rules_.size());
   const std::int32_t rows = (options.n_places + 7) / 8 * 8;  // as a graph has them
   if (by_layer()) {
@@ -146,9 +155,11 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     if (!options.pages_on_device) key_index_.emplace(shape, n_selecting_, options.n_places, options.max_context);
   } else if (needs_.selects)
     for (DeviceBuffer& s : scratch_)
-      s = DeviceBuffer(view_.lists.max_units > 0 ? choose_lists_scratch_bytes(view_, rows)
-                       : view_.unit_tokens == 1  ? choose_tokens_scratch_bytes(view_, rows)
-                                                 : choose_scratch_bytes(view_, rows),
+      s = DeviceBuffer(std::max(view_.lists.max_units > 0 ? choose_lists_scratch_bytes(view_, rows)
+                                : view_.group_tokens > 0  ? choose_tokens_scratch_bytes(view_, rows)
+                                : needs_.keys.by_key      ? 0
+                                                          : choose_scratch_bytes(view_, rows),
+                                needs_.controls ? choose_controls_scratch_bytes(view_, rows) : 0),
                        "scores of units");
   if (view_.lists.max_units > 0) lists_ = std::make_unique<CudaUnitLists>(view_);
   slot_tables_ = view_.tables();
@@ -208,7 +219,9 @@ std::int32_t CudaRetrieval::attended_by(const SlotRules& r, std::int32_t n) {
   const std::int32_t unit = r.unit_tokens, first = r.sink / unit, stop = (n + unit - 1) / unit;
   if (unit == 1 && r.schedule == SlotSchedule::kKept) return r.budget;
   std::int32_t window = std::max(first, stop - r.recent / unit), most = r.n_select;
-  if (unit == 1) {
+  if (unit == 1 && r.schedule == SlotSchedule::kNone) {
+    window = std::max(first, whole_pages(n - r.recent));
+  } else if (unit == 1) {
     window = std::max(first, std::min(std::max(n - r.recent, 0), (n - 1) / r.entry_tokens * r.entry_tokens));
     most = std::max(0, r.budget - r.sink - (n - window));
   }
@@ -221,7 +234,7 @@ void CudaRetrieval::build_index(std::int32_t place, std::int32_t number, std::in
                                 std::int32_t key_slot, std::int32_t key_layer, const KvTables& keys,
                                 const CudaContext& context) {
   const std::int32_t each = entry_tokens();
-  if (needs_.two_parts) return;  // its keys are indexed by index_keys(), if at all
+  if (needs_.two_parts || needs_.keys.by_key) return;  // indexed by index_keys(), or not at all
   if (view_.group_tokens > 0) {
     build_one_bit_cuda({.place = place,
                         .slot_layer = number,
@@ -258,7 +271,7 @@ CudaRetrieval::Place& CudaRetrieval::place_of(const SequenceCache& cache, const 
                                               const Stream& stream) {
   Place& p = places_[static_cast<std::size_t>(place)];
   const bool other = begin_place(place, cache, plan, stream);
-  SlotRules rules = rules_of(plan);
+  SlotRules rules = rules_in(view_.unit_tokens, plan);
   rules.turnover = options_.turnover, rules.correction = options_.correction;
   if (!other && p.rules == rules) return p;
   p.decoded = -1;
@@ -282,6 +295,7 @@ void CudaRetrieval::build_before(const Row& row, const KvTables& pages, const St
     if (number < 0 && p.dense != before && !in_pages_)
       copy_pages_cuda(dense_tables_, tables_layer(l), pages, l, place, place, std::min(p.dense, before) / kPageTokens,
                       pages_of_tokens(before), kDenseBlocksAHead, context);
+    if (number >= 0 && !plan.selects()) continue;  // needs no index
     if (number >= 0 && lists_) {
       row.method->see_output(l, n, false);  // what leaves the window now does not depend on this step's gate
       lists_->follow({.place = place, .slot_layer = number, .key_slot = place, .key_layer = l}, plan,
@@ -294,7 +308,7 @@ void CudaRetrieval::build_before(const Row& row, const KvTables& pages, const St
     lists_->close_segments(pages, stream);
     lists_->join(stream);
   }
-  if (!by_layer()) p.indexed = n;
+  if (!by_layer() && plan.selects()) p.indexed = n;
   p.dense = n;
 }
 
@@ -332,6 +346,7 @@ void CudaRetrieval::take_prompt(const Prompt& t, std::int32_t layer, const KvTab
   const std::int32_t n_tokens = t.first + t.n, begin = t.first / kPageTokens, stop = pages_of_tokens(n_tokens),
                      number = slot_layer(layer);
   const CudaContext context{.stream = stream.get()};
+  if (number >= 0 && !plan.selects()) return;
   if (number >= 0 && lists_) {
     t.method->see_prompt(layer, n_tokens, t.left == 0);
     lists_->follow({.place = t.place, .slot_layer = number, .key_slot = t.key_slot, .key_layer = t.key_layer}, plan,
@@ -376,8 +391,13 @@ std::int32_t CudaRetrieval::tables_layer(std::int32_t layer) const {
   return number * options_.n_places;  // layers of all places stand one after the other
 }
 
-void CudaRetrieval::choose(SelectWhen when, std::int32_t layer, const SlotRows& rows, const CudaContext& context) {
+void CudaRetrieval::choose(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
+                           const CudaContext& context) {
   std::byte* scratch = scratch_[static_cast<std::size_t>(when)].data();
+  if (needs_.controls && when == SelectWhen::kNow)
+    choose_controls_cuda({.rows = rows, .pages = pages, .layer = layer, .scratch = scratch}, view_, slot_layer(layer),
+                         context);
+  if (needs_.keys.by_key) return;
   if (lists_) {
     choose_lists_cuda({.rows = rows, .when = when, .scratch = scratch}, view_, slot_layer(layer), context);
   } else if (view_.unit_tokens == 1) {
@@ -426,6 +446,7 @@ void CudaRetrieval::write_back(const SlotRows& rows, const KvTables& pages, cons
 
 void CudaRetrieval::fetch_counts(const Stream& stream) {
   copy_bytes(host_counts_.data(), counts_.data(), counts_.size(), stream);
+  if (host_units_.size() > 0) copy_bytes(host_units_.data(), view_.lists.n_units, host_units_.size(), stream);
   if (by_layer()) copy_bytes(host_thetas_.data(), shares_view_.thetas, host_thetas_.size(), stream);
 }
 
@@ -444,8 +465,10 @@ void CudaRetrieval::count_layer(const Row& row, std::int32_t layer, const SlotCo
     s.reused += heads - anew;
   }
   s.sparse_steps += p.everything ? 0 : 1;
+  s.index_bytes_read += index_bytes_read(row, layer, gained);
   s.selected_units += static_cast<std::int64_t>(gained.selected);
-  s.recalled_units += static_cast<std::int64_t>(gained.missing);
+  s.missing_units += static_cast<std::int64_t>(gained.missing);
+  s.recalled_units += static_cast<std::int64_t>(gained.missing + gained.neighbours);
   s.replaced_units += static_cast<std::int64_t>(gained.replaced);
   // Where there was no query to compare with, an answer begins.
   if (lists_ && ((row.anew & kNoQuery) != 0 || moved > 0)) row.method->see_boundary(layer);
@@ -475,6 +498,7 @@ void CudaRetrieval::count(std::span<const Row> rows) {
                    .corrections = after.corrections - before.corrections,
                    .selected = after.selected - before.selected,
                    .missing = after.missing - before.missing,
+                   .neighbours = after.neighbours - before.neighbours,
                    .replaced = after.replaced - before.replaced,
                    .made = after.made - before.made});
       if (by_layer() && !p.everything)  // how many is known now

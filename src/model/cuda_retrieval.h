@@ -17,6 +17,7 @@
 #include "src/cache/sequence_cache.h"
 #include "src/device/memory.h"
 #include "src/kernels/attention_cuda.h"
+#include "src/kernels/control_choose_cuda.h"
 #include "src/kernels/layer_choose_cuda.h"
 #include "src/kernels/one_bit_cuda.h"
 #include "src/kernels/pointwise_cuda.h"
@@ -32,6 +33,10 @@ inline std::int32_t pages_of_tokens(std::int64_t n) {
   return static_cast<std::int32_t>((n + kPageTokens - 1) / kPageTokens);
 }
 
+inline std::int32_t whole_pages(std::int32_t n_tokens) {
+  return pages_of_tokens(n_tokens) * kPageTokens;
+}
+
 struct CudaRetrievalOptions {
   std::int32_t n_places = 1;       // sequences whose state is kept
   std::int64_t max_context = 0;    // tokens of a sequence
@@ -40,7 +45,7 @@ struct CudaRetrievalOptions {
   std::int32_t recall_blocks = 8;  // blocks of threads that a recall may use
   // For measuring, see SlotRules and cuda_host_recall.h; below 0: nothing is drawn.
   float turnover = -1, correction = -1;
-  RecallBy recall_by = RecallBy::kGather;
+  RecallBy recall_by = RecallBy::kMerged;
   std::int32_t delay_us = 0;        // KvSlots::delay_us
   const RopeTable* rope = nullptr;  // of the model, for methods that turn keys themselves
 };
@@ -55,27 +60,34 @@ class CudaRetrieval {
   struct Needs {
     struct Keys {
       std::int32_t group_tokens = 0;  // units are tokens, by 1-bit keys in such groups; 0: pages
+      bool by_key = false;            // units are tokens, by their keys
       bool mean_abs = false;
       bool by_layer = false;         // units are pages, one selection for all heads of a layer, by their keys
       std::int32_t list_tokens = 0;  // units are lists of at least so many tokens; 0: they are none
+      bool none = false;             // nothing is selected: any units will do, alone pages
+      bool of_tokens() const { return group_tokens > 0 || list_tokens > 0 || by_key; }
       bool operator==(const Keys&) const = default;
     };
     Keys keys;
     // Methods that see what is far from another position than what is near (docs/cuda.md): all of a step's, or none.
     bool two_parts = false;
-    std::int32_t ring_pages = 0;  // of turned keys near the newest one, where keys are stored before RoPE
-    std::vector<bool> dense;      // by layer
-    std::int32_t n_slots = 0, max_listed = 0;
+    std::int32_t ring_pages = 0;               // of turned keys near the newest one, where keys are stored before RoPE
+    std::vector<bool> dense;                   // by layer
+    std::int32_t n_slots = 0, max_listed = 0;  // in units
+    std::int32_t fetch = 1;                    // SlotRules::fetch
     bool selects = false, ahead = false;
+    bool controls = false;    // of SlotScore kDrawn or kKeys
     bool last_asked = false;  // SlotRules::last_asked
     bool by_mass = false;     // SlotGate::kMass
     // Errors  the units, or the layers that read everything, are others.
     void add(const Needs& other);
     bool goes_with(const Needs& other) const {
-      return dense == other.dense && keys == other.keys && two_parts == other.two_parts &&
-             (ring_pages > 0) == (other.ring_pages > 0);
+      return dense == other.dense && (keys == other.keys || keys.none || other.keys.none) &&
+             two_parts == other.two_parts && (ring_pages > 0) == (other.ring_pages > 0);
     }
     bool holds(const Needs& other) const;
+    // Of a plan that selects nothing: the same beside those that select by `others`.
+    Needs beside(const Keys& others) const;
   };
   static Needs needs_of(const Plan& plan, float spare);
 
@@ -129,6 +141,8 @@ class CudaRetrieval {
     return slot_layer(layer) >= 0 ? slot_tables_ : in_pages_ ? pages_ : dense_tables_;
   }
   std::int32_t tables_layer(std::int32_t layer) const;
+  const KvSlots& slots() const { return view_; }
+  const SlotRules& rules(std::int32_t place) const { return places_[static_cast<std::size_t>(place)].rules; }
   bool two_parts() const { return needs_.two_parts; }
   bool by_layer() const { return needs_.keys.by_layer; }
   // What stands for the pages of a layer that selects as a whole.
@@ -144,7 +158,8 @@ class CudaRetrieval {
   bool selects() const { return needs_.selects; }               // anything may be selected,
   bool ahead() const { return needs_.ahead; }                   // and a step before it is attended
   bool groups() const { return needs_.keys.group_tokens > 0; }  // of 1-bit keys, which close_groups() completes
-  void choose(SelectWhen when, std::int32_t layer, const SlotRows& rows, const CudaContext& context);
+  void choose(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
+              const CudaContext& context);
   // Whether a choice for the next step must not begin before that for this one has ended.
   bool chooses_in_turn() const { return needs_.by_mass; }
   void recall(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
@@ -189,6 +204,8 @@ class CudaRetrieval {
     ClusterUnit clusters;
   };
   static SlotRules rules_of(const Plan& plan);
+  // The same in a table of such units, which the plan may have no say in.
+  static SlotRules rules_in(std::int32_t unit_tokens, const Plan& plan);
   void fill_ring(std::int32_t place, std::int32_t n_tokens, std::int32_t recent, const KvTables& pages,
                  const CudaContext& context);
   void index_keys(Place& p, std::int32_t place, std::int32_t n_tokens, const KvTables& pages,
@@ -201,6 +218,8 @@ class CudaRetrieval {
   bool begin_place(std::int32_t place, const SequenceCache& cache, const Plan& plan, const Stream& stream);
   void build_before(const Row& row, const KvTables& pages, const Stream& stream);
   void count_layer(const Row& row, std::int32_t layer, const SlotCounts& gained);
+  std::int64_t index_bytes_read(const Row& row, std::int32_t layer, const SlotCounts& gained) const;
+  std::int64_t entry_bytes_of(const Row& row, std::int32_t layer, std::int32_t n_tokens) const;
   std::int32_t entry_tokens() const { return view_.group_tokens > 0 ? view_.group_tokens : kPageTokens; }
   void build_index(std::int32_t place, std::int32_t number, std::int32_t first, std::int32_t stop,
                    std::int32_t key_slot, std::int32_t key_layer, const KvTables& keys, const CudaContext& context);
@@ -217,7 +236,7 @@ class CudaRetrieval {
   KvTables slot_tables_, dense_tables_, near_tables_, pages_;
   DeviceBuffer slots_, index_, tables_, queries_, rules_, counts_, scratch_[2], dense_, dense_blocks_, near_,
       near_blocks_, inv_freq_, shares_, numbers_there_, layers_there_;
-  PinnedBuffer host_counts_, host_rules_;
+  PinnedBuffer host_counts_, host_rules_, host_units_;  // host_units_: UnitLists::n_units
   std::optional<CudaKeyIndex> key_index_;
   // Where layers share a budget, see ChooseLayer: of all places, in one piece of memory.
   struct Shares {

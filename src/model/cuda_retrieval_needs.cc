@@ -12,10 +12,6 @@ bool of_tokens(const Plan& plan) {
   return plan.recipe.decode && plan.recipe.decode->units == Units(TokenUnit{});
 }
 
-std::int32_t whole_pages(std::int32_t n_tokens) {
-  return pages_of_tokens(n_tokens) * kPageTokens;
-}
-
 // Whether what is far and what is near are seen apart: by queries at other positions, or up to the token.
 bool in_two_parts(const Plan& plan) {
   return plan.recipe.prefill_window || plan.far_position;
@@ -56,7 +52,8 @@ const char* missing_for_lists(const Plan& plan) {
 const char* missing_for_tokens(const Plan& plan) {
   const DecodeStage& d = *plan.recipe.decode;
   if (plan.shape.head_dim != 64 && plan.shape.head_dim != 128) return "tokens are chosen with heads of 64 or 128";
-  if (!std::holds_alternative<OneBit>(d.index)) return "tokens must be chosen by their 1-bit keys (--kv index=one_bit)";
+  if (!std::holds_alternative<OneBit>(d.index) && !std::holds_alternative<RawKeys>(d.index))
+    return "tokens must be chosen by their 1-bit keys or by their keys (--kv index=one_bit or index=keys)";
   if (std::holds_alternative<Boundary>(d.schedule)) return "single tokens are not selected at boundaries";
   if (plan.mass_gate) return "of single tokens the mass that is missing is not estimated (--kv gate=cosine)";
   return nullptr;
@@ -67,8 +64,10 @@ const char* missing_for_pages(const Plan& plan) {
   if (d.units != Units(PageUnit{kPageTokens}))
     return "its units must be pages of 32 tokens (--kv unit=page:32), tokens with 1-bit keys (--kv "
            "unit=token,index=one_bit), or clusters (--kv unit=cluster:N,index=centroid,schedule=boundary)";
+  if (std::holds_alternative<NoIndex>(d.index) || std::holds_alternative<RawKeys>(d.index)) return nullptr;
   const auto* box = std::get_if<Box>(&d.index);
-  if (box == nullptr || box->kind != BoxKind::kMinMax) return "pages must be chosen by min-max boxes (--kv index=box)";
+  if (box == nullptr || box->kind != BoxKind::kMinMax)
+    return "pages must be chosen by min-max boxes (--kv index=box), or by their keys (index=keys)";
   return nullptr;
 }
 
@@ -88,13 +87,20 @@ const char* missing_for(const Plan& plan) {
                       : of_tokens(plan) ? missing_for_tokens(plan)
                                         : missing_for_pages(plan);
   if (units != nullptr) return units;
-  if (!std::holds_alternative<IndexScore>(d.score)) return "its scores are drawn";
+  if (std::holds_alternative<RawKeys>(d.index) && !std::holds_alternative<EveryStep>(d.schedule))
+    return "what is chosen by its keys is chosen at every step (--kv schedule=every_step)";
   if (d.probe != Probe::kCurrentQuery) return "its probe is the layer below";
   const bool alone = plan.shape.group() == 1 && d.pool == Pool::kNone;  // every head is a KV head
   if (!alone && (d.pool == Pool::kNone || d.pool == Pool::kMaxQ || d.pool == Pool::kMeanQ || d.pool == Pool::kConcat))
     return "scores must be pooled by KV head (--kv pool=meanS, maxS, meanQK or maxQK)";
   if (!std::holds_alternative<ConstantCut>(d.cutoff)) return "its layers share a budget";
   return nullptr;
+}
+
+SlotScore score_of(const DecodeStage& d) {
+  return std::holds_alternative<RandomScore>(d.score) ? SlotScore::kDrawn
+         : std::holds_alternative<RawKeys>(d.index)   ? SlotScore::kKeys
+                                                      : SlotScore::kIndex;
 }
 
 SlotGate gate_of(GatePool pool) {
@@ -130,6 +136,7 @@ SlotRules CudaRetrieval::rules_of(const Plan& plan) {
     r.n_select = std::max(0, (r.budget - r.sink - r.recent) / kPageTokens);
   }
   if (!plan.recipe.decode) return r;
+  r.fetch = plan.recipe.decode->unit_fetch;
   if (plan.layer_choice) {
     const std::int32_t k = plan.layer_choice->n_units;
     r.n_select = plan.layer_choice->entropy ? EntropyCut::most(k) : k;
@@ -139,6 +146,8 @@ SlotRules CudaRetrieval::rules_of(const Plan& plan) {
   r.schedule = plan.reuse == Reuse::kAhead  ? SlotSchedule::kAhead
                : plan.reuse == Reuse::kKept ? SlotSchedule::kKept
                                             : SlotSchedule::kEveryStep;
+  r.score = score_of(*plan.recipe.decode);
+  if (const auto* random = std::get_if<RandomScore>(&plan.recipe.decode->score)) r.seed = random->seed;
   r.pool = plan.pool.scores.value_or(GroupPool::kMean);
   r.alpha = plan.alpha;
   if (plan.gate) r.gate = gate_of(plan.gate->pool), r.tau = plan.gate->tau;
@@ -148,19 +157,29 @@ SlotRules CudaRetrieval::rules_of(const Plan& plan) {
   return r;
 }
 
+SlotRules CudaRetrieval::rules_in(std::int32_t unit_tokens, const Plan& plan) {
+  SlotRules r = rules_of(plan);
+  r.unit_tokens = unit_tokens;  // entry_tokens stay pages: the window is the same
+  return r;
+}
+
 CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare) {
   expect(plan);
   const SlotRules r = rules_of(plan);
   Needs n;
   n.selects = r.schedule != SlotSchedule::kNone, n.ahead = r.schedule == SlotSchedule::kAhead;
   n.last_asked = r.last_asked != 0, n.by_mass = r.gate == SlotGate::kMass;
+  n.controls = r.score != SlotScore::kIndex;
+  n.fetch = r.fetch;
   if (plan.lists) {
     n.keys.list_tokens = std::min(plan.lists->clusters.tokens, plan.lists->partition.smallest);
   } else if (of_tokens(plan)) {
-    const auto& bits = std::get<OneBit>(plan.recipe.decode->index);
-    n.keys = {.group_tokens = bits.group, .mean_abs = bits.levels == OneBitLevels::kMeanAbs};
+    if (const auto* bits = std::get_if<OneBit>(&plan.recipe.decode->index))
+      n.keys = {.group_tokens = bits->group, .mean_abs = bits->levels == OneBitLevels::kMeanAbs};
+    n.keys.by_key = n.controls;
   }
   n.two_parts = in_two_parts(plan);
+  n.keys.none = !n.selects && !n.two_parts;
   n.keys.by_layer = plan.layer_choice.has_value();
   if (plan.key_basis == KeyBasis::kRaw) n.ring_pages = pages_of_tokens(plan.rules.recent) + 1;
   for (std::int32_t l = 0; l < plan.shape.n_layers; ++l) n.dense.push_back(plan.dense_layer(l));
@@ -175,18 +194,29 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare) {
   return n;
 }
 
+CudaRetrieval::Needs CudaRetrieval::Needs::beside(const Keys& others) const {
+  Needs n = *this;
+  if (others.of_tokens()) n.n_slots *= kPageTokens, n.max_listed *= kPageTokens;
+  n.keys = others;
+  return n;
+}
+
 bool CudaRetrieval::Needs::holds(const Needs& other) const {
-  return goes_with(other) && n_slots >= other.n_slots && max_listed >= other.max_listed && selects >= other.selects &&
-         ahead >= other.ahead && last_asked >= other.last_asked && by_mass >= other.by_mass &&
-         ring_pages >= other.ring_pages;
+  if (other.keys.none && !keys.none) return holds(other.beside(keys));
+  return goes_with(other) && keys == other.keys && n_slots >= other.n_slots && max_listed >= other.max_listed &&
+         fetch >= other.fetch && selects >= other.selects && ahead >= other.ahead && controls >= other.controls &&
+         last_asked >= other.last_asked && by_mass >= other.by_mass && ring_pages >= other.ring_pages;
 }
 
 void CudaRetrieval::Needs::add(const Needs& other) {
   if (dense.empty()) dense = other.dense, keys = other.keys, two_parts = other.two_parts, ring_pages = other.ring_pages;
+  if (other.keys.none && !keys.none) return add(other.beside(keys));
+  if (keys.none && !other.keys.none) *this = beside(other.keys);
   if (keys != other.keys)
-    fail(ErrorKind::kUnsupported,
-         "KV methods on device cuda that run at the same time must select units of one kind: pages, tokens by 1-bit "
-         "keys of the same groups and levels, or clusters and segments of the same smallest size");
+    fail(
+        ErrorKind::kUnsupported,
+        "KV methods on device cuda that run at the same time must select units of one kind: pages, tokens by 1-bit "
+        "keys of the same groups and levels, tokens by their keys, or clusters and segments of the same smallest size");
   if (two_parts != other.two_parts || (ring_pages > 0) != (other.ring_pages > 0))
     fail(ErrorKind::kUnsupported,
          "KV methods on device cuda that run at the same time must agree on where tokens stand (--kv positions) and "
@@ -196,8 +226,9 @@ void CudaRetrieval::Needs::add(const Needs& other) {
          "KV methods on device cuda that run at the same time must have the same dense layers (--dense-layers)");
   ring_pages = std::max(ring_pages, other.ring_pages);
   n_slots = std::max(n_slots, other.n_slots), max_listed = std::max(max_listed, other.max_listed);
+  fetch = std::max(fetch, other.fetch);
   selects = selects || other.selects, ahead = ahead || other.ahead, last_asked = last_asked || other.last_asked;
-  by_mass = by_mass || other.by_mass;
+  by_mass = by_mass || other.by_mass, controls = controls || other.controls;
 }
 
 }  // namespace mneme

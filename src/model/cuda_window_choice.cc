@@ -123,7 +123,9 @@ void CudaWindowChoice::choose(std::int32_t prompt, const Layer& l, const CudaCon
                        .rank_stride = rank_stride_,
                        .units = units_.as<std::int32_t>(),
                        .n_units = n_units_.as<std::int32_t>(),
-                       .unit_stride = unit_stride_},
+                       .unit_stride = unit_stride_,
+                       .turnover = l.turnover,
+                       .first_row = p.first},
                       context);
 }
 

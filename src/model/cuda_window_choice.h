@@ -30,6 +30,7 @@ class CudaWindowChoice {
     const void* far_q = nullptr;  // [rows, heads * D] of the prompt's chunk
     LayerKeys keys;
     std::int32_t place = 0;
+    float turnover = -1;  // see ChooseWindows
   };
   // Units of the windows, which units() has until the next call.
   void choose(std::int32_t prompt, const Layer& l, const CudaContext& context);

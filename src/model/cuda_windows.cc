@@ -123,8 +123,11 @@ void CudaWindows::attend(std::int32_t prompt, const Rows& rows, const CudaContex
   if (raw) turn_near(p, rows, context);
   const bool chooses = p.chooses >= 0 && !rows.dense;
   if (chooses) {
-    const CudaWindowChoice::Layer layer{
-        .layer = rows.model_layer, .far_q = rows.far_q, .keys = rows.keys, .place = rows.place};
+    const CudaWindowChoice::Layer layer{.layer = rows.model_layer,
+                                        .far_q = rows.far_q,
+                                        .keys = rows.keys,
+                                        .place = rows.place,
+                                        .turnover = rows.turnover};
     choice_->choose(p.chooses, layer, context);
     if (rows.pages != nullptr)
       choice_->bring(p.chooses, layer, *rows.pages, *rows.tables,

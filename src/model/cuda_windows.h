@@ -46,6 +46,7 @@ class CudaWindows {
     std::int32_t model_layer = 0, place = 0;
     LayerKeys keys;
     const KvTables* pages = nullptr;
+    float turnover = -1;  // see ChooseWindows
   };
   void attend(std::int32_t prompt, const Rows& rows, const CudaContext& context);
 

@@ -32,13 +32,14 @@ struct BenchCase {
   // On a device, where weights are random: the share of the selected units that a step replaces, and of KV heads that
   // are corrected, are drawn at these rates. Below 0: they are what they are.
   float turnover = -1, correction = -1;
-  // On a device, of methods that select (but for gather and merged, at every step): how missing pages come from the
+  // On a device, of methods that select (but for merged and gather, at every step): how missing pages come from the
   // host, one of kRecallNames.
-  std::string recall = "gather";
+  std::string recall = "merged";
 };
-// By the device itself; by the host, a copy a page and KV head; these in one call; the same with tokens' KV heads side
-// by side; by the device, while what is there is attended.
-inline constexpr std::array<std::string_view, 5> kRecallNames = {"gather", "copies", "batch", "token-major", "merged"};
+// By the device itself, while pages that are there are attended, or before; by the host, a copy a page and KV head;
+// these in one call; the same with tokens' KV heads side by side; through one buffer, and through two. RecallBy's.
+inline constexpr std::array<std::string_view, 7> kRecallNames = {"merged",      "gather", "copies",      "batch",
+                                                                 "token-major", "staged", "staged-twice"};
 
 // One timed step, for a trace.
 struct StepTrace {
@@ -60,9 +61,9 @@ struct BenchResult {
   std::int64_t kv_bytes = 0, method_bytes = 0, activation_bytes = 0;
   std::int64_t device_bytes = 0;  // of a device's memory, in use by all programs when the case was done
   double attended_tokens = 0;     // decode: of a sequence, mean over layers and heads
-  // Decode on a device, a step: pages that methods chose, those that came from host memory and their bytes, and the
-  // share of gates that flagged.
-  double chosen_units = 0, recalled_units = 0, recalled_bytes = 0, correction_rate = 0;
+  // Decode on a device, a step: units that methods chose, those of them that were not in their slots, what came from
+  // host memory and its bytes, and the share of gates that flagged.
+  double chosen_units = 0, missing_units = 0, recalled_units = 0, recalled_bytes = 0, correction_rate = 0;
   double selected_share = 0;       // decode: of the heads that read a selection, those that made it in the same step
   double prefill_end_seconds = 0;  // prefill: of the median prompt's, what deciding what stays of it took
   std::vector<StepTrace> trace;

@@ -48,7 +48,7 @@ struct CudaBench::Impl {
   };
   Sequences make_sequences(const BenchCase& c);
   struct Reads {  // what methods counted
-    double attended = 0, heads = 0, chosen = 0, recalled = 0, checks = 0, corrections = 0;
+    double attended = 0, heads = 0, chosen = 0, missing = 0, recalled = 0, checks = 0, corrections = 0;
   };
   static Reads reads_of(const std::vector<MethodState>& methods);
   void count_method(BenchResult& result, const Reads& before, const Reads& after, const BenchCase& c) const;
@@ -117,13 +117,19 @@ DType CudaBench::weights() const {
 CudaBench::Impl::Sequences CudaBench::Impl::make_sequences(const BenchCase& c) {
   MNEME_CHECK(c.batch >= 1 && c.depth >= 0, "batch {}, depth {}", c.batch, c.depth);
   if (c.plan != nullptr) CudaForward::expect_method(*c.plan);
-  const bool drawn = c.turnover >= 0 || c.correction >= 0 || c.recall != kRecallNames[0];
-  if (drawn && c.plan != nullptr && (c.plan->layer_choice || c.plan->far_position))
-    fail(ErrorKind::kOption, "--turnover, --correction and --recall draw what KV heads choose; {} chooses by layer",
-         c.plan->recipe.name);
   const auto recall = std::find(kRecallNames.begin(), kRecallNames.end(), c.recall) - kRecallNames.begin();
   MNEME_CHECK(recall < std::ssize(kRecallNames), "recall by \"{}\"", c.recall);
-  forward->draw_outcomes(c.turnover, c.correction, static_cast<RecallBy>(recall));  // in that order
+  const auto recall_by = static_cast<RecallBy>(recall);  // in that order
+  const bool by_head = c.correction >= 0 || by_host(recall_by);
+  if (by_head && c.plan != nullptr && (c.plan->layer_choice || c.plan->far_position))
+    fail(ErrorKind::kOption, "--correction and --recall are for what KV heads choose; {} chooses by layer",
+         c.plan->recipe.name);
+  if ((by_head || c.turnover >= 0) && c.plan != nullptr && c.plan->recipe.decode &&
+      (std::holds_alternative<RandomScore>(c.plan->recipe.decode->score) ||
+       std::holds_alternative<RawKeys>(c.plan->recipe.decode->index)))
+    fail(ErrorKind::kOption, "--turnover, --correction and --recall draw what an index chooses; {} has none",
+         c.plan->recipe.name);
+  forward->draw_outcomes(c.turnover, c.correction, recall_by);
   Sequences s;
   for (std::int32_t i = 0; i < c.batch; ++i) {
     s.caches.emplace_back(*pool);
@@ -211,6 +217,7 @@ CudaBench::Impl::Reads CudaBench::Impl::reads_of(const std::vector<MethodState>&
       r.attended += static_cast<double>(l.attended_tokens);
       r.heads += static_cast<double>(l.attended_heads);
       r.chosen += static_cast<double>(l.selected_units);
+      r.missing += static_cast<double>(l.missing_units);
       r.recalled += static_cast<double>(l.recalled_units);
       for (const std::int64_t n : l.gate_checks) r.checks += static_cast<double>(n);
       for (const std::int64_t n : l.corrections) r.corrections += static_cast<double>(n);
@@ -228,6 +235,7 @@ void CudaBench::Impl::count_method(BenchResult& result, const Reads& before, con
     result.cost.index_read = static_cast<double>(c.plan->compressed_layers()) * kv.n_kv_heads * c.batch *
                              static_cast<double>(c.depth) * c.plan->index_bytes_per_token();
   result.chosen_units = (after.chosen - before.chosen) / steps;
+  result.missing_units = (after.missing - before.missing) / steps;
   result.recalled_units = (after.recalled - before.recalled) / steps;
   const double unit = static_cast<double>(kv.token_bytes()) * c.plan->rules.unit_tokens;
   result.recalled_bytes = result.recalled_units * unit;

@@ -236,6 +236,8 @@ std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
   }
   check_layer_choice(r, reasons);
   const DecodeStage& stage = *r.decode;
+  if (stage.unit_fetch != 1 && unit_tokens(stage.units.prompt) != 1)
+    reasons.push_back("a page comes as a whole: unit_fetch goes with unit=token or unit=cluster:N");
   const bool random = std::holds_alternative<RandomScore>(stage.score);
   if (random != std::holds_alternative<NoIndex>(stage.index))
     reasons.push_back("index=none goes with the random control, and nothing else does");

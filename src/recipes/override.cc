@@ -389,6 +389,17 @@ const std::array kKeys = {
          "unit after unit"},
         [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).order = parse_name(k, v, kOrders); },
         [](const Recipe& r) { return clusters_of(r) ? print_name(r.decode->order, kOrders) : ""; }},
+    Key{{"unit_fetch", "1 | 4",
+         "tokens that come to a device at once from the host's memory: the one that is missing, or its aligned four"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          if (v != "1" && v != "4") bad_value(k, v, "1 or 4");
+          stage_of(r, k).unit_fetch = v == "4" ? 4 : 1;
+        },
+        [](const Recipe& r) {
+          if (!r.decode || (unit_tokens(r.decode->units.prompt) != 1 && r.decode->unit_fetch == 1))
+            return std::string();
+          return std::to_string(r.decode->unit_fetch);
+        }},
     Key{{"index", "none | keys | box | cuboid | one_bit | representative | centroid",
          "what is stored of a unit's keys to score it"},
         [](Recipe& r, std::string_view k, std::string_view v) {

@@ -285,6 +285,9 @@ struct DecodeStage {
   Schedule schedule = EveryStep{};
   Cutoff cutoff = ConstantCut{};
   Order order = Order::kToken;
+  // Aligned neighbours that are brought with a single token from another tier of memory: 1, or 4. What is attended does
+  // not change; a CPU brings nothing.
+  std::int32_t unit_fetch = 1;
   bool operator==(const DecodeStage&) const = default;
 };
 

@@ -107,8 +107,8 @@ OrderedJson retrieval_json(const AnswerSummary& summary, std::string_view method
   json["corrections"] = stats.corrections;
   json["correction_rate"] = stats.correction_rate;
   json["pages_queried"] = stats.selected_units;
-  json["hit_pages"] = stats.selected_units - stats.recalled_units;
-  json["recalled_pages"] = stats.recalled_units;
+  json["hit_pages"] = stats.selected_units - stats.missing_units;
+  json["recalled_pages"] = stats.missing_units;
   json["h2d_bytes"] = stats.host_to_device_bytes;
   json["turnover"] = stats.turnover;
   json["kv_bytes_per_step"] = stats.kv_bytes_per_step;

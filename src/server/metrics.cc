@@ -146,8 +146,8 @@ void Metrics::count_method(std::string_view method, const KvMethodStats& s) {
   const std::lock_guard lock(mutex_);
   MethodCounts& m = methods_[std::string(method)];
   m.queried += s.selected_units;
-  m.hit += s.selected_units - s.recalled_units;
-  m.recalled += s.recalled_units;
+  m.hit += s.selected_units - s.missing_units;
+  m.recalled += s.missing_units;
   m.replaced += s.replaced_units;
   m.host_to_device_bytes += s.host_to_device_bytes;
   m.kv_bytes += s.kv_bytes_read;

@@ -69,6 +69,9 @@ TEST(Bench, RefusesWhatItCannotMeasure) {
       {{"bench", "decode", "--shape", "tiny-16l", "--kv-method", "quest", "--dense-layers", "0,x"}, "--dense-layers"},
       {{"bench", "decode", "--shape", "tiny-16l", "--kv-method", "quest", "--kv", "index=wings"}, "wings"},
       {{"bench", "prefill", "--shape", "tiny-16l", "--depth", "0"}, "whole number"},
+      {{"bench", "ablate"}, "--shape"},
+      {{"bench", "ablate", "--shape", "tiny-16l", "--kv-sink", "5"}, "sink must be a multiple"},
+      {{"bench", "ablate", "--shape", "tiny-16l", "--correction", "2"}, "--correction"},
       {{"doctor", "-m", "/nowhere/model.gguf"}, "/nowhere/model.gguf"}};
   for (const auto& [arguments, word] : cases) {
     const Outcome r = mneme(arguments);

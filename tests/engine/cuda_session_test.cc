@@ -1,4 +1,5 @@
-// Sessions saved on one device and restored on the other, with the shipped model.
+// Sessions saved on one device and restored on the other, with the shipped model; those of methods that drop tokens
+// also on the same one, where what they drop afterwards is the same too.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -31,14 +32,18 @@ struct Setting {
   const char *method, *overrides, *kv_store;
 };
 
+EngineOptions options(const char* device, const char* kv_store) {
+  return {.device = device,
+          .kv_store = std::string_view(device) == "cpu" ? "auto" : kv_store,
+          .context = 4096,
+          .max_sequences = 4,
+          .max_batched_tokens = 512,
+          .threads = kTestThreads,
+          .pin_threads = false};
+}
+
 LanguageModel start(const Setting& s, const char* device) {
-  EngineOptions o{.device = device,
-                  .kv_store = std::string_view(device) == "cpu" ? "auto" : s.kv_store,
-                  .context = 4096,
-                  .max_sequences = 4,
-                  .max_batched_tokens = 512,
-                  .threads = kTestThreads,
-                  .pin_threads = false};
+  EngineOptions o = options(device, s.kv_store);
   o.kv.method = s.method;
   if (o.kv.method != "full") o.kv.budget = 352, o.kv.sink = 32, o.kv.recent = 64, o.kv.overrides = s.overrides;
   return LanguageModel(kModel, o);
@@ -91,6 +96,68 @@ TEST_F(CudaSessionTest, GoesOnWhereItWasSavedOnTheOtherDevice) {
     expect_same(cpu, cuda);
     expect_same(cuda, cpu);
   }
+}
+
+LanguageModel start_dropping(const Setting& s, int budget, const char* device) {
+  EngineOptions o = options(device, s.kv_store);
+  o.kv.method = s.method, o.kv.budget = budget, o.kv.overrides = s.overrides;
+  return LanguageModel(kModel, o);
+}
+
+// The live session, one from its file where nothing else has been, and forks of both: the same answers through turns
+// whose prompts and answers drop more.
+TEST_F(CudaSessionTest, WhatWasDroppedStaysDropped) {
+  const std::filesystem::path path = folder_ / "a.session";
+  const GenerationOptions long_answer{.max_tokens = 24, .ignore_end = true};
+  for (const char* store : {"device", "host"})
+    for (const auto& [method, budget, overrides] :
+         {std::tuple{"refreekv", 64, "loss=0.1"}, {"snapkv", 256, ""}, {"h2o", 256, ""}, {"tova", 256, ""}}) {
+      SCOPED_TRACE(std::string(method) + ", pages on the " + store);
+      const Setting setting{method, overrides, store};
+      const LanguageModel here = start_dropping(setting, budget, "cuda"),
+                          fresh = start_dropping(setting, budget, "cuda");
+      Session live(here);
+      const Answer first = live.ask({.document = document(), .question = kAboutHarbour}, long_answer);
+      EXPECT_GT(first.stats.method.dropped_tokens, 0);
+      live.save(path);
+      Session restored = Session::restore(fresh, path);
+      EXPECT_EQ(restored.tokens(), live.tokens());
+      Session fork = live.fork(), of_restored = restored.fork();
+      for (const std::string& question : {kAboutLantern, kAboutHarbour})
+        for (const QuestionPath how : {QuestionPath::kPrefill, QuestionPath::kDecode}) {
+          const Answer want = live.ask({.question = question}, long_answer, {.question = how});
+          for (Session* other : {&restored, &fork, &of_restored}) {
+            const Answer got = other->ask({.question = question}, long_answer, {.question = how});
+            EXPECT_EQ(got.tokens, want.tokens) << question;
+          }
+        }
+      if (std::string_view(store) == "host") continue;
+      // On the other device, with what is left; and once more from what that one added.
+      const LanguageModel cpu = start_dropping(setting, budget, "cpu");
+      Session there = Session::restore(cpu, path);
+      EXPECT_FALSE(there.ask({.question = kAboutLantern}, long_answer).tokens.empty());
+      there.save(path);
+      Session back = Session::restore(here, path);
+      EXPECT_EQ(back.tokens(), there.tokens());
+      EXPECT_FALSE(back.ask({.question = kAboutHarbour}, long_answer).tokens.empty());
+    }
+}
+
+// A document that waits for its question is dropped from once, on whichever side of the file.
+TEST_F(CudaSessionTest, ADocumentThatWaitsIsSavedAsItIs) {
+  const std::filesystem::path path = folder_ / "a.session";
+  const GenerationOptions long_answer{.max_tokens = 24, .ignore_end = true};
+  for (const char* store : {"device", "host"})
+    for (const auto& [method, budget] : {std::pair{"snapkv", 256}, {"h2o", 256}, {"tova", 256}}) {
+      SCOPED_TRACE(std::string(method) + ", pages on the " + store);
+      const LanguageModel model = start_dropping({method, "", store}, budget, "cuda");
+      Session live(model);
+      live.read({.document = document()});
+      live.save(path);
+      Session restored = Session::restore(model, path);
+      EXPECT_EQ(live.ask({.question = kAboutHarbour}, long_answer).tokens,
+                restored.ask({.question = kAboutHarbour}, long_answer).tokens);
+    }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <random>
 
 #include "src/device/device.h"
@@ -38,11 +39,41 @@ std::vector<float> pooled_scores(const World& w, std::int32_t place, std::int32_
 }
 
 // And what it chooses.
-Ids chosen(const World& w, std::int32_t place, std::int32_t head, std::int32_t length, const float* q) {
+Ids best_of(const World& w, const std::vector<float>& pooled) {
   Ids ids(static_cast<std::size_t>(w.s.n_select()));
-  topk_ref(pooled_scores(w, place, head, length, q), w.s.n_select(), ids.data());
+  topk_ref(pooled, w.s.n_select(), ids.data());
   for (std::int32_t& id : ids) id += w.s.sink / kKvPageTokens;
   return ids;
+}
+Ids chosen(const World& w, std::int32_t place, std::int32_t head, std::int32_t length, const float* q) {
+  return best_of(w, pooled_scores(w, place, head, length, q));
+}
+
+// A step of a sequence whose queries turn slowly, by the reference. By (place, head): scores of all candidates, what it
+// would choose, and what the next step may attend of that.
+struct TurningStep {
+  std::vector<float> q;
+  std::vector<std::vector<float>> scores;
+  std::vector<Ids> now, next;
+};
+
+// The mass that `now` has and `ahead` has not.
+float missing_mass(const World& w, const std::vector<float>& scores, Ids now, Ids ahead) {
+  const bool logs = w.s.pool == GroupPool::kMaxProb || w.s.pool == GroupPool::kMeanProb;
+  for (Ids* ids : {&now, &ahead})
+    for (std::int32_t& id : *ids) id -= w.s.sink / kKvPageTokens;
+  return missing_mass_ref(scores, logs ? 1.0f : w.rules().alpha, now, ahead);
+}
+
+// Half of the reference's masses are above it.
+float middle_mass(const World& w, const std::vector<TurningStep>& steps) {
+  std::vector<float> masses;
+  for (std::size_t i = 1; i < steps.size(); ++i)
+    for (std::size_t h = 0; h < steps[i].now.size(); ++h)
+      masses.push_back(missing_mass(w, steps[i].scores[h], steps[i].now[h], steps[i - 1].next[h]));
+  const auto middle = masses.begin() + static_cast<std::ptrdiff_t>(masses.size() / 2);
+  std::nth_element(masses.begin(), middle, masses.end());
+  return *middle;
 }
 
 class CudaPageTest : public CudaSlotsTest {
@@ -87,7 +118,8 @@ class CudaPageTest : public CudaSlotsTest {
     return fetch(w.v.chosen[static_cast<int>(when)] + index * static_cast<std::size_t>(w.v.max_listed),
                  static_cast<std::size_t>(w.s.n_select()));
   }
-  void follow_masses(World& w, std::int32_t length, int n_steps, std::mt19937& rng);
+  std::vector<TurningStep> turning_steps(World& w, std::int32_t length, int n, std::mt19937& rng);
+  void follow_masses(World& w, std::int32_t length, const std::vector<TurningStep>& steps);
 };
 
 TEST_F(CudaPageTest, ChoosesWhatTheReferenceChoosesAndBringsIt) {
@@ -183,63 +215,70 @@ TEST_F(CudaPageTest, SpeculatesAndCorrectsByHead) {
   EXPECT_EQ(checks, 79u * ahead.size());
 }
 
-// Steps of a sequence whose queries turn slowly: what the gate looks at is the reference's, and heads attend this
-// step's choice where that is above eps, the selection ahead elsewhere.
-void CudaPageTest::follow_masses(World& w, std::int32_t length, int n_steps, std::mt19937& rng) {
-  const bool logs = w.s.pool == GroupPool::kMaxProb || w.s.pool == GroupPool::kMeanProb,
-             exact = w.s.pool == GroupPool::kMax || w.s.group == 1;  // as above, where the same is chosen
-  const auto n_heads = static_cast<std::size_t>(w.s.places * w.s.kv_heads);
-  const std::int32_t first = w.s.sink / kKvPageTokens;
-  const auto counted = [&](Ids ids) {
-    for (std::int32_t& id : ids) id -= first;
-    return ids;
-  };
-  std::vector<Ids> ahead(n_heads);
-  std::uint64_t corrections = 0;
+std::vector<TurningStep> CudaPageTest::turning_steps(World& w, std::int32_t length, int n, std::mt19937& rng) {
+  std::vector<TurningStep> steps;
   std::vector<float> q = queries(w, rng, 2);
-  for (int step = 0; step < n_steps; ++step, ++length) {
-    grow(w, length);
+  for (const std::int32_t stop = length + n; length < stop; ++length) {
     for (float& x : q)
       if (rng() % 8 == 0) x = whole_number(rng, 2);
-    put_queries(w, q);
-    const Rows r = rows_of(w, length, step == 0 ? 1 : 0);
+    TurningStep& step = steps.emplace_back(TurningStep{.q = q, .scores = {}, .now = {}, .next = {}});
+    for (std::int32_t i = 0; i < w.s.places * w.s.kv_heads; ++i) {
+      const std::int32_t place = i / w.s.kv_heads, head = i % w.s.kv_heads;
+      const float* own = q.data() + std::ptrdiff_t{i} * w.s.group * w.s.head_dim;
+      step.scores.push_back(pooled_scores(w, place, head, length, own));
+      step.now.push_back(best_of(w, step.scores.back()));
+      step.next.push_back(length % kKvPageTokens != 0 ? step.now.back() : chosen(w, place, head, length + 1, own));
+    }
+  }
+  return steps;
+}
+
+// What the gate looks at is the reference's, and heads attend this step's choice where that is above eps, the selection
+// ahead elsewhere.
+void CudaPageTest::follow_masses(World& w, std::int32_t length, const std::vector<TurningStep>& steps) {
+  const bool exact = w.s.pool == GroupPool::kMax || w.s.group == 1;  // as above, where the same is chosen
+  const auto n_heads = static_cast<std::size_t>(w.s.places * w.s.kv_heads);
+  std::vector<Ids> ahead(n_heads);
+  std::uint64_t corrections = 0, twice = 0;
+  for (const TurningStep& step : steps) {
+    const bool first = &step == steps.data(), page_ends = length % kKvPageTokens == 0;
+    grow(w, length);
+    set_queries(w, step.q);
+    const Rows r = rows_of(w, length, first ? 1 : 0);
     run(w, r, SelectWhen::kNow);
     const auto masses = fetch(w.v.mass, n_heads);
-    const auto own = [&](std::size_t i) { return q.data() + i * static_cast<std::size_t>(w.s.group * w.s.head_dim); };
     std::vector<Ids> now(n_heads);
     for (std::size_t i = 0; i < n_heads; ++i) {
-      const auto place = static_cast<std::int32_t>(i) / w.s.kv_heads,
-                 head = static_cast<std::int32_t>(i) % w.s.kv_heads;
       now[i] = chosen_there(w, i, SelectWhen::kNow);
       if (exact) {
-        ASSERT_EQ(now[i], chosen(w, place, head, length, own(i)));
+        ASSERT_EQ(now[i], step.now[i]);
       }
       bool moved = true;
-      if (step > 0) {
-        const float want = missing_mass_ref(pooled_scores(w, place, head, length, own(i)), logs ? 1.0f : 0.125f,
-                                            counted(now[i]), counted(ahead[i]));
-        ASSERT_NEAR(masses[i], want, 1e-4f) << "step " << step << ", head " << i;
+      if (!first) {
+        ASSERT_NEAR(masses[i], missing_mass(w, step.scores[i], now[i], ahead[i]), 1e-4f)
+            << "length " << length << ", head " << i;
         moved = masses[i] > w.s.eps;
         corrections += moved ? 1 : 0;
       }
-      expect_listed(w, place, head, length, moved ? now[i] : ahead[i]);
+      twice += moved && page_ends ? 1 : 0;
+      expect_listed(w, static_cast<std::int32_t>(i) / w.s.kv_heads, static_cast<std::int32_t>(i) % w.s.kv_heads, length,
+                    moved ? now[i] : ahead[i]);
     }
     run(w, r, SelectWhen::kNext);
     for (std::size_t i = 0; i < n_heads; ++i) {
       ahead[i] = chosen_there(w, i, SelectWhen::kNext);
-      const Ids next = exact ? chosen(w, static_cast<std::int32_t>(i) / w.s.kv_heads,
-                                      static_cast<std::int32_t>(i) % w.s.kv_heads, length + 1, own(i))
-                             : ahead[i];
-      ASSERT_EQ(ahead[i], length % kKvPageTokens != 0 ? now[i] : next) << "length " << length;
+      if (exact || !page_ends) {
+        ASSERT_EQ(ahead[i], page_ends ? step.next[i] : now[i]) << "length " << length;
+      }
     }
+    ++length;
   }
   std::uint64_t counted_corrections = 0, checks = 0, selected = 0;
   for (const SlotCounts& c : fetch(w.v.counts, static_cast<std::size_t>(w.s.places)))
     counted_corrections += c.corrections, checks += c.checks, selected += c.selected;
-  const auto steps = static_cast<std::uint64_t>(n_steps);
   EXPECT_EQ(counted_corrections, corrections);
-  EXPECT_EQ(checks, (steps - 1) * n_heads);
-  EXPECT_EQ(selected, steps * n_heads * static_cast<std::uint64_t>(w.s.n_select()));
+  EXPECT_EQ(checks, (steps.size() - 1) * n_heads);
+  EXPECT_EQ(selected, (steps.size() * n_heads + twice) * static_cast<std::uint64_t>(w.s.n_select()));
   EXPECT_EQ(corrections > 0, w.s.eps < 1);
   EXPECT_EQ(corrections < checks, w.s.eps >= 0);
 }
@@ -247,25 +286,28 @@ void CudaPageTest::follow_masses(World& w, std::int32_t length, int n_steps, std
 TEST_F(CudaPageTest, CorrectsWhereWhatIsMissingWeighsEnough) {
   std::mt19937 rng(8);
   for (const GroupPool pool : {GroupPool::kMax, GroupPool::kMean, GroupPool::kMaxProb, GroupPool::kMeanProb})
-    for (const auto& [group, head_dim, eps] : {std::tuple{1, 64, 0.05f},
-                                               {4, 128, 0.05f},
-                                               {7, 64, 0.04f},
-                                               {8, 128, 0.05f},
-                                               {16, 64, 0.04f},
-                                               {4, 64, -1.0f},
-                                               {4, 64, 1.0f}}) {
-      SCOPED_TRACE(::testing::Message() << "pool " << static_cast<int>(pool) << ", group " << group << ", " << eps);
+    for (const auto& [group, head_dim, fixed] : {std::tuple{1, 64, std::optional<float>()},
+                                                 {4, 128, std::nullopt},
+                                                 {7, 64, std::nullopt},
+                                                 {8, 128, std::nullopt},
+                                                 {16, 64, std::nullopt},
+                                                 {4, 64, -1.0f},
+                                                 {4, 64, 1.0f}}) {
       World w({.head_dim = head_dim,
                .group = group,
                .max_pages = 80,
                .dtype = group == 7 ? DType::kF16 : DType::kBF16,
                .schedule = SlotSchedule::kAhead,
                .pool = pool,
-               .eps = eps,
                .gate = SlotGate::kMass},
               static_cast<unsigned>(rng()), 3);
       begin_at(w, 2040, 2200);
-      follow_masses(w, 2040, 45, rng);  // over two pages' ends
+      const std::vector<TurningStep> steps = turning_steps(w, 2040, 45, rng);  // over two pages' ends
+      w.s.eps = fixed.value_or(middle_mass(w, steps));
+      SCOPED_TRACE(::testing::Message() << "pool " << static_cast<int>(pool) << ", group " << group << ", " << w.s.eps);
+      const std::vector<SlotRules> rules(static_cast<std::size_t>(w.s.places), w.rules());
+      copy_bytes(w.v.rules, rules.data(), rules.size() * sizeof(SlotRules), stream);
+      follow_masses(w, 2040, steps);
       if (HasFatalFailure()) return;
     }
 }
@@ -288,7 +330,7 @@ TEST_F(CudaPageTest, MassesOfEqualScoresAndOfNone) {
     for (const SelectWhen when : {SelectWhen::kNow, SelectWhen::kNext}) run(w, rows_of(w, length, 1), when);
     std::vector<Ids> ahead;
     for (std::size_t i = 0; i < heads; ++i) ahead.push_back(chosen_there(w, i, SelectWhen::kNext));
-    put_queries(w, std::vector<float>(static_cast<std::size_t>(w.s.places * w.v.n_heads * w.s.head_dim), value));
+    set_queries(w, std::vector<float>(static_cast<std::size_t>(w.s.places * w.v.n_heads * w.s.head_dim), value));
     run(w, rows_of(w, ++length, 0), SelectWhen::kNow);
     const auto masses = fetch(w.v.mass, heads);
     for (std::size_t i = 0; i < heads; ++i) {

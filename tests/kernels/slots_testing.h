@@ -10,6 +10,7 @@
 #include <random>
 #include <vector>
 
+#include "src/kernels/control_choose_cuda.h"
 #include "src/kernels/one_bit.h"
 #include "src/kernels/one_bit_cuda.h"
 #include "src/tensor/half.h"
@@ -24,20 +25,24 @@ struct Setup {
   std::int32_t head_dim = 128, group = 4, kv_heads = 2, places = 2, max_pages = 64;
   std::int32_t budget = 384, sink = 64, recent = 64;  // tokens
   std::int32_t group_tokens = 0;                      // units are tokens, by 1-bit keys in such groups; 0: pages
+  bool single = false;                                // units are tokens, without an index
   std::int32_t largest = 0;                           // units are lists, segments of at most so many tokens; 0: pages
   OneBitLevels levels = OneBitLevels::kMinMax;
-  bool slots = true;  // else tokens are attended in their pages
+  bool slots = true;                  // else tokens are attended in their pages
+  std::int32_t spare = 2, fetch = 1;  // slots beside those of one selection; SlotRules::fetch
   DType dtype = DType::kBF16;
   SlotSchedule schedule = SlotSchedule::kEveryStep;
   GroupPool pool = GroupPool::kMax;
   float tau = 1, eps = 1;
   SlotGate gate = SlotGate::kMean;
-  bool tokens() const { return group_tokens > 0 || largest > 0; }
+  SlotScore score = SlotScore::kIndex;
+  std::uint64_t seed = 0;
+  bool tokens() const { return group_tokens > 0 || single || largest > 0; }
   std::int32_t unit() const { return tokens() ? 1 : kKvPageTokens; }
-  std::int32_t window() const { return std::max(recent, group_tokens); }
+  std::int32_t window() const { return std::max(recent, single ? 1 : group_tokens); }
   std::int32_t n_select() const {
     if (largest > 0) return budget - sink - std::max(1, recent - largest + 1);
-    return (budget - sink - std::max(recent, group_tokens > 0 ? 1 : 0)) / unit();
+    return (budget - sink - std::max(recent, group_tokens > 0 || single ? 1 : 0)) / unit();
   }
 };
 
@@ -76,12 +81,14 @@ struct World {
     v.unit_tokens = s.unit();
     v.group_tokens = s.group_tokens;
     v.mean_abs = s.levels == OneBitLevels::kMeanAbs;
-    v.n_slots = s.slots ? std::max((s.sink + s.window()) / s.unit() + s.n_select() + 2 + (s.largest > 0 ? s.recent : 0),
-                                   s.budget / s.unit())
-                        : 0;
+    v.n_slots =
+        s.slots ? std::max((s.sink + s.window()) / s.unit() + s.n_select() + s.spare + (s.largest > 0 ? s.recent : 0),
+                           s.budget / s.unit())
+                : 0;
     v.max_pages = s.max_pages;
     v.max_listed = s.budget / s.unit() + 1;
     v.f16 = s.dtype == DType::kF16;
+    v.fetch = s.fetch;
     const auto heads = static_cast<std::size_t>(s.places * s.kv_heads), pages = static_cast<std::size_t>(s.max_pages),
                slots = static_cast<std::size_t>(v.n_slots), listed = static_cast<std::size_t>(v.max_listed),
                q = static_cast<std::size_t>(s.places * v.n_heads);
@@ -97,7 +104,11 @@ struct World {
     } else if (s.group_tokens > 0) {
       take(&v.keys.codes, one_bit_code_bytes(v, heads));
       take(&v.keys.levels, one_bit_level_bytes(v, heads));
-    } else {
+      v.bits.words = s.max_pages;
+      for (auto& bits : v.bits.bits) take(&bits, 2 * heads * pages * 4);
+      take(&v.bits.attended_next, heads * 4);
+      take(&v.bits.ahead, 2 * heads * 4);
+    } else if (!s.single) {
       take(&v.boxes, (heads * pages + kBoxesBeyond) * v.token_bytes());
     }
     take(&v.slot_of, heads * static_cast<std::size_t>(v.max_units()) * 4);
@@ -121,9 +132,10 @@ struct World {
     for (std::int32_t* flags : {v.listed_for, v.arrived_for}) set_bytes(flags, 0, heads * 4, stream);
     if (s.largest > 0) set_bytes(v.lists.n_units, 0, heads * 4, stream);
     stream.synchronize();
-    const std::size_t bytes = s.largest > 0        ? choose_lists_scratch_bytes(v, s.places)
-                              : s.group_tokens > 0 ? choose_tokens_scratch_bytes(v, s.places)
-                                                   : choose_scratch_bytes(v, s.places);
+    const std::size_t bytes = s.score != SlotScore::kIndex ? choose_controls_scratch_bytes(v, s.places)
+                              : s.largest > 0              ? choose_lists_scratch_bytes(v, s.places)
+                              : s.group_tokens > 0         ? choose_tokens_scratch_bytes(v, s.places)
+                                                           : choose_scratch_bytes(v, s.places);
     for (auto& x : scratch) x = DeviceArray<std::byte>(bytes, s.group_tokens > 0 ? 0xff : 0);
   }
   template <typename T>
@@ -138,6 +150,7 @@ struct World {
   SlotRules rules() const {
     return {.unit_tokens = s.unit(),
             .entry_tokens = s.group_tokens > 0 ? s.group_tokens : s.unit(),
+            .fetch = s.fetch,
             .budget = s.budget,
             .sink = s.sink,
             .recent = s.recent,
@@ -145,9 +158,11 @@ struct World {
             .schedule = s.schedule,
             .pool = s.pool,
             .gate = s.gate,
+            .score = s.score,
             .alpha = 0.125f,
             .tau = s.tau,
-            .eps = s.eps};
+            .eps = s.eps,
+            .seed = s.seed};
   }
   KvTables pages() const {
     return {.base = host.device_data(),
@@ -178,13 +193,13 @@ class CudaSlotsTest : public CudaTest {
   std::vector<float> queries(World& w, std::mt19937& rng, int largest) {
     std::vector<float> q(static_cast<std::size_t>(w.s.places * w.v.n_heads * w.s.head_dim));
     for (float& x : q) x = whole_number(rng, largest);
-    put_queries(w, q);
+    set_queries(w, q);
     return q;
   }
   static float whole_number(std::mt19937& rng, int largest) {
     return static_cast<float>(static_cast<int>(rng() % static_cast<unsigned>(2 * largest + 1)) - largest);
   }
-  void put_queries(World& w, const std::vector<float>& q) {
+  void set_queries(World& w, const std::vector<float>& q) {
     std::vector<std::uint16_t> bits;
     for (const float x : q) bits.push_back(bf16(x).bits);
     copy_bytes(w.v.last_q, bits.data(), bits.size() * 2, stream);
@@ -199,7 +214,7 @@ class CudaSlotsTest : public CudaTest {
       if (w.s.group_tokens > 0) {
         build_one_bit_cuda({.place = place, .first = 0, .stop = length / w.s.group_tokens, .key_slot = place}, w.v,
                            w.pages(), context());
-      } else {
+      } else if (!w.s.single) {
         build_boxes_cuda(
             {.place = place, .first = 0, .stop = length / kKvPageTokens, .n_tokens = length, .key_slot = place}, w.v,
             w.pages(), context());
@@ -224,7 +239,9 @@ class CudaSlotsTest : public CudaTest {
   }
   void run(World& w, const Rows& r, SelectWhen when) {
     std::byte* scratch = w.scratch[static_cast<int>(when)].data();
-    if (w.s.group_tokens > 0) {
+    if (w.s.score != SlotScore::kIndex) {
+      choose_controls_cuda({.rows = r.rows(), .pages = w.pages(), .layer = 0, .scratch = scratch}, w.v, 0, context());
+    } else if (w.s.group_tokens > 0) {
       choose_tokens_cuda({.rows = r.rows(), .when = when, .scratch = scratch}, w.v, 0, context());
     } else {
       choose_pages_cuda({.rows = r.rows(), .when = when, .scratch = scratch}, w.v, 0, context());

@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "src/blocks/region.h"
+#include "src/kernels/attention_cuda.h"
 #include "src/kernels/group_pool.h"
 #include "src/kernels/topk.h"
 #include "tests/kernels/slots_testing.h"
@@ -46,6 +48,30 @@ Choice choose(const World& w, std::int32_t place, std::int32_t head, std::int32_
   for (std::int32_t& id : c.ids) id += first;
   return c;
 }
+
+// What steps attended, to count what is new.
+struct Attended {
+  explicit Attended(const World& w)
+      : kv_heads(w.s.kv_heads),
+        before(static_cast<std::size_t>(w.s.places * kv_heads)),
+        counts(static_cast<std::size_t>(w.s.places)) {}
+  void add(std::int32_t place, std::int32_t head, const Ids& ids) {
+    std::set<std::int32_t>& last = before[static_cast<std::size_t>(place * kv_heads + head)];
+    SlotCounts& c = counts[static_cast<std::size_t>(place)];
+    c.selected += ids.size();
+    for (const std::int32_t id : ids) c.replaced += last.contains(id) ? 0 : 1;
+    last = {ids.begin(), ids.end()};
+  }
+  void expect(const std::vector<SlotCounts>& got) const {
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      ASSERT_EQ(got[i].selected, counts[i].selected) << "place " << i;
+      ASSERT_EQ(got[i].replaced, counts[i].replaced) << "place " << i;
+    }
+  }
+  std::int32_t kv_heads;
+  std::vector<std::set<std::int32_t>> before;
+  std::vector<SlotCounts> counts;
+};
 
 class CudaTokenTest : public CudaSlotsTest {
  protected:
@@ -96,6 +122,56 @@ class CudaTokenTest : public CudaSlotsTest {
       ASSERT_EQ(std::memcmp(got, w.token(place, head, want[i]), bytes), 0)
           << "entry " << i << ", token " << want[i] << " of place " << place << ", head " << head << ", " << length;
     }
+  }
+  // A step writes its newest token to its slot; here it is copied.
+  void write_newest(World& w, std::int32_t length) {
+    for (std::int32_t place = 0; w.s.slots && place < w.s.places; ++place)
+      for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
+        const std::int32_t at = w.s.sink + (length - 1) % w.s.window(), index = place * w.s.kv_heads + head;
+        copy_bytes(w.v.slots + static_cast<std::size_t>(index * w.v.n_slots + at) * w.v.token_bytes(),
+                   w.token(place, head, length - 1), w.v.token_bytes(), stream);
+      }
+  }
+  // What a slot says to hold is there, byte for byte, and the token knows of no other slot.
+  void expect_slots(World& w) {
+    const auto slots = static_cast<std::size_t>(w.v.n_slots), units = static_cast<std::size_t>(w.v.max_units()),
+               bytes = w.v.token_bytes();
+    const std::int32_t fixed = w.s.sink + w.s.window();
+    for (std::int32_t place = 0; place < w.s.places; ++place)
+      for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
+        const auto index = static_cast<std::size_t>(place * w.s.kv_heads + head);
+        const Ids unit_of = fetch(w.v.unit_of + index * slots, slots),
+                  slot_of = fetch(w.v.slot_of + index * units, units);
+        const std::vector<std::byte> there = fetch(w.v.slots + index * slots * bytes, slots * bytes);
+        std::int32_t held = 0;
+        for (std::size_t slot = static_cast<std::size_t>(fixed); slot < slots; ++slot) {
+          const std::int32_t unit = unit_of[slot];
+          if (unit < 0) continue;
+          ++held;
+          ASSERT_EQ(slot_of[static_cast<std::size_t>(unit)], static_cast<std::int32_t>(slot) - fixed) << unit;
+          ASSERT_EQ(std::memcmp(there.data() + slot * bytes, w.token(place, head, unit), bytes), 0) << unit;
+        }
+        ASSERT_EQ(std::count_if(slot_of.begin(), slot_of.end(), [](std::int32_t s) { return s >= 0; }), held);
+        ASSERT_EQ(std::count_if(slot_of.begin(), slot_of.end(), [](std::int32_t s) { return s < -1; }), 0);
+      }
+  }
+  // What the rows attend with last_q, over what is listed.
+  std::vector<std::uint16_t> attend(const World& w, const Rows& rows) {
+    const auto n = static_cast<std::size_t>(w.s.places), width = static_cast<std::size_t>(w.v.n_heads * w.s.head_dim);
+    const DeviceArray<std::int32_t> lengths(Ids(n, w.s.budget));
+    const DeviceArray<std::uint16_t> out(n * width);
+    const DeviceArray<std::byte> scratch(decode_attention_scratch_bytes(w.s.places, w.s.kv_heads, w.s.head_dim), 0);
+    attend_decode_cuda({.q = w.v.last_q,
+                        .slots = rows.places.data(),
+                        .lengths = lengths.data(),
+                        .out = out.data(),
+                        .n = w.s.places,
+                        .n_heads = w.v.n_heads,
+                        .scale = 0.1f,
+                        .tables_late = true,
+                        .scratch = scratch.data()},
+                       w.v.tables(), 0, context());
+    return out.get(stream);
   }
   // Codes and levels of a group as the reference writes them.
   std::vector<std::byte> group(World& w, std::int32_t place, std::int32_t head, std::int32_t number) {
@@ -296,14 +372,9 @@ TEST_F(CudaTokenTest, SpeculatesAndCorrectsByHead) {
         fill_slots_cuda(place, length - 1, w.rules(), w.v, w.pages(), 0, 0, context());
       const DeviceArray<std::int32_t> layers(Ids{0});
       std::vector<Ids> ahead(static_cast<std::size_t>(w.s.places * w.s.kv_heads));
+      Attended attended(w);
       for (int step = 0; step < 80; ++step, ++length) {
-        // The step writes its token; here it is copied.
-        for (std::int32_t place = 0; slots && place < w.s.places; ++place)
-          for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
-            const std::int32_t at = w.s.sink + (length - 1) % w.s.window(), index = place * w.s.kv_heads + head;
-            copy_bytes(w.v.slots + static_cast<std::size_t>(index * w.v.n_slots + at) * w.v.token_bytes(),
-                       w.token(place, head, length - 1), w.v.token_bytes(), stream);
-          }
+        write_newest(w, length);
         const auto q = queries(w, rng, 2);
         std::vector<float> cosines;
         std::vector<bool> moved;
@@ -321,9 +392,12 @@ TEST_F(CudaTokenTest, SpeculatesAndCorrectsByHead) {
           const auto place = static_cast<std::int32_t>(i) / w.s.kv_heads,
                      head = static_cast<std::int32_t>(i) % w.s.kv_heads;
           const bool now = step == 0 || moved[i];
-          expect_listed(w, place, head, length, now ? choose(w, place, head, length, query(i)).ids : ahead[i]);
+          const Ids here = now ? choose(w, place, head, length, query(i)).ids : ahead[i];
+          expect_listed(w, place, head, length, here);
+          attended.add(place, head, here);
           if (HasFatalFailure()) return;
         }
+        attended.expect(fetch(w.v.counts, static_cast<std::size_t>(w.s.places)));
         close_one_bit_cuda({.rows = r.rows(), .first = 0, .stop = 1, .model_layers = layers.data()}, w.v, w.pages(),
                            context());
         run(w, r, SelectWhen::kNext);
@@ -333,6 +407,134 @@ TEST_F(CudaTokenTest, SpeculatesAndCorrectsByHead) {
                          .ids;
       }
     }
+}
+
+// Units that the step before did not attend are counted as the sets have it, whatever the share of a block; a row that
+// begins anew attended none.
+TEST_F(CudaTokenTest, CountsWhatIsNew) {
+  std::mt19937 rng(21);
+  for (const bool slots : {true, false})
+    for (const std::int32_t sink : {0, 64, 133}) {
+      World w({.kv_heads = 3, .max_pages = 75, .budget = 500, .sink = sink, .group_tokens = 32, .slots = slots}, 8, 3);
+      std::int32_t length = 2250;
+      begin(w, length);
+      const DeviceArray<std::int32_t> layers(Ids{0});
+      Attended attended(w);
+      auto q = queries(w, rng, 3);
+      for (int step = 0; step < 70; ++step, ++length) {
+        const bool anew = step == 0 || step == 40;
+        if (anew)
+          for (std::int32_t place = 0; place < w.s.places; ++place)
+            fill_slots_cuda(place, length, w.rules(), w.v, w.pages(), 0, 0, context());
+        write_newest(w, length);
+        if (step % 5 != 0) {  // nearly the query of the step before
+          for (std::size_t i = 0; i < q.size(); i += 9) q[i] = static_cast<float>(static_cast<int>(rng() % 7) - 3);
+          set_queries(w, q);
+        } else {
+          q = queries(w, rng, 3);
+        }
+        const Rows r = rows_of(w, length, anew ? 1 : 0);
+        run(w, r, SelectWhen::kNow);
+        if (step == 40) attended.before = Attended(w).before;
+        for (std::int32_t place = 0; place < w.s.places; ++place)
+          for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
+            const float* of_head = q.data() + (place * w.v.n_heads + head * w.s.group) * w.s.head_dim;
+            attended.add(place, head, choose(w, place, head, length, of_head).ids);
+          }
+        attended.expect(fetch(w.v.counts, static_cast<std::size_t>(w.s.places)));
+        if (HasFatalFailure()) return;
+        close_one_bit_cuda({.rows = r.rows(), .first = 0, .stop = 1, .model_layers = layers.data()}, w.v, w.pages(),
+                           context());
+      }
+    }
+}
+
+// Tokens that come with their neighbours are attended as those that come alone, bit for bit, whatever room there is;
+// and neighbours that are there need not come when their turn is.
+TEST_F(CudaTokenTest, NeighboursThatComeTooChangeNothing) {
+  for (const SlotSchedule schedule : {SlotSchedule::kEveryStep, SlotSchedule::kAhead})
+    for (const std::int32_t head_dim : {64, 128})
+      for (const std::int32_t spare : {0, 1, 30, 400}) {
+        SCOPED_TRACE(::testing::Message() << "head_dim " << head_dim << ", spare " << spare);
+        const bool is_ahead = schedule == SlotSchedule::kAhead;
+        mneme::Setup setup{.head_dim = head_dim,
+                           .max_pages = 70,
+                           .budget = 333,
+                           .sink = 37,
+                           .recent = 45,
+                           .group_tokens = 32,
+                           .spare = spare,
+                           .schedule = schedule,
+                           .tau = 0.5f};
+        World single(setup, 6, 3);
+        setup.fetch = 4;
+        World together(setup, 6, 3);
+        // Keys of neighbours are alike, as those of a text are.
+        for (World* w : {&single, &together})
+          for (std::int32_t place = 0; place < w->s.places; ++place)
+            for (std::int32_t head = 0; head < w->s.kv_heads; ++head)
+              for (std::int32_t t = 0; t < w->s.max_pages * kKvPageTokens; ++t)
+                if (t % 4 != 0)
+                  std::memcpy(w->page(place, head, t / 32) + static_cast<std::size_t>(t % 32) * w->v.token_bytes(),
+                              w->token(place, head, t / 4 * 4), static_cast<std::size_t>(head_dim) * 3 / 2);
+        const DeviceArray<std::int32_t> layers(Ids{0});
+        std::mt19937 rng(5);
+        std::int32_t length = 2001;
+        std::vector<float> q;
+        for (int step = 0; step < 60; ++step, ++length) {
+          if (step == 0) q = queries(single, rng, 2);
+          for (std::size_t i = rng() % 7; i < q.size(); i += 7)
+            q[i] = static_cast<float>(static_cast<int>(rng() % 5) - 2);
+          std::vector<float> cosines;
+          for (std::int32_t i = 0; i < single.s.places * single.s.kv_heads; ++i)
+            cosines.insert(cosines.end(), static_cast<std::size_t>(single.s.group), rng() % 4 == 0 ? 0.4f : 0.6f);
+          std::vector<std::uint16_t> attended[2];
+          Ids selected[2];
+          for (World* w : {&single, &together}) {
+            const std::size_t i = w == &single ? 0 : 1;
+            if (step == 0) {
+              begin(*w, length - 1);
+              for (std::int32_t place = 0; place < w->s.places; ++place)
+                fill_slots_cuda(place, length, w->rules(), w->v, w->pages(), 0, 0, context());
+            }
+            write_newest(*w, length);
+            set_queries(*w, q);
+            set_cosines(*w, cosines);
+            const Rows r = rows_of(*w, length, step == 0 ? 1 : 0);
+            run(*w, r, SelectWhen::kNow);
+            attended[i] = attend(*w, r);
+            for (const std::int32_t head : {0, 1}) {
+              const Ids ids = chosen(*w, 1, head, SelectWhen::kNow);
+              selected[i].insert(selected[i].end(), ids.begin(), ids.end());
+            }
+            if (!is_ahead) expect_listed(*w, 1, 1, length, chosen(*w, 1, 1, SelectWhen::kNow));
+            close_one_bit_cuda({.rows = r.rows(), .first = 0, .stop = 1, .model_layers = layers.data()}, w->v,
+                               w->pages(), context());
+            if (is_ahead) run(*w, r, SelectWhen::kNext);
+            if (step % 7 == 0) expect_slots(*w);
+            if (HasFatalFailure()) return;
+          }
+          ASSERT_EQ(selected[1], selected[0]) << "step " << step;
+          ASSERT_EQ(attended[1], attended[0]) << "step " << step;
+        }
+        const auto one = fetch(single.v.counts, 2), four = fetch(together.v.counts, 2);
+        for (std::size_t place = 0; place < 2; ++place) {
+          EXPECT_EQ(four[place].selected, one[place].selected);
+          EXPECT_EQ(four[place].replaced, one[place].replaced);
+          EXPECT_EQ(one[place].neighbours, 0u);
+          RecordProperty("missing, spare " + std::to_string(spare), std::to_string(one[place].missing) + " " +
+                                                                        std::to_string(four[place].missing) + " + " +
+                                                                        std::to_string(four[place].neighbours));
+          if (spare == 0) {
+            EXPECT_EQ(four[place].neighbours, 0u);
+            EXPECT_EQ(four[place].missing, one[place].missing);
+          }
+          if (spare == 400) {
+            EXPECT_GT(four[place].neighbours, 0u);
+            EXPECT_LT(four[place].missing, one[place].missing);
+          }
+        }
+      }
 }
 
 // Up to the budget, all tokens are attended.

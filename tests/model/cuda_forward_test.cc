@@ -198,11 +198,17 @@ TEST_F(CudaForwardTest, MethodsAreFullAttentionUpToTheBudget) {
                                                {"freekv", "unit=page:32,gate=mass", KvStore::kHost},
                                                {"fier", "", KvStore::kHost},
                                                {"fier", "group=64", KvStore::kDevice},
+                                               {"fier", "unit_fetch=4", KvStore::kHost},
+                                               {"window", "", KvStore::kHost},
+                                               {"window", "", KvStore::kDevice},
                                                {"freekv", "unit=token,index=one_bit", KvStore::kHost},
                                                {"freekv", "unit=token,index=one_bit,tau=-1", KvStore::kDevice},
                                                {"louiskv", "", KvStore::kHost},
                                                {"louiskv", "", KvStore::kDevice},
-                                               {"louiskv", "unit=page:32,index=box", KvStore::kHost}}) {
+                                               {"louiskv", "unit=page:32,index=box", KvStore::kHost},
+                                               {"random", "", KvStore::kHost},
+                                               {"oracle", "", KvStore::kDevice},
+                                               {"oracle", "unit=page:32", KvStore::kHost}}) {
     SCOPED_TRACE(::testing::Message() << name << " " << overrides << (store == KvStore::kHost ? " host" : " device"));
     OnDevice full(*model, store), host(*model, store);
     const auto plan = plan_for(*model, name, 384, overrides);
@@ -258,7 +264,8 @@ TEST_F(CudaForwardTest, RecallByTheHostIsRecallByTheDevice) {
   };
   const auto want = answers(RecallBy::kGather, false);
   EXPECT_GT(want.second, 0);
-  for (const RecallBy by : {RecallBy::kGather, RecallBy::kCopies, RecallBy::kBatch, RecallBy::kMerged})
+  for (const RecallBy by : {RecallBy::kGather, RecallBy::kCopies, RecallBy::kBatch, RecallBy::kMerged,
+                            RecallBy::kStaged, RecallBy::kStagedTwice})
     for (const bool changes : {false, true}) {
       const auto got = answers(by, changes);
       EXPECT_EQ(got.second, want.second);
@@ -274,9 +281,17 @@ TEST_F(CudaForwardTest, TokensAreTheSameWhereverPagesLie) {
   const std::vector<std::int32_t> tokens = random_tokens(1100, model->config().vocab, 6);
   const std::span<const std::int32_t> all(tokens);
   for (const auto& [name, overrides] : {std::pair{"fier", ""},
+                                        {"fier", "unit_fetch=4"},
                                         {"freekv", "unit=token,index=one_bit"},
+                                        {"freekv", "unit=token,index=one_bit,unit_fetch=4"},
+                                        {"freekv", "unit=token,index=one_bit,tau=-1,recent=0"},
+                                        {"freekv", "unit=token,index=one_bit,tau=0.3,recent=1,unit_fetch=4"},
                                         {"louiskv", "tau=0.2"},
-                                        {"louiskv", "tau=-1,max_reuse=7"}}) {
+                                        {"louiskv", "tau=-1,max_reuse=7"},
+                                        {"louiskv", "tau=0.2,unit_fetch=4"},
+                                        {"oracle", ""},
+                                        {"oracle", "unit=page:32"},
+                                        {"random", ""}}) {
     SCOPED_TRACE(::testing::Message() << name << " " << overrides);
     OnDevice device(*model, KvStore::kDevice), host(*model, KvStore::kHost);
     const auto plan = plan_for(*model, name, 256, overrides);
@@ -291,30 +306,6 @@ TEST_F(CudaForwardTest, TokensAreTheSameWhereverPagesLie) {
   }
 }
 
-// Tokens that stay the same for a while, so that the queries of a layer turn now and then.
-std::vector<std::int32_t> stretches(std::size_t n, std::int64_t vocab, std::uint64_t seed) {
-  const std::vector<std::int32_t> drawn = random_tokens(n, vocab, seed);
-  std::vector<std::int32_t> out;
-  for (std::size_t i = 0; out.size() < n; ++i)
-    out.insert(out.end(), 6 + static_cast<std::size_t>(drawn[i]) % 17, drawn[i]);
-  out.resize(n);
-  return out;
-}
-
-std::vector<float> step_of(auto&& forward, SequenceCache& cache, std::span<const std::int32_t> tokens, RowPhase phase,
-                           MethodState& method, std::int32_t left = 0) {
-  const SequenceRows rows{.cache = &cache,
-                          .n_rows = static_cast<std::int32_t>(tokens.size()),
-                          .want_logits = true,
-                          .method = &method,
-                          .phase = phase,
-                          .prefill_left = left};
-  cache.extend(rows.n_rows);
-  std::vector<float> out;
-  SequenceRunner::append(forward.run({.tokens = tokens, .sequences = std::span(&rows, 1)}), out);
-  return out;
-}
-
 // Choices and recalls that begin later, for this step and beside it for the next one, change nothing: whatever reads a
 // slot is ordered against whatever fills it, not merely sooner.
 TEST_F(CudaForwardTest, SlowRecallsChangeNothing) {
@@ -326,10 +317,15 @@ TEST_F(CudaForwardTest, SlowRecallsChangeNothing) {
                                         {"freekv", "unit=page:32,tau=-1"},
                                         {"freekv", "unit=page:32,gate=mass,eps=0.1"},
                                         {"freekv", "unit=token,index=one_bit,tau=-1"},
+                                        {"freekv", "unit=token,index=one_bit,tau=0.3,unit_fetch=4"},
                                         {"fier", ""},
+                                        {"fier", "unit_fetch=4"},
                                         {"louiskv", "tau=0.2"},
+                                        {"louiskv", "tau=0.2,unit_fetch=4"},
                                         {"louiskv", "tau=-1,max_reuse=9,segment=8-20"},
-                                        {"louiskv", "unit=page:32,index=box,tau=0.2"}}) {
+                                        {"louiskv", "unit=page:32,index=box,tau=0.2"},
+                                        {"oracle", ""},
+                                        {"random", ""}}) {
     const auto plan = plan_for(*model, name, 256, overrides);
     const auto answers = [&](RecallBy by, std::int32_t delay_us) {
       CudaForward forward(*model, CudaWeights::load(*model, stream), Stream::make(),
@@ -366,6 +362,30 @@ TEST_F(CudaForwardTest, SlowRecallsChangeNothing) {
         ASSERT_TRUE(answers(by, delay_us) == want)
             << name << " " << overrides << ", up to " << delay_us << " us, by " << static_cast<int>(by);
   }
+}
+
+// Tokens that stay the same for a while, so that the queries of a layer turn now and then.
+std::vector<std::int32_t> stretches(std::size_t n, std::int64_t vocab, std::uint64_t seed) {
+  const std::vector<std::int32_t> drawn = random_tokens(n, vocab, seed);
+  std::vector<std::int32_t> out;
+  for (std::size_t i = 0; out.size() < n; ++i)
+    out.insert(out.end(), 6 + static_cast<std::size_t>(drawn[i]) % 17, drawn[i]);
+  out.resize(n);
+  return out;
+}
+
+std::vector<float> step_of(auto&& forward, SequenceCache& cache, std::span<const std::int32_t> tokens, RowPhase phase,
+                           MethodState& method, std::int32_t left = 0) {
+  const SequenceRows rows{.cache = &cache,
+                          .n_rows = static_cast<std::int32_t>(tokens.size()),
+                          .want_logits = true,
+                          .method = &method,
+                          .phase = phase,
+                          .prefill_left = left};
+  cache.extend(rows.n_rows);
+  std::vector<float> out;
+  SequenceRunner::append(forward.run({.tokens = tokens, .sequences = std::span(&rows, 1)}), out);
+  return out;
 }
 
 struct Answers {
@@ -415,9 +435,10 @@ TEST_F(CudaForwardTest, TheMassGateIsTheCpus) {
   EXPECT_FALSE(never.logits == always.logits);
   EXPECT_EQ(always.corrections, always.checks);
   EXPECT_EQ(never.corrections, 0);
-  EXPECT_EQ(always.selected, every.selected);
+  EXPECT_EQ(always.selected, every.selected / 100 * 103);  // three pages end, and the next step has other candidates
   EXPECT_EQ(never.selected, ahead.selected);
-  for (const char* overrides : {"unit=page:32,gate=mass,eps=0.1", "unit=page:32,gate=mass,eps=0.02,pool=meanQK"}) {
+  for (const char* overrides :
+       {"unit=page:32,gate=mass,eps=0.02", "unit=page:32,gate=mass,eps=0.03,pool=meanQK,alpha=1"}) {
     SequenceRunner host(*model, DType::kBF16, cpu, 100);
     const Answers got = there(overrides), want = answer_by(host, *model, "freekv", overrides);
     EXPECT_EQ(got.checks, want.checks);
@@ -448,6 +469,205 @@ TEST(CudaMethods, RefusesMassesOfSingleTokens) {
     EXPECT_EQ(e.kind(), ErrorKind::kUnsupported);
     EXPECT_NE(std::string(e.what()).find("--kv gate=cosine"), std::string::npos) << e.what();
   }
+}
+
+LayerStats all_layers(const MethodState& method) {
+  LayerStats sum;
+  for (const LayerStats& l : method.stats().layers) {
+    sum.selected_units += l.selected_units, sum.replaced_units += l.replaced_units;
+    sum.missing_units += l.missing_units, sum.recalled_units += l.recalled_units;
+    sum.attended_tokens += l.attended_tokens;
+  }
+  return sum;
+}
+
+// Neighbours that come too: counted as what came, not as what was missing; and fewer are missing then.
+TEST_F(CudaForwardTest, NeighboursOfTokensAreCounted) {
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
+  const std::vector<std::int32_t> tokens = stretches(1400, model->config().vocab, 6);
+  const std::span<const std::int32_t> all(tokens);
+  for (const auto& [name, overrides] : {std::pair{"fier", ""}, {"freekv", "unit=token,index=one_bit,tau=0.3"}}) {
+    SCOPED_TRACE(name);
+    const auto run = [&](const std::string& fetch, std::vector<float>& out) {
+      OnDevice host(*model, KvStore::kHost);
+      MethodState method(plan_for(*model, name, 256, (std::string(overrides) + fetch).c_str()));
+      SequenceCache cache(*host.pool);
+      for (int i = 0; i < 3; ++i) host.step(cache, all.subspan(static_cast<std::size_t>(cache.length()), 400), &method);
+      for (int i = 0; i < 80; ++i) {
+        const auto logits = host.step(cache, all.subspan(static_cast<std::size_t>(cache.length()), 1), &method);
+        out.insert(out.end(), logits.begin(), logits.end());
+      }
+      return all_layers(method);
+    };
+    const std::string comma = *overrides == '\0' ? "" : ",";
+    std::vector<float> one_by_one, by_four;
+    const LayerStats one = run("", one_by_one), four = run(comma + "unit_fetch=4", by_four);
+    EXPECT_TRUE(one_by_one == by_four);
+    EXPECT_EQ(one.recalled_units, one.missing_units);
+    EXPECT_EQ(four.selected_units, one.selected_units);
+    EXPECT_EQ(four.replaced_units, one.replaced_units);
+    EXPECT_GT(four.recalled_units, four.missing_units);
+    RecordProperty(name, std::to_string(one.missing_units) + " of " + std::to_string(one.selected_units) + "; " +
+                             std::to_string(four.missing_units) + " with " + std::to_string(four.recalled_units) +
+                             " brought");
+  }
+}
+
+// How much of a selection is new is what the CPU counts, but for what is chosen otherwise by rounding; on either store.
+TEST_F(CudaForwardTest, TurnoverOfTokensIsTheCpus) {
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
+  const std::vector<std::int32_t> tokens = stretches(800, model->config().vocab, 6);
+  const std::span<const std::int32_t> all(tokens);
+  for (const auto& [name, overrides] : {std::pair{"fier", ""},
+                                        {"freekv", "unit=token,index=one_bit,tau=-1"},
+                                        {"freekv", "unit=token,index=one_bit,tau=0.7"}})
+    for (const KvStore store : {KvStore::kHost, KvStore::kDevice}) {
+      SCOPED_TRACE(::testing::Message() << name << " " << overrides << (store == KvStore::kHost ? " host" : " device"));
+      OnDevice device(*model, store);
+      SequenceRunner host(*model, DType::kBF16, cpu, 100);
+      const auto plan = plan_for(*model, name, 256, overrides);
+      MethodState there(plan), here(plan);
+      SequenceCache a(*device.pool), b(host.pool);
+      step_of(device.forward, a, all.first(500), RowPhase::kPrefill, there);
+      step_of(host.forward, b, all.first(500), RowPhase::kPrefill, here);
+      for (std::size_t at = 500; at < 600; ++at) {
+        step_of(device.forward, a, all.subspan(at, 1), RowPhase::kDecode, there);
+        step_of(host.forward, b, all.subspan(at, 1), RowPhase::kDecode, here);
+      }
+      const LayerStats got = all_layers(there), want = all_layers(here);
+      EXPECT_EQ(got.selected_units, want.selected_units);
+      const auto replaced = static_cast<double>(want.replaced_units);
+      EXPECT_GT(replaced, 0);
+      EXPECT_NEAR(static_cast<double>(got.replaced_units), replaced, 0.1 * replaced);
+    }
+}
+
+// A window, and methods that select tokens or clusters, in the same steps: whoever comes first, each is what it is
+// alone, and up to the budget full attention.
+TEST_F(CudaForwardTest, WindowsGoBesideTokens) {
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
+  const std::vector<std::int32_t> tokens = stretches(2000, model->config().vocab, 12);
+  const std::span<const std::int32_t> all(tokens);
+  for (const auto& [name, overrides] : {std::pair{"fier", "unit_fetch=4"},
+                                        {"freekv", "unit=token,index=one_bit,tau=0.3"},
+                                        {"louiskv", "tau=0.7,max_reuse=11"}})
+    for (const KvStore store : {KvStore::kHost, KvStore::kDevice}) {
+      SCOPED_TRACE(::testing::Message() << name << (store == KvStore::kHost ? " host" : " device"));
+      const auto window = plan_for(*model, "window", 256, ""), selects = plan_for(*model, name, 256, overrides);
+      const std::shared_ptr<const Plan> plans[] = {window, selects, window, selects};
+      OnDevice together(*model, store);
+      std::vector<std::unique_ptr<OnDevice>> alone;
+      std::vector<SequenceCache> caches, single;
+      std::vector<MethodState> methods, by_itself;
+      for (const auto& plan : plans) {
+        alone.push_back(std::make_unique<OnDevice>(*model, store));
+        caches.emplace_back(*together.pool), single.emplace_back(*alone.back()->pool);
+        methods.emplace_back(plan), by_itself.emplace_back(plan);
+      }
+      std::vector<double> sums(4, 0);
+      std::vector<int> counted(4, 0);
+      const auto step = [&](const std::vector<std::int32_t>& n_rows) {
+        std::vector<SequenceRows> rows;
+        std::vector<std::int32_t> fed;
+        std::vector<std::vector<float>> want;
+        std::vector<std::size_t> who;
+        for (std::size_t i = 0; i < 4; ++i) {
+          if (n_rows[i] == 0) continue;
+          const auto piece =
+              all.subspan(i * 100 + static_cast<std::size_t>(caches[i].length()), static_cast<std::size_t>(n_rows[i]));
+          const RowPhase phase = n_rows[i] == 1 ? RowPhase::kDecode : RowPhase::kPrefill;
+          fed.insert(fed.end(), piece.begin(), piece.end());
+          want.push_back(step_of(alone[i]->forward, single[i], piece, phase, by_itself[i]));
+          who.push_back(i);
+          caches[i].extend(n_rows[i]);
+          rows.push_back(
+              {.cache = &caches[i], .n_rows = n_rows[i], .want_logits = true, .method = &methods[i], .phase = phase});
+        }
+        std::vector<float> got;
+        SequenceRunner::append(together.forward.run({.tokens = fed, .sequences = rows}), got);
+        for (std::size_t i = 0; i < who.size(); ++i) {
+          ++counted[who[i]];
+          const double error = relative_error(std::span(got).subspan(i * want[i].size(), want[i].size()), want[i]);
+          sums[who[i]] += error;
+          ASSERT_LE(error, plans[who[i]] == window ? kTolerance : 0.3)
+              << "sequence " << who[i] << " at " << caches[who[i]].length();
+        }
+      };
+      const auto steps = [&](int n, const std::vector<std::int32_t>& n_rows) {
+        for (int i = 0; i < n && !HasFatalFailure(); ++i) step(n_rows);
+      };
+      // A window alone, up to the budget and over it; a method comes while it answers, another one, and one ends.
+      steps(1, {235, 0, 0, 0});
+      steps(30, {1, 0, 0, 0});
+      steps(1, {1, 400, 0, 0});
+      steps(40, {1, 1, 0, 0});
+      steps(1, {1, 1, 300, 0});
+      steps(20, {1, 1, 1, 0});
+      steps(10, {0, 1, 0, 0});
+      steps(1, {0, 0, 1, 350});
+      steps(35, {0, 0, 1, 1});
+      steps(1, {40, 0, 1, 1});
+      steps(20, {1, 1, 1, 1});
+      steps(20, {1, 0, 1, 0});
+      if (HasFatalFailure()) return;
+      for (std::size_t i = 0; i < 4; ++i) {
+        EXPECT_LE(sums[i] / counted[i], kTolerance) << i;
+        EXPECT_EQ(all_layers(methods[i]).attended_tokens, all_layers(by_itself[i]).attended_tokens) << i;
+      }
+      // Where the others have left their units, too.
+      OnDevice full(*model, store);
+      SequenceCache a(*full.pool), b(*together.pool);
+      MethodState method(window);
+      full.step(a, all.first(200)), together.step(b, all.first(200), &method);
+      for (std::size_t at = 200; at < 256; ++at)
+        ASSERT_EQ(together.step(b, all.subspan(at, 1), &method), full.step(a, all.subspan(at, 1))) << at;
+    }
+}
+
+// What selects nothing goes with whatever selects, also when it came first; what selects by other units does not.
+TEST(CudaMethods, WindowsGoBesideAnyUnits) {
+  const MethodShape shape{.n_layers = 3, .n_heads = 8, .n_kv_heads = 2, .head_dim = 128};
+  const auto plan = [&](const char* name, const char* overrides) {
+    Recipe recipe =
+        make_recipe(name, {.budget = 512, .sink = 32, .recent = 64, .dense_layers = std::vector<std::int32_t>{0}});
+    apply_overrides(overrides, recipe);
+    return compile(recipe, shape);
+  };
+  const auto window = plan("window", ""), narrow = plan("window", "budget=160,sink=64"), fier = plan("fier", ""),
+             pages = plan("freekv", "unit=page:32"), lists = plan("louiskv", ""),
+             far = plan("streaming_llm", "dense=0");
+  const auto goes = [](const std::shared_ptr<const Plan>& p, std::vector<const Plan*> beside) {
+    try {
+      CudaForward::expect_method(*p, beside);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kUnsupported);
+      return false;
+    }
+    return true;
+  };
+  for (const auto& other : {window, narrow, fier, pages, lists}) {
+    EXPECT_TRUE(goes(window, {other.get()}));
+    EXPECT_TRUE(goes(other, {window.get()}));
+    EXPECT_TRUE(goes(other, {window.get(), narrow.get(), other.get()}));
+  }
+  EXPECT_FALSE(goes(pages, {window.get(), fier.get()}));
+  EXPECT_FALSE(goes(fier, {window.get(), lists.get()}));
+  EXPECT_FALSE(goes(far, {window.get()}));
+  EXPECT_FALSE(goes(window, {far.get()}));
+
+  using Needs = CudaRetrieval::Needs;
+  const Needs of_window = CudaRetrieval::needs_of(*window, 0.5f), of_fier = CudaRetrieval::needs_of(*fier, 0.5f);
+  Needs both = of_window, reversed = of_fier;
+  both.add(of_fier), reversed.add(of_window);
+  for (const Needs& n : {both, reversed}) {
+    EXPECT_EQ(n.keys.group_tokens, 32);
+    EXPECT_TRUE(n.holds(of_window));
+    EXPECT_TRUE(n.holds(of_fier));
+    EXPECT_GE(n.n_slots, 512) << "single tokens";
+  }
+  EXPECT_FALSE(of_window.holds(of_fier));
+  EXPECT_LE(of_window.n_slots, 17) << "pages, alone";
+  EXPECT_FALSE(both.holds(CudaRetrieval::needs_of(*plan("fier", "unit_fetch=4"), 0.5f)));
 }
 
 // Clusters, segments and boundaries: the CPU's, through prompts in chunks, answers and second turns. Keys that differ

@@ -146,6 +146,7 @@ TEST(Override, ErrorsNameKeyAndWhatFits) {
   EXPECT_THAT(error_of([&] { apply_overrides("budget", r); }), HasSubstr("KEY=VALUE"));
   EXPECT_THAT(error_of([&] { apply_overrides("budget=12x", r); }), HasSubstr("number"));
   EXPECT_THAT(error_of([&] { apply_overrides("group=32", r); }), HasSubstr("index=one_bit"));
+  EXPECT_THAT(error_of([&] { apply_overrides("unit_fetch=2", r); }), HasSubstr("1 or 4"));
   Recipe w = make_recipe("window", {});
   EXPECT_THAT(error_of([&] { apply_overrides("unit=token", w); }), HasSubstr("selects nothing"));
 }
@@ -158,6 +159,11 @@ TEST(Check, NamesWhatCannotBe) {
   Recipe r = make_recipe("freekv", {});
   r.dense_layers = {8};
   EXPECT_THAT(first(r), HasSubstr("layers 0 to 7"));
+  r = make_recipe("freekv", {});
+  apply_overrides("unit_fetch=4", r);
+  EXPECT_THAT(first(r), HasSubstr("unit_fetch goes with unit=token"));
+  apply_overrides("unit=token,index=one_bit", r);
+  EXPECT_EQ(first(r), "fine");
   r = make_recipe("freekv", {.budget = 512});
   EXPECT_THAT(first(r), HasSubstr("no room"));
   r = make_recipe("quest", {.sink = 8});

@@ -36,7 +36,7 @@ TEST(Metrics, EveryLineIsInPrometheusForm) {
   KvMethodStats stats;
   stats.selected_units = 10;
   stats.replaced_units = 4;
-  stats.recalled_units = 3;
+  stats.missing_units = 3;
   stats.host_to_device_bytes = 3 * 16384;
   stats.kv_bytes_read = 1 << 20;
   stats.corrections = 1;

@@ -1,0 +1,167 @@
+// `mneme bench ablate`: what each part of bringing back pages is worth on this machine, at drawn rates.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "src/base/numa.h"
+#include "src/cli/answer_writer.h"
+#include "src/cli/bench_model.h"
+#include "src/cli/bench_report.h"
+#include "src/cli/commands.h"
+#include "src/cli/kv_options.h"
+#include "src/cli/options.h"
+#include "src/cli/progress_bar.h"
+#include "src/perf/cuda_bench.h"
+#include "src/recipes/compile.h"
+
+namespace mneme::cli {
+namespace {
+
+struct AblateCommand {
+  BenchModelOptions model;
+  std::vector<std::int32_t> depths = {32768}, batches = {1};
+  std::int32_t steps = 40;
+  float turnover = 0.2f, correction = 0.13f;
+  KvOptions kv;
+  bool json = false, no_progress = false;
+};
+
+// One row of the table. The selection is FreeKV's in all of them: pages of 32 by their boxes, means of probabilities.
+struct Part {
+  const char *name, *method;
+  bool drawn = true, corrected = false;
+  const char* recall = "merged";
+};
+constexpr const char* kEveryStep = "quest:pool=meanS/unit=page:32";
+constexpr std::array kParts = {
+    Part{.name = "window: nothing is selected", .method = "window", .drawn = false},
+    Part{.name = "a step ahead, heads corrected", .method = "freekv", .corrected = true},
+    Part{.name = "a step ahead", .method = "freekv"},
+    Part{.name = "in the step, merged with attention", .method = kEveryStep},
+    Part{.name = "in the step, by gather", .method = kEveryStep, .recall = "gather"},
+    Part{.name = "in the step, a copy a page", .method = kEveryStep, .recall = "copies"},
+    Part{.name = "in the step, copies in one call", .method = kEveryStep, .recall = "batch"},
+    Part{.name = "in the step, pages token by token", .method = kEveryStep, .recall = "token-major"},
+    Part{.name = "in the step, copies and two buffers", .method = kEveryStep, .recall = "staged-twice"},
+    Part{.name = "in the step, copies and one buffer", .method = kEveryStep, .recall = "staged"},
+};
+
+struct AblateRow {
+  const Part* part;
+  std::int32_t depth, batch;
+  BenchResult result;
+  double window_seconds;  // of the same depth and batch
+};
+
+std::string table_of(const AblateCommand& o, const std::vector<AblateRow>& rows) {
+  std::string out = fmt::format(
+      "turnover {:.2f}, corrections {:.2f}\n{:>8} {:>5}  {:<36} {:>9} {:>9} {:>8} {:>11} {:>9}\n", o.turnover,
+      o.correction, "depth", "batch", "pages are chosen", "ms/step", "p10", "window", "units", "MB/step");
+  for (const AblateRow& row : rows)
+    out += fmt::format("{:>8} {:>5}  {:<36} {:>9.3f} {:>9.3f} {:>7.2f}x {:>11.1f} {:>9.2f}\n", row.depth, row.batch,
+                       row.part->name, 1e3 * row.result.step.median, 1e3 * row.result.step.p10,
+                       row.result.step.median / row.window_seconds, row.result.recalled_units,
+                       row.result.recalled_bytes / 1e6);
+  return out;
+}
+
+std::string json_of(const AblateCommand& o, const CudaBench& bench, const std::vector<AblateRow>& rows) {
+  nlohmann::ordered_json results = nlohmann::ordered_json::array();
+  for (const AblateRow& row : rows)
+    results.push_back({{"part", row.part->name},
+                       {"method", row.part->method},
+                       {"recall", row.part->recall},
+                       {"depth", row.depth},
+                       {"batch", row.batch},
+                       {"turnover", o.turnover},
+                       {"correction", row.part->corrected ? o.correction : 0},
+                       {"step_seconds", {{"median", row.result.step.median}, {"p10", row.result.step.p10}}},
+                       {"times_window", row.result.step.median / row.window_seconds},
+                       {"recalled_units", row.result.recalled_units},
+                       {"recalled_bytes", row.result.recalled_bytes}});
+  return device_test_json("ablate", bench.device(), bench_model_name(o.model), results);
+}
+
+BenchCase case_of(const AblateCommand& o, const Part& part, const MethodShape& shape, std::int32_t depth,
+                  std::int32_t batch) {
+  KvOptions kv = o.kv;
+  if (!part.drawn) kv.overrides.clear();  // of blocks that it has none of
+  BenchCase c{.depth = depth, .batch = batch, .plan = compile(recipe_named(part.method, kv), shape)};
+  if (!part.drawn) return c;
+  c.turnover = o.turnover;
+  if (c.plan->gated()) c.correction = part.corrected ? o.correction : 0;
+  c.recall = part.recall;
+  return c;
+}
+
+int ablate(AblateCommand o) {
+  // One set of dense layers for all: what `window` shows is then what selecting costs.
+  if (o.kv.dense_layers.empty()) o.kv.dense_layers = "0";
+  if (!o.kv.budget) o.kv.budget = 2048;
+  if (!o.kv.sink) o.kv.sink = 512;
+  if (!o.kv.recent) o.kv.recent = 512;
+  constexpr std::int32_t kWarmup = 4;
+  const std::int64_t context = *std::max_element(o.depths.begin(), o.depths.end()) + kWarmup + o.steps;
+  const std::unique_ptr<ThreadPool> threads = make_thread_pool(0, Pinning::kNone, numa_policy("none"));
+  const CpuContext cpu{.pool = threads.get()};
+  ProgressBar bar(ProgressBar::mode_for_stderr(!o.no_progress));
+  std::unique_ptr<Model> model = load_bench_model(o.model, context, cpu, {}, ShapeWeights::kNone);
+  const MethodShape shape = bench_method_shape(model->config(), DType::kBF16);
+  // Before any memory is asked for: what of the options the methods do not take.
+  for (const Part& part : kParts) static_cast<void>(case_of(o, part, shape, o.depths[0], 1));
+  CudaBench bench(std::move(model), !o.model.shape.empty(), bench_weights_type(o.model),
+                  {.steps = o.steps, .warmup = kWarmup, .host_pages = true}, context,
+                  *std::max_element(o.batches.begin(), o.batches.end()));
+  std::vector<AblateRow> rows;
+  const std::size_t total = o.depths.size() * o.batches.size() * kParts.size();
+  for (const std::int32_t depth : o.depths)
+    for (const std::int32_t batch : o.batches) {
+      double window = 0;
+      for (const Part& part : kParts) {
+        bar.show("measuring, cases", static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(total));
+        const BenchResult r = bench.decode(case_of(o, part, shape, depth, batch));
+        if (!part.drawn) window = r.step.median;
+        rows.push_back({&part, depth, batch, r, window});
+      }
+    }
+  bar.clear();
+  AnswerWriter out;
+  out.write(o.json ? json_of(o, bench, rows) : table_of(o, rows));
+  out.end_line();
+  return 0;
+}
+
+}  // namespace
+
+void add_bench_ablate(CLI::App& bench, int& code) {
+  auto options = std::make_shared<AblateCommand>();
+  CLI::App* c = bench.add_subcommand(
+      "ablate", "What speculation, the copy path, layout and buffers of a recall are worth (needs a GPU)");
+  add_bench_model_options(*c, options->model);
+  c->add_option("--depth", options->depths, "Tokens in the cache before the first step (default 32768)")
+      ->type_name("TOKENS,...")
+      ->delimiter(',')
+      ->check(whole_number(64, 1 << 24));
+  c->add_option("--batch", options->batches, "Sequences that are computed together (default 1)")
+      ->type_name("N,...")
+      ->delimiter(',')
+      ->check(whole_number(1, 8));
+  c->add_option("-n,--steps", options->steps, "Timed steps of each case")
+      ->capture_default_str()
+      ->check(whole_number(1, 1 << 20));
+  c->add_option("--turnover", options->turnover, "Share of the selected pages that a step replaces")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
+  c->add_option("--correction", options->correction, "Share of KV heads that the gate flags, where it is on")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
+  add_kv_block_options(*c, options->kv);
+  c->add_flag("--json", options->json, "One JSON object");
+  c->add_flag("--no-progress", options->no_progress, "No progress bar (there is none without a terminal)");
+  c->callback([options, &code] { code = ablate(*options); });
+}
+
+}  // namespace mneme::cli

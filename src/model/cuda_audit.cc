@@ -1,0 +1,280 @@
+#include "src/model/cuda_audit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_map>
+
+#include "src/base/check.h"
+#include "src/kernels/attention_cuda.h"
+#include "src/kernels/attention_mass_cuda.h"
+
+namespace mneme {
+namespace {
+
+template <typename Buffer, typename... What>
+void grow(Buffer& buffer, std::size_t bytes, What... what) {
+  if (buffer.size() >= bytes) return;
+  buffer = {};
+  buffer = Buffer(bytes, what...);
+}
+constexpr const char* kWhat = "an audit's attention";
+constexpr std::int32_t kNumbers = 3;  // slot, tokens, the first that counts
+
+// Which page of a head lies in a block.
+std::unordered_map<std::int32_t, std::int32_t> pages_by_block(const SequenceCache& cache, std::int32_t layer,
+                                                              std::int32_t kv_head) {
+  std::unordered_map<std::int32_t, std::int32_t> pages;
+  const std::span<const BlockId> table = cache.table(layer, kv_head);
+  for (std::size_t i = 0; i < table.size(); ++i) pages[table[i].value] = static_cast<std::int32_t>(i);
+  return pages;
+}
+
+}  // namespace
+
+CudaAudit::CudaAudit(const KvShape& shape, std::int32_t n_heads, float scale, std::int32_t every)
+    : shape_(shape), n_heads_(n_heads), scale_(scale), every_(every) {}
+
+std::size_t CudaAudit::bytes() const {
+  std::size_t n = 0;
+  for (const DeviceBuffer* b : {&queries_, &numbers_, &ring_blocks_, &out_, &lse_, &mass_, &scratch_}) n += b->size();
+  return n;
+}
+
+void CudaAudit::add(const Row& row) {
+  const MethodState& method = *row.method.method;
+  if (every_ <= 0 || method.decode_steps() % static_cast<std::uint32_t>(every_) != 0) return;
+  if (row.method.cache->length() > method.plan().rules.budget) rows_.push_back(row);
+}
+
+void CudaAudit::prepare(const CudaRetrieval& retrieval) {
+  if (rows_.empty()) return;
+  const KvSlots& slots = retrieval.slots();
+  max_listed_ = slots.max_listed, n_slots_ = slots.n_slots;
+  const auto heads = static_cast<std::size_t>(shape_.n_kv_heads), n_heads = static_cast<std::size_t>(n_heads_),
+             items = rows_.size() * static_cast<std::size_t>(shape_.n_layers);
+  copy_bytes_ = q_bytes() + (heads * static_cast<std::size_t>(max_listed_ + n_slots_) + 1) * 4;
+  copy_bytes_ = (copy_bytes_ + 15) / 16 * 16;
+  grow(copies_, items * copy_bytes_);
+  grow(queries_, items * 2 * q_bytes(), kWhat);
+  std::int32_t tokens = 0;
+  for (const Row& r : rows_) tokens = std::max(tokens, r.method.cache->length());
+  if (tokens > stride_) {
+    constexpr std::int32_t kStep = 1024;
+    stride_ = (tokens + tokens / 4) / kStep * kStep + kStep;
+    grow(mass_, n_heads * static_cast<std::size_t>(stride_) * sizeof(float), kWhat);
+    grow(host_mass_, 2 * n_heads * static_cast<std::size_t>(stride_) * sizeof(float));
+  }
+  grow(numbers_, kNumbers * sizeof(std::int32_t), kWhat);
+  grow(host_numbers_, kNumbers * sizeof(std::int32_t));
+  grow(out_, q_bytes(), kWhat), grow(host_out_, 2 * q_bytes());
+  grow(lse_, n_heads * sizeof(float), kWhat), grow(host_lse_, 2 * n_heads * sizeof(float));
+  const std::size_t ring = heads * static_cast<std::size_t>(retrieval.needs().ring_pages) * sizeof(std::int32_t);
+  if (ring > 0) grow(ring_blocks_, ring, kWhat), grow(host_blocks_, ring);
+}
+
+CudaAudit::Copies CudaAudit::copies_of(std::size_t row, std::int32_t layer) const {
+  std::byte* at = copies_.data() +
+                  (row * static_cast<std::size_t>(shape_.n_layers) + static_cast<std::size_t>(layer)) * copy_bytes_;
+  auto* listed = reinterpret_cast<std::int32_t*>(at + q_bytes());
+  std::int32_t* unit_of = listed + std::int64_t{shape_.n_kv_heads} * max_listed_;
+  return {reinterpret_cast<bf16*>(at), listed, unit_of, unit_of + std::int64_t{shape_.n_kv_heads} * n_slots_};
+}
+
+std::byte* CudaAudit::query(std::size_t row, std::int32_t layer, bool far) const {
+  const std::size_t item = row * static_cast<std::size_t>(shape_.n_layers) + static_cast<std::size_t>(layer);
+  return queries_.data() + (2 * item + (far ? 1 : 0)) * q_bytes();
+}
+
+void CudaAudit::take(std::int32_t layer, std::int32_t first, std::int32_t n, const Attended& a,
+                     const CudaRetrieval& retrieval, const Stream& stream) {
+  const KvSlots& slots = retrieval.slots();
+  const auto heads = static_cast<std::size_t>(shape_.n_kv_heads);
+  const auto copy = [&](void* to, const void* from, std::size_t bytes) { copy_bytes(to, from, bytes, stream); };
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    const std::int32_t row = rows_[i].row;
+    if (row < first || row >= first + n) continue;
+    const std::size_t at = static_cast<std::size_t>(row) * q_bytes();
+    const std::int64_t state = std::int64_t{retrieval.slot_layer(layer)} * slots.n_places + rows_[i].method.place;
+    const Copies c = copies_of(i, layer);
+    copy(query(i, layer, false), a.q + at, q_bytes());
+    if (retrieval.raw_keys()) copy(query(i, layer, true), a.far_q + at, q_bytes());
+    copy(c.out, a.out + at, q_bytes());
+    copy(c.listed, slots.listed + state * shape_.n_kv_heads * max_listed_,
+         heads * static_cast<std::size_t>(max_listed_) * 4);
+    if (n_slots_ > 0)
+      copy(c.unit_of, slots.unit_of + state * shape_.n_kv_heads * n_slots_,
+           heads * static_cast<std::size_t>(n_slots_) * 4);
+    copy(c.far_to, a.far_to + row, sizeof(std::int32_t));
+  }
+}
+
+// attended_ of a KV head; returns how many tokens.
+std::int64_t CudaAudit::mark(const Row& row, std::int32_t layer, std::int32_t kv_head, const Copies& c,
+                             const CudaRetrieval& retrieval) {
+  const KvSlots& slots = retrieval.slots();
+  const SlotRules& rules = retrieval.rules(row.method.place);
+  const std::int32_t n = row.method.cache->length(), unit = slots.unit_tokens, stop = (n + unit - 1) / unit,
+                     sinks = rules.sink / unit,
+                     window = unit == 1 ? std::max(rules.recent, rules.entry_tokens) : rules.recent / unit;
+  const std::int64_t index =
+      (std::int64_t{retrieval.slot_layer(layer)} * slots.n_places + row.method.place) * shape_.n_kv_heads + kv_head;
+  const auto pages = n_slots_ > 0 ? std::unordered_map<std::int32_t, std::int32_t>()
+                                  : pages_by_block(*row.method.cache, layer, kv_head);
+  const auto unit_at = [&](std::int32_t entry) {
+    if (n_slots_ == 0)
+      return unit == 1 ? pages.at(entry / kPageTokens) * kPageTokens + entry % kPageTokens : pages.at(entry);
+    const std::uint32_t at = static_cast<std::uint32_t>(entry) & ~kOnItsWay;  // it has come
+    const auto slot = static_cast<std::int32_t>(at - index * n_slots_);
+    MNEME_CHECK(slot >= 0 && slot < n_slots_, "slot {} of {}", slot, n_slots_);
+    if (slot < sinks) return slot;
+    if (slot >= sinks + window) return c.unit_of[std::int64_t{kv_head} * n_slots_ + slot];
+    return stop - 1 - (stop - 1 - (slot - sinks)) % window;  // the last unit that goes there
+  };
+  attended_.assign(static_cast<std::size_t>(n), 0);
+  // Where rows see in two parts, the list is of what is far.
+  const bool parts = retrieval.two_parts();
+  std::int32_t left = parts ? *c.far_to : row.method.attended_tokens;
+  for (const std::int32_t* entry = c.listed + std::int64_t{kv_head} * max_listed_; left > 0; ++entry) {
+    const std::int32_t first = unit_at(*entry) * unit, take = std::min(unit, left);
+    MNEME_CHECK(first >= 0 && first + take <= n, "tokens {} to {} of {} were attended", first, first + take, n);
+    std::fill_n(attended_.begin() + first, take, std::uint8_t{1});
+    left -= take;
+  }
+  if (parts)
+    std::fill(attended_.begin() + region_at(row.method.method->plan().rules, n).recent_from, attended_.end(),
+              std::uint8_t{1});
+  return std::count(attended_.begin(), attended_.end(), std::uint8_t{1});
+}
+
+// Turned keys near the newest token, whose pages stand in a ring: as a table that begins with the first of them.
+CudaAudit::Part CudaAudit::near_part(const Row& row, std::int32_t layer, const CudaRetrieval& retrieval,
+                                     const Stream& stream) {
+  const KeyRing ring = retrieval.near(layer, nullptr);
+  const std::int32_t n = row.method.cache->length(), from = std::max(0, n - row.method.method->plan().rules.recent),
+                     first = from / kPageTokens;
+  Part part{.tables = ring.tables,
+            .begin = from - first * kPageTokens,
+            .end = n - first * kPageTokens,
+            .position = first * kPageTokens};
+  part.tables.blocks = ring_blocks_.as<std::int32_t>();
+  part.tables.sequence_stride = std::int64_t{shape_.n_kv_heads} * ring.pages;
+  auto* blocks = host_blocks_.as<std::int32_t>();
+  for (std::int32_t head = 0; head < shape_.n_kv_heads; ++head) {
+    // The ring's own table: block i is entry i.
+    const std::int64_t base = row.method.place * ring.tables.sequence_stride +
+                              (std::int64_t{ring.layer} * shape_.n_kv_heads + head) * ring.pages;
+    for (std::int32_t i = 0; i < ring.pages; ++i)
+      blocks[head * ring.pages + i] = static_cast<std::int32_t>(base + (first + i) % ring.pages);
+  }
+  copy_bytes(ring_blocks_.data(), blocks,
+             static_cast<std::size_t>(shape_.n_kv_heads * ring.pages) * sizeof(std::int32_t), stream);
+  return part;
+}
+
+// What full attention gives over a part, and each token's share of it. Waits.
+void CudaAudit::measure_part(const Part& part, std::size_t number, const Stream& stream) {
+  const CudaContext context{.stream = stream.get()};
+  if (scratch_.size() == 0) {
+    scratch_ = DeviceBuffer(decode_attention_scratch_bytes(1, shape_.n_kv_heads, shape_.head_dim), kWhat);
+    set_bytes(scratch_.data(), 0, scratch_.size(), stream);
+  }
+  auto* numbers = host_numbers_.as<std::int32_t>();
+  numbers[0] = part.slot, numbers[1] = part.end, numbers[2] = part.begin;
+  copy_bytes(numbers_.data(), numbers, kNumbers * sizeof(std::int32_t), stream);
+  const auto* there = numbers_.as<std::int32_t>();
+  attend_decode_cuda({.q = part.q,
+                      .slots = there,
+                      .lengths = there + 1,
+                      .begins = there + 2,
+                      .out = out_.data(),
+                      .lse = lse_.as<float>(),
+                      .n = 1,
+                      .n_heads = n_heads_,
+                      .scale = scale_,
+                      .scratch = scratch_.data()},
+                     part.tables, part.layer, context);
+  attention_mass_cuda({.q = part.q,
+                       .slots = there,
+                       .lengths = there + 1,
+                       .lse = lse_.as<float>(),
+                       .mass = mass_.as<float>(),
+                       .mass_stride = stride_,
+                       .n = 1,
+                       .n_rows = 1,
+                       .n_heads = n_heads_,
+                       .max_tokens = part.end,
+                       .scale = scale_,
+                       .by = MassBy::kQueryHead},
+                      part.tables, part.layer, context);
+  const auto heads = static_cast<std::size_t>(n_heads_), floats = heads * static_cast<std::size_t>(stride_);
+  copy_bytes(host_out_.data() + number * q_bytes(), out_.data(), q_bytes(), stream);
+  copy_bytes(host_lse_.as<float>() + number * heads, lse_.data(), heads * sizeof(float), stream);
+  copy_bytes(host_mass_.as<float>() + number * floats, mass_.data(), floats * sizeof(float), stream);
+  stream.synchronize();
+}
+
+// probabilities_ and truth_ of a row that sees its tokens in so many parts.
+void CudaAudit::measure(std::span<const Part> parts, std::int32_t n_tokens, const Stream& stream) {
+  for (std::size_t i = 0; i < parts.size(); ++i) measure_part(parts[i], i, stream);
+  const auto heads = static_cast<std::size_t>(n_heads_), d = static_cast<std::size_t>(shape_.head_dim),
+             n = static_cast<std::size_t>(n_tokens), stride = static_cast<std::size_t>(stride_);
+  probabilities_.assign(heads * n, 0);
+  truth_.assign(heads * d, 0);
+  for (std::size_t h = 0; h < heads; ++h) {
+    const auto lse = [&](std::size_t i) { return static_cast<double>(host_lse_.as<float>()[i * heads + h]); };
+    double most = lse(0), sum = 0;
+    for (std::size_t i = 1; i < parts.size(); ++i) most = std::max(most, lse(i));
+    for (std::size_t i = 0; i < parts.size(); ++i) sum += std::exp(lse(i) - most);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const Part& part = parts[i];
+      const double share = parts.size() == 1 ? 1 : std::exp(lse(i) - most) / sum;
+      const bf16* out = reinterpret_cast<const bf16*>(host_out_.data() + i * q_bytes()) + h * d;
+      for (std::size_t c = 0; c < d; ++c) truth_[h * d + c] += share * static_cast<double>(static_cast<float>(out[c]));
+      const float* mass = host_mass_.as<float>() + (i * heads + h) * stride;
+      for (std::int32_t t = part.begin; t < part.end; ++t)
+        probabilities_[h * n + static_cast<std::size_t>(part.position + t)] =
+            static_cast<float>(share * static_cast<double>(mass[t]));
+    }
+  }
+}
+
+void CudaAudit::count_layer(std::size_t r, std::int32_t layer, const KvTables& pages, const CudaRetrieval& retrieval,
+                            const Stream& stream) {
+  const Row& row = rows_[r];
+  const std::int32_t n = row.method.cache->length(), group = n_heads_ / shape_.n_kv_heads;
+  Part parts[2] = {{.q = query(r, layer, false), .tables = pages, .layer = layer, .slot = row.method.place, .end = n}};
+  std::size_t n_parts = 1;
+  if (retrieval.raw_keys()) {  // under positions of its own, a method's truth is all tokens as it sees them
+    parts[1] = near_part(row, layer, retrieval, stream);
+    parts[1].q = query(r, layer, false);
+    parts[0].q = query(r, layer, true);
+    parts[0].end = parts[1].position + parts[1].begin;
+    n_parts = 2;
+  }
+  measure(std::span(parts).first(n_parts), n, stream);
+  const Copies c = copies_of(r, layer);
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < truth_.size(); ++i) {
+    difference += std::pow(static_cast<double>(static_cast<float>(c.out[i])) - truth_[i], 2);
+    norm += std::pow(truth_[i], 2);
+  }
+  LayerStats& stats = row.method.method->stats().layers[static_cast<std::size_t>(layer)];
+  const std::size_t each = static_cast<std::size_t>(group) * static_cast<std::size_t>(n);
+  for (std::int32_t m = 0; m < shape_.n_kv_heads; ++m) {
+    const std::int64_t attended = mark(row, layer, m, c, retrieval);
+    const AuditedHead head = audit_head(std::span(probabilities_).subspan(static_cast<std::size_t>(m) * each, each),
+                                        group, attended_, attended, scratch_here_);
+    stats.audit_recall += head.recall;
+    stats.audit_mass += head.mass;
+  }
+  stats.audits += shape_.n_kv_heads;
+  stats.audit_error += shape_.n_kv_heads * std::sqrt(difference / std::max(norm, 1e-30));
+}
+
+void CudaAudit::count(const KvTables& pages, const CudaRetrieval& retrieval, const Stream& stream) {
+  for (std::size_t r = 0; r < rows_.size(); ++r)
+    for (std::int32_t l = 0; l < shape_.n_layers; ++l)
+      if (retrieval.slot_layer(l) >= 0) count_layer(r, l, pages, retrieval, stream);
+}
+
+}  // namespace mneme

@@ -1,0 +1,281 @@
+// The controls and the audit on the device, beside those on the CPU.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/base/error.h"
+#include "src/recipes/override.h"
+#include "src/recipes/recipes.h"
+#include "tests/device/cuda_testing.h"
+#include "tests/model/cuda_beside_cpu.h"
+#include "tests/model/method_shape.h"
+#include "tests/test_threads.h"
+
+namespace mneme {
+namespace {
+
+std::shared_ptr<const Plan> plan_of(const ModelConfig& config, const char* name, const char* overrides,
+                                    const RecipeOptions& options, DType type = DType::kBF16) {
+  Recipe recipe = make_recipe(name, options);
+  apply_overrides(overrides, recipe);
+  return compile(recipe, method_shape(config, type));
+}
+
+class CudaControlsTest : public CudaTest {
+ protected:
+  ThreadPool threads{std::min(available_cpus(), 8)};
+  CpuContext cpu{.pool = &threads};
+};
+
+std::string refusal_of(const char* name, const char* overrides, std::int32_t head_dim = 128) {
+  const MethodShape shape{.n_layers = 3, .n_heads = 8, .n_kv_heads = 2, .head_dim = head_dim};
+  Recipe recipe = make_recipe(name, {.budget = 512, .sink = 32});
+  apply_overrides(overrides, recipe);
+  try {
+    CudaForward::expect_method(*compile(recipe, shape));
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kUnsupported);
+    return e.what();
+  }
+  return "";
+}
+
+TEST(CudaControls, RefusesWithAReason) {
+  for (const char* overrides : {"", "pool=maxQK", "seed=7"}) EXPECT_EQ(refusal_of("random", overrides), "");
+  for (const char* overrides : {"", "unit=page:32", "pool=maxS", "unit=page:32,pool=meanQK"})
+    EXPECT_EQ(refusal_of("oracle", overrides), "");
+  EXPECT_EQ(refusal_of("quest", "unit=page:32,index=keys"), "");
+  for (const auto& [name, overrides, head_dim, words] :
+       {std::tuple{"random", "unit=page:16", 128, "--kv unit=page:32"},
+        {"random", "unit=token", 128, "index=one_bit or index=keys"},
+        {"oracle", "unit=page:16", 128, "--kv unit=page:32"},
+        {"oracle", "", 80, "heads of 64 or 128"},
+        {"oracle", "pool=none", 128, "pooled by KV head"},
+        {"oracle", "schedule=speculative", 128, "--kv schedule=every_step"},
+        {"oracle", "unit=page:32,schedule=speculative", 128, "--kv schedule=every_step"}})
+    EXPECT_NE(refusal_of(name, overrides, head_dim).find(words), std::string::npos)
+        << name << " " << overrides << ": " << refusal_of(name, overrides, head_dim);
+}
+
+// What is drawn does not depend on the model, so that every step has the CPU's logits.
+TEST_F(CudaControlsTest, DrawsAsTheCpu) {
+  for (const auto& [heads, kv_heads, head_dim, type] : {std::tuple{8, 2, 64, DType::kBF16}, {7, 1, 128, DType::kF16}}) {
+    const auto model =
+        Model::random(cuda_config(Architecture::kLlama, heads, kv_heads, head_dim), DType::kBF16, {}, 5, cpu);
+    const std::vector<std::int32_t> tokens = random_tokens(1500, model->config().vocab, 6);
+    for (const KvStore store : {KvStore::kDevice, KvStore::kHost})
+      for (const char* overrides : {"dense=1", "seed=99,pool=maxQK"}) {
+        SCOPED_TRACE(::testing::Message() << overrides << (store == KvStore::kHost ? ", host" : ", device"));
+        const auto plan =
+            plan_of(model->config(), "random", overrides, {.budget = 320, .sink = 32, .recent = 64}, type);
+        Both both(*model, type, store, cpu);
+        Pair a = both.start(plan), b = both.start(plan);
+        const auto decode = [&](Pair& p, int n) {
+          for (int i = 0; i < n; ++i)
+            ASSERT_LE(both.step(tokens, {{&p, 1, RowPhase::kDecode}}), kTolerance) << p.host.length();
+        };
+        ASSERT_LE(both.step(tokens, {{&a, 300}}), kTolerance);
+        decode(a, 60);  // on the way the budget is crossed
+        ASSERT_LE(both.step(tokens, {{&a, 500}}), kTolerance);
+        decode(a, 40);
+        Pair fork = a.fork();
+        decode(a, 3);
+        ASSERT_LE(both.step(tokens, {{&fork, 70}}), kTolerance);
+        decode(fork, 3);
+        for (int i = 0; i < 3; ++i)
+          ASSERT_LE(both.step(tokens, {{&a, 1, RowPhase::kDecode}, {&b, 150}, {&fork, 1, RowPhase::kDecode}}),
+                    kTolerance);
+        for (int i = 0; i < 10; ++i)
+          ASSERT_LE(both.step(tokens, {{&b, 1, RowPhase::kDecode}, {&a, 1, RowPhase::kDecode}}), kTolerance);
+        for (std::size_t l = 0; l < 3; ++l) {
+          const LayerStats &here = a.on_device.stats().layers[l], &there = a.on_host.stats().layers[l];
+          EXPECT_EQ(here.attended_tokens, there.attended_tokens);
+          EXPECT_EQ(here.selected_units, there.selected_units);
+          EXPECT_EQ(here.selections, there.selections);
+        }
+      }
+  }
+}
+
+// Sets may differ where two scores are nearly the same, and after that a random model goes its own way: most steps must
+// have the CPU's logits, and none may be something else altogether.
+TEST_F(CudaControlsTest, ChoosesByKeysAsTheCpu) {
+  for (const auto& [heads, kv_heads, head_dim, type] : {std::tuple{8, 2, 64, DType::kBF16}, {4, 4, 128, DType::kF16}}) {
+    const auto model =
+        Model::random(cuda_config(Architecture::kLlama, heads, kv_heads, head_dim), DType::kBF16, {}, 5, cpu);
+    const std::vector<std::int32_t> tokens = random_tokens(1500, model->config().vocab, 6);
+    for (const KvStore store : {KvStore::kDevice, KvStore::kHost})
+      for (const char* overrides : {"", "pool=maxQK,dense=1", "unit=page:32"}) {
+        SCOPED_TRACE(::testing::Message() << overrides << (store == KvStore::kHost ? ", host" : ", device"));
+        const auto plan =
+            plan_of(model->config(), "oracle", overrides, {.budget = 256, .sink = 32, .recent = 64}, type);
+        Both both(*model, type, store, cpu);
+        Pair a = both.start(plan), b = both.start(plan);
+        std::vector<double> errors;
+        const auto step = [&](const std::vector<Both::Piece>& pieces) { errors.push_back(both.step(tokens, pieces)); };
+        step({{&a, 200}});
+        for (int i = 0; i < 80; ++i) step({{&a, 1, RowPhase::kDecode}});
+        step({{&a, 500}});
+        for (int i = 0; i < 50; ++i) step({{&a, 1, RowPhase::kDecode}});
+        for (int i = 0; i < 3; ++i) step({{&a, 1, RowPhase::kDecode}, {&b, 150}});
+        for (int i = 0; i < 30; ++i) step({{&b, 1, RowPhase::kDecode}, {&a, 1, RowPhase::kDecode}});
+        for (std::size_t i = 0; i < 50; ++i) ASSERT_LE(errors[i], kTolerance) << "within the budget, " << i;
+        std::sort(errors.begin(), errors.end());
+        std::printf("oracle %s: error of the median step %.4f, worst %.4f\n", overrides, errors[errors.size() / 2],
+                    errors.back());
+        EXPECT_LE(errors[errors.size() / 2], kTolerance);
+        EXPECT_LE(errors.back(), 0.3);
+        EXPECT_EQ(a.on_device.stats().layers[2].index_bytes_read, a.on_host.stats().layers[2].index_bytes_read);
+        EXPECT_EQ(a.on_device.stats().layers[2].attended_tokens, a.on_host.stats().layers[2].attended_tokens);
+      }
+  }
+}
+
+// A control beside a method that chooses by boxes, in one step: each is what it is alone.
+TEST_F(CudaControlsTest, GoesBesideOtherMethods) {
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
+  const std::vector<std::int32_t> tokens = random_tokens(1500, model->config().vocab, 6);
+  const RecipeOptions options{.budget = 256, .sink = 32, .recent = 64, .dense_layers = std::vector<std::int32_t>{0}};
+  Both both(*model, DType::kBF16, KvStore::kHost, cpu);
+  std::vector<Pair> all;
+  for (const auto& [name, overrides] :
+       {std::pair{"random", ""}, {"freekv", "unit=page:32"}, {"oracle", "unit=page:32"}, {"window", ""}})
+    all.push_back(both.start(plan_of(model->config(), name, overrides, options)));
+  for (Pair& p : all) both.step(tokens, {{&p, 500}});
+  std::vector<double> errors;
+  for (int i = 0; i < 40; ++i) {
+    std::vector<Both::Piece> pieces;
+    for (std::size_t p = 0; p < 3; ++p) pieces.push_back({&all[p], 1, RowPhase::kDecode});
+    errors.push_back(both.step(tokens, pieces));
+  }
+  std::sort(errors.begin(), errors.end());
+  EXPECT_LE(errors[errors.size() / 2], kTolerance);
+  EXPECT_LE(errors.back(), 0.3);
+  for (std::size_t l = 1; l < 3; ++l) {
+    const LayerStats &here = all[0].on_device.stats().layers[l], &there = all[0].on_host.stats().layers[l];
+    EXPECT_EQ(here.replaced_units, there.replaced_units);
+  }
+}
+
+struct Audited {
+  const char *method, *overrides;
+  std::int64_t head_dim;
+  KvStore store;
+  bool same_sets;  // what is attended does not depend on scores
+};
+
+// Sums over audited steps as the CPU's: the same number of them, recall and mass about the same. A selection of another
+// token or page here and there moves the means by little.
+TEST_F(CudaControlsTest, AuditsAsTheCpu) {
+  const Audited cases[] = {{"random", "", 64, KvStore::kHost, true},
+                           {"random", "dense=1", 128, KvStore::kDevice, true},
+                           {"streaming_llm", "", 64, KvStore::kDevice, true},
+                           {"streaming_llm", "positions=one_angle", 128, KvStore::kHost, true},
+                           {"streaming_llm", "positions=absolute", 64, KvStore::kHost, true},
+                           {"quest", "unit=page:32", 128, KvStore::kHost, false},
+                           {"freekv", "unit=page:32,tau=0.5", 64, KvStore::kHost, false},
+                           {"freekv", "unit=token,index=one_bit", 128, KvStore::kDevice, false},
+                           {"fier", "", 64, KvStore::kHost, false},
+                           {"fier", "", 128, KvStore::kDevice, false},
+                           {"oracle", "", 64, KvStore::kHost, false},
+                           {"oracle", "", 128, KvStore::kDevice, false},
+                           {"louiskv", "tau=0.5", 64, KvStore::kHost, false},
+                           {"louiskv", "tau=0.5", 128, KvStore::kDevice, false},
+                           {"actqkv", "", 64, KvStore::kHost, false},
+                           {"actqkv", "", 128, KvStore::kDevice, false}};
+  for (const Audited& c : cases) {
+    const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, c.head_dim), DType::kBF16, {}, 5, cpu);
+    const std::vector<std::int32_t> tokens = random_tokens(1500, model->config().vocab, 6);
+    SCOPED_TRACE(::testing::Message() << c.method << " " << c.overrides << ", D " << c.head_dim
+                                      << (c.store == KvStore::kHost ? ", host" : ", device"));
+    const auto plan = plan_of(model->config(), c.method, c.overrides, {.budget = 320, .sink = 32, .recent = 64});
+    Both both(*model, DType::kBF16, c.store, cpu, 3);
+    Pair a = both.start(plan), b = both.start(plan);
+    both.step(tokens, {{&a, 310}}), both.step(tokens, {{&b, 350}}), both.step(tokens, {{&b, 350}});
+    for (int i = 0; i < 40; ++i) both.step(tokens, {{&a, 1, RowPhase::kDecode}});  // the budget is crossed
+    for (int i = 0; i < 30; ++i) both.step(tokens, {{&b, 1, RowPhase::kDecode}, {&a, 1, RowPhase::kDecode}});
+    for (Pair* p : {&a, &b})
+      for (std::size_t l = 0; l < 3; ++l) {
+        const LayerStats &here = p->on_device.stats().layers[l], &there = p->on_host.stats().layers[l];
+        ASSERT_EQ(here.audits, there.audits);
+        const auto n = static_cast<double>(there.audits);
+        if (n == 0) continue;
+        EXPECT_GE(n, 10);
+        const double bound = c.same_sets ? 0.005 : 0.03;
+        EXPECT_NEAR(here.audit_recall / n, there.audit_recall / n, bound) << "layer " << l;
+        EXPECT_NEAR(here.audit_mass / n, there.audit_mass / n, bound) << "layer " << l;
+        EXPECT_NEAR(here.audit_error / n, there.audit_error / n, bound + 0.005) << "layer " << l;
+        EXPECT_LE(here.audit_mass, n * 1.01);
+        if (l == 2 && p == &b)
+          std::printf("%s %s: recall %.4f (%.4f), mass %.4f (%.4f), error %.4f (%.4f)\n", c.method, c.overrides,
+                      here.audit_recall / n, there.audit_recall / n, here.audit_mass / n, there.audit_mass / n,
+                      here.audit_error / n, there.audit_error / n);
+      }
+  }
+}
+
+// Steps that are audited give what they give without.
+TEST_F(CudaControlsTest, AuditsChangeNothing) {
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
+  const std::vector<std::int32_t> tokens = random_tokens(1200, model->config().vocab, 6);
+  for (const auto& [name, overrides] : {std::pair{"freekv", "unit=page:32,tau=0.5"}, {"louiskv", "tau=0.5"}}) {
+    const auto plan = plan_of(model->config(), name, overrides, {.budget = 320, .sink = 32, .recent = 64});
+    const auto answers = [&](std::int32_t audit) {
+      CudaForward forward(*model, CudaWeights::load(*model, stream), Stream::make(),
+                          {.max_rows = 512,
+                           .max_sequences = 2,
+                           .max_context = model->max_context(),
+                           .store = KvStore::kHost,
+                           .audit_every = audit});
+      const KvShape shape = model->kv_shape(DType::kBF16);
+      const auto pool = forward.make_pool(shape, 100 * shape.blocks_per_page());
+      SequenceCache cache(*pool);
+      MethodState method(plan);
+      std::vector<float> out;
+      for (int i = 0; i < 62; ++i) {
+        const std::int32_t n = i < 2 ? 400 : 1;
+        const auto piece = std::span<const std::int32_t>(tokens).subspan(static_cast<std::size_t>(cache.length()),
+                                                                         static_cast<std::size_t>(n));
+        const SequenceRows rows{.cache = &cache,
+                                .n_rows = n,
+                                .want_logits = true,
+                                .method = &method,
+                                .phase = n == 1 ? RowPhase::kDecode : RowPhase::kPrefill};
+        cache.extend(n);
+        SequenceRunner::append(forward.run({.tokens = piece, .sequences = std::span(&rows, 1)}), out);
+      }
+      EXPECT_EQ(method.stats().layers[2].audits > 0, audit > 0);
+      return out;
+    };
+    const std::vector<float> want = answers(0);
+    ASSERT_TRUE(answers(1) == want) << name;
+    ASSERT_TRUE(answers(4) == want) << name;
+  }
+}
+
+// What choosing reads of the index, as the CPU counts it where every KV head chooses at every step.
+TEST_F(CudaControlsTest, CountsIndexBytesAsTheCpu) {
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
+  const std::vector<std::int32_t> tokens = random_tokens(1200, model->config().vocab, 6);
+  for (const auto& [name, overrides] : {std::pair{"quest", "unit=page:32"},
+                                        {"fier", ""},
+                                        {"freekv", "unit=page:32,tau=2"},
+                                        {"freekv", "unit=page:32,tau=-1"},
+                                        {"freekv", "unit=token,index=one_bit,tau=-1"},
+                                        {"louiskv", "tau=2"},
+                                        {"actqkv", ""},
+                                        {"random", ""}}) {
+    SCOPED_TRACE(::testing::Message() << name << " " << overrides);
+    const auto plan = plan_of(model->config(), name, overrides, {.budget = 320, .sink = 32, .recent = 64});
+    Both both(*model, DType::kBF16, KvStore::kHost, cpu);
+    Pair a = both.start(plan);
+    both.step(tokens, {{&a, 500}}), both.step(tokens, {{&a, 300}});
+    for (int i = 0; i < 70; ++i) both.step(tokens, {{&a, 1, RowPhase::kDecode}});
+    for (std::size_t l = 0; l < 3; ++l)
+      EXPECT_EQ(a.on_device.stats().layers[l].index_bytes_read, a.on_host.stats().layers[l].index_bytes_read) << l;
+  }
+}
+
+}  // namespace
+}  // namespace mneme
