@@ -65,6 +65,7 @@ struct DecodeAttention::Item {
   bool per_query_head = false;
   bool choose_now = false;     // with this step's query, for this step
   bool choose_ahead = false;   // with this step's query, for the next step
+  bool asks_mass = false;      // what this step's query chooses is attended where what is missing weighs enough
   Region region;               // of this step
   std::int64_t new_units = 0;  // of this step's selection, against the step before
   std::int64_t index_bytes = 0;
@@ -202,6 +203,7 @@ void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, std::si
   const std::int32_t heads_per_kv = plan.pool.per_query_head ? shape.group : 1;
   item.per_query_head = plan.pool.per_query_head;
   item.choose_ahead = plan.reuse == Reuse::kAhead;
+  item.asks_mass = plan.mass_gate && row.method->layer(layer).ready_for == length;
   for (std::int32_t m = 0; m < n_kv; ++m) {
     item.kv_head = m;
     item.region = row.method->region(layer, m, length);
@@ -211,7 +213,8 @@ void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, std::si
       const bool short_ranking =
           plan.ranks() && ranked[static_cast<std::size_t>(item.head)].n_tokens() < item.region.select_tokens;
       item.choose_now =
-          short_ranking || select_now_[r * static_cast<std::size_t>(n_kv) + static_cast<std::size_t>(m)] != 0;
+          !item.asks_mass &&
+          (short_ranking || select_now_[r * static_cast<std::size_t>(n_kv) + static_cast<std::size_t>(m)] != 0);
       items_.push_back(item);
     }
   }
@@ -228,6 +231,8 @@ void DecodeAttention::select(std::int32_t layer, Item& item, const AttentionShap
     Ranking& ranking = state.ranked[static_cast<std::size_t>(item.head)];
     if (item.choose_now) rank(layer, item, shape, worker, ranking);
     state.cut[static_cast<std::size_t>(item.head)] = ranking.take(item.region.select_tokens, attended);
+  } else if (item.asks_mass) {
+    choose_by_mass(layer, item, shape, worker, attended);
   } else if (item.choose_now) {
     choose(layer, item, item.region, shape, worker, attended);
   } else {
@@ -237,7 +242,9 @@ void DecodeAttention::select(std::int32_t layer, Item& item, const AttentionShap
   if (item.choose_ahead) {
     std::vector<std::int32_t>& ahead = state.ahead[static_cast<std::size_t>(item.head)];
     const Region next = region_at(item.row->method->rules(layer), item.length() + 1);
-    if (item.choose_now && same_choice(item.region, next)) {
+    if (item.asks_mass && same_choice(item.region, next)) {
+      ahead.swap(worker.fresh);
+    } else if (item.choose_now && same_choice(item.region, next)) {
       ahead.assign(attended.begin(), attended.end());
     } else {
       choose(layer, item, next, shape, worker, ahead);
@@ -245,14 +252,37 @@ void DecodeAttention::select(std::int32_t layer, Item& item, const AttentionShap
   }
 }
 
-void DecodeAttention::choose(std::int32_t layer, Item& item, const Region& region, const AttentionShape& shape,
-                             Worker& worker, std::vector<std::int32_t>& units) {
+std::span<const float> DecodeAttention::choose(std::int32_t layer, Item& item, const Region& region,
+                                               const AttentionShape& shape, Worker& worker,
+                                               std::vector<std::int32_t>& units) {
   units.resize(static_cast<std::size_t>(region.n_select));
-  if (region.n_select == 0) return;
+  if (region.n_select == 0) return {};
   const std::span<const float> scores = score(layer, item, region, shape, worker);
   const std::int32_t found = topk_cpu(scores, region.n_select, units.data(), worker.rank.topk);
   MNEME_CHECK(found == region.n_select, "{} of {} units selected from {}", found, region.n_select, scores.size());
   for (std::int32_t& u : units) u += region.first_unit;
+  return scores;
+}
+
+// The selection ahead, or, where what it lacks of this step's weighs too much, that one; which is in worker.fresh then.
+void DecodeAttention::choose_by_mass(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker,
+                                     std::vector<std::int32_t>& attended) {
+  const Plan& plan = item.row->method->plan();
+  std::vector<std::int32_t>& ahead = item.row->method->layer(layer).ahead[static_cast<std::size_t>(item.head)];
+  const std::span<const float> scores = choose(layer, item, item.region, shape, worker, worker.fresh);
+  const auto counted = [&](const std::vector<std::int32_t>& units, std::vector<std::int32_t>& to) {
+    to.clear();
+    for (const std::int32_t u : units) to.push_back(u - item.region.first_unit);
+    return std::span<const std::int32_t>(to);
+  };
+  const float mass = missing_mass_cpu(scores, plan.log_weight_scale(), counted(worker.fresh, worker.wanted),
+                                      counted(ahead, worker.there));
+  item.choose_now = mass > plan.mass_gate->eps;
+  if (item.choose_now) {
+    attended.assign(worker.fresh.begin(), worker.fresh.end());
+  } else {
+    attended.swap(ahead);
+  }
 }
 
 // As many units as any step may ask for until the next selection.
@@ -391,6 +421,10 @@ void DecodeAttention::observe(std::int32_t layer, std::span<const DecodeRow> row
     ++s.attended_heads;
     s.index_bytes_read += item.index_bytes;
     if (!item.selects()) continue;
+    if (item.asks_mass) {
+      ++s.gate_checks[static_cast<std::size_t>(item.head)];
+      s.corrections[static_cast<std::size_t>(item.head)] += item.choose_now ? 1 : 0;
+    }
     ++(item.choose_now || item.row->method->plan().layer_choice ? s.selections : s.reused);
     s.selected_units +=
         static_cast<std::int64_t>(item.row->method->layer(layer).attended[static_cast<std::size_t>(item.head)].size());
@@ -408,7 +442,7 @@ void DecodeAttention::observe(std::int32_t layer, std::span<const DecodeRow> row
     s.sparse_steps += sparse ? 1 : 0;
     if (sparse && audit_every_ > 0 && method.decode_steps() % static_cast<std::uint32_t>(audit_every_) == 0)
       audit(layer, row, far_q_[static_cast<std::size_t>(&row - rows.data())], shape);
-    if (method.plan().gate && !method.plan().dense_layer(layer)) remember(layer, row, sparse, n_q);
+    if (method.plan().gated() && !method.plan().dense_layer(layer)) remember(layer, row, sparse, n_q);
     if (!method.query_below().empty()) std::copy_n(row.q, n_q, method.query_below().begin());
     if (layer + 1 == method.plan().shape.n_layers) method.count_decode_step();
   }
@@ -422,7 +456,7 @@ void DecodeAttention::remember(std::int32_t layer, const DecodeRow& row, bool sp
   const bool selected = std::any_of(items_.begin(), items_.end(),
                                     [&](const Item& i) { return i.row == &row && (i.everything || i.choose_now); });
   state.reused = selected ? 0 : state.reused + 1;
-  if (plan.reference == GateReference::kPrevious || selected || state.queried_for != length)
+  if (plan.gate && (plan.reference == GateReference::kPrevious || selected || state.queried_for != length))
     std::copy_n(row.q, n_q, state.last_query.begin());
   state.queried_for = length + 1;
   state.ready_for = sparse ? length + 1 : -1;

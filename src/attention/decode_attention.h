@@ -51,7 +51,7 @@ class DecodeAttention {
     ScoreScratch score;
     RankScratch rank;
     std::vector<float> scores, query;
-    std::vector<std::int32_t> before;
+    std::vector<std::int32_t> before, fresh, wanted, there;
     std::vector<std::uint64_t> marks;
   };
 
@@ -65,8 +65,11 @@ class DecodeAttention {
   void select(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker);
   std::span<const float> score(std::int32_t layer, Item& item, const Region& region, const AttentionShape& shape,
                                Worker& worker);
-  void choose(std::int32_t layer, Item& item, const Region& region, const AttentionShape& shape, Worker& worker,
-              std::vector<std::int32_t>& units);
+  // Returns one score for every candidate.
+  std::span<const float> choose(std::int32_t layer, Item& item, const Region& region, const AttentionShape& shape,
+                                Worker& worker, std::vector<std::int32_t>& units);
+  void choose_by_mass(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker,
+                      std::vector<std::int32_t>& attended);
   void rank(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker, Ranking& ranking);
   void gather_runs(std::int32_t layer, Item& item);
   void attend(const AttentionShape& shape);

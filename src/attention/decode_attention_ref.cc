@@ -189,9 +189,24 @@ bool ReferenceLayer::moved(std::int32_t first_head, std::int32_t n_heads, const 
   return true;
 }
 
+// The share of softmax over a choice's units that falls to those which it takes first, and another one does not.
+double ReferenceLayer::missing(const Choice& now, const Choice& ahead, std::size_t n_units) const {
+  std::vector<double> logs = now.scores;
+  const std::vector<std::int32_t> wanted = ranked(now.scores), there = ranked(ahead.scores);
+  for (double& x : logs) x *= static_cast<double>(plan_->log_weight_scale());
+  double mass = 0;
+  for (std::size_t i = 0; i < n_units; ++i) {
+    const auto stop = there.begin() + static_cast<std::ptrdiff_t>(n_units);
+    if (std::find(there.begin(), stop, wanted[i] + now.first_unit - ahead.first_unit) == stop)
+      mass += std::exp(logs[static_cast<std::size_t>(wanted[i])] - log_sum_exp(logs));
+  }
+  return mass;
+}
+
 // Whether a KV head selects with this step's query.
 bool ReferenceLayer::select_anew(std::int32_t n, std::int32_t kv_head, const float* q) const {
   if (plan_->reuse == Reuse::kNever || ready_for_ != n) return true;
+  if (plan_->mass_gate) return false;  // what is missing says it
   if (plan_->reuse == Reuse::kAhead) return moved(kv_head * plan_->shape.group(), plan_->shape.group(), q);
   return moved(0, plan_->shape.n_heads, q) || (plan_->max_reuse > 0 && reused_ >= plan_->max_reuse);
 }
@@ -274,6 +289,10 @@ std::vector<ReferenceHead> ReferenceLayer::step(const SequenceCache& cache, cons
       const auto wanted = static_cast<std::size_t>(region.select_tokens);
       // A choice made just above the budget may not be enough for a step whose window is shorter.
       head.anew = head.anew || n_tokens(ready_[static_cast<std::size_t>(s)]) < wanted;
+      if (plan_->mass_gate && !head.anew)
+        head.anew = missing(choose(cache, region, s, probe), ready_[static_cast<std::size_t>(s)],
+                            wanted / static_cast<std::size_t>(plan_->rules.unit_tokens)) >
+                    static_cast<double>(plan_->mass_gate->eps);
       const Choice choice = head.anew ? choose(cache, region, s, probe) : ready_[static_cast<std::size_t>(s)];
       head.unit_scores = choice.scores;
       head.first_unit = choice.first_unit;
@@ -315,7 +334,7 @@ std::vector<ReferenceHead> ReferenceLayer::step(const SequenceCache& cache, cons
       }
     }
   }
-  if (plan_->gate && !dense) {
+  if (plan_->gated() && !dense) {
     const bool anew = !selects || std::any_of(heads.begin(), heads.end(), [](const auto& head) { return head.anew; });
     reused_ = anew ? 0 : reused_ + 1;
     if (anew || plan_->reference == GateReference::kPrevious || queried_for_ != n)

@@ -45,6 +45,7 @@ class ReferenceLayer {
   Choice choose(const SequenceCache& cache, const Region& region, std::int32_t selection_head, const float* q) const;
   std::vector<double> unit_scores(const SequenceCache& cache, std::int32_t kv_head, const Tokens& unit,
                                   const std::vector<std::vector<double>>& queries) const;
+  double missing(const Choice& now, const Choice& ahead, std::size_t n_units) const;
   bool moved(std::int32_t first_head, std::int32_t n_heads, const float* q) const;
   bool select_anew(std::int32_t n, std::int32_t kv_head, const float* q) const;
 

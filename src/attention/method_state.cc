@@ -56,8 +56,8 @@ MethodState::MethodState(std::shared_ptr<const Plan> plan) : plan_(std::move(pla
       layer.partition = Partition(plan_->lists->partition);
       layer.tables.assign(n_kv, UnitTable(plan_->lists->copy ? shape.attention().token_bytes() : 0));
     }
-    if (!plan_->gate) continue;
-    layer.last_query.resize(queries);
+    if (!plan_->gated()) continue;
+    if (plan_->gate) layer.last_query.resize(queries);
     stats_.layers[static_cast<std::size_t>(l)].gate_checks.assign(plan_->gates(), 0);
     stats_.layers[static_cast<std::size_t>(l)].corrections.assign(plan_->gates(), 0);
   }

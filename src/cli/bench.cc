@@ -62,9 +62,12 @@ std::vector<BenchRow> cases_of(const BenchCommand& o, const MethodShape& shape) 
     const std::vector<float> as_it_is = {-1};
     const bool selects = plan != nullptr && plan->selects() && (o.decode || plan->layer_choice);
     const auto& turnovers = selects && !o.turnovers.empty() ? o.turnovers : as_it_is;
-    const auto& corrections = selects && plan->gate && !o.corrections.empty() ? o.corrections : as_it_is;
+    const auto& corrections = selects && plan->gated() && !o.corrections.empty() ? o.corrections : as_it_is;
     const std::vector<std::string> by_device = {std::string(kRecallNames[0])};
-    const auto& recalls = selects && plan->reuse == Reuse::kNever && !o.recalls.empty() ? o.recalls : by_device;
+    std::vector<std::string> recalls;
+    for (const std::string& r : o.recalls)
+      if (selects && (plan->reuse == Reuse::kNever || r == "gather" || r == "merged")) recalls.push_back(r);
+    if (recalls.empty()) recalls = by_device;
     for (const std::int32_t batch : o.batches)
       for (const std::int32_t depth : o.depths)
         for (const float turnover : turnovers)
@@ -220,13 +223,14 @@ void add_case_options(CLI::App& c, BenchCommand& o) {
             ->check(CLI::Range(0.0, 1.0)));
     add(c.add_option(
              "--recall", o.recalls,
-             "With --device cuda, of methods that select at every step: missing pages come by gather (the "
-             "device itself), or by the host, as copies (one a page and KV head), batch (these in one call), "
-             "token-major (copies, of pages that have all KV heads of a token together), staged or staged-twice "
-             "(copies into one or two buffers, out of which a kernel fills slots)")
+             "With --device cuda, how missing units come: merged (by the device itself, while pages that are there are "
+             "attended; tokens and clusters as by gather), gather (by the device, before), or, of methods that select "
+             "at every step, by the host, as copies (one a page and KV head), batch (these in one call), token-major "
+             "(copies, of pages that have all KV heads of a token together), staged or staged-twice (copies into one "
+             "or two buffers, out of which a kernel fills slots)")
             ->type_name("FORM,...")
             ->delimiter(',')
-            ->check(one_of({"gather", "copies", "batch", "token-major", "staged", "staged-twice"})));
+            ->check(one_of({"merged", "gather", "copies", "batch", "token-major", "staged", "staged-twice"})));
   }
   add(c.add_option("-b,--max-num-batched-tokens", o.chunk_tokens, "Prompt tokens that are computed together")
           ->type_name("TOKENS")

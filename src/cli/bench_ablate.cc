@@ -33,14 +33,15 @@ struct AblateCommand {
 struct Part {
   const char *name, *method;
   bool drawn = true, corrected = false;
-  const char* recall = "gather";
+  const char* recall = "merged";
 };
 constexpr const char* kEveryStep = "quest:pool=meanS/unit=page:32";
 constexpr std::array kParts = {
     Part{.name = "window: nothing is selected", .method = "window", .drawn = false},
     Part{.name = "a step ahead, heads corrected", .method = "freekv", .corrected = true},
     Part{.name = "a step ahead", .method = "freekv"},
-    Part{.name = "in the step, by gather", .method = kEveryStep},
+    Part{.name = "in the step, merged with attention", .method = kEveryStep},
+    Part{.name = "in the step, by gather", .method = kEveryStep, .recall = "gather"},
     Part{.name = "in the step, a copy a page", .method = kEveryStep, .recall = "copies"},
     Part{.name = "in the step, copies in one call", .method = kEveryStep, .recall = "batch"},
     Part{.name = "in the step, pages token by token", .method = kEveryStep, .recall = "token-major"},
@@ -91,7 +92,7 @@ BenchCase case_of(const AblateCommand& o, const Part& part, const MethodShape& s
   BenchCase c{.depth = depth, .batch = batch, .plan = compile(recipe_named(part.method, kv), shape)};
   if (!part.drawn) return c;
   c.turnover = o.turnover;
-  if (c.plan->gate) c.correction = part.corrected ? o.correction : 0;
+  if (c.plan->gated()) c.correction = part.corrected ? o.correction : 0;
   c.recall = part.recall;
   return c;
 }

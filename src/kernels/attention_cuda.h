@@ -21,6 +21,13 @@ std::span<const std::int32_t> attention_head_dims_cuda();
 // Errors  kUnsupported, with what there is, unless the kernels take this shape.
 void expect_attention_shape_cuda(std::int32_t head_dim, std::int32_t group);
 
+// Tables of slots of which some are being filled, by recall_units_cuda with SlotRows::tickets right before: a KV head's
+// list is read once listed_for has the row's ticket, entries with kOnItsWay are followed once arrived_for has. Pages.
+struct ArrivingSlots {
+  const std::int32_t* tickets = nullptr;  // [n]; null: everything is there when the kernels before this one have ended
+  const std::int32_t *listed_for = nullptr, *arrived_for = nullptr;  // as KvSlots has them
+};
+
 // One query row of each of n sequences. A row attends the first `lengths` tokens of its tables: all of a sequence, or
 // whatever pages a selection put there. The work is cut into equal stretches of pages, one a block, whatever the
 // lengths; the last block that comes to a (row, KV head) merges its stretches.
@@ -52,6 +59,7 @@ struct DecodeAttentionCuda {
   float scale = 0;
   bool tables_late = false;      // the kernels before this one write the tables (and any page) too: wait for them first
   bool lengths_early = false;    // .. but not the lengths (and begins): pages are counted before
+  ArrivingSlots arriving;        // with both of these
   std::byte* scratch = nullptr;  // decode_attention_scratch_bytes(), cleared to 0 before the first use
 };
 std::size_t decode_attention_scratch_bytes(std::int32_t n, std::int32_t n_kv_heads, std::int32_t head_dim);

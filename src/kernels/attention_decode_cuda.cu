@@ -6,6 +6,7 @@
 #include "src/kernels/attention_cuda.h"
 #include "src/kernels/attention_page.cuh"
 #include "src/kernels/head_dims_cuda.h"
+#include "src/kernels/kv_slots_cuda.h"
 
 namespace mneme {
 namespace {
@@ -31,7 +32,9 @@ struct Item {
   int row, kv_head, from, length, first_page, n_pages;  // tokens [from, length)
 };
 
-// Tables with holes have kernels of their own: those of all others do not ask.
+// Tables with holes, and those whose slots are being filled, have kernels of their own: those of all others do not ask.
+enum class TableKind { kWhole, kHoles, kArriving };
+
 template <bool kHoles>
 __device__ __forceinline__ Item item_at(const Args& p, int i) {
   Item item;
@@ -45,6 +48,11 @@ __device__ __forceinline__ Item item_at(const Args& p, int i) {
   item.first_page = item.from / kKvPageTokens;
   item.n_pages = item.from < item.length ? (item.length + kKvPageTokens - 1) / kKvPageTokens - item.first_page : 0;
   return item;
+}
+
+// kArriving: where an item's flags are.
+__device__ __forceinline__ std::int64_t flag_index(const Args& p, const Item& item) {
+  return (static_cast<std::int64_t>(p.layer) + p.a.slots[item.row]) * p.tables.n_kv_heads + item.kv_head;
 }
 
 // n pages for m blocks: the first `more` have one more than the others. 32-bit, because a warp has little else to do
@@ -117,14 +125,16 @@ __device__ Pages count_pages(const Args& p, int n_items, int* first) {
   return {total, min(grid, total)};
 }
 
-template <typename T, int kDim, bool kHoles>
+template <typename T, int kDim, TableKind kKind>
 struct Stretch {  // one item's part of a block's work
+  static constexpr bool kHoles = kKind == TableKind::kHoles, kArriving = kKind == TableKind::kArriving;
   const Args& p;
   const Item& item;
   const std::int32_t* table;
   std::uint32_t ring;  // this warp's pages
   int begin, end;      // pages of the item
   bool& waited;
+  bool arrived = false;  // kArriving: what was on its way
 
   // The lane's entry of a page's tokens: read a page ahead, because it is a wait before the next one.
   __device__ __forceinline__ std::int32_t token_entry(int page) const {
@@ -146,7 +156,24 @@ struct Stretch {  // one item's part of a block's work
     return p.tables.masks[table - p.tables.blocks + page];
   }
 
-  __device__ __forceinline__ void fetch(int page, int stage) const {
+  // kArriving: whether a page can be read without waiting for it. A whole warp asks.
+  __device__ __forceinline__ bool is_here(int page) {
+    if (page >= end || arrived || table[item.first_page + page] >= 0) return true;
+    arrived = __shfl_sync(~0u, read_flag(arrival_flag()) == ticket(), 0);
+    return arrived;
+  }
+  __device__ __forceinline__ void await_arrival() {
+    if (arrived) return;
+    if (threadIdx.x % kWarp == 0) await_flag(arrival_flag(), ticket());
+    __syncwarp();
+    arrived = true;
+  }
+  __device__ __forceinline__ const std::int32_t* arrival_flag() const {
+    return p.a.arriving.arrived_for + flag_index(p, item);
+  }
+  __device__ __forceinline__ std::int32_t ticket() const { return p.a.arriving.tickets[item.row]; }
+
+  __device__ __forceinline__ void fetch(int page, int stage) {
     if (page < end) {
       const int at = item.first_page + page;
       if (!waited && page == item.n_pages - 1) {  // the newest token: the kernel before this one writes it
@@ -154,7 +181,12 @@ struct Stretch {  // one item's part of a block's work
         waited = true;
       }
       const int entry = p.a.page_ring > 0 ? at % p.a.page_ring : at;
-      const std::byte* block = p.tables.base + static_cast<std::int64_t>(table[entry]) * PageShape<kDim>::kBytes;
+      std::int32_t number = table[entry];
+      if constexpr (kArriving) {
+        if (number < 0) await_arrival();
+        number &= ~kOnItsWay;
+      }
+      const std::byte* block = p.tables.base + static_cast<std::int64_t>(number) * PageShape<kDim>::kBytes;
       const std::uint32_t there = mask_of(at);
       if (there == ~0u) {
         fetch_page<kDim, kWarp>(ring + stage * PageShape<kDim>::kBytes, block, item.from - at * kKvPageTokens,
@@ -195,7 +227,7 @@ struct Stretch {  // one item's part of a block's work
       }
   }
 
-  __device__ __forceinline__ void run(RunningRows<kDim>& rows, int n_warps) const {
+  __device__ __forceinline__ void run(RunningRows<kDim>& rows, int n_warps) {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, g = lane / 4;
     const int stages = p.n_stages;
     const bool of_tokens = p.tables.of_tokens;
@@ -225,11 +257,16 @@ struct Stretch {  // one item's part of a block's work
                           g + 8 < p.group ? first + (g + 8) * kDim : nullptr);
     int stage = 0, next_stage = stages - 1;
     for (int page = begin + warp; page < end; page += n_warps) {
+      const int next = page + (stages - 1) * n_warps;
+      bool later = false;  // this page first: the next one is not here
+      if constexpr (kArriving) later = !is_here(next);
       if (of_tokens) {
-        fetch_tokens(page + (stages - 1) * n_warps, next_stage, entry);
+        fetch_tokens(next, next_stage, entry);
         entry = token_entry(page + stages * n_warps);
+      } else if (later) {
+        copy_async_commit();
       } else {
-        fetch(page + (stages - 1) * n_warps, next_stage);
+        fetch(next, next_stage);
       }
       if (stages == 2) {
         copy_async_wait<1>();
@@ -245,6 +282,7 @@ struct Stretch {  // one item's part of a block's work
       mask(s, page);
       rows.template take<T>(s, at);
       __syncwarp();
+      if (later) fetch(next, next_stage);
       next_stage = stage;
       stage = stage + 1 == stages ? 0 : stage + 1;
     }
@@ -386,8 +424,9 @@ __device__ void finish_stretch(const Args& p, const Item& item, int item_index, 
   __syncthreads();
 }
 
-template <typename T, int kDim, bool kHoles>
+template <typename T, int kDim, TableKind kKind>
 __global__ void decode_kernel(Args p) {
+  constexpr bool kHoles = kKind == TableKind::kHoles, kArriving = kKind == TableKind::kArriving;
   extern __shared__ __align__(128) std::uint8_t ring[];
   __shared__ int first[kMostItems / 4 + 1];
   __shared__ float2 ml[kMostWarps * kRows];
@@ -396,8 +435,8 @@ __global__ void decode_kernel(Args p) {
   const bool waits = p.a.tables_late;
   if (waits && !p.a.lengths_early) wait_for_previous();
   const Pages pages = count_pages<kHoles>(p, n_items, first);
-  if (waits && p.a.lengths_early) wait_for_previous();
-  bool waited = waits;
+  if (waits && p.a.lengths_early && !kArriving) wait_for_previous();
+  bool waited = waits;  // kArriving: for an item's list in place of that
 
   if (static_cast<int>(blockIdx.x) < pages.used) {
     const Split split(static_cast<unsigned>(pages.all), static_cast<unsigned>(pages.used));
@@ -417,15 +456,19 @@ __global__ void decode_kernel(Args p) {
       const int begin = at - first[i], end = min(item.n_pages, stop - first[i]);
       if (begin >= end) continue;  // an item without pages, or those that stand for nothing
       const std::int32_t* table = p.tables.blocks + table_at(p.tables, p.layer, p.a.slots[item.row], item.kv_head);
+      if constexpr (kArriving) {
+        if (threadIdx.x == 0) await_flag(p.a.arriving.listed_for + flag_index(p, item), p.a.arriving.tickets[item.row]);
+        __syncthreads();
+      }
       RunningRows<kDim> rows;
-      Stretch<T, kDim, kHoles>{p,     item, table, shared_address(ring) + warp * p.n_stages * PageShape<kDim>::kBytes,
-                               begin, end,  waited}
+      Stretch<T, kDim, kKind>{p,     item, table, shared_address(ring) + warp * p.n_stages * PageShape<kDim>::kBytes,
+                              begin, end,  waited}
           .run(rows, n_warps);
       __syncthreads();  // the ring becomes room for the merge
       finish_stretch<kDim>(p, item, i, begin, end, at, split, rows, reinterpret_cast<float*>(ring), ml);
     }
   }
-  if (!waited) wait_for_previous();
+  if (kArriving || !waited) wait_for_previous();
   for (int i = blockIdx.x; i < n_items; i += gridDim.x) {
     const Item item = item_at<kHoles>(p, i);
     if (item.n_pages > 0) continue;
@@ -460,18 +503,18 @@ Shape shape_for(int shared) {
   return {n_warps, n_stages, static_cast<std::size_t>(n_warps) * n_stages * kPage};
 }
 
-template <typename T, int kDim, bool kHoles>
+template <typename T, int kDim, TableKind kKind>
 void run(const Args& args, const CudaContext& context) {
   static const Shape shape = [] {
     const Shape s = shape_for<kDim>(this_device().shared);
-    cuda_check(cudaFuncSetAttribute(decode_kernel<T, kDim, kHoles>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    cuda_check(cudaFuncSetAttribute(decode_kernel<T, kDim, kKind>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(s.shared_bytes)),
                "decode attention's shared memory");
     return s;
   }();
   Args a = args;
   a.n_stages = shape.n_stages;
-  launch(context, "attend_decode", decode_kernel<T, kDim, kHoles>, dim3(static_cast<unsigned>(this_device().blocks)),
+  launch(context, "attend_decode", decode_kernel<T, kDim, kKind>, dim3(static_cast<unsigned>(this_device().blocks)),
          dim3(static_cast<unsigned>(shape.n_warps * kWarp)), shape.shared_bytes, a);
 }
 
@@ -498,6 +541,7 @@ void attend_decode_cuda(const DecodeAttentionCuda& a, const KvTables& tables, st
     args.a.out = static_cast<__nv_bfloat16*>(a.out) + heads * tables.head_dim;
     args.a.slots += first;
     args.a.lengths += static_cast<std::int64_t>(first) * a.length_stride;
+    if (a.arriving.tickets != nullptr) args.a.arriving.tickets += first;
     if (a.begins != nullptr) args.a.begins += first;
     if (a.lse != nullptr) args.a.lse += heads;
     if (a.log_weights != nullptr) args.a.log_weights += first * tables.n_kv_heads * a.log_weight_stride;
@@ -509,10 +553,15 @@ void attend_decode_cuda(const DecodeAttentionCuda& a, const KvTables& tables, st
     args.partial_ml = reinterpret_cast<float2*>(args.partial_out + parts * tables.head_dim);
     args.arrived = reinterpret_cast<std::uint32_t*>(args.partial_ml + parts) + first * tables.n_kv_heads;
     with_head_dim(tables.head_dim, [&]<int kDim>(std::integral_constant<int, kDim>) {
+      const auto run_kind = [&]<TableKind kKind>(std::integral_constant<TableKind, kKind>) {
+        tables.f16 ? run<__half, kDim, kKind>(args, context) : run<__nv_bfloat16, kDim, kKind>(args, context);
+      };
       if (tables.masks != nullptr) {
-        tables.f16 ? run<__half, kDim, true>(args, context) : run<__nv_bfloat16, kDim, true>(args, context);
+        run_kind(std::integral_constant<TableKind, TableKind::kHoles>());
+      } else if (a.arriving.tickets != nullptr) {
+        run_kind(std::integral_constant<TableKind, TableKind::kArriving>());
       } else {
-        tables.f16 ? run<__half, kDim, false>(args, context) : run<__nv_bfloat16, kDim, false>(args, context);
+        run_kind(std::integral_constant<TableKind, TableKind::kWhole>());
       }
     });
   }

@@ -76,5 +76,8 @@ __device__ __forceinline__ std::uint32_t sort_key(float v) {
   const std::uint32_t bits = __float_as_uint(v == 0 ? 0.0f : v);
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
+__device__ __forceinline__ float value_of_key(std::uint32_t key) {
+  return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
 
 }  // namespace mneme::cuda

@@ -100,6 +100,23 @@ __device__ __forceinline__ void let_next_start() {
 #endif
 }
 
+// ---- flags in device memory, between blocks of kernels that run at the same time
+
+// All that this thread wrote, or saw that others did, is there for whoever sees the flag.
+__device__ __forceinline__ void raise_flag(std::int32_t* flag, std::int32_t v) {
+  __threadfence();
+  asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(flag), "r"(v) : "memory");
+}
+__device__ __forceinline__ std::int32_t read_flag(const std::int32_t* flag) {
+  std::int32_t v;
+  asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(v) : "l"(flag) : "memory");
+  return v;
+}
+// Requires  whoever raises it runs already, or has ended.
+__device__ __forceinline__ void await_flag(const std::int32_t* flag, std::int32_t v) {
+  while (read_flag(flag) != v) __nanosleep(40);
+}
+
 // ---- memory
 
 // Streamed once, so it need not stay in L1. Read-only for the whole launch, and the launches it may overlap with.

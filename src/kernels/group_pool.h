@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 namespace mneme {
 
@@ -26,6 +27,18 @@ void group_pool_ref(float* scores, std::int64_t score_stride, std::int32_t group
                     float alpha, float* pooled);
 void group_pool_cpu(float* scores, std::int64_t score_stride, std::int32_t group, std::int64_t n, GroupPool pool,
                     float alpha, float* pooled);
+
+// How much of a softmax over units falls to those that are wanted and not there: exp(scale * scores), one of [0, n).
+//
+//   scores         [n]  f32
+//   wanted, there  units, ascending
+//
+// Returns  0 to 1: 0 where nothing is missing, 1 where something is and no unit has a finite score or +inf.
+// NaN      counts as -inf: it weighs nothing.   Infinity  +inf counts as the largest float.
+float missing_mass_ref(std::span<const float> scores, float scale, std::span<const std::int32_t> wanted,
+                       std::span<const std::int32_t> there);
+float missing_mass_cpu(std::span<const float> scores, float scale, std::span<const std::int32_t> wanted,
+                       std::span<const std::int32_t> there);
 
 enum class QueryPool : std::uint8_t { kMax, kMean };  // channel by channel over the group's queries
 

@@ -52,6 +52,12 @@ struct Exponentials {
   std::int64_t stride = 0;
 };
 
+// exp(scale x - top) over all units, and the same over units of `wanted` that are not in `there`.
+struct Masses {
+  double all = 0.0, missing = 0.0;
+  bool any_missing = false;
+};
+
 // Sums of products of two vectors.
 struct Products {
   double ab = 0.0, aa = 0.0, bb = 0.0;
@@ -305,6 +311,26 @@ void pool_group(float* scores, std::int64_t stride, std::int32_t group, std::int
     pool_row<0>(scores, stride, length, task, pooled);
 }
 
+Masses masses(std::span<const float> scores, float scale, std::span<const std::int32_t> wanted,
+              std::span<const std::int32_t> there) {
+  Masses m;
+  bool nan = false;
+  const float top = row_top(scores.data(), scores.size(), scale, nan);
+  const bool plain = !nan && std::fabs(top) <= kOrdinary;
+  auto at = there.begin();
+  for (const std::int32_t u : wanted) {
+    while (at != there.end() && *at < u) ++at;
+    if (at != there.end() && *at == u) continue;
+    m.any_missing = true;
+    const float x = scores[static_cast<std::size_t>(u)];
+    if (!std::isnan(x) && top > -kInf)
+      m.missing += static_cast<double>(std::exp(std::min(std::fma(scale, x, -top), 60.0f)));
+  }
+  if (m.any_missing && top > -kInf)
+    m.all = (plain ? row_sum<true> : row_sum<false>)(scores.data(), scores.size(), scale, top, nullptr);
+  return m;
+}
+
 Products products(const float* a, const float* b, std::size_t n) {
   const D d;
   const std::size_t lanes = hn::Lanes(d);
@@ -331,6 +357,7 @@ namespace mneme {
 namespace {
 
 HWY_EXPORT(pool_group);
+HWY_EXPORT(masses);
 HWY_EXPORT(products);
 
 }  // namespace
@@ -340,6 +367,13 @@ void group_pool_cpu(float* scores, std::int64_t score_stride, std::int32_t group
   MNEME_CHECK(group >= 1 && group <= kMaxGroup, "group {}", group);
   if (n == 0) return;
   HWY_DYNAMIC_DISPATCH(pool_group)(scores, score_stride, group, n, pool, alpha, pooled);
+}
+
+float missing_mass_cpu(std::span<const float> scores, float scale, std::span<const std::int32_t> wanted,
+                       std::span<const std::int32_t> there) {
+  const Masses m = HWY_DYNAMIC_DISPATCH(masses)(scores, scale, wanted, there);
+  if (!m.any_missing) return 0.0f;
+  return m.all == 0.0 ? 1.0f : static_cast<float>(std::min(m.missing / m.all, 1.0));
 }
 
 float cosine(const float* a, const float* b, std::int64_t n) {

@@ -63,6 +63,31 @@ void group_pool_ref(float* scores, std::int64_t score_stride, std::int32_t group
   }
 }
 
+float missing_mass_ref(std::span<const float> scores, float scale, std::span<const std::int32_t> wanted,
+                       std::span<const std::int32_t> there) {
+  if (wanted.empty()) return 0.0f;
+  std::vector<double> weights;
+  for (const float x : scores) {
+    const double scaled = static_cast<double>(scale) * static_cast<double>(x);
+    weights.push_back(std::isnan(x) ? -kInf : std::min(scaled, static_cast<double>(std::numeric_limits<float>::max())));
+  }
+  const double top = *std::max_element(weights.begin(), weights.end());
+  double mass = 0.0, all = 0.0;
+  bool missing = false;
+  for (std::size_t u = 0; u < weights.size(); ++u) {
+    const auto has = [&](std::span<const std::int32_t> units) {
+      return std::find(units.begin(), units.end(), static_cast<std::int32_t>(u)) != units.end();
+    };
+    const bool counts = has(wanted) && !has(there);
+    missing = missing || counts;
+    const double weight = top == -kInf ? 0.0 : std::exp(weights[u] - top);
+    mass += counts ? weight : 0.0;
+    all += weight;
+  }
+  if (!missing) return 0.0f;
+  return static_cast<float>(all == 0.0 ? 1.0 : mass / all);
+}
+
 void pool_queries(const float* q, std::int32_t group, std::int32_t head_dim, QueryPool pool, float* pooled) {
   for (std::int32_t c = 0; c < head_dim; ++c) {
     float result = q[c];

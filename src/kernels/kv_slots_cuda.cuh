@@ -194,12 +194,18 @@ __device__ __forceinline__ void keep_queries(const KvSlots& s, const RowOfSlots&
     static_cast<uint4*>(s.asked_q)[at + i] = __ldcg(static_cast<const uint4*>(s.last_q) + at + i);
 }
 
-// Whether the queries of a KV head moved too far since the last step. NaN: they did.
+// Whether the gate looks at what is missing of this step's choice.
+__device__ __forceinline__ bool by_mass(const RowOfSlots& r) {
+  return r.rules.schedule == SlotSchedule::kAhead && r.rules.gate == SlotGate::kMass;
+}
+
+// Whether the queries of a KV head moved too far since the last step, or too much is missing. NaN: they did.
 __device__ __forceinline__ bool moved(const KvSlots& s, const RowOfSlots& r, int layer, int kv_head) {
   if (r.rules.correction >= 0) {
     const auto at = static_cast<std::uint32_t>(slot_index(s, layer, r.place, kv_head));
     return static_cast<float>(draw(static_cast<std::uint32_t>(r.length), at) >> 8) * 0x1p-24f < r.rules.correction;
   }
+  if (by_mass(r)) return __ldcg(s.mass + slot_index(s, layer, r.place, kv_head)) > r.rules.eps;
   const int group = s.n_heads / s.n_kv_heads;
   const float* c = s.cosine + (static_cast<std::int64_t>(layer) * s.n_places + r.place) * s.n_heads + kv_head * group;
   float v[kMostSlotGroup];  // all loads before the first is used
@@ -224,8 +230,10 @@ __device__ __forceinline__ bool needs_now(const KvSlots& s, const RowOfSlots& r,
   if (r.rules.schedule == SlotSchedule::kEveryStep || r.anew) return true;
   return moved(s, r, layer, kv_head);
 }
-// Of any KV head; a whole warp asks, a lane a head, because one after the other they would wait for memory.
+// Whether this step's query is one to choose with: any KV head needs it, or the gate does. A whole warp asks, a lane a
+// head, because one after the other they would wait for memory.
 __device__ __forceinline__ bool any_needs_now(const KvSlots& s, const RowOfSlots& r, int layer) {
+  if (by_mass(r)) return r.sparse;
   bool any = false;
   for (int first = 0; first < s.n_kv_heads; first += kWarp) {
     const int h = first + static_cast<int>(threadIdx.x) % kWarp;

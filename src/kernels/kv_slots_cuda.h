@@ -33,10 +33,12 @@ namespace mneme {
 enum class SlotSchedule : std::int32_t {
   kNone,       // nothing is selected: sinks and window
   kEveryStep,  // with the current query
-  kAhead,      // with the query of the step before, unless a KV head's queries moved
+  kAhead,      // with the query of the step before, unless the gate flags a KV head
   kKept,       // with the current query where those of the layer moved; it stays until they do again
 };
-enum class SlotGate : std::int32_t { kMean, kMax, kAny };  // GatePool's, of a KV head's cosines, or (kKept) a layer's
+// GatePool's, of a KV head's cosines, or (kKept) a layer's; kMass (kAhead, pages): of what this step's query would
+// choose and the selection ahead has not, the share of softmax. Then all KV heads choose before the gate is asked.
+enum class SlotGate : std::int32_t { kMean, kMax, kAny, kMass };
 
 // By what units are chosen: boxes or 1-bit keys; by lot; the keys themselves (control_choose_cuda.h has the latter
 // two).
@@ -57,6 +59,7 @@ struct SlotRules {
   SlotGate gate = SlotGate::kMean;
   SlotScore score = SlotScore::kIndex;
   float alpha = 1, tau = 1;
+  float eps = 1;  // SlotGate::kMass: flagged above it
   // For measuring: which units are chosen, and which KV heads moved, is drawn at these rates. Below 0: it is not.
   float turnover = -1, correction = -1;
   std::uint64_t seed = 0;  // kDrawn
@@ -66,10 +69,12 @@ struct SlotRules {
 // What one (layer, place) did, in sums over KV heads and steps.
 struct SlotCounts {
   std::uint64_t checks = 0, corrections = 0;  // the gate asked, and the gate flagged
-  std::uint64_t selected = 0, missing = 0;    // units chosen, and those of them that came from the host
-  std::uint64_t neighbours = 0;               // that came beside them, see SlotRules::fetch
-  std::uint64_t replaced = 0;                 // chosen, and not chosen the time before; counted where there are slots
-  std::uint64_t made = 0;                     // kKept: selections, of all KV heads at once
+  // Units chosen, and those of them that came from the host. Of pages, a KV head that is flagged in the last step of a
+  // page has chosen twice: for that step, and for the next one, whose region is another.
+  std::uint64_t selected = 0, missing = 0;
+  std::uint64_t neighbours = 0;  // that came beside them, see SlotRules::fetch
+  std::uint64_t replaced = 0;    // chosen, and not chosen the time before; counted where there are slots
+  std::uint64_t made = 0;        // kKept: selections, of all KV heads at once
 };
 
 // What a (layer, place) remembers of a selection that is kept.
@@ -125,17 +130,23 @@ struct KvSlots {
   std::int32_t* unit_of = nullptr;  // [n_slots]: the unit in a slot of the third kind, -1: none
   std::int32_t* used_at = nullptr;  // [n_slots]: the last length (kKept: selection) for which it was chosen, below 0:
                                     // there is nothing in it, or a neighbour (SlotRules::fetch) that never was
-  std::int32_t* chosen[2] = {};  // by SelectWhen: [max_listed] units, ascending; of lists tokens, the best unit's first
+  // By SelectWhen: [max_listed] units, ascending; of lists tokens, the best unit's first. With SlotGate::kMass, when
+  // recall_units_cuda was there for the next step, its selection in any case.
+  std::int32_t* chosen[2] = {};
   std::int32_t* n_chosen[2] = {};  // by SelectWhen
   std::int32_t* listed = nullptr;  // [max_listed] slots to attend, in the order of their tokens (of lists: sinks, as
                                    // chosen, the window's newest first); without slots, blocks of the pool or tokens of
-                                   // it: block * kKvPageTokens + token
-  void* last_q = nullptr;          // [layers][places][heads][D] bf16: of this step, once store_qkv_cuda was there
-  void* asked_q = nullptr;         // of the last selection (SlotRules::last_asked); or null
-  float* cosine = nullptr;         // [layers][places][heads]: of these with those of the step before, or asked_q
-  KeptSelection* kept = nullptr;   // [layers][places]; null: nothing is kept
-  SlotRules* rules = nullptr;      // [places]
-  SlotCounts* counts = nullptr;    // [layers][places]
+                                   // it: block * kKvPageTokens + token. SlotRows::tickets: | kOnItsWay
+  // SlotRows::tickets: once it stands here, `listed` is written; and all that is on its way has arrived.
+  std::int32_t *listed_for = nullptr, *arrived_for = nullptr;
+  void* last_q = nullptr;         // [layers][places][heads][D] bf16: of this step, once store_qkv_cuda was there
+  void* asked_q = nullptr;        // of the last selection (SlotRules::last_asked); or null
+  float* cosine = nullptr;        // [layers][places][heads]: of these with those of the step before, or asked_q
+  float* mass = nullptr;          // SlotGate::kMass: what the gate looks at, once choose_pages_cuda was there
+  KeptSelection* kept = nullptr;  // [layers][places]; null: nothing is kept
+  SlotRules* rules = nullptr;     // [places]
+  SlotCounts* counts = nullptr;   // [layers][places]
+  std::int32_t delay_us = 0;      // for tests: what is missing begins to come up to so much later
 
   std::size_t token_bytes() const { return 4 * static_cast<std::size_t>(head_dim); }
   std::size_t unit_bytes() const { return token_bytes() * static_cast<std::size_t>(unit_tokens); }
@@ -170,13 +181,20 @@ inline constexpr std::int32_t kMostUnitLists = 24 << 10;  // of a KV head, likew
 // Errors  kUnsupported: more than that.
 void expect_slots_cuda(const KvSlots& slots);
 
-// Rows of a step, one a sequence.   places, lengths, anew [n] on the device
+// Of an entry of KvSlots::listed: the slot is being filled.
+inline constexpr std::uint32_t kOnItsWay = 0x80000000u;
+
+// Rows of a step, one a sequence.   places, lengths, anew, tickets [n] on the device
 inline constexpr std::int32_t kNoSelection = 1, kNoQuery = 2;  // bits of SlotRows::anew
 struct SlotRows {
   const std::int32_t* places = nullptr;   // -1: no sequence
   const std::int32_t* lengths = nullptr;  // tokens stored, this step's own among them
   const std::int32_t* anew = nullptr;     // not 0: there is no earlier selection that could be attended, or no query
   std::int32_t n = 0;
+  // Of pages: a number of this step, another one than that of the step before, and never 0. Then attention of this
+  // step, launched right after recall_units_cuda, begins with what is there (ArrivingSlots in attention_cuda.h). Or
+  // null.
+  const std::int32_t* tickets = nullptr;
 };
 
 // kNow: for this step's attention, in the region of this length, the KV heads that cannot attend what was chosen
@@ -184,7 +202,8 @@ struct SlotRows {
 enum class SelectWhen : std::int32_t { kNow, kNext };
 
 // Scores all boxes of the region with the row's queries (KvSlots::last_q), pools, and writes the n_select best of
-// every KV head. All KV heads of a row are chosen for when one of them needs it. Rows whose pages are not chosen by
+// every KV head. All KV heads of a row are chosen for when one of them needs it, or the gate looks at what is missing
+// (missing_mass() of group_pool.h; kNext must not begin before kNow has ended then). Rows whose pages are not chosen by
 // boxes are left out (SlotRules::score).
 //
 //   scratch  choose_scratch_bytes(); not shared by launches that may run at once

@@ -169,6 +169,52 @@ __device__ __forceinline__ void draw_pages(const SlotRules& rules, int length, s
   }
 }
 
+// What a unit weighs in a softmax, by its key; `top` is the largest logarithm of a weight.
+struct Weights {
+  float scale, top;
+  __device__ __forceinline__ Weights(const SlotRules& rules, std::uint32_t best)
+      : scale(pools_logs(rules.pool) ? 1.0f : rules.alpha),
+        top(best == 0 ? -INFINITY : fminf(scale * value_of_key(best), 3.4028235e38f)) {}
+  __device__ __forceinline__ float of(std::uint32_t key) const {
+    if (key == 0 || top == -INFINITY) return 0;
+    return __expf(fminf(fmaf(scale, value_of_key(key), -top), 60.0f));
+  }
+};
+
+// How much of softmax over all n units falls to those of the choice `out` that the selection ahead has not, to
+// KvSlots::mass: group_pool.h's missing_mass(). keys: of all units; those of the selection ahead are lost.
+__device__ void weigh_missing(const Args& p, const SlotRules& rules, const Share& at, const PageRegion& region,
+                              std::uint32_t best, std::uint32_t* keys, const std::int32_t* out) {
+  constexpr std::uint32_t kAhead = 1;  // no number has this key
+  __shared__ float of_warps[2][kWarps];
+  const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
+  const std::int32_t* ahead = p.s.chosen[1] + at.index * p.s.max_listed;
+  const int n_ahead = p.s.n_chosen[1][at.index], own = ahead[min(tid, p.s.max_listed - 1)];  // both at once, early
+  const Weights weights(rules, best);
+  float all = 0, missing = 0;
+  for_keys(keys, at.n, [&](int, std::uint32_t key) { all += weights.of(key); });
+  __syncthreads();
+  for (int i = tid; i < n_ahead; i += kThreads) {
+    const int u = (i == tid ? own : ahead[i]) - region.first;
+    if (u >= 0 && u < at.n) keys[u] = kAhead;
+  }
+  bool any = false;
+  __syncthreads();
+  for (int i = tid; i < region.n_select; i += kThreads) {
+    const std::uint32_t key = keys[out[i] - region.first];
+    if (key == kAhead) continue;
+    any = true, missing += weights.of(key);
+  }
+  all = warp_sum(all), missing = warp_sum(missing);
+  if (lane == 0) of_warps[0][warp] = all, of_warps[1][warp] = missing;
+  any = __syncthreads_or(any);
+  if (tid == 0) {
+    all = missing = 0;
+    for (int w = 0; w < kWarps; ++w) all += of_warps[0][w], missing += of_warps[1][w];
+    p.s.mass[at.index] = !any ? 0.0f : all == 0 ? 1.0f : fminf(missing / all, 1.0f);
+  }
+}
+
 std::int64_t keys_of(const KvSlots& s) {
   return std::max(eights(s.max_pages), kMostDrawn);
 }
@@ -235,6 +281,12 @@ __global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) c
     const int when = static_cast<int>(p.when);
     std::int32_t* out = p.s.chosen[when] + at.index * p.s.max_listed;
     write_best(ranker, keys, at.n, region.n_select, region.first, out);
+    if constexpr (kWhen == SelectWhen::kNow) {
+      if (by_mass(r)) {
+        __syncthreads();
+        weigh_missing(p, r.rules, at, region, ranker.most, keys, out);
+      }
+    }
     if (r.rules.turnover >= 0 && region.n_select <= kMostDrawn) {
       __syncthreads();
       draw_pages(r.rules, r.length, at.index, region.first, at.n, region.n_select,

@@ -55,13 +55,24 @@ struct Missing {
 constexpr int kNeighbour = 1 << 15, kTogether = 4;
 static_assert(kMostKvSlots < kNeighbour && kKvPageTokens % kTogether == 0);
 
+constexpr std::uint16_t kLate = 0x8000;  // of Lists::slot: what is chosen comes first; kMostKvSlots are fewer
+
 // Steps since a slot was chosen, of as many as are told apart.
 constexpr int kOldest = 254, kInUse = 255;
+
+// Whether attention of this step reads what is there while the rest comes.
+__device__ __forceinline__ bool tells_arrivals(const RecallArgs& p) {
+  return p.rows.tickets != nullptr && p.when == SelectWhen::kNow;
+}
+// Of one thread: a KV head's list is written, or (with what is on its way) complete.
+__device__ __forceinline__ void tell(const RecallArgs& p, int row, int place, int kv_head, std::int32_t* flags) {
+  raise_flag(flags + slot_index(p.s, p.slot_layer, place, kv_head), p.rows.tickets[row]);
+}
 
 // Of one (row, KV head), in shared memory: n_free slots of the third kind, max_listed chosen units.
 struct Lists {
   Missing* missing;      // [max_listed], with neighbours [n_free]: what is brought
-  std::uint16_t* slot;   // [max_listed]: of the chosen units
+  std::uint16_t* slot;   // [max_listed]: of the chosen units, | kLate
   std::uint16_t* found;  // [max_listed], with neighbours: which of the chosen units are missing
   std::uint8_t* age;     // [n_free]: kInUse for those that hold a chosen unit
   struct Counters {
@@ -93,6 +104,8 @@ struct Item {
   PageRegion region;
   int n;              // chosen units: those that are brought
   int attended;       // of them, the first so many
+  bool keeps_ahead;   // what was chosen for this step is the selection ahead,
+  bool again;         // and listed already
   int fixed, n_free;  // slots
   int now;            // what slots note that are used: the length, or a selection's number
   bool together;      // neighbours are brought too
@@ -137,14 +150,16 @@ __device__ __forceinline__ void set_region(const RecallArgs& p, const RowOfSlots
 template <typename K>
 __device__ bool item_of(const RecallArgs& p, const RowOfSlots& r, int kv_head, Item& it) {
   const bool now = needs_now(p.s, r, p.slot_layer, kv_head), plain = r.rules.schedule == SlotSchedule::kNone;
-  it.from = 0;
+  it.from = 0, it.keeps_ahead = it.again = false;
   if (p.when == SelectWhen::kNow) {
     if (!now && !plain) return false;
     if (plain && !r.anew && same_region(r.rules, r.length, r.length - 1)) return false;  // listed as it was
   } else {
     if (r.rules.schedule != SlotSchedule::kAhead) return false;
     it.from = chooses(r, p.when, any_needs_now(p.s, r, p.slot_layer)) ? 1 : 0;
-    if (it.from == 0 && now) return false;  // it has what the next step attends
+    it.keeps_ahead = it.from == 0 && by_mass(r);
+    it.again = it.keeps_ahead && now;
+    if (it.from == 0 && now && !it.keeps_ahead) return false;  // it has what the next step attends
   }
   set_region<K>(p, r, kv_head, it);
   return true;
@@ -217,7 +232,7 @@ __device__ void give_slots(const Item& item, const Lists& lists, int wanted) {
     if (age == oldest && at >= n_oldest) continue;
     lists.missing[at].slot = static_cast<std::uint16_t>(i);
     const int chosen = lists.missing[at].chosen;
-    if (!K::kFetchesFour || (chosen & kNeighbour) == 0) lists.slot[chosen] = static_cast<std::uint16_t>(i);
+    if (!K::kFetchesFour || (chosen & kNeighbour) == 0) lists.slot[chosen] = static_cast<std::uint16_t>(i) | kLate;
   }
 }
 
@@ -362,6 +377,18 @@ __device__ __forceinline__ void count_selected(const RecallArgs& p, int place, i
   atomicAdd(reinterpret_cast<unsigned long long*>(&counts->selected), static_cast<unsigned long long>(n));
 }
 
+// For tests: as if the link were slow.
+__device__ __forceinline__ void delay_copies(const RecallArgs& p, const Item& item) {
+  if (p.s.delay_us <= 0) return;
+  std::uint64_t begin, now;
+  const std::uint64_t nanoseconds =
+      draw(static_cast<std::uint32_t>(item.length), static_cast<std::uint32_t>(item.index)) %
+      (static_cast<std::uint64_t>(p.s.delay_us) * 1000);
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
+  do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  while (now - begin < nanoseconds);
+}
+
 // After a step, of one thread: n_units of a selection that was made, below 0: it was kept.
 __device__ __forceinline__ void remember(const RecallArgs& p, int place, int n_units) {
   KeptSelection& kept = p.s.kept[kept_index(p.s, p.slot_layer, place)];
@@ -378,7 +405,7 @@ __device__ void count_found(const RecallArgs& p, const Item& item, const Lists::
   const auto add = [](std::uint64_t& to, int v) {
     atomicAdd(reinterpret_cast<unsigned long long*>(&to), static_cast<unsigned long long>(v));
   };
-  add(counts->selected, item.attended);
+  if (!item.again) add(counts->selected, item.attended);
   add(counts->missing, c.n_missing);
   add(counts->replaced, c.n_replaced + c.n_missing);
   if (K::kFetchesFour && item.together) add(counts->neighbours, c.n_brought - c.n_missing);
@@ -408,9 +435,17 @@ __device__ void write_down(const RecallArgs& p, const Item& item, const Lists& l
   std::int32_t* listed = p.s.listed + item.index * p.s.max_listed;
   const auto first = static_cast<std::int32_t>(slots);
   for (int i = lane; i < region.first; i += n_lanes) listed[i] = first + i;
+  const bool tells = tells_arrivals(p);
   for (int i = lane; i < item.n; i += n_lanes) {
-    p.s.used_at[slots + item.fixed + lists.slot[i]] = item.now;
-    if (i < item.attended) listed[region.first + i] = first + item.fixed + lists.slot[i];
+    const int slot = lists.slot[i] & ~kLate;
+    const std::uint32_t late = tells && (lists.slot[i] & kLate) != 0 ? kOnItsWay : 0;
+    p.s.used_at[slots + item.fixed + slot] = item.now;
+    if (i < item.attended) listed[region.first + i] = static_cast<std::int32_t>((first + item.fixed + slot) | late);
+  }
+  if (item.keeps_ahead) {
+    std::int32_t* ahead = p.s.chosen[1] + item.index * p.s.max_listed;
+    for (int i = lane; i < item.n; i += n_lanes) ahead[i] = chosen[i];
+    if (lane == 0) p.s.n_chosen[1][item.index] = item.n;
   }
   list_window(p, item, lane, n_lanes);
   if (lane == 0) count_found<K>(p, item, *lists.counters);
@@ -450,16 +485,25 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
 #endif
-  let_next_start();
+  // Attention that reads what is there must not begin before the queries and the choice are.
+  const bool tells = tells_arrivals(p);
+  if (!tells) let_next_start();
   wait_for_previous();
+  if (tells) let_next_start();
   const int items = p.rows.n * p.s.n_kv_heads;
   for (int i = blockIdx.x; i < items; i += gridDim.x) {
     const int row = i / p.s.n_kv_heads, kv_head = i % p.s.n_kv_heads;
     const RowOfSlots r = recall_row<K>(p, row);
     const bool kept = keeps<K>(r), first_head = kv_head == 0 && threadIdx.x == 0;
+    const auto all_there = [&] {
+      if (!tells || threadIdx.x > 0 || r.place < 0) return;
+      tell(p, row, r.place, kv_head, p.s.listed_for);
+      tell(p, row, r.place, kv_head, p.s.arrived_for);
+    };
     if (kept && p.when == SelectWhen::kNext) continue;
     if (!r.sparse) {
       if (kept && first_head) remember(p, r.place, 0);
+      all_there();
       continue;
     }
     if (threadIdx.x == 0) count_gate(p, r, kv_head);
@@ -470,9 +514,14 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
       list_again<K>(p, item);
       if (threadIdx.x == 0) count_selected(p, r.place, item.attended);
       if (first_head) remember(p, r.place, -1);
+      __syncthreads();
+      all_there();
       continue;
     }
-    if (!item_of<K>(p, r, kv_head, item)) continue;
+    if (!item_of<K>(p, r, kv_head, item)) {
+      all_there();
+      continue;
+    }
     if (kept && first_head) remember(p, r.place, item.n);
     __syncthreads();
     resolve<K>(p, item, lists);
@@ -494,13 +543,24 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
     };
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x == 0) {
+      if (n > 0) delay_copies(p, item);
       copies.run(n, source, target);
+      asm volatile("fence.proxy.async.global;" ::: "memory");
+      if (tells) tell(p, row, r.place, kv_head, p.s.arrived_for);
     } else if (threadIdx.x >= kWarp) {
-      write_down<K>(p, item, lists, static_cast<int>(threadIdx.x) - kWarp, K::kThreads - kWarp);
+      constexpr int kLanes = K::kThreads - kWarp;
+      write_down<K>(p, item, lists, static_cast<int>(threadIdx.x) - kWarp, kLanes);
+      if (tells) {
+        asm volatile("bar.sync 1, %0;" ::"n"(kLanes) : "memory");  // these warps alone: the first one copies
+        if (threadIdx.x == kWarp) tell(p, row, r.place, kv_head, p.s.listed_for);
+      }
     }
 #else
+    if (n > 0) delay_copies(p, item);
     for (int i = threadIdx.x / kWarp; i < n; i += K::kThreads / kWarp) copy_piece(target(i), source(i));
     write_down<K>(p, item, lists, static_cast<int>(threadIdx.x), K::kThreads);
+    __syncthreads();
+    all_there();
 #endif
     __syncthreads();
   }

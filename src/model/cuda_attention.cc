@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "src/base/check.h"
 #include "src/device/device.h"
@@ -59,7 +60,7 @@ void CudaAttention::prepare(const KvShape& shape, const CudaBlocks& blocks) {
     library_.prepare(static_cast<std::int32_t>(model_.config().n_heads), tables_->tables(), options_.max_context);
   }
   side_ = Stream::make(Stream::Priority::kHigh);
-  for (Event* e : {&stored_, &chosen_next_, &attended_, &side_done_}) *e = Event::make();
+  for (Event* e : {&stored_, &chosen_, &attended_, &side_done_}) *e = Event::make();
   taps_.emplace(shape, static_cast<std::int32_t>(model_.config().n_heads), scale_);
   audit_.emplace(shape, static_cast<std::int32_t>(model_.config().n_heads), scale_, options_.audit_every);
 }
@@ -88,6 +89,7 @@ void CudaAttention::take_methods(std::span<const SequenceRows> sequences, const 
                                           .turnover = options_.turnover,
                                           .correction = options_.correction,
                                           .recall_by = options_.recall_by,
+                                          .delay_us = options_.delay_us,
                                           .rope = &model_.rope()});
   ++generation_;
   if (!retrieval_->two_parts() || part_out_[0].size() > 0) return;
@@ -146,6 +148,7 @@ void CudaAttention::fill_rows(const Span& s, const CudaRetrieval::Row& method, c
     host.far_to[r] = method.parts.far_to;
     host.near_from_dense[r] = method.parts.near_from_dense;
     host.far_to_dense[r] = method.parts.far_to_dense;
+    host.tickets[r] = ticket_;
   }
 }
 
@@ -158,6 +161,7 @@ bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRow
   taps_->clear();
   audit_->clear();
   has_far_ = ragged_ = false;
+  ticket_ = ticket_ % std::numeric_limits<std::int32_t>::max() + 1;
   take_methods(sequences, stream);
   if (windows_) windows_->begin();
   std::int32_t row = 0;
@@ -292,39 +296,44 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
     attend_decode_cuda(a, r.tables(layer), r.tables_layer(layer), context);
     return;
   }
-  const SlotRows who = slot_rows(rows, first, n);
+  SlotRows who = slot_rows(rows, first, n);
   a.lengths = rows.attended + first;
   a.tables_late = a.lengths_early = true;
-  // The choice for the next step stands beside this step, from the queries on, and brings pages once this step's are
-  // read. Where it is long, attention waits for it: both at once take longer than one after the other (four sequences
-  // at 32K: 7.4 ms a step beside, 6.3 so; single tokens at 128K that a fifth are new of: 8.0 and 7.6).
+  if (r.merges()) who.tickets = rows.tickets + first, a.arriving = r.arriving(who.tickets);
+  // The choice for the next step stands beside this step, from the queries on (where it is made of this step's, from
+  // that on), and brings pages once this step's are read. Where it is long, attention waits for it: both at once take
+  // longer than one after the other (four sequences at 32K: 7.4 ms a step beside, 6.3 so; single tokens at 128K that a
+  // fifth are new of: 8.0 and 7.6).
   const CudaContext beside{.stream = side_.get()};
-  const bool awaited = r.groups() || n >= kManyChoices;
+  const bool ahead = r.ahead(), in_turn = r.chooses_in_turn(),
+             awaited = ahead && !in_turn && (r.groups() || n >= kManyChoices);
+  const auto begin_beside = [&](Event& after) {
+    after.record(stream);
+    side_.wait(after);
+  };
   const auto choose_next = [&] {
     if (r.groups()) r.close_groups(layer, who, tables_->tables(), beside);
     delay(beside);
     r.choose(SelectWhen::kNext, layer, who, tables_->tables(), beside);
   };
-  if (r.ahead()) {
-    stored_.record(stream);
-    side_.wait(stored_);
-  }
-  if (r.ahead() && awaited) {
+  if (ahead && !in_turn) begin_beside(stored_);
+  if (awaited) {
     choose_next();
-    chosen_next_.record(side_);
+    chosen_.record(side_);
   }
   delay(context);
   if (r.selects()) r.choose(SelectWhen::kNow, layer, who, tables_->tables(), context);
+  if (ahead && in_turn) begin_beside(chosen_);
   delay(context);
   if (r.recalls_by_host() && r.selects()) {
     r.recall_by_host(layer, method_rows_, stream);
   } else {
     r.recall(SelectWhen::kNow, layer, who, tables_->tables(), context);
   }
-  if (r.ahead() && awaited) stream.wait(chosen_next_);
+  if (awaited) stream.wait(chosen_);
   attend_decode_cuda(a, r.tables(layer), r.tables_layer(layer), context);
   take_audit(layer, first, n, rows, m, stream);
-  if (r.ahead()) {
+  if (ahead) {
     attended_.record(stream);
     if (!awaited) choose_next();
     side_.wait(attended_);
@@ -539,6 +548,7 @@ void CudaAttention::join(const Stream& stream) {
 }
 
 void CudaAttention::draw_outcomes(float turnover, float correction, RecallBy recall_by) {
+  if (options_.recall_by != recall_by) ++generation_;
   options_.turnover = turnover, options_.correction = correction, options_.recall_by = recall_by;
   if (retrieval_) retrieval_->draw_outcomes(turnover, correction, recall_by);
 }

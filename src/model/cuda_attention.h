@@ -32,12 +32,13 @@ struct CudaRowArrays {
   std::int32_t *tokens, *positions, *slots, *lengths, *places, *anew, *attended;
   // Of rows whose method sees in two parts: where they stand for what is far, and CudaRetrieval::TwoParts.
   std::int32_t *far_positions, *near_from, *near_to, *far_to, *near_from_dense, *far_to_dense;
+  std::int32_t* tickets;  // SlotRows'
   std::int32_t* wanted_rows;
-  static constexpr std::int32_t kArrays = 14, kGraphArrays = 13;  // a graph's rows are all wanted
+  static constexpr std::int32_t kArrays = 15, kGraphArrays = 14;  // a graph's rows are all wanted
   static CudaRowArrays at(std::int32_t* base, std::int32_t capacity) {
     const auto array = [&](std::int32_t i) { return base + std::int64_t{i} * capacity; };
-    return {array(0), array(1), array(2), array(3),  array(4),  array(5),  array(6),
-            array(7), array(8), array(9), array(10), array(11), array(12), array(13)};
+    return {array(0), array(1), array(2),  array(3),  array(4),  array(5),  array(6), array(7),
+            array(8), array(9), array(10), array(11), array(12), array(13), array(14)};
   }
 };
 
@@ -160,9 +161,10 @@ class CudaAttention {
   bool has_far_ = false, ragged_ = false;  // a sequence sees something from elsewhere, or has dropped tokens
   std::int32_t taps_generation_ = 0;
   std::uint32_t delays_ = 1;
-  bool beside_ = false;  // something runs in side_
+  std::int32_t ticket_ = 0;  // of the step
+  bool beside_ = false;      // something runs in side_
   Stream side_;
-  Event stored_, chosen_next_, attended_, side_done_;
+  Event stored_, chosen_, attended_, side_done_;
 };
 
 }  // namespace mneme

@@ -126,7 +126,7 @@ std::int64_t CudaAudit::mark(const Row& row, std::int32_t layer, std::int32_t kv
       const auto page = pages.find(entry / each);
       return page == pages.end() ? -1 : page->second * each + entry % each;
     }
-    const std::int64_t slot = entry - index * n_slots_;
+    const std::int64_t slot = (entry & ~kOnItsWay) - index * n_slots_;  // those on their way have come
     if (slot < 0 || slot >= n_slots_) return -1;
     if (slot < sinks) return static_cast<std::int32_t>(slot);
     if (slot >= sinks + window) return c.unit_of[std::int64_t{kv_head} * n_slots_ + slot];

@@ -31,7 +31,7 @@ struct CudaForwardOptions {
   // Of sequences with a method, see CudaRetrievalOptions.
   float spare = 0.5f, turnover = -1, correction = -1;
   std::int32_t recall_blocks = 8;
-  RecallBy recall_by = RecallBy::kGather;
+  RecallBy recall_by = RecallBy::kMerged;
   // Every n-th decode step of a sequence also computes the true attention and records how much its method had of it; 0:
   // never.
   std::int32_t audit_every = 0;
@@ -84,7 +84,7 @@ class CudaForward {
   std::byte* kv_data() const;
   std::size_t kv_bytes() const;
   // For measuring: outcomes of methods are drawn from the next step on, see SlotRules.
-  void draw_outcomes(float turnover, float correction, RecallBy recall_by = RecallBy::kGather);
+  void draw_outcomes(float turnover, float correction, RecallBy recall_by = RecallBy::kMerged);
   // What methods take of the device; null before the first step with one.
   const CudaRetrieval* retrieval() const;
 

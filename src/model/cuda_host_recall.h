@@ -14,8 +14,10 @@
 
 namespace mneme {
 
+// kRecallNames of bench.h are in this order.
 enum class RecallBy : std::int32_t {
-  kGather,      // by the device
+  kMerged,      // by the device, and pages that are there are attended meanwhile
+  kGather,      // by the device, before attention begins: of tokens and clusters always, if not by the host
   kCopies,      // a copy for each page and KV head
   kBatch,       // these in one call
   kTokenMajor,  // a copy for each, of 32 pieces that lie as far apart as they would in pages of all KV heads. What
@@ -25,6 +27,9 @@ enum class RecallBy : std::int32_t {
   kStaged,       // one buffer: a KV head's pages come when the head before is done
   kStagedTwice,  // two: they come while the head before is put away
 };
+constexpr bool by_host(RecallBy by) {
+  return by != RecallBy::kGather && by != RecallBy::kMerged;
+}
 
 class CudaHostRecall {
  public:

@@ -74,6 +74,7 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
   view_.fetch = needs_.fetch;
   view_.max_listed = needs_.max_listed;
   view_.f16 = shape.dtype == DType::kF16;
+  view_.delay_us = options.delay_us;
   expect_slots_cuda(view_);
 
   const auto states = static_cast<std::size_t>(n_selecting_) * static_cast<std::size_t>(options.n_places),
@@ -112,6 +113,7 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
   }
   for (int i = 0; i < 2; ++i) small.add(&view_.chosen[i], heads * listed * 4), small.add(&view_.n_chosen[i], heads * 4);
   small.add(&view_.listed, heads * listed * 4);
+  small.add(&view_.listed_for, heads * 4), small.add(&view_.arrived_for, heads * 4);
   if (needs_.keeps) small.add(&view_.kept, states * sizeof(KeptSelection));
   if (view_.lists.max_units > 0)
     small.add(&view_.lists.n_units, heads * 4), small.add(&view_.lists.grouped, states * 4);
@@ -121,6 +123,7 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
   queries.add(&view_.last_q, n_q * static_cast<std::size_t>(shape.head_dim) * 2);
   if (needs_.last_asked) queries.add(&view_.asked_q, n_q * static_cast<std::size_t>(shape.head_dim) * 2);
   queries.add(&view_.cosine, n_q * 4);
+  queries.add(&view_.mass, heads * 4);
   queries_ = DeviceBuffer(queries.total(), "queries of the last step");
   queries.place(queries_.data());
   rules_ = DeviceBuffer(static_cast<std::size_t>(options.n_places) * sizeof(SlotRules), "rules of sequences");

@@ -16,6 +16,7 @@
 #include "src/attention/method_state.h"
 #include "src/cache/sequence_cache.h"
 #include "src/device/memory.h"
+#include "src/kernels/attention_cuda.h"
 #include "src/kernels/control_choose_cuda.h"
 #include "src/kernels/layer_choose_cuda.h"
 #include "src/kernels/one_bit_cuda.h"
@@ -44,7 +45,8 @@ struct CudaRetrievalOptions {
   std::int32_t recall_blocks = 8;  // blocks of threads that a recall may use
   // For measuring, see SlotRules and cuda_host_recall.h; below 0: nothing is drawn.
   float turnover = -1, correction = -1;
-  RecallBy recall_by = RecallBy::kGather;
+  RecallBy recall_by = RecallBy::kMerged;
+  std::int32_t delay_us = 0;        // KvSlots::delay_us
   const RopeTable* rope = nullptr;  // of the model, for methods that turn keys themselves
 };
 
@@ -76,6 +78,7 @@ class CudaRetrieval {
     bool selects = false, ahead = false, keeps = false;
     bool controls = false;    // of SlotScore kDrawn or kKeys
     bool last_asked = false;  // SlotRules::last_asked
+    bool by_mass = false;     // SlotGate::kMass
     // Errors  the units, or the layers that read everything, are others.
     void add(const Needs& other);
     bool goes_with(const Needs& other) const {
@@ -157,11 +160,20 @@ class CudaRetrieval {
   bool groups() const { return needs_.keys.group_tokens > 0; }  // of 1-bit keys, which close_groups() completes
   void choose(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
               const CudaContext& context);
+  // Whether a choice for the next step must not begin before that for this one has ended.
+  bool chooses_in_turn() const { return needs_.by_mass; }
   void recall(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
               const CudaContext& context);
-  // CudaRetrievalOptions::recall_by is not kGather: in place of recall() for this step, with the rows that decode. It
-  // waits for the stream, so nothing of the step may be part of a graph.
-  bool recalls_by_host() const { return options_.recall_by != RecallBy::kGather; }
+  // Pages that are there may be attended while recall() brings the others: with SlotRows::tickets, these are for
+  // attention that is launched right after it.
+  bool merges() const {
+    return options_.recall_by == RecallBy::kMerged && needs_.selects && !two_parts() && view_.n_slots > 0 &&
+           view_.unit_tokens == kPageTokens;
+  }
+  ArrivingSlots arriving(const std::int32_t* tickets) const { return {tickets, view_.listed_for, view_.arrived_for}; }
+  // CudaRetrievalOptions::recall_by is one by the host: in place of recall() for this step, with the rows that decode.
+  // It waits for the stream, so nothing of the step may be part of a graph.
+  bool recalls_by_host() const { return by_host(options_.recall_by); }
   void recall_by_host(std::int32_t layer, std::span<const Row> rows, const Stream& stream);
 
   // Groups of 1-bit keys that the rows' new tokens complete: before a choice for the next step, or after all layers.

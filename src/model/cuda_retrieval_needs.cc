@@ -55,6 +55,7 @@ const char* missing_for_tokens(const Plan& plan) {
   if (!std::holds_alternative<OneBit>(d.index) && !std::holds_alternative<RawKeys>(d.index))
     return "tokens must be chosen by their 1-bit keys or by their keys (--kv index=one_bit or index=keys)";
   if (std::holds_alternative<Boundary>(d.schedule)) return "single tokens are not selected at boundaries";
+  if (plan.mass_gate) return "of single tokens the mass that is missing is not estimated (--kv gate=cosine)";
   return nullptr;
 }
 
@@ -150,6 +151,7 @@ SlotRules CudaRetrieval::rules_of(const Plan& plan) {
   r.pool = plan.pool.scores.value_or(GroupPool::kMean);
   r.alpha = plan.alpha;
   if (plan.gate) r.gate = gate_of(plan.gate->pool), r.tau = plan.gate->tau;
+  if (plan.mass_gate) r.gate = SlotGate::kMass, r.eps = plan.mass_gate->eps;
   r.max_reuse = plan.max_reuse;
   r.last_asked = plan.gate && plan.reference == GateReference::kLastRetrieval ? 1 : 0;
   return r;
@@ -167,7 +169,7 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare) {
   Needs n;
   n.selects = r.schedule != SlotSchedule::kNone, n.ahead = r.schedule == SlotSchedule::kAhead;
   n.keeps = r.schedule == SlotSchedule::kKept;
-  n.last_asked = r.last_asked != 0;
+  n.last_asked = r.last_asked != 0, n.by_mass = r.gate == SlotGate::kMass;
   n.controls = r.score != SlotScore::kIndex;
   n.fetch = r.fetch;
   if (plan.lists) {
@@ -204,7 +206,8 @@ bool CudaRetrieval::Needs::holds(const Needs& other) const {
   if (other.keys.none && !keys.none) return holds(other.beside(keys));
   return goes_with(other) && keys == other.keys && n_slots >= other.n_slots && max_listed >= other.max_listed &&
          fetch >= other.fetch && selects >= other.selects && ahead >= other.ahead && keeps >= other.keeps &&
-         controls >= other.controls && last_asked >= other.last_asked && ring_pages >= other.ring_pages;
+         by_mass >= other.by_mass && controls >= other.controls && last_asked >= other.last_asked &&
+         ring_pages >= other.ring_pages;
 }
 
 void CudaRetrieval::Needs::add(const Needs& other) {
@@ -227,7 +230,7 @@ void CudaRetrieval::Needs::add(const Needs& other) {
   n_slots = std::max(n_slots, other.n_slots), max_listed = std::max(max_listed, other.max_listed);
   fetch = std::max(fetch, other.fetch);
   selects = selects || other.selects, ahead = ahead || other.ahead, last_asked = last_asked || other.last_asked;
-  controls = controls || other.controls, keeps = keeps || other.keeps;
+  by_mass = by_mass || other.by_mass, controls = controls || other.controls, keeps = keeps || other.keeps;
 }
 
 }  // namespace mneme

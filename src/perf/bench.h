@@ -32,12 +32,13 @@ struct BenchCase {
   // On a device, where weights are random: the share of the selected units that a step replaces, and of KV heads that
   // are corrected, are drawn at these rates. Below 0: they are what they are.
   float turnover = -1, correction = -1;
-  // On a device, of methods that select at every step: how missing pages come from the host, one of kRecallNames.
-  std::string recall = "gather";
+  // On a device, of methods that select (but for merged and gather, at every step): how missing pages come from the
+  // host, one of kRecallNames.
+  std::string recall = "merged";
 };
-// By the device itself; by the host, a copy a page and KV head; these in one call; the same with tokens' KV heads side
-// by side; through one buffer, and through two.
-inline constexpr std::array<std::string_view, 6> kRecallNames = {"gather",      "copies", "batch",
+// By the device itself, while pages that are there are attended, or before; by the host, a copy a page and KV head;
+// these in one call; the same with tokens' KV heads side by side; through one buffer, and through two. RecallBy's.
+inline constexpr std::array<std::string_view, 7> kRecallNames = {"merged",      "gather", "copies",      "batch",
                                                                  "token-major", "staged", "staged-twice"};
 
 // One timed step, for a trace.

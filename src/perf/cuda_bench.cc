@@ -117,7 +117,10 @@ DType CudaBench::weights() const {
 CudaBench::Impl::Sequences CudaBench::Impl::make_sequences(const BenchCase& c) {
   MNEME_CHECK(c.batch >= 1 && c.depth >= 0, "batch {}, depth {}", c.batch, c.depth);
   if (c.plan != nullptr) CudaForward::expect_method(*c.plan);
-  const bool by_head = c.correction >= 0 || c.recall != kRecallNames[0];
+  const auto recall = std::find(kRecallNames.begin(), kRecallNames.end(), c.recall) - kRecallNames.begin();
+  MNEME_CHECK(recall < std::ssize(kRecallNames), "recall by \"{}\"", c.recall);
+  const auto recall_by = static_cast<RecallBy>(recall);  // in that order
+  const bool by_head = c.correction >= 0 || by_host(recall_by);
   if (by_head && c.plan != nullptr && (c.plan->layer_choice || c.plan->far_position))
     fail(ErrorKind::kOption, "--correction and --recall are for what KV heads choose; {} chooses by layer",
          c.plan->recipe.name);
@@ -126,9 +129,7 @@ CudaBench::Impl::Sequences CudaBench::Impl::make_sequences(const BenchCase& c) {
        std::holds_alternative<RawKeys>(c.plan->recipe.decode->index)))
     fail(ErrorKind::kOption, "--turnover, --correction and --recall draw what an index chooses; {} has none",
          c.plan->recipe.name);
-  const auto recall = std::find(kRecallNames.begin(), kRecallNames.end(), c.recall) - kRecallNames.begin();
-  MNEME_CHECK(recall < std::ssize(kRecallNames), "recall by \"{}\"", c.recall);
-  forward->draw_outcomes(c.turnover, c.correction, static_cast<RecallBy>(recall));  // in that order
+  forward->draw_outcomes(c.turnover, c.correction, recall_by);
   Sequences s;
   for (std::int32_t i = 0; i < c.batch; ++i) {
     s.caches.emplace_back(*pool);

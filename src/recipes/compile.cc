@@ -141,7 +141,8 @@ void plan_schedule(const Schedule& schedule, Plan& plan) {
   std::visit(Overloaded{[](const EveryStep&) {},
                         [&](const Speculative& s) {
                           plan.reuse = Reuse::kAhead;
-                          plan.gate = s.gate;
+                          if (const auto* cosine = std::get_if<CosineGate>(&s.gate)) plan.gate = *cosine;
+                          if (const auto* mass = std::get_if<MassGate>(&s.gate)) plan.mass_gate = *mass;
                         },
                         [&](const Boundary& b) {
                           plan.reuse = Reuse::kKept;

@@ -79,7 +79,8 @@ struct Plan {
   bool by_size = false;  // units score as many tokens as they have
   Probe probe = Probe::kCurrentQuery;
   Reuse reuse = Reuse::kNever;
-  std::optional<CosineGate> gate;  // absent where nothing is reused
+  std::optional<CosineGate> gate;     // absent where nothing is reused, or by mass
+  std::optional<MassGate> mass_gate;  // Reuse::kAhead alone
   GateReference reference = GateReference::kPrevious;
   std::int32_t max_reuse = 0;  // Reuse::kKept: steps that a selection may serve after its own; 0: no limit
   KeyBasis key_basis = KeyBasis::kTurned;
@@ -108,9 +109,15 @@ struct Plan {
   // Keys and values of a prompt depend on the method: a sequence is computed under it from the first token on, and
   // stays with it.
   bool binds_sequence() const { return recipe.prefill_window.has_value() || key_basis == KeyBasis::kRaw; }
+  bool gated() const { return gate || mass_gate; }
   // Decisions that the gate makes in a layer and step.
   std::size_t gates() const {
+    if (mass_gate) return static_cast<std::size_t>(selection_heads());
     return !gate ? 0 : reuse == Reuse::kKept ? 1 : static_cast<std::size_t>(shape.n_kv_heads);
+  }
+  // What pooled scores times this are logarithms of, up to a common factor: what units weigh in a softmax.
+  float log_weight_scale() const {
+    return pool.scores == GroupPool::kMaxProb || pool.scores == GroupPool::kMeanProb ? 1.0f : alpha;
   }
   // Selections are kept as rankings: units are of several sizes, or serve several steps.
   bool ranks() const { return lists.has_value() || reuse == Reuse::kKept; }

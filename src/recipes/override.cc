@@ -196,15 +196,35 @@ struct Key {
   std::string (*get)(const Recipe&);  // empty: no such block
 };
 
+Speculative& speculative_of(Recipe& r, std::string_view key, std::string_view needed) {
+  return block_of<Speculative>(stage_of(r, key).schedule, r, key, needed);
+}
 CosineGate& gate_of(Recipe& r, std::string_view key) {
   if (auto* boundary = std::get_if<Boundary>(&stage_of(r, key).schedule)) return boundary->gate;
-  return block_of<Speculative>(stage_of(r, key).schedule, r, key, "schedule=speculative or schedule=boundary").gate;
+  constexpr std::string_view kNeeded = "schedule=speculative with gate=cosine, or schedule=boundary";
+  return block_of<CosineGate>(speculative_of(r, key, kNeeded).gate, r, key, kNeeded);
 }
 const CosineGate* gate_of(const Recipe& r) {
   if (!r.decode) return nullptr;
   if (const auto* boundary = std::get_if<Boundary>(&r.decode->schedule)) return &boundary->gate;
   const auto* speculative = std::get_if<Speculative>(&r.decode->schedule);
-  return speculative == nullptr ? nullptr : &speculative->gate;
+  return speculative == nullptr ? nullptr : std::get_if<CosineGate>(&speculative->gate);
+}
+const MassGate* mass_gate_of(const Recipe& r) {
+  const auto* speculative = r.decode ? std::get_if<Speculative>(&r.decode->schedule) : nullptr;
+  return speculative == nullptr ? nullptr : std::get_if<MassGate>(&speculative->gate);
+}
+// The same gate keeps its settings.
+void set_gate(Recipe& r, std::string_view key, std::string_view value) {
+  if (value != "cosine" && value != "mass") bad_value(key, value, "cosine or mass");
+  if (value == "cosine" && gate_of(r) != nullptr) return;
+  auto& gate =
+      speculative_of(r, key, value == "mass" ? "schedule=speculative" : "schedule=speculative or boundary").gate;
+  if (value == "cosine") {
+    gate = CosineGate{};
+  } else if (!std::holds_alternative<MassGate>(gate)) {
+    gate = MassGate{};
+  }
 }
 const Boundary* boundary_of(const Recipe& r) {
   return r.decode ? std::get_if<Boundary>(&r.decode->schedule) : nullptr;
@@ -486,6 +506,12 @@ const std::array kKeys = {
     Key{{"schedule", "every_step | speculative | boundary", "when a selection is made, and with which step's query"},
         [](Recipe& r, std::string_view k, std::string_view v) { parse_schedule(k, v, stage_of(r, k).schedule); },
         [](const Recipe& r) { return r.decode ? print_schedule(r.decode->schedule) : std::string(); }},
+    Key{{"gate", "cosine | mass",
+         "what corrects a KV head (speculative): its query moved, or what the selection ahead lacks weighs too much"},
+        set_gate,
+        [](const Recipe& r) {
+          return std::string(gate_of(r) != nullptr ? "cosine" : mass_gate_of(r) != nullptr ? "mass" : "");
+        }},
     Key{{"tau", "-1 to 1 (or more)",
          "the gate: a KV head is corrected (speculative), a layer selects anew (boundary), when the cosine of its "
          "query "
@@ -494,6 +520,15 @@ const std::array kKeys = {
           gate_of(r, k).tau = parse_number<float>(k, v, -1.0f, 2.0f);
         },
         [](const Recipe& r) { return gate_of(r) ? fmt::format("{}", gate_of(r)->tau) : std::string(); }},
+    Key{{"eps", "-1 to 1",
+         "gate=mass: a KV head is corrected when more than this share of the estimated attention is missing; below 0: "
+         "always, 1: never"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          constexpr std::string_view kNeeded = "schedule=speculative with gate=mass";
+          block_of<MassGate>(speculative_of(r, k, kNeeded).gate, r, k, kNeeded).eps =
+              parse_number<float>(k, v, -1.0f, 1.0f);
+        },
+        [](const Recipe& r) { return mass_gate_of(r) ? fmt::format("{}", mass_gate_of(r)->eps) : std::string(); }},
     Key{{"gate_pool", "mean | max | any", "which of its heads' cosines the gate looks at"},
         [](Recipe& r, std::string_view k, std::string_view v) { gate_of(r, k).pool = parse_name(k, v, kGatePools); },
         [](const Recipe& r) { return gate_of(r) ? print_name(gate_of(r)->pool, kGatePools) : std::string(); }},

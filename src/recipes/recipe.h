@@ -155,11 +155,18 @@ struct CosineGate {
   GatePool pool = GatePool::kMean;
   bool operator==(const CosineGate&) const = default;
 };
+// What the current query would select and the selection made ahead has not: its share of the softmax over all units
+// that may be chosen, as the index estimates it (missing_mass() of group_pool.h); flags a selection head where that is
+// above eps. Units are scored at every step, and brought only where it matters.
+struct MassGate {
+  float eps = 0.05f;  // below 0: always flags; 1 or more: never
+  bool operator==(const MassGate&) const = default;
+};
 // With the previous step's query, made while that step ran. KV heads that the gate flags attend a selection made with
 // the current query; then the selection of all heads is made anew and the others use it at the next step. The gate
 // compares with the previous step, KV head by KV head.
 struct Speculative {
-  CosineGate gate;
+  std::variant<CosineGate, MassGate> gate;
   bool operator==(const Speculative&) const = default;
 };
 

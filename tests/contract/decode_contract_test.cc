@@ -51,6 +51,16 @@ constexpr Method kMethods[] = {
     {"freekv", "unit=page:8,sink=8,recent=16,pool=meanQK"},
     {"freekv", "unit=page:8,sink=8,recent=16,pool=none"},
     {"freekv", "unit=page:8,sink=8,recent=16,probe=previous_layer,dense=none"},
+    {"freekv", "unit=page:8,sink=8,recent=16,gate=mass,dense=none"},
+    {"freekv", "unit=page:8,sink=8,recent=16,gate=mass,eps=0.2,pool=maxS"},
+    {"freekv", "unit=page:8,sink=8,recent=16,gate=mass,eps=0.01,pool=meanQK,alpha=1"},
+    {"freekv", "unit=page:8,sink=8,recent=16,gate=mass,eps=0.4,pool=maxQK"},
+    {"freekv", "unit=page:8,sink=8,recent=16,gate=mass,eps=0.1,pool=none"},
+    {"freekv", "unit=page:8,sink=8,recent=16,gate=mass,eps=0.1,pool=maxQ,probe=previous_layer,dense=none"},
+    {"freekv", "unit=page:8,sink=8,recent=16,gate=mass,eps=-1"},
+    {"freekv", "unit=page:8,sink=8,recent=16,gate=mass,eps=1"},
+    {"freekv", "index=keys,unit=token,sink=2,recent=7,gate=mass,eps=0.1"},
+    {"freekv", "index=one_bit,unit=token,sink=0,recent=0,gate=mass,eps=0.2"},
     {"freekv", "index=one_bit,unit=token,sink=0,recent=0"},
     {"freekv", "index=keys,unit=token,sink=2,recent=7"},
     {"freekv", "unit=page:8,sink=8,recent=16,schedule=boundary,tau=0.7"},
@@ -308,6 +318,16 @@ TEST_P(DecodeContract, AchievedBudgetAndDeclaredMemory) {
     }
     if (plan->selects()) {
       EXPECT_EQ(stats.selections + stats.reused, 70 * plan->selection_heads());
+    }
+    if (plan->mass_gate) {  // every selection but the first is asked
+      ASSERT_EQ(stats.gate_checks.size(), static_cast<std::size_t>(plan->selection_heads()));
+      std::int64_t corrections = 0;
+      for (const std::int64_t n : stats.gate_checks) EXPECT_EQ(n, 69);
+      for (const std::int64_t n : stats.corrections) corrections += n;
+      EXPECT_EQ(stats.selections, plan->selection_heads() + corrections);
+      const float eps = plan->mass_gate->eps;
+      EXPECT_TRUE(eps >= 0 || stats.reused == 0);
+      EXPECT_TRUE(eps < 1 || corrections == 0);
     }
   }
   if (plan->lists) {

@@ -139,6 +139,35 @@ TEST(WorkedExample, FreeKvSelectsAheadAndCorrectsWhereTheQueryMoved) {
   EXPECT_THAT(run("-1"), ElementsAre(ElementsAre(1, 3), ElementsAre(1, 3), ElementsAre(2, 3), ElementsAre(1, 3)));
 }
 
+// The same queries, corrected where what is missing weighs more than eps of softmax(q . k) over pages 1 to 4:
+//
+//   step   q            softmax                   selected   ahead   missing      attended, eps 0.5
+//   1      (1, 0)       0.73 0.01 0.27 0.00       1 3        -       -            1 3 (the first)
+//   2      (0, 1)       0.01 0.73 0.27 0.00       2 3        1 3     2: 0.73      2 3 (corrected)
+//   3      (0.8, 0.6)   0.24 0.11 0.65 0.00       1 3        2 3     1: 0.24      2 3 (step 2's)
+//   4      (0.8, 0.6)   0.24 0.11 0.65 0.00       1 3        1 3     0            1 3 (step 3's)
+//
+// With eps 0.2 step 3 is corrected too, with 0.8 neither is.
+TEST(WorkedExample, TheMassGateCorrectsWhereWhatIsMissingWeighsEnough) {
+  const std::vector<std::vector<Pair>> steps = {{{1, 0}}, {{0, 1}}, {{0.8f, 0.6f}}, {{0.8f, 0.6f}}};
+  const auto run = [&](const char* pool, const char* eps) {
+    const std::string overrides = std::string("unit=page:4,dense=none,alpha=1,gate=mass,pool=") + pool + ",eps=" + eps;
+    Example freekv("freekv", {.budget = 16, .sink = 4, .recent = 4}, overrides.c_str(), 1);
+    freekv.append(four_pages());
+    std::vector<std::vector<std::int32_t>> attended;
+    for (const auto& q : steps) attended.push_back(freekv.step(q));
+    return attended;
+  };
+  const std::vector<std::int32_t> a = {1, 3}, b = {2, 3};
+  for (const char* pool : {"meanS", "maxS", "meanQK", "maxQK", "none"}) {
+    EXPECT_THAT(run(pool, "0.5"), ElementsAre(a, b, b, a)) << pool;
+    EXPECT_THAT(run(pool, "0.2"), ElementsAre(a, b, a, a)) << pool;
+    EXPECT_THAT(run(pool, "0.8"), ElementsAre(a, a, b, a)) << pool;
+    EXPECT_THAT(run(pool, "-1"), ElementsAre(a, b, a, a)) << pool;
+    EXPECT_THAT(run(pool, "1"), ElementsAre(a, a, b, a)) << pool;
+  }
+}
+
 // The mean of softmaxes over two heads, q = (2, 0) and (0, 1), alpha = 1:
 //
 //   page                  1       2       3       4

@@ -83,6 +83,70 @@ TEST(GroupPool, IsTheReference) {
         }
 }
 
+// Weights 1, 2, 4, 8 and 1 of 16.
+TEST(MissingMass, ByHand) {
+  std::vector<float> x = {0, 1, 2, 3, 0};
+  for (float& v : x) v *= std::log(2.0f);
+  const std::vector<std::int32_t> none, all = {0, 1, 2, 3, 4}, best = {2, 3}, last = {3, 4};
+  const auto check = [&](const auto& fn) {
+    EXPECT_EQ(fn(x, 1.0f, best, best), 0.0f);
+    EXPECT_EQ(fn(x, 1.0f, none, best), 0.0f);
+    EXPECT_EQ(fn(x, 1.0f, best, all), 0.0f);
+    EXPECT_FLOAT_EQ(fn(x, 1.0f, best, last), 0.25f);
+    EXPECT_FLOAT_EQ(fn(x, 1.0f, last, best), 0.0625f);
+    EXPECT_FLOAT_EQ(fn(x, 1.0f, best, none), 0.75f);
+    EXPECT_FLOAT_EQ(fn(x, 1.0f, all, none), 1.0f);
+    EXPECT_FLOAT_EQ(fn(x, 2.0f, best, last), 16.0f / 86.0f);
+    EXPECT_EQ(fn(std::vector<float>{}, 1.0f, none, none), 0.0f);
+    // All the same: the share of the units.
+    EXPECT_FLOAT_EQ(fn(std::vector<float>(5, -7.0f), 3.0f, best, last), 0.2f);
+  };
+  check(missing_mass_ref);
+  each_target([&] { check(missing_mass_cpu); });
+}
+
+// NaN and -inf weigh nothing, +inf everything; where nothing weighs, whatever is missing is all there is.
+TEST(MissingMass, WhatIsNoNumber) {
+  const std::vector<std::int32_t> first = {0}, second = {1}, none;
+  const auto check = [&](const auto& fn) {
+    EXPECT_EQ(fn(std::vector{kNan, 1.0f, 1.0f}, 1.0f, first, second), 0.0f);
+    EXPECT_FLOAT_EQ(fn(std::vector{kNan, 1.0f, 1.0f}, 1.0f, second, first), 0.5f);
+    EXPECT_EQ(fn(std::vector{-kInf, 1.0f}, 1.0f, first, none), 0.0f);
+    EXPECT_EQ(fn(std::vector{kInf, 1.0f}, 0.5f, first, none), 1.0f);
+    EXPECT_EQ(fn(std::vector{kInf, 1.0f}, 0.5f, second, none), 0.0f);
+    EXPECT_FLOAT_EQ(fn(std::vector{kInf, kInf}, 1.0f, first, second), 0.5f);
+    for (const float nothing : {kNan, -kInf}) {
+      EXPECT_EQ(fn(std::vector{nothing, nothing}, 1.0f, first, second), 1.0f);
+      EXPECT_EQ(fn(std::vector{nothing, nothing}, 1.0f, first, first), 0.0f);
+    }
+  };
+  check(missing_mass_ref);
+  each_target([&] { check(missing_mass_cpu); });
+}
+
+TEST(MissingMass, IsTheReference) {
+  std::mt19937 rng(9);
+  const auto some = [&](std::int32_t n, std::uint32_t one_in) {
+    std::vector<std::int32_t> units;
+    for (std::int32_t u = 0; u < n; ++u)
+      if (rng() % one_in == 0) units.push_back(u);
+    return units;
+  };
+  for (const std::int32_t n : {1, 2, 15, 16, 17, 850, 4099})
+    for (const float spread : {0.0f, 1.0f, 30.0f, 1000.0f, 1e6f})
+      for (int round = 0; round < 5; ++round) {
+        Scores s = random_scores(1, n, spread, rng);
+        std::vector<float> x(s.values.begin(), s.values.begin() + n);
+        if (round == 4) x[rng() % x.size()] = kNan;
+        const auto wanted = some(n, 3), there = some(n, 2);
+        const float want = missing_mass_ref(x, 0.125f, wanted, there);
+        // Of the size of a score's rounding, for the best ones.
+        const float error = 2e-6f * (1.0f + spread);
+        each_target(
+            [&] { ASSERT_NEAR(missing_mass_cpu(x, 0.125f, wanted, there), want, error) << n << " " << spread; });
+      }
+}
+
 TEST(GroupPool, MaxAndMeanAreExactOnIntegers) {
   std::mt19937 rng(2);
   for (const std::int32_t group : {1, 3, 4, 5, 7, 16})

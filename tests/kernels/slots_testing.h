@@ -33,7 +33,8 @@ struct Setup {
   DType dtype = DType::kBF16;
   SlotSchedule schedule = SlotSchedule::kEveryStep;
   GroupPool pool = GroupPool::kMax;
-  float tau = 1;
+  float tau = 1, eps = 1;
+  SlotGate gate = SlotGate::kMean;
   SlotScore score = SlotScore::kIndex;
   std::uint64_t seed = 0;
   bool tokens() const { return group_tokens > 0 || single || largest > 0; }
@@ -111,6 +112,9 @@ struct World {
     take(&v.used_at, heads * slots * 4);
     for (int i = 0; i < 2; ++i) take(&v.chosen[i], heads * listed * 4), take(&v.n_chosen[i], heads * 4);
     take(&v.listed, heads * listed * 4);
+    take(&v.listed_for, heads * 4);
+    take(&v.arrived_for, heads * 4);
+    take(&v.mass, heads * 4);
     take(&v.last_q, q * static_cast<std::size_t>(s.head_dim) * 2);
     take(&v.cosine, q * 4);
     take(&v.rules, static_cast<std::size_t>(s.places) * sizeof(SlotRules));
@@ -122,6 +126,7 @@ struct World {
     copy_bytes(v.rules, rules.data(), rules.size() * sizeof(SlotRules), stream);
     set_bytes(v.counts, 0, static_cast<std::size_t>(s.places) * sizeof(SlotCounts), stream);
     if (keeps) set_bytes(v.kept, 0, static_cast<std::size_t>(s.places) * sizeof(KeptSelection), stream);
+    for (std::int32_t* flags : {v.listed_for, v.arrived_for}) set_bytes(flags, 0, heads * 4, stream);
     if (s.largest > 0) set_bytes(v.lists.n_units, 0, heads * 4, stream);
     stream.synchronize();
     const std::size_t bytes = s.score != SlotScore::kIndex ? choose_controls_scratch_bytes(v, s.places)
@@ -149,9 +154,11 @@ struct World {
             .n_select = s.n_select(),
             .schedule = s.schedule,
             .pool = s.pool,
+            .gate = s.gate,
             .score = s.score,
             .alpha = 0.125f,
             .tau = s.tau,
+            .eps = s.eps,
             .seed = s.seed};
   }
   KvTables pages() const {
@@ -182,10 +189,12 @@ class CudaSlotsTest : public CudaTest {
   // Queries of small integers for every place, where the kernels look for them.
   std::vector<float> queries(World& w, std::mt19937& rng, int largest) {
     std::vector<float> q(static_cast<std::size_t>(w.s.places * w.v.n_heads * w.s.head_dim));
-    for (float& x : q)
-      x = static_cast<float>(static_cast<int>(rng() % static_cast<unsigned>(2 * largest + 1)) - largest);
+    for (float& x : q) x = whole_number(rng, largest);
     set_queries(w, q);
     return q;
+  }
+  static float whole_number(std::mt19937& rng, int largest) {
+    return static_cast<float>(static_cast<int>(rng() % static_cast<unsigned>(2 * largest + 1)) - largest);
   }
   void set_queries(World& w, const std::vector<float>& q) {
     std::vector<std::uint16_t> bits;

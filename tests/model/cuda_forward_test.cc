@@ -195,6 +195,7 @@ TEST_F(CudaForwardTest, MethodsAreFullAttentionUpToTheBudget) {
   for (const auto& [name, overrides, store] : {std::tuple{"freekv", "unit=page:32", KvStore::kHost},
                                                {"quest", "unit=page:32", KvStore::kHost},
                                                {"freekv", "unit=page:32,tau=-1", KvStore::kHost},
+                                               {"freekv", "unit=page:32,gate=mass", KvStore::kHost},
                                                {"fier", "", KvStore::kHost},
                                                {"fier", "group=64", KvStore::kDevice},
                                                {"fier", "unit_fetch=4", KvStore::kHost},
@@ -263,8 +264,8 @@ TEST_F(CudaForwardTest, RecallByTheHostIsRecallByTheDevice) {
   };
   const auto want = answers(RecallBy::kGather, false);
   EXPECT_GT(want.second, 0);
-  for (const RecallBy by :
-       {RecallBy::kGather, RecallBy::kCopies, RecallBy::kBatch, RecallBy::kStaged, RecallBy::kStagedTwice})
+  for (const RecallBy by : {RecallBy::kGather, RecallBy::kCopies, RecallBy::kBatch, RecallBy::kMerged,
+                            RecallBy::kStaged, RecallBy::kStagedTwice})
     for (const bool changes : {false, true}) {
       const auto got = answers(by, changes);
       EXPECT_EQ(got.second, want.second);
@@ -314,6 +315,7 @@ TEST_F(CudaForwardTest, SlowRecallsChangeNothing) {
   for (const auto& [name, overrides] : {std::pair{"quest", "unit=page:32"},
                                         {"freekv", "unit=page:32,tau=0.3"},
                                         {"freekv", "unit=page:32,tau=-1"},
+                                        {"freekv", "unit=page:32,gate=mass,eps=0.1"},
                                         {"freekv", "unit=token,index=one_bit,tau=-1"},
                                         {"freekv", "unit=token,index=one_bit,tau=0.3,unit_fetch=4"},
                                         {"fier", ""},
@@ -325,12 +327,13 @@ TEST_F(CudaForwardTest, SlowRecallsChangeNothing) {
                                         {"oracle", ""},
                                         {"random", ""}}) {
     const auto plan = plan_for(*model, name, 256, overrides);
-    const auto answers = [&](std::int32_t delay_us) {
+    const auto answers = [&](RecallBy by, std::int32_t delay_us) {
       CudaForward forward(*model, CudaWeights::load(*model, stream), Stream::make(),
                           {.max_rows = 512,
                            .max_sequences = 2,
                            .max_context = model->max_context(),
                            .store = KvStore::kHost,
+                           .recall_by = by,
                            .delay_us = delay_us});
       const auto pool =
           forward.make_pool(model->kv_shape(DType::kBF16), 100 * model->kv_shape(DType::kBF16).blocks_per_page());
@@ -351,9 +354,13 @@ TEST_F(CudaForwardTest, SlowRecallsChangeNothing) {
       for (int i = 0; i < 80; ++i) step(1);
       return out;
     };
-    const std::vector<float> want = answers(0);
-    for (const std::int32_t delay_us : {20, 150, 600})
-      ASSERT_TRUE(answers(delay_us) == want) << name << " " << overrides << ", up to " << delay_us << " us";
+    const std::vector<float> want = answers(RecallBy::kGather, 0);
+    std::vector<RecallBy> ways = {RecallBy::kGather};
+    if (plan->rules.unit_tokens == kPageTokens) ways.push_back(RecallBy::kMerged);
+    for (const RecallBy by : ways)
+      for (const std::int32_t delay_us : {by == RecallBy::kMerged ? 0 : 20, 150, 600})
+        ASSERT_TRUE(answers(by, delay_us) == want)
+            << name << " " << overrides << ", up to " << delay_us << " us, by " << static_cast<int>(by);
   }
 }
 
@@ -379,6 +386,89 @@ std::vector<float> step_of(auto&& forward, SequenceCache& cache, std::span<const
   std::vector<float> out;
   SequenceRunner::append(forward.run({.tokens = tokens, .sequences = std::span(&rows, 1)}), out);
   return out;
+}
+
+struct Answers {
+  std::vector<std::vector<float>> logits;
+  std::int64_t checks = 0, corrections = 0, selected = 0;
+  explicit Answers(const MethodState& method, std::vector<std::vector<float>> l) : logits(std::move(l)) {
+    for (const LayerStats& s : method.stats().layers) {
+      for (const std::int64_t n : s.gate_checks) checks += n;
+      for (const std::int64_t n : s.corrections) corrections += n;
+      selected += s.selected_units;
+    }
+  }
+};
+
+// A prompt of 1,200 tokens and an answer of 100, whose tokens stay the same for a while.
+Answers answer_by(auto& on, const Model& model, const char* name, const char* overrides) {
+  const auto plan = plan_for(model, name, 384, overrides);
+  const std::vector<std::int32_t> tokens = stretches(1300, model.config().vocab, 6);
+  const std::span<const std::int32_t> all(tokens);
+  MethodState method(plan);
+  SequenceCache cache([&]() -> PagePool& {
+    if constexpr (requires { *on.pool; })
+      return *on.pool;
+    else
+      return on.pool;
+  }());
+  for (int i = 0; i < 3; ++i)
+    step_of(on.forward, cache, all.subspan(static_cast<std::size_t>(i) * 400, 400), RowPhase::kPrefill, method);
+  std::vector<std::vector<float>> out;
+  for (std::size_t i = 1200; i < 1300; ++i)
+    out.push_back(step_of(on.forward, cache, all.subspan(i, 1), RowPhase::kDecode, method));
+  return Answers(method, std::move(out));
+}
+
+// The gate on the mass of what is missing: always or never flagging it is a method without it; in between it flags what
+// the CPU's flags, but for what rounding decides.
+TEST_F(CudaForwardTest, TheMassGateIsTheCpus) {
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
+  const auto there = [&](const char* overrides) {
+    OnDevice device(*model, KvStore::kHost);
+    return answer_by(device, *model, "freekv", overrides);
+  };
+  const Answers always = there("unit=page:32,gate=mass,eps=-1"), every = there("unit=page:32,schedule=every_step"),
+                never = there("unit=page:32,gate=mass,eps=1"), ahead = there("unit=page:32,tau=-1");
+  EXPECT_TRUE(always.logits == every.logits);
+  EXPECT_TRUE(never.logits == ahead.logits);
+  EXPECT_FALSE(never.logits == always.logits);
+  EXPECT_EQ(always.corrections, always.checks);
+  EXPECT_EQ(never.corrections, 0);
+  EXPECT_EQ(always.selected, every.selected / 100 * 103);  // three pages end, and the next step has other candidates
+  EXPECT_EQ(never.selected, ahead.selected);
+  for (const char* overrides :
+       {"unit=page:32,gate=mass,eps=0.02", "unit=page:32,gate=mass,eps=0.03,pool=meanQK,alpha=1"}) {
+    SequenceRunner host(*model, DType::kBF16, cpu, 100);
+    const Answers got = there(overrides), want = answer_by(host, *model, "freekv", overrides);
+    EXPECT_EQ(got.checks, want.checks);
+    EXPECT_GT(got.corrections, 0);
+    EXPECT_LT(got.corrections, got.checks);
+    RecordProperty("corrections", std::to_string(got.corrections) + " of " + std::to_string(got.checks) + ", CPU " +
+                                      std::to_string(want.corrections));
+    EXPECT_NEAR(static_cast<double>(got.corrections), static_cast<double>(want.corrections),
+                0.05 * static_cast<double>(want.checks));
+    double error = 0;
+    for (std::size_t i = 0; i < want.logits.size(); ++i)
+      error += relative_error(got.logits[i], want.logits[i]) / static_cast<double>(want.logits.size());
+    EXPECT_LE(error, kTolerance) << overrides;
+  }
+}
+
+// What the device does not reckon is refused.
+TEST(CudaMethods, RefusesMassesOfSingleTokens) {
+  const MethodShape shape{.n_layers = 3, .n_heads = 8, .n_kv_heads = 2, .head_dim = 128};
+  Recipe recipe = make_recipe("freekv", {.budget = 512, .sink = 32, .recent = 64});
+  apply_overrides("unit=page:32,gate=mass", recipe);
+  EXPECT_NO_THROW(CudaForward::expect_method(*compile(recipe, shape)));
+  apply_overrides("unit=token,index=one_bit", recipe);
+  try {
+    CudaForward::expect_method(*compile(recipe, shape));
+    FAIL() << "not refused";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kUnsupported);
+    EXPECT_NE(std::string(e.what()).find("--kv gate=cosine"), std::string::npos) << e.what();
+  }
 }
 
 LayerStats all_layers(const MethodState& method) {

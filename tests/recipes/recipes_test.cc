@@ -92,6 +92,37 @@ TEST(Override, ComposesAcrossMethods) {
   EXPECT_EQ(compile(r, kShape)->rules.entry_tokens, 64);
 }
 
+TEST(Override, AGateIsOneOfTwo) {
+  Recipe r = make_recipe("freekv", {});
+  EXPECT_EQ(override_value(r, "gate"), "cosine");
+  apply_overrides("tau=0.5,gate=cosine", r);
+  EXPECT_EQ(override_value(r, "tau"), "0.5");
+  apply_overrides("gate=mass,eps=0.125,gate=mass", r);
+  EXPECT_EQ(override_value(r, "eps"), "0.125");
+  EXPECT_EQ(override_value(r, "tau"), "");
+  const auto plan = compile(r, kShape);
+  EXPECT_EQ(plan->reuse, Reuse::kAhead);
+  EXPECT_FALSE(plan->gate);
+  ASSERT_TRUE(plan->mass_gate);
+  EXPECT_EQ(plan->mass_gate->eps, 0.125f);
+  EXPECT_EQ(plan->gates(), static_cast<std::size_t>(kShape.n_kv_heads));
+  EXPECT_EQ(plan->log_weight_scale(), 1.0f);
+  apply_overrides("pool=meanQK", r);
+  EXPECT_EQ(compile(r, kShape)->log_weight_scale(), plan->alpha);
+  EXPECT_THAT(error_of([&] { apply_overrides("tau=0.5", r); }), HasSubstr("gate=cosine"));
+  EXPECT_THAT(error_of([&] { apply_overrides("gate=sine", r); }), HasSubstr("cosine or mass"));
+  EXPECT_THAT(error_of([&] { apply_overrides("eps=1.5", r); }), HasSubstr("number from -1 to 1"));
+  apply_overrides("gate=cosine", r);
+  EXPECT_THAT(error_of([&] { apply_overrides("eps=0.1", r); }), HasSubstr("gate=mass"));
+  Recipe boundary = make_recipe("louiskv", {});
+  EXPECT_EQ(override_value(boundary, "gate"), "cosine");
+  EXPECT_THAT(error_of([&] { apply_overrides("gate=mass", boundary); }), HasSubstr("schedule=speculative"));
+  Recipe every = make_recipe("quest", {});
+  EXPECT_THAT(error_of([&] { apply_overrides("gate=mass", every); }), HasSubstr("schedule=speculative"));
+  apply_overrides("schedule=speculative,gate=mass", every);
+  EXPECT_TRUE(compile(every, kShape)->mass_gate);
+}
+
 // Setting every key to the value that it already has changes nothing.
 TEST(Override, EveryKeyReadsBackWhatItPrints) {
   for (const RecipeRow& row : recipe_table()) {
