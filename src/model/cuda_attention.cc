@@ -11,8 +11,6 @@
 namespace mneme {
 namespace {
 
-constexpr std::int32_t kManyChoices = 3;  // sequences whose choices for the next step attention waits for
-
 // graph_kind(): sequences that attend all that they have stored, of which some have dropped tokens, or are looked at to
 // drop some. Those with a method that selects nothing, something, something for the next step too. Then those that see
 // in two parts, all from where they stand or not.
@@ -278,9 +276,12 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
     delay(context);
     if (selects && r.by_layer())
       r.choose_by_layer(layer, who, m.far_q + std::int64_t{first} * q_width_ * 2, rows.far_to + first, context);
-    const bool recalls = selects && r.recalls();
-    if (recalls) {
-      // What is near needs none of it.
+    const bool recalls = selects && r.recalls(), near_apart = r.raw_keys();
+    if (recalls && !near_apart) {
+      delay(context);
+      r.recall(SelectWhen::kNow, layer, who, tables_->tables(), context);
+    } else if (recalls) {
+      // What is near lies in the ring of turned keys, and is attended meanwhile.
       const CudaContext beside{.stream = side_.get()};
       stored_.record(stream);
       side_.wait(stored_);
@@ -288,7 +289,7 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
       r.recall(SelectWhen::kNow, layer, who, tables_->tables(), beside);
       attended_.record(side_);
     }
-    attend_two_parts(layer, first, a, rows, m, context, recalls ? &attended_ : nullptr, stream);
+    attend_two_parts(layer, first, a, rows, m, context, recalls && near_apart ? &attended_ : nullptr, stream);
     if (selects) take_audit(layer, first, n, rows, m, stream);
     return;
   }
@@ -301,26 +302,22 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
   a.tables_late = a.lengths_early = true;
   if (r.merges()) who.tickets = rows.tickets + first, a.arriving = r.arriving(who.tickets);
   // The choice for the next step stands beside this step, from the queries on (where it is made of this step's, from
-  // that on), and brings pages once this step's are read. Where it is long, attention waits for it: both at once take
-  // longer than one after the other (four sequences at 32K: 7.4 ms a step beside, 6.3 so; single tokens at 128K that a
-  // fifth are new of: 8.0 and 7.6).
+  // that on), and brings pages once this step's are read. That of single tokens is long, takes the place of attention
+  // and products, and stands before them (128K, a fifth of the tokens new: 7.6 ms a step in place of 8.0). For pages of
+  // four sequences at 32K both ways have been measured: between, 6.3 ms without corrections and 7.1 with 13 %; beside,
+  // 6.7 and 6.8.
   const CudaContext beside{.stream = side_.get()};
-  const bool ahead = r.ahead(), in_turn = r.chooses_in_turn(),
-             awaited = ahead && !in_turn && (r.groups() || n >= kManyChoices);
+  const bool ahead = r.ahead(), in_turn = r.chooses_in_turn(), between = ahead && !in_turn && r.groups();
   const auto begin_beside = [&](Event& after) {
     after.record(stream);
     side_.wait(after);
   };
-  const auto choose_next = [&] {
-    if (r.groups()) r.close_groups(layer, who, tables_->tables(), beside);
-    delay(beside);
-    r.choose(SelectWhen::kNext, layer, who, tables_->tables(), beside);
+  const auto choose_next = [&](const CudaContext& where) {
+    if (r.groups()) r.close_groups(layer, who, tables_->tables(), where);
+    delay(where);
+    r.choose(SelectWhen::kNext, layer, who, tables_->tables(), where);
   };
   if (ahead && !in_turn) begin_beside(stored_);
-  if (awaited) {
-    choose_next();
-    chosen_.record(side_);
-  }
   delay(context);
   if (r.selects()) r.choose(SelectWhen::kNow, layer, who, tables_->tables(), context);
   if (ahead && in_turn) begin_beside(chosen_);
@@ -330,12 +327,12 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
   } else {
     r.recall(SelectWhen::kNow, layer, who, tables_->tables(), context);
   }
-  if (awaited) stream.wait(chosen_);
+  if (between) choose_next(context);
   attend_decode_cuda(a, r.tables(layer), r.tables_layer(layer), context);
   take_audit(layer, first, n, rows, m, stream);
   if (ahead) {
     attended_.record(stream);
-    if (!awaited) choose_next();
+    if (!between) choose_next(beside);
     side_.wait(attended_);
     delay(beside);
     r.recall(SelectWhen::kNext, layer, who, tables_->tables(), beside);
