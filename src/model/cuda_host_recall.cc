@@ -26,8 +26,7 @@ CudaHostRecall::CudaHostRecall(const KvSlots& slots) : slots_(slots) {
   listed_ = PinnedBuffer(states * heads * listed * 4);
 }
 
-// As resolve() of unit_recall_cuda.cu: slots that were not chosen for longest are given up, the first where that is
-// equal.
+// As resolve() of unit_resolve.cuh: slots that were not chosen for longest are given up, the first where that is equal.
 void CudaHostRecall::take(const Row& row, std::int32_t layer, std::int32_t slot_layer, std::int32_t kv_head) {
   const std::int32_t length = row.cache->length(), first = row.rules.sink / kKvPageTokens,
                      stop = (length + kKvPageTokens - 1) / kKvPageTokens,

@@ -1,0 +1,138 @@
+// What moves tokens and pages without choosing: slots filled as a row begins, a step's token written back to host
+// memory, positions copied from pages to pages.
+#include "src/kernels/bulk_copies.cuh"
+#include "src/kernels/kv_slots_cuda.cuh"
+
+namespace mneme {
+namespace {
+
+using namespace cuda;  // NOLINT
+
+constexpr int kThreads = 512, kWarps = kThreads / kWarp;  // of the kernels that run alone
+constexpr int kWriteThreads = 128;
+
+struct FillArgs {
+  KvSlots s;
+  KvTables pages;
+  SlotRules rules;
+  int place, length, layer, slot_layer;
+};
+
+__global__ void __launch_bounds__(kThreads) fill_kernel(FillArgs p) {
+  const int tid = threadIdx.x, kv_head = blockIdx.y, warp = tid / kWarp;
+  const std::int64_t index = slot_index(p.s, p.slot_layer, p.place, kv_head);
+  const int bytes = static_cast<int>(cuda::unit_bytes(p.s));
+  const bool all = p.length <= p.rules.budget;
+  const PageRegion region = page_region(p.rules, p.length);
+  const int ring = window_slots(p.rules);
+  if (blockIdx.x == 0) {
+    for (int i = tid; i < cuda::max_units(p.s); i += kThreads) p.s.slot_of[index * cuda::max_units(p.s) + i] = -1;
+    for (int i = tid; i < p.s.n_slots; i += kThreads)
+      p.s.unit_of[index * p.s.n_slots + i] = -1, p.s.used_at[index * p.s.n_slots + i] = -2;
+    if (all)
+      for (int i = tid; i < p.s.max_listed; i += kThreads)
+        p.s.listed[index * p.s.max_listed + i] =
+            static_cast<std::int32_t>(index * p.s.n_slots) + min(i, p.s.n_slots - 1);
+    if (tid == 0) p.s.n_chosen[0][index] = p.s.n_chosen[1][index] = 0;
+  }
+  const int n = all ? region.stop : region.first + region.stop - region.window;
+  const auto unit_at = [&](int at) { return all || at < region.first ? at : region.window + at - region.first; };
+  const auto source = [&](int at) {
+    const int unit = unit_at(at);
+    return p.pages.base + unit_token(p.pages, p.s.unit_tokens, p.layer, p.place, kv_head, unit) * token_bytes(p.s);
+  };
+  const auto target = [&](int at) {
+    const int slot = all || at < region.first ? at : region.first + unit_at(at) % ring;
+    return p.s.slots + (index * p.s.n_slots + slot) * bytes;
+  };
+  const int own = blockIdx.x * kWarps + warp, n_warps = gridDim.x * kWarps;
+  if (p.s.unit_tokens == 1) {
+    copy_tokens(n, bytes, own, n_warps, source, target);
+    return;
+  }
+  const int pieces = bytes / kPieceBytes;
+  for (int i = own; i < n * pieces; i += n_warps)
+    copy_piece(target(i / pieces) + i % pieces * kPieceBytes, source(i / pieces) + i % pieces * kPieceBytes);
+}
+
+struct WriteBackArgs {
+  KvSlots s;
+  KvTables dense, pages;
+  SlotRows rows;
+  const std::int32_t* numbers;
+  int n_layers;
+};
+
+// A warp a (row, layer, KV head): the newest token's key and value.
+__global__ void __launch_bounds__(kWriteThreads) write_back_kernel(WriteBackArgs p) {
+  wait_for_previous();
+  const int lane = threadIdx.x % kWarp, heads = p.s.n_kv_heads;
+  const int item = blockIdx.x * (kWriteThreads / kWarp) + threadIdx.x / kWarp;
+  const int row = item / (p.n_layers * heads), layer = item / heads % p.n_layers, kv_head = item % heads;
+  if (row >= p.rows.n) return;
+  const int place = p.rows.places[row];
+  if (place < 0) return;
+  const int number = p.numbers[layer], position = p.rows.lengths[row] - 1;
+  const std::int64_t offset = position % kKvPageTokens * token_bytes(p.s);
+  const std::byte* from =
+      number >= 0 ? resident_token(p.s, number, place, kv_head, position, position + 1)
+                  : block_at(p.dense, (-1 - number) * p.s.n_places, place, kv_head, position / kKvPageTokens) + offset;
+  std::byte* to = block_at(p.pages, layer, place, kv_head, position / kKvPageTokens) + offset;
+  for (int i = lane; i < token_bytes(p.s) / 16; i += kWarp)
+    reinterpret_cast<uint4*>(to)[i] = __ldcg(reinterpret_cast<const uint4*>(from) + i);
+}
+
+struct CopyArgs {
+  KvTables to, from;
+  int to_layer, from_layer, to_slot, from_slot, first, stop;
+};
+
+__global__ void __launch_bounds__(kThreads) copy_kernel(CopyArgs p) {
+  const int kv_head = blockIdx.y, warp = threadIdx.x / kWarp;
+  const int block_bytes = 4 * p.to.head_dim * kKvPageTokens;
+  const int pieces = (block_bytes + kPieceBytes - 1) / kPieceBytes;
+  const int shift = p.from.shifts != nullptr ? shift_of(p.from, p.from_layer, p.from_slot, kv_head)
+                                             : shift_of(p.to, p.to_layer, p.to_slot, kv_head);
+  const int first = max(0, p.first - shift) / kKvPageTokens,
+            n = (p.stop - shift + kKvPageTokens - 1) / kKvPageTokens - first;
+  for (int i = blockIdx.x * kWarps + warp; i < n * pieces; i += gridDim.x * kWarps) {
+    // Of head_dim 80 the last piece has half of the one before it.
+    const int page = first + i / pieces, offset = min(i % pieces * kPieceBytes, block_bytes - kPieceBytes);
+    std::byte* to = block_at(p.to, p.to_layer, p.to_slot, kv_head, page);
+    copy_piece(to + offset, block_at(p.from, p.from_layer, p.from_slot, kv_head, page) + offset);
+  }
+}
+
+}  // namespace
+
+void fill_slots_cuda(std::int32_t place, std::int32_t length, const SlotRules& rules, const KvSlots& s,
+                     const KvTables& pages, std::int32_t layer, std::int32_t slot_layer, const CudaContext& context) {
+  if (s.n_slots == 0) return;
+  launch(context, "fill_slots", fill_kernel, dim3(4, static_cast<unsigned>(s.n_kv_heads)), dim3(kThreads), 0,
+         FillArgs{s, pages, rules, place, length, layer, slot_layer});
+}
+
+void write_back_cuda(const SlotRows& rows, const KvSlots& s, const KvTables& dense, const std::int32_t* numbers,
+                     const KvTables& pages, std::int32_t n_layers, const CudaContext& context) {
+  const int warps = rows.n * n_layers * s.n_kv_heads, each = kWriteThreads / kWarp;
+  launch(context, "write_back", write_back_kernel, dim3(static_cast<unsigned>((warps + each - 1) / each)),
+         dim3(kWriteThreads), 0, WriteBackArgs{s, dense, pages, rows, numbers, n_layers});
+}
+
+void copy_positions_cuda(const KvTables& to, std::int32_t to_layer, const KvTables& from, std::int32_t from_layer,
+                         std::int32_t to_slot, std::int32_t from_slot, std::int32_t first, std::int32_t stop,
+                         std::int32_t blocks_a_head, const CudaContext& context) {
+  if (stop <= first) return;
+  launch(context, "copy_pages", copy_kernel,
+         dim3(static_cast<unsigned>(blocks_a_head), static_cast<unsigned>(to.n_kv_heads)), dim3(kThreads), 0,
+         CopyArgs{to, from, to_layer, from_layer, to_slot, from_slot, first, stop});
+}
+
+void copy_pages_cuda(const KvTables& to, std::int32_t to_layer, const KvTables& from, std::int32_t from_layer,
+                     std::int32_t to_slot, std::int32_t from_slot, std::int32_t first, std::int32_t stop,
+                     std::int32_t blocks_a_head, const CudaContext& context) {
+  copy_positions_cuda(to, to_layer, from, from_layer, to_slot, from_slot, first * kKvPageTokens, stop * kKvPageTokens,
+                      blocks_a_head, context);
+}
+
+}  // namespace mneme
