@@ -22,13 +22,7 @@ Region region_of(const Setup& s, std::int32_t length) {
       length);
 }
 
-// What one KV head chooses: the units, and all candidates' pooled scores.
-struct Choice {
-  Region region;
-  Ids ids;
-  std::vector<float> pooled;
-};
-// scores [group, candidates].
+// What one KV head chooses by scores [group, candidates].
 Choice best_of(const Setup& s, const Region& region, float alpha, std::vector<float> scores) {
   Choice c{.region = region, .ids = Ids(static_cast<std::size_t>(region.n_select)), .pooled = {}};
   const std::int32_t n = region.last_unit - region.first_unit;
@@ -64,30 +58,6 @@ Choice by_keys(const World& w, std::int32_t place, std::int32_t head, std::int32
 
 class CudaControlTest : public CudaSlotsTest {
  protected:
-  Ids chosen(World& w, std::int32_t place, std::int32_t head) {
-    const auto index = static_cast<std::size_t>(place * w.s.kv_heads + head);
-    const auto n = fetch(w.v.n_chosen[0] + index, 1);
-    return fetch(w.v.chosen[0] + index * static_cast<std::size_t>(w.v.max_listed), static_cast<std::size_t>(n[0]));
-  }
-  // Sums of whole numbers are exact, logarithms are not: of these, units apart by rounding may change places.
-  static void expect_choice(const Ids& got, const Choice& want, bool exact) {
-    if (exact) {
-      ASSERT_EQ(got, want.ids);
-      return;
-    }
-    ASSERT_EQ(got.size(), want.ids.size());
-    const auto score = [&](std::int32_t id) {
-      return want.pooled[static_cast<std::size_t>(id - want.region.first_unit)];
-    };
-    float least = kInf;
-    for (const std::int32_t id : want.ids) least = std::min(least, score(id));
-    for (std::size_t i = 0; i < got.size(); ++i) {
-      ASSERT_TRUE(i == 0 || got[i] > got[i - 1]);
-      ASSERT_GE(got[i], want.region.first_unit);
-      ASSERT_LT(got[i], want.region.last_unit);
-      ASSERT_GE(score(got[i]), least - 2e-5f * std::max(1.0f, std::abs(least)));
-    }
-  }
   // Every entry of the list is the unit that stands there, byte for byte: sinks, `selected`, window.
   void expect_listed(World& w, std::int32_t place, std::int32_t head, std::int32_t length, const Ids& selected) {
     const Region region = region_of(w.s, length);
@@ -166,7 +136,7 @@ TEST_F(CudaControlTest, DrawsWhatTheCpuDraws) {
                 const std::int32_t length = lengths[static_cast<std::size_t>(place)];
                 if (length <= w.s.budget) continue;
                 const Choice want = by_lot(w.s, seed, layer, head, length, w.rules().alpha);
-                ASSERT_EQ(chosen(w, place, head), want.ids)
+                ASSERT_EQ(chosen_units(w, place, head), want.ids)
                     << "group " << group << ", length " << length << ", layer " << layer;
                 expect_listed(w, place, head, length, want.ids);
                 if (HasFatalFailure()) return;
@@ -213,7 +183,7 @@ TEST_F(CudaControlTest, ChoosesByKeysWhatTheReferenceChooses) {
             for (std::int32_t place = 0; place < w.s.places; ++place)
               for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
                 const std::int32_t length = lengths[static_cast<std::size_t>(place)];
-                const Ids got = chosen(w, place, head);
+                const Ids got = chosen_units(w, place, head);
                 const Choice want =
                     by_keys(w, place, head, length, q.data() + (place * w.v.n_heads + head * group) * head_dim);
                 const bool sums = pool == GroupPool::kMax || pool == GroupPool::kMean || group == 1;
@@ -245,7 +215,7 @@ TEST_F(CudaControlTest, NanIsWorst) {
       fill_slots_cuda(place, 1200, w.rules(), w.v, w.pages(), 0, 0, context());
     const auto q = queries(w, rng, 2);
     run(w, rows_of(w, 1200, 1), SelectWhen::kNow);
-    const Ids got = chosen(w, 0, 1);
+    const Ids got = chosen_units(w, 0, 1);
     expect_choice(got, by_keys(w, 0, 1, 1200, q.data() + 4 * 128), false);
     for (const std::int32_t id : got)
       for (const std::int32_t position : bad) ASSERT_NE(id, single ? position : position / 32);
@@ -261,8 +231,8 @@ TEST_F(CudaControlTest, RowsOfIndexesAreLeftAlone) {
   for (std::int32_t place = 0; place < w.s.places; ++place)
     fill_slots_cuda(place, 1500, w.rules(), w.v, w.pages(), 0, 0, context());
   run(w, rows_of(w, 1500, 1), SelectWhen::kNow);
-  EXPECT_EQ(chosen(w, 0, 1), by_lot(w.s, 3, 0, 1, 1500, 0.125f).ids);
-  EXPECT_EQ(chosen(w, 1, 0).size(), 0u);  // as fill_slots_cuda left it
+  EXPECT_EQ(chosen_units(w, 0, 1), by_lot(w.s, 3, 0, 1, 1500, 0.125f).ids);
+  EXPECT_EQ(chosen_units(w, 1, 0).size(), 0u);  // as fill_slots_cuda left it
 }
 
 }  // namespace

@@ -263,11 +263,6 @@ class CudaListTest : public CudaSlotsTest {
           << "entry " << i << ", token " << want[i] << " of place " << place << ", head " << head << ", " << length;
     }
   }
-  Ids chosen(World& w, std::int32_t place, std::int32_t head) {
-    const auto index = static_cast<std::size_t>(place * w.s.kv_heads + head);
-    const auto n = fetch(w.v.n_chosen[0] + index, 1);
-    return fetch(w.v.chosen[0] + index * static_cast<std::size_t>(w.v.max_listed), static_cast<std::size_t>(n[0]));
-  }
   // A ranking by scores that may be off by rounding: whole units in their order, each no better than the one before it,
   // and none left out that is better than the last.
   static void expect_choice(const Ids& got, const HostUnits& u, const Choice& want) {
@@ -385,7 +380,7 @@ TEST_F(CudaListTest, ChoosesWhatTheReferenceChoosesAndKeepsIt) {
                                      wanted = std::min(total, std::max(room, w.rules().n_select));
                   const Choice want =
                       choose(w, units[at], q.data() + at * static_cast<std::size_t>(group * head_dim), wanted);
-                  kept[at] = chosen(w, place, head);
+                  kept[at] = chosen_units(w, place, head);
                   expect_choice(kept[at], units[at], want);
                   ++made, same += kept[at] == want.tokens;
                 }
@@ -430,7 +425,7 @@ TEST_F(CudaListTest, NanIsWorstAndEqualsGoByTheirNumber) {
         if (HasFatalFailure()) return;
         const Choice want = choose(w, u, q.data() + (place * w.v.n_heads + head * 4) * 128,
                                    std::max(w.rules().n_select, 500 - 16 - 60));
-        ASSERT_EQ(chosen(w, place, head), want.tokens) << place << " " << head << " " << largest;
+        ASSERT_EQ(chosen_units(w, place, head), want.tokens) << place << " " << head << " " << largest;
       }
   }
 }

@@ -10,6 +10,7 @@
 #include <random>
 #include <vector>
 
+#include "src/blocks/region.h"
 #include "src/kernels/control_choose_cuda.h"
 #include "src/kernels/one_bit.h"
 #include "src/kernels/one_bit_cuda.h"
@@ -182,8 +183,40 @@ struct World {
   }
 };
 
+// What a KV head chooses, by a reference, and by which scores of its candidates.
+struct Choice {
+  Region region;
+  Ids ids;
+  std::vector<float> pooled;
+};
+// `exact`: whole numbers all the way. Logarithms are not: of these, units apart by rounding may change places.
+inline void expect_choice(const Ids& got, const Choice& want, bool exact) {
+  if (exact) {
+    ASSERT_EQ(got, want.ids);
+    return;
+  }
+  ASSERT_EQ(got.size(), want.ids.size());
+  const auto score = [&](std::int32_t id) {
+    return want.pooled[static_cast<std::size_t>(id - want.region.first_unit)];
+  };
+  float least = testing::kInf;
+  for (const std::int32_t id : want.ids) least = std::min(least, score(id));
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    ASSERT_TRUE(i == 0 || got[i] > got[i - 1]);
+    ASSERT_GE(got[i], want.region.first_unit);
+    ASSERT_LT(got[i], want.region.last_unit);
+    ASSERT_GE(score(got[i]), least - 2e-5f * std::max(1.0f, std::abs(least)));
+  }
+}
+
 class CudaSlotsTest : public CudaTest {
  protected:
+  // What the device has chosen.
+  Ids chosen_units(World& w, std::int32_t place, std::int32_t head, SelectWhen when = SelectWhen::kNow) {
+    const auto index = static_cast<std::size_t>(place * w.s.kv_heads + head), at = static_cast<std::size_t>(when);
+    const auto n = fetch(w.v.n_chosen[at] + index, 1);
+    return fetch(w.v.chosen[at] + index * static_cast<std::size_t>(w.v.max_listed), static_cast<std::size_t>(n[0]));
+  }
   CudaContext context() const { return {.stream = stream.get()}; }
 
   // Queries of small integers for every place, where the kernels look for them.

@@ -21,11 +21,6 @@ RegionRules region_rules(const Setup& s) {
 }
 
 // What one KV head chooses at `length` with queries q [group, D]: the units, and all candidates' pooled scores.
-struct Choice {
-  Region region;
-  Ids ids;
-  std::vector<float> pooled;
-};
 Choice choose(const World& w, std::int32_t place, std::int32_t head, std::int32_t length, const float* q) {
   const Setup& s = w.s;
   Choice c{.region = region_at(region_rules(s), length), .ids = {}, .pooled = {}};
@@ -75,28 +70,6 @@ struct Attended {
 
 class CudaTokenTest : public CudaSlotsTest {
  protected:
-  Ids chosen(World& w, std::int32_t place, std::int32_t head, SelectWhen when) {
-    const auto index = static_cast<std::size_t>(place * w.s.kv_heads + head), at = static_cast<std::size_t>(when);
-    const auto n = fetch(w.v.n_chosen[at] + index, 1);
-    return fetch(w.v.chosen[at] + index * static_cast<std::size_t>(w.v.max_listed), static_cast<std::size_t>(n[0]));
-  }
-  // Sums of whole numbers are exact, logarithms are not: of these, tokens apart by rounding may change places.
-  static void expect_choice(const Ids& got, const Choice& want, bool exact) {
-    if (exact) {
-      ASSERT_EQ(got, want.ids);
-      return;
-    }
-    ASSERT_EQ(got.size(), want.ids.size());
-    const auto score = [&](std::int32_t id) {
-      return want.pooled[static_cast<std::size_t>(id - want.region.first_unit)];
-    };
-    float least = kInf;
-    for (const std::int32_t id : want.ids) least = std::min(least, score(id));
-    for (std::size_t i = 0; i < got.size(); ++i) {
-      ASSERT_TRUE(i == 0 || got[i] > got[i - 1]);
-      ASSERT_GE(score(got[i]), least - 2e-5f * std::max(1.0f, std::abs(least)));
-    }
-  }
   // Every entry of the list is the token that stands there, byte for byte: sinks, `selected`, window.
   void expect_listed(World& w, std::int32_t place, std::int32_t head, std::int32_t length, const Ids& selected) {
     const Region region = region_at(region_rules(w.s), length);
@@ -307,7 +280,7 @@ TEST_F(CudaTokenTest, ChoosesWhatTheReferenceChooses) {
             for (std::int32_t place = 0; place < w.s.places; ++place)
               for (std::int32_t head = 0; head < w.s.kv_heads; ++head, ++cases) {
                 const std::int32_t length = lengths[static_cast<std::size_t>(place)];
-                const Ids got = chosen(w, place, head, SelectWhen::kNow);
+                const Ids got = chosen_units(w, place, head, SelectWhen::kNow);
                 const Choice want =
                     choose(w, place, head, length, q.data() + (place * w.v.n_heads + head * group) * head_dim);
                 expect_choice(got, want, pool == GroupPool::kMax || pool == GroupPool::kMean || group == 1);
@@ -333,7 +306,7 @@ TEST_F(CudaTokenTest, EqualScoresGiveEqualSets) {
     for (std::int32_t place = 0; place < w.s.places; ++place)
       for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
         const Choice want = choose(w, place, head, length, q.data() + (place * w.v.n_heads + head * 2) * 64);
-        ASSERT_EQ(chosen(w, place, head, SelectWhen::kNow), want.ids) << "round " << round;
+        ASSERT_EQ(chosen_units(w, place, head, SelectWhen::kNow), want.ids) << "round " << round;
       }
   }
 }
@@ -353,7 +326,7 @@ TEST_F(CudaTokenTest, NanIsWorst) {
     const auto q = queries(w, rng, 2);
     run(w, rows_of(w, 1200, 1), SelectWhen::kNow);
     const Choice want = choose(w, 0, 1, 1200, q.data() + 4 * 128);
-    const Ids got = chosen(w, 0, 1, SelectWhen::kNow);
+    const Ids got = chosen_units(w, 0, 1, SelectWhen::kNow);
     expect_choice(got, want, pool == GroupPool::kMax);
     for (const std::int32_t id : got) ASSERT_TRUE(id / 32 != 3 && id / 32 != 15 && id / 32 != 28) << id;
   }
@@ -510,10 +483,10 @@ TEST_F(CudaTokenTest, NeighboursThatComeTooChangeNothing) {
             run(*w, r, SelectWhen::kNow);
             attended[i] = attend(*w, r);
             for (const std::int32_t head : {0, 1}) {
-              const Ids ids = chosen(*w, 1, head, SelectWhen::kNow);
+              const Ids ids = chosen_units(*w, 1, head, SelectWhen::kNow);
               selected[i].insert(selected[i].end(), ids.begin(), ids.end());
             }
-            if (!is_ahead) expect_listed(*w, 1, 1, length, chosen(*w, 1, 1, SelectWhen::kNow));
+            if (!is_ahead) expect_listed(*w, 1, 1, length, chosen_units(*w, 1, 1, SelectWhen::kNow));
             close_one_bit_cuda({.rows = r.rows(), .first = 0, .stop = 1, .model_layers = layers.data()}, w->v,
                                w->pages(), context());
             if (is_ahead) run(*w, r, SelectWhen::kNext);

@@ -6,11 +6,11 @@
 #include <ostream>
 #include <string>
 
-#include "src/base/error.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
 #include "tests/device/cuda_testing.h"
 #include "tests/model/cuda_beside_cpu.h"
+#include "tests/model/cuda_refusal.h"
 #include "tests/model/method_shape.h"
 #include "tests/test_threads.h"
 
@@ -29,19 +29,6 @@ class CudaControlsTest : public CudaTest {
   ThreadPool threads{std::min(available_cpus(), 8)};
   CpuContext cpu{.pool = &threads};
 };
-
-std::string refusal_of(const char* name, const char* overrides, std::int32_t head_dim = 128) {
-  const MethodShape shape{.n_layers = 3, .n_heads = 8, .n_kv_heads = 2, .head_dim = head_dim};
-  Recipe recipe = make_recipe(name, {.budget = 512, .sink = 32});
-  apply_overrides(overrides, recipe);
-  try {
-    CudaForward::expect_method(*compile(recipe, shape));
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::kUnsupported);
-    return e.what();
-  }
-  return "";
-}
 
 TEST(CudaControls, RefusesWithAReason) {
   for (const char* overrides : {"", "pool=maxQK", "seed=7"}) EXPECT_EQ(refusal_of("random", overrides), "");

@@ -12,6 +12,7 @@
 #include "src/recipes/recipes.h"
 #include "tests/device/cuda_testing.h"
 #include "tests/model/cuda_models.h"
+#include "tests/model/cuda_refusal.h"
 #include "tests/model/method_shape.h"
 #include "tests/model/needle_runner.h"
 
@@ -748,19 +749,8 @@ TEST_F(CudaForwardTest, ClustersAndSegmentsAreTheCpus) {
 
 // What the device cannot do of louiskv is refused in words that say what to change.
 TEST(CudaMethods, RefusesClustersWithAReason) {
-  const MethodShape shape{.n_layers = 3, .n_heads = 8, .n_kv_heads = 2, .head_dim = 128};
-  const auto refusal = [&](const char* overrides, std::int32_t head_dim) -> std::string {
-    MethodShape other = shape;
-    other.head_dim = head_dim;
-    Recipe recipe = make_recipe("louiskv", {.budget = 512, .sink = 32});
-    apply_overrides(overrides, recipe);
-    try {
-      CudaForward::expect_method(*compile(recipe, other));
-    } catch (const Error& e) {
-      EXPECT_EQ(e.kind(), ErrorKind::kUnsupported);
-      return e.what();
-    }
-    return "";
+  const auto refusal = [](const char* overrides, std::int32_t head_dim) {
+    return refusal_of("louiskv", overrides, head_dim);
   };
   EXPECT_EQ(refusal("", 128), "");
   EXPECT_EQ(refusal("metric=cosine,reference=last_retrieval,max_reuse=0,unit=cluster:8", 64), "");
