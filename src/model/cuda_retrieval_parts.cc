@@ -104,21 +104,4 @@ CudaRetrieval::TwoParts CudaRetrieval::parts_of(const Plan& plan, const SlotRule
   return p;
 }
 
-// What the CPU's method would know after this step, but for what no selection by all keys looks at.
-void CudaRetrieval::count_by_layer(const Row& row) {
-  const double* thetas = host_thetas_.as<double>() + std::int64_t{row.place} * n_selecting_;
-  for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
-    const std::int32_t c = slot_layer(l);
-    if (c < 0) continue;
-    LayerMemory& memory = *row.method->layer(l).memory;
-    memory.seen = std::max(memory.seen, row.cache->length());
-    memory.mass.skip(memory.seen);
-    if (row.method->cut() == nullptr || thetas[c] < 0) continue;
-    row.method->cut()->add(c, thetas[c]);
-    LayerStats& s = row.method->stats().layers[static_cast<std::size_t>(l)];
-    ++s.scored;
-    s.score_entropy += thetas[c];
-  }
-}
-
 }  // namespace mneme

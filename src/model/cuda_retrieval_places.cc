@@ -1,0 +1,172 @@
+// What a sequence finds at its place before a step: rules, index, slots and whole layers of all tokens before its own.
+#include <algorithm>
+
+#include "src/model/cuda_retrieval.h"
+
+namespace mneme {
+namespace {
+
+constexpr std::int32_t kDenseBlocksAHead = 4;
+
+}  // namespace
+
+// Tokens that a row of n attends in a layer that selects; n is above the budget. As the kernels have it.
+std::int32_t CudaRetrieval::attended_by(const SlotRules& r, std::int32_t n) {
+  const std::int32_t unit = r.unit_tokens, first = r.sink / unit, stop = (n + unit - 1) / unit;
+  if (unit == 1 && r.schedule == SlotSchedule::kKept) return r.budget;
+  std::int32_t window = std::max(first, stop - r.recent / unit), most = r.n_select;
+  if (unit == 1 && r.schedule == SlotSchedule::kNone) {
+    window = std::max(first, whole_pages(n - r.recent));
+  } else if (unit == 1) {
+    window = std::max(first, std::min(std::max(n - r.recent, 0), (n - 1) / r.entry_tokens * r.entry_tokens));
+    most = std::max(0, r.budget - r.sink - (n - window));
+  }
+  const std::int32_t chosen = r.schedule == SlotSchedule::kNone ? 0 : std::min(most, window - first);
+  return r.sink + chosen * unit + n - window * unit;
+}
+
+// The index of tokens [first, stop), as far as it is of them; the last page's box may be open.
+void CudaRetrieval::build_index(std::int32_t place, std::int32_t number, std::int32_t first, std::int32_t stop,
+                                std::int32_t key_slot, std::int32_t key_layer, const KvTables& keys,
+                                const CudaContext& context) {
+  const std::int32_t each = entry_tokens();
+  if (needs_.two_parts || needs_.keys.by_key) return;  // indexed by index_keys(), or not at all
+  if (view_.group_tokens > 0) {
+    build_one_bit_cuda({.place = place,
+                        .slot_layer = number,
+                        .first = first / each,
+                        .stop = stop / each,
+                        .key_slot = key_slot,
+                        .key_layer = key_layer},
+                       view_, keys, context);
+    return;
+  }
+  build_boxes_cuda({.place = place,
+                    .slot_layer = number,
+                    .first = first / each,
+                    .stop = pages_of_tokens(stop),
+                    .n_tokens = stop,
+                    .key_slot = key_slot,
+                    .key_layer = key_layer},
+                   view_, keys, context);
+}
+
+// Whether the place had something else before.
+bool CudaRetrieval::begin_place(std::int32_t place, const SequenceCache& cache, const Plan& plan,
+                                const Stream& stream) {
+  Place& p = places_[static_cast<std::size_t>(place)];
+  const bool other = p.revision != cache.revision();
+  const ClusterUnit clusters = plan.lists ? plan.lists->clusters : ClusterUnit{};
+  if (lists_ && (other || !(p.clusters == clusters))) lists_->forget(place, stream);
+  if (other) p = {.revision = cache.revision(), .rules = p.rules, .counts = std::move(p.counts), .clusters = {}};
+  p.clusters = clusters;
+  return other;
+}
+
+CudaRetrieval::Place& CudaRetrieval::place_of(const SequenceCache& cache, const Plan& plan, std::int32_t place,
+                                              const Stream& stream) {
+  Place& p = places_[static_cast<std::size_t>(place)];
+  const bool other = begin_place(place, cache, plan, stream);
+  SlotRules rules = rules_in(view_.unit_tokens, plan);
+  rules.turnover = options_.turnover, rules.correction = options_.correction;
+  if (!other && p.rules == rules) return p;
+  p.decoded = -1;
+  if (p.rules == rules) return p;
+  p.rules = rules;
+  stream.synchronize();  // the host's copy may be on its way still
+  host_rules_.as<SlotRules>()[place] = rules;
+  copy_bytes(view_.rules + place, host_rules_.as<SlotRules>() + place, sizeof(rules), stream);
+  return p;
+}
+
+// Index, units and whole layers of all tokens before the row's own.
+void CudaRetrieval::build_before(const Row& row, const KvTables& pages, const Stream& stream) {
+  const std::int32_t n = row.cache->length(), before = n - 1, place = row.place;
+  const Plan& plan = row.method->plan();
+  Place& p = places_[static_cast<std::size_t>(place)];
+  const CudaContext context{.stream = stream.get()};
+  // Up to the open page or group, with whose index and block the step itself goes on.
+  for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
+    const std::int32_t number = slot_layer(l);
+    if (number < 0 && p.dense != before && !in_pages_)
+      copy_pages_cuda(dense_tables_, tables_layer(l), pages, l, place, place, std::min(p.dense, before) / kPageTokens,
+                      pages_of_tokens(before), kDenseBlocksAHead, context);
+    if (number >= 0 && !plan.selects()) continue;  // needs no index
+    if (number >= 0 && lists_) {
+      row.method->see_output(l, n, false);  // what leaves the window now does not depend on this step's gate
+      lists_->follow({.place = place, .slot_layer = number, .key_slot = place, .key_layer = l}, plan,
+                     row.method->layer(l).partition, pages, stream);
+    } else if (number >= 0 && p.indexed != before && !two_parts()) {
+      build_index(place, number, std::min(p.indexed, before), before, place, l, pages, context);
+    }
+  }
+  if (lists_) {
+    lists_->close_segments(pages, stream);
+    lists_->join(stream);
+  }
+  if (!by_layer() && plan.selects()) p.indexed = n;
+  p.dense = n;
+}
+
+void CudaRetrieval::prepare(Row& row, const KvTables& pages, const Stream& stream) {
+  const std::int32_t n = row.cache->length(), place = row.place;
+  const Plan& plan = row.method->plan();
+  Place& p = place_of(*row.cache, plan, place, stream);
+  const CudaContext context{.stream = stream.get()};
+  const bool everything = n <= p.rules.budget, goes_on = p.decoded == n - 1;
+  build_before(row, pages, stream);
+  if (!goes_on || everything != p.everything) {
+    for (std::int32_t l = 0; l < shape_.n_layers; ++l)
+      if (slot_layer(l) >= 0) fill_slots_cuda(place, n, p.rules, view_, pages, l, slot_layer(l), context);
+    row.anew = kNoSelection | (goes_on ? 0 : kNoQuery);
+  }
+  if (by_layer()) {
+    if (key_index_) key_index_->reserve(place, n, stream);
+    index_keys(p, place, n - 1, pages, context);
+    send_shares(row, stream);
+  }
+  if (raw_keys() && !goes_on) fill_ring(place, n - 1, plan.rules.recent, pages, context);
+  p.everything = everything;
+  p.decoded = n;
+  row.attended_tokens = everything ? n : attended_by(p.rules, n);
+  if (two_parts()) {
+    row.parts = parts_of(plan, p.rules, n);
+    row.attended_tokens = everything ? n : plan.rules.sink + n - region_at(plan.rules, n).recent_from;
+  }
+}
+
+void CudaRetrieval::take_prompt(const Prompt& t, std::int32_t layer, const KvTables& keys, const Stream& stream) {
+  const Plan& plan = t.method->plan();
+  begin_place(t.place, *t.cache, plan, stream);
+  Place& p = places_[static_cast<std::size_t>(t.place)];
+  const std::int32_t n_tokens = t.first + t.n, begin = t.first / kPageTokens, stop = pages_of_tokens(n_tokens),
+                     number = slot_layer(layer);
+  const CudaContext context{.stream = stream.get()};
+  if (number >= 0 && !plan.selects()) return;
+  if (number >= 0 && lists_) {
+    t.method->see_prompt(layer, n_tokens, t.left == 0);
+    lists_->follow({.place = t.place, .slot_layer = number, .key_slot = t.key_slot, .key_layer = t.key_layer}, plan,
+                   t.method->layer(layer).partition, keys, stream);
+    lists_->close_segments(keys, stream);
+    return;
+  }
+  // What is missing of earlier tokens, prepare() brings.
+  const bool dense = number < 0;
+  if (!dense && key_index_) {
+    copy_keys_cuda(keys, t.key_slot, t.key_layer, layer_keys(layer), t.place, begin, stop, context);
+    if (number + 1 == n_selecting_) p.indexed = n_tokens / kPageTokens * kPageTokens;
+    return;
+  }
+  if (dense ? in_pages_ || p.dense < begin * kPageTokens : p.indexed < t.first / entry_tokens() * entry_tokens())
+    return;
+  if (dense) {
+    copy_pages_cuda(dense_tables_, tables_layer(layer), keys, t.key_layer, t.place, t.key_slot, begin, stop,
+                    kDenseBlocksAHead, context);
+    if (dense_number_[static_cast<std::size_t>(layer)] + 1 == n_dense_) p.dense = n_tokens;
+  } else {
+    build_index(t.place, number, t.first, n_tokens, t.key_slot, t.key_layer, keys, context);
+    if (number + 1 == n_selecting_) p.indexed = n_tokens;
+  }
+}
+
+}  // namespace mneme
