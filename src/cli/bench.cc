@@ -224,7 +224,8 @@ void add_case_options(CLI::App& c, BenchCommand& o) {
     add(c.add_option(
              "--recall", o.recalls,
              "With --device cuda, how missing units come: merged (by the device itself, while pages that are there are "
-             "attended; tokens and clusters as by gather), gather (by the device, before), or, of methods that select "
+             "attended; tokens, clusters and what is chosen a step ahead as by gather), gather (by the device, "
+             "before), or, of methods that select "
              "at every step, by the host, as copies (one a page and KV head), batch (these in one call), token-major "
              "(copies, of pages that have all KV heads of a token together), staged or staged-twice (copies into one "
              "or two buffers, out of which a kernel fills slots)")
