@@ -10,6 +10,7 @@
 #include "src/recipes/recipes.h"
 #include "tests/device/cuda_testing.h"
 #include "tests/model/cuda_beside_cpu.h"
+#include "tests/model/cuda_on_device.h"
 #include "tests/model/cuda_refusal.h"
 #include "tests/model/method_shape.h"
 #include "tests/test_threads.h"
@@ -24,11 +25,7 @@ std::shared_ptr<const Plan> plan_of(const ModelConfig& config, const char* name,
   return compile(recipe, method_shape(config, type));
 }
 
-class CudaControlsTest : public CudaTest {
- protected:
-  ThreadPool threads{std::min(available_cpus(), 8)};
-  CpuContext cpu{.pool = &threads};
-};
+class CudaControlsTest : public CudaModelTest {};
 
 TEST(CudaControls, RefusesWithAReason) {
   for (const char* overrides : {"", "pool=maxQK", "seed=7"}) EXPECT_EQ(refusal_of("random", overrides), "");
@@ -223,28 +220,21 @@ TEST_F(CudaControlsTest, AuditsChangeNothing) {
   for (const auto& [name, overrides] : {std::pair{"freekv", "unit=page:32,tau=0.5"}, {"louiskv", "tau=0.5"}}) {
     const auto plan = plan_of(model->config(), name, overrides, {.budget = 320, .sink = 32, .recent = 64});
     const auto answers = [&](std::int32_t audit) {
-      CudaForward forward(*model, CudaWeights::load(*model, stream), Stream::make(),
-                          {.max_rows = 512,
-                           .max_sequences = 2,
-                           .max_context = model->max_context(),
-                           .store = KvStore::kHost,
-                           .audit_every = audit});
-      const KvShape shape = model->kv_shape(DType::kBF16);
-      const auto pool = forward.make_pool(shape, 100 * shape.blocks_per_page());
-      SequenceCache cache(*pool);
+      OnDevice on(*model,
+                  {.max_rows = 512,
+                   .max_sequences = 2,
+                   .max_context = model->max_context(),
+                   .store = KvStore::kHost,
+                   .audit_every = audit},
+                  DType::kBF16, 100);
+      SequenceCache cache(*on.pool);
       MethodState method(plan);
       std::vector<float> out;
       for (int i = 0; i < 62; ++i) {
-        const std::int32_t n = i < 2 ? 400 : 1;
-        const auto piece = std::span<const std::int32_t>(tokens).subspan(static_cast<std::size_t>(cache.length()),
-                                                                         static_cast<std::size_t>(n));
-        const SequenceRows rows{.cache = &cache,
-                                .n_rows = n,
-                                .want_logits = true,
-                                .method = &method,
-                                .phase = n == 1 ? RowPhase::kDecode : RowPhase::kPrefill};
-        cache.extend(n);
-        SequenceRunner::append(forward.run({.tokens = piece, .sequences = std::span(&rows, 1)}), out);
+        const auto piece =
+            std::span<const std::int32_t>(tokens).subspan(static_cast<std::size_t>(cache.length()), i < 2 ? 400 : 1);
+        const std::vector<float> logits = on.step(cache, piece, &method);
+        out.insert(out.end(), logits.begin(), logits.end());
       }
       EXPECT_EQ(method.stats().layers[2].audits > 0, audit > 0);
       return out;

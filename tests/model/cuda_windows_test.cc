@@ -9,6 +9,7 @@
 #include "tests/device/cuda_testing.h"
 #include "tests/model/cuda_beside_cpu.h"
 #include "tests/model/cuda_models.h"
+#include "tests/model/cuda_on_device.h"
 #include "tests/model/method_shape.h"
 #include "tests/model/sequence_runner.h"
 #include "tests/test_threads.h"
@@ -37,11 +38,7 @@ const Setting kSelecting[] = {
     {"actqkv", "dense=1", {.budget = 512, .sink = 64, .recent = 128}},
 };
 
-class CudaWindowsTest : public CudaTest {
- protected:
-  ThreadPool threads{std::min(available_cpus(), 8)};
-  CpuContext cpu{.pool = &threads};
-};
+class CudaWindowsTest : public CudaModelTest {};
 
 // What is selected need not be what the CPU selects where two scores are nearly the same, and after that a random model
 // goes its own way: so most steps must have the CPU's logits, and none may be something else altogether.

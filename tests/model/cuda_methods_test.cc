@@ -1,0 +1,598 @@
+// Methods on the device: the same wherever pages lie, however slowly they come, and whoever is beside them.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <string>
+
+#include "src/base/error.h"
+#include "src/kernels/attention_cuda.h"
+#include "tests/model/cuda_on_device.h"
+#include "tests/model/cuda_refusal.h"
+
+namespace mneme {
+namespace {
+
+class CudaMethodTest : public CudaModelTest {};
+
+// Up to the budget a method is full attention, bit for bit; beyond it, with a budget that leaves out one page, nearly.
+TEST_F(CudaMethodTest, MethodsAreFullAttentionUpToTheBudget) {
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
+  const std::vector<std::int32_t> tokens = random_tokens(500, model->config().vocab, 6);
+  const std::span<const std::int32_t> all(tokens);
+  for (const auto& [name, overrides, store] : {std::tuple{"freekv", "unit=page:32", KvStore::kHost},
+                                               {"quest", "unit=page:32", KvStore::kHost},
+                                               {"freekv", "unit=page:32,tau=-1", KvStore::kHost},
+                                               {"freekv", "unit=page:32,gate=mass", KvStore::kHost},
+                                               {"fier", "", KvStore::kHost},
+                                               {"fier", "group=64", KvStore::kDevice},
+                                               {"fier", "unit_fetch=4", KvStore::kHost},
+                                               {"window", "", KvStore::kHost},
+                                               {"window", "", KvStore::kDevice},
+                                               {"freekv", "unit=token,index=one_bit", KvStore::kHost},
+                                               {"freekv", "unit=token,index=one_bit,tau=-1", KvStore::kDevice},
+                                               {"louiskv", "", KvStore::kHost},
+                                               {"louiskv", "", KvStore::kDevice},
+                                               {"louiskv", "unit=page:32,index=box", KvStore::kHost},
+                                               {"random", "", KvStore::kHost},
+                                               {"oracle", "", KvStore::kDevice},
+                                               {"oracle", "unit=page:32", KvStore::kHost}}) {
+    SCOPED_TRACE(::testing::Message() << name << " " << overrides << (store == KvStore::kHost ? " host" : " device"));
+    OnDevice full(*model, store), host(*model, store);
+    const auto plan = plan_for(*model, name, 384, overrides);
+    MethodState method(plan);
+    SequenceCache a(*full.pool), b(*host.pool);
+    full.step(a, all.first(300)), host.step(b, all.first(300), &method);
+    for (std::size_t at = 300; at < 470; ++at) {
+      const auto token = all.subspan(at, 1);
+      const std::vector<float> want = full.step(a, token), got = host.step(b, token, &method);
+      if (at < 384) {
+        ASSERT_EQ(got, want) << at;
+      } else {
+        ASSERT_LE(relative_error(got, want), 0.2) << at;
+      }
+    }
+    // A method that attends everything is no method.
+    SequenceCache e(*host.pool), g(*full.pool);
+    MethodState everything(compile(make_recipe("full", {}), plan->shape));
+    ASSERT_EQ(host.step(e, all.first(20), &everything), full.step(g, all.first(20)));
+    ASSERT_EQ(host.step(e, all.first(1), &everything), full.step(g, all.first(1)));
+    const LayerStats& counted = everything.stats().layers.front();
+    EXPECT_EQ(counted.steps, 1);
+    EXPECT_EQ(counted.attended_tokens, 21 * plan->shape.n_kv_heads);
+    // A second turn, and a fork whose state is filled in anew.
+    full.step(a, all.first(20)), host.step(b, all.first(20), &method);
+    SequenceCache c = b.fork();
+    MethodState forked(method);
+    const std::vector<float> went_on = host.step(b, all.first(1), &method), anew = host.step(c, all.first(1), &forked);
+    ASSERT_LE(relative_error(anew, went_on), 0.2);
+  }
+}
+
+// Pages that the host asks for give what those give that the device brings, also in turns.
+TEST_F(CudaMethodTest, RecallByTheHostIsRecallByTheDevice) {
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
+  const std::vector<std::int32_t> tokens = random_tokens(1400, model->config().vocab, 6);
+  const std::span<const std::int32_t> all(tokens);
+  const auto plan = plan_for(*model, "quest", 256, "unit=page:32");
+  const auto answers = [&](RecallBy by, bool changes) {
+    OnDevice host(*model, KvStore::kHost);
+    SequenceCache a(*host.pool);
+    MethodState method(plan);
+    for (int i = 0; i < 3; ++i) host.step(a, all.subspan(static_cast<std::size_t>(a.length()), 400), &method);
+    std::vector<std::vector<float>> out;
+    for (int i = 0; i < 70; ++i) {
+      const RecallBy now = changes && i / 20 % 2 == 1 ? RecallBy::kGather : by;
+      host.forward.draw_outcomes(-1, -1, now);
+      out.push_back(host.step(a, all.subspan(static_cast<std::size_t>(a.length()), 1), &method));
+    }
+    std::int64_t selected = 0;
+    for (const LayerStats& l : method.stats().layers) selected += l.selected_units;
+    return std::pair(out, selected);
+  };
+  const auto want = answers(RecallBy::kGather, false);
+  EXPECT_GT(want.second, 0);
+  for (const RecallBy by : {RecallBy::kGather, RecallBy::kCopies, RecallBy::kBatch, RecallBy::kMerged,
+                            RecallBy::kStaged, RecallBy::kStagedTwice})
+    for (const bool changes : {false, true}) {
+      const auto got = answers(by, changes);
+      EXPECT_EQ(got.second, want.second);
+      for (std::size_t i = 0; i < want.first.size(); ++i)
+        ASSERT_TRUE(got.first[i] == want.first[i])
+            << "step " << i << ", by " << static_cast<int>(by) << ", " << changes;
+    }
+}
+
+// Tokens by 1-bit keys, on the way to many times the budget: pages on the device and in host memory attend the same.
+TEST_F(CudaMethodTest, TokensAreTheSameWhereverPagesLie) {
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
+  const std::vector<std::int32_t> tokens = random_tokens(1100, model->config().vocab, 6);
+  const std::span<const std::int32_t> all(tokens);
+  for (const auto& [name, overrides] : {std::pair{"fier", ""},
+                                        {"fier", "unit_fetch=4"},
+                                        {"freekv", "unit=token,index=one_bit"},
+                                        {"freekv", "unit=token,index=one_bit,unit_fetch=4"},
+                                        {"freekv", "unit=token,index=one_bit,tau=-1,recent=0"},
+                                        {"freekv", "unit=token,index=one_bit,tau=0.3,recent=1,unit_fetch=4"},
+                                        {"louiskv", "tau=0.2"},
+                                        {"louiskv", "tau=-1,max_reuse=7"},
+                                        {"louiskv", "tau=0.2,unit_fetch=4"},
+                                        {"oracle", ""},
+                                        {"oracle", "unit=page:32"},
+                                        {"random", ""}}) {
+    SCOPED_TRACE(::testing::Message() << name << " " << overrides);
+    OnDevice device(*model, KvStore::kDevice), host(*model, KvStore::kHost);
+    const auto plan = plan_for(*model, name, 256, overrides);
+    MethodState on_device(plan), on_host(plan);
+    SequenceCache a(*device.pool), b(*host.pool);
+    for (const std::size_t n : {400u, 370u, 230u}) {
+      const auto piece = all.subspan(static_cast<std::size_t>(a.length()), n);
+      device.step(a, piece, &on_device), host.step(b, piece, &on_host);
+    }
+    for (std::size_t at = 1000; at < 1100; ++at)
+      ASSERT_EQ(device.step(a, all.subspan(at, 1), &on_device), host.step(b, all.subspan(at, 1), &on_host)) << at;
+  }
+}
+
+// Choices and recalls that begin later, for this step and beside it for the next one, change nothing: whatever reads a
+// slot is ordered against whatever fills it, not merely sooner.
+TEST_F(CudaMethodTest, SlowRecallsChangeNothing) {
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
+  const std::vector<std::int32_t> tokens = random_tokens(1400, model->config().vocab, 6);
+  const std::span<const std::int32_t> all(tokens);
+  for (const auto& [name, overrides] : {std::pair{"quest", "unit=page:32"},
+                                        {"freekv", "unit=page:32,tau=0.3"},
+                                        {"freekv", "unit=page:32,tau=-1"},
+                                        {"freekv", "unit=page:32,gate=mass,eps=0.1"},
+                                        {"freekv", "unit=token,index=one_bit,tau=-1"},
+                                        {"freekv", "unit=token,index=one_bit,tau=0.3,unit_fetch=4"},
+                                        {"fier", ""},
+                                        {"fier", "unit_fetch=4"},
+                                        {"louiskv", "tau=0.2"},
+                                        {"louiskv", "tau=0.2,unit_fetch=4"},
+                                        {"louiskv", "tau=-1,max_reuse=9,segment=8-20"},
+                                        {"louiskv", "unit=page:32,index=box,tau=0.2"},
+                                        {"oracle", ""},
+                                        {"random", ""}}) {
+    const auto plan = plan_for(*model, name, 256, overrides);
+    const auto answers = [&](RecallBy by, std::int32_t delay_us) {
+      OnDevice host(*model,
+                    {.max_rows = 512,
+                     .max_sequences = 2,
+                     .max_context = model->max_context(),
+                     .store = KvStore::kHost,
+                     .recall_by = by,
+                     .delay_us = delay_us},
+                    DType::kBF16, 100);
+      SequenceCache cache(*host.pool);
+      MethodState method(plan);
+      std::vector<float> out;
+      for (int i = 0; i < 83; ++i) {
+        const auto piece = all.subspan(static_cast<std::size_t>(cache.length()), i < 3 ? 400 : 1);
+        const std::vector<float> logits = host.step(cache, piece, &method);
+        out.insert(out.end(), logits.begin(), logits.end());
+      }
+      return out;
+    };
+    const std::vector<float> want = answers(RecallBy::kGather, 0);
+    std::vector<RecallBy> ways = {RecallBy::kGather};
+    if (plan->rules.unit_tokens == kPageTokens) ways.push_back(RecallBy::kMerged);
+    for (const RecallBy by : ways)
+      for (const std::int32_t delay_us : {by == RecallBy::kMerged ? 0 : 20, 150, 600})
+        ASSERT_TRUE(answers(by, delay_us) == want)
+            << name << " " << overrides << ", up to " << delay_us << " us, by " << static_cast<int>(by);
+  }
+}
+
+struct Answers {
+  std::vector<std::vector<float>> logits;
+  std::int64_t checks = 0, corrections = 0, selected = 0;
+  explicit Answers(const MethodState& method, std::vector<std::vector<float>> l) : logits(std::move(l)) {
+    for (const LayerStats& s : method.stats().layers) {
+      for (const std::int64_t n : s.gate_checks) checks += n;
+      for (const std::int64_t n : s.corrections) corrections += n;
+      selected += s.selected_units;
+    }
+  }
+};
+
+// A prompt of 1,200 tokens and an answer of 100, whose tokens stay the same for a while.
+Answers answer_by(auto& on, const Model& model, const char* name, const char* overrides) {
+  const auto plan = plan_for(model, name, 384, overrides);
+  const std::vector<std::int32_t> tokens = stretches(1300, model.config().vocab, 6);
+  const std::span<const std::int32_t> all(tokens);
+  MethodState method(plan);
+  SequenceCache cache([&]() -> PagePool& {
+    if constexpr (requires { *on.pool; })
+      return *on.pool;
+    else
+      return on.pool;
+  }());
+  for (int i = 0; i < 3; ++i)
+    step_of(on.forward, cache, all.subspan(static_cast<std::size_t>(i) * 400, 400), RowPhase::kPrefill, &method);
+  std::vector<std::vector<float>> out;
+  for (std::size_t i = 1200; i < 1300; ++i)
+    out.push_back(step_of(on.forward, cache, all.subspan(i, 1), RowPhase::kDecode, &method));
+  return Answers(method, std::move(out));
+}
+
+// The gate on the mass of what is missing: always or never flagging it is a method without it; in between it flags what
+// the CPU's flags, but for what rounding decides.
+TEST_F(CudaMethodTest, TheMassGateIsTheCpus) {
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
+  const auto there = [&](const char* overrides) {
+    OnDevice device(*model, KvStore::kHost);
+    return answer_by(device, *model, "freekv", overrides);
+  };
+  const Answers always = there("unit=page:32,gate=mass,eps=-1"), every = there("unit=page:32,schedule=every_step"),
+                never = there("unit=page:32,gate=mass,eps=1"), ahead = there("unit=page:32,tau=-1");
+  EXPECT_TRUE(always.logits == every.logits);
+  EXPECT_TRUE(never.logits == ahead.logits);
+  EXPECT_FALSE(never.logits == always.logits);
+  EXPECT_EQ(always.corrections, always.checks);
+  EXPECT_EQ(never.corrections, 0);
+  EXPECT_EQ(always.selected, every.selected / 100 * 103);  // three pages end, and the next step has other candidates
+  EXPECT_EQ(never.selected, ahead.selected);
+  for (const char* overrides :
+       {"unit=page:32,gate=mass,eps=0.02", "unit=page:32,gate=mass,eps=0.03,pool=meanQK,alpha=1"}) {
+    SequenceRunner host(*model, DType::kBF16, cpu, 100);
+    const Answers got = there(overrides), want = answer_by(host, *model, "freekv", overrides);
+    EXPECT_EQ(got.checks, want.checks);
+    EXPECT_GT(got.corrections, 0);
+    EXPECT_LT(got.corrections, got.checks);
+    RecordProperty("corrections", std::to_string(got.corrections) + " of " + std::to_string(got.checks) + ", CPU " +
+                                      std::to_string(want.corrections));
+    EXPECT_NEAR(static_cast<double>(got.corrections), static_cast<double>(want.corrections),
+                0.05 * static_cast<double>(want.checks));
+    double error = 0;
+    for (std::size_t i = 0; i < want.logits.size(); ++i)
+      error += relative_error(got.logits[i], want.logits[i]) / static_cast<double>(want.logits.size());
+    EXPECT_LE(error, kTolerance) << overrides;
+  }
+}
+
+// What the device does not reckon is refused.
+TEST(CudaMethods, RefusesMassesOfSingleTokens) {
+  EXPECT_EQ(refusal_of("freekv", "recent=64,unit=page:32,gate=mass"), "");
+  const std::string words = refusal_of("freekv", "recent=64,gate=mass,unit=token,index=one_bit");
+  EXPECT_NE(words.find("--kv gate=cosine"), std::string::npos) << words;
+}
+
+LayerStats all_layers(const MethodState& method) {
+  LayerStats sum;
+  for (const LayerStats& l : method.stats().layers) {
+    sum.selected_units += l.selected_units, sum.replaced_units += l.replaced_units;
+    sum.missing_units += l.missing_units, sum.recalled_units += l.recalled_units;
+    sum.attended_tokens += l.attended_tokens;
+  }
+  return sum;
+}
+
+// Neighbours that come too: counted as what came, not as what was missing; and fewer are missing then.
+TEST_F(CudaMethodTest, NeighboursOfTokensAreCounted) {
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
+  const std::vector<std::int32_t> tokens = stretches(1400, model->config().vocab, 6);
+  const std::span<const std::int32_t> all(tokens);
+  for (const auto& [name, overrides] : {std::pair{"fier", ""}, {"freekv", "unit=token,index=one_bit,tau=0.3"}}) {
+    SCOPED_TRACE(name);
+    const auto run = [&](const std::string& fetch, std::vector<float>& out) {
+      OnDevice host(*model, KvStore::kHost);
+      MethodState method(plan_for(*model, name, 256, (std::string(overrides) + fetch).c_str()));
+      SequenceCache cache(*host.pool);
+      for (int i = 0; i < 3; ++i) host.step(cache, all.subspan(static_cast<std::size_t>(cache.length()), 400), &method);
+      for (int i = 0; i < 80; ++i) {
+        const auto logits = host.step(cache, all.subspan(static_cast<std::size_t>(cache.length()), 1), &method);
+        out.insert(out.end(), logits.begin(), logits.end());
+      }
+      return all_layers(method);
+    };
+    const std::string comma = *overrides == '\0' ? "" : ",";
+    std::vector<float> one_by_one, by_four;
+    const LayerStats one = run("", one_by_one), four = run(comma + "unit_fetch=4", by_four);
+    EXPECT_TRUE(one_by_one == by_four);
+    EXPECT_EQ(one.recalled_units, one.missing_units);
+    EXPECT_EQ(four.selected_units, one.selected_units);
+    if (*overrides == '\0') {
+      EXPECT_EQ(four.replaced_units, one.replaced_units);
+    }
+    EXPECT_GT(four.recalled_units, four.missing_units);
+    RecordProperty(name, std::to_string(one.missing_units) + " of " + std::to_string(one.selected_units) + "; " +
+                             std::to_string(four.missing_units) + " with " + std::to_string(four.recalled_units) +
+                             " brought");
+  }
+}
+
+// How much of a selection is new is what the CPU counts, but for what is chosen otherwise by rounding, and what is
+// chosen ahead is counted a step earlier.
+TEST_F(CudaMethodTest, TurnoverOfTokensIsTheCpus) {
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
+  const std::vector<std::int32_t> tokens = stretches(800, model->config().vocab, 6);
+  const std::span<const std::int32_t> all(tokens);
+  for (const auto& [name, overrides] : {std::pair{"fier", ""}, {"freekv", "unit=token,index=one_bit,tau=-1"}})
+    for (const KvStore store : {KvStore::kHost, KvStore::kDevice}) {
+      SCOPED_TRACE(::testing::Message() << name << " " << overrides << (store == KvStore::kHost ? " host" : " device"));
+      OnDevice device(*model, store);
+      SequenceRunner host(*model, DType::kBF16, cpu, 100);
+      const auto plan = plan_for(*model, name, 256, overrides);
+      MethodState there(plan), here(plan);
+      SequenceCache a(*device.pool), b(host.pool);
+      step_of(device.forward, a, all.first(500), RowPhase::kPrefill, &there);
+      step_of(host.forward, b, all.first(500), RowPhase::kPrefill, &here);
+      for (std::size_t at = 500; at < 600; ++at) {
+        step_of(device.forward, a, all.subspan(at, 1), RowPhase::kDecode, &there);
+        step_of(host.forward, b, all.subspan(at, 1), RowPhase::kDecode, &here);
+      }
+      const LayerStats got = all_layers(there), want = all_layers(here);
+      const auto selected = static_cast<double>(want.selected_units),
+                 replaced = static_cast<double>(want.replaced_units);
+      EXPECT_NEAR(static_cast<double>(got.selected_units), selected, *overrides == '\0' ? 0 : 0.02 * selected);
+      EXPECT_GT(replaced, 0);
+      if (store == KvStore::kDevice) {
+        EXPECT_EQ(got.replaced_units, 0);
+      } else {
+        EXPECT_NEAR(static_cast<double>(got.replaced_units), replaced, 0.1 * replaced);
+      }
+    }
+}
+
+// A window, and methods that select tokens or clusters, in the same steps: whoever comes first, each is what it is
+// alone, and up to the budget full attention.
+TEST_F(CudaMethodTest, WindowsGoBesideTokens) {
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
+  const std::vector<std::int32_t> tokens = stretches(2000, model->config().vocab, 12);
+  const std::span<const std::int32_t> all(tokens);
+  for (const auto& [name, overrides] : {std::pair{"fier", "unit_fetch=4"},
+                                        {"freekv", "unit=token,index=one_bit,tau=0.3"},
+                                        {"louiskv", "tau=0.7,max_reuse=11"}})
+    for (const KvStore store : {KvStore::kHost, KvStore::kDevice}) {
+      SCOPED_TRACE(::testing::Message() << name << (store == KvStore::kHost ? " host" : " device"));
+      const auto window = plan_for(*model, "window", 256, ""), selects = plan_for(*model, name, 256, overrides);
+      const std::shared_ptr<const Plan> plans[] = {window, selects, window, selects};
+      OnDevice together(*model, store);
+      std::vector<std::unique_ptr<OnDevice>> alone;
+      std::vector<SequenceCache> caches, single;
+      std::vector<MethodState> methods, by_itself;
+      for (const auto& plan : plans) {
+        alone.push_back(std::make_unique<OnDevice>(*model, store));
+        caches.emplace_back(*together.pool), single.emplace_back(*alone.back()->pool);
+        methods.emplace_back(plan), by_itself.emplace_back(plan);
+      }
+      std::vector<double> sums(4, 0);
+      std::vector<int> counted(4, 0);
+      const auto step = [&](const std::vector<std::int32_t>& n_rows) {
+        std::vector<SequenceRows> rows;
+        std::vector<std::int32_t> fed;
+        std::vector<std::vector<float>> want;
+        std::vector<std::size_t> who;
+        for (std::size_t i = 0; i < 4; ++i) {
+          if (n_rows[i] == 0) continue;
+          const auto piece =
+              all.subspan(i * 100 + static_cast<std::size_t>(caches[i].length()), static_cast<std::size_t>(n_rows[i]));
+          const RowPhase phase = n_rows[i] == 1 ? RowPhase::kDecode : RowPhase::kPrefill;
+          fed.insert(fed.end(), piece.begin(), piece.end());
+          want.push_back(step_of(alone[i]->forward, single[i], piece, phase, &by_itself[i]));
+          who.push_back(i);
+          caches[i].extend(n_rows[i]);
+          rows.push_back(
+              {.cache = &caches[i], .n_rows = n_rows[i], .want_logits = true, .method = &methods[i], .phase = phase});
+        }
+        std::vector<float> got;
+        SequenceRunner::append(together.forward.run({.tokens = fed, .sequences = rows}), got);
+        for (std::size_t i = 0; i < who.size(); ++i) {
+          ++counted[who[i]];
+          const double error = relative_error(std::span(got).subspan(i * want[i].size(), want[i].size()), want[i]);
+          sums[who[i]] += error;
+          ASSERT_LE(error, plans[who[i]] == window ? kTolerance : 0.3)
+              << "sequence " << who[i] << " at " << caches[who[i]].length();
+        }
+      };
+      const auto steps = [&](int n, const std::vector<std::int32_t>& n_rows) {
+        for (int i = 0; i < n && !HasFatalFailure(); ++i) step(n_rows);
+      };
+      // A window alone, up to the budget and over it; a method comes while it answers, another one, and one ends.
+      steps(1, {235, 0, 0, 0});
+      steps(30, {1, 0, 0, 0});
+      steps(1, {1, 400, 0, 0});
+      steps(40, {1, 1, 0, 0});
+      steps(1, {1, 1, 300, 0});
+      steps(20, {1, 1, 1, 0});
+      steps(10, {0, 1, 0, 0});
+      steps(1, {0, 0, 1, 350});
+      steps(35, {0, 0, 1, 1});
+      steps(1, {40, 0, 1, 1});
+      steps(20, {1, 1, 1, 1});
+      steps(20, {1, 0, 1, 0});
+      if (HasFatalFailure()) return;
+      for (std::size_t i = 0; i < 4; ++i) {
+        EXPECT_LE(sums[i] / counted[i], kTolerance) << i;
+        EXPECT_EQ(all_layers(methods[i]).attended_tokens, all_layers(by_itself[i]).attended_tokens) << i;
+      }
+      // Where the others have left their units, too.
+      OnDevice full(*model, store);
+      SequenceCache a(*full.pool), b(*together.pool);
+      MethodState method(window);
+      full.step(a, all.first(200)), together.step(b, all.first(200), &method);
+      for (std::size_t at = 200; at < 256; ++at)
+        ASSERT_EQ(together.step(b, all.subspan(at, 1), &method), full.step(a, all.subspan(at, 1))) << at;
+    }
+}
+
+// What selects nothing goes with whatever selects, also when it came first; what selects by other units does not.
+TEST(CudaMethods, WindowsGoBesideAnyUnits) {
+  const MethodShape shape{.n_layers = 3, .n_heads = 8, .n_kv_heads = 2, .head_dim = 128};
+  const auto plan = [&](const char* name, const char* overrides) {
+    Recipe recipe =
+        make_recipe(name, {.budget = 512, .sink = 32, .recent = 64, .dense_layers = std::vector<std::int32_t>{0}});
+    apply_overrides(overrides, recipe);
+    return compile(recipe, shape);
+  };
+  const auto window = plan("window", ""), narrow = plan("window", "budget=160,sink=64"), fier = plan("fier", ""),
+             pages = plan("freekv", "unit=page:32"), lists = plan("louiskv", ""),
+             far = plan("streaming_llm", "dense=0");
+  const auto goes = [](const std::shared_ptr<const Plan>& p, std::vector<const Plan*> beside) {
+    try {
+      CudaForward::expect_method(*p, beside);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kUnsupported);
+      return false;
+    }
+    return true;
+  };
+  for (const auto& other : {window, narrow, fier, pages, lists}) {
+    EXPECT_TRUE(goes(window, {other.get()}));
+    EXPECT_TRUE(goes(other, {window.get()}));
+    EXPECT_TRUE(goes(other, {window.get(), narrow.get(), other.get()}));
+  }
+  EXPECT_FALSE(goes(pages, {window.get(), fier.get()}));
+  EXPECT_FALSE(goes(fier, {window.get(), lists.get()}));
+  EXPECT_FALSE(goes(far, {window.get()}));
+  EXPECT_FALSE(goes(window, {far.get()}));
+
+  using Needs = CudaRetrieval::Needs;
+  const Needs of_window = CudaRetrieval::needs_of(*window, 0.5f), of_fier = CudaRetrieval::needs_of(*fier, 0.5f);
+  Needs both = of_window, reversed = of_fier;
+  both.add(of_fier), reversed.add(of_window);
+  for (const Needs& n : {both, reversed}) {
+    EXPECT_EQ(n.keys.group_tokens, 32);
+    EXPECT_TRUE(n.holds(of_window));
+    EXPECT_TRUE(n.holds(of_fier));
+    EXPECT_GE(n.n_slots, 512) << "single tokens";
+  }
+  EXPECT_FALSE(of_window.holds(of_fier));
+  EXPECT_LE(of_window.n_slots, 17) << "pages, alone";
+  EXPECT_FALSE(both.holds(CudaRetrieval::needs_of(*plan("fier", "unit_fetch=4"), 0.5f)));
+}
+
+// Clusters, segments and boundaries: the CPU's, through prompts in chunks, answers and second turns. Keys that differ
+// by rounding may fall into another cluster, and another one be chosen: a few steps stray, the mean does not.
+TEST_F(CudaMethodTest, ClustersAndSegmentsAreTheCpus) {
+  for (const auto& [head_dim, store, overrides] :
+       {std::tuple{64, KvStore::kHost, "tau=0.7"},
+        {128, KvStore::kDevice, "tau=0.7,segment=8-40"},
+        {128, KvStore::kHost, "tau=0.7,reference=last_retrieval,max_reuse=20"},
+        {64, KvStore::kDevice, "tau=0.7,metric=cosine,unit=cluster:8,max_reuse=0,gate_pool=any"},
+        {128, KvStore::kHost, "tau=0.7,unit=page:32,index=box"}}) {
+    SCOPED_TRACE(::testing::Message() << head_dim << " " << overrides);
+    const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, head_dim), DType::kBF16, {}, 5, cpu);
+    OnDevice device(*model, store);
+    SequenceRunner host(*model, DType::kBF16, cpu, 100);
+    const auto plan = plan_for(*model, "louiskv", 384, overrides);
+    MethodState there(plan), here(plan);
+    SequenceCache a(*device.pool), b(host.pool);
+    const std::vector<std::int32_t> tokens = stretches(1600, model->config().vocab, 6);
+    const std::span<const std::int32_t> all(tokens);
+    std::vector<double> errors;
+    const auto step = [&](std::size_t n, RowPhase phase, std::int32_t left) {
+      const auto piece = all.subspan(static_cast<std::size_t>(a.length()), n);
+      errors.push_back(relative_error(step_of(device.forward, a, piece, phase, &there, left),
+                                      step_of(host.forward, b, piece, phase, &here, left)));
+      return errors.back();
+    };
+    for (const auto& [n, left] : {std::pair{300u, 200}, {199u, 1}, {1u, 0}})
+      ASSERT_LE(step(n, RowPhase::kPrefill, left), kTolerance);
+    const auto answer = [&](int n) {
+      errors.clear();
+      for (int i = 0; i < n; ++i) ASSERT_LE(step(1, RowPhase::kDecode, 0), 0.3) << "at " << a.length();
+      const double mean = std::accumulate(errors.begin(), errors.end(), 0.0) / static_cast<double>(errors.size());
+      EXPECT_LE(mean, kTolerance) << "up to " << a.length();
+      RecordProperty("mean error", std::to_string(mean));
+      for (std::int32_t l = 1; l < 3; ++l) {
+        const auto got = there.layer(l).partition.ranges(), want = here.layer(l).partition.ranges();
+        EXPECT_TRUE(std::equal(got.begin(), got.end(), want.begin(), want.end())) << "layer " << l;
+        EXPECT_EQ(there.stats().layers[static_cast<std::size_t>(l)].corrections,
+                  here.stats().layers[static_cast<std::size_t>(l)].corrections);
+        EXPECT_EQ(there.stats().layers[static_cast<std::size_t>(l)].selections,
+                  here.stats().layers[static_cast<std::size_t>(l)].selections);
+      }
+    };
+    answer(220);
+    if (HasFatalFailure()) return;
+    // Second turns, one of them shorter than a segment; then the sequence is cut off and goes on.
+    for (const std::size_t n : {90u, 5u}) {
+      step(n, RowPhase::kPrefill, 0);
+      answer(70);
+      if (HasFatalFailure()) return;
+    }
+    a.truncate(800), b.truncate(800);
+    there.truncate(800), here.truncate(800);
+    step(40, RowPhase::kPrefill, 0);
+    answer(60);
+    if (HasFatalFailure()) return;
+    // A fork selects anew, as the CPU does where it has nothing to keep.
+    SequenceCache fork_a = a.fork(), fork_b = b.fork();
+    MethodState fork_there(there), fork_here(here);
+    fork_here.step_back(b.length());
+    for (int i = 0; i < 30; ++i) {
+      const auto token = all.subspan(static_cast<std::size_t>(a.length() + i), 1);
+      const auto got = step_of(device.forward, fork_a, token, RowPhase::kDecode, &fork_there),
+                 want = step_of(host.forward, fork_b, token, RowPhase::kDecode, &fork_here);
+      ASSERT_LE(relative_error(got, want), 0.3) << i;
+    }
+    answer(20);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// What the device cannot do of louiskv is refused in words that say what to change.
+TEST(CudaMethods, RefusesClustersWithAReason) {
+  const auto refusal = [](const char* overrides, std::int32_t head_dim) {
+    return refusal_of("louiskv", overrides, head_dim);
+  };
+  EXPECT_EQ(refusal("", 128), "");
+  EXPECT_EQ(refusal("metric=cosine,reference=last_retrieval,max_reuse=0,unit=cluster:8", 64), "");
+  EXPECT_EQ(refusal("unit=page:32,index=box", 128), "");
+  for (const auto& [overrides, head_dim, words] : {std::tuple{"", 80, "heads of 64 or 128"},
+                                                   {"order=unit", 128, "--kv order=token"},
+                                                   {"index=box", 128, "--kv index=centroid"},
+                                                   {"by_size=yes", 128, "--kv index=centroid"},
+                                                   {"schedule=every_step", 128, "--kv schedule=boundary"},
+                                                   {"block=10000", 128, "--kv block=8192"},
+                                                   {"unit=page:16,index=box", 128, "--kv unit=page:32"},
+                                                   {"unit=token,index=one_bit", 128, "not selected at boundaries"}})
+    EXPECT_NE(refusal(overrides, head_dim).find(words), std::string::npos) << refusal(overrides, head_dim);
+}
+
+// Two sequences with clusters in one batch are each what it is alone.
+TEST_F(CudaMethodTest, SequencesWithClustersGoTogether) {
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
+  for (const KvStore store : {KvStore::kHost, KvStore::kDevice}) {
+    const auto plan = plan_for(*model, "louiskv", 256, "tau=0.7,max_reuse=11");
+    const std::vector<std::int32_t> tokens = stretches(1500, model->config().vocab, 8);
+    const std::span<const std::int32_t> all(tokens);
+    OnDevice together(*model, store), alone(*model, store);
+    std::vector<SequenceCache> pair, single;
+    std::vector<MethodState> of_pair, of_single;
+    for (int i = 0; i < 2; ++i) {
+      pair.emplace_back(*together.pool), single.emplace_back(*alone.pool);
+      of_pair.emplace_back(plan), of_single.emplace_back(plan);
+    }
+    for (std::size_t i = 0; i < 2; ++i) {
+      const auto prompt = all.subspan(i * 300, 400 + i * 97);
+      step_of(together.forward, pair[i], prompt, RowPhase::kPrefill, &of_pair[i]);
+      step_of(alone.forward, single[i], prompt, RowPhase::kPrefill, &of_single[i]);
+    }
+    double sum = 0;
+    for (int step = 0; step < 120; ++step) {
+      std::vector<SequenceRows> rows;
+      std::vector<std::int32_t> fed;
+      std::vector<float> want, got;
+      for (std::size_t i = 0; i < 2; ++i) {
+        const std::int32_t token = tokens[static_cast<std::size_t>(step) + 700 + i * 200];
+        fed.push_back(token);
+        const auto one = step_of(alone.forward, single[i], {&token, 1}, RowPhase::kDecode, &of_single[i]);
+        want.insert(want.end(), one.begin(), one.end());
+        pair[i].extend(1);
+        rows.push_back(
+            {.cache = &pair[i], .n_rows = 1, .want_logits = true, .method = &of_pair[i], .phase = RowPhase::kDecode});
+      }
+      SequenceRunner::append(together.forward.run({.tokens = fed, .sequences = rows}), got);
+      const double error = relative_error(got, want);
+      ASSERT_LE(error, 0.3) << step;
+      sum += error;
+    }
+    EXPECT_LE(sum / 120, kTolerance);
+  }
+}
+
+}  // namespace
+}  // namespace mneme
