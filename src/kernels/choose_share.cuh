@@ -78,6 +78,11 @@ __device__ __forceinline__ bool pools_logs(GroupPool pool) {
   return pool == GroupPool::kMaxProb || pool == GroupPool::kMeanProb;
 }
 
+// A head's score as pool_unit() takes it, of a head with this log-sum-exp where `logs`.
+__device__ __forceinline__ float pooled_value(float score, bool logs, float alpha, const float& lse) {
+  return !logs || score != score ? score : lse == -INFINITY ? -INFINITY : fminf(alpha * score, 3.4028235e38f) - lse;
+}
+
 // Of one unit: what group_pool.h makes of its heads' values v [n], which are logarithms of probabilities for kMaxProb
 // and kMeanProb. Values beyond `group` are not there.
 template <int kMost>
@@ -115,7 +120,7 @@ __device__ __forceinline__ void pool_share(const Args& p, const SlotRules& rules
     for (int g = 0; g < kMost; ++g) {
       if (g >= p.group) continue;
       const float x = scores[g * p.width + u];
-      v[g] = !logs || x != x ? x : lse[g] == -INFINITY ? -INFINITY : fminf(rules.alpha * x, 3.4028235e38f) - lse[g];
+      v[g] = pooled_value(x, logs, rules.alpha, lse[g]);
     }
     const std::uint32_t key = pool_unit(rules.pool, p.group, v);
     put(to + u * 4, key);
@@ -125,10 +130,6 @@ __device__ __forceinline__ void pool_share(const Args& p, const SlotRules& rules
 
 __host__ __device__ constexpr int eights(int n) {
   return (n + 7) / 8 * 8;
-}
-inline int multiprocessors() {
-  static const int n = device_attribute(cudaDevAttrMultiProcessorCount);
-  return n;
 }
 
 // Of a KV head: as many as the device has room for at once, so that all of it works on few KV heads.

@@ -207,10 +207,7 @@ __global__ void __launch_bounds__(kThreads) rank_kernel(Args p) {
 #pragma unroll
     for (int g = 0; g < kMostGroup; ++g) {
       if (g >= p.group) continue;
-      const float x = item.scores[g * p.width + i];
-      v[g] = !logs || isnan(x)     ? x
-             : lse[g] == -INFINITY ? -INFINITY
-                                   : fminf(item.rules.alpha * x, 3.4028235e38f) - lse[g];
+      v[g] = pooled_value(item.scores[g * p.width + i], logs, item.rules.alpha, lse[g]);
     }
     const std::uint32_t key = pool_unit(item.rules.pool, p.group, v);
     keys[i] = key;

@@ -64,13 +64,24 @@ int clusters_at_once(void (*kernel)(Params...), int blocks, int threads, std::si
   return 0;
 }
 
+// For tests: as if something took so long.
+__device__ __forceinline__ void spend(std::uint64_t nanoseconds) {
+  std::uint64_t begin, now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
+  do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  while (now - begin < nanoseconds);
+}
+inline int multiprocessors() {
+  static const int n = device_attribute(cudaDevAttrMultiProcessorCount);
+  return n;
+}
+
 // The largest cluster, a power of two up to `most`, of which the device takes as many as fill it but for one.
 template <typename... Params>
 int most_cluster(void (*kernel)(Params...), int threads, int most) {
   if (device_attribute(cudaDevAttrComputeCapabilityMajor) < 9) return 1;
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "clusters of blocks");
-  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
-  while (most > 1 && (clusters_at_once(kernel, most, threads) + 1) * most < multiprocessors) most /= 2;
+  while (most > 1 && (clusters_at_once(kernel, most, threads) + 1) * most < multiprocessors()) most /= 2;
   return most;
 }
 

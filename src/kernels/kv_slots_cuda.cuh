@@ -174,15 +174,17 @@ __device__ __forceinline__ KeptStep kept_step(const KvSlots& s, const RowOfSlots
   k.makes = r.anew || k.moved || worn || too_short;
   return k;
 }
+__device__ __forceinline__ void add_count(std::uint64_t& to, int n) {
+  atomicAdd(reinterpret_cast<unsigned long long*>(&to), static_cast<unsigned long long>(n));
+}
 // Writes down what recall_units_cuda goes by, and counts. One warp of a launch, for its row and layer.
 __device__ __forceinline__ void note_kept_step(const KvSlots& s, const RowOfSlots& r, int layer, const KeptStep& k) {
   if (threadIdx.x % kWarp != 0) return;
   const std::int64_t at = kept_index(s, layer, r.place);
   s.kept[at].made_now = k.makes ? s.kept[at].n_made + 1 : 0;
-  const auto add = [](std::uint64_t& to) { atomicAdd(reinterpret_cast<unsigned long long*>(&to), 1ull); };
-  if (k.asked) add(s.counts[at].checks);
-  if (k.moved) add(s.counts[at].corrections);
-  if (k.makes) add(s.counts[at].made);
+  if (k.asked) add_count(s.counts[at].checks, 1);
+  if (k.moved) add_count(s.counts[at].corrections, 1);
+  if (k.makes) add_count(s.counts[at].made, 1);
 }
 // The queries with which the gate will compare, where that is those of the last selection. A block, for a KV head.
 __device__ __forceinline__ void keep_queries(const KvSlots& s, const RowOfSlots& r, int layer, int kv_head,

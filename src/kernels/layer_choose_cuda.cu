@@ -322,9 +322,7 @@ __global__ void __launch_bounds__(kRankThreads) choose_rows_kernel(ChooseArgs p)
   if (p.s.n_slots > 0) return;
   list_pages(p, r.place, region.first + k, [&](int i) { return i < region.first ? i : out[i - region.first]; });
   if (tid == 0) {
-    SlotCounts* counts = p.s.counts + static_cast<std::int64_t>(p.layer) * p.s.n_places + r.place;
-    atomicAdd(reinterpret_cast<unsigned long long*>(&counts->selected),
-              static_cast<unsigned long long>(k * p.s.n_kv_heads));
+    add_count(p.s.counts[kept_index(p.s, p.layer, r.place)].selected, k * p.s.n_kv_heads);
   }
 }
 
@@ -368,11 +366,6 @@ __global__ void __launch_bounds__(512) bring_kernel(BringUnits p) {
     copy_piece(block_at(p.to, 0, 0, kv_head, page) + offset,
                block_at(p.from, p.from_layer, p.from_slot, kv_head, page) + offset);
   }
-}
-
-int multiprocessors() {
-  static const int n = device_attribute(cudaDevAttrMultiProcessorCount);
-  return n;
 }
 
 std::size_t probe_bytes(int width, int tiles) {

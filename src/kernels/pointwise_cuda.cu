@@ -362,10 +362,7 @@ __global__ void update_kernel(std::int32_t* blocks, const TableUpdate* updates, 
 
 __global__ void wait_kernel(std::uint64_t nanoseconds) {
   wait_for_previous();
-  std::uint64_t begin, now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
-  do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  while (now - begin < nanoseconds);
+  spend(nanoseconds);
 }
 
 dim3 blocks_for(std::int64_t n) {

@@ -378,11 +378,6 @@ __global__ void __launch_bounds__(kThreads, 1) select_kernel(Args p, int blocks,
 
 // ---- launches
 
-int multiprocessors() {
-  static const int n = device_attribute(cudaDevAttrMultiProcessorCount);
-  return n;
-}
-
 // The scratch of a launch: arrays of so many items, one after the other.
 struct Layout {
   std::int64_t width, parts, items;

@@ -148,15 +148,13 @@ __device__ bool item_of(const RecallArgs& p, const RowOfSlots& r, int kv_head, I
 // Of one thread.
 __device__ inline void count_gate(const RecallArgs& p, const RowOfSlots& r, int kv_head) {
   if (p.when != SelectWhen::kNow || r.rules.schedule != SlotSchedule::kAhead || r.anew) return;
-  SlotCounts* counts = p.s.counts + static_cast<std::int64_t>(p.slot_layer) * p.s.n_places + r.place;
-  atomicAdd(reinterpret_cast<unsigned long long*>(&counts->checks), 1ull);
-  if (needs_now(p.s, r, p.slot_layer, kv_head))
-    atomicAdd(reinterpret_cast<unsigned long long*>(&counts->corrections), 1ull);
+  SlotCounts& counts = p.s.counts[kept_index(p.s, p.slot_layer, r.place)];
+  add_count(counts.checks, 1);
+  if (needs_now(p.s, r, p.slot_layer, kv_head)) add_count(counts.corrections, 1);
 }
 
 __device__ __forceinline__ void count_selected(const RecallArgs& p, int place, int n) {
-  SlotCounts* counts = p.s.counts + kept_index(p.s, p.slot_layer, place);
-  atomicAdd(reinterpret_cast<unsigned long long*>(&counts->selected), static_cast<unsigned long long>(n));
+  add_count(p.s.counts[kept_index(p.s, p.slot_layer, place)].selected, n);
 }
 
 // After a step, of one thread: n_units of a selection that was made, below 0: it was kept.

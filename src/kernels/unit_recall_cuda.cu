@@ -31,13 +31,8 @@ constexpr int kStagesBeside = 4, kStagesAlone = 12;  // pieces under way: beside
 // For tests: as if the link were slow.
 __device__ __forceinline__ void delay_copies(const RecallArgs& p, const Item& item) {
   if (p.s.delay_us <= 0) return;
-  std::uint64_t begin, now;
-  const std::uint64_t nanoseconds =
-      draw(static_cast<std::uint32_t>(item.length), static_cast<std::uint32_t>(item.index)) %
-      (static_cast<std::uint64_t>(p.s.delay_us) * 1000);
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
-  do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  while (now - begin < nanoseconds);
+  const std::uint32_t drawn = draw(static_cast<std::uint32_t>(item.length), static_cast<std::uint32_t>(item.index));
+  spend(drawn % (static_cast<std::uint64_t>(p.s.delay_us) * 1000));
 }
 
 // What is brought out of the pages, token by token.

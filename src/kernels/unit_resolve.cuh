@@ -207,14 +207,11 @@ __device__ void list_again(const RecallArgs& p, const Item& item) {
 // Of one thread: what resolve() found.
 template <typename K>
 __device__ void count_found(const RecallArgs& p, const Item& item, const Lists::Counters& c) {
-  SlotCounts* counts = p.s.counts + kept_index(p.s, p.slot_layer, item.place);
-  const auto add = [](std::uint64_t& to, int v) {
-    atomicAdd(reinterpret_cast<unsigned long long*>(&to), static_cast<unsigned long long>(v));
-  };
-  if (!item.again) add(counts->selected, item.attended);
-  add(counts->missing, c.n_missing);
-  add(counts->replaced, c.n_replaced + c.n_missing);
-  if (K::kFetchesFour && item.together) add(counts->neighbours, c.n_brought - c.n_missing);
+  SlotCounts& counts = p.s.counts[kept_index(p.s, p.slot_layer, item.place)];
+  if (!item.again) add_count(counts.selected, item.attended);
+  add_count(counts.missing, c.n_missing);
+  add_count(counts.replaced, c.n_replaced + c.n_missing);
+  if (K::kFetchesFour && item.together) add_count(counts.neighbours, c.n_brought - c.n_missing);
 }
 
 // What resolve() decided, to the tables. `lane` of n_lanes threads.
