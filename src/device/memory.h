@@ -38,6 +38,12 @@ class DeviceBuffer {
   void* data_ = nullptr;
   std::size_t size_ = 0;
 };
+// Makes room where there is less; what was in it is lost, and freeing waits for whatever reads that.
+inline void grow(DeviceBuffer& buffer, std::size_t bytes, const char* what) {
+  if (buffer.size() >= bytes) return;
+  buffer = {};
+  buffer = DeviceBuffer(bytes, what);
+}
 
 // Page-locked host memory, mapped: the device may read and write it where it lies.
 class PinnedBuffer {

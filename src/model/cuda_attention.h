@@ -118,6 +118,7 @@ class CudaAttention {
   void delay(const CudaContext& context);
   void single_rows(std::int32_t layer, std::int32_t span, std::int32_t first, std::int32_t n, bool with_method,
                    const CudaRowArrays& rows, const Memory& m, const CudaContext& context, const Stream& stream);
+  void begin_beside(Event& had, const Stream& stream);
   void take_audit(std::int32_t layer, std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Memory& m,
                   const Stream& stream);
   // far_there: of what is far to be there; null: it is.

@@ -18,6 +18,12 @@ void CudaAttention::delay(const CudaContext& context) {
   wait_cuda(static_cast<std::int32_t>((delays_ >> 8) % static_cast<std::uint32_t>(options_.delay_us)), context);
 }
 
+// What comes in side_ from here on waits for what `stream` has had so far.
+void CudaAttention::begin_beside(Event& had, const Stream& stream) {
+  had.record(stream);
+  side_.wait(had);
+}
+
 // Rows that stand alone, of spans from `span` on, all with methods or all without.
 void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int32_t first, std::int32_t n,
                                 bool with_method, const CudaRowArrays& rows, const Memory& m,
@@ -62,8 +68,7 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
     } else if (recalls) {
       // What is near lies in the ring of turned keys, and is attended meanwhile.
       const CudaContext beside{.stream = side_.get()};
-      stored_.record(stream);
-      side_.wait(stored_);
+      begin_beside(stored_, stream);
       delay(beside);
       r.recall(SelectWhen::kNow, layer, who, tables_->tables(), beside);
       attended_.record(side_);
@@ -87,19 +92,15 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
   // 6.7 and 6.8.
   const CudaContext beside{.stream = side_.get()};
   const bool ahead = r.ahead(), in_turn = r.chooses_in_turn(), between = ahead && !in_turn && r.groups();
-  const auto begin_beside = [&](Event& after) {
-    after.record(stream);
-    side_.wait(after);
-  };
   const auto choose_next = [&](const CudaContext& where) {
     if (r.groups()) r.close_groups(layer, who, tables_->tables(), where);
     delay(where);
     r.choose(SelectWhen::kNext, layer, who, tables_->tables(), where);
   };
-  if (ahead && !in_turn) begin_beside(stored_);
+  if (ahead && !in_turn) begin_beside(stored_, stream);
   delay(context);
   if (r.selects()) r.choose(SelectWhen::kNow, layer, who, tables_->tables(), context);
-  if (ahead && in_turn) begin_beside(chosen_);
+  if (ahead && in_turn) begin_beside(chosen_, stream);
   delay(context);
   if (r.recalls_by_host() && r.selects()) {
     r.recall_by_host(layer, method_rows_, stream);
@@ -150,8 +151,7 @@ void CudaAttention::attend_two_parts(std::int32_t layer, std::int32_t first, Dec
 }
 
 void CudaAttention::finish(std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Stream& stream) {
-  stored_.record(stream);
-  side_.wait(stored_);
+  begin_beside(stored_, stream);
   const SlotRows who = slot_rows(rows, first, n);
   if (retrieval_->groups() && !retrieval_->ahead())
     retrieval_->close_groups(-1, who, tables_->tables(), {.stream = side_.get()});

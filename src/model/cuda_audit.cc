@@ -11,11 +11,10 @@
 namespace mneme {
 namespace {
 
-template <typename Buffer, typename... What>
-void grow(Buffer& buffer, std::size_t bytes, What... what) {
+void grow(PinnedBuffer& buffer, std::size_t bytes) {
   if (buffer.size() >= bytes) return;
   buffer = {};
-  buffer = Buffer(bytes, what...);
+  buffer = PinnedBuffer(bytes);
 }
 constexpr const char* kWhat = "an audit's attention";
 constexpr std::int32_t kNumbers = 3;  // slot, tokens, the first that counts

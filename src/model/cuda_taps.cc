@@ -14,11 +14,6 @@ namespace {
 constexpr std::size_t kFewFloats = 1 << 17;  // of masses: below, threads are not worth their start
 constexpr int kMostThreads = 16;
 
-void grow(DeviceBuffer& buffer, std::size_t bytes, const char* what) {
-  if (buffer.size() >= bytes) return;
-  buffer = {};
-  buffer = DeviceBuffer(bytes, what);
-}
 void grow(PinnedBuffer& buffer, std::size_t bytes) {
   if (buffer.size() >= bytes) return;
   buffer = {};

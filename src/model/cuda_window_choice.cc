@@ -12,13 +12,6 @@ ProbeWeights weights_of(WindowProbe probe) {
                                            : ProbeWeights::kReversed;
 }
 
-// Grows to what a step needs; freeing waits for whatever reads what was there.
-void reserve(DeviceBuffer& b, std::size_t bytes, const char* what) {
-  if (b.size() >= bytes) return;
-  b = {};
-  b = DeviceBuffer(bytes, what);
-}
-
 }  // namespace
 
 CudaWindowChoice::CudaWindowChoice(const KvShape& shape, std::int32_t n_heads, std::int64_t max_context)
@@ -68,14 +61,14 @@ void CudaWindowChoice::send(const Stream& stream) {
   for (const Prompt& p : prompts_)
     most_windows = std::max(most_windows, p.n_windows), most_rows = std::max(most_rows, p.n_rows);
   const auto most = static_cast<std::size_t>(most_windows);
-  reserve(windows_there_, bytes, "windows of prompts");
-  reserve(moments_, moments, "moments of queries");
-  reserve(scratch_, window_probe_scratch_bytes(most_windows, most_rows, static_cast<std::int32_t>(width())),
-          "moments of windows");
-  reserve(probes_, most * static_cast<std::size_t>(shape_.n_kv_heads * shape_.head_dim) * sizeof(float), "probes");
-  reserve(ranks_, most * static_cast<std::size_t>(rank_stride_) * 4, "scores of pages");
-  reserve(units_, most * static_cast<std::size_t>(unit_stride_) * 4, "selected pages");
-  reserve(n_units_, most * 4, "selected pages");
+  grow(windows_there_, bytes, "windows of prompts");
+  grow(moments_, moments, "moments of queries");
+  grow(scratch_, window_probe_scratch_bytes(most_windows, most_rows, static_cast<std::int32_t>(width())),
+       "moments of windows");
+  grow(probes_, most * static_cast<std::size_t>(shape_.n_kv_heads * shape_.head_dim) * sizeof(float), "probes");
+  grow(ranks_, most * static_cast<std::size_t>(rank_stride_) * 4, "scores of pages");
+  grow(units_, most * static_cast<std::size_t>(unit_stride_) * 4, "selected pages");
+  grow(n_units_, most * 4, "selected pages");
   if (host_windows_.size() < bytes) host_windows_ = PinnedBuffer(bytes);
   if (host_moments_.size() < moments) host_moments_ = PinnedBuffer(moments);
   std::memcpy(host_windows_.data(), windows_.data(), bytes);
