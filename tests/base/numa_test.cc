@@ -36,7 +36,9 @@ TEST(NumaPolicy, NamesAreThoseOfTheOption) {
 class FakeMachine : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::path(testing::TempDir()) / "mneme_numa_nodes";
+    // One a test, because tests run side by side.
+    const testing::TestInfo* info = testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = std::filesystem::path(testing::TempDir()) / (std::string("mneme_numa_nodes_") + info->name());
     const auto write = [&](const std::filesystem::path& path, const std::string& text) {
       std::filesystem::create_directories((folder_ / path).parent_path());
       std::ofstream(folder_ / path) << text << "\n";
