@@ -4,12 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/model/cuda_forward.h"
-#include "src/recipes/override.h"
-#include "src/recipes/recipes.h"
-#include "tests/device/cuda_testing.h"
-#include "tests/model/cuda_models.h"
-#include "tests/model/method_shape.h"
+#include "tests/model/cuda_on_device.h"
 
 namespace mneme {
 namespace {
@@ -22,13 +17,6 @@ std::shared_ptr<const Plan> plan_for(const Model& model, const Method& m, std::i
   Recipe recipe = make_recipe(m.name, {.budget = budget, .recent = std::string_view(m.name) == "snapkv" ? 16 : 8});
   apply_overrides(m.overrides, recipe);
   return compile(recipe, method_shape(model.config()));
-}
-
-std::vector<float> logits_of(const ConstTensorView& view) {
-  std::vector<float> out;
-  for (std::int64_t i = 0; i < view.dim(0); ++i)
-    out.insert(out.end(), view.row_as<float>(i), view.row_as<float>(i) + view.dim(1));
-  return out;
 }
 
 // A sequence on the device and one on the CPU, which hold the same tokens all the time: what the device decides to drop
@@ -64,24 +52,11 @@ class CudaDropTest : public CudaTest {
     return std::span<const std::int32_t>(tokens_).subspan(at, static_cast<std::size_t>(n));
   }
 
-  template <typename Pass>
-  static std::vector<float> run(Pass& pass, SequenceCache& cache, std::span<const std::int32_t> tokens,
-                                MethodState* method, RowPhase phase, std::int32_t left) {
-    const SequenceRows rows{.cache = &cache,
-                            .n_rows = static_cast<std::int32_t>(tokens.size()),
-                            .want_logits = true,
-                            .method = method,
-                            .phase = phase,
-                            .prefill_left = left};
-    cache.extend(rows.n_rows);
-    return logits_of(pass.run({.tokens = tokens, .sequences = std::span(&rows, 1)}));
-  }
-
   // A step on both. Expects the same logits, and nearly the same tokens to stay.
   void step(Sequence& s, std::int32_t n, RowPhase phase = RowPhase::kDecode, std::int32_t left = 0) {
     const auto tokens = next(n);
-    const std::vector<float> got = run(*device_, s.there, tokens, &s.method_there, phase, left),
-                             want = run(*host_, s.here, tokens, &s.method_here, phase, left);
+    const std::vector<float> got = step_of(*device_, s.there, tokens, phase, &s.method_there, left),
+                             want = step_of(*host_, s.here, tokens, phase, &s.method_here, left);
     ASSERT_LE(relative_error(got, want), kTolerance) << "after " << s.there.length() << " tokens";
     compare_pending(s);
     s.method_there.commit(s.there);
@@ -217,17 +192,17 @@ TEST_F(CudaDropTest, AStepThatIsTakenBackDropsNothing) {
       method.step_back(cache.length());
     };
     const auto prompt = next(150), more = next(1);
-    const auto first = run(*device_, cache, prompt, &method, RowPhase::kPrefill, 0);
+    const auto first = step_of(*device_, cache, prompt, RowPhase::kPrefill, &method);
     back(150);
     EXPECT_FALSE(cache.dropped());
-    EXPECT_EQ(run(*device_, cache, prompt, &method, RowPhase::kPrefill, 0), first);
+    EXPECT_EQ(step_of(*device_, cache, prompt, RowPhase::kPrefill, &method), first);
     method.commit(cache);
     ASSERT_TRUE(cache.dropped());
     const std::vector<TokenRange> stored = cache.stored(2, 1);
-    const auto answer = run(*device_, cache, more, &method, RowPhase::kDecode, 0);
+    const auto answer = step_of(*device_, cache, more, RowPhase::kDecode, &method);
     back(1);
     EXPECT_EQ(cache.stored(2, 1), stored);
-    EXPECT_EQ(run(*device_, cache, more, &method, RowPhase::kDecode, 0), answer);
+    EXPECT_EQ(step_of(*device_, cache, more, RowPhase::kDecode, &method), answer);
     method.commit(cache);
   }
 }
@@ -269,7 +244,7 @@ TEST_F(CudaDropTest, BesideOthersEachIsAsAlone) {
       if (n == 0) continue;
       const auto p = piece(i, n);
       const RowPhase phase = n == 1 ? RowPhase::kDecode : RowPhase::kPrefill;
-      want.push_back(run(*device_, alone[i], p, by_itself[i].get(), phase, 0));
+      want.push_back(step_of(*device_, alone[i], p, phase, by_itself[i].get()));
       pending[i].clear();
       for (std::int32_t l = 0; l < 3 && by_itself[i]; ++l) pending[i].push_back(by_itself[i]->layer(l).pending);
       if (by_itself[i]) by_itself[i]->commit(alone[i]);
@@ -278,7 +253,8 @@ TEST_F(CudaDropTest, BesideOthersEachIsAsAlone) {
       rows.push_back(
           {.cache = &together[i], .n_rows = n, .want_logits = true, .method = with[i].get(), .phase = phase});
     }
-    const std::vector<float> got = logits_of(device_->run({.tokens = tokens, .sequences = rows}));
+    std::vector<float> got;
+    SequenceRunner::append(device_->run({.tokens = tokens, .sequences = rows}), got);
     for (std::size_t i = 0; i < want.size(); ++i)
       ASSERT_LE(relative_error(std::span(got).subspan(i * want[i].size(), want[i].size()), want[i]), kTolerance)
           << "step " << at << ", " << i;
