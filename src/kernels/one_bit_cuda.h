@@ -39,8 +39,11 @@ struct ChooseTokens {
   SlotRows rows;
   SelectWhen when = SelectWhen::kNow;
   std::byte* scratch = nullptr;
-  // All rows select at every step, so that no gate is asked; rows, rules and index are there before the first of the
-  // kernels that overlap (LaunchOrder) begins, and are read before the kernel before this one ends.
+  // With kNow, rows that choose a step ahead choose for the next step in any case, and out of the same scores for this
+  // one what KV heads need that the gate flags.
+  bool ahead = false;
+  // Rows, rules and the index are there before the first of the kernels that overlap (LaunchOrder) begins, and are read
+  // before the kernel before this one ends; whether a row chooses does not depend on a gate then.
   bool early = false;
 };
 std::size_t choose_tokens_scratch_bytes(const KvSlots& slots, std::int32_t n_rows);

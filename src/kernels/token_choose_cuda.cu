@@ -30,7 +30,7 @@ struct Totals {
 };
 
 __device__ void total(const Args& p, const RowInfo& info, int item, Totals& totals) {
-  const int lane = threadIdx.x % kWarp, n = (info.n + kStretch - 1) / kStretch, warps = blockDim.x / kWarp;
+  const int lane = threadIdx.x % kWarp, n = __ldcg(p.n_parts + item), warps = blockDim.x / kWarp;
   const bool logs = info.logs(p.group);
   if (threadIdx.x >= p.group && threadIdx.x < kMostGroup) totals.lse[threadIdx.x] = 0;  // heads that are not there
   for (int h = threadIdx.x / kWarp; h < p.group; h += warps) {
@@ -385,17 +385,19 @@ struct Layout {
   int group;
   Layout(const KvSlots& s, std::int32_t n_rows) : group(s.n_heads / s.n_kv_heads) {
     const std::int64_t tokens = std::int64_t{s.max_pages} * kKvPageTokens + kStage;
-    width = (tokens + kStretch - 1) / kStretch * kStretch;
-    parts = width / kStretch;
+    width = (tokens + kStage - 1) / kStage * kStage;
+    // A block has at least as many stages as it has warps, so that a head's are those of so many blocks and two more.
+    parts = width / kStage + 2 * kScanWarps;
     items = s.n_kv_heads;
     const auto fit = static_cast<std::int64_t>(kScratchBytes / bytes());
     rows = static_cast<std::int32_t>(std::clamp<std::int64_t>(fit, 1, std::min(std::max(n_rows, 1), kMostRows)));
     items *= rows;
   }
-  std::size_t bytes() const { return static_cast<std::size_t>(items * group * (width * 4 + parts * 16)); }
+  std::size_t bytes() const { return static_cast<std::size_t>(items * (group * (width * 4 + parts * 16) + 16)); }
   void place(std::byte* at, Args& a) const {
     a.scores = reinterpret_cast<float*>(at);
     a.partial = reinterpret_cast<float4*>(at + items * group * width * 4);
+    a.n_parts = reinterpret_cast<int*>(a.partial + items * group * parts);
   }
 };
 
@@ -405,6 +407,7 @@ void for_rows(const ChooseTokens& c, const KvSlots& s, std::int32_t slot_layer, 
   Args a{};
   a.s = s;
   a.when = c.when;
+  a.ahead = c.ahead;
   a.early = c.early;
   a.layer = slot_layer;
   a.group = layout.group;

@@ -8,25 +8,28 @@
 
 namespace mneme::cuda::tokens {
 
-constexpr int kStage = 128,
-              kStretch = 2 * kStage;  // tokens that a warp of the scan fetches at once, and its piece of work
+constexpr int kStage = 128;    // tokens that a warp of the scan takes at once
+constexpr int kScanWarps = 8;  // of a block
 constexpr int kMostRows = 64, kMostGroup = kMostSlotGroup;
 
 struct Args {
   KvSlots s;
   SlotRows rows;
   SelectWhen when;
-  bool early;  // see ChooseTokens
+  bool ahead, early;  // see ChooseTokens
   int layer, group, max_parts;
   std::int64_t width;  // of a row of scores
   float* scores;       // [rows * KV heads][group][width]; pooled: row 0
   float4* partial;     // [rows * KV heads][group][max_parts] maximum, sum of exp(alpha * (score - it)), minimum
+  int* n_parts;        // [rows * KV heads]
 };
 
-// What a row's tokens are chosen of: position i is token base + i, of which [skip, n) count.
+// What a row's tokens are chosen of: position i is token base + i, of which [skip, n) count; [skip, n_summed) are in
+// Args::partial.
 struct RowInfo {
-  int place, length, base, skip, n, n_select;
-  int begin, each;  // its first stretch, and those of a KV head
+  int place, length, base, skip, n, n_summed, n_select;
+  bool ahead;       // for the next step; a KV head that needs one for this step has [skip, n_summed) to choose from
+  int begin, each;  // its first stage, and those of a KV head
   GroupPool pool;
   float alpha, turnover;
   // Values are pooled as logarithms of probabilities; of one head the order is that of its scores.
@@ -38,11 +41,15 @@ struct RowInfo {
 __device__ inline RowInfo row_info(const Args& p, int row) {
   RowInfo info{};
   const RowOfSlots r = row_at(p.s, p.rows, row);
-  if (!r.sparse || !chooses(r, p.when, any_needs_now(p.s, r, p.layer))) return info;
-  const PageRegion region = page_region(r.rules, r.length + (p.when == SelectWhen::kNext ? 1 : 0));
+  if (!r.sparse) return info;
+  info.ahead = p.ahead && r.rules.schedule == SlotSchedule::kAhead;
+  if (!info.ahead && !chooses(r, p.when, any_needs_now(p.s, r, p.layer))) return info;
+  const bool next = info.ahead || p.when == SelectWhen::kNext;
+  const PageRegion region = page_region(r.rules, r.length + (next ? 1 : 0));
   info.place = r.place, info.length = r.length;
   info.base = region.first / kStage * kStage;
   info.skip = region.first - info.base, info.n = region.last - info.base, info.n_select = region.n_select;
+  info.n_summed = info.ahead ? page_region(r.rules, r.length).last - info.base : info.n;
   info.pool = r.rules.pool, info.alpha = r.rules.alpha, info.turnover = r.rules.turnover;
   return info;
 }
@@ -57,20 +64,10 @@ __device__ __forceinline__ float scaled(float alpha, float v) {
   return fminf(alpha * v, 3.4028235e38f);
 }
 
-// What a lane has seen of a head's scores.
+// Of some of a head's scores.
 struct HeadStats {
   float max, sum, min;  // sum of exp(alpha * (score - max)), for logarithms alone
   __device__ void clear() { max = -INFINITY, sum = 0, min = INFINITY; }
-  // NaN: left out.
-  __device__ void take(const float4& v, float alpha, bool logs) {
-    const float before = max;
-    max = fmaxf(fmaxf(max, fmaxf(v.x, v.y)), fmaxf(v.z, v.w));
-    min = fminf(fminf(min, fminf(v.x, v.y)), fminf(v.z, v.w));
-    if (!logs || max == -INFINITY) return;
-    const float base = scaled(alpha, max);
-    const auto weight = [&](float x) { return isnan(x) ? 0.0f : __expf(scaled(alpha, x) - base); };
-    sum = sum * __expf(scaled(alpha, before) - base) + weight(v.x) + weight(v.y) + weight(v.z) + weight(v.w);
-  }
   __device__ void merge(const HeadStats& o, float alpha) {
     float m = scaled(alpha, max);
     add_sum(m, sum, scaled(alpha, o.max), o.sum);

@@ -1,10 +1,13 @@
-// The scan of all tokens by their 1-bit keys, over the whole device whatever the number of sequences: a warp takes
-// stretches of 256 tokens of one KV head, scores go to memory, with each stretch's part of a head's log-sum-exp and
-// range.
+// The scan of all tokens by their 1-bit keys, over the whole device whatever the number of sequences: blocks take equal
+// shares of all stages (128 tokens of one KV head), their warps one stage after the other; scores go to memory, with
+// each warp's part of a head's log-sum-exp and range.
 //
 // It multiplies as one_bit_cuda.cuh says. k~ - z is +-s, so that a matrix operand is s with signs from the codes: a
 // shift and one bit operation for two channels. Everything that is multiplied is exact in bf16. Codes and levels come
 // through a ring in shared memory: with registers alone too few bytes would be on their way.
+//
+// Issuing instructions is what takes the time: of about 200 for 32 tokens, 144 are signs and products. So what a lane
+// has seen of a head's scores is brought together once a warp and head, and not by stages.
 #include "src/kernels/token_choose_cuda.cuh"
 
 namespace mneme {
@@ -13,43 +16,46 @@ namespace {
 using namespace cuda;          // NOLINT
 using namespace cuda::tokens;  // NOLINT
 
-constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-constexpr int kStretchStages = kStretch / kStage;  // and of a warp's ring
+constexpr int kThreads = 32 * kScanWarps;
+// Registers for so many threads a block: beside two blocks of the scan a multiprocessor has room for one of a recall
+// that still runs. Without it eight blocks of the scan would begin when the others end.
+constexpr int kThreadsOfRegisters = kThreads + 32;
+constexpr int kRing = 2;  // stages of a warp under way
 
 struct Rows {
   RowInfo of[kMostRows];
-  int n_pieces;
+  int n_stages;
 };
 
-// All rows that choose, their work cut into stretches. The whole block takes part.
+// All rows that choose, and where the stages of each begin. The whole block takes part.
 __device__ void find_rows(const Args& p, Rows& rows) {
-  for (int row = threadIdx.x / kWarp; row < p.rows.n; row += kWarps) {
+  for (int row = threadIdx.x / kWarp; row < p.rows.n; row += kScanWarps) {
     RowInfo info = row_info(p, row);
-    info.each = info.n_select > 0 ? (info.n + kStretch - 1) / kStretch : 0;
+    info.each = info.n_select > 0 ? (info.n + kStage - 1) / kStage : 0;
     if (threadIdx.x % kWarp == 0) rows.of[row] = info;
   }
   __syncthreads();
   if (threadIdx.x == 0) {
     int begin = 0;
     for (int row = 0; row < p.rows.n; ++row) rows.of[row].begin = begin, begin += p.s.n_kv_heads * rows.of[row].each;
-    rows.n_pieces = begin;
+    rows.n_stages = begin;
   }
   __syncthreads();
 }
 
-struct Piece {
-  int row, kv_head, item;
-  int part;  // of the KV head's
+// A KV head of a row: stages [first, stop) of all.
+struct Head {
+  int row, kv_head, first, stop;
 };
-__device__ __forceinline__ Piece piece_at(const Args& p, const Rows& rows, int flat) {
-  Piece at;
-  at.row = 0;
-  while (flat >= rows.of[at.row].begin + p.s.n_kv_heads * rows.of[at.row].each) ++at.row;
-  const RowInfo& info = rows.of[at.row];
-  at.kv_head = (flat - info.begin) / info.each;
-  at.part = flat - info.begin - at.kv_head * info.each;
-  at.item = at.row * p.s.n_kv_heads + at.kv_head;
-  return at;
+__device__ __forceinline__ Head head_of(const Args& p, const Rows& rows, int stage) {
+  Head h;
+  h.row = 0;
+  while (stage >= rows.of[h.row].begin + p.s.n_kv_heads * rows.of[h.row].each) ++h.row;
+  const RowInfo& info = rows.of[h.row];
+  h.kv_head = (stage - info.begin) / info.each;
+  h.first = info.begin + h.kv_head * info.each;
+  h.stop = h.first + info.each;
+  return h;
 }
 
 template <int kDim>
@@ -58,13 +64,11 @@ struct Stage {
   static constexpr int kBlocks = kStage / kKvPageTokens;
   static constexpr int kCodeBytes = kBlocks * S::kBlockBytes, kBytes = kCodeBytes + kBlocks * S::kLevelBytes;
 
-  // Codes of the tokens, and the levels of their groups: as many as there may be.
-  static __device__ __forceinline__ void fetch(const KvSlots& s, std::int64_t index, int token, std::uint32_t to) {
-    const int lane = threadIdx.x % kWarp, n_levels = max(1, kStage / s.group_tokens);
-    const std::byte* codes = codes_of(s, index, token / kKvPageTokens);
-    const std::byte* levels = levels_of(s, index, token / s.group_tokens);
-    each<0>(to + lane * 16, codes + lane * 16, kCodeBytes);
-    each<0>(to + kCodeBytes + lane * 16, levels + lane * 16, n_levels * S::kLevelBytes);
+  // Codes of the tokens, and the levels of their groups: as many as there may be. From where a lane reads.
+  static __device__ __forceinline__ void fetch(const std::byte* codes, const std::byte* levels, int level_bytes,
+                                               std::uint32_t to) {
+    each<0>(to, codes, kCodeBytes);
+    each<0>(to + kCodeBytes, levels, level_bytes);
   }
   // Pieces of 16 bytes, a warp's row after the other: offsets that need no arithmetic.
   template <int kOffset>
@@ -87,17 +91,54 @@ __device__ __forceinline__ uint2 load_shared_half(std::uint32_t address) {
   asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address));
   return v;
 }
+__device__ __forceinline__ float exp2_of(float x) {
+  float v;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(v) : "f"(x));
+  return v;
+}
+
+// What a lane has seen of a head's scores.
+struct alignas(16) Seen {
+  float max, sum, min, base;  // sum of 2^(scale * score - base), for logarithms alone; scale: alpha * log2(e)
+  __device__ void clear() { max = -INFINITY, sum = 0, min = INFINITY, base = -INFINITY; }
+  // NaN: left out.
+  __device__ __forceinline__ void take(float4 v, float scale, bool logs) {
+    constexpr float kLargest = 3.4028235e38f, kRoom = 64;  // sums of 2^64 and less do not overflow
+    const float most = fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w));
+    max = fmaxf(max, most);
+    min = fminf(min, fminf(fminf(v.x, v.y), fminf(v.z, v.w)));
+    if (!logs) return;
+    if (scale * most > base + kRoom) {  // the first, and hardly any after it
+      const float before = base;
+      base = fminf(scale * most, kLargest);
+      if (sum > 0) sum *= exp2_of(before - base);
+      if (most == INFINITY) {  // counts as the largest float
+        const auto one = [&](float& x) {
+          if (x == INFINITY) sum += 1, x = NAN;
+        };
+        one(v.x), one(v.y), one(v.z), one(v.w);
+      }
+    }
+    const auto weight = [&](float x) { return fmaxf(exp2_of(fmaf(scale, x, -base)), 0.0f); };  // of NaN 0
+    sum += (weight(v.x) + weight(v.y)) + (weight(v.z) + weight(v.w));
+  }
+  // As the others want it, in units of exp(alpha * (score - max)).
+  __device__ HeadStats stats(float scale) const {
+    return {max, max > -INFINITY ? sum * exp2_of(base - fminf(scale * max, 3.4028235e38f)) : 0.0f, min};
+  }
+};
 
 // A warp's scores of a stage, on their way from the fragments' order to that of the tokens.
 constexpr int kScoreStride = kStage + 4;  // so that lanes of different heads meet different banks
 
+// The ring, scores and what each lane has seen of each head.
 template <int kDim>
 __host__ __device__ constexpr int scan_warp_bytes(int group) {
-  return kStretchStages * Stage<kDim>::kBytes + group * kScoreStride * 4;
+  return kRing * Stage<kDim>::kBytes + group * (kScoreStride * 4 + kWarp * static_cast<int>(sizeof(Seen)));
 }
 
 template <int kDim, bool kWide>
-__global__ void __launch_bounds__(kThreads, 2) scan_kernel(Args p) {
+__global__ void __launch_bounds__(kThreadsOfRegisters, 2) scan_kernel(Args p) {
   using S = OneBitShape<kDim>;
   constexpr int kHalves = kWide ? 2 : 1;  // of eight heads
   constexpr int kBlocks = Stage<kDim>::kBlocks;
@@ -106,45 +147,60 @@ __global__ void __launch_bounds__(kThreads, 2) scan_kernel(Args p) {
   let_next_start();
   if (!p.early) wait_for_previous();
   find_rows(p, rows);
-  if (rows.n_pieces == 0) return;
-  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
-  std::uint8_t* own_memory = memory + threadIdx.x / kWarp * scan_warp_bytes<kDim>(p.group);
+  const std::int64_t n_stages = rows.n_stages;
+  const int n_blocks = min(static_cast<int>(gridDim.x), max(1, rows.n_stages / kScanWarps));
+  const auto first_of = [&](int block) { return static_cast<int>(block * n_stages / n_blocks); };
+  const auto block_of = [&](int stage) {
+    return static_cast<int>(((stage + 1) * std::int64_t{n_blocks} - 1) / n_stages);
+  };
+  const int begin = first_of(blockIdx.x), end = first_of(blockIdx.x + 1);
+  if (static_cast<int>(blockIdx.x) >= n_blocks || begin >= end) {
+    if (p.early) wait_for_previous();  // nothing that follows may take this one's end for that of what was before
+    return;
+  }
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
+  std::uint8_t* own_memory = memory + warp * scan_warp_bytes<kDim>(p.group);
   const std::uint32_t ring = shared_address(own_memory);
-  auto* out = reinterpret_cast<float*>(own_memory + kStretchStages * Stage<kDim>::kBytes);
-  const int warps = gridDim.x * kWarps, level_shift = __ffs(p.s.group_tokens / kKvPageTokens) - 1;
+  Seen* const seen = reinterpret_cast<Seen*>(own_memory + kRing * Stage<kDim>::kBytes) + lane;
+  auto* out = reinterpret_cast<float*>(own_memory + kRing * Stage<kDim>::kBytes +
+                                       p.group * kWarp * static_cast<int>(sizeof(Seen)));
+  const int level_shift = __ffs(p.s.group_tokens / kKvPageTokens) - 1,
+            level_bytes = max(1, kStage / p.s.group_tokens) * S::kLevelBytes;
 
-  struct Work {
-    Piece at;
-    std::int64_t index;
-    int first, skip, n, base;  // of the stretch; as RowInfo
-    float alpha;
-    bool logs;
-  };
-  const auto work_at = [&](int flat) {
-    Work w;
-    w.n = 0;
-    if (flat >= rows.n_pieces) return w;
-    w.at = piece_at(p, rows, flat);
-    const RowInfo& info = rows.of[w.at.row];
-    w.index = slot_index(p.s, p.layer, info.place, w.at.kv_head);
-    w.first = w.at.part * kStretch;
-    w.skip = info.skip, w.n = info.n, w.base = info.base, w.alpha = info.alpha, w.logs = info.logs(p.group);
-    return w;
-  };
-  const auto fetch = [&](const Work& w, int k) {
-    const int i = w.first + k * kStage;
-    if (w.n > 0 && i < w.n) Stage<kDim>::fetch(p.s, w.index, w.base + i, ring + k * Stage<kDim>::kBytes);
+  // What is fetched, two stages ahead of what is multiplied.
+  Head ahead{0, 0, 0, 0};
+  const std::byte *codes_ahead = nullptr, *levels_ahead = nullptr;
+  const auto fetch = [&](int stage, std::uint32_t to) {
+    if (stage < end) {
+      if (stage >= ahead.stop) {
+        ahead = head_of(p, rows, stage);
+        const RowInfo& info = rows.of[ahead.row];
+        const std::int64_t index = slot_index(p.s, p.layer, info.place, ahead.kv_head);
+        codes_ahead = codes_of(p.s, index, info.base / kKvPageTokens) + lane * 16;
+        levels_ahead = levels_of(p.s, index, 0) + lane * 16;
+      }
+      const int i = (stage - ahead.first) * kStage;
+      Stage<kDim>::fetch(
+          codes_ahead + static_cast<std::int64_t>(i / kKvPageTokens) * S::kBlockBytes,
+          levels_ahead + static_cast<std::int64_t>((rows.of[ahead.row].base + i) / p.s.group_tokens) * S::kLevelBytes,
+          level_bytes, to + lane * 16);
+    }
     copy_async_commit();
   };
 
-  const int first = threadIdx.x / kWarp * gridDim.x + blockIdx.x;
-  Work work = work_at(first);
-  for (int k = 0; k < kStretchStages; ++k) fetch(work, k);
+  int stage = begin + warp, k = 0;  // k: in the ring
+  for (int i = 0; i < kRing; ++i) fetch(stage + i * kScanWarps, ring + i * Stage<kDim>::kBytes);
   if (p.early) wait_for_previous();
 #pragma unroll 1
-  for (int flat = first; flat < rows.n_pieces; flat += warps) {
+  for (int from = begin; from < end;) {
+    const Head at = head_of(p, rows, from);
+    const int stop = min(at.stop, end), item = at.row * p.s.n_kv_heads + at.kv_head;
+    const RowInfo& info = rows.of[at.row];
+    const float scale = info.alpha * 1.44269504f;
+    const bool logs = info.logs(p.group);
     uint4 q[kHalves][S::kChunks];
-    const auto* head = static_cast<const __nv_bfloat16*>(p.s.last_q) + work.index * p.group * kDim;
+    const auto* head = static_cast<const __nv_bfloat16*>(p.s.last_q) +
+                       slot_index(p.s, p.layer, info.place, at.kv_head) * p.group * kDim;
 #pragma unroll
     for (int h = 0; h < kHalves; ++h)
 #pragma unroll
@@ -153,113 +209,106 @@ __global__ void __launch_bounds__(kThreads, 2) scan_kernel(Args p) {
         if (g + 8 * h < p.group)
           q[h][c] = __ldcg(reinterpret_cast<const uint4*>(head + (g + 8 * h) * kDim + c * 32 + t * 8));
       }
-    const Work next = work_at(flat + warps);
-    HeadStats stats[kWide ? kMostGroup : 8];
-#pragma unroll
-    for (HeadStats& x : stats) x.clear();
+    for (int h = 0; h < p.group; ++h) seen[h * kWarp].clear();
 #pragma unroll 1
-    for (int k = 0; k < kStretchStages; ++k) {
-      copy_async_wait<kStretchStages - 1>();
+    for (; stage < stop; stage += kScanWarps) {
+      copy_async_wait<kRing - 1>();
       __syncwarp();
-      const int begin = work.first + k * kStage;
       const std::uint32_t codes = ring + k * Stage<kDim>::kBytes, levels = codes + Stage<kDim>::kCodeBytes;
-      if (begin < work.n) {
-        // q . z of the stage's groups, row g: group g.
-        float base[kHalves][4] = {};
+      // q . z of the stage's groups, row g: group g.
+      float base[kHalves][4] = {};
+#pragma unroll
+      for (int c = 0; c < S::kChunks; ++c) {
+        uint4 z{0, 0, 0, 0};
+        if (g < kBlocks) z = load_shared(levels + g * S::kLevelBytes + c * 64 + t * 16);
+#pragma unroll
+        for (int h = 0; h < kHalves; ++h) {
+          mma<__nv_bfloat16>(base[h], z.x, 0, z.y, 0, q[h][c].x, q[h][c].y);
+          mma<__nv_bfloat16>(base[h], z.z, 0, z.w, 0, q[h][c].z, q[h][c].w);
+        }
+      }
+#pragma unroll 2
+      for (int b = 0; b < kBlocks; ++b) {
+        const int level = b >> level_shift;
+        std::uint32_t s[S::kPairs], word[S::kWords];
 #pragma unroll
         for (int c = 0; c < S::kChunks; ++c) {
-          uint4 z{0, 0, 0, 0};
-          if (g < kBlocks) z = load_shared(levels + g * S::kLevelBytes + c * 64 + t * 16);
-#pragma unroll
-          for (int h = 0; h < kHalves; ++h) {
-            mma<__nv_bfloat16>(base[h], z.x, 0, z.y, 0, q[h][c].x, q[h][c].y);
-            mma<__nv_bfloat16>(base[h], z.z, 0, z.w, 0, q[h][c].z, q[h][c].w);
-          }
+          const uint4 v = load_shared(levels + level * S::kLevelBytes + 2 * kDim + c * 64 + t * 16);
+          s[4 * c] = v.x, s[4 * c + 1] = v.y, s[4 * c + 2] = v.z, s[4 * c + 3] = v.w;
         }
-#pragma unroll 2
-        for (int b = 0; b < kBlocks; ++b) {
-          const int level = b >> level_shift;
-          std::uint32_t s[S::kPairs], word[S::kWords];
-#pragma unroll
-          for (int c = 0; c < S::kChunks; ++c) {
-            const uint4 v = load_shared(levels + level * S::kLevelBytes + 2 * kDim + c * 64 + t * 16);
-            s[4 * c] = v.x, s[4 * c + 1] = v.y, s[4 * c + 2] = v.z, s[4 * c + 3] = v.w;
-          }
-          if constexpr (S::kWords == 4) {
-            const uint4 v = load_shared(codes + b * S::kBlockBytes + lane * 16);
-            word[0] = v.x, word[1] = v.y, word[2] = v.z, word[3] = v.w;
-          } else {
-            const uint2 v = load_shared_half(codes + b * S::kBlockBytes + lane * 8);
-            word[0] = v.x, word[1] = v.y;
-          }
-          float acc[kHalves][2][4];  // by halves of the block's tokens
-#pragma unroll
-          for (int h = 0; h < kHalves; ++h) {
-            const float x = __shfl_sync(~0u, base[h][0], level * 4 + t),
-                        y = __shfl_sync(~0u, base[h][1], level * 4 + t);
-#pragma unroll
-            for (int i = 0; i < 2; ++i) acc[h][i][0] = acc[h][i][2] = x, acc[h][i][1] = acc[h][i][3] = y;
-          }
-          // Pair j of token g + 8 n.
-          const auto key = [&](int n, int j) {
-            const int bit = n % S::kPerWord * S::kPairs + j;
-            return ((word[n / S::kPerWord] << (15 - bit)) & 0x80008000u) ^ s[j];
-          };
-#pragma unroll
-          for (int j = 0; j < S::kPairs; j += 2)
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-              const std::uint32_t a0 = key(2 * i, j), a1 = key(2 * i + 1, j), a2 = key(2 * i, j + 1),
-                                  a3 = key(2 * i + 1, j + 1);
-#pragma unroll
-              for (int h = 0; h < kHalves; ++h) {
-                const uint4& v = q[h][j / 4];
-                mma<__nv_bfloat16>(acc[h][i], a0, a1, a2, a3, j % 4 == 0 ? v.x : v.z, j % 4 == 0 ? v.y : v.w);
-              }
-            }
-#pragma unroll
-          for (int h = 0; h < kHalves; ++h)
-#pragma unroll
-            for (int e = 0; e < 2; ++e) {
-              const int of = 8 * h + 2 * t + e;
-              if (of >= p.group) continue;
-#pragma unroll
-              for (int n = 0; n < 4; ++n)
-                out[of * kScoreStride + b * kKvPageTokens + g + 8 * n] = acc[h][n / 2][n % 2 * 2 + e];
-            }
+        if constexpr (S::kWords == 4) {
+          const uint4 v = load_shared(codes + b * S::kBlockBytes + lane * 16);
+          word[0] = v.x, word[1] = v.y, word[2] = v.z, word[3] = v.w;
+        } else {
+          const uint2 v = load_shared_half(codes + b * S::kBlockBytes + lane * 8);
+          word[0] = v.x, word[1] = v.y;
         }
+        float acc[kHalves][2][4];  // by halves of the block's tokens
+#pragma unroll
+        for (int h = 0; h < kHalves; ++h) {
+          const float x = __shfl_sync(~0u, base[h][0], level * 4 + t), y = __shfl_sync(~0u, base[h][1], level * 4 + t);
+#pragma unroll
+          for (int i = 0; i < 2; ++i) acc[h][i][0] = acc[h][i][2] = x, acc[h][i][1] = acc[h][i][3] = y;
+        }
+        // Pair j of token g + 8 n.
+        const auto key = [&](int n, int j) {
+          const int bit = n % S::kPerWord * S::kPairs + j;
+          return ((word[n / S::kPerWord] << (15 - bit)) & 0x80008000u) ^ s[j];
+        };
+#pragma unroll
+        for (int j = 0; j < S::kPairs; j += 2)
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const std::uint32_t a0 = key(2 * i, j), a1 = key(2 * i + 1, j), a2 = key(2 * i, j + 1),
+                                a3 = key(2 * i + 1, j + 1);
+#pragma unroll
+            for (int h = 0; h < kHalves; ++h) {
+              const uint4& v = q[h][j / 4];
+              mma<__nv_bfloat16>(acc[h][i], a0, a1, a2, a3, j % 4 == 0 ? v.x : v.z, j % 4 == 0 ? v.y : v.w);
+            }
+          }
+#pragma unroll
+        for (int h = 0; h < kHalves; ++h)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const int of = 8 * h + 2 * t + e;
+            if (of >= p.group) continue;
+#pragma unroll
+            for (int n = 0; n < 4; ++n)
+              out[of * kScoreStride + b * kKvPageTokens + g + 8 * n] = acc[h][n / 2][n % 2 * 2 + e];
+          }
       }
       __syncwarp();
-      fetch(next, k);
-      if (begin >= work.n) continue;
-      const int i = begin + lane * 4;
-      const bool all = begin >= work.skip && begin + kStage <= work.n;
-      const auto counts = [&](int at) { return at >= work.skip && at < work.n; };
-#pragma unroll
-      for (int h = 0; h < (kWide ? kMostGroup : 8); ++h) {
-        if (h >= p.group) break;
+      fetch(stage + kRing * kScanWarps, ring + k * Stage<kDim>::kBytes);
+      k = k + 1 == kRing ? 0 : k + 1;
+      const int i = (stage - at.first) * kStage;
+      const bool all = i >= info.skip && i + kStage <= info.n_summed;
+      float* to = p.scores + static_cast<std::int64_t>(item) * p.group * p.width + i + lane * 4;
+#pragma unroll 2
+      for (int h = 0; h < p.group; ++h) {
         float4 v = *reinterpret_cast<const float4*>(out + h * kScoreStride + lane * 4);
-        *reinterpret_cast<float4*>(p.scores + (static_cast<std::int64_t>(work.at.item) * p.group + h) * p.width + i) =
-            v;
+        *reinterpret_cast<float4*>(to + h * p.width) = v;
         if (!all) {
-          if (!counts(i)) v.x = NAN;
-          if (!counts(i + 1)) v.y = NAN;
-          if (!counts(i + 2)) v.z = NAN;
-          if (!counts(i + 3)) v.w = NAN;
+          const auto mask = [&](float& x, int j) {
+            if (i + lane * 4 + j < info.skip || i + lane * 4 + j >= info.n_summed) x = NAN;
+          };
+          mask(v.x, 0), mask(v.y, 1), mask(v.z, 2), mask(v.w, 3);
         }
-        stats[h].take(v, work.alpha, work.logs);
+        Seen own = seen[h * kWarp];
+        own.take(v, scale, logs);
+        seen[h * kWarp] = own;
       }
     }
-#pragma unroll
-    for (int h = 0; h < (kWide ? kMostGroup : 8); ++h) {
-      if (h >= p.group) break;
-      HeadStats& x = stats[h];
-      x.reduce(work.alpha, work.logs);
+    // Of each warp a part, of every block that has stages of the head.
+    const int part = (static_cast<int>(blockIdx.x) - block_of(at.first)) * kScanWarps + warp;
+    for (int h = 0; h < p.group; ++h) {
+      HeadStats x = seen[h * kWarp].stats(scale);
+      x.reduce(info.alpha, logs);
       if (lane == 0)
-        p.partial[(static_cast<std::int64_t>(work.at.item) * p.group + h) * p.max_parts + work.at.part] = {x.max, x.sum,
-                                                                                                           x.min, 0};
+        p.partial[(static_cast<std::int64_t>(item) * p.group + h) * p.max_parts + part] = {x.max, x.sum, x.min, 0};
     }
-    work = next;
+    if (at.stop <= end && threadIdx.x == 0) p.n_parts[item] = part + kScanWarps;
+    from = stop;
   }
   copy_async_wait<0>();
 }
@@ -270,14 +319,14 @@ template <int kDim, bool kWide>
 void scan_as(const Args& a, const CudaContext& context) {
   static const bool ready = [] {
     cuda_check(cudaFuncSetAttribute(scan_kernel<kDim, kWide>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    kWarps * scan_warp_bytes<kDim>(kWide ? kMostGroup : 8)),
+                                    kScanWarps * scan_warp_bytes<kDim>(kWide ? kMostGroup : 8)),
                "the scan's shared memory");
     return true;
   }();
   static_cast<void>(ready);
-  launch(context, "scan_one_bit", scan_kernel<kDim, kWide>,
-         dim3(static_cast<unsigned>(2 * device_attribute(cudaDevAttrMultiProcessorCount))), dim3(kThreads),
-         static_cast<std::size_t>(kWarps) * static_cast<std::size_t>(scan_warp_bytes<kDim>(a.group)), a);
+  launch(context, "scan_one_bit", scan_kernel<kDim, kWide>, dim3(static_cast<unsigned>(2 * multiprocessors())),
+         dim3(kThreads),
+         static_cast<std::size_t>(kScanWarps) * static_cast<std::size_t>(scan_warp_bytes<kDim>(a.group)), a);
 }
 
 }  // namespace

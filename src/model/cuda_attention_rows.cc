@@ -87,17 +87,13 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
   if (r.merges()) who.tickets = rows.tickets + first, a.arriving = r.arriving(who.tickets);
   // The choice for the next step stands beside this step, from the queries on (where it is made of this step's, from
   // that on), and brings pages once this step's are read. That of single tokens is long, takes the place of attention
-  // and products, and stands before them (128K, a fifth of the tokens new: 7.6 ms a step in place of 8.0). For pages of
-  // four sequences at 32K both ways have been measured: between, 6.3 ms without corrections and 7.1 with 13 %; beside,
-  // 6.7 and 6.8.
+  // and products, and stands before them (128K, a fifth of the tokens new: 7.6 ms a step in place of 8.0), where one
+  // pass over the keys serves both. For pages of four sequences at 32K both ways have been measured: between, 6.3 ms
+  // without corrections and 7.1 with 13 %; beside, 6.7 and 6.8.
   const CudaContext beside{.stream = side_.get()};
-  const bool ahead = r.ahead(), in_turn = r.chooses_in_turn(), between = ahead && !in_turn && r.groups();
-  const auto choose_next = [&](const CudaContext& where) {
-    if (r.groups()) r.close_groups(layer, who, tables_->tables(), where);
-    delay(where);
-    r.choose(SelectWhen::kNext, layer, who, tables_->tables(), where);
-  };
-  if (ahead && !in_turn) begin_beside(stored_, stream);
+  const bool ahead = r.ahead(), in_turn = r.chooses_in_turn(), both = r.chooses_both();
+  if (both && r.closes_first()) r.close_groups(layer, who, tables_->tables(), context);
+  if (ahead && !in_turn && !both) begin_beside(stored_, stream);
   delay(context);
   if (r.selects()) r.choose(SelectWhen::kNow, layer, who, tables_->tables(), context);
   if (ahead && in_turn) begin_beside(chosen_, stream);
@@ -107,12 +103,14 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
   } else {
     r.recall(SelectWhen::kNow, layer, who, tables_->tables(), context);
   }
-  if (between) choose_next(context);
   attend_decode_cuda(a, r.tables(layer), r.tables_layer(layer), context);
   take_audit(layer, first, n, rows, m, stream);
   if (ahead) {
     attended_.record(stream);
-    if (!between) choose_next(beside);
+    if (!both) {
+      delay(beside);
+      r.choose(SelectWhen::kNext, layer, who, tables_->tables(), beside);
+    }
     side_.wait(attended_);
     delay(beside);
     r.recall(SelectWhen::kNext, layer, who, tables_->tables(), beside);
@@ -153,7 +151,7 @@ void CudaAttention::attend_two_parts(std::int32_t layer, std::int32_t first, Dec
 void CudaAttention::finish(std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Stream& stream) {
   begin_beside(stored_, stream);
   const SlotRows who = slot_rows(rows, first, n);
-  if (retrieval_->groups() && !retrieval_->ahead())
+  if (retrieval_->groups() && !(retrieval_->ahead() && retrieval_->closes_first()))
     retrieval_->close_groups(-1, who, tables_->tables(), {.stream = side_.get()});
   retrieval_->write_back(who, tables_->tables(), {.stream = side_.get()});
   beside_ = true;

@@ -79,6 +79,7 @@ class CudaRetrieval {
     bool controls = false;    // of SlotScore kDrawn or kKeys
     bool last_asked = false;  // SlotRules::last_asked
     bool by_mass = false;     // SlotGate::kMass
+    bool newest = false;      // a choice for the next step may be of a group that this one completes
     // Errors  the units, or the layers that read everything, are others.
     void add(const Needs& other);
     bool goes_with(const Needs& other) const {
@@ -157,9 +158,12 @@ class CudaRetrieval {
   }
   bool selects() const { return needs_.selects; }               // anything may be selected,
   bool ahead() const { return needs_.ahead; }                   // and a step before it is attended
-  bool groups() const { return needs_.keys.group_tokens > 0; }  // of 1-bit keys, which close_groups() completes
+  bool groups() const { return needs_.keys.group_tokens > 0; }  // of 1-bit keys, which close_groups() completes,
+  bool closes_first() const { return needs_.newest; }           // and before choose()
   void choose(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
               const CudaContext& context);
+  // Whether choose() for this step is the one for the next step too.
+  bool chooses_both() const { return needs_.ahead && groups(); }
   // Whether a choice for the next step must not begin before that for this one has ended.
   bool chooses_in_turn() const { return needs_.by_mass; }
   void recall(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
@@ -177,8 +181,7 @@ class CudaRetrieval {
   bool recalls_by_host() const { return by_host(options_.recall_by); }
   void recall_by_host(std::int32_t layer, std::span<const Row> rows, const Stream& stream);
 
-  // Groups of 1-bit keys that the rows' new tokens complete: before a choice for the next step, or after all layers.
-  // layer -1: all.
+  // Groups of 1-bit keys that the rows' new tokens complete. layer -1: all.
   void close_groups(std::int32_t layer, const SlotRows& rows, const KvTables& pages, const CudaContext& context);
   // After the last layer: the new tokens to their pages.
   void write_back(const SlotRows& rows, const KvTables& pages, const CudaContext& context);

@@ -181,6 +181,7 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare) {
   }
   n.two_parts = in_two_parts(plan);
   n.keys.none = !n.selects && !n.two_parts;
+  n.newest = n.ahead && r.recent <= n.keys.group_tokens;
   n.keys.by_layer = plan.layer_choice.has_value();
   if (plan.key_basis == KeyBasis::kRaw) n.ring_pages = pages_of_tokens(plan.rules.recent) + 1;
   for (std::int32_t l = 0; l < plan.shape.n_layers; ++l) n.dense.push_back(plan.dense_layer(l));
@@ -206,8 +207,8 @@ bool CudaRetrieval::Needs::holds(const Needs& other) const {
   if (other.keys.none && !keys.none) return holds(other.beside(keys));
   return goes_with(other) && keys == other.keys && n_slots >= other.n_slots && max_listed >= other.max_listed &&
          fetch >= other.fetch && selects >= other.selects && ahead >= other.ahead && keeps >= other.keeps &&
-         by_mass >= other.by_mass && controls >= other.controls && last_asked >= other.last_asked &&
-         ring_pages >= other.ring_pages;
+         by_mass >= other.by_mass && newest >= other.newest && controls >= other.controls &&
+         last_asked >= other.last_asked && ring_pages >= other.ring_pages;
 }
 
 void CudaRetrieval::Needs::add(const Needs& other) {
@@ -230,7 +231,8 @@ void CudaRetrieval::Needs::add(const Needs& other) {
   n_slots = std::max(n_slots, other.n_slots), max_listed = std::max(max_listed, other.max_listed);
   fetch = std::max(fetch, other.fetch);
   selects = selects || other.selects, ahead = ahead || other.ahead, last_asked = last_asked || other.last_asked;
-  by_mass = by_mass || other.by_mass, controls = controls || other.controls, keeps = keeps || other.keeps;
+  by_mass = by_mass || other.by_mass, newest = newest || other.newest;
+  controls = controls || other.controls, keeps = keeps || other.keeps;
 }
 
 }  // namespace mneme
