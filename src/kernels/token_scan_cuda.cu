@@ -97,13 +97,15 @@ __device__ __forceinline__ float exp2_of(float x) {
   return v;
 }
 
+constexpr float kLargest = 3.4028235e38f;
+
 // What a lane has seen of a head's scores.
 struct alignas(16) Seen {
   float max, sum, min, base;  // sum of 2^(scale * score - base), for logarithms alone; scale: alpha * log2(e)
   __device__ void clear() { max = -INFINITY, sum = 0, min = INFINITY, base = -INFINITY; }
   // NaN: left out.
   __device__ __forceinline__ void take(float4 v, float scale, bool logs) {
-    constexpr float kLargest = 3.4028235e38f, kRoom = 64;  // sums of 2^64 and less do not overflow
+    constexpr float kRoom = 64;  // sums of 2^64 and less do not overflow
     const float most = fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w));
     max = fmaxf(max, most);
     min = fminf(min, fminf(fminf(v.x, v.y), fminf(v.z, v.w)));
@@ -122,11 +124,36 @@ struct alignas(16) Seen {
     const auto weight = [&](float x) { return fmaxf(exp2_of(fmaf(scale, x, -base)), 0.0f); };  // of NaN 0
     sum += (weight(v.x) + weight(v.y)) + (weight(v.z) + weight(v.w));
   }
-  // As the others want it, in units of exp(alpha * (score - max)).
-  __device__ HeadStats stats(float scale) const {
-    return {max, max > -INFINITY ? sum * exp2_of(base - fminf(scale * max, 3.4028235e38f)) : 0.0f, min};
-  }
 };
+
+// What a warp's lanes have seen, [group][lanes], as one for each head: lanes share out the heads, so that all of them
+// are brought together at once. Lane 0 of a head's has the result; head >= group: the lane has none.
+struct HeadSeen {
+  int head;
+  bool first;
+  HeadStats stats;
+};
+__device__ __forceinline__ HeadSeen bring_together(const Seen* seen, int group, float scale, bool logs) {
+  int lanes = kWarp;  // of a head
+  while (lanes * group > kWarp) lanes /= 2;
+  const int lane = threadIdx.x % kWarp, from = lane % lanes;
+  HeadSeen all{lane / lanes, from == 0, {}};
+  HeadStats& x = all.stats;
+  x.clear();
+  const bool has = all.head < group;
+  const Seen* own = seen + (has ? all.head : 0) * kWarp;
+  for (int i = from; i < kWarp; i += lanes) x.max = fmaxf(x.max, own[i].max), x.min = fminf(x.min, own[i].min);
+  for (int d = lanes / 2; d > 0; d /= 2) {
+    x.max = fmaxf(x.max, __shfl_xor_sync(~0u, x.max, d));
+    x.min = fminf(x.min, __shfl_xor_sync(~0u, x.min, d));
+  }
+  if (!logs) return all;
+  const float top = fminf(scale * x.max, kLargest);
+  if (x.max > -INFINITY)
+    for (int i = from; i < kWarp; i += lanes) x.sum += own[i].sum * exp2_of(own[i].base - top);
+  for (int d = lanes / 2; d > 0; d /= 2) x.sum += __shfl_xor_sync(~0u, x.sum, d);
+  return all;
+}
 
 // A warp's scores of a stage, on their way from the fragments' order to that of the tokens.
 constexpr int kScoreStride = kStage + 4;  // so that lanes of different heads meet different banks
@@ -301,12 +328,12 @@ __global__ void __launch_bounds__(kThreadsOfRegisters, 2) scan_kernel(Args p) {
     }
     // Of each warp a part, of every block that has stages of the head.
     const int part = (static_cast<int>(blockIdx.x) - block_of(at.first)) * kScanWarps + warp;
-    for (int h = 0; h < p.group; ++h) {
-      HeadStats x = seen[h * kWarp].stats(scale);
-      x.reduce(info.alpha, logs);
-      if (lane == 0)
-        p.partial[(static_cast<std::int64_t>(item) * p.group + h) * p.max_parts + part] = {x.max, x.sum, x.min, 0};
-    }
+    __syncwarp();
+    const HeadSeen all = bring_together(seen - lane, p.group, scale, logs);
+    __syncwarp();
+    if (all.first && all.head < p.group)
+      p.partial[(static_cast<std::int64_t>(item) * p.group + all.head) * p.max_parts + part] = {
+          all.stats.max, all.stats.sum, all.stats.min, 0};
     if (at.stop <= end && threadIdx.x == 0) p.n_parts[item] = part + kScanWarps;
     from = stop;
   }
