@@ -127,8 +127,9 @@ __device__ __forceinline__ ResidentToken newest_token(const SlotStore& store, st
             nullptr};
   const KvSlots& s = store.slots;
   const std::int64_t index = slot_index(s, store.layer, place, kv_head);
-  return {s.n_slots == 0 ? nullptr : resident_token(s, s.rules[place], store.layer, place, kv_head, position, position + 1),
-          s.boxes == nullptr ? nullptr : s.boxes + (index * s.max_pages + page) * token_bytes(s)};
+  return {
+      s.n_slots == 0 ? nullptr : resident_token(s, s.rules[place], store.layer, place, kv_head, position, position + 1),
+      s.boxes == nullptr ? nullptr : s.boxes + (index * s.max_pages + page) * token_bytes(s)};
 }
 
 // A head's query of the step before, which this one's takes the place of; null where nobody compares.
