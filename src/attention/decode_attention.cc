@@ -294,8 +294,10 @@ void DecodeAttention::rank(std::int32_t layer, Item& item, const AttentionShape&
   const auto size = [&](std::int32_t i) {
     return item.row->method->unit_tokens(layer, item.kv_head, region.first_unit + i);
   };
-  const std::int32_t most =
-      plan.reuse == Reuse::kKept ? item.row->method->rules(layer).budget - region.sink - 1 : region.select_tokens;
+  // What a prompt sets may be less than the sinks.
+  const std::int32_t most = plan.reuse == Reuse::kKept
+                                ? std::max(0, item.row->method->rules(layer).budget - region.sink - 1)
+                                : region.select_tokens;
   rank_cpu(scores, size, most, ranking.units, worker.rank);
   ranking.ends.clear();
   ranking.n_copied = 0;

@@ -137,7 +137,7 @@ void MethodState::see_boundary(std::int32_t l) {
 Region MethodState::region(std::int32_t l, std::int32_t kv_head, std::int32_t length) const {
   if (!plan_->lists) return region_at(rules(l), length);
   const Layer& state = layer(l);
-  return list_region_at(plan_->rules, length, state.partition.grouped(),
+  return list_region_at(rules(l), length, state.partition.grouped(),
                         state.tables[static_cast<std::size_t>(kv_head)].size());
 }
 

@@ -253,7 +253,7 @@ void choose_controls_cuda(const ChooseControls& c, const KvSlots& s, std::int32_
                           const CudaContext& context) {
   const Layout layout(s, c.rows.n);
   Args a{};
-  a.s = s;
+  a.s = of_layer(s, slot_layer);
   a.pages = c.pages;
   a.layer = c.layer, a.slot_layer = slot_layer;
   a.group = s.n_heads / s.n_kv_heads;

@@ -7,6 +7,13 @@
 
 namespace mneme::cuda {
 
+// Slots as a kernel has them that runs for one layer, whose rules are then `rules` [places]: to find them by the layer
+// on the device took the recall of pages, which has no register to spare, 16 bytes of stack.
+inline KvSlots of_layer(KvSlots s, int layer) {
+  s.rules += static_cast<std::ptrdiff_t>(layer) * s.n_places;
+  return s;
+}
+
 // region_at() of region.h in units, for a length above the budget.
 struct PageRegion {
   int first, last;  // candidates
@@ -88,9 +95,8 @@ __device__ __forceinline__ std::int64_t slot_index(const KvSlots& s, int layer, 
 }
 
 // Where a token of the window (or any, as long as all are attended) of a sequence of `length` tokens is in its slot.
-__device__ __forceinline__ std::byte* resident_token(const KvSlots& s, int layer, int place, int kv_head, int position,
-                                                     int length) {
-  const SlotRules& rules = s.rules[place];
+__device__ __forceinline__ std::byte* resident_token(const KvSlots& s, const SlotRules& rules, int layer, int place,
+                                                     int kv_head, int position, int length) {
   int slot = position / s.unit_tokens;
   if (length > rules.budget) slot = rules.sink / s.unit_tokens + slot % window_slots(rules);
   return s.slots + (slot_index(s, layer, place, kv_head) * s.n_slots + slot) * unit_bytes(s) +
@@ -107,6 +113,7 @@ __device__ __forceinline__ std::uint32_t draw(std::uint32_t a, std::uint32_t b) 
   return static_cast<std::uint32_t>((x ^ (x >> 31)) >> 32);
 }
 
+// Of slots of_layer().
 struct RowOfSlots {
   SlotRules rules;
   int place, length, anew_bits;

@@ -44,7 +44,8 @@ enum class SlotGate : std::int32_t { kMean, kMax, kAny, kMass };
 // two).
 enum class SlotScore : std::int32_t { kIndex, kDrawn, kKeys };
 
-// What a sequence attends; regions are src/blocks/region.h's.
+// What a sequence attends in a layer; regions are src/blocks/region.h's. Layers of a sequence differ in `budget` and
+// `n_select` alone.
 struct SlotRules {
   std::int32_t unit_tokens = kKvPageTokens;       // 1 or kKvPageTokens
   std::int32_t entry_tokens = kKvPageTokens;      // that an entry of the index covers: a page, or a group of 1-bit keys
@@ -144,7 +145,7 @@ struct KvSlots {
   float* cosine = nullptr;        // [layers][places][heads]: of these with those of the step before, or asked_q
   float* mass = nullptr;          // SlotGate::kMass: what the gate looks at, once choose_pages_cuda was there
   KeptSelection* kept = nullptr;  // [layers][places]; null: nothing is kept
-  SlotRules* rules = nullptr;     // [places]
+  SlotRules* rules = nullptr;     // [layers][places]
   SlotCounts* counts = nullptr;   // [layers][places]
   std::int32_t delay_us = 0;      // for tests: what is missing begins to come up to so much later
 

@@ -446,12 +446,12 @@ void choose_layer_cuda(const ChooseLayer& c, const KvSlots& s, std::int32_t slot
   if (c.rows.n == 0) return;
   ScoreArgs a{};
   a.keys = c.keys, a.far_q = static_cast<const __nv_bfloat16*>(c.far_q);
-  a.slots = s, a.rows = c.rows, a.n = c.rows.n, a.group = s.n_heads / s.n_kv_heads;
+  a.slots = of_layer(s, slot_layer), a.rows = c.rows, a.n = c.rows.n, a.group = s.n_heads / s.n_kv_heads;
   a.scale = key_scale(a.group);
   a.ranks = c.ranks, a.rank_stride = c.rank_stride;
   score<1, true>(a, c.rows.n, context);
   launch(context, "choose_layer", choose_rows_kernel, dim3(static_cast<unsigned>(c.rows.n)), dim3(kRankThreads), 0,
-         ChooseArgs{c, s, slot_layer});
+         ChooseArgs{c, a.slots, slot_layer});
 }
 
 void bring_units_cuda(const BringUnits& b, const CudaContext& context) {

@@ -409,7 +409,7 @@ std::size_t choose_lists_scratch_bytes(const KvSlots& s, std::int32_t n_rows) {
 void choose_lists_cuda(const ChoosePages& c, const KvSlots& s, std::int32_t slot_layer, const CudaContext& context) {
   if (c.rows.n == 0) return;
   Args a{};
-  a.s = s;
+  a.s = of_layer(s, slot_layer);
   a.rows = c.rows;
   a.layer = slot_layer;
   a.group = s.n_heads / s.n_kv_heads;

@@ -138,10 +138,11 @@ __global__ void __launch_bounds__(kThreads) close_kernel(CloseArgs p) {
   const int layer = p.c.first + item / heads % layers, kv_head = item % heads;
   const std::int64_t index = slot_index(p.s, layer, place, kv_head);
   const int group = length / p.s.group_tokens - 1, first = group * p.s.group_tokens;
+  const SlotRules& rules = p.s.rules[layer * p.s.n_places + place];
   build_group<T, kDim>(
       [&](int i) {
         if (p.s.n_slots > 0)
-          return reinterpret_cast<const T*>(resident_token(p.s, layer, place, kv_head, first + i, length));
+          return reinterpret_cast<const T*>(resident_token(p.s, rules, layer, place, kv_head, first + i, length));
         const std::int32_t token = unit_token(p.pages, 1, p.c.model_layers[layer], place, kv_head, first + i);
         return reinterpret_cast<const T*>(p.pages.base + token * token_bytes(p.s));
       },

@@ -358,7 +358,7 @@ std::size_t choose_scratch_bytes(const KvSlots& s, std::int32_t n_rows) {
 void choose_pages_cuda(const ChoosePages& c, const KvSlots& s, std::int32_t slot_layer, const CudaContext& context) {
   if (c.rows.n == 0) return;
   Args a{};
-  a.s = s;
+  a.s = of_layer(s, slot_layer);
   a.rows = c.rows;
   a.when = c.when;
   a.layer = slot_layer;

@@ -127,8 +127,9 @@ __device__ __forceinline__ ResidentToken newest_token(const SlotStore& store, st
             nullptr};
   const KvSlots& s = store.slots;
   const std::int64_t index = slot_index(s, store.layer, place, kv_head);
-  return {s.n_slots == 0 ? nullptr : resident_token(s, store.layer, place, kv_head, position, position + 1),
-          s.boxes == nullptr ? nullptr : s.boxes + (index * s.max_pages + page) * token_bytes(s)};
+  return {
+      s.n_slots == 0 ? nullptr : resident_token(s, s.rules[place], store.layer, place, kv_head, position, position + 1),
+      s.boxes == nullptr ? nullptr : s.boxes + (index * s.max_pages + page) * token_bytes(s)};
 }
 
 // A head's query of the step before, which this one's takes the place of; null where nobody compares.
@@ -401,7 +402,9 @@ void store_qkv_cuda(const QkvRows& rows, const KvTables& tables, std::int32_t la
                     const CudaContext& context) {
   const std::int64_t items = static_cast<std::int64_t>(rows.n) * (rows.n_heads + 2 * tables.n_kv_heads);
   const dim3 grid(static_cast<unsigned>((items + kStoreWarps - 1) / kStoreWarps)), block(kStoreWarps * kWarp);
-  const StoreArgs args{rows, tables, layer, static_cast<__nv_bfloat16*>(q_out)};
+  StoreArgs args{rows, tables, layer, static_cast<__nv_bfloat16*>(q_out)};
+  SlotStore& store = args.rows.store;
+  if (store.kind == SlotStore::Kind::kSlots) store.slots = of_layer(store.slots, store.layer);
   const auto run = [&](void (*kernel)(StoreArgs)) { launch(context, "store_qkv", kernel, grid, block, 0, args); };
   if (rows.qkv_bf16) {
     run(tables.f16 ? store_kernel<__nv_bfloat16, __half> : store_kernel<__nv_bfloat16, __nv_bfloat16>);

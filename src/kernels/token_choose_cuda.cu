@@ -405,7 +405,7 @@ template <typename F>
 void for_rows(const ChooseTokens& c, const KvSlots& s, std::int32_t slot_layer, F&& run) {
   const Layout layout(s, c.rows.n);
   Args a{};
-  a.s = s;
+  a.s = of_layer(s, slot_layer);
   a.when = c.when;
   a.ahead = c.ahead;
   a.early = c.early;

@@ -75,7 +75,8 @@ __global__ void __launch_bounds__(kWriteThreads) write_back_kernel(WriteBackArgs
   const int number = p.numbers[layer], position = p.rows.lengths[row] - 1;
   const std::int64_t offset = position % kKvPageTokens * token_bytes(p.s);
   const std::byte* from =
-      number >= 0 ? resident_token(p.s, number, place, kv_head, position, position + 1)
+      number >= 0 ? resident_token(p.s, p.s.rules[number * p.s.n_places + place], number, place, kv_head, position,
+                                   position + 1)
                   : block_at(p.dense, (-1 - number) * p.s.n_places, place, kv_head, position / kKvPageTokens) + offset;
   std::byte* to = block_at(p.pages, layer, place, kv_head, position / kKvPageTokens) + offset;
   for (int i = lane; i < token_bytes(p.s) / 16; i += kWarp)

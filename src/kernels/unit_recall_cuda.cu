@@ -49,7 +49,8 @@ __device__ __forceinline__ void bring_tokens(const RecallArgs& p, const RowOfSlo
   // A window of none or one leaves this step's own token to the next selection, and it is in no page yet.
   __syncthreads();
   const std::int32_t newest = unit_token(p.pages, 1, p.layer, item.place, item.kv_head, r.length - 1);
-  const std::byte* own = resident_token(p.s, p.slot_layer, item.place, item.kv_head, r.length - 1, r.length);
+  const std::byte* own =
+      resident_token(p.s, p.s.rules[item.place], p.slot_layer, item.place, item.kv_head, r.length - 1, r.length);
   for (int i = warp; i < n; i += K::kThreads / kWarp)
     if (lists.missing[i].token == newest && lane * 16 < bytes)
       reinterpret_cast<uint4*>(base + lists.missing[i].slot * bytes)[lane] =
@@ -239,7 +240,7 @@ void launch_tokens(const RecallArgs& args, bool four, bool keeping, int max_bloc
 void recall_units_cuda(const SlotRows& rows, SelectWhen when, const KvSlots& s, const KvTables& pages,
                        std::int32_t layer, std::int32_t slot_layer, std::int32_t max_blocks,
                        const CudaContext& context) {
-  RecallArgs args{s, pages, rows, when, layer, slot_layer, 0};
+  RecallArgs args{of_layer(s, slot_layer), pages, rows, when, layer, slot_layer, 0};
   const int items = rows.n * s.n_kv_heads;
   if (s.n_slots == 0) {
     launch(context, "list_tokens", list_kernel, dim3(kListBlocks, static_cast<unsigned>(items)), dim3(kListThreads), 0,

@@ -67,7 +67,8 @@ std::size_t CudaAttention::bytes() const {
 void CudaAttention::take_methods(std::span<const SequenceRows> sequences, const Stream& stream) {
   CudaRetrieval::Needs needs;
   for (const SequenceRows& s : sequences)
-    if (has_method(s)) needs.add(CudaRetrieval::needs_of(s.method->plan(), options_.spare));
+    if (has_method(s))
+      needs.add(CudaRetrieval::needs_of(*s.method, s.cache->length(), s.phase == RowPhase::kDecode, options_.spare));
   if (needs.dense.empty() || (retrieval_ && retrieval_->needs().holds(needs))) return;
   // With what others needed, so that methods which take turns do not take memory by turns.
   if (retrieval_ && retrieval_->needs().goes_with(needs)) needs.add(retrieval_->needs());
@@ -99,7 +100,7 @@ void CudaAttention::add_span(const SequenceRows& s, std::int32_t first_row) {
   MNEME_CHECK(!has_method(s) || !s.cache->dropped(), "a method that selects, and tokens that were dropped");
   const bool one_decodes = s.phase == RowPhase::kDecode && s.n_rows == 1, decodes = has_method(s) && one_decodes;
   const std::int32_t prompt = reads_in_windows(s) ? add_prompt(s) : -1;
-  const bool tapped = s.method != nullptr && s.method->plan().drops() &&
+  const bool tapped = s.method != nullptr && s.method->plan().tap_rows() != 0 &&
                       taps_->add({.span = spans_.size(),
                                   .cache = s.cache,
                                   .method = s.method,
@@ -170,10 +171,12 @@ bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRow
   taps_generation_ = taps_->generation();
   slots_.resize(spans_.size());
   tables_->place(caches_, stream, slots_);
+  if (retrieval_) retrieval_->begin_rows();
   for (std::size_t i = 0; i < spans_.size(); ++i) {
     Span& s = spans_[i];
     s.slot = slots_[i];
-    CudaRetrieval::Row method{.cache = s.cache, .method = s.method, .place = s.slot};
+    CudaRetrieval::Row method{
+        .cache = s.cache, .method = s.method, .place = s.slot, .number = static_cast<std::int32_t>(i)};
     if (s.decodes) {
       retrieval_->prepare(method, tables_->tables(), stream);
       method_rows_.push_back(method);
@@ -183,6 +186,7 @@ bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRow
     }
     fill_rows(s, method, host);
   }
+  if (!method_rows_.empty()) retrieval_->send_rows(stream);
   if (audit_->any()) audit_->prepare(*retrieval_);
   if (windows_) windows_->send(stream);
   const auto with_method = static_cast<std::int32_t>(method_rows_.size());

@@ -83,6 +83,10 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
   }
   SlotRows who = slot_rows(rows, first, n);
   a.lengths = rows.attended + first;
+  if (const CudaRetrieval::LayerRows of_layer = r.layer_rows(layer); of_layer.attended != nullptr) {
+    who.anew = of_layer.anew + span;
+    a.lengths = of_layer.attended + span;
+  }
   a.tables_late = a.lengths_early = true;
   if (r.merges()) who.tickets = rows.tickets + first, a.arriving = r.arriving(who.tickets);
   // The choice for the next step stands beside this step, from the queries on (where it is made of this step's, from

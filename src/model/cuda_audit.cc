@@ -42,7 +42,10 @@ std::size_t CudaAudit::bytes() const {
 void CudaAudit::add(const Row& row) {
   const MethodState& method = *row.method.method;
   if (every_ <= 0 || method.decode_steps() % static_cast<std::uint32_t>(every_) != 0) return;
-  if (row.method.cache->length() > method.plan().rules.budget) rows_.push_back(row);
+  bool sparse = false;
+  for (std::int32_t l = 0; l < shape_.n_layers; ++l)
+    sparse = sparse || (!method.plan().dense_layer(l) && row.method.cache->length() > method.rules(l).budget);
+  if (sparse) rows_.push_back(row);
 }
 
 void CudaAudit::prepare(const CudaRetrieval& retrieval) {
@@ -111,7 +114,7 @@ void CudaAudit::take(std::int32_t layer, std::int32_t first, std::int32_t n, con
 std::int64_t CudaAudit::mark(const Row& row, std::int32_t layer, std::int32_t kv_head, const Copies& c,
                              const CudaRetrieval& retrieval) {
   const KvSlots& slots = retrieval.slots();
-  const SlotRules& rules = retrieval.rules(row.method.place);
+  const SlotRules& rules = retrieval.at(row.method.place, layer).rules;
   const std::int32_t n = row.method.cache->length(), unit = slots.unit_tokens, stop = (n + unit - 1) / unit,
                      sinks = rules.sink / unit,
                      window = unit == 1 ? std::max(rules.recent, rules.entry_tokens) : rules.recent / unit;
@@ -134,7 +137,7 @@ std::int64_t CudaAudit::mark(const Row& row, std::int32_t layer, std::int32_t kv
   attended_.assign(static_cast<std::size_t>(n), 0);
   // Where rows see in two parts, the list is of what is far.
   const bool parts = retrieval.two_parts();
-  const std::int32_t n_listed = parts ? *c.far_to : row.method.attended_tokens;
+  const std::int32_t n_listed = parts ? *c.far_to : retrieval.at(row.method.place, layer).attended;
   const std::int32_t* listed = c.listed + std::int64_t{kv_head} * max_listed_;
   MNEME_CHECK(n_listed <= max_listed_ * unit, "{} tokens in a list of {} units of {}", n_listed, max_listed_, unit);
   for (std::int32_t at = 0, i = 0; at < n_listed; at += unit, ++i) {
@@ -278,7 +281,8 @@ void CudaAudit::count_layer(std::size_t r, std::int32_t layer, const KvTables& p
 void CudaAudit::count(const KvTables& pages, const CudaRetrieval& retrieval, const Stream& stream) {
   for (std::size_t r = 0; r < rows_.size(); ++r)
     for (std::int32_t l = 0; l < shape_.n_layers; ++l)
-      if (retrieval.slot_layer(l) >= 0) count_layer(r, l, pages, retrieval, stream);
+      if (retrieval.slot_layer(l) >= 0 && !retrieval.at(rows_[r].method.place, l).everything)
+        count_layer(r, l, pages, retrieval, stream);
 }
 
 }  // namespace mneme

@@ -23,14 +23,14 @@ std::int64_t CudaRetrieval::entry_bytes_of(const Row& row, std::int32_t layer, s
 }
 
 std::int64_t CudaRetrieval::index_bytes_read(const Row& row, std::int32_t layer, const SlotCounts& gained) const {
-  const Place& p = places_[static_cast<std::size_t>(row.place)];
+  const PlaceLayer& p = at(row.place, layer);
   if (p.everything || !row.method->plan().selects()) return 0;
   const std::int32_t n = row.cache->length();
   const auto pages = [&](std::int32_t tokens) { return (tokens + p.rules.unit_tokens - 1) / p.rules.unit_tokens; };
   if (p.rules.schedule == SlotSchedule::kKept) return gained.made > 0 ? entry_bytes_of(row, layer, n) : 0;
   if (p.rules.schedule != SlotSchedule::kAhead) return entry_bytes_of(row, layer, n);
   // For this step where a head asks for it, and for the next one unless that has the same candidates.
-  const bool now = row.anew != 0 || gained.corrections > 0;
+  const bool now = p.anew != 0 || gained.corrections > 0;
   std::int64_t bytes = now ? entry_bytes_of(row, layer, n) : 0;
   if (!now || pages(n) != pages(n + 1)) bytes += entry_bytes_of(row, layer, n + 1);
   return bytes;

@@ -44,10 +44,10 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
       needs_(std::move(needs)),
       in_pages_(options.pages_on_device && (needs_.keys.group_tokens > 0 || needs_.keys.by_key ||
                                             needs_.keys.list_tokens > 0 || needs_.keys.by_layer)),
+      n_rows_((options.n_places + 7) / 8 * 8),
       places_(static_cast<std::size_t>(options.n_places)) {
-  std::vector<std::int32_t> layers;  // of the model, by slot layer
   for (const bool dense : needs_.dense) {
-    if (!dense) layers.push_back(static_cast<std::int32_t>(number_.size()));
+    if (!dense) selecting_.push_back(static_cast<std::int32_t>(number_.size()));
     number_.push_back(dense ? -1 : n_selecting_++);
     dense_number_.push_back(dense ? n_dense_++ : -1);
   }
@@ -124,14 +124,17 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
   queries.add(&view_.mass, heads * 4);
   queries_ = DeviceBuffer(queries.total(), "queries of the last step");
   queries.place(queries_.data());
-  rules_ = DeviceBuffer(static_cast<std::size_t>(options.n_places) * sizeof(SlotRules), "rules of sequences");
+  rules_ = DeviceBuffer(std::max<std::size_t>(states, 1) * sizeof(SlotRules), "rules of sequences");
   view_.rules = rules_.as<SlotRules>();
   counts_ = DeviceBuffer(std::max<std::size_t>(states, 1) * sizeof(SlotCounts), "counts of methods");
   view_.counts = counts_.as<SlotCounts>();
   host_counts_ = PinnedBuffer(counts_.size());
   if (view_.lists.max_units > 0) host_units_ = PinnedBuffer(heads * sizeof(std::int32_t));
   host_rules_ = PinnedBuffer(rules_.size());
-  const std::int32_t rows = (options.n_places + 7) / 8 * 8;  // as a graph has them
+  if (needs_.by_prompt && n_selecting_ > 0) {
+    layer_rows_ = DeviceBuffer(2 * static_cast<std::size_t>(n_selecting_ * n_rows_) * 4, "what rows attend, by layer");
+    host_layer_rows_ = PinnedBuffer(layer_rows_.size());
+  }
   if (by_layer()) {
     const auto places = static_cast<std::size_t>(options.n_places), doubles = states * sizeof(double);
     Pieces shares;
@@ -139,7 +142,7 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     shares.add(&shares_view_.later, doubles);
     shares.add(&shares_view_.thetas, doubles);
     shares.add(&shares_view_.pools, places * sizeof(double));
-    shares.add(&shares_view_.ranks, static_cast<std::size_t>(rows) * rank_stride() * 4);
+    shares.add(&shares_view_.ranks, static_cast<std::size_t>(n_rows_) * rank_stride() * 4);
     shares_ = DeviceBuffer(shares.total(), "scores of pages");
     shares.place(shares_.data());
     host_shares_ = PinnedBuffer(places * (sizeof(LayerCut) + static_cast<std::size_t>(n_selecting_) * sizeof(double)));
@@ -147,11 +150,11 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     if (!options.pages_on_device) key_index_.emplace(shape, n_selecting_, options.n_places, options.max_context);
   } else if (needs_.selects)
     for (DeviceBuffer& s : scratch_)
-      s = DeviceBuffer(std::max(view_.lists.max_units > 0 ? choose_lists_scratch_bytes(view_, rows)
-                                : view_.group_tokens > 0  ? choose_tokens_scratch_bytes(view_, rows)
+      s = DeviceBuffer(std::max(view_.lists.max_units > 0 ? choose_lists_scratch_bytes(view_, n_rows_)
+                                : view_.group_tokens > 0  ? choose_tokens_scratch_bytes(view_, n_rows_)
                                 : needs_.keys.by_key      ? 0
-                                                          : choose_scratch_bytes(view_, rows),
-                                needs_.controls ? choose_controls_scratch_bytes(view_, rows) : 0),
+                                                          : choose_scratch_bytes(view_, n_rows_),
+                                needs_.controls ? choose_controls_scratch_bytes(view_, n_rows_) : 0),
                        "scores of units");
   if (view_.lists.max_units > 0) lists_ = std::make_unique<CudaUnitLists>(view_);
   slot_tables_ = view_.tables();
@@ -201,8 +204,8 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     numbers.push_back(slot_layer(l) >= 0 ? slot_layer(l) : -1 - dense_number_[static_cast<std::size_t>(l)]);
   numbers_there_ = DeviceBuffer(numbers.size() * sizeof(std::int32_t), "numbers of layers");
   copy_bytes(numbers_there_.data(), numbers.data(), numbers_there_.size(), stream);
-  layers_there_ = DeviceBuffer(layers.size() * sizeof(std::int32_t), "numbers of layers");
-  if (!layers.empty()) copy_bytes(layers_there_.data(), layers.data(), layers_there_.size(), stream);
+  layers_there_ = DeviceBuffer(selecting_.size() * sizeof(std::int32_t), "numbers of layers");
+  if (!selecting_.empty()) copy_bytes(layers_there_.data(), selecting_.data(), layers_there_.size(), stream);
   stream.synchronize();
 }
 
@@ -251,17 +254,17 @@ void CudaRetrieval::draw_outcomes(float turnover, float correction, RecallBy rec
   options_.turnover = turnover, options_.correction = correction;
   if (options_.recall_by == recall_by) return;
   options_.recall_by = recall_by;
-  for (Place& p : places_) p = {.revision = 0, .rules = {}, .counts = std::move(p.counts), .clusters = {}};  // anew
+  for (Place& p : places_) p = {.revision = 0, .layers = {}, .counts = std::move(p.counts), .clusters = {}};  // anew
 }
 
 void CudaRetrieval::recall_by_host(std::int32_t layer, std::span<const Row> rows, const Stream& stream) {
   if (!host_recall_) host_recall_ = std::make_unique<CudaHostRecall>(view_);
   std::vector<CudaHostRecall::Row> all;
   for (const Row& r : rows) {
-    const SlotRules& rules = places_[static_cast<std::size_t>(r.place)].rules;
+    const SlotRules& rules = at(r.place, layer).rules;
     if (rules.schedule != SlotSchedule::kEveryStep || rules.unit_tokens == 1)
       fail(ErrorKind::kUnsupported, "recall by the host: for methods that select pages at every step");
-    all.push_back({r.cache, rules, r.place, r.anew != 0});
+    all.push_back({r.cache, rules, r.place, at(r.place, layer).anew != 0});
   }
   host_recall_->recall(all, options_.recall_by, layer, slot_layer(layer), stream);
 }
@@ -281,7 +284,7 @@ void CudaRetrieval::write_back(const SlotRows& rows, const KvTables& pages, cons
 std::size_t CudaRetrieval::bytes() const {
   std::size_t n = lists_ ? lists_->bytes() : 0;
   for (const DeviceBuffer* b : {&slots_, &index_, &tables_, &queries_, &rules_, &counts_, &scratch_[0], &scratch_[1],
-                                &dense_, &dense_blocks_, &near_, &near_blocks_, &shares_})
+                                &dense_, &dense_blocks_, &near_, &near_blocks_, &shares_, &layer_rows_})
     n += b->size();
   return n + (key_index_ ? key_index_->bytes() : 0);
 }

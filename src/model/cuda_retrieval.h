@@ -80,6 +80,7 @@ class CudaRetrieval {
     bool last_asked = false;  // SlotRules::last_asked
     bool by_mass = false;     // SlotGate::kMass
     bool newest = false;      // a choice for the next step may be of a group that this one completes
+    bool by_prompt = false;   // prompts set the budgets of their layers
     // Errors  the units, or the layers that read everything, are others.
     void add(const Needs& other);
     bool goes_with(const Needs& other) const {
@@ -90,7 +91,10 @@ class CudaRetrieval {
     // Of a plan that selects nothing: the same beside those that select by `others`.
     Needs beside(const Keys& others) const;
   };
-  static Needs needs_of(const Plan& plan, float spare);
+  static Needs needs_of(const Plan& plan, float spare) { return needs_of(plan, spare, plan.rules.budget); }
+  // The same with as many tokens as the sequence's layers attend at the most, where its prompt sets that. Until it has,
+  // its rows of a prompt ask for no more than the plan does.   length, decodes: of its next rows
+  static Needs needs_of(const MethodState& method, std::int32_t length, bool decodes, float spare);
 
   // Memory for sequences whose plans need no more, and whose pages are in `pages`. Errors  kResource, kUnsupported.
   CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs needs, const KvTables& pages,
@@ -110,12 +114,21 @@ class CudaRetrieval {
   struct Row {
     const SequenceCache* cache = nullptr;
     MethodState* method = nullptr;
-    std::int32_t place = -1;
-    std::int32_t anew = 0;             // out: SlotRows::anew
-    std::int32_t attended_tokens = 0;  // out: of a layer that selects (as a whole: without what it selects)
-    TwoParts parts;                    // out, where methods see in two parts
+    std::int32_t place = -1, number = 0;  // number: among the sequences of the step
+    // Out, of layers that select, all the same where no prompt sets budgets: SlotRows::anew, and tokens that are
+    // attended (as a whole: without what is selected).
+    std::int32_t anew = 0, attended_tokens = 0;
+    TwoParts parts;  // out, where methods see in two parts
   };
   void prepare(Row& row, const KvTables& pages, const Stream& stream);
+  // Before and after the prepare() of all rows of a step.
+  void begin_rows();
+  void send_rows(const Stream& stream);
+  // Row::anew and Row::attended_tokens in one layer, by Row::number; null where they are the same in all.
+  struct LayerRows {
+    const std::int32_t *anew = nullptr, *attended = nullptr;
+  };
+  LayerRows layer_rows(std::int32_t layer) const;
   // The same for a prompt whose windows select: its next n rows, which are at the end of `cache`.
   void prepare_prompt(const SequenceCache& cache, std::int32_t place, std::int32_t n, const KvTables& pages,
                       const Stream& stream);
@@ -143,7 +156,15 @@ class CudaRetrieval {
   }
   std::int32_t tables_layer(std::int32_t layer) const;
   const KvSlots& slots() const { return view_; }
-  const SlotRules& rules(std::int32_t place) const { return places_[static_cast<std::size_t>(place)].rules; }
+  // What a place's sequence attends in a layer that selects, since its last prepare().
+  struct PlaceLayer {
+    SlotRules rules;
+    bool everything = false;
+    std::int32_t anew = 0, attended = 0;  // as Row has them
+  };
+  const PlaceLayer& at(std::int32_t place, std::int32_t layer) const {
+    return places_[static_cast<std::size_t>(place)].layers[static_cast<std::size_t>(slot_layer(layer))];
+  }
   bool two_parts() const { return needs_.two_parts; }
   bool by_layer() const { return needs_.keys.by_layer; }
   // What stands for the pages of a layer that selects as a whole.
@@ -199,17 +220,17 @@ class CudaRetrieval {
  private:
   struct Place {
     std::uint64_t revision = 0;
-    SlotRules rules;
-    bool everything = false;
-    std::int32_t decoded = -1;  // the length of the last step that decoded here
-    std::int32_t indexed = 0;   // tokens that the index has, or those of its open page or group
-    std::int32_t dense = 0;     // tokens that the layers which read everything have
+    std::vector<PlaceLayer> layers;  // that select; one where none does
+    std::int32_t decoded = -1;       // the length of the last step that decoded here
+    std::int32_t indexed = 0;        // tokens that the index has, or those of its open page or group
+    std::int32_t dense = 0;          // tokens that the layers which read everything have
     std::vector<SlotCounts> counts;
     ClusterUnit clusters;
   };
-  static SlotRules rules_of(const Plan& plan);
-  // The same in a table of such units, which the plan may have no say in.
-  static SlotRules rules_in(std::int32_t unit_tokens, const Plan& plan);
+  static Needs needs_of(const Plan& plan, float spare, std::int32_t budget);
+  static SlotRules rules_of(const Plan& plan, std::int32_t budget);
+  // Of a layer, in a table of such units, which the plan may have no say in. number: among those that select.
+  SlotRules rules_in(const MethodState& method, std::size_t number) const;
   void fill_ring(std::int32_t place, std::int32_t n_tokens, std::int32_t recent, const KvTables& pages,
                  const CudaContext& context);
   void index_keys(Place& p, std::int32_t place, std::int32_t n_tokens, const KvTables& pages,
@@ -219,7 +240,7 @@ class CudaRetrieval {
   TwoParts parts_of(const Plan& plan, const SlotRules& slots, std::int32_t n_tokens) const;
   static std::int32_t attended_by(const SlotRules& rules, std::int32_t n);
   std::size_t rank_stride() const { return (static_cast<std::size_t>(view_.max_pages) + 3) / 4 * 4; }
-  bool begin_place(std::int32_t place, const SequenceCache& cache, const Plan& plan, const Stream& stream);
+  void begin_place(std::int32_t place, const SequenceCache& cache, const Plan& plan, const Stream& stream);
   void build_before(const Row& row, const KvTables& pages, const Stream& stream);
   void count_layer(const Row& row, std::int32_t layer, const SlotCounts& gained);
   std::int64_t index_bytes_read(const Row& row, std::int32_t layer, const SlotCounts& gained) const;
@@ -227,7 +248,7 @@ class CudaRetrieval {
   std::int32_t entry_tokens() const { return view_.group_tokens > 0 ? view_.group_tokens : kPageTokens; }
   void build_index(std::int32_t place, std::int32_t number, std::int32_t first, std::int32_t stop,
                    std::int32_t key_slot, std::int32_t key_layer, const KvTables& keys, const CudaContext& context);
-  Place& place_of(const SequenceCache& cache, const Plan& plan, std::int32_t place, const Stream& stream);
+  Place& place_of(const SequenceCache& cache, const MethodState& method, std::int32_t place, const Stream& stream);
 
   KvShape shape_;
   CudaRetrievalOptions options_;
@@ -235,12 +256,14 @@ class CudaRetrieval {
   bool in_pages_;                     // what is attended stays where it is
   std::vector<std::int32_t> number_;  // by layer: among those that select, -1 otherwise
   std::vector<std::int32_t> dense_number_;
+  std::vector<std::int32_t> selecting_;  // the others: the model's, by number
   std::int32_t n_selecting_ = 0, n_dense_ = 0;
+  std::int32_t n_rows_;  // that decode in a step, as a graph has them
   KvSlots view_;
   KvTables slot_tables_, dense_tables_, near_tables_, pages_;
   DeviceBuffer slots_, index_, tables_, queries_, rules_, counts_, scratch_[2], dense_, dense_blocks_, near_,
-      near_blocks_, inv_freq_, shares_, numbers_there_, layers_there_;
-  PinnedBuffer host_counts_, host_rules_, host_units_;  // host_units_: UnitLists::n_units
+      near_blocks_, inv_freq_, shares_, numbers_there_, layers_there_, layer_rows_;  // layer_rows_: LayerRows'
+  PinnedBuffer host_counts_, host_rules_, host_units_, host_layer_rows_;             // host_units_: UnitLists::n_units
   std::optional<CudaKeyIndex> key_index_;
   // Where layers share a budget, see ChooseLayer: of all places, in one piece of memory.
   struct Shares {

@@ -13,15 +13,15 @@ void CudaRetrieval::fetch_counts(const Stream& stream) {
 
 // What a step gained in a layer that selects.
 void CudaRetrieval::count_layer(const Row& row, std::int32_t layer, const SlotCounts& gained) {
-  const Place& p = places_[static_cast<std::size_t>(row.place)];
+  const PlaceLayer& p = at(row.place, layer);
   LayerStats& s = row.method->stats().layers[static_cast<std::size_t>(layer)];
   const auto checks = static_cast<std::int64_t>(gained.checks), moved = static_cast<std::int64_t>(gained.corrections);
   if (!s.gate_checks.empty()) s.gate_checks[0] += checks, s.corrections[0] += moved;
   const std::int64_t heads = shape_.n_kv_heads;
   if (!p.everything && p.rules.schedule != SlotSchedule::kNone) {
     const std::int64_t anew = p.rules.schedule == SlotSchedule::kKept ? heads * static_cast<std::int64_t>(gained.made)
-                              : p.rules.schedule == SlotSchedule::kEveryStep || row.anew != 0 ? heads
-                                                                                              : moved;
+                              : p.rules.schedule == SlotSchedule::kEveryStep || p.anew != 0 ? heads
+                                                                                            : moved;
     s.selections += anew;
     s.reused += heads - anew;
   }
@@ -32,7 +32,7 @@ void CudaRetrieval::count_layer(const Row& row, std::int32_t layer, const SlotCo
   s.recalled_units += static_cast<std::int64_t>(gained.missing + gained.neighbours);
   s.replaced_units += static_cast<std::int64_t>(gained.replaced);
   // Where there was no query to compare with, an answer begins.
-  if (lists_ && ((row.anew & kNoQuery) != 0 || moved > 0)) row.method->see_boundary(layer);
+  if (lists_ && ((p.anew & kNoQuery) != 0 || moved > 0)) row.method->see_boundary(layer);
 }
 
 // What the CPU's method would know after this step, but for what no selection by all keys looks at.
@@ -61,7 +61,7 @@ void CudaRetrieval::count(std::span<const Row> rows) {
       LayerStats& s = row.method->stats().layers[static_cast<std::size_t>(l)];
       ++s.steps;
       const std::int32_t c = slot_layer(l);
-      const std::int64_t attended = c < 0 ? row.cache->length() : row.attended_tokens;
+      const std::int64_t attended = c < 0 ? row.cache->length() : at(row.place, l).attended;
       s.attended_tokens += attended * shape_.n_kv_heads;
       s.attended_heads += shape_.n_kv_heads;
       if (c < 0) continue;
@@ -79,7 +79,7 @@ void CudaRetrieval::count(std::span<const Row> rows) {
                    .neighbours = after.neighbours - before.neighbours,
                    .replaced = after.replaced - before.replaced,
                    .made = after.made - before.made});
-      if (by_layer() && !p.everything)  // how many is known now
+      if (by_layer() && !at(row.place, l).everything)  // how many is known now
         s.attended_tokens += static_cast<std::int64_t>(after.selected - before.selected) * kPageTokens;
       before = after;
     }

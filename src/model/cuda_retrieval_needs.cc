@@ -75,7 +75,8 @@ const char* missing_for_pages(const Plan& plan) {
 const char* missing_for(const Plan& plan) {
   const Recipe& r = plan.recipe;
   if (r.attend != Attend::kRegions) return nullptr;  // what is stored is attended
-  if (r.norm) return "the end of a prompt sets its budget";
+  if (r.norm && plan.lists)
+    return "of clusters and segments the end of a prompt sets no budget here (--kv budget=TOKENS)";
   if (in_two_parts(plan)) {
     return r.decode ? missing_by_layer(plan) : nullptr;
   }
@@ -119,8 +120,8 @@ void CudaRetrieval::expect(const Plan& plan, std::span<const Plan* const> beside
     if (other->recipe.attend == Attend::kRegions) needs.add(needs_of(*other, 0));
 }
 
-SlotRules CudaRetrieval::rules_of(const Plan& plan) {
-  SlotRules r{.budget = plan.rules.budget, .sink = plan.rules.sink, .recent = plan.rules.recent};
+SlotRules CudaRetrieval::rules_of(const Plan& plan, std::int32_t budget) {
+  SlotRules r{.budget = budget, .sink = plan.rules.sink, .recent = plan.rules.recent};
   if (plan.lists) {
     // As many tokens as the smallest window leaves room for: a segment of the largest size has just left it.
     r.unit_tokens = r.entry_tokens = 1;
@@ -135,6 +136,8 @@ SlotRules CudaRetrieval::rules_of(const Plan& plan) {
     r.recent = std::max(r.recent, kPageTokens);
     r.n_select = std::max(0, (r.budget - r.sink - r.recent) / kPageTokens);
   }
+  // What a prompt sets may be less than sinks and window, which are everything as long as there is no more.
+  if (plan.recipe.norm) r.budget = std::max(r.budget, r.sink + r.recent);
   if (!plan.recipe.decode) return r;
   r.fetch = plan.recipe.decode->unit_fetch;
   if (plan.layer_choice) {
@@ -157,20 +160,39 @@ SlotRules CudaRetrieval::rules_of(const Plan& plan) {
   return r;
 }
 
-SlotRules CudaRetrieval::rules_in(std::int32_t unit_tokens, const Plan& plan) {
-  SlotRules r = rules_of(plan);
-  r.unit_tokens = unit_tokens;  // entry_tokens stay pages: the window is the same
+SlotRules CudaRetrieval::rules_in(const MethodState& method, std::size_t number) const {
+  const Plan& plan = method.plan();
+  const bool by_prompt = plan.recipe.norm && number < selecting_.size();
+  SlotRules r = rules_of(plan, by_prompt ? method.rules(selecting_[number]).budget : plan.rules.budget);
+  r.unit_tokens = view_.unit_tokens;  // entry_tokens stay pages: the window is the same
+  r.turnover = options_.turnover, r.correction = options_.correction;
   return r;
 }
 
-CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare) {
+CudaRetrieval::Needs CudaRetrieval::needs_of(const MethodState& method, std::int32_t length, bool decodes,
+                                             float spare) {
+  const Plan& plan = method.plan();
+  if (!plan.recipe.norm) return needs_of(plan, spare);
+  std::int32_t most = 0;
+  for (std::int32_t l = 0; l < plan.shape.n_layers; ++l) {
+    if (!plan.compressed(l)) continue;
+    const std::int32_t set = method.layer(l).budget;
+    most = std::max(most, set > 0 ? set : decodes ? length : 0);
+  }
+  if (most <= plan.rules.budget) return needs_of(plan, spare);
+  constexpr std::int32_t kStep = 512;  // so that not every prompt takes memory anew
+  return needs_of(plan, spare, (most + kStep - 1) / kStep * kStep);
+}
+
+CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare, std::int32_t budget) {
   expect(plan);
-  const SlotRules r = rules_of(plan);
+  const SlotRules r = rules_of(plan, budget);
   Needs n;
   n.selects = r.schedule != SlotSchedule::kNone, n.ahead = r.schedule == SlotSchedule::kAhead;
   n.keeps = r.schedule == SlotSchedule::kKept;
   n.last_asked = r.last_asked != 0, n.by_mass = r.gate == SlotGate::kMass;
   n.controls = r.score != SlotScore::kIndex;
+  n.by_prompt = plan.recipe.norm.has_value();
   n.fetch = r.fetch;
   if (plan.lists) {
     n.keys.list_tokens = std::min(plan.lists->clusters.tokens, plan.lists->partition.smallest);
@@ -190,7 +212,8 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare) {
                      fixed = (r.sink + window) / unit, all = (r.budget + unit - 1) / unit;
   // The window of a sequence that was cut off may be shorter still.
   const std::int32_t chosen = plan.lists ? r.budget - r.sink : r.n_select;
-  const auto spares = static_cast<std::int32_t>(spare * static_cast<float>(chosen));
+  auto spares = static_cast<std::int32_t>(spare * static_cast<float>(chosen));
+  if (n.by_prompt) spares = std::clamp(kMostKvSlots - fixed - chosen, 0, spares);  // rather than none of it
   n.n_slots = std::max(fixed + (n.selects ? chosen + spares : 0), all);
   n.max_listed = std::max(all, fixed + chosen) + 1;
   return n;
@@ -207,8 +230,8 @@ bool CudaRetrieval::Needs::holds(const Needs& other) const {
   if (other.keys.none && !keys.none) return holds(other.beside(keys));
   return goes_with(other) && keys == other.keys && n_slots >= other.n_slots && max_listed >= other.max_listed &&
          fetch >= other.fetch && selects >= other.selects && ahead >= other.ahead && keeps >= other.keeps &&
-         by_mass >= other.by_mass && newest >= other.newest && controls >= other.controls &&
-         last_asked >= other.last_asked && ring_pages >= other.ring_pages;
+         by_mass >= other.by_mass && newest >= other.newest && by_prompt >= other.by_prompt &&
+         controls >= other.controls && last_asked >= other.last_asked && ring_pages >= other.ring_pages;
 }
 
 void CudaRetrieval::Needs::add(const Needs& other) {
@@ -231,6 +254,7 @@ void CudaRetrieval::Needs::add(const Needs& other) {
   n_slots = std::max(n_slots, other.n_slots), max_listed = std::max(max_listed, other.max_listed);
   fetch = std::max(fetch, other.fetch);
   selects = selects || other.selects, ahead = ahead || other.ahead, last_asked = last_asked || other.last_asked;
+  by_prompt = by_prompt || other.by_prompt;
   by_mass = by_mass || other.by_mass, newest = newest || other.newest;
   controls = controls || other.controls, keeps = keeps || other.keeps;
 }

@@ -23,7 +23,7 @@ void CudaRetrieval::prepare_prompt(const SequenceCache& cache, std::int32_t plac
                                    const KvTables& pages, const Stream& stream) {
   if (!key_index_) return;
   Place& p = places_[static_cast<std::size_t>(place)];
-  if (p.revision != cache.revision()) p = {.revision = cache.revision(), .rules = {}, .counts = std::move(p.counts)};
+  if (p.revision != cache.revision()) p = {.revision = cache.revision(), .layers = {}, .counts = std::move(p.counts)};
   key_index_->reserve(place, cache.length(), stream);
   index_keys(p, place, cache.length() - n, pages, {.stream = stream.get()});
 }

@@ -51,31 +51,41 @@ void CudaRetrieval::build_index(std::int32_t place, std::int32_t number, std::in
                    view_, keys, context);
 }
 
-// Whether the place had something else before.
-bool CudaRetrieval::begin_place(std::int32_t place, const SequenceCache& cache, const Plan& plan,
+// The place forgets whatever else it had before.
+void CudaRetrieval::begin_place(std::int32_t place, const SequenceCache& cache, const Plan& plan,
                                 const Stream& stream) {
   Place& p = places_[static_cast<std::size_t>(place)];
   const bool other = p.revision != cache.revision();
   const ClusterUnit clusters = plan.lists ? plan.lists->clusters : ClusterUnit{};
   if (lists_ && (other || !(p.clusters == clusters))) lists_->forget(place, stream);
-  if (other) p = {.revision = cache.revision(), .rules = p.rules, .counts = std::move(p.counts), .clusters = {}};
+  if (other)
+    p = {.revision = cache.revision(), .layers = std::move(p.layers), .counts = std::move(p.counts), .clusters = {}};
   p.clusters = clusters;
-  return other;
 }
 
-CudaRetrieval::Place& CudaRetrieval::place_of(const SequenceCache& cache, const Plan& plan, std::int32_t place,
+CudaRetrieval::Place& CudaRetrieval::place_of(const SequenceCache& cache, const MethodState& method, std::int32_t place,
                                               const Stream& stream) {
+  const Plan& plan = method.plan();
   Place& p = places_[static_cast<std::size_t>(place)];
-  const bool other = begin_place(place, cache, plan, stream);
-  SlotRules rules = rules_in(view_.unit_tokens, plan);
-  rules.turnover = options_.turnover, rules.correction = options_.correction;
-  if (!other && p.rules == rules) return p;
+  begin_place(place, cache, plan, stream);
+  p.layers.resize(std::max<std::size_t>(selecting_.size(), 1));
+  bool changed = false;
+  SlotRules rules;
+  for (std::size_t i = 0; i < p.layers.size(); ++i) {
+    if (i == 0 || plan.recipe.norm) rules = rules_in(method, i);
+    if (p.layers[i].rules == rules) continue;
+    p.layers[i].rules = rules;
+    changed = true;
+  }
+  if (!changed) return p;
   p.decoded = -1;
-  if (p.rules == rules) return p;
-  p.rules = rules;
+  if (selecting_.empty()) return p;
   stream.synchronize();  // the host's copy may be on its way still
-  host_rules_.as<SlotRules>()[place] = rules;
-  copy_bytes(view_.rules + place, host_rules_.as<SlotRules>() + place, sizeof(rules), stream);
+  auto* here = host_rules_.as<SlotRules>() + place;
+  for (std::size_t i = 0; i < selecting_.size(); ++i)
+    here[i * static_cast<std::size_t>(options_.n_places)] = p.layers[i].rules;
+  const std::size_t pitch = static_cast<std::size_t>(options_.n_places) * sizeof(SlotRules);
+  copy_rows(view_.rules + place, pitch, here, pitch, sizeof(SlotRules), selecting_.size(), stream);
   return p;
 }
 
@@ -111,14 +121,20 @@ void CudaRetrieval::build_before(const Row& row, const KvTables& pages, const St
 void CudaRetrieval::prepare(Row& row, const KvTables& pages, const Stream& stream) {
   const std::int32_t n = row.cache->length(), place = row.place;
   const Plan& plan = row.method->plan();
-  Place& p = place_of(*row.cache, plan, place, stream);
+  Place& p = place_of(*row.cache, *row.method, place, stream);
   const CudaContext context{.stream = stream.get()};
-  const bool everything = n <= p.rules.budget, goes_on = p.decoded == n - 1;
+  const bool goes_on = p.decoded == n - 1;
   build_before(row, pages, stream);
-  if (!goes_on || everything != p.everything) {
-    for (std::int32_t l = 0; l < shape_.n_layers; ++l)
-      if (slot_layer(l) >= 0) fill_slots_cuda(place, n, p.rules, view_, pages, l, slot_layer(l), context);
-    row.anew = kNoSelection | (goes_on ? 0 : kNoQuery);
+  for (std::size_t i = 0; i < p.layers.size(); ++i) {
+    PlaceLayer& layer = p.layers[i];
+    const bool everything = n <= layer.rules.budget, anew = !goes_on || everything != layer.everything;
+    if (anew && i < selecting_.size())
+      fill_slots_cuda(place, n, layer.rules, view_, pages, selecting_[i], static_cast<std::int32_t>(i), context);
+    layer.everything = everything;
+    layer.anew = anew ? kNoSelection | (goes_on ? 0 : kNoQuery) : 0;
+    layer.attended = everything    ? n
+                     : two_parts() ? plan.rules.sink + n - region_at(plan.rules, n).recent_from
+                                   : attended_by(layer.rules, n);
   }
   if (by_layer()) {
     if (key_index_) key_index_->reserve(place, n, stream);
@@ -126,13 +142,30 @@ void CudaRetrieval::prepare(Row& row, const KvTables& pages, const Stream& strea
     send_shares(row, stream);
   }
   if (raw_keys() && !goes_on) fill_ring(place, n - 1, plan.rules.recent, pages, context);
-  p.everything = everything;
   p.decoded = n;
-  row.attended_tokens = everything ? n : attended_by(p.rules, n);
-  if (two_parts()) {
-    row.parts = parts_of(plan, p.rules, n);
-    row.attended_tokens = everything ? n : plan.rules.sink + n - region_at(plan.rules, n).recent_from;
+  row.anew = p.layers.front().anew, row.attended_tokens = p.layers.front().attended;
+  if (two_parts()) row.parts = parts_of(plan, p.layers.front().rules, n);
+  if (layer_rows_.size() == 0) return;
+  auto* rows = host_layer_rows_.as<std::int32_t>() + row.number;
+  for (std::size_t i = 0; i < selecting_.size(); ++i) {
+    const std::size_t all = static_cast<std::size_t>(n_rows_), at = i * all;
+    rows[at] = p.layers[i].anew, rows[selecting_.size() * all + at] = p.layers[i].attended;
   }
+}
+
+void CudaRetrieval::begin_rows() {
+  if (layer_rows_.size() > 0) std::fill_n(host_layer_rows_.data(), layer_rows_.size(), std::byte{});
+}
+
+void CudaRetrieval::send_rows(const Stream& stream) {
+  if (layer_rows_.size() > 0) copy_bytes(layer_rows_.data(), host_layer_rows_.data(), layer_rows_.size(), stream);
+}
+
+CudaRetrieval::LayerRows CudaRetrieval::layer_rows(std::int32_t layer) const {
+  if (layer_rows_.size() == 0) return {};
+  const std::int32_t *anew = layer_rows_.as<std::int32_t>() + std::int64_t{slot_layer(layer)} * n_rows_,
+                     *attended = anew + std::int64_t{n_selecting_} * n_rows_;
+  return {anew, attended};
 }
 
 void CudaRetrieval::take_prompt(const Prompt& t, std::int32_t layer, const KvTables& keys, const Stream& stream) {

@@ -92,6 +92,8 @@ TEST_F(CudaSessionTest, GoesOnWhereItWasSavedOnTheOtherDevice) {
                            {"full", "", "host"},
                            {"quest", "unit=page:32", "host"},
                            {"freekv", "unit=page:32", "host"},
+                           {"quest", "unit=page:32,budget=norm", "host"},
+                           {"fier", "budget=norm", "device"},
                            {"actqkv", "", "device"},
                            {"actqkv", "", "host"}}) {
     SCOPED_TRACE(std::string(s.method) + ", pages on the " + s.kv_store);

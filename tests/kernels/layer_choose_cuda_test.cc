@@ -255,7 +255,7 @@ TEST_F(CudaLayerChooseTest, RowsSelectWhatTheReferenceSelects) {
                     .recent = 96,
                     .n_select = shares ? 2 * kUnits : kUnits,
                     .schedule = SlotSchedule::kEveryStep};
-    const DeviceArray<SlotRules> rules_there(std::vector{rules, rules});
+    const DeviceArray<SlotRules> rules_there(std::vector(kLayers * 2, rules));
     const DeviceArray<std::int32_t> chosen(static_cast<std::size_t>(kLayers * 2 * heads * kListed)),
         n_chosen(static_cast<std::size_t>(kLayers * 2 * heads)), places(std::vector{1, -1, 0}),
         anew(std::vector{0, 0, 0}), far_to(3);

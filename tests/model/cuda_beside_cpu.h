@@ -51,6 +51,7 @@ struct Both {
     Pair* pair;
     std::int32_t n;
     RowPhase phase = RowPhase::kPrefill;
+    std::int32_t left = 0;  // SequenceRows::prefill_left
   };
   double step(std::span<const std::int32_t> all, const std::vector<Piece>& pieces) {
     std::vector<SequenceRows> here, there;
@@ -59,7 +60,7 @@ struct Both {
       const auto piece = all.subspan(static_cast<std::size_t>(p.pair->host.length()), static_cast<std::size_t>(p.n));
       tokens.insert(tokens.end(), piece.begin(), piece.end());
       SequenceRows rows{.cache = &p.pair->host, .n_rows = p.n, .want_logits = true, .method = &p.pair->on_host};
-      rows.phase = p.phase;
+      rows.phase = p.phase, rows.prefill_left = p.left;
       rows.cache->extend(p.n);
       here.push_back(rows);
       rows.cache = &p.pair->device, rows.method = &p.pair->on_device;
