@@ -37,10 +37,13 @@ __device__ __forceinline__ void copy_tokens(int n, int bytes, int warp, int n_wa
 }
 
 #if __CUDA_ARCH__ >= 900
-// Pieces on their way: from memory of the host into a ring of shared memory, and on into slots. One thread's.
+// Pieces on their way: from memory of the host into a ring of shared memory, and on into slots. One thread's. A stage
+// is asked to be filled again when the store behind the one that empties it has begun: a single one would wait for
+// itself.
+template <int kStages>
 struct BulkCopies {
+  static_assert(kStages >= 2 && kStages <= 32);
   std::uint32_t ring, barriers;  // shared addresses: pieces, barriers of 8 bytes
-  int stages;
   int piece_bytes = kBulkBytes;  // at most that, a multiple of 16
   std::uint32_t parity = 0;      // bit i: of stage i
 
@@ -62,16 +65,17 @@ struct BulkCopies {
   // n pieces; from(i) and to(i) say which.
   template <typename From, typename To>
   __device__ __forceinline__ void run(int n, From&& from, To&& to) {
-    for (int i = 0; i < min(n, stages); ++i) load(i, from(i));
+#pragma unroll 1
+    for (int i = 0; i < min(n, kStages); ++i) load(i, from(i));
     int stage = 0, last = 0;
     for (int i = 0; i < n; ++i) {
       store(stage, to(i));
       if (i > 0) {
         asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");  // the store before this one has left its stage
-        if (i - 1 + stages < n) load(last, from(i - 1 + stages));
+        if (i - 1 + kStages < n) load(last, from(i - 1 + kStages));
       }
       last = stage;
-      stage = stage + 1 == stages ? 0 : stage + 1;
+      stage = stage + 1 == kStages ? 0 : stage + 1;
     }
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
   }

@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kWarp) bulk_kernel(Args a) {
   extern __shared__ __align__(128) std::uint8_t ring[];
   __shared__ std::uint64_t barriers[kStages];
   __shared__ std::int32_t ids[kIdsAtOnce];  // one thread that asks for each where it is would wait for each
-  BulkCopies copies{shared_address(ring), shared_address(barriers), kStages};
+  BulkCopies<kStages> copies{shared_address(ring), shared_address(barriers)};
   copies.piece_bytes = min(kBulkBytes, a.block_bytes);
   while (a.block_bytes % copies.piece_bytes != 0) copies.piece_bytes -= 512;
   if (threadIdx.x == 0) {

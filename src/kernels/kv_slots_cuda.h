@@ -228,8 +228,8 @@ void choose_lists_cuda(const ChoosePages& c, const KvSlots& slots, std::int32_t 
 // mapped host memory), in place of those that were not chosen for longest, and writes `listed`; without slots it does
 // the latter alone. With SlotRules::fetch of 4 the candidates among the aligned four of each such token come with it,
 // as far as there are slots that hold nothing that was ever chosen. `layer` is the model's, slot_layer the one of
-// `slots`. At most max_blocks blocks of threads, and four times as many for single tokens of this step, which wait for
-// latency and have nothing beside them.
+// `slots`. At most max_blocks blocks of threads for single tokens of the next step, twice as many for its pages, and
+// four times as many for this step, which waits for them and for little else.
 void recall_units_cuda(const SlotRows& rows, SelectWhen when, const KvSlots& slots, const KvTables& pages,
                        std::int32_t layer, std::int32_t slot_layer, std::int32_t max_blocks,
                        const CudaContext& context);

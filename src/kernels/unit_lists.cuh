@@ -2,6 +2,7 @@
 // resolved (unit_resolve.cuh) or brought (unit_recall_cuda.cu).
 #pragma once
 
+#include "src/kernels/bulk_copies.cuh"
 #include "src/kernels/kv_slots_cuda.cuh"
 
 namespace mneme::cuda::recall {
@@ -10,21 +11,26 @@ constexpr int kRecallThreads = 128;
 // Single tokens that a step waits for, with nothing beside: as many threads as bring them sooner.
 constexpr int kMostRecallThreads = 512;
 
-// What a kernel recalls: units of so many tokens, by blocks of so many threads.
-template <int kTokens, int kBlock, bool kFour, bool kKeeping>
+// What a kernel recalls: units of so many tokens, for this step or the next.
+template <int kTokens, SelectWhen kFor, bool kFour, bool kKeeping>
 struct RecallOf {
-  static constexpr int kUnitTokens = kTokens, kThreads = kBlock;
-  static constexpr bool kPages = kTokens != 1;
+  static constexpr SelectWhen kWhen = kFor;
+  static constexpr bool kPages = kTokens != 1, kNow = kFor == SelectWhen::kNow;
+  static constexpr int kUnitTokens = kTokens, kThreads = kNow && !kPages ? kMostRecallThreads : kRecallThreads;
   static constexpr bool kFetchesFour = kFour;  // as some rows ask for
   static constexpr bool kKeeps = kKeeping;     // some rows keep selections
+  // Pieces of pages under way. What this step waits for has them beside attention's blocks, which take 136,320 bytes of
+  // a multiprocessor's 228 KiB: 11 stages and the lists are 92,260, and with 12 those blocks would begin when recall
+  // has ended (four sequences of 32,768 with 13 % corrections: 6.49 ms a step with 11, 6.69 with 12, 6.66 with 6).
+  static constexpr int kStages = kNow ? 11 : 4;
+  static constexpr int kRingBytes = kPages ? kStages * kBulkBytes : 0;
 };
 
 struct RecallArgs {
   KvSlots s;
   KvTables pages;
   SlotRows rows;
-  SelectWhen when;
-  int layer, slot_layer, stages;
+  int layer, slot_layer;
 };
 
 struct Missing {
@@ -41,8 +47,9 @@ constexpr std::uint16_t kLate = 0x8000;  // of Lists::slot: what is chosen comes
 constexpr int kOldest = 254, kInUse = 255;
 
 // Whether attention of this step reads what is there while the rest comes.
+template <typename K>
 __device__ __forceinline__ bool tells_arrivals(const RecallArgs& p) {
-  return p.rows.tickets != nullptr && p.when == SelectWhen::kNow;
+  return K::kNow && p.rows.tickets != nullptr;
 }
 // Of one thread: a KV head's list is written, or (with what is on its way) complete.
 __device__ __forceinline__ void tell(const RecallArgs& p, int row, int place, int kv_head, std::int32_t* flags) {
@@ -114,7 +121,7 @@ template <typename K>
 __device__ __forceinline__ void set_region(const RecallArgs& p, const RowOfSlots& r, int kv_head, Item& it) {
   it.index = slot_index(p.s, p.slot_layer, r.place, kv_head);
   it.place = r.place, it.kv_head = kv_head;
-  it.length = it.now = r.length + (p.when == SelectWhen::kNext ? 1 : 0);
+  it.length = it.now = r.length + (K::kNow ? 0 : 1);
   it.region = K::kPages ? page_region(r.rules, it.length) : region_of(p.s, r.rules, p.slot_layer, r.place, it.length);
   it.fixed = it.region.first + window_slots(r.rules);
   it.n_free = p.s.n_slots - it.fixed;
@@ -126,31 +133,55 @@ __device__ __forceinline__ void set_region(const RecallArgs& p, const RowOfSlots
   it.now = __ldcg(&p.s.kept[kept_index(p.s, p.slot_layer, r.place)].made_now);
 }
 
+// Which KV heads of a row attend a selection made with this step's query.
+struct Needs {
+  bool own, any;  // this one; any, which is asked for the next step alone
+};
+// For the next step a whole warp asks. Where that attends another region, it does not depend on them.
+template <typename K>
+__device__ __forceinline__ Needs needs_of(const RecallArgs& p, const RowOfSlots& r, int kv_head) {
+  Needs needs{false, false};
+  if constexpr (K::kNow) {
+    needs.own = needs_now(p.s, r, p.slot_layer, kv_head);
+  } else if constexpr (K::kPages) {  // another token is another region
+    if (!same_region(r.rules, r.length, r.length + 1)) return needs;
+    for (int first = 0; first < p.s.n_kv_heads; first += kWarp) {
+      const int head = first + static_cast<int>(threadIdx.x) % kWarp;
+      const bool needed = head < p.s.n_kv_heads && needs_now(p.s, r, p.slot_layer, head);
+      needs.any = __any_sync(~0u, needs.any || needed);
+      needs.own = __any_sync(~0u, needs.own || (needed && head == kv_head));
+    }
+    needs.any = needs.any || by_mass(r);
+  }
+  return needs;
+}
+
 // What the item's list is to be of; false: it stays as it is.
 template <typename K>
-__device__ bool item_of(const RecallArgs& p, const RowOfSlots& r, int kv_head, Item& it) {
-  const bool now = needs_now(p.s, r, p.slot_layer, kv_head), plain = r.rules.schedule == SlotSchedule::kNone;
+__device__ bool item_of(const RecallArgs& p, const RowOfSlots& r, int kv_head, const Needs& needs, Item& it) {
   it.from = 0, it.keeps_ahead = it.again = false;
-  if (p.when == SelectWhen::kNow) {
-    if (!now && !plain) return false;
+  if (K::kNow) {
+    const bool plain = r.rules.schedule == SlotSchedule::kNone;
+    if (!needs.own && !plain) return false;
     if (plain && !r.anew && same_region(r.rules, r.length, r.length - 1)) return false;  // listed as it was
   } else {
     if (r.rules.schedule != SlotSchedule::kAhead) return false;
-    it.from = chooses(r, p.when, any_needs_now(p.s, r, p.slot_layer)) ? 1 : 0;
+    it.from = chooses(r, K::kWhen, needs.any) ? 1 : 0;
     it.keeps_ahead = it.from == 0 && by_mass(r);
-    it.again = it.keeps_ahead && now;
-    if (it.from == 0 && now && !it.keeps_ahead) return false;  // it has what the next step attends
+    it.again = it.keeps_ahead && needs.own;
+    if (it.from == 0 && needs.own && !it.keeps_ahead) return false;  // it has what the next step attends
   }
   set_region<K>(p, r, kv_head, it);
   return true;
 }
 
 // Of one thread.
-__device__ inline void count_gate(const RecallArgs& p, const RowOfSlots& r, int kv_head) {
-  if (p.when != SelectWhen::kNow || r.rules.schedule != SlotSchedule::kAhead || r.anew) return;
+template <typename K>
+__device__ __forceinline__ void count_gate(const RecallArgs& p, const RowOfSlots& r, const Needs& needs) {
+  if (!K::kNow || r.rules.schedule != SlotSchedule::kAhead || r.anew) return;
   SlotCounts& counts = p.s.counts[kept_index(p.s, p.slot_layer, r.place)];
   add_count(counts.checks, 1);
-  if (needs_now(p.s, r, p.slot_layer, kv_head)) add_count(counts.corrections, 1);
+  if (needs.own) add_count(counts.corrections, 1);
 }
 
 __device__ __forceinline__ void count_selected(const RecallArgs& p, int place, int n) {

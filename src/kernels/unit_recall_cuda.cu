@@ -1,14 +1,17 @@
 // Units out of host memory into slots, by the device itself. Four to eight blocks of threads fill the link with pages
-// (docs/cuda.md); more of them hold up whatever else reads device memory. Single tokens
-// are bound by their number: 27 million a second come to eight blocks of 128 threads, 48 million to 256 each.
+// (docs/cuda.md), but an item, one KV head of one row, is looked up and copied by one block, 10 us of waiting for the
+// most part: with as many blocks as items these waits are at once. Single tokens are bound by their number: 27 million
+// a second come to eight blocks of 128 threads, 48 million to 256 each.
 //
-// Recall runs beside the products of a step, whose blocks leave 10,000 registers and 47 KiB of shared memory of each
-// multiprocessor: it takes less than that, or those would wait for it. So one thread moves pages, with bulk copies from
-// host memory to shared memory and from there into slots; tokens are so small that asking for each would be the time,
-// and warps load eight of them at once. Neighbours may come with a token (SlotRules::fetch): four aligned ones lie in
-// one piece of their page, and go to slots of their own.
+// Recall for the next step runs beside the products of this one, whose blocks leave 47 KiB of shared memory of each
+// multiprocessor, and 2,304 registers of those of its quarters that have most of their warps (matvec_cuda.cu): it takes
+// less than that, a warp of 2,048 on each quarter, or those would wait for it. So one thread moves pages, with bulk
+// copies from host memory to shared memory and from there into slots; tokens are so small that asking for each would be
+// the time, and warps load eight of them at once. Neighbours may come with a token (SlotRules::fetch): four aligned
+// ones lie in one piece of their page, and go to slots of their own.
 //
-// What a kernel can do costs registers whether it is done or not, so each kind of recall is one of its own.
+// What a kernel can do costs registers and instructions whether it is done or not, so each kind of recall is one of its
+// own, and loops in which a thread has a turn or two are not unrolled (32 KB of instructions for pages, 62 otherwise).
 #include <algorithm>
 
 #include "src/kernels/bulk_copies.cuh"
@@ -26,7 +29,6 @@ constexpr int kRecallPiece = kBulkBytes;
 #else
 constexpr int kRecallPiece = kPieceBytes;
 #endif
-constexpr int kStagesBeside = 4, kStagesAlone = 12;  // pieces under way: beside products, and with nothing beside
 
 // For tests: as if the link were slow.
 __device__ __forceinline__ void delay_copies(const RecallArgs& p, const Item& item) {
@@ -45,7 +47,7 @@ __device__ __forceinline__ void bring_tokens(const RecallArgs& p, const RowOfSlo
       n, bytes, warp, K::kThreads / kWarp,
       [&](int i) { return p.pages.base + std::int64_t{lists.missing[i].token} * bytes; },
       [&](int i) { return base + lists.missing[i].slot * bytes; });
-  if (p.when == SelectWhen::kNow || item.region.last < r.length) return;
+  if (K::kNow || item.region.last < r.length) return;
   // A window of none or one leaves this step's own token to the next selection, and it is in no page yet.
   __syncthreads();
   const std::int32_t newest = unit_token(p.pages, 1, p.layer, item.place, item.kv_head, r.length - 1);
@@ -61,17 +63,17 @@ template <typename K>
 __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8 : 2) recall_kernel(RecallArgs p) {
   extern __shared__ __align__(128) std::uint8_t memory[];  // the ring, then lists
   __shared__ Lists::Counters counters;
-  const Lists lists(memory + (K::kPages ? p.stages * kBulkBytes : 0), p.s, K::kFetchesFour, &counters);
+  const Lists lists(memory + K::kRingBytes, p.s, K::kFetchesFour, &counters);
 #if __CUDA_ARCH__ >= 900
-  __shared__ std::uint64_t barriers[kStagesAlone];
-  BulkCopies copies{shared_address(memory), shared_address(barriers), p.stages};
+  __shared__ std::uint64_t barriers[K::kStages];
+  BulkCopies<K::kStages> copies{shared_address(memory), shared_address(barriers)};
   if (K::kPages && threadIdx.x == 0) {
-    for (int i = 0; i < p.stages; ++i) barrier_init(copies.barriers + i * 8, 1);
+    for (int i = 0; i < K::kStages; ++i) barrier_init(copies.barriers + i * 8, 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
 #endif
   // Attention that reads what is there must not begin before the queries and the choice are.
-  const bool tells = tells_arrivals(p);
+  const bool tells = tells_arrivals<K>(p);
   if (!tells) let_next_start();
   wait_for_previous();
   if (tells) let_next_start();
@@ -85,15 +87,15 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
       tell(p, row, r.place, kv_head, p.s.listed_for);
       tell(p, row, r.place, kv_head, p.s.arrived_for);
     };
-    if (kept && p.when == SelectWhen::kNext) continue;
     if (!r.sparse) {
       if (kept && first_head) remember(p, r.place, 0);
       all_there();
       continue;
     }
-    if (threadIdx.x == 0) count_gate(p, r, kv_head);
+    const Needs needs = needs_of<K>(p, r, kv_head);
+    if (threadIdx.x == 0) count_gate<K>(p, r, needs);
     Item item;
-    if (kept && !needs_now(p.s, r, p.slot_layer, kv_head)) {
+    if (kept && !needs.own) {
       item.from = 0;
       set_region<K>(p, r, kv_head, item);
       list_again<K>(p, item);
@@ -103,7 +105,7 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
       all_there();
       continue;
     }
-    if (!item_of<K>(p, r, kv_head, item)) {
+    if (!item_of<K>(p, r, kv_head, needs, item)) {
       all_there();
       continue;
     }
@@ -162,34 +164,34 @@ __device__ __forceinline__ void list_newest(const RecallArgs& p, const RowOfSlot
 
 // Where there are no slots: the numbers of the tokens that are attended, all of them up to the budget. What is chosen
 // for the next step is listed without that step's token, whose page may have no block yet.
-using Listed = RecallOf<1, kListThreads, false, true>;
-
+template <SelectWhen kWhen>
 __global__ void __launch_bounds__(kListThreads) list_kernel(RecallArgs p) {
+  using Listed = RecallOf<1, kWhen, false, kWhen == SelectWhen::kNow>;
   let_next_start();
   wait_for_previous();
   const int row = blockIdx.y / p.s.n_kv_heads, kv_head = blockIdx.y % p.s.n_kv_heads;
   const RowOfSlots r = recall_row<Listed>(p, row);
   if (r.place < 0) return;
   const bool first_block = blockIdx.x == 0 && threadIdx.x == 0, kept = keeps<Listed>(r);
-  if (kept && p.when == SelectWhen::kNext) return;
   Item item;
   item.region = {}, item.attended = 0, item.from = 0;
   int begin = 0;
   if (r.sparse) {
-    if (first_block) count_gate(p, r, kv_head);
-    if (kept && !needs_now(p.s, r, p.slot_layer, kv_head)) {
+    const Needs needs = needs_of<Listed>(p, r, kv_head);
+    if (first_block) count_gate<Listed>(p, r, needs);
+    if (kept && !needs.own) {
       set_region<Listed>(p, r, kv_head, item);
       begin = item.region.first + max(0, item.attended - window_slots(r.rules));  // as list_again()
       if (first_block && kv_head == 0) remember(p, r.place, -1);
     } else {
-      if (!item_of<Listed>(p, r, kv_head, item)) {
-        if (first_block && p.when == SelectWhen::kNow) list_newest(p, r, kv_head);
+      if (!item_of<Listed>(p, r, kv_head, needs, item)) {
+        if (first_block && Listed::kNow) list_newest(p, r, kv_head);
         return;
       }
       if (kept && first_block && kv_head == 0) remember(p, r.place, item.n);
     }
   } else {
-    if (p.when == SelectWhen::kNext) return;
+    if (!Listed::kNow) return;
     item.index = slot_index(p.s, p.slot_layer, r.place, kv_head);
     item.region.stop = r.length;
     if (kept && first_block && kv_head == 0) remember(p, r.place, 0);
@@ -197,7 +199,7 @@ __global__ void __launch_bounds__(kListThreads) list_kernel(RecallArgs p) {
   const PageRegion& region = item.region;
   const std::int32_t* chosen = p.s.chosen[item.from] + item.index * p.s.max_listed;
   std::int32_t* listed = p.s.listed + item.index * p.s.max_listed;
-  const int n = region.first + item.attended + region.stop - region.window - (p.when == SelectWhen::kNext ? 1 : 0);
+  const int n = region.first + item.attended + region.stop - region.window - (Listed::kNow ? 0 : 1);
   const bool newest_first = r.sparse && item.newest_first;
   for (int i = begin + blockIdx.x * kListThreads + threadIdx.x; i < n; i += gridDim.x * kListThreads) {
     const int at = i - region.first, of_window = at - item.attended;
@@ -212,7 +214,7 @@ __global__ void __launch_bounds__(kListThreads) list_kernel(RecallArgs p) {
 
 template <typename K>
 void launch_recall(const RecallArgs& args, int max_blocks, const CudaContext& context) {
-  const std::size_t shared = static_cast<std::size_t>(args.stages) * kBulkBytes + Lists::bytes(args.s);
+  const std::size_t shared = std::size_t{K::kRingBytes} + Lists::bytes(args.s);
   static std::size_t allowed = 48 << 10;
   if (shared > allowed) {
     cuda_check(
@@ -225,14 +227,27 @@ void launch_recall(const RecallArgs& args, int max_blocks, const CudaContext& co
          dim3(static_cast<unsigned>(K::kThreads)), shared, args);
 }
 
-template <int kBlock>
-void launch_tokens(const RecallArgs& args, bool four, bool keeping, int max_blocks, const CudaContext& context) {
-  const auto run =
-      four
-          ? (keeping ? launch_recall<RecallOf<1, kBlock, true, true>> : launch_recall<RecallOf<1, kBlock, true, false>>)
-          : (keeping ? launch_recall<RecallOf<1, kBlock, false, true>>
-                     : launch_recall<RecallOf<1, kBlock, false, false>>);
-  run(args, max_blocks, context);
+// Selections that are kept are never brought for the next step.
+template <int kTokens, SelectWhen kWhen, bool kFour>
+void launch_kind(const RecallArgs& args, int max_blocks, const CudaContext& context) {
+  if constexpr (kWhen == SelectWhen::kNow) {
+    if (args.s.kept != nullptr) {
+      launch_recall<RecallOf<kTokens, kWhen, kFour, true>>(args, max_blocks, context);
+      return;
+    }
+  }
+  launch_recall<RecallOf<kTokens, kWhen, kFour, false>>(args, max_blocks, context);
+}
+
+template <SelectWhen kWhen>
+void launch_units(const RecallArgs& args, int max_blocks, const CudaContext& context) {
+  if (args.s.unit_tokens == kKvPageTokens) {
+    launch_kind<kKvPageTokens, kWhen, false>(args, max_blocks, context);
+  } else if (args.s.fetch > 1) {
+    launch_kind<1, kWhen, true>(args, max_blocks, context);
+  } else {
+    launch_kind<1, kWhen, false>(args, max_blocks, context);
+  }
 }
 
 }  // namespace
@@ -240,22 +255,20 @@ void launch_tokens(const RecallArgs& args, bool four, bool keeping, int max_bloc
 void recall_units_cuda(const SlotRows& rows, SelectWhen when, const KvSlots& s, const KvTables& pages,
                        std::int32_t layer, std::int32_t slot_layer, std::int32_t max_blocks,
                        const CudaContext& context) {
-  RecallArgs args{of_layer(s, slot_layer), pages, rows, when, layer, slot_layer, 0};
+  const RecallArgs args{of_layer(s, slot_layer), pages, rows, layer, slot_layer};
   const int items = rows.n * s.n_kv_heads;
+  const bool now = when == SelectWhen::kNow;
   if (s.n_slots == 0) {
-    launch(context, "list_tokens", list_kernel, dim3(kListBlocks, static_cast<unsigned>(items)), dim3(kListThreads), 0,
-           args);
+    launch(context, "list_tokens", now ? list_kernel<SelectWhen::kNow> : list_kernel<SelectWhen::kNext>,
+           dim3(kListBlocks, static_cast<unsigned>(items)), dim3(kListThreads), 0, args);
     return;
   }
-  const bool keeping = s.kept != nullptr, four = s.fetch > 1, waited_for = when == SelectWhen::kNow;
-  if (s.unit_tokens == kKvPageTokens) {
-    args.stages = waited_for ? kStagesAlone : kStagesBeside;
-    keeping ? launch_recall<RecallOf<kKvPageTokens, kRecallThreads, false, true>>(args, max_blocks, context)
-            : launch_recall<RecallOf<kKvPageTokens, kRecallThreads, false, false>>(args, max_blocks, context);
-  } else if (waited_for) {
-    launch_tokens<kMostRecallThreads>(args, four, keeping, 4 * max_blocks, context);
+  // Four sequences of 32,768 with 13 % corrections: 6.80 ms a step with 8 blocks for the next step and for this one,
+  // 6.48 with 32 and 32, 6.28 with 16 and 32. More beside products hold these up.
+  if (now) {
+    launch_units<SelectWhen::kNow>(args, 4 * max_blocks, context);
   } else {
-    launch_tokens<kRecallThreads>(args, four, keeping, max_blocks, context);
+    launch_units<SelectWhen::kNext>(args, s.unit_tokens == 1 ? max_blocks : 2 * max_blocks, context);
   }
 }
 

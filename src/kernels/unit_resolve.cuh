@@ -28,12 +28,15 @@ template <typename K>
 __device__ void give_slots(const Item& item, const Lists& lists, int wanted) {
   const int tid = threadIdx.x;
   Lists::Counters& c = *lists.counters;
+#pragma unroll 1
   for (int i = tid; i < 256; i += K::kThreads) c.of_age[i] = 0;
   __syncthreads();
+#pragma unroll 1
   for (int i = tid; i < item.n_free; i += K::kThreads) atomicAdd(&c.of_age[lists.age[i]], 1);
   __syncthreads();
   if (tid < kWarp) {  // lane i has ages 255 - 8 i and down; those in use come first, and do not count
     int own = 0;
+#pragma unroll 1
     for (int j = 0; j < 8; ++j) own += tid == 0 && j == 0 ? 0 : c.of_age[255 - 8 * tid - j];
     int up_to = own;
 #pragma unroll
@@ -42,6 +45,7 @@ __device__ void give_slots(const Item& item, const Lists& lists, int wanted) {
       if (tid >= d) up_to += v;
     }
     int before = up_to - own;
+#pragma unroll 1
     for (int j = tid == 0 ? 1 : 0; j < 8; ++j) {
       const int age = 255 - 8 * tid - j;
       if (before < wanted && before + c.of_age[age] >= wanted) c.oldest = age, c.n_oldest = wanted - before;
@@ -52,11 +56,13 @@ __device__ void give_slots(const Item& item, const Lists& lists, int wanted) {
   const int oldest = c.oldest, n_oldest = c.n_oldest, each = (item.n_free + K::kThreads - 1) / K::kThreads;
   const int begin = min(item.n_free, tid * each), end = min(item.n_free, begin + each);
   int2 own = {0, 0};
+#pragma unroll 1
   for (int i = begin; i < end; ++i) {
     const int age = lists.age[i];
     own.x += age > oldest && age != kInUse, own.y += age == oldest;
   }
   int2 before = sums_before(own, c.of_warps);
+#pragma unroll 1
   for (int i = begin; i < end; ++i) {
     const int age = lists.age[i];
     if (age == kInUse || age < oldest) continue;
@@ -140,13 +146,13 @@ __device__ void resolve(const RecallArgs& p, const Item& item, const Lists& list
   if (K::kFetchesFour && item.together) {
     note_ages(item, lists, used_at, K::kThreads);
   } else {
-#pragma unroll 8
+#pragma unroll 4
     for (int i = tid; i < item.n_free; i += K::kThreads)
       lists.age[i] = static_cast<std::uint8_t>(min(item.now - used_at[i], kOldest));
   }
   if (tid == 0) c.n_missing = c.n_replaced = 0;
   __syncthreads();
-  constexpr int kAtOnce = 8;
+  constexpr int kAtOnce = K::kPages ? 1 : K::kNow ? 2 : 8;
   for (int first = tid; first < item.n; first += kAtOnce * K::kThreads) {
     std::int32_t unit[kAtOnce], slot[kAtOnce], token[kAtOnce];
 #pragma unroll
@@ -186,9 +192,13 @@ __device__ inline void list_window(const RecallArgs& p, const Item& item, int la
   const PageRegion& region = item.region;
   std::int32_t* listed = p.s.listed + item.index * p.s.max_listed + region.first + item.attended;
   const auto first = static_cast<std::int32_t>(item.index * p.s.n_slots) + region.first;
-  const int ring = item.fixed - region.first, n = region.stop - region.window;
-  for (int i = lane; i < n; i += n_lanes)
-    listed[i] = first + (item.newest_first ? region.stop - 1 - i : region.window + i) % ring;
+  const int ring = item.fixed - region.first, n = region.stop - region.window;  // not more than the ring
+  const int step = item.newest_first ? -1 : 1, begin = (item.newest_first ? region.stop - 1 : region.window) % ring;
+#pragma unroll 1
+  for (int i = lane; i < n; i += n_lanes) {
+    const int at = begin + step * i;
+    listed[i] = first + (at < 0 ? at + ring : at >= ring ? at - ring : at);
+  }
 }
 
 // A step that keeps its selection: the window has moved, and where it has shrunk, more of the selection is attended.
@@ -222,7 +232,7 @@ __device__ void write_down(const RecallArgs& p, const Item& item, const Lists& l
   const std::int32_t* chosen = p.s.chosen[item.from] + item.index * p.s.max_listed;
   std::int32_t* slot_of = slots_of_units<K>(p, item);
   const int brought = n_brought<K>(item, *lists.counters);
-#pragma unroll 4
+#pragma unroll 1
   for (int i = lane; i < brought; i += n_lanes) {
     const Missing m = lists.missing[i];
     const bool neighbour = K::kFetchesFour && (m.chosen & kNeighbour) != 0;
@@ -237,8 +247,10 @@ __device__ void write_down(const RecallArgs& p, const Item& item, const Lists& l
   }
   std::int32_t* listed = p.s.listed + item.index * p.s.max_listed;
   const auto first = static_cast<std::int32_t>(slots);
+#pragma unroll 1
   for (int i = lane; i < region.first; i += n_lanes) listed[i] = first + i;
-  const bool tells = tells_arrivals(p);
+  const bool tells = tells_arrivals<K>(p);
+#pragma unroll 1
   for (int i = lane; i < item.n; i += n_lanes) {
     const int slot = lists.slot[i] & ~kLate;
     const std::uint32_t late = tells && (lists.slot[i] & kLate) != 0 ? kOnItsWay : 0;
@@ -247,6 +259,7 @@ __device__ void write_down(const RecallArgs& p, const Item& item, const Lists& l
   }
   if (item.keeps_ahead) {
     std::int32_t* ahead = p.s.chosen[1] + item.index * p.s.max_listed;
+#pragma unroll 1
     for (int i = lane; i < item.n; i += n_lanes) ahead[i] = chosen[i];
     if (lane == 0) p.s.n_chosen[1][item.index] = item.n;
   }

@@ -42,7 +42,7 @@ struct CudaRetrievalOptions {
   std::int64_t max_context = 0;    // tokens of a sequence
   float spare = 0.5f;              // slots beside those of one selection, as a share of it
   bool pages_on_device = false;    // else in mapped host memory
-  std::int32_t recall_blocks = 8;  // blocks of threads that a recall may use
+  std::int32_t recall_blocks = 8;  // recall_units_cuda's max_blocks
   // For measuring, see SlotRules and cuda_host_recall.h; below 0: nothing is drawn.
   float turnover = -1, correction = -1;
   RecallBy recall_by = RecallBy::kMerged;

@@ -130,7 +130,7 @@ TEST_F(CudaControlTest, DrawsWhatTheCpuDraws) {
             const Rows r = rows_of(lengths, 1);
             choose_controls_cuda({.rows = r.rows(), .pages = w.pages(), .layer = layer, .scratch = w.scratch[0].data()},
                                  w.v, 0, context());
-            recall_units_cuda(r.rows(), SelectWhen::kNow, w.v, w.pages(), 0, 0, 3, context());
+            recall_units_cuda(r.rows(), SelectWhen::kNow, w.v, w.pages(), 0, 0, 1, context());
             for (std::int32_t place = 0; place < w.s.places; ++place)
               for (std::int32_t head = 0; head < kv_heads; ++head) {
                 const std::int32_t length = lengths[static_cast<std::size_t>(place)];

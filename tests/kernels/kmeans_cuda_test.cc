@@ -370,7 +370,7 @@ TEST_F(CudaListTest, ChoosesWhatTheReferenceChoosesAndKeepsIt) {
             set_cosines(w, cosines);
             const Rows rows = rows_of(lengths, step == 0 ? kNoSelection | kNoQuery : 0);
             choose_lists_cuda({.rows = rows.rows(), .scratch = w.scratch[0].data()}, w.v, 0, context());
-            recall_units_cuda(rows.rows(), SelectWhen::kNow, w.v, w.pages(), 0, 0, 3, context());
+            recall_units_cuda(rows.rows(), SelectWhen::kNow, w.v, w.pages(), 0, 0, 1, context());
             for (std::int32_t place = 0; place < w.s.places; ++place)
               for (std::int32_t head = 0; head < w.s.kv_heads; ++head, ++cases) {
                 const auto at = static_cast<std::size_t>(place * w.s.kv_heads + head),

@@ -400,7 +400,7 @@ TEST_F(CudaPageTest, PagesThatAreThereAreAttendedWhileOthersCome) {
           SlotRows rows = r.rows();
           if (arriving) rows.tickets = tickets.data();
           choose_pages_cuda({.rows = rows, .scratch = w->scratch[0].data()}, w->v, 0, overlapped);
-          recall_units_cuda(rows, SelectWhen::kNow, w->v, w->pages(), 0, 0, 3, overlapped);
+          recall_units_cuda(rows, SelectWhen::kNow, w->v, w->pages(), 0, 0, 1, overlapped);
           DecodeAttentionCuda a{.q = w->v.last_q,
                                 .slots = rows.places,
                                 .lengths = attended.data(),
