@@ -25,6 +25,7 @@ struct Both {
   CudaForward forward;
   std::unique_ptr<PagePool> pool;
   SequenceRunner host;
+  std::vector<double> errors;  // of the last step's pieces, one by one
 
   // audit: every so many steps of a sequence, here and there.
   Both(const Model& m, DType kv_dtype, KvStore store, const CpuContext& cpu, std::int32_t audit = 0)
@@ -71,6 +72,11 @@ struct Both {
     SequenceRunner::append(forward.run({.tokens = tokens, .sequences = there}), got);
     SequenceRunner::append(host.forward.run({.tokens = tokens, .sequences = here}), want);
     EXPECT_EQ(got.size(), want.size());
+    errors.clear();
+    const std::size_t vocab = want.size() / pieces.size();
+    for (std::size_t i = 0; i < pieces.size(); ++i)
+      errors.push_back(
+          relative_error(std::span(got).subspan(i * vocab, vocab), std::span(want).subspan(i * vocab, vocab)));
     return relative_error(got, want);
   }
 };

@@ -1,10 +1,13 @@
 // Budgets that the end of a prompt sets, layer by layer, of methods that select on the device: the CPU's.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
-#include <limits>
 #include <ostream>
+#include <string>
+#include <tuple>
 
 #include "tests/model/cuda_beside_cpu.h"
 #include "tests/model/cuda_on_device.h"
@@ -13,7 +16,12 @@
 namespace mneme {
 namespace {
 
-class CudaNormBudgetTest : public CudaModelTest {};
+class CudaNormBudgetTest : public CudaTest {
+ protected:
+  // Few, because other tests run beside these.
+  ThreadPool threads{kTestThreads};
+  CpuContext cpu{.pool = &threads};
+};
 
 TEST(CudaNormBudget, RefusesClustersWithAReason) {
   for (const auto& [name, overrides] : {std::pair{"quest", "unit=page:32,recent=64,budget=norm"},
@@ -75,12 +83,14 @@ TEST(CudaNormBudget, SlotsAreForTheLayerThatTakesMost) {
 }
 
 // What the prompts' ends of a step decided is nearly the same here and there, and becomes the same; another number in
-// each layer.
+// each layer. It comes out of the last rows' attention, where rounding moves it by a token or two; a twentieth of the
+// tokens is room enough for that, and less than what one sequence's budget is from another's.
 void settle(Pair& p) {
   for (std::int32_t l = 0; l < 3; ++l) {
     std::int32_t &there = p.on_device.layer(l).pending.budget, &here = p.on_host.layer(l).pending.budget;
-    ASSERT_EQ(there > 0, here > 0) << "layer " << l;
-    ASSERT_LE(std::abs(there - here), 2 + p.host.length() / 20) << "layer " << l;
+    ASSERT_EQ(there > 0, here > 0) << "layer " << l << " of " << p.host.length() << ": " << there << " and " << here;
+    ASSERT_LE(std::abs(there - here), 2 + p.host.length() / 20)
+        << "layer " << l << " of " << p.host.length() << ": " << there << " and " << here;
     here = there = l == 2 ? there * 2 / 3 : there;
   }
   p.on_device.commit(p.device), p.on_host.commit(p.host);
@@ -91,78 +101,152 @@ struct Case {
   const char* overrides;
   bool by_lot = false;  // no selection depends on the model
 };
-
-TEST_F(CudaNormBudgetTest, SelectsAsManyAsTheCpu) {
-  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
-  const std::vector<std::int32_t> tokens = random_tokens(2000, model->config().vocab, 6);
-  for (const KvStore store : {KvStore::kDevice, KvStore::kHost})
-    for (const Case& c : {Case{"random", "budget=norm,loss=0.2", true},
-                          {"quest", "unit=page:32,budget=norm,loss=0.3"},
-                          {"quest", "unit=page:32,budget=norm,loss=0.3,rows=5"},
-                          {"freekv", "unit=page:32,budget=norm,loss=0.3,tau=0.5"},
-                          {"freekv", "unit=page:32,budget=norm,loss=0.3,gate=mass,eps=0.03"},
-                          {"freekv", "unit=token,index=one_bit,budget=norm,loss=0.3,tau=-1"},
-                          {"fier", "budget=norm,loss=0.3"},
-                          {"oracle", "budget=norm,loss=0.4"}}) {
-      SCOPED_TRACE(::testing::Message() << c.name << " " << c.overrides
-                                        << (store == KvStore::kHost ? ", host" : ", device"));
-      const auto plan = plan_for(*model, c.name, 192, c.overrides);
-      Both both(*model, DType::kBF16, store, cpu);
-      // Beside them one whose layers all have the same budget, where that goes.
-      Pair a = both.start(plan), b = both.start(plan), other = both.start(plan_for(*model, "window", 192, ""));
-      std::vector<double> errors;
-      const auto step = [&](const std::vector<Both::Piece>& pieces) {
-        errors.push_back(both.step(tokens, pieces));
-        for (const Both::Piece& p : pieces) settle(*p.pair);
-      };
-      const auto answer = [&](int n, const std::vector<Pair*>& pairs) {
-        for (int i = 0; i < n && !HasFatalFailure(); ++i) {
-          std::vector<Both::Piece> pieces;
-          for (Pair* p : pairs) pieces.push_back({p, 1, RowPhase::kDecode});
-          step(pieces);
-        }
-      };
-      const auto prompt = RowPhase::kPrefill;
-      step({{&a, 500, prompt, 202}});
-      step({{&a, 200, prompt, 2}});
-      step({{&a, 2}});
-      ASSERT_GT(a.on_device.layer(1).budget, 192) << "more than what slots were taken for";
-      answer(40, {&a});
-      Pair fork = a.fork();
-      // A second turn, beside prompts of others.
-      step({{&a, 80, prompt, 300}, {&other, 150}});
-      step({{&b, 210}, {&a, 300}, {&other, 1, RowPhase::kDecode}});
-      answer(40, {&b, &a, &other});
-      answer(6, {&fork, &other, &a, &b});
-      // A prompt of one token, and one that is no more than sinks and window.
-      step({{&b, 1}});
-      Pair small = both.start(plan);
-      step({{&small, 70}, {&b, 1, RowPhase::kDecode}});
-      answer(40, {&small, &b});
-      if (HasFatalFailure()) return;
-      const std::size_t n = errors.size();
-      std::sort(errors.begin(), errors.end());
-      std::printf("%s %s: error of the median step %.4f, worst %.4f\n", c.name, c.overrides, errors[n / 2],
-                  errors.back());
-      EXPECT_LE(errors[n / 2], kTolerance);
-      EXPECT_LE(errors.back(), c.by_lot ? kTolerance : 0.3);
-      for (const Pair* p : {&a, &b, &fork, &small, &other})
-        for (std::size_t l = 0; l < 3; ++l) {
-          const LayerStats &there = p->on_device.stats().layers[l], &here = p->on_host.stats().layers[l];
-          EXPECT_EQ(there.attended_tokens, here.attended_tokens) << "layer " << l;
-          EXPECT_EQ(there.prefill_ends, here.prefill_ends) << "layer " << l;
-          if (p != &other && p != &small && l > 0) {
-            EXPECT_GT(there.sparse_steps, 0) << "layer " << l;
-            EXPECT_EQ(there.sparse_steps, here.sparse_steps) << "layer " << l;
-          }
-          if (c.by_lot && p != &small) {
-            EXPECT_EQ(there.selected_units, here.selected_units) << "layer " << l;
-            EXPECT_EQ(there.selections, here.selections) << "layer " << l;
-          }
-        }
-      EXPECT_LT(a.on_device.stats().layers[2].attended_tokens, a.on_device.stats().layers[1].attended_tokens);
-    }
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.name << ' ' << c.overrides;
 }
+
+// Sequences here and there with names, their steps, and what went wrong where.
+class Conversation {
+ public:
+  Conversation(const Model& model, KvStore store, const CpuContext& cpu, bool by_lot)
+      : tokens_(random_tokens(2000, model.config().vocab, 6)),
+        both_(model, DType::kBF16, store, cpu),
+        bound_(by_lot ? kTolerance : 0.3) {}
+  ~Conversation() {
+    if (!::testing::Test::HasFailure()) return;
+    std::printf("steps: each sequence's tokens, error, and budgets on the device and on the CPU where they are set\n");
+    for (std::size_t i = 0; i < said_.size(); ++i) std::printf("%4zu %s\n", i, said_[i].c_str());
+  }
+
+  struct Named {
+    const char* name;
+    Pair pair;
+  };
+  Named start(const char* name, const std::shared_ptr<const Plan>& plan) { return {name, both_.start(plan)}; }
+  struct Piece {
+    Named* of;
+    std::int32_t n;
+    RowPhase phase = RowPhase::kPrefill;
+    std::int32_t left = 0;
+  };
+  void step(const std::vector<Piece>& pieces) {
+    if (::testing::Test::HasFatalFailure()) return;
+    std::vector<Both::Piece> all;
+    for (const Piece& p : pieces) all.push_back({&p.of->pair, p.n, p.phase, p.left});
+    both_.step(tokens_, all);
+    std::string& said = said_.emplace_back();
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const Pair& pair = pieces[i].of->pair;
+      const double error = both_.errors[i];
+      errors_.push_back(error);
+      said += fmt::format("{}{} {}: {:.4f}{}", i > 0 ? "; " : "", pieces[i].of->name, pair.host.length(), error,
+                          error <= bound_ ? "" : " (!)");
+      for (std::int32_t l = 0; l < 3; ++l) {
+        const std::int32_t there = pair.on_device.layer(l).pending.budget, here = pair.on_host.layer(l).pending.budget;
+        if (there > 0 || here > 0) said += fmt::format(", layer {} {}/{}", l, there, here);
+        apart_ = std::max(apart_, std::abs(there - here));
+      }
+    }
+    for (const Piece& p : pieces) settle(p.of->pair);
+  }
+  void answer(int n, const std::vector<Named*>& who) {
+    std::vector<Piece> pieces;
+    for (Named* w : who) pieces.push_back({w, 1, RowPhase::kDecode});
+    for (int i = 0; i < n; ++i) step(pieces);
+  }
+
+  // Where two units' scores are nearly the same, rounding decides which one is read. With activations rounded to bf16
+  // the CPU is 0.003 from itself in the median row (tokens: 0.006), and at worst 0.003 where units are drawn, 0.05
+  // where pages are chosen and 0.015 where tokens are.
+  void expect_small_errors(const Case& c) {
+    std::sort(errors_.begin(), errors_.end());
+    const double median = errors_[errors_.size() / 2], worst = errors_.back();
+    std::printf("%s %s: error of the median row %.4f, worst %.4f; budgets apart by up to %d\n", c.name, c.overrides,
+                median, worst, apart_);
+    EXPECT_LE(median, kTolerance);
+    EXPECT_LE(errors_[errors_.size() * 4 / 5], kTolerance) << "of one row in five";
+    EXPECT_LE(worst, bound_);
+  }
+
+ private:
+  std::vector<std::int32_t> tokens_;
+  Both both_;
+  double bound_;
+  std::vector<double> errors_;
+  std::int32_t apart_ = 0;  // budgets, at most
+  std::vector<std::string> said_;
+};
+
+class CudaNormBudgetBesideCpu : public CudaNormBudgetTest,
+                                public ::testing::WithParamInterface<std::tuple<KvStore, Case>> {};
+
+TEST_P(CudaNormBudgetBesideCpu, SelectsAsMany) {
+  const auto& [store, c] = GetParam();
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
+  const auto plan = plan_for(*model, c.name, 192, c.overrides);
+  Conversation talk(*model, store, cpu, c.by_lot);
+  using Named = Conversation::Named;
+  // Beside them one whose layers all have the same budget, where that goes.
+  Named a = talk.start("a", plan), b = talk.start("b", plan),
+        other = talk.start("other", plan_for(*model, "window", 192, ""));
+  const auto prompt = RowPhase::kPrefill, decode = RowPhase::kDecode;
+  talk.step({{&a, 500, prompt, 202}});
+  talk.step({{&a, 200, prompt, 2}});
+  talk.step({{&a, 2}});
+  if (HasFatalFailure()) return;
+  ASSERT_GT(a.pair.on_device.layer(1).budget, 192) << "more than what slots were taken for";
+  talk.answer(12, {&a});
+  // A fork is filled in from its pages and selects anew, as the CPU does where it has nothing to keep.
+  Named fork{"fork", a.pair.fork()};
+  fork.pair.on_host.step_back(fork.pair.host.length());
+  // A second turn, beside prompts of others.
+  talk.step({{&a, 80, prompt, 300}, {&other, 180}});
+  talk.step({{&b, 210}, {&a, 300}, {&other, 1, decode}});
+  talk.answer(20, {&b, &a, &other});
+  talk.answer(6, {&fork, &other, &a, &b});
+  // A prompt of one token, and one that is no more than sinks and window, until it has become more.
+  talk.step({{&b, 1}});
+  Named small = talk.start("small", plan);
+  talk.step({{&small, 70}, {&b, 1, decode}});
+  talk.answer(33, {&small, &b});
+  if (HasFatalFailure()) return;
+  talk.expect_small_errors(c);
+  for (const Named* s : {&a, &b, &fork, &small, &other})
+    for (std::size_t l = 0; l < 3; ++l) {
+      SCOPED_TRACE(::testing::Message() << s->name << ", layer " << l);
+      const LayerStats &there = s->pair.on_device.stats().layers[l], &here = s->pair.on_host.stats().layers[l];
+      EXPECT_EQ(there.attended_tokens, here.attended_tokens);
+      EXPECT_EQ(there.prefill_ends, here.prefill_ends);
+      if (s != &other && s != &small && l > 0) {
+        EXPECT_GT(there.sparse_steps, 0);
+        EXPECT_EQ(there.sparse_steps, here.sparse_steps);
+      }
+      if (c.by_lot && s != &small) {
+        EXPECT_EQ(there.selected_units, here.selected_units);
+        EXPECT_EQ(there.selections, here.selections);
+      }
+    }
+  EXPECT_LT(a.pair.on_device.stats().layers[2].attended_tokens, a.pair.on_device.stats().layers[1].attended_tokens);
+}
+
+std::string name_of(const ::testing::TestParamInfo<std::tuple<KvStore, Case>>& test) {
+  const auto& [store, c] = test.param;
+  std::string name = fmt::format("{}_{}_{}", store == KvStore::kHost ? "host" : "device", c.name, c.overrides);
+  for (char& x : name)
+    if (std::isalnum(static_cast<unsigned char>(x)) == 0) x = '_';
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Methods, CudaNormBudgetBesideCpu,
+    ::testing::Combine(::testing::Values(KvStore::kDevice, KvStore::kHost),
+                       ::testing::Values(Case{"random", "budget=norm,loss=0.2", true},
+                                         Case{"quest", "unit=page:32,budget=norm,loss=0.3,rows=5"},
+                                         Case{"freekv", "unit=page:32,budget=norm,loss=0.3,tau=0.5"},
+                                         Case{"freekv", "unit=page:32,budget=norm,loss=0.3,gate=mass,eps=0.03"},
+                                         Case{"freekv", "unit=token,index=one_bit,budget=norm,loss=0.3,tau=-1"},
+                                         Case{"fier", "budget=norm,loss=0.3"}, Case{"oracle", "budget=norm,loss=0.4"})),
+    name_of);
 
 // The same logits, bit for bit, wherever pages lie and however slowly they come; and each alone what it is together.
 TEST_F(CudaNormBudgetTest, NothingDependsOnWherePagesLie) {
