@@ -13,6 +13,19 @@ __device__ __forceinline__ void cluster_sync() {
   __syncthreads();
 #endif
 }
+// The same in two: what stands between hides the waiting.
+__device__ __forceinline__ void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+  __syncthreads();
+#endif
+}
 // At a kernel's begin, and before it first touches another block's shared memory: all blocks of the cluster have begun.
 // What stands between hides the waiting.
 __device__ __forceinline__ void cluster_begin() {
@@ -53,11 +66,6 @@ __device__ __forceinline__ void put_most(std::uint32_t address, std::uint32_t v)
 __device__ __forceinline__ std::uint32_t get(std::uint32_t address) {
   std::uint32_t v;
   asm volatile("ld." MNEME_SHARED ".u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
-  return v;
-}
-__device__ __forceinline__ uint2 get_two(std::uint32_t address) {
-  uint2 v;
-  asm volatile("ld." MNEME_SHARED ".v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
   return v;
 }
 __device__ __forceinline__ uint4 get_four(std::uint32_t address) {

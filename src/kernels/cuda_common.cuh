@@ -87,12 +87,13 @@ int most_cluster(void (*kernel)(Params...), int threads, int most) {
 
 // Of clusters of 1, 2, 3, .. up to `most` blocks, how many the device takes at once.
 template <typename... Params>
-std::vector<int> active_clusters(void (*kernel)(Params...), int threads, int most) {
+std::vector<int> active_clusters(void (*kernel)(Params...), int threads, int most, std::size_t shared_bytes = 0) {
   if (device_attribute(cudaDevAttrComputeCapabilityMajor) < 9)
     return {device_attribute(cudaDevAttrMultiProcessorCount)};
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "clusters of blocks");
   std::vector<int> clusters;
-  for (int blocks = 1; blocks <= most; ++blocks) clusters.push_back(clusters_at_once(kernel, blocks, threads));
+  for (int blocks = 1; blocks <= most; ++blocks)
+    clusters.push_back(clusters_at_once(kernel, blocks, threads, shared_bytes));
   return clusters;
 }
 

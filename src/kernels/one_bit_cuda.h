@@ -30,20 +30,17 @@ struct CloseOneBit {
 void close_one_bit_cuda(const CloseOneBit& c, const KvSlots& slots, const KvTables& pages, const CudaContext& context);
 
 // Scores all tokens of the region with the row's queries (KvSlots::last_q), pools, and writes the n_select best of
-// every KV head. All KV heads of a row are chosen for when one of them needs it.
+// every KV head: of a row that selects at every step to `chosen` for this step, of one that selects a step ahead for
+// the next; and out of the same scores for this one what KV heads need that the gate flags.
 //
 //   scratch  choose_tokens_scratch_bytes(); not shared by launches that may run at once
 //
+// Requires  rows and rules are there before the first of the kernels that overlap (LaunchOrder) begins.
 // Numerics  sums in f32 of exact products, group_pool's in f32.   Ties, NaN  as topk.h.
 struct ChooseTokens {
   SlotRows rows;
-  SelectWhen when = SelectWhen::kNow;
   std::byte* scratch = nullptr;
-  // With kNow, rows that choose a step ahead choose for the next step in any case, and out of the same scores for this
-  // one what KV heads need that the gate flags.
-  bool ahead = false;
-  // Rows, rules and the index are there before the first of the kernels that overlap (LaunchOrder) begins, and are read
-  // before the kernel before this one ends; whether a row chooses does not depend on a gate then.
+  // So is the index, and it is read before the kernel before this one ends.
   bool early = false;
 };
 std::size_t choose_tokens_scratch_bytes(const KvSlots& slots, std::int32_t n_rows);

@@ -1,5 +1,5 @@
 // Tokens chosen by their 1-bit keys: what the scan of a context (token_scan_cuda.cu) and the choice among its scores
-// (token_choose_cuda.cu) have in common.
+// (token_select_cuda.cu) have in common.
 #pragma once
 
 #include "src/kernels/cluster.cuh"
@@ -15,20 +15,21 @@ constexpr int kMostRows = 64, kMostGroup = kMostSlotGroup;
 struct Args {
   KvSlots s;
   SlotRows rows;
-  SelectWhen when;
-  bool ahead, early;  // see ChooseTokens
+  bool early;  // see ChooseTokens
   int layer, group, max_parts;
   std::int64_t width;  // of a row of scores
-  float* scores;       // [rows * KV heads][group][width]; pooled: row 0
+  float* scores;       // [rows * KV heads][group][width]
+  float* pooled;       // [rows * KV heads][width]; of one head its scores
   float4* partial;     // [rows * KV heads][group][max_parts] maximum, sum of exp(alpha * (score - it)), minimum
   int* n_parts;        // [rows * KV heads]
 };
 
-// What a row's tokens are chosen of: position i is token base + i, of which [skip, n) count; [skip, n_summed) are in
-// Args::partial.
+// What a row's tokens are chosen of: position i is token base + i. Of [skip, n_now) n_select_now are chosen for this
+// step (of a row that chooses ahead by those KV heads that need it), and of [skip, n) n_select for the next; of a row
+// that does not choose ahead both are the same. [skip, n_now) are in Args::partial.
 struct RowInfo {
-  int place, length, base, skip, n, n_summed, n_select;
-  bool ahead;       // for the next step; a KV head that needs one for this step has [skip, n_summed) to choose from
+  int place, length, base, skip, n, n_select, n_now, n_select_now;
+  bool ahead;
   int begin, each;  // its first stage, and those of a KV head
   GroupPool pool;
   float alpha, turnover;
@@ -37,57 +38,41 @@ struct RowInfo {
     return group > 1 && (pool == GroupPool::kMaxProb || pool == GroupPool::kMeanProb);
   }
 };
-// n_select is 0: the row chooses nothing. A whole warp asks.
+// Both numbers are 0: the row chooses nothing.
 __device__ inline RowInfo row_info(const Args& p, int row) {
   RowInfo info{};
   const RowOfSlots r = row_at(p.s, p.rows, row);
   if (!r.sparse) return info;
-  info.ahead = p.ahead && r.rules.schedule == SlotSchedule::kAhead;
-  if (!info.ahead && !chooses(r, p.when, any_needs_now(p.s, r, p.layer))) return info;
-  const bool next = info.ahead || p.when == SelectWhen::kNext;
-  const PageRegion region = page_region(r.rules, r.length + (next ? 1 : 0));
+  info.ahead = r.rules.schedule == SlotSchedule::kAhead;
+  if (!info.ahead && r.rules.schedule != SlotSchedule::kEveryStep) return info;
+  const PageRegion now = page_region(r.rules, r.length), all = info.ahead ? page_region(r.rules, r.length + 1) : now;
   info.place = r.place, info.length = r.length;
-  info.base = region.first / kStage * kStage;
-  info.skip = region.first - info.base, info.n = region.last - info.base, info.n_select = region.n_select;
-  info.n_summed = info.ahead ? page_region(r.rules, r.length).last - info.base : info.n;
+  info.base = all.first / kStage * kStage;
+  info.skip = all.first - info.base;
+  info.n = all.last - info.base, info.n_select = all.n_select;
+  info.n_now = now.last - info.base, info.n_select_now = now.n_select;
   info.pool = r.rules.pool, info.alpha = r.rules.alpha, info.turnover = r.rules.turnover;
   return info;
 }
 
-// (max, sum of exp(. - max)) takes another one in.
-__device__ __forceinline__ void add_sum(float& max, float& sum, float other_max, float other_sum) {
-  const float m = fmaxf(max, other_max);
-  if (m > -INFINITY) sum = sum * __expf(max - m) + other_sum * __expf(other_max - m);
-  max = m;
-}
 __device__ __forceinline__ float scaled(float alpha, float v) {
   return fminf(alpha * v, 3.4028235e38f);
+}
+__device__ __forceinline__ float exp2_of(float x) {
+  float v;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(v) : "f"(x));
+  return v;
 }
 
 // Of some of a head's scores.
 struct HeadStats {
   float max, sum, min;  // sum of exp(alpha * (score - max)), for logarithms alone
   __device__ void clear() { max = -INFINITY, sum = 0, min = INFINITY; }
-  __device__ void merge(const HeadStats& o, float alpha) {
-    float m = scaled(alpha, max);
-    add_sum(m, sum, scaled(alpha, o.max), o.sum);
-    max = fmaxf(max, o.max), min = fminf(min, o.min);
-  }
-  // Of the whole warp.
-  __device__ void reduce(float alpha, bool logs) {
-    const float own = max;
-#pragma unroll
-    for (int d = kWarp / 2; d > 0; d /= 2) {
-      max = fmaxf(max, __shfl_xor_sync(~0u, max, d));
-      min = fminf(min, __shfl_xor_sync(~0u, min, d));
-    }
-    if (!logs) return;
-    if (max > -INFINITY) sum *= __expf(scaled(alpha, own) - scaled(alpha, max));
-    sum = warp_sum(sum);
-  }
 };
 
 // Scores of all rows' tokens, and what they add up to (Args::partial).
 void scan(const Args& a, const CudaContext& context);
+// The best of them.
+void select(const Args& a, const CudaContext& context);
 
 }  // namespace mneme::cuda::tokens

@@ -31,7 +31,7 @@ struct Rows {
 __device__ void find_rows(const Args& p, Rows& rows) {
   for (int row = threadIdx.x / kWarp; row < p.rows.n; row += kScanWarps) {
     RowInfo info = row_info(p, row);
-    info.each = info.n_select > 0 ? (info.n + kStage - 1) / kStage : 0;
+    info.each = info.n_select + info.n_select_now > 0 ? (info.n + kStage - 1) / kStage : 0;
     if (threadIdx.x % kWarp == 0) rows.of[row] = info;
   }
   __syncthreads();
@@ -89,11 +89,6 @@ __device__ __forceinline__ uint4 load_shared(std::uint32_t address) {
 __device__ __forceinline__ uint2 load_shared_half(std::uint32_t address) {
   uint2 v;
   asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address));
-  return v;
-}
-__device__ __forceinline__ float exp2_of(float x) {
-  float v;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(v) : "f"(x));
   return v;
 }
 
@@ -309,7 +304,7 @@ __global__ void __launch_bounds__(kThreadsOfRegisters, 2) scan_kernel(Args p) {
       fetch(stage + kRing * kScanWarps, ring + k * Stage<kDim>::kBytes);
       k = k + 1 == kRing ? 0 : k + 1;
       const int i = (stage - at.first) * kStage;
-      const bool all = i >= info.skip && i + kStage <= info.n_summed;
+      const bool all = i >= info.skip && i + kStage <= info.n_now;
       float* to = p.scores + static_cast<std::int64_t>(item) * p.group * p.width + i + lane * 4;
 #pragma unroll 2
       for (int h = 0; h < p.group; ++h) {
@@ -317,7 +312,7 @@ __global__ void __launch_bounds__(kThreadsOfRegisters, 2) scan_kernel(Args p) {
         *reinterpret_cast<float4*>(to + h * p.width) = v;
         if (!all) {
           const auto mask = [&](float& x, int j) {
-            if (i + lane * 4 + j < info.skip || i + lane * 4 + j >= info.n_summed) x = NAN;
+            if (i + lane * 4 + j < info.skip || i + lane * 4 + j >= info.n_now) x = NAN;
           };
           mask(v.x, 0), mask(v.y, 1), mask(v.z, 2), mask(v.w, 3);
         }

@@ -237,9 +237,7 @@ void CudaRetrieval::choose(SelectWhen when, std::int32_t layer, const SlotRows& 
   if (lists_) {
     choose_lists_cuda({.rows = rows, .when = when, .scratch = scratch}, view_, slot_layer(layer), context);
   } else if (view_.unit_tokens == 1) {
-    choose_tokens_cuda(
-        {.rows = rows, .when = when, .scratch = scratch, .ahead = needs_.ahead, .early = !closes_first()}, view_,
-        slot_layer(layer), context);
+    choose_tokens_cuda({.rows = rows, .scratch = scratch, .early = !closes_first()}, view_, slot_layer(layer), context);
   } else {
     choose_pages_cuda({.rows = rows, .when = when, .scratch = scratch}, view_, slot_layer(layer), context);
   }

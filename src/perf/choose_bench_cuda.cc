@@ -55,7 +55,7 @@ Layers make_layers(const ModelConfig& config, const ChooseCase& c, const Stream&
   l.take(q, queries * 2);
   s.last_q = q;
   l.take(s.cosine, queries * 4);
-  l.take(s.rules, sizeof(SlotRules));
+  l.take(s.rules, kLayers * sizeof(SlotRules));
   l.take(s.counts, kLayers * sizeof(SlotCounts));
   l.take(l.choose_scratch, choose_tokens_scratch_bytes(s, 1));
   const std::size_t scratch = decode_attention_scratch_bytes(1, s.n_kv_heads, s.head_dim);
@@ -77,13 +77,13 @@ Layers make_layers(const ModelConfig& config, const ChooseCase& c, const Stream&
   copy_bytes(l.pages.blocks, same.data(), blocks * 4, stream);
   const std::vector<std::int32_t> row = {0, c.depth, 1, c.budget};
   copy_bytes(numbers, row.data(), row.size() * 4, stream);
-  const SlotRules rules{.unit_tokens = 1,
-                        .entry_tokens = c.group_tokens,
-                        .budget = c.budget,
-                        .n_select = c.budget - 1,
-                        .schedule = SlotSchedule::kEveryStep,
-                        .alpha = 1.0f / std::sqrt(static_cast<float>(s.head_dim))};
-  copy_bytes(s.rules, &rules, sizeof(rules), stream);
+  const std::vector<SlotRules> rules(kLayers, SlotRules{.unit_tokens = 1,
+                                                        .entry_tokens = c.group_tokens,
+                                                        .budget = c.budget,
+                                                        .n_select = c.budget - 1,
+                                                        .schedule = SlotSchedule::kEveryStep,
+                                                        .alpha = 1.0f / std::sqrt(static_cast<float>(s.head_dim))});
+  copy_bytes(s.rules, rules.data(), rules.size() * sizeof(SlotRules), stream);
   stream.synchronize();
   l.rows = {.places = numbers, .lengths = numbers + 1, .anew = numbers + 2, .n = 1};
   l.attended = numbers + 3;

@@ -272,7 +272,8 @@ class CudaSlotsTest : public CudaTest {
     if (w.s.score != SlotScore::kIndex) {
       choose_controls_cuda({.rows = r.rows(), .pages = w.pages(), .layer = 0, .scratch = scratch}, w.v, 0, context());
     } else if (w.s.group_tokens > 0) {
-      choose_tokens_cuda({.rows = r.rows(), .when = when, .scratch = scratch}, w.v, 0, context());
+      if (when == SelectWhen::kNow)  // for the next step too
+        choose_tokens_cuda({.rows = r.rows(), .scratch = scratch}, w.v, 0, context());
     } else {
       choose_pages_cuda({.rows = r.rows(), .when = when, .scratch = scratch}, w.v, 0, context());
     }

@@ -332,60 +332,94 @@ TEST_F(CudaTokenTest, NanIsWorst) {
   }
 }
 
+// A context of which blocks do not keep all values in shared memory; a cluster of the largest size.
+TEST_F(CudaTokenTest, ChoosesOfLongContexts) {
+  std::mt19937 rng(7);
+  const std::int32_t length = 300'000;
+  for (const std::int32_t group : {1, 4}) {
+    World w({.head_dim = 64,
+             .group = group,
+             .kv_heads = 1,
+             .places = 1,
+             .max_pages = length / 32 + 1,
+             .budget = 2048,
+             .group_tokens = 32,
+             .slots = false,
+             .pool = group == 1 ? GroupPool::kMax : GroupPool::kMeanProb},
+            static_cast<unsigned>(rng()), 3);
+    begin(w, length);
+    const auto q = queries(w, rng, 2);
+    run(w, rows_of(w, length, 1), SelectWhen::kNow);
+    expect_choice(chosen_units(w, 0, 0), choose(w, 0, 0, length, q.data()), group == 1);
+    if (HasFatalFailure()) return;
+  }
+}
+
 // A sequence that decodes with the query of the step before: groups close on the way, heads that the gate flags attend
 // what this step's query chooses; nothing that is attended is overwritten before. With slots and without.
 TEST_F(CudaTokenTest, SpeculatesAndCorrectsByHead) {
-  for (const bool slots : {true, false})
-    for (const std::int32_t recent : {0, 32, 70}) {
-      SCOPED_TRACE(::testing::Message() << "slots " << slots << ", recent " << recent);
-      std::mt19937 rng(3);
-      World w({.max_pages = 80,
-               .budget = 300,
-               .recent = recent,
-               .group_tokens = 32,
-               .slots = slots,
-               .schedule = SlotSchedule::kAhead,
-               .tau = 0.5f},
-              4, 3);
-      std::int32_t length = 1990;
-      begin(w, length - 1);
-      for (std::int32_t place = 0; place < w.s.places; ++place)
-        fill_slots_cuda(place, length - 1, w.rules(), w.v, w.pages(), 0, 0, context());
-      const DeviceArray<std::int32_t> layers(Ids{0});
-      std::vector<Ids> ahead(static_cast<std::size_t>(w.s.places * w.s.kv_heads));
-      for (int step = 0; step < 80; ++step, ++length) {
-        know_pages(w, length);
-        write_newest(w, length);
-        const auto q = queries(w, rng, 2);
-        std::vector<float> cosines;
-        std::vector<bool> moved;
-        for (std::size_t i = 0; i < ahead.size(); ++i) {
-          moved.push_back(rng() % 3 == 0);
-          for (std::int32_t g = 0; g < w.s.group; ++g) cosines.push_back(moved.back() ? 0.4f : 0.6f);
-        }
-        set_cosines(w, cosines);
-        const Rows r = rows_of(w, length, step == 0 ? 1 : 0);
-        run(w, r, SelectWhen::kNow);
-        const auto query = [&](std::size_t i) {
-          return q.data() + i * static_cast<std::size_t>(w.s.group * w.s.head_dim);
-        };
-        for (std::size_t i = 0; i < ahead.size(); ++i) {
-          const auto place = static_cast<std::int32_t>(i) / w.s.kv_heads,
-                     head = static_cast<std::int32_t>(i) % w.s.kv_heads;
-          const bool now = step == 0 || moved[i];
-          const Ids here = now ? choose(w, place, head, length, query(i)).ids : ahead[i];
-          expect_listed(w, place, head, length, here);
-          if (HasFatalFailure()) return;
-        }
+  struct Case {
+    GroupPool pool;
+    bool slots;
+    std::int32_t recent;
+  };
+  for (const auto& [pool, slots, recent] :
+       {Case{GroupPool::kMax, true, 0}, Case{GroupPool::kMax, false, 32}, Case{GroupPool::kMeanProb, true, 70},
+        Case{GroupPool::kMeanProb, false, 0}}) {
+    SCOPED_TRACE(::testing::Message() << "pool " << static_cast<int>(pool) << ", slots " << slots << ", recent "
+                                      << recent);
+    std::mt19937 rng(3);
+    World w({.max_pages = 80,
+             .budget = 300,
+             .recent = recent,
+             .group_tokens = 32,
+             .slots = slots,
+             .schedule = SlotSchedule::kAhead,
+             .pool = pool,
+             .tau = 0.5f},
+            4, 3);
+    std::int32_t length = 1990;
+    begin(w, length - 1);
+    for (std::int32_t place = 0; place < w.s.places; ++place)
+      fill_slots_cuda(place, length - 1, w.rules(), w.v, w.pages(), 0, 0, context());
+    const DeviceArray<std::int32_t> layers(Ids{0});
+    std::vector<Ids> ahead(static_cast<std::size_t>(w.s.places * w.s.kv_heads));
+    const auto of_head = static_cast<std::size_t>(w.s.group * w.s.head_dim);
+    for (int step = 0; step < 40; ++step, ++length) {
+      know_pages(w, length);
+      write_newest(w, length);
+      const auto q = queries(w, rng, 2);
+      std::vector<float> cosines;
+      std::vector<bool> moved;
+      for (std::size_t i = 0; i < ahead.size(); ++i) {
+        moved.push_back(rng() % 3 == 0);
+        for (std::int32_t g = 0; g < w.s.group; ++g) cosines.push_back(moved.back() ? 0.4f : 0.6f);
+      }
+      set_cosines(w, cosines);
+      const Rows r = rows_of(w, length, step == 0 ? 1 : 0);
+      const auto close = [&] {
         close_one_bit_cuda({.rows = r.rows(), .first = 0, .stop = 1, .model_layers = layers.data()}, w.v, w.pages(),
                            context());
-        run(w, r, SelectWhen::kNext);
-        for (std::size_t i = 0; i < ahead.size(); ++i)
-          ahead[i] = choose(w, static_cast<std::int32_t>(i) / w.s.kv_heads, static_cast<std::int32_t>(i) % w.s.kv_heads,
-                            length + 1, query(i))
-                         .ids;
+      };
+      const bool first = recent <= w.s.group_tokens;  // the next step may choose of the group that this one closes
+      if (first) close();
+      run(w, r, SelectWhen::kNow);
+      for (std::size_t i = 0; i < ahead.size(); ++i) {
+        const auto place = static_cast<std::int32_t>(i) / w.s.kv_heads,
+                   head = static_cast<std::int32_t>(i) % w.s.kv_heads;
+        const auto chosen = [&](SelectWhen when, std::int32_t at) {
+          const Ids got = chosen_units(w, place, head, when);
+          expect_choice(got, choose(w, place, head, at, q.data() + i * of_head), pool == GroupPool::kMax);
+          return got;
+        };
+        expect_listed(w, place, head, length, step == 0 || moved[i] ? chosen(SelectWhen::kNow, length) : ahead[i]);
+        ahead[i] = chosen(SelectWhen::kNext, length + 1);
+        if (HasFatalFailure()) return;
       }
+      if (!first) close();
+      run(w, r, SelectWhen::kNext);
     }
+  }
 }
 
 // Units that the step before did not attend are counted as the sets have it where there are slots, whose age says so,

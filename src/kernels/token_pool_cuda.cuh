@@ -1,0 +1,233 @@
+// What a KV head's scores add up to, of the parts that the scan wrote, and what group_pool.h makes of four tokens'
+// scores of all heads of a group.
+#pragma once
+
+#include "src/kernels/token_choose_cuda.cuh"
+
+namespace mneme::cuda::tokens {
+
+constexpr int kSelectThreads = 512, kSelectWarps = kSelectThreads / kWarp;
+constexpr float kLog2e = 1.4426950408889634f;
+
+__device__ __forceinline__ float max_nan(float a, float b) {
+  float v;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(a), "f"(b));
+  return v;
+}
+__device__ __forceinline__ float min_nan(float a, float b) {
+  float v;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(a), "f"(b));
+  return v;
+}
+__device__ __forceinline__ float warp_max(float v) {
+  return value_of_key(__reduce_max_sync(~0u, sort_key(v)));
+}
+__device__ __forceinline__ float warp_min(float v) {
+  return value_of_key(__reduce_min_sync(~0u, sort_key(v)));
+}
+
+// How tokens are pooled. Probabilities are added up as such, 2^(score * times - minus), where their logarithms span so
+// little (kSums) that none becomes 0 or infinite: an exponential a head in place of two.
+enum class Kind : std::uint8_t {
+  kOne,    // the scores of the only head
+  kPlain,  // scores
+  kLogs,   // logarithms of probabilities
+  kSums,
+};
+
+struct Totals {
+  float4 parts[kSelectWarps];
+  float lse[kMostGroup];                // kLogs; 0 of heads that are not there
+  alignas(16) float minus[kMostGroup];  // kSums; infinite of heads that are not there
+  float times, base;                    // kSums
+  float low, high;                      // what is pooled lies between; kSums: 2^(low - base) and 2^(high - base)
+  Kind kind;
+};
+
+// Log-sum-exps and the range of [skip, n), of which Args::partial has [skip, n_now). The whole block takes part.
+__device__ __forceinline__ void total(const Args& p, const RowInfo& info, int item, int n, Totals& t) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const bool logs = info.logs(p.group);
+  const int log_each = min(2, 31 - __clz(kSelectWarps / p.group)), each = 1 << log_each, h = warp >> log_each,
+            sub = warp & (each - 1);
+  if (h < p.group) {
+    const float4* parts = p.partial + (static_cast<std::int64_t>(item) * p.group + h) * p.max_parts;
+    const int n_parts = __ldcg(p.n_parts + item);
+    HeadStats x;
+    x.clear();
+    const auto add = [&](const float4(&v)[4]) {
+      const float before = x.max;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) x.max = fmaxf(x.max, v[k].x), x.min = fminf(x.min, v[k].z);
+      if (logs && x.max > -INFINITY) {
+        const float base = scaled(info.alpha, x.max);
+        x.sum *= __expf(scaled(info.alpha, before) - base);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) x.sum += v[k].y * __expf(scaled(info.alpha, v[k].x) - base);
+      }
+    };
+    constexpr float4 kNone = {-INFINITY, 0, INFINITY, 0};
+    int i = sub * kWarp + lane;
+    do {
+      float4 v[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {  // asked for before their number is known
+        v[k] = kNone;
+        if (i + k * each * kWarp < p.max_parts) v[k] = __ldcg(parts + i + k * each * kWarp);
+      }
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        if (i + k * each * kWarp >= n_parts) v[k] = kNone;
+      add(v);
+      i += 4 * each * kWarp;
+    } while (i < n_parts);
+    const float* scores = p.scores + (static_cast<std::int64_t>(item) * p.group + h) * p.width;
+    for (int token = max(info.skip, info.n_now) + sub * kWarp + lane; token < n; token += each * kWarp) {
+      const float v = __ldcg(scores + token);
+      add({v != v ? kNone : float4{v, 1, v, 0}, kNone, kNone, kNone});
+    }
+    const float own = x.max;
+    x.max = warp_max(x.max), x.min = warp_min(x.min);
+    if (logs) {
+      x.sum = own > -INFINITY ? x.sum * __expf(scaled(info.alpha, own) - scaled(info.alpha, x.max)) : 0.0f;
+      x.sum = warp_sum(x.sum);
+    }
+    if (lane == 0) t.parts[warp] = {x.max, x.sum, x.min, 0};
+  }
+  __syncthreads();
+  if (warp == 0) {
+    const int head = lane >> log_each;
+    const bool there = head < p.group;
+    HeadStats x;
+    x.clear();
+    if (there) {
+      const float4 v = t.parts[lane];
+      x.max = v.x, x.sum = v.y, x.min = v.z;
+    }
+    const float own = x.max;
+    for (int d = 1; d < each; d *= 2) {
+      x.max = fmaxf(x.max, __shfl_xor_sync(~0u, x.max, d));
+      x.min = fminf(x.min, __shfl_xor_sync(~0u, x.min, d));
+    }
+    x.sum = own > -INFINITY ? x.sum * __expf(scaled(info.alpha, own) - scaled(info.alpha, x.max)) : 0.0f;
+    for (int d = 1; d < each; d *= 2) x.sum += __shfl_xor_sync(~0u, x.sum, d);
+    const bool any = there && x.max > -INFINITY;
+    const float most = scaled(info.alpha, x.max), log_sum = __logf(x.sum);
+    const float lse = any ? most + log_sum : INFINITY;  // inf: no probability
+    float low = INFINITY, high = -INFINITY;
+    if (!logs) {
+      if (there) low = x.min, high = x.max;
+    } else if (any) {
+      low = -(scaled(info.alpha, x.min) - lse), high = most - lse;  // of the lowest the highest
+    }
+    low = warp_min(low), high = warp_max(high);
+    if (logs) low = -low;
+    Kind kind = p.group == 1 ? Kind::kOne : logs ? Kind::kLogs : Kind::kPlain;
+    const bool tame = __all_sync(~0u, !any || most < 1e30f);
+    if (logs && info.pool == GroupPool::kMeanProb && tame && high - low < 150.0f) kind = Kind::kSums;  // NaN: no
+    if (lane < kMostGroup) t.lse[lane] = 0, t.minus[lane] = INFINITY;
+    __syncwarp();
+    const bool first = there && (lane & (each - 1)) == 0;
+    if (kind == Kind::kSums) {
+      low *= kLog2e, high *= kLog2e;
+      const float base = fminf(high, low + 100.0f);  // the lowest: at least 2^-100
+      if (first) t.minus[head] = any ? fmaf(x.max, info.alpha * kLog2e, log_sum * kLog2e + base) : INFINITY;
+      if (lane == 0) t.times = info.alpha * kLog2e, t.base = base;
+    } else {
+      if (first) t.lse[head] = lse;
+      if (info.pool == GroupPool::kMeanProb && logs) high += __logf(static_cast<float>(p.group));
+    }
+    if (lane == 0) t.kind = kind, t.low = low, t.high = high;
+  }
+  __syncthreads();
+}
+
+// What group_pool.h makes of four tokens' values, of which v has those of the first four heads.
+__device__ __forceinline__ float4 pool_four(const Args& p, const RowInfo& info, const Totals& t, const float* scores,
+                                            float4 (&v)[4]) {
+  float out[4] = {}, most[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+  const Kind kind = t.kind;
+  for (int first = 0;;) {
+    if (kind == Kind::kSums) {
+      const float4 minus = *reinterpret_cast<const float4*>(t.minus + first);
+      const float times = t.times, less[4] = {minus.x, minus.y, minus.z, minus.w};
+#pragma unroll
+      for (int h = 0; h < 4; ++h) {
+        out[0] += exp2_of(fmaf(v[h].x, times, -less[h]));
+        out[1] += exp2_of(fmaf(v[h].y, times, -less[h]));
+        out[2] += exp2_of(fmaf(v[h].z, times, -less[h]));
+        out[3] += exp2_of(fmaf(v[h].w, times, -less[h]));
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float x[4], m = most[i];
+#pragma unroll
+        for (int h = 0; h < 4; ++h) {
+          x[h] = i == 0 ? v[h].x : i == 1 ? v[h].y : i == 2 ? v[h].z : v[h].w;
+          if (kind == Kind::kLogs) x[h] = min_nan(info.alpha * x[h], 3.4028235e38f) - t.lse[first + h];
+          m = max_nan(m, x[h]);
+        }
+        if (kind == Kind::kLogs) {
+          const float base = max_nan(m, -3.4028235e38f);
+          out[i] *= __expf(most[i] - base);
+#pragma unroll
+          for (int h = 0; h < 4; ++h) out[i] += __expf(x[h] - base);
+        } else {
+#pragma unroll
+          for (int h = 0; h < 4; ++h) out[i] += first + h < p.group ? x[h] : 0.0f;
+        }
+        most[i] = m;
+      }
+    }
+    first += 4;
+    if (first >= p.group) break;
+#pragma unroll
+    for (int h = 0; h < 4; ++h) {
+      v[h] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+      if (first + h < p.group) v[h] = __ldcg(reinterpret_cast<const float4*>(scores + (first + h) * p.width));
+    }
+  }
+  if (kind != Kind::kSums) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (kind == Kind::kLogs) {
+        out[i] = info.pool == GroupPool::kMeanProb ? most[i] + __logf(out[i]) : most[i];
+      } else {
+        out[i] = info.pool == GroupPool::kMean ? out[i] / static_cast<float>(p.group) : most[i];
+      }
+    }
+  }
+  return {out[0], out[1], out[2], out[3]};
+}
+
+// Values v are binned by the bits of x = (v - low) * scale + add: of sums of probabilities parts are narrower where
+// these are small, as those of their logarithms would be.
+struct Bins {
+  float low, scale, add, x_low, x_high;
+  int shift;
+  __device__ __forceinline__ float x_of(float v) const {  // of NaN the lowest
+    return fminf(fmaxf(fmaf(v - low, scale, add), x_low), x_high);
+  }
+  __device__ __forceinline__ int bin_of(float x) const {
+    return static_cast<int>((__float_as_uint(x) - __float_as_uint(x_low)) >> shift);
+  }
+  __device__ __forceinline__ float edge_of(int bin) const {
+    return __uint_as_float(__float_as_uint(x_low) + (static_cast<std::uint32_t>(bin) << shift));
+  }
+};
+__device__ __forceinline__ Bins bins_of(const Args& p, const Totals& t) {
+  Bins b;
+  if (t.kind == Kind::kSums) {
+    b.low = 0, b.scale = 1, b.add = 0;
+    b.x_low = exp2_of(t.low - t.base) * 0.9999f, b.x_high = exp2_of(t.high - t.base) * static_cast<float>(p.group);
+    b.shift = max(0, 32 - 10 - __clz(static_cast<int>(__float_as_uint(b.x_high) - __float_as_uint(b.x_low))));
+  } else {
+    const float range = t.high - t.low;
+    b.low = t.low, b.scale = range > 0 && range < INFINITY ? 1.0f / range : 0.0f, b.add = 1;
+    b.x_low = 1, b.x_high = 1.99999988f, b.shift = 13;
+  }
+  return b;
+}
+
+}  // namespace mneme::cuda::tokens
