@@ -43,20 +43,28 @@ CUtensorMap tensor_map(const void* base, const std::array<std::int64_t, kRank>& 
 }
 
 #if __CUDA_ARCH__ >= 900
+// What is read once a step leaves the cache first, so that what the step's other kernels read again stays: decode of
+// llama-3.1-8b 4.38 ms a token in place of 4.47 at 2,048 tokens, `freekv` by tokens 6.33 in place of 6.43 at 131,072.
+__device__ __forceinline__ std::uint64_t read_once() {
+  std::uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+// Boxes of weights.
 __device__ __forceinline__ void copy_box(std::uint32_t to, const CUtensorMap& map, int c0, int c1, int c2,
                                          std::uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
-          "r"(to),
-      "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(barrier)
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+      "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(barrier), "l"(read_once())
       : "memory");
 }
 __device__ __forceinline__ void copy_box(std::uint32_t to, const CUtensorMap& map, int c0, int c1,
                                          std::uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
-          to),
-      "l"(&map), "r"(c0), "r"(c1), "r"(barrier)
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+      "l"(&map), "r"(c0), "r"(c1), "r"(barrier), "l"(read_once())
       : "memory");
 }
 #endif

@@ -267,14 +267,8 @@ struct Swiglu {
   }
 };
 
-// Two blocks a multiprocessor, with room for a block of recall beside them (unit_recall_cuda.cu). Of its quarters,
-// which have 16,384 registers each, some have five warps of two blocks: at 96 registers a thread 5 * 96 * 32 leave
-// 1,024, a warp of recall wants 2,048, and so recall began when a product had ended, and where it stood the next one
-// had a single block. 88 leave 2,304 (four sequences of 32,768, 32 blocks of recall: 5.56 ms a step in place of 5.74,
-// with 13 % corrections 6.33 in place of 6.48; `window` 5.28 in place of 5.33).
-constexpr int kRegisters = 88;
 template <typename W, typename Epilogue>
-__global__ void __maxnreg__(kRegisters)
+__global__ void __launch_bounds__(kThreads, 2)
     stream_kernel(const __nv_bfloat16* x, int m, Weights w, const __grid_constant__ Maps maps, DeferredNorm norm,
                   Epilogue epilogue, int n_tiles) {
   extern __shared__ __align__(128) std::uint8_t ring_memory[];

@@ -357,7 +357,8 @@ __global__ void __launch_bounds__(kThreadsOfRegisters, 2) select_kernel(Args p, 
 
 }  // namespace
 
-// As many blocks for a KV head as the device takes of all KV heads at once, two a multiprocessor.
+// As many blocks for a KV head as the device takes of all KV heads at once, one a multiprocessor: with two, 32 KV heads
+// of 32,768 tokens took 1.3 us longer.
 void cuda::tokens::select(const Args& a, const CudaContext& context) {
   static const int most_shared = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kStaticShared;
   static const std::vector<int> clusters = [] {  // by their blocks: how many the device takes at once
@@ -367,7 +368,7 @@ void cuda::tokens::select(const Args& a, const CudaContext& context) {
   }();
   const int items = a.rows.n * a.s.n_kv_heads;
   int blocks = 1;
-  for (int more = 2; more <= static_cast<int>(clusters.size()) && more * items <= 2 * multiprocessors(); ++more)
+  for (int more = 2; more <= static_cast<int>(clusters.size()) && more * items <= multiprocessors(); ++more)
     if (clusters[static_cast<std::size_t>(more - 1)] >= items) blocks = more;
   const int share = share_of(static_cast<int>(a.width), blocks), masks = share / 32 * 2 * 4;
   const int kept = std::min({share, kMostKept, std::max(0, most_shared - masks) / 4 / kStage * kStage});

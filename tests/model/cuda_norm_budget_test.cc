@@ -99,6 +99,7 @@ void settle(Pair& p) {
 struct Case {
   const char* name;
   const char* overrides;
+  const char* plain;    // without a budget that the prompt sets
   bool by_lot = false;  // no selection depends on the model
 };
 void PrintTo(const Case& c, std::ostream* out) {
@@ -188,7 +189,7 @@ TEST_P(CudaNormBudgetBesideCpu, SelectsAsMany) {
   using Named = Conversation::Named;
   // Beside them one whose layers all have the same budget, where that goes.
   Named a = talk.start("a", plan), b = talk.start("b", plan),
-        other = talk.start("other", plan_for(*model, "window", 192, ""));
+        other = talk.start("other", plan_for(*model, c.name, 192, c.plain));
   const auto prompt = RowPhase::kPrefill, decode = RowPhase::kDecode;
   talk.step({{&a, 500, prompt, 202}});
   talk.step({{&a, 200, prompt, 2}});
@@ -240,12 +241,15 @@ std::string name_of(const ::testing::TestParamInfo<std::tuple<KvStore, Case>>& t
 INSTANTIATE_TEST_SUITE_P(
     Methods, CudaNormBudgetBesideCpu,
     ::testing::Combine(::testing::Values(KvStore::kDevice, KvStore::kHost),
-                       ::testing::Values(Case{"random", "budget=norm,loss=0.2", true},
-                                         Case{"quest", "unit=page:32,budget=norm,loss=0.3,rows=5"},
-                                         Case{"freekv", "unit=page:32,budget=norm,loss=0.3,tau=0.5"},
-                                         Case{"freekv", "unit=page:32,budget=norm,loss=0.3,gate=mass,eps=0.03"},
-                                         Case{"freekv", "unit=token,index=one_bit,budget=norm,loss=0.3,tau=-1"},
-                                         Case{"fier", "budget=norm,loss=0.3"}, Case{"oracle", "budget=norm,loss=0.4"})),
+                       ::testing::Values(Case{"random", "budget=norm,loss=0.2", "", true},
+                                         Case{"quest", "unit=page:32,budget=norm,loss=0.3,rows=5", "unit=page:32"},
+                                         Case{"freekv", "unit=page:32,budget=norm,loss=0.3,tau=0.5", "unit=page:32"},
+                                         Case{"freekv", "unit=page:32,budget=norm,loss=0.3,gate=mass,eps=0.03",
+                                              "unit=page:32,gate=mass"},
+                                         Case{"freekv", "unit=token,index=one_bit,budget=norm,loss=0.3,tau=-1",
+                                              "unit=token,index=one_bit"},
+                                         Case{"fier", "budget=norm,loss=0.3", ""},
+                                         Case{"oracle", "budget=norm,loss=0.4", ""})),
     name_of);
 
 // The same logits, bit for bit, wherever pages lie and however slowly they come; and each alone what it is together.
@@ -291,9 +295,9 @@ TEST_F(CudaNormBudgetTest, LayersPassTheirBudgetsOneByOne) {
   const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
   const std::vector<std::int32_t> tokens = random_tokens(1200, model->config().vocab, 6);
   for (const KvStore store : {KvStore::kDevice, KvStore::kHost})
-    for (const Case& c : {Case{"random", "budget=norm,loss=0.1", true},
-                          {"freekv", "unit=page:32,budget=norm,loss=0.1,tau=-1"},
-                          {"fier", "budget=norm,loss=0.1"}}) {
+    for (const Case& c : {Case{"random", "budget=norm,loss=0.1", "", true},
+                          {"freekv", "unit=page:32,budget=norm,loss=0.1,tau=-1", ""},
+                          {"fier", "budget=norm,loss=0.1", ""}}) {
       SCOPED_TRACE(::testing::Message() << c.name << (store == KvStore::kHost ? ", host" : ", device"));
       Both both(*model, DType::kBF16, store, cpu, 1);
       Pair a = both.start(plan_for(*model, c.name, 192, c.overrides));
