@@ -59,6 +59,26 @@ __device__ __forceinline__ void bring_tokens(const RecallArgs& p, const RowOfSlo
           __ldcg(reinterpret_cast<const uint4*>(own) + lane);
 }
 
+// Tables that resolve() and write_down() go by, from memory to the L2 while the choice is still being made. The places
+// of rows are there before a step's first kernel.
+template <typename K>
+__device__ __forceinline__ void prefetch_tables(const RecallArgs& p) {
+  constexpr int kLine = 128 / sizeof(std::int32_t);
+  const auto ask = [](const std::int32_t* table, int n) {
+    for (int i = static_cast<int>(threadIdx.x) * kLine; i < n; i += K::kThreads * kLine)
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(table + i));
+  };
+  for (int i = blockIdx.x; i < p.rows.n * p.s.n_kv_heads; i += gridDim.x) {
+    const int place = p.rows.places[i / p.s.n_kv_heads], kv_head = i % p.s.n_kv_heads;
+    if (place < 0) continue;
+    const std::int64_t index = slot_index(p.s, p.slot_layer, place, kv_head);
+    ask(p.s.used_at + index * p.s.n_slots, p.s.n_slots);
+    ask(p.s.unit_of + index * p.s.n_slots, p.s.n_slots);
+    ask(p.s.slot_of + index * p.s.max_pages, p.s.max_pages);
+    ask(p.pages.blocks + table_at(p.pages, p.layer, place, kv_head), p.pages.max_pages);
+  }
+}
+
 template <typename K>
 __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8 : 2) recall_kernel(RecallArgs p) {
   extern __shared__ __align__(128) std::uint8_t memory[];  // the ring, then lists
@@ -75,6 +95,7 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
   // Attention that reads what is there must not begin before the queries and the choice are.
   const bool tells = tells_arrivals<K>(p);
   if (!tells) let_next_start();
+  if constexpr (K::kNow && K::kPages) prefetch_tables<K>(p);
   wait_for_previous();
   if (tells) let_next_start();
   const int items = p.rows.n * p.s.n_kv_heads;
