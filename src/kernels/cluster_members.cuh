@@ -32,12 +32,7 @@ __device__ __forceinline__ void for_members(const std::uint16_t* cluster, int n,
       mine |= ((differs & 0xffffu) == 0 ? 1u : 0u) << (2 * i) | (differs >> 16 == 0 ? 2u : 0u) << (2 * i);
     }
     if (__ballot_sync(~0u, mine != 0) == 0) continue;
-    int before = __popc(mine);
-#pragma unroll
-    for (int d = 1; d < kWarp; d *= 2) {
-      const int other = __shfl_up_sync(~0u, before, d);
-      if (lane >= d) before += other;
-    }
+    const int before = sum_up_to(__popc(mine));
     const int all = __shfl_sync(~0u, before, kWarp - 1);
     for (int at = n_found + before - __popc(mine); mine != 0; mine &= mine - 1)
       found[at++] = static_cast<std::uint16_t>(base + lane * 8 + __ffs(static_cast<int>(mine)) - 1);

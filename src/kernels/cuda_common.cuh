@@ -198,6 +198,16 @@ __device__ __forceinline__ float warp_sum(float v) {
   return v;
 }
 
+// Of the lanes before this one, and its own.
+__device__ __forceinline__ int sum_up_to(int v) {
+#pragma unroll
+  for (int d = 1; d < kWarp; d *= 2) {
+    const int other = __shfl_up_sync(~0u, v, d);
+    if (static_cast<int>(threadIdx.x) % kWarp >= d) v += other;
+  }
+  return v;
+}
+
 // ---- 16 x 8 x 16 matrix products of a warp; lane = 4 g + t.
 //
 //   A  a0: row g, columns 2t, 2t+1    a1: row g+8    a2: row g, columns 2t+8, 2t+9    a3: row g+8

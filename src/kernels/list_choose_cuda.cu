@@ -131,12 +131,7 @@ __device__ __forceinline__ std::uint64_t rank_of(std::uint32_t key, int unit) {
 // What threads before this one have. The whole block takes part.
 __device__ __forceinline__ int sum_before(int own, int (&of_warps)[kWarps]) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  int up_to = own;
-#pragma unroll
-  for (int d = 1; d < kWarp; d *= 2) {
-    const int v = __shfl_up_sync(~0u, up_to, d);
-    if (lane >= d) up_to += v;
-  }
+  const int up_to = sum_up_to(own);
   if (lane == kWarp - 1) of_warps[warp] = up_to;
   __syncthreads();
   int before = up_to - own;

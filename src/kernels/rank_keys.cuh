@@ -65,12 +65,7 @@ __device__ __forceinline__ void find_threshold(Ranker& r, const std::uint32_t* k
     int own[kBinsEach], total = 0;
 #pragma unroll
     for (int i = 0; i < kBinsEach; ++i) total += own[i] = r.hist[kBins - 1 - kBinsEach * tid - i];
-    int up_to = total;
-#pragma unroll
-    for (int d = 1; d < kWarp; d *= 2) {
-      const int v = __shfl_up_sync(~0u, up_to, d);
-      if (lane >= d) up_to += v;
-    }
+    const int up_to = sum_up_to(total);
     if (lane == kWarp - 1) r.per_warp[0][warp] = up_to;
     const int need = r.need;
     __syncthreads();

@@ -44,12 +44,7 @@ struct Selection {
 // The sum of what threads before this one have.
 __device__ __forceinline__ int sum_before(int own, int* of_warps) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  int up_to = own;
-#pragma unroll
-  for (int d = 1; d < kWarp; d *= 2) {
-    const int v = __shfl_up_sync(~0u, up_to, d);
-    if (lane >= d) up_to += v;
-  }
+  const int up_to = sum_up_to(own);
   if (lane == kWarp - 1) of_warps[warp] = up_to;
   __syncthreads();
   return up_to - own + __reduce_add_sync(~0u, lane < warp ? of_warps[lane] : 0);
@@ -71,12 +66,7 @@ __device__ __forceinline__ Found find_part(const std::uint32_t (&of)[kMostBlocks
     own += v;
     if (b < rank) before += v;
   }
-  int up_to = own;
-#pragma unroll
-  for (int d = 1; d < kWarp; d *= 2) {
-    const int v = __shfl_up_sync(~0u, up_to, d);
-    if (lane >= d) up_to += v;
-  }
+  const int up_to = sum_up_to(own);
   const unsigned reached = __ballot_sync(~0u, up_to >= left);
   const int at = reached == 0 ? kWarp - 1 : __ffs(static_cast<int>(reached)) - 1;
   Found f;

@@ -3,12 +3,11 @@
 // most part: with as many blocks as items these waits are at once. Single tokens are bound by their number: 27 million
 // a second come to eight blocks of 128 threads, 48 million to 256 each.
 //
-// Recall for the next step runs beside the products of this one, whose blocks leave 47 KiB of shared memory of each
-// multiprocessor, and 2,304 registers of those of its quarters that have most of their warps (matvec_cuda.cu): it takes
-// less than that, a warp of 2,048 on each quarter, or those would wait for it. So one thread moves pages, with bulk
-// copies from host memory to shared memory and from there into slots; tokens are so small that asking for each would be
-// the time, and warps load eight of them at once. Neighbours may come with a token (SlotRules::fetch): four aligned
-// ones lie in one piece of their page, and go to slots of their own.
+// Recall for the next step runs beside the products of this one, whose blocks leave 10,240 registers and 47 KiB of
+// shared memory of each multiprocessor: it takes less than that, or those would wait for it. So one thread moves pages,
+// with bulk copies from host memory to shared memory and from there into slots; tokens are so small that asking for
+// each would be the time, and warps load eight of them at once. Neighbours may come with a token (SlotRules::fetch):
+// four aligned ones lie in one piece of their page, and go to slots of their own.
 //
 // What a kernel can do costs registers and instructions whether it is done or not, so each kind of recall is one of its
 // own, and loops in which a thread has a turn or two are not unrolled (32 KB of instructions for pages, 62 otherwise).
