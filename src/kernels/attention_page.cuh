@@ -18,7 +18,6 @@ struct PageShape {
 };
 
 constexpr int kTokenTiles = kKvPageTokens / 8;
-constexpr float kLog2e = 1.4426950408889634f;
 
 template <int kDim>
 __device__ __forceinline__ std::uint32_t piece_address(std::uint32_t page, int token, int piece) {

@@ -6,14 +6,7 @@
 
 namespace mneme::cuda {
 
-__device__ __forceinline__ void cluster_sync() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-#else
-  __syncthreads();
-#endif
-}
-// The same in two: what stands between hides the waiting.
+// A barrier of the cluster in two: what stands between hides the waiting.
 __device__ __forceinline__ void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
@@ -25,6 +18,10 @@ __device__ __forceinline__ void cluster_wait() {
 #else
   __syncthreads();
 #endif
+}
+__device__ __forceinline__ void cluster_sync() {
+  cluster_arrive();
+  cluster_wait();
 }
 // At a kernel's begin, and before it first touches another block's shared memory: all blocks of the cluster have begun.
 // What stands between hides the waiting.

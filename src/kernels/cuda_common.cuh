@@ -198,6 +198,8 @@ __device__ __forceinline__ float warp_sum(float v) {
   return v;
 }
 
+constexpr float kLog2e = 1.4426950408889634f;
+
 // Of the lanes before this one, and its own.
 __device__ __forceinline__ int sum_up_to(int v) {
 #pragma unroll

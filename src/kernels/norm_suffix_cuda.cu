@@ -20,8 +20,6 @@ struct Args {
   double* inside;  // [n_heads][kStretch]: roots of the sums of suffixes that begin within one stretch
 };
 
-constexpr float kLog2e = 1.4426950408889634f;
-
 __device__ __forceinline__ double square(const Args& p, int head, int token) {
   float v = p.a.mass[head * p.a.stride + token];
   if (p.a.lse != nullptr) v = exp2f(v - p.a.lse[head] * kLog2e);

@@ -55,8 +55,9 @@ __device__ inline RowInfo row_info(const Args& p, int row) {
   return info;
 }
 
+constexpr float kLargest = 3.4028235e38f;
 __device__ __forceinline__ float scaled(float alpha, float v) {
-  return fminf(alpha * v, 3.4028235e38f);
+  return fminf(alpha * v, kLargest);
 }
 __device__ __forceinline__ float exp2_of(float x) {
   float v;

@@ -7,7 +7,6 @@
 namespace mneme::cuda::tokens {
 
 constexpr int kSelectThreads = 512, kSelectWarps = kSelectThreads / kWarp;
-constexpr float kLog2e = 1.4426950408889634f;
 
 __device__ __forceinline__ float max_nan(float a, float b) {
   float v;
@@ -165,11 +164,11 @@ __device__ __forceinline__ float4 pool_four(const Args& p, const RowInfo& info, 
 #pragma unroll
         for (int h = 0; h < 4; ++h) {
           x[h] = i == 0 ? v[h].x : i == 1 ? v[h].y : i == 2 ? v[h].z : v[h].w;
-          if (kind == Kind::kLogs) x[h] = min_nan(info.alpha * x[h], 3.4028235e38f) - t.lse[first + h];
+          if (kind == Kind::kLogs) x[h] = min_nan(info.alpha * x[h], kLargest) - t.lse[first + h];
           m = max_nan(m, x[h]);
         }
         if (kind == Kind::kLogs) {
-          const float base = max_nan(m, -3.4028235e38f);
+          const float base = max_nan(m, -kLargest);
           out[i] *= __expf(most[i] - base);
 #pragma unroll
           for (int h = 0; h < 4; ++h) out[i] += __expf(x[h] - base);

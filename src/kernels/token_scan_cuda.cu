@@ -92,8 +92,6 @@ __device__ __forceinline__ uint2 load_shared_half(std::uint32_t address) {
   return v;
 }
 
-constexpr float kLargest = 3.4028235e38f;
-
 // What a lane has seen of a head's scores.
 struct alignas(16) Seen {
   float max, sum, min, base;  // sum of 2^(scale * score - base), for logarithms alone; scale: alpha * log2(e)
@@ -218,7 +216,7 @@ __global__ void __launch_bounds__(kThreadsOfRegisters, 2) scan_kernel(Args p) {
     const Head at = head_of(p, rows, from);
     const int stop = min(at.stop, end), item = at.row * p.s.n_kv_heads + at.kv_head;
     const RowInfo& info = rows.of[at.row];
-    const float scale = info.alpha * 1.44269504f;
+    const float scale = info.alpha * kLog2e;
     const bool logs = info.logs(p.group);
     uint4 q[kHalves][S::kChunks];
     const auto* head = static_cast<const __nv_bfloat16*>(p.s.last_q) +

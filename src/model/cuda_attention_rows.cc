@@ -96,7 +96,7 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
   // without corrections and 7.1 with 13 %; beside, 6.7 and 6.8.
   const CudaContext beside{.stream = side_.get()};
   const bool ahead = r.ahead(), in_turn = r.chooses_in_turn(), both = r.chooses_both();
-  if (both && r.closes_first()) r.close_groups(layer, who, tables_->tables(), context);
+  if (r.closes_first()) r.close_groups(layer, who, tables_->tables(), context);
   if (ahead && !in_turn && !both) begin_beside(stored_, stream);
   delay(context);
   if (r.selects()) r.choose(SelectWhen::kNow, layer, who, tables_->tables(), context);
@@ -155,7 +155,7 @@ void CudaAttention::attend_two_parts(std::int32_t layer, std::int32_t first, Dec
 void CudaAttention::finish(std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Stream& stream) {
   begin_beside(stored_, stream);
   const SlotRows who = slot_rows(rows, first, n);
-  if (retrieval_->groups() && !(retrieval_->ahead() && retrieval_->closes_first()))
+  if (retrieval_->groups() && !retrieval_->closes_first())
     retrieval_->close_groups(-1, who, tables_->tables(), {.stream = side_.get()});
   retrieval_->write_back(who, tables_->tables(), {.stream = side_.get()});
   beside_ = true;

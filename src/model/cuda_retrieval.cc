@@ -148,14 +148,16 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     host_shares_ = PinnedBuffer(places * (sizeof(LayerCut) + static_cast<std::size_t>(n_selecting_) * sizeof(double)));
     host_thetas_ = PinnedBuffer(doubles);
     if (!options.pages_on_device) key_index_.emplace(shape, n_selecting_, options.n_places, options.max_context);
-  } else if (needs_.selects)
-    for (DeviceBuffer& s : scratch_)
-      s = DeviceBuffer(std::max(view_.lists.max_units > 0 ? choose_lists_scratch_bytes(view_, n_rows_)
-                                : view_.group_tokens > 0  ? choose_tokens_scratch_bytes(view_, n_rows_)
-                                : needs_.keys.by_key      ? 0
-                                                          : choose_scratch_bytes(view_, n_rows_),
-                                needs_.controls ? choose_controls_scratch_bytes(view_, n_rows_) : 0),
-                       "scores of units");
+  } else if (needs_.selects) {
+    const std::size_t bytes = std::max(view_.lists.max_units > 0 ? choose_lists_scratch_bytes(view_, n_rows_)
+                                       : view_.group_tokens > 0  ? choose_tokens_scratch_bytes(view_, n_rows_)
+                                       : needs_.keys.by_key      ? 0
+                                                                 : choose_scratch_bytes(view_, n_rows_),
+                                       needs_.controls ? choose_controls_scratch_bytes(view_, n_rows_) : 0);
+    scratch_[0] = DeviceBuffer(bytes, "scores of units");
+    // A choice for the next step may run beside the one for this.
+    if (ahead() && !chooses_both()) scratch_[1] = DeviceBuffer(bytes, "scores of units");
+  }
   if (view_.lists.max_units > 0) lists_ = std::make_unique<CudaUnitLists>(view_);
   slot_tables_ = view_.tables();
   if (in_pages_) slot_tables_.base = pages.base;

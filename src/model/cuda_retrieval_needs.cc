@@ -203,7 +203,7 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare, std:
   }
   n.two_parts = in_two_parts(plan);
   n.keys.none = !n.selects && !n.two_parts;
-  n.newest = n.ahead && r.recent <= n.keys.group_tokens;
+  n.newest = n.ahead && n.keys.group_tokens > 0 && r.recent <= n.keys.group_tokens;
   n.keys.by_layer = plan.layer_choice.has_value();
   if (plan.key_basis == KeyBasis::kRaw) n.ring_pages = pages_of_tokens(plan.rules.recent) + 1;
   for (std::int32_t l = 0; l < plan.shape.n_layers; ++l) n.dense.push_back(plan.dense_layer(l));

@@ -361,13 +361,7 @@ TEST_F(CudaListTest, ChoosesWhatTheReferenceChoosesAndKeepsIt) {
                            w.token(place, head, lengths[p] - 1), w.v.token_bytes(), stream);
             }
             const auto q = queries(w, rng, 2);
-            std::vector<float> cosines;
-            std::vector<bool> moved;
-            for (std::int32_t place = 0; place < w.s.places; ++place) {
-              moved.push_back(rng() % 2 == 0);
-              for (std::int32_t h = 0; h < w.v.n_heads; ++h) cosines.push_back(moved.back() ? 0.4f : 0.6f);
-            }
-            set_cosines(w, cosines);
+            const std::vector<bool> moved = draw_moves(w, rng, w.s.places, w.v.n_heads, 2);
             const Rows rows = rows_of(lengths, step == 0 ? kNoSelection | kNoQuery : 0);
             choose_lists_cuda({.rows = rows.rows(), .scratch = w.scratch[0].data()}, w.v, 0, context());
             recall_units_cuda(rows.rows(), SelectWhen::kNow, w.v, w.pages(), 0, 0, 1, context());

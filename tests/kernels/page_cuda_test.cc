@@ -184,13 +184,7 @@ TEST_F(CudaPageTest, SpeculatesAndCorrectsByHead) {
   for (int step = 0; step < 80; ++step, ++length) {
     grow(w, length);
     const auto q = queries(w, rng, 2);
-    std::vector<float> cosines;
-    std::vector<bool> moved;
-    for (std::size_t i = 0; i < ahead.size(); ++i) {
-      moved.push_back(rng() % 3 == 0);
-      for (std::int32_t g = 0; g < w.s.group; ++g) cosines.push_back(moved.back() ? 0.4f : 0.6f);
-    }
-    set_cosines(w, cosines);
+    const std::vector<bool> moved = draw_moves(w, rng, w.s.places * w.s.kv_heads, w.s.group, 3);
     const Rows r = rows_of(w, length, step == 0 ? 1 : 0);
     run(w, r, SelectWhen::kNow);
     for (std::int32_t place = 0; place < w.s.places; ++place) {

@@ -239,6 +239,18 @@ class CudaSlotsTest : public CudaTest {
     copy_bytes(w.v.cosine, c.data(), c.size() * 4, stream);
     stream.synchronize();
   }
+  // Cosines below a tau of 0.5 for one in so many of n gates, each of so many heads, above it for the others: who
+  // moved.
+  std::vector<bool> draw_moves(World& w, std::mt19937& rng, std::int32_t n, std::int32_t heads, unsigned one_in) {
+    std::vector<float> cosines;
+    std::vector<bool> moved;
+    for (std::int32_t i = 0; i < n; ++i) {
+      moved.push_back(rng() % one_in == 0);
+      cosines.insert(cosines.end(), static_cast<std::size_t>(heads), moved.back() ? 0.4f : 0.6f);
+    }
+    set_cosines(w, cosines);
+    return moved;
+  }
   void begin(World& w, std::int32_t length) {
     for (std::int32_t place = 0; place < w.s.places; ++place) {
       if (w.s.group_tokens > 0) {
