@@ -294,7 +294,7 @@ void DecodeAttention::rank(std::int32_t layer, Item& item, const AttentionShape&
   const auto size = [&](std::int32_t i) {
     return item.row->method->unit_tokens(layer, item.kv_head, region.first_unit + i);
   };
-  // What a prompt sets may be less than the sinks.
+  // What a prompt sets may be the sinks alone.
   const std::int32_t most = plan.reuse == Reuse::kKept
                                 ? std::max(0, item.row->method->rules(layer).budget - region.sink - 1)
                                 : region.select_tokens;

@@ -260,7 +260,8 @@ RegionRules MethodState::rules(std::int32_t l) const {
   RegionRules rules = plan_->rules;
   if (!plan_->recipe.norm) return rules;
   const std::int32_t budget = layers_[static_cast<std::size_t>(l)].budget;
-  rules.budget = budget > 0 ? budget : std::numeric_limits<std::int32_t>::max();
+  // A short prompt may set less than the sinks, which are everything as long as there is no more.
+  rules.budget = budget > 0 ? std::max(budget, rules.sink) : std::numeric_limits<std::int32_t>::max();
   return rules;
 }
 

@@ -274,6 +274,29 @@ TEST_P(PrefillEndContract, AchievedBudgetMemoryAndStatistics) {
   }
 }
 
+// A prompt no longer than the sinks may set less than these: they are everything as long as there is no more, and so is
+// what the window holds beside them.
+TEST(NormBudget, LessThanTheSinks) {
+  const MethodShape shape{.n_layers = kLayers, .n_heads = 8, .n_kv_heads = 2, .head_dim = kHeadDim};
+  ThreadPool pool(1);
+  for (const Method& m :
+       {Method{"louiskv", "budget=norm,loss=1,sink=24,recent=16,segment=4-8,unit=cluster:4,tau=2,dense=none"},
+        {"louiskv", "budget=norm,loss=1,sink=24,recent=16,segment=4-8,unit=cluster:4,tau=-1,dense=none"},
+        {"quest", "budget=norm,loss=1,sink=24,recent=16,unit=page:8,dense=none"},
+        {"oracle", "budget=norm,loss=1,sink=24,recent=16,dense=none"}}) {
+    SCOPED_TRACE(fmt::format("{} {}", m.name, m.overrides));
+    Sequence s(shape, compile(recipe_of(m, 96), shape), {.pool = &pool, .rounding = Rounding::kFixed}, 4);
+    s.prefill(12);
+    for (std::int32_t l = 0; l < kLayers; ++l) ASSERT_LT(s.method().layer(l).budget, 12);
+    for (int i = 0; i < 20; ++i) s.decode();
+    for (std::int32_t l = 0; l < kLayers; ++l) {
+      const LayerStats& stats = s.method().stats().layers[static_cast<std::size_t>(l)];
+      EXPECT_EQ(stats.attended_tokens, 2 * 20 * (12 + 21.0 / 2)) << "all of them";
+      EXPECT_EQ(stats.sparse_steps, 8) << "with more than the sinks";
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(AllRecipes, PrefillEndContract,
                          ::testing::Combine(::testing::ValuesIn(kMethods), ::testing::Values(1, 4, 5, 7, 8)),
                          [](const auto& test) {
