@@ -16,8 +16,8 @@ void expect_slots_cuda(const KvSlots& slots) {
          "--kv unit=cluster:N,segment=MIN-MAX)",
          std::int64_t{slots.max_pages} * kKvPageTokens, slots.lists.max_units, kMostUnitLists);
   if (slots.n_slots > kMostKvSlots)
-    fail(ErrorKind::kUnsupported, "a budget that takes {} slots a KV head: the device has up to {}", slots.n_slots,
-         kMostKvSlots);
+    fail(ErrorKind::kUnsupported, "a budget that takes {} slots a KV head: the device has up to {}{}", slots.n_slots,
+         kMostKvSlots, slots.unit_tokens == 1 ? " (tokens that stay on the device, --kv-store device, take none)" : "");
 }
 
 }  // namespace mneme

@@ -12,7 +12,7 @@ namespace {
 using namespace cuda;  // NOLINT
 
 constexpr int kThreads = kChooseThreads, kWarps = kChooseWarps, kMostGroup = kMostSlotGroup;
-constexpr int kBins = 1024, kBinsEach = kBins / kThreads;
+constexpr int kBinBits = 10, kBins = 1 << kBinBits, kBinsEach = kBins / kThreads;
 constexpr int kFew = 256;  // units that are sorted beyond those that are taken
 constexpr int kStaticShared = 14 << 10;
 
@@ -20,9 +20,10 @@ struct Args {
   KvSlots s;
   SlotRows rows;
   int layer, group;
-  int blocks;     // of a cluster
-  int width;      // of a row of scores
-  float* scores;  // as choose_pages_cuda's
+  int blocks;         // of a cluster
+  int width;          // of a row of scores
+  float* scores;      // as choose_pages_cuda's
+  std::byte* sorted;  // of every cluster, what is sorted; null: in shared memory
 };
 
 // Products with centroids straight out of device memory, as BoxQueries of page_choose_cuda.cu has them.
@@ -151,7 +152,7 @@ __device__ void find_low(Ranker& r, const std::uint32_t* keys, const std::uint16
   __syncthreads();
   while (r.n_in > kFew && r.shift > 0) {
     const std::uint64_t low = r.low;
-    const int shift = r.shift, next = max(shift - 10, 0), need = r.need;
+    const int shift = r.shift, next = max(shift - kBinBits, 0), need = r.need;
     for (int i = tid; i < kBins; i += kThreads) r.tokens[i] = r.units[i] = 0;
     __syncthreads();
     for (int u = tid; u < n; u += kThreads) {
@@ -181,7 +182,8 @@ __device__ void find_low(Ranker& r, const std::uint32_t* keys, const std::uint16
   }
 }
 
-// What is sorted, in shared memory.
+// What is sorted. In shared memory, unless what may be attended is more than there is room for: a budget that a prompt
+// sets where tokens have no slots may be nearly all of them.
 struct Sorted {
   std::uint64_t* ranks;                 // [most], as they come
   std::int32_t *units, *starts, *ends;  // [most], best first: the unit, its first member, tokens up to its end
@@ -191,26 +193,51 @@ struct Sorted {
     starts = units + most, ends = starts + most;
   }
 };
+// Units have a token each at the least.
 __host__ __device__ int most_sorted(const KvSlots& s) {
-  return (s.max_listed + kFew + 1) / 2 * 2;
+  const int most = s.max_listed + kFew;
+  return ((most < s.lists.max_units ? most : s.lists.max_units) + 1) / 2 * 2;
 }
 
+// Those from Ranker::low on, best first. A unit's number in that order is how many are better: all in the parts of the
+// range above its own, and some in that; what a prompt sets may be thousands of units, too many to compare all with
+// all.
 __device__ void sort_units(Ranker& r, const Sorted& sorted, const std::uint32_t* keys, const std::uint16_t* sizes,
                            const std::int32_t* list_ends, int n) {
   const int tid = threadIdx.x;
-  if (tid == 0) r.n = 0;
+  const std::uint64_t low = r.low, top = rank_of(r.most, n - 1);
+  const int shift = max(0, 64 - __clzll(static_cast<long long>(top - low)) - kBinBits);
+  const auto bin_of = [&](std::uint64_t rank) { return static_cast<int>((top - rank) >> shift); };
+  int *begins = r.tokens, *left = r.units;  // of the parts, best first: where they begin, and units that have no number
+  for (int i = tid; i < kBins; i += kThreads) left[i] = 0;
   __syncthreads();
   for (int u = tid; u < n; u += kThreads) {
     const std::uint64_t rank = rank_of(keys[u], u);
-    if (rank >= r.low) sorted.ranks[atomicAdd(&r.n, 1)] = rank;
+    if (rank >= low) atomicAdd(&left[bin_of(rank)], 1);
+  }
+  __syncthreads();
+  int in_bins = 0;
+#pragma unroll
+  for (int i = 0; i < kBinsEach; ++i) in_bins += left[tid * kBinsEach + i];
+  int before = sum_before(in_bins, r.of_warps[0]);
+#pragma unroll
+  for (int i = 0; i < kBinsEach; ++i) begins[tid * kBinsEach + i] = before, before += left[tid * kBinsEach + i];
+  if (tid == kThreads - 1) r.n = before;
+  __syncthreads();
+  for (int u = tid; u < n; u += kThreads) {
+    const std::uint64_t rank = rank_of(keys[u], u);
+    if (rank < low) continue;
+    const int bin = bin_of(rank);
+    sorted.ranks[begins[bin] + atomicSub(&left[bin], 1) - 1] = rank;
   }
   __syncthreads();
   const int m = r.n;
   for (int i = tid; i < m; i += kThreads) {
     const std::uint64_t own = sorted.ranks[i];
-    int above = 0;
+    const int bin = bin_of(own), stop = bin + 1 < kBins ? begins[bin + 1] : m;
+    int above = begins[bin];
 #pragma unroll 4
-    for (int j = 0; j < m; ++j) above += sorted.ranks[j] > own;
+    for (int j = above; j < stop; ++j) above += sorted.ranks[j] > own;
     const auto unit = static_cast<std::int32_t>(own & 0xffffffffu);
     sorted.units[above] = unit;
     sorted.starts[above] = unit == 0 ? 0 : __ldcg(list_ends + unit - 1);
@@ -281,8 +308,6 @@ __global__ void __launch_bounds__(kThreads, 2) choose_kernel(Args p, int n_keys)
   void* rest = sizes + n_keys;
   float* scores = p.scores == nullptr ? static_cast<float*>(rest)
                                       : p.scores + static_cast<std::int64_t>(blockIdx.x) * p.group * p.width;
-  const int most = most_sorted(p.s);
-  const Sorted sorted(rest, most);
   bool used = false;  // shared memory of the cluster
   for (int item = cluster; item < p.rows.n * heads; item += n_clusters) {
     const RowOfSlots r = row_at(p.s, p.rows, item / heads);
@@ -335,11 +360,14 @@ __global__ void __launch_bounds__(kThreads, 2) choose_kernel(Args p, int n_keys)
     if (tid == 0) p.s.n_chosen[0][at.index] = wanted;
     if (wanted > 0) {
       if (wanted == total) {
-        if (tid == 0) ranker.low = 0;
+        if (tid == 0) ranker.low = rank_of(ranker.least, 0);
         __syncthreads();
       } else {
         find_low(ranker, keys, sizes, at.n, wanted);
       }
+      const int most = most_sorted(p.s);
+      const Sorted sorted(
+          p.sorted == nullptr ? rest : p.sorted + cluster * static_cast<std::int64_t>(Sorted::bytes(most)), most);
       sort_units(ranker, sorted, keys, sizes, ends, at.n);
       write_members(sorted, ranker.n, p.s.lists.members + at.index * p.s.lists.max_tokens, wanted,
                     p.s.chosen[0] + at.index * p.s.max_listed);
@@ -351,17 +379,26 @@ __global__ void __launch_bounds__(kThreads, 2) choose_kernel(Args p, int n_keys)
 // Of a block: keys and sizes of all units of a KV head, then scores of its share, or what is sorted.
 struct Layout {
   int clusters, width, n_keys;
-  std::size_t shared;   // bytes
-  std::size_t scratch;  // bytes; 0: scores are in shared memory
+  std::size_t shared;          // bytes
+  std::size_t scores, sorted;  // bytes of scratch, one after the other; 0: in shared memory
   Layout(const KvSlots& s, std::int64_t items, int blocks)
       : clusters(static_cast<int>(std::min<std::int64_t>(items, kMostClusters))),
         width(eights((s.lists.max_units + blocks - 1) / blocks)),
         n_keys(eights(s.lists.max_units)) {
-    const std::size_t units = static_cast<std::size_t>(n_keys) * 6, sorted = Sorted::bytes(most_sorted(s)),
-                      scores = static_cast<std::size_t>(s.n_heads / s.n_kv_heads) * static_cast<std::size_t>(width) * 4;
-    const bool fits = scores <= std::max<std::size_t>(sorted, 32 << 10);
-    shared = units + std::max(sorted, fits ? scores : 0);
-    scratch = fits ? 0 : static_cast<std::size_t>(clusters) * static_cast<std::size_t>(blocks) * scores;
+    const std::size_t units = static_cast<std::size_t>(n_keys) * 6, of_sorted = Sorted::bytes(most_sorted(s)),
+                      of_scores =
+                          static_cast<std::size_t>(s.n_heads / s.n_kv_heads) * static_cast<std::size_t>(width) * 4;
+    const bool sorts_here = units + of_sorted <= static_cast<std::size_t>(most_shared());
+    const std::size_t here = sorts_here ? of_sorted : 0;
+    const bool fits = of_scores <= std::max<std::size_t>(here, 32 << 10);
+    shared = units + std::max(here, fits ? of_scores : 0);
+    scores = fits ? 0 : static_cast<std::size_t>(clusters) * static_cast<std::size_t>(blocks) * of_scores;
+    sorted = sorts_here ? 0 : static_cast<std::size_t>(clusters) * of_sorted;
+  }
+  std::size_t scratch() const { return scores + sorted; }
+  static int most_shared() {
+    static const int most = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kStaticShared;
+    return most;
   }
 };
 
@@ -369,8 +406,7 @@ template <typename T, int kDim, bool kWide>
 void run_as(Args args, std::byte* scratch, const CudaContext& context) {
   const auto kernel = choose_kernel<T, kDim, kWide>;
   static const int most = [&] {
-    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kStaticShared),
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Layout::most_shared()),
                "the choice of lists' shared memory");
     return most_cluster(kernel, kThreads, kMostChooseBlocks);
   }();
@@ -381,7 +417,8 @@ void run_as(Args args, std::byte* scratch, const CudaContext& context) {
     args.blocks /= 2;
   const Layout layout(args.s, items, args.blocks);
   args.width = layout.width;
-  args.scores = layout.scratch > 0 ? reinterpret_cast<float*>(scratch) : nullptr;
+  args.scores = layout.scores > 0 ? reinterpret_cast<float*>(scratch) : nullptr;
+  args.sorted = layout.sorted > 0 ? scratch + layout.scores : nullptr;
   launch_clusters(context, "choose_lists", kernel, dim3(static_cast<unsigned>(layout.clusters * args.blocks)),
                   dim3(kThreads), static_cast<unsigned>(args.blocks), layout.shared, args, layout.n_keys);
 }
@@ -397,7 +434,7 @@ std::size_t choose_lists_scratch_bytes(const KvSlots& s, std::int32_t n_rows) {
   std::size_t most = 0;
   for (std::int32_t n = 1; n <= n_rows; ++n)
     for (int blocks = 1; blocks <= kMostChooseBlocks; blocks *= 2)
-      most = std::max(most, Layout(s, std::int64_t{n} * s.n_kv_heads, blocks).scratch);
+      most = std::max(most, Layout(s, std::int64_t{n} * s.n_kv_heads, blocks).scratch());
   return most;
 }
 

@@ -424,6 +424,51 @@ TEST_F(CudaListTest, NanIsWorstAndEqualsGoByTheirNumber) {
   }
 }
 
+// More than a block's shared memory has room for; some units of those that there are, and all of them.
+TEST_F(CudaListTest, SortsInDeviceMemoryWhatIsTooMuchForABlock) {
+  std::mt19937 rng(17);
+  for (const auto& [slots, budget] : {std::pair{false, 9300}, {true, 7900}}) {
+    SCOPED_TRACE(::testing::Message() << budget);
+    World w({.head_dim = 64,
+             .max_pages = 320,
+             .budget = budget,
+             .sink = 16,
+             .recent = 64,
+             .largest = 48,
+             .slots = slots,
+             .schedule = SlotSchedule::kKept},
+            9, 3);
+    const Ids lengths = {10200, budget + 1};
+    constexpr std::int32_t kWindow = 60;
+    std::vector<HostUnits> units;
+    for (std::int32_t place = 0; place < w.s.places; ++place) {
+      const std::int32_t length = lengths[static_cast<std::size_t>(place)];
+      const auto ranges = ranges_of(rng, w.s.sink, length - kWindow, 64);
+      build(w, place, ranges);
+      for (std::int32_t head = 0; head < w.s.kv_heads; ++head) units.push_back(host_units(w, place, head, ranges));
+      fill_slots_cuda(place, length, w.rules(), w.v, w.pages(), 0, 0, context());
+    }
+    for (const int largest : {2, 0}) {
+      const auto q = queries(w, rng, largest);
+      const Rows rows = rows_of(lengths, kNoSelection);
+      choose_lists_cuda({.rows = rows.rows(), .scratch = w.scratch[0].data()}, w.v, 0, context());
+      recall_units_cuda(rows.rows(), SelectWhen::kNow, w.v, w.pages(), 0, 0, 1, context());
+      for (std::int32_t place = 0; place < w.s.places; ++place)
+        for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
+          const std::int32_t length = lengths[static_cast<std::size_t>(place)], total = length - kWindow - w.s.sink;
+          const auto at = static_cast<std::size_t>(place * w.s.kv_heads + head);
+          const Choice want = choose(w, units[at], q.data() + at * static_cast<std::size_t>(w.s.group * w.s.head_dim),
+                                     std::min(total, w.rules().n_select));
+          const Ids got = chosen_units(w, place, head);
+          expect_choice(got, units[at], want);
+          ASSERT_TRUE(largest > 0 || got == want.tokens) << "equal scores";
+          expect_listed(w, place, head, length, length - kWindow, got);
+          if (HasFatalFailure()) return;
+        }
+    }
+  }
+}
+
 // Units that a sequence loses when it is cut off.
 TEST_F(CudaListTest, TruncatesUnits) {
   std::mt19937 rng(6);
