@@ -238,7 +238,7 @@ class CudaRetrieval {
   void send_shares(const Row& row, const Stream& stream);
   void count_by_layer(const Row& row);
   TwoParts parts_of(const Plan& plan, const SlotRules& slots, std::int32_t n_tokens) const;
-  static std::int32_t attended_by(const SlotRules& rules, std::int32_t n);
+  static std::int32_t attended_by(const SlotRules& rules, std::int32_t n, std::int32_t grouped);
   std::size_t rank_stride() const { return (static_cast<std::size_t>(view_.max_pages) + 3) / 4 * 4; }
   void begin_place(std::int32_t place, const SequenceCache& cache, const Plan& plan, const Stream& stream);
   void build_before(const Row& row, const KvTables& pages, const Stream& stream);

@@ -75,8 +75,6 @@ const char* missing_for_pages(const Plan& plan) {
 const char* missing_for(const Plan& plan) {
   const Recipe& r = plan.recipe;
   if (r.attend != Attend::kRegions) return nullptr;  // what is stored is attended
-  if (r.norm && plan.lists)
-    return "of clusters and segments the end of a prompt sets no budget here (--kv budget=TOKENS)";
   if (in_two_parts(plan)) {
     return r.decode ? missing_by_layer(plan) : nullptr;
   }
@@ -136,8 +134,9 @@ SlotRules CudaRetrieval::rules_of(const Plan& plan, std::int32_t budget) {
     r.recent = std::max(r.recent, kPageTokens);
     r.n_select = std::max(0, (r.budget - r.sink - r.recent) / kPageTokens);
   }
-  // What a prompt sets may be less than sinks and window, which are everything as long as there is no more.
-  if (plan.recipe.norm) r.budget = std::max(r.budget, r.sink + r.recent);
+  // What a prompt sets may be less than sinks and window, which are everything as long as there is no more. The window
+  // of lists may be shorter than `recent` for a while, and then the budget has room for more beside it.
+  if (plan.recipe.norm && !plan.lists) r.budget = std::max(r.budget, r.sink + r.recent);
   if (!plan.recipe.decode) return r;
   r.fetch = plan.recipe.decode->unit_fetch;
   if (plan.layer_choice) {

@@ -10,10 +10,11 @@ constexpr std::int32_t kDenseBlocksAHead = 4;
 
 }  // namespace
 
-// Tokens that a row of n attends in a layer that selects; n is above the budget. As the kernels have it.
-std::int32_t CudaRetrieval::attended_by(const SlotRules& r, std::int32_t n) {
+// Tokens that a row of n attends in a layer that selects; n is above the budget. grouped: where the window of lists
+// begins. As the kernels have it.
+std::int32_t CudaRetrieval::attended_by(const SlotRules& r, std::int32_t n, std::int32_t grouped) {
   const std::int32_t unit = r.unit_tokens, first = r.sink / unit, stop = (n + unit - 1) / unit;
-  if (unit == 1 && r.schedule == SlotSchedule::kKept) return r.budget;
+  if (unit == 1 && r.schedule == SlotSchedule::kKept) return std::max(r.budget, r.sink + n - grouped);
   std::int32_t window = std::max(first, stop - r.recent / unit), most = r.n_select;
   if (unit == 1 && r.schedule == SlotSchedule::kNone) {
     window = std::max(first, whole_pages(n - r.recent));
@@ -128,13 +129,15 @@ void CudaRetrieval::prepare(Row& row, const KvTables& pages, const Stream& strea
   for (std::size_t i = 0; i < p.layers.size(); ++i) {
     PlaceLayer& layer = p.layers[i];
     const bool everything = n <= layer.rules.budget, anew = !goes_on || everything != layer.everything;
+    const std::int32_t grouped =
+        plan.lists && i < selecting_.size() ? row.method->layer(selecting_[i]).partition.grouped() : 0;
     if (anew && i < selecting_.size())
       fill_slots_cuda(place, n, layer.rules, view_, pages, selecting_[i], static_cast<std::int32_t>(i), context);
     layer.everything = everything;
     layer.anew = anew ? kNoSelection | (goes_on ? 0 : kNoQuery) : 0;
     layer.attended = everything    ? n
                      : two_parts() ? plan.rules.sink + n - region_at(plan.rules, n).recent_from
-                                   : attended_by(layer.rules, n);
+                                   : attended_by(layer.rules, n, grouped);
   }
   if (by_layer()) {
     if (key_index_) key_index_->reserve(place, n, stream);
