@@ -30,7 +30,7 @@ struct ArrivingSlots {
 
 // One query row of each of n sequences. A row attends the first `lengths` tokens of its tables: all of a sequence, or
 // whatever pages a selection put there. The work is cut into equal stretches of pages, one a block, whatever the
-// lengths; the last block that comes to a (row, KV head) merges its stretches.
+// lengths; the last block that comes to a (row, KV head) merges its stretches, or all of its blocks together do.
 //
 //   q        [n, heads * D] bf16, after RoPE
 //   slots    [n] i32: sequence of `tables`

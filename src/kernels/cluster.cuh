@@ -35,6 +35,11 @@ __device__ __forceinline__ void cluster_begun() {
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 #endif
 }
+// At a kernel's end: nobody goes while others still read its shared memory.
+__device__ __forceinline__ void cluster_leave() {
+  cluster_begin();
+  cluster_begun();
+}
 // Where `address` of this block's shared memory is in block `rank`'s.
 __device__ __forceinline__ std::uint32_t address_in(const void* address, int rank) {
   std::uint32_t there = shared_address(address);
@@ -63,6 +68,11 @@ __device__ __forceinline__ void put_most(std::uint32_t address, std::uint32_t v)
 __device__ __forceinline__ std::uint32_t get(std::uint32_t address) {
   std::uint32_t v;
   asm volatile("ld." MNEME_SHARED ".u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+__device__ __forceinline__ float2 get_two(std::uint32_t address) {
+  float2 v;
+  asm volatile("ld." MNEME_SHARED ".v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
   return v;
 }
 __device__ __forceinline__ uint4 get_four(std::uint32_t address) {

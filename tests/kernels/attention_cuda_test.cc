@@ -296,50 +296,77 @@ TEST_F(CudaAttentionTest, PrefillsChunksAfterEarlierPages) {
     }
 }
 
+// Tables of single tokens: entry i of every head is its token at position_of(i).
+struct Listed {
+  std::int32_t most;  // entries of a head
+  DeviceArray<std::int32_t> entries{0};
+  KvTables tables;
+
+  template <typename F>
+  Listed(Paged& kv, std::int32_t n_sequences, F&& position_of) : most(kv.max_pages * kKvPageTokens) {
+    std::vector<std::int32_t> numbers;
+    for (std::int32_t sequence = 0; sequence < n_sequences; ++sequence)
+      for (std::int32_t head = 0; head < kv.n_kv_heads; ++head)
+        for (std::int32_t i = 0; i < most; ++i)
+          numbers.push_back(
+              static_cast<std::int32_t>((kv.token(sequence, head, position_of(i) % most) - kv.memory.data()) /
+                                        static_cast<std::ptrdiff_t>(kv.shape.token_bytes())));
+    entries = DeviceArray<std::int32_t>(numbers);
+    tables = kv.tables();
+    tables.of_tokens = true, tables.max_pages = most, tables.sequence_stride = std::int64_t{kv.n_kv_heads} * most;
+    tables.blocks = entries.data();
+  }
+};
+
+// What was attended of every third token, a row `lengths` of them, against the reference.
+void expect_every_third(Paged& kv, const Queries& q, std::span<const std::int32_t> slots,
+                        std::span<const std::int32_t> lengths, std::span<const std::uint16_t> got) {
+  const auto width = static_cast<std::size_t>(kv.shape.group * kv.shape.head_dim),
+             heads = static_cast<std::size_t>(kv.n_kv_heads);
+  for (std::size_t row = 0; row < slots.size(); ++row)
+    for (std::int32_t head = 0; head < kv.n_kv_heads; ++head) {
+      SCOPED_TRACE(::testing::Message() << "row " << row << ", head " << head << ", " << lengths[row] << " tokens");
+      std::vector<KvRun> runs;
+      for (std::int32_t i = 0; i < lengths[row]; ++i)
+        runs.push_back({kv.token(slots[row], head, i * 3 % (kv.max_pages * kKvPageTokens)), 1});
+      const std::size_t item = row * heads + static_cast<std::size_t>(head);
+      const DecodePart part{.q = q.values.data() + item * width, .runs = runs};
+      std::vector<float> out(width), lse(static_cast<std::size_t>(kv.shape.group));
+      const DecodeHead one{.parts = std::span(&part, 1), .out = out.data(), .lse = lse.data()};
+      attend_decode_ref(std::span(&one, 1), kv.shape);
+      expect_close(got.subspan(item * width, width), out);
+    }
+}
+
 // A table of single tokens: the same bits as the pages that hold them in this order, and any others as well.
 TEST_F(CudaAttentionTest, TokensAreWhatTheirPagesAre) {
   for (const int head_dim : {64, 128})
     for (const int group : {1, 4, 7, 16}) {
       SCOPED_TRACE(::testing::Message() << "head_dim " << head_dim << ", group " << group);
-      const std::vector<std::int32_t> slots = {2, 0, 1, 0}, lengths = {2101, 64, 33, 1};
+      const std::vector<std::int32_t> slots = {2, 0, 1, 0}, lengths = {2101, 64, 33, 1}, few = {700, 65, 31, 1};
       Paged kv(shape_of(group, head_dim, group == 4 ? DType::kF16 : DType::kBF16), 3, 3, 2200, 5);
       const Queries q(slots.size() * static_cast<std::size_t>(3 * group * head_dim), 6);
-      const std::int32_t most = kv.max_pages * kKvPageTokens;
-      std::vector<std::int32_t> tokens(static_cast<std::size_t>(3 * 3 * most));  // [sequences][KV heads][most]
-      const auto number = [&](std::int32_t sequence, std::int32_t head, std::int32_t position) {
-        return static_cast<std::int32_t>((kv.token(sequence, head, position) - kv.memory.data()) /
-                                         static_cast<std::ptrdiff_t>(kv.shape.token_bytes()));
-      };
-      const auto table = [&](auto&& position_of) {
-        for (std::int32_t i = 0; i < 9 * most; ++i)
-          tokens[static_cast<std::size_t>(i)] = number(i / most / 3, i / most % 3, position_of(i % most));
-        return DeviceArray<std::int32_t>(tokens);
-      };
-      KvTables of_tokens = kv.tables();
-      of_tokens.of_tokens = true, of_tokens.max_pages = most, of_tokens.sequence_stride = 3 * most;
-      const DeviceArray<std::int32_t> same = table([](std::int32_t i) { return i; });
-      of_tokens.blocks = same.data();
-      const Decoded want = decode(kv, q, slots, lengths), got = decode(kv, of_tokens, 0, q, slots, lengths);
+      const Listed same(kv, 3, [](std::int32_t i) { return i; }), third(kv, 3, [](std::int32_t i) { return i * 3; });
+      const Decoded want = decode(kv, q, slots, lengths), got = decode(kv, same.tables, 0, q, slots, lengths);
       EXPECT_EQ(got.out, want.out);
       EXPECT_EQ(got.lse, want.lse);
-      // Every third token.
-      const DeviceArray<std::int32_t> third = table([&](std::int32_t i) { return i * 3 % most; });
-      of_tokens.blocks = third.data();
-      const std::vector<std::int32_t> few = {700, 65, 31, 1};
-      const Decoded listed = decode(kv, of_tokens, 0, q, slots, few);
-      const auto width = static_cast<std::size_t>(group * head_dim);
-      for (std::size_t row = 0; row < slots.size(); ++row)
-        for (std::int32_t head = 0; head < 3; ++head) {
-          std::vector<KvRun> runs;
-          for (std::int32_t i = 0; i < few[row]; ++i) runs.push_back({kv.token(slots[row], head, i * 3 % most), 1});
-          const std::size_t item = row * 3 + static_cast<std::size_t>(head);
-          const DecodePart part{.q = q.values.data() + item * width, .runs = runs};
-          std::vector<float> out(width), lse(static_cast<std::size_t>(group));
-          const DecodeHead one{.parts = std::span(&part, 1), .out = out.data(), .lse = lse.data()};
-          attend_decode_ref(std::span(&one, 1), kv.shape);
-          expect_close(std::span(listed.out).subspan(item * width, width), out);
-        }
+      expect_every_third(kv, q, slots, few, decode(kv, third.tables, 0, q, slots, few).out);
     }
+}
+
+// As many items as have clusters of 16, 5 and 4 blocks, of which some may have nothing to do.
+TEST_F(CudaAttentionTest, TokensAreMergedInClusters) {
+  for (const int head_dim : {64, 128})
+    for (const int group : {1, 4, 16})
+      for (const auto& [kv_heads, lengths] : std::initializer_list<std::pair<std::int32_t, std::vector<std::int32_t>>>{
+               {8, {1500}}, {8, {700, 33, 0}}, {8, {0}}, {8, {250}}, {32, {600}}, {32, {1}}}) {
+        SCOPED_TRACE(::testing::Message() << "head_dim " << head_dim << ", group " << group << ", heads " << kv_heads);
+        const std::vector<std::int32_t> slots(lengths.size(), 0);
+        Paged kv(shape_of(group, head_dim, group == 4 ? DType::kF16 : DType::kBF16), kv_heads, 1, lengths[0] + 1, 5);
+        const Queries q(slots.size() * static_cast<std::size_t>(kv_heads * group * head_dim), 6);
+        const Listed third(kv, 1, [](std::int32_t i) { return i * 3; });
+        expect_every_third(kv, q, slots, lengths, decode(kv, third.tables, 0, q, slots, lengths).out);
+      }
 }
 
 // Near tokens in a ring of pages by one query, the first ones by another, made one: attention over both parts.

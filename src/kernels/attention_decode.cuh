@@ -1,0 +1,363 @@
+// What decode attention over pages and over listed single tokens share.
+//
+// Pages of all (row, KV head) items stand in one line, which is cut into equal stretches, one a block. Within a stretch
+// each warp has every n-th page, with a ring of pages of its own in shared memory, so that warps never wait for each
+// other before the merge. Of tables whose entries are tokens, 32 entries are a page.
+#pragma once
+
+#include "src/kernels/attention_cuda.h"
+#include "src/kernels/attention_page.cuh"
+
+namespace mneme::cuda::decode {
+
+constexpr int kRows = 16;          // query rows of a product: the group, and nothing below it
+constexpr int kMostBlocks = 1024;  // of a launch
+constexpr int kMostItems = 4096;   // rows times KV heads
+constexpr int kMostWarps = 8, kMostThreads = kMostWarps * kWarp;
+constexpr int kMostShare = 128;  // pages of a block for which whole items matter more than a few more blocks
+
+struct Args {
+  DecodeAttentionCuda a;
+  KvTables tables;
+  int layer, group, n_stages;
+  float* partial_out;      // [blocks * 2][kRows][D]
+  float2* partial_ml;      // [blocks * 2][kRows] maximum (base 2) and sum
+  std::uint32_t* arrived;  // [items], 0 between launches
+};
+
+struct Item {
+  int row, kv_head, from, length, first_page, n_pages;  // tokens [from, length)
+};
+
+template <bool kHoles>
+__device__ __forceinline__ Item item_at(const Args& p, int i) {
+  Item item;
+  item.row = i / p.tables.n_kv_heads, item.kv_head = i % p.tables.n_kv_heads;
+  item.length = p.a.lengths[item.row * p.a.length_stride + item.kv_head * p.a.length_head_stride];
+  if constexpr (kHoles)
+    if (item.length > 0) item.length -= shift_of(p.tables, p.layer, p.a.slots[item.row], item.kv_head);
+  item.from = p.a.begins != nullptr ? min(p.a.begins[item.row], item.length)
+              : p.a.window > 0      ? max(0, item.length - p.a.window)
+                                    : 0;
+  item.first_page = item.from / kKvPageTokens;
+  item.n_pages = item.from < item.length ? (item.length + kKvPageTokens - 1) / kKvPageTokens - item.first_page : 0;
+  return item;
+}
+
+// n pages for m blocks: the first `more` have one more than the others. 32-bit, because a warp has little else to do
+// and 64-bit divisions were a tenth of a short step's time.
+struct Split {
+  unsigned each, more;
+  __device__ __forceinline__ Split(unsigned n, unsigned m) : each(n / m), more(n - n / m * m) {}
+  __device__ __forceinline__ int begin(unsigned block) const {
+    return static_cast<int>(block * each + min(block, more));
+  }
+  __device__ __forceinline__ int block_of(unsigned page) const {
+    const unsigned longer = more * (each + 1);
+    return static_cast<int>(page < longer ? page / (each + 1) : more + (page - longer) / each);
+  }
+};
+
+// Pages of all items one after the other, which the blocks share.
+struct Pages {
+  int all;    // with those that stand for nothing
+  int used;   // blocks
+  int share;  // of a block, where each has one item's alone; else 0
+};
+
+// first[i]: pages before item i; first[n]: all. Every thread of the block takes part.
+//
+// A block whose pages are of two items does one after the other, and all wait for it: so items are filled up with pages
+// that stand for nothing until each has blocks of its own, where that costs the others one round of pages at most.
+template <bool kHoles>
+__device__ Pages count_pages(const Args& p, int n_items, int* first) {
+  __shared__ int warp_total[kMostWarps], warp_most[kMostWarps];
+  const int threads = blockDim.x, each = (n_items + threads - 1) / threads;
+  const int begin = min(n_items, static_cast<int>(threadIdx.x) * each), end = min(n_items, begin + each);
+  int own = 0, most = 0;
+  for (int i = begin; i < end; ++i) {
+    const int n = item_at<kHoles>(p, i).n_pages;
+    own += n, most = max(most, n);
+  }
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, n_warps = threads / kWarp;
+  int up_to = own;
+#pragma unroll
+  for (int k = 1; k < kWarp; k *= 2) {
+    const int v = __shfl_up_sync(~0u, up_to, k);
+    if (lane >= k) up_to += v;
+    most = max(most, __shfl_xor_sync(~0u, most, k));
+  }
+  if (lane == kWarp - 1) warp_total[warp] = up_to, warp_most[warp] = most;
+  __syncthreads();
+  int before = up_to - own, total = 0;
+  for (int w = 0; w < n_warps; ++w) {
+    if (w < warp) before += warp_total[w];
+    total += warp_total[w], most = max(most, warp_most[w]);
+  }
+  const auto grid = static_cast<int>(gridDim.x);
+  // Of pages that are recalled just before, not: a step of `window` takes 2 % longer then, for a reason not found.
+  if (n_items <= grid && total > 0 && (!p.a.tables_late || p.tables.of_tokens)) {
+    const int blocks = grid / n_items, share = (most + blocks - 1) / blocks;
+    const auto rounds = [&](int pages) { return (pages + n_warps - 1) / n_warps; };
+    if (share <= kMostShare && rounds(share) <= rounds((total + grid - 1) / grid) + 1) {
+      for (int i = begin; i < end; ++i) first[i] = i * blocks * share;
+      if (threadIdx.x == 0) first[n_items] = n_items * blocks * share;
+      __syncthreads();
+      return {n_items * blocks * share, n_items * blocks, share};
+    }
+  }
+  for (int i = begin; i < end; ++i) {
+    first[i] = before;
+    before += item_at<kHoles>(p, i).n_pages;
+  }
+  if (begin < n_items && end == n_items) first[n_items] = before;
+  __syncthreads();
+  return {total, min(grid, total), 0};
+}
+
+// The item that has page `page`.
+__device__ __forceinline__ int item_of(const int* first, int n_items, int page) {
+  int low = 0, high = n_items - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (first[middle] <= page) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+// Scores of an item's page, its tokens without a bit in `there` left out, to base 2.
+__device__ __forceinline__ void mask_scores(float (&s)[kTokenTiles][4], const Args& p, const Item& item, int page,
+                                            std::uint32_t there) {
+  const int t = threadIdx.x % 4, at = (item.first_page + page) * kKvPageTokens, from = item.from;
+  const float factor = p.a.scale * kLog2e;
+  if (p.a.log_weights == nullptr && at >= from && at + kKvPageTokens <= item.length && there == ~0u) {  // most pages
+#pragma unroll
+    for (int j = 0; j < kTokenTiles; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[j][i] *= factor;
+    return;
+  }
+  const float* weights = nullptr;
+  if (p.a.log_weights != nullptr)
+    weights = p.a.log_weights +
+              (static_cast<std::int64_t>(item.row) * p.tables.n_kv_heads + item.kv_head) * p.a.log_weight_stride;
+#pragma unroll
+  for (int j = 0; j < kTokenTiles; ++j)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int token = at + j * 8 + 2 * t + i % 2;
+      const bool seen = token >= from && token < item.length && (there >> (token - at) & 1) != 0;
+      float v = s[j][i] * factor;
+      if (weights != nullptr && seen) v += weights[token] * kLog2e;
+      s[j][i] = seen ? v : -INFINITY;
+    }
+}
+
+// The item's queries.
+template <typename T, int kDim>
+__device__ __forceinline__ void load_item_queries(std::uint32_t (&q)[PageShape<kDim>::kKeySteps][4], const Args& p,
+                                                  const Item& item) {
+  const int g = threadIdx.x % kWarp / 4;
+  const auto* first = static_cast<const __nv_bfloat16*>(p.a.q) +
+                      (static_cast<std::int64_t>(item.row) * p.a.n_heads + item.kv_head * p.group) * kDim;
+  load_queries<T, kDim>(q, g < p.group ? first + g * kDim : nullptr,
+                        g + 8 < p.group ? first + (g + 8) * kDim : nullptr);
+}
+
+// Weighted mean of what `n` parts have of one row, of 128 columns of it at a time; lane has columns 4 lane .. 4 lane +
+// 3 of these, or none.
+constexpr int kColumns = 4 * kWarp;
+__device__ __forceinline__ bool has_columns(int dim, int first, int lane) {
+  return first + 4 * lane < dim;
+}
+struct Merged {
+  float max, sum;
+  float4 out;
+};
+template <typename Part>
+__device__ __forceinline__ Merged merge(int n, int lane, bool columns, Part&& part) {
+  constexpr int kAtOnce = 4;  // parts whose columns are under way: one after the other, each would be a wait
+  Merged m{-INFINITY, 0, {0, 0, 0, 0}};
+  for (int first = 0; first < n; first += kWarp) {  // lane i weighs part first + i; then all add their columns
+    const int stop = min(kWarp, n - first);
+    float4 v[kAtOnce];
+    const auto load = [&](int from) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i)
+        if (columns && from + i < stop) v[i] = part(first + from + i).columns(lane);
+    };
+    const float2 ml = lane < stop ? part(first + lane).ml() : float2{-INFINITY, 0};
+    load(0);
+    float max = fmaxf(m.max, ml.x);
+#pragma unroll
+    for (int k = kWarp / 2; k > 0; k /= 2) max = fmaxf(max, __shfl_xor_sync(~0u, max, k));
+    const float base = max == -INFINITY ? 0.0f : max;
+    const float before = exp2f(m.max - base), weight = exp2f(ml.x - base);
+    m.max = max;
+    m.sum = m.sum * before + warp_sum(ml.y * weight);
+    m.out.x *= before, m.out.y *= before, m.out.z *= before, m.out.w *= before;
+    for (int from = 0; from < stop; from += kAtOnce) {
+      if (from > 0) load(from);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const float w = __shfl_sync(~0u, weight, (from + i) % kWarp);
+        if (!columns || from + i >= stop) continue;
+        m.out.x += v[i].x * w, m.out.y += v[i].y * w, m.out.z += v[i].z * w, m.out.w += v[i].w * w;
+      }
+    }
+  }
+  return m;
+}
+
+template <int kDim>
+__device__ __forceinline__ void write_row(const Args& p, const Item& item, int g, int first, int lane,
+                                          const Merged& m) {
+  const std::int64_t head = static_cast<std::int64_t>(item.row) * p.a.n_heads + item.kv_head * p.group + g;
+  const float inverse = m.sum == 0 ? 0.0f : 1.0f / m.sum;
+  if (has_columns(kDim, first, lane)) {
+    auto* out = reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(p.a.out) + head * kDim + first);
+    out[lane] = {pack<__nv_bfloat16>(m.out.x * inverse, m.out.y * inverse),
+                 pack<__nv_bfloat16>(m.out.z * inverse, m.out.w * inverse)};
+  }
+  if (lane == 0 && first == 0 && p.a.lse != nullptr)
+    p.a.lse[head] = m.sum == 0 ? -INFINITY : (m.max + log2f(m.sum)) / kLog2e;
+}
+
+// A row of a part, in shared memory or from another block (past this multiprocessor's L1, which may have what stood
+// there before).
+struct SharedRow {
+  const float2* max_and_sum;
+  const float4* row;
+  __device__ __forceinline__ float2 ml() const { return *max_and_sum; }
+  __device__ __forceinline__ float4 columns(int lane) const { return row[lane]; }
+};
+struct PartialRow {
+  const float2* max_and_sum;
+  const float4* row;
+  __device__ __forceinline__ float2 ml() const { return __ldcg(max_and_sum); }
+  __device__ __forceinline__ float4 columns(int lane) const { return __ldcg(row + lane); }
+};
+
+// Numbers that fit a warp's ring.
+template <int kDim>
+__device__ __forceinline__ int ring_numbers(const Args& p) {
+  return p.n_stages * PageShape<kDim>::kBytes / static_cast<int>(sizeof(float));
+}
+
+// Of each row what the block's warps have, merged by one of them: take(row, first column, merged). Warp i's rows go to
+// `shared` + i * stride numbers, which is its own before, and all warps' from here on.
+template <int kDim, typename Take>
+__device__ __forceinline__ void merge_warps(int group, const RunningRows<kDim>& rows, float* shared, int stride,
+                                            float2* ml, Take&& take) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, n_warps = blockDim.x / kWarp;
+  const int g = lane / 4, t = lane % 4;
+  float* mine = shared + warp * stride;
+#pragma unroll
+  for (int i = 0; i < PageShape<kDim>::kValueTiles; ++i) {
+    *reinterpret_cast<float2*>(mine + g * kDim + i * 8 + 2 * t) = {rows.out[i][0], rows.out[i][1]};
+    if (group > 8) *reinterpret_cast<float2*>(mine + (g + 8) * kDim + i * 8 + 2 * t) = {rows.out[i][2], rows.out[i][3]};
+  }
+  if (t == 0) {
+    ml[warp * kRows + g] = {rows.max[0], rows.sum[0]};
+    ml[warp * kRows + g + 8] = {rows.max[1], rows.sum[1]};
+  }
+  __syncthreads();
+  for (int row = warp; row < group; row += n_warps) {
+#pragma unroll
+    for (int first = 0; first < kDim; first += kColumns)
+      take(row, first, merge(n_warps, lane, has_columns(kDim, first, lane), [&](int i) {
+             return SharedRow{ml + i * kRows + row,
+                              reinterpret_cast<const float4*>(shared + i * stride + row * kDim + first)};
+           }));
+  }
+}
+
+// The block's result for its stretch, to the output when that is all there is of the item, else to the partial results;
+// whoever comes last merges these.
+template <int kDim>
+__device__ void finish_stretch(const Args& p, const Item& item, int item_index, int begin, int end, int flat_begin,
+                               const Split& split, const RunningRows<kDim>& rows, float* shared, float2* ml) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, n_warps = blockDim.x / kWarp;
+  const bool whole = begin == 0 && end == item.n_pages;
+  const int slot = blockIdx.x * 2 + (begin > 0 ? 0 : 1);
+  merge_warps<kDim>(p.group, rows, shared, ring_numbers<kDim>(p), ml, [&](int row, int column, const Merged& m) {
+    if (whole) {
+      write_row<kDim>(p, item, row, column, lane, m);
+      return;
+    }
+    float* to = p.partial_out + (static_cast<std::int64_t>(slot) * kRows + row) * kDim + column;
+    if (has_columns(kDim, column, lane)) reinterpret_cast<float4*>(to)[lane] = m.out;
+    if (lane == 0) p.partial_ml[slot * kRows + row] = {m.max, m.sum};
+  });
+  if (whole) {
+    __syncthreads();
+    return;
+  }
+
+  // Blocks [first, last] have stretches of this item; each has at least one page.
+  const int item_begin = flat_begin - begin;
+  const int first = split.block_of(static_cast<unsigned>(item_begin)),
+            last = split.block_of(static_cast<unsigned>(item_begin + item.n_pages - 1));
+  __shared__ bool is_last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    is_last = atomicAdd(&p.arrived[item_index], 1) == static_cast<std::uint32_t>(last - first);
+    if (is_last) p.arrived[item_index] = 0;
+  }
+  __syncthreads();
+  if (is_last) {
+    __threadfence();
+    for (int row = warp; row < p.group; row += n_warps) {
+#pragma unroll
+      for (int column = 0; column < kDim; column += kColumns) {
+        const Merged m = merge(last - first + 1, lane, has_columns(kDim, column, lane), [&](int i) {
+          const int from = (first + i) * 2 + (i > 0 ? 0 : 1);
+          const float* row_of = p.partial_out + (static_cast<std::int64_t>(from) * kRows + row) * kDim + column;
+          return PartialRow{p.partial_ml + from * kRows + row, reinterpret_cast<const float4*>(row_of)};
+        });
+        write_row<kDim>(p, item, row, column, lane, m);
+      }
+    }
+  }
+  __syncthreads();
+}
+
+// Rows of items without tokens.
+template <int kDim, bool kHoles>
+__device__ __forceinline__ void write_empty(const Args& p, int n_items) {
+  const int warp = threadIdx.x / kWarp, n_warps = blockDim.x / kWarp;
+  for (int i = blockIdx.x; i < n_items; i += gridDim.x) {
+    const Item item = item_at<kHoles>(p, i);
+    if (item.n_pages > 0) continue;
+    for (int row = warp; row < p.group; row += n_warps)
+      for (int column = 0; column < kDim; column += kColumns)
+        write_row<kDim>(p, item, row, column, threadIdx.x % kWarp, {-INFINITY, 0, {0, 0, 0, 0}});
+  }
+}
+
+struct Shape {
+  int n_warps, n_stages;
+  std::size_t shared_bytes;
+};
+
+// Two pages a warp, one under way while one is read: 128 KiB where there is as much, which leaves room on the
+// multiprocessor for a block of the product before or after. Three pages a warp read no faster.
+template <typename... Params>
+Shape shape_of(void (*kernel)(Params...), int page_bytes) {
+  constexpr int kStatic = 8 << 10, kStages = 2;
+  const int pages = (device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kStatic) / page_bytes;
+  const int n_warps = pages >= 16 ? 8 : pages >= 8 ? 4 : pages >= 6 ? 3 : 2, bytes = n_warps * kStages * page_bytes;
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+             "decode attention's shared memory");
+  return {n_warps, kStages, static_cast<std::size_t>(bytes)};
+}
+
+// Tables of single tokens.
+void attend_listed(const Args& args, const CudaContext& context);
+
+}  // namespace mneme::cuda::decode

@@ -1,0 +1,180 @@
+// Decode attention over tables of single tokens. An item's blocks are a cluster where the device takes as many clusters
+// at once as there are items: they merge through each other's shared memory.
+#include "src/kernels/attention_decode.cuh"
+#include "src/kernels/cluster.cuh"
+#include "src/kernels/head_dims_cuda.h"
+
+namespace mneme {
+namespace {
+
+using namespace cuda;          // NOLINT
+using namespace cuda::decode;  // NOLINT
+
+constexpr int kStages = 2, kMostCluster = 16;
+
+template <typename T, int kDim>
+struct Stretch {  // one item's part of a block's work
+  const Args& p;
+  const Item& item;
+  const std::int32_t* table;
+  std::uint32_t ring;  // this warp's pages
+  int begin, end;      // pages of the item
+
+  // The lane's entry of a page's tokens: read before the page is asked for, because it is a wait of its own.
+  __device__ __forceinline__ std::int32_t entry_at(int page) const {
+    const int at = (item.first_page + page) * kKvPageTokens + threadIdx.x % kWarp;
+    return page < end && at < item.length ? table[at] : 0;
+  }
+  __device__ __forceinline__ void fetch(int page, int stage, std::int32_t entry) const {
+    if (page < end) {
+      const int at = (item.first_page + page) * kKvPageTokens;
+      fetch_listed<kDim>(ring + stage * PageShape<kDim>::kBytes, p.tables.base, entry, item.from - at,
+                         item.length - at);
+    }
+    copy_async_commit();
+  }
+
+  __device__ __forceinline__ void run(RunningRows<kDim>& rows) const {
+    const int n_warps = blockDim.x / kWarp, first = begin + static_cast<int>(threadIdx.x) / kWarp;
+    rows.clear();
+    std::int32_t entries[kStages];
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) entries[i] = entry_at(first + i * n_warps);
+#pragma unroll
+    for (int i = 0; i < kStages - 1; ++i) fetch(first + i * n_warps, i, entries[i]);
+    std::int32_t entry = entries[kStages - 1];
+    std::uint32_t q[PageShape<kDim>::kKeySteps][4];
+    load_item_queries<T, kDim>(q, p, item);
+    int stage = 0, next_stage = kStages - 1;
+    for (int page = first; page < end; page += n_warps) {
+      fetch(page + (kStages - 1) * n_warps, next_stage, entry);
+      entry = entry_at(page + kStages * n_warps);
+      copy_async_wait<kStages - 1>();
+      __syncwarp();
+      const std::uint32_t at = ring + stage * PageShape<kDim>::kBytes;
+      float s[kTokenTiles][4];
+      score_page<T, kDim>(s, q, at);
+      mask_scores(s, p, item, page, ~0u);
+      rows.template take<T>(s, at);
+      __syncwarp();
+      next_stage = stage;
+      stage = stage + 1 == kStages ? 0 : stage + 1;
+    }
+    copy_async_wait<0>();
+    rows.finish();
+  }
+};
+
+// A row of a part in a block of the cluster.
+struct ClusterRow {
+  std::uint32_t max_and_sum, row;  // there
+  __device__ __forceinline__ float2 ml() const { return get_two(max_and_sum); }
+  __device__ __forceinline__ float4 columns(int lane) const {
+    const uint4 v = get_four(row + lane * 16);
+    return {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)};
+  }
+};
+
+// What the cluster's first n_parts blocks have of its item, to the output: each block merges every n-th row. All blocks
+// come here, and leave when none is read any more.
+template <int kDim>
+__device__ void finish_item(const Args& p, const Item& item, int n_parts, int blocks, const RunningRows<kDim>& rows,
+                            float* shared, float2* ml) {
+  __shared__ float2 of_rows[kRows];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, n_warps = blockDim.x / kWarp,
+            rank = static_cast<int>(blockIdx.x) % blocks;
+  float* part = shared + kRows * kDim;  // behind the first warp's rows, in its ring
+  if (rank < n_parts)
+    merge_warps<kDim>(p.group, rows, shared, ring_numbers<kDim>(p), ml, [&](int row, int column, const Merged& m) {
+      if (has_columns(kDim, column, lane)) reinterpret_cast<float4*>(part + row * kDim + column)[lane] = m.out;
+      if (lane == 0) of_rows[row] = {m.max, m.sum};
+    });
+  cluster_sync();
+  for (int row = rank + warp * blocks; row < p.group; row += n_warps * blocks) {
+#pragma unroll
+    for (int column = 0; column < kDim; column += kColumns) {
+      const Merged m = merge(n_parts, lane, has_columns(kDim, column, lane), [&](int i) {
+        return ClusterRow{address_in(of_rows + row, i), address_in(part + row * kDim + column, i)};
+      });
+      write_row<kDim>(p, item, row, column, lane, m);
+    }
+  }
+  cluster_leave();
+}
+
+// One block a multiprocessor, and one warp in each of its quarters: without being told so, nvcc keeps to the registers
+// of three blocks, and every product waits for its own operands.
+template <typename T, int kDim>
+__global__ void __launch_bounds__(kMostThreads, 1) listed_kernel(Args p, int cluster) {
+  extern __shared__ __align__(128) std::uint8_t ring[];
+  __shared__ int first[kMostItems / 4 + 1];
+  __shared__ float2 ml[kMostWarps * kRows];
+  let_next_start();
+  const int n_items = p.a.n * p.tables.n_kv_heads, warp = threadIdx.x / kWarp;
+  if (p.a.tables_late && !p.a.lengths_early) wait_for_previous();
+  const Pages pages = count_pages<false>(p, n_items, first);
+  if (static_cast<int>(blockIdx.x) >= pages.used) {
+    wait_for_previous();
+    write_empty<kDim, false>(p, n_items);
+    return;
+  }
+  const Split split(static_cast<unsigned>(pages.all), static_cast<unsigned>(pages.used));
+  int at = split.begin(blockIdx.x);
+  const int stop = split.begin(blockIdx.x + 1);
+  int i = item_of(first, n_items, at);
+  Item item = item_at<false>(p, i);
+  const auto table_of = [&](const Item& of) {
+    return p.tables.blocks + table_at(p.tables, p.layer, p.a.slots[of.row], of.kv_head);
+  };
+  const std::int32_t* table = table_of(item);
+  wait_for_previous();  // nothing above depends on what it waits for
+  while (true) {
+    const int begin = at - first[i], end = min(item.n_pages, stop - first[i]);
+    RunningRows<kDim> rows;
+    if (begin < end)  // else an item without pages, or those that stand for nothing
+      Stretch<T, kDim>{p, item, table, shared_address(ring) + warp * p.n_stages * PageShape<kDim>::kBytes, begin, end}
+          .run(rows);
+    if (cluster > 1 && pages.share > 0) {
+      finish_item<kDim>(p, item, (item.n_pages + pages.share - 1) / pages.share, cluster, rows,
+                        reinterpret_cast<float*>(ring), ml);
+      return;
+    }
+    if (begin < end) finish_stretch<kDim>(p, item, i, begin, end, at, split, rows, reinterpret_cast<float*>(ring), ml);
+    at = first[++i];
+    if (at >= stop) break;
+    item = item_at<false>(p, i);
+    table = table_of(item);
+  }
+  write_empty<kDim, false>(p, n_items);
+}
+
+// Blocks of an item's cluster; 1: there are none. They do the work of all blocks there could be but for an eighth.
+int cluster_for(const std::vector<int>& clusters, int n_items) {
+  int blocks = std::min(static_cast<int>(clusters.size()), multiprocessors() / n_items);
+  while (blocks > 1 && clusters[static_cast<std::size_t>(blocks - 1)] < n_items) --blocks;
+  return blocks > 1 && 8 * blocks * n_items >= 7 * multiprocessors() ? blocks : 1;
+}
+
+template <typename T, int kDim>
+void run(const Args& args, const CudaContext& context) {
+  static const Shape shape = shape_of(listed_kernel<T, kDim>, PageShape<kDim>::kBytes);
+  static const std::vector<int> clusters =
+      active_clusters(listed_kernel<T, kDim>, shape.n_warps * kWarp, kMostCluster, shape.shared_bytes);
+  Args a = args;
+  a.n_stages = shape.n_stages;
+  const int n_items = a.a.n * a.tables.n_kv_heads, cluster = cluster_for(clusters, n_items);
+  launch_clusters(context, "attend_listed", listed_kernel<T, kDim>,
+                  dim3(static_cast<unsigned>(cluster > 1 ? cluster * n_items : multiprocessors())),
+                  dim3(static_cast<unsigned>(shape.n_warps * kWarp)), static_cast<unsigned>(cluster),
+                  shape.shared_bytes, a, cluster);
+}
+
+}  // namespace
+
+void cuda::decode::attend_listed(const Args& args, const CudaContext& context) {
+  with_head_dim(args.tables.head_dim, [&]<int kDim>(std::integral_constant<int, kDim>) {
+    args.tables.f16 ? run<__half, kDim>(args, context) : run<__nv_bfloat16, kDim>(args, context);
+  });
+}
+
+}  // namespace mneme
