@@ -5,12 +5,14 @@
 //   n_clusters  1 to n
 //   cluster     [n]  i32 out: the cluster of each token, below n_clusters; a cluster may be left without tokens
 //
-// 1. y = key - mean of the keys, in f32; sums in the order of the tokens, tokens with a NaN or an infinity left out.
+// 1. y = key - mean of the keys, in f32, tokens with a NaN or an infinity left out. Sums over tokens go by pieces of
+//    kKmeansPiece of them: first the tokens of a piece in their order, then the pieces in theirs.
 // 2. A key becomes x in whole numbers, short enough for the dot product of two of them to be exact in int32:
 //      kCosine    its direction, of 16 bits: z = round(2047 y / max |y|), x = round(32767 z / |z|)
 //      kDistance  of 8 bits: x = round(s y), cut off at 127 and -127; s = 127 / m. m is the largest |y| over all tokens
 //                 and channels, or 16 times the mean |y| where that is less: a few keys far from all others must not
-//                 leave the rest two or three steps
+//                 leave the rest two or three steps. |y| is summed in pieces too, whose channels are added up in their
+//                 order before the next piece
 //    A key that is not finite becomes zero, and so does, under kCosine, one that equals the mean.
 // 3. Centroid c starts as token c n / n_clusters.
 // 4. `iterations` times: each token goes to the centroid that is nearest; then, but for the last time, a centroid
@@ -31,6 +33,8 @@
 #include "src/kernels/attention.h"
 
 namespace mneme {
+
+inline constexpr std::int32_t kKmeansPiece = 64;
 
 enum class KmeansMetric : std::uint8_t { kCosine, kDistance };
 

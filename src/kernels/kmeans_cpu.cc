@@ -55,20 +55,37 @@ HWY_INLINE bool finite_key(const std::byte* key, std::size_t dim, Load load) {
   return hn::AllTrue(d, hn::Eq(sum, hn::Zero(d)));
 }
 
+// visit(key) for every token, and piece_ends() after each piece of kmeans.h.
+template <class Visit, class PieceEnds>
+HWY_INLINE void each_piece(std::span<const KvRun> runs, std::size_t token_bytes, const Visit& visit,
+                           const PieceEnds& piece_ends) {
+  std::int64_t n = 0;
+  for (const KvRun& run : runs)
+    for (std::int32_t t = 0; t < run.n_tokens; ++t) {
+      visit(run.kv + static_cast<std::size_t>(t) * token_bytes);
+      if (++n % kKmeansPiece == 0) piece_ends();
+    }
+  if (n % kKmeansPiece != 0) piece_ends();
+}
+
 template <class Load>
 HWY_INLINE void mean_with(std::span<const KvRun> runs, std::size_t token_bytes, std::size_t dim, Load load,
                           float* mean) {
   const hn::CappedTag<float, 8> d;
+  alignas(64) float piece[kMaxDim] = {};
   std::fill_n(mean, dim, 0.0f);
   float n = 0;
-  for (const KvRun& run : runs)
-    for (std::int32_t t = 0; t < run.n_tokens; ++t) {
-      const std::byte* key = run.kv + static_cast<std::size_t>(t) * token_bytes;
-      if (!finite_key(key, dim, load)) continue;
-      for (std::size_t c = 0; c < dim; c += hn::Lanes(d))
-        hn::StoreU(hn::Add(hn::LoadU(d, mean + c), load(d, key + 2 * c)), d, mean + c);
-      n += 1;
-    }
+  each_piece(
+      runs, token_bytes,
+      [&](const std::byte* key) HWY_ATTR {
+        if (!finite_key(key, dim, load)) return;
+        for (std::size_t c = 0; c < dim; c += hn::Lanes(d))
+          hn::Store(hn::Add(hn::Load(d, piece + c), load(d, key + 2 * c)), d, piece + c);
+        n += 1;
+      },
+      [&] {
+        for (std::size_t c = 0; c < dim; ++c) mean[c] += piece[c], piece[c] = 0;
+      });
   for (std::size_t c = 0; c < dim; ++c) mean[c] /= std::max(n, 1.0f);
 }
 
@@ -87,16 +104,6 @@ HWY_INLINE float centre(const std::byte* key, const float* mean, std::size_t dim
   if (hn::AllTrue(d, hn::Eq(unsound, hn::Zero(d)))) return hn::GetLane(hn::MaxOfLanes(d, most));
   std::fill_n(y, dim, 0.0f);
   return 0.0f;
-}
-
-// The sum of round(|y| * factor).
-HWY_INLINE std::int64_t sum_whole(const float* y, std::size_t dim, float factor) {
-  const hn::CappedTag<float, 8> d;
-  const hn::RebindToSigned<decltype(d)> di;
-  auto sum = hn::Zero(di);  // 256 channels of 32767 at most
-  for (std::size_t c = 0; c < dim; c += hn::Lanes(d))
-    sum = hn::Add(sum, hn::NearestInt(hn::Mul(hn::Abs(hn::Load(d, y + c)), hn::Set(d, factor))));
-  return hn::GetLane(hn::SumOfLanes(di, sum));
 }
 
 // x = round(scale * y), cut off at `most`.
@@ -129,6 +136,30 @@ HWY_INLINE void direction(float* y, std::size_t dim, float largest, std::int16_t
   round_scaled(y, dim, 32767.0f / std::sqrt(total), 32767.0f, x);
 }
 
+// 127 / m, m as kmeans.h has it; y is room for a key.
+template <class Load>
+HWY_INLINE float scale_with(const KmeansTask& task, Load load, const float* mean, float* y) {
+  const hn::CappedTag<float, 8> d;
+  const auto dim = static_cast<std::size_t>(task.shape.head_dim);
+  alignas(64) float piece[kMaxDim] = {};
+  float largest = 0, total = 0, n = 0;
+  each_piece(
+      task.runs, task.shape.token_bytes(),
+      [&](const std::byte* key) HWY_ATTR {
+        largest = std::max(largest, centre(key, mean, dim, load, y));
+        for (std::size_t c = 0; c < dim; c += hn::Lanes(d))
+          hn::Store(hn::Add(hn::Load(d, piece + c), hn::Abs(hn::Load(d, y + c))), d, piece + c);
+        n += 1;
+      },
+      [&] {
+        float of_piece = 0;
+        for (std::size_t c = 0; c < dim; ++c) of_piece += piece[c], piece[c] = 0;
+        total += of_piece;
+      });
+  if (largest < 1e-30f) return 0;
+  return 127.0f / std::min(largest, 16.0f * (total / (n * static_cast<float>(dim))));
+}
+
 template <class Load>
 HWY_INLINE void whole_with(const KmeansTask& task, Load load, std::int16_t* x) {
   alignas(64) float mean[kMaxDim];
@@ -136,38 +167,17 @@ HWY_INLINE void whole_with(const KmeansTask& task, Load load, std::int16_t* x) {
   const auto dim = static_cast<std::size_t>(task.shape.head_dim);
   const std::size_t token_bytes = task.shape.token_bytes();
   mean_with(task.runs, token_bytes, dim, load, mean);
-  const auto each_token = [&](const auto& visit) {
-    for (const KvRun& run : task.runs)
-      for (std::int32_t t = 0; t < run.n_tokens; ++t) visit(run.kv + static_cast<std::size_t>(t) * token_bytes);
-  };
-  if (task.metric == KmeansMetric::kCosine) {
-    each_token([&](const std::byte* key) HWY_ATTR {
-      const float largest = centre(key, mean, dim, load, y);
-      direction(y, dim, largest, x);
-      x += dim;
-    });
-    return;
-  }
-  float largest = 0;
-  each_token([&](const std::byte* key) HWY_ATTR { largest = std::max(largest, centre(key, mean, dim, load, y)); });
-  float scale = 0;
-  if (!(largest < 1e-30f)) {
-    const float to_whole = 32767.0f / largest;
-    std::int64_t total = 0, n = 0;
-    each_token([&](const std::byte* key) HWY_ATTR {
-      centre(key, mean, dim, load, y);
-      total += sum_whole(y, dim, to_whole);
-      n += 1;
-    });
-    const std::int64_t most = 32767 * n * static_cast<std::int64_t>(dim);
-    scale = 127.0f / largest;
-    if (16 * total < most) scale *= static_cast<float>(static_cast<double>(most) / static_cast<double>(16 * total));
-  }
-  each_token([&](const std::byte* key) HWY_ATTR {
-    centre(key, mean, dim, load, y);
-    round_scaled(y, dim, scale, 127.0f, x);
-    x += dim;
-  });
+  const bool cosine = task.metric == KmeansMetric::kCosine;
+  const float scale = cosine ? 0.0f : scale_with(task, load, mean, y);
+  for (const KvRun& run : task.runs)
+    for (std::int32_t t = 0; t < run.n_tokens; ++t, x += dim) {
+      const float largest = centre(run.kv + static_cast<std::size_t>(t) * token_bytes, mean, dim, load, y);
+      if (cosine) {
+        direction(y, dim, largest, x);
+      } else {
+        round_scaled(y, dim, scale, 127.0f, x);
+      }
+    }
 }
 
 void whole(const KmeansTask& task, std::int16_t* x) {

@@ -8,9 +8,10 @@
 //
 // A warp has 32 tokens in registers; 64 centroids at a time come through shared memory, the best of each token's is
 // kept beside the sums. Under kDistance a product is below 2^22, so that the centroid's number within its tile stands
-// in the 4 bits below it, and one maximum keeps both: comparing cost as much as multiplying.
+// in the 4 bits below it, and one maximum keeps both: comparing cost as much as multiplying. Tokens that changed their
+// cluster take their x from one sum to the other at once: in the end few do, and going over all of them again took
+// three quarters of what multiplying does.
 #include <climits>
-#include <type_traits>
 
 #include "src/kernels/kmeans_update.cuh"
 
@@ -22,6 +23,7 @@ using namespace cuda::kmeans;  // NOLINT
 
 constexpr int kAssignThreads = 128, kAssignWarps = kAssignThreads / kWarp;
 constexpr int kTokensEach = 32;  // of a warp that assigns
+constexpr int kStages = 3;       // of tiles, for one barrier a tile
 
 // ---- each token to its centroid
 
@@ -57,26 +59,19 @@ struct TokenDigits {
   std::uint32_t of[kN][kSteps][4];
 
   // Tokens first .. first + 15, zeros beyond n.
-  __device__ __forceinline__ void load(const std::int16_t* x, int first, int n) {
+  __device__ __forceinline__ void load(const Args& p, int head, int first) {
     const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s)
+    for (int i = 0; i < 4; ++i) {
+      const int row = first + g + i % 2 * 8;
+      const std::uint8_t* x = token_digits<kDim, kN>(p, head, row) + i / 2 * 16 + 4 * t;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = first + g + i % 2 * 8, channel = 32 * s + i / 2 * 16 + 4 * t;
-        uint2 v{0, 0};
-        if (row < n) v = *reinterpret_cast<const uint2*>(x + static_cast<std::int64_t>(row) * kDim + channel);
+      for (int plane = 0; plane < kN; ++plane)
 #pragma unroll
-        for (int plane = 0; plane < kN; ++plane) {
-          std::uint32_t bytes = 0;
-#pragma unroll
-          for (int b = 0; b < 4; ++b) {
-            const auto of_b = static_cast<std::int16_t>((b < 2 ? v.x : v.y) >> (b % 2 * 16));
-            bytes |= static_cast<std::uint32_t>(digit<kN>(plane, of_b) & 255) << (8 * b);
-          }
-          of[plane][s][i] = bytes;
-        }
-      }
+        for (int s = 0; s < kSteps; ++s)
+          of[plane][s][i] =
+              row < p.n ? *reinterpret_cast<const std::uint32_t*>(x + plane * token_plane<kDim>(p) + 32 * s) : 0;
+    }
   }
 };
 
@@ -114,42 +109,47 @@ __device__ __forceinline__ void compare_distance(const TokenDigits<kDim, 1>& x, 
 }
 
 template <int kDim, KmeansMetric kMetric>
-__global__ void __launch_bounds__(kAssignThreads, kMetric == KmeansMetric::kDistance ? 4 : 3) assign_kernel(Args p) {
+__global__ void __launch_bounds__(kAssignThreads, kMetric == KmeansMetric::kDistance ? 4 : 3)
+    assign_kernel(Args p, int iteration) {
   constexpr int kN = kPlanes<kMetric>;
   constexpr int kPlaneBytes = kTile * kDim, kStage = kN * kPlaneBytes;
   constexpr int kPieces = kDim / 16;
   static_assert(kTile / 8 * 2 == 16);  // centroids of a lane
   extern __shared__ __align__(16) std::uint8_t memory[];
-  __shared__ alignas(16) std::int32_t bias[2][kTile];
-  const int tid = threadIdx.x, lane = tid % kWarp, g = lane / 4, t = lane % 4, head = blockIdx.y;
+  __shared__ alignas(16) std::int32_t bias[kStages][kTile];
+  const int tid = threadIdx.x, lane = tid % kWarp, t = lane % 4, head = blockIdx.y;
   const int first = (blockIdx.x * kAssignWarps + tid / kWarp) * kTokensEach;
+  if (iteration > 0 && !changed(p, head, iteration - 1)) return;
   const std::uint8_t* planes = p.planes + static_cast<std::int64_t>(head) * kN * p.padded * kDim;
   const auto fetch = [&](int tile) {
     if (tile * kTile < p.padded) {
-      const std::uint32_t to = shared_address(memory + tile % 2 * kStage);
-      for (int i = tid; i < kN * kTile * kPieces; i += kAssignThreads) {
+      const std::uint32_t to = shared_address(memory + tile % kStages * kStage);
+#pragma unroll
+      for (int base = 0; base < kN * kTile * kPieces; base += kAssignThreads) {
+        const int i = base + tid;
         const int plane = i / (kTile * kPieces), row = i / kPieces % kTile, piece = i % kPieces;
         copy_async(plane_address<kDim>(to + plane * kPlaneBytes, row, piece),
                    planes + (static_cast<std::int64_t>(plane) * p.padded + tile * kTile + row) * kDim + piece * 16);
       }
       if (tid < kTile / 4)
-        copy_async(shared_address(&bias[tile % 2][tid * 4]), p.bias + head * p.padded + tile * kTile + tid * 4);
+        copy_async(shared_address(&bias[tile % kStages][tid * 4]), p.bias + head * p.padded + tile * kTile + tid * 4);
     }
     copy_async_commit();
   };
-  fetch(0);
+#pragma unroll
+  for (int tile = 0; tile < kStages - 1; ++tile) fetch(tile);
   TokenDigits<kDim, kN> x[2];
 #pragma unroll
-  for (int m = 0; m < 2; ++m) x[m].load(p.x + static_cast<std::int64_t>(head) * p.n * kDim, first + 16 * m, p.n);
+  for (int m = 0; m < 2; ++m) x[m].load(p, head, first + 16 * m);
   int best[2][2], where[2][2];
 #pragma unroll
   for (int m = 0; m < 2; ++m) best[m][0] = best[m][1] = INT_MIN, where[m][0] = where[m][1] = 0xffff;
 
   for (int tile = 0; tile * kTile < p.padded; ++tile) {
-    fetch(tile + 1);
-    copy_async_wait<1>();
+    copy_async_wait<kStages - 2>();
     __syncthreads();
-    const std::uint32_t at = shared_address(memory + tile % 2 * kStage);
+    fetch(tile + kStages - 1);
+    const std::uint32_t at = shared_address(memory + tile % kStages * kStage);
     int of_tile[2][2] = {{INT_MIN, INT_MIN}, {INT_MIN, INT_MIN}};
 #pragma unroll(kN == 1 ? 4 : 1)
     for (int j = 0; j < kTile / 8; ++j) {
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kAssignThreads, kMetric == KmeansMetric::kDist
 #pragma unroll
           for (int i = 0; i < 4; ++i) b[plane][q * 4 + i] = four[i];
         }
-      const int2 base = *reinterpret_cast<const int2*>(&bias[tile % 2][j * 8 + 2 * t]);
+      const int2 base = *reinterpret_cast<const int2*>(&bias[tile % kStages][j * 8 + 2 * t]);
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
         if constexpr (kN == 1) {
@@ -182,7 +182,6 @@ __global__ void __launch_bounds__(kAssignThreads, kMetric == KmeansMetric::kDist
           if (v > best[m][r]) best[m][r] = v, where[m][r] = tile * kTile + nth / 2 * 8 + 2 * t + nth % 2;
         }
     }
-    __syncthreads();
   }
   copy_async_wait<0>();
 #pragma unroll
@@ -195,10 +194,20 @@ __global__ void __launch_bounds__(kAssignThreads, kMetric == KmeansMetric::kDist
         const int other = __shfl_xor_sync(~0u, v, d), other_c = __shfl_xor_sync(~0u, c, d);
         if (other > v || (other == v && other_c < c)) v = other, c = other_c;
       }
-      const int token = first + 16 * m + 8 * r + g;
-      if (t == 0 && token < p.n)
-        p.cluster[static_cast<std::int64_t>(head) * p.n + token] = static_cast<std::uint16_t>(c);
+      where[m][r] = c;
     }
+  // Lane 4 g + t has token 8 t + g of the warp's; the lane of that number takes it.
+  int c = t == 0 ? where[0][0] : t == 1 ? where[0][1] : t == 2 ? where[1][0] : where[1][1];
+  c = __shfl_sync(~0u, c, lane % 8 * 4 + lane / 8);
+  const bool is_token = first + lane < p.n;
+  std::uint16_t* cluster = p.cluster + static_cast<std::int64_t>(head) * p.n + first + lane;
+  const int before = is_token && iteration > 0 ? *cluster : -1;
+  if (is_token) *cluster = static_cast<std::uint16_t>(c);
+  const bool moves = is_token && c != before;
+  if (iteration + 1 == p.iterations || !__any_sync(~0u, moves)) return;
+  if (lane == 0) p.moved[2 * head + iteration % 2] = iteration;
+  move_tokens<kDim, kMetric>(p, head, first, moves ? c : -1, 1);
+  if (iteration > 0) move_tokens<kDim, kMetric>(p, head, first, moves ? before : -1, -1);
 }
 
 // ---- launches
@@ -206,27 +215,34 @@ __global__ void __launch_bounds__(kAssignThreads, kMetric == KmeansMetric::kDist
 std::size_t rounded(std::size_t bytes) {
   return (bytes + 255) / 256 * 256;
 }
-int padded_of(int n_clusters) {
-  return (n_clusters + kTile - 1) / kTile * kTile;
+Args sizes_of(int n, int head_dim, int n_clusters) {
+  Args a{};
+  a.n = n, a.dim = head_dim, a.n_clusters = n_clusters;
+  a.padded = (n_clusters + kTile - 1) / kTile * kTile;
+  a.n_pieces = (n + kKmeansPiece - 1) / kKmeansPiece;
+  return a;
 }
 
 // Places the arrays in `at`; returns how many bytes they take.
 std::size_t place(Args& a, int heads, std::byte* at) {
   const auto h = static_cast<std::size_t>(heads), n = static_cast<std::size_t>(a.n),
-             d = static_cast<std::size_t>(a.dim), c = static_cast<std::size_t>(a.padded);
+             d = static_cast<std::size_t>(a.dim), c = static_cast<std::size_t>(a.padded),
+             pieces = static_cast<std::size_t>(a.n_pieces);
   std::size_t used = 0;
   const auto take = [&](auto*& to, std::size_t bytes) {
     to = reinterpret_cast<std::remove_reference_t<decltype(to)>>(at + used);
     used += rounded(bytes);
   };
-  take(a.x, h * n * d * 2);
-  take(a.centroids, h * c * d * 2);
+  take(a.x, h * kMostPlanes * n * d);
   take(a.planes, h * kMostPlanes * c * d);
   take(a.bias, h * c * 4);
+  take(a.pieces, h * pieces * d * 4);
+  take(a.counts, h * pieces * 4);
   take(a.mean, h * d * 4);
-  take(a.most, h * 4);
-  take(a.total, h * 8);
-  take(a.finite, h * n);
+  take(a.spread, h * pieces * 8);
+  take(a.sums, h * c * d * 4);
+  take(a.sizes, h * c * 4);
+  take(a.moved, h * 2 * 4);
   return used;
 }
 
@@ -238,31 +254,27 @@ void allow(Kernel kernel, int bytes) {
 
 template <typename T, int kDim, KmeansMetric kMetric>
 void run(const KmeansCuda& k, const Args& a, const CudaContext& context) {
-  constexpr int kMeanBytes = kMeanStages * kMeanTokens * kDim * 2;
-  constexpr int kAssignBytes = 2 * kPlanes<kMetric> * kTile * kDim;
+  constexpr int kAssignBytes = kStages * kPlanes<kMetric> * kTile * kDim;
   static const bool ready = [] {
-    allow(mean_kernel<T, kDim>, kMeanBytes);
     allow(assign_kernel<kDim, kMetric>, kAssignBytes);
     return true;
   }();
   static_cast<void>(ready);
-  const auto heads = static_cast<unsigned>(k.n_heads);
-  const auto grid = [&](int items, int each) { return dim3(static_cast<unsigned>((items + each - 1) / each), heads); };
-  launch(context, "kmeans_finite", finite_kernel<T, kDim>, grid(a.n, kWarps * kMostTokens), dim3(kThreads), 0, a);
-  launch(context, "kmeans_mean", mean_kernel<T, kDim>, dim3(heads), dim3(kDim), kMeanBytes, a);
-  if (kMetric == KmeansMetric::kDistance) {
-    launch(context, "kmeans_most", most_kernel<T, kDim>, grid(a.n, kWarps * kMostTokens), dim3(kThreads), 0, a);
-    launch(context, "kmeans_total", total_kernel<T, kDim>, grid(a.n, kWarps * kMostTokens), dim3(kThreads), 0, a);
-  }
-  launch(context, "kmeans_round", round_kernel<T, kDim, kMetric>, grid(a.n, kWarps * kMostTokens), dim3(kThreads), 0,
+  const auto grid = [&](int items, int each) {
+    return dim3(static_cast<unsigned>((items + each - 1) / each), static_cast<unsigned>(k.n_heads));
+  };
+  const dim3 pieces = grid(a.n_pieces, kPieceThreads / kPieceLanes<kDim>);
+  launch(context, "kmeans_mean", pieces_kernel<T, kDim, false>, pieces, dim3(kPieceThreads), 0, a);
+  if (kMetric == KmeansMetric::kDistance)
+    launch(context, "kmeans_spread", pieces_kernel<T, kDim, true>, pieces, dim3(kPieceThreads), 0, a);
+  launch(context, "kmeans_round", round_kernel<T, kDim, kMetric>, grid(a.n, kWarps * kRoundTokens), dim3(kThreads), 0,
          a);
-  launch(context, "kmeans_start", start_kernel<kDim, kMetric>, grid(a.padded, kWarps), dim3(kThreads), 0, a);
   for (int i = 0; i < k.iterations; ++i) {
     launch(context, "kmeans_assign", assign_kernel<kDim, kMetric>, grid(a.n, kAssignWarps * kTokensEach),
-           dim3(kAssignThreads), kAssignBytes, a);
+           dim3(kAssignThreads), kAssignBytes, a, i);
     if (i + 1 < k.iterations)
-      launch(context, "kmeans_update", update_kernel<kDim, kMetric>, grid(a.n_clusters, kCentroids), dim3(kThreads), 0,
-             a);
+      launch(context, "kmeans_update", update_kernel<kDim, kMetric>, grid(a.n_clusters, kWarps), dim3(kThreads), 0, a,
+             i);
   }
 }
 
@@ -279,16 +291,15 @@ void run_as(const KmeansCuda& k, const Args& a, const CudaContext& context) {
 }  // namespace
 
 std::size_t kmeans_scratch_bytes(std::int32_t n_heads, std::int32_t n, std::int32_t head_dim, std::int32_t n_clusters) {
-  Args a{};
-  a.n = n, a.dim = head_dim, a.padded = padded_of(n_clusters);
+  Args a = sizes_of(n, head_dim, n_clusters);
   return place(a, n_heads, nullptr);
 }
 
 void kmeans_cuda(const KmeansCuda& k, const CudaContext& context) {
-  Args a{};
+  Args a = sizes_of(k.n, k.head_dim, k.n_clusters);
   a.keys = reinterpret_cast<const std::uint16_t*>(k.keys);
   a.cluster = k.cluster;
-  a.n = k.n, a.dim = k.head_dim, a.n_clusters = k.n_clusters, a.padded = padded_of(k.n_clusters);
+  a.iterations = k.iterations;
   place(a, k.n_heads, k.scratch);
   k.f16 ? run_as<__half>(k, a, context) : run_as<__nv_bfloat16>(k, a, context);
 }

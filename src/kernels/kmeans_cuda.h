@@ -6,7 +6,6 @@
 //   scratch  kmeans_scratch_bytes(); of one call at a time
 //
 // Requires  D 64 or 128; 1 <= n <= kMostKmeansTokens; 1 <= n_clusters <= n; iterations >= 1.
-// Rounding  the mean of the keys is a sum in the order of the tokens, which one thread a channel adds up.
 #pragma once
 
 #include <cstddef>

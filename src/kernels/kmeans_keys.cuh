@@ -1,8 +1,9 @@
-// What k-means takes of keys: whole numbers x, whose scales need the mean of all keys and the largest of them, and the
-// digits of a centroid. kmeans.h says how they are made, kmeans_cuda.cu what digits are for.
+// What k-means takes of keys: whole numbers x, whose scales need the mean of all keys and how far they are from it, and
+// the digits of tokens and centroids. kmeans.h says how they are made, kmeans_cuda.cu what digits are for.
 #pragma once
 
 #include <climits>
+#include <type_traits>
 
 #include "src/kernels/cuda_common.cuh"
 #include "src/kernels/kmeans_cuda.h"
@@ -10,22 +11,22 @@
 namespace mneme::cuda::kmeans {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-constexpr int kTile = 64;       // centroids in shared memory at once
-constexpr int kMostTokens = 8;  // of a warp that goes over all keys
-constexpr int kMeanTokens = 64, kMeanStages = 6;
+constexpr int kTile = 64;           // centroids in shared memory at once
+constexpr int kPieceThreads = 128;  // of a block that sums up pieces
+constexpr int kRoundTokens = 32;    // of a warp that rounds
 constexpr int kMostPlanes = 2;
 
 struct Args {
   const std::uint16_t* keys;
-  std::int16_t *x, *centroids;  // [heads][n][D], [heads][padded][D]
-  std::uint8_t* planes;         // [heads][digits][padded][D]
-  std::int32_t* bias;           // [heads][padded]
-  float* mean;                  // [heads][D]
-  std::uint32_t* most;          // [heads]: the largest |y|, as bits
-  unsigned long long* total;    // [heads]: the sum of |y|, 32,767 to the largest
-  std::uint8_t* finite;         // [heads][n]
+  std::uint8_t *x, *planes;    // [heads][digits][n][D], [heads][digits][padded][D]: digits of tokens and centroids
+  std::int32_t* bias;          // [heads][padded]
+  float *pieces, *counts;      // [heads][pieces][D], [heads][pieces]: sums of keys, and how many are finite
+  float* mean;                 // [heads][D]
+  float2* spread;              // [heads][pieces]: the sum of |y|, the largest
+  std::int32_t *sums, *sizes;  // [heads][padded][channel of a lane][lane], [heads][padded]: of x that are in a cluster
+  std::int32_t* moved;         // [heads][2]: the last iteration of even and odd ones that changed a cluster
   std::uint16_t* cluster;
-  int n, dim, n_clusters, padded;  // padded: to a multiple of kTile
+  int n, dim, n_clusters, padded, n_pieces, iterations;  // padded: to a multiple of kTile
 };
 
 template <typename T>
@@ -33,162 +34,239 @@ __device__ __forceinline__ float key_value(std::uint16_t bits) {
   return widen(reinterpret_cast<const T&>(bits));
 }
 
-// Channels of a lane: kDim / 32 neighbours.
+// ---- sums of pieces: a few neighbouring lanes a piece, 8 channels each
+
+template <int kDim>
+constexpr int kPieceLanes = kDim / 8;
+
+template <typename T>
+__device__ __forceinline__ float channel_of(const uint4& raw, int i) {
+  const std::uint32_t word = i < 2 ? raw.x : i < 4 ? raw.y : i < 6 ? raw.z : raw.w;
+  return key_value<T>(static_cast<std::uint16_t>(word >> (i % 2 * 16)));
+}
+
+// The mean of all keys, by the whole block.
+template <int kDim>
+__device__ __forceinline__ void load_mean(const Args& p, int head, float (&mean)[kDim]) {
+  for (int c = threadIdx.x; c < kDim; c += blockDim.x) {
+    float sum = 0, n = 0;
+#pragma unroll 16
+    for (int i = 0; i < p.n_pieces; ++i) {
+      sum += p.pieces[(static_cast<std::int64_t>(head) * p.n_pieces + i) * kDim + c];
+      n += p.counts[head * p.n_pieces + i];
+    }
+    mean[c] = __fdiv_rn(sum, fmaxf(n, 1.0f));
+  }
+  __syncthreads();
+}
+
+// Of the tokens of a piece, by channel: sums of keys, or of |y| and the largest.
+template <bool kSpread>
+struct PieceSum {
+  float sum[8] = {}, n = 0, most = 0;
+  __device__ __forceinline__ void take(const float (&v)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      sum[i] += kSpread ? fabsf(v[i]) : v[i];
+      if constexpr (kSpread) most = fmaxf(most, fabsf(v[i]));
+    }
+    n += 1;
+  }
+};
+
+// Sums over pieces, of keys, and then of what they are without their mean. Keys with a NaN or an infinity are rare:
+// only where a warp has some it goes one by one. (That it looks at all of a few tokens first keeps their loads
+// together.)
+template <typename T, int kDim, bool kSpread>
+__global__ void __launch_bounds__(kPieceThreads) pieces_kernel(Args p) {
+  constexpr int kLanes = kPieceLanes<kDim>, kAtOnce = 16;
+  static_assert(kKmeansPiece % kAtOnce == 0);
+  __shared__ float mean_of[kDim];
+  const int head = blockIdx.y, lane = threadIdx.x % kWarp, channel = lane % kLanes * 8;
+  const int piece = (blockIdx.x * kPieceThreads + threadIdx.x) / kLanes, begin = piece * kKmeansPiece;
+  float mean[8] = {};
+  if constexpr (kSpread) {
+    load_mean(p, head, mean_of);
+    if (blockIdx.x == 0)
+      for (int c = threadIdx.x; c < kDim; c += kPieceThreads) p.mean[head * kDim + c] = mean_of[c];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) mean[i] = mean_of[channel + i];
+  }
+  const auto* keys = p.keys + static_cast<std::int64_t>(head) * p.n * kDim + channel;
+  const auto key = [&](int t) {
+    return *reinterpret_cast<const uint4*>(keys + static_cast<std::int64_t>(min(t, p.n - 1)) * kDim);
+  };
+  PieceSum<kSpread> own;
+#pragma unroll 1
+  for (int first = begin; first < begin + kKmeansPiece; first += kAtOnce) {
+    uint4 raw[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) raw[k] = key(first + k);
+    const auto value = [&](int k, float(&v)[8]) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) v[i] = __fsub_rn(channel_of<T>(raw[k], i), mean[i]);
+    };
+    float unsound = 0;  // NaN once a channel is not finite
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      float v[8];
+      value(k, v);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) unsound = fmaf(v[i], 0.0f, unsound);
+    }
+    if (__all_sync(~0u, unsound == 0 && first + kAtOnce <= p.n)) {
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        float v[8];
+        value(k, v);
+        own.take(v);
+      }
+      continue;
+    }
+#pragma unroll 1
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int t = first + k;
+      const uint4 again = key(t);
+      float v[8];
+      bool ok = t < p.n;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        v[i] = __fsub_rn(channel_of<T>(again, i), mean[i]);
+        ok = ok && isfinite(v[i]);
+      }
+      const unsigned alike = ((1u << kLanes) - 1) << (lane / kLanes * kLanes);
+      if ((__ballot_sync(~0u, ok) & alike) == alike) own.take(v);
+    }
+  }
+  float total = 0;
+  if constexpr (kSpread) {
+    // In the order of the channels.
+#pragma unroll
+    for (int from = 0; from < kLanes; ++from)
+#pragma unroll
+      for (int i = 0; i < 8; ++i) total += __shfl_sync(~0u, own.sum[i], from, kLanes);
+#pragma unroll
+    for (int d = kLanes / 2; d > 0; d /= 2) own.most = fmaxf(own.most, __shfl_xor_sync(~0u, own.most, d));
+  }
+  if (piece >= p.n_pieces) return;
+  const std::int64_t at = static_cast<std::int64_t>(head) * p.n_pieces + piece;
+  if constexpr (kSpread) {
+    if (channel == 0) p.spread[at] = {total, own.most};
+  } else {
+    auto* to = reinterpret_cast<float4*>(p.pieces + at * kDim + channel);
+    to[0] = {own.sum[0], own.sum[1], own.sum[2], own.sum[3]};
+    to[1] = {own.sum[4], own.sum[5], own.sum[6], own.sum[7]};
+    if (channel == 0) p.counts[at] = own.n;
+  }
+}
+
+// s of kmeans.h. A whole warp.
+__device__ __forceinline__ float distance_scale(const Args& p, int head) {
+  float total = 0, most = 0;
+  for (int base = 0; base < p.n_pieces; base += kWarp) {
+    const int i = base + static_cast<int>(threadIdx.x) % kWarp;
+    const float2 of = i < p.n_pieces ? p.spread[static_cast<std::int64_t>(head) * p.n_pieces + i] : float2{0, 0};
+    most = fmaxf(most, of.y);
+#pragma unroll
+    for (int from = 0; from < kWarp; ++from) total += __shfl_sync(~0u, of.x, from);
+  }
+#pragma unroll
+  for (int d = kWarp / 2; d > 0; d /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
+  if (most < 1e-30f) return 0;
+  const float mean = __fdiv_rn(total, static_cast<float>(p.n) * static_cast<float>(p.dim));
+  return __fdiv_rn(127.0f, fminf(most, __fmul_rn(16.0f, mean)));
+}
+
+// ---- digits: a warp a row, a lane's kDim / 32 channels are neighbours
+
+template <KmeansMetric kMetric>
+constexpr int kPlanes = kMetric == KmeansMetric::kDistance ? 1 : 2;  // digits: a and r
+
 template <int kDim>
 constexpr int kEach = kDim / kWarp;
 
-template <typename T, int kDim>
-__device__ __forceinline__ void load_key(const std::uint16_t* key, float (&v)[kEach<kDim>]) {
-  const int lane = threadIdx.x % kWarp;
+// A lane's channels of a row: one digit each in a word.
+template <int kDim, int kN>
+struct Digits {
+  using Word = std::conditional_t<kEach<kDim> == 4, std::uint32_t, std::uint16_t>;
+  static_assert(sizeof(Word) == kEach<kDim>);
+  Word of[kN];
+  // row: of the first plane.
+  __device__ __forceinline__ void load(const std::uint8_t* row, std::int64_t plane_bytes) {
 #pragma unroll
-  for (int i = 0; i < kEach<kDim>; ++i) v[i] = key_value<T>(key[lane * kEach<kDim> + i]);
+    for (int plane = 0; plane < kN; ++plane)
+      of[plane] = reinterpret_cast<const Word*>(row + plane * plane_bytes)[threadIdx.x % kWarp];
+  }
+  __device__ __forceinline__ void store(std::uint8_t* row, std::int64_t plane_bytes) const {
+#pragma unroll
+    for (int plane = 0; plane < kN; ++plane)
+      reinterpret_cast<Word*>(row + plane * plane_bytes)[threadIdx.x % kWarp] = of[plane];
+  }
+  __device__ __forceinline__ void set(const int (&v)[kEach<kDim>]) {
+#pragma unroll
+    for (int plane = 0; plane < kN; ++plane) {
+      std::uint32_t word = 0;
+#pragma unroll
+      for (int i = 0; i < kEach<kDim>; ++i)
+        word |= static_cast<std::uint32_t>((plane + 1 < kN ? v[i] >> 8 : v[i]) & 255) << (8 * i);
+      of[plane] = static_cast<Word>(word);
+    }
+  }
+  __device__ __forceinline__ int value(int i) const {
+    const int first = static_cast<std::int8_t>(of[0] >> (8 * i));
+    return kN == 1 ? first : first * 256 + static_cast<std::uint8_t>(of[kN - 1] >> (8 * i));
+  }
+};
+
+// Token t's row of the first plane.
+template <int kDim, int kN>
+__device__ __forceinline__ std::uint8_t* token_digits(const Args& p, int head, int t) {
+  return p.x + (static_cast<std::int64_t>(head) * kN * p.n + t) * kDim;
 }
-template <int kN>
-__device__ __forceinline__ bool all_finite(const float (&v)[kN]) {
-  bool ok = true;
+template <int kDim>
+__device__ __forceinline__ std::int64_t token_plane(const Args& p) {
+  return static_cast<std::int64_t>(p.n) * kDim;
+}
+
+// Of centroids that only fill the last tile: below all others, and so is it with a tile's number under it.
+template <KmeansMetric kMetric>
+constexpr int kNever = kMetric == KmeansMetric::kDistance ? -(1 << 26) : INT_MIN;
+
+// A centroid in all its forms, a whole warp. Those that only fill the last tile are never the best.
+template <int kDim, KmeansMetric kMetric>
+__device__ __forceinline__ void put_centroid(const Args& p, int head, int c, const int (&v)[kEach<kDim>]) {
+  constexpr int kN = kPlanes<kMetric>;
+  Digits<kDim, kN> digits;
+  digits.set(v);
+  digits.store(p.planes + (static_cast<std::int64_t>(head) * kN * p.padded + c) * kDim,
+               static_cast<std::int64_t>(p.padded) * kDim);
+  int norm2 = 0;
 #pragma unroll
-  for (int i = 0; i < kN; ++i) ok = ok && isfinite(v[i]);
-  return __all_sync(~0u, ok);
+  for (int i = 0; i < kEach<kDim>; ++i) norm2 += v[i] * v[i];
+  norm2 = __reduce_add_sync(~0u, norm2);
+  const int bias = kMetric == KmeansMetric::kDistance ? -(norm2 / 2) : 0;
+  if (threadIdx.x % kWarp == 0) p.bias[head * p.padded + c] = c < p.n_clusters ? bias : kNever<kMetric>;
 }
 
 // ---- keys to whole numbers
 
-template <typename T, int kDim>
-__global__ void __launch_bounds__(kThreads) finite_kernel(Args p) {
-  const int head = blockIdx.y, first = (blockIdx.x * kWarps + threadIdx.x / kWarp) * kMostTokens;
-  if (blockIdx.x == 0 && threadIdx.x == 0) p.most[head] = 0, p.total[head] = 0;
-#pragma unroll
-  for (int i = 0; i < kMostTokens; ++i) {
-    if (first + i >= p.n) break;
-    const std::int64_t row = static_cast<std::int64_t>(head) * p.n + first + i;
-    float v[kEach<kDim>];
-    load_key<T, kDim>(p.keys + row * kDim, v);
-    const bool ok = all_finite(v);
-    if (threadIdx.x % kWarp == 0) p.finite[row] = ok;
-  }
-}
-
-// One block a head, a thread a channel: tokens come through a ring, because one addition waits for the one before it.
-template <typename T, int kDim>
-__global__ void __launch_bounds__(kDim) mean_kernel(Args p) {
-  extern __shared__ __align__(16) std::uint8_t memory[];
-  __shared__ std::uint8_t finite[kMostKmeansTokens];
-  constexpr int kStageBytes = kMeanTokens * kDim * 2;
-  const int head = blockIdx.x, tid = threadIdx.x;
-  const auto* from = reinterpret_cast<const std::uint8_t*>(p.keys + static_cast<std::int64_t>(head) * p.n * kDim);
-  const int bytes = p.n * kDim * 2, n_stages = (p.n + kMeanTokens - 1) / kMeanTokens;
-  const auto fetch = [&](int stage) {
-    const int begin = stage * kStageBytes, end = min(bytes, begin + kStageBytes);
-    const std::uint32_t to = shared_address(memory + stage % kMeanStages * kStageBytes);
-    for (int i = begin + tid * 16; i < end; i += kDim * 16) copy_async(to + i - begin, from + i);
-    copy_async_commit();
-  };
-  for (int s = 0; s < kMeanStages - 1; ++s) fetch(s);
-  for (int t = tid; t < p.n; t += kDim) finite[t] = p.finite[static_cast<std::int64_t>(head) * p.n + t];
-  __syncthreads();
-  float sum = 0, n = 0;
-  for (int s = 0; s < n_stages; ++s) {
-    copy_async_wait<kMeanStages - 2>();
-    const int first = s * kMeanTokens, count = min(kMeanTokens, p.n - first);
-    const bool all = __syncthreads_and(tid >= count || finite[first + tid]) != 0;
-    fetch(s + kMeanStages - 1);
-    const auto* keys = reinterpret_cast<const std::uint16_t*>(memory + s % kMeanStages * kStageBytes);
-    if (all && count == kMeanTokens) {
-#pragma unroll 32
-      for (int i = 0; i < kMeanTokens; ++i) sum += key_value<T>(keys[i * kDim + tid]);
-      n += kMeanTokens;
-      continue;
-    }
-    for (int i = 0; i < count; ++i) {
-      const float v = key_value<T>(keys[i * kDim + tid]);
-      if (finite[first + i]) sum += v, n += 1;
-    }
-  }
-  copy_async_wait<0>();
-  p.mean[head * kDim + tid] = __fdiv_rn(sum, fmaxf(n, 1.0f));
-}
-
-// key - mean, or zero where that is not finite. A whole warp.
-template <typename T, int kDim>
-__device__ __forceinline__ void centre(const Args& p, int head, int t, float (&y)[kEach<kDim>]) {
-  const int lane = threadIdx.x % kWarp;
-  load_key<T, kDim>(p.keys + (static_cast<std::int64_t>(head) * p.n + t) * kDim, y);
-#pragma unroll
-  for (int i = 0; i < kEach<kDim>; ++i) y[i] = __fsub_rn(y[i], p.mean[head * kDim + lane * kEach<kDim> + i]);
-  if (all_finite(y)) return;
-#pragma unroll
-  for (int i = 0; i < kEach<kDim>; ++i) y[i] = 0;
-}
-template <int kN>
-__device__ __forceinline__ float largest_of(const float (&y)[kN]) {
-  float most = 0;
-#pragma unroll
-  for (int i = 0; i < kN; ++i) most = fmaxf(most, fabsf(y[i]));
-#pragma unroll
-  for (int d = kWarp / 2; d > 0; d /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
-  return most;
-}
-
-template <typename T, int kDim>
-__global__ void __launch_bounds__(kThreads) most_kernel(Args p) {
-  __shared__ float of_warps[kWarps];
-  const int head = blockIdx.y, first = (blockIdx.x * kWarps + threadIdx.x / kWarp) * kMostTokens;
-  float most = 0;
-#pragma unroll 4
-  for (int t = first; t < min(p.n, first + kMostTokens); ++t) {
-    float y[kEach<kDim>];
-    centre<T, kDim>(p, head, t, y);
-    most = fmaxf(most, largest_of(y));
-  }
-  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = most;
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) most = fmaxf(most, of_warps[w]);
-  atomicMax(p.most + head, __float_as_uint(most));
-}
-
-template <typename T, int kDim>
-__global__ void __launch_bounds__(kThreads) total_kernel(Args p) {
-  __shared__ unsigned long long of_warps[kWarps];
-  const int head = blockIdx.y, first = (blockIdx.x * kWarps + threadIdx.x / kWarp) * kMostTokens;
-  const float most = __uint_as_float(p.most[head]);
-  if (most < 1e-30f) return;
-  const float to_whole = __fdiv_rn(32767.0f, most);
-  unsigned sum = 0;  // of 8 tokens, 8 * 256 channels of 32,767 at most
-#pragma unroll 4
-  for (int t = first; t < min(p.n, first + kMostTokens); ++t) {
-    float y[kEach<kDim>];
-    centre<T, kDim>(p, head, t, y);
-#pragma unroll
-    for (int i = 0; i < kEach<kDim>; ++i) sum += __float2int_rn(__fmul_rn(fabsf(y[i]), to_whole));
-  }
-  sum = __reduce_add_sync(~0u, sum);
-  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = sum;
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  unsigned long long total = 0;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) total += of_warps[w];
-  atomicAdd(p.total + head, total);
-}
-
-// As kmeans.h has it, of keys that are not all equal.
-__device__ __forceinline__ float distance_scale(const Args& p, int head, float largest) {
-  const auto total = static_cast<long long>(p.total[head]) * 16, most = 32767LL * p.n * p.dim;
-  const float scale = __fdiv_rn(127.0f, largest);
-  if (total >= most) return scale;
-  return __fmul_rn(scale, static_cast<float>(__ddiv_rn(static_cast<double>(most), static_cast<double>(total))));
-}
-
-// x of a key. A whole warp.
-template <typename T, int kDim, KmeansMetric kMetric>
-__device__ __forceinline__ void round_key(const Args& p, int head, int t, float scale) {
+// x of a key without its mean. A whole warp; scale: by distance.
+template <int kDim, KmeansMetric kMetric>
+__device__ __forceinline__ void round_key(float (&y)[kEach<kDim>], float scale, int (&x)[kEach<kDim>]) {
   constexpr int kN = kEach<kDim>;
-  float y[kN];
-  centre<T, kDim>(p, head, t, y);
+  bool ok = true;
+#pragma unroll
+  for (int i = 0; i < kN; ++i) ok = ok && isfinite(y[i]);
+  ok = __all_sync(~0u, ok);
+#pragma unroll
+  for (int i = 0; i < kN; ++i) y[i] = ok ? y[i] : 0.0f;
   if constexpr (kMetric == KmeansMetric::kCosine) {
-    const float most = largest_of(y);
+    float most = 0;
+#pragma unroll
+    for (int i = 0; i < kN; ++i) most = fmaxf(most, fabsf(y[i]));
+#pragma unroll
+    for (int d = kWarp / 2; d > 0; d /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
+    scale = 0;
     if (!(most < 1e-30f)) {
       const float first = __fdiv_rn(2047.0f, most);
       int norm2 = 0;
@@ -201,74 +279,81 @@ __device__ __forceinline__ void round_key(const Args& p, int head, int t, float 
       scale = __fdiv_rn(32767.0f, __fsqrt_rn(static_cast<float>(norm2)));
     }
   }
-  std::int16_t* x = p.x + (static_cast<std::int64_t>(head) * p.n + t) * kDim + threadIdx.x % kWarp * kN;
 #pragma unroll
   for (int i = 0; i < kN; ++i) {
     float v = __fmul_rn(y[i], scale);
     if (kMetric == KmeansMetric::kDistance) v = fminf(fmaxf(v, -127.0f), 127.0f);
-    x[i] = static_cast<std::int16_t>(__float2int_rn(v));
+    x[i] = __float2int_rn(v);
   }
 }
 
+// Centroids that tokens first .. last - 1 start as. A whole warp, behind its own stores of these tokens.
+template <int kDim, KmeansMetric kMetric>
+__device__ __forceinline__ void start_centroids(const Args& p, int head, int first, int last) {
+  constexpr int kN = kPlanes<kMetric>;
+  for (int c = (first * p.n_clusters + p.n - 1) / p.n; c < p.n_clusters; ++c) {
+    const int t = c * p.n / p.n_clusters;
+    if (t >= last) break;
+    Digits<kDim, kN> digits;
+    digits.load(token_digits<kDim, kN>(p, head, t), token_plane<kDim>(p));
+    int v[kEach<kDim>];
+#pragma unroll
+    for (int i = 0; i < kEach<kDim>; ++i) v[i] = digits.value(i);
+    put_centroid<kDim, kMetric>(p, head, c, v);
+  }
+}
+
+// Every x, the centroids they start as, and clusters that have no tokens yet.
 template <typename T, int kDim, KmeansMetric kMetric>
 __global__ void __launch_bounds__(kThreads) round_kernel(Args p) {
-  const int head = blockIdx.y, first = (blockIdx.x * kWarps + threadIdx.x / kWarp) * kMostTokens;
-  float scale = 0;
+  constexpr int kN = kEach<kDim>, kAtOnce = 8;
+  static_assert(kMostKmeansTokens <= 1 << 15);  // the number of a token times one of clusters
+  using Row = std::conditional_t<kN == 4, uint2, std::uint32_t>;
+  __shared__ float mean_of[kDim];
+  const int head = blockIdx.y, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int first = (blockIdx.x * kWarps + warp) * kRoundTokens, last = min(p.n, first + kRoundTokens);
+  float scale = 0, mean[kN];
   if constexpr (kMetric == KmeansMetric::kDistance) {
-    const float most = __uint_as_float(p.most[head]);
-    if (!(most < 1e-30f)) scale = distance_scale(p, head, most);
+    scale = distance_scale(p, head);
+#pragma unroll
+    for (int i = 0; i < kN; ++i) mean[i] = p.mean[head * kDim + lane * kN + i];
+  } else {
+    load_mean(p, head, mean_of);
+#pragma unroll
+    for (int i = 0; i < kN; ++i) mean[i] = mean_of[lane * kN + i];
   }
-#pragma unroll 4
-  for (int t = first; t < min(p.n, first + kMostTokens); ++t) round_key<T, kDim, kMetric>(p, head, t, scale);
-}
-
-// ---- digits
-
-template <KmeansMetric kMetric>
-constexpr int kPlanes = kMetric == KmeansMetric::kDistance ? 1 : 2;  // digits: a and r
-
-template <int kN>
-__device__ __forceinline__ int digit(int plane, int x) {
-  return kN == 1 ? x : plane == 0 ? x >> 8 : x & 255;
-}
-
-// Of centroids that only fill the last tile: below all others, and so is it with a tile's number under it.
-template <KmeansMetric kMetric>
-constexpr int kNever = kMetric == KmeansMetric::kDistance ? -(1 << 26) : INT_MIN;
-
-// A centroid in all its forms, a whole warp. Those that only fill the last tile are never the best.
-template <int kDim, KmeansMetric kMetric>
-__device__ __forceinline__ void put_centroid(const Args& p, int head, int c, const int (&v)[kEach<kDim>]) {
-  constexpr int kN = kEach<kDim>;
-  const int lane = threadIdx.x % kWarp;
-  const std::int64_t at = (static_cast<std::int64_t>(head) * p.padded + c) * kDim + lane * kN;
-  int norm2 = 0;
+  const auto* keys = p.keys + static_cast<std::int64_t>(head) * p.n * kDim;
+  for (int base = first; base < last; base += kAtOnce) {
+    Row rows[kAtOnce];
 #pragma unroll
-  for (int i = 0; i < kN; ++i) {
-    p.centroids[at + i] = static_cast<std::int16_t>(v[i]);
-    norm2 += v[i] * v[i];
+    for (int k = 0; k < kAtOnce; ++k)
+      rows[k] = reinterpret_cast<const Row*>(keys + static_cast<std::int64_t>(min(base + k, last - 1)) * kDim)[lane];
 #pragma unroll
-    for (int plane = 0; plane < kPlanes<kMetric>; ++plane)
-      p.planes[((static_cast<std::int64_t>(head) * kPlanes<kMetric> + plane) * p.padded + c) * kDim + lane * kN + i] =
-          static_cast<std::uint8_t>(digit<kPlanes<kMetric>>(plane, v[i]));
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (base + k >= last) break;
+      std::uint16_t bits[kN];
+      __builtin_memcpy(bits, &rows[k], sizeof(bits));
+      float y[kN];
+#pragma unroll
+      for (int i = 0; i < kN; ++i) y[i] = __fsub_rn(key_value<T>(bits[i]), mean[i]);
+      int x[kN];
+      round_key<kDim, kMetric>(y, scale, x);
+      Digits<kDim, kPlanes<kMetric>> digits;
+      digits.set(x);
+      digits.store(token_digits<kDim, kPlanes<kMetric>>(p, head, base + k), token_plane<kDim>(p));
+    }
   }
-  norm2 = __reduce_add_sync(~0u, norm2);
-  const int bias = kMetric == KmeansMetric::kDistance ? -(norm2 / 2) : 0;
-  if (lane == 0) p.bias[head * p.padded + c] = c < p.n_clusters ? bias : kNever<kMetric>;
-}
+  start_centroids<kDim, kMetric>(p, head, first, last);
 
-template <int kDim, KmeansMetric kMetric>
-__global__ void __launch_bounds__(kThreads) start_kernel(Args p) {
-  constexpr int kN = kEach<kDim>;
-  const int head = blockIdx.y, c = blockIdx.x * kWarps + threadIdx.x / kWarp;
-  if (c >= p.padded) return;
-  int v[kN];
-  const auto t = static_cast<std::int64_t>(c) * p.n / p.n_clusters;
-#pragma unroll
-  for (int i = 0; i < kN; ++i)
-    v[i] =
-        c < p.n_clusters ? p.x[(static_cast<std::int64_t>(head) * p.n + t) * kDim + threadIdx.x % kWarp * kN + i] : 0;
-  put_centroid<kDim, kMetric>(p, head, c, v);
+  if (blockIdx.x == 0) {
+    const int none[kN] = {};
+    for (int c = p.n_clusters + warp; c < p.padded; c += kWarps) put_centroid<kDim, kMetric>(p, head, c, none);
+    if (threadIdx.x < 2) p.moved[2 * head + threadIdx.x] = -1;
+  }
+  const int from = blockIdx.x * kThreads + threadIdx.x, step = gridDim.x * kThreads;
+  for (int c = from; c < p.padded; c += step) p.sizes[head * p.padded + c] = 0;
+  auto* sums = reinterpret_cast<int4*>(p.sums + static_cast<std::int64_t>(head) * p.padded * kDim);
+  for (int i = from; i < p.padded * (kDim / 4); i += step) sums[i] = {0, 0, 0, 0};
 }
 
 }  // namespace mneme::cuda::kmeans

@@ -27,13 +27,21 @@ std::vector<std::vector<float>> keys_of(const KmeansTask& task) {
   return keys;
 }
 
+bool finite(const std::vector<float>& key) {
+  return std::all_of(key.begin(), key.end(), [](float x) { return std::isfinite(x); });
+}
+
 std::vector<float> mean_of(const std::vector<std::vector<float>>& keys) {
   std::vector<float> sum(keys[0].size(), 0.0f);
   float n = 0;
-  for (const auto& key : keys) {
-    if (!std::all_of(key.begin(), key.end(), [](float x) { return std::isfinite(x); })) continue;
-    for (std::size_t c = 0; c < sum.size(); ++c) sum[c] += key[c];
-    n += 1;
+  for (std::size_t begin = 0; begin < keys.size(); begin += kKmeansPiece) {
+    std::vector<float> piece(sum.size(), 0.0f);
+    for (std::size_t t = begin; t < std::min(keys.size(), begin + kKmeansPiece); ++t) {
+      if (!finite(keys[t])) continue;
+      for (std::size_t c = 0; c < sum.size(); ++c) piece[c] += keys[t][c];
+      n += 1;
+    }
+    for (std::size_t c = 0; c < sum.size(); ++c) sum[c] += piece[c];
   }
   for (float& x : sum) x /= std::max(n, 1.0f);
   return sum;
@@ -42,7 +50,7 @@ std::vector<float> mean_of(const std::vector<std::vector<float>>& keys) {
 std::vector<float> centred(const std::vector<float>& key, const std::vector<float>& mean) {
   std::vector<float> y;
   for (std::size_t c = 0; c < key.size(); ++c) y.push_back(key[c] - mean[c]);
-  if (!std::all_of(y.begin(), y.end(), [](float x) { return std::isfinite(x); })) y.assign(y.size(), 0.0f);
+  if (!finite(y)) y.assign(y.size(), 0.0f);
   return y;
 }
 
@@ -68,20 +76,21 @@ Vector direction_of(const std::vector<float>& y) {
   return x;
 }
 
-// 127 / m, m as kmeans.h has it. The mean is one of whole numbers, 32,767 to the largest, so that it does not depend on
-// the order of what is added.
+// 127 / m, m as kmeans.h has it.
 float scale_of(const std::vector<std::vector<float>>& ys) {
-  float largest = 0;
-  for (const auto& y : ys) largest = std::max(largest, largest_of(y));
+  float largest = 0, total = 0;
+  for (std::size_t begin = 0; begin < ys.size(); begin += kKmeansPiece) {
+    std::vector<float> piece(ys[0].size(), 0.0f);
+    for (std::size_t t = begin; t < std::min(ys.size(), begin + kKmeansPiece); ++t) {
+      largest = std::max(largest, largest_of(ys[t]));
+      for (std::size_t c = 0; c < piece.size(); ++c) piece[c] += std::fabs(ys[t][c]);
+    }
+    float of_piece = 0;
+    for (float x : piece) of_piece += x;
+    total += of_piece;
+  }
   if (largest < 1e-30f) return 0;
-  const float to_whole = 32767.0f / largest;
-  std::int64_t total = 0;
-  for (const auto& y : ys)
-    for (float v : y) total += static_cast<std::int64_t>(std::nearbyint(std::fabs(v) * to_whole));
-  const std::int64_t most = 32767 * std::ssize(ys) * std::ssize(ys[0]);
-  const float scale = 127.0f / largest;
-  if (16 * total >= most) return scale;
-  return scale * static_cast<float>(static_cast<double>(most) / static_cast<double>(16 * total));
+  return 127.0f / std::min(largest, 16.0f * (total / static_cast<float>(ys.size() * ys[0].size())));
 }
 
 std::vector<Vector> whole(const KmeansTask& task) {
