@@ -124,11 +124,12 @@ __global__ void __launch_bounds__(kCountThreads) count_kernel(ClusterArgs p) {
 
 // Members and means, a warp a cluster.
 template <typename T, int kDim>
-__global__ void __launch_bounds__(kThreads) members_kernel(ClusterArgs p) {
-  __shared__ alignas(16) std::uint16_t cluster[kMostKmeansTokens];
-  __shared__ std::uint16_t found[kWarps][kWarp + 256];
+__global__ void __launch_bounds__(kThreads, 2) members_kernel(ClusterArgs p) {
+  __shared__ std::uint32_t marks[kWarps][kMemberWords];
+  __shared__ std::uint16_t found[kWarps][kWarp * 33];
   const int kv_head = blockIdx.y, warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, n = p.a.n;
-  if (p.a.cluster != nullptr) load_clusters(cluster, p.a.cluster + static_cast<std::int64_t>(kv_head) * n, n);
+  if (p.a.cluster != nullptr)
+    mark_members(marks, p.a.cluster + static_cast<std::int64_t>(kv_head) * n, n, blockIdx.x * kWarps);
   const int c = blockIdx.x * kWarps + warp;
   if (c >= p.a.n_clusters) return;
   const std::int64_t from = static_cast<std::int64_t>(kv_head) * p.a.n_clusters + c;
@@ -142,7 +143,7 @@ __global__ void __launch_bounds__(kThreads) members_kernel(ClusterArgs p) {
     if (lane == 0) *members = p.a.first + c;
     mean.take(mean.load(keys + static_cast<std::int64_t>(c) * kDim * 2));
   } else {
-    for_members(cluster, n, c, found[warp], [&](const std::uint16_t* tokens, int count) {
+    for_members(marks[warp], n, found[warp], [&](const std::uint16_t* tokens, int count) {
       typename Mean<T, kDim>::Row rows[kMembersAtOnce];
 #pragma unroll
       for (int k = 0; k < kMembersAtOnce; ++k)
