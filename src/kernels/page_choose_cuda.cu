@@ -219,6 +219,25 @@ std::int64_t keys_of(const KvSlots& s) {
   return std::max(eights(s.max_pages), kMostDrawn);
 }
 
+// Boxes of a block's share, from memory to the L2 while the kernel before this one runs: pages that may be chosen are
+// closed, and so are their boxes. Whoever chooses a step ahead reads them in any case, here or beside the step.
+__device__ __forceinline__ void ask_for_boxes(const Args& p, const RowOfSlots& r, int kv_head, int rank) {
+#if __CUDA_ARCH__ >= 900
+  const SlotSchedule schedule = r.rules.schedule;
+  if (!r.sparse || r.rules.score != SlotScore::kIndex) return;
+  if (schedule != SlotSchedule::kEveryStep && schedule != SlotSchedule::kAhead) return;
+  const PageRegion region = page_region(r.rules, r.length);
+  const int n = region.last - region.first, each = eights((n + p.blocks - 1) / p.blocks), begin = min(n, rank * each);
+  const std::int64_t bytes = min(n - begin, each) * token_bytes(p.s), piece = 8 * token_bytes(p.s);
+  const std::byte* from =
+      p.s.boxes +
+      (slot_index(p.s, p.layer, r.place, kv_head) * p.s.max_pages + region.first + begin) * token_bytes(p.s);
+  for (std::int64_t at = threadIdx.x * piece; at < bytes; at += kThreads * piece)
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from + at),
+                 "r"(static_cast<std::uint32_t>(min(piece, bytes - at))));
+#endif
+}
+
 template <typename T, int kDim, bool kWide, SelectWhen kWhen>
 __global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) choose_kernel(Args p, int n_keys) {
   extern __shared__ __align__(16) std::uint32_t keys[];  // of the cluster's KV head, in its first block; then scores
@@ -227,15 +246,21 @@ __global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) c
   __shared__ float2 of_warps[kWarps][kMostGroup], of_blocks[kMostBlocks][kMostGroup];
   cluster_begin();
   let_next_start();
-  wait_for_previous();
-  cluster_begun();
   const int tid = threadIdx.x, heads = p.s.n_kv_heads;
   const int cluster = blockIdx.x / p.blocks, n_clusters = gridDim.x / p.blocks;
+  RowOfSlots first;
+  if constexpr (kWhen == SelectWhen::kNow) {
+    first = row_at(p.s, p.rows, cluster / heads);
+    ask_for_boxes(p, first, cluster % heads, blockIdx.x % p.blocks);
+  }
+  wait_for_previous();
+  cluster_begun();
   float* scores = p.scores == nullptr ? reinterpret_cast<float*>(keys + n_keys)
                                       : p.scores + static_cast<std::int64_t>(blockIdx.x) * p.group * p.width;
   bool used = false;  // shared memory of the cluster
   for (int item = cluster; item < p.rows.n * heads; item += n_clusters) {
-    const RowOfSlots r = row_at(p.s, p.rows, item / heads);
+    const bool has = kWhen == SelectWhen::kNow && item == cluster;
+    const RowOfSlots r = has ? first : row_at(p.s, p.rows, item / heads);
     if (r.sparse && r.rules.score != SlotScore::kIndex) continue;
     if constexpr (kWhen == SelectWhen::kNow) {
       if (!chooses_now(p.s, r, p.layer, item % heads, blockIdx.x % p.blocks == 0)) continue;

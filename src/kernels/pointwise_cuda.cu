@@ -158,12 +158,12 @@ __device__ __forceinline__ std::byte* ring_token(const KeyRing& ring, std::int64
          position % kKvPageTokens * (std::int64_t{4} * ring.tables.head_dim);
 }
 
-// box [hi: d | lo: d] takes one channel of a key in; the page's first key is the box. A NaN stays.
+// box [hi: d | lo: d] takes one channel of a key in, where it was `high` and `low`; the page's first key is the box. A
+// NaN stays.
 template <typename T>
-__device__ __forceinline__ void grow_box(T* box, int d, int channel, T key, bool first) {
-  T &high = box[channel], &low = box[d + channel];
-  high = first ? key : __hmax_nan(high, key);
-  low = first ? key : __hmin_nan(low, key);
+__device__ __forceinline__ void grow_box(T* box, int d, int channel, T high, T low, T key, bool first) {
+  box[channel] = first ? key : __hmax_nan(high, key);
+  box[d + channel] = first ? key : __hmin_nan(low, key);
 }
 
 struct StoreArgs {
@@ -176,17 +176,77 @@ struct StoreArgs {
 constexpr int kStoreWarps = 4;
 constexpr int kMostPairs = 4;  // of a lane: head_dim up to 256
 
+// Where a head of a row goes, and what of the step before it meets there. All of that is known before the kernel before
+// this one has ended: to look it up one after the other afterwards took 3 of 6 us.
+template <typename Kv>
+struct StoreTo {
+  Kv *kv = nullptr, *box = nullptr, *near = nullptr;
+  bool opens = false, there = true;
+  __nv_bfloat16* last_q = nullptr;
+  std::uint32_t of_channel[kMostPairs][2] =
+      {};  // of a query the one to compare with, of a key its box: high, low << 16
+};
+template <typename Kv>
+__device__ __forceinline__ StoreTo<Kv> store_to(const StoreArgs& a, std::int64_t row, int head) {
+  const int lane = threadIdx.x % kWarp, n_kv = a.tables.n_kv_heads, d = a.tables.head_dim, half = d / 2;
+  const bool is_q = head < a.rows.n_heads, is_v = head >= a.rows.n_heads + n_kv, neighbours = a.rows.neighbours;
+  const std::int32_t position = a.rows.positions[row];
+  StoreTo<Kv> to;
+  const std::uint16_t *from = nullptr, *beside = nullptr;
+  if (is_q) {
+    to.last_q = last_query(a.rows.store, row, head);
+    if (to.last_q != nullptr) from = reinterpret_cast<const std::uint16_t*>(asked_query(a.rows.store, row, head));
+  } else {
+    const std::int32_t slot = a.rows.slots == nullptr ? 0 : a.rows.slots[row];
+    to.there = slot >= 0;
+    if (!to.there) return to;
+    const int kv_head = (head - a.rows.n_heads) % n_kv;
+    const ResidentToken token = newest_token(a.rows.store, row, kv_head, position);
+    to.kv = reinterpret_cast<Kv*>(token.kv);
+    if (to.kv == nullptr) {
+      const int at = position - shift_of(a.tables, a.layer, slot, kv_head);
+      to.kv = reinterpret_cast<Kv*>(block_at(a.tables, a.layer, slot, kv_head, at / kKvPageTokens)) +
+              static_cast<std::int64_t>(at % kKvPageTokens) * 2 * d;
+    }
+    to.near = reinterpret_cast<Kv*>(ring_token(a.rows.near, row, kv_head, position));
+    if (is_v) to.kv += d;
+    if (is_v && to.near != nullptr) to.near += d;
+    if (!is_v) to.box = reinterpret_cast<Kv*>(token.box);
+    to.opens = position % kKvPageTokens == 0;
+    if (to.box != nullptr && !to.opens) from = reinterpret_cast<const std::uint16_t*>(to.box), beside = from + d;
+  }
+  if (from == nullptr) return to;
+#pragma unroll
+  for (int i = 0; i < kMostPairs; ++i) {
+    const int p = lane + i * kWarp;
+    if (p >= half) break;
+    const int first = neighbours ? 2 * p : p, second = neighbours ? 2 * p + 1 : p + half;
+    to.of_channel[i][0] = from[first], to.of_channel[i][1] = from[second];
+    if (beside == nullptr) continue;
+    to.of_channel[i][0] |= static_cast<std::uint32_t>(beside[first]) << 16;
+    to.of_channel[i][1] |= static_cast<std::uint32_t>(beside[second]) << 16;
+  }
+  return to;
+}
+template <typename T>
+__device__ __forceinline__ T of_bits(std::uint32_t bits) {
+  const auto half = static_cast<std::uint16_t>(bits);
+  return reinterpret_cast<const T&>(half);
+}
+
 // One warp a (row, head): heads of q, then of k, then of v. Lane i has pairs i, i + 32, ...
 template <typename In, typename Kv>
 __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) {
   let_next_start();
-  wait_for_previous();
   const int lane = threadIdx.x % kWarp, n_kv = a.tables.n_kv_heads, d = a.tables.head_dim, half = d / 2;
   const int heads = a.rows.n_heads + 2 * n_kv;
   const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * kStoreWarps + threadIdx.x / kWarp;
   const std::int64_t row = item / heads;
   const int head = static_cast<int>(item % heads);
-  if (row >= a.rows.n) return;
+  StoreTo<Kv> to;
+  if (row < a.rows.n) to = store_to<Kv>(a, row, head);
+  wait_for_previous();
+  if (row >= a.rows.n || !to.there) return;
   const bool is_q = head < a.rows.n_heads, is_v = head >= a.rows.n_heads + n_kv;
   const In* in = static_cast<const In*>(a.rows.qkv) + (row * heads + head) * d;
   const bool neighbours = a.rows.neighbours;
@@ -208,28 +268,8 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
   float scale = 1;
   if (weight != nullptr) scale = rsqrtf(warp_sum(squares) / static_cast<float>(d) + a.rows.norm_eps);
 
-  Kv *kv = nullptr, *box = nullptr, *near = nullptr;
-  bool opens = false;
-  const std::int32_t position = a.rows.positions[row];
-  if (!is_q) {
-    const std::int32_t slot = a.rows.slots == nullptr ? 0 : a.rows.slots[row];
-    if (slot < 0) return;
-    const int kv_head = (head - a.rows.n_heads) % n_kv;
-    const ResidentToken token = newest_token(a.rows.store, row, kv_head, position);
-    kv = reinterpret_cast<Kv*>(token.kv);
-    if (kv == nullptr) {
-      const int at = position - shift_of(a.tables, a.layer, slot, kv_head);
-      kv = reinterpret_cast<Kv*>(block_at(a.tables, a.layer, slot, kv_head, at / kKvPageTokens)) +
-           static_cast<std::int64_t>(at % kKvPageTokens) * 2 * d;
-    }
-    near = reinterpret_cast<Kv*>(ring_token(a.rows.near, row, kv_head, position));
-    if (is_v) kv += d;
-    if (is_v && near != nullptr) near += d;
-    if (!is_v) box = reinterpret_cast<Kv*>(token.box);
-    opens = position % kKvPageTokens == 0;
-  }
-  __nv_bfloat16* last_q = is_q ? last_query(a.rows.store, row, head) : nullptr;
-  const __nv_bfloat16* asked_q = last_q == nullptr ? nullptr : asked_query(a.rows.store, row, head);
+  Kv *const kv = to.kv, *const box = to.box, *const near = to.near;
+  __nv_bfloat16* const last_q = to.last_q;
   float dot = 0, norm = 0, last_norm = 0;
 #pragma unroll
   for (int i = 0; i < kMostPairs; ++i) {
@@ -261,7 +301,8 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
       q[first] = __float2bfloat16_rn(u), q[second] = __float2bfloat16_rn(v);
       if (last_q == nullptr) continue;
       u = __bfloat162float(q[first]), v = __bfloat162float(q[second]);
-      const float lu = __bfloat162float(asked_q[first]), lv = __bfloat162float(asked_q[second]);
+      const float lu = __bfloat162float(of_bits<__nv_bfloat16>(to.of_channel[i][0])),
+                  lv = __bfloat162float(of_bits<__nv_bfloat16>(to.of_channel[i][1]));
       dot += u * lu + v * lv, norm += u * u + v * v, last_norm += lu * lu + lv * lv;
       last_q[first] = q[first], last_q[second] = q[second];
       continue;
@@ -270,7 +311,11 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
     if (near != nullptr) near[first] = low, near[second] = high;
     if (a.rows.raw_keys) continue;
     kv[first] = low, kv[second] = high;
-    if (box != nullptr) grow_box(box, d, first, low, opens), grow_box(box, d, second, high, opens);
+    if (box == nullptr) continue;
+    const auto grow = [&](int channel, std::uint32_t was, Kv key) {
+      grow_box(box, d, channel, of_bits<Kv>(was), of_bits<Kv>(was >> 16), key, to.opens);
+    };
+    grow(first, to.of_channel[i][0], low), grow(second, to.of_channel[i][1], high);
   }
   if (last_q != nullptr) {
     dot = warp_sum(dot), norm = warp_sum(norm), last_norm = warp_sum(last_norm);
