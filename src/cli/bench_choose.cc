@@ -24,19 +24,17 @@ struct ChooseCommand {
 
 int choose(const ChooseCommand& o) {
   const ModelConfig config = read_bench_shape(o.model).config;
-  std::string table =
-      fmt::format("{:>8} {:>6} {:>9} {:>8} {:>7} {:>8} {:>11} {:>8} {:>10} {:>8}\n", "tokens", "group", "index MB",
-                  "scan us", "GB/s", "of read", "choose us", "list us", "attend us", "GB/s");
+  std::string table = fmt::format("{:>8} {:>6} {:>9} {:>8} {:>7} {:>8} {:>11} {:>10} {:>8}\n", "tokens", "group",
+                                  "index MB", "scan us", "GB/s", "of read", "choose us", "attend us", "GB/s");
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   for (const std::int32_t depth : o.depths)
     for (const std::int32_t group : o.groups) {
       const ChooseResult r =
           measure_choose_cuda(config, {.depth = depth, .budget = o.budget, .group_tokens = group}, o.times);
       const double rate = r.index_bytes / r.scan_seconds;
-      table += fmt::format("{:>8} {:>6} {:>9.2f} {:>8.2f} {:>7.0f} {:>7.0f}% {:>11.2f} {:>8.2f} {:>10.2f} {:>8.0f}\n",
-                           depth, group, r.index_bytes / 1e6, 1e6 * r.scan_seconds, rate / 1e9,
-                           100 * rate / r.read_rate, 1e6 * r.choose_seconds, 1e6 * r.list_seconds,
-                           1e6 * r.attend_seconds, r.attended_bytes / r.attend_seconds / 1e9);
+      table += fmt::format("{:>8} {:>6} {:>9.2f} {:>8.2f} {:>7.0f} {:>7.0f}% {:>11.2f} {:>10.2f} {:>8.0f}\n", depth,
+                           group, r.index_bytes / 1e6, 1e6 * r.scan_seconds, rate / 1e9, 100 * rate / r.read_rate,
+                           1e6 * r.choose_seconds, 1e6 * r.attend_seconds, r.attended_bytes / r.attend_seconds / 1e9);
       results.push_back({{"tokens", depth},
                          {"group_tokens", group},
                          {"budget", o.budget},
@@ -45,7 +43,6 @@ int choose(const ChooseCommand& o) {
                          {"scan_bytes_per_second", rate},
                          {"read_bytes_per_second", r.read_rate},
                          {"choose_seconds", r.choose_seconds},
-                         {"list_seconds", r.list_seconds},
                          {"attend_seconds", r.attend_seconds},
                          {"attended_bytes", r.attended_bytes}});
     }

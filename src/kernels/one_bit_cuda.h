@@ -29,19 +29,26 @@ struct CloseOneBit {
 };
 void close_one_bit_cuda(const CloseOneBit& c, const KvSlots& slots, const KvTables& pages, const CudaContext& context);
 
-// Scores all tokens of the region with the row's queries (KvSlots::last_q), pools, and writes the n_select best of
-// every KV head: of a row that selects at every step to `chosen` for this step, of one that selects a step ahead for
-// the next; and out of the same scores for this one what KV heads need that the gate flags.
+// kNow: scores all tokens of the region with the row's queries (KvSlots::last_q), pools, and writes the n_select best
+// of every KV head to `chosen` for this step: of a row that selects at every step, and of one that selects a step ahead
+// where the gate flags the KV head (or looks at what is missing, see choose_pages_cuda). kNext, which may begin once
+// that has ended and has the same scratch: of rows that select ahead the best for the next step, out of the same
+// scores.
 //
-//   scratch  choose_tokens_scratch_bytes(); not shared by launches that may run at once
+//   scratch  choose_tokens_scratch_bytes(); not shared by choices that may run at once
 //
-// Requires  rows and rules are there before the first of the kernels that overlap (LaunchOrder) begins.
+// Requires  rows, rules and `pages` are there before the first of the kernels that overlap (LaunchOrder) begins.
 // Numerics  sums in f32 of exact products, group_pool's in f32.   Ties, NaN  as topk.h.
 struct ChooseTokens {
   SlotRows rows;
+  SelectWhen when = SelectWhen::kNow;
   std::byte* scratch = nullptr;
   // So is the index, and it is read before the kernel before this one ends.
   bool early = false;
+  // Where tokens have no slots: the sequences' tables and the model's layer. Then kNow chooses for both steps, and
+  // writes `listed` too, as recall_units_cuda writes it for this step, which does not follow.
+  const KvTables* pages = nullptr;
+  std::int32_t layer = 0;
 };
 std::size_t choose_tokens_scratch_bytes(const KvSlots& slots, std::int32_t n_rows);
 void choose_tokens_cuda(const ChooseTokens& c, const KvSlots& slots, std::int32_t slot_layer,

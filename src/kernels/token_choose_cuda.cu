@@ -32,26 +32,27 @@ struct Layout {
   std::size_t bytes() const {
     return static_cast<std::size_t>(items * (rows_of_scores() * width * 4 + group * parts * 16 + 16));
   }
-  int rows_of_scores() const { return group == 1 ? 1 : group + 1; }
-  void place(std::byte* at, Args& a) const {
+  int rows_of_scores() const { return group == 1 ? 1 : group + 2; }  // and pooled for this step and the next
+  void place(std::byte* at, SelectWhen when, Args& a) const {
     a.scores = reinterpret_cast<float*>(at);
-    a.pooled = a.scores + (rows_of_scores() - 1) * items * width;
-    a.partial = reinterpret_cast<float4*>(a.pooled + items * width);
+    const int pooled = group == 1 ? 0 : when == SelectWhen::kNow ? group : group + 1;
+    a.pooled = a.scores + pooled * items * width;
+    a.partial = reinterpret_cast<float4*>(a.scores + rows_of_scores() * items * width);
     a.n_parts = reinterpret_cast<int*>(a.partial + items * group * parts);
   }
 };
 
 template <typename F>
-void for_rows(const ChooseTokens& c, const KvSlots& s, std::int32_t slot_layer, F&& run) {
-  const Layout layout(s, c.rows.n);
+void for_rows(const ChooseTokens& c, const KvSlots& s, std::int32_t slot_layer, const Layout& layout, F&& run) {
   Args a{};
   a.s = cuda::of_layer(s, slot_layer);
-  a.early = c.early;
+  a.early = c.early, a.lists = c.pages != nullptr;
+  if (a.lists) a.pages = *c.pages, a.model_layer = c.layer;
   a.layer = slot_layer;
   a.group = layout.group;
   a.max_parts = static_cast<int>(layout.parts);
   a.width = layout.width;
-  layout.place(c.scratch, a);
+  layout.place(c.scratch, c.when, a);
   for (std::int32_t first = 0; first < c.rows.n; first += layout.rows) {
     a.rows = {c.rows.places + first, c.rows.lengths + first, c.rows.anew + first,
               std::min(layout.rows, c.rows.n - first)};
@@ -66,14 +67,19 @@ std::size_t choose_tokens_scratch_bytes(const KvSlots& s, std::int32_t n_rows) {
 }
 
 void choose_tokens_cuda(const ChooseTokens& c, const KvSlots& s, std::int32_t slot_layer, const CudaContext& context) {
-  for_rows(c, s, slot_layer, [&](const Args& a) {
-    scan(a, context);
-    select(a, context);
+  const Layout layout(s, c.rows.n);
+  const bool now = c.when == SelectWhen::kNow, lists = c.pages != nullptr,
+             at_once = layout.rows >= c.rows.n;  // else scores of some rows take the place of others'
+  if (!now && (lists || !at_once)) return;
+  for_rows(c, s, slot_layer, layout, [&](const Args& a) {
+    if (now) scan(a, context);
+    select(a, c.when, context);
+    if (!lists && !at_once) select(a, SelectWhen::kNext, context);
   });
 }
 
 void scan_tokens_cuda(const ChooseTokens& c, const KvSlots& s, std::int32_t slot_layer, const CudaContext& context) {
-  for_rows(c, s, slot_layer, [&](const Args& a) { scan(a, context); });
+  for_rows(c, s, slot_layer, Layout(s, c.rows.n), [&](const Args& a) { scan(a, context); });
 }
 
 }  // namespace mneme

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "src/kernels/cluster.cuh"
+#include "src/kernels/kv_slots_cuda.cuh"
 #include "src/kernels/one_bit_cuda.cuh"
 #include "src/kernels/one_bit_cuda.h"
 
@@ -15,11 +16,13 @@ constexpr int kMostRows = 64, kMostGroup = kMostSlotGroup;
 struct Args {
   KvSlots s;
   SlotRows rows;
-  bool early;  // see ChooseTokens
+  KvTables pages;  // where `lists`: of the model's layer
+  int model_layer;
+  bool lists, early;  // see ChooseTokens
   int layer, group, max_parts;
   std::int64_t width;  // of a row of scores
   float* scores;       // [rows * KV heads][group][width]
-  float* pooled;       // [rows * KV heads][width]; of one head its scores
+  float* pooled;       // [rows * KV heads][width], for this step or the next; of one head its scores
   float4* partial;     // [rows * KV heads][group][max_parts] maximum, sum of exp(alpha * (score - it)), minimum
   int* n_parts;        // [rows * KV heads]
 };
@@ -30,6 +33,7 @@ struct Args {
 struct RowInfo {
   int place, length, base, skip, n, n_select, n_now, n_select_now;
   bool ahead;
+  bool by_mass;     // the gate looks at what is missing
   int begin, each;  // its first stage, and those of a KV head
   GroupPool pool;
   float alpha, turnover;
@@ -46,6 +50,7 @@ __device__ inline RowInfo row_info(const Args& p, int row) {
   info.ahead = r.rules.schedule == SlotSchedule::kAhead;
   if (!info.ahead && r.rules.schedule != SlotSchedule::kEveryStep) return info;
   const PageRegion now = page_region(r.rules, r.length), all = info.ahead ? page_region(r.rules, r.length + 1) : now;
+  info.by_mass = by_mass(r);
   info.place = r.place, info.length = r.length;
   info.base = all.first / kStage * kStage;
   info.skip = all.first - info.base;
@@ -73,7 +78,7 @@ struct HeadStats {
 
 // Scores of all rows' tokens, and what they add up to (Args::partial).
 void scan(const Args& a, const CudaContext& context);
-// The best of them.
-void select(const Args& a, const CudaContext& context);
+// The best of them; where Args::lists for both steps at once.
+void select(const Args& a, SelectWhen when, const CudaContext& context);
 
 }  // namespace mneme::cuda::tokens

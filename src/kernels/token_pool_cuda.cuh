@@ -6,7 +6,7 @@
 
 namespace mneme::cuda::tokens {
 
-constexpr int kSelectThreads = 512, kSelectWarps = kSelectThreads / kWarp;
+constexpr int kMostSelectWarps = 16;
 
 __device__ __forceinline__ float max_nan(float a, float b) {
   float v;
@@ -35,7 +35,7 @@ enum class Kind : std::uint8_t {
 };
 
 struct Totals {
-  float4 parts[kSelectWarps];
+  float4 parts[kMostSelectWarps];
   float lse[kMostGroup];                // kLogs; 0 of heads that are not there
   alignas(16) float minus[kMostGroup];  // kSums; infinite of heads that are not there
   float times, base;                    // kSums
@@ -43,13 +43,15 @@ struct Totals {
   Kind kind;
 };
 
-// Log-sum-exps and the range of [skip, n), of which Args::partial has [skip, n_now). The whole block takes part.
+// Log-sum-exps and the range of [skip, n), of which Args::partial has [skip, n_now). The whole block of so many warps
+// takes part, up to four of them for a head.
+template <int kWarps>
 __device__ __forceinline__ void total(const Args& p, const RowInfo& info, int item, int n, Totals& t) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const bool logs = info.logs(p.group);
-  const int log_each = min(2, 31 - __clz(kSelectWarps / p.group)), each = 1 << log_each, h = warp >> log_each,
-            sub = warp & (each - 1);
-  if (h < p.group) {
+  const int log_each = min(2, 31 - __clz(max(1, kWarps / p.group))), each = 1 << log_each, sub = warp & (each - 1);
+#pragma unroll 1
+  for (int h = warp >> log_each; h < p.group; h += kWarps >> log_each) {
     const float4* parts = p.partial + (static_cast<std::int64_t>(item) * p.group + h) * p.max_parts;
     const int n_parts = __ldcg(p.n_parts + item);
     HeadStats x;
@@ -91,7 +93,7 @@ __device__ __forceinline__ void total(const Args& p, const RowInfo& info, int it
       x.sum = own > -INFINITY ? x.sum * __expf(scaled(info.alpha, own) - scaled(info.alpha, x.max)) : 0.0f;
       x.sum = warp_sum(x.sum);
     }
-    if (lane == 0) t.parts[warp] = {x.max, x.sum, x.min, 0};
+    if (lane == 0) t.parts[(h << log_each) + sub] = {x.max, x.sum, x.min, 0};
   }
   __syncthreads();
   if (warp == 0) {

@@ -9,7 +9,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "src/kernels/token_pool_cuda.cuh"
+#include "src/kernels/token_lists_cuda.cuh"
+#include "src/kernels/token_rank_cuda.cuh"
 
 namespace mneme {
 namespace {
@@ -17,144 +18,60 @@ namespace {
 using namespace cuda;          // NOLINT
 using namespace cuda::tokens;  // NOLINT
 
-constexpr int kThreads = kSelectThreads, kWarps = kSelectWarps;
-// Registers for so many threads a block: beside two blocks a multiprocessor has room for one of a recall that still
-// runs.
-constexpr int kThreadsOfRegisters = kThreads + 64;
-constexpr int kBins = kWarp * kWarp;
-static_assert(kBins == 2 * kThreads, "a thread has two");
-constexpr int kMostBlocks = 16;          // of a cluster
-constexpr int kFew = 1024;               // candidates of a KV head that are compared one by one
-constexpr int kMostKept = 16 << 10;      // tokens whose values a block keeps in shared memory
-constexpr int kStep = 4 * kThreads;      // tokens that a block takes at once
+// Where tokens have slots, who chooses for this step leaves registers (of so many threads) for a block of a recall that
+// still runs, and who chooses for the next step stands beside products, whose blocks leave 10,240 registers and 47 KiB
+// of shared memory of each multiprocessor: 60 us there in place of 20 between. kBoth is for tokens without slots.
+enum class Turns { kNow, kNext, kBoth };
+template <Turns kTurns>
+struct Of {
+  static constexpr bool kBeside = kTurns == Turns::kNext;
+  static constexpr int kThreads = kBeside ? 128 : 512, kWarps = kThreads / kWarp;
+  static constexpr int kThreadsOfRegisters = kBeside ? kThreads : kThreads + 64;
+  static constexpr int kBlocksOfRegisters = kBeside ? 6 : 2;
+  static constexpr int kMostKept = kBeside ? 4 << 10 : 16 << 10;  // tokens whose values a block keeps in shared memory
+  static constexpr int kStep = 4 * kThreads;                      // tokens that a block takes at once
+};
 constexpr int kStaticShared = 24 << 10;  // at most
 
-struct Selection {
-  std::uint64_t rivals[kFew];                                          // of all blocks: value and position
-  std::uint32_t bins[kBins];                                           // of this block
-  std::uint32_t coarse[kMostBlocks][kWarp], fine[kMostBlocks][kWarp];  // of all
-  Totals totals;
-  RowInfo info;
-  int of_warps[kWarps];
-  std::uint32_t n_candidates, n_taken;  // of this block
-  int n_before, drawn_before;           // candidates that blocks before this one take; and what is drawn
-  bool flagged;                         // the KV head needs a choice for this step too
-};
-
-// The sum of what threads before this one have.
-__device__ __forceinline__ int sum_before(int own, int* of_warps) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int up_to = sum_up_to(own);
-  if (lane == kWarp - 1) of_warps[warp] = up_to;
+// How much of this step's choice the selection ahead lacks, to KvSlots::mass. there: a mask of a share, to work with.
+template <int kThreads, typename F>
+__device__ void weigh_missing(const Args& p, Selection<kThreads / kWarp>& sel, std::int64_t index, int begin, int skip,
+                              int own, int blocks, int rank, const std::uint32_t* taken, std::uint32_t* there,
+                              F&& values_of) {
+  const int tid = threadIdx.x;
+  const std::int32_t* ahead = p.s.chosen[1] + index * p.s.max_listed;
+  const int n_ahead = min(__ldcg(p.s.n_chosen[1] + index), p.s.max_listed), from = sel.info.base + begin;
+  for (int i = tid; i < (own + 31) / 32; i += kThreads) there[i] = 0;
   __syncthreads();
-  return up_to - own + __reduce_add_sync(~0u, lane < warp ? of_warps[lane] : 0);
-}
-
-// Of 32 parts of every block's, the one in which the `left`-th from above is.
-struct Found {
-  int part, above, here;          // above: in higher parts
-  int above_before, here_before;  // of the blocks before this one
-};
-__device__ __forceinline__ Found find_part(const std::uint32_t (&of)[kMostBlocks][kWarp], int blocks, int rank,
-                                           int left) {
-  const int lane = threadIdx.x % kWarp, part = kWarp - 1 - lane;
-  int own = 0, before = 0;
-#pragma unroll
-  for (int b = 0; b < kMostBlocks; ++b) {
-    if (b >= blocks) break;
-    const int v = static_cast<int>(of[b][part]);
-    own += v;
-    if (b < rank) before += v;
+  for (int k = tid; k < n_ahead; k += kThreads) {
+    const int i = __ldcg(ahead + k) - from;
+    if (i >= 0 && i < own) set_bit(there, i);
   }
-  const int up_to = sum_up_to(own);
-  const unsigned reached = __ballot_sync(~0u, up_to >= left);
-  const int at = reached == 0 ? kWarp - 1 : __ffs(static_cast<int>(reached)) - 1;
-  Found f;
-  f.part = kWarp - 1 - at;
-  f.here = __shfl_sync(~0u, own, at);
-  f.above = __shfl_sync(~0u, up_to, at) - f.here;
-  f.here_before = __shfl_sync(~0u, before, at);
-  f.above_before = __reduce_add_sync(~0u, lane < at ? before : 0);
-  return f;
-}
-
-// Value and position, all different; the larger is the better one.
-__device__ __forceinline__ std::uint64_t rank_of(float value, int i) {
-  return static_cast<std::uint64_t>(sort_key(value)) << 32 | static_cast<std::uint32_t>(i);
-}
-__device__ __forceinline__ int position_of(std::uint64_t rank) {
-  return static_cast<int>(rank & 0xffffffffu);
-}
-__device__ __forceinline__ void set_bit(std::uint32_t* mask, int i) {
-  atomicOr(&mask[i / 32], 1u << i % 32);
-}
-
-// The least rank that is taken, of tokens whose values are (nearly) all the same: byte by byte.
-template <typename F>
-__device__ std::uint64_t least_rank(int blocks, int need, Selection& sel, F&& for_candidates) {
-  std::uint64_t prefix = 0;
-  int left = need;
-  for (int shift = 56; shift >= 0; shift -= 8) {
-    cluster_sync();
-    for (int i = threadIdx.x; i < 256; i += kThreads) sel.bins[i] = 0;
-    __syncthreads();
-    for_candidates([&](std::uint64_t rank) {
-      if (shift == 56 || rank >> (shift + 8) == prefix) atomicAdd(&sel.bins[rank >> shift & 255], 1u);
-    });
-    cluster_sync();
-    int byte = 256, above = 0, here = 0;
-    do {
-      above += here;
-      --byte;
-      here = 0;
-      for (int b = 0; b < blocks; ++b) here += static_cast<int>(get(address_in(&sel.bins[byte], b)));
-    } while (above + here < left);
-    left -= above;
-    prefix = prefix << 8 | static_cast<std::uint64_t>(byte);
+  __syncthreads();
+  const Weighed w =
+      weigh<kThreads>(TokenWeight(sel.info, sel.totals.kind), skip, own, taken, there, sel.of_mass_warps, values_of);
+  if (tid < blocks) {
+    const std::uint32_t to = address_in(&sel.of_blocks[rank], tid);
+    put(to, float2{w.top, w.all}), put(to + 8, float2{w.missing, w.any});
   }
   cluster_sync();
-  return prefix;
+  if (tid == 0) p.s.mass[index] = missing_mass(sel.of_blocks, blocks);  // every block the same
+  __syncthreads();
 }
 
-// For measuring: whether a position is among the k of [skip, n) of which `turnover` are others than at the step before.
-// They walk through a permutation of the candidates, so that none comes back soon. before: how many come before begin.
-__device__ void draw_mask(const RowInfo& info, int n, int k, std::int64_t index, int begin, int own,
-                          std::uint32_t* drawn, int& before) {
-  const int all = n - info.skip, stable = all >= 256 ? all / 128 * 128 : all;  // the same for many steps
-  const auto m = static_cast<std::uint32_t>(max(stable, k));
-  const std::uint32_t step = m % 7919 == 0 ? 7907 : 7919;
-  const auto moved =
-      static_cast<std::uint64_t>(static_cast<double>(info.length) * static_cast<double>(info.turnover) * k);
-  const auto first = static_cast<std::uint32_t>((moved + draw(static_cast<std::uint32_t>(index), 7)) % m);
-  const double part = 1.0 / m;
-  int mine = 0;
-  for (int j = threadIdx.x; j < k; j += kThreads) {
-    std::uint32_t at = first + static_cast<std::uint32_t>(j);
-    if (at >= m) at -= m;
-    // x % m: a division of 64 bits takes longer than all else here.
-    const std::uint64_t x = static_cast<std::uint64_t>(at) * step;
-    auto rest = static_cast<std::int64_t>(x) - static_cast<std::int64_t>(static_cast<double>(x) * part) * m;
-    if (rest < 0) rest += m;
-    if (rest >= m) rest -= m;
-    const int i = info.skip + static_cast<int>(rest) - begin;
-    mine += i < 0;
-    if (i >= 0 && i < own) set_bit(drawn, i);
-  }
-  mine = __reduce_add_sync(~0u, mine);
-  if (threadIdx.x % kWarp == 0 && mine > 0) atomicAdd(&before, mine);
-}
-
-__host__ __device__ constexpr int share_of(int n, int blocks) {
-  return (n + blocks * kStage - 1) / (blocks * kStage) * kStage;
-}
-
-// values [kept], then two masks of a share: what is taken, and what is drawn. Of a row that chooses ahead first for the
-// next step, then for this one if the KV head needs it.
-__global__ void __launch_bounds__(kThreadsOfRegisters, 2) select_kernel(Args p, int blocks, int kept, int share) {
+// values [kept], then of a share three masks (what is taken, what is drawn, what the selection ahead has) and where its
+// pages are. For this step rows choose that do not choose ahead, and of the others those KV heads that need it; all,
+// where the gate looks at what is missing, which must have the selection ahead still. kBoth: of a row that chooses
+// ahead first for the next step otherwise. kLists: tokens have no slots, and what this step attends is listed.
+template <Turns kTurns, bool kLists>
+__global__ void __launch_bounds__(Of<kTurns>::kThreadsOfRegisters, Of<kTurns>::kBlocksOfRegisters)
+    select_kernel(Args p, int blocks, int kept, int share) {
+  constexpr int kThreads = Of<kTurns>::kThreads, kWarps = Of<kTurns>::kWarps, kStep = Of<kTurns>::kStep;
   extern __shared__ __align__(16) float values[];
-  __shared__ __align__(16) Selection sel;
+  __shared__ __align__(16) Selection<kWarps> sel;
   auto* mask = reinterpret_cast<std::uint32_t*>(values + kept);
-  auto* drawn = mask + share / 32;
+  auto *drawn = mask + share / 32, *there = drawn + share / 32;
+  [[maybe_unused]] auto* tables = reinterpret_cast<std::int32_t*>(there + share / 32);
   const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp, rank = blockIdx.x % blocks;
   const int item = blockIdx.x / blocks, row = item / p.s.n_kv_heads, kv_head = item % p.s.n_kv_heads;
   const std::uint32_t one = gridDim.y;  // a constant would become the increment, which takes one address at a time
@@ -162,19 +79,37 @@ __global__ void __launch_bounds__(kThreadsOfRegisters, 2) select_kernel(Args p, 
   let_next_start();
   if (warp == 0) {
     const RowInfo own = row_info(p, row);
-    if (lane == 0) sel.info = own;
+    if (lane == 0) sel.info = own, sel.flagged = false;
   }
   __syncthreads();
+  const RowInfo& info = sel.info;
+  if constexpr (kLists) list_early(p, info, row, kv_head, rank, blocks, share_of(info.n_now, blocks), tables);
   wait_for_previous();
   cluster_begun();
-  const RowInfo& info = sel.info;
   const std::int64_t index = slot_index(p.s, p.layer, info.place, kv_head);
   const auto needed = [&] { return needs_now(p.s, row_at(p.s, p.rows, row), p.layer, kv_head); };
-  for (bool next = info.ahead;; next = false) {
+  for (int turn = 0; turn < 2; ++turn) {
+    const bool next = kTurns == Turns::kNext || (kTurns == Turns::kBoth && info.ahead && (turn == 0) != info.by_mass);
+    if constexpr (kTurns == Turns::kBoth) {
+      if (turn == 1) {
+        if (!info.ahead || !(info.by_mass || sel.flagged)) break;
+        __syncthreads();
+      }
+    } else if (turn == 1 || (kTurns == Turns::kNext && !info.ahead)) {
+      break;
+    } else if (kTurns == Turns::kNow && info.ahead && !info.by_mass) {
+      if (!needed()) break;
+    }
     const int n = next ? info.n : info.n_now, k = next ? info.n_select : info.n_select_now;
     if (k == 0) {
-      if (next && needed()) continue;
-      break;
+      if (turn == 0 && info.ahead) {
+        if (info.by_mass && rank == 0 && tid == 0) p.s.mass[index] = 0;
+        __syncthreads();
+        const bool now = needed();
+        if (tid == 0) sel.flagged = now;
+        __syncthreads();
+      }
+      continue;
     }
     const int each = share_of(n, blocks), begin = min(n, rank * each), own = min(n - begin, each);
     const int skip = info.skip - begin;
@@ -193,11 +128,11 @@ __global__ void __launch_bounds__(kThreadsOfRegisters, 2) select_kernel(Args p, 
       }
     };
     load(4 * tid);
-    sel.bins[tid] = 0, sel.bins[tid + kThreads] = 0;
+    for (int i = tid; i < kBins; i += kThreads) sel.bins[i] = 0;
     if (info.turnover >= 0)
       for (int i = tid; i < (own + 31) / 32; i += kThreads) drawn[i] = 0;
     if (tid == 0) sel.n_candidates = 0, sel.n_before = 0, sel.drawn_before = 0;
-    total(p, info, item, n, sel.totals);
+    total<kWarps>(p, info, item, n, sel.totals);
     const Bins bins = bins_of(p, sel.totals);
     const auto count = [&](int i, const float4& four) {
       const float of[4] = {four.x, four.y, four.z, four.w};
@@ -232,23 +167,25 @@ __global__ void __launch_bounds__(kThreadsOfRegisters, 2) select_kernel(Args p, 
                       : __ldcg(reinterpret_cast<const float4*>(beyond + i));
     };
     __syncthreads();
-    {  // of 32 bins each to every block
-      const std::uint32_t a = __reduce_add_sync(~0u, sel.bins[warp * 64 + lane]),
-                          b = __reduce_add_sync(~0u, sel.bins[warp * 64 + kWarp + lane]);
+#pragma unroll
+    for (int part = 2 * warp; part < kWarp; part += 2 * kWarps) {  // of 32 bins each to every block
+      const std::uint32_t a = __reduce_add_sync(~0u, sel.bins[part * kWarp + lane]),
+                          b = __reduce_add_sync(~0u, sel.bins[part * kWarp + kWarp + lane]);
       if (lane < blocks) {
-        const std::uint32_t there = address_in(&sel.coarse[rank][2 * warp], lane);
-        put(there, a), put(there + 4, b);
+        const std::uint32_t to = address_in(&sel.coarse[rank][part], lane);
+        put(to, a), put(to + 4, b);
       }
     }
     cluster_arrive();
-    if (next && warp == 0) {
+    if (kTurns == Turns::kBoth && next && turn == 0 && warp == 0) {
       const bool now = needed();
       if (lane == 0) sel.flagged = now;
     }
-    if (info.turnover >= 0) draw_mask(info, n, k, index, begin, own, drawn, sel.drawn_before);
+    if (info.turnover >= 0) draw_mask<kThreads>(info, n, k, index, begin, own, drawn, sel.drawn_before);
     cluster_wait();
     const Found coarse = find_part(sel.coarse, blocks, rank, k);
-    if (warp < blocks) sel.fine[warp][lane] = get(address_in(&sel.bins[coarse.part * kWarp + lane], warp));
+    for (int b = warp; b < blocks; b += kWarps)
+      sel.fine[b][lane] = get(address_in(&sel.bins[coarse.part * kWarp + lane], b));
     __syncthreads();
     const Found fine = find_part(sel.fine, blocks, rank, k - coarse.above);
 
@@ -326,6 +263,11 @@ __global__ void __launch_bounds__(kThreadsOfRegisters, 2) select_kernel(Args p, 
       first += __reduce_add_sync(~0u, lane < rank ? static_cast<int>(get(address_in(&sel.n_taken, lane))) : 0);
       cluster_sync();
     }
+    if (info.by_mass && !next) {
+      weigh_missing<kThreads>(p, sel, index, begin, skip, own, blocks, rank, mask, there, four_at);
+      const bool now = needed();
+      if (tid == 0) sel.flagged = now;
+    }
     // In order: behind what the blocks before this one take.
     const bool draws = info.turnover >= 0;
     const auto* halves = reinterpret_cast<const std::uint16_t*>(draws ? drawn : mask);
@@ -336,35 +278,54 @@ __global__ void __launch_bounds__(kThreadsOfRegisters, 2) select_kernel(Args p, 
     int at = (draws ? sel.drawn_before : first) + sum_before(mine, sel.of_warps);
     const auto when = static_cast<int>(next ? SelectWhen::kNext : SelectWhen::kNow);
     std::int32_t* out = p.s.chosen[when] + index * p.s.max_listed;
+    const bool lists = kLists && !next && (!info.ahead || sel.flagged);
+    std::int32_t* listed = p.s.listed + index * p.s.max_listed + info.base + info.skip;  // behind the sinks
     for (int i = from; i < to; ++i)
-      for (std::uint32_t bits = halves[i]; bits != 0; bits &= bits - 1)
-        out[at++] = info.base + begin + i * 16 + __ffs(static_cast<int>(bits)) - 1;
+      for (std::uint32_t bits = halves[i]; bits != 0; bits &= bits - 1) {
+        const int bit = __ffs(static_cast<int>(bits)) - 1;
+        if constexpr (kLists)
+          if (lists) listed[at] = tables[i / 2] * kKvPageTokens + i % 2 * 16 + bit;
+        out[at++] = info.base + begin + i * 16 + bit;
+      }
     if (rank == 0 && tid == 0) p.s.n_chosen[when][index] = k;
-    if (!next || !sel.flagged) break;
-    __syncthreads();
   }
+  if constexpr (kLists)
+    if (info.ahead) list_late(p, sel.flagged, row, kv_head, rank, blocks);
 }
-
-}  // namespace
 
 // As many blocks for a KV head as the device takes of all KV heads at once, one a multiprocessor: with two, 32 KV heads
 // of 32,768 tokens took 1.3 us longer.
-void cuda::tokens::select(const Args& a, const CudaContext& context) {
+template <Turns kTurns, bool kLists>
+void run(const Args& a, const CudaContext& context) {
+  const auto kernel = select_kernel<kTurns, kLists>;
+  using K = Of<kTurns>;
   static const int most_shared = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kStaticShared;
-  static const std::vector<int> clusters = [] {  // by their blocks: how many the device takes at once
-    cuda_check(cudaFuncSetAttribute(select_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared),
+  static const std::vector<int> clusters = [&] {  // by their blocks: how many the device takes at once
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared),
                "the choice of tokens' shared memory");
-    return active_clusters(select_kernel, kThreads, kMostBlocks, std::min(most_shared, kMostKept * 5));
+    return active_clusters(kernel, K::kThreads, kMostBlocks, std::min(most_shared, K::kMostKept * 5));
   }();
   const int items = a.rows.n * a.s.n_kv_heads;
   int blocks = 1;
   for (int more = 2; more <= static_cast<int>(clusters.size()) && more * items <= multiprocessors(); ++more)
     if (clusters[static_cast<std::size_t>(more - 1)] >= items) blocks = more;
-  const int share = share_of(static_cast<int>(a.width), blocks), masks = share / 32 * 2 * 4;
-  const int kept = std::min({share, kMostKept, std::max(0, most_shared - masks) / 4 / kStage * kStage});
-  launch_clusters(context, "select_tokens", select_kernel, dim3(static_cast<unsigned>(items * blocks)), dim3(kThreads),
-                  static_cast<unsigned>(blocks), static_cast<std::size_t>(kept) * 4 + static_cast<std::size_t>(masks),
-                  a, blocks, kept, share);
+  const int share = share_of(static_cast<int>(a.width), blocks), masks = share / 32 * 4 * 4;
+  const int kept = std::min({share, K::kMostKept, std::max(0, most_shared - masks) / 4 / kStage * kStage});
+  launch_clusters(context, "select_tokens", kernel, dim3(static_cast<unsigned>(items * blocks)),
+                  dim3(static_cast<unsigned>(K::kThreads)), static_cast<unsigned>(blocks),
+                  static_cast<std::size_t>(kept) * 4 + static_cast<std::size_t>(masks), a, blocks, kept, share);
+}
+
+}  // namespace
+
+void cuda::tokens::select(const Args& a, SelectWhen when, const CudaContext& context) {
+  if (a.lists) {
+    run<Turns::kBoth, true>(a, context);
+  } else if (when == SelectWhen::kNow) {
+    run<Turns::kNow, false>(a, context);
+  } else {
+    run<Turns::kNext, false>(a, context);
+  }
 }
 
 }  // namespace mneme

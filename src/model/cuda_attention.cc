@@ -53,7 +53,7 @@ void CudaAttention::prepare(const KvShape& shape, const CudaBlocks& blocks) {
     library_.prepare(static_cast<std::int32_t>(model_.config().n_heads), tables_->tables(), options_.max_context);
   }
   side_ = Stream::make(Stream::Priority::kHigh);
-  for (Event* e : {&stored_, &chosen_, &attended_, &side_done_}) *e = Event::make();
+  for (Event* e : {&stored_, &chosen_, &attended_, &side_done_, &scores_free_[0], &scores_free_[1]}) *e = Event::make();
   taps_.emplace(shape, static_cast<std::int32_t>(model_.config().n_heads), scale_);
   audit_.emplace(shape, static_cast<std::int32_t>(model_.config().n_heads), scale_, options_.audit_every);
 }
@@ -266,6 +266,7 @@ void CudaAttention::finish_spans(const CudaRowArrays& rows, const Stream& stream
 void CudaAttention::join(const Stream& stream) {
   if (!beside_) return;
   beside_ = false;
+  scores_read_[0] = scores_read_[1] = false;
   if (!chunks_.empty() && staging_) staging_->join(stream);
   side_done_.record(side_);
   stream.wait(side_done_);

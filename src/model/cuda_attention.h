@@ -166,6 +166,8 @@ class CudaAttention {
   bool beside_ = false;      // something runs in side_
   Stream side_;
   Event stored_, chosen_, attended_, side_done_;
+  Event scores_free_[2];  // by CudaRetrieval::next_scores(), where
+  bool scores_read_[2] = {};
 };
 
 }  // namespace mneme

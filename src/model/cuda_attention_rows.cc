@@ -53,9 +53,9 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
   qkv.store = r.store(layer, rows.places + first);
   qkv.raw_keys = r.raw_keys();
   qkv.near = r.near(layer, rows.places + first);
+  const bool selects = r.slot_layer(layer) >= 0, ahead = selects && r.ahead(), shares = ahead && r.shares_scores();
   store_qkv_cuda(qkv, tables_->tables(), layer, m.q + at, context);
   a.slots = rows.places + first;
-  const bool selects = r.slot_layer(layer) >= 0;
   if (r.two_parts() && (selects || r.raw_keys())) {
     const SlotRows who = slot_rows(rows, first, n);
     delay(context);
@@ -90,18 +90,20 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
   a.tables_late = a.lengths_early = true;
   if (r.merges()) who.tickets = rows.tickets + first, a.arriving = r.arriving(who.tickets);
   // The choice for the next step stands beside this step, from the queries on (where it is made of this step's, from
-  // that on), and brings pages once this step's are read. That of single tokens is long, takes the place of attention
-  // and products, and stands before them (128K, a fifth of the tokens new: 7.6 ms a step in place of 8.0), where one
-  // pass over the keys serves both. For pages of four sequences at 32K both ways have been measured: between, 6.3 ms
-  // without corrections and 7.1 with 13 %; beside, 6.7 and 6.8.
+  // that on), and brings pages once this step's are read. For pages of four sequences at 32K both ways have been
+  // measured: between, 6.3 ms without corrections and 7.1 with 13 %; beside, 6.7 and 6.8.
   const CudaContext beside{.stream = side_.get()};
-  const bool ahead = r.ahead(), in_turn = r.chooses_in_turn(), both = r.chooses_both();
+  const bool in_turn = r.chooses_in_turn();
   if (r.closes_first()) r.close_groups(layer, who, tables_->tables(), context);
-  if (ahead && !in_turn && !both) begin_beside(stored_, stream);
+  if (ahead && !in_turn) begin_beside(stored_, stream);
   delay(context);
   if (r.selects()) r.choose(SelectWhen::kNow, layer, who, tables_->tables(), context);
   if (ahead && in_turn) begin_beside(chosen_, stream);
   delay(context);
+  // The next layer's scores go where those of the last one were. Here, because a kernel that waits for two others does
+  // not begin early: the one that stores queries and keys, which looks up much before it waits, took 2 us longer.
+  const int next_scores = r.next_scores();
+  if (shares && scores_read_[next_scores]) stream.wait(scores_free_[next_scores]);
   if (r.recalls_by_host() && r.selects()) {
     r.recall_by_host(layer, method_rows_, stream);
   } else {
@@ -111,10 +113,9 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
   take_audit(layer, first, n, rows, m, stream);
   if (ahead) {
     attended_.record(stream);
-    if (!both) {
-      delay(beside);
-      r.choose(SelectWhen::kNext, layer, who, tables_->tables(), beside);
-    }
+    delay(beside);
+    r.choose(SelectWhen::kNext, layer, who, tables_->tables(), beside);
+    if (shares) scores_free_[1 - next_scores].record(side_), scores_read_[1 - next_scores] = true;
     side_.wait(attended_);
     delay(beside);
     r.recall(SelectWhen::kNext, layer, who, tables_->tables(), beside);

@@ -155,8 +155,8 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
                                                                  : choose_scratch_bytes(view_, n_rows_),
                                        needs_.controls ? choose_controls_scratch_bytes(view_, n_rows_) : 0);
     scratch_[0] = DeviceBuffer(bytes, "scores of units");
-    // A choice for the next step may run beside the one for this.
-    if (ahead() && !chooses_both()) scratch_[1] = DeviceBuffer(bytes, "scores of units");
+    // A choice for the next step may run beside the one for this, or for the next layer.
+    if (ahead() && !lists_as_chosen()) scratch_[1] = DeviceBuffer(bytes, "scores of units");
   }
   if (view_.lists.max_units > 0) lists_ = std::make_unique<CudaUnitLists>(view_);
   slot_tables_ = view_.tables();
@@ -231,7 +231,9 @@ std::int32_t CudaRetrieval::tables_layer(std::int32_t layer) const {
 
 void CudaRetrieval::choose(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
                            const CudaContext& context) {
-  std::byte* scratch = scratch_[static_cast<std::size_t>(when)].data();
+  if (shares_scores() && when == SelectWhen::kNow) scores_ = next_scores();
+  const auto turn = static_cast<std::size_t>(shares_scores() ? scores_ : static_cast<int>(when));
+  std::byte* scratch = scratch_[turn].data();
   if (needs_.controls && when == SelectWhen::kNow)
     choose_controls_cuda({.rows = rows, .pages = pages, .layer = layer, .scratch = scratch}, view_, slot_layer(layer),
                          context);
@@ -239,7 +241,13 @@ void CudaRetrieval::choose(SelectWhen when, std::int32_t layer, const SlotRows& 
   if (lists_) {
     choose_lists_cuda({.rows = rows, .when = when, .scratch = scratch}, view_, slot_layer(layer), context);
   } else if (view_.unit_tokens == 1) {
-    choose_tokens_cuda({.rows = rows, .scratch = scratch, .early = !closes_first()}, view_, slot_layer(layer), context);
+    choose_tokens_cuda({.rows = rows,
+                        .when = when,
+                        .scratch = scratch,
+                        .early = !closes_first(),
+                        .pages = lists_as_chosen() ? &pages : nullptr,
+                        .layer = layer},
+                       view_, slot_layer(layer), context);
   } else {
     choose_pages_cuda({.rows = rows, .when = when, .scratch = scratch}, view_, slot_layer(layer), context);
   }
@@ -247,6 +255,7 @@ void CudaRetrieval::choose(SelectWhen when, std::int32_t layer, const SlotRows& 
 
 void CudaRetrieval::recall(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
                            const CudaContext& context) {
+  if (when == SelectWhen::kNow && lists_as_chosen()) return;
   recall_units_cuda(rows, when, view_, pages, layer, slot_layer(layer), options_.recall_blocks, context);
 }
 

@@ -181,12 +181,16 @@ class CudaRetrieval {
   bool ahead() const { return needs_.ahead; }                   // and a step before it is attended
   bool groups() const { return needs_.keys.group_tokens > 0; }  // of 1-bit keys, which close_groups() completes,
   bool closes_first() const { return needs_.newest; }           // and before choose()
+  // Whether choose() lists for this step what recall() would.
+  bool lists_as_chosen() const { return in_pages_ && selects() && groups() && !needs_.keys.by_key; }
   void choose(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
               const CudaContext& context);
-  // Whether choose() for this step is the one for the next step too.
-  bool chooses_both() const { return needs_.ahead && groups(); }
+  // Whether choose() for the next step goes by the scores that the one for this step left in its memory. There are two
+  // of these, in turn; each is free again once the choice for the next step has ended.
+  bool shares_scores() const { return needs_.ahead && groups() && !in_pages_; }
+  int next_scores() const { return 1 - scores_; }
   // Whether a choice for the next step must not begin before that for this one has ended.
-  bool chooses_in_turn() const { return needs_.by_mass; }
+  bool chooses_in_turn() const { return needs_.by_mass || shares_scores(); }
   void recall(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
               const CudaContext& context);
   // Pages that are there may be attended while recall() brings the others: with SlotRows::tickets, these are for
@@ -254,6 +258,7 @@ class CudaRetrieval {
   CudaRetrievalOptions options_;
   Needs needs_;
   bool in_pages_;                     // what is attended stays where it is
+  int scores_ = 0;                    // shares_scores(): where those of the last choice are
   std::vector<std::int32_t> number_;  // by layer: among those that select, -1 otherwise
   std::vector<std::int32_t> dense_number_;
   std::vector<std::int32_t> selecting_;  // the others: the model's, by number

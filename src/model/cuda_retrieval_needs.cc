@@ -55,7 +55,6 @@ const char* missing_for_tokens(const Plan& plan) {
   if (!std::holds_alternative<OneBit>(d.index) && !std::holds_alternative<RawKeys>(d.index))
     return "tokens must be chosen by their 1-bit keys or by their keys (--kv index=one_bit or index=keys)";
   if (std::holds_alternative<Boundary>(d.schedule)) return "single tokens are not selected at boundaries";
-  if (plan.mass_gate) return "of single tokens the mass that is missing is not estimated (--kv gate=cosine)";
   return nullptr;
 }
 

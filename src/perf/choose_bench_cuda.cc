@@ -135,13 +135,13 @@ ChooseResult measure_choose_cuda(const ModelConfig& config, const ChooseCase& c,
   const CudaContext context{
       .stream = stream.get(),
       .order = device_info(0).compute_major >= 9 ? LaunchOrder::kOverlapped : LaunchOrder::kSerial};
-  const ChooseTokens choose{.rows = l.rows, .scratch = l.choose_scratch};
-  r.scan_seconds = seconds_of(stream, times, [&](std::int32_t layer) { scan_tokens_cuda(choose, s, layer, context); });
+  const auto choose = [&](std::int32_t layer) {
+    return ChooseTokens{.rows = l.rows, .scratch = l.choose_scratch, .pages = &l.pages, .layer = layer};
+  };
+  r.scan_seconds =
+      seconds_of(stream, times, [&](std::int32_t layer) { scan_tokens_cuda(choose(layer), s, layer, context); });
   r.choose_seconds =
-      seconds_of(stream, times, [&](std::int32_t layer) { choose_tokens_cuda(choose, s, layer, context); });
-  r.list_seconds = seconds_of(stream, times, [&](std::int32_t layer) {
-    recall_units_cuda(l.rows, SelectWhen::kNow, s, l.pages, layer, layer, 1, context);
-  });
+      seconds_of(stream, times, [&](std::int32_t layer) { choose_tokens_cuda(choose(layer), s, layer, context); });
   const std::int64_t q_width = std::int64_t{s.n_heads} * s.head_dim * 2;
   r.attend_seconds = seconds_of(stream, times, [&](std::int32_t layer) {
     attend_decode_cuda({.q = static_cast<std::byte*>(s.last_q) + layer * q_width,

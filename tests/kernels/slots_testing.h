@@ -284,8 +284,11 @@ class CudaSlotsTest : public CudaTest {
     if (w.s.score != SlotScore::kIndex) {
       choose_controls_cuda({.rows = r.rows(), .pages = w.pages(), .layer = 0, .scratch = scratch}, w.v, 0, context());
     } else if (w.s.group_tokens > 0) {
-      if (when == SelectWhen::kNow)  // for the next step too
-        choose_tokens_cuda({.rows = r.rows(), .scratch = scratch}, w.v, 0, context());
+      const KvTables pages = w.pages();
+      choose_tokens_cuda(
+          {.rows = r.rows(), .when = when, .scratch = w.scratch[0].data(), .pages = w.s.slots ? nullptr : &pages}, w.v,
+          0, context());
+      if (when == SelectWhen::kNow && !w.s.slots) return;
     } else {
       choose_pages_cuda({.rows = r.rows(), .when = when, .scratch = scratch}, w.v, 0, context());
     }

@@ -31,6 +31,7 @@ TEST_F(CudaMethodTest, MethodsAreFullAttentionUpToTheBudget) {
                                                {"window", "", KvStore::kDevice},
                                                {"freekv", "unit=token,index=one_bit", KvStore::kHost},
                                                {"freekv", "unit=token,index=one_bit,tau=-1", KvStore::kDevice},
+                                               {"freekv", "unit=token,index=one_bit,gate=mass", KvStore::kDevice},
                                                {"louiskv", "", KvStore::kHost},
                                                {"louiskv", "", KvStore::kDevice},
                                                {"louiskv", "unit=page:32,index=box", KvStore::kHost},
@@ -146,6 +147,7 @@ TEST_F(CudaMethodTest, SlowRecallsChangeNothing) {
                                         {"freekv", "unit=page:32,gate=mass,eps=0.1"},
                                         {"freekv", "unit=token,index=one_bit,tau=-1"},
                                         {"freekv", "unit=token,index=one_bit,tau=0.3,unit_fetch=4"},
+                                        {"freekv", "unit=token,index=one_bit,gate=mass,eps=0.1"},
                                         {"fier", ""},
                                         {"fier", "unit_fetch=4"},
                                         {"louiskv", "tau=0.2"},
@@ -197,8 +199,8 @@ struct Answers {
 };
 
 // A prompt of 1,200 tokens and an answer of 100, whose tokens stay the same for a while.
-Answers answer_by(auto& on, const Model& model, const char* name, const char* overrides) {
-  const auto plan = plan_for(model, name, 384, overrides);
+Answers answer_by(auto& on, const Model& model, const char* name, const std::string& overrides) {
+  const auto plan = plan_for(model, name, 384, overrides.c_str());
   const std::vector<std::int32_t> tokens = stretches(1300, model.config().vocab, 6);
   const std::span<const std::int32_t> all(tokens);
   MethodState method(plan);
@@ -220,42 +222,51 @@ Answers answer_by(auto& on, const Model& model, const char* name, const char* ov
 // the CPU's flags, but for what rounding decides.
 TEST_F(CudaMethodTest, TheMassGateIsTheCpus) {
   const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
-  const auto there = [&](const char* overrides) {
-    OnDevice device(*model, KvStore::kHost);
-    return answer_by(device, *model, "freekv", overrides);
+  struct Units {
+    const char* units;
+    KvStore store;
+    std::pair<const char*, const char*> between;  // eps that flag some heads
   };
-  const Answers always = there("unit=page:32,gate=mass,eps=-1"), every = there("unit=page:32,schedule=every_step"),
-                never = there("unit=page:32,gate=mass,eps=1"), ahead = there("unit=page:32,tau=-1");
-  EXPECT_TRUE(always.logits == every.logits);
-  EXPECT_TRUE(never.logits == ahead.logits);
-  EXPECT_FALSE(never.logits == always.logits);
-  EXPECT_EQ(always.corrections, always.checks);
-  EXPECT_EQ(never.corrections, 0);
-  EXPECT_EQ(always.selected, every.selected / 100 * 103);  // three pages end, and the next step has other candidates
-  EXPECT_EQ(never.selected, ahead.selected);
-  for (const char* overrides :
-       {"unit=page:32,gate=mass,eps=0.02", "unit=page:32,gate=mass,eps=0.03,pool=meanQK,alpha=1"}) {
-    SequenceRunner host(*model, DType::kBF16, cpu, 100);
-    const Answers got = there(overrides), want = answer_by(host, *model, "freekv", overrides);
-    EXPECT_EQ(got.checks, want.checks);
-    EXPECT_GT(got.corrections, 0);
-    EXPECT_LT(got.corrections, got.checks);
-    RecordProperty("corrections", std::to_string(got.corrections) + " of " + std::to_string(got.checks) + ", CPU " +
-                                      std::to_string(want.corrections));
-    EXPECT_NEAR(static_cast<double>(got.corrections), static_cast<double>(want.corrections),
-                0.05 * static_cast<double>(want.checks));
-    double error = 0;
-    for (std::size_t i = 0; i < want.logits.size(); ++i)
-      error += relative_error(got.logits[i], want.logits[i]) / static_cast<double>(want.logits.size());
-    EXPECT_LE(error, kTolerance) << overrides;
+  const std::pair of_tokens{"gate=mass,eps=0.05", "gate=mass,eps=0.1,pool=meanQK,alpha=1"};
+  for (const auto& [units, store, between] :
+       {Units{"unit=page:32", KvStore::kHost, {"gate=mass,eps=0.02", "gate=mass,eps=0.03,pool=meanQK,alpha=1"}},
+        Units{"unit=token,index=one_bit", KvStore::kHost, of_tokens},
+        Units{"unit=token,index=one_bit", KvStore::kDevice, of_tokens}}) {
+    SCOPED_TRACE(::testing::Message() << units << (store == KvStore::kHost ? " host" : " device"));
+    const auto with = [&](const char* overrides) { return fmt::format("{},{}", units, overrides); };
+    const auto there = [&](const std::string& overrides) {
+      OnDevice device(*model, store);
+      return answer_by(device, *model, "freekv", overrides);
+    };
+    const Answers always = there(with("gate=mass,eps=-1")), every = there(with("schedule=every_step")),
+                  never = there(with("gate=mass,eps=1")), ahead = there(with("tau=-1"));
+    EXPECT_TRUE(always.logits == every.logits);
+    EXPECT_TRUE(never.logits == ahead.logits);
+    EXPECT_FALSE(never.logits == always.logits);
+    EXPECT_EQ(always.corrections, always.checks);
+    EXPECT_EQ(never.corrections, 0);
+    EXPECT_EQ(never.selected, ahead.selected);
+    if (std::string_view(units) == "unit=page:32") {
+      EXPECT_EQ(always.selected, every.selected / 100 * 103);  // three pages end, and the next step has others
+    } else {
+      EXPECT_GT(always.selected, every.selected / 100 * 199);  // it always has
+    }
+    for (const char* overrides : {between.first, between.second}) {
+      SequenceRunner host(*model, DType::kBF16, cpu, 100);
+      const Answers got = there(with(overrides)), want = answer_by(host, *model, "freekv", with(overrides));
+      EXPECT_EQ(got.checks, want.checks);
+      EXPECT_GT(got.corrections, 0);
+      EXPECT_LT(got.corrections, got.checks);
+      RecordProperty("corrections", std::to_string(got.corrections) + " of " + std::to_string(got.checks) + ", CPU " +
+                                        std::to_string(want.corrections));
+      EXPECT_NEAR(static_cast<double>(got.corrections), static_cast<double>(want.corrections),
+                  0.05 * static_cast<double>(want.checks));
+      double error = 0;
+      for (std::size_t i = 0; i < want.logits.size(); ++i)
+        error += relative_error(got.logits[i], want.logits[i]) / static_cast<double>(want.logits.size());
+      EXPECT_LE(error, kTolerance) << overrides;
+    }
   }
-}
-
-// What the device does not reckon is refused.
-TEST(CudaMethods, RefusesMassesOfSingleTokens) {
-  EXPECT_EQ(refusal_of("freekv", "recent=64,unit=page:32,gate=mass"), "");
-  const std::string words = refusal_of("freekv", "recent=64,gate=mass,unit=token,index=one_bit");
-  EXPECT_NE(words.find("--kv gate=cosine"), std::string::npos) << words;
 }
 
 LayerStats all_layers(const MethodState& method) {
