@@ -36,8 +36,8 @@ enum class SlotSchedule : std::int32_t {
   kAhead,      // with the query of the step before, unless the gate flags a KV head
   kKept,       // with the current query where those of the layer moved; it stays until they do again
 };
-// GatePool's, of a KV head's cosines, or (kKept) a layer's; kMass (kAhead, pages): of what this step's query would
-// choose and the selection ahead has not, the share of softmax. Then all KV heads choose before the gate is asked.
+// GatePool's, of a KV head's cosines, or (kKept) a layer's; kMass (kAhead): of what this step's query would choose and
+// the selection ahead has not, the share of softmax. Then all KV heads choose before the gate is asked.
 enum class SlotGate : std::int32_t { kMean, kMax, kAny, kMass };
 
 // By what units are chosen: boxes or 1-bit keys; by lot; the keys themselves (control_choose_cuda.h has the latter
@@ -143,7 +143,7 @@ struct KvSlots {
   void* last_q = nullptr;         // [layers][places][heads][D] bf16: of this step, once store_qkv_cuda was there
   void* asked_q = nullptr;        // of the last selection (SlotRules::last_asked); or null
   float* cosine = nullptr;        // [layers][places][heads]: of these with those of the step before, or asked_q
-  float* mass = nullptr;          // SlotGate::kMass: what the gate looks at, once choose_pages_cuda was there
+  float* mass = nullptr;          // SlotGate::kMass: what the gate looks at, once choose_*_cuda was there
   KeptSelection* kept = nullptr;  // [layers][places]; null: nothing is kept
   SlotRules* rules = nullptr;     // [layers][places]
   SlotCounts* counts = nullptr;   // [layers][places]
