@@ -46,6 +46,10 @@ void launch(const CudaContext& context, const char* name, void (*kernel)(Params.
   launch_clusters(context, name, kernel, grid, block, 1, shared_bytes, std::forward<Args>(args)...);
 }
 
+// Dynamic shared memory that any kernel here may have unasked: of 48 KiB that are for both, less what it has
+// statically.
+inline constexpr std::size_t kSharedUnasked = 40 << 10;
+
 // How many clusters of so many blocks the device takes at once; 0: it has no clusters of that size.
 template <typename... Params>
 int clusters_at_once(void (*kernel)(Params...), int blocks, int threads, std::size_t shared_bytes = 0) {

@@ -376,7 +376,7 @@ template <typename T, int kDim, int kTiles, bool kRows>
 void score(const ScoreArgs& a, int n_rows, const CudaContext& context) {
   const auto kernel = score_kernel<T, kDim, kTiles, kRows>;
   const std::size_t shared = probe_bytes(a.keys.pages.n_kv_heads * kDim, kTiles);
-  static std::size_t allowed = 48 << 10;
+  static std::size_t allowed = kSharedUnasked;
   if (shared > allowed) {
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
                "the scores' shared memory");

@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(kListThreads) list_kernel(RecallArgs p) {
 template <typename K>
 void launch_recall(const RecallArgs& args, int max_blocks, const CudaContext& context) {
   const std::size_t shared = std::size_t{K::kRingBytes} + Lists::bytes(args.s);
-  static std::size_t allowed = 48 << 10;
+  static std::size_t allowed = kSharedUnasked;
   if (shared > allowed) {
     cuda_check(
         cudaFuncSetAttribute(recall_kernel<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),

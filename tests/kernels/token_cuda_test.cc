@@ -305,6 +305,29 @@ TEST_F(CudaTokenTest, NeighboursThatComeTooChangeNothing) {
       }
 }
 
+// Lists of recall between what a kernel may have of shared memory unasked and what it may have with its static part.
+TEST_F(CudaTokenTest, ListsOfEverySizeFit) {
+  std::mt19937 rng(7);
+  for (const std::int32_t budget : {4096, 4288, 4416, 4640}) {
+    World w({.head_dim = 64,
+             .group = 1,
+             .kv_heads = 1,
+             .places = 1,
+             .max_pages = 160,
+             .budget = budget,
+             .group_tokens = 32},
+            static_cast<unsigned>(rng()), 3);
+    const std::int32_t length = 5000;
+    begin(w, length);
+    const auto q = queries(w, rng, 2);
+    run(w, rows_of(w, length, 1), SelectWhen::kNow);
+    const Ids got = chosen_units(w, 0, 0);
+    expect_choice(got, choose(w, 0, 0, length, q.data()), true);
+    expect_listed(w, 0, 0, length, got);
+    if (HasFatalFailure()) return;
+  }
+}
+
 // Up to the budget, all tokens are attended.
 TEST_F(CudaTokenTest, AttendsEverythingUpToTheBudget) {
   for (const bool slots : {true, false}) {
