@@ -101,7 +101,7 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
   if (ahead && in_turn) begin_beside(chosen_, stream);
   delay(context);
   // The next layer's scores go where those of the last one were. Here, because a kernel that waits for two others does
-  // not begin early: the one that stores queries and keys, which looks up much before it waits, took 2 us longer.
+  // not begin early, and recall has the least to do before it waits.
   const int next_scores = r.next_scores();
   if (shares && scores_read_[next_scores]) stream.wait(scores_free_[next_scores]);
   if (r.recalls_by_host() && r.selects()) {
