@@ -49,6 +49,14 @@ void launch(const CudaContext& context, const char* name, void (*kernel)(Params.
 // Dynamic shared memory that any kernel here may have unasked: of 48 KiB that are for both, less what it has
 // statically.
 inline constexpr std::size_t kSharedUnasked = 40 << 10;
+// Asks for more, where a launch needs it. allowed: what the kernel may have, from one launch to the next; first
+// kSharedUnasked.
+template <typename... Params>
+void allow_shared(void (*kernel)(Params...), std::size_t bytes, std::size_t& allowed, const char* what) {
+  if (bytes <= allowed) return;
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), what);
+  allowed = bytes;
+}
 
 // How many clusters of so many blocks the device takes at once; 0: it has no clusters of that size.
 template <typename... Params>

@@ -132,6 +132,16 @@ __device__ __forceinline__ RowOfSlots row_at(const KvSlots& s, const SlotRows& r
   return r;
 }
 
+// Of one thread, where tokens have no slots, for a step that attends what was chosen ahead: its own token, the last
+// that is listed.
+__device__ __forceinline__ void list_newest(const KvSlots& s, const KvTables& pages, int layer, int slot_layer,
+                                            const RowOfSlots& r, int kv_head) {
+  const PageRegion region = page_region(r.rules, r.length);
+  const int last = region.first + region.n_select + region.stop - region.window - 1;
+  s.listed[slot_index(s, slot_layer, r.place, kv_head) * s.max_listed + last] =
+      unit_token(pages, 1, layer, r.place, kv_head, r.length - 1);
+}
+
 // Whether n cosines, by their sum, their largest and their smallest, are below what a gate asks for.
 __device__ __forceinline__ bool below_tau(const SlotRules& rules, int n, float sum, float most, float least, bool nan) {
   const float pooled = rules.gate == SlotGate::kMean  ? sum / static_cast<float>(n)

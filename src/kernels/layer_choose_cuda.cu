@@ -377,11 +377,7 @@ void score(const ScoreArgs& a, int n_rows, const CudaContext& context) {
   const auto kernel = score_kernel<T, kDim, kTiles, kRows>;
   const std::size_t shared = probe_bytes(a.keys.pages.n_kv_heads * kDim, kTiles);
   static std::size_t allowed = kSharedUnasked;
-  if (shared > allowed) {
-    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
-               "the scores' shared memory");
-    allowed = shared;
-  }
+  allow_shared(kernel, shared, allowed, "the scores' shared memory");
   // A row's pages are known on the device alone: as many blocks as fill it.
   constexpr int kWarps = kThreads / kWarp;
   const int blocks =

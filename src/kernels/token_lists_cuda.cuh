@@ -47,16 +47,14 @@ __device__ inline void list_late(const Args& p, bool flagged, int row, int kv_he
   const RowOfSlots r = row_at(p.s, p.rows, row);
   if (flagged) list_others(p, r, kv_head, rank, blocks);
   if (rank > 0 || threadIdx.x > 0) return;
-  const Others o = others_of(r);
   SlotCounts& counts = p.s.counts[kept_index(p.s, p.layer, r.place)];
   if (!r.anew) add_count(counts.checks, 1);
   if (flagged) {
     if (!r.anew) add_count(counts.corrections, 1);
-    add_count(counts.selected, o.chosen);
+    add_count(counts.selected, others_of(r).chosen);
     return;
   }
-  p.s.listed[slot_index(p.s, p.layer, r.place, kv_head) * p.s.max_listed + o.first + o.chosen + o.stop - o.window - 1] =
-      unit_token(p.pages, 1, p.model_layer, r.place, kv_head, o.stop - 1);
+  list_newest(p.s, p.pages, p.model_layer, p.layer, r, kv_head);
 }
 
 }  // namespace mneme::cuda::tokens

@@ -173,15 +173,6 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
   }
 }
 
-// Of one thread, for a step that attends what was chosen ahead: its own token, the last that is listed.
-__device__ __forceinline__ void list_newest(const RecallArgs& p, const RowOfSlots& r, int kv_head) {
-  if (r.rules.schedule != SlotSchedule::kAhead) return;
-  const PageRegion region = page_region(r.rules, r.length);
-  const int last = region.first + region.n_select + region.stop - region.window - 1;
-  p.s.listed[slot_index(p.s, p.slot_layer, r.place, kv_head) * p.s.max_listed + last] =
-      unit_token(p.pages, 1, p.layer, r.place, kv_head, r.length - 1);
-}
-
 // Where there are no slots: the numbers of the tokens that are attended, all of them up to the budget. What is chosen
 // for the next step is listed without that step's token, whose page may have no block yet.
 template <SelectWhen kWhen>
@@ -205,7 +196,8 @@ __global__ void __launch_bounds__(kListThreads) list_kernel(RecallArgs p) {
       if (first_block && kv_head == 0) remember(p, r.place, -1);
     } else {
       if (!item_of<Listed>(p, r, kv_head, needs, item)) {
-        if (first_block && Listed::kNow) list_newest(p, r, kv_head);
+        if (first_block && Listed::kNow && r.rules.schedule == SlotSchedule::kAhead)
+          list_newest(p.s, p.pages, p.layer, p.slot_layer, r, kv_head);
         return;
       }
       if (kept && first_block && kv_head == 0) remember(p, r.place, item.n);
@@ -236,12 +228,7 @@ template <typename K>
 void launch_recall(const RecallArgs& args, int max_blocks, const CudaContext& context) {
   const std::size_t shared = std::size_t{K::kRingBytes} + Lists::bytes(args.s);
   static std::size_t allowed = kSharedUnasked;
-  if (shared > allowed) {
-    cuda_check(
-        cudaFuncSetAttribute(recall_kernel<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
-        "recall's shared memory");
-    allowed = shared;
-  }
+  allow_shared(recall_kernel<K>, shared, allowed, "recall's shared memory");
   launch(context, "recall_units", recall_kernel<K>,
          dim3(static_cast<unsigned>(std::min(max_blocks, args.rows.n * args.s.n_kv_heads))),
          dim3(static_cast<unsigned>(K::kThreads)), shared, args);

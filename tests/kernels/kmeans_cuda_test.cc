@@ -251,17 +251,7 @@ class CudaListTest : public CudaSlotsTest {
     ASSERT_LE(n, std::ssize(selected));
     want.insert(want.end(), selected.begin(), selected.begin() + n);
     for (std::int32_t t = length - 1; t >= grouped; --t) want.push_back(t);
-    const auto index = static_cast<std::size_t>(place * w.s.kv_heads + head);
-    const auto listed = fetch(w.v.listed + index * static_cast<std::size_t>(w.v.max_listed), want.size());
-    const std::size_t bytes = w.v.token_bytes(), slots = static_cast<std::size_t>(w.v.n_slots);
-    const std::vector<std::byte> there =
-        slots > 0 ? fetch(w.v.slots + index * slots * bytes, slots * bytes) : std::vector<std::byte>();
-    for (std::size_t i = 0; i < want.size(); ++i) {
-      const auto entry = static_cast<std::size_t>(listed[i]);
-      const std::byte* got = slots > 0 ? there.data() + (entry - index * slots) * bytes : w.host.data() + entry * bytes;
-      ASSERT_EQ(std::memcmp(got, w.token(place, head, want[i]), bytes), 0)
-          << "entry " << i << ", token " << want[i] << " of place " << place << ", head " << head << ", " << length;
-    }
+    expect_entries(w, place, head, length, want);
   }
   // A ranking by scores that may be off by rounding: whole units in their order, each no better than the one before it,
   // and none left out that is better than the last.

@@ -295,6 +295,26 @@ class CudaSlotsTest : public CudaTest {
     // So few blocks that one has several KV heads.
     recall_units_cuda(r.rows(), when, w.v, w.pages(), 0, 0, 1, context());
   }
+  // Every entry of the list is the token that `want` has there, byte for byte.
+  void expect_entries(World& w, std::int32_t place, std::int32_t head, std::int32_t length, const Ids& want) {
+    const auto index = static_cast<std::size_t>(place * w.s.kv_heads + head);
+    const auto listed = fetch(w.v.listed + index * static_cast<std::size_t>(w.v.max_listed), want.size());
+    const std::size_t bytes = w.v.token_bytes(), slots = static_cast<std::size_t>(w.v.n_slots);
+    const std::vector<std::byte> there =
+        slots > 0 ? fetch(w.v.slots + index * slots * bytes, slots * bytes) : std::vector<std::byte>();
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      auto entry = static_cast<std::size_t>(listed[i]);
+      const std::byte* got = w.host.data() + entry * bytes;
+      if (slots > 0) {
+        ASSERT_GE(entry, index * slots);
+        entry -= index * slots;
+        ASSERT_LT(entry, slots);
+        got = there.data() + entry * bytes;
+      }
+      ASSERT_EQ(std::memcmp(got, w.token(place, head, want[i]), bytes), 0)
+          << "entry " << i << ", token " << want[i] << " of place " << place << ", head " << head << ", " << length;
+    }
+  }
   template <typename T>
   std::vector<T> fetch(const T* from, std::size_t n) {
     std::vector<T> out(n);

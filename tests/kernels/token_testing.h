@@ -74,23 +74,7 @@ class CudaTokenTest : public CudaSlotsTest {
     want.insert(want.end(), selected.begin(), selected.end());
     for (std::int32_t t = region.recent_from; t < length; ++t) want.push_back(t);
     ASSERT_EQ(static_cast<std::int32_t>(want.size()), std::min(length, w.s.budget));
-    const auto index = static_cast<std::size_t>(place * w.s.kv_heads + head);
-    const auto listed = fetch(w.v.listed + index * static_cast<std::size_t>(w.v.max_listed), want.size());
-    const std::size_t bytes = w.v.token_bytes(), slots = static_cast<std::size_t>(w.v.n_slots);
-    const std::vector<std::byte> there =
-        slots > 0 ? fetch(w.v.slots + index * slots * bytes, slots * bytes) : std::vector<std::byte>();
-    for (std::size_t i = 0; i < want.size(); ++i) {
-      auto entry = static_cast<std::size_t>(listed[i]);
-      const std::byte* got = w.host.data() + entry * bytes;
-      if (slots > 0) {
-        ASSERT_GE(entry, index * slots);
-        entry -= index * slots;
-        ASSERT_LT(entry, slots);
-        got = there.data() + entry * bytes;
-      }
-      ASSERT_EQ(std::memcmp(got, w.token(place, head, want[i]), bytes), 0)
-          << "entry " << i << ", token " << want[i] << " of place " << place << ", head " << head << ", " << length;
-    }
+    expect_entries(w, place, head, length, want);
   }
   // A page has a block once a token of it is there; before that its entry may say anything.
   void know_pages(World& w, std::int32_t length) {
