@@ -52,8 +52,10 @@ void CudaAttention::prepare(const KvShape& shape, const CudaBlocks& blocks) {
   } else {
     library_.prepare(static_cast<std::int32_t>(model_.config().n_heads), tables_->tables(), options_.max_context);
   }
-  side_ = Stream::make(Stream::Priority::kHigh);
-  for (Event* e : {&stored_, &chosen_, &attended_, &side_done_, &scores_free_[0], &scores_free_[1]}) *e = Event::make();
+  side_ = Stream::make(Stream::Priority::kHigh), bringing_ = Stream::make(Stream::Priority::kHigh);
+  for (Event* e :
+       {&stored_, &chosen_, &attended_, &made_, &side_done_, &brought_, &scores_free_[0], &scores_free_[1]})
+    *e = Event::make();
   taps_.emplace(shape, static_cast<std::int32_t>(model_.config().n_heads), scale_);
   audit_.emplace(shape, static_cast<std::int32_t>(model_.config().n_heads), scale_, options_.audit_every);
 }
@@ -270,6 +272,10 @@ void CudaAttention::join(const Stream& stream) {
   if (!chunks_.empty() && staging_) staging_->join(stream);
   side_done_.record(side_);
   stream.wait(side_done_);
+  if (!brings_) return;
+  brings_ = false;
+  brought_.record(bringing_);
+  stream.wait(brought_);
 }
 
 void CudaAttention::draw_outcomes(float turnover, float correction, RecallBy recall_by) {

@@ -164,8 +164,9 @@ class CudaAttention {
   std::uint32_t delays_ = 1;
   std::int32_t ticket_ = 0;  // of the step
   bool beside_ = false;      // something runs in side_
-  Stream side_;
-  Event stored_, chosen_, attended_, side_done_;
+  bool brings_ = false;      // something runs in bringing_
+  Stream side_, bringing_;
+  Event stored_, chosen_, attended_, made_, side_done_, brought_;
   Event scores_free_[2];  // by CudaRetrieval::next_scores(), where
   bool scores_read_[2] = {};
 };

@@ -116,10 +116,14 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
     delay(beside);
     r.choose(SelectWhen::kNext, layer, who, tables_->tables(), beside);
     if (shares) scores_free_[1 - next_scores].record(side_), scores_read_[1 - next_scores] = true;
-    side_.wait(attended_);
-    delay(beside);
-    r.recall(SelectWhen::kNext, layer, who, tables_->tables(), beside);
-    beside_ = true;
+    // In a stream of its own: the next layer's choice need not wait for it.
+    made_.record(side_);
+    bringing_.wait(made_);
+    bringing_.wait(attended_);
+    const CudaContext bringing{.stream = bringing_.get()};
+    delay(bringing);
+    r.recall(SelectWhen::kNext, layer, who, tables_->tables(), bringing);
+    beside_ = brings_ = true;
   }
 }
 
