@@ -58,6 +58,15 @@ void allow_shared(void (*kernel)(Params...), std::size_t bytes, std::size_t& all
   allowed = bytes;
 }
 
+// For a small kernel that stands beside large ones: where it begins on a multiprocessor that has nothing else, this
+// one's shared memory is not cut to what it needs itself, which would keep the others' blocks out until it ends.
+template <typename... Params>
+void leave_shared_to_others(void (*kernel)(Params...)) {
+  cuda_check(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+      "shared memory for other kernels");
+}
+
 // How many clusters of so many blocks the device takes at once; 0: it has no clusters of that size.
 template <typename... Params>
 int clusters_at_once(void (*kernel)(Params...), int blocks, int threads, std::size_t shared_bytes = 0) {
