@@ -160,8 +160,6 @@ void run(const Args& args, const CudaContext& context) {
   static const Shape shape = shape_of(listed_kernel<T, kDim>, PageShape<kDim>::kBytes);
   static const std::vector<int> clusters =
       active_clusters(listed_kernel<T, kDim>, shape.n_warps * kWarp, kMostCluster, shape.shared_bytes);
-  static const bool leaves = (leave_shared_to_others(listed_kernel<T, kDim>), true);
-  static_cast<void>(leaves);
   Args a = args;
   a.n_stages = shape.n_stages;
   const int n_items = a.a.n * a.tables.n_kv_heads, cluster = cluster_for(clusters, n_items);

@@ -58,17 +58,6 @@ void allow_shared(void (*kernel)(Params...), std::size_t bytes, std::size_t& all
   allowed = bytes;
 }
 
-// For kernels that run beside others: where one begins on a multiprocessor that has nothing else, this one's shared
-// memory is not cut to what it needs itself, which would keep the others' blocks out until it ends. With what chooses,
-// brings and attends single tokens a step of llama-3.1-8b at 131,072 takes 5.91 ms in place of 5.96 at 5 % turnover,
-// and 6.42 in place of 6.56 at 20 %.
-template <typename... Params>
-void leave_shared_to_others(void (*kernel)(Params...)) {
-  cuda_check(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
-      "shared memory for other kernels");
-}
-
 // How many clusters of so many blocks the device takes at once; 0: it has no clusters of that size.
 template <typename... Params>
 int clusters_at_once(void (*kernel)(Params...), int blocks, int threads, std::size_t shared_bytes = 0) {

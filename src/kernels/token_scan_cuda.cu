@@ -341,7 +341,6 @@ void scan_as(const Args& a, const CudaContext& context) {
     cuda_check(cudaFuncSetAttribute(scan_kernel<kDim, kWide>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     kScanWarps * scan_warp_bytes<kDim>(kWide ? kMostGroup : 8)),
                "the scan's shared memory");
-    leave_shared_to_others(scan_kernel<kDim, kWide>);
     return true;
   }();
   static_cast<void>(ready);

@@ -303,7 +303,6 @@ void run(const Args& a, const CudaContext& context) {
   static const std::vector<int> clusters = [&] {  // by their blocks: how many the device takes at once
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared),
                "the choice of tokens' shared memory");
-    if (kTurns != Turns::kBoth) leave_shared_to_others(kernel);
     return active_clusters(kernel, K::kThreads, kMostBlocks, std::min(most_shared, K::kMostKept * 5));
   }();
   const int items = a.rows.n * a.s.n_kv_heads;

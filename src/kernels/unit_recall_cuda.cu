@@ -229,11 +229,6 @@ void launch_recall(const RecallArgs& args, int max_blocks, const CudaContext& co
   const std::size_t shared = std::size_t{K::kRingBytes} + Lists::bytes(args.s);
   static std::size_t allowed = kSharedUnasked;
   allow_shared(recall_kernel<K>, shared, allowed, "recall's shared memory");
-  // Of pages a step is 1.5 % longer by it.
-  if constexpr (!K::kPages) {
-    static const bool leaves = (leave_shared_to_others(recall_kernel<K>), true);
-    static_cast<void>(leaves);
-  }
   launch(context, "recall_units", recall_kernel<K>,
          dim3(static_cast<unsigned>(std::min(max_blocks, args.rows.n * args.s.n_kv_heads))),
          dim3(static_cast<unsigned>(K::kThreads)), shared, args);
