@@ -53,8 +53,7 @@ void CudaAttention::prepare(const KvShape& shape, const CudaBlocks& blocks) {
     library_.prepare(static_cast<std::int32_t>(model_.config().n_heads), tables_->tables(), options_.max_context);
   }
   side_ = Stream::make(Stream::Priority::kHigh), bringing_ = Stream::make(Stream::Priority::kHigh);
-  for (Event* e :
-       {&stored_, &chosen_, &attended_, &made_, &side_done_, &brought_, &scores_free_[0], &scores_free_[1]})
+  for (Event* e : {&stored_, &chosen_, &attended_, &made_, &side_done_, &brought_, &scores_free_[0], &scores_free_[1]})
     *e = Event::make();
   taps_.emplace(shape, static_cast<std::int32_t>(model_.config().n_heads), scale_);
   audit_.emplace(shape, static_cast<std::int32_t>(model_.config().n_heads), scale_, options_.audit_every);

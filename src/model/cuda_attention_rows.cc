@@ -116,14 +116,19 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
     delay(beside);
     r.choose(SelectWhen::kNext, layer, who, tables_->tables(), beside);
     if (shares) scores_free_[1 - next_scores].record(side_), scores_read_[1 - next_scores] = true;
-    // In a stream of its own: the next layer's choice need not wait for it.
-    made_.record(side_);
-    bringing_.wait(made_);
-    bringing_.wait(attended_);
-    const CudaContext bringing{.stream = bringing_.get()};
-    delay(bringing);
-    r.recall(SelectWhen::kNext, layer, who, tables_->tables(), bringing);
-    beside_ = brings_ = true;
+    // Of pages in a stream of its own, so that the next layer's choice need not wait for it (four sequences of 32,768
+    // without corrections: 5.21 ms a step in place of 5.51). Of tokens that costs more than it gains (20 % turnover:
+    // 6.56 ms in place of 6.47).
+    const Stream& bringing = shares ? side_ : bringing_;
+    if (!shares) {
+      made_.record(side_);
+      bringing_.wait(made_);
+    }
+    bringing.wait(attended_);
+    const CudaContext brings{.stream = bringing.get()};
+    delay(brings);
+    r.recall(SelectWhen::kNext, layer, who, tables_->tables(), brings);
+    beside_ = true, brings_ = brings_ || !shares;
   }
 }
 
