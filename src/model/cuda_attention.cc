@@ -269,12 +269,10 @@ void CudaAttention::join(const Stream& stream) {
   beside_ = false;
   scores_read_[0] = scores_read_[1] = false;
   if (!chunks_.empty() && staging_) staging_->join(stream);
-  side_done_.record(side_);
-  stream.wait(side_done_);
+  follow(stream, side_done_, side_);
   if (!brings_) return;
   brings_ = false;
-  brought_.record(bringing_);
-  stream.wait(brought_);
+  follow(stream, brought_, bringing_);
 }
 
 void CudaAttention::draw_outcomes(float turnover, float correction, RecallBy recall_by) {

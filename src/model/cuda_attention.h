@@ -118,7 +118,8 @@ class CudaAttention {
   void delay(const CudaContext& context);
   void single_rows(std::int32_t layer, std::int32_t span, std::int32_t first, std::int32_t n, bool with_method,
                    const CudaRowArrays& rows, const Memory& m, const CudaContext& context, const Stream& stream);
-  void begin_beside(Event& had, const Stream& stream);
+  // What comes in `then` from here on waits for what `first` has had so far.
+  static void follow(const Stream& then, Event& had, const Stream& first);
   void take_audit(std::int32_t layer, std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Memory& m,
                   const Stream& stream);
   // far_there: of what is far to be there; null: it is.

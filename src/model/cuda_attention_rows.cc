@@ -18,10 +18,9 @@ void CudaAttention::delay(const CudaContext& context) {
   wait_cuda(static_cast<std::int32_t>((delays_ >> 8) % static_cast<std::uint32_t>(options_.delay_us)), context);
 }
 
-// What comes in side_ from here on waits for what `stream` has had so far.
-void CudaAttention::begin_beside(Event& had, const Stream& stream) {
-  had.record(stream);
-  side_.wait(had);
+void CudaAttention::follow(const Stream& then, Event& had, const Stream& first) {
+  had.record(first);
+  then.wait(had);
 }
 
 // Rows that stand alone, of spans from `span` on, all with methods or all without.
@@ -68,7 +67,7 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
     } else if (recalls) {
       // What is near lies in the ring of turned keys, and is attended meanwhile.
       const CudaContext beside{.stream = side_.get()};
-      begin_beside(stored_, stream);
+      follow(side_, stored_, stream);
       delay(beside);
       r.recall(SelectWhen::kNow, layer, who, tables_->tables(), beside);
       attended_.record(side_);
@@ -95,10 +94,10 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
   const CudaContext beside{.stream = side_.get()};
   const bool in_turn = r.chooses_in_turn();
   if (r.closes_first()) r.close_groups(layer, who, tables_->tables(), context);
-  if (ahead && !in_turn) begin_beside(stored_, stream);
+  if (ahead && !in_turn) follow(side_, stored_, stream);
   delay(context);
   if (r.selects()) r.choose(SelectWhen::kNow, layer, who, tables_->tables(), context);
-  if (ahead && in_turn) begin_beside(chosen_, stream);
+  if (ahead && in_turn) follow(side_, chosen_, stream);
   delay(context);
   // The next layer's scores go where those of the last one were. Here, because a kernel that waits for two others does
   // not begin early, and recall has the least to do before it waits.
@@ -120,15 +119,12 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
     // without corrections: 5.21 ms a step in place of 5.51). Of tokens that costs more than it gains (20 % turnover:
     // 6.56 ms in place of 6.47).
     const Stream& bringing = shares ? side_ : bringing_;
-    if (!shares) {
-      made_.record(side_);
-      bringing_.wait(made_);
-    }
+    if (!shares) follow(bringing_, made_, side_), brings_ = true;
     bringing.wait(attended_);
     const CudaContext brings{.stream = bringing.get()};
     delay(brings);
     r.recall(SelectWhen::kNext, layer, who, tables_->tables(), brings);
-    beside_ = true, brings_ = brings_ || !shares;
+    beside_ = true;
   }
 }
 
@@ -163,7 +159,7 @@ void CudaAttention::attend_two_parts(std::int32_t layer, std::int32_t first, Dec
 }
 
 void CudaAttention::finish(std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Stream& stream) {
-  begin_beside(stored_, stream);
+  follow(side_, stored_, stream);
   const SlotRows who = slot_rows(rows, first, n);
   if (retrieval_->groups() && !retrieval_->closes_first())
     retrieval_->close_groups(-1, who, tables_->tables(), {.stream = side_.get()});
