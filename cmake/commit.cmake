@@ -1,8 +1,11 @@
-# cmake -DSOURCE=FOLDER -DOUTPUT=FILE -P commit.cmake: build_commit() of src/perf/machine.h, which says what revision SOURCE is.
+# cmake -DSOURCE=FOLDER -DOUTPUT=FILE -P commit.cmake: build_commit() of apps/bench/machine.h, which says what revision SOURCE is.
 cmake_minimum_required(VERSION 3.24)
 find_package(Git QUIET)
+# Where the sources come without their history (an archive), the environment may name the revision.
 set(commit unknown)
-if(GIT_FOUND)
+if(DEFINED ENV{MNEME_COMMIT})
+  set(commit $ENV{MNEME_COMMIT})
+elseif(GIT_FOUND)
   execute_process(COMMAND ${GIT_EXECUTABLE} -C ${SOURCE} describe --always --dirty --abbrev=12
     OUTPUT_VARIABLE described OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
   if(NOT failed)
@@ -10,7 +13,7 @@ if(GIT_FOUND)
   endif()
 endif()
 file(CONFIGURE OUTPUT ${OUTPUT} @ONLY CONTENT [[
-#include "src/perf/machine.h"
+#include "apps/bench/machine.h"
 
 std::string mneme::build_commit() {
   return "@commit@";

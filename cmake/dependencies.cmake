@@ -1,4 +1,4 @@
-# Every dependency, found once. docs/dependencies.md says what each is for.
+# Every dependency, found once. docs/design/dependencies.md says what each is for.
 find_package(Threads REQUIRED)
 find_package(Boost 1.81 REQUIRED)  # headers only: Asio, Beast
 find_package(fmt REQUIRED)
@@ -9,6 +9,23 @@ pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(EDIT REQUIRED IMPORTED_TARGET libedit)
+# For `-hf`: requests by libcurl, hashes by OpenSSL. Without both the program says that it cannot download.
+set(MNEME_DOWNLOADS AUTO CACHE STRING "Downloads of models: AUTO (where libcurl and OpenSSL are found), ON, OFF")
+set(MNEME_HAVE_CURL OFF)
+if(MNEME_DOWNLOADS)
+  if(MNEME_DOWNLOADS STREQUAL "ON")
+    find_package(CURL 7.85 REQUIRED)
+    find_package(OpenSSL REQUIRED)
+  else()
+    find_package(CURL 7.85)
+    find_package(OpenSSL)
+  endif()
+  if(CURL_FOUND AND OPENSSL_FOUND)
+    set(MNEME_HAVE_CURL ON)
+  else()
+    message(STATUS "mneme: no downloads (-hf): libcurl or OpenSSL is missing")
+  endif()
+endif()
 if(MNEME_ONEDNN)
   # Not find_package(dnnl): Debian's CMake package asks for OpenCL's headers, which we do not need.
   find_path(DNNL_INCLUDE_DIR dnnl.hpp REQUIRED)

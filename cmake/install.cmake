@@ -1,12 +1,15 @@
-# The library as others use it: one shared object with everything inside, the public headers, and a CMake package, so that
-# find_package(mneme) gives mneme::mneme. What the library is made with (oneDNN, fmt, ...) does not reach its users.
+# The library as others use it: one shared object with everything inside, the public headers, and a CMake package, so
+# that find_package(mneme) gives mneme::mneme. What the library is made with (oneDNN, fmt, ...) does not reach its
+# users.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 # The rooms whose functions the public headers declare go in whole; of the others, what these need.
-add_library(mneme_shared SHARED $<TARGET_OBJECTS:mneme_engine> $<TARGET_OBJECTS:mneme_base>)
+add_library(mneme_shared SHARED
+  $<TARGET_OBJECTS:mneme_server> $<TARGET_OBJECTS:mneme_engine>
+  $<TARGET_OBJECTS:mneme_recipes> $<TARGET_OBJECTS:mneme_base>)
 add_library(mneme::mneme ALIAS mneme_shared)
-target_link_libraries(mneme_shared PRIVATE mneme_engine)
+target_link_libraries(mneme_shared PRIVATE mneme_server)
 target_include_directories(mneme_shared PUBLIC
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 target_compile_features(mneme_shared PUBLIC cxx_std_20)

@@ -1,66 +1,43 @@
-# Half of what these rooms and their tests take to compile under sanitizers is optimising what runs once: options,
-# assertions. What computes keeps its optimiser: kernels, references, contracts. Without sanitizers a third of what tests
-# and the command line take is -O3 in place of -O1.
-set(MNEME_SPARED cli checkpoint engine eval grammar house recipes server tokenizer)
-function(mneme_spare_optimiser target)
-  get_filename_component(room ${CMAKE_CURRENT_SOURCE_DIR} NAME)
-  if(MNEME_SANITIZE AND NOT MNEME_FUZZ AND room IN_LIST MNEME_SPARED)
-    target_compile_options(${target} PRIVATE -O0)
-  elseif(NOT MNEME_SANITIZE AND NOT MNEME_FUZZ)
-    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
-  endif()
-endfunction()
-
-# mneme_room(NAME SOURCES a.cc ... [USES room ...] [PUBLIC target ...] [PRIVATE target ...])
-# One folder of src/ as a static library mneme_NAME. USES names rooms above it, PUBLIC and PRIVATE other targets.
-function(mneme_room name)
-  cmake_parse_arguments(R "" "" "SOURCES;USES;PUBLIC;PRIVATE" ${ARGN})
-  add_library(mneme_${name} STATIC ${R_SOURCES})
-  target_include_directories(mneme_${name} PUBLIC
-    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
-  list(TRANSFORM R_USES PREPEND mneme_)
-  target_link_libraries(mneme_${name} PUBLIC ${R_USES} ${R_PUBLIC} PRIVATE mneme_warnings ${R_PRIVATE})
-  set_property(GLOBAL APPEND PROPERTY MNEME_ROOMS mneme_${name})
-endfunction()
-
-# mneme_test(NAME SOURCES a.cc ... USES room ... [SHARDS n]): one GoogleTest program, its tests known to ctest by their own
-# names. With SHARDS it runs n times, each time every n-th of its tests (NAME.1, ...): for programs of hundreds of cases
-# that share nothing, where starting a process for each takes longer than the cases do.
-function(mneme_test name)
-  cmake_parse_arguments(T "" "TIMEOUT;SHARDS" "SOURCES;USES;LIBS" ${ARGN})
-  if(NOT T_TIMEOUT)
-    set(T_TIMEOUT 300)
-  endif()
-  add_executable(${name} ${T_SOURCES})
-  list(TRANSFORM T_USES PREPEND mneme_)
-  target_link_libraries(${name} PRIVATE ${T_USES} ${T_LIBS} mneme_warnings GTest::gmock GTest::gtest_main)
-  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
-  target_compile_definitions(${name} PRIVATE MNEME_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  mneme_spare_optimiser(${name})
-  if(NOT T_SHARDS)
-    gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT ${T_TIMEOUT})
-    return()
-  endif()
-  # Two threads that wait for each other (tests/test_threads.h) want two cores.
-  set(processors 2)
-  if(MNEME_SANITIZE MATCHES address)
-    set(processors 1)
-  endif()
-  foreach(shard RANGE 1 ${T_SHARDS})
-    math(EXPR index "${shard} - 1")
-    add_test(NAME ${name}.${shard} COMMAND ${name} --gtest_brief=1)
-    set_tests_properties(${name}.${shard} PROPERTIES TIMEOUT 900 PROCESSORS ${processors}
-      ENVIRONMENT "GTEST_TOTAL_SHARDS=${T_SHARDS};GTEST_SHARD_INDEX=${index}")
-  endforeach()
-endfunction()
-
-# mneme_fuzzer(NAME SOURCES a.cc USES room ...): one libFuzzer program.
-function(mneme_fuzzer name)
-  cmake_parse_arguments(T "" "" "SOURCES;USES" ${ARGN})
-  add_executable(${name} ${T_SOURCES})
-  list(TRANSFORM T_USES PREPEND mneme_)
-  target_link_libraries(${name} PRIVATE ${T_USES} mneme_warnings)
-  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
-  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
-endfunction()
+# The rooms of the project, in the order of the data: a room includes only itself and rooms above it. This list is read by
+# CMake, by tests/house/include_direction_test and by docs/design/tree.md. A folder without a line here belongs to the
+# room of its parent.
+set(MNEME_ROOMS
+  src/base                  # errors and checks, thread pool, random numbers, mapped files
+  src/tensor                # element types, views, buffers
+  src/text/unicode          # UTF-8, case tables
+  src/formats/bytes         # bounds-checked readers and writers of binary data
+  src/cuda                  # CUDA runtime wrappers (device, memory, stream) and headers that kernels share
+  src/ops/simd              # what every CPU kernel is handed; Highway helpers
+  src/ops/gemm              # GEMM and skinny GEMM, weight types and their quantisation
+  src/kv                    # layout of keys and values, page pool, page tables, a sequence's cache
+  src/selection/pool        # scores of a group's query heads to one score per KV head
+  src/offload               # device cache of host pages: slots, resolve, recall, gather
+  src/ops/norm_rope         # norms, activations, RoPE, rotated keys
+  src/ops/attention         # decode (split-KV), prefill and windowed attention
+  src/ops/sampling          # tokens from logits on the device
+  src/selection/region      # arithmetic of sinks, window, candidates and budget
+  src/selection/index       # what is stored per unit to score it: boxes, 1-bit keys, centroids
+  src/selection/topk        # top-k by pages, tokens and lists
+  src/selection/cluster     # k-means, clusters and segments
+  src/selection/mass        # attention that tokens received; what a drop keeps
+  src/selection/layer       # selection for all heads of a layer at once
+  src/formats               # a model on disk: config, tensors, tokenizer data (untrusted input)
+  src/formats/gguf          # GGUF
+  src/formats/safetensors   # Hugging Face folders
+  src/formats/open          # opens either of them; converts
+  src/text/jinja            # the templates' language
+  src/text/tokenizer        # byte-level BPE, SentencePiece BPE, streaming decoder
+  src/text/chat             # chat framing of turns
+  src/text/grammar          # JSON and JSON schemas as constraints on tokens
+  src/recipes               # methods as data: one file a method, registry, compile, override
+  src/methods               # a method at run time on the CPU: decode, windows, drops, state, statistics
+  src/model                 # weights and the forward pass
+  src/model/cuda            # the same on the device
+  src/sampler               # tokens from logits
+  src/engine                # requests, scheduler, step; sessions
+  src/server                # HTTP, the OpenAI API, prefix cache, slots, metrics, the page
+  apps/hub                  # models fetched from a Hugging Face compatible endpoint, and the cache that keeps them
+  apps/bench                # what steps cost: benchmarks, shapes, bandwidth, the machine, load on a server
+  apps/eval                 # tasks, the runner, reports
+  apps/mneme                # the program
+)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Makes tests/tokenizer/data/chat-goldens.json: templates, what they are given, and what Python's jinja2 makes of them.
+"""Makes tests/text/chat/data/chat-goldens.json: templates, what they are given, and what Python's jinja2 makes of them.
 
-Needs  pip install jinja2==3.1.6     (Python 3.11: its Unicode tables are those of src/tokenizer/unicode_tables.cc)
+Needs  pip install jinja2==3.1.6     (Python 3.11: its Unicode tables are those of src/text/unicode/generated/unicode_tables.cc)
 Usage  tools/make_chat_goldens.py [--out FILE]
 
 The environment is the one that transformers renders chat templates in. tools/chat_goldens/*.jinja are templates in the styles of
-well-known models, in words of our own; tools/chat_goldens/constructs.txt has one construct a line.
+well-known models, written for this project; tools/chat_goldens/constructs.txt has one construct a line.
 """
 import argparse
 import datetime
@@ -119,7 +119,7 @@ NAMES = {
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--out", default=os.path.join(ROOT, "tests", "tokenizer", "data", "chat-goldens.json"))
+    parser.add_argument("--out", default=os.path.join(ROOT, "tests", "text", "chat", "data", "chat-goldens.json"))
     out = parser.parse_args().out
     env = environment()
     constructs = []

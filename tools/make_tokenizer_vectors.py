@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes tests/tokenizer/data/hf-vectors.json: texts, and their ids as Hugging Face `tokenizers` and `sentencepiece` give them.
+"""Makes tests/text/tokenizer/data/hf-vectors.json: texts, and their ids as Hugging Face `tokenizers` and `sentencepiece` give them.
 
 Needs  pip install tokenizers sentencepiece
 Usage  tools/make_tokenizer_vectors.py [--texts N] [--sweep] [--out FILE]
@@ -63,7 +63,7 @@ def make_texts(n, sweep):
         texts.append("".join(random.choice(FRAGMENTS) for _ in range(random.randint(1, 14))))
     if sweep:
         known = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000 and unicodedata.category(chr(c)) not in ("Cn", "Co")]
-        known = [c for c in known if c not in "\u180e\u2581"]  # docs/tokenizers.md: what differs
+        known = [c for c in known if c not in "\u180e\u2581"]  # docs/design/tokenizers.md: what differs
         for i in range(0, len(known), 64):
             texts.append("".join("a" + c + " " + c + "1" for c in known[i : i + 64]))
     return texts
@@ -134,7 +134,7 @@ def main():
     args = argparse.ArgumentParser()
     args.add_argument("--texts", type=int, default=120)
     args.add_argument("--sweep", action="store_true")
-    args.add_argument("--out", default=os.path.join(ROOT, "tests", "tokenizer", "data", "hf-vectors.json"))
+    args.add_argument("--out", default=os.path.join(ROOT, "tests", "text", "tokenizer", "data", "hf-vectors.json"))
     args = args.parse_args()
     texts = make_texts(args.texts, args.sweep)
     tokens, types, merges = needle_vocabulary()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes src/tokenizer/unicode_tables.cc: what chat templates need to know of characters, as Python's str methods have it.
+"""Makes src/text/unicode/generated/unicode_tables.cc: what chat templates need to know of characters, as Python's str methods have it.
 
-Usage  tools/make_unicode_tables.py > src/tokenizer/unicode_tables.cc     (Python 3.11: Unicode 14)
+Usage  tools/make_unicode_tables.py > src/text/unicode/generated/unicode_tables.cc     (Python 3.11: Unicode 14)
 """
 import sys
 import unicodedata
@@ -76,7 +76,7 @@ def emit_mapping(name, convert):
 
 
 print("// Made by tools/make_unicode_tables.py, of Unicode %s. clang-format off: a table." % unicodedata.unidata_version)
-print('#include "src/tokenizer/unicode_tables.h"\n')
+print('#include "src/text/unicode/generated/unicode_tables.h"\n')
 print("// clang-format off\nnamespace mneme::unicode {\n")
 emit_mapping("kUpper", str.upper)
 emit_mapping("kLower", str.lower)

@@ -2,17 +2,16 @@
 #include <numeric>
 #include <vector>
 
+#include "apps/bench/device_bench_cuda.h"
+#include "apps/bench/samples.h"
 #include "src/base/error.h"
-#include "src/device/device.h"
-#include "src/kernels/attention_library_cuda.h"
-#include "src/kernels/pointwise_cuda.h"
-#include "src/perf/attention_bench.h"
-#include "src/perf/samples.h"
+#include "src/cuda/device.h"
+#include "src/ops/attention/prefill/attention_library_cuda.h"
+#include "src/ops/norm_rope/pointwise_cuda.h"
 
 namespace mneme {
 
 AttentionResult measure_attention_cuda(const ModelConfig& config, std::int32_t n_tokens, std::int32_t times) {
-  if (device_count() == 0) fail(ErrorKind::kDevice, "--device cuda: {}", no_device_reason());
   use_device(0);
   const auto heads = static_cast<std::int32_t>(config.n_heads), kv_heads = static_cast<std::int32_t>(config.n_kv_heads),
              dim = static_cast<std::int32_t>(config.head_dim);

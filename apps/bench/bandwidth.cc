@@ -1,50 +1,17 @@
-#include "src/perf/bandwidth.h"
+#include "apps/bench/bandwidth.h"
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <vector>
 
+#include "apps/bench/plain_read.h"
 #include "src/base/check.h"
 #include "src/base/rng.h"
-#include "src/kernels/matmul.h"
+#include "src/ops/gemm/gemm.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "src/perf/bandwidth.cc"
-#include <hwy/foreach_target.h>
-#include <hwy/highway.h>
-
-HWY_BEFORE_NAMESPACE();
-namespace mneme {
-namespace HWY_NAMESPACE {
-namespace {
-
-namespace hn = hwy::HWY_NAMESPACE;
-
-// Four sums, so that the loop waits for memory and not for additions.   n: a multiple of 512 words
-std::uint64_t sum_words(const std::uint64_t* data, std::size_t n) {
-  const hn::ScalableTag<std::uint64_t> d;
-  const std::size_t lanes = hn::Lanes(d);
-  auto a = hn::Zero(d), b = a, c = a, e = a;
-  for (std::size_t i = 0; i < n; i += 4 * lanes) {
-    a = hn::Add(a, hn::Load(d, data + i));
-    b = hn::Add(b, hn::Load(d, data + i + lanes));
-    c = hn::Add(c, hn::Load(d, data + i + 2 * lanes));
-    e = hn::Add(e, hn::Load(d, data + i + 3 * lanes));
-  }
-  return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(a, b), hn::Add(c, e))));
-}
-
-}  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace mneme
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
 namespace mneme {
 namespace {
-
-HWY_EXPORT(sum_words);
 
 using Clock = std::chrono::steady_clock;
 constexpr std::size_t kPiece = std::size_t{256} << 10;  // bytes handed to a thread at a time
@@ -77,7 +44,7 @@ double ReadProbe::measure(int passes) {
     pool_.parallel_for(n, 1, [&](std::int64_t begin, std::int64_t end, int worker) {
       const std::uint64_t* words = buffer_.as<std::uint64_t>() + static_cast<std::size_t>(begin) * kPieceWords;
       sums[static_cast<std::size_t>(worker) * 8] +=
-          HWY_DYNAMIC_DISPATCH(sum_words)(words, static_cast<std::size_t>(end - begin) * kPieceWords);
+          sum_words(words, static_cast<std::size_t>(end - begin) * kPieceWords);
     });
     best = std::max(best, static_cast<double>(buffer_.size()) / seconds_since(start));
     std::uint64_t sum = 0;
@@ -98,21 +65,21 @@ std::size_t l3_probe_bytes(std::int64_t l3_bytes) {
   return static_cast<std::size_t>(l3_bytes / 2);
 }
 
-double product_rate(DType weights, std::int64_t rows, std::int64_t width, int passes, const CpuContext& context) {
+double gemm_rate(DType weights, std::int64_t rows, std::int64_t width, int passes, const CpuContext& context) {
   MNEME_CHECK(passes >= 1 && rows >= 1 && width >= 1, "{} passes of {} x {}", passes, rows, width);
   Tensor plain(DType::kF32, {width, width}), w(weights, {width, width}), y(DType::kF32, {rows, width});
   Rng rng(1);
   for (std::int64_t i = 0; i < width * width; ++i) plain.as<float>()[i] = static_cast<float>(rng.uniform() - 0.5);
   quantise_rows(plain, w);
   const WeightMatrix matrix{ConstTensorView(w)};
-  Tensor x(matmul_input_dtype(matrix, rows), {rows, width});
+  Tensor x(gemm_input_dtype(matrix, rows), {rows, width});
   quantise_rows(plain.view().rows(0, std::min(rows, width)), x.view().rows(0, std::min(rows, width)));
   for (std::int64_t r = width; r < rows; ++r)
     std::copy_n(x.view().row(r % width), x.view().stride_bytes(), x.view().row(r));
   double best = 0;
   for (int pass = 0; pass <= passes; ++pass) {  // the first makes room
     const Clock::time_point start = Clock::now();
-    matmul_cpu(x, std::array{MatmulOutput{.w = &matrix, .y = y}}, context);
+    gemm_cpu(x, std::array{GemmOutput{.w = &matrix, .y = y}}, context);
     const double seconds = seconds_since(start);
     if (pass > 0) best = std::max(best, 2.0 * static_cast<double>(rows * width * width) / seconds);
   }
@@ -120,4 +87,3 @@ double product_rate(DType weights, std::int64_t rows, std::int64_t width, int pa
 }
 
 }  // namespace mneme
-#endif

@@ -1,4 +1,4 @@
-// Steps of a model at a depth, timed: no engine, no sampler, no text.
+// Timed steps of a model at a given depth, without engine, sampler or text.
 #pragma once
 
 #include <array>
@@ -8,18 +8,18 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/bench/bandwidth.h"
+#include "apps/bench/machine.h"
+#include "apps/bench/samples.h"
+#include "apps/bench/step_cost.h"
 #include "src/model/model.h"
-#include "src/perf/bandwidth.h"
-#include "src/perf/machine.h"
-#include "src/perf/samples.h"
-#include "src/perf/step_cost.h"
 
 namespace mneme {
 
 struct BenchOptions {
   DType kv_dtype = DType::kBF16;
   std::int32_t steps = 64;           // decode: timed steps. prefill: whole prompts
-  std::int32_t warmup = 4;           // decode: steps before them
+  std::int32_t warmup = 4;           // decode: untimed steps before them
   std::int32_t chunk_tokens = 1024;  // prefill: tokens a step
   bool keep_spans = false;           // for a trace
   bool host_pages = false;           // on a device: keys and values in host memory
@@ -28,16 +28,17 @@ struct BenchOptions {
 struct BenchCase {
   std::int32_t depth = 0;  // decode: tokens in each cache before the first step. prefill: tokens of each prompt
   std::int32_t batch = 1;  // sequences, of different content
-  std::shared_ptr<const Plan> plan;  // decode: how rows attend; null: everything
-  // On a device, where weights are random: the share of the selected units that a step replaces, and of KV heads that
-  // are corrected, are drawn at these rates. Below 0: they are what they are.
+  std::shared_ptr<const Plan> plan;  // decode: the compiled method; null: full attention
+  // On a device, with random weights: injected turnover (share of selected units that a step replaces) and injected
+  // rate of corrected KV heads. Below 0: not injected.
   float turnover = -1, correction = -1;
-  // On a device, of methods that select (but for merged and gather, at every step): how missing pages come from the
-  // host, one of kRecallNames.
+  // On a device, for methods that select: how missing pages are fetched from the host, one of kRecallNames. All but
+  // merged and gather need selection at every step.
   std::string recall = "merged";
 };
-// By the device itself, while pages that are there are attended, or before; by the host, a copy a page and KV head;
-// these in one call; the same with tokens' KV heads side by side; through one buffer, and through two. RecallBy's.
+// merged, gather: by the device, while resident pages are attended, or before. copies: by the host, one copy per page
+// and KV head; the next two batch these, or copy all KV heads of a token; staged: through one buffer, or two.
+// RecallBy's.
 inline constexpr std::array<std::string_view, 7> kRecallNames = {"merged",      "gather", "copies",      "batch",
                                                                  "token-major", "staged", "staged-twice"};
 
@@ -47,25 +48,35 @@ struct StepTrace {
   std::vector<OpTimer::Span> spans;
 };
 
+// Bytes held when a case was done.
+struct HeldMemory {
+  std::int64_t kv = 0, method = 0, activation = 0;
+  std::int64_t device = 0;  // of a device's memory, in use by all programs
+};
+
+// Decode on a device, per step: selected units, misses, units fetched from host memory and their bytes, share of gates
+// that flagged.
+struct RecallCounts {
+  double selected_units = 0, missing_units = 0, recalled_units = 0, recalled_bytes = 0, correction_rate = 0;
+};
+
 struct BenchResult {
-  Quantiles step;                // seconds a step
-  Quantiles prompt;              // prefill: seconds a whole prompt (all of the batch)
+  Quantiles step;                // seconds per step
+  Quantiles prompt;              // prefill: seconds per prompt (the whole batch)
   double tokens_per_second = 0;  // of all sequences, at the median (decode: step, prefill: prompt)
   double tokens_per_second_deviation = 0;
-  StepCost cost;                           // decode: of the mean step. prefill: of all prompts of the batch once
-  double bandwidth = 0, l3_bandwidth = 0;  // bytes a second, measured around the steps; l3 0: the model does not fit
-  double product_rate = 0;                 // prefill: operations a second, measured before the steps
-  double floor_seconds = 0;                // of `cost`
-  double share = 0;                        // floor over median, 1 is as fast as can be
+  StepCost cost;  // decode: of the mean step. prefill: of all prompts of the batch once
+  double bandwidth = 0,
+         l3_bandwidth = 0;   // bytes per second, measured around the steps; l3 0: the model exceeds the L3
+  double gemm_rate = 0;      // prefill: operations per second, measured before the steps
+  double floor_seconds = 0;  // of `cost`
+  double share = 0;          // floor over median; 1 is the limit
   std::array<double, kOps.size()> operations{};  // seconds, decode: of the median step. prefill: of the median prompt
-  std::int64_t kv_bytes = 0, method_bytes = 0, activation_bytes = 0;
-  std::int64_t device_bytes = 0;  // of a device's memory, in use by all programs when the case was done
-  double attended_tokens = 0;     // decode: of a sequence, mean over layers and heads
-  // Decode on a device, a step: units that methods chose, those of them that were not in their slots, what came from
-  // host memory and its bytes, and the share of gates that flagged.
-  double chosen_units = 0, missing_units = 0, recalled_units = 0, recalled_bytes = 0, correction_rate = 0;
-  double selected_share = 0;       // decode: of the heads that read a selection, those that made it in the same step
-  double prefill_end_seconds = 0;  // prefill: of the median prompt's, what deciding what stays of it took
+  HeldMemory memory;
+  double attended_tokens = 0;  // decode: of a sequence, mean over layers and heads
+  RecallCounts recall;
+  double selected_share = 0;       // decode: share of selecting heads that selected in the same step
+  double prefill_end_seconds = 0;  // prefill: of the median prompt, the time to decide what is dropped
   std::vector<StepTrace> trace;
 };
 
@@ -75,10 +86,10 @@ class Bench {
   Bench(const Model& model, const CpuContext& context, const Machine& machine, const BenchOptions& options);
   ~Bench();
 
-  // Caches are filled with random keys and values; every step then adds a random token to each.
-  // Errors  kResource: no room for the caches.
+  // Fills caches with random keys and values; every step then appends a random token to each.
+  // Errors  kResource: out of memory for the caches.
   BenchResult decode(const BenchCase& c);
-  // Random tokens, in chunks shared evenly by the sequences.
+  // Random tokens, in chunks split evenly among the sequences.
   BenchResult prefill(const BenchCase& c);
 
  private:

@@ -1,33 +1,51 @@
-#include "src/perf/cuda_bench.h"
+#include "apps/bench/device_bench_cuda.h"
 
 #include <algorithm>
 #include <utility>
 
+#include "apps/bench/sequences.h"
+#include "src/base/backend.h"
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/base/rng.h"
+#include "src/cuda/bandwidth_cuda.h"
 #include "src/engine/kv_plan.h"
 #include "src/engine/memory_limit.h"
-#include "src/kernels/bandwidth_cuda.h"
-#include "src/kernels/gather_cuda.h"
-#include "src/kernels/matmul_lt.h"
-#include "src/kernels/pointwise_cuda.h"
-#include "src/model/cuda_forward.h"
+#include "src/model/cuda/forward.h"
+#include "src/offload/gather_cuda.h"
+#include "src/ops/gemm/gemm_cublaslt_cuda.h"
+#include "src/ops/norm_rope/pointwise_cuda.h"
 
 namespace mneme {
 namespace {
 
 using Clock = OpTimer::Clock;
 constexpr std::uint64_t kSeed = 20240607;
-constexpr int kReadPasses = 8, kProductPasses = 5;
-constexpr std::int64_t kProductWidth = 8192;
+constexpr int kReadPasses = 8, kGemmPasses = 5;
+constexpr std::int64_t kGemmWidth = 8192;
 constexpr std::size_t kReadBytes = std::size_t{4} << 30;
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
 }
 
-}  // namespace
+class CudaBench final : public DeviceBench {
+ public:
+  CudaBench(std::unique_ptr<Model> model, const DeviceBenchSetup& setup);
+
+  BenchResult decode(const BenchCase& c) override;
+  BenchResult prefill(const BenchCase& c) override;
+  GatherResult gather(const GatherCase& c) override;
+
+  const DeviceInfo& device() const override;
+  std::int64_t weight_bytes() const override;
+  std::int64_t step_weight_bytes() const override;
+  DType weights() const override;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
 
 struct CudaBench::Impl {
   BenchOptions options;
@@ -40,29 +58,20 @@ struct CudaBench::Impl {
   Rng tokens{kSeed};
   PinnedBuffer gather_pool;
 
-  struct Sequences {
-    std::vector<SequenceCache> caches;
-    std::vector<MethodState> methods;  // empty, or one a cache
-    std::vector<SequenceRows> rows;
-    std::vector<std::int32_t> tokens;
-  };
-  Sequences make_sequences(const BenchCase& c);
-  struct Reads {  // what methods counted
-    double attended = 0, heads = 0, chosen = 0, missing = 0, recalled = 0, checks = 0, corrections = 0;
-  };
-  static Reads reads_of(const std::vector<MethodState>& methods);
-  void count_method(BenchResult& result, const Reads& before, const Reads& after, const BenchCase& c) const;
+  BenchSequences make_sequences(const BenchCase& c);
+  void count_method(BenchResult& result, const MethodReads& read, const BenchCase& c) const;
   double read_bandwidth();
-  double product_rate();
-  double timed_step(Sequences& s, std::int32_t n, bool logits, std::int32_t left = 0);
+  double gemm_rate();
+  double timed_step(BenchSequences& s, std::int32_t n, bool logits, std::int32_t left = 0);
   static void drop_as_prompts_end(const Plan& plan, SequenceCache& cache);
-  void finish(BenchResult& result, const Sequences& s, double median);
+  void finish(BenchResult& result, const BenchSequences& s, double median);
 };
 
-CudaBench::CudaBench(std::unique_ptr<Model> model, bool random, DType dtype, const BenchOptions& options,
-                     std::int64_t deepest, std::int32_t most)
-    : impl_(std::make_unique<Impl>()) {
+CudaBench::CudaBench(std::unique_ptr<Model> model, const DeviceBenchSetup& setup) : impl_(std::make_unique<Impl>()) {
   Impl& b = *impl_;
+  const BenchOptions& options = setup.options;
+  const std::int64_t deepest = setup.deepest;
+  const std::int32_t most = setup.most;
   b.options = options;
   b.device = device_info(0);
   b.model = std::move(model);
@@ -70,7 +79,7 @@ CudaBench::CudaBench(std::unique_ptr<Model> model, bool random, DType dtype, con
   use_device(0);
   Stream stream = Stream::make();
   CudaWeights weights =
-      random ? CudaWeights::random(*b.model, dtype, kSeed, stream) : CudaWeights::load(*b.model, stream);
+      setup.random ? CudaWeights::random(*b.model, setup.dtype, kSeed, stream) : CudaWeights::load(*b.model, stream);
   b.forward = std::make_unique<CudaForward>(
       *b.model, std::move(weights), std::move(stream),
       CudaForwardOptions{.max_rows = std::max(options.chunk_tokens, most),
@@ -84,12 +93,12 @@ CudaBench::CudaBench(std::unique_ptr<Model> model, bool random, DType dtype, con
          "{} sequences of {} tokens take {} bytes of keys and values; {} bytes of the device are left beside weights "
          "and activations: fewer (--batch), shorter (--depth), smaller steps (-b), or --kv-store host",
          most, deepest, bytes, std::max<std::int64_t>(room, 0));
-  const std::int64_t host_room = memory_limit_bytes() - kHostBytesAside;
+  const std::int64_t host_room = memory_limit_bytes() - kReservedHostBytes;
   if (options.host_pages && bytes > host_room)
     fail(ErrorKind::kResource,
          "{} sequences of {} tokens take {} bytes of keys and values; this process may have {} bytes of host memory, "
          "{} set aside: fewer (--batch) or shorter ones (--depth)",
-         most, deepest, bytes, memory_limit_bytes(), kHostBytesAside);
+         most, deepest, bytes, memory_limit_bytes(), kReservedHostBytes);
   b.pool = b.forward->make_pool(b.kv, blocks);
   random_kv_cuda(b.forward->kv_data(), static_cast<std::int64_t>(b.forward->kv_bytes() / 2), b.kv.dtype == DType::kF16,
                  kSeed, {.stream = b.forward->stream().get()});
@@ -99,7 +108,6 @@ CudaBench::CudaBench(std::unique_ptr<Model> model, bool random, DType dtype, con
                .embedding_row = static_cast<double>(w.embedding().bytes()) / static_cast<double>(w.embedding().n_out),
                .head = static_cast<double>(w.head().bytes())};
 }
-CudaBench::~CudaBench() = default;
 
 const DeviceInfo& CudaBench::device() const {
   return impl_->device;
@@ -114,31 +122,24 @@ DType CudaBench::weights() const {
   return impl_->forward->weights().dtype();
 }
 
-CudaBench::Impl::Sequences CudaBench::Impl::make_sequences(const BenchCase& c) {
+BenchSequences CudaBench::Impl::make_sequences(const BenchCase& c) {
   MNEME_CHECK(c.batch >= 1 && c.depth >= 0, "batch {}, depth {}", c.batch, c.depth);
   if (c.plan != nullptr) CudaForward::expect_method(*c.plan);
   const auto recall = std::find(kRecallNames.begin(), kRecallNames.end(), c.recall) - kRecallNames.begin();
   MNEME_CHECK(recall < std::ssize(kRecallNames), "recall by \"{}\"", c.recall);
   const auto recall_by = static_cast<RecallBy>(recall);  // in that order
   const bool by_head = c.correction >= 0 || by_host(recall_by);
-  if (by_head && c.plan != nullptr && (c.plan->layer_choice || c.plan->far_position))
-    fail(ErrorKind::kOption, "--correction and --recall are for what KV heads choose; {} chooses by layer",
+  if (by_head && c.plan != nullptr && (c.plan->layer_selection || c.plan->remote_position))
+    fail(ErrorKind::kOption, "--correction and --recall are for what KV heads select; {} selects by layer",
          c.plan->recipe.name);
   if ((by_head || c.turnover >= 0) && c.plan != nullptr && c.plan->recipe.decode &&
       (std::holds_alternative<RandomScore>(c.plan->recipe.decode->score) ||
        std::holds_alternative<RawKeys>(c.plan->recipe.decode->index)))
-    fail(ErrorKind::kOption, "--turnover, --correction and --recall draw what an index chooses; {} has none",
+    fail(ErrorKind::kOption, "--turnover, --correction and --recall draw what an index selects; {} has none",
          c.plan->recipe.name);
-  forward->draw_outcomes(c.turnover, c.correction, recall_by);
-  Sequences s;
-  for (std::int32_t i = 0; i < c.batch; ++i) {
-    s.caches.emplace_back(*pool);
-    if (c.plan == nullptr) continue;
-    s.caches.back().set_key_basis(c.plan->key_basis);
-    s.methods.emplace_back(c.plan);
-  }
-  for (std::size_t i = 0; i < s.caches.size(); ++i)
-    s.rows.push_back({.cache = &s.caches[i], .method = s.methods.empty() ? nullptr : &s.methods[i]});
+  forward->inject_outcomes(c.turnover, c.correction, recall_by);
+  BenchSequences s;
+  s.make(*pool, c);
   return s;
 }
 
@@ -160,21 +161,21 @@ double CudaBench::Impl::read_bandwidth() {
 }
 
 // Operations a second of a large product of random numbers.
-double CudaBench::Impl::product_rate() {
-  constexpr std::size_t kBytes = static_cast<std::size_t>(kProductWidth) * kProductWidth * 2;
+double CudaBench::Impl::gemm_rate() {
+  constexpr std::size_t kBytes = static_cast<std::size_t>(kGemmWidth) * kGemmWidth * 2;
   const DeviceBuffer x(kBytes, "a product"), w(kBytes, "a product"), y(kBytes, "a product");
   const CudaContext context{.stream = forward->stream().get()};
   random_kv_cuda(x.data(), kBytes / 2, false, 1, context);
   random_kv_cuda(w.data(), kBytes / 2, false, 2, context);
-  MatmulLt products;
+  CublasLtGemm products;
   const Event begin = Event::make(Event::Timing::kTimed), end = Event::make(Event::Timing::kTimed);
   double best = 0;
-  for (int i = 0; i < kProductPasses; ++i) {
+  for (int i = 0; i < kGemmPasses; ++i) {
     begin.record(forward->stream());
-    products.run({.m = kProductWidth, .n = kProductWidth, .k = kProductWidth}, x.data(), w.data(), y.data(), context);
+    products.run({.m = kGemmWidth, .n = kGemmWidth, .k = kGemmWidth}, x.data(), w.data(), y.data(), context);
     end.record(forward->stream());
     end.synchronize();
-    const double n = static_cast<double>(kProductWidth);
+    const double n = static_cast<double>(kGemmWidth);
     best = std::max(best, 2 * n * n * n / end.seconds_since(begin));
   }
   return best;
@@ -182,64 +183,41 @@ double CudaBench::Impl::product_rate() {
 
 // One pass over n new tokens of every sequence, `left` of whose prompts are still to come, with what the engine does
 // around it; seconds.
-double CudaBench::Impl::timed_step(Sequences& s, std::int32_t n, bool logits, std::int32_t left) {
-  s.tokens.resize(s.caches.size() * static_cast<std::size_t>(n));
-  for (std::int32_t& t : s.tokens)
-    t = static_cast<std::int32_t>(tokens.below(static_cast<std::uint64_t>(model->config().vocab)));
+double CudaBench::Impl::timed_step(BenchSequences& s, std::int32_t n, bool logits, std::int32_t left) {
+  s.draw_tokens(n, model->config().vocab, tokens);
   const Clock::time_point begin = Clock::now();
-  for (std::size_t i = 0; i < s.caches.size(); ++i) {
-    s.caches[i].extend(n);
-    s.rows[i].n_rows = n;
-    s.rows[i].want_logits = logits;
-    s.rows[i].prefill_left = left;
-  }
-  forward->choose({.tokens = s.tokens, .sequences = s.rows});
-  for (std::size_t i = 0; i < s.methods.size(); ++i) s.methods[i].commit(s.caches[i]);
+  s.extend(n, logits, left);
+  forward->sample({.tokens = s.tokens, .sequences = s.rows});
+  s.commit();
   return seconds_between(begin, Clock::now());
 }
 
-void CudaBench::Impl::finish(BenchResult& result, const Sequences& s, double median) {
+void CudaBench::Impl::finish(BenchResult& result, const BenchSequences& s, double median) {
   result.bandwidth = std::max(result.bandwidth, read_bandwidth());
-  result.floor_seconds = floor_seconds(result.cost, result.bandwidth, result.product_rate);
+  result.floor_seconds = floor_seconds(result.cost, result.bandwidth, result.gemm_rate);
   result.share = result.floor_seconds / median;
-  result.kv_bytes = static_cast<std::int64_t>(pool->n_used()) * static_cast<std::int64_t>(kv.page_bytes());
-  result.activation_bytes = static_cast<std::int64_t>(forward->activation_bytes());
+  result.memory.kv = static_cast<std::int64_t>(pool->n_used()) * static_cast<std::int64_t>(kv.page_bytes());
+  result.memory.activation = static_cast<std::int64_t>(forward->activation_bytes());
   const DeviceInfo now = device_info(0);
-  result.device_bytes = static_cast<std::int64_t>(now.memory_bytes - now.free_bytes);
+  result.memory.device = static_cast<std::int64_t>(now.memory_bytes - now.free_bytes);
   if (const CudaRetrieval* r = forward->retrieval(); r != nullptr && !s.methods.empty())
-    result.method_bytes = static_cast<std::int64_t>(r->bytes());
-}
-
-CudaBench::Impl::Reads CudaBench::Impl::reads_of(const std::vector<MethodState>& methods) {
-  Reads r;
-  for (const MethodState& m : methods)
-    for (const LayerStats& l : m.stats().layers) {
-      r.attended += static_cast<double>(l.attended_tokens);
-      r.heads += static_cast<double>(l.attended_heads);
-      r.chosen += static_cast<double>(l.selected_units);
-      r.missing += static_cast<double>(l.missing_units);
-      r.recalled += static_cast<double>(l.recalled_units);
-      for (const std::int64_t n : l.gate_checks) r.checks += static_cast<double>(n);
-      for (const std::int64_t n : l.corrections) r.corrections += static_cast<double>(n);
-    }
-  return r;
+    result.memory.method = static_cast<std::int64_t>(r->bytes());
 }
 
 // The bytes of a step as the method has them: what it attends, and the whole index once a step.
-void CudaBench::Impl::count_method(BenchResult& result, const Reads& before, const Reads& after,
-                                   const BenchCase& c) const {
-  const double steps = options.steps, attended = (after.attended - before.attended) / steps;
+void CudaBench::Impl::count_method(BenchResult& result, const MethodReads& read, const BenchCase& c) const {
+  const double steps = options.steps, attended = read.attended_tokens / steps;
   result.cost.kv_read = attended * static_cast<double>(kv.token_bytes());
-  result.attended_tokens = attended * steps / std::max(after.heads - before.heads, 1.0);
+  result.attended_tokens = attended * steps / std::max(read.attended_heads, 1.0);
   if (c.plan->selects())
     result.cost.index_read = static_cast<double>(c.plan->compressed_layers()) * kv.n_kv_heads * c.batch *
                              static_cast<double>(c.depth) * c.plan->index_bytes_per_token();
-  result.chosen_units = (after.chosen - before.chosen) / steps;
-  result.missing_units = (after.missing - before.missing) / steps;
-  result.recalled_units = (after.recalled - before.recalled) / steps;
+  result.recall.selected_units = read.selected_units / steps;
+  result.recall.missing_units = read.missing_units / steps;
+  result.recall.recalled_units = read.recalled_units / steps;
   const double unit = static_cast<double>(kv.token_bytes()) * c.plan->rules.unit_tokens;
-  result.recalled_bytes = result.recalled_units * unit;
-  result.correction_rate = (after.corrections - before.corrections) / std::max(after.checks - before.checks, 1.0);
+  result.recall.recalled_bytes = result.recall.recalled_units * unit;
+  result.recall.correction_rate = read.corrections / std::max(read.gate_checks, 1.0);
 }
 
 // Down to the budget, tokens from all over the sequence beside the last ones: where they lie is what costs, not which
@@ -266,7 +244,7 @@ void CudaBench::Impl::drop_as_prompts_end(const Plan& plan, SequenceCache& cache
 BenchResult CudaBench::decode(const BenchCase& c) {
   Impl& b = *impl_;
   const BenchOptions& o = b.options;
-  Impl::Sequences s = b.make_sequences(c);
+  BenchSequences s = b.make_sequences(c);
   for (std::size_t i = 0; i < s.caches.size(); ++i) {
     s.caches[i].extend(c.depth);  // the blocks have random content
     if (c.plan != nullptr && c.plan->drops() && !c.plan->recipe.norm) Impl::drop_as_prompts_end(*c.plan, s.caches[i]);
@@ -275,7 +253,7 @@ BenchResult CudaBench::decode(const BenchCase& c) {
   BenchResult result;
   result.bandwidth = b.read_bandwidth();
   for (std::int32_t i = 0; i < std::max(o.warmup, 3); ++i) b.timed_step(s, 1, true);  // two make the graph
-  const Impl::Reads before = Impl::reads_of(s.methods);
+  const MethodReads before = s.reads();
   std::vector<double> seconds;
   double device_seconds = 0;
   for (std::int32_t i = 0; i < o.steps; ++i) {
@@ -288,24 +266,24 @@ BenchResult CudaBench::decode(const BenchCase& c) {
   result.operations[static_cast<std::size_t>(Op::kOther)] = std::max(0.0, result.step.mean - device_seconds / o.steps);
   result.cost = result.cost.scaled(1.0 / o.steps);
   result.attended_tokens = result.cost.kv_read / static_cast<double>(b.kv.bytes_per_token()) / c.batch;
-  if (c.plan != nullptr) b.count_method(result, before, Impl::reads_of(s.methods), c);
+  if (c.plan != nullptr) b.count_method(result, s.reads().since(before), c);
   result.tokens_per_second = c.batch / result.step.median;
   result.tokens_per_second_deviation = result.tokens_per_second * result.step.deviation / result.step.mean;
   b.finish(result, s, result.step.median);
   return result;
 }
 
-CudaBench::GatherResult CudaBench::gather(const GatherCase& c) {
+DeviceBench::GatherResult CudaBench::gather(const GatherCase& c) {
   Impl& b = *impl_;
   constexpr std::size_t kLaunchBytes = std::size_t{128} << 20;
-  constexpr int kIdleLaunches = 4, kBesideLaunches = 24, kSteps = 40;
+  constexpr int kIdleLaunches = 4, kOverlappedLaunches = 24, kSteps = 40;
   if (b.gather_pool.size() != static_cast<std::size_t>(c.pool_bytes)) {
     b.gather_pool = {};
     b.gather_pool = PinnedBuffer(static_cast<std::size_t>(c.pool_bytes));
   }
   const auto block = static_cast<std::size_t>(c.block_bytes);
   const auto n = static_cast<std::int32_t>(kLaunchBytes / block);
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(n) * kBesideLaunches);
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(n) * kOverlappedLaunches);
   for (std::int32_t& id : ids) id = static_cast<std::int32_t>(b.tokens.below(b.gather_pool.size() / block));
   const DeviceBuffer to(kLaunchBytes, "gathered blocks"), there(ids.size() * sizeof(std::int32_t), "their numbers");
   const Stream side = Stream::make(Stream::Priority::kHigh);
@@ -316,7 +294,7 @@ CudaBench::GatherResult CudaBench::gather(const GatherCase& c) {
     begin.record(side);
     for (int i = 0; i < launches; ++i)
       gather_blocks_cuda(to.data(), b.gather_pool.device_data(), there.as<std::int32_t>() + std::int64_t{i} * n, n,
-                         c.block_bytes, c.blocks_of_threads, c.bulk ? GatherBy::kBulkCopies : GatherBy::kLoads,
+                         c.block_bytes, c.thread_blocks, c.bulk ? GatherBy::kBulkCopies : GatherBy::kLoads,
                          {.stream = side.get()});
     end.record(side);
   };
@@ -330,7 +308,7 @@ CudaBench::GatherResult CudaBench::gather(const GatherCase& c) {
   launch(kIdleLaunches);
   result.idle_rate = rate(kIdleLaunches);
 
-  Impl::Sequences s = b.make_sequences({.depth = 2048, .batch = 1, .plan = nullptr});
+  BenchSequences s = b.make_sequences({.depth = 2048, .batch = 1, .plan = nullptr});
   s.caches[0].extend(2048);
   s.rows[0].phase = RowPhase::kDecode;
   const auto steps = [&](int count) {
@@ -343,14 +321,14 @@ CudaBench::GatherResult CudaBench::gather(const GatherCase& c) {
   };
   steps(5);
   result.step_alone = steps(kSteps);
-  launch(kBesideLaunches);
+  launch(kOverlappedLaunches);
   std::vector<double> seconds;
   for (int i = 0; i < kSteps && !end.happened(); ++i) {
     b.timed_step(s, 1, true);
     if (!end.happened()) seconds.push_back(b.forward->device_seconds());
   }
-  result.beside_rate = rate(kBesideLaunches);
-  if (!seconds.empty()) result.step_beside = quantiles_of(seconds).median;
+  result.concurrent_rate = rate(kOverlappedLaunches);
+  if (!seconds.empty()) result.step_concurrent = quantiles_of(seconds).median;
   return result;
 }
 
@@ -360,12 +338,11 @@ BenchResult CudaBench::prefill(const BenchCase& c) {
   const std::int32_t chunk = std::max(1, o.chunk_tokens / c.batch);
   BenchResult result;
   result.bandwidth = b.read_bandwidth();
-  result.product_rate = b.product_rate();
-  Impl::Sequences s = b.make_sequences(c);
+  result.gemm_rate = b.gemm_rate();
+  BenchSequences s = b.make_sequences(c);
   std::vector<double> steps, prompts, ends;
   for (std::int32_t i = -1; i < o.steps; ++i) {  // the first is not counted
-    for (SequenceCache& cache : s.caches) cache.clear();
-    for (MethodState& m : s.methods) m = MethodState(c.plan);
+    s.restart(c);
     double total = 0;
     for (std::int32_t first = 0; first < c.depth; first += chunk) {
       const std::int32_t n = std::min(chunk, c.depth - first);
@@ -377,8 +354,7 @@ BenchResult CudaBench::prefill(const BenchCase& c) {
     }
     if (i < 0) continue;
     prompts.push_back(total);
-    ends.push_back(0);
-    for (const MethodState& m : s.methods) ends.back() += m.stats().prefill_end_seconds;
+    ends.push_back(s.prefill_end_seconds());
   }
   result.step = quantiles_of(steps);
   result.prompt = quantiles_of(prompts);
@@ -390,5 +366,17 @@ BenchResult CudaBench::prefill(const BenchCase& c) {
   b.finish(result, s, result.prompt.median);
   return result;
 }
+
+}  // namespace
+
+std::unique_ptr<DeviceBench> make_device_bench_cuda(std::unique_ptr<Model> model, const DeviceBenchSetup& setup) {
+  return std::make_unique<CudaBench>(std::move(model), setup);
+}
+
+MNEME_REGISTER_BACKEND(bench_cuda, DeviceBenches,
+                       {.make = &make_device_bench_cuda,
+                        .attention = &measure_attention_cuda,
+                        .select = &measure_select_cuda,
+                        .rates = &measure_device_cuda});
 
 }  // namespace mneme

@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "src/device/device.h"
-#include "src/device/memory.h"
-#include "src/kernels/bandwidth_cuda.h"
-#include "src/perf/device_rates.h"
+#include "apps/bench/device_bench_cuda.h"
+#include "src/cuda/bandwidth_cuda.h"
+#include "src/cuda/device.h"
+#include "src/cuda/memory.h"
 
 namespace mneme {
 namespace {
@@ -27,7 +27,7 @@ double rate_of(const Stream& stream, std::size_t bytes, F&& work) {
 
 }  // namespace
 
-DeviceRates measure_device(int device) {
+DeviceRates measure_device_cuda(int device) {
   use_device(device);
   const std::size_t bytes = std::min(kMost, device_info(device).free_bytes / 2) / kPinned * kPinned;
   const Stream stream = Stream::make();

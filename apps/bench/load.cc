@@ -1,4 +1,4 @@
-#include "src/server/load.h"
+#include "apps/bench/load.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,4 +1,4 @@
-// Load for a server: streamed completions at a rate or a concurrency, and when their tokens came.
+// Load for a server: streamed completions at a given rate or concurrency, and the arrival times of their tokens.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@ struct LoadOptions {
   std::string model;  // named in requests where it is not empty
   std::string kv;     // JSON object of the requests' "kv"; empty: none
   std::int64_t requests = 100;
-  std::int64_t max_concurrency = 0;  // 0: no limit
-  double request_rate = 0;           // a second, with exponential gaps; 0: as fast as max_concurrency lets
-  std::vector<std::int64_t> prompt_tokens = {512};  // taken in turn
+  std::int64_t max_concurrency = 0;                 // 0: no limit
+  double request_rate = 0;                          // per second, exponential gaps; 0: limited by max_concurrency only
+  std::vector<std::int64_t> prompt_tokens = {512};  // round robin
   std::int64_t output_tokens = 64;
-  std::int64_t shared_tokens = 0;  // of every prompt: at its beginning, the same for all
-  std::int64_t vocabulary = 8192;  // ids are drawn from its middle half, where special tokens are not
+  std::int64_t shared_tokens = 0;  // length of a prefix common to all prompts
+  std::int64_t vocabulary = 8192;  // ids are drawn from its middle half, to avoid special tokens
   std::uint64_t seed = 1;
   double timeout_seconds = 600;
 };
@@ -29,7 +29,7 @@ struct LoadOptions {
 struct LoadRecord {
   std::int64_t prompt_tokens = 0, output_tokens = 0;
   double start = 0;            // from the start of the run
-  std::vector<double> pieces;  // when pieces of the answer came, each of one token or more
+  std::vector<double> pieces;  // arrival times of chunks of the answer, each of one token or more
   double end = 0;
   int status = 0;     // 0: no answer
   std::string error;  // empty: complete
@@ -46,10 +46,10 @@ struct LoadRun {
   std::int64_t most_open = 0;  // requests at once
 };
 
-// Errors  kOption: the host's name cannot be resolved. What happens to requests is in their records.
+// Errors  kOption: the host name does not resolve. Failures of single requests are in their records.
 LoadRun run_load(const LoadOptions& options, const std::function<void(std::int64_t done)>& progress = {});
 
-// GET, for what the server is. Errors  kOption: no server there, no answer of status 200.
+// GET. Errors  kOption: no server, or a status other than 200.
 std::string http_get(const std::string& host, std::uint16_t port, const std::string& target,
                      const std::string& api_key);
 

@@ -1,6 +1,5 @@
-#include "src/perf/machine.h"
+#include "apps/bench/machine.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include <utility>
 
 #include "src/base/numa.h"
+#include "src/base/thread_pool.h"
 #include "src/engine/memory_limit.h"
 
 namespace mneme {
@@ -37,16 +37,6 @@ std::string trimmed(const std::string& text) {
   return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
 }
 
-std::vector<int> allowed_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cpus;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0)
-    for (int c = 0; c < CPU_SETSIZE; ++c)
-      if (CPU_ISSET(c, &set)) cpus.push_back(c);
-  return cpus;
-}
-
 void read_cpuinfo(Machine& m) {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
@@ -66,7 +56,7 @@ void read_cpuinfo(Machine& m) {
 void read_topology(Machine& m) {
   std::set<std::pair<std::string, std::string>> cores;
   std::set<std::string> l3_seen;
-  for (const int cpu : allowed_cpus()) {
+  for (const int cpu : affinity_cpus()) {
     const std::filesystem::path folder = "/sys/devices/system/cpu/cpu" + std::to_string(cpu);
     cores.emplace(first_line(folder / "topology/physical_package_id"), first_line(folder / "topology/core_id"));
     for (int i = 0; i < 8; ++i) {

@@ -1,4 +1,4 @@
-// What of a machine decides how fast a model runs on it.
+// Properties of the machine that bound how fast a model runs.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 
 namespace mneme {
 
-// Zero or empty where the system does not tell.
+// Zero or empty where unknown.
 struct Machine {
   std::string cpu;                    // model name
   int cpus_online = 0;                // logical CPUs of the machine
   int cpus_allowed = 0;               // those of the process's affinity mask
   int cores = 0;                      // physical cores among the allowed ones
-  int numa_nodes = 0;                 // that have memory of the machine
+  int numa_nodes = 0;                 // with memory
   std::int64_t l3_bytes = 0;          // all L3 caches that the allowed CPUs reach
   std::int64_t memory_bytes = 0;      // of the machine
   std::int64_t memory_limit = 0;      // that this process may have: the control group's limit, or all

@@ -1,4 +1,4 @@
-#include "src/perf/samples.h"
+#include "apps/bench/samples.h"
 
 #include <algorithm>
 #include <cmath>

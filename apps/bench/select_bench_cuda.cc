@@ -3,15 +3,14 @@
 #include <utility>
 #include <vector>
 
+#include "apps/bench/device_bench_cuda.h"
+#include "apps/bench/samples.h"
 #include "src/base/error.h"
-#include "src/device/device.h"
-#include "src/device/memory.h"
-#include "src/kernels/attention_cuda.h"
-#include "src/kernels/one_bit_cuda.h"
-#include "src/kernels/pointwise_cuda.h"
-#include "src/perf/choose_bench.h"
-#include "src/perf/device_rates.h"
-#include "src/perf/samples.h"
+#include "src/cuda/device.h"
+#include "src/cuda/memory.h"
+#include "src/ops/attention/attention_cuda.h"
+#include "src/ops/norm_rope/pointwise_cuda.h"
+#include "src/selection/index/one_bit_cuda.h"
 
 namespace mneme {
 namespace {
@@ -25,7 +24,7 @@ struct Layers {
   std::vector<DeviceBuffer> memory;
   SlotRows rows;
   std::int32_t* attended = nullptr;
-  std::byte *choose_scratch = nullptr, *attend_scratch = nullptr, *out = nullptr;
+  std::byte *select_scratch = nullptr, *attend_scratch = nullptr, *out = nullptr;
 
   template <typename T>
   void take(T*& to, std::size_t bytes) {
@@ -34,49 +33,59 @@ struct Layers {
   }
 };
 
-Layers make_layers(const ModelConfig& config, const ChooseCase& c, const Stream& stream) {
-  Layers l;
-  KvSlots& s = l.slots;
-  s.n_layers = kLayers, s.n_places = 1;
+// Elements of the arrays of all layers.
+struct Sizes {
+  explicit Sizes(const KvSlots& s)
+      : heads(static_cast<std::size_t>(kLayers * s.n_kv_heads)),
+        listed(static_cast<std::size_t>(s.max_listed)),
+        queries(static_cast<std::size_t>(kLayers * s.n_heads) * static_cast<std::size_t>(s.head_dim)),
+        blocks(heads * static_cast<std::size_t>(s.max_pages)),
+        pool_bytes(blocks * kKvPageTokens * s.token_bytes()),
+        attend_scratch_bytes(decode_attention_scratch_bytes(1, s.n_kv_heads, s.head_dim)) {}
+
+  std::size_t heads, listed, queries, blocks, pool_bytes, attend_scratch_bytes;
+};
+
+void set_shape(KvSlots& s, const ModelConfig& config, const SelectCase& c) {
+  s.n_layers = kLayers, s.n_seq_slots = 1;
   s.n_kv_heads = static_cast<std::int32_t>(config.n_kv_heads);
   s.n_heads = static_cast<std::int32_t>(config.n_heads);
   s.head_dim = static_cast<std::int32_t>(config.head_dim);
   s.unit_tokens = 1, s.group_tokens = c.group_tokens;
   s.max_pages = (c.depth + kKvPageTokens - 1) / kKvPageTokens;
   s.max_listed = c.budget + 1;
-  const auto heads = static_cast<std::size_t>(kLayers * s.n_kv_heads), listed = static_cast<std::size_t>(s.max_listed),
-             queries = static_cast<std::size_t>(kLayers * s.n_heads) * static_cast<std::size_t>(s.head_dim),
-             blocks = heads * static_cast<std::size_t>(s.max_pages);
-  l.take(s.keys.codes, one_bit_code_bytes(s, heads));
-  l.take(s.keys.levels, one_bit_level_bytes(s, heads));
-  for (int i = 0; i < 2; ++i) l.take(s.chosen[i], heads * listed * 4), l.take(s.n_chosen[i], heads * 4);
-  l.take(s.listed, heads * listed * 4);
+}
+
+void allocate(Layers& l, const Sizes& n) {
+  KvSlots& s = l.slots;
+  l.take(s.keys.codes, one_bit_code_bytes(s, n.heads));
+  l.take(s.keys.levels, one_bit_level_bytes(s, n.heads));
+  for (int i = 0; i < 2; ++i) l.take(s.selected_ids[i], n.heads * n.listed * 4), l.take(s.n_selected[i], n.heads * 4);
+  l.take(s.listed, n.heads * n.listed * 4);
   std::byte* q = nullptr;
-  l.take(q, queries * 2);
+  l.take(q, n.queries * 2);
   s.last_q = q;
-  l.take(s.cosine, queries * 4);
+  l.take(s.cosine, n.queries * 4);
   l.take(s.rules, kLayers * sizeof(SlotRules));
   l.take(s.counts, kLayers * sizeof(SlotCounts));
-  l.take(l.choose_scratch, choose_tokens_scratch_bytes(s, 1));
-  const std::size_t scratch = decode_attention_scratch_bytes(1, s.n_kv_heads, s.head_dim);
-  l.take(l.attend_scratch, scratch);
-  l.take(l.out, queries * 2);
-  const std::size_t pool_bytes = blocks * kKvPageTokens * s.token_bytes();
-  l.take(l.pages.base, pool_bytes);
-  l.take(l.pages.blocks, blocks * 4);
-  std::int32_t* numbers = nullptr;
-  l.take(numbers, 4 * sizeof(std::int32_t));
+  l.take(l.select_scratch, select_tokens_scratch_bytes(s, 1));
+  l.take(l.attend_scratch, n.attend_scratch_bytes);
+  l.take(l.out, n.queries * 2);
+  l.take(l.pages.base, n.pool_bytes);
+  l.take(l.pages.blocks, n.blocks * 4);
+}
 
+// Random keys, values and queries, and the index of the keys.
+void fill(Layers& l, const Sizes& n, const SelectCase& c, const Stream& stream) {
+  KvSlots& s = l.slots;
   const CudaContext context{.stream = stream.get()};
-  random_kv_cuda(l.pages.base, static_cast<std::int64_t>(pool_bytes / 2), false, 1, context);
-  random_kv_cuda(s.last_q, static_cast<std::int64_t>(queries), false, 2, context);
+  random_kv_cuda(l.pages.base, static_cast<std::int64_t>(n.pool_bytes / 2), false, 1, context);
+  random_kv_cuda(s.last_q, static_cast<std::int64_t>(n.queries), false, 2, context);
   set_bytes(s.counts, 0, kLayers * sizeof(SlotCounts), stream);
-  set_bytes(l.attend_scratch, 0, scratch, stream);
-  std::vector<std::int32_t> same(blocks);
+  set_bytes(l.attend_scratch, 0, n.attend_scratch_bytes, stream);
+  std::vector<std::int32_t> same(n.blocks);
   std::iota(same.begin(), same.end(), 0);
-  copy_bytes(l.pages.blocks, same.data(), blocks * 4, stream);
-  const std::vector<std::int32_t> row = {0, c.depth, 1, c.budget};
-  copy_bytes(numbers, row.data(), row.size() * 4, stream);
+  copy_bytes(l.pages.blocks, same.data(), n.blocks * 4, stream);
   const std::vector<SlotRules> rules(kLayers, SlotRules{.unit_tokens = 1,
                                                         .entry_tokens = c.group_tokens,
                                                         .budget = c.budget,
@@ -85,16 +94,34 @@ Layers make_layers(const ModelConfig& config, const ChooseCase& c, const Stream&
                                                         .alpha = 1.0f / std::sqrt(static_cast<float>(s.head_dim))});
   copy_bytes(s.rules, rules.data(), rules.size() * sizeof(SlotRules), stream);
   stream.synchronize();
-  l.rows = {.places = numbers, .lengths = numbers + 1, .anew = numbers + 2, .n = 1};
-  l.attended = numbers + 3;
-  l.pages.sequence_stride = static_cast<std::int64_t>(blocks);
-  l.pages.max_pages = s.max_pages, l.pages.n_kv_heads = s.n_kv_heads, l.pages.head_dim = s.head_dim;
-  l.listed = s.tables();
-  l.listed.base = l.pages.base;
   for (std::int32_t layer = 0; layer < kLayers; ++layer)
     build_one_bit_cuda({.slot_layer = layer, .stop = c.depth / c.group_tokens, .key_layer = layer}, s, l.pages,
                        context);
   stream.synchronize();
+}
+
+// The row that is measured: sequence slot 0 at the case's depth.
+void set_row(Layers& l, const SelectCase& c, const Stream& stream) {
+  std::int32_t* numbers = nullptr;
+  l.take(numbers, 4 * sizeof(std::int32_t));
+  const std::vector<std::int32_t> row = {0, c.depth, 1, c.budget};
+  copy_bytes(numbers, row.data(), row.size() * 4, stream);
+  stream.synchronize();
+  l.rows = {.seq_slots = numbers, .lengths = numbers + 1, .reset = numbers + 2, .n = 1};
+  l.attended = numbers + 3;
+}
+
+Layers make_layers(const ModelConfig& config, const SelectCase& c, const Stream& stream) {
+  Layers l;
+  set_shape(l.slots, config, c);
+  const Sizes n(l.slots);
+  allocate(l, n);
+  l.pages.sequence_stride = static_cast<std::int64_t>(n.blocks);
+  l.pages.max_pages = l.slots.max_pages, l.pages.n_kv_heads = l.slots.n_kv_heads, l.pages.head_dim = l.slots.head_dim;
+  l.listed = l.slots.tables();
+  l.listed.base = l.pages.base;
+  set_row(l, c, stream);
+  fill(l, n, c, stream);
   return l;
 }
 
@@ -121,31 +148,30 @@ double seconds_of(const Stream& stream, std::int32_t times, F&& launch) {
 
 }  // namespace
 
-ChooseResult measure_choose_cuda(const ModelConfig& config, const ChooseCase& c, std::int32_t times) {
-  if (device_count() == 0) fail(ErrorKind::kDevice, "--device cuda: {}", no_device_reason());
+SelectResult measure_select_cuda(const ModelConfig& config, const SelectCase& c, std::int32_t times) {
   use_device(0);
   expect_attention_shape_cuda(static_cast<std::int32_t>(config.head_dim), static_cast<std::int32_t>(config.group()));
   if (c.depth <= c.budget + c.group_tokens)
-    fail(ErrorKind::kOption, "a depth of {} tokens leaves nothing to choose for a budget of {}", c.depth, c.budget);
-  ChooseResult r;
-  r.read_rate = measure_device(0).read;
+    fail(ErrorKind::kOption, "a depth of {} tokens leaves nothing to select for a budget of {}", c.depth, c.budget);
+  SelectResult r;
+  r.read_rate = measure_device_cuda(0).read;
   const Stream stream = Stream::make();
   const Layers l = make_layers(config, c, stream);
   const KvSlots& s = l.slots;
   const CudaContext context{
       .stream = stream.get(),
       .order = device_info(0).compute_major >= 9 ? LaunchOrder::kOverlapped : LaunchOrder::kSerial};
-  const auto choose = [&](std::int32_t layer) {
-    return ChooseTokens{.rows = l.rows, .scratch = l.choose_scratch, .pages = &l.pages, .layer = layer};
+  const auto select = [&](std::int32_t layer) {
+    return SelectTokens{.rows = l.rows, .scratch = l.select_scratch, .pages = &l.pages, .layer = layer};
   };
   r.scan_seconds =
-      seconds_of(stream, times, [&](std::int32_t layer) { scan_tokens_cuda(choose(layer), s, layer, context); });
-  r.choose_seconds =
-      seconds_of(stream, times, [&](std::int32_t layer) { choose_tokens_cuda(choose(layer), s, layer, context); });
+      seconds_of(stream, times, [&](std::int32_t layer) { scan_tokens_cuda(select(layer), s, layer, context); });
+  r.select_seconds =
+      seconds_of(stream, times, [&](std::int32_t layer) { select_tokens_cuda(select(layer), s, layer, context); });
   const std::int64_t q_width = std::int64_t{s.n_heads} * s.head_dim * 2;
   r.attend_seconds = seconds_of(stream, times, [&](std::int32_t layer) {
     attend_decode_cuda({.q = static_cast<std::byte*>(s.last_q) + layer * q_width,
-                        .slots = l.rows.places,
+                        .slots = l.rows.seq_slots,
                         .lengths = l.attended,
                         .out = l.out,
                         .n = 1,

@@ -1,4 +1,4 @@
-#include "src/perf/shapes.h"
+#include "apps/bench/shapes.h"
 
 #include <fmt/ranges.h>
 

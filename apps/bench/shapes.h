@@ -1,10 +1,10 @@
-// Shapes of models by name, for measuring without their weights.
+// Shapes of known models by name, for benchmarks with random weights.
 #pragma once
 
 #include <span>
 #include <string_view>
 
-#include "src/checkpoint/model_config.h"
+#include "src/formats/model_config.h"
 
 namespace mneme {
 

@@ -1,4 +1,4 @@
-#include "src/perf/step_cost.h"
+#include "apps/bench/step_cost.h"
 
 #include <algorithm>
 

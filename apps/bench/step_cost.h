@@ -1,4 +1,4 @@
-// What a forward pass must move and compute at least, whatever the kernels do: the floor under its time.
+// Lower bounds of the bytes and operations of a forward pass, and the time that follows from them.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 namespace mneme {
 
 struct StepCost {
-  double weights = 0;     // bytes read, once a step for all rows
+  double weights = 0;     // bytes read, once per step for all rows
   double kv_read = 0;     // bytes of exact keys and values
   double kv_written = 0;  // bytes
   double index_read = 0;  // bytes of a method's index
-  double operations = 0;  // floating-point operations of products and attention; two a multiply-add
+  double operations = 0;  // of GEMMs and attention; two per multiply-add
 
   double bytes() const { return weights + kv_read + kv_written + index_read; }
   StepCost& operator+=(const StepCost& other);
@@ -21,7 +21,7 @@ struct StepCost {
 
 // Of one model, as its weights are stored.
 struct WeightBytes {
-  double step = 0;  // that a step of one row reads: one row of the embedding, all else
+  double step = 0;  // read by a step of one row: one row of the embedding, all other weights
   double embedding_row = 0;
   double head = 0;
 };
@@ -34,10 +34,10 @@ StepCost dense_cost(const Model& model, const KvShape& kv, std::int64_t first, s
 StepCost dense_cost(const ModelConfig& config, const WeightBytes& weights, const KvShape& kv, std::int64_t first,
                     std::int64_t n_rows, std::int64_t batch, bool logits);
 
-// Seconds that the cost takes at least. rate 0: operations are left out.
+// Lower bound in seconds. rate 0: operations are ignored.
 double floor_seconds(const StepCost& cost, double bytes_per_second, double operations_per_second);
 
-// Bytes of activations that Forward grows to for steps of so many rows and logits; an upper bound within a third.
+// Upper bound of the activation bytes of Forward for steps of this many rows and logits, within a third.
 std::int64_t activation_estimate(const ModelConfig& config, std::int64_t rows, std::int64_t sequences);
 
 // Parameters of a shape: matrices, norms and biases.

@@ -1,4 +1,4 @@
-#include "src/perf/trace.h"
+#include "apps/bench/trace.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// A trace that chrome://tracing and Perfetto open.
+// Writes a trace for chrome://tracing and Perfetto.
 #pragma once
 
 #include <filesystem>
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "src/perf/bench.h"
+#include "apps/bench/bench.h"
 
 namespace mneme {
 

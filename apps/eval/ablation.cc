@@ -1,4 +1,4 @@
-#include "src/eval/ablation.h"
+#include "apps/eval/ablation.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -18,15 +18,9 @@ void fill_in(std::string& method, std::string_view what, const std::string& valu
   if (at != std::string::npos) method.replace(at, what.size(), value);
 }
 
-}  // namespace
-
-bool AblationSet::needs_tau() const {
-  return std::any_of(methods.begin(), methods.end(),
-                     [](std::string_view m) { return m.find('{') != std::string_view::npos; });
-}
-
-std::span<const AblationSet> ablation_table() {
-  static const std::vector<AblationSet> table = {
+// Ablations by the paper that they are of, in the order of the table.
+std::vector<AblationSet> freekv_sets() {
+  return {
       {"pooling",
        "how the query heads of a KV head decide together; FreeKV's ablation of pooling",
        {"freekv:tau={tau}/pool=maxQ", "freekv:tau={tau}/pool=meanQ", "freekv:tau={tau}/pool=maxQK",
@@ -40,6 +34,11 @@ std::span<const AblationSet> ablation_table() {
       {"probe",
        "the query that is scored: this layer's, or the layer's below; FreeKV's appendix B",
        {"freekv:schedule=every_step", "freekv:schedule=every_step/probe=previous_layer"}},
+  };
+}
+
+std::vector<AblationSet> fier_sets() {
+  return {
       {"pages",
        "tokens of a page, scored by boxes and by the mean of 1-bit scores; FIER's table 3",
        {"quest:unit=page:8", "quest:unit=page:16", "quest:unit=page:32", "quest:unit=page:8/index=one_bit",
@@ -48,6 +47,11 @@ std::span<const AblationSet> ablation_table() {
        "tokens that share the levels of 1-bit keys; FIER's table 3",
        {"fier:group=32", "fier:group=128", "fier:group=256", "fier:group=32/levels=meanabs",
         "fier:group=128/levels=meanabs", "fier:group=256/levels=meanabs"}},
+  };
+}
+
+std::vector<AblationSet> actqkv_sets() {
+  return {
       {"window_probe",
        "how a window's queries weigh in what is scored; ActQKV's ablation of the probe",
        {"actqkv:window_probe=activation", "actqkv:window_probe=mean", "actqkv:window_probe=reversed"}},
@@ -58,6 +62,11 @@ std::span<const AblationSet> ablation_table() {
        "what a layer's probe is compared with: means of the keys that stand for a unit, or the best of them",
        {"actqkv:match=mean/top=4", "actqkv:match=mean/top=32", "actqkv:match=best/top=4", "actqkv:match=best/top=8",
         "actqkv:match=best/top=16", "actqkv:match=best/top=32"}},
+  };
+}
+
+std::vector<AblationSet> refreekv_sets() {
+  return {
       {"norm",
        "how much of the norm may be missing; ReFreeKV's sweep of T",
        {"refreekv:sink=4/norm_first=4/recent=1/dense=0+1/loss=0.001",
@@ -78,6 +87,11 @@ std::span<const AblationSet> ablation_table() {
       {"norm_budget",
        "the same budgets for a method that selects and drops nothing",
        {"refreekv:sink=4/norm_first=4/recent=1/dense=0+1", "quest:budget=norm", "oracle:budget=norm"}},
+  };
+}
+
+std::vector<AblationSet> louiskv_sets() {
+  return {
       {"boundaries",
        "selections at the boundaries of the queries, at fixed intervals as often, and at every step; LouisKV's "
        "ablation "
@@ -94,6 +108,22 @@ std::span<const AblationSet> ablation_table() {
         "louiskv:tau={tau}/unit=page:16/index=box", "louiskv:tau={tau}/by_size=yes"},
        "louiskv"},
   };
+}
+
+}  // namespace
+
+bool AblationSet::needs_tau() const {
+  return std::any_of(methods.begin(), methods.end(),
+                     [](std::string_view m) { return m.find('{') != std::string_view::npos; });
+}
+
+std::span<const AblationSet> ablation_table() {
+  static const std::vector<AblationSet> table = [] {
+    std::vector<AblationSet> all;
+    for (const auto& sets : {freekv_sets(), fier_sets(), actqkv_sets(), refreekv_sets(), louiskv_sets()})
+      all.insert(all.end(), sets.begin(), sets.end());
+    return all;
+  }();
   return table;
 }
 

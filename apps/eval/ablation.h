@@ -10,9 +10,9 @@ namespace mneme::eval {
 
 struct AblationSet {
   std::string_view name;
-  std::string_view summary;  // what varies, and which table of which paper that is
-  // As --methods takes them; {tau} stands for the calibrated threshold of `gate`, {reuse} for the max_reuse that
-  // selects as often at fixed intervals.
+  std::string_view summary;  // what varies, and in which table of which paper
+  // In the syntax of --methods; {tau} is replaced by the calibrated threshold of `gate`, {reuse} by the max_reuse of
+  // the same selection rate at fixed intervals.
   std::vector<std::string_view> methods;
   std::string_view gate = "freekv";
 
@@ -22,7 +22,7 @@ struct AblationSet {
 std::span<const AblationSet> ablation_table();
 // Errors  kOption: no such set (the known ones are named).
 const AblationSet& find_ablation(std::string_view name);
-// A gate's threshold, and the share of its decisions that it flags with it.
+// A gate's threshold, and the share of decisions that it flags.
 struct GateSetting {
   float tau = 0;
   double rate = 1;

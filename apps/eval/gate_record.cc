@@ -1,14 +1,14 @@
-#include "src/eval/gate_record.h"
+#include "apps/eval/gate_record.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "src/attention/decode_attention.h"
-#include "src/attention/gate.h"
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/methods/decode_attention.h"
+#include "src/methods/gate.h"
 #include "src/recipes/override.h"
 
 namespace mneme::eval {

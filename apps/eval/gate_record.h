@@ -1,4 +1,4 @@
-// What a method's gate saw in a run: the cosines that it compares with tau.
+// Records the cosines that a method's gate compares with tau, and calibrates tau.
 #pragma once
 
 #include <cstdint>
@@ -6,15 +6,14 @@
 #include <span>
 #include <vector>
 
-#include "src/attention/decode_tap.h"
+#include "src/methods/decode_observer.h"
 #include "src/recipes/compile.h"
 
 namespace mneme::eval {
 
-// Records each value that a gate decides by: one a step, layer and KV head under a speculative schedule, one a step and
-// layer (in the place of its first KV head) under a boundary schedule. Rows without a gate, dense layers and steps that
-// the gate is not asked at are left out.
-class GateRecord final : public DecodeTap {
+// Records each gate value: one per (step, layer, KV head) under a speculative schedule, one per (step, layer) under a
+// boundary schedule, stored for KV head 0. Skips rows without a gate, dense layers, and steps that do not evaluate it.
+class GateRecord final : public DecodeObserver {
  public:
   explicit GateRecord(const MethodShape& shape)
       : n_kv_heads_(shape.n_kv_heads), values_(static_cast<std::size_t>(shape.n_layers * shape.n_kv_heads)) {}
@@ -35,14 +34,14 @@ class GateRecord final : public DecodeTap {
   std::vector<std::vector<float>> values_;  // by layer and KV head
 };
 
-// The share of values that a gate with this tau corrects. NaN is always corrected. No values: 0.
+// Share of values below tau, which are corrected. NaN is always corrected. No values: 0.
 double correction_rate(std::span<const float> values, float tau);
-// The tau that corrects the share `rate` of the values, in thousandths. Requires  at least one value; rate in [0, 1].
+// The tau, in thousandths, that corrects the share `rate` of values. Requires  at least one value; rate in [0, 1].
 float tau_for_rate(std::span<const float> values, double rate);
 
 struct CalibrationOptions {
-  double lowest = 0.10, highest = 0.20;  // correction rates that are good enough; between them lies what is aimed at
-  int rounds = 4;                        // measuring runs, at most
+  double lowest = 0.10, highest = 0.20;  // accepted correction rates; the target is between them
+  int rounds = 4;                        // at most this many measuring runs
 
   double target() const { return (lowest + highest) / 2; }
 };
@@ -52,8 +51,8 @@ struct CalibrationRound {
 };
 struct Calibration {
   std::vector<CalibrationRound> rounds;  // the last is the result
-  GateRecord last;                       // what the gate saw in it
-  bool reached = false;                  // the last rate is good enough
+  GateRecord last;                       // gate values of that run
+  bool reached = false;                  // the last rate is accepted
 
   float tau() const { return rounds.back().tau; }
 };
@@ -61,10 +60,10 @@ struct Calibration {
 // Runs a recipe on contexts of its own for every `round` and records its gate.
 using GateRun = std::function<void(const Recipe& recipe, int round, GateRecord& record)>;
 
-// Finds the tau of a recipe's gate. The queries themselves move with what is attended, so the quantile of a run without
-// corrections (tau -1) is a first guess only: it is measured on other contexts, and corrected by what these show.
+// Finds the tau of a recipe's gate. Queries depend on what is attended, so the quantile of a run without corrections
+// (tau -1) is only the first guess: later rounds measure it on other contexts and adjust it.
 //
-// Errors  kOption: the recipe has no gate, or it never had to decide anything.
+// Errors  kOption: the recipe has no gate, or was never evaluated.
 Calibration calibrate(Recipe recipe, const MethodShape& shape, const CalibrationOptions& options, const GateRun& run);
 
 }  // namespace mneme::eval

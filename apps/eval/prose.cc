@@ -1,13 +1,13 @@
-#include "src/eval/prose.h"
+#include "apps/eval/prose.h"
 
 #include <cctype>
 #include <map>
 #include <vector>
 
+#include "apps/eval/prose_grammar.h"
+#include "apps/eval/text_source.h"
 #include "src/base/check.h"
 #include "src/base/rng.h"
-#include "src/eval/prose_grammar.h"
-#include "src/eval/text_source.h"
 
 namespace mneme::eval {
 namespace {
@@ -88,8 +88,8 @@ class Essay {
     if (name.starts_with("a ")) return with_article(symbol_text(name.substr(2)));
     if (name.starts_with("s ")) return plural(symbol_text(name.substr(2)));
     if (name.starts_with("^")) return capitalised(symbol_text(name.substr(1)));
-    const auto chosen = chosen_.find(name);
-    return chosen == chosen_.end() ? expand(draw(name)) : chosen->second;
+    const auto fixed = chosen_.find(name);
+    return fixed == chosen_.end() ? expand(draw(name)) : fixed->second;
   }
 
   std::string expand(const std::string& form) {

@@ -1,4 +1,4 @@
-#include "src/eval/prose_grammar.h"
+#include "apps/eval/prose_grammar.h"
 
 #include <array>
 
@@ -306,7 +306,7 @@ constexpr std::string_view kAdjectives =
     "worthy yellow young";
 constexpr std::string_view kMade =
     "abandoned accepted admired adopted altered analysed arranged assembled avoided baked balanced blamed blessed "
-    "borrowed bought built buried burned carried carved changed chased checked chosen cleaned closed collected "
+    "borrowed bought built buried burned carried carved changed chased checked selected cleaned closed collected "
     "compared completed concealed copied counted covered crossed damaged decorated defended delayed delivered "
     "described designed destroyed detested discovered divided drained dropped emptied enlarged entered examined "
     "exchanged expected explained finished fixed folded followed forgotten framed gathered greased guarded guessed "
@@ -322,7 +322,7 @@ constexpr std::string_view kMade =
     "visited washed wasted watched watered weighed whitewashed wrapped";
 constexpr std::string_view kPast =
     "abandoned accepted admired adopted altered analysed arranged assembled avoided baked balanced blamed blessed "
-    "borrowed bought built buried burned carried carved changed chased checked chose cleaned closed collected "
+    "borrowed bought built buried burned carried carved changed chased checked selected cleaned closed collected "
     "compared completed concealed copied counted covered crossed damaged decorated defended delayed delivered "
     "described designed destroyed detested discovered divided drained dropped emptied enlarged entered examined "
     "exchanged expected explained finished fixed folded followed forgot framed gathered greased guarded guessed "
@@ -338,7 +338,7 @@ constexpr std::string_view kPast =
     "unlocked used valued varnished visited washed wasted watched watered weighed whitewashed wrapped";
 constexpr std::string_view kDo =
     "abandon accept admire adopt alter arrange assemble avoid bake balance blame borrow build bury burn carry carve "
-    "change chase check choose clean close collect compare complete conceal copy count cover cross damage decorate "
+    "change chase check select clean close collect compare complete conceal copy count cover cross damage decorate "
     "defend delay deliver describe design destroy discover divide drain drop empty enlarge enter examine exchange "
     "explain finish fix fold follow forget frame gather guard guess hammer handle heat hide hire identify ignore "
     "imitate improve inherit inspect invent join judge keep lend lift load lock lose lower manage measure melt mend "

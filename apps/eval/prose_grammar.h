@@ -1,4 +1,4 @@
-// The sentences and words that generated prose is made of.
+// Sentences and words of generated prose.
 #pragma once
 
 #include <span>
@@ -6,14 +6,14 @@
 
 namespace mneme::eval {
 
-// A symbol and what it may become. `{symbol}` in an alternative is replaced in turn; `{a symbol}` puts the article
+// A symbol and its alternatives. `{symbol}` in an alternative is expanded recursively; `{a symbol}` puts the article
 // before it, `{s symbol}` makes a noun plural, `{^symbol}` begins with a capital letter. `{hero}`, `{friend}`, `{town}`
-// and `{topic}` are chosen once an essay.
+// and `{topic}` are drawn once per essay.
 struct Sentences {
   std::string_view symbol;
   std::span<const std::string_view> alternatives;
 };
-// A symbol and single words, separated by blanks, any of which it may become; `_` stands for a blank within one.
+// A symbol and its alternatives as words separated by spaces; `_` is a space within a word.
 struct Words {
   std::string_view symbol;
   std::string_view words;

@@ -1,4 +1,4 @@
-#include "src/eval/report.h"
+#include "apps/eval/report.h"
 
 #include <fmt/format.h>
 
@@ -16,10 +16,6 @@ double ratio(double a, double b) {
 }
 double per_step(std::int64_t bytes, const MethodCost& c) {
   return ratio(static_cast<double>(bytes), static_cast<double>(c.steps));
-}
-double kib_per_step(const MethodCost& c) {
-  // `steps` counts every question's steps, so this is what one sequence's step reads.
-  return per_step(c.kv_bytes + c.index_bytes_read, c) / 1024;
 }
 double budget(const MethodCost& c) {
   return ratio(static_cast<double>(c.attended), static_cast<double>(c.attended_heads));
@@ -39,6 +35,11 @@ bool is_full(const std::string& method) {
 }
 
 }  // namespace
+
+double kib_per_step(const MethodCost& c) {
+  // `steps` counts every question's steps, so this is what one sequence's step reads.
+  return per_step(c.kv_bytes + c.index_bytes_read, c) / 1024;
+}
 
 std::vector<CellSummary> summarise(const std::vector<CellRecord>& records) {
   std::vector<CellSummary> cells;
@@ -79,60 +80,90 @@ std::vector<CellSummary> summarise(const std::vector<CellRecord>& records) {
   return cells;
 }
 
-std::string table(const std::vector<CellSummary>& cells) {
-  std::string out =
-      "| task | length | method | exact % | against full | perplexity | budget | kept % | KiB/step | corrected % | "
-      "selected "
-      "anew % | turnover % | recall % | mass % | error % "
-      "| rank correlation | tokens/s |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n";
-  for (const CellSummary& c : cells) {
-    const MethodCost& k = c.cost;
-    const auto audits = static_cast<double>(std::max<std::int64_t>(k.audits, 1));
-    const auto audited = [&](double sum) {
-      return k.audits == 0 ? std::string("-") : fmt::format("{:.1f}", 100 * sum / audits);
-    };
-    const std::string perplexity =
-        c.scored_tokens == 0
-            ? "-"
-            : fmt::format("{:.3f}", std::exp(-c.log_likelihood / static_cast<double>(c.scored_tokens)));
-    out += fmt::format(
-        "| {} | {} | {} | {} | {} | {} | {:.0f} | {} | {:.0f} | {} | {} | {} | {} | {} | {} | {} | {:.0f} |\n", c.task,
-        c.length, c.method, c.n == 0 ? std::string("-") : fmt::format("{:.1f} ({}/{})", c.exact(), c.right, c.n),
-        c.n_pairs == 0 || is_full(c.method) ? std::string("-")
-                                            : fmt::format("{:+.1f} ± {:.1f}", c.difference, c.half_width),
-        perplexity, budget(k), kept_text(k), kib_per_step(k), percent(k.corrections, k.checks),
-        percent(k.selections, k.selections + k.reused), percent(k.replaced, k.selected), audited(k.audit_recall),
-        audited(k.audit_mass), audited(k.audit_error),
-        k.rank_audits == 0 ? std::string("-")
-                           : fmt::format("{:.2f}", k.audit_rank / static_cast<double>(k.rank_audits)),
-        ratio(static_cast<double>(k.steps), k.seconds));
-  }
+namespace {
+
+using Row = std::vector<std::string>;
+
+// Rows as Markdown; columns behind the first `fixed` that say "-" everywhere are left out.
+std::string markdown(const Row& head, const std::vector<Row>& rows, std::size_t fixed) {
+  std::string out, rule;
+  const auto reported = [&](std::size_t i) {
+    return i < fixed || std::any_of(rows.begin(), rows.end(), [&](const Row& r) { return r[i] != "-"; });
+  };
+  const auto add = [&](const Row& cells) {
+    out += "|";
+    for (std::size_t i = 0; i < cells.size(); ++i)
+      if (reported(i)) out += " " + cells[i] + " |";
+    out += "\n";
+  };
+  add(head);
+  for (std::size_t i = 0; i < head.size(); ++i) rule += reported(i) ? "---|" : "";
+  out += "|" + rule + "\n";
+  for (const Row& row : rows) add(row);
   return out;
 }
 
+Row cells_of(const CellSummary& c) {
+  const MethodCost& k = c.cost;
+  const auto audits = static_cast<double>(std::max<std::int64_t>(k.audit.samples, 1));
+  const auto audited = [&](double sum) {
+    return k.audit.samples == 0 ? std::string("-") : fmt::format("{:.1f}", 100 * sum / audits);
+  };
+  return {c.task,
+          std::to_string(c.length),
+          c.method,
+          c.n == 0 ? "-" : fmt::format("{:.1f} ({}/{})", c.exact(), c.right, c.n),
+          c.n_pairs == 0 || is_full(c.method) ? "-" : fmt::format("{:+.1f} ± {:.1f}", c.difference, c.half_width),
+          c.scored_tokens == 0
+              ? "-"
+              : fmt::format("{:.3f}", std::exp(-c.log_likelihood / static_cast<double>(c.scored_tokens))),
+          fmt::format("{:.0f}", budget(k)),
+          kept_text(k),
+          fmt::format("{:.0f}", kib_per_step(k)),
+          percent(k.corrections, k.checks),
+          percent(k.selections, k.selections + k.reused),
+          percent(k.replaced, k.selected),
+          audited(k.audit.recall),
+          audited(k.audit.mass),
+          audited(k.audit.error),
+          k.audit.windows == 0 ? "-" : fmt::format("{:.2f}", k.audit.rank / static_cast<double>(k.audit.windows)),
+          fmt::format("{:.0f}", ratio(static_cast<double>(k.steps), k.seconds))};
+}
+
+}  // namespace
+
+std::string table(const std::vector<CellSummary>& cells) {
+  const Row head = {"task",     "length", "method",   "exact %",          "against full", "perplexity",
+                    "budget",   "kept %", "KiB/step", "corrected %",      "reselected %", "turnover %",
+                    "recall %", "mass %", "error %",  "rank correlation", "tokens/s"};
+  std::vector<Row> rows;
+  for (const CellSummary& c : cells) rows.push_back(cells_of(c));
+  return markdown(head, rows, 3);
+}
+
+// A row a layer, a column a method: models have more layers than a comparison has methods.
 std::string perplexity_table(const std::vector<CellSummary>& cells) {
-  std::string rows;
-  std::size_t n_layers = 0;
+  Row head = {"perplexity of scores, % of even ones"};
+  std::vector<Row> rows;
   for (const CellSummary& c : cells) {
     if (c.cost.scored.empty()) continue;
-    n_layers = std::max(n_layers, c.cost.scored.size());
-    rows += fmt::format("| {} | {} | {} |", c.task, c.length, c.method);
-    for (std::size_t l = 0; l < c.cost.scored.size(); ++l)
-      rows += fmt::format(" {:.2f} |", 100 * ratio(c.cost.score_perplexity[l], static_cast<double>(c.cost.scored[l])));
-    rows += "\n";
+    while (rows.size() < c.cost.scored.size()) {
+      rows.push_back({fmt::format("layer {}", rows.size())});
+      rows.back().resize(head.size(), "-");
+    }
+    head.push_back(fmt::format("{} {} {}", c.task, c.length, c.method));
+    for (std::size_t l = 0; l < rows.size(); ++l)
+      rows[l].push_back(
+          l >= c.cost.scored.size()
+              ? "-"
+              : fmt::format("{:.2f}", 100 * ratio(c.cost.score_perplexity[l], static_cast<double>(c.cost.scored[l]))));
   }
-  if (rows.empty()) return rows;
-  std::string head = "| task | length | perplexity of scores, % of even ones |", rule = "|---|---|---|";
-  for (std::size_t l = 0; l < n_layers; ++l) {
-    head += fmt::format(" layer {} |", l);
-    rule += "---|";
-  }
-  return head + "\n" + rule + "\n" + rows;
+  return rows.empty() ? "" : markdown(head, rows, head.size());
 }
 
 nlohmann::json to_json(const CellSummary& c) {
   const MethodCost& k = c.cost;
-  const auto audits = static_cast<double>(std::max<std::int64_t>(k.audits, 1));
+  const auto audits = static_cast<double>(std::max<std::int64_t>(k.audit.samples, 1));
   nlohmann::json j = {{"task", c.task},
                       {"length", c.length},
                       {"method", c.method},
@@ -150,12 +181,12 @@ nlohmann::json to_json(const CellSummary& c) {
   if (k.selections + k.reused > 0)
     j["selected_anew_rate"] = ratio(static_cast<double>(k.selections), static_cast<double>(k.selections + k.reused));
   if (k.selected > 0) j["turnover"] = ratio(static_cast<double>(k.replaced), static_cast<double>(k.selected));
-  if (k.audits > 0)
-    j["audit"] = {{"samples", k.audits},
-                  {"recall", k.audit_recall / audits},
-                  {"mass", k.audit_mass / audits},
-                  {"error", k.audit_error / audits}};
-  if (k.rank_audits > 0) j["rank_correlation"] = ratio(k.audit_rank, static_cast<double>(k.rank_audits));
+  if (k.audit.samples > 0)
+    j["audit"] = {{"samples", k.audit.samples},
+                  {"recall", k.audit.recall / audits},
+                  {"mass", k.audit.mass / audits},
+                  {"error", k.audit.error / audits}};
+  if (k.audit.windows > 0) j["rank_correlation"] = ratio(k.audit.rank, static_cast<double>(k.audit.windows));
   for (std::size_t l = 0; l < k.scored.size(); ++l)
     j["score_perplexity_by_layer"].push_back(ratio(k.score_perplexity[l], static_cast<double>(k.scored[l])));
   return j;
@@ -166,17 +197,18 @@ nlohmann::json to_json(const CellRecord& r) {
   for (const AnswerRecord& a : r.answers)
     answers.push_back({{"expected", a.expected}, {"answer", a.answer}, {"depth", a.depth}, {"right", a.right}});
   const MethodCost& k = r.cost;
-  return {{"task", r.task},
-          {"length", r.length},
-          {"sample", r.sample},
-          {"method", r.method},
-          {"answers", answers},
-          {"log_likelihood", r.log_likelihood},
-          {"scored_tokens", r.scored_tokens},
-          {"cost", {k.steps,       k.seconds,     k.attended,   k.attended_heads,  k.kv_bytes,   k.index_bytes_read,
-                    k.checks,      k.corrections, k.selected,   k.replaced,        k.audits,     k.audit_recall,
-                    k.audit_mass,  k.audit_error, k.kept_share, k.prefill_ends,    k.selections, k.reused,
-                    k.rank_audits, k.audit_rank,  k.scored,     k.score_perplexity}}};
+  return {
+      {"task", r.task},
+      {"length", r.length},
+      {"sample", r.sample},
+      {"method", r.method},
+      {"answers", answers},
+      {"log_likelihood", r.log_likelihood},
+      {"scored_tokens", r.scored_tokens},
+      {"cost", {k.steps,         k.seconds,     k.attended,   k.attended_heads,  k.kv_bytes,      k.index_bytes_read,
+                k.checks,        k.corrections, k.selected,   k.replaced,        k.audit.samples, k.audit.recall,
+                k.audit.mass,    k.audit.error, k.kept_share, k.prefill_ends,    k.selections,    k.reused,
+                k.audit.windows, k.audit.rank,  k.scored,     k.score_perplexity}}};
 }
 
 CellRecord record_from_json(const nlohmann::json& j) {
@@ -199,89 +231,20 @@ CellRecord record_from_json(const nlohmann::json& j) {
          .corrections = c.at(7),
          .selected = c.at(8),
          .replaced = c.at(9),
-         .audits = c.at(10),
-         .audit_recall = c.at(11),
-         .audit_mass = c.at(12),
-         .audit_error = c.at(13)};
+         .audit = {.samples = c.at(10), .recall = c.at(11), .mass = c.at(12), .error = c.at(13)}};
     k.kept_share = c.at(14);
     k.prefill_ends = c.at(15);
     k.selections = c.at(16);
     k.reused = c.at(17);
     if (c.size() <= 18) return r;  // a file of before
-    k.rank_audits = c.at(18);
-    k.audit_rank = c.at(19);
+    k.audit.windows = c.at(18);
+    k.audit.rank = c.at(19);
     k.scored = c.at(20).get<std::vector<std::int64_t>>();
     k.score_perplexity = c.at(21).get<std::vector<double>>();
     return r;
   } catch (const nlohmann::json::exception& e) {
     fail(ErrorKind::kFormat, "a line of the run's file is no record: {}", e.what());
   }
-}
-
-std::string plot_svg(const std::vector<CellSummary>& cells) {
-  constexpr double kWidth = 460, kHeight = 320, kLeft = 56, kBottom = 44, kTop = 34, kRight = 16;
-  constexpr std::string_view kColours[] = {"#1b6ca8", "#c8553d", "#3c8d40", "#8e5ea2",
-                                           "#b8860b", "#444444", "#d1478c", "#2aa198"};
-  struct Point {
-    std::string method;
-    double bytes = 0, exact = 0;
-    int n = 0;
-  };
-  std::vector<std::pair<std::int64_t, std::vector<Point>>> panels;
-  for (const CellSummary& c : cells) {
-    if (c.n == 0) continue;
-    auto panel = std::find_if(panels.begin(), panels.end(), [&](const auto& p) { return p.first == c.length; });
-    if (panel == panels.end()) panel = panels.insert(panels.end(), {c.length, {}});
-    auto point =
-        std::find_if(panel->second.begin(), panel->second.end(), [&](const Point& p) { return p.method == c.method; });
-    if (point == panel->second.end()) point = panel->second.insert(panel->second.end(), {c.method});
-    point->bytes += kib_per_step(c.cost);
-    point->exact += c.exact();
-    ++point->n;
-  }
-  double low = 1e300, high = 0;
-  for (auto& [length, points] : panels)
-    for (Point& p : points) {
-      p.bytes /= p.n;
-      p.exact /= p.n;
-      low = std::min(low, std::max(p.bytes, 1.0));
-      high = std::max(high, p.bytes);
-    }
-  low = std::pow(2, std::floor(std::log2(low)));
-  high = std::max(low * 2, std::pow(2, std::ceil(std::log2(std::max(high, 1.0)))));
-  std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
-      "font-family=\"sans-serif\" "
-      "font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
-      kWidth * static_cast<double>(std::max<std::size_t>(panels.size(), 1)), kHeight);
-  for (std::size_t i = 0; i < panels.size(); ++i) {
-    const double x0 = kWidth * static_cast<double>(i) + kLeft, x1 = kWidth * static_cast<double>(i + 1) - kRight;
-    const double y0 = kHeight - kBottom, y1 = kTop;
-    const auto x = [&](double kib) {
-      return x0 + (x1 - x0) * std::log2(std::max(kib, low) / low) / std::log2(high / low);
-    };
-    const auto y = [&](double exact) { return y0 - (y0 - y1) * exact / 100; };
-    svg += fmt::format("<text x=\"{}\" y=\"18\" font-size=\"13\">{} tokens of context</text>\n", x0, panels[i].first);
-    for (int tick = 0; tick <= 100; tick += 25)
-      svg += fmt::format(
-          "<line x1=\"{0}\" x2=\"{1}\" y1=\"{2}\" y2=\"{2}\" stroke=\"#ddd\"/><text x=\"{3}\" y=\"{4}\" "
-          "text-anchor=\"end\">{5} %</text>\n",
-          x0, x1, y(tick), x0 - 6, y(tick) + 4, tick);
-    for (double kib = low; kib <= high * 1.01; kib *= 2)
-      svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{:.0f}</text>\n", x(kib), y0 + 15, kib);
-    svg +=
-        fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">KiB of keys, values and index read a step</text>\n",
-                    (x0 + x1) / 2, kHeight - 10);
-    std::size_t colour = 0;
-    for (const Point& p : panels[i].second) {
-      svg += fmt::format(
-          "<circle cx=\"{0}\" cy=\"{1}\" r=\"4\" fill=\"{2}\"/><text x=\"{3}\" y=\"{4}\" fill=\"{2}\">{5}</text>\n",
-          x(p.bytes), y(p.exact), kColours[colour % std::size(kColours)], x(p.bytes) + 6,
-          y(p.exact) + 4 + 11 * static_cast<double>(colour % 3), p.method);
-      ++colour;
-    }
-  }
-  return svg + "</svg>\n";
 }
 
 }  // namespace mneme::eval

@@ -1,4 +1,4 @@
-// From records to a table, JSON and a plot.
+// Turns records into a table, JSON and a plot.
 #pragma once
 
 #include <filesystem>
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "src/eval/runner.h"
+#include "apps/eval/runner.h"
 
 namespace mneme::eval {
 
@@ -27,21 +27,24 @@ struct CellSummary {
   double exact() const { return n == 0 ? 0 : 100.0 * static_cast<double>(right) / static_cast<double>(n); }
 };
 
+// Keys, values and index that a step of one sequence reads.
+double kib_per_step(const MethodCost& cost);
+
 // In the order in which tasks, lengths and methods first appear.
 std::vector<CellSummary> summarise(const std::vector<CellRecord>& records);
 
 std::string table(const std::vector<CellSummary>& cells);
-// How evenly methods that decide for a whole layer scored its units, by layer: mean perplexity of softmax(scores), per
-// cent of what even scores have. Empty where no method did.
+// Evenness of scores by layer, for methods that select for a whole layer: mean perplexity of softmax(scores) in per
+// cent of that of equal scores. Empty without such a method.
 std::string perplexity_table(const std::vector<CellSummary>& cells);
 nlohmann::json to_json(const CellSummary& cell);
 
-// A record as one line of a run's file, and back. Errors  kFormat: not such a line.
+// A record as one line of a run's file, and its parser. Errors  kFormat: malformed line.
 nlohmann::json to_json(const CellRecord& record);
 CellRecord record_from_json(const nlohmann::json& line);
 
-// Exact match (mean over tasks) against bytes of keys, values and index read a step, a point a method, a panel a
-// length.
+// Exact match (mean over tasks) against bytes of keys, values and index read per step: one point per method, one panel
+// per length.
 std::string plot_svg(const std::vector<CellSummary>& cells);
 
 }  // namespace mneme::eval

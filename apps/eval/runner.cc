@@ -1,4 +1,4 @@
-#include "src/eval/runner.h"
+#include "apps/eval/runner.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/tokenizer/marked_span.h"
+#include "src/text/chat/marked_span.h"
 
 namespace mneme::eval {
 namespace {
@@ -44,12 +44,7 @@ void add_cost(MethodCost& a, const MethodCost& b) {
   a.prefill_ends += b.prefill_ends;
   a.selections += b.selections;
   a.reused += b.reused;
-  a.audits += b.audits;
-  a.audit_recall += b.audit_recall;
-  a.audit_mass += b.audit_mass;
-  a.audit_error += b.audit_error;
-  a.rank_audits += b.rank_audits;
-  a.audit_rank += b.audit_rank;
+  add_audits(a.audit, b.audit);
   a.scored.resize(std::max(a.scored.size(), b.scored.size()));
   a.score_perplexity.resize(a.scored.size());
   for (std::size_t l = 0; l < b.scored.size(); ++l) {
@@ -66,7 +61,7 @@ MethodCost cost_of(const MethodStats& stats, const MethodShape& shape, const Pla
     c.steps = std::max(c.steps, s.steps);
     c.kv_bytes += s.attended_tokens * token_bytes;
     c.index_bytes_read += s.index_bytes_read;
-    c.prefill_ends = std::max(c.prefill_ends, s.prefill_ends);
+    c.prefill_ends = std::max(c.prefill_ends, s.retention.prefill_ends);
     if (plan.compressed(l) || plan.recipe.attend == Attend::kEverything) {
       c.attended += s.attended_tokens;
       c.attended_heads += s.attended_heads;
@@ -79,20 +74,16 @@ MethodCost cost_of(const MethodStats& stats, const MethodShape& shape, const Pla
     c.replaced += s.replaced_units;
     c.selections += s.selections;
     c.reused += s.reused;
-    c.audits += s.audits;
-    c.audit_recall += s.audit_recall;
-    c.audit_mass += s.audit_mass;
-    c.audit_error += s.audit_error;
-    c.rank_audits += s.rank_audits;
-    c.audit_rank += s.audit_rank;
-    if (!plan.layer_choice) continue;
+    add_audits(c.audit, s.audit);
+    if (!plan.layer_selection) continue;
     c.scored.push_back(s.scored);
     c.score_perplexity.push_back(s.score_perplexity);
   }
   for (const LayerStats& s : stats.layers)
-    c.kept_share += s.prompt_tokens == 0
+    c.kept_share += s.retention.prompt_tokens == 0
                         ? static_cast<double>(c.prefill_ends)
-                        : static_cast<double>(s.prefill_ends * s.kept_tokens) / static_cast<double>(s.prompt_tokens);
+                        : static_cast<double>(s.retention.prefill_ends * s.retention.kept_tokens) /
+                              static_cast<double>(s.retention.prompt_tokens);
   c.kept_share /= static_cast<double>(shape.n_layers);
   return c;
 }
@@ -138,11 +129,11 @@ RequestId Runner::compute(std::vector<std::int32_t> prompt, std::int32_t tail, s
 // The document under a method, for its questions to fork from. A method that looks at the end of a prefill has seen
 // none of this document: the rows that it looks at are computed once more.
 RequestId Runner::prepare(RequestId base, const std::vector<std::int32_t>& document, std::shared_ptr<const Plan> plan) {
-  if (plan->tap_rows() == 0 || options_.question == QuestionPath::kPrefill) {
-    if (plan->tap_rows() == 0) engine_.attach_method(base, std::move(plan));
+  if (plan->observed_rows() == 0 || options_.question == QuestionPath::kPrefill) {
+    if (plan->observed_rows() == 0) engine_.attach_method(base, std::move(plan));
     return base;
   }
-  const auto n = static_cast<std::int32_t>(document.size()), shared = n - std::min(n, plan->tap_rows());
+  const auto n = static_cast<std::int32_t>(document.size()), shared = n - std::min(n, plan->observed_rows());
   RequestInput input;
   input.prompt.assign(document.begin() + shared, document.end());
   input.max_tokens = 0;
@@ -158,9 +149,9 @@ RequestId Runner::prepare(RequestId base, const std::vector<std::int32_t>& docum
 // that count are computed once more.
 RequestId Runner::ask_after(RequestId base, std::int32_t n_document, std::vector<std::int32_t> question,
                             const Question& q, const std::shared_ptr<const Plan>& plan) {
-  if (plan->tap_rows() == 0 || options_.question == QuestionPath::kDecode)
+  if (plan->observed_rows() == 0 || options_.question == QuestionPath::kDecode)
     return engine_.fork(base, question_input(std::move(question), q, plan));
-  const std::int32_t shared = n_document - std::min(n_document, plan->tap_rows());
+  const std::int32_t shared = n_document - std::min(n_document, plan->observed_rows());
   const auto tokens = engine_.tokens(base);
   std::vector<std::int32_t> prompt(tokens.begin() + shared, tokens.end());
   prompt.insert(prompt.end(), question.begin(), question.end());
@@ -255,7 +246,7 @@ void Runner::ask_in_turns(RequestId base, const Sample& sample, const std::share
   engine_.release(id);
 }
 
-// A stretch of prose: `length` tokens by prefill, then the next ones one a step, each scored.
+// Scores prose: `length` tokens by prefill, then each of the following tokens by one decode step.
 void Runner::run_perplexity(std::int64_t length, std::int64_t sample, const TextSource& prose,
                             const std::vector<MethodSpec>& methods,
                             const std::function<void(const CellRecord&)>& done) {
@@ -264,7 +255,7 @@ void Runner::run_perplexity(std::int64_t length, std::int64_t sample, const Text
   std::vector<std::int32_t> tokens;
   for (std::size_t chars = wanted * 5; tokens.size() < wanted; chars += chars / 4) {
     if (chars > prose.text().size())
-      fail(ErrorKind::kOption, "the prose is too short for a stretch of {} tokens; give more by --prose", wanted);
+      fail(ErrorKind::kOption, "the prose is too short for {} tokens; give more by --prose", wanted);
     // As a document is framed: models trained on turns know prose there, and hardly without what begins a sequence.
     tokens =
         chat_.user_turn_split({.document = prose.passage(chars, rng), .question = "?", .system = {}}, true).document;

@@ -1,8 +1,8 @@
 // Asks every question under every method, over one prefill of each context.
 //
-// A context is computed once, exactly, and forked for every question and method; a method that decides how a prompt is
-// read computes it for itself, and its questions share that. The question is fed one token a step
-// through the decode path (the default): inside an exact prefill it would hardly test what the method retrieves.
+// A context is prefilled once, exactly, and forked for every question and method. A method with a windowed prefill
+// prefills it itself, once for all questions. By default the question is fed through the decode path, one token per
+// step: within an exact prefill it would hardly test what the method selects.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "apps/eval/task.h"
 #include "src/engine/engine.h"
-#include "src/eval/task.h"
-#include "src/tokenizer/chat_format.h"
-#include "src/tokenizer/tokenizer.h"
+#include "src/text/chat/chat_format.h"
+#include "src/text/tokenizer/tokenizer.h"
 
 namespace mneme::eval {
 
@@ -24,19 +24,19 @@ struct MethodSpec {
 };
 
 enum class QuestionPath : std::uint8_t { kDecode, kPrefill };
-// Where a question stands: behind the context alone, or before it too, marked as the prompt's question. The context is
-// then computed for every question.
+// Position of the question: after the context, or before it too, marked as the prompt's question. The latter prefills
+// the context once per question.
 enum class QuestionMark : std::uint8_t { kNone, kBefore };
 
 struct EvalOptions {
   std::uint64_t seed = 1;
   QuestionPath question = QuestionPath::kDecode;
   QuestionMark mark = QuestionMark::kNone;
-  std::int32_t spare_tokens = 12;        // an answer may be this much longer than the right one before it is cut off
+  std::int32_t spare_tokens = 12;        // tokens by which an answer may exceed the key before it is cut off
   std::int32_t perplexity_tokens = 256;  // scored after each context of the perplexity task
 };
 
-// What a method did, summed over everything of one (task, length, sample, method).
+// Counters of a method, summed over one (task, length, sample, method).
 struct MethodCost {
   std::int64_t steps = 0;                         // decode steps, the question's included
   double seconds = 0;                             // wall time of those steps, all questions of the sample in one batch
@@ -44,17 +44,14 @@ struct MethodCost {
   std::int64_t kv_bytes = 0, index_bytes_read = 0;  // read by attention and by selection, all layers
   std::int64_t checks = 0, corrections = 0;
   std::int64_t selected = 0, replaced = 0;
-  // What the ends of prefills kept: the share of the stored tokens, mean over layers (dense ones whole), summed over
-  // ends.
+  // Share of stored tokens that were kept at the end of a prefill, mean over layers (1 for dense layers), summed over
+  // prefills.
   double kept_share = 0;
   std::int64_t prefill_ends = 0;
   std::int64_t selections = 0, reused = 0;  // by (step, layer, selection head): made with the step's query, or before
-  std::int64_t audits = 0;
-  double audit_recall = 0, audit_mass = 0, audit_error = 0;
-  std::int64_t rank_audits = 0;  // windows of prefill whose scores were compared with the true attention
-  double audit_rank = 0;         // sum of their rank correlations
-  // Decisions for a whole layer, by layer: how many, and the sum of the perplexity of softmax(scores) as a share of
-  // what even scores have.
+  AuditSums audit;
+  // Selections for a whole layer, by layer: their number, and the sum of the perplexity of softmax(scores) as a share
+  // of that of equal scores.
   std::vector<std::int64_t> scored;
   std::vector<double> score_perplexity;
 };
@@ -82,8 +79,7 @@ class Runner {
  public:
   Runner(Engine& engine, const Tokenizer& tokenizer, const EvalOptions& options);
 
-  // Tasks that are not in task_table(): text scored token by token, and a task whose whole context comes through
-  // decode.
+  // Tasks outside of task_table(): text scored token by token, and a task whose whole context is fed through decode.
   static constexpr std::string_view kPerplexity = "perplexity", kStream = "stream";
   // Errors  kOption: no such task.
   static void check_task(std::string_view name, QuestionMark mark = QuestionMark::kNone);

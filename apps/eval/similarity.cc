@@ -1,4 +1,4 @@
-#include "src/eval/similarity.h"
+#include "apps/eval/similarity.h"
 
 #include <fmt/format.h>
 
@@ -7,12 +7,12 @@
 #include <iterator>
 #include <numeric>
 
-#include "src/attention/decode_attention.h"
-#include "src/attention/gate.h"
 #include "src/base/check.h"
-#include "src/kernels/box.h"
-#include "src/kernels/group_pool.h"
-#include "src/kernels/topk.h"
+#include "src/methods/decode_attention.h"
+#include "src/methods/gate.h"
+#include "src/selection/index/box.h"
+#include "src/selection/pool/group_pool.h"
+#include "src/selection/topk/topk.h"
 
 namespace mneme::eval {
 namespace {
@@ -22,7 +22,7 @@ constexpr GatePool kGatePools[] = {GatePool::kMean, GatePool::kMax, GatePool::kA
 
 }  // namespace
 
-struct SimilarityTap::Case {
+struct SimilarityObserver::Case {
   std::string label;
   std::unique_ptr<UnitIndex> index;
   std::int32_t unit_tokens = 1;
@@ -30,7 +30,7 @@ struct SimilarityTap::Case {
   std::int64_t samples = 0;
 };
 
-struct SimilarityTap::Sequence {
+struct SimilarityObserver::Sequence {
   std::vector<float> last_query;                    // [layers, heads, D]
   std::vector<std::int32_t> last_length;            // by layer
   std::vector<EntryStore> entries;                  // by case, layer, KV head
@@ -38,7 +38,7 @@ struct SimilarityTap::Sequence {
   std::vector<std::int32_t> critical_at;            // by layer: at which length
 };
 
-SimilarityTap::SimilarityTap(const MethodShape& shape, SimilarityOptions options)
+SimilarityObserver::SimilarityObserver(const MethodShape& shape, SimilarityOptions options)
     : shape_(shape), options_(std::move(options)) {
   cosines_.resize(static_cast<std::size_t>(shape.n_layers * shape.n_heads));
   overlaps_.resize(static_cast<std::size_t>(shape.n_layers));
@@ -55,13 +55,13 @@ SimilarityTap::SimilarityTap(const MethodShape& shape, SimilarityOptions options
   for (Case& c : cases_) c.found.resize(options_.budgets.size());
 }
 
-SimilarityTap::~SimilarityTap() = default;
+SimilarityObserver::~SimilarityObserver() = default;
 
-void SimilarityTap::forget_sequences() {
+void SimilarityObserver::forget_sequences() {
   sequences_.clear();
 }
 
-void SimilarityTap::see(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape) {
+void SimilarityObserver::see(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape) {
   const std::size_t width = static_cast<std::size_t>(shape_.n_heads) * static_cast<std::size_t>(shape_.head_dim);
   Sequence& s = sequences_[row.cache];
   if (s.last_query.empty()) {
@@ -96,9 +96,10 @@ void SimilarityTap::see(std::int32_t layer, const DecodeRow& row, const Attentio
 }
 
 // The tokens of [0, n) that each head of a group attends most.
-std::vector<std::vector<std::int32_t>> SimilarityTap::true_tokens(std::int32_t layer, std::int32_t kv_head,
-                                                                  const DecodeRow& row, const AttentionShape& shape,
-                                                                  std::int32_t n_tokens) {
+std::vector<std::vector<std::int32_t>> SimilarityObserver::true_tokens(std::int32_t layer, std::int32_t kv_head,
+                                                                       const DecodeRow& row,
+                                                                       const AttentionShape& shape,
+                                                                       std::int32_t n_tokens) {
   std::vector<KvRun> runs;
   row.cache->append_runs(layer, kv_head, 0, n_tokens, runs);
   std::vector<float> scores(static_cast<std::size_t>(shape.group) * static_cast<std::size_t>(n_tokens));
@@ -113,9 +114,9 @@ std::vector<std::vector<std::int32_t>> SimilarityTap::true_tokens(std::int32_t l
   return truth;
 }
 
-void SimilarityTap::measure_overlap(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape,
-                                    Sequence& sequence, bool boundary) {
-  // Of the tokens that the step before looked at, so that both sets are chosen from the same.
+void SimilarityObserver::measure_overlap(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape,
+                                         Sequence& sequence, bool boundary) {
+  // Of the tokens that the step before looked at, so that both sets are selected from the same.
   const std::int32_t n = (row.cache->length() - 1) / kLargestGroup * kLargestGroup;
   Overlap& o = overlaps_[static_cast<std::size_t>(layer)];
   for (std::int32_t m = 0; m < shape_.n_kv_heads; ++m) {
@@ -133,8 +134,8 @@ void SimilarityTap::measure_overlap(std::int32_t layer, const DecodeRow& row, co
   }
 }
 
-void SimilarityTap::measure_recall(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape,
-                                   Sequence& sequence) {
+void SimilarityObserver::measure_recall(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape,
+                                        Sequence& sequence) {
   const std::int32_t n = row.cache->length() / kLargestGroup * kLargestGroup;
   if (n <= options_.top) return;
   std::vector<KvRun> runs;
@@ -161,8 +162,8 @@ void SimilarityTap::measure_recall(std::int32_t layer, const DecodeRow& row, con
   }
 }
 
-void SimilarityTap::measure_case(Case& c, const HeadKeys& keys, const float* q, const AttentionShape& shape,
-                                 std::int32_t n_tokens, const std::vector<std::vector<std::int32_t>>& truth) {
+void SimilarityObserver::measure_case(Case& c, const HeadKeys& keys, const float* q, const AttentionShape& shape,
+                                      std::int32_t n_tokens, const std::vector<std::vector<std::int32_t>>& truth) {
   const std::int32_t n_units = n_tokens / c.unit_tokens;
   std::vector<float> scores(static_cast<std::size_t>(shape.group) * static_cast<std::size_t>(n_units));
   c.index->score({.head = keys,
@@ -175,25 +176,26 @@ void SimilarityTap::measure_case(Case& c, const HeadKeys& keys, const float* q, 
                   .score_stride = n_units},
                  score_scratch_);
   std::vector<std::int32_t> units;
-  std::vector<std::uint8_t> chosen(static_cast<std::size_t>(n_units));
+  std::vector<std::uint8_t> selected(static_cast<std::size_t>(n_units));
   for (std::int32_t g = 0; g < shape.group; ++g) {
     const std::span<const float> head(scores.data() + std::int64_t{g} * n_units, static_cast<std::size_t>(n_units));
     for (std::size_t b = 0; b < options_.budgets.size(); ++b) {
       const std::int32_t wanted = std::min(n_units, options_.budgets[b] / c.unit_tokens);
       units.resize(static_cast<std::size_t>(wanted));
       const std::int32_t found = wanted == 0 ? 0 : topk_cpu(head, wanted, units.data(), topk_scratch_);
-      std::fill(chosen.begin(), chosen.end(), std::uint8_t{0});
-      for (std::int32_t i = 0; i < found; ++i) chosen[static_cast<std::size_t>(units[static_cast<std::size_t>(i)])] = 1;
+      std::fill(selected.begin(), selected.end(), std::uint8_t{0});
+      for (std::int32_t i = 0; i < found; ++i)
+        selected[static_cast<std::size_t>(units[static_cast<std::size_t>(i)])] = 1;
       std::int64_t hits = 0;
       for (std::int32_t t : truth[static_cast<std::size_t>(g)])
-        hits += chosen[static_cast<std::size_t>(t / c.unit_tokens)];
+        hits += selected[static_cast<std::size_t>(t / c.unit_tokens)];
       c.found[b] += static_cast<double>(hits) / static_cast<double>(options_.top);
     }
     ++c.samples;
   }
 }
 
-std::vector<float> SimilarityTap::gate_values(GatePool pool, std::int32_t first_layer) const {
+std::vector<float> SimilarityObserver::gate_values(GatePool pool, std::int32_t first_layer) const {
   const auto& layers = gate_[static_cast<std::size_t>(std::find(std::begin(kGatePools), std::end(kGatePools), pool) -
                                                       std::begin(kGatePools))];
   std::vector<float> all;
@@ -202,7 +204,7 @@ std::vector<float> SimilarityTap::gate_values(GatePool pool, std::int32_t first_
   return all;
 }
 
-std::vector<SimilarityTap::Recall> SimilarityTap::recalls() const {
+std::vector<SimilarityObserver::Recall> SimilarityObserver::recalls() const {
   const AttentionShape shape = shape_.attention();
   std::vector<Recall> all;
   for (const Case& c : cases_) {

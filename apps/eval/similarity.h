@@ -1,4 +1,4 @@
-// How queries move from step to step, and how much of the truth an index finds: the figures that methods argue with.
+// Measures the assumptions of methods: similarity of queries between steps, and recall of each index.
 #pragma once
 
 #include <array>
@@ -9,33 +9,33 @@
 #include <string>
 #include <vector>
 
-#include "src/attention/decode_tap.h"
-#include "src/blocks/unit_index.h"
-#include "src/kernels/topk.h"
+#include "src/methods/decode_observer.h"
 #include "src/recipes/compile.h"
+#include "src/selection/index/unit_index.h"
+#include "src/selection/topk/topk.h"
 
 namespace mneme::eval {
 
 struct SimilarityOptions {
-  std::int32_t recall_every = 8;                        // steps of a sequence between two at which recall is measured
-  std::vector<std::int32_t> budgets = {64, 256, 1024};  // tokens that an index may choose
-  std::int32_t top = 64;                                // the true tokens that are looked for
+  std::int32_t recall_every = 8;                        // steps between two recall measurements of a sequence
+  std::vector<std::int32_t> budgets = {64, 256, 1024};  // tokens that an index may select
+  std::int32_t top = 64;                                // true top tokens that recall counts
   float boundary = 0.7f;                                // mean cosine of a layer's heads below which a segment ends
 };
 
-// Sees the decode steps of sequences that attend everything.
+// Observes decode steps of sequences with full attention.
 //
 // Cosines   of a query head's vector with that of the step before, both after RoPE.
 // Recall    per query head: of the `top` tokens with the largest true attention, the share among the tokens that an
-//           index chooses by its scores for that head alone. Tokens are those that every index covers: up to the last
+//           index selects by its scores for that head alone. Tokens are those that every index covers: up to the last
 //           multiple of 256.
-class SimilarityTap final : public DecodeTap {
+class SimilarityObserver final : public DecodeObserver {
  public:
-  SimilarityTap(const MethodShape& shape, SimilarityOptions options);
-  ~SimilarityTap() override;
+  SimilarityObserver(const MethodShape& shape, SimilarityOptions options);
+  ~SimilarityObserver() override;
 
   void see(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape) override;
-  // Between contexts: sequences may now come back at the same places with other tokens.
+  // Call between contexts: sequence slots are reused with other tokens.
   void forget_sequences();
 
   const MethodShape& shape() const { return shape_; }
@@ -43,7 +43,7 @@ class SimilarityTap final : public DecodeTap {
   const std::vector<float>& cosines(std::int32_t layer, std::int32_t head) const {
     return cosines_[static_cast<std::size_t>(layer * shape_.n_heads + head)];
   }
-  // What a gate with this pooling would have compared with tau, layers from `first_layer` on.
+  // Values that a gate with this pooling would compare with tau, of layers from `first_layer` on.
   std::vector<float> gate_values(GatePool pool, std::int32_t first_layer) const;
 
   struct Recall {
@@ -54,8 +54,8 @@ class SimilarityTap final : public DecodeTap {
   };
   std::vector<Recall> recalls() const;
 
-  // Jaccard overlap of what a query head truly attends most (`top` tokens) at adjacent steps, measured where recall is:
-  // steps of one segment, and steps with a boundary between them.
+  // Jaccard overlap of the `top` most attended tokens of a query head at adjacent steps, where recall is measured:
+  // within a segment, and across a boundary.
   struct Overlap {
     double within = 0, across = 0;  // means
     std::int64_t n_within = 0, n_across = 0;
@@ -87,8 +87,8 @@ class SimilarityTap final : public DecodeTap {
 // Nearest-rank percentile, 0 <= share <= 1; 0 of nothing.
 float percentile(std::vector<float> values, double share);
 
-std::string similarity_tables(const SimilarityTap& tap);
-nlohmann::json similarity_json(const SimilarityTap& tap);
-std::string similarity_svg(const SimilarityTap& tap);
+std::string similarity_tables(const SimilarityObserver& observer);
+nlohmann::json similarity_json(const SimilarityObserver& observer);
+std::string similarity_svg(const SimilarityObserver& observer);
 
 }  // namespace mneme::eval

@@ -4,8 +4,8 @@
 #include <array>
 #include <numeric>
 
-#include "src/eval/gate_record.h"
-#include "src/eval/similarity.h"
+#include "apps/eval/gate_record.h"
+#include "apps/eval/similarity.h"
 
 namespace mneme::eval {
 namespace {
@@ -25,52 +25,67 @@ double mean(const std::vector<float>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-std::vector<float> layer_cosines(const SimilarityTap& tap, std::int32_t layer) {
+std::vector<float> layer_cosines(const SimilarityObserver& observer, std::int32_t layer) {
   std::vector<float> all;
-  for (std::int32_t h = 0; h < tap.shape().n_heads; ++h) {
-    const auto& head = tap.cosines(layer, h);
+  for (std::int32_t h = 0; h < observer.shape().n_heads; ++h) {
+    const auto& head = observer.cosines(layer, h);
     all.insert(all.end(), head.begin(), head.end());
   }
   return all;
 }
 
-std::string cosine_table(const SimilarityTap& tap) {
+// Heads side by side are read up to this many; of more, the table shows the lowest and the highest mean.
+constexpr std::int32_t kMaxHeads = 8;
+
+std::string cosine_table(const SimilarityObserver& observer) {
+  const std::int32_t n_heads = observer.shape().n_heads;
+  const bool each = n_heads <= kMaxHeads;
   std::string out = "| layer |", rule = "|---|";
-  for (std::int32_t h = 0; h < tap.shape().n_heads; ++h) {
+  for (std::int32_t h = 0; each && h < n_heads; ++h) {
     out += fmt::format(" head {} |", h);
     rule += "---|";
   }
+  if (!each) {
+    out += " lowest head | highest head |";
+    rule += "---|---|";
+  }
   out += " mean | p10 | p50 | p90 |\n" + rule + "---|---|---|---|\n";
-  for (std::int32_t l = 0; l < tap.shape().n_layers; ++l) {
+  for (std::int32_t l = 0; l < observer.shape().n_layers; ++l) {
+    std::vector<double> means;
+    for (std::int32_t h = 0; h < n_heads; ++h) means.push_back(mean(observer.cosines(l, h)));
+    if (!each) {
+      const auto [lowest, highest] = std::minmax_element(means.begin(), means.end());
+      means = {*lowest, *highest};
+    }
     out += fmt::format("| {} |", l);
-    for (std::int32_t h = 0; h < tap.shape().n_heads; ++h) out += fmt::format(" {:.2f} |", mean(tap.cosines(l, h)));
-    const std::vector<float> all = layer_cosines(tap, l);
+    for (double m : means) out += fmt::format(" {:.2f} |", m);
+    const std::vector<float> all = layer_cosines(observer, l);
     out += fmt::format(" {:.3f} | {:.2f} | {:.2f} | {:.2f} |\n", mean(all), percentile(all, 0.1), percentile(all, 0.5),
                        percentile(all, 0.9));
   }
   return out;
 }
 
-std::string tau_table(const SimilarityTap& tap) {
+std::string tau_table(const SimilarityObserver& observer) {
   std::string out = "| tau | mean of the group | largest | any head |\n|---|---|---|---|\n";
   for (int i = 0; i <= kTauSteps; i += 2) {
     const float tau = static_cast<float>(i) / kTauSteps;
     out += fmt::format("| {:.1f} |", tau);
     for (const PoolName& p : kPools)
-      out += fmt::format(" {:.1f} % |", 100 * correction_rate(tap.gate_values(p.pool, kFirstGatedLayer), tau));
+      out += fmt::format(" {:.1f} % |", 100 * correction_rate(observer.gate_values(p.pool, kFirstGatedLayer), tau));
     out += "\n";
   }
   return out;
 }
 
-std::string recall_table(const SimilarityTap& tap) {
+std::string recall_table(const SimilarityObserver& observer) {
   std::string out = "| index | bytes of keys |", rule = "|---|---|";
-  for (std::int32_t budget : tap.options().budgets) {
-    out += fmt::format(" recall of {} at {} tokens |", tap.options().top, budget);
+  for (std::int32_t budget : observer.options().budgets) {
+    out += fmt::format(" recall of {} at {} tokens |", observer.options().top, budget);
     rule += "---|";
   }
   out += "\n" + rule + "\n";
-  for (const SimilarityTap::Recall& r : tap.recalls()) {
+  for (const SimilarityObserver::Recall& r : observer.recalls()) {
     out += fmt::format("| {} | {:.1f} % |", r.index, 100 * r.load_ratio);
     for (double x : r.of) out += fmt::format(" {:.1f} % |", 100 * x);
     out += "\n";
@@ -78,10 +93,10 @@ std::string recall_table(const SimilarityTap& tap) {
   return out;
 }
 
-std::string overlap_table(const SimilarityTap& tap) {
+std::string overlap_table(const SimilarityObserver& observer) {
   std::string out = "| layer | within a segment | pairs | across a boundary | pairs |\n|---|---|---|---|---|\n";
-  for (std::int32_t l = 0; l < tap.shape().n_layers; ++l) {
-    const SimilarityTap::Overlap& o = tap.overlap(l);
+  for (std::int32_t l = 0; l < observer.shape().n_layers; ++l) {
+    const SimilarityObserver::Overlap& o = observer.overlap(l);
     out += fmt::format("| {} | {:.3f} | {} | {:.3f} | {} |\n", l, o.within, o.n_within, o.across, o.n_across);
   }
   return out;
@@ -131,11 +146,11 @@ class Panel {
   std::string svg_;
 };
 
-std::string cosine_panel(const SimilarityTap& tap, double left) {
-  const std::int32_t n = tap.shape().n_layers;
+std::string cosine_panel(const SimilarityObserver& observer, double left) {
+  const std::int32_t n = observer.shape().n_layers;
   Panel panel(left, "Cosine of adjacent steps' queries", -0.5, n - 0.5, 0, 1);
   for (std::int32_t l = 0; l < n; ++l) {
-    const std::vector<float> all = layer_cosines(tap, l);
+    const std::vector<float> all = layer_cosines(observer, l);
     const auto bounded = [](float c) { return std::max(0.0, static_cast<double>(c)); };
     panel.line({{l, bounded(percentile(all, 0.1))}, {l, bounded(percentile(all, 0.9))}}, "#1b6ca8");
     panel.dot(l, bounded(static_cast<float>(mean(all))), "#c8553d");
@@ -145,11 +160,11 @@ std::string cosine_panel(const SimilarityTap& tap, double left) {
   return panel.svg();
 }
 
-std::string tau_panel(const SimilarityTap& tap, double left) {
+std::string tau_panel(const SimilarityObserver& observer, double left) {
   constexpr std::string_view kColours[] = {"#1b6ca8", "#3c8d40", "#c8553d"};
   Panel panel(left, "Share of KV heads that a gate corrects", 0, 1, 0, 1);
   for (std::size_t p = 0; p < kPools.size(); ++p) {
-    const std::vector<float> values = tap.gate_values(kPools[p].pool, kFirstGatedLayer);
+    const std::vector<float> values = observer.gate_values(kPools[p].pool, kFirstGatedLayer);
     std::vector<std::pair<double, double>> points;
     for (int i = 0; i <= kTauSteps; ++i) {
       const double tau = static_cast<double>(i) / kTauSteps;
@@ -163,12 +178,12 @@ std::string tau_panel(const SimilarityTap& tap, double left) {
   return panel.svg();
 }
 
-std::string recall_panel(const SimilarityTap& tap, double left) {
+std::string recall_panel(const SimilarityObserver& observer, double left) {
   constexpr std::string_view kColours[] = {"#1b6ca8", "#5a9bd0", "#9fc6e8", "#3c8d40", "#74b978", "#b5dcb7",
                                            "#c8553d", "#db8a78", "#edc0b6", "#8e5ea2", "#b292c0", "#d6c5de"};
-  const auto& budgets = tap.options().budgets;
-  const auto recalls = tap.recalls();
-  Panel panel(left, fmt::format("Recall of the true top {}", tap.options().top), 0,
+  const auto& budgets = observer.options().budgets;
+  const auto recalls = observer.recalls();
+  Panel panel(left, fmt::format("Recall of the true top {}", observer.options().top), 0,
               static_cast<double>(budgets.size()) - 0.4, 0, 1);
   for (std::size_t b = 0; b < budgets.size(); ++b) panel.tick(static_cast<double>(b), std::to_string(budgets[b]));
   for (std::size_t i = 0; i < recalls.size(); ++i) {
@@ -180,28 +195,28 @@ std::string recall_panel(const SimilarityTap& tap, double left) {
     panel.text(static_cast<double>(budgets.size()) - 0.35, 0.98 - 0.055 * static_cast<double>(i), colour,
                recalls[i].index);
   }
-  panel.label("tokens that the index chooses");
+  panel.label("tokens that the index selects");
   return panel.svg();
 }
 
 }  // namespace
 
-std::string similarity_tables(const SimilarityTap& tap) {
+std::string similarity_tables(const SimilarityObserver& observer) {
   return fmt::format(
       "Cosine of adjacent steps' queries, by query head\n\n{}\nKV heads that a gate would correct, layers from {} "
-      "on\n\n{}\nTrue tokens among those that an index chooses for a query head\n\n{}\nJaccard overlap of the {} "
+      "on\n\n{}\nTrue tokens among those that an index selects for a query head\n\n{}\nJaccard overlap of the {} "
       "tokens that a "
       "query head truly attends most at adjacent steps; a boundary: mean cosine of the layer below {}\n\n{}",
-      cosine_table(tap), kFirstGatedLayer, tau_table(tap), recall_table(tap), tap.options().top, tap.options().boundary,
-      overlap_table(tap));
+      cosine_table(observer), kFirstGatedLayer, tau_table(observer), recall_table(observer), observer.options().top,
+      observer.options().boundary, overlap_table(observer));
 }
 
-nlohmann::json similarity_json(const SimilarityTap& tap) {
+nlohmann::json similarity_json(const SimilarityObserver& observer) {
   nlohmann::json layers = nlohmann::json::array(), rates = nlohmann::json::array(), recalls = nlohmann::json::array();
-  for (std::int32_t l = 0; l < tap.shape().n_layers; ++l) {
-    const std::vector<float> all = layer_cosines(tap, l);
+  for (std::int32_t l = 0; l < observer.shape().n_layers; ++l) {
+    const std::vector<float> all = layer_cosines(observer, l);
     nlohmann::json heads = nlohmann::json::array();
-    for (std::int32_t h = 0; h < tap.shape().n_heads; ++h) heads.push_back(mean(tap.cosines(l, h)));
+    for (std::int32_t h = 0; h < observer.shape().n_heads; ++h) heads.push_back(mean(observer.cosines(l, h)));
     layers.push_back({{"layer", l},
                       {"samples", all.size()},
                       {"mean", mean(all)},
@@ -214,36 +229,38 @@ nlohmann::json similarity_json(const SimilarityTap& tap) {
     const float tau = static_cast<float>(i) / kTauSteps;
     nlohmann::json row = {{"tau", static_cast<double>(i) / kTauSteps}};
     for (const PoolName& p : kPools)
-      row[std::string(p.name)] = correction_rate(tap.gate_values(p.pool, kFirstGatedLayer), tau);
+      row[std::string(p.name)] = correction_rate(observer.gate_values(p.pool, kFirstGatedLayer), tau);
     rates.push_back(row);
   }
-  for (const SimilarityTap::Recall& r : tap.recalls()) {
+  for (const SimilarityObserver::Recall& r : observer.recalls()) {
     nlohmann::json row = {{"index", r.index}, {"load_ratio", r.load_ratio}, {"samples", r.samples}};
-    for (std::size_t b = 0; b < r.of.size(); ++b) row["recall"][std::to_string(tap.options().budgets[b])] = r.of[b];
+    for (std::size_t b = 0; b < r.of.size(); ++b)
+      row["recall"][std::to_string(observer.options().budgets[b])] = r.of[b];
     recalls.push_back(row);
   }
   nlohmann::json overlaps = nlohmann::json::array();
-  for (std::int32_t l = 0; l < tap.shape().n_layers; ++l) {
-    const SimilarityTap::Overlap& o = tap.overlap(l);
+  for (std::int32_t l = 0; l < observer.shape().n_layers; ++l) {
+    const SimilarityObserver::Overlap& o = observer.overlap(l);
     overlaps.push_back({{"layer", l},
                         {"within", o.within},
                         {"pairs_within", o.n_within},
                         {"across", o.across},
                         {"pairs_across", o.n_across}});
   }
-  return {{"cosines", layers},         {"boundary", tap.options().boundary},
+  return {{"cosines", layers},         {"boundary", observer.options().boundary},
           {"overlaps", overlaps},      {"first_gated_layer", kFirstGatedLayer},
-          {"correction_rates", rates}, {"top", tap.options().top},
+          {"correction_rates", rates}, {"top", observer.options().top},
           {"recalls", recalls}};
 }
 
-std::string similarity_svg(const SimilarityTap& tap) {
+std::string similarity_svg(const SimilarityObserver& observer) {
   constexpr double kPanel = 450;
   return fmt::format(
              "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
              "font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
              3 * kPanel + 240, 340) +
-         cosine_panel(tap, 50) + tau_panel(tap, 50 + kPanel) + recall_panel(tap, 50 + 2 * kPanel) + "</svg>\n";
+         cosine_panel(observer, 50) + tau_panel(observer, 50 + kPanel) + recall_panel(observer, 50 + 2 * kPanel) +
+         "</svg>\n";
 }
 
 }  // namespace mneme::eval

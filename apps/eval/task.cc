@@ -1,4 +1,4 @@
-#include "src/eval/task.h"
+#include "apps/eval/task.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -75,111 +75,134 @@ class Unique {
   std::set<std::string> seen_;
 };
 
-Sample make_number(const TextSource& prose, std::size_t chars, int n, Rng& rng) {
-  std::vector<std::vector<Needle>> groups;
-  std::vector<Question> questions;
-  Unique unique;
-  for (int i = 0; i < n; ++i) {
-    const std::string k = unique([&] { return prose.key(rng); }), v = TextSource::number(rng);
-    groups.push_back({{fmt::format(fmt::runtime(pick(rng, {"The secret number of {} is {}.",
-                                                           "One of the special magic numbers for {} is: {}.",
-                                                           "Note that {} has the number {}."})),
-                                   k, v),
-                       i}});
-    questions.push_back(
-        {fmt::format(fmt::runtime(pick(rng, {"What is the secret number of {}?",
-                                             "What is the special magic number for {} mentioned in the text?",
-                                             "Which number belongs to {}?"})),
-                     k),
-         v});
+// Sentences and questions of one context, with names and keys that occur once.
+class Facts {
+ public:
+  Facts(const TextSource& prose, Rng& rng) : prose_(prose), rng_(rng) {}
+
+  std::string key() {
+    return unique_([&] { return prose_.key(rng_); });
   }
-  return hide(prose, chars, groups, questions, rng);
+  std::string name() {
+    return unique_([&] { return TextSource::name(rng_); });
+  }
+  // What `draw` returns, until it is something new.
+  template <typename F>
+  std::string other(F&& draw) {
+    return unique_(draw);
+  }
+
+  void tell(std::vector<Needle> sentences) { groups_.push_back(std::move(sentences)); }
+  void ask(std::string question, std::string answer) { questions_.push_back({std::move(question), std::move(answer)}); }
+  Sample hidden(std::size_t chars) { return hide(prose_, chars, groups_, std::move(questions_), rng_); }
+
+ private:
+  const TextSource& prose_;
+  Rng& rng_;
+  Unique unique_;
+  std::vector<std::vector<Needle>> groups_;
+  std::vector<Question> questions_;
+};
+
+std::string lives_in(const std::string& person, const std::string& house) {
+  return fmt::format("{} lives in the house of {}.", person, house);
+}
+
+std::string stands_in(const std::string& house, const std::string& town) {
+  return fmt::format("The house of {} stands in {}.", house, town);
+}
+
+Sample make_number(const TextSource& prose, std::size_t chars, int n, Rng& rng) {
+  Facts facts(prose, rng);
+  for (int i = 0; i < n; ++i) {
+    const std::string k = facts.key(), v = TextSource::number(rng);
+    facts.tell({{fmt::format(fmt::runtime(pick(rng, {"The secret number of {} is {}.",
+                                                     "One of the special magic numbers for {} is: {}.",
+                                                     "Note that {} has the number {}."})),
+                             k, v),
+                 i}});
+    facts.ask(fmt::format(fmt::runtime(pick(rng, {"What is the secret number of {}?",
+                                                  "What is the special magic number for {} mentioned in the text?",
+                                                  "Which number belongs to {}?"})),
+                          k),
+              v);
+  }
+  return facts.hidden(chars);
 }
 
 Sample make_password(const TextSource& prose, std::size_t chars, int n, Rng& rng) {
-  std::vector<std::vector<Needle>> groups;
-  std::vector<Question> questions;
-  Unique unique;
+  Facts facts(prose, rng);
   for (int i = 0; i < n; ++i) {
-    const std::string k = unique([&] { return prose.key(rng); }), v = unique([&] { return prose.key(rng); });
-    groups.push_back(
+    const std::string k = facts.key(), v = facts.key();
+    facts.tell(
         {{fmt::format(fmt::runtime(pick(rng, {"The password for {} is {}.", "To open {}, say {}."})), k, v), i}});
-    questions.push_back(
-        {fmt::format(fmt::runtime(pick(rng, {"What is the password for {}?", "What must one say to open {}?"})), k),
-         v});
+    facts.ask(
+        fmt::format(fmt::runtime(pick(rng, {"What is the password for {}?", "What must one say to open {}?"})), k), v);
   }
-  return hide(prose, chars, groups, questions, rng);
+  return facts.hidden(chars);
 }
 
 Sample make_where(const TextSource& prose, std::size_t chars, int n, Rng& rng) {
-  std::vector<std::vector<Needle>> groups;
-  std::vector<Question> questions;
-  Unique unique;
-  const auto name = [&] { return TextSource::name(rng); };
+  Facts facts(prose, rng);
   for (int i = 0; i < n; ++i) {
-    const std::string person = unique(name), house = unique(name), town = unique(name);
+    const std::string person = facts.name(), house = facts.name(), town = facts.name();
     const bool whose = rng.below(2) != 0;
-    groups.push_back({{fmt::format("{} lives in the house of {}.", person, house), whose ? i : -1},
-                      {fmt::format("The house of {} stands in {}.", house, town), whose ? -1 : i}});
-    questions.push_back(whose ? Question{fmt::format("Whose house does {} live in?", person), house}
-                              : Question{fmt::format("Where does the house of {} stand?", house), town});
+    facts.tell({{lives_in(person, house), whose ? i : -1}, {stands_in(house, town), whose ? -1 : i}});
+    if (whose)
+      facts.ask(fmt::format("Whose house does {} live in?", person), house);
+    else
+      facts.ask(fmt::format("Where does the house of {} stand?", house), town);
   }
-  return hide(prose, chars, groups, questions, rng);
+  return facts.hidden(chars);
 }
 
 Sample make_two_hops(const TextSource& prose, std::size_t chars, int n, Rng& rng) {
-  std::vector<std::vector<Needle>> groups;
-  std::vector<Question> questions;
-  Unique unique;
-  const auto name = [&] { return TextSource::name(rng); };
+  Facts facts(prose, rng);
   for (int i = 0; i < n; ++i) {
-    const std::string person = unique(name), house = unique(name), town = unique(name);
-    groups.push_back({{fmt::format("{} lives in the house of {}.", person, house), i},
-                      {fmt::format("The house of {} stands in {}.", house, town), -1}});
-    questions.push_back({fmt::format("In which town does {} live?", person), town});
+    const std::string person = facts.name(), house = facts.name(), town = facts.name();
+    facts.tell({{lives_in(person, house), i}, {stands_in(house, town), -1}});
+    facts.ask(fmt::format("In which town does {} live?", person), town);
   }
-  return hide(prose, chars, groups, questions, rng);
+  return facts.hidden(chars);
 }
 
 Sample make_several(const TextSource& prose, std::size_t chars, int n, Rng& rng) {
-  std::vector<std::vector<Needle>> groups;
-  std::vector<Question> questions;
-  Unique unique;
+  Facts facts(prose, rng);
   for (int i = 0; i < n; ++i) {
-    const std::string k = unique([&] { return prose.key(rng); });
+    const std::string k = facts.key();
     std::vector<std::string> values;
-    groups.emplace_back();
+    std::vector<Needle> sentences;
     for (int j = draw_between(rng, 2, 4); j > 0; --j) {
       values.push_back(TextSource::number(rng));
-      groups.back().push_back({fmt::format("One of the special magic numbers for {} is: {}.", k, values.back()), -1});
+      sentences.push_back({fmt::format("One of the special magic numbers for {} is: {}.", k, values.back()), -1});
     }
-    questions.push_back({fmt::format("What are all the special magic numbers for {} mentioned in the text?", k),
-                         fmt::format("{}", fmt::join(values, ", "))});
+    facts.tell(std::move(sentences));
+    facts.ask(fmt::format("What are all the special magic numbers for {} mentioned in the text?", k),
+              fmt::format("{}", fmt::join(values, ", ")));
   }
-  return hide(prose, chars, groups, questions, rng);
+  return facts.hidden(chars);
 }
 
 Sample make_variables(const TextSource& prose, std::size_t chars, int n, Rng& rng) {
   static constexpr std::string_view kLetters = "ABCDEFGHJKLMNPQRSTUVWXYZ";
-  std::vector<std::vector<Needle>> groups;
-  std::vector<Question> questions;
-  Unique unique;
+  Facts facts(prose, rng);
   for (int i = 0; i < n; ++i) {
     std::vector<std::string> names;
     for (int j = draw_between(rng, 2, 5); j > 0; --j)
-      names.push_back(unique([&] {
+      names.push_back(facts.other([&] {
         std::string s;
         for (int c = 0; c < 3; ++c) s += kLetters[rng.below(kLetters.size())];
         return s;
       }));
-    const std::string value = unique([&] { return TextSource::number(rng, 5); });
-    groups.push_back({{fmt::format("VAR {} = {}.", names[0], value), -1}});
+    const std::string value = facts.other([&] { return TextSource::number(rng, 5); });
+    std::vector<Needle> sentences = {{fmt::format("VAR {} = {}.", names[0], value), -1}};
     for (std::size_t j = 1; j < names.size(); ++j)
-      groups.back().push_back({fmt::format("VAR {} = VAR {}.", names[j], names[j - 1]), -1});
-    questions.push_back(
-        {fmt::format("Which variables are assigned the value {}?", value), fmt::format("{}", fmt::join(names, " "))});
+      sentences.push_back({fmt::format("VAR {} = VAR {}.", names[j], names[j - 1]), -1});
+    facts.tell(std::move(sentences));
+    facts.ask(fmt::format("Which variables are assigned the value {}?", value),
+              fmt::format("{}", fmt::join(names, " ")));
   }
-  return hide(prose, chars, groups, questions, rng);
+  return facts.hidden(chars);
 }
 
 Sample make_passkey(const TextSource& prose, std::size_t chars, int, Rng& rng) {
@@ -238,30 +261,27 @@ Sample make_chain(const TextSource& prose, std::size_t chars, int n, Rng& rng) {
 }
 
 Sample make_list(const TextSource& prose, std::size_t chars, int n, Rng& rng) {
-  std::vector<std::vector<Needle>> groups;
-  std::vector<Question> questions;
-  Unique tags;
+  Facts facts(prose, rng);
   for (int i = 0; i < n; ++i) {
-    const std::string tag = tags([&] { return TextSource::name(rng); });
+    const std::string tag = facts.name();
     Unique unique;
     std::vector<std::string> words;
     for (int j = draw_between(rng, 5, 24); j > 0; --j) words.push_back(unique([&] { return prose.word(rng); }));
-    groups.push_back({{fmt::format("List {}: {}.", tag, fmt::join(words, ", ")), i}});
+    facts.tell({{fmt::format("List {}: {}.", tag, fmt::join(words, ", ")), i}});
     const std::size_t at = rng.below(words.size() - 1);
-    questions.push_back(
-        rng.below(2) != 0 ? Question{fmt::format("Write list {}.", tag), fmt::format("{}", fmt::join(words, ", "))}
-                          : Question{fmt::format("Which word follows {} in list {}?", words[at], tag), words[at + 1]});
+    if (rng.below(2) != 0)
+      facts.ask(fmt::format("Write list {}.", tag), fmt::format("{}", fmt::join(words, ", ")));
+    else
+      facts.ask(fmt::format("Which word follows {} in list {}?", words[at], tag), words[at + 1]);
   }
-  return hide(prose, chars, groups, questions, rng);
+  return facts.hidden(chars);
 }
 
 // A program over x modulo 10: every line of the answer reads one line of the program and the state before.
 Sample make_program(const TextSource& prose, std::size_t chars, int n, Rng& rng) {
-  std::vector<std::vector<Needle>> groups;
-  std::vector<Question> questions;
-  Unique tags;
+  Facts facts(prose, rng);
   for (int i = 0; i < n; ++i) {
-    const std::string tag = tags([&] { return TextSource::name(rng); });
+    const std::string tag = facts.name();
     int x = draw_between(rng, 0, 9);
     std::string program = fmt::format("Program {} starts with x = {}.", tag, x), trace;
     const int steps = draw_between(rng, 3, 12);
@@ -282,10 +302,10 @@ Sample make_program(const TextSource& prose, std::size_t chars, int n, Rng& rng)
       }
       trace += fmt::format("{}{}: {}", s > 1 ? "\n" : "", s, x);
     }
-    groups.push_back({{program, i}});
-    questions.push_back({fmt::format("Run program {} and show x after every step.", tag), trace});
+    facts.tell({{program, i}});
+    facts.ask(fmt::format("Run program {} and show x after every step.", tag), trace);
   }
-  return hide(prose, chars, groups, questions, rng);
+  return facts.hidden(chars);
 }
 
 Sample make_sections(const TextSource& prose, std::size_t chars, int n, Rng& rng) {
@@ -313,33 +333,30 @@ Sample make_sections(const TextSource& prose, std::size_t chars, int n, Rng& rng
 
 // Questions of three kinds, asked one after the other over one context that remembers the turns.
 Sample make_turns(const TextSource& prose, std::size_t chars, int n, Rng& rng) {
-  std::vector<std::vector<Needle>> groups;
-  std::vector<Question> questions;
-  Unique unique;
+  Facts facts(prose, rng);
   for (int i = 0; i < n; ++i) {
-    const std::string k = unique([&] { return prose.key(rng); });
+    const std::string k = facts.key();
     switch (i % 3) {
       case 0: {
         const std::string v = TextSource::number(rng);
-        groups.push_back({{fmt::format("The secret number of {} is {}.", k, v), i}});
-        questions.push_back({fmt::format("What is the secret number of {}?", k), v});
+        facts.tell({{fmt::format("The secret number of {} is {}.", k, v), i}});
+        facts.ask(fmt::format("What is the secret number of {}?", k), v);
         break;
       }
       case 1: {
-        const std::string v = unique([&] { return prose.key(rng); });
-        groups.push_back({{fmt::format("The password for {} is {}.", k, v), i}});
-        questions.push_back({fmt::format("What is the password for {}?", k), v});
+        const std::string v = facts.key();
+        facts.tell({{fmt::format("The password for {} is {}.", k, v), i}});
+        facts.ask(fmt::format("What is the password for {}?", k), v);
         break;
       }
       default: {
-        const std::string house = unique([&] { return TextSource::name(rng); }),
-                          town = unique([&] { return TextSource::name(rng); });
-        groups.push_back({{fmt::format("The house of {} stands in {}.", house, town), i}});
-        questions.push_back({fmt::format("Where does the house of {} stand?", house), town});
+        const std::string house = facts.name(), town = facts.name();
+        facts.tell({{stands_in(house, town), i}});
+        facts.ask(fmt::format("Where does the house of {} stand?", house), town);
       }
     }
   }
-  Sample sample = hide(prose, chars, groups, questions, rng);
+  Sample sample = facts.hidden(chars);
   sample.turns = true;
   return sample;
 }

@@ -1,5 +1,5 @@
-// Contexts with facts hidden in them, and questions about the facts. The kinds and the wording are those that the
-// shipped model was trained on; other models read them as plain English.
+// Contexts with hidden facts, and questions about them, in the wording that the shipped model was trained on. Other
+// models read them as plain English.
 //
 // A sample is a pure function of (task, seed, number, length, prose). Nothing of the answer is in the question.
 #pragma once
@@ -10,24 +10,24 @@
 #include <string_view>
 #include <vector>
 
-#include "src/eval/text_source.h"
+#include "apps/eval/text_source.h"
 
 namespace mneme::eval {
 
 struct Question {
   std::string text;
-  std::string answer;  // exactly this, blanks around it apart
-  double depth = -1;   // where the (first) fact stands, 0: at the beginning, 1: at the end; -1: spread out
+  std::string answer;  // compared exactly, after trimming spaces
+  double depth = -1;   // position of the (first) fact, 0: start, 1: end; -1: several positions
 };
 
 struct Sample {
   std::string context;
-  // Asked one by one, each over the bare context; `turns` tasks ask them one after the other.
+  // Each is asked over the bare context; `turns` tasks ask them in one conversation.
   std::vector<Question> questions;
   bool turns = false;
 };
 
-// How many tokens a text has, for the model at hand.
+// Counts the tokens of a text.
 class TokenCounter {
  public:
   virtual ~TokenCounter() = default;
@@ -51,7 +51,7 @@ const TaskRow& find_task(std::string_view name);
 Sample make_sample(const TaskRow& task, const TextSource& prose, std::int64_t tokens, std::uint64_t seed,
                    std::int64_t number, const TokenCounter& counter);
 
-// Whether an answer is right: equal, blanks at both ends apart.
+// Whether an answer equals the key after trimming spaces.
 bool is_right(std::string_view answer, const Question& question);
 
 }  // namespace mneme::eval

@@ -1,12 +1,12 @@
-#include "src/eval/text_source.h"
+#include "apps/eval/text_source.h"
 
 #include <algorithm>
 #include <cctype>
 #include <set>
 
+#include "apps/eval/prose.h"
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
-#include "src/eval/prose.h"
 
 namespace mneme::eval {
 namespace {

@@ -1,4 +1,4 @@
-#include "src/cli/answer_writer.h"
+#include "apps/mneme/answer_writer.h"
 
 #include <unistd.h>
 

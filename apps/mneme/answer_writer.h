@@ -1,4 +1,4 @@
-// Standard output, as the place where an answer goes piece by piece.
+// Writes an answer to standard output piece by piece.
 #pragma once
 
 #include <string_view>
@@ -7,9 +7,9 @@ namespace mneme::cli {
 
 class AnswerWriter {
  public:
-  // At once, not when a buffer is full. Errors  kFile: standard output cannot be written (the disk is full, ...).
+  // Unbuffered. Errors  kFile: standard output cannot be written (the disk is full, ...).
   void write(std::string_view text);
-  // A line end, unless the last thing written was one.
+  // Ends the line, unless it has ended.
   void end_line();
 
  private:

@@ -1,4 +1,4 @@
-// The subcommands. Each adds itself to the program and sets a callback that returns the exit code through `code`.
+// Subcommands. Each function adds one to the program, with a callback that sets the exit code in `code`.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -13,11 +13,11 @@ void add_inspect(CLI::App& app, int& code);
 void add_tokenize(CLI::App& app, int& code);
 void add_convert(CLI::App& app, int& code);
 void add_bench(CLI::App& app, int& code);
-// Below `bench`.
+// Subcommands of `bench`.
 void add_bench_serve(CLI::App& bench, int& code);
 void add_bench_attention(CLI::App& bench, int& code);
 void add_bench_ablate(CLI::App& bench, int& code);
-void add_bench_choose(CLI::App& bench, int& code);
+void add_bench_select(CLI::App& bench, int& code);
 void add_bench_gather(CLI::App& bench, int& code);
 void add_doctor(CLI::App& app, int& code);
 

@@ -9,12 +9,13 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "apps/mneme/commands.h"
+#include "apps/mneme/model_source.h"
 #include "mneme/error.h"
 #include "src/base/mapped_file.h"
-#include "src/checkpoint/checkpoint.h"
-#include "src/checkpoint/gguf_file.h"
-#include "src/checkpoint/gguf_model.h"
-#include "src/cli/commands.h"
+#include "src/formats/checkpoint.h"
+#include "src/formats/gguf/gguf_file.h"
+#include "src/formats/gguf/gguf_model.h"
 
 namespace mneme::cli {
 namespace {
@@ -22,7 +23,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct InspectOptions {
-  std::string path;
+  ModelSource model;
   bool json = false;
   bool tensors = false;
 };
@@ -52,6 +53,12 @@ Json describe_rope(const RopeConfig& r) {
   return out;
 }
 
+// 1e-05 as a file of f32 values has it, not as the nearest double spells it.
+double spelled(double value) {
+  const auto single = static_cast<float>(value);
+  return static_cast<double>(single) == value ? std::stod(fmt::format("{}", single)) : value;
+}
+
 Json describe_config(const ModelConfig& c) {
   return {{"name", c.name},
           {"architecture", architecture_name(c.architecture)},
@@ -64,7 +71,7 @@ Json describe_config(const ModelConfig& c) {
           {"vocabulary", c.vocab},
           {"context", c.max_context},
           {"sliding_window", c.sliding_window},
-          {"rms_epsilon", c.rms_eps},
+          {"rms_epsilon", spelled(c.rms_eps)},
           {"tied_embeddings", c.tied_embeddings},
           {"qkv_bias", c.qkv_bias},
           {"qk_norm", c.qk_norm},
@@ -113,15 +120,15 @@ Json describe_metadata(const std::vector<MetadataEntry>& entries) {
   return out;
 }
 
-Json describe(const InspectOptions& options) {
-  Json out = {{"file", options.path}};
-  if (!std::filesystem::is_directory(options.path)) {
-    const MappedFile mapping(options.path);
+Json describe(const std::string& path, bool tensors) {
+  Json out = {{"file", path}};
+  if (!std::filesystem::is_directory(path)) {
+    const MappedFile mapping(path);
     const auto bytes = mapping.bytes();
     const bool gguf = bytes.size() >= 4 && std::string_view(reinterpret_cast<const char*>(bytes.data()), 4) == "GGUF";
     if (gguf) {
-      const GgufFile file = GgufFile::parse(bytes, options.path, GgufFile::Tensors::kSkip);
-      if (file.tensor_count() == 0) {
+      const GgufFile file = GgufFile::parse(bytes, path, GgufFile::Tensors::kSkip);
+      if (file.tensor_count() == 0 && !file.split()) {
         out["format"] = fmt::format("GGUF v{}, vocabulary only", file.version());
         out["tokenizer"] = describe_tokenizer(read_gguf_tokenizer(file));
         out["metadata"] = describe_metadata(file.describe());
@@ -129,11 +136,11 @@ Json describe(const InspectOptions& options) {
       }
     }
   }
-  const auto checkpoint = Checkpoint::open(options.path);
+  const auto checkpoint = Checkpoint::open(path);
   out["format"] = checkpoint->format();
   out["model"] = describe_config(checkpoint->config());
   out["tokenizer"] = describe_tokenizer(checkpoint->tokenizer());
-  describe_tensors(*checkpoint, options.tensors, out);
+  describe_tensors(*checkpoint, tensors, out);
   out["metadata"] = describe_metadata(checkpoint->metadata());
   return out;
 }
@@ -181,7 +188,8 @@ void print_text(const Json& all) {
 }
 
 int inspect(const InspectOptions& options) {
-  const Json all = describe(options);
+  expect_model(options.model, "file");
+  const Json all = describe(model_file(options.model, true), options.tensors);
   if (options.json)
     fmt::print("{}\n", all.dump(2));
   else
@@ -194,7 +202,8 @@ int inspect(const InspectOptions& options) {
 void add_inspect(CLI::App& app, int& code) {
   auto options = std::make_shared<InspectOptions>();
   CLI::App* command = app.add_subcommand("inspect", "What is in a checkpoint: model, tokenizer, tensors, metadata");
-  command->add_option("file", options->path, "A GGUF file, or the folder of a Hugging Face model")->required();
+  command->add_option("file", options->model.path, "A GGUF file, or the folder of a Hugging Face model");
+  add_hf_option(*command, options->model);
   command->add_flag("--json", options->json, "One JSON object instead of text");
   command->add_flag("--tensors", options->tensors, "List every tensor: name, type, shape, bytes");
   command->callback([options, &code] { code = inspect(*options); });

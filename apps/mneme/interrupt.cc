@@ -1,4 +1,4 @@
-#include "src/cli/interrupt.h"
+#include "apps/mneme/interrupt.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// Ctrl-C: the first ends the answer, another one the program.
+// Ctrl-C: the first ends the answer, the second the program.
 #pragma once
 
 #include <csignal>
@@ -6,11 +6,11 @@
 
 namespace mneme::cli {
 
-// Exit code of a program that was interrupted.
+// Exit code after an interrupt.
 inline constexpr int kInterrupted = 130;
 
-// While it lives, an interrupt is noted instead of ending the program; only the one of that number ends it, at once.
-// Guards may be nested; the inner one counts.
+// During its lifetime interrupts are recorded; only the interrupt of the given number ends the program. Guards nest;
+// the innermost applies.
 class InterruptGuard {
  public:
   static constexpr int kNever = std::numeric_limits<int>::max();

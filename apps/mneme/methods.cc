@@ -3,7 +3,7 @@
 
 #include <cstdio>
 
-#include "src/cli/commands.h"
+#include "apps/mneme/commands.h"
 #include "src/recipes/describe.h"
 
 namespace mneme::cli {

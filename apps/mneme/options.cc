@@ -1,4 +1,4 @@
-#include "src/cli/options.h"
+#include "apps/mneme/options.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,6 +7,8 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <utility>
@@ -62,14 +64,48 @@ CLI::Validator not_empty() {
   return quiet([](std::string& text) { return text.empty() ? std::string("expected a text, found none") : ""; });
 }
 
+namespace {
+
+std::string variable_of(const std::string& option) {
+  std::string variable = "MNEME_";
+  for (const char c : option)
+    variable += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return variable;
+}
+
+std::string value_of(const std::string& variable) {
+  const char* const value = std::getenv(variable.c_str());
+  return value == nullptr ? std::string() : value;
+}
+
+// The variable that is set, of the first of the option's names that has one; of the first name where none has.
+std::string variable_for(const CLI::Option& option) {
+  const std::vector<std::string>& names = option.get_lnames();
+  const std::vector<std::string>& negations = option.get_fnames();  // --no-...: its variable would say the opposite
+  for (const std::string& name : names) {
+    const bool negation = std::find(negations.begin(), negations.end(), name) != negations.end();
+    if (const std::string variable = variable_of(name); !negation && !value_of(variable).empty()) return variable;
+  }
+  return variable_of(names.front());
+}
+
+}  // namespace
+
 void name_environment(CLI::App& command) {
   for (CLI::Option* option : command.get_options()) {
     const std::vector<std::string>& names = option->get_lnames();
     if (names.empty() || names.front() == "help" || names.front() == "version") continue;
-    std::string variable = "MNEME_";
-    for (const char c : names.front())
-      variable += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+    const std::string variable = variable_for(*option);
     option->envname(variable);
+    // Kubernetes sets NAME_PORT for every service, so one that is called "mneme" would keep the server from starting.
+    if (names.front() != "port" || !value_of(variable).starts_with("tcp://")) continue;
+    option->envname("");
+    command.preparse_callback([variable](std::size_t) {
+      fmt::print(stderr,
+                 "mneme: warning: {}=\"{}\" is ignored: Kubernetes sets it for a service of this name; --port names "
+                 "the port\n",
+                 variable, value_of(variable));
+    });
   }
   for (CLI::App* sub : command.get_subcommands({})) name_environment(*sub);
 }

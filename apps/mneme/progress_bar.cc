@@ -1,4 +1,4 @@
-#include "src/cli/progress_bar.h"
+#include "apps/mneme/progress_bar.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -21,7 +21,8 @@ std::string grouped(std::int64_t n) {
   return digits;
 }
 
-std::string progress_line(std::string_view what, std::int64_t done, std::int64_t total, double seconds) {
+std::string progress_line(std::string_view what, std::int64_t done, std::int64_t total, double seconds,
+                          std::int64_t before) {
   const std::size_t comma = what.find(", ");
   const std::string_view name = what.substr(0, comma);
   const std::string_view unit = comma == std::string_view::npos ? "" : what.substr(comma + 2);
@@ -29,8 +30,8 @@ std::string progress_line(std::string_view what, std::int64_t done, std::int64_t
   const auto filled = static_cast<std::size_t>(share * kBarWidth);
   std::string line = fmt::format("{}  [{}{}]  {} of {} {}", name, std::string(filled, '#'),
                                  std::string(kBarWidth - filled, '-'), grouped(done), grouped(total), unit);
-  if (done > 0 && seconds > 0.1) {
-    const double rate = static_cast<double>(done) / seconds;
+  if (done > before && seconds > 0.1) {
+    const double rate = static_cast<double>(done - before) / seconds;
     line += fmt::format("  {} {}/s  {:.0f} s left", grouped(static_cast<std::int64_t>(rate)), unit,
                         static_cast<double>(total - done) / rate);
   }
@@ -47,13 +48,14 @@ void ProgressBar::show(std::string_view what, std::int64_t done, std::int64_t to
   if (what != what_) {
     what_ = what;
     start_ = now;
+    before_ = done;
   } else if (now - last_ < kBetween && done < total) {
     return;
   }
   last_ = now;
   visible_ = true;
   const double seconds = std::chrono::duration<double>(now - start_).count();
-  const std::string line = progress_line(what, done, total, seconds);
+  const std::string line = progress_line(what, done, total, seconds, before_);
   fmt::print(stderr, "\r{}\x1b[K", line);
   std::fflush(stderr);
 }

@@ -1,4 +1,4 @@
-// A line on the terminal that says how far something is, how fast, and how long it will still take.
+// A progress bar on the terminal: progress, rate, remaining time.
 #pragma once
 
 #include <chrono>
@@ -10,8 +10,9 @@ namespace mneme::cli {
 
 // "prefill  [#########-----------]  6,144 of 12,288 tokens  1,234 tokens/s  5 s left"
 //
-// `what` is as ProgressFn has it: a name and a unit, "prefill, tokens".
-std::string progress_line(std::string_view what, std::int64_t done, std::int64_t total, double seconds);
+// `what` is that of ProgressFn: a name and a unit, "prefill, tokens". `before` was done when `seconds` began.
+std::string progress_line(std::string_view what, std::int64_t done, std::int64_t total, double seconds,
+                          std::int64_t before = 0);
 
 // 12841 as "12,841".
 std::string grouped(std::int64_t n);
@@ -27,9 +28,9 @@ class ProgressBar {
   // kShown where standard error is a terminal.
   static Mode mode_for_stderr(bool wanted);
 
-  // Time counts from the first call with this `what`, which may have nothing done yet.
+  // Time is measured from the first call with this `what`.
   void show(std::string_view what, std::int64_t done, std::int64_t total);
-  // Takes the line away, before anything else is written.
+  // Erases the line. Call before other output.
   void clear();
 
  private:
@@ -37,6 +38,7 @@ class ProgressBar {
   Mode mode_;
   bool visible_ = false;
   std::string what_;
+  std::int64_t before_ = 0;  // done at start_: a download goes on from there
   Clock::time_point start_, last_;
 };
 

@@ -7,12 +7,15 @@
 #include <mutex>
 #include <string>
 
+#include "apps/mneme/commands.h"
+#include "apps/mneme/engine_options.h"
+#include "apps/mneme/kv_options.h"
+#include "apps/mneme/model_source.h"
+#include "apps/mneme/options.h"
+#include "apps/mneme/progress_bar.h"
+#include "apps/mneme/text_input.h"
 #include "src/base/error.h"
-#include "src/cli/commands.h"
-#include "src/cli/kv_options.h"
-#include "src/cli/options.h"
-#include "src/cli/progress_bar.h"
-#include "src/cli/text_input.h"
+#include "src/engine/kv_method.h"
 #include "src/server/server.h"
 
 namespace mneme::cli {
@@ -20,7 +23,7 @@ namespace {
 
 struct ServeCommand {
   server::ServerOptions server;
-  std::string model;
+  ModelSource model;
   std::optional<std::string> api_key;
   std::string slot_path, chat_template;
   double kv_gib = 0, stream_ms = 20;
@@ -35,18 +38,25 @@ void say(const std::string& line) {
 
 int serve(ServeCommand command) {
   server::ServerOptions& o = command.server;
-  o.model = command.model;
+  expect_model(command.model);
+  expect_method(o.engine.kv);
   o.engine.pin_threads = !command.no_pin;
   o.engine.kv_memory_bytes = static_cast<std::int64_t>(command.kv_gib * 1024 * 1024 * 1024);
   if (!command.chat_template.empty()) o.chat_template = read_template(command.chat_template);
   o.stream_seconds = command.stream_ms / 1000;
-  if (command.api_key) o.api_keys.push_back(*command.api_key);
+  if (command.api_key) o.listen.api_keys.push_back(*command.api_key);
   o.slot_path = command.slot_path;
   if (!o.slot_path.empty() && !std::filesystem::is_directory(o.slot_path))
     fail(ErrorKind::kOption, "--slot-save-path: {} is no folder", command.slot_path);
   if (!command.quiet) o.log = [](std::string_view line) { say(std::string(line)); };
+  std::string note;
+  const Recipe recipe = recipe_of(o.engine.kv, &note);
+  say_note(note);
+  say_note(weak_default(recipe));
+  o.model = model_file(command.model, true);
   ProgressBar bar(ProgressBar::mode_for_stderr(true));
-  const std::string host = o.host.find(':') == std::string::npos ? o.host : "[" + o.host + "]";
+  const bool open_to_all = o.listen.api_keys.empty() && !server::is_loopback(o.listen.host);
+  const std::string host = o.listen.host.find(':') == std::string::npos ? o.listen.host : "[" + o.listen.host + "]";
   server::Server server(std::move(o),
                         [&bar](std::string_view what, auto done, auto total) { bar.show(what, done, total); });
   bar.clear();
@@ -55,6 +65,8 @@ int serve(ServeCommand command) {
                   server.served_name(), grouped(engine.context), engine.max_sequences, grouped(server.kv_bytes() >> 20),
                   engine.threads));
   server.stop_on_signals();
+  if (open_to_all)
+    say(fmt::format("warning: {} can be reached from other machines, and no --api-key is asked for", host));
   // Whoever starts the server waits for this line: it says which port was free.
   fmt::print("listening on http://{}:{}\n", host, server.port());
   std::fflush(stdout);
@@ -70,31 +82,35 @@ int serve(ServeCommand command) {
 void add_network_options(CLI::App& c, ServeCommand& command) {
   server::ServerOptions& o = command.server;
   const auto add = [](CLI::Option* option) { option->group("Network"); };
-  add(c.add_option("--host", o.host, "Address to listen on; 0.0.0.0 is every one of this machine")
+  add(c.add_option("--host", o.listen.host, "Address to listen on; 0.0.0.0 is every one of this machine")
           ->capture_default_str()
           ->check(not_empty()));
-  add(c.add_option("--port", o.port, "0: any that is free")->capture_default_str()->check(whole_number(0, 65535)));
-  add(c.add_option("--api-key", command.api_key, "Answer only to those who bring it: Authorization: Bearer KEY")
+  add(c.add_option("--port", o.listen.port, "0: any that is free")
+          ->capture_default_str()
+          ->check(whole_number(0, 65535)));
+  add(c.add_option("--api-key", command.api_key, "Answer only requests with the header Authorization: Bearer KEY")
           ->type_name("KEY")
           ->check(not_empty()));
-  add(c.add_option("--cors-origin", o.cors_origins, "Web pages of this origin may call (default: none)")
+  add(c.add_option("--cors-origin", o.listen.cors_origins, "Web pages of this origin may call (default: none)")
           ->type_name("ORIGIN")
           ->check(not_empty()));
-  add(c.add_option("--allowed-host", o.allowed_hosts, "A name beside localhost that clients may call a local server by")
+  add(c.add_option("--allowed-host", o.listen.allowed_hosts,
+                   "A name beside localhost that clients may call a local server by")
           ->type_name("NAME")
           ->check(not_empty()));
-  add(c.add_option("--max-connections", o.max_connections, "Open at once; more are turned away")
+  add(c.add_option("--max-connections", o.limits.max_connections, "Open at once; more are turned away")
           ->capture_default_str()
           ->check(whole_number(1, 1 << 20)));
-  add(c.add_option("--max-body-bytes", o.max_body_bytes, "Longest request")
+  add(c.add_option("--max-body-bytes", o.limits.max_body_bytes, "Longest request")
           ->type_name("BYTES")
           ->capture_default_str()
           ->check(whole_number(1024, std::int64_t{1} << 40)));
-  add(c.add_option("--request-timeout", o.request_seconds, "Longest time of an answer, waiting included")
+  add(c.add_option("--request-timeout", o.timeouts.request_seconds, "Longest time of an answer, waiting included")
           ->type_name("SECONDS")
           ->capture_default_str()
           ->check(number(0.001, 1e8)));
-  add(c.add_option("--shutdown-timeout", o.shutdown_seconds, "For answers that run when the server is told to stop")
+  add(c.add_option("--shutdown-timeout", o.timeouts.shutdown_seconds,
+                   "For answers that run when the server is told to stop")
           ->type_name("SECONDS")
           ->capture_default_str()
           ->check(number(0, 1e8)));
@@ -103,7 +119,7 @@ void add_network_options(CLI::App& c, ServeCommand& command) {
 void add_scheduling_options(CLI::App& c, ServeCommand& command) {
   server::ServerOptions& o = command.server;
   EngineOptions& e = o.engine;
-  const auto add = [](CLI::Option* option) { option->group("Memory and speed"); };
+  const auto add = [](CLI::Option* option) { option->group(kEngineGroup); };
   add(c.add_option("-c,--max-model-len,--ctx-size", e.context,
                    "Longest prompt and answer together (default: what the model was made for)")
           ->type_name("TOKENS")
@@ -116,7 +132,7 @@ void add_scheduling_options(CLI::App& c, ServeCommand& command) {
           ->type_name("TOKENS")
           ->capture_default_str()
           ->check(whole_number(1, 1 << 20)));
-  add(c.add_option("--max-queue", o.max_queue, "Answers that wait; more are refused with 429")
+  add(c.add_option("--max-queue", o.limits.max_queue, "Answers that wait; more are refused with 429")
           ->capture_default_str()
           ->check(whole_number(0, 1 << 20)));
   add(c.add_option("--stream-interval-ms", command.stream_ms,
@@ -132,29 +148,9 @@ void add_scheduling_options(CLI::App& c, ServeCommand& command) {
                    "Room for keys and values (default: all sequences at full length, or half of the memory)")
           ->type_name("GIB")
           ->check(number(0.0001, 1e6)));
-  add(c.add_option("--device", e.device, "Where the model computes: cpu, or cuda, the first NVIDIA GPU")
-          ->type_name("NAME")
-          ->capture_default_str()
-          ->check(one_of({"cpu", "cuda"})));
-  add(c.add_option("--kv-store", e.kv_store,
-                   "With --device cuda, where keys and values lie: device, host, or auto (host for methods that "
-                   "select, and for "
-                   "contexts that the device has no room for)")
-          ->type_name("WHERE")
-          ->capture_default_str()
-          ->check(one_of({"auto", "device", "host"})));
-  add(c.add_option("--kv-cache-dtype", e.kv_cache_dtype, "How keys and values are stored: bf16 or f16")
-          ->type_name("TYPE")
-          ->capture_default_str()
-          ->check(one_of({"bf16", "f16"})));
-  add(c.add_option("-t,--threads", e.threads, "Threads that compute (default: one per CPU)")
-          ->check(whole_number(1, 1024)));
-  add(c.add_flag("--no-pin", command.no_pin, "Let threads move between CPUs: better where other programs compute too"));
-  add(c.add_option("--numa", e.numa, "With several memory nodes: none, distribute (over all), isolate (to one)")
-          ->type_name("POLICY")
-          ->capture_default_str()
-          ->check(one_of({"none", "distribute", "isolate"})));
-  add(c.add_flag("--deterministic", e.deterministic, "Fixed tiles: the same rounding in every batch, a little slower"));
+  add_device_option(c, e);
+  add_machine_options(c, e, command.no_pin);
+  add_deterministic_option(c, e);
   add(c.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_cache,
                  "Keep what is computed for requests that begin with the same text (default)"));
   add(c.add_option("--slot-save-path", command.slot_path, "Folder that slots are saved to and restored from")
@@ -167,10 +163,10 @@ void add_scheduling_options(CLI::App& c, ServeCommand& command) {
 void add_serve(CLI::App& app, int& code) {
   auto command = std::make_shared<ServeCommand>();
   CLI::App* c = app.add_subcommand("serve", "Answer over HTTP, as OpenAI's API does");
-  c->add_option("-m,--model", command->model, "A .gguf file, or the folder of a Hugging Face model")
+  c->add_option("-m,--model", command->model.path, "A .gguf file, or the folder of a Hugging Face model")
       ->type_name("PATH")
-      ->required()
       ->group("Model");
+  add_hf_option(*c, command->model)->group("Model");
   c->add_option("-a,--served-model-name,--alias", command->server.served_name,
                 "What requests call it (default: the file's name)")
       ->type_name("NAME")
@@ -192,6 +188,7 @@ void add_serve(CLI::App& app, int& code) {
       ->group("Keys and values");
   c->add_flag("--quiet", command->quiet, "No line for each request")->group("Output");
   c->footer(
+      "Answers are drawn at temperature 1 unless a request sets another, as OpenAI's are; mneme run is greedy.\n"
       "Listens on this machine only unless --host says otherwise. SIGTERM and Ctrl-C let running answers end first.\n"
       "Example: mneme serve -m models/needle-27m-q8_0.gguf --port 8000");
   c->callback([command, &code] { code = serve(*command); });

@@ -1,5 +1,6 @@
-#include "src/cli/text_input.h"
+#include "apps/mneme/text_input.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -8,7 +9,7 @@
 
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
-#include "src/checkpoint/utf8.h"
+#include "src/text/unicode/utf8.h"
 
 namespace mneme::cli {
 namespace {
@@ -79,6 +80,11 @@ std::string without_last_line_ends(std::string text) {
 
 bool stdout_is_terminal() {
   return ::isatty(STDOUT_FILENO) == 1;
+}
+
+bool stdin_is_pipe() {
+  struct stat there {};
+  return ::fstat(STDIN_FILENO, &there) == 0 && S_ISFIFO(there.st_mode);
 }
 
 bool stdin_is_terminal() {

@@ -11,12 +11,12 @@
 #include <system_error>
 #include <vector>
 
+#include "apps/mneme/commands.h"
+#include "apps/mneme/options.h"
 #include "src/base/error.h"
-#include "src/checkpoint/checkpoint.h"
-#include "src/cli/commands.h"
-#include "src/cli/options.h"
-#include "src/tokenizer/tokenizer.h"
-#include "src/tokenizer/utf8_step.h"
+#include "src/formats/checkpoint.h"
+#include "src/text/tokenizer/tokenizer.h"
+#include "src/text/unicode/utf8_step.h"
 
 namespace mneme::cli {
 namespace {

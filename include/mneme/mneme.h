@@ -4,14 +4,21 @@
 //   mneme::Session session(model);
 //   mneme::Answer answer = session.ask({.document = book, .question = "Who is the widow Carey?"});
 //
+//   for (const std::string& piece : session.stream({.question = "Whom does she marry?"})) std::cout << piece;
+//
 // Errors   whatever the world gets wrong throws mneme::Error (mneme/error.h). The library prints nothing.
-// Threads  a LanguageModel and its sessions belong to one thread at a time; the model computes with threads of its own.
+// Threads  sessions of one model may be used from different threads at the same time: answers asked for at once are
+//          computed in one batch. One session, and its streams, belong to one thread at a time. A thread that waits for
+//          its answer computes for all others too, with the threads that the model started.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +27,9 @@
 #include "mneme/error.h"
 #include "mneme/options.h"
 #include "mneme/progress.h"
+#include "mneme/recipe.h"
+#include "mneme/scores.h"
+#include "mneme/stats.h"
 
 namespace mneme {
 
@@ -106,59 +116,17 @@ enum class StopReason : std::uint8_t {
 };
 std::string_view stop_reason_name(StopReason reason);  // "end", "length", "stop", "cancelled"
 
-// What the KV method did for a session since it began; zeros under full attention.
-struct KvMethodStats {
-  struct Layer {
-    bool dense = false;          // attends everything
-    double achieved_budget = 0;  // tokens that a KV head read a step, mean
-    double correction_rate = 0;  // share of (step, KV head) whose speculative selection was corrected
-    // Of the tokens that were there when prefills ended, the share that was kept (or, where nothing is dropped, that
-    // the budget is of them); 1 in dense layers and where no prefill ended.
-    double kept_share = 1;
-  };
-  std::vector<Layer> layers;
-  double kv_bytes_per_step = 0, index_bytes_per_step = 0;  // read by attention, and to select
-  std::int64_t index_bytes = 0;                            // held
-  std::int64_t selections = 0;                             // by (step, layer, KV head): made with the step's own query
-  std::int64_t reused = 0;                                 // made with the query of the step before
-  std::int64_t correction_checks = 0, corrections = 0;     // of the reused: looked at by a gate, and made anew
-  double correction_rate = 0;
-  std::int64_t dropped_tokens = 0;  // for good, summed over layers and KV heads
-  double prefill_end_seconds = 0;   // spent on what prefills' ends decide
-  std::int64_t selected_units = 0, replaced_units = 0;
-  double turnover = 0;  // share of the selected units that the step before had not selected
-  // Of the selected units those that were not where attention reads them (on a device: not in its slots); those that
-  // were copied there, which with unit_fetch=4 are their neighbours too. What came from the host's memory took so many
-  // bytes through the device's link.
-  std::int64_t missing_units = 0, recalled_units = 0, host_to_device_bytes = 0;
-  std::int64_t kv_bytes_read = 0;  // by attention, in all steps
-  // EngineOptions::audit_every: means over the audited (step, layer, KV head).
-  std::int64_t audits = 0;
-  double audit_recall = 0;  // share of the tokens with the largest true attention that were read
-  double audit_mass = 0;    // true attention probability of the tokens that were read
-  double audit_error = 0;   // relative L2 error of the attention output
-};
-
-struct AnswerStats {
-  std::int64_t prompt_tokens = 0;  // computed for this turn
-  std::int64_t shared_tokens = 0;  // that earlier turns or the session it was forked from had computed
-  std::int64_t answer_tokens = 0;
-  double prefill_seconds = 0;     // up to the first token of the answer
-  double decode_seconds = 0;      // from then on
-  std::int64_t decode_steps = 0;  // forward passes in decode_seconds, the one that brought the end included
-  std::int64_t kv_bytes = 0;      // keys and values of the whole session
-  KvMethodStats method;
-};
-
 struct Answer {
   std::string text;
   std::vector<std::int32_t> tokens;
   StopReason stopped = StopReason::kEnd;
+  std::vector<TokenScore> scores;  // AskOptions::top_logprobs: one a token of the answer
   AnswerStats stats;
 };
 
-// What ask() calls while it works. Each may be empty. An exception of a callback ends the answer and reaches the caller
-// of ask().
+// What ask() calls while it works, on the calling thread. Each may be empty. An exception of a callback ends the answer
+// and reaches the caller of ask(). Where other threads compute at the same time, an answer that a callback ends may
+// have more tokens than were told: Answer has all of them.
 struct AskCallbacks {
   // The next piece of the answer, whole characters. False ends the answer.
   std::function<bool(std::string_view text)> on_text;
@@ -172,18 +140,92 @@ struct AskCallbacks {
 struct SavedSession {
   std::string model_name;  // may be empty
   std::string architecture;
-  std::string kv_cache_dtype;        // a model that is to go on with it has to be started with the same
-  std::int64_t tokens = 0;           // so far
-  std::int64_t computed_tokens = 0;  // whose keys and values are there
-  bool document_waits = false;       // a document was read, and no question asked
+  KvDtype kv_cache_dtype = KvDtype::kBf16;  // a model that restores it must be started with the same
+  std::int64_t tokens = 0;                  // so far
+  std::int64_t computed_tokens = 0;         // whose keys and values are there
+  bool document_waits = false;              // a document was read, and no question asked
 };
 // Errors  as Session::restore(), but for what only a model can tell.
 SavedSession saved_session(const std::filesystem::path& path);
 
+// An answer that is read piece by piece.
+//
+//   TextStream stream = session.stream({.question = "Who is the widow Carey?"});
+//   for (const std::string& piece : stream) std::cout << piece;
+//   std::cerr << stream.answer().stats.answer_tokens;
+//
+// Nothing is computed until a piece is asked for, unless other threads ask the model at the same time: then the answer
+// goes on with theirs, up to max_tokens.
+class TextStream {
+ public:
+  // Ends an answer that has not ended, before the next step; the session keeps what was computed of it.
+  ~TextStream();
+  TextStream(TextStream&&) noexcept;
+  TextStream& operator=(TextStream&&) noexcept;
+
+  // The next piece, whole UTF-8 characters, never empty; none: the answer has ended.
+  //
+  // Errors  kResource, kDevice: nothing of the failed step counts; the next call tries again.
+  std::optional<std::string> next();
+  // Ends the answer before the next step. next() gives the pieces computed until then. From any thread.
+  void stop();
+  // next() has returned none, or its last piece.
+  bool done() const;
+  // The whole answer, statistics included. Errors  kRequest: it has not ended.
+  const Answer& answer() const;
+
+  // An input iterator: one pass, each piece once.
+  class Iterator {
+   public:
+    using iterator_concept = std::input_iterator_tag;
+    using value_type = std::string;
+    using difference_type = std::ptrdiff_t;
+    Iterator() = default;
+    explicit Iterator(TextStream& stream) : stream_(&stream), piece_(stream.next()) {}
+    const std::string& operator*() const { return *piece_; }
+    const std::string* operator->() const { return &*piece_; }
+    Iterator& operator++() {
+      piece_ = stream_->next();
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    bool operator==(std::default_sentinel_t) const { return !piece_.has_value(); }
+
+   private:
+    TextStream* stream_ = nullptr;
+    std::optional<std::string> piece_;
+  };
+  Iterator begin() { return Iterator(*this); }
+  std::default_sentinel_t end() const { return {}; }
+
+ private:
+  friend class Session;
+  struct Impl;
+  explicit TextStream(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+struct ScoreOptions {
+  std::int32_t top = 0;                            // likeliest tokens told with each token of the text
+  SpecialTokens special = SpecialTokens::kAsText;  // whether special tokens written in the text are those tokens
+  bool logits = false;                             // fill Scores::logits: 4 bytes times vocabulary a token
+};
+
+struct Scores {
+  std::vector<TokenScore> tokens;  // of the text, in order
+  // f32 [tokens, vocabulary], row-major: the logits that tokens[i] was scored under. Empty unless asked for.
+  std::vector<float> logits;
+};
+
 // A conversation: a growing sequence of tokens whose keys and values are kept.
 class Session {
  public:
+  // Attends as EngineOptions::kv says.
   explicit Session(const LanguageModel& model);
+  // Attends as `kv` says: a document that read() reads is read so, and turns attend so.
+  //
+  // Errors  kOption: the recipe does not combine, or not with this model.
+  Session(const LanguageModel& model, const Recipe& kv);
   ~Session();
   Session(Session&&) noexcept;
   Session& operator=(Session&&) noexcept;
@@ -195,11 +237,33 @@ class Session {
   void read(const Turn& document, const AskCallbacks& callbacks = {});
   // Appends the turn and generates the answer.
   //
-  // Errors  kRequest: nothing asked, prompt and answer longer than the context. kOption: sampling options.
+  // Errors  kRequest: nothing asked, prompt and answer longer than the context, a method that the session's keys and
+  // values cannot go on with, a stream that has not ended. kOption: sampling options, a recipe that does not combine.
   // The session stands where it stood before then.
   Answer ask(const Turn& turn, const GenerationOptions& options = {}, const AskOptions& how = {},
              const AskCallbacks& callbacks = {});
+  // The same, read piece by piece. Until the stream has ended or is destroyed, the session can do nothing else but
+  // tokens() and count_tokens().
+  //
+  // Errors  as ask().
+  TextStream stream(const Turn& turn, const GenerationOptions& options = {}, const AskOptions& how = {});
+
+  // Scores `text` as if it followed all tokens of the session, without framing: teacher forcing in one prefill, with
+  // full attention unless the session is bound to a method. The session stays as it is. In a session without a turn the
+  // text follows the token that begins a sequence; of a model that has none, the first token of the text is not scored
+  // and left out.
+  //
+  // Errors  kRequest: no token to score, longer than the context. kOption: `top` below 0 or above the vocabulary.
+  Scores score(std::string_view text, const ScoreOptions& options = {}) const;
+  // Logits of the token that follows all tokens of the session, f32 [vocabulary], before any sampling option. Costs one
+  // forward pass of one token.
+  //
+  // Errors  kRequest: no turn yet.
+  std::vector<float> logits() const;
+
   // A second session that goes on from here. Shares keys and values; costs one forward pass of one token.
+  //
+  // Errors  kRequest: a stream of this session has not ended.
   Session fork();
 
   // Writes everything needed to go on (tokens, keys and values, random numbers, a document that waits for its question)
@@ -207,7 +271,7 @@ class Session {
   //
   // Errors  kRequest: no turn yet. kFile: the file cannot be written.
   void save(const std::filesystem::path& path) const;
-  // The session that was saved, with nothing to compute anew: it answers as the saved one would have. Sessions of the
+  // The session that was saved, with nothing to compute again: it answers as the saved one would have. Sessions of the
   // model that are not answering may lose keys and values for it where there is no room beside them; they compute them
   // again.
   //
@@ -221,9 +285,10 @@ class Session {
   std::vector<std::int32_t> tokens() const;
 
  private:
+  friend class TextStream;
   struct Impl;
-  explicit Session(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit Session(std::shared_ptr<Impl> impl);
+  std::shared_ptr<Impl> impl_;
 };
 
 }  // namespace mneme

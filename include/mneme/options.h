@@ -5,8 +5,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
+
+#include "mneme/recipe.h"
 
 namespace mneme {
 
@@ -15,7 +18,7 @@ struct TokenBias {
   float bias = 0.0f;
 };
 
-// How the next token is chosen from the logits. The defaults are greedy: the most likely token, always.
+// How the next token is selected from the logits. The defaults are greedy: the most likely token, always.
 // Order of application: penalties, bias, temperature, top-k, top-p, min-p, draw.
 struct SamplingOptions {
   float temperature = 0.0f;  // 0: greedy. Higher: more varied
@@ -60,29 +63,71 @@ struct AskOptions {
   // methods that read prompts by it (actqkv, question_weight): a task that stands before a long text, say. Tokens that
   // touch them count. None: nothing is marked.
   std::optional<std::pair<std::size_t, std::size_t>> question_span;
+  // How this turn attends; absent: as the session does. A method that drops tokens or decides how prompts are read
+  // binds its session: another one can neither follow it nor precede it.
+  std::optional<Recipe> kv;
+  // Tell the log-probability of every token of the answer and so many of the likeliest tokens in its place, 0 to the
+  // size of the vocabulary; absent: Answer::scores stays empty.
+  std::optional<std::int32_t> top_logprobs;
 };
 
-// How answers attend. Prompts are read exactly, unless the method says otherwise.
+// A KV method by name, with the settings that most methods share. recipe_of() makes the recipe.
 struct KvMethodOptions {
   std::string method =
-      "full";  // of recipe names: "full", "window", "quest", "freekv", "fier", ... (mneme methods lists them)
-  // Tokens that a KV head reads in one layer in one step, sinks, window and current token included; absent: the
+      "full";  // a name of methods() (mneme/recipe.h): "full", "window", "quest", "freekv", "fier", ...
+  // Tokens that one KV head reads in one layer in one step, sinks, window and current token included; absent: the
   // method's own. Smaller is faster and may miss what an answer needs.
   std::optional<std::int32_t> budget;
-  std::optional<std::int32_t> sink, recent;  // first and last tokens that are always read
-  std::string dense_layers;                  // layers that attend everything: "0,1", "none"; empty: the method's own
-  std::string overrides;                     // blocks of the method: "index=one_bit,unit=token"
+  std::optional<std::int32_t> sink, recent;  // first and last tokens, always read; absent: the method's own
+  std::optional<std::vector<std::int32_t>> dense_layers;  // layers that attend every token; absent: the method's own
+  std::string overrides;                                  // blocks of the method: "index=one_bit,unit=token"
+  std::optional<Recipe> recipe;  // what the settings above change, in place of the method called `method`
 };
 
+// "none", or layers separated by commas: "0,1,31". Parsing sorts nothing; "" is absent (the method's own).
+//
+// Errors  kOption: another text.
+std::optional<std::vector<std::int32_t>> parse_dense_layers(std::string_view text);
+std::string dense_layers_text(const std::optional<std::vector<std::int32_t>>& layers);
+
+// Where the model computes. kCuda: the first NVIDIA GPU; full attention and most methods.
+enum class Device : std::uint8_t { kCpu, kCuda };
+
+// Where the KV cache lies with Device::kCuda.
+enum class KvResidency : std::uint8_t {
+  kAuto,    // kHost for a method that selects and for a context that the device has no room for, else kDevice
+  kDevice,  // in device memory
+  kHost,    // in page-locked host memory; methods fetch what they select over the link
+};
+
+// How keys and values are stored. kF16 has three more bits of precision and a smaller range.
+enum class KvDtype : std::uint8_t { kBf16, kF16 };
+
+// Where threads and memory go on a machine with several memory nodes (NUMA). Holds for the whole process.
+enum class NumaPolicy : std::uint8_t {
+  kNone,        // as the operating system places them
+  kDistribute,  // threads over the nodes in turn, pages of memory over all nodes: the bandwidth of all
+  kIsolate,     // threads and memory on the node of the thread that starts the model: no traffic between nodes
+};
+
+// Names, as options, requests and reports spell them: "cpu", "cuda"; "auto", "device", "host"; "bf16", "f16"; "none",
+// "distribute", "isolate".
+std::string_view name_of(Device device);
+std::string_view name_of(KvResidency residency);
+std::string_view name_of(KvDtype dtype);
+std::string_view name_of(NumaPolicy policy);
+// The value of a name.
+//
+// Errors  kOption: another name; the message lists the names.
+Device parse_device(std::string_view name);
+KvResidency parse_kv_residency(std::string_view name);
+KvDtype parse_kv_dtype(std::string_view name);
+NumaPolicy parse_numa_policy(std::string_view name);
+
 struct EngineOptions {
-  // Where the model computes: "cpu", or "cuda", the first NVIDIA GPU (full attention, and most methods).
-  std::string device = "cpu";
-  // Where keys and values are with device "cuda": "device"; "host", in page-locked memory that is read over its link,
-  // and methods bring what they select; "auto": host for a method that selects, and for a context that the device has
-  // no room for.
-  std::string kv_store = "auto";
-  // How keys and values are stored: "bf16", or "f16", which has three more bits of precision and a smaller range.
-  std::string kv_cache_dtype = "bf16";
+  Device device = Device::kCpu;
+  KvResidency kv_store = KvResidency::kAuto;
+  KvDtype kv_cache_dtype = KvDtype::kBf16;
   // Longest sequence, tokens; 0: what the model was made for. Larger takes more memory for keys and values.
   std::int64_t context = 0;
   // Room for keys and values of all sequences, bytes; 0: enough for one sequence of `context`.
@@ -95,14 +140,12 @@ struct EngineOptions {
   int threads = 0;
   // Each thread to one CPU, the one that starts the model included. Steadier; slower where other programs compute too.
   bool pin_threads = true;
-  // Where threads and memory go on a machine with several memory nodes: "none", as the system places them;
-  // "distribute", over all nodes; "isolate", on the node that starts the model. Holds for the whole process.
-  std::string numa = "none";
+  NumaPolicy numa = NumaPolicy::kNone;
   // Fixed tiles: the same tokens whatever else is in the batch, a little slower.
   bool deterministic = false;
-  // Of all sessions.
+  // The default of all sessions; AskOptions::kv replaces it for one session.
   KvMethodOptions kv;
-  // Every n-th step of an answer also computes the true attention beside the method's, for the statistics; 0: never.
+  // Every n-th step of an answer also computes the true attention, for KvMethodStats::audit; 0: never.
   int audit_every = 0;
 };
 

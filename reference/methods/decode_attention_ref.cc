@@ -1,14 +1,14 @@
-#include "src/attention/decode_attention_ref.h"
+#include "reference/methods/decode_attention_ref.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
-#include "src/attention/positions_ref.h"
+#include "reference/methods/positions_ref.h"
 #include "src/base/check.h"
-#include "src/kernels/centroid.h"
-#include "src/kernels/kmeans.h"
+#include "src/selection/cluster/kmeans.h"
+#include "src/selection/index/centroid.h"
 
 namespace mneme {
 namespace {
@@ -26,7 +26,7 @@ double log_sum_exp(const std::vector<double>& x) {
   return largest + std::log(sum);
 }
 
-// Indexes by score, larger first, then larger index first.
+// Indices by score, descending; larger index first among equals.
 std::vector<std::int32_t> ranked(const std::vector<double>& scores) {
   std::vector<std::int32_t> order(scores.size());
   std::iota(order.begin(), order.end(), 0);
@@ -43,14 +43,14 @@ double dot(const std::vector<double>& a, const std::vector<double>& b) {
 
 }  // namespace
 
-// The scores of one unit for some queries, as the index defines them.
+// Scores of one unit for some queries, as the index defines them.
 std::vector<double> ReferenceLayer::unit_scores(const SequenceCache& cache, std::int32_t kv_head, const Tokens& unit,
-                                                const std::vector<std::vector<double>>& queries) const {
+                                                const Queries& queries) const {
   const DecodeStage& stage = *plan_->recipe.decode;
   const std::int32_t d = plan_->shape.head_dim;
   const DType dtype = cache.shape().dtype;
   const double alpha = static_cast<double>(plan_->alpha);
-  std::vector<std::vector<double>> keys;  // of the unit's tokens: exact, or as one bit a channel has them
+  std::vector<std::vector<double>> keys;  // of the unit's tokens: exact, or dequantised from 1-bit keys
   std::vector<KvRun> unit_runs;
   for (std::int32_t t : unit) {
     keys.emplace_back();
@@ -92,8 +92,7 @@ std::vector<double> ReferenceLayer::unit_scores(const SequenceCache& cache, std:
       MNEME_CHECK(std::get<Box>(stage.index).kind == BoxKind::kMinMax, "the reference scores min-max boxes");
       double bound = 0;
       for (std::size_t c = 0; c < q.size(); ++c) {
-        double best =
-            -std::numeric_limits<double>::infinity();  // the better of the channel's largest and smallest value
+        double best = -std::numeric_limits<double>::infinity();  // the larger of q * hi and q * lo
         for (const auto& k : keys) best = std::max(best, q[c] * k[c]);
         bound += best;
       }
@@ -103,69 +102,71 @@ std::vector<double> ReferenceLayer::unit_scores(const SequenceCache& cache, std:
   return scores;
 }
 
-ReferenceLayer::Choice ReferenceLayer::choose(const SequenceCache& cache, const Region& region,
-                                              std::int32_t selection_head, const float* q) const {
+// The probes of a selection head: its query heads, or one pooled of them.
+ReferenceLayer::Queries ReferenceLayer::probes(std::int32_t selection_head, const float* q) const {
   const std::int32_t group = plan_->shape.group(), d = plan_->shape.head_dim;
-  const bool single = plan_->pool.per_query_head;
-  const std::int32_t kv_head = single ? selection_head / group : selection_head;
-  std::vector<std::vector<double>> queries;
-  for (std::int32_t h = single ? selection_head : kv_head * group;
-       h < (single ? selection_head + 1 : (kv_head + 1) * group); ++h)
+  const std::int32_t n = plan_->pool.per_query_head ? 1 : group;
+  Queries queries;
+  for (std::int32_t h = selection_head * n; h < (selection_head + 1) * n; ++h)
     queries.emplace_back(q + h * d, q + (h + 1) * d);
-  if (plan_->pool.queries) {
-    std::vector<double> pooled = queries[0];
-    for (std::size_t c = 0; c < pooled.size(); ++c) {
-      for (std::size_t h = 1; h < queries.size(); ++h)
-        pooled[c] =
-            *plan_->pool.queries == QueryPool::kMax ? std::max(pooled[c], queries[h][c]) : pooled[c] + queries[h][c];
-      if (*plan_->pool.queries == QueryPool::kMean) pooled[c] /= static_cast<double>(queries.size());
-    }
-    queries = {pooled};
+  if (!plan_->pool.queries) return queries;
+  std::vector<double> pooled = queries[0];
+  for (std::size_t c = 0; c < pooled.size(); ++c) {
+    for (std::size_t h = 1; h < queries.size(); ++h)
+      pooled[c] =
+          *plan_->pool.queries == QueryPool::kMax ? std::max(pooled[c], queries[h][c]) : pooled[c] + queries[h][c];
+    if (*plan_->pool.queries == QueryPool::kMean) pooled[c] /= static_cast<double>(queries.size());
   }
-  Choice choice;
-  choice.first_unit = region.first_unit;
+  return {pooled};
+}
+
+// One score per unit of scores [query][unit].
+std::vector<double> ReferenceLayer::pool_scores(const std::vector<std::vector<double>>& scores) const {
+  if (!plan_->pool.scores) return scores[0];
+  const double alpha = static_cast<double>(plan_->alpha);
+  std::vector<double> lse;
+  for (const auto& row : scores) {
+    std::vector<double> scaled = row;
+    for (double& s : scaled) s *= alpha;
+    lse.push_back(log_sum_exp(scaled));
+  }
+  std::vector<double> pooled;
+  for (std::size_t u = 0; u < scores[0].size(); ++u) {
+    std::vector<double> raw, logs;
+    for (std::size_t h = 0; h < scores.size(); ++h) {
+      raw.push_back(scores[h][u]);
+      logs.push_back(alpha * scores[h][u] - lse[h]);
+    }
+    switch (*plan_->pool.scores) {
+      case GroupPool::kMax:
+        pooled.push_back(*std::max_element(raw.begin(), raw.end()));
+        break;
+      case GroupPool::kMean:
+        pooled.push_back(std::accumulate(raw.begin(), raw.end(), 0.0) / static_cast<double>(raw.size()));
+        break;
+      case GroupPool::kMaxProb:
+        pooled.push_back(*std::max_element(logs.begin(), logs.end()));
+        break;
+      case GroupPool::kMeanProb:
+        pooled.push_back(log_sum_exp(logs));
+        break;
+    }
+  }
+  return pooled;
+}
+
+ReferenceLayer::Selection ReferenceLayer::select(const SequenceCache& cache, const Region& region,
+                                                 std::int32_t selection_head, const float* q) const {
+  const std::int32_t kv_head = plan_->pool.per_query_head ? selection_head / plan_->shape.group() : selection_head;
+  const Queries queries = probes(selection_head, q);
+  Selection selection{.candidates = candidates(cache, region, kv_head), .first_unit = region.first_unit};
   std::vector<std::vector<double>> scores(queries.size());  // [query][unit]
-  choice.candidates = candidates(cache, region, kv_head);
-  for (const Tokens& unit : choice.candidates) {
+  for (const Tokens& unit : selection.candidates) {
     const std::vector<double> of_unit = unit_scores(cache, kv_head, unit, queries);
     for (std::size_t h = 0; h < queries.size(); ++h) scores[h].push_back(of_unit[h]);
   }
-  const std::size_t n = scores[0].size();
-  choice.scores.assign(n, 0.0);
-  if (n == 0) return choice;
-  if (!plan_->pool.scores) {
-    choice.scores = scores[0];
-  } else {
-    const double alpha = static_cast<double>(plan_->alpha);
-    std::vector<double> lse;
-    for (const auto& row : scores) {
-      std::vector<double> scaled = row;
-      for (double& s : scaled) s *= alpha;
-      lse.push_back(log_sum_exp(scaled));
-    }
-    for (std::size_t u = 0; u < n; ++u) {
-      std::vector<double> raw, logs;
-      for (std::size_t h = 0; h < scores.size(); ++h) {
-        raw.push_back(scores[h][u]);
-        logs.push_back(alpha * scores[h][u] - lse[h]);
-      }
-      switch (*plan_->pool.scores) {
-        case GroupPool::kMax:
-          choice.scores[u] = *std::max_element(raw.begin(), raw.end());
-          break;
-        case GroupPool::kMean:
-          choice.scores[u] = std::accumulate(raw.begin(), raw.end(), 0.0) / static_cast<double>(raw.size());
-          break;
-        case GroupPool::kMaxProb:
-          choice.scores[u] = *std::max_element(logs.begin(), logs.end());
-          break;
-        case GroupPool::kMeanProb:
-          choice.scores[u] = log_sum_exp(logs);
-          break;
-      }
-    }
-  }
-  return choice;
+  if (!selection.candidates.empty()) selection.scores = pool_scores(scores);
+  return selection;
 }
 
 bool ReferenceLayer::moved(std::int32_t first_head, std::int32_t n_heads, const float* q) const {
@@ -189,29 +190,29 @@ bool ReferenceLayer::moved(std::int32_t first_head, std::int32_t n_heads, const 
   return true;
 }
 
-// The share of softmax over a choice's units that falls to those which it takes first, and another one does not.
-double ReferenceLayer::missing(const Choice& now, const Choice& ahead, std::size_t n_units) const {
+// Share of softmax over a selection's candidates that falls to its first n_units which the other selection lacks.
+double ReferenceLayer::missing(const Selection& now, const Selection& speculative, std::size_t n_units) const {
   std::vector<double> logs = now.scores;
-  const std::vector<std::int32_t> wanted = ranked(now.scores), there = ranked(ahead.scores);
+  const std::vector<std::int32_t> wanted = ranked(now.scores), there = ranked(speculative.scores);
   for (double& x : logs) x *= static_cast<double>(plan_->log_weight_scale());
   double mass = 0;
   for (std::size_t i = 0; i < n_units; ++i) {
     const auto stop = there.begin() + static_cast<std::ptrdiff_t>(n_units);
-    if (std::find(there.begin(), stop, wanted[i] + now.first_unit - ahead.first_unit) == stop)
+    if (std::find(there.begin(), stop, wanted[i] + now.first_unit - speculative.first_unit) == stop)
       mass += std::exp(logs[static_cast<std::size_t>(wanted[i])] - log_sum_exp(logs));
   }
   return mass;
 }
 
 // Whether a KV head selects with this step's query.
-bool ReferenceLayer::select_anew(std::int32_t n, std::int32_t kv_head, const float* q) const {
+bool ReferenceLayer::reselect(std::int32_t n, std::int32_t kv_head, const float* q) const {
   if (plan_->reuse == Reuse::kNever || ready_for_ != n) return true;
-  if (plan_->mass_gate) return false;  // what is missing says it
-  if (plan_->reuse == Reuse::kAhead) return moved(kv_head * plan_->shape.group(), plan_->shape.group(), q);
+  if (plan_->mass_gate) return false;  // decided by missing mass
+  if (plan_->reuse == Reuse::kSpeculative) return moved(kv_head * plan_->shape.group(), plan_->shape.group(), q);
   return moved(0, plan_->shape.n_heads, q) || (plan_->max_reuse > 0 && reused_ >= plan_->max_reuse);
 }
 
-// What the newest token is, and everything before it that was not decoded.
+// Records the newest token and the undecoded tokens before it.
 void ReferenceLayer::see(std::int32_t n, const float* q) {
   seen_.resize(static_cast<std::size_t>(n - 1));
   seen_.push_back(
@@ -223,7 +224,7 @@ Region ReferenceLayer::region(std::int32_t n) const {
   return plan_->lists ? list_region_at(plan_->rules, n, partition_.grouped, 0) : region_at(plan_->rules, n);
 }
 
-// The tokens of every unit that may be chosen.
+// Tokens of every candidate unit.
 std::vector<ReferenceLayer::Tokens> ReferenceLayer::candidates(const SequenceCache& cache, const Region& region,
                                                                std::int32_t kv_head) const {
   std::vector<Tokens> units;
@@ -262,9 +263,81 @@ std::vector<ReferenceLayer::Tokens> ReferenceLayer::candidates(const SequenceCac
   return units;
 }
 
+// The selection that a head attends: made with this step's query where it reselects, else the ready one.
+ReferenceLayer::Selection ReferenceLayer::decide(const SequenceCache& cache, const Region& region, std::int32_t s,
+                                                 const float* q, const float* probe, ReferenceHead& head) const {
+  head.reselected = reselect(cache.length(), plan_->pool.per_query_head ? s / plan_->shape.group() : s, q);
+  const auto n_tokens = [](const Selection& c) {
+    return std::accumulate(c.candidates.begin(), c.candidates.end(), std::size_t{0},
+                           [](std::size_t sum, const Tokens& unit) { return sum + unit.size(); });
+  };
+  const auto wanted = static_cast<std::size_t>(region.select_tokens);
+  // A selection made just above the budget may be too short for a step with a shorter window.
+  head.reselected = head.reselected || n_tokens(ready_[static_cast<std::size_t>(s)]) < wanted;
+  if (plan_->mass_gate && !head.reselected)
+    head.reselected = missing(select(cache, region, s, probe), ready_[static_cast<std::size_t>(s)],
+                              wanted / static_cast<std::size_t>(plan_->rules.unit_tokens)) >
+                      static_cast<double>(plan_->mass_gate->eps);
+  return head.reselected ? select(cache, region, s, probe) : ready_[static_cast<std::size_t>(s)];
+}
+
+// Takes units by rank until the tokens suffice; the last unit is truncated.
+void ReferenceLayer::take_units(const Selection& selection, const Region& region, std::vector<bool>& taken,
+                                ReferenceHead& head) {
+  head.unit_scores = selection.scores;
+  head.first_unit = selection.first_unit;
+  const auto wanted = static_cast<std::size_t>(region.select_tokens);
+  std::size_t n_taken = 0;
+  for (std::int32_t i : ranked(selection.scores)) {
+    if (n_taken == wanted) break;
+    head.units.push_back(i + selection.first_unit);
+    for (std::int32_t t : selection.candidates[static_cast<std::size_t>(i)]) {
+      if (n_taken == wanted) break;
+      taken[static_cast<std::size_t>(t)] = true;
+      ++n_taken;
+    }
+  }
+  std::sort(head.units.begin(), head.units.end());
+}
+
+// Exact attention of query head h over a set of tokens.
+void ReferenceLayer::attend(const SequenceCache& cache, const Region& region, const std::vector<std::int32_t>& tokens,
+                            std::int32_t h, const float* q, float* out) const {
+  const std::int32_t d = plan_->shape.head_dim, kv_head = h / plan_->shape.group();
+  const DType dtype = cache.shape().dtype;
+  std::vector<double> weights;
+  for (std::int32_t t : tokens) {
+    std::vector<double> key;
+    for (std::int32_t c = 0; c < d; ++c) key.push_back(element(cache.token(layer_, kv_head, t), dtype, c));
+    weights.push_back(
+        dot_at_position(*plan_, rope_, {q + h * d, cache.length() - 1, region.everything, region.recent_from}, key, t) *
+        static_cast<double>(plan_->shape.attention().scale));
+  }
+  const double lse = log_sum_exp(weights);
+  for (std::int32_t c = 0; c < d; ++c) {
+    double sum = 0;
+    for (std::size_t i = 0; i < weights.size(); ++i)
+      sum += std::exp(weights[i] - lse) * element(cache.token(layer_, kv_head, tokens[i]), dtype, d + c);
+    out[h * d + c] = static_cast<float>(sum);
+  }
+}
+
+// Stores what the next step's gate compares with, and the selections that it may attend.
+void ReferenceLayer::remember(std::int32_t n, bool selects, const std::vector<ReferenceHead>& heads, const float* q,
+                              std::vector<Selection> next) {
+  const bool reselected =
+      !selects || std::any_of(heads.begin(), heads.end(), [](const auto& head) { return head.reselected; });
+  reused_ = reselected ? 0 : reused_ + 1;
+  if (reselected || plan_->reference == GateReference::kPrevious || queried_for_ != n)
+    last_query_.assign(q, q + plan_->shape.n_heads * plan_->shape.head_dim);
+  ready_ = std::move(next);
+  ready_for_ = selects ? n + 1 : -1;
+  queried_for_ = n + 1;
+}
+
 std::vector<ReferenceHead> ReferenceLayer::step(const SequenceCache& cache, const float* q, const float* query_below,
                                                 float* out) {
-  const std::int32_t n = cache.length(), group = plan_->shape.group(), d = plan_->shape.head_dim;
+  const std::int32_t n = cache.length();
   const bool dense = plan_->dense_layer(layer_);
   if (!dense && plan_->selects()) see(n, q);
   const Region region = dense ? Region{} : this->region(n);
@@ -272,77 +345,24 @@ std::vector<ReferenceHead> ReferenceLayer::step(const SequenceCache& cache, cons
   std::vector<ReferenceHead> heads(static_cast<std::size_t>(n_heads));
   const bool selects = !region.everything && plan_->selects();
   const float* probe = plan_->probe == Probe::kPreviousLayer && query_below != nullptr ? query_below : q;
-  std::vector<Choice> next;
+  std::vector<Selection> next;
   for (std::int32_t s = 0; s < n_heads; ++s) {
     ReferenceHead& head = heads[static_cast<std::size_t>(s)];
-    std::vector<bool> taken(static_cast<std::size_t>(n), region.everything);
-    if (!region.everything)
-      for (std::int32_t t = 0; t < n; ++t)
-        taken[static_cast<std::size_t>(t)] = t < region.sink || t >= region.recent_from;
+    std::vector<bool> taken(static_cast<std::size_t>(n));
+    for (std::int32_t t = 0; t < n; ++t)
+      taken[static_cast<std::size_t>(t)] = region.everything || t < region.sink || t >= region.recent_from;
     if (selects) {
-      const std::int32_t kv_head = plan_->pool.per_query_head ? s / group : s;
-      head.anew = select_anew(n, kv_head, q);
-      const auto n_tokens = [](const Choice& c) {
-        return std::accumulate(c.candidates.begin(), c.candidates.end(), std::size_t{0},
-                               [](std::size_t sum, const Tokens& unit) { return sum + unit.size(); });
-      };
-      const auto wanted = static_cast<std::size_t>(region.select_tokens);
-      // A choice made just above the budget may not be enough for a step whose window is shorter.
-      head.anew = head.anew || n_tokens(ready_[static_cast<std::size_t>(s)]) < wanted;
-      if (plan_->mass_gate && !head.anew)
-        head.anew = missing(choose(cache, region, s, probe), ready_[static_cast<std::size_t>(s)],
-                            wanted / static_cast<std::size_t>(plan_->rules.unit_tokens)) >
-                    static_cast<double>(plan_->mass_gate->eps);
-      const Choice choice = head.anew ? choose(cache, region, s, probe) : ready_[static_cast<std::size_t>(s)];
-      head.unit_scores = choice.scores;
-      head.first_unit = choice.first_unit;
-      // By rank until they are enough; the last one's first tokens.
-      std::size_t n_taken = 0;
-      for (std::int32_t i : ranked(choice.scores)) {
-        if (n_taken == wanted) break;
-        head.units.push_back(i + choice.first_unit);
-        for (std::int32_t t : choice.candidates[static_cast<std::size_t>(i)]) {
-          if (n_taken == wanted) break;
-          taken[static_cast<std::size_t>(t)] = true;
-          ++n_taken;
-        }
-      }
-      std::sort(head.units.begin(), head.units.end());
-      next.push_back(plan_->reuse == Reuse::kAhead ? choose(cache, region_at(plan_->rules, n + 1), s, probe) : choice);
+      const Selection selection = decide(cache, region, s, q, probe, head);
+      take_units(selection, region, taken, head);
+      next.push_back(plan_->reuse == Reuse::kSpeculative ? select(cache, region_at(plan_->rules, n + 1), s, probe)
+                                                         : selection);
     }
     for (std::int32_t t = 0; t < n; ++t)
       if (taken[static_cast<std::size_t>(t)]) head.tokens.push_back(t);
-    // Exact attention over the set, for the query heads that this selection serves.
     const std::int32_t per = plan_->shape.n_heads / n_heads;
-    for (std::int32_t h = s * per; h < (s + 1) * per; ++h) {
-      std::vector<double> weights;
-      for (std::int32_t t : head.tokens) {
-        std::vector<double> key;
-        for (std::int32_t c = 0; c < d; ++c)
-          key.push_back(element(cache.token(layer_, h / group, t), cache.shape().dtype, c));
-        weights.push_back(
-            placed_product(*plan_, rope_, {q + h * d, n - 1, region.everything, region.recent_from}, key, t) *
-            static_cast<double>(plan_->shape.attention().scale));
-      }
-      const double lse = log_sum_exp(weights);
-      for (std::int32_t c = 0; c < d; ++c) {
-        double sum = 0;
-        for (std::size_t i = 0; i < weights.size(); ++i)
-          sum += std::exp(weights[i] - lse) *
-                 element(cache.token(layer_, h / group, head.tokens[i]), cache.shape().dtype, d + c);
-        out[h * d + c] = static_cast<float>(sum);
-      }
-    }
+    for (std::int32_t h = s * per; h < (s + 1) * per; ++h) attend(cache, region, head.tokens, h, q, out);
   }
-  if (plan_->gated() && !dense) {
-    const bool anew = !selects || std::any_of(heads.begin(), heads.end(), [](const auto& head) { return head.anew; });
-    reused_ = anew ? 0 : reused_ + 1;
-    if (anew || plan_->reference == GateReference::kPrevious || queried_for_ != n)
-      last_query_.assign(q, q + plan_->shape.n_heads * d);
-    ready_ = std::move(next);
-    ready_for_ = selects ? n + 1 : -1;
-    queried_for_ = n + 1;
-  }
+  if (plan_->gated() && !dense) remember(n, selects, heads, q, std::move(next));
   return heads;
 }
 

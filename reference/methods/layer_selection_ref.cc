@@ -1,10 +1,10 @@
-#include "src/attention/layer_choice_ref.h"
+#include "reference/methods/layer_selection_ref.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
-#include "src/attention/window_attention_ref.h"
+#include "reference/methods/window_attention_ref.h"
 #include "src/tensor/half.h"
 
 namespace mneme {
@@ -20,7 +20,7 @@ void normalise(std::vector<double>& v) {
     for (double& x : v) x /= length;
 }
 
-// The first `n` of 0 .. size - 1 by value, the larger index first among equals; ascending.
+// The n largest of 0 .. size - 1 by value, larger index first among equals; returned ascending.
 template <typename F>
 std::vector<std::int32_t> best(std::int32_t size, std::int32_t n, const F& value) {
   std::vector<std::int32_t> order(static_cast<std::size_t>(size));
@@ -58,26 +58,26 @@ std::vector<double> weights_of(WindowProbe probe, const std::vector<std::vector<
 
 }  // namespace
 
-std::vector<double> LayerChoiceRef::key(const SequenceCache& cache, std::int32_t kv_head, std::int32_t t) const {
+std::vector<double> LayerSelectionRef::key(const SequenceCache& cache, std::int32_t kv_head, std::int32_t t) const {
   return numbers(cache.token(layer_, kv_head, t), plan_->shape.head_dim, cache.shape().dtype);
 }
 
-std::vector<double> LayerChoiceRef::far(const float* q, std::int32_t position) const {
+std::vector<double> LayerSelectionRef::remote(const float* q, std::int32_t position) const {
   std::vector<double> all;
   for (std::int32_t h = 0; h < plan_->shape.n_heads; ++h) {
     std::vector<double> head(q + h * plan_->shape.head_dim, q + (h + 1) * plan_->shape.head_dim);
-    if (plan_->far_position) head = turned(head, *plan_->far_position - position, rope_);
+    if (plan_->remote_position) head = rotated(head, *plan_->remote_position - position, rope_);
     all.insert(all.end(), head.begin(), head.end());
   }
   return all;
 }
 
-std::vector<double> LayerChoiceRef::mean_of_top(const SequenceCache& cache, std::int32_t begin) const {
+std::vector<double> LayerSelectionRef::mean_of_top(const SequenceCache& cache, std::int32_t begin) const {
   std::vector<double> unit;
   for (std::int32_t h = 0; h < plan_->shape.n_heads; ++h) {
     std::vector<double> sum(static_cast<std::size_t>(plan_->shape.head_dim));
-    for (std::int32_t i :
-         best(plan_->rules.unit_tokens, plan_->layer_choice->top, [&](std::int32_t t) { return mass(h, begin + t); })) {
+    for (std::int32_t i : best(plan_->rules.unit_tokens, plan_->layer_selection->top,
+                               [&](std::int32_t t) { return mass(h, begin + t); })) {
       const std::vector<double> k = key(cache, h / plan_->shape.group(), begin + i);
       for (std::size_t c = 0; c < k.size(); ++c) sum[c] += k[c];
     }
@@ -87,14 +87,14 @@ std::vector<double> LayerChoiceRef::mean_of_top(const SequenceCache& cache, std:
   return unit;
 }
 
-std::vector<double> LayerChoiceRef::top_keys(const SequenceCache& cache, std::int32_t begin) const {
+std::vector<double> LayerSelectionRef::top_keys(const SequenceCache& cache, std::int32_t begin) const {
   std::vector<double> unit;
   const auto mass_of_all = [&](std::int32_t t) {
     double sum = 0;
     for (std::int32_t h = 0; h < plan_->shape.n_heads; ++h) sum += mass(h, begin + t);
     return sum;
   };
-  for (std::int32_t i : best(plan_->rules.unit_tokens, plan_->layer_choice->top, mass_of_all)) {
+  for (std::int32_t i : best(plan_->rules.unit_tokens, plan_->layer_selection->top, mass_of_all)) {
     std::vector<double> keys;
     for (std::int32_t m = 0; m < plan_->shape.n_kv_heads; ++m) {
       const std::vector<double> k = key(cache, m, begin + i);
@@ -107,81 +107,82 @@ std::vector<double> LayerChoiceRef::top_keys(const SequenceCache& cache, std::in
   return unit;
 }
 
-void LayerChoiceRef::file(const SequenceCache& cache, std::int32_t n_tokens) {
+void LayerSelectionRef::file(const SequenceCache& cache, std::int32_t n_tokens) {
   const std::int32_t p = plan_->rules.unit_tokens, end = window_begin(plan_->rules, n_tokens) / p;
   while (filed() < end) {
-    const bool mean = plan_->layer_choice->match == KeyMatch::kMean;
+    const bool mean = plan_->layer_selection->match == KeyMatch::kMean;
     units_.push_back(mean ? mean_of_top(cache, filed() * p) : top_keys(cache, filed() * p));
   }
 }
 
-double LayerChoiceRef::cosine(const std::vector<double>& probe, std::int32_t u) const {
+double LayerSelectionRef::cosine(const std::vector<double>& probe, std::int32_t u) const {
   const std::vector<double>& unit = representative(u);
-  if (plan_->layer_choice->match == KeyMatch::kMean) return dot(probe, unit);
+  if (plan_->layer_selection->match == KeyMatch::kMean) return dot(probe, unit);
   const auto d = static_cast<std::size_t>(plan_->shape.head_dim),
              width = d * static_cast<std::size_t>(plan_->shape.n_kv_heads);
   double largest = -INFINITY;
   for (std::size_t row = 0; row < unit.size(); row += width) {
-    double product = 0;
+    double dot_product = 0;
     for (std::size_t i = 0; i < probe.size(); ++i) {
       const std::size_t kv_head = i / d / static_cast<std::size_t>(plan_->shape.group());
-      product += probe[i] * unit[row + kv_head * d + i % d];
+      dot_product += probe[i] * unit[row + kv_head * d + i % d];
     }
-    largest = std::max(largest, product);
+    largest = std::max(largest, dot_product);
   }
   return largest;
 }
 
-LayerChoiceRef::Choice LayerChoiceRef::choose(const SequenceCache& cache, std::int32_t begin, std::int32_t end,
-                                              const float* q, bool prefill, std::int32_t n_units) {
+LayerSelectionRef::Selection LayerSelectionRef::select(const SequenceCache& cache, std::int32_t begin, std::int32_t end,
+                                                       const float* q, bool prefill, std::int32_t n_units) {
   const std::int32_t n_heads = plan_->shape.n_heads, width = n_heads * plan_->shape.head_dim;
   mass_.resize(static_cast<std::size_t>(n_heads));
   for (auto& m : mass_) m.resize(static_cast<std::size_t>(end), 0.0);
   file(cache, begin + 1);
-  Choice choice;
-  std::vector<double> probe = far(q, begin);
+  Selection selection;
+  std::vector<double> probe = remote(q, begin);
   if (prefill) {
     const std::size_t before = prefill_rows_.size();
-    for (std::int32_t p = begin; p < end; ++p) prefill_rows_.push_back(far(q + (p - begin) * width, p));
-    choice.weights = weights_of(plan_->recipe.prefill_window->probe, prefill_rows_, before);
+    for (std::int32_t p = begin; p < end; ++p) prefill_rows_.push_back(remote(q + (p - begin) * width, p));
+    selection.weights = weights_of(plan_->recipe.prefill_window->probe, prefill_rows_, before);
     std::fill(probe.begin(), probe.end(), 0.0);
-    for (std::size_t i = 0; i < choice.weights.size(); ++i)
-      for (std::size_t c = 0; c < probe.size(); ++c) probe[c] += choice.weights[i] * prefill_rows_[before + i][c];
+    for (std::size_t i = 0; i < selection.weights.size(); ++i)
+      for (std::size_t c = 0; c < probe.size(); ++c) probe[c] += selection.weights[i] * prefill_rows_[before + i][c];
   }
   const Region region = region_at(plan_->rules, begin + 1);
-  choice.everything = prefill ? end <= plan_->rules.budget : region.everything;
-  if (choice.everything) return choice;
-  choice.first_unit = region.first_unit;
+  selection.everything = prefill ? end <= plan_->rules.budget : region.everything;
+  if (selection.everything) return selection;
+  selection.first_unit = region.first_unit;
   normalise(probe);
   for (std::int32_t u = region.first_unit; u < region.last_unit; ++u) {
     double score = cosine(probe, u);
     if (prefill && !question_.empty())
       score += static_cast<double>(plan_->recipe.prefill_window->question_weight) * cosine(question_, u);
-    choice.scores.push_back(score);
+    selection.scores.push_back(score);
   }
-  choice.units = best(region.last_unit - region.first_unit, n_units,
-                      [&](std::int32_t i) { return choice.scores[static_cast<std::size_t>(i)]; });
-  for (std::int32_t& u : choice.units) u += region.first_unit;
-  return choice;
+  selection.units = best(region.last_unit - region.first_unit, n_units,
+                         [&](std::int32_t i) { return selection.scores[static_cast<std::size_t>(i)]; });
+  for (std::int32_t& u : selection.units) u += region.first_unit;
+  return selection;
 }
 
-void LayerChoiceRef::attend(const SequenceCache& cache, const Choice& choice, std::int32_t begin, std::int32_t end,
-                            const float* q, float* out) {
+void LayerSelectionRef::attend(const SequenceCache& cache, const Selection& selection, std::int32_t begin,
+                               std::int32_t end, const float* q, float* out) {
   const std::int32_t d = plan_->shape.head_dim, n_heads = plan_->shape.n_heads, group = plan_->shape.group();
   const std::int32_t p = plan_->rules.unit_tokens,
-                     base = choice.everything ? 0 : region_at(plan_->rules, begin + 1).recent_from;
+                     base = selection.everything ? 0 : region_at(plan_->rules, begin + 1).recent_from;
   const float* rows = q;
   for (std::int32_t at = begin; at < end; ++at) {
     std::vector<std::int32_t> tokens;
     for (std::int32_t t = 0; t <= at; ++t)
       if (t >= base || t < plan_->rules.sink ||
-          std::find(choice.units.begin(), choice.units.end(), t / p) != choice.units.end())
+          std::find(selection.units.begin(), selection.units.end(), t / p) != selection.units.end())
         tokens.push_back(t);
     for (std::int32_t h = 0; h < n_heads; ++h, q += d, out += d) {
       std::vector<double> scores, sum(static_cast<std::size_t>(d));
       for (std::int32_t t : tokens)
-        scores.push_back(placed_product(*plan_, rope_, {q, at, choice.everything, base}, key(cache, h / group, t), t) *
-                         static_cast<double>(plan_->shape.attention().scale));
+        scores.push_back(
+            dot_at_position(*plan_, rope_, {q, at, selection.everything, base}, key(cache, h / group, t), t) *
+            static_cast<double>(plan_->shape.attention().scale));
       const double top = *std::max_element(scores.begin(), scores.end());
       double total = 0;
       for (double& s : scores) total += s = std::exp(s - top);
@@ -196,11 +197,11 @@ void LayerChoiceRef::attend(const SequenceCache& cache, const Choice& choice, st
     }
   }
   for (std::int32_t t = std::max(begin, span_.first); t < std::min(end, span_.second); ++t)
-    span_rows_.push_back(far(rows + (t - begin) * n_heads * d, t));
+    span_rows_.push_back(remote(rows + (t - begin) * n_heads * d, t));
   if (span_rows_.empty() || !question_.empty() || end < span_.second) return;
   for (std::int32_t h = 0; h < n_heads; ++h) {
     std::vector<double> sum(static_cast<std::size_t>(d));
-    for (std::int32_t i : best(static_cast<std::int32_t>(span_rows_.size()), plan_->layer_choice->top,
+    for (std::int32_t i : best(static_cast<std::int32_t>(span_rows_.size()), plan_->layer_selection->top,
                                [&](std::int32_t t) { return mass(h, span_.first + t); }))
       for (std::int32_t c = 0; c < d; ++c)
         sum[static_cast<std::size_t>(c)] +=

@@ -1,4 +1,4 @@
-#include "src/attention/positions_ref.h"
+#include "reference/methods/positions_ref.h"
 
 #include <cmath>
 #include <functional>
@@ -16,7 +16,7 @@ std::vector<double> numbers(const std::byte* from, std::int32_t n, DType dtype) 
   return v;
 }
 
-std::vector<double> turned(const std::vector<double>& v, std::int32_t by, const RopeTable& rope) {
+std::vector<double> rotated(const std::vector<double>& v, std::int32_t by, const RopeTable& rope) {
   std::vector<double> out = v;
   const std::size_t half = v.size() / 2;
   for (std::size_t i = 0; i < half; ++i) {
@@ -29,16 +29,16 @@ std::vector<double> turned(const std::vector<double>& v, std::int32_t by, const 
   return out;
 }
 
-double placed_product(const Plan& plan, const RopeTable& rope, const PlacedQuery& query, const std::vector<double>& key,
-                      std::int32_t t) {
-  // Products are most of what the contract tests compute: nothing is copied that is not turned.
+double dot_at_position(const Plan& plan, const RopeTable& rope, const PositionedQuery& query,
+                       const std::vector<double>& key, std::int32_t t) {
+  // Dot products dominate the contract tests' time: only rotated keys are copied.
   const auto with_query = [&](const std::vector<double>& k) {
     return std::inner_product(k.begin(), k.end(), query.q, 0.0, std::plus<>(),
                               [](double x, float y) { return x * static_cast<double>(y); });
   };
-  if (plan.key_basis == KeyBasis::kRaw) {
-    if (t >= query.near_from && query.position - t < plan.rules.recent) {
-      std::vector<double> k = turned(key, t, rope);
+  if (plan.key_basis == KeyBasis::kPreRope) {
+    if (t >= query.local_from && query.position - t < plan.rules.recent) {
+      std::vector<double> k = rotated(key, t, rope);
       for (double& x : k) {
         const auto f = static_cast<float>(x);
         x = static_cast<double>(plan.shape.kv_dtype == DType::kBF16 ? static_cast<float>(bf16(f))
@@ -46,10 +46,10 @@ double placed_product(const Plan& plan, const RopeTable& rope, const PlacedQuery
       }
       return with_query(k);
     }
-  } else if (!plan.far_position || query.everything || t >= plan.rules.sink) {
+  } else if (!plan.remote_position || query.everything || t >= plan.rules.sink) {
     return with_query(key);
   }
-  const std::vector<double> q = turned({query.q, query.q + key.size()}, *plan.far_position - query.position, rope);
+  const std::vector<double> q = rotated({query.q, query.q + key.size()}, *plan.remote_position - query.position, rope);
   return std::inner_product(q.begin(), q.end(), key.begin(), 0.0);
 }
 

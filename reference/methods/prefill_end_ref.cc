@@ -1,4 +1,4 @@
-#include "src/attention/prefill_end_ref.h"
+#include "reference/methods/prefill_end_ref.h"
 
 #include <algorithm>
 #include <cmath>
@@ -23,7 +23,7 @@ std::size_t at(std::int32_t i) {
 
 }  // namespace
 
-// What the row at `position` gives to each stored token, with what is stored now; 0 to the tokens after it.
+// Attention probabilities of the row at `position` over the tokens stored now; 0 for later tokens.
 std::vector<double> ReferencePrefillEnd::probabilities(const SequenceCache& whole, const float* q,
                                                        std::int32_t query_head, std::int32_t position) const {
   const std::int32_t d = plan_->shape.head_dim, kv_head = query_head / plan_->shape.group();
@@ -42,7 +42,7 @@ std::vector<double> ReferencePrefillEnd::probabilities(const SequenceCache& whol
 }
 
 void ReferencePrefillEnd::see(const SequenceCache& whole, const Rows& rows) {
-  if (plan_->tap_rows() == 0 || !plan_->compressed(layer_)) return;
+  if (plan_->observed_rows() == 0 || !plan_->compressed(layer_)) return;
   const std::int32_t n_heads = plan_->shape.n_heads, group = plan_->shape.group();
   for (std::int32_t i = 0; i < rows.n_rows; ++i) {
     const std::int32_t position = whole.length() - rows.n_rows + i;
@@ -51,7 +51,7 @@ void ReferencePrefillEnd::see(const SequenceCache& whole, const Rows& rows) {
       head.mass.push_back(0);
     }
     const float* q = rows.q + i * n_heads * plan_->shape.head_dim;
-    if (plan_->tap_rows() == Plan::kAllRows)
+    if (plan_->observed_rows() == Plan::kAllRows)
       for (std::int32_t h = 0; h < n_heads; ++h) {
         const std::vector<double> p = probabilities(whole, q, h, position);
         for (std::size_t t = 0; t < p.size(); ++t) heads_[at(h / group)].mass[t] += p[t];
@@ -128,8 +128,8 @@ void ReferencePrefillEnd::keep_by_rank(std::int32_t n_keep) {
     if (stage.rank == Rank::kMass)
       for (std::int32_t other = one ? 0 : m; other < (one ? n_kv : m + 1); ++other)
         for (std::int32_t t = 0; t < n; ++t) {
-          if (plan_->tap_rows() == Plan::kAllRows) {
-            // What this decision makes of a later head's mass does not reach this one: it is looked at before.
+          if (plan_->observed_rows() == Plan::kAllRows) {
+            // Scores are computed before this decision changes a later head's mass.
             scores[at(t)] += heads_[at(other)].mass[at(t)];
           } else {
             for (std::int32_t g = 0; g < group; ++g) scores[at(t)] += received_[at(other * group + g)][at(t)];
@@ -175,7 +175,7 @@ void ReferencePrefillEnd::keep_by_norm() {
   const NormBudget& norm = *recipe.norm;
   Head& any = heads_[0];
   const auto n = static_cast<std::int32_t>(any.stored.size());
-  std::vector<std::int32_t> order;  // of what is not in any case
+  std::vector<std::int32_t> order;  // of the tokens that are not always kept
   std::vector<bool> first(at(n), false), stays(at(n), false);
   for (std::int32_t t = n - 1; t >= 0; --t) {
     first[at(t)] = any.stored[at(t)] < norm.first;
@@ -188,7 +188,7 @@ void ReferencePrefillEnd::keep_by_norm() {
     std::stable_sort(order.begin(), order.end(),
                      [&](std::int32_t a, std::int32_t b) { return mean[at(a)] > mean[at(b)]; });
   }
-  // The mean over heads of the norms of what `in` holds.
+  // Norm of the tokens in `in`, averaged over heads.
   const auto norm_of = [&](const std::vector<bool>& in) {
     double sum = 0;
     for (const auto& row : received_) {

@@ -1,12 +1,12 @@
-// The specification of what stays when a prefill ends and in over-budget steps after it: from all keys and queries, in
-// f64, with nothing kept between calls but what the method defines. Slow, and plainly right.
+// Specification of drops when a prefill ends and in over-budget steps after it: computed from all keys and queries, in
+// f64; between calls it keeps only the state that the method defines.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "src/cache/sequence_cache.h"
+#include "src/kv/sequence_cache.h"
 #include "src/recipes/compile.h"
 
 namespace mneme {
@@ -25,15 +25,15 @@ class ReferencePrefillEnd {
   };
   struct Head {
     std::vector<std::int32_t> stored;  // positions, ascending
-    std::vector<double> mass;          // of each: from all rows
-    std::vector<double> scores;        // of what was stored when the last decision was made; empty: there was none
-    std::vector<std::int32_t> ranked;  // and those positions
+    std::vector<double> mass;          // of each stored token, from all rows
+    std::vector<double> scores;        // of the tokens stored at the last decision; empty: no decision yet
+    std::vector<std::int32_t> ranked;  // positions of `scores`
   };
 
-  // Requires  `whole` holds every token of the sequence, the rows' own last.
+  // Requires  `whole` stores every token of the sequence, those of the rows last.
   void see(const SequenceCache& whole, const Rows& rows);
   const std::vector<Head>& heads() const { return heads_; }
-  std::int32_t budget() const { return budget_; }  // that the norm set; 0: none yet
+  std::int32_t budget() const { return budget_; }  // set by the norm rule; 0: none yet
 
  private:
   std::vector<double> probabilities(const SequenceCache& whole, const float* q, std::int32_t query_head,
@@ -47,7 +47,7 @@ class ReferencePrefillEnd {
   std::shared_ptr<const Plan> plan_;
   std::int32_t layer_;
   std::vector<Head> heads_;
-  std::vector<std::vector<double>> received_;  // [query head][stored token]: from the rows that are looked at
+  std::vector<std::vector<double>> received_;  // [query head][stored token]: from the observed rows
   struct SeenRow {
     std::int32_t position;
     std::vector<float> q;

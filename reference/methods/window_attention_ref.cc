@@ -1,4 +1,4 @@
-#include "src/attention/window_attention_ref.h"
+#include "reference/methods/window_attention_ref.h"
 
 #include <algorithm>
 #include <cmath>
@@ -50,7 +50,7 @@ void attend_windows_ref(const Plan& plan, const RopeTable& rope, std::int32_t la
       std::vector<double> weights, sum(static_cast<std::size_t>(d), 0.0);
       double total = 0;
       for (std::int32_t t : tokens)
-        weights.push_back(placed_product(plan, rope, {q, p, everything}, keys[m][static_cast<std::size_t>(t)], t) *
+        weights.push_back(dot_at_position(plan, rope, {q, p, everything}, keys[m][static_cast<std::size_t>(t)], t) *
                           static_cast<double>(plan.shape.attention().scale));
       const double top = *std::max_element(weights.begin(), weights.end());
       for (std::size_t i = 0; i < tokens.size(); ++i) {

@@ -1,11 +1,11 @@
-// The specification of attention: two passes over the entries in float64, no tiles.
+// Specification of attention: two passes over the entries in f64, no tiles.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <vector>
 
-#include "src/kernels/attention.h"
+#include "src/ops/attention/attention.h"
 
 namespace mneme {
 namespace {
@@ -25,13 +25,13 @@ double element(const std::byte* p, std::size_t i, DType dtype) {
   return static_cast<double>(static_cast<float>(b));
 }
 
-// What one (row, query head) attends: for every entry its score and its [K | V] pair.
+// Entries of one (row, query head): scores and [K | V] pairs.
 struct Entries {
   std::vector<double> scores;
   std::vector<const std::byte*> tokens;
 };
 
-// Appends the tokens first..last-1 of `runs`.
+// Appends tokens first..last-1 of `runs`.
 void append(Entries& e, const float* q, std::span<const KvRun> runs, std::int64_t first, std::int64_t last,
             const float* log_weight, const AttentionShape& shape) {
   std::int64_t t = 0;
@@ -50,14 +50,14 @@ void append(Entries& e, const float* q, std::span<const KvRun> runs, std::int64_
   }
 }
 
-// out [D], lse: the softmax-weighted sum of the values.
+// out [D], lse: softmax-weighted sum of the values.
 void finish(const Entries& e, const AttentionShape& shape, double* out, double* lse) {
   const auto d_head = static_cast<std::size_t>(shape.head_dim);
   std::fill(out, out + d_head, 0.0);
   *lse = kMinusInf;
   double top = kMinusInf;
   for (const double s : e.scores) top = s > top || std::isnan(s) ? s : top;
-  if (top == kMinusInf) return;  // no entries, or none of any weight
+  if (top == kMinusInf) return;  // no entries, or none with nonzero weight
   double sum = 0;
   for (std::size_t i = 0; i < e.scores.size(); ++i) {
     const double p = std::exp(e.scores[i] - top);
@@ -121,15 +121,6 @@ void attend_prefill_ref(std::span<const PrefillHead> heads, const AttentionShape
         if (head.lse != nullptr) head.lse[i * shape.group + g] = static_cast<float>(lse);
       }
     }
-  }
-}
-
-void store_kv(const float* k, const float* v, const AttentionShape& shape, std::byte* token) {
-  const auto d_head = static_cast<std::size_t>(shape.head_dim);
-  for (std::size_t d = 0; d < 2 * d_head; ++d) {
-    const float value = d < d_head ? k[d] : v[d - d_head];
-    const std::uint16_t bits = shape.kv_dtype == DType::kF16 ? f16(value).bits : bf16(value).bits;
-    std::memcpy(token + 2 * d, &bits, 2);
   }
 }
 

@@ -1,14 +1,14 @@
 #include <vector>
 
 #include "src/base/check.h"
-#include "src/kernels/matmul.h"
+#include "src/ops/gemm/gemm.h"
 
 namespace mneme {
 
-void matmul_ref(const ConstTensorView& x, std::span<const MatmulOutput> outputs) {
+void gemm_ref(const ConstTensorView& x, std::span<const GemmOutput> outputs) {
   const std::int64_t m = x.dim(0), k = x.dim(1);
   std::vector<float> row(static_cast<std::size_t>(k)), weights(static_cast<std::size_t>(k));
-  for (const MatmulOutput& output : outputs) {
+  for (const GemmOutput& output : outputs) {
     const WeightMatrix& w = *output.w;
     MNEME_CHECK(w.n_in() == k, "x {} times w {}", x.to_string(), w.view().to_string());
     expect_shape("y", output.y, DType::kF32, {m, w.n_out()});

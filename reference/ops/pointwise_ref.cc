@@ -1,8 +1,8 @@
 #include <cmath>
 
 #include "src/base/check.h"
-#include "src/kernels/matmul.h"
-#include "src/kernels/pointwise.h"
+#include "src/ops/gemm/gemm.h"
+#include "src/ops/norm_rope/pointwise.h"
 
 namespace mneme {
 namespace {

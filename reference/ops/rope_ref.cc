@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "src/base/check.h"
-#include "src/kernels/rope.h"
+#include "src/ops/norm_rope/rope.h"
 
 namespace mneme {
 

@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "src/kernels/turn_keys.h"
+#include "src/ops/norm_rope/rotate_keys.h"
 
 namespace mneme {
 namespace {
@@ -20,8 +20,8 @@ void store(double value, DType dtype, std::byte* p) {
 
 }  // namespace
 
-void turn_keys_ref(std::span<const KvRun> runs, const AttentionShape& shape, const RopeAngles& angles,
-                   std::int64_t first_row, std::byte* to) {
+void rotate_keys_ref(std::span<const KvRun> runs, const AttentionShape& shape, const RopeAngles& angles,
+                     std::int64_t first_row, std::byte* to) {
   const std::int32_t half = shape.head_dim / 2;
   std::int64_t row = first_row;
   for (const KvRun& run : runs) {

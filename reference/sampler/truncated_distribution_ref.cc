@@ -3,11 +3,11 @@
 #include <limits>
 #include <numeric>
 
-#include "src/sampler/survivors.h"
+#include "src/sampler/truncated_distribution.h"
 
 namespace mneme {
 
-std::vector<TokenWeight> survivors_ref(std::span<const float> logits, const SamplingOptions& options) {
+std::vector<TokenWeight> truncated_distribution_ref(std::span<const float> logits, const SamplingOptions& options) {
   std::vector<double> x(logits.begin(), logits.end());
   for (double& v : x) {
     if (std::isnan(v)) v = -std::numeric_limits<double>::infinity();

@@ -1,9 +1,9 @@
-// The specification of attention mass: every probability in float64, token by token.
+// Specification of attention mass: every probability in f64, token by token.
 #include <cmath>
 #include <vector>
 
 #include "src/base/check.h"
-#include "src/kernels/attention_mass.h"
+#include "src/selection/mass/attention_mass.h"
 #include "src/tensor/half.h"
 
 namespace mneme {

@@ -1,28 +1,14 @@
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
+#include "reference/selection/half_elements.h"
 #include "src/base/check.h"
-#include "src/kernels/box.h"
-#include "src/tensor/half.h"
+#include "src/selection/index/box.h"
 
 namespace mneme {
 namespace {
 
-float load(const std::byte* elements, std::int64_t i, DType dtype) {
-  std::uint16_t bits;
-  std::memcpy(&bits, elements + 2 * i, sizeof(bits));
-  if (dtype == DType::kBF16) return static_cast<float>(std::bit_cast<bf16>(bits));
-  return static_cast<float>(std::bit_cast<f16>(bits));
-}
-
-void store(float x, std::byte* elements, std::int64_t i, DType dtype) {
-  const std::uint16_t quiet = dtype == DType::kBF16 ? 0x7fc0 : 0x7e00;
-  const std::uint16_t bits = std::isnan(x) ? quiet : dtype == DType::kBF16 ? bf16(x).bits : f16(x).bits;
-  std::memcpy(elements + 2 * i, &bits, sizeof(bits));
-}
-
-// -0 is below +0 here, so that the box does not depend on the tokens' order.
+// Orders -0 below +0, so that the box does not depend on the tokens' order.
 float greater(float a, float b) {
   return a > b || (a == b && std::signbit(b)) ? a : b;
 }
@@ -33,7 +19,7 @@ float lesser(float a, float b) {
 double dot(const float* q, const std::byte* key, const AttentionShape& shape) {
   double sum = 0.0;
   for (std::int32_t c = 0; c < shape.head_dim; ++c)
-    sum += static_cast<double>(q[c]) * static_cast<double>(load(key, c, shape.kv_dtype));
+    sum += static_cast<double>(q[c]) * static_cast<double>(load_element(key, c, shape.kv_dtype));
   return sum;
 }
 
@@ -49,7 +35,7 @@ void box_build_ref(std::span<const KvRun> runs, const AttentionShape& shape, Box
     const auto each_key = [&](const auto& visit) {
       for (const KvRun& run : runs)
         for (std::int32_t t = 0; t < run.n_tokens; ++t)
-          visit(load(run.kv + static_cast<std::size_t>(t) * shape.token_bytes(), c, shape.kv_dtype));
+          visit(load_element(run.kv + static_cast<std::size_t>(t) * shape.token_bytes(), c, shape.kv_dtype));
     };
     each_key([&](float k) {
       nan = nan || std::isnan(k);
@@ -66,8 +52,8 @@ void box_build_ref(std::span<const KvRun> runs, const AttentionShape& shape, Box
       hi = centre + distance;
       lo = centre - distance;
     }
-    store(nan ? NAN : hi, box, c, shape.kv_dtype);
-    store(nan ? NAN : lo, box, dim + c, shape.kv_dtype);
+    store_element(nan ? NAN : hi, box, c, shape.kv_dtype);
+    store_element(nan ? NAN : lo, box, dim + c, shape.kv_dtype);
   }
 }
 
@@ -80,8 +66,8 @@ void box_score_ref(const float* q, const AttentionShape& shape, const std::byte*
       double sum = 0.0;
       for (std::int64_t c = 0; c < dim; ++c) {
         const auto x = static_cast<double>(q[g * dim + c]);
-        const double hi = x * static_cast<double>(load(box, c, shape.kv_dtype));
-        const double lo = x * static_cast<double>(load(box, dim + c, shape.kv_dtype));
+        const double hi = x * static_cast<double>(load_element(box, c, shape.kv_dtype));
+        const double lo = x * static_cast<double>(load_element(box, dim + c, shape.kv_dtype));
         sum += std::isnan(hi) || std::isnan(lo) ? static_cast<double>(NAN) : std::max(hi, lo);
       }
       scores[g * score_stride + u] = static_cast<float>(sum);

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "src/base/check.h"
-#include "src/kernels/group_pool.h"
+#include "src/selection/pool/group_pool.h"
 
 namespace mneme {
 namespace {
@@ -19,7 +19,7 @@ double log_sum_exp(const std::vector<double>& x) {
   return top + std::log(sum);
 }
 
-// The logarithms of a softmax, in place. Left-out units are -inf.
+// Log-softmax in place. Units that are left out are -inf.
 void log_softmax(std::vector<double>& x) {
   const double lse = log_sum_exp(x);
   for (double& v : x) v = lse == -kInf ? -kInf : v - lse;
@@ -86,20 +86,6 @@ float missing_mass_ref(std::span<const float> scores, float scale, std::span<con
   }
   if (!missing) return 0.0f;
   return static_cast<float>(all == 0.0 ? 1.0 : mass / all);
-}
-
-void pool_queries(const float* q, std::int32_t group, std::int32_t head_dim, QueryPool pool, float* pooled) {
-  for (std::int32_t c = 0; c < head_dim; ++c) {
-    float result = q[c];
-    for (std::int32_t g = 1; g < group; ++g) {
-      const float x = q[g * head_dim + c];
-      if (pool == QueryPool::kMean)
-        result += x;
-      else if (x > result || std::isnan(x))  // a NaN stays: nothing is greater
-        result = x;
-    }
-    pooled[c] = pool == QueryPool::kMean ? result / static_cast<float>(group) : result;
-  }
 }
 
 }  // namespace mneme

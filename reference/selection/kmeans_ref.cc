@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "src/base/check.h"
-#include "src/kernels/kmeans.h"
+#include "src/selection/cluster/kmeans.h"
 #include "src/tensor/half.h"
 
 namespace mneme {
@@ -76,7 +76,7 @@ Vector direction_of(const std::vector<float>& y) {
   return x;
 }
 
-// 127 / m, m as kmeans.h has it.
+// 127 / m, with m of kmeans.h.
 float scale_of(const std::vector<std::vector<float>>& ys) {
   float largest = 0, total = 0;
   for (std::size_t begin = 0; begin < ys.size(); begin += kKmeansPiece) {
@@ -130,7 +130,7 @@ std::int32_t nearest(const Vector& x, const std::vector<Vector>& centroids, Kmea
   return best;
 }
 
-// Of the members; `before` where there is none.
+// Centroid of the members; `before` if there are none.
 Vector centroid_of(std::int32_t k, const std::vector<Vector>& x, const std::int32_t* cluster, const Vector& before,
                    KmeansMetric metric) {
   std::vector<double> sum(before.size(), 0.0);

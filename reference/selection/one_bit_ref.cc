@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "src/base/check.h"
-#include "src/kernels/one_bit.h"
+#include "src/selection/index/one_bit.h"
 #include "src/tensor/half.h"
 
 namespace mneme {
@@ -29,39 +29,21 @@ void store_bf16(double x, std::byte* elements, std::int64_t i) {
   std::memcpy(elements + 2 * i, &rounded, sizeof(rounded));
 }
 
-// Where the bit of channel c of token t lies.
-struct BitPlace {
+// Location of the bit of channel c of token t.
+struct BitPosition {
   std::int64_t byte;
   std::byte mask;
 };
-BitPlace bit_place(std::int64_t dim, std::int64_t g, std::int64_t c, std::int64_t t) {
+BitPosition bit_position(std::int64_t dim, std::int64_t g, std::int64_t c, std::int64_t t) {
   return {4 * dim + (c / 4 * g + t) / 2, std::byte{1} << (t % 2 * 4 + c % 4)};
 }
 
 bool bit_of(const std::byte* group, std::int64_t dim, std::int64_t g, std::int64_t c, std::int64_t t) {
-  const BitPlace place = bit_place(dim, g, c, t);
-  return (group[place.byte] & place.mask) != std::byte{0};
+  const BitPosition bit = bit_position(dim, g, c, t);
+  return (group[bit.byte] & bit.mask) != std::byte{0};
 }
 
 }  // namespace
-
-std::size_t one_bit_group_bytes(std::int32_t head_dim, std::int32_t g) {
-  return static_cast<std::size_t>(head_dim) * (4 + static_cast<std::size_t>(g) / 8);
-}
-
-void one_bit_round_steps(std::byte* steps, std::int32_t head_dim) {
-  float largest = 0.0f;
-  for (std::int32_t c = 0; c < head_dim; ++c) {
-    const float s = load_bf16(steps, c);
-    if (std::isfinite(s)) largest = std::max(largest, s);
-  }
-  if (largest == 0.0f) return;
-  const int place = std::max(std::ilogb(largest) - 7, -126);
-  for (std::int32_t c = 0; c < head_dim; ++c) {
-    const float s = load_bf16(steps, c);
-    if (std::isfinite(s)) store_bf16(std::ldexp(std::nearbyint(std::ldexp(s, -place)), place), steps, c);
-  }
-}
 
 void one_bit_build_ref(std::span<const KvRun> runs, const AttentionShape& shape, std::int32_t g, OneBitLevels levels,
                        std::byte* out) {
@@ -90,7 +72,7 @@ void one_bit_build_ref(std::span<const KvRun> runs, const AttentionShape& shape,
     for (const double x : k) distance += std::fabs(x - z);
     store_bf16(levels == OneBitLevels::kMinMax ? (largest - smallest) / 2.0 : distance / g, out, dim + c);
     for (std::int32_t t = 0; t < g; ++t)
-      if (k[static_cast<std::size_t>(t)] >= z) out[bit_place(dim, g, c, t).byte] |= bit_place(dim, g, c, t).mask;
+      if (k[static_cast<std::size_t>(t)] >= z) out[bit_position(dim, g, c, t).byte] |= bit_position(dim, g, c, t).mask;
   }
   one_bit_round_steps(out + 2 * dim, dim);
 }

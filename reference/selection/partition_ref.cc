@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "src/base/check.h"
-#include "src/blocks/partition.h"
+#include "src/selection/cluster/partition.h"
 
 namespace mneme {
 
@@ -9,7 +9,7 @@ PartitionedTokens partition_ref(const PartitionRules& rules, std::span<const See
   const auto n = static_cast<std::int32_t>(tokens.size());
   MNEME_CHECK(n > 0 && tokens.back().decoded, "a partition of {} tokens, the last one not decoded", n);
   const auto token = [&](std::int32_t t) { return tokens[static_cast<std::size_t>(t)]; };
-  // All units in order, as if nothing were held back: where each begins, and whether it is a block of clusters.
+  // All units in order, as if there were no buffer: start of each, and whether it is a block of clusters.
   std::vector<UnitRange> units{{rules.sink, rules.sink, false}};
   const auto begin_unit = [&](std::int32_t at, bool clusters) {
     units.back().end = at;
@@ -33,7 +33,7 @@ PartitionedTokens partition_ref(const PartitionRules& rules, std::span<const See
     while (end - units.back().begin > rules.largest) begin_unit(units.back().begin + rules.largest, false);
     t = end;
   }
-  // The buffer is what is left when it is short enough; clusters are never in it.
+  // The buffer is the remainder once it is short enough; clusters are never in it.
   PartitionedTokens result{.ranges = {}, .grouped = rules.sink};
   for (const UnitRange& unit : units) {
     if (unit.end == unit.begin || (!unit.clusters && n - unit.begin <= rules.recent)) continue;

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "src/kernels/rank.h"
+#include "src/selection/topk/rank.h"
 
 namespace mneme {
 

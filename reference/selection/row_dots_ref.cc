@@ -1,4 +1,4 @@
-#include "src/kernels/row_dots.h"
+#include "src/selection/layer/row_dots.h"
 
 #include "src/tensor/half.h"
 

@@ -1,4 +1,4 @@
-#include "src/kernels/row_moments.h"
+#include "src/selection/layer/row_moments.h"
 
 namespace mneme {
 

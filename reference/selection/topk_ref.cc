@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "src/base/check.h"
-#include "src/kernels/topk.h"
+#include "src/selection/topk/topk.h"
 
 namespace mneme {
 

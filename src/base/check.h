@@ -1,6 +1,6 @@
-// MNEME_CHECK(condition, "format {}", ...): our own bug. Always on; prints what broke and aborts, because going on
-// could show one user another's keys and values. What a user or a file can cause is an Error (src/base/error.h), never
-// a check.
+// MNEME_CHECK(condition, "format {}", ...): aborts on a bug of ours. Always on, release builds included: going on could
+// show one user another user's keys and values. What a user or a file can cause is an Error (src/base/error.h), never a
+// check.
 #pragma once
 
 #include <fmt/format.h>

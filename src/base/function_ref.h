@@ -1,4 +1,4 @@
-// A reference to a callable, for parameters that are called before the function returns: no allocation, no ownership.
+// Non-owning reference to a callable, for parameters that are called before the function returns. Never allocates.
 #pragma once
 
 #include <memory>

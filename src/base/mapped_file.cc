@@ -13,8 +13,12 @@
 
 namespace mneme {
 
-MappedFile::MappedFile(const std::filesystem::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+MappedFile::MappedFile(const std::filesystem::path& path, Links links) {
+  // Without O_NONBLOCK a FIFO that nobody writes would hold the caller up before it is refused.
+  const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | (links == Links::kRefused ? O_NOFOLLOW : 0);
+  const int fd = ::open(path.c_str(), flags);
+  if (fd < 0 && errno == ELOOP && links == Links::kRefused)
+    fail(ErrorKind::kFile, "{}: expected a file, found a symbolic link", path.string());
   if (fd < 0) fail(ErrorKind::kFile, "{}: cannot be opened: {}", path.string(), std::strerror(errno));
   struct stat st {};
   if (::fstat(fd, &st) != 0) {

@@ -1,17 +1,19 @@
-// A whole file mapped read-only.
+// Read-only memory map of a whole file.
 #pragma once
 
 #include <cstddef>
 #include <filesystem>
 #include <span>
 
+#include "src/base/atomic_file.h"
+
 namespace mneme {
 
 class MappedFile {
  public:
   MappedFile() = default;
-  // Errors  kFile: missing, a folder, not readable, not a plain file.
-  explicit MappedFile(const std::filesystem::path& path);
+  // Errors  kFile: missing, a folder, not readable, not a regular file, a link that is refused.
+  explicit MappedFile(const std::filesystem::path& path, Links links = Links::kFollowed);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;

@@ -16,15 +16,15 @@
 namespace mneme {
 namespace {
 
-constexpr int kMostNodes = 1024;  // of Linux
+constexpr int kMaxNodes = 1024;  // Linux's limit
 
 void set_memory_policy(int mode, std::span<const NumaNode> nodes) {
   constexpr std::size_t kWordBits = sizeof(unsigned long) * CHAR_BIT;
-  unsigned long mask[kMostNodes / kWordBits] = {};
+  unsigned long mask[kMaxNodes / kWordBits] = {};
   for (const NumaNode& node : nodes)
-    if (node.id >= 0 && node.id < kMostNodes)
+    if (node.id >= 0 && node.id < kMaxNodes)
       mask[static_cast<std::size_t>(node.id) / kWordBits] |= 1ul << static_cast<std::size_t>(node.id) % kWordBits;
-  syscall(SYS_set_mempolicy, mode, mask, kMostNodes + 1);
+  syscall(SYS_set_mempolicy, mode, mask, kMaxNodes + 1);
 }
 
 bool has(const NumaNode& node, int cpu) {
@@ -32,13 +32,6 @@ bool has(const NumaNode& node, int cpu) {
 }
 
 }  // namespace
-
-NumaPolicy numa_policy(std::string_view name) {
-  if (name == "none") return NumaPolicy::kNone;
-  if (name == "distribute") return NumaPolicy::kDistribute;
-  if (name == "isolate") return NumaPolicy::kIsolate;
-  fail(ErrorKind::kOption, "numa: expected none, distribute or isolate, found \"{}\"", name);
-}
 
 std::vector<int> parse_cpu_list(std::string_view text) {
   std::vector<int> cpus;
@@ -73,37 +66,37 @@ std::vector<NumaNode> read_numa_nodes(const std::filesystem::path& folder) {
   return nodes;
 }
 
-std::vector<int> place_threads(NumaPolicy policy, std::span<const int> allowed, std::span<const NumaNode> nodes,
-                               int here) {
-  std::vector<int> placed;
+std::vector<int> assign_cpus(NumaPolicy policy, std::span<const int> allowed, std::span<const NumaNode> nodes,
+                             int here) {
+  std::vector<int> assigned;
   if (policy == NumaPolicy::kIsolate) {
     for (const NumaNode& node : nodes)
       if (has(node, here))
         for (int cpu : allowed)
-          if (has(node, cpu)) placed.push_back(cpu);
+          if (has(node, cpu)) assigned.push_back(cpu);
   } else if (policy == NumaPolicy::kDistribute) {
     std::vector<std::vector<int>> of_node(nodes.size());
     for (std::size_t i = 0; i < nodes.size(); ++i)
       for (int cpu : allowed)
         if (has(nodes[i], cpu)) of_node[i].push_back(cpu);
-    for (std::size_t turn = 0; placed.size() < allowed.size(); ++turn) {
-      const std::size_t before = placed.size();
+    for (std::size_t round = 0; assigned.size() < allowed.size(); ++round) {
+      const std::size_t before = assigned.size();
       for (const std::vector<int>& cpus : of_node)
-        if (turn < cpus.size()) placed.push_back(cpus[turn]);
-      if (placed.size() == before) break;  // CPUs that belong to no node
+        if (round < cpus.size()) assigned.push_back(cpus[round]);
+      if (assigned.size() == before) break;  // CPUs that belong to no node
     }
   }
-  if (placed.empty()) placed.assign(allowed.begin(), allowed.end());
-  return placed;
+  if (assigned.empty()) assigned.assign(allowed.begin(), allowed.end());
+  return assigned;
 }
 
 std::unique_ptr<ThreadPool> make_thread_pool(int threads, Pinning pinning, NumaPolicy policy) {
   const std::vector<int> allowed = affinity_cpus();
   const std::vector<NumaNode> nodes = policy == NumaPolicy::kNone ? std::vector<NumaNode>() : read_numa_nodes();
   const int here = sched_getcpu();
-  std::vector<int> cpus = nodes.size() > 1 ? place_threads(policy, allowed, nodes, here) : allowed;
+  std::vector<int> cpus = nodes.size() > 1 ? assign_cpus(policy, allowed, nodes, here) : allowed;
   if (nodes.size() > 1) {
-    // A policy without pinning would let threads walk away from it: isolated threads stay on their node as a group.
+    // Without pinning, threads could migrate away from bound memory: isolated threads stay on their node as a group.
     if (policy == NumaPolicy::kDistribute) set_memory_policy(MPOL_INTERLEAVE, nodes);
     if (policy == NumaPolicy::kIsolate) {
       std::vector<NumaNode> home;

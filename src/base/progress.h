@@ -1,4 +1,4 @@
-// ProgressFn, for the rooms.
+// ProgressFn for code of src/.
 #pragma once
 
 #include "mneme/progress.h"

@@ -1,5 +1,5 @@
-// Counter-based random numbers: the n-th draw of a seed is a pure function, so a forked or restored request continues
-// exactly.
+// Counter-based random number generator: the n-th draw of a seed is a pure function of both, so a forked or restored
+// request continues the same stream.
 //
 // Source  SplitMix64's finaliser (Steele, Lea, Flood 2014) over seed and counter.
 #pragma once
@@ -19,7 +19,7 @@ class Rng {
   std::uint64_t below(std::uint64_t n) {
     return static_cast<std::uint64_t>((static_cast<unsigned __int128>(next()) * n) >> 64);
   }
-  // Standard normal (Box and Muller, one of the pair).
+  // Standard normal (Box-Muller; one of the pair is used).
   double normal();
 
   std::uint64_t seed() const { return seed_; }

@@ -1,4 +1,4 @@
-// Integers that cannot be mistaken for one another: a page's id is not a position, a sequence is not a request.
+// Integer ids of distinct types: a page's id is not a position, a sequence is not a request.
 //
 //   using BlockId = StrongId<struct BlockIdTag>;
 #pragma once

@@ -18,9 +18,9 @@
 namespace mneme {
 namespace {
 
-// How often a waiting thread looks before it sleeps: about 250 us. That is longer than the gaps between the kernels of
-// one step, and than a thread that sends an answer holds the core of one of us: whoever sleeps meanwhile gives its own
-// core away, on a busy machine for a whole time slice of somebody else's (a streamed answer lost 16 % with 50 us).
+// Spins before a waiting thread sleeps: about 250 us. That is longer than the gaps between the kernels of one step, and
+// longer than the server's thread holds a worker's core to send a token. A worker that sleeps instead loses its core,
+// on a busy machine for a whole time slice (a streamed answer lost 16 % with 50 us).
 constexpr int kSpins = 20000;
 
 void relax() {
@@ -42,7 +42,7 @@ thread_local bool t_in_work = false;
 
 struct InWork {
   InWork() { t_in_work = true; }
-  ~InWork() { t_in_work = false; }  // an exception may leave this way too
+  ~InWork() { t_in_work = false; }  // also reached by exceptions
 };
 
 }  // namespace

@@ -1,16 +1,16 @@
-// Pieces of memory that device code moves, out of mapped host memory as well: by a warp's loads and stores, or by bulk
-// copies that one thread asks for.
+// Device-side copies out of device memory or mapped host memory: by a warp's loads and stores, or by bulk copies
+// (cp.async.bulk) that one thread issues.
 #pragma once
 
-#include "src/kernels/cuda_common.cuh"
+#include "src/cuda/common.cuh"
 
 namespace mneme::cuda {
 
-constexpr int kPieceLoads = 8;                         // of a lane, under way
+constexpr int kPieceLoads = 8;                         // 16-byte loads in flight per lane
 constexpr int kPieceBytes = kPieceLoads * kWarp * 16;  // 4 KiB
-constexpr int kBulkBytes = 8 << 10;                    // of a bulk copy: asking for one takes a thread 0.1 us
+constexpr int kBulkBytes = 8 << 10;                    // of one bulk copy; issuing it costs a thread 0.1 us
 
-// One piece: all loads before the first store. Blocks are whole pieces: head_dim is a multiple of 32.
+// Copies one piece: all loads before the first store. Blocks are whole pieces: head_dim is a multiple of 32.
 __device__ __forceinline__ void copy_piece(std::byte* to, const std::byte* from) {
   const int lane = threadIdx.x % kWarp;
   uint4 v[kPieceLoads];
@@ -20,7 +20,7 @@ __device__ __forceinline__ void copy_piece(std::byte* to, const std::byte* from)
   for (int i = 0; i < kPieceLoads; ++i) reinterpret_cast<uint4*>(to)[i * kWarp + lane] = v[i];
 }
 
-// n tokens' keys and values of 256 or 512 bytes, kPieceLoads of a warp's at once.
+// Copies n tokens of `bytes` (256 or 512) bytes of [K | V] each. A warp keeps kPieceLoads loads in flight.
 template <typename From, typename To>
 __device__ __forceinline__ void copy_tokens(int n, int bytes, int warp, int n_warps, From&& from, To&& to) {
   const int lane = threadIdx.x % kWarp;
@@ -37,15 +37,15 @@ __device__ __forceinline__ void copy_tokens(int n, int bytes, int warp, int n_wa
 }
 
 #if __CUDA_ARCH__ >= 900
-// Pieces on their way: from memory of the host into a ring of shared memory, and on into slots. One thread's. A stage
-// is asked to be filled again when the store behind the one that empties it has begun: a single one would wait for
+// A ring of kStages bulk copies, issued by one thread: host memory to shared memory, and from there to cache slots. A
+// stage is refilled once the store after the one that drains it was issued: with a single stage it would wait for
 // itself.
 template <int kStages>
 struct BulkCopies {
   static_assert(kStages >= 2 && kStages <= 32);
-  std::uint32_t ring, barriers;  // shared addresses: pieces, barriers of 8 bytes
-  int piece_bytes = kBulkBytes;  // at most that, a multiple of 16
-  std::uint32_t parity = 0;      // bit i: of stage i
+  std::uint32_t ring, barriers;  // shared-memory addresses: pieces, mbarriers of 8 bytes
+  int piece_bytes = kBulkBytes;  // at most this, a multiple of 16
+  std::uint32_t parity = 0;      // bit i: phase parity of stage i
 
   __device__ __forceinline__ void load(int stage, const std::byte* from) const {
     barrier_expect(barriers + stage * 8, piece_bytes);
@@ -62,7 +62,7 @@ struct BulkCopies {
                  : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
   }
-  // n pieces; from(i) and to(i) say which.
+  // Copies n pieces, piece i from from(i) to to(i).
   template <typename From, typename To>
   __device__ __forceinline__ void run(int n, From&& from, To&& to) {
 #pragma unroll 1
@@ -71,7 +71,7 @@ struct BulkCopies {
     for (int i = 0; i < n; ++i) {
       store(stage, to(i));
       if (i > 0) {
-        asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");  // the store before this one has left its stage
+        asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");  // the store before this one has read its stage
         if (i - 1 + kStages < n) load(last, from(i - 1 + kStages));
       }
       last = stage;

@@ -1,11 +1,11 @@
-// For files that call the CUDA runtime: turns its errors into ours.
+// Error checks for files that call the CUDA runtime.
 #pragma once
 
 #include <cuda_runtime.h>
 
 namespace mneme {
 
-// Throws kDevice (kResource where memory ran out) with `what` and CUDA's words.
+// Throws kDevice (kResource where memory ran out) with `what` and CUDA's error text.
 [[noreturn]] void cuda_failed(cudaError_t error, const char* what);
 
 inline void cuda_check(cudaError_t error, const char* what) {
@@ -13,7 +13,7 @@ inline void cuda_check(cudaError_t error, const char* what) {
     cuda_failed(error, what);
 }
 
-// Of the device that this thread's calls are about.
+// An attribute of the calling thread's current device.
 inline int device_attribute(cudaDeviceAttr which) {
   int device = 0, value = 0;
   cuda_check(cudaGetDevice(&device), "asking for the device");

@@ -1,12 +1,12 @@
-// Blocks of threads in clusters, which see one another's shared memory; before Hopper a cluster is one block. And the
-// order of what they rank.
+// Thread block clusters: barriers, distributed shared memory, and sort keys for top-k. Before Hopper a cluster is one
+// thread block.
 #pragma once
 
-#include "src/kernels/cuda_common.cuh"
+#include "src/cuda/common.cuh"
 
 namespace mneme::cuda {
 
-// A barrier of the cluster in two: what stands between hides the waiting.
+// Split cluster barrier, arrive half: independent work between arrive and wait hides the latency.
 __device__ __forceinline__ void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
@@ -23,8 +23,8 @@ __device__ __forceinline__ void cluster_sync() {
   cluster_arrive();
   cluster_wait();
 }
-// At a kernel's begin, and before it first touches another block's shared memory: all blocks of the cluster have begun.
-// What stands between hides the waiting.
+// Call at kernel start, and wait before the first access to another block's shared memory: all blocks of the cluster
+// have started. Work between the two hides the latency.
 __device__ __forceinline__ void cluster_begin() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed.aligned;");
@@ -35,12 +35,12 @@ __device__ __forceinline__ void cluster_begun() {
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 #endif
 }
-// At a kernel's end: nobody goes while others still read its shared memory.
+// Call at kernel end: no block exits while others still read its shared memory.
 __device__ __forceinline__ void cluster_leave() {
   cluster_begin();
   cluster_begun();
 }
-// Where `address` of this block's shared memory is in block `rank`'s.
+// Distributed shared memory address, in block `rank`, of this block's `address`.
 __device__ __forceinline__ std::uint32_t address_in(const void* address, int rank) {
   std::uint32_t there = shared_address(address);
 #if __CUDA_ARCH__ >= 900
@@ -85,7 +85,7 @@ __device__ __forceinline__ uint4 get_four(std::uint32_t address) {
 }
 #undef MNEME_SHARED
 
-// Larger is better; a NaN is worse than everything.
+// Maps floats to integers of the same order: larger is better, NaN is below everything.
 __device__ __forceinline__ std::uint32_t sort_key(float v) {
   if (isnan(v)) return 0;
   const std::uint32_t bits = __float_as_uint(v == 0 ? 0.0f : v);

@@ -1,4 +1,4 @@
-// What the CUDA kernels share: launching, waiting for the kernel before, warp sums, 16-byte moves, matrix fragments.
+// Shared device code: launch, PDL, warp reductions and scans, 16-byte copies, mma fragments.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "src/device/cuda_check.h"
-#include "src/kernels/cuda_context.h"
+#include "src/cuda/check.h"
+#include "src/cuda/context.h"
 
 namespace mneme::cuda {
 
@@ -18,7 +18,7 @@ constexpr int kWarp = 32;
 
 // ---- launching
 
-// Blocks in clusters of `cluster`.
+// Launches with clusters of `cluster` thread blocks.
 template <typename... Params, typename... Args>
 void launch_clusters(const CudaContext& context, const char* name, void (*kernel)(Params...), dim3 grid, dim3 block,
                      unsigned cluster, std::size_t shared_bytes, Args&&... args) {
@@ -46,11 +46,11 @@ void launch(const CudaContext& context, const char* name, void (*kernel)(Params.
   launch_clusters(context, name, kernel, grid, block, 1, shared_bytes, std::forward<Args>(args)...);
 }
 
-// Dynamic shared memory that any kernel here may have unasked: of 48 KiB that are for both, less what it has
-// statically.
-inline constexpr std::size_t kSharedUnasked = 40 << 10;
-// Asks for more, where a launch needs it. allowed: what the kernel may have, from one launch to the next; first
-// kSharedUnasked.
+// Dynamic shared memory of any kernel here without opting in: 48 KiB is the default limit of static and dynamic
+// together; the rest is for static.
+inline constexpr std::size_t kDefaultSharedBytes = 40 << 10;
+// Raises a kernel's dynamic shared memory limit where a launch needs more. allowed: the kernel's current limit, kept
+// between launches; initially kDefaultSharedBytes.
 template <typename... Params>
 void allow_shared(void (*kernel)(Params...), std::size_t bytes, std::size_t& allowed, const char* what) {
   if (bytes <= allowed) return;
@@ -58,7 +58,7 @@ void allow_shared(void (*kernel)(Params...), std::size_t bytes, std::size_t& all
   allowed = bytes;
 }
 
-// How many clusters of so many blocks the device takes at once; 0: it has no clusters of that size.
+// Clusters of this size that the device runs at once; 0: the size is not supported.
 template <typename... Params>
 int clusters_at_once(void (*kernel)(Params...), int blocks, int threads, std::size_t shared_bytes = 0) {
   cudaLaunchConfig_t config{};
@@ -76,28 +76,29 @@ int clusters_at_once(void (*kernel)(Params...), int blocks, int threads, std::si
   return 0;
 }
 
-// For tests: as if something took so long.
+// Spins for `nanoseconds`; tests use it to delay a kernel.
 __device__ __forceinline__ void spend(std::uint64_t nanoseconds) {
   std::uint64_t begin, now;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
   do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
   while (now - begin < nanoseconds);
 }
-inline int multiprocessors() {
+inline int sm_count() {
   static const int n = device_attribute(cudaDevAttrMultiProcessorCount);
   return n;
 }
 
-// The largest cluster, a power of two up to `most`, of which the device takes as many as fill it but for one.
+// The largest cluster size, a power of two up to `most`, at which resident clusters cover all thread blocks that the
+// device holds except less than one cluster.
 template <typename... Params>
 int most_cluster(void (*kernel)(Params...), int threads, int most) {
   if (device_attribute(cudaDevAttrComputeCapabilityMajor) < 9) return 1;
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "clusters of blocks");
-  while (most > 1 && (clusters_at_once(kernel, most, threads) + 1) * most < multiprocessors()) most /= 2;
+  while (most > 1 && (clusters_at_once(kernel, most, threads) + 1) * most < sm_count()) most /= 2;
   return most;
 }
 
-// Of clusters of 1, 2, 3, .. up to `most` blocks, how many the device takes at once.
+// For cluster sizes 1, 2, 3, ..., `most`: clusters that the device runs at once.
 template <typename... Params>
 std::vector<int> active_clusters(void (*kernel)(Params...), int threads, int most, std::size_t shared_bytes = 0) {
   if (device_attribute(cudaDevAttrComputeCapabilityMajor) < 9)
@@ -109,24 +110,24 @@ std::vector<int> active_clusters(void (*kernel)(Params...), int threads, int mos
   return clusters;
 }
 
-// All that the kernels before this one wrote is there. Every kernel that can be launched overlapped calls it in every
-// thread that reads or writes what they share; without overlap it costs nothing.
-__device__ __forceinline__ void wait_for_previous() {
+// griddepcontrol.wait: writes of preceding kernels are visible. Every kernel that can be launched overlapped calls it
+// in each thread that reads or writes shared data; without overlap it costs nothing.
+__device__ __forceinline__ void grid_dependency_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// The next kernel may start as soon as every block has come here.
-__device__ __forceinline__ void let_next_start() {
+// griddepcontrol.launch_dependents: the next kernel may start once every thread block has called this.
+__device__ __forceinline__ void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// ---- flags in device memory, between blocks of kernels that run at the same time
+// ---- flags in device memory, between thread blocks of concurrent kernels
 
-// All that this thread wrote, or saw that others did, is there for whoever sees the flag.
+// Store-release: a thread that sees the flag also sees everything this thread wrote or observed.
 __device__ __forceinline__ void raise_flag(std::int32_t* flag, std::int32_t v) {
   __threadfence();
   asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(flag), "r"(v) : "memory");
@@ -136,14 +137,14 @@ __device__ __forceinline__ std::int32_t read_flag(const std::int32_t* flag) {
   asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(v) : "l"(flag) : "memory");
   return v;
 }
-// Requires  whoever raises it runs already, or has ended.
+// Load-acquire spin. Requires  the block that raises the flag is resident or has finished.
 __device__ __forceinline__ void await_flag(const std::int32_t* flag, std::int32_t v) {
   while (read_flag(flag) != v) __nanosleep(40);
 }
 
 // ---- memory
 
-// Streamed once, so it need not stay in L1. Read-only for the whole launch, and the launches it may overlap with.
+// Streaming load that bypasses L1. The memory must be read-only during this launch and those it may overlap.
 __device__ __forceinline__ uint4 load_stream(const void* p) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -156,7 +157,7 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// 16 bytes from global to shared memory, in the background.
+// Asynchronous 16-byte copy from global to shared memory (cp.async).
 __device__ __forceinline__ void copy_async(std::uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from));
 }
@@ -168,7 +169,7 @@ __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// ---- barriers in shared memory that count arrivals, and bytes that copies bring (mbarrier)
+// ---- mbarriers: shared-memory barriers that count arrivals and transferred bytes
 
 __device__ __forceinline__ void barrier_init(std::uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
@@ -176,7 +177,7 @@ __device__ __forceinline__ void barrier_init(std::uint32_t barrier, int arrivals
 __device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
   asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(barrier) : "memory");
 }
-// Until the phase with this parity is over.
+// Waits until the phase with this parity has completed.
 __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   std::uint32_t done = 0;
   while (done == 0) {
@@ -194,7 +195,7 @@ __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_
   }
 }
 #if __CUDA_ARCH__ >= 900
-// One arrival, and so many bytes to come.
+// Arrives once and adds `bytes` to the expected transfer count.
 __device__ __forceinline__ void barrier_expect(std::uint32_t barrier, int bytes) {
   asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(barrier), "r"(bytes)
                : "memory");
@@ -212,8 +213,8 @@ __device__ __forceinline__ float warp_sum(float v) {
 
 constexpr float kLog2e = 1.4426950408889634f;
 
-// Of the lanes before this one, and its own.
-__device__ __forceinline__ int sum_up_to(int v) {
+// Inclusive prefix sum over the lanes of a warp.
+__device__ __forceinline__ int warp_inclusive_scan(int v) {
 #pragma unroll
   for (int d = 1; d < kWarp; d *= 2) {
     const int other = __shfl_up_sync(~0u, v, d);
@@ -222,7 +223,7 @@ __device__ __forceinline__ int sum_up_to(int v) {
   return v;
 }
 
-// ---- 16 x 8 x 16 matrix products of a warp; lane = 4 g + t.
+// ---- mma m16n8k16; lane = 4 g + t
 //
 //   A  a0: row g, columns 2t, 2t+1    a1: row g+8    a2: row g, columns 2t+8, 2t+9    a3: row g+8
 //   B  b0: rows 2t, 2t+1 of column g  b1: rows 2t+8, 2t+9
@@ -247,7 +248,7 @@ __device__ __forceinline__ void mma<__half>(float (&c)[4], std::uint32_t a0, std
                : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// Four 8 x 8 matrices of 16-bit values; lane i names row i % 8 of matrix i / 8.
+// ldmatrix x4: four 8 x 8 matrices of 16-bit values; lane i addresses row i % 8 of matrix i / 8.
 __device__ __forceinline__ void load_matrices(std::uint32_t (&r)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

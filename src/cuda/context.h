@@ -1,12 +1,12 @@
-// What every CUDA kernel is handed: where it is enqueued, and how.
+// Stream and launch order, passed to every CUDA kernel launcher.
 #pragma once
 
 struct CUstream_st;
 
 namespace mneme {
 
-// kOverlapped: the kernel may start while the one before it in the stream ends (programmatic dependent launch, compute
-// capability 9.0 and newer; elsewhere the same as kSerial). Kernels wait for what they read either way.
+// kOverlapped: programmatic dependent launch, the kernel may start before the preceding one in the stream ends (compute
+// capability 9.0 and newer; elsewhere the same as kSerial). Kernels wait for their inputs in both cases.
 enum class LaunchOrder { kSerial, kOverlapped };
 
 struct CudaContext {

@@ -2,9 +2,10 @@
 
 #include <fstream>
 
+#include "src/base/backend.h"
 #include "src/base/error.h"
-#include "src/device/cuda_check.h"
-#include "src/device/device.h"
+#include "src/cuda/check.h"
+#include "src/cuda/device_runtime.h"
 
 namespace mneme {
 namespace {
@@ -21,7 +22,7 @@ int numa_node_of(const std::string& pci_bus) {
   return node;
 }
 
-// One count and one error for the whole run: devices do not come and go.
+// Queried once per process: the set of devices does not change.
 struct Devices {
   int count = 0;
   cudaError_t error = cudaSuccess;
@@ -37,37 +38,22 @@ const Devices& devices() {
   return d;
 }
 
-void expect_device(int device) {
-  if (device_count() == 0) fail(ErrorKind::kDevice, "CUDA device {}: {}", device, no_device_reason());
-  if (device < 0 || device >= device_count())
-    fail(ErrorKind::kDevice, "CUDA device {}: there are {}, numbered from 0", device, device_count());
-}
-
-}  // namespace
-
-void cuda_failed(cudaError_t error, const char* what) {
-  const ErrorKind kind = error == cudaErrorMemoryAllocation ? ErrorKind::kResource : ErrorKind::kDevice;
-  fail(kind, "{}: {} ({})", what, cudaGetErrorString(error), cudaGetErrorName(error));
-}
-
-bool built_with_cuda() {
-  return true;
-}
-
-int device_count() {
+int cuda_device_count() {
   return devices().count;
 }
 
-std::string no_device_reason() {
-  if (device_count() > 0) return "";
+std::string no_cuda_device_reason() {
   if (devices().error == cudaSuccess) return "the driver sees no device";
-  int driver = 0;  // 0: the runtime calls it too old where there is none
+  int driver = 0;  // stays 0 where there is no driver; the runtime then reports it as too old
   if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) return "no NVIDIA driver is loaded";
   return fmt::format("{} ({})", cudaGetErrorString(devices().error), cudaGetErrorName(devices().error));
 }
 
-DeviceInfo device_info(int device) {
-  expect_device(device);
+void use_cuda_device(int device) {
+  cuda_check(cudaSetDevice(device), "selecting the device");
+}
+
+DeviceInfo cuda_device_info(int device) {
   cudaDeviceProp p{};
   cuda_check(cudaGetDeviceProperties(&p, device), "reading the device's properties");
   int driver = 0, runtime = 0;
@@ -78,7 +64,7 @@ DeviceInfo device_info(int device) {
   DeviceInfo info{.name = p.name,
                   .compute_major = p.major,
                   .compute_minor = p.minor,
-                  .multiprocessors = p.multiProcessorCount,
+                  .sm_count = p.multiProcessorCount,
                   .memory_bytes = p.totalGlobalMem,
                   .free_bytes = 0,
                   .l2_bytes = static_cast<std::size_t>(p.l2CacheSize),
@@ -87,15 +73,23 @@ DeviceInfo device_info(int device) {
                   .runtime = version_text(runtime),
                   .pci_bus = bus,
                   .numa_node = numa_node_of(bus)};
-  use_device(device);
+  use_cuda_device(device);
   std::size_t total = 0;
   cuda_check(cudaMemGetInfo(&info.free_bytes, &total), "asking for free device memory");
   return info;
 }
 
-void use_device(int device) {
-  expect_device(device);
-  cuda_check(cudaSetDevice(device), "choosing the device");
+}  // namespace
+
+void cuda_failed(cudaError_t error, const char* what) {
+  const ErrorKind kind = error == cudaErrorMemoryAllocation ? ErrorKind::kResource : ErrorKind::kDevice;
+  fail(kind, "{}: {} ({})", what, cudaGetErrorString(error), cudaGetErrorName(error));
 }
+
+MNEME_REGISTER_BACKEND(device_cuda, DeviceRuntime,
+                       {.count = &cuda_device_count,
+                        .no_device_reason = &no_cuda_device_reason,
+                        .info = &cuda_device_info,
+                        .use = &use_cuda_device});
 
 }  // namespace mneme

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "src/base/error.h"
-#include "src/device/cuda_check.h"
-#include "src/device/memory.h"
+#include "src/cuda/check.h"
+#include "src/cuda/memory.h"
 
 namespace mneme {
 namespace {
@@ -19,7 +19,7 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kLarge = std::size_t{64} << 20;
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
-// Writes a byte of every page, so that the kernel gives memory: many threads, because one clears 3 GB/s.
+// Touches every page so that the kernel allocates it. Multi-threaded: one thread clears 3 GB/s.
 void touch(std::byte* data, std::size_t bytes, const ProgressFn& progress) {
   const unsigned n = std::clamp(std::thread::hardware_concurrency(), 1u, 16u);
   constexpr std::size_t kPiece = 32 * kHugePage;
@@ -41,7 +41,7 @@ void touch(std::byte* data, std::size_t bytes, const ProgressFn& progress) {
 
 }  // namespace
 
-DeviceBuffer::DeviceBuffer(std::size_t bytes, const char* what) : size_(bytes) {
+DeviceBuffer::DeviceBuffer(std::size_t bytes, const char* what) : OwnedMemory(bytes) {
   if (bytes == 0) return;
   const cudaError_t error = cudaMalloc(&data_, bytes);
   if (error == cudaSuccess) return;
@@ -57,7 +57,7 @@ void DeviceBuffer::free() {
   data_ = nullptr;
 }
 
-PinnedBuffer::PinnedBuffer(std::size_t bytes, const ProgressFn& progress) : size_(bytes) {
+PinnedBuffer::PinnedBuffer(std::size_t bytes, const ProgressFn& progress) : OwnedMemory(bytes) {
   if (bytes == 0) return;
   if (bytes < kLarge) {
     cuda_check(cudaHostAlloc(&data_, bytes, cudaHostAllocMapped | cudaHostAllocPortable), "page-locked host memory");
@@ -69,7 +69,7 @@ PinnedBuffer::PinnedBuffer(std::size_t bytes, const ProgressFn& progress) : size
       fail(ErrorKind::kResource, "cannot take {} bytes of host memory: {}", bytes, std::strerror(errno));
     }
     data_ = p;
-    madvise(p, reserved_, MADV_HUGEPAGE);  // a wish: without huge pages registering takes longer, nothing else
+    madvise(p, reserved_, MADV_HUGEPAGE);  // a hint: without huge pages registration is slower, nothing else
     touch(static_cast<std::byte*>(p), reserved_, progress);
     const cudaError_t error = cudaHostRegister(p, reserved_, cudaHostRegisterMapped | cudaHostRegisterPortable);
     if (error != cudaSuccess) {

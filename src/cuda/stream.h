@@ -1,4 +1,4 @@
-// What orders work on the device: streams, events, and graphs of launches that are replayed as one.
+// CUDA streams, events and graphs.
 #pragma once
 
 #include <functional>
@@ -12,11 +12,11 @@ namespace mneme {
 
 class Event;
 
-// Work in a stream runs in the order in which it came. Errors of earlier work show at synchronize(), as kDevice.
+// Owns a stream. Errors of enqueued work surface at synchronize(), as kDevice.
 class Stream {
  public:
   enum class Priority { kNormal, kHigh };
-  Stream() = default;  // none: nothing may be launched on it
+  Stream() = default;  // null: nothing may be launched on it
   static Stream make(Priority priority = Priority::kNormal);
   ~Stream();
   Stream(Stream&& o) noexcept : handle_(std::exchange(o.handle_, nullptr)) {}
@@ -27,7 +27,7 @@ class Stream {
 
   CUstream_st* get() const { return handle_; }
   void synchronize() const;
-  // What comes after this waits for what came before `event`.
+  // Later work of this stream waits for `event`.
   void wait(const Event& event) const;
 
  private:
@@ -50,18 +50,18 @@ class Event {
   void record(const Stream& stream) const;
   void synchronize() const;
   bool happened() const;
-  // Seconds from `begin` to this one; both are timed and have happened.
+  // Seconds from `begin` to this event. Requires  both were made with kTimed and have completed.
   double seconds_since(const Event& begin) const;
 
  private:
   CUevent_st* handle_ = nullptr;
 };
 
-// Launches, captured once.
+// An executable graph, captured once and replayed.
 class Graph {
  public:
   Graph() = default;
-  // Runs `launches`, which only enqueues on `stream`, and keeps what it enqueued.
+  // Captures what `launches` enqueues on `stream`. Requires  `launches` only enqueues.
   static Graph capture(const Stream& stream, const std::function<void()>& launches);
   ~Graph();
   Graph(Graph&& o) noexcept : handle_(std::exchange(o.handle_, nullptr)) {}

@@ -1,7 +1,7 @@
 #include <cuda_runtime.h>
 
-#include "src/device/cuda_check.h"
-#include "src/device/stream.h"
+#include "src/cuda/check.h"
+#include "src/cuda/stream.h"
 
 namespace mneme {
 

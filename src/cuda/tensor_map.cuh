@@ -1,4 +1,4 @@
-// Boxes of tensors, copied by Hopper's copy engine (TMA): the map on the host, the copy on the device.
+// TMA (Hopper's tensor memory accelerator): encodes tensor maps on the host, copies boxes on the device.
 #pragma once
 
 #include <cuda.h>
@@ -6,13 +6,14 @@
 #include <array>
 #include <cstdint>
 
-#include "src/device/cuda_check.h"
-#include "src/kernels/cuda_common.cuh"
+#include "src/cuda/check.h"
+#include "src/cuda/common.cuh"
 
 namespace mneme::cuda {
 
-// A tensor of 16-bit words: `size` of each dimension, inner first; `stride` bytes of all but the first; a copy takes
-// `box`, dense in shared memory, and writes zeros for what lies outside.
+// Encodes a map of a tensor of 16-bit words. `size`: elements of each dimension, innermost first; `stride`: bytes, of
+// all dimensions but the first; `box`: elements a copy takes, dense in shared memory. Elements outside are read as
+// zero.
 template <std::size_t kRank>
 CUtensorMap tensor_map(const void* base, const std::array<std::int64_t, kRank>& size,
                        const std::array<std::int64_t, kRank - 1>& stride, const std::array<int, kRank>& box) {
@@ -43,14 +44,15 @@ CUtensorMap tensor_map(const void* base, const std::array<std::int64_t, kRank>& 
 }
 
 #if __CUDA_ARCH__ >= 900
-// What is read once a step leaves the cache first, so that what the step's other kernels read again stays: decode of
-// llama-3.1-8b 4.38 ms a token in place of 4.47 at 2,048 tokens, `freekv` by tokens 6.33 in place of 6.43 at 131,072.
+// L2 policy evict-first, for data read once per step, so that data the step reads again stays cached: decode of
+// llama-3.1-8b takes 4.38 ms a token in place of 4.47 at 2,048 tokens, `freekv` by tokens 6.33 in place of 6.43 at
+// 131,072.
 __device__ __forceinline__ std::uint64_t read_once() {
   std::uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
-// Boxes of weights.
+// Copies a box of weights to shared memory.
 __device__ __forceinline__ void copy_box(std::uint32_t to, const CUtensorMap& map, int c0, int c1, int c2,
                                          std::uint32_t barrier) {
   asm volatile(

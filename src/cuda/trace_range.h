@@ -1,4 +1,4 @@
-// A named stretch of this thread's time on a profiler's timeline (NVTX); nothing in a build without CUDA.
+// NVTX range: a named interval of this thread on a profiler's timeline. Does nothing in a build without CUDA.
 #pragma once
 
 namespace mneme {

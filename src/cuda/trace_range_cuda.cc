@@ -1,6 +1,6 @@
 #include <nvtx3/nvToolsExt.h>
 
-#include "src/device/trace_range.h"
+#include "src/cuda/trace_range.h"
 
 namespace mneme {
 

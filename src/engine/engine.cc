@@ -6,10 +6,10 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/cache/cache_invariants.h"
 #include "src/engine/engine_impl.h"
 #include "src/engine/kv_plan.h"
 #include "src/engine/memory_limit.h"
+#include "src/kv/cache_invariants.h"
 
 namespace mneme {
 
@@ -60,11 +60,11 @@ Request& Engine::Impl::find_sequence(RequestId id) {
 
 void Engine::Impl::check_input(const RequestInput& input, std::span<const std::int32_t> before) const {
   if (input.method != nullptr) {
-    std::vector<const Plan*> beside;  // those of all that may be in a step with it, each once
+    std::vector<const Plan*> others;  // those of all that may be in a step with it, each once
     for (const Request* r : active)
-      if (r->method && std::find(beside.begin(), beside.end(), &r->method->plan()) == beside.end())
-        beside.push_back(&r->method->plan());
-    forward->expect_method(*input.method, beside);
+      if (r->method && std::find(others.begin(), others.end(), &r->method->plan()) == others.end())
+        others.push_back(&r->method->plan());
+    forward->expect_method(*input.method, others);
   }
   const auto vocab = forward->vocab();
   for (std::size_t i = 0; i < input.prompt.size(); ++i) {
@@ -123,14 +123,14 @@ void Engine::Impl::start(Request& request, RequestInput input, Sampler sampler) 
   request.sampler = std::move(sampler);
   if (draws_before > 0) request.sampler.restore(request.sampler.seed(), draws_before);
   request.sampler.see_prompt(request.tokens);
-  request.used_at = ++turns;
+  request.last_used = ++use_clock;
   active.push_back(&request);
 }
 
 // Returns its last event, not told yet.
 RequestEvent Engine::Impl::end(Request& request, FinishReason reason) {
   std::erase(active, &request);
-  request.used_at = ++turns;
+  request.last_used = ++use_clock;
   const bool kept = request.keep && reason != FinishReason::kCancelled;
   request.state = kept ? Request::State::kKept : Request::State::kEnded;
   if (!kept) request.cache.clear();
@@ -180,13 +180,25 @@ RequestId Engine::fork(RequestId from, RequestInput input) {
 
 namespace {
 
-// Of the first n_shared tokens those that a request under its method need not compute itself.
-std::int32_t shared_tokens(const SequenceCache& parent, std::int32_t n_shared, const RequestInput& input) {
+// Of the first n_shared tokens those that a request under `plan`, whose prefill ends at n_prefill, need not compute
+// itself.
+std::int32_t shared_tokens(const SequenceCache& parent, std::int32_t n_shared, const Plan* plan,
+                           std::int32_t n_prefill) {
   if (parent.dropped()) return 0;
-  const std::int32_t n_rows = input.method ? input.method->tap_rows() : 0;
-  const auto n_prompt = static_cast<std::int32_t>(input.prompt.size());
-  const std::int32_t n_prefill = n_shared + n_prompt - std::min(n_prompt, input.decode_prompt_tail);
+  const std::int32_t n_rows = plan != nullptr ? plan->observed_rows() : 0;
   return std::max(0, std::min({n_shared, parent.length(), n_prefill - std::min(n_prefill, n_rows)}));
+}
+
+// The pages of the parent's first n_shared tokens, and its index where the plan is the same, for a request that has
+// computed nothing.
+void share_prefix(const Request& parent, std::int32_t n_shared, const std::shared_ptr<const Plan>& plan,
+                  std::int32_t n_prefill, Request& request) {
+  const bool same_method = parent.method && parent.method->shared_plan() == plan;
+  std::int32_t shared = shared_tokens(parent.cache, n_shared, plan.get(), n_prefill);
+  if (same_method && shared < parent.cache.length() && !parent.method->can_truncate(shared)) shared = 0;
+  request.cache = parent.cache.fork();
+  request.cache.truncate(shared);
+  if (same_method) request.method = std::make_unique<MethodState>(parent.method->index_of_prefix(shared));
 }
 
 }  // namespace
@@ -200,15 +212,36 @@ RequestId Engine::fork_prefix(RequestId from, std::int32_t n_shared, RequestInpu
   Sampler sampler(input.sampling);
   Request& request = impl_->add(RequestId(impl_->next_id++));
   request.tokens.assign(before.begin(), before.end());
-  request.cache = parent.cache.fork();
-  const bool same_method = parent.method && parent.method->shared_plan() == input.method;
-  std::int32_t shared = shared_tokens(parent.cache, n_shared, input);
-  if (same_method && shared < request.cache.length() && !parent.method->can_truncate(shared)) shared = 0;
-  request.cache.truncate(shared);
-  if (same_method) request.method = std::make_unique<MethodState>(parent.method->index_of_prefix(shared));
+  const auto n_prompt = static_cast<std::int32_t>(input.prompt.size());
+  share_prefix(parent, n_shared, input.method, n_shared + n_prompt - std::min(n_prompt, input.decode_prompt_tail),
+               request);
   if (impl_->reserved_blocks() > impl_->pool->n_free()) request.close_pages();
   impl_->start(request, std::move(input), std::move(sampler));
   return request.id;
+}
+
+void Engine::hold(RequestId id) {
+  Request& request = impl_->find_sequence(id);
+  MNEME_CHECK(request.state == Request::State::kWaiting && request.cache.length() == 0,
+              "request {} has {} computed tokens: it cannot be held", id.value, request.cache.length());
+  request.held = true;
+}
+
+void Engine::start_held(RequestId id, RequestId from, std::int32_t n_shared) {
+  Request& request = impl_->find_sequence(id);
+  if (!request.held) fail(ErrorKind::kRequest, "request {} is not held", id.value);
+  if (n_shared > 0) {
+    const Request& parent = impl_->find_sequence(from);
+    MNEME_CHECK(n_shared <= parent.cache.length() && n_shared < request.length() &&
+                    std::equal(parent.tokens.begin(), parent.tokens.begin() + n_shared, request.tokens.begin()),
+                "request {} does not begin with {} tokens of request {}", id.value, n_shared, from.value);
+    const std::shared_ptr<const Plan> plan = request.method ? request.method->shared_plan() : nullptr;
+    Impl::check_method(parent, plan);
+    share_prefix(parent, n_shared, plan, request.decode_from(), request);
+    if (impl_->reserved_blocks() > impl_->pool->n_free()) request.close_pages();
+    request.set_method(plan);
+  }
+  request.held = false;
 }
 
 void Engine::keep_going(RequestId id, RequestInput input) {
@@ -240,8 +273,9 @@ void Engine::stop(RequestId id) {
 }
 
 std::vector<RequestEvent> Engine::step() {
-  for (RequestId id : std::exchange(impl_->told, {})) impl_->forget(id);
-  if (impl_->active.empty()) return impl_->take_events();
+  for (RequestId id : std::exchange(impl_->reported, {})) impl_->forget(id);
+  if (std::all_of(impl_->active.begin(), impl_->active.end(), [](const Request* r) { return r->held; }))
+    return impl_->take_events();
   std::vector<ScheduledRows> plan = impl_->plan();
   if (plan.empty()) {
     impl_->make_room();
@@ -307,8 +341,8 @@ MethodMemory Engine::method_memory() const {
   return impl_->forward->method_memory();
 }
 
-void Engine::set_tap(DecodeTap* tap) {
-  impl_->forward->set_tap(tap);
+void Engine::set_observer(DecodeObserver* observer) {
+  impl_->forward->set_observer(observer);
 }
 
 MethodShape Engine::method_shape() const {
@@ -349,7 +383,8 @@ std::int64_t Engine::reserved_blocks() const {
 
 std::vector<RequestView> Engine::views() const {
   std::vector<RequestView> views;
-  for (const Request* r : impl_->active) views.push_back(r->view(impl_->scored_rows()));
+  for (const Request* r : impl_->active)
+    if (!r->held) views.push_back(r->view(impl_->scored_rows()));
   return views;
 }
 

@@ -7,7 +7,7 @@
 // Memory    A request begins when the pages that it may need to its end are free beside those that the running ones
 //           may still take, so a step never fails for want of memory. Only when nothing runs and the first waiting
 //           request has no room do kept sequences lose pages from their ends, the longest unused first, then forks
-//           that wait: their tokens stay and are computed anew.
+//           that wait: their tokens stay and are computed again.
 // Threads   one at a time.
 // Order     requests of equal priority begin in the order in which they came; a turn of a kept sequence comes when it
 // is asked for.
@@ -23,10 +23,10 @@
 #include <vector>
 
 #include "mneme/options.h"
-#include "src/attention/method_stats.h"
 #include "src/base/function_ref.h"
 #include "src/base/progress.h"
 #include "src/engine/scheduler.h"
+#include "src/methods/stats/method_stats.h"
 #include "src/model/model.h"
 #include "src/sampler/sampler.h"
 
@@ -35,14 +35,14 @@ namespace mneme {
 enum class FinishReason : std::uint8_t { kEnd, kLength, kStop, kCancelled };
 std::string_view finish_reason_name(FinishReason r);  // "end", "length", "stop", "cancelled"
 
-// What a step brought to one request.
+// What a step produced for one request.
 struct RequestEvent {
   RequestId id;
-  std::optional<Sampler::Choice> token;  // a new token of the answer
-  std::vector<TokenLogprob> top;         // RequestInput::top_logprobs: the likeliest in its place
-  std::int32_t prompt_done = 0;          // tokens computed for this request before its first answer token, so far
-  std::int32_t prompt_total = 0;         // of so many (stats: prompt_tokens)
-  std::optional<FinishReason> finished;  // no further events follow
+  std::optional<Sampler::SampledToken> token;  // a new token of the answer
+  std::vector<TokenLogprob> top;               // RequestInput::top_logprobs: the likeliest in its place
+  std::int32_t prompt_done = 0;                // tokens computed for this request before its first answer token, so far
+  std::int32_t prompt_total = 0;               // of so many (stats: prompt_tokens)
+  std::optional<FinishReason> finished;        // no further events follow
 };
 
 // Of one turn.
@@ -81,6 +81,9 @@ struct RequestInput {
   std::optional<std::int32_t> score_prompt;
   // Likeliest tokens told with every token of the answer.
   std::int32_t top_logprobs = 0;
+  // Called with every row of logits that is computed for this request: f32 [vocab], of the token at `position` of the
+  // sequence. Within step(), one row after the other. Null: logits may stay where they are computed.
+  std::function<void(std::int32_t position, std::span<const float> logits)> on_logits;
   // Tokens [first, second) of this prompt are its question: what a method that reads prompts in windows looks for from
   // then on. Empty: none is marked; what an earlier turn marked stays. Other methods do not look at it.
   std::pair<std::int32_t, std::int32_t> question_span{0, 0};
@@ -115,7 +118,7 @@ class Engine {
   // are not the same; tokens were dropped that the method needs.
   RequestId fork(RequestId from, RequestInput input);
   // The same from the first n_shared tokens of `from` only, those of them that it has computed shared. Of its method,
-  // if it is this one's too, the index alone is taken over: selections and counts begin anew, so that the answer is
+  // if it is this one's too, the index alone is taken over: selections and counts start again, so that the answer is
   // that of a request which had computed everything itself. So a sequence that dropped tokens shares nothing, and rows
   // that this one's method looks at when a prefill ends are computed again.
   //
@@ -123,15 +126,25 @@ class Engine {
   //
   // Requires  0 <= n_shared <= tokens of `from`. Errors  as fork.
   RequestId fork_prefix(RequestId from, std::int32_t n_shared, RequestInput input);
+  // Leaves a waiting request out of every step until start_held(): it neither begins nor delays those behind it, and
+  // keeps its position in the queue. cancel() and stop() end it as any other.
+  //
+  // Requires  `id` waits and has computed nothing.
+  void hold(RequestId id);
+  // Releases a held request. With n_shared > 0 its first n_shared tokens are those of `from`, whose pages it shares as
+  // a request of fork_prefix() does.
+  //
+  // Requires  0 <= n_shared <= computed tokens of `from`. Errors  kRequest: as fork; `id` is not held. It stays held.
+  void start_held(RequestId id, RequestId from = {}, std::int32_t n_shared = 0);
   // Goes on with a kept sequence: the next turn, with a new sampler, which has seen all tokens so far. `input.prompt`
-  // follows them; it brings whatever closes the previous answer.
+  // follows them; it begins with whatever closes the previous answer.
   //
   // Errors  as fork.
   void keep_going(RequestId id, RequestInput input);
-  // Ends a running or waiting request before the next step, which brings its event, and gives up its sequence; gives up
+  // Ends a running or waiting request before the next step, which returns its event, and gives up its sequence; gives up
   // a kept one. Unknown ids are ignored.
   void cancel(RequestId id);
-  // Ends a running or waiting request as its caller wants it (a stop string): the next step brings kStop. The sequence
+  // Ends a running or waiting request as its caller wants it (a stop string): the next step returns kStop. The sequence
   // is kept if that was asked for. Other ids are ignored.
   void stop(RequestId id);
   // Gives up a kept sequence's memory.
@@ -145,7 +158,7 @@ class Engine {
   RequestId adopt(std::vector<std::int32_t> tokens, std::int32_t n_computed, FunctionRef<void(SequenceCache&)> fill,
                   std::unique_ptr<MethodState> method = nullptr);
 
-  // One forward pass. Returns what it brought, cancelled requests included; empty when there is nothing to do.
+  // One forward pass. Returns its events, cancelled requests included; empty when there is nothing to do.
   //
   // Errors  what the forward pass throws (kResource, kDevice): nothing of the step counts then, all requests are where
   // they were, and
@@ -155,7 +168,7 @@ class Engine {
   bool idle() const;
 
   // Every token of a sequence, prompt and answer; until something else is called. Of an ended request that was not
-  // kept, this and stats() can be asked for until the step after the one that brought its end.
+  // kept, this and stats() can be asked for until the step after the one that returned its end.
   //
   // Errors  kRequest: no such request.
   std::span<const std::int32_t> tokens(RequestId id) const;
@@ -171,7 +184,7 @@ class Engine {
   const Sampler& sampler(RequestId id) const;
 
   // What the request's method did since it began, earlier turns included; null without a method. As tokens(), it can be
-  // asked for until the step after the one that brought the end.
+  // asked for until the step after the one that returned the end.
   const MethodStats* method_stats(RequestId id) const;
   MethodMemory method_memory() const;
   // Sets a kept sequence's method and builds its index now, so that forks with this plan share it.
@@ -184,8 +197,8 @@ class Engine {
   std::size_t method_bytes(RequestId id) const;
   // What a recipe is compiled for.
   MethodShape method_shape() const;
-  // Sees every row that decodes from now on (src/attention/decode_tap.h); null: nobody does. Outlives its use.
-  void set_tap(DecodeTap* tap);
+  // Sees every row that decodes from now on (src/methods/decode_observer.h); null: nobody does. Outlives its use.
+  void set_observer(DecodeObserver* observer);
 
   const Model& model() const;
   // `context` is the one in force, never 0.
@@ -195,7 +208,7 @@ class Engine {
   std::size_t kv_bytes(RequestId id) const;  // of its pages, shared ones included
   // Pool blocks that the running requests may still take.
   std::int64_t reserved_blocks() const;
-  // What the scheduler sees, in order of arrival.
+  // What the scheduler sees, in order of arrival: active requests that are not held.
   std::vector<RequestView> views() const;
   // Aborts where pages, tables and reservations contradict each other. Walks all of them: for tests.
   void check_invariants() const;

@@ -37,8 +37,8 @@ struct Engine::Impl {
     // Of every row of logits: whose it is, and the position of the token that it foretells.
     struct Row {
       Request* request;
-      std::int32_t foretold;
-      bool known(const Request& r) const { return foretold < r.length(); }
+      std::int32_t predicted;
+      bool known(const Request& r) const { return predicted < r.length(); }
     };
     std::vector<Row> wanted;
   };
@@ -49,7 +49,7 @@ struct Engine::Impl {
   void undo(const Batch& batch);
   void commit(const Batch& batch);  // what methods decided to drop
   struct Sample {
-    Sampler::Choice choice;
+    Sampler::SampledToken sampled;
     std::vector<TokenLogprob> top;
   };
   std::vector<Sample> compute(const Batch& batch);
@@ -66,9 +66,9 @@ struct Engine::Impl {
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests;
   std::vector<Request*> active;      // waiting and running, in order of arrival
   std::vector<RequestEvent> events;  // not yet returned by step()
-  std::vector<RequestId> told;       // whose end step() has returned and whose sequence is gone
+  std::vector<RequestId> reported;   // whose end step() has returned and whose sequence is gone
   std::int64_t next_id = 0;
-  std::int64_t turns = 0;
+  std::int64_t use_clock = 0;
 };
 
 }  // namespace mneme

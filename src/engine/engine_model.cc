@@ -1,11 +1,12 @@
 // The engine's side of the model room.
 #include <utility>
 
+#include "src/base/backend.h"
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/engine/cuda_pass.h"
+#include "src/cuda/device.h"
 #include "src/engine/engine.h"
-#include "src/engine/forward_pass.h"
+#include "src/engine/forward_backend.h"
 
 namespace mneme {
 namespace {
@@ -22,7 +23,7 @@ class ModelForward final : public ForwardPass {
   std::int64_t max_context() const override { return model_->max_context(); }
   std::size_t weight_bytes() const override { return model_->weight_bytes(); }
   ConstTensorView run(const ForwardInput& input) override { return forward_.run(input); }
-  void set_tap(DecodeTap* tap) override { forward_.set_tap(tap); }
+  void set_observer(DecodeObserver* observer) override { forward_.set_observer(observer); }
   const Model* model() const override { return model_.get(); }
 
  private:
@@ -30,10 +31,15 @@ class ModelForward final : public ForwardPass {
   Forward forward_;
 };
 
+std::unique_ptr<ForwardPass> device_forward(std::unique_ptr<Model> model, const EngineOptions& options) {
+  const ForwardBackend* backend = Backend<ForwardBackend>::find();
+  if (!backend || device_count() == 0) fail(ErrorKind::kDevice, "--device cuda: {}", no_device_reason());
+  return backend->make(std::move(model), options);
+}
+
 std::unique_ptr<ForwardPass> forward_of(std::unique_ptr<Model> model, const EngineOptions& options, ThreadPool* pool) {
   MNEME_CHECK(model != nullptr && pool != nullptr, "an engine needs a model and threads");
-  if (options.device == "cuda") return cuda_pass(std::move(model), options);
-  if (options.device != "cpu") fail(ErrorKind::kOption, "device: expected cpu or cuda, found \"{}\"", options.device);
+  if (options.device == Device::kCuda) return device_forward(std::move(model), options);
   const CpuContext context{.pool = pool, .rounding = options.deterministic ? Rounding::kFixed : Rounding::kFast};
   return std::make_unique<ModelForward>(std::move(model), context, options.audit_every);
 }

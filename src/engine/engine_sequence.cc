@@ -48,7 +48,7 @@ RequestId Engine::adopt(std::vector<std::int32_t> tokens, std::int32_t n_compute
   request.prompt_end = n_tokens;
   request.keep = true;
   request.state = Request::State::kKept;
-  request.used_at = ++impl_->turns;
+  request.last_used = ++impl_->use_clock;
   return request.id;
 }
 

@@ -16,7 +16,8 @@ std::int32_t Engine::Impl::scored_rows() const {
 
 std::vector<ScheduledRows> Engine::Impl::plan() {
   std::vector<RequestView> views;
-  for (const Request* r : active) views.push_back(r->view(scored_rows()));
+  for (const Request* r : active)
+    if (!r->held) views.push_back(r->view(scored_rows()));
   return schedule({.requests = views, .free_blocks = pool->n_free()},
                   {.max_sequences = options.max_sequences, .max_batched_tokens = options.max_batched_tokens});
 }
@@ -30,7 +31,7 @@ void Engine::Impl::take_pages(const Request* except, FunctionRef<bool()> enough)
   // Kept ones first, the longest unused ahead; then waiting ones, the latest ahead.
   std::sort(holders.begin(), holders.end(), [](const Request* a, const Request* b) {
     if (a->active() != b->active()) return b->active();
-    return a->active() ? a->used_at > b->used_at : a->used_at < b->used_at;
+    return a->active() ? a->last_used > b->last_used : a->last_used < b->last_used;
   });
   // Pages go from the end. Open ones ahead of all others: 31 tokens at most are lost, and where `except` shares its own
   // it need not copy it. Then those that nobody shares, because only they become free; then whatever is left.
@@ -50,8 +51,9 @@ void Engine::Impl::take_pages(const Request* except, FunctionRef<bool()> enough)
 // Nothing runs, and the request that is to begin next does not fit: others lose pages until it does. It always does at
 // the latest when it alone holds any, because submit() saw that it fits into the pool.
 void Engine::Impl::make_room() {
-  Request* first = *std::max_element(active.begin(), active.end(),
-                                     [](const Request* a, const Request* b) { return a->priority < b->priority; });
+  Request* first = nullptr;
+  for (Request* r : active)
+    if (!r->held && (first == nullptr || r->priority > first->priority)) first = r;
   const auto fits = [&] { return first->blocks_to_end() <= pool->n_free(); };
   take_pages(first, fits);
   MNEME_CHECK(fits(), "request {} needs {} blocks, {} of {} are free", first->id.value, first->blocks_to_end(),
@@ -95,24 +97,25 @@ void Engine::Impl::commit(const Batch& batch) {
     if (r->method) r->method->commit(r->cache);
 }
 
-// A forward pass and what it brings. Where all that is wanted is tokens by logits alone, the logits stay where they
+// A forward pass and its events. Where all that is wanted is tokens by logits alone, the logits stay where they
 // are.
 std::vector<Engine::Impl::Sample> Engine::Impl::compute(const Batch& batch) {
   const ForwardInput input{.tokens = batch.tokens, .sequences = batch.rows};
-  const bool chosen_there =
-      forward->chooses() && std::all_of(batch.wanted.begin(), batch.wanted.end(), [](const Batch::Row& row) {
+  const bool on_device =
+      forward->samples_on_device() && std::all_of(batch.wanted.begin(), batch.wanted.end(), [](const Batch::Row& row) {
         const Request& r = *row.request;
-        return !row.known(r) && r.max_tokens > 0 && r.top_logprobs == 0 && r.sampler.is_plain();
+        return !row.known(r) && r.max_tokens > 0 && r.top_logprobs == 0 && !r.on_logits && r.sampler.is_plain();
       });
-  if (!chosen_there) return sample(batch, forward->run(input));
+  if (!on_device) return sample(batch, forward->run(input));
   std::vector<const Sampler*> samplers;
   for (const Batch::Row& row : batch.wanted) samplers.push_back(&row.request->sampler);
-  const std::span<const Sampler::Choice> choices = forward->run_choosing(input, samplers);
-  MNEME_CHECK(choices.size() == batch.wanted.size(), "{} choices for {} rows", choices.size(), batch.wanted.size());
+  const std::span<const Sampler::SampledToken> sampled_tokens = forward->run_sampling(input, samplers);
+  MNEME_CHECK(sampled_tokens.size() == batch.wanted.size(), "{} choices for {} rows", sampled_tokens.size(),
+              batch.wanted.size());
   std::vector<Sample> samples;
-  for (std::size_t i = 0; i < choices.size(); ++i) {
+  for (std::size_t i = 0; i < sampled_tokens.size(); ++i) {
     batch.wanted[i].request->sampler.drew();
-    samples.push_back({.choice = choices[i], .top = {}});
+    samples.push_back({.sampled = sampled_tokens[i], .top = {}});
   }
   return samples;
 }
@@ -123,34 +126,39 @@ std::vector<Engine::Impl::Sample> Engine::Impl::sample(const Batch& batch, const
   if (n == 0) return samples;
   const std::int64_t vocab = forward->vocab();
   expect_shape("logits", logits, DType::kF32, {n, vocab});
-  const auto choose = [&](std::int64_t begin, std::int64_t end, int) {
+  const auto sample_rows = [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::span<const float> row(logits.row_as<float>(i), static_cast<std::size_t>(vocab));
       const Batch::Row& wanted = batch.wanted[static_cast<std::size_t>(i)];
       Sample& s = samples[static_cast<std::size_t>(i)];
       Request& r = *wanted.request;
       if (wanted.known(r)) {
-        const std::int32_t next = r.tokens[static_cast<std::size_t>(wanted.foretold)];
-        s.choice = {.token = next, .logprob = log_probability(row, next)};
+        const std::int32_t next = r.tokens[static_cast<std::size_t>(wanted.predicted)];
+        s.sampled = {.token = next, .logprob = log_probability(row, next)};
         s.top = top_logprobs(row, r.score_prompt.value_or(0));
       } else if (r.max_tokens > 0) {
-        s.choice = r.sampler.next(row);
+        s.sampled = r.sampler.next(row);
         s.top = top_logprobs(row, r.top_logprobs);
       }
     }
   };
-  n == 1 ? choose(0, 1, 0) : threads->parallel_for(n, 1, choose);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const Batch::Row& wanted = batch.wanted[static_cast<std::size_t>(i)];
+    if (wanted.request->on_logits)
+      wanted.request->on_logits(wanted.predicted, {logits.row_as<float>(i), static_cast<std::size_t>(vocab)});
+  }
+  n == 1 ? sample_rows(0, 1, 0) : threads->parallel_for(n, 1, sample_rows);
   return samples;
 }
 
 void Engine::Impl::take_sample(Request& r, Sample sample, RequestEvent& event) {
-  if (r.is_end(sample.choice.token)) {
+  if (r.is_end(sample.sampled.token)) {
     event.finished = FinishReason::kEnd;
     return;
   }
-  event.token = sample.choice;
+  event.token = sample.sampled;
   event.top = std::move(sample.top);
-  r.tokens.push_back(sample.choice.token);
+  r.tokens.push_back(sample.sampled.token);
   ++r.stats.answer_tokens;
   if (r.stats.answer_tokens == r.max_tokens) event.finished = FinishReason::kLength;
 }
@@ -171,12 +179,12 @@ void Engine::Impl::apply(const Batch& batch, std::vector<Sample> samples, double
     const std::int32_t length = r.length();  // before this step's token
     for (; next < batch.wanted.size() && batch.wanted[next].request == request; ++next) {
       Sample& s = samples[next];
-      if (batch.wanted[next].foretold >= length) {
+      if (batch.wanted[next].predicted >= length) {
         if (r.max_tokens > 0) take_sample(r, std::move(s), event);
       } else if (r.score_prompt) {
-        r.prompt_scores.push_back({.logprob = s.choice.logprob, .top = std::move(s.top)});
+        r.prompt_scores.push_back({.logprob = s.sampled.logprob, .top = std::move(s.top)});
       } else {
-        r.stats.tail_log_likelihood += static_cast<double>(s.choice.logprob);
+        r.stats.tail_log_likelihood += static_cast<double>(s.sampled.logprob);
         ++r.stats.tail_scored;
       }
     }
@@ -190,7 +198,7 @@ std::vector<RequestEvent> Engine::Impl::take_events() {
   for (const RequestEvent& event : events) {
     if (!event.finished) continue;
     const auto it = requests.find(event.id);
-    if (it != requests.end() && it->second->state == Request::State::kEnded) told.push_back(event.id);
+    if (it != requests.end() && it->second->state == Request::State::kEnded) reported.push_back(event.id);
   }
   return std::exchange(events, {});
 }

@@ -5,7 +5,7 @@
 #include <memory>
 #include <span>
 
-#include "src/attention/method_stats.h"
+#include "src/methods/stats/method_stats.h"
 #include "src/model/model.h"
 #include "src/sampler/sampler.h"
 
@@ -29,16 +29,16 @@ class ForwardPass {
   }
   // As Forward::run. May throw; then nothing of this step counts.
   virtual ConstTensorView run(const ForwardInput& input) = 0;
-  // As Forward::set_tap; what has no attention shows nothing.
-  virtual void set_tap(DecodeTap*) {}
-  // Whether run_choosing() may be called: tokens are then chosen where the logits are.
-  virtual bool chooses() const { return false; }
+  // As Forward::set_observer; what has no attention shows nothing.
+  virtual void set_observer(DecodeObserver*) {}
+  // Whether run_sampling() may be called: tokens are then selected where the logits are.
+  virtual bool samples_on_device() const { return false; }
   // As run, with the choice of each sampler (one for each row of logits; all is_plain()) in place of the logits.
   // Samplers stay as they are. Valid until the next call.
-  virtual std::span<const Sampler::Choice> run_choosing(const ForwardInput&, std::span<const Sampler* const>) {
+  virtual std::span<const Sampler::SampledToken> run_sampling(const ForwardInput&, std::span<const Sampler* const>) {
     return {};
   }
-  // Errors  kUnsupported: sequences under this plan cannot be run here, or not in a step with those of `beside`.
+  // Errors  kUnsupported: sequences under this plan cannot be run here, or not in a step with those of `others`.
   virtual void expect_method(const Plan& /*plan*/, std::span<const Plan* const> /*beside*/) const {}
   // Errors  kUnsupported: the plan cannot score with a question that is marked in the prompt.
   virtual void expect_question(const Plan& /*plan*/) const {}

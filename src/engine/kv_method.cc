@@ -1,30 +1,17 @@
 #include "src/engine/kv_method.h"
 
 #include <algorithm>
-#include <charconv>
-#include <sstream>
+#include <limits>
+#include <string_view>
+#include <utility>
 
 #include "src/base/error.h"
+#include "src/recipes/fit_budget.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
 
 namespace mneme {
 namespace {
-
-std::vector<std::int32_t> layers_of(const std::string& text) {
-  std::vector<std::int32_t> layers;
-  if (text == "none") return layers;
-  std::istringstream parts(text);
-  for (std::string part; std::getline(parts, part, ',');) {
-    std::int32_t layer = -1;
-    const char* const end = part.data() + part.size();
-    const auto result = std::from_chars(part.data(), end, layer);
-    if (result.ec != std::errc() || result.ptr != end || layer < 0)
-      fail(ErrorKind::kOption, "--dense-layers: expected none, or layers as 0,1,31, found \"{}\"", text);
-    layers.push_back(layer);
-  }
-  return layers;
-}
 
 double ratio(double a, double b) {
   return b == 0 ? 0 : a / b;
@@ -35,11 +22,21 @@ double ratio(std::int64_t a, std::int64_t b) {
 
 }  // namespace
 
-Recipe recipe_of(const KvMethodOptions& o) {
-  RecipeOptions options{.budget = o.budget, .sink = o.sink, .recent = o.recent, .dense_layers = {}};
-  if (!o.dense_layers.empty()) options.dense_layers = layers_of(o.dense_layers);
-  Recipe recipe = make_recipe(o.method, options);
+Recipe recipe_of(const KvMethodOptions& o, std::string* note) {
+  const RecipeOptions options{.budget = o.budget, .sink = o.sink, .recent = o.recent, .dense_layers = o.dense_layers};
+  Recipe recipe = o.recipe ? *o.recipe : make_recipe(o.method, options);
+  if (o.recipe) {
+    recipe.budget = o.budget.value_or(recipe.budget);
+    recipe.sink = o.sink.value_or(recipe.sink);
+    recipe.recent = o.recent.value_or(recipe.recent);
+    recipe.dense_layers = o.dense_layers.value_or(recipe.dense_layers);
+  }
   if (!o.overrides.empty()) apply_overrides(o.overrides, recipe);
+  // A recipe of the caller's says what it means.
+  const RegionGiven given{.sink = o.recipe || o.sink || overrides_set(o.overrides, "sink"),
+                          .recent = o.recipe || o.recent || overrides_set(o.overrides, "recent")};
+  std::string shrunk = fit_defaults(given, recipe);
+  if (note != nullptr) *note = std::move(shrunk);
   return recipe;
 }
 
@@ -55,36 +52,53 @@ KvMethodStats kv_method_stats(const MethodStats& stats, const Plan& plan, std::s
     out.layers.push_back({.dense = !plan.compressed(static_cast<std::int32_t>(l)),
                           .achieved_budget = ratio(s.attended_tokens, s.attended_heads),
                           .correction_rate = ratio(layer_corrections, layer_checks),
-                          .kept_share = s.prompt_tokens == 0 ? 1.0 : ratio(s.kept_tokens, s.prompt_tokens)});
-    out.dropped_tokens += s.dropped_tokens;
+                          .kept_share = s.retention.prompt_tokens == 0
+                                            ? 1.0
+                                            : ratio(s.retention.kept_tokens, s.retention.prompt_tokens)});
+    out.dropped_tokens += s.retention.dropped_tokens;
     steps = std::max(steps, s.steps);
     attended += s.attended_tokens;
     index_read += s.index_bytes_read;
-    out.correction_checks += layer_checks;
-    out.corrections += layer_corrections;
-    out.selected_units += s.selected_units;
-    out.replaced_units += s.replaced_units;
-    out.missing_units += s.missing_units;
-    out.recalled_units += s.recalled_units;
-    out.selections += s.selections;
-    out.reused += s.reused;
-    out.audits += s.audits;
-    out.audit_recall += s.audit_recall;
-    out.audit_mass += s.audit_mass;
-    out.audit_error += s.audit_error;
+    out.selections.checks += layer_checks;
+    out.selections.corrections += layer_corrections;
+    out.units.selected += s.selected_units;
+    out.units.replaced += s.replaced_units;
+    out.units.missing += s.missing_units;
+    out.units.recalled += s.recalled_units;
+    out.selections.made += s.selections;
+    out.selections.reused += s.reused;
+    out.audit.samples += s.audit.samples;
+    out.audit.recall += s.audit.recall;
+    out.audit.mass += s.audit.mass;
+    out.audit.error += s.audit.error;
   }
   out.kv_bytes_read = attended * static_cast<std::int64_t>(plan.shape.attention().token_bytes());
   out.kv_bytes_per_step = ratio(out.kv_bytes_read, steps);
   if (pool.on_device() && pool.in_host_memory())
-    out.host_to_device_bytes =
-        out.recalled_units * plan.rules.unit_tokens * static_cast<std::int64_t>(plan.shape.attention().token_bytes());
+    out.units.host_to_device_bytes =
+        out.units.recalled * plan.rules.unit_tokens * static_cast<std::int64_t>(plan.shape.attention().token_bytes());
   out.index_bytes_per_step = ratio(index_read, steps);
   out.prefill_end_seconds = stats.prefill_end_seconds;
   out.index_bytes = static_cast<std::int64_t>(index_bytes);
-  out.correction_rate = ratio(out.corrections, out.correction_checks);
-  out.turnover = ratio(out.replaced_units, out.selected_units);
-  for (double* mean : {&out.audit_recall, &out.audit_mass, &out.audit_error})
-    *mean = ratio(*mean, static_cast<double>(out.audits));
+  out.selections.correction_rate = ratio(out.selections.corrections, out.selections.checks);
+  out.units.turnover = ratio(out.units.replaced, out.units.selected);
+  for (double* mean : {&out.audit.recall, &out.audit.mass, &out.audit.error})
+    *mean = ratio(*mean, static_cast<double>(out.audit.samples));
+  return out;
+}
+
+KvMethodStats full_attention_stats(const KvShape& shape, std::int64_t sliding_window, std::int64_t n_tokens,
+                                   std::int64_t steps) {
+  const std::int64_t window = sliding_window > 0 ? sliding_window : std::numeric_limits<std::int64_t>::max();
+  // Steps 0 to growing - 1 attend everything; the others attend the window.
+  const std::int64_t growing = std::clamp<std::int64_t>(window - n_tokens, 0, steps);
+  std::int64_t attended = growing * n_tokens + growing * (growing + 1) / 2;
+  if (growing < steps) attended += (steps - growing) * window;
+  KvMethodStats out;
+  const auto n_layers = static_cast<std::size_t>(shape.n_layers);
+  out.layers.assign(n_layers, {.dense = true, .achieved_budget = ratio(attended, steps)});
+  out.kv_bytes_read = attended * static_cast<std::int64_t>(shape.bytes_per_token());
+  out.kv_bytes_per_step = ratio(out.kv_bytes_read, steps);
   return out;
 }
 

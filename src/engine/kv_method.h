@@ -1,19 +1,29 @@
 // From the public options of a KV method to a recipe, and from its counts to public statistics.
 #pragma once
 
+#include <string>
+
 #include "mneme/mneme.h"
 #include "mneme/options.h"
-#include "src/attention/method_stats.h"
-#include "src/cache/page_pool.h"
+#include "src/kv/page_pool.h"
+#include "src/methods/stats/method_stats.h"
 #include "src/recipes/compile.h"
 
 namespace mneme {
 
+// Default sinks and window shrink with a small budget (fit_defaults()).
+//
+//   note  null, or out: one sentence that says what shrank, or ""
 // Errors  kOption: no such method, layer list or override.
-Recipe recipe_of(const KvMethodOptions& options);
+Recipe recipe_of(const KvMethodOptions& options, std::string* note = nullptr);
 
 // index_bytes: what the method holds.
 KvMethodStats kv_method_stats(const MethodStats& stats, const Plan& plan, std::size_t index_bytes,
                               const PagePool& pool);
+
+// What full attention reads in `steps` decode steps: step i attends n_tokens + i + 1 tokens in every layer, or the last
+// `sliding_window` of them (0: no window).
+KvMethodStats full_attention_stats(const KvShape& shape, std::int64_t sliding_window, std::int64_t n_tokens,
+                                   std::int64_t steps);
 
 }  // namespace mneme

@@ -33,26 +33,24 @@ std::int64_t blocks_of(const KvShape& shape, std::int64_t n_tokens) {
 }
 
 DType kv_dtype_of(const EngineOptions& options) {
-  if (options.kv_cache_dtype == "bf16") return DType::kBF16;
-  if (options.kv_cache_dtype == "f16") return DType::kF16;
-  fail(ErrorKind::kOption, "kv_cache_dtype: expected bf16 or f16, found \"{}\"", options.kv_cache_dtype);
+  return options.kv_cache_dtype == KvDtype::kF16 ? DType::kF16 : DType::kBF16;
 }
 
 KvPlan plan_kv(const KvShape& shape, const EngineOptions& options, std::int64_t model_context,
                std::int64_t available_bytes) {
   check_options(options, model_context);
   // The largest that block ids reach, and positions, which stay below 2^31 - 32.
-  constexpr std::int64_t kMostBlocks = std::numeric_limits<std::int32_t>::max();
-  constexpr std::int64_t kMostTokens = kMostBlocks / kPageTokens * kPageTokens - kPageTokens;
+  constexpr std::int64_t kMaxBlocks = std::numeric_limits<std::int32_t>::max();
+  constexpr std::int64_t kMaxTokens = kMaxBlocks / kPageTokens * kPageTokens - kPageTokens;
   const std::int64_t per_page = shape.blocks_per_page();
   const auto page_bytes = static_cast<std::int64_t>(shape.page_bytes());
   const std::int64_t room =
       options.kv_memory_bytes > 0 ? options.kv_memory_bytes : std::max<std::int64_t>(available_bytes, 0);
-  const std::int64_t pages_in_room = std::min(room / page_bytes, kMostBlocks) / per_page;
+  const std::int64_t pages_in_room = std::min(room / page_bytes, kMaxBlocks) / per_page;
 
   KvPlan plan;
   plan.context = options.context > 0 ? options.context : model_context;
-  plan.context = std::min(plan.context, kMostTokens);
+  plan.context = std::min(plan.context, kMaxTokens);
   if (pages_of(plan.context) > pages_in_room) {
     if (options.context > 0 || pages_in_room == 0) {
       fail(ErrorKind::kResource,
@@ -67,7 +65,7 @@ KvPlan plan_kv(const KvShape& shape, const EngineOptions& options, std::int64_t 
   }
   const std::int64_t pages =
       options.kv_memory_bytes > 0 ? pages_in_room : pages_of(plan.context) + options.max_sequences;
-  plan.n_blocks = std::min(pages, kMostBlocks / per_page) * per_page;
+  plan.n_blocks = std::min(pages, kMaxBlocks / per_page) * per_page;
   return plan;
 }
 

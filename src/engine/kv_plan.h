@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "mneme/options.h"
-#include "src/cache/page_pool.h"
+#include "src/kv/page_pool.h"
 
 namespace mneme {
 
@@ -16,7 +16,6 @@ struct KvPlan {
 // Pages that hold n tokens, and their blocks over all layers and KV heads.
 std::int64_t pages_of(std::int64_t n_tokens);
 std::int64_t blocks_of(const KvShape& shape, std::int64_t n_tokens);
-// "bf16", "f16". Errors  kOption: another name.
 DType kv_dtype_of(const EngineOptions& options);
 
 // options.kv_memory_bytes > 0: that much. 0: one sequence of the context, and a page for every sequence that may run

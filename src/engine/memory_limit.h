@@ -9,6 +9,6 @@ namespace mneme {
 std::int64_t memory_limit_bytes();
 
 // Of it, what stays for everything else where keys and values for a device lie in it.
-inline constexpr std::int64_t kHostBytesAside = std::int64_t{4} << 30;
+inline constexpr std::int64_t kReservedHostBytes = std::int64_t{4} << 30;
 
 }  // namespace mneme

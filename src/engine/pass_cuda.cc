@@ -1,15 +1,16 @@
-#include "src/engine/cuda_pass.h"
-
+// The engine's forward pass on a CUDA device.
 #include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "src/base/backend.h"
 #include "src/base/error.h"
-#include "src/device/device.h"
+#include "src/cuda/device.h"
+#include "src/engine/forward_backend.h"
+#include "src/engine/kv_method.h"
 #include "src/engine/kv_plan.h"
 #include "src/engine/memory_limit.h"
-#include "src/model/cuda_forward.h"
-#include "src/recipes/recipes.h"
+#include "src/model/cuda/forward.h"
 
 namespace mneme {
 namespace {
@@ -17,11 +18,9 @@ namespace {
 // "auto" is decided once it is known what the device has room for, where what is stored is attended: by full attention,
 // and by methods that drop.
 KvStore store_of(const EngineOptions& o) {
-  if (o.kv_store == "host") return KvStore::kHost;
-  if (o.kv_store == "device") return KvStore::kDevice;
-  if (o.kv_store != "auto")
-    fail(ErrorKind::kOption, "kv_store: expected auto, device or host, found \"{}\"", o.kv_store);
-  return make_recipe(o.kv.method, {}).attend == Attend::kRegions ? KvStore::kHost : KvStore::kDevice;
+  if (o.kv_store == KvResidency::kHost) return KvStore::kHost;
+  if (o.kv_store == KvResidency::kDevice) return KvStore::kDevice;
+  return recipe_of(o.kv).attend == Attend::kRegions ? KvStore::kHost : KvStore::kDevice;
 }
 
 CudaForwardOptions forward_options(const Model& model, const EngineOptions& o) {
@@ -40,7 +39,7 @@ class CudaPass final : public ForwardPass {
       : model_(std::move(model)),
         forward_(*model_, CudaWeights::load(*model_, stream), Stream::make(), forward_options(*model_, options)),
         host_(store_of(options) == KvStore::kHost) {
-    if (options.kv_store != "auto" || host_) return;
+    if (options.kv_store != KvResidency::kAuto || host_) return;
     const KvShape shape = model_->kv_shape(kv_dtype_of(options));
     const std::int64_t context = forward_options(*model_, options).max_context;
     const auto wanted = options.kv_memory_bytes > 0
@@ -55,27 +54,27 @@ class CudaPass final : public ForwardPass {
   std::int64_t max_context() const override { return model_->max_context(); }
   std::size_t weight_bytes() const override { return forward_.weights().bytes(); }
   std::int64_t kv_room_bytes(std::int64_t machine_bytes) const override {
-    return host_ ? std::max<std::int64_t>(machine_bytes - kHostBytesAside, 0) : forward_.room_bytes();
+    return host_ ? std::max<std::int64_t>(machine_bytes - kReservedHostBytes, 0) : forward_.room_bytes();
   }
   std::unique_ptr<PagePool> make_pool(const KvShape& shape, std::int64_t n_blocks) override {
     return forward_.make_pool(shape, n_blocks);
   }
   ConstTensorView run(const ForwardInput& input) override { return forward_.run(input); }
-  bool chooses() const override { return true; }
-  std::span<const Sampler::Choice> run_choosing(const ForwardInput& input,
-                                                std::span<const Sampler* const> samplers) override {
+  bool samples_on_device() const override { return true; }
+  std::span<const Sampler::SampledToken> run_sampling(const ForwardInput& input,
+                                                      std::span<const Sampler* const> samplers) override {
     rules_.clear();
     for (const Sampler* s : samplers) {
       const SamplingOptions& o = s->options();
       rules_.push_back({o.temperature, o.top_k, o.top_p, o.min_p, s->peek()});
     }
-    choices_.clear();
-    for (const TokenChoice& c : forward_.choose(input, rules_))
-      choices_.push_back({.token = c.token, .logprob = c.logprob});
-    return choices_;
+    sampled_.clear();
+    for (const TokenSample& c : forward_.sample(input, rules_))
+      sampled_.push_back({.token = c.token, .logprob = c.logprob});
+    return sampled_;
   }
-  void expect_method(const Plan& plan, std::span<const Plan* const> beside) const override {
-    CudaForward::expect_method(plan, beside);
+  void expect_method(const Plan& plan, std::span<const Plan* const> others) const override {
+    CudaForward::expect_method(plan, others);
   }
   void expect_question(const Plan& plan) const override { CudaForward::expect_question(plan); }
   MethodMemory method_memory() const override {
@@ -89,16 +88,17 @@ class CudaPass final : public ForwardPass {
   std::unique_ptr<Model> model_;
   CudaForward forward_;
   bool host_;
-  std::vector<DrawRule> rules_;
-  std::vector<Sampler::Choice> choices_;
+  std::vector<SamplingRule> rules_;
+  std::vector<Sampler::SampledToken> sampled_;
 };
 
-}  // namespace
-
-std::unique_ptr<ForwardPass> cuda_pass(std::unique_ptr<Model> model, const EngineOptions& options) {
-  if (device_count() == 0) fail(ErrorKind::kDevice, "--device cuda: {}", no_device_reason());
+std::unique_ptr<ForwardPass> make_cuda_pass(std::unique_ptr<Model> model, const EngineOptions& options) {
   use_device(0);
   return std::make_unique<CudaPass>(std::move(model), options, Stream::make());
 }
+
+}  // namespace
+
+MNEME_REGISTER_BACKEND(forward_cuda, ForwardBackend, {.make = &make_cuda_pass});
 
 }  // namespace mneme

@@ -32,7 +32,7 @@ bool Request::is_end(std::int32_t token) const {
 
 bool Request::loses_all() const {
   return cache.dropped() ||
-         (method && (method->plan().tap_rows() == Plan::kAllRows || method->plan().layer_choice.has_value()));
+         (method && (method->plan().observed_rows() == Plan::kAllRows || method->plan().layer_selection.has_value()));
 }
 
 void Request::truncate(std::int32_t to) {
@@ -62,7 +62,7 @@ void Request::undo(std::int32_t n) {
 void Request::set_method(std::shared_ptr<const Plan> plan) {
   check_dropped(cache, plan.get());
   if (plan == nullptr) {
-    if (cache.length() == 0) cache.set_key_basis(KeyBasis::kTurned);
+    if (cache.length() == 0) cache.set_key_basis(KeyBasis::kPostRope);
     method.reset();
     return;
   }
@@ -104,10 +104,12 @@ void Request::begin_turn(RequestInput input) {
   end_tokens = std::move(input.end_tokens);
   priority = input.priority;
   keep = input.keep_sequence;
+  held = false;
   score_tail = input.score_tail;
   score_prompt = input.score_prompt;
   prompt_scores.clear();
   top_logprobs = input.top_logprobs;
+  on_logits = std::move(input.on_logits);
   stats = {};
   state = State::kWaiting;
 }

@@ -3,13 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
-#include "src/cache/sequence_cache.h"
 #include "src/engine/engine.h"
 #include "src/engine/scheduler.h"
+#include "src/kv/sequence_cache.h"
 #include "src/sampler/sampler.h"
 
 namespace mneme {
@@ -36,13 +38,15 @@ struct Request {
   std::vector<std::int32_t> end_tokens;
   std::int32_t priority = 0;
   bool keep = false;
+  bool held = false;  // waits until Engine::start_held()
   bool score_tail = false;
   std::optional<std::int32_t> score_prompt;
   std::vector<PromptScore> prompt_scores;
   std::int32_t top_logprobs = 0;
+  std::function<void(std::int32_t, std::span<const float>)> on_logits;
   std::unique_ptr<MethodState> method;  // null: full attention
   RequestStats stats;
-  std::int64_t used_at = 0;  // of the engine's count of turns: which kept sequence was used last
+  std::int64_t last_used = 0;  // of the engine's count of turns: which kept sequence was used last
 
   bool active() const { return state == State::kWaiting || state == State::kRunning; }
   bool holds_sequence() const { return state != State::kEnded; }

@@ -31,14 +31,14 @@ std::size_t n_displaced(const SchedulerSnapshot& snapshot, const SchedulerLimits
   std::stable_sort(waiting.begin(), waiting.end(),
                    [](const auto* a, const auto* b) { return a->priority > b->priority; });
   const auto places = static_cast<std::size_t>(limits.max_sequences);
-  std::size_t free_places = places - std::min(places, running.size());
+  std::size_t free_seq_slots = places - std::min(places, running.size());
   std::size_t n = running.size() - std::min(places, running.size());  // left theirs before, and wait for one
   for (const RequestView* w : waiting) {
     if (w->blocks_to_end > unreserved) break;
     unreserved -= w->blocks_to_end;
     prompt_tokens += w->tokens_left;
-    if (free_places > 0) {
-      --free_places;
+    if (free_seq_slots > 0) {
+      --free_seq_slots;
       continue;
     }
     // Nobody waits for a prompt that would get no rows: others are read first.
@@ -92,7 +92,7 @@ std::vector<ScheduledRows> schedule(const SchedulerSnapshot& snapshot, const Sch
     if (budget == 0) break;
     if (r->phase == RequestPhase::kWaiting) {
       admits = admits && n_running < limits.max_sequences && r->blocks_to_end <= unreserved;
-      if (!admits) continue;  // nor does anybody behind it begin; prompts that have begun go on
+      if (!admits) continue;  // nor does anybody behind it begin; prompts that have started go on
       ++n_running;
       unreserved -= r->blocks_to_end;
     }

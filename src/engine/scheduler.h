@@ -43,7 +43,7 @@ struct ScheduledRows {
 
 // Rows of the next step, decode first, then prefill chunks in order of priority and arrival.
 //
-// * Every running decode request gets its token: nobody who has begun to answer waits for somebody's prompt, but for
+// * Every running decode request gets its token: nobody who has started to answer waits for somebody's prompt, but for
 //   those of higher priority. Where max_sequences run and one waits that is more urgent than one of them, and fits, the
 //   least urgent (the latest of equals) gets no rows until there is a place again; it keeps its pages.
 // * What is left of max_batched_tokens (at least one token, if there is prefill work) goes to prefill.

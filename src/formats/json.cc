@@ -1,4 +1,4 @@
-#include "src/checkpoint/json.h"
+#include "src/formats/json.h"
 
 #include <fmt/format.h>
 
@@ -6,12 +6,12 @@
 #include <limits>
 
 #include "src/base/error.h"
-#include "src/checkpoint/utf8.h"
+#include "src/text/unicode/utf8.h"
 
 namespace mneme {
 namespace {
 
-// Builds the value by hand, because the library's own builder knows neither depth nor repeated keys.
+// Builds the value by hand: the library's own builder checks neither depth nor duplicate keys.
 class Builder : public nlohmann::json_sax<Json> {
  public:
   explicit Builder(std::string_view file) : file_(file) {}
@@ -31,7 +31,7 @@ class Builder : public nlohmann::json_sax<Json> {
   bool end_array() override { return close(); }
   bool key(string_t& k) override {
     const auto [it, fresh] = stack_.back()->get_ref<Json::object_t&>().emplace(k, nullptr);
-    if (!fresh) fail(ErrorKind::kFormat, "{}: the key '{}' is there twice in one object", file_, utf8_prefix(k, 80));
+    if (!fresh) fail(ErrorKind::kFormat, "{}: the key '{}' occurs twice in one object", file_, utf8_prefix(k, 80));
     slot_ = &it->second;
     return true;
   }
@@ -79,7 +79,7 @@ class Builder : public nlohmann::json_sax<Json> {
   std::string_view file_;
   Json root_;
   std::vector<Json*> stack_;  // open arrays and objects; an outer one does not grow while an inner one is open
-  Json* slot_ = nullptr;      // the member whose key was read last
+  Json* slot_ = nullptr;      // the member of the last key read
 };
 
 }  // namespace
@@ -133,7 +133,7 @@ std::int64_t JsonRef::integer() const {
     return static_cast<std::int64_t>(v);
   }
   if (value_->is_number_integer()) return value_->get<std::int64_t>();
-  if (value_->is_number_float()) {  // 32768.0, as some tools write sizes
+  if (value_->is_number_float()) {  // some tools write sizes as 32768.0
     const auto v = value_->get<double>();
     if (std::floor(v) == v && std::fabs(v) < 9007199254740992.0) return static_cast<std::int64_t>(v);
   }

@@ -1,5 +1,4 @@
-// JSON that nobody vouches for: limits on size and depth, no key twice in an object, and access that names what is
-// wrong.
+// Untrusted JSON: limits on size and depth, no duplicate keys, and access with errors that name the location.
 #pragma once
 
 #include <cstddef>
@@ -16,12 +15,12 @@ using Json = nlohmann::json;
 
 inline constexpr int kMaxJsonDepth = 64;
 
-// Errors  kFormat: not JSON, deeper than kMaxJsonDepth, larger than max_bytes, a key twice, invalid UTF-8 (`file` and
-// the place)
+// Errors  kFormat: not JSON, deeper than kMaxJsonDepth, larger than max_bytes, a duplicate key, invalid UTF-8 (`file`
+//         and position are named)
 Json parse_json(std::string_view text, std::string_view file, std::size_t max_bytes);
 
-// A value and the way to it. Every access that does not find what it expects fails with kFormat and names the way:
-// "config.json: rope_scaling.factor: expected a number, found string".
+// A value and its path. An access that does not find the expected type fails with kFormat and the path: "config.json:
+// rope_scaling.factor: expected a number, found string".
 class JsonRef {
  public:
   JsonRef(const Json& value, std::string_view file) : value_(&value), file_(file) {}
@@ -37,7 +36,7 @@ class JsonRef {
   // Member of an object. find: nothing when absent or null.
   std::optional<JsonRef> find(std::string_view key) const;
   JsonRef at(std::string_view key) const;
-  // Elements of an array, members' values of an object.
+  // Elements of an array, or member values of an object.
   std::vector<JsonRef> elements() const;
 
   std::int64_t integer() const;
@@ -45,7 +44,7 @@ class JsonRef {
   bool boolean() const;
   const std::string& string() const;
 
-  // Members with a value for when they are absent or null.
+  // Members with a default for absent or null.
   std::int64_t integer(std::string_view key, std::int64_t otherwise) const;
   double number(std::string_view key, double otherwise) const;
   bool boolean(std::string_view key, bool otherwise) const;

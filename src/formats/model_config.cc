@@ -1,10 +1,10 @@
-#include "src/checkpoint/model_config.h"
+#include "src/formats/model_config.h"
 
 #include <cmath>
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/checkpoint/config_check.h"
+#include "src/formats/config_check.h"
 
 namespace mneme {
 
@@ -63,7 +63,7 @@ void check_rope(const RopeConfig& r, const ModelConfig& c, std::string_view file
 }  // namespace
 
 void check_config(const ModelConfig& c, std::string_view file) {
-  // The upper limits are far above any model of these families; they keep products of two sizes inside 64 bits.
+  // The upper limits are far above any model of these families; they keep the product of two sizes within 64 bits.
   check_size(file, "number of layers", c.n_layers, 1, 4096);
   check_size(file, "hidden size", c.hidden, 1, 1 << 20);
   check_size(file, "feed-forward size", c.ffn, 1, 1 << 22);

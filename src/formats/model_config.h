@@ -1,11 +1,11 @@
-// What a model is, whatever file it came from.
+// Model configuration, independent of the file format.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 
-#include "src/kernels/rope.h"
+#include "src/ops/norm_rope/rope.h"
 
 namespace mneme {
 
@@ -14,7 +14,7 @@ std::string_view architecture_name(Architecture a);  // "llama", "mistral", "qwe
 
 struct ModelConfig {
   Architecture architecture = Architecture::kLlama;
-  std::string name;  // as the file calls it; may be empty
+  std::string name;  // from the file; may be empty
   std::int64_t n_layers = 0;
   std::int64_t hidden = 0;      // width of the residual stream
   std::int64_t ffn = 0;         // width of the feed-forward layer
@@ -22,8 +22,8 @@ struct ModelConfig {
   std::int64_t n_kv_heads = 0;  // divides n_heads
   std::int64_t head_dim = 0;    // even; from the file, not hidden / n_heads
   std::int64_t vocab = 0;
-  std::int64_t max_context = 0;     // positions the model was made for
-  std::int64_t sliding_window = 0;  // 0: none. mistral v0.1: attention sees this many last tokens
+  std::int64_t max_context = 0;     // trained context length
+  std::int64_t sliding_window = 0;  // 0: none. mistral v0.1: attention over this many last tokens
   double rms_eps = 1e-5;
   bool tied_embeddings = false;
   bool qkv_bias = false;  // qwen2

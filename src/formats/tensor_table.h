@@ -1,4 +1,4 @@
-// Small helpers that both kinds of checkpoint need for their tensors.
+// Tensor helpers shared by the checkpoint formats.
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@
 
 namespace mneme {
 
-// dims outermost first, `rank` of them used.
+// A view of the first `rank` of dims, outermost first.
 inline ConstTensorView view_of_dims(const std::byte* data, DType dtype, const std::array<std::int64_t, 4>& dims,
                                     int rank) {
   switch (rank) {

@@ -1,9 +1,9 @@
-#include "src/checkpoint/tokenizer_data.h"
+#include "src/formats/tokenizer_data.h"
 
 #include <fmt/format.h>
 
 #include "src/base/error.h"
-#include "src/checkpoint/tokenizer_check.h"
+#include "src/formats/tokenizer_check.h"
 
 namespace mneme {
 

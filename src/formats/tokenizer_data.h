@@ -1,4 +1,4 @@
-// What a checkpoint says about its tokenizer, as read; src/tokenizer makes a tokenizer of it.
+// Tokenizer data of a checkpoint; src/text/tokenizer builds a tokenizer from it.
 #pragma once
 
 #include <cstdint>
@@ -18,22 +18,21 @@ enum class TokenType : std::uint8_t { kNormal, kUnknown, kControl, kUserDefined,
 
 struct TokenizerData {
   TokenizerKind kind = TokenizerKind::kByteBpe;
-  // Name of the pre-tokenizer pattern ("llama-bpe", "qwen2", "gpt-2", ...), or empty when `pre_patterns` has the
-  // patterns themselves.
+  // Name of the pre-tokenizer pattern ("llama-bpe", "qwen2", "gpt-2", ...); empty when `pre_patterns` is set.
   std::string pre;
-  // tokenizer.json: regular expressions applied one after the other, each splitting the pieces of the one before.
+  // From tokenizer.json: regular expressions applied in sequence, each splitting the pieces of the previous one.
   std::vector<std::string> pre_patterns;
-  bool pre_add_prefix_space = false;  // tokenizer.json ByteLevel add_prefix_space
-  bool ignore_merges = false;         // a piece that is itself a token is taken whole
-  std::vector<std::string> tokens;    // by id; byte-level BPE: in the printable-character form of the file
-  std::vector<float> scores;          // sentencepiece, else empty
-  std::vector<TokenType> types;       // by id
-  std::vector<std::pair<std::string, std::string>> merges;  // byte BPE: by rank
+  bool pre_add_prefix_space = false;                        // tokenizer.json ByteLevel add_prefix_space
+  bool ignore_merges = false;                               // a piece that is a token is not merged
+  std::vector<std::string> tokens;                          // by id; byte-level BPE: in GPT-2's printable alphabet
+  std::vector<float> scores;                                // sentencepiece, else empty
+  std::vector<TokenType> types;                             // by id
+  std::vector<std::pair<std::string, std::string>> merges;  // byte-level BPE: by rank
   std::optional<std::int32_t> bos, eos, eot, unk, pad;
-  std::vector<std::int32_t> eog;  // further ids that end a generation (generation_config.json lists several)
+  std::vector<std::int32_t> eog;  // other ids that end a generation (generation_config.json may list several)
   bool add_bos = false;
   bool add_eos = false;
-  bool add_space_prefix = true;  // sentencepiece: a space before the text
+  bool add_space_prefix = true;  // SentencePiece: insert a space before the text
   std::string chat_template;     // empty: none
 };
 

@@ -1,4 +1,4 @@
-#include "src/checkpoint/weight_names.h"
+#include "src/formats/weight_names.h"
 
 #include <fmt/format.h>
 

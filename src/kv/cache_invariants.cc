@@ -1,4 +1,4 @@
-#include "src/cache/cache_invariants.h"
+#include "src/kv/cache_invariants.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 namespace mneme {
 namespace {
 
-// Adds every table entry to `holders`; tells what does not fit.
+// Adds every table entry to `holders`; describes the first violation.
 std::string count_holders(const CacheSnapshot& cache, std::size_t which, std::vector<std::int32_t>& holders) {
   const std::int32_t n_pages = (cache.length + kPageTokens - 1) / kPageTokens;
   if (cache.length < 0 || cache.n_pages != n_pages)
@@ -19,7 +19,7 @@ std::string count_holders(const CacheSnapshot& cache, std::size_t which, std::ve
     const auto n = static_cast<std::int32_t>(table.size());
     if (stored < 0 || stored > cache.length)
       return fmt::format("sequence {}, table {}: {} of {} tokens stored", which, t, stored, cache.length);
-    // Every page holds a token, and all of them hold enough.
+    // Every page holds a kept token, and the pages hold enough tokens.
     if (stored < cache.length && (n > std::min(n_pages, stored) || n * kPageTokens < stored))
       return fmt::format("sequence {}, table {}: {} blocks for {} tokens", which, t, n, stored);
     if (stored == cache.length && n != n_pages)
@@ -33,7 +33,7 @@ std::string count_holders(const CacheSnapshot& cache, std::size_t which, std::ve
   return {};
 }
 
-// Within one sequence every page of every head is another block.
+// Within one sequence no block occurs twice.
 std::string find_repeated(const CacheSnapshot& cache, std::size_t which, std::vector<std::size_t>& last_seen) {
   for (const auto& table : cache.tables) {
     for (std::int32_t id : table) {

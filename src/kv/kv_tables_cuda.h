@@ -1,37 +1,38 @@
-// Where keys and values of sequences lie on the device: for every (sequence, layer, KV head) a table of slots, each a
-// page's block of 32 x [K: D | V: D] (src/cache/page_pool.h), or of_tokens: one token's [K: D | V: D].
+// Page tables on the device: for every (sequence, layer, KV head) the block of each page, 32 x [K: D | V: D]
+// (src/kv/page_pool.h). With of_tokens, an entry is one token's [K: D | V: D].
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "src/kernels/cuda_context.h"
+#include "src/cuda/context.h"
 
 namespace mneme {
 
-inline constexpr std::int32_t kKvPageTokens = 32;  // kPageTokens of the cache room, which comes after this one
+inline constexpr std::int32_t kKvPageTokens = 32;  // kPageTokens of page_pool.h, which device code does not include
 
 struct KvTables {
-  std::byte* base = nullptr;         // block 0
+  std::byte* base = nullptr;         // address of block 0
   std::int32_t* blocks = nullptr;    // device [sequences][layers * KV heads][max_pages]
   std::int64_t sequence_stride = 0;  // entries: layers * KV heads * max_pages
   std::int32_t max_pages = 0;
   std::int32_t n_kv_heads = 0, head_dim = 0;
   bool f16 = false;        // else bf16
-  bool of_tokens = false;  // entries are tokens, and max_pages counts these; decode attention alone knows such tables
+  bool of_tokens = false;  // entries are tokens, max_pages counts tokens; decode attention alone accepts this
 
-  // Of sequences that dropped tokens, each head by itself: pages have holes, and a head fewer pages than others. Null:
-  // no sequence that is asked for did.
-  //   shifts  [sequences][layers * KV heads]: what a new token's position is beyond its slot
-  //   masks   as blocks, a bit a slot of the page: it holds a token; ones behind the last token
+  // For sequences that dropped tokens head by head: pages have holes, and heads differ in their number of pages. Null:
+  // no sequence of the step dropped any.
+  //   shifts  [sequences][layers * KV heads]: position minus index in the table, for new tokens
+  //   masks   [sequences][layers * KV heads][max_pages]: bit i is set if token i of the page is stored; bits behind the
+  //           last token are set
   const std::int32_t* shifts = nullptr;
   const std::uint32_t* masks = nullptr;
-  std::int32_t shift_stride = 0;  // of a sequence
+  std::int32_t shift_stride = 0;  // entries per sequence
 
   std::size_t token_bytes() const { return 4 * static_cast<std::size_t>(head_dim); }
 };
 
-// tables[at[i]] = value[i].   updates [n] on the device.
+// blocks[at] = value for each of n updates.   updates [n] on the device
 struct TableUpdate {
   std::int64_t at;
   std::int64_t value;

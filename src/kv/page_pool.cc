@@ -1,4 +1,4 @@
-#include "src/cache/page_pool.h"
+#include "src/kv/page_pool.h"
 
 #include <sys/mman.h>
 
@@ -24,7 +24,7 @@ PagePool::PagePool(const KvShape& shape, std::int64_t n_blocks, std::unique_ptr<
   MNEME_CHECK(shape.dtype == DType::kBF16 || shape.dtype == DType::kF16, "keys and values in {}",
               dtype_name(shape.dtype));
   MNEME_CHECK(n_blocks >= 0, "{} blocks", n_blocks);
-  // One huge page is left over at the end for the alignment of the start.
+  // One huge page is reserved on top, to align the start.
   const std::size_t most = (std::numeric_limits<std::size_t>::max() / 2 - kHugePage) / block_bytes_;
   if (n_blocks > std::numeric_limits<std::int32_t>::max() || static_cast<std::size_t>(n_blocks) > most) {
     fail(ErrorKind::kResource, "KV memory of {} blocks of {} bytes: more than can be addressed (at most {} blocks)",
@@ -53,7 +53,7 @@ void PagePool::reserve(std::size_t bytes) {
   if (huge) {
     const auto address = reinterpret_cast<std::uintptr_t>(p);
     base_ += (kHugePage - address % kHugePage) % kHugePage;
-    madvise(base_, bytes, MADV_HUGEPAGE);  // a wish: a kernel without huge pages refuses it, and nothing is lost
+    madvise(base_, bytes, MADV_HUGEPAGE);  // a hint: without huge pages only speed is lost
   }
 }
 
@@ -86,7 +86,7 @@ std::size_t PagePool::touched_bytes() const {
 BlockId PagePool::allocate() {
   MNEME_CHECK(n_free_ > 0, "none of {} blocks is free: admission did not count right", n_blocks());
   BlockId id;
-  if (!free_.empty()) {  // memory that the kernel has already given comes first
+  if (!free_.empty()) {  // reuse committed memory first
     id = BlockId(free_.back());
     free_.pop_back();
   } else {

@@ -1,4 +1,4 @@
-#include "src/cache/sequence_cache.h"
+#include "src/kv/sequence_cache.h"
 
 #include <algorithm>
 #include <atomic>
@@ -71,8 +71,8 @@ std::int64_t SequenceCache::n_blocks() const {
 }
 
 std::int32_t SequenceCache::n_slots(std::size_t table) const {
-  const Stretches* stretches = kept(table);
-  return stretches == nullptr ? length_ : stretches->back().slot + stretches->back().n;
+  const KeptRuns* kept_runs = kept(table);
+  return kept_runs == nullptr ? length_ : kept_runs->back().slot + kept_runs->back().n;
 }
 
 std::int64_t SequenceCache::blocks_needed(std::int32_t n_new) const {
@@ -107,11 +107,11 @@ void SequenceCache::extend(std::int32_t n_new) {
       table.back() = own;
       revision_ = new_revision();
     }
-    // Head by head, so that a chunk's pages of one head are neighbours in a fresh pool.
+    // Head by head, so that a chunk's pages of one head are contiguous in a fresh pool.
     while (static_cast<std::int32_t>(table.size()) < n_pages) table.push_back(pool_->allocate());
     if (kept(t) == nullptr) continue;
     n_kept_[t] += n_new;
-    Stretch& last = kept_[t].back();
+    KeptRun& last = kept_[t].back();
     if (last.position + last.n == length_) {
       last.n += n_new;
     } else {
@@ -123,18 +123,18 @@ void SequenceCache::extend(std::int32_t n_new) {
 }
 
 void SequenceCache::cut(std::size_t table, std::int32_t new_length) {
-  Stretches& s = kept_[table];
+  KeptRuns& s = kept_[table];
   while (!s.empty() && s.back().position >= new_length) s.pop_back();
   if (s.empty()) s.push_back({new_length, 0, 0});
   s.back().n = std::min(s.back().n, new_length - s.back().position);
   n_kept_[table] = 0;
-  for (const Stretch& left : s) n_kept_[table] += left.n;
+  for (const KeptRun& left : s) n_kept_[table] += left.n;
 }
 
-// Heads that dropped nothing of what is left are as they were before they dropped anything.
+// A head whose remaining tokens were never dropped needs no kept runs any more.
 void SequenceCache::forget_whole_heads() {
   bool any = false;
-  for (Stretches& s : kept_) {
+  for (KeptRuns& s : kept_) {
     if (s.size() == 1 && s[0].n == length_ && s[0].slot == 0) s.clear();
     any = any || !s.empty();
   }
@@ -173,12 +173,12 @@ std::byte* SequenceCache::slot(std::size_t table, std::int32_t slot) const {
 std::byte* SequenceCache::token(std::int32_t layer, std::int32_t kv_head, std::int32_t position) const {
   MNEME_CHECK(position >= 0 && position < length_, "position {} of {}", position, length_);
   const std::size_t t = table_index(layer, kv_head);
-  const Stretches* stretches = kept(t);
-  if (stretches == nullptr) return slot(t, position);
-  // From the end: what is written, and most of what is asked for, is new.
-  auto at = stretches->end();
+  const KeptRuns* kept_runs = kept(t);
+  if (kept_runs == nullptr) return slot(t, position);
+  // Search from the end: most lookups are for recent tokens.
+  auto at = kept_runs->end();
   do --at;
-  while (at != stretches->begin() && at->position > position);
+  while (at != kept_runs->begin() && at->position > position);
   MNEME_CHECK(at->position <= position && position < at->position + at->n, "position {} was dropped", position);
   return slot(t, at->slot + position - at->position);
 }
@@ -188,7 +188,7 @@ std::span<const BlockId> SequenceCache::table(std::int32_t layer, std::int32_t k
   return tables_.empty() ? std::span<const BlockId>() : std::span<const BlockId>(tables_[i]);
 }
 
-// Slots [first, first + n), joined to the last run where they go on in its page.
+// Appends table indices [first, first + n); extends the last run where it is contiguous within its page.
 void SequenceCache::append_slots(std::size_t table, std::int32_t first, std::int32_t n, std::size_t first_run,
                                  std::vector<KvRun>& runs) const {
   const std::size_t bytes = shape().token_bytes();
@@ -212,8 +212,8 @@ std::int32_t SequenceCache::append_units(std::int32_t layer, std::int32_t kv_hea
               units.front(), units.back(), unit_tokens, length_);
   const std::size_t t = table_index(layer, kv_head), first_run = runs.size();
   const bool whole = kept(t) == nullptr;
-  // Scattered tokens, by the thousand: whether two are neighbours is a branch that is guessed wrong. Where most tokens
-  // of a range are taken, runs are long, and sooner attended.
+  // Thousands of scattered tokens: whether two are contiguous is a mispredicted branch. Where most tokens of a range
+  // are selected, runs are long and attention is faster over them.
   if (whole && unit_tokens == 1 && units.back() - units.front() > 2 * std::ssize(units)) {
     runs.resize(first_run + units.size());
     KvRun* to = runs.data() + first_run;
@@ -236,15 +236,15 @@ std::int32_t SequenceCache::append_runs(std::int32_t layer, std::int32_t kv_head
                                         std::vector<KvRun>& runs) const {
   MNEME_CHECK(0 <= begin && begin <= end && end <= length_, "positions [{}, {}) of {}", begin, end, length_);
   const std::size_t t = table_index(layer, kv_head), first_run = runs.size();
-  const Stretches* stretches = kept(t);
-  if (stretches == nullptr) {
+  const KeptRuns* kept_runs = kept(t);
+  if (kept_runs == nullptr) {
     append_slots(t, begin, end - begin, first_run, runs);
     return end - begin;
   }
   std::int32_t n = 0;
-  auto s = std::upper_bound(stretches->begin(), stretches->end(), begin,
-                            [](std::int32_t position, const Stretch& x) { return position < x.position + x.n; });
-  for (; s != stretches->end() && s->position < end; ++s) {
+  auto s = std::upper_bound(kept_runs->begin(), kept_runs->end(), begin,
+                            [](std::int32_t position, const KeptRun& x) { return position < x.position + x.n; });
+  for (; s != kept_runs->end() && s->position < end; ++s) {
     const std::int32_t from = std::max(begin, s->position), to = std::min(end, s->position + s->n);
     append_slots(t, s->slot + from - s->position, to - from, first_run, runs);
     n += to - from;

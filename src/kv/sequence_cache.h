@@ -1,21 +1,21 @@
-// One sequence's keys and values: a table [layer][KV head][page] into a pool.
+// One sequence's keys and values: page tables [layer][KV head][page] into a pool.
 //
-// A fork shares every block; a block that is shared is copied before its owner writes into it (only the last, partly
-// filled page ever is). Tables are per KV head, so that methods which drop tokens can drop them head by head.
+// A fork shares every block. A shared block is copied before its owner writes to it; only the last, partly filled page
+// is ever written. Page tables are per KV head, so that methods can drop tokens head by head.
 //
 // Positions  count all tokens of the sequence and never change. A head that dropped tokens has holes in its positions;
-//            what is left keeps its order, in as many slots as it needs.
-// Memory     a dropped token's slot is free when its page is: at once when no kept token of that head lies in the page,
-//            or when the head is compacted. That happens when at least a quarter as many pages are freed as are left,
-//            and nobody shares the pages that are written.
+// the kept tokens keep their order.
+// Memory  A dropped token's memory is freed with its page: at once when the page holds no kept token of the head, else
+// when the head is compacted. A head is compacted when that frees at least a quarter as many pages as remain and no
+// page to be written is shared.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "src/cache/page_pool.h"
-#include "src/kernels/attention.h"
+#include "src/kv/kv_run.h"
+#include "src/kv/page_pool.h"
 
 namespace mneme {
 
@@ -33,80 +33,80 @@ class SequenceCache {
   SequenceCache(const SequenceCache&) = delete;
   SequenceCache& operator=(const SequenceCache&) = delete;
 
-  // The same tokens in the same blocks. Costs a reference per block and no copy.
+  // Shares all blocks: one reference per block, no copy.
   SequenceCache fork() const;
 
   const KvShape& shape() const { return pool_->shape(); }
   std::int32_t length() const { return length_; }    // tokens of the sequence, dropped ones included
-  std::int32_t n_pages() const { return n_pages_; }  // that length() tokens take
-  std::int64_t n_blocks() const;                     // held, shared ones included
+  std::int32_t n_pages() const { return n_pages_; }  // pages of length() tokens
+  std::int64_t n_blocks() const;                     // blocks held, shared ones included
   KeyBasis key_basis() const { return key_basis_; }
-  // Requires  nothing is stored yet, or it is what it was.
+  // Requires  nothing is stored, or `basis` is unchanged.
   void set_key_basis(KeyBasis basis);
 
-  // Free blocks that extend(n_new) takes, the copy of a shared last page included.
+  // Free blocks that extend(n_new) takes, including the copy of a shared last page.
   std::int64_t blocks_needed(std::int32_t n_new) const;
-  // Makes positions [length, length + n_new) writable in every layer and KV head, and counts them as stored: whoever
-  // extends writes all of them before anybody reads. Requires  pool.n_free() >= blocks_needed(n_new).
+  // Makes positions [length, length + n_new) writable in every layer and KV head and counts them as stored. The caller
+  // writes all of them before they are read. Requires  pool.n_free() >= blocks_needed(n_new).
   void extend(std::int32_t n_new);
-  // Forgets the tokens from `new_length` on and gives their pages back.
+  // Removes the tokens from `new_length` on and releases their pages.
   void truncate(std::int32_t new_length);
   void clear() { truncate(0); }
 
-  // Where the [K | V] pair of a token lies. Requires  0 <= position < length.
+  // Address of a token's [K | V] pair. Requires  0 <= position < length; the head stores it.
   std::byte* token(std::int32_t layer, std::int32_t kv_head, std::int32_t position) const;
-  // Block of every page, oldest first.
+  // Blocks of the pages, oldest first.
   std::span<const BlockId> table(std::int32_t layer, std::int32_t kv_head) const;
-  // Appends the runs that hold what is stored of positions [begin, end) to `runs`, one a page where nothing was
-  // dropped. Returns how many tokens that is.
+  // Appends the runs that store positions [begin, end) to `runs`, one run per page where nothing was dropped. Returns
+  // the number of tokens.
   std::int32_t append_runs(std::int32_t layer, std::int32_t kv_head, std::int32_t begin, std::int32_t end,
                            std::vector<KvRun>& runs) const;
-  // The same for units of unit_tokens tokens, ascending, not always one run a page.
+  // The same for ascending units of unit_tokens tokens; a unit may take more than one run.
   std::int32_t append_units(std::int32_t layer, std::int32_t kv_head, std::span<const std::int32_t> units,
                             std::int32_t unit_tokens, std::vector<KvRun>& runs) const;
   PagePool& pool() const { return *pool_; }
-  // Changes, to a number that no sequence had before, whenever blocks of the tables may be others than they were; pages
-  // that are added leave it. So a copy of the tables elsewhere is good for as long as this is the same.
+  // Changes, to a value that no sequence had before, when an existing table entry may have changed; appended pages do
+  // not change it. A copy of the tables stays valid while this is equal.
   std::uint64_t revision() const { return revision_; }
 
-  // Drops all tokens of one head for good but those whose ranks (0: the oldest that is stored) are in `ranks`.
-  // Requires  ascending, apart from one another, within [0, n_stored).
+  // Drops all tokens of one head permanently, except those whose ranks (0: the oldest stored) are in `ranks`.
+  // Requires  ranges ascending, disjoint, within [0, n_stored).
   void keep(std::int32_t layer, std::int32_t kv_head, std::span<const TokenRange> ranks);
-  // The same of several heads, each named once: what is left of them moves together.
+  // The same for several heads, each at most once; their tokens move in one batch.
   struct HeadRanks {
     std::int32_t layer = 0, kv_head = 0;
     std::span<const TokenRange> ranks;
   };
   void keep(std::span<const HeadRanks> heads);
-  bool dropped() const { return !kept_.empty(); }  // anything, in any head
-  // From this position on every head holds every token; 0 where nothing was dropped.
+  bool dropped() const { return !kept_.empty(); }  // any token of any head
+  // Every head stores every token from this position on; 0 where nothing was dropped.
   std::int32_t dropped_before() const;
   std::int32_t n_stored(std::int32_t layer, std::int32_t kv_head) const;
-  // Positions that a head holds, ascending.
+  // Positions that a head stores, ascending.
   std::vector<TokenRange> stored(std::int32_t layer, std::int32_t kv_head) const;
-  // The slots of its table that hold them, ascending; all are below n_slots, where the next token goes.
+  // Indices of these tokens in the head's table, ascending; all are below n_slots, the index of the next token.
   std::vector<TokenRange> stored_slots(std::int32_t layer, std::int32_t kv_head) const;
   std::int32_t n_slots(std::int32_t layer, std::int32_t kv_head) const { return n_slots(table_index(layer, kv_head)); }
-  // How many tokens the head holds before `position`: the rank of what is stored there.
+  // Tokens that the head stores before `position`: the rank of the token at `position`.
   std::int32_t rank_of(std::int32_t layer, std::int32_t kv_head, std::int32_t position) const;
-  // The last page, in which the next token is written, has other owners too.
+  // Whether the last page, which the next token is written to, has other owners.
   bool shares_last_page() const;
 
  private:
-  // Tokens whose positions follow one another, and whose slots do.
-  struct Stretch {
+  // Tokens with consecutive positions and consecutive table indices.
+  struct KeptRun {
     std::int32_t position = 0, slot = 0, n = 0;
   };
-  using Stretches = std::vector<Stretch>;
+  using KeptRuns = std::vector<KeptRun>;
 
   static std::uint64_t new_revision();
   std::size_t table_index(std::int32_t layer, std::int32_t kv_head) const;
-  // Null where the head dropped nothing: its slots are its positions.
-  const Stretches* kept(std::size_t table) const {
+  // Null where the head dropped nothing: table indices are positions.
+  const KeptRuns* kept(std::size_t table) const {
     return kept_.empty() || kept_[table].empty() ? nullptr : &kept_[table];
   }
-  std::vector<TokenRange> ranges_of(std::int32_t layer, std::int32_t kv_head, std::int32_t Stretch::*begin) const;
-  std::int32_t n_slots(std::size_t table) const;  // up to the last that is used
+  std::vector<TokenRange> ranges_of(std::int32_t layer, std::int32_t kv_head, std::int32_t KeptRun::*begin) const;
+  std::int32_t n_slots(std::size_t table) const;  // one past the last used index
   std::byte* slot(std::size_t table, std::int32_t slot) const;
   void append_slots(std::size_t table, std::int32_t slot, std::int32_t n, std::size_t first_run,
                     std::vector<KvRun>& runs) const;
@@ -119,13 +119,13 @@ class SequenceCache {
   PagePool* pool_;
   std::int32_t length_ = 0;
   std::int32_t n_pages_ = 0;
-  KeyBasis key_basis_ = KeyBasis::kTurned;
+  KeyBasis key_basis_ = KeyBasis::kPostRope;
   std::uint64_t revision_ = new_revision();
   std::vector<std::vector<BlockId>> tables_;  // [layer * n_kv_heads + kv_head][page]
-  // As tables_; empty while nothing was dropped. A head that dropped something has at least one stretch, of no tokens
-  // where none is left.
-  std::vector<Stretches> kept_;
-  std::vector<std::int32_t> n_kept_;  // as kept_: tokens of a head's stretches
+  // By table; empty while nothing was dropped. A head that dropped tokens has at least one run, of 0 tokens where none
+  // is left.
+  std::vector<KeptRuns> kept_;
+  std::vector<std::int32_t> n_kept_;  // by table: tokens of a head's runs
 };
 
 }  // namespace mneme

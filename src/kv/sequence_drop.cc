@@ -1,16 +1,16 @@
-// Tokens that are dropped for good, head by head.
+// Permanent drops of tokens, head by head.
 #include <algorithm>
 
 #include "src/base/check.h"
-#include "src/cache/sequence_cache.h"
+#include "src/kv/sequence_cache.h"
 
 namespace mneme {
 
 std::int32_t SequenceCache::dropped_before() const {
   std::int32_t from = 0;
-  for (const Stretches& s : kept_) {
+  for (const KeptRuns& s : kept_) {
     if (s.empty()) continue;
-    const Stretch& last = s.back();
+    const KeptRun& last = s.back();
     from = std::max(from, last.position + last.n == length_ ? last.position : length_);
   }
   return from;
@@ -22,14 +22,14 @@ std::int32_t SequenceCache::n_stored(std::int32_t layer, std::int32_t kv_head) c
 }
 
 std::vector<TokenRange> SequenceCache::ranges_of(std::int32_t layer, std::int32_t kv_head,
-                                                 std::int32_t Stretch::*begin) const {
-  const Stretches* stretches = kept(table_index(layer, kv_head));
+                                                 std::int32_t KeptRun::*begin) const {
+  const KeptRuns* kept_runs = kept(table_index(layer, kv_head));
   std::vector<TokenRange> ranges;
-  if (stretches == nullptr) {
+  if (kept_runs == nullptr) {
     if (length_ > 0) ranges.push_back({0, length_});
     return ranges;
   }
-  for (const Stretch& s : *stretches) {
+  for (const KeptRun& s : *kept_runs) {
     if (s.n == 0) continue;
     if (!ranges.empty() && ranges.back().end == s.*begin) {
       ranges.back().end += s.n;
@@ -41,19 +41,19 @@ std::vector<TokenRange> SequenceCache::ranges_of(std::int32_t layer, std::int32_
 }
 
 std::vector<TokenRange> SequenceCache::stored(std::int32_t layer, std::int32_t kv_head) const {
-  return ranges_of(layer, kv_head, &Stretch::position);
+  return ranges_of(layer, kv_head, &KeptRun::position);
 }
 
 std::vector<TokenRange> SequenceCache::stored_slots(std::int32_t layer, std::int32_t kv_head) const {
-  return ranges_of(layer, kv_head, &Stretch::slot);
+  return ranges_of(layer, kv_head, &KeptRun::slot);
 }
 
 std::int32_t SequenceCache::rank_of(std::int32_t layer, std::int32_t kv_head, std::int32_t position) const {
   MNEME_CHECK(0 <= position && position <= length_, "position {} of {}", position, length_);
-  const Stretches* stretches = kept(table_index(layer, kv_head));
-  if (stretches == nullptr || position == 0) return position;
+  const KeptRuns* kept_runs = kept(table_index(layer, kv_head));
+  if (kept_runs == nullptr || position == 0) return position;
   std::int32_t n = 0;
-  for (const Stretch& s : *stretches) n += std::clamp(position - s.position, 0, s.n);
+  for (const KeptRun& s : *kept_runs) n += std::clamp(position - s.position, 0, s.n);
   return n;
 }
 
@@ -90,11 +90,11 @@ void SequenceCache::keep(std::span<const HeadRanks> heads) {
 
 void SequenceCache::keep_ranks(std::size_t t, std::span<const TokenRange> ranks) {
   if (kept_[t].empty()) kept_[t].push_back({0, 0, length_});
-  Stretches left;
+  KeptRuns left;
   left.reserve(ranks.size());
   std::int32_t n_left = 0;
   auto s = kept_[t].cbegin();
-  std::int32_t first = 0, end = 0;  // rank of the first token of *s; where the last range ended
+  std::int32_t first = 0, end = 0;  // rank of the first token of *s; end of the previous range
   for (const TokenRange& r : ranks) {
     MNEME_CHECK(end <= r.begin && r.begin <= r.end, "ranks [{}, {}) after {}", r.begin, r.end, end);
     end = r.end;
@@ -102,7 +102,7 @@ void SequenceCache::keep_ranks(std::size_t t, std::span<const TokenRange> ranks)
       while (s != kept_[t].cend() && at >= first + s->n) first += (s++)->n;
       MNEME_CHECK(s != kept_[t].cend(), "rank {} of {} tokens", at, first);
       const std::int32_t offset = at - first, n = std::min(r.end - at, s->n - offset);
-      const Stretch piece{s->position + offset, s->slot + offset, n};
+      const KeptRun piece{s->position + offset, s->slot + offset, n};
       if (!left.empty() && left.back().position + left.back().n == piece.position &&
           left.back().slot + left.back().n == piece.slot) {
         left.back().n += n;
@@ -118,12 +118,12 @@ void SequenceCache::keep_ranks(std::size_t t, std::span<const TokenRange> ranks)
   n_kept_[t] = n_left;
 }
 
-// Pages without a kept token leave the table; slots behind them move up with their pages.
+// Removes pages without a kept token from the table; later pages move up.
 void SequenceCache::release_empty_pages(std::size_t t) {
   auto& table = tables_[t];
   std::vector<BlockId> used;
-  std::int32_t next = 0;  // page of the old table that has not been looked at
-  for (Stretch& s : kept_[t]) {
+  std::int32_t next = 0;  // first page of the old table that was not examined yet
+  for (KeptRun& s : kept_[t]) {
     if (s.n == 0) continue;
     const std::int32_t first = s.slot / kPageTokens, last = (s.slot + s.n - 1) / kPageTokens;
     for (; next < first; ++next) pool_->release(table[static_cast<std::size_t>(next)]);
@@ -134,11 +134,11 @@ void SequenceCache::release_empty_pages(std::size_t t) {
   table = std::move(used);
 }
 
-// Moves tokens into the holes before them, in order, where that frees enough and writes into no shared page.
+// Moves tokens into earlier holes, in order, where that frees enough pages and writes no shared page.
 void SequenceCache::compact(std::size_t t, std::vector<TokenMove>& moves) {
   auto& table = tables_[t];
   std::int32_t n = 0;
-  for (const Stretch& s : kept_[t]) n += s.n;
+  for (const KeptRun& s : kept_[t]) n += s.n;
   const std::int32_t wanted = (n + kPageTokens - 1) / kPageTokens,
                      freed = static_cast<std::int32_t>(table.size()) - wanted;
   if (freed == 0 || 4 * freed < wanted) return;
@@ -146,13 +146,13 @@ void SequenceCache::compact(std::size_t t, std::vector<TokenMove>& moves) {
   const auto number = [&](std::int32_t slot) {
     return std::int64_t{table[static_cast<std::size_t>(slot / kPageTokens)].value} * kPageTokens + slot % kPageTokens;
   };
-  Stretches moved;
+  KeptRuns moved;
   std::int32_t to = 0;
-  for (const Stretch& s : kept_[t]) {
-    for (std::int32_t done = 0; done < s.n && to != s.slot;) {  // by pieces within a page on both sides
+  for (const KeptRun& s : kept_[t]) {
+    for (std::int32_t done = 0; done < s.n && to != s.slot;) {  // split at page boundaries of both sides
       const std::int32_t from = s.slot + done, at = to + done;
       const std::int32_t take =
-          std::min({kMostMoved, s.n - done, kPageTokens - from % kPageTokens, kPageTokens - at % kPageTokens});
+          std::min({kMaxMoved, s.n - done, kPageTokens - from % kPageTokens, kPageTokens - at % kPageTokens});
       moves.push_back({number(at), number(from), take});
       done += take;
     }

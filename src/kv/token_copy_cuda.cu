@@ -1,7 +1,7 @@
-// A block has a list. Its warps read a move each, and when all have read, all write: whatever a move writes was read by
-// then, by itself or by one before it.
-#include "src/kernels/cuda_common.cuh"
-#include "src/kernels/token_move.h"
+// One thread block per list. Each warp reads one move; after all have read, all write: what a move overwrites was read
+// by itself or by an earlier move.
+#include "src/cuda/common.cuh"
+#include "src/kv/token_copy.h"
 
 namespace mneme {
 namespace {
@@ -9,8 +9,8 @@ namespace {
 using namespace cuda;  // NOLINT
 
 constexpr int kWarps = 8;
-constexpr int kMostTokenBytes = 1024;  // head_dim 256
-constexpr int kLoads = kMostMoved * kMostTokenBytes / 16 / kWarp;
+constexpr int kMaxTokenBytes = 1024;  // head_dim 256
+constexpr int kLoads = kMaxMoved * kMaxTokenBytes / 16 / kWarp;
 
 __global__ void __launch_bounds__(kWarps* kWarp)
     move_kernel(std::byte* base, int token_bytes, const TokenMove* moves, const std::int32_t* ends) {

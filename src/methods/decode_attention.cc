@@ -1,19 +1,20 @@
-#include "src/attention/decode_attention.h"
+#include "src/methods/decode_attention.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
-#include "src/attention/audit.h"
-#include "src/attention/gate.h"
 #include "src/base/check.h"
-#include "src/kernels/group_pool.h"
+#include "src/methods/gate.h"
+#include "src/methods/stats/audit.h"
+#include "src/ops/attention/attention.h"
+#include "src/selection/pool/group_pool.h"
 
 namespace mneme {
 namespace {
 
-// Units of `now` that `before` has not. Both ascending. Through a bitmap, because merging two lists of 2,048 tokens
-// guesses wrong at every other one (20 us, this 3).
+// Units of `now` that are not in `before`; both ascending. Through a bitmap: merging two lists of 2,048 tokens
+// mispredicts every other branch (20 us, this 3).
 std::int64_t count_new(const std::vector<std::int32_t>& now, const std::vector<std::int32_t>& before,
                        std::vector<std::uint64_t>& marks) {
   if (now.empty() || before.empty()) return static_cast<std::int64_t>(now.size());
@@ -25,11 +26,11 @@ std::int64_t count_new(const std::vector<std::int32_t>& now, const std::vector<s
   return static_cast<std::int64_t>(now.size() - known);
 }
 
-bool same_choice(const Region& a, const Region& b) {
+bool same_selection(const Region& a, const Region& b) {
   return a.first_unit == b.first_unit && a.last_unit == b.last_unit && a.n_select == b.n_select;
 }
 
-// scores -> softmax(scale * scores), in place.
+// softmax(scale * scores), in place.
 void softmax(std::span<float> scores, float scale) {
   float largest = -INFINITY;
   for (float x : scores) largest = std::max(largest, x);
@@ -41,7 +42,7 @@ void softmax(std::span<float> scores, float scale) {
   for (float& x : scores) x = static_cast<float>(static_cast<double>(x) / sum);
 }
 
-// attended[t] = 1 for the tokens that a selection head attends in this step.
+// Sets attended[t] = 1 for the tokens that a selection head attends in this step.
 void mark_attended(const MethodState& method, std::int32_t layer, std::int32_t head, std::int32_t kv_head,
                    const Region& region, std::int32_t length, std::vector<std::uint8_t>& attended) {
   std::fill(attended.begin(), attended.end(), std::uint8_t{0});
@@ -55,23 +56,23 @@ void mark_attended(const MethodState& method, std::int32_t layer, std::int32_t h
 
 }  // namespace
 
-// One (row, selection head): a KV head, or a query head where every query head selects for itself.
+// One (row, selection head): a KV head, or a query head with per_query_head.
 struct DecodeAttention::Item {
   const DecodeRow* row = nullptr;
-  const float* far_q = nullptr;  // of the row, for what is not near; null: the row's own
-  std::int32_t head = 0;         // selection head
+  const float* remote_q = nullptr;  // of the row, for the remote part; null: the row's own
+  std::int32_t head = 0;            // selection head
   std::int32_t kv_head = 0;
   bool everything = true;
   bool per_query_head = false;
-  bool choose_now = false;     // with this step's query, for this step
-  bool choose_ahead = false;   // with this step's query, for the next step
-  bool asks_mass = false;      // what this step's query chooses is attended where what is missing weighs enough
-  Region region;               // of this step
-  std::int64_t new_units = 0;  // of this step's selection, against the step before
+  bool select_now = false;          // with this step's query, for this step
+  bool select_speculative = false;  // with this step's query, for the next step
+  bool asks_mass = false;           // attends this step's selection where the missing mass is above eps
+  Region region;                    // of this step
+  std::int64_t new_units = 0;       // of this step's selection, not in the previous step's
   std::int64_t index_bytes = 0;
-  // Runs of the attended set: far ones, seen by far_q, then near ones.
+  // Runs of the attended set: the remote part, seen by remote_q, then the local part.
   std::vector<KvRun>* runs = nullptr;
-  std::size_t first_near = 0;
+  std::size_t first_local = 0;
   std::int64_t n_tokens = 0;
 
   bool selects() const { return !everything && row->method->plan().selects(); }
@@ -80,7 +81,9 @@ struct DecodeAttention::Item {
 };
 
 DecodeAttention::DecodeAttention(const CpuContext& context, const RopeTable& rope)
-    : context_(context), turn_table_(turn_table(rope)), far_(rope), chooser_(context) {
+    : context_(context),
+      remapped_{.table = rotation_table(rope), .rotator = QueryRotator(rope)},
+      by_layer_{.selector = LayerSelector(context)} {
   workers_.resize(static_cast<std::size_t>(context.pool->size()));
 }
 DecodeAttention::~DecodeAttention() = default;
@@ -90,8 +93,8 @@ void DecodeAttention::run(std::int32_t layer, std::span<const DecodeRow> rows, c
   select_now_.clear();
   for (const DecodeRow& row : rows) gate_row(layer, row, shape);
   build_units(layer, rows);
-  turn_rows(layer, rows, shape);
-  choose_layers(layer, rows, shape);
+  rotate_rows(layer, rows, shape);
+  select_layers(layer, rows, shape);
   items_.clear();
   first_item_.clear();
   for (std::size_t r = 0; r < rows.size(); ++r) {
@@ -107,15 +110,15 @@ void DecodeAttention::run(std::int32_t layer, std::span<const DecodeRow> rows, c
     }
   };
   const auto n_items = static_cast<std::int64_t>(items_.size());
-  // Where nothing is selected there are a few long runs, which are sooner put together than handed out.
+  // Without a selection there are a few long runs: gathering them is faster than distributing the work.
   if (std::any_of(items_.begin(), items_.end(), [](const Item& i) { return i.selects(); }))
     context_.pool->parallel_for(n_items, 1, prepare);
   else
     prepare(0, n_items, 0);
   attend(shape);
   add_masses(layer, rows, shape);
-  if (tap_ != nullptr)
-    for (const DecodeRow& row : rows) tap_->see(layer, row, shape);
+  if (observer_ != nullptr)
+    for (const DecodeRow& row : rows) observer_->see(layer, row, shape);
   observe(layer, rows, shape);
 }
 
@@ -137,7 +140,7 @@ void DecodeAttention::build_units(std::int32_t layer, std::span<const DecodeRow>
     for (std::int32_t h = 0; h < row.cache->shape().n_kv_heads; ++h)
       if (row.method->has_units_to_close(layer, h, row.cache->length())) todo.push_back({&row, h});
   }
-  const std::vector<Todo>& list = todo;  // the workers must see this thread's list, not their own
+  const std::vector<Todo>& list = todo;  // workers must use this thread's list, not their own thread_local
   context_.pool->parallel_for(static_cast<std::int64_t>(list.size()), 1,
                               [&](std::int64_t begin, std::int64_t end, int) {
                                 for (std::int64_t i = begin; i < end; ++i) {
@@ -147,8 +150,7 @@ void DecodeAttention::build_units(std::int32_t layer, std::span<const DecodeRow>
                               });
 }
 
-// Which KV heads select with this step's query, and which attend what was selected before; and whether a segment
-// begins.
+// Which KV heads select with this step's query, and which attend an earlier selection; and whether a segment starts.
 void DecodeAttention::gate_row(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape) {
   const auto n_kv = static_cast<std::size_t>(row.cache->shape().n_kv_heads), first = select_now_.size();
   select_now_.resize(first + n_kv, 1);
@@ -158,13 +160,13 @@ void DecodeAttention::gate_row(std::int32_t layer, const DecodeRow& row, const A
   LayerStats& stats = row.method->stats().layers[static_cast<std::size_t>(layer)];
   const std::int32_t length = row.cache->length();
   const bool ready = state.ready_for == length, asked = row.method->asks_gate(layer, length);
-  bool boundary = plan.gate && !asked;  // an answer begins
+  bool boundary = plan.gate && !asked;  // an answer starts
   const std::size_t n_gates = asked ? plan.gates() : 0, heads = n_kv / std::max<std::size_t>(n_gates, 1);
   const auto q_heads = static_cast<std::int32_t>(heads) * shape.group;
   for (std::size_t g = 0; g < n_gates; ++g) {
     const std::size_t at = g * static_cast<std::size_t>(q_heads * shape.head_dim);
     const float c = pooled_cosine(plan.gate->pool, row.q + at, state.last_query.data() + at, q_heads, shape.head_dim);
-    const bool moved = !(c >= plan.gate->tau);  // a NaN moved
+    const bool moved = !(c >= plan.gate->tau);  // NaN counts as moved
     const bool worn = plan.max_reuse > 0 && state.reused >= plan.max_reuse;
     boundary = boundary || moved;
     ++stats.gate_checks[g];
@@ -178,7 +180,7 @@ void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, std::si
   const std::int32_t n_kv = row.cache->shape().n_kv_heads, length = row.cache->length();
   Item item;
   item.row = &row;
-  item.far_q = far_q_[r];
+  item.remote_q = remapped_.q[r];
   const bool dense = row.method == nullptr || row.method->plan().dense_layer(layer);
   if (!dense) item.region = row.method->region(layer, 0, length);
   item.everything = dense || item.region.everything;
@@ -191,10 +193,10 @@ void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, std::si
   }
   const Plan& plan = row.method->plan();
   const std::vector<Ranking>& ranked = row.method->layer(layer).ranked;
-  if (plan.layer_choice) {
+  if (plan.layer_selection) {
     const MethodState::Layer& state = row.method->layer(layer);
     item.region.n_select = static_cast<std::int32_t>(state.attended[0].size());
-    item.new_units = replaced_[r];
+    item.new_units = by_layer_.replaced[r];
     item.index_bytes = static_cast<std::int64_t>(item.region.last_unit - item.region.first_unit) *
                        static_cast<std::int64_t>(state.memory->units.entry_bytes()) / n_kv;
     for (item.kv_head = 0; item.kv_head < n_kv; ++item.kv_head) items_.push_back(item);
@@ -202,17 +204,17 @@ void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, std::si
   }
   const std::int32_t heads_per_kv = plan.pool.per_query_head ? shape.group : 1;
   item.per_query_head = plan.pool.per_query_head;
-  item.choose_ahead = plan.reuse == Reuse::kAhead;
+  item.select_speculative = plan.reuse == Reuse::kSpeculative;
   item.asks_mass = plan.mass_gate && row.method->layer(layer).ready_for == length;
   for (std::int32_t m = 0; m < n_kv; ++m) {
     item.kv_head = m;
     item.region = row.method->region(layer, m, length);
     for (std::int32_t h = 0; h < heads_per_kv; ++h) {
       item.head = m * heads_per_kv + h;
-      // A ranking made just above the budget may be too short for a step whose window is shorter.
+      // A ranking made just above the budget may be too short for a step with a shorter window.
       const bool short_ranking =
           plan.ranks() && ranked[static_cast<std::size_t>(item.head)].n_tokens() < item.region.select_tokens;
-      item.choose_now =
+      item.select_now =
           !item.asks_mass &&
           (short_ranking || select_now_[r * static_cast<std::size_t>(n_kv) + static_cast<std::size_t>(m)] != 0);
       items_.push_back(item);
@@ -229,32 +231,32 @@ void DecodeAttention::select(std::int32_t layer, Item& item, const AttentionShap
   worker.before.assign(attended.begin(), attended.end());
   if (plan.ranks()) {
     Ranking& ranking = state.ranked[static_cast<std::size_t>(item.head)];
-    if (item.choose_now) rank(layer, item, shape, worker, ranking);
+    if (item.select_now) rank(layer, item, shape, worker, ranking);
     state.cut[static_cast<std::size_t>(item.head)] = ranking.take(item.region.select_tokens, attended);
   } else if (item.asks_mass) {
-    choose_by_mass(layer, item, shape, worker, attended);
-  } else if (item.choose_now) {
-    choose(layer, item, item.region, shape, worker, attended);
+    select_by_mass(layer, item, shape, worker, attended);
+  } else if (item.select_now) {
+    select_units(layer, item, item.region, shape, worker, attended);
   } else {
-    attended.swap(state.ahead[static_cast<std::size_t>(item.head)]);
+    attended.swap(state.speculative[static_cast<std::size_t>(item.head)]);
   }
   item.new_units = count_new(attended, worker.before, worker.marks);
-  if (item.choose_ahead) {
-    std::vector<std::int32_t>& ahead = state.ahead[static_cast<std::size_t>(item.head)];
+  if (item.select_speculative) {
+    std::vector<std::int32_t>& speculative = state.speculative[static_cast<std::size_t>(item.head)];
     const Region next = region_at(item.row->method->rules(layer), item.length() + 1);
-    if (item.asks_mass && same_choice(item.region, next)) {
-      ahead.swap(worker.fresh);
-    } else if (item.choose_now && same_choice(item.region, next)) {
-      ahead.assign(attended.begin(), attended.end());
+    if (item.asks_mass && same_selection(item.region, next)) {
+      speculative.swap(worker.fresh);
+    } else if (item.select_now && same_selection(item.region, next)) {
+      speculative.assign(attended.begin(), attended.end());
     } else {
-      choose(layer, item, next, shape, worker, ahead);
+      select_units(layer, item, next, shape, worker, speculative);
     }
   }
 }
 
-std::span<const float> DecodeAttention::choose(std::int32_t layer, Item& item, const Region& region,
-                                               const AttentionShape& shape, Worker& worker,
-                                               std::vector<std::int32_t>& units) {
+std::span<const float> DecodeAttention::select_units(std::int32_t layer, Item& item, const Region& region,
+                                                     const AttentionShape& shape, Worker& worker,
+                                                     std::vector<std::int32_t>& units) {
   units.resize(static_cast<std::size_t>(region.n_select));
   if (region.n_select == 0) return {};
   const std::span<const float> scores = score(layer, item, region, shape, worker);
@@ -264,28 +266,30 @@ std::span<const float> DecodeAttention::choose(std::int32_t layer, Item& item, c
   return scores;
 }
 
-// The selection ahead, or, where what it lacks of this step's weighs too much, that one; which is in worker.fresh then.
-void DecodeAttention::choose_by_mass(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker,
+// Attends the speculative selection, or, where it lacks too much of this step's mass, this step's selection, which is
+// then in worker.fresh.
+void DecodeAttention::select_by_mass(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker,
                                      std::vector<std::int32_t>& attended) {
   const Plan& plan = item.row->method->plan();
-  std::vector<std::int32_t>& ahead = item.row->method->layer(layer).ahead[static_cast<std::size_t>(item.head)];
-  const std::span<const float> scores = choose(layer, item, item.region, shape, worker, worker.fresh);
+  std::vector<std::int32_t>& speculative =
+      item.row->method->layer(layer).speculative[static_cast<std::size_t>(item.head)];
+  const std::span<const float> scores = select_units(layer, item, item.region, shape, worker, worker.fresh);
   const auto counted = [&](const std::vector<std::int32_t>& units, std::vector<std::int32_t>& to) {
     to.clear();
     for (const std::int32_t u : units) to.push_back(u - item.region.first_unit);
     return std::span<const std::int32_t>(to);
   };
   const float mass = missing_mass_cpu(scores, plan.log_weight_scale(), counted(worker.fresh, worker.wanted),
-                                      counted(ahead, worker.there));
-  item.choose_now = mass > plan.mass_gate->eps;
-  if (item.choose_now) {
+                                      counted(speculative, worker.there));
+  item.select_now = mass > plan.mass_gate->eps;
+  if (item.select_now) {
     attended.assign(worker.fresh.begin(), worker.fresh.end());
   } else {
-    attended.swap(ahead);
+    attended.swap(speculative);
   }
 }
 
-// As many units as any step may ask for until the next selection.
+// Ranks as many units as any step until the next selection may need.
 void DecodeAttention::rank(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker,
                            Ranking& ranking) {
   const Plan& plan = item.row->method->plan();
@@ -294,7 +298,7 @@ void DecodeAttention::rank(std::int32_t layer, Item& item, const AttentionShape&
   const auto size = [&](std::int32_t i) {
     return item.row->method->unit_tokens(layer, item.kv_head, region.first_unit + i);
   };
-  // What a prompt sets may be the sinks alone.
+  // A budget set by the prompt may be the sinks only.
   const std::int32_t most = plan.reuse == Reuse::kKept
                                 ? std::max(0, item.row->method->rules(layer).budget - region.sink - 1)
                                 : region.select_tokens;
@@ -307,7 +311,7 @@ void DecodeAttention::rank(std::int32_t layer, Item& item, const AttentionShape&
   }
 }
 
-// One score for every candidate.
+// One score per candidate.
 std::span<const float> DecodeAttention::score(std::int32_t layer, Item& item, const Region& region,
                                               const AttentionShape& shape, Worker& worker) {
   const Plan& plan = item.row->method->plan();
@@ -354,25 +358,25 @@ std::span<const float> DecodeAttention::score(std::int32_t layer, Item& item, co
 void DecodeAttention::gather_runs(std::int32_t layer, Item& item) {
   const SequenceCache& cache = *item.row->cache;
   const std::int32_t length = item.length(), m = item.kv_head;
-  const bool raw = cache.key_basis() == KeyBasis::kRaw;
+  const bool pre_rope = cache.key_basis() == KeyBasis::kPreRope;
   std::vector<KvRun>& runs = *item.runs;
   runs.clear();
-  item.first_near = 0;
+  item.first_local = 0;
   const auto take = [&](std::int32_t begin, std::int32_t end) {
     if (begin < end) item.n_tokens += cache.append_runs(layer, m, begin, end, runs);
   };
-  // Near tokens begin where keys are turned, or else where the window does.
-  const auto take_near = [&](std::int32_t from) {
-    const std::int32_t near = raw ? std::max(from, length - item.row->method->plan().rules.recent) : from;
-    take(from, near);
-    item.first_near = runs.size();
-    if (!raw) return take(near, length);
-    item.row->method->layer(layer).near[static_cast<std::size_t>(m)].append_runs(
-        near, length, item.row->method->plan().shape.attention(), runs);
-    item.n_tokens += length - near;
+  // The local part starts where keys are rotated, otherwise at the window.
+  const auto take_local = [&](std::int32_t from) {
+    const std::int32_t local = pre_rope ? std::max(from, length - item.row->method->plan().rules.recent) : from;
+    take(from, local);
+    item.first_local = runs.size();
+    if (!pre_rope) return take(local, length);
+    item.row->method->layer(layer).local[static_cast<std::size_t>(m)].append_runs(
+        local, length, item.row->method->plan().shape.attention(), runs);
+    item.n_tokens += length - local;
   };
-  if (item.everything && raw) {
-    take_near(0);
+  if (item.everything && pre_rope) {
+    take_local(0);
   } else if (item.everything) {
     take(item.row->window > 0 ? std::max(0, length - item.row->window) : 0, length);
   } else {
@@ -383,7 +387,7 @@ void DecodeAttention::gather_runs(std::int32_t layer, Item& item) {
     } else if (item.selects()) {
       item.n_tokens += item.row->method->append_selected_runs(layer, item.head, m, cache, runs);
     }
-    take_near(item.region.recent_from);
+    take_local(item.region.recent_from);
   }
 }
 
@@ -398,10 +402,10 @@ void DecodeAttention::attend(const AttentionShape& shape) {
       const std::int64_t at =
           (single ? std::int64_t{item.head} : std::int64_t{item.kv_head} * shape.group) * shape.head_dim;
       const std::span<const KvRun> runs = *item.runs;
-      const std::size_t n_far = item.far_q == nullptr ? 0 : item.first_near;
-      parts_[2 * i] = {.q = n_far == 0 ? nullptr : item.far_q + at, .runs = runs.first(n_far)};
-      parts_[2 * i + 1] = {.q = item.row->q + at, .runs = runs.subspan(n_far)};
-      const std::size_t first = n_far == 0 ? 1 : 0;
+      const std::size_t n_remote = item.remote_q == nullptr ? 0 : item.first_local;
+      parts_[2 * i] = {.q = n_remote == 0 ? nullptr : item.remote_q + at, .runs = runs.first(n_remote)};
+      parts_[2 * i + 1] = {.q = item.row->q + at, .runs = runs.subspan(n_remote)};
+      const std::size_t first = n_remote == 0 ? 1 : 0;
       const std::size_t group_at = i * static_cast<std::size_t>(shape.group);
       float* lse = item.row->lse;
       if (lse != nullptr) lse += single ? item.head : item.kv_head * shape.group;
@@ -425,9 +429,9 @@ void DecodeAttention::observe(std::int32_t layer, std::span<const DecodeRow> row
     if (!item.selects()) continue;
     if (item.asks_mass) {
       ++s.gate_checks[static_cast<std::size_t>(item.head)];
-      s.corrections[static_cast<std::size_t>(item.head)] += item.choose_now ? 1 : 0;
+      s.corrections[static_cast<std::size_t>(item.head)] += item.select_now ? 1 : 0;
     }
-    ++(item.choose_now || item.row->method->plan().layer_choice ? s.selections : s.reused);
+    ++(item.select_now || item.row->method->plan().layer_selection ? s.selections : s.reused);
     s.selected_units +=
         static_cast<std::int64_t>(item.row->method->layer(layer).attended[static_cast<std::size_t>(item.head)].size());
     s.replaced_units += item.new_units;
@@ -443,20 +447,20 @@ void DecodeAttention::observe(std::int32_t layer, std::span<const DecodeRow> row
     ++s.steps;
     s.sparse_steps += sparse ? 1 : 0;
     if (sparse && audit_every_ > 0 && method.decode_steps() % static_cast<std::uint32_t>(audit_every_) == 0)
-      audit(layer, row, far_q_[static_cast<std::size_t>(&row - rows.data())], shape);
+      audit(layer, row, remapped_.q[static_cast<std::size_t>(&row - rows.data())], shape);
     if (method.plan().gated() && !method.plan().dense_layer(layer)) remember(layer, row, sparse, n_q);
     if (!method.query_below().empty()) std::copy_n(row.q, n_q, method.query_below().begin());
     if (layer + 1 == method.plan().shape.n_layers) method.count_decode_step();
   }
 }
 
-// What the next step's gate compares with, and whether there is a selection that it may keep.
+// Stores what the next step's gate compares with, and whether there is a selection to keep.
 void DecodeAttention::remember(std::int32_t layer, const DecodeRow& row, bool sparse, std::size_t n_q) {
   const Plan& plan = row.method->plan();
   MethodState::Layer& state = row.method->layer(layer);
   const std::int32_t length = row.cache->length();
   const bool selected = std::any_of(items_.begin(), items_.end(),
-                                    [&](const Item& i) { return i.row == &row && (i.everything || i.choose_now); });
+                                    [&](const Item& i) { return i.row == &row && (i.everything || i.select_now); });
   state.reused = selected ? 0 : state.reused + 1;
   if (plan.gate && (plan.reference == GateReference::kPrevious || selected || state.queried_for != length))
     std::copy_n(row.q, n_q, state.last_query.begin());
@@ -464,8 +468,9 @@ void DecodeAttention::remember(std::int32_t layer, const DecodeRow& row, bool sp
   state.ready_for = sparse ? length + 1 : -1;
 }
 
-// The true attention of this step beside what was attended, KV head by KV head.
-void DecodeAttention::audit(std::int32_t layer, const DecodeRow& row, const float* far_q, const AttentionShape& shape) {
+// Compares the true attention of this step with what was attended, per KV head.
+void DecodeAttention::audit(std::int32_t layer, const DecodeRow& row, const float* remote_q,
+                            const AttentionShape& shape) {
   const std::int32_t length = row.cache->length(), d = shape.head_dim, group = shape.group;
   const auto n = static_cast<std::size_t>(length);
   LayerStats& stats = row.method->stats().layers[static_cast<std::size_t>(layer)];
@@ -475,30 +480,30 @@ void DecodeAttention::audit(std::int32_t layer, const DecodeRow& row, const floa
   AuditScratch scratch;
   double difference = 0, norm = 0;
   std::int64_t audits = 0;
-  // Under positions of its own, a method's truth is all tokens as it sees them.
-  const bool raw = row.cache->key_basis() == KeyBasis::kRaw;
-  const std::int32_t near = raw ? std::max(0, length - row.method->plan().rules.recent) : 0;
+  // With remapped positions, the true attention is over all tokens at those positions.
+  const bool pre_rope = row.cache->key_basis() == KeyBasis::kPreRope;
+  const std::int32_t local = pre_rope ? std::max(0, length - row.method->plan().rules.recent) : 0;
   for (std::int32_t m = 0; m < row.cache->shape().n_kv_heads; ++m) {
     all.clear();
-    row.cache->append_runs(layer, m, 0, near, all);
-    const std::size_t n_far = all.size();
-    if (raw)
-      row.method->layer(layer).near[static_cast<std::size_t>(m)].append_runs(near, length, shape, all);
+    row.cache->append_runs(layer, m, 0, local, all);
+    const std::size_t n_remote = all.size();
+    if (pre_rope)
+      row.method->layer(layer).local[static_cast<std::size_t>(m)].append_runs(local, length, shape, all);
     else
-      row.cache->append_runs(layer, m, near, length, all);
+      row.cache->append_runs(layer, m, local, length, all);
     const float* q = row.q + std::int64_t{m} * group * d;
     const float* out = row.out + std::int64_t{m} * group * d;
-    const float* far = raw ? far_q + std::int64_t{m} * group * d : q;
+    const float* remote = pre_rope ? remote_q + std::int64_t{m} * group * d : q;
     const std::span<const KvRun> runs = all;
-    const DecodePart parts[] = {{.q = far, .runs = runs.first(n_far)}, {.q = q, .runs = runs.subspan(n_far)}};
+    const DecodePart parts[] = {{.q = remote, .runs = runs.first(n_remote)}, {.q = q, .runs = runs.subspan(n_remote)}};
     const DecodeHead head{.parts = parts, .out = truth.data()};
     attend_decode_cpu(std::span(&head, 1), shape, context_);
     for (std::size_t i = 0; i < truth.size(); ++i) {
       difference += std::pow(static_cast<double>(out[i]) - static_cast<double>(truth[i]), 2);
       norm += std::pow(static_cast<double>(truth[i]), 2);
     }
-    key_score_cpu(far, shape, runs.first(n_far), scores.data(), length);
-    key_score_cpu(q, shape, runs.subspan(n_far), scores.data() + near, length);
+    key_score_cpu(remote, shape, runs.first(n_remote), scores.data(), length);
+    key_score_cpu(q, shape, runs.subspan(n_remote), scores.data() + local, length);
     for (std::int32_t g = 0; g < group; ++g)
       softmax(std::span(scores).subspan(static_cast<std::size_t>(g) * n, n), shape.scale);
     for (const Item& item : items_) {
@@ -509,13 +514,13 @@ void DecodeAttention::audit(std::int32_t layer, const DecodeRow& row, const floa
       const AuditedHead audited = audit_head(
           std::span(scores).subspan(static_cast<std::size_t>(first) * n, static_cast<std::size_t>(last - first) * n),
           last - first, attended, item.n_tokens, scratch);
-      stats.audit_recall += audited.recall;
-      stats.audit_mass += audited.mass;
+      stats.audit.recall += audited.recall;
+      stats.audit.mass += audited.mass;
       ++audits;
     }
   }
-  stats.audits += audits;
-  stats.audit_error += static_cast<double>(audits) * std::sqrt(difference / std::max(norm, 1e-30));
+  stats.audit.samples += audits;
+  stats.audit.error += static_cast<double>(audits) * std::sqrt(difference / std::max(norm, 1e-30));
 }
 
 }  // namespace mneme

@@ -1,48 +1,49 @@
-// One layer's attention for the rows that decode: close units, gate, score, pool, select, attend, select ahead,
-// observe.
+// Decode attention under a method, one layer: complete units, gate, score, pool, select, attend, select for the next
+// step, observe.
 //
-// Rows without a method, layers that a method leaves dense, and sequences within the budget attend everything; the bits
-// are then those of full attention, because the entries and their order are the same.
+// Rows without a method, dense layers, and sequences within the budget attend everything, bit-identical to full
+// attention: entries and their order are the same.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "src/attention/decode_tap.h"
-#include "src/attention/layer_chooser.h"
-#include "src/attention/method_state.h"
-#include "src/attention/query_turner.h"
-#include "src/cache/sequence_cache.h"
-#include "src/kernels/cpu_context.h"
-#include "src/kernels/rank.h"
+#include "src/kv/sequence_cache.h"
+#include "src/methods/decode_observer.h"
+#include "src/methods/layer_selector.h"
+#include "src/methods/method_state.h"
+#include "src/methods/positions/query_rotator.h"
+#include "src/ops/attention/attention.h"
+#include "src/ops/simd/cpu_context.h"
+#include "src/selection/topk/rank.h"
 
 namespace mneme {
 
 struct DecodeRow {
   const SequenceCache* cache = nullptr;  // the row's own key and value are its last token
   MethodState* method = nullptr;         // null: full attention
-  const float* q = nullptr;              // [n_heads, D] after RoPE
+  const float* q = nullptr;              // [n_heads, D] post-RoPE
   float* out = nullptr;                  // [n_heads, D]
   std::int32_t window = 0;               // the model's own sliding window; 0: none
   float* lse = nullptr;                  // [n_heads] out: log-sum-exp of the attended scores; or null
-  std::int32_t prefill_left = 0;         // of close_units(): tokens of the prompt that are still to come
+  std::int32_t prefill_left = 0;         // of close_units(): prompt tokens still to come
 };
 
 class DecodeAttention {
  public:
-  // rope  of the model, for methods that turn queries or keys themselves.
+  // rope: the model's, for methods that rotate queries or keys themselves.
   explicit DecodeAttention(const CpuContext& context, const RopeTable& rope = {});
   ~DecodeAttention();
 
-  // Every n-th decode step of a sequence also computes the true attention and records how much the selection had of it;
-  // 0: never.
+  // Every n-th decode step of a sequence also computes the true attention and records how much of it the selection
+  // covers; 0: never.
   void set_audit(std::int32_t every) { audit_every_ = every; }
-  // Sees every row of the next runs; null: nobody does.
-  void set_tap(DecodeTap* tap) { tap_ = tap; }
+  // Called for every row of later runs; null: none.
+  void set_observer(DecodeObserver* observer) { observer_ = observer; }
 
   void run(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape);
-  // After a prefill chunk's keys are stored: builds the index entries that it completed (q and out are not looked at).
+  // After a prefill chunk's keys are stored: builds the index entries that it completed. Ignores q and out.
   void close_units(std::int32_t layer, std::span<const DecodeRow> rows);
 
  private:
@@ -55,9 +56,9 @@ class DecodeAttention {
     std::vector<std::uint64_t> marks;
   };
 
-  // Queries and keys of this step as methods with positions of their own see them.
-  void turn_rows(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape);
-  void choose_layers(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape);
+  // Queries and keys of this step at remapped positions, for methods that have them.
+  void rotate_rows(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape);
+  void select_layers(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape);
   void add_masses(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape);
   void build_units(std::int32_t layer, std::span<const DecodeRow> rows);
   void gate_row(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape);
@@ -65,40 +66,46 @@ class DecodeAttention {
   void select(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker);
   std::span<const float> score(std::int32_t layer, Item& item, const Region& region, const AttentionShape& shape,
                                Worker& worker);
-  // Returns one score for every candidate.
-  std::span<const float> choose(std::int32_t layer, Item& item, const Region& region, const AttentionShape& shape,
-                                Worker& worker, std::vector<std::int32_t>& units);
-  void choose_by_mass(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker,
+  // Returns one score per candidate.
+  std::span<const float> select_units(std::int32_t layer, Item& item, const Region& region, const AttentionShape& shape,
+                                      Worker& worker, std::vector<std::int32_t>& units);
+  void select_by_mass(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker,
                       std::vector<std::int32_t>& attended);
   void rank(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker, Ranking& ranking);
   void gather_runs(std::int32_t layer, Item& item);
   void attend(const AttentionShape& shape);
   void observe(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape);
   void remember(std::int32_t layer, const DecodeRow& row, bool sparse, std::size_t n_q);
-  void audit(std::int32_t layer, const DecodeRow& row, const float* far_q, const AttentionShape& shape);
+  void audit(std::int32_t layer, const DecodeRow& row, const float* remote_q, const AttentionShape& shape);
 
-  struct NearAngles {  // of positions [range.begin, range.end)
-    TurnedWindow::Range range;
+  struct LocalAngles {  // of positions [range.begin, range.end)
+    RotatedWindow::Range range;
     RopeAngles angles;
+  };
+  struct Remapped {  // queries and keys at remapped positions
+    RopeTable table;
+    QueryRotator rotator;
+    std::vector<QueryRotator::Row> rows;
+    std::vector<const float*> q;  // by row: [n_heads, D]; null: no remapped positions
+    std::vector<LocalAngles> angles;
+  };
+  struct ByLayer {  // selection per layer
+    LayerSelector selector;
+    std::vector<std::int32_t> before;
+    std::vector<std::int64_t> replaced;  // by row: newly selected units
+    std::vector<std::vector<KvRun>> local_runs;
+    std::vector<std::span<const KvRun>> local_spans;
   };
 
   CpuContext context_;
-  RopeTable turn_table_;
-  QueryTurner far_;
-  std::vector<QueryTurner::Row> far_rows_;
-  std::vector<const float*> far_q_;  // by row: [n_heads, D]; null: everything is seen from the query's own position
-  std::vector<NearAngles> near_angles_;
-  LayerChooser chooser_;
-  std::vector<std::int32_t> before_;
-  std::vector<std::int64_t> replaced_;   // by row, where it decides by layer: units that are new
+  Remapped remapped_;
+  ByLayer by_layer_;
   std::vector<std::size_t> first_item_;  // by row
   std::vector<float> lse_;               // [items, G]
-  std::vector<std::vector<KvRun>> near_runs_;
-  std::vector<std::span<const KvRun>> near_spans_;
   std::int32_t audit_every_ = 0;
-  DecodeTap* tap_ = nullptr;
+  DecodeObserver* observer_ = nullptr;
   std::vector<Item> items_;
-  std::vector<std::uint8_t> select_now_;  // [rows, KV heads]: the gate's answer
+  std::vector<std::uint8_t> select_now_;  // [rows, KV heads]: the gate's decision
   std::vector<Worker> workers_;
   std::vector<std::vector<KvRun>> runs_;  // by item
   std::vector<DecodePart> parts_;

@@ -1,4 +1,4 @@
-#include "src/attention/drop_decider.h"
+#include "src/methods/drop_decider.h"
 
 #include <algorithm>
 
@@ -7,8 +7,8 @@
 namespace mneme {
 namespace {
 
-// What a stage with a plain budget leaves after a step. Where every step is held to the budget, the next one's own
-// token has to have room.
+// Tokens that a drop with a plain budget keeps. If every step is held to the budget, one is reserved for the next
+// step's token.
 std::int32_t keep_count(const Recipe& recipe) {
   return recipe.budget - (recipe.prefill_end->when == DropWhen::kOverBudget ? 1 : 0);
 }
@@ -28,15 +28,15 @@ bool ranks_by_mass(const Plan& plan) {
 
 bool DropDecider::needs_mass(std::int32_t layer, const SequenceCache& cache, const Plan& plan) {
   if (plan.recipe.norm) return true;
-  return ranks_by_mass(plan) && plan.tap_rows() != Plan::kAllRows && over_budget(layer, cache, plan);
+  return ranks_by_mass(plan) && plan.observed_rows() != Plan::kAllRows && over_budget(layer, cache, plan);
 }
 
 bool DropDecider::needs_suffix_alone(const Plan& plan) {
-  return plan.recipe.norm && !ranks_by_mass(plan) && plan.tap_rows() == 1;
+  return plan.recipe.norm && !ranks_by_mass(plan) && plan.observed_rows() == 1;
 }
 
 NormRule DropDecider::norm_rule(std::int32_t layer, const SequenceCache& cache, const Plan& plan) {
-  NormRule rule = plan.recipe.norm->rule();
+  NormRule rule = mneme::norm_rule(*plan.recipe.norm);
   rule.sink = cache.rank_of(layer, 0, std::min(rule.sink, cache.length()));
   return rule;
 }
@@ -48,14 +48,15 @@ void DropDecider::decide(std::int32_t layer, const DropRows& rows, LayerMass& ma
   state.pending.prefill_end = !rows.decodes;
   LayerStats& stats = rows.method->stats().layers[static_cast<std::size_t>(layer)];
   if (!rows.decodes) {
-    ++stats.prefill_ends;
-    for (std::int32_t m = 0; m < n_kv; ++m) stats.prompt_tokens += rows.cache->n_stored(layer, m);
+    ++stats.retention.prefill_ends;
+    for (std::int32_t m = 0; m < n_kv; ++m) stats.retention.prompt_tokens += rows.cache->n_stored(layer, m);
   }
   if (plan.recipe.norm) return decide_by_norm(layer, rows, mass);
   const std::int32_t n_keep = keep_count(plan.recipe);
   if (over_budget(layer, *rows.cache, plan)) keep_by_rank(layer, rows, mass, n_keep);
   if (rows.decodes) return;
-  for (std::int32_t m = 0; m < n_kv; ++m) stats.kept_tokens += std::min(rows.cache->n_stored(layer, m), n_keep);
+  for (std::int32_t m = 0; m < n_kv; ++m)
+    stats.retention.kept_tokens += std::min(rows.cache->n_stored(layer, m), n_keep);
 }
 
 void DropDecider::keep_by_rank(std::int32_t layer, const DropRows& rows, LayerMass& mass, std::int32_t n_keep) {
@@ -65,7 +66,7 @@ void DropDecider::keep_by_rank(std::int32_t layer, const DropRows& rows, LayerMa
   MethodState::Layer& state = rows.method->layer(layer);
   const std::int32_t n_kv = rows.cache->shape().n_kv_heads,
                      rows_a_head = mass.by == LayerMass::By::kQueryHead ? plan.shape.group() : 1;
-  const bool one = stage.scope == DropScope::kLayer, all_rows = plan.tap_rows() == Plan::kAllRows;
+  const bool one = stage.scope == DropScope::kLayer, all_rows = plan.observed_rows() == Plan::kAllRows;
   const std::int32_t recent = std::max(0, recipe.recent - (stage.when == DropWhen::kOverBudget ? 1 : 0));
   auto& kept = state.pending.kept;
   kept.resize(static_cast<std::size_t>(n_kv));
@@ -102,10 +103,10 @@ void DropDecider::decide_by_norm(std::int32_t layer, const DropRows& rows, Layer
   for (std::size_t h = 0; h < mass.length.size(); ++h) {
     MNEME_CHECK(mass.length[h] == static_cast<std::size_t>(n), "a layer decides for heads of {} and {} tokens", n,
                 mass.length[h]);
-    // The mean over the rows that see a token.
-    for (std::int32_t t = n - rows.tapped + 1; t < n; ++t)
+    // Mean over the rows that attend a token.
+    for (std::int32_t t = n - rows.observed + 1; t < n; ++t)
       mass.row(static_cast<std::int32_t>(h))[static_cast<std::size_t>(t)] *=
-          static_cast<float>(rows.tapped) / static_cast<float>(n - t);
+          static_cast<float>(rows.observed) / static_cast<float>(n - t);
   }
   const HeadRows heads{.a = mass.values.data(), .stride = n, .n_heads = n_kv * plan.shape.group(), .n = n};
   const NormRule rule = norm_rule(layer, *rows.cache, plan);
@@ -123,7 +124,7 @@ void DropDecider::decide_by_norm(std::int32_t layer, const DropRows& rows, Layer
   }
   std::int32_t n_kept = 0;
   for (const TokenRange& r : kept) n_kept += r.end - r.begin;
-  rows.method->stats().layers[static_cast<std::size_t>(layer)].kept_tokens += std::int64_t{n_kept} * n_kv;
+  rows.method->stats().layers[static_cast<std::size_t>(layer)].retention.kept_tokens += std::int64_t{n_kept} * n_kv;
   state.pending.budget = n_kept;
   if (plan.drops() && n_kept < n) state.pending.kept.assign(static_cast<std::size_t>(n_kv), kept);
 }

@@ -1,6 +1,5 @@
-// Which tokens stay when a prefill ends, and after over-budget steps, by the attention that they received: the half of
-// it that is the same wherever that attention was measured. Decisions are pending in the sequence's MethodState until
-// its commit().
+// Decides which tokens to keep when a prefill ends, and after over-budget steps, from the attention that they received;
+// shared by CPU and device. Decisions are pending in the sequence's MethodState until its commit().
 #pragma once
 
 #include <cstdint>
@@ -8,13 +7,13 @@
 #include <span>
 #include <vector>
 
-#include "src/attention/method_state.h"
-#include "src/blocks/keep_rule.h"
-#include "src/cache/sequence_cache.h"
+#include "src/kv/sequence_cache.h"
+#include "src/methods/method_state.h"
+#include "src/selection/mass/keep_rule.h"
 
 namespace mneme {
 
-// What rows of a sequence gave to the stored tokens of one layer.
+// Attention mass from rows of a sequence to the stored tokens of one layer.
 struct LayerMass {
   enum class By : std::uint8_t { kQueryHead, kKvHead };
   By by = By::kQueryHead;
@@ -33,29 +32,29 @@ struct LayerMass {
   }
 };
 
-// Rows that were seen, whose keys are the last that are stored.
+// The rows that gave the mass; their keys are the last stored.
 struct DropRows {
   const SequenceCache* cache = nullptr;
   MethodState* method = nullptr;
-  bool decodes = false;     // else a prefill ends with them
-  std::int32_t tapped = 0;  // how many of the last ones gave the mass
-  // The rank where the suffix of the norm rule begins, if somebody has found it already.
+  bool decodes = false;       // false: a prefill ends with them
+  std::int32_t observed = 0;  // how many of the last rows gave the mass
+  // Start of the norm rule's suffix, as a rank, if known already.
   std::optional<std::int32_t> suffix;
 };
 
 class DropDecider {
  public:
-  // Whether rows that decode are decided about.
+  // Whether decode steps drop too.
   static bool each_step(const Plan& plan) {
     return plan.drops() && plan.recipe.prefill_end->when == DropWhen::kOverBudget;
   }
-  // Whether decide() looks at the mass that the tapped rows gave. With Plan::kAllRows it is Pending::mass instead.
+  // Whether decide() uses the mass from the observed rows. With Plan::kAllRows it uses Pending::mass instead.
   static bool needs_mass(std::int32_t layer, const SequenceCache& cache, const Plan& plan);
-  // The norm rule's suffix of the newest tokens is all that it asks for.
+  // Whether the norm rule's suffix is all that it needs.
   static bool needs_suffix_alone(const Plan& plan);
   static NormRule norm_rule(std::int32_t layer, const SequenceCache& cache, const Plan& plan);
 
-  // Requires  mass as needs_mass() says; by query head where the norm decides. It is changed.
+  // Requires  mass where needs_mass(); per query head for the norm rule. Modifies mass.
   void decide(std::int32_t layer, const DropRows& rows, LayerMass& mass);
 
  private:

@@ -1,9 +1,9 @@
-#include "src/attention/gate.h"
+#include "src/methods/gate.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "src/kernels/group_pool.h"
+#include "src/selection/pool/group_pool.h"
 
 namespace mneme {
 

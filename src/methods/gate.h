@@ -1,4 +1,4 @@
-// What a gate compares with its tau.
+// The value that a gate compares with tau.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace mneme {
 
-// The cosines of a group's queries with those of another step, pooled over the group.
+// Cosines of a group's queries with those of another step, pooled over the group.
 //
 //   q, before  [group, D]  f32
 //

@@ -1,23 +1,23 @@
-#include "src/attention/layer_chooser.h"
+#include "src/methods/layer_selector.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
 #include "src/base/check.h"
-#include "src/blocks/representative.h"
-#include "src/blocks/spearman.h"
-#include "src/blocks/window_probe.h"
-#include "src/kernels/attention_mass.h"
-#include "src/kernels/box.h"
-#include "src/kernels/row_dots.h"
-#include "src/kernels/row_moments.h"
+#include "src/methods/stats/spearman.h"
+#include "src/selection/index/box.h"
+#include "src/selection/layer/representative.h"
+#include "src/selection/layer/row_dots.h"
+#include "src/selection/layer/row_moments.h"
+#include "src/selection/layer/window_probe.h"
+#include "src/selection/mass/attention_mass.h"
 
 namespace mneme {
 namespace {
 
-constexpr std::int64_t kChannelGrain = 256;  // a worker takes at least so many channels of a window
-constexpr std::int64_t kRowGrain = 64;       // and rows
+constexpr std::int64_t kChannelGrain = 256;  // minimum channels of a window per worker
+constexpr std::int64_t kRowGrain = 64;       // minimum rows per worker
 
 float length_of(std::span<const float> v) {
   double square = 0;
@@ -25,7 +25,7 @@ float length_of(std::span<const float> v) {
   return static_cast<float>(std::sqrt(square));
 }
 
-// v scaled to length 1; zeros stay.
+// v scaled to length 1; zero vectors stay zero.
 void normalise(std::span<float> v) {
   const float length = length_of(v);
   if (length == 0) return;
@@ -34,8 +34,8 @@ void normalise(std::span<float> v) {
 
 }  // namespace
 
-void LayerChooser::file_units(MethodState& method, std::int32_t layer, const SequenceCache& cache,
-                              std::int32_t n_tokens) {
+void LayerSelector::file_units(MethodState& method, std::int32_t layer, const SequenceCache& cache,
+                               std::int32_t n_tokens) {
   const Plan& plan = method.plan();
   LayerMemory& memory = *method.layer(layer).memory;
   const std::int32_t p = plan.rules.unit_tokens, first = first_unit(plan.rules);
@@ -47,15 +47,15 @@ void LayerChooser::file_units(MethodState& method, std::int32_t layer, const Seq
   context_.pool->parallel_for(end - begin, 1, [&](std::int64_t i, std::int64_t last, int) {
     for (; i < last; ++i) {
       const std::int32_t u = begin + static_cast<std::int32_t>(i);
-      const auto build = plan.layer_choice->match == KeyMatch::kMean ? build_representative : build_key_rows;
+      const auto build = plan.layer_selection->match == KeyMatch::kMean ? build_representative : build_key_rows;
       build({.cache = &cache, .layer = layer, .begin = u * p, .end = (u + 1) * p}, memory.mass, shape,
-            plan.layer_choice->top, entries_[static_cast<std::size_t>(i)]);
+            plan.layer_selection->top, entries_[static_cast<std::size_t>(i)]);
     }
   });
   memory.mass.forget(end * p);
 }
 
-std::span<const float> LayerChooser::probe(MethodState& method, std::int32_t layer, const ProbeRows& rows) {
+std::span<const float> LayerSelector::probe(MethodState& method, std::int32_t layer, const ProbeRows& rows) {
   const Plan& plan = method.plan();
   LayerMemory& memory = *method.layer(layer).memory;
   const std::int64_t width = std::int64_t{plan.shape.n_heads} * plan.shape.head_dim;
@@ -95,13 +95,13 @@ std::span<const float> LayerChooser::probe(MethodState& method, std::int32_t lay
   return probe_;
 }
 
-void LayerChooser::score(const Plan& plan, const LayerMemory& memory, std::int32_t begin, std::int32_t end,
-                         const float* q, float* scores) {
-  const std::int64_t width = plan.layer_choice->entry_width(plan.shape);
-  const std::int32_t n_rows = plan.layer_choice->entry_rows(), group = plan.shape.group(), d = plan.shape.head_dim;
+void LayerSelector::score(const Plan& plan, const LayerMemory& memory, std::int32_t begin, std::int32_t end,
+                          const float* q, float* scores) {
+  const std::int64_t width = plan.layer_selection->entry_width(plan.shape);
+  const std::int32_t n_rows = plan.layer_selection->entry_rows(), group = plan.shape.group(), d = plan.shape.head_dim;
   const DType dtype = plan.shape.kv_dtype;
-  if (plan.layer_choice->match == KeyMatch::kBest) {
-    // A key that is the same for all query heads of a group: its products with them are one, with their sum.
+  if (plan.layer_selection->match == KeyMatch::kBest) {
+    // A key is shared by the query heads of a group: its dot products are one, with the sum of the group's probes.
     folded_.assign(static_cast<std::size_t>(width), 0.0f);
     for (std::int32_t h = 0; h < plan.shape.n_heads; ++h)
       for (std::int32_t c = 0; c < d; ++c) folded_[static_cast<std::size_t>(h / group * d + c)] += q[h * d + c];
@@ -113,13 +113,13 @@ void LayerChooser::score(const Plan& plan, const LayerMemory& memory, std::int32
     for (; c < last; ++c) {
       const std::int32_t from = std::max(begin, static_cast<std::int32_t>(c) * chunk),
                          to = std::min(end, static_cast<std::int32_t>(c + 1) * chunk);
-      memory.units.for_stretches(from, to, [&](const std::byte* entries, std::int32_t at, std::int32_t n) {
-        float* products = row_scores_.data() + std::int64_t{at - begin} * n_rows;
-        row_dots_cpu(q, width, dtype, entries, std::int64_t{n} * n_rows, products);
-        for (std::int32_t i = 0; i < n; ++i, products += n_rows) {
-          float best = products[0];
+      memory.units.for_contiguous(from, to, [&](const std::byte* entries, std::int32_t at, std::int32_t n) {
+        float* dots = row_scores_.data() + std::int64_t{at - begin} * n_rows;
+        row_dots_cpu(q, width, dtype, entries, std::int64_t{n} * n_rows, dots);
+        for (std::int32_t i = 0; i < n; ++i, dots += n_rows) {
+          float best = dots[0];
           for (std::int32_t j = 1; j < n_rows; ++j)
-            if (std::isnan(best) || products[j] > best) best = products[j];
+            if (std::isnan(best) || dots[j] > best) best = dots[j];
           scores[at - begin + i] = best;
         }
       });
@@ -127,8 +127,8 @@ void LayerChooser::score(const Plan& plan, const LayerMemory& memory, std::int32
   });
 }
 
-void LayerChooser::choose(MethodState& method, std::int32_t layer, const Region& region, std::span<const float> probe,
-                          std::int32_t slot, std::vector<std::int32_t>& units) {
+void LayerSelector::select(MethodState& method, std::int32_t layer, const Region& region, std::span<const float> probe,
+                           std::int32_t slot, std::vector<std::int32_t>& units) {
   const Plan& plan = method.plan();
   const LayerMemory& memory = *method.layer(layer).memory;
   const std::int32_t first = first_unit(plan.rules), n = region.last_unit - region.first_unit;
@@ -146,7 +146,7 @@ void LayerChooser::choose(MethodState& method, std::int32_t layer, const Region&
   }
   const double entropy = score_entropy(scores_);
   std::int32_t wanted = region.n_select;
-  const auto& share = plan.layer_choice->entropy;
+  const auto& share = plan.layer_selection->entropy;
   if (share && (slot == kDecode || share->in_prefill))
     wanted = method.cut()->take(static_cast<std::size_t>(slot + 1), method.compressed_number(layer), entropy, n);
   units.resize(static_cast<std::size_t>(wanted));
@@ -160,22 +160,22 @@ void LayerChooser::choose(MethodState& method, std::int32_t layer, const Region&
   stats.score_entropy += entropy / std::log(static_cast<double>(n));
 }
 
-double LayerChooser::rank_correlation(const MethodState& method, std::int32_t layer, const SequenceCache& cache,
-                                      const Region& region, const ProbeRows& rows) {
+double LayerSelector::rank_correlation(const MethodState& method, std::int32_t layer, const SequenceCache& cache,
+                                       const Region& region, const ProbeRows& rows) {
   const AttentionShape shape = method.plan().shape.attention();
   const std::int32_t p = method.plan().rules.unit_tokens, n = region.last_unit - region.first_unit;
   const auto n_tokens = static_cast<std::size_t>(n * p);
   std::vector<double> received(static_cast<std::size_t>(n));
-  std::vector<float> products(n_tokens * static_cast<std::size_t>(shape.group));
+  std::vector<float> dots(n_tokens * static_cast<std::size_t>(shape.group));
   std::vector<KvRun> runs;
   for (std::int32_t m = 0; m < cache.shape().n_kv_heads; ++m) {
     runs.clear();
     cache.append_runs(layer, m, region.first_unit * p, region.last_unit * p, runs);
     for (std::int32_t i = 0; i < rows.n; ++i) {
       const float* q = rows.q + i * rows.stride + std::int64_t{m} * shape.group * shape.head_dim;
-      key_score_cpu(q, shape, runs, products.data(), static_cast<std::int64_t>(n_tokens));
+      key_score_cpu(q, shape, runs, dots.data(), static_cast<std::int64_t>(n_tokens));
       for (std::int32_t g = 0; g < shape.group; ++g) {
-        const auto head = std::span(products).subspan(static_cast<std::size_t>(g) * n_tokens, n_tokens);
+        const auto head = std::span(dots).subspan(static_cast<std::size_t>(g) * n_tokens, n_tokens);
         const float largest = *std::max_element(head.begin(), head.end());
         double sum = 0;
         for (float& x : head) sum += static_cast<double>(x = std::exp(shape.scale * (x - largest)));
@@ -187,14 +187,14 @@ double LayerChooser::rank_correlation(const MethodState& method, std::int32_t la
   return spearman({scores_.begin(), scores_.end()}, received);
 }
 
-void LayerChooser::add_mass(MethodState& method, std::int32_t layer, const NearRows& rows) {
+void LayerSelector::add_mass(MethodState& method, std::int32_t layer, const LocalRows& rows) {
   const Plan& plan = method.plan();
   LayerMemory& memory = *method.layer(layer).memory;
   const std::int32_t group = plan.shape.group(), end = rows.first + rows.n;
   const std::int32_t known = std::clamp(memory.seen - rows.first, 0, rows.n);
   if (known == rows.n) return;
   memory.mass.extend(end);
-  // Computed again, rows may stand nearer to filed units than when those were filed.
+  // Recomputed rows may be closer to filed units than when those were filed.
   const std::int32_t from = std::max(rows.from, memory.mass.begin());
   thread_local std::vector<MassHead> heads;
   thread_local std::vector<std::vector<KvRun>> cut;
@@ -225,7 +225,7 @@ void LayerChooser::add_mass(MethodState& method, std::int32_t layer, const NearR
   memory.seen = end;
 }
 
-void LayerChooser::see_question(MethodState& method, std::int32_t layer, const ProbeRows& rows) {
+void LayerSelector::see_question(MethodState& method, std::int32_t layer, const ProbeRows& rows) {
   const auto [begin, end] = method.question_span();
   LayerMemory& memory = *method.layer(layer).memory;
   if (begin >= end || !memory.question.empty()) return;
@@ -239,7 +239,7 @@ void LayerChooser::see_question(MethodState& method, std::int32_t layer, const P
     memory.question_rows.insert(memory.question_rows.end(), q, q + width);
     memory.question_mass.resize(memory.question_mass.size() + static_cast<std::size_t>(n_heads), 0.0f);
   }
-  // Mass as it stands, of tokens that still have one.
+  // Current mass, of tokens that still have one.
   const auto n = static_cast<std::int32_t>(memory.question_rows.size() / width);
   for (std::int32_t i = 0; i < n; ++i) {
     const std::int32_t t = begin + i;
@@ -253,7 +253,7 @@ void LayerChooser::see_question(MethodState& method, std::int32_t layer, const P
   for (std::int32_t h = 0; h < n_heads; ++h) {
     std::iota(order.begin(), order.end(), 0);
     const auto mass = [&](std::int32_t i) { return memory.question_mass[static_cast<std::size_t>(i * n_heads + h)]; };
-    const auto top = std::min<std::ptrdiff_t>(plan.layer_choice->top, n);
+    const auto top = std::min<std::ptrdiff_t>(plan.layer_selection->top, n);
     std::partial_sort(order.begin(), order.begin() + top, order.end(),
                       [&](std::int32_t a, std::int32_t b) { return mass(a) != mass(b) ? mass(a) > mass(b) : a > b; });
     for (std::ptrdiff_t i = 0; i < top; ++i)

@@ -1,14 +1,14 @@
-#include "src/attention/list_units.h"
+#include "src/methods/list_units.h"
 
 #include <algorithm>
 #include <numeric>
 
-#include "src/kernels/kmeans.h"
+#include "src/selection/cluster/kmeans.h"
 
 namespace mneme {
 namespace {
 
-// Positions of a range, by cluster and ascending in each; ends[c]: where cluster c ends among them.
+// Positions of a range by cluster, ascending in each; ends[c]: end of cluster c.
 struct Clusters {
   std::vector<std::int32_t> positions, ends;
 };
@@ -18,7 +18,7 @@ Clusters cluster(const UnitRange& range, const ClusterUnit& rules, std::span<con
   const std::int32_t n = range.end - range.begin, n_clusters = (n + rules.tokens - 1) / rules.tokens;
   std::vector<std::int32_t> of_token(static_cast<std::size_t>(n));
   if (n_clusters == n) {
-    std::iota(of_token.begin(), of_token.end(), 0);  // every token for itself
+    std::iota(of_token.begin(), of_token.end(), 0);  // one cluster per token
   } else {
     KmeansScratch scratch;
     kmeans_cpu({.runs = runs,
@@ -49,7 +49,7 @@ void append_list_units(std::span<const UnitRange> ranges, const Plan& plan, cons
   const AttentionShape shape = plan.shape.attention();
   std::vector<KvRun> runs;
   const auto append = [&](std::span<const std::int32_t> positions) {
-    if (positions.empty()) return;  // a cluster that no token went to
+    if (positions.empty()) return;  // an empty cluster
     table.append(positions, cache, layer, kv_head);
     if (entries.entry_bytes() == 0) return;
     runs.clear();

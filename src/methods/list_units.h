@@ -1,15 +1,15 @@
-// Clusters and segments of one (layer, KV head), as its partition says.
+// Builds clusters and segments of one (layer, KV head), as its partition defines.
 #pragma once
 
 #include <span>
 
-#include "src/blocks/partition.h"
-#include "src/blocks/unit_table.h"
 #include "src/recipes/compile.h"
+#include "src/selection/cluster/partition.h"
+#include "src/selection/index/unit_table.h"
 
 namespace mneme {
 
-// Appends the units of `ranges`, whose tokens follow those of the table, and their entries.
+// Appends the units of `ranges`, whose tokens follow those of the table, and their index entries.
 void append_list_units(std::span<const UnitRange> ranges, const Plan& plan, const SequenceCache& cache,
                        std::int32_t layer, std::int32_t kv_head, UnitTable& table, EntryStore& entries);
 

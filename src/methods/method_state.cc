@@ -1,4 +1,4 @@
-#include "src/attention/method_state.h"
+#include "src/methods/method_state.h"
 
 #include <algorithm>
 #include <chrono>
@@ -7,9 +7,7 @@
 #include <utility>
 
 #include "src/base/check.h"
-
-#include "src/attention/list_units.h"
-#include "src/base/check.h"
+#include "src/methods/list_units.h"
 
 namespace mneme {
 
@@ -30,26 +28,27 @@ MethodState::MethodState(std::shared_ptr<const Plan> plan) : plan_(std::move(pla
   const std::size_t queries = static_cast<std::size_t>(shape.n_heads) * static_cast<std::size_t>(shape.head_dim);
   if (plan_->probe == Probe::kPreviousLayer) query_below_.resize(queries);
   const auto n_kv = static_cast<std::size_t>(shape.n_kv_heads);
-  if (plan_->key_basis == KeyBasis::kRaw)
-    for (Layer& layer : layers_) layer.near.assign(n_kv, TurnedWindow(plan_->rules.recent));
-  if (plan_->tap_rows() == Plan::kAllRows)
+  if (plan_->key_basis == KeyBasis::kPreRope)
+    for (Layer& layer : layers_) layer.local.assign(n_kv, RotatedWindow(plan_->rules.recent));
+  if (plan_->observed_rows() == Plan::kAllRows)
     for (std::int32_t l = 0; l < shape.n_layers; ++l)
       if (plan_->compressed(l)) layers_[static_cast<std::size_t>(l)].mass.resize(n_kv);
   if (!plan_->selects()) return;
-  if (plan_->layer_choice && plan_->layer_choice->entropy)
-    cut_.emplace(plan_->compressed_layers(), plan_->layer_choice->n_units, plan_->layer_choice->entropy->reversed);
+  if (plan_->layer_selection && plan_->layer_selection->entropy)
+    cut_.emplace(plan_->compressed_layers(), plan_->layer_selection->n_units,
+                 plan_->layer_selection->entropy->reversed);
   const auto n_selections = static_cast<std::size_t>(plan_->selection_heads());
   for (std::int32_t l = 0; l < shape.n_layers; ++l) {
     if (plan_->dense_layer(l)) continue;
     Layer& layer = layers_[static_cast<std::size_t>(l)];
-    if (plan_->layer_choice) {
+    if (plan_->layer_selection) {
       layer.memory.emplace(*plan_);
       layer.attended.resize(n_selections);
       continue;
     }
     layer.entries.assign(n_kv, EntryStore(plan_->index->entry_bytes(shape.attention())));
     layer.attended.resize(n_selections);
-    if (plan_->reuse == Reuse::kAhead) layer.ahead.resize(n_selections);
+    if (plan_->reuse == Reuse::kSpeculative) layer.speculative.resize(n_selections);
     if (plan_->ranks()) layer.ranked.resize(n_selections);
     if (plan_->ranks()) layer.cut.resize(n_selections);
     if (plan_->lists) {
@@ -145,7 +144,7 @@ std::int32_t MethodState::unit_tokens(std::int32_t l, std::int32_t kv_head, std:
   return plan_->lists ? layer(l).tables[static_cast<std::size_t>(kv_head)].n_tokens(unit) : plan_->rules.unit_tokens;
 }
 
-// Tokens that a head attends of a list unit.
+// Tokens of a list unit that a head attends.
 std::int32_t MethodState::n_selected(std::int32_t l, std::int32_t head, std::int32_t kv_head, std::int32_t unit) const {
   const Ranking::Cut& cut = layer(l).cut[static_cast<std::size_t>(head)];
   return unit == cut.unit ? cut.n_tokens : unit_tokens(l, kv_head, unit);
@@ -157,9 +156,9 @@ std::int32_t MethodState::append_selected_runs(std::int32_t l, std::int32_t head
   std::int32_t n_tokens = 0;
   if (plan_->lists) {
     const UnitTable& table = layer(l).tables[static_cast<std::size_t>(kv_head)];
-    constexpr std::size_t kAhead = 12;
+    constexpr std::size_t kSpeculative = 12;
     for (std::size_t i = 0; i < units.size(); ++i) {
-      if (i + kAhead < units.size()) table.prefetch(units[i + kAhead]);
+      if (i + kSpeculative < units.size()) table.prefetch(units[i + kSpeculative]);
       const std::int32_t n = n_selected(l, head, kv_head, units[i]);
       table.append_runs(units[i], n, cache, l, kv_head, runs);
       n_tokens += n;
@@ -178,14 +177,14 @@ void MethodState::append_copied_run(std::int32_t l, std::int32_t head, std::int3
     const UnitTable& table = layer(l).tables[static_cast<std::size_t>(kv_head)];
     thread_local std::vector<KvRun> from;
     from.clear();
-    constexpr std::size_t kAhead = 12;
+    constexpr std::size_t kSpeculative = 12;
     for (std::size_t i = 0; i < ranking.units.size(); ++i) {
       const std::int32_t before = i == 0 ? 0 : ranking.ends[i - 1];
       if (before >= n_tokens) break;
-      if (i + kAhead < ranking.units.size()) table.prefetch(ranking.units[i + kAhead]);
+      if (i + kSpeculative < ranking.units.size()) table.prefetch(ranking.units[i + kSpeculative]);
       table.append_runs(ranking.units[i], std::min(ranking.ends[i], n_tokens) - before, cache, l, kv_head, from);
     }
-    // Room for all that it ranks; new memory costs more than what is copied into it.
+    // Room for the whole ranking: allocation costs more than the copies.
     if (ranking.copy == nullptr || ranking.copy.use_count() > 1 || ranking.copy->size() < bytes)
       ranking.copy = std::make_shared<Buffer>(static_cast<std::size_t>(ranking.n_tokens()) * token_bytes);
     std::byte* to = ranking.copy->data();
@@ -225,13 +224,13 @@ void MethodState::step_back(std::int32_t length) {
       }
       entries.truncate(std::min(entries.size(), complete));
     }
-    for (TurnedWindow& near : layer.near) near.clear();
+    for (RotatedWindow& local : layer.local) local.clear();
     layer.ready_for = layer.queried_for = -1;
     for (auto& units : layer.attended) units.clear();
     for (Ranking& ranking : layer.ranked) ranking = {};
     for (Ranking::Cut& cut : layer.cut) cut = {};
-    layer.tap.n = std::max(0, layer.tap.n - std::max(0, layer.tap.end - length));
-    layer.tap.end = std::min(layer.tap.end, length);
+    layer.observed_queries.n = std::max(0, layer.observed_queries.n - std::max(0, layer.observed_queries.end - length));
+    layer.observed_queries.end = std::min(layer.observed_queries.end, length);
     layer.pending = {};
     if (length > 0) continue;
     layer.budget = 0;
@@ -241,7 +240,7 @@ void MethodState::step_back(std::int32_t length) {
 
 MethodState MethodState::index_of_prefix(std::int32_t length) const {
   MethodState fresh(plan_);
-  if (plan_->layer_choice) {
+  if (plan_->layer_selection) {
     if (length == 0) return fresh;
     for (std::size_t l = 0; l < layers_.size(); ++l) fresh.layers_[l].memory = layers_[l].memory;
     fresh.cut_ = cut_;
@@ -251,6 +250,9 @@ MethodState MethodState::index_of_prefix(std::int32_t length) const {
     fresh.layers_[l].entries = layers_[l].entries;
     fresh.layers_[l].partition = layers_[l].partition;
     fresh.layers_[l].tables = layers_[l].tables;
+    // Clusters at the end of the prompt, and segments, depend on where that prompt and its answer ended.
+    if (plan_->lists && !plan_->dense_layer(static_cast<std::int32_t>(l)))
+      fresh.layers_[l].partition.begin_as_prompt(std::min(length, layers_[l].partition.length()));
   }
   fresh.truncate(length);
   return fresh;
@@ -260,7 +262,7 @@ RegionRules MethodState::rules(std::int32_t l) const {
   RegionRules rules = plan_->rules;
   if (!plan_->recipe.norm) return rules;
   const std::int32_t budget = layers_[static_cast<std::size_t>(l)].budget;
-  // A short prompt may set less than the sinks, which are everything as long as there is no more.
+  // A short prompt may determine a budget below the sinks, which are everything until there are more tokens.
   rules.budget = budget > 0 ? std::max(budget, rules.sink) : std::numeric_limits<std::int32_t>::max();
   return rules;
 }
@@ -275,7 +277,7 @@ void MethodState::commit(SequenceCache& cache) {
     Pending& pending = decided[l];
     pending = std::exchange(layer.pending, {});
     prefill_end = prefill_end || pending.prefill_end;
-    if (pending.prefill_end) layer.tap = {};
+    if (pending.prefill_end) layer.observed_queries = {};
     if (pending.budget > 0) layer.budget = pending.budget;
     if (!pending.mass.empty()) layer.mass.swap(pending.mass);
     LayerStats& stats = stats_.layers[l];
@@ -290,7 +292,7 @@ void MethodState::commit(SequenceCache& cache) {
         n += r.end - r.begin;
       }
       if (!layer.mass.empty()) layer.mass[h].resize(static_cast<std::size_t>(n));
-      stats.dropped_tokens += cache.n_stored(index, head) - n;
+      stats.retention.dropped_tokens += cache.n_stored(index, head) - n;
       kept.push_back({index, head, pending.kept[h]});
     }
   }
@@ -302,11 +304,12 @@ void MethodState::commit(SequenceCache& cache) {
 void MethodState::truncate(std::int32_t length) {
   MNEME_CHECK(can_truncate(length), "the state cannot go back to {} tokens", length);
   step_back(length);
-  if (!plan_->layer_choice) return;
+  if (!plan_->layer_selection) return;
   for (Layer& layer : layers_)
     if (layer.memory) layer.memory.emplace(*plan_);
   if (cut_)
-    cut_.emplace(plan_->compressed_layers(), plan_->layer_choice->n_units, plan_->layer_choice->entropy->reversed);
+    cut_.emplace(plan_->compressed_layers(), plan_->layer_selection->n_units,
+                 plan_->layer_selection->entropy->reversed);
 }
 
 std::size_t MethodState::index_bytes() const {
@@ -329,11 +332,12 @@ std::size_t MethodState::copy_bytes() const {
 std::size_t MethodState::state_bytes() const {
   std::size_t bytes = query_below_.size() * sizeof(float) + (cut_ ? cut_->bytes() : 0);
   for (const Layer& layer : layers_) {
-    bytes += (layer.last_query.size() + layer.tap.q.size() + layer.tap.lse.size()) * sizeof(float);
-    for (const TurnedWindow& near : layer.near) bytes += near.bytes();
+    bytes +=
+        (layer.last_query.size() + layer.observed_queries.q.size() + layer.observed_queries.lse.size()) * sizeof(float);
+    for (const RotatedWindow& local : layer.local) bytes += local.bytes();
     for (const auto& mass : layer.mass) bytes += mass.size() * sizeof(float);
     if (layer.memory) bytes += layer.memory->bytes();
-    for (const auto* list : {&layer.attended, &layer.ahead})
+    for (const auto* list : {&layer.attended, &layer.speculative})
       for (const auto& units : *list) bytes += units.size() * sizeof(std::int32_t);
     bytes += layer.partition.bytes();
     for (const Ranking& ranking : layer.ranked) {

@@ -1,8 +1,8 @@
-// What saved sessions hold of a method that decides how prompts are read.
+// Serialisation of methods that define how prompts are read, for saved sessions.
 #include <algorithm>
 
-#include "src/attention/method_state.h"
 #include "src/base/error.h"
+#include "src/methods/method_state.h"
 
 namespace mneme {
 
@@ -21,17 +21,17 @@ void LayerMemory::write(ByteWriter& out) const {
 
 void LayerMemory::read(ByteReader& in, const Plan& plan, std::int32_t length, std::int32_t question_tokens) {
   seen = in.read<std::int32_t>("tokens seen");
-  // The last token may be about to be computed once more.
+  // The last token may be about to be recomputed.
   if (seen < length || seen - length > 1) fail(ErrorKind::kFormat, "a method has seen {} of {} tokens", seen, length);
   const auto n_units = in.read<std::int32_t>("number of units");
   const std::int32_t p = plan.rules.unit_tokens, first = first_unit(plan.rules);
   const std::int32_t most = seen == 0 ? 0 : std::max(0, window_begin(plan.rules, seen) / p - first);
   if (n_units < 0 || n_units > most)
     fail(ErrorKind::kFormat, "{} units of {} tokens, expected 0 to {}", n_units, seen, most);
-  // Where every key stands for its unit, what tokens received may not be known.
+  // Where every key represents its unit, mass may be unknown.
   const auto mass_begin = in.read<std::int32_t>("beginning of attention received");
   const std::int32_t expected = n_units == 0 ? 0 : (first + n_units) * p;
-  if (mass_begin < expected || mass_begin > seen || (mass_begin > expected && !plan.layer_choice->every_key(p)))
+  if (mass_begin < expected || mass_begin > seen || (mass_begin > expected && !plan.layer_selection->every_key(p)))
     fail(ErrorKind::kFormat, "attention received from token {} on, expected {} of {}", mass_begin, expected, seen);
   units.read(in, n_units);
   mass.read(in, mass_begin, seen);

@@ -1,17 +1,17 @@
-#include "src/attention/prefill_end.h"
+#include "src/methods/prefill_end.h"
 
 #include <algorithm>
 #include <chrono>
 
 #include "src/base/check.h"
-#include "src/kernels/attention_mass.h"
+#include "src/selection/mass/attention_mass.h"
 
 namespace mneme {
 
 bool PrefillEnd::wants_lse(std::int32_t layer, const SeenRows& rows) {
   if (rows.method == nullptr || rows.n_rows == 0) return false;
   const Plan& plan = rows.method->plan();
-  const std::int32_t n = plan.tap_rows();
+  const std::int32_t n = plan.observed_rows();
   if (n == 0 || !plan.compressed(layer)) return false;
   if (n == Plan::kAllRows) return true;
   if (rows.decodes) return DropDecider::each_step(plan);
@@ -23,7 +23,7 @@ void PrefillEnd::run(std::int32_t layer, std::span<const SeenRows> all, const At
     if (!wants_lse(layer, rows)) continue;
     const auto start = std::chrono::steady_clock::now();
     const Plan& plan = rows.method->plan();
-    if (plan.tap_rows() == Plan::kAllRows) {
+    if (plan.observed_rows() == Plan::kAllRows) {
       sum_all_rows(layer, rows, shape);
     } else {
       save_rows(layer, rows, shape);
@@ -35,7 +35,7 @@ void PrefillEnd::run(std::int32_t layer, std::span<const SeenRows> all, const At
                       {.cache = rows.cache,
                        .method = rows.method,
                        .decodes = rows.decodes,
-                       .tapped = rows.method->layer(layer).tap.n,
+                       .observed = rows.method->layer(layer).observed_queries.n,
                        .suffix = {}},
                       mass_);
     }
@@ -45,7 +45,7 @@ void PrefillEnd::run(std::int32_t layer, std::span<const SeenRows> all, const At
   }
 }
 
-// Every head's received attention with these rows' share.
+// Adds these rows' share to every head's mass.
 void PrefillEnd::sum_all_rows(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape) {
   MethodState::Layer& state = rows.method->layer(layer);
   const std::int32_t n_kv = rows.cache->shape().n_kv_heads;
@@ -62,7 +62,7 @@ void PrefillEnd::sum_all_rows(std::int32_t layer, const SeenRows& rows, const At
     const auto n = static_cast<std::size_t>(rows.cache->n_stored(layer, m)),
                before = n - static_cast<std::size_t>(rows.n_rows);
     std::vector<float>& mass = state.pending.mass[h];
-    // Tokens that nobody watched, because the method came later, have received nothing.
+    // Tokens stored before the method was attached have received no mass.
     mass.assign(n, 0.0f);
     std::copy_n(state.mass[h].begin(), std::min(before, state.mass[h].size()), mass.begin());
     heads.push_back({.q = rows.q + std::int64_t{m} * shape.group * shape.head_dim,
@@ -77,29 +77,30 @@ void PrefillEnd::sum_all_rows(std::int32_t layer, const SeenRows& rows, const At
   attention_mass_cpu(heads, shape, MassBy::kGroup, context_);
 }
 
-// The last rows may come in several passes: they follow one another, and a pass that is tried again writes them again.
+// The last rows may arrive in several passes: passes are contiguous, and a repeated pass overwrites its rows.
 void PrefillEnd::save_rows(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape) {
-  MethodState::TapRows& tap = rows.method->layer(layer).tap;
-  const std::int32_t wanted = rows.decodes ? 1 : rows.method->plan().tap_rows() - rows.prefill_left;
+  MethodState::ObservedRows& observed_queries = rows.method->layer(layer).observed_queries;
+  const std::int32_t wanted = rows.decodes ? 1 : rows.method->plan().observed_rows() - rows.prefill_left;
   const std::int32_t n = std::min(rows.n_rows, wanted), begin = rows.cache->length() - rows.n_rows;
-  tap.n = rows.decodes || n < rows.n_rows ? 0 : tap.before(begin);
+  observed_queries.n = rows.decodes || n < rows.n_rows ? 0 : observed_queries.before(begin);
   const std::int32_t n_kv = rows.cache->shape().n_kv_heads, n_heads = n_kv * shape.group;
   const auto width = static_cast<std::size_t>(n_heads) * static_cast<std::size_t>(shape.head_dim);
-  tap.q.resize(static_cast<std::size_t>(tap.n + n) * width);
-  tap.lse.resize(static_cast<std::size_t>((tap.n + n) * n_heads));
-  for (std::int32_t i = rows.n_rows - n; i < rows.n_rows; ++i, ++tap.n) {
+  observed_queries.q.resize(static_cast<std::size_t>(observed_queries.n + n) * width);
+  observed_queries.lse.resize(static_cast<std::size_t>((observed_queries.n + n) * n_heads));
+  for (std::int32_t i = rows.n_rows - n; i < rows.n_rows; ++i, ++observed_queries.n) {
     std::copy_n(rows.q + i * rows.q_stride, width,
-                tap.q.begin() + static_cast<std::ptrdiff_t>(tap.n) * static_cast<std::ptrdiff_t>(width));
+                observed_queries.q.begin() +
+                    static_cast<std::ptrdiff_t>(observed_queries.n) * static_cast<std::ptrdiff_t>(width));
     for (std::int32_t m = 0; m < n_kv; ++m)
       std::copy_n(rows.lse + (std::int64_t{m} * rows.n_rows + i) * shape.group, shape.group,
-                  tap.lse.begin() + tap.n * n_heads + m * shape.group);
+                  observed_queries.lse.begin() + observed_queries.n * n_heads + m * shape.group);
   }
-  tap.end = rows.cache->length();
+  observed_queries.end = rows.cache->length();
 }
 
-// mass_: what the saved rows gave to every stored token, a row a query head.
+// mass_: from the saved rows to every stored token, one row per query head.
 void PrefillEnd::take_mass(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape) {
-  const MethodState::TapRows& tap = rows.method->layer(layer).tap;
+  const MethodState::ObservedRows& observed_queries = rows.method->layer(layer).observed_queries;
   const std::int32_t n_kv = rows.cache->shape().n_kv_heads, n_heads = n_kv * shape.group;
   runs_.clear();
   first_run_.assign(1, 0);
@@ -112,11 +113,11 @@ void PrefillEnd::take_mass(std::int32_t layer, const SeenRows& rows, const Atten
   std::vector<MassHead> heads;
   for (std::int32_t m = 0; m < n_kv; ++m) {
     const auto h = static_cast<std::size_t>(m), first = static_cast<std::size_t>(m * shape.group);
-    heads.push_back({.q = tap.q.data() + std::int64_t{m} * shape.group * shape.head_dim,
+    heads.push_back({.q = observed_queries.q.data() + std::int64_t{m} * shape.group * shape.head_dim,
                      .q_stride = std::int64_t{n_heads} * shape.head_dim,
-                     .lse = tap.lse.data() + std::int64_t{m} * shape.group,
+                     .lse = observed_queries.lse.data() + std::int64_t{m} * shape.group,
                      .lse_stride = n_heads,
-                     .n_rows = tap.n,
+                     .n_rows = observed_queries.n,
                      .runs = std::span(runs_).subspan(first_run_[h], first_run_[h + 1] - first_run_[h]),
                      .mass = mass_.values.data() + mass_.first[first],
                      .mass_stride = static_cast<std::int64_t>(mass_.length[first])});

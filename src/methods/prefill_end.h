@@ -1,5 +1,5 @@
-// What the end of a prefill decides, and over-budget steps after it: which tokens stay, and how large a layer's budget
-// is. Watches the rows of every pass, layer by layer, because only the pass has their queries.
+// End of a prefill, and over-budget steps after it: observes the rows of every pass, layer by layer, and decides which
+// tokens to keep and how large a layer's budget is.
 //
 // Decisions are pending in the sequence's MethodState until its commit().
 #pragma once
@@ -8,23 +8,23 @@
 #include <span>
 #include <vector>
 
-#include "src/attention/drop_decider.h"
-#include "src/attention/method_state.h"
-#include "src/cache/sequence_cache.h"
-#include "src/kernels/cpu_context.h"
+#include "src/kv/sequence_cache.h"
+#include "src/methods/drop_decider.h"
+#include "src/methods/method_state.h"
+#include "src/ops/simd/cpu_context.h"
 
 namespace mneme {
 
-// Consecutive rows of one sequence, whose keys are stored and whose attention was just computed.
+// Consecutive rows of one sequence, with keys stored and attention computed.
 struct SeenRows {
   const SequenceCache* cache = nullptr;  // the rows' own tokens are its last
-  MethodState* method = nullptr;         // null: nobody looks
+  MethodState* method = nullptr;         // null: not observed
   std::int32_t n_rows = 0;
-  bool decodes = false;           // else of a prefill
-  std::int32_t prefill_left = 0;  // rows that the prefill still has after these; 0: it ends with them
-  const float* q = nullptr;       // row i: q + i * q_stride, [n_heads, D] after RoPE
+  bool decodes = false;           // false: rows of a prefill
+  std::int32_t prefill_left = 0;  // prefill rows after these; 0: the prefill ends with them
+  const float* q = nullptr;       // row i: q + i * q_stride, [n_heads, D] post-RoPE
   std::int64_t q_stride = 0;
-  const float* lse = nullptr;  // [n_kv_heads, n_rows, G] of their attention; read where wants_lse()
+  const float* lse = nullptr;  // [n_kv_heads, n_rows, G] of their attention; read only where wants_lse()
 };
 
 class PrefillEnd {
@@ -41,7 +41,7 @@ class PrefillEnd {
 
   CpuContext context_;
   DropDecider decider_;
-  LayerMass mass_;  // of the sequence at hand, by query head
+  LayerMass mass_;  // of the current sequence, by query head
   std::vector<KvRun> runs_;
   std::vector<std::size_t> first_run_;
 };

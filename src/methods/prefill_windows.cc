@@ -1,10 +1,10 @@
-#include "src/attention/prefill_windows.h"
+#include "src/methods/prefill_windows.h"
 
 #include <algorithm>
 
 namespace mneme {
 
-std::int64_t PrefillWindowRows::near_tokens(std::int32_t recent) const {
+std::int64_t PrefillWindowRows::local_tokens(std::int32_t recent) const {
   const std::int64_t most = keeps ? end : recent;
   const std::int64_t full = std::clamp<std::int64_t>(base + most - 1, begin, end);  // rows from here on attend `most`
   return (begin + full + 1 - 2 * std::int64_t{base}) * (full - begin) / 2 + (end - full) * most;
@@ -12,18 +12,19 @@ std::int64_t PrefillWindowRows::near_tokens(std::int32_t recent) const {
 
 PrefillWindowRows window_at(const Plan& plan, bool dense, std::int32_t begin, std::int32_t end) {
   const std::int32_t rows = plan.recipe.prefill_window->rows, budget = plan.rules.budget;
-  const bool raw = plan.key_basis == KeyBasis::kRaw;
+  const bool pre_rope = plan.key_basis == KeyBasis::kPreRope;
   PrefillWindowRows w{.begin = begin, .end = end};
-  // Turned keys near a window are counted from its first row on: their tiles, and so the bits, are the window's.
-  if (!dense || raw) {
+  // Rotated keys of the local part are counted from the window's first row: their tiles, and so the bits, depend on the
+  // window only.
+  if (!dense || pre_rope) {
     w.end = static_cast<std::int32_t>(std::min<std::int64_t>(end, (std::int64_t{begin} / rows + 1) * rows));
     if (begin < budget) w.end = std::min(w.end, budget);
   }
   w.everything = dense || w.end <= budget;
-  // Rows attend all from `base` on where they select, because that may be selected once it is filed; where nothing is
-  // selected, what leaves the window is left out.
+  // With a selection, rows attend everything from `base` on, because it becomes selectable once filed; without one,
+  // what leaves the window is not attended.
   w.keeps = w.everything || plan.selects();
-  w.slides = raw || !w.keeps;
+  w.slides = pre_rope || !w.keeps;
   if (w.everything) return w;
   const Region region = region_at(plan.rules, begin + 1);
   w.sink = region.sink;

@@ -1,16 +1,16 @@
-#include "src/attention/window_attention.h"
+#include "src/methods/window_attention.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "src/base/check.h"
-#include "src/kernels/turn_keys.h"
+#include "src/ops/norm_rope/rotate_keys.h"
 
 namespace mneme {
 namespace {
 
-// A worker turns at least this many keys: fewer are done sooner than handed over.
-constexpr std::int64_t kTurnGrain = 64;
+// Minimum keys that a worker rotates: fewer are faster without a hand-over.
+constexpr std::int64_t kRotateGrain = 64;
 
 }  // namespace
 
@@ -21,16 +21,16 @@ void WindowAttention::run(std::int32_t layer, std::span<const WindowRows> chunks
     const Plan& plan = rows.method->plan();
     MNEME_CHECK(plan.recipe.prefill_window && rows.cache->key_basis() == plan.key_basis,
                 "the method '{}' was not there when the sequence began", plan.recipe.name);
-    turn_chunk(layer, rows, shape, chunks_[c]);
+    rotate_chunk(layer, rows, shape, chunks_[c]);
     const std::int32_t first = rows.first(), end = rows.cache->length();
     const bool dense = plan.dense_layer(layer);
     for (std::int32_t begin = first; begin < end;) {
       const Window w{window_at(plan, dense, begin, end), &rows, &chunks_[c]};
-      if (!plan.layer_choice || dense) {
+      if (!plan.layer_selection || dense) {
         add_window(layer, w, shape);
       } else {
         flush(shape);
-        choose(layer, w, shape);
+        select(layer, w, shape);
         add_window(layer, w, shape);
         flush(shape);
         learn(layer, w, shape);
@@ -41,114 +41,114 @@ void WindowAttention::run(std::int32_t layer, std::span<const WindowRows> chunks
   flush(shape);
 }
 
-// Turns the chunk's queries to where they stand for what is far, and the keys that they see near, if those are raw.
-void WindowAttention::turn_chunk(std::int32_t layer, const WindowRows& rows, const AttentionShape& shape,
-                                 Chunk& chunk) {
+// Rotates the chunk's queries for the remote part, and pre-RoPE keys of the local part.
+void WindowAttention::rotate_chunk(std::int32_t layer, const WindowRows& rows, const AttentionShape& shape,
+                                   Chunk& chunk) {
   const Plan& plan = rows.method->plan();
   const std::int32_t first = rows.first(), end = rows.cache->length();
   const std::int32_t n_kv = rows.cache->shape().n_kv_heads;
-  chunk.far_q = nullptr;
-  if (plan.far_position) {
-    chunk.far_rows.clear();
+  chunk.remote_q = nullptr;
+  if (plan.remote_position) {
+    chunk.remote_rows.clear();
     for (std::int32_t i = 0; i < rows.n_rows; ++i)
-      chunk.far_rows.push_back({rows.q + i * rows.q_stride, *plan.far_position - (first + i)});
-    chunk.far_q = chunk.far.turn(chunk.far_rows, n_kv * shape.group, shape.head_dim, context_);
+      chunk.remote_rows.push_back({rows.q + i * rows.q_stride, *plan.remote_position - (first + i)});
+    chunk.remote_q = chunk.remote.rotate(chunk.remote_rows, n_kv * shape.group, shape.head_dim, context_);
   }
-  if (plan.key_basis == KeyBasis::kTurned) return;
+  if (plan.key_basis == KeyBasis::kPostRope) return;
   const std::int32_t from = std::max(0, first - plan.rules.recent + 1), n = end - from;
-  if (chunk.near_from != from || chunk.near_end != end) {
+  if (chunk.local_from != from || chunk.local_end != end) {
     std::vector<std::int32_t> positions;
     for (std::int32_t p = from; p < end; ++p) positions.push_back(p);
-    chunk.near_angles.set(positions, turn_table(rope_), context_);
-    chunk.near_from = from;
-    chunk.near_end = end;
+    chunk.local_angles.set(positions, rotation_table(rope_), context_);
+    chunk.local_from = from;
+    chunk.local_end = end;
   }
   const std::size_t head_bytes = static_cast<std::size_t>(n) * shape.token_bytes();
-  chunk.near.reserve(static_cast<std::size_t>(n_kv) * head_bytes);
-  const std::int64_t pieces = (n + kTurnGrain - 1) / kTurnGrain;
+  chunk.local.reserve(static_cast<std::size_t>(n_kv) * head_bytes);
+  const std::int64_t pieces = (n + kRotateGrain - 1) / kRotateGrain;
   context_.pool->parallel_for(n_kv * pieces, 1, [&](std::int64_t begin, std::int64_t last, int) {
     std::vector<KvRun> runs;
     for (; begin < last; ++begin) {
       const auto head = static_cast<std::int32_t>(begin / pieces);
-      const auto at = static_cast<std::int32_t>(begin % pieces * kTurnGrain);
-      const std::int32_t stop = std::min(n, at + static_cast<std::int32_t>(kTurnGrain));
+      const auto at = static_cast<std::int32_t>(begin % pieces * kRotateGrain);
+      const std::int32_t stop = std::min(n, at + static_cast<std::int32_t>(kRotateGrain));
       runs.clear();
       rows.cache->append_runs(layer, head, from + at, from + stop, runs);
-      turn_keys_cpu(runs, shape, chunk.near_angles, at,
-                    chunk.near.data() + static_cast<std::size_t>(head) * head_bytes +
-                        static_cast<std::size_t>(at) * shape.token_bytes());
+      rotate_keys_cpu(runs, shape, chunk.local_angles, at,
+                      chunk.local.data() + static_cast<std::size_t>(head) * head_bytes +
+                          static_cast<std::size_t>(at) * shape.token_bytes());
     }
   });
 }
 
-// Queries of the window's rows as they see what is far.
+// Queries of the window's rows, rotated for the remote part.
 ProbeRows WindowAttention::probe_rows(const Window& w, const AttentionShape& shape) {
   const WindowRows& rows = *w.rows;
   const std::int64_t width = std::int64_t{rows.cache->shape().n_kv_heads} * shape.group * shape.head_dim;
-  const bool turned = w.chunk->far_q != nullptr;
-  const std::int64_t stride = turned ? width : rows.q_stride;
-  return {.q = (turned ? w.chunk->far_q : rows.q) + (w.begin - rows.first()) * stride,
+  const bool rotated = w.chunk->remote_q != nullptr;
+  const std::int64_t stride = rotated ? width : rows.q_stride;
+  return {.q = (rotated ? w.chunk->remote_q : rows.q) + (w.begin - rows.first()) * stride,
           .stride = stride,
           .first = w.begin,
           .n = w.end - w.begin};
 }
 
-void WindowAttention::choose(std::int32_t layer, const Window& w, const AttentionShape& shape) {
+void WindowAttention::select(std::int32_t layer, const Window& w, const AttentionShape& shape) {
   MethodState& method = *w.rows->method;
-  chooser_.file_units(method, layer, *w.rows->cache, w.begin + 1);
-  const std::span<const float> probe = chooser_.probe(method, layer, probe_rows(w, shape));
+  selector_.file_units(method, layer, *w.rows->cache, w.begin + 1);
+  const std::span<const float> probe = selector_.probe(method, layer, probe_rows(w, shape));
   std::vector<std::int32_t>& units = method.layer(layer).attended[0];
   units.clear();
   if (w.everything) return;
   const auto slot = (w.begin - w.rows->first()) / method.plan().recipe.prefill_window->rows;
   const Region region = region_at(method.plan().rules, w.begin + 1);
-  chooser_.choose(method, layer, region, probe, slot, units);
+  selector_.select(method, layer, region, probe, slot, units);
   const std::int32_t window = w.begin / method.plan().recipe.prefill_window->rows;
   if (audit_every_ == 0 || window % audit_every_ != 0) return;
-  const double rank = chooser_.rank_correlation(method, layer, *w.rows->cache, region, probe_rows(w, shape));
+  const double rank = selector_.rank_correlation(method, layer, *w.rows->cache, region, probe_rows(w, shape));
   if (std::isnan(rank)) return;
   LayerStats& stats = method.stats().layers[static_cast<std::size_t>(layer)];
-  stats.audit_rank += rank;
-  ++stats.rank_audits;
+  stats.audit.rank += rank;
+  ++stats.audit.windows;
 }
 
-// What the window's rows attended near them becomes part of what the method knows of those tokens.
+// Adds the rows' attention to their local tokens to the method's state.
 void WindowAttention::learn(std::int32_t layer, const Window& w, const AttentionShape& shape) {
   const WindowRows& rows = *w.rows;
   MethodState& method = *rows.method;
   const std::int32_t n_kv = rows.cache->shape().n_kv_heads, n = w.end - w.begin;
   const std::int32_t from =
       std::max({0, w.begin - method.plan().rules.recent + 1, method.layer(layer).memory->mass.begin()});
-  near_runs_.resize(static_cast<std::size_t>(n_kv));
-  near_spans_.clear();
+  local_runs_.resize(static_cast<std::size_t>(n_kv));
+  local_spans_.clear();
   for (std::int32_t m = 0; m < n_kv; ++m) {
-    std::vector<KvRun>& runs = near_runs_[static_cast<std::size_t>(m)];
+    std::vector<KvRun>& runs = local_runs_[static_cast<std::size_t>(m)];
     runs.clear();
-    append_near(layer, w, m, from, shape, runs);
-    near_spans_.push_back(runs);
+    append_local(layer, w, m, from, shape, runs);
+    local_spans_.push_back(runs);
   }
-  chooser_.add_mass(method, layer,
-                    {.q = rows.q + (w.begin - rows.first()) * rows.q_stride,
-                     .stride = rows.q_stride,
-                     .lse = lse_.data(),
-                     .lse_rows = n,
-                     .first = w.begin,
-                     .n = n,
-                     .from = from,
-                     .runs = near_spans_});
-  chooser_.see_question(method, layer, probe_rows(w, shape));
+  selector_.add_mass(method, layer,
+                     {.q = rows.q + (w.begin - rows.first()) * rows.q_stride,
+                      .stride = rows.q_stride,
+                      .lse = lse_.data(),
+                      .lse_rows = n,
+                      .first = w.begin,
+                      .n = n,
+                      .from = from,
+                      .runs = local_spans_});
+  selector_.see_question(method, layer, probe_rows(w, shape));
 }
 
-// Positions [from, end) of the window as its rows see what is near.
-void WindowAttention::append_near(std::int32_t layer, const Window& w, std::int32_t kv_head, std::int32_t from,
-                                  const AttentionShape& shape, std::vector<KvRun>& runs) const {
-  if (w.rows->cache->key_basis() == KeyBasis::kTurned) {
+// Positions [from, end) of the window, as its rows see the local part.
+void WindowAttention::append_local(std::int32_t layer, const Window& w, std::int32_t kv_head, std::int32_t from,
+                                   const AttentionShape& shape, std::vector<KvRun>& runs) const {
+  if (w.rows->cache->key_basis() == KeyBasis::kPostRope) {
     w.rows->cache->append_runs(layer, kv_head, from, w.end, runs);
     return;
   }
-  const std::int64_t n = w.chunk->near_end - w.chunk->near_from;
-  const std::int64_t token = kv_head * n + from - w.chunk->near_from;
-  runs.push_back({w.chunk->near.data() + static_cast<std::size_t>(token) * shape.token_bytes(), w.end - from});
+  const std::int64_t n = w.chunk->local_end - w.chunk->local_from;
+  const std::int64_t token = kv_head * n + from - w.chunk->local_from;
+  runs.push_back({w.chunk->local.data() + static_cast<std::size_t>(token) * shape.token_bytes(), w.end - from});
 }
 
 void WindowAttention::add_part(const float* q, std::int64_t q_stride, std::size_t first_run, bool causal,
@@ -162,31 +162,31 @@ void WindowAttention::add_window(std::int32_t layer, const Window& w, const Atte
   const WindowRows& rows = *w.rows;
   const Plan& plan = rows.method->plan();
   const SequenceCache& cache = *rows.cache;
-  const bool raw = plan.key_basis == KeyBasis::kRaw;
+  const bool pre_rope = plan.key_basis == KeyBasis::kPreRope;
   const std::int32_t recent = plan.rules.recent, row = w.begin - rows.first(), base = w.base;
-  const std::int32_t near_from = w.slides ? std::max(base, w.begin - recent + 1) : base;
+  const std::int32_t local_from = w.slides ? std::max(base, w.begin - recent + 1) : base;
   const std::span<const std::int32_t> units =
       w.everything || !plan.selects() ? std::span<const std::int32_t>() : rows.method->layer(layer).attended[0];
   const std::int64_t width = std::int64_t{cache.shape().n_kv_heads} * shape.group * shape.head_dim;
   for (std::int32_t m = 0; m < cache.shape().n_kv_heads; ++m) {
     const std::int64_t at = std::int64_t{m} * shape.group * shape.head_dim;
     const float* q = rows.q + row * rows.q_stride + at;
-    const bool turned = w.chunk->far_q != nullptr && (raw || !w.everything);
-    const float* far_q = turned ? w.chunk->far_q + row * width + at : q;
-    const std::int64_t far_stride = turned ? width : rows.q_stride;
+    const bool rotated = w.chunk->remote_q != nullptr && (pre_rope || !w.everything);
+    const float* remote_q = rotated ? w.chunk->remote_q + row * width + at : q;
+    const std::int64_t remote_stride = rotated ? width : rows.q_stride;
     head_parts_.push_back({parts_.size(), 0});
     std::size_t first_run = runs_.size();
     cache.append_runs(layer, m, 0, w.sink, runs_);
     for (std::int32_t u : units)
       cache.append_runs(layer, m, u * plan.rules.unit_tokens, (u + 1) * plan.rules.unit_tokens, runs_);
-    add_part(far_q, far_stride, first_run, false, 0);
+    add_part(remote_q, remote_stride, first_run, false, 0);
     if (w.slides && w.keeps && w.end - recent > base) {
       first_run = runs_.size();
       cache.append_runs(layer, m, base, w.end - recent, runs_);
-      add_part(far_q, far_stride, first_run, true, 0);
+      add_part(remote_q, remote_stride, first_run, true, 0);
     }
     first_run = runs_.size();
-    append_near(layer, w, m, near_from, shape, runs_);
+    append_local(layer, w, m, local_from, shape, runs_);
     add_part(q, rows.q_stride, first_run, true, w.slides ? recent : 0);
     head_parts_.back().count = parts_.size() - head_parts_.back().begin;
     heads_.push_back({.parts = {},
@@ -198,16 +198,16 @@ void WindowAttention::add_window(std::int32_t layer, const Window& w, const Atte
   }
   LayerStats& stats = rows.method->stats().layers[static_cast<std::size_t>(layer)];
   const std::int64_t n_kv = cache.shape().n_kv_heads, n_rows = w.end - w.begin;
-  const std::int64_t near = w.near_tokens(recent);
-  const std::int64_t far = w.sink + std::ssize(units) * plan.rules.unit_tokens;
+  const std::int64_t local = w.local_tokens(recent);
+  const std::int64_t remote = w.sink + std::ssize(units) * plan.rules.unit_tokens;
   stats.prefill_rows += n_kv * n_rows;
-  stats.prefill_tokens += n_kv * (n_rows * far + near);
+  stats.prefill_tokens += n_kv * (n_rows * remote + local);
 }
 
-// Where the log-sum-exp of a head of the window goes, if the method learns from it.
+// Destination of the log-sum-exp of a head of the window, if the method uses it.
 float* WindowAttention::lse(std::int32_t kv_head, const Window& w, const AttentionShape& shape) {
   const Plan& plan = w.rows->method->plan();
-  if (!plan.layer_choice) return nullptr;
+  if (!plan.layer_selection) return nullptr;
   const auto n = static_cast<std::size_t>(w.end - w.begin) * static_cast<std::size_t>(shape.group);
   if (kv_head == 0) lse_.resize(n * static_cast<std::size_t>(plan.shape.n_kv_heads));
   return lse_.data() + static_cast<std::size_t>(kv_head) * n;
@@ -229,7 +229,7 @@ void WindowAttention::flush(const AttentionShape& shape) {
 std::size_t WindowAttention::scratch_bytes() const {
   const auto bytes = [](const auto& v) { return v.capacity() * sizeof(v[0]); };
   std::size_t sum = bytes(runs_) + bytes(parts_) + bytes(part_runs_) + bytes(head_parts_) + bytes(heads_);
-  for (const Chunk& c : chunks_) sum += c.far.scratch_bytes() + bytes(c.far_rows) + c.near.size();
+  for (const Chunk& c : chunks_) sum += c.remote.scratch_bytes() + bytes(c.remote_rows) + c.local.size();
   return sum;
 }
 

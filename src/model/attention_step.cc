@@ -8,7 +8,7 @@
 namespace mneme {
 namespace {
 
-// A worker takes at least this many tokens to store: fewer are done sooner than handed over.
+// Minimum tokens that a worker stores: fewer are faster without a hand-over.
 constexpr std::int64_t kStoreGrain = 32;
 
 }  // namespace
@@ -31,7 +31,7 @@ void AttentionStep::begin(std::span<const SequenceRows> sequences) {
   chunks_.clear();
   windowed_.clear();
   key_positions_.clear();
-  has_raw_keys_ = false;
+  has_pre_rope_keys_ = false;
   cache_of_row_.clear();
   positions_.clear();
   for (const SequenceRows& s : sequences) {
@@ -45,15 +45,18 @@ void AttentionStep::begin(std::span<const SequenceRows> sequences) {
                       first,   s.n_rows, s.prefill_left};
     const bool windows =
         s.phase == RowPhase::kPrefill && s.method != nullptr && s.method->plan().recipe.prefill_window.has_value();
-    const bool raw = s.cache->key_basis() == KeyBasis::kRaw;
-    MNEME_CHECK(!raw || (s.method != nullptr && s.method->plan().key_basis == KeyBasis::kRaw),
+    const bool pre_rope = s.cache->key_basis() == KeyBasis::kPreRope;
+    MNEME_CHECK(!pre_rope || (s.method != nullptr && s.method->plan().key_basis == KeyBasis::kPreRope),
                 "keys before RoPE, and a method that does not turn them");
-    has_raw_keys_ = has_raw_keys_ || raw;
-    (windows ? windowed_ : s.n_rows == 1 ? single_rows_ : chunks_).push_back(chunk);
+    has_pre_rope_keys_ = has_pre_rope_keys_ || pre_rope;
+    // Decode attention adds up in another order than prefill attention. Keys that k-means clusters must not depend on how
+    // a prompt is cut into chunks, so a chunk of one row is prefill attention too.
+    const bool clustered = s.phase == RowPhase::kPrefill && s.method != nullptr && s.method->plan().lists;
+    (windows ? windowed_ : s.n_rows == 1 && !clustered ? single_rows_ : chunks_).push_back(chunk);
     for (std::int32_t i = 0; i < s.n_rows; ++i) {
       cache_of_row_.push_back(s.cache);
       positions_.push_back(first + i);
-      key_positions_.push_back(raw ? 0 : first + i);
+      key_positions_.push_back(pre_rope ? 0 : first + i);
     }
   }
 }
@@ -125,7 +128,7 @@ void AttentionStep::attend_windows(std::int32_t layer, const ConstTensorView& q,
   windows_.run(layer, window_rows_, shape_);
 }
 
-// The runs that the chunk's rows see, the rows themselves included.
+// Runs that the chunk's rows attend, including the rows themselves.
 AttentionStep::RunRange AttentionStep::add_runs(const Chunk& chunk, std::int32_t layer, std::int32_t kv_head) {
   const std::size_t begin = runs_.size();
   const std::int32_t from = window_ > 0 ? std::max(0, chunk.first_position - window_ + 1) : 0;
@@ -133,7 +136,7 @@ AttentionStep::RunRange AttentionStep::add_runs(const Chunk& chunk, std::int32_t
   return {begin, runs_.size() - begin};
 }
 
-// Index entries for what a prompt's rows completed. Rows that decode close theirs when they attend.
+// Index entries that a prompt's rows completed. Decode rows complete theirs when they attend.
 void AttentionStep::close_units(std::int32_t layer) {
   decode_rows_.clear();
   for (const auto* list : {&single_rows_, &chunks_, &windowed_})
@@ -144,7 +147,7 @@ void AttentionStep::close_units(std::int32_t layer) {
 }
 
 void AttentionStep::attend_single_rows(std::int32_t layer, const ConstTensorView& q, const TensorView& out) {
-  // The kernel writes f32; where the next product wants bf16, rounding comes after.
+  // The kernel writes f32; where the next GEMM takes bf16, rounding follows.
   const std::int64_t width = std::int64_t{n_heads_} * shape_.head_dim;
   const bool narrow = out.dtype() != DType::kF32;
   if (narrow) decode_out_.reserve(single_rows_.size() * static_cast<std::size_t>(width) * sizeof(float));

@@ -1,6 +1,6 @@
-// The attention of one layer over the pages of all running sequences: append the new keys and values, attend. Prompts
-// attend exactly, or in windows where their method says so (src/attention/window_attention.h); rows that decode go
-// through their sequence's method (src/attention/decode_attention.h).
+// Attention of one layer for all running sequences on the CPU: appends the new keys and values to the pages, then
+// attends. Prompts use full attention, or windows where their method has them (src/methods/window_attention.h); decode
+// rows go through their sequence's method (src/methods/decode_attention.h).
 #pragma once
 
 #include <cstddef>
@@ -8,37 +8,36 @@
 #include <span>
 #include <vector>
 
-#include "src/attention/decode_attention.h"
-#include "src/attention/prefill_end.h"
-#include "src/attention/window_attention.h"
+#include "src/methods/decode_attention.h"
+#include "src/methods/prefill_end.h"
+#include "src/methods/window_attention.h"
 #include "src/model/model.h"
 #include "src/tensor/buffer.h"
 
 namespace mneme {
 
-// Rows of all sequences lie one after the other, in the order of `sequences`.
+// Rows of all sequences are concatenated in the order of `sequences`.
 class AttentionStep {
  public:
   AttentionStep(const ModelConfig& config, const RopeTable& rope, const CpuContext& context);
 
-  // Which rows the next calls are about. Requires  every cache is extended by its n_rows and lives until the next
-  // begin().
+  // Sets the rows of the next calls. Requires  every cache is extended by its n_rows and lives until the next begin().
   void begin(std::span<const SequenceRows> sequences);
   std::span<const std::int32_t> positions() const { return positions_; }  // of every row
-  // What RoPE turns each row's key by: its position, or 0 where the sequence keeps keys before RoPE.
-  std::span<const std::int32_t> key_positions() const { return has_raw_keys_ ? key_positions_ : positions_; }
-  bool has_raw_keys() const { return has_raw_keys_; }
+  // Position by which RoPE rotates each row's key: its own, or 0 where the sequence stores pre-RoPE keys.
+  std::span<const std::int32_t> key_positions() const { return has_pre_rope_keys_ ? key_positions_ : positions_; }
+  bool has_pre_rope_keys() const { return has_pre_rope_keys_; }
 
-  // Stores the new rows in the caches' pages.   k, v [n, KV heads, D] f32, k turned by key_positions().
+  // Stores the new rows in the caches' pages.   k, v [n, KV heads, D] f32, k rotated by key_positions().
   void append(std::int32_t layer, const ConstTensorView& k, const ConstTensorView& v);
-  // q [n, heads, D] f32 after RoPE; out [n, heads * D] f32 or bf16.
+  // q [n, heads, D] f32 post-RoPE; out [n, heads * D] f32 or bf16.
   void attend(std::int32_t layer, const ConstTensorView& q, const TensorView& out);
 
   void set_audit(std::int32_t every) {
     decode_.set_audit(every);
     windows_.set_audit(every);
   }
-  void set_tap(DecodeTap* tap) { decode_.set_tap(tap); }
+  void set_observer(DecodeObserver* observer) { decode_.set_observer(observer); }
   std::size_t scratch_bytes() const;
 
  private:
@@ -58,7 +57,7 @@ class AttentionStep {
   void attend_windows(std::int32_t layer, const ConstTensorView& q, const TensorView& out);
   void attend_chunks(std::int32_t layer, const ConstTensorView& q, const TensorView& out);
   SeenRows seen_rows(const Chunk& chunk, const ConstTensorView& q, const float* lse) const;
-  // Where the attention of the chunk's rows writes its log-sum-exp, [KV heads, rows, G]; null: nobody wants it.
+  // Destination of the log-sum-exp of the chunk's rows, [KV heads, rows, G]; null: not needed.
   float* lse_of(std::int32_t layer, const Chunk& chunk);
   RunRange add_runs(const Chunk& chunk, std::int32_t layer, std::int32_t kv_head);
   std::span<const KvRun> runs(RunRange range) const { return std::span(runs_).subspan(range.begin, range.count); }
@@ -72,9 +71,9 @@ class AttentionStep {
   std::vector<Chunk> single_rows_, chunks_, windowed_;
   std::vector<const SequenceCache*> cache_of_row_;
   std::vector<std::int32_t> positions_, key_positions_;
-  bool has_raw_keys_ = false;
+  bool has_pre_rope_keys_ = false;
 
-  // Filled anew by every layer; they keep their memory.
+  // Refilled by every layer; they keep their memory.
   std::vector<KvRun> runs_;
   std::vector<RunRange> ranges_;
   std::vector<DecodeRow> decode_rows_;

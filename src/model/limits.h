@@ -1,16 +1,16 @@
-// What the kernels can do of what a configuration may ask for.
+// Checks a configuration against the kernels' limits.
 #pragma once
 
 #include <cstdint>
 
-#include "src/checkpoint/model_config.h"
+#include "src/formats/model_config.h"
 
 namespace mneme {
 
-// The longest sequence that will be run: `context`, or what the model was made for when that is 0. A sliding window
-// that no such sequence outgrows is taken out of the configuration.
+// Returns the longest sequence that will be run: `context`, or the model's own limit if that is 0. Removes a sliding
+// window that no such sequence exceeds from the configuration.
 //
-// Errors  kUnsupported  head_dim or group outside what src/kernels/attention.h takes
+// Errors  kUnsupported  head_dim or group outside what src/ops/attention/attention.h takes
 //         kOption       context out of range
 std::int64_t apply_limits(ModelConfig& config, std::int64_t context);
 

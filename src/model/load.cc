@@ -1,4 +1,4 @@
-// From a checkpoint to a model: matrices stay views into the mapped file, vectors become f32.
+// Loads a model from a checkpoint: matrices stay views of the mapped file, vectors become f32.
 #include <algorithm>
 #include <cstddef>
 #include <string>
@@ -18,7 +18,7 @@ struct ModelLoader {
     const CheckpointTensor& tensor = checkpoint.require(name, shape);
     const DType t = tensor.view.dtype();
     if (t != DType::kF32 && t != DType::kF16 && t != DType::kBF16 && !is_quantised(t))
-      fail(ErrorKind::kUnsupported, "tensor {} is {}; weights are f32, f16, bf16, q8_0 or q4_0", name, dtype_name(t));
+      fail(ErrorKind::kUnsupported, "tensor {} is {}; weights are f32, f16, bf16 or quantised", name, dtype_name(t));
     return tensor;
   }
 
@@ -72,8 +72,7 @@ struct ModelLoader {
     model.head_ = c.tied_embeddings ? model.embedding_ : matrix("output.weight", c.vocab, c.hidden);
   }
 
-  // Reads the mapped weights once, so that waiting for the disk happens here, with progress, and not in the first
-  // prompt.
+  // Reads the mapped weights once, so that the disk is waited for here, with progress, and not in the first prompt.
   void touch(const CpuContext& context, const ProgressFn& progress) const {
     constexpr std::size_t kMemoryPage = 4096, kPiece = std::size_t{64} << 20;
     constexpr std::int64_t kMiB = 1 << 20;

@@ -8,7 +8,7 @@
 namespace mneme {
 namespace {
 
-constexpr std::int64_t kMaxHeadDim = 256, kHeadDimStep = 8, kMaxGroup = 16;  // src/kernels/attention.h
+constexpr std::int64_t kMaxHeadDim = 256, kHeadDimStep = 8, kMaxGroup = 16;  // src/ops/attention/attention.h
 
 }  // namespace
 

@@ -7,20 +7,20 @@
 #include <string>
 #include <vector>
 
-#include "src/attention/decode_tap.h"
-#include "src/attention/method_state.h"
 #include "src/base/progress.h"
-#include "src/cache/sequence_cache.h"
-#include "src/checkpoint/checkpoint.h"
-#include "src/kernels/cpu_context.h"
-#include "src/kernels/matmul.h"
-#include "src/kernels/rope.h"
+#include "src/formats/checkpoint.h"
+#include "src/kv/sequence_cache.h"
+#include "src/methods/decode_observer.h"
+#include "src/methods/method_state.h"
 #include "src/model/op_timer.h"
+#include "src/ops/gemm/gemm.h"
+#include "src/ops/norm_rope/rope.h"
+#include "src/ops/simd/cpu_context.h"
 
 namespace mneme {
 
 struct ModelOptions {
-  std::int64_t context = 0;  // longest sequence that will be run; 0: what the model was made for
+  std::int64_t context = 0;  // longest sequence that will be run; 0: the model's limit
 };
 
 struct LayerWeights {
@@ -33,15 +33,15 @@ struct LayerWeights {
 
 class Model {
  public:
-  // Takes the checkpoint, because weights may stay views into its mapping.
+  // Takes ownership of the checkpoint, because weights may be views of its mapping.
   //
-  // Errors  kFormat: tensors missing or of the wrong shape. kUnsupported: what the architecture needs and we lack.
+  // Errors  kFormat: missing tensors or wrong shapes. kUnsupported: features that this build lacks.
   static std::unique_ptr<Model> load(std::unique_ptr<Checkpoint> checkpoint, const ModelOptions& options,
                                      const CpuContext& context, const ProgressFn& progress = {});
-  // The same shape with random weights of `dtype`, for `mneme bench --shape`: normal, standard deviation 0.02.
+  // Random weights of `dtype` in a given shape, for `mneme bench --shape`: normal, standard deviation 0.02.
   static std::unique_ptr<Model> random(const ModelConfig& config, DType dtype, const ModelOptions& options,
                                        std::uint64_t seed, const CpuContext& context);
-  // The shape alone, without any weights: what computes elsewhere has them there.
+  // The shape without weights, for models whose weights are on the device.
   static std::unique_ptr<Model> shape_only(const ModelConfig& config, const ModelOptions& options);
   ~Model();
 
@@ -50,7 +50,7 @@ class Model {
   std::int64_t max_context() const { return max_context_; }
   KvShape kv_shape(DType kv_dtype) const;
   std::size_t weight_bytes() const;  // all weights as stored
-  // Weights that a decode step must read: one row of the embedding table, all else.
+  // Bytes of weights that a decode step reads: one row of the embedding table, and all else.
   std::size_t step_weight_bytes() const;
 
   const ConstTensorView& embedding() const { return embedding_.view(); }
@@ -69,11 +69,11 @@ class Model {
   std::vector<LayerWeights> layers_;
   std::span<const float> output_norm_;
   WeightMatrix head_;
-  std::vector<Tensor> owned_;  // norms and biases as f32, random weights
+  std::vector<Tensor> owned_;  // norms and biases as f32; random weights
 };
 
 // kPrefill: the rows are part of a prompt and attend everything before them. kDecode: one row, which attends what the
-// sequence's method chooses.
+// sequence's method selects.
 enum class RowPhase : std::uint8_t { kPrefill, kDecode };
 
 // The rows of one sequence in a forward pass.
@@ -82,35 +82,35 @@ struct SequenceRows {
   std::int32_t n_rows = 0;         // new tokens: a prefill chunk, or 1
   bool want_logits = false;        // of its last row
   bool all_logits = false;         // of every row
-  MethodState* method = nullptr;   // null: full attention. Its index follows the cache in either phase
+  MethodState* method = nullptr;   // null: full attention. Its index follows the cache in both phases
   RowPhase phase = RowPhase::kPrefill;
-  // Rows that the prefill still has after these; 0: it ends with them, and the method may decide what stays of it. That
-  // is pending in `method` until its commit(cache), which the caller owes after a pass that succeeded.
+  // Prefill rows after these; 0: the prefill ends with them, and the method may decide what to keep. Decisions are
+  // pending in `method` until the caller's commit(cache) after a successful pass.
   std::int32_t prefill_left = 0;
 };
 
 struct ForwardInput {
-  std::span<const std::int32_t> tokens;     // of all sequences, one after the other
-  std::span<const SequenceRows> sequences;  // positions: cache->length() - n_rows and on
+  std::span<const std::int32_t> tokens;     // of all sequences, concatenated
+  std::span<const SequenceRows> sequences;  // positions: from cache->length() - n_rows
 };
 
-// Runs the model; owns the activations, which grow to the largest batch seen and stay.
+// Runs the model on the CPU; owns the activations, which grow to the largest batch and are kept.
 class Forward {
  public:
   Forward(const Model& model, const CpuContext& context);
   ~Forward();
 
-  // logits: one row a sequence that wants them, or all its rows, in order; [n_wanted, vocab] f32. Valid until the next
-  // call.
+  // Returns logits [n_wanted, vocab] f32: one row for each sequence that wants them, or all its rows, in order. Valid
+  // until the next call.
   ConstTensorView run(const ForwardInput& input);
   // The logits of every row, for perplexity and tests; [n_rows, vocab].
   ConstTensorView run_all_logits(const ForwardInput& input);
   std::size_t activation_bytes() const;
   // Every n-th decode step of a sequence with a method also computes the true attention, for its statistics; 0: never.
   void set_audit(std::int32_t every);
-  // Sees every row that decodes in further runs (src/attention/decode_tap.h); null: nobody does.
-  void set_tap(DecodeTap* tap);
-  // Every further run charges its operations to `timer`, whose start() the caller calls before it; null: none does.
+  // Called for every decode row of later runs (src/methods/decode_observer.h); null: none.
+  void set_observer(DecodeObserver* observer);
+  // Charges the operations of later runs to `timer`, whose start() the caller calls before each run; null: none.
   void set_timer(OpTimer* timer);
 
  private:

@@ -1,4 +1,4 @@
-// Where the time of a forward pass goes: every stretch between two operations, charged to the one that ended.
+// Time of a forward pass by operation: each interval between two laps is charged to the operation that ended.
 #pragma once
 
 #include <array>
@@ -12,8 +12,8 @@ namespace mneme {
 
 enum class Op : std::uint8_t { kProducts, kAttention, kPointwise, kHead, kOther };
 inline constexpr std::array kOps = {Op::kProducts, Op::kAttention, Op::kPointwise, Op::kHead, Op::kOther};
-// "products" (of the layers' weights), "attention" (storing keys and values included), "norms, rope, swiglu", "head"
-// (its norm included), "other" (rows, tables, the embedding).
+// "products" (GEMMs of the layers), "attention" (including the store of keys and values), "norms, rope, swiglu", "head"
+// (including its norm), "other" (rows, tables, embedding).
 std::string_view op_name(Op op);
 
 class OpTimer {
@@ -27,7 +27,7 @@ class OpTimer {
 
   explicit OpTimer(bool keep_spans = false) : keep_spans_(keep_spans) {}
 
-  // From here on time counts; sums and spans begin anew.
+  // Starts timing; resets sums and spans.
   void start();
   // Charges the time since the last call (or start()) to `op`.
   void lap(Op op, std::int32_t layer);

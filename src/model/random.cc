@@ -1,4 +1,4 @@
-// A model of a given shape with random weights: what `mneme bench --shape` runs.
+// A model of a given shape with random weights, for `mneme bench --shape`.
 #include <algorithm>
 #include <initializer_list>
 #include <vector>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kStandardDeviation = 0.02;
 
-// Weights are drawn from so many normal numbers made once: four a 64-bit draw, so billions of weights take seconds.
+// Weights are drawn from this table of normals: four per 64-bit draw, so that billions of weights take seconds.
 constexpr std::size_t kTable = 1 << 16;
 using NormalTable = std::vector<float>;
 constexpr std::int64_t kRowGrain = 16;
@@ -26,53 +26,57 @@ void fill_row(const NormalTable& table, std::uint64_t seed, std::uint64_t row, s
   }
 }
 
-}  // namespace
-
-std::unique_ptr<Model> Model::random(const ModelConfig& config, DType dtype, const ModelOptions& options,
-                                     std::uint64_t seed, const CpuContext& context) {
-  std::unique_ptr<Model> model(new Model);
-  model->config_ = config;
-  model->max_context_ = apply_limits(model->config_, options.context);
-  model->rope_ = RopeTable::make(config.rope, config.head_dim, model->max_context_);
-
+NormalTable make_table(std::uint64_t seed) {
   NormalTable table(kTable);
   Rng rng(seed);
   for (float& v : table) v = static_cast<float>(kStandardDeviation * rng.normal());
-  std::vector<std::vector<float>> scratch(static_cast<std::size_t>(context.pool->size()));
-  std::uint64_t first_row = 1;  // rows are numbered over all tensors; row 0's draws made the table
+  return table;
+}
 
-  const auto matrix = [&](std::int64_t n_out, std::int64_t n_in) -> ConstTensorView {
-    if (n_in % dtype_info(dtype).block != 0)
-      fail(ErrorKind::kOption, "rows of {} weights as {}: expected a multiple of {}", n_in, dtype_name(dtype),
-           dtype_info(dtype).block);
-    const Tensor& w = model->owned_.emplace_back(dtype, std::initializer_list<std::int64_t>{n_out, n_in});
-    context.pool->parallel_for(n_out, kRowGrain, [&](std::int64_t begin, std::int64_t end, int worker) {
-      std::vector<float>& row = scratch[static_cast<std::size_t>(worker)];
+// Makes tensors of random weights, in the order of the calls.
+class RandomWeights {
+ public:
+  // Requires  `owned` and the context outlive it; tensors go to `owned`.
+  RandomWeights(DType dtype, std::uint64_t seed, const CpuContext& context, std::vector<Tensor>& owned)
+      : dtype_(dtype),
+        seed_(seed),
+        context_(context),
+        owned_(owned),
+        table_(make_table(seed)),
+        scratch_(static_cast<std::size_t>(context.pool->size())) {}
+
+  WeightMatrix matrix(std::int64_t n_out, std::int64_t n_in) {
+    if (n_in % dtype_info(dtype_).block != 0)
+      fail(ErrorKind::kOption, "rows of {} weights as {}: expected a multiple of {}", n_in, dtype_name(dtype_),
+           dtype_info(dtype_).block);
+    const Tensor& w = owned_.emplace_back(dtype_, std::initializer_list<std::int64_t>{n_out, n_in});
+    context_.pool->parallel_for(n_out, kRowGrain, [&](std::int64_t begin, std::int64_t end, int worker) {
+      std::vector<float>& row = scratch_[static_cast<std::size_t>(worker)];
       row.resize(static_cast<std::size_t>(n_in));
       for (std::int64_t r = begin; r < end; ++r) {
-        fill_row(table, seed, first_row + static_cast<std::uint64_t>(r), row);
+        fill_row(table_, seed_, first_row_ + static_cast<std::uint64_t>(r), row);
         quantise_rows(view_of(row.data(), {1, n_in}), w.view().rows(r, r + 1));
       }
     });
-    first_row += static_cast<std::uint64_t>(n_out);
-    return w;
-  };
-  const auto vector = [&](std::int64_t n, float value) -> std::span<const float> {
-    float* data = model->owned_.emplace_back(DType::kF32, std::initializer_list<std::int64_t>{n}).as<float>();
+    first_row_ += static_cast<std::uint64_t>(n_out);
+    return WeightMatrix(w);
+  }
+
+  std::span<const float> vector(std::int64_t n, float value) {
+    float* data = owned_.emplace_back(DType::kF32, std::initializer_list<std::int64_t>{n}).as<float>();
     std::fill_n(data, n, value);
     return {data, static_cast<std::size_t>(n)};
-  };
+  }
 
-  const std::int64_t q_width = config.n_heads * config.head_dim, kv_width = config.n_kv_heads * config.head_dim;
-  model->embedding_ = WeightMatrix(matrix(config.vocab, config.hidden));
-  for (std::int64_t i = 0; i < config.n_layers; ++i) {
-    LayerWeights& w = model->layers_.emplace_back();
+  LayerWeights layer(const ModelConfig& config) {
+    const std::int64_t q_width = config.n_heads * config.head_dim, kv_width = config.n_kv_heads * config.head_dim;
+    LayerWeights w;
     w.attn_norm = vector(config.hidden, 1.0f);
     w.ffn_norm = vector(config.hidden, 1.0f);
-    w.q = WeightMatrix(matrix(q_width, config.hidden));
-    w.k = WeightMatrix(matrix(kv_width, config.hidden));
-    w.v = WeightMatrix(matrix(kv_width, config.hidden));
-    w.o = WeightMatrix(matrix(config.hidden, q_width));
+    w.q = matrix(q_width, config.hidden);
+    w.k = matrix(kv_width, config.hidden);
+    w.v = matrix(kv_width, config.hidden);
+    w.o = matrix(config.hidden, q_width);
     if (config.qkv_bias) {
       w.q_bias = vector(q_width, 0.0f);
       w.k_bias = vector(kv_width, 0.0f);
@@ -82,12 +86,36 @@ std::unique_ptr<Model> Model::random(const ModelConfig& config, DType dtype, con
       w.q_norm = vector(config.head_dim, 1.0f);
       w.k_norm = vector(config.head_dim, 1.0f);
     }
-    w.gate = WeightMatrix(matrix(config.ffn, config.hidden));
-    w.up = WeightMatrix(matrix(config.ffn, config.hidden));
-    w.down = WeightMatrix(matrix(config.hidden, config.ffn));
+    w.gate = matrix(config.ffn, config.hidden);
+    w.up = matrix(config.ffn, config.hidden);
+    w.down = matrix(config.hidden, config.ffn);
+    return w;
   }
-  model->output_norm_ = vector(config.hidden, 1.0f);
-  model->head_ = config.tied_embeddings ? model->embedding_ : WeightMatrix(matrix(config.vocab, config.hidden));
+
+ private:
+  DType dtype_;
+  std::uint64_t seed_;
+  const CpuContext& context_;
+  std::vector<Tensor>& owned_;
+  NormalTable table_;
+  std::vector<std::vector<float>> scratch_;  // by worker: a row
+  std::uint64_t first_row_ = 1;              // rows are numbered over all tensors; row 0's draws made the table
+};
+
+}  // namespace
+
+std::unique_ptr<Model> Model::random(const ModelConfig& config, DType dtype, const ModelOptions& options,
+                                     std::uint64_t seed, const CpuContext& context) {
+  std::unique_ptr<Model> model(new Model);
+  model->config_ = config;
+  model->max_context_ = apply_limits(model->config_, options.context);
+  model->rope_ = RopeTable::make(config.rope, config.head_dim, model->max_context_);
+
+  RandomWeights weights(dtype, seed, context, model->owned_);
+  model->embedding_ = weights.matrix(config.vocab, config.hidden);
+  for (std::int64_t i = 0; i < config.n_layers; ++i) model->layers_.push_back(weights.layer(config));
+  model->output_norm_ = weights.vector(config.hidden, 1.0f);
+  model->head_ = config.tied_embeddings ? model->embedding_ : weights.matrix(config.vocab, config.hidden);
   return model;
 }
 

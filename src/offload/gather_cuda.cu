@@ -1,8 +1,8 @@
-#include "src/kernels/gather_cuda.h"
+#include "src/offload/gather_cuda.h"
 
 #include <algorithm>
 
-#include "src/kernels/bulk_copies.cuh"
+#include "src/cuda/bulk_copy.cuh"
 
 namespace mneme {
 namespace {
@@ -19,7 +19,7 @@ struct Args {
   int n, block_bytes;
 };
 
-// A warp's lanes have 16 bytes of each of kPieceLoads rows of 512 bytes under way, of one block or of several.
+// A warp's lanes keep 16 bytes of each of kPieceLoads rows of 512 bytes in flight, of one block or of several.
 __global__ void __launch_bounds__(kThreads) load_kernel(Args a) {
   constexpr int kRow = kWarp * 16;
   const int lane = threadIdx.x % kWarp, rows = a.block_bytes / kRow;
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kWarp) bulk_kernel(Args a) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) std::uint8_t ring[];
   __shared__ std::uint64_t barriers[kStages];
-  __shared__ std::int32_t ids[kIdsAtOnce];  // one thread that asks for each where it is would wait for each
+  __shared__ std::int32_t ids[kIdsAtOnce];  // staged: reading each id from global memory would stall the issuing thread
   BulkCopies<kStages> copies{shared_address(ring), shared_address(barriers)};
   copies.piece_bytes = min(kBulkBytes, a.block_bytes);
   while (a.block_bytes % copies.piece_bytes != 0) copies.piece_bytes -= 512;
@@ -86,10 +86,10 @@ bool has_bulk_copies() {
 }  // namespace
 
 void gather_blocks_cuda(void* to, const void* pool, const std::int32_t* ids, std::int32_t n, std::int32_t block_bytes,
-                        std::int32_t blocks_of_threads, GatherBy by, const CudaContext& context) {
+                        std::int32_t thread_blocks, GatherBy by, const CudaContext& context) {
   if (n == 0) return;
   const Args args{static_cast<std::byte*>(to), static_cast<const std::byte*>(pool), ids, n, block_bytes};
-  const dim3 grid(static_cast<unsigned>(blocks_of_threads));
+  const dim3 grid(static_cast<unsigned>(thread_blocks));
   if (by == GatherBy::kBulkCopies && has_bulk_copies()) {
     launch(context, "gather_blocks", bulk_kernel, grid, dim3(kWarp), std::size_t{kStages} * kBulkBytes, args);
   } else {

@@ -1,4 +1,4 @@
-#include "src/kernels/kv_slots_cuda.h"
+#include "src/offload/kv_slots_cuda.h"
 
 #include "src/base/error.h"
 
@@ -6,18 +6,18 @@ namespace mneme {
 
 void expect_slots_cuda(const KvSlots& slots) {
   if (slots.head_dim != 64 && slots.head_dim != 128)
-    fail(ErrorKind::kUnsupported, "head_dim {}: methods that choose run on the device with 64 and 128", slots.head_dim);
-  if (slots.max_pages > kMostKvPages)
-    fail(ErrorKind::kUnsupported, "a context of {} tokens: pages are chosen on the device of up to {}",
-         std::int64_t{slots.max_pages} * kKvPageTokens, std::int64_t{kMostKvPages} * kKvPageTokens);
-  if (slots.lists.max_units > kMostUnitLists)
+    fail(ErrorKind::kUnsupported, "head_dim {}: methods that select run on the device with 64 and 128", slots.head_dim);
+  if (slots.max_pages > kMaxKvPages)
+    fail(ErrorKind::kUnsupported, "a context of {} tokens: pages are selected on the device of up to {}",
+         std::int64_t{slots.max_pages} * kKvPageTokens, std::int64_t{kMaxKvPages} * kKvPageTokens);
+  if (slots.lists.max_units > kMaxUnitLists)
     fail(ErrorKind::kUnsupported,
-         "a context of {} tokens may have {} clusters and segments: the device chooses among up to {} (larger ones: "
+         "a context of {} tokens may have {} clusters and segments: the device selects among up to {} (larger ones: "
          "--kv unit=cluster:N,segment=MIN-MAX)",
-         std::int64_t{slots.max_pages} * kKvPageTokens, slots.lists.max_units, kMostUnitLists);
-  if (slots.n_slots > kMostKvSlots)
+         std::int64_t{slots.max_pages} * kKvPageTokens, slots.lists.max_units, kMaxUnitLists);
+  if (slots.n_slots > kMaxKvSlots)
     fail(ErrorKind::kUnsupported, "a budget that takes {} slots a KV head: the device has up to {}{}", slots.n_slots,
-         kMostKvSlots, slots.unit_tokens == 1 ? " (tokens that stay on the device, --kv-store device, take none)" : "");
+         kMaxKvSlots, slots.unit_tokens == 1 ? " (tokens that stay on the device, --kv-store device, take none)" : "");
 }
 
 }  // namespace mneme

@@ -1,20 +1,21 @@
-// What the kernels over slots share: regions in pages, who needs a new selection, and outcomes that are drawn.
+// Device functions shared by the kernels over cache slots: regions in units, which heads need a new selection, injected
+// outcomes.
 #pragma once
 
-#include "src/kernels/cuda_common.cuh"
-#include "src/kernels/kv_slots_cuda.h"
-#include "src/kernels/kv_tables_cuda.cuh"
+#include "src/cuda/common.cuh"
+#include "src/kv/kv_tables_cuda.cuh"
+#include "src/offload/kv_slots_cuda.h"
 
 namespace mneme::cuda {
 
-// Slots as a kernel has them that runs for one layer, whose rules are then `rules` [places]: to find them by the layer
-// on the device took the recall of pages, which has no register to spare, 16 bytes of stack.
+// KvSlots for a kernel of one layer; `rules` is then [seq slots]. Indexing by layer on the device cost the recall of
+// pages, which has no register to spare, 16 bytes of stack.
 inline KvSlots of_layer(KvSlots s, int layer) {
-  s.rules += static_cast<std::ptrdiff_t>(layer) * s.n_places;
+  s.rules += static_cast<std::ptrdiff_t>(layer) * s.n_seq_slots;
   return s;
 }
 
-// region_at() of region.h in units, for a length above the budget.
+// region_at() of region.h in units, for lengths above the budget.
 struct PageRegion {
   int first, last;  // candidates
   int n_select;
@@ -28,10 +29,10 @@ __device__ __forceinline__ PageRegion page_region(const SlotRules& r, int length
   PageRegion p;
   p.stop = units_of(r, length);
   int most = r.n_select;
-  if (r.unit_tokens == 1 && r.schedule == SlotSchedule::kNone) {  // what a window of pages has
+  if (r.unit_tokens == 1 && r.schedule == SlotSchedule::kNone) {  // the window of a method of pages
     p.first = r.sink;
     p.window = max(p.first, (length - r.recent + r.entry_tokens - 1) / r.entry_tokens * r.entry_tokens);
-  } else if (r.unit_tokens == 1) {  // tokens whose group is not closed are in the window, and take part of the budget
+  } else if (r.unit_tokens == 1) {  // tokens of the open group are in the window and count against the budget
     p.first = r.sink;
     p.window = max(p.first, min(max(length - r.recent, 0), (length - 1) / r.entry_tokens * r.entry_tokens));
     most = max(0, r.budget - r.sink - (length - p.window));
@@ -46,27 +47,27 @@ __device__ __forceinline__ PageRegion page_region(const SlotRules& r, int length
 __device__ __forceinline__ bool same_region(const SlotRules& r, int length, int other) {
   return units_of(r, length) == units_of(r, other);
 }
-// Slots of the window, whatever its length: the most that it has.
+// Cache slots of the window: its largest size over all lengths.
 __device__ __forceinline__ int window_slots(const SlotRules& r) {
   return r.unit_tokens == 1 ? max(r.recent, r.entry_tokens) : r.recent / kKvPageTokens;
 }
 
-__device__ __forceinline__ std::int64_t kept_index(const KvSlots& s, int layer, int place) {
-  return static_cast<std::int64_t>(layer) * s.n_places + place;
+__device__ __forceinline__ std::int64_t kept_index(const KvSlots& s, int layer, int seq_slot) {
+  return static_cast<std::int64_t>(layer) * s.n_seq_slots + seq_slot;
 }
-// The same where units are lists: all that is not grouped is in the window, and n_select counts tokens.
-__device__ __forceinline__ PageRegion region_of(const KvSlots& s, const SlotRules& r, int layer, int place,
+// The same for units that are lists: tokens in no list are in the window, and n_select counts tokens.
+__device__ __forceinline__ PageRegion region_of(const KvSlots& s, const SlotRules& r, int layer, int seq_slot,
                                                 int length) {
   if (s.lists.max_units == 0 || r.schedule == SlotSchedule::kNone) return page_region(r, length);
   PageRegion p;
   p.first = r.sink;
-  p.window = p.last = max(r.sink, __ldcg(s.lists.grouped + kept_index(s, layer, place)));
+  p.window = p.last = max(r.sink, __ldcg(s.lists.grouped + kept_index(s, layer, seq_slot)));
   p.stop = length;
   p.n_select = max(0, r.budget - r.sink - (length - p.window));
   return p;
 }
 
-// A token's keys and values, and a unit's.
+// Bytes of a token's keys and values; of a unit's.
 __device__ __forceinline__ std::int64_t token_bytes(const KvSlots& s) {
   return std::int64_t{4} * s.head_dim;
 }
@@ -76,73 +77,75 @@ __device__ __forceinline__ std::int64_t unit_bytes(const KvSlots& s) {
 __device__ __forceinline__ std::int32_t max_units(const KvSlots& s) {
   return s.max_pages * (kKvPageTokens / s.unit_tokens);
 }
-// Where a page's block is.
-__device__ __forceinline__ std::int32_t block_number(const KvTables& t, int layer, int place, int kv_head, int page) {
-  return t.blocks[table_at(t, layer, place, kv_head) + page];
+// Block of a page.
+__device__ __forceinline__ std::int32_t block_number(const KvTables& t, int layer, int seq_slot, int kv_head,
+                                                     int page) {
+  return t.blocks[table_at(t, layer, seq_slot, kv_head) + page];
 }
-__device__ __forceinline__ std::byte* block_at(const KvTables& t, int layer, int place, int kv_head, int page) {
-  return t.base + block_number(t, layer, place, kv_head, page) * (std::int64_t{4} * t.head_dim * kKvPageTokens);
+__device__ __forceinline__ std::byte* block_at(const KvTables& t, int layer, int seq_slot, int kv_head, int page) {
+  return t.base + block_number(t, layer, seq_slot, kv_head, page) * (std::int64_t{4} * t.head_dim * kKvPageTokens);
 }
-// A unit by its first token's number in the pool.
-__device__ __forceinline__ std::int32_t unit_token(const KvTables& t, int unit_tokens, int layer, int place,
+// A unit's first token, as an index into the pool.
+__device__ __forceinline__ std::int32_t unit_token(const KvTables& t, int unit_tokens, int layer, int seq_slot,
                                                    int kv_head, int unit) {
-  if (unit_tokens != 1) return block_number(t, layer, place, kv_head, unit) * kKvPageTokens;
-  return block_number(t, layer, place, kv_head, unit / kKvPageTokens) * kKvPageTokens + unit % kKvPageTokens;
+  if (unit_tokens != 1) return block_number(t, layer, seq_slot, kv_head, unit) * kKvPageTokens;
+  return block_number(t, layer, seq_slot, kv_head, unit / kKvPageTokens) * kKvPageTokens + unit % kKvPageTokens;
 }
 
-__device__ __forceinline__ std::int64_t slot_index(const KvSlots& s, int layer, int place, int kv_head) {
-  return (static_cast<std::int64_t>(layer) * s.n_places + place) * s.n_kv_heads + kv_head;
+__device__ __forceinline__ std::int64_t slot_index(const KvSlots& s, int layer, int seq_slot, int kv_head) {
+  return (static_cast<std::int64_t>(layer) * s.n_seq_slots + seq_slot) * s.n_kv_heads + kv_head;
 }
 
-// Where a token of the window (or any, as long as all are attended) of a sequence of `length` tokens is in its slot.
-__device__ __forceinline__ std::byte* resident_token(const KvSlots& s, const SlotRules& rules, int layer, int place,
+// Address, in its cache slot, of a window token (or of any token while all are attended) of a sequence of `length`
+// tokens.
+__device__ __forceinline__ std::byte* resident_token(const KvSlots& s, const SlotRules& rules, int layer, int seq_slot,
                                                      int kv_head, int position, int length) {
   int slot = position / s.unit_tokens;
   if (length > rules.budget) slot = rules.sink / s.unit_tokens + slot % window_slots(rules);
-  return s.slots + (slot_index(s, layer, place, kv_head) * s.n_slots + slot) * unit_bytes(s) +
+  return s.slots + (slot_index(s, layer, seq_slot, kv_head) * s.n_slots + slot) * unit_bytes(s) +
          position % s.unit_tokens * token_bytes(s);
 }
 
-constexpr int kMostSlotGroup = 16;  // query heads of a KV head
+constexpr int kMaxSlotGroup = 16;  // query heads of a KV head
 
-// Well mixed, a pure function of its arguments.
-__device__ __forceinline__ std::uint32_t draw(std::uint32_t a, std::uint32_t b) {
+// Mixes two values; a pure function of its arguments.
+__device__ __forceinline__ std::uint32_t hash_random(std::uint32_t a, std::uint32_t b) {
   std::uint64_t x = (static_cast<std::uint64_t>(a) << 32 | b) + 0x9e3779b97f4a7c15ull;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
   return static_cast<std::uint32_t>((x ^ (x >> 31)) >> 32);
 }
 
-// Of slots of_layer().
+// A row of slots returned by of_layer().
 struct RowOfSlots {
   SlotRules rules;
-  int place, length, anew_bits;
-  bool anew;
-  bool sparse;  // the row selects, or attends a window
+  int seq_slot, length, reset_bits;
+  bool reset;
+  bool sparse;  // the row selects, or attends a window only
 };
 __device__ __forceinline__ RowOfSlots row_at(const KvSlots& s, const SlotRows& rows, int row) {
   RowOfSlots r;
-  r.place = rows.places[row], r.length = rows.lengths[row];
+  r.seq_slot = rows.seq_slots[row], r.length = rows.lengths[row];
   r.sparse = false;
-  if (r.place < 0) return r;
-  r.rules = s.rules[r.place];
-  r.anew_bits = rows.anew[row];
-  r.anew = r.anew_bits != 0;
+  if (r.seq_slot < 0) return r;
+  r.rules = s.rules[r.seq_slot];
+  r.reset_bits = rows.reset[row];
+  r.reset = r.reset_bits != 0;
   r.sparse = r.length > r.rules.budget;
   return r;
 }
 
-// Of one thread, where tokens have no slots, for a step that attends what was chosen ahead: its own token, the last
-// that is listed.
+// One thread. Where tokens have no cache slots and the step attends a speculative selection: lists the step's own token
+// last.
 __device__ __forceinline__ void list_newest(const KvSlots& s, const KvTables& pages, int layer, int slot_layer,
                                             const RowOfSlots& r, int kv_head) {
   const PageRegion region = page_region(r.rules, r.length);
   const int last = region.first + region.n_select + region.stop - region.window - 1;
-  s.listed[slot_index(s, slot_layer, r.place, kv_head) * s.max_listed + last] =
-      unit_token(pages, 1, layer, r.place, kv_head, r.length - 1);
+  s.listed[slot_index(s, slot_layer, r.seq_slot, kv_head) * s.max_listed + last] =
+      unit_token(pages, 1, layer, r.seq_slot, kv_head, r.length - 1);
 }
 
-// Whether n cosines, by their sum, their largest and their smallest, are below what a gate asks for.
+// Whether n cosines, given their sum, maximum and minimum, are below the gate's threshold.
 __device__ __forceinline__ bool below_tau(const SlotRules& rules, int n, float sum, float most, float least, bool nan) {
   const float pooled = rules.gate == SlotGate::kMean  ? sum / static_cast<float>(n)
                        : rules.gate == SlotGate::kMax ? most
@@ -150,11 +153,11 @@ __device__ __forceinline__ bool below_tau(const SlotRules& rules, int n, float s
   return nan || !(pooled >= rules.tau);
 }
 
-// Whether the queries of a layer moved too far. A whole warp asks.
+// Whether a layer's queries moved too far. Called by a whole warp.
 __device__ __forceinline__ bool layer_moved(const KvSlots& s, const RowOfSlots& r, int layer) {
-  const std::int64_t at = kept_index(s, layer, r.place);
+  const std::int64_t at = kept_index(s, layer, r.seq_slot);
   if (r.rules.correction >= 0)
-    return static_cast<float>(draw(static_cast<std::uint32_t>(r.length), static_cast<std::uint32_t>(at)) >> 8) *
+    return static_cast<float>(hash_random(static_cast<std::uint32_t>(r.length), static_cast<std::uint32_t>(at)) >> 8) *
                0x1p-24f <
            r.rules.correction;
   float sum = 0, most = -2, least = 2;
@@ -173,67 +176,70 @@ __device__ __forceinline__ bool layer_moved(const KvSlots& s, const RowOfSlots& 
   return below_tau(r.rules, s.n_heads, sum, most, least, __any_sync(~0u, nan));
 }
 
-// What a layer whose selections are kept does in a step. A whole warp asks, before recall_units_cuda of the step.
+// What a layer with kept selections does in a step. Computed by a whole warp, before the step's recall_units_cuda.
 struct KeptStep {
-  bool asked, moved;  // the gate was asked, and flagged
-  bool makes;         // a selection, with this step's query
+  bool asked, moved;  // the gate was evaluated; it flagged
+  bool makes;         // selects with this step's query
 };
 __device__ __forceinline__ KeptStep kept_step(const KvSlots& s, const RowOfSlots& r, int layer) {
   KeptStep k;
-  k.asked = (r.anew_bits & kNoQuery) == 0;
+  k.asked = (r.reset_bits & kNoQuery) == 0;
   k.moved = k.asked && layer_moved(s, r, layer);
   k.makes = false;
   if (!r.sparse) return k;
-  const KeptSelection& kept = s.kept[kept_index(s, layer, r.place)];
+  const KeptSelection& kept = s.kept[kept_index(s, layer, r.seq_slot)];
   const bool worn = r.rules.max_reuse > 0 && __ldcg(&kept.reused) >= r.rules.max_reuse;
-  // A selection made just above the budget may be too short for a step whose window is shorter.
-  const bool too_short = __ldcg(&kept.n_units) < region_of(s, r.rules, layer, r.place, r.length).n_select;
-  k.makes = r.anew || k.moved || worn || too_short;
+  // A selection made just above the budget may be too short for a step with a shorter window.
+  const bool too_short = __ldcg(&kept.n_units) < region_of(s, r.rules, layer, r.seq_slot, r.length).n_select;
+  k.makes = r.reset || k.moved || worn || too_short;
   return k;
 }
 __device__ __forceinline__ void add_count(std::uint64_t& to, int n) {
   atomicAdd(reinterpret_cast<unsigned long long*>(&to), static_cast<unsigned long long>(n));
 }
-// Writes down what recall_units_cuda goes by, and counts. One warp of a launch, for its row and layer.
-__device__ __forceinline__ void note_kept_step(const KvSlots& s, const RowOfSlots& r, int layer, const KeptStep& k) {
+// Publishes the decision for recall_units_cuda and counts. One warp per launch, row and layer.
+__device__ __forceinline__ void record_kept_step(const KvSlots& s, const RowOfSlots& r, int layer, const KeptStep& k) {
   if (threadIdx.x % kWarp != 0) return;
-  const std::int64_t at = kept_index(s, layer, r.place);
+  const std::int64_t at = kept_index(s, layer, r.seq_slot);
   s.kept[at].made_now = k.makes ? s.kept[at].n_made + 1 : 0;
   if (k.asked) add_count(s.counts[at].checks, 1);
   if (k.moved) add_count(s.counts[at].corrections, 1);
   if (k.makes) add_count(s.counts[at].made, 1);
 }
-// The queries with which the gate will compare, where that is those of the last selection. A block, for a KV head.
+// Stores the queries that the gate will compare with, where these are the last selection's. One thread block per KV
+// head.
 __device__ __forceinline__ void keep_queries(const KvSlots& s, const RowOfSlots& r, int layer, int kv_head,
                                              const KeptStep& k) {
   if (s.asked_q == nullptr || r.rules.last_asked == 0 || !(k.makes || !r.sparse)) return;
   const int group = s.n_heads / s.n_kv_heads, words = group * s.head_dim / 8;
-  const std::int64_t at = (kept_index(s, layer, r.place) * s.n_heads + kv_head * group) * s.head_dim / 8;
+  const std::int64_t at = (kept_index(s, layer, r.seq_slot) * s.n_heads + kv_head * group) * s.head_dim / 8;
   for (int i = threadIdx.x; i < words; i += blockDim.x)
     static_cast<uint4*>(s.asked_q)[at + i] = __ldcg(static_cast<const uint4*>(s.last_q) + at + i);
 }
 
-// Whether the gate looks at what is missing of this step's choice.
+// Whether the gate compares the missing mass of this step's selection.
 __device__ __forceinline__ bool by_mass(const RowOfSlots& r) {
-  return r.rules.schedule == SlotSchedule::kAhead && r.rules.gate == SlotGate::kMass;
+  return r.rules.schedule == SlotSchedule::kSpeculative && r.rules.gate == SlotGate::kMass;
 }
 
-// Whether the queries of a KV head moved too far since the last step, or too much is missing. NaN: they did.
+// Whether a KV head's queries moved too far since the previous step, or too much mass is missing. NaN: true.
 __device__ __forceinline__ bool moved(const KvSlots& s, const RowOfSlots& r, int layer, int kv_head) {
   if (r.rules.correction >= 0) {
-    const auto at = static_cast<std::uint32_t>(slot_index(s, layer, r.place, kv_head));
-    return static_cast<float>(draw(static_cast<std::uint32_t>(r.length), at) >> 8) * 0x1p-24f < r.rules.correction;
+    const auto at = static_cast<std::uint32_t>(slot_index(s, layer, r.seq_slot, kv_head));
+    return static_cast<float>(hash_random(static_cast<std::uint32_t>(r.length), at) >> 8) * 0x1p-24f <
+           r.rules.correction;
   }
-  if (by_mass(r)) return __ldcg(s.mass + slot_index(s, layer, r.place, kv_head)) > r.rules.eps;
+  if (by_mass(r)) return __ldcg(s.mass + slot_index(s, layer, r.seq_slot, kv_head)) > r.rules.eps;
   const int group = s.n_heads / s.n_kv_heads;
-  const float* c = s.cosine + (static_cast<std::int64_t>(layer) * s.n_places + r.place) * s.n_heads + kv_head * group;
-  float v[kMostSlotGroup];  // all loads before the first is used
+  const float* c =
+      s.cosine + (static_cast<std::int64_t>(layer) * s.n_seq_slots + r.seq_slot) * s.n_heads + kv_head * group;
+  float v[kMaxSlotGroup];  // all loads before the first use
 #pragma unroll
-  for (int g = 0; g < kMostSlotGroup; ++g) v[g] = g < group ? __ldcg(c + g) : 0.0f;
+  for (int g = 0; g < kMaxSlotGroup; ++g) v[g] = g < group ? __ldcg(c + g) : 0.0f;
   float sum = 0, most = -2, least = 2;
   bool nan = false;
 #pragma unroll
-  for (int g = 0; g < kMostSlotGroup; ++g) {
+  for (int g = 0; g < kMaxSlotGroup; ++g) {
     if (g >= group) continue;
     nan = nan || isnan(v[g]);
     sum += v[g], most = fmaxf(most, v[g]), least = fminf(least, v[g]);
@@ -241,16 +247,15 @@ __device__ __forceinline__ bool moved(const KvSlots& s, const RowOfSlots& r, int
   return below_tau(r.rules, group, sum, most, least, nan);
 }
 
-// Whether a KV head attends a selection made with this step's query; of selections that are kept, once
-// choose_*_cuda has said so.
+// Whether a KV head attends a selection made with this step's query; for kept selections valid after select_*_cuda.
 __device__ __forceinline__ bool needs_now(const KvSlots& s, const RowOfSlots& r, int layer, int kv_head) {
   if (!r.sparse || r.rules.schedule == SlotSchedule::kNone) return false;
-  if (r.rules.schedule == SlotSchedule::kKept) return __ldcg(&s.kept[kept_index(s, layer, r.place)].made_now) != 0;
-  if (r.rules.schedule == SlotSchedule::kEveryStep || r.anew) return true;
+  if (r.rules.schedule == SlotSchedule::kKept) return __ldcg(&s.kept[kept_index(s, layer, r.seq_slot)].made_now) != 0;
+  if (r.rules.schedule == SlotSchedule::kEveryStep || r.reset) return true;
   return moved(s, r, layer, kv_head);
 }
-// Whether this step's query is one to choose with: any KV head needs it, or the gate does. A whole warp asks, a lane a
-// head, because one after the other they would wait for memory.
+// Whether this step's query is scored: some KV head, or the gate, needs it. Called by a whole warp, one lane per head,
+// so that the loads overlap.
 __device__ __forceinline__ bool any_needs_now(const KvSlots& s, const RowOfSlots& r, int layer) {
   if (by_mass(r)) return r.sparse;
   bool any = false;
@@ -261,11 +266,11 @@ __device__ __forceinline__ bool any_needs_now(const KvSlots& s, const RowOfSlots
   return any;
 }
 
-// Whether choose_pages_cuda ranks for a row, given whether a KV head needs it now.
-__device__ __forceinline__ bool chooses(const RowOfSlots& r, SelectWhen when, bool any_now) {
+// Whether select_pages_cuda ranks a row, given whether some KV head needs a selection now.
+__device__ __forceinline__ bool selects(const RowOfSlots& r, SelectWhen when, bool any_now) {
   if (!r.sparse) return false;
   if (when == SelectWhen::kNow) return any_now;
-  return r.rules.schedule == SlotSchedule::kAhead && !(any_now && same_region(r.rules, r.length, r.length + 1));
+  return r.rules.schedule == SlotSchedule::kSpeculative && !(any_now && same_region(r.rules, r.length, r.length + 1));
 }
 
 }  // namespace mneme::cuda

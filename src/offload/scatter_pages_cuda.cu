@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "src/kernels/cuda_common.cuh"
-#include "src/kernels/scatter_pages_cuda.h"
+#include "src/cuda/common.cuh"
+#include "src/offload/scatter_pages_cuda.h"
 
 namespace mneme {
 namespace {
@@ -11,7 +11,7 @@ using namespace cuda;  // NOLINT
 constexpr int kThreads = 256;
 
 struct Targets {
-  std::byte* to[kMostScattered];
+  std::byte* to[kMaxScattered];
 };
 
 __global__ void __launch_bounds__(kThreads) scatter_kernel(const std::byte* from, Targets targets, int pieces) {

@@ -1,26 +1,26 @@
-// What moves tokens and pages without choosing: slots filled as a row begins, a step's token written back to host
-// memory, positions copied from pages to pages.
-#include "src/kernels/bulk_copies.cuh"
-#include "src/kernels/kv_slots_cuda.cuh"
+// Copies of tokens and pages without selection: cache slots filled when a row starts, a step's tokens written back to
+// host memory, positions copied between pages.
+#include "src/cuda/bulk_copy.cuh"
+#include "src/offload/kv_slots_cuda.cuh"
 
 namespace mneme {
 namespace {
 
 using namespace cuda;  // NOLINT
 
-constexpr int kThreads = 512, kWarps = kThreads / kWarp;  // of the kernels that run alone
+constexpr int kThreads = 512, kWarps = kThreads / kWarp;  // of kernels that run alone
 constexpr int kWriteThreads = 128;
 
 struct FillArgs {
   KvSlots s;
   KvTables pages;
   SlotRules rules;
-  int place, length, layer, slot_layer;
+  int seq_slot, length, layer, slot_layer;
 };
 
 __global__ void __launch_bounds__(kThreads) fill_kernel(FillArgs p) {
   const int tid = threadIdx.x, kv_head = blockIdx.y, warp = tid / kWarp;
-  const std::int64_t index = slot_index(p.s, p.slot_layer, p.place, kv_head);
+  const std::int64_t index = slot_index(p.s, p.slot_layer, p.seq_slot, kv_head);
   const int bytes = static_cast<int>(cuda::unit_bytes(p.s));
   const bool all = p.length <= p.rules.budget;
   const PageRegion region = page_region(p.rules, p.length);
@@ -28,18 +28,18 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(FillArgs p) {
   if (blockIdx.x == 0) {
     for (int i = tid; i < cuda::max_units(p.s); i += kThreads) p.s.slot_of[index * cuda::max_units(p.s) + i] = -1;
     for (int i = tid; i < p.s.n_slots; i += kThreads)
-      p.s.unit_of[index * p.s.n_slots + i] = -1, p.s.used_at[index * p.s.n_slots + i] = -2;
+      p.s.unit_of[index * p.s.n_slots + i] = -1, p.s.last_used[index * p.s.n_slots + i] = -2;
     if (all)
       for (int i = tid; i < p.s.max_listed; i += kThreads)
         p.s.listed[index * p.s.max_listed + i] =
             static_cast<std::int32_t>(index * p.s.n_slots) + min(i, p.s.n_slots - 1);
-    if (tid == 0) p.s.n_chosen[0][index] = p.s.n_chosen[1][index] = 0;
+    if (tid == 0) p.s.n_selected[0][index] = p.s.n_selected[1][index] = 0;
   }
   const int n = all ? region.stop : region.first + region.stop - region.window;
   const auto unit_at = [&](int at) { return all || at < region.first ? at : region.window + at - region.first; };
   const auto source = [&](int at) {
     const int unit = unit_at(at);
-    return p.pages.base + unit_token(p.pages, p.s.unit_tokens, p.layer, p.place, kv_head, unit) * token_bytes(p.s);
+    return p.pages.base + unit_token(p.pages, p.s.unit_tokens, p.layer, p.seq_slot, kv_head, unit) * token_bytes(p.s);
   };
   const auto target = [&](int at) {
     const int slot = all || at < region.first ? at : region.first + unit_at(at) % ring;
@@ -63,22 +63,23 @@ struct WriteBackArgs {
   int n_layers;
 };
 
-// A warp a (row, layer, KV head): the newest token's key and value.
+// One warp per (row, layer, KV head): writes the newest token's key and value.
 __global__ void __launch_bounds__(kWriteThreads) write_back_kernel(WriteBackArgs p) {
-  wait_for_previous();
+  grid_dependency_wait();
   const int lane = threadIdx.x % kWarp, heads = p.s.n_kv_heads;
   const int item = blockIdx.x * (kWriteThreads / kWarp) + threadIdx.x / kWarp;
   const int row = item / (p.n_layers * heads), layer = item / heads % p.n_layers, kv_head = item % heads;
   if (row >= p.rows.n) return;
-  const int place = p.rows.places[row];
-  if (place < 0) return;
+  const int seq_slot = p.rows.seq_slots[row];
+  if (seq_slot < 0) return;
   const int number = p.numbers[layer], position = p.rows.lengths[row] - 1;
   const std::int64_t offset = position % kKvPageTokens * token_bytes(p.s);
   const std::byte* from =
-      number >= 0 ? resident_token(p.s, p.s.rules[number * p.s.n_places + place], number, place, kv_head, position,
-                                   position + 1)
-                  : block_at(p.dense, (-1 - number) * p.s.n_places, place, kv_head, position / kKvPageTokens) + offset;
-  std::byte* to = block_at(p.pages, layer, place, kv_head, position / kKvPageTokens) + offset;
+      number >= 0
+          ? resident_token(p.s, p.s.rules[number * p.s.n_seq_slots + seq_slot], number, seq_slot, kv_head, position,
+                           position + 1)
+          : block_at(p.dense, (-1 - number) * p.s.n_seq_slots, seq_slot, kv_head, position / kKvPageTokens) + offset;
+  std::byte* to = block_at(p.pages, layer, seq_slot, kv_head, position / kKvPageTokens) + offset;
   for (int i = lane; i < token_bytes(p.s) / 16; i += kWarp)
     reinterpret_cast<uint4*>(to)[i] = __ldcg(reinterpret_cast<const uint4*>(from) + i);
 }
@@ -97,7 +98,7 @@ __global__ void __launch_bounds__(kThreads) copy_kernel(CopyArgs p) {
   const int first = max(0, p.first - shift) / kKvPageTokens,
             n = (p.stop - shift + kKvPageTokens - 1) / kKvPageTokens - first;
   for (int i = blockIdx.x * kWarps + warp; i < n * pieces; i += gridDim.x * kWarps) {
-    // Of head_dim 80 the last piece has half of the one before it.
+    // With head_dim 80 the last piece overlaps half of the one before it.
     const int page = first + i / pieces, offset = min(i % pieces * kPieceBytes, block_bytes - kPieceBytes);
     std::byte* to = block_at(p.to, p.to_layer, p.to_slot, kv_head, page);
     copy_piece(to + offset, block_at(p.from, p.from_layer, p.from_slot, kv_head, page) + offset);
@@ -106,11 +107,11 @@ __global__ void __launch_bounds__(kThreads) copy_kernel(CopyArgs p) {
 
 }  // namespace
 
-void fill_slots_cuda(std::int32_t place, std::int32_t length, const SlotRules& rules, const KvSlots& s,
+void fill_slots_cuda(std::int32_t seq_slot, std::int32_t length, const SlotRules& rules, const KvSlots& s,
                      const KvTables& pages, std::int32_t layer, std::int32_t slot_layer, const CudaContext& context) {
   if (s.n_slots == 0) return;
   launch(context, "fill_slots", fill_kernel, dim3(4, static_cast<unsigned>(s.n_kv_heads)), dim3(kThreads), 0,
-         FillArgs{s, pages, rules, place, length, layer, slot_layer});
+         FillArgs{s, pages, rules, seq_slot, length, layer, slot_layer});
 }
 
 void write_back_cuda(const SlotRows& rows, const KvSlots& s, const KvTables& dense, const std::int32_t* numbers,

@@ -1,20 +1,22 @@
-// Units out of host memory into slots, by the device itself. Four to eight blocks of threads fill the link with pages
-// (docs/cuda.md), but an item, one KV head of one row, is looked up and copied by one block, 10 us of waiting for the
-// most part: with as many blocks as items these waits are at once. Single tokens are bound by their number: 27 million
-// a second come to eight blocks of 128 threads, 48 million to 256 each.
+// Recall: fetches units from host memory into cache slots, by kernels.
 //
-// Recall for the next step runs beside the products of this one, whose blocks leave 10,240 registers and 47 KiB of
-// shared memory of each multiprocessor: it takes less than that, or those would wait for it. So one thread moves pages,
-// with bulk copies from host memory to shared memory and from there into slots; tokens are so small that asking for
-// each would be the time, and warps load eight of them at once. Neighbours may come with a token (SlotRules::fetch):
-// four aligned ones lie in one piece of their page, and go to slots of their own.
+// Thread blocks  Four to eight saturate the link with pages (docs/design/gather.md). But an item (one KV head of one
+// row) is resolved and copied by one thread block, mostly 10 us of latency, so a launch has as many thread blocks as
+// items to overlap these. Single tokens are bound by their number: 27 million a second with 8 thread blocks of 128
+// threads, 48 million with 256 threads.
 //
-// What a kernel can do costs registers and instructions whether it is done or not, so each kind of recall is one of its
-// own, and loops in which a thread has a turn or two are not unrolled (32 KB of instructions for pages, 62 otherwise).
+// Resources  Recall for the next step overlaps the GEMMs of this step, whose thread blocks leave 10,240 registers and
+// 47 KiB of shared memory on each SM. Recall stays below that; otherwise GEMM blocks would wait for it. One thread
+// moves pages, with bulk copies from host memory to shared memory and from there to cache slots. Tokens are so small
+// that issuing each copy would dominate, so warps load eight at once. With a token its neighbours may be fetched
+// (SlotRules::fetch): four aligned tokens are contiguous in their page and get a cache slot each.
+//
+// Code size  Features cost registers and instructions whether used or not, so each kind of recall is its own
+// instantiation, and loops of one or two iterations are not unrolled (32 KB of instructions for pages, 62 otherwise).
 #include <algorithm>
 
-#include "src/kernels/bulk_copies.cuh"
-#include "src/kernels/unit_resolve.cuh"
+#include "src/cuda/bulk_copy.cuh"
+#include "src/offload/unit_resolve.cuh"
 
 namespace mneme {
 namespace {
@@ -29,37 +31,38 @@ constexpr int kRecallPiece = kBulkBytes;
 constexpr int kRecallPiece = kPieceBytes;
 #endif
 
-// For tests: as if the link were slow.
+// Tests: simulates a slow link.
 __device__ __forceinline__ void delay_copies(const RecallArgs& p, const Item& item) {
   if (p.s.delay_us <= 0) return;
-  const std::uint32_t drawn = draw(static_cast<std::uint32_t>(item.length), static_cast<std::uint32_t>(item.index));
-  spend(drawn % (static_cast<std::uint64_t>(p.s.delay_us) * 1000));
+  const std::uint32_t injected =
+      hash_random(static_cast<std::uint32_t>(item.length), static_cast<std::uint32_t>(item.index));
+  spend(injected % (static_cast<std::uint64_t>(p.s.delay_us) * 1000));
 }
 
-// What is brought out of the pages, token by token.
+// Fetches tokens out of the pages, one by one.
 template <typename K>
-__device__ __forceinline__ void bring_tokens(const RecallArgs& p, const RowOfSlots& r, const Item& item,
+__device__ __forceinline__ void fetch_tokens(const RecallArgs& p, const RowOfSlots& r, const Item& item,
                                              const Lists& lists, std::byte* base) {
-  const int bytes = static_cast<int>(token_bytes(p.s)), n = n_brought<K>(item, *lists.counters),
+  const int bytes = static_cast<int>(token_bytes(p.s)), n = n_fetched<K>(item, *lists.counters),
             warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   copy_tokens(
       n, bytes, warp, K::kThreads / kWarp,
       [&](int i) { return p.pages.base + std::int64_t{lists.missing[i].token} * bytes; },
       [&](int i) { return base + lists.missing[i].slot * bytes; });
   if (K::kNow || item.region.last < r.length) return;
-  // A window of none or one leaves this step's own token to the next selection, and it is in no page yet.
+  // With a window of 0 or 1 this step's own token belongs to the next selection, and it is in no page yet.
   __syncthreads();
-  const std::int32_t newest = unit_token(p.pages, 1, p.layer, item.place, item.kv_head, r.length - 1);
+  const std::int32_t newest = unit_token(p.pages, 1, p.layer, item.seq_slot, item.kv_head, r.length - 1);
   const std::byte* own =
-      resident_token(p.s, p.s.rules[item.place], p.slot_layer, item.place, item.kv_head, r.length - 1, r.length);
+      resident_token(p.s, p.s.rules[item.seq_slot], p.slot_layer, item.seq_slot, item.kv_head, r.length - 1, r.length);
   for (int i = warp; i < n; i += K::kThreads / kWarp)
     if (lists.missing[i].token == newest && lane * 16 < bytes)
       reinterpret_cast<uint4*>(base + lists.missing[i].slot * bytes)[lane] =
           __ldcg(reinterpret_cast<const uint4*>(own) + lane);
 }
 
-// Tables that resolve() and write_down() go by, from memory to the L2 while the choice is still being made. The places
-// of rows are there before a step's first kernel.
+// Prefetches the tables that resolve() and commit_slots() read to L2 while the selection still runs. The rows' sequence
+// slots are valid before a step's first kernel.
 template <typename K>
 __device__ __forceinline__ void prefetch_tables(const RecallArgs& p) {
   constexpr int kLine = 128 / sizeof(std::int32_t);
@@ -68,19 +71,19 @@ __device__ __forceinline__ void prefetch_tables(const RecallArgs& p) {
       asm volatile("prefetch.global.L2 [%0];" ::"l"(table + i));
   };
   for (int i = blockIdx.x; i < p.rows.n * p.s.n_kv_heads; i += gridDim.x) {
-    const int place = p.rows.places[i / p.s.n_kv_heads], kv_head = i % p.s.n_kv_heads;
-    if (place < 0) continue;
-    const std::int64_t index = slot_index(p.s, p.slot_layer, place, kv_head);
-    ask(p.s.used_at + index * p.s.n_slots, p.s.n_slots);
+    const int seq_slot = p.rows.seq_slots[i / p.s.n_kv_heads], kv_head = i % p.s.n_kv_heads;
+    if (seq_slot < 0) continue;
+    const std::int64_t index = slot_index(p.s, p.slot_layer, seq_slot, kv_head);
+    ask(p.s.last_used + index * p.s.n_slots, p.s.n_slots);
     ask(p.s.unit_of + index * p.s.n_slots, p.s.n_slots);
     ask(p.s.slot_of + index * p.s.max_pages, p.s.max_pages);
-    ask(p.pages.blocks + table_at(p.pages, p.layer, place, kv_head), p.pages.max_pages);
+    ask(p.pages.blocks + table_at(p.pages, p.layer, seq_slot, kv_head), p.pages.max_pages);
   }
 }
 
 template <typename K>
 __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8 : 2) recall_kernel(RecallArgs p) {
-  extern __shared__ __align__(128) std::uint8_t memory[];  // the ring, then lists
+  extern __shared__ __align__(128) std::uint8_t memory[];  // the ring of stages, then lists
   __shared__ Lists::Counters counters;
   const Lists lists(memory + K::kRingBytes, p.s, K::kFetchesFour, &counters);
 #if __CUDA_ARCH__ >= 900
@@ -91,24 +94,24 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
 #endif
-  // Attention that reads what is there must not begin before the queries and the choice are.
-  const bool tells = tells_arrivals<K>(p);
-  if (!tells) let_next_start();
+  // Attention that starts with the hits must not start before queries and selection are written.
+  const bool signals = signals_arrivals<K>(p);
+  if (!signals) launch_dependents();
   if constexpr (K::kNow && K::kPages) prefetch_tables<K>(p);
-  wait_for_previous();
-  if (tells) let_next_start();
+  grid_dependency_wait();
+  if (signals) launch_dependents();
   const int items = p.rows.n * p.s.n_kv_heads;
   for (int i = blockIdx.x; i < items; i += gridDim.x) {
     const int row = i / p.s.n_kv_heads, kv_head = i % p.s.n_kv_heads;
     const RowOfSlots r = recall_row<K>(p, row);
     const bool kept = keeps<K>(r), first_head = kv_head == 0 && threadIdx.x == 0;
     const auto all_there = [&] {
-      if (!tells || threadIdx.x > 0 || r.place < 0) return;
-      tell(p, row, r.place, kv_head, p.s.listed_for);
-      tell(p, row, r.place, kv_head, p.s.arrived_for);
+      if (!signals || threadIdx.x > 0 || r.seq_slot < 0) return;
+      signal(p, row, r.seq_slot, kv_head, p.s.listed_for);
+      signal(p, row, r.seq_slot, kv_head, p.s.arrived_for);
     };
     if (!r.sparse) {
-      if (kept && first_head) remember(p, r.place, 0);
+      if (kept && first_head) remember(p, r.seq_slot, 0);
       all_there();
       continue;
     }
@@ -119,8 +122,8 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
       item.from = 0;
       set_region<K>(p, r, kv_head, item);
       list_again<K>(p, item);
-      if (threadIdx.x == 0) count_selected(p, r.place, item.attended);
-      if (first_head) remember(p, r.place, -1);
+      if (threadIdx.x == 0) count_selected(p, r.seq_slot, item.attended);
+      if (first_head) remember(p, r.seq_slot, -1);
       __syncthreads();
       all_there();
       continue;
@@ -129,17 +132,17 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
       all_there();
       continue;
     }
-    if (kept && first_head) remember(p, r.place, item.n);
+    if (kept && first_head) remember(p, r.seq_slot, item.n);
     __syncthreads();
     resolve<K>(p, item, lists);
     std::byte* const base = p.s.slots + (item.index * p.s.n_slots + item.fixed) * unit_bytes_of<K>(p);
     if constexpr (!K::kPages) {
-      bring_tokens<K>(p, r, item, lists, base);
-      write_down<K>(p, item, lists, static_cast<int>(threadIdx.x), K::kThreads);
+      fetch_tokens<K>(p, r, item, lists, base);
+      commit_slots<K>(p, item, lists, static_cast<int>(threadIdx.x), K::kThreads);
       __syncthreads();
       continue;
     }
-    // Pages are powers of two: head_dim is 64 or 128.
+    // Pages are powers of two in size: head_dim is 64 or 128.
     const int bytes = kRecallPiece, shift = __ffs(static_cast<int>(unit_bytes_of<K>(p)) / bytes) - 1;
     const int n = counters.n_missing << shift, mask = (1 << shift) - 1;
     const auto source = [&](int i) {
@@ -153,19 +156,19 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
       if (n > 0) delay_copies(p, item);
       copies.run(n, source, target);
       asm volatile("fence.proxy.async.global;" ::: "memory");
-      if (tells) tell(p, row, r.place, kv_head, p.s.arrived_for);
+      if (signals) signal(p, row, r.seq_slot, kv_head, p.s.arrived_for);
     } else if (threadIdx.x >= kWarp) {
       constexpr int kLanes = K::kThreads - kWarp;
-      write_down<K>(p, item, lists, static_cast<int>(threadIdx.x) - kWarp, kLanes);
-      if (tells) {
-        asm volatile("bar.sync 1, %0;" ::"n"(kLanes) : "memory");  // these warps alone: the first one copies
-        if (threadIdx.x == kWarp) tell(p, row, r.place, kv_head, p.s.listed_for);
+      commit_slots<K>(p, item, lists, static_cast<int>(threadIdx.x) - kWarp, kLanes);
+      if (signals) {
+        asm volatile("bar.sync 1, %0;" ::"n"(kLanes) : "memory");  // only these warps: the first one copies
+        if (threadIdx.x == kWarp) signal(p, row, r.seq_slot, kv_head, p.s.listed_for);
       }
     }
 #else
     if (n > 0) delay_copies(p, item);
     for (int i = threadIdx.x / kWarp; i < n; i += K::kThreads / kWarp) copy_piece(target(i), source(i));
-    write_down<K>(p, item, lists, static_cast<int>(threadIdx.x), K::kThreads);
+    commit_slots<K>(p, item, lists, static_cast<int>(threadIdx.x), K::kThreads);
     __syncthreads();
     all_there();
 #endif
@@ -173,16 +176,16 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
   }
 }
 
-// Where there are no slots: the numbers of the tokens that are attended, all of them up to the budget. What is chosen
-// for the next step is listed without that step's token, whose page may have no block yet.
+// Without cache slots: lists the tokens to attend, all of them up to the budget. A selection for the next step is
+// listed without that step's token, whose page may have no block yet.
 template <SelectWhen kWhen>
 __global__ void __launch_bounds__(kListThreads) list_kernel(RecallArgs p) {
   using Listed = RecallOf<1, kWhen, false, kWhen == SelectWhen::kNow>;
-  let_next_start();
-  wait_for_previous();
+  launch_dependents();
+  grid_dependency_wait();
   const int row = blockIdx.y / p.s.n_kv_heads, kv_head = blockIdx.y % p.s.n_kv_heads;
   const RowOfSlots r = recall_row<Listed>(p, row);
-  if (r.place < 0) return;
+  if (r.seq_slot < 0) return;
   const bool first_block = blockIdx.x == 0 && threadIdx.x == 0, kept = keeps<Listed>(r);
   Item item;
   item.region = {}, item.attended = 0, item.from = 0;
@@ -193,48 +196,48 @@ __global__ void __launch_bounds__(kListThreads) list_kernel(RecallArgs p) {
     if (kept && !needs.own) {
       set_region<Listed>(p, r, kv_head, item);
       begin = item.region.first + max(0, item.attended - window_slots(r.rules));  // as list_again()
-      if (first_block && kv_head == 0) remember(p, r.place, -1);
+      if (first_block && kv_head == 0) remember(p, r.seq_slot, -1);
     } else {
       if (!item_of<Listed>(p, r, kv_head, needs, item)) {
-        if (first_block && Listed::kNow && r.rules.schedule == SlotSchedule::kAhead)
+        if (first_block && Listed::kNow && r.rules.schedule == SlotSchedule::kSpeculative)
           list_newest(p.s, p.pages, p.layer, p.slot_layer, r, kv_head);
         return;
       }
-      if (kept && first_block && kv_head == 0) remember(p, r.place, item.n);
+      if (kept && first_block && kv_head == 0) remember(p, r.seq_slot, item.n);
     }
   } else {
     if (!Listed::kNow) return;
-    item.index = slot_index(p.s, p.slot_layer, r.place, kv_head);
+    item.index = slot_index(p.s, p.slot_layer, r.seq_slot, kv_head);
     item.region.stop = r.length;
-    if (kept && first_block && kv_head == 0) remember(p, r.place, 0);
+    if (kept && first_block && kv_head == 0) remember(p, r.seq_slot, 0);
   }
   const PageRegion& region = item.region;
-  const std::int32_t* chosen = p.s.chosen[item.from] + item.index * p.s.max_listed;
+  const std::int32_t* selected_ids = p.s.selected_ids[item.from] + item.index * p.s.max_listed;
   std::int32_t* listed = p.s.listed + item.index * p.s.max_listed;
   const int n = region.first + item.attended + region.stop - region.window - (Listed::kNow ? 0 : 1);
   const bool newest_first = r.sparse && item.newest_first;
   for (int i = begin + blockIdx.x * kListThreads + threadIdx.x; i < n; i += gridDim.x * kListThreads) {
     const int at = i - region.first, of_window = at - item.attended;
     const int unit = at < 0          ? i
-                     : of_window < 0 ? chosen[at]
+                     : of_window < 0 ? selected_ids[at]
                      : newest_first  ? region.stop - 1 - of_window
                                      : region.window + of_window;
-    listed[i] = unit_token(p.pages, 1, p.layer, r.place, kv_head, unit);
+    listed[i] = unit_token(p.pages, 1, p.layer, r.seq_slot, kv_head, unit);
   }
-  if (first_block && r.sparse) count_selected(p, r.place, item.attended);
+  if (first_block && r.sparse) count_selected(p, r.seq_slot, item.attended);
 }
 
 template <typename K>
 void launch_recall(const RecallArgs& args, int max_blocks, const CudaContext& context) {
   const std::size_t shared = std::size_t{K::kRingBytes} + Lists::bytes(args.s);
-  static std::size_t allowed = kSharedUnasked;
+  static std::size_t allowed = kDefaultSharedBytes;
   allow_shared(recall_kernel<K>, shared, allowed, "recall's shared memory");
   launch(context, "recall_units", recall_kernel<K>,
          dim3(static_cast<unsigned>(std::min(max_blocks, args.rows.n * args.s.n_kv_heads))),
          dim3(static_cast<unsigned>(K::kThreads)), shared, args);
 }
 
-// Selections that are kept are never brought for the next step.
+// Kept selections are never fetched for the next step.
 template <int kTokens, SelectWhen kWhen, bool kFour>
 void launch_kind(const RecallArgs& args, int max_blocks, const CudaContext& context) {
   if constexpr (kWhen == SelectWhen::kNow) {
@@ -270,8 +273,8 @@ void recall_units_cuda(const SlotRows& rows, SelectWhen when, const KvSlots& s, 
            dim3(kListBlocks, static_cast<unsigned>(items)), dim3(kListThreads), 0, args);
     return;
   }
-  // Four sequences of 32,768 with 13 % corrections: 6.80 ms a step with 8 blocks for the next step and for this one,
-  // 6.48 with 32 and 32, 6.28 with 16 and 32. More beside products hold these up.
+  // Four sequences of 32,768 with 13 % corrections: 6.80 ms a step with 8 thread blocks for the next step and for this
+  // one, 6.48 with 32 and 32, 6.28 with 16 and 32. More thread blocks slow down the GEMMs that they overlap.
   if (now) {
     launch_units<SelectWhen::kNow>(args, 4 * max_blocks, context);
   } else {

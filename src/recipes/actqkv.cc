@@ -1,18 +1,17 @@
-// ActQKV: prompts in windows, each with the units that its most unusual queries ask for; answers with as many units a
-// layer as its scores spread over.
-// Source   "ActQKV: activation-aware query-key-value retrieval" (Xiao et al. 2025), sections 3 and 4; what it shares
-// with
+// ActQKV: prompts in windows, each with units selected by its most unusual queries; answers with a number of units per
+// layer that follows the spread of its scores.
+// Source   "ActQKV: activation-aware query-key-value retrieval" (Xiao et al. 2025), sections 3 and 4; parts shared with
 //          InfLLM (Xiao et al. 2024).
-// Differs  A  moments of queries are kept by sequence and layer (the published code has one for all), and entropies are
-//             divided by ln(units): lengths and layers compare.
-//          B  a row of a window attends, beside its budget, what left its reach since the window before: what is not
-//             yet a unit and cannot be selected.
-//          C  every key of a page is scored, and the best counts: the equations score keys, and the four most attended
-//             ones are the framework's (InfLLM's). A page says with them what was looked at while it was near, which is
-//             not what a later question looks for: with `match=mean,top=4`, the published code's form, 38 to 46 points
-//             of 100 are lost where this loses 0 to 1 (docs/methods.md). It costs an index as large as the keys.
-//          D  at an answer's step a unit may be selected once its first token has left the window, and is no longer
-//             near then: the budget is met exactly.
+// Differs  A  moments of queries are per sequence and layer (the published code has one for all), and entropies are
+//             divided by ln(units), so that lengths and layers compare.
+//          B  beside its budget a row of a window attends the tokens that left its reach since the previous window:
+//             they are not yet a unit and cannot be selected.
+//          C  every key of a page is scored, and the best counts: the equations score keys; the four most attended ones
+//             are the framework's (InfLLM's). With those a page is represented by what was attended while it was local,
+//             which is not what a later question looks for: `match=mean,top=4`, the published code's form, loses 38 to
+//             46 points of 100 where this loses 0 to 1 (docs/design/accuracy.md). The index is as large as the keys.
+//          D  in a decode step a unit can be selected once its first token has left the window, and is then no longer
+//             local: the budget is met exactly.
 #include <algorithm>
 
 #include "src/recipes/recipes.h"

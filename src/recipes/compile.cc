@@ -57,12 +57,12 @@ RegionRules rules_of(const Recipe& r, const UnitIndex* index) {
     rules.unit_tokens = unit_tokens(r.decode->units.prompt);
     rules.entry_tokens = index == nullptr ? rules.unit_tokens : index->entry_tokens();
   } else {
-    rules.recent = r.budget - r.sink;  // nothing is selected: the window is all there is
+    rules.recent = r.budget - r.sink;  // no selection: the window takes the budget
   }
   return rules;
 }
 
-void check_layer_choice(const Recipe& r, std::vector<std::string>& reasons) {
+void check_layer_selection(const Recipe& r, std::vector<std::string>& reasons) {
   const DecodeStage& stage = *r.decode;
   const bool by_layer = std::holds_alternative<Representative>(stage.index);
   if (by_layer != (stage.pool == Pool::kConcat))
@@ -90,7 +90,7 @@ void check_positions(const Recipe& r, std::vector<std::string>& reasons) {
       return;
     case Positions::kInCache:
       if (r.decode)
-        reasons.push_back("positions=in_cache would number every selected token anew: use it without a selection");
+        reasons.push_back("positions=in_cache would number every selected token again: use it without a selection");
       return;
     case Positions::kOneAngle:
       if (!r.prefill_window) reasons.push_back("positions=one_angle keeps keys before RoPE: use prefill=window:N");
@@ -134,13 +134,13 @@ void check_units(const Recipe& r, std::vector<std::string>& reasons) {
   if (std::holds_alternative<RawKeys>(stage.index) || std::holds_alternative<OneBit>(stage.index))
     reasons.push_back("a cluster is scored by one entry: use index=centroid, box or cuboid");
   if (std::holds_alternative<Speculative>(stage.schedule))
-    reasons.push_back("a segment that leaves the buffer could not be selected ahead: use schedule=boundary");
+    reasons.push_back("segments form while decoding and cannot be selected speculatively: use schedule=boundary");
 }
 
 void plan_schedule(const Schedule& schedule, Plan& plan) {
   std::visit(Overloaded{[](const EveryStep&) {},
                         [&](const Speculative& s) {
-                          plan.reuse = Reuse::kAhead;
+                          plan.reuse = Reuse::kSpeculative;
                           if (const auto* cosine = std::get_if<CosineGate>(&s.gate)) plan.gate = *cosine;
                           if (const auto* mass = std::get_if<MassGate>(&s.gate)) plan.mass_gate = *mass;
                         },
@@ -153,7 +153,7 @@ void plan_schedule(const Schedule& schedule, Plan& plan) {
              schedule);
 }
 
-// Why a stage that drops cannot be run.
+// Reasons why a drop stage cannot run.
 void check_drop(const Recipe& r, std::vector<std::string>& reasons) {
   const DropStage& stage = *r.prefill_end;
   const auto* last = std::get_if<LastRows>(&r.rows);
@@ -189,17 +189,17 @@ AttentionShape MethodShape::attention() const {
 }
 
 double Plan::index_bytes_per_token() const {
-  if (layer_choice)
-    return static_cast<double>(layer_choice->entry_bytes(shape)) /
+  if (layer_selection)
+    return static_cast<double>(layer_selection->entry_bytes(shape)) /
            static_cast<double>(std::int64_t{shape.n_kv_heads} * rules.unit_tokens);
   if (index == nullptr) return 0;
   const auto entry = static_cast<double>(index->entry_bytes(shape.attention()));
   if (!lists) return entry / static_cast<double>(index->entry_tokens());
-  // An entry and a size a unit, a position a token.
+  // An entry and a size per unit, a position per token.
   return (entry + sizeof(std::int32_t)) / static_cast<double>(lists->clusters.tokens) + sizeof(std::int32_t);
 }
 
-std::int32_t Plan::tap_rows() const {
+std::int32_t Plan::observed_rows() const {
   if (!recipe.prefill_end && !recipe.norm) return 0;
   const auto* last = std::get_if<LastRows>(&recipe.rows);
   return last == nullptr ? kAllRows : last->n;
@@ -234,7 +234,7 @@ std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
       reasons.push_back(fmt::format("sink {} must be below the budget {}", r.sink, r.budget));
     return reasons;
   }
-  check_layer_choice(r, reasons);
+  check_layer_selection(r, reasons);
   const DecodeStage& stage = *r.decode;
   if (stage.unit_fetch != 1 && unit_tokens(stage.units.prompt) != 1)
     reasons.push_back("a page comes as a whole: unit_fetch goes with unit=token or unit=cluster:N");
@@ -243,10 +243,10 @@ std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
     reasons.push_back("index=none goes with the random control, and nothing else does");
   check_units(r, reasons);
   if (random && !std::holds_alternative<EveryStep>(stage.schedule))
-    reasons.push_back("the random control looks at no query, so it is drawn at every step; use schedule=every_step");
+    reasons.push_back("the random control uses no query and selects at every step: use schedule=every_step");
   if (std::holds_alternative<TokenUnit>(stage.units.prompt) &&
       (std::holds_alternative<Box>(stage.index) || std::holds_alternative<Centroid>(stage.index)))
-    reasons.push_back("what stands for one token is its key: use unit=page:N, or index=keys with unit=token");
+    reasons.push_back("a unit of one token has no box or centroid: use unit=page:N, or index=keys with unit=token");
   const std::unique_ptr<UnitIndex> index = make_index(stage);
   if (const char* reason = check_region(rules_of(r, index.get())))
     reasons.push_back(fmt::format("budget {}, sink {}, recent {}, unit {}: {}", r.budget, r.sink, r.recent,
@@ -280,18 +280,18 @@ std::shared_ptr<const Plan> compile(const Recipe& recipe, const MethodShape& sha
   if (recipe.decode) {
     if (const auto* index = std::get_if<Representative>(&recipe.decode->index)) {
       const RegionRules& rules = plan->rules;
-      plan->layer_choice = {.top = std::min(index->top, rules.unit_tokens),
-                            .match = index->match,
-                            .n_units = (rules.budget - rules.sink - rules.recent) / rules.unit_tokens,
-                            .entropy = {}};
+      plan->layer_selection = {.top = std::min(index->top, rules.unit_tokens),
+                               .match = index->match,
+                               .n_units = (rules.budget - rules.sink - rules.recent) / rules.unit_tokens,
+                               .entropy = {}};
       if (const auto* entropy = std::get_if<EntropyShare>(&recipe.decode->cutoff))
-        plan->layer_choice->entropy = *entropy;
+        plan->layer_selection->entropy = *entropy;
     }
   }
-  if (recipe.positions == Positions::kInCache) plan->far_position = recipe.budget - 1;
+  if (recipe.positions == Positions::kInCache) plan->remote_position = recipe.budget - 1;
   if (recipe.positions == Positions::kOneAngle) {
-    plan->far_position = plan->rules.recent - 1;
-    plan->key_basis = KeyBasis::kRaw;
+    plan->remote_position = plan->rules.recent - 1;
+    plan->key_basis = KeyBasis::kPreRope;
   }
   return plan;
 }

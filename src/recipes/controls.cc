@@ -1,5 +1,5 @@
-// The controls, which make every other number mean something: nothing left out, nothing chosen, chosen by lot, chosen
-// by the truth.
+// The controls that other results are compared with: full attention, sinks and window only, random units, units by true
+// attention.
 #include "src/recipes/recipes.h"
 
 namespace mneme {
@@ -8,7 +8,7 @@ Recipe full(const RecipeOptions&) {
   return {.name = "full", .attend = Attend::kEverything};
 }
 
-// Sinks and the last tokens. Compare it with the same dense layers as the method beside it.
+// Sinks and the last tokens. Compare with a method only under the same dense layers.
 Recipe window(const RecipeOptions& o) {
   const std::int32_t budget = o.budget.value_or(2048), sink = o.sink.value_or(32);
   return {.name = "window",
@@ -18,7 +18,7 @@ Recipe window(const RecipeOptions& o) {
           .dense_layers = o.dense_layers.value_or(std::vector<std::int32_t>{})};
 }
 
-// Pages by lot, drawn anew at every step.
+// Random pages, redrawn at every step.
 Recipe random_units(const RecipeOptions& o) {
   return {
       .name = "random",
@@ -29,8 +29,8 @@ Recipe random_units(const RecipeOptions& o) {
       .decode = DecodeStage{.units = PageUnit{32}, .index = NoIndex{}, .score = RandomScore{}, .pool = Pool::kMeanQk}};
 }
 
-// The tokens (or pages, `unit=page:32`) with the largest true attention probability, mean over the group: the most that
-// selection by KV head can reach at this budget.
+// The tokens (or pages, `unit=page:32`) with the largest true attention probability, averaged over the group: the upper
+// bound of selection per KV head at this budget.
 Recipe oracle(const RecipeOptions& o) {
   return {.name = "oracle",
           .budget = o.budget.value_or(2048),

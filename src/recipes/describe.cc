@@ -10,10 +10,10 @@
 namespace mneme {
 namespace {
 
-// A shape that no recipe's defaults can trip over; what combines does not depend on it.
+// A shape that all recipes' defaults accept; valid combinations do not depend on it.
 constexpr MethodShape kAnyShape{.n_layers = 32, .n_heads = 32, .n_kv_heads = 8, .head_dim = 128};
 
-// The bar of a Markdown table's cell.
+// Escapes the column separator in a Markdown table cell.
 std::string cell(std::string_view text) {
   std::string out;
   for (char c : text) {

@@ -1,12 +1,12 @@
-// The tables of recipes, blocks and what combines, from the registry itself: `mneme methods` and docs/methods.md are
-// made of these.
+// Tables of recipes, blocks and valid combinations, generated from the registry, for `mneme methods` and
+// docs/reference/methods.md.
 #pragma once
 
 #include <string>
 
 namespace mneme {
 
-// Markdown: one table of recipes, one of their settings, one of the keys of `--kv`, one of units against indexes.
+// Markdown: tables of recipes, of their settings, of the keys of `--kv`, and of units against indexes.
 std::string methods_markdown();
 
 }  // namespace mneme

@@ -1,11 +1,11 @@
-// FIER: rank every token by its key in one bit a channel; attend the best exactly.
+// FIER: rank every token by its 1-bit key; attend the best exactly.
 // Source   "FIER: Fine-grained and efficient KV cache retrieval for long-context LLM inference", sections 3 and 4.
-// Differs  A  one selection a KV head by mean probability over the group (the paper leaves groups open); `pool=none` is
-// its per-head form.
-//          B  the tokens of the group that is not complete yet have no codes and are always attended.
-//          C  scales have 8 bits of the group's largest, so that the scan multiplies bytes (kernels/one_bit.h): answers
-//          and
-//             recall were those of scales in bf16, to the digit, in 160 questions at 4K.
+// Differs  A  one selection per KV head by mean probability over the group (the paper leaves groups open);
+//             `pool=none` is its per-head form.
+//          B  tokens of the incomplete group have no codes and are always attended.
+//          C  steps have 8 bits relative to the group's largest, so that the scan multiplies bytes
+//             (src/selection/index/one_bit.h): answers and recall were those of bf16 steps, to the digit, in 160
+//             questions at 4K.
 #include "src/recipes/recipes.h"
 
 namespace mneme {

@@ -1,10 +1,11 @@
-// FreeKV: select with the previous step's query while the current step runs; correct the KV heads whose query moved.
+// FreeKV: select with the previous step's query concurrently with the current step; correct the KV heads whose query
+// moved.
 // Source   "FreeKV: Boosting KV cache retrieval for efficient LLM inference", sections 3 and 4.
 // Differs  A  page scores are scaled by 1/sqrt(D) before the softmax (the paper leaves the scale open); `alpha=1`
-// restores it.
-//          B  the mean of softmaxes is taken in the log domain: the same order, and it cannot underflow.
-//          C  min-max boxes and softmax pooling in accuracy and in speed alike (the published speed code uses box means
-//          and raw scores).
+//             restores it.
+//          B  the mean of softmaxes is taken in the log domain: the same order, without underflow.
+//          C  min-max boxes and softmax pooling for both accuracy and speed (the published speed code uses box means
+//             and raw scores).
 #include "src/recipes/recipes.h"
 
 namespace mneme {

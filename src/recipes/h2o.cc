@@ -1,8 +1,8 @@
-// H2O: keep the last tokens and the heavy hitters, those that have received the most attention from all rows so far.
+// H2O: keep the last tokens and the heavy hitters, the tokens with the most attention from all rows so far.
 // Source   "H2O: Heavy-hitter oracle for efficient generative inference of large language models" (Zhang et al. 2023),
 //          section 4; half of the budget recent, half heavy hitters.
-// Differs  A  one choice a KV head, by the sum over the group's query heads.
-//          B  every row of the prompt is counted, exactly: about one more pass of scores over the prefill.
+// Differs  A  one selection per KV head, by the sum over the group's query heads.
+//          B  every prompt row is counted, exactly: about one more pass of scores over the prefill.
 #include "src/recipes/recipes.h"
 
 namespace mneme {

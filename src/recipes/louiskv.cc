@@ -1,13 +1,13 @@
-// LouisKV: clusters of the prompt and segments of the answer, selected where the queries of a layer turn, and kept
-// until they turn again. Source   "LouisKV: Efficient KV cache retrieval for long input-output sequences", by its
-// summary; the k-means metric,
+// LouisKV: clusters of the prompt and segments of the answer, selected at boundaries, where a layer's queries move, and
+// kept until the next boundary.
+// Source   "LouisKV: Efficient KV cache retrieval for long input-output sequences", by its summary; the k-means metric,
 //          buffer, segment lengths and the first step are open there.
 // Differs  A  every step attends exactly the budget: a selection is kept as a ranking, and shrinks by what enters the
-//             buffer (the last unit is cut short).
-//          B  a selection serves `max_reuse` steps at most; slow drift never falls below tau.
-//          C  clusters stay where their tokens are; `order=unit` makes the paper's copy, one piece a cluster.
-//          D  k-means goes by the distance of keys less their mean, so that a key unlike all others, a needle's, is not
-//             averaged away with keys that merely point its way. `metric=cosine` is the spherical form.
+//             buffer (the last unit is truncated).
+//          B  a selection is reused for at most `max_reuse` steps; slow drift never falls below tau.
+//          C  clusters stay in the pages; `order=unit` makes the paper's copy, each cluster contiguous.
+//          D  k-means uses the distance of centred keys, so that an unusual key, such as a needle's, is not averaged
+//             with keys that merely have its direction. `metric=cosine` is the spherical form.
 #include "src/recipes/recipes.h"
 
 namespace mneme {

@@ -116,7 +116,7 @@ Unit parse_unit(std::string_view key, std::string_view value) {
   bad_value(key, value, "token, page:N or cluster:N");
 }
 
-// Clusters bring segments with them, and keep their other settings.
+// Clusters imply segments; other settings are kept.
 void set_units(std::string_view key, std::string_view value, Units& units) {
   const Unit unit = parse_unit(key, value);
   const auto* wanted = std::get_if<ClusterUnit>(&unit);
@@ -214,7 +214,7 @@ const MassGate* mass_gate_of(const Recipe& r) {
   const auto* speculative = r.decode ? std::get_if<Speculative>(&r.decode->schedule) : nullptr;
   return speculative == nullptr ? nullptr : std::get_if<MassGate>(&speculative->gate);
 }
-// The same gate keeps its settings.
+// The same kind of gate keeps its settings.
 void set_gate(Recipe& r, std::string_view key, std::string_view value) {
   if (value != "cosine" && value != "mass") bad_value(key, value, "cosine or mass");
   if (value == "cosine" && gate_of(r) != nullptr) return;
@@ -404,7 +404,7 @@ const std::array kKeys = {
          "what is stored of a unit's keys to score it"},
         [](Recipe& r, std::string_view k, std::string_view v) {
           DecodeStage& stage = stage_of(r, k);
-          if (v != print_index(stage.index)) stage.index = parse_index(k, v);  // the same one keeps its settings
+          if (v != print_index(stage.index)) stage.index = parse_index(k, v);  // the same index keeps its settings
           if (std::holds_alternative<NoIndex>(stage.index)) {
             if (!std::holds_alternative<RandomScore>(stage.score)) stage.score = RandomScore{};
           } else {
@@ -507,13 +507,14 @@ const std::array kKeys = {
         [](Recipe& r, std::string_view k, std::string_view v) { parse_schedule(k, v, stage_of(r, k).schedule); },
         [](const Recipe& r) { return r.decode ? print_schedule(r.decode->schedule) : std::string(); }},
     Key{{"gate", "cosine | mass",
-         "what corrects a KV head (speculative): its query moved, or what the selection ahead lacks weighs too much"},
+         "what corrects a KV head (speculative): its query moved, or what the speculative selection lacks weighs too "
+         "much"},
         set_gate,
         [](const Recipe& r) {
           return std::string(gate_of(r) != nullptr ? "cosine" : mass_gate_of(r) != nullptr ? "mass" : "");
         }},
     Key{{"tau", "-1 to 1 (or more)",
-         "the gate: a KV head is corrected (speculative), a layer selects anew (boundary), when the cosine of its "
+         "the gate: a KV head is corrected (speculative), a layer reselects (boundary), when the cosine of its "
          "query "
          "with an earlier one is below this"},
         [](Recipe& r, std::string_view k, std::string_view v) {
@@ -553,6 +554,14 @@ const std::array kKeys = {
         }},
 };
 
+// Takes the first item off a list that is not empty.
+std::string_view next_item(std::string_view& list) {
+  const std::size_t comma = list.find(',');
+  const std::string_view item = list.substr(0, comma);
+  list = comma == std::string_view::npos ? std::string_view() : list.substr(comma + 1);
+  return item;
+}
+
 }  // namespace
 
 std::span<const OverrideKey> override_keys() {
@@ -566,9 +575,7 @@ std::span<const OverrideKey> override_keys() {
 
 void apply_overrides(std::string_view list, Recipe& recipe) {
   while (!list.empty()) {
-    const std::size_t comma = list.find(',');
-    const std::string_view item = list.substr(0, comma);
-    list = comma == std::string_view::npos ? std::string_view() : list.substr(comma + 1);
+    const std::string_view item = next_item(list);
     const std::size_t equal = item.find('=');
     if (equal == std::string_view::npos) fail(ErrorKind::kOption, "--kv {}: expected KEY=VALUE", item);
     const std::string_view key = item.substr(0, equal), value = item.substr(equal + 1);
@@ -580,6 +587,14 @@ void apply_overrides(std::string_view list, Recipe& recipe) {
     }
     it->set(recipe, key, value);
   }
+}
+
+bool overrides_set(std::string_view list, std::string_view key) {
+  while (!list.empty()) {
+    const std::string_view item = next_item(list);
+    if (item.substr(0, item.find('=')) == key) return true;
+  }
+  return false;
 }
 
 std::string override_value(const Recipe& recipe, std::string_view key) {

@@ -1,4 +1,4 @@
-// Overriding any block of a recipe by KEY=VALUE, as `--kv` gives it: `index=one_bit,unit=token`.
+// Overrides of a recipe's blocks by KEY=VALUE, as `--kv` takes them: `index=one_bit,unit=token`.
 #pragma once
 
 #include <span>
@@ -9,23 +9,24 @@
 
 namespace mneme {
 
-// One key that may be overridden, for help and documentation.
+// A key that can be overridden, for help and documentation.
 struct OverrideKey {
   std::string_view key;
-  std::string_view values;  // what may follow: "page:N | token"
+  std::string_view values;  // accepted values: "page:N | token"
   std::string_view meaning;
 };
 std::span<const OverrideKey> override_keys();
 
 // Applies "key=value,key=value" in order.
-// Errors  kOption: unknown key (the known ones are named), value that does not fit (what would is named), key of a
-// block that the
-//         recipe does not have (`tau` without a speculative schedule).
+// Errors  kOption: an unknown key (the message lists the known ones), an invalid value (lists the valid ones), a key of
+//         a block that the recipe does not have (`tau` without a speculative schedule).
 void apply_overrides(std::string_view list, Recipe& recipe);
+// Whether such a list names the key.
+bool overrides_set(std::string_view list, std::string_view key);
 
-// The recipe's value of a key, as `--kv` would take it; empty where the recipe has no such block.
+// The recipe's value of a key in the syntax of `--kv`; empty where the recipe has no such block.
 std::string override_value(const Recipe& recipe, std::string_view key);
-// All that the recipe has, as `--kv` would take it: "budget=512,sink=32,...".
+// All settings of the recipe in the syntax of `--kv`: "budget=512,sink=32,...".
 std::string override_list(const Recipe& recipe);
 
 }  // namespace mneme

@@ -7,4 +7,8 @@ std::int32_t unit_tokens(const Unit& unit) {
   return page == nullptr ? 1 : page->tokens;
 }
 
+NormRule norm_rule(const NormBudget& budget) {
+  return {.loss = budget.loss, .sink = budget.first, .sink_in_norm = budget.first_in_norm};
+}
+
 }  // namespace mneme

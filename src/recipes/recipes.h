@@ -1,4 +1,4 @@
-// The recipes we ship, one file each, and the table of them.
+// The built-in recipes, one file each, and their table.
 #pragma once
 
 #include <span>
@@ -8,25 +8,16 @@
 
 namespace mneme {
 
-// What a caller may choose without knowing the method; absent: the recipe's own default.
-struct RecipeOptions {
-  std::optional<std::int32_t> budget, sink, recent;
-  std::optional<std::vector<std::int32_t>> dense_layers;
-};
-
-// One row of the table: `mneme methods`, docs/methods.md and the contract tests are made from it.
+// A row of the table that `mneme methods`, docs/reference/methods.md and the contract tests use.
 struct RecipeRow {
   std::string_view name;
   std::string_view summary;  // one line
   std::string_view source;   // paper, section
-  std::string_view differs;  // from the paper, and why; empty: nothing known
+  std::string_view differs;  // differences from the paper, and why; empty: none known
   Recipe (*make)(const RecipeOptions&);
 };
 
 std::span<const RecipeRow> recipe_table();
-// Errors  kOption: no such method (the known ones are named).
-Recipe make_recipe(std::string_view name, const RecipeOptions& options);
-
 Recipe full(const RecipeOptions& options);
 Recipe window(const RecipeOptions& options);
 Recipe random_units(const RecipeOptions& options);

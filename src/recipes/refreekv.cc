@@ -1,10 +1,9 @@
 // ReFreeKV: when a prefill ends, keep the first tokens and as many of the last ones as the attention of the last row
-// asks for, layer by layer. No budget to set.
-// Source   "ReFreeKV", its pruning after prefill: the shortest beginning of the ranking (first tokens, then the newest)
+// requires, per layer. There is no budget to set.
+// Source   "ReFreeKV", its pruning after prefill: the shortest prefix of the ranking (first tokens, then newest first)
 //          whose attention norm is within T of the whole; norms are means over all query heads of the layer.
-// Differs  A  the first tokens are left out of the norm, as in the published code (`first_in_norm=yes`: the formula
-// read
-//             literally, in which a head with much attention on its sink is content with hardly more than the sink).
+// Differs  A  the first tokens are excluded from the norm, as in the published code (`first_in_norm=yes`: the formula
+//             read literally; a head with much attention on its sink then keeps hardly more than the sink).
 //          B  `rank=mass` and `rows=N` are the paper's ablations (ranking by attention, more rows).
 #include "src/recipes/recipes.h"
 
@@ -14,7 +13,7 @@ Recipe refreekv(const RecipeOptions& o) {
   return {
       .name = "refreekv",
       .attend = Attend::kKept,
-      .budget = o.budget.value_or(2048),  // looked at only where `budget=N` takes the place of the norm
+      .budget = o.budget.value_or(2048),  // used only where `budget=N` replaces the norm
       .sink = o.sink.value_or(4),
       .recent = o.recent.value_or(1),
       .dense_layers = o.dense_layers.value_or(std::vector<std::int32_t>{0, 1}),

@@ -12,7 +12,7 @@ constexpr std::array kTable = {
     RecipeRow{"full", "attends everything", "", "", full},
     RecipeRow{"window", "sinks and the last tokens, nothing else", "Xiao et al. 2024, at original positions", "",
               window},
-    RecipeRow{"random", "sinks, window, and pages by lot", "", "", random_units},
+    RecipeRow{"random", "sinks, window, and pages at random", "", "", random_units},
     RecipeRow{"oracle", "sinks, window, and the tokens with the largest true attention", "", "", oracle},
     RecipeRow{"quest", "pages by the bound of their min-max box, at every step", "Quest (Tang et al. 2024), section 3",
               "one selection a KV head by the largest score in the group (pool=none: per query head); the open page is "
@@ -26,7 +26,7 @@ constexpr std::array kTable = {
               "one selection a KV head by mean probability (pool=none: per query head); the incomplete group is always "
               "attended",
               fier},
-    RecipeRow{"louiskv", "clusters of the prompt and segments of the answer, selected anew where the queries turn",
+    RecipeRow{"louiskv", "clusters of the prompt and segments of the answer, reselected where the queries turn",
               "LouisKV, by its summary",
               "every step attends exactly the budget; a selection serves max_reuse steps at most; clusters stay where "
               "their tokens are (order=unit copies them) and go by distance (metric=cosine: by direction)",
@@ -42,12 +42,13 @@ constexpr std::array kTable = {
               "of the last row's attention asks for",
               "ReFreeKV, section on the stopping criterion", "first tokens left out of the norm, as in its code",
               refreekv},
-    RecipeRow{"snapkv", "what is left of the prompt: the window and the tokens that its queries attend most",
-              "SnapKV (Li et al. 2024), section 4",
-              "one choice a KV head by the mean of its query heads (the paper repeats keys and chooses by query head)",
-              snapkv},
+    RecipeRow{
+        "snapkv", "what is left of the prompt: the window and the tokens that its queries attend most",
+        "SnapKV (Li et al. 2024), section 4",
+        "one selection per KV head by the mean of its query heads (the paper repeats keys and selects by query head)",
+        snapkv},
     RecipeRow{"h2o", "what is left: the last tokens and those that were attended most, so far",
-              "H2O (Zhang et al. 2023), section 4", "one choice a KV head by the sum of its query heads", h2o},
+              "H2O (Zhang et al. 2023), section 4", "one selection per KV head by the sum of its query heads", h2o},
     RecipeRow{"tova", "what is left: the tokens that the last query attends most, the same in all heads of a layer",
               "TOVA (Oren et al. 2024), section 3",
               "drops when a step is done, so that the next one reads the budget and not one token more", tova},

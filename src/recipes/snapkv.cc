@@ -1,9 +1,10 @@
-// SnapKV: when a prefill ends, keep its last tokens, and of the others those that the queries of these attend most.
+// SnapKV: when a prefill ends, keep its last tokens, and of the others those that the queries of the last ones attend
+// most.
 // Source   "SnapKV: LLM knows what you are looking for before generation" (Li et al. 2024), section 4; window 32 and
-//          pooling over 7 neighbours by maximum as in its LongBench settings.
-// Differs  A  one choice a KV head, by the mean of the group's query heads before pooling (the paper chooses by query
-//             head, over repeated keys).
-//          B  the budget is what is left of the prompt; as in the paper nothing is dropped while decoding, so an answer
+//          max pooling over 7 neighbours as in its LongBench settings.
+// Differs  A  one selection per KV head, by the mean over the group's query heads before pooling (the paper selects per
+//             query head, over repeated keys).
+//          B  the budget is what remains of the prompt; as in the paper nothing is dropped while decoding, so an answer
 //             reads its own tokens on top.
 #include "src/recipes/recipes.h"
 

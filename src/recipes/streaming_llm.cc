@@ -1,9 +1,9 @@
-// StreamingLLM: the first tokens and the last ones, as if nothing had ever stood between them.
+// StreamingLLM: the first tokens and the last ones, as if those in between had never existed.
 // Source   "Efficient streaming language models with attention sinks" (Xiao et al. 2024), section 3.2.
-// Differs  A  keys are stored after RoPE at their own positions; for the sinks the query is turned a second time, to
-//             where it stands in a cache that has only what is kept: the same products.
-//          B  prompts are read 256 rows at a time under the mask that one token a time gives; `prefill=exact` reads
-//             them whole and drops then, as other published codes do.
+// Differs  A  keys are stored post-RoPE at their own positions; for the sinks the query is rotated again, to its
+//             position in a cache that has only the kept tokens: the same dot products.
+//          B  prompts are read 256 rows at a time under the mask of token-by-token reading; `prefill=exact` reads them
+//             whole and then drops, as other published codes do.
 #include "src/recipes/recipes.h"
 
 namespace mneme {

@@ -1,9 +1,8 @@
-// TOVA: at every step drop the token that the step's query attends least, whichever it is.
+// TOVA: at every step drop the token that the step's query attends least.
 // Source   "Transformers are multi-state RNNs" (Oren et al. 2024), section 3.
-// Differs  A  attention is the mean over all query heads of the layer, and so is the choice, as in the paper; tokens
-// are
-//             dropped when the step is done, so that the next one reads `budget` tokens with its own among them (the
-//             published code reads one more).
+// Differs  A  attention, and with it the drop, is averaged over all query heads of the layer, as in the paper; tokens
+//             are dropped after the step, so that the next one reads `budget` tokens including its own (the published
+//             code reads one more).
 #include "src/recipes/recipes.h"
 
 namespace mneme {

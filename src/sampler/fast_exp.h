@@ -1,4 +1,4 @@
-// exp for what lies at or below the largest logit, branch-free so that the compiler makes vectors of it.
+// exp for values at or below the largest logit, branch-free so that the compiler vectorises it.
 #pragma once
 
 #include <bit>
@@ -6,12 +6,12 @@
 
 namespace mneme {
 
-// e^x within 2 units in the last place. x < -87 (e^x below 1.7e-38) and NaN give 0. Requires  x <= 0 or NaN.
+// e^x within 2 ulp. x < -87 (e^x below 1.7e-38) and NaN give 0. Requires  x <= 0 or NaN.
 //
 // Source  the polynomial of Cephes' expf (Moshier), ln 2 in two parts.
 inline float exp_below_zero(float x) {
   const float c = x >= -87.0f ? x : -87.0f;
-  constexpr float kToInteger = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
+  constexpr float kToInteger = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   const float n = (c * 1.44269504f + kToInteger) - kToInteger;
   const float r = (c - n * 0.693359375f) - n * -2.12194440e-4f;
   float y = 1.9875691500e-4f;

@@ -19,7 +19,7 @@ void expect_range(bool inside, const char* name, const char* range, double found
   if (!inside) fail(ErrorKind::kOption, "{}: expected {}, found {}", name, range, found);
 }
 
-// A NaN is in no range.
+// NaN is out of every range.
 const SamplingOptions& checked(const SamplingOptions& o) {
   const auto d = [](float v) { return static_cast<double>(v); };
   expect_range(o.temperature >= 0 && o.temperature < kInfinity, "temperature", "a number from 0", d(o.temperature));
@@ -43,7 +43,7 @@ std::uint64_t entropy() {
   return (static_cast<std::uint64_t>(device()) << 32) | device();
 }
 
-// In lanes, so that the compiler makes vectors of it. NaN is passed over; -inf if nothing else is there.
+// In lanes, so that the compiler vectorises it. Ignores NaN; -inf if there is nothing else.
 float largest(std::span<const float> x) {
   constexpr std::size_t kLanes = 16;
   float best[kLanes];
@@ -75,10 +75,10 @@ double sum_exp(std::span<const float> x, float max) {
 
 struct Row {
   std::span<const float> x;
-  float max = 0;  // finite, or -inf where nothing else is there
+  float max = 0;  // finite, or -inf where no logit is larger
 };
 
-// Where some are +inf, a difference would be NaN: in `store` these are then equal and all others impossible.
+// With +inf, differences would be NaN: copies to `store`, where those are equal and all others impossible.
 Row with_finite_max(std::span<const float> x, std::vector<float>& store) {
   const float max = largest(x);
   if (max < kInfinity) return {x, max};
@@ -117,7 +117,7 @@ std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, int n) {
   thread_local std::vector<float> finite;
   const Row row = with_finite_max(logits, finite);
   if (n <= 0 || !(row.max > -kInfinity)) return top;
-  // A heap of the n best so far, the worst of them on top: NaN enters none, because it compares false.
+  // A heap of the n best so far, the worst on top: NaN never enters, because it compares false.
   const auto before = [&](const TokenLogprob& a, const TokenLogprob& b) {
     return a.logprob > b.logprob || (a.logprob == b.logprob && a.token < b.token);
   };
@@ -138,16 +138,16 @@ std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, int n) {
   return top;
 }
 
-Sampler::Choice Sampler::next(std::span<const float> logits) {
+Sampler::SampledToken Sampler::next(std::span<const float> logits) {
   MNEME_CHECK(!logits.empty(), "no logits");
   const Row plain = with_finite_max(logits, plain_);
   Row row = plain;
-  Choice choice{0, -kInfinity};
+  SampledToken sampled{0, -kInfinity};
   if (constraint_ != nullptr || penalises() || !options_.logit_bias.empty()) {
     if (constraint_ != nullptr) {
-      // Before +inf is looked for: a forbidden one must not rule out the others.
+      // Before the check for +inf: a forbidden +inf must not exclude the others.
       penalised_.assign(logits.begin(), logits.end());
-      choice.token = forbid(penalised_);
+      sampled.token = forbid(penalised_);
       with_finite_max(penalised_, penalised_);
     } else {
       penalised_.assign(plain.x.begin(), plain.x.end());
@@ -158,15 +158,15 @@ Sampler::Choice Sampler::next(std::span<const float> logits) {
   }
 
   const bool draws = options_.temperature > 0;
-  const double u = draws ? rng_.uniform() : 0;  // one draw a token, whatever the logits are
+  const double u = draws ? rng_.uniform() : 0;  // one draw per token, independent of the logits
   if (row.max > -kInfinity) {
-    if (draws) survivors_.select(row.x, row.max, options_);
-    choice.token = draws ? survivors_.at(u) : first_equal(row.x, row.max);
+    if (draws) truncated_.select(row.x, row.max, options_);
+    sampled.token = draws ? truncated_.at(u) : first_equal(row.x, row.max);
   }
-  choice.logprob = log_probability_of(plain, choice.token);
-  if (penalises()) ++answer_counts_[choice.token];
-  if (constraint_ != nullptr) constraint_ = constraint_->after(choice.token);
-  return choice;
+  sampled.logprob = log_probability_of(plain, sampled.token);
+  if (penalises()) ++answer_counts_[sampled.token];
+  if (constraint_ != nullptr) constraint_ = constraint_->after(sampled.token);
+  return sampled;
 }
 
 std::int32_t Sampler::forbid(std::span<float> logits) {

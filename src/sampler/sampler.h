@@ -1,4 +1,4 @@
-// Logits to the next token, reproducibly per request.
+// Samples the next token from logits, reproducibly per request.
 #pragma once
 
 #include <cstdint>
@@ -10,58 +10,55 @@
 #include <vector>
 
 #include "mneme/options.h"
+#include "mneme/scores.h"
 #include "src/base/rng.h"
-#include "src/sampler/survivors.h"
-#include "src/sampler/token_constraint.h"
+#include "src/sampler/truncated_distribution.h"
+#include "src/text/grammar/token_constraint.h"
 
 namespace mneme {
 
-// Natural logarithm of a token's probability under these logits, what is NaN or infinite taken as Sampler::next takes
-// it.
+// Natural logarithm of a token's probability under these logits; NaN and infinities as in Sampler::next.
 float log_probability(std::span<const float> logits, std::int32_t token);
 
-struct TokenLogprob {
-  std::int32_t token = -1;
-  float logprob = 0.0f;
-};
-// The n likeliest tokens, the likeliest first; fewer where there are fewer that are possible.
+// The n likeliest tokens in descending order; fewer where fewer are possible.
 // Ties  the smaller id first.
 std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, int n);
 
-// Everything that a request's next draw depends on, apart from its logits. A copy goes on exactly as the original
-// (forks, sessions).
+// All state that a request's next token depends on, except the logits. A copy continues exactly as the original (forks,
+// sessions).
 class Sampler {
  public:
-  // Errors  kOption: a value out of its range (named, with the range).
+  // Errors  kOption: a value out of range (the message has the name and the range).
   explicit Sampler(const SamplingOptions& options);
 
-  // Counts tokens of the prompt, which the repetition penalty looks at.
+  // Counts prompt tokens, for the repetition penalty.
   void see_prompt(std::span<const std::int32_t> tokens);
 
-  // From now on only tokens that this allows; null: all. It moves on with every token that is chosen.
+  // From now on only tokens that this constraint allows; null: all. It advances with every sampled token.
   void constrain(std::shared_ptr<const TokenConstraint> constraint) { constraint_ = std::move(constraint); }
 
-  struct Choice {
+  struct SampledToken {
     std::int32_t token = -1;
     float logprob = 0.0f;  // of that token under the unmodified logits (log-softmax)
   };
-  // Constraint, penalties, bias, temperature, top-k, top-p, min-p, draw (src/sampler/survivors.h has the definitions);
-  // temperature 0: the largest. Ties: the larger probability first, then the smaller id. NaN logits count as -inf; all
-  // NaN or -inf: token 0 (under a constraint, the first that it allows) with logprob -inf; where some are +inf, they
-  // alone are possible.
-  Choice next(std::span<const float> logits);
+  // Constraint, penalties, bias, temperature, top-k, top-p, min-p, draw (src/sampler/truncated_distribution.h has the
+  // definitions); temperature 0: argmax.
+  // Ties  the larger probability first, then the smaller id.
+  // NaN   logits count as -inf; if all are NaN or -inf: token 0 (under a constraint, the first allowed one) with
+  //       logprob -inf; if some are +inf, only they are possible.
+  SampledToken next(std::span<const float> logits);
 
-  // next() looks at nothing but the logits, the options' temperature, top_k, top_p and min_p, and one number: whoever
-  // has the logits may choose in its place.
+  // Whether next() depends only on the logits, the options' temperature, top_k, top_p and min_p, and one random number,
+  // so that the device can sample instead.
   bool is_plain() const { return !penalises() && constraint_ == nullptr && options_.logit_bias.empty(); }
-  // That number, in [0, 1), of the next draw; and that it has been made.
+  // That random number, in [0, 1), of the next draw; drew() advances past it.
   double peek() const { return Rng(rng_).uniform(); }
   void drew() {
     if (options_.temperature > 0) static_cast<void>(rng_.uniform());
   }
 
   const SamplingOptions& options() const { return options_; }
-  // Draws made so far, and the seed in use: what a saved session needs beside the tokens.
+  // Draws made so far, and the seed: what a saved session needs beside the tokens.
   std::uint64_t seed() const { return rng_.seed(); }
   std::uint64_t draws() const { return rng_.counter(); }
   void restore(std::uint64_t seed, std::uint64_t draws) { rng_ = Rng(seed, draws); }
@@ -70,16 +67,16 @@ class Sampler {
   bool penalises() const;
   void penalise(std::span<float> logits) const;
   void add_bias(std::span<float> logits) const;
-  // What the constraint forbids becomes -inf. Returns the first token that it allows.
+  // Sets forbidden logits to -inf. Returns the first allowed token.
   std::int32_t forbid(std::span<float> logits);
 
   SamplingOptions options_;
   Rng rng_;
   std::unordered_map<std::int32_t, std::int32_t>
-      answer_counts_;  // kept only where a penalty looks at them, as the next
+      answer_counts_;  // maintained only if a penalty needs them, like prompt_tokens_
   std::unordered_set<std::int32_t> prompt_tokens_;
-  std::vector<float> plain_, penalised_;  // room for the logits where they must be changed
-  Survivors survivors_;
+  std::vector<float> plain_, penalised_;  // copies of the logits where they must be modified
+  TruncatedDistribution truncated_;
   std::shared_ptr<const TokenConstraint> constraint_;
   std::vector<std::uint64_t> mask_;
 };

@@ -1,4 +1,4 @@
-#include "src/sampler/survivors.h"
+#include "src/sampler/truncated_distribution.h"
 
 #include <algorithm>
 #include <limits>
@@ -13,7 +13,7 @@ namespace {
 constexpr float kBinsPerNat = 16.0f;
 constexpr std::size_t kBins = 87 * 16 + 1;  // weights end at e^-87
 
-// Bin of a token by how far it lies below the largest, in units of the temperature; NaN in the last one.
+// Bin of a token by its distance from the largest logit, in units of the temperature; NaN in the last bin.
 std::size_t bin_of(float logit, float max, float temperature) {
   const float depth = (max - logit) / temperature * kBinsPerNat;
   return depth < static_cast<float>(kBins - 1) ? static_cast<std::size_t>(depth) : kBins - 1;
@@ -23,7 +23,7 @@ float without_nan(float x) {
   return x == x ? x : -std::numeric_limits<float>::infinity();
 }
 
-// Falling order of logits, equal ones by id.
+// Descending logits, equal ones by id.
 struct Likelier {
   std::span<const float> logits;
   bool operator()(std::int32_t a, std::int32_t b) const {
@@ -35,7 +35,7 @@ struct Likelier {
 
 }  // namespace
 
-void Survivors::select(std::span<const float> logits, float max, const SamplingOptions& options) {
+void TruncatedDistribution::select(std::span<const float> logits, float max, const SamplingOptions& options) {
   const std::size_t n = logits.size();
   weights_.resize(n);
   const float temperature = options.temperature;
@@ -57,12 +57,12 @@ void Survivors::select(std::span<const float> logits, float max, const SamplingO
   }
 }
 
-// One pass with a buffer of 2 k: what cannot be among the k largest seen so far is passed over with one comparison.
-void Survivors::keep_top_k(std::span<const float> logits, std::size_t k) {
+// One pass with a buffer of 2 k: tokens that cannot be among the k largest so far cost one comparison.
+void TruncatedDistribution::keep_top_k(std::span<const float> logits, std::size_t k) {
   const Likelier likelier{logits};
   const std::size_t room = std::max<std::size_t>(2 * k, 64);
   scratch_.clear();
-  bool full = false;  // k were found, and the k-th largest so far is
+  bool full = false;  // k were found; `least` is the k-th largest so far
   float least = 0;
   const auto shrink = [&] {
     if (scratch_.size() <= k) return;
@@ -72,7 +72,7 @@ void Survivors::keep_top_k(std::span<const float> logits, std::size_t k) {
     full = true;
   };
   for (std::size_t i = 0; i < logits.size(); ++i) {
-    // Ids rise, so an equal one never displaces an older one. Not "x <= least": that is false for a NaN.
+    // Ids increase, so an equal logit never displaces an earlier one. Not "x <= least": that is false for NaN.
     if (full && !(logits[i] > least)) continue;
     scratch_.push_back(static_cast<std::int32_t>(i));
     if (scratch_.size() >= room) shrink();
@@ -83,7 +83,7 @@ void Survivors::keep_top_k(std::span<const float> logits, std::size_t k) {
 }
 
 // A histogram of the weights finds the bin in which the share is reached; only that bin is sorted.
-void Survivors::keep_top_p(std::span<const float> logits, float max, float temperature, double share) {
+void TruncatedDistribution::keep_top_p(std::span<const float> logits, float max, float temperature, double share) {
   const auto bin = [&](std::int32_t id) { return bin_of(logits[static_cast<std::size_t>(id)], max, temperature); };
   bins_.assign(kBins, 0.0);
   for (std::int32_t id : ids_) bins_[bin(id)] += static_cast<double>(weight(id));
@@ -93,7 +93,7 @@ void Survivors::keep_top_p(std::span<const float> logits, float max, float tempe
   std::size_t cut = 0;
   while (cut + 1 < kBins && reached + bins_[cut] < target) reached += bins_[cut++];
 
-  scratch_.clear();  // what lies in the cut
+  scratch_.clear();  // tokens of bin `cut`
   std::vector<std::int32_t>& inside = scratch_;
   for (std::int32_t id : ids_) {
     if (bin(id) == cut) inside.push_back(id);
@@ -110,7 +110,7 @@ void Survivors::keep_top_p(std::span<const float> logits, float max, float tempe
   });
 }
 
-std::int32_t Survivors::at(double u) const {
+std::int32_t TruncatedDistribution::at(double u) const {
   MNEME_CHECK(!ids_.empty(), "no token survived");
   double total = 0;
   for (std::int32_t id : ids_) total += static_cast<double>(weight(id));

@@ -61,7 +61,7 @@ void EngineLoop::fail_all(Failure failure) {
 void EngineLoop::call(std::function<std::function<void()>(SequenceKeeper&)> task) {
   push([task = std::move(task)](GenerationTable& table, SequenceKeeper& keeper) {
     const std::function<void()> then = task(keeper);
-    table.tell_gauges();
+    table.report_gauges();
     then();
   });
 }
@@ -78,7 +78,7 @@ bool EngineLoop::take_tasks(std::vector<Task>& tasks, bool wait) {
 namespace {
 
 bool is_piece(const GenerationEvent& e) {
-  return !e.accepted && !e.prompt && !e.end && !e.failure;
+  return !e.accepted && !e.progress && !e.prompt && !e.end && !e.failure;
 }
 
 void append(GenerationEvent& to, GenerationEvent more) {
@@ -108,7 +108,7 @@ void EngineLoop::hold(std::vector<Delivery> news) {
 // To wake the thread that sends takes a core from those that compute, for every token: where tokens come faster than
 // anybody reads, several go out together.
 void EngineLoop::hand_out(GenerationTable& table) {
-  hold(table.take_news());
+  hold(table.take_deliveries());
   if (held_.empty()) return;
   const auto now = GenerationTable::Clock::now();
   const bool waits = !table.idle() &&
@@ -132,7 +132,7 @@ void EngineLoop::run(std::function<RunningModel()> start) {
   }
   SequenceKeeper keeper(*model, options_.keeper);
   GenerationTable table(*model, keeper, metrics_);
-  table.tell_gauges();
+  table.report_gauges();
   {
     const std::lock_guard lock(mutex_);
     model_ = std::move(model);
@@ -140,15 +140,15 @@ void EngineLoop::run(std::function<RunningModel()> start) {
   }
   changed_.notify_all();
   std::vector<Task> tasks;
-  bool told_broken = false;
+  bool reported_broken = false;
   while (take_tasks(tasks, table.idle())) {
     for (const Task& task : tasks) task(table, keeper);
     table.expire(GenerationTable::Clock::now());
     if (!table.idle()) table.step();
-    table.tell_gauges();
+    table.report_gauges();
     in_flight_.fetch_sub(table.take_ended());
     hand_out(table);
-    if (table.broken() && !std::exchange(told_broken, true)) options_.on_broken(*table.broken());
+    if (table.broken() && !std::exchange(reported_broken, true)) options_.on_broken(*table.broken());
   }
 }
 

@@ -38,7 +38,8 @@ class EngineLoop {
   EngineLoop(const EngineLoop&) = delete;
   EngineLoop& operator=(const EngineLoop&) = delete;
 
-  // What does not change while the model runs. Of the engine only options(), pool().n_blocks() and method_shape().
+  // What does not change while the model runs. Of the engine only options(), pool().n_blocks(),
+  // pool().shape() and method_shape().
   const RunningModel& model() const { return *model_; }
 
   // None: there are max_in_flight already.

@@ -11,7 +11,7 @@
 #include "mneme/mneme.h"
 #include "src/engine/engine.h"
 #include "src/server/read_counter.h"
-#include "src/tokenizer/tokenizer.h"
+#include "src/text/tokenizer/tokenizer.h"
 
 namespace mneme::server {
 
@@ -22,6 +22,8 @@ struct GenerationInput {
   std::shared_ptr<const TokenConstraint> constraint;  // on each answer; null: none
   std::int32_t max_tokens = 0;                        // 0: the prompt alone
   std::vector<std::string> stop;
+  bool keep_stop = false;            // the answer includes the stop string that ends it
+  std::vector<TokenId> stop_tokens;  // end the answer as the model's own end tokens do, ignore_end or not
   bool ignore_end = false;
   std::int32_t top_logprobs = 0;             // likeliest tokens told with each token of an answer
   std::optional<std::int32_t> score_prompt;  // as RequestInput::score_prompt
@@ -32,6 +34,7 @@ struct GenerationInput {
   std::string cache_salt;              // prefixes are shared among equal salts only
   bool stream = true;                  // tell pieces as they come; else all of an answer with its end
   bool count_reads = false;            // tell PageReads
+  bool report_progress = false;        // send PromptProgress
   std::optional<std::int32_t> slot;    // whose sequence this one goes on from, and replaces
 };
 
@@ -39,6 +42,13 @@ struct OutputToken {
   TokenId id = -1;
   float logprob = 0.0f;
   std::vector<TokenLogprob> top;
+};
+
+// Tokens of the prompt after a step of its prefill. Tokens are `cached` (taken from the prefix cache), `processed`
+// (computed so far, cached ones included), and `total`.
+struct PromptProgress {
+  std::int32_t total = 0, cached = 0, processed = 0;
+  double seconds = 0;  // since the request arrived
 };
 
 // Told once, when the prompt of a generation is computed.
@@ -70,6 +80,7 @@ struct Failure {
 struct GenerationEvent {
   std::int32_t choice = 0;
   bool accepted = false;  // it stands in the queue: the input was right
+  std::optional<PromptProgress> progress;
   std::optional<PromptSummary> prompt;
   std::string text;                 // the next piece of the answer, whole characters
   std::vector<OutputToken> tokens;  // whose text begins in the pieces so far, each told once

@@ -20,7 +20,7 @@ bool shares(const GenerationInput& input) {
 }  // namespace
 
 GenerationTable::GenerationTable(RunningModel& model, SequenceKeeper& keeper, Metrics& metrics)
-    : model_(model), keeper_(keeper), metrics_(metrics) {}
+    : model_(model), keeper_(keeper), metrics_(metrics), waits_(model, keeper) {}
 
 bool GenerationTable::keeps(const GenerationInput& input) const {
   return shares(input) && (keeper_.keeps(input.slot) || input.n > 1);
@@ -33,6 +33,7 @@ RequestInput GenerationTable::request_of(const GenerationInput& input, std::int3
   if (request.sampling.seed) *request.sampling.seed += static_cast<std::uint64_t>(choice);
   request.max_tokens = input.max_tokens;
   if (!input.ignore_end) request.end_tokens = model_.end_tokens;
+  request.end_tokens.insert(request.end_tokens.end(), input.stop_tokens.begin(), input.stop_tokens.end());
   request.priority = input.priority;
   if (choice == 0) request.score_prompt = input.score_prompt;
   request.top_logprobs = input.top_logprobs;
@@ -47,11 +48,11 @@ void GenerationTable::add_choice(Generation& g, RequestId id, std::int32_t index
   const MethodStats* const method = model_.engine->method_stats(id);
   if (g.input.count_reads && method != nullptr) {
     reads_.count_for(method);
-    model_.engine->set_tap(&reads_);
+    model_.engine->set_observer(&reads_);
   }
   choices_.emplace(id, Choice{.generation = &g,
                               .index = index,
-                              .stream = AnswerStream(*model_.text->tokenizer, g.input.stop),
+                              .stream = AnswerStream(*model_.text->tokenizer, g.input.stop, g.input.keep_stop),
                               .held = {},
                               .begun = {},
                               .first_token = {},
@@ -63,15 +64,17 @@ void GenerationTable::start(Generation& g, GenerationInput& input) {
   const auto source = input.score_prompt || !shares(input)
                           ? std::nullopt
                           : keeper_.source_for(input.prompt, input.cache_salt, input.slot);
+  const auto leader = waits_.leader_for(input, source);
   RequestInput request = request_of(input, 0);
-  const std::int32_t shared = source ? source->n_tokens : 0;
+  const std::int32_t shared = source && !leader ? source->n_tokens : 0;
   request.prompt.assign(input.prompt.begin() + shared, input.prompt.end());
-  const RequestId id = source ? model_.engine->fork_prefix(source->id, shared, std::move(request))
-                              : model_.engine->submit(std::move(request));
-  metrics_.count_prefix(static_cast<std::int64_t>(input.prompt.size()), shared);
+  const RequestId id = shared > 0 ? model_.engine->fork_prefix(source->id, shared, std::move(request))
+                                  : model_.engine->submit(std::move(request));
+  if (!leader) metrics_.count_prefix(static_cast<std::int64_t>(input.prompt.size()), shared);
   g.input = std::move(input);
   g.open = g.input.n;
   add_choice(g, id, 0);
+  waits_.add(id, g.input, leader);
 }
 
 void GenerationTable::submit(GenerationId id, GenerationInput input, std::shared_ptr<GenerationSink> sink,
@@ -87,7 +90,7 @@ void GenerationTable::submit(GenerationId id, GenerationInput input, std::shared
                                std::chrono::duration<double>(std::min(input.timeout_seconds, 1e8)));
   const std::int32_t n = input.n;
   const auto refuse = [&](Failure why) {
-    tell(g, {.failure = std::move(why)});
+    emit(g, {.failure = std::move(why)});
     ended_ += n;
   };
   if (broken_) return refuse(*broken_);
@@ -97,7 +100,7 @@ void GenerationTable::submit(GenerationId id, GenerationInput input, std::shared
     return refuse(failure_of(e, FailureKind::kRefused));
   }
   generations_.emplace(id, std::move(owned));
-  tell(g, {.accepted = true});
+  emit(g, {.accepted = true});
 }
 
 // All answers to a prompt share its pages: the others begin where the first one has read it.
@@ -122,8 +125,18 @@ SequenceKeeper::Request GenerationTable::kept_request(const Generation& g, Reque
           .full_attention = g.input.method == nullptr};
 }
 
-void GenerationTable::tell_prompt(Generation& g, RequestId id, GenerationEvent& news) {
-  g.prompt_told = true;
+// A step of a prefill that leaves tokens of the prompt to others.
+void GenerationTable::report_progress(const Generation& g, const RequestEvent& event, double seconds) {
+  const std::int32_t cached = model_.engine->stats(event.id).shared_tokens;
+  emit(g, {.progress = PromptProgress{.total = static_cast<std::int32_t>(g.input.prompt.size()),
+                                      .cached = cached,
+                                      .processed = cached + event.prompt_done,
+                                      .seconds = seconds}});
+}
+
+void GenerationTable::report_prompt(Generation& g, RequestId id, GenerationEvent& news) {
+  g.prompt_reported = true;
+  waits_.forget(id);
   const auto scores = model_.engine->prompt_scores(id);
   news.prompt = PromptSummary{.tokens = static_cast<std::int32_t>(g.input.prompt.size()),
                               .cached_tokens = model_.engine->stats(id).shared_tokens,
@@ -150,8 +163,10 @@ void GenerationTable::take(const RequestEvent& event, Clock::time_point now) {
     c.begun = now;
     --waiting_;
   }
-  c.prompt_done = event.prompt_done;
-  if (!g.prompt_told && (event.token || event.finished)) tell_prompt(g, event.id, news);
+  const bool advanced = event.prompt_done > std::exchange(c.prompt_done, event.prompt_done);
+  if (g.input.report_progress && advanced && !g.prompt_reported && !event.token && !event.finished)
+    report_progress(g, event, seconds_between(g.arrived, now));
+  if (!g.prompt_reported && (event.token || event.finished)) report_prompt(g, event.id, news);
   if (event.token) {
     (c.has_token ? c.between.push_back(seconds_between(c.last_token, now)) : void(c.first_token = now));
     const bool first = !std::exchange(c.has_token, true);
@@ -160,8 +175,8 @@ void GenerationTable::take(const RequestEvent& event, Clock::time_point now) {
         c.stream.push({.id = event.token->token, .logprob = event.token->logprob, .top = event.top});
     take_piece(c, std::move(piece), news);
     // Often enough to look at, seldom enough to send.
-    constexpr std::size_t kTellReadsEvery = 16;
-    if (g.input.stream && c.between.size() % kTellReadsEvery == 0) tell_reads(event.id, news);
+    constexpr std::size_t kReportReadsEvery = 16;
+    if (g.input.stream && c.between.size() % kReportReadsEvery == 0) report_reads(event.id, news);
     if (first && c.index == 0 && g.input.n > 1) fork_others(g, event.id);
   } else if (event.finished && c.index == 0 && !c.has_token && g.input.n > 1) {
     fork_others(g, event.id);
@@ -173,7 +188,7 @@ void GenerationTable::take(const RequestEvent& event, Clock::time_point now) {
   } else if (event.finished) {
     end_choice(event.id, *event.finished, std::move(news), now);
   } else if (news.prompt || !news.text.empty() || !news.tokens.empty()) {
-    tell(g, std::move(news));
+    emit(g, std::move(news));
   }
 }
 
@@ -208,13 +223,19 @@ void GenerationTable::end_choice(RequestId id, FinishReason reason, GenerationEv
                         .method = {}};
   if (const MethodStats* method = model_.engine->method_stats(id)) {
     summary.method = kv_method_stats(*method, *g.input.method, model_.engine->method_bytes(id), model_.engine->pool());
-    metrics_.count_method(g.input.kv.method, *summary.method);
+  } else {
+    const std::int64_t steps = stats.answer_tokens - (reason == FinishReason::kEnd ? 0 : 1);
+    summary.method =
+        full_attention_stats(model_.engine->pool().shape(), model_.engine->method_shape().sliding_window,
+                             static_cast<std::int64_t>(g.input.prompt.size()), std::max(steps, std::int64_t{0}));
   }
-  tell_reads(id, news);
+  metrics_.count_method(g.input.kv.method, *summary.method);
+  report_reads(id, news);
   stop_counting(g, id);
   news.end = std::move(summary);
   count(c, reason, stats, now);
-  tell(g, std::move(news));
+  emit(g, std::move(news));
+  waits_.forget(id);
   choices_.erase(id);
   std::erase(g.requests, id);
   if (keeps(g.input)) keeper_.ended(kept_request(g, id));
@@ -223,14 +244,14 @@ void GenerationTable::end_choice(RequestId id, FinishReason reason, GenerationEv
   if (--g.open == 0) generations_.erase(of);
 }
 
-void GenerationTable::tell_reads(RequestId id, GenerationEvent& news) const {
+void GenerationTable::report_reads(RequestId id, GenerationEvent& news) const {
   if (const PageReads* reads = reads_.reads_of(model_.engine->method_stats(id))) news.reads = *reads;
 }
 
 void GenerationTable::stop_counting(const Generation& g, RequestId id) {
   if (!g.input.count_reads) return;
   reads_.forget(model_.engine->method_stats(id));
-  if (reads_.empty()) model_.engine->set_tap(nullptr);
+  if (reads_.empty()) model_.engine->set_observer(nullptr);
 }
 
 // Ends what a generation still has in the engine, and forgets it.
@@ -241,6 +262,7 @@ void GenerationTable::drop(Generation& g) {
     if (!c.has_begun) --waiting_;
     count(c, FinishReason::kCancelled, model_.engine->stats(id), now);
     stop_counting(g, id);
+    waits_.forget(id);
     choices_.erase(id);
     if (keeps(g.input)) {
       model_.engine->stop(id);  // what is computed stays for others
@@ -262,7 +284,7 @@ void GenerationTable::cancel(GenerationId id) {
 void GenerationTable::fail_all(const Failure& failure) {
   while (!generations_.empty()) {
     Generation& g = *generations_.begin()->second;
-    tell(g, {.failure = failure});
+    emit(g, {.failure = failure});
     drop(g);
   }
 }
@@ -272,14 +294,21 @@ void GenerationTable::expire(Clock::time_point now) {
   for (const auto& [id, g] : generations_)
     if (g->deadline <= now) late.push_back(g.get());
   for (Generation* g : late) {
-    tell(*g, {.failure = Failure{.kind = FailureKind::kTimeout,
+    emit(*g, {.failure = Failure{.kind = FailureKind::kTimeout,
                                  .error = ErrorKind::kRequest,
                                  .message = "the request's time is over before its answer is complete"}});
     drop(*g);
   }
 }
 
+// Requests whose shared prefix another one has computed by now begin from it.
+void GenerationTable::release_held() {
+  for (const auto& [id, n_tokens] : waits_.release())
+    metrics_.count_prefix(static_cast<std::int64_t>(choices_.at(id).generation->input.prompt.size()), n_tokens);
+}
+
 void GenerationTable::run_step() {
+  release_held();
   if (waiting_ > 0) keeper_.make_room();
   const Clock::time_point start = Clock::now();
   const std::vector<RequestEvent> events = model_.engine->step();
@@ -310,7 +339,7 @@ void GenerationTable::step() {
   }
 }
 
-void GenerationTable::tell_gauges() {
+void GenerationTable::report_gauges() {
   const PagePool& pool = model_.engine->pool();
   metrics_.set({.running = static_cast<std::int64_t>(choices_.size()) - waiting_,
                 .waiting = waiting_,

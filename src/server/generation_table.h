@@ -12,12 +12,13 @@
 
 #include "src/base/error.h"
 #include "src/base/strong_id.h"
-#include "src/engine/running_model.h"
-#include "src/server/answer_stream.h"
+#include "src/engine/session/running_model.h"
+#include "src/server/api/answer_stream.h"
+#include "src/server/cache/prefix_waits.h"
+#include "src/server/cache/sequence_keeper.h"
 #include "src/server/generation.h"
 #include "src/server/metrics.h"
 #include "src/server/read_counter.h"
-#include "src/server/sequence_keeper.h"
 
 namespace mneme::server {
 
@@ -49,10 +50,10 @@ class GenerationTable {
   bool idle() const { return choices_.empty() && model_.engine->idle(); }
 
   // News since the last call, in order.
-  std::vector<Delivery> take_news() { return std::exchange(news_, {}); }
+  std::vector<Delivery> take_deliveries() { return std::exchange(deliveries_, {}); }
   // Answers that ended since the last call.
   std::int64_t take_ended() { return std::exchange(ended_, 0); }
-  void tell_gauges();
+  void report_gauges();
 
  private:
   struct Generation;
@@ -73,10 +74,11 @@ class GenerationTable {
     Clock::time_point arrived, deadline;
     std::vector<RequestId> requests;  // of choices that have not ended
     std::int32_t open = 0;            // choices that have not ended, those that have not begun included
-    bool prompt_told = false;
+    bool prompt_reported = false;
   };
 
   void start(Generation& g, GenerationInput& input);
+  void release_held();
   Failure failure_of(const Error& e, FailureKind kind);
   RequestInput request_of(const GenerationInput& input, std::int32_t choice) const;
   void add_choice(Generation& g, RequestId id, std::int32_t index);
@@ -84,23 +86,25 @@ class GenerationTable {
   void run_step();
   void take(const RequestEvent& event, Clock::time_point now);
   static void take_piece(Choice& choice, AnswerStream::Piece piece, GenerationEvent& news);
-  void tell_prompt(Generation& g, RequestId id, GenerationEvent& news);
+  void report_progress(const Generation& g, const RequestEvent& event, double seconds);
+  void report_prompt(Generation& g, RequestId id, GenerationEvent& news);
   void end_choice(RequestId id, FinishReason reason, GenerationEvent news, Clock::time_point now);
   void count(const Choice& choice, FinishReason reason, const RequestStats& stats, Clock::time_point now);
   bool keeps(const GenerationInput& input) const;
   SequenceKeeper::Request kept_request(const Generation& g, RequestId id) const;
   void drop(Generation& g);
-  void tell_reads(RequestId id, GenerationEvent& news) const;
+  void report_reads(RequestId id, GenerationEvent& news) const;
   void stop_counting(const Generation& g, RequestId id);
-  void tell(const Generation& g, GenerationEvent event) { news_.push_back({g.sink, std::move(event)}); }
+  void emit(const Generation& g, GenerationEvent event) { deliveries_.push_back({g.sink, std::move(event)}); }
 
   RunningModel& model_;
   SequenceKeeper& keeper_;
   Metrics& metrics_;
   std::unordered_map<GenerationId, std::unique_ptr<Generation>> generations_;
   std::unordered_map<RequestId, Choice> choices_;
+  PrefixWaits waits_;
   ReadCounter reads_;
-  std::vector<Delivery> news_;
+  std::vector<Delivery> deliveries_;
   std::optional<Failure> broken_;
   std::int64_t ended_ = 0, waiting_ = 0;
 };

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "src/base/error.h"
-#include "src/server/api_error.h"
+#include "src/server/api/api_error.h"
 
 namespace mneme::server {
 
@@ -28,6 +28,7 @@ using boost::system::error_code;
 namespace {
 
 constexpr int kWorkThreads = 2;
+constexpr std::size_t kJoined = 64 << 10;  // one packet for small answers, no copy of large ones
 
 std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
@@ -101,46 +102,51 @@ class Connection : public std::enable_shared_from_this<Connection> {
   ~Connection() {
     --server_.connections;
     server_.metrics.count_connection(-1);
-    if (in_exchange_) --server_.exchanges;
+    if (exchange_.open) --server_.exchanges;
   }
 
   void read() {
     parser_.emplace();
-    parser_->header_limit(static_cast<std::uint32_t>(server_.options.max_header_bytes));
-    parser_->body_limit(static_cast<std::uint64_t>(server_.options.max_body_bytes));
-    stream_.expires_after(milliseconds(first_ ? server_.options.read_seconds : server_.options.idle_seconds));
+    parser_->header_limit(static_cast<std::uint32_t>(server_.options.limits.max_header_bytes));
+    parser_->body_limit(static_cast<std::uint64_t>(server_.options.limits.max_body_bytes));
+    stream_.expires_after(
+        milliseconds(first_ ? server_.options.timeouts.read_seconds : server_.options.timeouts.idle_seconds));
     http::async_read_header(stream_, buffer_, *parser_,
                             [self = shared_from_this()](error_code error, std::size_t) { self->on_header(error); });
   }
 
   // ---- the answer; `number` is the exchange's
-  void respond(std::uint64_t number, const HttpResponse& response) {
-    if (number != number_ || !in_exchange_) return;
+  void respond(std::uint64_t number, HttpResponse response) {
+    if (number != exchange_.number || !exchange_.open) return;
     std::string bytes = head_of(response);
     fmt::format_to(std::back_inserter(bytes), "Content-Length: {}\r\n\r\n", response.body.size());
-    if (!head_only_) bytes += response.body;
-    ended_ = true;
+    exchange_.ended = true;
+    if (request_.head_only || response.body.size() <= kJoined) {
+      if (!request_.head_only) bytes += response.body;
+      return send(std::move(bytes));
+    }
     send(std::move(bytes));
+    send(std::move(response.body));
   }
   void begin_stream(std::uint64_t number, const HttpResponse& head, std::string heartbeat) {
-    if (number != number_ || !in_exchange_) return;
-    chunked_ = http11_;
-    if (!chunked_) keep_alive_ = false;
-    send(head_of(head) + (chunked_ ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n"));
-    heartbeat_ = std::move(heartbeat);
+    if (number != exchange_.number || !exchange_.open) return;
+    exchange_.chunked = request_.http11;
+    if (!exchange_.chunked) request_.keep_alive = false;
+    send(head_of(head) + (exchange_.chunked ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n"));
+    exchange_.heartbeat = std::move(heartbeat);
   }
   void write(std::uint64_t number, const std::string& piece) {
-    if (number != number_ || !in_exchange_ || ended_ || piece.empty()) return;
-    send(chunked_ ? fmt::format("{:x}\r\n{}\r\n", piece.size(), piece) : piece);
+    if (number != exchange_.number || !exchange_.open || exchange_.ended || piece.empty()) return;
+    send(exchange_.chunked ? fmt::format("{:x}\r\n{}\r\n", piece.size(), piece) : piece);
   }
   void end(std::uint64_t number) {
-    if (number != number_ || !in_exchange_) return;
-    ended_ = true;
-    send(chunked_ ? "0\r\n\r\n" : "");
+    if (number != exchange_.number || !exchange_.open) return;
+    exchange_.ended = true;
+    send(exchange_.chunked ? "0\r\n\r\n" : "");
   }
   void on_close(std::uint64_t number, std::function<void()> closed) {
-    if (number != number_ || !in_exchange_) return closed();
-    closed_ = std::move(closed);
+    if (number != exchange_.number || !exchange_.open) return closed();
+    exchange_.on_close = std::move(closed);
   }
 
  private:
@@ -148,10 +154,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (error) return refuse(error);
     const auto& message = parser_->get();
     first_ = false;
-    http11_ = message.version() >= 11;
-    keep_alive_ = message.keep_alive();
-    head_only_ = message.method() == http::verb::head;
-    stream_.expires_after(milliseconds(server_.options.read_seconds));
+    request_.http11 = message.version() >= 11;
+    request_.keep_alive = message.keep_alive();
+    request_.head_only = message.method() == http::verb::head;
+    if (request_.http11 && message.count(http::field::host) != 1)
+      return refuse(400, "expected one Host field in a request of HTTP/1.1");
+    stream_.expires_after(milliseconds(server_.options.timeouts.read_seconds));
     if (beast::iequals(message[http::field::expect], "100-continue")) {
       static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
       asio::async_write(stream_, asio::buffer(kContinue), [self = shared_from_this()](error_code e, std::size_t) {
@@ -183,35 +191,37 @@ class Connection : public std::enable_shared_from_this<Connection> {
     stream_.expires_never();
     begin_exchange();
     watch_for_close();
-    server_.handler(std::move(request), std::make_shared<Exchange>(weak_from_this(), server_, number_));
+    server_.handler(std::move(request), std::make_shared<Exchange>(weak_from_this(), server_, exchange_.number));
   }
 
   void begin_exchange() {
-    ++number_;
-    in_exchange_ = true;
-    ended_ = chunked_ = false;
-    heartbeat_.clear();
-    sent_at_ = Clock::now();
+    ++exchange_.number;
+    exchange_.open = true;
+    exchange_.ended = exchange_.chunked = false;
+    exchange_.heartbeat.clear();
+    output_.sent_at = Clock::now();
     ++server_.exchanges;
     look_around();
   }
 
   // While an answer is made nothing is read; a client that goes away makes the socket readable, with nothing to read.
   void watch_for_close() {
-    stream_.socket().async_wait(tcp::socket::wait_read, [self = shared_from_this(), at = number_](error_code error) {
-      if (error || at != self->number_ || !self->in_exchange_) return;
-      char byte = 0;
-      const auto n = ::recv(self->stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-      if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK)) return self->close();
-      // n > 0: the next request is there already; this one is answered first.
-      self->watch_for_reset();
-    });
+    stream_.socket().async_wait(
+        tcp::socket::wait_read, [self = shared_from_this(), at = exchange_.number](error_code error) {
+          if (error || at != self->exchange_.number || !self->exchange_.open) return;
+          char byte = 0;
+          const auto n = ::recv(self->stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+          if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK)) return self->close();
+          // n > 0: the next request is there already; this one is answered first.
+          self->watch_for_reset();
+        });
   }
   // The wait is also what keeps the connection while nothing is read or written.
   void watch_for_reset() {
-    stream_.socket().async_wait(tcp::socket::wait_error, [self = shared_from_this(), at = number_](error_code error) {
-      if (!error && at == self->number_ && self->in_exchange_) self->close();
-    });
+    stream_.socket().async_wait(tcp::socket::wait_error,
+                                [self = shared_from_this(), at = exchange_.number](error_code error) {
+                                  if (!error && at == self->exchange_.number && self->exchange_.open) self->close();
+                                });
   }
 
   void refuse(error_code error) {
@@ -223,26 +233,30 @@ class Connection : public std::enable_shared_from_this<Connection> {
     std::string message = "the request is not HTTP: " + error.message();
     if (error == http::error::header_limit) {
       status = 431;
-      message = fmt::format("the header is longer than {} bytes", server_.options.max_header_bytes);
+      message = fmt::format("the header is longer than {} bytes", server_.options.limits.max_header_bytes);
     } else if (error == http::error::body_limit) {
       status = 413;
-      message = fmt::format("the body is longer than {} bytes", server_.options.max_body_bytes);
+      message = fmt::format("the body is longer than {} bytes", server_.options.limits.max_body_bytes);
     } else if (error == http::error::partial_message) {
       return close();
     }
+    refuse(status, message);
+  }
+
+  void refuse(int status, const std::string& message) {
     server_.metrics.count_request("", status);
     begin_exchange();
-    keep_alive_ = false;
+    request_.keep_alive = false;
     stream_.expires_never();
-    respond(number_, {.status = status, .body = ApiError(status, message).body()});
+    respond(exchange_.number, {.status = status, .body = ApiError(status, message).body()});
   }
 
   std::string head_of(const HttpResponse& response) const {
     std::string head = fmt::format("HTTP/1.1 {} {}\r\nServer: mneme\r\nContent-Type: {}\r\n", response.status,
                                    reason_of(response.status), response.content_type);
-    if (!keep_alive_ || server_.stopping)
+    if (!request_.keep_alive || server_.stopping)
       head += "Connection: close\r\n";
-    else if (!http11_)
+    else if (!request_.http11)
       head += "Connection: keep-alive\r\n";
     for (const auto& [name, value] : response.headers)
       fmt::format_to(std::back_inserter(head), "{}: {}\r\n", name, value);
@@ -250,40 +264,41 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void send(std::string bytes) {
-    unsent_ += bytes.size();
-    const bool reads = unsent_ - bytes.size() <= server_.options.max_unsent_bytes;
-    if (!reads && !ended_) return close();
-    queue_.push_back(std::move(bytes));
-    if (!writing_) flush();
+    output_.unsent += bytes.size();
+    const bool reads = output_.unsent - bytes.size() <= server_.options.limits.max_unsent_bytes;
+    if (!reads && !exchange_.ended) return close();
+    output_.queue.push_back(std::move(bytes));
+    if (!output_.writing) flush();
   }
 
   void flush() {
-    if (queue_.empty()) {
-      if (ended_) finish();
+    if (output_.queue.empty()) {
+      if (exchange_.ended) finish();
       return;
     }
-    writing_ = true;
-    sending_.clear();
-    for (const std::string& piece : queue_) sending_ += piece;
-    queue_.clear();
-    sent_at_ = Clock::now();
+    output_.writing = true;
+    output_.sending = std::move(output_.queue.front());
+    for (std::size_t i = 1; i < output_.queue.size(); ++i) output_.sending += output_.queue[i];
+    output_.queue.clear();
+    output_.sent_at = Clock::now();
     // Not through the stream, whose timer would be set and taken back for every token: look_around() sees what hangs.
-    asio::async_write(stream_.socket(), asio::buffer(sending_),
+    asio::async_write(stream_.socket(), asio::buffer(output_.sending),
                       [self = shared_from_this()](error_code error, std::size_t) {
-                        self->writing_ = false;
-                        self->unsent_ -= std::min(self->unsent_, self->sending_.size());
+                        self->output_.writing = false;
+                        self->output_.unsent -= std::min(self->output_.unsent, self->output_.sending.size());
+                        if (self->output_.sending.capacity() > kJoined) self->output_.sending = {};
                         error ? self->close() : self->flush();
                       });
   }
 
   void finish() {
-    if (!in_exchange_) return;
-    in_exchange_ = false;
-    closed_ = nullptr;
+    if (!exchange_.open) return;
+    exchange_.open = false;
+    exchange_.on_close = nullptr;
     clock_.cancel();
     --server_.exchanges;
     stream_.socket().cancel();  // the watch
-    if (keep_alive_ && !server_.stopping) return read();
+    if (request_.keep_alive && !server_.stopping) return read();
     // To close with something unread would take the answer back from the client's hands.
     error_code ignored;
     stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
@@ -301,14 +316,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Every now and then while a request is answered: has the client stopped reading, is a heartbeat due?
   void look_around() {
     const ServerOptions& o = server_.options;
-    clock_.expires_after(milliseconds(std::max(std::min(o.heartbeat_seconds, o.write_seconds) / 4, 0.001)));
-    clock_.async_wait([weak = weak_from_this(), at = number_](error_code error) {
+    clock_.expires_after(milliseconds(std::max(std::min(o.heartbeat_seconds, o.timeouts.write_seconds) / 4, 0.001)));
+    clock_.async_wait([weak = weak_from_this(), at = exchange_.number](error_code error) {
       const auto self = weak.lock();
-      if (error || !self || at != self->number_ || !self->in_exchange_) return;
-      const std::chrono::duration<double> silent = Clock::now() - self->sent_at_;
-      if (self->writing_ && silent.count() > self->server_.options.write_seconds) return self->close();
-      if (!self->heartbeat_.empty() && !self->writing_ && silent.count() >= self->server_.options.heartbeat_seconds)
-        self->write(at, self->heartbeat_);
+      if (error || !self || at != self->exchange_.number || !self->exchange_.open) return;
+      const std::chrono::duration<double> silent = Clock::now() - self->output_.sent_at;
+      if (self->output_.writing && silent.count() > self->server_.options.timeouts.write_seconds) return self->close();
+      if (!self->exchange_.heartbeat.empty() && !self->output_.writing &&
+          silent.count() >= self->server_.options.heartbeat_seconds)
+        self->write(at, self->exchange_.heartbeat);
       self->look_around();
     });
   }
@@ -318,8 +334,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     error_code ignored;
     stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
     stream_.close();
-    if (std::exchange(in_exchange_, false)) --server_.exchanges;
-    if (const auto closed = std::exchange(closed_, nullptr)) closed();
+    if (std::exchange(exchange_.open, false)) --server_.exchanges;
+    if (const auto closed = std::exchange(exchange_.on_close, nullptr)) closed();
   }
 
   beast::tcp_stream stream_;
@@ -327,14 +343,29 @@ class Connection : public std::enable_shared_from_this<Connection> {
   HttpServer::Impl& server_;
   beast::flat_buffer buffer_;
   std::optional<http::request_parser<http::string_body>> parser_;
-  std::deque<std::string> queue_;
-  std::string sending_, heartbeat_;
-  std::size_t unsent_ = 0;
-  std::uint64_t number_ = 0;
-  Clock::time_point sent_at_;
-  std::function<void()> closed_;
-  bool first_ = true, http11_ = true, keep_alive_ = true, head_only_ = false;
-  bool in_exchange_ = false, chunked_ = false, ended_ = false, writing_ = false;
+  // What the header of the request said.
+  struct RequestHead {
+    bool http11 = true, keep_alive = true, head_only = false;
+  };
+  // The open exchange, or the last one. Answers to any other `number` are ignored.
+  struct ExchangeState {
+    std::uint64_t number = 0;
+    bool open = false, chunked = false, ended = false;
+    std::string heartbeat;
+    std::function<void()> on_close;
+  };
+  // Bytes for the client that the socket has not taken: those of the write in flight, and those after it.
+  struct Output {
+    std::deque<std::string> queue;
+    std::string sending;
+    std::size_t unsent = 0;  // of both
+    Clock::time_point sent_at;
+    bool writing = false;
+  };
+  bool first_ = true;  // no header was read so far
+  RequestHead request_;
+  ExchangeState exchange_;
+  Output output_;
 };
 
 Exchange::~Exchange() {
@@ -348,7 +379,7 @@ Exchange::~Exchange() {
 }
 void Exchange::respond(HttpResponse response) {
   complete_ = true;
-  if (const auto c = connection_.lock()) c->respond(number_, response);
+  if (const auto c = connection_.lock()) c->respond(number_, std::move(response));
 }
 void Exchange::begin_stream(HttpResponse head, std::string heartbeat) {
   if (const auto c = connection_.lock()) c->begin_stream(number_, head, std::move(heartbeat));
@@ -373,7 +404,7 @@ void HttpServer::Impl::accept() {
     if (!error) {
       error_code ignored;
       socket.set_option(tcp::no_delay(true), ignored);
-      if (connections < options.max_connections) {
+      if (connections < options.limits.max_connections) {
         std::make_shared<Connection>(std::move(socket), *this)->read();
       } else {
         static const std::string kFull =
@@ -403,16 +434,18 @@ HttpServer::HttpServer(const ServerOptions& options, Metrics& metrics)
     : impl_(std::make_unique<Impl>(options, metrics)) {
   error_code error;
   tcp::resolver resolver(impl_->io);
-  const auto addresses = resolver.resolve(options.host, std::to_string(options.port),
+  const auto addresses = resolver.resolve(options.listen.host, std::to_string(options.listen.port),
                                           tcp::resolver::passive | tcp::resolver::numeric_service, error);
-  if (error || addresses.empty()) fail(ErrorKind::kOption, "--host {}: {}", options.host, error.message());
+  if (error || addresses.empty()) fail(ErrorKind::kOption, "--host {}: {}", options.listen.host, error.message());
   const tcp::endpoint endpoint = addresses.begin()->endpoint();
   tcp::acceptor& acceptor = impl_->acceptor;
   acceptor.open(endpoint.protocol(), error);
   if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor.bind(endpoint, error);
   if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
-  if (error) fail(ErrorKind::kOption, "cannot listen on {} port {}: {}", options.host, options.port, error.message());
+  if (error)
+    fail(ErrorKind::kOption, "cannot listen on {} port {}: {}", options.listen.host, options.listen.port,
+         error.message());
 }
 
 HttpServer::~HttpServer() {
@@ -444,10 +477,8 @@ void HttpServer::run(RequestHandler handler) {
   impl_->io.run();
 }
 
-void HttpServer::stop_accepting() {
+void HttpServer::drain() {
   impl_->stopping = true;
-  error_code ignored;
-  impl_->acceptor.close(ignored);
 }
 
 std::int64_t HttpServer::exchanges() const {

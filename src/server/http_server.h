@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "src/server/http.h"
+#include "src/server/http/http.h"
 #include "src/server/metrics.h"
 #include "src/server/server_options.h"
 
@@ -29,7 +29,9 @@ class HttpServer {
   void run(RequestHandler handler);
 
   // ---- on the I/O thread
-  void stop_accepting();
+  // Every answer from now on closes its connection. New connections are still accepted, so that clients are told that
+  // the server stops.
+  void drain();
   // Requests that are being answered.
   std::int64_t exchanges() const;
   void after(double seconds, std::function<void()> task);
@@ -37,7 +39,7 @@ class HttpServer {
   void on_signal(std::function<void(int signal)> task);
   // run() returns; connections are closed.
   void stop();
-  // From any thread: work that has begun ends, the rest is forgotten. What it uses may go then.
+  // From any thread: work that started ends, the rest is forgotten. What it uses may go then.
   void end_work();
 
   struct Impl;  // for the connections

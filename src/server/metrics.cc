@@ -30,7 +30,10 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-class Page {
+}  // namespace
+
+// Prometheus' text format, written metric by metric.
+class Metrics::Page {
  public:
   explicit Page(std::string_view labels) : labels_(labels) {}
 
@@ -57,8 +60,6 @@ class Page {
   std::string out_;
 };
 
-}  // namespace
-
 void Histogram::observe(double value) {
   const auto bucket = std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();
   ++counts_[static_cast<std::size_t>(bucket)];
@@ -84,17 +85,15 @@ void Histogram::append_to(std::string& out, std::string_view name, std::string_v
 
 Metrics::Metrics(std::string model_name)
     : labels_(fmt::format("model_name=\"{}\"", escaped(model_name))),
-      step_tokens_(kTokens),
-      step_seconds_(kSeconds),
-      prompt_length_(kTokens),
-      answer_length_(kTokens),
-      queue_(kSeconds),
-      first_token_(kSeconds),
-      between_tokens_(kTokenSeconds),
-      per_token_(kTokenSeconds),
-      prefill_(kSeconds),
-      decode_(kSeconds),
-      whole_(kSeconds),
+      steps_{.tokens = Histogram(kTokens), .seconds = Histogram(kSeconds)},
+      answers_{.prompt_tokens = Histogram(kTokens), .answer_tokens = Histogram(kTokens)},
+      latencies_{.queue = Histogram(kSeconds),
+                 .first_token = Histogram(kSeconds),
+                 .between_tokens = Histogram(kTokenSeconds),
+                 .per_token = Histogram(kTokenSeconds),
+                 .prefill = Histogram(kSeconds),
+                 .decode = Histogram(kSeconds),
+                 .whole = Histogram(kSeconds)},
       audit_recall_(kShares) {}
 
 void Metrics::set(const Gauges& gauges) {
@@ -108,77 +107,75 @@ Metrics::Gauges Metrics::gauges() const {
 
 void Metrics::count_step(std::int64_t tokens, double seconds) {
   const std::lock_guard lock(mutex_);
-  ++steps_;
-  step_tokens_.observe(static_cast<double>(tokens));
-  step_seconds_.observe(seconds);
+  ++steps_.n;
+  steps_.tokens.observe(static_cast<double>(tokens));
+  steps_.seconds.observe(seconds);
 }
 
 void Metrics::count_prefix(std::int64_t queried, std::int64_t hit) {
   const std::lock_guard lock(mutex_);
-  prefix_queries_ += queried;
-  prefix_hits_ += hit;
+  tokens_.prefix_queries += queried;
+  tokens_.prefix_hits += hit;
 }
 
 void Metrics::count_answer(const Answer& a) {
   const std::lock_guard lock(mutex_);
-  ++finished_[std::string(a.finished)];
-  prompt_tokens_ += a.prompt_tokens;
-  answer_tokens_ += a.answer_tokens;
-  prompt_length_.observe(static_cast<double>(a.prompt_tokens));
-  answer_length_.observe(static_cast<double>(a.answer_tokens));
+  ++answers_.finished[std::string(a.finished)];
+  tokens_.prompt += a.prompt_tokens;
+  tokens_.answer += a.answer_tokens;
+  answers_.prompt_tokens.observe(static_cast<double>(a.prompt_tokens));
+  answers_.answer_tokens.observe(static_cast<double>(a.answer_tokens));
   const auto observe = [](Histogram& h, double seconds) {
     if (seconds >= 0) h.observe(seconds);
   };
-  observe(queue_, a.queued);
-  observe(first_token_, a.first_token);
-  observe(prefill_, a.prefill);
-  observe(decode_, a.decode);
-  observe(whole_, a.whole);
+  observe(latencies_.queue, a.queued);
+  observe(latencies_.first_token, a.first_token);
+  observe(latencies_.prefill, a.prefill);
+  observe(latencies_.decode, a.decode);
+  observe(latencies_.whole, a.whole);
   double sum = 0;
   for (const double s : a.between_tokens) {
-    between_tokens_.observe(s);
+    latencies_.between_tokens.observe(s);
     sum += s;
   }
-  if (!a.between_tokens.empty()) per_token_.observe(sum / static_cast<double>(a.between_tokens.size()));
+  if (!a.between_tokens.empty()) latencies_.per_token.observe(sum / static_cast<double>(a.between_tokens.size()));
 }
 
 void Metrics::count_method(std::string_view method, const KvMethodStats& s) {
   const std::lock_guard lock(mutex_);
   MethodCounts& m = methods_[std::string(method)];
-  m.queried += s.selected_units;
-  m.hit += s.selected_units - s.missing_units;
-  m.recalled += s.missing_units;
-  m.replaced += s.replaced_units;
-  m.host_to_device_bytes += s.host_to_device_bytes;
+  m.queried += s.units.selected;
+  m.hit += s.units.selected - s.units.missing;
+  m.recalled += s.units.missing;
+  m.replaced += s.units.replaced;
+  m.host_to_device_bytes += s.units.host_to_device_bytes;
   m.kv_bytes += s.kv_bytes_read;
-  m.corrections += s.corrections;
-  m.checks += s.correction_checks;
-  m.selections += s.selections;
-  m.reused += s.reused;
-  if (s.audits > 0) audit_recall_.observe(s.audit_recall);
+  m.corrections += s.selections.corrections;
+  m.checks += s.selections.checks;
+  m.selections += s.selections.made;
+  m.reused += s.selections.reused;
+  if (s.audit.samples > 0) audit_recall_.observe(s.audit.recall);
 }
 
 void Metrics::count_request(std::string_view path, int status) {
   const std::lock_guard lock(mutex_);
-  ++requests_[{std::string(path), status}];
+  ++http_.requests[{std::string(path), status}];
 }
 void Metrics::count_connection(int change) {
   const std::lock_guard lock(mutex_);
-  connections_ += change;
-  if (change > 0) connections_total_ += change;
+  http_.connections += change;
+  if (change > 0) http_.connections_total += change;
 }
 std::int64_t Metrics::connections() const {
   const std::lock_guard lock(mutex_);
-  return connections_;
+  return http_.connections;
 }
 double Metrics::mean_answer_seconds() const {
   const std::lock_guard lock(mutex_);
-  return whole_.count() == 0 ? 0 : whole_.sum() / static_cast<double>(whole_.count());
+  return latencies_.whole.count() == 0 ? 0 : latencies_.whole.sum() / static_cast<double>(latencies_.whole.count());
 }
 
-std::string Metrics::text() const {
-  const std::lock_guard lock(mutex_);
-  Page page(labels_);
+void Metrics::append_load(Page& page) const {
   page.one("num_requests_running", "gauge", "Answers that are being computed.", gauges_.running);
   page.one("num_requests_waiting", "gauge", "Answers that wait for room.", gauges_.waiting);
   const double used = gauges_.kv_blocks_total == 0
@@ -200,33 +197,47 @@ std::string Metrics::text() const {
                                   {"dense_layers", gauges_.method_memory.dense_layers}})
     if (gauges_.method_memory.slots > 0) page.value("kv_retrieval_device_bytes", bytes, fmt::format(",of=\"{}\"", of));
   page.one("cached_sequences", "gauge", "Sequences kept for others with the same prefix.", gauges_.cached_sequences);
-  page.one("http_connections", "gauge", "Open connections.", connections_);
-  page.one("http_connections_total", "counter", "Connections so far.", connections_total_);
-  page.one("engine_steps_total", "counter", "Forward passes.", steps_);
-  page.one("prompt_tokens_total", "counter", "Tokens of prompts, cached ones included.", prompt_tokens_);
-  page.one("generation_tokens_total", "counter", "Tokens of answers.", answer_tokens_);
-  page.one("prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.", prefix_queries_);
-  page.one("prefix_cache_hits_total", "counter", "Of these, tokens found.", prefix_hits_);
+}
+
+void Metrics::append_totals(Page& page) const {
+  page.one("http_connections", "gauge", "Open connections.", http_.connections);
+  page.one("http_connections_total", "counter", "Connections so far.", http_.connections_total);
+  page.one("engine_steps_total", "counter", "Forward passes.", steps_.n);
+  page.one("prompt_tokens_total", "counter", "Tokens of prompts, cached ones included.", tokens_.prompt);
+  page.one("generation_tokens_total", "counter", "Tokens of answers.", tokens_.answer);
+  page.one("prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.",
+           tokens_.prefix_queries);
+  page.one("prefix_cache_hits_total", "counter", "Of these, tokens found.", tokens_.prefix_hits);
+}
+
+void Metrics::append_requests(Page& page) const {
   page.help("request_success_total", "counter", "Answers, by how they ended.");
   for (const char* reason : {"stop", "length", "abort"}) {
-    const auto it = finished_.find(reason);
-    page.value("request_success_total", it == finished_.end() ? 0 : it->second,
+    const auto it = answers_.finished.find(reason);
+    page.value("request_success_total", it == answers_.finished.end() ? 0 : it->second,
                fmt::format(",finished_reason=\"{}\"", reason));
   }
   page.help("http_requests_total", "counter", "Requests, by path and status.");
-  for (const auto& [key, n] : requests_)
+  for (const auto& [key, n] : http_.requests)
     page.value("http_requests_total", n, fmt::format(",path=\"{}\",status=\"{}\"", escaped(key.first), key.second));
-  page.histogram("iteration_tokens_total", "Tokens of a forward pass.", step_tokens_);
-  page.histogram("iteration_seconds", "Seconds of a forward pass.", step_seconds_);
-  page.histogram("request_prompt_tokens", "Tokens of a prompt.", prompt_length_);
-  page.histogram("request_generation_tokens", "Tokens of an answer.", answer_length_);
-  page.histogram("request_queue_time_seconds", "Seconds until the first forward pass.", queue_);
-  page.histogram("time_to_first_token_seconds", "Seconds until the first token.", first_token_);
-  page.histogram("inter_token_latency_seconds", "Seconds between tokens.", between_tokens_);
-  page.histogram("request_time_per_output_token_seconds", "Mean seconds between tokens of an answer.", per_token_);
-  page.histogram("request_prefill_time_seconds", "Seconds of passes up to the first token.", prefill_);
-  page.histogram("request_decode_time_seconds", "Seconds of passes from then on.", decode_);
-  page.histogram("e2e_request_latency_seconds", "Seconds from submission to the end.", whole_);
+}
+
+void Metrics::append_histograms(Page& page) const {
+  page.histogram("iteration_tokens_total", "Tokens of a forward pass.", steps_.tokens);
+  page.histogram("iteration_seconds", "Seconds of a forward pass.", steps_.seconds);
+  page.histogram("request_prompt_tokens", "Tokens of a prompt.", answers_.prompt_tokens);
+  page.histogram("request_generation_tokens", "Tokens of an answer.", answers_.answer_tokens);
+  page.histogram("request_queue_time_seconds", "Seconds until the first forward pass.", latencies_.queue);
+  page.histogram("time_to_first_token_seconds", "Seconds until the first token.", latencies_.first_token);
+  page.histogram("inter_token_latency_seconds", "Seconds between tokens.", latencies_.between_tokens);
+  page.histogram("request_time_per_output_token_seconds", "Mean seconds between tokens of an answer.",
+                 latencies_.per_token);
+  page.histogram("request_prefill_time_seconds", "Seconds of passes up to the first token.", latencies_.prefill);
+  page.histogram("request_decode_time_seconds", "Seconds of passes from then on.", latencies_.decode);
+  page.histogram("e2e_request_latency_seconds", "Seconds from submission to the end.", latencies_.whole);
+}
+
+void Metrics::append_methods(Page& page) const {
   const auto method_counter = [&](std::string_view name, std::string_view words, std::int64_t MethodCounts::*field) {
     page.help(name, "counter", words);
     for (const auto& [method, counts] : methods_)
@@ -245,8 +256,18 @@ std::string Metrics::text() const {
   method_counter("kv_retrieval_reused_total", "Selections made one step ahead.", &MethodCounts::reused);
   method_counter("kv_retrieval_correction_checks_total", "Selections made ahead that a gate looked at.",
                  &MethodCounts::checks);
-  method_counter("kv_retrieval_corrections_total", "Of these, made anew.", &MethodCounts::corrections);
+  method_counter("kv_retrieval_corrections_total", "Of these, made again.", &MethodCounts::corrections);
   page.histogram("kv_retrieval_audit_recall", "Recall of audited answers against full attention.", audit_recall_);
+}
+
+std::string Metrics::text() const {
+  const std::lock_guard lock(mutex_);
+  Page page(labels_);
+  append_load(page);
+  append_totals(page);
+  append_requests(page);
+  append_histograms(page);
+  append_methods(page);
   return page.take();
 }
 

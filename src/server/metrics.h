@@ -1,5 +1,5 @@
 // What the server counts, as Prometheus reads it. Names and meanings are vLLM's where it has them, with the prefix
-// "mneme:". docs/server.md lists them.
+// "mneme:". docs/reference/metrics.md lists them.
 //
 // Threads  any.
 #pragma once
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "mneme/mneme.h"
-#include "src/attention/method_stats.h"
+#include "src/methods/stats/method_stats.h"
 
 namespace mneme::server {
 
@@ -73,22 +73,48 @@ class Metrics {
   double mean_answer_seconds() const;
 
  private:
+  struct HttpCounts {
+    std::int64_t connections = 0, connections_total = 0;
+    std::map<std::pair<std::string, int>, std::int64_t> requests;  // by path and status
+  };
+  struct StepCounts {
+    std::int64_t n = 0;
+    Histogram tokens, seconds;
+  };
+  struct TokenCounts {
+    std::int64_t prompt = 0, answer = 0;
+    std::int64_t prefix_queries = 0, prefix_hits = 0;
+  };
+  struct AnswerCounts {
+    std::map<std::string, std::int64_t> finished;  // by reason
+    Histogram prompt_tokens, answer_tokens;
+  };
+  struct Latencies {  // seconds, as those of Answer
+    Histogram queue, first_token, between_tokens, per_token, prefill, decode, whole;
+  };
   struct MethodCounts {
     std::int64_t queried = 0, hit = 0, recalled = 0, replaced = 0, host_to_device_bytes = 0, kv_bytes = 0;
     std::int64_t corrections = 0, checks = 0, selections = 0, reused = 0;
   };
+
+  // Parts of text(), in its order. Requires  the mutex.
+  class Page;
+  void append_load(Page& page) const;
+  void append_totals(Page& page) const;
+  void append_requests(Page& page) const;
+  void append_histograms(Page& page) const;
+  void append_methods(Page& page) const;
+
   mutable std::mutex mutex_;
   std::string labels_;
   Gauges gauges_;
-  std::int64_t connections_ = 0, connections_total_ = 0;
-  std::int64_t steps_ = 0;
-  std::int64_t prefix_queries_ = 0, prefix_hits_ = 0;
-  std::map<std::string, std::int64_t> finished_;
-  std::map<std::pair<std::string, int>, std::int64_t> requests_;
+  HttpCounts http_;
+  StepCounts steps_;
+  TokenCounts tokens_;
+  AnswerCounts answers_;
+  Latencies latencies_;
   std::map<std::string, MethodCounts> methods_;
-  std::int64_t prompt_tokens_ = 0, answer_tokens_ = 0;
-  Histogram step_tokens_, step_seconds_, prompt_length_, answer_length_;
-  Histogram queue_, first_token_, between_tokens_, per_token_, prefill_, decode_, whole_, audit_recall_;
+  Histogram audit_recall_;
 };
 
 }  // namespace mneme::server

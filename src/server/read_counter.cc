@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <variant>
 
-#include "src/attention/decode_attention.h"
-#include "src/attention/method_state.h"
+#include "src/methods/decode_attention.h"
+#include "src/methods/method_state.h"
 
 namespace mneme::server {
 
@@ -23,6 +23,9 @@ void ReadCounter::see(std::int32_t layer, const DecodeRow& row, const AttentionS
   reads.pages.resize(static_cast<std::size_t>(row.cache->n_pages()));
   if (!plan.selects() || plan.dense_layer(layer) || region_at(plan.rules, row.cache->length()).everything) return;
   const std::int32_t unit = plan.rules.unit_tokens;
+  reads.sink = plan.rules.sink;
+  reads.recent = plan.rules.recent;
+  reads.most += static_cast<std::int64_t>(row.method->layer(layer).attended.size()) * kPageTokens;
   for (const std::vector<std::int32_t>& units : row.method->layer(layer).attended) {
     for (const std::int32_t u : units) {
       for (std::int32_t at = u * unit; at < std::min((u + 1) * unit, row.cache->length());) {

@@ -7,8 +7,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "src/attention/decode_tap.h"
-#include "src/attention/method_stats.h"
+#include "src/methods/decode_observer.h"
+#include "src/methods/stats/method_stats.h"
 
 namespace mneme::server {
 
@@ -17,9 +17,11 @@ namespace mneme::server {
 struct PageReads {
   std::vector<std::int64_t> pages;
   std::int64_t steps = 0;
+  std::int64_t most = 0;              // of one page: what it would be had every selection taken all of it
+  std::int32_t sink = 0, recent = 0;  // tokens at both ends that every step reads
 };
 
-class ReadCounter final : public DecodeTap {
+class ReadCounter final : public DecodeObserver {
  public:
   // Counts for the method that these counts are part of, until forget().
   void count_for(const MethodStats* method) { reads_[method] = {}; }

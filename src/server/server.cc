@@ -9,7 +9,8 @@
 #include "src/base/error.h"
 #include "src/engine/kv_plan.h"
 #include "src/engine/memory_limit.h"
-#include "src/server/api.h"
+#include "src/formats/model_name.h"
+#include "src/server/api/api.h"
 #include "src/server/http_server.h"
 #include "src/server/metrics.h"
 
@@ -18,9 +19,7 @@ namespace {
 
 std::string served_name_of(const ServerOptions& o) {
   if (!o.served_name.empty()) return o.served_name;
-  std::filesystem::path path = o.model.lexically_normal();
-  if (path.filename().empty()) path = path.parent_path();
-  return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
+  return model_name(o.model);
 }
 
 // Room for as many sequences of the whole context as may run together, but not more than half of the memory that is
@@ -52,7 +51,7 @@ RunningModel start(const ServerOptions& o, const ProgressFn& progress) {
   if (engine.kv_memory_bytes == 0)
     engine.kv_memory_bytes = default_kv_bytes(*checkpoint, engine, bytes_of(*checkpoint));
   auto text = std::make_unique<TextSide>(*checkpoint);
-  if (!o.chat_template.empty()) text->chat = ChatFormat::with_template(*text->tokenizer, o.chat_template);
+  if (!o.chat_template.empty()) text->set_chat_template(o.chat_template);
   return start_model(std::move(checkpoint), std::move(text), engine, progress);
 }
 
@@ -65,10 +64,10 @@ struct Server::Impl {
         metrics(name),
         http(options, metrics),
         loop(std::move(start),
-             {.max_in_flight = options.engine.max_sequences + options.max_queue,
+             {.max_in_flight = options.engine.max_sequences + options.limits.max_queue,
               .stream_seconds = options.stream_seconds,
               .keeper = {.prefix_cache = options.prefix_cache, .n_slots = options.n_slots},
-              .on_broken = [this](const Failure& why) { http.executors().io([this, why] { give_up(why.message); }); }},
+              .on_broken = [this](const Failure& why) { http.executors().io([this, why] { evict(why.message); }); }},
              metrics, deliver_to(http.executors())),
         api(options, name, loop, metrics, http.executors()) {}
   // A file that is being written asks the engine for what goes into it.
@@ -84,7 +83,7 @@ struct Server::Impl {
   }
 
   void begin_stop();
-  void give_up(const std::string& why);
+  void evict(const std::string& why);
   void wait_for_answers();
 
   ServerOptions options;
@@ -105,13 +104,13 @@ void Server::Impl::begin_stop() {
   }
   options.log(fmt::format("stopping: {} requests are being answered", http.exchanges()));
   api.drain();
-  http.stop_accepting();
+  http.drain();
   stop_at = std::chrono::steady_clock::now() +
-            std::chrono::milliseconds(static_cast<std::int64_t>(options.shutdown_seconds * 1000));
+            std::chrono::milliseconds(static_cast<std::int64_t>(options.timeouts.shutdown_seconds * 1000));
   wait_for_answers();
 }
 
-void Server::Impl::give_up(const std::string& why) {
+void Server::Impl::evict(const std::string& why) {
   options.log(fmt::format("the device failed: {}", why));
   failure = why;
   if (stops == 0) begin_stop();

@@ -12,38 +12,54 @@
 
 namespace mneme::server {
 
-struct ServerOptions {
-  std::filesystem::path model;
-  std::string served_name;    // empty: the file's or folder's name
-  std::string chat_template;  // in place of the model's own; empty: that
-  EngineOptions engine;
-
+// Where the server listens, and who may call.
+struct ListenOptions {
   std::string host = "127.0.0.1";
   std::uint16_t port = 8000;               // 0: any that is free
   std::vector<std::string> api_keys;       // any of them; empty: none is asked for
   std::vector<std::string> cors_origins;   // that browsers may call from; empty: none but the server's own
   std::vector<std::string> allowed_hosts;  // beside the loopback's names, where no key is asked for
+};
 
+struct ServerLimits {
   std::int64_t max_queue = 1024;  // answers that wait, beyond those that run; then 429
+  int max_connections = 2048;
+  std::int32_t max_header_bytes = 16 << 10;
+  std::int64_t max_body_bytes = std::int64_t{64} << 20;
+  std::size_t max_unsent_bytes = 8 << 20;  // of an answer that the client does not read
+};
+
+struct ServerTimeouts {
+  double request_seconds = 3600;  // from arrival to the last token, and the most that a request may ask for
+  double read_seconds = 60;       // for a request's header and body
+  double idle_seconds = 75;       // of a connection between requests
+  double write_seconds = 60;      // that a client may leave an answer unread
+  double shutdown_seconds = 30;   // for answers that run, after the order to stop
+};
+
+struct ServerOptions {
+  std::filesystem::path model;
+  std::string served_name;    // empty: the file's or folder's name
+  std::string chat_template;  // in place of the model's own; empty: that
+  EngineOptions engine;
+  ListenOptions listen;
+  ServerLimits limits;
+  ServerTimeouts timeouts;
+
   int default_max_tokens = 4096;  // of a chat answer that names none
   bool prefix_cache = true;
   std::filesystem::path slot_path;  // empty: slots cannot be saved
   std::int32_t n_slots = 16;
-
-  std::int64_t max_body_bytes = std::int64_t{64} << 20;
-  std::int32_t max_header_bytes = 16 << 10;
-  int max_connections = 2048;
-  double request_seconds = 3600;           // from arrival to the last token, and the most that a request may ask for
-  double read_seconds = 60;                // for a request's header and body
-  double idle_seconds = 75;                // of a connection between requests
-  double write_seconds = 60;               // that a client may leave an answer unread
-  double shutdown_seconds = 30;            // for answers that run, after the order to stop
-  double stream_seconds = 0.02;            // at least, between pieces of streams; 0: every token on its own
-  double heartbeat_seconds = 15;           // a comment in a stream that has nothing to say
-  std::size_t max_unsent_bytes = 8 << 20;  // of an answer that the client does not read
+  double stream_seconds = 0.02;   // at least, between pieces of streams; 0: every token on its own
+  double heartbeat_seconds = 15;  // a comment in a stream that has nothing to say
 
   // One line for each request and each event; may be called on any thread.
   std::function<void(std::string_view line)> log = [](std::string_view) {};
 };
+
+// The host is this machine's own, which no other machine reaches.
+inline bool is_loopback(std::string_view host) {
+  return host == "127.0.0.1" || host == "::1" || host == "localhost";
+}
 
 }  // namespace mneme::server

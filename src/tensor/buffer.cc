@@ -29,7 +29,7 @@ Buffer::Buffer(std::size_t bytes) : size_(bytes) {
 
 void Buffer::reserve(std::size_t bytes) {
   if (bytes > size_) {
-    *this = Buffer();  // first, so that old and new are never there together
+    *this = Buffer();  // frees first: old and new memory are never held together
     *this = Buffer(bytes);
   }
 }

@@ -1,4 +1,4 @@
-// Owned memory for tensors: 64-byte aligned, and large pieces ask for huge pages. Not initialised unless asked for.
+// Owned tensor memory: 64-byte aligned, huge pages for large buffers, not initialised.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +14,9 @@ namespace mneme {
 class Buffer {
  public:
   Buffer() = default;
-  // Errors  kResource when the machine has not that much memory.
+  // Errors  kResource: out of memory.
   explicit Buffer(std::size_t bytes);
-  // What is moved from is empty, and may be used again.
+  // A moved-from buffer is empty and may be reused.
   Buffer(Buffer&& other) noexcept : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)) {}
   Buffer& operator=(Buffer&& other) noexcept {
     data_ = std::move(other.data_);
@@ -31,7 +31,7 @@ class Buffer {
     return reinterpret_cast<T*>(data_.get());
   }
 
-  // Makes room for at least `bytes`; what was inside is lost when it grows.
+  // Ensures size() >= bytes. Content is lost when the buffer grows.
   void reserve(std::size_t bytes);
 
  private:
@@ -42,7 +42,7 @@ class Buffer {
   std::size_t size_ = 0;
 };
 
-// A buffer and the view of all of it.
+// A buffer and a view of all of it.
 class Tensor {
  public:
   Tensor() = default;

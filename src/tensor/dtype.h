@@ -1,4 +1,4 @@
-// Element types of tensors and how many bytes they take.
+// Element types of tensors and their sizes in bytes.
 #pragma once
 
 #include <cstddef>
@@ -13,15 +13,26 @@ enum class DType : std::uint8_t {
   kBF16,
   kI32,
   kU8,
-  kQ8_0,  // blocks of 32: f16 scale d, 32 x int8; value = d * q                      (34 bytes)
-  kQ4_0,  // blocks of 32: f16 scale d, 16 bytes; value i < 16: d * (low nibble of byte i - 8), i >= 16: high nibble of
-          // i - 16 (18 bytes)
+  kQ8_0,    // blocks of 32, 34 bytes: f16 scale d, 32 x int8 q; value = d * q
+  kQ4_0,    // blocks of 32, 18 bytes: f16 scale d, 16 bytes b; value i is d * (nibble - 8), where nibble is the low one
+            // of b[i] for i < 16, the high one of b[i - 16] else
+  kQ4_1,    // blocks of 32, 20 bytes: f16 scale d, f16 minimum m, nibbles in the order of kQ4_0; value = d * nibble + m
+  kQ5_0,    // blocks of 32, 22 bytes; the fields of this and the following are in src/ops/gemm/quant.h
+  kQ5_1,    // blocks of 32, 24 bytes
+  kQ2_K,    // blocks of 256, 84 bytes
+  kQ3_K,    // blocks of 256, 110 bytes
+  kQ4_K,    // blocks of 256, 144 bytes
+  kQ5_K,    // blocks of 256, 176 bytes
+  kQ6_K,    // blocks of 256, 210 bytes
+  kIQ4_NL,  // blocks of 32, 18 bytes
+  kIQ4_XS,  // blocks of 256, 136 bytes
+  kMXFP4,   // blocks of 32, 17 bytes, at any address
 };
 
 struct DTypeInfo {
   std::string_view name;  // as in files and options: "f32", "bf16", "q8_0"
-  int block;              // elements a block
-  int bytes;              // bytes a block
+  int block;              // elements per block
+  int bytes;              // bytes per block
 };
 
 const DTypeInfo& dtype_info(DType dtype);

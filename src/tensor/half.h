@@ -1,5 +1,5 @@
-// The two 16-bit floats, as values: conversion to and from float, round to nearest even. Kernels convert in vectors;
-// this is the scalar form and the specification.
+// bf16 and f16 as scalar values: conversion to and from float, round to nearest even. Kernels convert in vectors; this
+// form is the specification.
 #pragma once
 
 #include <bit>

@@ -1,4 +1,4 @@
-// A look at rows of numbers that somebody else owns: at most four dimensions, outer to inner, the innermost contiguous.
+// Non-owning view of rows of elements: at most four dimensions, outer to inner, the innermost contiguous.
 //
 //   TensorView q = view_of(pointer, {n_rows, n_heads, head_dim});
 //   expect_shape("q", q, DType::kF32, {kAnySize, 8, 64});      // one line at the top of a kernel; our bug if it fails
@@ -23,7 +23,7 @@ class BasicTensorView {
   static constexpr int kMaxRank = 4;
 
   BasicTensorView() = default;
-  // Dense, rows one after the other.
+  // A dense view: rows are contiguous.
   BasicTensorView(Byte* data, DType dtype, std::initializer_list<std::int64_t> shape);
   // The mutable view is usable as the const one.
   operator BasicTensorView<const std::byte>() const;  // NOLINT: implicit on purpose
@@ -33,9 +33,9 @@ class BasicTensorView {
   int rank() const { return rank_; }
   std::int64_t dim(int i) const;
   std::int64_t n_elements() const;
-  // Bytes between neighbours of dimension 0 (rank >= 1); rank 1: the whole row.
+  // Bytes between consecutive rows of dimension 0 (rank >= 1); for rank 1, the bytes of the whole row.
   std::size_t stride_bytes() const { return stride_bytes_; }
-  // All dimensions but the first, multiplied.
+  // Product of all dimensions but the first.
   std::int64_t row_elements() const;
 
   Byte* row(std::int64_t i) const { return data_ + static_cast<std::size_t>(i) * stride_bytes_; }
@@ -45,7 +45,7 @@ class BasicTensorView {
 
   // Rows [begin, end) of dimension 0.
   BasicTensorView rows(std::int64_t begin, std::int64_t end) const;
-  // The same rows, each `stride_bytes` apart.
+  // The same rows with another stride.
   BasicTensorView with_stride(std::size_t stride_bytes) const;
   std::string to_string() const;  // "bf16 [512, 8, 64]"
 
@@ -81,7 +81,7 @@ ConstTensorView view_of(const T* data, std::initializer_list<std::int64_t> shape
   return ConstTensorView(reinterpret_cast<const std::byte*>(data), dtype_of<T>::value, shape);
 }
 
-// Aborts with both shapes in the message unless dtype and shape fit; kAnySize fits every size.
+// Aborts with both shapes in the message unless dtype and shape match; kAnySize matches any size.
 void expect_shape(std::string_view what, const ConstTensorView& view, DType dtype,
                   std::initializer_list<std::int64_t> shape);
 

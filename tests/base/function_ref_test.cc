@@ -24,7 +24,7 @@ TEST(FunctionRef, CallsLambdasFunctionsAndStatefulObjects) {
 }
 
 TEST(FunctionRef, RefersAndDoesNotCopy) {
-  auto owner = [p = std::make_unique<int>(5)](int x) mutable { return *p += x; };  // cannot be copied at all
+  auto owner = [p = std::make_unique<int>(5)](int x) mutable { return *p += x; };  // move-only: not copyable
   FunctionRef<int(int)> ref = owner;
   EXPECT_EQ(ref(1), 6);
   EXPECT_EQ(ref(1), 7);

@@ -19,24 +19,11 @@ TEST(ParseCpuList, ReadsRangesAndSingles) {
     EXPECT_TRUE(parse_cpu_list(bad).empty()) << bad;
 }
 
-TEST(NumaPolicy, NamesAreThoseOfTheOption) {
-  EXPECT_EQ(numa_policy("none"), NumaPolicy::kNone);
-  EXPECT_EQ(numa_policy("distribute"), NumaPolicy::kDistribute);
-  EXPECT_EQ(numa_policy("isolate"), NumaPolicy::kIsolate);
-  try {
-    numa_policy("spread");
-    FAIL();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::kOption);
-    EXPECT_NE(std::string(e.what()).find("spread"), std::string::npos);
-  }
-}
-
 // A machine of two nodes as Linux describes it: CPUs of node 0 are 0-1 and 4-5, node 1 has 2-3, node 2 memory only.
 class FakeMachine : public testing::Test {
  protected:
   void SetUp() override {
-    // One a test, because tests run side by side.
+    // One folder per test: tests run in parallel.
     const testing::TestInfo* info = testing::UnitTest::GetInstance()->current_test_info();
     folder_ = std::filesystem::path(testing::TempDir()) / (std::string("mneme_numa_nodes_") + info->name());
     const auto write = [&](const std::filesystem::path& path, const std::string& text) {
@@ -62,16 +49,16 @@ TEST_F(FakeMachine, NodesAreThoseWithCpus) {
 TEST_F(FakeMachine, ThreadsAreDistributedOrIsolated) {
   const std::vector<NumaNode> nodes = read_numa_nodes(folder_);
   const std::vector<int> all{0, 1, 2, 3, 4, 5}, some{1, 3, 5};
-  EXPECT_EQ(place_threads(NumaPolicy::kNone, all, nodes, 2), all);
-  EXPECT_EQ(place_threads(NumaPolicy::kDistribute, all, nodes, 2), (std::vector<int>{0, 2, 1, 3, 4, 5}));
-  EXPECT_EQ(place_threads(NumaPolicy::kIsolate, all, nodes, 2), (std::vector<int>{2, 3}));
-  EXPECT_EQ(place_threads(NumaPolicy::kIsolate, all, nodes, 5), (std::vector<int>{0, 1, 4, 5}));
-  // Only what the process may use; a thread on a CPU that it may no longer use has no node with any left.
-  EXPECT_EQ(place_threads(NumaPolicy::kDistribute, some, nodes, 1), (std::vector<int>{1, 3, 5}));
-  EXPECT_EQ(place_threads(NumaPolicy::kIsolate, some, nodes, 3), (std::vector<int>{3}));
-  EXPECT_EQ(place_threads(NumaPolicy::kIsolate, std::vector<int>{0}, nodes, 3), (std::vector<int>{0}));
-  // CPUs of no node are used when nothing else is there.
-  EXPECT_EQ(place_threads(NumaPolicy::kDistribute, std::vector<int>{9}, nodes, 9), (std::vector<int>{9}));
+  EXPECT_EQ(assign_cpus(NumaPolicy::kNone, all, nodes, 2), all);
+  EXPECT_EQ(assign_cpus(NumaPolicy::kDistribute, all, nodes, 2), (std::vector<int>{0, 2, 1, 3, 4, 5}));
+  EXPECT_EQ(assign_cpus(NumaPolicy::kIsolate, all, nodes, 2), (std::vector<int>{2, 3}));
+  EXPECT_EQ(assign_cpus(NumaPolicy::kIsolate, all, nodes, 5), (std::vector<int>{0, 1, 4, 5}));
+  // Only allowed CPUs are assigned; a CPU outside the mask does not count for its node.
+  EXPECT_EQ(assign_cpus(NumaPolicy::kDistribute, some, nodes, 1), (std::vector<int>{1, 3, 5}));
+  EXPECT_EQ(assign_cpus(NumaPolicy::kIsolate, some, nodes, 3), (std::vector<int>{3}));
+  EXPECT_EQ(assign_cpus(NumaPolicy::kIsolate, std::vector<int>{0}, nodes, 3), (std::vector<int>{0}));
+  // CPUs that belong to no node are used when no others are allowed.
+  EXPECT_EQ(assign_cpus(NumaPolicy::kDistribute, std::vector<int>{9}, nodes, 9), (std::vector<int>{9}));
 }
 
 TEST(MakeThreadPool, ComputesUnderEveryPolicy) {

@@ -22,7 +22,7 @@ TEST(Rng, TheSameSeedGivesTheSameNumbers) {
   EXPECT_GE(differ, 99);
 }
 
-// The stream is part of what a seed means to users: it must not change between versions.
+// Users rely on the stream of a seed: it must not change between versions.
 TEST(Rng, TheStreamIsFixed) {
   const std::array<std::uint64_t, 3> seed0 = {Rng(0, 0).next(), Rng(0, 1).next(), Rng(0, 2).next()};
   const auto mix = [](std::uint64_t z) {
@@ -32,7 +32,7 @@ TEST(Rng, TheStreamIsFixed) {
   };
   const std::uint64_t golden = 0x9e3779b97f4a7c15ull;
   for (std::uint64_t i = 0; i < 3; ++i) EXPECT_EQ(seed0[i], mix(mix(golden) + golden * (i + 1)));
-  // SplitMix64 with seed 0 begins with this published value: the finaliser of one golden step.
+  // SplitMix64 with seed 0 starts with this published value: the finaliser of one golden-ratio step.
   EXPECT_EQ(mix(golden), 0xe220a8397b1dcdafull);
 }
 

@@ -40,7 +40,7 @@ TEST(ThreadPool, ManyRoundsSeeEachOthersWrites) {
   std::vector<std::int64_t> sums(3, 0);
   std::int64_t expected = 0;
   for (int round = 0; round < 3000; ++round) {
-    // Each round reads what another worker wrote in the one before: a missing barrier shows as a wrong sum.
+    // Each round reads what another worker wrote in the round before: a missing barrier shows as a wrong sum.
     std::vector<std::int64_t> before = sums;
     pool.run([&](int worker) {
       const auto w = static_cast<std::size_t>(worker);
@@ -55,7 +55,7 @@ TEST(ThreadPool, WakesWorkersThatWentToSleep) {
   ThreadPool pool(2);
   std::atomic<int> calls{0};
   for (int round = 0; round < 5; ++round) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // far longer than a worker spins
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // much longer than a worker spins
     pool.run([&](int) { ++calls; });
   }
   EXPECT_EQ(calls.load(), 10);
@@ -147,7 +147,7 @@ TEST(ThreadPool, ManyPoolsComeAndGo) {
 }
 
 TEST(ThreadPool, PinnedThreadsWork) {
-  // In a thread of its own: pinning moves the caller to one CPU for good.
+  // In its own thread: pinning moves the caller to one CPU permanently.
   std::thread([] {
     ThreadPool pool(2, Pinning::kPinned);
     std::atomic<int> calls{0};
@@ -175,7 +175,7 @@ TEST(ThreadPoolDeathTest, UseFromInsideItsOwnWorkAborts) {
   EXPECT_DEATH({ ThreadPool pool(0); }, "at least one thread");
 }
 
-// The short cut for work of one piece must not hide a nesting that would abort with more work or more threads.
+// The shortcut for work of one range must not hide nesting that would abort with more work or more threads.
 TEST(ThreadPoolDeathTest, NestingAbortsOnTheShortCutToo) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   for (int size : {1, 2})

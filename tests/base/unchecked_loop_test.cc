@@ -1,4 +1,4 @@
-#include "src/base/checked_before.h"
+#include "src/base/unchecked_loop.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,9 @@
-// What an audit says of a head, by hand.
+// Audit of a head, computed by hand.
 #include <gtest/gtest.h>
 
 #include <array>
 
-#include "src/attention/audit.h"
+#include "src/methods/stats/audit.h"
 
 namespace mneme {
 namespace {
@@ -18,7 +18,7 @@ TEST(Audit, CountsTheMostAttendedTokensAndTheirShare) {
   EXPECT_DOUBLE_EQ(both.recall, 2.0 / 3);  // the three most attended are 0, 2 and 3
   const AuditedHead first = audit_head(std::span(p).first(5), 1, attended, 3, scratch);
   EXPECT_DOUBLE_EQ(first.mass, 0.875);
-  EXPECT_DOUBLE_EQ(first.recall, 1.0);  // of tokens 1 and 4, which are alike, the later one
+  EXPECT_DOUBLE_EQ(first.recall, 1.0);  // of tokens 1 and 4, which are equal, the later one
   const std::array<std::uint8_t, 5> all = {1, 1, 1, 1, 1};
   EXPECT_DOUBLE_EQ(audit_head(p, 2, all, 5, scratch).recall, 1.0);
   EXPECT_DOUBLE_EQ(audit_head(p, 2, all, 5, scratch).mass, 1.0);

@@ -1,4 +1,4 @@
-// Selections that are kept from boundary to boundary, and units that are lists: what LouisKV adds to the contract.
+// Kept selections and units that are lists: what LouisKV adds to the contract.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -76,7 +76,7 @@ TEST_F(Boundaries, TauAndMaxReuseAtTheirEnds) {
   }
 }
 
-// The gate of one sequence says nothing about another in the batch.
+// The gate of one sequence does not affect another in the batch.
 TEST_F(Boundaries, SequencesTriggerIndependently) {
   const auto plan = plan_of(std::string(kLists) + "tau=0.9,max_reuse=0");
   Sequence still(kShape, plan, Values::kReal, 1), moving(kShape, plan, Values::kReal, 2);
@@ -85,13 +85,13 @@ TEST_F(Boundaries, SequencesTriggerIndependently) {
     s->close_units(attention_);
     s->new_queries();
   }
-  std::vector<float> a(still.width()), b(a), turned(a);
+  std::vector<float> a(still.width()), b(a), moved(a);
   for (int i = 0; i < 12; ++i) {
     for (Sequence* s : {&still, &moving}) s->append(1);
-    for (std::size_t c = 0; c < turned.size(); ++c) turned[c] = i % 2 == 0 ? moving.query(0)[c] : -moving.query(0)[c];
+    for (std::size_t c = 0; c < moved.size(); ++c) moved[c] = i % 2 == 0 ? moving.query(0)[c] : -moving.query(0)[c];
     const DecodeRow rows[] = {
         {.cache = &still.cache(), .method = still.method(), .q = still.query(0).data(), .out = a.data()},
-        {.cache = &moving.cache(), .method = moving.method(), .q = turned.data(), .out = b.data()}};
+        {.cache = &moving.cache(), .method = moving.method(), .q = moved.data(), .out = b.data()}};
     attention_.run(0, rows, kShape.attention());
   }
   const LayerStats &s = still.method()->stats().layers[0], &m = moving.method()->stats().layers[0];
@@ -101,7 +101,7 @@ TEST_F(Boundaries, SequencesTriggerIndependently) {
   EXPECT_EQ(m.corrections[0], 11);
 }
 
-// Slow drift is invisible to the step before, and not to the query that made the selection.
+// Slow drift is invisible against the previous step, and visible against the query that made the selection.
 TEST_F(Boundaries, ReferenceLastRetrievalSeesDrift) {
   for (const auto& [reference, expected] : {std::pair{"previous", 1}, std::pair{"last_retrieval", 4}}) {
     Sequence s(kShape, plan_of(std::string(kLists) + "tau=0.7,max_reuse=0,reference=" + reference), Values::kReal, 1);
@@ -121,7 +121,7 @@ TEST_F(Boundaries, ReferenceLastRetrievalSeesDrift) {
   }
 }
 
-// All positions that the units of a head hold.
+// All positions of a head's units.
 std::vector<std::int32_t> members(const UnitTable& table) {
   std::vector<std::int32_t> tokens;
   for (std::int32_t u = 0; u < table.size(); ++u)
@@ -159,7 +159,7 @@ TEST_F(Boundaries, EveryTokenOutsideSinksAndBufferIsInOneUnit) {
   EXPECT_NE(members(tables[0]), members(tables[1]));
 }
 
-// Units of one token are the oracle: its choice, and its bits.
+// Units of one token are the oracle: its selection, and its bits.
 TEST_F(Boundaries, ClustersOfOneTokenAreTheOracle) {
   Sequence lists(kShape, plan_of("unit=cluster:1,segment=1-1,sink=5,recent=20,dense=none,schedule=every_step"),
                  Values::kReal, 8);
@@ -183,7 +183,7 @@ TEST_F(Boundaries, ClustersOfOneTokenAreTheOracle) {
   }
 }
 
-// Where keys and values lie changes nothing: neither what is chosen nor a bit of what comes out.
+// The order of keys and values in memory changes nothing: neither the selection nor a bit of the output.
 TEST_F(Boundaries, ACopyInTheOrderOfTheUnitsChangesNothing) {
   Sequence a(kShape, plan_of(std::string(kLists) + "tau=0.8"), Values::kReal, 4);
   Sequence b(kShape, plan_of(std::string(kLists) + "tau=0.8,order=unit"), Values::kReal, 4);
@@ -203,7 +203,7 @@ TEST_F(Boundaries, ACopyInTheOrderOfTheUnitsChangesNothing) {
   }
 }
 
-// A prompt that comes in chunks, or whole, has the same units.
+// A prompt in chunks, or whole, has the same units.
 TEST_F(Boundaries, ChunksOfAPromptChangeNothing) {
   const auto plan = plan_of(std::string(kLists) + "tau=0.8");
   std::vector<std::vector<std::int32_t>> expected;
@@ -223,7 +223,49 @@ TEST_F(Boundaries, ChunksOfAPromptChangeNothing) {
   }
 }
 
-// Forgetting tokens and computing them again: every token is in a unit again, and the method goes on.
+// Tokens removed and recomputed: every token is in a unit again, and the method continues.
+// What a server's prefix cache does: a prompt that begins as an earlier conversation gets the units that it would have
+// had alone, wherever the earlier prompt and its answer ended.
+TEST_F(Boundaries, APrefixOfAnotherConversationHasTheUnitsOfAFreshPrompt) {
+  const auto plan = plan_of(kLists);
+  const auto lists = [&](Sequence& s) {
+    std::vector<std::vector<std::int32_t>> all;
+    for (std::int32_t l = 0; l < kLayers; ++l)
+      for (const UnitTable& table : s.method()->layer(l).tables)
+        for (std::int32_t u = 0; u < table.size(); ++u) {
+          all.emplace_back();
+          for (std::int32_t i = 0; i < table.n_tokens(u); ++i) all.back().push_back(table.token(u, i));
+        }
+    return all;
+  };
+  // Within the prompt (block boundaries at 68 and 132), at its end, inside the answer, after all of it, and below the
+  // sinks.
+  for (const auto& [shared, more] : {std::pair{3, 70},
+                                     {60, 70},
+                                     {100, 70},
+                                     {150, 70},
+                                     {150, 3},
+                                     {175, 70},
+                                     {200, 70},
+                                     {200, 3},
+                                     {230, 70},
+                                     {260, 70}}) {
+    Sequence s(kShape, plan, Values::kReal, 3);
+    s.append(200);
+    s.close_units(attention_);
+    decode(s, 60);
+    s.set_method(std::make_unique<MethodState>(s.method()->index_of_prefix(shared)));
+    s.cache().truncate(shared);
+    s.append(more);
+    s.close_units(attention_);
+    const auto cached = lists(s);
+    s.set_method(std::make_unique<MethodState>(plan));
+    s.close_units(attention_);
+    ASSERT_FALSE(cached.empty() && shared > 3) << shared;
+    EXPECT_EQ(cached, lists(s)) << shared << " shared tokens, " << more << " of its own";
+  }
+}
+
 TEST_F(Boundaries, GoesOnAfterItWasCut) {
   const auto plan = plan_of(std::string(kLists) + "tau=0.8,order=unit");
   for (const std::int32_t cut : {339, 320, 250, 130, 90, 3, 0}) {
@@ -247,7 +289,7 @@ TEST_F(Boundaries, GoesOnAfterItWasCut) {
   }
 }
 
-// Keys that are all equal are one cluster, larger than the budget: its first tokens are taken.
+// Equal keys form one cluster, larger than the budget: its first tokens are taken.
 TEST_F(Boundaries, AUnitLargerThanTheBudgetIsCut) {
   Sequence s(kShape, plan_of(std::string(kLists) + "tau=0.8,block=1000"), Values::kReal, 1);
   s.cache().extend(300);

@@ -1,6 +1,5 @@
-// The contract of every recipe, on the CPU backend: what is attended, how many, by which rule, and that it is the
-// reference's choice.
-#include <fmt/format.h>
+// Contract of every recipe on the CPU: what is attended, how many tokens, by which rule, and that the selection is the
+// reference's.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,22 +7,18 @@
 #include <memory>
 #include <set>
 
-#include "src/attention/decode_attention.h"
-#include "src/attention/decode_attention_ref.h"
+#include "reference/methods/decode_attention_ref.h"
+#include "src/methods/decode_attention.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
+#include "tests/contract/contract_case.h"
 #include "tests/contract/random_sequence.h"
 #include "tests/test_threads.h"
 
 namespace mneme {
 namespace {
 
-struct Method {
-  const char* name;
-  const char* overrides;
-};
-
-// Every recipe, and what combines beyond the papers. Budgets are small, so that a few hundred tokens exercise
+// Every recipe, and combinations beyond the papers. Budgets are small, so that a few hundred tokens exercise
 // everything.
 constexpr Method kMethods[] = {
     {"full", ""},
@@ -90,19 +85,10 @@ Recipe recipe_of(const Method& m, std::int32_t budget) {
   return r;
 }
 
-class DecodeContract : public ::testing::TestWithParam<std::tuple<Method, std::int32_t>> {
+class DecodeContract : public MethodContract {
  protected:
-  MethodShape shape() const {
-    const std::int32_t group = std::get<1>(GetParam());
-    return {.n_layers = kLayers,
-            .n_heads = 2 * group,
-            .n_kv_heads = 2,
-            .head_dim = kHeadDim,
-            .kv_dtype = group % 2 == 0 ? DType::kBF16 : DType::kF16};
-  }
-  std::shared_ptr<const Plan> plan(std::int32_t budget) const {
-    return compile(recipe_of(std::get<0>(GetParam()), budget), shape());
-  }
+  MethodShape shape() const { return shape_of(kLayers, kHeadDim); }
+  std::shared_ptr<const Plan> plan(std::int32_t budget) const { return compile(recipe_of(method(), budget), shape()); }
   ThreadPool pool_{kTestThreads};
   CpuContext context_{.pool = &pool_, .rounding = Rounding::kFixed};
 };
@@ -126,8 +112,8 @@ void expect_lawful_units(const Plan& plan, const MethodState& method, std::int32
   }
 }
 
-// The fast choice is the reference's, except for units whose score lies within rounding of the last one taken.
-void expect_same_choice(const ReferenceHead& expected, const std::vector<std::int32_t>& actual, double tolerance) {
+// The selection is the reference's, except for units whose score is within rounding of the last one taken.
+void expect_same_selection(const ReferenceHead& expected, const std::vector<std::int32_t>& actual, double tolerance) {
   if (expected.units == actual) return;
   std::vector<std::int32_t> odd;
   std::set_symmetric_difference(expected.units.begin(), expected.units.end(), actual.begin(), actual.end(),
@@ -142,7 +128,7 @@ void expect_same_choice(const ReferenceHead& expected, const std::vector<std::in
         << "unit " << u << " of " << expected.unit_scores.size();
 }
 
-TEST_P(DecodeContract, ChoosesAndAttendsAsTheReference) {
+TEST_P(DecodeContract, SelectsAndAttendsAsTheReference) {
   const auto plan = this->plan(96);
   for (const Values values : {Values::kSmallIntegers, Values::kReal}) {
     Sequence seq(shape(), plan, values, 7);
@@ -160,9 +146,9 @@ TEST_P(DecodeContract, ChoosesAndAttendsAsTheReference) {
                        !(std::holds_alternative<RawKeys>(plan->recipe.decode->index) && plan->rules.unit_tokens > 1);
     const bool one_bit = plan->recipe.decode && std::holds_alternative<OneBit>(plan->recipe.decode->index);
     const double tolerance = exact ? 0.0 : one_bit ? 1e-3 : 1e-5;  // one_bit.h: queries in 15 bits
-    // Keys that are turned for attention are rounded once more.
+    // Keys rotated for attention are rounded once more.
     const float rounding = shape().kv_dtype == DType::kBF16 ? 0x1.0p-6f : 0x1.0p-9f;
-    const float error = plan->key_basis == KeyBasis::kRaw ? rounding : 2e-5f;
+    const float error = plan->key_basis == KeyBasis::kPreRope ? rounding : 2e-5f;
     std::vector<float> out(seq.width()), expected(seq.width());
     for (int step = 0; step < 24; ++step) {
       if (step == 12) {  // another turn
@@ -178,14 +164,14 @@ TEST_P(DecodeContract, ChoosesAndAttendsAsTheReference) {
         const std::int32_t n = seq.cache().length();
         const bool sparse = !plan->dense_layer(l) && !region_at(plan->rules, n).everything && plan->selects();
         if (sparse) expect_lawful_units(*plan, *seq.method(), l, n);
-        if (random) continue;  // the reference has no dice
+        if (random) continue;  // the reference has no random numbers
         const auto heads = reference[static_cast<std::size_t>(l)].step(
             seq.cache(), seq.query(l).data(), l > 0 ? seq.query(l - 1).data() : nullptr, expected.data());
         bool same = true;
         if (sparse)
           for (std::size_t s = 0; s < heads.size(); ++s) {
             const auto& units = seq.method()->layer(l).attended[s];
-            expect_same_choice(heads[s], units, tolerance);
+            expect_same_selection(heads[s], units, tolerance);
             same = same && attended_tokens(*seq.method(), l, static_cast<std::int32_t>(s), n) == heads[s].tokens;
           }
         ASSERT_FALSE(HasFailure()) << "step " << step << " layer " << l << " N " << n;
@@ -200,7 +186,7 @@ TEST_P(DecodeContract, ChoosesAndAttendsAsTheReference) {
 
 TEST_P(DecodeContract, WithinTheBudgetTheBitsAreThoseOfFull) {
   const auto plan = this->plan(200);
-  if (plan->recipe.positions == Positions::kOneAngle) return;  // all tokens, but not where they are
+  if (plan->recipe.positions == Positions::kOneAngle) GTEST_SKIP() << "attends all tokens, but not where they are";
   const auto full = compile(make_recipe("full", {}), shape());
   Sequence a(shape(), plan, Values::kReal, 3), b(shape(), full, Values::kReal, 3),
       c(shape(), nullptr, Values::kReal, 3);
@@ -244,14 +230,14 @@ TEST_P(DecodeContract, AForkGoesOnAsItsOriginalAndAsAFreshSequence) {
   for (Sequence* s : {&a, &b}) s->append(120);
   a.close_units(attention);  // b builds its index lazily, at its first step: the same
   for (int i = 0; i < 9; ++i) ASSERT_EQ(step(a), step(b));
-  // b's method is replaced by a fork of a's: nothing may change, and what the fork does may not reach a.
+  // b's method is replaced by a fork of a's: nothing may change, and the fork must not affect a.
   b.set_method(std::make_unique<MethodState>(*a.method()));
   for (int i = 0; i < 40; ++i) ASSERT_EQ(step(a), step(b)) << i;
-  // Independent after the fork: a goes on alone, then b catches up.
+  // Independent after the fork: a continues alone, then b catches up.
   b.set_method(std::make_unique<MethodState>(*a.method()));
-  std::vector<std::vector<float>> ahead;
-  for (int i = 0; i < 40; ++i) ahead.push_back(step(a));
-  for (int i = 0; i < 40; ++i) ASSERT_EQ(ahead[static_cast<std::size_t>(i)], step(b)) << i;
+  std::vector<std::vector<float>> first_fork;
+  for (int i = 0; i < 40; ++i) first_fork.push_back(step(a));
+  for (int i = 0; i < 40; ++i) ASSERT_EQ(first_fork[static_cast<std::size_t>(i)], step(b)) << i;
 }
 
 TEST_P(DecodeContract, OthersInTheBatchChangeNothing) {
@@ -319,7 +305,7 @@ TEST_P(DecodeContract, AchievedBudgetAndDeclaredMemory) {
     if (plan->selects()) {
       EXPECT_EQ(stats.selections + stats.reused, 70 * plan->selection_heads());
     }
-    if (plan->mass_gate) {  // every selection but the first is asked
+    if (plan->mass_gate) {  // all selections but the first are gated
       ASSERT_EQ(stats.gate_checks.size(), static_cast<std::size_t>(plan->selection_heads()));
       std::int64_t corrections = 0;
       for (const std::int64_t n : stats.gate_checks) EXPECT_EQ(n, 69);
@@ -343,7 +329,7 @@ TEST_P(DecodeContract, AchievedBudgetAndDeclaredMemory) {
     EXPECT_EQ(s.method()->copy_bytes(), copies);
     return;
   }
-  // Entries lie in chunks of 256: what is used is what is declared, rounded up to a chunk.
+  // Entries are in chunks of 256: memory used is what is declared, rounded up to a chunk.
   const auto e = plan->selects() ? plan->index->entry_tokens() : 1;
   const double declared = plan->index_bytes_per_token() * std::ceil(770.0 / e / EntryStore::kChunkEntries) *
                           EntryStore::kChunkEntries * e * 2.0 * static_cast<double>(n_compressed);
@@ -353,8 +339,9 @@ TEST_P(DecodeContract, AchievedBudgetAndDeclaredMemory) {
 // Equal keys everywhere: the largest positions win on every path.
 TEST_P(DecodeContract, EqualScoresTakeTheLargerPosition) {
   const auto plan = this->plan(96);
-  // Equal keys are one cluster; what is taken of it is in boundary_test.cc.
-  if (!plan->selects() || plan->lists || std::holds_alternative<RandomScore>(plan->recipe.decode->score)) return;
+  // Equal keys are one cluster; what is taken of it is in boundary_contract_test.cc.
+  if (!plan->selects() || plan->lists || std::holds_alternative<RandomScore>(plan->recipe.decode->score))
+    GTEST_SKIP() << "selects nothing, at random, or lists";
   Sequence s(shape(), plan, Values::kReal, 1);
   DecodeAttention attention(context_, kRope);
   s.cache().extend(300);
@@ -378,15 +365,7 @@ TEST_P(DecodeContract, EqualScoresTakeTheLargerPosition) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(AllRecipes, DecodeContract,
-                         ::testing::Combine(::testing::ValuesIn(kMethods), ::testing::Values(1, 4, 5, 7, 8)),
-                         [](const auto& test) {
-                           std::string name = fmt::format("{}_{}_G{}", std::get<0>(test.param).name,
-                                                          std::get<0>(test.param).overrides, std::get<1>(test.param));
-                           for (char& c : name)
-                             if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(AllRecipes, DecodeContract, with_groups(kMethods), case_name);
 
 }  // namespace
 }  // namespace mneme

@@ -1,4 +1,4 @@
-// A sequence under a method that looks at the end of prefills, all of its keys beside it, and the reference.
+// A sequence under a method that drops at the end of prefills, a full copy of its keys, and the reference.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,21 +8,18 @@
 #include <memory>
 #include <vector>
 
-#include "src/attention/decode_attention.h"
-#include "src/attention/prefill_end.h"
-#include "src/attention/prefill_end_ref.h"
+#include "reference/methods/prefill_end_ref.h"
 #include "src/base/rng.h"
+#include "src/methods/decode_attention.h"
+#include "src/methods/prefill_end.h"
+#include "src/ops/attention/attention.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
+#include "tests/contract/contract_case.h"
 
 namespace mneme::dropping {
 
 inline constexpr std::int32_t kLayers = 3, kHeadDim = 8;
-
-struct Method {
-  const char* name;
-  const char* overrides;
-};
 
 inline Recipe recipe_of(const Method& m, std::int32_t budget) {
   Recipe r = make_recipe(m.name, {.budget = budget});
@@ -31,7 +28,7 @@ inline Recipe recipe_of(const Method& m, std::int32_t budget) {
   return r;
 }
 
-// One sequence under a method, and all of its keys beside it.
+// One sequence under a method, and a full copy of its keys.
 class Sequence {
  public:
   Sequence(const MethodShape& shape, std::shared_ptr<const Plan> plan, const CpuContext& context, std::uint64_t seed)
@@ -50,7 +47,7 @@ class Sequence {
 
   std::size_t width() const { return static_cast<std::size_t>(shape_.n_heads * shape_.head_dim); }
 
-  // n rows of a prefill that has `left` more, or one that decodes. Returns what they attended, layer by layer.
+  // n prefill rows with `left` more to come, or one decode row. Returns their attention, layer by layer.
   std::vector<float> pass(std::int32_t n, bool decodes, std::int32_t left) {
     draw(n);
     return attend(n, decodes, left);
@@ -71,7 +68,7 @@ class Sequence {
     cache_.truncate(cache_.length() - n);
     method_.truncate(cache_.length());
   }
-  // Keys, values and queries of the last n tokens once more.
+  // Recomputes the last n tokens with the same keys, values and queries.
   std::vector<float> again(std::int32_t n, bool decodes, std::int32_t left) {
     cache_.extend(n);
     for (std::int32_t l = 0; l < kLayers; ++l)
@@ -142,8 +139,8 @@ class Sequence {
                            .out = reinterpret_cast<std::byte*>(out.data() + m * shape.group * shape.head_dim),
                            .out_stride = rows.q_stride,
                            .lse = wanted ? lse.data() + m * n * shape.group : nullptr});
-        // In f64 where it is looked at: the fast form may take products of bf16, and what is tested here is not its
-        // rounding.
+        // In f64 where mass is observed: the fast form may multiply in bf16, and its rounding is not what is tested
+        // here.
         wanted ? attend_prefill_ref(heads, shape) : attend_prefill_cpu(heads, shape, context_);
       }
       prefill_end_.run(l, std::span(&rows, 1), shape);

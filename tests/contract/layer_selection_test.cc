@@ -1,5 +1,5 @@
-// The contract of methods that decide for a whole layer, in windows of prefill and in steps of decode, on the CPU
-// backend: what the specification in f64 selects and attends.
+// Contract of methods with selection per layer, in prefill windows and decode steps, on the CPU: selection and
+// attention of the f64 specification.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -7,12 +7,12 @@
 #include <cmath>
 #include <memory>
 
-#include "src/attention/decode_attention.h"
-#include "src/attention/layer_choice_ref.h"
-#include "src/attention/positions_ref.h"
-#include "src/attention/window_attention.h"
+#include "reference/methods/layer_selection_ref.h"
+#include "reference/methods/positions_ref.h"
 #include "src/base/error.h"
 #include "src/base/rng.h"
+#include "src/methods/decode_attention.h"
+#include "src/methods/window_attention.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
 #include "src/tensor/half.h"
@@ -42,7 +42,7 @@ class Sequence {
   std::size_t width() const { return static_cast<std::size_t>(shape_.n_heads * kHeadDim); }
   void make_equal(bool keys, bool queries) { equal_keys_ = keys, equal_queries_ = queries; }
 
-  // The next n tokens, by prefill or as steps; [layer][rows, n_heads * D].
+  // The next n tokens, as prefill or as decode steps; [layer][rows, n_heads * D].
   std::vector<std::vector<float>> read(std::int32_t n, bool prefill) {
     const std::int32_t first = cache_.length();
     cache_.extend(n);
@@ -103,7 +103,7 @@ class Sequence {
   bool equal_keys_ = false, equal_queries_ = false;
 };
 
-class LayerChoiceContract : public ::testing::TestWithParam<std::tuple<const char*, std::int32_t>> {
+class LayerSelectionContract : public ::testing::TestWithParam<std::tuple<const char*, std::int32_t>> {
  protected:
   std::shared_ptr<const Plan> plan(std::int32_t budget, std::int32_t n_layers = 1) const {
     const std::int32_t group = std::get<1>(GetParam());
@@ -118,7 +118,7 @@ class LayerChoiceContract : public ::testing::TestWithParam<std::tuple<const cha
   CpuContext context_{.pool = &pool_, .rounding = Rounding::kFixed};
 };
 
-void expect_same_units(const LayerChoiceRef::Choice& expected, const std::vector<std::int32_t>& actual) {
+void expect_same_units(const LayerSelectionRef::Selection& expected, const std::vector<std::int32_t>& actual) {
   if (expected.units == actual) return;
   std::vector<std::int32_t> odd;
   std::set_symmetric_difference(expected.units.begin(), expected.units.end(), actual.begin(), actual.end(),
@@ -126,21 +126,21 @@ void expect_same_units(const LayerChoiceRef::Choice& expected, const std::vector
   const auto score = [&](std::int32_t u) { return expected.scores[static_cast<std::size_t>(u - expected.first_unit)]; };
   double kth = INFINITY;
   for (std::int32_t u : expected.units) kth = std::min(kth, score(u));
-  // Representatives are stored in f16: each of up to 256 products is off by 2^-11 of itself.
+  // Representatives are stored in f16: each of up to 256 terms has a relative error of 2^-11.
   for (std::int32_t u : odd) EXPECT_LE(std::abs(score(u) - kth), 5e-4) << "unit " << u;
 }
 
-TEST_P(LayerChoiceContract, ChoosesAndAttendsAsTheReference) {
+TEST_P(LayerSelectionContract, SelectsAndAttendsAsTheReference) {
   for (const auto& [budget, question] : {std::pair(76, true), std::pair(76, false), std::pair(1000, false)}) {
     if (!question && std::get<0>(GetParam())[0] != 0) continue;  // the reference is slow
     const auto plan = this->plan(budget);
     Sequence seq(plan, context_);
-    LayerChoiceRef reference(plan, kRope, 0);
+    LayerSelectionRef reference(plan, kRope, 0);
     if (question) {
       seq.method().set_question_span(10, 21);
       reference.set_question_span(10, 21);
     }
-    std::int32_t chosen = 0;
+    std::int32_t n_selected = 0;
     for (std::int32_t at = 0; at < 190;) {
       const bool prefill = at < 120 || (at >= 136 && at < 176);  // another turn
       std::int32_t n = prefill ? kRows - at % kRows : 1;
@@ -148,10 +148,10 @@ TEST_P(LayerChoiceContract, ChoosesAndAttendsAsTheReference) {
       if (at < budget) n = std::min(n, budget - at);  // a window ends there too
       const std::vector<float> out = seq.read(n, prefill)[0], q = seq.queries(0, at, n);
       const std::vector<std::int32_t>& units = seq.units(0);
-      LayerChoiceRef::Choice choice =
-          reference.choose(seq.cache(), at, at + n, q.data(), prefill, static_cast<std::int32_t>(units.size()));
-      ASSERT_EQ(choice.everything, units.empty()) << at;
-      expect_same_units(choice, units);
+      LayerSelectionRef::Selection selection =
+          reference.select(seq.cache(), at, at + n, q.data(), prefill, static_cast<std::int32_t>(units.size()));
+      ASSERT_EQ(selection.everything, units.empty()) << at;
+      expect_same_units(selection, units);
       ASSERT_FALSE(HasFailure()) << "position " << at << " budget " << budget;
       const std::int32_t filed = seq.method().layer(0).memory->units.size();
       ASSERT_LE(first_unit(plan->rules) + filed, reference.filed() + (filed == 0 ? 1 : 0));
@@ -163,24 +163,24 @@ TEST_P(LayerChoiceContract, ChoosesAndAttendsAsTheReference) {
                     2.5e-4)  // half a step of f16 below 1
               << "unit " << i << " channel " << c << " at " << at;
       }
-      choice.units = units;  // equal, or as good
-      chosen += static_cast<std::int32_t>(units.size());
+      selection.units = units;  // equal, or equally good
+      n_selected += static_cast<std::int32_t>(units.size());
       std::vector<float> expected(out.size());
-      reference.attend(seq.cache(), choice, at, at + n, q.data(), expected.data());
+      reference.attend(seq.cache(), selection, at, at + n, q.data(), expected.data());
       for (std::size_t i = 0; i < out.size(); ++i)
         ASSERT_LE(std::abs(out[i] - expected[i]), 2e-4f * (1 + std::abs(expected[i])))
             << "position " << at + static_cast<std::int32_t>(i / seq.width()) << " budget " << budget;
       at += n;
     }
-    EXPECT_EQ(chosen > 0, budget < 190);
+    EXPECT_EQ(n_selected > 0, budget < 190);
   }
 }
 
-// With room for all, a step attends everything, and what left the window stands at its far end: dense attention under
-// that map of distances.
-TEST_P(LayerChoiceContract, WithRoomForAllDistancesAreFlattened) {
+// With room for all tokens, a step attends everything, with tokens outside of the window at its far end: dense
+// attention with those distances.
+TEST_P(LayerSelectionContract, WithRoomForAllDistancesAreFlattened) {
   const auto plan = this->plan(1000);
-  if (!plan->far_position) return;
+  if (!plan->remote_position) GTEST_SKIP() << "distances are the true ones";
   Sequence s(plan, context_);
   s.read(100, true);
   const auto number = [&](std::int32_t head, std::int32_t t, std::int32_t i) {
@@ -194,21 +194,21 @@ TEST_P(LayerChoiceContract, WithRoomForAllDistancesAreFlattened) {
       std::vector<double> sum(kHeadDim);
       double total = 0;
       for (std::int32_t t = 0; t <= at; ++t) {
-        const std::vector<double> seen = turned(head, std::min(at - t, plan->rules.recent - 1) - at, kRope);
-        double product = 0;
-        for (std::int32_t c = 0; c < kHeadDim; ++c) product += seen[static_cast<std::size_t>(c)] * number(h, t, c);
-        const double p = std::exp(product / std::sqrt(static_cast<double>(kHeadDim)));
+        const std::vector<double> seen = rotated(head, std::min(at - t, plan->rules.recent - 1) - at, kRope);
+        double dot_product = 0;
+        for (std::int32_t c = 0; c < kHeadDim; ++c) dot_product += seen[static_cast<std::size_t>(c)] * number(h, t, c);
+        const double p = std::exp(dot_product / std::sqrt(static_cast<double>(kHeadDim)));
         total += p;
         for (std::int32_t c = 0; c < kHeadDim; ++c) sum[static_cast<std::size_t>(c)] += p * number(h, t, kHeadDim + c);
       }
       for (std::int32_t c = 0; c < kHeadDim; ++c)
         ASSERT_NEAR(out[static_cast<std::size_t>(h * kHeadDim + c)], sum[static_cast<std::size_t>(c)] / total, 1e-3)
-            << "position " << at << " head " << h;  // near keys are rounded to f16 when they are turned
+            << "position " << at << " head " << h;  // local keys are rounded to f16 when rotated
     }
   }
 }
 
-TEST_P(LayerChoiceContract, ChunksOfWholeWindowsChangeNoBits) {
+TEST_P(LayerSelectionContract, ChunksOfWholeWindowsChangeNoBits) {
   const auto plan = this->plan(80, 2);
   Sequence whole(plan, context_), pieces(plan, context_);
   const auto expected = whole.read(10 * kRows + 5, true);
@@ -221,20 +221,20 @@ TEST_P(LayerChoiceContract, ChunksOfWholeWindowsChangeNoBits) {
   for (int step = 0; step < 10; ++step) ASSERT_EQ(whole.read(1, false), pieces.read(1, false));
 }
 
-TEST_P(LayerChoiceContract, AForkGoesOnAsItsOriginal) {
+TEST_P(LayerSelectionContract, AForkGoesOnAsItsOriginal) {
   const auto plan = this->plan(80, 2);
   Sequence a(plan, context_), b(plan, context_);
   for (Sequence* s : {&a, &b}) s->read(10 * kRows, true);
   b.method() = MethodState(a.method());
   for (int i = 0; i < 12; ++i) ASSERT_EQ(a.read(1, false), b.read(1, false));
   b.method() = MethodState(a.method());
-  std::vector<std::vector<std::vector<float>>> ahead;
-  for (int i = 0; i < 20; ++i) ahead.push_back(a.read(1, false));  // and what a does does not reach b
-  for (int i = 0; i < 20; ++i) ASSERT_EQ(b.read(1, false), ahead[static_cast<std::size_t>(i)]) << i;
+  std::vector<std::vector<std::vector<float>>> first_fork;
+  for (int i = 0; i < 20; ++i) first_fork.push_back(a.read(1, false));  // and a's steps do not affect b
+  for (int i = 0; i < 20; ++i) ASSERT_EQ(b.read(1, false), first_fork[static_cast<std::size_t>(i)]) << i;
 }
 
-// What is written and read again goes on as the original: its declared state is all that it has beside keys and values.
-TEST_P(LayerChoiceContract, AStateThatWasSavedGoesOnAsItsOriginal) {
+// A state that is written and read continues as the original: it holds everything besides keys and values.
+TEST_P(LayerSelectionContract, AStateThatWasSavedGoesOnAsItsOriginal) {
   const auto plan = this->plan(80, 2);
   Sequence a(plan, context_), b(plan, context_);
   for (Sequence* s : {&a, &b}) s->method().set_question_span(40, 45);
@@ -256,8 +256,8 @@ TEST_P(LayerChoiceContract, AStateThatWasSavedGoesOnAsItsOriginal) {
   }
 }
 
-// Cut anywhere it is refused, and so is one of another length; nothing that is accepted may be read out of bounds.
-TEST_P(LayerChoiceContract, ADamagedStateIsRefusedOrHarmless) {
+// A truncated state is rejected, and so is one of another length; nothing accepted may be read out of bounds.
+TEST_P(LayerSelectionContract, ADamagedStateIsRefusedOrHarmless) {
   const auto plan = this->plan(80);
   Sequence a(plan, context_);
   a.read(10 * kRows, true);
@@ -289,8 +289,8 @@ TEST_P(LayerChoiceContract, ADamagedStateIsRefusedOrHarmless) {
   }
 }
 
-// The mean over layers is the budget at most, and no layer takes more than twice what a budget has room for.
-TEST_P(LayerChoiceContract, KeepsItsBudget) {
+// The mean over layers is at most the budget, and no layer takes more than twice its share.
+TEST_P(LayerSelectionContract, KeepsItsBudget) {
   const auto plan = this->plan(120, 3);
   Sequence s(plan, context_);
   s.read(20 * kRows, true);
@@ -303,9 +303,9 @@ TEST_P(LayerChoiceContract, KeepsItsBudget) {
       ASSERT_TRUE(std::is_sorted(u.begin(), u.end(), std::less_equal<>()));
       ASSERT_GE(u.front(), 1);
       ASSERT_LT(u.back(), region_at(plan->rules, s.cache().length()).last_unit);
-      ASSERT_LE(static_cast<std::int32_t>(u.size()), 2 * plan->layer_choice->n_units);
+      ASSERT_LE(static_cast<std::int32_t>(u.size()), 2 * plan->layer_selection->n_units);
     }
-    ASSERT_LE(units, 3 * plan->layer_choice->n_units);
+    ASSERT_LE(units, 3 * plan->layer_selection->n_units);
   }
   std::int64_t tokens = 0, heads = 0;
   for (const LayerStats& stats : s.method().stats().layers) {
@@ -321,9 +321,9 @@ TEST_P(LayerChoiceContract, KeepsItsBudget) {
   EXPECT_GE(tokens, (120 - 16) * heads);
 }
 
-TEST_P(LayerChoiceContract, EqualUnitsAreTakenFromTheEnd) {
-  if (std::string_view(std::get<0>(GetParam())).find("positions=absolute") != std::string_view::npos) return;
-  // Keys before RoPE are equal everywhere.
+TEST_P(LayerSelectionContract, EqualUnitsAreTakenFromTheEnd) {
+  if (std::string_view(std::get<0>(GetParam())).find("positions=absolute") != std::string_view::npos)
+    GTEST_SKIP() << "keys after RoPE are not equal everywhere";
   const auto plan = this->plan(80);
   Sequence s(plan, context_);
   s.make_equal(true, false);
@@ -336,8 +336,8 @@ TEST_P(LayerChoiceContract, EqualUnitsAreTakenFromTheEnd) {
     EXPECT_EQ(units[i], r.last_unit - static_cast<std::int32_t>(units.size() - i));
 }
 
-// What is computed once more counts once.
-TEST_P(LayerChoiceContract, AStepBackIsTheSameStep) {
+// Recomputed rows count once.
+TEST_P(LayerSelectionContract, AStepBackIsTheSameStep) {
   const auto plan = this->plan(80);
   Sequence a(plan, context_), b(plan, context_);
   for (Sequence* s : {&a, &b}) s->read(10 * kRows, true);
@@ -350,7 +350,7 @@ TEST_P(LayerChoiceContract, AStepBackIsTheSameStep) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Variants, LayerChoiceContract,
+INSTANTIATE_TEST_SUITE_P(Variants, LayerSelectionContract,
                          ::testing::Combine(::testing::Values("", "positions=absolute", "window_probe=mean",
                                                               "window_probe=reversed", "cutoff=constant",
                                                               "cutoff=reversed", "cutoff_in=all",

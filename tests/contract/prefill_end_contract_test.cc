@@ -1,5 +1,5 @@
-// The contract of every recipe that drops, or lets the prompt set its budget: what stays is the reference's choice, and
-// what is attended is what stayed.
+// Contract of every recipe that drops, or whose budget the prompt determines: kept tokens are the reference's, and
+// attention is over the kept tokens.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +8,7 @@
 #include <memory>
 #include <numeric>
 
+#include "tests/contract/contract_case.h"
 #include "tests/contract/dropping_sequence.h"
 
 namespace mneme {
@@ -42,20 +43,11 @@ constexpr Method kMethods[] = {
     {"louiskv", "budget=norm,loss=0.3,sink=4,recent=16,segment=4-8,unit=cluster:4,tau=2,dense=none"},
 };
 
-class PrefillEndContract : public ::testing::TestWithParam<std::tuple<Method, std::int32_t>> {
+class PrefillEndContract : public MethodContract {
  protected:
-  MethodShape shape() const {
-    const std::int32_t group = std::get<1>(GetParam());
-    return {.n_layers = kLayers,
-            .n_heads = 2 * group,
-            .n_kv_heads = 2,
-            .head_dim = kHeadDim,
-            .kv_dtype = group % 2 == 0 ? DType::kBF16 : DType::kF16};
-  }
-  std::shared_ptr<const Plan> plan(std::int32_t budget) const {
-    return compile(recipe_of(std::get<0>(GetParam()), budget), shape());
-  }
-  // What f64 attention over the reference's tokens gives, for the last row.
+  MethodShape shape() const { return shape_of(kLayers, kHeadDim); }
+  std::shared_ptr<const Plan> plan(std::int32_t budget) const { return compile(recipe_of(method(), budget), shape()); }
+  // f64 attention over the reference's tokens, for the last row.
   std::vector<float> expected_output(Sequence& s, std::int32_t layer,
                                      const std::vector<std::vector<std::int32_t>>& stored) const;
 
@@ -63,7 +55,22 @@ class PrefillEndContract : public ::testing::TestWithParam<std::tuple<Method, st
   CpuContext context_{.pool = &pool_, .rounding = Rounding::kFixed};
 };
 
-// Equal, or apart only in tokens whose score lies within rounding of the last one that stayed. False: apart.
+// Keys and values of every stored run, as 16-bit patterns.
+std::vector<std::vector<float>> contents_of(const SequenceCache& cache) {
+  std::vector<std::vector<float>> contents;
+  for (std::int32_t l = 0; l < kLayers; ++l)
+    for (std::int32_t m = 0; m < 2; ++m) {
+      std::vector<KvRun> runs;
+      cache.append_runs(l, m, 0, cache.length(), runs);
+      for (const KvRun& run : runs) {
+        const auto* bits = reinterpret_cast<const std::uint16_t*>(run.kv);
+        contents.emplace_back(bits, bits + run.n_tokens * 2 * kHeadDim);
+      }
+    }
+  return contents;
+}
+
+// Equal, or different only in tokens whose score is within rounding of the last one kept. False: different.
 bool expect_same_tokens(const ReferencePrefillEnd::Head& expected, const std::vector<std::int32_t>& actual) {
   if (expected.stored == actual) return true;
   EXPECT_EQ(expected.stored.size(), actual.size());
@@ -116,7 +123,7 @@ TEST_P(PrefillEndContract, KeepsAndAttendsAsTheReference) {
   {
     const std::uint64_t seed = 3;
     Sequence s(shape(), plan, context_, seed);
-    // Two turns; prompts in passes of many rows, of one, and shorter than the rows that are looked at.
+    // Two turns; prompts in passes of many rows, of one, and shorter than the observed rows.
     const std::vector<std::vector<std::int32_t>> turns = {{90, 1, 60, 3}, {70, 2}};
     bool same = true;
     for (const auto& turn : turns) {
@@ -166,10 +173,10 @@ TEST_P(PrefillEndContract, KeepsAndAttendsAsTheReference) {
   }
 }
 
-// With all of the prompt and the answer within the budget nothing is dropped, and the bits are those of full attention.
+// With prompt and answer within the budget nothing is dropped, and the bits are those of full attention.
 TEST_P(PrefillEndContract, WithinTheBudgetTheBitsAreThoseOfFull) {
   const auto plan = this->plan(200);
-  if (plan->recipe.norm || plan->recipe.budget != 200) return;
+  if (plan->recipe.norm || plan->recipe.budget != 200) GTEST_SKIP() << "the recipe sets its own budget";
   Sequence a(shape(), plan, context_, 9), b(shape(), compile(make_recipe("full", {}), shape()), context_, 9);
   a.prefill(150);
   b.prefill(150);
@@ -186,38 +193,19 @@ TEST_P(PrefillEndContract, AForkGoesOnAsItsOriginal) {
     s->prefill(40);
   }
   for (int i = 0; i < 5; ++i) ASSERT_EQ(a.decode(), b.decode());
-  // b goes on from a fork of itself, whose pages it shares with what it was.
+  // b continues from a fork of itself, with which it shares its pages.
   const SequenceCache parent = b.cache().fork();
   const MethodState state(b.method());
-  std::vector<std::vector<float>> parents;
-  for (std::int32_t l = 0; l < kLayers; ++l)
-    for (std::int32_t m = 0; m < 2; ++m) {
-      std::vector<KvRun> runs;
-      parent.append_runs(l, m, 0, parent.length(), runs);
-      for (const KvRun& run : runs) {
-        const auto* bits = reinterpret_cast<const std::uint16_t*>(run.kv);
-        parents.emplace_back(bits, bits + run.n_tokens * 2 * kHeadDim);
-      }
-    }
+  const std::vector<std::vector<float>> before = contents_of(parent);
   for (int i = 0; i < 40; ++i) ASSERT_EQ(a.decode(), b.decode()) << i;
   ASSERT_EQ(a.prefill(30), b.prefill(30));
   ASSERT_EQ(a.decode(), b.decode());
   for (std::int32_t l = 0; l < kLayers; ++l)
     for (std::int32_t m = 0; m < 2; ++m) ASSERT_EQ(a.cache().stored(l, m), b.cache().stored(l, m));
-  // And nothing of it reached the parent.
-  auto expected = parents.begin();
-  for (std::int32_t l = 0; l < kLayers; ++l)
-    for (std::int32_t m = 0; m < 2; ++m) {
-      std::vector<KvRun> runs;
-      parent.append_runs(l, m, 0, parent.length(), runs);
-      for (const KvRun& run : runs) {
-        const auto* bits = reinterpret_cast<const std::uint16_t*>(run.kv);
-        ASSERT_EQ(std::vector<float>(bits, bits + run.n_tokens * 2 * kHeadDim), *expected++);
-      }
-    }
+  ASSERT_EQ(contents_of(parent), before) << "the parent is unaffected";
 }
 
-// A step that was computed and did not count: once more, and everything is as if it had been the first time.
+// A step that was computed and not committed: recomputed, everything is as if it were the first time.
 TEST_P(PrefillEndContract, AFailedStepDropsNothing) {
   const auto plan = this->plan(96);
   Sequence a(shape(), plan, context_, 6), b(shape(), plan, context_, 6);
@@ -245,28 +233,28 @@ TEST_P(PrefillEndContract, AchievedBudgetMemoryAndStatistics) {
     const LayerStats& stats = s.method().stats().layers[static_cast<std::size_t>(l)];
     EXPECT_EQ(stats.steps, 150);
     if (!plan->compressed(l)) {
-      EXPECT_EQ(stats.prompt_tokens, 0);
+      EXPECT_EQ(stats.retention.prompt_tokens, 0);
       EXPECT_GT(stats.attended_tokens, 200 * 150 * 2);
       continue;
     }
-    EXPECT_EQ(stats.prefill_ends, 1);
-    EXPECT_EQ(stats.prompt_tokens, 200 * 2);
-    EXPECT_LE(stats.kept_tokens, stats.prompt_tokens);
+    EXPECT_EQ(stats.retention.prefill_ends, 1);
+    EXPECT_EQ(stats.retention.prompt_tokens, 200 * 2);
+    EXPECT_LE(stats.retention.kept_tokens, stats.retention.prompt_tokens);
     const double achieved = static_cast<double>(stats.attended_tokens) / static_cast<double>(stats.attended_heads);
     if (each_step) {
       EXPECT_EQ(achieved, 96.0);
-      EXPECT_EQ(stats.dropped_tokens, 2 * (350 - 95));
+      EXPECT_EQ(stats.retention.dropped_tokens, 2 * (350 - 95));
     } else if (plan->drops()) {
-      const double kept = static_cast<double>(stats.kept_tokens) / 2;
+      const double kept = static_cast<double>(stats.retention.kept_tokens) / 2;
       EXPECT_EQ(achieved, kept + 75.5) << "what decodes stays: 1 to 150 tokens more";
-      EXPECT_EQ(stats.dropped_tokens, 2 * 200 - stats.kept_tokens);
+      EXPECT_EQ(stats.retention.dropped_tokens, 2 * 200 - stats.retention.kept_tokens);
     } else {
-      const double kept = static_cast<double>(stats.kept_tokens) / 2;
+      const double kept = static_cast<double>(stats.retention.kept_tokens) / 2;
       EXPECT_LE(achieved, kept);
       EXPECT_GE(achieved, kept - 2 * 8) << "of the largest units";
     }
     for (std::int32_t m = 0; m < 2; ++m) {
-      // Nobody shares anything here: what is not needed is free, but for a quarter and a page.
+      // No pages are shared here: what is not needed is free, except for a quarter and a page.
       const auto pages = static_cast<std::int32_t>(s.cache().table(l, m).size());
       const std::int32_t wanted = (s.cache().n_stored(l, m) + kPageTokens - 1) / kPageTokens;
       EXPECT_LE(4 * (pages - wanted), wanted + 4);
@@ -274,8 +262,8 @@ TEST_P(PrefillEndContract, AchievedBudgetMemoryAndStatistics) {
   }
 }
 
-// A prompt no longer than the sinks may set less than these: they are everything as long as there is no more, and so is
-// what the window holds beside them.
+// For a prompt no longer than the sinks the rule may give a smaller budget: sinks and window are then everything until
+// there are more tokens.
 TEST(NormBudget, LessThanTheSinks) {
   const MethodShape shape{.n_layers = kLayers, .n_heads = 8, .n_kv_heads = 2, .head_dim = kHeadDim};
   ThreadPool pool(1);
@@ -297,15 +285,7 @@ TEST(NormBudget, LessThanTheSinks) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(AllRecipes, PrefillEndContract,
-                         ::testing::Combine(::testing::ValuesIn(kMethods), ::testing::Values(1, 4, 5, 7, 8)),
-                         [](const auto& test) {
-                           std::string name = fmt::format("{}_{}_G{}", std::get<0>(test.param).name,
-                                                          std::get<0>(test.param).overrides, std::get<1>(test.param));
-                           for (char& c : name)
-                             if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(AllRecipes, PrefillEndContract, with_groups(kMethods), case_name);
 
 }  // namespace
 }  // namespace mneme

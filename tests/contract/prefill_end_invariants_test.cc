@@ -1,4 +1,4 @@
-// What must be true of each method that drops, whatever the numbers.
+// Invariants of each method that drops.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -57,7 +57,7 @@ TEST_F(Invariants, H2oMassIsTheRowsLessWhatWasDropped) {
   for (std::int32_t l = 0; l < kLayers; ++l)
     for (std::int32_t m = 0; m < 2; ++m) EXPECT_NEAR(sum(l, m), 100 * 2, 1e-3) << "one a row and query head";
   s.pass(30, false, 0);
-  std::vector<double> dropped;  // of what the end is about to drop
+  std::vector<double> dropped;  // mass of the tokens that the end will drop
   for (std::int32_t l = 0; l < kLayers; ++l)
     for (std::int32_t m = 0; m < 2; ++m) {
       const auto& pending = s.method().layer(l).pending;

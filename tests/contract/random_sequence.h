@@ -1,4 +1,4 @@
-// A sequence for contract tests: random keys, values and queries that move a little, and a method over it.
+// A sequence for contract tests: random keys and values, slowly changing queries, and a method.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "src/attention/decode_attention.h"
 #include "src/base/rng.h"
-#include "src/kernels/rope.h"
+#include "src/methods/decode_attention.h"
+#include "src/ops/norm_rope/rope.h"
 
 namespace mneme {
 
@@ -17,7 +17,7 @@ inline const RopeTable kRope = RopeTable::make({.theta = 100.0}, kHeadDim, 4096)
 
 enum class Values { kReal, kSmallIntegers };
 
-// One sequence with random keys, values and queries, and a method over it.
+// One sequence with random keys, values and queries, and a method.
 class Sequence {
  public:
   Sequence(const MethodShape& shape, std::shared_ptr<const Plan> plan, Values values, std::uint64_t seed)
@@ -45,7 +45,7 @@ class Sequence {
           store_kv(k.data(), v.data(), shape_.attention(), cache_.token(l, m, t));
         }
   }
-  // Queries that move a little from step to step, some heads more than others.
+  // Queries that change a little per step, some heads more than others.
   void new_queries() {
     for (auto& layer : queries_)
       for (std::size_t i = 0; i < layer.size(); ++i) {

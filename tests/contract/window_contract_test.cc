@@ -1,15 +1,16 @@
-// The contract of a windowed prefill, on the CPU backend: it attends what the specification says, wherever chunks end.
-#include <fmt/format.h>
+// Contract of windowed prefill on the CPU: the specification's attention, wherever chunks end.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <memory>
 
-#include "src/attention/window_attention.h"
-#include "src/attention/window_attention_ref.h"
+#include "reference/methods/window_attention_ref.h"
 #include "src/base/rng.h"
+#include "src/methods/window_attention.h"
+#include "src/ops/attention/attention.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
+#include "tests/contract/contract_case.h"
 #include "tests/test_threads.h"
 
 namespace mneme {
@@ -18,10 +19,6 @@ namespace {
 constexpr std::int32_t kHeadDim = 16;
 const RopeTable kRope = RopeTable::make({.theta = 1000.0}, kHeadDim, 4096);
 
-struct Method {
-  const char* name;
-  const char* overrides;
-};
 constexpr Method kMethods[] = {
     {"streaming_llm", "prefill=window:32"},
     {"streaming_llm", "prefill=window:7,sink=0"},
@@ -32,7 +29,7 @@ constexpr Method kMethods[] = {
     {"window", "sink=0,prefill=window:64,positions=one_angle,dense=0"},
 };
 
-// A prompt whose rows come in chunks: one layer of it.
+// One layer of a prompt in chunks.
 class Prompt {
  public:
   Prompt(const MethodShape& shape, std::shared_ptr<const Plan> plan, std::int32_t length)
@@ -82,16 +79,16 @@ class Prompt {
   std::vector<float> k_, v_, q_;
 };
 
-class WindowContract : public ::testing::TestWithParam<std::tuple<Method, std::int32_t>> {
+class WindowContract : public MethodContract {
  protected:
   MethodShape shape() const {
-    const std::int32_t group = std::get<1>(GetParam());
-    return {.n_layers = 1, .n_heads = 2 * group, .n_kv_heads = 2, .head_dim = kHeadDim, .kv_dtype = DType::kF16};
+    MethodShape shape = shape_of(1, kHeadDim);
+    shape.kv_dtype = DType::kF16;
+    return shape;
   }
   std::shared_ptr<const Plan> plan(std::int32_t budget) const {
-    const Method& m = std::get<0>(GetParam());
-    Recipe r = make_recipe(m.name, {.budget = budget});
-    apply_overrides(m.overrides, r);
+    Recipe r = make_recipe(method().name, {.budget = budget});
+    apply_overrides(method().overrides, r);
     return compile(r, shape());
   }
   ThreadPool pool_{kTestThreads};
@@ -106,8 +103,8 @@ TEST_P(WindowContract, AttendsAsTheReference) {
     const std::vector<float> out = prompt.read(300, attention);
     std::vector<float> expected(out.size());
     attend_windows_ref(*plan, kRope, 0, prompt.cache(), 0, prompt.query(0), expected.data());
-    // Turned keys are rounded to f16 once more: 2^-11 of scores of up to about 4.
-    const float tolerance = plan->key_basis == KeyBasis::kRaw ? 4e-3f : 2e-5f;
+    // Rotated keys are rounded to f16 once more: 2^-11 of scores of up to about 4.
+    const float tolerance = plan->key_basis == KeyBasis::kPreRope ? 4e-3f : 2e-5f;
     for (std::size_t i = 0; i < out.size(); ++i)
       ASSERT_LE(std::abs(out[i] - expected[i]), tolerance * (1 + std::abs(expected[i])))
           << "row " << i / prompt.width() << " budget " << budget;
@@ -134,7 +131,7 @@ TEST_P(WindowContract, ChunksOfWholeWindowsChangeNoBits) {
 
 TEST_P(WindowContract, WithinTheBudgetTheBitsAreThoseOfFull) {
   const auto plan = this->plan(400);
-  if (plan->recipe.positions == Positions::kOneAngle) return;
+  if (plan->recipe.positions == Positions::kOneAngle) GTEST_SKIP() << "attends all tokens, but not where they are";
   Prompt prompt(shape(), plan, 400);
   WindowAttention attention(context_, kRope);
   const std::vector<float> out = prompt.read(400, attention);
@@ -169,15 +166,7 @@ TEST_P(WindowContract, CountsWhatItAttends) {
   EXPECT_EQ(prompt.method().stats().layers[0].prefill_tokens, expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(AllRecipes, WindowContract,
-                         ::testing::Combine(::testing::ValuesIn(kMethods), ::testing::Values(1, 4, 5, 7, 8)),
-                         [](const auto& test) {
-                           std::string name = fmt::format("{}_{}_G{}", std::get<0>(test.param).name,
-                                                          std::get<0>(test.param).overrides, std::get<1>(test.param));
-                           for (char& c : name)
-                             if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(AllRecipes, WindowContract, with_groups(kMethods), case_name);
 
 }  // namespace
 }  // namespace mneme

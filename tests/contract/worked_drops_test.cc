@@ -1,14 +1,14 @@
-// One example a paper of what stays when a prefill ends, small enough to be done on paper. One layer, one KV head, one
-// query head; every row's query is the same, so that what a row gives to the tokens that it sees is in proportion to
-// their weights.
+// One worked example per paper of what is kept when a prefill ends. One layer, one KV head, one query head; every row
+// has the same query, so that a row's attention is proportional to the weights of the tokens it attends.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <vector>
 
-#include "src/attention/prefill_end.h"
-#include "src/attention/prefill_end_ref.h"
+#include "reference/methods/prefill_end_ref.h"
+#include "src/methods/prefill_end.h"
+#include "src/ops/attention/attention.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
 
@@ -29,7 +29,7 @@ class Example {
     reference_ = std::make_unique<ReferencePrefillEnd>(plan, 0);
   }
 
-  // Tokens of these weights; returns the positions that stay.
+  // Tokens with these weights; returns the kept positions.
   std::vector<std::int32_t> prefill(const std::vector<double>& weights) { return pass(weights, false); }
   std::vector<std::int32_t> decode(double weight) { return pass({weight}, true); }
 
@@ -69,7 +69,7 @@ class Example {
     std::vector<std::int32_t> positions;
     for (const TokenRange& r : cache_.stored(0, 0))
       for (std::int32_t t = r.begin; t < r.end; ++t) positions.push_back(t);
-    EXPECT_EQ(positions, reference_->heads()[0].stored) << "the reference chose otherwise";
+    EXPECT_EQ(positions, reference_->heads()[0].stored) << "the reference selected otherwise";
     return positions;
   }
 
@@ -90,7 +90,7 @@ TEST(WorkedDrops, ReFreeKvKeepsTheNewestTokensWhoseNormIsEnough) {
   EXPECT_THAT(Example("refreekv", 8, "dense=none,loss=0.5").prefill(weights), ElementsAre(0, 1, 2, 3, 9));
   // By attention instead: 5 and 9 have a norm of 24.41, 8.6 % missing; with 8 it is 26.38, 1.3 %.
   EXPECT_THAT(Example("refreekv", 8, "dense=none,loss=0.1,rank=mass").prefill(weights), ElementsAre(0, 1, 2, 3, 5, 9));
-  // With the first tokens in the norm (40.47 of 48.49) 16.5 % are missing without any other; 9 alone leaves 11.7 %.
+  // With the first tokens in the norm (40.47 of 48.49) 16.5 % are missing with no other token; 9 alone leaves 11.7 %.
   EXPECT_THAT(Example("refreekv", 8, "dense=none,loss=0.15,first_in_norm=yes").prefill(weights),
               ElementsAre(0, 1, 2, 3, 9));
 }
@@ -101,7 +101,7 @@ TEST(WorkedDrops, SnapKvKeepsItsWindowAndWhatItAttends) {
   const std::vector<double> weights = {1, 1, 1, 8, 1, 4, 1, 1};
   EXPECT_THAT(Example("snapkv", 4, "recent=2,rows=2,smooth=max:3").prefill(weights), ElementsAre(3, 4, 6, 7));
   EXPECT_THAT(Example("snapkv", 4, "recent=2,rows=2,smooth=none").prefill(weights), ElementsAre(3, 5, 6, 7));
-  // What decodes stays; the next prompt of two tokens attends 3, and drops what it attends least.
+  // Decoded tokens are kept; the next prompt of two tokens attends 3, and drops the token that it attends least.
   Example e("snapkv", 4, "recent=2,rows=2,smooth=none");
   e.prefill(weights);
   EXPECT_THAT(e.decode(1), ElementsAre(3, 5, 6, 7, 8));
@@ -116,7 +116,7 @@ TEST(WorkedDrops, H2oKeepsTheHeavyHittersSoFar) {
   EXPECT_THAT(e.decode(1), ElementsAre(0, 2, 5)) << "4 has 0.19 by now";
   // Token 6 weighs 30: 5 has 0.10 + 1/39, 2 has 0.80 + 2/39, 0 has 4.27 + 6/39.
   EXPECT_THAT(e.decode(30), ElementsAre(0, 2, 6));
-  // And is not recent any more: 30/69 + 30/39, against 2 with 0.85 + 2/69.
+  // No longer recent: 30/69 + 30/39, against 2 with 0.85 + 2/69.
   EXPECT_THAT(e.decode(31), ElementsAre(0, 6, 7));
 }
 

@@ -1,5 +1,5 @@
-// One example a paper, small enough to be done on paper: two channels that matter, one KV head, one layer. Each is
-// checked against the fast form and against the reference.
+// One worked example per paper: two channels in use, one KV head, one layer. Each is checked against the fast form and
+// the reference.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "src/attention/decode_attention.h"
-#include "src/attention/decode_attention_ref.h"
+#include "reference/methods/decode_attention_ref.h"
+#include "src/methods/decode_attention.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
 
@@ -41,8 +41,8 @@ class Example {
       store_kv(k.data(), v.data(), shape_.attention(), cache_.token(0, 0, cache_.length() - 1));
     }
   }
-  // The next token arrives, a zero key of its own, and asks with these queries, one a head of the group. Returns the
-  // units that were selected.
+  // Appends a token with a zero key and decodes with these queries, one per head of the group. Returns the selected
+  // units.
   std::vector<std::int32_t> step(const std::vector<Pair>& queries) {
     append({{0, 0}});
     std::vector<float> q(queries.size() * kHeadDim, 0.0f), out(q.size());
@@ -54,7 +54,7 @@ class Example {
     attention_.run(0, std::span(&row, 1), shape_.attention());
     const std::vector<std::int32_t> units = method_->layer(0).attended[0];
     const auto heads = reference_->step(cache_, q.data(), nullptr, out.data());
-    EXPECT_EQ(heads[0].units, units) << "the reference chose otherwise";
+    EXPECT_EQ(heads[0].units, units) << "the reference selected otherwise";
     attended_ = heads[0].tokens;
     scores_ = heads[0].unit_scores;
     return units;
@@ -82,7 +82,7 @@ class Example {
 //   2     (2,2) (2,2) (1,1) (2,1)         [1,2] x [1,2]      2 + 2 =  4          4
 //   3     (-1,-1) four times              {-1} x {-1}       -1 - 1 = -2         -2
 //
-// Pages 1 and 2 are read, though no key of page 1 is near the query: a bound is not a score. The truth would be 0
+// Pages 1 and 2 are selected, though no key of page 1 scores high: a bound is not a score. The true scores would be 0
 // and 2.
 TEST(WorkedExample, QuestReadsThePagesOfTheLargestBounds) {
   const std::vector<Pair> keys = {{1, 0}, {0, 1}, {1, 1}, {0, 0},   {3, -3},  {-3, 3},  {0, 0},   {0, 0}, {2, 2},
@@ -91,14 +91,14 @@ TEST(WorkedExample, QuestReadsThePagesOfTheLargestBounds) {
   quest.append(keys);
   EXPECT_THAT(quest.step({{1, 1}}), ElementsAre(1, 2));
   EXPECT_THAT(quest.unit_scores(), ElementsAre(2, 6, 4, -2));
-  // The open page, tokens 16 and 17, is always read.
+  // The open page, tokens 16 and 17, is always attended.
   EXPECT_THAT(quest.attended_tokens(), ElementsAre(4, 5, 6, 7, 8, 9, 10, 11, 16, 17));
 
   Example oracle("oracle", {.budget = 12, .sink = 0, .recent = 0}, "unit=page:4,pool=maxQK", 1);
   oracle.append(keys);
   EXPECT_THAT(oracle.step({{1, 1}}), ElementsAre(0, 2));
 
-  // Two heads, (1, 1) and (-1, 1), decide by the larger of their bounds: 2 6 4 -2 and 1 6 1 0 give 2 6 4 0.
+  // Two heads, (1, 1) and (-1, 1), pooled by maximum: bounds 2 6 4 -2 and 1 6 1 0 give 2 6 4 0.
   Example group("quest", {.budget = 12}, "unit=page:4,dense=none", 2);
   group.append(keys);
   EXPECT_THAT(group.step({{1, 1}, {-1, 1}}), ElementsAre(1, 2));
@@ -115,15 +115,15 @@ std::vector<Pair> four_pages() {
   return keys;
 }
 
-// FreeKV, section 3: a step attends what was selected with the query of the step before, but where the cosine of the
-// two is below tau.
+// FreeKV, section 3: a step attends the selection made with the previous step's query, unless the cosine of the two
+// queries is below tau.
 //
 //   step   q            cosine   page 1   2     3     4     selected with q   attended, tau 0.5   tau -1
 //   1      (1, 0)       -        4        0     3     -4    1 3               1 3 (the first)     1 3
 //   2      (0, 1)       0        0        4     3     -4    2 3               2 3 (corrected)     1 3
 //   3      (0.8, 0.6)   0.6      3.2      2.4   4.2   ...   1 3               2 3 (step 2's)      2 3
 //   4      (0.8, 0.6)   1        3.2      2.4   4.2   ...   1 3               1 3 (step 3's)      1 3
-TEST(WorkedExample, FreeKvSelectsAheadAndCorrectsWhereTheQueryMoved) {
+TEST(WorkedExample, FreeKvSelectsSpeculativelyAndCorrectsWhereTheQueryMoved) {
   const std::vector<std::vector<Pair>> steps = {{{1, 0}}, {{0, 1}}, {{0.8f, 0.6f}}};
   const auto run = [&](const char* tau) {
     Example freekv("freekv", {.budget = 16, .sink = 4, .recent = 4},
@@ -139,7 +139,7 @@ TEST(WorkedExample, FreeKvSelectsAheadAndCorrectsWhereTheQueryMoved) {
   EXPECT_THAT(run("-1"), ElementsAre(ElementsAre(1, 3), ElementsAre(1, 3), ElementsAre(2, 3), ElementsAre(1, 3)));
 }
 
-// The same queries, corrected where what is missing weighs more than eps of softmax(q . k) over pages 1 to 4:
+// The same queries, corrected where the missing share of softmax(q . k) over pages 1 to 4 is above eps:
 //
 //   step   q            softmax                   selected   ahead   missing      attended, eps 0.5
 //   1      (1, 0)       0.73 0.01 0.27 0.00       1 3        -       -            1 3 (the first)
@@ -203,7 +203,7 @@ TEST(WorkedExample, FreeKvPoolsSoftmaxesOverTheGroup) {
 //   3     16     (0, 1)      0.6     16 begins a segment      14 to 16  5     1: 4, then 4 2 0: 0    4 9, 10 to 12
 //   4     17     (0, 1)      1       kept                     14 to 17  4                            4 9, 10 11
 //   5     18     (0, 1)      1       5 = [14, 16) moves out   16 to 18  5                            4 9, 10 to 12
-TEST(WorkedExample, LouisKvKeepsARankingUntilTheQueryTurns) {
+TEST(WorkedExample, LouisKvKeepsARankingUntilTheQueryMoves) {
   Example louiskv("louiskv", {.budget = 10, .sink = 2, .recent = 4}, "unit=cluster:2,segment=2-4,dense=none,tau=0.7",
                   1);
   louiskv.append({{0, 0}, {0, 0}, {4, 0}, {-4, 0}, {0, 4}, {0, -4}, {-4, 0}, {4, 0}, {0, -4}, {0, 4}});
@@ -246,7 +246,7 @@ TEST(WorkedExample, FierRanksTokensByTheirOneBitKeys) {
   Example fier("fier", {.budget = 36}, "dense=none", 1);
   fier.append(keys);
   EXPECT_EQ(fier.step({{1, 0}}), expected);
-  // Tokens 64 and 65 have no codes yet and are always read.
+  // Tokens 64 and 65 have no codes yet and are always attended.
   EXPECT_EQ(fier.attended_tokens().size(), 36u);
   EXPECT_EQ(fier.attended_tokens().back(), 65);
 

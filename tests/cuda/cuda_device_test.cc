@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "mneme/error.h"
-#include "src/device/device.h"
-#include "src/device/memory.h"
-#include "tests/device/cuda_testing.h"
+#include "src/cuda/device.h"
+#include "src/cuda/memory.h"
+#include "tests/cuda/cuda_testing.h"
 
 namespace mneme {
 namespace {
@@ -16,7 +16,7 @@ class CudaDeviceTest : public CudaTest {};
 TEST_F(CudaDeviceTest, SaysWhatThereIs) {
   const DeviceInfo info = device_info(0);
   EXPECT_FALSE(info.name.empty());
-  EXPECT_GT(info.multiprocessors, 0);
+  EXPECT_GT(info.sm_count, 0);
   EXPECT_GT(info.memory_bytes, info.free_bytes);
   EXPECT_THROW(device_info(device_count()), Error);
 }
@@ -29,7 +29,7 @@ TEST_F(CudaDeviceTest, TooMuchMemoryIsAnErrorWithTheNumbers) {
     EXPECT_EQ(e.kind(), ErrorKind::kResource);
     EXPECT_NE(std::string(e.what()).find("test bytes take 1125899906842624"), std::string::npos) << e.what();
   }
-  EXPECT_NO_THROW(DeviceBuffer(1024, "fewer"));  // the error left nothing behind
+  EXPECT_NO_THROW(DeviceBuffer(1024, "fewer"));  // the error is not sticky
 }
 
 TEST_F(CudaDeviceTest, CopiesThroughPinnedMemorySmallAndLarge) {

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "src/device/device.h"
-#include "src/device/memory.h"
+#include "src/cuda/device.h"
+#include "src/cuda/memory.h"
 
 namespace mneme {
 

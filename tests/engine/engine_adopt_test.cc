@@ -37,7 +37,7 @@ TEST(Adopt, GoesOnAsTheSequenceItWas) {
           to->adopt({tokens.begin(), tokens.end()}, computed, [&](SequenceCache& mine) { copy_kv(cache, mine); });
       to->check_invariants();
       RequestInput more = kept(random_prompt(5, 9));
-      const Answer expected = answer_alone(joined(tokens, more.prompt), more);
+      const HashAnswer expected = answer_alone(joined(tokens, more.prompt), more);
       to->keep_going(other, more);
       EXPECT_EQ(drain(*to).of(other), expected) << n << " tokens, " << computed << " computed";
       EXPECT_EQ(to->stats(other).shared_tokens, computed);

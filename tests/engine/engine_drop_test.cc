@@ -2,13 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <map>
 
 #include "mneme/error.h"
 #include "src/engine/engine.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
+#include "tests/engine/kept_request.h"
+#include "tests/error_message.h"
 #include "tests/model/test_models.h"
 
 namespace mneme {
@@ -18,10 +19,7 @@ using ::testing::HasSubstr;
 using Tokens = std::vector<std::int32_t>;
 
 Tokens prompt_of(std::size_t n, std::uint64_t seed) {
-  Rng rng(seed);
-  Tokens tokens;
-  for (std::size_t i = 0; i < n; ++i) tokens.push_back(static_cast<std::int32_t>(rng.below(50)));
-  return tokens;
+  return random_tokens(n, 50, seed);
 }
 
 class EngineDrop : public ::testing::TestWithParam<const char*> {
@@ -42,14 +40,6 @@ class EngineDrop : public ::testing::TestWithParam<const char*> {
     apply_overrides(overrides, r);
     return compile(r, engine.method_shape());
   }
-  static RequestInput ask(Tokens prompt, std::shared_ptr<const Plan> method, std::int32_t max_tokens = 12) {
-    RequestInput input;
-    input.prompt = std::move(prompt);
-    input.max_tokens = max_tokens;
-    input.keep_sequence = true;
-    input.method = std::move(method);
-    return input;
-  }
   // Steps until all have ended; the answers' tokens.
   static std::map<RequestId, Tokens> drain(Engine& engine) {
     std::map<RequestId, Tokens> answers;
@@ -64,29 +54,24 @@ class EngineDrop : public ::testing::TestWithParam<const char*> {
     const RequestId id = engine.submit(std::move(input));
     return drain(engine)[id];
   }
-  static std::string refusal(const std::function<void()>& action) {
-    try {
-      action();
-    } catch (const Error& e) {
-      EXPECT_EQ(e.kind(), ErrorKind::kRequest);
-      return e.what();
-    }
-    return "";
+  template <typename F>
+  static std::string refusal(const F& action) {
+    return error_message(ErrorKind::kRequest, action);
   }
 };
 
 TEST_P(EngineDrop, TheMethodMattersAndMemoryIsFreed) {
   const auto engine = make_engine();
   const auto method = plan(*engine, GetParam());
-  const RequestId full = engine->submit(ask(prompt_of(300, 1), nullptr));
-  const RequestId id = engine->submit(ask(prompt_of(300, 1), method));
+  const RequestId full = engine->submit(kept_request(prompt_of(300, 1), nullptr));
+  const RequestId id = engine->submit(kept_request(prompt_of(300, 1), method));
   auto answers = drain(*engine);
   EXPECT_NE(answers[id], answers[full]) << "random weights attend everywhere";
   EXPECT_TRUE(engine->cache(id).dropped());
   EXPECT_LT(engine->kv_bytes(id), engine->kv_bytes(full));
   const MethodStats& stats = *engine->method_stats(id);
-  EXPECT_EQ(stats.layers[0].prefill_ends, 1);
-  EXPECT_GT(stats.layers[0].dropped_tokens, 0);
+  EXPECT_EQ(stats.layers[0].retention.prefill_ends, 1);
+  EXPECT_GT(stats.layers[0].retention.dropped_tokens, 0);
   EXPECT_GT(stats.prefill_end_seconds, 0);
 }
 
@@ -94,11 +79,11 @@ TEST_P(EngineDrop, TheMethodMattersAndMemoryIsFreed) {
 TEST_P(EngineDrop, ForksAndTurnsGoOnAlike) {
   const auto engine = make_engine();
   const auto method = plan(*engine, GetParam());
-  const RequestId id = engine->submit(ask(prompt_of(200, 2), method));
+  const RequestId id = engine->submit(kept_request(prompt_of(200, 2), method));
   drain(*engine);
-  const RequestId fork = engine->fork(id, ask(prompt_of(40, 3), method));
-  const RequestId other = engine->fork(id, ask(prompt_of(30, 4), method));
-  engine->keep_going(id, ask(prompt_of(40, 3), method));
+  const RequestId fork = engine->fork(id, kept_request(prompt_of(40, 3), method));
+  const RequestId other = engine->fork(id, kept_request(prompt_of(30, 4), method));
+  engine->keep_going(id, kept_request(prompt_of(40, 3), method));
   auto answers = drain(*engine);
   EXPECT_EQ(answers[fork], answers[id]);
   EXPECT_EQ(answers[id].size(), 12u);
@@ -108,7 +93,7 @@ TEST_P(EngineDrop, ForksAndTurnsGoOnAlike) {
   EXPECT_LT(engine->cache(id).n_stored(0, 0), engine->cache(id).length());
   engine->release(id);
   drain(*engine);
-  engine->keep_going(fork, ask(prompt_of(5, 6), nullptr));
+  engine->keep_going(fork, kept_request(prompt_of(5, 6), nullptr));
   EXPECT_EQ(drain(*engine)[fork].size(), 12u) << "full attention over what is left";
 }
 
@@ -116,30 +101,31 @@ TEST_P(EngineDrop, InABatchAsAlone) {
   std::vector<Tokens> expected;
   for (std::uint64_t i = 0; i < 4; ++i) {
     const auto engine = make_engine();
-    expected.push_back(run(*engine, ask(prompt_of(150 + 30 * i, i), i == 2 ? nullptr : plan(*engine, GetParam()))));
+    expected.push_back(
+        run(*engine, kept_request(prompt_of(150 + 30 * i, i), i == 2 ? nullptr : plan(*engine, GetParam()))));
   }
   const auto engine = make_engine();
   const auto method = plan(*engine, GetParam());
   std::vector<RequestId> ids;
   for (std::uint64_t i = 0; i < 4; ++i)
-    ids.push_back(engine->submit(ask(prompt_of(150 + 30 * i, i), i == 2 ? nullptr : method)));
+    ids.push_back(engine->submit(kept_request(prompt_of(150 + 30 * i, i), i == 2 ? nullptr : method)));
   auto answers = drain(*engine);
   for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(answers[ids[i]], expected[i]) << i;
 }
 
-// A sequence that dropped tokens cannot lose some more from its end: it loses all, and is computed anew when it goes
+// A sequence that dropped tokens cannot lose some more from its end: it loses all, and is computed again when it goes
 // on.
-TEST_P(EngineDrop, MemoryThatIsTakenIsComputedAnew) {
+TEST_P(EngineDrop, EvictedMemoryIsRecomputed) {
   const auto engine = make_engine(14);
   const auto method = plan(*engine, GetParam());
-  const RequestId a = engine->submit(ask(prompt_of(200, 7), method));
+  const RequestId a = engine->submit(kept_request(prompt_of(200, 7), method));
   drain(*engine);
   ASSERT_TRUE(engine->cache(a).dropped());
-  const RequestId b = engine->submit(ask(prompt_of(380, 8), nullptr));
+  const RequestId b = engine->submit(kept_request(prompt_of(380, 8), nullptr));
   EXPECT_EQ(drain(*engine)[b].size(), 12u);
   EXPECT_EQ(engine->cache(a).length(), 0);
   engine->release(b);
-  engine->keep_going(a, ask(prompt_of(9, 9), method));
+  engine->keep_going(a, kept_request(prompt_of(9, 9), method));
   EXPECT_EQ(drain(*engine)[a].size(), 12u);
   EXPECT_TRUE(engine->cache(a).dropped());
 }
@@ -149,20 +135,21 @@ TEST_P(EngineDrop, AForkOfAPrefixAnswersAsAFreshRequest) {
   const auto engine = make_engine();
   const auto method = plan(*engine, GetParam());
   const Tokens document = prompt_of(220, 10);
-  const RequestId base = engine->submit(ask(document, nullptr, 0));
+  const RequestId base = engine->submit(kept_request(document, nullptr, 0));
   drain(*engine);
-  const std::int32_t rows = method->tap_rows() == Plan::kAllRows ? 220 : method->tap_rows();
+  const std::int32_t rows = method->observed_rows() == Plan::kAllRows ? 220 : method->observed_rows();
   for (const std::int32_t tail : {1, 5, 30}) {
-    const RequestId fork = engine->fork_prefix(base, 220 - tail, ask({document.end() - tail, document.end()}, method));
-    const RequestId fresh = engine->submit(ask(document, method));
+    const RequestId fork =
+        engine->fork_prefix(base, 220 - tail, kept_request({document.end() - tail, document.end()}, method));
+    const RequestId fresh = engine->submit(kept_request(document, method));
     auto answers = drain(*engine);
     EXPECT_EQ(answers[fork], answers[fresh]) << tail;
     EXPECT_EQ(engine->stats(fork).shared_tokens, std::min(220 - tail, 220 - rows));
     // Nothing of what has dropped tokens is there to share.
     Tokens joined(document.begin(), document.begin() + 100);
     for (std::int32_t t : prompt_of(50, 11)) joined.push_back(t);
-    const RequestId early = engine->fork_prefix(fork, 100, ask(prompt_of(50, 11), method));
-    const RequestId same = engine->submit(ask(joined, method));
+    const RequestId early = engine->fork_prefix(fork, 100, kept_request(prompt_of(50, 11), method));
+    const RequestId same = engine->submit(kept_request(joined, method));
     answers = drain(*engine);
     EXPECT_EQ(answers[early], answers[same]);
     EXPECT_EQ(engine->stats(early).shared_tokens, 0);
@@ -173,14 +160,17 @@ TEST_P(EngineDrop, AForkOfAPrefixAnswersAsAFreshRequest) {
 
 TEST_P(EngineDrop, MethodsThatSelectCannotGoOn) {
   const auto engine = make_engine();
-  const RequestId id = engine->submit(ask(prompt_of(200, 2), plan(*engine, GetParam())));
+  const RequestId id = engine->submit(kept_request(prompt_of(200, 2), plan(*engine, GetParam())));
   drain(*engine);
   const auto oracle = plan(*engine, "oracle", "sink=4,recent=4");
-  EXPECT_THAT(refusal([&] { engine->keep_going(id, ask({1, 2}, oracle)); }), HasSubstr("were dropped by a KV method"));
-  EXPECT_THAT(refusal([&] { engine->fork(id, ask({1, 2}, oracle)); }), HasSubstr("'oracle'"));
+  EXPECT_THAT(refusal([&] {
+                engine->keep_going(id, kept_request({1, 2}, oracle));
+              }),
+              HasSubstr("were dropped by a KV method"));
+  EXPECT_THAT(refusal([&] { engine->fork(id, kept_request({1, 2}, oracle)); }), HasSubstr("'oracle'"));
   EXPECT_THAT(refusal([&] { engine->attach_method(id, oracle); }), HasSubstr("'oracle'"));
   const bool by_head = std::string_view(GetParam()) == "snapkv" || std::string_view(GetParam()) == "h2o";
-  const std::string layer = refusal([&] { engine->keep_going(id, ask({1, 2}, plan(*engine, "tova"))); });
+  const std::string layer = refusal([&] { engine->keep_going(id, kept_request({1, 2}, plan(*engine, "tova"))); });
   drain(*engine);
   if (!by_head) {
     EXPECT_EQ(layer, "");

@@ -38,7 +38,7 @@ TEST(EngineMemory, ThePoolIsSizedForOneSequenceAndAPageForEveryOther) {
 
 TEST(EngineMemory, WhoDoesNotFitWaitsAndNobodyPasses) {
   TestEngine engine(pages(10));
-  std::map<RequestId, Answer> expected;
+  std::map<RequestId, HashAnswer> expected;
   std::vector<RequestId> ids;
   for (std::int64_t n : {6, 5, 1, 4, 10, 1}) {
     const RequestInput input = filling(n, 12, static_cast<std::uint64_t>(n));
@@ -46,7 +46,7 @@ TEST(EngineMemory, WhoDoesNotFitWaitsAndNobodyPasses) {
     expected[ids.back()] = answer_alone(input.prompt, input);
   }
   std::vector<RequestId> finished;
-  std::map<RequestId, Answer> got;
+  std::map<RequestId, HashAnswer> got;
   while (!engine->idle()) {
     for (const RequestEvent& e : engine->step()) {
       if (e.token) got[e.id].tokens.push_back(e.token->token);
@@ -98,7 +98,7 @@ TEST(EngineMemory, AKeptSequenceLosesItsPagesOnlyWhenNothingElseHelps) {
   EXPECT_EQ(engine->kv_bytes(kept[1]), 3u * kPageBytes);
   EXPECT_EQ(engine->kv_bytes(kept[2]), 3u * kPageBytes);
   EXPECT_TRUE(std::ranges::equal(engine->tokens(kept[0]), tokens[0]));
-  // It goes on all the same: what is missing is computed anew.
+  // It goes on all the same: what is missing is computed again.
   RequestInput more = request(random_prompt(4, 5), 6);
   engine->keep_going(kept[0], more);
   EXPECT_EQ(drain(*engine).of(kept[0]), answer_alone(joined(tokens[0], more.prompt), more));

@@ -6,12 +6,12 @@
 #include <memory>
 #include <string>
 
-#include "src/checkpoint/checkpoint.h"
 #include "src/engine/engine.h"
+#include "src/formats/checkpoint.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
-#include "src/tokenizer/chat_format.h"
-#include "src/tokenizer/tokenizer.h"
+#include "src/text/chat/chat_format.h"
+#include "src/text/tokenizer/tokenizer.h"
 #include "tests/model/needle_prompts.h"
 
 namespace mneme {
@@ -120,9 +120,9 @@ TEST_F(EngineMethod, AForkInTheMiddleOfAnAnswerGoesOnAsTheOriginal) {
   }
 }
 
-// A turn's tokens are indexed like the prompt's: what the second turn brought is found in the third, and the first
+// A turn's tokens are indexed like the prompt's: tokens of the second turn are found in the third, and the first
 // turn's fact too. The window alone holds neither.
-TEST_F(EngineMethod, SeveralTurnsFindWhatEachOfThemBrought) {
+TEST_F(EngineMethod, SeveralTurnsFindWhatEachOfThemAdded) {
   const auto tale = [](const char* fact, std::uint64_t seed) {
     return NeedleMaker::made_up_prose(1500, seed) + "\n" + fact + "\n" + NeedleMaker::made_up_prose(3000, seed + 1);
   };

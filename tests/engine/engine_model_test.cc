@@ -6,10 +6,10 @@
 #include <map>
 #include <string>
 
-#include "src/checkpoint/checkpoint.h"
 #include "src/engine/engine.h"
-#include "src/tokenizer/chat_format.h"
-#include "src/tokenizer/tokenizer.h"
+#include "src/formats/checkpoint.h"
+#include "src/text/chat/chat_format.h"
+#include "src/text/tokenizer/tokenizer.h"
 #include "tests/model/needle_prompts.h"
 #include "tests/test_threads.h"
 

@@ -128,9 +128,9 @@ class RandomLife {
   }
 
   void finished(RequestId id, Turn& turn, FinishReason reason) {
-    const Answer expected = answer_alone(turn.before, turn.input);
+    const HashAnswer expected = answer_alone(turn.before, turn.input);
     if (reason == FinishReason::kEnd || reason == FinishReason::kLength) {
-      ASSERT_EQ((Answer{turn.got, reason}), expected) << "request " << id.value;
+      ASSERT_EQ((HashAnswer{turn.got, reason}), expected) << "request " << id.value;
       ++n_answers_;
     } else {
       ASSERT_LE(turn.got.size(), expected.tokens.size());

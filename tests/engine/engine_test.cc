@@ -56,7 +56,7 @@ TEST(Engine, AnswersAsTheModelSays) {
   for (std::size_t n : {1u, 2u, 31u, 32u, 33u, 64u, 100u}) {
     TestEngine engine;
     RequestInput input = request(random_prompt(n, n), 40);
-    const Answer expected = answer_alone(input.prompt, input);
+    const HashAnswer expected = answer_alone(input.prompt, input);
     const RequestId id = engine->submit(input);
     EXPECT_EQ(drain(*engine).of(id), expected);
     EXPECT_EQ(engine->stats(id).prompt_tokens, static_cast<std::int32_t>(n));
@@ -96,7 +96,7 @@ TEST(Engine, EventsTellProgressTokensAndEnd) {
 
 TEST(Engine, ChunksOfAnySizeGiveTheSame) {
   RequestInput input = request(random_prompt(150, 8), 30);
-  const Answer expected = answer_alone(input.prompt, input);
+  const HashAnswer expected = answer_alone(input.prompt, input);
   for (int size : {1, 31, 32, 33, 149, 150, 151, 1024}) {
     TestEngine engine(chunked(size));
     const RequestId id = engine->submit(input);
@@ -110,10 +110,10 @@ TEST(Engine, ABatchGivesWhatEachGivesAlone) {
     EngineOptions options = chunked(64);
     options.kv_memory_bytes = 4 << 20;
     TestEngine engine(options, n_threads);
-    std::vector<Answer> expected, got(12);
+    std::vector<HashAnswer> expected, got(12);
     const auto step = [&] {
       for (const RequestEvent& e : engine->step()) {
-        Answer& answer = got[static_cast<std::size_t>(e.id.value)];
+        HashAnswer& answer = got[static_cast<std::size_t>(e.id.value)];
         if (e.token) answer.tokens.push_back(e.token->token);
         if (e.finished) answer.reason = *e.finished;
       }
@@ -156,7 +156,7 @@ TEST(Engine, APromptWithoutAnswerIsComputedForForks) {
   RequestInput document = request(random_prompt(90, 5), 0);
   document.keep_sequence = true;
   const RequestId doc = engine->submit(document);
-  EXPECT_EQ(drain(*engine).of(doc), (Answer{{}, FinishReason::kLength}));
+  EXPECT_EQ(drain(*engine).of(doc), (HashAnswer{{}, FinishReason::kLength}));
   EXPECT_EQ(engine->kv_bytes(doc), 3u * 4 * 1024);
   for (std::uint64_t q = 0; q < 3; ++q) {
     RequestInput question = request(random_prompt(10, 50 + q));
@@ -204,7 +204,7 @@ TEST(Engine, TurnsGoOnFromAllTokens) {
   const RequestId id = engine->submit(input);
   auto all = input.prompt;
   for (std::uint64_t turn = 0; turn < 8; ++turn) {
-    const Answer expected = answer_alone(all, input);
+    const HashAnswer expected = answer_alone(all, input);
     ASSERT_EQ(drain(*engine).of(id), expected) << "turn " << turn;
     all = joined(all, expected.tokens);
     ASSERT_TRUE(std::ranges::equal(engine->tokens(id), all));
@@ -357,9 +357,6 @@ TEST(Engine, WhatCannotRunIsRefusedWithTheNumbers) {
   drain(*engine);
   expect_error(refused, "has no sequence", [&] { engine->keep_going(id, request({1})); });
 
-  EngineOptions fp8;
-  fp8.kv_cache_dtype = "fp8";
-  expect_error(ErrorKind::kOption, "kv_cache_dtype", [&] { TestEngine e(fp8); });
   EngineOptions vast;
   vast.context = 1000;
   vast.kv_memory_bytes = 4096;
@@ -457,6 +454,51 @@ TEST(Engine, AForkOfAPrefixOfARunningRequestLeavesItAlone) {
   EXPECT_EQ(drained.of(parent), answer_alone(first.prompt, first));
   EXPECT_EQ(drained.of(fork), answer_alone(joined(std::span(first.prompt).first(96), second.prompt), second));
   EXPECT_EQ(engine->pool().n_free(), engine->pool().n_blocks());
+}
+
+TEST(Engine, AHeldRequestStartsFromWhatAnotherOneHasComputed) {
+  for (std::int32_t shared : {0, 32, 64, 96}) {
+    TestEngine engine(chunked(32));
+    const RequestInput first = request(random_prompt(130, 9), 9);
+    const RequestId leader = engine->submit(first);
+    const RequestInput second = request(joined(std::span(first.prompt).first(96), random_prompt(20, 11)), 9);
+    const RequestId held = engine->submit(second);
+    engine->hold(held);
+    for (int i = 0; i < 3; ++i) engine->step();  // 96 tokens are computed
+    EXPECT_EQ(engine->cache(held).length(), 0);
+    engine->start_held(held, leader, shared);
+    engine->check_invariants();
+    EXPECT_THROW(engine->start_held(held), Error);
+    const Drained drained = drain(*engine);
+    EXPECT_EQ(drained.of(leader), answer_alone(first.prompt, first)) << shared;
+    EXPECT_EQ(drained.of(held), answer_alone(second.prompt, second)) << shared;
+    EXPECT_EQ(engine->pool().n_free(), engine->pool().n_blocks());
+  }
+}
+
+TEST(Engine, AHeldRequestDelaysNobodyAndKeepsItsPosition) {
+  EngineOptions options = chunked(32);
+  options.max_sequences = 1;
+  TestEngine engine(options);
+  const RequestInput input = request(random_prompt(40, 9), 5);
+  const RequestId held = engine->submit(input), second = engine->submit(input), third = engine->submit(input);
+  engine->hold(held);
+  EXPECT_EQ(engine->views().size(), 2u);
+  engine->step();
+  EXPECT_GT(engine->cache(second).length(), 0);
+  engine->start_held(held);
+  std::vector<RequestId> order;  // in which they end
+  while (!engine->idle())
+    for (const RequestEvent& event : engine->step())
+      if (event.finished) order.push_back(event.id);
+  EXPECT_EQ(order, (std::vector{second, held, third}));
+  // Alone it has nothing to compute, and can be cancelled.
+  const RequestId last = engine->submit(input);
+  engine->hold(last);
+  EXPECT_TRUE(engine->step().empty());
+  engine->cancel(last);
+  EXPECT_EQ(engine->step().size(), 1u);
+  EXPECT_TRUE(engine->idle());
 }
 
 TEST(Engine, ScoresEveryTokenOfThePrompt) {

@@ -6,6 +6,8 @@
 #include "src/engine/engine.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
+#include "tests/engine/kept_request.h"
+#include "tests/error_message.h"
 #include "tests/model/test_models.h"
 #include "tests/test_threads.h"
 
@@ -26,15 +28,6 @@ std::shared_ptr<const Plan> plan_of(const Engine& engine, const char* name, cons
   Recipe recipe = make_recipe(name, {.budget = 64, .sink = 4});
   apply_overrides(overrides, recipe);
   return compile(recipe, engine.method_shape());
-}
-
-RequestInput input_of(std::vector<std::int32_t> prompt, std::shared_ptr<const Plan> method, int max_tokens = 12) {
-  RequestInput input;
-  input.prompt = std::move(prompt);
-  input.max_tokens = max_tokens;
-  input.keep_sequence = true;
-  input.method = std::move(method);
-  return input;
 }
 
 void drain(Engine& engine) {
@@ -64,8 +57,8 @@ TEST(EngineWindow, NeitherChunksNorOthersChangeTheAnswer) {
     for (const int batched : {1000, 100, 33, 1}) {
       const auto engine = make_engine(batched);
       const auto plan = plan_of(*engine, name, overrides);
-      const RequestId other = engine->submit(input_of(random_tokens(90, 50, 6), nullptr, 30));
-      const RequestId id = engine->submit(input_of(prompt, plan));
+      const RequestId other = engine->submit(kept_request(random_tokens(90, 50, 6), nullptr, 30));
+      const RequestId id = engine->submit(kept_request(prompt, plan));
       drain(*engine);
       if (expected.empty()) expected = tokens_of(*engine, id);
       EXPECT_EQ(tokens_of(*engine, id), expected) << overrides << ", " << batched << " tokens a step";
@@ -79,17 +72,17 @@ TEST(EngineWindow, ForksAndTurnsGoOnAsOneRequestWould) {
   for (const auto& [name, overrides] : kMethods) {
     const auto plan = plan_of(*engine, name, overrides);
     const auto document = random_tokens(160, 50, 7), question = random_tokens(32, 50, 8);
-    const RequestId base = engine->submit(input_of(document, plan, 0));
+    const RequestId base = engine->submit(kept_request(document, plan, 0));
     drain(*engine);
-    const RequestId fork = engine->fork(base, input_of(question, plan));
+    const RequestId fork = engine->fork(base, kept_request(question, plan));
     drain(*engine);
-    engine->keep_going(base, input_of(question, plan));
+    engine->keep_going(base, kept_request(question, plan));
     drain(*engine);
     EXPECT_EQ(tokens_of(*engine, fork), tokens_of(*engine, base)) << overrides;
     // Windows end where they would in one prompt: 160 is a multiple of 32.
     auto both = document;
     both.insert(both.end(), question.begin(), question.end());
-    const RequestId whole = engine->submit(input_of(both, plan));
+    const RequestId whole = engine->submit(kept_request(both, plan));
     drain(*engine);
     EXPECT_EQ(tokens_of(*engine, whole), tokens_of(*engine, base)) << overrides;
     for (const RequestId id : {base, fork, whole}) engine->release(id);
@@ -102,7 +95,7 @@ TEST(EngineWindow, TheQuestionSpanIsTokensOfThePrompt) {
   const auto plan = plan_of(*engine, "actqkv", "sink=8,unit=page:8,recent=16,prefill=window:32");
   const auto prompt = random_tokens(300, 50, 12);
   const auto answer = [&](std::pair<std::int32_t, std::int32_t> span) {
-    RequestInput input = input_of(prompt, plan);
+    RequestInput input = kept_request(prompt, plan);
     input.question_span = span;
     const RequestId id = engine->submit(std::move(input));
     drain(*engine);
@@ -116,14 +109,9 @@ TEST(EngineWindow, TheQuestionSpanIsTokensOfThePrompt) {
   for (const auto& span : {std::pair{-1, 3}, {5, 4}, {0, 301}}) EXPECT_THROW(answer(span), Error);
 }
 
-std::string refusal(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::kRequest);
-    return e.what();
-  }
-  return "nothing";
+template <typename F>
+std::string refusal(const F& action) {
+  return error_message(ErrorKind::kRequest, action);
 }
 
 TEST(EngineWindow, ASequenceKeepsTheMethodThatReadIt) {
@@ -131,16 +119,18 @@ TEST(EngineWindow, ASequenceKeepsTheMethodThatReadIt) {
   const auto windowed = plan_of(*engine, "streaming_llm"), other = plan_of(*engine, "streaming_llm"),
              quest = plan_of(*engine, "quest", "dense=none,sink=0");
   const auto prompt = random_tokens(100, 50, 9);
-  const RequestId a = engine->submit(input_of(prompt, windowed, 0)), b = engine->submit(input_of(prompt, quest, 0));
+  const RequestId a = engine->submit(kept_request(prompt, windowed, 0)),
+                  b = engine->submit(kept_request(prompt, quest, 0));
   drain(*engine);
   using ::testing::HasSubstr;
-  EXPECT_THAT(refusal([&] { engine->fork(a, input_of({1}, quest)); }), HasSubstr("computed under 'streaming_llm'"));
-  EXPECT_THAT(refusal([&] { engine->fork(a, input_of({1}, nullptr)); }), HasSubstr("'streaming_llm'"));
-  EXPECT_THAT(refusal([&] { engine->fork(a, input_of({1}, other)); }), HasSubstr("'streaming_llm'"));
-  EXPECT_THAT(refusal([&] { engine->keep_going(b, input_of({1}, windowed)); }), HasSubstr("computed under 'quest'"));
+  EXPECT_THAT(refusal([&] { engine->fork(a, kept_request({1}, quest)); }), HasSubstr("computed under 'streaming_llm'"));
+  EXPECT_THAT(refusal([&] { engine->fork(a, kept_request({1}, nullptr)); }), HasSubstr("'streaming_llm'"));
+  EXPECT_THAT(refusal([&] { engine->fork(a, kept_request({1}, other)); }), HasSubstr("'streaming_llm'"));
+  EXPECT_THAT(refusal([&] { engine->keep_going(b, kept_request({1}, windowed)); }),
+              HasSubstr("computed under 'quest'"));
   EXPECT_THAT(refusal([&] { engine->attach_method(b, windowed); }), HasSubstr("'streaming_llm'"));
-  engine->fork(b, input_of({1}, nullptr));  // read exactly: any method may go on
-  engine->fork(a, input_of({1}, windowed));
+  engine->fork(b, kept_request({1}, nullptr));  // read exactly: any method may go on
+  engine->fork(a, kept_request({1}, windowed));
   drain(*engine);
 }
 

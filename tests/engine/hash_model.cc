@@ -111,11 +111,11 @@ std::vector<float> hash_logits(std::span<const std::int32_t> tokens) {
   return logits;
 }
 
-Answer answer_alone(std::span<const std::int32_t> before, const RequestInput& input) {
+HashAnswer answer_alone(std::span<const std::int32_t> before, const RequestInput& input) {
   Sampler sampler(input.sampling);
   sampler.see_prompt(before);
   std::vector<std::int32_t> all(before.begin(), before.end());
-  Answer answer;
+  HashAnswer answer;
   while (static_cast<std::int32_t>(answer.tokens.size()) < input.max_tokens) {
     const std::int32_t token = sampler.next(hash_logits(all)).token;
     if (std::find(input.end_tokens.begin(), input.end_tokens.end(), token) != input.end_tokens.end()) {
@@ -128,18 +128,18 @@ Answer answer_alone(std::span<const std::int32_t> before, const RequestInput& in
   return answer;
 }
 
-const Answer& Drained::of(RequestId id) const {
+const HashAnswer& Drained::of(RequestId id) const {
   const auto it = std::find_if(answers.begin(), answers.end(), [&](const auto& a) { return a.first == id; });
-  MNEME_CHECK(it != answers.end(), "request {} brought no event", id.value);
+  MNEME_CHECK(it != answers.end(), "request {} has no event", id.value);
   return it->second;
 }
 
 Drained drain(Engine& engine) {
-  std::map<RequestId, Answer> answers;
+  std::map<RequestId, HashAnswer> answers;
   int steps = 0;
   while (!engine.idle()) {
     for (const RequestEvent& e : engine.step()) {
-      Answer& a = answers[e.id];
+      HashAnswer& a = answers[e.id];
       if (e.token) a.tokens.push_back(e.token->token);
       if (e.finished) a.reason = *e.finished;
     }

@@ -45,19 +45,19 @@ class HashModel final : public ForwardPass {
 // Logits after these tokens.
 std::vector<float> hash_logits(std::span<const std::int32_t> tokens);
 
-struct Answer {
+struct HashAnswer {
   std::vector<std::int32_t> tokens;
   FinishReason reason = FinishReason::kLength;
-  bool operator==(const Answer&) const = default;
+  bool operator==(const HashAnswer&) const = default;
 };
 
 // What a request must answer when `before` are the tokens of its sequence (its own prompt included).
-Answer answer_alone(std::span<const std::int32_t> before, const RequestInput& input);
+HashAnswer answer_alone(std::span<const std::int32_t> before, const RequestInput& input);
 
 // Steps until nothing is left to do; the answer of every request, by id.
 struct Drained {
-  std::vector<std::pair<RequestId, Answer>> answers;
-  const Answer& of(RequestId id) const;
+  std::vector<std::pair<RequestId, HashAnswer>> answers;
+  const HashAnswer& of(RequestId id) const;
 };
 Drained drain(Engine& engine);
 

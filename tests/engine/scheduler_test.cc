@@ -87,7 +87,7 @@ TEST(Scheduler, AdmissionLeavesWhatTheRunningOnesMayTake) {
 
 TEST(Scheduler, NobodyOvertakesWhoDoesNotFit) {
   EXPECT_EQ(rows({view(1, Phase::kWaiting, 4, 50), view(2, Phase::kWaiting, 4, 1)}, 10, {}), Rows{});
-  // Not from below either; from above, yes, and prompts that have begun go on.
+  // Not from below either; from above, yes, and prompts that have started go on.
   EXPECT_EQ(rows({view(1, Phase::kWaiting, 4, 50, 1), view(2, Phase::kWaiting, 4, 1, 0)}, 10, {}), Rows{});
   EXPECT_EQ(
       rows({view(1, Phase::kWaiting, 4, 50), view(2, Phase::kWaiting, 4, 1, 1), view(3, Phase::kPrefill, 4, 1, -1)}, 10,
@@ -102,7 +102,7 @@ TEST(Scheduler, AtMostMaxSequencesRun) {
   EXPECT_EQ(rows({view(1, Phase::kDecode, 1), view(2, Phase::kWaiting, 4)}, 99, {.max_sequences = 1}), (Rows{{1, 1}}));
 }
 
-TEST(Scheduler, TheUrgentTakesThePlaceOfTheLeastUrgent) {
+TEST(Scheduler, HighPriorityPreemptsTheLowest) {
   const RequestView urgent = view(4, Phase::kWaiting, 4, 1, 9);
   EXPECT_EQ(rows({view(1, Phase::kDecode, 1, 1, 1), view(2, Phase::kDecode, 1), view(3, Phase::kDecode, 1), urgent}, 99,
                  {.max_sequences = 3}),
@@ -153,7 +153,7 @@ Case random_case(Rng& rng) {
   return c;
 }
 
-bool ahead(const RequestView& a, const RequestView& b) {
+bool before(const RequestView& a, const RequestView& b) {
   return a.priority > b.priority || (a.priority == b.priority && a.id < b.id);
 }
 
@@ -197,13 +197,13 @@ void expect_rules(const Case& c) {
   const RequestView* first = nullptr;
   for (const RequestView& r : c.requests) {
     any_running = any_running || r.phase != Phase::kWaiting;
-    if (r.phase == Phase::kWaiting && (first == nullptr || ahead(r, *first))) first = &r;
+    if (r.phase == Phase::kWaiting && (first == nullptr || before(r, *first))) first = &r;
     if (r.phase == Phase::kDecode) continue;
     const std::int32_t n = given.contains(r.id) ? given[r.id] : 0;
     ASSERT_TRUE(!budget_left || r.phase == Phase::kWaiting || n == r.tokens_left || (n == 0 && displaced(r)))
         << "budget is left over";
     for (const RequestView& other : c.requests) {
-      if (other.phase == Phase::kDecode || !given.contains(other.id) || !ahead(r, other)) continue;
+      if (other.phase == Phase::kDecode || !given.contains(other.id) || !before(r, other)) continue;
       // `other` got something although `r` is ahead of it: then r has all it wants, or waits behind a closed door while
       // other runs.
       ASSERT_TRUE(n == r.tokens_left || (n == 0 && r.phase == Phase::kWaiting && other.phase == Phase::kPrefill))

@@ -1,4 +1,4 @@
-#include "src/checkpoint/convert.h"
+#include "src/formats/open/convert.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -7,10 +7,10 @@
 #include <numbers>
 #include <tuple>
 
-#include "src/checkpoint/gguf_checkpoint.h"
-#include "src/kernels/matmul.h"
-#include "tests/checkpoint/gguf_builder.h"
-#include "tests/checkpoint/hf_builder.h"
+#include "src/formats/gguf/gguf_checkpoint.h"
+#include "src/ops/gemm/gemm.h"
+#include "tests/formats/gguf/gguf_builder.h"
+#include "tests/formats/safetensors/hf_builder.h"
 
 namespace mneme::test {
 namespace {
@@ -22,7 +22,7 @@ std::vector<float> values(const ConstTensorView& v) {
   return out;
 }
 
-// Rows of halves (i, i + D/2) in the order of neighbours (2i, 2i + 1), written down a second time.
+// Independent permutation of rows from halves (i, i + D/2) to neighbours (2i, 2i + 1).
 std::vector<float> neighbours(const std::vector<float>& w, std::int64_t heads, std::int64_t head_dim) {
   const auto width = static_cast<std::int64_t>(w.size()) / (heads * head_dim);
   std::vector<float> out(w.size());
@@ -43,13 +43,15 @@ std::vector<float> expected_values(const Checkpoint& from, const CheckpointTenso
   return values(t.view);
 }
 
-// How far a value may move: the grid of the type, in parts of the block's largest value (0: not at all).
+// Error bound of a value: the type's grid, relative to the block's largest value (0: exact).
 double tolerance(DType type) {
   switch (type) {
     case DType::kQ8_0:
       return 0.5 / 127 + 1.0 / 2048;  // half a step, and the scale in f16
     case DType::kQ4_0:
       return 1.0 / 8 + 1.0 / 2048;  // a whole step at the end that has one code less
+    case DType::kQ4_1:
+      return 1.0 / 15 + 3.0 / 2048;  // half a fifteenth of a range of up to twice the largest; scale and minimum in f16
     case DType::kBF16:
       return 1.0 / 256;
     case DType::kF16:
@@ -125,7 +127,7 @@ std::string convert_name(const testing::TestParamInfo<std::tuple<const char*, DT
 INSTANTIATE_TEST_SUITE_P(Types, Convert,
                          testing::Combine(testing::Values("llama", "mistral", "qwen2", "qwen3"),
                                           testing::Values(DType::kF32, DType::kBF16, DType::kF16, DType::kQ8_0,
-                                                          DType::kQ4_0)),
+                                                          DType::kQ4_0, DType::kQ4_1)),
                          convert_name);
 
 TEST(Convert, Bf16WeightsKeepTheirBits) {
@@ -139,6 +141,28 @@ TEST(Convert, Bf16WeightsKeepTheirBits) {
     ASSERT_EQ(a.to_string(), b.to_string());
     EXPECT_EQ(std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.n_elements()) * 2), 0) << name;
   }
+}
+
+TEST(Convert, KeepsMetadataThatDoesNotDescribeTheComputation) {
+  TempFolder folder;
+  GgufBuilder b = GgufBuilder::tiny();
+  b.set("general.license", "apache-2.0");
+  b.set("general.tags", std::vector<std::string>{"text", "\u00fc"});
+  b.set("general.base_model.count", std::uint32_t{1});
+  b.set("quantize.imatrix.file", "imatrix.dat");
+  const auto from = Checkpoint::open(folder.write("in.gguf", b.build()));
+  convert_to_gguf(*from, folder / "out.gguf", DType::kQ8_0);
+  const auto to = Checkpoint::open(folder / "out.gguf");
+  const auto value = [&](const char* key) {
+    for (const MetadataEntry& e : to->metadata())
+      if (e.key == key) return e.value;
+    return std::string("absent");
+  };
+  EXPECT_EQ(value("general.license"), "apache-2.0");
+  EXPECT_EQ(value("general.tags"), "[\"text\", \"\u00fc\"]");
+  EXPECT_EQ(value("general.base_model.count"), "1");
+  EXPECT_EQ(value("quantize.imatrix.file"), "absent") << "says how the weights of the source were made";
+  EXPECT_EQ(value("general.file_type"), "7");
 }
 
 TEST(Convert, GgufToGgufCopiesWhatHasTheTypeAlready) {
@@ -273,6 +297,52 @@ TEST(Convert, RowsThatFillNoBlockStayInBf16) {
   const auto to = Checkpoint::open(folder / "out.gguf");
   EXPECT_EQ(to->find("blk.0.ffn_down.weight")->view.dtype(), DType::kBF16);
   EXPECT_EQ(to->find("blk.0.ffn_up.weight")->view.dtype(), DType::kQ8_0);
+}
+
+TEST(Convert, EveryTypeThatIsWrittenKeepsTheWeights) {
+  TempFolder folder;
+  const std::string bytes = GgufBuilder::wide(30, 30).build();
+  const auto from = open_gguf(as_bytes(bytes), "in.gguf");
+  // Root mean square error of normal weights, in parts of theirs; tests/ops/gemm/quant_test.cc has the types' own bounds.
+  const std::pair<DType, double> kMost[] = {{DType::kQ5_0, 0.05}, {DType::kQ5_1, 0.05},   {DType::kQ2_K, 0.35},
+                                            {DType::kQ3_K, 0.2},  {DType::kQ4_K, 0.09},   {DType::kQ5_K, 0.05},
+                                            {DType::kQ6_K, 0.03}, {DType::kIQ4_NL, 0.09}, {DType::kMXFP4, 0.15}};
+  for (const auto& [type, most] : kMost) {
+    SCOPED_TRACE(dtype_name(type));
+    const ConvertResult result = convert_to_gguf(*from, folder / "out.gguf", type);
+    EXPECT_EQ(result.kept_in_bf16, 0);
+    EXPECT_EQ(result.in_narrower, 0);
+    const auto to = Checkpoint::open(folder / "out.gguf");
+    for (const CheckpointTensor& t : to->tensors()) {
+      if (t.view.rank() == 1) continue;
+      ASSERT_EQ(t.view.dtype(), type) << t.name;
+      const std::vector<float> found = values(t.view), expected = values(from->find(t.name)->view);
+      double error = 0.0, square = 0.0;
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        error += std::pow(static_cast<double>(found[i] - expected[i]), 2);
+        square += std::pow(static_cast<double>(expected[i]), 2);
+      }
+      EXPECT_LE(std::sqrt(error / square), most) << t.name;
+    }
+  }
+}
+
+TEST(Convert, RowsOfNoSuperBlockTakeANarrowerType) {
+  TempFolder folder;
+  const std::string bytes = GgufBuilder::tiny().build();  // rows of 64, 96 and 128
+  const auto from = open_gguf(as_bytes(bytes), "in.gguf");
+  const std::pair<DType, DType> kNarrower[] = {{DType::kQ2_K, DType::kQ4_0},
+                                               {DType::kQ3_K, DType::kQ4_0},
+                                               {DType::kQ4_K, DType::kQ5_0},
+                                               {DType::kQ5_K, DType::kQ5_1},
+                                               {DType::kQ6_K, DType::kQ8_0}};
+  for (const auto& [type, narrower] : kNarrower) {
+    const ConvertResult result = convert_to_gguf(*from, folder / "out.gguf", type);
+    EXPECT_EQ(result.in_narrower, 15);
+    EXPECT_EQ(result.narrower, narrower);
+    EXPECT_EQ(result.kept_in_bf16, 0);
+    EXPECT_EQ(Checkpoint::open(folder / "out.gguf")->find("blk.1.ffn_down.weight")->view.dtype(), narrower);
+  }
 }
 
 TEST(Convert, OutputThatCannotBeWritten) {

@@ -1,25 +1,25 @@
-// Good files cut short and with bytes changed at random: each gives an Error or something whose tensors lie inside the
-// file.
+// Valid files truncated and with bytes changed at random: each gives an Error, or a checkpoint whose tensors are inside
+// the file.
 #include <gtest/gtest.h>
 
 #include <string>
 
 #include "src/base/rng.h"
-#include "src/checkpoint/checkpoint.h"
-#include "src/checkpoint/gguf_checkpoint.h"
-#include "src/checkpoint/gguf_file.h"
-#include "src/checkpoint/gguf_model.h"
-#include "src/checkpoint/hf_model.h"
-#include "src/checkpoint/safetensors.h"
-#include "tests/checkpoint/gguf_builder.h"
-#include "tests/checkpoint/hf_builder.h"
+#include "src/formats/checkpoint.h"
+#include "src/formats/gguf/gguf_checkpoint.h"
+#include "src/formats/gguf/gguf_file.h"
+#include "src/formats/gguf/gguf_model.h"
+#include "src/formats/safetensors/hf_model.h"
+#include "src/formats/safetensors/safetensors.h"
+#include "tests/formats/gguf/gguf_builder.h"
+#include "tests/formats/safetensors/hf_builder.h"
 
 namespace mneme::test {
 namespace {
 
-// Calls use(bytes), which must return, or throw an Error; says how often it returned.
+// Calls use(bytes), which must return or throw an Error; counts the returns.
 template <typename Use>
-int survive(const std::string& bytes, Use use) {
+int count_parsed(const std::string& bytes, Use use) {
   try {
     use(bytes);
     return 1;
@@ -79,16 +79,16 @@ void use_tokenizer(const std::string& bytes) {
 }
 
 template <typename Use>
-void mangle(const std::string& good, std::size_t header, int flips, Use use) {
-  ASSERT_EQ(survive(good, use), 1);
+void corrupt(const std::string& good, std::size_t header, int flips, Use use) {
+  ASSERT_EQ(count_parsed(good, use), 1);
   Rng rng(good.size());
   int cut = 0, changed = 0;
-  for (std::size_t n = 0; n < header; ++n) cut += survive(good.substr(0, n), use);
-  for (int i = 0; i < 200; ++i) cut += survive(good.substr(0, rng.below(good.size())), use);
+  for (std::size_t n = 0; n < header; ++n) cut += count_parsed(good.substr(0, n), use);
+  for (int i = 0; i < 200; ++i) cut += count_parsed(good.substr(0, rng.below(good.size())), use);
   for (int i = 0; i < flips; ++i) {
     std::string bytes = good;
     change(bytes, i % 8 == 0 ? bytes.size() : std::min(header, bytes.size()), rng);
-    changed += survive(bytes, use);
+    changed += count_parsed(bytes, use);
   }
   EXPECT_EQ(cut, 0) << "a file cut short is never whole";
   EXPECT_GT(changed, 0) << "changes inside text and numbers leave some files whole";
@@ -100,38 +100,43 @@ std::string small_gguf() {
   return b.build();
 }
 
-TEST(Mangled, Gguf) {
+TEST(CorruptFile, Gguf) {
   const std::string good = small_gguf();
-  mangle(good, good.find("blk.1.ffn_down.weight") + 60, 6000, use_gguf);
+  corrupt(good, good.find("blk.1.ffn_down.weight") + 60, 6000, use_gguf);
 }
 
-TEST(Mangled, GgufVocabulary) {
+TEST(CorruptFile, GgufOfBlocksOf256) {
+  const std::string good = read_file(MNEME_SOURCE_DIR "/tests/fuzz/corpus/gguf/k_quants.gguf");
+  corrupt(good, good.find("blk.0.ffn_down.weight") + 60, 6000, use_gguf);
+}
+
+TEST(CorruptFile, GgufVocabulary) {
   GgufBuilder b;
   b.set_tokenizer(60);
   const std::string good = b.build();
-  mangle(good, good.size(), 6000, [](const std::string& bytes) {
+  corrupt(good, good.size(), 6000, [](const std::string& bytes) {
     const TokenizerData t =
         read_gguf_tokenizer(GgufFile::parse(as_bytes(bytes), "vocab.gguf", GgufFile::Tensors::kSkip));
     ASSERT_EQ(t.types.size(), t.tokens.size());
   });
 }
 
-TEST(Mangled, Safetensors) {
+TEST(CorruptFile, Safetensors) {
   const std::string good = safetensors(HfBuilder::tiny().tensors);
-  mangle(good, good.find("}}") + 2, 4000, use_safetensors);
+  corrupt(good, good.find("}}") + 2, 4000, use_safetensors);
 }
 
-TEST(Mangled, Config) {
+TEST(CorruptFile, Config) {
   Json config = HfBuilder::tiny().config;
   config["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 128}};
   const std::string good = config.dump();
-  mangle(good, good.size(), 6000, use_config);
+  corrupt(good, good.size(), 6000, use_config);
 }
 
-TEST(Mangled, Tokenizer) {
+TEST(CorruptFile, Tokenizer) {
   for (const Json& json : {HfBuilder::byte_level_tokenizer(), HfBuilder::sentencepiece_tokenizer()}) {
     const std::string good = json.dump();
-    mangle(good, good.size(), 4000, use_tokenizer);
+    corrupt(good, good.size(), 4000, use_tokenizer);
   }
 }
 

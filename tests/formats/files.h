@@ -1,4 +1,4 @@
-// Folders for tests, and checks of errors.
+// Temporary folders and error checks for tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ inline std::span<const std::byte> as_bytes(const std::string& s) {
   return std::as_bytes(std::span(s));
 }
 
-// Runs fn, which must throw an Error of that kind whose message has all those words.
+// Runs fn, which must throw an Error of this kind whose message contains all words.
 inline void expect_error(ErrorKind kind, std::initializer_list<std::string> words, FunctionRef<void()> fn) {
   try {
     fn();

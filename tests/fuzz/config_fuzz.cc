@@ -4,8 +4,8 @@
 #include <string_view>
 
 #include "mneme/error.h"
-#include "src/checkpoint/hf_model.h"
-#include "src/checkpoint/json.h"
+#include "src/formats/json.h"
+#include "src/formats/safetensors/hf_model.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace mneme;

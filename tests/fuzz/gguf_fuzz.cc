@@ -4,9 +4,9 @@
 #include <span>
 
 #include "mneme/error.h"
-#include "src/checkpoint/gguf_checkpoint.h"
-#include "src/checkpoint/gguf_file.h"
-#include "src/checkpoint/gguf_model.h"
+#include "src/formats/gguf/gguf_checkpoint.h"
+#include "src/formats/gguf/gguf_file.h"
+#include "src/formats/gguf/gguf_model.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace mneme;

@@ -7,14 +7,14 @@
 #include <string_view>
 
 #include "mneme/error.h"
-#include "src/tokenizer/jinja.h"
-#include "src/tokenizer/jinja_input.h"
+#include "src/text/jinja/jinja.h"
+#include "src/text/jinja/value/input.h"
 
 namespace {
 
 using namespace mneme;
 
-// In no template of the corpus: where it comes out, a message brought it.
+// In no template of the corpus: where it is in the output, it came from a message.
 constexpr std::string_view kMark = "\xe2\x98\x83";
 
 void must(bool condition) {

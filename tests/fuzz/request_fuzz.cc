@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "src/base/check.h"
-#include "src/server/api_error.h"
-#include "src/server/api_request.h"
+#include "src/server/api/api_error.h"
+#include "src/server/api/api_request.h"
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "mneme/error.h"
-#include "src/checkpoint/safetensors.h"
+#include "src/formats/safetensors/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {

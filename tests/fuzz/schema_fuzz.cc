@@ -1,7 +1,7 @@
 // Any JSON schema, and any walk through what it lets through: an error that names what is wrong, or documents that
 // parse and satisfy it.
 //
-// The input is a schema, a zero byte, and bytes that choose the way. The definitions of JSON Schema themselves are the
+// The input is a schema, a zero byte, and bytes that select the way. The definitions of JSON Schema themselves are the
 // judge (tests/grammar/json_testing), but for patterns, whose automaton has a test of its own.
 #include <algorithm>
 #include <cstddef>
@@ -13,16 +13,16 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/checkpoint/json.h"
-#include "src/grammar/json_matcher.h"
-#include "src/grammar/json_schema.h"
-#include "tests/grammar/json_testing.h"
+#include "src/formats/json.h"
+#include "src/text/grammar/json_matcher.h"
+#include "src/text/grammar/json_schema.h"
+#include "tests/text/grammar/json_testing.h"
 
 namespace {
 
 using namespace mneme;
 
-constexpr std::size_t kMostBytes = 200;
+constexpr std::size_t kMaxBytes = 200;
 
 // Bytes that keep a document short are tried as often as all others together.
 std::uint8_t preferred(const std::vector<std::uint8_t>& bytes, std::uint8_t choice) {
@@ -37,7 +37,7 @@ std::uint8_t preferred(const std::vector<std::uint8_t>& bytes, std::uint8_t choi
 void walk(const JsonMatcher& matcher, std::string_view choices, const nlohmann::ordered_json& schema, bool judged) {
   JsonMatcher::Threads here = matcher.begin();
   std::string document;
-  while (document.size() < kMostBytes) {
+  while (document.size() < kMaxBytes) {
     const bool done = std::any_of(here.begin(), here.end(), [](const auto& t) { return t.done; });
     if (done) {
       const auto value = nlohmann::ordered_json::parse(document, nullptr, false);

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "mneme/error.h"
-#include "tests/engine/session_bytes.h"
+#include "tests/engine/session/session_bytes.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace mneme;

@@ -5,10 +5,10 @@
 #include <cstdlib>
 
 #include "mneme/error.h"
-#include "src/tokenizer/byte_chars.h"
-#include "src/tokenizer/chat_format.h"
-#include "src/tokenizer/pretokenizer.h"
-#include "src/tokenizer/tokenizer.h"
+#include "src/text/chat/chat_format.h"
+#include "src/text/tokenizer/pretokenizer.h"
+#include "src/text/tokenizer/tokenizer.h"
+#include "src/text/unicode/byte_chars.h"
 
 namespace {
 

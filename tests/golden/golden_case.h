@@ -1,4 +1,4 @@
-// The files that tools/make_golden.py writes, as values.
+// Golden files written by tools/make_golden.py.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace mneme {
 
-// Errors of plain arithmetic against the truth; tolerances are twice these.
+// Errors of plain arithmetic; tolerances are twice these.
 struct ErrorLevel {
   double max = 0.0, rms = 0.0;
 };
@@ -18,9 +18,9 @@ struct GoldenCase {
   std::filesystem::path folder;
   std::vector<std::int32_t> tokens;
   std::vector<std::int64_t> rows;  // positions whose logits are stored
-  std::int64_t n_decode = 0;       // the last so many rows are all stored
+  std::int64_t n_decode = 0;       // the last n_decode rows are all stored
   std::int64_t context = 0;
-  std::map<std::string, ErrorLevel> plain, sharp;  // by type of the KV cache; sharp: f32 and f16 weights only
+  std::map<std::string, ErrorLevel> plain, sharp;  // by KV cache dtype; sharp: f32 and f16 weights only
 
   // File of f32 logits, [rows, vocab].
   std::vector<float> logits(const std::string& file) const;

@@ -6,7 +6,7 @@
 #include <string>
 #include <tuple>
 
-#include "src/checkpoint/checkpoint.h"
+#include "src/formats/checkpoint.h"
 #include "tests/golden/golden_case.h"
 #include "tests/model/sequence_runner.h"
 

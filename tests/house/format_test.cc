@@ -15,7 +15,7 @@ const std::string kClangFormat = MNEME_CLANG_FORMAT;
 TEST(Format, SourcesAreFormatted) {
   if (kClangFormat.empty()) GTEST_SKIP() << "clang-format-14 is not installed";
   std::string command = "cd '" + root().string() + "' && '" + kClangFormat + "' --dry-run -Werror";
-  for (const char* folder : {"include", "src", "tests", "bench", "examples"})
+  for (const char* folder : {"include", "src", "apps", "reference", "tests", "examples"})
     for (const auto& file : files(folder, {".h", ".cc", ".cu", ".cuh"})) command += " '" + file.string() + "'";
   std::FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
   ASSERT_NE(pipe, nullptr);
@@ -27,7 +27,7 @@ TEST(Format, SourcesAreFormatted) {
 }
 
 TEST(Format, TextFilesHaveNoTabsTrailingBlanksOrWindowsLineEnds) {
-  for (const char* folder : {"include", "src", "tests", "bench", "examples", "docs", "tools", "cmake"})
+  for (const char* folder : {"include", "src", "apps", "reference", "tests", "examples", "docs", "tools", "cmake"})
     for (const auto& file : files(folder, {".h", ".cc", ".cu", ".cuh", ".md", ".py", ".cmake"})) {
       int number = 0;
       for (const std::string& line : lines(file)) {

@@ -12,14 +12,27 @@
 namespace mneme::house {
 namespace {
 
-const std::vector<std::string> kRooms = {
-    "base",      "tensor", "device",  "kernels", "checkpoint", "tokenizer", "cache",  "blocks", "recipes", "recall",
-    "attention", "model",  "sampler", "grammar", "engine",     "eval",      "server", "perf",   "cli"};
+// The folders of MNEME_ROOMS in cmake/rooms.cmake, in their order.
+const std::vector<std::string>& rooms() {
+  static const std::vector<std::string> found = [] {
+    std::vector<std::string> folders;
+    bool inside = false;
+    for (const std::string& line : lines("cmake/rooms.cmake")) {
+      if (line.starts_with(")")) inside = false;
+      const std::size_t begin = line.find_first_not_of(' ');
+      if (inside && begin != std::string::npos && line[begin] != '#')
+        folders.push_back(line.substr(begin, line.find(' ', begin) - begin));
+      if (line.starts_with("set(MNEME_ROOMS")) inside = true;
+    }
+    return folders;
+  }();
+  return found;
+}
 
 std::optional<std::size_t> rank_of(const std::string& room) {
-  const auto it = std::find(kRooms.begin(), kRooms.end(), room);
-  if (it == kRooms.end()) return std::nullopt;
-  return static_cast<std::size_t>(it - kRooms.begin());
+  const auto it = std::find(rooms().begin(), rooms().end(), room);
+  if (it == rooms().end()) return std::nullopt;
+  return static_cast<std::size_t>(it - rooms().begin());
 }
 
 struct Include {
@@ -41,11 +54,14 @@ std::optional<Include> include_of(const std::string& line) {
   return Include{line[i] == '"', line.substr(i + 1, end - i - 1)};
 }
 
-// The room of "src/ROOM/...", else empty.
+// The room that a file lies in: the longest listed folder that holds it, or "".
 std::string room_of(const std::string& path) {
-  if (!path.starts_with("src/")) return "";
-  const std::size_t slash = path.find('/', 4);
-  return slash == std::string::npos ? "" : path.substr(4, slash - 4);
+  std::string folder = path;
+  for (std::size_t slash; (slash = folder.rfind('/')) != std::string::npos;) {
+    folder.resize(slash);
+    if (rank_of(folder)) return folder;
+  }
+  return "";
 }
 
 // Why this include may not stand in a file of `room`; empty when it may.
@@ -54,8 +70,7 @@ std::string objection(const std::string& room, const Include& include) {
   if (include.path.starts_with("mneme/")) return "";
   if (include.path.starts_with("hwy/")) return "";
   const std::string other = room_of(include.path);
-  if (other.empty()) return "\"" + include.path + "\" is neither \"src/ROOM/...\" nor \"mneme/...\"";
-  if (!rank_of(other)) return "there is no room " + other;
+  if (other.empty()) return "\"" + include.path + "\" names no room of cmake/rooms.cmake and no public header";
   if (*rank_of(other) > *rank_of(room)) return room + " stands above " + other;
   return "";
 }
@@ -64,30 +79,45 @@ TEST(IncludeDirection, TheCheckItselfSeesWhatItShould) {
   EXPECT_EQ(include_of("#include \"src/base/check.h\"")->path, "src/base/check.h");
   EXPECT_EQ(include_of("  #  include <vector>  // why")->path, "vector");
   EXPECT_FALSE(include_of("// #include \"src/base/check.h\"").has_value());
-  EXPECT_EQ(objection("model", {true, "src/cache/page_pool.h"}), "");
-  EXPECT_EQ(objection("model", {true, "src/model/model.h"}), "");
-  EXPECT_NE(objection("cache", {true, "src/model/model.h"}), "");
-  EXPECT_NE(objection("base", {true, "src/tensor/view.h"}), "");
-  EXPECT_NE(objection("model", {true, "src/nowhere/x.h"}), "");
-  EXPECT_NE(objection("model", {true, "model.h"}), "");
+  EXPECT_EQ(objection("src/model", {true, "src/kv/page_pool.h"}), "");
+  EXPECT_EQ(objection("src/model", {true, "src/model/model.h"}), "");
+  EXPECT_NE(objection("src/kv", {true, "src/model/model.h"}), "");
+  EXPECT_NE(objection("src/base", {true, "src/tensor/view.h"}), "");
+  EXPECT_NE(objection("src/model", {true, "src/nowhere/x.h"}), "");
+  EXPECT_NE(objection("src/model", {true, "model.h"}), "");
 }
 
 TEST(IncludeDirection, RoomsIncludeOnlyFromAbove) {
   int checked = 0;
-  for (const auto& file : files("src", {".h", ".cc", ".cu", ".cuh"})) {
-    const std::string room = room_of(file.string());
-    ASSERT_TRUE(rank_of(room)) << file << " lies in no known room";
-    int number = 0;
-    for (const std::string& line : lines(file)) {
-      ++number;
-      const auto include = include_of(line);
-      if (!include) continue;
-      ++checked;
-      const std::string why = objection(room, *include);
-      EXPECT_EQ(why, "") << file.string() << ":" << number << ": " << line;
+  for (const char* top : {"src", "apps"})
+    for (const auto& file : files(top, {".h", ".cc", ".cu", ".cuh"})) {
+      if (file.string().starts_with("apps/bench/micro/")) continue;  // programs of their own, which link references too
+      const std::string room = room_of(file.string());
+      ASSERT_FALSE(room.empty()) << file << " lies in no room of cmake/rooms.cmake";
+      int number = 0;
+      for (const std::string& line : lines(file)) {
+        ++number;
+        const auto include = include_of(line);
+        if (!include) continue;
+        ++checked;
+        const std::string why = objection(room, *include);
+        EXPECT_EQ(why, "") << file.string() << ":" << number << ": " << line;
+      }
     }
+  EXPECT_GT(checked, 500) << "the test has lost the sources";
+}
+
+TEST(IncludeDirection, EveryRoomExists) {
+  EXPECT_GT(rooms().size(), 30u);
+  for (const std::string& room : rooms()) EXPECT_FALSE(files(room, {".h", ".cc"}).empty()) << room;
+}
+
+TEST(IncludeDirection, EveryRoomHasAReadme) {
+  for (const std::string& room : rooms()) {
+    const std::vector<std::string> text = lines(room + "/README.md");
+    EXPECT_GE(text.size(), 5u) << room << "/README.md: say what lives here, what never, and where to start reading";
+    EXPECT_LE(text.size(), 25u) << room << "/README.md is ten lines or little more";
   }
-  EXPECT_GT(checked, 50) << "the test has lost the sources";
 }
 
 TEST(IncludeDirection, PublicHeadersStandAlone) {
@@ -114,7 +144,7 @@ TEST(IncludeDirection, PublicHeadersStandAlone) {
 }
 
 TEST(IncludeDirection, EveryHeaderIsGuarded) {
-  for (const char* folder : {"src", "include", "tests"})
+  for (const char* folder : {"src", "apps", "reference", "include", "tests"})
     for (const auto& file : files(folder, {".h"})) {
       // Highway's re-included headers have their own guard, which toggles.
       const std::string text = read(file);

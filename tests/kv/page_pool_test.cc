@@ -1,4 +1,4 @@
-#include "src/cache/page_pool.h"
+#include "src/kv/page_pool.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 constexpr KvShape kTiny{.n_layers = 2, .n_kv_heads = 3, .head_dim = 8, .dtype = DType::kBF16};
 
 TEST(PagePool, BlocksAreDistinctMemoryThatKeepsWhatIsWritten) {
-  constexpr std::int64_t kBlocks = 4099;  // 4 MiB: takes the path with huge pages
+  constexpr std::int64_t kBlocks = 4099;  // 4 MiB: uses huge pages
   PagePool pool(kTiny, kBlocks);
   std::set<std::byte*> places;
   for (std::int64_t i = 0; i < kBlocks; ++i) {

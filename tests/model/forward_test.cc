@@ -1,4 +1,4 @@
-// Batches, forks and memory of the forward pass. Whether its numbers are right, tests/golden says.
+// Batches, forks and memory of the forward pass. tests/golden checks the values.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,7 +11,7 @@
 namespace mneme {
 namespace {
 
-// How one sequence is fed: sizes of its chunks, one a step; 0: it rests.
+// Schedule of one sequence: chunk sizes, one per step; 0: none.
 using Schedule = std::vector<std::int32_t>;
 
 class ForwardTest : public testing::TestWithParam<Architecture> {
@@ -71,7 +71,7 @@ TEST_P(ForwardTest, RaggedBatchGivesTheBitsOfSingleRuns) {
   }
 }
 
-// Where tiles may follow the batch, rows may differ by rounding, and by no more than the rounding of bf16 activations.
+// Where tiles may follow the batch, rows may differ by at most the rounding of bf16 activations.
 TEST_P(ForwardTest, FastRoundingDiffersByRoundingAlone) {
   const CpuContext fast{.pool = &threads, .rounding = Rounding::kFast};
   const std::vector<std::int32_t> tokens = random_tokens(100, 50, 5);

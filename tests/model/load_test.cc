@@ -1,10 +1,11 @@
-// What a model takes from a checkpoint, and what it refuses.
+// Loading a model from a checkpoint, and what is refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "src/base/error.h"
+#include "src/model/device_types.h"
 #include "tests/model/sequence_runner.h"
 #include "tests/model/test_models.h"
 
@@ -181,9 +182,39 @@ TEST_F(LoadTest, RandomWeightsDependOnTheSeedAlone) {
   EXPECT_LE(std::fabs(std::sqrt(squares / n) - 0.02), 0.0009);
 }
 
+// A small model whose rows fill the type's blocks.
+ModelConfig config_for(DType dtype) {
+  ModelConfig config = small_config(Architecture::kQwen3);
+  if (dtype_info(dtype).block <= 32) return config;
+  config.hidden = 256;
+  config.ffn = 512;
+  config.head_dim = 32;
+  return config;
+}
+
+TEST_F(LoadTest, TypesWithoutKernelsOnTheDeviceAreNamedWithWhatWorks) {
+  for (const DType dtype : {DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1})
+    EXPECT_NO_THROW(expect_device_types(*Model::random(small_config(), dtype, {}, 7, context)));
+  ModelConfig config = config_for(DType::kQ4_K);
+  auto checkpoint = std::make_unique<MemoryCheckpoint>(config, DType::kBF16);
+  checkpoint->remove("blk.1.ffn_down.weight");
+  checkpoint->add("blk.1.ffn_down.weight", DType::kQ6_K, {config.hidden, config.ffn});
+  const auto model = load(std::move(checkpoint));
+  try {
+    expect_device_types(*model);
+    FAIL() << "q6_k has no kernels on the device";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kUnsupported);
+    EXPECT_THAT(e.what(), AllOf(HasSubstr("blk.1.ffn_down.weight"), HasSubstr("q6_k"), HasSubstr("--device cpu"),
+                                HasSubstr("--type q8_0")));
+  }
+}
+
 TEST_F(LoadTest, RandomModelsRunInEveryType) {
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
-    const auto model = Model::random(small_config(Architecture::kQwen3), dtype, {}, 7, context);
+  for (const DType dtype :
+       {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
+        DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kMXFP4}) {
+    const auto model = Model::random(config_for(dtype), dtype, {}, 7, context);
     SequenceRunner runner(*model, DType::kBF16, context);
     SequenceCache cache(runner.pool);
     const std::vector<float> logits = runner.feed(cache, random_tokens(40, 50, 3), 40);

@@ -103,7 +103,7 @@ std::string NeedleMaker::made_up_prose(std::size_t n_chars, std::uint64_t seed) 
   return text;
 }
 
-// A stretch of prose with the facts, in their order, each on a line of its own between two words.
+// Prose with the facts, in their order, each on a line of its own between two words.
 std::string NeedleMaker::hide(const Facts& facts, std::size_t n_chars) {
   std::size_t room = 0;
   for (const std::string& f : facts) room += f.size() + 2;

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "src/checkpoint/checkpoint.h"
+#include "src/formats/checkpoint.h"
 #include "src/model/model.h"
-#include "src/tokenizer/chat_format.h"
-#include "src/tokenizer/tokenizer.h"
+#include "src/text/chat/chat_format.h"
+#include "src/text/tokenizer/tokenizer.h"
 #include "tests/model/needle_prompts.h"
 #include "tests/model/sequence_runner.h"
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "src/cache/page_pool.h"
-#include "src/cache/sequence_cache.h"
+#include "src/kv/page_pool.h"
+#include "src/kv/sequence_cache.h"
 #include "src/model/model.h"
 
 namespace mneme {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "src/base/rng.h"
-#include "src/checkpoint/checkpoint.h"
-#include "src/checkpoint/weight_names.h"
+#include "src/formats/checkpoint.h"
+#include "src/formats/weight_names.h"
 #include "src/model/model.h"
 #include "src/tensor/buffer.h"
 
@@ -34,7 +34,7 @@ inline ModelConfig small_config(Architecture architecture = Architecture::kLlama
   return c;
 }
 
-// A checkpoint without a file: zeros in every weight of `config`, norms too, ready to be damaged.
+// A checkpoint without a file: zeros in every weight of `config`, ready to be damaged.
 class MemoryCheckpoint : public Checkpoint {
  public:
   MemoryCheckpoint(const ModelConfig& config, DType dtype) : config_(config) {
@@ -59,7 +59,7 @@ class MemoryCheckpoint : public Checkpoint {
       for (std::size_t i = 0; i < t.bytes() / sizeof(float); ++i)
         t.as<float>()[i] = static_cast<float>(0.2 * rng.normal());
   }
-  // Lays all tensors at odd addresses, as a safetensors file may.
+  // Puts all tensors at odd addresses, as a safetensors file may.
   void misalign() {
     for (CheckpointTensor& t : tensors_) {
       const std::size_t bytes =

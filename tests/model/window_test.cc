@@ -1,5 +1,7 @@
-// A windowed prefill in a whole model: where nothing is selected, N rows at a time are what one row a time is.
+// Windowed prefill in a whole model: without a selection, N rows at a time give what one row at a time gives.
 #include <gtest/gtest.h>
+
+#include <cmath>
 
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
@@ -51,6 +53,7 @@ TEST_P(ModelWindow, PrefillIsDecodeRowByRow) {
     const std::vector<float> got = feed(tokens, n_prefill, chunk);
     double error = 0, size = 0;
     for (std::size_t i = 0; i < got.size(); ++i) {
+      ASSERT_TRUE(std::isfinite(got[i])) << "logit " << i;
       error = std::max(error, static_cast<double>(std::abs(got[i] - one_by_one[i])));
       size = std::max(size, static_cast<double>(std::abs(one_by_one[i])));
     }

@@ -1,18 +1,18 @@
-#include "src/kernels/gather_cuda.h"
+#include "src/offload/gather_cuda.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <random>
 
-#include "tests/device/cuda_testing.h"
+#include "tests/cuda/cuda_testing.h"
 
 namespace mneme {
 namespace {
 
 class CudaGatherTest : public CudaTest {};
 
-TEST_F(CudaGatherTest, BringsTheBlocksThatAreNamed) {
+TEST_F(CudaGatherTest, FetchesTheBlocksThatAreNamed) {
   std::mt19937 rng(2);
   constexpr std::size_t kPool = std::size_t{24} << 20;
   PinnedBuffer pool(kPool);

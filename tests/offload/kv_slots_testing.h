@@ -1,5 +1,5 @@
-// One layer of some sequences whose keys and values are chosen and brought on the device: for tests of the kernels of
-// kv_slots_cuda.h and one_bit_cuda.h.
+// Fixture for tests of kv_slots_cuda.h and one_bit_cuda.h: one layer of some sequences whose units are selected and
+// fetched on the device.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,27 +10,27 @@
 #include <random>
 #include <vector>
 
-#include "src/blocks/region.h"
-#include "src/kernels/control_choose_cuda.h"
-#include "src/kernels/one_bit.h"
-#include "src/kernels/one_bit_cuda.h"
+#include "src/selection/index/one_bit.h"
+#include "src/selection/index/one_bit_cuda.h"
+#include "src/selection/region/region.h"
+#include "src/selection/topk/control_select_cuda.h"
 #include "src/tensor/half.h"
-#include "tests/device/cuda_testing.h"
-#include "tests/kernels/attention_testing.h"
+#include "tests/cuda/cuda_testing.h"
+#include "tests/ops/attention/attention_testing.h"
 
 namespace mneme {
 
 using Ids = std::vector<std::int32_t>;
 
 struct Setup {
-  std::int32_t head_dim = 128, group = 4, kv_heads = 2, places = 2, max_pages = 64;
+  std::int32_t head_dim = 128, group = 4, kv_heads = 2, seq_slots = 2, max_pages = 64;
   std::int32_t budget = 384, sink = 64, recent = 64;  // tokens
-  std::int32_t group_tokens = 0;                      // units are tokens, by 1-bit keys in such groups; 0: pages
-  bool single = false;                                // units are tokens, without an index
-  std::int32_t largest = 0;                           // units are lists, segments of at most so many tokens; 0: pages
+  std::int32_t group_tokens = 0;  // nonzero: units are tokens, 1-bit keys in groups of this size; 0: pages
+  bool single = false;            // units are tokens, without an index
+  std::int32_t largest = 0;       // nonzero: units are lists, segments of at most this many tokens; 0: pages
   OneBitLevels levels = OneBitLevels::kMinMax;
-  bool slots = true;                  // else tokens are attended in their pages
-  std::int32_t spare = 2, fetch = 1;  // slots beside those of one selection; SlotRules::fetch
+  bool slots = true;                  // false: tokens are attended in their pages
+  std::int32_t spare = 2, fetch = 1;  // cache slots beyond one selection; SlotRules::fetch
   DType dtype = DType::kBF16;
   SlotSchedule schedule = SlotSchedule::kEveryStep;
   GroupPool pool = GroupPool::kMax;
@@ -47,22 +47,22 @@ struct Setup {
   }
 };
 
-// Pages in pinned host memory in shuffled blocks, everything else on the device. Keys and values are whole numbers of
-// at most `largest`.
+// Pages in pinned host memory in shuffled blocks, everything else on the device. Keys and values are integers of
+// magnitude at most `largest`.
 struct World {
   static constexpr std::int32_t kLayers = 1;
   Setup s;
   std::size_t block_bytes;
   PinnedBuffer host;
-  Ids blocks;  // [places][KV heads][max_pages]
-  DeviceArray<std::int32_t> blocks_there{0};
+  Ids blocks;  // [seq slots][KV heads][max_pages]
+  DeviceArray<std::int32_t> blocks_device{0};
   KvSlots v;
   std::vector<DeviceBuffer> memory;
   DeviceArray<std::byte> scratch[2] = {DeviceArray<std::byte>(0), DeviceArray<std::byte>(0)};
 
   World(const Setup& setup, unsigned seed, int largest) : s(setup) {
     block_bytes = static_cast<std::size_t>(kKvPageTokens * 4 * s.head_dim);
-    const auto n = static_cast<std::size_t>(s.places * s.kv_heads * s.max_pages);
+    const auto n = static_cast<std::size_t>(s.seq_slots * s.kv_heads * s.max_pages);
     host = PinnedBuffer(n * block_bytes);
     blocks.resize(n);
     std::iota(blocks.begin(), blocks.end(), 0);
@@ -73,9 +73,9 @@ struct World {
       const auto x = static_cast<float>(static_cast<int>(rng() % static_cast<unsigned>(2 * largest + 1)) - largest);
       values[i] = s.dtype == DType::kBF16 ? bf16(x).bits : f16(x).bits;
     }
-    blocks_there = DeviceArray<std::int32_t>(blocks);
+    blocks_device = DeviceArray<std::int32_t>(blocks);
     v.n_layers = kLayers;
-    v.n_places = s.places;
+    v.n_seq_slots = s.seq_slots;
     v.n_kv_heads = s.kv_heads;
     v.n_heads = s.kv_heads * s.group;
     v.head_dim = s.head_dim;
@@ -90,9 +90,9 @@ struct World {
     v.max_listed = s.budget / s.unit() + 1;
     v.f16 = s.dtype == DType::kF16;
     v.fetch = s.fetch;
-    const auto heads = static_cast<std::size_t>(s.places * s.kv_heads), pages = static_cast<std::size_t>(s.max_pages),
-               slots = static_cast<std::size_t>(v.n_slots), listed = static_cast<std::size_t>(v.max_listed),
-               q = static_cast<std::size_t>(s.places * v.n_heads);
+    const auto heads = static_cast<std::size_t>(s.seq_slots * s.kv_heads),
+               pages = static_cast<std::size_t>(s.max_pages), slots = static_cast<std::size_t>(v.n_slots),
+               listed = static_cast<std::size_t>(v.max_listed), q = static_cast<std::size_t>(s.seq_slots * v.n_heads);
     take(&v.slots, heads * slots * v.unit_bytes());
     if (s.largest > 0) {
       v.lists.max_units = v.lists.max_tokens = s.max_pages * kKvPageTokens;
@@ -101,7 +101,7 @@ struct World {
       take(&v.lists.ends, heads * units * 4);
       take(&v.lists.members, heads * units * 4);
       take(&v.lists.n_units, heads * 4);
-      take(&v.lists.grouped, static_cast<std::size_t>(s.places) * 4);
+      take(&v.lists.grouped, static_cast<std::size_t>(s.seq_slots) * 4);
     } else if (s.group_tokens > 0) {
       take(&v.keys.codes, one_bit_code_bytes(v, heads));
       take(&v.keys.levels, one_bit_level_bytes(v, heads));
@@ -110,30 +110,30 @@ struct World {
     }
     take(&v.slot_of, heads * static_cast<std::size_t>(v.max_units()) * 4);
     take(&v.unit_of, heads * slots * 4);
-    take(&v.used_at, heads * slots * 4);
-    for (int i = 0; i < 2; ++i) take(&v.chosen[i], heads * listed * 4), take(&v.n_chosen[i], heads * 4);
+    take(&v.last_used, heads * slots * 4);
+    for (int i = 0; i < 2; ++i) take(&v.selected_ids[i], heads * listed * 4), take(&v.n_selected[i], heads * 4);
     take(&v.listed, heads * listed * 4);
     take(&v.listed_for, heads * 4);
     take(&v.arrived_for, heads * 4);
     take(&v.mass, heads * 4);
     take(&v.last_q, q * static_cast<std::size_t>(s.head_dim) * 2);
     take(&v.cosine, q * 4);
-    take(&v.rules, static_cast<std::size_t>(s.places) * sizeof(SlotRules));
-    take(&v.counts, static_cast<std::size_t>(s.places) * sizeof(SlotCounts));
+    take(&v.rules, static_cast<std::size_t>(s.seq_slots) * sizeof(SlotRules));
+    take(&v.counts, static_cast<std::size_t>(s.seq_slots) * sizeof(SlotCounts));
     const bool keeps = s.schedule == SlotSchedule::kKept;
-    if (keeps) take(&v.kept, static_cast<std::size_t>(s.places) * sizeof(KeptSelection));
-    const std::vector<SlotRules> rules(static_cast<std::size_t>(s.places), this->rules());
+    if (keeps) take(&v.kept, static_cast<std::size_t>(s.seq_slots) * sizeof(KeptSelection));
+    const std::vector<SlotRules> rules(static_cast<std::size_t>(s.seq_slots), this->rules());
     const Stream stream = Stream::make();
     copy_bytes(v.rules, rules.data(), rules.size() * sizeof(SlotRules), stream);
-    set_bytes(v.counts, 0, static_cast<std::size_t>(s.places) * sizeof(SlotCounts), stream);
-    if (keeps) set_bytes(v.kept, 0, static_cast<std::size_t>(s.places) * sizeof(KeptSelection), stream);
+    set_bytes(v.counts, 0, static_cast<std::size_t>(s.seq_slots) * sizeof(SlotCounts), stream);
+    if (keeps) set_bytes(v.kept, 0, static_cast<std::size_t>(s.seq_slots) * sizeof(KeptSelection), stream);
     for (std::int32_t* flags : {v.listed_for, v.arrived_for}) set_bytes(flags, 0, heads * 4, stream);
     if (s.largest > 0) set_bytes(v.lists.n_units, 0, heads * 4, stream);
     stream.synchronize();
-    const std::size_t bytes = s.score != SlotScore::kIndex ? choose_controls_scratch_bytes(v, s.places)
-                              : s.largest > 0              ? choose_lists_scratch_bytes(v, s.places)
-                              : s.group_tokens > 0         ? choose_tokens_scratch_bytes(v, s.places)
-                                                           : choose_scratch_bytes(v, s.places);
+    const std::size_t bytes = s.score != SlotScore::kIndex ? select_controls_scratch_bytes(v, s.seq_slots)
+                              : s.largest > 0              ? select_lists_scratch_bytes(v, s.seq_slots)
+                              : s.group_tokens > 0         ? select_tokens_scratch_bytes(v, s.seq_slots)
+                                                           : select_scratch_bytes(v, s.seq_slots);
     for (auto& x : scratch) x = DeviceArray<std::byte>(bytes, s.group_tokens > 0 ? 0xff : 0);
   }
   template <typename T>
@@ -164,33 +164,33 @@ struct World {
   }
   KvTables pages() const {
     return {.base = host.device_data(),
-            .blocks = blocks_there.data(),
+            .blocks = blocks_device.data(),
             .sequence_stride = std::int64_t{kLayers} * s.kv_heads * s.max_pages,
             .max_pages = s.max_pages,
             .n_kv_heads = s.kv_heads,
             .head_dim = s.head_dim,
             .f16 = v.f16};
   }
-  std::byte* page(std::int32_t place, std::int32_t head, std::int32_t p) const {
-    const auto entry = static_cast<std::size_t>((place * s.kv_heads + head) * s.max_pages + p);
+  std::byte* page(std::int32_t seq_slot, std::int32_t head, std::int32_t p) const {
+    const auto entry = static_cast<std::size_t>((seq_slot * s.kv_heads + head) * s.max_pages + p);
     return host.data() + static_cast<std::size_t>(blocks[entry]) * block_bytes;
   }
   AttentionShape shape() const { return {s.group, s.head_dim, s.dtype, 1.0f}; }
 
-  const std::byte* token(std::int32_t place, std::int32_t head, std::int32_t position) const {
-    return page(place, head, position / kKvPageTokens) +
+  const std::byte* token(std::int32_t seq_slot, std::int32_t head, std::int32_t position) const {
+    return page(seq_slot, head, position / kKvPageTokens) +
            static_cast<std::size_t>(position % kKvPageTokens) * v.token_bytes();
   }
 };
 
-// What a KV head chooses, by a reference, and by which scores of its candidates.
-struct Choice {
+// A KV head's selection by the reference, and the scores of its candidates.
+struct Selection {
   Region region;
   Ids ids;
   std::vector<float> pooled;
 };
-// `exact`: whole numbers all the way. Logarithms are not: of these, units apart by rounding may change places.
-inline void expect_choice(const Ids& got, const Choice& want, bool exact) {
+// `exact`: integer scores. Logarithms round: units with nearly equal scores may be swapped.
+inline void expect_selection(const Ids& got, const Selection& want, bool exact) {
   if (exact) {
     ASSERT_EQ(got, want.ids);
     return;
@@ -211,17 +211,18 @@ inline void expect_choice(const Ids& got, const Choice& want, bool exact) {
 
 class CudaSlotsTest : public CudaTest {
  protected:
-  // What the device has chosen.
-  Ids chosen_units(World& w, std::int32_t place, std::int32_t head, SelectWhen when = SelectWhen::kNow) {
-    const auto index = static_cast<std::size_t>(place * w.s.kv_heads + head), at = static_cast<std::size_t>(when);
-    const auto n = fetch(w.v.n_chosen[at] + index, 1);
-    return fetch(w.v.chosen[at] + index * static_cast<std::size_t>(w.v.max_listed), static_cast<std::size_t>(n[0]));
+  // The device's selection.
+  Ids selected_units(World& w, std::int32_t seq_slot, std::int32_t head, SelectWhen when = SelectWhen::kNow) {
+    const auto index = static_cast<std::size_t>(seq_slot * w.s.kv_heads + head), at = static_cast<std::size_t>(when);
+    const auto n = fetch(w.v.n_selected[at] + index, 1);
+    return fetch(w.v.selected_ids[at] + index * static_cast<std::size_t>(w.v.max_listed),
+                 static_cast<std::size_t>(n[0]));
   }
   CudaContext context() const { return {.stream = stream.get()}; }
 
-  // Queries of small integers for every place, where the kernels look for them.
+  // Small integer queries for every sequence slot, copied to last_q.
   std::vector<float> queries(World& w, std::mt19937& rng, int largest) {
-    std::vector<float> q(static_cast<std::size_t>(w.s.places * w.v.n_heads * w.s.head_dim));
+    std::vector<float> q(static_cast<std::size_t>(w.s.seq_slots * w.v.n_heads * w.s.head_dim));
     for (float& x : q) x = whole_number(rng, largest);
     set_queries(w, q);
     return q;
@@ -239,8 +240,8 @@ class CudaSlotsTest : public CudaTest {
     copy_bytes(w.v.cosine, c.data(), c.size() * 4, stream);
     stream.synchronize();
   }
-  // Cosines below a tau of 0.5 for one in so many of n gates, each of so many heads, above it for the others: who
-  // moved.
+  // For n gates of `heads` heads each: cosines below a tau of 0.5 for one in `one_in`, above it for the others. Returns
+  // which gates moved.
   std::vector<bool> draw_moves(World& w, std::mt19937& rng, std::int32_t n, std::int32_t heads, unsigned one_in) {
     std::vector<float> cosines;
     std::vector<bool> moved;
@@ -252,52 +253,55 @@ class CudaSlotsTest : public CudaTest {
     return moved;
   }
   void begin(World& w, std::int32_t length) {
-    for (std::int32_t place = 0; place < w.s.places; ++place) {
+    for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot) {
       if (w.s.group_tokens > 0) {
-        build_one_bit_cuda({.place = place, .first = 0, .stop = length / w.s.group_tokens, .key_slot = place}, w.v,
-                           w.pages(), context());
+        build_one_bit_cuda({.seq_slot = seq_slot, .first = 0, .stop = length / w.s.group_tokens, .key_slot = seq_slot},
+                           w.v, w.pages(), context());
       } else if (!w.s.single) {
-        build_boxes_cuda(
-            {.place = place, .first = 0, .stop = length / kKvPageTokens, .n_tokens = length, .key_slot = place}, w.v,
-            w.pages(), context());
+        build_boxes_cuda({.seq_slot = seq_slot,
+                          .first = 0,
+                          .stop = length / kKvPageTokens,
+                          .n_tokens = length,
+                          .key_slot = seq_slot},
+                         w.v, w.pages(), context());
       }
-      fill_slots_cuda(place, length, w.rules(), w.v, w.pages(), 0, 0, context());
+      fill_slots_cuda(seq_slot, length, w.rules(), w.v, w.pages(), 0, 0, context());
     }
   }
   struct Rows {
-    DeviceArray<std::int32_t> places, lengths, anew;
+    DeviceArray<std::int32_t> seq_slots, lengths, reset;
     SlotRows rows() const {
-      return {places.data(), lengths.data(), anew.data(), static_cast<std::int32_t>(places.size())};
+      return {seq_slots.data(), lengths.data(), reset.data(), static_cast<std::int32_t>(seq_slots.size())};
     }
   };
-  static Rows rows_of(const World& w, std::int32_t length, std::int32_t anew) {
-    return rows_of(Ids(static_cast<std::size_t>(w.s.places), length), anew);
+  static Rows rows_of(const World& w, std::int32_t length, std::int32_t reset) {
+    return rows_of(Ids(static_cast<std::size_t>(w.s.seq_slots), length), reset);
   }
-  static Rows rows_of(const Ids& lengths, std::int32_t anew) {
-    Ids places(lengths.size());
-    std::iota(places.begin(), places.end(), 0);
-    return {DeviceArray<std::int32_t>(places), DeviceArray<std::int32_t>(lengths),
-            DeviceArray<std::int32_t>(Ids(places.size(), anew))};
+  static Rows rows_of(const Ids& lengths, std::int32_t reset) {
+    Ids seq_slots(lengths.size());
+    std::iota(seq_slots.begin(), seq_slots.end(), 0);
+    return {DeviceArray<std::int32_t>(seq_slots), DeviceArray<std::int32_t>(lengths),
+            DeviceArray<std::int32_t>(Ids(seq_slots.size(), reset))};
   }
   void run(World& w, const Rows& r, SelectWhen when) {
     std::byte* scratch = w.scratch[static_cast<int>(when)].data();
     if (w.s.score != SlotScore::kIndex) {
-      choose_controls_cuda({.rows = r.rows(), .pages = w.pages(), .layer = 0, .scratch = scratch}, w.v, 0, context());
+      select_controls_cuda({.rows = r.rows(), .pages = w.pages(), .layer = 0, .scratch = scratch}, w.v, 0, context());
     } else if (w.s.group_tokens > 0) {
       const KvTables pages = w.pages();
-      choose_tokens_cuda(
+      select_tokens_cuda(
           {.rows = r.rows(), .when = when, .scratch = w.scratch[0].data(), .pages = w.s.slots ? nullptr : &pages}, w.v,
           0, context());
       if (when == SelectWhen::kNow && !w.s.slots) return;
     } else {
-      choose_pages_cuda({.rows = r.rows(), .when = when, .scratch = scratch}, w.v, 0, context());
+      select_pages_cuda({.rows = r.rows(), .when = when, .scratch = scratch}, w.v, 0, context());
     }
-    // So few blocks that one has several KV heads.
+    // One thread block, so that it handles several KV heads.
     recall_units_cuda(r.rows(), when, w.v, w.pages(), 0, 0, 1, context());
   }
-  // Every entry of the list is the token that `want` has there, byte for byte.
-  void expect_entries(World& w, std::int32_t place, std::int32_t head, std::int32_t length, const Ids& want) {
-    const auto index = static_cast<std::size_t>(place * w.s.kv_heads + head);
+  // Every listed entry holds token want[i], byte for byte.
+  void expect_entries(World& w, std::int32_t seq_slot, std::int32_t head, std::int32_t length, const Ids& want) {
+    const auto index = static_cast<std::size_t>(seq_slot * w.s.kv_heads + head);
     const auto listed = fetch(w.v.listed + index * static_cast<std::size_t>(w.v.max_listed), want.size());
     const std::size_t bytes = w.v.token_bytes(), slots = static_cast<std::size_t>(w.v.n_slots);
     const std::vector<std::byte> there =
@@ -311,8 +315,9 @@ class CudaSlotsTest : public CudaTest {
         ASSERT_LT(entry, slots);
         got = there.data() + entry * bytes;
       }
-      ASSERT_EQ(std::memcmp(got, w.token(place, head, want[i]), bytes), 0)
-          << "entry " << i << ", token " << want[i] << " of place " << place << ", head " << head << ", " << length;
+      ASSERT_EQ(std::memcmp(got, w.token(seq_slot, head, want[i]), bytes), 0)
+          << "entry " << i << ", token " << want[i] << " of sequence slot " << seq_slot << ", head " << head << ", "
+          << length;
     }
   }
   template <typename T>

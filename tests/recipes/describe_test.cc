@@ -8,9 +8,9 @@
 namespace mneme {
 namespace {
 
-// docs/methods.md says what the registry says.
+// docs/reference/methods.md says what the registry says.
 TEST(Describe, TheDocumentedTablesAreTheRegistrys) {
-  std::ifstream file(std::string(MNEME_SOURCE_DIR) + "/docs/methods.md");
+  std::ifstream file(MNEME_SOURCE_DIR "/docs/reference/methods.md");
   ASSERT_TRUE(file.is_open());
   std::stringstream text;
   text << file.rdbuf();

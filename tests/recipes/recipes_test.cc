@@ -1,10 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "mneme/error.h"
 #include "src/recipes/compile.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
+#include "tests/error_message.h"
 
 namespace mneme {
 namespace {
@@ -14,14 +14,8 @@ using ::testing::HasSubstr;
 constexpr MethodShape kShape{.n_layers = 8, .n_heads = 8, .n_kv_heads = 2, .head_dim = 64};
 
 template <typename F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::kOption);
-    return e.what();
-  }
-  return "no error";
+std::string refusal(const F& f) {
+  return error_message(ErrorKind::kOption, f);
 }
 
 TEST(Recipes, EveryRowMakesARecipeOfItsNameThatCompiles) {
@@ -60,7 +54,7 @@ TEST(Recipes, OptionsReachEveryMethod) {
 }
 
 TEST(Recipes, UnknownNameListsTheKnownOnes) {
-  EXPECT_THAT(error_of([] { make_recipe("frekv", {}); }),
+  EXPECT_THAT(refusal([] { make_recipe("frekv", {}); }),
               HasSubstr("full, window, random, oracle, quest, freekv, fier"));
 }
 
@@ -76,9 +70,9 @@ TEST(Recipes, WhatDropsFollowsItsPaper) {
   const Recipe h = make_recipe("h2o", {.budget = 500});
   EXPECT_EQ(h.recent, 250);
   EXPECT_EQ(override_value(h, "rows"), "all");
-  EXPECT_EQ(compile(h, kShape)->tap_rows(), Plan::kAllRows);
+  EXPECT_EQ(compile(h, kShape)->observed_rows(), Plan::kAllRows);
   EXPECT_EQ(override_value(make_recipe("tova", {}), "scope"), "layer");
-  EXPECT_EQ(compile(make_recipe("quest", {}), kShape)->tap_rows(), 0);
+  EXPECT_EQ(compile(make_recipe("quest", {}), kShape)->observed_rows(), 0);
 }
 
 // FIER's index under FreeKV's schedule.
@@ -101,7 +95,7 @@ TEST(Override, AGateIsOneOfTwo) {
   EXPECT_EQ(override_value(r, "eps"), "0.125");
   EXPECT_EQ(override_value(r, "tau"), "");
   const auto plan = compile(r, kShape);
-  EXPECT_EQ(plan->reuse, Reuse::kAhead);
+  EXPECT_EQ(plan->reuse, Reuse::kSpeculative);
   EXPECT_FALSE(plan->gate);
   ASSERT_TRUE(plan->mass_gate);
   EXPECT_EQ(plan->mass_gate->eps, 0.125f);
@@ -109,16 +103,16 @@ TEST(Override, AGateIsOneOfTwo) {
   EXPECT_EQ(plan->log_weight_scale(), 1.0f);
   apply_overrides("pool=meanQK", r);
   EXPECT_EQ(compile(r, kShape)->log_weight_scale(), plan->alpha);
-  EXPECT_THAT(error_of([&] { apply_overrides("tau=0.5", r); }), HasSubstr("gate=cosine"));
-  EXPECT_THAT(error_of([&] { apply_overrides("gate=sine", r); }), HasSubstr("cosine or mass"));
-  EXPECT_THAT(error_of([&] { apply_overrides("eps=1.5", r); }), HasSubstr("number from -1 to 1"));
+  EXPECT_THAT(refusal([&] { apply_overrides("tau=0.5", r); }), HasSubstr("gate=cosine"));
+  EXPECT_THAT(refusal([&] { apply_overrides("gate=sine", r); }), HasSubstr("cosine or mass"));
+  EXPECT_THAT(refusal([&] { apply_overrides("eps=1.5", r); }), HasSubstr("number from -1 to 1"));
   apply_overrides("gate=cosine", r);
-  EXPECT_THAT(error_of([&] { apply_overrides("eps=0.1", r); }), HasSubstr("gate=mass"));
+  EXPECT_THAT(refusal([&] { apply_overrides("eps=0.1", r); }), HasSubstr("gate=mass"));
   Recipe boundary = make_recipe("louiskv", {});
   EXPECT_EQ(override_value(boundary, "gate"), "cosine");
-  EXPECT_THAT(error_of([&] { apply_overrides("gate=mass", boundary); }), HasSubstr("schedule=speculative"));
+  EXPECT_THAT(refusal([&] { apply_overrides("gate=mass", boundary); }), HasSubstr("schedule=speculative"));
   Recipe every = make_recipe("quest", {});
-  EXPECT_THAT(error_of([&] { apply_overrides("gate=mass", every); }), HasSubstr("schedule=speculative"));
+  EXPECT_THAT(refusal([&] { apply_overrides("gate=mass", every); }), HasSubstr("schedule=speculative"));
   apply_overrides("schedule=speculative,gate=mass", every);
   EXPECT_TRUE(compile(every, kShape)->mass_gate);
 }
@@ -139,16 +133,16 @@ TEST(Override, EveryKeyReadsBackWhatItPrints) {
 
 TEST(Override, ErrorsNameKeyAndWhatFits) {
   Recipe r = make_recipe("quest", {});
-  EXPECT_THAT(error_of([&] { apply_overrides("page=8", r); }), HasSubstr("no such key"));
-  EXPECT_THAT(error_of([&] { apply_overrides("unit=page:0", r); }), HasSubstr("number from 1"));
-  EXPECT_THAT(error_of([&] { apply_overrides("pool=avg", r); }), HasSubstr("meanQK"));
-  EXPECT_THAT(error_of([&] { apply_overrides("tau=0.5", r); }), HasSubstr("schedule=speculative"));
-  EXPECT_THAT(error_of([&] { apply_overrides("budget", r); }), HasSubstr("KEY=VALUE"));
-  EXPECT_THAT(error_of([&] { apply_overrides("budget=12x", r); }), HasSubstr("number"));
-  EXPECT_THAT(error_of([&] { apply_overrides("group=32", r); }), HasSubstr("index=one_bit"));
-  EXPECT_THAT(error_of([&] { apply_overrides("unit_fetch=2", r); }), HasSubstr("1 or 4"));
+  EXPECT_THAT(refusal([&] { apply_overrides("page=8", r); }), HasSubstr("no such key"));
+  EXPECT_THAT(refusal([&] { apply_overrides("unit=page:0", r); }), HasSubstr("number from 1"));
+  EXPECT_THAT(refusal([&] { apply_overrides("pool=avg", r); }), HasSubstr("meanQK"));
+  EXPECT_THAT(refusal([&] { apply_overrides("tau=0.5", r); }), HasSubstr("schedule=speculative"));
+  EXPECT_THAT(refusal([&] { apply_overrides("budget", r); }), HasSubstr("KEY=VALUE"));
+  EXPECT_THAT(refusal([&] { apply_overrides("budget=12x", r); }), HasSubstr("number"));
+  EXPECT_THAT(refusal([&] { apply_overrides("group=32", r); }), HasSubstr("index=one_bit"));
+  EXPECT_THAT(refusal([&] { apply_overrides("unit_fetch=2", r); }), HasSubstr("1 or 4"));
   Recipe w = make_recipe("window", {});
-  EXPECT_THAT(error_of([&] { apply_overrides("unit=token", w); }), HasSubstr("selects nothing"));
+  EXPECT_THAT(refusal([&] { apply_overrides("unit=token", w); }), HasSubstr("selects nothing"));
 }
 
 TEST(Check, NamesWhatCannotBe) {
@@ -206,12 +200,12 @@ TEST(Check, NamesWhatCannotBeDropped) {
   Recipe both = make_recipe("quest", {});
   both.prefill_end = DropStage{};
   EXPECT_THAT(check(both, kShape).front(), HasSubstr("do not go together"));
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(refusal([&] {
                 Recipe q = make_recipe("quest", {});
                 apply_overrides("rank=mass", q);
               }),
               HasSubstr("drops nothing"));
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(refusal([&] {
                 Recipe q = make_recipe("snapkv", {});
                 apply_overrides("loss=0.1", q);
               }),

@@ -79,9 +79,9 @@ TEST(Sampler, LogprobOverALargeVocabularyIsExact) {
   for (float& v : x) v = static_cast<float>(rng.normal() * 4);
   double sum = 0;
   for (float v : x) sum += std::exp(static_cast<double>(v));
-  const auto choice = Sampler{SamplingOptions{}}.next(x);
-  const double exact = static_cast<double>(x[static_cast<std::size_t>(choice.token)]) - std::log(sum);
-  EXPECT_LE(std::abs(static_cast<double>(choice.logprob) - exact), 1e-6);
+  const auto sampled = Sampler{SamplingOptions{}}.next(x);
+  const double exact = static_cast<double>(x[static_cast<std::size_t>(sampled.token)]) - std::log(sum);
+  EXPECT_LE(std::abs(static_cast<double>(sampled.logprob) - exact), 1e-6);
 }
 
 TEST(Sampler, PenaltiesByHand) {
@@ -94,7 +94,13 @@ TEST(Sampler, PenaltiesByHand) {
   EXPECT_EQ(s.next(std::vector<float>{2, 1.9f, -1}).token, 0);    // 1, 0.95, -2: the answer counts as well
   EXPECT_EQ(s.next(std::vector<float>{-3, -4, -1.4f}).token, 2);  // -6, -8, -2.8
 
-  // Presence once, frequency every time, and the prompt is nothing to them.
+  // In prompt and answer: once. 2 / 2 = 1; a second time would make it 0.5.
+  Sampler both(o);
+  both.see_prompt(std::vector<std::int32_t>{0});
+  EXPECT_EQ(both.next(std::vector<float>{2, 0.1f}).token, 0);
+  EXPECT_EQ(both.next(std::vector<float>{2, 0.7f}).token, 0);
+
+  // Presence penalty once, frequency penalty every time; prompt tokens do not count.
   SamplingOptions f;
   f.presence_penalty = 0.5f;
   f.frequency_penalty = 0.25f;
@@ -111,7 +117,7 @@ TEST(Sampler, PenaltiesByHand) {
   EXPECT_EQ(n.next(std::vector<float>{1, 1.5f}).token, 0);  // 2, 1.5
 }
 
-TEST(Sampler, DrawsFollowTheDistribution) {
+TEST(Sampler, SamplesFollowTheDistribution) {
   const auto x = logs({0.1, 0.5, 0.05, 0.2, 0.15});
   expect_distribution(Sampler(drawing(1, 1)), x, {0.1, 0.5, 0.05, 0.2, 0.15});
 
@@ -152,7 +158,7 @@ TEST(Sampler, SeedsReproduceAndCopiesGoOnAlike) {
   const auto rest = answer(a, 30, 60);
   EXPECT_EQ(answer(copy, 30, 60), rest);
 
-  // seed and draws are all that a plain sampler is.
+  // seed and draws are the whole state of a plain sampler.
   Sampler plain(drawing(1, 8)), restored(drawing(1, 999));
   answer(plain, 0, 20);
   restored.restore(plain.seed(), plain.draws());
@@ -185,7 +191,7 @@ TEST(Sampler, NanAndInfinity) {
     EXPECT_TRUE(c.token == 1 || (c.token == 3 && temperature > 0));
     EXPECT_NEAR(c.logprob, std::log(0.5), 1e-6);
   }
-  // A penalty may make infinities of its own.
+  // A penalty may produce infinities.
   SamplingOptions o;
   o.repetition_penalty = 1e-38f;
   Sampler s(o);
@@ -232,18 +238,18 @@ TEST(TopLogprobs, AreTheLargestInOrder) {
   EXPECT_EQ(top[1].token, 3);
   EXPECT_EQ(top[2].token, 5);
   for (const TokenLogprob& t : top) EXPECT_FLOAT_EQ(t.logprob, log_probability(x, t.token));
-  EXPECT_EQ(top_logprobs(x, 100).size(), 4u);  // impossible tokens are not told
+  EXPECT_EQ(top_logprobs(x, 100).size(), 4u);  // impossible tokens are not returned
   EXPECT_TRUE(top_logprobs(x, 0).empty());
   EXPECT_TRUE(top_logprobs(std::vector<float>{kNan, -kInf}, 2).empty());
 }
 
-TEST(Sampler, BiasMovesTheChoiceAndNotTheLogprob) {
+TEST(Sampler, BiasMovesTheTokenAndNotTheLogprob) {
   const std::vector<float> x = {1, 3, 2};
   SamplingOptions o;
   o.logit_bias = {{.token = 1, .bias = -100}, {.token = 0, .bias = 1.5f}};
-  const Sampler::Choice choice = Sampler(o).next(x);
-  EXPECT_EQ(choice.token, 0);
-  EXPECT_FLOAT_EQ(choice.logprob, log_probability(x, 0));
+  const Sampler::SampledToken sampled = Sampler(o).next(x);
+  EXPECT_EQ(sampled.token, 0);
+  EXPECT_FLOAT_EQ(sampled.logprob, log_probability(x, 0));
   o.logit_bias = {{.token = -1, .bias = 0}};
   EXPECT_THROW(Sampler{o}, Error);
   o.logit_bias = {{.token = 1, .bias = kNan}};

@@ -1,4 +1,4 @@
-#include "src/sampler/survivors.h"
+#include "src/sampler/truncated_distribution.h"
 
 #include <gtest/gtest.h>
 
@@ -38,14 +38,14 @@ float max_of(std::span<const float> x) {
 }
 
 std::vector<std::int32_t> fast(std::span<const float> x, const SamplingOptions& o) {
-  Survivors s;
+  TruncatedDistribution s;
   s.select(x, max_of(x), o);
   return {s.tokens().begin(), s.tokens().end()};
 }
 
 std::vector<std::int32_t> ref(std::span<const float> x, const SamplingOptions& o) {
   std::vector<std::int32_t> ids;
-  for (const TokenWeight& w : survivors_ref(x, o)) ids.push_back(w.token);
+  for (const TokenWeight& w : truncated_distribution_ref(x, o)) ids.push_back(w.token);
   return ids;
 }
 
@@ -67,7 +67,7 @@ TEST(FastExp, IsWithinTwoUnitsInTheLastPlace) {
   EXPECT_EQ(exp_below_zero(kNan), 0.0f);
 }
 
-TEST(Survivors, ExamplesByHand) {
+TEST(TruncatedDistribution, ExamplesByHand) {
   const auto x = logs({0.1, 0.5, 0.05, 0.2, 0.15});
   expect_both(x, sampling(0, 1, 0), {0, 1, 2, 3, 4});
   expect_both(x, sampling(2, 1, 0), {1, 3});
@@ -81,12 +81,12 @@ TEST(Survivors, ExamplesByHand) {
   expect_both(x, sampling(0, 1, 1), {1});
   // top-p looks at what top-k left: 0.5 of 0.85 is less than 0.6, 0.7 of 0.85 is enough.
   expect_both(x, sampling(3, 0.6f, 0), {1, 3});
-  // The temperature comes before: at 0.5 the squares count, 0.04 of 0.25.
+  // The temperature is applied first: at 0.5 weights are squared, 0.04 of 0.25.
   expect_both(x, sampling(0, 1, 0.16f, 0.5f), {1, 3});
   expect_both(x, sampling(0, 1, 0.17f, 0.5f), {1});
 }
 
-TEST(Survivors, TiesGoToTheSmallerId) {
+TEST(TruncatedDistribution, TiesGoToTheSmallerId) {
   const std::vector<float> x(10, 2.5f);
   expect_both(x, sampling(3, 1, 0), {0, 1, 2});
   expect_both(x, sampling(0, 0.3f, 0), {0, 1, 2});
@@ -95,7 +95,7 @@ TEST(Survivors, TiesGoToTheSmallerId) {
   expect_both(x, sampling(0, 1, 1), {0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
 }
 
-TEST(Survivors, NanAndMinusInfinityComeLast) {
+TEST(TruncatedDistribution, NanAndMinusInfinityComeLast) {
   std::vector<float> x(200, kNan);
   x[150] = 1;
   x[151] = -kInf;
@@ -104,7 +104,7 @@ TEST(Survivors, NanAndMinusInfinityComeLast) {
   expect_both(x, sampling(2, 1, 0), {150, 152});
   expect_both(x, sampling(0, 0.9f, 0), {150, 152});
   expect_both(x, sampling(0, 0.99f, 0.01f), {150, 152});
-  Survivors s;
+  TruncatedDistribution s;
   s.select(x, 1, sampling(100, 1, 0));
   for (double u : {0.0, 0.3, 0.6, 0.7, 0.999999999}) {
     const std::int32_t id = s.at(u);
@@ -113,7 +113,7 @@ TEST(Survivors, NanAndMinusInfinityComeLast) {
 }
 
 // Few distinct values make ties at every cut; wide ones reach the last bin of the histogram.
-TEST(Survivors, PartialSelectionEqualsSorting) {
+TEST(TruncatedDistribution, PartialSelectionEqualsSorting) {
   Rng rng(11);
   for (int trial = 0; trial < 1500; ++trial) {
     const std::size_t n = 1 + rng.below(trial % 10 == 0 ? 3000 : 90);
@@ -127,8 +127,8 @@ TEST(Survivors, PartialSelectionEqualsSorting) {
     const float t[] = {0.05f, 0.7f, 1, 3}, p[] = {0, 0.1f, 0.5f, 0.9f, 0.999f, 1}, m[] = {0, 0, 0.01f, 0.5f};
     const int k[] = {0, 0, 1, 2, 40, static_cast<int>(n) - 1, static_cast<int>(n), 100000};
     const SamplingOptions o = sampling(k[rng.below(8)], p[rng.below(6)], m[rng.below(4)], t[rng.below(4)]);
-    const std::vector<TokenWeight> expected = survivors_ref(x, o);
-    Survivors s;
+    const std::vector<TokenWeight> expected = truncated_distribution_ref(x, o);
+    TruncatedDistribution s;
     s.select(x, max_of(x), o);
     ASSERT_EQ(s.tokens().size(), expected.size()) << "k " << o.top_k << " p " << o.top_p << " min " << o.min_p;
     for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -141,9 +141,9 @@ TEST(Survivors, PartialSelectionEqualsSorting) {
   }
 }
 
-TEST(Survivors, AStretchOfTheUnitIntervalForEachWeight) {
+TEST(TruncatedDistribution, EachWeightHasItsShareOfTheUnitInterval) {
   const auto x = logs({0.25, 0.5, 0.25});
-  Survivors s;
+  TruncatedDistribution s;
   s.select(x, max_of(x), sampling(0, 1, 0));
   EXPECT_EQ(s.at(0), 0);
   EXPECT_EQ(s.at(0.2499), 0);

@@ -1,9 +1,9 @@
-#include "src/server/answer_stream.h"
+#include "src/server/api/answer_stream.h"
 
 #include <gtest/gtest.h>
 
-#include "src/checkpoint/checkpoint.h"
-#include "src/engine/running_model.h"
+#include "src/engine/session/running_model.h"
+#include "src/formats/checkpoint.h"
 
 namespace mneme::server {
 namespace {

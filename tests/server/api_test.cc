@@ -3,32 +3,14 @@
 
 #include <cmath>
 
-#include "tests/server/http_client.h"
-#include "tests/server/running_server.h"
+#include "tests/server/api_fixture.h"
 
 namespace mneme::server_test {
 namespace {
 
 using nlohmann::json;
 
-const json kMessages = json::array({{{"role", "user"}, {"content", "Where is the harbour?"}}});
-
-class Api : public testing::Test {
- protected:
-  static void SetUpTestSuite() { server_ = new RunningServer; }
-  static void TearDownTestSuite() {
-    delete server_;
-    server_ = nullptr;
-  }
-  static std::uint16_t port() { return server_->port(); }
-  static Response complete(const json& body) { return post(port(), "/v1/completions", body); }
-  static Response chat(json body) {
-    if (!body.contains("messages")) body["messages"] = kMessages;
-    return post(port(), "/v1/chat/completions", body);
-  }
-  static RunningServer* server_;
-};
-RunningServer* Api::server_ = nullptr;
+class Api : public ApiFixture {};
 
 TEST_F(Api, SaysWhatItIs) {
   EXPECT_EQ(get(port(), "/health").json()["status"], "ok");
@@ -132,14 +114,16 @@ TEST_F(Api, Chats) {
     EXPECT_EQ(t["top_logprobs"][0]["logprob"], t["logprob"]);  // greedy
     EXPECT_EQ(t["bytes"].size(), t["token"].get<std::string>().size());
   }
-  EXPECT_EQ(text, choice["message"]["content"]);
-  // Parts of text are one text; a system text and earlier turns come before.
+  EXPECT_EQ(text, choice["message"]["content"].get<std::string>());
+  // Parts of text are one text, a newline between two; a system text and earlier turns come before.
   const json parts = json::array(
       {{{"role", "user"},
-        {"content", {{{"type", "text"}, {"text", "Where is "}}, {{"type", "text"}, {"text", "the harbour?"}}}}}});
-  const json b = chat({{"messages", parts}, {"max_completion_tokens", 5}, {"temperature", 0}}).json();
-  EXPECT_EQ(b["choices"][0]["message"]["content"], choice["message"]["content"]);
-  EXPECT_EQ(b["usage"]["prompt_tokens"], a["usage"]["prompt_tokens"]);
+        {"content", {{{"type", "text"}, {"text", "Where is"}}, {{"type", "text"}, {"text", "the harbour?"}}}}}});
+  const json shown = post(port(), "/apply-template", json{{"messages", parts}}).json();
+  EXPECT_EQ(shown["prompt"], "<|bos|><|user|>Where is\nthe harbour?<|end|><|assistant|>");
+  EXPECT_EQ(
+      chat({{"messages", parts}, {"max_completion_tokens", 5}, {"temperature", 0}}).json()["usage"]["prompt_tokens"],
+      shown["tokens"].size());
   const json long_chat = json::array({{{"role", "system"}, {"content", "Be brief."}},
                                       {{"role", "user"}, {"content", "Hello"}},
                                       {{"role", "assistant"}, {"content", "Hello!"}},
@@ -190,6 +174,7 @@ TEST(ChatTemplates, ShowToolsAndCallsAsTheyCame) {
             "\"object\", \"a\": 1}}}<|end|>" +
                 turns);
   EXPECT_EQ(shown("").json()["prompt"], turns);
+  EXPECT_EQ(shown(R"(, "add_generation_prompt": false)").json()["prompt"].get<std::string>() + "<|assistant|>", turns);
   EXPECT_EQ(shown(", \"tool_choice\": \"none\", " + tools).json()["prompt"], turns);
   EXPECT_EQ(shown(R"(, "chat_template_kwargs": {"mood": "glad"})").json()["prompt"], turns + "glad");
   // What a tool says stays text: one end of turn for each message.
@@ -227,7 +212,7 @@ TEST_F(Api, StopsAndBiases) {
   for (const json& id : forced["choices"][0]["token_ids"]) EXPECT_EQ(id, 7);
 }
 
-TEST_F(Api, ChoosesAMethodForEachRequest) {
+TEST_F(Api, SelectsAMethodForEachRequest) {
   std::string prompt;
   for (int i = 0; i < 400; ++i) prompt += "word" + std::to_string(i) + " ";
   const json common = {{"prompt", prompt}, {"max_tokens", 4}, {"temperature", 0}, {"kv_retrieval", true}};

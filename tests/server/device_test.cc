@@ -121,7 +121,7 @@ TEST(Device, ThatFailedAnswersWhatComesLater) {
   EXPECT_EQ(told, 1);
 }
 
-TEST(Device, RefusesAMethodThatCannotRunBesideThoseThatDo) {
+TEST(Device, RefusesAMethodThatCannotRunWithThoseThatDo) {
   PassLog log;
   const server::ServerOptions options = RunningServer::small();
   RunningServer server(options, [&] { return start_test_pass(options, log); });

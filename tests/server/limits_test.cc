@@ -1,9 +1,11 @@
 // Who may ask, how much, and how long.
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <thread>
 
 #include "mneme/error.h"
+#include "tests/apps/mneme/program.h"
 #include "tests/server/http_client.h"
 #include "tests/server/running_server.h"
 
@@ -16,7 +18,7 @@ const json kLong = {{"prompt", "Once upon a time"}, {"max_tokens", 4000}, {"temp
 
 TEST(Limits, AsksForAKey) {
   server::ServerOptions options = RunningServer::small();
-  options.api_keys = {"secret", "other"};
+  options.listen.api_keys = {"secret", "other"};
   RunningServer server(options);
   const auto status = [&](const std::string& value) {
     return get(server.port(), "/v1/models", {{"Authorization", value}}).status;
@@ -29,6 +31,10 @@ TEST(Limits, AsksForAKey) {
   EXPECT_EQ(status("Bearer secret"), 200);
   EXPECT_EQ(status("Bearer other"), 200);
   EXPECT_EQ(post(server.port(), "/v1/completions", json{{"prompt", "x"}}).status, 401);
+  // The scheme's name has no case.
+  EXPECT_EQ(status("bearer secret"), 200);
+  EXPECT_EQ(status("BEARER other"), 200);
+  EXPECT_EQ(status("bearersecret"), 401);
   // With a key, names do not matter.
   EXPECT_EQ(get(server.port(), "/v1/models", {{"Authorization", "Bearer secret"}, {"Host", "box.example"}}).status,
             200);
@@ -37,7 +43,7 @@ TEST(Limits, AsksForAKey) {
 TEST(Limits, TurnsAwayWhatTheQueueDoesNotHold) {
   server::ServerOptions options = RunningServer::small();
   options.engine.max_sequences = 1;
-  options.max_queue = 1;
+  options.limits.max_queue = 1;
   RunningServer server(options);
   Client running(server.port()), waiting(server.port());
   running.send_request("POST", "/v1/completions", kLong.dump());
@@ -98,7 +104,7 @@ TEST(Limits, BeginsTheUrgentFirst) {
 }
 
 // With one place, and that taken for thousands of tokens: the urgent one has its answer, and then the other goes on.
-TEST(Limits, TheUrgentGoesAheadOfWhatRuns) {
+TEST(Limits, HighPriorityRunsFirst) {
   server::ServerOptions options = RunningServer::small();
   options.engine.max_sequences = 1;
   options.prefix_cache = false;
@@ -120,9 +126,9 @@ TEST(Limits, TheUrgentGoesAheadOfWhatRuns) {
 
 TEST(Limits, SizesOfRequests) {
   server::ServerOptions options = RunningServer::small();
-  options.max_body_bytes = 10000;
-  options.max_header_bytes = 2000;
-  options.read_seconds = 0.2;
+  options.limits.max_body_bytes = 10000;
+  options.limits.max_header_bytes = 2000;
+  options.timeouts.read_seconds = 0.2;
   RunningServer server(options);
   EXPECT_EQ(post(server.port(), "/v1/completions", std::string(10001, 'x')).status, 413);
   EXPECT_EQ(get(server.port(), "/health", {{"X-Long", std::string(3000, 'x')}}).status, 431);
@@ -148,9 +154,42 @@ TEST(Limits, SizesOfRequests) {
   EXPECT_EQ(polite.read_response().status, 200);
 }
 
+TEST(Limits, ARequestOfHttp11NamesItsHostOnce) {
+  RunningServer server;
+  const auto status = [&](const std::string& head) {
+    Client client(server.port());
+    client.send(head + "\r\n");
+    return client.read_response().status;
+  };
+  EXPECT_EQ(status("GET /health HTTP/1.1\r\n"), 400);
+  EXPECT_EQ(status("GET /health HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n"), 400);
+  EXPECT_EQ(status("GET /health HTTP/1.1\r\nHost: localhost\r\n"), 200);
+  EXPECT_EQ(status("GET /health HTTP/1.0\r\n"), 200);
+}
+
+// Whoever asks for the health of a server that stops is told so, on new connections too; what runs is answered.
+TEST(Limits, HealthIs503WhileTheServerStops) {
+  RunningServer server;
+  Client running(server.port());
+  json body = kLong;
+  body["max_tokens"] = 800;
+  running.send_request("POST", "/v1/completions", body.dump());
+  while (server.metric("num_requests_running") < 1) std::this_thread::yield();
+  EXPECT_EQ(get(server.port(), "/health").status, 200);
+  server.request_stop();
+  Response health = get(server.port(), "/health");
+  while (health.status == 200) health = get(server.port(), "/health");  // until the order has arrived
+  EXPECT_EQ(health.status, 503);
+  EXPECT_EQ(health.headers["connection"], "close");
+  EXPECT_EQ(post(server.port(), "/v1/completions", json{{"prompt", "x"}}).status, 503);
+  EXPECT_EQ(get(server.port(), "/metrics").status, 200);
+  EXPECT_EQ(running.read_response().json()["usage"]["completion_tokens"], 800);
+  server.stop();
+}
+
 TEST(Limits, NumberOfConnections) {
   server::ServerOptions options = RunningServer::small();
-  options.max_connections = 3;
+  options.limits.max_connections = 3;
   RunningServer server(options);
   std::vector<Client> clients;
   for (int i = 0; i < 3; ++i) {
@@ -164,7 +203,7 @@ TEST(Limits, NumberOfConnections) {
 
 TEST(Limits, BrowsersOfNamedOriginsOnly) {
   server::ServerOptions options = RunningServer::small();
-  options.cors_origins = {"https://mine.example"};
+  options.listen.cors_origins = {"https://mine.example"};
   RunningServer server(options);
   const Response mine = get(server.port(), "/health", {{"Origin", "https://mine.example"}});
   EXPECT_EQ(mine.headers.at("access-control-allow-origin"), "https://mine.example");
@@ -175,13 +214,30 @@ TEST(Limits, BrowsersOfNamedOriginsOnly) {
   EXPECT_EQ(preflight.status, 204);
 }
 
+TEST(Limits, AnOpenServerWithoutAKeyWarns) {
+  const auto said = [](std::vector<std::string> more) {
+    std::vector<std::string> command = {MNEME_BINARY, "serve",     "-m", MNEME_MODEL_FILE, "--port", "0", "-c",
+                                        "256",        "--threads", "1",  "--quiet"};
+    command.insert(command.end(), more.begin(), more.end());
+    cli_test::Running server(command);
+    EXPECT_TRUE(server.wait_for_output(10, 60));
+    ::kill(server.pid(), SIGTERM);
+    const cli_test::Outcome outcome = server.wait();
+    EXPECT_EQ(outcome.code, 0);
+    return outcome.err;
+  };
+  EXPECT_NE(said({"--host", "0.0.0.0"}).find("warning: 0.0.0.0 can be reached from other machines"), std::string::npos);
+  EXPECT_EQ(said({"--host", "0.0.0.0", "--api-key", "secret"}).find("warning"), std::string::npos);
+  EXPECT_EQ(said({}).find("warning"), std::string::npos);
+}
+
 TEST(Limits, WhatCannotBeServedIsSaidAtTheStart) {
   server::ServerOptions options = RunningServer::small();
-  options.host = "203.0.113.1";  // of nobody
+  options.listen.host = "203.0.113.1";  // of nobody
   EXPECT_THROW(RunningServer{options}, Error);
   RunningServer first;
   options = RunningServer::small();
-  options.port = first.port();
+  options.listen.port = first.port();
   EXPECT_THROW(RunningServer{options}, Error);
   options = RunningServer::small();
   options.model = "nowhere.gguf";

@@ -34,13 +34,13 @@ TEST(Metrics, EveryLineIsInPrometheusForm) {
                         .whole = 0.24,
                         .between_tokens = between});
   KvMethodStats stats;
-  stats.selected_units = 10;
-  stats.replaced_units = 4;
-  stats.missing_units = 3;
-  stats.host_to_device_bytes = 3 * 16384;
+  stats.units.selected = 10;
+  stats.units.replaced = 4;
+  stats.units.missing = 3;
+  stats.units.host_to_device_bytes = 3 * 16384;
   stats.kv_bytes_read = 1 << 20;
-  stats.corrections = 1;
-  stats.correction_checks = 2;
+  stats.selections.corrections = 1;
+  stats.selections.checks = 2;
   metrics.count_method("freekv", stats);
   const std::string text = metrics.text();
   const std::regex sample("mneme:[a-z_0-9]+(\\{([a-z_]+=\"(\\\\.|[^\"\\\\])*\",?)+\\}) -?[0-9.e+-]+");

@@ -1,26 +1,36 @@
 #!/usr/bin/env python3
 """The page at `/` in Chromium: what a person does with it, by keyboard where that is the question.
 
-usage: page_test.py MNEME MODEL
+usage: page_test.py MNEME MODEL PICTURES
 
-Exit code 77: there is no Chromium with its driver here, nothing was tested.
+PICTURES is a folder for screenshots at three settings. Exit code 77: Chromium or its driver is not installed, nothing
+was tested.
 """
-import http.client
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 
+import page_looks
+from served import Server
 from web_driver import Browser, find_browser
 
 SKIPPED = 77
 DOCUMENT = "".join("The warden of house %d keeps the number %d in a drawer of oak.\n" % (i, 10007 * i % 90000 + 10000)
-                   for i in range(120))
-ANSWER = "document.querySelector('#turns .turn:last-child span')"
-AT_REST = "!document.getElementById('send').disabled"
+                   for i in range(150))
+QUESTION = "What number does the warden of house 7 keep?"
+ANSWER = "document.querySelector('#turns .turn:last-child .answer')"
+AT_REST = "document.getElementById('stop').hidden"
+REQUESTS = """window.requests = [];
+    const fetch_ = window.fetch;
+    window.fetch = (path, how) => {
+      if (how?.body) window.requests.push({path, body: JSON.parse(how.body)});
+      if (window.changed && path.endsWith('completions')) how = {...how, body: JSON.stringify(
+          {...JSON.parse(how.body), ...window.changed})};
+      return fetch_(path, how);
+    };"""
 
 
 def expect(condition, what):
@@ -28,49 +38,48 @@ def expect(condition, what):
         raise AssertionError(what)
 
 
-class Server:
-    def __init__(self, program, model, **env):
-        command = [program, "serve", "-m", model, "--port", "0", "-c", "16384", "--quiet", "--no-pin"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ, **env))
-        self.address = self.process.stdout.readline().split()[-1]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait()
-
-    def metric(self, name, label=""):
-        connection = http.client.HTTPConnection(self.address.removeprefix("http://"))
-        connection.request("GET", "/metrics")
-        text = connection.getresponse().read().decode()
-        return float(re.search(r"^mneme:%s{[^}]*%s} (\S+)$" % (name, label), text, re.MULTILINE).group(1))
-
-
-def focused(browser):
-    return browser.run("return document.activeElement.id")
-
-
 def value_of(browser, field):
     return browser.run("return document.getElementById(arguments[0]).value", field)
 
 
-def watch_answer(browser, then=""):
-    """Counts the lengths that the next answer has on its way, and runs `then` when its first text is there."""
-    browser.run("""window.lengths = [];
-        window.watch?.disconnect();
-        window.watch = new MutationObserver(() => {
-          const n = %s?.textContent.length || 0;
-          if (n > 0 && n !== window.lengths.at(-1) && window.lengths.push(n) === 1) { %s }
-        });
-        window.watch.observe(document.getElementById('turns'), {subtree: true, childList: true, characterData: true});
-        """ % (ANSWER, then))
+def set_value(browser, field, value):
+    browser.run("""const e = document.getElementById(arguments[0]);
+        e.value = arguments[1];
+        for (const name of ['input', 'change']) e.dispatchEvent(new Event(name, {bubbles: true}));""", field, value)
+
+
+def texts(browser, selector):
+    return browser.run("return [...document.querySelectorAll(arguments[0])].map(e => e.textContent)", selector)
+
+
+def send(browser, question):
+    browser.run("document.getElementById('question').focus()")
+    browser.paste(question)
+    browser.press("Enter")
+
+
+def ask(browser, question):
+    send(browser, question)
+    browser.wait(AT_REST)
+
+
+def put_document(browser, text):
+    browser.run("setEditing(true)")
+    set_value(browser, "document", text)
+
+
+def requests(browser, path):
+    return [r["body"] for r in browser.run("return window.requests") if r["path"] == path]
+
+
+def press_button(browser, selector, text):
+    browser.run("[...document.querySelectorAll(arguments[0])].find(b => b.textContent === arguments[1]).click()",
+                selector, text)
 
 
 def check_load(browser, server):
     browser.go(server.address)
-    expect(browser.run("return document.title") == "Mneme", "title")
+    browser.run(REQUESTS)
     browser.wait("document.getElementById('method').options.length > 3")
     expect("16,384" in browser.run("return document.getElementById('model').textContent"), "the model is not named")
     expect(value_of(browser, "method") == "full", value_of(browser, "method"))
@@ -78,143 +87,266 @@ def check_load(browser, server):
 
 
 def check_keyboard(browser):
-    """From the top of the page to an answer without a mouse."""
-    order = []
-    for _ in range(10):
+    """From the top of the page to an answer without a mouse; the prompt's progress is shown on the way."""
+    order, rings = [], set()
+    browser.run("document.getElementById('open-settings').focus()")
+    for _ in range(12):
         browser.press("Tab")
-        order.append(focused(browser))
-    expect(order == ["document", "turns", "question", "send", "reset", "method", "budget", "most", "temperature", "key"], order)
-    rings = browser.run("return getComputedStyle(document.activeElement).outlineStyle")
-    expect(rings == "solid", "no mark on what has the focus: " + rings)
-    browser.press(*["Shift+Tab"] * 9)
+        order.append(browser.run("const e = document.activeElement; return e.id || e.ariaLabel || e.className"))
+        rings.add(browser.run("return getComputedStyle(document.activeElement).outlineStyle"))
+    expect(order == ["new", "open", "Rename New conversation", "Delete New conversation", "edit", "open-file",
+                     "document", "turns", "question", "method", "budget", "send"], order)
+    expect(rings == {"solid"}, "no mark on what has the focus: %s" % rings)
+    browser.run("document.getElementById('document').focus()")
     browser.paste(DOCUMENT)
-    expect(value_of(browser, "document") == DOCUMENT, "the document")
-    browser.press(*["Tab"] * 5)
-    browser.press(*"quest")
+    browser.wait("document.getElementById('document-size').textContent !== ''")
+    browser.run("document.getElementById('question').focus()")
+    browser.press("Tab", *"quest")
     expect(value_of(browser, "method") == "quest", value_of(browser, "method"))
     browser.press("Tab", *"512")
     expect(value_of(browser, "budget") == "512", value_of(browser, "budget"))
-    browser.press(*["Shift+Tab"] * 4)
-    expect(focused(browser) == "question", focused(browser))
-    browser.paste("What number does the warden of house 7 keep?")
-    watch_answer(browser)
+    browser.run("""window.progress = [];
+        new MutationObserver(() => window.progress.push(document.querySelector('#turns .progress')?.textContent))
+            .observe(document.getElementById('turns'), {subtree: true, childList: true, characterData: true});""")
+    browser.press(*["Shift+Tab"] * 2)
+    browser.paste(QUESTION)
     browser.press("Enter")
-    browser.wait(AT_REST + " && window.lengths.length > 0")
-    expect(browser.run("return document.getElementById('error').textContent") == "", "an error")
-    expect(focused(browser) == "question", "the focus is lost")
+    browser.wait(AT_REST + " && %s.textContent !== ''" % ANSWER)
+    told = browser.run("return window.progress")
+    expect(any(re.search(r"Reading the prompt: [1-9][\d,]* of [\d,]+ tokens", t or "") for t in told), set(told))
+    expect(texts(browser, "#turns .progress") == [""], "the progress stays")
+    expect(texts(browser, "#error") == [""], "an error")
+    expect(browser.run("return document.activeElement.id") == "question", "the focus is lost")
     expect(browser.console() == [], "the console is not empty")
 
 
-def check_picture(browser):
-    """The pages of the prompt, some of them coloured, none beyond the document's."""
+def check_reads(browser):
+    """Text and strip show what was read, the text has scrolled to it, and the strip leads anywhere."""
+    browser.wait("reads.painted === 2")
+    expect("".join(texts(browser, "#picture span")) == DOCUMENT.rstrip(), "the text is not the document's")
     colours = browser.run("return [...document.querySelectorAll('#picture span')].map(s => s.style.background)")
-    expect(len(colours) > 60, len(colours))
     coloured = sum(c != "" for c in colours)
     expect(3 < coloured < len(colours), "%d of %d pages are coloured" % (coloured, len(colours)))
-    expect(len(set(colours)) > 3, "all read equally often")
-    text = browser.run("return document.getElementById('picture').textContent")
-    expect("The warden of house 7 keeps" in text and "What number" in text, text[:200])
-    title = browser.run("return document.querySelector('#picture span[style]').title")
-    expect("tokens read in" in title, title)
-    figures = dict(zip(*[browser.run("return [...document.querySelectorAll('#figures %s')].map(e => e.textContent)" % tag)
-                         for tag in ("dt", "dd")]))
-    expect(figures["method"] == "quest", figures)
-    expect({"prompt", "answer", "selections", "corrected", "turnover", "read a step"} <= set(figures), figures)
+    expect(len(set(colours)) > 3, "all are read equally often")
+    expect(browser.run("""const box = reads.picture.getBoundingClientRect();
+        return [...document.querySelectorAll('#picture .passage')].some(s => {
+          const b = s.getBoundingClientRect();
+          return b.top >= box.top && b.top < box.bottom;
+        })"""), "the passage most read is not in view")
+    legend = texts(browser, "#legend-text")[0]
+    expect(re.fullmatch(r"\d+(\.\d)?\s% of heads and steps", legend), legend)
+    expect(texts(browser, "#legend .key") == ["always", "in view"], texts(browser, "#legend .key"))
+    expect(browser.run("return document.querySelectorAll('#picture .always').length") > 0, "sinks are not marked")
+    shades = browser.run("""const c = reads.strip;
+        const d = c.getContext('2d').getImageData(0, c.height - 6, c.width, 1).data;
+        return new Set(Array.from({length: c.width}, (_, x) => d.slice(4 * x, 4 * x + 4).join())).size;""")
+    expect(shades > 5, "the strip has %d shades" % shades)
+    browser.click("#next")
+    expect(texts(browser, "#passage")[0].startswith("Passage 2 of "), texts(browser, "#passage"))
+    browser.run("reads.strip.focus()")
+    where = "return reads.picture.scrollTop / (reads.picture.scrollHeight - reads.picture.clientHeight)"
+    for key, low, high in (("End", 0.9, 1.01), ("Home", 0, 0.05)):
+        browser.press(key)
+        share = browser.run(where)
+        expect(low <= share <= high, "%s: at %g" % (key, share))
+    browser.click("#strip")  # its middle
+    share = browser.run(where)
+    expect(0.3 < share < 0.7, "a click on the strip's middle leads to %g" % share)
+
+
+def figures(browser):
+    return dict(zip(texts(browser, "#figures dt"), texts(browser, "#figures dd")))
+
+
+def kibibytes(text):
+    number, unit = re.match(r"([\d.]+) (KiB|MiB)", text).groups()
+    return float(number) * (1024 if unit == "MiB" else 1)
+
+
+def check_figures(browser):
+    """The sparse step reads less than the full one, which says what it reads; the text is tokenized once."""
+    sparse = figures(browser)
+    expect(sparse["Method"] == "quest, budget 512", sparse)
+    expect({"Prompt", "Answer", "Selections", "Turnover", "Read per step", "Index per step"} <= set(sparse), sparse)
+    set_value(browser, "method", "full")
+    ask(browser, QUESTION)
+    full = figures(browser)
+    expect(kibibytes(full["Read per step"]) > 2 * kibibytes(sparse["Read per step"]) > 0, (full, sparse))
+    expect("every token" in texts(browser, "#hint")[0], texts(browser, "#hint"))
+    expect(len(requests(browser, "/tokenize")) == 1, "%d calls of /tokenize" % len(requests(browser, "/tokenize")))
+    browser.run("document.querySelectorAll('#turns .turn')[0].querySelector('[aria-pressed]').click()")
+    browser.wait("document.querySelector('#figures').textContent.includes('quest')")
+    expect(figures(browser) == sparse, figures(browser))
+
+
+def check_unicode(browser):
+    text = "Dæmonen 港口的老人 — “naïve” 👩‍🚀🏴 Ἑλλάς ζώ.\n" * 40
+    browser.click("#new")
+    put_document(browser, text)
+    set_value(browser, "method", "quest")
+    ask(browser, "Who?")
+    browser.wait("document.querySelector('#picture span')")
+    shown = "".join(texts(browser, "#picture span"))
+    expect(shown == text.rstrip(), "the text is damaged: " + shown[:200])
+
+
+def check_new_during_answer(browser, server):
+    """A conversation begun during an answer knows nothing of it; the answer stays with its own."""
+    browser.click("#new")
+    browser.click("#remove")
+    browser.run("window.changed = {ignore_eos: true}; document.getElementById('max_tokens').value = 3000")
+    send(browser, "Tell me everything.")
+    browser.wait(ANSWER + "?.textContent.length > 3")
+    browser.click("#new")
+    expect(texts(browser, ".turn") == [], "the old turn is shown")
+    browser.run("window.changed = {}; document.getElementById('max_tokens').value = 20")
+    ask(browser, "Something else?")
+    messages = requests(browser, "/v1/chat/completions")[-1]["messages"]
+    expect([m["content"] for m in messages] == ["Something else?"], messages)
+    expect("Tell me everything." in texts(browser, "#list .running .open"), texts(browser, "#list .open"))
+    press_button(browser, "#list .open", "Tell me everything.")
+    expect(texts(browser, ".question") == ["Tell me everything."], texts(browser, ".question"))
+    expect(len(texts(browser, ".answer")[0]) > 3, "the answer has gone")
+    browser.click("#stop")
+    browser.wait(AT_REST)
 
 
 def check_stop(browser, server):
-    """Stop and Escape end an answer that has begun; what came stays, and the server has ended it too."""
-    # The shipped model likes to be brief: its answers shall not end by themselves here.
-    browser.run("""const fetch_ = window.fetch;
-        window.fetch = (path, how) => fetch_(path, how?.body?.includes('"stream":true') ?
-            {...how, body: how.body.replace('{', '{"ignore_eos":true,')} : how);""")
+    """Stop and Escape end an answer that started; its text stays, and the server has ended it too."""
+    browser.run("window.changed = {ignore_eos: true}; document.getElementById('max_tokens').value = 4000")
+    set_value(browser, "temperature", "1")
     for by_button in (True, False):
         aborts = server.metric("request_success_total", 'finished_reason="abort"')
-        browser.run("document.getElementById('most').value = 4000; document.getElementById('temperature').value = 1;")
-        browser.run("document.getElementById('question').focus()")
-        browser.paste("Tell me everything, at length.")
-        watch_answer(browser, "" if by_button else
-                     "document.dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape', bubbles: true}))")
-        browser.press("Enter")
-        if by_button:  # which stays where it is while the answer grows
-            browser.wait("window.lengths.length > 2 || " + AT_REST)
-            expect(browser.run("return window.lengths.length") > 2, "the answer came in one piece")
-            browser.click("#stop")
+        browser.click("#new")
+        send(browser, "Tell me everything, at length.")
+        browser.wait(ANSWER + "?.textContent.length > 3")
+        browser.click("#stop") if by_button else browser.press("Escape")
         browser.wait(AT_REST)
-        expect(browser.run("return document.getElementById('error').textContent") == "", "an error")
-        expect(browser.run("return %s.textContent.length" % ANSWER) > 0, "what came is gone")
-        expect(browser.run("return document.getElementById('stop').disabled"), "stop stays")
+        expect(texts(browser, ".problem") == ["Stopped."], texts(browser, ".problem"))
+        expect(len(texts(browser, ".answer")[0]) > 3, "the text has gone")
         end = time.monotonic() + 60
         while server.metric("num_requests_running") > 0 and time.monotonic() < end:
             time.sleep(0.01)
         expect(server.metric("request_success_total", 'finished_reason="abort"') > aborts, "the server went on")
-        browser.click("#reset")
-    expect(browser.run("return document.querySelectorAll('.turn').length") == 0, "reset leaves turns")
+    browser.run("window.changed = {}")
+    set_value(browser, "temperature", "0")
 
 
-def check_schemes(browser):
-    """Light and dark: what is read stands out from what is behind it (WCAG: 4.5 to 1)."""
-    backs = set()
-    for scheme in ("light", "dark"):
-        browser.command("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        pairs = browser.run("""const out = [];
-            const alpha = e => Number(getComputedStyle(e).backgroundColor.match(/[\\d.]+/g)[3] ?? 1);
-            const most = [...document.querySelectorAll('#picture span')].sort((a, b) => alpha(b) - alpha(a))[0];
-            most.id = 'most-read';
-            for (const [words, behind] of [['body', 'body'], ['#model', 'body'], ['label', 'section'], ['#question', '#question'],
-                                           ['#send', '#send'], ['#hint', 'section'], ['#error', 'section'], ['#most-read', '#most-read']])
-              out.push([words, getComputedStyle(document.querySelector(words)).color,
-                        getComputedStyle(document.querySelector(behind)).backgroundColor,
-                        getComputedStyle(document.querySelector('section')).backgroundColor]);
-            return out;""")
-        for words, front, back, panel in pairs:
-            low, high = sorted((luminance(channels(front)), luminance(over(channels(back), channels(panel)))))
-            expect((high + 0.05) / (low + 0.05) >= 4.5, "%s, %s: %s on %s" % (scheme, words, front, back))
-        backs.add(pairs[0][2])
-    expect(len(backs) == 2, "light and dark are the same: %s" % backs)
-
-
-def channels(colour):
-    """Red, green, blue (0 to 255) and opacity of what a browser calls a colour."""
-    numbers = [float(c) for c in re.findall(r"[\d.]+", colour)]
-    return numbers + [1.0] * (4 - len(numbers))
-
-
-def over(front, back):
-    return [f * front[3] + b * (1 - front[3]) for f, b in zip(front[:3], back)]
-
-
-def luminance(colour):
-    shares = [c / 255 for c in colour[:3]]
-    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in shares]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def check_drop_and_errors(browser):
-    browser.run("""const data = new DataTransfer();
-        data.items.add(new File(['A file of words.'], 'words.txt', {type: 'text/plain'}));
-        document.getElementById('document').dispatchEvent(new DragEvent('drop', {dataTransfer: data, bubbles: true, cancelable: true}));""")
-    browser.wait("document.getElementById('document').value === 'A file of words.'")
-    browser.run("document.getElementById('most').value = 1000000; document.getElementById('question').focus()")
-    browser.paste("Too long?")
-    browser.press("Enter")
-    browser.wait("document.getElementById('error').textContent.includes('the context has')")
-    browser.wait(AT_REST)
+def check_error_and_retry(browser):
+    """An error shows beside its turn; nothing is lost, and Retry asks again."""
+    browser.click("#new")
+    set_value(browser, "max_tokens", "1000000")
+    ask(browser, "Too long?")
+    expect("the context has" in texts(browser, ".problem.wrong")[0], texts(browser, ".problem"))
+    expect(texts(browser, ".question") == ["Too long?"], "the question has gone")
+    set_value(browser, "max_tokens", "12")
+    press_button(browser, ".actions button", "Retry")
+    browser.wait(AT_REST + " && %s.textContent !== ''" % ANSWER)
+    expect(texts(browser, ".problem.wrong") == [] and len(texts(browser, ".turn")) == 1, texts(browser, ".problem"))
+    # An answer that fails to be made again leaves the one before.
+    before = texts(browser, ".answer")
+    browser.run("window.changed = {max_tokens: 1000000}")
+    press_button(browser, ".actions button", "Regenerate")
+    browser.wait(AT_REST + " && document.querySelector('.problem.wrong')")
+    expect(texts(browser, ".answer") == before and before != [""], "the answer before has gone")
+    browser.run("window.changed = {}")
+    press_button(browser, ".actions button", "Retry")
+    browser.wait(AT_REST + " && !document.querySelector('.problem.wrong')")
+    expect(len(texts(browser, ".turn")) == 1, "a turn more")
     browser.console()  # Chromium writes a line for every answer that is no 200
+
+
+def check_copy(browser, server):
+    browser.command("Browser.grantPermissions", origin=server.address,
+                    permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    press_button(browser, ".actions button", "Copy")
+    browser.wait("[...document.querySelectorAll('.actions button')].some(b => b.textContent === 'Copied')")
+    copied = browser.wait_for("navigator.clipboard.readText()")
+    expect(copied == browser.run("return views.at(-1).turn.answer"), copied)
+
+
+def check_settings(browser):
+    """System text and sampling reach the server."""
+    browser.click("#new")
+    browser.click("#open-settings")
+    expect(browser.run("return document.activeElement.id") == "system", "the dialog does not take the focus")
+    browser.paste("Answer in verse.")
+    for field, value in (("temperature", "0.7"), ("top_p", "0.9"), ("seed", "42"), ("max_tokens", "9")):
+        set_value(browser, field, value)
+    browser.press("Escape")
+    expect(not browser.run("return document.getElementById('settings').open"), "Escape leaves the dialog")
+    ask(browser, "Why?")
+    body = requests(browser, "/v1/chat/completions")[-1]
+    expect(body["messages"][0] == {"role": "system", "content": "Answer in verse."}, body["messages"])
+    told = {k: body[k] for k in ("temperature", "top_p", "seed", "max_tokens")}
+    expect(told == {"temperature": 0.7, "top_p": 0.9, "seed": 42, "max_tokens": 9}, told)
+    expect(body["kv"] == {"method": "quest", "budget": 512}, body["kv"])
+    first = texts(browser, ".answer")
+    press_button(browser, ".actions button", "Regenerate")
+    browser.wait(AT_REST)
+    expect(texts(browser, ".answer") == first and len(texts(browser, ".turn")) == 1, "the seed gives another answer")
+    set_value(browser, "seed", "")
+    set_value(browser, "temperature", "0")
+
+
+def check_files(browser):
+    """A file by button and by drop; what is no text is refused and leaves the document."""
+    give = """const data = new DataTransfer();
+        const content = arguments[1] ? new Uint8Array(arguments[1]) : 'A file of words: é.';
+        data.items.add(new File([content], arguments[0]));"""
+    browser.run(give + """const input = document.getElementById('file');
+        input.files = data.files;
+        input.dispatchEvent(new Event('change'));""", "button.txt")
+    browser.wait("document.getElementById('document-name').textContent === 'button.txt'")
+    drop = give + """document.getElementById('chat').dispatchEvent(
+        new DragEvent('drop', {dataTransfer: data, bubbles: true, cancelable: true}));"""
+    browser.run(drop, "dropped.txt")
+    browser.wait("document.getElementById('document-name').textContent === 'dropped.txt'")
+    browser.run(drop, "picture.png", [137, 80, 78, 71, 0, 255, 254])
+    browser.wait("document.getElementById('error').textContent.includes('picture.png is not text')")
+    expect(texts(browser, "#document-name") == ["dropped.txt"], "the document has gone")
+    ask(browser, "And this?")
+    content = requests(browser, "/v1/chat/completions")[-1]["messages"][1]["content"]
+    expect(content.startswith("A file of words: é."), content)
+
+
+def check_reload(browser):
+    """A reload keeps conversations, document, draft and settings; the list opens, renames and deletes."""
+    kept = texts(browser, ".question"), texts(browser, ".answer"), texts(browser, "#list .open")
+    browser.run("document.getElementById('question').focus()")
+    browser.paste("a draft, half wri")
+    browser.run("location.reload()")
+    browser.wait("document.readyState === 'complete' && document.getElementById('method').options.length > 3")
+    again = texts(browser, ".question"), texts(browser, ".answer"), texts(browser, "#list .open")
+    expect(again == kept, "turns are lost")
+    expect(value_of(browser, "question") == "a draft, half wri", value_of(browser, "question"))
+    expect(texts(browser, "#document-name") == ["dropped.txt"], texts(browser, "#document-name"))
+    expect(browser.wait_for("textOf(current)") == "A file of words: é.", "the document is lost")
+    expect((value_of(browser, "method"), value_of(browser, "budget")) == ("quest", "512"), "settings are lost")
+    set_value(browser, "question", "")
+    n = len(texts(browser, "#list .open"))
+    browser.run("document.querySelector('#list li:has([aria-current]) [aria-label^=Rename]').click()")
+    browser.command("Input.insertText", text="Verses")
+    browser.press("Enter")
+    expect("Verses" in texts(browser, "#list .open"), texts(browser, "#list .open"))
+    browser.run("window.confirm = () => true;"
+                "document.querySelector('#list li:has([aria-current]) [aria-label^=Delete]').click()")
+    expect(len(texts(browser, "#list .open")) == n - 1 and "Verses" not in texts(browser, "#list .open"), "it stays")
 
 
 def check_key(browser, server):
     """With a key, the page says what is missing, and goes on when it is given."""
     browser.go(server.address)
     browser.wait("document.getElementById('error').textContent.includes('API key')")
+    browser.click("#open-settings")
     browser.run("document.getElementById('key').focus()")
     browser.press(*"secret", "Tab")
     browser.wait("document.getElementById('method').options.length > 3")
-    expect(browser.run("return document.getElementById('error').textContent") == "", "the error stays")
+    expect(texts(browser, "#error") == [""], "the error stays")
 
 
 def main():
-    program, model = sys.argv[1], sys.argv[2]
+    program, model, pictures = sys.argv[1:4]
     found = find_browser()
     if None in found:
         print("SKIPPED: Chromium and its driver are not installed (Debian: tools/packages test)")
@@ -226,10 +358,17 @@ def main():
             browser = Browser(*found, scratch)
             check_load(browser, server)
             check_keyboard(browser)
-            check_picture(browser)
-            check_schemes(browser)
+            check_reads(browser)
+            check_figures(browser)
+            page_looks.check(browser, pictures)
+            check_unicode(browser)
+            check_new_during_answer(browser, server)
             check_stop(browser, server)
-            check_drop_and_errors(browser)
+            check_error_and_retry(browser)
+            check_copy(browser, server)
+            check_settings(browser)
+            check_files(browser)
+            check_reload(browser)
         with Server(program, model, MNEME_API_KEY="secret") as server:
             check_key(browser, server)
     finally:

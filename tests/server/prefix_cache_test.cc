@@ -1,11 +1,11 @@
-#include "src/server/prefix_cache.h"
+#include "src/server/cache/prefix_cache.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 
 #include "src/base/rng.h"
-#include "src/cache/page_pool.h"
+#include "src/kv/page_pool.h"
 
 namespace mneme::server {
 namespace {
@@ -58,7 +58,7 @@ TEST(PrefixCache, SharesNothingAmongSaltsNorBeyondWhatMayBeShared) {
   EXPECT_FALSE(cache.find(document, ""));
   EXPECT_FALSE(cache.find(document, "b"));
   EXPECT_EQ(cache.find(document, "a")->n_tokens, 96);
-  cache.put({.id = RequestId(1), .tokens = document, .n_shared = 70, .salt = "a"});  // anew
+  cache.put({.id = RequestId(1), .tokens = document, .n_shared = 70, .salt = "a"});  // again
   EXPECT_EQ(cache.find(document, "a")->n_tokens, 64);
   EXPECT_EQ(cache.size(), 1u);
   cache.erase(RequestId(1));
@@ -88,6 +88,18 @@ TEST(PrefixCache, KnowsWhatALongerSequenceReplaces) {
   put(cache, 3, joined(document, tokens(64, 6)));  // has a page of its own
   put(cache, 4, first);
   EXPECT_EQ(cache.superseded_by(RequestId(4)), (std::vector{RequestId(1), RequestId(2)}));
+  cache.set_running(RequestId(1), true);  // it is never given up
+  EXPECT_EQ(cache.superseded_by(RequestId(4)), (std::vector{RequestId(2)}));
+}
+
+TEST(PrefixCache, FindsAmongThoseThatTheCallerAccepts) {
+  PrefixCache cache;
+  const auto document = tokens(96, 1);
+  put(cache, 1, std::vector(document.begin(), document.begin() + 64));
+  put(cache, 2, document);
+  EXPECT_EQ(cache.find(document, "", [](RequestId id) { return id != RequestId(2); })->id, RequestId(1));
+  EXPECT_EQ(cache.find(document, "", [](RequestId) { return true; })->id, RequestId(2));
+  EXPECT_FALSE(cache.find(document, "", [](RequestId) { return false; }));
 }
 
 // Against a list that is searched from one end to the other.

@@ -11,7 +11,7 @@ namespace mneme::server_test {
 server::ServerOptions RunningServer::small() {
   server::ServerOptions o;
   o.model = MNEME_MODEL_FILE;
-  o.port = 0;
+  o.listen.port = 0;
   o.engine.context = 4096;
   o.engine.threads = 1;
   o.engine.pin_threads = false;

@@ -20,7 +20,7 @@ class RunningServer {
   std::uint16_t port() const { return server_->port(); }
   // Tells it to stop, and waits until it has.
   void stop();
-  void tell_to_stop() { server_->stop(); }
+  void request_stop() { server_->stop(); }
   // Waits until it has stopped of its own; Server::failure().
   std::string wait();
 

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "src/server/load.h"
+#include "apps/bench/load.h"
 #include "tests/server/http_client.h"
 #include "tests/server/running_server.h"
 
@@ -22,7 +22,7 @@ json prompt_of(int max_tokens) {
   return {{"prompt", "Once upon a time"}, {"max_tokens", max_tokens}, {"temperature", 0}, {"ignore_eos", true}};
 }
 
-TEST(Streaming, BringsWhatTheWholeAnswerHas) {
+TEST(Streaming, ReturnsWhatTheWholeAnswerHas) {
   RunningServer server;
   json body = prompt_of(10);
   body["logprobs"] = 1;
@@ -52,7 +52,7 @@ TEST(Streaming, BringsWhatTheWholeAnswerHas) {
     if (!choice["logprobs"].is_null()) tokens += choice["logprobs"]["tokens"].size();
   }
   for (std::size_t i = 0; i < 2; ++i) {
-    EXPECT_EQ(texts[i], whole["choices"][i]["text"]);
+    EXPECT_EQ(texts[i], whole["choices"][i]["text"].get<std::string>());
     EXPECT_EQ(reasons[i], "length");
   }
   EXPECT_EQ(tokens, 20u);
@@ -242,7 +242,7 @@ TEST(Streaming, AStopLetsRunningAnswersEnd) {
   body["stream"] = true;
   client.send_request("POST", "/v1/completions", body.dump());
   ASSERT_TRUE(client.read_until("\"text\""));
-  server.tell_to_stop();
+  server.request_stop();
   const Response r = client.read_response();
   EXPECT_EQ(r.events().back(), "[DONE]");
   server.stop();
@@ -250,7 +250,7 @@ TEST(Streaming, AStopLetsRunningAnswersEnd) {
 
 TEST(Streaming, AStopAnswersWhatDoesNotEnd) {
   server::ServerOptions options = RunningServer::small();
-  options.shutdown_seconds = 0.05;
+  options.timeouts.shutdown_seconds = 0.05;
   RunningServer server(options);
   Client stream(server.port()), whole(server.port()), idle(server.port());
   EXPECT_EQ(idle.request("GET", "/health").status, 200);
@@ -260,7 +260,7 @@ TEST(Streaming, AStopAnswersWhatDoesNotEnd) {
   stream.send_request("POST", "/v1/completions", body.dump());
   ASSERT_TRUE(stream.read_until("\"text\""));
   while (server.metric("num_requests_running") < 2) std::this_thread::yield();
-  server.tell_to_stop();
+  server.request_stop();
   const Response refused = idle.request("POST", "/v1/completions", prompt_of(1).dump());
   EXPECT_TRUE(refused.status == 503 || refused.status == 0) << refused.status;
   const Response cut = stream.read_response();

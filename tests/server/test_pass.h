@@ -10,7 +10,7 @@
 #include "src/base/error.h"
 #include "src/engine/engine.h"
 #include "src/engine/forward_pass.h"
-#include "src/engine/running_model.h"
+#include "src/engine/session/running_model.h"
 #include "src/server/server_options.h"
 
 namespace mneme::server_test {

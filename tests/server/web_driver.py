@@ -1,4 +1,4 @@
-"""A browser without a window, driven as WebDriver has it (https://www.w3.org/TR/webdriver2/), by the standard library alone."""
+"""A browser without a window, driven by WebDriver (https://www.w3.org/TR/webdriver2/) and the standard library."""
 import http.client
 import json
 import os
@@ -7,7 +7,8 @@ import shutil
 import subprocess
 
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key that WebDriver gives elements under
-KEYS = {"Tab": "\ue004", "Enter": "\ue007", "Escape": "\ue00c", "Shift": "\ue008", "Down": "\ue015", "Space": " "}
+KEYS = {"Tab": "\ue004", "Enter": "\ue007", "Escape": "\ue00c", "Shift": "\ue008", "Down": "\ue015",
+        "End": "\ue010", "Home": "\ue011", "Space": " "}
 
 
 def find_browser():
@@ -20,7 +21,8 @@ class Browser:
     """One session. Errors of the browser are RuntimeError, with its words."""
 
     def __init__(self, browser, driver, scratch):
-        self.driver = subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.driver = subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                       text=True)
         self.session = None
         try:
             self.port = next(int(found.group(1)) for found in
@@ -46,7 +48,8 @@ class Browser:
 
     def call(self, method, path, body=None):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=240)
-        connection.request(method, path, None if body is None else json.dumps(body), {"Content-Type": "application/json"})
+        connection.request(method, path, None if body is None else json.dumps(body),
+                           {"Content-Type": "application/json"})
         value = json.load(connection.getresponse())["value"]
         connection.close()
         if isinstance(value, dict) and "error" in value:
@@ -72,6 +75,11 @@ class Browser:
         if not value:
             raise AssertionError("not within %g s: %s" % (seconds, script.split("return ")[1].split("; }")[0]))
         return value
+
+    def wait_for(self, promise):
+        """What the promise resolves to."""
+        script = "const done = arguments[0]; (%s).then(done, e => done('error: ' + e));" % promise
+        return self.of_session("POST", "/execute/async", {"script": script, "args": []})
 
     def press(self, *keys):
         """Keys one after the other, to whatever has the focus. "Shift+Tab" holds the first."""

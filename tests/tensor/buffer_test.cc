@@ -59,7 +59,7 @@ TEST(Buffer, AMovedFromBufferIsEmptyAndUsable) {
   EXPECT_EQ(b.size(), 10u);
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they end the program instead of refusing
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they end the process instead of refusing
 TEST(Buffer, TooMuchIsAnErrorAndLeavesTheBufferUsable) {
   const std::size_t too_much = std::numeric_limits<std::size_t>::max() / 2;
   try {

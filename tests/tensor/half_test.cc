@@ -1,4 +1,4 @@
-// Every 16-bit pattern, and every boundary between neighbours: what rounds where is known exactly.
+// Every 16-bit pattern, and every midpoint between neighbours, rounds as IEEE 754 defines.
 #include "src/tensor/half.h"
 
 #include <gtest/gtest.h>
@@ -58,13 +58,13 @@ TEST(Half, EveryBf16PatternHasItsValueAndComesBack) {
   every_pattern_has_its_value(bf16_of_bits, 8, 7);
 }
 
-// Between neighbours a and b: the middle goes to the even one, everything nearer to the nearer one.
+// Between neighbours a and b: the midpoint rounds to even, everything else to the nearest.
 template <typename Half>
 void boundaries_round_to_nearest_even(Half (*of_bits)(std::uint32_t), std::uint32_t infinity, double beyond_last) {
   for (std::uint32_t sign : {0u, 0x8000u})
     for (std::uint32_t bits = 0; bits < infinity; ++bits) {
       const double a = static_cast<double>(static_cast<float>(of_bits(sign | bits)));
-      // Infinity stands where the next value would be, if the exponent went on.
+      // Infinity takes the place of the next value that a larger exponent would have.
       const double b = bits + 1 == infinity ? (sign != 0 ? -beyond_last : beyond_last)
                                             : static_cast<double>(static_cast<float>(of_bits(sign | (bits + 1))));
       const auto middle = static_cast<float>((a + b) / 2);

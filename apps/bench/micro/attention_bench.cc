@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "src/kernels/attention.h"
+#include "src/ops/attention/attention.h"
 #include "src/tensor/buffer.h"
 
 #ifdef MNEME_HAVE_ONEDNN
@@ -182,7 +182,7 @@ void prefill(benchmark::State& state) {
 
 #ifdef MNEME_HAVE_ONEDNN
 // n x n x n in bf16, one product a worker: what the matrix library reaches here.
-void product_of_library(benchmark::State& state) {
+void library_gemm(benchmark::State& state) {
   const std::int64_t n = state.range(0);
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   const dnnl::memory::desc in({n, n}, dnnl::memory::data_type::bf16, dnnl::memory::format_tag::ab);
@@ -207,7 +207,7 @@ void product_of_library(benchmark::State& state) {
     });
   report_flops(state, 2.0 * static_cast<double>(n * n * n) * pool().size());
 }
-BENCHMARK(product_of_library)->ArgName("n")->Arg(1024)->UseRealTime();
+BENCHMARK(library_gemm)->ArgName("n")->Arg(1024)->UseRealTime();
 #endif
 
 constexpr int kBf16 = static_cast<int>(DType::kBF16);

@@ -6,9 +6,9 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "src/grammar/json_constraint.h"
-#include "src/grammar/json_schema.h"
-#include "tests/tokenizer/test_data.h"
+#include "src/text/grammar/json_constraint.h"
+#include "src/text/grammar/json_schema.h"
+#include "tests/text/tokenizer/test_data.h"
 
 namespace {
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "src/base/thread_pool.h"
-#include "src/kernels/matmul.h"
-#include "src/kernels/pointwise.h"
-#include "src/kernels/rope.h"
+#include "src/ops/gemm/gemm.h"
+#include "src/ops/norm_rope/pointwise.h"
+#include "src/ops/norm_rope/rope.h"
 #include "src/tensor/buffer.h"
 
 #ifdef MNEME_HAVE_ONEDNN
@@ -42,7 +42,7 @@ void add_rates(benchmark::State& state, double flops, double bytes) {
   state.counters["GB/s"] = benchmark::Counter(bytes, benchmark::Counter::kIsIterationInvariantRate);
 }
 
-// Two threads that only read: what the products with few rows are measured against.
+// Two threads that only read: the limit that skinny GEMMs are compared with.
 void plain_read(benchmark::State& state) {
   const std::int64_t bytes = state.range(0) << 20;
   Buffer buffer(static_cast<std::size_t>(bytes));
@@ -62,7 +62,7 @@ void plain_read(benchmark::State& state) {
 
 // Args: m, k, n. n rows of weights in as many matrices as fill `mib` MiB, each used in turn, so that they come from
 // that level.
-void product(benchmark::State& state, DType type, Rounding rounding) {
+void gemm_case(benchmark::State& state, DType type, Rounding rounding) {
   const std::int64_t m = state.range(0), k = state.range(1), n = state.range(2);
   const std::size_t level = static_cast<std::size_t>(state.range(3)) << 20;
   std::vector<Tensor> tensors;
@@ -71,12 +71,12 @@ void product(benchmark::State& state, DType type, Rounding rounding) {
     tensors.push_back(random_tensor(type, n, k));
     weights.emplace_back(ConstTensorView(tensors.back()));
   } while (weights.size() * weights.back().bytes() < level);
-  const Tensor x = random_tensor(matmul_input_dtype(weights[0], m), m, k);
+  const Tensor x = random_tensor(gemm_input_dtype(weights[0], m), m, k);
   Tensor y(DType::kF32, {m, n});
   std::size_t next = 0;
   for (auto _ : state) {
-    const MatmulOutput out{.w = &weights[next++ % weights.size()], .y = y};
-    matmul_cpu(x, {&out, 1}, {.pool = &pool(), .rounding = rounding});
+    const GemmOutput out{.w = &weights[next++ % weights.size()], .y = y};
+    gemm_cpu(x, {&out, 1}, {.pool = &pool(), .rounding = rounding});
   }
   add_rates(state, 2.0 * static_cast<double>(m * k * n), static_cast<double>(weights[0].bytes()));
 }
@@ -129,7 +129,7 @@ void swiglu(benchmark::State& state) {
   add_rates(state, 0.0, static_cast<double>(n * ffn * 10));
 }
 
-// Angles once a step, or anew in every call.
+// Angles once a step, or again in every call.
 void rope(benchmark::State& state, bool angles_once) {
   const std::int64_t n = state.range(0), heads = state.range(1), head_dim = state.range(2);
   const Tensor x = random_tensor(DType::kF32, n, heads * head_dim);
@@ -167,13 +167,17 @@ BENCHMARK(fork_join)->UseRealTime();
 #ifdef MNEME_HAVE_ONEDNN
 BENCHMARK(onednn_bf16)->Apply(many_rows);
 #endif
-BENCHMARK_CAPTURE(product, bf16, DType::kBF16, Rounding::kFast)->Apply(many_rows)->Apply(few_rows);
-BENCHMARK_CAPTURE(product, q8_0, DType::kQ8_0, Rounding::kFast)->Apply(many_rows)->Apply(few_rows);
-BENCHMARK_CAPTURE(product, q4_0, DType::kQ4_0, Rounding::kFast)->Apply(many_rows)->Apply(few_rows);
-BENCHMARK_CAPTURE(product, f32, DType::kF32, Rounding::kFast)->Apply(many_rows)->Apply(few_rows);
-BENCHMARK_CAPTURE(product, f16, DType::kF16, Rounding::kFast)->Apply(few_rows);
-BENCHMARK_CAPTURE(product, q8_0_fixed, DType::kQ8_0, Rounding::kFixed)->Apply(few_rows);
-BENCHMARK_CAPTURE(product, bf16_fixed, DType::kBF16, Rounding::kFixed)->Apply(few_rows);
+BENCHMARK_CAPTURE(gemm_case, bf16, DType::kBF16, Rounding::kFast)->Apply(many_rows)->Apply(few_rows);
+BENCHMARK_CAPTURE(gemm_case, q8_0, DType::kQ8_0, Rounding::kFast)->Apply(many_rows)->Apply(few_rows);
+BENCHMARK_CAPTURE(gemm_case, q4_0, DType::kQ4_0, Rounding::kFast)->Apply(many_rows)->Apply(few_rows);
+BENCHMARK_CAPTURE(gemm_case, q4_1, DType::kQ4_1, Rounding::kFast)->Apply(many_rows)->Apply(few_rows);
+BENCHMARK_CAPTURE(gemm_case, q4_k, DType::kQ4_K, Rounding::kFast)->Apply(many_rows)->Apply(few_rows);
+BENCHMARK_CAPTURE(gemm_case, q6_k, DType::kQ6_K, Rounding::kFast)->Apply(many_rows)->Apply(few_rows);
+BENCHMARK_CAPTURE(gemm_case, iq4_nl, DType::kIQ4_NL, Rounding::kFast)->Apply(few_rows);
+BENCHMARK_CAPTURE(gemm_case, f32, DType::kF32, Rounding::kFast)->Apply(many_rows)->Apply(few_rows);
+BENCHMARK_CAPTURE(gemm_case, f16, DType::kF16, Rounding::kFast)->Apply(few_rows);
+BENCHMARK_CAPTURE(gemm_case, q8_0_fixed, DType::kQ8_0, Rounding::kFixed)->Apply(few_rows);
+BENCHMARK_CAPTURE(gemm_case, bf16_fixed, DType::kBF16, Rounding::kFixed)->Apply(few_rows);
 
 BENCHMARK(rms_norm)->Args({1, 512})->Args({1024, 512})->UseRealTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(swiglu)->Args({1, 1408})->Args({1024, 1408})->UseRealTime()->Unit(benchmark::kMicrosecond);
@@ -182,7 +186,7 @@ BENCHMARK_CAPTURE(rope, angles_once, true)
     ->Args({1024, 8, 64})
     ->UseRealTime()
     ->Unit(benchmark::kMicrosecond);
-BENCHMARK_CAPTURE(rope, angles_anew, false)
+BENCHMARK_CAPTURE(rope, new_angles, false)
     ->Args({1, 8, 64})
     ->Args({1024, 8, 64})
     ->UseRealTime()

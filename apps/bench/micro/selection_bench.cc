@@ -10,47 +10,15 @@
 #include <random>
 #include <vector>
 
-#include "src/kernels/box.h"
-#include "src/kernels/group_pool.h"
-#include "src/kernels/one_bit.h"
-#include "src/kernels/topk.h"
+#include "apps/bench/plain_read.h"
+#include "src/selection/index/box.h"
+#include "src/selection/index/one_bit.h"
+#include "src/selection/pool/group_pool.h"
+#include "src/selection/topk/topk.h"
 #include "src/tensor/half.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "bench/selection_bench.cc"
-#include <hwy/foreach_target.h>
-#include <hwy/highway.h>
-
-HWY_BEFORE_NAMESPACE();
-namespace mneme {
-namespace HWY_NAMESPACE {
-namespace {
-namespace hn = hwy::HWY_NAMESPACE;
-
-// Requires  n a multiple of 256.
-std::uint32_t read_all(const std::uint32_t* words, std::size_t n) {
-  const hn::ScalableTag<std::uint32_t> d;
-  const std::size_t lanes = hn::Lanes(d);
-  auto a = hn::Zero(d), b = a, c = a, e = a;
-  for (std::size_t i = 0; i < n; i += 4 * lanes) {
-    a = hn::Xor(a, hn::LoadU(d, words + i));
-    b = hn::Xor(b, hn::LoadU(d, words + i + lanes));
-    c = hn::Xor(c, hn::LoadU(d, words + i + 2 * lanes));
-    e = hn::Xor(e, hn::LoadU(d, words + i + 3 * lanes));
-  }
-  return hn::GetLane(hn::SumOfLanes(d, hn::Xor(hn::Xor(a, b), hn::Xor(c, e))));
-}
-
-}  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace mneme
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
 namespace mneme {
 namespace {
-
-HWY_EXPORT(read_all);
 
 using benchmark::Counter;
 using benchmark::State;
@@ -80,9 +48,7 @@ std::vector<float> normals(std::size_t n) {
 void PlainRead(State& state) {
   const auto bytes = static_cast<std::size_t>(state.range(0)) << 10;
   const auto v = half_values(bytes);
-  for (auto _ : state)
-    benchmark::DoNotOptimize(
-        HWY_DYNAMIC_DISPATCH(read_all)(reinterpret_cast<const std::uint32_t*>(v.data()), bytes / 4));
+  for (auto _ : state) benchmark::DoNotOptimize(sum_words(reinterpret_cast<const std::uint64_t*>(v.data()), bytes / 8));
   report(state, static_cast<double>(bytes), static_cast<double>(bytes));
 }
 BENCHMARK(PlainRead)->ArgNames({"KiB"})->Arg(432)->Arg(4096)->Arg(256 << 10);
@@ -245,4 +211,3 @@ BENCHMARK(Cosine);
 }  // namespace mneme
 
 BENCHMARK_MAIN();
-#endif

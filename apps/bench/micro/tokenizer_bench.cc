@@ -8,8 +8,8 @@
 #include <iterator>
 #include <string>
 
-#include "src/checkpoint/checkpoint.h"
-#include "src/tokenizer/tokenizer.h"
+#include "src/formats/checkpoint.h"
+#include "src/text/tokenizer/tokenizer.h"
 
 namespace {
 

@@ -9,48 +9,62 @@
 #include <utility>
 #include <vector>
 
+#include "apps/bench/device_bench.h"
+#include "apps/bench/trace.h"
+#include "apps/mneme/answer_writer.h"
+#include "apps/mneme/bench/bench_model.h"
+#include "apps/mneme/bench/bench_report.h"
+#include "apps/mneme/commands.h"
+#include "apps/mneme/kv_options.h"
+#include "apps/mneme/options.h"
+#include "apps/mneme/progress_bar.h"
 #include "src/base/error.h"
 #include "src/base/numa.h"
-#include "src/cli/answer_writer.h"
-#include "src/cli/bench_model.h"
-#include "src/cli/bench_report.h"
-#include "src/cli/commands.h"
-#include "src/cli/kv_options.h"
-#include "src/cli/options.h"
-#include "src/cli/progress_bar.h"
 #include "src/engine/kv_method.h"
-#include "src/perf/cuda_bench.h"
-#include "src/perf/trace.h"
 #include "src/recipes/compile.h"
 
 namespace mneme::cli {
 namespace {
 
-struct BenchCommand {
-  bool decode = true;
-  std::string device = "cpu";
-  BenchModelOptions model;
+struct CaseOptions {
   std::vector<std::int32_t> depths, batches = {1};
   int steps = 64, warmup = 4, chunk_tokens = 1024;
+  std::vector<float> turnovers, corrections;
+  std::vector<std::string> recalls;
+};
+
+struct MachineOptions {
+  std::string device = "cpu";
+  std::string kv_store = "device", kv_dtype = "bf16";
   int threads = 0;
   bool no_pin = false, deterministic = false;
   std::string numa = "none";
-  std::string kv_dtype = "bf16", kv_store = "device";
-  std::vector<float> turnovers, corrections;
-  std::vector<std::string> recalls;
-  KvOptions kv;
-  std::vector<std::string> methods;
+};
+
+struct OutputOptions {
   bool json = false, no_progress = false;
   std::string trace;
 };
 
+struct BenchCommand {
+  bool decode = true;
+  BenchModelOptions model;
+  CaseOptions cases;
+  KvOptions kv;
+  std::vector<std::string> methods;
+  MachineOptions machine;
+  OutputOptions output;
+};
+
 std::string test_name(const BenchCommand& o, std::int32_t depth) {
-  return o.decode ? fmt::format("tg{} @ d{}", o.steps, depth) : fmt::format("pp{}", depth);
+  return o.decode ? fmt::format("tg{} @ d{}", o.cases.steps, depth) : fmt::format("pp{}", depth);
 }
 
 // What is asked of plain full attention needs no method; everything else is compiled.
 std::shared_ptr<const Plan> plan_of(const std::string& method, const KvOptions& kv, const MethodShape& shape) {
-  const Recipe recipe = recipe_named(method, kv);
+  std::string note;
+  const Recipe recipe = recipe_named(method, kv, &note);
+  say_note(note);
   return recipe.attend == Attend::kEverything ? nullptr : compile(recipe, shape);
 }
 
@@ -60,16 +74,16 @@ std::vector<BenchRow> cases_of(const BenchCommand& o, const MethodShape& shape) 
     const std::shared_ptr<const Plan> plan = plan_of(method, o.kv, shape);
     // Outcomes are drawn for methods that have them.
     const std::vector<float> as_it_is = {-1};
-    const bool selects = plan != nullptr && plan->selects() && (o.decode || plan->layer_choice);
-    const auto& turnovers = selects && !o.turnovers.empty() ? o.turnovers : as_it_is;
-    const auto& corrections = selects && plan->gated() && !o.corrections.empty() ? o.corrections : as_it_is;
+    const bool selects = plan != nullptr && plan->selects() && (o.decode || plan->layer_selection);
+    const auto& turnovers = selects && !o.cases.turnovers.empty() ? o.cases.turnovers : as_it_is;
+    const auto& corrections = selects && plan->gated() && !o.cases.corrections.empty() ? o.cases.corrections : as_it_is;
     const std::vector<std::string> by_device = {std::string(kRecallNames[0])};
     std::vector<std::string> recalls;
-    for (const std::string& r : o.recalls)
+    for (const std::string& r : o.cases.recalls)
       if (selects && (plan->reuse == Reuse::kNever || r == "gather" || r == "merged")) recalls.push_back(r);
     if (recalls.empty()) recalls = by_device;
-    for (const std::int32_t batch : o.batches)
-      for (const std::int32_t depth : o.depths)
+    for (const std::int32_t batch : o.cases.batches)
+      for (const std::int32_t depth : o.cases.depths)
         for (const float turnover : turnovers)
           for (const float correction : corrections)
             for (const std::string& recall : recalls)
@@ -91,24 +105,24 @@ void write_trace(const BenchCommand& o, const std::vector<BenchRow>& rows) {
   for (const BenchRow& row : rows)
     traces.push_back(
         {.name = fmt::format("{}, batch {}, {}", row.test, row.c.batch, row.method), .steps = row.result.trace});
-  write_chrome_trace(o.trace, traces);
+  write_chrome_trace(o.output.trace, traces);
 }
 
 // Everything that the command says of the report.
 BenchReport report_of(const BenchCommand& o, const Machine& machine, const ModelConfig& config, int threads) {
-  const DType kv_dtype = o.kv_dtype == "f16" ? DType::kF16 : DType::kBF16;
+  const DType kv_dtype = o.machine.kv_dtype == "f16" ? DType::kF16 : DType::kBF16;
   return {.decode = o.decode,
           .model = bench_model_name(o.model),
           .machine = machine,
           .parameters = parameter_count(config),
           .weights = "",
-          .kv_dtype = o.kv_dtype,
-          .kv_store = o.device == "cuda" ? o.kv_store : "host",
+          .kv_dtype = o.machine.kv_dtype,
+          .kv_store = o.machine.device == "cuda" ? o.machine.kv_store : "host",
           .threads = threads,
-          .deterministic = o.deterministic,
-          .steps = o.steps,
-          .warmup = o.warmup,
-          .chunk_tokens = o.chunk_tokens,
+          .deterministic = o.machine.deterministic,
+          .steps = o.cases.steps,
+          .warmup = o.cases.warmup,
+          .chunk_tokens = o.cases.chunk_tokens,
           .rows = cases_of(o, bench_method_shape(config, kv_dtype))};
 }
 
@@ -135,52 +149,57 @@ BenchReport bench_cpu(const BenchCommand& o, const Machine& machine, std::unique
 BenchReport bench_cuda(const BenchCommand& o, const Machine& machine, std::unique_ptr<Model> model,
                        const CpuContext& cpu, const BenchOptions& options, std::int64_t context,
                        const ProgressFn& show) {
-  if (!o.trace.empty()) fail(ErrorKind::kOption, "--trace: steps on the device are not traced");
+  if (!o.output.trace.empty()) fail(ErrorKind::kOption, "--trace: steps on the device are not traced");
   BenchReport report = report_of(o, machine, model->config(), cpu.pool->size());
-  CudaBench bench(std::move(model), !o.model.shape.empty(), bench_weights_type(o.model), options, context,
-                  *std::max_element(o.batches.begin(), o.batches.end()));
-  report.device = bench.device();
-  report.weight_bytes = bench.weight_bytes();
-  report.step_weight_bytes = bench.step_weight_bytes();
-  report.weights = dtype_name(bench.weights());
-  run_cases(o, bench, report, show);
+  const auto bench = device_benches().make(std::move(model),
+                                           {.random = !o.model.shape.empty(),
+                                            .dtype = bench_weights_type(o.model),
+                                            .options = options,
+                                            .deepest = context,
+                                            .most = *std::max_element(o.cases.batches.begin(), o.cases.batches.end())});
+  report.device = bench->device();
+  report.weight_bytes = bench->weight_bytes();
+  report.step_weight_bytes = bench->step_weight_bytes();
+  report.weights = dtype_name(bench->weights());
+  run_cases(o, *bench, report, show);
   return report;
 }
 
 int bench(BenchCommand o) {
-  const bool cuda = o.device == "cuda";
-  if (!cuda && (o.kv_store != "device" || !o.turnovers.empty() || !o.corrections.empty() || !o.recalls.empty()))
+  const bool cuda = o.machine.device == "cuda";
+  if (!cuda && (o.machine.kv_store != "device" || !o.cases.turnovers.empty() || !o.cases.corrections.empty() ||
+                !o.cases.recalls.empty()))
     fail(ErrorKind::kOption, "--kv-store, --turnover, --correction and --recall are for --device cuda");
-  if (o.depths.empty()) o.depths = {2048};
+  if (o.cases.depths.empty()) o.cases.depths = {2048};
   if (o.methods.empty()) o.methods = {"full"};
-  if (!o.decode) o.warmup = 0;
-  if (o.decode && cuda) o.warmup = std::max(o.warmup, 3);  // two steps make a graph
-  const std::int64_t deepest = *std::max_element(o.depths.begin(), o.depths.end());
-  const std::int64_t context = deepest + (o.decode ? o.warmup + o.steps : 0);
+  if (!o.decode) o.cases.warmup = 0;
+  if (o.decode && cuda) o.cases.warmup = std::max(o.cases.warmup, 3);  // two steps make a graph
+  const std::int64_t deepest = *std::max_element(o.cases.depths.begin(), o.cases.depths.end());
+  const std::int64_t context = deepest + (o.decode ? o.cases.warmup + o.cases.steps : 0);
 
-  ProgressBar bar(ProgressBar::mode_for_stderr(!o.no_progress));
+  ProgressBar bar(ProgressBar::mode_for_stderr(!o.output.no_progress));
   const ProgressFn show = [&bar](std::string_view what, std::int64_t done, std::int64_t total) {
     bar.show(what, done, total);
   };
   const Machine machine = read_machine();  // before this thread is pinned, which narrows what it is allowed
-  const std::unique_ptr<ThreadPool> threads =
-      make_thread_pool(o.threads, o.no_pin ? Pinning::kNone : Pinning::kPinned, numa_policy(o.numa));
+  const std::unique_ptr<ThreadPool> threads = make_thread_pool(
+      o.machine.threads, o.machine.no_pin ? Pinning::kNone : Pinning::kPinned, parse_numa_policy(o.machine.numa));
   ThreadPool& pool = *threads;
-  const CpuContext cpu{.pool = &pool, .rounding = o.deterministic ? Rounding::kFixed : Rounding::kFast};
+  const CpuContext cpu{.pool = &pool, .rounding = o.machine.deterministic ? Rounding::kFixed : Rounding::kFast};
   std::unique_ptr<Model> model =
       load_bench_model(o.model, context, cpu, show, cuda ? ShapeWeights::kNone : ShapeWeights::kHere);
-  const BenchOptions options{.kv_dtype = o.kv_dtype == "f16" ? DType::kF16 : DType::kBF16,
-                             .steps = o.steps,
-                             .warmup = o.warmup,
-                             .chunk_tokens = o.chunk_tokens,
-                             .keep_spans = !o.trace.empty(),
-                             .host_pages = o.kv_store == "host"};
+  const BenchOptions options{.kv_dtype = o.machine.kv_dtype == "f16" ? DType::kF16 : DType::kBF16,
+                             .steps = o.cases.steps,
+                             .warmup = o.cases.warmup,
+                             .chunk_tokens = o.cases.chunk_tokens,
+                             .keep_spans = !o.output.trace.empty(),
+                             .host_pages = o.machine.kv_store == "host"};
   const BenchReport report = cuda ? bench_cuda(o, machine, std::move(model), cpu, options, context, show)
                                   : bench_cpu(o, machine, std::move(model), cpu, options, show);
   bar.clear();
-  if (!o.trace.empty()) write_trace(o, report.rows);
+  if (!o.output.trace.empty()) write_trace(o, report.rows);
   AnswerWriter out;
-  out.write(o.json ? bench_json(report) : bench_table(report));
+  out.write(o.output.json ? bench_json(report) : bench_table(report));
   out.end_line();
   return 0;
 }
@@ -189,42 +208,42 @@ void add_case_options(CLI::App& c, BenchCommand& o) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
   const auto add = [](CLI::Option* option) { option->group("Cases"); };
   add(c.add_option(
-           "--depth", o.depths,
+           "--depth", o.cases.depths,
            o.decode ? "Tokens in the cache before the first step (default 2048)" : "Tokens of a prompt (default 2048)")
           ->type_name("TOKENS,...")
           ->delimiter(',')
           ->check(whole_number(o.decode ? 0 : 1, kMost)));
-  add(c.add_option("--batch", o.batches, "Sequences that are computed together (default 1)")
+  add(c.add_option("--batch", o.cases.batches, "Sequences that are computed together (default 1)")
           ->type_name("N,...")
           ->delimiter(',')
           ->check(whole_number(1, 4096)));
-  add(c.add_option("-n,--steps", o.steps,
+  add(c.add_option("-n,--steps", o.cases.steps,
                    o.decode ? "Timed steps of each case" : "How often each case's prompts are read")
           ->capture_default_str()
           ->check(whole_number(1, 1 << 20)));
   if (o.decode)
-    add(c.add_option("--warmup", o.warmup, "Steps before them")
+    add(c.add_option("--warmup", o.cases.warmup, "Steps before them")
             ->capture_default_str()
             ->check(whole_number(0, 1 << 20)));
-  add(c.add_option("--turnover", o.turnovers,
+  add(c.add_option("--turnover", o.cases.turnovers,
                    o.decode
                        ? "With --device cuda: shares of what is selected that a step replaces, drawn in place of "
-                         "what the random weights would choose"
+                         "what the random weights would select"
                        : "With --device cuda, of methods whose windows select: shares that a window replaces, drawn "
-                         "in place of what the random weights would choose")
+                         "in place of what the random weights would select")
           ->type_name("X,...")
           ->delimiter(',')
           ->check(CLI::Range(0.0, 1.0)));
   if (o.decode) {
-    add(c.add_option("--correction", o.corrections,
+    add(c.add_option("--correction", o.cases.corrections,
                      "With --device cuda: shares of KV heads that a gate flags, drawn in place of its outcomes")
             ->type_name("X,...")
             ->delimiter(',')
             ->check(CLI::Range(0.0, 1.0)));
     add(c.add_option(
-             "--recall", o.recalls,
+             "--recall", o.cases.recalls,
              "With --device cuda, how missing units come: merged (by the device itself, while pages that are there are "
-             "attended; tokens, clusters and what is chosen a step ahead as by gather), gather (by the device, "
+             "attended; tokens, clusters and speculative selections as by gather), gather (by the device, "
              "before), or, of methods that select "
              "at every step, by the host, as copies (one a page and KV head), batch (these in one call), token-major "
              "(copies, of pages that have all KV heads of a token together), staged or staged-twice (copies into one "
@@ -233,7 +252,7 @@ void add_case_options(CLI::App& c, BenchCommand& o) {
             ->delimiter(',')
             ->check(one_of({"merged", "gather", "copies", "batch", "token-major", "staged", "staged-twice"})));
   }
-  add(c.add_option("-b,--max-num-batched-tokens", o.chunk_tokens, "Prompt tokens that are computed together")
+  add(c.add_option("-b,--max-num-batched-tokens", o.cases.chunk_tokens, "Prompt tokens that are computed together")
           ->type_name("TOKENS")
           ->capture_default_str()
           ->check(whole_number(1, 1 << 20)));
@@ -241,44 +260,44 @@ void add_case_options(CLI::App& c, BenchCommand& o) {
 
 void add_machine_options(CLI::App& c, BenchCommand& o) {
   const auto add = [](CLI::Option* option) { option->group("Memory and speed"); };
-  add(c.add_option("--device", o.device, "Where the model computes: cpu, or cuda, the first NVIDIA GPU")
+  add(c.add_option("--device", o.machine.device, "Where the model computes: cpu, or cuda, the first NVIDIA GPU")
           ->type_name("NAME")
           ->capture_default_str()
           ->check(one_of({"cpu", "cuda"})));
-  add(c.add_option("--kv-store", o.kv_store, "With --device cuda, where keys and values lie: device or host")
+  add(c.add_option("--kv-store", o.machine.kv_store, "With --device cuda, where keys and values lie: device or host")
           ->type_name("WHERE")
           ->capture_default_str()
           ->check(one_of({"device", "host"})));
-  add(c.add_option("--kv-cache-dtype", o.kv_dtype, "How keys and values are stored: bf16 or f16")
+  add(c.add_option("--kv-cache-dtype", o.machine.kv_dtype, "How keys and values are stored: bf16 or f16")
           ->type_name("TYPE")
           ->capture_default_str()
           ->check(one_of({"bf16", "f16"})));
-  add(c.add_option("-t,--threads", o.threads, "Threads that compute (default: one per CPU)")
+  add(c.add_option("-t,--threads", o.machine.threads, "Threads that compute (default: one per CPU)")
           ->check(whole_number(1, 1024)));
-  add(c.add_flag("--no-pin", o.no_pin, "Let threads move between CPUs"));
-  add(c.add_option("--numa", o.numa, "With several memory nodes: none, distribute (over all), isolate (to one)")
+  add(c.add_flag("--no-pin", o.machine.no_pin, "Let threads move between CPUs"));
+  add(c.add_option("--numa", o.machine.numa, "With several memory nodes: none, distribute (over all), isolate (to one)")
           ->type_name("POLICY")
           ->capture_default_str()
           ->check(one_of({"none", "distribute", "isolate"})));
-  add(c.add_flag("--deterministic", o.deterministic, "Fixed tiles: the same rounding in every batch"));
+  add(c.add_flag("--deterministic", o.machine.deterministic, "Fixed tiles: the same rounding in every batch"));
 }
 
 void add_one(CLI::App& app, int& code, bool decode) {
   auto options = std::make_shared<BenchCommand>();
   options->decode = decode;
-  if (!decode) options->steps = 1;
+  if (!decode) options->cases.steps = 1;
   CLI::App* c =
       app.add_subcommand(decode ? "decode" : "prefill", decode ? "One token a step, at depths" : "Prompts, in chunks");
   add_bench_model_options(*c, options->model);
   add_case_options(*c, *options);
   add_kv_options(*c, options->kv, options->methods);
   add_machine_options(*c, *options);
-  c->add_flag("--json", options->json, "One JSON object")->group("Output");
-  c->add_option("--trace", options->trace, "Writes the timed steps as a Chrome trace")
+  c->add_flag("--json", options->output.json, "One JSON object")->group("Output");
+  c->add_option("--trace", options->output.trace, "Writes the timed steps as a Chrome trace")
       ->type_name("FILE")
       ->check(not_empty())
       ->group("Output");
-  c->add_flag("--no-progress", options->no_progress, "No progress bar (there is none without a terminal)")
+  c->add_flag("--no-progress", options->output.no_progress, "No progress bar (there is none without a terminal)")
       ->group("Output");
   c->callback([options, &code] { code = bench(*options); });
 }
@@ -292,7 +311,7 @@ void add_bench(CLI::App& app, int& code) {
   add_one(*c, code, false);
   add_bench_serve(*c, code);
   add_bench_attention(*c, code);
-  add_bench_choose(*c, code);
+  add_bench_select(*c, code);
   add_bench_gather(*c, code);
   add_bench_ablate(*c, code);
   c->footer("Example: mneme bench decode --shape llama-3.2-1b --weights q8_0 --depth 2048,8192 --batch 1,4 -n 64");

@@ -1,4 +1,4 @@
-// `mneme bench ablate`: what each part of bringing back pages is worth on this machine, at drawn rates.
+// `mneme bench ablate`: what each part of the recall of pages is worth on this machine, at injected rates.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,15 +6,15 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "apps/bench/device_bench.h"
+#include "apps/mneme/answer_writer.h"
+#include "apps/mneme/bench/bench_model.h"
+#include "apps/mneme/bench/bench_report.h"
+#include "apps/mneme/commands.h"
+#include "apps/mneme/kv_options.h"
+#include "apps/mneme/options.h"
+#include "apps/mneme/progress_bar.h"
 #include "src/base/numa.h"
-#include "src/cli/answer_writer.h"
-#include "src/cli/bench_model.h"
-#include "src/cli/bench_report.h"
-#include "src/cli/commands.h"
-#include "src/cli/kv_options.h"
-#include "src/cli/options.h"
-#include "src/cli/progress_bar.h"
-#include "src/perf/cuda_bench.h"
 #include "src/recipes/compile.h"
 
 namespace mneme::cli {
@@ -38,8 +38,8 @@ struct Part {
 constexpr const char* kEveryStep = "quest:pool=meanS/unit=page:32";
 constexpr std::array kParts = {
     Part{.name = "window: nothing is selected", .method = "window", .drawn = false},
-    Part{.name = "a step ahead, heads corrected", .method = "freekv", .corrected = true},
-    Part{.name = "a step ahead", .method = "freekv"},
+    Part{.name = "one step ahead, heads corrected", .method = "freekv", .corrected = true},
+    Part{.name = "one step ahead", .method = "freekv"},
     Part{.name = "in the step, merged with attention", .method = kEveryStep},
     Part{.name = "in the step, by gather", .method = kEveryStep, .recall = "gather"},
     Part{.name = "in the step, a copy a page", .method = kEveryStep, .recall = "copies"},
@@ -59,16 +59,16 @@ struct AblateRow {
 std::string table_of(const AblateCommand& o, const std::vector<AblateRow>& rows) {
   std::string out = fmt::format(
       "turnover {:.2f}, corrections {:.2f}\n{:>8} {:>5}  {:<36} {:>9} {:>9} {:>8} {:>11} {:>9}\n", o.turnover,
-      o.correction, "depth", "batch", "pages are chosen", "ms/step", "p10", "window", "units", "MB/step");
+      o.correction, "depth", "batch", "pages are selected", "ms/step", "p10", "window", "units", "MB/step");
   for (const AblateRow& row : rows)
     out += fmt::format("{:>8} {:>5}  {:<36} {:>9.3f} {:>9.3f} {:>7.2f}x {:>11.1f} {:>9.2f}\n", row.depth, row.batch,
                        row.part->name, 1e3 * row.result.step.median, 1e3 * row.result.step.p10,
-                       row.result.step.median / row.window_seconds, row.result.recalled_units,
-                       row.result.recalled_bytes / 1e6);
+                       row.result.step.median / row.window_seconds, row.result.recall.recalled_units,
+                       row.result.recall.recalled_bytes / 1e6);
   return out;
 }
 
-std::string json_of(const AblateCommand& o, const CudaBench& bench, const std::vector<AblateRow>& rows) {
+std::string json_of(const AblateCommand& o, const DeviceBench& bench, const std::vector<AblateRow>& rows) {
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   for (const AblateRow& row : rows)
     results.push_back({{"part", row.part->name},
@@ -80,8 +80,8 @@ std::string json_of(const AblateCommand& o, const CudaBench& bench, const std::v
                        {"correction", row.part->corrected ? o.correction : 0},
                        {"step_seconds", {{"median", row.result.step.median}, {"p10", row.result.step.p10}}},
                        {"times_window", row.result.step.median / row.window_seconds},
-                       {"recalled_units", row.result.recalled_units},
-                       {"recalled_bytes", row.result.recalled_bytes}});
+                       {"recalled_units", row.result.recall.recalled_units},
+                       {"recalled_bytes", row.result.recall.recalled_bytes}});
   return device_test_json("ablate", bench.device(), bench_model_name(o.model), results);
 }
 
@@ -89,7 +89,9 @@ BenchCase case_of(const AblateCommand& o, const Part& part, const MethodShape& s
                   std::int32_t batch) {
   KvOptions kv = o.kv;
   if (!part.drawn) kv.overrides.clear();  // of blocks that it has none of
-  BenchCase c{.depth = depth, .batch = batch, .plan = compile(recipe_named(part.method, kv), shape)};
+  std::string note;
+  BenchCase c{.depth = depth, .batch = batch, .plan = compile(recipe_named(part.method, kv, &note), shape)};
+  say_note(note);
   if (!part.drawn) return c;
   c.turnover = o.turnover;
   if (c.plan->gated()) c.correction = part.corrected ? o.correction : 0;
@@ -99,22 +101,25 @@ BenchCase case_of(const AblateCommand& o, const Part& part, const MethodShape& s
 
 int ablate(AblateCommand o) {
   // One set of dense layers for all: what `window` shows is then what selecting costs.
-  if (o.kv.dense_layers.empty()) o.kv.dense_layers = "0";
+  if (!o.kv.dense_layers) o.kv.dense_layers = {{0}};
   if (!o.kv.budget) o.kv.budget = 2048;
   if (!o.kv.sink) o.kv.sink = 512;
   if (!o.kv.recent) o.kv.recent = 512;
   constexpr std::int32_t kWarmup = 4;
   const std::int64_t context = *std::max_element(o.depths.begin(), o.depths.end()) + kWarmup + o.steps;
-  const std::unique_ptr<ThreadPool> threads = make_thread_pool(0, Pinning::kNone, numa_policy("none"));
+  const std::unique_ptr<ThreadPool> threads = make_thread_pool(0, Pinning::kNone, NumaPolicy::kNone);
   const CpuContext cpu{.pool = threads.get()};
   ProgressBar bar(ProgressBar::mode_for_stderr(!o.no_progress));
   std::unique_ptr<Model> model = load_bench_model(o.model, context, cpu, {}, ShapeWeights::kNone);
   const MethodShape shape = bench_method_shape(model->config(), DType::kBF16);
   // Before any memory is asked for: what of the options the methods do not take.
   for (const Part& part : kParts) static_cast<void>(case_of(o, part, shape, o.depths[0], 1));
-  CudaBench bench(std::move(model), !o.model.shape.empty(), bench_weights_type(o.model),
-                  {.steps = o.steps, .warmup = kWarmup, .host_pages = true}, context,
-                  *std::max_element(o.batches.begin(), o.batches.end()));
+  const auto bench =
+      device_benches().make(std::move(model), {.random = !o.model.shape.empty(),
+                                               .dtype = bench_weights_type(o.model),
+                                               .options = {.steps = o.steps, .warmup = kWarmup, .host_pages = true},
+                                               .deepest = context,
+                                               .most = *std::max_element(o.batches.begin(), o.batches.end())});
   std::vector<AblateRow> rows;
   const std::size_t total = o.depths.size() * o.batches.size() * kParts.size();
   for (const std::int32_t depth : o.depths)
@@ -122,14 +127,14 @@ int ablate(AblateCommand o) {
       double window = 0;
       for (const Part& part : kParts) {
         bar.show("measuring, cases", static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(total));
-        const BenchResult r = bench.decode(case_of(o, part, shape, depth, batch));
+        const BenchResult r = bench->decode(case_of(o, part, shape, depth, batch));
         if (!part.drawn) window = r.step.median;
         rows.push_back({&part, depth, batch, r, window});
       }
     }
   bar.clear();
   AnswerWriter out;
-  out.write(o.json ? json_of(o, bench, rows) : table_of(o, rows));
+  out.write(o.json ? json_of(o, *bench, rows) : table_of(o, rows));
   out.end_line();
   return 0;
 }

@@ -4,13 +4,13 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "src/cli/answer_writer.h"
-#include "src/cli/bench_model.h"
-#include "src/cli/bench_report.h"
-#include "src/cli/commands.h"
-#include "src/cli/options.h"
-#include "src/device/device.h"
-#include "src/perf/attention_bench.h"
+#include "apps/bench/device_bench.h"
+#include "apps/mneme/answer_writer.h"
+#include "apps/mneme/bench/bench_model.h"
+#include "apps/mneme/bench/bench_report.h"
+#include "apps/mneme/commands.h"
+#include "apps/mneme/options.h"
+#include "src/cuda/device.h"
 
 namespace mneme::cli {
 namespace {
@@ -27,7 +27,7 @@ int attention(const AttentionCommand& o) {
   std::string table = fmt::format("{:>8} {:>10} {:>10}  {}\n", "tokens", "ms", "TFLOP/s", "by");
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   for (const std::int32_t n : o.lengths) {
-    const AttentionResult r = measure_attention_cuda(config, n, o.times);
+    const AttentionResult r = device_benches().attention(config, n, o.times);
     const char* by = r.by_library ? "library" : "own kernel";
     table += fmt::format("{:>8} {:>10.3f} {:>10.1f}  {}\n", n, 1e3 * r.seconds, r.flops_a_second / 1e12, by);
     results.push_back({{"tokens", n}, {"seconds", r.seconds}, {"flops_per_second", r.flops_a_second}, {"by", by}});

@@ -1,17 +1,17 @@
-// `mneme bench gather`: blocks of host memory that the device brings by itself, alone and beside decode steps.
+// `mneme bench gather`: blocks of host memory that the device gathers, alone and during decode steps.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "apps/bench/device_bench.h"
+#include "apps/mneme/answer_writer.h"
+#include "apps/mneme/bench/bench_model.h"
+#include "apps/mneme/bench/bench_report.h"
+#include "apps/mneme/commands.h"
+#include "apps/mneme/options.h"
 #include "src/base/numa.h"
-#include "src/cli/answer_writer.h"
-#include "src/cli/bench_model.h"
-#include "src/cli/bench_report.h"
-#include "src/cli/commands.h"
-#include "src/cli/options.h"
-#include "src/perf/cuda_bench.h"
 
 namespace mneme::cli {
 namespace {
@@ -25,8 +25,8 @@ struct GatherCommand {
 };
 
 struct GatherRow {
-  CudaBench::GatherCase c;
-  CudaBench::GatherResult r;
+  DeviceBench::GatherCase c;
+  DeviceBench::GatherResult r;
 };
 
 std::string table_of(const std::vector<GatherRow>& rows) {
@@ -34,45 +34,49 @@ std::string table_of(const std::vector<GatherRow>& rows) {
                                 "by", "GB/s", "GB/s beside", "ms/step alone", "times beside");
   for (const GatherRow& row : rows)
     out += fmt::format("{:>8} {:>7} {:>9.1f} {:>6} {:>10.1f} {:>12.1f} {:>14.3f} {:>12.3f}\n", row.c.block_bytes,
-                       row.c.blocks_of_threads, static_cast<double>(row.c.pool_bytes) / (1 << 30),
-                       row.c.bulk ? "bulk" : "loads", row.r.idle_rate / 1e9, row.r.beside_rate / 1e9,
-                       1e3 * row.r.step_alone, row.r.step_beside / row.r.step_alone);
+                       row.c.thread_blocks, static_cast<double>(row.c.pool_bytes) / (1 << 30),
+                       row.c.bulk ? "bulk" : "loads", row.r.idle_rate / 1e9, row.r.concurrent_rate / 1e9,
+                       1e3 * row.r.step_alone, row.r.step_concurrent / row.r.step_alone);
   return out;
 }
 
-std::string json_of(const GatherCommand& o, const CudaBench& bench, const std::vector<GatherRow>& rows) {
+std::string json_of(const GatherCommand& o, const DeviceBench& bench, const std::vector<GatherRow>& rows) {
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   for (const GatherRow& row : rows)
     results.push_back({{"block_bytes", row.c.block_bytes},
-                       {"blocks_of_threads", row.c.blocks_of_threads},
+                       {"thread_blocks", row.c.thread_blocks},
                        {"pool_bytes", row.c.pool_bytes},
                        {"by", row.c.bulk ? "bulk" : "loads"},
                        {"bytes_per_second", row.r.idle_rate},
-                       {"bytes_per_second_beside", row.r.beside_rate},
+                       {"bytes_per_second_beside", row.r.concurrent_rate},
                        {"step_seconds_alone", row.r.step_alone},
-                       {"step_seconds_beside", row.r.step_beside}});
+                       {"step_seconds_beside", row.r.step_concurrent}});
   return device_test_json("gather", bench.device(), bench_model_name(o.model), results);
 }
 
 int gather(const GatherCommand& o) {
   constexpr std::int64_t kContext = 8192;
-  const std::unique_ptr<ThreadPool> threads = make_thread_pool(1, Pinning::kNone, numa_policy("none"));
+  const std::unique_ptr<ThreadPool> threads = make_thread_pool(1, Pinning::kNone, NumaPolicy::kNone);
   const CpuContext cpu{.pool = threads.get()};
   std::unique_ptr<Model> model = load_bench_model(o.model, kContext, cpu, {}, ShapeWeights::kNone);
-  CudaBench bench(std::move(model), !o.model.shape.empty(), bench_weights_type(o.model), {}, kContext, 1);
+  const auto bench = device_benches().make(std::move(model), {.random = !o.model.shape.empty(),
+                                                              .dtype = bench_weights_type(o.model),
+                                                              .options = {},
+                                                              .deepest = kContext,
+                                                              .most = 1});
   std::vector<GatherRow> rows;
   for (const double pool : o.pools)
     for (const std::string& by : o.by)
       for (const std::int32_t bytes : o.blocks)
         for (const std::int32_t blocks : o.threads) {
-          const CudaBench::GatherCase c{.block_bytes = bytes,
-                                        .blocks_of_threads = blocks,
-                                        .pool_bytes = static_cast<std::int64_t>(pool * (1 << 30)),
-                                        .bulk = by == "bulk"};
-          rows.push_back({c, bench.gather(c)});
+          const DeviceBench::GatherCase c{.block_bytes = bytes,
+                                          .thread_blocks = blocks,
+                                          .pool_bytes = static_cast<std::int64_t>(pool * (1 << 30)),
+                                          .bulk = by == "bulk"};
+          rows.push_back({c, bench->gather(c)});
         }
   AnswerWriter out;
-  out.write(o.json ? json_of(o, bench, rows) : table_of(rows));
+  out.write(o.json ? json_of(o, *bench, rows) : table_of(rows));
   out.end_line();
   return 0;
 }
@@ -82,7 +86,7 @@ int gather(const GatherCommand& o) {
 void add_bench_gather(CLI::App& bench, int& code) {
   auto options = std::make_shared<GatherCommand>();
   CLI::App* c = bench.add_subcommand(
-      "gather", "Blocks of host memory brought by the device itself, alone and beside decode steps (needs a GPU)");
+      "gather", "Blocks of host memory gathered by the device, alone and during decode steps (needs a GPU)");
   add_bench_model_options(*c, options->model);
   c->add_option("--block", options->blocks, "Bytes of a block, multiples of 512 (default 512,4096,16384,65536)")
       ->type_name("BYTES,...")

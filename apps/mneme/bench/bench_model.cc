@@ -1,14 +1,14 @@
-#include "src/cli/bench_model.h"
+#include "apps/mneme/bench/bench_model.h"
 
 #include <array>
-#include <filesystem>
 #include <utility>
 
+#include "apps/bench/shapes.h"
+#include "apps/bench/step_cost.h"
+#include "apps/mneme/options.h"
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/cli/options.h"
-#include "src/perf/shapes.h"
-#include "src/perf/step_cost.h"
+#include "src/formats/model_name.h"
 
 namespace mneme::cli {
 namespace {
@@ -16,14 +16,16 @@ namespace {
 constexpr std::uint64_t kSeed = 1;
 
 DType weights_type(const std::string& name) {
-  for (const DType type : {DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kF32, DType::kF16})
+  for (const DType type :
+       {DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ2_K, DType::kQ3_K,
+        DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kMXFP4, DType::kF32, DType::kF16})
     if (dtype_name(type) == name) return type;
   fail(ErrorKind::kOption, "--weights: there is no type \"{}\"", name);
 }
 
 void expect_one(const BenchModelOptions& o) {
-  if (o.path.empty() == o.shape.empty())
-    fail(ErrorKind::kOption, "a model is needed: -m MODEL, or --shape NAME (one of the two)");
+  if (o.model.given() == !o.shape.empty())
+    fail(ErrorKind::kOption, "a model is needed: -m MODEL (or -hf OWNER/NAME), or --shape NAME (one of the two)");
 }
 
 std::int64_t bytes_of(const ConstTensorView& view) {
@@ -46,16 +48,19 @@ BenchShape shape_of_file(const std::string& path) {
 }  // namespace
 
 void add_bench_model_options(CLI::App& c, BenchModelOptions& o) {
-  c.add_option("-m,--model", o.path, "A .gguf file, or the folder of a Hugging Face model")
+  c.add_option("-m,--model", o.model.path, "A .gguf file, or the folder of a Hugging Face model")
       ->type_name("PATH")
       ->group("Model");
-  c.add_option("--shape", o.shape, "A known shape with random weights: llama-3.2-1b, tiny-16l, ... (docs/bench.md)")
+  add_hf_option(c, o.model)->group("Model");
+  c.add_option("--shape", o.shape, "A known shape with random weights: llama-3.2-1b, ... (docs/guide/measure.md)")
       ->type_name("NAME")
       ->group("Model");
-  c.add_option("--weights", o.weights, "Type of a shape's weights: bf16, q8_0, q4_0, f16 or f32")
+  c.add_option("--weights", o.weights,
+               "Type of a shape's weights: bf16, f16, f32, or quantised (q8_0, q4_k, ...: the types of mneme convert)")
       ->type_name("TYPE")
       ->capture_default_str()
-      ->check(one_of({"bf16", "q8_0", "q4_0", "f16", "f32"}))
+      ->check(one_of({"bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl",
+                      "mxfp4", "f16", "f32"}))
       ->group("Model");
 }
 
@@ -69,12 +74,12 @@ std::unique_ptr<Model> load_bench_model(const BenchModelOptions& o, std::int64_t
   const ModelOptions options{.context = context};
   if (!o.shape.empty() && weights == ShapeWeights::kNone) return Model::shape_only(bench_shape(o.shape), options);
   if (!o.shape.empty()) return Model::random(bench_shape(o.shape), weights_type(o.weights), options, kSeed, cpu);
-  return Model::load(Checkpoint::open(o.path), options, cpu, progress);
+  return Model::load(Checkpoint::open(model_file(o.model, true)), options, cpu, progress);
 }
 
 BenchShape read_bench_shape(const BenchModelOptions& o) {
   expect_one(o);
-  if (o.shape.empty()) return shape_of_file(o.path);
+  if (o.shape.empty()) return shape_of_file(model_file(o.model, true));
   BenchShape shape{.config = bench_shape(o.shape), .weights = weights_type(o.weights)};
   const DTypeInfo& type = dtype_info(shape.weights);
   // Norms and biases are f32, and so few that they do not matter here.
@@ -87,8 +92,7 @@ BenchShape read_bench_shape(const BenchModelOptions& o) {
 
 std::string bench_model_name(const BenchModelOptions& o) {
   if (!o.shape.empty()) return o.shape + " " + o.weights;
-  const std::filesystem::path path(o.path);
-  return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
+  return o.model.repo.empty() ? model_name(o.model.path) : o.model.repo;
 }
 
 MethodShape bench_method_shape(const ModelConfig& c, DType kv_dtype) {

@@ -1,4 +1,4 @@
-// The model that is measured: a file's, or a shape with random weights.
+// The benchmarked model: a file, or a shape with random weights.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -6,23 +6,27 @@
 #include <memory>
 #include <string>
 
+#include "apps/mneme/model_source.h"
 #include "src/model/model.h"
 #include "src/recipes/compile.h"
 
 namespace mneme::cli {
 
 struct BenchModelOptions {
-  std::string path, shape;
+  ModelSource model;
+  std::string shape;
   std::string weights = "bf16";  // of a shape
+
+  bool given() const { return model.given() || !shape.empty(); }
 };
 
-// -m, --shape and --weights. Either of the first two must be given.
+// -m or -hf, --shape and --weights. Either a model or a shape must be given.
 void add_bench_model_options(CLI::App& command, BenchModelOptions& options);
 
 // The type of a shape's weights.
 DType bench_weights_type(const BenchModelOptions& options);
 
-// Of a shape: with weights here, or none (they will be made on a device).
+// Of a shape: with weights in host memory, or without (they are made on the device).
 enum class ShapeWeights { kHere, kNone };
 // Errors  kOption: neither or both. As Model::load.
 std::unique_ptr<Model> load_bench_model(const BenchModelOptions& options, std::int64_t context, const CpuContext& cpu,
@@ -35,7 +39,7 @@ struct BenchShape {
 };
 BenchShape read_bench_shape(const BenchModelOptions& options);
 
-// What methods need to know of it.
+// The shape that methods need.
 MethodShape bench_method_shape(const ModelConfig& config, DType kv_dtype);
 
 // "models/needle-27m-q8_0.gguf" as "needle-27m-q8_0"; a shape's name and type.

@@ -1,4 +1,4 @@
-#include "src/cli/bench_report.h"
+#include "apps/mneme/bench/bench_report.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <fstream>
 
+#include "apps/mneme/run/run_report.h"
 #include "mneme/mneme.h"
-#include "src/cli/run_report.h"
 
 namespace mneme::cli {
 namespace {
@@ -48,7 +48,7 @@ std::string main_table(const BenchReport& r) {
     } else {
       out += fmt::format("{:>10.3f} {:>9.2f} {:>9.2f} {:>10.3f} {:>8.1f} {:>9.3f} {:>5.0f}%\n", b.prompt.median,
                          1e3 * b.step.median, 1e3 * b.step.p99, b.cost.operations / (row.c.depth * row.c.batch) / 1e9,
-                         b.product_rate / 1e9, b.floor_seconds, 100 * b.share);
+                         b.gemm_rate / 1e9, b.floor_seconds, 100 * b.share);
     }
   }
   return out;
@@ -63,12 +63,12 @@ std::string bytes_table(const BenchReport& r) {
     out += fmt::format("{:<16} {:<10} {:>5} {:>12.2f} {:>12.3f} {:>12.4f} {:>12.3f} {:>12} {:>12.1f}\n", row.test,
                        row.method, row.c.batch, mega(c.weights), mega(c.kv_read), mega(c.kv_written),
                        mega(c.index_read), r.decode ? fmt::format("{:.0f}", row.result.attended_tokens) : "all",
-                       static_cast<double>(row.result.kv_bytes) / (1 << 20));
+                       static_cast<double>(row.result.memory.kv) / (1 << 20));
   }
   return out;
 }
 
-// What methods on a device brought.
+// Units that methods fetched to the device.
 std::string recall_table(const BenchReport& r) {
   std::string out = fmt::format("\n{:<16} {:<10} {:>5} {:>9} {:>11} {:>12} {:>10} {:>14} {:>10} {:>11} {:>11}\n",
                                 "recall", "", "batch", "turnover", "correction", "units", "missing", "from the host",
@@ -76,11 +76,11 @@ std::string recall_table(const BenchReport& r) {
   for (const BenchRow& row : r.rows) {
     const BenchResult& b = row.result;
     const auto rate = [](float x) { return x < 0 ? std::string("-") : fmt::format("{:.2f}", x); };
-    out +=
-        fmt::format("{:<16} {:<10} {:>5} {:>9} {:>11} {:>12.0f} {:>10.1f} {:>14.1f} {:>10.2f} {:>10.1f}% {:>11.1f}\n",
-                    row.test, row.method, row.c.batch, rate(row.c.turnover), rate(row.c.correction), b.chosen_units,
-                    b.missing_units, b.recalled_units, mega(b.recalled_bytes), 100 * b.correction_rate,
-                    static_cast<double>(b.method_bytes) / (1 << 20));
+    out += fmt::format(
+        "{:<16} {:<10} {:>5} {:>9} {:>11} {:>12.0f} {:>10.1f} {:>14.1f} {:>10.2f} {:>10.1f}% {:>11.1f}\n", row.test,
+        row.method, row.c.batch, rate(row.c.turnover), rate(row.c.correction), b.recall.selected_units,
+        b.recall.missing_units, b.recall.recalled_units, mega(b.recall.recalled_bytes), 100 * b.recall.correction_rate,
+        static_cast<double>(b.memory.method) / (1 << 20));
   }
   return out;
 }
@@ -145,7 +145,7 @@ Json row_json(const BenchReport& r, const BenchRow& row) {
   out["operations"] = b.cost.operations;
   out["bandwidth"] = b.bandwidth;
   out["l3_bandwidth"] = b.l3_bandwidth > 0 ? Json(b.l3_bandwidth) : Json();
-  out["product_rate"] = b.product_rate > 0 ? Json(b.product_rate) : Json();
+  out["product_rate"] = b.gemm_rate > 0 ? Json(b.gemm_rate) : Json();
   out["floor_seconds"] = b.floor_seconds;
   out["share_of_floor"] = b.share;
   Json times = Json::object();
@@ -155,18 +155,18 @@ Json row_json(const BenchReport& r, const BenchRow& row) {
   if (r.device && row.c.plan != nullptr) {
     out["turnover"] = row.c.turnover >= 0 ? Json(row.c.turnover) : Json();
     out["correction"] = row.c.correction >= 0 ? Json(row.c.correction) : Json();
-    out["recall"] = {{"chosen_units", b.chosen_units},
-                     {"missing_units", b.missing_units},
-                     {"recalled_units", b.recalled_units},
-                     {"recalled_bytes", b.recalled_bytes},
-                     {"correction_rate", b.correction_rate}};
+    out["recall"] = {{"selected_units", b.recall.selected_units},
+                     {"missing_units", b.recall.missing_units},
+                     {"recalled_units", b.recall.recalled_units},
+                     {"recalled_bytes", b.recall.recalled_bytes},
+                     {"correction_rate", b.recall.correction_rate}};
   }
   if (r.decode && !r.device && selects(row)) out["selected_share"] = b.selected_share;
   if (!r.decode && drops(row)) out["prefill_end_seconds"] = b.prefill_end_seconds;
-  out["kv_bytes"] = b.kv_bytes;
-  out["method_bytes"] = b.method_bytes;
-  if (r.device) out["device_bytes"] = b.device_bytes;
-  out["activation_bytes"] = b.activation_bytes;
+  out["kv_bytes"] = b.memory.kv;
+  out["method_bytes"] = b.memory.method;
+  if (r.device) out["device_bytes"] = b.memory.device;
+  out["activation_bytes"] = b.memory.activation;
   return out;
 }
 
@@ -186,12 +186,9 @@ Json machine_json(const Machine& m) {
 }
 
 Json device_json(const DeviceInfo& d) {
-  return {{"name", d.name},
-          {"compute_capability", fmt::format("{}.{}", d.compute_major, d.compute_minor)},
-          {"multiprocessors", d.multiprocessors},
-          {"memory_bytes", d.memory_bytes},
-          {"l2_bytes", d.l2_bytes},
-          {"driver", d.driver},
+  return {{"name", d.name},           {"compute_capability", fmt::format("{}.{}", d.compute_major, d.compute_minor)},
+          {"sm_count", d.sm_count},   {"memory_bytes", d.memory_bytes},
+          {"l2_bytes", d.l2_bytes},   {"driver", d.driver},
           {"cuda_runtime", d.runtime}};
 }
 

@@ -1,4 +1,4 @@
-// What `mneme bench` found, for people and for programs.
+// Results of `mneme bench` as tables and JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "src/device/device.h"
-#include "src/perf/bench.h"
+#include "apps/bench/bench.h"
+#include "src/cuda/device.h"
 
 namespace mneme::cli {
 
@@ -22,7 +22,7 @@ struct BenchReport {
   bool decode = true;
   std::string model;
   Machine machine;
-  std::optional<DeviceInfo> device;  // where it ran; none: on the CPU
+  std::optional<DeviceInfo> device;  // absent: the CPU
   std::int64_t parameters = 0, weight_bytes = 0, step_weight_bytes = 0;
   std::string weights, kv_dtype, kv_store;  // types, and where keys and values lie
   int threads = 0;
@@ -33,10 +33,10 @@ struct BenchReport {
 
 nlohmann::ordered_json machine_json(const Machine& machine);
 nlohmann::ordered_json device_json(const DeviceInfo& device);
-// One object, of a test that is neither decode nor prefill, on a device.
+// One JSON object of a device test other than decode and prefill.
 std::string device_test_json(const char* test, const DeviceInfo& device, const std::string& model,
                              const nlohmann::ordered_json& results);
-// The words this program was started with; of the first, the file's name.
+// The command line, without the folder of the program.
 std::vector<std::string> command_line();
 
 std::string bench_table(const BenchReport& report);

@@ -1,40 +1,40 @@
-// `mneme bench choose`: tokens chosen by 1-bit keys in one layer, and attended, by themselves.
+// `mneme bench choose`: tokens selected by 1-bit keys in one layer, and attended, by themselves.
 #include <fmt/format.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "src/cli/answer_writer.h"
-#include "src/cli/bench_model.h"
-#include "src/cli/bench_report.h"
-#include "src/cli/commands.h"
-#include "src/cli/options.h"
-#include "src/device/device.h"
-#include "src/perf/choose_bench.h"
+#include "apps/bench/device_bench.h"
+#include "apps/mneme/answer_writer.h"
+#include "apps/mneme/bench/bench_model.h"
+#include "apps/mneme/bench/bench_report.h"
+#include "apps/mneme/commands.h"
+#include "apps/mneme/options.h"
+#include "src/cuda/device.h"
 
 namespace mneme::cli {
 namespace {
 
-struct ChooseCommand {
+struct SelectCommand {
   BenchModelOptions model;
   std::vector<std::int32_t> depths = {32768}, groups = {32};
   std::int32_t budget = 2048, times = 20;
   bool json = false;
 };
 
-int choose(const ChooseCommand& o) {
+int select(const SelectCommand& o) {
   const ModelConfig config = read_bench_shape(o.model).config;
   std::string table = fmt::format("{:>8} {:>6} {:>9} {:>8} {:>7} {:>8} {:>11} {:>10} {:>8}\n", "tokens", "group",
-                                  "index MB", "scan us", "GB/s", "of read", "choose us", "attend us", "GB/s");
+                                  "index MB", "scan us", "GB/s", "of read", "select us", "attend us", "GB/s");
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   for (const std::int32_t depth : o.depths)
     for (const std::int32_t group : o.groups) {
-      const ChooseResult r =
-          measure_choose_cuda(config, {.depth = depth, .budget = o.budget, .group_tokens = group}, o.times);
+      const SelectResult r =
+          device_benches().select(config, {.depth = depth, .budget = o.budget, .group_tokens = group}, o.times);
       const double rate = r.index_bytes / r.scan_seconds;
       table += fmt::format("{:>8} {:>6} {:>9.2f} {:>8.2f} {:>7.0f} {:>7.0f}% {:>11.2f} {:>10.2f} {:>8.0f}\n", depth,
                            group, r.index_bytes / 1e6, 1e6 * r.scan_seconds, rate / 1e9, 100 * rate / r.read_rate,
-                           1e6 * r.choose_seconds, 1e6 * r.attend_seconds, r.attended_bytes / r.attend_seconds / 1e9);
+                           1e6 * r.select_seconds, 1e6 * r.attend_seconds, r.attended_bytes / r.attend_seconds / 1e9);
       results.push_back({{"tokens", depth},
                          {"group_tokens", group},
                          {"budget", o.budget},
@@ -42,7 +42,7 @@ int choose(const ChooseCommand& o) {
                          {"scan_seconds", r.scan_seconds},
                          {"scan_bytes_per_second", rate},
                          {"read_bytes_per_second", r.read_rate},
-                         {"choose_seconds", r.choose_seconds},
+                         {"select_seconds", r.select_seconds},
                          {"attend_seconds", r.attend_seconds},
                          {"attended_bytes", r.attended_bytes}});
     }
@@ -54,10 +54,10 @@ int choose(const ChooseCommand& o) {
 
 }  // namespace
 
-void add_bench_choose(CLI::App& bench, int& code) {
-  auto options = std::make_shared<ChooseCommand>();
+void add_bench_select(CLI::App& bench, int& code) {
+  auto options = std::make_shared<SelectCommand>();
   CLI::App* c = bench.add_subcommand(
-      "choose", "Tokens chosen by 1-bit keys in one layer, and attended, by themselves (needs a GPU)");
+      "choose", "Tokens selected by 1-bit keys in one layer, and attended, by themselves (needs a GPU)");
   add_bench_model_options(*c, options->model);
   c->add_option("--depth", options->depths, "Tokens of the context (default 32768)")
       ->type_name("N,...")
@@ -72,7 +72,7 @@ void add_bench_choose(CLI::App& bench, int& code) {
       ->check(whole_number(1, 1 << 16));
   c->add_option("-n,--repetitions", options->times, "How often it is timed (default 20)")->check(whole_number(1, 1000));
   c->add_flag("--json", options->json, "One JSON object");
-  c->callback([options, &code] { code = choose(*options); });
+  c->callback([options, &code] { code = select(*options); });
 }
 
 }  // namespace mneme::cli

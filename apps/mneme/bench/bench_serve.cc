@@ -11,14 +11,14 @@
 #include <utility>
 #include <vector>
 
+#include "apps/bench/load.h"
+#include "apps/bench/machine.h"
+#include "apps/mneme/answer_writer.h"
+#include "apps/mneme/bench/bench_report.h"
+#include "apps/mneme/commands.h"
+#include "apps/mneme/options.h"
+#include "apps/mneme/progress_bar.h"
 #include "src/base/error.h"
-#include "src/cli/answer_writer.h"
-#include "src/cli/bench_report.h"
-#include "src/cli/commands.h"
-#include "src/cli/options.h"
-#include "src/cli/progress_bar.h"
-#include "src/perf/machine.h"
-#include "src/server/load.h"
 #include "src/server/server.h"
 
 namespace mneme::cli {
@@ -160,11 +160,11 @@ int bench_serve(BenchServe o) {
   std::optional<OwnServer> own;
   if (!o.model.empty()) {
     o.server.model = o.model;
-    o.server.port = 0;
+    o.server.listen.port = 0;
     o.server.prefix_cache = !o.no_prefix_cache;
-    o.server.max_queue = std::max(o.server.max_queue, o.load.requests);
-    o.server.max_connections =
-        std::max(o.server.max_connections, static_cast<int>(std::min<std::int64_t>(o.load.requests + 64, 1 << 20)));
+    o.server.limits.max_queue = std::max(o.server.limits.max_queue, o.load.requests);
+    o.server.limits.max_connections = std::max(o.server.limits.max_connections,
+                                               static_cast<int>(std::min<std::int64_t>(o.load.requests + 64, 1 << 20)));
     own.emplace(o.server, bar);
     o.load.port = own->port();
   }

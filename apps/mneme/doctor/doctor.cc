@@ -11,27 +11,27 @@
 #include <string>
 #include <vector>
 
+#include "apps/bench/bandwidth.h"
+#include "apps/bench/machine.h"
+#include "apps/bench/step_cost.h"
+#include "apps/mneme/answer_writer.h"
+#include "apps/mneme/bench/bench_model.h"
+#include "apps/mneme/bench/bench_report.h"
+#include "apps/mneme/commands.h"
+#include "apps/mneme/doctor/doctor_device.h"
+#include "apps/mneme/options.h"
+#include "apps/mneme/progress_bar.h"
 #include "mneme/mneme.h"
-#include "src/cache/page_pool.h"
-#include "src/cli/answer_writer.h"
-#include "src/cli/bench_model.h"
-#include "src/cli/bench_report.h"
-#include "src/cli/commands.h"
-#include "src/cli/doctor_device.h"
-#include "src/cli/options.h"
-#include "src/cli/progress_bar.h"
-#include "src/perf/bandwidth.h"
-#include "src/perf/machine.h"
-#include "src/perf/step_cost.h"
+#include "src/kv/page_pool.h"
 
 namespace mneme::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kReadPasses = 24, kProductPasses = 4;
+constexpr int kReadPasses = 24, kGemmPasses = 4;
 constexpr std::int64_t kChunkTokens = 1024;  // of a prefill step, as `mneme run` takes them
-constexpr std::int64_t kProductWidth = 2048;
+constexpr std::int64_t kGemmWidth = 2048;
 
 struct DoctorOptions {
   BenchModelOptions model;
@@ -43,10 +43,11 @@ struct DoctorOptions {
 
 struct Rates {
   double one_thread = 0, all_threads = 0, l3 = 0;  // bytes a second
-  std::array<std::pair<DType, double>, 3> products = {{{DType::kBF16, 0}, {DType::kQ8_0, 0}, {DType::kQ4_0, 0}}};
+  std::array<std::pair<DType, double>, 4> gemms = {
+      {{DType::kBF16, 0}, {DType::kQ8_0, 0}, {DType::kQ4_0, 0}, {DType::kQ4_1, 0}}};
 
-  double product(DType type) const {
-    for (const auto& [t, rate] : products)
+  double gemm(DType type) const {
+    for (const auto& [t, rate] : gemms)
       if (t == type) return rate;
     return 0;
   }
@@ -62,8 +63,7 @@ Rates measure(const Machine& machine, int threads) {
   ThreadPool pool(threads, Pinning::kPinned);
   rates.all_threads = ReadProbe(bytes, pool).measure(kReadPasses);
   if (machine.l3_bytes > 0) rates.l3 = ReadProbe(l3_probe_bytes(machine.l3_bytes), pool).measure(8 * kReadPasses);
-  for (auto& [type, rate] : rates.products)
-    rate = product_rate(type, kChunkTokens, kProductWidth, kProductPasses, {.pool = &pool});
+  for (auto& [type, rate] : rates.gemms) rate = gemm_rate(type, kChunkTokens, kGemmWidth, kGemmPasses, {.pool = &pool});
   return rates;
 }
 
@@ -77,8 +77,8 @@ struct Outlook {
 };
 
 // Upper bounds: memory read as fast as it was, products as fast as they were, attention of prompts as products.
-Outlook outlook_of(const DoctorOptions& o, const Machine& machine, const Rates& rates) {
-  Outlook out{.shape = read_bench_shape(o.model)};
+Outlook outlook_of(const BenchShape& shape, const DoctorOptions& o, const Machine& machine, const Rates& rates) {
+  Outlook out{.shape = shape};
   const ModelConfig& c = out.shape.config;
   out.parameters = parameter_count(c);
   out.context = o.context > 0 ? o.context : c.max_context;
@@ -99,7 +99,7 @@ Outlook outlook_of(const DoctorOptions& o, const Machine& machine, const Rates& 
   const double matrices = 2.0 * static_cast<double>(out.parameters - (c.tied_embeddings ? 1 : 2) * c.vocab * c.hidden);
   const double attention =
       4.0 * static_cast<double>(c.n_layers * c.n_heads * c.head_dim) * static_cast<double>(seen) / 2;
-  out.prefill = rates.product(out.shape.weights) / (matrices + attention);
+  out.prefill = rates.gemm(out.shape.weights) / (matrices + attention);
   return out;
 }
 
@@ -125,7 +125,7 @@ std::string machine_text(const Machine& m, const Rates& r, int threads) {
   line(fmt::format("reads, {} thread{}", threads, threads == 1 ? "" : "s"),
        fmt::format("{:.1f} GB/s", r.all_threads / 1e9));
   if (r.l3 > 0) line("reads from the L3", fmt::format("{:.1f} GB/s", r.l3 / 1e9));
-  for (const auto& [type, rate] : r.products)
+  for (const auto& [type, rate] : r.gemms)
     line(fmt::format("products, {}", dtype_name(type)), fmt::format("{:.0f} Gop/s", rate / 1e9));
   return out;
 }
@@ -150,13 +150,13 @@ std::string outlook_text(const Outlook& o, const Machine& m, const std::string& 
 }
 
 Json rates_json(const Rates& r, int threads) {
-  Json products = Json::object();
-  for (const auto& [type, rate] : r.products) products[std::string(dtype_name(type))] = rate;
+  Json gemms = Json::object();
+  for (const auto& [type, rate] : r.gemms) gemms[std::string(dtype_name(type))] = rate;
   return {{"threads", threads},
           {"read_1_thread", r.one_thread},
           {"read_all_threads", r.all_threads},
           {"read_l3", r.l3 > 0 ? Json(r.l3) : Json()},
-          {"products", products}};
+          {"products", gemms}};
 }
 
 Json outlook_json(const Outlook& o, const std::string& name) {
@@ -182,15 +182,15 @@ DeviceOutlooks on_device(const Outlook& o, const DoctorDevice& device, const Mac
 }
 
 int doctor(const DoctorOptions& o) {
-  const bool with_model = !o.model.path.empty() || !o.model.shape.empty();
-  if (with_model) read_bench_shape(o.model);  // what is wrong with it is said before anything is measured
+  std::optional<BenchShape> shape;  // what is wrong with it is said before anything is measured
+  if (o.model.given()) shape = read_bench_shape(o.model);
   const Machine machine = read_machine();
   const int threads = o.threads > 0 ? o.threads : machine.cpus_allowed;
   const Rates rates = measure(machine, threads);
   const std::vector<DoctorDevice> devices = look_at_devices();
   std::optional<Outlook> outlook;
-  if (with_model) outlook = outlook_of(o, machine, rates);
-  const std::string name = with_model ? bench_model_name(o.model) : "";
+  if (shape) outlook = outlook_of(*shape, o, machine, rates);
+  const std::string name = shape ? bench_model_name(o.model) : "";
 
   AnswerWriter out;
   if (o.json) {

@@ -1,13 +1,14 @@
-#include "src/cli/doctor_device.h"
+#include "apps/mneme/doctor/doctor_device.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "src/cache/page_pool.h"
-#include "src/cli/bench_report.h"
+#include "apps/bench/device_bench.h"
+#include "apps/bench/step_cost.h"
+#include "apps/mneme/bench/bench_report.h"
 #include "src/engine/memory_limit.h"
-#include "src/perf/step_cost.h"
+#include "src/kv/page_pool.h"
 
 namespace mneme::cli {
 namespace {
@@ -26,7 +27,7 @@ std::string gib(std::int64_t bytes) {
 std::vector<DoctorDevice> look_at_devices() {
   std::vector<DoctorDevice> devices;
   for (int i = 0; i < device_count(); ++i)
-    devices.push_back({.number = i, .info = device_info(i), .rates = measure_device(i)});
+    devices.push_back({.number = i, .info = device_info(i), .rates = device_benches().rates(i)});
   return devices;
 }
 
@@ -35,13 +36,13 @@ DeviceOutlooks device_outlooks(const DoctorDevice& device, const BenchShape& sha
   const ModelConfig& c = shape.config;
   const std::int64_t layer_token = 4 * c.n_kv_heads * c.head_dim, token = layer_token * c.n_layers;
   const std::int64_t pages = (context + kPageTokens - 1) / kPageTokens + 1, kv = pages * kPageTokens * token * batch;
-  const std::int64_t fixed = shape.weight_bytes + activation_estimate(c, kStepRows, batch) + kDeviceBytesAside;
+  const std::int64_t fixed = shape.weight_bytes + activation_estimate(c, kStepRows, batch) + kReservedDeviceBytes;
   const auto step = static_cast<double>(shape.step_weight_bytes), full = static_cast<double>(context * token * batch);
   const auto n = static_cast<double>(batch);
   DeviceOutlooks o;
   const auto close = [&](DeviceOutlook& x, double seconds) {
     x.fits = x.device_needed <= static_cast<std::int64_t>(device.info.memory_bytes) &&
-             x.host_needed <= std::max<std::int64_t>(0, host_bytes - kHostBytesAside);
+             x.host_needed <= std::max<std::int64_t>(0, host_bytes - kReservedHostBytes);
     x.tokens_per_second = n / seconds;
   };
   o.device.device_needed = fixed + kv;

@@ -1,4 +1,4 @@
-// The part of `mneme doctor` that looks at GPUs.
+// The GPU part of `mneme doctor`.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "src/cli/bench_model.h"
-#include "src/device/device.h"
-#include "src/perf/device_rates.h"
+#include "apps/bench/device_rates.h"
+#include "apps/mneme/bench/bench_model.h"
+#include "src/cuda/device.h"
 
 namespace mneme::cli {
 
@@ -18,11 +18,11 @@ struct DoctorDevice {
   DeviceRates rates;
 };
 
-// Every GPU, measured; empty where there is none (no_device_reason() says why).
+// Measures every GPU; empty without one (no_device_reason() has the reason).
 std::vector<DoctorDevice> look_at_devices();
 
-// A model on one device, with its keys and values there or in host memory: what it needs of both, and what a step can
-// reach at most, with the context full.
+// A model on one device, with keys and values there or in host memory: memory that it needs, and the upper bound of its
+// decode rate at full context.
 struct DeviceOutlook {
   std::int64_t device_needed = 0, host_needed = 0;
   bool fits = false;

@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "src/cli/commands.h"
-#include "src/cli/eval_commands.h"
-#include "src/cli/eval_measure.h"
-#include "src/cli/options.h"
-#include "src/eval/report.h"
+#include "apps/eval/report.h"
+#include "apps/mneme/commands.h"
+#include "apps/mneme/eval/eval_commands.h"
+#include "apps/mneme/eval/eval_measure.h"
+#include "apps/mneme/options.h"
 
 namespace mneme::cli {
 namespace {

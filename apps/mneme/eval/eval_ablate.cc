@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "src/cli/eval_calibrate.h"
-#include "src/cli/eval_commands.h"
-#include "src/cli/eval_measure.h"
-#include "src/cli/options.h"
-#include "src/eval/ablation.h"
+#include "apps/eval/ablation.h"
+#include "apps/mneme/eval/eval_calibrate.h"
+#include "apps/mneme/eval/eval_commands.h"
+#include "apps/mneme/eval/eval_measure.h"
+#include "apps/mneme/options.h"
 
 namespace mneme::cli {
 namespace {
@@ -21,7 +21,7 @@ struct AblateCommand {
   EvalSetup setup{.tasks = {"number", "password"}};
   std::vector<std::string> sets;
   std::int32_t budget = 512;
-  KvOptions kv{.sink = 32, .recent = 128, .dense_layers = "none"};
+  KvOptions kv{.sink = 32, .recent = 128, .dense_layers = std::vector<std::int32_t>{}};
   std::optional<float> tau;
   double rate = 16;  // per cent; with tau alone
   std::string run_file;

@@ -1,4 +1,4 @@
-#include "src/cli/eval_bench.h"
+#include "apps/mneme/eval/eval_bench.h"
 
 #include <fmt/format.h>
 
@@ -7,17 +7,17 @@
 #include <fstream>
 #include <limits>
 
+#include "apps/bench/machine.h"
+#include "apps/mneme/bench/bench_report.h"
+#include "apps/mneme/options.h"
+#include "apps/mneme/progress_bar.h"
 #include "mneme/mneme.h"
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
 #include "src/base/numa.h"
-#include "src/checkpoint/checkpoint.h"
-#include "src/cli/bench_report.h"
-#include "src/cli/options.h"
-#include "src/cli/progress_bar.h"
 #include "src/engine/kv_method.h"
-#include "src/engine/session_file.h"
-#include "src/perf/machine.h"
+#include "src/engine/session/session_file.h"
+#include "src/formats/checkpoint.h"
 #include "src/recipes/override.h"
 
 namespace mneme::cli {
@@ -45,8 +45,8 @@ std::unique_ptr<Engine> engine_of(const EvalSetup& o, std::unique_ptr<Checkpoint
   if (options.threads == 0) options.threads = available_cpus();
   const std::int64_t longest = *std::max_element(o.lengths.begin(), o.lengths.end());
   if (options.context == 0) options.context = std::min(checkpoint->config().max_context, longest + 2048);
-  auto threads = make_thread_pool(options.threads, options.pin_threads ? Pinning::kPinned : Pinning::kNone,
-                                  numa_policy(options.numa));
+  auto threads =
+      make_thread_pool(options.threads, options.pin_threads ? Pinning::kPinned : Pinning::kNone, options.numa);
   const CpuContext context{.pool = threads.get(),
                            .rounding = options.deterministic ? Rounding::kFixed : Rounding::kFast};
   const KvShape kv_shape{static_cast<std::int32_t>(checkpoint->config().n_layers),
@@ -62,7 +62,8 @@ std::unique_ptr<Engine> engine_of(const EvalSetup& o, std::unique_ptr<Checkpoint
 }  // namespace
 
 void add_eval_options(CLI::App& c, EvalSetup& o) {
-  c.add_option("-m,--model", o.model, "Model: a .gguf file or a Hugging Face folder")->type_name("PATH");
+  c.add_option("-m,--model", o.model.path, "Model: a .gguf file or a Hugging Face folder")->type_name("PATH");
+  add_hf_option(c, o.model);
   c.add_option("--tasks", o.tasks, "Of: " + task_names())->delimiter(',')->type_name("NAME,...")->capture_default_str();
   c.add_option("--lengths", o.lengths, "Tokens of context")
       ->delimiter(',')
@@ -92,17 +93,16 @@ void add_eval_options(CLI::App& c, EvalSetup& o) {
   c.add_flag("--no-progress", o.no_progress, "No progress bar");
   c.add_option("--threads", o.engine.threads, "0: one per CPU")->check(whole_number(0, 1024))->capture_default_str();
   c.add_flag("--deterministic", o.engine.deterministic, "The same tokens whatever else is in the batch");
-  c.add_option("--device", o.engine.device, "cpu or cuda")->check(one_of({"cpu", "cuda"}))->capture_default_str();
-  c.add_option("--kv-store", o.engine.kv_store, "With --device cuda, where keys and values lie: auto, device or host")
-      ->check(one_of({"auto", "device", "host"}))
-      ->capture_default_str();
-  c.add_option("--kv-cache-dtype", o.engine.kv_cache_dtype, "bf16 or f16")
-      ->check(one_of({"bf16", "f16"}))
-      ->capture_default_str();
+  add_named(c, "--device", o.engine.device, parse_device, "cpu or cuda")->check(one_of({"cpu", "cuda"}));
+  add_named(c, "--kv-store", o.engine.kv_store, parse_kv_residency,
+            "With --device cuda, where keys and values lie: auto, device or host")
+      ->check(one_of({"auto", "device", "host"}));
+  add_named(c, "--kv-cache-dtype", o.engine.kv_cache_dtype, parse_kv_dtype, "bf16 or f16")
+      ->check(one_of({"bf16", "f16"}));
 }
 
 void check_eval_options(const EvalSetup& o) {
-  if (o.model.empty()) fail(ErrorKind::kOption, "--model is required");
+  expect_model(o.model);
   for (const std::string& task : o.tasks)
     eval::Runner::check_task(task, o.question_span ? eval::QuestionMark::kBefore : eval::QuestionMark::kNone);
 }
@@ -110,12 +110,13 @@ void check_eval_options(const EvalSetup& o) {
 nlohmann::json eval_settings(const EvalSetup& o) {
   nlohmann::json prose = nlohmann::json::array();
   for (const std::string& file : o.prose) prose.push_back(file_settings(file));
-  return {{"model", std::filesystem::path(o.model).filename().string()},
+  const std::filesystem::path path(o.model.path);
+  return {{"model", o.model.repo.empty() ? path.filename().string() : o.model.repo},
           {"seed", o.seed},
           {"question", o.question},
           {"question_span", o.question_span},
           {"prose", o.prose.empty() ? nlohmann::json("generated") : prose},
-          {"kv_cache_dtype", o.engine.kv_cache_dtype},
+          {"kv_cache_dtype", name_of(o.engine.kv_cache_dtype)},
           {"deterministic", o.engine.deterministic}};
 }
 
@@ -128,7 +129,7 @@ nlohmann::json eval_origin() {
 }
 
 EvalBench::EvalBench(const EvalSetup& o) : prose_(prose_of(o)) {
-  auto checkpoint = Checkpoint::open(o.model);
+  auto checkpoint = Checkpoint::open(model_file(o.model, !o.no_progress));
   tokenizer_ = Tokenizer::make(checkpoint->tokenizer());
   engine_ = engine_of(o, std::move(checkpoint));
   const auto question = o.question == "decode" ? eval::QuestionPath::kDecode : eval::QuestionPath::kPrefill;
@@ -153,7 +154,9 @@ void EvalBench::run(const EvalSetup& o, const std::vector<eval::MethodSpec>& met
 }
 
 eval::MethodSpec method_spec(const std::string& text, KvOptions kv) {
-  Recipe recipe = recipe_named(text, std::move(kv));
+  std::string note;
+  Recipe recipe = recipe_named(text, std::move(kv), &note);
+  say_note(note);
   if (recipe.attend == Attend::kEverything || recipe.norm) return {text, recipe};  // the prompt sets the budget
   return {fmt::format("{} b{}", text, recipe.budget), recipe};
 }

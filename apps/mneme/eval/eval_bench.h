@@ -1,4 +1,4 @@
-// What the subcommands of `mneme eval` have in common: a model, contexts with questions to ask it, and their options.
+// Shared by the subcommands of `mneme eval`: the model, contexts with questions, and options.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -7,15 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "src/cli/kv_options.h"
+#include "apps/eval/runner.h"
+#include "apps/mneme/kv_options.h"
+#include "apps/mneme/model_source.h"
 #include "src/engine/engine.h"
-#include "src/eval/runner.h"
-#include "src/tokenizer/tokenizer.h"
+#include "src/text/tokenizer/tokenizer.h"
 
 namespace mneme::cli {
 
 struct EvalSetup {
-  std::string model;
+  ModelSource model;
   std::vector<std::string> tasks;
   std::vector<std::int64_t> lengths = {4096};
   int contexts = 4;
@@ -31,8 +32,8 @@ struct EvalSetup {
 // Options that every subcommand has; `o` holds the defaults.
 void add_eval_options(CLI::App& command, EvalSetup& o);
 
-// The settings that decide what is asked, for JSON and for a run's file: files by name, size and checksum, so that a
-// result tells what it was made of wherever it lay.
+// Settings that determine the questions, for JSON and for a run's file. Files by name, size and checksum, so that a
+// result identifies its inputs on any machine.
 nlohmann::json eval_settings(const EvalSetup& o);
 // The program, the command line and the machine.
 nlohmann::json eval_origin();
@@ -48,8 +49,8 @@ class EvalBench {
   Engine& engine() { return *engine_; }
   eval::Runner& runner() { return *runner_; }
   const eval::TextSource& prose() const { return prose_; }
-  // Runs `methods` on every context of every task and length, the first sample of all before the second; `done` after
-  // each method, with how many (sample, method) pairs are done, and of how many.
+  // Runs `methods` on every context of every task and length, sample by sample. Calls `done` after each method with the
+  // number of finished (sample, method) pairs and the total.
   using Done = std::function<void(const eval::CellRecord&)>;
   void run(const EvalSetup& o, const std::vector<eval::MethodSpec>& methods, std::int64_t first_sample,
            std::string_view what, const Done& done);
@@ -61,7 +62,7 @@ class EvalBench {
   std::unique_ptr<eval::Runner> runner_;
 };
 
-// "freekv:tau=0.9/pool=maxS" with what `kv` says for all: a recipe, its label being the text and the budget.
+// Parses "freekv:tau=0.9/pool=maxS", with `kv` for all methods, into a recipe labelled by the text and the budget.
 //
 // Errors  kOption.
 eval::MethodSpec method_spec(const std::string& text, KvOptions kv);

@@ -1,16 +1,17 @@
 // mneme eval calibrate: the tau of a method's gate for this model. mneme eval similarity: how its queries move.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <string>
 
+#include "apps/eval/similarity.h"
+#include "apps/mneme/eval/eval_calibrate.h"
+#include "apps/mneme/eval/eval_commands.h"
+#include "apps/mneme/eval/eval_measure.h"
+#include "apps/mneme/options.h"
 #include "src/base/error.h"
-#include "src/cli/eval_calibrate.h"
-#include "src/cli/eval_commands.h"
-#include "src/cli/eval_measure.h"
-#include "src/cli/options.h"
-#include "src/eval/similarity.h"
 
 namespace mneme::cli {
 namespace {
@@ -73,6 +74,20 @@ nlohmann::json calibration_json(const eval::Calibration& c, const MethodShape& s
   return {{"tau", spelled(c.tau())}, {"reached", c.reached}, {"runs", rounds}, {"heads", heads}};
 }
 
+// The options that run the method with the gate that was found.
+std::string usage_of(const CalibrateCommand& c, const eval::Calibration& found) {
+  const std::size_t colon = c.method.find(':');
+  std::string blocks = colon == std::string::npos ? "" : c.method.substr(colon + 1) + ",";
+  std::replace(blocks.begin(), blocks.end(), '/', ',');
+  if (!c.kv.overrides.empty()) blocks = c.kv.overrides + "," + blocks;
+  std::string out = fmt::format("--kv-method {}", c.method.substr(0, colon));
+  if (c.kv.budget) out += fmt::format(" --kv-budget {}", *c.kv.budget);
+  if (c.kv.sink) out += fmt::format(" --kv-sink {}", *c.kv.sink);
+  if (c.kv.recent) out += fmt::format(" --kv-recent {}", *c.kv.recent);
+  if (c.kv.dense_layers) out += fmt::format(" --dense-layers {}", dense_layers_text(c.kv.dense_layers));
+  return out + fmt::format(" --kv {}tau={}", blocks, spelled(found.tau()));
+}
+
 int run_calibrate(const CalibrateCommand& c) {
   check_eval_options(c.setup);
   if (c.rates.size() != 2 || !(c.rates[0] < c.rates[1]))
@@ -98,6 +113,7 @@ int run_calibrate(const CalibrateCommand& c) {
                decisions_by_layer(result, shape) ? "finds boundaries in" : "corrects", 100 * result.rounds.back().rate,
                decisions_by_layer(result, shape) ? "steps and layers" : "KV heads",
                result.reached ? "" : ", which is not what was asked for: it did not settle");
+    fmt::print("Use it with: mneme run ... {}\n", usage_of(c, result));
   }
   return result.reached ? 0 : 1;
 }
@@ -110,24 +126,24 @@ struct SimilarityCommand {
 int run_similarity(const SimilarityCommand& c) {
   check_eval_options(c.setup);
   EvalBench bench(c.setup);
-  eval::SimilarityTap tap(bench.engine().method_shape(), c.options);
-  bench.engine().set_tap(&tap);
+  eval::SimilarityObserver observer(bench.engine().method_shape(), c.options);
+  bench.engine().set_observer(&observer);
   bench.run(c.setup, {method_spec("full", {})}, 0, "similarity, contexts",
-            [&](const eval::CellRecord&) { tap.forget_sequences(); });
-  bench.engine().set_tap(nullptr);
+            [&](const eval::CellRecord&) { observer.forget_sequences(); });
+  bench.engine().set_observer(nullptr);
   if (c.setup.json) {
     nlohmann::json settings = eval_settings(c.setup);
     settings["tasks"] = c.setup.tasks;
     settings["lengths"] = c.setup.lengths;
     settings["contexts"] = c.setup.contexts;
-    fmt::print(
-        "{}\n",
-        nlohmann::json{{"origin", eval_origin()}, {"settings", settings}, {"similarity", eval::similarity_json(tap)}}
-            .dump(1));
+    fmt::print("{}\n",
+               nlohmann::json{
+                   {"origin", eval_origin()}, {"settings", settings}, {"similarity", eval::similarity_json(observer)}}
+                   .dump(1));
   } else {
-    fmt::print("{}", eval::similarity_tables(tap));
+    fmt::print("{}", eval::similarity_tables(observer));
   }
-  if (!c.setup.svg_file.empty()) write_text("--svg", c.setup.svg_file, eval::similarity_svg(tap));
+  if (!c.setup.svg_file.empty()) write_text("--svg", c.setup.svg_file, eval::similarity_svg(observer));
   return 0;
 }
 
@@ -139,10 +155,10 @@ eval::Calibration calibrate_method(EvalBench& bench, const EvalSetup& o, const e
   constexpr std::int64_t kFirstSample = 1'000'000;
   return eval::calibrate(spec.recipe, bench.engine().method_shape(), options,
                          [&](const Recipe& recipe, int round, eval::GateRecord& record) {
-                           bench.engine().set_tap(&record);
+                           bench.engine().set_observer(&record);
                            bench.run(o, {{spec.label, recipe}}, kFirstSample + round * o.contexts,
                                      "calibrate, contexts", [](const eval::CellRecord&) {});
-                           bench.engine().set_tap(nullptr);
+                           bench.engine().set_observer(nullptr);
                          });
 }
 
@@ -179,7 +195,7 @@ void add_eval_similarity(CLI::App& app, int& code) {
       ->check(number(-1, 2))
       ->type_name("TAU")
       ->capture_default_str();
-  c->add_option("--chosen", o->options.budgets, "Tokens that an index chooses")
+  c->add_option("--selected,--chosen", o->options.budgets, "Tokens that an index selects")
       ->delimiter(',')
       ->check(whole_number(1, 1 << 20))
       ->type_name("TOKENS,...")

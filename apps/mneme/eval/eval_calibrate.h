@@ -1,8 +1,8 @@
 // Calibration over a model's own contexts.
 #pragma once
 
-#include "src/cli/eval_bench.h"
-#include "src/eval/gate_record.h"
+#include "apps/eval/gate_record.h"
+#include "apps/mneme/eval/eval_bench.h"
 
 namespace mneme::cli {
 

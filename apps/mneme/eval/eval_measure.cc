@@ -1,12 +1,12 @@
-#include "src/cli/eval_measure.h"
+#include "apps/mneme/eval/eval_measure.h"
 
 #include <algorithm>
 #include <fstream>
 #include <set>
 #include <tuple>
 
+#include "apps/mneme/progress_bar.h"
 #include "src/base/error.h"
-#include "src/cli/progress_bar.h"
 #include "src/recipes/override.h"
 
 namespace mneme::cli {

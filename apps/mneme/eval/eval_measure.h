@@ -1,18 +1,18 @@
-// Right answers of methods, as tables, JSON and a plot: what `mneme eval` and `mneme eval ablate` do.
+// Accuracy of methods as tables, JSON and a plot, for `mneme eval` and `mneme eval ablate`.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "src/cli/eval_bench.h"
-#include "src/eval/report.h"
+#include "apps/eval/report.h"
+#include "apps/mneme/eval/eval_bench.h"
 
 namespace mneme::cli {
 
-// Asks everything of every method and returns all records. `run_file`, if any, takes each record as it is made; a run
-// that was interrupted goes on from it, and a finished one may be extended by more contexts, tasks or lengths.
+// Asks every question under every method and returns the records. Appends each record to `run_file`, if given; an
+// interrupted run continues from it, and a finished one can be extended by contexts, tasks or lengths.
 //
-// Errors  kOption: the file is of a run with other settings; a method cannot be compiled. kFile.
+// Errors  kOption: the file has other settings; a method cannot be compiled. kFile.
 std::vector<eval::CellRecord> measure(EvalBench& bench, const EvalSetup& o, const std::vector<eval::MethodSpec>& specs,
                                       const std::string& run_file);
 

@@ -10,9 +10,10 @@
 #include <new>
 #include <string>
 
+#include "apps/mneme/commands.h"
+#include "apps/mneme/model_source.h"
+#include "apps/mneme/options.h"
 #include "mneme/mneme.h"
-#include "src/cli/commands.h"
-#include "src/cli/options.h"
 
 namespace {
 
@@ -38,8 +39,8 @@ int end_of_parsing(const CLI::App& app, const CLI::ParseError& e) {
   }
   if (!message.empty() && message.back() == '.') message.pop_back();
   complain(kBadInput, message);
-  const auto chosen = app.get_subcommands();
-  fmt::print(stderr, "mneme{} --help lists the options\n", chosen.empty() ? "" : " " + chosen.front()->get_name());
+  const auto commands = app.get_subcommands();
+  fmt::print(stderr, "mneme{} --help lists the options\n", commands.empty() ? "" : " " + commands.front()->get_name());
   return kBadInput;
 }
 
@@ -63,7 +64,7 @@ int main(int argc, char** argv) {
   mneme::cli::add_doctor(app, code);
   mneme::cli::name_environment(app);
   try {
-    app.parse(argc, argv);
+    app.parse(argc, mneme::cli::with_long_hf(app, argc, argv).data());
   } catch (const CLI::ParseError& e) {
     return end_of_parsing(app, e);
   } catch (const mneme::Error& e) {

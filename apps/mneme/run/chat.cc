@@ -1,4 +1,4 @@
-#include "src/cli/chat.h"
+#include "apps/mneme/run/chat.h"
 
 #include <fmt/format.h>
 
@@ -7,13 +7,13 @@
 #include <memory>
 #include <utility>
 
+#include "apps/mneme/answer_writer.h"
+#include "apps/mneme/interrupt.h"
+#include "apps/mneme/progress_bar.h"
+#include "apps/mneme/run/chat_command.h"
+#include "apps/mneme/run/chat_line.h"
+#include "apps/mneme/text_input.h"
 #include "src/base/error.h"
-#include "src/cli/answer_writer.h"
-#include "src/cli/chat_command.h"
-#include "src/cli/chat_line.h"
-#include "src/cli/interrupt.h"
-#include "src/cli/progress_bar.h"
-#include "src/cli/text_input.h"
 
 namespace mneme::cli {
 namespace {
@@ -33,16 +33,16 @@ class Chat {
  private:
   enum class Next { kGoOn, kQuit };
 
-  Next obey(const ChatLine& line);
+  Next execute(const ChatLine& line);
   void load(const std::string& path);
   void read(std::string text, const std::string& name);
   void ask(const std::string& question);
   void save(const std::string& path) const;
   void restore(const std::string& path);
   void reset();
-  void tell_stats() const;
+  void report_stats() const;
 
-  void start_anew();
+  void reset_conversation();
   Turn turn_of(const std::string& question) const;
   int room_for_answer(const Turn& turn) const;
   template <typename... Args>
@@ -97,7 +97,7 @@ struct TurnOutput {
   bool failed = false;
 };
 
-void Chat::start_anew() {
+void Chat::reset_conversation() {
   just_read_.reset();
   session_ = std::make_unique<Session>(model_);
   document_name_.clear();
@@ -123,7 +123,7 @@ void Chat::read(std::string text, const std::string& name) {
     fresh->read({.document = std::move(text), .question = "", .system = options_.system}, output.callbacks());
     stopped = output.interrupt.interrupted();
   }
-  start_anew();
+  reset_conversation();
   session_ = std::move(fresh);
   document_name_ = name;
   note("{}: {} tokens{}", name, grouped(static_cast<std::int64_t>(session_->tokens().size())),
@@ -182,7 +182,7 @@ void Chat::save(const std::string& path) const {
 void Chat::restore(const std::string& path) {
   const bool document_waits = saved_session(path).document_waits;
   auto restored = std::make_unique<Session>(Session::restore(model_, path));
-  start_anew();
+  reset_conversation();
   session_ = std::move(restored);
   document_name_ = path;
   seeded_ = !options_.generation.sampling.seed;
@@ -193,7 +193,7 @@ void Chat::restore(const std::string& path) {
 void Chat::reset() {
   if (just_read_ == nullptr) {
     const bool had_document = !document_name_.empty();
-    start_anew();
+    reset_conversation();
     note("{}", had_document ? "A new session: the document is forgotten too; /load reads it again." : "A new session.");
     return;
   }
@@ -204,7 +204,7 @@ void Chat::reset() {
   note("Questions and answers are forgotten; {} is there.", document_name_);
 }
 
-void Chat::tell_stats() const {
+void Chat::report_stats() const {
   note("{} of {} tokens of context in use; {} question{}",
        grouped(static_cast<std::int64_t>(session_->tokens().size())), grouped(report_.engine.context), turns_,
        turns_ == 1 ? "" : "s");
@@ -215,7 +215,7 @@ void Chat::tell_stats() const {
   fmt::print(stderr, "{}", stats_text(report_));
 }
 
-Chat::Next Chat::obey(const ChatLine& line) {
+Chat::Next Chat::execute(const ChatLine& line) {
   switch (line.kind) {
     case ChatLine::Kind::kNothing:
       break;
@@ -232,7 +232,7 @@ Chat::Next Chat::obey(const ChatLine& line) {
       restore(line.text);
       break;
     case ChatLine::Kind::kStats:
-      tell_stats();
+      report_stats();
       break;
     case ChatLine::Kind::kReset:
       reset();
@@ -261,7 +261,7 @@ int Chat::run(LineReader& lines) {
   for (;;) {
     const LineReader::End end = next_entry(lines, entry);
     if (end == LineReader::End::kEnd) break;
-    if (end == LineReader::End::kInterrupted) {
+    if (end == LineReader::End::kInterrupt) {
       if (std::exchange(asked_to_go, true)) {
         code = kInterrupted;
         break;
@@ -271,7 +271,7 @@ int Chat::run(LineReader& lines) {
     }
     asked_to_go = false;
     try {
-      if (obey(parse_chat_line(entry)) == Next::kQuit) break;
+      if (execute(parse_chat_line(entry)) == Next::kQuit) break;
     } catch (const Error& e) {
       if (output_failed_ || e.kind() == ErrorKind::kDevice) throw;  // a device that failed fails at every later call
       note("mneme: error: {}", e.what());

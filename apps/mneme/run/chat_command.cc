@@ -1,4 +1,4 @@
-#include "src/cli/chat_command.h"
+#include "apps/mneme/run/chat_command.h"
 
 #include <fmt/format.h>
 

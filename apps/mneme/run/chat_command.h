@@ -1,4 +1,4 @@
-// What a line of a chat means.
+// Parses a line of a chat.
 #pragma once
 
 #include <string>
@@ -12,11 +12,10 @@ struct ChatLine {
   std::string text;  // the question, the file's name, or what is wrong with the line
 };
 
-// A line that begins with / is a command, any other one a question; spaces at its ends are left out. "~/" at the
-// beginning of a file's name is the home folder.
+// A line that begins with / is a command, any other a question. Trims spaces; expands "~/" in file names.
 ChatLine parse_chat_line(std::string_view line);
 
-// The commands, one a line.
+// The commands, one per line.
 std::string chat_help();
 
 }  // namespace mneme::cli

@@ -1,4 +1,4 @@
-#include "src/cli/chat_line.h"
+#include "apps/mneme/run/chat_line.h"
 
 #include <fcntl.h>
 #include <histedit.h>
@@ -134,7 +134,7 @@ class TerminalReader final : public LineReader {
     if (!history_file_.empty()) history(history_.get(), &event, H_LOAD, history_file_.c_str());
     el_set(edit_.get(), EL_CLIENTDATA, this);
     el_set(edit_.get(), EL_EDITOR, "emacs");
-    el_set(edit_.get(), EL_SIGNAL, 1);  // leaves the terminal as it found it, draws anew after a change of size
+    el_set(edit_.get(), EL_SIGNAL, 1);  // leaves the terminal as it found it, draws again after a change of size
     el_set(edit_.get(), EL_HIST, history, history_.get());
     el_set(edit_.get(), EL_PROMPT, &TerminalReader::prompt_of);
     el_set(edit_.get(), EL_GETCFN, &read_key);
@@ -152,7 +152,7 @@ class TerminalReader final : public LineReader {
     const char* const typed = el_gets(edit_.get(), &n);
     if (g_interrupted != 0) {
       std::fputc('\n', stderr);
-      return End::kInterrupted;
+      return End::kInterrupt;
     }
     if (typed == nullptr || n <= 0) {
       std::fputc('\n', stderr);

@@ -1,4 +1,4 @@
-// Where the lines of a chat come from: a terminal, with editing and history, or a pipe.
+// Reads lines of a chat from a terminal, with editing and history, or from a pipe.
 #pragma once
 
 #include <filesystem>
@@ -9,18 +9,18 @@ namespace mneme::cli {
 
 class LineReader {
  public:
-  enum class End { kLine, kInterrupted, kEnd };
+  enum class End { kLine, kInterrupt, kEnd };
 
   virtual ~LineReader() = default;
-  // The next line, without its end. kInterrupted: Ctrl-C; what was typed is gone. kEnd: Ctrl-D, or no more input.
+  // The next line, without its end. kInterrupt: Ctrl-C; the typed text is discarded. kEnd: Ctrl-D, or no more input.
   //
   // Errors  kFile: standard input cannot be read.
   virtual End next(const char* prompt, std::string& line) = 0;
   virtual bool interactive() const = 0;
 };
 
-// With editing where standard input and standard error (where the prompt goes) are a terminal that can move its cursor.
-// `history` is read now and written when the reader goes; empty: no file.
+// With editing if standard input and standard error (the prompt) are a terminal with cursor movement. Reads `history`
+// now and writes it in the destructor; empty: no file.
 std::unique_ptr<LineReader> make_line_reader(const std::filesystem::path& history);
 
 // Lines are joined where one ends with a backslash.

@@ -8,36 +8,30 @@
 #include <string>
 #include <utility>
 
+#include "apps/mneme/answer_writer.h"
+#include "apps/mneme/commands.h"
+#include "apps/mneme/engine_options.h"
+#include "apps/mneme/interrupt.h"
+#include "apps/mneme/kv_options.h"
+#include "apps/mneme/model_source.h"
+#include "apps/mneme/options.h"
+#include "apps/mneme/progress_bar.h"
+#include "apps/mneme/run/chat.h"
+#include "apps/mneme/run/run_report.h"
+#include "apps/mneme/text_input.h"
 #include "mneme/mneme.h"
+#include "src/base/atomic_file.h"
 #include "src/base/error.h"
-#include "src/base/new_file.h"
-#include "src/cli/answer_writer.h"
-#include "src/cli/chat.h"
-#include "src/cli/commands.h"
-#include "src/cli/interrupt.h"
-#include "src/cli/kv_options.h"
-#include "src/cli/options.h"
-#include "src/cli/progress_bar.h"
-#include "src/cli/run_report.h"
-#include "src/cli/text_input.h"
+#include "src/engine/kv_method.h"
 
 namespace mneme::cli {
 namespace {
 
-struct RunOptions {
-  std::string model;
-  std::optional<std::string> prompt, file, question, question_span;
+struct PromptOptions {
+  std::optional<std::string> text, file, question, question_span;
   std::string system, chat_template;
   bool raw = false, special = false;
-  std::optional<int> max_tokens;
-  GenerationOptions generation;
   std::string question_path = "prefill";
-  EngineOptions engine;
-  bool kv_dtype_given = false;
-  bool no_pin = false;
-  std::string session, save_session;
-  bool chat = false, no_history = false;
-  bool stats = false, json = false, no_progress = false;
 
   AskOptions ask() const {
     return {.framing = raw ? Framing::kRaw : Framing::kChat,
@@ -46,91 +40,117 @@ struct RunOptions {
   }
 };
 
+struct SessionOptions {
+  std::string path, save_path;  // empty: a new session; not saved
+  bool chat = false, no_history = false;
+};
+
+struct OutputOptions {
+  bool stats = false, json = false, no_progress = false;
+};
+
+struct RunOptions {
+  ModelSource model;
+  PromptOptions prompt;
+  SessionOptions session;
+  std::optional<int> max_tokens;
+  GenerationOptions generation;
+  EngineOptions engine;
+  bool kv_dtype_given = false;
+  bool no_pin = false;
+  OutputOptions output;
+};
+
 // A terminal on both sides and nothing asked: somebody wants to talk.
 bool wants_chat(const RunOptions& o) {
-  if (o.chat) return true;
-  return !o.prompt && !o.question && !o.raw && !o.json && stdin_is_terminal() && stdout_is_terminal();
+  if (o.session.chat) return true;
+  return !o.prompt.text && !o.prompt.question && !o.prompt.raw && !o.output.json && stdin_is_terminal() &&
+         stdout_is_terminal();
 }
 
 // What the command line says about the first turn of a chat; standard input is where its questions come from.
 ChatOptions chat_options(const RunOptions& o) {
-  if (o.raw || o.json) fail(ErrorKind::kOption, "--{}: not in a chat", o.raw ? "raw" : "json");
-  if (o.question_span) fail(ErrorKind::kOption, "--question-span: not in a chat");
-  if (o.file && *o.file == "-") fail(ErrorKind::kOption, "--file -: in a chat, standard input brings the questions");
-  ChatOptions chat{.question = o.question.value_or(""),
-                   .system = o.system,
-                   .session = o.session,
+  if (o.prompt.raw || o.output.json) fail(ErrorKind::kOption, "--{}: not in a chat", o.prompt.raw ? "raw" : "json");
+  if (o.prompt.question_span) fail(ErrorKind::kOption, "--question-span: not in a chat");
+  if (o.prompt.file && *o.prompt.file == "-")
+    fail(ErrorKind::kOption, "--file -: in a chat, questions are read from standard input");
+  ChatOptions chat{.question = o.prompt.question.value_or(""),
+                   .system = o.prompt.system,
+                   .session = o.session.path,
                    .generation = o.generation,
                    .max_tokens = o.max_tokens,
-                   .how = o.ask(),
-                   .stats = o.stats,
-                   .progress = !o.no_progress,
-                   .history = !o.no_history,
-                   .save_path = o.save_session};
-  expect_text("--system", o.system);
+                   .how = o.prompt.ask(),
+                   .stats = o.output.stats,
+                   .progress = !o.output.no_progress,
+                   .history = !o.session.no_history,
+                   .save_path = o.session.save_path};
+  expect_text("--system", o.prompt.system);
   expect_text("--ask", chat.question);
-  if (o.prompt) expect_text("--prompt", *o.prompt);
-  if (o.file) chat.document_name = *o.file;
-  if (o.prompt) chat.document_name = "--prompt";
-  if (o.file || o.prompt) {
-    chat.document = without_last_line_ends(o.prompt ? *o.prompt : read_text(*o.file));
+  if (o.prompt.text) expect_text("--prompt", *o.prompt.text);
+  if (o.prompt.file) chat.document_name = *o.prompt.file;
+  if (o.prompt.text) chat.document_name = "--prompt";
+  if (o.prompt.file || o.prompt.text) {
+    chat.document = without_last_line_ends(o.prompt.text ? *o.prompt.text : read_text(*o.prompt.file));
     if (chat.document.empty()) fail(ErrorKind::kRequest, "{} is empty: expected a document", chat.document_name);
   }
-  if (!chat.document.empty() && !o.session.empty()) {
+  if (!chat.document.empty() && !o.session.path.empty()) {
     fail(ErrorKind::kOption, "--session goes on with the document that was read then: no other one can come with it");
   }
   return chat;
 }
 
-Turn turn_of(const RunOptions& options) {
+Turn turn_of(const PromptOptions& prompt) {
   Turn turn;
-  if (options.question) {
-    expect_text("--ask", *options.question);
-    turn.question = *options.question;
+  if (prompt.question) {
+    expect_text("--ask", *prompt.question);
+    turn.question = *prompt.question;
   }
-  expect_text("--system", options.system);
-  turn.system = options.system;
-  if (options.prompt) {
-    expect_text("--prompt", *options.prompt);
-    (options.question ? turn.document : turn.question) = *options.prompt;
+  expect_text("--system", prompt.system);
+  turn.system = prompt.system;
+  if (prompt.text) {
+    expect_text("--prompt", *prompt.text);
+    (prompt.question ? turn.document : turn.question) = *prompt.text;
     return turn;
   }
-  if (!options.file && stdin_is_terminal()) {
-    if (options.question) return turn;
+  if (!prompt.file && stdin_is_terminal()) {
+    if (prompt.question) return turn;
     fail(ErrorKind::kOption,
          "a prompt is needed: -p TEXT, -f FILE, -q QUESTION, text on standard input, or --chat to talk");
   }
-  const std::string path = options.file.value_or("-");
+  const std::string path = prompt.file.value_or("-");
   turn.document = read_text(path);
-  const bool optional = !options.file && options.question;  // a question alone, with nothing on standard input
+  const bool optional = !prompt.file && prompt.question;  // a question alone, with nothing on standard input
   if (turn.document.empty() && !optional) {
     fail(ErrorKind::kRequest, "{} is empty: expected a prompt", path == "-" ? "standard input" : path);
   }
-  if (options.question) turn.document = without_last_line_ends(std::move(turn.document));
+  if (!prompt.question && path != "-" && !prompt.raw && stdin_is_pipe())
+    turn.question = without_last_line_ends(read_text("-"));
+  if (!turn.question.empty()) turn.document = without_last_line_ends(std::move(turn.document));
   return turn;
 }
 
 // The first place of --question-span in what the prompt says.
-std::optional<std::pair<std::size_t, std::size_t>> span_of(const RunOptions& options, const Turn& turn) {
-  if (!options.question_span) return std::nullopt;
-  expect_text("--question-span", *options.question_span);
+std::optional<std::pair<std::size_t, std::size_t>> span_of(const PromptOptions& prompt, const Turn& turn) {
+  if (!prompt.question_span) return std::nullopt;
+  expect_text("--question-span", *prompt.question_span);
   const std::string& text = turn.document.empty() ? turn.question : turn.document;
-  const std::size_t at = text.find(*options.question_span);
+  const std::size_t at = text.find(*prompt.question_span);
   if (at == std::string::npos) fail(ErrorKind::kRequest, "--question-span: the prompt has no such words");
-  return std::pair(at, at + options.question_span->size());
+  return std::pair(at, at + prompt.question_span->size());
 }
 
-ModelFile open_model(const RunOptions& options) {
-  ModelFile file(options.model);
-  if (!options.chat_template.empty()) file.set_chat_template(read_template(options.chat_template));
+ModelFile open_model(RunOptions& options) {
+  options.model.path = model_file(options.model, !options.output.no_progress);
+  ModelFile file(options.model.path);
+  if (!options.prompt.chat_template.empty()) file.set_chat_template(read_template(options.prompt.chat_template));
   return file;
 }
 
 // The context that this run needs, and how long its answer may become.
 void fit_context(const ModelFile& file, const Turn& turn, RunOptions& options) {
-  const bool saves = !options.session.empty() || !options.save_session.empty();
-  const std::int64_t before = options.session.empty() ? 0 : saved_session(options.session).tokens;
-  const std::int64_t prompt = before + file.count_tokens(turn, options.ask());
+  const bool saves = !options.session.path.empty() || !options.session.save_path.empty();
+  const std::int64_t before = options.session.path.empty() ? 0 : saved_session(options.session.path).tokens;
+  const std::int64_t prompt = before + file.count_tokens(turn, options.prompt.ask());
   const std::int64_t made_for = file.info().context;
   const std::int64_t context = options.engine.context > 0 ? options.engine.context : made_for;
   const std::int64_t wanted = options.max_tokens.value_or(1);
@@ -155,7 +175,7 @@ void fit_context(const ModelFile& file, const Turn& turn, RunOptions& options) {
 LanguageModel start_model(ModelFile file, const RunOptions& options, ProgressBar& bar, RunReport& report) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point start = Clock::now();
-  report.model_path = options.model;
+  report.model_path = options.model.path;
   report.model = file.info();
   LanguageModel model(std::move(file), options.engine,
                       [&bar](std::string_view what, auto done, auto total) { bar.show(what, done, total); });
@@ -168,28 +188,35 @@ int run_chat(RunOptions options) {
   const ChatOptions chat_with = chat_options(options);
   options.engine.max_sequences = 2;  // the conversation, and its document alone for /reset
   RunReport report;
-  ProgressBar bar(ProgressBar::mode_for_stderr(!options.no_progress));
-  const LanguageModel model = start_model(open_model(options), options, bar, report);
+  ProgressBar bar(ProgressBar::mode_for_stderr(!options.output.no_progress));
+  ModelFile file = open_model(options);
+  const LanguageModel model = start_model(std::move(file), options, bar, report);
   bar.clear();
   return chat(model, chat_with, report);
 }
 
 int run(RunOptions options) {
+  expect_model(options.model);
+  expect_method(options.engine.kv);
+  std::string note;
+  const Recipe recipe = recipe_of(options.engine.kv, &note);
+  say_note(note);
+  say_note(weak_default(recipe));
   options.engine.pin_threads = !options.no_pin;
   // Keys and values of a session are as they were stored.
-  if (!options.session.empty() && !options.kv_dtype_given)
-    options.engine.kv_cache_dtype = saved_session(options.session).kv_cache_dtype;
-  if (!options.save_session.empty()) expect_writable(options.save_session);  // before minutes of computing
+  if (!options.session.path.empty() && !options.kv_dtype_given)
+    options.engine.kv_cache_dtype = saved_session(options.session.path).kv_cache_dtype;
+  if (!options.session.save_path.empty()) expect_writable(options.session.save_path);  // before minutes of computing
   if (wants_chat(options)) return run_chat(std::move(options));
-  const Turn turn = turn_of(options);
+  const Turn turn = turn_of(options.prompt);
   ModelFile file = open_model(options);
   fit_context(file, turn, options);
   options.engine.max_sequences = 1;
 
-  ProgressBar bar(ProgressBar::mode_for_stderr(!options.no_progress));
+  ProgressBar bar(ProgressBar::mode_for_stderr(!options.output.no_progress));
   RunReport report;
-  AskOptions how = options.ask();
-  how.question_span = span_of(options, turn);
+  AskOptions how = options.prompt.ask();
+  how.question_span = span_of(options.prompt, turn);
   const std::int64_t prompt_tokens = file.count_tokens(turn, how);
   const LanguageModel model = start_model(std::move(file), options, bar, report);
 
@@ -200,33 +227,36 @@ int run(RunOptions options) {
   callbacks.on_progress = [&](std::string_view what, auto done, auto total) { bar.show(what, done, total); };
   callbacks.on_text = [&](std::string_view text) {
     bar.clear();
-    if (!options.json) out.write(text);
+    if (!options.output.json) out.write(text);
     return true;
   };
-  Session session = options.session.empty() ? Session(model) : Session::restore(model, options.session);
+  Session session = options.session.path.empty() ? Session(model) : Session::restore(model, options.session.path);
   bar.show("prefill, tokens", 0, prompt_tokens);
   report.answer = session.ask(turn, options.generation, how, callbacks);
   bar.clear();
   report.peak_memory_bytes = peak_memory_bytes();
-  if (options.json) out.write(report_json(report));
+  if (options.output.json) out.write(report_json(report));
   out.end_line();
-  if (options.stats) fmt::print(stderr, "{}", stats_text(report));
-  if (!options.save_session.empty()) session.save(options.save_session);
+  if (options.output.stats) fmt::print(stderr, "{}", stats_text(report));
+  if (!options.session.save_path.empty()) session.save(options.session.save_path);
   return report.answer.stopped == StopReason::kCancelled ? kInterrupted : 0;
 }
 
 void add_prompt_options(CLI::App& c, RunOptions& o) {
-  auto* prompt = c.add_option("-p,--prompt", o.prompt, "The prompt; with -q the document");
-  auto* file = c.add_option("-f,--file", o.file, "Read it from a file (UTF-8 text; - is standard input, the default)");
+  auto* prompt = c.add_option("-p,--prompt", o.prompt.text, "The prompt; with -q the document");
+  auto* file =
+      c.add_option("-f,--file", o.prompt.file, "Read it from a file (UTF-8 text; - is standard input, the default)");
   file->excludes(prompt);
-  auto* question = c.add_option("-q,--ask", o.question, "Question that follows the prompt after two empty lines");
-  auto* span = c.add_option("--question-span", o.question_span,
+  auto* question =
+      c.add_option("-q,--ask", o.prompt.question,
+                   "Question that follows the prompt after two empty lines; with -f it may also be piped in");
+  auto* span = c.add_option("--question-span", o.prompt.question_span,
                             "Words of the prompt that say what is asked, for methods that read prompts by it (actqkv)");
-  auto* system = c.add_option("--system", o.system, "System text, before everything else");
-  auto* raw = c.add_flag("--raw", o.raw, "The prompt as it is, without the model's chat framing");
-  auto* special = c.add_flag("--special", o.special, "Special tokens written in the prompt are those tokens");
+  auto* system = c.add_option("--system", o.prompt.system, "System text, before everything else");
+  auto* raw = c.add_flag("--raw", o.prompt.raw, "The prompt as it is, without the model's chat framing");
+  auto* special = c.add_flag("--special", o.prompt.special, "Special tokens written in the prompt are those tokens");
   special->needs(raw);
-  auto* chat_template = c.add_option("--chat-template", o.chat_template,
+  auto* chat_template = c.add_option("--chat-template", o.prompt.chat_template,
                                      "Frame turns by this chat template (Jinja) instead of the model's");
   chat_template->type_name("FILE|TEXT")->check(not_empty())->excludes(raw)->group("Prompt");
   for (CLI::Option* text : {prompt, file, question, span}) text->type_name("TEXT")->check(not_empty());
@@ -252,7 +282,8 @@ void add_sampling_options(CLI::App& c, RunOptions& o) {
   constexpr double kAny = std::numeric_limits<double>::infinity();
   constexpr double kMaxFloat = std::numeric_limits<float>::max();
   const auto group = [](CLI::Option* option) { option->group("Sampling")->capture_default_str(); };
-  group(c.add_option("--temperature,--temp", s.temperature, "0: always the likeliest token; higher: more varied")
+  group(c.add_option("--temperature,--temp", s.temperature,
+                     "0: always the likeliest token (mneme serve: 1 unless a request sets it); higher: more varied")
             ->check(number(0, kMaxFloat)));
   group(c.add_option("-k,--top-k", s.top_k, "Only the k likeliest tokens; 0: all")
             ->type_name("TOKENS")
@@ -275,45 +306,24 @@ void add_sampling_options(CLI::App& c, RunOptions& o) {
 
 void add_engine_options(CLI::App& c, RunOptions& o) {
   EngineOptions& e = o.engine;
-  const auto group = [](CLI::Option* option) { option->group("Memory and speed"); };
-  group(c.add_option("--device", e.device, "Where the model computes: cpu, or cuda, the first NVIDIA GPU")
-            ->type_name("NAME")
-            ->capture_default_str()
-            ->check(one_of({"cpu", "cuda"})));
+  const auto group = [](CLI::Option* option) { option->group(kEngineGroup); };
+  add_device_option(c, e);
   group(c.add_option("-c,--max-model-len,--ctx-size", e.context,
                      "Longest prompt and answer together (default: what this run needs)")
             ->type_name("TOKENS")
             ->check(whole_number(1, std::numeric_limits<std::int32_t>::max())));
-  group(c.add_option("--kv-store", e.kv_store,
-                     "With --device cuda, where keys and values lie: device, host, or auto (host for methods that "
-                     "select, and for "
-                     "contexts that the device has no room for)")
-            ->type_name("WHERE")
-            ->capture_default_str()
-            ->check(one_of({"auto", "device", "host"})));
-  group(c.add_option("--kv-cache-dtype", e.kv_cache_dtype, "How keys and values are stored: bf16 or f16")
-            ->type_name("TYPE")
-            ->capture_default_str()
-            ->check(one_of({"bf16", "f16"})));
-  group(c.add_option("-t,--threads", e.threads, "Threads that compute (default: one per CPU)")
-            ->check(whole_number(1, 1024)));
-  group(c.add_flag("--no-pin", o.no_pin, "Let threads move between CPUs: better where other programs compute too"));
-  group(c.add_option("--numa", e.numa, "With several memory nodes: none, distribute (over all), isolate (to one)")
-            ->type_name("POLICY")
-            ->capture_default_str()
-            ->check(one_of({"none", "distribute", "isolate"})));
+  add_machine_options(c, e, o.no_pin);
   group(c.add_option("-b,--max-num-batched-tokens", e.max_batched_tokens,
                      "Prompt tokens that are computed together: larger reads faster, takes more memory")
             ->type_name("TOKENS")
             ->capture_default_str()
             ->check(whole_number(1, 1 << 20)));
-  group(c.add_option("--question", o.question_path,
+  group(c.add_option("--question", o.prompt.question_path,
                      "How the question is read: prefill, with the document; decode, one token a step as the answer")
             ->type_name("PATH")
             ->capture_default_str()
             ->check(one_of({"prefill", "decode"})));
-  group(
-      c.add_flag("--deterministic", e.deterministic, "Fixed tiles: the same rounding in every batch, a little slower"));
+  add_deterministic_option(c, e);
 }
 
 void add_method_options(CLI::App& c, RunOptions& o) {
@@ -327,10 +337,14 @@ void add_method_options(CLI::App& c, RunOptions& o) {
 }
 
 void add_session_options(CLI::App& c, RunOptions& o) {
-  auto* session = c.add_option("--session", o.session, "Go on with a saved session: nothing of it is computed anew");
-  auto* save = c.add_option("--save-session", o.save_session, "Save the session at the end, to go on another time");
-  auto* chat = c.add_flag("--chat", o.chat, "Questions from standard input, one a line (default on a terminal)");
-  auto* history = c.add_flag("--no-history", o.no_history, "Do not remember the lines of a chat for the next one");
+  auto* session =
+      c.add_option("--session", o.session.path, "Go on with a saved session: nothing of it is computed again");
+  auto* save =
+      c.add_option("--save-session", o.session.save_path, "Save the session at the end, to go on another time");
+  auto* chat =
+      c.add_flag("--chat", o.session.chat, "Questions from standard input, one a line (default on a terminal)");
+  auto* history =
+      c.add_flag("--no-history", o.session.no_history, "Do not remember the lines of a chat for the next one");
   for (CLI::Option* file : {session, save}) file->type_name("FILE")->check(not_empty());
   for (CLI::Option* option : {session, save, chat, history}) option->group("Sessions");
 }
@@ -340,19 +354,20 @@ void add_session_options(CLI::App& c, RunOptions& o) {
 void add_run(CLI::App& app, int& code) {
   auto options = std::make_shared<RunOptions>();
   CLI::App* c = app.add_subcommand("run", "Answer a prompt, or a question about a document");
-  c->add_option("-m,--model", options->model, "A .gguf file, or the folder of a Hugging Face model")
+  c->add_option("-m,--model", options->model.path, "A .gguf file, or the folder of a Hugging Face model")
       ->type_name("PATH")
-      ->required()
       ->group("Model");
+  add_hf_option(*c, options->model)->group("Model");
   add_prompt_options(*c, *options);
   add_answer_options(*c, *options);
   add_sampling_options(*c, *options);
   add_session_options(*c, *options);
   add_engine_options(*c, *options);
   add_method_options(*c, *options);
-  c->add_flag("--stats", options->stats, "Tokens, seconds, tokens/s and memory, on standard error")->group("Output");
-  c->add_flag("--json", options->json, "One JSON object with the answer and the statistics")->group("Output");
-  c->add_flag("--no-progress", options->no_progress, "No progress bar (there is none without a terminal)")
+  c->add_flag("--stats", options->output.stats, "Tokens, seconds, tokens/s and memory, on standard error")
+      ->group("Output");
+  c->add_flag("--json", options->output.json, "One JSON object with the answer and the statistics")->group("Output");
+  c->add_flag("--no-progress", options->output.no_progress, "No progress bar (there is none without a terminal)")
       ->group("Output");
   c->footer(
       "The answer goes to standard output, alone. Ctrl-C ends the answer, twice the program.\n"

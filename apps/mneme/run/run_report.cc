@@ -1,11 +1,11 @@
-#include "src/cli/run_report.h"
+#include "apps/mneme/run/run_report.h"
 
 #include <fmt/format.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "src/cli/progress_bar.h"
+#include "apps/mneme/progress_bar.h"
 
 namespace mneme::cli {
 namespace {
@@ -47,7 +47,17 @@ std::int64_t peak_memory_bytes() {
 
 namespace {
 
-// What the KV method did; nothing under full attention.
+// What was reused and what a gate flagged, of a method that reuses selections; of others "".
+std::string reuse_text(const KvMethodStats::Selections& s) {
+  if (s.reused == 0 && s.checks == 0) return "";
+  std::string text =
+      fmt::format(" ({:.1f} %), {} reused",
+                  100.0 * static_cast<double>(s.made) / static_cast<double>(s.made + s.reused), grouped(s.reused));
+  if (s.checks > 0) text += fmt::format("; the gate flagged {:.1f} %", 100 * s.correction_rate);
+  return text;
+}
+
+// What the KV method did; nothing without an answer.
 std::string method_text(const KvMethodOptions& options, const KvMethodStats& m) {
   if (m.layers.empty()) return "";
   double achieved = 0;
@@ -57,24 +67,25 @@ std::string method_text(const KvMethodOptions& options, const KvMethodStats& m) 
     achieved += layer.achieved_budget;
     ++compressed;
   }
+  const KvMethodStats::Selections& s = m.selections;
+  if (compressed == 0)
+    return fmt::format("method  {}: {} layers; a step reads {} of keys and values\n", options.method, m.layers.size(),
+                       mebibytes(static_cast<std::int64_t>(m.kv_bytes_per_step)));
   std::string text = fmt::format(
       "method  {}: {:.0f} tokens a KV head and step in {} of {} layers; a step reads {} of keys and values, {} of "
       "index "
       "({} held)\n",
-      options.method, compressed == 0 ? 0.0 : achieved / compressed, compressed, m.layers.size(),
+      options.method, achieved / compressed, compressed, m.layers.size(),
       mebibytes(static_cast<std::int64_t>(m.kv_bytes_per_step)),
       mebibytes(static_cast<std::int64_t>(m.index_bytes_per_step)), mebibytes(m.index_bytes));
-  if (m.selections + m.reused > 0)
-    text += fmt::format(
-        "        {} selections made ({:.1f} %), {} reused; the gate flagged {:.1f} %; {:.1f} % of the units new a "
-        "step\n",
-        grouped(m.selections), 100.0 * static_cast<double>(m.selections) / static_cast<double>(m.selections + m.reused),
-        grouped(m.reused), 100 * m.correction_rate, 100 * m.turnover);
-  if (m.recalled_units > 0)
+  if (s.made + s.reused > 0)
+    text += fmt::format("        {} selections made{}; {:.1f} % of the units new a step\n", grouped(s.made),
+                        reuse_text(s), 100 * m.units.turnover);
+  if (m.units.recalled > 0)
     text += fmt::format(
         "        {:.1f} % of the units were not in the device's slots; {} of it came from the host's memory\n",
-        100.0 * static_cast<double>(m.missing_units) / static_cast<double>(m.selected_units),
-        mebibytes(m.host_to_device_bytes));
+        100.0 * static_cast<double>(m.units.missing) / static_cast<double>(m.units.selected),
+        mebibytes(m.units.host_to_device_bytes));
   if (m.prefill_end_seconds > 0) {
     text +=
         fmt::format("        {} tokens of KV heads dropped, {:.1f} ms at the ends of prefills; kept, layer by layer:",
@@ -82,10 +93,10 @@ std::string method_text(const KvMethodOptions& options, const KvMethodStats& m) 
     for (const KvMethodStats::Layer& layer : m.layers) text += fmt::format(" {:.1f} %", 100 * layer.kept_share);
     text += "\n";
   }
-  if (m.audits > 0)
+  if (m.audit.samples > 0)
     text +=
         fmt::format("audit   {:.1f} % of the most attended tokens read, {:.1f} % of the attention, error {:.1f} %\n",
-                    100 * m.audit_recall, 100 * m.audit_mass, 100 * m.audit_error);
+                    100 * m.audit.recall, 100 * m.audit.mass, 100 * m.audit.error);
   return text;
 }
 
@@ -101,19 +112,19 @@ nlohmann::ordered_json method_json(const KvMethodOptions& options, const KvMetho
                                  {"kv_bytes_per_step", m.kv_bytes_per_step},
                                  {"index_bytes_per_step", m.index_bytes_per_step},
                                  {"index_bytes", m.index_bytes},
-                                 {"selections", m.selections},
-                                 {"reused", m.reused},
-                                 {"correction_rate", m.correction_rate},
+                                 {"selections", m.selections.made},
+                                 {"reused", m.selections.reused},
+                                 {"correction_rate", m.selections.correction_rate},
                                  {"dropped_tokens", m.dropped_tokens},
                                  {"prefill_end_seconds", m.prefill_end_seconds},
-                                 {"turnover", m.turnover},
-                                 {"selected_units", m.selected_units},
-                                 {"missing_units", m.missing_units},
-                                 {"recalled_units", m.recalled_units},
-                                 {"host_to_device_bytes", m.host_to_device_bytes}};
-  if (m.audits > 0)
+                                 {"turnover", m.units.turnover},
+                                 {"selected_units", m.units.selected},
+                                 {"missing_units", m.units.missing},
+                                 {"recalled_units", m.units.recalled},
+                                 {"host_to_device_bytes", m.units.host_to_device_bytes}};
+  if (m.audit.samples > 0)
     json["audit"] = {
-        {"samples", m.audits}, {"recall", m.audit_recall}, {"mass", m.audit_mass}, {"error", m.audit_error}};
+        {"samples", m.audit.samples}, {"recall", m.audit.recall}, {"mass", m.audit.mass}, {"error", m.audit.error}};
   return json;
 }
 
@@ -127,7 +138,7 @@ std::string stats_text(const RunReport& r) {
   text += fmt::format("answer  {:>8} tokens  {:8.2f} s  {:>8.0f} tokens/s  {}\n", grouped(s.answer_tokens),
                       s.decode_seconds, rate(s.decode_steps, s.decode_seconds), ending(r.answer.stopped));
   text += fmt::format("memory  {} at the peak, of it {} keys and values ({})\n", mebibytes(r.peak_memory_bytes),
-                      mebibytes(s.kv_bytes), r.engine.kv_cache_dtype);
+                      mebibytes(s.kv_bytes), name_of(r.engine.kv_cache_dtype));
   text += method_text(r.engine.kv, s.method);
   text += fmt::format("loaded in {:.2f} s; {} thread{}; context {} tokens\n", r.load_seconds, r.engine.threads,
                       r.engine.threads == 1 ? "" : "s", grouped(r.engine.context));
@@ -153,7 +164,7 @@ std::string report_json(const RunReport& r) {
       {"decode_tokens_per_second", rate(s.decode_steps, s.decode_seconds)},
       {"peak_memory_bytes", r.peak_memory_bytes},
       {"kv_bytes", s.kv_bytes},
-      {"kv_cache_dtype", r.engine.kv_cache_dtype},
+      {"kv_cache_dtype", name_of(r.engine.kv_cache_dtype)},
       {"context", r.engine.context},
       {"threads", r.engine.threads},
   };

@@ -1,4 +1,4 @@
-// What `mneme run` tells about a run, for people and for programs.
+// Statistics of `mneme run` as text and JSON.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct RunReport {
   std::int64_t peak_memory_bytes = 0;
 };
 
-// The most memory that this process ever had (VmHWM); 0 where the system does not tell.
+// Peak resident memory of this process (VmHWM); 0 where unknown.
 std::int64_t peak_memory_bytes();
 
 // A few lines for --stats.

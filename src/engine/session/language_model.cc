@@ -1,7 +1,7 @@
 #include <utility>
 
 #include "src/base/check.h"
-#include "src/engine/language_model_impl.h"
+#include "src/engine/session/language_model_impl.h"
 
 namespace mneme {
 
@@ -21,8 +21,7 @@ ModelInfo ModelFile::info() const {
   return impl_->text->info;
 }
 void ModelFile::set_chat_template(std::string text) {
-  TextSide& side = *impl_->text;
-  side.chat = ChatFormat::with_template(*side.tokenizer, std::move(text));
+  impl_->text->set_chat_template(std::move(text));
 }
 std::vector<std::int32_t> ModelFile::tokenize(std::string_view text, SpecialTokens special) const {
   return impl_->text->tokenize(text, special);
@@ -34,11 +33,10 @@ std::int64_t ModelFile::count_tokens(const Turn& turn, const AskOptions& options
   return static_cast<std::int64_t>(impl_->text->prompt_of(turn, options, true).tokens.size());
 }
 
-LanguageModel::LanguageModel(ModelFile file, const EngineOptions& options, const ProgressFn& progress)
-    : impl_(std::make_shared<Impl>()) {
+LanguageModel::LanguageModel(ModelFile file, const EngineOptions& options, const ProgressFn& progress) {
   MNEME_CHECK(file.impl_ != nullptr, "a model file can be started once");
-  static_cast<RunningModel&>(*impl_) =
-      start_model(std::move(file.impl_->checkpoint), std::move(file.impl_->text), options, progress);
+  impl_ = std::make_shared<Impl>(
+      start_model(std::move(file.impl_->checkpoint), std::move(file.impl_->text), options, progress));
 }
 LanguageModel::LanguageModel(const std::filesystem::path& path, const EngineOptions& options,
                              const ProgressFn& progress)

@@ -1,13 +1,13 @@
-#include "src/engine/running_model.h"
+#include "src/engine/session/running_model.h"
 
 #include <utility>
 
 #include "src/base/error.h"
 #include "src/base/numa.h"
 #include "src/engine/kv_method.h"
-#include "src/engine/session_identity.h"
+#include "src/engine/session/session_identity.h"
 #include "src/model/model.h"
-#include "src/tokenizer/marked_span.h"
+#include "src/text/chat/marked_span.h"
 
 namespace mneme {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 constexpr std::string_view kSeparator = "\n\n\n";  // between document and question, as chat framing has it
 
 // More threads than this are a slip of the finger.
-constexpr int kMostThreads = 1024;
+constexpr int kMaxThreads = 1024;
 
 ModelInfo info_of(const Checkpoint& checkpoint) {
   const ModelConfig& c = checkpoint.config();
@@ -39,7 +39,12 @@ TextSide::TextSide(const Checkpoint& checkpoint)
     : info(info_of(checkpoint)),
       tokenizer(Tokenizer::make(checkpoint.tokenizer())),
       chat(ChatFormat::detect(*tokenizer)) {
-  info.chat_family = std::string(chat_family_name(chat.family()));
+  info.chat_family = std::string(chat.name());
+}
+
+void TextSide::set_chat_template(std::string source) {
+  chat = ChatFormat::with_template(*tokenizer, std::move(source));
+  info.chat_family = std::string(chat.name());
 }
 
 std::vector<TokenId> TextSide::tokenize(std::string_view text, SpecialTokens special) const {
@@ -90,19 +95,13 @@ std::pair<std::int32_t, std::int32_t> TextSide::question_span(const Turn& turn, 
   return differing_span(prompt, prompt_of(other, how, first).tokens);
 }
 
-std::shared_ptr<const Plan> plan_of(const KvMethodOptions& options, const Engine& engine) {
-  const Recipe recipe = recipe_of(options);
-  return recipe.attend == Attend::kEverything ? nullptr : compile(recipe, engine.method_shape());
-}
-
 RunningModel start_model(std::unique_ptr<Checkpoint> checkpoint, std::unique_ptr<TextSide> text,
                          const EngineOptions& options, const ProgressFn& progress) {
-  if (options.threads < 0 || options.threads > kMostThreads) {
-    fail(ErrorKind::kOption, "threads: expected 0 (one per CPU) to {}, found {}", kMostThreads, options.threads);
+  if (options.threads < 0 || options.threads > kMaxThreads) {
+    fail(ErrorKind::kOption, "threads: expected 0 (one per CPU) to {}, found {}", kMaxThreads, options.threads);
   }
   EngineOptions in_force = options;
-  auto pool = make_thread_pool(options.threads, options.pin_threads ? Pinning::kPinned : Pinning::kNone,
-                               numa_policy(options.numa));
+  auto pool = make_thread_pool(options.threads, options.pin_threads ? Pinning::kPinned : Pinning::kNone, options.numa);
   in_force.threads = pool->size();
   const CpuContext context{.pool = pool.get(), .rounding = options.deterministic ? Rounding::kFixed : Rounding::kFast};
   RunningModel running;
@@ -112,7 +111,8 @@ RunningModel start_model(std::unique_ptr<Checkpoint> checkpoint, std::unique_ptr
   std::unique_ptr<Model> model = Model::load(std::move(checkpoint), {.context = options.context}, context, progress);
   running.engine = std::make_unique<Engine>(std::move(model), in_force, std::move(pool));
   running.identity.kv = running.engine->pool().shape();
-  running.method = plan_of(options.kv, *running.engine);
+  running.plans = std::make_unique<PlanCache>(running.engine->method_shape());
+  running.method = running.plans->plan_for(recipe_of(options.kv));
   for (TokenId id = 0; id < running.text->tokenizer->vocab_size(); ++id)
     if (running.text->tokenizer->is_end(id)) running.end_tokens.push_back(id);
   return running;

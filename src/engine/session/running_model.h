@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "mneme/mneme.h"
-#include "src/checkpoint/checkpoint.h"
 #include "src/engine/engine.h"
-#include "src/engine/session_file.h"
-#include "src/grammar/token_trie.h"
-#include "src/tokenizer/chat_format.h"
-#include "src/tokenizer/tokenizer.h"
+#include "src/engine/plan_cache.h"
+#include "src/engine/session/session_file.h"
+#include "src/formats/checkpoint.h"
+#include "src/text/chat/chat_format.h"
+#include "src/text/grammar/token_trie.h"
+#include "src/text/tokenizer/tokenizer.h"
 
 namespace mneme {
 
@@ -34,6 +35,8 @@ struct TextSide {
   std::pair<std::int32_t, std::int32_t> question_span(const Turn& turn, const AskOptions& how, bool first,
                                                       std::span<const TokenId> prompt) const;
   std::vector<TokenId> tokenize(std::string_view text, SpecialTokens special) const;
+  // Frames turns by this template. Errors  as ChatFormat::with_template().
+  void set_chat_template(std::string source);
 
   ModelInfo info;
   std::unique_ptr<Tokenizer> tokenizer;
@@ -50,7 +53,8 @@ struct TextSide {
 struct RunningModel {
   std::unique_ptr<TextSide> text;
   std::unique_ptr<Engine> engine;
-  std::shared_ptr<const Plan> method;  // null: full attention
+  std::unique_ptr<PlanCache> plans;
+  std::shared_ptr<const Plan> method;  // of EngineOptions::kv; null: full attention
   std::vector<TokenId> end_tokens;
   SessionIdentity identity;
 };
@@ -60,8 +64,5 @@ struct RunningModel {
 // Errors  as LanguageModel's constructor.
 RunningModel start_model(std::unique_ptr<Checkpoint> checkpoint, std::unique_ptr<TextSide> text,
                          const EngineOptions& options, const ProgressFn& progress);
-
-// The plan of a method for this engine; null: full attention. Errors  kOption.
-std::shared_ptr<const Plan> plan_of(const KvMethodOptions& options, const Engine& engine);
 
 }  // namespace mneme

@@ -4,28 +4,9 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/engine/kv_method.h"
-#include "src/engine/session_impl.h"
-#include "src/engine/stop_matcher.h"
+#include "src/engine/session/session_impl.h"
 
 namespace mneme {
-namespace {
-
-StopReason stop_reason_of(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kEnd:
-      return StopReason::kEnd;
-    case FinishReason::kLength:
-      return StopReason::kLength;
-    case FinishReason::kStop:
-      return StopReason::kStopString;
-    case FinishReason::kCancelled:
-      return StopReason::kCancelled;
-  }
-  MNEME_CHECK(false, "finish reason {}", static_cast<int>(reason));
-}
-
-}  // namespace
 
 std::string_view stop_reason_name(StopReason reason) {
   switch (reason) {
@@ -41,15 +22,15 @@ std::string_view stop_reason_name(StopReason reason) {
   MNEME_CHECK(false, "stop reason {}", static_cast<int>(reason));
 }
 
-// Starts or goes on with the sequence, which is kept.
-void Session::Impl::start(RequestInput input) {
-  input.keep_sequence = true;
-  input.method = model->method;
-  if (id.valid()) {
-    engine().keep_going(id, std::move(input));
-  } else {
-    id = engine().submit(std::move(input));
-  }
+Session::Impl::Impl(std::shared_ptr<LanguageModel::Impl> of) : model(std::move(of)), method(model->method) {}
+
+Session::Impl::~Impl() {
+  if (!id.valid()) return;
+  model->loop->exclusive([&](Engine& engine) { engine.release(id); });
+}
+
+void Session::Impl::expect_idle() const {
+  if (streaming) fail(ErrorKind::kRequest, "a stream of this session has not ended: read it to its end or destroy it");
 }
 
 // Tokens that are still to be computed for this turn.
@@ -57,7 +38,7 @@ RequestInput Session::Impl::input_of(const Turn& turn, const AskOptions& how) co
   RequestInput input;
   if (document) {
     if (!turn.document.empty()) {
-      fail(ErrorKind::kRequest, "this session has read a document already: the question cannot bring another");
+      fail(ErrorKind::kRequest, "this session has read a document already: the question cannot have another");
     }
     if (how.framing == Framing::kRaw) {
       fail(ErrorKind::kRequest, "a document that was read with the model's framing takes a question with framing");
@@ -85,59 +66,84 @@ RequestInput Session::Impl::input_of(const Turn& turn, const AskOptions& how) co
   return input;
 }
 
-void Session::Impl::generate(Answer& answer, const GenerationOptions& options, const AskCallbacks& callbacks) {
-  const auto remember_draws = [&] {
-    const Sampler& sampler = engine().sampler(id);
-    if (sampler.draws() > 0) random = {.seed = sampler.seed(), .draws = sampler.draws()};
+std::unique_ptr<Generation> Session::Impl::submit(RequestInput input, Generation::Rules rules) {
+  input.keep_sequence = true;
+  input.method = rules.plan;
+  std::shared_ptr<const Plan> plan = rules.plan;
+  auto generation = std::make_unique<Generation>(model, std::move(rules));
+  model->loop->exclusive([&](Engine& engine) {
+    if (id.valid()) {
+      engine.keep_going(id, std::move(input));
+    } else {
+      id = engine.submit(std::move(input));
+    }
+    generation->begin(id);
+  });
+  last_method = std::move(plan);
+  return generation;
+}
+
+std::unique_ptr<Generation> Session::Impl::start(const Turn& turn, const GenerationOptions& options,
+                                                 const AskOptions& how) {
+  expect_idle();
+  if (options.max_tokens < 1) {
+    fail(ErrorKind::kOption, "max_tokens: expected 1 or more, found {}", options.max_tokens);
+  }
+  const std::int32_t top = how.top_logprobs.value_or(0);
+  if (top < 0 || top > model->text->info.vocabulary)
+    fail(ErrorKind::kOption, "top_logprobs: expected 0 to {}, found {}", model->text->info.vocabulary, top);
+  Generation::Rules rules{.stop = options.stop,
+                          .scores = how.top_logprobs.has_value(),
+                          .plan = how.kv ? model->plans->plan_for(*how.kv) : method};
+  RequestInput input = input_of(turn, how);
+  input.sampling = options.sampling;
+  if (random && !input.sampling.seed) {
+    input.sampling.seed = random->seed;
+    input.draws_before = random->draws;
+  }
+  input.max_tokens = options.max_tokens;
+  input.top_logprobs = top;
+  if (!options.ignore_end) input.end_tokens = model->end_tokens;
+  std::unique_ptr<Generation> generation = submit(std::move(input), std::move(rules));
+  document.reset();
+  answered = true;
+  framing = how.framing;
+  return generation;
+}
+
+void Session::Impl::finish(Generation& generation) {
+  if (!generation.done()) generation.abandon();
+  if (generation.random()) random = generation.random();
+}
+
+void Session::Impl::run(Generation& generation, const AskCallbacks& callbacks) {
+  bool cancelled = false;
+  const auto cancel = [&] {
+    if (!std::exchange(cancelled, true)) generation.cancel();
   };
   try {
-    run_steps(answer, options, callbacks);
-    remember_draws();
+    while (!generation.done()) {
+      if (!cancelled && callbacks.should_stop && callbacks.should_stop()) cancel();
+      const std::optional<Generation::News> news = generation.next();
+      if (!news) continue;
+      if (news->progress && callbacks.on_progress)
+        callbacks.on_progress("prefill, tokens", news->progress->done, news->progress->total);
+      if (!news->text.empty() && callbacks.on_text && !callbacks.on_text(news->text)) cancel();
+    }
   } catch (...) {
-    engine().stop(id);
-    remember_draws();
+    finish(generation);
     throw;
   }
+  if (cancelled) generation.answer().stopped = StopReason::kCancelled;
+  finish(generation);
 }
 
-void Session::Impl::run_steps(Answer& answer, const GenerationOptions& options, const AskCallbacks& callbacks) {
-  StreamDecoder decoder(*model->text->tokenizer);
-  StopMatcher matcher(options.stop);
-  bool cancelled = false;
-  const auto give_out = [&](const std::string& text) {
-    answer.text += text;
-    if (!text.empty() && callbacks.on_text && !callbacks.on_text(text)) cancelled = true;
-  };
-  for (std::optional<FinishReason> finished; !finished;) {
-    if (!cancelled && callbacks.should_stop && callbacks.should_stop()) cancelled = true;
-    if (cancelled || matcher.matched()) engine().stop(id);
-    for (const RequestEvent& event : engine().step()) {
-      if (event.id != id) continue;
-      if (event.finished) finished = event.finished;
-      if (answer.tokens.empty() && callbacks.on_progress)
-        callbacks.on_progress("prefill, tokens", event.prompt_done, event.prompt_total);
-      if (event.token && !matcher.matched()) {
-        answer.tokens.push_back(event.token->token);
-        give_out(matcher.push(decoder.push(event.token->token)));
-      }
-    }
-    if (finished) {
-      give_out(matcher.push(decoder.finish()));
-      give_out(matcher.finish());
-      answer.stopped = stop_reason_of(*finished);
-      if (matcher.matched()) answer.stopped = StopReason::kStopString;
-      if (cancelled) answer.stopped = StopReason::kCancelled;
-    }
-  }
+Session::Session(const LanguageModel& model) : impl_(std::make_shared<Impl>(model.impl_)) {}
+Session::Session(const LanguageModel& model, const Recipe& kv) : Session(model) {
+  impl_->method = impl_->model->plans->plan_for(kv);
 }
-
-Session::Session(const LanguageModel& model) : impl_(std::make_unique<Impl>()) {
-  impl_->model = model.impl_;
-}
-Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Session::~Session() {
-  if (impl_ != nullptr && impl_->id.valid()) impl_->engine().release(impl_->id);
-}
+Session::Session(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Session::~Session() = default;
 Session::Session(Session&&) noexcept = default;
 Session& Session::operator=(Session&& other) noexcept {
   std::swap(impl_, other.impl_);
@@ -146,6 +152,7 @@ Session& Session::operator=(Session&& other) noexcept {
 
 void Session::read(const Turn& document, const AskCallbacks& callbacks) {
   Impl& s = *impl_;
+  s.expect_idle();
   if (s.id.valid()) fail(ErrorKind::kRequest, "a document is read in the first turn of a session");
   if (document.document.empty()) fail(ErrorKind::kRequest, "the document is empty");
   if (!document.question.empty()) fail(ErrorKind::kRequest, "read() takes a document; the question goes to ask()");
@@ -154,61 +161,47 @@ void Session::read(const Turn& document, const AskCallbacks& callbacks) {
   RequestInput input;
   input.prompt = s.model->text->chat.user_turn_split(words, true).document;
   input.max_tokens = 0;
-  s.start(std::move(input));
+  const std::unique_ptr<Generation> generation = s.submit(std::move(input), {.stop = {}, .plan = s.method});
   s.document = document;
-  Answer nothing;
-  s.generate(nothing, {}, callbacks);
+  s.run(*generation, callbacks);
 }
 
 Answer Session::ask(const Turn& turn, const GenerationOptions& options, const AskOptions& how,
                     const AskCallbacks& callbacks) {
-  Impl& s = *impl_;
-  if (options.max_tokens < 1) {
-    fail(ErrorKind::kOption, "max_tokens: expected 1 or more, found {}", options.max_tokens);
-  }
-  RequestInput input = s.input_of(turn, how);
-  input.sampling = options.sampling;
-  if (s.random && !input.sampling.seed) {
-    input.sampling.seed = s.random->seed;
-    input.draws_before = s.random->draws;
-  }
-  input.max_tokens = options.max_tokens;
-  if (!options.ignore_end) input.end_tokens = s.model->end_tokens;
-  s.start(std::move(input));
-  s.document.reset();
-  s.answered = true;
-  s.framing = how.framing;
-  Answer answer;
-  s.generate(answer, options, callbacks);
-  const RequestStats stats = s.engine().stats(s.id);
-  answer.stats = {
-      .prompt_tokens = stats.prompt_tokens,
-      .shared_tokens = stats.shared_tokens,
-      .answer_tokens = stats.answer_tokens,
-      .prefill_seconds = stats.prefill_seconds,
-      .decode_seconds = stats.decode_seconds,
-      .decode_steps = std::max<std::int64_t>(stats.answer_tokens - (answer.stopped == StopReason::kEnd ? 0 : 1), 0),
-      .kv_bytes = static_cast<std::int64_t>(s.engine().kv_bytes(s.id)),
-      .method = {}};
-  if (const MethodStats* method = s.engine().method_stats(s.id))
-    answer.stats.method = kv_method_stats(*method, *s.model->method, s.engine().method_bytes(s.id), s.engine().pool());
-  return answer;
+  const std::unique_ptr<Generation> generation = impl_->start(turn, options, how);
+  impl_->run(*generation, callbacks);
+  return std::move(generation->answer());
+}
+
+TextStream Session::stream(const Turn& turn, const GenerationOptions& options, const AskOptions& how) {
+  auto impl = std::make_unique<TextStream::Impl>();
+  impl->session = impl_;
+  impl->generation = impl_->start(turn, options, how);
+  impl_->streaming = true;
+  return TextStream(std::move(impl));
 }
 
 Session Session::fork() {
   Impl& s = *impl_;
-  auto other = std::make_unique<Impl>(s);
+  s.expect_idle();
+  auto other = std::make_shared<Impl>(s.model);
+  other->method = s.method;
+  other->last_method = s.last_method;
+  other->answered = s.answered;
+  other->framing = s.framing;
+  other->document = s.document;
+  if (!s.id.valid()) return Session(std::move(other));
+  RequestInput input;
+  input.max_tokens = 0;
+  input.keep_sequence = true;
+  input.method = s.last_method;
+  Generation generation(s.model, {.stop = {}, .plan = s.last_method});
+  s.model->loop->exclusive([&](Engine& engine) {
+    other->id = engine.fork(s.id, std::move(input));
+    generation.begin(other->id);
+  });
+  other->run(generation, {});
   other->random.reset();
-  if (s.id.valid()) {
-    other->id = RequestId();
-    RequestInput input;
-    input.max_tokens = 0;
-    input.keep_sequence = true;
-    input.method = s.model->method;
-    other->id = s.engine().fork(s.id, std::move(input));
-    Answer nothing;
-    other->generate(nothing, {}, {});
-  }
   return Session(std::move(other));
 }
 
@@ -217,9 +210,13 @@ std::int64_t Session::count_tokens(const Turn& turn, const AskOptions& how) cons
 }
 
 std::vector<std::int32_t> Session::tokens() const {
-  if (!impl_->id.valid()) return {};
-  const auto tokens = impl_->engine().tokens(impl_->id);
-  return {tokens.begin(), tokens.end()};
+  std::vector<std::int32_t> all;
+  if (!impl_->id.valid()) return all;
+  impl_->model->loop->exclusive([&](Engine& engine) {
+    const auto tokens = engine.tokens(impl_->id);
+    all.assign(tokens.begin(), tokens.end());
+  });
+  return all;
 }
 
 }  // namespace mneme

@@ -1,4 +1,4 @@
-#include "src/engine/session_file.h"
+#include "src/engine/session/session_file.h"
 
 #include <xxhash.h>
 
@@ -8,8 +8,8 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/checkpoint/byte_reader.h"
-#include "src/checkpoint/model_config.h"
+#include "src/formats/bytes/byte_reader.h"
+#include "src/formats/model_config.h"
 
 namespace mneme {
 namespace {
@@ -173,7 +173,7 @@ std::vector<T> read_list(ByteReader& in, std::string_view name, std::string_view
 
 SavedHead read_head(ByteReader& in, std::string_view name, std::int32_t n_computed) {
   SavedHead head;
-  head.stored = read_list<TokenRange>(in, name, "stretches of kept tokens");
+  head.stored = read_list<TokenRange>(in, name, "ranges of kept tokens");
   std::int32_t end = 0;
   std::size_t n = 0;
   for (const TokenRange& r : head.stored) {

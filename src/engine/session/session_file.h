@@ -1,4 +1,4 @@
-// A session on disk: writing one, and reading what may be one. docs/sessions.md has the format.
+// A session on disk: writing one, and reading what may be one. docs/design/sessions.md has the format.
 #pragma once
 
 #include <array>
@@ -12,9 +12,10 @@
 #include <vector>
 
 #include "mneme/mneme.h"
+#include "src/base/atomic_file.h"
 #include "src/base/function_ref.h"
-#include "src/cache/page_pool.h"
-#include "src/cache/sequence_cache.h"
+#include "src/kv/page_pool.h"
+#include "src/kv/sequence_cache.h"
 
 namespace mneme {
 
@@ -25,7 +26,7 @@ struct SessionIdentity {
   std::int64_t vocab = 0;
   std::uint64_t weights = 0;    // hash of configuration, tensor table and samples of every tensor
   std::uint64_t tokenizer = 0;  // hash of vocabulary, merges, template
-  std::uint64_t rope = 0;       // hash of how keys were turned
+  std::uint64_t rope = 0;       // hash of how keys were rotated
   KvShape kv;
 };
 
@@ -77,7 +78,8 @@ using KvSource =
     FunctionRef<void(std::int32_t layer, std::int32_t kv_head, FunctionRef<void(std::span<const std::byte>)> out)>;
 
 // Errors  kFile. A file that stands at `path` is replaced at the end, or stays as it is.
-void write_session(const std::filesystem::path& path, const SessionContent& content, const KvSource& kv);
+void write_session(const std::filesystem::path& path, const SessionContent& content, const KvSource& kv,
+                   Links links = Links::kFollowed);
 
 // Where things are; the reader takes nothing else.
 struct SessionLayout {

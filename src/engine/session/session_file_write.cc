@@ -5,10 +5,10 @@
 #include <memory>
 #include <vector>
 
+#include "src/base/atomic_file.h"
 #include "src/base/check.h"
-#include "src/base/new_file.h"
-#include "src/checkpoint/byte_writer.h"
-#include "src/engine/session_file.h"
+#include "src/engine/session/session_file.h"
+#include "src/formats/bytes/byte_writer.h"
 
 namespace mneme {
 namespace {
@@ -79,8 +79,8 @@ ByteWriter reading_section(const SavedReading& reading) {
 // Appends sections one after the other and remembers where they are.
 class Writer {
  public:
-  Writer(const std::filesystem::path& path, std::uint32_t version)
-      : file_(path), version_(version), hash_(XXH3_createState(), XXH3_freeState) {
+  Writer(const std::filesystem::path& path, std::uint32_t version, Links links)
+      : file_(path, links), version_(version), hash_(XXH3_createState(), XXH3_freeState) {
     MNEME_CHECK(hash_ != nullptr, "no memory for a checksum");
     static constexpr std::byte kNothing[Layout::header(Layout::kVersion)] = {};
     file_.append(std::span(kNothing).first(Layout::header(version)));
@@ -121,7 +121,7 @@ class Writer {
   }
 
  private:
-  NewFile file_;
+  AtomicFile file_;
   std::uint32_t version_;
   std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash_;
   std::array<Layout::Entry, Layout::kSections> entries_{};
@@ -130,13 +130,15 @@ class Writer {
 
 }  // namespace
 
-void write_session(const std::filesystem::path& path, const SessionContent& content, const KvSource& kv) {
+void write_session(const std::filesystem::path& path, const SessionContent& content, const KvSource& kv, Links links) {
   MNEME_CHECK(!content.tokens.empty() && content.n_computed >= 0 &&
                   static_cast<std::size_t>(content.n_computed) <= content.tokens.size(),
               "{} of {} tokens", content.n_computed, content.tokens.size());
-  Writer out(path, content.reading  ? Layout::kVersion
-                   : content.method ? Layout::kVersionWithoutReading
-                                    : Layout::kVersionWithoutMethod);
+  Writer out(path,
+             content.reading  ? Layout::kVersion
+             : content.method ? Layout::kVersionWithoutReading
+                              : Layout::kVersionWithoutMethod,
+             links);
   out.section(model_section(content.identity).get());
   out.section(state_section(content).get());
   out.section(document_section(content).get());

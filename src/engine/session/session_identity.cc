@@ -1,4 +1,4 @@
-#include "src/engine/session_identity.h"
+#include "src/engine/session/session_identity.h"
 
 #include <xxhash.h>
 

@@ -1,8 +1,8 @@
 // What makes a model the same one: hashes over what a checkpoint says and holds.
 #pragma once
 
-#include "src/checkpoint/checkpoint.h"
-#include "src/engine/session_file.h"
+#include "src/engine/session/session_file.h"
+#include "src/formats/checkpoint.h"
 
 namespace mneme {
 

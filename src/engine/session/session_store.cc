@@ -6,11 +6,11 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
-#include "src/checkpoint/byte_reader.h"
-#include "src/checkpoint/byte_writer.h"
 #include "src/engine/request.h"
-#include "src/engine/session_impl.h"
-#include "src/engine/session_store.h"
+#include "src/engine/session/session_impl.h"
+#include "src/engine/session/session_store.h"
+#include "src/formats/bytes/byte_reader.h"
+#include "src/formats/bytes/byte_writer.h"
 #include "src/recipes/override.h"
 
 namespace mneme {
@@ -122,7 +122,7 @@ SavedSession saved_session(const std::filesystem::path& path) {
       SessionFile::parse(bytes.bytes(), path.string(), SessionFile::Check::kWithoutKv).content();
   return {.model_name = content.identity.name,
           .architecture = content.identity.architecture,
-          .kv_cache_dtype = std::string(dtype_name(content.identity.kv.dtype)),
+          .kv_cache_dtype = content.identity.kv.dtype == DType::kF16 ? KvDtype::kF16 : KvDtype::kBf16,
           .tokens = static_cast<std::int64_t>(content.tokens.size()),
           .computed_tokens = content.n_computed,
           .document_waits = content.document.has_value()};
@@ -187,21 +187,22 @@ RestoredSequence restore_sequence(const RunningModel& model, const SessionFile& 
 
 void Session::save(const std::filesystem::path& path) const {
   const Impl& s = *impl_;
+  s.expect_idle();
   if (!s.id.valid()) fail(ErrorKind::kRequest, "there is nothing to save yet: the session has no turn");
-  save_sequence(*s.model, s.id,
-                {.identity = {},
-                 .answered = s.answered,
-                 .framing = s.framing,
-                 .random = s.random,
-                 .document = s.document,
-                 .tokens = {}},
-                path);
+  const SessionContent content{.identity = {},
+                               .answered = s.answered,
+                               .framing = s.framing,
+                               .random = s.random,
+                               .document = s.document,
+                               .tokens = {}};
+  s.model->loop->exclusive([&](Engine&) { save_sequence(*s.model, s.id, content, path); });
 }
 
 Session Session::restore(const LanguageModel& model, const std::filesystem::path& path) {
-  RestoredSequence restored = restore_sequence(*model.impl_, path);
-  auto impl = std::make_unique<Impl>();
-  impl->model = model.impl_;
+  RestoredSequence restored;
+  model.impl_->loop->exclusive([&](Engine&) { restored = restore_sequence(*model.impl_, path); });
+  auto impl = std::make_shared<Impl>(model.impl_);
+  impl->last_method = impl->method;
   impl->answered = restored.content.answered;
   impl->framing = restored.content.framing;
   impl->random = restored.content.random;

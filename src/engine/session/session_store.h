@@ -1,12 +1,12 @@
-// A kept sequence to a session file and back (src/engine/session_file.h has the format).
+// A kept sequence to a session file and back (src/engine/session/session_file.h has the format).
 #pragma once
 
 #include <filesystem>
 #include <string_view>
 #include <vector>
 
-#include "src/engine/running_model.h"
-#include "src/engine/session_file.h"
+#include "src/engine/session/running_model.h"
+#include "src/engine/session/session_file.h"
 
 namespace mneme {
 

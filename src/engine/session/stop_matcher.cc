@@ -1,4 +1,4 @@
-#include "src/engine/stop_matcher.h"
+#include "src/engine/session/stop_matcher.h"
 
 #include <algorithm>
 #include <utility>
@@ -16,24 +16,34 @@ std::size_t possible_start(std::string_view text, std::string_view stop) {
 
 }  // namespace
 
-StopMatcher::StopMatcher(std::vector<std::string> stop) : stop_(std::move(stop)) {
+StopMatcher::StopMatcher(std::vector<std::string> stop, bool keep) : stop_(std::move(stop)), keep_(keep) {
   std::erase_if(stop_, [](const std::string& s) { return s.empty(); });
+}
+
+StopMatcher::Match StopMatcher::first_match() const {
+  Match first;
+  for (const std::string& s : stop_) {
+    const std::size_t at = pending_.find(s);
+    if (at < first.begin || (at == first.begin && at != std::string::npos && s.size() > first.size))
+      first = {.begin = at, .size = s.size()};
+  }
+  return first;
+}
+
+// The text up to the match, which it ends.
+std::string StopMatcher::end_at(Match match) {
+  matched_ = true;
+  return std::exchange(pending_, "").substr(0, match.begin + (keep_ ? match.size : 0));
 }
 
 std::string StopMatcher::push(std::string_view text) {
   if (matched_) return "";
   pending_ += text;
-  std::size_t match = std::string::npos;
+  const Match match = first_match();
   std::size_t safe = pending_.size();
-  for (const std::string& s : stop_) {
-    match = std::min(match, pending_.find(s));
-    safe = std::min(safe, possible_start(pending_, s));
-  }
+  for (const std::string& s : stop_) safe = std::min(safe, possible_start(pending_, s));
   // A string that may yet begin before the match cannot be told from none: the earlier of both decides, later.
-  if (match != std::string::npos && match <= safe) {
-    matched_ = true;
-    return std::exchange(pending_, "").substr(0, match);
-  }
+  if (match.begin != std::string::npos && match.begin <= safe) return end_at(match);
   std::string out = pending_.substr(0, safe);
   pending_.erase(0, safe);
   return out;
@@ -42,10 +52,9 @@ std::string StopMatcher::push(std::string_view text) {
 std::string StopMatcher::finish() {
   if (matched_) return "";
   // What was waiting for an earlier beginning may hold a whole string.
-  std::size_t match = std::string::npos;
-  for (const std::string& s : stop_) match = std::min(match, pending_.find(s));
-  matched_ = match != std::string::npos;
-  return std::exchange(pending_, "").substr(0, match);
+  const Match match = first_match();
+  if (match.begin != std::string::npos) return end_at(match);
+  return std::exchange(pending_, "");
 }
 
 }  // namespace mneme

@@ -11,7 +11,8 @@ namespace mneme {
 class StopMatcher {
  public:
   // Empty strings never match.
-  explicit StopMatcher(std::vector<std::string> stop);
+  // keep: the string that ends the text is given out with it; of several at one place the longest.
+  explicit StopMatcher(std::vector<std::string> stop, bool keep = false);
 
   // What may be given out now that `text` follows. After a match nothing more comes.
   // Ties  the match that begins first ends the text.
@@ -21,7 +22,14 @@ class StopMatcher {
   bool matched() const { return matched_; }
 
  private:
+  struct Match {
+    std::size_t begin = std::string::npos, size = 0;
+  };
+  Match first_match() const;
+  std::string end_at(Match match);
+
   std::vector<std::string> stop_;
+  bool keep_;
   std::string pending_;
   bool matched_ = false;
 };

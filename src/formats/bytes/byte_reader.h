@@ -1,4 +1,4 @@
-// Reads little-endian values one after the other from bytes that nobody vouches for.
+// Bounds-checked reader of little-endian values from untrusted bytes.
 #pragma once
 
 #include <bit>
@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "src/base/error.h"
-#include "src/checkpoint/utf8.h"
+#include "src/text/unicode/utf8.h"
 
 namespace mneme {
 
@@ -23,7 +23,7 @@ class ByteReader {
   std::size_t position() const { return position_; }
   std::size_t remaining() const { return bytes_.size() - position_; }
 
-  // `what` names the thing in the error. Errors  kFormat: the file ends before it does.
+  // Takes n bytes; `what` names them in the error. Errors  kFormat: fewer than n bytes remain.
   std::span<const std::byte> take(std::uint64_t n, std::string_view what) {
     if (n > remaining())
       fail(ErrorKind::kFormat, "{}: {} at byte {} needs {} bytes, the file has {} left: truncated or damaged", file_,
@@ -40,14 +40,14 @@ class ByteReader {
     return value;
   }
 
-  // As many numbers as `to` has room for.
+  // Reads to.size() numbers.
   template <typename T>
   void fill(std::span<T> to, std::string_view what) {
     const auto bytes = take(to.size_bytes(), what);
     if (!to.empty()) std::memcpy(to.data(), bytes.data(), bytes.size());
   }
 
-  // A length (u64) and that many bytes of UTF-8.
+  // Reads a length (u64) and that many bytes of UTF-8. Errors  kFormat: truncated, or invalid UTF-8.
   std::string_view string(std::string_view what) {
     const auto length = read<std::uint64_t>(what);
     const std::size_t begin = position_;

@@ -1,4 +1,4 @@
-// Appends little-endian values one after the other: what ByteReader reads.
+// Appends little-endian values; the inverse of ByteReader.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ class ByteWriter {
     put(std::as_bytes(std::span(text)));
   }
   void put(std::span<const std::byte> bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
-  // As many numbers as there are, without saying how many.
+  // Appends the numbers without their count.
   template <typename T>
   void put_all(const std::vector<T>& values) {
     put(std::as_bytes(std::span(values)));

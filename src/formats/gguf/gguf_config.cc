@@ -3,13 +3,13 @@
 #include <string>
 
 #include "src/base/error.h"
-#include "src/checkpoint/config_check.h"
-#include "src/checkpoint/gguf_model.h"
+#include "src/formats/config_check.h"
+#include "src/formats/gguf/gguf_model.h"
 
 namespace mneme {
 namespace {
 
-// Keys below the architecture's name: "llama.block_count".
+// Keys with the architecture's prefix: "llama.block_count".
 class Keys {
  public:
   Keys(const GgufFile& file, std::string_view architecture) : file_(file), prefix_(std::string(architecture) + ".") {}
@@ -31,7 +31,7 @@ class Keys {
   }
   double number(std::string_view key, double otherwise) const { return file_.number(name(key)).value_or(otherwise); }
   std::optional<std::string_view> string(std::string_view key) const { return file_.string(name(key)); }
-  // A size for all layers, which some files give per layer.
+  // A size that some files give per layer; it must be the same for all layers.
   std::int64_t per_layer(std::string_view key) const {
     const GgufValue* v = file_.find(name(key));
     if (v == nullptr || v->type != GgufType::kArray) return integer(key);
@@ -92,7 +92,7 @@ void read_scaling(const Keys& keys, const GgufFile& file, RopeConfig& r) {
   if (r.scaling != RopeScaling::kYarn) return;
   r.beta_fast = keys.number("rope.scaling.yarn_beta_fast", r.beta_fast);
   r.beta_slow = keys.number("rope.scaling.yarn_beta_slow", r.beta_slow);
-  // GGUF has a factor on top of the derived one, RopeConfig the product.
+  // GGUF stores a factor on top of the derived one, RopeConfig their product.
   const double extra = keys.number("rope.scaling.yarn_attn_factor", keys.number("rope.scaling.attn_factor", 1.0));
   if (extra != 1.0) r.attention_factor = extra * (r.factor > 1.0 ? 0.1 * std::log(r.factor) + 1.0 : 1.0);
 }
@@ -158,7 +158,7 @@ ModelConfig read_gguf_config(const GgufFile& file) {
   c.rope.pairs = c.architecture == Architecture::kLlama ? RopePairs::kNeighbours : RopePairs::kHalves;
   c.rope.theta = keys.number("rope.freq_base", 10000.0);
   if (const std::int64_t d = keys.integer("rope.dimension_count", c.head_dim); d != c.head_dim)
-    fail(ErrorKind::kUnsupported, "{}: RoPE over {} of {} dimensions; this build turns all of them", file.file(), d,
+    fail(ErrorKind::kUnsupported, "{}: RoPE over {} of {} dimensions; this build rotates all of them", file.file(), d,
          c.head_dim);
   read_scaling(keys, file, c.rope);
   read_freq_factors(file, c.rope);

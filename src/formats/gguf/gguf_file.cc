@@ -1,20 +1,23 @@
-#include "src/checkpoint/gguf_file.h"
+#include "src/formats/gguf/gguf_file.h"
 
 #include <algorithm>
 #include <limits>
 #include <numeric>
 #include <utility>
 
-#include "src/checkpoint/byte_reader.h"
+#include "src/formats/bytes/byte_reader.h"
 
 namespace mneme {
 namespace {
 
-constexpr std::size_t kMaxKeyBytes = 65535;  // the format's own limit
-constexpr std::size_t kMaxNameBytes = 64;    // the format's own limit
+constexpr std::size_t kMaxKeyBytes = 65535;  // the format's limit
+constexpr std::size_t kMaxNameBytes = 64;    // the format's limit
 constexpr std::size_t kMinEntryBytes = 8 + 1 + 4 + 1;
 constexpr std::size_t kMinTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 48;
+constexpr std::int64_t kMaxParts = 65535;  // the numbers are u16
+constexpr std::string_view kReadTypes =
+    "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ4_NL, IQ4_XS, MXFP4";
 
 template <typename T>
 T load(const std::byte* p) {
@@ -118,7 +121,8 @@ void GgufFile::read_entry(ByteReader& in) {
     if (v.element == GgufType::kArray) fail(ErrorKind::kUnsupported, "{}: {} is an array of arrays", file_, what);
   }
   if (v.element == GgufType::kString) {
-    // Every string takes at least its length, so a count past the file's end stops here and not after 2^64 steps.
+    // Every string takes at least 8 bytes for its length, so an excessive count fails here and not after 2^64
+    // iterations.
     if (v.count > in.remaining() / 8)
       fail(ErrorKind::kFormat, "{}: {} claims {} strings, the file has {} bytes left", file_, what, v.count,
            in.remaining());
@@ -134,7 +138,7 @@ void GgufFile::read_entry(ByteReader& in) {
     if (v.element == GgufType::kBool) check_booleans(v.bytes, file_, what);
   }
   if (!entry_by_key_.emplace(entry.key, entries_.size()).second)
-    fail(ErrorKind::kFormat, "{}: {} is there twice", file_, what);
+    fail(ErrorKind::kFormat, "{}: {} occurs twice", file_, what);
   entries_.push_back(entry);
 }
 
@@ -169,9 +173,11 @@ GgufFile::Place GgufFile::read_tensor(ByteReader& in, std::uint64_t alignment) {
   }
   const auto type = in.read<std::uint32_t>(t.name);
   const auto dtype = dtype_of_ggml(type);
-  if (!dtype)
-    fail(ErrorKind::kUnsupported, "{}: tensor '{}' has type {}; this build reads F32, F16, BF16, Q8_0, Q4_0", file_,
-         t.name, ggml_type_name(type));
+  if (!dtype) {
+    const std::string_view why = refusal_of_ggml(type);
+    fail(ErrorKind::kUnsupported, "{}: tensor '{}' has type {}{}{}; this build reads {}", file_, t.name,
+         ggml_type_name(type), why.empty() ? "" : ": ", why, kReadTypes);
+  }
   t.dtype = *dtype;
   const DTypeInfo& info = dtype_info(t.dtype);
   if (const std::int64_t row = t.dims[rank - 1]; row % info.block != 0)
@@ -182,7 +188,7 @@ GgufFile::Place GgufFile::read_tensor(ByteReader& in, std::uint64_t alignment) {
     fail(ErrorKind::kFormat, "{}: tensor '{}' lies at offset {}; expected a multiple of {}", file_, t.name, offset,
          alignment);
   if (!tensor_by_name_.emplace(t.name, tensors_.size()).second)
-    fail(ErrorKind::kFormat, "{}: tensor '{}' is there twice", file_, t.name);
+    fail(ErrorKind::kFormat, "{}: tensor '{}' occurs twice", file_, t.name);
   tensors_.push_back(t);
   return {offset, static_cast<std::uint64_t>(elements / info.block) * static_cast<std::uint64_t>(info.bytes)};
 }
@@ -194,7 +200,7 @@ void GgufFile::read_tensors(ByteReader& in) {
          in.remaining());
   std::vector<Place> places;
   for (std::uint64_t i = 0; i < tensor_count_; ++i) places.push_back(read_tensor(in, alignment));
-  if (tensors_.empty()) return;  // a vocabulary-only file may end without padding
+  if (tensors_.empty()) return;  // vocabulary-only files may end without padding
 
   const std::uint64_t misfit = in.position() % alignment;
   if (misfit != 0) in.take(alignment - misfit, "padding before the tensors");
@@ -203,8 +209,8 @@ void GgufFile::read_tensors(ByteReader& in) {
     const auto [offset, size] = places[i];
     if (offset > data.size() || size > data.size() - offset)
       fail(ErrorKind::kFormat,
-           "{}: tensor '{}' has {} bytes at offset {} of the data, which has {}: truncated or damaged", file_,
-           tensors_[i].name, size, offset, data.size());
+           "{}: tensor '{}' of type {} has {} bytes at offset {} of the data, which has {}: truncated or damaged",
+           file_, tensors_[i].name, dtype_name(tensors_[i].dtype), size, offset, data.size());
     tensors_[i].data = data.subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(size));
   }
   check_overlaps(places);
@@ -221,6 +227,26 @@ void GgufFile::check_overlaps(const std::vector<Place>& places) const {
       fail(ErrorKind::kFormat, "{}: tensors '{}' and '{}' overlap", file_, tensors_[order[i - 1]].name,
            tensors_[order[i]].name);
   }
+}
+
+std::optional<GgufSplit> GgufFile::split() const {
+  const auto count = integer("split.count");
+  if (!count || *count == 0 || *count == 1) return std::nullopt;
+  const std::int64_t no = integer("split.no").value_or(0);
+  if (*count < 0 || *count > kMaxParts || no < 0 || no >= *count)
+    fail(ErrorKind::kFormat,
+         "{}: split.no is {} and split.count {}: expected a number below the count, and at most {} parts", file_, no,
+         *count, kMaxParts);
+  return GgufSplit{no, *count, integer("split.tensors.count")};
+}
+
+void GgufFile::add_part(const GgufFile& part) {
+  for (const GgufTensor& t : part.tensors_) {
+    if (!tensor_by_name_.emplace(t.name, tensors_.size()).second)
+      fail(ErrorKind::kFormat, "{}: tensor '{}' occurs twice: an earlier part has it", part.file_, t.name);
+    tensors_.push_back(t);
+  }
+  tensor_count_ += part.tensor_count_;
 }
 
 const GgufTensor* GgufFile::find_tensor(std::string_view name) const {
@@ -268,7 +294,7 @@ std::optional<std::vector<std::string_view>> GgufFile::strings(std::string_view 
   if (v == nullptr) return std::nullopt;
   if (v->type != GgufType::kArray || v->element != GgufType::kString) wrong_type(file_, key, "an array of string", *v);
   std::vector<std::string_view> out;
-  out.reserve(static_cast<std::size_t>(v->count));  // parse() saw that many
+  out.reserve(static_cast<std::size_t>(v->count));  // bounded by the file size, see parse()
   ByteReader in(v->bytes, file_);
   for (std::uint64_t i = 0; i < v->count; ++i) {
     const auto raw = in.take(in.read<std::uint64_t>(key), key);
@@ -339,6 +365,29 @@ std::string value_text(const GgufValue& v, std::string_view file) {
 }
 
 }  // namespace
+
+std::vector<CarriedMetadata> GgufFile::carried() const {
+  constexpr std::array<std::string_view, 5> kWritten = {"general.architecture", "general.name", "general.file_type",
+                                                        "general.quantization_version", "general.alignment"};
+  const std::string architecture = std::string(string("general.architecture").value_or("")) + ".";
+  const std::array<std::string_view, 5> replaced = {"tokenizer.", "mneme.", "split.", "quantize.", architecture};
+  std::vector<CarriedMetadata> out;
+  for (const GgufEntry& e : entries_) {
+    if (std::find(kWritten.begin(), kWritten.end(), e.key) != kWritten.end()) continue;
+    if (std::any_of(replaced.begin(), replaced.end(), [&](std::string_view p) { return e.key.starts_with(p); }))
+      continue;
+    std::string encoded;
+    const auto append = [&](const auto& v) { encoded.append(reinterpret_cast<const char*>(&v), sizeof(v)); };
+    append(static_cast<std::uint32_t>(e.value.type));
+    if (e.value.type == GgufType::kArray) {
+      append(static_cast<std::uint32_t>(e.value.element));
+      append(e.value.count);
+    }
+    encoded.append(reinterpret_cast<const char*>(e.value.bytes.data()), e.value.bytes.size());
+    out.push_back({std::string(e.key), std::move(encoded)});
+  }
+  return out;
+}
 
 std::vector<MetadataEntry> GgufFile::describe() const {
   std::vector<MetadataEntry> out;

@@ -1,4 +1,4 @@
-#include "src/checkpoint/gguf_metadata.h"
+#include "src/formats/gguf/gguf_metadata.h"
 
 #include <fmt/format.h>
 
@@ -15,22 +15,6 @@ namespace {
 std::uint32_t u32(std::int64_t v) {
   MNEME_CHECK(v >= 0 && v <= std::numeric_limits<std::uint32_t>::max(), "{} does not fit 32 bits", v);
   return static_cast<std::uint32_t>(v);
-}
-
-// The number by which llama.cpp's files call the type of most weights.
-std::uint32_t file_type(DType weights) {
-  switch (weights) {
-    case DType::kF32:
-      return 0;
-    case DType::kF16:
-      return 1;
-    case DType::kQ4_0:
-      return 2;
-    case DType::kQ8_0:
-      return 7;
-    default:
-      return 32;
-  }
 }
 
 void put_scaling(GgufWriter& w, const std::string& a, const RopeConfig& r) {
@@ -132,7 +116,7 @@ void put_config(GgufWriter& w, const ModelConfig& c, DType weights) {
   const std::string a = std::string(architecture) + ".";
   w.put("general.architecture", architecture);
   if (!c.name.empty()) w.put("general.name", std::string_view(c.name));
-  w.put("general.file_type", file_type(weights));
+  w.put("general.file_type", gguf_file_type(weights));
   w.put("general.quantization_version", std::uint32_t{2});
   w.put(a + "block_count", u32(c.n_layers));
   w.put(a + "context_length", u32(c.max_context));

@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "src/base/error.h"
-#include "src/checkpoint/gguf_model.h"
-#include "src/checkpoint/tokenizer_check.h"
+#include "src/formats/gguf/gguf_model.h"
+#include "src/formats/tokenizer_check.h"
 
 namespace mneme {
 namespace {
@@ -34,7 +34,7 @@ void read_merges(const GgufFile& file, TokenizerData& t) {
   if (!merges) fail(ErrorKind::kFormat, "{}: metadata 'tokenizer.ggml.merges' is missing", file.file());
   t.merges.reserve(merges->size());
   for (std::string_view m : *merges) {
-    // A part may begin with a space where the vocabulary is not in printable form; it is never empty.
+    // A part may start with a space where the vocabulary is not in the printable alphabet; it is never empty.
     const std::size_t space = m.find(' ', 1);
     if (space == std::string_view::npos || space + 1 == m.size())
       fail(ErrorKind::kFormat,
@@ -56,7 +56,7 @@ void read_scores(const GgufFile& file, TokenizerData& t) {
   t.scores = std::move(*scores);
 }
 
-// Files name one end of sequence; chat models end their turns with others too, known by their spelling.
+// Files name one end-of-sequence token; chat models end their turns with others too, recognised by their text.
 void find_ends(TokenizerData& t) {
   static constexpr std::array<std::string_view, 8> kEnds = {
       "<|eot_id|>",    "<|im_end|>",      "<|end|>",         "<|eom_id|>",
@@ -72,13 +72,13 @@ void find_ends(TokenizerData& t) {
 void read_special(const GgufFile& file, TokenizerData& t) {
   const auto id = [&](std::string_view key, std::optional<std::int64_t> otherwise = std::nullopt) {
     const auto given = file.integer(key);
-    // -1 as a 32-bit number is how some writers say "none".
+    // Some writers store "none" as -1 in 32 bits.
     if (given && (*given == -1 || *given == std::numeric_limits<std::uint32_t>::max()))
       return std::optional<std::int32_t>();
     return check_token_id(given ? given : otherwise, t, fmt::format("'{}'", key), file.file());
   };
   const bool sentencepiece = t.kind == TokenizerKind::kSentencePiece;
-  const auto usual = [&](std::int64_t token) {  // what sentencepiece gives to the first three tokens
+  const auto usual = [&](std::int64_t token) {  // SentencePiece's usual first three tokens
     return sentencepiece && t.tokens.size() > 2 ? std::optional<std::int64_t>(token) : std::nullopt;
   };
   t.bos = id("tokenizer.ggml.bos_token_id", usual(1));
@@ -93,7 +93,7 @@ void read_special(const GgufFile& file, TokenizerData& t) {
   } else {
     find_ends(t);
   }
-  // llama-bpe and tekken models were trained with a first token and take whole pieces; their files do not say so.
+  // llama-bpe and tekken models expect a BOS token and keep whole pieces; their files do not say so.
   const bool llama3 = t.pre == "llama-bpe" || t.pre == "llama3" || t.pre == "llama-v3" || t.pre == "tekken";
   t.ignore_merges = file.boolean("mneme.tokenizer.ignore_merges").value_or(llama3);
   t.add_bos = file.boolean("tokenizer.ggml.add_bos_token").value_or(sentencepiece || llama3);

@@ -1,4 +1,4 @@
-// The numbers that GGUF files use for types of values and of tensors, and their names.
+// GGUF's numbers for value types and tensor types, and their names.
 #pragma once
 
 #include <cstddef>
@@ -34,11 +34,15 @@ std::string_view gguf_type_name(GgufType type);  // "u32", "string", ...
 // Bytes of one value, 0 for strings and arrays.
 std::size_t gguf_type_bytes(GgufType type);
 
-// A tensor type's name as ggml writes it, "type 1234" for numbers that have none.
+// ggml's name of a tensor type; "type 1234" for unknown numbers.
 std::string ggml_type_name(std::uint32_t type);
-// Nothing for types that this build has no kernels for.
+// Nothing for types without kernels in this build.
 std::optional<DType> dtype_of_ggml(std::uint32_t type);
-// Requires  a type that weights may have.
+// Why this build does not read such a type and what to do, for an error; empty for numbers without a name.
+std::string_view refusal_of_ggml(std::uint32_t type);
+// Requires  a weight type.
 std::uint32_t ggml_of_dtype(DType dtype);
+// llama.cpp's general.file_type of a file with most weights in that type. Requires  a weight type.
+std::uint32_t gguf_file_type(DType weights);
 
 }  // namespace mneme

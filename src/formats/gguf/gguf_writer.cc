@@ -1,4 +1,4 @@
-#include "src/checkpoint/gguf_writer.h"
+#include "src/formats/gguf/gguf_writer.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/checkpoint/utf8.h"
+#include "src/text/unicode/utf8.h"
 
 namespace mneme {
 namespace {
@@ -94,6 +94,12 @@ void GgufWriter::put(std::string_view k, std::span<const std::int32_t> values) {
 void GgufWriter::put(std::string_view k, std::span<const float> values) {
   key(k, GgufType::kArray);
   append_array(metadata_, GgufType::kF32, values);
+}
+void GgufWriter::put_encoded(std::string_view k, std::string_view encoded) {
+  MNEME_CHECK(!data_begun_, "metadata '{}' after the data", k);
+  append_string(metadata_, k);
+  metadata_.append(encoded);
+  ++n_keys_;
 }
 
 void GgufWriter::add_tensor(std::string_view name, std::initializer_list<std::int64_t> dims, DType dtype) {

@@ -1,11 +1,11 @@
-// Writes a GGUF v3 file from front to back. The file appears under its name only when it is complete.
+// Writes a GGUF v3 file sequentially. The file appears under its name only when it is complete.
 //
 //   GgufWriter writer(path);
 //   writer.put("general.architecture", "llama");
-//   writer.add_tensor("token_embd.weight", {vocab, hidden}, DType::kBF16);     // all names first, their bytes later
+//   writer.add_tensor("token_embd.weight", {vocab, hidden}, DType::kBF16);  // declare all tensors first
 //   writer.begin_data();
-//   writer.write(bytes);                                                        // of all tensors in that order, in any
-//   pieces writer.finish();
+//   writer.write(bytes);                                                    // then their bytes, in order
+//   writer.finish();
 #pragma once
 
 #include <cstddef>
@@ -17,16 +17,16 @@
 #include <string_view>
 #include <vector>
 
-#include "src/checkpoint/gguf_types.h"
+#include "src/formats/gguf/gguf_types.h"
 #include "src/tensor/dtype.h"
 
 namespace mneme {
 
 class GgufWriter {
  public:
-  // Opens a temporary file beside `path`. Errors  kFile: the place cannot be written to.
+  // Creates a temporary file in the same folder. Errors  kFile: the folder is not writable.
   explicit GgufWriter(std::filesystem::path path);
-  // Without finish() nothing stays behind.
+  // Removes the temporary file unless finish() returned.
   ~GgufWriter();
   GgufWriter(const GgufWriter&) = delete;
   GgufWriter& operator=(const GgufWriter&) = delete;
@@ -40,14 +40,16 @@ class GgufWriter {
   void put(std::string_view key, std::span<const std::string> values);
   void put(std::string_view key, std::span<const std::int32_t> values);
   void put(std::string_view key, std::span<const float> values);
+  // Type and value as the file holds them. Requires  they are well-formed: read from a GGUF file.
+  void put_encoded(std::string_view key, std::string_view encoded);
 
-  // dims outermost first.
+  // dims: outermost first.
   void add_tensor(std::string_view name, std::initializer_list<std::int64_t> dims, DType dtype);
 
   void begin_data();
-  // Pieces may not cross the end of a tensor. Errors  kFile: the disk is full, ...
+  // Requires  `bytes` does not cross the end of a tensor. Errors  kFile: the disk is full, ...
   void write(std::span<const std::byte> bytes);
-  // Errors  kFile. Requires  every tensor has all its bytes.
+  // Errors  kFile. Requires  every tensor is fully written.
   void finish();
 
   std::uint64_t bytes_written() const { return written_; }
@@ -69,10 +71,10 @@ class GgufWriter {
   std::string metadata_;
   std::uint64_t n_keys_ = 0;
   std::vector<Pending> tensors_;
-  std::vector<char> out_;  // collected small pieces
+  std::vector<char> out_;  // buffer of small writes
   std::uint64_t written_ = 0;
-  std::size_t tensor_ = 0;          // being written
-  std::uint64_t tensor_bytes_ = 0;  // of it so far
+  std::size_t tensor_ = 0;          // tensor being written
+  std::uint64_t tensor_bytes_ = 0;  // bytes of it written so far
   bool data_begun_ = false;
 };
 

@@ -1,4 +1,4 @@
-#include "src/checkpoint/checkpoint.h"
+#include "src/formats/checkpoint.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,11 +8,12 @@
 
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
-#include "src/checkpoint/gguf_checkpoint.h"
-#include "src/checkpoint/gguf_file.h"
-#include "src/checkpoint/gguf_model.h"
-#include "src/checkpoint/hf_checkpoint.h"
-#include "src/checkpoint/hf_model.h"
+#include "src/formats/gguf/gguf_checkpoint.h"
+#include "src/formats/gguf/gguf_file.h"
+#include "src/formats/gguf/gguf_model.h"
+#include "src/formats/gguf/gguf_parts.h"
+#include "src/formats/safetensors/hf_checkpoint.h"
+#include "src/formats/safetensors/hf_model.h"
 
 namespace mneme {
 
@@ -42,7 +43,9 @@ TokenizerData Checkpoint::open_tokenizer(const std::filesystem::path& path) {
   if (is_folder(path)) return read_hf_tokenizer(path);
   const MappedFile mapping(path);
   if (!starts_with(mapping, "GGUF") && path.extension() == ".json") return read_hf_tokenizer(path);
-  return read_gguf_tokenizer(GgufFile::parse(mapping.bytes(), path.string(), GgufFile::Tensors::kSkip));
+  const GgufFile file = GgufFile::parse(mapping.bytes(), path.string(), GgufFile::Tensors::kSkip);
+  expect_first_part(file, path);
+  return read_gguf_tokenizer(file);
 }
 
 const CheckpointTensor* Checkpoint::find(std::string_view name) const {

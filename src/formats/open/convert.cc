@@ -1,12 +1,13 @@
-#include "src/checkpoint/convert.h"
+#include "src/formats/open/convert.h"
 
 #include <algorithm>
 #include <vector>
 
-#include "src/checkpoint/gguf_metadata.h"
-#include "src/checkpoint/gguf_writer.h"
-#include "src/checkpoint/weight_names.h"
-#include "src/kernels/matmul.h"
+#include "src/base/check.h"
+#include "src/formats/gguf/gguf_metadata.h"
+#include "src/formats/gguf/gguf_writer.h"
+#include "src/formats/weight_names.h"
+#include "src/ops/gemm/gemm.h"
 #include "src/tensor/buffer.h"
 
 namespace mneme {
@@ -17,13 +18,37 @@ constexpr std::int64_t kChunkElements = std::int64_t{1} << 20;
 struct Job {
   const CheckpointTensor* from;
   DType to;
-  bool reorder;  // rows from halves to neighbours, or back
+  bool reorder;  // permute rows from halves to neighbours, or back
 };
 
-// Row of the source that becomes row r: within a head, row p * D/2 + i of halves is row 2 i + p of neighbours.
+// Source row of output row r: within a head, row p * D/2 + i of halves is row 2 i + p of neighbours.
 std::int64_t source_row(std::int64_t r, std::int64_t head_dim, RopePairs to) {
   const std::int64_t head = r / head_dim, at = r % head_dim, half = head_dim / 2;
   return head * head_dim + (to == RopePairs::kNeighbours ? at % 2 * half + at / 2 : at % half * 2 + at / half);
+}
+
+// The type with blocks of 32 that stands for one with blocks of 256, as in llama.cpp's files.
+DType narrower_type(DType type) {
+  switch (type) {
+    case DType::kQ2_K:
+    case DType::kQ3_K:
+      return DType::kQ4_0;
+    case DType::kQ4_K:
+      return DType::kQ5_0;
+    case DType::kQ5_K:
+      return DType::kQ5_1;
+    case DType::kQ6_K:
+      return DType::kQ8_0;
+    default:
+      return DType::kBF16;
+  }
+}
+
+// `type`, or the one that rows of n values must take.
+DType fitting(DType type, std::int64_t n) {
+  if (n % dtype_info(type).block == 0) return type;
+  const DType narrower = narrower_type(type);
+  return n % dtype_info(narrower).block == 0 ? narrower : DType::kBF16;
 }
 
 class Converter {
@@ -32,16 +57,14 @@ class Converter {
     const bool reorder = from.config().rope.pairs != pairs_;
     for_each_weight(from.config(), [&](const WeightSpec& w) {
       const CheckpointTensor* t = from.find(w.name);
-      DType to = w.n_in == 0 ? DType::kF32 : type;
-      if (w.n_in % dtype_info(to).block != 0) {
-        to = DType::kBF16;
-        ++kept_;
-      }
+      const DType to = w.n_in == 0 ? DType::kF32 : fitting(type, w.n_in);
+      if (w.n_in != 0 && to != type) ++(to == DType::kBF16 ? kept_ : narrower_);
       jobs_.push_back({t, to, reorder && w.role != WeightRole::kOther});
     });
   }
 
   std::int64_t kept() const { return kept_; }
+  std::int64_t narrower() const { return narrower_; }
   std::int64_t size() const { return static_cast<std::int64_t>(jobs_.size()); }
 
   void declare(GgufWriter& writer) const {
@@ -57,7 +80,7 @@ class Converter {
   void write(GgufWriter& writer, std::int64_t i) {
     const Job& job = jobs_[static_cast<std::size_t>(i)];
     const ConstTensorView& v = job.from->view;
-    // A vector counts as one row, except where its elements change places.
+    // A vector counts as one row, unless its elements are permuted.
     if (v.rank() == 1 && !job.reorder) return write_rows(writer, {v.data(), v.dtype(), {1, v.dim(0)}}, job);
     if (v.rank() == 1) return write_rows(writer, {v.data(), v.dtype(), {v.dim(0), 1}}, job);
     write_rows(writer, v, job);
@@ -88,7 +111,7 @@ class Converter {
   const Checkpoint& from_;
   RopePairs pairs_;
   std::vector<Job> jobs_;
-  std::int64_t kept_ = 0;
+  std::int64_t kept_ = 0, narrower_ = 0;
   Buffer floats_, out_;
 };
 
@@ -96,9 +119,11 @@ class Converter {
 
 ConvertResult convert_to_gguf(const Checkpoint& from, const std::filesystem::path& to, DType type,
                               const ProgressFn& progress) {
+  MNEME_CHECK(can_quantise_to(type), "nothing is converted to {}", dtype_name(type));
   Converter converter(from, type);
   GgufWriter writer(to);
   put_config(writer, from.config(), type);
+  for (const CarriedMetadata& m : from.carried_metadata()) writer.put_encoded(m.key, m.encoded);
   put_tokenizer(writer, from.tokenizer());
   const std::vector<float> factors = gguf_freq_factors(from.config());
   if (!factors.empty())
@@ -112,7 +137,7 @@ ConvertResult convert_to_gguf(const Checkpoint& from, const std::filesystem::pat
   }
   writer.finish();
   if (progress) progress("convert, tensors", converter.size(), converter.size());
-  return {converter.size(), writer.bytes_written(), converter.kept()};
+  return {converter.size(), writer.bytes_written(), converter.kept(), converter.narrower(), narrower_type(type)};
 }
 
 }  // namespace mneme

@@ -1,4 +1,4 @@
-#include "src/checkpoint/hf_checkpoint.h"
+#include "src/formats/safetensors/hf_checkpoint.h"
 
 #include <optional>
 #include <set>
@@ -8,12 +8,13 @@
 
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
-#include "src/checkpoint/hf_model.h"
-#include "src/checkpoint/safetensors.h"
-#include "src/checkpoint/tensor_table.h"
-#include "src/checkpoint/tokenizer_check.h"
-#include "src/checkpoint/utf8.h"
-#include "src/checkpoint/weight_names.h"
+#include "src/formats/model_name.h"
+#include "src/formats/safetensors/hf_model.h"
+#include "src/formats/safetensors/safetensors.h"
+#include "src/formats/tensor_table.h"
+#include "src/formats/tokenizer_check.h"
+#include "src/formats/weight_names.h"
+#include "src/text/unicode/utf8.h"
 
 namespace mneme {
 namespace {
@@ -24,7 +25,7 @@ constexpr std::size_t kMaxIndexBytes = std::size_t{64} << 20;
 constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20;
 constexpr std::size_t kShownBytes = 160;
 
-bool is_there(const fs::path& path) {
+bool file_exists(const fs::path& path) {
   std::error_code ignored;
   return fs::exists(path, ignored);
 }
@@ -48,13 +49,13 @@ JsonFile read_json(const fs::path& path, std::size_t max_bytes) {
   return out;
 }
 
-std::optional<JsonFile> read_json_if_there(const fs::path& path, std::size_t max_bytes) {
-  if (!is_there(path)) return std::nullopt;
+std::optional<JsonFile> read_json_if_exists(const fs::path& path, std::size_t max_bytes) {
+  if (!file_exists(path)) return std::nullopt;
   return read_json(path, max_bytes);
 }
 
 std::string read_template(const fs::path& path) {
-  if (!is_there(path)) return {};
+  if (!file_exists(path)) return {};
   const MappedFile mapping(path);
   const std::string_view text = text_of(mapping);
   if (text.size() > kMaxTemplateBytes)
@@ -64,7 +65,7 @@ std::string read_template(const fs::path& path) {
   return std::string(text);
 }
 
-// Weight files of the folder, in the order of their names, and for a sharded model which file each tensor should be in.
+// Weight files of the folder, sorted by name, and for a sharded model the file of each tensor.
 struct WeightFiles {
   std::vector<std::string> names;
   std::unordered_map<std::string, std::string> place;
@@ -72,14 +73,14 @@ struct WeightFiles {
 
 WeightFiles find_weight_files(const fs::path& folder) {
   WeightFiles out;
-  if (is_there(folder / "model.safetensors")) {
+  if (file_exists(folder / "model.safetensors")) {
     out.names = {"model.safetensors"};
     return out;
   }
   const fs::path index_path = folder / "model.safetensors.index.json";
-  if (!is_there(index_path)) {
+  if (!file_exists(index_path)) {
     for (const char* pickle : {"pytorch_model.bin", "pytorch_model.bin.index.json"})
-      if (is_there(folder / pickle))
+      if (file_exists(folder / pickle))
         fail(ErrorKind::kUnsupported, "{}: weights are in {}; expected model.safetensors", folder.string(), pickle);
     fail(ErrorKind::kFile, "{}: has neither model.safetensors nor model.safetensors.index.json", folder.string());
   }
@@ -101,14 +102,13 @@ WeightFiles find_weight_files(const fs::path& folder) {
 class HfCheckpoint final : public Checkpoint {
  public:
   explicit HfCheckpoint(const fs::path& folder) {
-    if (!is_there(folder / "config.json"))
+    if (!file_exists(folder / "config.json"))
       fail(ErrorKind::kFile, "{}: expected the folder of a Hugging Face model, found no config.json in it",
            folder.string());
     const JsonFile config = read_json(folder / "config.json", kMaxConfigBytes);
     config_ = read_hf_config(config.ref());
     config_.name = config.ref().string("_name_or_path", "");
-    if (config_.name.empty())
-      config_.name = folder.filename().empty() ? folder.parent_path().filename().string() : folder.filename().string();
+    if (config_.name.empty()) config_.name = model_name(folder);
     for (const auto& [key, value] : config.json.items()) {
       const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
       const std::string_view shown = utf8_prefix(text, kShownBytes);
@@ -131,7 +131,7 @@ class HfCheckpoint final : public Checkpoint {
     const WeightFiles files = find_weight_files(folder);
     for (const std::string& name : files.names) {
       const fs::path path = folder / name;
-      if (!is_there(path))
+      if (!file_exists(path))
         fail(ErrorKind::kFile, "{}: is missing; model.safetensors.index.json names it", path.string());
       mappings_.emplace_back(path);
       for (SafetensorsTensor& t : parse_safetensors(mappings_.back().bytes(), path.string())) {
@@ -151,7 +151,7 @@ class HfCheckpoint final : public Checkpoint {
     rename_tensors(folder);
   }
 
-  // Theirs to ours. What the model has no place for is an error, not dropped in silence.
+  // Renames tensors from Hugging Face's names. A tensor that the model does not use is an error, not silently dropped.
   void rename_tensors(const fs::path& folder) {
     std::unordered_map<std::size_t, std::string> ours;
     for_each_weight(config_, [&](const WeightSpec& w) {
@@ -161,7 +161,7 @@ class HfCheckpoint final : public Checkpoint {
     });
     for (std::size_t i = 0; i < file_tensors_.size(); ++i) {
       const SafetensorsTensor& t = file_tensors_[i];
-      // Frequencies that old files store follow from the configuration; a tied output repeats the embedding.
+      // Frequencies stored by old files follow from the configuration; a tied output repeats the embedding.
       if (t.name.ends_with(".rotary_emb.inv_freq") || (config_.tied_embeddings && t.name == "lm_head.weight")) continue;
       const auto it = ours.find(i);
       if (it == ours.end())
@@ -173,7 +173,7 @@ class HfCheckpoint final : public Checkpoint {
 
   std::vector<MappedFile> mappings_;
   std::vector<SafetensorsTensor> file_tensors_;
-  std::unordered_map<std::string, std::size_t> found_;  // in file_tensors_, by their name
+  std::unordered_map<std::string, std::size_t> found_;  // index in file_tensors_, by Hugging Face name
   ModelConfig config_;
   TokenizerData tokenizer_;
   std::vector<CheckpointTensor> tensors_;
@@ -189,13 +189,13 @@ std::unique_ptr<Checkpoint> open_hf(const fs::path& folder) {
 TokenizerData read_hf_tokenizer(const fs::path& path) {
   std::error_code ignored;
   if (!fs::is_directory(path, ignored)) return read_tokenizer_json(read_json(path, kMaxTokenizerBytes).ref());
-  if (!is_there(path / "tokenizer.json") && is_there(path / "tokenizer.model"))
+  if (!file_exists(path / "tokenizer.json") && file_exists(path / "tokenizer.model"))
     fail(ErrorKind::kUnsupported, "{}: the tokenizer is in tokenizer.model; expected tokenizer.json", path.string());
   const JsonFile tokenizer = read_json(path / "tokenizer.json", kMaxTokenizerBytes);
   TokenizerData data = read_tokenizer_json(tokenizer.ref());
-  const auto tokenizer_config = read_json_if_there(path / "tokenizer_config.json", kMaxConfigBytes);
-  const auto generation = read_json_if_there(path / "generation_config.json", kMaxConfigBytes);
-  const auto config = read_json_if_there(path / "config.json", kMaxConfigBytes);
+  const auto tokenizer_config = read_json_if_exists(path / "tokenizer_config.json", kMaxConfigBytes);
+  const auto generation = read_json_if_exists(path / "generation_config.json", kMaxConfigBytes);
+  const auto config = read_json_if_exists(path / "config.json", kMaxConfigBytes);
   const std::string chat_template = read_template(path / "chat_template.jinja");
   std::optional<JsonRef> refs[3];
   if (tokenizer_config) refs[0] = tokenizer_config->ref();

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "src/checkpoint/checkpoint.h"
+#include "src/formats/checkpoint.h"
 
 namespace mneme {
 

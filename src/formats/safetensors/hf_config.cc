@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "src/base/error.h"
-#include "src/checkpoint/config_check.h"
-#include "src/checkpoint/hf_model.h"
+#include "src/formats/config_check.h"
+#include "src/formats/safetensors/hf_model.h"
 
 namespace mneme {
 namespace {
@@ -20,7 +20,7 @@ Architecture architecture_of(const JsonRef& config) {
        type);
 }
 
-// Things that would change the arithmetic and that we do not have.
+// Rejects features that change the arithmetic and are not implemented.
 void refuse_unknown(const JsonRef& config, Architecture architecture) {
   if (const auto q = config.find("quantization_config"))
     fail(ErrorKind::kUnsupported, "{}: quantised weights ({}); expected bf16, f16 or f32", config.file(),
@@ -54,15 +54,16 @@ std::int64_t default_context(Architecture a) {
   }
 }
 
-// Newer files name the kind of each layer; older ones say from which layer on (qwen2, qwen3) or only how far (mistral).
+// Newer files list the kind of each layer; older ones give the first layer with a window (qwen2, qwen3) or only its
+// size (mistral).
 std::int64_t read_window(const JsonRef& config, const ModelConfig& c) {
   const bool qwen = c.architecture == Architecture::kQwen2 || c.architecture == Architecture::kQwen3;
   const bool mistral = c.architecture == Architecture::kMistral;
   if (!qwen && !mistral) return 0;
   if (qwen && !config.boolean("use_sliding_window", false)) return 0;
-  const bool absent = !config.value().contains("sliding_window");  // null means none, absent the class's default
+  const bool absent = !config.value().contains("sliding_window");  // null: none; absent: the class's default
   const std::int64_t window = config.integer("sliding_window", absent ? 4096 : 0);
-  std::int64_t sliding = c.n_layers;  // layers with a window
+  std::int64_t sliding = c.n_layers;  // first layer with a window
   if (const auto types = config.find("layer_types")) {
     sliding = 0;
     for (const JsonRef& type : types->elements()) {
@@ -110,8 +111,8 @@ RopeScaling scaling_of(const JsonRef& s) {
        type->path(), name);
 }
 
-// Reads rope_scaling, or rope_parameters as newer files have it. Extends max_context where the file gives the length
-// before scaling.
+// Reads rope_scaling, or rope_parameters of newer files. Extends max_context where the file gives the length before
+// scaling.
 void read_rope(const JsonRef& config, ModelConfig& c) {
   RopeConfig& r = c.rope;
   const auto parameters = config.find("rope_parameters");

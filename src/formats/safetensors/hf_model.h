@@ -1,32 +1,32 @@
-// What the files of a Hugging Face folder mean: the model's configuration and its tokenizer.
+// Reads a model's configuration and tokenizer from the files of a Hugging Face folder.
 #pragma once
 
 #include <filesystem>
 #include <string>
 #include <string_view>
 
-#include "src/checkpoint/json.h"
-#include "src/checkpoint/model_config.h"
-#include "src/checkpoint/tokenizer_data.h"
+#include "src/formats/json.h"
+#include "src/formats/model_config.h"
+#include "src/formats/tokenizer_data.h"
 
 namespace mneme {
 
 inline constexpr std::size_t kMaxConfigBytes = std::size_t{16} << 20;
 inline constexpr std::size_t kMaxTokenizerBytes = std::size_t{256} << 20;
 
-// Absent keys take the defaults of Hugging Face's configuration classes, where a wrong guess would not show in the
-// weights' shapes.
+// Absent keys take the defaults of Hugging Face's configuration classes, where a wrong value would not show in the
+// shapes of the weights.
 //
-// Errors  kFormat: missing or impossible values; kUnsupported: model type, RoPE scaling, quantised weights, ... (named)
+// Errors  kFormat: missing or invalid values; kUnsupported: model type, RoPE scaling, quantised weights, ... (named)
 ModelConfig read_hf_config(const JsonRef& config);
 
-// tokenizer.json alone.
+// Reads tokenizer.json only.
 //
-// Errors  kFormat: missing or contradicting; kUnsupported: kinds of model, normaliser, pre-tokenizer, post-processor
-// (named)
+// Errors  kFormat: missing or inconsistent values; kUnsupported: kinds of model, normaliser, pre-tokenizer,
+//         post-processor (named)
 TokenizerData read_tokenizer_json(const JsonRef& root);
 
-// What the files beside tokenizer.json add; each may be null.
+// Files that complete tokenizer.json; each may be null.
 struct TokenizerSideFiles {
   const JsonRef* tokenizer_config = nullptr;   // tokenizer_config.json
   const JsonRef* generation_config = nullptr;  // generation_config.json
@@ -35,7 +35,7 @@ struct TokenizerSideFiles {
 };
 void apply_side_files(const TokenizerSideFiles& files, TokenizerData& data);
 
-// tokenizer.json and the files beside it.
+// Reads tokenizer.json and the files of TokenizerSideFiles.
 TokenizerData read_hf_tokenizer(const std::filesystem::path& folder);
 
 }  // namespace mneme

@@ -1,9 +1,9 @@
-#include "src/checkpoint/hf_pre_tokenizer.h"
+#include "src/formats/safetensors/hf_pre_tokenizer.h"
 
 #include <algorithm>
 
 #include "src/base/error.h"
-#include "src/checkpoint/tokenizer_check.h"
+#include "src/formats/tokenizer_check.h"
 
 namespace mneme {
 namespace {
@@ -11,11 +11,11 @@ namespace {
 constexpr std::string_view kSpaceMark = "▁";
 constexpr std::size_t kMaxPatternBytes = 1 << 16;
 
-// What ByteLevel splits with unless told not to: the pattern of GPT-2.
+// ByteLevel's default pattern: GPT-2's.
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// The members of a Sequence, or the thing itself.
+// The members of a Sequence, or the node itself.
 std::vector<JsonRef> parts(const JsonRef& node, std::string_view list) {
   if (node.at("type").string() != "Sequence") return {node};
   std::vector<JsonRef> out;
@@ -47,7 +47,7 @@ void add_pattern(const JsonRef& node, std::string pattern, TokenizerData& t) {
 void read_split(const JsonRef& node, TokenizerData& t) {
   const std::string behaviour = node.at("behavior").string();
   const bool invert = node.boolean("invert", false);
-  // Removed with invert keeps the matches, and the patterns in use match everything.
+  // Removed with invert keeps the matches; the patterns in use match everything.
   if (behaviour != "Isolated" && !(behaviour == "Removed" && invert))
     unsupported(node,
                 fmt::format("Split with behavior '{}'{}; expected Isolated", behaviour, invert ? ", inverted" : ""));
@@ -58,7 +58,7 @@ void read_split(const JsonRef& node, TokenizerData& t) {
     add_pattern(node, escaped(pattern.at("String").string()), t);
 }
 
-// True when it was a ByteLevel.
+// Returns true for a ByteLevel.
 bool read_pre_part(const JsonRef& node, TokenizerData& t) {
   const std::string type = node.at("type").string();
   if (type == "Split") {
@@ -86,7 +86,7 @@ void read_metaspace(const JsonRef& node, TokenizerData& t) {
   t.add_space_prefix = scheme != "never";
 }
 
-// SentencePiece as normalisers: a mark before the text, marks for spaces.
+// SentencePiece expressed as normalisers: a mark before the text, marks for spaces.
 void read_marks(const JsonRef& node, TokenizerData& t, bool& replaces) {
   const std::string type = node.at("type").string();
   if (type == "Prepend" && node.at("prepend").string() == kSpaceMark) {
@@ -124,7 +124,7 @@ void read_sentencepiece(const JsonRef& root, TokenizerData& t) {
 void read_pre_tokenizer(const JsonRef& root, bool byte_fallback, TokenizerData& t) {
   if (byte_fallback) return read_sentencepiece(root, t);
   t.kind = TokenizerKind::kByteBpe;
-  // NFC leaves ordinary text as it is, and this build takes text as it is.
+  // NFC does not change ordinary text, and this build does not normalise.
   if (const auto normalizer = root.find("normalizer"))
     for (const JsonRef& part : parts(*normalizer, "normalizers"))
       if (const std::string type = part.at("type").string(); type != "NFC")

@@ -4,9 +4,9 @@
 #include <unordered_map>
 
 #include "src/base/error.h"
-#include "src/checkpoint/hf_model.h"
-#include "src/checkpoint/hf_pre_tokenizer.h"
-#include "src/checkpoint/tokenizer_check.h"
+#include "src/formats/safetensors/hf_model.h"
+#include "src/formats/safetensors/hf_pre_tokenizer.h"
+#include "src/formats/tokenizer_check.h"
 
 namespace mneme {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 constexpr std::int64_t kMaxTokens = 1 << 24;
 constexpr std::size_t kMaxEnds = 1024;
 
-// Ids may leave holes, which become unused tokens; but a single id must not ask for millions of them.
+// Holes between ids become unused tokens, but a single id must not create millions of them.
 void put_token(TokenizerData& t, std::vector<bool>& taken, std::int64_t id, const std::string& text, TokenType type,
                std::size_t n_entries, std::string_view file) {
   const auto most = std::min<std::int64_t>(kMaxTokens, 2 * static_cast<std::int64_t>(n_entries) + 1024);
@@ -96,9 +96,9 @@ void read_merges(const JsonRef& model, TokenizerData& t) {
   }
 }
 
-// SentencePiece merges the pair whose union scores best, tokenizer.json the pair that stands first in a list. The list
-// was made from the scores, so its order gives them back; a token that no merge makes must not be made by scores either
-// and becomes unused.
+// SentencePiece merges the pair whose union has the best score, tokenizer.json the first pair of a list. The list was
+// made from the scores, so its order reproduces them. A token that no merge produces must not be produced by scores
+// either and becomes unused.
 void scores_from_merges(TokenizerData& t) {
   std::unordered_map<std::string, std::size_t> rank;
   for (std::size_t r = 0; r < t.merges.size(); ++r) rank.emplace(t.merges[r].first + t.merges[r].second, r);
@@ -134,7 +134,7 @@ std::optional<std::int32_t> named_token(const JsonRef& config, std::string_view 
   return id;
 }
 
-// Ids of eos_token_id: one, or a list.
+// Ids of eos_token_id: a number or a list.
 std::vector<std::int32_t> listed_ids(const JsonRef* config, std::string_view key, const TokenizerData& t) {
   std::vector<std::int32_t> ids;
   const auto v = config != nullptr ? config->find(key) : std::nullopt;
@@ -160,7 +160,7 @@ std::string template_of(const JsonRef& tokenizer_config) {
 TokenizerData read_tokenizer_json(const JsonRef& root) {
   TokenizerData t;
   const JsonRef model = root.at("model");
-  // Files of 2020 leave the type out; they all are BPE with merges or word lists.
+  // Files of 2020 omit the type; they all are BPE with merges or word lists.
   const std::string type = model.string("type", model.find("merges") ? "BPE" : "unnamed");
   if (type != "BPE") fail(ErrorKind::kUnsupported, "{}: tokenizer model '{}'; this build knows BPE", root.file(), type);
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
@@ -196,7 +196,7 @@ void apply_side_files(const TokenizerSideFiles& files, TokenizerData& t) {
   if (!t.bos) t.bos = first("bos_token_id");
   if (!t.eos) t.eos = first("eos_token_id");
   if (!t.pad) t.pad = first("pad_token_id");
-  // What generation_config.json says wins over config.json, which models rarely keep up to date.
+  // generation_config.json overrides config.json, which models rarely keep up to date.
   auto ends = listed_ids(files.generation_config, "eos_token_id", t);
   if (ends.empty()) ends = listed_ids(files.config, "eos_token_id", t);
   for (const std::int32_t id : ends)

@@ -1,15 +1,15 @@
-#include "src/checkpoint/safetensors.h"
+#include "src/formats/safetensors/safetensors.h"
 
 #include <algorithm>
 #include <optional>
 
-#include "src/checkpoint/byte_reader.h"
-#include "src/checkpoint/json.h"
+#include "src/formats/bytes/byte_reader.h"
+#include "src/formats/json.h"
 
 namespace mneme {
 namespace {
 
-constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
+constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the format's limit
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 48;
 
 DType dtype_of_name(const std::string& type, std::string_view name, std::string_view file) {
@@ -49,7 +49,7 @@ SafetensorsTensor read_tensor(const std::string& name, const JsonRef& entry, std
   t.data = data.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
   if (reinterpret_cast<std::uintptr_t>(t.data.data()) % static_cast<std::uintptr_t>(size) != 0)
     fail(ErrorKind::kUnsupported,
-         "{}: tensor '{}' does not begin at a multiple of its elements' {} bytes; save the file anew", file, name,
+         "{}: tensor '{}' does not begin at a multiple of its elements' {} bytes; save the file again", file, name,
          size);
   return t;
 }

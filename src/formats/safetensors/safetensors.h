@@ -1,4 +1,4 @@
-// A safetensors file taken apart.
+// safetensors parser.
 //
 // Layout  header length u64, header (JSON: name -> dtype, shape, data_offsets; "__metadata__"), data without holes.
 #pragma once
@@ -23,10 +23,10 @@ struct SafetensorsTensor {
   std::span<const std::byte> data;
 };
 
-// In the order of the data. The tensors view `bytes`; `file` names them in errors.
+// Tensors in the order of their data, as views of `bytes`; `file` names them in errors.
 //
-// Errors  kFormat: truncated, holes, overlaps, sizes that contradict the shape; kUnsupported: element type (named),
-// rank above 4
+// Errors  kFormat: truncated, holes, overlaps, sizes inconsistent with the shape; kUnsupported: element type, rank
+//         above 4 (named)
 std::vector<SafetensorsTensor> parse_safetensors(std::span<const std::byte> bytes, std::string_view file);
 
 }  // namespace mneme

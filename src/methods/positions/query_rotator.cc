@@ -1,17 +1,17 @@
-#include "src/attention/query_turner.h"
+#include "src/methods/positions/query_rotator.h"
 
 #include <algorithm>
 
 namespace mneme {
 
-RopeTable turn_table(const RopeTable& rope) {
+RopeTable rotation_table(const RopeTable& rope) {
   RopeTable table = rope;
   table.scale = 1.0;
   return table;
 }
 
-const float* QueryTurner::turn(std::span<const Row> rows, std::int32_t n_heads, std::int32_t head_dim,
-                               const CpuContext& context) {
+const float* QueryRotator::rotate(std::span<const Row> rows, std::int32_t n_heads, std::int32_t head_dim,
+                                  const CpuContext& context) {
   wanted_.clear();
   for (const Row& row : rows) wanted_.push_back(row.by);
   if (wanted_ != by_) {

@@ -1,4 +1,4 @@
-#include "src/attention/audit.h"
+#include "src/methods/stats/audit.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "src/attention/method_stats.h"
+#include "src/methods/stats/method_stats.h"
 
 #include "src/base/check.h"
 
@@ -10,7 +10,23 @@ void add(std::vector<std::int64_t>& a, const std::vector<std::int64_t>& b) {
   for (std::size_t i = 0; i < b.size(); ++i) a[i] += b[i];
 }
 
+void add_retention(Retention& a, const Retention& b) {
+  a.prefill_ends += b.prefill_ends;
+  a.kept_tokens += b.kept_tokens;
+  a.prompt_tokens += b.prompt_tokens;
+  a.dropped_tokens += b.dropped_tokens;
+}
+
 }  // namespace
+
+void add_audits(AuditSums& a, const AuditSums& b) {
+  a.samples += b.samples;
+  a.recall += b.recall;
+  a.mass += b.mass;
+  a.error += b.error;
+  a.windows += b.windows;
+  a.rank += b.rank;
+}
 
 void add_stats(MethodStats& a, const MethodStats& b) {
   if (a.layers.empty()) a.layers.resize(b.layers.size());
@@ -37,16 +53,8 @@ void add_stats(MethodStats& a, const MethodStats& b) {
     x.replaced_units += y.replaced_units;
     x.missing_units += y.missing_units;
     x.recalled_units += y.recalled_units;
-    x.prefill_ends += y.prefill_ends;
-    x.kept_tokens += y.kept_tokens;
-    x.prompt_tokens += y.prompt_tokens;
-    x.dropped_tokens += y.dropped_tokens;
-    x.audits += y.audits;
-    x.audit_recall += y.audit_recall;
-    x.audit_mass += y.audit_mass;
-    x.audit_error += y.audit_error;
-    x.rank_audits += y.rank_audits;
-    x.audit_rank += y.audit_rank;
+    add_retention(x.retention, y.retention);
+    add_audits(x.audit, y.audit);
   }
 }
 

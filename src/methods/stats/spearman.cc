@@ -1,4 +1,4 @@
-#include "src/blocks/spearman.h"
+#include "src/methods/stats/spearman.h"
 
 #include <algorithm>
 #include <cmath>
@@ -39,7 +39,7 @@ double spearman(const std::vector<double>& a, const std::vector<double>& b) {
     xx += (x[i] - mean) * (x[i] - mean);
     yy += (y[i] - mean) * (y[i] - mean);
   }
-  return xy / std::sqrt(xx * yy);  // 0 / 0 where one side is equal throughout
+  return xy / std::sqrt(xx * yy);  // 0 / 0 where all values of one side are equal
 }
 
 }  // namespace mneme

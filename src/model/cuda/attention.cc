@@ -1,19 +1,19 @@
-#include "src/model/cuda_attention.h"
+#include "src/model/cuda/attention.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "src/base/check.h"
-#include "src/device/device.h"
+#include "src/cuda/device.h"
 
 namespace mneme {
 namespace {
 
-// graph_kind(): sequences that attend all that they have stored, of which some have dropped tokens, or are looked at to
-// drop some. Those with a method that selects nothing, something, something for the next step too. Then those that see
-// in two parts, all from where they stand or not.
-enum Kind : std::int32_t { kFull, kRagged, kTapped, kWindow, kSelect, kAhead, kTwoParts, kFarParts };
+// graph_kind(): sequences with full attention, those of which some dropped tokens, and those observed in order to drop;
+// then sequences with a method that selects nothing, selects, or selects speculatively; then two-part attention without
+// and with remapped queries.
+enum Kind : std::int32_t { kFull, kRagged, kTapped, kWindow, kSelect, kSpeculative, kTwoParts, kRemoteParts };
 bool attends_stored(std::int32_t kind) {
   return kind <= kTapped;
 }
@@ -22,7 +22,7 @@ bool reads_in_windows(const SequenceRows& s) {
   return s.method != nullptr && s.phase == RowPhase::kPrefill && s.method->plan().recipe.prefill_window.has_value();
 }
 
-// Whether a sequence's method attends less than what is stored.
+// Whether a sequence's method attends less than all stored tokens.
 bool has_method(const SequenceRows& s) {
   return s.method != nullptr && s.n_rows > 0 && s.method->plan().recipe.attend == Attend::kRegions;
 }
@@ -37,7 +37,7 @@ CudaAttention::CudaAttention(const Model& model, const CudaForwardOptions& optio
   qkv_width_ = static_cast<std::int32_t>((c.n_heads + 2 * c.n_kv_heads) * c.head_dim);
 }
 
-std::int64_t CudaAttention::aside_bytes(const KvShape& shape) const {
+std::int64_t CudaAttention::reserved_device_bytes(const KvShape& shape) const {
   const std::int64_t pages = (options_.max_context + kPageTokens - 1) / kPageTokens,
                      tables = options_.max_sequences * shape.blocks_per_page() * pages * 4;
   return tables + (host_pages() ? CudaStaging::bytes(shape, options_.max_context)
@@ -52,31 +52,32 @@ void CudaAttention::prepare(const KvShape& shape, const CudaBlocks& blocks) {
   } else {
     library_.prepare(static_cast<std::int32_t>(model_.config().n_heads), tables_->tables(), options_.max_context);
   }
-  side_ = Stream::make(Stream::Priority::kHigh), bringing_ = Stream::make(Stream::Priority::kHigh);
-  for (Event* e : {&stored_, &chosen_, &attended_, &made_, &side_done_, &brought_, &scores_free_[0], &scores_free_[1]})
+  side_ = Stream::make(Stream::Priority::kHigh), fetch_stream_ = Stream::make(Stream::Priority::kHigh);
+  for (Event* e :
+       {&stored_, &selected_, &attended_, &made_, &side_done_, &fetched_, &scores_free_[0], &scores_free_[1]})
     *e = Event::make();
-  taps_.emplace(shape, static_cast<std::int32_t>(model_.config().n_heads), scale_);
+  mass_observer_.emplace(shape, static_cast<std::int32_t>(model_.config().n_heads), scale_);
   audit_.emplace(shape, static_cast<std::int32_t>(model_.config().n_heads), scale_, options_.audit_every);
 }
 
 std::size_t CudaAttention::bytes() const {
   return tables_->bytes() + (staging_ ? staging_->bytes() : 0) + (retrieval_ ? retrieval_->bytes() : 0) +
-         (windows_ ? windows_->bytes() : 0) + taps_->bytes() + audit_->bytes();
+         (windows_ ? windows_->bytes() : 0) + mass_observer_->bytes() + audit_->bytes();
 }
 
-// Memory for the methods of a step, taken anew where it is for others.
+// Memory for the methods of a step, reallocated where it is for others.
 void CudaAttention::take_methods(std::span<const SequenceRows> sequences, const Stream& stream) {
   CudaRetrieval::Needs needs;
   for (const SequenceRows& s : sequences)
     if (has_method(s))
       needs.add(CudaRetrieval::needs_of(*s.method, s.cache->length(), s.phase == RowPhase::kDecode, options_.spare));
   if (needs.dense.empty() || (retrieval_ && retrieval_->needs().holds(needs))) return;
-  // With what others needed, so that methods which take turns do not take memory by turns.
+  // Including earlier requirements, so that alternating methods do not reallocate alternately.
   if (retrieval_ && retrieval_->needs().goes_with(needs)) needs.add(retrieval_->needs());
   stream.synchronize();
   retrieval_.reset();
   retrieval_.emplace(shape_, static_cast<std::int32_t>(model_.config().n_heads), std::move(needs), tables_->tables(),
-                     CudaRetrievalOptions{.n_places = std::max(options_.max_sequences, 1),
+                     CudaRetrievalOptions{.n_seq_slots = std::max(options_.max_sequences, 1),
                                           .max_context = options_.max_context,
                                           .spare = options_.spare,
                                           .pages_on_device = !host_pages(),
@@ -101,15 +102,15 @@ void CudaAttention::add_span(const SequenceRows& s, std::int32_t first_row) {
   MNEME_CHECK(!has_method(s) || !s.cache->dropped(), "a method that selects, and tokens that were dropped");
   const bool one_decodes = s.phase == RowPhase::kDecode && s.n_rows == 1, decodes = has_method(s) && one_decodes;
   const std::int32_t prompt = reads_in_windows(s) ? add_prompt(s) : -1;
-  const bool tapped = s.method != nullptr && s.method->plan().tap_rows() != 0 &&
-                      taps_->add({.span = spans_.size(),
-                                  .cache = s.cache,
-                                  .method = s.method,
-                                  .n_rows = s.n_rows,
-                                  .prefill_left = s.prefill_left,
-                                  .decodes = one_decodes});
-  const bool single = s.n_rows == 1 && prompt < 0 && (one_decodes || !tapped);
-  has_far_ = has_far_ || (s.method != nullptr && s.method->plan().far_position);
+  const bool observed = s.method != nullptr && s.method->plan().observed_rows() != 0 &&
+                        mass_observer_->add({.span = spans_.size(),
+                                             .cache = s.cache,
+                                             .method = s.method,
+                                             .n_rows = s.n_rows,
+                                             .prefill_left = s.prefill_left,
+                                             .decodes = one_decodes});
+  const bool single = s.n_rows == 1 && prompt < 0 && (one_decodes || !observed);
+  has_remapped_ = has_remapped_ || (s.method != nullptr && s.method->plan().remote_position);
   ragged_ = ragged_ || s.cache->dropped();
   if (!single) chunks_.push_back(spans_.size());
   if (!decodes && s.method != nullptr && one_decodes) full_rows_.push_back({.cache = s.cache, .method = s.method});
@@ -121,28 +122,28 @@ void CudaAttention::add_span(const SequenceRows& s, std::int32_t first_row) {
                     .cache = s.cache,
                     .method = has_method(s) ? s.method : nullptr,
                     .decodes = decodes,
-                    .tapped = tapped && one_decodes,
+                    .observed = observed && one_decodes,
                     .single = single,
                     .prompt = prompt});
   caches_.push_back(s.cache);
 }
 
 void CudaAttention::fill_rows(const Span& s, const CudaRetrieval::Row& method, const CudaRowArrays& host) const {
-  const std::int32_t far = s.method != nullptr ? s.method->plan().far_position.value_or(-1) : -1;
+  const std::int32_t remote = s.method != nullptr ? s.method->plan().remote_position.value_or(-1) : -1;
   for (std::int32_t j = 0; j < s.n_rows; ++j) {
     const std::int32_t r = s.first_row + j;
     host.positions[r] = s.first_position + j;
     host.slots[r] = s.slot;
     host.lengths[r] = s.first_position + j + 1;
-    host.places[r] = s.decodes ? s.slot : -1;
-    host.anew[r] = method.anew;
-    host.attended[r] = s.tapped ? s.cache->length() : method.attended_tokens;
-    host.far_positions[r] = far >= 0 ? far : s.first_position + j;
-    host.near_from[r] = method.parts.near_from;
-    host.near_to[r] = method.parts.near_to;
-    host.far_to[r] = method.parts.far_to;
-    host.near_from_dense[r] = method.parts.near_from_dense;
-    host.far_to_dense[r] = method.parts.far_to_dense;
+    host.seq_slots[r] = s.decodes ? s.slot : -1;
+    host.reset[r] = method.reset;
+    host.attended[r] = s.observed ? s.cache->length() : method.attended_tokens;
+    host.remote_positions[r] = remote >= 0 ? remote : s.first_position + j;
+    host.local_from[r] = method.parts.local_from;
+    host.local_to[r] = method.parts.local_to;
+    host.remote_to[r] = method.parts.remote_to;
+    host.local_from_dense[r] = method.parts.local_from_dense;
+    host.remote_to_dense[r] = method.parts.remote_to_dense;
     host.tickets[r] = ticket_;
   }
 }
@@ -153,9 +154,9 @@ bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRow
   caches_.clear();
   method_rows_.clear();
   full_rows_.clear();
-  taps_->clear();
+  mass_observer_->clear();
   audit_->clear();
-  has_far_ = ragged_ = false;
+  has_remapped_ = ragged_ = false;
   ticket_ = ticket_ % std::numeric_limits<std::int32_t>::max() + 1;
   take_methods(sequences, stream);
   if (windows_) windows_->begin();
@@ -166,18 +167,18 @@ bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRow
   }
   const auto n_spans = static_cast<std::int32_t>(spans_.size());
   MNEME_CHECK(n_spans <= options_.max_sequences, "{} sequences of at most {}", n_spans, options_.max_sequences);
-  constexpr std::int32_t kPadded = 8;  // a graph may have more rows than there are
-  taps_->prepare((n_spans + kPadded - 1) / kPadded * kPadded, stream);
-  if (taps_->generation() != taps_generation_) ++generation_;
-  taps_generation_ = taps_->generation();
+  constexpr std::int32_t kPadded = 8;  // a graph may have padding rows
+  mass_observer_->prepare((n_spans + kPadded - 1) / kPadded * kPadded, stream);
+  if (mass_observer_->generation() != mass_observer_generation_) ++generation_;
+  mass_observer_generation_ = mass_observer_->generation();
   slots_.resize(spans_.size());
-  tables_->place(caches_, stream, slots_);
+  tables_->assign_slots(caches_, stream, slots_);
   if (retrieval_) retrieval_->begin_rows();
   for (std::size_t i = 0; i < spans_.size(); ++i) {
     Span& s = spans_[i];
     s.slot = slots_[i];
     CudaRetrieval::Row method{
-        .cache = s.cache, .method = s.method, .place = s.slot, .number = static_cast<std::int32_t>(i)};
+        .cache = s.cache, .method = s.method, .seq_slot = s.slot, .number = static_cast<std::int32_t>(i)};
     if (s.decodes) {
       retrieval_->prepare(method, tables_->tables(), stream);
       method_rows_.push_back(method);
@@ -191,13 +192,13 @@ bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRow
   if (audit_->any()) audit_->prepare(*retrieval_);
   if (windows_) windows_->send(stream);
   const auto with_method = static_cast<std::int32_t>(method_rows_.size());
-  kind_ = with_method == 0          ? (taps_->decodes() ? kTapped
-                                       : ragged_        ? kRagged
-                                                        : kFull)
-          : retrieval_->two_parts() ? (has_far_ ? kFarParts : kTwoParts)
-          : !retrieval_->selects()  ? kWindow
-          : retrieval_->ahead()     ? kAhead
-                                    : kSelect;
+  kind_ = with_method == 0            ? (mass_observer_->decodes() ? kTapped
+                                         : ragged_                 ? kRagged
+                                                                   : kFull)
+          : retrieval_->two_parts()   ? (has_remapped_ ? kRemoteParts : kTwoParts)
+          : !retrieval_->selects()    ? kWindow
+          : retrieval_->speculative() ? kSpeculative
+                                      : kSelect;
   return chunks_.empty() && (with_method == 0 || with_method == n_spans);
 }
 
@@ -226,10 +227,10 @@ QkvRows CudaAttention::qkv_rows(std::int32_t first, std::int32_t n, const CudaRo
           .n = n,
           .n_heads = static_cast<std::int32_t>(model_.config().n_heads),
           .store = {},
-          .far_angles = has_far_ ? m.far_angles + std::int64_t{first} * model_.config().head_dim : nullptr,
-          .far_q = m.far_q + std::int64_t{first} * q_width_ * 2,
+          .remote_angles = has_remapped_ ? m.remote_angles + std::int64_t{first} * model_.config().head_dim : nullptr,
+          .remote_q = m.remote_q + std::int64_t{first} * q_width_ * 2,
           .key_scale = static_cast<float>(model_.rope().scale),
-          .near = {}};
+          .local = {}};
 }
 
 void CudaAttention::layer_of_graph(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows, const Memory& m,
@@ -265,26 +266,26 @@ void CudaAttention::finish_spans(const CudaRowArrays& rows, const Stream& stream
 }
 
 void CudaAttention::join(const Stream& stream) {
-  if (!beside_) return;
-  beside_ = false;
+  if (!side_busy_) return;
+  side_busy_ = false;
   scores_read_[0] = scores_read_[1] = false;
   if (!chunks_.empty() && staging_) staging_->join(stream);
   follow(stream, side_done_, side_);
-  if (!brings_) return;
-  brings_ = false;
-  follow(stream, brought_, bringing_);
+  if (!fetching_) return;
+  fetching_ = false;
+  follow(stream, fetched_, fetch_stream_);
 }
 
-void CudaAttention::draw_outcomes(float turnover, float correction, RecallBy recall_by) {
+void CudaAttention::inject_outcomes(float turnover, float correction, RecallBy recall_by) {
   if (options_.recall_by != recall_by) ++generation_;
   options_.turnover = turnover, options_.correction = correction, options_.recall_by = recall_by;
-  if (retrieval_) retrieval_->draw_outcomes(turnover, correction, recall_by);
+  if (retrieval_) retrieval_->inject_outcomes(turnover, correction, recall_by);
 }
 
 void CudaAttention::fetch_counts(const Stream& stream) {
   if (!method_rows_.empty()) retrieval_->fetch_counts(stream);
   if (windows_) windows_->fetch(stream);
-  taps_->fetch(stream);
+  mass_observer_->fetch(stream);
 }
 
 void CudaAttention::count_stored(const CudaRetrieval::Row& row) const {
@@ -304,7 +305,7 @@ void CudaAttention::count(const Stream& stream) {
   if (!method_rows_.empty()) retrieval_->count(method_rows_);
   if (windows_) windows_->learn();
   for (const CudaRetrieval::Row& row : full_rows_) count_stored(row);
-  taps_->decide();
+  mass_observer_->decide();
 }
 
 }  // namespace mneme

@@ -1,13 +1,13 @@
-// Attention of prompts: a chunk of a sequence's rows in its pages, or in a copy of one layer where these lie in host
-// memory.
+// Attention of prompts: a chunk of a sequence's rows in its pages, or, with pages in host memory, in a staged copy of
+// one layer.
 #include <algorithm>
 
 #include "src/base/check.h"
-#include "src/model/cuda_attention.h"
+#include "src/model/cuda/attention.h"
 
 namespace mneme {
 
-// Of a span's rows, whose sequence is number `slot` of the tables that are attended.
+// Prefill arguments of a span's rows, whose sequence is number `slot` of the attended tables.
 PrefillAttentionCuda CudaAttention::prefill_of(const Span& s, std::int32_t slot, const Memory& m) const {
   const std::int64_t at = std::int64_t{s.first_row} * q_width_ * 2;
   return {.q = m.q + at,
@@ -20,13 +20,13 @@ PrefillAttentionCuda CudaAttention::prefill_of(const Span& s, std::int32_t slot,
           .scale = scale_};
 }
 
-// A prompt's rows, whose keys and values are in sequence `slot` and layer `tables_layer` of `tables`, by windows.
+// A prompt's rows by windows; keys and values are in sequence `slot` and layer `tables_layer` of `tables`.
 void CudaAttention::attend_prompt(std::int32_t layer, const Span& s, const KvTables& tables, std::int32_t tables_layer,
                                   std::int32_t slot, const Memory& m, const CudaContext& context) {
   const std::int64_t at = std::int64_t{s.first_row} * q_width_ * 2;
   windows_->attend(s.prompt,
                    {.q = m.q + at,
-                    .far_q = s.method->plan().far_position ? m.far_q + at : m.q + at,
+                    .remote_q = s.method->plan().remote_position ? m.remote_q + at : m.q + at,
                     .out = m.out + at,
                     .tables = &tables,
                     .layer = tables_layer,
@@ -34,22 +34,22 @@ void CudaAttention::attend_prompt(std::int32_t layer, const Span& s, const KvTab
                     .dense = s.method->plan().dense_layer(layer),
                     .scale = scale_,
                     .model_layer = layer,
-                    .place = s.slot,
-                    .keys = s.method->plan().layer_choice ? retrieval_->layer_keys(layer) : LayerKeys{},
+                    .seq_slot = s.slot,
+                    .keys = s.method->plan().layer_selection ? retrieval_->layer_keys(layer) : LayerKeys{},
                     .pages = host_pages() ? &tables_->tables() : nullptr,
                     .turnover = options_.turnover},
                    context);
 }
 
-// Whether a layer reads a prompt in windows: what attends everything by its own queries is full attention.
+// Whether a layer reads a prompt in windows: attending everything with unrotated queries is full attention.
 bool CudaAttention::in_windows(const Span& s, std::int32_t layer) const {
-  return s.prompt >= 0 && (s.raw_keys() || !s.method->plan().dense_layer(layer));
+  return s.prompt >= 0 && (s.pre_rope_keys() || !s.method->plan().dense_layer(layer));
 }
 
 CudaRetrieval::Prompt CudaAttention::prompt_of(const Span& s) const {
   return {.cache = s.cache,
           .method = s.method,
-          .place = s.slot,
+          .seq_slot = s.slot,
           .first = s.first_position,
           .n = s.n_rows,
           .left = s.prefill_left};
@@ -60,7 +60,7 @@ void CudaAttention::chunk(std::int32_t layer, std::size_t span, const CudaRowArr
   const Span& s = spans_[span];
   const std::int64_t at = std::int64_t{s.first_row} * q_width_ * 2;
   QkvRows qkv = qkv_rows(s.first_row, s.n_rows, rows, m);
-  qkv.raw_keys = s.raw_keys();
+  qkv.pre_rope_keys = s.pre_rope_keys();
   const KvTables& tables = s.cache->dropped() ? tables_->ragged_tables() : tables_->tables();
   store_qkv_cuda(qkv, tables, layer, m.q + at, context);
   if (in_windows(s, layer)) {
@@ -68,18 +68,18 @@ void CudaAttention::chunk(std::int32_t layer, std::size_t span, const CudaRowArr
     return;
   }
   PrefillAttentionCuda a = prefill_of(s, s.slot, m);
-  a.lse = taps_->chunk_lse(span, layer);
+  a.lse = mass_observer_->chunk_lse(span, layer);
   if (!library_.attend(a, tables, layer, context)) attend_prefill_cuda(a, tables, layer, context);
   const std::int32_t last = s.first_row + s.n_rows - 1;
-  taps_->take_chunk(span, layer, {.q = a.q, .slot = rows.slots + last, .length = rows.lengths + last}, tables, layer,
-                    stream);
+  mass_observer_->take_chunk(span, layer, {.q = a.q, .slot = rows.slots + last, .length = rows.lengths + last}, tables,
+                             layer, stream);
   if (s.method == nullptr || !retrieval_ || !retrieval_->takes_prompts_in_pages()) return;
   CudaRetrieval::Prompt prompt = prompt_of(s);
   prompt.key_slot = s.slot, prompt.key_layer = layer;
   retrieval_->take_prompt(prompt, layer, tables, stream);
 }
 
-// One layer of the sequence in the staging buffer: which tokens are there is what its pages' tables say.
+// One layer of the sequence in the staging buffer; stored tokens are those of its page tables.
 KvTables CudaAttention::staged(const Span& s, std::int32_t layer) const {
   KvTables tables = staging_->tables();
   if (!s.cache->dropped()) return tables;
@@ -111,24 +111,25 @@ void CudaAttention::chunk_in_host_pages(std::int32_t layer, std::size_t span, co
 
   const std::int64_t at = std::int64_t{s.first_row} * q_width_ * 2;
   QkvRows qkv = qkv_rows(s.first_row, s.n_rows, rows, m);
-  qkv.slots = nullptr;  // the one sequence that is there
-  qkv.raw_keys = s.raw_keys();
+  qkv.slots = nullptr;  // the only sequence
+  qkv.pre_rope_keys = s.pre_rope_keys();
   const KvTables there = staged(s, layer);
   store_qkv_cuda(qkv, there, 0, m.q + at, context);
-  if (s.method != nullptr && retrieval_)  // first: windows may select of these pages already
+  if (s.method != nullptr && retrieval_)  // first: windows may already select from these pages
     retrieval_->take_prompt(prompt_of(s), layer, there, stream);
   if (in_windows(s, layer)) {
     attend_prompt(layer, s, there, 0, 0, m, context);
   } else {
     PrefillAttentionCuda a = prefill_of(s, 0, m);
-    a.lse = taps_->chunk_lse(span, layer);
+    a.lse = mass_observer_->chunk_lse(span, layer);
     if (!library_.attend_contiguous(a, there, staging_->data(), staging_->tokens_a_head(), context))
       attend_prefill_cuda(a, there, 0, context);
     const std::int32_t last = s.first_row + s.n_rows - 1;
-    taps_->take_chunk(span, layer, {.q = a.q, .slot = nullptr, .length = rows.lengths + last}, there, 0, stream);
+    mass_observer_->take_chunk(span, layer, {.q = a.q, .slot = nullptr, .length = rows.lengths + last}, there, 0,
+                               stream);
   }
   staging_->end(pages, layer, s.slot, s.first_position, s.first_position + s.n_rows, stream);
-  beside_ = true;
+  side_busy_ = true;
 }
 
 }  // namespace mneme

@@ -1,17 +1,17 @@
-// Attention of the rows that stand alone: those that decode, with what their methods choose and bring around it.
-#include "src/kernels/attention_merge_cuda.h"
-#include "src/model/cuda_attention.h"
+// Attention of the rows that stand alone: those that decode, with what their methods select and fetch around it.
+#include "src/model/cuda/attention.h"
+#include "src/ops/attention/attention_merge_cuda.h"
 
 namespace mneme {
 namespace {
 
 SlotRows slot_rows(const CudaRowArrays& rows, std::int32_t first, std::int32_t n) {
-  return {.places = rows.places + first, .lengths = rows.lengths + first, .anew = rows.anew + first, .n = n};
+  return {.seq_slots = rows.seq_slots + first, .lengths = rows.lengths + first, .reset = rows.reset + first, .n = n};
 }
 
 }  // namespace
 
-// Sooner or later, in an order that has nothing to do with the work.
+// Tests: random delays, unrelated to the work.
 void CudaAttention::delay(const CudaContext& context) {
   if (options_.delay_us <= 0) return;
   delays_ = delays_ * 1664525u + 1013904223u;
@@ -23,7 +23,7 @@ void CudaAttention::follow(const Stream& then, Event& had, const Stream& first) 
   then.wait(had);
 }
 
-// Rows that stand alone, of spans from `span` on, all with methods or all without.
+// Single rows, of spans from `span` on, all with methods or all without.
 void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int32_t first, std::int32_t n,
                                 bool with_method, const CudaRowArrays& rows, const Memory& m,
                                 const CudaContext& context, const Stream& stream) {
@@ -39,37 +39,38 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
                         .scale = scale_,
                         .scratch = m.scratch};
   if (!with_method) {
-    const bool tapped = taps_->decodes(layer);
-    if (tapped) a.lse = taps_->decode_lse() + std::int64_t{span} * qkv.n_heads;
+    const bool observed = mass_observer_->decodes(layer);
+    if (observed) a.lse = mass_observer_->decode_lse() + std::int64_t{span} * qkv.n_heads;
     store_qkv_cuda(qkv, pages(), layer, m.q + at, context);
     attend_decode_cuda(a, pages(), layer, context);
-    if (!tapped) return;
-    taps_->take_decoded(layer, {.q = a.q, .slots = a.slots, .lengths = rows.attended + first, .first = span, .n = n},
-                        pages(), context);
+    if (!observed) return;
+    mass_observer_->take_decoded(
+        layer, {.q = a.q, .slots = a.slots, .lengths = rows.attended + first, .first = span, .n = n}, pages(), context);
     return;
   }
   CudaRetrieval& r = *retrieval_;
-  qkv.store = r.store(layer, rows.places + first);
-  qkv.raw_keys = r.raw_keys();
-  qkv.near = r.near(layer, rows.places + first);
-  const bool selects = r.slot_layer(layer) >= 0, ahead = selects && r.ahead(), shares = ahead && r.shares_scores();
+  qkv.store = r.store(layer, rows.seq_slots + first);
+  qkv.pre_rope_keys = r.pre_rope_keys();
+  qkv.local = r.local(layer, rows.seq_slots + first);
+  const bool selects = r.slot_layer(layer) >= 0, speculative = selects && r.speculative(),
+             shares = speculative && r.shares_scores();
   store_qkv_cuda(qkv, tables_->tables(), layer, m.q + at, context);
-  a.slots = rows.places + first;
-  if (r.two_parts() && (selects || r.raw_keys())) {
+  a.slots = rows.seq_slots + first;
+  if (r.two_parts() && (selects || r.pre_rope_keys())) {
     const SlotRows who = slot_rows(rows, first, n);
     delay(context);
     if (selects && r.by_layer())
-      r.choose_by_layer(layer, who, m.far_q + std::int64_t{first} * q_width_ * 2, rows.far_to + first, context);
-    const bool recalls = selects && r.recalls(), near_apart = r.raw_keys();
+      r.select_by_layer(layer, who, m.remote_q + std::int64_t{first} * q_width_ * 2, rows.remote_to + first, context);
+    const bool recalls = selects && r.recalls(), near_apart = r.pre_rope_keys();
     if (recalls && !near_apart) {
       delay(context);
       r.recall(SelectWhen::kNow, layer, who, tables_->tables(), context);
     } else if (recalls) {
-      // What is near lies in the ring of turned keys, and is attended meanwhile.
-      const CudaContext beside{.stream = side_.get()};
+      // The local part is in the ring of rotated keys, and is attended concurrently.
+      const CudaContext side_context{.stream = side_.get()};
       follow(side_, stored_, stream);
-      delay(beside);
-      r.recall(SelectWhen::kNow, layer, who, tables_->tables(), beside);
+      delay(side_context);
+      r.recall(SelectWhen::kNow, layer, who, tables_->tables(), side_context);
       attended_.record(side_);
     }
     attend_two_parts(layer, first, a, rows, m, context, recalls && near_apart ? &attended_ : nullptr, stream);
@@ -83,24 +84,24 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
   SlotRows who = slot_rows(rows, first, n);
   a.lengths = rows.attended + first;
   if (const CudaRetrieval::LayerRows of_layer = r.layer_rows(layer); of_layer.attended != nullptr) {
-    who.anew = of_layer.anew + span;
+    who.reset = of_layer.reset + span;
     a.lengths = of_layer.attended + span;
   }
   a.tables_late = a.lengths_early = true;
   if (r.merges()) who.tickets = rows.tickets + first, a.arriving = r.arriving(who.tickets);
-  // The choice for the next step stands beside this step, from the queries on (where it is made of this step's, from
-  // that on), and brings pages once this step's are read. For pages of four sequences at 32K both ways have been
-  // measured: between, 6.3 ms without corrections and 7.1 with 13 %; beside, 6.7 and 6.8.
-  const CudaContext beside{.stream = side_.get()};
-  const bool in_turn = r.chooses_in_turn();
+  // Selection for the next step overlaps this step: it starts once the queries are ready (if it reuses this step's
+  // scores, after this step's selection), and fetches pages after this step has read its own. Pages of four sequences
+  // at 32K: in sequence 6.3 ms a step without corrections and 7.1 with 13 %, overlapped 6.7 and 6.8.
+  const CudaContext side_context{.stream = side_.get()};
+  const bool in_turn = r.selects_in_sequence();
   if (r.closes_first()) r.close_groups(layer, who, tables_->tables(), context);
-  if (ahead && !in_turn) follow(side_, stored_, stream);
+  if (speculative && !in_turn) follow(side_, stored_, stream);
   delay(context);
-  if (r.selects()) r.choose(SelectWhen::kNow, layer, who, tables_->tables(), context);
-  if (ahead && in_turn) follow(side_, chosen_, stream);
+  if (r.selects()) r.select(SelectWhen::kNow, layer, who, tables_->tables(), context);
+  if (speculative && in_turn) follow(side_, selected_, stream);
   delay(context);
-  // The next layer's scores go where those of the last one were. Here, because a kernel that waits for two others does
-  // not begin early, and recall has the least to do before it waits.
+  // The next layer's scores replace those of the last one. Wait here: a kernel that waits for two others cannot start
+  // early, and recall has the least work before its wait.
   const int next_scores = r.next_scores();
   if (shares && scores_read_[next_scores]) stream.wait(scores_free_[next_scores]);
   if (r.recalls_by_host() && r.selects()) {
@@ -110,52 +111,53 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
   }
   attend_decode_cuda(a, r.tables(layer), r.tables_layer(layer), context);
   take_audit(layer, first, n, rows, m, stream);
-  if (ahead) {
+  if (speculative) {
     attended_.record(stream);
-    delay(beside);
-    r.choose(SelectWhen::kNext, layer, who, tables_->tables(), beside);
+    delay(side_context);
+    r.select(SelectWhen::kNext, layer, who, tables_->tables(), side_context);
     if (shares) scores_free_[1 - next_scores].record(side_), scores_read_[1 - next_scores] = true;
-    // Of pages in a stream of its own, so that the next layer's choice need not wait for it (four sequences of 32,768
-    // without corrections: 5.21 ms a step in place of 5.51). Of tokens that costs more than it gains (20 % turnover:
-    // 6.56 ms in place of 6.47).
-    const Stream& bringing = shares ? side_ : bringing_;
-    if (!shares) follow(bringing_, made_, side_), brings_ = true;
-    bringing.wait(attended_);
-    const CudaContext brings{.stream = bringing.get()};
-    delay(brings);
-    r.recall(SelectWhen::kNext, layer, who, tables_->tables(), brings);
-    beside_ = true;
+    // Recall of pages in its own stream, so that the next layer's selection need not wait for it (four sequences of
+    // 32,768 without corrections: 5.21 ms a step in place of 5.51). For tokens that costs more than it gains (20 %
+    // turnover: 6.56 ms in place of 6.47).
+    const Stream& fetching = shares ? side_ : fetch_stream_;
+    if (!shares) follow(fetch_stream_, made_, side_), fetching_ = true;
+    fetching.wait(attended_);
+    const CudaContext fetches{.stream = fetching.get()};
+    delay(fetches);
+    r.recall(SelectWhen::kNext, layer, who, tables_->tables(), fetches);
+    side_busy_ = true;
   }
 }
 
 void CudaAttention::take_audit(std::int32_t layer, std::int32_t first, std::int32_t n, const CudaRowArrays& rows,
                                const Memory& m, const Stream& stream) {
   if (audit_->any())
-    audit_->take(layer, first, n, {.q = m.q, .far_q = m.far_q, .out = m.out, .far_to = rows.far_to}, *retrieval_,
-                 stream);
+    audit_->take(layer, first, n, {.q = m.q, .remote_q = m.remote_q, .out = m.out, .remote_to = rows.remote_to},
+                 *retrieval_, stream);
 }
 
-// What is near by the rows' own queries, what is far by those that stand elsewhere, and both as one.
+// The local part by the rows' own queries, the remote part by rotated ones, then an LSE merge.
 void CudaAttention::attend_two_parts(std::int32_t layer, std::int32_t first, DecodeAttentionCuda a,
                                      const CudaRowArrays& rows, const Memory& m, const CudaContext& context,
-                                     const Event* far_there, const Stream& stream) {
+                                     const Event* remote_device, const Stream& stream) {
   const CudaRetrieval& r = *retrieval_;
-  const bool selects = r.slot_layer(layer) >= 0, raw = r.raw_keys();
-  const KeyRing ring = r.near(layer, nullptr);
+  const bool selects = r.slot_layer(layer) >= 0, pre_rope = r.pre_rope_keys();
+  const KeyRing ring = r.local(layer, nullptr);
   void* const out = a.out;
   a.tables_late = true;
-  DecodeAttentionCuda far = a;
-  a.begins = (selects ? rows.near_from : rows.near_from_dense) + first;
-  a.lengths = rows.near_to + first;
+  DecodeAttentionCuda remote = a;
+  a.begins = (selects ? rows.local_from : rows.local_from_dense) + first;
+  a.lengths = rows.local_to + first;
   a.page_ring = ring.pages;
   a.out = part_out_[0].data(), a.lse = part_lse_[0].as<float>();
-  far.q = has_far_ ? m.far_q + std::int64_t{first} * q_width_ * 2 : a.q;
-  far.lengths = (selects ? rows.far_to : rows.far_to_dense) + first;
-  far.out = part_out_[1].data(), far.lse = part_lse_[1].as<float>();
-  attend_decode_cuda(a, raw ? ring.tables : r.tables(layer), raw ? ring.layer : r.tables_layer(layer), context);
-  if (far_there != nullptr) stream.wait(*far_there);
-  attend_decode_cuda(far, r.tables(layer), r.tables_layer(layer), context);
-  merge_attention_cuda({a.out, a.lse}, {far.out, far.lse}, a.n, a.n_heads, shape_.head_dim, out, context);
+  remote.q = has_remapped_ ? m.remote_q + std::int64_t{first} * q_width_ * 2 : a.q;
+  remote.lengths = (selects ? rows.remote_to : rows.remote_to_dense) + first;
+  remote.out = part_out_[1].data(), remote.lse = part_lse_[1].as<float>();
+  attend_decode_cuda(a, pre_rope ? ring.tables : r.tables(layer), pre_rope ? ring.layer : r.tables_layer(layer),
+                     context);
+  if (remote_device != nullptr) stream.wait(*remote_device);
+  attend_decode_cuda(remote, r.tables(layer), r.tables_layer(layer), context);
+  merge_attention_cuda({a.out, a.lse}, {remote.out, remote.lse}, a.n, a.n_heads, shape_.head_dim, out, context);
 }
 
 void CudaAttention::finish(std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Stream& stream) {
@@ -164,7 +166,7 @@ void CudaAttention::finish(std::int32_t first, std::int32_t n, const CudaRowArra
   if (retrieval_->groups() && !retrieval_->closes_first())
     retrieval_->close_groups(-1, who, tables_->tables(), {.stream = side_.get()});
   retrieval_->write_back(who, tables_->tables(), {.stream = side_.get()});
-  beside_ = true;
+  side_busy_ = true;
 }
 
 }  // namespace mneme

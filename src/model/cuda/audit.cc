@@ -1,12 +1,12 @@
-#include "src/model/cuda_audit.h"
+#include "src/model/cuda/audit.h"
 
 #include <algorithm>
 #include <cmath>
 #include <unordered_map>
 
 #include "src/base/check.h"
-#include "src/kernels/attention_cuda.h"
-#include "src/kernels/attention_mass_cuda.h"
+#include "src/ops/attention/attention_cuda.h"
+#include "src/selection/mass/attention_mass_cuda.h"
 
 namespace mneme {
 namespace {
@@ -17,9 +17,9 @@ void grow(PinnedBuffer& buffer, std::size_t bytes) {
   buffer = PinnedBuffer(bytes);
 }
 constexpr const char* kWhat = "an audit's attention";
-constexpr std::int32_t kNumbers = 3;  // slot, tokens, the first that counts
+constexpr std::int32_t kNumbers = 3;  // slot, tokens, first token
 
-// Which page of a head lies in a block.
+// Pages of a head by block.
 std::unordered_map<std::int32_t, std::int32_t> pages_by_block(const SequenceCache& cache, std::int32_t layer,
                                                               std::int32_t kv_head) {
   std::unordered_map<std::int32_t, std::int32_t> pages;
@@ -82,9 +82,9 @@ CudaAudit::Copies CudaAudit::copies_of(std::size_t row, std::int32_t layer) cons
   return {reinterpret_cast<bf16*>(at), listed, unit_of, unit_of + std::int64_t{shape_.n_kv_heads} * n_slots_};
 }
 
-std::byte* CudaAudit::query(std::size_t row, std::int32_t layer, bool far) const {
+std::byte* CudaAudit::query(std::size_t row, std::int32_t layer, bool remote) const {
   const std::size_t item = row * static_cast<std::size_t>(shape_.n_layers) + static_cast<std::size_t>(layer);
-  return queries_.data() + (2 * item + (far ? 1 : 0)) * q_bytes();
+  return queries_.data() + (2 * item + (remote ? 1 : 0)) * q_bytes();
 }
 
 void CudaAudit::take(std::int32_t layer, std::int32_t first, std::int32_t n, const Attended& a,
@@ -96,48 +96,49 @@ void CudaAudit::take(std::int32_t layer, std::int32_t first, std::int32_t n, con
     const std::int32_t row = rows_[i].row;
     if (row < first || row >= first + n) continue;
     const std::size_t at = static_cast<std::size_t>(row) * q_bytes();
-    const std::int64_t state = std::int64_t{retrieval.slot_layer(layer)} * slots.n_places + rows_[i].method.place;
+    const std::int64_t state = std::int64_t{retrieval.slot_layer(layer)} * slots.n_seq_slots + rows_[i].method.seq_slot;
     const Copies c = copies_of(i, layer);
     copy(query(i, layer, false), a.q + at, q_bytes());
-    if (retrieval.raw_keys()) copy(query(i, layer, true), a.far_q + at, q_bytes());
+    if (retrieval.pre_rope_keys()) copy(query(i, layer, true), a.remote_q + at, q_bytes());
     copy(c.out, a.out + at, q_bytes());
     copy(c.listed, slots.listed + state * shape_.n_kv_heads * max_listed_,
          heads * static_cast<std::size_t>(max_listed_) * 4);
     if (n_slots_ > 0)
       copy(c.unit_of, slots.unit_of + state * shape_.n_kv_heads * n_slots_,
            heads * static_cast<std::size_t>(n_slots_) * 4);
-    copy(c.far_to, a.far_to + row, sizeof(std::int32_t));
+    copy(c.remote_to, a.remote_to + row, sizeof(std::int32_t));
   }
 }
 
-// attended_ of a KV head; returns how many tokens.
+// Fills attended_ for a KV head; returns the number of tokens.
 std::int64_t CudaAudit::mark(const Row& row, std::int32_t layer, std::int32_t kv_head, const Copies& c,
                              const CudaRetrieval& retrieval) {
   const KvSlots& slots = retrieval.slots();
-  const SlotRules& rules = retrieval.at(row.method.place, layer).rules;
+  const SlotRules& rules = retrieval.at(row.method.seq_slot, layer).rules;
   const std::int32_t n = row.method.cache->length(), unit = slots.unit_tokens, stop = (n + unit - 1) / unit,
                      sinks = rules.sink / unit,
                      window = unit == 1 ? std::max(rules.recent, rules.entry_tokens) : rules.recent / unit;
   const std::int64_t index =
-      (std::int64_t{retrieval.slot_layer(layer)} * slots.n_places + row.method.place) * shape_.n_kv_heads + kv_head;
+      (std::int64_t{retrieval.slot_layer(layer)} * slots.n_seq_slots + row.method.seq_slot) * shape_.n_kv_heads +
+      kv_head;
   const auto pages = n_slots_ > 0 ? std::unordered_map<std::int32_t, std::int32_t>()
                                   : pages_by_block(*row.method.cache, layer, kv_head);
   const auto unit_at = [&](std::int32_t entry) {
     if (n_slots_ == 0) {
-      const std::int32_t each = kPageTokens / unit;  // entries of a block
+      const std::int32_t each = kPageTokens / unit;  // entries per block
       const auto page = pages.find(entry / each);
       return page == pages.end() ? -1 : page->second * each + entry % each;
     }
-    const std::int64_t slot = (entry & ~kOnItsWay) - index * n_slots_;  // those on their way have come
+    const std::int64_t slot = (entry & ~kInFlight) - index * n_slots_;  // recalls in flight have completed
     if (slot < 0 || slot >= n_slots_) return -1;
     if (slot < sinks) return static_cast<std::int32_t>(slot);
     if (slot >= sinks + window) return c.unit_of[std::int64_t{kv_head} * n_slots_ + slot];
-    return stop - 1 - (stop - 1 - static_cast<std::int32_t>(slot - sinks)) % window;  // the last unit that goes there
+    return stop - 1 - (stop - 1 - static_cast<std::int32_t>(slot - sinks)) % window;  // the last unit with this slot
   };
   attended_.assign(static_cast<std::size_t>(n), 0);
-  // Where rows see in two parts, the list is of what is far.
+  // With two-part attention the list is the remote part.
   const bool parts = retrieval.two_parts();
-  const std::int32_t n_listed = parts ? *c.far_to : retrieval.at(row.method.place, layer).attended;
+  const std::int32_t n_listed = parts ? *c.remote_to : retrieval.at(row.method.seq_slot, layer).attended;
   const std::int32_t* listed = c.listed + std::int64_t{kv_head} * max_listed_;
   MNEME_CHECK(n_listed <= max_listed_ * unit, "{} tokens in a list of {} units of {}", n_listed, max_listed_, unit);
   for (std::int32_t at = 0, i = 0; at < n_listed; at += unit, ++i) {
@@ -153,10 +154,10 @@ std::int64_t CudaAudit::mark(const Row& row, std::int32_t layer, std::int32_t kv
   return std::count(attended_.begin(), attended_.end(), std::uint8_t{1});
 }
 
-// Turned keys near the newest token, whose pages stand in a ring: as a table that begins with the first of them.
-CudaAudit::Part CudaAudit::near_part(const Row& row, std::int32_t layer, const CudaRetrieval& retrieval,
-                                     const Stream& stream) {
-  const KeyRing ring = retrieval.near(layer, nullptr);
+// The ring of rotated keys as a table that starts with its first page.
+CudaAudit::Part CudaAudit::local_part(const Row& row, std::int32_t layer, const CudaRetrieval& retrieval,
+                                      const Stream& stream) {
+  const KeyRing ring = retrieval.local(layer, nullptr);
   const std::int32_t n = row.method.cache->length(), from = std::max(0, n - row.method.method->plan().rules.recent),
                      first = from / kPageTokens;
   Part part{.tables = ring.tables,
@@ -168,7 +169,7 @@ CudaAudit::Part CudaAudit::near_part(const Row& row, std::int32_t layer, const C
   auto* blocks = host_blocks_.as<std::int32_t>();
   for (std::int32_t head = 0; head < shape_.n_kv_heads; ++head) {
     // The ring's own table: block i is entry i.
-    const std::int64_t base = row.method.place * ring.tables.sequence_stride +
+    const std::int64_t base = row.method.seq_slot * ring.tables.sequence_stride +
                               (std::int64_t{ring.layer} * shape_.n_kv_heads + head) * ring.pages;
     for (std::int32_t i = 0; i < ring.pages; ++i)
       blocks[head * ring.pages + i] = static_cast<std::int32_t>(base + (first + i) % ring.pages);
@@ -178,7 +179,7 @@ CudaAudit::Part CudaAudit::near_part(const Row& row, std::int32_t layer, const C
   return part;
 }
 
-// What full attention gives over a part, and each token's share of it. Waits.
+// Full attention over a part, and each token's share of it. Waits for the stream.
 void CudaAudit::measure_part(const Part& part, std::size_t number, const Stream& stream) {
   const CudaContext context{.stream = stream.get()};
   if (scratch_.size() == 0) {
@@ -220,7 +221,7 @@ void CudaAudit::measure_part(const Part& part, std::size_t number, const Stream&
   stream.synchronize();
 }
 
-// probabilities_ and truth_ of a row that sees its tokens in so many parts.
+// probabilities_ and truth_ of a row over its parts.
 void CudaAudit::measure(std::span<const Part> parts, std::int32_t n_tokens, const Stream& stream) {
   for (std::size_t i = 0; i < parts.size(); ++i) measure_part(parts[i], i, stream);
   const auto heads = static_cast<std::size_t>(n_heads_), d = static_cast<std::size_t>(shape_.head_dim),
@@ -249,10 +250,11 @@ void CudaAudit::count_layer(std::size_t r, std::int32_t layer, const KvTables& p
                             const Stream& stream) {
   const Row& row = rows_[r];
   const std::int32_t n = row.method.cache->length(), group = n_heads_ / shape_.n_kv_heads;
-  Part parts[2] = {{.q = query(r, layer, false), .tables = pages, .layer = layer, .slot = row.method.place, .end = n}};
+  Part parts[2] = {
+      {.q = query(r, layer, false), .tables = pages, .layer = layer, .slot = row.method.seq_slot, .end = n}};
   std::size_t n_parts = 1;
-  if (retrieval.raw_keys()) {  // under positions of its own, a method's truth is all tokens as it sees them
-    parts[1] = near_part(row, layer, retrieval, stream);
+  if (retrieval.pre_rope_keys()) {  // with remapped positions, the truth is all tokens at those positions
+    parts[1] = local_part(row, layer, retrieval, stream);
     parts[1].q = query(r, layer, false);
     parts[0].q = query(r, layer, true);
     parts[0].end = parts[1].position + parts[1].begin;
@@ -271,17 +273,17 @@ void CudaAudit::count_layer(std::size_t r, std::int32_t layer, const KvTables& p
     const std::int64_t attended = mark(row, layer, m, c, retrieval);
     const AuditedHead head = audit_head(std::span(probabilities_).subspan(static_cast<std::size_t>(m) * each, each),
                                         group, attended_, attended, scratch_here_);
-    stats.audit_recall += head.recall;
-    stats.audit_mass += head.mass;
+    stats.audit.recall += head.recall;
+    stats.audit.mass += head.mass;
   }
-  stats.audits += shape_.n_kv_heads;
-  stats.audit_error += shape_.n_kv_heads * std::sqrt(difference / std::max(norm, 1e-30));
+  stats.audit.samples += shape_.n_kv_heads;
+  stats.audit.error += shape_.n_kv_heads * std::sqrt(difference / std::max(norm, 1e-30));
 }
 
 void CudaAudit::count(const KvTables& pages, const CudaRetrieval& retrieval, const Stream& stream) {
   for (std::size_t r = 0; r < rows_.size(); ++r)
     for (std::int32_t l = 0; l < shape_.n_layers; ++l)
-      if (retrieval.slot_layer(l) >= 0 && !retrieval.at(rows_[r].method.place, l).everything)
+      if (retrieval.slot_layer(l) >= 0 && !retrieval.at(rows_[r].method.seq_slot, l).everything)
         count_layer(r, l, pages, retrieval, stream);
 }
 

@@ -1,4 +1,4 @@
-// Memory of a pool's blocks that the device reads and writes: its own, or page-locked memory of the host.
+// Memory of a pool's blocks that the device accesses: device memory, or page-locked host memory.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "src/base/progress.h"
-#include "src/cache/page_pool.h"
-#include "src/device/memory.h"
+#include "src/cuda/memory.h"
+#include "src/kv/page_pool.h"
 
 namespace mneme {
 
@@ -23,24 +23,24 @@ class CudaBlocks final : public BlockMemory {
     return std::unique_ptr<CudaBlocks>(new CudaBlocks({}, PinnedBuffer(bytes, progress), bytes, stream));
   }
 
-  // By the device's address.
+  // By its device address.
   std::byte* base() const override { return device_.size() > 0 ? device_.data() : host_.device_data(); }
   bool in_host_memory() const override { return host_.size() > 0; }
   std::size_t bytes() const { return bytes_; }
   void copy(std::byte* to, const std::byte* from, std::size_t n) override { copy_bytes(to, from, n, stream_); }
   void move(std::span<const TokenMove> moves, std::span<const std::int32_t> ends, std::size_t token_bytes) override {
-    stream_.synchronize();  // what the buffers held may be on its way still
+    stream_.synchronize();  // earlier copies out of the buffers may be in flight
     const std::size_t bytes = moves.size_bytes() + ends.size_bytes();
     if (moves_.size() < bytes) {
-      moves_ = {}, moves_there_ = {};
+      moves_ = {}, moves_device_ = {};
       moves_ = PinnedBuffer(bytes + bytes / 2);
-      moves_there_ = DeviceBuffer(bytes + bytes / 2, "tokens that move");
+      moves_device_ = DeviceBuffer(bytes + bytes / 2, "tokens that move");
     }
     std::memcpy(moves_.data(), moves.data(), moves.size_bytes());
     std::memcpy(moves_.data() + moves.size_bytes(), ends.data(), ends.size_bytes());
-    copy_bytes(moves_there_.data(), moves_.data(), bytes, stream_);
-    move_tokens_cuda(base(), static_cast<std::int32_t>(token_bytes), moves_there_.as<TokenMove>(),
-                     reinterpret_cast<const std::int32_t*>(moves_there_.data() + moves.size_bytes()),
+    copy_bytes(moves_device_.data(), moves_.data(), bytes, stream_);
+    move_tokens_cuda(base(), static_cast<std::int32_t>(token_bytes), moves_device_.as<TokenMove>(),
+                     reinterpret_cast<const std::int32_t*>(moves_device_.data() + moves.size_bytes()),
                      static_cast<std::int32_t>(ends.size()), {.stream = stream_.get()});
   }
   void read(std::byte* to_host, const std::byte* from, std::size_t n) override {
@@ -59,7 +59,7 @@ class CudaBlocks final : public BlockMemory {
   DeviceBuffer device_;
   PinnedBuffer host_;
   PinnedBuffer moves_;
-  DeviceBuffer moves_there_;
+  DeviceBuffer moves_device_;
   std::size_t bytes_;
   const Stream& stream_;
 };

@@ -1,6 +1,6 @@
-// What a step is, is in run_graph_rows() and run_prompt_rows(); what a layer is, in the two layer functions. The rest
-// is memory and bringing rows to the device.
-#include "src/model/cuda_forward.h"
+// A step is run_graph_rows() (few rows, a replayed graph) or launch_many() (prompts); a layer is layer_few() or
+// layer_many(). The rest is memory and row metadata.
+#include "src/model/cuda/forward.h"
 
 #include <algorithm>
 #include <array>
@@ -13,20 +13,20 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/device/device.h"
-#include "src/device/trace_range.h"
-#include "src/kernels/matmul_lt.h"
-#include "src/kernels/pointwise_cuda.h"
-#include "src/model/cuda_attention.h"
+#include "src/cuda/device.h"
+#include "src/cuda/trace_range.h"
+#include "src/model/cuda/attention.h"
+#include "src/ops/gemm/gemm_cublaslt_cuda.h"
+#include "src/ops/norm_rope/pointwise_cuda.h"
 
 namespace mneme {
 namespace {
 
-constexpr std::int32_t kMatvecRows = 8;  // matvec_cuda.h: the most rows
-constexpr std::int32_t kGraphRows = 64;  // a step of more sequences is launched kernel by kernel
+constexpr std::int32_t kSkinnyGemmRows = 8;  // skinny_gemm_cuda.h: the most rows
+constexpr std::int32_t kGraphRows = 64;      // steps with more sequences are launched kernel by kernel
 
 std::int32_t graph_rows(std::int32_t n) {
-  return n <= kMatvecRows ? n : (n + 7) / 8 * 8;
+  return n <= kSkinnyGemmRows ? n : (n + 7) / 8 * 8;
 }
 
 }  // namespace
@@ -37,7 +37,7 @@ struct CudaForward::Impl {
   CudaForwardOptions options;
   Stream stream;
   CudaWeights weights;
-  MatmulLt products;
+  CublasLtGemm products;
   int device_major = device_info(0).compute_major;
   CudaAttention attention;
   std::int32_t q_width, kv_width, capacity;
@@ -45,22 +45,22 @@ struct CudaForward::Impl {
   // ---- memory
   DeviceBuffer arena;
   float *residual = nullptr, *qkv_f32 = nullptr, *sums_embed = nullptr, *sums = nullptr, *angles = nullptr,
-        *far_angles = nullptr, *logits = nullptr, *best_logprob = nullptr;
-  std::byte *normed = nullptr, *qkv = nullptr, *q = nullptr, *far_q = nullptr, *attended = nullptr, *gate_up = nullptr,
-            *product = nullptr, *dequantised = nullptr, *attention_scratch = nullptr;
+        *remote_angles = nullptr, *logits = nullptr, *best_logprob = nullptr;
+  std::byte *normed = nullptr, *qkv = nullptr, *q = nullptr, *remote_q = nullptr, *attended = nullptr,
+            *gate_up = nullptr, *ffn_hidden = nullptr, *dequantised = nullptr, *attention_scratch = nullptr;
   std::int32_t *row_base = nullptr, *graph_base = nullptr, *best_token = nullptr;
   double* inv_freq = nullptr;
-  DrawRule* draw_rules = nullptr;
+  SamplingRule* sampling_rules = nullptr;
   PinnedBuffer host_rows, host_logits, host_best, host_rules;
-  Buffer all_logits;             // where more rows are wanted than the head takes at once
+  Buffer all_logits;             // for more rows than the head takes in one call
   CudaBlocks* blocks = nullptr;  // the pool's
 
   // ---- a step
-  // By rows and CudaAttention::graph_kind(); empty until the second step of so many.
+  // By rows and CudaAttention::graph_kind(); null until the second step of a shape.
   std::map<std::pair<std::int32_t, std::int32_t>, Graph> graphs;
-  std::int32_t generation = 0;  // of `attention`, that they were made for
+  std::int32_t generation = 0;  // of `attention`, for which the graphs were captured
   std::vector<std::int32_t> wanted;
-  std::vector<TokenChoice> choices;
+  std::vector<TokenSample> samples;
   Event begin = Event::make(Event::Timing::kTimed), end = Event::make(Event::Timing::kTimed);
 
   Impl(const Model& m, CudaWeights w, Stream s, const CudaForwardOptions& o);
@@ -82,16 +82,16 @@ struct CudaForward::Impl {
   void launch_few(std::int32_t n);
   void launch_many(std::int32_t n, const CudaRowArrays& rows, bool decode_only);
   void head_many(const std::int32_t* rows, std::int32_t n);
-  std::int32_t head_rows() const { return std::max(options.max_sequences, kGraphRows); }  // of one call
+  std::int32_t head_rows() const { return std::max(options.max_sequences, kGraphRows); }  // per call
   void layer_few(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows);
   void layer_many(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows, bool decode_only,
                   const CudaContext& context);
   void multiply(const void* x, const DeviceMatrix& w, std::int64_t m, void* y, bool f32, bool accumulate);
   CudaAttention::Memory attention_memory(std::int32_t layer, bool bf16) const;
-  void fetch(std::span<const std::int32_t> rows, std::span<const DrawRule> rules, float* to);
-  ConstTensorView collect(const std::optional<std::span<const DrawRule>>& rules, const CudaRowArrays* to_compute);
-  // rules: tokens are wanted, see CudaForward::choose; none: logits.
-  ConstTensorView step(const ForwardInput& input, const std::optional<std::span<const DrawRule>>& rules);
+  void fetch(std::span<const std::int32_t> rows, std::span<const SamplingRule> rules, float* to);
+  ConstTensorView collect(const std::optional<std::span<const SamplingRule>>& rules, const CudaRowArrays* to_compute);
+  // rules: sample tokens, see CudaForward::sample; none: logits.
+  ConstTensorView step(const ForwardInput& input, const std::optional<std::span<const SamplingRule>>& rules);
 };
 
 CudaForward::Impl::Impl(const Model& m, CudaWeights w, Stream s, const CudaForwardOptions& o)
@@ -108,7 +108,7 @@ void CudaForward::Impl::allocate() {
   const std::size_t qkv_width = static_cast<std::size_t>(q_width + 2 * kv_width),
                     q_n = static_cast<std::size_t>(q_width);
   const auto sequences = static_cast<std::size_t>(head_rows());
-  std::size_t widest = 0;  // a quantised matrix becomes bf16 on its way into a product of many rows
+  std::size_t widest = 0;  // quantised matrices are converted to bf16 for a GEMM with many rows
   const auto see = [&](const DeviceMatrix& w) {
     if (is_quantised(w.dtype)) widest = std::max(widest, static_cast<std::size_t>(w.n_out * w.n_in));
   };
@@ -124,21 +124,21 @@ void CudaForward::Impl::allocate() {
   const std::array pieces = {Piece{&residual, rows * hidden * 4},
                              Piece{&normed, rows * hidden * 2},
                              Piece{&qkv, rows * qkv_width * 2},
-                             Piece{&qkv_f32, kMatvecRows * qkv_width * 4},
+                             Piece{&qkv_f32, kSkinnyGemmRows * qkv_width * 4},
                              Piece{&q, rows * q_n * 2},
-                             Piece{&far_q, rows * q_n * 2},
+                             Piece{&remote_q, rows * q_n * 2},
                              Piece{&attended, rows * q_n * 2},
                              Piece{&gate_up, rows * 2 * ffn * 2},
-                             Piece{&product, rows * ffn * 2},
+                             Piece{&ffn_hidden, rows * ffn * 2},
                              Piece{&dequantised, widest * 2},
                              Piece{&sums_embed, 8 * 4},
                              Piece{&sums, (hidden / 16 + 1) * 8 * 4},
                              Piece{&angles, rows * static_cast<std::size_t>(config.head_dim) * 4},
-                             Piece{&far_angles, rows * static_cast<std::size_t>(config.head_dim) * 4},
+                             Piece{&remote_angles, rows * static_cast<std::size_t>(config.head_dim) * 4},
                              Piece{&logits, sequences * static_cast<std::size_t>(config.vocab) * 4},
                              Piece{&best_token, sequences * 4},
                              Piece{&best_logprob, sequences * 4},
-                             Piece{&draw_rules, sequences * sizeof(DrawRule)},
+                             Piece{&sampling_rules, sequences * sizeof(SamplingRule)},
                              Piece{&row_base, CudaRowArrays::kArrays * rows * 4},
                              Piece{&graph_base, CudaRowArrays::kArrays * kGraphRows * 4},
                              Piece{&inv_freq, model.rope().inv_freq.size() * 8},
@@ -158,11 +158,11 @@ void CudaForward::Impl::allocate() {
   host_rows = PinnedBuffer(CudaRowArrays::kArrays * rows * 4);
   host_logits = PinnedBuffer(sequences * static_cast<std::size_t>(config.vocab) * 4);
   host_best = PinnedBuffer(sequences * 8);
-  host_rules = PinnedBuffer(sequences * sizeof(DrawRule));
+  host_rules = PinnedBuffer(sequences * sizeof(SamplingRule));
   stream.synchronize();
 }
 
-// The rows of the step into host memory, what they attend on its way. True: a graph can run them.
+// Writes the step's row metadata to host memory and enqueues its copies. True: a graph can run the step.
 bool CudaForward::Impl::fill_rows(const ForwardInput& input, std::int32_t rows_in_all) {
   const CudaRowArrays host = CudaRowArrays::at(host_rows.as<std::int32_t>(), capacity);
   wanted.clear();
@@ -187,18 +187,18 @@ CudaAttention::Memory CudaForward::Impl::attention_memory(std::int32_t layer, bo
   const CudaLayerWeights& w = weights.layers()[static_cast<std::size_t>(layer)];
   return {.qkv = bf16 ? static_cast<const void*>(qkv) : qkv_f32,
           .qkv_bf16 = bf16,
-          .bias = bf16 ? w.qkv_bias : nullptr,  // the matrix-vector product has added it
+          .bias = bf16 ? w.qkv_bias : nullptr,  // the skinny GEMM has added it
           .q_norm = w.q_norm,
           .k_norm = w.k_norm,
           .angles = angles,
-          .far_angles = far_angles,
+          .remote_angles = remote_angles,
           .q = q,
-          .far_q = far_q,
+          .remote_q = remote_q,
           .out = attended,
           .scratch = attention_scratch};
 }
 
-// Six kernels a layer: norms are part of the products before and after them.
+// Six kernels per layer: norms are fused into the GEMMs before and after them.
 void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows) {
   const CudaLayerWeights& w = weights.layers()[static_cast<std::size_t>(layer)];
   const bool last = layer + 1 == static_cast<std::int32_t>(config.n_layers);
@@ -207,22 +207,22 @@ void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const Cuda
   const std::int32_t parts = residual_parts(config.hidden);
   const CudaContext context = overlapped();
 
-  matvec_cuda(normed, n, w.qkv, layer == 0 ? deferred(sums_embed, 1) : deferred(sums, parts),
-              {.y = qkv_f32, .bias = w.qkv_bias}, context);
+  skinny_gemm_cuda(normed, n, w.qkv, layer == 0 ? deferred(sums_embed, 1) : deferred(sums, parts),
+                   {.y = qkv_f32, .bias = w.qkv_bias}, context);
   attention.layer_of_graph(layer, n, rows, attention_memory(layer, false), context, stream);
-  matvec_residual_cuda(attended, n, w.o,
-                       {.residual = residual, .norm_weight = w.ffn_norm, .x_next = normed, .sums = sums}, context);
-  matvec_swiglu_cuda(normed, n, w.gate_up, deferred(sums, parts), product, context);
-  matvec_residual_cuda(product, n, w.down,
-                       {.residual = residual, .norm_weight = next_norm, .x_next = normed, .sums = sums}, context);
+  skinny_gemm_residual_cuda(attended, n, w.o,
+                            {.residual = residual, .norm_weight = w.ffn_norm, .x_next = normed, .sums = sums}, context);
+  skinny_gemm_swiglu_cuda(normed, n, w.gate_up, deferred(sums, parts), ffn_hidden, context);
+  skinny_gemm_residual_cuda(ffn_hidden, n, w.down,
+                            {.residual = residual, .norm_weight = next_norm, .x_next = normed, .sums = sums}, context);
 }
 
-// By which queries and keys are turned: where rows stand, and where they stand for what is far.
+// RoPE angles of the rows' positions, and of their remapped positions.
 void CudaForward::Impl::angles_of(const CudaRowArrays& rows, std::int32_t n, const CudaContext& context) {
   const auto half = static_cast<std::int32_t>(config.head_dim / 2);
   rope_angles_cuda(rows.positions, n, inv_freq, half, model.rope().scale, angles, context);
-  if (attention.has_far())
-    rope_angles_cuda(rows.far_positions, n, inv_freq, half, model.rope().scale, far_angles, context);
+  if (attention.has_remapped())
+    rope_angles_cuda(rows.remote_positions, n, inv_freq, half, model.rope().scale, remote_angles, context);
 }
 
 void CudaForward::Impl::launch_few(std::int32_t n) {
@@ -235,12 +235,12 @@ void CudaForward::Impl::launch_few(std::int32_t n) {
   angles_of(rows, n, context);
   for (std::int32_t layer = 0; layer < config.n_layers; ++layer) layer_few(layer, n, rows);
   attention.finish_graph(n, rows, stream);
-  matvec_cuda(normed, n, weights.head(), deferred(sums, residual_parts(config.hidden)), {.y = logits}, context);
+  skinny_gemm_cuda(normed, n, weights.head(), deferred(sums, residual_parts(config.hidden)), {.y = logits}, context);
   argmax_cuda(logits, n, static_cast<std::int32_t>(config.vocab), best_token, best_logprob, context);
   attention.join(stream);
 }
 
-// y = x w^T, the weights as bf16.
+// y = x w^T, with the weights converted to bf16.
 void CudaForward::Impl::multiply(const void* x, const DeviceMatrix& w, std::int64_t m, void* y, bool f32,
                                  bool accumulate) {
   const void* values = w.values;
@@ -264,8 +264,8 @@ void CudaForward::Impl::layer_many(std::int32_t layer, std::int32_t n, const Cud
   multiply(attended, w.o, n, residual, true, true);
   rms_norm_cuda(residual, nullptr, n, hidden, w.ffn_norm, eps, normed, context);
   multiply(normed, w.gate_up, n, gate_up, false, false);
-  swiglu_cuda(gate_up, n, ffn, product, context);
-  multiply(product, w.down, n, residual, true, true);
+  swiglu_cuda(gate_up, n, ffn, ffn_hidden, context);
+  multiply(ffn_hidden, w.down, n, residual, true, true);
 }
 
 void CudaForward::Impl::launch_many(std::int32_t n, const CudaRowArrays& rows, bool decode_only) {
@@ -278,34 +278,34 @@ void CudaForward::Impl::launch_many(std::int32_t n, const CudaRowArrays& rows, b
   attention.join(stream);
 }
 
-// Logits of n rows, and the best of each. rows: which, null: the first n.
+// Logits of n rows and the argmax of each. rows: which rows, null: the first n.
 void CudaForward::Impl::head_many(const std::int32_t* rows, std::int32_t n) {
   const CudaContext context = serial();
   rms_norm_cuda(residual, rows, n, static_cast<std::int32_t>(config.hidden), weights.output_norm(),
                 static_cast<float>(config.rms_eps), normed, context);
-  if (n <= kMatvecRows) {
-    matvec_cuda(normed, n, weights.head(), {}, {.y = logits}, context);
+  if (n <= kSkinnyGemmRows) {
+    skinny_gemm_cuda(normed, n, weights.head(), {}, {.y = logits}, context);
   } else {
     multiply(normed, weights.head(), n, logits, true, false);
   }
   argmax_cuda(logits, n, static_cast<std::int32_t>(config.vocab), best_token, best_logprob, context);
 }
 
-// n rows of n sequences. The first step of so many rows is launched as it is, which loads the kernels; the second is
+// n rows of n sequences. The first step of a shape is launched directly, which loads the kernels; the second is
 // captured.
 void CudaForward::Impl::run_graph_rows(std::int32_t n, std::int32_t n_padded) {
   const CudaRowArrays from = CudaRowArrays::at(host_rows.as<std::int32_t>(), capacity);
   for (std::int32_t i = n; i < n_padded; ++i)
     for (std::int32_t a = 0; a < CudaRowArrays::kGraphArrays; ++a)
       host_rows.as<std::int32_t>()[std::int64_t{a} * capacity + i] = 0;
-  for (std::int32_t i = n; i < n_padded; ++i) from.slots[i] = from.places[i] = -1;
+  for (std::int32_t i = n; i < n_padded; ++i) from.slots[i] = from.seq_slots[i] = -1;
   const CudaRowArrays to = CudaRowArrays::at(graph_base, kGraphRows);
   const std::size_t bytes = static_cast<std::size_t>(n_padded) * sizeof(std::int32_t);
   for (std::int32_t i = 0; i < CudaRowArrays::kGraphArrays; ++i)
     copy_bytes(graph_base + std::int64_t{i} * kGraphRows, host_rows.as<std::int32_t>() + std::int64_t{i} * capacity,
                bytes, stream);
   const auto launch = [&] {
-    if (n_padded <= kMatvecRows) {
+    if (n_padded <= kSkinnyGemmRows) {
       launch_few(n_padded);
     } else {
       launch_many(n_padded, to, true);
@@ -325,9 +325,9 @@ void CudaForward::Impl::run_graph_rows(std::int32_t n, std::int32_t n_padded) {
   it->second.launch(stream);
 }
 
-// Of `rows` of the head's last call: their logits to `to`, or, where that is null, their tokens to `choices`, drawn by
-// `rules` (one a row; none: the most likely).
-void CudaForward::Impl::fetch(std::span<const std::int32_t> rows, std::span<const DrawRule> rules, float* to) {
+// For `rows` of the head's last call: copies their logits to `to`, or, where that is null, their tokens to `samples`,
+// sampled by `rules` (one per row; none: argmax).
+void CudaForward::Impl::fetch(std::span<const std::int32_t> rows, std::span<const SamplingRule> rules, float* to) {
   if (rows.empty()) return;
   if (to != nullptr) {
     for (std::size_t i = 0; i < rows.size(); ++i)
@@ -336,24 +336,24 @@ void CudaForward::Impl::fetch(std::span<const std::int32_t> rows, std::span<cons
     return;
   }
   const std::int32_t n = *std::max_element(rows.begin(), rows.end()) + 1;
-  if (std::any_of(rules.begin(), rules.end(), [](const DrawRule& r) { return r.temperature > 0; })) {
-    auto* here = host_rules.as<DrawRule>();
-    std::fill_n(here, n, DrawRule{});
+  if (std::any_of(rules.begin(), rules.end(), [](const SamplingRule& r) { return r.temperature > 0; })) {
+    auto* here = host_rules.as<SamplingRule>();
+    std::fill_n(here, n, SamplingRule{});
     for (std::size_t i = 0; i < rows.size(); ++i) here[rows[i]] = rules[i];
-    copy_bytes(draw_rules, here, static_cast<std::size_t>(n) * sizeof(DrawRule), stream);
-    sample_cuda(logits, draw_rules, n, static_cast<std::int32_t>(config.vocab), best_token, best_logprob, serial());
+    copy_bytes(sampling_rules, here, static_cast<std::size_t>(n) * sizeof(SamplingRule), stream);
+    sample_cuda(logits, sampling_rules, n, static_cast<std::int32_t>(config.vocab), best_token, best_logprob, serial());
   }
   auto* tokens = host_best.as<std::int32_t>();
   auto* logprobs = host_best.as<float>() + head_rows();
   copy_bytes(tokens, best_token, static_cast<std::size_t>(n) * 4, stream);
   copy_bytes(logprobs, best_logprob, static_cast<std::size_t>(n) * 4, stream);
   stream.synchronize();
-  for (const std::int32_t row : rows) choices.push_back({tokens[row], logprobs[row]});
+  for (const std::int32_t row : rows) samples.push_back({tokens[row], logprobs[row]});
 }
 
-// What was wanted, on the host: logits, or tokens where there are rules for them. to_compute: the rows, where the head
-// has not seen them yet; it takes so many at a time.
-ConstTensorView CudaForward::Impl::collect(const std::optional<std::span<const DrawRule>>& rules,
+// Collects the results on the host: logits, or tokens if there are rules. to_compute: the rows, if the head has not
+// processed them yet; it takes a limited number per call.
+ConstTensorView CudaForward::Impl::collect(const std::optional<std::span<const SamplingRule>>& rules,
                                            const CudaRowArrays* to_compute) {
   const auto n = static_cast<std::int32_t>(wanted.size());
   MNEME_CHECK(!rules || rules->empty() || rules->size() == wanted.size(), "{} rules for {} rows", rules->size(), n);
@@ -367,9 +367,9 @@ ConstTensorView CudaForward::Impl::collect(const std::optional<std::span<const D
   }
   const auto rules_of = [&](std::int32_t first, std::size_t count) {
     return rules && !rules->empty() ? rules->subspan(static_cast<std::size_t>(first), count)
-                                    : std::span<const DrawRule>();
+                                    : std::span<const SamplingRule>();
   };
-  choices.clear();
+  samples.clear();
   if (to_compute == nullptr) fetch(wanted, rules_of(0, wanted.size()), to);
   std::vector<std::int32_t> rows;
   for (std::int32_t first = 0; to_compute != nullptr && first < n; first += head_rows()) {
@@ -403,7 +403,8 @@ std::unique_ptr<PagePool> CudaForward::make_pool(const KvShape& shape, std::int6
 
 std::int64_t CudaForward::room_bytes() const {
   const KvShape shape = impl_->model.kv_shape(DType::kBF16);
-  return static_cast<std::int64_t>(device_info(0).free_bytes) - kDeviceBytesAside - impl_->attention.aside_bytes(shape);
+  return static_cast<std::int64_t>(device_info(0).free_bytes) - kReservedDeviceBytes -
+         impl_->attention.reserved_device_bytes(shape);
 }
 
 void CudaForward::set_store(KvStore store) {
@@ -412,16 +413,16 @@ void CudaForward::set_store(KvStore store) {
   impl_->attention.set_store(store);
 }
 
-void CudaForward::draw_outcomes(float turnover, float correction, RecallBy recall_by) {
-  impl_->attention.draw_outcomes(turnover, correction, recall_by);
+void CudaForward::inject_outcomes(float turnover, float correction, RecallBy recall_by) {
+  impl_->attention.inject_outcomes(turnover, correction, recall_by);
 }
 
-void CudaForward::expect_method(const Plan& plan, std::span<const Plan* const> beside) {
-  CudaRetrieval::expect(plan, beside);
+void CudaForward::expect_method(const Plan& plan, std::span<const Plan* const> others) {
+  CudaRetrieval::expect(plan, others);
 }
 
 void CudaForward::expect_question(const Plan& plan) {
-  if (plan.layer_choice && plan.recipe.prefill_window->question_weight != 0)
+  if (plan.layer_selection && plan.recipe.prefill_window->question_weight != 0)
     fail(ErrorKind::kUnsupported,
          "KV method {} on device cuda: it does not score with a marked question (question_span); leave it out, or say "
          "--kv question_weight=0",
@@ -433,7 +434,7 @@ const CudaRetrieval* CudaForward::retrieval() const {
 }
 
 ConstTensorView CudaForward::Impl::step(const ForwardInput& input,
-                                        const std::optional<std::span<const DrawRule>>& rules) {
+                                        const std::optional<std::span<const SamplingRule>>& rules) {
   MNEME_CHECK(attention.ready(), "a step before make_pool()");
   use_device(0);
   const auto n = static_cast<std::int32_t>(input.tokens.size());
@@ -454,9 +455,9 @@ ConstTensorView CudaForward::Impl::step(const ForwardInput& input,
 ConstTensorView CudaForward::run(const ForwardInput& input) {
   return impl_->step(input, {});
 }
-std::span<const TokenChoice> CudaForward::choose(const ForwardInput& input, std::span<const DrawRule> rules) {
+std::span<const TokenSample> CudaForward::sample(const ForwardInput& input, std::span<const SamplingRule> rules) {
   impl_->step(input, rules);
-  return impl_->choices;
+  return impl_->samples;
 }
 const CudaWeights& CudaForward::weights() const {
   return impl_->weights;

@@ -1,10 +1,10 @@
-#include "src/model/cuda_host_recall.h"
+#include "src/model/cuda/host_recall.h"
 
 #include <algorithm>
 #include <limits>
 
 #include "src/base/check.h"
-#include "src/kernels/scatter_pages_cuda.h"
+#include "src/offload/scatter_pages_cuda.h"
 
 namespace mneme {
 namespace {
@@ -18,25 +18,27 @@ std::int32_t* at(const PinnedBuffer& b, std::int64_t entry) {
 }  // namespace
 
 CudaHostRecall::CudaHostRecall(const KvSlots& slots) : slots_(slots) {
-  const auto states = static_cast<std::size_t>(slots.n_layers) * static_cast<std::size_t>(slots.n_places),
+  const auto states = static_cast<std::size_t>(slots.n_layers) * static_cast<std::size_t>(slots.n_seq_slots),
              heads = static_cast<std::size_t>(slots.n_kv_heads), listed = static_cast<std::size_t>(slots.max_listed);
   heads_.resize(states * heads);
   counts_.resize(states);
-  chosen_ = PinnedBuffer(static_cast<std::size_t>(slots.n_places) * heads * listed * 4);
+  selected_ids_ = PinnedBuffer(static_cast<std::size_t>(slots.n_seq_slots) * heads * listed * 4);
   listed_ = PinnedBuffer(states * heads * listed * 4);
 }
 
-// As resolve() of unit_resolve.cuh: slots that were not chosen for longest are given up, the first where that is equal.
+// As resolve() of unit_resolve.cuh: evicts the least recently selected slots, lowest index first among equals.
 void CudaHostRecall::take(const Row& row, std::int32_t layer, std::int32_t slot_layer, std::int32_t kv_head) {
   const std::int32_t length = row.cache->length(), first = row.rules.sink / kKvPageTokens,
                      stop = (length + kKvPageTokens - 1) / kKvPageTokens,
                      window = std::max(first, stop - row.rules.recent / kKvPageTokens), n_window = stop - window,
                      n = std::min(row.rules.n_select, window - first), fixed = first + n_window;
-  const std::int64_t index = (std::int64_t{slot_layer} * slots_.n_places + row.place) * slots_.n_kv_heads + kv_head;
+  const std::int64_t index =
+      (std::int64_t{slot_layer} * slots_.n_seq_slots + row.seq_slot) * slots_.n_kv_heads + kv_head;
   Head& h = heads_[static_cast<std::size_t>(index)];
   const auto n_free = static_cast<std::size_t>(slots_.n_slots - fixed);
-  if (row.anew || h.page_of.size() != n_free) h = {std::vector(n_free, -1), std::vector(n_free, -2)};
-  const std::int32_t* chosen = at(chosen_, (std::int64_t{row.place} * slots_.n_kv_heads + kv_head) * slots_.max_listed);
+  if (row.reset || h.page_of.size() != n_free) h = {std::vector(n_free, -1), std::vector(n_free, -2)};
+  const std::int32_t* selected_ids =
+      at(selected_ids_, (std::int64_t{row.seq_slot} * slots_.n_kv_heads + kv_head) * slots_.max_listed);
   std::int32_t* listed = at(listed_, index * slots_.max_listed);
   const auto base = static_cast<std::int32_t>(index * slots_.n_slots);
 
@@ -44,52 +46,52 @@ void CudaHostRecall::take(const Row& row, std::int32_t layer, std::int32_t slot_
   missing_.clear();
   std::int32_t replaced = 0;
   for (std::int32_t i = 0; i < n; ++i) {
-    const auto slot = std::find(h.page_of.begin(), h.page_of.end(), chosen[i]) - h.page_of.begin();
+    const auto slot = std::find(h.page_of.begin(), h.page_of.end(), selected_ids[i]) - h.page_of.begin();
     if (static_cast<std::size_t>(slot) == n_free) {
       missing_.push_back(i);
       continue;
     }
-    std::int32_t& used = h.used_at[static_cast<std::size_t>(slot)];
+    std::int32_t& used = h.last_used[static_cast<std::size_t>(slot)];
     replaced += used < length - 1 ? 1 : 0;
     used = kInUse;
     listed[first + i] = base + fixed + static_cast<std::int32_t>(slot);
   }
   free_.clear();
   for (std::size_t i = 0; i < n_free; ++i)
-    if (h.used_at[i] != kInUse) free_.push_back(static_cast<std::int32_t>(i));
+    if (h.last_used[i] != kInUse) free_.push_back(static_cast<std::int32_t>(i));
   std::stable_sort(free_.begin(), free_.end(), [&](std::int32_t a, std::int32_t b) {
-    return h.used_at[static_cast<std::size_t>(a)] < h.used_at[static_cast<std::size_t>(b)];
+    return h.last_used[static_cast<std::size_t>(a)] < h.last_used[static_cast<std::size_t>(b)];
   });
   MNEME_CHECK(missing_.size() <= free_.size(), "{} pages for {} slots", missing_.size(), free_.size());
   const std::span<const BlockId> table = row.cache->table(layer, kv_head);
   const std::size_t bytes = slots_.unit_bytes();
   for (std::size_t i = 0; i < missing_.size(); ++i) {
-    const std::int32_t slot = free_[i], page = chosen[missing_[i]];
+    const std::int32_t slot = free_[i], page = selected_ids[missing_[i]];
     copies_.push_back({slots_.slots + static_cast<std::size_t>(base + fixed + slot) * bytes,
                        row.cache->pool().data(table[static_cast<std::size_t>(page)]), bytes});
     h.page_of[static_cast<std::size_t>(slot)] = page;
-    h.used_at[static_cast<std::size_t>(slot)] = kInUse;
+    h.last_used[static_cast<std::size_t>(slot)] = kInUse;
     listed[first + missing_[i]] = base + fixed + slot;
   }
-  for (std::int32_t& used : h.used_at)
+  for (std::int32_t& used : h.last_used)
     if (used == kInUse) used = length;
   for (std::int32_t i = 0; i < n_window; ++i) listed[first + n + i] = base + first + (window + i) % n_window;
 
-  SlotCounts& counts = counts_[static_cast<std::size_t>(slot_layer * slots_.n_places + row.place)];
+  SlotCounts& counts = counts_[static_cast<std::size_t>(slot_layer * slots_.n_seq_slots + row.seq_slot)];
   counts.selected += static_cast<std::uint64_t>(n);
   counts.missing += missing_.size();
   counts.replaced += missing_.size() + static_cast<std::uint64_t>(replaced);
 }
 
-void CudaHostRecall::bring_staged(std::size_t n_buffers, const Stream& stream) {
+void CudaHostRecall::fetch_staged(std::size_t n_buffers, const Stream& stream) {
   const CudaContext context{.stream = stream.get()};
   if (staging_.empty()) {
     copying_ = Stream::make();
     const auto most = static_cast<std::size_t>(slots_.max_listed) * slots_.unit_bytes();
     for (int i = 0; i < 2; ++i)
-      staging_.push_back({DeviceBuffer(most, "pages on their way to slots"), Event::make(), Event::make()});
+      staging_.push_back({DeviceBuffer(most, "pages in flight to slots"), Event::make(), Event::make()});
   }
-  // Nothing is under way in the buffers: the host has waited for all that came before this layer's recall.
+  // No copy into the buffers is in flight: the host has waited for everything before this layer's recall.
   const Stream& copies_in = n_buffers == 1 ? stream : copying_;
   std::vector<std::byte*> to;
   for (std::size_t i = 0, begin = 0; i < ends_.size(); begin = ends_[i++]) {
@@ -105,7 +107,7 @@ void CudaHostRecall::bring_staged(std::size_t n_buffers, const Stream& stream) {
     }
     for (std::size_t c = begin; c < ends_[i]; c += to.size()) {
       to.clear();
-      for (std::size_t k = c; k < std::min(c + kMostScattered, ends_[i]); ++k) to.push_back(copies_[k].to);
+      for (std::size_t k = c; k < std::min(c + kMaxScattered, ends_[i]); ++k) to.push_back(copies_[k].to);
       scatter_pages_cuda(s.pages.data() + (c - begin) * slots_.unit_bytes(), to, slots_.unit_bytes(), context);
     }
     if (n_buffers > 1) s.free.record(stream);
@@ -115,13 +117,13 @@ void CudaHostRecall::bring_staged(std::size_t n_buffers, const Stream& stream) {
 void CudaHostRecall::recall(std::span<const Row> rows, RecallBy by, std::int32_t layer, std::int32_t slot_layer,
                             const Stream& stream) {
   const std::int64_t heads = slots_.n_kv_heads, listed = slots_.max_listed,
-                     state = std::int64_t{slot_layer} * slots_.n_places;
+                     state = std::int64_t{slot_layer} * slots_.n_seq_slots;
   const std::size_t bytes = static_cast<std::size_t>(heads * listed) * 4;
   const auto selects = [](const Row& r) { return r.cache->length() > r.rules.budget; };
   for (const Row& r : rows)
     if (selects(r))
-      copy_bytes(at(chosen_, r.place * heads * listed), slots_.chosen[0] + (state + r.place) * heads * listed, bytes,
-                 stream);
+      copy_bytes(at(selected_ids_, r.seq_slot * heads * listed),
+                 slots_.selected_ids[0] + (state + r.seq_slot) * heads * listed, bytes, stream);
   stream.synchronize();
   copies_.clear(), ends_.clear();
   for (const Row& r : rows)
@@ -130,7 +132,7 @@ void CudaHostRecall::recall(std::span<const Row> rows, RecallBy by, std::int32_t
       ends_.push_back(copies_.size());
     }
   if (by == RecallBy::kStaged || by == RecallBy::kStagedTwice) {
-    bring_staged(by == RecallBy::kStaged ? 1 : 2, stream);
+    fetch_staged(by == RecallBy::kStaged ? 1 : 2, stream);
   } else if (by == RecallBy::kBatch) {
     copy_batch(copies_, stream);
   } else if (by == RecallBy::kTokenMajor) {
@@ -146,8 +148,8 @@ void CudaHostRecall::recall(std::span<const Row> rows, RecallBy by, std::int32_t
   }
   for (const Row& r : rows)
     if (selects(r))
-      copy_bytes(slots_.listed + (state + r.place) * heads * listed, at(listed_, (state + r.place) * heads * listed),
-                 bytes, stream);
+      copy_bytes(slots_.listed + (state + r.seq_slot) * heads * listed,
+                 at(listed_, (state + r.seq_slot) * heads * listed), bytes, stream);
 }
 
 }  // namespace mneme

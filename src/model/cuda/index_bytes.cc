@@ -1,16 +1,16 @@
-// What choosing read of the index, as the CPU's indexes count it; but on the device all KV heads are scored where one
-// of them needs it.
-#include "src/model/cuda_retrieval.h"
+// Index bytes that selection read, counted as the CPU's indexes do; but the device scores all KV heads where one of
+// them needs it.
+#include "src/model/cuda/retrieval.h"
 
 namespace mneme {
 
-// To score the candidates of a step of so many tokens, all KV heads.
+// Bytes to score the candidates of a step of n_tokens, all KV heads.
 std::int64_t CudaRetrieval::entry_bytes_of(const Row& row, std::int32_t layer, std::int32_t n_tokens) const {
   const Plan& plan = row.method->plan();
   const std::int64_t heads = shape_.n_kv_heads;
   if (lists_) {
-    const std::int32_t* units =
-        host_units_.as<std::int32_t>() + (std::int64_t{slot_layer(layer)} * options_.n_places + row.place) * heads;
+    const std::int32_t* units = host_units_.as<std::int32_t>() +
+                                (std::int64_t{slot_layer(layer)} * options_.n_seq_slots + row.seq_slot) * heads;
     std::int64_t bytes = 0;
     for (std::int64_t m = 0; m < heads; ++m)
       bytes += static_cast<std::int64_t>(plan.index->bytes_read(units[m], plan.shape.attention()));
@@ -18,19 +18,19 @@ std::int64_t CudaRetrieval::entry_bytes_of(const Row& row, std::int32_t layer, s
   }
   const Region region = region_at(row.method->rules(layer), n_tokens);
   const std::int32_t n = region.last_unit - region.first_unit;
-  if (plan.layer_choice) return n * static_cast<std::int64_t>(plan.layer_choice->entry_bytes(plan.shape));
+  if (plan.layer_selection) return n * static_cast<std::int64_t>(plan.layer_selection->entry_bytes(plan.shape));
   return heads * static_cast<std::int64_t>(plan.index->bytes_read(n, plan.shape.attention()));
 }
 
 std::int64_t CudaRetrieval::index_bytes_read(const Row& row, std::int32_t layer, const SlotCounts& gained) const {
-  const PlaceLayer& p = at(row.place, layer);
+  const SeqSlotLayer& p = at(row.seq_slot, layer);
   if (p.everything || !row.method->plan().selects()) return 0;
   const std::int32_t n = row.cache->length();
   const auto pages = [&](std::int32_t tokens) { return (tokens + p.rules.unit_tokens - 1) / p.rules.unit_tokens; };
   if (p.rules.schedule == SlotSchedule::kKept) return gained.made > 0 ? entry_bytes_of(row, layer, n) : 0;
-  if (p.rules.schedule != SlotSchedule::kAhead) return entry_bytes_of(row, layer, n);
-  // For this step where a head asks for it, and for the next one unless that has the same candidates.
-  const bool now = p.anew != 0 || gained.corrections > 0;
+  if (p.rules.schedule != SlotSchedule::kSpeculative) return entry_bytes_of(row, layer, n);
+  // For this step if a head needs it, and for the next one unless it has the same candidates.
+  const bool now = p.reset != 0 || gained.corrections > 0;
   std::int64_t bytes = now ? entry_bytes_of(row, layer, n) : 0;
   if (!now || pages(n) != pages(n + 1)) bytes += entry_bytes_of(row, layer, n + 1);
   return bytes;

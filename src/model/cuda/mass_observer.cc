@@ -1,18 +1,18 @@
-#include "src/model/cuda_taps.h"
+#include "src/model/cuda/mass_observer.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 
 #include "src/base/check.h"
-#include "src/device/device.h"
+#include "src/cuda/device.h"
 #include "src/tensor/half.h"
 
 namespace mneme {
 namespace {
 
-constexpr std::size_t kFewFloats = 1 << 17;  // of masses: below, threads are not worth their start
-constexpr int kMostThreads = 16;
+constexpr std::size_t kFewFloats = 1 << 17;  // below, starting threads costs more than it gains
+constexpr int kMaxThreads = 16;
 
 void grow(PinnedBuffer& buffer, std::size_t bytes) {
   if (buffer.size() >= bytes) return;
@@ -26,7 +26,7 @@ std::int32_t most_slots(const SequenceCache& cache, std::int32_t layer) {
   return n;
 }
 
-// Whether all heads have their tokens in the same slots.
+// Whether all heads have the same table indices.
 bool same_slots(const SequenceCache& cache, std::int32_t layer) {
   if (!cache.dropped()) return true;
   const std::vector<TokenRange> first = cache.stored_slots(layer, 0);
@@ -50,7 +50,7 @@ std::int32_t rank_of_slot(const SequenceCache& cache, std::int32_t layer, std::i
 
 }  // namespace
 
-CudaTaps::CudaTaps(const KvShape& shape, std::int32_t n_heads, float scale)
+CudaMassObserver::CudaMassObserver(const KvShape& shape, std::int32_t n_heads, float scale)
     : shape_(shape),
       n_heads_(n_heads),
       scale_(scale),
@@ -59,23 +59,23 @@ CudaTaps::CudaTaps(const KvShape& shape, std::int32_t n_heads, float scale)
   workers_.resize(1);
 }
 
-std::size_t CudaTaps::bytes() const {
+std::size_t CudaMassObserver::bytes() const {
   std::size_t n = 0;
   for (const DeviceBuffer* b : {&decode_mass_, &decode_lse_, &q_, &mass_, &lse_, &scratch_, &results_}) n += b->size();
   return n;
 }
 
-void CudaTaps::clear() {
+void CudaMassObserver::clear() {
   chunks_.clear();
   decoding_.clear();
 }
 
-bool CudaTaps::add(const Rows& rows) {
+bool CudaMassObserver::add(const Rows& rows) {
   const Plan& plan = rows.method->plan();
-  const std::int32_t n = plan.tap_rows();
+  const std::int32_t n = plan.observed_rows();
   if (n == 0 || plan.compressed_layers() == 0) return false;
   if (rows.decodes) {
-    // All rows count: those that decode, too, though nothing is dropped by them.
+    // All rows count, decode rows too, although they cause no drop.
     if (!DropDecider::each_step(plan) && n != Plan::kAllRows) return false;
     decoding_.push_back(rows);
     return true;
@@ -85,13 +85,13 @@ bool CudaTaps::add(const Rows& rows) {
   chunk.rows = rows;
   chunk.all_rows = n == Plan::kAllRows;
   chunk.ends = rows.prefill_left == 0;
-  chunk.tapped = chunk.all_rows ? rows.n_rows : std::min(rows.n_rows, n - rows.prefill_left);
+  chunk.observed = chunk.all_rows ? rows.n_rows : std::min(rows.n_rows, n - rows.prefill_left);
   plan_chunk(chunk);
   return true;
 }
 
-// What of each layer comes to the host.
-void CudaTaps::plan_chunk(Chunk& chunk) const {
+// Determines what is copied to the host for each layer.
+void CudaMassObserver::plan_chunk(Chunk& chunk) const {
   const SequenceCache& cache = *chunk.rows.cache;
   MethodState& method = *chunk.rows.method;
   const Plan& plan = method.plan();
@@ -102,17 +102,17 @@ void CudaTaps::plan_chunk(Chunk& chunk) const {
     layer.stride = most_slots(cache, l);
     layer.suffix = chunk.ends && DropDecider::needs_suffix_alone(plan) && same_slots(cache, l);
     layer.mass = chunk.all_rows || (chunk.ends && !layer.suffix && DropDecider::needs_mass(l, cache, plan));
-    if (chunk.tapped == chunk.rows.n_rows && !chunk.all_rows)
-      chunk.earlier = method.layer(l).tap.before(cache.length() - chunk.rows.n_rows);
+    if (chunk.observed == chunk.rows.n_rows && !chunk.all_rows)
+      chunk.earlier = method.layer(l).observed_queries.before(cache.length() - chunk.rows.n_rows);
   }
 }
 
-void CudaTaps::prepare(std::int32_t n_spans, const Stream& stream) {
+void CudaMassObserver::prepare(std::int32_t n_spans, const Stream& stream) {
   if (!decoding_.empty()) prepare_decode(n_spans, stream);
   if (!chunks_.empty()) prepare_chunks();
 }
 
-void CudaTaps::prepare_decode(std::int32_t n_spans, const Stream& stream) {
+void CudaMassObserver::prepare_decode(std::int32_t n_spans, const Stream& stream) {
   std::vector<bool> layers(decode_layers_.size());
   decode_tokens_ = 0;
   for (const Rows& rows : decoding_)
@@ -137,31 +137,31 @@ void CudaTaps::prepare_decode(std::int32_t n_spans, const Stream& stream) {
   decode_layers_ = layers;
 }
 
-// By query head where the norm looks at them, else added up by KV head.
-std::int32_t CudaTaps::rows_of_mass(const Chunk& chunk) const {
+// One row per query head for the norm rule, else one per KV head.
+std::int32_t CudaMassObserver::rows_of_mass(const Chunk& chunk) const {
   return chunk.rows.method->plan().recipe.norm ? n_heads_ : shape_.n_kv_heads;
 }
 
-void CudaTaps::prepare_chunks() {
+void CudaMassObserver::prepare_chunks() {
   std::size_t mass = 0, q = 0, lse = 0, scratch = 0, host = chunks_.size() * decode_layers_.size() * sizeof(float);
   for (Chunk& chunk : chunks_) {
-    const std::int32_t n_tap = chunk.tapped + chunk.earlier;
+    const std::int32_t n_observed = chunk.observed + chunk.earlier;
     for (Layer& layer : chunk.layers) {
       if (layer.stride == 0) continue;
       const std::size_t one =
           static_cast<std::size_t>(rows_of_mass(chunk)) * static_cast<std::size_t>(layer.stride) * sizeof(float);
       layer.rows_at = host;
-      if (!chunk.all_rows) host += static_cast<std::size_t>(chunk.ends ? chunk.earlier : chunk.tapped) * row_bytes();
+      if (!chunk.all_rows) host += static_cast<std::size_t>(chunk.ends ? chunk.earlier : chunk.observed) * row_bytes();
       layer.mass_at = host;
       if (layer.mass) host += one;
       if (!layer.mass && !layer.suffix) continue;
       layer.begin = Event::make(Event::Timing::kTimed), layer.end = Event::make(Event::Timing::kTimed);
       mass = std::max(mass, one);
-      if (!chunk.all_rows) scratch = std::max(scratch, attention_lse_scratch_bytes(n_tap, n_heads_, layer.stride));
+      if (!chunk.all_rows) scratch = std::max(scratch, attention_lse_scratch_bytes(n_observed, n_heads_, layer.stride));
       if (layer.suffix) scratch = std::max(scratch, norm_suffix_scratch_bytes(n_heads_, layer.stride));
     }
-    if (chunk.earlier > 0) q = std::max(q, static_cast<std::size_t>(n_tap) * row_bytes());
-    lse = std::max(lse, static_cast<std::size_t>(n_tap) * static_cast<std::size_t>(n_heads_) * sizeof(float));
+    if (chunk.earlier > 0) q = std::max(q, static_cast<std::size_t>(n_observed) * row_bytes());
+    lse = std::max(lse, static_cast<std::size_t>(n_observed) * static_cast<std::size_t>(n_heads_) * sizeof(float));
   }
   const char* what = "attention that tokens of a prompt received";
   grow(mass_, mass, what), grow(q_, q, what), grow(lse_, lse, what), grow(scratch_, scratch, what);
@@ -171,26 +171,26 @@ void CudaTaps::prepare_chunks() {
     if (chunk.ends && chunk.earlier > 0) put_earlier_rows(chunk);
 }
 
-// Rows of chunks before, as the device has queries.
-void CudaTaps::put_earlier_rows(const Chunk& chunk) const {
+// Rows of earlier chunks, in the device's query format.
+void CudaMassObserver::put_earlier_rows(const Chunk& chunk) const {
   for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
     const Layer& layer = chunk.layers[static_cast<std::size_t>(l)];
     if (layer.stride == 0) continue;
-    const MethodState::TapRows& tap = chunk.rows.method->layer(l).tap;
+    const MethodState::ObservedRows& observed_queries = chunk.rows.method->layer(l).observed_queries;
     auto* to = reinterpret_cast<bf16*>(host_.data() + layer.rows_at);
     const std::size_t n = static_cast<std::size_t>(chunk.earlier) * row_bytes() / sizeof(bf16);
-    for (std::size_t i = 0; i < n; ++i) to[i] = bf16(tap.q[i]);
+    for (std::size_t i = 0; i < n; ++i) to[i] = bf16(observed_queries.q[i]);
   }
 }
 
-const CudaTaps::Chunk* CudaTaps::chunk_of(std::size_t span) const {
+const CudaMassObserver::Chunk* CudaMassObserver::chunk_of(std::size_t span) const {
   for (const Chunk& chunk : chunks_)
     if (chunk.rows.span == span) return &chunk;
   return nullptr;
 }
 
-void CudaTaps::take_decoded(std::int32_t layer, const Decoded& rows, const KvTables& pages,
-                            const CudaContext& context) {
+void CudaMassObserver::take_decoded(std::int32_t layer, const Decoded& rows, const KvTables& pages,
+                                    const CudaContext& context) {
   const std::int64_t each = std::int64_t{shape_.n_kv_heads} * decode_stride_;
   attention_mass_cuda({.q = rows.q,
                        .slots = rows.slots,
@@ -208,37 +208,37 @@ void CudaTaps::take_decoded(std::int32_t layer, const Decoded& rows, const KvTab
                       pages, layer, context);
 }
 
-float* CudaTaps::chunk_lse(std::size_t span, std::int32_t layer) const {
+float* CudaMassObserver::chunk_lse(std::size_t span, std::int32_t layer) const {
   const Chunk* chunk = chunk_of(span);
   if (chunk == nullptr || !chunk->all_rows || chunk->layers[static_cast<std::size_t>(layer)].stride == 0)
     return nullptr;
   return lse_.as<float>();
 }
 
-void CudaTaps::take_chunk(std::size_t span, std::int32_t layer, const Prompt& rows, const KvTables& pages,
-                          std::int32_t pages_layer, const Stream& stream) {
+void CudaMassObserver::take_chunk(std::size_t span, std::int32_t layer, const Prompt& rows, const KvTables& pages,
+                                  std::int32_t pages_layer, const Stream& stream) {
   const Chunk* chunk = chunk_of(span);
   if (chunk == nullptr) return;
   const Layer& l = chunk->layers[static_cast<std::size_t>(layer)];
   if (l.stride == 0) return;
-  const std::size_t tapped = static_cast<std::size_t>(chunk->tapped) * row_bytes(),
+  const std::size_t observed = static_cast<std::size_t>(chunk->observed) * row_bytes(),
                     earlier = static_cast<std::size_t>(chunk->earlier) * row_bytes();
   const auto* q = static_cast<const std::byte*>(rows.q) +
-                  static_cast<std::size_t>(chunk->rows.n_rows - chunk->tapped) * row_bytes();
-  if (!chunk->all_rows && !chunk->ends) return copy_bytes(host_.data() + l.rows_at, q, tapped, stream);
+                  static_cast<std::size_t>(chunk->rows.n_rows - chunk->observed) * row_bytes();
+  if (!chunk->all_rows && !chunk->ends) return copy_bytes(host_.data() + l.rows_at, q, observed, stream);
   if (!l.mass && !l.suffix) return;
   l.begin.record(stream);
   if (chunk->earlier > 0) {
     copy_bytes(q_.data(), host_.data() + l.rows_at, earlier, stream);
-    copy_bytes(q_.data() + earlier, q, tapped, stream);
+    copy_bytes(q_.data() + earlier, q, observed, stream);
     q = q_.data();
   }
   measure(*chunk, layer, q, rows, pages, pages_layer, stream);
   l.end.record(stream);
 }
 
-void CudaTaps::measure(const Chunk& chunk, std::int32_t layer, const void* q, const Prompt& rows, const KvTables& pages,
-                       std::int32_t pages_layer, const Stream& stream) const {
+void CudaMassObserver::measure(const Chunk& chunk, std::int32_t layer, const void* q, const Prompt& rows,
+                               const KvTables& pages, std::int32_t pages_layer, const Stream& stream) const {
   const Layer& l = chunk.layers[static_cast<std::size_t>(layer)];
   const CudaContext context{.stream = stream.get(), .order = order_};
   AttentionMassCuda a{.q = q,
@@ -249,7 +249,7 @@ void CudaTaps::measure(const Chunk& chunk, std::int32_t layer, const void* q, co
                       .mass_stride = l.stride,
                       .sequence_stride = 0,
                       .n = 1,
-                      .n_rows = chunk.tapped + chunk.earlier,
+                      .n_rows = chunk.observed + chunk.earlier,
                       .n_heads = n_heads_,
                       .max_tokens = l.stride,
                       .scale = scale_,
@@ -276,7 +276,7 @@ void CudaTaps::measure(const Chunk& chunk, std::int32_t layer, const void* q, co
                    context);
 }
 
-void CudaTaps::fetch(const Stream& stream) {
+void CudaMassObserver::fetch(const Stream& stream) {
   if (!chunks_.empty())
     copy_bytes(host_.data(), results_.data(), chunks_.size() * decode_layers_.size() * sizeof(std::int32_t), stream);
   if (decoding_.empty()) return;
@@ -288,7 +288,7 @@ void CudaTaps::fetch(const Stream& stream) {
 
 namespace {
 
-// Row h: what head h received, by rank.
+// Row h: mass of head h, by rank.
 void by_rank(const SequenceCache& cache, std::int32_t layer, const float* by_slot, std::int64_t stride,
              std::int32_t n_rows, LayerMass& mass) {
   const std::int32_t n_kv = cache.shape().n_kv_heads, each = n_rows / n_kv;
@@ -302,13 +302,13 @@ void by_rank(const SequenceCache& cache, std::int32_t layer, const float* by_slo
   }
 }
 
-// Every head's received attention, with what these rows gave.
+// Adds these rows' share to every head's mass.
 void add_received(MethodState::Layer& state, const LayerMass& given, std::int32_t n_rows) {
   state.pending.mass.resize(given.length.size());
   for (std::size_t h = 0; h < given.length.size(); ++h) {
     std::vector<float>& mass = state.pending.mass[h];
     const std::size_t n = given.length[h], before = n - static_cast<std::size_t>(n_rows);
-    // Tokens that nobody watched, because the method came later, have received nothing.
+    // Tokens stored before the method was attached have received no mass.
     mass.assign(n, 0.0f);
     std::copy_n(state.mass[h].begin(), std::min(before, state.mass[h].size()), mass.begin());
     for (std::size_t t = 0; t < n; ++t) mass[t] += given.values[given.first[h] + t];
@@ -317,21 +317,21 @@ void add_received(MethodState::Layer& state, const LayerMass& given, std::int32_
 
 }  // namespace
 
-void CudaTaps::save_rows(const Chunk& chunk, std::int32_t layer) const {
+void CudaMassObserver::save_rows(const Chunk& chunk, std::int32_t layer) const {
   const Layer& l = chunk.layers[static_cast<std::size_t>(layer)];
-  MethodState::TapRows& tap = chunk.rows.method->layer(layer).tap;
+  MethodState::ObservedRows& observed_queries = chunk.rows.method->layer(layer).observed_queries;
   const std::size_t width = row_bytes() / sizeof(bf16);
-  tap.n = chunk.earlier;
-  tap.lse.clear();
-  tap.q.resize(static_cast<std::size_t>(tap.n + chunk.tapped) * width);
+  observed_queries.n = chunk.earlier;
+  observed_queries.lse.clear();
+  observed_queries.q.resize(static_cast<std::size_t>(observed_queries.n + chunk.observed) * width);
   const auto* from = reinterpret_cast<const bf16*>(host_.data() + l.rows_at);
-  for (std::size_t i = 0; i < static_cast<std::size_t>(chunk.tapped) * width; ++i)
-    tap.q[static_cast<std::size_t>(tap.n) * width + i] = static_cast<float>(from[i]);
-  tap.n += chunk.tapped;
-  tap.end = chunk.rows.cache->length();
+  for (std::size_t i = 0; i < static_cast<std::size_t>(chunk.observed) * width; ++i)
+    observed_queries.q[static_cast<std::size_t>(observed_queries.n) * width + i] = static_cast<float>(from[i]);
+  observed_queries.n += chunk.observed;
+  observed_queries.end = chunk.rows.cache->length();
 }
 
-void CudaTaps::decide_chunk(const Job& job, Worker& worker) const {
+void CudaMassObserver::decide_chunk(const Job& job, Worker& worker) const {
   const Chunk& chunk = *job.chunk;
   const Layer& l = chunk.layers[static_cast<std::size_t>(job.layer)];
   const SequenceCache& cache = *chunk.rows.cache;
@@ -348,7 +348,7 @@ void CudaTaps::decide_chunk(const Job& job, Worker& worker) const {
   DropRows rows{.cache = &cache,
                 .method = chunk.rows.method,
                 .decodes = false,
-                .tapped = chunk.tapped + chunk.earlier,
+                .observed = chunk.observed + chunk.earlier,
                 .suffix = {}};
   if (l.suffix) {
     const auto* results = host_.as<std::int32_t>() + (&chunk - chunks_.data()) * shape_.n_layers;
@@ -357,27 +357,27 @@ void CudaTaps::decide_chunk(const Job& job, Worker& worker) const {
   worker.decider.decide(job.layer, rows, worker.mass);
 }
 
-void CudaTaps::decide_decoded(std::size_t row, std::int32_t layer, Worker& worker) const {
+void CudaMassObserver::decide_decoded(std::size_t row, std::int32_t layer, Worker& worker) const {
   const Rows& rows = decoding_[row];
   const std::int64_t each = std::int64_t{shape_.n_kv_heads} * decode_tokens_;
   const float* given =
       decode_host_.as<float>() + (static_cast<std::int64_t>(rows.span) * shape_.n_layers + layer) * each;
   by_rank(*rows.cache, layer, given, decode_tokens_, shape_.n_kv_heads, worker.mass);
-  if (rows.method->plan().tap_rows() == Plan::kAllRows)
+  if (rows.method->plan().observed_rows() == Plan::kAllRows)
     add_received(rows.method->layer(layer), worker.mass, rows.n_rows);
   if (!DropDecider::each_step(rows.method->plan())) return;
-  worker.decider.decide(layer, {.cache = rows.cache, .method = rows.method, .decodes = true, .tapped = 1, .suffix = {}},
-                        worker.mass);
+  worker.decider.decide(
+      layer, {.cache = rows.cache, .method = rows.method, .decodes = true, .observed = 1, .suffix = {}}, worker.mass);
 }
 
-// f(job, worker) for all of them, by threads where there is much to do.
+// Calls f(job, worker) for all jobs, with threads if there is enough work.
 template <typename F>
-void CudaTaps::for_each_job(std::size_t n, std::size_t floats, F&& f) {
+void CudaMassObserver::for_each_job(std::size_t n, std::size_t floats, F&& f) {
   if (floats <= kFewFloats) {
     for (std::size_t i = 0; i < n; ++i) f(i, workers_[0]);
     return;
   }
-  if (!threads_) threads_ = std::make_unique<ThreadPool>(std::min(available_cpus(), kMostThreads));
+  if (!threads_) threads_ = std::make_unique<ThreadPool>(std::min(available_cpus(), kMaxThreads));
   workers_.resize(static_cast<std::size_t>(threads_->size()));
   threads_->parallel_for(static_cast<std::int64_t>(n), 1, [&](std::int64_t begin, std::int64_t end, int worker) {
     for (std::int64_t i = begin; i < end; ++i)
@@ -385,7 +385,7 @@ void CudaTaps::for_each_job(std::size_t n, std::size_t floats, F&& f) {
   });
 }
 
-void CudaTaps::decide() {
+void CudaMassObserver::decide() {
   if (!chunks_.empty()) decide_chunks();
   if (decoding_.empty()) return;
   std::vector<std::pair<std::size_t, std::int32_t>> jobs;
@@ -397,7 +397,7 @@ void CudaTaps::decide() {
                [&](std::size_t i, Worker& worker) { decide_decoded(jobs[i].first, jobs[i].second, worker); });
 }
 
-void CudaTaps::decide_chunks() {
+void CudaMassObserver::decide_chunks() {
   const auto start = std::chrono::steady_clock::now();
   std::vector<Job> jobs;
   std::size_t floats = 0;

@@ -1,6 +1,6 @@
-// What methods that drop tokens look at, measured on the device: attention that rows of queries gave to the stored
-// tokens, at the end of prefills (with all rows: in every chunk) and in steps of answers. Who stays is decided on the
-// host (drop_decider.h), once the step is over; of the norm rule's suffix only its first token comes there.
+// Measures attention mass on the device for methods that drop tokens: the mass that query rows give to the stored
+// tokens, at the end of prefills (with all rows: in every chunk) and in decode steps. The host decides what to keep
+// (drop_decider.h) after the step; for the norm rule's suffix only its first token is copied to the host.
 #pragma once
 
 #include <cstddef>
@@ -9,18 +9,18 @@
 #include <span>
 #include <vector>
 
-#include "src/attention/drop_decider.h"
 #include "src/base/thread_pool.h"
-#include "src/device/memory.h"
-#include "src/kernels/attention_mass_cuda.h"
+#include "src/cuda/memory.h"
+#include "src/methods/drop_decider.h"
+#include "src/selection/mass/attention_mass_cuda.h"
 
 namespace mneme {
 
-class CudaTaps {
+class CudaMassObserver {
  public:
-  CudaTaps(const KvShape& shape, std::int32_t n_heads, float scale);
+  CudaMassObserver(const KvShape& shape, std::int32_t n_heads, float scale);
 
-  // ---- a step: its rows, by the number of their span
+  // ---- a step: its rows, by the index of their span
   struct Rows {
     std::size_t span = 0;
     const SequenceCache* cache = nullptr;  // the rows' own tokens are its last
@@ -29,21 +29,20 @@ class CudaTaps {
     bool decodes = false;
   };
   void clear();
-  // Whether anything is to be looked at.
+  // Returns whether the rows are observed.
   bool add(const Rows& rows);
-  // Memory for what was added, for steps of so many spans; enqueues on `stream`. Errors  kResource.
+  // Allocates memory for the added rows, for steps of n_spans spans; enqueues on `stream`. Errors  kResource.
   void prepare(std::int32_t n_spans, const Stream& stream);
-  // Changes when graphs that were made before must not run any more.
+  // Changes when earlier graphs must not be replayed any more.
   std::int32_t generation() const { return generation_; }
   std::size_t bytes() const;
 
-  // ---- rows that decode
+  // ---- decode rows
   bool decodes() const { return !decoding_.empty(); }
   bool decodes(std::int32_t layer) const { return decodes() && decode_layers_[static_cast<std::size_t>(layer)]; }
-  // Where their attention writes its log-sum-exp, [spans, heads].
+  // Destination of their attention's log-sum-exp, [spans, heads].
   float* decode_lse() const { return decode_lse_.as<float>(); }
-  // n spans from number `first` on, whose attention was computed. q, slots and lengths are theirs; a length of 0:
-  // nothing is looked at.
+  // n spans starting at `first`, with attention computed. q, slots and lengths are theirs; length 0: not observed.
   struct Decoded {
     const void* q = nullptr;
     const std::int32_t *slots = nullptr, *lengths = nullptr;
@@ -51,8 +50,8 @@ class CudaTaps {
   };
   void take_decoded(std::int32_t layer, const Decoded& rows, const KvTables& pages, const CudaContext& context);
 
-  // ---- rows of prompts; before and after their attention
-  float* chunk_lse(std::size_t span, std::int32_t layer) const;  // null: nobody wants it
+  // ---- prompt rows; before and after their attention
+  float* chunk_lse(std::size_t span, std::int32_t layer) const;  // null: not needed
   struct Prompt {
     const void* q = nullptr;  // of the chunk's first row
     const std::int32_t *slot = nullptr, *length = nullptr;
@@ -61,21 +60,21 @@ class CudaTaps {
   void take_chunk(std::size_t span, std::int32_t layer, const Prompt& rows, const KvTables& pages,
                   std::int32_t pages_layer, const Stream& stream);
 
-  // After the last layer; then, once the stream has come to its end, what it means.
+  // fetch: after the last layer. decide: after the stream was synchronised.
   void fetch(const Stream& stream);
   void decide();
 
  private:
-  struct Layer {                           // of a chunk; not looked at: stride 0
-    std::int32_t stride = 0;               // of a row of mass: slots of a head
-    bool mass = false, suffix = false;     // that comes to the host
-    std::size_t rows_at = 0, mass_at = 0;  // in host_: queries, and what they gave
+  struct Layer {                           // of a chunk; not observed: stride 0
+    std::int32_t stride = 0;               // of a row of mass: entries of a head's table
+    bool mass = false, suffix = false;     // that is copied to the host
+    std::size_t rows_at = 0, mass_at = 0;  // offsets in host_: queries, and their mass
     Event begin, end;
   };
   struct Chunk {
     Rows rows;
     bool all_rows = false, ends = false;
-    std::int32_t tapped = 0, earlier = 0;  // rows of the chunk, and of chunks before
+    std::int32_t observed = 0, earlier = 0;  // rows of this chunk, and of earlier chunks
     std::vector<Layer> layers;
   };
   struct Job {
@@ -112,8 +111,8 @@ class CudaTaps {
   std::vector<Chunk> chunks_;
   std::vector<Rows> decoding_;
   std::vector<bool> decode_layers_;
-  std::int32_t decode_stride_ = 0, decode_spans_ = 0;  // what there is room for
-  std::int32_t decode_tokens_ = 0;                     // slots of a head of this step, at most
+  std::int32_t decode_stride_ = 0, decode_spans_ = 0;  // capacity
+  std::int32_t decode_tokens_ = 0;                     // maximum of tokens of a head in this step
   DeviceBuffer decode_mass_, decode_lse_;              // [spans][layers][KV heads][stride]
   PinnedBuffer decode_host_;                           // [spans][layers][KV heads][tokens]
 

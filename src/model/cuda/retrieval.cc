@@ -1,4 +1,4 @@
-#include "src/model/cuda_retrieval.h"
+#include "src/model/cuda/retrieval.h"
 
 #include <algorithm>
 #include <cstring>
@@ -11,7 +11,7 @@
 namespace mneme {
 namespace {
 
-// Device memory of several arrays in one piece.
+// Device memory of several arrays in one allocation.
 class Pieces {
  public:
   void add(void* to, std::size_t bytes) {
@@ -19,7 +19,7 @@ class Pieces {
     total_ += (bytes + 255) / 256 * 256;
   }
   std::size_t total() const { return total_; }
-  void place(std::byte* base) const {
+  void seq_slot(std::byte* base) const {
     for (const auto& p : pieces_) {
       std::byte* at = base + p.offset;
       std::memcpy(p.to, &at, sizeof(at));
@@ -44,19 +44,19 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
       needs_(std::move(needs)),
       in_pages_(options.pages_on_device && (needs_.keys.group_tokens > 0 || needs_.keys.by_key ||
                                             needs_.keys.list_tokens > 0 || needs_.keys.by_layer)),
-      n_rows_((options.n_places + 7) / 8 * 8),
-      places_(static_cast<std::size_t>(options.n_places)) {
+      n_rows_((options.n_seq_slots + 7) / 8 * 8),
+      seq_slots_(static_cast<std::size_t>(options.n_seq_slots)) {
   for (const bool dense : needs_.dense) {
     if (!dense) selecting_.push_back(static_cast<std::int32_t>(number_.size()));
     number_.push_back(dense ? -1 : n_selecting_++);
     dense_number_.push_back(dense ? n_dense_++ : -1);
   }
   view_.n_layers = n_selecting_;
-  view_.n_places = options.n_places;
+  view_.n_seq_slots = options.n_seq_slots;
   view_.n_kv_heads = shape.n_kv_heads;
   view_.n_heads = n_heads;
   view_.head_dim = shape.head_dim;
-  view_.max_pages = pages_of_tokens(options.max_context) + 1;  // a choice is made for one token more
+  view_.max_pages = pages_of_tokens(options.max_context) + 1;  // selections cover one more token
   if (needs_.keys.group_tokens > 0) {
     view_.unit_tokens = 1;
     view_.group_tokens = needs_.keys.group_tokens;
@@ -75,7 +75,7 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
   view_.delay_us = options.delay_us;
   expect_slots_cuda(view_);
 
-  const auto states = static_cast<std::size_t>(n_selecting_) * static_cast<std::size_t>(options.n_places),
+  const auto states = static_cast<std::size_t>(n_selecting_) * static_cast<std::size_t>(options.n_seq_slots),
              heads = states * static_cast<std::size_t>(shape.n_kv_heads),
              n_pages = static_cast<std::size_t>(view_.max_pages), listed = static_cast<std::size_t>(view_.max_listed),
              slots = static_cast<std::size_t>(view_.n_slots), n_q = states * static_cast<std::size_t>(view_.n_heads);
@@ -88,7 +88,7 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     keys.add(&view_.keys.codes, one_bit_code_bytes(view_, heads));
     keys.add(&view_.keys.levels, one_bit_level_bytes(view_, heads));
     index_ = DeviceBuffer(keys.total(), "1-bit keys");
-    keys.place(index_.data());
+    keys.seq_slot(index_.data());
   } else if (view_.lists.max_units > 0) {
     const auto units = static_cast<std::size_t>(view_.lists.max_units),
                tokens = static_cast<std::size_t>(view_.lists.max_tokens);
@@ -97,9 +97,9 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     lists.add(&view_.lists.ends, heads * units * 4);
     lists.add(&view_.lists.members, heads * tokens * 4);
     index_ = DeviceBuffer(lists.total(), "clusters and segments");
-    lists.place(index_.data());
+    lists.seq_slot(index_.data());
   } else if (!needs_.two_parts && !needs_.keys.by_key) {
-    // A warp reads 16 boxes at once, whether all are there or not.
+    // A warp reads 16 boxes at a time, valid or not.
     index_ = DeviceBuffer((heads * n_pages + kBoxesBeyond) * shape.token_bytes(), "boxes of pages");
     view_.boxes = index_.data();
   }
@@ -107,23 +107,24 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
   if (slots > 0) {
     small.add(&view_.slot_of, heads * static_cast<std::size_t>(view_.max_units()) * 4);
     small.add(&view_.unit_of, heads * slots * 4);
-    small.add(&view_.used_at, heads * slots * 4);
+    small.add(&view_.last_used, heads * slots * 4);
   }
-  for (int i = 0; i < 2; ++i) small.add(&view_.chosen[i], heads * listed * 4), small.add(&view_.n_chosen[i], heads * 4);
+  for (int i = 0; i < 2; ++i)
+    small.add(&view_.selected_ids[i], heads * listed * 4), small.add(&view_.n_selected[i], heads * 4);
   small.add(&view_.listed, heads * listed * 4);
   small.add(&view_.listed_for, heads * 4), small.add(&view_.arrived_for, heads * 4);
   if (needs_.keeps) small.add(&view_.kept, states * sizeof(KeptSelection));
   if (view_.lists.max_units > 0)
     small.add(&view_.lists.n_units, heads * 4), small.add(&view_.lists.grouped, states * 4);
   tables_ = DeviceBuffer(small.total(), "tables of slots");
-  small.place(tables_.data());
+  small.seq_slot(tables_.data());
   Pieces queries;
   queries.add(&view_.last_q, n_q * static_cast<std::size_t>(shape.head_dim) * 2);
   if (needs_.last_asked) queries.add(&view_.asked_q, n_q * static_cast<std::size_t>(shape.head_dim) * 2);
   queries.add(&view_.cosine, n_q * 4);
   queries.add(&view_.mass, heads * 4);
   queries_ = DeviceBuffer(queries.total(), "queries of the last step");
-  queries.place(queries_.data());
+  queries.seq_slot(queries_.data());
   rules_ = DeviceBuffer(std::max<std::size_t>(states, 1) * sizeof(SlotRules), "rules of sequences");
   view_.rules = rules_.as<SlotRules>();
   counts_ = DeviceBuffer(std::max<std::size_t>(states, 1) * sizeof(SlotCounts), "counts of methods");
@@ -136,27 +137,28 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     host_layer_rows_ = PinnedBuffer(layer_rows_.size());
   }
   if (by_layer()) {
-    const auto places = static_cast<std::size_t>(options.n_places), doubles = states * sizeof(double);
+    const auto seq_slots = static_cast<std::size_t>(options.n_seq_slots), doubles = states * sizeof(double);
     Pieces shares;
-    shares.add(&shares_view_.cuts, places * sizeof(LayerCut));
+    shares.add(&shares_view_.cuts, seq_slots * sizeof(LayerCut));
     shares.add(&shares_view_.later, doubles);
     shares.add(&shares_view_.thetas, doubles);
-    shares.add(&shares_view_.pools, places * sizeof(double));
+    shares.add(&shares_view_.pools, seq_slots * sizeof(double));
     shares.add(&shares_view_.ranks, static_cast<std::size_t>(n_rows_) * rank_stride() * 4);
     shares_ = DeviceBuffer(shares.total(), "scores of pages");
-    shares.place(shares_.data());
-    host_shares_ = PinnedBuffer(places * (sizeof(LayerCut) + static_cast<std::size_t>(n_selecting_) * sizeof(double)));
+    shares.seq_slot(shares_.data());
+    host_shares_ =
+        PinnedBuffer(seq_slots * (sizeof(LayerCut) + static_cast<std::size_t>(n_selecting_) * sizeof(double)));
     host_thetas_ = PinnedBuffer(doubles);
-    if (!options.pages_on_device) key_index_.emplace(shape, n_selecting_, options.n_places, options.max_context);
+    if (!options.pages_on_device) key_index_.emplace(shape, n_selecting_, options.n_seq_slots, options.max_context);
   } else if (needs_.selects) {
-    const std::size_t bytes = std::max(view_.lists.max_units > 0 ? choose_lists_scratch_bytes(view_, n_rows_)
-                                       : view_.group_tokens > 0  ? choose_tokens_scratch_bytes(view_, n_rows_)
+    const std::size_t bytes = std::max(view_.lists.max_units > 0 ? select_lists_scratch_bytes(view_, n_rows_)
+                                       : view_.group_tokens > 0  ? select_tokens_scratch_bytes(view_, n_rows_)
                                        : needs_.keys.by_key      ? 0
-                                                                 : choose_scratch_bytes(view_, n_rows_),
-                                       needs_.controls ? choose_controls_scratch_bytes(view_, n_rows_) : 0);
+                                                                 : select_scratch_bytes(view_, n_rows_),
+                                       needs_.controls ? select_controls_scratch_bytes(view_, n_rows_) : 0);
     scratch_[0] = DeviceBuffer(bytes, "scores of units");
-    // A choice for the next step may run beside the one for this, or for the next layer.
-    if (ahead() && !lists_as_chosen()) scratch_[1] = DeviceBuffer(bytes, "scores of units");
+    // A selection for the next step may overlap the one for this step, or for the next layer.
+    if (speculative() && !lists_as_selected()) scratch_[1] = DeviceBuffer(bytes, "scores of units");
   }
   if (view_.lists.max_units > 0) lists_ = std::make_unique<CudaUnitLists>(view_);
   slot_tables_ = view_.tables();
@@ -174,7 +176,7 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
   for (const DeviceBuffer* b : {&counts_, &scratch_[0], &scratch_[1], &queries_, &tables_})
     if (b->size() > 0) set_bytes(b->data(), 0, b->size(), stream);
   if (n_dense_ > 0 && !in_pages_) {
-    const auto blocks = static_cast<std::size_t>(n_dense_) * static_cast<std::size_t>(options.n_places) *
+    const auto blocks = static_cast<std::size_t>(n_dense_) * static_cast<std::size_t>(options.n_seq_slots) *
                         static_cast<std::size_t>(dense_tables_.sequence_stride);
     dense_ = DeviceBuffer(blocks * shape.page_bytes(), "keys and values of the layers that read everything");
     dense_blocks_ = DeviceBuffer(blocks * sizeof(std::int32_t), "tables of these");
@@ -185,18 +187,18 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     dense_tables_.blocks = dense_blocks_.as<std::int32_t>();
   }
   if (needs_.ring_pages > 0) {
-    near_tables_ = dense_tables_;
-    near_tables_.max_pages = needs_.ring_pages;
-    near_tables_.sequence_stride = std::int64_t{shape.n_kv_heads} * needs_.ring_pages;
-    const auto blocks = static_cast<std::size_t>(shape.n_layers) * static_cast<std::size_t>(options.n_places) *
-                        static_cast<std::size_t>(near_tables_.sequence_stride);
-    near_ = DeviceBuffer(blocks * shape.page_bytes(), "turned keys near the newest token");
-    near_blocks_ = DeviceBuffer(blocks * sizeof(std::int32_t), "tables of these");
+    local_tables_ = dense_tables_;
+    local_tables_.max_pages = needs_.ring_pages;
+    local_tables_.sequence_stride = std::int64_t{shape.n_kv_heads} * needs_.ring_pages;
+    const auto blocks = static_cast<std::size_t>(shape.n_layers) * static_cast<std::size_t>(options.n_seq_slots) *
+                        static_cast<std::size_t>(local_tables_.sequence_stride);
+    local_ = DeviceBuffer(blocks * shape.page_bytes(), "rotated keys near the newest token");
+    local_blocks_ = DeviceBuffer(blocks * sizeof(std::int32_t), "tables of these");
     std::vector<std::int32_t> same(blocks);
     std::iota(same.begin(), same.end(), 0);
-    copy_bytes(near_blocks_.data(), same.data(), near_blocks_.size(), stream);
-    near_tables_.base = near_.data();
-    near_tables_.blocks = near_blocks_.as<std::int32_t>();
+    copy_bytes(local_blocks_.data(), same.data(), local_blocks_.size(), stream);
+    local_tables_.base = local_.data();
+    local_tables_.blocks = local_blocks_.as<std::int32_t>();
     inv_freq_ = DeviceBuffer(options.rope->inv_freq.size() * sizeof(double), "frequencies");
     copy_bytes(inv_freq_.data(), options.rope->inv_freq.data(), inv_freq_.size(), stream);
     stream.synchronize();
@@ -204,76 +206,81 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
   std::vector<std::int32_t> numbers;
   for (std::int32_t l = 0; l < shape.n_layers; ++l)
     numbers.push_back(slot_layer(l) >= 0 ? slot_layer(l) : -1 - dense_number_[static_cast<std::size_t>(l)]);
-  numbers_there_ = DeviceBuffer(numbers.size() * sizeof(std::int32_t), "numbers of layers");
-  copy_bytes(numbers_there_.data(), numbers.data(), numbers_there_.size(), stream);
-  layers_there_ = DeviceBuffer(selecting_.size() * sizeof(std::int32_t), "numbers of layers");
-  if (!selecting_.empty()) copy_bytes(layers_there_.data(), selecting_.data(), layers_there_.size(), stream);
+  numbers_device_ = DeviceBuffer(numbers.size() * sizeof(std::int32_t), "numbers of layers");
+  copy_bytes(numbers_device_.data(), numbers.data(), numbers_device_.size(), stream);
+  layers_device_ = DeviceBuffer(selecting_.size() * sizeof(std::int32_t), "numbers of layers");
+  if (!selecting_.empty()) copy_bytes(layers_device_.data(), selecting_.data(), layers_device_.size(), stream);
   stream.synchronize();
 }
 
-SlotStore CudaRetrieval::store(std::int32_t layer, const std::int32_t* places) const {
+SlotStore CudaRetrieval::store(std::int32_t layer, const std::int32_t* seq_slots) const {
   if (slot_layer(layer) < 0 && in_pages_) return {};
   if (slot_layer(layer) < 0)
     return {.kind = SlotStore::Kind::kTables,
-            .places = places,
+            .seq_slots = seq_slots,
             .tables = dense_tables_,
             .layer = tables_layer(layer),
             .slots = {}};
-  return {.kind = SlotStore::Kind::kSlots, .places = places, .tables = {}, .layer = slot_layer(layer), .slots = view_};
+  return {.kind = SlotStore::Kind::kSlots,
+          .seq_slots = seq_slots,
+          .tables = {},
+          .layer = slot_layer(layer),
+          .slots = view_};
 }
 
 std::int32_t CudaRetrieval::tables_layer(std::int32_t layer) const {
   if (in_pages_ && slot_layer(layer) < 0) return layer;
   const std::int32_t number =
       slot_layer(layer) >= 0 ? slot_layer(layer) : dense_number_[static_cast<std::size_t>(layer)];
-  return number * options_.n_places;  // layers of all places stand one after the other
+  return number * options_.n_seq_slots;  // layers of all sequence slots are consecutive
 }
 
-void CudaRetrieval::choose(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
+void CudaRetrieval::select(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
                            const CudaContext& context) {
   if (shares_scores() && when == SelectWhen::kNow) scores_ = next_scores();
-  const auto turn = static_cast<std::size_t>(shares_scores() ? scores_ : static_cast<int>(when));
-  std::byte* scratch = scratch_[turn].data();
+  const auto buffer = static_cast<std::size_t>(shares_scores() ? scores_ : static_cast<int>(when));
+  std::byte* scratch = scratch_[buffer].data();
   if (needs_.controls && when == SelectWhen::kNow)
-    choose_controls_cuda({.rows = rows, .pages = pages, .layer = layer, .scratch = scratch}, view_, slot_layer(layer),
+    select_controls_cuda({.rows = rows, .pages = pages, .layer = layer, .scratch = scratch}, view_, slot_layer(layer),
                          context);
   if (needs_.keys.by_key) return;
   if (lists_) {
-    choose_lists_cuda({.rows = rows, .when = when, .scratch = scratch}, view_, slot_layer(layer), context);
+    select_lists_cuda({.rows = rows, .when = when, .scratch = scratch}, view_, slot_layer(layer), context);
   } else if (view_.unit_tokens == 1) {
-    choose_tokens_cuda({.rows = rows,
+    select_tokens_cuda({.rows = rows,
                         .when = when,
                         .scratch = scratch,
                         .early = !closes_first(),
-                        .pages = lists_as_chosen() ? &pages : nullptr,
+                        .pages = lists_as_selected() ? &pages : nullptr,
                         .layer = layer},
                        view_, slot_layer(layer), context);
   } else {
-    choose_pages_cuda({.rows = rows, .when = when, .scratch = scratch}, view_, slot_layer(layer), context);
+    select_pages_cuda({.rows = rows, .when = when, .scratch = scratch}, view_, slot_layer(layer), context);
   }
 }
 
 void CudaRetrieval::recall(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
                            const CudaContext& context) {
-  if (when == SelectWhen::kNow && lists_as_chosen()) return;
+  if (when == SelectWhen::kNow && lists_as_selected()) return;
   recall_units_cuda(rows, when, view_, pages, layer, slot_layer(layer), options_.recall_blocks, context);
 }
 
-void CudaRetrieval::draw_outcomes(float turnover, float correction, RecallBy recall_by) {
+void CudaRetrieval::inject_outcomes(float turnover, float correction, RecallBy recall_by) {
   options_.turnover = turnover, options_.correction = correction;
   if (options_.recall_by == recall_by) return;
   options_.recall_by = recall_by;
-  for (Place& p : places_) p = {.revision = 0, .layers = {}, .counts = std::move(p.counts), .clusters = {}};  // anew
+  for (SeqSlot& p : seq_slots_)
+    p = {.revision = 0, .layers = {}, .counts = std::move(p.counts), .clusters = {}};  // reset
 }
 
 void CudaRetrieval::recall_by_host(std::int32_t layer, std::span<const Row> rows, const Stream& stream) {
   if (!host_recall_) host_recall_ = std::make_unique<CudaHostRecall>(view_);
   std::vector<CudaHostRecall::Row> all;
   for (const Row& r : rows) {
-    const SlotRules& rules = at(r.place, layer).rules;
+    const SlotRules& rules = at(r.seq_slot, layer).rules;
     if (rules.schedule != SlotSchedule::kEveryStep || rules.unit_tokens == 1)
       fail(ErrorKind::kUnsupported, "recall by the host: for methods that select pages at every step");
-    all.push_back({r.cache, rules, r.place, at(r.place, layer).anew != 0});
+    all.push_back({r.cache, rules, r.seq_slot, at(r.seq_slot, layer).reset != 0});
   }
   host_recall_->recall(all, options_.recall_by, layer, slot_layer(layer), stream);
 }
@@ -281,19 +288,19 @@ void CudaRetrieval::recall_by_host(std::int32_t layer, std::span<const Row> rows
 void CudaRetrieval::close_groups(std::int32_t layer, const SlotRows& rows, const KvTables& pages,
                                  const CudaContext& context) {
   const std::int32_t first = layer < 0 ? 0 : slot_layer(layer), stop = layer < 0 ? n_selecting_ : first + 1;
-  close_one_bit_cuda({.rows = rows, .first = first, .stop = stop, .model_layers = layers_there_.as<std::int32_t>()},
+  close_one_bit_cuda({.rows = rows, .first = first, .stop = stop, .model_layers = layers_device_.as<std::int32_t>()},
                      view_, pages, context);
 }
 
 void CudaRetrieval::write_back(const SlotRows& rows, const KvTables& pages, const CudaContext& context) {
   if (in_pages_) return;
-  write_back_cuda(rows, view_, dense_tables_, numbers_there_.as<std::int32_t>(), pages, shape_.n_layers, context);
+  write_back_cuda(rows, view_, dense_tables_, numbers_device_.as<std::int32_t>(), pages, shape_.n_layers, context);
 }
 
 std::size_t CudaRetrieval::bytes() const {
   std::size_t n = lists_ ? lists_->bytes() : 0;
   for (const DeviceBuffer* b : {&slots_, &index_, &tables_, &queries_, &rules_, &counts_, &scratch_[0], &scratch_[1],
-                                &dense_, &dense_blocks_, &near_, &near_blocks_, &shares_, &layer_rows_})
+                                &dense_, &dense_blocks_, &local_, &local_blocks_, &shares_, &layer_rows_})
     n += b->size();
   return n + (key_index_ ? key_index_->bytes() : 0);
 }

@@ -1,9 +1,9 @@
-// What a method needs on the device, and what of one the device cannot do.
+// Requirements of a method on the device, and checks of what the device supports.
 #include <algorithm>
 
 #include "src/base/error.h"
-#include "src/kernels/kmeans_cuda.h"
-#include "src/model/cuda_retrieval.h"
+#include "src/model/cuda/retrieval.h"
+#include "src/selection/cluster/kmeans_cuda.h"
 
 namespace mneme {
 namespace {
@@ -12,25 +12,25 @@ bool of_tokens(const Plan& plan) {
   return plan.recipe.decode && plan.recipe.decode->units == Units(TokenUnit{});
 }
 
-// Whether what is far and what is near are seen apart: by queries at other positions, or up to the token.
+// Whether local and remote part are attended separately: by rotated queries, or up to the token.
 bool in_two_parts(const Plan& plan) {
-  return plan.recipe.prefill_window || plan.far_position;
+  return plan.recipe.prefill_window || plan.remote_position;
 }
 
-// Null: the device can do it, of a method that reads prompts in windows and selects.
+// Reason why the device cannot run a method with windowed prefill and a selection; null: it can.
 const char* missing_by_layer(const Plan& plan) {
   const DecodeStage& d = *plan.recipe.decode;
   const auto* index = std::get_if<Representative>(&d.index);
-  if (index == nullptr) return "what is near and far stands elsewhere, and pages are chosen by KV head";
+  if (index == nullptr) return "it remaps positions and selects pages by KV head";
   if (d.units != Units(PageUnit{kPageTokens})) return "its units must be pages of 32 tokens (--kv unit=page:32)";
-  if (!plan.layer_choice->every_key(kPageTokens))
-    return "every key of a page must stand for it (--kv match=best,top=32): what rows attend near them is not summed "
-           "up";
-  if (plan.key_basis != KeyBasis::kRaw) return "keys must be stored before RoPE (--kv positions=one_angle)";
+  if (!plan.layer_selection->every_key(kPageTokens))
+    return "every key of a page must represent it (--kv match=best,top=32): the mass of local tokens is not "
+           "accumulated on the device";
+  if (plan.key_basis != KeyBasis::kPreRope) return "keys must be stored pre-RoPE (--kv positions=one_angle)";
   if (plan.recipe.sink % kPageTokens != 0 || plan.recipe.recent % kPageTokens != 0)
     return "sink and recent must be multiples of 32";
-  if (plan.shape.head_dim != 64 && plan.shape.head_dim != 128) return "pages are chosen with heads of 64 or 128";
-  if (plan.layer_choice->entropy && plan.layer_choice->entropy->in_prefill)
+  if (plan.shape.head_dim != 64 && plan.shape.head_dim != 128) return "pages are selected with heads of 64 or 128";
+  if (plan.layer_selection->entropy && plan.layer_selection->entropy->in_prefill)
     return "its layers share a budget in prefill too";
   return nullptr;
 }
@@ -38,22 +38,22 @@ const char* missing_by_layer(const Plan& plan) {
 const char* missing_for_lists(const Plan& plan) {
   const DecodeStage& d = *plan.recipe.decode;
   const auto* centroid = std::get_if<Centroid>(&d.index);
-  if (plan.shape.head_dim != 64 && plan.shape.head_dim != 128) return "clusters are chosen with heads of 64 or 128";
+  if (plan.shape.head_dim != 64 && plan.shape.head_dim != 128) return "clusters are selected with heads of 64 or 128";
   if (centroid == nullptr || centroid->by_size)
-    return "clusters must be chosen by the means of their keys, whatever their sizes (--kv index=centroid)";
+    return "clusters must be selected by the means of their keys, whatever their sizes (--kv index=centroid)";
   if (!std::holds_alternative<Boundary>(d.schedule))
-    return "clusters are chosen at boundaries (--kv schedule=boundary)";
+    return "clusters are selected at boundaries (--kv schedule=boundary)";
   if (plan.lists->copy) return "its clusters have a copy of their own (--kv order=token has none)";
-  if (plan.lists->partition.block > kMostKmeansTokens)
+  if (plan.lists->partition.block > kMaxKmeansTokens)
     return "clusters are found in blocks of up to 8,192 tokens (--kv block=8192)";
   return nullptr;
 }
 
 const char* missing_for_tokens(const Plan& plan) {
   const DecodeStage& d = *plan.recipe.decode;
-  if (plan.shape.head_dim != 64 && plan.shape.head_dim != 128) return "tokens are chosen with heads of 64 or 128";
+  if (plan.shape.head_dim != 64 && plan.shape.head_dim != 128) return "tokens are selected with heads of 64 or 128";
   if (!std::holds_alternative<OneBit>(d.index) && !std::holds_alternative<RawKeys>(d.index))
-    return "tokens must be chosen by their 1-bit keys or by their keys (--kv index=one_bit or index=keys)";
+    return "tokens must be selected by their 1-bit keys or by their keys (--kv index=one_bit or index=keys)";
   if (std::holds_alternative<Boundary>(d.schedule)) return "single tokens are not selected at boundaries";
   return nullptr;
 }
@@ -66,14 +66,14 @@ const char* missing_for_pages(const Plan& plan) {
   if (std::holds_alternative<NoIndex>(d.index) || std::holds_alternative<RawKeys>(d.index)) return nullptr;
   const auto* box = std::get_if<Box>(&d.index);
   if (box == nullptr || box->kind != BoxKind::kMinMax)
-    return "pages must be chosen by min-max boxes (--kv index=box), or by their keys (index=keys)";
+    return "pages must be selected by min-max boxes (--kv index=box), or by their keys (index=keys)";
   return nullptr;
 }
 
-// Null: the device can do it.
+// Reason why the device cannot run a method; null: it can.
 const char* missing_for(const Plan& plan) {
   const Recipe& r = plan.recipe;
-  if (r.attend != Attend::kRegions) return nullptr;  // what is stored is attended
+  if (r.attend != Attend::kRegions) return nullptr;  // all stored tokens are attended
   if (in_two_parts(plan)) {
     return r.decode ? missing_by_layer(plan) : nullptr;
   }
@@ -86,9 +86,9 @@ const char* missing_for(const Plan& plan) {
                                         : missing_for_pages(plan);
   if (units != nullptr) return units;
   if (std::holds_alternative<RawKeys>(d.index) && !std::holds_alternative<EveryStep>(d.schedule))
-    return "what is chosen by its keys is chosen at every step (--kv schedule=every_step)";
+    return "what is selected by its keys is selected at every step (--kv schedule=every_step)";
   if (d.probe != Probe::kCurrentQuery) return "its probe is the layer below";
-  const bool alone = plan.shape.group() == 1 && d.pool == Pool::kNone;  // every head is a KV head
+  const bool alone = plan.shape.group() == 1 && d.pool == Pool::kNone;  // every query head is a KV head
   if (!alone && (d.pool == Pool::kNone || d.pool == Pool::kMaxQ || d.pool == Pool::kMeanQ || d.pool == Pool::kConcat))
     return "scores must be pooled by KV head (--kv pool=meanS, maxS, meanQK or maxQK)";
   if (!std::holds_alternative<ConstantCut>(d.cutoff)) return "its layers share a budget";
@@ -96,7 +96,7 @@ const char* missing_for(const Plan& plan) {
 }
 
 SlotScore score_of(const DecodeStage& d) {
-  return std::holds_alternative<RandomScore>(d.score) ? SlotScore::kDrawn
+  return std::holds_alternative<RandomScore>(d.score) ? SlotScore::kRandom
          : std::holds_alternative<RawKeys>(d.index)   ? SlotScore::kKeys
                                                       : SlotScore::kIndex;
 }
@@ -120,33 +120,33 @@ void CudaRetrieval::expect(const Plan& plan, std::span<const Plan* const> beside
 SlotRules CudaRetrieval::rules_of(const Plan& plan, std::int32_t budget) {
   SlotRules r{.budget = budget, .sink = plan.rules.sink, .recent = plan.rules.recent};
   if (plan.lists) {
-    // As many tokens as the smallest window leaves room for: a segment of the largest size has just left it.
+    // As many tokens as the smallest window leaves: a segment of the largest size has just left it.
     r.unit_tokens = r.entry_tokens = 1;
     r.n_select = std::max(0, r.budget - r.sink - std::max(1, r.recent - plan.lists->partition.largest + 1));
   } else if (of_tokens(plan)) {
     r.unit_tokens = 1, r.entry_tokens = plan.rules.entry_tokens;
     r.n_select = std::max(0, r.budget - r.sink - std::max(r.recent, 1));
   } else {
-    // In two parts, pages are there of every token that is seen, and attention leaves the others out.
-    if (in_two_parts(plan) && !plan.layer_choice)
+    // With two-part attention the table has pages for all local tokens, and attention masks the others.
+    if (in_two_parts(plan) && !plan.layer_selection)
       r.sink = whole_pages(r.sink), r.recent = whole_pages(r.recent) + kPageTokens;
     r.recent = std::max(r.recent, kPageTokens);
     r.n_select = std::max(0, (r.budget - r.sink - r.recent) / kPageTokens);
   }
-  // What a prompt sets may be less than sinks and window, which are everything as long as there is no more. The window
-  // of lists may be shorter than `recent` for a while, and then the budget has room for more beside it.
+  // A budget set by the prompt may be below sinks and window, which are everything until there are more tokens. The
+  // window of lists may temporarily be shorter than `recent`; the budget then selects more.
   if (plan.recipe.norm && !plan.lists) r.budget = std::max(r.budget, r.sink + r.recent);
   if (!plan.recipe.decode) return r;
   r.fetch = plan.recipe.decode->unit_fetch;
-  if (plan.layer_choice) {
-    const std::int32_t k = plan.layer_choice->n_units;
-    r.n_select = plan.layer_choice->entropy ? EntropyCut::most(k) : k;
+  if (plan.layer_selection) {
+    const std::int32_t k = plan.layer_selection->n_units;
+    r.n_select = plan.layer_selection->entropy ? EntropyCut::most(k) : k;
     r.schedule = SlotSchedule::kEveryStep;
     return r;
   }
-  r.schedule = plan.reuse == Reuse::kAhead  ? SlotSchedule::kAhead
-               : plan.reuse == Reuse::kKept ? SlotSchedule::kKept
-                                            : SlotSchedule::kEveryStep;
+  r.schedule = plan.reuse == Reuse::kSpeculative ? SlotSchedule::kSpeculative
+               : plan.reuse == Reuse::kKept      ? SlotSchedule::kKept
+                                                 : SlotSchedule::kEveryStep;
   r.score = score_of(*plan.recipe.decode);
   if (const auto* random = std::get_if<RandomScore>(&plan.recipe.decode->score)) r.seed = random->seed;
   r.pool = plan.pool.scores.value_or(GroupPool::kMean);
@@ -178,7 +178,7 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const MethodState& method, std::int
     most = std::max(most, set > 0 ? set : decodes ? length : 0);
   }
   if (most <= plan.rules.budget) return needs_of(plan, spare);
-  constexpr std::int32_t kStep = 512;  // so that not every prompt takes memory anew
+  constexpr std::int32_t kStep = 512;  // so that not every prompt reallocates
   return needs_of(plan, spare, (most + kStep - 1) / kStep * kStep);
 }
 
@@ -186,7 +186,7 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare, std:
   expect(plan);
   const SlotRules r = rules_of(plan, budget);
   Needs n;
-  n.selects = r.schedule != SlotSchedule::kNone, n.ahead = r.schedule == SlotSchedule::kAhead;
+  n.selects = r.schedule != SlotSchedule::kNone, n.speculative = r.schedule == SlotSchedule::kSpeculative;
   n.keeps = r.schedule == SlotSchedule::kKept;
   n.last_asked = r.last_asked != 0, n.by_mass = r.gate == SlotGate::kMass;
   n.controls = r.score != SlotScore::kIndex;
@@ -201,19 +201,19 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare, std:
   }
   n.two_parts = in_two_parts(plan);
   n.keys.none = !n.selects && !n.two_parts;
-  n.newest = n.ahead && n.keys.group_tokens > 0 && r.recent <= n.keys.group_tokens;
-  n.keys.by_layer = plan.layer_choice.has_value();
-  if (plan.key_basis == KeyBasis::kRaw) n.ring_pages = pages_of_tokens(plan.rules.recent) + 1;
+  n.newest = n.speculative && n.keys.group_tokens > 0 && r.recent <= n.keys.group_tokens;
+  n.keys.by_layer = plan.layer_selection.has_value();
+  if (plan.key_basis == KeyBasis::kPreRope) n.ring_pages = pages_of_tokens(plan.rules.recent) + 1;
   for (std::int32_t l = 0; l < plan.shape.n_layers; ++l) n.dense.push_back(plan.dense_layer(l));
-  // Sinks, window and selection, and the spare ones; and all that is attended before anything is selected.
+  // Sinks, window, selection and spare slots; and everything attended before a selection exists.
   const std::int32_t unit = r.unit_tokens, window = unit == 1 ? std::max(r.recent, r.entry_tokens) : r.recent,
                      fixed = (r.sink + window) / unit, all = (r.budget + unit - 1) / unit;
-  // The window of a sequence that was cut off may be shorter still.
-  const std::int32_t chosen = plan.lists ? r.budget - r.sink : r.n_select;
-  auto spares = static_cast<std::int32_t>(spare * static_cast<float>(chosen));
-  if (n.by_prompt) spares = std::clamp(kMostKvSlots - fixed - chosen, 0, spares);  // rather than none of it
-  n.n_slots = std::max(fixed + (n.selects ? chosen + spares : 0), all);
-  n.max_listed = std::max(all, fixed + chosen) + 1;
+  // The window of a truncated sequence may be shorter.
+  const std::int32_t n_selected = plan.lists ? r.budget - r.sink : r.n_select;
+  auto spares = static_cast<std::int32_t>(spare * static_cast<float>(n_selected));
+  if (n.by_prompt) spares = std::clamp(kMaxKvSlots - fixed - n_selected, 0, spares);  // rather than refuse
+  n.n_slots = std::max(fixed + (n.selects ? n_selected + spares : 0), all);
+  n.max_listed = std::max(all, fixed + n_selected) + 1;
   return n;
 }
 
@@ -227,7 +227,7 @@ CudaRetrieval::Needs CudaRetrieval::Needs::beside(const Keys& others) const {
 bool CudaRetrieval::Needs::holds(const Needs& other) const {
   if (other.keys.none && !keys.none) return holds(other.beside(keys));
   return goes_with(other) && keys == other.keys && n_slots >= other.n_slots && max_listed >= other.max_listed &&
-         fetch >= other.fetch && selects >= other.selects && ahead >= other.ahead && keeps >= other.keeps &&
+         fetch >= other.fetch && selects >= other.selects && speculative >= other.speculative && keeps >= other.keeps &&
          by_mass >= other.by_mass && newest >= other.newest && by_prompt >= other.by_prompt &&
          controls >= other.controls && last_asked >= other.last_asked && ring_pages >= other.ring_pages;
 }
@@ -251,7 +251,8 @@ void CudaRetrieval::Needs::add(const Needs& other) {
   ring_pages = std::max(ring_pages, other.ring_pages);
   n_slots = std::max(n_slots, other.n_slots), max_listed = std::max(max_listed, other.max_listed);
   fetch = std::max(fetch, other.fetch);
-  selects = selects || other.selects, ahead = ahead || other.ahead, last_asked = last_asked || other.last_asked;
+  selects = selects || other.selects, speculative = speculative || other.speculative,
+  last_asked = last_asked || other.last_asked;
   by_prompt = by_prompt || other.by_prompt;
   by_mass = by_mass || other.by_mass, newest = newest || other.newest;
   controls = controls || other.controls, keeps = keeps || other.keeps;

@@ -1,17 +1,18 @@
-// What a sequence finds at its place before a step: rules, index, slots and whole layers of all tokens before its own.
+// Reset of a sequence slot before a step: rules, index, cache slots and dense layers for all tokens before the step's
+// own.
 #include <algorithm>
 
-#include "src/model/cuda_retrieval.h"
+#include "src/model/cuda/retrieval.h"
 
 namespace mneme {
 namespace {
 
-constexpr std::int32_t kDenseBlocksAHead = 4;
+constexpr std::int32_t kDenseCtasPerHead = 4;
 
 }  // namespace
 
-// Tokens that a row of n attends in a layer that selects; n is above the budget. grouped: where the window of lists
-// begins. As the kernels have it.
+// Tokens that a row of n attends in a layer that selects, as the kernels compute it; n is above the budget. grouped:
+// start of the window of lists.
 std::int32_t CudaRetrieval::attended_by(const SlotRules& r, std::int32_t n, std::int32_t grouped) {
   const std::int32_t unit = r.unit_tokens, first = r.sink / unit, stop = (n + unit - 1) / unit;
   if (unit == 1 && r.schedule == SlotSchedule::kKept) return std::max(r.budget, r.sink + n - grouped);
@@ -22,18 +23,18 @@ std::int32_t CudaRetrieval::attended_by(const SlotRules& r, std::int32_t n, std:
     window = std::max(first, std::min(std::max(n - r.recent, 0), (n - 1) / r.entry_tokens * r.entry_tokens));
     most = std::max(0, r.budget - r.sink - (n - window));
   }
-  const std::int32_t chosen = r.schedule == SlotSchedule::kNone ? 0 : std::min(most, window - first);
-  return r.sink + chosen * unit + n - window * unit;
+  const std::int32_t n_selected = r.schedule == SlotSchedule::kNone ? 0 : std::min(most, window - first);
+  return r.sink + n_selected * unit + n - window * unit;
 }
 
-// The index of tokens [first, stop), as far as it is of them; the last page's box may be open.
-void CudaRetrieval::build_index(std::int32_t place, std::int32_t number, std::int32_t first, std::int32_t stop,
+// Builds the index of tokens [first, stop); the last page's box may be open.
+void CudaRetrieval::build_index(std::int32_t seq_slot, std::int32_t number, std::int32_t first, std::int32_t stop,
                                 std::int32_t key_slot, std::int32_t key_layer, const KvTables& keys,
                                 const CudaContext& context) {
   const std::int32_t each = entry_tokens();
-  if (needs_.two_parts || needs_.keys.by_key) return;  // indexed by index_keys(), or not at all
+  if (needs_.two_parts || needs_.keys.by_key) return;  // built by index_keys(), or not needed
   if (view_.group_tokens > 0) {
-    build_one_bit_cuda({.place = place,
+    build_one_bit_cuda({.seq_slot = seq_slot,
                         .slot_layer = number,
                         .first = first / each,
                         .stop = stop / each,
@@ -42,7 +43,7 @@ void CudaRetrieval::build_index(std::int32_t place, std::int32_t number, std::in
                        view_, keys, context);
     return;
   }
-  build_boxes_cuda({.place = place,
+  build_boxes_cuda({.seq_slot = seq_slot,
                     .slot_layer = number,
                     .first = first / each,
                     .stop = pages_of_tokens(stop),
@@ -52,23 +53,23 @@ void CudaRetrieval::build_index(std::int32_t place, std::int32_t number, std::in
                    view_, keys, context);
 }
 
-// The place forgets whatever else it had before.
-void CudaRetrieval::begin_place(std::int32_t place, const SequenceCache& cache, const Plan& plan,
-                                const Stream& stream) {
-  Place& p = places_[static_cast<std::size_t>(place)];
+// Clears the sequence slot's previous state.
+void CudaRetrieval::begin_seq_slot(std::int32_t seq_slot, const SequenceCache& cache, const Plan& plan,
+                                   const Stream& stream) {
+  SeqSlot& p = seq_slots_[static_cast<std::size_t>(seq_slot)];
   const bool other = p.revision != cache.revision();
   const ClusterUnit clusters = plan.lists ? plan.lists->clusters : ClusterUnit{};
-  if (lists_ && (other || !(p.clusters == clusters))) lists_->forget(place, stream);
+  if (lists_ && (other || !(p.clusters == clusters))) lists_->forget(seq_slot, stream);
   if (other)
     p = {.revision = cache.revision(), .layers = std::move(p.layers), .counts = std::move(p.counts), .clusters = {}};
   p.clusters = clusters;
 }
 
-CudaRetrieval::Place& CudaRetrieval::place_of(const SequenceCache& cache, const MethodState& method, std::int32_t place,
-                                              const Stream& stream) {
+CudaRetrieval::SeqSlot& CudaRetrieval::seq_slot_of(const SequenceCache& cache, const MethodState& method,
+                                                   std::int32_t seq_slot, const Stream& stream) {
   const Plan& plan = method.plan();
-  Place& p = places_[static_cast<std::size_t>(place)];
-  begin_place(place, cache, plan, stream);
+  SeqSlot& p = seq_slots_[static_cast<std::size_t>(seq_slot)];
+  begin_seq_slot(seq_slot, cache, plan, stream);
   p.layers.resize(std::max<std::size_t>(selecting_.size(), 1));
   bool changed = false;
   SlotRules rules;
@@ -81,34 +82,34 @@ CudaRetrieval::Place& CudaRetrieval::place_of(const SequenceCache& cache, const 
   if (!changed) return p;
   p.decoded = -1;
   if (selecting_.empty()) return p;
-  stream.synchronize();  // the host's copy may be on its way still
-  auto* here = host_rules_.as<SlotRules>() + place;
+  stream.synchronize();  // the host copy may be in flight
+  auto* here = host_rules_.as<SlotRules>() + seq_slot;
   for (std::size_t i = 0; i < selecting_.size(); ++i)
-    here[i * static_cast<std::size_t>(options_.n_places)] = p.layers[i].rules;
-  const std::size_t pitch = static_cast<std::size_t>(options_.n_places) * sizeof(SlotRules);
-  copy_rows(view_.rules + place, pitch, here, pitch, sizeof(SlotRules), selecting_.size(), stream);
+    here[i * static_cast<std::size_t>(options_.n_seq_slots)] = p.layers[i].rules;
+  const std::size_t pitch = static_cast<std::size_t>(options_.n_seq_slots) * sizeof(SlotRules);
+  copy_rows(view_.rules + seq_slot, pitch, here, pitch, sizeof(SlotRules), selecting_.size(), stream);
   return p;
 }
 
-// Index, units and whole layers of all tokens before the row's own.
+// Index, units and dense layers of all tokens before the row's own.
 void CudaRetrieval::build_before(const Row& row, const KvTables& pages, const Stream& stream) {
-  const std::int32_t n = row.cache->length(), before = n - 1, place = row.place;
+  const std::int32_t n = row.cache->length(), before = n - 1, seq_slot = row.seq_slot;
   const Plan& plan = row.method->plan();
-  Place& p = places_[static_cast<std::size_t>(place)];
+  SeqSlot& p = seq_slots_[static_cast<std::size_t>(seq_slot)];
   const CudaContext context{.stream = stream.get()};
-  // Up to the open page or group, with whose index and block the step itself goes on.
+  // Up to the open page or group, whose index and block the step itself maintains.
   for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
     const std::int32_t number = slot_layer(l);
     if (number < 0 && p.dense != before && !in_pages_)
-      copy_pages_cuda(dense_tables_, tables_layer(l), pages, l, place, place, std::min(p.dense, before) / kPageTokens,
-                      pages_of_tokens(before), kDenseBlocksAHead, context);
+      copy_pages_cuda(dense_tables_, tables_layer(l), pages, l, seq_slot, seq_slot,
+                      std::min(p.dense, before) / kPageTokens, pages_of_tokens(before), kDenseCtasPerHead, context);
     if (number >= 0 && !plan.selects()) continue;  // needs no index
     if (number >= 0 && lists_) {
       row.method->see_output(l, n, false);  // what leaves the window now does not depend on this step's gate
-      lists_->follow({.place = place, .slot_layer = number, .key_slot = place, .key_layer = l}, plan,
+      lists_->follow({.seq_slot = seq_slot, .slot_layer = number, .key_slot = seq_slot, .key_layer = l}, plan,
                      row.method->layer(l).partition, pages, stream);
     } else if (number >= 0 && p.indexed != before && !two_parts()) {
-      build_index(place, number, std::min(p.indexed, before), before, place, l, pages, context);
+      build_index(seq_slot, number, std::min(p.indexed, before), before, seq_slot, l, pages, context);
     }
   }
   if (lists_) {
@@ -120,39 +121,39 @@ void CudaRetrieval::build_before(const Row& row, const KvTables& pages, const St
 }
 
 void CudaRetrieval::prepare(Row& row, const KvTables& pages, const Stream& stream) {
-  const std::int32_t n = row.cache->length(), place = row.place;
+  const std::int32_t n = row.cache->length(), seq_slot = row.seq_slot;
   const Plan& plan = row.method->plan();
-  Place& p = place_of(*row.cache, *row.method, place, stream);
+  SeqSlot& p = seq_slot_of(*row.cache, *row.method, seq_slot, stream);
   const CudaContext context{.stream = stream.get()};
   const bool goes_on = p.decoded == n - 1;
   build_before(row, pages, stream);
   for (std::size_t i = 0; i < p.layers.size(); ++i) {
-    PlaceLayer& layer = p.layers[i];
-    const bool everything = n <= layer.rules.budget, anew = !goes_on || everything != layer.everything;
+    SeqSlotLayer& layer = p.layers[i];
+    const bool everything = n <= layer.rules.budget, reset = !goes_on || everything != layer.everything;
     const std::int32_t grouped =
         plan.lists && i < selecting_.size() ? row.method->layer(selecting_[i]).partition.grouped() : 0;
-    if (anew && i < selecting_.size())
-      fill_slots_cuda(place, n, layer.rules, view_, pages, selecting_[i], static_cast<std::int32_t>(i), context);
+    if (reset && i < selecting_.size())
+      fill_slots_cuda(seq_slot, n, layer.rules, view_, pages, selecting_[i], static_cast<std::int32_t>(i), context);
     layer.everything = everything;
-    layer.anew = anew ? kNoSelection | (goes_on ? 0 : kNoQuery) : 0;
+    layer.reset = reset ? kNoSelection | (goes_on ? 0 : kNoQuery) : 0;
     layer.attended = everything    ? n
                      : two_parts() ? plan.rules.sink + n - region_at(plan.rules, n).recent_from
                                    : attended_by(layer.rules, n, grouped);
   }
   if (by_layer()) {
-    if (key_index_) key_index_->reserve(place, n, stream);
-    index_keys(p, place, n - 1, pages, context);
+    if (key_index_) key_index_->reserve(seq_slot, n, stream);
+    index_keys(p, seq_slot, n - 1, pages, context);
     send_shares(row, stream);
   }
-  if (raw_keys() && !goes_on) fill_ring(place, n - 1, plan.rules.recent, pages, context);
+  if (pre_rope_keys() && !goes_on) fill_ring(seq_slot, n - 1, plan.rules.recent, pages, context);
   p.decoded = n;
-  row.anew = p.layers.front().anew, row.attended_tokens = p.layers.front().attended;
+  row.reset = p.layers.front().reset, row.attended_tokens = p.layers.front().attended;
   if (two_parts()) row.parts = parts_of(plan, p.layers.front().rules, n);
   if (layer_rows_.size() == 0) return;
   auto* rows = host_layer_rows_.as<std::int32_t>() + row.number;
   for (std::size_t i = 0; i < selecting_.size(); ++i) {
     const std::size_t all = static_cast<std::size_t>(n_rows_), at = i * all;
-    rows[at] = p.layers[i].anew, rows[selecting_.size() * all + at] = p.layers[i].attended;
+    rows[at] = p.layers[i].reset, rows[selecting_.size() * all + at] = p.layers[i].attended;
   }
 }
 
@@ -166,41 +167,41 @@ void CudaRetrieval::send_rows(const Stream& stream) {
 
 CudaRetrieval::LayerRows CudaRetrieval::layer_rows(std::int32_t layer) const {
   if (layer_rows_.size() == 0) return {};
-  const std::int32_t *anew = layer_rows_.as<std::int32_t>() + std::int64_t{slot_layer(layer)} * n_rows_,
-                     *attended = anew + std::int64_t{n_selecting_} * n_rows_;
-  return {anew, attended};
+  const std::int32_t *reset = layer_rows_.as<std::int32_t>() + std::int64_t{slot_layer(layer)} * n_rows_,
+                     *attended = reset + std::int64_t{n_selecting_} * n_rows_;
+  return {reset, attended};
 }
 
 void CudaRetrieval::take_prompt(const Prompt& t, std::int32_t layer, const KvTables& keys, const Stream& stream) {
   const Plan& plan = t.method->plan();
-  begin_place(t.place, *t.cache, plan, stream);
-  Place& p = places_[static_cast<std::size_t>(t.place)];
+  begin_seq_slot(t.seq_slot, *t.cache, plan, stream);
+  SeqSlot& p = seq_slots_[static_cast<std::size_t>(t.seq_slot)];
   const std::int32_t n_tokens = t.first + t.n, begin = t.first / kPageTokens, stop = pages_of_tokens(n_tokens),
                      number = slot_layer(layer);
   const CudaContext context{.stream = stream.get()};
   if (number >= 0 && !plan.selects()) return;
   if (number >= 0 && lists_) {
     t.method->see_prompt(layer, n_tokens, t.left == 0);
-    lists_->follow({.place = t.place, .slot_layer = number, .key_slot = t.key_slot, .key_layer = t.key_layer}, plan,
-                   t.method->layer(layer).partition, keys, stream);
+    lists_->follow({.seq_slot = t.seq_slot, .slot_layer = number, .key_slot = t.key_slot, .key_layer = t.key_layer},
+                   plan, t.method->layer(layer).partition, keys, stream);
     lists_->close_segments(keys, stream);
     return;
   }
-  // What is missing of earlier tokens, prepare() brings.
+  // prepare() fills in what is missing of earlier tokens.
   const bool dense = number < 0;
   if (!dense && key_index_) {
-    copy_keys_cuda(keys, t.key_slot, t.key_layer, layer_keys(layer), t.place, begin, stop, context);
+    copy_keys_cuda(keys, t.key_slot, t.key_layer, layer_keys(layer), t.seq_slot, begin, stop, context);
     if (number + 1 == n_selecting_) p.indexed = n_tokens / kPageTokens * kPageTokens;
     return;
   }
   if (dense ? in_pages_ || p.dense < begin * kPageTokens : p.indexed < t.first / entry_tokens() * entry_tokens())
     return;
   if (dense) {
-    copy_pages_cuda(dense_tables_, tables_layer(layer), keys, t.key_layer, t.place, t.key_slot, begin, stop,
-                    kDenseBlocksAHead, context);
+    copy_pages_cuda(dense_tables_, tables_layer(layer), keys, t.key_layer, t.seq_slot, t.key_slot, begin, stop,
+                    kDenseCtasPerHead, context);
     if (dense_number_[static_cast<std::size_t>(layer)] + 1 == n_dense_) p.dense = n_tokens;
   } else {
-    build_index(t.place, number, t.first, n_tokens, t.key_slot, t.key_layer, keys, context);
+    build_index(t.seq_slot, number, t.first, n_tokens, t.key_slot, t.key_layer, keys, context);
     if (number + 1 == n_selecting_) p.indexed = n_tokens;
   }
 }

@@ -1,7 +1,7 @@
-// What a step of rows that decode adds to their methods' statistics.
+// Statistics that a step of decode rows adds to their methods.
 #include <algorithm>
 
-#include "src/model/cuda_retrieval.h"
+#include "src/model/cuda/retrieval.h"
 
 namespace mneme {
 
@@ -11,19 +11,19 @@ void CudaRetrieval::fetch_counts(const Stream& stream) {
   if (by_layer()) copy_bytes(host_thetas_.data(), shares_view_.thetas, host_thetas_.size(), stream);
 }
 
-// What a step gained in a layer that selects.
+// Counters gained by a step in a layer that selects.
 void CudaRetrieval::count_layer(const Row& row, std::int32_t layer, const SlotCounts& gained) {
-  const PlaceLayer& p = at(row.place, layer);
+  const SeqSlotLayer& p = at(row.seq_slot, layer);
   LayerStats& s = row.method->stats().layers[static_cast<std::size_t>(layer)];
   const auto checks = static_cast<std::int64_t>(gained.checks), moved = static_cast<std::int64_t>(gained.corrections);
   if (!s.gate_checks.empty()) s.gate_checks[0] += checks, s.corrections[0] += moved;
   const std::int64_t heads = shape_.n_kv_heads;
   if (!p.everything && p.rules.schedule != SlotSchedule::kNone) {
-    const std::int64_t anew = p.rules.schedule == SlotSchedule::kKept ? heads * static_cast<std::int64_t>(gained.made)
-                              : p.rules.schedule == SlotSchedule::kEveryStep || p.anew != 0 ? heads
-                                                                                            : moved;
-    s.selections += anew;
-    s.reused += heads - anew;
+    const std::int64_t reset = p.rules.schedule == SlotSchedule::kKept ? heads * static_cast<std::int64_t>(gained.made)
+                               : p.rules.schedule == SlotSchedule::kEveryStep || p.reset != 0 ? heads
+                                                                                              : moved;
+    s.selections += reset;
+    s.reused += heads - reset;
   }
   s.sparse_steps += p.everything ? 0 : 1;
   s.index_bytes_read += index_bytes_read(row, layer, gained);
@@ -31,13 +31,13 @@ void CudaRetrieval::count_layer(const Row& row, std::int32_t layer, const SlotCo
   s.missing_units += static_cast<std::int64_t>(gained.missing);
   s.recalled_units += static_cast<std::int64_t>(gained.missing + gained.neighbours);
   s.replaced_units += static_cast<std::int64_t>(gained.replaced);
-  // Where there was no query to compare with, an answer begins.
-  if (lists_ && ((p.anew & kNoQuery) != 0 || moved > 0)) row.method->see_boundary(layer);
+  // Without a query to compare with, an answer starts.
+  if (lists_ && ((p.reset & kNoQuery) != 0 || moved > 0)) row.method->see_boundary(layer);
 }
 
-// What the CPU's method would know after this step, but for what no selection by all keys looks at.
+// What the CPU's method would record after this step, except what a selection by all keys does not use.
 void CudaRetrieval::count_by_layer(const Row& row) {
-  const double* thetas = host_thetas_.as<double>() + std::int64_t{row.place} * n_selecting_;
+  const double* thetas = host_thetas_.as<double>() + std::int64_t{row.seq_slot} * n_selecting_;
   for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
     const std::int32_t c = slot_layer(l);
     if (c < 0) continue;
@@ -55,20 +55,20 @@ void CudaRetrieval::count_by_layer(const Row& row) {
 void CudaRetrieval::count(std::span<const Row> rows) {
   const auto* now = host_counts_.as<SlotCounts>();
   for (const Row& row : rows) {
-    Place& p = places_[static_cast<std::size_t>(row.place)];
+    SeqSlot& p = seq_slots_[static_cast<std::size_t>(row.seq_slot)];
     p.counts.resize(static_cast<std::size_t>(n_selecting_));
     for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
       LayerStats& s = row.method->stats().layers[static_cast<std::size_t>(l)];
       ++s.steps;
       const std::int32_t c = slot_layer(l);
-      const std::int64_t attended = c < 0 ? row.cache->length() : at(row.place, l).attended;
+      const std::int64_t attended = c < 0 ? row.cache->length() : at(row.seq_slot, l).attended;
       s.attended_tokens += attended * shape_.n_kv_heads;
       s.attended_heads += shape_.n_kv_heads;
       if (c < 0) continue;
       SlotCounts& before = p.counts[static_cast<std::size_t>(c)];
-      SlotCounts after = now[static_cast<std::int64_t>(c) * options_.n_places + row.place];
+      SlotCounts after = now[static_cast<std::int64_t>(c) * options_.n_seq_slots + row.seq_slot];
       if (host_recall_) {
-        const SlotCounts& too = host_recall_->counts(c, row.place);
+        const SlotCounts& too = host_recall_->counts(c, row.seq_slot);
         after.selected += too.selected, after.missing += too.missing, after.replaced += too.replaced;
       }
       count_layer(row, l,
@@ -79,7 +79,7 @@ void CudaRetrieval::count(std::span<const Row> rows) {
                    .neighbours = after.neighbours - before.neighbours,
                    .replaced = after.replaced - before.replaced,
                    .made = after.made - before.made});
-      if (by_layer() && !at(row.place, l).everything)  // how many is known now
+      if (by_layer() && !at(row.seq_slot, l).everything)  // selected tokens are known only now
         s.attended_tokens += static_cast<std::int64_t>(after.selected - before.selected) * kPageTokens;
       before = after;
     }

@@ -1,16 +1,16 @@
-#include "src/model/cuda_staging.h"
+#include "src/model/cuda/staging.h"
 
 #include <algorithm>
 #include <numeric>
 #include <vector>
 
-#include "src/kernels/kv_slots_cuda.h"
+#include "src/offload/kv_slots_cuda.h"
 
 namespace mneme {
 namespace {
 
-// Of threads a KV head: reading and writing host memory, more of them hold up the products beside (docs/cuda.md).
-constexpr std::int32_t kBlocksAHead = 1;
+// Threads a KV head: more of them slow the GEMMs that run concurrently (docs/design/gather.md).
+constexpr std::int32_t kCtasPerHead = 1;
 
 std::int32_t pages_of(std::int64_t n_tokens) {
   return static_cast<std::int32_t>((n_tokens + kPageTokens - 1) / kPageTokens);
@@ -45,26 +45,26 @@ CudaStaging::CudaStaging(const KvShape& shape, std::int64_t max_context) {
 
 void CudaStaging::fetch(const KvTables& pages, const Earlier& e, const Stream& stream) {
   const OneBuffer& b = buffers_[++fetched_ % 2];
-  started_.record(stream);  // tables and pages of earlier steps are there
+  started_.record(stream);  // earlier steps have written tables and pages
   side_.wait(started_);
-  // The side stream has already moved out what the buffer held: end() of two turns ago came before in it.
+  // The side stream has written the buffer's content back: end() of two rounds ago precedes this in it.
   const CudaContext context{.stream = side_.get()};
   const std::int32_t head = std::min(pages_of(e.head) * kPageTokens, e.first);
-  copy_positions_cuda(b.tables, 0, pages, e.layer, 0, e.slot, 0, head, kBlocksAHead, context);
-  copy_positions_cuda(b.tables, 0, pages, e.layer, 0, e.slot, std::max(head, e.from), e.first, kBlocksAHead, context);
+  copy_positions_cuda(b.tables, 0, pages, e.layer, 0, e.slot, 0, head, kCtasPerHead, context);
+  copy_positions_cuda(b.tables, 0, pages, e.layer, 0, e.slot, std::max(head, e.from), e.first, kCtasPerHead, context);
   b.fetched.record(side_);
 }
 
 void CudaStaging::begin(const Stream& stream) {
-  stream.wait(buffers_[++turn_ % 2].fetched);
+  stream.wait(buffers_[++round_ % 2].fetched);
 }
 
 void CudaStaging::end(const KvTables& pages, std::int32_t layer, std::int32_t slot, std::int32_t first,
                       std::int32_t n_tokens, const Stream& stream) {
-  const OneBuffer& b = buffers_[turn_ % 2];
+  const OneBuffer& b = buffers_[round_ % 2];
   b.used.record(stream);
   side_.wait(b.used);
-  copy_positions_cuda(pages, layer, b.tables, 0, slot, 0, first, n_tokens, kBlocksAHead, {.stream = side_.get()});
+  copy_positions_cuda(pages, layer, b.tables, 0, slot, 0, first, n_tokens, kCtasPerHead, {.stream = side_.get()});
 }
 
 void CudaStaging::join(const Stream& stream) {

@@ -1,4 +1,4 @@
-#include "src/model/cuda_tables.h"
+#include "src/model/cuda/tables.h"
 
 #include <algorithm>
 
@@ -7,11 +7,11 @@
 namespace mneme {
 namespace {
 
-constexpr std::size_t kStaged = 1 << 17;  // updates under way at once
+constexpr std::size_t kStaged = 1 << 17;  // updates in flight
 static_assert(kPageTokens == kKvPageTokens);
 
-// A bit a slot of each page: whether it holds a token. Behind the last one all are set, so that new tokens need not set
-// theirs.
+// One bit per token of each page: set if the token is stored. Bits after the last token are set, so that new tokens
+// need no update.
 void masks_of(const SequenceCache& sequence, std::int32_t layer, std::int32_t head, std::vector<std::uint32_t>& masks) {
   masks.assign(sequence.table(layer, head).size(), 0);
   const auto set = [&](std::int32_t begin, std::int32_t end) {
@@ -28,10 +28,10 @@ void masks_of(const SequenceCache& sequence, std::int32_t layer, std::int32_t he
 }  // namespace
 
 CudaTables::CudaTables(const KvShape& shape, std::byte* blocks, std::int32_t max_sequences, std::int64_t max_context)
-    : shape_(shape), places_(static_cast<std::size_t>(max_sequences)) {
+    : shape_(shape), seq_slots_(static_cast<std::size_t>(max_sequences)) {
   tables_.max_pages = static_cast<std::int32_t>((max_context + kPageTokens - 1) / kPageTokens);
   tables_.sequence_stride = shape.blocks_per_page() * tables_.max_pages;
-  entries_ = DeviceBuffer(static_cast<std::size_t>(tables_.sequence_stride) * places_.size() * sizeof(std::int32_t),
+  entries_ = DeviceBuffer(static_cast<std::size_t>(tables_.sequence_stride) * seq_slots_.size() * sizeof(std::int32_t),
                           "tables of keys and values");
   updates_ = DeviceBuffer(kStaged * sizeof(TableUpdate), "tables of keys and values");
   staging_ = PinnedBuffer(kStaged * sizeof(TableUpdate));
@@ -44,20 +44,19 @@ CudaTables::CudaTables(const KvShape& shape, std::byte* blocks, std::int32_t max
 }
 
 std::int32_t CudaTables::find(const SequenceCache& sequence) const {
-  for (std::size_t i = 0; i < places_.size(); ++i)
-    if (places_[i].revision == sequence.revision()) return static_cast<std::int32_t>(i);
+  for (std::size_t i = 0; i < seq_slots_.size(); ++i)
+    if (seq_slots_[i].revision == sequence.revision()) return static_cast<std::int32_t>(i);
   return -1;
 }
 
-// For a sequence whose tables are nowhere: the place where it was before it dropped something, or the one that was used
-// longest ago.
-std::int32_t CudaTables::free_place(const SequenceCache& sequence) const {
-  const auto rank = [&](const Place& p) {
-    return p.last == &sequence && sequence.dropped() && p.used_at < steps_ ? -1 : p.used_at;
+// For a sequence without tables: the slot that it had before it dropped tokens, or the least recently used one.
+std::int32_t CudaTables::free_seq_slot(const SequenceCache& sequence) const {
+  const auto rank = [&](const SeqSlot& p) {
+    return p.last == &sequence && sequence.dropped() && p.last_used < steps_ ? -1 : p.last_used;
   };
-  const auto best = std::min_element(places_.begin(), places_.end(),
-                                     [&](const Place& a, const Place& b) { return rank(a) < rank(b); });
-  return static_cast<std::int32_t>(best - places_.begin());
+  const auto best = std::min_element(seq_slots_.begin(), seq_slots_.end(),
+                                     [&](const SeqSlot& a, const SeqSlot& b) { return rank(a) < rank(b); });
+  return static_cast<std::int32_t>(best - seq_slots_.begin());
 }
 
 void CudaTables::flush(const Stream& stream) {
@@ -81,26 +80,26 @@ void CudaTables::update(std::int32_t* array, std::int64_t at, std::int64_t value
 }
 
 void CudaTables::add_pages(const SequenceCache& sequence, std::int32_t slot, const Stream& stream) {
-  Place& place = places_[static_cast<std::size_t>(slot)];
+  SeqSlot& seq_slot = seq_slots_[static_cast<std::size_t>(slot)];
   const std::int32_t n_pages = sequence.n_pages();
   MNEME_CHECK(n_pages <= tables_.max_pages, "{} pages, tables have room for {}", n_pages, tables_.max_pages);
-  if (place.n_pages == n_pages) return;
+  if (seq_slot.n_pages == n_pages) return;
   for (std::int32_t layer = 0; layer < shape_.n_layers; ++layer)
     for (std::int32_t head = 0; head < shape_.n_kv_heads; ++head) {
       const std::span<const BlockId> table = sequence.table(layer, head);
       const std::int64_t at =
           slot * tables_.sequence_stride + (std::int64_t{layer} * shape_.n_kv_heads + head) * tables_.max_pages;
-      for (std::int32_t page = place.n_pages; page < n_pages; ++page)
+      for (std::int32_t page = seq_slot.n_pages; page < n_pages; ++page)
         update(tables_.blocks, at + page, table[static_cast<std::size_t>(page)].value, stream);
     }
-  place.n_pages = n_pages;
+  seq_slot.n_pages = n_pages;
 }
 
-// The place's next sequence has dropped nothing.
+// The slot's next sequence has dropped nothing.
 void CudaTables::forget_drops(std::int32_t slot, const Stream& stream) {
-  Place& place = places_[static_cast<std::size_t>(slot)];
-  if (place.heads.empty()) return;
-  place.heads.clear();
+  SeqSlot& seq_slot = seq_slots_[static_cast<std::size_t>(slot)];
+  if (seq_slot.heads.empty()) return;
+  seq_slot.heads.clear();
   const auto stride = static_cast<std::size_t>(tables_.sequence_stride) * sizeof(std::int32_t);
   set_bytes(masks_.data() + static_cast<std::size_t>(slot) * stride, 0xff, stride, stream);
   const auto heads = static_cast<std::size_t>(ragged_.shift_stride) * sizeof(std::int32_t);
@@ -111,7 +110,7 @@ void CudaTables::take_masks(const Stream& stream) {
   if (masks_.size() > 0) return;
   masks_ = DeviceBuffer(entries_.size(), "which tokens of keys and values were dropped");
   ragged_.shift_stride = static_cast<std::int32_t>(shape_.blocks_per_page());
-  shifts_ = DeviceBuffer(places_.size() * static_cast<std::size_t>(ragged_.shift_stride) * sizeof(std::int32_t),
+  shifts_ = DeviceBuffer(seq_slots_.size() * static_cast<std::size_t>(ragged_.shift_stride) * sizeof(std::int32_t),
                          "how many tokens were dropped");
   set_bytes(masks_.data(), 0xff, masks_.size(), stream);
   set_bytes(shifts_.data(), 0, shifts_.size(), stream);
@@ -121,18 +120,18 @@ void CudaTables::take_masks(const Stream& stream) {
 
 void CudaTables::add_ragged(const SequenceCache& sequence, std::int32_t slot, const Stream& stream) {
   take_masks(stream);
-  Place& place = places_[static_cast<std::size_t>(slot)];
-  const bool changed = place.revision != sequence.revision() || place.heads.empty();
-  place.revision = sequence.revision();
-  place.n_pages = 0;  // a sequence that dropped nothing has all of its own to write
-  place.heads.resize(static_cast<std::size_t>(shape_.blocks_per_page()));
+  SeqSlot& seq_slot = seq_slots_[static_cast<std::size_t>(slot)];
+  const bool changed = seq_slot.revision != sequence.revision() || seq_slot.heads.empty();
+  seq_slot.revision = sequence.revision();
+  seq_slot.n_pages = 0;  // a sequence without drops must rewrite all its entries
+  seq_slot.heads.resize(static_cast<std::size_t>(shape_.blocks_per_page()));
   mask_updates_.clear();
   shift_updates_.clear();
   for (std::int32_t layer = 0; layer < shape_.n_layers; ++layer)
     for (std::int32_t head = 0; head < shape_.n_kv_heads; ++head) {
       const std::int64_t index = std::int64_t{layer} * shape_.n_kv_heads + head,
                          at = slot * tables_.sequence_stride + index * tables_.max_pages;
-      HeadPages& there = place.heads[static_cast<std::size_t>(index)];
+      HeadPages& there = seq_slot.heads[static_cast<std::size_t>(index)];
       const std::span<const BlockId> table = sequence.table(layer, head);
       MNEME_CHECK(std::ssize(table) <= tables_.max_pages, "{} pages, tables have room for {}", table.size(),
                   tables_.max_pages);
@@ -153,7 +152,7 @@ void CudaTables::add_ragged(const SequenceCache& sequence, std::int32_t slot, co
   for (const TableUpdate& u : shift_updates_) update(shifts_.as<std::int32_t>(), u.at, u.value, stream);
 }
 
-// Those that are others than they were; what is behind a head's pages is all ones, as it was at first.
+// Masks that changed; entries after a head's pages are all ones, as initially.
 void CudaTables::add_masks(const SequenceCache& sequence, std::int32_t layer, std::int32_t head, std::int64_t at,
                            HeadPages& there) {
   masks_of(sequence, layer, head, masks_now_);
@@ -165,25 +164,26 @@ void CudaTables::add_masks(const SequenceCache& sequence, std::int32_t layer, st
   there.masks = masks_now_;
 }
 
-void CudaTables::place(std::span<const SequenceCache* const> sequences, const Stream& stream,
-                       std::span<std::int32_t> slots) {
-  MNEME_CHECK(sequences.size() <= places_.size(), "{} sequences, tables for {}", sequences.size(), places_.size());
+void CudaTables::assign_slots(std::span<const SequenceCache* const> sequences, const Stream& stream,
+                              std::span<std::int32_t> slots) {
+  MNEME_CHECK(sequences.size() <= seq_slots_.size(), "{} sequences, tables for {}", sequences.size(),
+              seq_slots_.size());
   n_staged_ = n_flushed_ = 0;
   ++steps_;
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     slots[i] = find(*sequences[i]);
-    if (slots[i] >= 0) places_[static_cast<std::size_t>(slots[i])].used_at = steps_;
+    if (slots[i] >= 0) seq_slots_[static_cast<std::size_t>(slots[i])].last_used = steps_;
   }
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     const bool ragged = sequences[i]->dropped();
     if (slots[i] < 0) {
-      slots[i] = free_place(*sequences[i]);
-      Place& place = places_[static_cast<std::size_t>(slots[i])];
-      place.used_at = steps_;
-      place.last = sequences[i];
+      slots[i] = free_seq_slot(*sequences[i]);
+      SeqSlot& seq_slot = seq_slots_[static_cast<std::size_t>(slots[i])];
+      seq_slot.last_used = steps_;
+      seq_slot.last = sequences[i];
       if (!ragged) {
-        place.revision = sequences[i]->revision();
-        place.n_pages = 0;
+        seq_slot.revision = sequences[i]->revision();
+        seq_slot.n_pages = 0;
       }
     }
     if (ragged) {

@@ -1,13 +1,13 @@
-// Copies on the device of the tables of the sequences that run, kept current with few bytes a step.
+// Device copies of the running sequences' page tables, updated incrementally.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "src/cache/sequence_cache.h"
-#include "src/device/memory.h"
-#include "src/kernels/kv_tables_cuda.h"
+#include "src/cuda/memory.h"
+#include "src/kv/kv_tables_cuda.h"
+#include "src/kv/sequence_cache.h"
 
 namespace mneme {
 
@@ -15,31 +15,32 @@ class CudaTables {
  public:
   CudaTables(const KvShape& shape, std::byte* blocks, std::int32_t max_sequences, std::int64_t max_context);
 
-  // The place of each sequence, its tables as they are now; those of the last call may lose theirs. Enqueues on
-  // `stream`, which must be idle as far as earlier updates go.
-  // Errors  kResource: no room for which tokens are there, at the first sequence that dropped some.
-  void place(std::span<const SequenceCache* const> sequences, const Stream& stream, std::span<std::int32_t> slots);
-  // For steps in which no sequence has dropped tokens, and for all others.
+  // Assigns a sequence slot to each sequence and updates its tables; sequences of the last call may lose theirs.
+  // Enqueues on `stream`. Requires  earlier updates have completed.
+  // Errors  kResource: no memory for the masks of stored tokens, at the first sequence that dropped some.
+  void assign_slots(std::span<const SequenceCache* const> sequences, const Stream& stream,
+                    std::span<std::int32_t> slots);
+  // For steps without dropped tokens; for all others.
   const KvTables& tables() const { return tables_; }
   const KvTables& ragged_tables() const { return ragged_; }
   std::size_t bytes() const { return entries_.size() + updates_.size() + masks_.size() + shifts_.size(); }
 
  private:
-  // What is on the device of a head that dropped tokens: pages change in the middle, a few of them a step.
+  // Device state of a head that dropped tokens: entries change in the middle, a few per step.
   struct HeadPages {
     std::vector<std::int32_t> blocks;
     std::vector<std::uint32_t> masks;
     std::int32_t shift = 0;
   };
-  struct Place {
-    std::uint64_t revision = 0;  // of the sequence whose tables are there; 0: none
-    std::int32_t n_pages = 0;    // of them
-    std::int64_t used_at = 0;
-    const SequenceCache* last = nullptr;  // whose they were: steps that drop change the revision
+  struct SeqSlot {
+    std::uint64_t revision = 0;  // of the sequence with these tables; 0: none
+    std::int32_t n_pages = 0;    // of that sequence
+    std::int64_t last_used = 0;
+    const SequenceCache* last = nullptr;  // the last sequence here: dropping changes the revision
     std::vector<HeadPages> heads;         // [layer * KV heads + head], where tokens were dropped; else empty
   };
   std::int32_t find(const SequenceCache& sequence) const;
-  std::int32_t free_place(const SequenceCache& sequence) const;
+  std::int32_t free_seq_slot(const SequenceCache& sequence) const;
   void add_pages(const SequenceCache& sequence, std::int32_t slot, const Stream& stream);
   void forget_drops(std::int32_t slot, const Stream& stream);
   void take_masks(const Stream& stream);
@@ -55,7 +56,7 @@ class CudaTables {
   std::size_t n_staged_ = 0, n_flushed_ = 0;
   std::int32_t* staged_for_ = nullptr;  // the array that the updates from n_flushed_ on belong to
   KvTables tables_, ragged_;
-  std::vector<Place> places_;
+  std::vector<SeqSlot> seq_slots_;
   std::vector<TableUpdate> mask_updates_, shift_updates_;
   std::vector<std::uint32_t> masks_now_;
   std::int64_t steps_ = 0;

@@ -1,10 +1,10 @@
-#include "src/model/cuda_unit_lists.h"
+#include "src/model/cuda/unit_lists.h"
 
 #include <algorithm>
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/kernels/kmeans_cuda.h"
+#include "src/selection/cluster/kmeans_cuda.h"
 
 namespace mneme {
 namespace {
@@ -16,20 +16,20 @@ std::int32_t clusters_of(std::int32_t n_tokens, const ClusterUnit& rules) {
 }  // namespace
 
 CudaUnitLists::CudaUnitLists(const KvSlots& slots)
-    : slots_(slots), built_(static_cast<std::size_t>(slots.n_places) * static_cast<std::size_t>(slots.n_layers)) {}
+    : slots_(slots), built_(static_cast<std::size_t>(slots.n_seq_slots) * static_cast<std::size_t>(slots.n_layers)) {}
 
 std::int32_t CudaUnitLists::most_units(std::int32_t each, std::int64_t max_context) {
   return static_cast<std::int32_t>(std::min(max_context / each + max_context / 32 + 64, max_context + 1));
 }
 
-void CudaUnitLists::forget(std::int32_t place, const Stream& stream) {
+void CudaUnitLists::forget(std::int32_t seq_slot, const Stream& stream) {
   join(stream);
-  for (std::int32_t l = 0; l < slots_.n_layers; ++l) built(place, l) = {};
+  for (std::int32_t l = 0; l < slots_.n_layers; ++l) built(seq_slot, l) = {};
 }
 
 void CudaUnitLists::follow(const Layer& layer, const Plan& plan, const Partition& partition, const KvTables& keys,
                            const Stream& stream) {
-  Built& b = built(layer.place, layer.slot_layer);
+  Built& b = built(layer.seq_slot, layer.slot_layer);
   const std::int32_t sink = plan.lists->partition.sink;
   const std::span<const UnitRange> wanted = partition.ranges();
   std::size_t same = 0;
@@ -38,7 +38,7 @@ void CudaUnitLists::follow(const Layer& layer, const Plan& plan, const Partition
     join(stream);
     b.ranges.resize(same), b.units.resize(same);
     b.sink = sink;
-    truncate_units_cuda(layer.place, layer.slot_layer, b.ranges.empty() ? sink : b.ranges.back().end, sink, slots_,
+    truncate_units_cuda(layer.seq_slot, layer.slot_layer, b.ranges.empty() ? sink : b.ranges.back().end, sink, slots_,
                         {.stream = stream.get()});
   }
   for (const UnitRange& range : wanted.subspan(same)) {
@@ -50,13 +50,13 @@ void CudaUnitLists::follow(const Layer& layer, const Plan& plan, const Partition
     b.ranges.push_back(range);
     b.units.push_back(units);
     if (range.clusters) {
-      close_segments(keys, stream);  // clusters follow them
+      close_segments(keys, stream);  // clusters must follow them
       cluster(layer, plan, range, keys, stream);
       b.beside = true;
       continue;
     }
-    if (b.beside) join(stream);  // they follow the clusters
-    segments_.push_back({.place = layer.place,
+    if (b.beside) join(stream);  // they must follow the clusters
+    segments_.push_back({.seq_slot = layer.seq_slot,
                          .slot_layer = layer.slot_layer,
                          .sink = sink,
                          .begin = range.begin,
@@ -66,12 +66,12 @@ void CudaUnitLists::follow(const Layer& layer, const Plan& plan, const Partition
   }
 }
 
-CudaUnitLists::Turn& CudaUnitLists::next_turn(const ClusterUnit& rules) {
-  const std::int32_t most = std::min(rules.block, kMostKmeansTokens), clusters = clusters_of(most, rules),
+CudaUnitLists::StagingBuffer& CudaUnitLists::next_staging(const ClusterUnit& rules) {
+  const std::int32_t most = std::min(rules.block, kMaxKmeansTokens), clusters = clusters_of(most, rules),
                      heads = slots_.n_kv_heads;
   const std::size_t tokens = static_cast<std::size_t>(heads) * static_cast<std::size_t>(most),
                     kmeans = kmeans_scratch_bytes(heads, most, slots_.head_dim, clusters);
-  std::optional<Turn>& t = turns_[turn_++ % turns_.size()];
+  std::optional<StagingBuffer>& t = staging_[round_++ % staging_.size()];
   if (t && t->clusters.size() >= tokens * 2 && t->kmeans.size() >= kmeans) return *t;
   if (t) t->done.synchronize();
   t.emplace();
@@ -83,13 +83,13 @@ CudaUnitLists::Turn& CudaUnitLists::next_turn(const ClusterUnit& rules) {
   return *t;
 }
 
-// The keys are copied in `stream`, the rest goes on beside it.
+// The keys are copied in `stream`; clustering runs in the side stream.
 void CudaUnitLists::cluster(const Layer& layer, const Plan& plan, const UnitRange& range, const KvTables& keys,
                             const Stream& stream) {
   const ClusterUnit& rules = plan.lists->clusters;
   const std::int32_t n = range.end - range.begin, n_clusters = clusters_of(n, rules);
-  MNEME_CHECK(n <= std::min(rules.block, kMostKmeansTokens), "a block of {} tokens", n);
-  Turn& t = next_turn(rules);
+  MNEME_CHECK(n <= std::min(rules.block, kMaxKmeansTokens), "a block of {} tokens", n);
+  StagingBuffer& t = next_staging(rules);
   stream.wait(t.done);
   gather_keys_cuda(
       {.key_slot = layer.key_slot, .key_layer = layer.key_layer, .first = range.begin, .n = n, .to = t.keys.data()},
@@ -97,7 +97,7 @@ void CudaUnitLists::cluster(const Layer& layer, const Plan& plan, const UnitRang
   t.copied.record(stream);
   side_.wait(t.copied);
   const CudaContext beside{.stream = side_.get()};
-  const bool alone = n_clusters == n;  // every token for itself
+  const bool alone = n_clusters == n;  // one cluster per token
   if (!alone)
     kmeans_cuda({.keys = t.keys.data(),
                  .n_heads = slots_.n_kv_heads,
@@ -110,7 +110,7 @@ void CudaUnitLists::cluster(const Layer& layer, const Plan& plan, const UnitRang
                  .cluster = t.clusters.as<std::uint16_t>(),
                  .scratch = t.kmeans.data()},
                 beside);
-  append_clusters_cuda({.place = layer.place,
+  append_clusters_cuda({.seq_slot = layer.seq_slot,
                         .slot_layer = layer.slot_layer,
                         .sink = plan.lists->partition.sink,
                         .first = range.begin,
@@ -121,7 +121,7 @@ void CudaUnitLists::cluster(const Layer& layer, const Plan& plan, const UnitRang
                         .scratch = t.counts.data()},
                        slots_, beside);
   t.done.record(side_);
-  beside_ = true;
+  side_busy_ = true;
 }
 
 void CudaUnitLists::close_segments(const KvTables& keys, const Stream& stream) {
@@ -130,16 +130,16 @@ void CudaUnitLists::close_segments(const KvTables& keys, const Stream& stream) {
 }
 
 void CudaUnitLists::join(const Stream& stream) {
-  if (!beside_) return;
-  for (const std::optional<Turn>& t : turns_)
+  if (!side_busy_) return;
+  for (const std::optional<StagingBuffer>& t : staging_)
     if (t) stream.wait(t->done);
   for (Built& b : built_) b.beside = false;
-  beside_ = false;
+  side_busy_ = false;
 }
 
 std::size_t CudaUnitLists::bytes() const {
   std::size_t n = 0;
-  for (const std::optional<Turn>& t : turns_)
+  for (const std::optional<StagingBuffer>& t : staging_)
     if (t) n += t->keys.size() + t->clusters.size() + t->kmeans.size() + t->counts.size();
   return n;
 }

@@ -1,4 +1,4 @@
-#include "src/model/cuda_weights.h"
+#include "src/model/cuda/weights.h"
 
 #include <algorithm>
 #include <initializer_list>
@@ -6,17 +6,18 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/model/device_types.h"
 
 namespace mneme {
 namespace {
 
-constexpr std::int64_t kWidthStep = 32;  // matvec_cuda.h: columns
+constexpr std::int64_t kWidthStep = 32;  // skinny_gemm_cuda.h: columns
 
 std::byte* writable(const std::byte* p) {
   return const_cast<std::byte*>(p);
 }
 
-// Rows [first, first + n) of a matrix as one of their own.
+// Rows [first, first + n) of a matrix as a matrix.
 DeviceMatrix rows_of(const DeviceMatrix& m, std::int64_t first, std::int64_t n) {
   DeviceMatrix part = m;
   part.n_out = n;
@@ -60,7 +61,7 @@ struct CudaWeightsMaker {
     return vector(v);
   }
 
-  // What matrices that become one are stored as: what they all are, or bf16.
+  // Dtype of fused matrices: their common one, or bf16.
   static DType common(std::initializer_list<const WeightMatrix*> parts) {
     const DType first = (*parts.begin())->view().dtype();
     const bool same =
@@ -74,7 +75,7 @@ struct CudaWeightsMaker {
     if (staging.size() < bytes) {
       stream.synchronize();
       staging = DeviceBuffer();
-      staging = DeviceBuffer(bytes, "weights on their way");
+      staging = DeviceBuffer(bytes, "weights in flight");
     }
     copy_bytes(staging.data(), view.data(), bytes, stream);
     return staging.data();
@@ -89,7 +90,7 @@ struct CudaWeightsMaker {
       repack_cuda(staged(view), to, context());
     } else if (is_quantised(type)) {
       DeviceMatrix blocks{.values = nullptr, .scales = nullptr, .dtype = type, .n_out = to.n_out, .n_in = to.n_in};
-      const DeviceBuffer repacked(blocks.bytes(), "weights on their way");
+      const DeviceBuffer repacked(blocks.bytes(), "weights in flight");
       blocks.values = repacked.data();
       blocks.scales = repacked.data() + static_cast<std::size_t>(to.n_out) * blocks.value_bytes_per_row();
       repack_cuda(staged(view), blocks, context());
@@ -122,6 +123,7 @@ struct CudaWeightsMaker {
 };
 
 CudaWeights CudaWeights::load(const Model& model, const Stream& stream, const ProgressFn& progress) {
+  expect_device_types(model);
   CudaWeightsMaker maker{model.config(), stream, {}, {}};
   CudaWeights& out = maker.out;
   const std::int64_t n_layers = model.config().n_layers;
@@ -148,6 +150,7 @@ CudaWeights CudaWeights::load(const Model& model, const Stream& stream, const Pr
 }
 
 CudaWeights CudaWeights::random(const Model& model, DType dtype, std::uint64_t seed, const Stream& stream) {
+  expect_device_type("token_embd.weight", dtype);
   const ModelConfig& c = model.config();
   CudaWeightsMaker maker{c, stream, {}, {}};
   CudaWeights& out = maker.out;

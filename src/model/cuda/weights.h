@@ -1,5 +1,5 @@
-// A model's weights on the device, in the forms that its kernels read: q, k and v as one matrix, gate and up as
-// another. Quantised weights stay so; f32 and f16 become bf16.
+// A model's weights on the device, in the layouts that kernels read: q, k and v fused into one matrix, gate and up into
+// another. Quantised weights stay quantised; f32 and f16 become bf16.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "src/base/progress.h"
-#include "src/device/memory.h"
-#include "src/kernels/matvec_cuda.h"
+#include "src/cuda/memory.h"
 #include "src/model/model.h"
+#include "src/ops/gemm/skinny_gemm_cuda.h"
 
 namespace mneme {
 
@@ -22,17 +22,17 @@ struct CudaLayerWeights {
 
 class CudaWeights {
  public:
-  // Errors  kResource: the weights do not fit the device; kUnsupported: a width that the kernels do not take.
+  // Errors  kResource: the weights do not fit the device; kUnsupported: a width that the kernels do not support.
   static CudaWeights load(const Model& model, const Stream& stream, const ProgressFn& progress = {});
-  // Random weights of the model's shape, made on the device. Requires  dtype is bf16, q8_0 or q4_0.
+  // Random weights of the model's shape, made on the device. Requires  dtype is bf16 or quantised.
   static CudaWeights random(const Model& model, DType dtype, std::uint64_t seed, const Stream& stream);
 
   const std::vector<CudaLayerWeights>& layers() const { return layers_; }
   const DeviceMatrix& embedding() const { return embedding_; }
   const DeviceMatrix& head() const { return head_; }
   const float* output_norm() const { return output_norm_; }
-  std::size_t bytes() const;       // all, as they lie there
-  std::size_t step_bytes() const;  // that a decode step must read: one row of the embedding, all else
+  std::size_t bytes() const;       // device bytes of all weights
+  std::size_t step_bytes() const;  // bytes that a decode step reads: one row of the embedding, and all else
   DType dtype() const { return layers_.front().gate_up.dtype; }
 
  private:

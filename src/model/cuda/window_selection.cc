@@ -1,4 +1,4 @@
-#include "src/model/cuda_window_choice.h"
+#include "src/model/cuda/window_selection.h"
 
 #include <algorithm>
 #include <cstring>
@@ -14,18 +14,18 @@ ProbeWeights weights_of(WindowProbe probe) {
 
 }  // namespace
 
-CudaWindowChoice::CudaWindowChoice(const KvShape& shape, std::int32_t n_heads, std::int64_t max_context)
+CudaWindowSelection::CudaWindowSelection(const KvShape& shape, std::int32_t n_heads, std::int64_t max_context)
     : shape_(shape),
       n_heads_(n_heads),
       max_pages_(static_cast<std::int32_t>((max_context + kPageTokens - 1) / kPageTokens)),
       rank_stride_((max_pages_ + 3) / 4 * 4) {}
 
-void CudaWindowChoice::begin() {
+void CudaWindowSelection::begin() {
   prompts_.clear();
   windows_.clear();
 }
 
-std::int32_t CudaWindowChoice::add(MethodState& method, std::int32_t first, std::int32_t n_rows) {
+std::int32_t CudaWindowSelection::add(MethodState& method, std::int32_t first, std::int32_t n_rows) {
   Prompt p{
       .method = &method, .first = first, .n_rows = n_rows, .first_window = static_cast<std::int32_t>(windows_.size())};
   for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
@@ -35,14 +35,14 @@ std::int32_t CudaWindowChoice::add(MethodState& method, std::int32_t first, std:
     p.count = layer.memory->moments.count();
     break;
   }
-  unit_stride_ = std::max(unit_stride_, method.plan().layer_choice->n_units);
+  unit_stride_ = std::max(unit_stride_, method.plan().layer_selection->n_units);
   prompts_.push_back(p);
   return static_cast<std::int32_t>(prompts_.size()) - 1;
 }
 
-void CudaWindowChoice::add_window(const PrefillWindowRows& w) {
+void CudaWindowSelection::add_window(const PrefillWindowRows& w) {
   Prompt& p = prompts_.back();
-  ChoiceWindow c{.row = w.begin - p.first, .n_rows = w.end - w.begin};
+  SelectionWindow c{.row = w.begin - p.first, .n_rows = w.end - w.begin};
   if (!w.everything) {
     const Region region = region_at(p.method->plan().rules, w.begin + 1);
     c.n_candidates = region.last_unit - region.first_unit;
@@ -53,15 +53,15 @@ void CudaWindowChoice::add_window(const PrefillWindowRows& w) {
   ++p.n_windows;
 }
 
-void CudaWindowChoice::send(const Stream& stream) {
+void CudaWindowSelection::send(const Stream& stream) {
   if (prompts_.empty()) return;
-  const std::size_t n = windows_.size(), bytes = n * sizeof(ChoiceWindow),
+  const std::size_t n = windows_.size(), bytes = n * sizeof(SelectionWindow),
                     moments = prompts_.size() * moments_each() * sizeof(double);
   std::int32_t most_windows = 0, most_rows = 0;
   for (const Prompt& p : prompts_)
     most_windows = std::max(most_windows, p.n_windows), most_rows = std::max(most_rows, p.n_rows);
   const auto most = static_cast<std::size_t>(most_windows);
-  grow(windows_there_, bytes, "windows of prompts");
+  grow(windows_device_, bytes, "windows of prompts");
   grow(moments_, moments, "moments of queries");
   grow(scratch_, window_probe_scratch_bytes(most_windows, most_rows, static_cast<std::int32_t>(width())),
        "moments of windows");
@@ -72,7 +72,7 @@ void CudaWindowChoice::send(const Stream& stream) {
   if (host_windows_.size() < bytes) host_windows_ = PinnedBuffer(bytes);
   if (host_moments_.size() < moments) host_moments_ = PinnedBuffer(moments);
   std::memcpy(host_windows_.data(), windows_.data(), bytes);
-  copy_bytes(windows_there_.data(), host_windows_.data(), bytes, stream);
+  copy_bytes(windows_device_.data(), host_windows_.data(), bytes, stream);
   for (std::size_t i = 0; i < prompts_.size(); ++i)
     for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
       if (prompts_[i].method->plan().dense_layer(l)) continue;
@@ -84,12 +84,12 @@ void CudaWindowChoice::send(const Stream& stream) {
   copy_bytes(moments_.data(), host_moments_.data(), moments, stream);
 }
 
-void CudaWindowChoice::choose(std::int32_t prompt, const Layer& l, const CudaContext& context) {
+void CudaWindowSelection::select(std::int32_t prompt, const Layer& l, const CudaContext& context) {
   const Prompt& p = prompts_[static_cast<std::size_t>(prompt)];
   const Plan& plan = p.method->plan();
-  const ChoiceWindow* windows = windows_there_.as<ChoiceWindow>() + p.first_window;
+  const SelectionWindow* windows = windows_device_.as<SelectionWindow>() + p.first_window;
   double* moments = moments_.as<double>() + static_cast<std::size_t>(prompt) * moments_each() + moments_of(l.layer);
-  window_probes_cuda({.x = l.far_q,
+  window_probes_cuda({.x = l.remote_q,
                       .windows = windows,
                       .n_windows = p.n_windows,
                       .n_rows = p.n_rows,
@@ -104,12 +104,12 @@ void CudaWindowChoice::choose(std::int32_t prompt, const Layer& l, const CudaCon
                       .scratch = scratch_.data(),
                       .probes = probes_.as<float>()},
                      context);
-  choose_windows_cuda({.keys = l.keys,
+  select_windows_cuda({.keys = l.keys,
                        .probes = probes_.as<float>(),
                        .windows = windows,
                        .n_windows = p.n_windows,
                        .n_heads = n_heads_,
-                       .place = l.place,
+                       .seq_slot = l.seq_slot,
                        .first_unit = first_unit(plan.rules),
                        .n_candidates = p.n_candidates,
                        .ranks = ranks_.as<std::uint32_t>(),
@@ -122,25 +122,25 @@ void CudaWindowChoice::choose(std::int32_t prompt, const Layer& l, const CudaCon
                       context);
 }
 
-void CudaWindowChoice::bring(std::int32_t prompt, const Layer& l, const KvTables& pages, const KvTables& to,
-                             std::int32_t there, const CudaContext& context) {
+void CudaWindowSelection::fetch(std::int32_t prompt, const Layer& l, const KvTables& pages, const KvTables& to,
+                                std::int32_t there, const CudaContext& context) {
   const Prompt& p = prompts_[static_cast<std::size_t>(prompt)];
   if (p.n_candidates == 0 || there == 0) return;
   if (stamps_.size() == 0) {
     stamps_ = DeviceBuffer(static_cast<std::size_t>(max_pages_) * 4, "marks of pages");
-    list_ = DeviceBuffer(static_cast<std::size_t>(max_pages_ + 1) * 4, "pages to bring");
+    list_ = DeviceBuffer(static_cast<std::size_t>(max_pages_ + 1) * 4, "pages to fetch");
     const Stream stream = Stream::make();
     set_bytes(stamps_.data(), 0, stamps_.size(), stream);
     stream.synchronize();
   }
-  bring_units_cuda({.units = units(),
+  fetch_units_cuda({.units = units(),
                     .n_units = n_units(),
                     .unit_stride = unit_stride_,
                     .n_windows = p.n_windows,
                     .there = there,
                     .from = pages,
                     .to = to,
-                    .from_slot = l.place,
+                    .from_slot = l.seq_slot,
                     .from_layer = l.layer,
                     .stamps = stamps_.as<std::int32_t>(),
                     .list = list_.as<std::int32_t>(),
@@ -148,12 +148,12 @@ void CudaWindowChoice::bring(std::int32_t prompt, const Layer& l, const KvTables
                    context);
 }
 
-void CudaWindowChoice::fetch(const Stream& stream) {
+void CudaWindowSelection::fetch(const Stream& stream) {
   if (!prompts_.empty())
     copy_bytes(host_moments_.data(), moments_.data(), prompts_.size() * moments_each() * sizeof(double), stream);
 }
 
-void CudaWindowChoice::learn() {
+void CudaWindowSelection::learn() {
   for (std::size_t i = 0; i < prompts_.size(); ++i) {
     const Prompt& p = prompts_[i];
     for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
@@ -167,10 +167,10 @@ void CudaWindowChoice::learn() {
   }
 }
 
-std::size_t CudaWindowChoice::bytes() const {
+std::size_t CudaWindowSelection::bytes() const {
   std::size_t n = 0;
   for (const DeviceBuffer* b :
-       {&windows_there_, &moments_, &scratch_, &probes_, &ranks_, &units_, &n_units_, &stamps_, &list_})
+       {&windows_device_, &moments_, &scratch_, &probes_, &ranks_, &units_, &n_units_, &stamps_, &list_})
     n += b->size();
   return n;
 }

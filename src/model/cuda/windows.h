@@ -1,65 +1,63 @@
-// Prompts that are read in windows, on the device: which rows see what, and a layer's keys near them turned, where they
-// are stored before RoPE.
+// Windowed prefill on the device: which rows attend what, and a layer's rotated local keys, with pre-RoPE keys.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "src/attention/method_state.h"
-#include "src/attention/prefill_windows.h"
-#include "src/cache/sequence_cache.h"
-#include "src/device/memory.h"
-#include "src/kernels/attention_window_cuda.h"
-#include "src/kernels/rope.h"
-#include "src/model/cuda_staging.h"
-#include "src/model/cuda_window_choice.h"
+#include "src/cuda/memory.h"
+#include "src/kv/sequence_cache.h"
+#include "src/methods/method_state.h"
+#include "src/methods/prefill_windows.h"
+#include "src/model/cuda/staging.h"
+#include "src/model/cuda/window_selection.h"
+#include "src/ops/attention/window/attention_window_cuda.h"
+#include "src/ops/norm_rope/rope.h"
 
 namespace mneme {
 
 class CudaWindows {
  public:
-  // max_rows: of a step, with max_sequences prompts in it.
+  // max_rows: per step, with max_sequences prompts.
   CudaWindows(const KvShape& shape, std::int32_t n_heads, const RopeTable& rope, std::int32_t max_rows,
               std::int32_t max_sequences, std::int64_t max_context);
 
-  // A step begins. Then its prompts, and what was added goes to the device.
+  // begin() starts a step; add() adds its prompts; send() copies them to the device.
   void begin();
-  // The last n_rows of `cache`. Returns its number. Counts what its rows attend.
+  // Adds the last n_rows of `cache` and returns the prompt's index. Counts what the rows attend.
   std::int32_t add(const SequenceCache& cache, MethodState& method, std::int32_t n_rows);
   void send(const Stream& stream);
 
-  // What a layer of the prompt must have of earlier tokens.
+  // Earlier tokens that a layer of the prompt needs.
   CudaStaging::Earlier earlier(std::int32_t prompt, std::int32_t layer, std::int32_t slot) const;
 
-  // The attention of a prompt's rows, whose keys and values are there: in sequence `slot` and layer `layer` of
-  // `tables`.
+  // Attention of a prompt's rows. Requires  keys and values are in sequence `slot` and layer `layer` of `tables`.
   struct Rows {
-    const void *q = nullptr, *far_q = nullptr;  // as attention_window_cuda.h has them
+    const void *q = nullptr, *remote_q = nullptr;  // as in attention_window_cuda.h
     void* out = nullptr;
     const KvTables* tables = nullptr;
     std::int32_t layer = 0, slot = 0;
     bool dense = false;
     float scale = 0;
-    // Where windows select: the layer of the model, what stands for its pages, the sequence's place; and its pages, if
-    // selected ones must come from there.
-    std::int32_t model_layer = 0, place = 0;
+    // For windows that select: the model's layer, its index, the sequence slot; and the pages, if selected units must
+    // be fetched from there.
+    std::int32_t model_layer = 0, seq_slot = 0;
     LayerKeys keys;
     const KvTables* pages = nullptr;
-    float turnover = -1;  // see ChooseWindows
+    float turnover = -1;  // see SelectWindows
   };
   void attend(std::int32_t prompt, const Rows& rows, const CudaContext& context);
 
-  // Around the host's waiting for the step.
+  // Before and after the host waits for the step.
   void fetch(const Stream& stream) {
-    if (choice_) choice_->fetch(stream);
+    if (selection_) selection_->fetch(stream);
   }
   void learn() {
-    if (choice_) choice_->learn();
+    if (selection_) selection_->learn();
   }
 
   std::size_t bytes() const {
-    return blocks_.size() + turned_.size() + turned_blocks_.size() + (choice_ ? choice_->bytes() : 0);
+    return blocks_.size() + rotated_.size() + rotated_blocks_.size() + (selection_ ? selection_->bytes() : 0);
   }
 
  private:
@@ -67,18 +65,18 @@ class CudaWindows {
     const Plan* plan = nullptr;
     std::int32_t first = 0, n_rows = 0;
     std::int32_t first_block = 0, n_blocks = 0;
-    std::int32_t chooses = -1;  // number in choice_
+    std::int32_t selects = -1;  // index in selection_
   };
-  void turn_near(const Prompt& p, const Rows& rows, const CudaContext& context);
+  void rotate_local(const Prompt& p, const Rows& rows, const CudaContext& context);
 
   KvShape shape_;
   std::int32_t n_heads_;
   const RopeTable& rope_;
-  DeviceBuffer blocks_, turned_, turned_blocks_, inv_freq_;
+  DeviceBuffer blocks_, rotated_, rotated_blocks_, inv_freq_;
   PinnedBuffer host_blocks_;
-  KvTables turned_tables_;
+  KvTables rotated_tables_;
   std::int64_t max_context_;
-  std::optional<CudaWindowChoice> choice_;
+  std::optional<CudaWindowSelection> selection_;
   std::int32_t n_blocks_ = 0;
   std::vector<Prompt> prompts_;
 };

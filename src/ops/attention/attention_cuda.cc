@@ -1,4 +1,4 @@
-#include "src/kernels/attention_cuda.h"
+#include "src/ops/attention/attention_cuda.h"
 
 #include <fmt/ranges.h>
 
@@ -6,7 +6,7 @@
 #include <array>
 
 #include "src/base/error.h"
-#include "src/kernels/head_dims_cuda.h"
+#include "src/ops/attention/head_dims_cuda.h"
 
 namespace mneme {
 namespace {
@@ -24,15 +24,15 @@ std::span<const std::int32_t> attention_head_dims_cuda() {
 }
 
 void expect_attention_shape_cuda(std::int32_t head_dim, std::int32_t group) {
-  constexpr std::int32_t kMostGroup = 16;
+  constexpr std::int32_t kMaxGroup = 16;
   const std::span<const std::int32_t> built = attention_head_dims_cuda();
   if (std::find(built.begin(), built.end(), head_dim) == built.end())
     fail(ErrorKind::kUnsupported,
          "head_dim {}: attention on the device is built for {} (80, 96 and 256 by -DMNEME_HEAD_DIMS=...)", head_dim,
          fmt::join(built, ", "));
-  if (group < 1 || group > kMostGroup)
+  if (group < 1 || group > kMaxGroup)
     fail(ErrorKind::kUnsupported, "{} query heads share one KV head: attention on the device takes 1 to {}", group,
-         kMostGroup);
+         kMaxGroup);
 }
 
 }  // namespace mneme

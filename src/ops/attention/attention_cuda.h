@@ -1,9 +1,8 @@
-// Attention on the device over keys and values that lie in pages. attention.h is the specification; every pointer here
-// is device memory. Groups of 1 to 16 query heads.
+// Attention on the device over paged keys and values; attention.h is the specification. All pointers are device memory.
+// GQA groups of 1 to 16 query heads.
 //
-// Numerics  products on tensor cores in the cache's type (q and the probabilities are rounded to it), sums and softmax
-//           in f32.
-// NaN       a NaN in a score gives NaN in that row and head alone.
+// Numerics  mma in the cache's type (q and probabilities are rounded to it); sums and softmax in f32.
+// NaN       a NaN score gives NaN in that row and head alone.
 // Async     enqueues; allocates nothing.
 #pragma once
 
@@ -11,38 +10,41 @@
 #include <cstdint>
 #include <span>
 
-#include "src/kernels/cuda_context.h"
-#include "src/kernels/kv_tables_cuda.h"
+#include "src/cuda/context.h"
+#include "src/kv/kv_tables_cuda.h"
 
 namespace mneme {
 
-// Head sizes that attention is built for: 64 and 128, others of 80, 96 and 256 by an option of the build.
+// Head sizes that this build supports: 64 and 128; 80, 96 and 256 by a build option.
 std::span<const std::int32_t> attention_head_dims_cuda();
-// Errors  kUnsupported, with what there is, unless the kernels take this shape.
+// Errors  kUnsupported unless the kernels support this shape; the message lists what is supported.
 void expect_attention_shape_cuda(std::int32_t head_dim, std::int32_t group);
 
-// Tables of slots of which some are being filled, by recall_units_cuda with SlotRows::tickets right before: a KV head's
-// list is read once listed_for has the row's ticket, entries with kOnItsWay are followed once arrived_for has. Pages.
+// Page tables whose cache slots recall_units_cuda (with SlotRows::tickets) is still filling. A KV head's list is valid
+// once listed_for equals the row's ticket; entries with kInFlight are valid once arrived_for does. Units of pages only.
 struct ArrivingSlots {
-  const std::int32_t* tickets = nullptr;  // [n]; null: everything is there when the kernels before this one have ended
-  const std::int32_t *listed_for = nullptr, *arrived_for = nullptr;  // as KvSlots has them
+  const std::int32_t* tickets = nullptr;  // [n]; null: everything has arrived when preceding kernels have ended
+  const std::int32_t *listed_for = nullptr, *arrived_for = nullptr;  // as in KvSlots
 };
 
-// One query row of each of n sequences. A row attends the first `lengths` tokens of its tables: all of a sequence, or
-// whatever pages a selection put there. The work is cut into equal stretches of pages, one a block, whatever the
-// lengths; the last block that comes to a (row, KV head) merges its stretches, or all of its blocks together do.
+// One query row for each of n sequences. A row attends the first `lengths` tokens of its page tables: a whole sequence,
+// or the pages of a selection.
 //
-//   q        [n, heads * D] bf16, after RoPE
-//   slots    [n] i32: sequence of `tables`
+// Split-KV: the pages of all rows and KV heads are cut into equal KV splits, one per thread block, whatever the
+// lengths. The last thread block to finish a (row, KV head) merges its splits by LSE, or all of its thread blocks merge
+// together.
+//
+//   q        [n, heads * D] bf16, post-RoPE
+//   slots    [n] i32: the row's sequence in `tables`
 //   lengths  [n (, KV heads)] i32, strides in elements; 0: out = 0, lse = -inf
-//   begins   [n] i32: tokens before that are left out, in place of `window`; or null
-//   log_weights  [n, KV heads, log_weight_stride] f32, one a token, added to its score; or null
+//   begins   [n] i32: tokens before this are skipped (instead of `window`); or null
+//   log_weights  [n, KV heads, log_weight_stride] f32, one per token, added to its score; or null
 //   out      [n, heads * D] bf16
-//   lse      [n, heads] f32 natural logarithm, or null
+//   lse      [n, heads] f32, natural logarithm; or null
 //
-// Requires  the newest token's page is a sequence's last one: the kernel before this one may write it. All others, the
-//           tables and the lengths are there before the first of the kernels that overlap (LaunchOrder) begins: this
-//           one reads them before it waits.
+// Requires  the newest token's page is the last of its sequence: the preceding kernel may write it. All other pages,
+//           the tables and the lengths are written before the first of the overlapping kernels (LaunchOrder) starts:
+//           this kernel reads them before grid_dependency_wait().
 struct DecodeAttentionCuda {
   const void* q = nullptr;
   const std::int32_t* slots = nullptr;
@@ -55,21 +57,21 @@ struct DecodeAttentionCuda {
   void* out = nullptr;
   float* lse = nullptr;
   std::int32_t n = 0, n_heads = 0;
-  std::int32_t window = 0;  // > 0: the last `window` tokens alone
+  std::int32_t window = 0;  // > 0: only the last `window` tokens
   float scale = 0;
-  bool tables_late = false;      // the kernels before this one write the tables (and any page) too: wait for them first
-  bool lengths_early = false;    // .. but not the lengths (and begins): pages are counted before
-  ArrivingSlots arriving;        // with both of these
-  std::byte* scratch = nullptr;  // decode_attention_scratch_bytes(), cleared to 0 before the first use
+  bool tables_late = false;      // the preceding kernels also write the tables and any page: wait before reading them
+  bool lengths_early = false;    // .. but not lengths and begins: count pages before waiting
+  ArrivingSlots arriving;        // requires both of these
+  std::byte* scratch = nullptr;  // decode_attention_scratch_bytes(), zeroed before the first use
 };
 std::size_t decode_attention_scratch_bytes(std::int32_t n, std::int32_t n_kv_heads, std::int32_t head_dim);
 void attend_decode_cuda(const DecodeAttentionCuda& a, const KvTables& tables, std::int32_t layer,
                         const CudaContext& context);
 
-// n_rows new tokens of one sequence, whose keys and values are in its pages already. Row i stands at first + i and
-// attends everything up to there (with a window: of that, the last `window`).
+// n_rows new tokens of one sequence, whose keys and values are in its pages already. Row i is at position first + i and
+// attends all tokens up to itself (with a window: only the last `window` of them).
 //
-//   q    [n_rows, heads * D] bf16, after RoPE
+//   q    [n_rows, heads * D] bf16, post-RoPE
 //   out  [n_rows, heads * D] bf16
 //   lse  [n_rows, heads] f32, or null
 struct PrefillAttentionCuda {
@@ -83,7 +85,8 @@ struct PrefillAttentionCuda {
 void attend_prefill_cuda(const PrefillAttentionCuda& a, const KvTables& tables, std::int32_t layer,
                          const CudaContext& context);
 
-// Tokens [0, n_tokens) of one sequence and layer, out of their pages: [KV heads, n_tokens, 2 D], as pages have them.
+// Gathers tokens [0, n_tokens) of one sequence and layer from their pages into [KV heads, n_tokens, 2 D], in the
+// cache's dtype.
 void gather_kv_cuda(const KvTables& tables, std::int32_t layer, std::int32_t slot, std::int32_t n_tokens, void* out,
                     const CudaContext& context);
 

@@ -1,5 +1,5 @@
-#include "src/kernels/attention_merge_cuda.h"
-#include "src/kernels/cuda_common.cuh"
+#include "src/cuda/common.cuh"
+#include "src/ops/attention/attention_merge_cuda.h"
 
 namespace mneme {
 namespace {
@@ -10,8 +10,8 @@ constexpr int kThreads = 128;
 
 struct Args {
   AttentionPartCuda a, b;
-  std::int64_t n;  // pieces of 8 numbers in all
-  int pieces;      // of a head
+  std::int64_t n;  // pieces of 8 elements in total
+  int pieces;      // per head
   void* out;
 };
 
@@ -23,8 +23,8 @@ __device__ __forceinline__ std::uint32_t blend(std::uint32_t a, std::uint32_t b,
 }
 
 __global__ void __launch_bounds__(kThreads) merge_kernel(Args p) {
-  let_next_start();
-  wait_for_previous();
+  launch_dependents();
+  grid_dependency_wait();
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (at >= p.n) return;
   const float la = __ldcg(p.a.lse + at / p.pieces), lb = __ldcg(p.b.lse + at / p.pieces);

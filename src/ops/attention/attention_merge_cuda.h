@@ -1,22 +1,22 @@
-// Attention over two sets of tokens, made one: what softmax over both gives, from what it gave for each.
+// LSE merge: combines attention over two disjoint sets of tokens into attention over both.
 #pragma once
 
 #include <cstdint>
 
-#include "src/kernels/cuda_context.h"
+#include "src/cuda/context.h"
 
 namespace mneme {
 
-// One set's result for rows of all heads. All pointers are device memory.
+// Attention over one set, all heads. All pointers are device memory.
 //   out  [n, heads * D] bf16
-//   lse  [n, heads] f32 natural logarithm; -inf: the set was empty, and its `out` does not count
+//   lse  [n, heads] f32, natural logarithm; -inf: the set is empty and its `out` is ignored
 struct AttentionPartCuda {
   const void* out = nullptr;
   const float* lse = nullptr;
 };
 
-// out [n, heads * D] bf16: each part by its share of the sum; 0 where both are empty.   D a multiple of 16.
-// NaN  in an lse: the head's row.   Async  enqueues.
+// out [n, heads * D] bf16: sum of the parts weighted by their share of exp(lse); 0 where both are empty. D % 16 == 0.
+// NaN  in an lse: the head's row is NaN.   Async  enqueues.
 void merge_attention_cuda(const AttentionPartCuda& a, const AttentionPartCuda& b, std::int32_t n, std::int32_t n_heads,
                           std::int32_t head_dim, void* out, const CudaContext& context);
 

@@ -1,12 +1,12 @@
-// One page of keys and values in shared memory, and what a warp does with it: scores of 16 query rows against its 32
-// tokens, and the weighted sum of its values.
+// One page of keys and values in shared memory, and a warp's work on it: scores of 16 query rows against its 32 tokens,
+// and the weighted sum of its values.
 //
-// A token's [K | V] is kRowBytes; its pieces of 16 bytes stand in an order that depends on the token, so that eight
-// tokens' pieces lie in different banks.
+// A token's [K | V] is kRowBytes. Its 16-byte pieces are swizzled by token, so that eight tokens' pieces are in
+// different banks.
 #pragma once
 
-#include "src/kernels/cuda_common.cuh"
-#include "src/kernels/kv_tables_cuda.cuh"
+#include "src/cuda/common.cuh"
+#include "src/kv/kv_tables_cuda.cuh"
 
 namespace mneme::cuda {
 
@@ -21,14 +21,14 @@ constexpr int kTokenTiles = kKvPageTokens / 8;
 
 template <int kDim>
 __device__ __forceinline__ std::uint32_t piece_address(std::uint32_t page, int token, int piece) {
-  constexpr int kTurned = PageShape<kDim>::kPieces / 8 * 8;  // whole eights; of head_dim 80 four pieces stay
-  const int turned = piece ^ (token & 7);
+  constexpr int kSwizzled = PageShape<kDim>::kPieces / 8 * 8;  // whole eights; head_dim 80 leaves four pieces
+  const int swizzled = piece ^ (token & 7);
   return page + token * PageShape<kDim>::kRowBytes +
-         ((kTurned == PageShape<kDim>::kPieces || piece < kTurned ? turned : piece) << 4);
+         ((kSwizzled == PageShape<kDim>::kPieces || piece < kSwizzled ? swizzled : piece) << 4);
 }
 
-// The page's tokens [begin, end) into shared memory; the others become zeros, so that nothing times their weight of 0
-// is NaN; so do those without a bit in `there`. `lane` of kLanes copies its share; the caller commits.
+// Copies tokens [begin, end) of the page to shared memory. The others, and those without a bit in `there`, become
+// zeros: their weight of 0 times a NaN would be NaN. `lane` of kLanes copies its share; the caller commits.
 template <int kDim, int kLanes>
 __device__ __forceinline__ void fetch_page(std::uint32_t page, const std::byte* from, int begin, int end, int lane,
                                            std::uint32_t there = ~0u) {
@@ -44,8 +44,7 @@ __device__ __forceinline__ void fetch_page(std::uint32_t page, const std::byte* 
   }
 }
 
-// The same of 32 tokens that lie wherever: lane i has the number of token i, counted in tokens from `base`. A whole
-// warp.
+// The same for 32 scattered tokens: lane i has the index of token i, in tokens from `base`. Called by a whole warp.
 template <int kDim>
 __device__ __forceinline__ void fetch_listed(std::uint32_t page, const std::byte* base, std::int32_t entry, int begin,
                                              int end) {
@@ -63,7 +62,7 @@ __device__ __forceinline__ void fetch_listed(std::uint32_t page, const std::byte
   }
 }
 
-// Rows g and g + 8 of q as A fragments.   low, high: the rows' values, null: zeros.
+// Rows g and g + 8 of q as A fragments.   low, high: the rows' values; null: zeros
 template <typename T, int kDim>
 __device__ __forceinline__ void load_queries(std::uint32_t (&q)[PageShape<kDim>::kKeySteps][4],
                                              const __nv_bfloat16* low, const __nv_bfloat16* high) {
@@ -84,7 +83,7 @@ __device__ __forceinline__ void load_queries(std::uint32_t (&q)[PageShape<kDim>:
   }
 }
 
-// s[j] = q . keys of tokens 8 j .. 8 j + 7.
+// s[j] = q . keys of tokens 8 j .. 8 j + 7
 template <typename T, int kDim>
 __device__ __forceinline__ void score_page(float (&s)[kTokenTiles][4],
                                            const std::uint32_t (&q)[PageShape<kDim>::kKeySteps][4],
@@ -98,13 +97,13 @@ __device__ __forceinline__ void score_page(float (&s)[kTokenTiles][4],
       std::uint32_t b[4];
       load_matrices(b, piece_address<kDim>(page, j * 8 + lane % 8, k * 2 + lane / 8));
       mma<T>(s[j], q[k][0], q[k][1], q[k][2], q[k][3], b[0], b[1]);
-      if (k + 1 < PageShape<kDim>::kKeySteps)  // else b has the first values, which are not asked for
+      if (k + 1 < PageShape<kDim>::kKeySteps)  // the load after the last key would read values
         mma<T>(s[j], q[k + 1][0], q[k + 1][1], q[k + 1][2], q[k + 1][3], b[2], b[3]);
     }
   }
 }
 
-// What a warp has of its 16 rows: running maximum (base 2), sum of weights (of this lane's tokens alone), output.
+// A warp's state for its 16 rows: running maximum (base 2), sum of weights (this lane's tokens only), output.
 template <int kDim>
 struct RunningRows {
   float max[2], sum[2];
@@ -116,7 +115,7 @@ struct RunningRows {
     for (auto& o : out) o[0] = o[1] = o[2] = o[3] = 0;
   }
 
-  // Takes up a page whose scores, in base 2 and masked with -inf, are s.
+  // Adds a page with scores s, in base 2, masked with -inf.
   template <typename T>
   __device__ __forceinline__ void take(float (&s)[kTokenTiles][4], std::uint32_t page) {
     float scale[2];
@@ -157,7 +156,7 @@ struct RunningRows {
     }
   }
 
-  // The sums over all of a row's tokens.
+  // Reduces the sums over all of a row's tokens.
   __device__ __forceinline__ void finish() {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

@@ -1,7 +1,4 @@
-// 2^x for softmax, in vectors of any width. Included once per Highway target.
-//
-// Relative error at most 2 ulp for x in [-126, 0]; 2^0 is exactly 1; below -126 (so also for -inf) the result is 0; NaN
-// gives NaN.
+// Vector helpers of the attention kernels: 2^x for softmax, 16-bit loads, unrolling. Included once per Highway target.
 #if defined(MNEME_SRC_KERNELS_ATTENTION_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MNEME_SRC_KERNELS_ATTENTION_SIMD_INL_H_
 #undef MNEME_SRC_KERNELS_ATTENTION_SIMD_INL_H_
@@ -15,7 +12,7 @@
 
 #include "hwy/highway.h"
 
-// After a lambda's parameters: compiled for the target and part of its caller.
+// Attribute of a lambda: compiled for the target and inlined into its caller.
 #undef MNEME_INLINED
 #define MNEME_INLINED HWY_ATTR __attribute__((always_inline))
 
@@ -23,8 +20,8 @@ HWY_BEFORE_NAMESPACE();
 namespace mneme {
 namespace HWY_NAMESPACE {
 
-// f(0), f(1), ... f(N - 1), each with a constant, so that an array indexed by it stays in registers: gcc keeps one that
-// is indexed in a loop, even in one that it unrolls later, on the stack.
+// Calls f(0), f(1), ... f(N - 1), each with a constant, so that arrays indexed by it stay in registers: gcc keeps an
+// array indexed in a loop on the stack, even if it unrolls the loop later.
 template <class F, int... kI>
 HWY_INLINE void unroll_each(const F& f, std::integer_sequence<int, kI...> /*indices*/) {
   (f(std::integral_constant<int, kI>()), ...);
@@ -34,7 +31,7 @@ HWY_INLINE void unroll(const F& f) {
   unroll_each(f, std::make_integer_sequence<int, kN>());
 }
 
-// Lanes(df) elements of 16 bits from `p` as f32.
+// Loads Lanes(df) 16-bit elements from `p` as f32.
 template <class D>
 HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> load_bf16(D df, const void* p) {
   namespace hn = hwy::HWY_NAMESPACE;
@@ -49,7 +46,8 @@ HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> load_f16(D df, const void* p) {
   const hn::Rebind<hwy::float16_t, D> dh;
   return hn::PromoteTo(df, hn::LoadU(dh, static_cast<const hwy::float16_t*>(p)));
 #else
-  // Without an instruction for it Highway makes numbers of infinity and NaN. The product is exact, for subnormals too.
+  // Without hardware support Highway converts infinity and NaN to finite numbers. This multiplication is exact,
+  // subnormals included.
   const hn::RebindToUnsigned<D> du;
   const hn::Rebind<std::uint16_t, D> dh;
   const auto bits = hn::PromoteTo(du, hn::LoadU(dh, static_cast<const std::uint16_t*>(p)));
@@ -70,7 +68,7 @@ HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> exp2_nonpositive(D df, hwy::HWY_NAMESPACE:
   const hn::RebindToSigned<D> di;
   const auto n = hn::NearestInt(x);
   const auto f = hn::Sub(x, hn::ConvertTo(df, n));
-  // Minimax over [-1/2, 1/2] among the polynomials with p(0) = 1: relative error 9.2e-8 before rounding.
+  // Minimax polynomial on [-1/2, 1/2] with p(0) = 1: relative error 9.2e-8 before rounding.
   auto p = hn::Set(df, 1.326472706e-03f);
   p = hn::MulAdd(p, f, hn::Set(df, 9.671512649e-03f));
   p = hn::MulAdd(p, f, hn::Set(df, 5.550733744e-02f));

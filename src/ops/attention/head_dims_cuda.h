@@ -1,4 +1,4 @@
-// Head sizes that attention on the device is built for (CMake: MNEME_HEAD_DIMS).
+// Head sizes that device attention is compiled for (CMake: MNEME_HEAD_DIMS).
 #pragma once
 
 #include <array>
@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "src/kernels/built_head_dims.h"
+#include "src/ops/attention/built_head_dims.h"
 
 namespace mneme {
 
@@ -14,7 +14,7 @@ template <int... kDims>
 using HeadDims = std::integer_sequence<int, kDims...>;
 using BuiltHeadDims = HeadDims<MNEME_HEAD_DIMS>;
 
-// f(std::integral_constant<int, dim>()), or nothing where it is not built.
+// Calls f(std::integral_constant<int, dim>()); does nothing where `dim` is not compiled.
 template <typename F, int... kDims>
 void with_head_dim(std::int32_t dim, F&& f, HeadDims<kDims...>) {
   static_cast<void>(((dim == kDims ? (f(std::integral_constant<int, kDims>()), true) : false) || ...));

@@ -1,21 +1,23 @@
-// The two instructions that Highway 1.0.3 does not give: vdpbf16ps for many rows, vpdpbusd for few rows of quantised
-// weights. Measured against the Highway forms in bench/kernels_bench.cc; docs/numerics.md has the figures.
+// The two instructions that Highway 1.0.3 does not emit: vdpbf16ps for many rows, vpdpbusd for few rows of quantised
+// weights. apps/bench/micro/kernels_bench.cc compares them with the Highway forms;
+// docs/design/numerics.md has the figures.
 #include <hwy/highway.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "src/base/check.h"
-#include "src/base/checked_before.h"
-#include "src/kernels/matmul_kernels.h"
-#include "src/kernels/matmul_vnni-inl.h"
-#include "src/kernels/quant.h"
+#include "src/base/unchecked_loop.h"
+#include "src/ops/gemm/gemm_kernels.h"
+#include "src/ops/gemm/gemm_vnni_pairs-inl.h"
+#include "src/ops/gemm/quant.h"
 
 #if HWY_ARCH_X86_64
 
 #if HWY_COMPILER_GCC_ACTUAL
-// GCC 12's own headers start from undefined vectors on purpose.
+// GCC 12's intrinsics start from undefined vectors on purpose.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
@@ -23,30 +25,12 @@
 namespace mneme {
 namespace {
 
-// x for vpdpbusd: pairs of blocks, each value 15 bits in two signed bytes, x = (128 hi + lo) * scale. The instruction
-// wants the other side unsigned, so weights come as w + 128, and `start` takes the surplus back: -sum(128 hi + lo) over
-// the four values of a lane, which after the shift by 7 that joins the bytes is -128 * sum(x). All of it exact in 32
-// bits.
-struct alignas(64) Pair {
-  std::int8_t hi[64];
-  std::int8_t lo[64];
-  std::int32_t start[16];
-  float scale[16];
-};
-constexpr int kLevels = 127 * 128;
-constexpr int kShift = 7;
-
-std::int64_t pairs_of(std::int64_t k) {
-  return (k / kQuantBlock + 1) / 2;
-}
-
-std::size_t pair_bytes(std::int64_t m, std::int64_t k) {
-  return static_cast<std::size_t>(m * pairs_of(k)) * sizeof(Pair);
-}
+template <typename Block>
+using PairOf = std::conditional_t<std::is_same_v<Block, BlockQ4_1>, vnni::PairWithSums, vnni::Pair>;
 
 }  // namespace
 
-// ---- bf16 tile ----
+// ---- bf16 tile
 
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,f16c,fma")
 namespace {
@@ -54,7 +38,7 @@ namespace {
 constexpr int kTokens = 32;
 
 template <int kVectors>
-MNEME_CHECKED_BEFORE inline void tile(const std::byte* packed, const std::byte* const* w, std::int64_t k, Sums from,
+MNEME_UNCHECKED_LOOP inline void tile(const std::byte* packed, const std::byte* const* w, std::int64_t k, Sums from,
                                       float* sums) {
   __m512 sum[kTileRows][kVectors];
   for (int r = 0; r < kTileRows; ++r)
@@ -76,8 +60,8 @@ MNEME_CHECKED_BEFORE inline void tile(const std::byte* packed, const std::byte* 
     for (int c = 0; c < kVectors; ++c) _mm512_store_ps(sums + r * kTokens + c * 16, sum[r][c]);
 }
 
-void tile_product(const std::byte* packed, const std::byte* const* w, std::int64_t k, int n_tokens, Sums from,
-                  float* sums) {
+void tile_gemm(const std::byte* packed, const std::byte* const* w, std::int64_t k, int n_tokens, Sums from,
+               float* sums) {
   const auto bytes = static_cast<std::size_t>((k + 1) / 2) * 4;
   expect_addressable(packed, bytes * kTokens);
   expect_addressable(sums, kTileRows * kTokens * sizeof(float));
@@ -114,6 +98,15 @@ inline void convert_block(const BlockQ4_0& b, std::byte* to) {
   _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(second, first));
 }
 
+inline void convert_block(const BlockQ4_1& b, std::byte* to) {
+  const __m128i both = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b.q)), nibble = _mm_set1_epi8(15);
+  const __m128i low = _mm_and_si128(both, nibble), high = _mm_and_si128(_mm_srli_epi16(both, 4), nibble);
+  const __m512 scale = scale_of(b.d), min = scale_of(b.m);
+  const __m512 first = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(low)), scale, min);
+  const __m512 second = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(high)), scale, min);
+  _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(second, first));
+}
+
 template <typename Block>
 void convert_blocks(const ConstTensorView& w, std::int64_t begin, std::int64_t end, std::byte* rows) {
   for (std::int64_t r = begin; r < end; ++r) {
@@ -125,29 +118,29 @@ void convert_blocks(const ConstTensorView& w, std::int64_t begin, std::int64_t e
 void tile_convert(const ConstTensorView& w, std::int64_t begin, std::int64_t end, std::byte* rows) {
   if (w.dtype() == DType::kQ8_0) return convert_blocks<BlockQ8_0>(w, begin, end, rows);
   if (w.dtype() == DType::kQ4_0) return convert_blocks<BlockQ4_0>(w, begin, end, rows);
+  if (w.dtype() == DType::kQ4_1) return convert_blocks<BlockQ4_1>(w, begin, end, rows);
   convert_rows(w, begin, end, DType::kBF16, rows);
 }
 
-constexpr TileKernel kTile{
-    .element = DType::kBF16, .tokens = kTokens, .product = tile_product, .convert = tile_convert};
+constexpr TileKernel kTile{.element = DType::kBF16, .tokens = kTokens, .gemm = tile_gemm, .convert = tile_convert};
 
 }  // namespace
 HWY_POP_ATTRIBUTES
 
-// ---- few rows ----
+// ---- few rows
 
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")
 namespace {
 
+using vnni::add_pair;
+using vnni::pair_bytes;
+using vnni::pairs_of;
+using vnni::prepare_pairs;
 using vnni::spread_scales;
 using vnni::sums_of_lanes;
 using vnni::two_halves;
-
-// Where the 32 values of each block of a pair go among 64 bytes, and both scales at f32.
-struct Weights {
-  __m512i q;  // w + 128, unsigned
-  __m512 scales;
-};
+using vnni::Weights;
+using vnni::WeightsWithMinima;
 
 // Bytes 0..31 are the first block's, 32..63 the second's.
 inline Weights load_pair(const BlockQ8_0* b, bool whole) {
@@ -176,25 +169,29 @@ inline Weights load_pair(const BlockQ4_0* b, bool whole) {
   return {_mm512_add_epi8(_mm512_and_si512(halves, nibble), offset), spread_scales(words, index)};
 }
 
-template <int kTokensAtOnce>
-inline void add_pair(const Weights& w, const Pair* const* x, std::int64_t p, __m512* sum) {
-#pragma GCC unroll 4
-  for (int i = 0; i < kTokensAtOnce; ++i) {
-    const Pair& xp = x[i][p];
-    __m512i s = _mm512_dpbusd_epi32(_mm512_load_si512(xp.start), w.q, _mm512_load_si512(xp.hi));
-    s = _mm512_dpbusd_epi32(_mm512_slli_epi32(s, kShift), w.q, _mm512_load_si512(xp.lo));
-    sum[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s), _mm512_mul_ps(w.scales, _mm512_load_ps(xp.scale)), sum[i]);
-  }
+// Byte order as q4_0.
+inline WeightsWithMinima load_pair(const BlockQ4_1* b, bool whole) {
+  const __m512i nibble = _mm512_set1_epi8(15);
+  const __m512i scales = _mm512_set_epi32(10, 10, 10, 10, 0, 0, 0, 0, 10, 10, 10, 10, 0, 0, 0, 0);
+  const __m512i minima = _mm512_set_epi32(11, 11, 11, 11, 1, 1, 1, 1, 11, 11, 11, 11, 1, 1, 1, 1);
+  const __m128i first = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b[0].q));
+  const __m128i second = whole ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(b[1].q)) : _mm_setzero_si128();
+  const __m512 words = _mm512_cvtph_ps(whole ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b))
+                                             : _mm256_maskz_loadu_epi16(0x3, b));
+  const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1);
+  const __m512i halves = two_halves(both, _mm256_srli_epi16(both, 4));
+  return {_mm512_and_si512(halves, nibble), _mm512_permutexvar_ps(scales, words), _mm512_permutexvar_ps(minima, words)};
 }
 
-// How far ahead of the weights in use the next ones are asked for. One row after the other is one stream for each
-// thread: from memory it reads q8_0 1.5 times as fast as four rows side by side (70 against 47 GB/s of 75 with two
-// threads), because rows of 1 to 9 KiB end before the hardware's prefetcher has caught up with four of them.
-constexpr std::int64_t kAheadBytes = 4096;
+// Prefetch distance, in bytes of a row. One row after the other is one stream per thread: from memory it reads q8_0 1.5
+// times as fast as four rows interleaved (70 against 47 GB/s of 75 with two threads), because rows of 1 to 9 KiB end
+// before the hardware prefetcher has caught up with four of them.
+constexpr std::int64_t kPrefetchBytes = 4096;
 
 template <typename Block, int kRows, int kTokensAtOnce>
-inline void dot(const Pair* const* x, const Block* const* w, std::int64_t n_blocks, float* sums, std::int64_t stride) {
-  constexpr int kParts = kTokensAtOnce == 1 ? 4 : kTokensAtOnce == 2 ? 2 : 1;  // additions under way at once
+inline void dot(const PairOf<Block>* const* x, const Block* const* w, std::int64_t n_blocks, float* sums,
+                std::int64_t stride) {
+  constexpr int kParts = kTokensAtOnce == 1 ? 4 : kTokensAtOnce == 2 ? 2 : 1;  // independent accumulation chains
   __m512 sum[kRows][kTokensAtOnce];
   const std::int64_t n_whole = n_blocks / 2;
   for (int r = 0; r < kRows; ++r) {
@@ -202,7 +199,7 @@ inline void dot(const Pair* const* x, const Block* const* w, std::int64_t n_bloc
     for (auto& row : part)
       for (auto& v : row) v = _mm512_setzero_ps();
     const auto step = [&](std::int64_t p, __m512* into) {
-      __builtin_prefetch(reinterpret_cast<const std::byte*>(w[r] + 2 * p) + kAheadBytes, 0, 3);
+      __builtin_prefetch(reinterpret_cast<const std::byte*>(w[r] + 2 * p) + kPrefetchBytes, 0, 3);
       add_pair<kTokensAtOnce>(load_pair(w[r] + 2 * p, true), x, p, into);
     };
     std::int64_t p = 0;
@@ -225,9 +222,9 @@ inline void dot(const Pair* const* x, const Block* const* w, std::int64_t n_bloc
 }
 
 template <typename Block, int kRows>
-void all_tokens(const Pair* prepared, std::int64_t m, std::int64_t k, const Block* const* w, float* sums,
+void all_tokens(const PairOf<Block>* prepared, std::int64_t m, std::int64_t k, const Block* const* w, float* sums,
                 std::int64_t stride) {
-  const Pair* x[kMaxFewRows];
+  const PairOf<Block>* x[kMaxFewRows];
   for (std::int64_t i = 0; i < m; ++i) x[i] = prepared + i * pairs_of(k);
   const std::int64_t n_blocks = k / kQuantBlock;
   std::int64_t i = 0;
@@ -245,9 +242,9 @@ void all_tokens(const Pair* prepared, std::int64_t m, std::int64_t k, const Bloc
 }
 
 template <typename Block>
-void rows_product(const std::byte* prepared, std::int64_t m, const ConstTensorView& w, std::int64_t begin,
-                  std::int64_t end, float* sums, std::int64_t stride) {
-  const auto* x = reinterpret_cast<const Pair*>(prepared);
+void rows_gemm(const std::byte* prepared, std::int64_t m, const ConstTensorView& w, std::int64_t begin,
+               std::int64_t end, float* sums, std::int64_t stride) {
+  const auto* x = reinterpret_cast<const PairOf<Block>*>(prepared);
   const std::int64_t k = w.dim(1);
   std::int64_t r = begin;
   const Block* row[4];
@@ -261,53 +258,8 @@ void rows_product(const std::byte* prepared, std::int64_t m, const ConstTensorVi
   }
 }
 
-// Blocks of 16 values side by side in kind's order of bytes.
-inline void quantise_pair(const float* x, bool whole, bool interleaved, Pair& pair) {
-  alignas(64) std::int8_t hi[64], lo[64];
-  float scale[2] = {0.0f, 0.0f};
-  const __m512 magnitude = _mm512_castsi512_ps(_mm512_set1_epi32(0x7fffffff));
-  for (int b = 0; b < 2; ++b) {
-    const bool there = b == 0 || whole;
-    const __m512 v0 = there ? _mm512_loadu_ps(x + 32 * b) : _mm512_setzero_ps();
-    const __m512 v1 = there ? _mm512_loadu_ps(x + 32 * b + 16) : _mm512_setzero_ps();
-    const float largest =
-        _mm512_reduce_max_ps(_mm512_max_ps(_mm512_and_ps(v0, magnitude), _mm512_and_ps(v1, magnitude)));
-    // Below this the inverse is infinite; such a block is nothing beside the rounding of any other.
-    const bool tiny = largest < 1e-30f;
-    scale[b] = tiny ? 0.0f : largest / static_cast<float>(kLevels);
-    const __m512 inverse = _mm512_set1_ps(tiny ? 0.0f : static_cast<float>(kLevels) / largest);
-    for (int half = 0; half < 2; ++half) {
-      const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(half == 0 ? v0 : v1, inverse));
-      const __m512i high = _mm512_srai_epi32(_mm512_add_epi32(q, _mm512_set1_epi32(64)), kShift);
-      const __m512i low = _mm512_sub_epi32(q, _mm512_slli_epi32(high, kShift));
-      const int at = interleaved ? 32 * half + 16 * b : 32 * b + 16 * half;
-      _mm_store_si128(reinterpret_cast<__m128i*>(hi + at), _mm512_cvtepi32_epi8(high));
-      _mm_store_si128(reinterpret_cast<__m128i*>(lo + at), _mm512_cvtepi32_epi8(low));
-    }
-  }
-  const __m512i h = _mm512_load_si512(hi), l = _mm512_load_si512(lo), ones = _mm512_set1_epi8(1);
-  __m512i sum = _mm512_slli_epi32(_mm512_dpbusd_epi32(_mm512_setzero_si512(), ones, h), kShift);
-  sum = _mm512_dpbusd_epi32(sum, ones, l);
-  _mm512_store_si512(pair.hi, h);
-  _mm512_store_si512(pair.lo, l);
-  _mm512_store_si512(pair.start, _mm512_sub_epi32(_mm512_setzero_si512(), sum));
-  const __mmask16 second = interleaved ? 0xf0f0 : 0xff00;
-  _mm512_store_ps(pair.scale, _mm512_mask_blend_ps(second, _mm512_set1_ps(scale[0]), _mm512_set1_ps(scale[1])));
-}
-
-template <bool kInterleaved>
-void prepare_pairs(const ConstTensorView& x, std::byte* prepared) {
-  auto* pairs = reinterpret_cast<Pair*>(prepared);
-  const std::int64_t n_blocks = x.dim(1) / kQuantBlock;
-  for (std::int64_t i = 0; i < x.dim(0); ++i) {
-    const float* row = x.row_as<float>(i);
-    for (std::int64_t p = 0; p < pairs_of(x.dim(1)); ++p)
-      quantise_pair(row + 2 * kQuantBlock * p, 2 * p + 1 < n_blocks, kInterleaved, pairs[i * pairs_of(x.dim(1)) + p]);
-  }
-}
-
-constexpr RowsKernel kQ8{pair_bytes, prepare_pairs<false>, rows_product<BlockQ8_0>};
-constexpr RowsKernel kQ4{pair_bytes, prepare_pairs<true>, rows_product<BlockQ4_0>};
+template <typename Block, bool kInterleaved>
+constexpr RowsKernel kKernel{pair_bytes<PairOf<Block>>, prepare_pairs<PairOf<Block>, kInterleaved>, rows_gemm<Block>};
 
 }  // namespace
 HWY_POP_ATTRIBUTES
@@ -320,8 +272,16 @@ const TileKernel* bf16_tile_kernel() {
 const RowsKernel* vnni_rows_kernel(DType weights) {
   static const bool has_instruction = __builtin_cpu_supports("avx512vnni") != 0;
   if (!has_instruction || !highway_takes_avx512()) return nullptr;
-  if (weights == DType::kQ8_0) return &kQ8;
-  return weights == DType::kQ4_0 ? &kQ4 : nullptr;
+  switch (weights) {
+    case DType::kQ8_0:
+      return &kKernel<BlockQ8_0, false>;
+    case DType::kQ4_0:
+      return &kKernel<BlockQ4_0, true>;
+    case DType::kQ4_1:
+      return &kKernel<BlockQ4_1, true>;
+    default:
+      return vnni_super_block_kernel(weights);
+  }
 }
 
 }  // namespace mneme

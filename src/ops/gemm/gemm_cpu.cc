@@ -1,4 +1,4 @@
-// Splits products over the pool and hands them to the kernel that fits: matmul_kernels.h.
+// Splits GEMMs over the pool and dispatches to the kernels of gemm_kernels.h.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -6,25 +6,26 @@
 #include <vector>
 
 #include "src/base/check.h"
-#include "src/kernels/matmul.h"
-#include "src/kernels/matmul_kernels.h"
-#include "src/kernels/matmul_onednn.h"
+#include "src/ops/gemm/gemm.h"
+#include "src/ops/gemm/gemm_kernels.h"
+#include "src/ops/gemm/gemm_onednn.h"
 
 namespace mneme {
 namespace {
 
-// From this many rows on the tile is faster than the few-rows kernels, which read weights once but do less with each.
+// From this many rows on the tile is faster than the few-rows kernels, which read weights once but compute less per
+// load.
 constexpr std::int64_t kManyRows = 8;
-// The same where vnni_batch_kernel() is.
+// The same where vnni_batch_kernel() is available.
 constexpr std::int64_t kManyRowsByVnni = kMaxFewRows + 1;
-// Weight rows of one task, converted where need be: a block of their columns (kBlockBytes a row) shares an L2 of 1 MiB
-// with that of a tile of x. Fewer for long rows, so that the converted panel stays near; not below 32, or reading x
-// would be what limits.
+// Weight rows per task, converted where needed: a column block of them (kBlockBytes per row) shares an L2 of 1 MiB with
+// one of a tile of x. Fewer for long rows, so that the converted panel stays cached; not below 32, or reading x would
+// become the limit.
 constexpr std::size_t kPanelBytes = 512 << 10;
 constexpr std::int64_t kMinPanelRows = 32, kMaxPanelRows = 64;
-// Packed x of one pass; more rows take several passes.
+// Packed x per pass; more rows take several passes.
 constexpr std::size_t kMaxPackedBytes = 16 << 20;
-// Weights that one core reads in the time that a fork and a join take.
+// Weights that one core reads in the time of a fork and join.
 constexpr std::size_t kBytesAlone = 64 << 10;
 constexpr std::int64_t kMaxRowsGrain = 128;
 
@@ -36,7 +37,19 @@ std::size_t element_bytes(DType type) {
     case DType::kBF16:
     case DType::kQ8_0:
     case DType::kQ4_0:
+    case DType::kQ4_1:
+    case DType::kQ5_0:
+    case DType::kQ5_1:
+    case DType::kQ2_K:
+    case DType::kQ3_K:
+    case DType::kQ4_K:
+    case DType::kQ5_K:
+    case DType::kQ6_K:
+    case DType::kIQ4_NL:
+    case DType::kIQ4_XS:
       return 2;
+    case DType::kMXFP4:
+      return 1;
     case DType::kI32:
     case DType::kU8:
       break;
@@ -50,37 +63,37 @@ const TileKernel& tile_kernel(DType weights) {
   return exact || bf16_kernel == nullptr ? f32_tile_kernel() : *bf16_kernel;
 }
 
-void check_shapes(const ConstTensorView& x, std::span<const MatmulOutput> outputs) {
+void check_shapes(const ConstTensorView& x, std::span<const GemmOutput> outputs) {
   MNEME_CHECK(x.rank() == 2 && (x.dtype() == DType::kF32 || x.dtype() == DType::kBF16), "x is {}", x.to_string());
-  for (const MatmulOutput& o : outputs) {
+  for (const GemmOutput& o : outputs) {
     MNEME_CHECK(o.w != nullptr && o.w->n_in() == x.dim(1), "x {} times w {}", x.to_string(),
                 o.w == nullptr ? "null" : o.w->view().to_string());
     expect_shape("y", o.y, DType::kF32, {x.dim(0), o.w->n_out()});
   }
 }
 
-// ---- many rows ----
+// ---- many rows
 
 // Weight rows [begin, end) of one output.
 struct Panel {
-  const MatmulOutput* output;
+  const GemmOutput* output;
   std::int64_t begin, end;
 };
 
-std::vector<Panel> panels_of(std::span<const MatmulOutput> outputs, const TileKernel& kernel, std::size_t row) {
+std::vector<Panel> panels_of(std::span<const GemmOutput> outputs, const TileKernel& kernel, std::size_t row) {
   const auto fitting = static_cast<std::int64_t>(kPanelBytes / row) / kTileRows * kTileRows;
   const std::int64_t rows = std::clamp(fitting, kMinPanelRows, kMaxPanelRows);
   std::vector<Panel> panels;
-  for (const MatmulOutput& o : outputs) {
+  for (const GemmOutput& o : outputs) {
     if (tile_kernel(o.w->view().dtype()).element != kernel.element) continue;
     for (std::int64_t r = 0; r < o.w->n_out(); r += rows) panels.push_back({&o, r, std::min(r + rows, o.w->n_out())});
   }
   return panels;
 }
 
-// One panel of weights with tokens [first, last) of a pass, whose token 0 is row `row0` of y.
-void panel_product(const TileKernel& kernel, const Panel& panel, const std::byte* packed, std::int64_t first,
-                   std::int64_t last, std::int64_t row0) {
+// Multiplies one panel of weights with tokens [first, last) of a pass, whose token 0 is row `row0` of y.
+void panel_gemm(const TileKernel& kernel, const Panel& panel, const std::byte* packed, std::int64_t first,
+                std::int64_t last, std::int64_t row0) {
   const ConstTensorView& w = panel.output->w->view();
   const std::int64_t k = w.dim(1), columns = padded_columns(kernel.element, k);
   const std::size_t row = row_bytes(kernel.element, columns);
@@ -94,14 +107,14 @@ void panel_product(const TileKernel& kernel, const Panel& panel, const std::byte
     r = std::min(r, panel.end - 1);  // the last tile may have fewer rows; its surplus sums are not written
     return as_it_is ? w.row(r) : converted.data() + static_cast<std::size_t>(r - panel.begin) * row;
   };
-  const MatmulOutput& out = *panel.output;
+  const GemmOutput& out = *panel.output;
   const auto stride = static_cast<std::int64_t>(out.y.stride_bytes() / sizeof(float));
   const std::int64_t block = kBlockBytes / dtype_info(kernel.element).bytes;
   const auto n_rows = static_cast<int>(panel.end - panel.begin);
   alignas(64) float sums[kMaxPanelRows * kMaxTileTokens];
   for (std::int64_t t = first; t < last; t += kernel.tokens) {
     const int tokens = static_cast<int>(std::min<std::int64_t>(kernel.tokens, last - t));
-    // y comes from far away and is needed last: asked for now, it is here by then.
+    // Prefetch y: it is needed last and is not cached.
     for (int i = 0; i < tokens; ++i) {
       const float* y = out.y.row_as<float>(row0 + t + i) + panel.begin;
       for (int r = 0; r < n_rows; r += 16) __builtin_prefetch(y + r, 1, 2);
@@ -113,8 +126,8 @@ void panel_product(const TileKernel& kernel, const Panel& panel, const std::byte
       for (int r = 0; r < n_rows; r += kTileRows) {
         const std::byte* rows[kTileRows];
         for (int i = 0; i < kTileRows; ++i) rows[i] = weight_row(panel.begin + r + i) + offset;
-        kernel.product(x, rows, std::min(block, k - j), tokens, j == 0 ? Sums::kStart : Sums::kGoOn,
-                       sums + r * kernel.tokens);
+        kernel.gemm(x, rows, std::min(block, k - j), tokens, j == 0 ? Sums::kStart : Sums::kGoOn,
+                    sums + r * kernel.tokens);
       }
     }
     write_tiles(sums, kernel.tokens,
@@ -127,7 +140,7 @@ void panel_product(const TileKernel& kernel, const Panel& panel, const std::byte
   }
 }
 
-void many_rows(const ConstTensorView& x, std::span<const MatmulOutput> outputs, const TileKernel& kernel,
+void many_rows(const ConstTensorView& x, std::span<const GemmOutput> outputs, const TileKernel& kernel,
                ThreadPool& pool) {
   const std::int64_t m = x.dim(0), k = x.dim(1), tile = kernel.tokens;
   const std::size_t row = row_bytes(kernel.element, padded_columns(kernel.element, k));
@@ -146,25 +159,25 @@ void many_rows(const ConstTensorView& x, std::span<const MatmulOutput> outputs, 
         pack_tile(kernel, x, begin + t * tile, static_cast<int>(std::min(tile, n - t * tile)),
                   packed + static_cast<std::size_t>(t * tile) * row);
     });
-    // Few panels for many threads: tokens are split too, at the price of converting a panel more than once.
+    // Few panels for many threads: split tokens too, at the cost of converting a panel more than once.
     const std::int64_t wanted = pool.size() == 1 ? 1 : 4 * pool.size();
     const std::int64_t splits =
         std::clamp<std::int64_t>((wanted + n_panels - 1) / n_panels, 1, std::max<std::int64_t>(n_tiles / 4, 1));
     pool.parallel_for(n_panels * splits, 1, [&](std::int64_t task, std::int64_t end, int) {
       for (; task < end; ++task) {
         const std::int64_t s = task % splits;
-        panel_product(kernel, panels[static_cast<std::size_t>(task / splits)], packed, n_tiles * s / splits * tile,
-                      std::min(n, n_tiles * (s + 1) / splits * tile), begin);
+        panel_gemm(kernel, panels[static_cast<std::size_t>(task / splits)], packed, n_tiles * s / splits * tile,
+                   std::min(n, n_tiles * (s + 1) / splits * tile), begin);
       }
     });
   }
 }
 
-// ---- few rows ----
+// ---- few rows
 
 bool all_finite(const ConstTensorView& x) {
-  constexpr std::int64_t kLanes = 16;  // so that the compiler makes vectors of it
-  float sum[kLanes] = {};              // 0 * v is 0 for finite v alone
+  constexpr std::int64_t kLanes = 16;  // so that the compiler vectorises it
+  float sum[kLanes] = {};              // 0 * v is 0 only for finite v
   for (std::int64_t i = 0; i < x.dim(0); ++i) {
     const float* row = x.row_as<float>(i);
     std::int64_t j = 0;
@@ -179,7 +192,7 @@ std::int64_t many_rows_from(DType weights) {
   return vnni_batch_kernel(weights) == nullptr ? kManyRows : kManyRowsByVnni;
 }
 
-// x in every form that some output wants.
+// x in every format that some output needs.
 class PreparedRows {
  public:
   explicit PreparedRows(const ConstTensorView& x) : x_(x) {
@@ -203,10 +216,11 @@ class PreparedRows {
       if (finite_ == 0)
         kernel = &exact_rows_kernel();
       else if (vnni != nullptr)
-        kernel = x_.dim(0) < kBatchRows ? vnni : vnni_batch_kernel(weights);
+        kernel = x_.dim(0) < kBatchRows || vnni_batch_kernel(weights) == nullptr ? vnni : vnni_batch_kernel(weights);
     }
+    // Types whose kernels take the same form of x share it.
     for (int i = 0; i < n_forms_; ++i)
-      if (forms_[i].kernel == kernel) return forms_[i];
+      if (forms_[i].kernel->prepare == kernel->prepare) return {kernel, forms_[i].prepared};
     Buffer& buffer = buffers_[n_forms_];
     buffer.reserve(kernel->prepared_bytes(x_.dim(0), x_.dim(1)));
     kernel->prepare(x_, buffer.data());
@@ -214,22 +228,22 @@ class PreparedRows {
   }
 
  private:
-  static constexpr int kMaxForms = 6;  // one for each weight type, and the exact one
+  static constexpr int kMaxForms = 7;  // f32, even and odd, int16, and four of VNNI
   static thread_local Buffer widened_;
   static thread_local Buffer buffers_[kMaxForms];
   ConstTensorView x_;
   Form forms_[kMaxForms];
   int n_forms_ = 0;
-  int finite_ = -1;  // not yet known
+  int finite_ = -1;  // -1: unknown
 };
 thread_local Buffer PreparedRows::widened_;
 thread_local Buffer PreparedRows::buffers_[PreparedRows::kMaxForms];
 
 // Rows [begin, end) of one output.
-void few_rows_part(const MatmulOutput& o, const PreparedRows::Form& form, std::int64_t m, std::int64_t begin,
+void few_rows_part(const GemmOutput& o, const PreparedRows::Form& form, std::int64_t m, std::int64_t begin,
                    std::int64_t end) {
   float sums[kMaxFewRows * kMaxRowsGrain];
-  form.kernel->product(form.prepared, m, o.w->view(), begin, end, sums, kMaxRowsGrain);
+  form.kernel->gemm(form.prepared, m, o.w->view(), begin, end, sums, kMaxRowsGrain);
   for (std::int64_t i = 0; i < m; ++i) {
     float* y = o.y.row_as<float>(i) + begin;
     const float* s = sums + i * kMaxRowsGrain;
@@ -240,12 +254,12 @@ void few_rows_part(const MatmulOutput& o, const PreparedRows::Form& form, std::i
   }
 }
 
-void few_rows(const ConstTensorView& x, std::span<const MatmulOutput> outputs, ThreadPool& pool) {
+void few_rows(const ConstTensorView& x, std::span<const GemmOutput> outputs, ThreadPool& pool) {
   constexpr std::size_t kAtOnce = 8;
   for (; outputs.size() > kAtOnce; outputs = outputs.subspan(kAtOnce)) few_rows(x, outputs.first(kAtOnce), pool);
   PreparedRows prepared(x);
   std::array<PreparedRows::Form, kAtOnce> forms;
-  std::array<std::int64_t, kAtOnce + 1> start{};  // of each output among all rows
+  std::array<std::int64_t, kAtOnce + 1> start{};  // first of each output among all rows
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     forms[i] = prepared.form(outputs[i].w->view().dtype());
@@ -278,22 +292,22 @@ WeightMatrix::WeightMatrix(ConstTensorView w) : w_(w) {
   copy_ = std::move(copy);
 }
 
-DType matmul_input_dtype(const WeightMatrix& w, std::int64_t m) {
+DType gemm_input_dtype(const WeightMatrix& w, std::int64_t m) {
   return m >= many_rows_from(w.view().dtype()) ? tile_kernel(w.view().dtype()).element : DType::kF32;
 }
 
-void matmul_cpu(const ConstTensorView& x, std::span<const MatmulOutput> outputs, const CpuContext& context) {
+void gemm_cpu(const ConstTensorView& x, std::span<const GemmOutput> outputs, const CpuContext& context) {
   check_shapes(x, outputs);
   if (x.dim(0) == 0 || outputs.empty()) return;
   if (context.rounding == Rounding::kFast) {
-    const auto few = [&](const MatmulOutput& o) { return x.dim(0) < many_rows_from(o.w->view().dtype()); };
+    const auto few = [&](const GemmOutput& o) { return x.dim(0) < many_rows_from(o.w->view().dtype()); };
     if (std::all_of(outputs.begin(), outputs.end(), few)) return few_rows(x, outputs, *context.pool);
-    // All of a call or none: its weights are nearly always of one type, and x is then converted once.
-    const auto faster = [&](const MatmulOutput& o) { return onednn_is_faster(o.w->view().dtype(), x.dim(0)); };
-    if (std::all_of(outputs.begin(), outputs.end(), faster)) return matmul_onednn(x, outputs, *context.pool);
+    // All outputs of a call or none: their weights are nearly always of one type, and x is then converted once.
+    const auto faster = [&](const GemmOutput& o) { return onednn_is_faster(o.w->view().dtype(), x.dim(0)); };
+    if (std::all_of(outputs.begin(), outputs.end(), faster)) return gemm_onednn(x, outputs, *context.pool);
   }
-  // kFixed comes here even for one row: the tile makes each sum in the same order in every batch. The price is in
-  // docs/numerics.md.
+  // kFixed takes this path even for one row: the tile accumulates each sum in the same order in every batch.
+  // docs/design/numerics.md has the cost.
   many_rows(x, outputs, f32_tile_kernel(), *context.pool);
   if (const TileKernel* kernel = bf16_tile_kernel()) many_rows(x, outputs, *kernel, *context.pool);
 }

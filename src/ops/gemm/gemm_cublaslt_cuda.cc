@@ -1,4 +1,4 @@
-#include "src/kernels/matmul_lt.h"
+#include "src/ops/gemm/gemm_cublaslt_cuda.h"
 
 #include <cublasLt.h>
 #include <dlfcn.h>
@@ -7,14 +7,14 @@
 #include <string>
 
 #include "src/base/error.h"
-#include "src/device/memory.h"
+#include "src/cuda/memory.h"
 
 namespace mneme {
 namespace {
 
 constexpr std::size_t kWorkspace = std::size_t{64} << 20;
 
-// The library's functions, found at run time.
+// Library functions, resolved at run time.
 struct Library {
 #define MNEME_LT_FUNCTIONS(f)                                                                                          \
   f(cublasLtCreate) f(cublasLtDestroy) f(cublasLtMatmul) f(cublasLtMatmulDescCreate) f(cublasLtMatmulDescDestroy)      \
@@ -29,13 +29,13 @@ struct Library {
 const Library& library() {
   static const Library loaded = [] {
     const std::string versioned = fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR);
-    const std::string beside = fmt::format("/usr/local/cuda/lib64/{}", versioned);
+    const std::string fallback = fmt::format("/usr/local/cuda/lib64/{}", versioned);
     void* handle = nullptr;
-    for (const char* name : {versioned.c_str(), beside.c_str()})
+    for (const char* name : {versioned.c_str(), fallback.c_str()})
       if (handle == nullptr) handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr)
       fail(ErrorKind::kDevice,
-           "{} is needed for matrix products on the device and was not found ({}): install the CUDA toolkit's cuBLAS, "
+           "{} is needed for GEMMs on the device and was not found ({}): install the CUDA toolkit's cuBLAS, "
            "or put its folder into LD_LIBRARY_PATH",
            versioned, dlerror());
     Library l;
@@ -49,43 +49,43 @@ const Library& library() {
   return loaded;
 }
 
-void check(cublasStatus_t status, const char* what, const LtProduct& p) {
+void check(cublasStatus_t status, const char* what, const CublasLtProblem& p) {
   if (status != CUBLAS_STATUS_SUCCESS)
     fail(ErrorKind::kDevice, "cuBLASLt: {} failed with status {} for {} x {} x {}", what, static_cast<int>(status), p.m,
          p.n, p.k);
 }
 
-// In cuBLASLt's columns y^T [n x m] = w^T' x^T: A is w (transposed), B is x.
+// In cuBLASLt's column-major terms y^T [n x m] = w^T' x^T: A is w (transposed), B is x.
 struct Planned {
-  cublasLtMatmulDesc_t product = nullptr;
+  cublasLtMatmulDesc_t gemm = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
   cublasLtMatmulAlgo_t algorithm{};
 };
 
 }  // namespace
 
-struct MatmulLt::Impl {
+struct CublasLtGemm::Impl {
   cublasLtHandle_t handle = nullptr;
   DeviceBuffer workspace{kWorkspace, "cuBLASLt's workspace"};
-  std::map<LtProduct, Planned> plans;
+  std::map<CublasLtProblem, Planned> plans;
 
-  const Planned& plan(const LtProduct& p);
-  void choose(const LtProduct& p, Planned& out) const;
+  const Planned& plan(const CublasLtProblem& p);
+  void select_algorithm(const CublasLtProblem& p, Planned& out) const;
 };
 
-MatmulLt::MatmulLt() : impl_(std::make_unique<Impl>()) {
+CublasLtGemm::CublasLtGemm() : impl_(std::make_unique<Impl>()) {
   check(library().cublasLtCreate(&impl_->handle), "starting", {});
 }
 
-MatmulLt::~MatmulLt() {
+CublasLtGemm::~CublasLtGemm() {
   for (auto& [shape, p] : impl_->plans) {
-    library().cublasLtMatmulDescDestroy(p.product);
+    library().cublasLtMatmulDescDestroy(p.gemm);
     for (cublasLtMatrixLayout_t layout : {p.a, p.b, p.c}) library().cublasLtMatrixLayoutDestroy(layout);
   }
   library().cublasLtDestroy(impl_->handle);
 }
 
-void MatmulLt::Impl::choose(const LtProduct& p, Planned& out) const {
+void CublasLtGemm::Impl::select_algorithm(const CublasLtProblem& p, Planned& out) const {
   cublasLtMatmulPreference_t preference = nullptr;
   check(library().cublasLtMatmulPreferenceCreate(&preference), "a preference", p);
   const std::size_t bytes = kWorkspace;
@@ -94,41 +94,41 @@ void MatmulLt::Impl::choose(const LtProduct& p, Planned& out) const {
         "a preference", p);
   cublasLtMatmulHeuristicResult_t result{};
   int found = 0;
-  const cublasStatus_t status = library().cublasLtMatmulAlgoGetHeuristic(handle, out.product, out.a, out.b, out.c,
-                                                                         out.c, preference, 1, &result, &found);
+  const cublasStatus_t status = library().cublasLtMatmulAlgoGetHeuristic(handle, out.gemm, out.a, out.b, out.c, out.c,
+                                                                         preference, 1, &result, &found);
   library().cublasLtMatmulPreferenceDestroy(preference);
-  check(status, "choosing a kernel", p);
+  check(status, "selecting a kernel", p);
   if (found == 0) fail(ErrorKind::kDevice, "cuBLASLt has no kernel for {} x {} x {}", p.m, p.n, p.k);
   out.algorithm = result.algo;
 }
 
-const Planned& MatmulLt::Impl::plan(const LtProduct& p) {
+const Planned& CublasLtGemm::Impl::plan(const CublasLtProblem& p) {
   const auto [it, fresh] = plans.try_emplace(p);
   if (!fresh) return it->second;
   Planned& out = it->second;
   const cudaDataType_t y_type = p.f32 ? CUDA_R_32F : CUDA_R_16BF;
   const cublasOperation_t transposed = CUBLAS_OP_T;
-  check(library().cublasLtMatmulDescCreate(&out.product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "a product", p);
-  check(library().cublasLtMatmulDescSetAttribute(out.product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
-                                                 sizeof(transposed)),
-        "a product", p);
+  check(library().cublasLtMatmulDescCreate(&out.gemm, CUBLAS_COMPUTE_32F, CUDA_R_32F), "a product", p);
+  check(
+      library().cublasLtMatmulDescSetAttribute(out.gemm, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)),
+      "a product", p);
   const auto u = [](std::int64_t v) { return static_cast<std::uint64_t>(v); };
   check(library().cublasLtMatrixLayoutCreate(&out.a, CUDA_R_16BF, u(p.k), u(p.n), p.k), "a layout", p);
   check(library().cublasLtMatrixLayoutCreate(&out.b, CUDA_R_16BF, u(p.k), u(p.m), p.k), "a layout", p);
   check(library().cublasLtMatrixLayoutCreate(&out.c, y_type, u(p.n), u(p.m), p.n), "a layout", p);
-  choose(p, out);
+  select_algorithm(p, out);
   return out;
 }
 
-void MatmulLt::plan(const LtProduct& p) {
+void CublasLtGemm::plan(const CublasLtProblem& p) {
   impl_->plan(p);
 }
 
-void MatmulLt::run(const LtProduct& p, const void* x, const void* w, void* y, const CudaContext& context) {
+void CublasLtGemm::run(const CublasLtProblem& p, const void* x, const void* w, void* y, const CudaContext& context) {
   if (p.m == 0) return;
   const Planned& plan = impl_->plan(p);
   const float one = 1.0f, beta = p.accumulate ? 1.0f : 0.0f;
-  check(library().cublasLtMatmul(impl_->handle, plan.product, &one, w, plan.a, x, plan.b, &beta, y, plan.c, y, plan.c,
+  check(library().cublasLtMatmul(impl_->handle, plan.gemm, &one, w, plan.a, x, plan.b, &beta, y, plan.c, y, plan.c,
                                  &plan.algorithm, impl_->workspace.data(), kWorkspace, context.stream),
         "a product", p);
 }

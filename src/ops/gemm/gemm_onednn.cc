@@ -1,7 +1,7 @@
-#include "src/kernels/matmul_onednn.h"
+#include "src/ops/gemm/gemm_onednn.h"
 
 #include "src/base/check.h"
-#include "src/kernels/matmul_kernels.h"
+#include "src/ops/gemm/gemm_kernels.h"
 
 #ifndef MNEME_HAVE_ONEDNN
 
@@ -13,7 +13,7 @@ bool built_with_onednn() {
 bool onednn_is_faster(DType, std::int64_t) {
   return false;
 }
-void matmul_onednn(const ConstTensorView&, std::span<const MatmulOutput>, ThreadPool&) {
+void gemm_onednn(const ConstTensorView&, std::span<const GemmOutput>, ThreadPool&) {
   MNEME_CHECK(false, "built without oneDNN");
 }
 
@@ -36,36 +36,59 @@ using dnnl::memory;
 
 constexpr std::int64_t kManyEnough = 256;
 constexpr std::int64_t kAmxManyEnough = 16;
-// One call of oneDNN: enough rows on both sides that its packing of each is soon paid for.
+// One oneDNN call: enough rows on both sides to amortise the packing of each.
 constexpr std::int64_t kPanelRows = 512, kMinTokens = 128, kMaxTokens = 512;
-// Shapes whose primitives a thread keeps; a step of a model has ten or so, and chunks of prefill repeat.
+// Primitives that a thread caches; a step of a model has about ten shapes, and prefill chunks repeat.
 constexpr std::size_t kMaxPrimitives = 128;
 
-// Keeps oneDNN's OpenMP from starting threads of its own while this thread is inside. The functions are looked up, not
-// linked: the OpenMP that counts is the one libdnnl was built with, and a build of it without OpenMP has none.
+struct OpenMp {
+  int (*get_max_threads)() = nullptr;
+  void (*set_num_threads)(int) = nullptr;
+};
+
+OpenMp openmp_of(void* library) {
+  return {reinterpret_cast<int (*)()>(dlsym(library, "omp_get_max_threads")),
+          reinterpret_cast<void (*)(int)>(dlsym(library, "omp_set_num_threads"))};
+}
+
+// The OpenMP libraries that oneDNN may use. The dynamic linker binds oneDNN to one in the global scope at load time,
+// otherwise to the one that oneDNN was linked with; a process may contain both, and may load others later. A oneDNN
+// without OpenMP, in a process without it, has none.
+const std::vector<OpenMp>& openmp_libraries() {
+  static const std::vector<OpenMp> found = [] {
+    std::vector<OpenMp> all;
+    const auto add = [&](const OpenMp& f) {
+      if (f.get_max_threads == nullptr || f.set_num_threads == nullptr) return;
+      for (const OpenMp& other : all)
+        if (other.set_num_threads == f.set_num_threads) return;
+      all.push_back(f);
+    };
+    add(openmp_of(RTLD_DEFAULT));
+    Dl_info info{};
+    if (dladdr(reinterpret_cast<const void*>(&dnnl_version), &info) != 0 && info.dli_fname != nullptr)
+      if (void* onednn = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD)) add(openmp_of(onednn));
+    return all;
+  }();
+  return found;
+}
+
+// Keeps oneDNN's OpenMP from starting threads while this thread is inside.
 class OneThread {
  public:
-  OneThread() : before_(get() == nullptr ? 0 : get()()) {
-    if (set() != nullptr) set()(1);
+  OneThread() {
+    for (const OpenMp& f : openmp_libraries()) {
+      before_.push_back(f.get_max_threads());
+      f.set_num_threads(1);
+    }
   }
   ~OneThread() {
-    if (set() != nullptr && before_ > 0) set()(before_);
+    for (std::size_t i = 0; i < before_.size(); ++i) openmp_libraries()[i].set_num_threads(before_[i]);
   }
   OneThread(const OneThread&) = delete;
   OneThread& operator=(const OneThread&) = delete;
 
  private:
-  using Get = int (*)();
-  using Set = void (*)(int);
-  static Get get() {
-    static const auto f = reinterpret_cast<Get>(dlsym(RTLD_DEFAULT, "omp_get_max_threads"));
-    return f;
-  }
-  static Set set() {
-    static const auto f = reinterpret_cast<Set>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
-    return f;
-  }
-  int before_;
+  std::vector<int> before_;
 };
 
 const dnnl::engine& engine() {
@@ -128,12 +151,12 @@ void multiply(const Shape& shape, const Operands& o) {
 
 // Weight rows [begin, end) of one output.
 struct Panel {
-  const MatmulOutput* output;
+  const GemmOutput* output;
   std::int64_t begin, end;
 };
 
-void panel_product(const ConstTensorView& x, const Panel& panel, std::int64_t first, std::int64_t last) {
-  const MatmulOutput& out = *panel.output;
+void panel_gemm(const ConstTensorView& x, const Panel& panel, std::int64_t first, std::int64_t last) {
+  const GemmOutput& out = *panel.output;
   const ConstTensorView& w = out.w->view();
   const std::int64_t k = w.dim(1), n = panel.end - panel.begin;
   const std::byte* rows = w.row(panel.begin);
@@ -178,7 +201,7 @@ bool onednn_is_faster(DType weights, std::int64_t m) {
   return has_amx() ? m >= kAmxManyEnough : m >= kManyEnough && weights == DType::kBF16;
 }
 
-void matmul_onednn(const ConstTensorView& x, std::span<const MatmulOutput> outputs, ThreadPool& pool) {
+void gemm_onednn(const ConstTensorView& x, std::span<const GemmOutput> outputs, ThreadPool& pool) {
   const std::int64_t m = x.dim(0), k = x.dim(1);
   ConstTensorView rows = x;
   if (x.dtype() != DType::kBF16) {
@@ -192,7 +215,7 @@ void matmul_onednn(const ConstTensorView& x, std::span<const MatmulOutput> outpu
     rows = ConstTensorView(to, DType::kBF16, {m, k}).with_stride(static_cast<std::size_t>(columns) * sizeof(bf16));
   }
   std::vector<Panel> panels;
-  for (const MatmulOutput& o : outputs)
+  for (const GemmOutput& o : outputs)
     for (std::int64_t r = 0; r < o.w->n_out(); r += kPanelRows)
       panels.push_back({&o, r, std::min(r + kPanelRows, o.w->n_out())});
   const std::int64_t tokens = std::clamp((m + pool.size() - 1) / pool.size(), kMinTokens, kMaxTokens);
@@ -202,7 +225,7 @@ void matmul_onednn(const ConstTensorView& x, std::span<const MatmulOutput> outpu
         const OneThread one_thread;
         for (; task < end; ++task) {
           const std::int64_t first = task % n_chunks * tokens;
-          panel_product(rows, panels[static_cast<std::size_t>(task / n_chunks)], first, std::min(m, first + tokens));
+          panel_gemm(rows, panels[static_cast<std::size_t>(task / n_chunks)], first, std::min(m, first + tokens));
         }
       });
 }

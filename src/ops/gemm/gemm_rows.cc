@@ -1,34 +1,32 @@
-// Few rows: every weight is read once and meets all rows of x while it is in a register. In Highway.
+// GEMMs with few rows: every weight is read once and multiplied with all rows of x while in a register. In Highway.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "src/base/check.h"
-#include "src/kernels/matmul_kernels.h"
-#include "src/kernels/quant.h"
+#include "src/ops/gemm/gemm_kernels.h"
+#include "src/ops/gemm/int16_rows.h"
+#include "src/ops/gemm/quant.h"
 #include "src/tensor/buffer.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "src/kernels/matmul_rows.cc"
+#define HWY_TARGET_INCLUDE "src/ops/gemm/gemm_rows.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "src/kernels/quant-inl.h"
-#include "src/kernels/round-inl.h"
+#include "src/ops/gemm/quant-inl.h"
+#include "src/ops/simd/round-inl.h"
 
 #ifndef MNEME_KERNELS_MATMUL_ROWS_ONCE
 #define MNEME_KERNELS_MATMUL_ROWS_ONCE
 namespace mneme {
 
-// Weight rows that are summed together: 4 x 4 sums fill half the registers of AVX-512, all of AVX2's.
+// Weight rows summed together: 4 x 4 sums fill half the registers of AVX-512, all of AVX2's.
 inline constexpr int kDotRows = 4;
 inline constexpr int kDotTokens = 4;
 
-inline std::size_t padded_to_line(std::size_t bytes) {
-  return (bytes + 63) / 64 * 64;
-}
-
-// x for bf16 weights: a vector of 32-bit words holds weights 2i (low half) and 2i + 1, so x's even and odd values lie
+// x for bf16 weights: a 32-bit word holds weights 2i (low half) and 2i + 1, so x's even and odd values are stored
 // apart.
 struct EvenOdd {
   const float *even, *odd;
@@ -38,22 +36,6 @@ struct EvenOdd {
     return {reinterpret_cast<const float*>(row), reinterpret_cast<const float*>(row + half_bytes(k))};
   }
 };
-
-// x for quantised weights: blocks of 32 as int16 with a scale. |q| <= 16256 (15 bits): the error is under a thousandth
-// of what rounding x to bf16 costs, and a block's sum of products with int8 fits 32 bits.
-struct Int16Rows {
-  const std::int16_t* q;
-  const float* scale;
-  static std::size_t q_bytes(std::int64_t k) { return padded_to_line(static_cast<std::size_t>(k) * 2); }
-  static std::size_t row_bytes(std::int64_t k) {
-    return q_bytes(k) + padded_to_line(static_cast<std::size_t>(k / kQuantBlock) * 4);
-  }
-  static Int16Rows of(const std::byte* prepared, std::int64_t i, std::int64_t k) {
-    const std::byte* row = prepared + static_cast<std::size_t>(i) * row_bytes(k);
-    return {reinterpret_cast<const std::int16_t*>(row), reinterpret_cast<const float*>(row + q_bytes(k))};
-  }
-};
-inline constexpr float kInt16Levels = 16256.0f;
 
 }  // namespace mneme
 #endif
@@ -66,8 +48,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 using F32 = hn::CappedTag<float, 16>;
 using VF32 = hn::Vec<F32>;
 
-// Calls body(rows, tokens, first row, first token) with compile-time counts until all rows [begin, end) met all m
-// tokens.
+// Calls body(rows, tokens, first row, first token) with compile-time counts until all rows [begin, end) are combined
+// with all m tokens.
 template <typename Body>
 HWY_INLINE void for_dots(std::int64_t m, std::int64_t begin, std::int64_t end, Body body) {
   const auto tokens = [&](auto rows, std::int64_t r) HWY_ATTR {
@@ -89,60 +71,69 @@ HWY_INLINE void for_dots(std::int64_t m, std::int64_t begin, std::int64_t end, B
   for (; r < end; ++r) tokens(std::integral_constant<int, 1>(), r);
 }
 
-// ---- f32 and f16 weights ----
-
-template <int kRows, int kTokens, typename Weight>
-HWY_INLINE void dot_floats(const float* const* x, const Weight* const* w, std::int64_t k, float (*out)[kDotTokens]) {
-  const F32 d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  VF32 sum[kRows][kTokens];
-  for (auto& row : sum)
-    for (auto& v : row) v = hn::Zero(d);
-  std::int64_t j = 0;
-  for (; j + lanes <= k; j += lanes) {
-    for (int r = 0; r < kRows; ++r) {
-      const auto weight = get(d, w[r] + j);
-      for (int i = 0; i < kTokens; ++i) sum[r][i] = hn::MulAdd(weight, hn::LoadU(d, x[i] + j), sum[r][i]);
-    }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    for (int i = 0; i < kTokens; ++i) {
-      float total = hn::GetLane(hn::SumOfLanes(d, sum[r][i]));
-      for (std::int64_t t = j; t < k; ++t) total += static_cast<float>(w[r][t]) * x[i][t];
-      out[r][i] = total;
-    }
-  }
-}
-
-template <typename Weight>
-HWY_INLINE void float_rows(const std::byte* prepared, std::int64_t m, const ConstTensorView& w, std::int64_t begin,
+// Dot products of weights of one type with all rows of x, tile by tile.
+template <typename Dots, typename Weight>
+HWY_INLINE void tiled_rows(const std::byte* prepared, std::int64_t m, const ConstTensorView& w, std::int64_t begin,
                            std::int64_t end, float* sums, std::int64_t stride) {
   const std::int64_t k = w.dim(1);
   for_dots(m, begin, end, [&](auto rows, auto tokens, std::int64_t r0, std::int64_t i0) HWY_ATTR {
-    const float* x[kDotTokens];
+    typename Dots::X x[kDotTokens];
     const Weight* row[kDotRows];
     float out[kDotRows][kDotTokens];
-    for (int i = 0; i < tokens; ++i) x[i] = reinterpret_cast<const float*>(prepared) + (i0 + i) * k;
+    for (int i = 0; i < tokens; ++i) x[i] = Dots::x_of(prepared, i0 + i, k);
     for (int r = 0; r < rows; ++r) row[r] = reinterpret_cast<const Weight*>(w.row(r0 + r));
-    dot_floats<rows, tokens>(x, row, k, out);
+    Dots::template dot<rows, tokens>(x, row, k, out);
     for (int r = 0; r < rows; ++r)
       for (int i = 0; i < tokens; ++i) sums[(i0 + i) * stride + r0 + r - begin] = out[r][i];
   });
 }
 
+// ---- f32 and f16 weights
+
+// x and its dot products for f32 and f16 weights.
+struct FloatDots {
+  using X = const float*;
+  static X x_of(const std::byte* prepared, std::int64_t i, std::int64_t k) {
+    return reinterpret_cast<const float*>(prepared) + i * k;
+  }
+
+  template <int kRows, int kTokens, typename Weight>
+  static HWY_INLINE void dot(const X* x, const Weight* const* w, std::int64_t k, float (*out)[kDotTokens]) {
+    const F32 d;
+    const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+    VF32 sum[kRows][kTokens];
+    for (auto& row : sum)
+      for (auto& v : row) v = hn::Zero(d);
+    std::int64_t j = 0;
+    for (; j + lanes <= k; j += lanes) {
+      for (int r = 0; r < kRows; ++r) {
+        const auto weight = get(d, w[r] + j);
+        for (int i = 0; i < kTokens; ++i) sum[r][i] = hn::MulAdd(weight, hn::LoadU(d, x[i] + j), sum[r][i]);
+      }
+    }
+    for (int r = 0; r < kRows; ++r) {
+      for (int i = 0; i < kTokens; ++i) {
+        float total = hn::GetLane(hn::SumOfLanes(d, sum[r][i]));
+        for (std::int64_t t = j; t < k; ++t) total += static_cast<float>(w[r][t]) * x[i][t];
+        out[r][i] = total;
+      }
+    }
+  }
+};
+
 void F32Rows(const std::byte* prepared, std::int64_t m, const ConstTensorView& w, std::int64_t begin, std::int64_t end,
              float* sums, std::int64_t stride) {
-  float_rows<float>(prepared, m, w, begin, end, sums, stride);
+  tiled_rows<FloatDots, float>(prepared, m, w, begin, end, sums, stride);
 }
 
 void F16Rows(const std::byte* prepared, std::int64_t m, const ConstTensorView& w, std::int64_t begin, std::int64_t end,
              float* sums, std::int64_t stride) {
-  float_rows<f16>(prepared, m, w, begin, end, sums, stride);
+  tiled_rows<FloatDots, f16>(prepared, m, w, begin, end, sums, stride);
 }
 
-// ---- bf16 weights ----
+// ---- bf16 weights
 
-// Words of two weights each, which start where a bf16 may.
+// Words of two weights each, at bf16 alignment.
 template <class D>
 HWY_INLINE hn::Vec<D> load_pairs(D d, const bf16* w) {
 #if HWY_TARGET == HWY_SCALAR
@@ -155,23 +146,23 @@ HWY_INLINE hn::Vec<D> load_pairs(D d, const bf16* w) {
 #endif
 }
 
-// How far ahead of the weights in use the next ones are asked for; one row after the other is one stream for each
-// thread. Two threads of one token read 65 GB/s so, and 55 with four rows side by side, of 75 that plain reading has.
-inline constexpr std::int64_t kAheadBytes = 2048;
+// Prefetch distance, in bytes of a row; one row after the other is one stream per thread. Two threads with one token
+// read 65 GB/s this way, 55 with four rows interleaved, of 75 that plain reading reaches.
+inline constexpr std::int64_t kPrefetchBytes = 2048;
 
 template <int kTokens>
 HWY_INLINE void dot_bf16(const EvenOdd* x, const bf16* w, std::int64_t k, float* out) {
   const F32 d;
   const hn::RebindToUnsigned<F32> du;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  // Sums apart, for more additions under way at once.
+  // Separate sums: more independent accumulation chains.
   constexpr int kParts = kTokens == 1 ? 2 : 1;
   VF32 even[kTokens][kParts], odd[kTokens][kParts];
   for (int i = 0; i < kTokens; ++i)
     for (int part = 0; part < kParts; ++part) even[i][part] = odd[i][part] = hn::Zero(d);
   const auto high = hn::Set(du, 0xffff0000u);
   const auto step = [&](std::int64_t p, int part) HWY_ATTR {
-    __builtin_prefetch(reinterpret_cast<const std::byte*>(w + 2 * p) + kAheadBytes);
+    __builtin_prefetch(reinterpret_cast<const std::byte*>(w + 2 * p) + kPrefetchBytes);
     const auto pair = load_pairs(du, w + 2 * p);
     const auto w_even = hn::BitCast(d, hn::ShiftLeft<16>(pair)), w_odd = hn::BitCast(d, hn::And(pair, high));
     for (int i = 0; i < kTokens; ++i) {
@@ -209,7 +200,7 @@ void BF16Rows(const std::byte* prepared, std::int64_t m, const ConstTensorView& 
   });
 }
 
-// ---- q8_0 and q4_0 weights ----
+// ---- quantised weights
 
 using I16 = hn::CappedTag<std::int16_t, 16>;
 #if HWY_TARGET == HWY_SCALAR
@@ -239,81 +230,102 @@ HWY_INLINE void unpack(const BlockQ4_0& block, VI16* q) {
   }
 }
 
+HWY_INLINE void unpack(const BlockQ4_1& block, VI16* q) {
+  const I16 d;
+  const hn::Rebind<std::uint8_t, I16> d8;
+  for (std::size_t i = 0; i < kPieces / 2; ++i) {
+    const auto both = hn::PromoteTo(d, hn::LoadU(d8, block.q + i * hn::Lanes(d)));
+    q[i] = hn::And(both, hn::Set(d, std::int16_t{15}));
+    q[i + kPieces / 2] = hn::ShiftRight<4>(both);
+  }
+}
+
 inline constexpr std::int64_t kScaleRun = 32;
 
-// The scales of n <= kScaleRun blocks. In vectors, because an f16 in scalar code takes longer than its block's
-// products.
+// Scales (or minima, by `field`) of n <= kScaleRun blocks, zero-padded to a full vector. In vectors: an f16 conversion
+// in scalar code takes longer than its block's multiplications.
 template <typename Block>
-HWY_INLINE void read_scales(const Block* w, std::int64_t n, float* scales) {
+HWY_INLINE void read_scales(const Block* w, f16 Block::*field, std::int64_t n, float* scales) {
   const hn::CappedTag<float, 8> d;
   HWY_ALIGN f16 halves[kScaleRun] = {};
-  for (std::int64_t b = 0; b < n; ++b) halves[b] = w[b].d;
+  for (std::int64_t b = 0; b < n; ++b) halves[b] = w[b].*field;
   for (std::int64_t b = 0; b < n; b += static_cast<std::int64_t>(hn::Lanes(d)))
     hn::Store(load_f16(d, halves + b), d, scales + b);
 }
 
-template <int kRows, int kTokens, typename Block>
-HWY_INLINE void dot_blocks(const Int16Rows* x, const Block* const* w, std::int64_t k, float (*out)[kDotTokens]) {
-  const I16 d16;
-  const I32 d32;
-  const hn::RebindToFloat<I32> df;
-  using VF = hn::Vec<hn::RebindToFloat<I32>>;
-  VF sum[kRows][kTokens];
-  for (auto& row : sum)
-    for (auto& v : row) v = hn::Zero(df);
-  HWY_ALIGN float scales[kRows][kScaleRun];
-  const std::int64_t n_blocks = k / kQuantBlock;
-  for (std::int64_t b = 0; b < n_blocks; ++b) {
-    if (b % kScaleRun == 0)
-      for (int r = 0; r < kRows; ++r) read_scales(w[r] + b, std::min(n_blocks - b, kScaleRun), scales[r]);
-    for (int r = 0; r < kRows; ++r) {
-      // The row that this one's place takes next: rows are too short for the hardware's prefetcher to keep up. Rows of
-      // bf16 and f32, twice and four times as long, gain nothing.
-      __builtin_prefetch(w[r] + b + n_blocks * kRows);
-      VI16 q[kPieces];
-      unpack(w[r][b], q);
-      for (int i = 0; i < kTokens; ++i) {
-        auto products = hn::Zero(d32), rest = hn::Zero(d32);
-        for (std::size_t p = 0; p < kPieces; ++p) {
-          const auto xq = hn::Load(d16, x[i].q + b * kQuantBlock + static_cast<std::int64_t>(p * hn::Lanes(d16)));
-          products = hn::ReorderWidenMulAccumulate(d32, q[p], xq, products, rest);
-        }
-        const auto v = hn::ConvertTo(df, hn::Add(products, rest));
-        sum[r][i] = hn::MulAdd(v, hn::Set(df, scales[r][b % kScaleRun] * x[i].scale[b]), sum[r][i]);
-      }
-    }
+// sum[r][i] += the minima of n <= kScaleRun blocks of row r times the sums of x from block b on.
+template <int kRows, int kTokens, class D>
+HWY_INLINE void add_minima(D d, const Int16Rows* x, const BlockQ4_1* const* w, std::int64_t b, std::int64_t n,
+                           hn::Vec<D> (*sum)[kTokens]) {
+  HWY_ALIGN float minima[kScaleRun];
+  for (int r = 0; r < kRows; ++r) {
+    read_scales(w[r] + b, &BlockQ4_1::m, n, minima);
+    for (std::int64_t j = 0; j < n; j += static_cast<std::int64_t>(hn::Lanes(d)))
+      for (int i = 0; i < kTokens; ++i)
+        sum[r][i] = hn::MulAdd(hn::Load(d, minima + j), hn::Load(d, x[i].sum + b + j), sum[r][i]);
   }
-  for (int r = 0; r < kRows; ++r)
-    for (int i = 0; i < kTokens; ++i) out[r][i] = hn::GetLane(hn::SumOfLanes(df, sum[r][i]));
 }
 
-template <typename Block>
-HWY_INLINE void block_rows(const std::byte* prepared, std::int64_t m, const ConstTensorView& w, std::int64_t begin,
-                           std::int64_t end, float* sums, std::int64_t stride) {
-  const std::int64_t k = w.dim(1);
-  for_dots(m, begin, end, [&](auto rows, auto tokens, std::int64_t r0, std::int64_t i0) HWY_ATTR {
-    Int16Rows x[kDotTokens];
-    const Block* row[kDotRows];
-    float out[kDotRows][kDotTokens];
-    for (int i = 0; i < tokens; ++i) x[i] = Int16Rows::of(prepared, i0 + i, k);
-    for (int r = 0; r < rows; ++r) row[r] = reinterpret_cast<const Block*>(w.row(r0 + r));
-    dot_blocks<rows, tokens>(x, row, k, out);
-    for (int r = 0; r < rows; ++r)
-      for (int i = 0; i < tokens; ++i) sums[(i0 + i) * stride + r0 + r - begin] = out[r][i];
-  });
-}
+// x and its dot products for quantised weights.
+struct BlockDots {
+  using X = Int16Rows;
+  static X x_of(const std::byte* prepared, std::int64_t i, std::int64_t k) { return Int16Rows::of(prepared, i, k); }
+
+  template <int kRows, int kTokens, typename Block>
+  static HWY_INLINE void dot(const X* x, const Block* const* w, std::int64_t k, float (*out)[kDotTokens]) {
+    const I16 d16;
+    const I32 d32;
+    const hn::RebindToFloat<I32> df;
+    using VF = hn::Vec<hn::RebindToFloat<I32>>;
+    VF sum[kRows][kTokens];
+    for (auto& row : sum)
+      for (auto& v : row) v = hn::Zero(df);
+    HWY_ALIGN float scales[kRows][kScaleRun];
+    const std::int64_t n_blocks = k / kQuantBlock;
+    for (std::int64_t b = 0; b < n_blocks; ++b) {
+      if (b % kScaleRun == 0) {
+        const std::int64_t n = std::min(n_blocks - b, kScaleRun);
+        for (int r = 0; r < kRows; ++r) read_scales(w[r] + b, &Block::d, n, scales[r]);
+        if constexpr (std::is_same_v<Block, BlockQ4_1>) add_minima<kRows, kTokens>(df, x, w, b, n, sum);
+      }
+      for (int r = 0; r < kRows; ++r) {
+        // Prefetch the row that comes next at this index: rows are too short for the hardware prefetcher. Rows of bf16
+        // and f32, two and four times as long, gain nothing.
+        __builtin_prefetch(w[r] + b + n_blocks * kRows);
+        VI16 q[kPieces];
+        unpack(w[r][b], q);
+        for (int i = 0; i < kTokens; ++i) {
+          auto gemms = hn::Zero(d32), rest = hn::Zero(d32);
+          for (std::size_t p = 0; p < kPieces; ++p) {
+            const auto xq = hn::Load(d16, x[i].q + b * kQuantBlock + static_cast<std::int64_t>(p * hn::Lanes(d16)));
+            gemms = hn::ReorderWidenMulAccumulate(d32, q[p], xq, gemms, rest);
+          }
+          const auto v = hn::ConvertTo(df, hn::Add(gemms, rest));
+          sum[r][i] = hn::MulAdd(v, hn::Set(df, scales[r][b % kScaleRun] * x[i].scale[b]), sum[r][i]);
+        }
+      }
+    }
+    for (int r = 0; r < kRows; ++r)
+      for (int i = 0; i < kTokens; ++i) out[r][i] = hn::GetLane(hn::SumOfLanes(df, sum[r][i]));
+  }
+};
 
 void Q8Rows(const std::byte* prepared, std::int64_t m, const ConstTensorView& w, std::int64_t begin, std::int64_t end,
             float* sums, std::int64_t stride) {
-  block_rows<BlockQ8_0>(prepared, m, w, begin, end, sums, stride);
+  tiled_rows<BlockDots, BlockQ8_0>(prepared, m, w, begin, end, sums, stride);
 }
 
 void Q4Rows(const std::byte* prepared, std::int64_t m, const ConstTensorView& w, std::int64_t begin, std::int64_t end,
             float* sums, std::int64_t stride) {
-  block_rows<BlockQ4_0>(prepared, m, w, begin, end, sums, stride);
+  tiled_rows<BlockDots, BlockQ4_0>(prepared, m, w, begin, end, sums, stride);
 }
 
-// Each weight row dequantised to f32 first.
+void Q41Rows(const std::byte* prepared, std::int64_t m, const ConstTensorView& w, std::int64_t begin, std::int64_t end,
+             float* sums, std::int64_t stride) {
+  tiled_rows<BlockDots, BlockQ4_1>(prepared, m, w, begin, end, sums, stride);
+}
+
+// Dequantises each weight row to f32 first.
 void ExactRows(const std::byte* prepared, std::int64_t m, const ConstTensorView& w, std::int64_t begin,
                std::int64_t end, float* sums, std::int64_t stride) {
   const std::int64_t k = w.dim(1);
@@ -322,7 +334,7 @@ void ExactRows(const std::byte* prepared, std::int64_t m, const ConstTensorView&
   for (std::int64_t r = begin; r < end; ++r) {
     convert_row(F32(), w.row(r), w.dtype(), k, weights.as<float>());
     const ConstTensorView row(weights.data(), DType::kF32, {1, k});
-    float_rows<float>(prepared, m, row, 0, 1, sums + r - begin, stride);
+    tiled_rows<FloatDots, float>(prepared, m, row, 0, 1, sums + r - begin, stride);
   }
 }
 
@@ -339,6 +351,7 @@ HWY_EXPORT(F16Rows);
 HWY_EXPORT(BF16Rows);
 HWY_EXPORT(Q8Rows);
 HWY_EXPORT(Q4Rows);
+HWY_EXPORT(Q41Rows);
 HWY_EXPORT(ExactRows);
 
 std::size_t plain_bytes(std::int64_t m, std::int64_t k) {
@@ -369,31 +382,6 @@ void prepare_even_odd(const ConstTensorView& x, std::byte* prepared) {
   }
 }
 
-std::size_t int16_bytes(std::int64_t m, std::int64_t k) {
-  return static_cast<std::size_t>(m) * Int16Rows::row_bytes(k);
-}
-
-void prepare_int16(const ConstTensorView& x, std::byte* prepared) {
-  const std::int64_t k = x.dim(1);
-  for (std::int64_t i = 0; i < x.dim(0); ++i) {
-    const Int16Rows row = Int16Rows::of(prepared, i, k);
-    auto* q = const_cast<std::int16_t*>(row.q);
-    auto* scale = const_cast<float*>(row.scale);
-    for (std::int64_t b = 0; b < k / kQuantBlock; ++b) {
-      const float* v = x.row_as<float>(i) + b * kQuantBlock;
-      float largest = 0.0f;
-      for (int j = 0; j < kQuantBlock; ++j) largest = std::max(largest, std::fabs(v[j]));
-      // Below this the inverse is infinite; such a block is nothing beside the rounding of any other.
-      const bool tiny = largest < 1e-30f;
-      const float inverse = tiny ? 0.0f : kInt16Levels / largest;
-      scale[b] = tiny ? 0.0f : largest / kInt16Levels;
-      for (int j = 0; j < kQuantBlock; ++j)
-        q[b * kQuantBlock + j] =
-            static_cast<std::int16_t>(static_cast<int>(v[j] * inverse + (v[j] < 0.0f ? -0.5f : 0.5f)));
-    }
-  }
-}
-
 #define MNEME_ROWS_PRODUCT(Name)                                                                                \
   [](const std::byte* prepared, std::int64_t m, const ConstTensorView& w, std::int64_t begin, std::int64_t end, \
      float* sums, std::int64_t stride) {                                                                        \
@@ -406,6 +394,7 @@ constexpr RowsKernel kF16Rows{plain_bytes, prepare_plain, MNEME_ROWS_PRODUCT(F16
 constexpr RowsKernel kBF16Rows{even_odd_bytes, prepare_even_odd, MNEME_ROWS_PRODUCT(BF16Rows)};
 constexpr RowsKernel kQ8Rows{int16_bytes, prepare_int16, MNEME_ROWS_PRODUCT(Q8Rows)};
 constexpr RowsKernel kQ4Rows{int16_bytes, prepare_int16, MNEME_ROWS_PRODUCT(Q4Rows)};
+constexpr RowsKernel kQ41Rows{int16_bytes, prepare_int16, MNEME_ROWS_PRODUCT(Q41Rows)};
 constexpr RowsKernel kExactRows{plain_bytes, prepare_plain, MNEME_ROWS_PRODUCT(ExactRows)};
 
 #undef MNEME_ROWS_PRODUCT
@@ -424,6 +413,19 @@ const RowsKernel& rows_kernel(DType weights) {
       return kQ8Rows;
     case DType::kQ4_0:
       return kQ4Rows;
+    case DType::kQ4_1:
+      return kQ41Rows;
+    case DType::kQ5_0:
+    case DType::kQ5_1:
+    case DType::kQ2_K:
+    case DType::kQ3_K:
+    case DType::kQ4_K:
+    case DType::kQ5_K:
+    case DType::kQ6_K:
+    case DType::kIQ4_NL:
+    case DType::kIQ4_XS:
+    case DType::kMXFP4:
+      return codes_rows_kernel();
     case DType::kI32:
     case DType::kU8:
       break;

@@ -1,20 +1,20 @@
-// Many rows: packing, dequantising and the f32 tile, in Highway.
-#include "src/kernels/matmul_kernels.h"
+// GEMMs with many rows: packing, dequantising and the f32 tile, in Highway.
+#include "src/ops/gemm/gemm_kernels.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "src/base/check.h"
-#include "src/kernels/quant.h"
+#include "src/ops/gemm/quant.h"
 #include "src/tensor/buffer.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "src/kernels/matmul_tile.cc"
+#define HWY_TARGET_INCLUDE "src/ops/gemm/gemm_tile.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "src/kernels/quant-inl.h"
-#include "src/kernels/round-inl.h"
+#include "src/ops/gemm/quant-inl.h"
+#include "src/ops/simd/round-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mneme {
@@ -31,7 +31,7 @@ int TileTokens() {
   return 2 * static_cast<int>(hn::Lanes(F32()));
 }
 
-// kVectors vectors of tokens by kRows rows of weights, whose sums stay in registers.
+// kVectors vectors of tokens by kRows rows of weights, sums in registers.
 template <int kVectors, int kRows>
 HWY_INLINE void f32_tile(const float* packed, const float* const* w, std::int64_t k, Sums from, float* sums) {
   const F32 d;
@@ -53,10 +53,10 @@ HWY_INLINE void f32_tile(const float* packed, const float* const* w, std::int64_
     for (int c = 0; c < kVectors; ++c) hn::Store(sum[r][c], d, sums + r * tokens + c * lanes);
 }
 
-void TileProduct(const std::byte* packed, const std::byte* const* w, std::int64_t k, int n_tokens, Sums from,
-                 float* sums) {
+void TileGemm(const std::byte* packed, const std::byte* const* w, std::int64_t k, int n_tokens, Sums from,
+              float* sums) {
   const auto lanes = static_cast<int>(hn::Lanes(F32()));
-  // 16 sums, 2 vectors of x and a weight need more than the 16 registers of AVX2: there, half the rows at a time.
+  // 16 sums, 2 vectors of x and a weight exceed the 16 registers of AVX2: there, half the rows at a time.
   constexpr int kRows = HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SSSE3 ? 4 : kTileRows;
   const auto* x = reinterpret_cast<const float*>(packed);
   const float* rows[kTileRows];
@@ -93,7 +93,7 @@ void WriteTiles(const float* sums, int tile_tokens, const TileOutput& o) {
 using U32x4 = hn::Full128<std::uint32_t>;
 using U64x2 = hn::Full128<std::uint64_t>;
 
-// a, b, c, d are rows of a 4 x 4 block; turns them into its columns.
+// Transposes the 4 x 4 block with rows a, b, c, d.
 HWY_INLINE void transpose(hn::Vec<U32x4>& a, hn::Vec<U32x4>& b, hn::Vec<U32x4>& c, hn::Vec<U32x4>& d) {
   const U32x4 d32;
   const U64x2 d64;
@@ -107,7 +107,7 @@ HWY_INLINE void transpose(hn::Vec<U32x4>& a, hn::Vec<U32x4>& b, hn::Vec<U32x4>& 
   d = hn::BitCast(d32, hn::InterleaveUpper(d64, ab1, cd1));
 }
 
-// rows [tokens] of `words` 32-bit words -> packed [words, tokens]. Requires  tokens a multiple of 4.
+// Transposes rows [tokens] of `words` 32-bit words to packed [words, tokens]. Requires  tokens a multiple of 4.
 void Transpose(const std::byte* const* rows, int tokens, std::int64_t words, std::byte* packed) {
   const U32x4 d;
   auto* out = reinterpret_cast<std::uint32_t*>(packed);
@@ -129,9 +129,9 @@ void Transpose(const std::byte* const* rows, int tokens, std::int64_t words, std
   }
 }
 
-// Four rows of sums at a time become one 128-bit vector for each token. All rows of four tokens before the next tokens:
-// rows of y lie far apart, often by a power of two, and going from token to token for a few columns each would put
-// every line out of the L1 in between.
+// Transposes four rows of sums at a time into one 128-bit vector per token. All rows of four tokens are written before
+// the next tokens: rows of y are far apart, often by a power of two, and switching tokens every few columns would evict
+// every line from the L1 in between.
 void WriteTiles(const float* sums, int tile_tokens, const TileOutput& o) {
   const hn::Full128<float> d;
   const U32x4 du;
@@ -179,7 +179,7 @@ namespace mneme {
 
 HWY_EXPORT(IsAvx512);
 HWY_EXPORT(TileTokens);
-HWY_EXPORT(TileProduct);
+HWY_EXPORT(TileGemm);
 HWY_EXPORT(Transpose);
 HWY_EXPORT(WriteTiles);
 HWY_EXPORT(ConvertRow);
@@ -190,9 +190,9 @@ bool highway_takes_avx512() {
 
 namespace {
 
-void f32_product(const std::byte* packed, const std::byte* const* w, std::int64_t k, int n_tokens, Sums from,
-                 float* sums) {
-  HWY_DYNAMIC_DISPATCH(TileProduct)(packed, w, k, n_tokens, from, sums);
+void f32_gemm(const std::byte* packed, const std::byte* const* w, std::int64_t k, int n_tokens, Sums from,
+              float* sums) {
+  HWY_DYNAMIC_DISPATCH(TileGemm)(packed, w, k, n_tokens, from, sums);
 }
 
 void f32_convert(const ConstTensorView& w, std::int64_t begin, std::int64_t end, std::byte* rows) {
@@ -203,10 +203,8 @@ void f32_convert(const ConstTensorView& w, std::int64_t begin, std::int64_t end,
 
 const TileKernel& f32_tile_kernel() {
   thread_local TileKernel kernel;  // tests change the target between calls
-  kernel = {.element = DType::kF32,
-            .tokens = HWY_DYNAMIC_DISPATCH(TileTokens)(),
-            .product = f32_product,
-            .convert = f32_convert};
+  kernel = {
+      .element = DType::kF32, .tokens = HWY_DYNAMIC_DISPATCH(TileTokens)(), .gemm = f32_gemm, .convert = f32_convert};
   return kernel;
 }
 

@@ -1,4 +1,4 @@
-// What the products of quantised weights by VNNI share: vectors put together, scales spread, lanes added up.
+// Helpers shared by the VNNI GEMMs: vector concatenation, scale broadcast, horizontal sums.
 #pragma once
 
 #include <hwy/highway.h>
@@ -8,7 +8,7 @@
 #include <immintrin.h>
 
 #if HWY_COMPILER_GCC_ACTUAL
-// GCC 12's own headers start from undefined vectors on purpose.
+// GCC 12's intrinsics start from undefined vectors on purpose.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
@@ -20,7 +20,7 @@ inline __m512i two_halves(__m256i low, __m256i high) {
   return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
-// The f16 words at `index`, as f32.
+// f16 words at `index`, as f32.
 inline __m512 spread_scales(__m512i words, __m512i index) {
   return _mm512_cvtph_ps(_mm512_castsi512_si256(_mm512_permutexvar_epi16(index, words)));
 }
@@ -29,7 +29,7 @@ inline __m256 halves(__m512 v) {
   return _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
 }
 
-// The sums of the lanes of four vectors.
+// Horizontal sums of four vectors.
 inline __m128 sums_of_lanes(const __m512& a, const __m512& b, const __m512& c, const __m512& d) {
   const __m256 ab = _mm256_hadd_ps(halves(a), halves(b)), cd = _mm256_hadd_ps(halves(c), halves(d));
   const __m256 all = _mm256_hadd_ps(ab, cd);

@@ -1,15 +1,16 @@
-// Products of quantised weights with 3 to 16 rows of x, by vpdpwssd.
+// GEMMs of quantised weights with 3 to 16 rows of x, by vpdpwssd.
 //
-// With that many rows it is arithmetic that limits, not memory: x in 16 bits takes one instruction where two bytes take
-// a shift and an offset beside it, and two rows of weights share what is loaded of x. Lanes and integers are those of
-// the few-rows kernel.
+// With that many rows compute is the limit, not memory: x in 16 bits takes one instruction, where two bytes take an
+// additional shift and offset, and two rows of weights share the loads of x. Lanes and integers are those of the
+// few-rows kernel.
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <type_traits>
 
-#include "src/kernels/matmul_kernels.h"
-#include "src/kernels/matmul_vnni-inl.h"
-#include "src/kernels/quant.h"
+#include "src/ops/gemm/gemm_kernels.h"
+#include "src/ops/gemm/gemm_vnni-inl.h"
+#include "src/ops/gemm/quant.h"
 
 #if HWY_ARCH_X86_64
 
@@ -17,22 +18,29 @@ namespace mneme {
 namespace {
 
 // Two blocks of x, each value 15 bits: x = q * scale. Lane j has values 4j, 4j + 2 in `even` and 4j + 1, 4j + 3 in
-// `odd`, in the order of the weights' bytes.
+// `odd`, in the byte order of the weights.
 struct alignas(64) WidePair {
   std::int16_t even[32], odd[32];
   float scale[16];
 };
+// For q4_1: also each lane's sum of its four values, which multiplies the minima.
+struct alignas(64) WidePairWithSums : WidePair {
+  float sum[16];
+};
+template <typename Block>
+using PairOf = std::conditional_t<std::is_same_v<Block, BlockQ4_1>, WidePairWithSums, WidePair>;
 constexpr int kLevels = 127 * 128;
-// 16 sums, and what is loaded of two rows of weights serves eight rows of x.
+// 16 sums; loads of two rows of weights serve eight rows of x.
 constexpr std::int64_t kTokensAtOnce = 8, kRowsAtOnce = 2;
-constexpr std::int64_t kAheadBytes = 4096;  // as the few-rows kernel
+constexpr std::int64_t kPrefetchBytes = 4096;  // as the few-rows kernel
 
 std::int64_t pairs_of(std::int64_t k) {
   return (k / kQuantBlock + 1) / 2;
 }
 
+template <typename XPair>
 std::size_t pair_bytes(std::int64_t m, std::int64_t k) {
-  return static_cast<std::size_t>(m * pairs_of(k)) * sizeof(WidePair);
+  return static_cast<std::size_t>(m * pairs_of(k)) * sizeof(XPair);
 }
 
 }  // namespace
@@ -47,6 +55,11 @@ using vnni::two_halves;
 struct Weights {
   __m512i even, odd;  // 16 bits
   __m512 scales;
+};
+
+struct WeightsWithMinima {
+  __m512i even, odd;
+  __m512 scales, minima;
 };
 
 inline Weights widened(__m512i bytes, __m512 scales) {
@@ -76,14 +89,29 @@ inline Weights load_pair(const BlockQ4_0* b, bool whole) {
   return widened(_mm512_sub_epi8(_mm512_and_si512(halves_of_bytes, nibble), eight), spread_scales(words, index));
 }
 
+// Byte order as q4_0.
+inline WeightsWithMinima load_pair(const BlockQ4_1* b, bool whole) {
+  const __m512i nibble = _mm512_set1_epi8(15);
+  const __m512i scales = _mm512_set_epi32(10, 10, 10, 10, 0, 0, 0, 0, 10, 10, 10, 10, 0, 0, 0, 0);
+  const __m512i minima = _mm512_set_epi32(11, 11, 11, 11, 1, 1, 1, 1, 11, 11, 11, 11, 1, 1, 1, 1);
+  const __m128i first = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b[0].q));
+  const __m128i second = whole ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(b[1].q)) : _mm_setzero_si128();
+  const __m512 words = _mm512_cvtph_ps(whole ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b))
+                                             : _mm256_maskz_loadu_epi16(0x3, b));
+  const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1);
+  const __m512i bytes = _mm512_and_si512(two_halves(both, _mm256_srli_epi16(both, 4)), nibble);
+  return {_mm512_and_si512(bytes, _mm512_set1_epi16(255)), _mm512_srli_epi16(bytes, 8),
+          _mm512_permutexvar_ps(scales, words), _mm512_permutexvar_ps(minima, words)};
+}
+
 template <typename Block, int kRows, int kTokens>
-inline void add_pair(const Block* const* w, bool whole, const WidePair* const* x, std::int64_t p,
+inline void add_pair(const Block* const* w, bool whole, const PairOf<Block>* const* x, std::int64_t p,
                      __m512 (&sum)[kRows][kTokens]) {
-  Weights weights[kRows];
+  decltype(load_pair(w[0], whole)) weights[kRows];
   for (int r = 0; r < kRows; ++r) weights[r] = load_pair(w[r] + 2 * p, whole);
 #pragma GCC unroll 8
   for (int i = 0; i < kTokens; ++i) {
-    const WidePair& xp = x[i][p];
+    const PairOf<Block>& xp = x[i][p];
     const __m512i even = _mm512_load_si512(xp.even), odd = _mm512_load_si512(xp.odd);
     const __m512 scale = _mm512_load_ps(xp.scale);
 #pragma GCC unroll 2
@@ -91,19 +119,21 @@ inline void add_pair(const Block* const* w, bool whole, const WidePair* const* x
       __m512i s = _mm512_dpwssd_epi32(_mm512_setzero_si512(), weights[r].even, even);
       s = _mm512_dpwssd_epi32(s, weights[r].odd, odd);
       sum[r][i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s), _mm512_mul_ps(weights[r].scales, scale), sum[r][i]);
+      if constexpr (std::is_same_v<Block, BlockQ4_1>)
+        sum[r][i] = _mm512_fmadd_ps(weights[r].minima, _mm512_load_ps(xp.sum), sum[r][i]);
     }
   }
 }
 
 template <typename Block, int kRows, int kTokens>
-inline void dot(const WidePair* const* x, const Block* const* w, std::int64_t n_blocks, __m512* sums) {
+inline void dot(const PairOf<Block>* const* x, const Block* const* w, std::int64_t n_blocks, __m512* sums) {
   __m512 sum[kRows][kTokens];
   for (auto& row : sum)
     for (auto& v : row) v = _mm512_setzero_ps();
   const std::int64_t n_whole = n_blocks / 2;
   for (std::int64_t p = 0; p < n_whole; ++p) {
     for (int r = 0; r < kRows; ++r)
-      __builtin_prefetch(reinterpret_cast<const std::byte*>(w[r] + 2 * p) + kAheadBytes, 0, 3);
+      __builtin_prefetch(reinterpret_cast<const std::byte*>(w[r] + 2 * p) + kPrefetchBytes, 0, 3);
     add_pair<Block, kRows, kTokens>(w, true, x, p, sum);
   }
   if (n_blocks % 2 != 0) add_pair<Block, kRows, kTokens>(w, false, x, n_whole, sum);
@@ -113,7 +143,7 @@ inline void dot(const WidePair* const* x, const Block* const* w, std::int64_t n_
 
 // Four rows of weights, or one, with kTokens rows of x.
 template <typename Block, int kRows, int kTokens>
-void rows_by_tokens(const WidePair* const* x, const Block* const* w, std::int64_t n_blocks, float* sums,
+void rows_by_tokens(const PairOf<Block>* const* x, const Block* const* w, std::int64_t n_blocks, float* sums,
                     std::int64_t stride) {
   __m512 all[kRows * kTokens];
   if constexpr (kRows == 1) {
@@ -130,7 +160,7 @@ void rows_by_tokens(const WidePair* const* x, const Block* const* w, std::int64_
 
 // rows_by_tokens for n tokens.
 template <typename Block, int kRows, int kTokens = 1>
-void call_with(std::int64_t n, const WidePair* const* x, const Block* const* w, std::int64_t n_blocks, float* sums,
+void call_with(std::int64_t n, const PairOf<Block>* const* x, const Block* const* w, std::int64_t n_blocks, float* sums,
                std::int64_t stride) {
   if constexpr (kTokens < kTokensAtOnce) {
     if (n > kTokens) return call_with<Block, kRows, kTokens + 1>(n, x, w, n_blocks, sums, stride);
@@ -139,10 +169,10 @@ void call_with(std::int64_t n, const WidePair* const* x, const Block* const* w, 
 }
 
 template <typename Block, int kRows>
-void all_tokens(const WidePair* prepared, std::int64_t m, std::int64_t k, const Block* const* w, float* sums,
+void all_tokens(const PairOf<Block>* prepared, std::int64_t m, std::int64_t k, const Block* const* w, float* sums,
                 std::int64_t stride) {
   const std::int64_t n_blocks = k / kQuantBlock;
-  const WidePair* x[kTokensAtOnce];
+  const PairOf<Block>* x[kTokensAtOnce];
   for (std::int64_t i = 0; i < m; i += kTokensAtOnce) {
     const std::int64_t n = std::min(kTokensAtOnce, m - i);
     for (std::int64_t t = 0; t < n; ++t) x[t] = prepared + (i + t) * pairs_of(k);
@@ -151,9 +181,9 @@ void all_tokens(const WidePair* prepared, std::int64_t m, std::int64_t k, const 
 }
 
 template <typename Block>
-void rows_product(const std::byte* prepared, std::int64_t m, const ConstTensorView& w, std::int64_t begin,
-                  std::int64_t end, float* sums, std::int64_t stride) {
-  const auto* x = reinterpret_cast<const WidePair*>(prepared);
+void rows_gemm(const std::byte* prepared, std::int64_t m, const ConstTensorView& w, std::int64_t begin,
+               std::int64_t end, float* sums, std::int64_t stride) {
+  const auto* x = reinterpret_cast<const PairOf<Block>*>(prepared);
   const std::int64_t k = w.dim(1);
   const Block* row[4];
   std::int64_t r = begin;
@@ -168,14 +198,14 @@ void rows_product(const std::byte* prepared, std::int64_t m, const ConstTensorVi
 }
 
 inline void quantise_pair(const float* x, bool whole, bool interleaved, WidePair& pair) {
-  alignas(64) std::int16_t q[64] = {};  // in the order of the weights' bytes
+  alignas(64) std::int16_t q[64] = {};  // in the byte order of the weights
   float scale[2] = {0.0f, 0.0f};
   const __m512 magnitude = _mm512_castsi512_ps(_mm512_set1_epi32(0x7fffffff));
   for (int b = 0; b < (whole ? 2 : 1); ++b) {
     const __m512 v[2] = {_mm512_loadu_ps(x + 32 * b), _mm512_loadu_ps(x + 32 * b + 16)};
     const float largest =
         _mm512_reduce_max_ps(_mm512_max_ps(_mm512_and_ps(v[0], magnitude), _mm512_and_ps(v[1], magnitude)));
-    // Below this the inverse is infinite; such a block is nothing beside the rounding of any other.
+    // Below this the inverse is infinite; such a block is negligible against the rounding of any other.
     const bool tiny = largest < 1e-30f;
     scale[b] = tiny ? 0.0f : largest / static_cast<float>(kLevels);
     const __m512 inverse = _mm512_set1_ps(tiny ? 0.0f : static_cast<float>(kLevels) / largest);
@@ -185,7 +215,7 @@ inline void quantise_pair(const float* x, bool whole, bool interleaved, WidePair
                          _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(_mm512_mul_ps(v[half], inverse))));
     }
   }
-  // Every second value of the 64: the low halves of 32 bits are values 0, 2, 4, ..., the high ones 1, 3, 5, ...
+  // Every second value of the 64: the low 16-bit halves are values 0, 2, 4, ..., the high halves 1, 3, 5, ...
   const __m512i low = _mm512_load_si512(q), high = _mm512_load_si512(q + 32);
   _mm512_store_si512(pair.even, two_halves(_mm512_cvtepi32_epi16(low), _mm512_cvtepi32_epi16(high)));
   _mm512_store_si512(pair.odd, two_halves(_mm512_cvtepi32_epi16(_mm512_srai_epi32(low, 16)),
@@ -194,9 +224,17 @@ inline void quantise_pair(const float* x, bool whole, bool interleaved, WidePair
   _mm512_store_ps(pair.scale, _mm512_mask_blend_ps(second, _mm512_set1_ps(scale[0]), _mm512_set1_ps(scale[1])));
 }
 
-template <bool kInterleaved>
+inline void quantise_pair(const float* x, bool whole, bool interleaved, WidePairWithSums& pair) {
+  quantise_pair(x, whole, interleaved, static_cast<WidePair&>(pair));
+  const __m512i ones = _mm512_set1_epi16(1);
+  __m512i sum = _mm512_dpwssd_epi32(_mm512_setzero_si512(), ones, _mm512_load_si512(pair.even));
+  sum = _mm512_dpwssd_epi32(sum, ones, _mm512_load_si512(pair.odd));
+  _mm512_store_ps(pair.sum, _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_load_ps(pair.scale)));
+}
+
+template <typename XPair, bool kInterleaved>
 void prepare_pairs(const ConstTensorView& x, std::byte* prepared) {
-  auto* pairs = reinterpret_cast<WidePair*>(prepared);
+  auto* pairs = reinterpret_cast<XPair*>(prepared);
   const std::int64_t n_blocks = x.dim(1) / kQuantBlock;
   for (std::int64_t i = 0; i < x.dim(0); ++i) {
     const float* row = x.row_as<float>(i);
@@ -205,15 +243,24 @@ void prepare_pairs(const ConstTensorView& x, std::byte* prepared) {
   }
 }
 
-constexpr RowsKernel kQ8{pair_bytes, prepare_pairs<false>, rows_product<BlockQ8_0>};
-constexpr RowsKernel kQ4{pair_bytes, prepare_pairs<true>, rows_product<BlockQ4_0>};
+template <typename Block, bool kInterleaved>
+constexpr RowsKernel kKernel{pair_bytes<PairOf<Block>>, prepare_pairs<PairOf<Block>, kInterleaved>, rows_gemm<Block>};
 
 }  // namespace
 HWY_POP_ATTRIBUTES
 
 const RowsKernel* vnni_batch_kernel(DType weights) {
   if (vnni_rows_kernel(weights) == nullptr) return nullptr;
-  return weights == DType::kQ8_0 ? &kQ8 : &kQ4;
+  switch (weights) {
+    case DType::kQ8_0:
+      return &kKernel<BlockQ8_0, false>;
+    case DType::kQ4_0:
+      return &kKernel<BlockQ4_0, true>;
+    case DType::kQ4_1:
+      return &kKernel<BlockQ4_1, true>;
+    default:
+      return nullptr;
+  }
 }
 
 }  // namespace mneme

@@ -1,4 +1,4 @@
-// Rows of weights of any type as f32 or bf16, in vectors. Included once per target, as Highway's own -inl headers are.
+// Converts weight rows of any type to f32 or bf16, in vectors. Included once per Highway target.
 #if defined(MNEME_KERNELS_QUANT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MNEME_KERNELS_QUANT_INL_H_
 #undef MNEME_KERNELS_QUANT_INL_H_
@@ -9,8 +9,9 @@
 #include <hwy/highway.h>
 
 #include "src/base/check.h"
-#include "src/kernels/quant.h"
-#include "src/kernels/round-inl.h"
+#include "src/ops/gemm/codes-inl.h"
+#include "src/ops/gemm/quant.h"
+#include "src/ops/simd/round-inl.h"
 #include "src/tensor/dtype.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -54,10 +55,44 @@ HWY_INLINE void convert_block(D d, const BlockQ4_0& block, Out* out) {
   }
 }
 
+template <class D, typename Out>
+HWY_INLINE void convert_block(D d, const BlockQ4_1& block, Out* out) {
+  const hn::Rebind<std::int32_t, D> di;
+  const hn::Rebind<std::uint8_t, D> d8;
+  const auto scale = hn::Set(d, static_cast<float>(block.d)), min = hn::Set(d, static_cast<float>(block.m));
+  for (std::size_t i = 0; i < kQuantBlock / 2; i += hn::Lanes(d)) {
+    const auto both = hn::PromoteTo(di, hn::LoadU(d8, block.q + i));
+    const auto low = hn::ConvertTo(d, hn::And(both, hn::Set(di, 15)));
+    const auto high = hn::ConvertTo(d, hn::ShiftRight<4>(both));
+    put(d, hn::MulAdd(scale, low, min), out + i);
+    put(d, hn::MulAdd(scale, high, min), out + kQuantBlock / 2 + i);
+  }
+}
+
 template <class D, typename Block, typename Out>
 HWY_INLINE void convert_blocks(D d, const std::byte* row, std::int64_t k, Out* out) {
   const auto* blocks = reinterpret_cast<const Block*>(row);
   for (std::int64_t b = 0; b < k / kQuantBlock; ++b) convert_block(d, blocks[b], out + b * kQuantBlock);
+}
+
+// By way of codes-inl.h.
+template <class D, typename Block, typename Out>
+HWY_INLINE void convert_codes(D d, const std::byte* row, std::int64_t k, Out* out) {
+  const hn::Rebind<std::int32_t, D> di;
+  const hn::Rebind<std::int8_t, D> d8;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  Codes codes;
+  for (std::int64_t at = 0; at < k; at += kSuperBlock) {
+    const std::int64_t n = unpack_run(reinterpret_cast<const Block*>(row), at, k, codes);
+    for (std::int64_t i = 0; i < n; i += lanes) {
+      const auto q = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, codes.q + i)));
+      const auto scale = hn::Set(d, codes.scale[i / kCodeGroup<Block>]);
+      if constexpr (kHasMinima<Block>)
+        put(d, hn::MulAdd(scale, q, hn::Set(d, codes.minimum[i / kCodeGroup<Block>])), out + at + i);
+      else
+        put(d, hn::Mul(scale, q), out + at + i);
+    }
+  }
 }
 
 template <class D>
@@ -82,7 +117,7 @@ HWY_INLINE void convert_floats(D d, const std::byte* row, std::int64_t k, Out* o
   for (; j < k; ++j) out[j] = Out(static_cast<float>(in[j]));
 }
 
-// k values of a row of type `from`.   out [k] float or bf16, rounded to nearest even.
+// Converts k values of a row of type `from`.   out [k] float or bf16, round to nearest even
 template <class D, typename Out>
 HWY_INLINE void convert_row(D d, const std::byte* row, DType from, std::int64_t k, Out* out) {
   switch (from) {
@@ -96,6 +131,28 @@ HWY_INLINE void convert_row(D d, const std::byte* row, DType from, std::int64_t 
       return convert_blocks<D, BlockQ8_0>(d, row, k, out);
     case DType::kQ4_0:
       return convert_blocks<D, BlockQ4_0>(d, row, k, out);
+    case DType::kQ4_1:
+      return convert_blocks<D, BlockQ4_1>(d, row, k, out);
+    case DType::kQ5_0:
+      return convert_codes<D, BlockQ5_0>(d, row, k, out);
+    case DType::kQ5_1:
+      return convert_codes<D, BlockQ5_1>(d, row, k, out);
+    case DType::kQ2_K:
+      return convert_codes<D, BlockQ2_K>(d, row, k, out);
+    case DType::kQ3_K:
+      return convert_codes<D, BlockQ3_K>(d, row, k, out);
+    case DType::kQ4_K:
+      return convert_codes<D, BlockQ4_K>(d, row, k, out);
+    case DType::kQ5_K:
+      return convert_codes<D, BlockQ5_K>(d, row, k, out);
+    case DType::kQ6_K:
+      return convert_codes<D, BlockQ6_K>(d, row, k, out);
+    case DType::kIQ4_NL:
+      return convert_codes<D, BlockIQ4_NL>(d, row, k, out);
+    case DType::kIQ4_XS:
+      return convert_codes<D, BlockIQ4_XS>(d, row, k, out);
+    case DType::kMXFP4:
+      return convert_codes<D, BlockMXFP4>(d, row, k, out);
     case DType::kI32:
     case DType::kU8:
       break;

@@ -1,10 +1,11 @@
-// The small kernels between the products. `_ref` is the specification; `_cpu` splits rows over the pool.
+// Pointwise operations between the GEMMs: embedding, RMSNorm, SwiGLU. `_ref` is the specification; `_cpu` splits rows
+// over the pool.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
-#include "src/kernels/cpu_context.h"
+#include "src/ops/simd/cpu_context.h"
 #include "src/tensor/view.h"
 
 namespace mneme {
@@ -15,8 +16,8 @@ void embed_ref(std::span<const std::int32_t> ids, const ConstTensorView& table, 
 void embed_cpu(std::span<const std::int32_t> ids, const ConstTensorView& table, const TensorView& out,
                const CpuContext& context);
 
-// out = x / sqrt(mean(x^2) + eps) * weight, row by row.   x [n, h] f32; weight [h] f32; out [n, h] f32 or bf16; may be
-// x itself.
+// out = x / sqrt(mean(x^2) + eps) * weight, row by row.   x [n, h] f32; weight [h] f32; out [n, h] f32 or bf16, may
+// alias x
 void rms_norm_ref(const ConstTensorView& x, const float* weight, double eps, const TensorView& out);
 void rms_norm_cpu(const ConstTensorView& x, const float* weight, double eps, const TensorView& out,
                   const CpuContext& context);

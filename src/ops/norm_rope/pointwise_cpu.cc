@@ -1,4 +1,4 @@
-#include "src/kernels/pointwise.h"
+#include "src/ops/norm_rope/pointwise.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,14 +6,14 @@
 #include "src/base/check.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "src/kernels/pointwise_cpu.cc"
+#define HWY_TARGET_INCLUDE "src/ops/norm_rope/pointwise_cpu.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
-// After highway.h, because the header differs for each target.
+// After highway.h: this header differs per target.
 #include <hwy/contrib/math/math-inl.h>
 
-#include "src/kernels/quant-inl.h"
-#include "src/kernels/round-inl.h"
+#include "src/ops/gemm/quant-inl.h"
+#include "src/ops/simd/round-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mneme {
@@ -60,7 +60,7 @@ void NormaliseToBF16(const float* x, const float* weight, float scale, std::int6
   normalise(x, weight, scale, n, out);
 }
 
-// exp above 100 is infinity in f32, and gate / infinity is 0 as it should be; Highway's Exp is good up to 104.
+// exp above 100 is infinity in f32, and gate / infinity is 0 as required; Highway's Exp is accurate up to 104.
 template <class D>
 HWY_INLINE hn::Vec<D> silu_times(D d, hn::Vec<D> gate, hn::Vec<D> up) {
   const auto e = hn::Exp(d, hn::Min(hn::Neg(gate), hn::Set(d, 100.0f)));
@@ -103,10 +103,10 @@ HWY_EXPORT(SwigluToF32);
 HWY_EXPORT(SwigluToBF16);
 HWY_EXPORT(EmbedRow);
 
-// One thread does this many values in about 2 us, before another would have woken and come back.
+// One thread processes this many values in about 2 us, less than the time to wake another.
 constexpr std::int64_t kValuesAlone = 16384;
 
-// fn(begin, end) over pieces of n rows of `width` values, on the pool when there is work for it.
+// Calls fn(begin, end) over ranges of n rows of `width` values, on the pool where there is enough work.
 template <typename Fn>
 void for_rows(std::int64_t n, std::int64_t width, const CpuContext& context, const Fn& fn) {
   if (n * width <= kValuesAlone) return fn(0, n);

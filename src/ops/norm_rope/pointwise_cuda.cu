@@ -1,5 +1,5 @@
-#include "src/kernels/kv_slots_cuda.cuh"
-#include "src/kernels/pointwise_cuda.h"
+#include "src/offload/kv_slots_cuda.cuh"
+#include "src/ops/norm_rope/pointwise_cuda.h"
 
 namespace mneme {
 namespace {
@@ -8,7 +8,7 @@ using namespace cuda;  // NOLINT
 
 constexpr int kThreads = 256;
 
-// Of the whole block; every thread gets it.
+// Reduction over the thread block; every thread gets the result.
 __device__ __forceinline__ float block_sum(float v) {
   __shared__ float parts[kThreads / kWarp];
   v = warp_sum(v);
@@ -26,7 +26,7 @@ __device__ __forceinline__ float block_sum(float v) {
 struct Table {
   const std::byte* values;
   const __half* scales;
-  std::int64_t row_bytes, blocks;
+  std::int64_t row_bytes, scale_stride;
   DType dtype;
 };
 
@@ -34,21 +34,24 @@ __device__ __forceinline__ float table_value(const Table& t, std::int64_t row, i
   const std::byte* values = t.values + row * t.row_bytes;
   if (t.dtype == DType::kBF16) return widen(reinterpret_cast<const __nv_bfloat16*>(values)[column]);
   const int b = column / 32, i = column % 32, e = i % 8;
-  const float scale = __half2float(t.scales[row * t.blocks + b]);
+  const __half* scales = t.scales + row * t.scale_stride;
   if (t.dtype == DType::kQ8_0) {
     const int at = b / 2 * 64 + i / 8 * 16 + b % 2 * 8 + e;
-    return scale * static_cast<float>(reinterpret_cast<const std::int8_t*>(values)[at]);
+    return __half2float(scales[b]) * static_cast<float>(reinterpret_cast<const std::int8_t*>(values)[at]);
   }
   const int nibble = b / 4 * 128 + i / 8 * 32 + b % 4 * 8 + (e % 2) * 4 + e / 2;
   const int byte = static_cast<int>(reinterpret_cast<const std::uint8_t*>(values)[nibble / 2]);
-  return scale * static_cast<float>((byte >> (nibble % 2 * 4) & 15) - 8);
+  const int level = byte >> (nibble % 2 * 4) & 15;
+  if (t.dtype == DType::kQ4_1)
+    return __fmaf_rn(__half2float(scales[2 * b]), static_cast<float>(level), __half2float(scales[2 * b + 1]));
+  return __half2float(scales[b]) * static_cast<float>(level - 8);
 }
 
-// One block a row.
+// One thread block per row.
 __global__ void __launch_bounds__(kThreads)
     embed_kernel(const std::int32_t* ids, int hidden, Table table, EmbedOutput out) {
-  wait_for_previous();
-  let_next_start();
+  grid_dependency_wait();
+  launch_dependents();
   const std::int64_t row = blockIdx.x, id = ids[row];
   float squares = 0;
   for (int i = threadIdx.x; i < hidden; i += kThreads) {
@@ -65,8 +68,8 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads) rms_norm_kernel(const float* x, const std::int32_t* rows, int h,
                                                             const float* weight, float eps, __nv_bfloat16* out) {
-  wait_for_previous();
-  let_next_start();
+  grid_dependency_wait();
+  launch_dependents();
   const std::int64_t from = rows == nullptr ? blockIdx.x : rows[blockIdx.x];
   const auto* in = reinterpret_cast<const float4*>(x + from * h);
   auto* to = reinterpret_cast<uint2*>(out + static_cast<std::int64_t>(blockIdx.x) * h);
@@ -92,8 +95,8 @@ __device__ __forceinline__ std::uint32_t swiglu_pair(std::uint32_t gate, std::ui
 
 __global__ void __launch_bounds__(kThreads)
     swiglu_kernel(const uint4* gate_up, std::int64_t total, int eighths, uint4* out) {
-  wait_for_previous();
-  let_next_start();
+  grid_dependency_wait();
+  launch_dependents();
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (at >= total) return;
   const std::int64_t row = at / eighths, i = at % eighths;
@@ -103,8 +106,8 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void angles_kernel(const std::int32_t* positions, const double* inv_freq, int half, double scale,
                               float2* out) {
-  wait_for_previous();
-  let_next_start();
+  grid_dependency_wait();
+  launch_dependents();
   for (int i = threadIdx.x; i < half; i += blockDim.x) {
     double s, c;
     sincos(static_cast<double>(positions[blockIdx.x]) * inv_freq[i], &s, &c);
@@ -113,53 +116,54 @@ __global__ void angles_kernel(const std::int32_t* positions, const double* inv_f
   }
 }
 
-// Where the newest token lies in a slot, and the box of its page; null where there is none.
+// Address of the newest token in a cache slot, and the box of its page; null where it has none.
 struct ResidentToken {
   std::byte *kv = nullptr, *box = nullptr;
 };
 __device__ __forceinline__ ResidentToken newest_token(const SlotStore& store, std::int64_t row, int kv_head,
                                                       int position) {
-  if (store.kind == SlotStore::Kind::kNowhere || store.places[row] < 0) return {};
-  const int place = store.places[row], page = position / kKvPageTokens;
+  if (store.kind == SlotStore::Kind::kNowhere || store.seq_slots[row] < 0) return {};
+  const int seq_slot = store.seq_slots[row], page = position / kKvPageTokens;
   if (store.kind == SlotStore::Kind::kTables)
-    return {block_at(store.tables, store.layer, place, kv_head, page) +
+    return {block_at(store.tables, store.layer, seq_slot, kv_head, page) +
                 position % kKvPageTokens * (std::int64_t{4} * store.tables.head_dim),
             nullptr};
   const KvSlots& s = store.slots;
-  const std::int64_t index = slot_index(s, store.layer, place, kv_head);
-  return {
-      s.n_slots == 0 ? nullptr : resident_token(s, s.rules[place], store.layer, place, kv_head, position, position + 1),
-      s.boxes == nullptr ? nullptr : s.boxes + (index * s.max_pages + page) * token_bytes(s)};
+  const std::int64_t index = slot_index(s, store.layer, seq_slot, kv_head);
+  return {s.n_slots == 0 ? nullptr
+                         : resident_token(s, s.rules[seq_slot], store.layer, seq_slot, kv_head, position, position + 1),
+          s.boxes == nullptr ? nullptr : s.boxes + (index * s.max_pages + page) * token_bytes(s)};
 }
 
-// A head's query of the step before, which this one's takes the place of; null where nobody compares.
+// A head's query of the previous step, overwritten with this step's; null where nothing compares with it.
 __device__ __forceinline__ __nv_bfloat16* last_query(const SlotStore& store, std::int64_t row, int head) {
-  if (store.kind != SlotStore::Kind::kSlots || store.places[row] < 0) return nullptr;
+  if (store.kind != SlotStore::Kind::kSlots || store.seq_slots[row] < 0) return nullptr;
   const KvSlots& s = store.slots;
-  const std::int64_t at = (static_cast<std::int64_t>(store.layer) * s.n_places + store.places[row]) * s.n_heads + head;
+  const std::int64_t at =
+      (static_cast<std::int64_t>(store.layer) * s.n_seq_slots + store.seq_slots[row]) * s.n_heads + head;
   return static_cast<__nv_bfloat16*>(s.last_q) + at * s.head_dim;
 }
-// The one that it is compared with.
+// The query that this step's is compared with.
 __device__ __forceinline__ const __nv_bfloat16* asked_query(const SlotStore& store, std::int64_t row, int head) {
   const KvSlots& s = store.slots;
-  if (s.asked_q == nullptr || s.rules[store.places[row]].last_asked == 0) return last_query(store, row, head);
+  if (s.asked_q == nullptr || s.rules[store.seq_slots[row]].last_asked == 0) return last_query(store, row, head);
   return static_cast<const __nv_bfloat16*>(s.asked_q) +
          (last_query(store, row, head) - static_cast<const __nv_bfloat16*>(s.last_q));
 }
 __device__ __forceinline__ float* last_cosine(const SlotStore& store, std::int64_t row, int head) {
   const KvSlots& s = store.slots;
-  return s.cosine + (static_cast<std::int64_t>(store.layer) * s.n_places + store.places[row]) * s.n_heads + head;
+  return s.cosine + (static_cast<std::int64_t>(store.layer) * s.n_seq_slots + store.seq_slots[row]) * s.n_heads + head;
 }
 
-// A row's newest token in its ring; null: it has none.
+// Address of a row's newest token in its ring; null: it has none.
 __device__ __forceinline__ std::byte* ring_token(const KeyRing& ring, std::int64_t row, int kv_head, int position) {
-  if (ring.pages == 0 || ring.places[row] < 0) return nullptr;
-  return block_at(ring.tables, ring.layer, ring.places[row], kv_head, position / kKvPageTokens % ring.pages) +
+  if (ring.pages == 0 || ring.seq_slots[row] < 0) return nullptr;
+  return block_at(ring.tables, ring.layer, ring.seq_slots[row], kv_head, position / kKvPageTokens % ring.pages) +
          position % kKvPageTokens * (std::int64_t{4} * ring.tables.head_dim);
 }
 
-// box [hi: d | lo: d] takes one channel of a key in, where it was `high` and `low`; the page's first key is the box. A
-// NaN stays.
+// Extends one channel of a box [hi: d | lo: d] from (`high`, `low`) by a key; the page's first key initialises it. NaN
+// stays.
 template <typename T>
 __device__ __forceinline__ void grow_box(T* box, int d, int channel, T high, T low, T key, bool first) {
   box[channel] = first ? key : __hmax_nan(high, key);
@@ -174,17 +178,16 @@ struct StoreArgs {
 };
 
 constexpr int kStoreWarps = 4;
-constexpr int kMostPairs = 4;  // of a lane: head_dim up to 256
+constexpr int kMaxPairs = 4;  // per lane: head_dim up to 256
 
-// Where a head of a row goes, and what of the step before it meets there. All of that is known before the kernel before
-// this one has ended: to look it up one after the other afterwards took 3 of 6 us.
+// Destination of a head of a row, and the previous step's data there. Looked up before grid_dependency_wait():
+// afterwards it took 3 of 6 us.
 template <typename Kv>
 struct StoreTo {
-  Kv *kv = nullptr, *box = nullptr, *near = nullptr;
+  Kv *kv = nullptr, *box = nullptr, *local = nullptr;
   bool opens = false, there = true;
   __nv_bfloat16* last_q = nullptr;
-  std::uint32_t of_channel[kMostPairs][2] =
-      {};  // of a query the one to compare with, of a key its box: high, low << 16
+  std::uint32_t of_channel[kMaxPairs][2] = {};  // of a query the one to compare with, of a key its box: high, low << 16
 };
 template <typename Kv>
 __device__ __forceinline__ StoreTo<Kv> store_to(const StoreArgs& a, std::int64_t row, int head) {
@@ -208,16 +211,16 @@ __device__ __forceinline__ StoreTo<Kv> store_to(const StoreArgs& a, std::int64_t
       to.kv = reinterpret_cast<Kv*>(block_at(a.tables, a.layer, slot, kv_head, at / kKvPageTokens)) +
               static_cast<std::int64_t>(at % kKvPageTokens) * 2 * d;
     }
-    to.near = reinterpret_cast<Kv*>(ring_token(a.rows.near, row, kv_head, position));
+    to.local = reinterpret_cast<Kv*>(ring_token(a.rows.local, row, kv_head, position));
     if (is_v) to.kv += d;
-    if (is_v && to.near != nullptr) to.near += d;
+    if (is_v && to.local != nullptr) to.local += d;
     if (!is_v) to.box = reinterpret_cast<Kv*>(token.box);
     to.opens = position % kKvPageTokens == 0;
     if (to.box != nullptr && !to.opens) from = reinterpret_cast<const std::uint16_t*>(to.box), beside = from + d;
   }
   if (from == nullptr) return to;
 #pragma unroll
-  for (int i = 0; i < kMostPairs; ++i) {
+  for (int i = 0; i < kMaxPairs; ++i) {
     const int p = lane + i * kWarp;
     if (p >= half) break;
     const int first = neighbours ? 2 * p : p, second = neighbours ? 2 * p + 1 : p + half;
@@ -234,10 +237,10 @@ __device__ __forceinline__ T of_bits(std::uint32_t bits) {
   return reinterpret_cast<const T&>(half);
 }
 
-// One warp a (row, head): heads of q, then of k, then of v. Lane i has pairs i, i + 32, ...
+// One warp per (row, head): heads of q, then of k, then of v. Lane i has pairs i, i + 32, ...
 template <typename In, typename Kv>
 __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) {
-  let_next_start();
+  launch_dependents();
   const int lane = threadIdx.x % kWarp, n_kv = a.tables.n_kv_heads, d = a.tables.head_dim, half = d / 2;
   const int heads = a.rows.n_heads + 2 * n_kv;
   const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * kStoreWarps + threadIdx.x / kWarp;
@@ -245,15 +248,15 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
   const int head = static_cast<int>(item % heads);
   StoreTo<Kv> to;
   if (row < a.rows.n) to = store_to<Kv>(a, row, head);
-  wait_for_previous();
+  grid_dependency_wait();
   if (row >= a.rows.n || !to.there) return;
   const bool is_q = head < a.rows.n_heads, is_v = head >= a.rows.n_heads + n_kv;
   const In* in = static_cast<const In*>(a.rows.qkv) + (row * heads + head) * d;
   const bool neighbours = a.rows.neighbours;
 
-  float x[kMostPairs], y[kMostPairs], squares = 0;
+  float x[kMaxPairs], y[kMaxPairs], squares = 0;
 #pragma unroll
-  for (int i = 0; i < kMostPairs; ++i) {
+  for (int i = 0; i < kMaxPairs; ++i) {
     const int p = lane + i * kWarp;
     if (p >= half) break;
     const int first = neighbours ? 2 * p : p, second = neighbours ? 2 * p + 1 : p + half;
@@ -268,32 +271,32 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
   float scale = 1;
   if (weight != nullptr) scale = rsqrtf(warp_sum(squares) / static_cast<float>(d) + a.rows.norm_eps);
 
-  Kv *const kv = to.kv, *const box = to.box, *const near = to.near;
+  Kv *const kv = to.kv, *const box = to.box, *const local = to.local;
   __nv_bfloat16* const last_q = to.last_q;
   float dot = 0, norm = 0, last_norm = 0;
 #pragma unroll
-  for (int i = 0; i < kMostPairs; ++i) {
+  for (int i = 0; i < kMaxPairs; ++i) {
     const int p = lane + i * kWarp;
     if (p >= half) break;
     const int first = neighbours ? 2 * p : p, second = neighbours ? 2 * p + 1 : p + half;
     float u = x[i], v = y[i];
     if (weight != nullptr) u *= scale * weight[first], v *= scale * weight[second];
-    if (is_q && a.rows.far_angles != nullptr) {
-      const float2 turn = reinterpret_cast<const float2*>(a.rows.far_angles)[row * half + p];
-      auto* far_q = static_cast<__nv_bfloat16*>(a.rows.far_q) + (row * a.rows.n_heads + head) * d;
-      far_q[first] = __float2bfloat16_rn(u * turn.x - v * turn.y);
-      far_q[second] = __float2bfloat16_rn(v * turn.x + u * turn.y);
+    if (is_q && a.rows.remote_angles != nullptr) {
+      const float2 rotation = reinterpret_cast<const float2*>(a.rows.remote_angles)[row * half + p];
+      auto* remote_q = static_cast<__nv_bfloat16*>(a.rows.remote_q) + (row * a.rows.n_heads + head) * d;
+      remote_q[first] = __float2bfloat16_rn(u * rotation.x - v * rotation.y);
+      remote_q[second] = __float2bfloat16_rn(v * rotation.x + u * rotation.y);
     }
-    if (!is_q && a.rows.raw_keys) {  // as it is, and turned from what was stored
+    if (!is_q && a.rows.pre_rope_keys) {  // stored pre-RoPE, and rotated from the stored value
       const float by = is_v ? 1.0f : a.rows.key_scale;
       kv[first] = narrow<Kv>(u * by), kv[second] = narrow<Kv>(v * by);
-      if (near == nullptr) continue;
+      if (local == nullptr) continue;
       u = widen(kv[first]) / by, v = widen(kv[second]) / by;
     }
     if (!is_v) {
-      const float2 turn = reinterpret_cast<const float2*>(a.rows.angles)[row * half + p];
-      const float w = u * turn.x - v * turn.y;
-      v = v * turn.x + u * turn.y;
+      const float2 rotation = reinterpret_cast<const float2*>(a.rows.angles)[row * half + p];
+      const float w = u * rotation.x - v * rotation.y;
+      v = v * rotation.x + u * rotation.y;
       u = w;
     }
     if (is_q) {
@@ -308,8 +311,8 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
       continue;
     }
     const Kv low = narrow<Kv>(u), high = narrow<Kv>(v);
-    if (near != nullptr) near[first] = low, near[second] = high;
-    if (a.rows.raw_keys) continue;
+    if (local != nullptr) local[first] = low, local[second] = high;
+    if (a.rows.pre_rope_keys) continue;
     kv[first] = low, kv[second] = high;
     if (box == nullptr) continue;
     const auto grow = [&](int channel, std::uint32_t was, Kv key) {
@@ -334,33 +337,33 @@ __device__ __forceinline__ Best better(Best a, Best b) {
 }
 
 constexpr int kArgmaxThreads = 1024;
-constexpr int kLogitsAhead = 16;  // of a thread, under way: one block reads a row, so the latency is the time
+constexpr int kLogitsInFlight = 16;  // per thread: one thread block reads a row, so latency is the time
 
-// f(logit, token) for a thread's share of a row.
+// Calls f(logit, token) for a thread's share of a row.
 template <typename F>
 __device__ __forceinline__ void for_each_logit(const float* row, int vocab, F&& f) {
-  for (int first = threadIdx.x; first < vocab; first += kArgmaxThreads * kLogitsAhead) {
-    float v[kLogitsAhead];
+  for (int first = threadIdx.x; first < vocab; first += kArgmaxThreads * kLogitsInFlight) {
+    float v[kLogitsInFlight];
 #pragma unroll
-    for (int k = 0; k < kLogitsAhead; ++k) {
+    for (int k = 0; k < kLogitsInFlight; ++k) {
       const int i = first + k * kArgmaxThreads;
       v[k] = i < vocab ? row[i] : -INFINITY;
     }
 #pragma unroll
-    for (int k = 0; k < kLogitsAhead; ++k) f(v[k], first + k * kArgmaxThreads);
+    for (int k = 0; k < kLogitsInFlight; ++k) f(v[k], first + k * kArgmaxThreads);
   }
 }
 
 __global__ void __launch_bounds__(kArgmaxThreads)
     argmax_kernel(const float* logits, int vocab, std::int32_t* token, float* logprob) {
-  wait_for_previous();
-  let_next_start();
+  grid_dependency_wait();
+  launch_dependents();
   __shared__ Best best_of[kArgmaxThreads / kWarp];
   __shared__ float sum_of[kArgmaxThreads / kWarp];
   const float* row = logits + static_cast<std::int64_t>(blockIdx.x) * vocab;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   Best best{-INFINITY, 0x7fffffff};
-  for_each_logit(row, vocab, [&](float v, int i) { best = better(best, {v, i}); });  // NaN is never larger
+  for_each_logit(row, vocab, [&](float v, int i) { best = better(best, {v, i}); });  // NaN never compares larger
 #pragma unroll
   for (int k = kWarp / 2; k > 0; k /= 2)
     best = better(best, {__shfl_xor_sync(~0u, best.value, k), __shfl_xor_sync(~0u, best.token, k)});
@@ -407,7 +410,7 @@ __global__ void update_kernel(std::int32_t* blocks, const TableUpdate* updates, 
 }
 
 __global__ void wait_kernel(std::uint64_t nanoseconds) {
-  wait_for_previous();
+  grid_dependency_wait();
   spend(nanoseconds);
 }
 

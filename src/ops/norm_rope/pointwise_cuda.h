@@ -1,18 +1,19 @@
-// The small kernels between the products, on the device. pointwise.h, rope.h and attention.h (store_kv) are the
-// specifications; every pointer here is device memory.
+// Pointwise kernels between the GEMMs, on the device: embedding, RMSNorm, SwiGLU, RoPE with the store of keys and
+// values, argmax. pointwise.h, rope.h and kv_run.h (store_kv) are the specifications. All pointers are device memory.
+// Async: all enqueue.
 #pragma once
 
 #include <cstdint>
 
-#include "src/kernels/cuda_context.h"
-#include "src/kernels/kv_slots_cuda.h"
-#include "src/kernels/kv_tables_cuda.h"
-#include "src/kernels/matvec_cuda.h"
+#include "src/cuda/context.h"
+#include "src/kv/kv_tables_cuda.h"
+#include "src/offload/kv_slots_cuda.h"
+#include "src/ops/gemm/skinny_gemm_cuda.h"
 
 namespace mneme {
 
-// residual [n, hidden] f32 = the table's rows ids[i]. With x_next, as MatvecResidual has it, the first norm begins too:
-// n <= 8, and `sums` [1, 8] is DeferredNorm's with one part.
+// residual [n, hidden] f32 = rows ids[i] of the table. With x_next the first norm starts here, as in
+// SkinnyGemmResidual: n <= 8, and `sums` [1, 8] is DeferredNorm::sums with one part.
 struct EmbedOutput {
   float* residual = nullptr;
   const float* norm_weight = nullptr;
@@ -22,32 +23,33 @@ struct EmbedOutput {
 void embed_cuda(const std::int32_t* ids, std::int32_t n, const DeviceMatrix& table, const EmbedOutput& out,
                 const CudaContext& context);
 
-// out = x / sqrt(mean(x^2) + eps) * weight.   x [., h] f32; rows [n] i32 picks rows of x, null: the first n. out [n, h]
-// bf16. Requires  h a multiple of 4.
+// out = x / sqrt(mean(x^2) + eps) * weight.   x [., h] f32; rows [n] i32 selects rows of x, null: the first n; out [n,
+// h] bf16.
+// Requires  h a multiple of 4.
 void rms_norm_cuda(const float* x, const std::int32_t* rows, std::int32_t n, std::int32_t h, const float* weight,
                    float eps, void* out, const CudaContext& context);
 
 // out [n, ffn] bf16 = silu(gate) * up.   gate_up [n, 2 ffn] bf16, ffn a multiple of 8.
 void swiglu_cuda(const void* gate_up, std::int32_t n, std::int32_t ffn, void* out, const CudaContext& context);
 
-// cos and sin of every pair of every row, times `scale`; angles in f64.   positions [n], inv_freq [half] f64, out [n,
-// half] of (cos, sin) f32.
+// cos and sin of every pair of every row, times `scale`; angles in f64.
+//   positions [n], inv_freq [half] f64, out [n, half] of (cos, sin) f32
 void rope_angles_cuda(const std::int32_t* positions, std::int32_t n, const double* inv_freq, std::int32_t half,
                       double scale, float* out, const CudaContext& context);
 
-// The last tokens of every sequence beside their pages: page p of one in layer `layer` of place i is entry p % pages.
+// The last tokens of every sequence in a second copy: page p of sequence slot i is entry p % pages in layer `layer`.
 struct KeyRing {
   KvTables tables;
-  const std::int32_t* places = nullptr;  // [n] of rows; -1: none
+  const std::int32_t* seq_slots = nullptr;  // [n], by row; -1: none
   std::int32_t layer = 0, pages = 0;
 };
 
-// Rows of q, k and v on their way into attention: bias, norm of each head (qwen3), RoPE; q goes to q_out, k and v into
-// the pages of their sequence, or where `store` says. With slots the box of the open page (if there are boxes) takes
-// the key in, and the cosine of each head's query with the one of the step before is written.
+// Prepares rows of q, k and v for attention: bias, per-head norm (qwen3), RoPE. Writes q to q_out, k and v to the pages
+// of the row's sequence, or where `store` says. With cache slots it also adds the key to the box of the open page (if
+// units have boxes) and writes the cosine of each head's query with that of the previous step.
 //
 //   qkv [n, (heads + 2 KV heads) * D] f32 or bf16; q_out [n, heads * D] bf16
-//   positions [n]; slots [n]: sequences of `tables`, -1: the row stores nothing; null: all are of the first one
+//   positions [n]; slots [n]: sequences of `tables`, -1: the row stores nothing; null: all rows are of the first one
 struct QkvRows {
   const void* qkv = nullptr;
   bool qkv_bf16 = false;
@@ -59,26 +61,26 @@ struct QkvRows {
   const std::int32_t *positions = nullptr, *slots = nullptr;
   std::int32_t n = 0, n_heads = 0;
   SlotStore store;
-  // Of sequences that see what is far from elsewhere: far_q [n, heads * D] bf16 is q turned by these angles.
-  const float* far_angles = nullptr;
-  void* far_q = nullptr;
-  // Keys are stored before RoPE, times key_scale (what RopeTable::scale makes of position 0), and turned in `near`.
-  bool raw_keys = false;
+  // For sequences with remapped positions: remote_q [n, heads * D] bf16 is q rotated by these angles instead.
+  const float* remote_angles = nullptr;
+  void* remote_q = nullptr;
+  // Stores keys before RoPE, scaled by key_scale (RopeTable::scale at position 0), and rotated in `local`.
+  bool pre_rope_keys = false;
   float key_scale = 1;
-  KeyRing near;  // if it has pages: the row's key and value go there too
+  KeyRing local;  // if it has pages: the row's key and value are stored there too
 };
 void store_qkv_cuda(const QkvRows& rows, const KvTables& tables, std::int32_t layer, void* q_out,
                     const CudaContext& context);
 
-// The largest logit of each row and its log-probability.   logits [n, vocab] f32; token [n] i32, logprob [n] f32.
-// Ties  the smaller id.   NaN  counts as -inf; a row of nothing else gives token 0, -inf.
+// The largest logit of each row and its log-probability.   logits [n, vocab] f32; token [n] i32, logprob [n] f32
+// Ties  the smaller id.   NaN  counts as -inf; a row of only NaN and -inf gives token 0, -inf.
 void argmax_cuda(const float* logits, std::int32_t n, std::int32_t vocab, std::int32_t* token, float* logprob,
                  const CudaContext& context);
 
-// Does nothing for so long. For tests, of what must not depend on how long things take.
+// Spins for `microseconds`. Tests use it to show that results do not depend on timing.
 void wait_cuda(std::int32_t microseconds, const CudaContext& context);
 
-// Standard normal 16-bit numbers, a pure function of seed and place: keys and values for measuring.
+// Standard normal 16-bit values, a pure function of seed and index: keys and values for benchmarks.
 void random_kv_cuda(void* out, std::int64_t n, bool f16, std::uint64_t seed, const CudaContext& context);
 
 }  // namespace mneme

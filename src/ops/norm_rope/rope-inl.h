@@ -1,4 +1,4 @@
-// Turning one head by cos and sin of its pairs. Included once per Highway target, as Highway's own -inl headers are.
+// Rotates one head by the cos and sin of its pairs. Included once per Highway target.
 #if defined(MNEME_KERNELS_ROPE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MNEME_KERNELS_ROPE_INL_H_
 #undef MNEME_KERNELS_ROPE_INL_H_
@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "src/kernels/rope.h"
+#include "src/ops/norm_rope/rope.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mneme {
@@ -18,7 +18,7 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // One head [2 * half], pairs (i, i + half).
-HWY_INLINE void turn_halves(float* v, const float* cosines, const float* sines, std::int64_t half) {
+HWY_INLINE void rotate_halves(float* v, const float* cosines, const float* sines, std::int64_t half) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   std::int64_t i = 0;
@@ -36,7 +36,7 @@ HWY_INLINE void turn_halves(float* v, const float* cosines, const float* sines, 
 }
 
 // One head, pairs (2i, 2i + 1).
-HWY_INLINE void turn_neighbours(float* v, const float* cosines, const float* sines, std::int64_t half) {
+HWY_INLINE void rotate_adjacent(float* v, const float* cosines, const float* sines, std::int64_t half) {
   std::int64_t i = 0;
 #if HWY_TARGET != HWY_SCALAR
   const hn::ScalableTag<float> d;
@@ -55,11 +55,11 @@ HWY_INLINE void turn_neighbours(float* v, const float* cosines, const float* sin
   }
 }
 
-HWY_INLINE void turn_head(float* v, const float* cosines, const float* sines, std::int64_t half, RopePairs pairs) {
+HWY_INLINE void rotate_head(float* v, const float* cosines, const float* sines, std::int64_t half, RopePairs pairs) {
   if (pairs == RopePairs::kHalves)
-    turn_halves(v, cosines, sines, half);
+    rotate_halves(v, cosines, sines, half);
   else
-    turn_neighbours(v, cosines, sines, half);
+    rotate_adjacent(v, cosines, sines, half);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -1,27 +1,27 @@
-// Rotary position embedding, with the scalings that checkpoints name.
+// Rotary position embedding (RoPE), with the scalings that checkpoints use.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "src/kernels/cpu_context.h"
+#include "src/ops/simd/cpu_context.h"
 #include "src/tensor/view.h"
 
 namespace mneme {
 
 enum class RopeScaling : std::uint8_t { kNone, kLinear, kLlama3, kYarn, kDynamic };
 
-// Which two of a head's D values turn together: halves (i, i + D/2), as Hugging Face stores rows; or neighbours (2i, 2i
-// + 1), as GGUF's `llama` architecture does. Dot products of keys and queries are the same numbers either way.
+// Which two of a head's D values form a pair: halves (i, i + D/2), as Hugging Face stores rows; or neighbours (2i, 2i +
+// 1), as GGUF's `llama` architecture does. Dot products of keys and queries are the same.
 enum class RopePairs : std::uint8_t { kHalves, kNeighbours };
 
 struct RopeConfig {
   double theta = 10000.0;
   RopePairs pairs = RopePairs::kHalves;
   RopeScaling scaling = RopeScaling::kNone;
-  double factor = 1.0;                // all scalings but none
-  std::int64_t original_context = 0;  // llama3, yarn, dynamic: the length the model was first trained for
+  double factor = 1.0;                // all scalings but kNone
+  std::int64_t original_context = 0;  // llama3, yarn, dynamic: the context length before scaling
   double low_freq_factor = 1.0;       // llama3
   double high_freq_factor = 4.0;      // llama3
   double beta_fast = 32.0;            // yarn
@@ -31,27 +31,26 @@ struct RopeConfig {
       freq_factors;  // GGUF's rope_freqs.weight [head_dim / 2]: inverse frequencies are divided by these; or empty
 };
 
-// What RoPE needs of a model: inverse frequencies and the scale of cos and sin.
+// A model's RoPE: inverse frequencies and the scale of cos and sin.
 //
 // Source  linear: Chen et al. 2023; llama3: Llama 3.1's published code; yarn: Peng et al. 2023; dynamic NTK: the same,
-// its base fixed
-//         at load from `context` (keys already stored cannot be turned again when a sequence grows).
+//         with the base fixed at load from `context` (stored keys cannot be rotated again when a sequence grows).
 struct RopeTable {
   std::vector<double> inv_freq;  // [head_dim / 2]
-  double scale = 1.0;            // on cos and sin (yarn's attention factor)
+  double scale = 1.0;            // of cos and sin (yarn's attention factor)
   RopePairs pairs = RopePairs::kHalves;
 
-  // context: the longest sequence that will be run; only `dynamic` looks at it.
+  // context: the longest sequence that will be run; used by kDynamic only.
   static RopeTable make(const RopeConfig& config, std::int64_t head_dim, std::int64_t context);
 };
 
-// cos and sin of every pair of every row of a step, times the table's scale: the layers of a step share their
-// positions, and computing an angle in f64 costs more than turning a head by it.
+// cos and sin of every pair of every row of a step, times the table's scale. Computed once a step: all layers share
+// positions, and an angle in f64 costs more than the rotation of a head.
 class RopeAngles {
  public:
   RopeAngles() = default;
   RopeAngles(std::span<const std::int32_t> positions, const RopeTable& table, const CpuContext& context);
-  // The same, in the memory that is there already.
+  // The same, reusing memory.
   void set(std::span<const std::int32_t> positions, const RopeTable& table, const CpuContext& context);
 
   std::int64_t n_rows() const { return n_rows_; }
@@ -67,10 +66,11 @@ class RopeAngles {
   RopePairs pairs_ = RopePairs::kHalves;
 };
 
-// Turns every head of row i by positions[i], in place.   x [n, heads, D] f32 (rows may be strided); positions [n] i32.
-// Angles are computed in f64: position * inv_freq at position 1M has 7 digits before the point.
+// Rotates every head of row i by positions[i], in place.   x [n, heads, D] f32 (rows may be strided); positions [n]
+// i32.
+// Numerics  angles in f64: position * inv_freq at position 1M has 7 digits before the decimal point.
 void rope_ref(const TensorView& x, std::span<const std::int32_t> positions, const RopeTable& table);
-// Computes the angles for this call alone; what is called once a layer takes the form below.
+// Computes the angles for this call alone; per-layer callers use the form below.
 void rope_cpu(const TensorView& x, std::span<const std::int32_t> positions, const RopeTable& table,
               const CpuContext& context);
 // Requires  x [angles.n_rows(), heads, 2 * angles.n_pairs()].

@@ -1,4 +1,4 @@
-#include "src/kernels/rope.h"
+#include "src/ops/norm_rope/rope.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,18 +6,18 @@
 #include "src/base/check.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "src/kernels/rope_cpu.cc"
+#define HWY_TARGET_INCLUDE "src/ops/norm_rope/rope_cpu.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "src/kernels/rope-inl.h"
+#include "src/ops/norm_rope/rope-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mneme {
 namespace HWY_NAMESPACE {
-void TurnRow(float* row, std::int64_t heads, const float* cosines, const float* sines, std::int64_t half,
-             RopePairs pairs) {
-  for (std::int64_t h = 0; h < heads; ++h, row += 2 * half) turn_head(row, cosines, sines, half, pairs);
+void RotateRow(float* row, std::int64_t heads, const float* cosines, const float* sines, std::int64_t half,
+               RopePairs pairs) {
+  for (std::int64_t h = 0; h < heads; ++h, row += 2 * half) rotate_head(row, cosines, sines, half, pairs);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -28,10 +28,10 @@ HWY_AFTER_NAMESPACE();
 namespace mneme {
 namespace {
 
-HWY_EXPORT(TurnRow);
+HWY_EXPORT(RotateRow);
 
-// Below these one thread is done before another has woken: a cos and a sin in f64 take some 20 ns, turning 16 values 3
-// ns.
+// Below these counts one thread finishes before another wakes: a cos and a sin in f64 take about 20 ns, rotating 16
+// values 3 ns.
 constexpr std::int64_t kAnglesAlone = 256;
 constexpr std::int64_t kValuesAlone = 32768;
 
@@ -66,7 +66,7 @@ void rope_cpu(const TensorView& x, const RopeAngles& angles, const CpuContext& c
   const std::int64_t heads = x.dim(1), row_values = std::max<std::int64_t>(heads * 2 * half, 1);
   const std::int64_t grain = std::max<std::int64_t>(kValuesAlone / row_values, 1);
   context.pool->parallel_for(x.dim(0), grain, [&](std::int64_t row, std::int64_t end, int) {
-    for (; row < end; ++row) HWY_DYNAMIC_DISPATCH(TurnRow)
+    for (; row < end; ++row) HWY_DYNAMIC_DISPATCH(RotateRow)
     (x.row_as<float>(row), heads, angles.cos(row), angles.sin(row), half, angles.pairs());
   });
 }

@@ -3,7 +3,7 @@
 #include <numbers>
 
 #include "src/base/check.h"
-#include "src/kernels/rope.h"
+#include "src/ops/norm_rope/rope.h"
 
 namespace mneme {
 namespace {
@@ -15,8 +15,8 @@ std::vector<double> plain_frequencies(double theta, std::int64_t head_dim) {
   return f;
 }
 
-// The base grows so that the slowest pair turns `factor` times slower at `context`; up to the original context nothing
-// changes.
+// Enlarges the base so that the slowest pair rotates `factor` times slower at `context`; up to the original context
+// nothing changes.
 double dynamic_theta(const RopeConfig& c, std::int64_t head_dim, std::int64_t context) {
   const auto original = static_cast<double>(c.original_context);
   const double ratio = std::max(static_cast<double>(context), original) / original;
@@ -24,7 +24,7 @@ double dynamic_theta(const RopeConfig& c, std::int64_t head_dim, std::int64_t co
   return c.theta * std::pow(c.factor * ratio - (c.factor - 1.0), d / (d - 2.0));
 }
 
-// Wavelengths up to original/high keep, beyond original/low are stretched by factor, between them a linear blend.
+// Wavelengths up to original/high are kept, beyond original/low scaled by factor, in between blended linearly.
 void scale_llama3(const RopeConfig& c, std::vector<double>& inv_freq) {
   const auto original = static_cast<double>(c.original_context);
   for (double& f : inv_freq) {
@@ -39,27 +39,27 @@ void scale_llama3(const RopeConfig& c, std::vector<double>& inv_freq) {
   }
 }
 
-// Pairs that turn more than beta_fast times within the original context keep, fewer than beta_slow times are stretched
-// by factor, between them a ramp over the pair's index, whose ends are whole numbers as in the published code.
+// Pairs that rotate more than beta_fast times within the original context are kept, fewer than beta_slow times are
+// scaled by factor, in between a ramp over the pair's index, whose ends are integers as in the published code.
 void scale_yarn(const RopeConfig& c, std::int64_t head_dim, std::vector<double>& inv_freq) {
   const auto d = static_cast<double>(head_dim);
-  const auto index_of = [&](double turns) {
-    return d * std::log(static_cast<double>(c.original_context) / (turns * 2.0 * std::numbers::pi)) /
+  const auto index_of = [&](double rotations) {
+    return d * std::log(static_cast<double>(c.original_context) / (rotations * 2.0 * std::numbers::pi)) /
            (2.0 * std::log(c.theta));
   };
   const double low = std::max(std::floor(index_of(c.beta_fast)), 0.0);
   double high = std::min(std::ceil(index_of(c.beta_slow)), d - 1.0);
   if (low == high) high += 0.001;
   for (std::size_t i = 0; i < inv_freq.size(); ++i) {
-    const double stretched = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
-    inv_freq[i] = inv_freq[i] / c.factor * stretched + inv_freq[i] * (1.0 - stretched);
+    const double interpolated = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+    inv_freq[i] = inv_freq[i] / c.factor * interpolated + inv_freq[i] * (1.0 - interpolated);
   }
 }
 
 }  // namespace
 
 RopeTable RopeTable::make(const RopeConfig& config, std::int64_t head_dim, std::int64_t context) {
-  MNEME_CHECK(head_dim >= 2 && head_dim % 2 == 0, "RoPE turns pairs: head_dim {}", head_dim);
+  MNEME_CHECK(head_dim >= 2 && head_dim % 2 == 0, "RoPE rotates pairs: head_dim {}", head_dim);
   const bool needs_original = config.scaling == RopeScaling::kLlama3 || config.scaling == RopeScaling::kYarn ||
                               config.scaling == RopeScaling::kDynamic;
   MNEME_CHECK(!needs_original || config.original_context > 0, "this RoPE scaling needs the original context, not {}",

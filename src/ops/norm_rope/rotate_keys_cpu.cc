@@ -1,16 +1,16 @@
-#include "src/kernels/turn_keys.h"
+#include "src/ops/norm_rope/rotate_keys.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "src/kernels/turn_keys_cpu.cc"
+#define HWY_TARGET_INCLUDE "src/ops/norm_rope/rotate_keys_cpu.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "src/kernels/load_half-inl.h"
-#include "src/kernels/rope-inl.h"
-#include "src/kernels/round-inl.h"
+#include "src/ops/norm_rope/rope-inl.h"
+#include "src/ops/simd/load_half-inl.h"
+#include "src/ops/simd/round-inl.h"
 
-#ifndef MNEME_KERNELS_TURN_KEYS_CPU_ONCE_
-#define MNEME_KERNELS_TURN_KEYS_CPU_ONCE_
+#ifndef MNEME_KERNELS_ROTATE_KEYS_CPU_ONCE_
+#define MNEME_KERNELS_ROTATE_KEYS_CPU_ONCE_
 #include <cstring>
 
 #include "src/base/check.h"
@@ -26,7 +26,7 @@ namespace mneme {
 namespace HWY_NAMESPACE {
 namespace {
 
-// D 16-bit numbers to f32; D is a multiple of 8.
+// D 16-bit values to f32; D is a multiple of 8.
 template <class Load>
 HWY_INLINE void expand(const std::byte* from, std::int32_t n, Load load, float* to) {
   const hn::CappedTag<float, 8> d;
@@ -40,8 +40,8 @@ HWY_INLINE void round_to_bf16(const float* from, std::int32_t n, std::byte* to) 
   for (std::int32_t i = 0; i < n; i += lanes) store_bf16(d, hn::LoadU(d, from + i), reinterpret_cast<bf16*>(to) + i);
 }
 
-void TurnTokens(const KvRun& run, const AttentionShape& shape, const RopeAngles& angles, std::int64_t row,
-                std::byte* to) {
+void RotateTokens(const KvRun& run, const AttentionShape& shape, const RopeAngles& angles, std::int64_t row,
+                  std::byte* to) {
   float key[kMaxHeadDim];
   const std::size_t key_bytes = shape.token_bytes() / 2;
   const std::byte* from = run.kv;
@@ -51,7 +51,7 @@ void TurnTokens(const KvRun& run, const AttentionShape& shape, const RopeAngles&
     } else {
       expand(from, shape.head_dim, LoadF16(), key);
     }
-    turn_head(key, angles.cos(row), angles.sin(row), shape.head_dim / 2, angles.pairs());
+    rotate_head(key, angles.cos(row), angles.sin(row), shape.head_dim / 2, angles.pairs());
     if (shape.kv_dtype == DType::kBF16) {
       round_to_bf16(key, shape.head_dim, to);
     } else {
@@ -69,17 +69,17 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace mneme {
 namespace {
-HWY_EXPORT(TurnTokens);
+HWY_EXPORT(RotateTokens);
 }  // namespace
 
-void turn_keys_cpu(std::span<const KvRun> runs, const AttentionShape& shape, const RopeAngles& angles,
-                   std::int64_t first_row, std::byte* to) {
+void rotate_keys_cpu(std::span<const KvRun> runs, const AttentionShape& shape, const RopeAngles& angles,
+                     std::int64_t first_row, std::byte* to) {
   MNEME_CHECK(runs.empty() || (shape.head_dim <= kMaxHeadDim && angles.n_pairs() * 2 == shape.head_dim),
               "{} pairs for head_dim {}", angles.n_pairs(), shape.head_dim);
   for (const KvRun& run : runs) {
     MNEME_CHECK(first_row + run.n_tokens <= angles.n_rows(), "angles of {} rows, row {} is wanted", angles.n_rows(),
                 first_row + run.n_tokens - 1);
-    HWY_DYNAMIC_DISPATCH(TurnTokens)(run, shape, angles, first_row, to);
+    HWY_DYNAMIC_DISPATCH(RotateTokens)(run, shape, angles, first_row, to);
     first_row += run.n_tokens;
     to += static_cast<std::size_t>(run.n_tokens) * shape.token_bytes();
   }

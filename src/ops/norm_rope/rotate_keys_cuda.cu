@@ -1,5 +1,5 @@
-#include "src/kernels/kv_slots_cuda.cuh"
-#include "src/kernels/turn_keys_cuda.h"
+#include "src/offload/kv_slots_cuda.cuh"
+#include "src/ops/norm_rope/rotate_keys_cuda.h"
 
 namespace mneme {
 namespace {
@@ -7,22 +7,22 @@ namespace {
 using namespace cuda;  // NOLINT
 
 constexpr int kWarps = 8;
-constexpr int kMostPairs = 4;  // of a lane: head_dim up to 256
+constexpr int kMaxPairs = 4;  // per lane: head_dim up to 256
 
-// A warp a token and layer; lane i has pairs i, i + 32, ... of every KV head.
+// One warp per (token, layer); lane i has pairs i, i + 32, ... of every KV head.
 template <typename Kv>
-__global__ void __launch_bounds__(kWarps* kWarp) turn_kernel(TurnKeysCuda p) {
-  wait_for_previous();
+__global__ void __launch_bounds__(kWarps* kWarp) rotate_kernel(RotateKeysCuda p) {
+  grid_dependency_wait();
   const int lane = threadIdx.x % kWarp, d = p.from.head_dim, half = d / 2, layer = blockIdx.y;
   const int position = p.begin + static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
   if (position >= p.end) return;
-  float2 turn[kMostPairs];
+  float2 rotation[kMaxPairs];
 #pragma unroll
-  for (int i = 0; i < kMostPairs; ++i) {
+  for (int i = 0; i < kMaxPairs; ++i) {
     if (lane + i * kWarp >= half) break;
     double s, c;
     sincos(static_cast<double>(position) * p.inv_freq[lane + i * kWarp], &s, &c);
-    turn[i] = {static_cast<float>(c), static_cast<float>(s)};
+    rotation[i] = {static_cast<float>(c), static_cast<float>(s)};
   }
   const int page = position / kKvPageTokens, token = position % kKvPageTokens;
   for (int head = 0; head < p.from.n_kv_heads; ++head) {
@@ -33,13 +33,13 @@ __global__ void __launch_bounds__(kWarps* kWarp) turn_kernel(TurnKeysCuda p) {
         reinterpret_cast<Kv*>(block_at(p.to, p.to_layer + layer * p.to_layer_step, p.to_slot, head, page % p.ring)) +
         static_cast<std::int64_t>(token) * 2 * d;
 #pragma unroll
-    for (int i = 0; i < kMostPairs; ++i) {
+    for (int i = 0; i < kMaxPairs; ++i) {
       const int pair = lane + i * kWarp;
       if (pair >= half) break;
       const int first = p.neighbours ? 2 * pair : pair, second = p.neighbours ? 2 * pair + 1 : pair + half;
       const float x = widen(from[first]), y = widen(from[second]);
-      to[first] = narrow<Kv>(x * turn[i].x - y * turn[i].y);
-      to[second] = narrow<Kv>(y * turn[i].x + x * turn[i].y);
+      to[first] = narrow<Kv>(x * rotation[i].x - y * rotation[i].y);
+      to[second] = narrow<Kv>(y * rotation[i].x + x * rotation[i].y);
       to[d + first] = from[d + first], to[d + second] = from[d + second];
     }
   }
@@ -47,10 +47,10 @@ __global__ void __launch_bounds__(kWarps* kWarp) turn_kernel(TurnKeysCuda p) {
 
 }  // namespace
 
-void turn_keys_cuda(const TurnKeysCuda& t, const CudaContext& context) {
+void rotate_keys_cuda(const RotateKeysCuda& t, const CudaContext& context) {
   if (t.end <= t.begin) return;
   const dim3 grid(static_cast<unsigned>((t.end - t.begin + kWarps - 1) / kWarps), static_cast<unsigned>(t.n_layers));
-  launch(context, "turn_keys", t.from.f16 ? turn_kernel<__half> : turn_kernel<__nv_bfloat16>, grid,
+  launch(context, "rotate_keys", t.from.f16 ? rotate_kernel<__half> : rotate_kernel<__nv_bfloat16>, grid,
          dim3(kWarps * kWarp), 0, t);
 }
 

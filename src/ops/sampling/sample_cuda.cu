@@ -1,8 +1,8 @@
-// A block of threads a row, which reads the row a few times: it lies in L2, and other rows have other multiprocessors.
-// A cut (the k-th largest, or where a share of the weight is reached) is found by a histogram over the distance from
-// the largest logit, then among the tokens of one bin, sorted.
-#include "src/kernels/cuda_common.cuh"
-#include "src/kernels/sample_cuda.h"
+// One thread block per row, which reads the row several times: it stays in L2, and other rows run on other SMs. A
+// cutoff (the k-th largest logit, or where a share of the weight is reached) is found by a histogram over the distance
+// from the largest logit, then among the sorted tokens of one bin.
+#include "src/cuda/common.cuh"
+#include "src/ops/sampling/sample_cuda.h"
 
 namespace mneme {
 namespace {
@@ -14,7 +14,7 @@ constexpr int kBinsPerNat = 64, kBins = 87 * kBinsPerNat + 1;  // weights end at
 constexpr int kEach = (kBins + kThreads - 1) / kThreads;
 constexpr int kList = 4096;  // tokens that are sorted
 constexpr int kDigitBits = 11;
-constexpr double kShareSlack = 1e-6;  // survivors.h
+constexpr double kShareSlack = 1e-6;  // truncated_distribution.h
 constexpr float kUnit = 0x1p40f;      // a weight of 1
 
 struct Shared {
@@ -27,7 +27,7 @@ struct Shared {
 struct Row {
   const float* logits;
   int vocab;
-  float max, temperature;  // max: where it is infinite, 0
+  float max, temperature;  // max: 0 where it is infinite
   bool infinite;
 
   __device__ __forceinline__ float at(int i) const {
@@ -48,7 +48,7 @@ struct Row {
   }
 };
 
-// The likelier, the larger: by logit, then by the smaller id.
+// Sort key: larger is likelier, by logit, then by the smaller id.
 __device__ __forceinline__ std::uint64_t order(float v, int i) {
   const std::uint32_t bits = __float_as_uint(v == 0 ? 0.0f : v), key = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
   return static_cast<std::uint64_t>(key) << 32 | ~static_cast<std::uint32_t>(i);
@@ -58,15 +58,15 @@ __device__ __forceinline__ float value_of(std::uint64_t order) {
   return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-// f(logit, id) for the whole row.
+// Calls f(logit, id) for the whole row.
 template <typename F>
 __device__ __forceinline__ void for_row(const Row& row, F&& f) {
 #pragma unroll 4
   for (int i = threadIdx.x; i < row.vocab; i += kThreads) f(row.at(i), i);
 }
 
-// The sum of `v` over the threads before this one; all of it to s.total.
-__device__ __forceinline__ std::uint64_t sum_before(Shared& s, std::uint64_t v) {
+// Exclusive scan of `v` over the thread block; the total goes to s.total.
+__device__ __forceinline__ std::uint64_t block_exclusive_scan(Shared& s, std::uint64_t v) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   std::uint64_t up_to = v;
 #pragma unroll
@@ -83,8 +83,8 @@ __device__ __forceinline__ std::uint64_t sum_before(Shared& s, std::uint64_t v) 
   return before;
 }
 
-// The first of n bins with which s.reached comes up to what is wanted: s.bin, s.in_bin, and s.reached before it.
-// wanted: target(total of the bins).
+// Finds the first of n bins at which the cumulative s.reached comes to target(total of the bins): s.bin, s.in_bin, and
+// s.reached before it.
 template <typename Target>
 __device__ __forceinline__ std::uint64_t find_bin(Shared& s, int n, Target&& target) {
   const int first = threadIdx.x * kEach;
@@ -92,7 +92,7 @@ __device__ __forceinline__ std::uint64_t find_bin(Shared& s, int n, Target&& tar
   for (int i = 0; i < kEach; ++i)
     if (first + i < n) own += s.sum[first + i];
   const std::uint64_t reached = s.reached;
-  std::uint64_t before = reached + sum_before(s, own);
+  std::uint64_t before = reached + block_exclusive_scan(s, own);
   const std::uint64_t wanted = target(s.total);
   for (int i = 0; i < kEach && first + i < n; ++i) {
     const std::uint64_t after = before + s.sum[first + i];
@@ -104,7 +104,7 @@ __device__ __forceinline__ std::uint64_t find_bin(Shared& s, int n, Target&& tar
   return wanted;
 }
 
-// s.list[0, n) in falling order; n is a power of two.
+// Sorts s.list[0, n) in descending order; n is a power of two.
 __device__ __forceinline__ void sort_list(Shared& s, int n) {
   for (int size = 2; size <= n; size *= 2)
     for (int step = size / 2; step > 0; step /= 2) {
@@ -117,68 +117,75 @@ __device__ __forceinline__ void sort_list(Shared& s, int n) {
     }
 }
 
-// In falling order of the tokens from `least` on, the one with which measure's sum reaches target(the whole sum): its
-// order().   measure(logit): at least 1 in all
-template <typename Measure, typename Target>
-__device__ __forceinline__ std::uint64_t find_cut(Shared& s, const Row& row, std::uint64_t least, Measure&& measure,
-                                                  Target&& target) {
-  const int tid = threadIdx.x;
-  const auto clear = [&](int n) {
-    for (int i = tid; i < n; i += kThreads) s.sum[i] = 0, s.count[i] = 0;
-    __syncthreads();
-  };
-  const auto add = [&](int bin, float v) {
-    atomicAdd(reinterpret_cast<unsigned long long*>(&s.sum[bin]), static_cast<unsigned long long>(measure(v)));
-    atomicAdd(&s.count[bin], 1u);
-  };
-  if (tid == 0) s.reached = 0, s.n_list = 0;
-  clear(kBins);
-  for_row(row, [&](float v, int i) {
-    if (order(v, i) >= least) add(row.bin(v), v);
-  });
+__device__ __forceinline__ void clear_bins(Shared& s, int n) {
+  for (int i = threadIdx.x; i < n; i += kThreads) s.sum[i] = 0, s.count[i] = 0;
   __syncthreads();
-  const std::uint64_t wanted = find_bin(s, kBins, target);
-  const int bin = s.bin;
+}
+__device__ __forceinline__ void add_to_bin(Shared& s, int bin, std::uint64_t weight) {
+  atomicAdd(reinterpret_cast<unsigned long long*>(&s.sum[bin]), static_cast<unsigned long long>(weight));
+  atomicAdd(&s.count[bin], 1u);
+}
 
-  // Too many of about the same logit: by the digits of their order.
+// Tokens from `least` on, in one bin, whose order() begins with `prefix`.
+struct Bucket {
+  std::uint64_t least;
+  int bin;
   std::uint64_t prefix = 0;
   int shift = 64;
-  const auto inside = [&](float v, int i) {
+
+  __device__ __forceinline__ bool has(const Row& row, float v, int i) const {
     const std::uint64_t at = order(v, i);
     return row.bin(v) == bin && at >= least && (shift == 64 || at >> shift == prefix);
-  };
+  }
+};
+
+// Radix selection by the digits of order(), until the bucket's tokens fit s.list: many have nearly equal logits.
+template <typename Measure>
+__device__ __forceinline__ void narrow(Shared& s, const Row& row, std::uint64_t wanted, Measure&& measure,
+                                       Bucket& bucket) {
   while (s.in_bin > kList) {
-    const int next = max(shift - kDigitBits, 0), digits = 1 << (shift - next);
+    const int next = max(bucket.shift - kDigitBits, 0), digits = 1 << (bucket.shift - next);
     const auto digit = [&](std::uint64_t at) {
       return digits - 1 - static_cast<int>(at >> next & static_cast<std::uint64_t>(digits - 1));
     };
     __syncthreads();
-    clear(digits);
+    clear_bins(s, digits);
     for_row(row, [&](float v, int i) {
-      if (inside(v, i)) add(digit(order(v, i)), v);
+      if (bucket.has(row, v, i)) add_to_bin(s, digit(order(v, i)), measure(v));
     });
     __syncthreads();
     find_bin(s, digits, [&](std::uint64_t) { return wanted; });
-    prefix = (shift == 64 ? 0 : prefix << (shift - next)) | static_cast<std::uint64_t>(digits - 1 - s.bin);
-    shift = next;
+    bucket.prefix = (bucket.shift == 64 ? 0 : bucket.prefix << (bucket.shift - next)) |
+                    static_cast<std::uint64_t>(digits - 1 - s.bin);
+    bucket.shift = next;
   }
+}
 
+// Lists the bucket's tokens in s.list, in descending order; returns their number.
+__device__ __forceinline__ int list_bucket(Shared& s, const Row& row, const Bucket& bucket) {
   for_row(row, [&](float v, int i) {
-    if (inside(v, i)) s.list[atomicAdd(&s.n_list, 1)] = order(v, i);
+    if (bucket.has(row, v, i)) s.list[atomicAdd(&s.n_list, 1)] = order(v, i);
   });
   __syncthreads();
   const int n = s.n_list;
   int padded = 1;
   while (padded < n) padded *= 2;
-  for (int i = n + tid; i < padded; i += kThreads) s.list[i] = 0;
+  for (int i = n + threadIdx.x; i < padded; i += kThreads) s.list[i] = 0;
   __syncthreads();
   sort_list(s, padded);
+  return n;
+}
+
+// The order() in s.list[0, n) at which the sum of `measure`, from s.reached on, reaches `wanted`.
+template <typename Measure>
+__device__ __forceinline__ std::uint64_t cut_of_list(Shared& s, int n, std::uint64_t wanted, Measure&& measure) {
   constexpr int kOwn = kList / kThreads;
+  const int tid = threadIdx.x;
   std::uint64_t own = 0;
   for (int i = 0; i < kOwn; ++i)
     if (tid * kOwn + i < n) own += measure(value_of(s.list[tid * kOwn + i]));
   const std::uint64_t reached = s.reached;
-  std::uint64_t before = reached + sum_before(s, own);
+  std::uint64_t before = reached + block_exclusive_scan(s, own);
   for (int i = 0; i < kOwn && tid * kOwn + i < n; ++i) {
     const std::uint64_t at = s.list[tid * kOwn + i], after = before + measure(value_of(at));
     if (before < wanted && after >= wanted) s.cut = at;
@@ -188,12 +195,30 @@ __device__ __forceinline__ std::uint64_t find_cut(Shared& s, const Row& row, std
   return s.cut;
 }
 
+// Among tokens from `least` on, in descending order, finds the one at which the sum of `measure` reaches target(total):
+// returns its order().   measure(logit): at least 1 in total
+template <typename Measure, typename Target>
+__device__ __forceinline__ std::uint64_t find_cut(Shared& s, const Row& row, std::uint64_t least, Measure&& measure,
+                                                  Target&& target) {
+  if (threadIdx.x == 0) s.reached = 0, s.n_list = 0;
+  clear_bins(s, kBins);
+  for_row(row, [&](float v, int i) {
+    if (order(v, i) >= least) add_to_bin(s, row.bin(v), measure(v));
+  });
+  __syncthreads();
+  const std::uint64_t wanted = find_bin(s, kBins, target);
+  Bucket bucket{.least = least, .bin = s.bin};
+  narrow(s, row, wanted, measure, bucket);
+  const int n = list_bucket(s, row, bucket);
+  return cut_of_list(s, n, wanted, measure);
+}
+
 __global__ void __launch_bounds__(kThreads)
-    sample_kernel(const float* logits, const DrawRule* rules, int vocab, std::int32_t* token, float* logprob) {
+    sample_kernel(const float* logits, const SamplingRule* rules, int vocab, std::int32_t* token, float* logprob) {
   extern __shared__ __align__(16) std::uint8_t memory[];
   Shared& s = *reinterpret_cast<Shared*>(memory);
-  wait_for_previous();
-  const DrawRule rule = rules[blockIdx.x];
+  grid_dependency_wait();
+  const SamplingRule rule = rules[blockIdx.x];
   if (!(rule.temperature > 0)) return;
   const int best = token[blockIdx.x], tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
   const float best_logprob = logprob[blockIdx.x];
@@ -202,7 +227,7 @@ __global__ void __launch_bounds__(kThreads)
   const float largest = row.logits[best];
   row.infinite = largest == INFINITY;
   row.max = row.infinite ? 0.0f : largest;
-  __syncthreads();  // all have read what is written at the end
+  __syncthreads();  // all have read what is overwritten at the end
 
   std::uint64_t least = 0;
   if (rule.top_k > 0 && rule.top_k < vocab) {
@@ -226,17 +251,17 @@ __global__ void __launch_bounds__(kThreads)
     return static_cast<double>(w) >= least_weight ? static_cast<std::uint64_t>(w * kUnit) : 0;
   };
 
-  // Warps have stretches of ids, the first warp the smallest.
+  // Warps have contiguous ranges of ids, the first warp the smallest.
   const int each = (vocab + kThreads - 1) / kThreads * kWarp, first = warp * each, stop = min(vocab, first + each);
   std::uint64_t own = 0;
 #pragma unroll 4
   for (int i = first + lane; i < stop; i += kWarp) own += units(i);
 #pragma unroll
   for (int k = kWarp / 2; k > 0; k /= 2) own += __shfl_xor_sync(~0u, own, k);
-  std::uint64_t before = sum_before(s, lane == 0 ? own : 0);
+  std::uint64_t before = block_exclusive_scan(s, lane == 0 ? own : 0);
   before = __shfl_sync(~0u, before, 0);
   const std::uint64_t target =
-      min(static_cast<std::uint64_t>(rule.u * static_cast<double>(s.total)), s.total - 1);  // the sum goes beyond it
+      min(static_cast<std::uint64_t>(rule.u * static_cast<double>(s.total)), s.total - 1);  // the total exceeds it
   if (before > target || before + own <= target) return;
   for (int i = first; i < stop; i += kWarp) {
     std::uint64_t up_to = units(i + lane);
@@ -261,8 +286,8 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void sample_cuda(const float* logits, const DrawRule* rules, std::int32_t n, std::int32_t vocab, std::int32_t* token,
-                 float* logprob, const CudaContext& context) {
+void sample_cuda(const float* logits, const SamplingRule* rules, std::int32_t n, std::int32_t vocab,
+                 std::int32_t* token, float* logprob, const CudaContext& context) {
   static const bool ready = [] {
     cuda_check(cudaFuncSetAttribute(sample_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared)),
                "sampling's shared memory");

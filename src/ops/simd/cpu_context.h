@@ -1,12 +1,11 @@
-// What every CPU kernel is handed: where it computes and how strictly.
+// Thread pool and rounding mode, passed to every CPU kernel.
 #pragma once
 
 #include "src/base/thread_pool.h"
 
 namespace mneme {
 
-// kFast: a kernel may choose its tiles by the shape of the batch. kFixed: the same row gives the same bits in every
-// batch.
+// kFast: kernels may select tiles by the shape of the batch. kFixed: a row's result is bit-identical in every batch.
 enum class Rounding { kFast, kFixed };
 
 struct CpuContext {

@@ -1,4 +1,4 @@
-// bf16 and f16 in memory as f32 vectors, exactly. Included once per target, inside a file that uses foreach_target.h.
+// Loads bf16 and f16 as f32 vectors, exactly. Included once per target, inside a file that uses foreach_target.h.
 #if defined(MNEME_KERNELS_LOAD_HALF_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MNEME_KERNELS_LOAD_HALF_INL_H_
 #undef MNEME_KERNELS_LOAD_HALF_INL_H_
@@ -34,12 +34,12 @@ struct LoadF16 {
     const hn::Rebind<hwy::float16_t, D> d16;
     return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(p)));
 #else
-    // Highway 1.0.3 makes finite numbers of infinity and NaN where it emulates this.
+    // Highway 1.0.3 converts infinity and NaN to finite numbers where it emulates this.
     const hn::Rebind<std::uint16_t, D> d16;
     const hn::Rebind<std::uint32_t, D> d32;
     const auto bits = hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(p)));
     const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(d32, 0x7fffu)));
-    const auto scale = hn::BitCast(d, hn::Set(d32, (127u + 112u) << 23));  // 2^112, which makes subnormals right too
+    const auto scale = hn::BitCast(d, hn::Set(d32, (127u + 112u) << 23));  // 2^112; exact for subnormals too
     const auto finite = hn::BitCast(d32, hn::Mul(hn::BitCast(d, magnitude), scale));
     const auto special = hn::Gt(hn::BitCast(hn::RebindToSigned<decltype(d32)>(), magnitude),
                                 hn::Set(hn::RebindToSigned<decltype(d32)>(), 0x0f7fffff));

@@ -1,4 +1,4 @@
-// Rounding vectors to bf16, for the kernels. Included once per target, as Highway's own -inl headers are.
+// Rounds vectors to bf16. Included once per Highway target.
 #if defined(MNEME_KERNELS_ROUND_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MNEME_KERNELS_ROUND_INL_H_
 #undef MNEME_KERNELS_ROUND_INL_H_
@@ -15,7 +15,7 @@ namespace mneme {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// f32 to bf16, to nearest even, NaN stays NaN (Highway's DemoteTo cuts off).
+// f32 to bf16, round to nearest even, NaN stays NaN (Highway's DemoteTo truncates).
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE void store_bf16(D /*d*/, V v, bf16* to) {
   const hn::RebindToUnsigned<D> du;

@@ -1,8 +1,7 @@
-// exp and log of f32 vectors, for Highway kernels. Included once per target, inside a file that uses foreach_target.h.
+// exp and log of f32 vectors. Included once per target, inside a file that uses foreach_target.h.
 //
-//   vec_exp   within 2 ulp; results below 2^-126 are 0, above the largest float +inf
-//   vec_log   within 2 ulp for normal positive x; 0 gives -inf, subnormals count as 0, negative x gives NaN, +inf gives
-//   +inf
+//   vec_exp  within 2 ulp; results below 2^-126 are 0, above the largest float +inf
+//   vec_log  within 2 ulp for normal positive x; 0 and subnormals give -inf, negative x gives NaN, +inf gives +inf
 //
 // NaN gives NaN. A lane's result depends on that lane alone.
 #if defined(MNEME_KERNELS_VEC_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -31,7 +30,7 @@ HWY_INLINE V vec_exp_ordered(D d, V x) {
   constexpr bool kScales = false;
 #endif
   const hn::RebindToSigned<D> di;
-  // Far below, what is left of x after k ln 2 is rounding, and its powers overflow.
+  // For very negative x the remainder after k ln 2 is rounding error, and its powers overflow.
   if constexpr (kScales) x = hn::Max(x, hn::Set(d, -200.0f));
   // Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits.
   const V magic = hn::Set(d, 12582912.0f);

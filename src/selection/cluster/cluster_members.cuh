@@ -1,16 +1,16 @@
-// A warp and the tokens of its cluster, in their order.
+// A warp's iteration over the tokens of its cluster, in order.
 #pragma once
 
-#include "src/kernels/cuda_common.cuh"
-#include "src/kernels/kmeans_cuda.h"
+#include "src/cuda/common.cuh"
+#include "src/selection/cluster/kmeans_cuda.h"
 
 namespace mneme::cuda {
 
-// Whose rows are loaded before the first is used: a cluster may have a thousand, and they are summed up by one warp.
+// Rows loaded before the first is used: a cluster may have a thousand tokens, summed by one warp.
 constexpr int kMembersAtOnce = 32;
-constexpr int kMemberWords = kMostKmeansTokens / 32;
+constexpr int kMemberWords = kMaxKmeansTokens / 32;
 
-// A bit for each of n tokens that is in clusters first .. first + kClusters - 1. The whole block takes part.
+// One bit per token for each cluster in first .. first + kClusters - 1. Called by the whole block.
 template <int kClusters>
 __device__ __forceinline__ void mark_members(std::uint32_t (&marks)[kClusters][kMemberWords],
                                              const std::uint16_t* cluster, int n, int first) {
@@ -37,8 +37,8 @@ __device__ __forceinline__ void mark_members(std::uint32_t (&marks)[kClusters][k
   __syncthreads();
 }
 
-// rows(tokens, count) for the tokens below n that are marked: ascending, kMembersAtOnce of them at a time, and the rest
-// at the end. A whole warp, a word a lane at once. `found` is the warp's own, [kWarp * 33].
+// Calls rows(tokens, count) for the marked tokens below n, ascending, kMembersAtOnce at a time and the rest at the end.
+// Called by a whole warp, one word per lane. `found` is the warp's own, [kWarp * 33].
 template <typename Rows>
 __device__ __forceinline__ void for_members(const std::uint32_t* marks, int n, std::uint16_t* found, Rows&& rows) {
   static_assert(kMembersAtOnce <= kWarp);
@@ -48,7 +48,7 @@ __device__ __forceinline__ void for_members(const std::uint32_t* marks, int n, s
     const bool last = base + 32 * kWarp >= n;
     std::uint32_t mine = marks[base / 32 + lane];
     if (!last && __ballot_sync(~0u, mine != 0) == 0) continue;
-    const int before = sum_up_to(__popc(mine));
+    const int before = warp_inclusive_scan(__popc(mine));
     const int all = __shfl_sync(~0u, before, kWarp - 1);
     for (int at = n_found + before - __popc(mine); mine != 0; mine &= mine - 1)
       found[at++] = static_cast<std::uint16_t>(base + lane * 32 + __ffs(static_cast<int>(mine)) - 1);

@@ -1,18 +1,16 @@
-// k-means on int16 vectors. Assignment is a product of tokens with centroids, 16 (or 8, or 4) centroids to a vector:
-// their channels lie in pairs, [block of centroids][pair][centroid], so that one multiply-add of pairs serves a vector
-// of centroids, and the best of each lane is kept beside the sums.
-#include "src/kernels/kmeans.h"
+// k-means on int16 vectors. Assignment is a GEMM of tokens with centroids, 16 (or 8, or 4) centroids per vector: their
+// channels are interleaved in pairs, [block of centroids][pair][centroid], so that one multiply-add of pairs serves a
+// vector of centroids, and each lane tracks its best.
+#include "src/selection/cluster/kmeans.h"
 
-// Arrays of vectors need a width known to the compiler.
-#ifndef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
-#endif
+#include "src/ops/simd/fixed_width_targets.h"
+
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "src/kernels/kmeans_cpu.cc"
+#define HWY_TARGET_INCLUDE "src/selection/cluster/kmeans_cpu.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "src/kernels/load_half-inl.h"
+#include "src/ops/simd/load_half-inl.h"
 
 #ifndef MNEME_KERNELS_KMEANS_CPU_ONCE_
 #define MNEME_KERNELS_KMEANS_CPU_ONCE_
@@ -27,12 +25,12 @@ namespace mneme {
 namespace {
 
 constexpr std::int32_t kMaxDim = 256;
-// Centroids of a block: two vectors of the widest target, so that the packed form is the same for all.
+// Centroids per block: two vectors of the widest target, so that the packed form is the same for all.
 constexpr std::int32_t kBlock = 32;
 
 struct Centroids {
   const std::int16_t* packed = nullptr;
-  const std::int32_t* bias = nullptr;  // added to each one's dot products
+  const std::int32_t* bias = nullptr;  // added to each centroid's dot products
   std::int32_t n_blocks = 0;
 };
 
@@ -55,7 +53,7 @@ HWY_INLINE bool finite_key(const std::byte* key, std::size_t dim, Load load) {
   return hn::AllTrue(d, hn::Eq(sum, hn::Zero(d)));
 }
 
-// visit(key) for every token, and piece_ends() after each piece of kmeans.h.
+// Calls visit(key) for every token, and piece_ends() after each piece of kmeans.h.
 template <class Visit, class PieceEnds>
 HWY_INLINE void each_piece(std::span<const KvRun> runs, std::size_t token_bytes, const Visit& visit,
                            const PieceEnds& piece_ends) {
@@ -106,7 +104,7 @@ HWY_INLINE float centre(const std::byte* key, const float* mean, std::size_t dim
   return 0.0f;
 }
 
-// x = round(scale * y), cut off at `most`.
+// x = round(scale * y), clamped to +-`most`.
 HWY_INLINE void round_scaled(const float* y, std::size_t dim, float scale, float most, std::int16_t* x) {
   const hn::CappedTag<float, 8> d;
   const hn::Rebind<std::int16_t, decltype(d)> d16;
@@ -136,7 +134,7 @@ HWY_INLINE void direction(float* y, std::size_t dim, float largest, std::int16_t
   round_scaled(y, dim, 32767.0f / std::sqrt(total), 32767.0f, x);
 }
 
-// 127 / m, m as kmeans.h has it; y is room for a key.
+// 127 / m, with m of kmeans.h; y has room for a key.
 template <class Load>
 HWY_INLINE float scale_with(const KmeansTask& task, Load load, const float* mean, float* y) {
   const hn::CappedTag<float, 8> d;
@@ -213,9 +211,9 @@ inline constexpr std::size_t kLanes = hn::MaxLanes(Ints());
 inline constexpr std::size_t kVectors = 2;  // of centroids at once
 inline constexpr int kTokens = kLanes == 16 ? 8 : 4;
 
-// sum0 + sum1 += products of pairs.   kOne  by vpdpwssd, which Highway's AVX3 leaves out: half the instructions
+// sum0 + sum1 += products of pairs.   kOne  by vpdpwssd, which Highway's AVX3 lacks: half the instructions
 template <bool kOne>
-HWY_INLINE void add_products(hn::Vec<Shorts> a, hn::Vec<Shorts> b, hn::Vec<Ints>& sum0, hn::Vec<Ints>& sum1) {
+HWY_INLINE void add_dot_products(hn::Vec<Shorts> a, hn::Vec<Shorts> b, hn::Vec<Ints>& sum0, hn::Vec<Ints>& sum1) {
 #if HWY_TARGET == HWY_AVX3
   if constexpr (kOne) {
     asm("vpdpwssd %2, %1, %0" : "+v"(sum0.raw) : "v"(a.raw), "v"(b.raw));
@@ -239,7 +237,7 @@ HWY_INLINE void nearest_rows(const std::int16_t* x, std::size_t dim, const Centr
     for (std::size_t first = 0; first < kBlock; first += kVectors * kLanes) {
       const std::int16_t* column = centroids.packed + 2 * (static_cast<std::size_t>(block) * pairs * kBlock + first);
       hn::Vec<Ints> sum0[kRows][kVectors], sum1[kRows][kVectors];
-      // Sums in a loop that is not unrolled are sums in memory.
+      // If this loop is not unrolled the sums are kept in memory.
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 2
@@ -253,7 +251,7 @@ HWY_INLINE void nearest_rows(const std::int16_t* x, std::size_t dim, const Centr
           std::memcpy(&pair, x + static_cast<std::size_t>(r) * dim + 2 * p, sizeof(pair));
           const auto token = hn::BitCast(ds, hn::Set(di, pair));
 #pragma GCC unroll 2
-          for (std::size_t v = 0; v < kVectors; ++v) add_products<kOne>(token, c[v], sum0[r][v], sum1[r][v]);
+          for (std::size_t v = 0; v < kVectors; ++v) add_dot_products<kOne>(token, c[v], sum0[r][v], sum1[r][v]);
         }
       }
 #pragma GCC unroll 8
@@ -324,8 +322,9 @@ HWY_EXPORT(whole);
 HWY_EXPORT(nearest);
 HWY_EXPORT(add_up);
 
-// What each cluster's sum points to; a cluster without tokens leaves its centroid as it is.
-void turn_to_sums(const KmeansScratch& s, std::size_t dim, KmeansMetric metric, std::vector<std::int16_t>& centroids) {
+// Recomputes centroids from the sums; a cluster without tokens keeps its centroid.
+void convert_to_sums(const KmeansScratch& s, std::size_t dim, KmeansMetric metric,
+                     std::vector<std::int16_t>& centroids) {
   for (std::size_t k = 0; k < s.sizes.size(); ++k) {
     const std::int32_t* sum = s.sums.data() + k * dim;
     double norm2 = 0;
@@ -338,7 +337,7 @@ void turn_to_sums(const KmeansScratch& s, std::size_t dim, KmeansMetric metric, 
   }
 }
 
-// [block][pair][centroid of the block][2]. What fills the last block repeats the first centroid, which wins its ties.
+// [block][pair][centroid of the block][2]. Padding of the last block repeats the first centroid, which wins its ties.
 void pack(KmeansScratch& s, std::int32_t n, std::size_t dim, KmeansMetric metric) {
   const std::size_t n_blocks = static_cast<std::size_t>((n + kBlock - 1) / kBlock), pairs = dim / 2;
   s.packed.resize(n_blocks * kBlock * dim);
@@ -373,13 +372,13 @@ void kmeans_cpu(const KmeansTask& task, std::int32_t* cluster, KmeansScratch& s)
     s.before.assign(cluster, cluster + (i > 0 ? n : 0));
     HWY_DYNAMIC_DISPATCH(nearest)
     (s.tokens.data(), n, dim, {s.packed.data(), s.bias.data(), (task.n_clusters + kBlock - 1) / kBlock}, cluster);
-    // Settled: the same tokens give the same centroids, and those the same tokens.
+    // Converged: the same tokens give the same centroids, and these the same tokens.
     if (i + 1 == task.iterations || (i > 0 && std::equal(s.before.begin(), s.before.end(), cluster))) break;
     s.sums.assign(s.centroids.size(), 0);
     HWY_DYNAMIC_DISPATCH(add_up)(s.tokens.data(), n, dim, cluster, s.sums.data());
     s.sizes.assign(static_cast<std::size_t>(task.n_clusters), 0);
     for (std::int64_t t = 0; t < n; ++t) ++s.sizes[static_cast<std::size_t>(cluster[t])];
-    turn_to_sums(s, dim, task.metric, s.centroids);
+    convert_to_sums(s, dim, task.metric, s.centroids);
   }
 }
 

@@ -1,19 +1,20 @@
-// Assignment is a product of tokens with centroids on tensor cores, which know whole numbers of 8 bits. Under kDistance
-// x is one. Under kCosine x is two of them, x = 256 a + r, where r has no sign; each of the four products of digits is
-// exact in int32, and so is
+// k-means assignment as a GEMM of tokens with centroids by 8-bit integer mma. Under kDistance x has 8 bits. Under
+// kCosine x is two digits, x = 256 a + r with r unsigned; each of the four products of digits is exact in int32, and so
+// is
 //
 //   x . c = 2^16 (a . a') + 2^8 (a . r' + r . a') + r . r'
 //
-// whatever overflows on the way.
+// even if intermediate values overflow.
 //
-// A warp has 32 tokens in registers; 64 centroids at a time come through shared memory, the best of each token's is
-// kept beside the sums. Under kDistance a product is below 2^22, so that the centroid's number within its tile stands
-// in the 4 bits below it, and one maximum keeps both: comparing cost as much as multiplying. Tokens that changed their
-// cluster take their x from one sum to the other at once: in the end few do, and going over all of them again took
-// three quarters of what multiplying does.
+// A warp holds 32 tokens in registers; tiles of 64 centroids are staged in shared memory, and each token's best is
+// tracked with the sums. Under kDistance a product is below 2^22, so the centroid's index within its tile is packed
+// into the 4 bits below it and one max keeps both: separate comparisons cost as much as the multiplication.
+//
+// A token that changes its cluster moves its x from one sum to the other: in late iterations few do, and summing all
+// tokens again took three quarters of the time of the GEMM.
 #include <climits>
 
-#include "src/kernels/kmeans_update.cuh"
+#include "src/selection/cluster/kmeans_update.cuh"
 
 namespace mneme {
 namespace {
@@ -22,12 +23,12 @@ using namespace cuda;          // NOLINT
 using namespace cuda::kmeans;  // NOLINT
 
 constexpr int kAssignThreads = 128, kAssignWarps = kAssignThreads / kWarp;
-constexpr int kTokensEach = 32;  // of a warp that assigns
-constexpr int kStages = 3;       // of tiles, for one barrier a tile
+constexpr int kTokensEach = 32;  // tokens per warp that assigns
+constexpr int kStages = 3;       // tiles in flight, for one barrier per tile
 
-// ---- each token to its centroid
+// ---- assignment of tokens to centroids
 
-// c += a b; kA, kB: whether these have signs.
+// c += a b; kA, kB: signed operands.
 template <bool kA, bool kB>
 __device__ __forceinline__ void multiply(int (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
 #define MNEME_MMA(A, B)                                                                                             \
@@ -46,11 +47,11 @@ __device__ __forceinline__ void multiply(int (&c)[4], const std::uint32_t (&a)[4
 #undef MNEME_MMA
 }
 
-// Rows of kDim bytes in shared memory, whose pieces of 16 bytes lie so that eight rows' meet different banks.
+// Rows of kDim bytes in shared memory, their 16-byte pieces swizzled so that eight rows' are in different banks.
 template <int kDim>
 __device__ __forceinline__ std::uint32_t plane_address(std::uint32_t plane, int row, int piece) {
-  const int turned = kDim == 128 ? piece ^ (row & 7) : piece ^ ((row >> 1) & 3);
-  return plane + row * kDim + turned * 16;
+  const int swizzled = kDim == 128 ? piece ^ (row & 7) : piece ^ ((row >> 1) & 3);
+  return plane + row * kDim + swizzled * 16;
 }
 
 template <int kDim, int kN>
@@ -58,7 +59,7 @@ struct TokenDigits {
   static constexpr int kSteps = kDim / 32;
   std::uint32_t of[kN][kSteps][4];
 
-  // Tokens first .. first + 15, zeros beyond n.
+  // Loads tokens first .. first + 15, zeros beyond n.
   __device__ __forceinline__ void load(const Args& p, int head, int first) {
     const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -75,7 +76,7 @@ struct TokenDigits {
   }
 };
 
-// The best of 16 tokens with 8 centroids. b: [plane][k step, half]; at: the first of the lane's two centroids.
+// The best of 8 centroids for 16 tokens. b: [plane][k step, half]; at: the first of the lane's two centroids.
 template <int kDim>
 __device__ __forceinline__ void compare_cosine(const TokenDigits<kDim, 2>& x, const std::uint32_t (&b)[2][kDim / 16],
                                                int2 bias, int at, int (&best)[2], int (&where)[2]) {
@@ -89,15 +90,15 @@ __device__ __forceinline__ void compare_cosine(const TokenDigits<kDim, 2>& x, co
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    // Unsigned, because what overflows on the way is made good.
+    // Unsigned: intermediate overflow wraps and cancels.
     const auto h = static_cast<unsigned>(high[i]), m = static_cast<unsigned>(mixed[i]);
     const int v = static_cast<int>((((h << 8) + m) << 8) + static_cast<unsigned>(low[i]));
     if (v > best[i / 2]) best[i / 2] = v, where[i / 2] = at + i % 2;
   }
 }
 
-// The same, of the tile's j-th eight: the best products with 15 - (2 j + column) in the bits below, so that of equal
-// ones the first is largest.
+// The same for the tile's j-th eight: the best products with 15 - (2 j + column) in the low bits, so that among equals
+// the first is largest.
 template <int kDim>
 __device__ __forceinline__ void compare_distance(const TokenDigits<kDim, 1>& x, const std::uint32_t (&b)[1][kDim / 16],
                                                  int2 bias, int j, int (&best)[2]) {
@@ -114,7 +115,7 @@ __global__ void __launch_bounds__(kAssignThreads, kMetric == KmeansMetric::kDist
   constexpr int kN = kPlanes<kMetric>;
   constexpr int kPlaneBytes = kTile * kDim, kStage = kN * kPlaneBytes;
   constexpr int kPieces = kDim / 16;
-  static_assert(kTile / 8 * 2 == 16);  // centroids of a lane
+  static_assert(kTile / 8 * 2 == 16);  // centroids per lane
   extern __shared__ __align__(16) std::uint8_t memory[];
   __shared__ alignas(16) std::int32_t bias[kStages][kTile];
   const int tid = threadIdx.x, lane = tid % kWarp, t = lane % 4, head = blockIdx.y;
@@ -196,7 +197,7 @@ __global__ void __launch_bounds__(kAssignThreads, kMetric == KmeansMetric::kDist
       }
       where[m][r] = c;
     }
-  // Lane 4 g + t has token 8 t + g of the warp's; the lane of that number takes it.
+  // Lane 4 g + t has token 8 t + g of the warp's; the lane of that number stores it.
   int c = t == 0 ? where[0][0] : t == 1 ? where[0][1] : t == 2 ? where[1][0] : where[1][1];
   c = __shfl_sync(~0u, c, lane % 8 * 4 + lane / 8);
   const bool is_token = first + lane < p.n;
@@ -223,8 +224,8 @@ Args sizes_of(int n, int head_dim, int n_clusters) {
   return a;
 }
 
-// Places the arrays in `at`; returns how many bytes they take.
-std::size_t place(Args& a, int heads, std::byte* at) {
+// Assigns scratch memory to the arrays, starting at `at`; returns the bytes used.
+std::size_t carve_scratch(Args& a, int heads, std::byte* at) {
   const auto h = static_cast<std::size_t>(heads), n = static_cast<std::size_t>(a.n),
              d = static_cast<std::size_t>(a.dim), c = static_cast<std::size_t>(a.padded),
              pieces = static_cast<std::size_t>(a.n_pieces);
@@ -233,8 +234,8 @@ std::size_t place(Args& a, int heads, std::byte* at) {
     to = reinterpret_cast<std::remove_reference_t<decltype(to)>>(at + used);
     used += rounded(bytes);
   };
-  take(a.x, h * kMostPlanes * n * d);
-  take(a.planes, h * kMostPlanes * c * d);
+  take(a.x, h * kMaxPlanes * n * d);
+  take(a.planes, h * kMaxPlanes * c * d);
   take(a.bias, h * c * 4);
   take(a.pieces, h * pieces * d * 4);
   take(a.counts, h * pieces * 4);
@@ -292,7 +293,7 @@ void run_as(const KmeansCuda& k, const Args& a, const CudaContext& context) {
 
 std::size_t kmeans_scratch_bytes(std::int32_t n_heads, std::int32_t n, std::int32_t head_dim, std::int32_t n_clusters) {
   Args a = sizes_of(n, head_dim, n_clusters);
-  return place(a, n_heads, nullptr);
+  return carve_scratch(a, n_heads, nullptr);
 }
 
 void kmeans_cuda(const KmeansCuda& k, const CudaContext& context) {
@@ -300,7 +301,7 @@ void kmeans_cuda(const KmeansCuda& k, const CudaContext& context) {
   a.keys = reinterpret_cast<const std::uint16_t*>(k.keys);
   a.cluster = k.cluster;
   a.iterations = k.iterations;
-  place(a, k.n_heads, k.scratch);
+  carve_scratch(a, k.n_heads, k.scratch);
   k.f16 ? run_as<__half>(k, a, context) : run_as<__nv_bfloat16>(k, a, context);
 }
 

@@ -1,22 +1,23 @@
-// kmeans.h on the device, all KV heads of a layer at once: the same clusters, bit for bit, because what is compared and
-// summed are whole numbers there too.
+// kmeans.h on the device, all KV heads of a layer at once. The same clusters as kmeans_ref, bit for bit: what is
+// compared and summed are integers.
 //
 //   keys     [heads][n][D]  16-bit, on the device
 //   cluster  [heads][n]     u16 out
-//   scratch  kmeans_scratch_bytes(); of one call at a time
+//   scratch  kmeans_scratch_bytes(); not shared by concurrent calls
 //
-// Requires  D 64 or 128; 1 <= n <= kMostKmeansTokens; 1 <= n_clusters <= n; iterations >= 1.
+// Requires  D 64 or 128; 1 <= n <= kMaxKmeansTokens; 1 <= n_clusters <= n; iterations >= 1.
+// Async     enqueues.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "src/kernels/cuda_context.h"
-#include "src/kernels/kmeans.h"
+#include "src/cuda/context.h"
+#include "src/selection/cluster/kmeans.h"
 
 namespace mneme {
 
-inline constexpr std::int32_t kMostKmeansTokens = 8192;
+inline constexpr std::int32_t kMaxKmeansTokens = 8192;
 
 struct KmeansCuda {
   const std::byte* keys = nullptr;

@@ -1,20 +1,20 @@
-// What k-means takes of keys: whole numbers x, whose scales need the mean of all keys and how far they are from it, and
-// the digits of tokens and centroids. kmeans.h says how they are made, kmeans_cuda.cu what digits are for.
+// k-means input: keys to integers x, whose scale needs the mean of all keys and their distances from it, and digits of
+// tokens and centroids. kmeans.h defines them, kmeans_cuda.cu uses the digits.
 #pragma once
 
 #include <climits>
 #include <type_traits>
 
-#include "src/kernels/cuda_common.cuh"
-#include "src/kernels/kmeans_cuda.h"
+#include "src/cuda/common.cuh"
+#include "src/selection/cluster/kmeans_cuda.h"
 
 namespace mneme::cuda::kmeans {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-constexpr int kTile = 64;           // centroids in shared memory at once
-constexpr int kPieceThreads = 128;  // of a block that sums up pieces
-constexpr int kRoundTokens = 32;    // of a warp that rounds
-constexpr int kMostPlanes = 2;
+constexpr int kTile = 64;           // centroids in shared memory at a time
+constexpr int kPieceThreads = 128;  // threads of a block that sums pieces
+constexpr int kRoundTokens = 32;    // tokens of a warp that rounds
+constexpr int kMaxPlanes = 2;
 
 struct Args {
   const std::uint16_t* keys;
@@ -22,11 +22,11 @@ struct Args {
   std::int32_t* bias;          // [heads][padded]
   float *pieces, *counts;      // [heads][pieces][D], [heads][pieces]: sums of keys, and how many are finite
   float* mean;                 // [heads][D]
-  float2* spread;              // [heads][pieces]: the sum of |y|, the largest
-  std::int32_t *sums, *sizes;  // [heads][padded][channel of a lane][lane], [heads][padded]: of x that are in a cluster
-  std::int32_t* moved;         // [heads][2]: the last iteration of even and odd ones that changed a cluster
+  float2* spread;              // [heads][pieces]: sum of |y|, largest |y|
+  std::int32_t *sums, *sizes;  // [heads][padded][channel of a lane][lane], [heads][padded]: sums of x, cluster sizes
+  std::int32_t* moved;         // [heads][2]: the last even and odd iteration that changed a cluster
   std::uint16_t* cluster;
-  int n, dim, n_clusters, padded, n_pieces, iterations;  // padded: to a multiple of kTile
+  int n, dim, n_clusters, padded, n_pieces, iterations;  // padded: rounded up to kTile
 };
 
 template <typename T>
@@ -34,7 +34,7 @@ __device__ __forceinline__ float key_value(std::uint16_t bits) {
   return widen(reinterpret_cast<const T&>(bits));
 }
 
-// ---- sums of pieces: a few neighbouring lanes a piece, 8 channels each
+// ---- sums over pieces: a few adjacent lanes per piece, 8 channels each
 
 template <int kDim>
 constexpr int kPieceLanes = kDim / 8;
@@ -45,7 +45,7 @@ __device__ __forceinline__ float channel_of(const uint4& raw, int i) {
   return key_value<T>(static_cast<std::uint16_t>(word >> (i % 2 * 16)));
 }
 
-// The mean of all keys, by the whole block.
+// Mean of all keys, by the whole block.
 template <int kDim>
 __device__ __forceinline__ void load_mean(const Args& p, int head, float (&mean)[kDim]) {
   for (int c = threadIdx.x; c < kDim; c += blockDim.x) {
@@ -60,7 +60,7 @@ __device__ __forceinline__ void load_mean(const Args& p, int head, float (&mean)
   __syncthreads();
 }
 
-// Of the tokens of a piece, by channel: sums of keys, or of |y| and the largest.
+// By channel, over the tokens of a piece: sums of keys, or of |y| and the maximum.
 template <bool kSpread>
 struct PieceSum {
   float sum[8] = {}, n = 0, most = 0;
@@ -74,9 +74,8 @@ struct PieceSum {
   }
 };
 
-// Sums over pieces, of keys, and then of what they are without their mean. Keys with a NaN or an infinity are rare:
-// only where a warp has some it goes one by one. (That it looks at all of a few tokens first keeps their loads
-// together.)
+// Sums over pieces, of keys, then of keys minus the mean. Keys with a NaN or an infinity are rare: only a warp that has
+// some processes them one by one. (Checking a few tokens first keeps their loads together.)
 template <typename T, int kDim, bool kSpread>
 __global__ void __launch_bounds__(kPieceThreads) pieces_kernel(Args p) {
   constexpr int kLanes = kPieceLanes<kDim>, kAtOnce = 16;
@@ -160,7 +159,7 @@ __global__ void __launch_bounds__(kPieceThreads) pieces_kernel(Args p) {
   }
 }
 
-// s of kmeans.h. A whole warp.
+// s of kmeans.h. Called by a whole warp.
 __device__ __forceinline__ float distance_scale(const Args& p, int head) {
   float total = 0, most = 0;
   for (int base = 0; base < p.n_pieces; base += kWarp) {
@@ -177,7 +176,7 @@ __device__ __forceinline__ float distance_scale(const Args& p, int head) {
   return __fdiv_rn(127.0f, fminf(most, __fmul_rn(16.0f, mean)));
 }
 
-// ---- digits: a warp a row, a lane's kDim / 32 channels are neighbours
+// ---- digits: one warp per row, a lane has kDim / 32 adjacent channels
 
 template <KmeansMetric kMetric>
 constexpr int kPlanes = kMetric == KmeansMetric::kDistance ? 1 : 2;  // digits: a and r
@@ -185,13 +184,13 @@ constexpr int kPlanes = kMetric == KmeansMetric::kDistance ? 1 : 2;  // digits: 
 template <int kDim>
 constexpr int kEach = kDim / kWarp;
 
-// A lane's channels of a row: one digit each in a word.
+// A lane's channels of a row: one digit of each per word.
 template <int kDim, int kN>
 struct Digits {
   using Word = std::conditional_t<kEach<kDim> == 4, std::uint32_t, std::uint16_t>;
   static_assert(sizeof(Word) == kEach<kDim>);
   Word of[kN];
-  // row: of the first plane.
+  // row: the row's first plane.
   __device__ __forceinline__ void load(const std::uint8_t* row, std::int64_t plane_bytes) {
 #pragma unroll
     for (int plane = 0; plane < kN; ++plane)
@@ -218,7 +217,7 @@ struct Digits {
   }
 };
 
-// Token t's row of the first plane.
+// Token t's row in the first plane.
 template <int kDim, int kN>
 __device__ __forceinline__ std::uint8_t* token_digits(const Args& p, int head, int t) {
   return p.x + (static_cast<std::int64_t>(head) * kN * p.n + t) * kDim;
@@ -228,11 +227,11 @@ __device__ __forceinline__ std::int64_t token_plane(const Args& p) {
   return static_cast<std::int64_t>(p.n) * kDim;
 }
 
-// Of centroids that only fill the last tile: below all others, and so is it with a tile's number under it.
+// Bias of padding centroids: below all others, also with a tile index packed under it.
 template <KmeansMetric kMetric>
 constexpr int kNever = kMetric == KmeansMetric::kDistance ? -(1 << 26) : INT_MIN;
 
-// A centroid in all its forms, a whole warp. Those that only fill the last tile are never the best.
+// Writes a centroid in all its forms, by a whole warp. Padding centroids are never the best.
 template <int kDim, KmeansMetric kMetric>
 __device__ __forceinline__ void put_centroid(const Args& p, int head, int c, const int (&v)[kEach<kDim>]) {
   constexpr int kN = kPlanes<kMetric>;
@@ -248,9 +247,9 @@ __device__ __forceinline__ void put_centroid(const Args& p, int head, int c, con
   if (threadIdx.x % kWarp == 0) p.bias[head * p.padded + c] = c < p.n_clusters ? bias : kNever<kMetric>;
 }
 
-// ---- keys to whole numbers
+// ---- keys to integers
 
-// x of a key without its mean. A whole warp; scale: by distance.
+// x of a key minus the mean. Called by a whole warp; scale: under kDistance.
 template <int kDim, KmeansMetric kMetric>
 __device__ __forceinline__ void round_key(float (&y)[kEach<kDim>], float scale, int (&x)[kEach<kDim>]) {
   constexpr int kN = kEach<kDim>;
@@ -287,7 +286,7 @@ __device__ __forceinline__ void round_key(float (&y)[kEach<kDim>], float scale, 
   }
 }
 
-// Centroids that tokens first .. last - 1 start as. A whole warp, behind its own stores of these tokens.
+// Initial centroids from tokens first .. last - 1. Called by a whole warp, after its own stores of these tokens.
 template <int kDim, KmeansMetric kMetric>
 __device__ __forceinline__ void start_centroids(const Args& p, int head, int first, int last) {
   constexpr int kN = kPlanes<kMetric>;
@@ -303,11 +302,11 @@ __device__ __forceinline__ void start_centroids(const Args& p, int head, int fir
   }
 }
 
-// Every x, the centroids they start as, and clusters that have no tokens yet.
+// Every x, the initial centroids, and empty clusters.
 template <typename T, int kDim, KmeansMetric kMetric>
 __global__ void __launch_bounds__(kThreads) round_kernel(Args p) {
   constexpr int kN = kEach<kDim>, kAtOnce = 8;
-  static_assert(kMostKmeansTokens <= 1 << 15);  // the number of a token times one of clusters
+  static_assert(kMaxKmeansTokens <= 1 << 15);  // a token's index times the number of clusters
   using Row = std::conditional_t<kN == 4, uint2, std::uint32_t>;
   __shared__ float mean_of[kDim];
   const int head = blockIdx.y, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;

@@ -1,13 +1,13 @@
-// Sums of clusters, which tokens that move take along, and the centroids that these give.
+// Cluster sums, updated by tokens that move, and the centroids recomputed from them.
 #pragma once
 
-#include "src/kernels/kmeans_keys.cuh"
+#include "src/selection/cluster/kmeans_keys.cuh"
 
 namespace mneme::cuda::kmeans {
 
-// The sums of clusters gain (sign 1) or lose (-1) tokens of a warp: lane i has cluster c of token first + i, below 0:
-// none. Sums are whole numbers, whose order is no matter, so that all of them never need to be added up again.
-// Neighbours of one cluster go together: keys that are all alike would otherwise wait for one address.
+// Adds (sign 1) or subtracts (-1) a warp's tokens to cluster sums: lane i has cluster c of token first + i; below 0:
+// none. Integer sums are independent of order, so they never need to be recomputed. Adjacent tokens of one cluster are
+// combined: otherwise equal keys would serialise on one address.
 template <int kDim, KmeansMetric kMetric>
 __device__ __forceinline__ void move_tokens(const Args& p, int head, int first, int c, int sign) {
   constexpr int kN = kEach<kDim>, kAtOnce = 8, kDigits = kPlanes<kMetric>;
@@ -43,12 +43,12 @@ __device__ __forceinline__ void move_tokens(const Args& p, int head, int first, 
   give();
 }
 
-// Whether an iteration changed a cluster of the head. After one that did not, nothing ever changes.
+// Whether an iteration changed a cluster of the head. After one that did not, the result is final.
 __device__ __forceinline__ bool changed(const Args& p, int head, int iteration) {
   return p.moved[2 * head + iteration % 2] == iteration;
 }
 
-// Each centroid to what the sum of its tokens gives, a warp a centroid.
+// Recomputes each centroid from its sum, one warp per centroid.
 template <int kDim, KmeansMetric kMetric>
 __global__ void __launch_bounds__(kThreads) update_kernel(Args p, int iteration) {
   constexpr int kN = kEach<kDim>;
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads) update_kernel(Args p, int iteration)
     sum[i] = p.sums[(static_cast<std::int64_t>(head) * p.padded + c) * kDim + i * kWarp + lane];
   double norm2 = 0, length = 0;
   if constexpr (kMetric == KmeansMetric::kCosine) {
-    // In the order of the channels, as the reference has it.
+    // In the order of the channels, as in the reference.
     for (int from = 0; from < kWarp; ++from)
 #pragma unroll
       for (int i = 0; i < kN; ++i) {

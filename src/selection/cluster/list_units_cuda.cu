@@ -1,10 +1,10 @@
-#include "src/kernels/list_units_cuda.h"
+#include "src/selection/cluster/list_units_cuda.h"
 
 #include <algorithm>
 
-#include "src/kernels/cluster_members.cuh"
-#include "src/kernels/kmeans_cuda.h"
-#include "src/kernels/kv_slots_cuda.cuh"
+#include "src/offload/kv_slots_cuda.cuh"
+#include "src/selection/cluster/cluster_members.cuh"
+#include "src/selection/cluster/kmeans_cuda.h"
 
 namespace mneme {
 namespace {
@@ -13,21 +13,21 @@ using namespace cuda;  // NOLINT
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 constexpr int kCountThreads = 1024;
-constexpr int kMostSegments = 96;  // of a launch: they are its arguments
+constexpr int kMaxSegments = 96;  // per launch: they are kernel arguments
 
-// Lists of one (layer, place, KV head).
+// Lists of one (layer, sequence slot, KV head).
 struct Lists {
   std::byte* centroids;
   std::int32_t *ends, *members, *n_units;
 };
-__device__ __forceinline__ Lists lists_at(const KvSlots& s, int layer, int place, int kv_head) {
-  const std::int64_t index = slot_index(s, layer, place, kv_head);
+__device__ __forceinline__ Lists lists_at(const KvSlots& s, int layer, int seq_slot, int kv_head) {
+  const std::int64_t index = slot_index(s, layer, seq_slot, kv_head);
   const UnitLists& l = s.lists;
   return {l.centroids + index * l.max_units * (std::int64_t{2} * s.head_dim), l.ends + index * l.max_units,
           l.members + index * l.max_tokens, l.n_units + index};
 }
 
-// A warp's means, a lane's kDim / 32 neighbouring channels. NaN as the host writes it.
+// A warp's means, a lane has kDim / 32 adjacent channels. NaN encoded as on the host.
 template <typename T, int kDim>
 struct Mean {
   static constexpr int kEach = kDim / kWarp;
@@ -72,19 +72,19 @@ __global__ void __launch_bounds__(kThreads) gather_keys_kernel(GatherKeys c, KvT
 struct ClusterArgs {
   KvSlots s;
   AppendClusters a;
-  std::int32_t *unit_of, *first_of;  // [KV heads][clusters]: its unit, -1: none; its first member
+  std::int32_t *unit_of, *first_of;  // [KV heads][clusters]: the cluster's unit, -1: none; its first member
 };
 
 __device__ __forceinline__ int2 operator+(int2 a, int2 b) {
   return {a.x + b.x, a.y + b.y};
 }
 
-// Where the clusters of a KV head go: one block.
+// Assigns units to the clusters of a KV head: one thread block.
 __global__ void __launch_bounds__(kCountThreads) count_kernel(ClusterArgs p) {
-  __shared__ int sizes[kMostKmeansTokens];
+  __shared__ int sizes[kMaxKmeansTokens];
   __shared__ int2 of_warps[kCountThreads / kWarp];
   const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp, kv_head = blockIdx.x, n = p.a.n;
-  const Lists lists = lists_at(p.s, p.a.slot_layer, p.a.place, kv_head);
+  const Lists lists = lists_at(p.s, p.a.slot_layer, p.a.seq_slot, kv_head);
   for (int c = tid; c < p.a.n_clusters; c += kCountThreads) sizes[c] = p.a.cluster == nullptr ? 1 : 0;
   __syncthreads();
   if (p.a.cluster != nullptr)
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kCountThreads) count_kernel(ClusterArgs p) {
     if (w < warp) at = at + of_warps[w];
     all = all + of_warps[w];
   }
-  const int first = p.a.first - p.a.sink;  // of the members
+  const int first = p.a.first - p.a.sink;  // index of the first member
   for (int c = begin; c < end; ++c) {
     const std::int64_t to = static_cast<std::int64_t>(kv_head) * p.a.n_clusters + c;
     p.unit_of[to] = sizes[c] == 0 ? -1 : n_before + at.x;
@@ -119,10 +119,10 @@ __global__ void __launch_bounds__(kCountThreads) count_kernel(ClusterArgs p) {
   }
   if (tid != 0) return;
   *lists.n_units = n_before + all.x;
-  if (kv_head == 0) p.s.lists.grouped[kept_index(p.s, p.a.slot_layer, p.a.place)] = p.a.first + n;
+  if (kv_head == 0) p.s.lists.grouped[kept_index(p.s, p.a.slot_layer, p.a.seq_slot)] = p.a.first + n;
 }
 
-// Members and means, a warp a cluster.
+// Members and means, one warp per cluster.
 template <typename T, int kDim>
 __global__ void __launch_bounds__(kThreads, 2) members_kernel(ClusterArgs p) {
   __shared__ std::uint32_t marks[kWarps][kMemberWords];
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kThreads, 2) members_kernel(ClusterArgs p) {
   const std::int64_t from = static_cast<std::int64_t>(kv_head) * p.a.n_clusters + c;
   const int unit = p.unit_of[from];
   if (unit < 0) return;
-  const Lists lists = lists_at(p.s, p.a.slot_layer, p.a.place, kv_head);
+  const Lists lists = lists_at(p.s, p.a.slot_layer, p.a.seq_slot, kv_head);
   std::int32_t* members = lists.members + p.first_of[from];
   const std::byte* keys = p.a.keys + static_cast<std::int64_t>(kv_head) * n * kDim * 2;
   Mean<T, kDim> mean;
@@ -162,19 +162,19 @@ __global__ void __launch_bounds__(kThreads, 2) members_kernel(ClusterArgs p) {
 struct SegmentArgs {
   KvSlots s;
   KvTables keys;
-  int n, n_stretches;
-  Segment segments[kMostSegments];
-  std::int16_t begins[kMostSegments + 1];  // of stretches of one (place, layer)
+  int n, n_kv_splits;
+  Segment segments[kMaxSegments];
+  std::int16_t begins[kMaxSegments + 1];  // start of each (sequence slot, layer)'s segments
 };
 
-// One block a stretch and KV head, a warp a segment.
+// One thread block per (sequence slot, layer) and KV head, one warp per segment.
 template <typename T, int kDim>
 __global__ void __launch_bounds__(kThreads) segments_kernel(SegmentArgs p) {
-  constexpr int kAtOnce = 16;  // keys under way: they may come out of host memory
+  constexpr int kAtOnce = 16;  // loads in flight: keys may be in host memory
   const int kv_head = blockIdx.y, first = p.begins[blockIdx.x], stop = p.begins[blockIdx.x + 1];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const Segment& of = p.segments[first];
-  const Lists lists = lists_at(p.s, of.slot_layer, of.place, kv_head);
+  const Lists lists = lists_at(p.s, of.slot_layer, of.seq_slot, kv_head);
   const int n_before = *lists.n_units, sink = of.sink;
   for (int i = first + warp; i < stop; i += kWarps) {
     const Segment& g = p.segments[i];
@@ -199,12 +199,12 @@ __global__ void __launch_bounds__(kThreads) segments_kernel(SegmentArgs p) {
   __syncthreads();
   if (threadIdx.x != 0) return;
   *lists.n_units = n_before + stop - first;
-  if (kv_head == 0) p.s.lists.grouped[kept_index(p.s, of.slot_layer, of.place)] = p.segments[stop - 1].end;
+  if (kv_head == 0) p.s.lists.grouped[kept_index(p.s, of.slot_layer, of.seq_slot)] = p.segments[stop - 1].end;
 }
 
-__global__ void truncate_kernel(KvSlots s, int place, int layer, int grouped, int sink) {
+__global__ void truncate_kernel(KvSlots s, int seq_slot, int layer, int grouped, int sink) {
   const int kv_head = blockIdx.x;
-  const Lists lists = lists_at(s, layer, place, kv_head);
+  const Lists lists = lists_at(s, layer, seq_slot, kv_head);
   int low = 0, high = grouped <= sink ? 0 : *lists.n_units;
   while (low < high) {
     const int mid = (low + high) / 2;
@@ -215,10 +215,10 @@ __global__ void truncate_kernel(KvSlots s, int place, int layer, int grouped, in
     }
   }
   *lists.n_units = low;
-  if (kv_head == 0) s.lists.grouped[kept_index(s, layer, place)] = grouped;
+  if (kv_head == 0) s.lists.grouped[kept_index(s, layer, seq_slot)] = grouped;
 }
 
-// f with the type of the keys and their number of channels.
+// Calls f with the type of the keys and their number of channels.
 template <typename F>
 void with_keys(const KvSlots& s, F&& f) {
   const auto of = [&]<typename T>(T) {
@@ -255,24 +255,24 @@ void append_segments_cuda(std::span<const Segment> segments, const KvSlots& s, c
                           const CudaContext& context) {
   for (std::size_t at = 0; at < segments.size();) {
     SegmentArgs args{s, keys, 0, 0, {}, {}};
-    for (; at < segments.size() && args.n < kMostSegments; ++at, ++args.n) {
+    for (; at < segments.size() && args.n < kMaxSegments; ++at, ++args.n) {
       const Segment &next = segments[at], *before = args.n == 0 ? nullptr : &args.segments[args.n - 1];
-      if (before == nullptr || before->place != next.place || before->slot_layer != next.slot_layer)
-        args.begins[args.n_stretches++] = static_cast<std::int16_t>(args.n);
+      if (before == nullptr || before->seq_slot != next.seq_slot || before->slot_layer != next.slot_layer)
+        args.begins[args.n_kv_splits++] = static_cast<std::int16_t>(args.n);
       args.segments[args.n] = next;
     }
-    args.begins[args.n_stretches] = static_cast<std::int16_t>(args.n);
+    args.begins[args.n_kv_splits] = static_cast<std::int16_t>(args.n);
     with_keys(s, [&]<typename T, int kDim>(T, std::integral_constant<int, kDim>) {
       launch(context, "append_segments", segments_kernel<T, kDim>,
-             dim3(static_cast<unsigned>(args.n_stretches), static_cast<unsigned>(s.n_kv_heads)), dim3(kThreads), 0,
+             dim3(static_cast<unsigned>(args.n_kv_splits), static_cast<unsigned>(s.n_kv_heads)), dim3(kThreads), 0,
              args);
     });
   }
 }
 
-void truncate_units_cuda(std::int32_t place, std::int32_t slot_layer, std::int32_t grouped, std::int32_t sink,
+void truncate_units_cuda(std::int32_t seq_slot, std::int32_t slot_layer, std::int32_t grouped, std::int32_t sink,
                          const KvSlots& s, const CudaContext& context) {
-  launch(context, "truncate_units", truncate_kernel, dim3(static_cast<unsigned>(s.n_kv_heads)), dim3(1), 0, s, place,
+  launch(context, "truncate_units", truncate_kernel, dim3(static_cast<unsigned>(s.n_kv_heads)), dim3(1), 0, s, seq_slot,
          slot_layer, grouped, sink);
 }
 

@@ -1,33 +1,33 @@
-// Units that are lists, as they come about on the device (UnitLists of kv_slots_cuda.h): tokens of a prompt by the
-// clusters that kmeans_cuda found, tokens of an answer as segments. partition.h says which, and centroid.h what a mean
-// is: sums in the order of the tokens.
+// Builds units that are lists of tokens (UnitLists of kv_slots_cuda.h) on the device: prompt tokens by the clusters of
+// kmeans_cuda, generated tokens as segments. partition.h and centroid.h are the specifications; means are summed in the
+// order of the tokens. Async: all functions enqueue.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
-#include "src/kernels/kv_slots_cuda.h"
+#include "src/offload/kv_slots_cuda.h"
 
 namespace mneme {
 
-// Keys of tokens [first, first + n) of a sequence and layer, out of its pages: to [KV heads][n][D].
+// Gathers keys of tokens [first, first + n) of a sequence and layer from its pages into [KV heads][n][D].
 struct GatherKeys {
   std::int32_t key_slot = 0, key_layer = 0, first = 0, n = 0;
   std::byte* to = nullptr;
 };
 void gather_keys_cuda(const GatherKeys& c, const KvTables& keys, const CudaContext& context);
 
-// Tokens [first, first + n) of a place and layer become units, a cluster each, in the order of the clusters; one
-// without tokens becomes none. They follow those that are there.
+// Appends tokens [first, first + n) of a sequence slot and layer as units, one per nonempty cluster, in order of the
+// clusters.
 //
-//   keys     [KV heads][n][D], as gather_keys_cuda leaves them
-//   cluster  [KV heads][n] u16, below n_clusters; null: every token for itself
+//   keys     [KV heads][n][D], from gather_keys_cuda
+//   cluster  [KV heads][n] u16, below n_clusters; null: one unit per token
 //   scratch  append_clusters_scratch_bytes()
 //
-// Requires  1 <= n <= kMostKmeansTokens.
+// Requires  1 <= n <= kMaxKmeansTokens.
 struct AppendClusters {
-  std::int32_t place = 0, slot_layer = 0, sink = 0, first = 0, n = 0, n_clusters = 0;
+  std::int32_t seq_slot = 0, slot_layer = 0, sink = 0, first = 0, n = 0, n_clusters = 0;
   const std::byte* keys = nullptr;
   const std::uint16_t* cluster = nullptr;
   std::byte* scratch = nullptr;
@@ -35,18 +35,18 @@ struct AppendClusters {
 std::size_t append_clusters_scratch_bytes(std::int32_t n_kv_heads, std::int32_t n_clusters);
 void append_clusters_cuda(const AppendClusters& a, const KvSlots& slots, const CudaContext& context);
 
-// Tokens [begin, end) of a place and layer become one unit.   key_slot, key_layer: of them in `keys`.
+// Tokens [begin, end) of a sequence slot and layer that become one unit.   key_slot, key_layer: indices in `keys`
 struct Segment {
-  std::int32_t place = 0, slot_layer = 0, sink = 0, begin = 0, end = 0;
+  std::int32_t seq_slot = 0, slot_layer = 0, sink = 0, begin = 0, end = 0;
   std::int32_t key_slot = 0, key_layer = 0;
 };
-// Those of one (place, layer) stand together, in order.
+// Appends segments. Requires  those of one (sequence slot, layer) are adjacent and in order.
 void append_segments_cuda(std::span<const Segment> segments, const KvSlots& slots, const KvTables& keys,
                           const CudaContext& context);
 
-// Units of a place and layer with tokens from `grouped` on are none any more. Requires  one begins there, or none is
-// beyond; grouped >= sink.
-void truncate_units_cuda(std::int32_t place, std::int32_t slot_layer, std::int32_t grouped, std::int32_t sink,
+// Removes the units of a sequence slot and layer with tokens from `grouped` on. Requires  a unit starts at `grouped`,
+// or none extends beyond it; grouped >= sink.
+void truncate_units_cuda(std::int32_t seq_slot, std::int32_t slot_layer, std::int32_t grouped, std::int32_t sink,
                          const KvSlots& slots, const CudaContext& context);
 
 }  // namespace mneme

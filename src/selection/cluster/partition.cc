@@ -1,4 +1,4 @@
-#include "src/blocks/partition.h"
+#include "src/selection/cluster/partition.h"
 
 #include <algorithm>
 
@@ -19,7 +19,7 @@ void Partition::close(std::int32_t end, bool clusters) {
   grouped_ = end;
 }
 
-// Segments that end before the prompt, or before the last cut, leave the buffer while it is too long.
+// Segments before the prompt, or before the last cut, leave the buffer while it is too long.
 void Partition::move_out() {
   while (length_ - grouped_ > rules_.recent && !cuts_.empty()) {
     const std::int32_t end = cuts_.front();
@@ -63,6 +63,20 @@ void Partition::add_output(bool boundary) {
 
 void Partition::begin_segment() {
   if (length_ - 1 - open() >= rules_.smallest) cuts_.push_back(length_ - 1);
+}
+
+void Partition::begin_as_prompt(std::int32_t length) {
+  MNEME_CHECK(length <= length_, "a prompt of {} tokens out of {}", length, length_);
+  std::size_t n = 0;
+  grouped_ = rules_.sink;
+  const auto whole = [&](const UnitRange& r) {
+    return r.clusters && r.begin == grouped_ && r.end - r.begin == rules_.block && r.end <= length - rules_.recent;
+  };
+  while (n < ranges_.size() && whole(ranges_[n])) grouped_ = ranges_[n++].end;
+  ranges_.resize(n);
+  cuts_.clear();
+  length_ = length;
+  prompt_from_ = length > 0 ? grouped_ : kNone;
 }
 
 void Partition::truncate(std::int32_t length) {

@@ -1,17 +1,17 @@
-// Which tokens of a layer lie in which list unit: clusters over what was read as a prompt, segments over what was
-// decoded. Arithmetic alone, the same for all KV heads of the layer; the clusters of a range are each head's own.
+// Assigns a layer's tokens to list units: clusters over prompt tokens, segments over generated tokens. Arithmetic only,
+// the same for all KV heads of the layer; each head clusters the tokens of a range by itself.
 //
-// Tokens come in order, those of prompts many at a time, those of answers one at a time. The last of them are the
-// buffer; [sink, grouped()) are in units:
+// Tokens arrive in order, prompts in chunks, generated tokens one by one. The last tokens are the buffer; [sink,
+// grouped()) are in units:
 //
-//   * Tokens of a prompt become clusters, a block at a time while the prompt goes on, and at its end what is not in the
-//     last `recent` tokens. What is becomes segments, cut at the largest size.
-//   * An answer's segments begin at its boundaries, if the one before then has the smallest size, and otherwise join
-//     it; a segment of the largest size ends. At a prompt's beginning a segment ends too, or, below the smallest size,
-//     joins the prompt.
-//   * While the buffer holds more than `recent` tokens, its oldest segment moves out and becomes a unit.
+//   * Prompt tokens become clusters: a block at a time while the prompt is fed, and at its end all that are not among
+//     the last `recent` tokens. Those become segments, cut at the largest size.
+//   * A generated token at a boundary starts a new segment if the current one has the smallest size; otherwise it joins
+//     it. A segment of the largest size ends. The start of a prompt ends a segment too; below the smallest size the
+//     segment joins the prompt.
+//   * While the buffer holds more than `recent` tokens, its oldest segment leaves it and becomes a unit.
 //
-// So a segment has smallest to largest tokens, and at most `recent` tokens are in the buffer when a token was decoded.
+// So a segment has smallest to largest tokens, and the buffer holds at most `recent` tokens after a decoded token.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +24,10 @@ namespace mneme {
 struct PartitionRules {
   std::int32_t sink = 0, recent = 0;
   std::int32_t block = 8192;                // tokens that are clustered together, at most
-  std::int32_t smallest = 8, largest = 64;  // tokens of a segment
+  std::int32_t smallest = 8, largest = 64;  // tokens per segment
 };
 
-// Null when the rules make sense; else the reason, for the user.
+// Null when the rules are valid; else the reason, for the user.
 const char* check_partition(const PartitionRules& rules);
 
 // Tokens [begin, end): one segment, or several clusters.
@@ -43,23 +43,24 @@ class Partition {
   // Requires  check_partition(rules) is null.
   explicit Partition(const PartitionRules& rules) : rules_(rules), grouped_(rules.sink) {}
 
-  std::int32_t length() const { return length_; }  // tokens seen
-  std::int32_t grouped() const {
-    return grouped_;
-  }  // tokens [sink, grouped()) are in units; those from here on are not
-  // Closed, in order; together they are [sink, grouped()).
+  std::int32_t length() const { return length_; }    // tokens seen so far
+  std::int32_t grouped() const { return grouped_; }  // tokens [sink, grouped()) are in units
+  // Completed ranges, in order; together they are [sink, grouped()).
   std::span<const UnitRange> ranges() const { return ranges_; }
 
-  // Tokens [length(), length) are of a prompt. Requires  length >= length().
+  // Appends prompt tokens [length(), length). Requires  length >= length().
   void add_prompt(std::int32_t length);
-  // The prompt so far is complete; one that goes on all the same is another.
+  // Ends the prompt. Prompt tokens that follow are another prompt.
   void end_prompt();
-  // One decoded token. A prompt before it has ended. What leaves the buffer with it does not depend on its own
-  // boundary, which may also be told afterwards: add_output(false), then begin_segment().
+  // Appends one decoded token; the prompt before it has ended. What leaves the buffer does not depend on this token's
+  // own boundary, so the boundary may be reported later: add_output(false), then begin_segment().
   void add_output(bool boundary);
-  // The last token, a decoded one, was at a boundary.
+  // Marks the last token, a decoded one, as a boundary.
   void begin_segment();
-  // Forgets the tokens from `length` on. What is then left of a unit becomes part of the next prompt.
+  // Makes tokens [0, length) one prompt that continues: keeps the clusters of its complete blocks, which any prompt
+  // with these tokens has, and removes all other units. Requires  length <= length().
+  void begin_as_prompt(std::int32_t length);
+  // Removes the tokens from `length` on. What remains of a unit becomes part of the next prompt.
   void truncate(std::int32_t length);
 
   std::size_t bytes() const { return ranges_.size() * sizeof(UnitRange) + cuts_.size() * sizeof(std::int32_t); }
@@ -67,22 +68,21 @@ class Partition {
  private:
   static constexpr std::int32_t kNone = -1;
 
-  std::int32_t open() const { return cuts_.empty() ? grouped_ : cuts_.back(); }  // where the last segment begins
+  std::int32_t open() const { return cuts_.empty() ? grouped_ : cuts_.back(); }  // start of the last segment
   void close(std::int32_t end, bool clusters);
   void move_out();
 
   PartitionRules rules_;
   std::int32_t length_ = 0, grouped_ = 0;
-  std::int32_t prompt_from_ = kNone;  // where the prompt begins that has not ended
-  std::deque<std::int32_t> cuts_;     // beginnings of segments behind grouped_
+  std::int32_t prompt_from_ = kNone;  // start of the prompt that has not ended
+  std::deque<std::int32_t> cuts_;     // starts of the segments in the buffer
   std::vector<UnitRange> ranges_;
 };
 
-// The same, from what every token was alone: the specification. Prompts are the longest stretches that were not
-// decoded.
+// The specification, as a function of every token's kind. Prompts are the maximal runs of tokens that were not decoded.
 struct SeenToken {
   bool decoded = false;
-  bool boundary = false;  // where decoded
+  bool boundary = false;  // only if decoded
 };
 struct PartitionedTokens {
   std::vector<UnitRange> ranges;

@@ -1,18 +1,16 @@
-// Boxes around the keys of a unit. Largest and smallest are found on the 16-bit patterns in an order-preserving form
-// (negatives have their lower 15 bits flipped), which is the same for bf16 and f16 and has -0 below +0; a pattern
+// Boxes of the keys of a unit. Maximum and minimum are taken on the 16-bit patterns in an order-preserving form
+// (negatives have their lower 15 bits flipped), which is the same for bf16 and f16 and orders -0 below +0; a pattern
 // beyond infinity's is a NaN.
-#include "src/kernels/box.h"
+#include "src/selection/index/box.h"
 
-// Arrays of vectors need a width known to the compiler.
-#ifndef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
-#endif
+#include "src/ops/simd/fixed_width_targets.h"
+
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "src/kernels/box_build_cpu.cc"
+#define HWY_TARGET_INCLUDE "src/selection/index/box_build_cpu.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "src/kernels/load_half-inl.h"
+#include "src/ops/simd/load_half-inl.h"
 
 #ifndef MNEME_KERNELS_BOX_BUILD_CPU_ONCE_
 #define MNEME_KERNELS_BOX_BUILD_CPU_ONCE_
@@ -61,14 +59,14 @@ HWY_INLINE V order_of(D d, V bits) {
   return hn::Xor(bits, hn::BitCast(d, low));
 }
 
-// hi and lo of kVectors vectors of channels from c on.
+// hi and lo of kVectors vectors of channels, starting at c.
 template <int kVectors, class D>
 HWY_INLINE void min_max_channels(D d, std::span<const KvRun> runs, std::size_t token_bytes, std::size_t c,
                                  const HalfFormat& format, std::int16_t* hi, std::int16_t* lo) {
   using V = hn::Vec<D>;
   const std::size_t lanes = hn::Lanes(d);
   const V magnitude = hn::Set(d, std::int16_t{0x7fff});
-  V most[kVectors], least[kVectors], largest[kVectors];  // the last of magnitudes
+  V most[kVectors], least[kVectors], largest[kVectors];  // `largest`: of magnitudes
   for (int v = 0; v < kVectors; ++v) {
     most[v] = hn::Set(d, std::numeric_limits<std::int16_t>::min());
     least[v] = magnitude;
@@ -134,7 +132,7 @@ HWY_INLINE void sum_distances_of(std::span<const KvRun> runs, std::size_t token_
   }
 }
 
-// distance[c] = sum over tokens, in their order, of |centre[c] - key[c]|.
+// distance[c] = sum over tokens, in order, of |centre[c] - key[c]|.
 void sum_distances(std::span<const KvRun> runs, std::size_t token_bytes, std::size_t dim, DType dtype,
                    const float* centre, float* distance) {
   if (dtype == DType::kBF16)

@@ -1,7 +1,7 @@
-// Min-max boxes of whole pages: a warp a page, each lane its channels of all tokens.
+// Min-max boxes of whole pages: one warp per page; each lane handles its channels of all tokens.
 #include <algorithm>
 
-#include "src/kernels/kv_slots_cuda.cuh"
+#include "src/offload/kv_slots_cuda.cuh"
 
 namespace mneme {
 namespace {
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads) build_kernel(Args p) {
   if (n <= 0) return;
   const std::byte* from = block_at(p.keys, p.b.key_layer, p.b.key_slot, kv_head, page);
   auto* box = reinterpret_cast<Two*>(
-      p.s.boxes + (slot_index(p.s, p.b.slot_layer, p.b.place, kv_head) * p.s.max_pages + page) * token_bytes(p.s));
+      p.s.boxes + (slot_index(p.s, p.b.slot_layer, p.b.seq_slot, kv_head) * p.s.max_pages + page) * token_bytes(p.s));
   for (int c = lane; c < words; c += kWarp) {
     const auto key = [&](int t) { return *reinterpret_cast<const Two*>(from + t * token_bytes(p.s) + c * 4); };
     Two high = key(0), low = high;

@@ -1,32 +1,30 @@
-// Scores of boxes and of keys. Both are dot products of rows of 16-bit floats with f32 weights, one weight row a query
-// head:
+// Scores of boxes and of keys. Both are dot products of rows of 16-bit floats with f32 weights, one row of weights per
+// query head:
 //
 //   boxes  rows [hi: D | lo: D], weights [max(q, 0) | min(q, 0)]
 //   keys   rows [K: D | V: D] of which K is read, weights q
 //   means  rows [D], weights q (centroid.h)
 //
-// Four rows at a time, all heads while they are in L1. Each (row, head) has one accumulator of a vector's lanes, summed
-// in one order, so that equal rows score equal wherever they stand.
-#include "src/kernels/box.h"
+// Four rows at a time, with all heads while they are in L1. Each (row, head) has one accumulator of a vector's lanes,
+// summed in a fixed order, so that equal rows score equal at any index.
+#include "src/selection/index/box.h"
 
-// Arrays of vectors need a width known to the compiler.
-#ifndef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
-#endif
+#include "src/ops/simd/fixed_width_targets.h"
+
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "src/kernels/box_cpu.cc"
+#define HWY_TARGET_INCLUDE "src/selection/index/box_cpu.cc"
 #include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "src/kernels/load_half-inl.h"
+#include "src/ops/simd/load_half-inl.h"
 
 #ifndef MNEME_KERNELS_BOX_CPU_ONCE_
 #define MNEME_KERNELS_BOX_CPU_ONCE_
 #include <algorithm>
 
 #include "src/base/check.h"
-#include "src/kernels/centroid.h"
+#include "src/selection/index/centroid.h"
 
 namespace mneme {
 namespace {
@@ -42,11 +40,11 @@ struct Weights {
   std::size_t length = 0;
 };
 
-// Rows ahead, of this run and of runs of one token, that are called to L1: without, a scan beyond the caches has half
-// the rate.
-constexpr std::size_t kAhead = 8;
+// Prefetch distance in rows, of this run and of runs of one token: without it a scan beyond the caches has half the
+// rate.
+constexpr std::size_t kPrefetch = 8;
 
-// Row i of head h is scored to scores[h * score_stride + i].
+// Destination: row i of head h goes to scores[h * score_stride + i].
 struct RowScores {
   float* scores = nullptr;
   std::int64_t score_stride = 0;
@@ -62,7 +60,7 @@ namespace HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Sums of the lanes of four vectors, each in the order ((0 + 2) + (1 + 3)) after folding halves onto each other.
+// Horizontal sums of four vectors, each in the order ((0 + 2) + (1 + 3)) after folding halves.
 #if HWY_TARGET == HWY_SCALAR
 template <class D>
 HWY_INLINE void sum_lanes(D, const hn::Vec<D>* v, float* sums) {
@@ -109,7 +107,7 @@ HWY_INLINE void dot_rows(D d, const std::byte* const* rows, const float* w, std:
   for (int h = 0; h < kHeads; ++h) sum_lanes(d, acc[h], sums + h * kRows);
 }
 
-// 16 accumulators of AVX-512's 32 registers, 8 of the 16 that others have.
+// 16 accumulators of AVX-512's 32 registers, 8 of the 16 of other targets.
 inline constexpr int kHeadsAtOnce = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
 
 // Scores of rows[0..3] at columns [at, at + n), n <= 4.
@@ -147,12 +145,13 @@ HWY_INLINE void score_runs(D d, std::span<const KvRun> runs, std::size_t row_byt
     n = 0;
   };
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    if (i + kAhead < runs.size() && runs[i + kAhead].n_tokens > 0) prefetch_row(runs[i + kAhead].kv, weights.length);
+    if (i + kPrefetch < runs.size() && runs[i + kPrefetch].n_tokens > 0)
+      prefetch_row(runs[i + kPrefetch].kv, weights.length);
     const std::byte* row = runs[i].kv;
     std::int32_t left = runs[i].n_tokens;
     while (left > 0) {
       for (; n < kRows && left > 0; --left, row += row_bytes) {
-        if (left > static_cast<std::int32_t>(kAhead)) prefetch_row(row + kAhead * row_bytes, weights.length);
+        if (left > static_cast<std::int32_t>(kPrefetch)) prefetch_row(row + kPrefetch * row_bytes, weights.length);
         rows[n++] = row;
       }
       if (n == kRows) score_block();
@@ -163,7 +162,7 @@ HWY_INLINE void score_runs(D d, std::span<const KvRun> runs, std::size_t row_byt
   score_block();
 }
 
-// Whole vectors where they divide D, 8 lanes otherwise.
+// Full vectors where they divide D, 8 lanes otherwise.
 template <class Load>
 HWY_INLINE void score_any(std::span<const KvRun> runs, std::size_t row_bytes, const Weights& weights, Load load,
                           const RowScores& out) {
@@ -213,10 +212,10 @@ void box_score_cpu(const float* q, const AttentionShape& shape, const std::byte*
       w[(2 * g + 1) * dim + c] = x > 0.0f ? 0.0f : x;
     }
   const Weights weights{w, shape.group, 2 * static_cast<std::size_t>(dim)};
-  constexpr std::int64_t kStretch = std::int64_t{1} << 30;  // a run's tokens are an int32
-  for (std::int64_t at = 0; at < n; at += kStretch) {
+  constexpr std::int64_t kChunk = std::int64_t{1} << 30;  // a run's tokens are an int32
+  for (std::int64_t at = 0; at < n; at += kChunk) {
     const KvRun run{boxes + static_cast<std::size_t>(at) * shape.token_bytes(),
-                    static_cast<std::int32_t>(std::min(kStretch, n - at))};
+                    static_cast<std::int32_t>(std::min(kChunk, n - at))};
     HWY_DYNAMIC_DISPATCH(score)({&run, 1}, shape.token_bytes(), weights, shape.kv_dtype, {scores + at, score_stride});
   }
 }

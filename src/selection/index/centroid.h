@@ -1,19 +1,18 @@
-// The mean of a unit's keys, and how queries score against it.
+// Centroids: the mean of a unit's keys, and the scores of queries against it.
 //
-//   centroid  [D]  in the dtype of the keys; units' centroids follow one another
+//   centroid  [D]  in the dtype of the keys; centroids of units are contiguous
 //
-// Build   f32 sums in the order of the tokens, divided by their number, rounded to nearest even. A channel with a NaN
-// key
-//         gives NaN. Requires  at least one token.
-// Score   scores[g, u] = q[g] . centroid[u]: q [G, D] f32; scores [G, n] f32 out, rows `score_stride` floats apart.
-//         shape.scale is not applied. Equal centroids score equal, bit for bit, wherever they stand.
+// Build  f32 sums in the order of the tokens, divided by their number, rounded to nearest even. A channel with a NaN
+// key is NaN. Requires  at least one token.
+// Score  scores[g, u] = q[g] . centroid[u]: q [G, D] f32; scores [G, n] f32 out, row stride `score_stride` floats.
+// shape.scale is not applied. Equal centroids score equal, bit for bit, at any index.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
-#include "src/kernels/attention.h"
+#include "src/kv/kv_run.h"
 
 namespace mneme {
 

@@ -1,16 +1,14 @@
-// Means of keys, 8 channels at a time. Their scores are rows' dot products as keys' are: box_cpu.cc.
-#include "src/kernels/centroid.h"
+// Means of keys, 8 channels at a time. Their scores are dot products of rows, as for keys: box_cpu.cc.
+#include "src/selection/index/centroid.h"
 
-// Arrays of vectors need a width known to the compiler.
-#ifndef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
-#endif
+#include "src/ops/simd/fixed_width_targets.h"
+
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "src/kernels/centroid_cpu.cc"
+#define HWY_TARGET_INCLUDE "src/selection/index/centroid_cpu.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "src/kernels/load_half-inl.h"
+#include "src/ops/simd/load_half-inl.h"
 
 #ifndef MNEME_KERNELS_CENTROID_CPU_ONCE_
 #define MNEME_KERNELS_CENTROID_CPU_ONCE_

@@ -1,4 +1,4 @@
-#include "src/blocks/entry_store.h"
+#include "src/selection/index/entry_store.h"
 
 #include <cstring>
 
@@ -27,7 +27,7 @@ void EntryStore::truncate(std::int32_t size) {
 }
 
 void EntryStore::write(ByteWriter& out) const {
-  for_stretches(0, size_, [&](const std::byte* entries, std::int32_t, std::int32_t n) {
+  for_contiguous(0, size_, [&](const std::byte* entries, std::int32_t, std::int32_t n) {
     out.put(std::span(entries, static_cast<std::size_t>(n) * entry_bytes_));
   });
 }

@@ -1,7 +1,7 @@
-// Index entries of one (layer, KV head): append-only, equal in size, shared between forks.
+// Append-only store of fixed-size index entries of one (layer, KV head), shared between forks.
 //
-// Entries lie in chunks; a chunk that is complete is never written again, so that a fork shares it, and only the last,
-// partly filled one is copied when two owners would write it.
+// Entries are stored in chunks. Complete chunks are immutable and shared by forks; the last, partly filled chunk is
+// copied on write when it has two owners.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
-#include "src/checkpoint/byte_reader.h"
-#include "src/checkpoint/byte_writer.h"
+#include "src/formats/bytes/byte_reader.h"
+#include "src/formats/bytes/byte_writer.h"
 #include "src/tensor/buffer.h"
 
 namespace mneme {
@@ -21,27 +21,28 @@ class EntryStore {
 
   EntryStore() = default;
   explicit EntryStore(std::size_t entry_bytes) : entry_bytes_(entry_bytes) {}
-  EntryStore(const EntryStore&) = default;  // a fork: shares the chunks
+  EntryStore(const EntryStore&) = default;  // a fork shares the chunks
   EntryStore& operator=(const EntryStore&) = default;
 
   std::int32_t size() const { return size_; }
   std::size_t entry_bytes() const { return entry_bytes_; }
-  // Bytes of all chunks that this store refers to, shared ones included.
+  // Bytes of all referenced chunks, shared ones included.
   std::size_t bytes() const { return chunks_.size() * kChunkEntries * entry_bytes_; }
 
-  // Room for one more entry, to be written by the caller before anybody reads it.
+  // Appends one entry; the caller writes it before it is read.
   std::byte* append();
   const std::byte* entry(std::int32_t i) const {
     return chunk(i / kChunkEntries) + static_cast<std::size_t>(i % kChunkEntries) * entry_bytes_;
   }
   void truncate(std::int32_t size);
-  // All entries, for saved sessions. Requires, for read: none is there yet. Errors  kFormat: the bytes end.
+  // Serialise all entries for saved sessions. Requires  (read) the store is empty. Errors  kFormat: unexpected end of
+  // data.
   void write(ByteWriter& out) const;
   void read(ByteReader& in, std::int32_t size);
 
-  // Calls fn(first entry's bytes, first, n) for stretches that cover [begin, end) in order, each within one chunk.
+  // Calls fn(first entry's bytes, first, n) for ranges that cover [begin, end) in order, each within one chunk.
   template <typename F>
-  void for_stretches(std::int32_t begin, std::int32_t end, F&& fn) const {
+  void for_contiguous(std::int32_t begin, std::int32_t end, F&& fn) const {
     while (begin < end) {
       const std::int32_t stop = std::min(end, (begin / kChunkEntries + 1) * kChunkEntries);
       fn(entry(begin), begin, stop - begin);

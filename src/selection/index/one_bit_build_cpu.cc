@@ -1,17 +1,15 @@
-// One group of keys to one bit a channel. Lanes are channels: levels by a pass over the tokens, then each token sets
-// its bit of the channels' words, which go to nibbles. Sums run over the tokens in order.
-#include "src/kernels/one_bit.h"
+// Quantises a group of keys to one bit per channel. Lanes are channels: a pass over the tokens for the levels, then
+// each token sets its bit in the channels' words, which are converted to nibbles. Sums run over the tokens in order.
+#include "src/selection/index/one_bit.h"
 
-// Arrays of vectors need a width known to the compiler.
-#ifndef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
-#endif
+#include "src/ops/simd/fixed_width_targets.h"
+
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "src/kernels/one_bit_build_cpu.cc"
+#define HWY_TARGET_INCLUDE "src/selection/index/one_bit_build_cpu.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "src/kernels/load_half-inl.h"
+#include "src/ops/simd/load_half-inl.h"
 
 #ifndef MNEME_KERNELS_ONE_BIT_BUILD_CPU_ONCE_
 #define MNEME_KERNELS_ONE_BIT_BUILD_CPU_ONCE_
@@ -28,7 +26,7 @@ namespace {
 constexpr std::int32_t kMaxTokens = 256;
 constexpr std::int32_t kMaxDim = 256;
 
-// The keys of a group, token by token, and where they go.
+// Keys of a group, by token, and the output.
 struct GroupTask {
   const std::byte* rows[kMaxTokens];
   std::size_t n = 0;
@@ -44,7 +42,7 @@ float store_bf16(float x, std::byte* at) {
   return static_cast<float>(rounded);
 }
 
-// 16 bits, each to the lowest of its nibble.
+// Spreads 16 bits, each to the lowest bit of its nibble.
 std::uint64_t to_nibbles(std::uint64_t x) {
   x = (x | x << 24) & 0x000000ff000000ffu;
   x = (x | x << 12) & 0x000f000f000f000fu;
@@ -52,8 +50,8 @@ std::uint64_t to_nibbles(std::uint64_t x) {
   return (x | x << 3) & 0x1111111111111111u;
 }
 
-// The bits of channel c of 32 tokens from `first` on to their nibbles. Requires  channels in order: the first of four
-// writes all of them.
+// Stores the bits of channel c for 32 tokens from `first` on. Requires  channels in order: the first of four overwrites
+// the nibbles.
 void store_bits(const GroupTask& task, std::size_t c, std::size_t first, std::uint32_t word) {
   std::byte* at = task.out + 4 * task.dim + (c / 4 * task.n + first) / 2;
   for (std::size_t half = 0; half < 2; ++half, at += 8) {

@@ -1,7 +1,7 @@
-// A warp a group. Lane l has the channels whose bits are bit l of a code's words, one for each t, so that a vote is a
-// word.
-#include "src/kernels/one_bit_cuda.cuh"
-#include "src/kernels/one_bit_cuda.h"
+// One warp per group. Lane l has the channels whose bits are bit l of a code's words, one word for each t, so that a
+// ballot gives a word.
+#include "src/selection/index/one_bit_cuda.cuh"
+#include "src/selection/index/one_bit_cuda.h"
 
 namespace mneme {
 namespace {
@@ -9,10 +9,10 @@ namespace {
 using namespace cuda;  // NOLINT
 
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
-constexpr int kAtOnce = 8;             // tokens whose keys are under way
-constexpr std::size_t kBehind = 4096;  // that a scan reads after the last group
+constexpr int kAtOnce = 8;             // tokens with loads in flight
+constexpr std::size_t kBehind = 4096;  // bytes that a scan reads after the last group
 
-// Two to the power of n in [-126, 127].
+// 2^n, n in [-126, 127].
 __device__ __forceinline__ float power_of_two(int n) {
   return __int_as_float((n + 127) << 23);
 }
@@ -22,7 +22,7 @@ template <typename T, int kDim, typename KeyAt>
 __device__ void build_group(KeyAt&& key_at, int group_tokens, bool mean_abs, std::byte* levels, std::byte* codes) {
   using S = OneBitShape<kDim>;
   const int lane = threadIdx.x % kWarp, position = lane % 16, j = position % S::kPairs, part = position / S::kPairs;
-  const int channel = 32 * (j / 4) + 2 * (j % 4) + lane / 16;  // of t = 0; + 8 t
+  const int channel = 32 * (j / 4) + 2 * (j % 4) + lane / 16;  // at t = 0; + 8 t
   const auto for_tokens = [&](auto&& take) {
 #pragma unroll 1
     for (int first = 0; first < group_tokens; first += kAtOnce) {
@@ -62,12 +62,12 @@ __device__ void build_group(KeyAt&& key_at, int group_tokens, bool mean_abs, std
   }
 #pragma unroll
   for (int d = kWarp / 2; d > 0; d /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, d));
-  // one_bit_round_steps. Below the normal numbers a step is a multiple of the place already.
-  const int exponent = static_cast<int>(__float_as_uint(largest) >> 23) - 127, place = max(exponent - 7, -126);
+  // one_bit_round_steps. Subnormal steps are multiples of the unit already.
+  const int exponent = static_cast<int>(__float_as_uint(largest) >> 23) - 127, exponent8 = max(exponent - 7, -126);
   auto* level = reinterpret_cast<__nv_bfloat16*>(levels);
 #pragma unroll
   for (int t = 0; t < 4; ++t) {
-    if (largest > 0 && isfinite(s[t])) s[t] = rintf(s[t] * power_of_two(-place)) * power_of_two(place);
+    if (largest > 0 && isfinite(s[t])) s[t] = rintf(s[t] * power_of_two(-exponent8)) * power_of_two(exponent8);
     if (!finite[t]) z[t] = s[t] = __int_as_float(0x7fc00000);
     if (part == 0) {
       level[channel + 8 * t] = narrow<__nv_bfloat16>(z[t]);
@@ -110,7 +110,7 @@ template <typename T, int kDim>
 __global__ void __launch_bounds__(kThreads) build_kernel(BuildArgs p) {
   const int kv_head = blockIdx.y, group = p.b.first + blockIdx.x * kWarps + threadIdx.x / kWarp;
   if (group >= p.b.stop) return;
-  const std::int64_t index = slot_index(p.s, p.b.slot_layer, p.b.place, kv_head);
+  const std::int64_t index = slot_index(p.s, p.b.slot_layer, p.b.seq_slot, kv_head);
   const int first = group * p.s.group_tokens;
   build_group<T, kDim>(
       [&](int i) {
@@ -126,24 +126,24 @@ struct CloseArgs {
   CloseOneBit c;
 };
 
-// A warp a (row, layer, KV head).
+// One warp per (row, layer, KV head).
 template <typename T, int kDim>
 __global__ void __launch_bounds__(kThreads) close_kernel(CloseArgs p) {
-  wait_for_previous();
+  grid_dependency_wait();
   const int heads = p.s.n_kv_heads, layers = p.c.stop - p.c.first;
   const int item = blockIdx.x * kWarps + threadIdx.x / kWarp, row = item / (layers * heads);
   if (row >= p.c.rows.n) return;
-  const int place = p.c.rows.places[row], length = p.c.rows.lengths[row];
-  if (place < 0 || length % p.s.group_tokens != 0) return;
+  const int seq_slot = p.c.rows.seq_slots[row], length = p.c.rows.lengths[row];
+  if (seq_slot < 0 || length % p.s.group_tokens != 0) return;
   const int layer = p.c.first + item / heads % layers, kv_head = item % heads;
-  const std::int64_t index = slot_index(p.s, layer, place, kv_head);
+  const std::int64_t index = slot_index(p.s, layer, seq_slot, kv_head);
   const int group = length / p.s.group_tokens - 1, first = group * p.s.group_tokens;
-  const SlotRules& rules = p.s.rules[layer * p.s.n_places + place];
+  const SlotRules& rules = p.s.rules[layer * p.s.n_seq_slots + seq_slot];
   build_group<T, kDim>(
       [&](int i) {
         if (p.s.n_slots > 0)
-          return reinterpret_cast<const T*>(resident_token(p.s, rules, layer, place, kv_head, first + i, length));
-        const std::int32_t token = unit_token(p.pages, 1, p.c.model_layers[layer], place, kv_head, first + i);
+          return reinterpret_cast<const T*>(resident_token(p.s, rules, layer, seq_slot, kv_head, first + i, length));
+        const std::int32_t token = unit_token(p.pages, 1, p.c.model_layers[layer], seq_slot, kv_head, first + i);
         return reinterpret_cast<const T*>(p.pages.base + token * token_bytes(p.s));
       },
       p.s.group_tokens, p.s.mean_abs, levels_of(p.s, index, group), codes_of(p.s, index, first / kKvPageTokens));

@@ -1,19 +1,17 @@
-// The scan over 1-bit keys: score = base + 2 * (sum of w over the channels whose bit is set), with w[c] = q[c] s[c] and
-// base = sum of q z - w, both by group and head. Lanes are tokens: a word of 8 tokens of four channels becomes masks,
-// under which a channel's weight is added for every head while the masks are in registers. Where the CPU multiplies
-// integers, one_bit_vnni.cc does it.
-#include "src/kernels/one_bit.h"
+// 1-bit scan: score = base + 2 * (sum of w over the channels whose bit is set), with w[c] = q[c] s[c] and base = sum of
+// q z - w, both per group and head. Lanes are tokens: a word of 8 tokens of four channels becomes masks, and a
+// channel's weight is added under its mask for every head while the masks are in registers. With VNNI, one_bit_vnni.cc
+// replaces this.
+#include "src/selection/index/one_bit.h"
 
-// Arrays of vectors need a width known to the compiler.
-#ifndef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
-#endif
+#include "src/ops/simd/fixed_width_targets.h"
+
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "src/kernels/one_bit_cpu.cc"
+#define HWY_TARGET_INCLUDE "src/selection/index/one_bit_cpu.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "src/kernels/load_half-inl.h"
+#include "src/ops/simd/load_half-inl.h"
 
 #ifndef MNEME_KERNELS_ONE_BIT_CPU_ONCE_
 #define MNEME_KERNELS_ONE_BIT_CPU_ONCE_
@@ -22,7 +20,7 @@
 #include <cstring>
 
 #include "src/base/check.h"
-#include "src/kernels/one_bit_vnni.h"
+#include "src/selection/index/one_bit_vnni.h"
 
 namespace mneme {
 namespace {
@@ -41,7 +39,7 @@ struct GroupWeights {
   float base[kOneBitMaxGroup];
 };
 
-// The nibbles of a group's channels: four channels' at words + c / 4 * stride.
+// Nibbles of a group: four channels' at words + c / 4 * stride.
 struct NibbleRows {
   const std::byte* words = nullptr;
   std::size_t stride = 0;
@@ -61,9 +59,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 using Floats = hn::CappedTag<float, 8>;
 using Words = hn::CappedTag<std::uint32_t, 8>;
 
-// Vectors of tokens at once: 32 tokens, fewer where a vector is shorter.
+// Vectors of tokens at a time: 32 tokens, fewer with short vectors.
 inline constexpr std::size_t kVectors = 4;
-// 8 accumulators: a head has kVectors, and a lone head as many partial sums as fill them.
+// 8 accumulators: kVectors per head, and with one head as many partial sums as fill them.
 inline constexpr int kHeadsAtOnce = 2;
 
 HWY_INLINE void weigh(const float* q, std::int32_t heads, std::size_t dim, const std::byte* group, GroupWeights& out) {
@@ -89,7 +87,7 @@ HWY_INLINE hn::Vec<Floats> add_where(hn::Mask<Floats> mask, hn::Vec<Floats> sum,
 #endif
 }
 
-// Scores of kVectors vectors of tokens from token `first` on, for kHeads heads; kParts partial sums by channel mod
+// Scores of kVectors vectors of tokens, starting at token `first`, for kHeads heads; kParts partial sums by channel mod
 // kParts.
 template <int kHeads, int kParts>
 HWY_INLINE void scan_nibbles(const NibbleRows& rows, std::size_t first, const float* w, const float* base,

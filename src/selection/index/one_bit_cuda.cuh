@@ -1,21 +1,21 @@
-// How 1-bit keys lie in memory. A warp multiplies 16 tokens with 8 queries, 16 channels at a time (mma of
-// cuda_common.cuh, lane = 4 g + t); which 16 of the channels those are does not matter as long as both sides agree, so
-// that a lane's channels are whatever lets it read 16 bytes at once:
+// Memory layout of 1-bit keys on the device. A warp multiplies 16 tokens with 8 queries, 16 channels at a time (mma of
+// common.cuh, lane = 4 g + t). Which 16 channels an mma takes is free as long as both operands agree, so a lane's
+// channels are those that let it load 16 bytes at once:
 //
-//   chunk c, pair i  channels 32 c + 8 t + 2 i and the next one: pair j = 4 c + i of the lane's D / 8
+//   chunk c, pair i  channels 32 c + 8 t + 2 i and the next: pair j = 4 c + i of the lane's D / 8
 //
 // Codes of 32 tokens are [32 lanes][4 / kPerWord words]. A word has kPerWord of the lane's tokens g + 8 n, n = 0 .. 3,
 // and all its pairs of each: bits p and p + 16 are pair j of token n, p = n % kPerWord * D / 8 + j, so that shifted
-// left by 15 - p they stand where two 16-bit numbers have their signs.
+// left by 15 - p they are the sign bits of two 16-bit values.
 #pragma once
 
-#include "src/kernels/kv_slots_cuda.cuh"
+#include "src/offload/kv_slots_cuda.cuh"
 
 namespace mneme::cuda {
 
 template <int kDim>
 struct OneBitShape {
-  static constexpr int kChunks = kDim / 32, kPairs = kDim / 8;  // of a lane
+  static constexpr int kChunks = kDim / 32, kPairs = kDim / 8;  // per lane
   static constexpr int kPerWord = 16 / kPairs, kWords = 4 / kPerWord;
   static constexpr int kBlockBytes = 4 * kDim;  // codes of 32 tokens
   static constexpr int kLevelBytes = 4 * kDim;  // z and s of a group
@@ -24,7 +24,7 @@ struct OneBitShape {
 __device__ __forceinline__ std::byte* codes_of(const KvSlots& s, std::int64_t index, int page) {
   return s.keys.codes + (index * s.max_pages + page) * (std::int64_t{4} * s.head_dim);
 }
-// Groups of one (layer, place, KV head).
+// Groups of one (layer, sequence slot, KV head).
 __host__ __device__ inline std::int32_t one_bit_groups(const KvSlots& s) {
   return (s.max_pages * kKvPageTokens + s.group_tokens - 1) / s.group_tokens;
 }

@@ -1,18 +1,18 @@
-// The scan over 1-bit keys by vpdpbusd: a bit becomes a byte, 0 or the channel's step s, and 16 tokens take four
-// channels of a head at once.
+// 1-bit scan by vpdpbusd: a bit becomes a byte, 0 or the channel's step s, and one instruction handles 16 tokens of
+// four channels of a head.
 //
-// s is a whole number from 0 to 255 of a unit of its group (one_bit.h); q has 15 bits and a sign, 256 high + low, so
-// two products a head. So nothing is made for a group and a head but the sum of q (z - s): groups are as small as 32
-// tokens, and weights q s for each would take as long as the scan. Units are powers of two, and small integers stay
+// s is an integer from 0 to 255 times a unit of its group (one_bit.h); q has 15 bits and a sign, 256 high + low, so two
+// products per head. The only value computed per group and head is the sum of q (z - s): groups may be as small as 32
+// tokens, where weights q s for each would take as long as the scan. Units are powers of two, and small integers stay
 // exact.
 //
-// D = 64, four heads, groups of 32, a token: 1.7 ns, beside 3.1 under masks in f32.
-#include "src/kernels/one_bit_vnni.h"
+// D = 64, four heads, groups of 32, per token: 1.7 ns, against 3.1 with masks in f32.
+#include "src/selection/index/one_bit_vnni.h"
 
 #include <hwy/highway.h>
 
-#include "src/kernels/matmul_kernels.h"
-#include "src/kernels/matmul_vnni-inl.h"
+#include "src/ops/gemm/gemm_kernels.h"
+#include "src/ops/gemm/gemm_vnni-inl.h"
 
 #if HWY_ARCH_X86_64
 
@@ -25,16 +25,16 @@ namespace mneme {
 namespace {
 
 constexpr std::int32_t kHeadsAtOnce = 4;
-constexpr std::size_t kGroupsAhead = 4;
+constexpr std::size_t kPrefetchGroups = 4;
 
-// A call's queries: q = (256 high + low) * unit. Channels beyond D are zero.
+// Queries of a call: q = (256 high + low) * unit. Channels beyond D are zero.
 struct alignas(64) Queries {
   std::int8_t high[kOneBitMaxGroup][kOneBitMaxDim], low[kOneBitMaxGroup][kOneBitMaxDim];
   float q[kOneBitMaxGroup][kOneBitMaxDim];
   float unit[kOneBitMaxGroup];  // NaN: not finite
 };
 
-// A group's levels: s = code * unit. Channels beyond D are zero.
+// Levels of a group: s = code * unit. Channels beyond D are zero.
 struct alignas(64) Levels {
   std::uint8_t code[kOneBitMaxDim];
   float least[kOneBitMaxDim];  // z - s
@@ -60,7 +60,7 @@ void code_query(const float* q, std::int32_t dim, std::int32_t head, Queries& ou
   const float inverse = std::ldexp(1.0f, -exponent);
   for (std::int32_t c = 0; c < dim; ++c) {
     const auto code = static_cast<std::int32_t>(std::nearbyint(q[c] * inverse));
-    out.low[head][c] = static_cast<std::int8_t>(code);  // from -128 to 127
+    out.low[head][c] = static_cast<std::int8_t>(code);  // -128 to 127
     out.high[head][c] = static_cast<std::int8_t>((code - out.low[head][c]) / 256);
   }
 }
@@ -70,14 +70,14 @@ void code_query(const float* q, std::int32_t dim, std::int32_t head, Queries& ou
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")
 namespace {
 
-// Words of channels 32 b and on, zeros beyond D.   kBlocks  D / 32, or 0: as dim says
+// Words of channels 32 b and on, zeros beyond D.   kBlocks  D / 32, or 0: from `dim`
 template <int kBlocks>
 inline __m512i load_channels(const std::byte* words, std::int32_t dim, std::int32_t b) {
   if (kBlocks > 0 || dim - 32 * b >= 32) return _mm512_loadu_si512(words + 64 * b);
   return _mm512_maskz_loadu_epi16((__mmask32{1} << (dim - 32 * b)) - 1, words + 64 * b);
 }
 
-// A bf16 number in each half of 32 bits of words, as f32.
+// The bf16 in each half of 32 bits, as f32.
 inline __m512 widened(__m256i words) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
 }
@@ -93,7 +93,7 @@ inline void code_levels(const std::byte* group, std::int32_t dim, Levels& out) {
   }
   const __m256i half = _mm256_max_epu16(_mm512_castsi512_si256(largest), _mm512_extracti64x4_epi64(largest, 1));
   const __m128i quarter = _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
-  // The horizontal instruction finds the smallest.
+  // The horizontal instruction computes the minimum.
   const auto most = static_cast<std::uint16_t>(
       ~static_cast<unsigned>(_mm_cvtsi128_si32(_mm_minpos_epu16(_mm_xor_si128(quarter, _mm_set1_epi16(-1))))));
   const int exponent = most >> 7;
@@ -138,9 +138,9 @@ inline HeadLine line_of(const Queries& queries, std::int32_t first, std::int32_t
   return line;
 }
 
-// sum += the products of four bytes of a, counting from 0, with four of b, with signs. GCC 12 moves every sum to
-// another register and back around the intrinsic, which is half the speed.
-inline void add_products(__m512i& sum, __m512i a, __m512i b) {
+// sum += dot products of four unsigned bytes of a with four signed ones of b. GCC 12 moves every sum to another
+// register and back around the intrinsic, which halves the speed.
+inline void add_dot_products(__m512i& sum, __m512i a, __m512i b) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
 }
 
@@ -150,19 +150,19 @@ inline __m512i four_bytes(const void* at) {
   return _mm512_set1_epi32(four);
 }
 
-// What the scan of a group reads.
+// Input of a group's scan.
 struct GroupCodes {
   const std::byte* nibbles = nullptr;
-  std::size_t stride = 0;  // bytes from four channels to the next
+  std::size_t stride = 0;  // bytes between groups of four channels
   const std::uint8_t* steps = nullptr;
   std::int32_t dim = 0;
 };
 
-// 32 tokens from t on. A sum in a loop that is not unrolled is a sum in memory.
+// 32 tokens from t on. If this loop is not unrolled the sums are kept in memory.
 template <int kHeads>
 inline void scan_tokens(const GroupCodes& group, std::int32_t t, const Queries& queries, std::int32_t first,
                         const HeadLine& line, float* scores, std::int64_t score_stride) {
-  constexpr int kParts = kHeads == 1 ? 2 : 1;  // so that sums do not wait for each other
+  constexpr int kParts = kHeads == 1 ? 2 : 1;  // independent accumulation chains
   __m512i high[kParts][kHeads][2], low[kParts][kHeads][2];
 #pragma GCC unroll 2
   for (int p = 0; p < kParts; ++p)
@@ -184,8 +184,8 @@ inline void scan_tokens(const GroupCodes& group, std::int32_t t, const Queries& 
         const __m512i q_low = four_bytes(queries.low[first + h] + c + 4 * p);
 #pragma GCC unroll 2
         for (int v = 0; v < 2; ++v) {
-          add_products(high[p][h][v], tokens[v], q_high);
-          add_products(low[p][h][v], tokens[v], q_low);
+          add_dot_products(high[p][h][v], tokens[v], q_high);
+          add_dot_products(low[p][h][v], tokens[v], q_low);
         }
       }
     }
@@ -221,7 +221,7 @@ void scan_blocks(const Queries& queries, const AttentionShape& shape, const std:
   Levels levels;
   for (std::int64_t i = 0; i < n_groups; ++i) {
     const std::byte* group = groups + static_cast<std::size_t>(i) * bytes;
-    for (std::size_t b = 0; b < bytes; b += 64) __builtin_prefetch(group + kGroupsAhead * bytes + b);
+    for (std::size_t b = 0; b < bytes; b += 64) __builtin_prefetch(group + kPrefetchGroups * bytes + b);
     code_levels<kBlocks>(group, dim, levels);
     for (std::int32_t h = 0; h < shape.group; h += kHeadsAtOnce)
       kScans[std::min(kHeadsAtOnce, shape.group - h) - 1](queries, h, dim, levels, group + 4 * dim, g,

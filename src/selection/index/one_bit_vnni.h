@@ -1,7 +1,7 @@
-// Internal to the scan over 1-bit keys: the form for CPUs that multiply bytes (AVX512-VNNI).
+// Internal to the 1-bit scan: the form for CPUs with AVX512-VNNI.
 #pragma once
 
-#include "src/kernels/one_bit.h"
+#include "src/selection/index/one_bit.h"
 
 namespace mneme {
 
@@ -10,8 +10,7 @@ inline constexpr std::int32_t kOneBitMaxGroup = 16, kOneBitMaxDim = 256;
 using OneBitScan = void(const float* q, const AttentionShape& shape, const std::byte* groups, std::int64_t n_groups,
                         std::int32_t g, float* scores, std::int64_t score_stride);
 
-// one_bit_score_cpu without its checks; null where the CPU, or the instructions that Highway was told to choose, have
-// none.
+// one_bit_score_cpu without its checks; null where the CPU, or Highway's selected target, lacks the instructions.
 OneBitScan* one_bit_vnni_scan();
 
 }  // namespace mneme

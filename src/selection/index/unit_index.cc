@@ -1,62 +1,72 @@
-#include "src/blocks/unit_index.h"
+#include "src/selection/index/unit_index.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "src/base/check.h"
 #include "src/base/rng.h"
-#include "src/kernels/centroid.h"
+#include "src/selection/index/centroid.h"
 
 namespace mneme {
 namespace {
 
-class BoxIndex final : public UnitIndex {
+// An index of one entry a unit.
+class EntryPerUnit : public UnitIndex {
  public:
-  BoxIndex(BoxKind kind, std::int32_t unit_tokens) : kind_(kind), unit_tokens_(unit_tokens) {}
+  explicit EntryPerUnit(std::int32_t unit_tokens) : unit_tokens_(unit_tokens) {}
 
-  std::size_t entry_bytes(const AttentionShape& shape) const override {
-    return shape.token_bytes();
-  }  // two vectors, as K and V
-  std::int32_t entry_tokens() const override { return unit_tokens_; }
-  void build(std::span<const KvRun> runs, const AttentionShape& shape, std::byte* entry) const override {
-    box_build_cpu(runs, shape, kind_, entry);
-  }
-  void score(const ScoreTask& t, ScoreScratch&) const override {
-    t.head.entries->for_stretches(
-        t.first_unit, t.last_unit, [&](const std::byte* boxes, std::int32_t first, std::int32_t n) {
-          box_score_cpu(t.q, t.shape, boxes, n, t.scores + (first - t.first_unit), t.score_stride);
+  std::int32_t entry_tokens() const final { return unit_tokens_; }
+  void score(const ScoreTask& t, ScoreScratch&) const final {
+    t.head.entries->for_contiguous(
+        t.first_unit, t.last_unit, [&](const std::byte* entries, std::int32_t first, std::int32_t n) {
+          score_entries(t.q, t.shape, entries, n, t.scores + (first - t.first_unit), t.score_stride);
         });
   }
-  std::size_t bytes_read(std::int32_t n_units, const AttentionShape& shape) const override {
+  std::size_t bytes_read(std::int32_t n_units, const AttentionShape& shape) const final {
     return static_cast<std::size_t>(n_units) * entry_bytes(shape);
   }
 
  private:
-  BoxKind kind_;
+  virtual void score_entries(const float* q, const AttentionShape& shape, const std::byte* entries, std::int64_t n,
+                             float* scores, std::int64_t score_stride) const = 0;
+
   std::int32_t unit_tokens_;
 };
 
-class CentroidIndex final : public UnitIndex {
+class BoxIndex final : public EntryPerUnit {
  public:
-  explicit CentroidIndex(std::int32_t unit_tokens) : unit_tokens_(unit_tokens) {}
+  BoxIndex(BoxKind kind, std::int32_t unit_tokens) : EntryPerUnit(unit_tokens), kind_(kind) {}
 
-  std::size_t entry_bytes(const AttentionShape& shape) const override { return shape.token_bytes() / 2; }
-  std::int32_t entry_tokens() const override { return unit_tokens_; }
+  std::size_t entry_bytes(const AttentionShape& shape) const override {
+    return shape.token_bytes();
+  }  // two 16-bit values per channel: K and V
   void build(std::span<const KvRun> runs, const AttentionShape& shape, std::byte* entry) const override {
-    centroid_build_cpu(runs, shape, entry);
-  }
-  void score(const ScoreTask& t, ScoreScratch&) const override {
-    t.head.entries->for_stretches(
-        t.first_unit, t.last_unit, [&](const std::byte* centroids, std::int32_t first, std::int32_t n) {
-          centroid_score_cpu(t.q, t.shape, centroids, n, t.scores + (first - t.first_unit), t.score_stride);
-        });
-  }
-  std::size_t bytes_read(std::int32_t n_units, const AttentionShape& shape) const override {
-    return static_cast<std::size_t>(n_units) * entry_bytes(shape);
+    box_build_cpu(runs, shape, kind_, entry);
   }
 
  private:
-  std::int32_t unit_tokens_;
+  void score_entries(const float* q, const AttentionShape& shape, const std::byte* boxes, std::int64_t n, float* scores,
+                     std::int64_t score_stride) const override {
+    box_score_cpu(q, shape, boxes, n, scores, score_stride);
+  }
+
+  BoxKind kind_;
+};
+
+class CentroidIndex final : public EntryPerUnit {
+ public:
+  using EntryPerUnit::EntryPerUnit;
+
+  std::size_t entry_bytes(const AttentionShape& shape) const override { return shape.token_bytes() / 2; }
+  void build(std::span<const KvRun> runs, const AttentionShape& shape, std::byte* entry) const override {
+    centroid_build_cpu(runs, shape, entry);
+  }
+
+ private:
+  void score_entries(const float* q, const AttentionShape& shape, const std::byte* centroids, std::int64_t n,
+                     float* scores, std::int64_t score_stride) const override {
+    centroid_score_cpu(q, shape, centroids, n, scores, score_stride);
+  }
 };
 
 class OneBitIndex final : public UnitIndex {
@@ -100,7 +110,7 @@ class OneBitIndex final : public UnitIndex {
  private:
   void score_groups(const ScoreTask& t, std::int32_t first, std::int32_t last, float* scores,
                     std::int64_t stride) const {
-    t.head.entries->for_stretches(first, last, [&](const std::byte* groups, std::int32_t at, std::int32_t n) {
+    t.head.entries->for_contiguous(first, last, [&](const std::byte* groups, std::int32_t at, std::int32_t n) {
       one_bit_score_cpu(t.q, t.shape, groups, n, group_, scores + std::int64_t{at - first} * group_, stride);
     });
   }
@@ -160,7 +170,7 @@ class RandomIndex final : public UnitIndex {
     MNEME_CHECK(false, "the random control has no entries");
   }
   void score(const ScoreTask& t, ScoreScratch&) const override {
-    // One counter a (tokens stored, layer, KV head): the same draw for all heads of the group, another at every step.
+    // One counter per (tokens stored, layer, KV head): the same draw for all heads of the group, another at every step.
     const std::uint64_t where = (static_cast<std::uint64_t>(t.head.cache->length()) << 24) ^
                                 (static_cast<std::uint64_t>(t.head.layer) << 12) ^
                                 static_cast<std::uint64_t>(t.head.kv_head);

@@ -1,4 +1,4 @@
-#include "src/blocks/unit_table.h"
+#include "src/selection/index/unit_table.h"
 
 #include <cstring>
 
@@ -35,12 +35,12 @@ void UnitTable::append_runs(std::int32_t unit, std::int32_t n, const SequenceCac
                             std::int32_t kv_head, std::vector<KvRun>& runs) const {
   const std::int32_t first = begin(unit);
   if (copy_.entry_bytes() > 0) {
-    copy_.for_stretches(first, first + n, [&](const std::byte* kv, std::int32_t, std::int32_t count) {
+    copy_.for_contiguous(first, first + n, [&](const std::byte* kv, std::int32_t, std::int32_t count) {
       runs.push_back({kv, count});
     });
     return;
   }
-  members_.for_stretches(first, first + n, [&](const std::byte* bytes, std::int32_t, std::int32_t count) {
+  members_.for_contiguous(first, first + n, [&](const std::byte* bytes, std::int32_t, std::int32_t count) {
     const auto* positions = reinterpret_cast<const std::int32_t*>(bytes);
     const std::int32_t from = positions[0], to = positions[count - 1] + 1;
     if (to - from == count)  // a segment

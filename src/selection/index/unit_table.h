@@ -1,22 +1,22 @@
-// Units that are lists of tokens, of one (layer, KV head): append-only; forks share the complete chunks, as they do
-// with the EntryStore it is made of.
+// Append-only table of units that are lists of tokens, for one (layer, KV head). Forks share complete chunks of the
+// EntryStores that it is made of.
 //
-// A table may hold a private copy of its tokens' keys and values, unit after unit, so that a unit lies in one piece.
+// A table may hold a private copy of its tokens' keys and values, unit after unit, so that a unit is contiguous.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "src/blocks/entry_store.h"
-#include "src/cache/sequence_cache.h"
+#include "src/kv/sequence_cache.h"
+#include "src/selection/index/entry_store.h"
 
 namespace mneme {
 
 class UnitTable {
  public:
   UnitTable() = default;
-  // copy_bytes: of one token's key and value, to hold them; 0: they stay in the cache.
+  // copy_bytes: bytes of one token's [K | V] pair, to store copies; 0: keys and values are read from the cache.
   explicit UnitTable(std::size_t copy_bytes) : copy_(copy_bytes) {}
 
   std::int32_t size() const { return ends_.size(); }         // units
@@ -25,16 +25,16 @@ class UnitTable {
   // Position of a unit's i-th token; ascending in i.
   std::int32_t token(std::int32_t unit, std::int32_t i) const { return value(members_, begin(unit) + i); }
 
-  // One more unit, of tokens of `cache` at ascending positions. Requires  at least one.
+  // Appends a unit of tokens of `cache` at ascending positions. Requires  at least one.
   void append(std::span<const std::int32_t> positions, const SequenceCache& cache, std::int32_t layer,
               std::int32_t kv_head);
   void truncate(std::int32_t n_units);
 
-  // Runs that hold the keys and values of a unit's first n tokens, in their order.
+  // Appends the runs of a unit's first n tokens, in order.
   void append_runs(std::int32_t unit, std::int32_t n, const SequenceCache& cache, std::int32_t layer,
                    std::int32_t kv_head, std::vector<KvRun>& runs) const;
 
-  // Of the unit's list, which lies alone in memory: a step asks for a hundred of them, each 80 ns away.
+  // Prefetches the unit's list. Lists are scattered: a step reads about 100 of them at 80 ns latency each.
   void prefetch(std::int32_t unit) const {
     const std::int32_t first = begin(unit);
     __builtin_prefetch(copy_.entry_bytes() > 0 ? copy_.entry(first) : members_.entry(first));

@@ -1,4 +1,4 @@
-#include "src/blocks/channel_moments.h"
+#include "src/selection/layer/channel_moments.h"
 
 #include <algorithm>
 

@@ -1,13 +1,13 @@
-// Running mean and variance of every channel over all rows that a sequence has seen in a layer.
-// Source  batches merge as in Chan, Golub and LeVeque (1979).
+// Running mean and variance of every channel over all rows that a layer of a sequence has seen.
+// Source  merging of batches: Chan, Golub and LeVeque (1979).
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "src/checkpoint/byte_reader.h"
-#include "src/checkpoint/byte_writer.h"
+#include "src/formats/bytes/byte_reader.h"
+#include "src/formats/bytes/byte_writer.h"
 
 namespace mneme {
 
@@ -24,16 +24,16 @@ class ChannelMoments {
 
   std::span<const double> means() const { return mean_; }
   std::span<const double> squares() const { return m2_; }  // sums of squared deviations
-  // What was computed elsewhere, from here on.
+  // Replaces the state with moments computed elsewhere.
   void set(std::int64_t count, std::span<const double> means, std::span<const double> squares);
 
-  // n rows with these means and sums of squared deviations, [channels] each.
+  // Adds n rows with these means and sums of squared deviations, [channels] each.
   void add(std::int64_t n, std::span<const float> mean, std::span<const float> m2);
-  // What a row's bias is made of: centre[c] = mean, weight[c] = 1 / (variance + 1 % of the mean variance); all weights
-  // are 0 where no channel varies.
+  // Terms of a row's bias: centre[c] = mean, weight[c] = 1 / (variance + 1 % of the mean variance); all weights are 0
+  // where no channel varies.
   void bias_form(std::span<float> centre, std::span<float> weight) const;
 
-  // For saved sessions. Errors  kFormat: the bytes end, or more rows than `most_rows`.
+  // For saved sessions. Errors  kFormat: unexpected end of data, or more than `most_rows` rows.
   void write(ByteWriter& out) const;
   void read(ByteReader& in, std::int64_t most_rows);
 

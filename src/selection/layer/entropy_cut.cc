@@ -1,4 +1,4 @@
-#include "src/blocks/entropy_cut.h"
+#include "src/selection/layer/entropy_cut.h"
 
 #include <algorithm>
 #include <cmath>
@@ -31,7 +31,7 @@ double EntropyCut::mean_entropy(std::int32_t layer) const {
   return sum / static_cast<double>(n);
 }
 
-// The reverse is inverted, not subtracted from 1: entropies are so near 1 that it would be all or nothing.
+// Reversed by 1 / x, not 1 - x: entropies are so near 1 that subtraction would be all or nothing.
 double EntropyCut::share(double entropy) const {
   return reversed_ ? 1 / std::max(entropy, 1e-6) : entropy;
 }
@@ -60,7 +60,7 @@ std::int32_t EntropyCut::take(std::size_t slot, std::int32_t layer, double entro
   const double rest = later(layer);
   const double mine = share(theta), part = mine + rest > 0 ? mine / (mine + rest) : 1;
   const std::int32_t low = least(k_), left = n_layers - 1 - layer;
-  // What later layers are owed at the least stays in the pool, so that the step never exceeds it.
+  // The minimum of the later layers stays in the pool, so that a step never exceeds it.
   const auto room = static_cast<std::int32_t>(pool) - left * low;
   const std::int32_t high = std::clamp(room, low, most(k_));
   const auto units = std::min(n_units, std::clamp(static_cast<std::int32_t>(std::lround(part * pool)), low, high));
@@ -81,7 +81,7 @@ void EntropyCut::read(ByteReader& in) {
     h.n = in.read<std::int64_t>("number of entropies");
     in.fill(std::span(h.last), "entropies of a layer");
     if (h.n < 0) fail(ErrorKind::kFormat, "{} entropies of a layer", h.n);
-    // An even spread is 1, but for rounding.
+    // An even spread is 1 up to rounding.
     for (double x : h.last)
       if (!(x >= -1e-6 && x <= 1 + 1e-6)) fail(ErrorKind::kFormat, "entropy {} of a layer, expected 0 to 1", x);
   }

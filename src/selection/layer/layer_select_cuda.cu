@@ -1,14 +1,13 @@
-// Scores are one product of keys with probes, all of it tensor cores' work: a warp takes a page, and lane (g, t) loads
-// 16 bytes of the keys of tokens g, g + 8, g + 16 and g + 24 straight out of device memory: which channels one mma
-// takes does not matter as long as both sides agree. Squares of the keys are summed on the way, so that nothing is kept
-// of a key but itself.
+// Scores are a GEMM of keys with probes on tensor cores. A warp takes a page, and lane (g, t) loads 16 bytes of the
+// keys of tokens g, g + 8, g + 16 and g + 24 directly from device memory: which channels an mma takes is free as long
+// as both operands agree. Squares of the keys are summed on the fly, so that nothing else is stored per key.
 #include <algorithm>
 #include <cmath>
 
-#include "src/kernels/bulk_copies.cuh"
-#include "src/kernels/kv_slots_cuda.cuh"
-#include "src/kernels/layer_choose_cuda.h"
-#include "src/kernels/rank_keys.cuh"
+#include "src/cuda/bulk_copy.cuh"
+#include "src/offload/kv_slots_cuda.cuh"
+#include "src/selection/layer/layer_select_cuda.h"
+#include "src/selection/topk/block_topk.cuh"
 
 namespace mneme {
 namespace {
@@ -16,52 +15,52 @@ namespace {
 using namespace cuda;  // NOLINT
 
 constexpr int kThreads = 256;
-// A row's few pages are scored by small blocks, so that all multiprocessors have some.
+// A decode row's few pages are scored by small thread blocks, so that all SMs have work.
 constexpr int kRowThreads = 128;
 constexpr int kTileProbes = 4;  // of an mma's 8 columns: 4 probes, each in two parts
-constexpr int kMostTiles = 4;
-constexpr int kPadding = 64;  // bytes behind a column, so that columns lie in different banks
+constexpr int kMaxTiles = 4;
+constexpr int kPadding = 64;  // bytes after a column, so that columns are in different banks
 
 struct KeyPage {
   const std::byte* first;  // the first token's key
   int stride;              // bytes between tokens
 };
-__device__ __forceinline__ std::byte* chunk_page(const LayerKeys& k, int place, int kv_head, int page) {
+__device__ __forceinline__ std::byte* chunk_page(const LayerKeys& k, int seq_slot, int kv_head, int page) {
   const std::int64_t token =
       ((static_cast<std::int64_t>(k.layer) * k.pages.n_kv_heads + kv_head) * kKeyChunkPages + page % kKeyChunkPages) *
       kKvPageTokens;
-  return k.chunks[static_cast<std::int64_t>(place) * k.max_chunks + page / kKeyChunkPages] +
+  return k.chunks[static_cast<std::int64_t>(seq_slot) * k.max_chunks + page / kKeyChunkPages] +
          token * 2 * k.pages.head_dim;
 }
-__device__ __forceinline__ KeyPage key_page(const LayerKeys& k, int place, int kv_head, int page) {
-  if (k.chunks == nullptr) return {block_at(k.pages, k.layer, place, kv_head, page), 4 * k.pages.head_dim};
-  return {chunk_page(k, place, kv_head, page), 2 * k.pages.head_dim};
+__device__ __forceinline__ KeyPage key_page(const LayerKeys& k, int seq_slot, int kv_head, int page) {
+  if (k.chunks == nullptr) return {block_at(k.pages, k.layer, seq_slot, kv_head, page), 4 * k.pages.head_dim};
+  return {chunk_page(k, seq_slot, kv_head, page), 2 * k.pages.head_dim};
 }
 
 struct ScoreArgs {
   LayerKeys keys;
-  const float* probes;         // [n, width]; null: the rows' queries
-  const __nv_bfloat16* far_q;  // [rows, heads * D]
-  KvSlots slots;               // of rows
+  const float* probes;            // [n, width]; null: the rows' queries
+  const __nv_bfloat16* remote_q;  // [rows, heads * D]
+  KvSlots slots;                  // of rows
   SlotRows rows;
-  int n, group, place, first, n_candidates;
+  int n, group, seq_slot, first, n_candidates;
   float scale;
   std::uint32_t* ranks;
   std::int64_t rank_stride;
 };
 
-// One number of a probe.
+// One element of a probe.
 __device__ __forceinline__ float probe_at(const ScoreArgs& p, int probe, int channel) {
   const int d = p.keys.pages.head_dim, width = p.keys.pages.n_kv_heads * d;
   if (p.probes != nullptr) return p.probes[static_cast<std::int64_t>(probe) * width + channel];
   const __nv_bfloat16* q =
-      p.far_q + (static_cast<std::int64_t>(probe) * width + channel / d * d) * p.group + channel % d;
+      p.remote_q + (static_cast<std::int64_t>(probe) * width + channel / d * d) * p.group + channel % d;
   float sum = 0;
   for (int g = 0; g < p.group; ++g) sum += widen(q[g * d]);
   return sum;
 }
 
-// Columns of probes [first, first + count): 8 a tile, a probe's two parts four apart.
+// Columns of probes [first, first + count): 8 per tile, the two parts of a probe four apart.
 template <typename T>
 __device__ void load_probes(const ScoreArgs& p, int first, int count, int n_tiles, std::uint8_t* to) {
   const int width = p.keys.pages.n_kv_heads * p.keys.pages.head_dim, bytes = 2 * width + kPadding;
@@ -85,14 +84,14 @@ __device__ __forceinline__ float squares(std::uint32_t v, __half) {
 }
 
 template <typename T, int kDim, int kTiles>
-__device__ __forceinline__ void score_page(const ScoreArgs& p, int place, int page, const std::uint8_t* probes,
+__device__ __forceinline__ void score_page(const ScoreArgs& p, int seq_slot, int page, const std::uint8_t* probes,
                                            int first_probe, int count) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, heads = p.keys.pages.n_kv_heads;
   const int bytes = 2 * heads * kDim + kPadding;
   constexpr int kChunks = kDim / 32;
   float c[2][kTiles][4] = {}, square[4] = {};
   for (int head = 0; head < heads; ++head) {
-    const KeyPage keys = key_page(p.keys, place, head, page);
+    const KeyPage keys = key_page(p.keys, seq_slot, head, page);
     uint4 k[kChunks][4];
 #pragma unroll
     for (int i = 0; i < kChunks; ++i)
@@ -127,7 +126,7 @@ __device__ __forceinline__ void score_page(const ScoreArgs& p, int place, int pa
   for (int j = 0; j < kTiles; ++j)
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      float best = __int_as_float(0x7fffffff);  // a NaN, which gives way to any number
+      float best = __int_as_float(0x7fffffff);  // NaN, which any number replaces
 #pragma unroll
       for (int m = 0; m < 2; ++m)
 #pragma unroll
@@ -143,28 +142,28 @@ __device__ __forceinline__ void score_page(const ScoreArgs& p, int place, int pa
     }
 }
 
-// kRows: block row y has the query of row y; else it has the next probes of the one sequence.
+// kRows: block row y scores the query of row y; else the next probes of the one sequence.
 template <typename T, int kDim, int kTiles, bool kRows>
 __global__ void __launch_bounds__(kThreads, 2) score_kernel(ScoreArgs p) {
   extern __shared__ __align__(16) std::uint8_t probes[];
-  let_next_start();
-  wait_for_previous();
+  launch_dependents();
+  grid_dependency_wait();
   int first_probe = blockIdx.y * kTiles * kTileProbes, count = min(kTiles * kTileProbes, p.n - first_probe);
   if constexpr (kRows) {
     const RowOfSlots r = row_at(p.slots, p.rows, blockIdx.y);
     if (!r.sparse) return;
     const PageRegion region = page_region(r.rules, r.length);
-    p.place = r.place, p.first = region.first, p.n_candidates = region.last - region.first;
+    p.seq_slot = r.seq_slot, p.first = region.first, p.n_candidates = region.last - region.first;
     first_probe = blockIdx.y, count = 1;
   }
   const int warps = blockDim.x / kWarp, warp = blockIdx.x * warps + threadIdx.x / kWarp;
   if (blockIdx.x * warps >= p.n_candidates) return;
   load_probes<T>(p, first_probe, count, kTiles, probes);
   for (int i = warp; i < p.n_candidates; i += gridDim.x * warps)
-    score_page<T, kDim, kTiles>(p, p.place, p.first + i, probes, first_probe, count);
+    score_page<T, kDim, kTiles>(p, p.seq_slot, p.first + i, probes, first_probe, count);
 }
 
-// Bounds of keys[0, n) for a ranker. The whole block.
+// Bounds of keys[0, n) for a Ranker. Called by the whole block.
 __device__ void bound_keys(Ranker& r, const std::uint32_t* keys, int n) {
   if (threadIdx.x == 0) r.least = ~0u, r.most = 0;
   __syncthreads();
@@ -175,35 +174,34 @@ __device__ void bound_keys(Ranker& r, const std::uint32_t* keys, int n) {
   __syncthreads();
 }
 
-// For measuring: ranks by which n_select of n pages are chosen, `turnover` of them others than those of selection
-// made - 1. They walk through a permutation of a power of two of pages, which stays the same as contexts grow. The
-// whole block.
-__device__ void draw_ranks(float turnover, int layer, int made, int n, int n_select, std::uint32_t* ranks) {
+// Benchmarks: ranks that make n_select of n pages selected, `turnover` of them different from selection made - 1. They
+// follow a permutation of a power of two of pages, which stays the same as contexts grow. Called by the whole block.
+__device__ void inject_ranks(float turnover, int layer, int made, int n, int n_select, std::uint32_t* ranks) {
   if (n == 0) return;
   const unsigned m = 1u << (31 - __clz(n));
   const auto walked = static_cast<std::uint64_t>(static_cast<double>(made) * static_cast<double>(turnover) * n_select);
-  const auto begin = static_cast<unsigned>(walked) + draw(static_cast<std::uint32_t>(layer), 11);
+  const auto begin = static_cast<unsigned>(walked) + hash_random(static_cast<std::uint32_t>(layer), 11);
   for (unsigned i = threadIdx.x; i < m; i += kRankThreads) ranks[(begin + i) * 7919u % m] = m - i;
   for (int i = static_cast<int>(m + threadIdx.x); i < n; i += kRankThreads) ranks[i] = 0;
   __syncthreads();
 }
 
-__global__ void __launch_bounds__(kRankThreads) rank_windows_kernel(ChooseWindows p) {
+__global__ void __launch_bounds__(kRankThreads) rank_windows_kernel(SelectWindows p) {
   __shared__ Ranker ranker;
-  let_next_start();
-  wait_for_previous();
-  const ChoiceWindow w = p.windows[blockIdx.x];
+  launch_dependents();
+  grid_dependency_wait();
+  const SelectionWindow w = p.windows[blockIdx.x];
   if (threadIdx.x == 0) p.n_units[blockIdx.x] = w.n_select;
   if (w.n_select == 0) return;
   std::uint32_t* keys = p.ranks + blockIdx.x * p.rank_stride;
   if (p.turnover >= 0)
-    draw_ranks(p.turnover, p.keys.layer, (p.first_row + w.row) / w.n_rows, w.n_candidates, w.n_select, keys);
+    inject_ranks(p.turnover, p.keys.layer, (p.first_row + w.row) / w.n_rows, w.n_candidates, w.n_select, keys);
   bound_keys(ranker, keys, w.n_candidates);
   write_best(ranker, keys, w.n_candidates, w.n_select, p.first_unit,
              p.units + static_cast<std::int64_t>(blockIdx.x) * p.unit_stride);
 }
 
-// What sort_key made a key of.
+// Inverse of sort_key.
 __device__ __forceinline__ float value_of(std::uint32_t key) {
   return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
@@ -219,8 +217,8 @@ __device__ double block_sum(double v, double (&parts)[kRankWarps]) {
   return sum;
 }
 
-struct ChooseArgs {
-  ChooseLayer c;
+struct SelectArgs {
+  SelectLayer c;
   KvSlots s;
   int layer;
 };
@@ -241,7 +239,7 @@ __device__ double normal_entropy(const Ranker& r, const std::uint32_t* keys, int
   return isnan(theta) ? 1 : theta;
 }
 
-// EntropyCut::take of entropy_cut.h, of one thread.
+// EntropyCut::take of entropy_cut.h, by one thread.
 __device__ int share_units(const LayerCut& cut, int layer, double theta, double later, double& pool, int n) {
   if (layer == 0) pool = static_cast<double>(cut.n_layers) * cut.k;
   if (n == 0) return 0;
@@ -254,31 +252,31 @@ __device__ int share_units(const LayerCut& cut, int layer, double theta, double 
   return units;
 }
 
-// Where there are no slots: the blocks of n pages, every KV head's own, as what is attended. The whole block.
+// Without cache slots: lists the blocks of n pages, each KV head's own, for attention. Called by the whole block.
 template <typename F>
-__device__ __forceinline__ void list_pages(const ChooseArgs& p, int place, int n, F&& page) {
+__device__ __forceinline__ void list_pages(const SelectArgs& p, int seq_slot, int n, F&& page) {
   for (int i = threadIdx.x; i < n * p.s.n_kv_heads; i += kRankThreads) {
     const int head = i / n, at = i % n;
-    p.s.listed[slot_index(p.s, p.layer, place, head) * p.s.max_listed + at] =
-        block_number(p.c.keys.pages, p.c.keys.layer, place, head, page(at));
+    p.s.listed[slot_index(p.s, p.layer, seq_slot, head) * p.s.max_listed + at] =
+        block_number(p.c.keys.pages, p.c.keys.layer, seq_slot, head, page(at));
   }
 }
 
-__global__ void __launch_bounds__(kRankThreads) choose_rows_kernel(ChooseArgs p) {
+__global__ void __launch_bounds__(kRankThreads) select_rows_kernel(SelectArgs p) {
   __shared__ Ranker ranker;
   __shared__ double parts[kRankWarps];
   __shared__ int wanted;
-  let_next_start();
-  wait_for_previous();
+  launch_dependents();
+  grid_dependency_wait();
   const int row = blockIdx.x, tid = threadIdx.x;
   const RowOfSlots r = row_at(p.s, p.c.rows, row);
-  if (r.place < 0) return;
-  const LayerCut cut = p.c.cuts[r.place];
-  double* theta_out = p.c.thetas + static_cast<std::int64_t>(r.place) * p.s.n_layers + p.layer;
+  if (r.seq_slot < 0) return;
+  const LayerCut cut = p.c.cuts[r.seq_slot];
+  double* theta_out = p.c.thetas + static_cast<std::int64_t>(r.seq_slot) * p.s.n_layers + p.layer;
   if (!r.sparse) {
     if (tid == 0) *theta_out = -1;
     if (p.s.n_slots == 0)
-      list_pages(p, r.place, (r.length + kKvPageTokens - 1) / kKvPageTokens, [](int i) { return i; });
+      list_pages(p, r.seq_slot, (r.length + kKvPageTokens - 1) / kKvPageTokens, [](int i) { return i; });
     return;
   }
   const PageRegion region = page_region(r.rules, r.length);
@@ -289,7 +287,7 @@ __global__ void __launch_bounds__(kRankThreads) choose_rows_kernel(ChooseArgs p)
   if (cut.k > 0) {
     double square = 0;
     const auto* q =
-        static_cast<const __nv_bfloat16*>(p.c.far_q) + static_cast<std::int64_t>(row) * p.s.n_heads * p.s.head_dim;
+        static_cast<const __nv_bfloat16*>(p.c.remote_q) + static_cast<std::int64_t>(row) * p.s.n_heads * p.s.head_dim;
     for (int i = tid; i < p.s.n_heads * p.s.head_dim; i += kRankThreads) {
       const auto x = static_cast<double>(widen(q[i]));
       square += x * x;
@@ -300,39 +298,40 @@ __global__ void __launch_bounds__(kRankThreads) choose_rows_kernel(ChooseArgs p)
   if (tid == 0) {
     wanted = region.n_select;
     if (cut.k > 0)
-      wanted = share_units(cut, p.layer, theta, p.c.later[static_cast<std::int64_t>(r.place) * p.s.n_layers + p.layer],
-                           p.c.pools[r.place], n);
+      wanted =
+          share_units(cut, p.layer, theta, p.c.later[static_cast<std::int64_t>(r.seq_slot) * p.s.n_layers + p.layer],
+                      p.c.pools[r.seq_slot], n);
     *theta_out = n > 0 ? theta : -1;
-    p.c.far_to[row] = r.rules.sink + wanted * kKvPageTokens;
+    p.c.remote_to[row] = r.rules.sink + wanted * kKvPageTokens;
   }
   __syncthreads();
   const int k = wanted;
   if (r.rules.turnover >= 0) {
-    draw_ranks(r.rules.turnover, p.layer, r.length, n, k, keys);
+    inject_ranks(r.rules.turnover, p.layer, r.length, n, k, keys);
     bound_keys(ranker, keys, n);
   }
-  const std::int64_t first = slot_index(p.s, p.layer, r.place, 0);
-  std::int32_t* out = p.s.chosen[0] + first * p.s.max_listed;
+  const std::int64_t first = slot_index(p.s, p.layer, r.seq_slot, 0);
+  std::int32_t* out = p.s.selected_ids[0] + first * p.s.max_listed;
   if (k > 0) write_best(ranker, keys, n, k, region.first, out);
   __syncthreads();
   for (int head = 0; head < p.s.n_kv_heads; ++head) {
     for (int i = tid; head > 0 && i < k; i += kRankThreads) out[head * p.s.max_listed + i] = out[i];
-    if (tid == 0) p.s.n_chosen[0][first + head] = k;
+    if (tid == 0) p.s.n_selected[0][first + head] = k;
   }
   if (p.s.n_slots > 0) return;
-  list_pages(p, r.place, region.first + k, [&](int i) { return i < region.first ? i : out[i - region.first]; });
+  list_pages(p, r.seq_slot, region.first + k, [&](int i) { return i < region.first ? i : out[i - region.first]; });
   if (tid == 0) {
-    add_count(p.s.counts[kept_index(p.s, p.layer, r.place)].selected, k * p.s.n_kv_heads);
+    add_count(p.s.counts[kept_index(p.s, p.layer, r.seq_slot)].selected, k * p.s.n_kv_heads);
   }
 }
 
 __global__ void __launch_bounds__(kThreads)
-    copy_keys_kernel(KvTables from, int slot, int from_layer, LayerKeys to, int place, int first, int stop) {
-  wait_for_previous();
-  const int kv_head = blockIdx.y, pieces = kKvPageTokens * from.head_dim / 8;  // of 16 bytes
+    copy_keys_kernel(KvTables from, int slot, int from_layer, LayerKeys to, int seq_slot, int first, int stop) {
+  grid_dependency_wait();
+  const int kv_head = blockIdx.y, pieces = kKvPageTokens * from.head_dim / 8;  // 16-byte pieces
   for (int page = first + blockIdx.x; page < stop; page += gridDim.x) {
     const std::byte* source = block_at(from, from_layer, slot, kv_head, page);
-    std::byte* target = chunk_page(to, place, kv_head, page);
+    std::byte* target = chunk_page(to, seq_slot, kv_head, page);
     for (int i = threadIdx.x; i < pieces; i += kThreads) {
       const int token = i / (from.head_dim / 8), at = i % (from.head_dim / 8);
       reinterpret_cast<uint4*>(target)[i] = load_stream(source + (token * from.head_dim * 2 + at * 8) * 2);
@@ -340,10 +339,10 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// list[0]: how many; then pages that are to come.
-__global__ void __launch_bounds__(1024) list_missing_kernel(BringUnits p) {
+// list[0]: count; then the pages to fetch.
+__global__ void __launch_bounds__(1024) list_missing_kernel(FetchUnits p) {
   __shared__ int n;
-  wait_for_previous();
+  grid_dependency_wait();
   if (threadIdx.x == 0) n = 0;
   __syncthreads();
   for (int i = threadIdx.x; i < p.n_windows * p.unit_stride; i += blockDim.x) {
@@ -355,10 +354,10 @@ __global__ void __launch_bounds__(1024) list_missing_kernel(BringUnits p) {
   if (threadIdx.x == 0) p.list[0] = n;
 }
 
-constexpr int kBringBlocks = 2;  // of threads a KV head: the link is full with four to eight in all
+constexpr int kFetchCtas = 2;  // per KV head: four to eight thread blocks in total saturate the link
 
-__global__ void __launch_bounds__(512) bring_kernel(BringUnits p) {
-  wait_for_previous();
+__global__ void __launch_bounds__(512) fetch_kernel(FetchUnits p) {
+  grid_dependency_wait();
   const int kv_head = blockIdx.y, warps = blockDim.x / kWarp;
   const int pieces = 4 * p.to.head_dim * kKvPageTokens / kPieceBytes, n = p.list[0] * pieces;
   for (int i = blockIdx.x * warps + threadIdx.x / kWarp; i < n; i += gridDim.x * warps) {
@@ -376,12 +375,11 @@ template <typename T, int kDim, int kTiles, bool kRows>
 void score(const ScoreArgs& a, int n_rows, const CudaContext& context) {
   const auto kernel = score_kernel<T, kDim, kTiles, kRows>;
   const std::size_t shared = probe_bytes(a.keys.pages.n_kv_heads * kDim, kTiles);
-  static std::size_t allowed = kSharedUnasked;
+  static std::size_t allowed = kDefaultSharedBytes;
   allow_shared(kernel, shared, allowed, "the scores' shared memory");
-  // A row's pages are known on the device alone: as many blocks as fill it.
+  // Only the device knows a row's pages: launch as many thread blocks as fill it.
   constexpr int kWarps = kThreads / kWarp;
-  const int blocks =
-      kRows ? multiprocessors() * 4 : std::min((a.n_candidates + kWarps - 1) / kWarps, multiprocessors() * 2);
+  const int blocks = kRows ? sm_count() * 4 : std::min((a.n_candidates + kWarps - 1) / kWarps, sm_count() * 2);
   launch(context, "score_layer", kernel, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(n_rows)),
          dim3(kRows ? kRowThreads : kThreads), shared, a);
 }
@@ -410,26 +408,26 @@ std::size_t key_chunk_bytes(std::int32_t n_layers, std::int32_t n_kv_heads, std:
 }
 
 void copy_keys_cuda(const KvTables& from, std::int32_t slot, std::int32_t from_layer, const LayerKeys& to,
-                    std::int32_t place, std::int32_t first, std::int32_t stop, const CudaContext& context) {
+                    std::int32_t seq_slot, std::int32_t first, std::int32_t stop, const CudaContext& context) {
   if (stop <= first) return;
   const dim3 grid(static_cast<unsigned>(std::min(stop - first, 64)), static_cast<unsigned>(from.n_kv_heads));
-  launch(context, "copy_keys", copy_keys_kernel, grid, dim3(kThreads), 0, from, slot, from_layer, to, place, first,
+  launch(context, "copy_keys", copy_keys_kernel, grid, dim3(kThreads), 0, from, slot, from_layer, to, seq_slot, first,
          stop);
 }
 
-void choose_windows_cuda(const ChooseWindows& c, const CudaContext& context) {
+void select_windows_cuda(const SelectWindows& c, const CudaContext& context) {
   if (c.n_windows == 0) return;
   ScoreArgs a{};
   a.keys = c.keys, a.probes = c.probes;
   a.n = c.n_windows, a.group = c.n_heads / c.keys.pages.n_kv_heads;
-  a.place = c.place, a.first = c.first_unit, a.n_candidates = c.n_candidates;
+  a.seq_slot = c.seq_slot, a.first = c.first_unit, a.n_candidates = c.n_candidates;
   a.scale = key_scale(a.group);
   a.ranks = c.ranks, a.rank_stride = c.rank_stride;
   if (c.n_candidates > 0) {
-    // Two blocks a multiprocessor, as long as there is shared memory for that.
+    // Two thread blocks per SM, if shared memory allows.
     const int width = c.keys.pages.n_kv_heads * c.keys.pages.head_dim;
-    if (c.n_windows > kTileProbes && probe_bytes(width, kMostTiles) <= (100 << 10)) {
-      score<kMostTiles, false>(a, (c.n_windows + kMostTiles * kTileProbes - 1) / (kMostTiles * kTileProbes), context);
+    if (c.n_windows > kTileProbes && probe_bytes(width, kMaxTiles) <= (100 << 10)) {
+      score<kMaxTiles, false>(a, (c.n_windows + kMaxTiles * kTileProbes - 1) / (kMaxTiles * kTileProbes), context);
     } else {
       score<1, false>(a, (c.n_windows + kTileProbes - 1) / kTileProbes, context);
     }
@@ -438,21 +436,21 @@ void choose_windows_cuda(const ChooseWindows& c, const CudaContext& context) {
          c);
 }
 
-void choose_layer_cuda(const ChooseLayer& c, const KvSlots& s, std::int32_t slot_layer, const CudaContext& context) {
+void select_layer_cuda(const SelectLayer& c, const KvSlots& s, std::int32_t slot_layer, const CudaContext& context) {
   if (c.rows.n == 0) return;
   ScoreArgs a{};
-  a.keys = c.keys, a.far_q = static_cast<const __nv_bfloat16*>(c.far_q);
+  a.keys = c.keys, a.remote_q = static_cast<const __nv_bfloat16*>(c.remote_q);
   a.slots = of_layer(s, slot_layer), a.rows = c.rows, a.n = c.rows.n, a.group = s.n_heads / s.n_kv_heads;
   a.scale = key_scale(a.group);
   a.ranks = c.ranks, a.rank_stride = c.rank_stride;
   score<1, true>(a, c.rows.n, context);
-  launch(context, "choose_layer", choose_rows_kernel, dim3(static_cast<unsigned>(c.rows.n)), dim3(kRankThreads), 0,
-         ChooseArgs{c, a.slots, slot_layer});
+  launch(context, "select_layer", select_rows_kernel, dim3(static_cast<unsigned>(c.rows.n)), dim3(kRankThreads), 0,
+         SelectArgs{c, a.slots, slot_layer});
 }
 
-void bring_units_cuda(const BringUnits& b, const CudaContext& context) {
+void fetch_units_cuda(const FetchUnits& b, const CudaContext& context) {
   launch(context, "list_missing", list_missing_kernel, dim3(1), dim3(1024), 0, b);
-  launch(context, "bring_units", bring_kernel, dim3(kBringBlocks, static_cast<unsigned>(b.to.n_kv_heads)), dim3(512), 0,
+  launch(context, "fetch_units", fetch_kernel, dim3(kFetchCtas, static_cast<unsigned>(b.to.n_kv_heads)), dim3(512), 0,
          b);
 }
 

@@ -1,4 +1,4 @@
-#include "src/blocks/representative.h"
+#include "src/selection/layer/representative.h"
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +17,7 @@ float number(const std::byte* key, std::int32_t c, DType dtype) {
                                : static_cast<float>(reinterpret_cast<const f16*>(key)[c]);
 }
 
-// The `top` tokens of most mass, in order[0, top).
+// Puts the `top` tokens with the most mass into order[0, top).
 void rank(const float* mass, std::int32_t top, std::vector<std::int32_t>& order) {
   std::iota(order.begin(), order.end(), 0);
   const auto before = [&](std::int32_t a, std::int32_t b) {
@@ -28,7 +28,7 @@ void rank(const float* mass, std::int32_t top, std::vector<std::int32_t>& order)
   std::partial_sort(order.begin(), order.begin() + top, order.end(), before);
 }
 
-// `values`, scaled, as numbers of the cache.
+// Stores scaled `values` in the cache's dtype.
 void store(std::span<const float> values, float scale, DType dtype, std::byte* to) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (dtype == DType::kBF16)
@@ -38,7 +38,7 @@ void store(std::span<const float> values, float scale, DType dtype, std::byte* t
   }
 }
 
-// 1 / length; 1 where there is none.
+// 1 / length; 1 for a zero vector.
 float inverse_length(std::span<const float> values) {
   double square = 0;
   for (float x : values) square += static_cast<double>(x) * static_cast<double>(x);

@@ -1,13 +1,13 @@
-// A unit of a whole layer, represented by the keys that attention looked at most: one vector of all its heads, or one a
-// key.
-// Source  InfLLM (Xiao et al. 2024), section 3.2; normalised as ActQKV (Xiao et al. 2025) scores it.
+// Representatives of a unit of a whole layer: built from the keys with the most attention mass, one vector over all
+// heads, or one per key.
+// Source  InfLLM (Xiao et al. 2024), section 3.2; normalised as in ActQKV (Xiao et al. 2025).
 #pragma once
 
 #include <cstdint>
 
-#include "src/blocks/mass_window.h"
-#include "src/cache/sequence_cache.h"
-#include "src/kernels/attention.h"
+#include "src/kv/kv_run.h"
+#include "src/kv/sequence_cache.h"
+#include "src/selection/mass/mass_window.h"
 
 namespace mneme {
 
@@ -17,19 +17,19 @@ struct UnitTokens {
   std::int32_t begin = 0, end = 0;  // positions
 };
 
-// For every query head the mean of the keys, as they are stored, of the `top` tokens with most mass; all of them
-// together scaled to length 1.
+// Mean, for every query head, of the stored keys of the `top` tokens with the most mass; the concatenation is scaled to
+// length 1.
 //   entry  [n_heads, D] of shape.kv_dtype out
-// Ties  the larger position.   NaN  a mass that is NaN ranks below all others; in a key it goes through. Zero keys give
-// a zero entry.   Requires  mass has the tokens; 1 <= top.
+// Requires  mass covers the tokens; 1 <= top.
+// Ties  the larger position.   NaN  a NaN mass ranks last; NaN keys propagate. Zero keys give a zero entry.
 void build_representative(const UnitTokens& unit, const MassWindow& mass, const AttentionShape& shape, std::int32_t top,
                           std::byte* entry);
 
-// The keys, as they are stored, of the `top` tokens with most mass, mean over all query heads: for each token a vector
-// of its keys in all KV heads side by side, scaled so that with every key repeated for the query heads of its group it
-// has length 1. Tokens in order.
+// Keys of the `top` tokens with the most mass (mean over all query heads), in token order: for each token its stored
+// keys of all KV heads concatenated, scaled so that with every key repeated for the query heads of its group the length
+// is 1.
 //   entry  [top, n_kv_heads, D] of shape.kv_dtype out
-// Ties, NaN  as above.   Requires  1 <= top <= the unit's tokens; mass has the tokens, unless all of them are taken.
+// Requires  1 <= top <= the unit's tokens; mass covers the tokens, unless all of them are taken.   Ties, NaN  as above.
 void build_key_rows(const UnitTokens& unit, const MassWindow& mass, const AttentionShape& shape, std::int32_t top,
                     std::byte* entry);
 

@@ -1,11 +1,11 @@
-#include "src/kernels/row_dots.h"
+#include "src/selection/layer/row_dots.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "src/kernels/row_dots_cpu.cc"
+#define HWY_TARGET_INCLUDE "src/selection/layer/row_dots_cpu.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "src/kernels/load_half-inl.h"
+#include "src/ops/simd/load_half-inl.h"
 
 #ifndef MNEME_KERNELS_ROW_DOTS_CPU_ONCE_
 #define MNEME_KERNELS_ROW_DOTS_CPU_ONCE_
@@ -18,7 +18,7 @@ namespace HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Four sums a row hide the latency of a multiply-add; what is left of a width that they do not divide goes eight at a
+// Four sums per row hide the latency of multiply-add; the rest of a width that they do not divide is done eight at a
 // time.
 template <class Load>
 HWY_INLINE void dots(const float* q, std::int64_t width, const std::byte* rows, std::int64_t n, Load load,

@@ -1,6 +1,6 @@
-// Mean and spread of the channels of a few rows, how far each row lies from them, and weighted sums of rows.
+// Mean and variance of the channels of a few rows, each row's distance from given moments, and weighted sums of rows.
 //
-//   x  [n, stride], of each row the channels [begin, end) count; f32
+//   x  [n, stride] f32; channels [begin, end) of each row are used
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ struct RowBlock {
   std::int64_t begin = 0, end = 0;  // channels
 };
 
-// mean[c], m2[c] = sum over rows of (x - mean)^2, of channels [begin, end); other channels are not written.
-// Two passes in f32.   Requires  n >= 1.
+// mean[c], m2[c] = sum over rows of (x - mean)^2, for channels [begin, end); other channels are not written.
+// Numerics  two passes in f32.   Requires  n >= 1.
 void row_moments_ref(const RowBlock& rows, float* mean, float* m2);
 void row_moments_cpu(const RowBlock& rows, float* mean, float* m2);
 
@@ -22,7 +22,7 @@ void row_moments_cpu(const RowBlock& rows, float* mean, float* m2);
 void row_bias_ref(const RowBlock& rows, const float* centre, const float* weight, float* bias);
 void row_bias_cpu(const RowBlock& rows, const float* centre, const float* weight, float* bias);
 
-// sum[c] = sum over rows of weight[i] * x[i, c], of channels [begin, end).
+// sum[c] = sum over rows of weight[i] * x[i, c], for channels [begin, end).
 void row_sum_ref(const RowBlock& rows, const float* weight, float* sum);
 void row_sum_cpu(const RowBlock& rows, const float* weight, float* sum);
 

@@ -1,7 +1,7 @@
-#include "src/kernels/row_moments.h"
+#include "src/selection/layer/row_moments.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "src/kernels/row_moments_cpu.cc"
+#define HWY_TARGET_INCLUDE "src/selection/layer/row_moments_cpu.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 

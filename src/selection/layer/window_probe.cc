@@ -1,4 +1,4 @@
-#include "src/blocks/window_probe.h"
+#include "src/selection/layer/window_probe.h"
 
 #include <algorithm>
 #include <cmath>
@@ -14,7 +14,7 @@ void window_weights(WindowProbe probe, std::span<const float> bias, std::span<fl
   for (std::size_t i = 0; i < bias.size(); ++i) {
     double w = 1;
     if (probe == WindowProbe::kActivation) w = static_cast<double>(bias[i]);
-    // A row without any bias outweighs all that have some.
+    // A row with bias 0 outweighs all others.
     if (probe == WindowProbe::kReversed) w = none ? (bias[i] == 0 ? 1 : 0) : 1 / static_cast<double>(bias[i]);
     weights[i] = static_cast<float>(w);
     sum += w;

@@ -1,5 +1,5 @@
-#include "src/kernels/cuda_common.cuh"
-#include "src/kernels/window_probe_cuda.h"
+#include "src/cuda/common.cuh"
+#include "src/selection/layer/window_probe_cuda.h"
 
 namespace mneme {
 namespace {
@@ -7,13 +7,13 @@ namespace {
 using namespace cuda;  // NOLINT
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-constexpr int kChannels = 2 * kWarp;  // of a block that goes over rows: two a lane
-constexpr int kBiasRows = 4;          // of a warp
+constexpr int kChannels = 2 * kWarp;  // channels of a thread block over rows: two per lane
+constexpr int kBiasRows = 4;          // rows per warp
 
 struct Scratch {
-  float *mean, *m2;   // [windows, width]: of each window; then of all rows up to it: mean, variance
+  float *mean, *m2;   // [windows, width]: of each window; after the merge: of all rows up to it, mean and variance
   float* bias;        // [rows]
-  double* variances;  // [windows, blocks of kThreads channels]: sums
+  double* variances;  // [windows, blocks of kThreads channels]: partial sums
   __host__ __device__ Scratch(std::byte* at, int n_windows, int n_rows, int width) {
     const std::int64_t n = static_cast<std::int64_t>(n_windows) * width;
     variances = reinterpret_cast<double*>(at);
@@ -30,7 +30,7 @@ __device__ __forceinline__ float2 pair_at(const void* x, std::int64_t row, int w
   return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(p));
 }
 
-// Sums of what the block's warps have of their channels, to all of them.
+// Reduces per-channel values over the block's warps; all warps get the result.
 __device__ float2 over_warps(float2 v, float2 (&parts)[kWarps][kWarp]) {
   const int lane = threadIdx.x % kWarp;
   __syncthreads();
@@ -42,12 +42,12 @@ __device__ float2 over_warps(float2 v, float2 (&parts)[kWarps][kWarp]) {
   return sum;
 }
 
-// Mean and squared deviations of a window's rows that are new: a block has kChannels channels of one window.
+// Mean and squared deviations of a window's new rows: a thread block has kChannels channels of one window.
 __global__ void __launch_bounds__(kThreads) moments_kernel(WindowProbes p) {
   __shared__ float2 parts[kWarps][kWarp];
-  wait_for_previous();
+  grid_dependency_wait();
   const int width = p.n_heads * p.head_dim, channel = blockIdx.x * kChannels + 2 * (threadIdx.x % kWarp);
-  const ChoiceWindow w = p.windows[blockIdx.y];
+  const SelectionWindow w = p.windows[blockIdx.y];
   const int first = max(w.row, p.known), end = w.row + w.n_rows, warp = threadIdx.x / kWarp;
   const Scratch s(p.scratch, p.n_windows, p.n_rows, width);
   if (first >= end) return;
@@ -73,17 +73,17 @@ __global__ void __launch_bounds__(kThreads) moments_kernel(WindowProbes p) {
   *reinterpret_cast<float2*>(s.m2 + at) = square;
 }
 
-// The windows one after the other, a thread a channel: what they leave is the centre and the variance up to each.
+// Merges the windows in order, one thread per channel: centre and variance up to each window.
 __global__ void __launch_bounds__(kThreads) merge_kernel(WindowProbes p) {
   __shared__ double parts[kWarps];
-  wait_for_previous();
+  grid_dependency_wait();
   const int width = p.n_heads * p.head_dim, channel = blockIdx.x * kThreads + threadIdx.x;
   const Scratch s(p.scratch, p.n_windows, p.n_rows, width);
   const bool has = channel < width;
   double mean = has ? p.mean[channel] : 0, m2 = has ? p.m2[channel] : 0;
   auto a = static_cast<double>(p.count);
   for (int i = 0; i < p.n_windows; ++i) {
-    const ChoiceWindow w = p.windows[i];
+    const SelectionWindow w = p.windows[i];
     const int fresh = w.row + w.n_rows - max(w.row, p.known);
     const std::int64_t at = static_cast<std::int64_t>(i) * width + channel;
     if (fresh > 0) {
@@ -112,9 +112,9 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(WindowProbes p) {
 
 // bias[row]: a warp has kBiasRows rows of one window.
 __global__ void __launch_bounds__(kThreads) bias_kernel(WindowProbes p) {
-  wait_for_previous();
+  grid_dependency_wait();
   const int width = p.n_heads * p.head_dim, lane = threadIdx.x % kWarp, blocks = (width + kThreads - 1) / kThreads;
-  const ChoiceWindow w = p.windows[blockIdx.y];
+  const SelectionWindow w = p.windows[blockIdx.y];
   const Scratch s(p.scratch, p.n_windows, p.n_rows, width);
   const int row = w.row + (blockIdx.x * kWarps + threadIdx.x / kWarp) * kBiasRows, end = w.row + w.n_rows;
   if (row >= end) return;
@@ -141,20 +141,20 @@ __global__ void __launch_bounds__(kThreads) bias_kernel(WindowProbes p) {
   }
 }
 
-// Before it is divided by the sum of all.   none: a row without any bias outweighs all that have some
+// Weight before normalisation.   none: some row has bias 0 and outweighs all others
 __device__ __forceinline__ double weight_of(ProbeWeights weights, float bias, bool none) {
   if (weights == ProbeWeights::kActivation) return static_cast<double>(bias);
   if (weights == ProbeWeights::kMean) return 1;
   return none ? (bias == 0 ? 1 : 0) : 1 / static_cast<double>(bias);
 }
 
-// The sums: a block has kChannels channels of the KV heads, of one window.
+// Weighted sums: a thread block has kChannels channels of the KV heads, of one window.
 __global__ void __launch_bounds__(kThreads) sum_kernel(WindowProbes p) {
   __shared__ float2 parts[kWarps][kWarp];
   __shared__ double sums[kWarps];
-  wait_for_previous();
+  grid_dependency_wait();
   const int width = p.n_heads * p.head_dim, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const ChoiceWindow w = p.windows[blockIdx.y];
+  const SelectionWindow w = p.windows[blockIdx.y];
   const Scratch s(p.scratch, p.n_windows, p.n_rows, width);
   const int end = w.row + w.n_rows, group = p.n_heads / p.n_kv_heads;
   bool zero = false;

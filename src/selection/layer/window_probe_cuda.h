@@ -1,30 +1,30 @@
-// What the windows of a prompt ask for, on the device: running moments of their queries, how far each query lies from
-// them, and the weighted sum that is scored. channel_moments.h and window_probe.h are the specification.
+// Probes of a prompt's windows, on the device: running moments of the queries, each query's distance from them, and the
+// weighted sum that is scored. channel_moments.h and window_probe.h are the specifications.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "src/kernels/cuda_context.h"
-#include "src/kernels/layer_choose_cuda.h"
+#include "src/cuda/context.h"
+#include "src/selection/layer/layer_select_cuda.h"
 
 namespace mneme {
 
-enum class ProbeWeights : std::int32_t { kActivation, kMean, kReversed };  // WindowProbe's
+enum class ProbeWeights : std::int32_t { kActivation, kMean, kReversed };  // as WindowProbe
 
-// One chunk of a prompt and one layer. Each window's rows count in the moments before its own weights are made.
+// One chunk of a prompt and one layer. A window's rows are added to the moments before its own weights are computed.
 //
-//   x        [rows, width] bf16, width = heads * D: queries as they stand for what is far
+//   x        [rows, width] bf16, width = heads * D: queries rotated for the remote part
 //   windows  [n_windows] in order
-//   mean, m2 [width] f64, in and out: of `count` rows before; the chunk's first `known` rows are among these
+//   mean, m2 [width] f64, in and out: over `count` earlier rows, among which are the chunk's first `known` rows
 //   scratch  window_probe_scratch_bytes()
-//   probes   [n_windows, KV heads * D] f32 out: the sums, those of a group's heads added up
+//   probes   [n_windows, KV heads * D] f32 out: the weighted sums, added over each group's heads
 //
 // Numerics  moments of a window in f32 in two passes, merged in f64; sums in f32.
 // Async     enqueues; allocates nothing.
 struct WindowProbes {
   const void* x = nullptr;
-  const ChoiceWindow* windows = nullptr;
+  const SelectionWindow* windows = nullptr;
   std::int32_t n_windows = 0, n_rows = 0;
   std::int32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
   double *mean = nullptr, *m2 = nullptr;

@@ -1,25 +1,22 @@
 // Attention mass in two forms.
 //
-//   few rows   scores of a piece of the context by the dot products of key_score_cpu, then their exponentials
-//   many rows  64 keys at a time, turned so that lanes are tokens: every key element is read once for all rows, and
-//   sums
-//              over rows need no sum across lanes
+//   few rows   scores of a range of the context by the dot products of key_score_cpu, then their exponentials
+//   many rows  64 keys at a time, transposed so that lanes are tokens: every key element is read once for all rows, and
+//              sums over rows need no reduction across lanes
 //
-// Pieces of the context are independent, so threads share them and nothing is merged. A token's mass depends on its key
-// and the rows that see it alone: equal tokens that the same rows see have equal mass, bit for bit.
-#include "src/kernels/attention_mass.h"
+// Ranges of the context are independent, so threads share them and nothing is merged. A token's mass depends only on
+// its key and the rows that attend it: equal tokens attended by the same rows have equal mass, bit for bit.
+#include "src/selection/mass/attention_mass.h"
 
-// Arrays of vectors need a width known to the compiler.
-#ifndef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
-#endif
+#include "src/ops/simd/fixed_width_targets.h"
+
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "src/kernels/attention_mass_cpu.cc"
+#define HWY_TARGET_INCLUDE "src/selection/mass/attention_mass_cpu.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "src/kernels/load_half-inl.h"
-#include "src/kernels/vec_math-inl.h"
+#include "src/ops/simd/load_half-inl.h"
+#include "src/ops/simd/vec_math-inl.h"
 
 #ifndef MNEME_KERNELS_ATTENTION_MASS_CPU_ONCE_
 #define MNEME_KERNELS_ATTENTION_MASS_CPU_ONCE_
@@ -28,13 +25,13 @@
 #include <vector>
 
 #include "src/base/check.h"
-#include "src/kernels/box.h"
+#include "src/selection/index/box.h"
 
 namespace mneme {
 namespace {
 
 constexpr std::int32_t kTile = 64;        // tokens
-constexpr std::int32_t kFewQueries = 16;  // up to here turning keys costs more than it saves
+constexpr std::int32_t kFewQueries = 16;  // up to this, transposing keys costs more than it saves
 constexpr std::int32_t kPieceTokens = 1024;
 constexpr std::int32_t kMaxDim = 256;
 
@@ -42,15 +39,15 @@ constexpr std::int32_t kMaxDim = 256;
 struct TileTask {
   const MassHead* head = nullptr;
   const std::byte* const* rows = nullptr;  // their [K | V]
-  std::int32_t begin = 0, n = 0;           // the first one's index in the head, and how many
+  std::int32_t begin = 0, n = 0;           // index of the first one in the head; count
   std::int32_t n_tokens = 0;               // M
   float* keys = nullptr;                   // [D, kTile] scratch
 };
 
-// One row of one head over a piece of the context, its scores known.
+// One row of one head over a range of the context, with known scores.
 struct RowTask {
   const float* scores = nullptr;
-  std::int32_t n = 0;  // that the row sees
+  std::int32_t n = 0;  // tokens that the row attends
   float scale = 0.0f, lse = 0.0f;
   float* mass = nullptr;
 };
@@ -67,13 +64,13 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
-// 16 accumulators of AVX-512's 32 registers, 8 of the 16 that others have.
+// 16 accumulators of AVX-512's 32 registers, 8 of the 16 of other targets.
 inline constexpr int kRowsAtOnce = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
 inline constexpr int kVecs = 4;
 
-// keys[c * kTile + i] = key element c of token i; tokens beyond the last repeat it.
+// keys[c * kTile + i] = key element c of token i; padding repeats the last token.
 template <class Load>
-HWY_INLINE void turn_keys(const TileTask& t, std::int32_t dim, Load load) {
+HWY_INLINE void rotate_keys(const TileTask& t, std::int32_t dim, Load load) {
   const hn::CappedTag<float, 8> d;  // D is a multiple of 8
   const auto lanes = static_cast<std::int32_t>(hn::Lanes(d));
   HWY_ALIGN float key[kMaxDim];
@@ -84,7 +81,7 @@ HWY_INLINE void turn_keys(const TileTask& t, std::int32_t dim, Load load) {
   }
 }
 
-// Adds the probabilities that kRows rows from `first` give to the tokens at `at` of the tile.
+// Adds the probabilities of kRows rows from `first` on to the tokens at `at` of the tile.
 template <int kRows>
 HWY_INLINE void add_rows(const TileTask& t, const AttentionShape& shape, std::int32_t g, std::int32_t first,
                          std::int32_t at, V* sums) {
@@ -108,7 +105,7 @@ HWY_INLINE void add_rows(const TileTask& t, const AttentionShape& shape, std::in
   for (int r = 0; r < kRows; ++r) {
     const std::int32_t row = first + r;
     const V lse = hn::Set(d, head.lse[row * head.lse_stride + g]);
-    // The row sees the tokens up to itself, or the last of them.
+    // The row attends the tokens up to itself, or only the last of them.
     const std::int32_t seen = t.n_tokens - head.n_rows + 1 + row - t.begin - at;
     const std::int32_t gone = head.window > 0 ? seen - head.window : 0;
     for (int v = 0; v < kVecs; ++v) {
@@ -143,14 +140,14 @@ HWY_INLINE void add_sums(const V* sums, std::int32_t n, float* mass) {
 
 void mass_tile(const TileTask& t, const AttentionShape& shape, MassBy by) {
   if (shape.kv_dtype == DType::kBF16)
-    turn_keys(t, shape.head_dim, LoadBf16());
+    rotate_keys(t, shape.head_dim, LoadBf16());
   else
-    turn_keys(t, shape.head_dim, LoadF16());
+    rotate_keys(t, shape.head_dim, LoadF16());
   const D d;
   const MassHead& head = *t.head;
   const auto step = kVecs * static_cast<std::int32_t>(hn::Lanes(d));
-  const std::int32_t first_row = std::max(0, t.begin - (t.n_tokens - head.n_rows));  // rows before see none of these
-  std::int32_t last_row = head.n_rows;  // rows from here on see none of these any more
+  const std::int32_t first_row = std::max(0, t.begin - (t.n_tokens - head.n_rows));  // earlier rows: none
+  std::int32_t last_row = head.n_rows;  // rows from here on attend none of these
   if (head.window > 0) last_row = std::min(last_row, t.begin + t.n + head.window - 1 - (t.n_tokens - head.n_rows));
   for (std::int32_t at = 0; at < t.n; at += step) {
     V sums[kVecs];
@@ -194,22 +191,22 @@ namespace {
 HWY_EXPORT(mass_tile);
 HWY_EXPORT(add_exponentials);
 
-// A piece of one head's context: runs for few rows, tokens for many.
+// A range of one head's context: runs for few rows, tokens for many.
 struct Piece {
   std::size_t head = 0;
   std::size_t first_run = 0, last_run = 0;
   std::int32_t begin = 0, n = 0;
 };
 
-// What one call needs, kept by the calling thread.
+// Working memory of one call, kept by the calling thread.
 struct CallScratch {
   std::vector<Piece> pieces;
   std::vector<std::int32_t> n_tokens;    // by head
-  std::vector<const std::byte*> rows;    // of all tokens of all heads
+  std::vector<const std::byte*> rows;    // all tokens of all heads
   std::vector<std::size_t> first_token;  // by head, in rows
 };
 
-// Whole runs, until there are enough tokens.
+// Splits into whole runs with enough tokens.
 void list_run_pieces(std::size_t h, const MassHead& head, CallScratch& call) {
   std::int32_t at = 0;
   Piece piece{.head = h};
@@ -256,9 +253,7 @@ void add_few(const MassHead& head, const Piece& piece, const AttentionShape& sha
 
 void attention_mass_cpu(std::span<const MassHead> heads, const AttentionShape& shape, MassBy by,
                         const CpuContext& context) {
-  MNEME_CHECK(shape.group >= 1 && shape.group <= 16, "group {} is not in 1..16", shape.group);
-  MNEME_CHECK(shape.head_dim >= 8 && shape.head_dim <= kMaxDim && shape.head_dim % 8 == 0,
-              "head_dim {} is not a multiple of 8 up to 256", shape.head_dim);
+  check_attention_shape(shape);
   static thread_local CallScratch t_call;
   CallScratch& call = t_call;
   call.pieces.clear();

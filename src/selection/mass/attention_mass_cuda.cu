@@ -1,15 +1,16 @@
 // A warp keeps the keys of one page in registers while tiles of 16 query rows of one head pass through shared memory;
-// the eight pages of a block are a stretch. Two kinds: one leaves the maximum and the sum of each row in a stretch, the
-// other sums the probabilities of each token over the rows. Where there is one row, the heads of the group are a tile.
+// the eight pages of a thread block are a KV split. Two kinds of kernel: one writes the maximum and the sum of each row
+// in a split, the other sums each token's probabilities over the rows. With one row, the heads of the group form a
+// tile.
 //
-// Channels stand in an order that lets a lane load 16 bytes of a key at once: lane (g, t) has channels 8 t .. 8 t + 7
-// of every 32, as four registers of two products; rows of q are read in the same order.
-#include "src/kernels/attention_mass_cuda.h"
+// Channels are permuted so that a lane loads 16 bytes of a key at once: lane (g, t) has channels 8 t .. 8 t + 7 of
+// every 32, as four registers of two mma; rows of q are read in the same order.
+#include "src/selection/mass/attention_mass_cuda.h"
 
 #include <algorithm>
 
-#include "src/kernels/attention_page.cuh"
-#include "src/kernels/head_dims_cuda.h"
+#include "src/ops/attention/attention_page.cuh"
+#include "src/ops/attention/head_dims_cuda.h"
 
 namespace mneme {
 namespace {
@@ -18,13 +19,13 @@ using namespace cuda;  // NOLINT
 
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 constexpr int kTileRows = 16;
-constexpr int kStretchTokens = kWarps * kKvPageTokens;
+constexpr int kKvSplitTokens = kWarps * kKvPageTokens;
 
 struct Args {
   AttentionMassCuda a;
   KvTables tables;
-  int layer, group, n_stretches;
-  float2* partial;  // [row][head][stretch]: maximum (base 2) and sum
+  int layer, group, n_kv_splits;
+  float2* partial;  // [row][head][KV split]: maximum (base 2) and sum
 };
 
 enum class Kind { kLse, kMass };
@@ -36,12 +37,12 @@ struct TileShape {
   static constexpr int kRowPieces = kDim / 8, kPieces = kTileRows * kRowPieces, kBytes = kPieces * 16;
 };
 
-// A piece of 16 bytes of a tile: rows of a pair stand in different banks.
+// A 16-byte piece of a tile, swizzled: rows of a pair are in different banks.
 template <int kDim>
 __device__ __forceinline__ std::uint32_t tile_piece(std::uint32_t tile, int row, int piece) {
-  const int turned = piece < TileShape<kDim>::kWide * 4 ? piece ^ ((row & 1) << 2) : piece;
-  const bool inside = TileShape<kDim>::kWide % 2 == 0 || turned < TileShape<kDim>::kWide * 4;
-  return tile + (row * TileShape<kDim>::kRowPieces + (inside ? turned : piece)) * 16;
+  const int swizzled = piece < TileShape<kDim>::kWide * 4 ? piece ^ ((row & 1) << 2) : piece;
+  const bool inside = TileShape<kDim>::kWide % 2 == 0 || swizzled < TileShape<kDim>::kWide * 4;
+  return tile + (row * TileShape<kDim>::kRowPieces + (inside ? swizzled : piece)) * 16;
 }
 
 template <typename T>
@@ -61,7 +62,7 @@ __device__ __forceinline__ uint4 load_shared(std::uint32_t at) {
   return v;
 }
 
-// The keys of a page, lane (g, t): of tokens 8 j + g.
+// The keys of a page; lane (g, t) has tokens 8 j + g.
 template <typename T, int kDim>
 struct PageKeys {
   using Shape = TileShape<kDim>;
@@ -79,7 +80,7 @@ struct PageKeys {
     }
   }
 
-  // s[j]: products of the tile's rows with tokens 8 j .. 8 j + 7.
+  // s[j]: dot products of the tile's rows with tokens 8 j .. 8 j + 7.
   __device__ __forceinline__ void score(float (&s)[kTokenTiles][4], std::uint32_t tile) const {
     const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
 #pragma unroll
@@ -110,7 +111,7 @@ struct PageKeys {
   }
 };
 
-// Rows [first, first + 16) of one head into shared memory; rows that are not there become zeros.
+// Copies rows [first, first + 16) of one head to shared memory; rows out of range become zeros.
 template <int kDim>
 __device__ __forceinline__ void fetch_tile(std::uint32_t tile, const __nv_bfloat16* q, std::int64_t row_stride,
                                            int first, int n_rows) {
@@ -124,7 +125,7 @@ __device__ __forceinline__ void fetch_tile(std::uint32_t tile, const __nv_bfloat
   copy_async_commit();
 }
 
-// A row's maximum and sum over this warp's page, of what a lane has of it.
+// A row's maximum and sum over this warp's page, from a lane's part.
 __device__ __forceinline__ float2 page_sum(const float (&s)[kTokenTiles][4], int row) {
   float max = -INFINITY, sum = 0;
   bool nan = false;
@@ -153,8 +154,8 @@ template <typename T, int kDim, Kind kKind>
 __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1) mass_kernel(Args p) {
   __shared__ __align__(128) std::uint8_t tiles[2][TileShape<kDim>::kBytes];
   __shared__ float2 part[2][kWarps][kTileRows];
-  let_next_start();
-  wait_for_previous();
+  launch_dependents();
+  grid_dependency_wait();
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
   const int kv_head = blockIdx.y, sequence = blockIdx.z;
   const int slot = p.a.slots == nullptr ? 0 : p.a.slots[sequence];
@@ -169,22 +170,22 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1) mass_kernel(Arg
   const float* lse = p.a.lse + static_cast<std::int64_t>(sequence) * n_rows * p.a.n_heads +
                      static_cast<std::int64_t>(kv_head) * p.group;
   const bool one_row = n_rows == 1;
-  const int tile_end = one_row ? p.group : n_rows;  // rows of tiles in all
+  const int tile_end = one_row ? p.group : n_rows;  // tile rows in total
   const float factor = p.a.scale * kLog2e;
   const auto tile_of = [&](int i) { return shared_address(tiles) + i % 2 * TileShape<kDim>::kBytes; };
 
-  for (int stretch = blockIdx.x; stretch * kStretchTokens < length; stretch += gridDim.x) {
-    const int begin = stretch * kStretchTokens, page_begin = begin + warp * kKvPageTokens;
+  for (int kv_split = blockIdx.x; kv_split * kKvSplitTokens < length; kv_split += gridDim.x) {
+    const int begin = kv_split * kKvSplitTokens, page_begin = begin + warp * kKvPageTokens;
     const bool has_page = page_begin < length;
     const std::uint32_t there = !has_page                   ? 0
                                 : p.tables.masks == nullptr ? ~0u
                                                             : p.tables.masks[entry + page_begin / kKvPageTokens];
     PageKeys<T, kDim> keys;
-    // A warp without a page of its own computes with another's, and leaves everything out.
+    // A warp without a page computes with another's and discards the result.
     const int page = has_page ? page_begin / kKvPageTokens : begin / kKvPageTokens;
     keys.load(p.tables.base + static_cast<std::int64_t>(p.tables.blocks[entry + page]) * PageShape<kDim>::kBytes);
 
-    // The first tile of rows that see any of it; of every head of the group.
+    // First tile of rows that attend any token of the split; the same for every head of the group.
     const int first_tile = max(0, begin - first_row_slot) / kTileRows, each = row_tiles - first_tile;
     const int n_tiles = one_row ? 1 : p.group * each;
     const auto fetch = [&](int i) {
@@ -192,14 +193,14 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1) mass_kernel(Arg
       const int head = i / each, row = (first_tile + i % each) * kTileRows;
       fetch_tile<kDim>(tile_of(i), q + static_cast<std::int64_t>(head) * kDim, row_stride, row, n_rows);
     };
-    const auto finish_rows = [&](int i) {  // of tile i, whose parts are there
+    const auto finish_rows = [&](int i) {  // of tile i, whose parts are complete
       if constexpr (kKind == Kind::kLse) {
         const int row = (first_tile + i % each) * kTileRows + static_cast<int>(threadIdx.x);
         if (threadIdx.x >= kTileRows || row >= tile_end) return;
         float2 all = part[i % 2][0][threadIdx.x];
         for (int w = 1; w < kWarps; ++w) all = merged(all, part[i % 2][w][threadIdx.x]);
         const std::int64_t of = one_row ? row : static_cast<std::int64_t>(row) * p.a.n_heads + i / each;
-        p.partial[(of + kv_head * p.group) * p.n_stretches + stretch] = all;
+        p.partial[(of + kv_head * p.group) * p.n_kv_splits + kv_split] = all;
       }
     };
     float mass[kTokenTiles][2] = {};
@@ -222,7 +223,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1) mass_kernel(Arg
       }
     };
 
-    __syncthreads();  // the stretch before is done with the tiles
+    __syncthreads();  // the previous split no longer uses the tiles
     fetch(0);
     for (int i = 0; i < n_tiles; ++i) {
       copy_async_wait<0>();
@@ -285,20 +286,20 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1) mass_kernel(Arg
   }
 }
 
-// A warp a (row, head): its stretches, as far as the row sees any of them.
+// One warp per (row, head): merges its KV splits, as far as the row attends any of them.
 __global__ void __launch_bounds__(kThreads) lse_kernel(Args p) {
-  let_next_start();
-  wait_for_previous();
+  launch_dependents();
+  grid_dependency_wait();
   const int item = blockIdx.x * kWarps + static_cast<int>(threadIdx.x) / kWarp, lane = threadIdx.x % kWarp;
   if (item >= p.a.n_rows * p.a.n_heads) return;
   const int row = item / p.a.n_heads, kv_head = item % p.a.n_heads / p.group;
   const int slot = p.a.slots == nullptr ? 0 : p.a.slots[0];
   const int length = p.a.lengths[0] - shift_of(p.tables, p.layer, slot, kv_head);
-  // A tile of rows begins where its first row sees something; the others of it left -inf.
-  const int stretches = (length - p.a.n_rows + row) / kStretchTokens + 1;
+  // A tile starts where its first row attends a token; for the other rows the splits hold -inf.
+  const int kv_splits = (length - p.a.n_rows + row) / kKvSplitTokens + 1;
   float2 all = {-INFINITY, 0};
-  for (int i = lane; i < stretches; i += kWarp)
-    all = merged(all, p.partial[static_cast<std::int64_t>(item) * p.n_stretches + i]);
+  for (int i = lane; i < kv_splits; i += kWarp)
+    all = merged(all, p.partial[static_cast<std::int64_t>(item) * p.n_kv_splits + i]);
 #pragma unroll
   for (int k = kWarp / 2; k > 0; k /= 2)
     all = merged(all, {__shfl_xor_sync(~0u, all.x, k), __shfl_xor_sync(~0u, all.y, k)});
@@ -306,21 +307,21 @@ __global__ void __launch_bounds__(kThreads) lse_kernel(Args p) {
 }
 
 template <Kind kKind>
-void run(const Args& args, int stretches, const CudaContext& context) {
+void run(const Args& args, int kv_splits, const CudaContext& context) {
   with_head_dim(args.tables.head_dim, [&]<int kDim>(std::integral_constant<int, kDim>) {
     const auto kernel = args.tables.f16 ? mass_kernel<__half, kDim, kKind> : mass_kernel<__nv_bfloat16, kDim, kKind>;
     launch(context, kKind == Kind::kLse ? "attention_lse" : "attention_mass", kernel,
-           dim3(static_cast<unsigned>(stretches), static_cast<unsigned>(args.tables.n_kv_heads),
+           dim3(static_cast<unsigned>(kv_splits), static_cast<unsigned>(args.tables.n_kv_heads),
                 static_cast<unsigned>(args.a.n)),
            dim3(kThreads), 0, args);
   });
 }
 
-int stretches_of(std::int32_t tokens) {
-  return (tokens + kStretchTokens - 1) / kStretchTokens;
+int kv_splits_of(std::int32_t tokens) {
+  return (tokens + kKvSplitTokens - 1) / kKvSplitTokens;
 }
 Args args_of(const AttentionMassCuda& a, const KvTables& tables, std::int32_t layer) {
-  return {a, tables, layer, a.n_heads / tables.n_kv_heads, stretches_of(a.max_tokens), nullptr};
+  return {a, tables, layer, a.n_heads / tables.n_kv_heads, kv_splits_of(a.max_tokens), nullptr};
 }
 
 }  // namespace
@@ -329,12 +330,12 @@ void attention_mass_cuda(const AttentionMassCuda& a, const KvTables& tables, std
                          const CudaContext& context) {
   if (a.n == 0 || a.n_rows == 0) return;
   const Args args = args_of(a, tables, layer);
-  run<Kind::kMass>(args, args.n_stretches, context);
+  run<Kind::kMass>(args, args.n_kv_splits, context);
 }
 
 std::size_t attention_lse_scratch_bytes(std::int32_t n_rows, std::int32_t n_heads, std::int32_t max_tokens) {
   return static_cast<std::size_t>(n_rows) * static_cast<std::size_t>(n_heads) *
-         static_cast<std::size_t>(stretches_of(max_tokens)) * sizeof(float2);
+         static_cast<std::size_t>(kv_splits_of(max_tokens)) * sizeof(float2);
 }
 
 void attention_lse_cuda(const AttentionMassCuda& a, const KvTables& tables, std::int32_t layer, std::byte* scratch,
@@ -342,7 +343,7 @@ void attention_lse_cuda(const AttentionMassCuda& a, const KvTables& tables, std:
   if (a.n_rows == 0) return;
   Args args = args_of(a, tables, layer);
   args.partial = reinterpret_cast<float2*>(scratch);
-  run<Kind::kLse>(args, args.n_stretches, context);
+  run<Kind::kLse>(args, args.n_kv_splits, context);
   launch(context, "merge_lse", lse_kernel, dim3(static_cast<unsigned>((a.n_rows * a.n_heads + kWarps - 1) / kWarps)),
          dim3(kThreads), 0, args);
 }

@@ -1,28 +1,27 @@
-// How much attention tokens received, on the device (attention_mass.h is the specification), and the rule that looks at
-// its norm. Every pointer here is device memory.
+// Attention mass on the device (attention_mass.h is the specification), and ReFreeKV's norm rule. All pointers are
+// device memory.
 //
-// Numerics  products on tensor cores in the cache's type (q is rounded to it), probabilities and sums in f32. The order
-//           of the sums is one for every launch.
+// Numerics  mma in the cache's type (q is rounded to it), probabilities and sums in f32. The summation order is fixed.
 // Async     enqueues; allocates nothing.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "src/kernels/attention_mass.h"
-#include "src/kernels/cuda_context.h"
-#include "src/kernels/kv_tables_cuda.h"
+#include "src/cuda/context.h"
+#include "src/kv/kv_tables_cuda.h"
+#include "src/selection/mass/attention_mass.h"
 
 namespace mneme {
 
 // The last n_rows rows of each of n sequences.
 //
-//   q        [n, n_rows, heads * D] bf16, after RoPE
-//   slots    [n] i32: sequence of `tables`; null: the first one
-//   lengths  [n] i32: tokens of the sequence, the rows' own last; 0: nothing is done
+//   q        [n, n_rows, heads * D] bf16, post-RoPE
+//   slots    [n] i32: the row's sequence in `tables`; null: the first one
+//   lengths  [n] i32: tokens of the sequence, those of the rows last; 0: no work
 //   lse      [n, n_rows, heads] f32
-//   mass     [n, KV heads (kGroup) or heads, mass_stride] f32 by slot of the head's table, 0 where there is no token,
-//            written; what would be beyond mass_stride is left out. Sequences sequence_stride apart
+//   mass     [n, KV heads (kGroup) or heads, mass_stride] f32 out, by index in the head's table, 0 where no token is
+//            stored; entries beyond mass_stride are not written. Row stride of sequences: sequence_stride
 struct AttentionMassCuda {
   const void* q = nullptr;
   const std::int32_t* slots = nullptr;
@@ -31,7 +30,7 @@ struct AttentionMassCuda {
   float* mass = nullptr;
   std::int64_t mass_stride = 0, sequence_stride = 0;
   std::int32_t n = 0, n_rows = 0, n_heads = 0;
-  std::int32_t max_tokens = 0;  // that a sequence has at most: how many blocks of threads share the work
+  std::int32_t max_tokens = 0;  // longest sequence: determines the number of thread blocks
   float scale = 0;
   float* scores = nullptr;
   MassBy by = MassBy::kGroup;
@@ -39,16 +38,16 @@ struct AttentionMassCuda {
 void attention_mass_cuda(const AttentionMassCuda& a, const KvTables& tables, std::int32_t layer,
                          const CudaContext& context);
 
-// What `lse` of it has to be, for rows whose attention did not return it. Requires  n 1.
+// Computes `lse` of `a`, for rows whose attention did not return it. Requires  n 1.
 //
-//   scores  of one row, [heads, mass_stride] f32 as `mass`: q . k * scale / ln 2, -inf where there is no token; or null
+//   scores  of one row, [heads, mass_stride] f32 as `mass`: q . k * scale / ln 2, -inf where no token is; or null
 std::size_t attention_lse_scratch_bytes(std::int32_t n_rows, std::int32_t n_heads, std::int32_t max_tokens);
 void attention_lse_cuda(const AttentionMassCuda& a, const KvTables& tables, std::int32_t layer, std::byte* scratch,
                         const CudaContext& context);
 
-// norm_suffix() of keep_rule.h, which is the specification: `result` [1] i32 gets the first token of the suffix.
+// norm_suffix() of keep_rule.h (the specification): writes the first token of the suffix to `result` [1] i32.
 //
-//   mass  [n_heads, stride] f32, of n tokens; with lse [n_heads] the scores that attention_lse_cuda() left
+//   mass  [n_heads, stride] f32, of n tokens; with lse [n_heads]: the scores from attention_lse_cuda()
 //
 // Numerics  f64; the same sums as norm_suffix() in another order.   NaN  as there.
 struct NormSuffixCuda {

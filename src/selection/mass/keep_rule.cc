@@ -1,4 +1,4 @@
-#include "src/blocks/keep_rule.h"
+#include "src/selection/mass/keep_rule.h"
 
 #include <algorithm>
 #include <cmath>
@@ -19,7 +19,7 @@ void add_range(std::vector<TokenRange>& ranges, std::int32_t begin, std::int32_t
   }
 }
 
-// In eight sums, which do not wait for one another.
+// Eight independent sums.
 double sum_of_squares(const float* a, std::int32_t n) {
   double sums[8] = {};
   std::int32_t i = 0;
@@ -29,7 +29,7 @@ double sum_of_squares(const float* a, std::int32_t n) {
   return std::accumulate(std::begin(sums), std::end(sums), 0.0);
 }
 
-// Squares of a beginning of the ranking, head by head, and the norm of all of it.
+// Squares of a prefix of the ranking, per head, and the norm of the whole.
 class Norms {
  public:
   Norms(const HeadRows& rows, const NormRule& rule)
@@ -50,7 +50,7 @@ class Norms {
     for (std::size_t h = 0; h < squares_.size(); ++h)
       squares_[h] += sum_of_squares(rows_.a + static_cast<std::int64_t>(h) * rows_.stride + begin, end - begin);
   }
-  // Takes back what was added since the last mark().
+  // back() undoes what was added since the last mark().
   void mark() { marked_ = squares_; }
   void back() { squares_ = marked_; }
   bool enough() const { return (whole_ - mean()) / whole_ < static_cast<double>(rule_.loss); }
@@ -108,11 +108,11 @@ void keep_largest(std::span<const float> scores, std::int32_t sink, std::int32_t
 std::int32_t norm_suffix(const HeadRows& rows, const NormRule& rule) {
   Norms norms(rows, rule);
   if (norms.all_stay()) return norms.first();
-  // By stretches until one is enough; then it is looked at token by token.
-  constexpr std::int32_t kStretch = 64;
+  // In chunks until one suffices; then token by token.
+  constexpr std::int32_t kChunk = 64;
   std::int32_t t = rows.n;
   while (t > norms.first()) {
-    const std::int32_t before = std::max(norms.first(), t - kStretch);
+    const std::int32_t before = std::max(norms.first(), t - kChunk);
     norms.mark();
     norms.add(before, t);
     if (norms.enough()) {

@@ -1,4 +1,4 @@
-#include "src/blocks/mass_window.h"
+#include "src/selection/mass/mass_window.h"
 
 #include <algorithm>
 #include <cstring>
@@ -34,7 +34,7 @@ void MassWindow::write(ByteWriter& out) const {
 
 void MassWindow::read(ByteReader& in, std::int32_t begin, std::int32_t end) {
   const auto n = static_cast<std::size_t>(end - begin);
-  // Before there is memory for them, there are the bytes.
+  // Check that the bytes exist before memory is allocated for them.
   const auto values = in.take(static_cast<std::uint64_t>(n_heads_) * n * sizeof(float), "attention received");
   begin_ = end_ = begin;
   extend(end);

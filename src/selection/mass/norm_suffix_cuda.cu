@@ -1,23 +1,24 @@
-// Sums of squares of stretches, by all; then one block finds the stretch in which the rule is met, and the token in it.
+// All thread blocks sum squares of segments; then one block finds the segment in which the rule is met, and the token
+// in it.
 #include <algorithm>
 
-#include "src/kernels/attention_mass_cuda.h"
-#include "src/kernels/cuda_common.cuh"
+#include "src/cuda/common.cuh"
+#include "src/selection/mass/attention_mass_cuda.h"
 
 namespace mneme {
 namespace {
 
 using namespace cuda;  // NOLINT
 
-constexpr int kStretch = 256, kThreads = 256, kFindThreads = 1024;
+constexpr int kSegment = 256, kThreads = 256, kFindThreads = 1024;
 
 struct Args {
   NormSuffixCuda a;
-  int first, n_stretches;
-  double* sums;    // [n_heads][n_stretches + 2]: of stretches, then of suffixes of them; [n_stretches + 1]: of sinks
-  double* roots;   // [n_heads][n_stretches + 2]: of the suffixes' sums
-  double* means;   // [n_stretches]: of the roots, over heads
-  double* inside;  // [n_heads][kStretch]: roots of the sums of suffixes that begin within one stretch
+  int first, n_segments;
+  double* sums;    // [n_heads][n_segments + 2]: of segments, then of suffixes of them; [n_segments + 1]: of sinks
+  double* roots;   // [n_heads][n_segments + 2]: square roots of the suffixes' sums
+  double* means;   // [n_segments]: of the roots, over heads
+  double* inside;  // [n_heads][kSegment]: roots of the sums of suffixes that start within one segment
 };
 
 __device__ __forceinline__ double square(const Args& p, int head, int token) {
@@ -30,7 +31,7 @@ __device__ __forceinline__ double warp_sum(double v) {
   for (int i = kWarp / 2; i > 0; i /= 2) v += __shfl_xor_sync(~0u, v, i);
   return v;
 }
-// Over the lanes from this one on.
+// Suffix scan over the lanes: the sum from this lane on.
 __device__ __forceinline__ double suffix_sum(double v) {
 #pragma unroll
   for (int i = 1; i < kWarp; i *= 2) {
@@ -40,23 +41,23 @@ __device__ __forceinline__ double suffix_sum(double v) {
   return v;
 }
 
-// A warp a (stretch, head); the last one has the sinks.
+// One warp per (segment, head); the last one handles the sinks.
 __global__ void __launch_bounds__(kThreads) squares_kernel(Args p) {
-  let_next_start();
-  wait_for_previous();
-  const int lane = threadIdx.x % kWarp, stretch = blockIdx.x * (kThreads / kWarp) + threadIdx.x / kWarp,
+  launch_dependents();
+  grid_dependency_wait();
+  const int lane = threadIdx.x % kWarp, segment = blockIdx.x * (kThreads / kWarp) + threadIdx.x / kWarp,
             head = blockIdx.y;
-  if (stretch > p.n_stretches) return;
-  const bool sinks = stretch == p.n_stretches;
-  const int begin = sinks ? 0 : p.first + stretch * kStretch,
-            end = sinks ? (p.a.sink_in_norm ? p.first : 0) : min(p.a.n, begin + kStretch);
+  if (segment > p.n_segments) return;
+  const bool sinks = segment == p.n_segments;
+  const int begin = sinks ? 0 : p.first + segment * kSegment,
+            end = sinks ? (p.a.sink_in_norm ? p.first : 0) : min(p.a.n, begin + kSegment);
   double sum = 0;
   for (int i = begin + lane; i < end; i += kWarp) sum += square(p, head, i);
   sum = warp_sum(sum);
-  if (lane == 0) p.sums[static_cast<std::int64_t>(head) * (p.n_stretches + 2) + (sinks ? stretch + 1 : stretch)] = sum;
+  if (lane == 0) p.sums[static_cast<std::int64_t>(head) * (p.n_segments + 2) + (sinks ? segment + 1 : segment)] = sum;
 }
 
-// Over heads, in their order.
+// Mean over heads, in order.
 __device__ __forceinline__ double mean_of(const double* roots, int n_heads, std::int64_t stride) {
   double sum = 0;
 #pragma unroll 8
@@ -64,7 +65,7 @@ __device__ __forceinline__ double mean_of(const double* roots, int n_heads, std:
   return sum / static_cast<double>(n_heads);
 }
 
-// Suffix sums of a head's n numbers, all with `after`; a warp's. number(i) is asked for a step ahead.
+// Suffix sums of a head's n values, each plus `after`, by one warp. number(i) is prefetched one step ahead.
 template <typename Number, typename Put>
 __device__ __forceinline__ void suffix_sums(int n, double after, Number&& number, Put&& put) {
   const int lane = threadIdx.x % kWarp;
@@ -80,10 +81,10 @@ __device__ __forceinline__ void suffix_sums(int n, double after, Number&& number
 
 __global__ void __launch_bounds__(kFindThreads) find_kernel(Args p) {
   __shared__ int found[2];
-  let_next_start();
-  wait_for_previous();
+  launch_dependents();
+  grid_dependency_wait();
   const int warp = threadIdx.x / kWarp, n_warps = kFindThreads / kWarp;
-  const int n = p.n_stretches, heads = p.a.n_heads, stride = n + 2;
+  const int n = p.n_segments, heads = p.a.n_heads, stride = n + 2;
   for (int head = warp; head < heads; head += n_warps) {
     double *sums = p.sums + static_cast<std::int64_t>(head) * stride,
            *roots = p.roots + static_cast<std::int64_t>(head) * stride;
@@ -105,45 +106,45 @@ __global__ void __launch_bounds__(kFindThreads) find_kernel(Args p) {
   for (int i = threadIdx.x; i < n; i += kFindThreads)
     if (enough(p.means[i])) atomicMax(&found[0], i);
   __syncthreads();
-  const int begin = p.first + found[0] * kStretch, end = min(p.a.n, begin + kStretch);
+  const int begin = p.first + found[0] * kSegment, end = min(p.a.n, begin + kSegment);
   for (int head = warp; head < heads; head += n_warps) {
-    double* inside = p.inside + static_cast<std::int64_t>(head) * kStretch;
+    double* inside = p.inside + static_cast<std::int64_t>(head) * kSegment;
     suffix_sums(
-        kStretch, p.sums[static_cast<std::int64_t>(head) * stride + found[0] + 1],
+        kSegment, p.sums[static_cast<std::int64_t>(head) * stride + found[0] + 1],
         [&](int i) { return begin + i < end ? square(p, head, begin + i) : 0.0; },
         [&](int i, double v) { inside[i] = sqrt(v); });
   }
   __syncthreads();
   const int at = threadIdx.x;
-  if (at < kStretch && begin + at < end && enough(mean_of(p.inside + at, heads, kStretch))) atomicMax(&found[1], at);
+  if (at < kSegment && begin + at < end && enough(mean_of(p.inside + at, heads, kSegment))) atomicMax(&found[1], at);
   __syncthreads();
   if (threadIdx.x == 0) *p.a.result = begin + found[1];
 }
 
-int stretches_of(std::int32_t n) {
-  return (n + kStretch - 1) / kStretch;
+int kv_splits_of(std::int32_t n) {
+  return (n + kSegment - 1) / kSegment;
 }
 
 }  // namespace
 
 std::size_t norm_suffix_scratch_bytes(std::int32_t n_heads, std::int32_t n) {
-  const auto heads = static_cast<std::size_t>(n_heads), stretches = static_cast<std::size_t>(stretches_of(n));
-  return (heads * (2 * (stretches + 2) + kStretch) + stretches) * sizeof(double);
+  const auto heads = static_cast<std::size_t>(n_heads), segments = static_cast<std::size_t>(kv_splits_of(n));
+  return (heads * (2 * (segments + 2) + kSegment) + segments) * sizeof(double);
 }
 
 void norm_suffix_cuda(const NormSuffixCuda& a, const CudaContext& context) {
   Args p{};
   p.a = a;
   p.first = std::min(a.sink, a.n);
-  p.n_stretches = stretches_of(a.n - p.first);
-  const std::int64_t each = static_cast<std::int64_t>(a.n_heads) * (p.n_stretches + 2);
+  p.n_segments = kv_splits_of(a.n - p.first);
+  const std::int64_t each = static_cast<std::int64_t>(a.n_heads) * (p.n_segments + 2);
   p.sums = reinterpret_cast<double*>(a.scratch);
   p.roots = p.sums + each;
   p.inside = p.roots + each;
-  p.means = p.inside + static_cast<std::int64_t>(a.n_heads) * kStretch;
+  p.means = p.inside + static_cast<std::int64_t>(a.n_heads) * kSegment;
   constexpr int kWarps = kThreads / kWarp;
   launch(context, "norm_squares", squares_kernel,
-         dim3(static_cast<unsigned>(p.n_stretches / kWarps + 1), static_cast<unsigned>(a.n_heads)), dim3(kThreads), 0,
+         dim3(static_cast<unsigned>(p.n_segments / kWarps + 1), static_cast<unsigned>(a.n_heads)), dim3(kThreads), 0,
          p);
   launch(context, "norm_suffix", find_kernel, dim3(1), dim3(kFindThreads), 0, p);
 }

@@ -1,19 +1,20 @@
-// Scores of a group's query heads to one score a unit for their KV head.
+// Pools the scores of a GQA group's query heads into one score per unit for their KV head.
 //
-//   scores  [G, n]  f32, rows `score_stride` floats apart; may be overwritten
-//   pooled  [n]     f32 out; may be row 0 of scores
+//   scores  [G, n]  f32, row stride `score_stride` floats; may be overwritten
+//   pooled  [n]     f32 out; may alias row 0 of scores
 //
-//   kMax, kMean            of the raw scores                                        (FreeKV's paper: MaxQK, MeanQK)
-//   kMaxProb, kMeanProb    of the softmax over units of alpha * score, by head      (MaxS, MeanS), in the log domain:
-//                          kMeanProb gives log sum over heads of exp(alpha * score - lse of that head): the same order
-//                          as the mean of probabilities, and it never underflows (bounds of pages differ by more than
-//                          100)
-// Pooling the queries themselves (MaxQ, MeanQ) happens before scoring, see pool_queries.
+//   kMax, kMean          of the raw scores                                     (FreeKV's MaxQK, MeanQK)
+//   kMaxProb, kMeanProb  of the softmax over units of alpha * score, per head  (MaxS, MeanS), in the log domain:
+//                        kMeanProb gives log of the sum over heads of exp(alpha * score - lse of that head): the same
+//                        order as the mean of probabilities, without underflow (bounds of pages differ by over 100)
 //
-// NaN  a unit with a NaN score is left out of the sums (it counts as -inf) and its pooled score is NaN.   n = 0:
-// nothing happens. Requires  group 1 to 16; kMaxProb, kMeanProb: alpha > 0 and finite. Infinity  -inf has probability 0
-// (a head whose scores are all -inf gives probability to none), +inf counts as the largest float. Equal scores of a
-// unit give equal pooled scores, bit for bit, wherever the unit stands.
+// Pooling of the queries themselves (MaxQ, MeanQ) happens before scoring, see pool_queries.
+//
+// Requires  group 1 to 16; kMaxProb, kMeanProb: alpha > 0 and finite. n = 0 does nothing.
+// NaN       a unit with a NaN score is left out of the sums (it counts as -inf) and its pooled score is NaN.
+// Infinity  -inf has probability 0 (a head with only -inf gives no unit any probability); +inf counts as the largest
+// float.
+// Ties      equal scores give equal pooled scores, bit for bit, at any index.
 #pragma once
 
 #include <cstdint>
@@ -28,13 +29,13 @@ void group_pool_ref(float* scores, std::int64_t score_stride, std::int32_t group
 void group_pool_cpu(float* scores, std::int64_t score_stride, std::int32_t group, std::int64_t n, GroupPool pool,
                     float alpha, float* pooled);
 
-// How much of a softmax over units falls to those that are wanted and not there: exp(scale * scores), one of [0, n).
+// Share of a softmax over units, exp(scale * scores) over [0, n), that falls to units that are wanted and missing.
 //
 //   scores         [n]  f32
-//   wanted, there  units, ascending
+//   wanted, there  units, ascending; missing are those of `wanted` that are not in `there`
 //
-// Returns  0 to 1: 0 where nothing is missing, 1 where something is and no unit has a finite score or +inf.
-// NaN      counts as -inf: it weighs nothing.   Infinity  +inf counts as the largest float.
+// Returns   0 to 1: 0 where nothing is missing, 1 where something is and no unit has a finite score or +inf.
+// NaN       counts as -inf: weight 0.   Infinity  +inf counts as the largest float.
 float missing_mass_ref(std::span<const float> scores, float scale, std::span<const std::int32_t> wanted,
                        std::span<const std::int32_t> there);
 float missing_mass_cpu(std::span<const float> scores, float scale, std::span<const std::int32_t> wanted,
@@ -45,7 +46,7 @@ enum class QueryPool : std::uint8_t { kMax, kMean };  // channel by channel over
 // q [G, D] f32, pooled [D] f32 out.
 void pool_queries(const float* q, std::int32_t group, std::int32_t head_dim, QueryPool pool, float* pooled);
 
-// Cosine of a and b, both [n] f32; 0 when either is the zero vector. Accumulates in f32 lanes, NaN goes through.
+// Cosine of a and b, both [n] f32; 0 when either is the zero vector. f32 accumulation; NaN propagates.
 float cosine(const float* a, const float* b, std::int64_t n);
 
 }  // namespace mneme

@@ -1,26 +1,24 @@
 // Pooling of a group's scores, and the cosine of two queries.
 //
 // Log domain: a head's log probability is t = (alpha x - top) - log(sum of exp(alpha x - top)) with top the head's
-// largest alpha x; the first difference is one fused operation, so the error is that of t, not of the scores' size. Two
-// passes over a row for top and sum, one over all rows for the units.
+// largest alpha x; the first difference is one fused operation, so the error is relative to t, not to the size of the
+// scores. Two passes over a row for top and sum, one pass over all rows for the units.
 //
-// The mean of probabilities keeps the exponentials of the sum's pass and adds them up by head: a logarithm a unit
-// instead of an exponential a score. Units that this makes smaller than 1e-30 are computed again from the logarithms.
+// The mean of probabilities keeps the exponentials of the second pass and adds them up by head: one logarithm per unit
+// instead of one exponential per score. Units below 1e-30 are recomputed from the logarithms.
 //
-// What computes a unit is compiled once, and a row's last units go through it in a padded copy: equal units give equal
-// bits.
-#include "src/kernels/group_pool.h"
+// The code for a unit is instantiated once, and a row's last units go through it in a padded copy: equal units give
+// equal bits.
+#include "src/selection/pool/group_pool.h"
 
-// Arrays of vectors need a width known to the compiler.
-#ifndef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
-#endif
+#include "src/ops/simd/fixed_width_targets.h"
+
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "src/kernels/group_pool_cpu.cc"
+#define HWY_TARGET_INCLUDE "src/selection/pool/group_pool_cpu.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "src/kernels/vec_math-inl.h"
+#include "src/ops/simd/vec_math-inl.h"
 
 #ifndef MNEME_KERNELS_GROUP_POOL_CPU_ONCE_
 #define MNEME_KERNELS_GROUP_POOL_CPU_ONCE_
@@ -39,27 +37,27 @@ constexpr std::int32_t kMaxGroup = 16;
 constexpr float kLargest = std::numeric_limits<float>::max();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// What turns a head's scores into log probabilities.
+// Converts a head's scores to log probabilities.
 struct HeadScale {
   float top = 0.0f;
   float log_sum = 0.0f;
   float inverse_sum = 0.0f;
 };
 
-// exp(alpha x - top) of all heads, rows `stride` floats apart; null: not kept.
+// exp(alpha x - top) of all heads, row stride `stride` floats; null: not kept.
 struct Exponentials {
   float* at = nullptr;
   std::int64_t stride = 0;
 };
 
-// exp(scale x - top) over all units, and the same over units of `wanted` that are not in `there`.
+// Sum of exp(scale x - top) over all units, and over units of `wanted` that are not in `there`.
 struct Masses {
   double all = 0.0, missing = 0.0;
   bool any_missing = false;
 };
 
-// Sums of products of two vectors.
-struct Products {
+// Dot products of two vectors.
+struct GemmRates {
   double ab = 0.0, aa = 0.0, bb = 0.0;
 };
 
@@ -77,7 +75,7 @@ using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 inline constexpr std::size_t kMaxLanes = HWY_MAX_BYTES / sizeof(float);
 
-// The last n < lanes elements of a row, and `fill`.
+// The last n < lanes elements of a row, padded with `fill`.
 struct Tail {
   HWY_ALIGN float lanes[kMaxLanes];
 
@@ -87,7 +85,7 @@ struct Tail {
   }
 };
 
-// Largest alpha x of a row, at most the largest float, NaN left out; has_nan: whether there was one.
+// Largest alpha x of a row, at most the largest float, NaN ignored; has_nan: whether there was one.
 HWY_NOINLINE float row_top(const float* row, std::size_t n, float alpha, bool& has_nan) {
   const D d;
   const std::size_t lanes = hn::Lanes(d);
@@ -102,29 +100,29 @@ HWY_NOINLINE float row_top(const float* row, std::size_t n, float alpha, bool& h
   for (; i + lanes <= n; i += lanes) take(hn::LoadU(d, row + i));
   if (i < n) take(hn::Load(d, Tail(row + i, n - i, -kInf).lanes));
   has_nan = !hn::AllTrue(d, all_ordered);
-  HWY_ALIGN float tops[kMaxLanes];  // not MaxOfLanes: emulated, it is never below the lowest finite float
+  HWY_ALIGN float tops[kMaxLanes];  // not MaxOfLanes: its emulation never returns less than the lowest finite float
   hn::Store(top, d, tops);
   return std::min(*std::max_element(tops, tops + lanes), kLargest);
 }
 
-// alpha x - top. A score of +inf, or rounding of a top beyond 2^24, may leave it positive: bounded so that sums of exp
-// stay finite.
+// alpha x - top. With a score of +inf, or rounding of a top beyond 2^24, it may be positive: clamped so that sums of
+// exp stay finite.
 HWY_INLINE V below_top(V x, V alpha, V top) {
   const D d;
   const V difference = hn::MulSub(alpha, x, top);
   return hn::IfThenElse(hn::Gt(difference, hn::Set(d, 60.0f)), hn::Set(d, 60.0f), difference);
 }
 
-// Tops up to here leave no difference positive by more than rounding.
+// Up to this top, differences are positive by rounding only.
 constexpr float kOrdinary = 65536.0f;
 
-// Sum of exp(alpha x - top), NaN left out; kPlain: there is none, and the top is ordinary. Lanes are emptied into a
-// double before their rounding counts.   terms  null, or out, with room for n rounded up to whole vectors
+// Sum of exp(alpha x - top), NaN ignored; kPlain: there is none, and the top is ordinary. Lanes are flushed to a double
+// before their rounding matters.   terms  null, or out, with room for n rounded up to full vectors
 template <bool kPlain>
 HWY_NOINLINE double row_sum(const float* row, std::size_t n, float alpha, float top, float* terms) {
   const D d;
   const std::size_t lanes = hn::Lanes(d);
-  const std::size_t stretch = 256 * lanes;
+  const std::size_t chunk = 256 * lanes;
   const V a = hn::Set(d, alpha);
   const V t = hn::Set(d, top);
   double total = 0.0;
@@ -135,7 +133,7 @@ HWY_NOINLINE double row_sum(const float* row, std::size_t n, float alpha, float 
   std::size_t i = 0;
   while (i + lanes <= n) {
     V sum = hn::Zero(d);
-    const std::size_t end = std::min(n / lanes * lanes, i + stretch);
+    const std::size_t end = std::min(n / lanes * lanes, i + chunk);
     if (terms == nullptr) {
       for (; i < end; i += lanes) sum = hn::Add(sum, term(hn::LoadU(d, row + i)));
     } else {
@@ -155,7 +153,7 @@ HWY_NOINLINE double row_sum(const float* row, std::size_t n, float alpha, float 
   return total;
 }
 
-// NaN in every head of a unit that has one in any.
+// Spreads NaN: a unit with a NaN in any head has it in every head.
 void spread_nan(float* scores, std::int64_t stride, std::int32_t group, std::int64_t n) {
   for (std::int64_t u = 0; u < n; ++u) {
     bool nan = false;
@@ -183,7 +181,7 @@ void head_scales(float* scores, std::int64_t stride, std::int32_t group, std::in
   for (std::int32_t h = 0; h < group; ++h) {
     float* terms = keep.at == nullptr ? nullptr : keep.at + h * keep.stride;
     if (out[h].top == -kInf) {
-      out[h] = {0.0f, kInf, 0.0f};  // probability to none
+      out[h] = {0.0f, kInf, 0.0f};  // no unit gets probability
       if (terms != nullptr) std::fill_n(terms, keep.stride, 0.0f);
     } else {
       const bool plain = !any_nan && std::fabs(out[h].top) <= kOrdinary;
@@ -203,7 +201,7 @@ struct PoolTask {
   Exponentials kept;
 };
 
-template <int kGroup>  // 0: as the task says
+template <int kGroup>  // 0: group size from the task
 HWY_INLINE V pool_unit(const float* at, std::int64_t stride, const PoolTask& task) {
   const D d;
   const std::int32_t group = kGroup > 0 ? kGroup : task.group;
@@ -233,7 +231,7 @@ HWY_INLINE V pool_unit(const float* at, std::int64_t stride, const PoolTask& tas
     result = hn::Max(result, t[h]);
   }
   if (task.pool == GroupPool::kMeanProb) {
-    const V most = hn::Max(result, hn::Set(d, -kLargest));  // -inf less itself would be NaN
+    const V most = hn::Max(result, hn::Set(d, -kLargest));  // -inf - (-inf) would be NaN
     V sum = hn::Zero(d);
     for (std::int32_t h = 0; h < group; ++h) sum = hn::Add(sum, vec_exp(d, hn::Sub(t[h], most)));
     result = hn::Add(most, vec_log(d, sum));
@@ -241,8 +239,8 @@ HWY_INLINE V pool_unit(const float* at, std::int64_t stride, const PoolTask& tas
   return hn::IfThenElse(hn::Eq(first, first), result, first);
 }
 
-// Sum over heads of the probability of a vector of units, whose exponentials are at `terms`; ok: the lanes where it is
-// far enough from underflow to be exact.
+// Sum over heads of the probability of a vector of units with exponentials `terms`; ok: lanes far enough from underflow
+// to be exact.
 template <int kGroup>
 HWY_INLINE V sum_probabilities(const float* terms, const PoolTask& task, bool& all_ok, hn::Mask<D>& ok) {
   const D d;
@@ -255,7 +253,8 @@ HWY_INLINE V sum_probabilities(const float* terms, const PoolTask& task, bool& a
   return sum;
 }
 
-// Requires  n a multiple of the lanes; task.kept begins where the scores do. Not inlined: the last units come here too.
+// Requires  n a multiple of the lanes; task.kept starts where the scores do. Not inlined: the last units use the same
+//           code.
 template <int kGroup>
 HWY_NOINLINE void pool_units(const float* scores, std::int64_t stride, std::size_t n, const PoolTask& task,
                              float* pooled) {
@@ -331,7 +330,7 @@ Masses masses(std::span<const float> scores, float scale, std::span<const std::i
   return m;
 }
 
-Products products(const float* a, const float* b, std::size_t n) {
+GemmRates dots(const float* a, const float* b, std::size_t n) {
   const D d;
   const std::size_t lanes = hn::Lanes(d);
   V ab = hn::Zero(d), aa = ab, bb = ab;
@@ -358,7 +357,7 @@ namespace {
 
 HWY_EXPORT(pool_group);
 HWY_EXPORT(masses);
-HWY_EXPORT(products);
+HWY_EXPORT(dots);
 
 }  // namespace
 
@@ -377,7 +376,7 @@ float missing_mass_cpu(std::span<const float> scores, float scale, std::span<con
 }
 
 float cosine(const float* a, const float* b, std::int64_t n) {
-  const Products p = HWY_DYNAMIC_DISPATCH(products)(a, b, static_cast<std::size_t>(n));
+  const GemmRates p = HWY_DYNAMIC_DISPATCH(dots)(a, b, static_cast<std::size_t>(n));
   if (std::isnan(p.ab)) return std::numeric_limits<float>::quiet_NaN();
   if (p.aa == 0.0 || p.bb == 0.0) return 0.0f;
   return static_cast<float>(p.ab / (std::sqrt(p.aa) * std::sqrt(p.bb)));

@@ -1,4 +1,4 @@
-#include "src/blocks/region.h"
+#include "src/selection/region/region.h"
 
 #include <algorithm>
 
@@ -33,8 +33,8 @@ Region region_at(const RegionRules& rules, std::int32_t n_tokens) {
   r.recent_from = window_begin(rules, n_tokens);
   r.first_unit = align_up(r.sink, p) / p;
   r.last_unit = std::max(r.first_unit, r.recent_from / p);
-  // Pages: the same number at every step, whatever the window's alignment left over. Tokens: exactly what the budget
-  // has left.
+  // Pages: the same number at every step, whatever the window's alignment leaves. Tokens: exactly what the budget
+  // leaves.
   const std::int32_t window = p == 1 ? n_tokens - r.recent_from : std::max({rules.recent, p, rules.entry_tokens});
   r.n_select = std::clamp((rules.budget - r.sink - window) / p, 0, r.last_unit - r.first_unit);
   r.select_tokens = r.n_select * p;

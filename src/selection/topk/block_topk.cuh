@@ -1,11 +1,11 @@
-// The k largest of keys[0, n), ascending in index, among equals those with the larger index: by one block of
-// kRankThreads threads.
+// Top-k of keys[0, n) by one thread block of kRankThreads threads: indices ascending, larger index first among equals.
 //
-// A thread of the block sets Ranker::least and most to bounds of the keys; then all call write_best. Keys lie in shared
-// or device memory, at a multiple of 16 bytes.   Requires  k <= n.
+// One thread sets Ranker::least and most to bounds of the keys; then all threads call write_best. Keys are in shared or
+// device memory, 16-byte aligned.
+// Requires  k <= n.
 #pragma once
 
-#include "src/kernels/cluster.cuh"
+#include "src/cuda/cluster.cuh"
 
 namespace mneme::cuda {
 
@@ -15,8 +15,8 @@ constexpr int kBins = 1024, kBinsEach = kBins / kRankThreads;
 struct Ranker {
   alignas(16) int hist[kBins];
   int per_warp[2][kRankWarps];
-  std::uint32_t least, most;  // of the keys
-  // Keys above [low, low + width) are taken, and `need` of the `equal` ones in it.
+  std::uint32_t least, most;  // bounds of the keys
+  // Keys above [low, low + width) are taken, and `need` of the `equal` keys in it.
   std::uint32_t low, shift;  // width: 1 << shift
   int need, equal, n_out, n_equal_before, n_candidates;
   __device__ static bool in(std::uint32_t key, std::uint32_t low, std::uint32_t shift) {
@@ -28,7 +28,7 @@ struct Ranker {
 
 constexpr int kFew = kRankThreads;
 
-// f(i, keys[i]) for all i below n, four of a thread at once.
+// Calls f(i, keys[i]) for all i below n, four per thread at a time.
 template <typename F>
 __device__ __forceinline__ void for_keys(const std::uint32_t* keys, int n, F&& f) {
 #pragma unroll 2
@@ -41,10 +41,11 @@ __device__ __forceinline__ void for_keys(const std::uint32_t* keys, int n, F&& f
   }
 }
 
-// Until the threshold is exact, or what is left can be compared one by one (and `few` says that it will be).
+// Narrows the threshold until it is exact, or few enough candidates remain to be compared one by one (`few`: the caller
+// will do that).
 //
-// The bins part what the keys really span, because those of scores differ in their lower bits alone: with bins of the
-// upper bits all keys go into two or three of them, one after the other.
+// Bins divide the actual span of the keys: scores differ in their low bits only, so bins over the high bits would put
+// all keys into two or three of them, round after round.
 __device__ __forceinline__ void find_threshold(Ranker& r, const std::uint32_t* keys, int n, int k, bool few) {
   const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
   if (tid == 0) {
@@ -61,11 +62,11 @@ __device__ __forceinline__ void find_threshold(Ranker& r, const std::uint32_t* k
       if (Ranker::in(key, low, shift)) atomicAdd(&r.hist[key - low >> next], 1);
     });
     __syncthreads();
-    // Thread i has the bins kBins - 1 - kBinsEach * i and down, so that what comes before is above.
+    // Thread i has the bins kBins - 1 - kBinsEach * i and down, so that the exclusive scan counts what is above.
     int own[kBinsEach], total = 0;
 #pragma unroll
     for (int i = 0; i < kBinsEach; ++i) total += own[i] = r.hist[kBins - 1 - kBinsEach * tid - i];
-    const int up_to = sum_up_to(total);
+    const int up_to = warp_inclusive_scan(total);
     if (lane == kWarp - 1) r.per_warp[0][warp] = up_to;
     const int need = r.need;
     __syncthreads();
@@ -85,10 +86,10 @@ __device__ __forceinline__ void find_threshold(Ranker& r, const std::uint32_t* k
   }
 }
 
-// In the order of the keys, whatever their number.
+// Writes indices in order, for any number of keys.
 __device__ inline void write_in_order(Ranker& r, const std::uint32_t* keys, int n, int first_page, std::int32_t* out) {
   const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
-  const int skip = r.equal - r.need;  // so many of the equals, the first ones, stay out
+  const int skip = r.equal - r.need;  // equals that are left out, the first ones
   if (tid == 0) r.n_out = r.n_equal_before = 0;
   __syncthreads();
   for (int base = 0; base < n; base += kRankThreads) {
@@ -114,13 +115,13 @@ __device__ inline void write_in_order(Ranker& r, const std::uint32_t* keys, int 
   }
 }
 
-// So few: taken as they come, those about the threshold once they are compared, and then put in order.
+// For few keys: taken in any order, candidates at the threshold compared, then sorted.
 __device__ inline void write_few(Ranker& r, const std::uint32_t* keys, int n, int k, int first_page,
                                  std::int32_t* out) {
   static_assert(3 * kFew <= kBins);
   const int tid = threadIdx.x;
   int* taken = r.hist;
-  auto* candidates = reinterpret_cast<std::uint64_t*>(r.hist + kFew);  // key, number: equals by their number
+  auto* candidates = reinterpret_cast<std::uint64_t*>(r.hist + kFew);  // key, index: equals by their index
   if (tid == 0) r.n_out = r.n_candidates = 0;
   __syncthreads();
   const std::uint32_t low = r.low;

@@ -1,11 +1,11 @@
-// Two kernels, plain ones: the first writes a score of every (query head, unit), over the whole device; in the second
-// one block takes a KV head, pools and ranks.
+// Two simple kernels: the first writes a score for every (query head, unit), over the whole device; in the second one
+// thread block takes a KV head, pools and ranks.
 #include <algorithm>
 #include <type_traits>
 
-#include "src/kernels/choose_share.cuh"
-#include "src/kernels/control_choose_cuda.h"
-#include "src/kernels/rank_keys.cuh"
+#include "src/selection/topk/block_topk.cuh"
+#include "src/selection/topk/control_select_cuda.h"
+#include "src/selection/topk/select_common.cuh"
 
 namespace mneme {
 namespace {
@@ -14,9 +14,9 @@ using namespace cuda;  // NOLINT
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 static_assert(kThreads == kRankThreads);
-constexpr int kMostGroup = kMostSlotGroup, kMostRows = 64;
-constexpr std::size_t kScratchBytes = std::size_t{64} << 20;  // more rows than fit come one after the other
-constexpr int kTiles = kKvPageTokens / 8;                     // of a page's tokens, as an mma takes them
+constexpr int kMaxGroup = kMaxSlotGroup, kMaxRows = 64;
+constexpr std::size_t kScratchBytes = std::size_t{64} << 20;  // more rows than fit take several launches
+constexpr int kTiles = kKvPageTokens / 8;                     // mma tiles of a page's tokens
 
 struct Args {
   KvSlots s;
@@ -27,24 +27,24 @@ struct Args {
   float* scores;       // [rows * KV heads][group][width]
 };
 
-// What a (row, KV head) chooses of.
+// Candidates of a (row, KV head).
 struct Item {
   SlotRules rules;
   PageRegion region;
-  int place, kv_head, length;
+  int seq_slot, kv_head, length;
   float* scores;
 };
 __device__ __forceinline__ bool item_at(const Args& p, int number, Item& item) {
   const RowOfSlots r = row_at(p.s, p.rows, number / p.s.n_kv_heads);
   if (!r.sparse || r.rules.score == SlotScore::kIndex) return false;
-  item.rules = r.rules, item.place = r.place, item.length = r.length;
+  item.rules = r.rules, item.seq_slot = r.seq_slot, item.length = r.length;
   item.kv_head = number % p.s.n_kv_heads;
   item.region = page_region(r.rules, r.length);
   item.scores = p.scores + static_cast<std::int64_t>(number) * p.group * p.width;
   return item.region.n_select > 0;
 }
 
-// ---- scores by lot: src/base/rng.h
+// ---- random scores: src/base/rng.h
 
 __device__ __forceinline__ std::uint64_t mix(std::uint64_t z) {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -52,18 +52,18 @@ __device__ __forceinline__ std::uint64_t mix(std::uint64_t z) {
   return z ^ (z >> 31);
 }
 // Draw number `counter` of a seed.
-__device__ __forceinline__ std::uint64_t draw_of(std::uint64_t seed, std::uint64_t counter) {
+__device__ __forceinline__ std::uint64_t random_u64(std::uint64_t seed, std::uint64_t counter) {
   constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15ull;
   return mix(mix(seed + kStep) + kStep * (counter + 1));
 }
 
-__device__ __forceinline__ void draw_scores(const Args& p, const Item& item) {
+__device__ __forceinline__ void write_random_scores(const Args& p, const Item& item) {
   const std::uint64_t where = (static_cast<std::uint64_t>(item.length) << 24) ^
                               (static_cast<std::uint64_t>(p.layer) << 12) ^ static_cast<std::uint64_t>(item.kv_head);
-  const std::uint64_t key = draw_of(item.rules.seed ^ (where * 0x9e3779b97f4a7c15ull), 0);
+  const std::uint64_t key = random_u64(item.rules.seed ^ (where * 0x9e3779b97f4a7c15ull), 0);
   const int n = item.region.last - item.region.first, step = static_cast<int>(gridDim.x) * kThreads;
   for (int i = blockIdx.x * kThreads + threadIdx.x; i < n; i += step) {
-    const std::uint64_t bits = draw_of(key, static_cast<std::uint64_t>(item.region.first + i));
+    const std::uint64_t bits = random_u64(key, static_cast<std::uint64_t>(item.region.first + i));
     const auto x = static_cast<float>(static_cast<double>(bits >> 11) * 0x1p-53);
     for (int g = 0; g < p.group; ++g) item.scores[g * p.width + i] = x;
   }
@@ -72,7 +72,7 @@ __device__ __forceinline__ void draw_scores(const Args& p, const Item& item) {
 // ---- scores by keys
 
 // A warp's queries as operand A: lane (g, t) has channels 8 t .. 8 t + 7 of every 32, of heads g and g + 8. Which 16
-// channels one mma takes does not matter as long as keys are read in the same order.
+// channels an mma takes is free as long as keys are read in the same order.
 template <typename T, int kDim>
 struct HeadQueries {
   static constexpr int kChunks = kDim / 32;
@@ -95,7 +95,7 @@ struct HeadQueries {
         q[c][r][0] = convert(v.x), q[c][r][1] = convert(v.y), q[c][r][2] = convert(v.z), q[c][r][3] = convert(v.w);
       }
   }
-  // s[j][i]: products with tokens 8 j + 2 t + i % 2 of the page, of heads g (i < 2) and g + 8.
+  // s[j][i]: dot products with tokens 8 j + 2 t + i % 2 of the page, of heads g (i < 2) and g + 8.
   __device__ __forceinline__ void score(float (&s)[kTiles][4], const std::byte* block) const {
     const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
     uint4 k[kTiles][kChunks];
@@ -130,7 +130,7 @@ __device__ __forceinline__ float page_score(const float (&s)[kTiles][4], float a
   return largest + logf(warp_sum<4>(sum)) / alpha;
 }
 
-// A warp a page.
+// One warp per page.
 template <typename T, int kDim>
 __device__ __forceinline__ void score_keys(const Args& p, const Item& item) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, warp = threadIdx.x / kWarp;
@@ -140,12 +140,12 @@ __device__ __forceinline__ void score_keys(const Args& p, const Item& item) {
             end = tokens ? (last + kKvPageTokens - 1) / kKvPageTokens : last;
   HeadQueries<T, kDim> queries;
   queries.load(static_cast<const __nv_bfloat16*>(p.s.last_q) +
-                   slot_index(p.s, p.slot_layer, item.place, item.kv_head) * p.group * kDim,
+                   slot_index(p.s, p.slot_layer, item.seq_slot, item.kv_head) * p.group * kDim,
                p.group);
   for (int page = begin + static_cast<int>(blockIdx.x) * kWarps + warp; page < end;
        page += static_cast<int>(gridDim.x) * kWarps) {
     float s[kTiles][4];
-    queries.score(s, block_at(p.pages, p.layer, item.place, item.kv_head, page));
+    queries.score(s, block_at(p.pages, p.layer, item.seq_slot, item.kv_head, page));
     if (!tokens) {
       const float low = page_score<0>(s, item.rules.alpha), high = page_score<1>(s, item.rules.alpha);
       if (t == 0 && g < p.group) item.scores[g * p.width + page - first] = low;
@@ -164,14 +164,14 @@ __device__ __forceinline__ void score_keys(const Args& p, const Item& item) {
 
 template <typename T, int kDim>
 __global__ void __launch_bounds__(kThreads) score_kernel(Args p) {
-  let_next_start();
-  wait_for_previous();
+  launch_dependents();
+  grid_dependency_wait();
   Item item;
   if (!item_at(p, static_cast<int>(blockIdx.y), item)) return;
-  item.rules.score == SlotScore::kDrawn ? draw_scores(p, item) : score_keys<T, kDim>(p, item);
+  item.rules.score == SlotScore::kRandom ? write_random_scores(p, item) : score_keys<T, kDim>(p, item);
 }
 
-// A head's log-sum-exp over its n scores. A whole warp.
+// A head's log-sum-exp over its n scores. Called by a whole warp.
 __device__ __forceinline__ float head_lse(const float* scores, int n, float alpha) {
   float max = -INFINITY, sum = 0;
   for (int i = threadIdx.x % kWarp; i < n; i += kWarp) {
@@ -186,9 +186,9 @@ __device__ __forceinline__ float head_lse(const float* scores, int n, float alph
 
 __global__ void __launch_bounds__(kThreads) rank_kernel(Args p) {
   __shared__ Ranker ranker;
-  __shared__ float lse[kMostGroup];
-  let_next_start();
-  wait_for_previous();
+  __shared__ float lse[kMaxGroup];
+  launch_dependents();
+  grid_dependency_wait();
   const int tid = threadIdx.x, warp = tid / kWarp;
   Item item;
   if (!item_at(p, static_cast<int>(blockIdx.x), item)) return;
@@ -200,12 +200,12 @@ __global__ void __launch_bounds__(kThreads) rank_kernel(Args p) {
   }
   if (tid == 0) ranker.least = ~0u, ranker.most = 0;
   __syncthreads();
-  auto* keys = reinterpret_cast<std::uint32_t*>(item.scores);  // in place of the first head's scores
+  auto* keys = reinterpret_cast<std::uint32_t*>(item.scores);  // overwrites the first head's scores
   std::uint32_t least = ~0u, most = 0;
   for (int i = tid; i < n; i += kThreads) {
-    float v[kMostGroup];
+    float v[kMaxGroup];
 #pragma unroll
-    for (int g = 0; g < kMostGroup; ++g) {
+    for (int g = 0; g < kMaxGroup; ++g) {
       if (g >= p.group) continue;
       v[g] = pooled_value(item.scores[g * p.width + i], logs, item.rules.alpha, lse[g]);
     }
@@ -216,19 +216,19 @@ __global__ void __launch_bounds__(kThreads) rank_kernel(Args p) {
   least = __reduce_min_sync(~0u, least), most = __reduce_max_sync(~0u, most);
   if (tid % kWarp == 0) atomicMin(&ranker.least, least), atomicMax(&ranker.most, most);
   __syncthreads();
-  const std::int64_t index = slot_index(p.s, p.slot_layer, item.place, item.kv_head);
-  write_best(ranker, keys, n, item.region.n_select, item.region.first, p.s.chosen[0] + index * p.s.max_listed);
-  if (tid == 0) p.s.n_chosen[0][index] = item.region.n_select;
+  const std::int64_t index = slot_index(p.s, p.slot_layer, item.seq_slot, item.kv_head);
+  write_best(ranker, keys, n, item.region.n_select, item.region.first, p.s.selected_ids[0] + index * p.s.max_listed);
+  if (tid == 0) p.s.n_selected[0][index] = item.region.n_select;
 }
 
-// The scratch of a launch.
+// Scratch of a launch.
 struct Layout {
   std::int64_t width;
-  std::int32_t rows;  // of a launch
+  std::int32_t rows;  // per launch
   std::size_t row_bytes;
   Layout(const KvSlots& s, std::int32_t n_rows)
       : width(eights(s.max_units())), row_bytes(static_cast<std::size_t>(s.n_heads * width) * sizeof(float)) {
-    const auto fit = static_cast<std::int32_t>(std::min<std::size_t>(kScratchBytes / row_bytes, kMostRows));
+    const auto fit = static_cast<std::int32_t>(std::min<std::size_t>(kScratchBytes / row_bytes, kMaxRows));
     rows = std::clamp(fit, 1, std::max(n_rows, 1));
   }
   std::size_t bytes() const { return static_cast<std::size_t>(rows) * row_bytes; }
@@ -237,7 +237,7 @@ struct Layout {
 template <typename T, int kDim>
 void run(const Args& a, const CudaContext& context) {
   const int items = a.rows.n * a.s.n_kv_heads;
-  const int blocks = std::clamp(4 * multiprocessors() / items, 1, (a.s.max_pages + kWarps - 1) / kWarps);
+  const int blocks = std::clamp(4 * sm_count() / items, 1, (a.s.max_pages + kWarps - 1) / kWarps);
   launch(context, "score_controls", score_kernel<T, kDim>,
          dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(items)), dim3(kThreads), 0, a);
   launch(context, "rank_controls", rank_kernel, dim3(static_cast<unsigned>(items)), dim3(kThreads), 0, a);
@@ -245,11 +245,11 @@ void run(const Args& a, const CudaContext& context) {
 
 }  // namespace
 
-std::size_t choose_controls_scratch_bytes(const KvSlots& s, std::int32_t n_rows) {
+std::size_t select_controls_scratch_bytes(const KvSlots& s, std::int32_t n_rows) {
   return Layout(s, n_rows).bytes();
 }
 
-void choose_controls_cuda(const ChooseControls& c, const KvSlots& s, std::int32_t slot_layer,
+void select_controls_cuda(const SelectControls& c, const KvSlots& s, std::int32_t slot_layer,
                           const CudaContext& context) {
   const Layout layout(s, c.rows.n);
   Args a{};
@@ -260,7 +260,7 @@ void choose_controls_cuda(const ChooseControls& c, const KvSlots& s, std::int32_
   a.width = layout.width;
   a.scores = reinterpret_cast<float*>(c.scratch);
   for (std::int32_t first = 0; first < c.rows.n; first += layout.rows) {
-    a.rows = {c.rows.places + first, c.rows.lengths + first, c.rows.anew + first,
+    a.rows = {c.rows.seq_slots + first, c.rows.lengths + first, c.rows.reset + first,
               std::min(layout.rows, c.rows.n - first)};
     if (s.head_dim == 128) {
       s.f16 ? run<__half, 128>(a, context) : run<__nv_bfloat16, 128>(a, context);

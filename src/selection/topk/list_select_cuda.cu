@@ -1,32 +1,32 @@
-// Units that are lists, chosen: as pages are (choose_share.cuh), but units have sizes. The first block looks for the
-// score above which units have as many tokens as are wanted, in bins that count tokens; sorts what is there, and writes
-// down members.
+// Selects units that are lists, structured as the selection of pages (select_common.cuh), but units have sizes. The
+// first thread block finds the score above which units have as many tokens as are wanted, in a histogram that counts
+// tokens; sorts the candidates, and writes members.
 #include <algorithm>
 #include <type_traits>
 
-#include "src/kernels/choose_share.cuh"
+#include "src/selection/topk/select_common.cuh"
 
 namespace mneme {
 namespace {
 
 using namespace cuda;  // NOLINT
 
-constexpr int kThreads = kChooseThreads, kWarps = kChooseWarps, kMostGroup = kMostSlotGroup;
+constexpr int kThreads = kSelectThreads, kWarps = kSelectWarps, kMaxGroup = kMaxSlotGroup;
 constexpr int kBinBits = 10, kBins = 1 << kBinBits, kBinsEach = kBins / kThreads;
-constexpr int kFew = 256;  // units that are sorted beyond those that are taken
+constexpr int kFew = 256;  // units sorted beyond those that are taken
 constexpr int kStaticShared = 14 << 10;
 
 struct Args {
   KvSlots s;
   SlotRows rows;
   int layer, group;
-  int blocks;         // of a cluster
+  int blocks;         // per cluster
   int width;          // of a row of scores
-  float* scores;      // as choose_pages_cuda's
-  std::byte* sorted;  // of every cluster, what is sorted; null: in shared memory
+  float* scores;      // as select_pages_cuda's
+  std::byte* sorted;  // per cluster: sorted candidates; null: in shared memory
 };
 
-// Products with centroids straight out of device memory, as BoxQueries of page_choose_cuda.cu has them.
+// Dot products with centroids directly from device memory, as BoxQueries of page_select_cuda.cu.
 template <typename T, int kDim, bool kWide>
 struct CentroidQueries {
   static constexpr int kChunks = kDim / 32, kRows = kWide ? 2 : 1;
@@ -48,7 +48,7 @@ struct CentroidQueries {
     const float2 f = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(v));
     return pack<T>(f.x, f.y);
   }
-  // s = the queries' products with centroid g of the eight at `centroids`, of which n count.
+  // s = dot products of the queries with centroid g of the eight at `centroids`, of which n are valid.
   __device__ __forceinline__ void score(float (&s)[4], const std::byte* centroids, int n) const {
     const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
     s[0] = s[1] = s[2] = s[3] = 0;
@@ -67,10 +67,10 @@ struct CentroidQueries {
   }
 };
 
-// Scores of the block's units to `scores` [group][width], with each warp's part of the heads' log-sum-exps.
+// Writes scores of the block's units to `scores` [group][width], with each warp's part of the heads' log-sum-exps.
 template <typename T, int kDim, bool kWide>
 __device__ __forceinline__ void score_share(const Args& p, const SlotRules& rules, const Share& at, float* scores,
-                                            float2 (&of_warps)[kWarps][kMostGroup]) {
+                                            float2 (&of_warps)[kWarps][kMaxGroup]) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, warp = threadIdx.x / kWarp;
   const std::byte* centroids =
       p.s.lists.centroids + (at.index * p.s.lists.max_units + at.begin) * (std::int64_t{2} * kDim);
@@ -113,26 +113,26 @@ __device__ __forceinline__ void score_share(const Args& p, const SlotRules& rule
 struct Ranker {
   alignas(16) int tokens[kBins], units[kBins];
   int of_warps[2][kWarps];
-  std::uint32_t least, most;  // of the keys
-  // Ranks from `low` on are looked at; those in [low, low + 2^shift) are `n_in` units, of which `need` tokens are
+  std::uint32_t least, most;  // bounds of the keys
+  // Candidates have ranks from `low` on; those in [low, low + 2^shift) are `n_in` units, of which `need` tokens are
   // wanted.
   std::uint64_t low;
   int shift, need, n_in;
-  int n;  // looked at
+  int n;  // candidates
   __device__ static bool in(std::uint64_t rank, std::uint64_t low, int shift) {
     return rank >= low && (shift >= 64 || (rank - low) >> shift == 0);
   }
 };
 
-// Score and number, all different; the larger is the better one.
+// Score and index, all distinct; larger is better.
 __device__ __forceinline__ std::uint64_t rank_of(std::uint32_t key, int unit) {
   return static_cast<std::uint64_t>(key) << 32 | static_cast<std::uint32_t>(unit);
 }
 
-// What threads before this one have. The whole block takes part.
-__device__ __forceinline__ int sum_before(int own, int (&of_warps)[kWarps]) {
+// Exclusive scan over the thread block. Called by all threads.
+__device__ __forceinline__ int block_exclusive_scan(int own, int (&of_warps)[kWarps]) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int up_to = sum_up_to(own);
+  const int up_to = warp_inclusive_scan(own);
   if (lane == kWarp - 1) of_warps[warp] = up_to;
   __syncthreads();
   int before = up_to - own;
@@ -141,7 +141,7 @@ __device__ __forceinline__ int sum_before(int own, int (&of_warps)[kWarps]) {
   return before;
 }
 
-// Ranks from Ranker::low on have at least `wanted` tokens, and at most kFew units more than are needed for that.
+// Sets Ranker::low: ranks from it on have at least `wanted` tokens, and at most kFew units more than needed for that.
 __device__ void find_low(Ranker& r, const std::uint32_t* keys, const std::uint16_t* sizes, int n, int wanted) {
   const int tid = threadIdx.x;
   if (tid == 0) {
@@ -163,12 +163,12 @@ __device__ void find_low(Ranker& r, const std::uint32_t* keys, const std::uint16
       atomicAdd(&r.units[bin], 1);
     }
     __syncthreads();
-    // Thread i has the bins kBins - 1 - kBinsEach * i and down, so that what comes before is above.
+    // Thread i has the bins kBins - 1 - kBinsEach * i and down, so that the exclusive scan counts what is above.
     const int top = kBins - 1 - kBinsEach * tid;
     int own = 0;
 #pragma unroll
     for (int i = 0; i < kBinsEach; ++i) own += r.tokens[top - i];
-    int before = sum_before(own, r.of_warps[0]);
+    int before = block_exclusive_scan(own, r.of_warps[0]);
 #pragma unroll
     for (int i = 0; i < kBinsEach; ++i) {
       const int here = r.tokens[top - i];
@@ -182,10 +182,10 @@ __device__ void find_low(Ranker& r, const std::uint32_t* keys, const std::uint16
   }
 }
 
-// What is sorted. In shared memory, unless what may be attended is more than there is room for: a budget that a prompt
-// sets where tokens have no slots may be nearly all of them.
+// Sorted candidates. In shared memory, unless more may be attended than fits: where tokens have no cache slots, a
+// budget set by the prompt may be nearly all of them.
 struct Sorted {
-  std::uint64_t* ranks;                 // [most], as they come
+  std::uint64_t* ranks;                 // [most], unsorted
   std::int32_t *units, *starts, *ends;  // [most], best first: the unit, its first member, tokens up to its end
   static __host__ __device__ std::size_t bytes(int most) { return static_cast<std::size_t>(most) * 20; }
   __device__ Sorted(void* memory, int most) : ranks(static_cast<std::uint64_t*>(memory)) {
@@ -193,22 +193,22 @@ struct Sorted {
     starts = units + most, ends = starts + most;
   }
 };
-// Units have a token each at the least.
+// Every unit has at least one token.
 __host__ __device__ int most_sorted(const KvSlots& s) {
   const int most = s.max_listed + kFew;
   return ((most < s.lists.max_units ? most : s.lists.max_units) + 1) / 2 * 2;
 }
 
-// Those from Ranker::low on, best first. A unit's number in that order is how many are better: all in the parts of the
-// range above its own, and some in that; what a prompt sets may be thousands of units, too many to compare all with
-// all.
+// Sorts units from Ranker::low on, best first. A unit's rank is the number of better ones: all in the parts of the
+// range above its own, and some in its part. A prompt's budget may give thousands of units, too many for all-pairs
+// comparison.
 __device__ void sort_units(Ranker& r, const Sorted& sorted, const std::uint32_t* keys, const std::uint16_t* sizes,
                            const std::int32_t* list_ends, int n) {
   const int tid = threadIdx.x;
   const std::uint64_t low = r.low, top = rank_of(r.most, n - 1);
   const int shift = max(0, 64 - __clzll(static_cast<long long>(top - low)) - kBinBits);
   const auto bin_of = [&](std::uint64_t rank) { return static_cast<int>((top - rank) >> shift); };
-  int *begins = r.tokens, *left = r.units;  // of the parts, best first: where they begin, and units that have no number
+  int *begins = r.tokens, *left = r.units;  // of the parts, best first: start, and units without a rank yet
   for (int i = tid; i < kBins; i += kThreads) left[i] = 0;
   __syncthreads();
   for (int u = tid; u < n; u += kThreads) {
@@ -219,7 +219,7 @@ __device__ void sort_units(Ranker& r, const Sorted& sorted, const std::uint32_t*
   int in_bins = 0;
 #pragma unroll
   for (int i = 0; i < kBinsEach; ++i) in_bins += left[tid * kBinsEach + i];
-  int before = sum_before(in_bins, r.of_warps[0]);
+  int before = block_exclusive_scan(in_bins, r.of_warps[0]);
 #pragma unroll
   for (int i = 0; i < kBinsEach; ++i) begins[tid * kBinsEach + i] = before, before += left[tid * kBinsEach + i];
   if (tid == kThreads - 1) r.n = before;
@@ -246,12 +246,12 @@ __device__ void sort_units(Ranker& r, const Sorted& sorted, const std::uint32_t*
   const int each = (m + kThreads - 1) / kThreads, begin = min(m, tid * each), end = min(m, begin + each);
   int own = 0;
   for (int i = begin; i < end; ++i) own += sizes[sorted.units[i]];
-  int at = sum_before(own, r.of_warps[0]);
+  int at = block_exclusive_scan(own, r.of_warps[0]);
   for (int i = begin; i < end; ++i) sorted.ends[i] = at += sizes[sorted.units[i]];
   __syncthreads();
 }
 
-// The first n tokens of the units in their order.
+// Writes the first n tokens of the units in their order.
 __device__ void write_members(const Sorted& sorted, int m, const std::int32_t* members, int n, std::int32_t* out) {
   constexpr int kAtOnce = 4;
   for (int first = threadIdx.x; first < n; first += kAtOnce * kThreads) {
@@ -276,15 +276,15 @@ __device__ void write_members(const Sorted& sorted, int m, const std::int32_t* m
   }
 }
 
-// For measuring: keys by which so many units are chosen that `turnover` of them are others than the time before. They
-// walk through a permutation, so that none comes back soon.
-__device__ void draw_keys(const SlotRules& rules, int made, std::int64_t index, int n, double chosen,
-                          std::uint32_t* keys, Ranker& r) {
-  const auto m = static_cast<unsigned>(n >= 256 ? n / 128 * 128 : n);  // the same for many steps
+// Benchmarks: keys for which `turnover` of the selected units differ from the previous selection. They follow a
+// permutation, so that none returns soon.
+__device__ void inject_keys(const SlotRules& rules, int made, std::int64_t index, int n, double selected_ids,
+                            std::uint32_t* keys, Ranker& r) {
+  const auto m = static_cast<unsigned>(n >= 256 ? n / 128 * 128 : n);  // constant over many steps
   const unsigned step = m % 7919 == 0 ? 7907 : 7919;
   const auto begin = static_cast<unsigned>(
-      static_cast<std::uint64_t>(static_cast<double>(made) * static_cast<double>(rules.turnover) * chosen +
-                                 static_cast<double>(draw(static_cast<std::uint32_t>(index), 7) % m)) %
+      static_cast<std::uint64_t>(static_cast<double>(made) * static_cast<double>(rules.turnover) * selected_ids +
+                                 static_cast<double>(hash_random(static_cast<std::uint32_t>(index), 7) % m)) %
       m);
   for (int u = static_cast<int>(m + threadIdx.x); u < n; u += kThreads) keys[u] = 0;
   for (unsigned j = threadIdx.x; j < m; j += kThreads) keys[(begin + j) % m * step % m] = m - j;
@@ -293,14 +293,14 @@ __device__ void draw_keys(const SlotRules& rules, int made, std::int64_t index, 
 }
 
 template <typename T, int kDim, bool kWide>
-__global__ void __launch_bounds__(kThreads, 2) choose_kernel(Args p, int n_keys) {
+__global__ void __launch_bounds__(kThreads, 2) select_kernel(Args p, int n_keys) {
   extern __shared__ __align__(16) std::uint32_t keys[];  // of the cluster's KV head, in its first block; see Layout
   __shared__ Ranker ranker;
-  __shared__ float lse[kMostGroup];
-  __shared__ float2 of_warps[kWarps][kMostGroup], of_blocks[kMostChooseBlocks][kMostGroup];
+  __shared__ float lse[kMaxGroup];
+  __shared__ float2 of_warps[kWarps][kMaxGroup], of_blocks[kMaxSelectBlocks][kMaxGroup];
   cluster_begin();
-  let_next_start();
-  wait_for_previous();
+  launch_dependents();
+  grid_dependency_wait();
   cluster_begun();
   const int tid = threadIdx.x, heads = p.s.n_kv_heads;
   const int cluster = blockIdx.x / p.blocks, n_clusters = gridDim.x / p.blocks;
@@ -308,15 +308,15 @@ __global__ void __launch_bounds__(kThreads, 2) choose_kernel(Args p, int n_keys)
   void* rest = sizes + n_keys;
   float* scores = p.scores == nullptr ? static_cast<float*>(rest)
                                       : p.scores + static_cast<std::int64_t>(blockIdx.x) * p.group * p.width;
-  bool used = false;  // shared memory of the cluster
+  bool used = false;  // shared memory of the cluster is in use
   for (int item = cluster; item < p.rows.n * heads; item += n_clusters) {
     const RowOfSlots r = row_at(p.s, p.rows, item / heads);
     Share at;
     at.kv_head = item % heads;
     at.rank = blockIdx.x % p.blocks;
-    if (!chooses_now(p.s, r, p.layer, at.kv_head, at.rank == 0)) continue;
-    at.place = r.place;
-    at.index = slot_index(p.s, p.layer, r.place, at.kv_head);
+    if (!selects_now(p.s, r, p.layer, at.kv_head, at.rank == 0)) continue;
+    at.seq_slot = r.seq_slot;
+    at.index = slot_index(p.s, p.layer, r.seq_slot, at.kv_head);
     at.n = __ldcg(p.s.lists.n_units + at.index);
     const int each = eights((at.n + p.blocks - 1) / p.blocks);
     at.begin = min(at.n, at.rank * each);
@@ -331,7 +331,7 @@ __global__ void __launch_bounds__(kThreads, 2) choose_kernel(Args p, int n_keys)
       for (int u = tid; u < at.n; u += kThreads)
         sizes[u] = static_cast<std::uint16_t>(__ldcg(ends + u) - (u == 0 ? 0 : __ldcg(ends + u - 1)));
     __syncthreads();
-    give_sums(p, at.rank, of_warps, of_blocks);
+    publish_sums(p, at.rank, of_warps, of_blocks);
     cluster_sync();
     merge_sums(p, of_blocks, lse);
     __syncthreads();
@@ -340,7 +340,7 @@ __global__ void __launch_bounds__(kThreads, 2) choose_kernel(Args p, int n_keys)
       pool_share<kMost>(p, r.rules, at, scores, lse, keys, least, largest);
     };
     if constexpr (kWide) {
-      pool(std::integral_constant<int, kMostGroup>());
+      pool(std::integral_constant<int, kMaxGroup>());
     } else if (p.group <= 4) {
       pool(std::integral_constant<int, 4>());
     } else {
@@ -352,12 +352,12 @@ __global__ void __launch_bounds__(kThreads, 2) choose_kernel(Args p, int n_keys)
     cluster_sync();
     if (at.rank > 0) continue;
 
-    const PageRegion region = region_of(p.s, r.rules, p.layer, r.place, r.length);
+    const PageRegion region = region_of(p.s, r.rules, p.layer, r.seq_slot, r.length);
     const int total = region.window - region.first, wanted = min(total, max(region.n_select, r.rules.n_select));
     if (r.rules.turnover >= 0 && at.n > 0)
-      draw_keys(r.rules, __ldcg(&p.s.kept[kept_index(p.s, p.layer, r.place)].n_made), at.index, at.n,
-                static_cast<double>(wanted) * at.n / max(total, 1), keys, ranker);
-    if (tid == 0) p.s.n_chosen[0][at.index] = wanted;
+      inject_keys(r.rules, __ldcg(&p.s.kept[kept_index(p.s, p.layer, r.seq_slot)].n_made), at.index, at.n,
+                  static_cast<double>(wanted) * at.n / max(total, 1), keys, ranker);
+    if (tid == 0) p.s.n_selected[0][at.index] = wanted;
     if (wanted > 0) {
       if (wanted == total) {
         if (tid == 0) ranker.low = rank_of(ranker.least, 0);
@@ -370,19 +370,20 @@ __global__ void __launch_bounds__(kThreads, 2) choose_kernel(Args p, int n_keys)
           p.sorted == nullptr ? rest : p.sorted + cluster * static_cast<std::int64_t>(Sorted::bytes(most)), most);
       sort_units(ranker, sorted, keys, sizes, ends, at.n);
       write_members(sorted, ranker.n, p.s.lists.members + at.index * p.s.lists.max_tokens, wanted,
-                    p.s.chosen[0] + at.index * p.s.max_listed);
+                    p.s.selected_ids[0] + at.index * p.s.max_listed);
     }
     __syncthreads();
   }
 }
 
-// Of a block: keys and sizes of all units of a KV head, then scores of its share, or what is sorted.
+// Memory of a thread block: keys and sizes of all units of a KV head, then scores of its share, or the sorted
+// candidates.
 struct Layout {
   int clusters, width, n_keys;
   std::size_t shared;          // bytes
-  std::size_t scores, sorted;  // bytes of scratch, one after the other; 0: in shared memory
+  std::size_t scores, sorted;  // bytes of scratch, consecutive; 0: in shared memory
   Layout(const KvSlots& s, std::int64_t items, int blocks)
-      : clusters(static_cast<int>(std::min<std::int64_t>(items, kMostClusters))),
+      : clusters(static_cast<int>(std::min<std::int64_t>(items, kMaxClusters))),
         width(eights((s.lists.max_units + blocks - 1) / blocks)),
         n_keys(eights(s.lists.max_units)) {
     const std::size_t units = static_cast<std::size_t>(n_keys) * 6, of_sorted = Sorted::bytes(most_sorted(s)),
@@ -404,11 +405,11 @@ struct Layout {
 
 template <typename T, int kDim, bool kWide>
 void run_as(Args args, std::byte* scratch, const CudaContext& context) {
-  const auto kernel = choose_kernel<T, kDim, kWide>;
+  const auto kernel = select_kernel<T, kDim, kWide>;
   static const int most = [&] {
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Layout::most_shared()),
-               "the choice of lists' shared memory");
-    return most_cluster(kernel, kThreads, kMostChooseBlocks);
+               "the selection of lists' shared memory");
+    return most_cluster(kernel, kThreads, kMaxSelectBlocks);
   }();
   const std::int64_t items = std::int64_t{args.rows.n} * args.s.n_kv_heads;
   args.blocks = blocks_for(items, most);
@@ -419,7 +420,7 @@ void run_as(Args args, std::byte* scratch, const CudaContext& context) {
   args.width = layout.width;
   args.scores = layout.scores > 0 ? reinterpret_cast<float*>(scratch) : nullptr;
   args.sorted = layout.sorted > 0 ? scratch + layout.scores : nullptr;
-  launch_clusters(context, "choose_lists", kernel, dim3(static_cast<unsigned>(layout.clusters * args.blocks)),
+  launch_clusters(context, "select_lists", kernel, dim3(static_cast<unsigned>(layout.clusters * args.blocks)),
                   dim3(kThreads), static_cast<unsigned>(args.blocks), layout.shared, args, layout.n_keys);
 }
 
@@ -430,15 +431,15 @@ void run(const Args& args, std::byte* scratch, const CudaContext& context) {
 
 }  // namespace
 
-std::size_t choose_lists_scratch_bytes(const KvSlots& s, std::int32_t n_rows) {
+std::size_t select_lists_scratch_bytes(const KvSlots& s, std::int32_t n_rows) {
   std::size_t most = 0;
   for (std::int32_t n = 1; n <= n_rows; ++n)
-    for (int blocks = 1; blocks <= kMostChooseBlocks; blocks *= 2)
+    for (int blocks = 1; blocks <= kMaxSelectBlocks; blocks *= 2)
       most = std::max(most, Layout(s, std::int64_t{n} * s.n_kv_heads, blocks).scratch());
   return most;
 }
 
-void choose_lists_cuda(const ChoosePages& c, const KvSlots& s, std::int32_t slot_layer, const CudaContext& context) {
+void select_lists_cuda(const SelectPages& c, const KvSlots& s, std::int32_t slot_layer, const CudaContext& context) {
   if (c.rows.n == 0) return;
   Args a{};
   a.s = of_layer(s, slot_layer);

@@ -1,25 +1,25 @@
-// A cluster of blocks of threads takes one KV head of a row: each block scores a share of the boxes and keeps the
-// scores in its shared memory; the blocks exchange the parts of the heads' log-sum-exps; then each pools its share and
-// puts the keys into the shared memory of the cluster's first block, which ranks them and writes the choice. Through
-// device memory, with fences and one block pooling, the same took 22 us of 4,065 pages and 8 KV heads.
+// A cluster of thread blocks takes one KV head of a row: each block scores a share of the boxes and keeps the scores in
+// its shared memory; the blocks exchange their parts of the heads' log-sum-exps; then each pools its share and writes
+// keys to the shared memory of the cluster's first block, which ranks them and writes the selection. Through device
+// memory, with fences and one block pooling, the same took 22 us for 4,065 pages and 8 KV heads.
 //
-// For this step, whose attention waits, a thread has as many loads under way as registers allow; for the next one no
-// more than lets a block stand beside one of attention.
+// For this step, whose attention waits, a thread has as many loads in flight as registers allow; for the next step only
+// as many as let a block run concurrently with one of attention.
 #include <algorithm>
 #include <type_traits>
 
-#include "src/kernels/choose_share.cuh"
-#include "src/kernels/rank_keys.cuh"
+#include "src/selection/topk/block_topk.cuh"
+#include "src/selection/topk/select_common.cuh"
 
 namespace mneme {
 namespace {
 
 using namespace cuda;  // NOLINT
 
-constexpr int kThreads = kChooseThreads, kWarps = kChooseWarps;
-constexpr int kMostBlocks = kMostChooseBlocks, kMostGroup = kMostSlotGroup;
+constexpr int kThreads = kSelectThreads, kWarps = kSelectWarps;
+constexpr int kMaxBlocks = kMaxSelectBlocks, kMaxGroup = kMaxSlotGroup;
 static_assert(kThreads == kRankThreads);
-constexpr int kMostDrawn = 2048;
+constexpr int kMaxInjected = 2048;
 constexpr int kStaticShared = 9 << 10;
 
 struct Args {
@@ -27,12 +27,12 @@ struct Args {
   SlotRows rows;
   SelectWhen when;
   int layer, group;
-  int blocks;     // of a cluster
+  int blocks;     // per cluster
   int width;      // of a row of scores: the most boxes of a block's share
-  float* scores;  // [clusters][blocks][group][width]; null: they have room in shared memory
+  float* scores;  // [clusters][blocks][group][width]; null: scores fit in shared memory
 };
 
-// Half of a fragment's two values: those above (or below) zero. A NaN stays in both.
+// Positive (or negative) part of a fragment's two values. NaN stays in both.
 template <typename T>
 __device__ __forceinline__ std::uint32_t half_of(std::uint32_t v, bool positive);
 template <>
@@ -48,12 +48,12 @@ __device__ __forceinline__ std::uint32_t half_of<__half>(std::uint32_t v, bool p
   return reinterpret_cast<const std::uint32_t&>(r);
 }
 
-// Products with boxes straight out of device memory: which 16 of the 2 D channels one mma takes does not matter as long
-// as both sides agree, so that lane (g, t) loads 16 bytes of box g, and of queries g and g + 8. No shared memory, and
-// few registers: blocks stand beside those of the attention that runs meanwhile.
+// Dot products with boxes directly from device memory: which 16 of the 2 D channels an mma takes is free as long as
+// both operands agree, so lane (g, t) loads 16 bytes of box g, and of queries g and g + 8. No shared memory and few
+// registers: blocks run concurrently with those of attention.
 template <typename T, int kDim, bool kWide>
 struct BoxQueries {
-  static constexpr int kChunks = kDim / 32;    // of 64 bytes a box: a chunk is two mma
+  static constexpr int kChunks = kDim / 32;    // of 64 bytes per box: a chunk is two mma
   static constexpr int kRows = kWide ? 2 : 1;  // groups of more than 8 have row g + 8 too
   std::uint32_t q[kChunks][kRows][4];
 
@@ -74,8 +74,8 @@ struct BoxQueries {
     return pack<T>(f.x, f.y);
   }
 
-  // s = the queries' bounds on box g of the eight at `boxes`: [q+ | q-] . [hi | lo].
-  // All eight are read, whether they count or not: the array of boxes ends with some that do not.
+  // s = the queries' bounds on box g of the eight at `boxes`: [q+ | q-] . [hi | lo]. Reads all eight, valid or not: the
+  // array of boxes is padded at its end.
   template <int kHalvesAtOnce>
   __device__ __forceinline__ void score(float (&s)[4], const std::byte* boxes) const {
     const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
@@ -106,10 +106,10 @@ struct BoxQueries {
   }
 };
 
-// Scores of the block's boxes to `scores` [group][width], with each warp's part of the heads' log-sum-exps.
+// Writes scores of the block's boxes to `scores` [group][width], with each warp's part of the heads' log-sum-exps.
 template <typename T, int kDim, bool kWide, SelectWhen kWhen>
 __device__ __forceinline__ void score_share(const Args& p, const SlotRules& rules, int first_page, const Share& at,
-                                            float* scores, float2 (&of_warps)[kWarps][kMostGroup]) {
+                                            float* scores, float2 (&of_warps)[kWarps][kMaxGroup]) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, warp = threadIdx.x / kWarp;
   const std::byte* boxes = p.s.boxes + (at.index * p.s.max_pages + first_page + at.begin) * (4 * kDim);
   BoxQueries<T, kDim, kWide> queries;
@@ -146,17 +146,17 @@ __device__ __forceinline__ void score_share(const Args& p, const SlotRules& rule
   }
 }
 
-// For measuring: k pages of which `turnover` are others than at the step before. They walk through a permutation of
-// the candidates, so that none comes back soon.
-__device__ __forceinline__ void draw_pages(const SlotRules& rules, int length, std::int64_t index, int first_page,
-                                           int n, int k, std::int32_t* sorted, std::int32_t* out) {
-  const int stable = n >= 256 ? n / 128 * 128 : n;  // the same for many steps, while the sequence grows
+// Benchmarks: k pages of which `turnover` differ from the previous step's. They follow a permutation of the candidates,
+// so that none returns soon.
+__device__ __forceinline__ void inject_pages(const SlotRules& rules, int length, std::int64_t index, int first_page,
+                                             int n, int k, std::int32_t* sorted, std::int32_t* out) {
+  const int stable = n >= 256 ? n / 128 * 128 : n;  // constant over many steps while the sequence grows
   const auto m = static_cast<unsigned>(max(stable, k));
   const unsigned step = m % 7919 == 0 ? 7907 : 7919;
   __shared__ unsigned begin;
   if (threadIdx.x == 0)
     begin = (static_cast<unsigned>(static_cast<double>(length) * static_cast<double>(rules.turnover) * k) +
-             draw(static_cast<std::uint32_t>(index), 7) % m) %
+             hash_random(static_cast<std::uint32_t>(index), 7) % m) %
             m;
   __syncthreads();
   for (unsigned j = threadIdx.x; j < static_cast<unsigned>(k); j += kThreads)
@@ -169,7 +169,7 @@ __device__ __forceinline__ void draw_pages(const SlotRules& rules, int length, s
   }
 }
 
-// What a unit weighs in a softmax, by its key; `top` is the largest logarithm of a weight.
+// A unit's softmax weight from its key; `top` is the largest logarithm of a weight.
 struct Weights {
   float scale, top;
   __device__ __forceinline__ Weights(const SlotRules& rules, std::uint32_t best)
@@ -181,28 +181,29 @@ struct Weights {
   }
 };
 
-// How much of softmax over all n units falls to those of the choice `out` that the selection ahead has not, to
-// KvSlots::mass: group_pool.h's missing_mass(). keys: of all units; those of the selection ahead are lost.
-__device__ void weigh_missing(const Args& p, const SlotRules& rules, const Share& at, const PageRegion& region,
-                              std::uint32_t best, std::uint32_t* keys, const std::int32_t* out) {
-  constexpr std::uint32_t kAhead = 1;  // no number has this key
+// Share of softmax over all n units in the selection `out` that the speculative selection lacks, to KvSlots::mass:
+// group_pool.h's missing_mass(). keys: of all units; overwrites those of the speculative selection.
+__device__ void compute_missing_mass(const Args& p, const SlotRules& rules, const Share& at, const PageRegion& region,
+                                     std::uint32_t best, std::uint32_t* keys, const std::int32_t* out) {
+  constexpr std::uint32_t kSpeculative = 1;  // no score has this key
   __shared__ float of_warps[2][kWarps];
   const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
-  const std::int32_t* ahead = p.s.chosen[1] + at.index * p.s.max_listed;
-  const int n_ahead = p.s.n_chosen[1][at.index], own = ahead[min(tid, p.s.max_listed - 1)];  // both at once, early
+  const std::int32_t* speculative = p.s.selected_ids[1] + at.index * p.s.max_listed;
+  const int n_speculative = p.s.n_selected[1][at.index],
+            own = speculative[min(tid, p.s.max_listed - 1)];  // both at once, early
   const Weights weights(rules, best);
   float all = 0, missing = 0;
   for_keys(keys, at.n, [&](int, std::uint32_t key) { all += weights.of(key); });
   __syncthreads();
-  for (int i = tid; i < n_ahead; i += kThreads) {
-    const int u = (i == tid ? own : ahead[i]) - region.first;
-    if (u >= 0 && u < at.n) keys[u] = kAhead;
+  for (int i = tid; i < n_speculative; i += kThreads) {
+    const int u = (i == tid ? own : speculative[i]) - region.first;
+    if (u >= 0 && u < at.n) keys[u] = kSpeculative;
   }
   bool any = false;
   __syncthreads();
   for (int i = tid; i < region.n_select; i += kThreads) {
     const std::uint32_t key = keys[out[i] - region.first];
-    if (key == kAhead) continue;
+    if (key == kSpeculative) continue;
     any = true, missing += weights.of(key);
   }
   all = warp_sum(all), missing = warp_sum(missing);
@@ -216,22 +217,22 @@ __device__ void weigh_missing(const Args& p, const SlotRules& rules, const Share
 }
 
 std::int64_t keys_of(const KvSlots& s) {
-  return std::max(eights(s.max_pages), kMostDrawn);
+  return std::max(eights(s.max_pages), kMaxInjected);
 }
 
-// Boxes of a block's share, from memory to the L2 while the kernel before this one runs: pages that may be chosen are
-// closed, and so are their boxes. Whoever chooses a step ahead reads them in any case, here or beside the step.
+// Prefetches the boxes of a block's share to L2 while the preceding kernel runs: candidate pages are complete, and so
+// are their boxes. Rows with speculative selection read them in any case, here or concurrently with the step.
 __device__ __forceinline__ void ask_for_boxes(const Args& p, const RowOfSlots& r, int kv_head, int rank) {
 #if __CUDA_ARCH__ >= 900
   const SlotSchedule schedule = r.rules.schedule;
   if (!r.sparse || r.rules.score != SlotScore::kIndex) return;
-  if (schedule != SlotSchedule::kEveryStep && schedule != SlotSchedule::kAhead) return;
+  if (schedule != SlotSchedule::kEveryStep && schedule != SlotSchedule::kSpeculative) return;
   const PageRegion region = page_region(r.rules, r.length);
   const int n = region.last - region.first, each = eights((n + p.blocks - 1) / p.blocks), begin = min(n, rank * each);
   const std::int64_t bytes = min(n - begin, each) * token_bytes(p.s), piece = 8 * token_bytes(p.s);
   const std::byte* from =
       p.s.boxes +
-      (slot_index(p.s, p.layer, r.place, kv_head) * p.s.max_pages + region.first + begin) * token_bytes(p.s);
+      (slot_index(p.s, p.layer, r.seq_slot, kv_head) * p.s.max_pages + region.first + begin) * token_bytes(p.s);
   for (std::int64_t at = threadIdx.x * piece; at < bytes; at += kThreads * piece)
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from + at),
                  "r"(static_cast<std::uint32_t>(min(piece, bytes - at))));
@@ -239,13 +240,13 @@ __device__ __forceinline__ void ask_for_boxes(const Args& p, const RowOfSlots& r
 }
 
 template <typename T, int kDim, bool kWide, SelectWhen kWhen>
-__global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) choose_kernel(Args p, int n_keys) {
+__global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) select_kernel(Args p, int n_keys) {
   extern __shared__ __align__(16) std::uint32_t keys[];  // of the cluster's KV head, in its first block; then scores
   __shared__ Ranker ranker;
-  __shared__ float lse[kMostGroup];
-  __shared__ float2 of_warps[kWarps][kMostGroup], of_blocks[kMostBlocks][kMostGroup];
+  __shared__ float lse[kMaxGroup];
+  __shared__ float2 of_warps[kWarps][kMaxGroup], of_blocks[kMaxBlocks][kMaxGroup];
   cluster_begin();
-  let_next_start();
+  launch_dependents();
   const int tid = threadIdx.x, heads = p.s.n_kv_heads;
   const int cluster = blockIdx.x / p.blocks, n_clusters = gridDim.x / p.blocks;
   RowOfSlots first;
@@ -253,25 +254,25 @@ __global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) c
     first = row_at(p.s, p.rows, cluster / heads);
     ask_for_boxes(p, first, cluster % heads, blockIdx.x % p.blocks);
   }
-  wait_for_previous();
+  grid_dependency_wait();
   cluster_begun();
   float* scores = p.scores == nullptr ? reinterpret_cast<float*>(keys + n_keys)
                                       : p.scores + static_cast<std::int64_t>(blockIdx.x) * p.group * p.width;
-  bool used = false;  // shared memory of the cluster
+  bool used = false;  // shared memory of the cluster is in use
   for (int item = cluster; item < p.rows.n * heads; item += n_clusters) {
     const bool has = kWhen == SelectWhen::kNow && item == cluster;
     const RowOfSlots r = has ? first : row_at(p.s, p.rows, item / heads);
     if (r.sparse && r.rules.score != SlotScore::kIndex) continue;
     if constexpr (kWhen == SelectWhen::kNow) {
-      if (!chooses_now(p.s, r, p.layer, item % heads, blockIdx.x % p.blocks == 0)) continue;
+      if (!selects_now(p.s, r, p.layer, item % heads, blockIdx.x % p.blocks == 0)) continue;
     } else {
-      if (!r.sparse || !chooses(r, p.when, any_needs_now(p.s, r, p.layer))) continue;
+      if (!r.sparse || !selects(r, p.when, any_needs_now(p.s, r, p.layer))) continue;
     }
     const PageRegion region = page_region(r.rules, r.length + (p.when == SelectWhen::kNext ? 1 : 0));
     if (region.n_select == 0) continue;
     Share at;
-    at.place = r.place, at.kv_head = item % heads;
-    at.index = slot_index(p.s, p.layer, r.place, at.kv_head);
+    at.seq_slot = r.seq_slot, at.kv_head = item % heads;
+    at.index = slot_index(p.s, p.layer, r.seq_slot, at.kv_head);
     at.rank = blockIdx.x % p.blocks;
     at.n = region.last - region.first;
     const int each = eights((at.n + p.blocks - 1) / p.blocks);
@@ -283,7 +284,7 @@ __global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) c
     if (tid == 0) ranker.least = ~0u, ranker.most = 0;
     score_share<T, kDim, kWide, kWhen>(p, r.rules, region.first, at, scores, of_warps);
     __syncthreads();
-    give_sums(p, at.rank, of_warps, of_blocks);
+    publish_sums(p, at.rank, of_warps, of_blocks);
     cluster_sync();
     merge_sums(p, of_blocks, lse);
     __syncthreads();
@@ -292,7 +293,7 @@ __global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) c
       pool_share<kMost>(p, r.rules, at, scores, lse, keys, least, most);
     };
     if constexpr (kWide) {
-      pool(std::integral_constant<int, kMostGroup>());
+      pool(std::integral_constant<int, kMaxGroup>());
     } else if (p.group <= 4) {
       pool(std::integral_constant<int, 4>());
     } else {
@@ -304,20 +305,20 @@ __global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) c
     if (at.rank > 0) continue;
 
     const int when = static_cast<int>(p.when);
-    std::int32_t* out = p.s.chosen[when] + at.index * p.s.max_listed;
+    std::int32_t* out = p.s.selected_ids[when] + at.index * p.s.max_listed;
     write_best(ranker, keys, at.n, region.n_select, region.first, out);
     if constexpr (kWhen == SelectWhen::kNow) {
       if (by_mass(r)) {
         __syncthreads();
-        weigh_missing(p, r.rules, at, region, ranker.most, keys, out);
+        compute_missing_mass(p, r.rules, at, region, ranker.most, keys, out);
       }
     }
-    if (r.rules.turnover >= 0 && region.n_select <= kMostDrawn) {
+    if (r.rules.turnover >= 0 && region.n_select <= kMaxInjected) {
       __syncthreads();
-      draw_pages(r.rules, r.length, at.index, region.first, at.n, region.n_select,
-                 reinterpret_cast<std::int32_t*>(keys), out);
+      inject_pages(r.rules, r.length, at.index, region.first, at.n, region.n_select,
+                   reinterpret_cast<std::int32_t*>(keys), out);
     }
-    if (tid == 0) p.s.n_chosen[when][at.index] = region.n_select;
+    if (tid == 0) p.s.n_selected[when][at.index] = region.n_select;
     __syncthreads();
   }
 }
@@ -327,12 +328,12 @@ struct Layout {
   std::size_t shared;   // bytes
   std::size_t scratch;  // bytes; 0: scores are in shared memory
   Layout(const KvSlots& s, std::int64_t items, int blocks)
-      : clusters(static_cast<int>(std::min<std::int64_t>(items, kMostClusters))),
+      : clusters(static_cast<int>(std::min<std::int64_t>(items, kMaxClusters))),
         width(eights((s.max_pages + blocks - 1) / blocks)) {
     const auto keys = static_cast<std::size_t>(keys_of(s)) * sizeof(std::uint32_t),
                scores =
                    static_cast<std::size_t>(s.n_heads / s.n_kv_heads) * static_cast<std::size_t>(width) * sizeof(float);
-    // Beside a block of attention, which has 128 KiB.
+    // Fits next to a thread block of attention, which has 128 KiB.
     const bool fits = keys + scores <= (80 << 10);
     shared = keys + (fits ? scores : 0);
     scratch = fits ? 0 : static_cast<std::size_t>(clusters) * static_cast<std::size_t>(blocks) * scores;
@@ -341,20 +342,20 @@ struct Layout {
 
 template <typename T, int kDim, bool kWide, SelectWhen kWhen>
 void run_as(Args args, std::byte* scratch, const CudaContext& context) {
-  const auto kernel = choose_kernel<T, kDim, kWide, kWhen>;
-  // What a cluster may have depends on how the device's multiprocessors are grouped.
+  const auto kernel = select_kernel<T, kDim, kWide, kWhen>;
+  // The largest cluster depends on how the device's SMs are grouped (GPCs).
   static const int most = [&] {
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kStaticShared),
-               "the choice of pages' shared memory");
-    return most_cluster(kernel, kThreads, kMostBlocks);
+               "the selection of pages' shared memory");
+    return most_cluster(kernel, kThreads, kMaxBlocks);
   }();
   const std::int64_t items = std::int64_t{args.rows.n} * args.s.n_kv_heads;
   args.blocks = blocks_for(items, most);
   const Layout layout(args.s, items, args.blocks);
   args.width = layout.width;
   args.scores = layout.scratch > 0 ? reinterpret_cast<float*>(scratch) : nullptr;
-  launch_clusters(context, "choose_pages", kernel, dim3(static_cast<unsigned>(layout.clusters * args.blocks)),
+  launch_clusters(context, "select_pages", kernel, dim3(static_cast<unsigned>(layout.clusters * args.blocks)),
                   dim3(kThreads), static_cast<unsigned>(args.blocks), layout.shared, args,
                   static_cast<int>(keys_of(args.s)));
 }
@@ -372,15 +373,15 @@ void run(const Args& args, std::byte* scratch, const CudaContext& context) {
 
 }  // namespace
 
-std::size_t choose_scratch_bytes(const KvSlots& s, std::int32_t n_rows) {
+std::size_t select_scratch_bytes(const KvSlots& s, std::int32_t n_rows) {
   std::size_t most = 0;
   for (std::int32_t n = 1; n <= n_rows; ++n)
-    for (int blocks = 1; blocks <= kMostBlocks; blocks *= 2)
+    for (int blocks = 1; blocks <= kMaxBlocks; blocks *= 2)
       most = std::max(most, Layout(s, std::int64_t{n} * s.n_kv_heads, blocks).scratch);
   return most;
 }
 
-void choose_pages_cuda(const ChoosePages& c, const KvSlots& s, std::int32_t slot_layer, const CudaContext& context) {
+void select_pages_cuda(const SelectPages& c, const KvSlots& s, std::int32_t slot_layer, const CudaContext& context) {
   if (c.rows.n == 0) return;
   Args a{};
   a.s = of_layer(s, slot_layer);

@@ -1,13 +1,13 @@
-// Units in descending order of score, until they hold as many tokens as are asked for.
+// Ranks units by descending score until they hold a given number of tokens.
 //
 //   scores    [n]  f32
 //   size      tokens of unit i, at least 1
-//   n_tokens  how many are wanted
-//   ids       out: the shortest beginning of the ranking that holds n_tokens or more; all units where they hold fewer
+//   n_tokens  tokens wanted
+//   ids       out: the shortest prefix of the ranking with n_tokens or more tokens; all units where they hold fewer
 //
 // Requires  n < 2^31.
 // Ties      the larger index first, on every backend.   NaN  below -inf; -inf is a score like any other.
-// Threads   one row is one thread's work; a scratch belongs to one thread.
+// Threads   one thread per row; a scratch belongs to one thread.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "src/base/function_ref.h"
-#include "src/kernels/topk.h"
+#include "src/selection/topk/topk.h"
 
 namespace mneme {
 

@@ -1,15 +1,14 @@
-// Only the best few are ranked: the k largest are found first (topk_cpu), and found again with a larger k where they
-// hold too few tokens.
+// Ranks only the best few: finds the k largest (topk_cpu), and repeats with a larger k where they hold too few tokens.
 #include <algorithm>
 #include <bit>
 #include <cmath>
 
-#include "src/kernels/rank.h"
+#include "src/selection/topk/rank.h"
 
 namespace mneme {
 namespace {
 
-// Ascending in score, NaN first, -0 and 0 the same; among equals ascending in index.
+// Sort key: ascending in score, NaN first, -0 and 0 equal; among equals ascending in index.
 std::uint64_t key_of(float score, std::int32_t id) {
   std::uint32_t order = 0;
   if (!std::isnan(score)) {
@@ -24,7 +23,7 @@ std::uint64_t key_of(float score, std::int32_t id) {
 void rank_cpu(std::span<const float> scores, UnitSize size, std::int64_t n_tokens, std::vector<std::int32_t>& ids,
               RankScratch& scratch) {
   const auto n = static_cast<std::int64_t>(scores.size());
-  // Units of 16 tokens, some to spare: one round where the mean is that.
+  // Assumes 16 tokens per unit, with a margin: one round if that is the mean.
   std::int64_t k = std::min(n, n_tokens / 12 + 16);
   for (;;) {
     ids.resize(static_cast<std::size_t>(k));

@@ -1,90 +1,90 @@
-// What the choices of pages and of lists share: a cluster of blocks takes one KV head of a row, each block scores a
-// share of the units, the blocks exchange their parts of the heads' log-sum-exps, pool, and put what they have into the
-// shared memory of the cluster's first block, which ranks.
+// Shared parts of the selection of pages and of lists: a cluster of thread blocks takes one KV head of a row, each
+// block scores a share of the units, the blocks exchange their parts of the heads' log-sum-exps, pool, and write their
+// keys to the shared memory of the cluster's first block, which ranks them.
 #pragma once
 
-#include "src/kernels/cluster.cuh"
-#include "src/kernels/kv_slots_cuda.cuh"
+#include "src/cuda/cluster.cuh"
+#include "src/offload/kv_slots_cuda.cuh"
 
 namespace mneme::cuda {
 
-constexpr int kChooseThreads = 256, kChooseWarps = kChooseThreads / kWarp;
-constexpr int kMostChooseBlocks = 16;  // of a cluster
+constexpr int kSelectThreads = 256, kSelectWarps = kSelectThreads / kWarp;
+constexpr int kMaxSelectBlocks = 16;  // per cluster
 
-// Whether a row chooses for this step, asked for KV head `kv_head` by all threads of a block. Of selections that are
-// kept, the cluster's first block for the first KV head notes what the step does.
-__device__ __forceinline__ bool chooses_now(const KvSlots& s, const RowOfSlots& r, int layer, int kv_head,
+// Whether a row selects for this step; called for KV head `kv_head` by all threads of a block. For kept selections, the
+// cluster's first block of the first KV head records what the step does.
+__device__ __forceinline__ bool selects_now(const KvSlots& s, const RowOfSlots& r, int layer, int kv_head,
                                             bool first_block) {
-  if (r.place < 0) return false;
+  if (r.seq_slot < 0) return false;
   if (r.rules.schedule != SlotSchedule::kKept)
-    return chooses(r, SelectWhen::kNow, r.sparse && any_needs_now(s, r, layer));
+    return selects(r, SelectWhen::kNow, r.sparse && any_needs_now(s, r, layer));
   const KeptStep k = kept_step(s, r, layer);
-  if (first_block && kv_head == 0 && threadIdx.x < kWarp) note_kept_step(s, r, layer, k);
+  if (first_block && kv_head == 0 && threadIdx.x < kWarp) record_kept_step(s, r, layer, k);
   if (first_block) keep_queries(s, r, layer, kv_head, k);
   return k.makes;
 }
 
-// (max, sum of exp(. - max)) takes another one in.
+// Merges (max, sum of exp(. - max)) with another pair.
 __device__ __forceinline__ void add_sum(float& max, float& sum, float other_max, float other_sum) {
   const float m = fmaxf(max, other_max);
   if (m > -INFINITY) sum = sum * __expf(max - m) + other_sum * __expf(other_max - m);
   max = m;
 }
 
-// What a block does for a KV head.
+// Work of a thread block for a KV head.
 struct Share {
-  int place, kv_head;
+  int seq_slot, kv_head;
   std::int64_t index;  // slot_index
   int rank;            // of the block in its cluster
   int n;               // units of the region
-  int begin, own;      // of them, the block's
+  int begin, own;      // the block's part of them
 };
 
-// What the warps of the block have, to every block of the cluster.
+// Sends the block's per-warp parts to every block of the cluster.
 template <typename Args>
-__device__ __forceinline__ void give_sums(const Args& p, int rank,
-                                          const float2 (&of_warps)[kChooseWarps][kMostSlotGroup],
-                                          float2 (&of_blocks)[kMostChooseBlocks][kMostSlotGroup]) {
-  const int g = threadIdx.x % kMostSlotGroup, to = threadIdx.x / kMostSlotGroup;  // kChooseThreads are so many pairs
+__device__ __forceinline__ void publish_sums(const Args& p, int rank,
+                                             const float2 (&of_warps)[kSelectWarps][kMaxSlotGroup],
+                                             float2 (&of_blocks)[kMaxSelectBlocks][kMaxSlotGroup]) {
+  const int g = threadIdx.x % kMaxSlotGroup, to = threadIdx.x / kMaxSlotGroup;  // kSelectThreads pairs
   if (g >= p.group || to >= p.blocks) return;
   float max = -INFINITY, sum = 0;
 #pragma unroll
-  for (int w = 0; w < kChooseWarps; ++w) max = fmaxf(max, of_warps[w][g].x);
+  for (int w = 0; w < kSelectWarps; ++w) max = fmaxf(max, of_warps[w][g].x);
   const float base = max == -INFINITY ? 0.0f : max;
 #pragma unroll
-  for (int w = 0; w < kChooseWarps; ++w) sum += of_warps[w][g].y * __expf(of_warps[w][g].x - base);
+  for (int w = 0; w < kSelectWarps; ++w) sum += of_warps[w][g].y * __expf(of_warps[w][g].x - base);
   put(address_in(&of_blocks[rank][g], to), float2{max, sum});
 }
 
-// The group's log-sum-exps over all units, a warp a head.
+// The group's log-sum-exps over all units, one warp per head.
 template <typename Args>
-__device__ __forceinline__ void merge_sums(const Args& p, const float2 (&of_blocks)[kMostChooseBlocks][kMostSlotGroup],
+__device__ __forceinline__ void merge_sums(const Args& p, const float2 (&of_blocks)[kMaxSelectBlocks][kMaxSlotGroup],
                                            float* lse) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  for (int g = warp; g < p.group; g += kChooseWarps) {
+  for (int g = warp; g < p.group; g += kSelectWarps) {
     const float2 part = lane < p.blocks ? of_blocks[lane][g] : float2{-INFINITY, 0};
     float max = part.x;
 #pragma unroll
-    for (int k = kMostChooseBlocks / 2; k > 0; k /= 2) max = fmaxf(max, __shfl_xor_sync(~0u, max, k));
+    for (int k = kMaxSelectBlocks / 2; k > 0; k /= 2) max = fmaxf(max, __shfl_xor_sync(~0u, max, k));
     float sum = max == -INFINITY ? 0.0f : part.y * __expf(part.x - max);
 #pragma unroll
-    for (int k = kMostChooseBlocks / 2; k > 0; k /= 2) sum += __shfl_xor_sync(~0u, sum, k);
+    for (int k = kMaxSelectBlocks / 2; k > 0; k /= 2) sum += __shfl_xor_sync(~0u, sum, k);
     if (lane == 0) lse[g] = max == -INFINITY ? -INFINITY : max + __logf(sum);
   }
 }
 
-// Whether a unit's values are logarithms of probabilities.
+// Whether a unit's values are log probabilities.
 __device__ __forceinline__ bool pools_logs(GroupPool pool) {
   return pool == GroupPool::kMaxProb || pool == GroupPool::kMeanProb;
 }
 
-// A head's score as pool_unit() takes it, of a head with this log-sum-exp where `logs`.
+// A head's score as pool_unit() takes it; `logs`: as a log probability with this log-sum-exp.
 __device__ __forceinline__ float pooled_value(float score, bool logs, float alpha, const float& lse) {
   return !logs || score != score ? score : lse == -INFINITY ? -INFINITY : fminf(alpha * score, 3.4028235e38f) - lse;
 }
 
-// Of one unit: what group_pool.h makes of its heads' values v [n], which are logarithms of probabilities for kMaxProb
-// and kMeanProb. Values beyond `group` are not there.
+// group_pool.h for one unit: v [n] are its heads' values, log probabilities for kMaxProb and kMeanProb. Values from
+// `group` on are ignored.
 template <int kMost>
 __device__ __forceinline__ std::uint32_t pool_unit(GroupPool pool, int group, const float (&v)[kMost]) {
   float most = -INFINITY, sum = 0;
@@ -106,7 +106,7 @@ __device__ __forceinline__ std::uint32_t pool_unit(GroupPool pool, int group, co
   return sort_key(most + __logf(total));
 }
 
-// The block's scores to keys in the cluster's first block, a thread a unit.
+// Converts the block's scores to keys in the cluster's first block, one thread per unit.
 template <int kMost, typename Args>
 __device__ __forceinline__ void pool_share(const Args& p, const SlotRules& rules, const Share& at, const float* scores,
                                            const float* lse, std::uint32_t* keys, std::uint32_t& least,
@@ -114,7 +114,7 @@ __device__ __forceinline__ void pool_share(const Args& p, const SlotRules& rules
   const bool logs = pools_logs(rules.pool);
   const std::uint32_t to = address_in(keys + at.begin, 0);
 #pragma unroll 1
-  for (int u = threadIdx.x; u < at.own; u += kChooseThreads) {
+  for (int u = threadIdx.x; u < at.own; u += kSelectThreads) {
     float v[kMost];
 #pragma unroll
     for (int g = 0; g < kMost; ++g) {
@@ -132,11 +132,11 @@ __host__ __device__ constexpr int eights(int n) {
   return (n + 7) / 8 * 8;
 }
 
-// Of a KV head: as many as the device has room for at once, so that all of it works on few KV heads.
-constexpr int kMostClusters = 1024;
+// Clusters per KV head, at most: as many as the device runs at once, so that few KV heads use all of it.
+constexpr int kMaxClusters = 1024;
 inline int blocks_for(std::int64_t items, int most) {
   int blocks = 1;
-  while (2 * blocks <= most && 2 * blocks * items <= multiprocessors()) blocks *= 2;
+  while (2 * blocks <= most && 2 * blocks * items <= sm_count()) blocks *= 2;
   return blocks;
 }
 

@@ -1,14 +1,14 @@
-// What rows attend whose tokens have no slots (KvSlots::listed), beside the tokens that are chosen: written by the
-// kernel that chooses, since another one after it took 4 us a layer.
+// Lists the tokens that rows without cache slots attend (KvSlots::listed), beside the selected ones. Written by the
+// kernel that selects: another launch took 4 us per layer.
 #pragma once
 
-#include "src/kernels/token_choose_cuda.cuh"
+#include "src/selection/topk/token_selection_cuda.cuh"
 
 namespace mneme::cuda::tokens {
 
-// A KV head's tokens that nobody chooses: [0, first), and after so many chosen ones [window, stop).
+// A KV head's tokens that are never selected: [0, first), and after the selection [window, stop).
 struct Others {
-  int first, chosen, window, stop;
+  int first, n_selected, window, stop;
 };
 __device__ inline Others others_of(const RowOfSlots& r) {
   if (!r.sparse) return {0, 0, 0, r.length};
@@ -18,40 +18,40 @@ __device__ inline Others others_of(const RowOfSlots& r) {
 
 __device__ inline void list_others(const Args& p, const RowOfSlots& r, int kv_head, int rank, int blocks) {
   const Others o = others_of(r);
-  std::int32_t* listed = p.s.listed + slot_index(p.s, p.layer, r.place, kv_head) * p.s.max_listed;
+  std::int32_t* listed = p.s.listed + slot_index(p.s, p.layer, r.seq_slot, kv_head) * p.s.max_listed;
   const int n = static_cast<int>(blockDim.x);
   for (int i = rank * n + static_cast<int>(threadIdx.x); i < o.first + o.stop - o.window; i += blocks * n) {
     const bool sink = i < o.first;
-    listed[sink ? i : i + o.chosen] =
-        unit_token(p.pages, 1, p.model_layer, r.place, kv_head, sink ? i : i - o.first + o.window);
+    listed[sink ? i : i + o.n_selected] =
+        unit_token(p.pages, 1, p.model_layer, r.seq_slot, kv_head, sink ? i : i - o.first + o.window);
   }
 }
 
-// Before anything is chosen: what a KV head attends for certain, and where the pages of a block's share are.
+// Before the selection: lists what a KV head attends in any case, and locates the pages of a block's share.
 __device__ inline void list_early(const Args& p, const RowInfo& info, int row, int kv_head, int rank, int blocks,
                                   int share, std::int32_t* tables) {
   const RowOfSlots r = row_at(p.s, p.rows, row);
-  if (r.place < 0) return;
+  if (r.seq_slot < 0) return;
   const int begin = rank * share, stop = min(info.n_now, begin + share), page = (info.base + begin) / kKvPageTokens;
   for (int i = static_cast<int>(threadIdx.x); begin + i * kKvPageTokens < stop; i += static_cast<int>(blockDim.x))
-    tables[i] = block_number(p.pages, p.model_layer, r.place, kv_head, page + i);
-  if (info.ahead) return;
+    tables[i] = block_number(p.pages, p.model_layer, r.seq_slot, kv_head, page + i);
+  if (info.speculative) return;
   list_others(p, r, kv_head, rank, blocks);
   if (rank == 0 && threadIdx.x == 0 && info.n_select_now > 0)
-    add_count(p.s.counts[kept_index(p.s, p.layer, r.place)].selected, info.n_select_now);
+    add_count(p.s.counts[kept_index(p.s, p.layer, r.seq_slot)].selected, info.n_select_now);
 }
 
-// Of a row that chooses ahead, once it is known whether the KV head attends that, with its own token behind, or this
-// step's choice.
+// For a row with speculative selection, once the gate is known: lists the speculative selection, with the step's own
+// token last, or this step's selection.
 __device__ inline void list_late(const Args& p, bool flagged, int row, int kv_head, int rank, int blocks) {
   const RowOfSlots r = row_at(p.s, p.rows, row);
   if (flagged) list_others(p, r, kv_head, rank, blocks);
   if (rank > 0 || threadIdx.x > 0) return;
-  SlotCounts& counts = p.s.counts[kept_index(p.s, p.layer, r.place)];
-  if (!r.anew) add_count(counts.checks, 1);
+  SlotCounts& counts = p.s.counts[kept_index(p.s, p.layer, r.seq_slot)];
+  if (!r.reset) add_count(counts.checks, 1);
   if (flagged) {
-    if (!r.anew) add_count(counts.corrections, 1);
-    add_count(counts.selected, others_of(r).chosen);
+    if (!r.reset) add_count(counts.corrections, 1);
+    add_count(counts.selected, others_of(r).n_selected);
     return;
   }
   list_newest(p.s, p.pages, p.model_layer, p.layer, r, kv_head);

@@ -1,16 +1,16 @@
-// What a KV head's choice among single tokens has that the selection ahead has not, by what it weighs: group_pool.h's
-// missing_mass(), of values as the choice pools them.
+// Missing mass of a KV head's selection among single tokens against the speculative selection: group_pool.h's
+// missing_mass(), on values as pooled for the selection.
 #pragma once
 
-#include "src/kernels/token_pool_cuda.cuh"
+#include "src/selection/topk/token_pool_cuda.cuh"
 
 namespace mneme::cuda::tokens {
 
-constexpr int kMostSelectBlocks = 16;  // of a cluster
+constexpr int kMaxSelectBlocks = 16;  // per cluster
 
-// Of some of a KV head's tokens: logarithms of weights are at most `top`, and weights sum up to exp(top) times these.
+// Of some of a KV head's tokens: logarithms of weights are at most `top`; sums of weights are exp(top) times these.
 struct Weighed {
-  float top, all, missing, any;  // any: not 0: a token is missing
+  float top, all, missing, any;  // any: nonzero if a token is missing
   __device__ void add(const Weighed& o) {
     const float most = fmaxf(top, o.top);
     const auto scale = [&](float t) { return t == -INFINITY ? 0.0f : __expf(t - most); };
@@ -19,9 +19,9 @@ struct Weighed {
   }
 };
 
-// A token's weight by its pooled value.
+// A token's softmax weight from its pooled value.
 struct TokenWeight {
-  bool sums;  // the value is one
+  bool sums;  // the value is a sum of probabilities, not a logarithm
   float times;
   __device__ TokenWeight(const RowInfo& info, Kind kind)
       : sums(kind == Kind::kSums), times(kind == Kind::kLogs ? 1.0f : info.alpha) {}
@@ -32,11 +32,11 @@ struct TokenWeight {
   }
 };
 
-// Of a block's share [0, own), of which [skip, own) are candidates: those of `taken` are wanted, those of `ahead`
-// there. value_of: four neighbours' values. The whole block takes part.
+// Weights of a block's share [0, own), of which [skip, own) are candidates: `taken` marks the wanted ones,
+// `speculative` those present. value_of: four adjacent values. Called by the whole block.
 template <int kThreads, typename F>
 __device__ Weighed weigh(const TokenWeight& weight, int skip, int own, const std::uint32_t* taken,
-                         const std::uint32_t* ahead, Weighed (&of_warps)[kThreads / kWarp], F&& values_of) {
+                         const std::uint32_t* speculative, Weighed (&of_warps)[kThreads / kWarp], F&& values_of) {
   const int tid = threadIdx.x, lane = tid % kWarp;
   Weighed sum{-INFINITY, 0, 0, 0};
   const auto each = [&](auto&& f) {
@@ -54,7 +54,7 @@ __device__ Weighed weigh(const TokenWeight& weight, int skip, int own, const std
   each([&](int i, float v) {
     const float w = weight.of(v, sum.top);
     sum.all += w;
-    if (((taken[i / 32] & ~ahead[i / 32]) >> i % 32 & 1) != 0) sum.missing += w, sum.any = 1;
+    if (((taken[i / 32] & ~speculative[i / 32]) >> i % 32 & 1) != 0) sum.missing += w, sum.any = 1;
   });
   sum.all = warp_sum(sum.all), sum.missing = warp_sum(sum.missing), sum.any = warp_max(sum.any);
   __syncthreads();

@@ -1,12 +1,12 @@
-// What a KV head's scores add up to, of the parts that the scan wrote, and what group_pool.h makes of four tokens'
-// scores of all heads of a group.
+// Reduces the scan's per-part statistics of a KV head's scores, and pools four tokens' scores of all heads of a group
+// (group_pool.h).
 #pragma once
 
-#include "src/kernels/token_choose_cuda.cuh"
+#include "src/selection/topk/token_selection_cuda.cuh"
 
 namespace mneme::cuda::tokens {
 
-constexpr int kMostSelectWarps = 16;
+constexpr int kMaxSelectWarps = 16;
 
 __device__ __forceinline__ float max_nan(float a, float b) {
   float v;
@@ -25,26 +25,26 @@ __device__ __forceinline__ float warp_min(float v) {
   return value_of_key(__reduce_min_sync(~0u, sort_key(v)));
 }
 
-// How tokens are pooled. Probabilities are added up as such, 2^(score * times - minus), where their logarithms span so
-// little (kSums) that none becomes 0 or infinite: an exponential a head in place of two.
+// How tokens are pooled. kSums adds probabilities directly, 2^(score * times - minus), where their logarithms span
+// little enough that none becomes 0 or infinite: one exponential per head instead of two.
 enum class Kind : std::uint8_t {
   kOne,    // the scores of the only head
   kPlain,  // scores
-  kLogs,   // logarithms of probabilities
+  kLogs,   // log probabilities
   kSums,
 };
 
 struct Totals {
-  float4 parts[kMostSelectWarps];
-  float lse[kMostGroup];                // kLogs; 0 of heads that are not there
-  alignas(16) float minus[kMostGroup];  // kSums; infinite of heads that are not there
-  float times, base;                    // kSums
-  float low, high;                      // what is pooled lies between; kSums: 2^(low - base) and 2^(high - base)
+  float4 parts[kMaxSelectWarps];
+  float lse[kMaxGroup];                // kLogs; 0 for heads that do not exist
+  alignas(16) float minus[kMaxGroup];  // kSums; infinite for heads that do not exist
+  float times, base;                   // kSums
+  float low, high;                     // range of the pooled values; kSums: 2^(low - base) and 2^(high - base)
   Kind kind;
 };
 
-// Log-sum-exps and the range of [skip, n), of which Args::partial has [skip, n_now). The whole block of so many warps
-// takes part, up to four of them for a head.
+// Log-sum-exps and the range of [skip, n), of which Args::partial covers [skip, n_now). Called by the whole block, up
+// to four warps per head.
 template <int kWarps>
 __device__ __forceinline__ void total(const Args& p, const RowInfo& info, int item, int n, Totals& t) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -72,7 +72,7 @@ __device__ __forceinline__ void total(const Args& p, const RowInfo& info, int it
     do {
       float4 v[4];
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {  // asked for before their number is known
+      for (int k = 0; k < 4; ++k) {  // loaded before their count is known
         v[k] = kNone;
         if (i + k * each * kWarp < p.max_parts) v[k] = __ldcg(parts + i + k * each * kWarp);
       }
@@ -119,19 +119,19 @@ __device__ __forceinline__ void total(const Args& p, const RowInfo& info, int it
     if (!logs) {
       if (there) low = x.min, high = x.max;
     } else if (any) {
-      low = -(scaled(info.alpha, x.min) - lse), high = most - lse;  // of the lowest the highest
+      low = -(scaled(info.alpha, x.min) - lse), high = most - lse;  // the highest of the heads' minima
     }
     low = warp_min(low), high = warp_max(high);
     if (logs) low = -low;
     Kind kind = p.group == 1 ? Kind::kOne : logs ? Kind::kLogs : Kind::kPlain;
     const bool tame = __all_sync(~0u, !any || most < 1e30f);
     if (logs && info.pool == GroupPool::kMeanProb && tame && high - low < 150.0f) kind = Kind::kSums;  // NaN: no
-    if (lane < kMostGroup) t.lse[lane] = 0, t.minus[lane] = INFINITY;
+    if (lane < kMaxGroup) t.lse[lane] = 0, t.minus[lane] = INFINITY;
     __syncwarp();
     const bool first = there && (lane & (each - 1)) == 0;
     if (kind == Kind::kSums) {
       low *= kLog2e, high *= kLog2e;
-      const float base = fminf(high, low + 100.0f);  // the lowest: at least 2^-100
+      const float base = fminf(high, low + 100.0f);  // the minimum: at least 2^-100
       if (first) t.minus[head] = any ? fmaf(x.max, info.alpha * kLog2e, log_sum * kLog2e + base) : INFINITY;
       if (lane == 0) t.times = info.alpha * kLog2e, t.base = base;
     } else {
@@ -143,7 +143,7 @@ __device__ __forceinline__ void total(const Args& p, const RowInfo& info, int it
   __syncthreads();
 }
 
-// What group_pool.h makes of four tokens' values, of which v has those of the first four heads.
+// Pools four tokens' values (group_pool.h); v has those of the first four heads.
 __device__ __forceinline__ float4 pool_four(const Args& p, const RowInfo& info, const Totals& t, const float* scores,
                                             float4 (&v)[4]) {
   float out[4] = {}, most[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
@@ -202,12 +202,12 @@ __device__ __forceinline__ float4 pool_four(const Args& p, const RowInfo& info, 
   return {out[0], out[1], out[2], out[3]};
 }
 
-// Values v are binned by the bits of x = (v - low) * scale + add: of sums of probabilities parts are narrower where
-// these are small, as those of their logarithms would be.
+// Values v are binned by the bits of x = (v - low) * scale + add: for sums of probabilities bins are narrower where the
+// sums are small, as bins of their logarithms would be.
 struct Bins {
   float low, scale, add, x_low, x_high;
   int shift;
-  __device__ __forceinline__ float x_of(float v) const {  // of NaN the lowest
+  __device__ __forceinline__ float x_of(float v) const {  // NaN: the lowest
     return fminf(fmaxf(fmaf(v - low, scale, add), x_low), x_high);
   }
   __device__ __forceinline__ int bin_of(float x) const {

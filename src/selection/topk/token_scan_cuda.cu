@@ -1,15 +1,14 @@
-// The scan of all tokens by their 1-bit keys, over the whole device whatever the number of sequences: blocks take equal
-// shares of all stages (128 tokens of one KV head), their warps one stage after the other; scores go to memory, with
-// each warp's part of a head's log-sum-exp and range.
+// Scan of all tokens by their 1-bit keys, over the whole device for any number of sequences: thread blocks take equal
+// shares of all stages (128 tokens of one KV head), their warps one stage after the other. Scores go to device memory,
+// with each warp's part of a head's log-sum-exp and range.
 //
-// It multiplies as one_bit_cuda.cuh says. k~ - z is +-s, so that a matrix operand is s with signs from the codes: a
-// shift and one bit operation for two channels. Everything that is multiplied is exact in bf16. Codes and levels come
-// through a ring in shared memory: with registers alone too few bytes would be on their way.
+// one_bit_cuda.cuh has the mma layout. k~ - z is +-s, so the matrix operand is s with signs from the codes: a shift and
+// one bit operation for two channels. All operands are exact in bf16. Codes and levels are staged in a ring in shared
+// memory: registers alone would keep too few bytes in flight.
 //
-// What takes the time are the latencies of 228 instructions for 32 tokens, 144 of them signs and products, in 16 warps
-// a multiprocessor: fetching alone takes 60 % of it. So what a lane has seen of a head's scores is brought together
-// once a warp and head, and not by stages.
-#include "src/kernels/token_choose_cuda.cuh"
+// Bound by the latency of 228 instructions per 32 tokens (144 of them signs and mma) in 16 warps per SM; fetching alone
+// takes 60 % of the time. So the statistics of a head's scores are reduced once per warp and head, not per stage.
+#include "src/selection/topk/token_selection_cuda.cuh"
 
 namespace mneme {
 namespace {
@@ -18,17 +17,17 @@ using namespace cuda;          // NOLINT
 using namespace cuda::tokens;  // NOLINT
 
 constexpr int kThreads = 32 * kScanWarps;
-// Registers for so many threads a block: beside two blocks of the scan a multiprocessor has room for one of a recall
-// that still runs. Without it eight blocks of the scan would begin when the others end.
-constexpr int kThreadsOfRegisters = kThreads + 32;
-constexpr int kRing = 2;  // stages of a warp under way
+// Limits registers as for this many threads per block: next to two blocks of the scan an SM then has room for a block
+// of a recall that still runs. Otherwise eight blocks of the scan would start only when the others end.
+constexpr int kRegisterLimitThreads = kThreads + 32;
+constexpr int kRing = 2;  // stages in flight per warp
 
 struct Rows {
-  RowInfo of[kMostRows];
+  RowInfo of[kMaxRows];
   int n_stages;
 };
 
-// All rows that choose, and where the stages of each begin. The whole block takes part.
+// Finds the rows that select, and the first stage of each. Called by the whole block.
 __device__ void find_rows(const Args& p, Rows& rows) {
   for (int row = threadIdx.x / kWarp; row < p.rows.n; row += kScanWarps) {
     RowInfo info = row_info(p, row);
@@ -44,7 +43,7 @@ __device__ void find_rows(const Args& p, Rows& rows) {
   __syncthreads();
 }
 
-// A KV head of a row: stages [first, stop) of all.
+// A KV head of a row: stages [first, stop) of all stages.
 struct Head {
   int row, kv_head, first, stop;
 };
@@ -65,13 +64,13 @@ struct Stage {
   static constexpr int kBlocks = kStage / kKvPageTokens;
   static constexpr int kCodeBytes = kBlocks * S::kBlockBytes, kBytes = kCodeBytes + kBlocks * S::kLevelBytes;
 
-  // Codes of the tokens, and the levels of their groups: as many as there may be. From where a lane reads.
+  // Fetches codes of the tokens and levels of their groups, as many as there may be, from the lane's addresses.
   static __device__ __forceinline__ void fetch(const std::byte* codes, const std::byte* levels, int level_bytes,
                                                std::uint32_t to) {
     each<0>(to, codes, kCodeBytes);
     each<0>(to + kCodeBytes, levels, level_bytes);
   }
-  // Pieces of 16 bytes, a warp's row after the other: offsets that need no arithmetic.
+  // 16-byte pieces, one warp row after the other: constant offsets.
   template <int kOffset>
   static __device__ __forceinline__ void each(std::uint32_t to, const std::byte* from, int bytes) {
     if constexpr (kOffset < kCodeBytes) {
@@ -93,18 +92,18 @@ __device__ __forceinline__ uint2 load_shared_half(std::uint32_t address) {
   return v;
 }
 
-// What a lane has seen of a head's scores.
+// Statistics of a head's scores that a lane has seen.
 struct alignas(16) Seen {
-  float max, sum, min, base;  // sum of 2^(scale * score - base), for logarithms alone; scale: alpha * log2(e)
+  float max, sum, min, base;  // sum of 2^(scale * score - base), only for logarithms; scale: alpha * log2(e)
   __device__ void clear() { max = -INFINITY, sum = 0, min = INFINITY, base = -INFINITY; }
-  // NaN: left out.
+  // NaN is ignored.
   __device__ __forceinline__ void take(float4 v, float scale, bool logs) {
-    constexpr float kRoom = 64;  // sums of 2^64 and less do not overflow
+    constexpr float kRoom = 64;  // sums up to 2^64 do not overflow
     const float most = fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w));
     max = fmaxf(max, most);
     min = fminf(min, fminf(fminf(v.x, v.y), fminf(v.z, v.w)));
     if (!logs) return;
-    if (scale * most > base + kRoom) {  // the first, and hardly any after it
+    if (scale * most > base + kRoom) {  // true for the first, rarely afterwards
       const float before = base;
       base = fminf(scale * most, kLargest);
       if (sum > 0) sum *= exp2_of(before - base);
@@ -115,20 +114,20 @@ struct alignas(16) Seen {
         one(v.x), one(v.y), one(v.z), one(v.w);
       }
     }
-    const auto weight = [&](float x) { return fmaxf(exp2_of(fmaf(scale, x, -base)), 0.0f); };  // of NaN 0
+    const auto weight = [&](float x) { return fmaxf(exp2_of(fmaf(scale, x, -base)), 0.0f); };  // 0 for NaN
     sum += (weight(v.x) + weight(v.y)) + (weight(v.z) + weight(v.w));
   }
 };
 
-// What a warp's lanes have seen, [group][lanes], as one for each head: lanes share out the heads, so that all of them
-// are brought together at once. Lane 0 of a head's has the result; head >= group: the lane has none.
+// Reduces [group][lanes] statistics of a warp to one per head: lanes are divided among the heads, so that all are
+// reduced at once. The first lane of a head has the result; head >= group: the lane has none.
 struct HeadSeen {
   int head;
   bool first;
   HeadStats stats;
 };
-__device__ __forceinline__ HeadSeen bring_together(const Seen* seen, int group, float scale, bool logs) {
-  int lanes = kWarp;  // of a head
+__device__ __forceinline__ HeadSeen reduce_stats(const Seen* seen, int group, float scale, bool logs) {
+  int lanes = kWarp;  // per head
   while (lanes * group > kWarp) lanes /= 2;
   const int lane = threadIdx.x % kWarp, from = lane % lanes;
   HeadSeen all{lane / lanes, from == 0, {}};
@@ -149,24 +148,24 @@ __device__ __forceinline__ HeadSeen bring_together(const Seen* seen, int group, 
   return all;
 }
 
-// A warp's scores of a stage, on their way from the fragments' order to that of the tokens.
-constexpr int kScoreStride = kStage + 4;  // so that lanes of different heads meet different banks
+// Transposes a warp's scores of a stage from fragment order to token order.
+constexpr int kScoreStride = kStage + 4;  // so that lanes of different heads use different banks
 
-// The ring, scores and what each lane has seen of each head.
+// The ring, the scores and each lane's statistics of each head.
 template <int kDim>
 __host__ __device__ constexpr int scan_warp_bytes(int group) {
   return kRing * Stage<kDim>::kBytes + group * (kScoreStride * 4 + kWarp * static_cast<int>(sizeof(Seen)));
 }
 
 template <int kDim, bool kWide>
-__global__ void __launch_bounds__(kThreadsOfRegisters, 2) scan_kernel(Args p) {
+__global__ void __launch_bounds__(kRegisterLimitThreads, 2) scan_kernel(Args p) {
   using S = OneBitShape<kDim>;
   constexpr int kHalves = kWide ? 2 : 1;  // of eight heads
   constexpr int kBlocks = Stage<kDim>::kBlocks;
   extern __shared__ __align__(128) std::uint8_t memory[];
   __shared__ Rows rows;
-  let_next_start();
-  if (!p.early) wait_for_previous();
+  launch_dependents();
+  if (!p.early) grid_dependency_wait();
   find_rows(p, rows);
   const std::int64_t n_stages = rows.n_stages;
   const int n_blocks = min(static_cast<int>(gridDim.x), max(1, rows.n_stages / kScanWarps));
@@ -176,7 +175,7 @@ __global__ void __launch_bounds__(kThreadsOfRegisters, 2) scan_kernel(Args p) {
   };
   const int begin = first_of(blockIdx.x), end = first_of(blockIdx.x + 1);
   if (static_cast<int>(blockIdx.x) >= n_blocks || begin >= end) {
-    if (p.early) wait_for_previous();  // nothing that follows may take this one's end for that of what was before
+    if (p.early) grid_dependency_wait();  // a later kernel must not take this one's end for the end of those before
     return;
   }
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
@@ -188,30 +187,31 @@ __global__ void __launch_bounds__(kThreadsOfRegisters, 2) scan_kernel(Args p) {
   const int level_shift = __ffs(p.s.group_tokens / kKvPageTokens) - 1,
             level_bytes = max(1, kStage / p.s.group_tokens) * S::kLevelBytes;
 
-  // What is fetched, two stages ahead of what is multiplied.
-  Head ahead{0, 0, 0, 0};
-  const std::byte *codes_ahead = nullptr, *levels_ahead = nullptr;
+  // The fetch runs two stages ahead of the mma.
+  Head prefetch{0, 0, 0, 0};
+  const std::byte *prefetched_codes = nullptr, *prefetched_levels = nullptr;
   const auto fetch = [&](int stage, std::uint32_t to) {
     if (stage < end) {
-      if (stage >= ahead.stop) {
-        ahead = head_of(p, rows, stage);
-        const RowInfo& info = rows.of[ahead.row];
-        const std::int64_t index = slot_index(p.s, p.layer, info.place, ahead.kv_head);
-        codes_ahead = codes_of(p.s, index, info.base / kKvPageTokens) + lane * 16;
-        levels_ahead = levels_of(p.s, index, 0) + lane * 16;
+      if (stage >= prefetch.stop) {
+        prefetch = head_of(p, rows, stage);
+        const RowInfo& info = rows.of[prefetch.row];
+        const std::int64_t index = slot_index(p.s, p.layer, info.seq_slot, prefetch.kv_head);
+        prefetched_codes = codes_of(p.s, index, info.base / kKvPageTokens) + lane * 16;
+        prefetched_levels = levels_of(p.s, index, 0) + lane * 16;
       }
-      const int i = (stage - ahead.first) * kStage;
+      const int i = (stage - prefetch.first) * kStage;
       Stage<kDim>::fetch(
-          codes_ahead + static_cast<std::int64_t>(i / kKvPageTokens) * S::kBlockBytes,
-          levels_ahead + static_cast<std::int64_t>((rows.of[ahead.row].base + i) / p.s.group_tokens) * S::kLevelBytes,
+          prefetched_codes + static_cast<std::int64_t>(i / kKvPageTokens) * S::kBlockBytes,
+          prefetched_levels +
+              static_cast<std::int64_t>((rows.of[prefetch.row].base + i) / p.s.group_tokens) * S::kLevelBytes,
           level_bytes, to + lane * 16);
     }
     copy_async_commit();
   };
 
-  int stage = begin + warp, k = 0;  // k: in the ring
+  int stage = begin + warp, k = 0;  // k: index in the ring
   for (int i = 0; i < kRing; ++i) fetch(stage + i * kScanWarps, ring + i * Stage<kDim>::kBytes);
-  if (p.early) wait_for_previous();
+  if (p.early) grid_dependency_wait();
 #pragma unroll 1
   for (int from = begin; from < end;) {
     const Head at = head_of(p, rows, from);
@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(kThreadsOfRegisters, 2) scan_kernel(Args p) {
     const bool logs = info.logs(p.group);
     uint4 q[kHalves][S::kChunks];
     const auto* head = static_cast<const __nv_bfloat16*>(p.s.last_q) +
-                       slot_index(p.s, p.layer, info.place, at.kv_head) * p.group * kDim;
+                       slot_index(p.s, p.layer, info.seq_slot, at.kv_head) * p.group * kDim;
 #pragma unroll
     for (int h = 0; h < kHalves; ++h)
 #pragma unroll
@@ -320,10 +320,10 @@ __global__ void __launch_bounds__(kThreadsOfRegisters, 2) scan_kernel(Args p) {
         seen[h * kWarp] = own;
       }
     }
-    // Of each warp a part, of every block that has stages of the head.
+    // One part per warp of every block that has stages of the head.
     const int part = (static_cast<int>(blockIdx.x) - block_of(at.first)) * kScanWarps + warp;
     __syncwarp();
-    const HeadSeen all = bring_together(seen - lane, p.group, scale, logs);
+    const HeadSeen all = reduce_stats(seen - lane, p.group, scale, logs);
     __syncwarp();
     if (all.first && all.head < p.group)
       p.partial[(static_cast<std::int64_t>(item) * p.group + all.head) * p.max_parts + part] = {
@@ -340,13 +340,12 @@ template <int kDim, bool kWide>
 void scan_as(const Args& a, const CudaContext& context) {
   static const bool ready = [] {
     cuda_check(cudaFuncSetAttribute(scan_kernel<kDim, kWide>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    kScanWarps * scan_warp_bytes<kDim>(kWide ? kMostGroup : 8)),
+                                    kScanWarps * scan_warp_bytes<kDim>(kWide ? kMaxGroup : 8)),
                "the scan's shared memory");
     return true;
   }();
   static_cast<void>(ready);
-  launch(context, "scan_one_bit", scan_kernel<kDim, kWide>, dim3(static_cast<unsigned>(2 * multiprocessors())),
-         dim3(kThreads),
+  launch(context, "scan_one_bit", scan_kernel<kDim, kWide>, dim3(static_cast<unsigned>(2 * sm_count())), dim3(kThreads),
          static_cast<std::size_t>(kScanWarps) * static_cast<std::size_t>(scan_warp_bytes<kDim>(a.group)), a);
 }
 

@@ -1,11 +1,11 @@
-// The k largest of a row of scores.
+// Top-k: the k largest of a row of scores.
 //
 //   scores  [n]  f32
-//   ids     [k]  i32 out, ascending; returns how many were written: min(k, n)
+//   ids     [k]  i32 out, ascending; returns the number written, min(k, n)
 //
 // Requires  k >= 0, 0 <= n < 2^31.
 // Ties      the larger index first, on every backend.   NaN  below -inf; -inf is a score like any other.
-// Threads   one row is one thread's work; a scratch belongs to one thread.
+// Threads   one thread per row; a scratch belongs to one thread.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace mneme {
 
-// Memory that a caller keeps between rows, so that no row allocates.
+// Working memory kept by a caller between rows, so that no row allocates.
 struct TopkScratch {
   std::vector<std::uint32_t> words;
   std::vector<std::int32_t> candidates;

@@ -1,5 +1,5 @@
-// The k largest of a row: a threshold from a sample leaves few candidates in one pass over the row, quickselect over
-// their integer keys finds the k-th, and a pass over the candidates writes the ids in order.
+// Top-k of a row: a threshold from a sample leaves few candidates in one pass over the row, quickselect over their
+// integer keys finds the k-th, and a pass over the candidates writes the ids in order.
 //
 // Keys are the scores' bits in an order-preserving form as signed integers: -0 becomes +0, negatives have their lower
 // 31 bits flipped, NaN is the smallest integer.
@@ -10,13 +10,13 @@
 #include <limits>
 
 #include "src/base/check.h"
-#include "src/kernels/topk.h"
+#include "src/selection/topk/topk.h"
 
 #ifndef MNEME_KERNELS_TOPK_CPU_ONCE_
 #define MNEME_KERNELS_TOPK_CPU_ONCE_
 namespace mneme {
 
-// For each mask of 8 lanes, the lanes it holds in order, then the others.
+// For each mask of 8 lanes: the set lanes in order, then the others.
 inline constexpr auto kLanesOfMask = [] {
   std::array<std::array<std::uint8_t, 8>, 256> table{};
   for (unsigned mask = 0; mask < 256; ++mask) {
@@ -32,7 +32,7 @@ inline constexpr auto kLanesOfMask = [] {
 #endif
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "src/kernels/topk_cpu.cc"
+#define HWY_TARGET_INCLUDE "src/selection/topk/topk_cpu.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -65,10 +65,10 @@ HWY_INLINE std::int32_t key_of(float x) {
   return bits ^ static_cast<std::int32_t>(static_cast<std::uint32_t>(bits >> 31) >> 1);
 }
 
-// The lanes of mask to the front.
+// Moves the lanes of mask to the front.
 HWY_INLINE hn::Vec<Ints> compress(hn::Vec<Ints> v, hn::Mask<Ints> mask) {
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SSSE3
-  // Highway 1.0.3 has a table of its own here, which GCC 12 copies to the stack at every call: 20 times slower.
+  // Highway 1.0.3 uses its own table here, which GCC 12 copies to the stack at every call: 20 times slower.
   const hn::RebindToUnsigned<Ints> du;
   std::uint8_t bits[8];
   hn::StoreMaskBits(Ints(), mask, bits);
@@ -80,7 +80,7 @@ HWY_INLINE hn::Vec<Ints> compress(hn::Vec<Ints> v, hn::Mask<Ints> mask) {
 #endif
 }
 
-// Keys and ids of a row's candidates in order of id, with room for one vector more.
+// Keys and ids of a row's candidates in order of id, with room for one more vector.
 struct Candidates {
   std::int32_t* keys;
   std::int32_t* ids;
@@ -89,13 +89,13 @@ struct Candidates {
 
 HWY_INLINE void store_selected(hn::Vec<Ints> keys, hn::Vec<Ints> ids, hn::Mask<Ints> mask, Candidates& out) {
   const Ints di;
-  // Compress and a whole store: compressing to memory is microcode on some cores.
+  // Compress and a full store: compress-store is microcoded on some cores.
   hn::StoreU(compress(keys, mask), di, out.keys + out.n);
   hn::StoreU(compress(ids, mask), di, out.ids + out.n);
   out.n += hn::CountTrue(di, mask);
 }
 
-// Candidates are the scores >= least, or all of them.
+// Collects the scores >= least, or all.
 HWY_INLINE void gather_candidates(const float* scores, std::size_t n, float least, bool all, Candidates& out) {
   const Floats d;
   const Ints di;
@@ -127,15 +127,15 @@ HWY_INLINE void gather_candidates(const float* scores, std::size_t n, float leas
   }
 }
 
-// What selecting the r-th largest of some keys says of them.
+// Result of selecting the r-th largest key.
 struct Threshold {
   std::int32_t key = 0;
   std::size_t above = 0;  // keys greater than it
   std::size_t equal = 0;
 };
 
-// Counts of keys greater than `pivot`, and at least it. Requires  `keys` padded to whole vectors with the smallest
-// integer, n their padded number; so the second counts the padding for the smallest pivot.
+// Counts keys greater than `pivot`, and at least it. Requires  `keys` padded to full vectors with the smallest integer,
+// n the padded count; so with the smallest pivot the second count includes the padding.
 HWY_INLINE void count_keys(const std::int32_t* keys, std::size_t n, std::int32_t pivot, std::size_t& above,
                            std::size_t& at_least) {
   const Ints di;
@@ -150,8 +150,8 @@ HWY_INLINE void count_keys(const std::int32_t* keys, std::size_t n, std::int32_t
   at_least = n - below;
 }
 
-// The key among 15 spread over `keys` whose place in their order is that of rank r in n.
-HWY_INLINE std::int32_t choose_pivot(const std::int32_t* keys, std::size_t n, std::size_t r) {
+// Picks, among 15 samples of `keys`, the one whose rank corresponds to rank r of n.
+HWY_INLINE std::int32_t pick_pivot(const std::int32_t* keys, std::size_t n, std::size_t r) {
   constexpr std::size_t kSample = 15;
   std::int32_t sample[kSample];
   for (std::size_t i = 0; i < kSample; ++i) {
@@ -163,7 +163,7 @@ HWY_INLINE std::int32_t choose_pivot(const std::int32_t* keys, std::size_t n, st
   return sample[std::min(kSample - 1, r * kSample / n)];
 }
 
-// Splits keys about a pivot: the greater to `keys` itself, the smaller to `rest`.
+// Splits keys around a pivot: greater ones stay in `keys`, smaller ones go to `rest`.
 HWY_INLINE void partition(std::int32_t* keys, std::size_t n, std::int32_t pivot, std::int32_t* rest, std::size_t& above,
                           std::size_t& below) {
   const Ints di;
@@ -186,19 +186,18 @@ HWY_INLINE void partition(std::int32_t* keys, std::size_t n, std::int32_t pivot,
   }
 }
 
-// The r-th largest (r >= 1) of n >= r keys. Overwrites keys and rest, both with room for one vector more than n.
+// The r-th largest (r >= 1) of n >= r keys. Overwrites keys and rest, both with room for n plus one vector.
 HWY_INLINE Threshold select_key(std::int32_t* keys, std::int32_t* rest, std::size_t n, std::size_t r) {
   const Ints di;
   const std::size_t lanes = hn::Lanes(di);
   constexpr std::size_t kSmall = 64;
-  constexpr int kSampled =
-      20;  // rounds by sample; then the range of keys is halved, so that no input takes more than 52
+  constexpr int kSampled = 20;  // rounds by sample; then the key range is halved, which bounds any input to 52 rounds
   std::int64_t least = std::numeric_limits<std::int32_t>::min();
   std::int64_t greatest = std::numeric_limits<std::int32_t>::max();
-  std::size_t passed = 0;  // keys known to be above the answer
+  std::size_t passed = 0;  // keys known to be above the result
   for (int round = 0; n > kSmall; ++round) {
     const std::int32_t pivot =
-        round < kSampled ? choose_pivot(keys, n, r) : static_cast<std::int32_t>(least + (greatest - least) / 2);
+        round < kSampled ? pick_pivot(keys, n, r) : static_cast<std::int32_t>(least + (greatest - least) / 2);
     std::size_t above, below;
     partition(keys, n, pivot, rest, above, below);
     if (r <= above) {
@@ -227,14 +226,14 @@ HWY_INLINE Threshold select_key(std::int32_t* keys, std::int32_t* rest, std::siz
 }
 
 // A lower bound of the k-th largest score that holds for nearly all rows: from a sample, 3.5 standard deviations of its
-// rank below.
+// rank lower.
 HWY_INLINE float sample_bound(const float* scores, std::size_t n, std::size_t k, std::int32_t* keys,
                               std::int32_t* rest) {
   const std::size_t m = std::clamp<std::size_t>(n / 32, 512, 4096);
   std::uint32_t state = 0x9e3779b9u;
   for (std::size_t i = 0; i < m; ++i) {
     state = state * 1664525u + 1013904223u;
-    const std::uint64_t cell = n / m;  // one score of each cell, so that a row with a period is sampled fairly
+    const std::uint64_t cell = n / m;  // one score per cell, so that periodic rows are sampled fairly
     keys[i] = key_of(scores[i * n / m + static_cast<std::size_t>((state >> 8) * cell >> 24)]);
   }
   const double p = static_cast<double>(k) / static_cast<double>(n);
@@ -250,7 +249,7 @@ HWY_INLINE float sample_bound(const float* scores, std::size_t n, std::size_t k,
   return bound;
 }
 
-// Ids of the candidates above the threshold and of its last `wanted` equals. Writes exactly k.
+// Writes ids of the candidates above the threshold and of its last `wanted` equals, exactly k.
 HWY_INLINE void write_ids(const Candidates& c, const Threshold& t, std::size_t k, std::int32_t* ids) {
   const Ints di;
   const std::size_t lanes = hn::Lanes(di);
@@ -266,7 +265,7 @@ HWY_INLINE void write_ids(const Candidates& c, const Threshold& t, std::size_t k
     }
   };
   const auto key = hn::Set(di, t.key);
-  // A whole vector is stored each time: only while it fits, and while no equal is left out.
+  // Stores full vectors: only while they fit, and while no equal is left out.
   for (; i + lanes <= c.n && n + lanes <= k; i += lanes) {
     const auto x = hn::LoadU(di, c.keys + i);
     auto mask = hn::Not(hn::Gt(key, x));
@@ -286,10 +285,10 @@ HWY_INLINE void write_ids(const Candidates& c, const Threshold& t, std::size_t k
   MNEME_CHECK(n == k, "{} ids of {}", n, k);
 }
 
-// Requires  0 < k < n; keys and ids with room for n + lanes, work and rest likewise.
+// Requires  0 < k < n; ids and keys with room for n + lanes, work and rest likewise.
 void topk_row(const float* scores, std::size_t n, std::size_t k, std::int32_t* out, std::int32_t* keys,
               std::int32_t* ids, std::int32_t* work, std::int32_t* rest) {
-  constexpr std::size_t kSampled = 2048;  // below, a row is its own candidates
+  constexpr std::size_t kSampled = 2048;  // below, all scores of a row are candidates
   Candidates c{keys, ids};
   if (n >= kSampled) {
     const float bound = sample_bound(scores, n, k, work, rest);

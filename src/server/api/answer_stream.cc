@@ -1,11 +1,11 @@
-#include "src/server/answer_stream.h"
+#include "src/server/api/answer_stream.h"
 
 #include <utility>
 
 namespace mneme::server {
 
-AnswerStream::AnswerStream(const Tokenizer& tokenizer, std::vector<std::string> stop)
-    : decoder_(tokenizer), matcher_(std::move(stop)) {}
+AnswerStream::AnswerStream(const Tokenizer& tokenizer, std::vector<std::string> stop, bool keep_stop)
+    : decoder_(tokenizer), matcher_(std::move(stop), keep_stop) {}
 
 AnswerStream::Piece AnswerStream::push(OutputToken token) {
   const TokenId id = token.id;

@@ -6,15 +6,16 @@
 #include <string>
 #include <vector>
 
-#include "src/engine/stop_matcher.h"
+#include "src/engine/session/stop_matcher.h"
 #include "src/server/generation.h"
-#include "src/tokenizer/tokenizer.h"
+#include "src/text/tokenizer/tokenizer.h"
 
 namespace mneme::server {
 
 class AnswerStream {
  public:
-  AnswerStream(const Tokenizer& tokenizer, std::vector<std::string> stop);
+  // keep_stop: a stop string that ends the answer is part of it.
+  AnswerStream(const Tokenizer& tokenizer, std::vector<std::string> stop, bool keep_stop = false);
 
   struct Piece {
     std::string text;

@@ -1,19 +1,22 @@
-#include "src/server/api.h"
+#include "src/server/api/api.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cmath>
+#include <random>
 #include <utility>
 
 #include "src/base/error.h"
 #include "src/recipes/recipes.h"
-#include "src/server/api_error.h"
-#include "src/server/completion_json.h"
-#include "src/server/completion_reply.h"
-#include "src/server/page.h"
-#include "src/server/tagged_writer.h"
+#include "src/server/api/api_error.h"
+#include "src/server/api/completion_json.h"
+#include "src/server/api/completion_reply.h"
+#include "src/server/api/tagged_writer.h"
+#include "src/server/api/token_json.h"
+#include "src/server/page/page.h"
 
 namespace mneme::server {
 namespace {
@@ -42,6 +45,16 @@ bool equal_in_constant_time(std::string_view given, std::string_view key) {
   return difference == 0;
 }
 
+// KEY of "Bearer KEY"; the scheme in any case (RFC 9110, 11.1). Empty: another scheme.
+std::string_view bearer_key(std::string_view authorization) {
+  constexpr std::string_view kBearer = "bearer ";
+  const bool bearer = authorization.size() >= kBearer.size() &&
+                      std::equal(kBearer.begin(), kBearer.end(), authorization.begin(), [](char expected, char c) {
+                        return std::tolower(static_cast<unsigned char>(c)) == expected;
+                      });
+  return bearer ? authorization.substr(kBearer.size()) : std::string_view();
+}
+
 // "[::1]:8000" as "::1", "localhost:8000" as "localhost".
 std::string_view host_of(std::string_view header) {
   if (header.starts_with('['))
@@ -49,12 +62,14 @@ std::string_view host_of(std::string_view header) {
   return header.substr(0, header.rfind(':'));
 }
 
-bool is_json(std::string_view content_type) {
-  return content_type.substr(0, content_type.find(';')).find("json") != std::string_view::npos;
+// 128 random bits that name the scripts and styles of one answer.
+std::string new_nonce() {
+  std::random_device device;
+  return fmt::format("{:08x}{:08x}{:08x}{:08x}", device(), device(), device(), device());
 }
 
-OrderedJson piece_json(const Tokenizer& tokenizer, TokenId id) {
-  return {{"id", id}, {"piece", tokenizer.token_bytes(id, true)}};
+bool is_json(std::string_view content_type) {
+  return content_type.substr(0, content_type.find(';')).find("json") != std::string_view::npos;
 }
 
 }  // namespace
@@ -104,22 +119,19 @@ void Api::handle(HttpRequest request, std::shared_ptr<ResponseWriter> inner) {
 // A web page of somebody's must not reach a server on its reader's machine: its requests carry an origin that is not
 // ours, or, after its name was made to point here, a Host that is not ours.
 void Api::check_caller(const HttpRequest& request, const Route& route) const {
-  if (!options_.api_keys.empty()) {
+  if (!options_.listen.api_keys.empty()) {
     if (route.open) return;
-    constexpr std::string_view kBearer = "Bearer ";
-    const std::string_view given = request.header("authorization");
-    const std::string_view key = given.starts_with(kBearer) ? given.substr(kBearer.size()) : std::string_view();
+    const std::string_view key = bearer_key(request.header("authorization"));
     bool right = false;
-    for (const std::string& expected : options_.api_keys) right |= equal_in_constant_time(key, expected);
+    for (const std::string& expected : options_.listen.api_keys) right |= equal_in_constant_time(key, expected);
     if (!right) throw ApiError(401, "an API key is needed: Authorization: Bearer KEY", {}, "invalid_api_key");
     return;
   }
-  const bool loopback = options_.host == "127.0.0.1" || options_.host == "::1" || options_.host == "localhost";
   const std::string_view host = host_of(request.header("host"));
-  const bool known =
-      host.empty() || host == "127.0.0.1" || host == "localhost" || host == "::1" ||
-      std::find(options_.allowed_hosts.begin(), options_.allowed_hosts.end(), host) != options_.allowed_hosts.end();
-  if (loopback && !known)
+  const bool known = host.empty() || host == "127.0.0.1" || host == "localhost" || host == "::1" ||
+                     std::find(options_.listen.allowed_hosts.begin(), options_.listen.allowed_hosts.end(), host) !=
+                         options_.listen.allowed_hosts.end();
+  if (is_loopback(options_.listen.host) && !known)
     throw ApiError(403, "this server answers on its own machine only (--allowed-host names others, --api-key all)");
 }
 
@@ -130,7 +142,7 @@ void Api::dispatch(const HttpRequest& request, const Writer& writer) {
     const std::string_view stem = route.path.substr(0, route.path.size() - (prefix ? 1 : 0));
     if (prefix ? !request.path.starts_with(stem) || request.path.size() == stem.size() : request.path != stem) continue;
     static_cast<TaggedWriter&>(*writer).set_route(route.path);
-    if (request.method == "OPTIONS" && !options_.cors_origins.empty()) {
+    if (request.method == "OPTIONS" && !options_.listen.cors_origins.empty()) {
       return writer->respond({.status = 204,
                               .content_type = "text/plain",
                               .headers = {{"Access-Control-Allow-Methods", "GET, POST"},
@@ -158,7 +170,7 @@ void Api::with_body(const HttpRequest& request, Writer writer, BodyReader answer
   executors_.work([this, body, writer = std::move(writer), answer_of = std::move(answer_of)]() mutable {
     std::function<void()> next;
     try {
-      const Json json = parse_json(*body, "body", static_cast<std::size_t>(options_.max_body_bytes));
+      const Json json = parse_json(*body, "body", static_cast<std::size_t>(options_.limits.max_body_bytes));
       next = answer_of({.json = JsonRef(json, "body"), .text = *body}, writer);
     } catch (const ApiError& e) {
       next = [writer, e] { answer(*writer, e); };
@@ -176,15 +188,21 @@ void Api::with_body(const HttpRequest& request, Writer writer, BodyReader answer
 // ---- what the server is
 
 void Api::page(const HttpRequest&, Writer writer) {
-  // It loads nothing, speaks to this server only, and cannot be put into another page.
-  writer->respond(
-      {.content_type = "text/html; charset=utf-8",
-       .headers = {{"Content-Security-Policy",
-                    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-                    "connect-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"},
-                   {"X-Content-Type-Options", "nosniff"},
-                   {"Referrer-Policy", "no-referrer"}},
-       .body = std::string(page_html())});
+  // It loads nothing, speaks to this server only, cannot be put into another page, and runs no script but its own.
+  const std::string nonce = new_nonce();
+  std::string html(page_html());
+  constexpr std::string_view kNonce = "{{nonce}}";
+  for (std::size_t at = 0; (at = html.find(kNonce, at)) != std::string::npos;) html.replace(at, kNonce.size(), nonce);
+  writer->respond({.content_type = "text/html; charset=utf-8",
+                   .headers = {{"Content-Security-Policy",
+                                fmt::format("default-src 'none'; script-src 'nonce-{0}'; style-src 'nonce-{0}'; "
+                                            "connect-src 'self'; img-src data:; frame-ancestors 'none'; "
+                                            "base-uri 'none'; form-action 'self'",
+                                            nonce)},
+                               {"Cache-Control", "no-store"},
+                               {"X-Content-Type-Options", "nosniff"},
+                               {"Referrer-Policy", "no-referrer"}},
+                   .body = std::move(html)});
 }
 
 void Api::health(const HttpRequest&, Writer writer) {
@@ -230,12 +248,13 @@ void Api::props(const HttpRequest&, Writer writer) {
   json["max_model_len"] = o.context;
   json["max_num_seqs"] = o.max_sequences;
   json["max_num_batched_tokens"] = o.max_batched_tokens;
-  json["max_queue"] = options_.max_queue;
+  json["max_queue"] = options_.limits.max_queue;
   json["threads"] = o.threads;
   json["deterministic"] = o.deterministic;
-  json["kv_cache_dtype"] = o.kv_cache_dtype;
+  json["kv_cache_dtype"] = name_of(o.kv_cache_dtype);
   json["kv"] = {{"method", o.kv.method}};
   if (o.kv.budget) json["kv"]["budget"] = *o.kv.budget;
+  json["kv_bytes_per_token"] = loop_.model().engine->pool().shape().bytes_per_token();
   json["kv_methods"] = OrderedJson::array();
   for (const RecipeRow& row : recipe_table()) json["kv_methods"].push_back(row.name);
   json["prefix_caching"] = options_.prefix_cache;
@@ -289,16 +308,13 @@ void Api::tokenize(const HttpRequest& request, Writer writer) {
       tokens = text.tokenizer->encode(words.string(), {.parse_special = body.boolean("parse_special", true),
                                                        .add_bos = bos && text.tokenizer->adds_bos()});
     }
-    OrderedJson json;
-    json["count"] = tokens.size();
-    json["max_model_len"] = loop_.model().engine->options().context;
-    if (body.boolean("with_pieces", false)) {
-      json["tokens"] = OrderedJson::array();
-      for (const TokenId id : tokens) json["tokens"].push_back(piece_json(*text.tokenizer, id));
-    } else {
-      json["tokens"] = tokens;
-    }
-    return [w, out = json_text(json)]() mutable { w->respond({.body = std::move(out)}); };
+    constexpr std::int64_t kMaxGrowth = 8;  // of the answer over the largest body
+    std::string out =
+        tokenize_json(*text.tokenizer, tokens,
+                      {.context = loop_.model().engine->options().context,
+                       .with_pieces = body.boolean("with_pieces", false),
+                       .max_bytes = static_cast<std::size_t>(kMaxGrowth * options_.limits.max_body_bytes)});
+    return [w, out = std::move(out)]() mutable { w->respond({.body = std::move(out)}); };
   });
 }
 

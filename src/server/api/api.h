@@ -8,13 +8,13 @@
 #include <string_view>
 
 #include "src/base/function_ref.h"
-#include "src/server/api_request.h"
-#include "src/server/completion_json.h"
+#include "src/server/api/api_request.h"
+#include "src/server/api/completion_json.h"
+#include "src/server/cache/slot_files.h"
 #include "src/server/engine_loop.h"
-#include "src/server/http.h"
+#include "src/server/http/http.h"
 #include "src/server/metrics.h"
 #include "src/server/server_options.h"
-#include "src/server/slot_files.h"
 
 namespace mneme::server {
 

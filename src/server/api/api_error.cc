@@ -1,4 +1,4 @@
-#include "src/server/api_error.h"
+#include "src/server/api/api_error.h"
 
 #include <nlohmann/json.hpp>
 

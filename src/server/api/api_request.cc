@@ -1,4 +1,4 @@
-#include "src/server/api_request.h"
+#include "src/server/api/api_request.h"
 
 #include <fmt/format.h>
 
@@ -7,15 +7,17 @@
 #include <limits>
 
 #include "src/base/error.h"
-#include "src/grammar/json_constraint.h"
-#include "src/grammar/json_schema.h"
-#include "src/server/api_error.h"
+#include "src/engine/kv_method.h"
+#include "src/server/api/api_error.h"
+#include "src/server/api/request_fields.h"
+#include "src/text/grammar/json_constraint.h"
+#include "src/text/grammar/json_schema.h"
 
 namespace mneme::server {
 namespace {
 
-constexpr int kMostTopLogprobs = 20;
-constexpr std::size_t kMostStops = 16, kMostStopBytes = 1024;
+constexpr int kMaxTopLogprobs = 20;
+constexpr std::size_t kMaxStops = 16, kMaxStopBytes = 1024;
 
 std::int32_t int_in(const JsonRef& v, std::int64_t low, std::int64_t high) {
   const std::int64_t n = v.integer();
@@ -37,31 +39,12 @@ float float_of(const JsonRef& body, std::string_view key, float otherwise) {
   return static_cast<float>(number);
 }
 
-[[noreturn]] void unsupported(std::string_view key, std::string_view why) {
-  throw ApiError(400, fmt::format("{}: {}", key, why), std::string(key), "unsupported_parameter");
-}
-
-bool is_given(const JsonRef& body, std::string_view key) {
-  const auto v = body.find(key);
-  if (!v) return false;
-  const Json& json = v->value();
-  if (json.is_boolean()) return json.get<bool>();
-  if (json.is_number()) return json.get<double>() != 0;
-  return json.is_string() ? !json.get_ref<const std::string&>().empty() : !json.empty();
-}
-
-// Fields of OpenAI's and vLLM's that would change the answer, and that are not there.
-void refuse_unsupported(const JsonRef& body) {
-  for (const char* key : {"functions", "suffix", "min_tokens", "use_beam_search", "guided_json", "guided_regex",
-                          "guided_choice", "guided_grammar", "structured_outputs", "grammar", "audio", "prediction",
-                          "typical_p", "mirostat", "continue_final_message"}) {
-    if (is_given(body, key)) unsupported(key, "not supported");
-  }
-  if (const auto format = body.find("response_format")) {
-    const std::string& type = format->at("type").string();
-    if (type != "text" && type != "json_object" && type != "json_schema")
-      format->at("type").wrong("\"text\", \"json_object\" or \"json_schema\"");
-  }
+void check_response_format(const JsonRef& body) {
+  const auto format = body.find("response_format");
+  if (!format) return;
+  const std::string& type = format->at("type").string();
+  if (type != "text" && type != "json_object" && type != "json_schema")
+    format->at("type").wrong("\"text\", \"json_object\" or \"json_schema\"");
 }
 
 void check_model(const JsonRef& body, const RequestContext& context) {
@@ -89,6 +72,25 @@ std::vector<TokenBias> parse_logit_bias(const JsonRef& v, std::int64_t vocabular
     biases.push_back({.token = static_cast<std::int32_t>(id), .bias = value.get<float>()});
   }
   return biases;
+}
+
+// The same tokens at every step.
+class OnlyTokens final : public TokenConstraint, public std::enable_shared_from_this<OnlyTokens> {
+ public:
+  explicit OnlyTokens(std::vector<TokenId> tokens) : tokens_(std::move(tokens)) {}
+  void allowed(std::span<std::uint64_t> mask) const override {
+    std::fill(mask.begin(), mask.end(), 0);
+    for (const TokenId id : tokens_) mask[static_cast<std::size_t>(id) / 64] |= std::uint64_t{1} << (id % 64);
+  }
+  std::shared_ptr<const TokenConstraint> after(std::int32_t) const override { return shared_from_this(); }
+
+ private:
+  std::vector<TokenId> tokens_;
+};
+
+std::shared_ptr<const TokenConstraint> only_tokens(std::vector<TokenId> tokens) {
+  if (tokens.empty()) fail(ErrorKind::kRequest, "allowed_token_ids: expected at least one token");
+  return std::make_shared<const OnlyTokens>(std::move(tokens));
 }
 
 std::shared_ptr<const TokenConstraint> parse_response_format(const JsonRef& body, const TextSide& text) {
@@ -123,11 +125,11 @@ std::vector<std::string> parse_stop(const JsonRef& body) {
     stop.push_back(v->string());
   } else {
     if (!v->is_array()) v->wrong("a string, or an array of strings");
-    if (v->value().size() > kMostStops) v->wrong(fmt::format("at most {} strings", kMostStops));
+    if (v->value().size() > kMaxStops) v->wrong(fmt::format("at most {} strings", kMaxStops));
     for (const JsonRef& s : v->elements()) stop.push_back(s.string());
   }
   for (const std::string& s : stop)
-    if (s.size() > kMostStopBytes) fail(ErrorKind::kRequest, "stop: expected at most {} bytes each", kMostStopBytes);
+    if (s.size() > kMaxStopBytes) fail(ErrorKind::kRequest, "stop: expected at most {} bytes each", kMaxStopBytes);
   return stop;
 }
 
@@ -143,32 +145,59 @@ KvMethodOptions parse_kv(const JsonRef& body, const KvMethodOptions& defaults) {
     }
   }
   const std::string method = kv->string("method", defaults.method);
+  if (method == "full" && !kv->find("method") && !kv->value().empty()) {
+    fail(ErrorKind::kRequest,
+         "kv.{}: without a method the answer attends everything; expected a method beside it, as in "
+         "{{\"method\": \"freekv\", \"budget\": 2048}}",
+         kv->value().begin().key());
+  }
   KvMethodOptions o = method == defaults.method ? defaults : KvMethodOptions{.method = method};
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   if (const auto v = kv->find("budget")) o.budget = int_in(*v, 1, kMost);
   if (const auto v = kv->find("sink")) o.sink = int_in(*v, 0, kMost);
   if (const auto v = kv->find("recent")) o.recent = int_in(*v, 0, kMost);
-  o.dense_layers = kv->string("dense_layers", o.dense_layers);
+  if (const auto v = kv->find("dense_layers")) o.dense_layers = parse_dense_layers(v->string());
   o.overrides = kv->string("overrides", o.overrides);
   return o;
+}
+
+void parse_stream(const JsonRef& body, CompletionRequest& request, GenerationInput& input) {
+  request.stream = body.boolean("stream", false);
+  const auto options = body.find("stream_options");
+  if (!options) return;
+  if (!request.stream) fail(ErrorKind::kRequest, "stream_options: only with stream");
+  if (!options->is_object()) options->wrong("an object");
+  for (const auto& [key, value] : options->value().items())
+    if (key != "include_usage" && key != "include_obfuscation" && key != "include_progress" && is_given(*options, key))
+      unsupported("stream_options." + key.substr(0, 60), "not supported");
+  request.include_usage = options->boolean("include_usage", false);
+  request.include_progress = input.report_progress = options->boolean("include_progress", false);
 }
 
 // All that completions and chats have in common; the prompt and the number of tokens are still to come.
 GenerationInput parse_common(const JsonRef& body, const RequestContext& context, CompletionRequest& request) {
   if (!body.is_object()) body.wrong("an object");
   check_model(body, context);
-  refuse_unsupported(body);
+  check_fields(body, request.chat);
+  check_response_format(body);
   GenerationInput input;
   input.n = int_in(body, "n", 1, std::min<std::int64_t>(context.options.engine.max_sequences * 4, 128), 1);
   if (const auto best = body.find("best_of"); best && best->integer() != input.n)
     unsupported("best_of", "not supported: leave it out, or let it be n");
   input.sampling = parse_sampling(body, context.model.text->info.vocabulary);
+  const std::int64_t vocabulary = context.model.text->info.vocabulary;
   input.constraint = parse_response_format(body, *context.model.text);
+  if (const auto allowed = body.find("allowed_token_ids")) {
+    if (input.constraint) unsupported("allowed_token_ids", "not together with response_format");
+    input.constraint = only_tokens(parse_tokens(*allowed, vocabulary));
+  }
   input.stop = parse_stop(body);
+  input.keep_stop = body.boolean("include_stop_str_in_output", false);
+  if (const auto stop = body.find("stop_token_ids")) input.stop_tokens = parse_tokens(*stop, vocabulary);
   input.ignore_end = body.boolean("ignore_eos", false);
   // vLLM's meaning: smaller first.
   input.priority = -int_in(body, "priority", -1000000, 1000000, 0);
-  input.timeout_seconds = context.options.request_seconds;
+  input.timeout_seconds = context.options.timeouts.request_seconds;
   if (const auto timeout = body.find("timeout")) {
     if (!(timeout->number() > 0)) timeout->wrong("a number of seconds larger than 0");
     input.timeout_seconds = std::min(input.timeout_seconds, timeout->number());
@@ -181,25 +210,30 @@ GenerationInput parse_common(const JsonRef& body, const RequestContext& context,
     input.slot = int_in(*slot, 0, context.options.n_slots - 1);
   if (input.slot && input.method != nullptr && input.method->binds_sequence())
     unsupported("id_slot", "not with '" + input.kv.method + "', which decides how a prompt is read");
-  request.stream = input.stream = body.boolean("stream", false);
-  if (const auto options = body.find("stream_options")) {
-    if (!request.stream) fail(ErrorKind::kRequest, "stream_options: only with stream");
-    request.include_usage = options->boolean("include_usage", false);
-  }
+  parse_stream(body, request, input);
+  input.stream = request.stream;
   request.kv_retrieval = body.boolean("kv_retrieval", false);
   request.return_token_ids = body.boolean("return_token_ids", false);
   return input;
 }
 
 // Checks what the engine would refuse only when the request's turn comes.
-void check_length(const GenerationInput& input, std::int64_t context) {
+void check_length(const GenerationInput& input, std::int64_t context, bool chat) {
   if (input.prompt.empty()) fail(ErrorKind::kRequest, "the prompt is empty: expected at least one token");
   const auto n = static_cast<std::int64_t>(input.prompt.size());
   if (n + input.max_tokens <= context) return;
   throw ApiError(400,
                  fmt::format("{} tokens of prompt and up to {} of answer are {}; the context has {}", n,
                              input.max_tokens, n + input.max_tokens, context),
-                 "messages", "context_length_exceeded");
+                 chat ? "messages" : "prompt", "context_length_exceeded");
+}
+
+// truncate_prompt_tokens: the last so many tokens of the prompt are kept, as in vLLM.
+void truncate_prompt(const JsonRef& body, std::int64_t context, std::vector<TokenId>& prompt) {
+  const auto most = body.find("truncate_prompt_tokens");
+  if (!most) return;
+  const auto n = static_cast<std::size_t>(int_in(*most, 1, context));
+  if (prompt.size() > n) prompt.erase(prompt.begin(), prompt.end() - static_cast<std::ptrdiff_t>(n));
 }
 
 std::vector<TokenId> encode_prompt(const std::string& text, const JsonRef& body, const RequestContext& context) {
@@ -216,7 +250,7 @@ std::vector<std::vector<TokenId>> parse_prompts(const JsonRef& body, std::int32_
   if (!prompt.is_array() || prompt.value().empty())
     prompt.wrong("a string, strings, token ids, or arrays of token ids");
   if (prompt.value().front().is_number()) return {parse_tokens(prompt, vocabulary)};
-  const std::int64_t most = context.options.max_queue + context.options.engine.max_sequences;
+  const std::int64_t most = context.options.limits.max_queue + context.options.engine.max_sequences;
   if (static_cast<std::int64_t>(prompt.value().size()) * n > most) {
     prompt.wrong(fmt::format("at most {} answers, which are all that run and wait", most));
   }
@@ -230,16 +264,7 @@ std::vector<std::vector<TokenId>> parse_prompts(const JsonRef& body, std::int32_
 }  // namespace
 
 std::shared_ptr<const Plan> PlanCache::plan_for(const KvMethodOptions& o) {
-  constexpr std::size_t kMostPlans = 256;
-  const auto number = [](const std::optional<std::int32_t>& v) { return v.value_or(-1); };
-  const std::string key = fmt::format("{}\n{} {} {}\n{}\n{}", o.method, number(o.budget), number(o.sink),
-                                      number(o.recent), o.dense_layers, o.overrides);
-  const std::lock_guard lock(mutex_);
-  const auto it = plans_.find(key);
-  if (it != plans_.end()) return it->second;
-  std::shared_ptr<const Plan> plan = plan_of(o, *model_.engine);
-  if (plans_.size() >= kMostPlans) plans_.clear();
-  return plans_[key] = std::move(plan);
+  return model_.plans->plan_for(recipe_of(o));
 }
 
 std::vector<TokenId> parse_tokens(const JsonRef& list, std::int64_t vocabulary) {
@@ -260,23 +285,23 @@ std::vector<TokenId> parse_tokens(const JsonRef& list, std::int64_t vocabulary) 
 
 CompletionRequest parse_completion(const JsonRef& body, const RequestContext& context) {
   CompletionRequest request;
-  if (is_given(body, "tools")) unsupported("tools", "only in chats");
   const GenerationInput common = parse_common(body, context, request);
   request.echo = body.boolean("echo", false);
   std::int32_t top = 0;
   if (const auto v = body.find("logprobs")) {
     request.logprobs = true;
-    top = int_in(*v, 0, kMostTopLogprobs);
+    top = int_in(*v, 0, kMaxTopLogprobs);
   }
   const std::int64_t most = context.model.engine->options().context;
   const std::int32_t max_tokens = int_in(body, "max_tokens", 0, std::numeric_limits<std::int32_t>::max(), 16);
   for (std::vector<TokenId>& prompt : parse_prompts(body, common.n, context)) {
     GenerationInput input = common;
+    truncate_prompt(body, most, prompt);
     input.prompt = std::move(prompt);
     input.max_tokens = max_tokens;
     input.top_logprobs = top;
     if (request.echo && request.logprobs) input.score_prompt = top;
-    check_length(input, most);
+    check_length(input, most, false);
     request.inputs.push_back(std::move(input));
   }
   return request;
@@ -288,15 +313,16 @@ CompletionRequest parse_chat(const Body& whole, const RequestContext& context) {
   request.chat = true;
   GenerationInput input = parse_common(body, context, request);
   request.logprobs = body.boolean("logprobs", false);
-  input.top_logprobs = int_in(body, "top_logprobs", 0, kMostTopLogprobs, 0);
+  input.top_logprobs = int_in(body, "top_logprobs", 0, kMaxTopLogprobs, 0);
   if (input.top_logprobs > 0 && !request.logprobs) fail(ErrorKind::kRequest, "top_logprobs: only with logprobs");
   input.prompt = chat_prompt(*context.model.text, parse_conversation(body, whole.text));
+  truncate_prompt(body, context.model.engine->options().context, input.prompt);
   const std::int64_t room = context.model.engine->options().context - static_cast<std::int64_t>(input.prompt.size());
   const auto otherwise =
       static_cast<std::int32_t>(std::clamp<std::int64_t>(room, 1, context.options.default_max_tokens));
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   input.max_tokens = int_in(body, "max_completion_tokens", 1, kMost, int_in(body, "max_tokens", 1, kMost, otherwise));
-  check_length(input, context.model.engine->options().context);
+  check_length(input, context.model.engine->options().context, true);
   request.inputs.push_back(std::move(input));
   return request;
 }

@@ -2,16 +2,14 @@
 // what is wrong is named.
 #pragma once
 
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "src/checkpoint/json.h"
-#include "src/engine/running_model.h"
-#include "src/server/chat_prompt.h"
+#include "src/engine/session/running_model.h"
+#include "src/formats/json.h"
+#include "src/server/api/chat_prompt.h"
 #include "src/server/generation.h"
 #include "src/server/server_options.h"
 
@@ -26,8 +24,6 @@ class PlanCache {
 
  private:
   const RunningModel& model_;
-  std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<const Plan>> plans_;
 };
 
 // A request's body, and as it came.
@@ -46,7 +42,7 @@ struct RequestContext {
 
 struct CompletionRequest {
   bool chat = false;
-  bool stream = false, include_usage = false;
+  bool stream = false, include_usage = false, include_progress = false;
   bool echo = false;
   bool logprobs = false;
   bool kv_retrieval = false;  // tell what retrieval did

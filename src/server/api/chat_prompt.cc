@@ -1,10 +1,10 @@
-#include "src/server/chat_prompt.h"
+#include "src/server/api/chat_prompt.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "src/base/error.h"
-#include "src/server/api_error.h"
+#include "src/server/api/api_error.h"
 
 namespace mneme::server {
 namespace {
@@ -19,14 +19,16 @@ std::string parse_content(const JsonRef& content) {
   if (content.is_string()) return content.string();
   if (!content.is_array()) content.wrong("a string, or an array of parts");
   std::string text;
+  bool first = true;
   for (const JsonRef& part : content.elements()) {
     if (part.at("type").string() != "text") part.at("type").wrong("\"text\": the models here read nothing else");
+    if (!std::exchange(first, false)) text += '\n';
     text += part.at("text").string();
   }
   return text;
 }
 
-// Clients bring the arguments of a call as text; templates write them as JSON.
+// Clients send the arguments of a call as text; templates write them as JSON.
 OrderedJson parse_tool_calls(const JsonRef& calls, OrderedJson in_order) {
   if (!calls.is_array()) calls.wrong("an array of calls");
   std::size_t i = 0;
@@ -83,6 +85,7 @@ ChatInput template_input(const Conversation& conversation) {
   }
   input.tools = conversation.tools;
   input.arguments = conversation.arguments;
+  input.add_generation_prompt = conversation.add_generation_prompt;
   return input;
 }
 
@@ -106,6 +109,7 @@ Conversation parse_conversation(const JsonRef& body, std::string_view text) {
     out.messages.push_back(std::move(message));
   }
   out.tools = parse_tools(body, in_order);
+  out.add_generation_prompt = body.boolean("add_generation_prompt", true);
   if (const auto arguments = body.find("chat_template_kwargs")) {
     if (!arguments->is_object()) arguments->wrong("an object");
     out.arguments = in_order["chat_template_kwargs"];
@@ -121,6 +125,11 @@ std::vector<TokenId> chat_prompt(const TextSide& text, const Conversation& conve
   if (!conversation.tools.is_null() && !shows_tools) {
     throw ApiError(400, "tools: the chat template of this model has no place for them", "tools",
                    "unsupported_parameter");
+  }
+  if (by_template == nullptr && !conversation.add_generation_prompt) {
+    throw ApiError(
+        400, "add_generation_prompt: this model's turns are framed without a template, and end where an answer begins",
+        "add_generation_prompt", "unsupported_parameter");
   }
   if (by_template != nullptr) return text.chat.conversation(template_input(conversation));
   std::string system;

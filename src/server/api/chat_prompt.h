@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "src/checkpoint/json.h"
-#include "src/engine/running_model.h"
+#include "src/engine/session/running_model.h"
+#include "src/formats/json.h"
 
 namespace mneme::server {
 
@@ -22,9 +22,11 @@ struct Conversation {
   std::vector<ChatMessage> messages;
   nlohmann::ordered_json tools;                                         // null: none
   nlohmann::ordered_json arguments = nlohmann::ordered_json::object();  // further names of a template
+  bool add_generation_prompt = true;  // the beginning of the answer follows the last message
 };
 
-// "messages", "tools", "tool_choice", "chat_template_kwargs" of a body. Content is a string, or parts of type "text".
+// "messages", "tools", "tool_choice", "chat_template_kwargs", "add_generation_prompt" of a body. Content is a string,
+// or parts of type "text", which become one text with a newline between two.
 // `text` is the body as it came: templates show tools with their members in that order.
 //
 // Errors  ApiError, kFormat, kRequest: what is wrong is named.

@@ -1,11 +1,11 @@
-#include "src/server/completion_json.h"
+#include "src/server/api/completion_json.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "src/checkpoint/utf8.h"
+#include "src/text/unicode/utf8.h"
 
 namespace mneme::server {
 namespace {
@@ -90,6 +90,9 @@ OrderedJson reads_json(const PageReads& reads) {
   OrderedJson json;
   json["page_tokens"] = kPageTokens;
   json["steps"] = reads.steps;
+  json["max_reads"] = reads.most;
+  json["sink"] = reads.sink;
+  json["recent"] = reads.recent;
   json["reads"] = reads.pages;
   return json;
 }
@@ -101,16 +104,16 @@ OrderedJson retrieval_json(const AnswerSummary& summary, std::string_view method
   json["steps"] = std::max(summary.tokens - 1, 0);
   json["prefill_seconds"] = summary.prefill_seconds;
   json["decode_seconds"] = summary.decode_seconds;
-  json["selections"] = stats.selections;
-  json["reused"] = stats.reused;
-  json["correction_checks"] = stats.correction_checks;
-  json["corrections"] = stats.corrections;
-  json["correction_rate"] = stats.correction_rate;
-  json["pages_queried"] = stats.selected_units;
-  json["hit_pages"] = stats.selected_units - stats.missing_units;
-  json["recalled_pages"] = stats.missing_units;
-  json["h2d_bytes"] = stats.host_to_device_bytes;
-  json["turnover"] = stats.turnover;
+  json["selections"] = stats.selections.made;
+  json["reused"] = stats.selections.reused;
+  json["correction_checks"] = stats.selections.checks;
+  json["corrections"] = stats.selections.corrections;
+  json["correction_rate"] = stats.selections.correction_rate;
+  json["pages_queried"] = stats.units.selected;
+  json["hit_pages"] = stats.units.selected - stats.units.missing;
+  json["recalled_pages"] = stats.units.missing;
+  json["h2d_bytes"] = stats.units.host_to_device_bytes;
+  json["turnover"] = stats.units.turnover;
   json["kv_bytes_per_step"] = stats.kv_bytes_per_step;
   json["index_bytes_per_step"] = stats.index_bytes_per_step;
   json["index_bytes"] = stats.index_bytes;
@@ -121,11 +124,11 @@ OrderedJson retrieval_json(const AnswerSummary& summary, std::string_view method
                       {"correction_rate", layer.correction_rate}});
   }
   json["layers"] = std::move(layers);
-  if (stats.audits > 0) {
-    json["audit"] = {{"audits", stats.audits},
-                     {"recall", stats.audit_recall},
-                     {"mass", stats.audit_mass},
-                     {"error", stats.audit_error}};
+  if (stats.audit.samples > 0) {
+    json["audit"] = {{"audits", stats.audit.samples},
+                     {"recall", stats.audit.recall},
+                     {"mass", stats.audit.mass},
+                     {"error", stats.audit.error}};
   }
   return json;
 }

@@ -1,4 +1,4 @@
-// Parts of OpenAI's response objects, from what generations bring.
+// Parts of OpenAI's response objects, from the events of generations.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "src/engine/running_model.h"
+#include "src/engine/session/running_model.h"
 #include "src/server/generation.h"
 
 namespace mneme::server {

@@ -1,4 +1,4 @@
-#include "src/server/completion_reply.h"
+#include "src/server/api/completion_reply.h"
 
 #include <fmt/format.h>
 
@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "src/base/check.h"
-#include "src/server/api_error.h"
-#include "src/server/completion_json.h"
+#include "src/server/api/api_error.h"
+#include "src/server/api/completion_json.h"
 
 namespace mneme::server {
 
@@ -84,6 +84,7 @@ void CompletionReply::on_event(std::size_t prompt, GenerationEvent event) {
   if (event.accepted && request_.stream && !streaming_) begin_stream();
   const std::size_t at = prompt * static_cast<std::size_t>(request_.n()) + static_cast<std::size_t>(event.choice);
   Choice& choice = choices_[at];
+  if (event.progress && request_.include_progress) return stream_progress(prompt, *event.progress);
   if (event.prompt) prompts_[prompt].summary = std::move(event.prompt);
   if (event.end) choice.end = event.end;
   if (event.reads) choice.reads = event.reads;
@@ -108,6 +109,15 @@ std::string CompletionReply::chunk(std::size_t choice, std::string_view delta, s
                                    std::string_view more) const {
   return fmt::format("data: {},\"choices\":[{{\"index\":{},{},\"logprobs\":{},{}}}]{}}}\n\n", chunk_head_, choice,
                      delta, logprobs, more, request_.include_usage ? ",\"usage\":null" : "");
+}
+
+// An extension of OpenAI's API for stream_options.include_progress; fields as llama.cpp's server names them.
+void CompletionReply::stream_progress(std::size_t prompt, const PromptProgress& p) {
+  writer_->write(fmt::format(
+      "data: {},\"choices\":[],\"prompt_progress\":{{\"index\":{},\"total\":{},\"cache\":{},\"processed\":{},"
+      "\"time_ms\":{:.0f}}}{}}}\n\n",
+      chunk_head_, prompt, p.total, p.cached, p.processed, 1000 * p.seconds,
+      request_.include_usage ? ",\"usage\":null" : ""));
 }
 
 void CompletionReply::stream_piece(std::size_t at, GenerationEvent& event) {

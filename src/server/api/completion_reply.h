@@ -1,4 +1,4 @@
-// One completion or chat request on its way back: collects what its generations bring into one JSON object, or streams
+// One completion or chat request on its way back: collects the events of its generations into one JSON object, or streams
 // it as server-sent events.
 //
 // Threads  the I/O thread.
@@ -10,10 +10,10 @@
 #include <string_view>
 #include <vector>
 
-#include "src/server/api_request.h"
-#include "src/server/completion_json.h"
+#include "src/server/api/api_request.h"
+#include "src/server/api/completion_json.h"
 #include "src/server/engine_loop.h"
-#include "src/server/http.h"
+#include "src/server/http/http.h"
 
 namespace mneme::server {
 
@@ -50,6 +50,7 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
   void fail(const Failure& failure);
   void cancel_all();
   void begin_stream();
+  void stream_progress(std::size_t prompt, const PromptProgress& progress);
   void stream_piece(std::size_t choice, GenerationEvent& event);
   void finish();
   void close();

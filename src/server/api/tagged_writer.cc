@@ -1,4 +1,4 @@
-#include "src/server/tagged_writer.h"
+#include "src/server/api/tagged_writer.h"
 
 #include <fmt/format.h>
 
@@ -41,7 +41,7 @@ TaggedWriter::TaggedWriter(std::shared_ptr<ResponseWriter> inner, const HttpRequ
   request_id_ = is_usable(given) ? std::string(given) : new_request_id();
   line_ = printable(request.method) + " " + printable(request.path);
   const std::string origin(request.header("origin"));
-  for (const std::string& allowed : options.cors_origins)
+  for (const std::string& allowed : options.listen.cors_origins)
     if (allowed == "*" || allowed == origin) origin_ = allowed;
 }
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "src/server/http.h"
+#include "src/server/http/http.h"
 #include "src/server/metrics.h"
 #include "src/server/server_options.h"
 

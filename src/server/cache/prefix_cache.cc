@@ -1,4 +1,4 @@
-#include "src/server/prefix_cache.h"
+#include "src/server/cache/prefix_cache.h"
 
 #include <xxhash.h>
 
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "src/base/check.h"
-#include "src/cache/page_pool.h"
+#include "src/kv/page_pool.h"
 
 namespace mneme::server {
 
@@ -55,6 +55,11 @@ void PrefixCache::set_running(RequestId id, bool running) {
 }
 
 std::optional<PrefixCache::Match> PrefixCache::find(std::span<const TokenId> tokens, const std::string& salt) {
+  return find(tokens, salt, [](RequestId) { return true; });
+}
+
+std::optional<PrefixCache::Match> PrefixCache::find(std::span<const TokenId> tokens, const std::string& salt,
+                                                    FunctionRef<bool(RequestId)> may) {
   const std::vector<std::uint64_t> chain = chain_of(tokens, salt);
   for (std::size_t pages = chain.size(); pages > 0; --pages) {
     const auto node = nodes_.find(chain[pages - 1]);
@@ -64,7 +69,7 @@ std::optional<PrefixCache::Match> PrefixCache::find(std::span<const TokenId> tok
     for (const RequestId id : node->second) {
       Entry& entry = entries_.at(id);
       const bool same =
-          entry.sequence.salt == salt && entry.sequence.tokens.size() >= n &&
+          entry.sequence.salt == salt && entry.sequence.tokens.size() >= n && may(id) &&
           std::equal(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(n), entry.sequence.tokens.begin());
       if (same && (best == nullptr || entry.used > best->used)) best = &entry;
     }

@@ -13,8 +13,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "src/base/function_ref.h"
 #include "src/engine/scheduler.h"
-#include "src/tokenizer/tokenizer.h"
+#include "src/text/tokenizer/tokenizer.h"
 
 namespace mneme::server {
 
@@ -28,7 +29,7 @@ class PrefixCache {
     std::string salt;
     bool running = false;  // not to be given up
   };
-  // Takes a sequence in, or takes it in anew.
+  // Takes a sequence in, or takes it in again.
   void put(Sequence sequence);
   void erase(RequestId id);
   bool contains(RequestId id) const { return entries_.contains(id); }
@@ -40,6 +41,8 @@ class PrefixCache {
   };
   // The sequence that shares most with `tokens`, and is used with that. Ties: the one used last.
   std::optional<Match> find(std::span<const TokenId> tokens, const std::string& salt);
+  // The same among sequences that `may` accepts.
+  std::optional<Match> find(std::span<const TokenId> tokens, const std::string& salt, FunctionRef<bool(RequestId)> may);
 
   // The sequence that nobody has used for longest, running ones apart.
   std::optional<RequestId> least_recently_used() const;

@@ -1,4 +1,4 @@
-#include "src/server/sequence_keeper.h"
+#include "src/server/cache/sequence_keeper.h"
 
 #include <algorithm>
 #include <utility>
@@ -65,27 +65,27 @@ void SequenceKeeper::prompt_done(const Request& request) {
                  .running = true});
 }
 
-void SequenceKeeper::give_up(RequestId id) {
+void SequenceKeeper::evict(RequestId id) {
   prefixes_.erase(id);
   model_.engine->release(id);
 }
 
 void SequenceKeeper::fill(Slot& slot, Slot with) {
   const RequestId before = std::exchange(slot, std::move(with)).id;
-  if (before.valid()) give_up(before);
+  if (before.valid()) evict(before);
 }
 
 void SequenceKeeper::ended(const Request& request) {
   const std::int32_t n_shared = shareable(request);
   const auto tokens = model_.engine->tokens(request.id);
-  if (!keeps(request.slot) || (n_shared < kPageTokens && !request.slot)) return give_up(request.id);
+  if (!keeps(request.slot) || (n_shared < kPageTokens && !request.slot)) return evict(request.id);
   if (options_.prefix_cache) {
     prefixes_.put({.id = request.id,
                    .tokens = {tokens.begin(), tokens.end()},
                    .n_shared = n_shared,
                    .salt = request.salt,
                    .running = request.slot.has_value()});
-    for (const RequestId id : prefixes_.superseded_by(request.id)) give_up(id);
+    for (const RequestId id : prefixes_.superseded_by(request.id)) evict(id);
   }
   if (!request.slot) return;
   fill(slot(*request.slot), {.id = request.id,
@@ -107,7 +107,7 @@ void SequenceKeeper::make_room() {
   while (!fits()) {
     const auto oldest = prefixes_.least_recently_used();
     if (!oldest) return;
-    give_up(*oldest);
+    evict(*oldest);
   }
 }
 

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "src/engine/running_model.h"
-#include "src/engine/session_store.h"
-#include "src/server/prefix_cache.h"
+#include "src/engine/session/running_model.h"
+#include "src/engine/session/session_store.h"
+#include "src/server/cache/prefix_cache.h"
 
 namespace mneme::server {
 
@@ -31,6 +31,9 @@ class SequenceKeeper {
 
   // Whether a request's sequence has to be kept at its end.
   bool keeps(std::optional<std::int32_t> slot) const { return options_.prefix_cache || slot.has_value(); }
+
+  // Whether requests may begin from others' prefixes.
+  bool shares_prefixes() const { return options_.prefix_cache; }
 
   struct Source {
     RequestId id;
@@ -72,7 +75,7 @@ class SequenceKeeper {
 
  private:
   std::int32_t shareable(const Request& request) const;
-  void give_up(RequestId id);
+  void evict(RequestId id);
   void fill(Slot& slot, Slot with);
 
   RunningModel& model_;

@@ -1,4 +1,4 @@
-#include "src/server/slot_files.h"
+#include "src/server/cache/slot_files.h"
 
 #include <algorithm>
 #include <future>
@@ -7,7 +7,7 @@
 
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
-#include "src/engine/session_store.h"
+#include "src/engine/session/session_store.h"
 
 namespace mneme::server {
 namespace {
@@ -50,7 +50,7 @@ Saved begin(SequenceKeeper& keeper, std::int32_t s) {
   if (!slot.id.valid()) fail(ErrorKind::kRequest, "slot {} is empty: there is nothing to save", s);
   SessionContent content;
   content.answered = true;
-  content.framing = Framing::kRaw;  // clients frame turns themselves: their prompts bring all of it
+  content.framing = Framing::kRaw;  // clients frame turns themselves: their prompts hold all of it
   const RunningModel& model = keeper.model();
   content = content_of(model, slot.id, std::move(content));
   expect_exact_prompts(content);
@@ -70,6 +70,24 @@ std::vector<std::byte> piece(SequenceKeeper& keeper, std::int32_t s, const Saved
 
 }  // namespace
 
+// What `act` returns. Its errors reach clients: they name the file as the client did, not where the server keeps it.
+template <typename Act>
+auto SlotFiles::on_file(const std::string& name, Act act) const {
+  const std::filesystem::path path = file(name);
+  try {
+    return act(path);
+  } catch (const Error& e) {
+    std::string message = e.what();
+    const auto replace_all = [&](const std::string& what, std::string_view by) {
+      for (std::size_t at = 0; (at = message.find(what, at)) != message.npos; at += by.size())
+        message.replace(at, what.size(), by);
+    };
+    replace_all(path.string(), name);
+    replace_all(folder_.string(), "--slot-save-path/");
+    throw Error(e.kind(), message);
+  }
+}
+
 std::filesystem::path SlotFiles::file(const std::string& name) const {
   if (folder_.empty()) {
     fail(ErrorKind::kOption, "slots cannot be saved: the server was started without --slot-save-path");
@@ -83,34 +101,39 @@ std::filesystem::path SlotFiles::file(const std::string& name) const {
 }
 
 std::int64_t SlotFiles::save(std::int32_t slot, const std::string& name) {
-  const std::filesystem::path path = file(name);
+  return on_file(name, [&](const std::filesystem::path& path) { return save_to(path, slot); });
+}
+
+std::int64_t SlotFiles::save_to(const std::filesystem::path& path, std::int32_t slot) {
   const Saved saved = answer_of(loop_, [slot](SequenceKeeper& keeper) { return begin(keeper, slot); });
   // A copy of 16 MiB takes a few milliseconds: about as long as the shortest step.
   constexpr std::size_t kPieceBytes = 16 << 20;
   const std::int32_t n = saved.content.n_computed;
   const auto most = static_cast<std::int32_t>(kPieceBytes / saved.content.identity.kv.token_bytes());
-  write_session(path, saved.content,
-                [&](std::int32_t layer, std::int32_t head, FunctionRef<void(std::span<const std::byte>)> out) {
-                  for (std::int32_t at = 0; at < n; at += most) {
-                    const TokenRange positions{at, std::min(at + most, n)};
-                    out(answer_of(loop_, [&](SequenceKeeper& keeper) {
-                      return piece(keeper, slot, saved, layer, head, positions);
-                    }));
-                  }
-                });
+  write_session(
+      path, saved.content,
+      [&](std::int32_t layer, std::int32_t head, FunctionRef<void(std::span<const std::byte>)> out) {
+        for (std::int32_t at = 0; at < n; at += most) {
+          const TokenRange positions{at, std::min(at + most, n)};
+          out(answer_of(loop_,
+                        [&](SequenceKeeper& keeper) { return piece(keeper, slot, saved, layer, head, positions); }));
+        }
+      },
+      Links::kRefused);
   return static_cast<std::int64_t>(saved.content.tokens.size());
 }
 
 std::int64_t SlotFiles::restore(std::int32_t slot, const std::string& name) {
-  const std::filesystem::path path = file(name);
-  answer_of(loop_, [slot](SequenceKeeper& keeper) { return keeper.slot(slot).n_tokens; });  // there is such a slot
-  const MappedFile bytes(path);
-  const SessionFile session = SessionFile::parse(bytes.bytes(), path.string());
-  expect_exact_prompts(session.content());
-  return answer_of(loop_, [&](SequenceKeeper& keeper) {
-    const RestoredSequence restored = restore_sequence(keeper.model(), session, path.string());
-    keeper.put(slot, restored);
-    return static_cast<std::int64_t>(restored.content.tokens.size());
+  return on_file(name, [&](const std::filesystem::path& path) {
+    answer_of(loop_, [slot](SequenceKeeper& keeper) { return keeper.slot(slot).n_tokens; });  // there is such a slot
+    const MappedFile bytes(path, Links::kRefused);
+    const SessionFile session = SessionFile::parse(bytes.bytes(), name);
+    expect_exact_prompts(session.content());
+    return answer_of(loop_, [&](SequenceKeeper& keeper) {
+      const RestoredSequence restored = restore_sequence(keeper.model(), session, name);
+      keeper.put(slot, restored);
+      return static_cast<std::int64_t>(restored.content.tokens.size());
+    });
   });
 }
 

@@ -15,9 +15,11 @@ namespace mneme::server {
 class SlotFiles {
  public:
   // `folder`: where they lie; empty: slots cannot be saved. Requires  the loop outlives the object.
-  SlotFiles(EngineLoop& loop, std::filesystem::path folder) : loop_(loop), folder_(std::move(folder)) {}
+  SlotFiles(EngineLoop& loop, const std::filesystem::path& folder)
+      : loop_(loop), folder_(folder.empty() ? folder : std::filesystem::absolute(folder / "").lexically_normal()) {}
 
-  // Tokens written, or read. `name` is a file's in the folder.
+  // Tokens written, or read. `name` is a plain file's in the folder: a symbolic link is refused, and what stands at its
+  // end stays untouched. Messages name the file, not the folder.
   //
   // Errors  kRequest: no such slot, empty slot, a name that is none. kOption: there is no folder. kResource: the slot
   // got another sequence, or lost pages, while it was written. kFile. As restore_sequence().
@@ -28,6 +30,9 @@ class SlotFiles {
 
  private:
   std::filesystem::path file(const std::string& name) const;
+  template <typename Act>
+  auto on_file(const std::string& name, Act act) const;
+  std::int64_t save_to(const std::filesystem::path& path, std::int32_t slot);
 
   EngineLoop& loop_;
   std::filesystem::path folder_;

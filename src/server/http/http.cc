@@ -1,4 +1,4 @@
-#include "src/server/http.h"
+#include "src/server/http/http.h"
 
 #include <cctype>
 

@@ -5,6 +5,7 @@
 
 namespace mneme::server {
 
+// "{{nonce}}" in it stands for the nonce of its Content-Security-Policy.
 std::string_view page_html();
 
 }  // namespace mneme::server

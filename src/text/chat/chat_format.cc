@@ -1,4 +1,4 @@
-#include "src/tokenizer/chat_format.h"
+#include "src/text/chat/chat_format.h"
 
 #include <algorithm>
 #include <array>
@@ -56,8 +56,8 @@ std::string_view chat_family_name(ChatFamily f) {
   return "none";
 }
 
-// Collects tokens and text. Text between two tokens is encoded in one piece, as the model saw it in training; a seam
-// cuts it.
+// Collects tokens and text. Text between two tokens is encoded in one piece, as in training, except at the split of
+// user_turn_split().
 class ChatFormat::Writer {
  public:
   Writer(const Tokenizer& tokenizer, bool split) : tokenizer_(tokenizer), split_(split) {}
@@ -73,10 +73,10 @@ class ChatFormat::Writer {
     flush();
     part_ = 1;
   }
-  // The text goes on from what the model wrote.
+  // The text continues the model's answer.
   void continue_text() { continues_ = true; }
 
-  // The user's words. Without a document the seam is before the question.
+  // The user's text. Without a document the split is before the question.
   void words(const Turn& turn) {
     if (!turn.document.empty()) text(turn.document);
     seam();
@@ -211,7 +211,7 @@ void ChatFormat::write_turn(Writer& out, const Turn& turn, bool first) const {
 }
 
 // Source  the chat_template of Llama-3.1-8B-Instruct, without its "Cutting Knowledge Date" preamble. It trims every
-// message.
+//         message.
 void ChatFormat::write_llama3(Writer& out, Turn turn, bool first) const {
   auto header = [&](std::string_view role) {
     out.token(marks_.open);
@@ -236,7 +236,7 @@ void ChatFormat::write_llama3(Writer& out, Turn turn, bool first) const {
 }
 
 // Source  the chat_template of Qwen2.5-7B-Instruct, without its default system turn. A newline follows every
-// <|im_end|>; the model stops before it, so a later turn begins with it.
+//         <|im_end|>; the model stops before it, so a later turn starts with it.
 void ChatFormat::write_chatml(Writer& out, const Turn& turn, bool first) const {
   if (first && tokenizer_->adds_bos()) out.token(marks_.bos);
   if (!first) out.text("\n");
@@ -281,7 +281,7 @@ void ChatFormat::write_mistral(Writer& out, const Turn& turn, bool first) const 
 }
 
 // Source  the chat_template of DeepSeek-R1-Distill-Llama-8B and -Qwen-7B: the system text has no turn of its own, and
-// the answer begins by thinking.
+//         the answer starts with thinking.
 void ChatFormat::write_deepseek(Writer& out, const Turn& turn, bool first) const {
   if (first) {
     out.token(marks_.bos);

@@ -1,6 +1,5 @@
-// The framing of chat turns: by the model's chat template, or by hand for the families that are recognised by the
-// marker tokens that their template names. What users write is always encoded without special tokens, so it cannot
-// forge a turn.
+// Framing of chat turns: by the model's chat template, or by hand for families recognised by the marker tokens in their
+// template. User text is always encoded without special tokens, so it cannot forge a turn.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "src/tokenizer/chat_template.h"
-#include "src/tokenizer/tokenizer.h"
+#include "src/text/chat/chat_template.h"
+#include "src/text/tokenizer/tokenizer.h"
 
 namespace mneme {
 
@@ -20,63 +19,65 @@ std::string_view chat_family_name(ChatFamily f);
 
 class ChatFormat {
  public:
-  // kNone where the template is empty or names no family that we know, or the vocabulary lacks the family's tokens:
-  // turns are then plain text.
+  // kNone where the template is empty or names no known family, or the vocabulary lacks the family's tokens: turns are
+  // then plain text.
   //
-  // The template frames all turns where it can be read and shows what the user says; the shipped model's first turn is
-  // not as its template has it, so that family keeps its own framing.
+  // The template frames all turns where it can be parsed and renders what the user says. The shipped model's first turn
+  // differs from its template, so that family is framed by hand.
   //
   // Requires  the tokenizer outlives the format.
   static ChatFormat detect(const Tokenizer& tokenizer);
-  // With a template of the user's choice.
+  // With a template given by the user.
   //
-  // Errors  kFormat, kRequest: it cannot be read, or does not show what the user says.
+  // Errors  kFormat, kRequest: it cannot be parsed, or does not render what the user says.
   static ChatFormat with_template(const Tokenizer& tokenizer, std::string source);
 
   ChatFamily family() const { return family_; }
-  // Null where turns are framed by hand; template_problem() then says why the model's own template is not used (empty:
-  // it has none, or the family has its own framing).
+  // What frames the turns, for reports: the family, or "template" for a template given by the user.
+  std::string_view name() const { return users_template_ ? "template" : chat_family_name(family_); }
+  // Null where turns are framed by hand; template_problem() then says why the model's template is not used (empty: it
+  // has none, or the family is framed by hand).
   const ChatTemplate* chat_template() const { return template_.get(); }
   const std::string& template_problem() const { return problem_; }
 
-  // All of a conversation, up to where the next answer begins.
+  // Tokens of a whole conversation, up to the start of the next answer.
   //
   // Requires  chat_template() != nullptr.
-  // Errors    kRequest: what the template says against the conversation.
+  // Errors    kRequest: the template rejects the conversation.
   std::vector<TokenId> conversation(const ChatInput& input) const;
 
   struct Turn {
-    std::string_view document;  // may be empty; `document \n\n\n question` when both are there
+    std::string_view document;  // may be empty; `document \n\n\n question` when both are given
     std::string_view question;  // may be empty
     std::string_view system;    // first turn only; families without a system role put it before the document
   };
-  // Ids of one user turn up to where the assistant's answer begins. The first turn includes beginning-of-sequence and,
-  // where the family has one, the system turn; a later one follows the token that ended the answer before it
-  // (end_of_answer()). docs/tokenizers.md has every family's framing.
+  // Ids of one user turn up to the start of the assistant's answer. The first turn includes beginning-of-sequence and,
+  // where the family has one, the system turn. A later turn follows the token that ended the previous answer
+  // (end_of_answer()). docs/design/tokenizers.md has every family's framing.
   //
   // Errors  as Tokenizer::encode.
   std::vector<TokenId> user_turn(const Turn& turn, bool first) const;
-  // The same in two pieces, for feeding the question apart from the document: everything up to the end of the document,
-  // and the rest, which begins with the `\n\n\n` between them. Joined they are user_turn() of the same text, except
-  // that no token spans the seam. Without a document the first piece ends where the question's text begins.
+  // The same in two parts, to feed the question separately from the document: everything up to the end of the document,
+  // and the rest, starting with the `\n\n\n` between them. Concatenated they are user_turn() of the same text, except
+  // that no token spans the boundary. Without a document the first part ends where the question's text starts.
   struct SplitTurn {
     std::vector<TokenId> document, question;
   };
   SplitTurn user_turn_split(const Turn& turn, bool first) const;
-  // Ids that close an answer which the engine stopped early, so that another turn may follow.
+  // Ids that close an answer which the engine stopped early, so that another turn can follow.
   std::vector<TokenId> end_of_answer() const;
 
  private:
-  // The tokens that frame a family's turns; absent ones are written as text.
+  // Tokens that frame a family's turns; absent ones are written as text.
   struct Marks {
     std::optional<TokenId> bos, open, close, user, assistant, end, think;
   };
-  // How [INST] is written: it was text first, then a token, with and without spaces, and Llama 2 had <<SYS>>.
+  // Forms of [INST]: text at first, later a token, with and without spaces; Llama 2 has <<SYS>>.
   struct MistralStyle {
     bool space_after_open = true, space_before_close = true, llama2_system = false;
   };
   class Writer;
-  struct Rendered;  // a turn by the template
+  struct Rendered;  // a turn rendered by the template
 
   ChatFormat(const Tokenizer& tokenizer, ChatFamily family);
   void use_template(std::string source);
@@ -95,8 +96,9 @@ class ChatFormat {
   Marks marks_;
   MistralStyle mistral_;
   std::shared_ptr<const ChatTemplate> template_;
+  bool users_template_ = false;
   std::string problem_;
-  std::vector<TokenId> end_of_answer_;  // by the template
+  std::vector<TokenId> end_of_answer_;  // from the template
 };
 
 }  // namespace mneme

@@ -1,9 +1,9 @@
-// Turns by a model's template. A template renders whole conversations; a session adds one turn after the other. So a
-// later turn is what the template puts between an earlier answer and the next one.
+// Turns by a model's template. A template renders whole conversations; a session appends turns. So a later turn is what
+// the template writes between an earlier answer and the next one.
 #include <utility>
 
 #include "src/base/error.h"
-#include "src/tokenizer/chat_format.h"
+#include "src/text/chat/chat_format.h"
 
 namespace mneme {
 namespace {
@@ -29,7 +29,7 @@ std::vector<ChatTemplate::Part> parts_of(const ChatFormat::Turn& turn, std::stri
   return parts;
 }
 
-// The first byte of this origin, or the one behind its last.
+// The first byte of this origin, or one past its last.
 std::size_t begin_of(const jinja::Text& text, Origin origin) {
   for (std::size_t i = 0; i < text.size(); ++i)
     if (text.origin(i) == origin) return i;
@@ -41,8 +41,8 @@ std::size_t end_of(const jinja::Text& text, Origin origin) {
   return kNowhere;
 }
 
-// The part behind the answer that ends it: white space at most, and the special token that ends an answer. Nothing
-// where none follows.
+// End of the mark that closes an answer at `from`: white space and a special token that ends an answer. `from` where
+// none follows.
 std::size_t end_mark(const Tokenizer& tokenizer, const jinja::Text& text, std::size_t from) {
   const std::size_t mark = text.view().find_first_not_of(" \n", from);
   if (mark == std::string_view::npos) return from;
@@ -57,7 +57,7 @@ std::size_t end_mark(const Tokenizer& tokenizer, const jinja::Text& text, std::s
 
 }  // namespace
 
-// What of the text belongs to this turn, and where its document ends.
+// The text of this turn, and the end of its document.
 struct ChatFormat::Rendered {
   jinja::Text text;
   std::size_t begin = 0, seam = 0;
@@ -73,7 +73,7 @@ ChatFormat::Rendered ChatFormat::render_turn(const Turn& turn, bool first) const
       out.text = template_->render(input, *tokenizer_, {{input.messages.size() - 1, parts_of(turn, {})}});
     } catch (const Error&) {
       if (turn.system.empty()) throw;
-      // A template without a system role takes it before the document.
+      // A template without a system role has it before the document.
       input.messages = Json::array({message("user", "")});
       out.text = template_->render(input, *tokenizer_, {{0, parts_of(turn, turn.system)}});
     }
@@ -116,6 +116,7 @@ void ChatFormat::use_template(std::string source) {
 ChatFormat ChatFormat::with_template(const Tokenizer& tokenizer, std::string source) {
   ChatFormat format = detect(tokenizer);
   format.use_template(std::move(source));
+  format.users_template_ = true;
   return format;
 }
 

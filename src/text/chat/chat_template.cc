@@ -1,12 +1,12 @@
-#include "src/tokenizer/chat_template.h"
+#include "src/text/chat/chat_template.h"
 
 #include <algorithm>
 #include <array>
 #include <utility>
 
-#include "src/checkpoint/utf8.h"
-#include "src/tokenizer/added_tokens.h"
-#include "src/tokenizer/jinja_input.h"
+#include "src/text/jinja/value/input.h"
+#include "src/text/tokenizer/added_tokens.h"
+#include "src/text/unicode/utf8.h"
 
 namespace mneme {
 namespace {
@@ -29,11 +29,11 @@ void expect_utf8(std::string_view text) {
   if (find_invalid_utf8(text) != kValidUtf8) fail(ErrorKind::kRequest, "a text of the conversation is not UTF-8");
 }
 
-// The well-known roles are the template's own words: some templates make special tokens of them ("<|" + role + "|>").
+// Well-known roles get the template's origin: some templates form special tokens from them ("<|" + role + "|>").
 jinja::Value message_value(jinja::Run& run, const Json& message) {
   constexpr std::array<std::string_view, 9> kRoles = {"system", "developer", "user",     "assistant",   "tool",
                                                       "model",  "ipython",   "function", "tool_results"};
-  const jinja::Value given = jinja::from_json(message, ChatTemplate::kGiven);
+  jinja::Value given = jinja::from_json(message, ChatTemplate::kGiven);
   const jinja::Value* role = given.dict() != nullptr ? given.dict()->find("role") : nullptr;
   if (role == nullptr || role->text() == nullptr) return given;
   if (std::find(kRoles.begin(), kRoles.end(), role->text()->view()) == kRoles.end()) return given;
@@ -43,7 +43,7 @@ jinja::Value message_value(jinja::Run& run, const Json& message) {
   return jinja::make_dict(run, std::move(items));
 }
 
-// Special tokens, and where they stand in the bytes that the template wrote.
+// Special tokens and their positions in the bytes written by the template.
 struct Special {
   std::size_t begin, end;
   TokenId id;
@@ -79,7 +79,7 @@ std::vector<Special> specials_in(const Tokenizer& tokenizer, const jinja::Text& 
       if (!hit) break;
       at = hit->at + hit->length;
       const bool user_defined = tokenizer.data().types[static_cast<std::size_t>(hit->id)] == TokenType::kUserDefined;
-      // Those are found in any text, by encode().
+      // User-defined tokens are found in any text, by encode().
       if (!user_defined) found.push_back({from + hit->at, from + at, hit->id});
     }
     from = to;

@@ -1,4 +1,4 @@
-#include "src/tokenizer/marked_span.h"
+#include "src/text/chat/marked_span.h"
 
 #include <algorithm>
 

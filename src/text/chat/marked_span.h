@@ -1,4 +1,4 @@
-// Which tokens a part of a text has, though tokens reach over its ends.
+// Finds the tokens of a part of a text, including tokens that span its ends.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace mneme {
 
-// Stands in for the part in the other text: hardly any text has it.
+// Replaces the part in the comparison text: hardly any text contains it.
 constexpr std::string_view kOtherText = "\x01";
 
-// The tokens of `text` that are not also those of `other`, counted from both ends, where `other` is the same text with
-// another part in the place of one: the part's tokens, those included that reach over its ends. [first, second), empty
-// where the two do not differ.
+// Token range [first, second) of `text` in which it differs from `other`, the same text with another part: common
+// prefix and suffix removed. These are the part's tokens, including those that span its ends. Empty where the two are
+// equal.
 std::pair<std::int32_t, std::int32_t> differing_span(std::span<const std::int32_t> text,
                                                      std::span<const std::int32_t> other);
 

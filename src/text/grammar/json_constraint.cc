@@ -1,10 +1,10 @@
-#include "src/grammar/json_constraint.h"
+#include "src/text/grammar/json_constraint.h"
 
 #include <algorithm>
 #include <array>
 
 #include "src/base/check.h"
-#include "src/grammar/json_matcher.h"
+#include "src/text/grammar/json_matcher.h"
 
 namespace mneme {
 namespace {
@@ -27,7 +27,7 @@ class JsonConstraint final : public TokenConstraint {
       room = std::max(room, more.value_or(0));
       all_plain = all_plain && more.has_value();
     }
-    // Plain tokens need no walk where the one way that takes most of them decides.
+    // Plain tokens need no trie walk where the parse with the most room decides.
     const bool plain = all_plain || room >= trie_->longest_plain();
     if (plain) {
       const auto tokens = trie_->plain(room);
@@ -65,7 +65,7 @@ class JsonConstraint final : public TokenConstraint {
       for (std::int32_t t = n.token; t >= 0; t = trie_->next_equal(t)) set_bit(mask, t);
       ++i;
     }
-    for (auto& level : levels) level.clear();  // they hold on to the grammar's values
+    for (auto& level : levels) level.clear();  // they hold references to the grammar's values
   }
 
   std::shared_ptr<const TokenTrie> trie_;

@@ -1,4 +1,4 @@
-#include "src/grammar/json_decimal.h"
+#include "src/text/grammar/json_decimal.h"
 
 #include <cmath>
 
@@ -9,11 +9,11 @@ namespace {
 
 __extension__ using Wide = __int128;
 
-// The number as people wrote it, in units of 10^-9; what is left goes the way that `up` says.
+// The decimal number in units of 10^-9, rounded up or down (`up`).
 Wide scaled(double v, bool up) {
   if (!(std::abs(v) < 1e17)) fail(ErrorKind::kUnsupported, "the bound {} has too many digits", v);
   const std::string text = fmt::format("{}", v);
-  // The shortest decimal that is this number.
+  // The shortest decimal that round-trips.
   Wide digits = 0;
   int exponent = 0, e = 0;
   bool point = false, minus = false, e_minus = false, in_e = false;
@@ -62,7 +62,7 @@ NumberRange::NumberRange(std::optional<double> low, bool low_excluded, std::opti
     high_ = scaled(*high, false);
     if (high_excluded && high_ == scaled(*high, true)) high_ -= 1;
   }
-  if (integer) {  // to whole numbers, inwards
+  if (integer) {  // round to integers, inwards
     const auto floored = [](Wide x) { return x / kUnit - (x % kUnit < 0 ? 1 : 0); };
     low_ = -floored(-low_) * kUnit;
     high_ = floored(high_) * kUnit;
@@ -79,13 +79,13 @@ bool NumberRange::can_become(const Digits& d) const {
   if (d.whole == 0) return meets(d.negative, d.negative ? 1 : 0, kLimit);
   const auto value = static_cast<Wide>(d.value);
   if (d.point) {
-    const Wide unit = power(kMostFraction - d.fraction);
+    const Wide unit = power(kMaxFraction - d.fraction);
     return meets(d.negative, value * unit, (value + 1) * unit - 1);
   }
-  const int more = d.value == 0 ? 0 : kMostWhole - d.whole;
+  const int more = d.value == 0 ? 0 : kMaxWhole - d.whole;
   for (int i = 0; i <= more; ++i) {
     const Wide unit = power(i) * kUnit;
-    // Whole numbers end with the unit's last whole number.
+    // Integers end with the unit's last integer.
     if (meets(d.negative, value * unit, (value + 1) * unit - (integer_ ? kUnit : 1))) return true;
   }
   return false;
@@ -93,7 +93,7 @@ bool NumberRange::can_become(const Digits& d) const {
 
 bool NumberRange::holds(const Digits& d) const {
   if (!bounded_) return true;
-  const Wide value = static_cast<Wide>(d.value) * power(kMostFraction - d.fraction);
+  const Wide value = static_cast<Wide>(d.value) * power(kMaxFraction - d.fraction);
   return meets(d.negative, value, value);
 }
 

@@ -1,4 +1,4 @@
-// Bounds of a schema's number, decided digit by digit.
+// Bounds of a schema's number, checked digit by digit.
 #pragma once
 
 #include <cstdint>
@@ -6,30 +6,30 @@
 
 namespace mneme {
 
-// Numbers of a type, with at most 18 digits before and 9 behind the point where there are bounds.
+// Numbers of a type; with bounds, at most 18 digits before and 9 after the decimal point.
 class NumberRange {
  public:
   NumberRange() = default;
   // Absent: no bound.
   //
-  // Errors  kUnsupported: bounds of more than 18 digits before the point, or no number between them.
+  // Errors  kUnsupported: bounds of more than 18 digits before the decimal point, or an empty range.
   NumberRange(std::optional<double> low, bool low_excluded, std::optional<double> high, bool high_excluded,
               bool integer);
 
   bool bounded() const { return bounded_; }
-  static constexpr int kMostWhole = 18, kMostFraction = 9;
+  static constexpr int kMaxWhole = 18, kMaxFraction = 9;
 
   struct Digits {
     bool negative = false;
     __extension__ unsigned __int128 value = 0;  // of all digits
-    int whole = 0, fraction = 0;                // how many before and behind the point
+    int whole = 0, fraction = 0;                // digits before and after the decimal point
     bool point = false;
   };
-  // Some number that begins so lies between the bounds.
+  // Some number with this prefix is within the bounds.
   bool can_become(const Digits& digits) const;
-  // This one does.
+  // This number is within the bounds.
   bool holds(const Digits& digits) const;
-  // Some negative number does.
+  // Some negative number is within the bounds.
   bool allows_negative() const { return low_ < 0; }
 
  private:

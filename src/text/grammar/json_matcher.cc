@@ -1,23 +1,23 @@
-#include "src/grammar/json_matcher.h"
+#include "src/text/grammar/json_matcher.h"
 
 #include <limits>
 
 namespace mneme {
 namespace {
 
-constexpr std::uint32_t kLargestExponent = 280;  // with 18 digits before it, below what a double holds
+constexpr std::uint32_t kLargestExponent = 280;  // with 18 digits, below the largest double
 constexpr std::int32_t kOther = -1;
 
 bool is_blank(std::uint8_t b) {
   return b == ' ' || b == '\n' || b == '\t' || b == '\r';
 }
 
-// Frame::blanks with one more; 0: it may not come.
+// Frame::blanks after one more; 0: not allowed.
 std::uint8_t blanks_with(std::uint8_t blanks, std::uint8_t byte, int depth) {
   constexpr std::uint8_t kSpace = 1, kNewLine = 2;
   if (blanks == 0) return byte == ' ' || byte == '\t' ? kSpace : byte == '\n' ? kNewLine : std::uint8_t{0};
   const bool indents =
-      blanks >= kNewLine && (byte == ' ' || byte == '\t') && blanks - kNewLine < JsonMatcher::kMostIndent * depth;
+      blanks >= kNewLine && (byte == ' ' || byte == '\t') && blanks - kNewLine < JsonMatcher::kMaxIndent * depth;
   return indents ? static_cast<std::uint8_t>(blanks + 1) : std::uint8_t{0};
 }
 bool is_digit(std::uint8_t b) {
@@ -136,7 +136,7 @@ void JsonMatcher::start(Thread t, std::uint8_t byte, Threads& to) const {
     case JsonNode::Kind::kObject:
     case JsonNode::Kind::kArray: {
       const bool object = n.kind == JsonNode::Kind::kObject;
-      if (byte != (object ? '{' : '[') || !fits(t, id)) return;
+      if (byte != static_cast<unsigned char>(object ? '{' : '[') || !fits(t, id)) return;
       t.top = {.node = id, .phase = object ? Phase::kFirstKey : Phase::kFirstItem};
       ++t.depth;
       to.push_back(std::move(t));
@@ -161,7 +161,7 @@ void JsonMatcher::string(Thread t, std::uint8_t byte, Threads& to) const {
   const bool plain = f.text.mode == JsonText::Mode::kPlain;
   std::uint8_t decoded = 0;
   const bool pattern = n.pattern != nullptr;
-  // A pattern knows ASCII only, and \u could write anything.
+  // A pattern is over ASCII only, and \u could encode anything.
   if (pattern && (byte >= 0x80 || (f.text.mode == JsonText::Mode::kEscape && byte == 'u'))) return;
   if (plain && byte != '"' && n.most && f.count == *n.most) return;
   const JsonText::Step step = f.text.step(byte, decoded);
@@ -182,7 +182,7 @@ void JsonMatcher::string(Thread t, std::uint8_t byte, Threads& to) const {
   to.push_back(std::move(t));
 }
 
-// In this phase the number may end, go on, or both.
+// In this phase the number may end, continue, or both.
 void JsonMatcher::put_number(Thread t, Phase phase, Threads& to) const {
   const JsonNode& n = node(t);
   t.top.phase = phase;
@@ -212,7 +212,7 @@ void JsonMatcher::number(Thread t, std::uint8_t byte, Threads& to) const {
       return put_number(std::move(t), byte == '0' ? Phase::kZero : Phase::kWhole, to);
     case Phase::kWhole:
       if (digit) {
-        if (d.whole == NumberRange::kMostWhole) return;
+        if (d.whole == NumberRange::kMaxWhole) return;
         add_digit(d.whole);
         return put_number(std::move(t), phase, to);
       }
@@ -227,8 +227,8 @@ void JsonMatcher::number(Thread t, std::uint8_t byte, Threads& to) const {
     case Phase::kPoint:
     case Phase::kFraction:
       if (digit) {
-        // Without bounds the value does not matter; 24 digits are more than a double has.
-        if (d.fraction == (n.range.bounded() ? NumberRange::kMostFraction : 24)) return;
+        // Without bounds the value does not matter; 24 digits exceed a double's precision.
+        if (d.fraction == (n.range.bounded() ? NumberRange::kMaxFraction : 24)) return;
         if (n.range.bounded()) {
           add_digit(d.fraction);
         } else {
@@ -288,7 +288,7 @@ void JsonMatcher::key(Thread t, std::uint8_t byte, Threads& to) const {
   const JsonNode& n = node(t);
   Frame& f = t.top;
   const bool others = n.additional != kNoNode && fits(t, n.additional);
-  // A name is known by its bytes: \u could write it in other ones.
+  // A name is matched by its bytes: \u would encode it differently.
   if (f.text.mode == JsonText::Mode::kEscape && byte == 'u') return;
   const bool raw = f.text.mode != JsonText::Mode::kEscape;
   std::uint8_t decoded = 0;
@@ -309,7 +309,7 @@ void JsonMatcher::key(Thread t, std::uint8_t byte, Threads& to) const {
   }
   const bool backslash = raw && f.text.mode == JsonText::Mode::kEscape;
   if (!backslash && f.at >= 0) f.at = n.names.child(f.at, raw ? byte : decoded);
-  if (!others) {  // a name that has not come yet must be possible
+  if (!others) {  // an unused name must be possible
     if (f.at < 0) return;
     std::uint64_t open = n.names.node(f.at).below & ~f.bits;
     for (std::size_t i = 0; i < n.properties.size(); ++i)

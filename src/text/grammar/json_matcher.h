@@ -1,4 +1,5 @@
-// Follows a JSON document byte by byte. Where a schema leaves a choice, all that is still possible is followed at once.
+// Matches a JSON document byte by byte. Where a schema has alternatives, all that are still possible are followed in
+// parallel.
 #pragma once
 
 #include <cstdint>
@@ -6,43 +7,43 @@
 #include <optional>
 #include <vector>
 
-#include "src/grammar/json_nodes.h"
-#include "src/grammar/json_text.h"
+#include "src/text/grammar/json_nodes.h"
+#include "src/text/grammar/json_text.h"
 
 namespace mneme {
 
 class JsonMatcher {
  public:
-  static constexpr int kDeepest = 60;  // lists and objects in each other
-  // Between two parts stands one blank, or a new line with so many for each level: a model that knows nothing to say
-  // would fill an answer with them.
-  static constexpr int kMostIndent = 4;
+  static constexpr int kDeepest = 60;  // nested arrays and objects
+  // Between two parts at most one space, or a newline with this many spaces per level: models tend to fill answers with
+  // white space.
+  static constexpr int kMaxIndent = 4;
 
-  // Where a value is, within the values around it.
+  // State of a value within the values around it.
   struct Frame {
     enum class Phase : std::uint8_t {
-      kStart,      // the value has not begun
-      kLiteral,    // at: place among the literals
+      kStart,      // before the value
+      kLiteral,    // at: index in the literals
       kString,     // count: characters, bits: states of the pattern
-      kSign,       // a number: behind "-",
-      kZero,       // its whole part is 0,
-      kWhole,      // digits of the whole part,
-      kPoint,      // behind ".",
-      kFraction,   // digits behind it,
-      kE,          // behind "e",
-      kESign,      // behind "e-",
+      kSign,       // a number: after "-",
+      kZero,       // its integer part is 0,
+      kWhole,      // digits of the integer part,
+      kPoint,      // after ".",
+      kFraction,   // digits after it,
+      kE,          // after "e",
+      kESign,      // after "e-",
       kExponent,   // count: its value
-      kFirstKey,   // behind "{"; bits: properties seen
-      kNextKey,    // behind ",",
-      kKey,        // in a name; at: place among the names, -1: another name
-      kColon,      // behind a name; at: which property, -1: another one
-      kMember,     // behind a member
-      kFirstItem,  // behind "["; count: items
-      kItem,       // behind an item
+      kFirstKey,   // after "{"; bits: properties seen
+      kNextKey,    // after ",",
+      kKey,        // in a name; at: node among the names, -1: another name
+      kColon,      // after a name; at: which property, -1: another one
+      kMember,     // after a member
+      kFirstItem,  // after "["; count: items
+      kItem,       // after an item
     };
     NodeId node = 0;
     Phase phase = Phase::kStart;
-    std::uint8_t blanks = 0;  // in a row: 1: one, 2: a new line, and so many more behind it
+    std::uint8_t blanks = 0;  // current run: 1: a space, 2: a newline, plus the spaces after it
     JsonText text;
     std::int32_t at = 0;
     std::uint32_t count = 0;
@@ -53,7 +54,7 @@ class JsonMatcher {
     Frame frame;
     std::shared_ptr<const Link> below;
   };
-  // One way to read what has come so far. Without a frame, the document is complete.
+  // One parse of the input so far. Without a frame, the document is complete.
   struct Thread {
     bool done = false;
     int depth = 0;
@@ -65,10 +66,10 @@ class JsonMatcher {
   explicit JsonMatcher(std::shared_ptr<const JsonGrammar> grammar) : grammar_(std::move(grammar)) {}
 
   Threads begin() const;
-  // Appends the ways on that a byte leaves; none: no document goes on so.
+  // Appends the continuations after a byte; none: no document has this prefix.
   void step(const Thread& from, std::uint8_t byte, Threads& to) const;
   bool step_all(const Threads& from, std::uint8_t byte, Threads& to) const;
-  // Any text that needs no escape may follow here, of so many characters at most; nothing where that is not all.
+  // Maximum characters of escape-free text that may follow in any form; nothing where some text is not allowed.
   std::optional<std::size_t> plain_room(const Thread& thread) const;
 
  private:
@@ -84,9 +85,9 @@ class JsonMatcher {
   void object(Thread t, std::uint8_t byte, Threads& to) const;
   void key(Thread t, std::uint8_t byte, Threads& to) const;
   void array(Thread t, std::uint8_t byte, Threads& to) const;
-  // The value on top is complete.
+  // The top value is complete.
   void finish(const Thread& t, Threads& to) const;
-  // A value of this node comes next, within the one on top.
+  // Pushes a value of this node within the top value.
   void push(Thread t, NodeId id, Threads& to) const;
   bool fits(const Thread& t, NodeId id) const;
   bool can_have_key(const Thread& t) const;

@@ -1,4 +1,4 @@
-#include "src/grammar/json_nodes.h"
+#include "src/text/grammar/json_nodes.h"
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 namespace mneme {
 namespace {
 
-constexpr int kNever = 1 << 20;  // the depth of what has no finite value
+constexpr int kNever = 1 << 20;  // depth of nodes without a finite value
 
 int depth_of(const JsonGrammar& grammar, const JsonNode& n) {
   const auto of = [&](NodeId id) { return grammar.nodes[static_cast<std::size_t>(id)].depth; };
@@ -51,7 +51,7 @@ std::int32_t ByteTree::child(std::int32_t node, std::uint8_t byte) const {
   return it == children.end() ? -1 : it->second;
 }
 
-// A union may not lead to itself before something is read.
+// A union must not refer to itself without consuming input.
 void check_unions(const JsonGrammar& grammar) {
   const std::size_t n = grammar.nodes.size();
   std::vector<int> state(n, 0);
@@ -78,7 +78,7 @@ void check_unions(const JsonGrammar& grammar) {
   }
 }
 
-// The least fixed point, from above.
+// Least fixed point, from above.
 void measure_depths(JsonGrammar& grammar) {
   for (JsonNode& n : grammar.nodes) n.depth = kNever;
   for (bool changed = true; changed;) {

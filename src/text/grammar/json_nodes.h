@@ -1,4 +1,4 @@
-// A JSON schema as the matcher reads it.
+// Compiled JSON schema, as the matcher uses it.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,21 @@
 #include <string>
 #include <vector>
 
-#include "src/grammar/json_decimal.h"
-#include "src/grammar/pattern.h"
+#include "src/text/grammar/json_decimal.h"
+#include "src/text/grammar/pattern.h"
 
 namespace mneme {
 
-// Texts as a tree of bytes. Node 0 is the root.
+// Byte trie of texts. Node 0 is the root.
 class ByteTree {
  public:
   struct Node {
     std::map<std::uint8_t, std::int32_t> children;
-    std::int32_t text = -1;   // which of the texts ends here
-    std::uint64_t below = 0;  // texts 0 to 63 that end here or below
+    std::int32_t text = -1;   // index of the text that ends here
+    std::uint64_t below = 0;  // texts 0 to 63 that end here or below, as bits
   };
   void add(std::string_view text, std::int32_t index);
-  // -1: no text goes on so.
+  // -1: no text continues this way.
   std::int32_t child(std::int32_t node, std::uint8_t byte) const;
   const Node& node(std::int32_t i) const { return nodes_[static_cast<std::size_t>(i)]; }
 
@@ -37,7 +37,7 @@ struct JsonNode {
   enum class Kind : std::uint8_t { kUnion, kLiteral, kString, kNumber, kObject, kArray };
   Kind kind = Kind::kUnion;
   std::vector<NodeId> alternatives;  // of a union
-  ByteTree literals;                 // true, false, null, enum, const: as JSON without blanks
+  ByteTree literals;                 // true, false, null, enum, const: as JSON without white space
 
   std::uint32_t least = 0;  // characters of a string, items of an array
   std::optional<std::uint32_t> most;
@@ -49,10 +49,10 @@ struct JsonNode {
   std::vector<NodeId> properties;  // of an object, at most 64
   ByteTree names;
   std::uint64_t required = 0;   // bits of properties
-  NodeId additional = kNoNode;  // what other properties are; kNoNode: there are none
+  NodeId additional = kNoNode;  // type of other properties; kNoNode: not allowed
   NodeId items = kNoNode;       // of an array; kNoNode: it is empty
 
-  int depth = 0;  // lists and objects that the shallowest value nests
+  int depth = 0;  // arrays and objects that the shallowest value nests
 };
 
 struct JsonGrammar {
@@ -60,9 +60,9 @@ struct JsonGrammar {
   NodeId root = 0;
 };
 
-// Errors  kRequest: a union leads to itself before something is read.
+// Errors  kRequest: a union refers to itself without consuming input.
 void check_unions(const JsonGrammar& grammar);
-// Sets every node's depth; huge where no finite value exists.
+// Sets every node's depth; very large where no finite value exists.
 void measure_depths(JsonGrammar& grammar);
 
 }  // namespace mneme

@@ -1,4 +1,4 @@
-#include "src/grammar/json_schema.h"
+#include "src/text/grammar/json_schema.h"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 #include <set>
 
 #include "src/base/error.h"
-#include "src/grammar/json_matcher.h"
+#include "src/text/grammar/json_matcher.h"
 
 namespace mneme {
 namespace {
@@ -15,10 +15,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Kind = JsonNode::Kind;
 
-constexpr std::size_t kMostNodes = 20'000;
+constexpr std::size_t kMaxNodes = 20'000;
 constexpr std::array<std::string_view, 7> kTypes = {"object",  "array",   "string", "number",
                                                     "integer", "boolean", "null"};
-// Say nothing about which documents are valid.
+// Annotations: they do not affect validity.
 constexpr std::array<std::string_view, 14> kNotes = {"title",  "description", "default",    "examples",   "$schema",
                                                      "$id",    "$comment",    "deprecated", "readOnly",   "writeOnly",
                                                      "format", "$defs",       "strict",     "definitions"};
@@ -55,7 +55,7 @@ class Compiler {
   }
 
   NodeId add(Kind kind) {
-    if (grammar_.nodes.size() == kMostNodes) fail(ErrorKind::kRequest, "JSON schema: more than {} parts", kMostNodes);
+    if (grammar_.nodes.size() == kMaxNodes) fail(ErrorKind::kRequest, "JSON schema: more than {} parts", kMaxNodes);
     JsonNode node;
     node.kind = kind;
     grammar_.nodes.push_back(std::move(node));
@@ -88,7 +88,7 @@ class Compiler {
     return any_object_;
   }
 
-  // A reference finds what is being compiled already, so that a schema may use itself.
+  // A reference finds the node that is being compiled, so that a schema may be recursive.
   NodeId compile(const Json& schema, const std::string& path) {
     const auto known = compiled_.find(&schema);
     if (known != compiled_.end()) return known->second;
@@ -98,7 +98,7 @@ class Compiler {
     }
     if (!schema.is_object()) wrong(path, "expected an object or true");
     if (++depth_ > 100) wrong(path, "the schema nests too deeply");
-    const NodeId id = add(Kind::kUnion);  // of one, until more is known
+    const NodeId id = add(Kind::kUnion);  // filled in below
     compiled_.emplace(&schema, id);
     const std::vector<NodeId> all = alternatives(schema, path);
     at(id).alternatives = all;
@@ -129,7 +129,7 @@ class Compiler {
     return all;
   }
 
-  // Keywords of this schema that say something are among these.
+  // Rejects constraining keywords that are not among `keys`.
   static void only(const Json& s, const std::string& path, std::initializer_list<std::string_view> keys) {
     for (const auto& [key, value] : s.items()) {
       if (is_one_of(kNotes, key) || std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
@@ -192,7 +192,7 @@ class Compiler {
   std::vector<NodeId> by_type(const Json& s, const std::string& path) {
     std::vector<std::string> types = types_of(s, path);
     if (types.empty()) {
-      // Keywords speak of one type each, and others are then free: too wide to be meant.
+      // Keywords apply to one type and leave others free: too permissive to be intended.
       const bool object = s.contains("properties") || s.contains("required") || s.contains("additionalProperties");
       const bool array = s.contains("items") || s.contains("minItems") || s.contains("maxItems");
       if (!object && !array) {
@@ -321,7 +321,7 @@ class Compiler {
     return id;
   }
 
-  // One of them at most is valid: the types differ, or a required property (or the whole) has other fixed values.
+  // At most one alternative is valid: types differ, or a required property (or the whole) has distinct constants.
   void check_apart(const Json& list, const std::string& path) {
     for (std::size_t i = 0; i < list.size(); ++i)
       for (std::size_t k = 0; k < i; ++k)

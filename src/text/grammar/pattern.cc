@@ -1,4 +1,4 @@
-#include "src/grammar/pattern.h"
+#include "src/text/grammar/pattern.h"
 
 #include <algorithm>
 
@@ -7,11 +7,11 @@
 namespace mneme {
 
 namespace {
-constexpr int kMostRepeats = 64, kDeepest = 30;
+constexpr int kMaxRepeats = 64, kDeepest = 30;
 using Set = std::bitset<128>;
 }  // namespace
 
-// Builds the position automaton: each character of the pattern is a state, and every state lies on a way to the end.
+// Builds the position automaton: each character of the pattern is a state, and the end is reachable from every state.
 class PatternParser {
  public:
   PatternParser(std::string_view text, Pattern& out) : text_(text), out_(out) {}
@@ -115,7 +115,7 @@ class PatternParser {
     }
     if (peek() == '?' || peek() == '+' || peek() == '*' || peek() == '{') unsupported("a repetition of a repetition");
     const std::size_t behind = at_;
-    const auto again = [&] {  // the same part once more, with states of its own
+    const auto again = [&] {  // a copy of the same part with its own states
       at_ = from;
       const Part copy = atom(depth);
       at_ = behind;
@@ -125,7 +125,7 @@ class PatternParser {
     Part all = p;
     for (int i = 1; i < least; ++i) all = joined(all, p = again());
     if (endless) {
-      // The last copy goes round.
+      // The last copy loops.
       connect(p.last, p.first);
     } else {
       for (int i = std::max(least, 1); i < most; ++i) {
@@ -142,7 +142,7 @@ class PatternParser {
     int n = 0;
     if (peek() < '0' || peek() > '9') unsupported("this repetition");
     for (; peek() >= '0' && peek() <= '9'; ++at_)
-      if ((n = n * 10 + (peek() - '0')) > kMostRepeats) unsupported("so many repetitions");
+      if ((n = n * 10 + (peek() - '0')) > kMaxRepeats) unsupported("so many repetitions");
     return n;
   }
 

@@ -8,29 +8,29 @@
 
 namespace mneme {
 
-// Characters, classes, . \d \w \s, groups, |, * + ? {m,n}, ^ at the beginning and $ at the end; without those the text
-// may stand around what matches, as JSON Schema has it.
+// Supports characters, classes, . \d \w \s, groups, |, * + ? {m,n}, ^ at the start and $ at the end. Without anchors
+// the match may be anywhere in the text, as JSON Schema defines.
 class Pattern {
  public:
   using States = std::uint64_t;  // one bit each
 
-  // Errors  kUnsupported: anything else (look-around, back references, other anchors, characters beyond ASCII), or more
-  //         states.
+  // Errors  kUnsupported: anything else (look-around, back references, other anchors, non-ASCII characters), or more
+  //         than 64 states.
   explicit Pattern(std::string_view text);
 
   States begin() const { return 1; }
-  // The states behind a character; 0: no text that goes on so matches.
+  // States after a character; 0: no text with this prefix matches.
   States step(States from, std::uint8_t character) const;
   bool accepts(States states) const { return (states & accepting_) != 0; }
 
  private:
   struct State {
-    std::bitset<128> enters;  // characters that lead here
-    States next = 0;          // where it can go on
+    std::bitset<128> enters;  // characters that enter this state
+    States next = 0;          // successors
   };
   friend class PatternParser;
 
-  std::vector<State> states_;  // state 0 is the beginning
+  std::vector<State> states_;  // state 0 is the start
   States accepting_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Which tokens may come next: the one thing that a sampler knows of grammars.
+// Interface of a grammar for the sampler: which tokens may come next.
 #pragma once
 
 #include <cstdint>
@@ -7,17 +7,17 @@
 
 namespace mneme {
 
-// A place in a grammar; immutable, so that copies of a sampler (forks, sessions) share it.
+// A state of a grammar; immutable, so that copies of a sampler (forks, sessions) share it.
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
 
-  // Bit `id % 64` of word `id / 64` is set where that token may come next; others, and tokens beyond the grammar's
+  // Sets bit `id % 64` of word `id / 64` where that token may come next; other bits, and those beyond the grammar's
   // vocabulary, are zero. At least one bit is set.
   //
   //   mask  [ceil(vocabulary / 64)]  out
   virtual void allowed(std::span<std::uint64_t> mask) const = 0;
-  // The place behind this token.  Requires  the token is allowed.
+  // The state after this token.  Requires  the token is allowed.
   virtual std::shared_ptr<const TokenConstraint> after(std::int32_t token) const = 0;
 };
 

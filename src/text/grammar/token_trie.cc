@@ -1,8 +1,8 @@
-#include "src/grammar/token_trie.h"
+#include "src/text/grammar/token_trie.h"
 
 #include <algorithm>
 
-#include "src/checkpoint/utf8.h"
+#include "src/text/unicode/utf8.h"
 
 namespace mneme {
 namespace {
@@ -59,7 +59,7 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer)
 
 std::vector<TokenTrie::Node> TokenTrie::build(const std::vector<TokenId>& sorted) {
   std::vector<Node> nodes;
-  std::vector<std::uint32_t> open;  // nodes on the way to the last token
+  std::vector<std::uint32_t> open;  // nodes on the path to the last token
   std::string_view last;
   for (const TokenId id : sorted) {
     const std::string_view text = bytes(id);

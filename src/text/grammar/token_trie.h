@@ -1,5 +1,4 @@
-// The bytes of a vocabulary's tokens as a tree, in the order in which it is walked: what a byte rules out is passed
-// over with all that begins so.
+// Byte trie of a vocabulary's tokens in depth-first order: a byte that is not allowed skips its whole subtree.
 #pragma once
 
 #include <algorithm>
@@ -7,30 +6,30 @@
 #include <span>
 #include <vector>
 
-#include "src/tokenizer/tokenizer.h"
+#include "src/text/tokenizer/tokenizer.h"
 
 namespace mneme {
 
 class TokenTrie {
  public:
   struct Node {
-    std::uint32_t end = 0;    // the first node that does not begin as this one
+    std::uint32_t end = 0;    // index after the subtree of this node
     std::int32_t token = -1;  // the first token with these bytes; -1: none
     std::uint8_t byte = 0;
     std::uint8_t depth = 0;  // bytes before this one
   };
   static constexpr std::size_t kLongest = 200;  // bytes; longer tokens are left out
 
-  // Control tokens are left out: they are no text.
+  // Control tokens are left out: they are not text.
   explicit TokenTrie(const Tokenizer& tokenizer);
 
   std::span<const Node> all() const { return all_; }
   // Only the tokens that are not plain.
   std::span<const Node> odd() const { return odd_; }
-  // The next token with the same bytes; -1: none.
+  // The next token with equal bytes; -1: none.
   std::int32_t next_equal(std::int32_t token) const { return next_[static_cast<std::size_t>(token)]; }
-  // Tokens that are plain: so many whole characters at most, none of which a JSON string has to escape. As
-  // TokenConstraint's mask. 128 characters and 128,000 tokens are 2 MiB of masks.
+  // Mask (as in TokenConstraint) of the plain tokens: at most this many complete characters, none of which a JSON
+  // string must escape. 128 characters and 128,000 tokens take 2 MiB of masks.
   std::span<const std::uint64_t> plain(std::size_t characters) const {
     return plain_[std::min(characters, longest_plain_)];
   }

@@ -1,6 +1,6 @@
-// Chat templates: the part of jinja2 that models use, rendered as Python's jinja2 does in the environment that
-// transformers sets up (immutable sandbox, trim_blocks, lstrip_blocks, its tojson). docs/chat-templates.md says what is
-// there and what differs.
+// Chat templates: the subset of jinja2 that models use, rendered as Python's jinja2 does in transformers' environment
+// (immutable sandbox, trim_blocks, lstrip_blocks, its tojson). docs/design/jinja.md lists what is supported and
+// what differs.
 #pragma once
 
 #include <ctime>
@@ -11,24 +11,24 @@
 #include <utility>
 #include <vector>
 
-#include "src/tokenizer/jinja_value.h"
+#include "src/text/jinja/value/value.h"
 
 namespace mneme::jinja {
 
 struct Stmt;
 
-// Immutable once made: any number of threads may render it.
+// Immutable after construction: any number of threads may render it.
 class Template {
  public:
-  // Errors  kFormat: not a template that can be read; the message names the line.
+  // Errors  kFormat: not a template that can be parsed; the message has the line.
   explicit Template(std::string_view source);
 
   struct Input {
     std::vector<std::pair<std::string, Value>> names;
     Limits limits;
-    std::optional<std::time_t> now;  // what strftime_now() says; absent: the clock's
+    std::optional<std::time_t> now;  // for strftime_now(); absent: the current time
   };
-  // Errors  kRequest: raise_exception (its message alone), anything that Python would raise, a limit; with the line.
+  // Errors  kRequest: raise_exception (only its message), anything that Python would raise, a limit; with the line.
   Text render(const Input& input) const;
 
  private:

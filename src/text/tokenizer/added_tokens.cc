@@ -1,4 +1,4 @@
-#include "src/tokenizer/added_tokens.h"
+#include "src/text/tokenizer/added_tokens.h"
 
 #include <algorithm>
 

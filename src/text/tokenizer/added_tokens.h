@@ -1,5 +1,4 @@
-// Tokens that are recognised in raw text before anything else looks at it: user-defined ones always, control tokens on
-// request.
+// Tokens that are recognised in raw text before merging: user-defined ones always, control tokens on request.
 #pragma once
 
 #include <array>
@@ -9,7 +8,7 @@
 #include <vector>
 
 #include "src/base/function_ref.h"
-#include "src/tokenizer/tokenizer.h"
+#include "src/text/tokenizer/tokenizer.h"
 
 namespace mneme {
 
@@ -20,10 +19,10 @@ class AddedTokens {
     TokenId id = 0;
   };
 
-  // The empty string is ignored. Of two tokens with the same text the first stays.
+  // Ignores the empty string. Of two tokens with the same text the first wins.
   void add(std::string_view text, TokenId id);
 
-  // The next token at or after `from`: the leftmost; of those that begin there, the longest.
+  // The next token at or after `from`: the leftmost; among those with the same start, the longest.
   std::optional<Hit> find(std::string_view text, std::size_t from) const;
 
  private:
@@ -34,11 +33,11 @@ class AddedTokens {
   std::int32_t child(std::int32_t node, unsigned char byte) const;
 
   std::vector<Node> nodes_ = std::vector<Node>(1);
-  std::array<bool, 256> starts_{};  // bytes that a token begins with
+  std::array<bool, 256> starts_{};  // first bytes of tokens
 };
 
-// Calls `on_text(section, after_control)` and `on_token(id)` in order. `after_control`: the section begins the text or
-// follows a control token; SentencePiece puts its space there.
+// Calls `on_text(section, after_control)` and `on_token(id)` in order. `after_control`: the section starts the text or
+// follows a control token; SentencePiece inserts its space there.
 struct TextSections {
   const AddedTokens& tokens;
   const Tokenizer& tokenizer;

@@ -1,13 +1,11 @@
-#include "src/tokenizer/byte_bpe.h"
+#include "src/text/tokenizer/byte_bpe.h"
 
-#include <list>
 #include <utility>
 
 #include "src/base/error.h"
-#include "src/checkpoint/utf8.h"
-#include "src/tokenizer/byte_chars.h"
-#include "src/tokenizer/piece_cache.h"
-#include "src/tokenizer/utf8_step.h"
+#include "src/text/unicode/byte_chars.h"
+#include "src/text/unicode/utf8.h"
+#include "src/text/unicode/utf8_step.h"
 
 namespace mneme {
 namespace {
@@ -16,27 +14,19 @@ std::vector<std::string> patterns_of(const TokenizerData& data) {
   return data.pre.empty() ? data.pre_patterns : Pretokenizer::preset(data.pre).patterns;
 }
 
-std::string with_space(std::string_view text) {
-  return std::string(1, ' ').append(text);
-}
-
-// A byte that has no token of its own.
+// The symbol of a byte without a token.
 Symbol no_token(std::uint8_t byte) {
   return -1 - Symbol{byte};
 }
 
 }  // namespace
 
-struct ByteBpe::Call {
-  Call(const Pretokenizer& pretokenizer, std::size_t text_bytes) : scratch(pretokenizer), cache(text_bytes) {}
+struct ByteBpe::Call : Bpe::Call {
+  Call(const Pretokenizer& pretokenizer, std::size_t text_bytes) : Bpe::Call(text_bytes), scratch(pretokenizer) {}
   Pretokenizer::Scratch scratch;
-  PieceCache cache;
-  std::vector<Symbol> symbols;
-  std::list<std::string> prefixed;  // sections with a space before them; the cache points into them
-  std::vector<TokenId> out;
 };
 
-ByteBpe::ByteBpe(const TokenizerData& data) : Tokenizer(data), whole_(bytes_, 0), pretokenizer_(patterns_of(data)) {
+ByteBpe::ByteBpe(const TokenizerData& data) : Bpe(data), whole_(bytes_, 0), pretokenizer_(patterns_of(data)) {
   if (!data_.pre.empty()) data_.ignore_merges = data_.ignore_merges || Pretokenizer::preset(data_.pre).ignore_merges;
   read_tokens();
 }
@@ -54,7 +44,7 @@ void ByteBpe::read_tokens() {
     if (type == TokenType::kNormal || type == TokenType::kUnused) bytes = from_byte_chars(token);
     const bool normal_text = bytes && type == TokenType::kNormal;
     if (normal_text) normal.add(id);
-    bytes_[i] = bytes ? std::move(*bytes) : token;
+    bytes_[i] = bytes ? *bytes : token;
     if (normal_text && data_.ignore_merges) whole_.add(id);
     if (normal_text && bytes_[i].size() == 1) {
       Symbol& symbol = byte_symbols_[static_cast<std::uint8_t>(bytes_[i][0])];
@@ -71,9 +61,9 @@ void ByteBpe::read_tokens() {
 void ByteBpe::read_merges(const TokenIndex& normal) {
   merges_ = MergeTable(data_.merges.size());
   std::string joined;
-  std::optional<TokenIndex> all;  // made when it is needed, which is hardly ever
-  // A part that is a control or user-defined token makes no merge: text must never become the one, and the other is
-  // found before merging begins.
+  std::optional<TokenIndex> all;  // built on demand, rarely
+  // A control or user-defined token makes no merge: text must never become the former, and the latter is recognised
+  // before merging.
   auto lookup = [&](const std::string& token, std::size_t rank, const char* part) -> std::optional<TokenId> {
     if (const TokenId id = normal.find(token); id >= 0) return id;
     if (!all) all = index_of_all(data_.tokens);
@@ -90,32 +80,12 @@ void ByteBpe::read_merges(const TokenIndex& normal) {
   }
 }
 
-std::string ByteBpe::token_bytes(TokenId id, bool show_special) const {
-  if (!contains(id)) return {};
-  const TokenType type = data_.types[static_cast<std::size_t>(id)];
-  if (!show_special && (type == TokenType::kControl || type == TokenType::kUnknown)) return {};
-  return bytes_[static_cast<std::size_t>(id)];
-}
-
 std::vector<TokenId> ByteBpe::encode(std::string_view text, const EncodeOptions& options) const {
   Call call(pretokenizer_, text.size());
-  call.out.reserve(text.size() / 4 + 8);
-  if (options.add_bos && data_.add_bos && data_.bos) call.out.push_back(*data_.bos);
-  bool continues = options.continues;
-  const TextSections sections{options.parse_special ? all_tokens_ : user_tokens_, *this};
-  sections.for_each(
-      text,
-      [&](std::string_view section, bool) {
-        if (data_.pre_add_prefix_space && !continues && section[0] != ' ') {
-          section = call.prefixed.emplace_back(with_space(section));
-        }
-        continues = false;
-        encode_section(section, call);
-      },
-      [&](TokenId id) {
-        continues = false;
-        call.out.push_back(id);
-      });
+  encode_sections(text, options, call.out, [&](std::string_view section, bool, bool continues) {
+    const bool prefixed = data_.pre_add_prefix_space && !continues && section[0] != ' ';
+    encode_section(prefixed ? call.with_space(section) : section, call);
+  });
   return std::move(call.out);
 }
 
@@ -137,21 +107,7 @@ void ByteBpe::encode_section(std::string_view text, Call& call) const {
 }
 
 void ByteBpe::encode_piece(std::string_view piece, Call& call) const {
-  if (piece.size() > PieceCache::kLongestPiece) {
-    append_piece(piece, call);
-    return;
-  }
-  PieceCache::Entry& entry = call.cache.slot(piece);
-  const std::size_t at = call.out.size();
-  if (entry.holds(piece)) {
-    call.out.resize(at + entry.count);
-    for (std::size_t i = 0; i < entry.count; ++i) call.out[at + i] = call.out[entry.at + i];
-    return;
-  }
-  if (append_piece(piece, call)) {
-    entry = {piece.data(), static_cast<std::uint32_t>(piece.size()), static_cast<std::uint32_t>(call.out.size() - at),
-             at};
-  }
+  call.cache.append(piece, call.out, [&] { return append_piece(piece, call); });
 }
 
 bool ByteBpe::append_piece(std::string_view piece, Call& call) const {

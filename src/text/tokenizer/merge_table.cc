@@ -1,4 +1,4 @@
-#include "src/tokenizer/merge_table.h"
+#include "src/text/tokenizer/merge_table.h"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,7 @@
 namespace mneme {
 namespace {
 
-// Up to here a scan for the lowest rank beats a heap: an English word is 2 to 15 symbols.
+// Up to this length a scan for the lowest rank beats a heap: an English word is 2 to 15 symbols.
 constexpr std::size_t kShort = 32;
 constexpr std::uint32_t kNoNode = 0xFFFFFFFF;
 
@@ -123,7 +123,7 @@ void MergeTable::reduce_long(std::vector<Symbol>& symbols) const {
     const Candidate best = queue.top();
     queue.pop();
     Node& node = nodes[best.at];
-    // A swallowed node has next == itself; a candidate is stale when either of its symbols has changed since.
+    // A merged node has next == itself; a candidate is stale when either symbol has changed since.
     if (node.next == best.at || node.next == kNoNode) continue;
     if (node.symbol != best.left || nodes[node.next].symbol != best.right) continue;
     const std::uint32_t gone = node.next;

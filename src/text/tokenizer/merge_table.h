@@ -1,4 +1,4 @@
-// Byte-pair merging: which neighbouring symbols become one, and in which order.
+// Byte-pair merges: which adjacent symbols merge, and in which order.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,7 @@
 
 namespace mneme {
 
-// A symbol is a token id, or a negative number for what has no token (a character, a byte) and yet may take part in a
-// merge.
+// A token id, or a negative number for a character or byte without a token that still may take part in merges.
 using Symbol = std::int32_t;
 
 class MergeTable {
@@ -21,13 +20,13 @@ class MergeTable {
 
   explicit MergeTable(std::size_t expected = 0);
 
-  // Of two merges of the same pair the lower rank stays.  Requires  rank != kNever.
+  // Of two merges of the same pair the lower rank wins.  Requires  rank != kNever.
   void add(Symbol left, Symbol right, Merge merge);
   // rank is kNever where the pair does not merge.
   Merge find(Symbol left, Symbol right) const;
   std::size_t size() const { return size_; }
 
-  // Merges until no pair is left: the pair of lowest rank first, of equal ranks the leftmost. O(n log n).
+  // Merges until no pair is left: lowest rank first, leftmost among equals. O(n log n).
   // Requires  fewer than 2^32 symbols.
   void reduce(std::vector<Symbol>& symbols) const;
 

@@ -1,9 +1,9 @@
-#include "src/tokenizer/pretokenizer.h"
+#include "src/text/tokenizer/pretokenizer.h"
 
 #include <algorithm>
 
 #include "src/base/error.h"
-#include "src/tokenizer/utf8_step.h"
+#include "src/text/unicode/utf8_step.h"
 
 namespace mneme {
 namespace {
@@ -18,8 +18,8 @@ constexpr const char* kTekken = R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p
                                 R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kGpt2NoLastSpace = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S))";
 
-// Names as llama.cpp's converter writes them into `tokenizer.ggml.pre`; only those whose patterns we know for certain.
-// The patterns of gpt-2, llama, qwen2 and tekken are the models' own, from their tokenizer.json.
+// Names as llama.cpp's converter writes them to `tokenizer.ggml.pre`; only those whose patterns are certain. The
+// patterns of gpt-2, llama, qwen2 and tekken are from the models' tokenizer.json.
 const std::vector<PretokenizerPreset>& presets() {
   static const std::vector<PretokenizerPreset> table = {
       {{"gpt-2", "phi-2", "mpt", "olmo", "jina-es", "jina-de", "roberta-bpe"}, {kGpt2}},
@@ -62,7 +62,7 @@ void Pretokenizer::split(std::string_view text, Scratch& scratch, FunctionRef<vo
 void Pretokenizer::split_level(std::size_t level, std::string_view text, Scratch& scratch,
                                FunctionRef<void(std::string_view)> on_piece) const {
   if (level == levels_.size()) return on_piece(text);
-  std::size_t done = 0;  // pieces before here are given out
+  std::size_t done = 0;  // end of the pieces emitted so far
   auto cut = [&](std::size_t end) {
     if (end > done) split_level(level + 1, text.substr(done, end - done), scratch, on_piece);
     done = end;
@@ -71,7 +71,7 @@ void Pretokenizer::split_level(std::size_t level, std::string_view text, Scratch
   while (from < text.size()) {
     const auto match = levels_[level].search(text, from, scratch.levels_[level]);
     if (!match) break;
-    // Empty, or turned around by \K in a look-around (older PCRE2): no piece, go on behind the next character.
+    // Empty, or reversed by \K in a look-around (older PCRE2): no piece; continue after the next character.
     if (match->begin < from || match->end <= match->begin) {
       from = std::max(from, match->begin);
       if (from < text.size()) from += utf8_step(text.substr(from)).length;

@@ -1,4 +1,4 @@
-// Cuts text into the pieces within which byte pairs are merged.
+// Splits text into the pieces within which byte pairs merge.
 #pragma once
 
 #include <string>
@@ -6,17 +6,17 @@
 #include <vector>
 
 #include "src/base/function_ref.h"
-#include "src/tokenizer/regex.h"
+#include "src/text/tokenizer/regex.h"
 
 namespace mneme {
 
 class Pretokenizer {
  public:
-  // Patterns applied one after the other: matches are pieces, and so is what lies between them; the next pattern cuts
-  // each piece again, as a text of its own. No pattern leaves the text whole.
+  // Applies patterns in sequence: matches are pieces, and so is the text between them; the next pattern splits each
+  // piece again, as a text of its own. No pattern: the text is one piece.
   explicit Pretokenizer(const std::vector<std::string>& patterns);
 
-  // By the name that a GGUF file gives.  Errors  kUnsupported: unknown; the message names those that are known.
+  // By the name in a GGUF file.  Errors  kUnsupported: unknown; the message lists the known names.
   static const struct PretokenizerPreset& preset(std::string_view name);
 
   class Scratch {
@@ -28,7 +28,7 @@ class Pretokenizer {
     std::vector<Regex::Scratch> levels_;
   };
 
-  // Calls `on_piece` with every piece in order; none is empty, and together they are the text. Thread-safe.
+  // Calls `on_piece` with every piece in order; pieces are not empty, and concatenated they are the text. Thread-safe.
   //
   // Requires  text is valid UTF-8.
   // Errors    as Regex::search.
@@ -44,7 +44,7 @@ class Pretokenizer {
 struct PretokenizerPreset {
   std::vector<std::string_view> names;
   std::vector<std::string> patterns;
-  bool ignore_merges = false;  // the models with this pattern take a piece that is a token whole
+  bool ignore_merges = false;  // pieces that are tokens are not merged
 };
 
 }  // namespace mneme

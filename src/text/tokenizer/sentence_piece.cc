@@ -1,15 +1,13 @@
-#include "src/tokenizer/sentence_piece.h"
+#include "src/text/tokenizer/sentence_piece.h"
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <list>
 #include <numeric>
 #include <utility>
 
 #include "src/base/error.h"
-#include "src/tokenizer/piece_cache.h"
-#include "src/tokenizer/utf8_step.h"
+#include "src/text/unicode/utf8_step.h"
 
 namespace mneme {
 namespace {
@@ -17,7 +15,7 @@ namespace {
 constexpr std::string_view kSpace = "\xE2\x96\x81";  // "▁", U+2581
 constexpr char32_t kSpaceCode = 0x2581;
 
-// Symbols of what has no token: characters by code point, then single bytes that form no character.
+// Symbols without tokens: characters by code point, then single bytes that form no character.
 Symbol symbol_of_character(char32_t code) {
   return -1 - static_cast<Symbol>(code);
 }
@@ -35,10 +33,6 @@ std::string without_marks(std::string_view token) {
   return out;
 }
 
-std::string with_space(std::string_view text) {
-  return std::string(1, ' ').append(text);
-}
-
 // "<0x0A>" is 10.
 std::optional<std::uint8_t> byte_of(std::string_view token) {
   if (token.size() != 6 || token.substr(0, 3) != "<0x" || token[5] != '>') return std::nullopt;
@@ -48,14 +42,14 @@ std::optional<std::uint8_t> byte_of(std::string_view token) {
   return byte;
 }
 
-// Length of the space, written either way, that `text` begins with; 0 if it begins with something else.
+// Length of the space, in either form, at the start of `text`; 0 if there is none.
 std::size_t space_length(std::string_view text) {
   if (text.empty()) return 0;
   if (text[0] == ' ') return 1;
   return text.substr(0, kSpace.size()) == kSpace ? kSpace.size() : 0;
 }
 
-// The end of the word that `text` begins with: its spaces, and what follows them up to the next space.
+// End of the first word of `text`: its spaces, and what follows them up to the next space.
 std::size_t word_end(std::string_view text) {
   std::size_t at = 0;
   while (const std::size_t n = space_length(text.substr(at))) at += n;
@@ -71,16 +65,12 @@ bool has_space_inside(std::string_view token) {
 
 }  // namespace
 
-struct SentencePiece::Call {
-  explicit Call(std::size_t text_bytes) : cache(text_bytes) {}
-  PieceCache cache;
-  std::vector<Symbol> symbols;
-  std::list<std::string> prefixed;  // first words with a space before them; the cache points into them
-  std::size_t section_begin = 0;    // in the output
-  std::vector<TokenId> out;
+struct SentencePiece::Call : Bpe::Call {
+  using Bpe::Call::Call;
+  std::size_t section_begin = 0;  // in the output
 };
 
-SentencePiece::SentencePiece(const TokenizerData& data) : Tokenizer(data), normal_(data_.tokens, data_.tokens.size()) {
+SentencePiece::SentencePiece(const TokenizerData& data) : Bpe(data), normal_(data_.tokens, data_.tokens.size()) {
   read_tokens();
   if (!data_.merges.empty()) {
     merges_from_list();
@@ -177,7 +167,7 @@ void SentencePiece::merges_from_scores() {
 }
 
 void SentencePiece::merges_from_list() {
-  std::optional<TokenIndex> all;  // made when it is needed, which is hardly ever
+  std::optional<TokenIndex> all;  // built on demand, rarely
   for (std::size_t rank = 0; rank < data_.merges.size(); ++rank) {
     const auto& [left, right] = data_.merges[rank];
     const std::string joined = left + right;
@@ -195,29 +185,11 @@ void SentencePiece::merges_from_list() {
   }
 }
 
-std::string SentencePiece::token_bytes(TokenId id, bool show_special) const {
-  if (!contains(id)) return {};
-  const TokenType type = data_.types[static_cast<std::size_t>(id)];
-  if (!show_special && (type == TokenType::kControl || type == TokenType::kUnknown)) return {};
-  return bytes_[static_cast<std::size_t>(id)];
-}
-
 std::vector<TokenId> SentencePiece::encode(std::string_view text, const EncodeOptions& options) const {
   Call call(text.size());
-  call.out.reserve(text.size() / 4 + 8);
-  if (options.add_bos && data_.add_bos && data_.bos) call.out.push_back(*data_.bos);
-  bool continues = options.continues;
-  const TextSections sections{options.parse_special ? all_tokens_ : user_tokens_, *this};
-  sections.for_each(
-      text,
-      [&](std::string_view section, bool after_control) {
-        encode_section(section, data_.add_space_prefix && after_control && !continues, call);
-        continues = false;
-      },
-      [&](TokenId id) {
-        continues = false;
-        call.out.push_back(id);
-      });
+  encode_sections(text, options, call.out, [&](std::string_view section, bool after_control, bool continues) {
+    encode_section(section, data_.add_space_prefix && after_control && !continues, call);
+  });
   return std::move(call.out);
 }
 
@@ -226,27 +198,13 @@ void SentencePiece::encode_section(std::string_view text, bool space_before, Cal
   for (bool first = true; !text.empty(); first = false) {
     const std::string_view word = text.substr(0, words_apart_ ? word_end(text) : text.size());
     const bool prefixed = first && space_before;
-    encode_word(prefixed ? call.prefixed.emplace_back(with_space(word)) : word, call);
+    encode_word(prefixed ? call.with_space(word) : word, call);
     text.remove_prefix(word.size());
   }
 }
 
 void SentencePiece::encode_word(std::string_view word, Call& call) const {
-  if (word.size() > PieceCache::kLongestPiece) {
-    append_word(word, call);
-    return;
-  }
-  PieceCache::Entry& entry = call.cache.slot(word);
-  const std::size_t at = call.out.size();
-  if (entry.holds(word)) {
-    call.out.resize(at + entry.count);
-    for (std::size_t i = 0; i < entry.count; ++i) call.out[at + i] = call.out[entry.at + i];
-    return;
-  }
-  if (append_word(word, call)) {
-    entry = {word.data(), static_cast<std::uint32_t>(word.size()), static_cast<std::uint32_t>(call.out.size() - at),
-             at};
-  }
+  call.cache.append(word, call.out, [&] { return append_word(word, call); });
 }
 
 bool SentencePiece::append_word(std::string_view word, Call& call) const {
@@ -300,7 +258,7 @@ void SentencePiece::append_bytes_of(Symbol symbol, Call& call) const {
     fail(ErrorKind::kRequest, "the vocabulary has no tokens for the bytes of \"{}\" in the text, and no unknown token",
          bytes);
   }
-  // A run of unknown characters is one unknown token, as SentencePiece has it.
+  // A run of unknown characters is one unknown token, as in SentencePiece.
   const bool run = call.out.size() > call.section_begin && call.out.back() == *data_.unk;
   if (!run) call.out.push_back(*data_.unk);
 }

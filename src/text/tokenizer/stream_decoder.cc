@@ -1,12 +1,12 @@
-#include "src/tokenizer/tokenizer.h"
-#include "src/tokenizer/utf8_step.h"
+#include "src/text/tokenizer/tokenizer.h"
+#include "src/text/unicode/utf8_step.h"
 
 namespace mneme {
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
-// Moves to the result what is certain; the beginning of a character stays.
+// Moves complete text to the result; the start of a character stays in `pending`.
 std::string take_certain(std::string& pending) {
   std::string out;
   std::string_view rest = pending;

@@ -1,4 +1,4 @@
-#include "src/tokenizer/token_index.h"
+#include "src/text/tokenizer/token_index.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-// From a token's text to its id.
+// Hash index from a token's text to its id.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +8,11 @@
 #include <string_view>
 #include <vector>
 
-#include "src/tokenizer/tokenizer.h"
+#include "src/text/tokenizer/tokenizer.h"
 
 namespace mneme {
 
-// Fast for the short strings that tokens and words are; not for keys that an adversary chooses to collide across many
-// entries.
+// Fast for short strings such as tokens and words. Not collision-resistant: an adversary could make many keys collide.
 inline std::uint64_t hash_text(std::string_view text) {
   std::uint64_t hash = text.size() * 0x9E3779B97F4A7C15ull;
   auto mix = [&](std::uint64_t word) {
@@ -35,11 +34,11 @@ inline std::uint64_t hash_text(std::string_view text) {
 
 class TokenIndex {
  public:
-  // `texts`, by id, outlives the index and does not change. Llama-3's 128,256 tokens take 2 MiB here and 9 in
+  // `texts`, by id, must outlive the index and not change. Llama 3's 128,256 tokens take 2 MiB here, 9 MiB in
   // std::unordered_map.
   TokenIndex(const std::vector<std::string>& texts, std::size_t expected);
 
-  // Of two tokens with the same text the first stays.
+  // Of two tokens with the same text the first wins.
   void add(TokenId id);
   // -1: none.
   TokenId find(std::string_view text) const;

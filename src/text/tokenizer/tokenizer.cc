@@ -1,16 +1,16 @@
-#include "src/tokenizer/tokenizer.h"
+#include "src/text/tokenizer/tokenizer.h"
 
 #include <algorithm>
 #include <array>
 
 #include "src/base/error.h"
-#include "src/tokenizer/byte_bpe.h"
-#include "src/tokenizer/sentence_piece.h"
+#include "src/text/tokenizer/byte_bpe.h"
+#include "src/text/tokenizer/sentence_piece.h"
 
 namespace mneme {
 namespace {
 
-// Tokens that frame turns in the families we know. Converters sometimes store them as ordinary tokens; text must not
+// Tokens that frame turns in the known families. Converters sometimes store them as ordinary tokens; text must not
 // become them.
 constexpr std::array<std::string_view, 17> kTurnMarkers = {"<|begin_of_text|>",
                                                            "<|start_header_id|>",
@@ -30,7 +30,7 @@ constexpr std::array<std::string_view, 17> kTurnMarkers = {"<|begin_of_text|>",
                                                            "</s>",
                                                            "<|eom_id|>"};
 
-// Tokens that end a generation whatever else the file says: a file names one end, the model may use another.
+// Tokens that always end a generation: a file names one end token, the model may use another.
 constexpr std::array<std::string_view, 9> kEndMarkers = {
     "<|eot_id|>", "<|eom_id|>",    "<|end_of_text|>",       "<|im_end|>", "<|endoftext|>",
     "<|end|>",    "<end_of_turn>", "<｜end▁of▁sentence｜>", "<EOT>"};
@@ -78,7 +78,7 @@ Tokenizer::Tokenizer(const TokenizerData& data) : data_(data), end_(data.tokens.
     const bool marker = is_one_of(kTurnMarkers, token), end = is_one_of(kEndMarkers, token);
     if (end) end_[i] = true;
     if (marker || end) data_.types[i] = TokenType::kControl;
-    // Some files name the end of text as the unknown token too; a character that has no token must not end a turn.
+    // Some files use the end-of-text token as the unknown token; a character without a token must not end a turn.
     if ((marker || end) && data_.unk == static_cast<TokenId>(i)) data_.unk.reset();
   }
   if (data_.unk && (is_end(*data_.unk) || data_.unk == data_.bos)) data_.unk.reset();

@@ -1,14 +1,14 @@
-#include "src/tokenizer/byte_chars.h"
+#include "src/text/unicode/byte_chars.h"
 
 #include <array>
 #include <cstdint>
 
-#include "src/tokenizer/utf8_step.h"
+#include "src/text/unicode/utf8_step.h"
 
 namespace mneme {
 namespace {
 
-// Bytes that are visible in Latin-1 stand for themselves; the other 68 take U+0100 and up in order.
+// Bytes that are printable in Latin-1 represent themselves; the other 68 map to U+0100 and up, in order.
 // Source  openai/gpt-2 encoder.py, bytes_to_unicode.
 struct Alphabet {
   std::array<char32_t, 256> of_byte{};

@@ -1,9 +1,9 @@
-#include "src/tokenizer/unicode_case.h"
+#include "src/text/unicode/unicode_case.h"
 
 #include <algorithm>
 
-#include "src/tokenizer/unicode_tables.h"
-#include "src/tokenizer/utf8_step.h"
+#include "src/text/unicode/generated/unicode_tables.h"
+#include "src/text/unicode/utf8_step.h"
 
 namespace mneme::unicode {
 namespace {
@@ -20,7 +20,7 @@ const std::vector<CaseSpecial>& special_of(Case to) {
   return to == Case::kUpper ? kUpperSpecial : to == Case::kLower ? kLowerSpecial : kTitleSpecial;
 }
 
-// The character that ends before `byte`. Requires  byte > 0.
+// The character before `byte`; moves `byte` to its start. Requires  byte > 0.
 char32_t before(std::string_view text, std::size_t& byte) {
   do --byte;
   while (byte > 0 && (static_cast<unsigned char>(text[byte]) & 0xC0) == 0x80);

@@ -1,4 +1,4 @@
-// Upper and lower case, white space and printable characters, as Python's str has them.
+// Case conversion, white space and printable characters, as in Python's str.
 #pragma once
 
 #include <string>
@@ -8,16 +8,16 @@ namespace mneme::unicode {
 
 enum class Case : unsigned char { kUpper, kLower, kTitle };
 
-// What one character becomes: itself, another, or several. A sigma at the end of a word is not told from others here.
+// Case mapping of one character: itself, another, or several. Ignores the final sigma rule.
 std::u32string convert(char32_t c, Case to);
 
-// The capital sigma at `byte` of the text ends a word.
+// Whether the capital sigma at `byte` ends a word.
 bool ends_word(std::string_view text, std::size_t byte);
 
 bool is_cased(char32_t c);
 bool is_space(char32_t c);
 bool is_printable(char32_t c);
-// Ends a line, as str.splitlines has it.
+// Line boundary of str.splitlines.
 bool is_line_end(char32_t c);
 
 }  // namespace mneme::unicode

@@ -1,4 +1,4 @@
-#include "src/checkpoint/utf8.h"
+#include "src/text/unicode/utf8.h"
 
 #include <cstdint>
 #include <cstring>
@@ -10,7 +10,7 @@ bool is_continuation(unsigned char c) {
   return (c & 0xc0u) == 0x80u;
 }
 
-// Bytes of the well-formed character at `i`, 0 when there is none.
+// Length of the well-formed character at `i`; 0 when there is none.
 std::size_t character_length(std::string_view s, std::size_t i) {
   const auto at = [&](std::size_t k) { return static_cast<unsigned char>(s[i + k]); };
   const std::size_t left = s.size() - i;

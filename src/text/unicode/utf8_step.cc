@@ -1,12 +1,12 @@
-#include "src/tokenizer/utf8_step.h"
+#include "src/text/unicode/utf8_step.h"
 
 #include <array>
 
 namespace mneme {
 namespace {
 
-// What a first byte promises: the number of bytes of its character, and the range of the second byte, which is where
-// overlong forms (E0, F0), surrogates (ED) and values past U+10FFFF (F4) are refused.
+// Properties of a lead byte: length of its character, and the range of the second byte, which rejects overlong forms
+// (E0, F0), surrogates (ED) and values past U+10FFFF (F4).
 struct Lead {
   std::uint8_t length, low, high;
 };

@@ -1,4 +1,4 @@
-// One step through bytes that may or may not be UTF-8.
+// Decodes one step of bytes that may not be UTF-8.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@ namespace mneme {
 
 enum class Utf8Kind : std::uint8_t {
   kCharacter,   // a well-formed character
-  kInvalid,     // bytes that cannot become one, whatever follows: the longest such run that one U+FFFD stands for
-  kIncomplete,  // all that is left is the beginning of a character
+  kInvalid,     // bytes that cannot form one: the longest run that one U+FFFD represents
+  kIncomplete,  // all remaining bytes are the start of a character
 };
 
 struct Utf8Step {
@@ -19,8 +19,8 @@ struct Utf8Step {
   char32_t code_point = 0;  // of a character
 };
 
-// What `rest` begins with. The invalid runs are the Unicode standard's maximal subparts (section 3.9, table 3-7), which
-// is also what Python's errors="replace" and browsers do.
+// Classifies the start of `rest`. Invalid runs are the Unicode standard's maximal subparts (section 3.9, table 3-7), as
+// in Python's errors="replace" and in browsers.
 //
 // Requires  rest is not empty.
 Utf8Step utf8_step(std::string_view rest);

@@ -1,4 +1,4 @@
-#include "src/perf/bench.h"
+#include "apps/bench/bench.h"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "apps/bench/shapes.h"
+#include "apps/bench/trace.h"
 #include "mneme/error.h"
-#include "src/perf/shapes.h"
-#include "src/perf/trace.h"
 #include "src/recipes/recipes.h"
 
 namespace mneme {
@@ -110,7 +110,7 @@ TEST_F(BenchTest, MethodsReadWhatTheyAttend) {
   const BenchResult q = bench.decode({.depth = 1000, .batch = 2, .plan = quest});
   EXPECT_LE(q.attended_tokens, 256);
   EXPECT_GT(q.cost.index_read, 0);
-  EXPECT_GT(q.method_bytes, 0);
+  EXPECT_GT(q.memory.method, 0);
   EXPECT_LT(q.cost.kv_read, full.cost.kv_read);
 }
 
@@ -120,7 +120,7 @@ TEST_F(BenchTest, ReadsPromptsInChunks) {
   EXPECT_EQ(r.trace.size(), 10u);
   EXPECT_DOUBLE_EQ(r.tokens_per_second, 300 / r.prompt.median);
   EXPECT_GE(r.prompt.least, 5 * r.step.least);
-  EXPECT_GT(r.product_rate, 0);
+  EXPECT_GT(r.gemm_rate, 0);
   const auto token = static_cast<double>(model->kv_shape(DType::kBF16).bytes_per_token());
   EXPECT_DOUBLE_EQ(r.cost.kv_written, 300 * token);
   EXPECT_DOUBLE_EQ(r.cost.kv_read, 2 * (32 + 64 + 96 + 128 + 150) * token);

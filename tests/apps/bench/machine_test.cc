@@ -1,11 +1,11 @@
-#include "src/perf/machine.h"
+#include "apps/bench/machine.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "src/perf/bandwidth.h"
-#include "src/perf/samples.h"
+#include "apps/bench/bandwidth.h"
+#include "apps/bench/samples.h"
 
 namespace mneme {
 namespace {
@@ -45,11 +45,11 @@ TEST(ReadProbe, IsLargerThanTheCachesAndSmallerThanTheMemory) {
   EXPECT_EQ(memory_probe_bytes(64 << 20, std::int64_t{1} << 30), std::size_t{128} << 20);
 }
 
-TEST(ProductRate, IsMeasuredForMoreAndFewerRowsThanTheMatrixHas) {
+TEST(GemmRate, IsMeasuredForMoreAndFewerRowsThanTheMatrixHas) {
   ThreadPool pool(2);
   for (const std::int64_t rows : {1, 40, 100})
     for (const DType type : {DType::kBF16, DType::kQ8_0, DType::kF32})
-      EXPECT_GT(product_rate(type, rows, 64, 1, {.pool = &pool}), 1e3);
+      EXPECT_GT(gemm_rate(type, rows, 64, 1, {.pool = &pool}), 1e3);
 }
 
 TEST(Quantiles, LieOnTheLineBetweenSamples) {

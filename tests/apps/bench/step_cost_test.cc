@@ -1,12 +1,12 @@
-#include "src/perf/step_cost.h"
+#include "apps/bench/step_cost.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <string>
 
+#include "apps/bench/shapes.h"
 #include "mneme/error.h"
-#include "src/perf/shapes.h"
 
 namespace mneme {
 namespace {

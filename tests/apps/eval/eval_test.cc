@@ -4,9 +4,9 @@
 
 #include <set>
 
+#include "apps/eval/report.h"
+#include "apps/eval/task.h"
 #include "mneme/error.h"
-#include "src/eval/report.h"
-#include "src/eval/task.h"
 
 namespace mneme::eval {
 namespace {
@@ -137,10 +137,7 @@ TEST(Report, ARecordComesBackFromItsLine) {
             .replaced = 3,
             .selections = 6,
             .reused = 9,
-            .audits = 2,
-            .audit_recall = 1.5,
-            .audit_mass = 1.25,
-            .audit_error = 0.5};
+            .audit = {.samples = 2, .recall = 1.5, .mass = 1.25, .error = 0.5}};
   const CellRecord back = record_from_json(nlohmann::json::parse(to_json(r).dump()));
   EXPECT_EQ(to_json(back), to_json(r));
   EXPECT_THROW(record_from_json(nlohmann::json{{"task", 3}}), Error);

@@ -1,4 +1,4 @@
-#include "src/eval/gate_record.h"
+#include "apps/eval/gate_record.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "apps/eval/ablation.h"
 #include "mneme/error.h"
-#include "src/eval/ablation.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
-#include "tests/eval/tiny_engine.h"
+#include "tests/apps/eval/tiny_engine.h"
 
 namespace mneme::eval {
 namespace {
@@ -77,9 +77,9 @@ TEST(GateRecord, AgreesWithTheMethodsOwnCounts) {
     Recipe recipe = make_recipe("freekv", {.budget = 48, .sink = 8, .recent = 8, .dense_layers = {{0}}});
     apply_overrides(std::string("unit=page:8,tau=0,gate_pool=") + pool, recipe);
     GateRecord record(tiny.engine->method_shape());
-    tiny.engine->set_tap(&record);
+    tiny.engine->set_observer(&record);
     const RequestId id = tiny.answer(tiny.random_tokens(120, 3), 40, compile(recipe, tiny.engine->method_shape()));
-    tiny.engine->set_tap(nullptr);
+    tiny.engine->set_observer(nullptr);
     const LayerStats& stats = tiny.engine->method_stats(id)->layers[1];
     EXPECT_TRUE(record.values(0, 0).empty()) << "a dense layer has no gate";
     std::int64_t corrections = 0;

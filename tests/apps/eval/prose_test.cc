@@ -1,4 +1,4 @@
-#include "src/eval/prose.h"
+#include "apps/eval/prose.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "src/eval/prose_grammar.h"
-#include "src/eval/text_source.h"
+#include "apps/eval/prose_grammar.h"
+#include "apps/eval/text_source.h"
 
 namespace mneme::eval {
 namespace {

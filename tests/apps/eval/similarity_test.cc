@@ -1,4 +1,4 @@
-#include "src/eval/similarity.h"
+#include "apps/eval/similarity.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,9 +8,9 @@
 #include <numeric>
 #include <set>
 
-#include "src/attention/decode_attention.h"
-#include "src/eval/gate_record.h"
-#include "tests/eval/tiny_engine.h"
+#include "apps/eval/gate_record.h"
+#include "src/methods/decode_attention.h"
+#include "tests/apps/eval/tiny_engine.h"
 
 namespace mneme::eval {
 namespace {
@@ -54,7 +54,7 @@ double dot(const float* q, const std::vector<float>& k) {
 // The same query attends the same tokens; one that turned away attends others, and that is across a boundary.
 TEST(Similarity, OverlapIsCountedWithinAndAcrossBoundaries) {
   Keys data(600);
-  SimilarityTap tap(kShape, {.recall_every = 1, .budgets = {64}, .top = 20, .boundary = 0.5f});
+  SimilarityObserver observer(kShape, {.recall_every = 1, .budgets = {64}, .top = 20, .boundary = 0.5f});
   std::vector<float> q(16), away(16);
   Rng rng(5);
   for (std::size_t i = 0; i < 16; ++i) {
@@ -63,24 +63,24 @@ TEST(Similarity, OverlapIsCountedWithinAndAcrossBoundaries) {
   }
   const std::vector<float> value(8, 0.0f);
   for (const float* query : {q.data(), q.data(), away.data(), away.data(), q.data()}) {
-    tap.see(0, {.cache = &data.cache, .q = query}, kShape.attention());
+    observer.see(0, {.cache = &data.cache, .q = query}, kShape.attention());
     data.cache.extend(1);
     store_kv(value.data(), value.data(), kShape.attention(), data.cache.token(0, 0, data.cache.length() - 1));
   }
-  EXPECT_EQ(tap.overlap(0).n_within, 2 * 2);
-  EXPECT_EQ(tap.overlap(0).within, 1.0);
-  EXPECT_EQ(tap.overlap(0).n_across, 2 * 2);
-  EXPECT_EQ(tap.overlap(0).across, 0.0) << "of 512 tokens, the 20 best and the 20 worst";
+  EXPECT_EQ(observer.overlap(0).n_within, 2 * 2);
+  EXPECT_EQ(observer.overlap(0).within, 1.0);
+  EXPECT_EQ(observer.overlap(0).n_across, 2 * 2);
+  EXPECT_EQ(observer.overlap(0).across, 0.0) << "of 512 tokens, the 20 best and the 20 worst";
 }
 
 // Recall counted by hand: min-max boxes over pages of 16, a budget of 64 tokens, 1-bit keys in groups of 128.
 TEST(Similarity, RecallIsWhatCountingGives) {
   Keys data(600);  // 512 of them are looked at
-  SimilarityTap tap(kShape, {.recall_every = 1, .budgets = {64}, .top = 20});
+  SimilarityObserver observer(kShape, {.recall_every = 1, .budgets = {64}, .top = 20});
   std::vector<float> q(16);
   Rng rng(5);
   for (float& x : q) x = static_cast<float>(static_cast<int>(rng.below(33)) - 16) / 8;
-  tap.see(0, {.cache = &data.cache, .q = q.data()}, kShape.attention());
+  observer.see(0, {.cache = &data.cache, .q = q.data()}, kShape.attention());
 
   double box = 0, bits = 0;
   for (int h = 0; h < 2; ++h) {
@@ -118,7 +118,7 @@ TEST(Similarity, RecallIsWhatCountingGives) {
   ASSERT_GT(box, 0);
   ASSERT_LT(bits, 40);
   int compared = 0;
-  for (const SimilarityTap::Recall& r : tap.recalls()) {
+  for (const SimilarityObserver::Recall& r : observer.recalls()) {
     EXPECT_EQ(r.samples, 2);  // query heads
     if (r.index == "box, pages of 16") {
       EXPECT_NEAR(r.of[0], box / 40, 1e-12);
@@ -136,7 +136,7 @@ TEST(Similarity, RecallIsWhatCountingGives) {
 
 TEST(Similarity, CosinesAreOfAdjacentStepsOnly) {
   Keys data(40);
-  SimilarityTap tap(kShape, {.recall_every = 0});
+  SimilarityObserver observer(kShape, {.recall_every = 0});
   std::vector<float> q(16, 0.0f);
   const auto step = [&](float angle0, float angle1) {
     data.cache.extend(1);
@@ -144,48 +144,48 @@ TEST(Similarity, CosinesAreOfAdjacentStepsOnly) {
     q[1] = std::sin(angle0);
     q[8] = 3 * std::cos(angle1);
     q[9] = 3 * std::sin(angle1);
-    tap.see(0, {.cache = &data.cache, .q = q.data()}, kShape.attention());
+    observer.see(0, {.cache = &data.cache, .q = q.data()}, kShape.attention());
   };
   step(0.0f, 0.0f);
   step(0.5f, 1.0f);
   step(0.5f, 2.5f);
-  ASSERT_EQ(tap.cosines(0, 0).size(), 2u);
-  EXPECT_NEAR(tap.cosines(0, 0)[0], std::cos(0.5), 1e-6);
-  EXPECT_NEAR(tap.cosines(0, 0)[1], 1.0, 1e-6);
-  EXPECT_NEAR(tap.cosines(0, 1)[1], std::cos(1.5), 1e-6);
-  EXPECT_NEAR(tap.gate_values(GatePool::kMean, 0)[0], (std::cos(0.5) + std::cos(1.0)) / 2, 1e-6);
-  EXPECT_NEAR(tap.gate_values(GatePool::kMax, 0)[0], std::cos(0.5), 1e-6);
-  EXPECT_NEAR(tap.gate_values(GatePool::kAny, 0)[0], std::cos(1.0), 1e-6);
-  EXPECT_TRUE(tap.gate_values(GatePool::kMean, 1).empty());
+  ASSERT_EQ(observer.cosines(0, 0).size(), 2u);
+  EXPECT_NEAR(observer.cosines(0, 0)[0], std::cos(0.5), 1e-6);
+  EXPECT_NEAR(observer.cosines(0, 0)[1], 1.0, 1e-6);
+  EXPECT_NEAR(observer.cosines(0, 1)[1], std::cos(1.5), 1e-6);
+  EXPECT_NEAR(observer.gate_values(GatePool::kMean, 0)[0], (std::cos(0.5) + std::cos(1.0)) / 2, 1e-6);
+  EXPECT_NEAR(observer.gate_values(GatePool::kMax, 0)[0], std::cos(0.5), 1e-6);
+  EXPECT_NEAR(observer.gate_values(GatePool::kAny, 0)[0], std::cos(1.0), 1e-6);
+  EXPECT_TRUE(observer.gate_values(GatePool::kMean, 1).empty());
   data.cache.extend(1);  // a token that nobody asked a query for
   step(0.5f, 2.5f);
-  EXPECT_EQ(tap.cosines(0, 0).size(), 2u);
-  tap.forget_sequences();
+  EXPECT_EQ(observer.cosines(0, 0).size(), 2u);
+  observer.forget_sequences();
   step(0.5f, 2.5f);
-  EXPECT_EQ(tap.cosines(0, 0).size(), 2u);
+  EXPECT_EQ(observer.cosines(0, 0).size(), 2u);
 }
 
 TEST(Similarity, AModelsRunFillsEveryTable) {
   TinyEngine tiny;
-  SimilarityTap tap(tiny.engine->method_shape(), {.recall_every = 4, .budgets = {64, 512}});
-  tiny.engine->set_tap(&tap);
+  SimilarityObserver observer(tiny.engine->method_shape(), {.recall_every = 4, .budgets = {64, 512}});
+  tiny.engine->set_observer(&observer);
   tiny.answer(tiny.random_tokens(600, 1), 20, nullptr);
-  tiny.engine->set_tap(nullptr);
+  tiny.engine->set_observer(nullptr);
   for (std::int32_t l = 0; l < 2; ++l)
-    for (std::int32_t h = 0; h < 4; ++h) EXPECT_EQ(tap.cosines(l, h).size(), 19u);
-  for (const SimilarityTap::Recall& r : tap.recalls()) {
+    for (std::int32_t h = 0; h < 4; ++h) EXPECT_EQ(observer.cosines(l, h).size(), 19u);
+  for (const SimilarityObserver::Recall& r : observer.recalls()) {
     EXPECT_EQ(r.samples, 5 * 2 * 4) << r.index;  // steps, layers, query heads
     EXPECT_GT(r.of[0], 0.1) << r.index;
     EXPECT_LE(r.of[0], 1.0) << r.index;
-    EXPECT_DOUBLE_EQ(r.of[1], 1.0) << r.index << ": all 512 tokens chosen";
+    EXPECT_DOUBLE_EQ(r.of[1], 1.0) << r.index << ": all 512 tokens selected";
   }
-  const std::string tables = similarity_tables(tap);
+  const std::string tables = similarity_tables(observer);
   EXPECT_THAT(tables, HasSubstr("| 1.0 | 100.0 % |"));
   EXPECT_THAT(tables, HasSubstr("box, pages of 32"));
-  const nlohmann::json json = similarity_json(tap);
+  const nlohmann::json json = similarity_json(observer);
   EXPECT_EQ(json["cosines"].size(), 2u);
   EXPECT_EQ(json["recalls"][0]["recall"]["512"], 1.0);
-  const std::string svg = similarity_svg(tap);
+  const std::string svg = similarity_svg(observer);
   EXPECT_THAT(svg, ::testing::StartsWith("<svg"));
   EXPECT_THAT(svg, ::testing::EndsWith("</svg>\n"));
   EXPECT_EQ(svg.find("nan"), std::string::npos);

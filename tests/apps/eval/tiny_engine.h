@@ -4,24 +4,17 @@
 #include <memory>
 #include <vector>
 
-#include "src/base/rng.h"
 #include "src/engine/engine.h"
+#include "tests/model/test_models.h"
 #include "tests/test_threads.h"
 
 namespace mneme::eval {
 
 struct TinyEngine {
   TinyEngine() {
-    ModelConfig c;
-    c.n_layers = 2;
-    c.hidden = 64;
-    c.ffn = 96;
+    ModelConfig c = small_config();
     c.n_heads = 4;
-    c.n_kv_heads = 2;
-    c.head_dim = 16;
-    c.vocab = 50;
     c.max_context = 1024;
-    c.rope.theta = 1000.0;
     auto threads = std::make_unique<ThreadPool>(kTestThreads);
     const CpuContext context{.pool = threads.get()};
     engine = std::make_unique<Engine>(Model::random(c, DType::kF32, {.context = 1024}, 3, context),
@@ -29,10 +22,7 @@ struct TinyEngine {
   }
 
   static std::vector<std::int32_t> random_tokens(std::size_t n, std::uint64_t seed) {
-    Rng rng(seed);
-    std::vector<std::int32_t> tokens;
-    for (std::size_t i = 0; i < n; ++i) tokens.push_back(static_cast<std::int32_t>(rng.below(50)));
-    return tokens;
+    return mneme::random_tokens(n, 50, seed);
   }
 
   // A kept sequence: a prompt, and n tokens that follow it, random ones, through the decode path.

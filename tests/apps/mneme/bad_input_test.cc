@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/cli/program.h"
+#include "tests/apps/mneme/program.h"
 
 namespace mneme::cli_test {
 namespace {
@@ -127,6 +127,19 @@ TEST_F(BadInput, OptionValues) {
   }
 }
 
+// Full attention would read everything, and say nothing.
+TEST_F(BadInput, ABudgetWithoutAMethod) {
+  const std::vector<std::vector<std::string>> cases = {
+      {"--kv-budget", "64"}, {"--kv-sink", "4"}, {"--kv-recent", "4"}, {"--dense-layers", "0"}};
+  for (const std::vector<std::string>& given : cases) {
+    std::vector<std::string> run = {"-p", "x"}, serve = {"serve", "-m", MNEME_MODEL_FILE};
+    run.insert(run.end(), given.begin(), given.end());
+    serve.insert(serve.end(), given.begin(), given.end());
+    expect_refusal(ask(run), {given[0] + ": full attention has no such setting", "--kv-method"});
+    expect_refusal(mneme(serve), {given[0] + ": full attention has no such setting", "--kv-method"});
+  }
+}
+
 TEST_F(BadInput, EnvironmentVariables) {
   expect_refusal(ask({"-p", "x"}, {.text = "", .env = {{"MNEME_KV_CACHE_DTYPE", "fp8"}}}), {"bf16 or f16", "\"fp8\""});
   expect_refusal(ask({"-p", "x"}, {.text = "", .env = {{"MNEME_THREADS", "none"}}}), {"--threads"});
@@ -152,8 +165,9 @@ TEST_F(BadInput, ConvertLeavesNothingHalfWritten) {
   const std::string out = (folder_.path() / "missing" / "out.gguf").string();
   expect_refusal(mneme({"convert", MNEME_MODEL_FILE, out}), {out});
   expect_refusal(mneme({"convert", MNEME_MODEL_FILE, folder_.path().string()}), {folder_.path().string()});
-  expect_refusal(mneme({"convert", MNEME_MODEL_FILE, (folder_.path() / "o.gguf").string(), "--type", "q5_k"}),
-                 {"--type"});
+  expect_refusal(mneme({"convert", MNEME_MODEL_FILE, (folder_.path() / "o.gguf").string(), "--type", "iq4_xs"}),
+                 {"--type iq4_xs: expected one of q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k, q4_k, q5_k, q6_k, "
+                  "iq4_nl, mxfp4, bf16, f16, f32"});
   const std::string cut = folder_.write("cut.gguf", read_file(MNEME_MODEL_FILE).substr(0, 5'000'000));
   const std::string copy = (folder_.path() / "copy.gguf").string();
   expect_refusal(mneme({"convert", cut, copy}), {"cut.gguf"});

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tests/cli/program.h"
+#include "tests/apps/mneme/program.h"
 
 namespace mneme::cli_test {
 namespace {
@@ -48,6 +48,13 @@ TEST(Bench, ComparesMethodsInOneRun) {
   EXPECT_EQ(rows[0].at("bytes").at("index_read"), 0.0);
   EXPECT_GT(rows[2].at("bytes").at("index_read").get<double>(), 0);
   EXPECT_EQ(rows[2].at("budget"), 256);
+}
+
+TEST(Bench, DefaultsOfEveryMethodFitABudgetOf512) {
+  const Outcome r = mneme({"bench", "decode", "--shape", "tiny-16l", "--depth", "700", "-n", "1", "--kv-method",
+                           "full,freekv", "--kv-budget", "512"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_THAT(r.err, HasSubstr("freekv: the budget of 512 tokens shrinks"));
 }
 
 TEST(Bench, ReadsPromptsOfTheShippedModel) {

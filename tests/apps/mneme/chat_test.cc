@@ -20,8 +20,8 @@
 #include <utility>
 #include <vector>
 
-#include "src/cli/chat_command.h"
-#include "tests/cli/program.h"
+#include "apps/mneme/run/chat_command.h"
+#include "tests/apps/mneme/program.h"
 
 namespace mneme::cli_test {
 namespace {

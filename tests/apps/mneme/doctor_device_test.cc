@@ -1,5 +1,5 @@
 // What `mneme doctor` makes of a model on a GPU: arithmetic, no GPU.
-#include "src/cli/doctor_device.h"
+#include "apps/mneme/doctor/doctor_device.h"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ DoctorDevice device_of(std::int64_t gib) {
 }
 
 TEST(DoctorDevice, SaysWhatFitsWhere) {
-  const BenchShape shape = read_bench_shape({.path = "", .shape = "llama-3.1-8b", .weights = "bf16"});
+  const BenchShape shape = read_bench_shape({.model = {}, .shape = "llama-3.1-8b", .weights = "bf16"});
   // 131,072 bytes a token: 16 GiB of keys and values beside 15 of weights.
   const DeviceOutlooks small = device_outlooks(device_of(24), shape, 131072, 1, 64 * kGiB);
   EXPECT_FALSE(small.device.fits);
@@ -31,9 +31,9 @@ TEST(DoctorDevice, SaysWhatFitsWhere) {
 }
 
 TEST(DoctorDevice, BoundsAStepByWhatItReads) {
-  const BenchShape shape = read_bench_shape({.path = "", .shape = "llama-3.1-8b", .weights = "bf16"});
+  const BenchShape shape = read_bench_shape({.model = {}, .shape = "llama-3.1-8b", .weights = "bf16"});
   const DeviceOutlooks o = device_outlooks(device_of(141), shape, 131072, 1, 64 * kGiB);
-  EXPECT_NEAR(1e3 / o.device.tokens_per_second, 7.0, 0.1);  // docs/cuda.md's floor
+  EXPECT_NEAR(1e3 / o.device.tokens_per_second, 7.0, 0.1);  // docs/design/cuda.md's floor
   EXPECT_NEAR(1e3 / o.host.tokens_per_second, 316, 2);      // 17.2 GB through the link
   EXPECT_NEAR(1e3 / o.selected.tokens_per_second, 3.5, 0.1);
   const DeviceOutlooks four = device_outlooks(device_of(141), shape, 32768, 4, 64 * kGiB);

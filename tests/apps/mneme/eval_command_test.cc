@@ -6,7 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "tests/cli/program.h"
+#include "tests/apps/mneme/program.h"
 
 namespace mneme::cli_test {
 namespace {
@@ -78,6 +78,23 @@ TEST(Eval, CalibratesTheGateOfAMethod) {
   const Outcome none = mneme(small({"calibrate"}, {"--method", "quest"}));
   EXPECT_EQ(none.code, 2);
   EXPECT_THAT(none.err, HasSubstr("schedule=speculative"));
+}
+
+// The commands that failed with freekv's default sinks and window: a bare eval with its methods and budget of 512, and
+// calibrate.
+TEST(Eval, DefaultsOfEveryMethodFitABudgetOf512) {
+  const Outcome all = mneme(small({}, {}));
+  EXPECT_EQ(all.code, 0) << all.err;
+  EXPECT_THAT(all.out, testing::AllOf(HasSubstr("freekv b512"), HasSubstr("fier b512")));
+  EXPECT_THAT(all.err, HasSubstr("freekv: the budget of 512 tokens shrinks the default sinks and window"));
+  const std::string head = all.out.substr(0, all.out.find('\n'));
+  EXPECT_THAT(head, testing::Not(HasSubstr("recall"))) << "columns that say nothing are left out";
+  EXPECT_LE(std::count(head.begin(), head.end(), '|'), 13);
+  const Outcome calibrated = mneme(small({"calibrate"}, {"--kv-budget", "512"}));
+  EXPECT_NE(calibrated.code, 2) << calibrated.err;
+  EXPECT_THAT(calibrated.out,
+              testing::ContainsRegex("Use it with: mneme run \\.\\.\\. --kv-method freekv --kv-budget 512 "
+                                     "--kv tau=-?[0-9.]+\n"));
 }
 
 TEST(Eval, ShowsHowQueriesMove) {

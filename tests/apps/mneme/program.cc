@@ -1,4 +1,4 @@
-#include "tests/cli/program.h"
+#include "tests/apps/mneme/program.h"
 
 #include <fcntl.h>
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-#include "src/cli/progress_bar.h"
+#include "apps/mneme/progress_bar.h"
 
 #include <gtest/gtest.h>
 

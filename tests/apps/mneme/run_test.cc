@@ -6,7 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "tests/cli/program.h"
+#include "tests/apps/mneme/program.h"
+#include "tests/short_document.h"
 
 namespace mneme::cli_test {
 namespace {
@@ -18,13 +19,7 @@ using ::testing::Not;
 using ::testing::StartsWith;
 using Json = nlohmann::json;
 
-const std::string kDocument =
-    "It was a dark evening, and the rain fell upon the roofs of the town.\n"
-    "The secret number of silver-harbour is 48213.\n"
-    "The old man lit his pipe, and for some time nobody spoke.\n"
-    "The secret number of copper-lantern is 70935.\n"
-    "Then the clock struck nine, and they went to bed.";
-const std::string kQuestion = "What is the secret number of silver-harbour?";
+const std::string& kQuestion = kAboutHarbour;
 
 TEST(Run, AnswersFromAFileAndPrintsNothingElse) {
   const TempFolder folder;
@@ -41,6 +36,57 @@ TEST(Run, TakesThePromptFromEverywhere) {
   EXPECT_EQ(ask({"-f", "-", "-q", kQuestion}, text).out, "48213\n");
   EXPECT_EQ(ask({"-p", kDocument, "-q", kQuestion}).out, "48213\n");
   EXPECT_EQ(ask({"-p", kDocument + "\n\n\n" + kQuestion}).out, "48213\n") << "question in the prompt";
+}
+
+TEST(Run, AQuestionMayBePipedInBesideAFile) {
+  const TempFolder folder;
+  const std::string file = folder.write("book.txt", kDocument);
+  const auto piped = [&](const std::string& input) {
+    return run_program(
+        {"/bin/sh", "-c", input + " | \"$0\" run -m \"$1\" -f \"$2\" -n 8", MNEME_BINARY, MNEME_MODEL_FILE, file});
+  };
+  EXPECT_EQ(piped("printf '%s\\n' '" + kQuestion + "'").out, "48213\n");
+  EXPECT_EQ(piped("true").out, ask({"-f", file, "-n", "8"}).out) << "nothing was piped in";
+}
+
+TEST(Run, ASmallBudgetShrinksDefaultSinksAndWindowAndSaysSo) {
+  const Outcome o = ask({"-p", kDocument, "-q", kQuestion, "--kv-method", "freekv", "--kv-budget", "512"});
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_EQ(o.out, "48213\n");
+  EXPECT_THAT(o.err, HasSubstr("from 512 + 512 to 128 + 128"));
+}
+
+TEST(Run, HintsWhereAMethodsDefaultsAreWeak) {
+  const auto notes = [](const char* overrides) {
+    return ask({"-p", "The rain", "-n", "1", "--kv-method", "louiskv", "--kv", overrides}).err;
+  };
+  EXPECT_THAT(notes("order=token"), HasSubstr("--kv tau=2"));
+  EXPECT_THAT(notes("tau=2"), IsEmpty());
+}
+
+TEST(Run, ABudgetWithoutAMethodIsRefused) {
+  const Outcome o = ask({"-p", kDocument, "--kv-budget", "64"});
+  EXPECT_EQ(o.code, 2);
+  EXPECT_THAT(o.err, HasSubstr("--kv-budget"));
+}
+
+TEST(Run, StatisticsSpeakOfAGateWhereThereIsOne) {
+  const auto stats = [](const char* method) {
+    std::string document;
+    for (int i = 0; i < 8; ++i) document += kDocument + "\n";
+    return ask({"-p", document, "-q", kQuestion, "--kv-method", method, "--kv-budget", "128", "--kv-sink", "32",
+                "--kv-recent", "32", "--stats"})
+        .err;
+  };
+  EXPECT_THAT(stats("quest"), ::testing::AllOf(HasSubstr("selections made"), Not(HasSubstr("gate"))));
+  EXPECT_THAT(stats("freekv"), ::testing::AllOf(HasSubstr("reused"), HasSubstr("the gate flagged")));
+}
+
+TEST(Run, ATemplateOfTheUsersChoiceIsNotTheModelsFamily) {
+  const Outcome o = ask({"-p", "The rain", "-n", "1", "--json", "--chat-template",
+                         "{% for m in messages %}{{ m.content }}\n{% endfor %}"});
+  ASSERT_EQ(o.code, 0) << o.err;
+  EXPECT_EQ(Json::parse(o.out)["chat_family"], "template");
 }
 
 TEST(Run, EveryEndOfLineAtTheEndOfADocumentIsTheSame) {
@@ -174,7 +220,7 @@ TEST(Run, SmallChunksAndOneThreadGiveTheSameAnswer) {
             "48213\n");
 }
 
-TEST(Run, TheSameSeedDrawsTheSameAnswer) {
+TEST(Run, TheSameSeedSamplesTheSameAnswer) {
   auto draw = [&](const std::string& seed) {
     return ask({"-p", kDocument, "--temp", "1.5", "--seed", seed, "-n", "20", "--ignore-end", "-t", "1"}).out;
   };
@@ -233,7 +279,7 @@ TEST(Program, VersionAndHelp) {
 TEST(Inspect, NamesWhatIsInTheFile) {
   const Outcome o = mneme({"inspect", MNEME_MODEL_FILE});
   EXPECT_EQ(o.code, 0) << o.err;
-  for (const char* part : {"llama", "GGUF"}) EXPECT_THAT(o.out, HasSubstr(part));
+  for (const char* part : {"llama", "GGUF", "rms_epsilon          1e-05"}) EXPECT_THAT(o.out, HasSubstr(part));
 }
 
 TEST(Tokenize, IdsOnOneLine) {
@@ -250,6 +296,24 @@ TEST(Convert, WritesAFileThatAnswers) {
   const Outcome o = mneme({"run", "-m", out, "-p", kDocument, "-q", kQuestion});
   EXPECT_EQ(o.code, 0) << o.err;
   EXPECT_EQ(o.out, "48213\n");
+}
+
+TEST(Convert, ReplacesNoFileUnasked) {
+  const TempFolder folder;
+  const std::string model = folder.write("model.gguf", read_file(MNEME_MODEL_FILE));
+  const std::string same = (folder.path() / "." / "model.gguf").string(), other = folder.write("other.gguf", "mine");
+  for (const auto& arguments :
+       {std::vector<std::string>{"convert", model, model}, {"convert", model, same, "--force"}}) {
+    const Outcome o = mneme(arguments);
+    EXPECT_EQ(o.code, 2);
+    EXPECT_THAT(o.err, HasSubstr("is the input itself"));
+  }
+  const Outcome refused = mneme({"convert", model, other});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("--force"));
+  EXPECT_EQ(read_file(other), "mine");
+  EXPECT_EQ(mneme({"convert", model, other, "--force", "--type", "Q8_0"}).code, 0);
+  EXPECT_GT(read_file(other).size(), 1'000'000u);
 }
 
 }  // namespace

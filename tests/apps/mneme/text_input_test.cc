@@ -1,4 +1,4 @@
-#include "src/cli/text_input.h"
+#include "apps/mneme/text_input.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/cli/program.h"
+#include "tests/apps/mneme/program.h"
 
 namespace mneme::cli_test {
 namespace {

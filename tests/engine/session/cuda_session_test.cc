@@ -10,7 +10,7 @@
 #include <string>
 
 #include "mneme/mneme.h"
-#include "tests/device/cuda_testing.h"
+#include "tests/cuda/cuda_testing.h"
 #include "tests/test_threads.h"
 
 namespace mneme {
@@ -36,8 +36,8 @@ struct Setting {
 };
 
 EngineOptions options(const char* device, const char* kv_store) {
-  return {.device = device,
-          .kv_store = std::string_view(device) == "cpu" ? "auto" : kv_store,
+  return {.device = parse_device(device),
+          .kv_store = parse_kv_residency(std::string_view(device) == "cpu" ? "auto" : kv_store),
           .context = 4096,
           .max_sequences = 4,
           .max_batched_tokens = 512,
@@ -74,7 +74,7 @@ class CudaSessionTest : public CudaTest {
       const Answer a = live.ask({.question = question}), b = restored.ask({.question = question});
       EXPECT_EQ(b.text, question == kAboutLantern ? "70935" : "48213");
       EXPECT_EQ(b.tokens, a.tokens);
-      EXPECT_EQ(b.stats.prompt_tokens, a.stats.prompt_tokens) << "something was computed anew";
+      EXPECT_EQ(b.stats.prompt_tokens, a.stats.prompt_tokens) << "something was computed again";
       EXPECT_LT(b.stats.prompt_tokens, before / 10);
     }
     EXPECT_EQ(restored.tokens(), live.tokens());
@@ -121,7 +121,7 @@ std::vector<std::int32_t> said(const Answer& answer) {
 }
 
 // Answers that are to be the live session's, of another one.
-struct Beside {
+struct Overlap {
   Session session;
   std::int64_t dropped = -1;  // after the last answer
 };
@@ -153,7 +153,7 @@ TEST_F(CudaSessionTest, WhatWasDroppedStaysDropped) {
           live.ask({.document = document(), .question = kAboutHarbour}, long_answer).stats.method.dropped_tokens;
       EXPECT_GT(dropped, 0);
       live.save(path);
-      std::vector<Beside> others;
+      std::vector<Overlap> others;
       others.push_back({Session::restore(fresh, path)});
       EXPECT_EQ(others[0].session.tokens(), live.tokens());
       others[0].session.save(again);
@@ -166,7 +166,7 @@ TEST_F(CudaSessionTest, WhatWasDroppedStaysDropped) {
           const Answer want = live.ask({.question = question}, long_answer, {.question = how});
           const std::int64_t more = want.stats.method.dropped_tokens - dropped;
           dropped = want.stats.method.dropped_tokens;
-          for (Beside& other : others) {
+          for (Overlap& other : others) {
             const Answer got = other.session.ask({.question = question}, long_answer, {.question = how});
             EXPECT_EQ(said(got), said(want)) << question;
             agreement.add(got, want);

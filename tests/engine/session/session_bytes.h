@@ -5,7 +5,7 @@
 #include <cstring>
 #include <span>
 
-#include "src/engine/session_file.h"
+#include "src/engine/session/session_file.h"
 
 namespace mneme {
 

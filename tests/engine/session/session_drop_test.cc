@@ -7,7 +7,7 @@
 #include <string>
 
 #include "mneme/mneme.h"
-#include "tests/engine/session_files.h"
+#include "tests/engine/session/session_files.h"
 
 namespace mneme {
 namespace {

@@ -1,5 +1,5 @@
 // The file of a session: what is written is read, and nothing else.
-#include "src/engine/session_file.h"
+#include "src/engine/session/session_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 #include "src/base/mapped_file.h"
 #include "src/base/rng.h"
-#include "tests/engine/session_bytes.h"
+#include "tests/engine/session/session_bytes.h"
 
 namespace mneme {
 namespace {

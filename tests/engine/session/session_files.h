@@ -5,10 +5,10 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <functional>
 #include <string>
 
 #include "mneme/mneme.h"
+#include "tests/error_message.h"
 
 namespace mneme {
 
@@ -22,16 +22,6 @@ class SessionFiles {
   }
   ~SessionFiles() { std::filesystem::remove_all(folder_); }
 
-  // The words of the error, which is of this kind; empty: there was none.
-  static std::string refusal(ErrorKind kind, const std::function<void()>& action) {
-    try {
-      action();
-    } catch (const Error& e) {
-      EXPECT_EQ(e.kind(), kind) << e.what();
-      return e.what();
-    }
-    return "";
-  }
   // Some hundred tokens, with one fact behind the middle.
   static std::string long_document() {
     std::string text;

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "mneme/mneme.h"
-#include "tests/engine/session_bytes.h"
-#include "tests/engine/session_files.h"
+#include "tests/engine/session/session_bytes.h"
+#include "tests/engine/session/session_files.h"
 
 namespace mneme {
 namespace {
@@ -45,7 +45,7 @@ TEST_P(SessionReading, ARestoredSessionAnswersAsTheLiveOne) {
                    b = restored.ask({.question = question}, long_answer, how);
       EXPECT_EQ(a.tokens, b.tokens) << question;
       EXPECT_EQ(b.stats.prompt_tokens, a.stats.prompt_tokens);
-      EXPECT_LT(b.stats.prompt_tokens, 40) << "nothing is computed anew";
+      EXPECT_LT(b.stats.prompt_tokens, 40) << "nothing is computed again";
       EXPECT_EQ(fork.ask({.question = question}, long_answer, how).tokens, a.tokens);
     }
   }
@@ -57,12 +57,12 @@ TEST_P(SessionReading, OtherMethodsAreRefused) {
   live.ask({.document = document_, .question = "What did the old man light?"});
   live.save(path_);
   for (const LanguageModel* m : {&full, &other})
-    EXPECT_THAT(refusal(ErrorKind::kRequest, [&] { Session::restore(*m, path_); }),
+    EXPECT_THAT(error_message(ErrorKind::kRequest, [&] { Session::restore(*m, path_); }),
                 HasSubstr("start it with the same"));
   Session exact(full);
   exact.ask({.document = document_, .question = "What did the old man light?"});
   exact.save(path_);
-  EXPECT_THAT(refusal(ErrorKind::kRequest, [&] { Session::restore(model, path_); }), HasSubstr("read exactly"));
+  EXPECT_THAT(error_message(ErrorKind::kRequest, [&] { Session::restore(model, path_); }), HasSubstr("read exactly"));
 }
 
 // Damage with right checksums, in the state of the method.
@@ -87,7 +87,7 @@ TEST_P(SessionReading, ALieAboutItsStateIsRefused) {
   std::memcpy(bytes.data() + 16, &size, sizeof(size));
   reseal(bytes);
   std::ofstream(path_, std::ios::binary).write(text.data(), static_cast<std::streamsize>(text.size()));
-  EXPECT_NE(refusal(ErrorKind::kFormat, [&] { Session::restore(model, path_); }), "");
+  EXPECT_NE(error_message(ErrorKind::kFormat, [&] { Session::restore(model, path_); }), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Methods, SessionReading, ::testing::Values("actqkv", "streaming_llm"),

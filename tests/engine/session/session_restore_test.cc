@@ -10,23 +10,14 @@
 #include <vector>
 
 #include "mneme/mneme.h"
-#include "tests/engine/session_files.h"
+#include "tests/engine/session/session_files.h"
+#include "tests/engine/session/session_fixture.h"
 #include "tests/test_threads.h"
 
 namespace mneme {
 namespace {
 
 using ::testing::HasSubstr;
-
-const std::string kModel = MNEME_SOURCE_DIR "/models/needle-27m-q8_0.gguf";
-const std::string kDocument =
-    "It was a dark evening, and the rain fell upon the roofs of the town.\n"
-    "The secret number of silver-harbour is 48213.\n"
-    "The old man lit his pipe, and for some time nobody spoke.\n"
-    "The secret number of copper-lantern is 70935.\n"
-    "Then the clock struck nine, and they went to bed.";
-const std::string kAboutHarbour = "What is the secret number of silver-harbour?";
-const std::string kAboutLantern = "What is the secret number of copper-lantern?";
 
 class SessionRestoreTest : public ::testing::Test, protected SessionFiles {
  protected:
@@ -38,7 +29,7 @@ class SessionRestoreTest : public ::testing::Test, protected SessionFiles {
   std::ptrdiff_t n_files() const { return std::distance(std::filesystem::directory_iterator(folder_), {}); }
 };
 
-TEST_F(SessionRestoreTest, AnswersAsTheLiveOneAndComputesNothingAnew) {
+TEST_F(SessionRestoreTest, AnswersAsTheLiveOneAndRecomputesNothing) {
   Session live(model());
   live.ask({.document = kDocument, .question = kAboutHarbour});
   live.save(path_);
@@ -53,7 +44,7 @@ TEST_F(SessionRestoreTest, AnswersAsTheLiveOneAndComputesNothingAnew) {
 }
 
 // Warm enough that answers differ from draw to draw, long enough that they show it.
-TEST_F(SessionRestoreTest, DrawsAsTheLiveOne) {
+TEST_F(SessionRestoreTest, SamplesAsTheLiveOne) {
   GenerationOptions warm{.max_tokens = 40, .ignore_end = true};
   warm.sampling.temperature = 3.0f;
   Session live(model());
@@ -87,7 +78,7 @@ TEST_F(SessionRestoreTest, ADocumentThatWaitsForItsQuestionWaitsOn) {
   EXPECT_TRUE(info.document_waits);
   EXPECT_EQ(info.computed_tokens, info.tokens);
   EXPECT_EQ(info.architecture, "llama");
-  EXPECT_EQ(info.kv_cache_dtype, "bf16");
+  EXPECT_EQ(info.kv_cache_dtype, KvDtype::kBf16);
   Session restored = Session::restore(model(), path_);
   const Answer answer = restored.ask({.question = kAboutHarbour});
   EXPECT_EQ(answer.text, "48213");
@@ -116,20 +107,22 @@ TEST_F(SessionRestoreTest, OthersMakeRoomAndLoseNothing) {
   for (Session* s : {&live, &second, &third})
     EXPECT_EQ(s->ask({.question = kAboutLantern}, {.max_tokens = 16}).text, "70935");
   LanguageModel smaller(kModel, {.context = 64, .threads = 1, .pin_threads = false});
-  EXPECT_THAT(refusal(ErrorKind::kRequest, [&] { Session::restore(smaller, path_); }), HasSubstr("the context has 64"));
+  EXPECT_THAT(error_message(ErrorKind::kRequest, [&] { Session::restore(smaller, path_); }),
+              HasSubstr("the context has 64"));
 }
 
 TEST_F(SessionRestoreTest, WhatDoesNotFitIsRefusedAndHarmsNothing) {
   Session live(model());
-  EXPECT_THAT(refusal(ErrorKind::kRequest, [&] { live.save(path_); }), HasSubstr("nothing to save"));
+  EXPECT_THAT(error_message(ErrorKind::kRequest, [&] { live.save(path_); }), HasSubstr("nothing to save"));
   live.ask({.document = kDocument, .question = kAboutHarbour});
   live.save(path_);
-  LanguageModel f16(kModel, {.kv_cache_dtype = "f16", .context = 512, .threads = 1, .pin_threads = false});
-  EXPECT_THAT(refusal(ErrorKind::kRequest, [&] { Session::restore(f16, path_); }),
+  LanguageModel f16(kModel, {.kv_cache_dtype = KvDtype::kF16, .context = 512, .threads = 1, .pin_threads = false});
+  EXPECT_THAT(error_message(ErrorKind::kRequest, [&] { Session::restore(f16, path_); }),
               HasSubstr("keys and values in bf16; this model"));
-  EXPECT_NE(refusal(ErrorKind::kFile, [&] { Session::restore(model(), folder_ / "none"); }), "");
-  EXPECT_NE(refusal(ErrorKind::kFile, [&] { Session::restore(model(), folder_); }), "");
-  EXPECT_THAT(refusal(ErrorKind::kFormat, [&] { Session::restore(model(), kModel); }), HasSubstr("saved session"));
+  EXPECT_NE(error_message(ErrorKind::kFile, [&] { Session::restore(model(), folder_ / "none"); }), "");
+  EXPECT_NE(error_message(ErrorKind::kFile, [&] { Session::restore(model(), folder_); }), "");
+  EXPECT_THAT(error_message(ErrorKind::kFormat, [&] { Session::restore(model(), kModel); }),
+              HasSubstr("saved session"));
 
   const auto size = std::filesystem::file_size(path_);
   for (const double where : {0.001, 0.01, 0.5, 0.999999}) {
@@ -142,9 +135,9 @@ TEST_F(SessionRestoreTest, WhatDoesNotFitIsRefusedAndHarmsNothing) {
     file.seekp(at);
     file.put(static_cast<char>(old ^ 1));
     file.close();
-    EXPECT_NE(refusal(ErrorKind::kFormat, [&] { Session::restore(model(), damaged); }), "") << where;
+    EXPECT_NE(error_message(ErrorKind::kFormat, [&] { Session::restore(model(), damaged); }), "") << where;
     std::filesystem::resize_file(damaged, static_cast<std::uintmax_t>(at));
-    EXPECT_NE(refusal(ErrorKind::kFormat, [&] { Session::restore(model(), damaged); }), "") << where;
+    EXPECT_NE(error_message(ErrorKind::kFormat, [&] { Session::restore(model(), damaged); }), "") << where;
   }
   EXPECT_EQ(live.ask({.question = kAboutLantern}).text, "70935");
 }
@@ -161,7 +154,7 @@ TEST_F(SessionRestoreTest, AFullDiskLeavesTheOldFile) {
   const rlimit tight{.rlim_cur = 100'000, .rlim_max = old.rlim_max};
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &tight), 0);
-  const std::string words = refusal(ErrorKind::kFile, [&] { live.save(path_); });
+  const std::string words = error_message(ErrorKind::kFile, [&] { live.save(path_); });
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &old), 0);
   std::signal(SIGXFSZ, handler);
   EXPECT_THAT(words, HasSubstr("writing failed"));

@@ -7,38 +7,20 @@
 #include <vector>
 
 #include "mneme/mneme.h"
-#include "src/engine/running_model.h"
+#include "src/engine/session/running_model.h"
+#include "tests/engine/session/session_fixture.h"
 #include "tests/test_threads.h"
 
 namespace mneme {
 namespace {
 
-const std::string kModel = MNEME_SOURCE_DIR "/models/needle-27m-q8_0.gguf";
-const std::string kDocument =
-    "It was a dark evening, and the rain fell upon the roofs of the town.\n"
-    "The secret number of silver-harbour is 48213.\n"
-    "The old man lit his pipe, and for some time nobody spoke.\n"
-    "The secret number of copper-lantern is 70935.\n"
-    "Then the clock struck nine, and they went to bed.";
-const std::string kAboutHarbour = "What is the secret number of silver-harbour?";
-const std::string kAboutLantern = "What is the secret number of copper-lantern?";
-
-class SessionTest : public ::testing::Test {
+class SessionTest : public SharedModelTest {
  protected:
   // One for all tests: what one leaves behind, the next would meet.
   static LanguageModel& model() {
     static LanguageModel model(
         kModel, {.context = 2048, .max_batched_tokens = 64, .threads = kTestThreads, .pin_threads = false});
     return model;
-  }
-  static ErrorKind kind_of(const std::function<void()>& action) {
-    try {
-      action();
-    } catch (const Error& e) {
-      return e.kind();
-    }
-    ADD_FAILURE() << "nothing was thrown";
-    return ErrorKind::kDevice;
   }
 };
 
@@ -249,7 +231,6 @@ TEST(LanguageModelErrors, OptionsOutOfRange) {
     }
     return ErrorKind::kDevice;
   };
-  EXPECT_EQ(kind_of({.kv_cache_dtype = "fp8"}), ErrorKind::kOption);
   EXPECT_EQ(kind_of({.threads = -1}), ErrorKind::kOption);
   EXPECT_EQ(kind_of({.threads = 100'000}), ErrorKind::kOption);
   EXPECT_EQ(kind_of({.max_sequences = 0}), ErrorKind::kOption);

@@ -1,4 +1,4 @@
-#include "src/engine/stop_matcher.h"
+#include "src/engine/session/stop_matcher.h"
 
 #include <gtest/gtest.h>
 

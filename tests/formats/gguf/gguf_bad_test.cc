@@ -1,13 +1,13 @@
-// Damaged and impossible GGUF files: each one change to a good file, and the error that must name it.
+// Damaged and invalid GGUF files: each is one change to a valid file, and the error that must name it.
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <limits>
 
-#include "src/checkpoint/checkpoint.h"
-#include "src/checkpoint/gguf_checkpoint.h"
-#include "tests/checkpoint/files.h"
-#include "tests/checkpoint/gguf_builder.h"
+#include "src/formats/checkpoint.h"
+#include "src/formats/gguf/gguf_checkpoint.h"
+#include "tests/formats/files.h"
+#include "tests/formats/gguf/gguf_builder.h"
 
 namespace mneme::test {
 namespace {
@@ -58,7 +58,7 @@ std::vector<BadCase> container_cases() {
        [](GgufBuilder& b) { b.set("tokenizer.ggml.tokens", std::vector<std::string>{"\xed\xa0\x80"}); },
        ErrorKind::kFormat, "tokenizer.ggml.tokens"},
       {"key_twice", [](GgufBuilder& b) { b.entries.push_back(b.entries[2]); }, ErrorKind::kFormat,
-       "llama.block_count' is there twice"},
+       "llama.block_count' occurs twice"},
       {"unknown_value_type", [](GgufBuilder& b) { b.set_raw("x.y", raw<std::uint32_t>(13) + raw(0)); },
        ErrorKind::kFormat, "value type 13"},
       {"array_of_arrays",
@@ -107,8 +107,39 @@ std::vector<BadCase> tensor_cases() {
        ErrorKind::kFormat, "2^48"},
       {"dimension_negative", with("output_norm.weight", [](T& t) { t.dims = {kHuge}; }), ErrorKind::kFormat,
        "output_norm.weight"},
-      {"type_q4_k", with("blk.0.ffn_up.weight", [](T& t) { t.type = 12; }), ErrorKind::kUnsupported, "Q4_K"},
-      {"type_q6_k", with("blk.0.ffn_up.weight", [](T& t) { t.type = 14; }), ErrorKind::kUnsupported, "Q6_K"},
+      {"type_iq2_xxs", with("blk.0.ffn_up.weight", [](T& t) { t.type = 16; }), ErrorKind::kUnsupported,
+       "'blk.0.ffn_up.weight' has type IQ2_XXS: its values are entries of a large codebook; take the model in Q2_K"},
+      {"type_iq1_m", with("blk.0.ffn_up.weight", [](T& t) { t.type = 29; }), ErrorKind::kUnsupported, "IQ1_M: its"},
+      {"type_tq1_0", with("blk.0.ffn_up.weight", [](T& t) { t.type = 34; }), ErrorKind::kUnsupported, "TQ1_0: made"},
+      {"type_nvfp4", with("blk.0.ffn_up.weight", [](T& t) { t.type = 40; }), ErrorKind::kUnsupported,
+       "NVFP4: take the model in MXFP4"},
+      {"type_q8_k", with("blk.0.ffn_up.weight", [](T& t) { t.type = 15; }), ErrorKind::kUnsupported, "Q8_K: a type of"},
+      {"type_removed", with("blk.0.ffn_up.weight", [](T& t) { t.type = 4; }), ErrorKind::kUnsupported,
+       "Q4_2: removed from the format"},
+      {"q4_k_in_rows_of_64", with("blk.0.ffn_up.weight", [](T& t) { t.type = 12; }), ErrorKind::kFormat,
+       "rows of tensor 'blk.0.ffn_up.weight' have 64 elements; q4_k needs a multiple of 256"},
+      {"mxfp4_in_rows_of_33",
+       with("blk.0.attn_q.weight",
+            [](T& t) {
+              t.type = 39;
+              t.dims = {33, 64};
+            }),
+       ErrorKind::kFormat, "33 elements; mxfp4 needs a multiple of 32"},
+      {"more_bytes_than_there_are", with("blk.1.ffn_down.weight", [](T& t) { t.type = 0; }), ErrorKind::kFormat,
+       "tensor 'blk.1.ffn_down.weight' of type f32 has 24576 bytes at offset"},
+      {"part_of_a_split_file",
+       [](GgufBuilder& b) {
+         b.set("split.no", 0u);
+         b.set("split.count", 3u);
+       },
+       ErrorKind::kFormat, "part 1 of 3, without the others"},
+      {"part_beyond_the_count",
+       [](GgufBuilder& b) {
+         b.set("split.no", 3u);
+         b.set("split.count", 3u);
+       },
+       ErrorKind::kFormat, "split.no is 3 and split.count 3"},
+      {"absurd_number_of_parts", [](GgufBuilder& b) { b.set("split.count", 70000u); }, ErrorKind::kFormat, "70000"},
       {"type_unknown", with("blk.0.ffn_up.weight", [](T& t) { t.type = 4711; }), ErrorKind::kUnsupported, "type 4711"},
       {"row_not_a_block",
        with("blk.0.attn_q.weight",
@@ -122,9 +153,12 @@ std::vector<BadCase> tensor_cases() {
       {"offset_overflows", with("blk.0.attn_q.weight", [](T& t) { t.offset = kHuge - 31; }), ErrorKind::kFormat,
        "blk.0.attn_q.weight"},
       {"overlap", with("blk.0.attn_q.weight", [](T& t) { t.offset = 32; }), ErrorKind::kFormat, "overlap"},
+      {"overlap_by_one_alignment",
+       [](GgufBuilder& b) { b.tensors[1].offset = (b.tensors[0].data.size() + 31) / 32 * 32 - 32; }, ErrorKind::kFormat,
+       "overlap"},
       {"same_place", with("blk.1.attn_norm.weight", [](T& t) { t.offset = 0; }), ErrorKind::kFormat, "overlap"},
       {"name_twice", with("blk.1.attn_norm.weight", [](T& t) { t.name = "blk.0.attn_norm.weight"; }),
-       ErrorKind::kFormat, "'blk.0.attn_norm.weight' is there twice"},
+       ErrorKind::kFormat, "'blk.0.attn_norm.weight' occurs twice"},
       {"name_empty", with("blk.1.attn_norm.weight", [](T& t) { t.name = ""; }), ErrorKind::kFormat, "name of tensor"},
       {"name_long", with("blk.1.attn_norm.weight", [](T& t) { t.name = std::string(65, 'n'); }), ErrorKind::kFormat,
        "65 bytes"},

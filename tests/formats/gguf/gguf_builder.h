@@ -1,4 +1,4 @@
-// Builds GGUF files byte by byte, right ones and wrong ones.
+// Builds valid and invalid GGUF files byte by byte.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "src/base/rng.h"
-#include "src/checkpoint/gguf_types.h"
+#include "src/formats/gguf/gguf_types.h"
 
 namespace mneme::test {
 
@@ -20,7 +20,7 @@ class GgufBuilder {
     std::vector<std::uint64_t> dims;  // innermost first, as in the file
     std::uint32_t type = 0;
     std::string data;
-    std::optional<std::uint64_t> offset;  // else behind the one before
+    std::optional<std::uint64_t> offset;  // default: after the previous tensor
   };
 
   std::uint32_t version = 3;
@@ -70,18 +70,20 @@ class GgufBuilder {
   void erase_tensor(const std::string& name) {
     std::erase_if(tensors, [&](const Tensor& t) { return t.name == name; });
   }
-  // Random weights that are numbers in every type: scales of blocks are small and positive.
+  // Random finite weights in every type: scales of blocks are small.
   void add(const std::string& name, std::vector<std::uint64_t> dims, std::uint32_t type) {
     std::uint64_t n = 1;
     for (const std::uint64_t d : dims) n *= d;
     std::string data;
-    for (std::uint64_t i = 0; i < n; ++i) {
-      const bool block = i % 32 == 0;
-      if (block && (type == 2 || type == 8)) data += raw<std::uint16_t>(0x2800);  // 2^-5
-      if (type == 0) data += raw(static_cast<float>(rng_.normal()));
-      if (type == 1) data += raw(f16(static_cast<float>(rng_.normal())).bits);
-      if (type == 30) data += raw(bf16(static_cast<float>(rng_.normal())).bits);
-      if (type == 8 || (type == 2 && i % 2 == 0)) data += static_cast<char>(rng_.below(256));
+    if (const auto dtype = dtype_of_ggml(type); dtype && is_quantised(*dtype)) {
+      const auto block = static_cast<std::uint64_t>(dtype_info(*dtype).block);
+      for (std::uint64_t i = 0; i < n / block; ++i) data += random_block(*dtype);
+    } else {
+      for (std::uint64_t i = 0; i < n; ++i) {
+        if (type == 0) data += raw(static_cast<float>(rng_.normal()));
+        if (type == 1) data += raw(f16(static_cast<float>(rng_.normal())).bits);
+        if (type == 30) data += raw(bf16(static_cast<float>(rng_.normal())).bits);
+      }
     }
     tensors.push_back({name, std::move(dims), type, std::move(data), std::nullopt});
   }
@@ -108,7 +110,7 @@ class GgufBuilder {
     return out;
   }
 
-  // Two layers, every type of tensor that is allowed; heads x head_dim is not the hidden size; two tokens fewer than
+  // Two layers with every supported tensor type; heads x head_dim differs from the hidden size; two tokens fewer than
   // rows.
   static GgufBuilder tiny() {
     GgufBuilder b;
@@ -136,7 +138,7 @@ class GgufBuilder {
       b.add(p + "attn_k.weight", {64, 64}, 1);
       b.add(p + "attn_v.weight", {64, 64}, 30);
       b.add(p + "attn_output.weight", {128, 64}, 8);
-      b.add(p + "ffn_gate.weight", {64, 96}, 2);
+      b.add(p + "ffn_gate.weight", {64, 96}, layer == 0 ? 2 : 3);
       b.add(p + "ffn_up.weight", {64, 96}, 0);
       b.add(p + "ffn_down.weight", {96, 64}, 8);
     }
@@ -164,7 +166,64 @@ class GgufBuilder {
     set("tokenizer.chat_template", "{{ messages }}<|end|>");
   }
 
+  // Every matrix in one type, or token_embd in another, with rows of 256: what K-quants need.
+  static GgufBuilder wide(std::uint32_t type, std::uint32_t embedding) {
+    GgufBuilder b = tiny();
+    b.set("llama.embedding_length", 256u);
+    b.set("llama.feed_forward_length", 512u);
+    b.set("llama.attention.head_count", 8u);
+    b.tensors.clear();
+    b.add("token_embd.weight", {256, 40}, embedding);
+    b.add("output_norm.weight", {256}, 0);
+    for (int layer = 0; layer < 2; ++layer) {
+      const std::string p = "blk." + std::to_string(layer) + ".";
+      b.add(p + "attn_norm.weight", {256}, 0);
+      b.add(p + "ffn_norm.weight", {256}, 0);
+      b.add(p + "attn_q.weight", {256, 256}, type);
+      b.add(p + "attn_k.weight", {256, 64}, type);
+      b.add(p + "attn_v.weight", {256, 64}, type);
+      b.add(p + "attn_output.weight", {256, 256}, type);
+      b.add(p + "ffn_gate.weight", {256, 512}, type);
+      b.add(p + "ffn_up.weight", {256, 512}, type);
+      b.add(p + "ffn_down.weight", {512, 256}, type);
+    }
+    return b;
+  }
+
  private:
+  // Offsets of the f16 scales in a block, the minimum behind the scale.
+  static std::vector<std::size_t> scales_of(DType dtype) {
+    switch (dtype) {
+      case DType::kQ4_1:
+      case DType::kQ5_1:
+      case DType::kQ4_K:
+      case DType::kQ5_K:
+        return {0, 2};
+      case DType::kQ2_K:
+        return {80, 82};
+      case DType::kQ3_K:
+        return {108};
+      case DType::kQ6_K:
+        return {208};
+      default:
+        return {0};
+    }
+  }
+  std::string random_block(DType dtype) {
+    std::string out;
+    while (out.size() < static_cast<std::size_t>(dtype_info(dtype).bytes)) out += static_cast<char>(rng_.below(256));
+    if (dtype == DType::kMXFP4) {
+      out[0] = 122;  // 2^-6
+      return out;
+    }
+    const std::vector<std::size_t> scales = scales_of(dtype);
+    // 2^-5, and -7 * 2^-5; 2^-12 where six-bit scales multiply them.
+    const bool super = dtype_info(dtype).block > 32;
+    out.replace(scales[0], 2, raw<std::uint16_t>(super ? 0x0c00 : 0x2800));
+    if (scales.size() > 1) out.replace(scales[1], 2, raw<std::uint16_t>(super ? 0x0c00 : 0xb300));
+    return out;
+  }
+
   Rng rng_{7};
 };
 

@@ -3,12 +3,12 @@
 #include <cmath>
 #include <filesystem>
 
-#include "src/checkpoint/checkpoint.h"
-#include "src/checkpoint/gguf_checkpoint.h"
-#include "src/checkpoint/gguf_file.h"
-#include "src/checkpoint/gguf_model.h"
-#include "tests/checkpoint/files.h"
-#include "tests/checkpoint/gguf_builder.h"
+#include "src/formats/checkpoint.h"
+#include "src/formats/gguf/gguf_checkpoint.h"
+#include "src/formats/gguf/gguf_file.h"
+#include "src/formats/gguf/gguf_model.h"
+#include "tests/formats/files.h"
+#include "tests/formats/gguf/gguf_builder.h"
 
 namespace mneme::test {
 namespace {
@@ -190,11 +190,146 @@ TEST(Gguf, VocabularyOnlyFilesGiveTheirTokenizer) {
 
 TEST(Gguf, TokenizerOfAFileWhoseTensorsAreUnknown) {
   GgufBuilder b = GgufBuilder::tiny();
-  b.tensor("token_embd.weight").type = 12;
+  b.tensor("token_embd.weight").type = 19;
   TempFolder folder;
-  const auto path = folder.write("q4_k.gguf", b.build());
+  const auto path = folder.write("iq1_s.gguf", b.build());
   EXPECT_EQ(Checkpoint::open_tokenizer(path).tokens.size(), 38u);
-  expect_error(ErrorKind::kUnsupported, {"token_embd.weight", "Q4_K"}, [&] { Checkpoint::open(path); });
+  expect_error(ErrorKind::kUnsupported, {"token_embd.weight", "IQ1_S"}, [&] { Checkpoint::open(path); });
+}
+
+TEST(Gguf, ReadsEveryQuantisedTypeMixedInOneFile) {
+  for (const std::uint32_t type : {2u, 3u, 6u, 7u, 8u, 10u, 11u, 12u, 13u, 14u, 20u, 23u, 39u}) {
+    GgufBuilder b = GgufBuilder::wide(type, 14);
+    for (const char* name : {"blk.1.ffn_down.weight", "blk.1.attn_v.weight"}) {
+      const auto dims = b.tensor(name).dims;
+      b.erase_tensor(name);
+      b.add(name, dims, 13);
+    }
+    const std::string bytes = b.build();
+    const auto checkpoint = open_gguf(as_bytes(bytes), "mixed.gguf");
+    EXPECT_EQ(checkpoint->require("token_embd.weight", {40, 256}).view.dtype(), DType::kQ6_K);
+    EXPECT_EQ(checkpoint->require("blk.1.ffn_down.weight", {256, 512}).view.dtype(), DType::kQ5_K);
+    const ConstTensorView up = checkpoint->require("blk.0.ffn_up.weight", {512, 256}).view;
+    EXPECT_EQ(up.dtype(), *dtype_of_ggml(type));
+    EXPECT_EQ(ggml_of_dtype(up.dtype()), type);
+    EXPECT_EQ(std::memcmp(up.data(), b.tensor("blk.0.ffn_up.weight").data.data(),
+                          b.tensor("blk.0.ffn_up.weight").data.size()),
+              0);
+  }
+}
+
+// Seeds of tests/fuzz/gguf_fuzz.cc: a fuzzer that starts from refused files would never get past the header.
+TEST(Gguf, SeedsOfTheFuzzerAreWhole) {
+  const std::string folder = MNEME_SOURCE_DIR "/tests/fuzz/corpus/gguf/";
+  for (const char* name : {"llama.gguf", "q4_1.gguf", "five_bits.gguf", "k_quants.gguf"}) {
+    const std::string bytes = read_file(folder + name);
+    EXPECT_EQ(open_gguf(as_bytes(bytes), name)->tensors().size(), 11u) << name;
+  }
+  const std::string part = read_file(folder + "part.gguf");
+  expect_error(ErrorKind::kFormat, {"part 1 of 2"}, [&] { open_gguf(as_bytes(part), "part.gguf"); });
+}
+
+// A model in parts, as llama.cpp's gguf-split makes them: metadata in the first alone.
+class SplitGguf : public testing::Test {
+ protected:
+  SplitGguf() {
+    GgufBuilder whole = GgufBuilder::wide(12, 14);
+    count_ = whole.tensors.size();
+    parts_[0] = whole;
+    parts_[1].alignment = parts_[2].alignment = 32;
+    for (std::size_t i = 0; i < 3; ++i) {
+      parts_[i].tensors.clear();
+      parts_[i].set_raw("split.no",
+                        GgufBuilder::raw<std::uint32_t>(2) + GgufBuilder::raw(static_cast<std::uint16_t>(i)));
+      parts_[i].set_raw("split.count", GgufBuilder::raw<std::uint32_t>(2) + GgufBuilder::raw<std::uint16_t>(3));
+      parts_[i].set_raw("split.tensors.count",
+                        GgufBuilder::raw<std::uint32_t>(5) + GgufBuilder::raw(static_cast<std::int32_t>(count_)));
+    }
+    for (std::size_t i = 0; i < count_; ++i) parts_[3 * i / count_].tensors.push_back(whole.tensors[i]);
+  }
+  std::filesystem::path write() {
+    for (std::size_t i = 0; i < 3; ++i) folder_.write(name(i + 1), parts_[i].build());
+    return folder_ / name(1);
+  }
+  static std::string name(std::size_t no) { return "model-0000" + std::to_string(no) + "-of-00003.gguf"; }
+  void expect_refusal(ErrorKind kind, std::initializer_list<std::string> words) {
+    const auto path = write();
+    expect_error(kind, words, [&] { Checkpoint::open(path); });
+  }
+
+  TempFolder folder_;
+  GgufBuilder parts_[3];
+  std::size_t count_ = 0;
+};
+
+TEST_F(SplitGguf, IsOneModel) {
+  const auto path = write();
+  const auto checkpoint = Checkpoint::open(path);
+  EXPECT_EQ(checkpoint->format(), "GGUF v3, 3 parts");
+  EXPECT_EQ(checkpoint->tensors().size(), count_);
+  EXPECT_EQ(checkpoint->config().n_layers, 2);
+  EXPECT_EQ(Checkpoint::open_tokenizer(path).tokens.size(), 38u);
+}
+
+TEST_F(SplitGguf, FirstPartMayHaveTheMetadataAlone) {
+  for (const auto& t : parts_[0].tensors) parts_[1].tensors.push_back(t);
+  parts_[0].tensors.clear();
+  EXPECT_EQ(Checkpoint::open(write())->tensors().size(), count_);
+}
+
+TEST_F(SplitGguf, OnlyTheFirstIsOpened) {
+  write();
+  for (const std::size_t no : {2, 3}) {
+    const auto path = folder_ / name(no);
+    const std::string part = "part " + std::to_string(no) + " of 3";
+    expect_error(ErrorKind::kFormat, {name(no), part, name(1)}, [&] { Checkpoint::open(path); });
+    expect_error(ErrorKind::kFormat, {name(no), part, name(1)}, [&] { Checkpoint::open_tokenizer(path); });
+  }
+}
+
+TEST_F(SplitGguf, MissingPart) {
+  const auto path = write();
+  std::filesystem::remove(folder_ / name(2));
+  expect_error(ErrorKind::kFile, {name(2), "part 2 of 3"}, [&] { Checkpoint::open(path); });
+}
+
+TEST_F(SplitGguf, NameWithoutANumber) {
+  const auto path = folder_.write("model.gguf", parts_[0].build());
+  expect_error(ErrorKind::kFormat, {"model.gguf", "-00001-of-00003.gguf"}, [&] { Checkpoint::open(path); });
+}
+
+TEST_F(SplitGguf, PartThatIsThereTwice) {
+  const auto path = write();
+  folder_.write(name(3), parts_[1].build());
+  expect_error(ErrorKind::kFormat, {name(3), "expected part 3 of 3, found part 2 of 3"},
+               [&] { Checkpoint::open(path); });
+}
+
+TEST_F(SplitGguf, PartOfAnotherSet) {
+  parts_[1].set("split.count", 4u);
+  expect_refusal(ErrorKind::kFormat, {name(2), "expected part 2 of 3, found part 2 of 4"});
+}
+
+TEST_F(SplitGguf, WholeFileInPlaceOfAPart) {
+  parts_[2].erase("split.count");
+  expect_refusal(ErrorKind::kFormat, {name(3), "expected part 3 of 3, found a whole file"});
+}
+
+TEST_F(SplitGguf, TensorInTwoParts) {
+  parts_[2].tensors.push_back(parts_[0].tensors[0]);
+  expect_refusal(ErrorKind::kFormat, {name(3), "'token_embd.weight' occurs twice"});
+}
+
+TEST_F(SplitGguf, FewerTensorsThanItSays) {
+  parts_[2].tensors.pop_back();
+  expect_refusal(ErrorKind::kFormat, {name(1), "expected " + std::to_string(count_) + " tensors in 3 parts"});
+}
+
+TEST_F(SplitGguf, TruncatedPart) {
+  const auto path = write();
+  const std::string part = parts_[1].build();
+  folder_.write(name(2), part.substr(0, part.size() - 40));
+  expect_error(ErrorKind::kFormat, {name(2), "of type q4_k has", "truncated"}, [&] { Checkpoint::open(path); });
 }
 
 TEST(Gguf, SentencePieceTokenizer) {

@@ -1,12 +1,12 @@
-#include "src/checkpoint/gguf_writer.h"
+#include "src/formats/gguf/gguf_writer.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
 #include <csignal>
 
-#include "src/checkpoint/gguf_file.h"
-#include "tests/checkpoint/files.h"
+#include "src/formats/gguf/gguf_file.h"
+#include "tests/formats/files.h"
 
 namespace mneme::test {
 namespace {
@@ -78,7 +78,7 @@ TEST(GgufWriter, PlacesThatCannotBeWritten) {
 
 TEST(GgufWriter, AFullDiskIsAnErrorAndLeavesNothing) {
   TempFolder folder;
-  // A limit on the size of files stands in for the disk.
+  // A file size limit simulates a full disk.
   std::signal(SIGXFSZ, SIG_IGN);
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);

@@ -1,13 +1,13 @@
-// Damaged and impossible Hugging Face folders: each one change to a good one, and the error that must name it.
+// Damaged and invalid Hugging Face folders: each is one change to a valid one, and the error that must name it.
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <limits>
 
-#include "src/checkpoint/checkpoint.h"
-#include "src/checkpoint/json.h"
-#include "src/checkpoint/safetensors.h"
-#include "tests/checkpoint/hf_builder.h"
+#include "src/formats/checkpoint.h"
+#include "src/formats/json.h"
+#include "src/formats/safetensors/safetensors.h"
+#include "tests/formats/safetensors/hf_builder.h"
 
 namespace mneme::test {
 namespace {
@@ -43,7 +43,7 @@ std::vector<BadCase> file_cases() {
       {"config_cut", file("config.json", "{\"model_type\": \"lla"), ErrorKind::kFormat, "config.json"},
       {"config_array", file("config.json", "[]"), ErrorKind::kFormat, "expected an object"},
       {"config_deep", file("config.json", deep), ErrorKind::kFormat, "deeper than 64"},
-      {"config_key_twice", file("config.json", "{\"a\": 1, \"a\": 2}"), ErrorKind::kFormat, "'a' is there twice"},
+      {"config_key_twice", file("config.json", "{\"a\": 1, \"a\": 2}"), ErrorKind::kFormat, "'a' occurs twice"},
       {"config_not_utf8", file("config.json", "{\"a\": \"\xff\"}"), ErrorKind::kFormat, "UTF-8"},
       {"config_huge", file("config.json", "{\"a\": \"" + std::string(17u << 20, 'x') + "\"}"), ErrorKind::kFormat,
        "at most 16777216"},
@@ -262,7 +262,7 @@ TEST(BadHfFolder, WithoutWeights) {
   expect_error(ErrorKind::kFile, {"model.safetensors", "a folder"}, [&] { Checkpoint::open(folder.path()); });
 }
 
-// A header as given, and so many bytes of data.
+// The given header and n bytes of data.
 std::string with_header(std::string header, std::size_t n) {
   header.resize((header.size() + 7) / 8 * 8, ' ');
   const std::uint64_t length = header.size();

@@ -1,4 +1,4 @@
-// Builds Hugging Face folders, right ones and wrong ones.
+// Builds valid and invalid Hugging Face folders.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 #include "src/base/rng.h"
 #include "src/tensor/half.h"
-#include "tests/checkpoint/files.h"
+#include "tests/formats/files.h"
 
 namespace mneme::test {
 
@@ -141,7 +141,7 @@ class HfBuilder {
           {"merges", {"a b", "ab c"}}}}};
   }
 
-  // As Llama 2 has it.
+  // As in Llama 2.
   static Json sentencepiece_tokenizer() {
     Json t = byte_level_tokenizer();
     Json vocab = {{"<unk>", 0}, {"<s>", 1}, {"</s>", 2}, {"<0x00>", 3}, {"<0x0A>", 4}, {"▁", 5},

@@ -3,9 +3,9 @@
 
 #include <cmath>
 
-#include "src/checkpoint/checkpoint.h"
-#include "src/checkpoint/hf_model.h"
-#include "tests/checkpoint/hf_builder.h"
+#include "src/formats/checkpoint.h"
+#include "src/formats/safetensors/hf_model.h"
+#include "tests/formats/safetensors/hf_builder.h"
 
 namespace mneme::test {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 using testing::ElementsAre;
 
 std::unique_ptr<Checkpoint> open(const HfBuilder& b) {
-  TempFolder folder;  // the mappings live on without the names
+  TempFolder folder;  // mappings outlive the removed files
   b.write(folder);
   return Checkpoint::open(folder.path());
 }
@@ -253,7 +253,7 @@ TEST(HfTokenizer, SentencePiece) {
   check(false);
 }
 
-TEST(HfTokenizer, FilesBesideIt) {
+TEST(HfTokenizer, SideFiles) {
   HfBuilder b = HfBuilder::tiny();
   b.tokenizer_config = {
       {"bos_token", "<s>"},

@@ -1,4 +1,4 @@
-#include "src/blocks/spearman.h"
+#include "src/methods/stats/spearman.h"
 
 #include <gtest/gtest.h>
 

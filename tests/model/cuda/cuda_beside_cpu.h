@@ -1,4 +1,4 @@
-// A model on the device and on the CPU, fed the same.
+// Runs a model on the device and on the CPU with the same inputs.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,13 +7,13 @@
 #include <span>
 #include <vector>
 
-#include "src/model/cuda_forward.h"
-#include "tests/model/cuda_models.h"
+#include "src/model/cuda/forward.h"
+#include "tests/model/cuda/cuda_models.h"
 #include "tests/model/sequence_runner.h"
 
 namespace mneme {
 
-// One sequence here and there.
+// One sequence on both.
 struct Pair {
   SequenceCache device, host;
   MethodState on_device, on_host;

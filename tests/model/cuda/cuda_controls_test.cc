@@ -1,4 +1,4 @@
-// The controls and the audit on the device, beside those on the CPU.
+// Controls and audit on the device, compared with the CPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,10 +8,10 @@
 
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
-#include "tests/device/cuda_testing.h"
-#include "tests/model/cuda_beside_cpu.h"
-#include "tests/model/cuda_on_device.h"
-#include "tests/model/cuda_refusal.h"
+#include "tests/cuda/cuda_testing.h"
+#include "tests/model/cuda/cuda_beside_cpu.h"
+#include "tests/model/cuda/cuda_on_device.h"
+#include "tests/model/cuda/cuda_refusal.h"
 #include "tests/model/method_shape.h"
 #include "tests/test_threads.h"
 
@@ -44,8 +44,8 @@ TEST(CudaControls, RefusesWithAReason) {
         << name << " " << overrides << ": " << refusal_of(name, overrides, head_dim);
 }
 
-// What is drawn does not depend on the model, so that every step has the CPU's logits.
-TEST_F(CudaControlsTest, DrawsAsTheCpu) {
+// Random selections do not depend on the model, so every step has the CPU's logits.
+TEST_F(CudaControlsTest, SamplesAsTheCpu) {
   for (const auto& [heads, kv_heads, head_dim, type] : {std::tuple{8, 2, 64, DType::kBF16}, {7, 1, 128, DType::kF16}}) {
     const auto model =
         Model::random(cuda_config(Architecture::kLlama, heads, kv_heads, head_dim), DType::kBF16, {}, 5, cpu);
@@ -84,9 +84,9 @@ TEST_F(CudaControlsTest, DrawsAsTheCpu) {
   }
 }
 
-// Sets may differ where two scores are nearly the same, and after that a random model goes its own way: most steps must
-// have the CPU's logits, and none may be something else altogether.
-TEST_F(CudaControlsTest, ChoosesByKeysAsTheCpu) {
+// Selections may differ where two scores are nearly equal, and a random model diverges afterwards: most steps must have
+// the CPU's logits, and none may differ entirely.
+TEST_F(CudaControlsTest, SelectsByKeysAsTheCpu) {
   for (const auto& [heads, kv_heads, head_dim, type] : {std::tuple{8, 2, 64, DType::kBF16}, {4, 4, 128, DType::kF16}}) {
     const auto model =
         Model::random(cuda_config(Architecture::kLlama, heads, kv_heads, head_dim), DType::kBF16, {}, 5, cpu);
@@ -118,8 +118,8 @@ TEST_F(CudaControlsTest, ChoosesByKeysAsTheCpu) {
   }
 }
 
-// A control beside a method that chooses by boxes, in one step: each is what it is alone.
-TEST_F(CudaControlsTest, GoesBesideOtherMethods) {
+// A control and a method that selects by boxes in one step: each gives what it gives alone.
+TEST_F(CudaControlsTest, RunsInOneStepWithOtherMethods) {
   const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
   const std::vector<std::int32_t> tokens = random_tokens(1500, model->config().vocab, 6);
   const RecipeOptions options{.budget = 256, .sink = 32, .recent = 64, .dense_layers = std::vector<std::int32_t>{0}};
@@ -179,18 +179,18 @@ TEST_P(CudaAuditTest, AuditsAsTheCpu) {
   for (Pair* p : {&a, &b})
     for (std::size_t l = 0; l < 3; ++l) {
       const LayerStats &here = p->on_device.stats().layers[l], &there = p->on_host.stats().layers[l];
-      ASSERT_EQ(here.audits, there.audits) << "layer " << l;
-      const auto n = static_cast<double>(there.audits);
+      ASSERT_EQ(here.audit.samples, there.audit.samples) << "layer " << l;
+      const auto n = static_cast<double>(there.audit.samples);
       if (n == 0) continue;
       EXPECT_GE(n, 10);
       const double bound = c.same_sets ? 0.005 : 0.03;
-      EXPECT_NEAR(here.audit_recall / n, there.audit_recall / n, bound) << "layer " << l;
-      EXPECT_NEAR(here.audit_mass / n, there.audit_mass / n, bound) << "layer " << l;
-      EXPECT_NEAR(here.audit_error / n, there.audit_error / n, bound + 0.005) << "layer " << l;
-      EXPECT_LE(here.audit_mass, n * 1.01);
+      EXPECT_NEAR(here.audit.recall / n, there.audit.recall / n, bound) << "layer " << l;
+      EXPECT_NEAR(here.audit.mass / n, there.audit.mass / n, bound) << "layer " << l;
+      EXPECT_NEAR(here.audit.error / n, there.audit.error / n, bound + 0.005) << "layer " << l;
+      EXPECT_LE(here.audit.mass, n * 1.01);
       std::printf("  %c, layer %d: recall %.4f (%.4f), mass %.4f (%.4f), error %.4f (%.4f)\n", p == &a ? 'a' : 'b',
-                  static_cast<int>(l), here.audit_recall / n, there.audit_recall / n, here.audit_mass / n,
-                  there.audit_mass / n, here.audit_error / n, there.audit_error / n);
+                  static_cast<int>(l), here.audit.recall / n, there.audit.recall / n, here.audit.mass / n,
+                  there.audit.mass / n, here.audit.error / n, there.audit.error / n);
     }
   std::fflush(stdout);
 }
@@ -213,7 +213,7 @@ INSTANTIATE_TEST_SUITE_P(Methods, CudaAuditTest,
                                            Audited{"actqkv", "", 64, KvStore::kHost, false},
                                            Audited{"actqkv", "", 128, KvStore::kDevice, false}));
 
-// Steps that are audited give what they give without.
+// Audited steps give the same results.
 TEST_F(CudaControlsTest, AuditsChangeNothing) {
   const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
   const std::vector<std::int32_t> tokens = random_tokens(1200, model->config().vocab, 6);
@@ -236,7 +236,7 @@ TEST_F(CudaControlsTest, AuditsChangeNothing) {
         const std::vector<float> logits = on.step(cache, piece, &method);
         out.insert(out.end(), logits.begin(), logits.end());
       }
-      EXPECT_EQ(method.stats().layers[2].audits > 0, audit > 0);
+      EXPECT_EQ(method.stats().layers[2].audit.samples > 0, audit > 0);
       return out;
     };
     const std::vector<float> want = answers(0);
@@ -245,7 +245,7 @@ TEST_F(CudaControlsTest, AuditsChangeNothing) {
   }
 }
 
-// What choosing reads of the index, as the CPU counts it where every KV head chooses at every step.
+// Index bytes read, as the CPU counts them if every KV head selects at every step.
 TEST_F(CudaControlsTest, CountsIndexBytesAsTheCpu) {
   const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
   const std::vector<std::int32_t> tokens = random_tokens(1200, model->config().vocab, 6);

@@ -1,10 +1,10 @@
-// Methods that drop tokens, on the device: what they keep is what the CPU keeps, and what is attended is what stayed.
+// Methods that drop tokens, on the device: they keep what the CPU keeps, and attend what is kept.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "tests/model/cuda_on_device.h"
+#include "tests/model/cuda/cuda_on_device.h"
 
 namespace mneme {
 namespace {
@@ -19,12 +19,11 @@ std::shared_ptr<const Plan> plan_for(const Model& model, const Method& m, std::i
   return compile(recipe, method_shape(model.config()));
 }
 
-// A sequence on the device and one on the CPU, which hold the same tokens all the time: what the device decides to drop
-// is dropped on both.
+// A sequence on the device and on the CPU, with the same tokens at all times: the device's drops are applied to both.
 struct Sequence {
   SequenceCache there, here;
-  MethodState method_there, method_here;
-  Sequence fork() const { return {there.fork(), here.fork(), method_there, method_here}; }
+  MethodState method_device, method_here;
+  Sequence fork() const { return {there.fork(), here.fork(), method_device, method_here}; }
 };
 
 class CudaDropTest : public CudaTest {
@@ -38,13 +37,13 @@ class CudaDropTest : public CudaTest {
         CudaForwardOptions{
             .max_rows = 512, .max_sequences = max_sequences, .max_context = model_->max_context(), .store = store});
     const KvShape shape = model_->kv_shape(DType::kBF16);
-    pool_there_ = device_->make_pool(shape, 200 * shape.blocks_per_page());
+    pool_device_ = device_->make_pool(shape, 200 * shape.blocks_per_page());
     pool_here_ = std::make_unique<PagePool>(shape, 200 * shape.blocks_per_page());
     host_ = std::make_unique<Forward>(*model_, cpu_);
     tokens_ = random_tokens(3000, model_->config().vocab, 6);
   }
   Sequence sequence(const std::shared_ptr<const Plan>& plan) {
-    return {SequenceCache(*pool_there_), SequenceCache(*pool_here_), MethodState(plan), MethodState(plan)};
+    return {SequenceCache(*pool_device_), SequenceCache(*pool_here_), MethodState(plan), MethodState(plan)};
   }
   std::span<const std::int32_t> next(std::int32_t n) {
     const auto at = next_;
@@ -52,14 +51,14 @@ class CudaDropTest : public CudaTest {
     return std::span<const std::int32_t>(tokens_).subspan(at, static_cast<std::size_t>(n));
   }
 
-  // A step on both. Expects the same logits, and nearly the same tokens to stay.
+  // A step on both. Expects the same logits, and nearly the same kept tokens.
   void step(Sequence& s, std::int32_t n, RowPhase phase = RowPhase::kDecode, std::int32_t left = 0) {
     const auto tokens = next(n);
-    const std::vector<float> got = step_of(*device_, s.there, tokens, phase, &s.method_there, left),
+    const std::vector<float> got = step_of(*device_, s.there, tokens, phase, &s.method_device, left),
                              want = step_of(*host_, s.here, tokens, phase, &s.method_here, left);
     ASSERT_LE(relative_error(got, want), kTolerance) << "after " << s.there.length() << " tokens";
     compare_pending(s);
-    s.method_there.commit(s.there);
+    s.method_device.commit(s.there);
     s.method_here.commit(s.here);
     for (std::int32_t l = 0; l < 3; ++l)
       for (std::int32_t m = 0; m < s.here.shape().n_kv_heads; ++m) ASSERT_EQ(s.there.stored(l, m), s.here.stored(l, m));
@@ -68,7 +67,7 @@ class CudaDropTest : public CudaTest {
   // The CPU's decision becomes the device's, once it is seen to be nearly the same.
   void compare_pending(Sequence& s) {
     for (std::int32_t l = 0; l < 3; ++l) {
-      MethodState::Pending &there = s.method_there.layer(l).pending, &here = s.method_here.layer(l).pending;
+      MethodState::Pending &there = s.method_device.layer(l).pending, &here = s.method_here.layer(l).pending;
       ASSERT_EQ(there.prefill_end, here.prefill_end);
       ASSERT_EQ(there.mass.size(), here.mass.size());
       for (std::size_t h = 0; h < here.mass.size(); ++h) {
@@ -104,7 +103,7 @@ class CudaDropTest : public CudaTest {
   ThreadPool threads_{std::min(available_cpus(), 8)};
   CpuContext cpu_{.pool = &threads_};
   std::unique_ptr<Model> model_;
-  std::unique_ptr<PagePool> pool_there_, pool_here_;  // outlive the forward passes' use of them
+  std::unique_ptr<PagePool> pool_device_, pool_here_;  // outlive the forward passes' use of them
   std::unique_ptr<CudaForward> device_;
   std::unique_ptr<Forward> host_;
   std::vector<std::int32_t> tokens_;
@@ -124,8 +123,7 @@ constexpr Method kMethods[] = {{"snapkv", ""},
                                {"refreekv", "loss=0.3,rows=5,dense=none"},
                                {"refreekv", "loss=0.3,rank=mass,dense=none"}};
 
-// Prompts in pieces, of which the last is shorter than the rows that are looked at; answers over the budget; a second
-// turn; a fork.
+// Prompts in pieces, the last one shorter than the observed rows; answers over the budget; a second turn; a fork.
 TEST_F(CudaDropTest, KeepsAndAttendsWhatTheCpuDoes) {
   for (const KvStore store : {KvStore::kDevice, KvStore::kHost})
     for (const Method& m : kMethods) {
@@ -151,10 +149,10 @@ TEST_F(CudaDropTest, KeepsAndAttendsWhatTheCpuDoes) {
       step(s, 1), step(fork, 1);
       if (HasFatalFailure()) return;
       EXPECT_GE(static_cast<double>(same_), 0.93 * static_cast<double>(kept_)) << "of " << kept_;
-      const MethodStats &there = s.method_there.stats(), &here = s.method_here.stats();
+      const MethodStats &there = s.method_device.stats(), &here = s.method_here.stats();
       for (std::size_t l = 0; l < 3; ++l) {
         EXPECT_EQ(there.layers[l].attended_tokens, here.layers[l].attended_tokens);
-        EXPECT_EQ(there.layers[l].dropped_tokens, here.layers[l].dropped_tokens);
+        EXPECT_EQ(there.layers[l].retention.dropped_tokens, here.layers[l].retention.dropped_tokens);
         EXPECT_EQ(there.layers[l].steps, here.layers[l].steps);
         EXPECT_EQ(there.layers[l].sparse_steps, here.layers[l].sparse_steps);
       }
@@ -178,14 +176,14 @@ TEST_F(CudaDropTest, EveryGroup) {
     }
 }
 
-// A step that is not committed has dropped nothing: the same tokens once more give the same.
+// A step that is not committed drops nothing: recomputing the same tokens gives the same.
 TEST_F(CudaDropTest, AStepThatIsTakenBackDropsNothing) {
   for (const Method& m : {kMethods[0], kMethods[2], kMethods[4], kMethods[6]}) {
     SCOPED_TRACE(m.name);
     next_ = 0;
     make(8, 2, 64, KvStore::kDevice);
     const auto plan = plan_for(*model_, m, 64);
-    SequenceCache cache(*pool_there_);
+    SequenceCache cache(*pool_device_);
     MethodState method(plan);
     const auto back = [&](std::int32_t n) {
       cache.truncate(cache.length() - n);
@@ -207,8 +205,8 @@ TEST_F(CudaDropTest, AStepThatIsTakenBackDropsNothing) {
   }
 }
 
-// Sequences of several methods, and of none, in the same steps: graphs of single rows, and rows beside prompts.
-TEST_F(CudaDropTest, BesideOthersEachIsAsAlone) {
+// Sequences of several methods, and of none, in the same steps: graphs of single rows, and rows with prompts.
+TEST_F(CudaDropTest, WithOthersEachIsAsAlone) {
   make(8, 2, 64, KvStore::kDevice, 8);
   std::vector<std::shared_ptr<const Plan>> plans;
   for (const Method& m : {kMethods[2], kMethods[0], kMethods[4], kMethods[6]})
@@ -220,7 +218,7 @@ TEST_F(CudaDropTest, BesideOthersEachIsAsAlone) {
   std::vector<std::vector<MethodState::Pending>> pending(plans.size());
   for (std::size_t i = 0; i < plans.size(); ++i) {
     fed.push_back(random_tokens(400, model_->config().vocab, 30 + i));
-    for (auto* caches : {&together, &alone}) caches->emplace_back(*pool_there_);
+    for (auto* caches : {&together, &alone}) caches->emplace_back(*pool_device_);
     for (auto* methods : {&with, &by_itself})
       methods->push_back(plans[i] ? std::make_unique<MethodState>(plans[i]) : nullptr);
   }

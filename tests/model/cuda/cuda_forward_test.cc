@@ -1,6 +1,6 @@
-// The forward pass on the device against the one on the CPU.
-#include "src/model/cuda_forward.h"
-#include "src/kernels/attention_cuda.h"
+// The forward pass on the device against the CPU's.
+#include "src/model/cuda/forward.h"
+#include "src/ops/attention/attention_cuda.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "src/base/error.h"
-#include "tests/model/cuda_on_device.h"
+#include "tests/model/cuda/cuda_on_device.h"
 #include "tests/model/needle_runner.h"
 
 namespace mneme {
@@ -21,7 +21,7 @@ TEST_F(CudaForwardTest, HasTheCpusLogitsForEveryArchitecture) {
                                                                 {Architecture::kQwen2, 7, 1, 64},
                                                                 {Architecture::kQwen3, 4, 4, 128},
                                                                 {Architecture::kMistral, 16, 1, 128}})
-    for (const DType type : {DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
+    for (const DType type : {DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1}) {
       SCOPED_TRACE(::testing::Message() << architecture_name(architecture) << " " << dtype_name(type));
       const auto model = Model::random(cuda_config(architecture, heads, kv_heads, head_dim), type, {}, 5, cpu);
       OnDevice device(*model);
@@ -55,7 +55,8 @@ TEST_F(CudaForwardTest, HasTheCpusLogitsForEveryHeadSizeThatIsBuilt) {
   }
 }
 
-// Rows of many sequences together are what each is alone: in graphs of every size, padded ones too, and beside prompts.
+// Rows of many sequences in one step give what each gives alone: in graphs of every size, with padding, and with
+// prompts.
 TEST_F(CudaForwardTest, BatchesAreTheirRows) {
   const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
   OnDevice device(*model), alone(*model);
@@ -108,7 +109,7 @@ TEST_F(CudaForwardTest, BatchesAreTheirRows) {
   }
 }
 
-// Pages in host memory: the same numbers, whatever the pieces in which a prompt comes.
+// Pages in host memory: the same logits, for any chunks of a prompt.
 TEST_F(CudaForwardTest, PagesInHostMemoryGiveTheSame) {
   for (const std::int64_t head_dim : {64, 128}) {
     const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, head_dim), DType::kBF16, {}, 5, cpu);
@@ -171,24 +172,24 @@ TEST_F(CudaForwardTest, BestTokensAreTheLogitsBest) {
     const std::vector<float> logits = device.step(a, piece);
     const SequenceRows rows{.cache = &b, .n_rows = static_cast<std::int32_t>(n), .want_logits = true};
     b.extend(rows.n_rows);
-    const auto chosen = device.forward.choose({.tokens = piece, .sequences = std::span(&rows, 1)});
-    ASSERT_EQ(chosen.size(), 1u);
-    EXPECT_EQ(chosen[0].token, std::max_element(logits.begin(), logits.end()) - logits.begin());
+    const auto sampled = device.forward.sample({.tokens = piece, .sequences = std::span(&rows, 1)});
+    ASSERT_EQ(sampled.size(), 1u);
+    EXPECT_EQ(sampled[0].token, std::max_element(logits.begin(), logits.end()) - logits.begin());
     // The same row again, drawn for: the rarest token last in order of id, the largest where it is the only one.
     b.truncate(b.length() - rows.n_rows);
     b.extend(rows.n_rows);
-    const DrawRule rule =
-        n == 1 ? DrawRule{.temperature = 1, .u = 0x1.fffffffffffffp-1} : DrawRule{.temperature = 1, .top_k = 1};
-    const auto drawn = device.forward.choose({.tokens = piece, .sequences = std::span(&rows, 1)}, {&rule, 1});
+    const SamplingRule rule =
+        n == 1 ? SamplingRule{.temperature = 1, .u = 0x1.fffffffffffffp-1} : SamplingRule{.temperature = 1, .top_k = 1};
+    const auto drawn = device.forward.sample({.tokens = piece, .sequences = std::span(&rows, 1)}, {&rule, 1});
     EXPECT_EQ(drawn[0].token,
               n == 1 ? model->config().vocab - 1 : std::max_element(logits.begin(), logits.end()) - logits.begin());
   }
 }
 
-// Blocks that change places under a sequence: truncated, forked, copied on write.
+// Block changes of a sequence: truncated, forked, copied on write.
 TEST_F(CudaForwardTest, FollowsTruncatedAndForkedSequences) {
   const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
-  OnDevice device(*model, 256, 2);  // fewer places than sequences
+  OnDevice device(*model, 256, 2);  // fewer sequence slots than sequences
   SequenceRunner host(*model, DType::kBF16, cpu, 100);
   const std::vector<std::int32_t> tokens = random_tokens(200, model->config().vocab, 9);
   const std::span<const std::int32_t> all(tokens);

@@ -1,9 +1,9 @@
-// Selections made a step ahead on the device, corrected by the mass that they lack.
+// Speculative selections on the device, corrected by the mass that they lack.
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "tests/model/cuda_on_device.h"
+#include "tests/model/cuda/cuda_on_device.h"
 
 namespace mneme {
 namespace {
@@ -25,7 +25,7 @@ struct Answers {
 // A prompt of 1,200 tokens and an answer of 100, whose tokens stay the same for a while.
 Answers answer_by(auto& on, const Model& model, const char* name, const std::string& overrides) {
   const auto plan = plan_for(model, name, 384, overrides.c_str());
-  const std::vector<std::int32_t> tokens = stretches(1300, model.config().vocab, 6);
+  const std::vector<std::int32_t> tokens = kept_runs(1300, model.config().vocab, 6);
   const std::span<const std::int32_t> all(tokens);
   MethodState method(plan);
   SequenceCache cache([&]() -> PagePool& {
@@ -63,13 +63,13 @@ TEST_F(CudaMassGateTest, IsTheCpus) {
       return answer_by(device, *model, "freekv", overrides);
     };
     const Answers always = there(with("gate=mass,eps=-1")), every = there(with("schedule=every_step")),
-                  never = there(with("gate=mass,eps=1")), ahead = there(with("tau=-1"));
+                  never = there(with("gate=mass,eps=1")), speculative = there(with("tau=-1"));
     EXPECT_TRUE(always.logits == every.logits);
-    EXPECT_TRUE(never.logits == ahead.logits);
+    EXPECT_TRUE(never.logits == speculative.logits);
     EXPECT_FALSE(never.logits == always.logits);
     EXPECT_EQ(always.corrections, always.checks);
     EXPECT_EQ(never.corrections, 0);
-    EXPECT_EQ(never.selected, ahead.selected);
+    EXPECT_EQ(never.selected, speculative.selected);
     if (std::string_view(units) == "unit=page:32") {
       EXPECT_EQ(always.selected, every.selected / 100 * 103);  // three pages end, and the next step has others
     } else {

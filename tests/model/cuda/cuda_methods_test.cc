@@ -6,16 +6,16 @@
 #include <string>
 
 #include "src/base/error.h"
-#include "src/kernels/attention_cuda.h"
-#include "tests/model/cuda_on_device.h"
-#include "tests/model/cuda_refusal.h"
+#include "src/ops/attention/attention_cuda.h"
+#include "tests/model/cuda/cuda_on_device.h"
+#include "tests/model/cuda/cuda_refusal.h"
 
 namespace mneme {
 namespace {
 
 class CudaMethodTest : public CudaModelTest {};
 
-// Up to the budget a method is full attention, bit for bit; beyond it, with a budget that leaves out one page, nearly.
+// Up to the budget a method is full attention, bit for bit; beyond it, with a budget that excludes one page, nearly.
 TEST_F(CudaMethodTest, MethodsAreFullAttentionUpToTheBudget) {
   const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
   const std::vector<std::int32_t> tokens = random_tokens(500, model->config().vocab, 6);
@@ -61,16 +61,17 @@ TEST_F(CudaMethodTest, MethodsAreFullAttentionUpToTheBudget) {
     const LayerStats& counted = everything.stats().layers.front();
     EXPECT_EQ(counted.steps, 1);
     EXPECT_EQ(counted.attended_tokens, 21 * plan->shape.n_kv_heads);
-    // A second turn, and a fork whose state is filled in anew.
+    // A second turn, and a fork whose state is filled in again.
     full.step(a, all.first(20)), host.step(b, all.first(20), &method);
     SequenceCache c = b.fork();
     MethodState forked(method);
-    const std::vector<float> went_on = host.step(b, all.first(1), &method), anew = host.step(c, all.first(1), &forked);
-    ASSERT_LE(relative_error(anew, went_on), 0.2);
+    const std::vector<float> went_on = host.step(b, all.first(1), &method),
+                             reselected = host.step(c, all.first(1), &forked);
+    ASSERT_LE(relative_error(reselected, went_on), 0.2);
   }
 }
 
-// Pages that the host asks for give what those give that the device brings, also in turns.
+// Recall by the host gives the results of recall by the device, also in alternation.
 TEST_F(CudaMethodTest, RecallByTheHostIsRecallByTheDevice) {
   const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
   const std::vector<std::int32_t> tokens = random_tokens(1400, model->config().vocab, 6);
@@ -84,7 +85,7 @@ TEST_F(CudaMethodTest, RecallByTheHostIsRecallByTheDevice) {
     std::vector<std::vector<float>> out;
     for (int i = 0; i < 70; ++i) {
       const RecallBy now = changes && i / 20 % 2 == 1 ? RecallBy::kGather : by;
-      host.forward.draw_outcomes(-1, -1, now);
+      host.forward.inject_outcomes(-1, -1, now);
       out.push_back(host.step(a, all.subspan(static_cast<std::size_t>(a.length()), 1), &method));
     }
     std::int64_t selected = 0;
@@ -104,7 +105,7 @@ TEST_F(CudaMethodTest, RecallByTheHostIsRecallByTheDevice) {
     }
 }
 
-// Tokens by 1-bit keys, on the way to many times the budget: pages on the device and in host memory attend the same.
+// Tokens by 1-bit keys, up to many times the budget: pages on the device and in host memory attend the same.
 TEST_F(CudaMethodTest, TokensAreTheSameWhereverPagesLie) {
   const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
   const std::vector<std::int32_t> tokens = random_tokens(1100, model->config().vocab, 6);
@@ -199,7 +200,7 @@ LayerStats all_layers(const MethodState& method) {
 // Neighbours that come too: counted as what came, not as what was missing; and fewer are missing then.
 TEST_F(CudaMethodTest, NeighboursOfTokensAreCounted) {
   const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
-  const std::vector<std::int32_t> tokens = stretches(1400, model->config().vocab, 6);
+  const std::vector<std::int32_t> tokens = kept_runs(1400, model->config().vocab, 6);
   const std::span<const std::int32_t> all(tokens);
   for (const auto& [name, overrides] : {std::pair{"fier", ""}, {"freekv", "unit=token,index=one_bit,tau=0.3"}}) {
     SCOPED_TRACE(name);
@@ -226,15 +227,15 @@ TEST_F(CudaMethodTest, NeighboursOfTokensAreCounted) {
     EXPECT_GT(four.recalled_units, four.missing_units);
     RecordProperty(name, std::to_string(one.missing_units) + " of " + std::to_string(one.selected_units) + "; " +
                              std::to_string(four.missing_units) + " with " + std::to_string(four.recalled_units) +
-                             " brought");
+                             " fetched");
   }
 }
 
-// How much of a selection is new is what the CPU counts, but for what is chosen otherwise by rounding, and what is
-// chosen ahead is counted a step earlier.
+// How much of a selection is new is what the CPU counts, but for what is selected otherwise by rounding, and what is
+// selected ahead is counted a step earlier.
 TEST_F(CudaMethodTest, TurnoverOfTokensIsTheCpus) {
   const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
-  const std::vector<std::int32_t> tokens = stretches(800, model->config().vocab, 6);
+  const std::vector<std::int32_t> tokens = kept_runs(800, model->config().vocab, 6);
   const std::span<const std::int32_t> all(tokens);
   for (const auto& [name, overrides] : {std::pair{"fier", ""}, {"freekv", "unit=token,index=one_bit,tau=-1"}})
     for (const KvStore store : {KvStore::kHost, KvStore::kDevice}) {
@@ -265,9 +266,9 @@ TEST_F(CudaMethodTest, TurnoverOfTokensIsTheCpus) {
 
 // A window, and methods that select tokens or clusters, in the same steps: whoever comes first, each is what it is
 // alone, and up to the budget full attention.
-TEST_F(CudaMethodTest, WindowsGoBesideTokens) {
+TEST_F(CudaMethodTest, WindowsRunInOneStepWithTokens) {
   const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
-  const std::vector<std::int32_t> tokens = stretches(2000, model->config().vocab, 12);
+  const std::vector<std::int32_t> tokens = kept_runs(2000, model->config().vocab, 12);
   const std::span<const std::int32_t> all(tokens);
   for (const auto& [name, overrides] : {std::pair{"fier", "unit_fetch=4"},
                                         {"freekv", "unit=token,index=one_bit,tau=0.3"},
@@ -346,7 +347,7 @@ TEST_F(CudaMethodTest, WindowsGoBesideTokens) {
 }
 
 // What selects nothing goes with whatever selects, also when it came first; what selects by other units does not.
-TEST(CudaMethods, WindowsGoBesideAnyUnits) {
+TEST(CudaMethods, WindowsRunInOneStepWithAnyUnits) {
   const MethodShape shape{.n_layers = 3, .n_heads = 8, .n_kv_heads = 2, .head_dim = 128};
   const auto plan = [&](const char* name, const char* overrides) {
     Recipe recipe =
@@ -392,7 +393,7 @@ TEST(CudaMethods, WindowsGoBesideAnyUnits) {
 }
 
 // Clusters, segments and boundaries: the CPU's, through prompts in chunks, answers and second turns. Keys that differ
-// by rounding may fall into another cluster, and another one be chosen: a few steps stray, the mean does not.
+// by rounding may fall into another cluster, and another one be selected: a few steps stray, the mean does not.
 TEST_F(CudaMethodTest, ClustersAndSegmentsAreTheCpus) {
   for (const auto& [head_dim, store, overrides] :
        {std::tuple{64, KvStore::kHost, "tau=0.7"},
@@ -407,7 +408,7 @@ TEST_F(CudaMethodTest, ClustersAndSegmentsAreTheCpus) {
     const auto plan = plan_for(*model, "louiskv", 384, overrides);
     MethodState there(plan), here(plan);
     SequenceCache a(*device.pool), b(host.pool);
-    const std::vector<std::int32_t> tokens = stretches(1600, model->config().vocab, 6);
+    const std::vector<std::int32_t> tokens = kept_runs(1600, model->config().vocab, 6);
     const std::span<const std::int32_t> all(tokens);
     std::vector<double> errors;
     const auto step = [&](std::size_t n, RowPhase phase, std::int32_t left) {
@@ -446,13 +447,13 @@ TEST_F(CudaMethodTest, ClustersAndSegmentsAreTheCpus) {
     step(40, RowPhase::kPrefill, 0);
     answer(60);
     if (HasFatalFailure()) return;
-    // A fork selects anew, as the CPU does where it has nothing to keep.
+    // A fork reselects, as the CPU does where it has nothing to keep.
     SequenceCache fork_a = a.fork(), fork_b = b.fork();
-    MethodState fork_there(there), fork_here(here);
+    MethodState fork_device(there), fork_here(here);
     fork_here.step_back(b.length());
     for (int i = 0; i < 30; ++i) {
       const auto token = all.subspan(static_cast<std::size_t>(a.length() + i), 1);
-      const auto got = step_of(device.forward, fork_a, token, RowPhase::kDecode, &fork_there),
+      const auto got = step_of(device.forward, fork_a, token, RowPhase::kDecode, &fork_device),
                  want = step_of(host.forward, fork_b, token, RowPhase::kDecode, &fork_here);
       ASSERT_LE(relative_error(got, want), 0.3) << i;
     }
@@ -461,7 +462,7 @@ TEST_F(CudaMethodTest, ClustersAndSegmentsAreTheCpus) {
   }
 }
 
-// What the device cannot do of louiskv is refused in words that say what to change.
+// Unsupported options of louiskv are refused with a message that says what to change.
 TEST(CudaMethods, RefusesClustersWithAReason) {
   const auto refusal = [](const char* overrides, std::int32_t head_dim) {
     return refusal_of("louiskv", overrides, head_dim);
@@ -480,12 +481,12 @@ TEST(CudaMethods, RefusesClustersWithAReason) {
     EXPECT_NE(refusal(overrides, head_dim).find(words), std::string::npos) << refusal(overrides, head_dim);
 }
 
-// Two sequences with clusters in one batch are each what it is alone.
-TEST_F(CudaMethodTest, SequencesWithClustersGoTogether) {
+// Two sequences with clusters in one batch each give what they give alone.
+TEST_F(CudaMethodTest, SequencesWithClustersRunInOneStep) {
   const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
   for (const KvStore store : {KvStore::kHost, KvStore::kDevice}) {
     const auto plan = plan_for(*model, "louiskv", 256, "tau=0.7,max_reuse=11");
-    const std::vector<std::int32_t> tokens = stretches(1500, model->config().vocab, 8);
+    const std::vector<std::int32_t> tokens = kept_runs(1500, model->config().vocab, 8);
     const std::span<const std::int32_t> all(tokens);
     OnDevice together(*model, store), alone(*model, store);
     std::vector<SequenceCache> pair, single;

@@ -8,11 +8,11 @@
 #include <span>
 #include <vector>
 
-#include "src/model/cuda_forward.h"
+#include "src/model/cuda/forward.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
-#include "tests/device/cuda_testing.h"
-#include "tests/model/cuda_models.h"
+#include "tests/cuda/cuda_testing.h"
+#include "tests/model/cuda/cuda_models.h"
 #include "tests/model/method_shape.h"
 #include "tests/model/sequence_runner.h"
 #include "tests/test_threads.h"
@@ -74,7 +74,7 @@ inline std::shared_ptr<const Plan> plan_for(const Model& model, const char* name
 }
 
 // Tokens that stay the same for a while, so that the queries of a layer turn now and then.
-inline std::vector<std::int32_t> stretches(std::size_t n, std::int64_t vocab, std::uint64_t seed) {
+inline std::vector<std::int32_t> kept_runs(std::size_t n, std::int64_t vocab, std::uint64_t seed) {
   const std::vector<std::int32_t> drawn = random_tokens(n, vocab, seed);
   std::vector<std::int32_t> out;
   for (std::size_t i = 0; out.size() < n; ++i)

@@ -1,4 +1,4 @@
-// What the device says of a method that it cannot do.
+// The device's error for a method that it does not support.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -6,13 +6,13 @@
 #include <string>
 
 #include "src/base/error.h"
-#include "src/model/cuda_forward.h"
+#include "src/model/cuda/forward.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
 
 namespace mneme {
 
-// Empty: it can do it.
+// Empty: supported.
 inline std::string refusal_of(const char* name, const char* overrides, std::int32_t head_dim = 128) {
   const MethodShape shape{.n_layers = 3, .n_heads = 8, .n_kv_heads = 2, .head_dim = head_dim};
   Recipe recipe = make_recipe(name, {.budget = 512, .sink = 32});

@@ -3,13 +3,13 @@
 
 #include <cmath>
 
-#include "src/model/cuda_forward.h"
+#include "src/model/cuda/forward.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
-#include "tests/device/cuda_testing.h"
-#include "tests/model/cuda_beside_cpu.h"
-#include "tests/model/cuda_models.h"
-#include "tests/model/cuda_on_device.h"
+#include "tests/cuda/cuda_testing.h"
+#include "tests/model/cuda/cuda_beside_cpu.h"
+#include "tests/model/cuda/cuda_models.h"
+#include "tests/model/cuda/cuda_on_device.h"
 #include "tests/model/method_shape.h"
 #include "tests/model/sequence_runner.h"
 #include "tests/test_threads.h"

@@ -1,4 +1,4 @@
-#include "src/kernels/attention_cuda.h"
+#include "src/ops/attention/attention_cuda.h"
 
 #include <gtest/gtest.h>
 
@@ -7,13 +7,13 @@
 #include <numeric>
 #include <random>
 
-#include "src/kernels/attention_library_cuda.h"
-#include "src/kernels/attention_merge_cuda.h"
-#include "src/kernels/attention_window_cuda.h"
-#include "src/kernels/turn_keys.h"
-#include "src/kernels/turn_keys_cuda.h"
-#include "tests/device/cuda_testing.h"
-#include "tests/kernels/attention_testing.h"
+#include "src/ops/attention/attention_merge_cuda.h"
+#include "src/ops/attention/prefill/attention_library_cuda.h"
+#include "src/ops/attention/window/attention_window_cuda.h"
+#include "src/ops/norm_rope/rotate_keys.h"
+#include "src/ops/norm_rope/rotate_keys_cuda.h"
+#include "tests/cuda/cuda_testing.h"
+#include "tests/ops/attention/attention_testing.h"
 
 namespace mneme {
 namespace {
@@ -27,8 +27,8 @@ struct Paged {
   std::int32_t n_kv_heads, max_pages;
   std::vector<std::byte> memory;
   std::vector<std::int32_t> blocks;
-  DeviceArray<std::byte> memory_there{0};
-  DeviceArray<std::int32_t> blocks_there{0};
+  DeviceArray<std::byte> memory_device{0};
+  DeviceArray<std::int32_t> blocks_device{0};
   static constexpr std::int32_t kLayers = 2, kLayer = 1;
 
   Paged(const AttentionShape& s, std::int32_t kv_heads, std::int32_t n_sequences, std::int32_t tokens, unsigned seed)
@@ -51,8 +51,8 @@ struct Paged {
     upload();
   }
   void upload() {
-    memory_there = DeviceArray<std::byte>(std::span<const std::byte>(memory));
-    blocks_there = DeviceArray<std::int32_t>(blocks);
+    memory_device = DeviceArray<std::byte>(std::span<const std::byte>(memory));
+    blocks_device = DeviceArray<std::int32_t>(blocks);
   }
   std::size_t page_bytes() const { return kKvPageTokens * shape.token_bytes(); }
   std::int64_t stride() const { return std::int64_t{kLayers} * n_kv_heads * max_pages; }
@@ -68,8 +68,8 @@ struct Paged {
     return r;
   }
   KvTables tables() const {
-    return {.base = memory_there.data(),
-            .blocks = blocks_there.data(),
+    return {.base = memory_device.data(),
+            .blocks = blocks_device.data(),
             .sequence_stride = stride(),
             .max_pages = max_pages,
             .n_kv_heads = n_kv_heads,
@@ -83,7 +83,7 @@ AttentionShape shape_of(int group, int head_dim, DType dtype) {
 }
 
 struct Queries {
-  std::vector<float> values;  // as bf16 has them
+  std::vector<float> values;  // rounded to bf16
   std::vector<std::uint16_t> bits;
   Queries(std::size_t n, unsigned seed, float sigma = 1.0f) {
     std::mt19937 rng(seed);
@@ -100,8 +100,8 @@ float value(std::uint16_t bits) {
   return static_cast<float>(v);
 }
 
-// The probabilities and the output are rounded to 2^-9 of themselves, and values are of size 1: twice that, and the sum
-// of a few at the start of a long row.
+// The probabilities and the output are rounded to relative 2^-9, and values are of size 1: twice that, plus the sum of
+// a few at the start of a long row.
 void expect_close(std::span<const std::uint16_t> got, std::span<const float> want) {
   ASSERT_EQ(got.size(), want.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
@@ -129,14 +129,14 @@ class CudaAttentionTest : public CudaTest {
                  const std::vector<float>& log_weights = {}, std::int32_t lengths_per_head = 0) {
     const auto n = static_cast<std::int32_t>(slots.size());
     const std::int32_t heads = kv.n_kv_heads * kv.shape.group;
-    const DeviceArray<std::uint16_t> q_there(q.bits), out(q.bits.size());
-    const DeviceArray<std::int32_t> slots_there(slots), lengths_there(lengths);
+    const DeviceArray<std::uint16_t> q_device(q.bits), out(q.bits.size());
+    const DeviceArray<std::int32_t> slots_device(slots), lengths_device(lengths);
     const DeviceArray<float> lse(static_cast<std::size_t>(n * heads)), weights(log_weights);
     const DeviceArray<std::byte> scratch(decode_attention_scratch_bytes(n, kv.n_kv_heads, kv.shape.head_dim), 0);
     const DecodeAttentionCuda a{
-        .q = q_there.data(),
-        .slots = slots_there.data(),
-        .lengths = lengths_there.data(),
+        .q = q_device.data(),
+        .slots = slots_device.data(),
+        .lengths = lengths_device.data(),
         .length_stride = lengths_per_head > 0 ? kv.n_kv_heads : 1,
         .length_head_stride = lengths_per_head,
         .log_weights = log_weights.empty() ? nullptr : weights.data(),
@@ -151,7 +151,7 @@ class CudaAttentionTest : public CudaTest {
         .scratch = scratch.data()};
     attend_decode_cuda(a, tables, layer, context());
     const std::vector<std::uint16_t> first = out.get(stream);
-    attend_decode_cuda(a, tables, layer, context());  // the scratch is as it was: the same again
+    attend_decode_cuda(a, tables, layer, context());  // the scratch is as before: the same result again
     Decoded d{out.get(stream), lse.get(stream)};
     EXPECT_EQ(first, d.out);
     return d;
@@ -204,7 +204,7 @@ TEST_F(CudaAttentionTest, DecodesEveryGroupAndLength) {
       }
 }
 
-TEST_F(CudaAttentionTest, DecodesLongContextsInStretches) {
+TEST_F(CudaAttentionTest, DecodesLongContextsWithSplitKv) {
   for (const std::int32_t head_dim : attention_head_dims_cuda()) {
     Paged kv(shape_of(4, head_dim, DType::kBF16), 8, 1, 9001, 3);
     const Queries q(static_cast<std::size_t>(32 * head_dim), 4);
@@ -235,7 +235,7 @@ TEST_F(CudaAttentionTest, LargeScoresAndNaNStayWhereTheyAre) {
   const Queries q(8 * 128, 11);
   const Decoded clean = decode(kv, q, std::array{0}, std::array{500});
   testing::set_kv(kv.token(0, 1, 250), 3, DType::kBF16, kNaN);
-  testing::set_kv(kv.token(0, 0, 500), 3, DType::kBF16, kNaN);  // behind the last token: not read
+  testing::set_kv(kv.token(0, 0, 500), 3, DType::kBF16, kNaN);  // after the last token: not read
   kv.upload();
   const Decoded got = decode(kv, q, std::array{0}, std::array{500});
   for (std::size_t i = 0; i < got.out.size(); ++i) {
@@ -274,8 +274,8 @@ TEST_F(CudaAttentionTest, PrefillsChunksAfterEarlierPages) {
                                 .out_stride = static_cast<std::int64_t>(width)};
           attend_prefill_ref(std::span(&one, 1), kv.shape);
         }
-        const DeviceArray<std::uint16_t> q_there(q.bits), out(q.bits.size());
-        const PrefillAttentionCuda a{.q = q_there.data(),
+        const DeviceArray<std::uint16_t> q_device(q.bits), out(q.bits.size());
+        const PrefillAttentionCuda a{.q = q_device.data(),
                                      .out = out.data(),
                                      .slot = 1,
                                      .first = first,
@@ -298,7 +298,7 @@ TEST_F(CudaAttentionTest, PrefillsChunksAfterEarlierPages) {
 
 // Tables of single tokens: entry i of every head is its token at position_of(i).
 struct Listed {
-  std::int32_t most;  // entries of a head
+  std::int32_t most;  // entries per head
   DeviceArray<std::int32_t> entries{0};
   KvTables tables;
 
@@ -318,7 +318,7 @@ struct Listed {
   }
 };
 
-// What was attended of every third token, a row `lengths` of them, against the reference.
+// Attention over every third token, `lengths` of them per row, against the reference.
 void expect_every_third(Paged& kv, const Queries& q, std::span<const std::int32_t> slots,
                         std::span<const std::int32_t> lengths, std::span<const std::uint16_t> got) {
   const auto width = static_cast<std::size_t>(kv.shape.group * kv.shape.head_dim),
@@ -338,7 +338,7 @@ void expect_every_third(Paged& kv, const Queries& q, std::span<const std::int32_
     }
 }
 
-// A table of single tokens: the same bits as the pages that hold them in this order, and any others as well.
+// Tables of single tokens give the same bits as pages with these tokens in this order, for any tokens.
 TEST_F(CudaAttentionTest, TokensAreWhatTheirPagesAre) {
   for (const int head_dim : {64, 128})
     for (const int group : {1, 4, 7, 16}) {
@@ -354,7 +354,7 @@ TEST_F(CudaAttentionTest, TokensAreWhatTheirPagesAre) {
     }
 }
 
-// As many items as have clusters of 16, 5 and 4 blocks, of which some may have nothing to do.
+// As many items as there are clusters of 16, 5 and 4 blocks; some blocks have no work.
 TEST_F(CudaAttentionTest, TokensAreMergedInClusters) {
   for (const int head_dim : {64, 128})
     for (const int group : {1, 4, 16})
@@ -369,17 +369,17 @@ TEST_F(CudaAttentionTest, TokensAreMergedInClusters) {
       }
 }
 
-// Near tokens in a ring of pages by one query, the first ones by another, made one: attention over both parts.
+// Two-part attention: the local part in a ring of pages with one query, the first tokens with another, merged by LSE.
 TEST_F(CudaAttentionTest, TwoPartsMadeOneAreBoth) {
   for (const std::int32_t head_dim : attention_head_dims_cuda())
     for (const int group : {1, 5}) {
       Paged kv(shape_of(group, head_dim, DType::kBF16), 2, 4, 700, 21);
       const std::vector<std::int32_t> slots = {0, 1, 2, 3, 1}, begins = {0, 100, 640, 33, 300},
-                                      lengths = {1, 300, 700, 33, 300}, far = {0, 100, 7, 33, 0};
+                                      lengths = {1, 300, 700, 33, 300}, remote = {0, 100, 7, 33, 0};
       const auto n = static_cast<std::int32_t>(slots.size());
       const auto width = static_cast<std::size_t>(2 * group * head_dim), heads = static_cast<std::size_t>(2 * group);
-      const Queries q(slots.size() * width, 22), far_q(slots.size() * width, 23);
-      // Page p of the ring is page p of the sequence: tables that repeat, of as many pages as a row sees.
+      const Queries q(slots.size() * width, 22), remote_q(slots.size() * width, 23);
+      // Page p of the ring is page p of the sequence: tables that repeat after as many pages as a row attends.
       constexpr std::int32_t kRing = 9;
       std::vector<std::int32_t> ring;
       for (std::size_t row = 0; row < slots.size(); ++row)
@@ -390,18 +390,18 @@ TEST_F(CudaAttentionTest, TwoPartsMadeOneAreBoth) {
           ring.push_back(kv.blocks[static_cast<std::size_t>(
               slots[row] * kv.stride() + (Paged::kLayer * 2 + entry / kRing) * kv.max_pages + page)]);
         }
-      const DeviceArray<std::int32_t> ring_there(ring), slots_there(slots), rows_there(std::vector{0, 1, 2, 3, 4}),
-          begins_there(begins), lengths_there(lengths), far_there(far);
-      KvTables near = kv.tables();
-      near.blocks = ring_there.data(), near.sequence_stride = 2 * kRing, near.max_pages = kRing;
-      const DeviceArray<std::uint16_t> q_there(q.bits), far_q_there(far_q.bits), a_out(q.bits.size()),
+      const DeviceArray<std::int32_t> ring_device(ring), slots_device(slots), rows_device(std::vector{0, 1, 2, 3, 4}),
+          begins_device(begins), lengths_device(lengths), remote_device(remote);
+      KvTables local = kv.tables();
+      local.blocks = ring_device.data(), local.sequence_stride = 2 * kRing, local.max_pages = kRing;
+      const DeviceArray<std::uint16_t> q_device(q.bits), remote_q_device(remote_q.bits), a_out(q.bits.size()),
           b_out(q.bits.size()), out(q.bits.size());
       const DeviceArray<float> a_lse(slots.size() * heads), b_lse(slots.size() * heads);
       const DeviceArray<std::byte> scratch(decode_attention_scratch_bytes(n, 2, head_dim), 0);
-      DecodeAttentionCuda a{.q = q_there.data(),
-                            .slots = rows_there.data(),
-                            .lengths = lengths_there.data(),
-                            .begins = begins_there.data(),
+      DecodeAttentionCuda a{.q = q_device.data(),
+                            .slots = rows_device.data(),
+                            .lengths = lengths_device.data(),
+                            .begins = begins_device.data(),
                             .page_ring = kRing,
                             .out = a_out.data(),
                             .lse = a_lse.data(),
@@ -409,8 +409,8 @@ TEST_F(CudaAttentionTest, TwoPartsMadeOneAreBoth) {
                             .n_heads = 2 * group,
                             .scale = kv.shape.scale,
                             .scratch = scratch.data()};
-      attend_decode_cuda(a, near, 0, context());
-      a.q = far_q_there.data(), a.slots = slots_there.data(), a.lengths = far_there.data(), a.begins = nullptr;
+      attend_decode_cuda(a, local, 0, context());
+      a.q = remote_q_device.data(), a.slots = slots_device.data(), a.lengths = remote_device.data(), a.begins = nullptr;
       a.page_ring = 0, a.out = b_out.data(), a.lse = b_lse.data();
       attend_decode_cuda(a, kv.tables(), Paged::kLayer, context());
       merge_attention_cuda({a_out.data(), a_lse.data()}, {b_out.data(), b_lse.data()}, n, 2 * group, head_dim,
@@ -418,10 +418,10 @@ TEST_F(CudaAttentionTest, TwoPartsMadeOneAreBoth) {
       std::vector<float> want(q.values.size());
       for (std::size_t row = 0; row < slots.size(); ++row)
         for (std::int32_t head = 0; head < 2; ++head) {
-          const std::vector<KvRun> first = kv.runs(slots[row], head, 0, far[row]),
+          const std::vector<KvRun> first = kv.runs(slots[row], head, 0, remote[row]),
                                    last = kv.runs(slots[row], head, begins[row], lengths[row]);
           const std::size_t at = row * width + static_cast<std::size_t>(head * group * head_dim);
-          const DecodePart parts[2] = {{.q = far_q.values.data() + at, .runs = first},
+          const DecodePart parts[2] = {{.q = remote_q.values.data() + at, .runs = first},
                                        {.q = q.values.data() + at, .runs = last}};
           const DecodeHead one{.parts = parts, .out = want.data() + at};
           attend_decode_ref(std::span(&one, 1), kv.shape);
@@ -430,7 +430,7 @@ TEST_F(CudaAttentionTest, TwoPartsMadeOneAreBoth) {
     }
 }
 
-// Blocks of rows that see sinks, selected units, a middle and what is near, in pages whose other tokens are NaN.
+// Blocks of rows with sinks, selected units, a middle and a local part, in pages whose other tokens are NaN.
 TEST_F(CudaAttentionTest, WindowsSeeTheirParts) {
   for (const std::int32_t head_dim : attention_head_dims_cuda())
     for (const int group : {1, 4, 7}) {
@@ -461,15 +461,15 @@ TEST_F(CudaAttentionTest, WindowsSeeTheirParts) {
                                           << ", recent " << c.recent << ", " << c.blocks.size() << " blocks");
         std::int32_t n_rows = 0;
         for (const WindowBlock& b : c.blocks) n_rows = std::max(n_rows, b.row + b.n_rows);
-        const Queries q(static_cast<std::size_t>(n_rows) * width, 32), far_q(q.bits.size(), 33);
+        const Queries q(static_cast<std::size_t>(n_rows) * width, 32), remote_q(q.bits.size(), 33);
         std::vector<float> want(q.values.size());
         for (const WindowBlock& b : c.blocks)
           for (std::int32_t row = b.row; row < b.row + b.n_rows; ++row)
             for (std::int32_t head = 0; head < 2; ++head) {
               const std::int32_t p = c.first + row, from = b.slides ? std::max(b.base, p - c.recent + 1) : b.base;
-              std::vector<KvRun> far, near = kv.runs(1, head, from, p + 1);
+              std::vector<KvRun> remote, local = kv.runs(1, head, from, p + 1);
               const auto add = [&](std::int32_t begin, std::int32_t end) {
-                for (const KvRun& r : kv.runs(1, head, begin, end)) far.push_back(r);
+                for (const KvRun& r : kv.runs(1, head, begin, end)) remote.push_back(r);
               };
               if (b.sinks) add(0, c.sink);
               if (!c.units.empty())
@@ -478,12 +478,12 @@ TEST_F(CudaAttentionTest, WindowsSeeTheirParts) {
               if (b.middle) add(b.base, p - c.recent + 1);
               const std::size_t at =
                   static_cast<std::size_t>(row) * width + static_cast<std::size_t>(head * group * head_dim);
-              const DecodePart parts[2] = {{.q = far_q.values.data() + at, .runs = far},
-                                           {.q = q.values.data() + at, .runs = near}};
+              const DecodePart parts[2] = {{.q = remote_q.values.data() + at, .runs = remote},
+                                           {.q = q.values.data() + at, .runs = local}};
               const DecodeHead one{.parts = parts, .out = want.data() + at};
               attend_decode_ref(std::span(&one, 1), kv.shape);
             }
-        // What no row sees is no number.
+        // Tokens that no row attends are NaN.
         Paged there(kv.shape, 2, 2, 1100, 31);
         for (std::int32_t t = c.first + n_rows; t < 1100; ++t)
           for (std::int32_t head = 0; head < 2; ++head)
@@ -495,23 +495,23 @@ TEST_F(CudaAttentionTest, WindowsSeeTheirParts) {
           std::copy(c.units[w].begin(), c.units[w].end(), units.begin() + static_cast<std::ptrdiff_t>(w * kStride));
           n_units.push_back(static_cast<std::int32_t>(c.units[w].size()));
         }
-        const DeviceArray<std::uint16_t> q_there(q.bits), far_there(far_q.bits), out(q.bits.size());
+        const DeviceArray<std::uint16_t> q_device(q.bits), remote_device(remote_q.bits), out(q.bits.size());
         const DeviceArray<WindowBlock> blocks(c.blocks);
-        const DeviceArray<std::int32_t> units_there(units), n_units_there(n_units);
-        WindowAttentionCuda a{.q = q_there.data(),
-                              .far_q = far_there.data(),
+        const DeviceArray<std::int32_t> units_device(units), n_units_device(n_units);
+        WindowAttentionCuda a{.q = q_device.data(),
+                              .remote_q = remote_device.data(),
                               .out = out.data(),
                               .blocks = blocks.data(),
                               .n_blocks = static_cast<std::int32_t>(c.blocks.size()),
-                              .units = c.units.empty() ? nullptr : units_there.data(),
-                              .n_units = c.units.empty() ? nullptr : n_units_there.data(),
+                              .units = c.units.empty() ? nullptr : units_device.data(),
+                              .n_units = c.units.empty() ? nullptr : n_units_device.data(),
                               .unit_stride = kStride,
-                              .far = there.tables(),
-                              .near = there.tables(),
-                              .far_slot = 1,
-                              .far_layer = Paged::kLayer,
-                              .near_slot = 1,
-                              .near_layer = Paged::kLayer,
+                              .remote = there.tables(),
+                              .local = there.tables(),
+                              .remote_slot = 1,
+                              .remote_layer = Paged::kLayer,
+                              .local_slot = 1,
+                              .local_layer = Paged::kLayer,
                               .first = c.first,
                               .n_heads = 2 * group,
                               .sink = c.sink,
@@ -523,8 +523,8 @@ TEST_F(CudaAttentionTest, WindowsSeeTheirParts) {
     }
 }
 
-// Keys turned by the device are keys turned by the CPU, but for the last bit of an angle.
-TEST_F(CudaAttentionTest, TurnsKeysIntoARing) {
+// Keys rotated on the device equal those rotated on the CPU up to the last bit of an angle.
+TEST_F(CudaAttentionTest, RotatesKeysIntoARing) {
   ThreadPool threads(2);
   const CpuContext cpu{.pool = &threads};
   for (const DType type : {DType::kBF16, DType::kF16})
@@ -536,24 +536,24 @@ TEST_F(CudaAttentionTest, TurnsKeysIntoARing) {
         const RopeTable rope = RopeTable::make(config, head_dim, 4096);
         const DeviceArray<double> inv_freq(rope.inv_freq);
         constexpr std::int32_t kBegin = 533, kEnd = 660, kRing = 5;
-        turn_keys_cuda({.from = from.tables(),
-                        .to = to.tables(),
-                        .from_slot = 1,
-                        .from_layer = Paged::kLayer,
-                        .to_layer = Paged::kLayer,
-                        .begin = kBegin,
-                        .end = kEnd,
-                        .ring = kRing,
-                        .inv_freq = inv_freq.data(),
-                        .neighbours = pairs == RopePairs::kNeighbours},
-                       context());
-        const std::vector<std::byte> got = to.memory_there.get(stream);
+        rotate_keys_cuda({.from = from.tables(),
+                          .to = to.tables(),
+                          .from_slot = 1,
+                          .from_layer = Paged::kLayer,
+                          .to_layer = Paged::kLayer,
+                          .begin = kBegin,
+                          .end = kEnd,
+                          .ring = kRing,
+                          .inv_freq = inv_freq.data(),
+                          .neighbours = pairs == RopePairs::kNeighbours},
+                         context());
+        const std::vector<std::byte> got = to.memory_device.get(stream);
         std::vector<std::int32_t> positions(kEnd - kBegin);
         std::iota(positions.begin(), positions.end(), kBegin);
         const RopeAngles angles(positions, rope, cpu);
         for (std::int32_t head = 0; head < 2; ++head) {
           std::vector<std::byte> want(positions.size() * from.shape.token_bytes());
-          turn_keys_ref(from.runs(1, head, kBegin, kEnd), from.shape, angles, 0, want.data());
+          rotate_keys_ref(from.runs(1, head, kBegin, kEnd), from.shape, angles, 0, want.data());
           for (std::int32_t t = kBegin; t < kEnd; ++t)
             for (std::int32_t c = 0; c < 2 * head_dim; ++c) {
               const auto number = [&](const std::byte* p) {

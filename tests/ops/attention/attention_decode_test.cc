@@ -1,8 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "src/kernels/attention.h"
-#include "tests/kernels/attention_testing.h"
+#include "src/ops/attention/attention.h"
+#include "tests/ops/attention/attention_testing.h"
 
 namespace mneme {
 namespace {
@@ -69,7 +69,7 @@ struct Expected {
   std::vector<double> tolerance;  // per head
 };
 
-// Twice the error of plain f32; the floor is the rounding of a value of that size, for cases so small that plain is
+// Twice the error of plain f32. The floor is the rounding of a value of that size, for cases so small that plain f32 is
 // exact by luck.
 Expected expected(const Case& c) {
   Expected e{attend(c, [](auto heads, const AttentionShape& s) { attend_decode_ref(heads, s); }), {}};
@@ -159,7 +159,7 @@ TEST(AttentionDecode, WeightMinusInfinityEverywhereIsNoEntry) {
   Case c = make_case({40, 40, 2100}, shape_of(4, 32, DType::kBF16), Layout::kPages);
   for (auto& head : c.heads) head[0].log_weight.assign(head[0].kv.tokens.size(), -kInf);
   c.heads[1][0].log_weight[39] = -2.0f;   // only the last
-  c.heads[2][0].log_weight[2050] = 0.5f;  // a whole range before it weighs nothing
+  c.heads[2][0].log_weight[2050] = 0.5f;  // a whole KV split before it has weight 0
   expect_close_everywhere(c);
   each_supported_target([&] {
     const Outputs got = attend_fast(c, 2);
@@ -176,7 +176,7 @@ TEST(AttentionDecode, EqualScoresGiveTheMean) {
 }
 
 TEST(AttentionDecode, HugeScores) {
-  // Scores of some +- 1e4: one or two entries decide, the rest underflow.
+  // Scores of about +- 1e4: one or two entries dominate, the rest underflow.
   const Case c = make_case({33, 700, 2500}, shape_of(4, 64, DType::kBF16), Layout::kRagged, 3, 60.0f);
   expect_close_everywhere(c);
 }

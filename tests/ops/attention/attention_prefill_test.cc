@@ -1,8 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "src/kernels/attention.h"
-#include "tests/kernels/attention_testing.h"
+#include "src/ops/attention/attention.h"
+#include "tests/ops/attention/attention_testing.h"
 
 namespace mneme {
 namespace {
@@ -25,7 +25,7 @@ struct Case {
   AttentionShape shape;
   std::vector<Head> heads;
 
-  // Rows are apart by more than their length, so that a wrong stride is seen.
+  // Rows are padded, so that a wrong stride is detected.
   std::int64_t stride() const { return shape.group * shape.head_dim + 8; }
 };
 
@@ -33,15 +33,14 @@ AttentionShape shape_of(int group, int head_dim, DType dtype = DType::kBF16) {
   return {group, head_dim, dtype, 1.0f / std::sqrt(static_cast<float>(head_dim))};
 }
 
-// Per head: rows x [G, D] without the gaps between rows, and [rows, G].
+// Per head: rows x [G, D] without padding, and [rows, G].
 struct Outputs {
   std::vector<std::vector<float>> out, lse;
 };
 
 using Attend = FunctionRef<void(std::span<const PrefillHead>, const AttentionShape&)>;
 
-// Rows from first_row on, `n` of them, of every head, as one chunk of a prompt: the tokens after the last row are not
-// there yet.
+// `n` rows of every head from first_row on, as one chunk of a prompt: the tokens after the last row are not stored yet.
 Outputs attend_chunk(const Case& c, std::int32_t first_row, std::int32_t n, DType out_dtype, Attend form) {
   const std::size_t n_heads = c.heads.size();
   const auto stride = static_cast<std::size_t>(c.stride());
@@ -128,10 +127,10 @@ struct Expected {
 };
 
 // Twice the error of plain arithmetic of the same type: bf16 query and probabilities for bf16 keys, f32 for f16 ones.
-// The floor is the rounding of a value of that size, for cases so small that plain is exact by luck.
+// The floor is the rounding of a value of that size, for cases so small that plain arithmetic is exact by luck.
 Expected expected(const Case& c) {
   const bool is_bf16 = c.shape.kv_dtype == DType::kBF16;
-  // A score is a sum of D products, each off by 2^-9 at most when the query is rounded.
+  // A score is a sum of D products, each off by at most 2^-9 when the query is rounded.
   Expected e{attend_chunk(c, 0, 1 << 30, DType::kF32,
                           [](auto heads, const AttentionShape& s) { attend_prefill_ref(heads, s); }),
              {},
@@ -237,8 +236,8 @@ TEST(AttentionPrefill, PartsCausalAndNot) {
   }
 }
 
-// A part that ends before the rows, as what left a sliding window does: the first rows see nothing of it, or nothing at
-// all.
+// A part that ends before the rows, like tokens that left a sliding window: the first rows attend none of it, or only
+// some.
 TEST(AttentionPrefill, PartsThatTheFirstRowsDoNotSee) {
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     std::mt19937 rng(11);
@@ -267,8 +266,7 @@ TEST(AttentionPrefill, OutputInBf16IsTheRoundedOne) {
   });
 }
 
-// What a row gets depends neither on the chunk that it comes in nor on other heads, threads or the rounding asked for:
-// bit for bit.
+// A row's result depends neither on its chunk nor on other heads, threads or the rounding mode: bit for bit.
 TEST(AttentionPrefill, ChunksHeadsAndThreadsChangeNoBits) {
   each_supported_target([&] {
     for (const DType dtype : {DType::kBF16, DType::kF16})
@@ -308,8 +306,8 @@ TEST(AttentionPrefill, EqualScoresGiveTheMean) {
 }
 
 TEST(AttentionPrefill, HugeScores) {
-  // Scores of some +- 1e4; values that bf16 holds exactly and that differ little, because which of two near scores wins
-  // is a matter of rounding.
+  // Scores of about +- 1e4; values that are exact in bf16 and differ little, because rounding decides which of two
+  // close scores wins.
   Case c = make_case({{70, 300}}, shape_of(4, 64), Layout::kPages, 0, 60.0f);
   for (std::byte* token : c.heads[0].parts[0].kv.tokens)
     for (std::size_t d = 64; d < 128; ++d) set_kv(token, d, DType::kBF16, 3.0f);
@@ -328,7 +326,7 @@ TEST(AttentionPrefill, NaNStaysInItsRows) {
       const Case clean = make_case({{100, 150}}, shape, Layout::kPages);
       const Outputs want = attend_fast(clean, 2);
       for (const bool in_value : {false, true})
-        for (const std::int32_t token : {50, 100, 127, 149}) {  // seen from row token - 50 on
+        for (const std::int32_t token : {50, 100, 127, 149}) {  // attended from row token - 50 on
           Case c = make_case({{100, 150}}, shape, Layout::kPages);
           set_kv(c.heads[0].parts[0].kv.tokens[static_cast<std::size_t>(token)], in_value ? 16 + 3 : 3, dtype, kNaN);
           const Outputs got = attend_fast(c, 2);

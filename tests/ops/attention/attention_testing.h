@@ -1,5 +1,4 @@
-// Keys and values in runs of every kind, and plain attention in the arithmetic that the fast forms are measured
-// against.
+// Keys and values in runs of every kind, and plain attention as the error baseline of the fast forms.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,16 +13,15 @@
 #include <random>
 #include <vector>
 
-#include "src/kernels/attention.h"
+#include "src/ops/attention/attention.h"
 
 namespace mneme::testing {
 
 inline constexpr float kInf = std::numeric_limits<float>::infinity();
 inline constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-// Runs a check under every instruction set that Highway compiled for and this machine has, the scalar one among them.
-// The others are hidden, so that kernels that ask for themselves (AVX512-BF16) are limited too: they run under AVX3
-// only.
+// Runs a check under every instruction set that Highway compiled for and this machine supports, including scalar. Other
+// targets are hidden, so that kernels with their own dispatch (AVX512-BF16) are limited too: they run only under AVX3.
 template <class Check>
 void each_supported_target(const Check& check) {
   for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
@@ -45,7 +43,7 @@ inline std::vector<float> random_floats(std::size_t n, std::mt19937& rng, float 
   return v;
 }
 
-// Tokens 0..n-1 of one sequence; where they lie in memory is shuffled by run.
+// Tokens 0..n-1 of one sequence; runs are stored in shuffled order.
 struct KvStore {
   std::vector<std::byte> bytes;
   std::vector<KvRun> runs;
@@ -68,7 +66,7 @@ struct KvStore {
     const auto widest =
         static_cast<std::size_t>(lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end()));
     bytes.resize(lengths.size() * widest * token_bytes + 64);
-    // No bytes after the last token: a read past it is seen by the address sanitizer.
+    // No bytes after the last token, so that AddressSanitizer detects a read past it.
     std::byte* base = bytes.data() + bytes.size() - lengths.size() * widest * token_bytes;
     for (std::size_t i = 0; i < lengths.size(); ++i) {
       std::byte* kv = base + (place[i] * widest + widest - static_cast<std::size_t>(lengths[i])) * token_bytes;
@@ -108,7 +106,7 @@ struct Entry {
 
 enum class Arithmetic { kF32, kBF16 };
 
-// The textbook in f32, or with the query and the probabilities rounded to bf16 (sums in f32). Writes out [D].
+// Textbook attention in f32, or with the query and the probabilities rounded to bf16 (f32 sums). Writes out [D].
 inline void plain_attend(const std::vector<Entry>& entries, const AttentionShape& shape, Arithmetic arithmetic,
                          float* out) {
   const auto d_head = static_cast<std::size_t>(shape.head_dim);

@@ -1,4 +1,4 @@
-#include "src/kernels/matmul.h"
+#include "src/ops/gemm/gemm.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -8,20 +8,19 @@
 #include <limits>
 
 #include "src/base/thread_pool.h"
-#include "src/kernels/matmul_kernels.h"
-#include "src/kernels/matmul_onednn.h"
-#include "tests/kernels/each_target.h"
-#include "tests/kernels/matmul_testing.h"
+#include "src/ops/gemm/gemm_kernels.h"
+#include "src/ops/gemm/gemm_onednn.h"
+#include "tests/ops/gemm/gemm_testing.h"
+#include "tests/ops/simd/each_target.h"
 
 namespace mneme {
 namespace {
 
-constexpr DType kWeightTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0};
 constexpr Rounding kRoundings[] = {Rounding::kFast, Rounding::kFixed};
 
-// How far a sum may lie from the exact one. Rounding to bf16 makes an error of up to 2^-8 of the value, 0.0016 in the
-// root mean square, 0.0023 for a product of two rounded values; k independent ones add up as the root of their squares,
-// and no sum of a test lies seven such deviations away. Paths that do not round to bf16 must be far better.
+// Error bound of a sum. Rounding to bf16 has a relative error of up to 2^-8, 0.0016 root mean square, 0.0023 for a
+// product of two rounded values. k independent errors add up as the root of their squares, and no sum of a test is off
+// by seven standard deviations. Paths that do not round to bf16 must be far better.
 double tolerance(DType w, std::int64_t m, Rounding rounding, double norm, std::int64_t k) {
   const bool bf16_path = (m >= 8 || rounding == Rounding::kFixed) && w != DType::kF32 && w != DType::kF16;
   const double one = bf16_path ? 0x1p-8 : is_quantised(w) ? 0x1p-13 : 0x1p-22;
@@ -42,7 +41,7 @@ std::string name(const Case& c) {
                      c.rounding == Rounding::kFixed);
 }
 
-// A y of rows `stride` apart, filled with a pattern that shows what was written.
+// A y with rows `stride` apart, filled with a pattern that shows what was written.
 struct Output {
   Output(std::int64_t m, std::int64_t n, std::int64_t stride)
       : tensor(DType::kF32, {std::max<std::int64_t>(m, 1), stride}) {
@@ -54,7 +53,8 @@ struct Output {
   TensorView view;
 };
 
-void run_case(const Case& c) {
+void run_case(Case c) {
+  c.k = whole_blocks(c.w, c.k);
   SCOPED_TRACE(name(c));
   const Tensor plain = random_f32(std::max<std::int64_t>(c.m, 1), c.k, 1),
                weights = random_weights(c.w, c.n_out, c.k, 2);
@@ -66,17 +66,17 @@ void run_case(const Case& c) {
   Output expected(c.m, c.n_out, stride), got(c.m, c.n_out, stride);
   ThreadPool pool(c.threads);
   const float* b = c.bias ? bias.as<float>() : nullptr;
-  const MatmulOutput ref_out{.w = &w, .y = expected.view, .bias = b, .accumulate = c.accumulate};
-  const MatmulOutput cpu_out{.w = &w, .y = got.view, .bias = b, .accumulate = c.accumulate};
-  matmul_ref(x, {&ref_out, 1});
-  matmul_cpu(x, {&cpu_out, 1}, {.pool = &pool, .rounding = c.rounding});
-  const std::vector<double> norms = norms_of_products(x, weights);
+  const GemmOutput ref_out{.w = &w, .y = expected.view, .bias = b, .accumulate = c.accumulate};
+  const GemmOutput cpu_out{.w = &w, .y = got.view, .bias = b, .accumulate = c.accumulate};
+  gemm_ref(x, {&ref_out, 1});
+  gemm_cpu(x, {&cpu_out, 1}, {.pool = &pool, .rounding = c.rounding});
+  const std::vector<double> norms = gemm_norms(x, weights);
   for (std::int64_t i = 0; i < c.m; ++i) {
     for (std::int64_t r = 0; r < c.n_out; ++r) {
       const double diff = std::abs(static_cast<double>(got.view.row_as<float>(i)[r]) -
                                    static_cast<double>(expected.view.row_as<float>(i)[r]));
       const double norm = norms[static_cast<std::size_t>(i * c.n_out + r)];
-      // Bias and the old y round once more, in f32.
+      // Bias and the old y add one more rounding each, in f32.
       ASSERT_LE(diff, tolerance(c.w, c.m, c.rounding, norm, c.k) + 1e-6) << "row " << i << " column " << r;
     }
     for (std::int64_t r = c.n_out; r < stride; ++r)
@@ -84,17 +84,36 @@ void run_case(const Case& c) {
   }
 }
 
-TEST(Matmul, EveryNumberOfRowsAndTypeFitsTheReference) {
+// Random bits, and rows of zeros and ones alone; scales of f16 are made moderate so that nothing overflows.
+Tensor blocks_of_any_bits(DType type, std::int64_t n_out, std::int64_t k) {
+  Tensor w(type, {n_out, k});
+  std::mt19937 rng(11);
+  const auto bytes = static_cast<std::size_t>(dtype_info(type).bytes);
+  for (std::size_t at = 0; at < w.bytes(); at += bytes) {
+    auto* block = reinterpret_cast<unsigned char*>(w.view().data()) + at;
+    const std::size_t row = at / w.view().stride_bytes();
+    for (std::size_t i = 0; i < bytes; ++i)
+      block[i] = static_cast<unsigned char>(row == 0 ? 0 : row == 1 ? 255 : rng());
+    if (type == DType::kMXFP4) block[0] = static_cast<unsigned char>(120 + rng() % 16);
+    for (const std::size_t scale : scale_offsets(type)) {
+      const std::uint16_t bits = f16(std::ldexp(row % 2 == 0 ? 1.5f : -1.25f, static_cast<int>(rng() % 20) - 16)).bits;
+      std::memcpy(block + scale, &bits, 2);
+    }
+  }
+  return w;
+}
+
+TEST(Gemm, EveryNumberOfRowsAndTypeFitsTheReference) {
   for (const DType w : kWeightTypes)
     for (const std::int64_t m : {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 31, 33, 64})
       run_case({.m = m, .n_out = 37, .k = 96, .w = w});
 }
 
-TEST(Matmul, ManyRowsFitTheReference) {
+TEST(Gemm, ManyRowsFitTheReference) {
   for (const DType w : kWeightTypes) run_case({.m = 257, .n_out = 67, .k = 64, .w = w, .x = DType::kBF16});
 }
 
-TEST(Matmul, EveryLengthOfRowFitsTheReference) {
+TEST(Gemm, EveryLengthOfRowFitsTheReference) {
   for (const DType w : kWeightTypes) {
     for (const std::int64_t k : {32, 64, 96, 512, 1408, 2048}) {
       for (const std::int64_t m : {1, 3, 9}) run_case({.m = m, .n_out = 13, .k = k, .w = w});
@@ -102,19 +121,19 @@ TEST(Matmul, EveryLengthOfRowFitsTheReference) {
   }
 }
 
-TEST(Matmul, LengthsThatFillNoVectorFitTheReference) {
+TEST(Gemm, LengthsThatFillNoVectorFitTheReference) {
   for (const DType w : {DType::kF32, DType::kF16, DType::kBF16})
     for (const std::int64_t k : {1, 2, 3, 5, 31, 33, 63, 129})
       for (const std::int64_t m : {1, 2, 8, 18}) run_case({.m = m, .n_out = 5, .k = k, .w = w});
 }
 
-TEST(Matmul, EveryNumberOfOutputsFitsTheReference) {
+TEST(Gemm, EveryNumberOfOutputsFitsTheReference) {
   for (const DType w : kWeightTypes)
     for (const std::int64_t n : {1, 2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 129})
       for (const std::int64_t m : {1, 5, 11}) run_case({.m = m, .n_out = n, .k = 64, .w = w});
 }
 
-TEST(Matmul, BiasAccumulateAndStrideFitTheReference) {
+TEST(Gemm, BiasAccumulateAndStrideFitTheReference) {
   for (const DType w : kWeightTypes)
     for (const DType x : {DType::kF32, DType::kBF16})
       for (const std::int64_t m : {1, 7, 8, 35})
@@ -129,14 +148,14 @@ TEST(Matmul, BiasAccumulateAndStrideFitTheReference) {
                     .strided = (flags & 4) != 0});
 }
 
-TEST(Matmul, EveryNumberOfThreadsFitsTheReference) {
+TEST(Gemm, EveryNumberOfThreadsFitsTheReference) {
   for (const int threads : {1, 2, 3, 4})
     for (const DType w : {DType::kBF16, DType::kQ8_0})
       for (const std::int64_t m : {1, 7, 70})
         run_case({.m = m, .n_out = 200, .k = 256, .w = w, .bias = true, .threads = threads});
 }
 
-TEST(Matmul, EveryInstructionSetFitsTheReference) {
+TEST(Gemm, EveryInstructionSetFitsTheReference) {
   each_target([] {
     for (const DType w : kWeightTypes)
       for (const std::int64_t m : {1, 2, 4, 7, 9, 40})
@@ -152,23 +171,24 @@ TEST(Matmul, EveryInstructionSetFitsTheReference) {
   });
 }
 
-// The forms that matmul_cpu leaves aside on a CPU with better ones.
-TEST(Matmul, PlainRowsKernelsFitTheReferenceOnEveryInstructionSet) {
+// The forms that gemm_cpu does not use on a CPU with better ones.
+TEST(Gemm, PlainRowsKernelsFitTheReferenceOnEveryInstructionSet) {
   each_target([] {
     for (const DType type : kWeightTypes) {
       for (const RowsKernel* kernel : {&rows_kernel(type), &exact_rows_kernel()}) {
         for (const std::int64_t m : {1, 3, 4, 6, 8}) {
-          constexpr std::int64_t kOut = 11, kIn = 224;
+          constexpr std::int64_t kOut = 11;
+          const std::int64_t kIn = whole_blocks(type, 224);
           const Tensor x = random_f32(m, kIn, 4), w = random_weights(type, kOut, kIn, 5);
           Tensor y(DType::kF32, {m, kOut});
           const WeightMatrix matrix{ConstTensorView(w)};
-          const MatmulOutput out{.w = &matrix, .y = y};
-          matmul_ref(x, {&out, 1});
+          const GemmOutput out{.w = &matrix, .y = y};
+          gemm_ref(x, {&out, 1});
           Buffer prepared(kernel->prepared_bytes(m, kIn));
           kernel->prepare(x, prepared.data());
           float sums[8 * kOut];
-          kernel->product(prepared.data(), m, w, 0, kOut, sums, kOut);
-          const std::vector<double> norms = norms_of_products(x, w);
+          kernel->gemm(prepared.data(), m, w, 0, kOut, sums, kOut);
+          const std::vector<double> norms = gemm_norms(x, w);
           for (std::int64_t i = 0; i < m; ++i) {
             for (std::int64_t r = 0; r < kOut; ++r) {
               const double norm = norms[static_cast<std::size_t>(i * kOut + r)];
@@ -183,16 +203,18 @@ TEST(Matmul, PlainRowsKernelsFitTheReferenceOnEveryInstructionSet) {
   });
 }
 
-// What matmul_cpu takes for bf16 weights and many rows, or everywhere on a CPU with AMX, here for every type and few
-// rows too.
-TEST(Matmul, OneDnnFitsTheReference) {
+// The path that gemm_cpu takes for bf16 weights and many rows, or always on a CPU with AMX, here for every type and for
+// few rows too.
+TEST(Gemm, OneDnnFitsTheReference) {
   if (!built_with_onednn() || bf16_tile_kernel() == nullptr)
     GTEST_SKIP() << "no oneDNN, or no bf16 products on this CPU";
-  for (const DType type : {DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
+  for (const DType type : kWeightTypes) {
+    if (type == DType::kF32 || type == DType::kF16) continue;
     for (const std::int64_t m : {1, 130, 258}) {
-      constexpr std::int64_t kOut = 517, kIn = 64;
+      constexpr std::int64_t kOut = 517;
+      const std::int64_t kIn = whole_blocks(type, 64);
       const Tensor x = random_f32(m, kIn, 1), w = random_weights(type, kOut, kIn, 2), bias = random_f32(1, kOut, 3);
-      const std::vector<double> norms = norms_of_products(x, w);
+      const std::vector<double> norms = gemm_norms(x, w);
       for (const int threads : {1, 2}) {
         ThreadPool pool(threads);
         for (const int flags : {0, 1, 6}) {
@@ -203,10 +225,10 @@ TEST(Matmul, OneDnnFitsTheReference) {
           Output expected(m, kOut, stride), got(m, kOut, stride);
           const float* b = (flags & 1) != 0 ? bias.as<float>() : nullptr;
           const bool accumulate = (flags & 2) != 0;
-          const MatmulOutput ref_out{.w = &matrix, .y = expected.view, .bias = b, .accumulate = accumulate};
-          const MatmulOutput out{.w = &matrix, .y = got.view, .bias = b, .accumulate = accumulate};
-          matmul_ref(x, {&ref_out, 1});
-          matmul_onednn(m % 2 == 0 ? x16 : x, {&out, 1}, pool);
+          const GemmOutput ref_out{.w = &matrix, .y = expected.view, .bias = b, .accumulate = accumulate};
+          const GemmOutput out{.w = &matrix, .y = got.view, .bias = b, .accumulate = accumulate};
+          gemm_ref(x, {&ref_out, 1});
+          gemm_onednn(m % 2 == 0 ? x16 : x, {&out, 1}, pool);
           for (std::int64_t i = 0; i < m; ++i) {
             for (std::int64_t r = 0; r < kOut; ++r) {
               const double norm = norms[static_cast<std::size_t>(i * kOut + r)];
@@ -221,7 +243,7 @@ TEST(Matmul, OneDnnFitsTheReference) {
   }
 }
 
-TEST(Matmul, SeveralOutputsOfDifferentTypesComeFromOneCall) {
+TEST(Gemm, SeveralOutputsOfDifferentTypesComeFromOneCall) {
   ThreadPool pool(2);
   for (const Rounding rounding : kRoundings) {
     for (const std::int64_t m : {1, 6, 50}) {
@@ -230,26 +252,27 @@ TEST(Matmul, SeveralOutputsOfDifferentTypesComeFromOneCall) {
       std::vector<Tensor> weights, got, expected;
       std::vector<WeightMatrix> matrices;
       std::vector<std::int64_t> sizes;
-      for (int i = 0; i < 11; ++i) {  // more than one call splits at once
+      for (int i = 0; i < 17; ++i) {  // more than one call splits at a time
         sizes.push_back(30 + 17 * i);
-        weights.push_back(random_weights(kWeightTypes[i % 5], sizes.back(), kIn, static_cast<std::uint32_t>(10 + i)));
+        weights.push_back(random_weights(kWeightTypes[static_cast<std::size_t>(i) % std::size(kWeightTypes)],
+                                         sizes.back(), kIn, static_cast<std::uint32_t>(10 + i)));
         matrices.emplace_back(ConstTensorView(weights.back()));
         got.emplace_back(DType::kF32, std::initializer_list<std::int64_t>{m, sizes.back()});
         expected.emplace_back(DType::kF32, std::initializer_list<std::int64_t>{m, sizes.back()});
       }
-      std::vector<MatmulOutput> got_out, expected_out;
+      std::vector<GemmOutput> got_out, expected_out;
       for (std::size_t i = 0; i < sizes.size(); ++i) {
         got_out.push_back({.w = &matrices[i], .y = got[i]});
         expected_out.push_back({.w = &matrices[i], .y = expected[i]});
       }
-      matmul_cpu(x, got_out, {.pool = &pool, .rounding = rounding});
-      matmul_ref(x, expected_out);
+      gemm_cpu(x, got_out, {.pool = &pool, .rounding = rounding});
+      gemm_ref(x, expected_out);
       for (std::size_t o = 0; o < sizes.size(); ++o) {
-        const std::vector<double> norms = norms_of_products(x, weights[o]);
+        const std::vector<double> norms = gemm_norms(x, weights[o]);
         for (std::int64_t j = 0; j < m * sizes[o]; ++j) {
           const double norm = norms[static_cast<std::size_t>(j)];
           ASSERT_LE(std::abs(static_cast<double>(got[o].as<float>()[j] - expected[o].as<float>()[j])),
-                    tolerance(kWeightTypes[o % 5], m, rounding, norm, kIn))
+                    tolerance(kWeightTypes[o % std::size(kWeightTypes)], m, rounding, norm, kIn))
               << "output " << o << " element " << j;
         }
       }
@@ -257,8 +280,8 @@ TEST(Matmul, SeveralOutputsOfDifferentTypesComeFromOneCall) {
   }
 }
 
-// In the mean, not in the worst case: the error is at most twice that of arithmetic whose x and w are rounded to bf16.
-TEST(Matmul, ErrorIsThatOfPlainBf16Arithmetic) {
+// On average, not in the worst case: the error is at most twice that of arithmetic whose x and w are rounded to bf16.
+TEST(Gemm, ErrorIsThatOfPlainBf16Arithmetic) {
   ThreadPool pool(1);
   for (const DType type : kWeightTypes) {
     for (const std::int64_t m : {4, 32}) {
@@ -269,11 +292,11 @@ TEST(Matmul, ErrorIsThatOfPlainBf16Arithmetic) {
       for (std::int64_t r = 0; r < kOut; ++r) dequantise_row(w, r, w32.view().row_as<float>(r));
       const Tensor x16 = converted(x, DType::kBF16), w16 = converted(w32, DType::kBF16);
       const WeightMatrix matrix{ConstTensorView(w)}, rounded{ConstTensorView(w16)};
-      const MatmulOutput exact_out{.w = &matrix, .y = exact}, got_out{.w = &matrix, .y = got},
+      const GemmOutput exact_out{.w = &matrix, .y = exact}, got_out{.w = &matrix, .y = got},
           plain_out{.w = &rounded, .y = plain};
-      matmul_ref(x, {&exact_out, 1});
-      matmul_ref(x16, {&plain_out, 1});
-      matmul_cpu(x, {&got_out, 1}, {.pool = &pool});
+      gemm_ref(x, {&exact_out, 1});
+      gemm_ref(x16, {&plain_out, 1});
+      gemm_cpu(x, {&got_out, 1}, {.pool = &pool});
       double error = 0.0, plain_error = 0.0;
       for (std::int64_t i = 0; i < m * kOut; ++i) {
         error += std::pow(static_cast<double>(got.as<float>()[i] - exact.as<float>()[i]), 2);
@@ -287,25 +310,26 @@ TEST(Matmul, ErrorIsThatOfPlainBf16Arithmetic) {
   }
 }
 
-TEST(Matmul, FixedRoundingGivesARowTheSameBitsInEveryBatch) {
+TEST(Gemm, FixedRoundingGivesARowTheSameBitsInEveryBatch) {
   each_target([] {
     for (const DType type : kWeightTypes) {
-      constexpr std::int64_t kOut = 75, kIn = 352, kRows = 70;
+      constexpr std::int64_t kOut = 75, kRows = 70;
+      const std::int64_t kIn = whole_blocks(type, 352);
       const Tensor x = random_f32(kRows, kIn, 1), w = random_weights(type, kOut, kIn, 2),
                    x16 = converted(x, DType::kBF16);
       const WeightMatrix matrix{ConstTensorView(w)};
       Tensor whole(DType::kF32, {kRows, kOut});
       ThreadPool two(2), three(3);
-      const MatmulOutput whole_out{.w = &matrix, .y = whole};
-      matmul_cpu(x, {&whole_out, 1}, {.pool = &two, .rounding = Rounding::kFixed});
+      const GemmOutput whole_out{.w = &matrix, .y = whole};
+      gemm_cpu(x, {&whole_out, 1}, {.pool = &two, .rounding = Rounding::kFixed});
       for (const std::int64_t m : {1, 2, 7, 8, 15, 16, 17, 32, 33}) {
         for (const std::int64_t first : {std::int64_t{0}, std::int64_t{5}, kRows - m}) {
           Tensor part(DType::kF32, {m, kOut});
-          const MatmulOutput out{.w = &matrix, .y = part};
-          // The type of x must not matter either, where the products take it in bf16.
+          const GemmOutput out{.w = &matrix, .y = part};
+          // The dtype of x must not matter either, where the kernels round it to bf16.
           const bool narrow = bf16_tile_kernel() != nullptr && type != DType::kF32 && type != DType::kF16 && m % 2 == 0;
           const ConstTensorView rows = ConstTensorView(narrow ? x16 : x).rows(first, first + m);
-          matmul_cpu(rows, {&out, 1}, {.pool = &three, .rounding = Rounding::kFixed});
+          gemm_cpu(rows, {&out, 1}, {.pool = &three, .rounding = Rounding::kFixed});
           for (std::int64_t i = 0; i < m; ++i)
             ASSERT_EQ(std::memcmp(part.view().row(i), whole.view().row(first + i), kOut * 4), 0)
                 << dtype_name(type) << " m " << m << " row " << i;
@@ -315,21 +339,22 @@ TEST(Matmul, FixedRoundingGivesARowTheSameBitsInEveryBatch) {
   });
 }
 
-TEST(Matmul, NanAndInfinityGoThroughAsTheReferenceHasThem) {
+TEST(Gemm, NanAndInfinityGoThroughAsTheReferenceHasThem) {
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   ThreadPool pool(2);
   each_target([&] {
     for (const DType type : kWeightTypes) {
       for (const float bad : {inf, -inf, nan}) {
         for (const std::int64_t m : {1, 3, 12}) {
-          constexpr std::int64_t kOut = 9, kIn = 64;
+          constexpr std::int64_t kOut = 9;
+          const std::int64_t kIn = whole_blocks(type, 64);
           const Tensor x = random_f32(m, kIn, 1), w = random_weights(type, kOut, kIn, 2);
           x.view().row_as<float>(m - 1)[17] = bad;
           const WeightMatrix matrix{ConstTensorView(w)};
           Tensor expected(DType::kF32, {m, kOut}), got(DType::kF32, {m, kOut});
-          const MatmulOutput ref_out{.w = &matrix, .y = expected}, cpu_out{.w = &matrix, .y = got};
-          matmul_ref(x, {&ref_out, 1});
-          matmul_cpu(x, {&cpu_out, 1}, {.pool = &pool});
+          const GemmOutput ref_out{.w = &matrix, .y = expected}, cpu_out{.w = &matrix, .y = got};
+          gemm_ref(x, {&ref_out, 1});
+          gemm_cpu(x, {&cpu_out, 1}, {.pool = &pool});
           for (std::int64_t j = 0; j < m * kOut; ++j) {
             const float e = expected.as<float>()[j], g = got.as<float>()[j];
             if (std::isfinite(e))
@@ -344,28 +369,31 @@ TEST(Matmul, NanAndInfinityGoThroughAsTheReferenceHasThem) {
   });
 }
 
-TEST(Matmul, NanInAWeightReachesItsOutputAndNoOther) {
+TEST(Gemm, NanInAWeightReachesItsOutputAndNoOther) {
   ThreadPool pool(2);
   for (const DType type : kWeightTypes) {
+    if (type == DType::kIQ4_XS || type == DType::kMXFP4) continue;  // not written, and has no NaN
     for (const std::int64_t m : {1, 3, 12}) {
-      constexpr std::int64_t kOut = 9, kIn = 96;
+      constexpr std::int64_t kOut = 9;
+      const std::int64_t kIn = whole_blocks(type, 96);
       const Tensor x = random_f32(m, kIn, 1), w32 = random_f32(kOut, kIn, 2);
       w32.view().row_as<float>(4)[80] = std::numeric_limits<float>::quiet_NaN();
       const Tensor w = converted(w32, type);
       const WeightMatrix matrix{ConstTensorView(w)};
       Tensor got(DType::kF32, {m, kOut});
-      const MatmulOutput out{.w = &matrix, .y = got};
-      matmul_cpu(x, {&out, 1}, {.pool = &pool});
+      const GemmOutput out{.w = &matrix, .y = got};
+      gemm_cpu(x, {&out, 1}, {.pool = &pool});
       for (std::int64_t j = 0; j < m * kOut; ++j)
         ASSERT_EQ(std::isnan(got.as<float>()[j]), j % kOut == 4) << dtype_name(type) << " m " << m;
     }
   }
 }
 
-TEST(Matmul, HugeAndTinyBlocksKeepTheirOwnScale) {
+TEST(Gemm, HugeAndTinyBlocksKeepTheirOwnScale) {
   ThreadPool pool(1);
-  for (const DType type : {DType::kQ8_0, DType::kQ4_0}) {
-    constexpr std::int64_t kOut = 6, kIn = 128;
+  for (const DType type : kQuantisedTypes) {
+    constexpr std::int64_t kOut = 6;
+    const std::int64_t kIn = whole_blocks(type, 128);
     const Tensor x = random_f32(2, kIn, 1), w = random_weights(type, kOut, kIn, 2);
     for (int j = 0; j < 32; ++j) {
       x.as<float>()[j] *= 1e30f;
@@ -374,10 +402,10 @@ TEST(Matmul, HugeAndTinyBlocksKeepTheirOwnScale) {
     }
     const WeightMatrix matrix{ConstTensorView(w)};
     Tensor expected(DType::kF32, {2, kOut}), got(DType::kF32, {2, kOut});
-    const MatmulOutput ref_out{.w = &matrix, .y = expected}, cpu_out{.w = &matrix, .y = got};
-    matmul_ref(x, {&ref_out, 1});
-    matmul_cpu(x, {&cpu_out, 1}, {.pool = &pool});
-    const std::vector<double> norms = norms_of_products(x, w);
+    const GemmOutput ref_out{.w = &matrix, .y = expected}, cpu_out{.w = &matrix, .y = got};
+    gemm_ref(x, {&ref_out, 1});
+    gemm_cpu(x, {&cpu_out, 1}, {.pool = &pool});
+    const std::vector<double> norms = gemm_norms(x, w);
     for (std::int64_t j = 0; j < 2 * kOut; ++j) {
       const double norm = norms[static_cast<std::size_t>(j)];
       EXPECT_LE(std::abs(static_cast<double>(got.as<float>()[j]) - static_cast<double>(expected.as<float>()[j])),
@@ -386,12 +414,14 @@ TEST(Matmul, HugeAndTinyBlocksKeepTheirOwnScale) {
   }
 }
 
-TEST(Matmul, WeightsThatStartBetweenElementsAreCopied) {
+TEST(Gemm, WeightsThatStartBetweenElementsAreCopied) {
   for (const DType type : kWeightTypes) {
-    const Tensor w = random_weights(type, 5, 64, 3);
+    if (type == DType::kMXFP4) continue;  // bytes, at any address
+    const std::int64_t k = whole_blocks(type, 64);
+    const Tensor w = random_weights(type, 5, k, 3);
     Buffer shifted(w.bytes() + 1);
     std::memcpy(shifted.data() + 1, w.view().data(), w.bytes());
-    const WeightMatrix matrix(ConstTensorView(shifted.data() + 1, type, {5, 64}));
+    const WeightMatrix matrix(ConstTensorView(shifted.data() + 1, type, {5, k}));
     EXPECT_NE(matrix.view().data(), shifted.data() + 1);
     EXPECT_EQ(std::memcmp(matrix.view().data(), w.view().data(), w.bytes()), 0);
     const WeightMatrix aligned{ConstTensorView(w)};
@@ -399,7 +429,47 @@ TEST(Matmul, WeightsThatStartBetweenElementsAreCopied) {
   }
 }
 
-TEST(Matmul, LongRowsTakeSeveralPasses) {
+TEST(Gemm, Mxfp4BlocksLieAtAnyAddress) {
+  ThreadPool pool(1);
+  const Tensor w = random_weights(DType::kMXFP4, 5, 96, 3), x = random_f32(2, 96, 1);
+  Buffer shifted(w.bytes() + 1);
+  std::memcpy(shifted.data() + 1, w.view().data(), w.bytes());
+  const WeightMatrix moved(ConstTensorView(shifted.data() + 1, DType::kMXFP4, {5, 96})), plain{ConstTensorView(w)};
+  EXPECT_EQ(moved.view().data(), shifted.data() + 1) << "viewed, not copied";
+  Tensor a(DType::kF32, {2, 5}), b(DType::kF32, {2, 5});
+  const GemmOutput out_a{.w = &moved, .y = a}, out_b{.w = &plain, .y = b};
+  gemm_cpu(x, {&out_a, 1}, {.pool = &pool});
+  gemm_cpu(x, {&out_b, 1}, {.pool = &pool});
+  EXPECT_EQ(std::memcmp(a.view().data(), b.view().data(), a.bytes()), 0);
+}
+
+// Scales, minima and levels at the ends of what a block can hold, and rows of one block and of an odd number of them.
+TEST(Gemm, BlocksOfAnyBitsFitTheReference) {
+  ThreadPool pool(2);
+  each_target([&] {
+    for (const DType type : kQuantisedTypes) {
+      for (const std::int64_t n_blocks : {1, 3, 9}) {
+        constexpr std::int64_t kOut = 7;
+        const std::int64_t k = n_blocks * dtype_info(type).block;
+        for (const std::int64_t m : {1, 2, 3, 9}) {
+          const Tensor x = random_f32(m, k, 5), w = blocks_of_any_bits(type, kOut, k);
+          const WeightMatrix matrix{ConstTensorView(w)};
+          Tensor expected(DType::kF32, {m, kOut}), got(DType::kF32, {m, kOut});
+          const GemmOutput ref_out{.w = &matrix, .y = expected}, cpu_out{.w = &matrix, .y = got};
+          gemm_ref(x, {&ref_out, 1});
+          gemm_cpu(x, {&cpu_out, 1}, {.pool = &pool});
+          const std::vector<double> norms = gemm_norms(x, w);
+          for (std::int64_t j = 0; j < m * kOut; ++j)
+            ASSERT_LE(std::abs(static_cast<double>(got.as<float>()[j]) - static_cast<double>(expected.as<float>()[j])),
+                      tolerance(type, m, Rounding::kFast, norms[static_cast<std::size_t>(j)], k))
+                << dtype_name(type) << " blocks " << n_blocks << " m " << m << " element " << j;
+        }
+      }
+    }
+  });
+}
+
+TEST(Gemm, LongRowsTakeSeveralPasses) {
   // 16 MiB of packed x hold 257 rows of 32,640 in bf16 and half of that in f32.
   run_case({.m = 300, .n_out = 3, .k = 32640, .w = DType::kBF16, .threads = 2});
   run_case({.m = 150, .n_out = 3, .k = 32640, .w = DType::kF32, .threads = 2});

@@ -1,4 +1,4 @@
-// Random activations and weights for the tests of products, and the error that plain arithmetic would make.
+// Random activations and weights for the GEMM tests, and the error norm of plain arithmetic.
 #pragma once
 
 #include <cmath>
@@ -7,7 +7,8 @@
 #include <random>
 #include <vector>
 
-#include "src/kernels/matmul.h"
+#include "src/ops/gemm/gemm.h"
+#include "src/ops/gemm/quant.h"
 #include "src/tensor/buffer.h"
 
 namespace mneme {
@@ -26,13 +27,62 @@ inline Tensor converted(const ConstTensorView& x, DType dtype) {
   return t;
 }
 
+inline constexpr DType kQuantisedTypes[] = {DType::kQ8_0,   DType::kQ4_0,   DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
+                                            DType::kQ2_K,   DType::kQ3_K,   DType::kQ4_K, DType::kQ5_K, DType::kQ6_K,
+                                            DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4};
+inline constexpr DType kWeightTypes[] = {DType::kF32,  DType::kF16,    DType::kBF16,   DType::kQ8_0,
+                                         DType::kQ4_0, DType::kQ4_1,   DType::kQ5_0,   DType::kQ5_1,
+                                         DType::kQ2_K, DType::kQ3_K,   DType::kQ4_K,   DType::kQ5_K,
+                                         DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4};
+
+// The least multiple of a type's block that is at least k.
+inline std::int64_t whole_blocks(DType dtype, std::int64_t k) {
+  const std::int64_t block = dtype_info(dtype).block;
+  return (k + block - 1) / block * block;
+}
+
+// Blocks of random bits, about as large as random_f32: for the type that nothing is converted to.
+inline Tensor random_iq4_xs(std::int64_t n_out, std::int64_t k, std::uint32_t seed) {
+  Tensor t(DType::kIQ4_XS, {n_out, k});
+  std::mt19937 rng(seed);
+  auto* blocks = reinterpret_cast<BlockIQ4_XS*>(t.view().data());
+  for (std::int64_t b = 0; b < n_out * k / kSuperBlock; ++b) {
+    for (std::size_t i = 0; i < sizeof(BlockIQ4_XS); ++i)
+      reinterpret_cast<unsigned char*>(blocks + b)[i] = static_cast<unsigned char>(rng());
+    blocks[b].d = f16(1e-3f);
+  }
+  return t;
+}
+
 inline Tensor random_weights(DType dtype, std::int64_t n_out, std::int64_t k, std::uint32_t seed) {
+  if (dtype == DType::kIQ4_XS) return random_iq4_xs(n_out, k, seed);
   return converted(random_f32(n_out, k, seed), dtype);
 }
 
-// For every row of x and of w the square root of sum((x_j w_j)^2), [m, n_out]: what independent relative errors of the
-// products add up to.
-inline std::vector<double> norms_of_products(const ConstTensorView& x, const ConstTensorView& w) {
+// Offsets of the f16 scales and minima in a block.
+inline std::vector<std::size_t> scale_offsets(DType dtype) {
+  switch (dtype) {
+    case DType::kQ4_1:
+    case DType::kQ5_1:
+    case DType::kQ4_K:
+    case DType::kQ5_K:
+      return {0, 2};
+    case DType::kQ2_K:
+      return {80, 82};
+    case DType::kQ3_K:
+      return {108};
+    case DType::kQ6_K:
+      return {208};
+    case DType::kMXFP4:
+      return {};
+    default:
+      return {0};
+  }
+}
+
+// sqrt(sum((x_j w_j)^2)) for every row of x and of w, [m, n_out]: what independent relative errors of the terms add up
+// to.
+inline std::vector<double> gemm_norms(const ConstTensorView& x, const ConstTensorView& w) {
   const std::int64_t m = x.dim(0), n = w.dim(0), k = x.dim(1);
   const auto squares = [k](const ConstTensorView& t) {
     std::vector<double> all(static_cast<std::size_t>(t.dim(0) * k));

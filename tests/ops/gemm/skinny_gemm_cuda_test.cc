@@ -1,23 +1,23 @@
-#include "src/kernels/matvec_cuda.h"
+#include "src/ops/gemm/skinny_gemm_cuda.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 
-#include "src/kernels/matmul_lt.h"
-#include "tests/device/cuda_testing.h"
-#include "tests/kernels/matmul_testing.h"
+#include "src/ops/gemm/gemm_cublaslt_cuda.h"
+#include "tests/cuda/cuda_testing.h"
+#include "tests/ops/gemm/gemm_testing.h"
 
 namespace mneme {
 namespace {
 
-class CudaMatvecTest : public CudaTest {
+class CudaSkinnyGemmTest : public CudaTest {
  protected:
   CudaContext context() const { return {.stream = stream.get()}; }
 };
 
-// A matrix on the device, made from what a checkpoint stores.
+// A matrix on the device, repacked from a checkpoint's layout.
 struct OnDevice {
   DeviceArray<std::byte> memory;
   DeviceMatrix matrix;
@@ -45,7 +45,7 @@ std::vector<std::uint16_t> bits_of(const Tensor& bf16_rows, std::int64_t n) {
   return bits;
 }
 
-// x w^T in f64, and for each output what f32 sums of exact products may be off by.
+// x w^T in f64, and for each output the error bound of f32 sums of exact products.
 struct Expected {
   std::vector<double> y, slack;
 };
@@ -72,8 +72,8 @@ struct Size {
   std::int64_t n, k;
 };
 
-TEST_F(CudaMatvecTest, StoresWhatTheReferenceHas) {
-  for (const DType type : {DType::kBF16, DType::kQ8_0, DType::kQ4_0})
+TEST_F(CudaSkinnyGemmTest, StoresWhatTheReferenceHas) {
+  for (const DType type : {DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1})
     for (const auto& [n, k] :
          {Size{16, 32}, Size{1, 64}, Size{17, 96}, Size{100, 160}, Size{48, 2048}, Size{333, 4128}, Size{64, 18944}}) {
       const Tensor w = random_weights(type, n, k, 1);
@@ -81,12 +81,12 @@ TEST_F(CudaMatvecTest, StoresWhatTheReferenceHas) {
       for (const std::int32_t m : {1, 2, 3, 5, 8}) {
         SCOPED_TRACE(::testing::Message() << dtype_name(type) << " [" << n << ", " << k << "], " << m << " rows");
         const Tensor x = converted(random_f32(m, k, 7), DType::kBF16);
-        const DeviceArray<std::uint16_t> x_there(bits_of(x, m * k));
+        const DeviceArray<std::uint16_t> x_device(bits_of(x, m * k));
         const DeviceArray<float> y(static_cast<std::size_t>(m * n));
         std::vector<float> bias(static_cast<std::size_t>(n));
         for (std::size_t i = 0; i < bias.size(); ++i) bias[i] = static_cast<float>(i % 7) - 3;
-        const DeviceArray<float> bias_there(bias);
-        matvec_cuda(x_there.data(), m, there.matrix, {}, {.y = y.data(), .bias = bias_there.data()}, context());
+        const DeviceArray<float> bias_device(bias);
+        skinny_gemm_cuda(x_device.data(), m, there.matrix, {}, {.y = y.data(), .bias = bias_device.data()}, context());
         const Expected e = expected(x, w);
         const std::vector<float> got = y.get(stream);
         for (std::size_t i = 0; i < got.size(); ++i) {
@@ -97,30 +97,30 @@ TEST_F(CudaMatvecTest, StoresWhatTheReferenceHas) {
     }
 }
 
-// residual += product; x_next and sums are what the next product needs to be a product of the normed residual.
-TEST_F(CudaMatvecTest, ResidualAndDeferredNormAreRmsNorm) {
+// residual += x w^T; x_next and sums make the next skinny GEMM one of the normalised residual.
+TEST_F(CudaSkinnyGemmTest, ResidualAndDeferredNormAreRmsNorm) {
   constexpr std::int64_t kHidden = 224, kIn = 320, kNext = 50;
   constexpr float kEps = 1e-5f;
   const Tensor w = random_weights(DType::kBF16, kHidden, kIn, 3),
                next = random_weights(DType::kBF16, kNext, kHidden, 4);
-  const OnDevice w_there(w, context()), next_there(next, context());
+  const OnDevice w_device(w, context()), next_device(next, context());
   for (const std::int32_t m : {1, 4, 8}) {
     const Tensor x = converted(random_f32(m, kIn, 5), DType::kBF16), before = random_f32(m, kHidden, 6),
                  norm = random_f32(1, kHidden, 8);
-    const DeviceArray<std::uint16_t> x_there(bits_of(x, m * kIn));
+    const DeviceArray<std::uint16_t> x_device(bits_of(x, m * kIn));
     const auto floats = [](const Tensor& t, std::int64_t n) {
       return std::vector<float>(t.as<float>(), t.as<float>() + n);
     };
     const DeviceArray<float> residual(floats(before, m * kHidden)), weight(floats(norm, kHidden));
     const DeviceArray<std::uint16_t> x_next(static_cast<std::size_t>(m * kHidden));
     const DeviceArray<float> sums(static_cast<std::size_t>(residual_parts(kHidden)) * 8);
-    matvec_residual_cuda(
-        x_there.data(), m, w_there.matrix,
+    skinny_gemm_residual_cuda(
+        x_device.data(), m, w_device.matrix,
         {.residual = residual.data(), .norm_weight = weight.data(), .x_next = x_next.data(), .sums = sums.data()},
         context());
     const DeviceArray<float> y(static_cast<std::size_t>(m) * kNext);
     const DeferredNorm deferred{.sums = sums.data(), .n_parts = residual_parts(kHidden), .n = kHidden, .eps = kEps};
-    matvec_cuda(x_next.data(), m, next_there.matrix, deferred, {.y = y.data()}, context());
+    skinny_gemm_cuda(x_next.data(), m, next_device.matrix, deferred, {.y = y.data()}, context());
 
     const Expected e = expected(x, w);
     const std::vector<float> got = residual.get(stream), out = y.get(stream);
@@ -144,7 +144,7 @@ TEST_F(CudaMatvecTest, ResidualAndDeferredNormAreRmsNorm) {
                            static_cast<double>(static_cast<float>(next.view().row_as<bf16>(r)[i]));
           sum += p, size += p * p;
         }
-        // x_next is rounded to bf16: relative 2^-9 a term, independent.
+        // x_next is rounded to bf16: relative 2^-9 per term, independent.
         ASSERT_LE(std::abs(static_cast<double>(out[static_cast<std::size_t>(row * kNext + r)]) - sum),
                   std::sqrt(size) * 0.0039 * 3 + 1e-5);
       }
@@ -152,15 +152,15 @@ TEST_F(CudaMatvecTest, ResidualAndDeferredNormAreRmsNorm) {
   }
 }
 
-TEST_F(CudaMatvecTest, SwigluOfGateAndUp) {
-  for (const DType type : {DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
+TEST_F(CudaSkinnyGemmTest, SwigluOfGateAndUp) {
+  for (const DType type : {DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1}) {
     constexpr std::int64_t kFfn = 77, kIn = 256;
     const Tensor w = random_weights(type, 2 * kFfn, kIn, 11);
     const OnDevice there(w, context());
     for (const std::int32_t m : {1, 8}) {
       const Tensor x = converted(random_f32(m, kIn, 12), DType::kBF16);
-      const DeviceArray<std::uint16_t> x_there(bits_of(x, m * kIn)), out(static_cast<std::size_t>(m * kFfn));
-      matvec_swiglu_cuda(x_there.data(), m, there.matrix, {}, out.data(), context());
+      const DeviceArray<std::uint16_t> x_device(bits_of(x, m * kIn)), out(static_cast<std::size_t>(m * kFfn));
+      skinny_gemm_swiglu_cuda(x_device.data(), m, there.matrix, {}, out.data(), context());
       const Expected e = expected(x, w);
       const std::vector<std::uint16_t> got = out.get(stream);
       for (std::int64_t row = 0; row < m; ++row)
@@ -175,8 +175,8 @@ TEST_F(CudaMatvecTest, SwigluOfGateAndUp) {
   }
 }
 
-TEST_F(CudaMatvecTest, DequantisesAsTheCheckpointsFormatSays) {
-  for (const DType type : {DType::kQ8_0, DType::kQ4_0}) {
+TEST_F(CudaSkinnyGemmTest, DequantisesAsTheCheckpointsFormatSays) {
+  for (const DType type : {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1}) {
     const Tensor w = random_weights(type, 9, 352, 2);
     const OnDevice there(w, context());
     const DeviceArray<std::uint16_t> out(4 * 352);
@@ -191,7 +191,7 @@ TEST_F(CudaMatvecTest, DequantisesAsTheCheckpointsFormatSays) {
   }
 }
 
-TEST_F(CudaMatvecTest, ConvertsToBf16) {
+TEST_F(CudaSkinnyGemmTest, ConvertsToBf16) {
   for (const DType type : {DType::kF32, DType::kF16}) {
     const Tensor w = random_weights(type, 3, 100, 2), want = converted(random_f32(3, 100, 2), DType::kBF16);
     const std::size_t bytes = 3 * row_bytes(type, 100);
@@ -207,20 +207,20 @@ TEST_F(CudaMatvecTest, ConvertsToBf16) {
   }
 }
 
-TEST_F(CudaMatvecTest, LibraryProductsOfManyRows) {
-  MatmulLt products;
+TEST_F(CudaSkinnyGemmTest, CublasLtGemmOfManyRows) {
+  CublasLtGemm gemms;
   constexpr std::int64_t kN = 96, kK = 128;
   const Tensor w = random_weights(DType::kBF16, kN, kK, 21);
-  const DeviceArray<std::uint16_t> w_there(bits_of(w, kN * kK));
+  const DeviceArray<std::uint16_t> w_device(bits_of(w, kN * kK));
   for (const std::int64_t m : {1, 9, 64, 130}) {
     const Tensor x = converted(random_f32(m, kK, 22), DType::kBF16);
-    const DeviceArray<std::uint16_t> x_there(bits_of(x, m * kK)), narrow(static_cast<std::size_t>(m * kN));
+    const DeviceArray<std::uint16_t> x_device(bits_of(x, m * kK)), narrow(static_cast<std::size_t>(m * kN));
     const DeviceArray<float> y(static_cast<std::size_t>(m * kN));
     const Expected e = expected(x, w);
-    products.run({.m = m, .n = kN, .k = kK, .f32 = true}, x_there.data(), w_there.data(), y.data(), context());
-    products.run({.m = m, .n = kN, .k = kK, .f32 = true, .accumulate = true}, x_there.data(), w_there.data(), y.data(),
-                 context());
-    products.run({.m = m, .n = kN, .k = kK}, x_there.data(), w_there.data(), narrow.data(), context());
+    gemms.run({.m = m, .n = kN, .k = kK, .f32 = true}, x_device.data(), w_device.data(), y.data(), context());
+    gemms.run({.m = m, .n = kN, .k = kK, .f32 = true, .accumulate = true}, x_device.data(), w_device.data(), y.data(),
+              context());
+    gemms.run({.m = m, .n = kN, .k = kK}, x_device.data(), w_device.data(), narrow.data(), context());
     const std::vector<float> got = y.get(stream);
     const std::vector<std::uint16_t> got_narrow = narrow.get(stream);
     for (std::size_t i = 0; i < got.size(); ++i) {

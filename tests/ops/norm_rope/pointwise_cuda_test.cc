@@ -1,15 +1,15 @@
-#include "src/kernels/pointwise_cuda.h"
+#include "src/ops/norm_rope/pointwise_cuda.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 
-#include "src/kernels/attention.h"
-#include "src/kernels/pointwise.h"
-#include "src/kernels/rope.h"
-#include "tests/device/cuda_testing.h"
-#include "tests/kernels/matmul_testing.h"
+#include "src/ops/attention/attention.h"
+#include "src/ops/norm_rope/pointwise.h"
+#include "src/ops/norm_rope/rope.h"
+#include "tests/cuda/cuda_testing.h"
+#include "tests/ops/gemm/gemm_testing.h"
 
 namespace mneme {
 namespace {
@@ -31,7 +31,7 @@ double value(std::uint16_t bits) {
 TEST_F(CudaPointwiseTest, EmbedsRowsOfEveryType) {
   constexpr std::int64_t kVocab = 11, kHidden = 160;
   const std::vector<std::int32_t> ids = {10, 0, 3, 3};
-  for (const DType type : {DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
+  for (const DType type : {DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1}) {
     const Tensor table = random_weights(type, kVocab, kHidden, 1), want(DType::kF32, {4, kHidden});
     embed_ref(ids, table, want);
     const std::size_t bytes = kVocab * row_bytes(type, kHidden);
@@ -43,13 +43,14 @@ TEST_F(CudaPointwiseTest, EmbedsRowsOfEveryType) {
       m.scales = memory.data() + kVocab * m.value_bytes_per_row();
       repack_cuda(blocks.data(), m, context());
     }
-    const DeviceArray<std::int32_t> ids_there(ids);
+    const DeviceArray<std::int32_t> ids_device(ids);
     const Tensor weight = random_f32(1, kHidden, 9);
-    const DeviceArray<float> out(4 * kHidden), sums(8), weight_there(floats_of(weight, kHidden));
+    const DeviceArray<float> out(4 * kHidden), sums(8), weight_device(floats_of(weight, kHidden));
     const DeviceArray<std::uint16_t> next(4 * kHidden);
-    embed_cuda(ids_there.data(), 4, m,
-               {.residual = out.data(), .norm_weight = weight_there.data(), .x_next = next.data(), .sums = sums.data()},
-               context());
+    embed_cuda(
+        ids_device.data(), 4, m,
+        {.residual = out.data(), .norm_weight = weight_device.data(), .x_next = next.data(), .sums = sums.data()},
+        context());
     const std::vector<float> got = out.get(stream), squares = sums.get(stream);
     const std::vector<std::uint16_t> got_next = next.get(stream);
     for (std::int64_t i = 0; i < 4; ++i) {
@@ -70,12 +71,12 @@ TEST_F(CudaPointwiseTest, NormsRowsAndPickedRows) {
   for (const std::int64_t h : {4, 64, 1028, 5120}) {
     const Tensor x = random_f32(5, h, 2), weight = random_f32(1, h, 3), want(DType::kF32, {5, h});
     rms_norm_ref(x, weight.as<float>(), 1e-5, want);
-    const DeviceArray<float> x_there(floats_of(x, 5 * h)), w_there(floats_of(weight, h));
+    const DeviceArray<float> x_device(floats_of(x, 5 * h)), w_device(floats_of(weight, h));
     for (const std::vector<std::int32_t>& rows : {std::vector<std::int32_t>{0, 1, 2, 3, 4}, {4, 0, 4}}) {
-      const DeviceArray<std::int32_t> rows_there(rows);
+      const DeviceArray<std::int32_t> rows_device(rows);
       const DeviceArray<std::uint16_t> out(rows.size() * static_cast<std::size_t>(h));
-      rms_norm_cuda(x_there.data(), rows.size() == 5 ? nullptr : rows_there.data(), static_cast<int>(rows.size()),
-                    static_cast<int>(h), w_there.data(), 1e-5f, out.data(), context());
+      rms_norm_cuda(x_device.data(), rows.size() == 5 ? nullptr : rows_device.data(), static_cast<int>(rows.size()),
+                    static_cast<int>(h), w_device.data(), 1e-5f, out.data(), context());
       const std::vector<std::uint16_t> got = out.get(stream);
       for (std::size_t i = 0; i < got.size(); ++i) {
         const auto row = rows[i / static_cast<std::size_t>(h)];
@@ -102,7 +103,7 @@ TEST_F(CudaPointwiseTest, Swiglu) {
   }
 }
 
-// Bias, norm of heads, RoPE and the place of every row's key and value, against the references one by one.
+// Bias, per-head norm, RoPE and the destination of every row's key and value, against the references.
 struct StoreCase {
   std::int32_t head_dim, n_heads, n_kv_heads;
   bool bf16_in, f16_kv, neighbours, norms, bias;
@@ -120,38 +121,38 @@ void check_store(const StoreCase& c, const Stream& stream) {
   rope.theta = 500000;
   const RopeTable table = RopeTable::make(rope, d, 131072);
 
-  const DeviceArray<std::int32_t> positions_there(positions), slots_there(slots);
+  const DeviceArray<std::int32_t> positions_device(positions), slots_device(slots);
   const DeviceArray<double> inv_freq(table.inv_freq);
-  const DeviceArray<float> angles(static_cast<std::size_t>(n * d)), bias_there(floats_of(bias, width)),
-      q_norm_there(floats_of(q_norm, d)), k_norm_there(floats_of(k_norm, d)), f32(floats_of(qkv, n * width));
+  const DeviceArray<float> angles(static_cast<std::size_t>(n * d)), bias_device(floats_of(bias, width)),
+      q_norm_device(floats_of(q_norm, d)), k_norm_device(floats_of(k_norm, d)), f32(floats_of(qkv, n * width));
   std::vector<std::uint16_t> bits(static_cast<std::size_t>(n * width));
   std::memcpy(bits.data(), rounded.view().data(), bits.size() * 2);
   const DeviceArray<std::uint16_t> narrow(bits), q_out(static_cast<std::size_t>(n * c.n_heads * d));
-  // Two sequences' tables; pages in an order of their own.
+  // Two sequences' tables; pages in shuffled order.
   const std::int64_t stride = std::int64_t{layers} * c.n_kv_heads * max_pages, n_blocks = 2 * stride;
   std::vector<std::int32_t> blocks(static_cast<std::size_t>(n_blocks));
   for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<std::int32_t>((i * 37 + 5) % blocks.size());
-  const DeviceArray<std::int32_t> blocks_there(blocks);
+  const DeviceArray<std::int32_t> blocks_device(blocks);
   const DeviceArray<std::uint16_t> memory(static_cast<std::size_t>(n_blocks * kKvPageTokens * 2 * d));
   const KvTables tables{.base = reinterpret_cast<std::byte*>(memory.data()),
-                        .blocks = blocks_there.data(),
+                        .blocks = blocks_device.data(),
                         .sequence_stride = stride,
                         .max_pages = max_pages,
                         .n_kv_heads = c.n_kv_heads,
                         .head_dim = c.head_dim,
                         .f16 = c.f16_kv};
-  rope_angles_cuda(positions_there.data(), n, inv_freq.data(), static_cast<int>(d / 2), table.scale, angles.data(),
+  rope_angles_cuda(positions_device.data(), n, inv_freq.data(), static_cast<int>(d / 2), table.scale, angles.data(),
                    context);
   store_qkv_cuda({.qkv = c.bf16_in ? static_cast<const void*>(narrow.data()) : f32.data(),
                   .qkv_bf16 = c.bf16_in,
-                  .bias = c.bias ? bias_there.data() : nullptr,
-                  .q_norm = c.norms ? q_norm_there.data() : nullptr,
-                  .k_norm = c.norms ? k_norm_there.data() : nullptr,
+                  .bias = c.bias ? bias_device.data() : nullptr,
+                  .q_norm = c.norms ? q_norm_device.data() : nullptr,
+                  .k_norm = c.norms ? k_norm_device.data() : nullptr,
                   .norm_eps = 1e-6f,
                   .angles = angles.data(),
                   .neighbours = c.neighbours,
-                  .positions = positions_there.data(),
-                  .slots = slots_there.data(),
+                  .positions = positions_device.data(),
+                  .slots = slots_device.data(),
                   .n = n,
                   .n_heads = c.n_heads},
                  tables, layer, q_out.data(), context);
@@ -204,7 +205,7 @@ void check_store(const StoreCase& c, const Stream& stream) {
   }
   std::size_t touched = 0;
   for (const std::uint16_t b : got_kv) touched += b != 0xffff ? 1 : 0;
-  ASSERT_EQ(touched, written);  // nothing else, and nothing for the row without a place
+  ASSERT_EQ(touched, written);  // nothing else, and nothing for the row without a sequence
 }
 
 TEST_F(CudaPointwiseTest, StoresQueriesKeysAndValues) {
@@ -222,8 +223,8 @@ TEST_F(CudaPointwiseTest, ArgmaxTakesTheFirstOfTheLargestAndNoNaN) {
   for (std::size_t r = 0; r < rows.size(); ++r)
     for (std::size_t i = 0; i < kVocab; ++i) rows[r][i] = static_cast<float>((i * 7919 + r * 13) % 1000) * 0.01f;
   rows[1][4000] = rows[1][77] = 50;       // a tie: the smaller
-  rows[2][5] = kNaN, rows[2][5002] = 60;  // NaN is nothing
-  rows[3].assign(kVocab, -kInf);          // nothing at all
+  rows[2][5] = kNaN, rows[2][5002] = 60;  // NaN is ignored
+  rows[3].assign(kVocab, -kInf);          // no possible token
   rows[4].assign(kVocab, kNaN);
   rows[5][9] = rows[5][8] = kInf;  // only these are possible
   std::vector<float> all;

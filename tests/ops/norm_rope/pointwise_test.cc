@@ -1,4 +1,4 @@
-#include "src/kernels/pointwise.h"
+#include "src/ops/norm_rope/pointwise.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "src/base/thread_pool.h"
-#include "tests/kernels/each_target.h"
-#include "tests/kernels/matmul_testing.h"
+#include "tests/ops/gemm/gemm_testing.h"
+#include "tests/ops/simd/each_target.h"
 
 namespace mneme {
 namespace {
@@ -19,7 +19,7 @@ float value(const Tensor& t, std::int64_t i) {
   return t.view().dtype() == DType::kBF16 ? static_cast<float>(t.as<bf16>()[i]) : t.as<float>()[i];
 }
 
-// f32: a few roundings. bf16: the last rounding alone, which a neighbouring f32 may tip to the other side.
+// f32: a few roundings. bf16: the last rounding, which a neighbouring f32 may tip to the other side.
 void expect_close(const Tensor& got, const Tensor& expected, std::int64_t n) {
   const float relative = got.view().dtype() == DType::kBF16 ? 0x1p-7f : 4e-6f;
   for (std::int64_t i = 0; i < n; ++i) {
@@ -94,7 +94,7 @@ TEST(Swiglu, FitsTheReferenceOnEveryInstructionSet) {
     for (const DType type : {DType::kF32, DType::kBF16}) {
       for (const auto& [n, ffn] : {std::pair{0, 8}, {1, 1}, {2, 17}, {3, 1408}, {29, 1031}}) {
         SCOPED_TRACE(fmt::format("n {} ffn {} {}", n, ffn, dtype_name(type)));
-        // gate and up side by side in one row, as the model has them
+        // gate and up adjacent in one row, as in the model
         const Tensor both = random_f32(std::max(n, 1), 2 * ffn, 1);
         for (std::int64_t i = 0; i < std::int64_t{n} * 2 * ffn; ++i) both.as<float>()[i] *= 6.0f;
         const auto stride = static_cast<std::size_t>(2 * ffn) * 4;
@@ -133,7 +133,7 @@ TEST(Swiglu, ExtremesAreThoseOfTheReference) {
                                     std::numeric_limits<float>::quiet_NaN()};
   ThreadPool pool(1);
   each_target([&] {
-    // twice, so that the values go through vectors and through the rest
+    // twice, so that the values pass through the vector loop and the remainder
     std::vector<float> gate = gates, up(2 * gates.size(), 1.5f);
     gate.insert(gate.end(), gates.begin(), gates.end());
     const auto n = static_cast<std::int64_t>(gate.size());
@@ -144,7 +144,7 @@ TEST(Swiglu, ExtremesAreThoseOfTheReference) {
     swiglu_cpu(g, u, got, {.pool = &pool});
     for (std::int64_t i = 0; i < n; ++i) {
       const float e = expected.as<float>()[i], v = got.as<float>()[i];
-      // Below -88 silu is under 1e-36: nothing, and exp has left the normal f32.
+      // Below -88 silu is under 1e-36, and exp has left the normal f32 range.
       if (std::isfinite(e))
         EXPECT_LE(std::abs(e - v), 4e-6f * std::abs(e) + 1e-36f) << gate[static_cast<std::size_t>(i)];
       else
@@ -156,7 +156,7 @@ TEST(Swiglu, ExtremesAreThoseOfTheReference) {
 TEST(Embed, RowsAreTheTablesOnEveryInstructionSet) {
   ThreadPool pool(2);
   each_target([&] {
-    for (const DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
+    for (const DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1}) {
       const Tensor table = random_weights(type, 50, 320, 3);
       std::vector<std::int32_t> ids;
       for (int i = 0; i < 120; ++i) ids.push_back(i * 37 % 50);

@@ -1,4 +1,4 @@
-#include "src/kernels/rope.h"
+#include "src/ops/norm_rope/rope.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "src/base/thread_pool.h"
-#include "tests/kernels/each_target.h"
-#include "tests/kernels/matmul_testing.h"
+#include "tests/ops/gemm/gemm_testing.h"
+#include "tests/ops/simd/each_target.h"
 
 namespace mneme {
 namespace {
 
-// Inverse frequencies as transformers 4.49 gives them in f32 (modeling_rope_utils, ROPE_INIT_FUNCTIONS).
+// Inverse frequencies of transformers 4.49 in f32 (modeling_rope_utils, ROPE_INIT_FUNCTIONS).
 struct Golden {
   const char* name;
   RopeConfig config;
@@ -221,19 +221,19 @@ TEST(Rope, NeighboursAreHalvesInAnotherOrder) {
     neighbours.as<float>()[2 * i + 1] = halves.as<float>()[i + kHeadDim / 2];
   }
   const std::int32_t position = 1234;
-  const auto turn = [&](Tensor& t, RopePairs pairs) {
+  const auto rotate = [&](Tensor& t, RopePairs pairs) {
     rope_cpu(TensorView(t.view().data(), DType::kF32, {1, 1, kHeadDim}), {&position, 1},
              RopeTable::make({.pairs = pairs}, kHeadDim, 0), {.pool = &pool});
   };
-  turn(halves, RopePairs::kHalves);
-  turn(neighbours, RopePairs::kNeighbours);
+  rotate(halves, RopePairs::kHalves);
+  rotate(neighbours, RopePairs::kNeighbours);
   for (std::int64_t i = 0; i < kHeadDim / 2; ++i) {
     EXPECT_EQ(neighbours.as<float>()[2 * i], halves.as<float>()[i]);
     EXPECT_EQ(neighbours.as<float>()[2 * i + 1], halves.as<float>()[i + kHeadDim / 2]);
   }
 }
 
-TEST(Rope, ProductsDependOnDistanceAloneEvenAtAMillion) {
+TEST(Rope, DotProductsDependOnDistanceAloneEvenAtAMillion) {
   constexpr std::int64_t kHeadDim = 128;
   ThreadPool pool(1);
   const RopeTable table = RopeTable::make({.theta = 1e6}, kHeadDim, 0);

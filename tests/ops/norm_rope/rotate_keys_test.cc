@@ -1,24 +1,24 @@
-#include "src/kernels/turn_keys.h"
+#include "src/ops/norm_rope/rotate_keys.h"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 
-#include "tests/kernels/attention_testing.h"
+#include "tests/ops/attention/attention_testing.h"
 
 namespace mneme {
 namespace {
 
 using namespace testing;
 
-std::vector<std::byte> turn(bool fast, const KvStore& kv, const AttentionShape& shape, const RopeAngles& angles,
-                            std::int64_t first) {
+std::vector<std::byte> rotate(bool fast, const KvStore& kv, const AttentionShape& shape, const RopeAngles& angles,
+                              std::int64_t first) {
   std::vector<std::byte> out(kv.tokens.size() * shape.token_bytes());
-  (fast ? turn_keys_cpu : turn_keys_ref)(kv.runs, shape, angles, first, out.data());
+  (fast ? rotate_keys_cpu : rotate_keys_ref)(kv.runs, shape, angles, first, out.data());
   return out;
 }
 
-TEST(TurnKeys, IsTheReferenceUpToOneRounding) {
+TEST(RotateKeys, IsTheReferenceUpToOneRounding) {
   ThreadPool pool(1);
   std::mt19937 rng(3);
   for (const DType dtype : {DType::kBF16, DType::kF16})
@@ -29,9 +29,9 @@ TEST(TurnKeys, IsTheReferenceUpToOneRounding) {
         std::iota(positions.begin(), positions.end(), 100000);
         const RopeAngles angles(positions, RopeTable::make({.pairs = pairs}, d, 1 << 20), {&pool});
         const KvStore kv(91, shape, Layout::kRagged, rng);
-        const auto want = turn(false, kv, shape, angles, 9);
+        const auto want = rotate(false, kv, shape, angles, 9);
         each_supported_target([&] {
-          const auto got = turn(true, kv, shape, angles, 9);
+          const auto got = rotate(true, kv, shape, angles, 9);
           for (std::size_t t = 0; t < kv.tokens.size(); ++t)
             for (std::size_t i = 0; i < 2 * static_cast<std::size_t>(d); ++i) {
               const float a = kv_at(want.data() + t * shape.token_bytes(), i, dtype),
@@ -44,8 +44,8 @@ TEST(TurnKeys, IsTheReferenceUpToOneRounding) {
       }
 }
 
-// Products of turned queries with turned keys depend on the distance alone.
-TEST(TurnKeys, KeepsWhatDistanceSays) {
+// Dot products of rotated queries with rotated keys depend on the distance only.
+TEST(RotateKeys, KeepsWhatDistanceSays) {
   ThreadPool pool(1);
   std::mt19937 rng(4);
   const AttentionShape shape{.group = 1, .head_dim = 32, .kv_dtype = DType::kF16};
@@ -57,7 +57,7 @@ TEST(TurnKeys, KeepsWhatDistanceSays) {
     const std::int32_t position = at + 5;
     rope_ref(TensorView(reinterpret_cast<std::byte*>(q.data()), DType::kF32, {1, 1, 32}), std::span(&position, 1),
              table);
-    const auto out = turn(true, kv, shape, RopeAngles(std::span(&at, 1), table, {&pool}), 0);
+    const auto out = rotate(true, kv, shape, RopeAngles(std::span(&at, 1), table, {&pool}), 0);
     double dot = 0;
     for (std::size_t i = 0; i < 32; ++i)
       dot += static_cast<double>(q[i]) * static_cast<double>(kv_at(out.data(), i, DType::kF16));
@@ -66,9 +66,9 @@ TEST(TurnKeys, KeepsWhatDistanceSays) {
   }
 }
 
-TEST(TurnKeys, NothingIsNothing) {
-  turn_keys_cpu({}, {.group = 1, .head_dim = 8}, RopeAngles(), 0, nullptr);
-  turn_keys_ref({}, {.group = 1, .head_dim = 8}, RopeAngles(), 0, nullptr);
+TEST(RotateKeys, NothingIsNothing) {
+  rotate_keys_cpu({}, {.group = 1, .head_dim = 8}, RopeAngles(), 0, nullptr);
+  rotate_keys_ref({}, {.group = 1, .head_dim = 8}, RopeAngles(), 0, nullptr);
 }
 
 }  // namespace

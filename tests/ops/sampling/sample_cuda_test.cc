@@ -1,15 +1,15 @@
-// Draws on the device against the specification on the host.
+// Sampling on the device against the specification on the host.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 #include <random>
 
-#include "src/kernels/pointwise_cuda.h"
-#include "src/kernels/sample_cuda.h"
+#include "src/ops/norm_rope/pointwise_cuda.h"
+#include "src/ops/sampling/sample_cuda.h"
 #include "src/sampler/sampler.h"
-#include "src/sampler/survivors.h"
-#include "tests/device/cuda_testing.h"
+#include "src/sampler/truncated_distribution.h"
+#include "tests/cuda/cuda_testing.h"
 
 namespace mneme {
 namespace {
@@ -20,44 +20,44 @@ class CudaSampleTest : public CudaTest {
     std::vector<std::int32_t> token;
     std::vector<float> logprob;
   };
-  Drawn draw(const std::vector<float>& row, const std::vector<DrawRule>& rules) {
+  Drawn draw(const std::vector<float>& row, const std::vector<SamplingRule>& rules) {
     const auto n = static_cast<std::int32_t>(rules.size()), vocab = static_cast<std::int32_t>(row.size());
     std::vector<float> all;
     for (std::int32_t i = 0; i < n; ++i) all.insert(all.end(), row.begin(), row.end());
     const DeviceArray<float> logits(all), logprob(rules.size());
     const DeviceArray<std::int32_t> token(rules.size());
-    const DeviceArray<DrawRule> there(rules);
+    const DeviceArray<SamplingRule> there(rules);
     const CudaContext context{.stream = stream.get()};
     argmax_cuda(logits.data(), n, vocab, token.data(), logprob.data(), context);
     sample_cuda(logits.data(), there.data(), n, vocab, token.data(), logprob.data(), context);
     return {token.get(stream), logprob.get(stream)};
   }
-  // Every draw is the survivor in whose stretch u falls, but for the rounding of weights at its borders.
+  // Every sampled token is the one whose cumulative interval contains u, up to the rounding of weights at its ends.
   void expect_draws(const std::vector<float>& row, const SamplingOptions& o) {
-    std::vector<DrawRule> rules;
+    std::vector<SamplingRule> rules;
     for (int i = 0; i < 40; ++i)
       rules.push_back({o.temperature, o.top_k, o.top_p, o.min_p,
                        i == 0    ? 0.0
                        : i == 39 ? 0x1.fffffffffffffp-1
                                  : std::fmod(i * 0.6180339887, 1.0)});
-    const std::vector<TokenWeight> survivors = survivors_ref(row, o);
+    const std::vector<TokenWeight> truncated = truncated_distribution_ref(row, o);
     double total = 0;
-    for (const TokenWeight& w : survivors) total += w.weight;
+    for (const TokenWeight& w : truncated) total += w.weight;
     const Drawn got = draw(row, rules);
     for (std::size_t i = 0; i < rules.size(); ++i) {
       double before = 0;
       bool found = false;
-      for (const TokenWeight& w : survivors) {
+      for (const TokenWeight& w : truncated) {
         const double after = before + w.weight / total;
         if (w.token == got.token[i]) {
           found = true;
-          EXPECT_GE(rules[i].u, before - 1e-5) << "token " << w.token << " of " << survivors.size();
-          EXPECT_LE(rules[i].u, after + 1e-5) << "token " << w.token << " of " << survivors.size();
+          EXPECT_GE(rules[i].u, before - 1e-5) << "token " << w.token << " of " << truncated.size();
+          EXPECT_LE(rules[i].u, after + 1e-5) << "token " << w.token << " of " << truncated.size();
           EXPECT_GT(w.weight, 0.0);
         }
         before = after;
       }
-      ASSERT_TRUE(found) << "token " << got.token[i] << " is none of " << survivors.size() << " survivors, u "
+      ASSERT_TRUE(found) << "token " << got.token[i] << " is none of " << truncated.size() << " remaining tokens, u "
                          << rules[i].u << ", temperature " << o.temperature << ", top_k " << o.top_k << ", top_p "
                          << o.top_p << ", min_p " << o.min_p;
       const float want = log_probability(row, got.token[i]);
@@ -88,7 +88,7 @@ std::vector<SamplingOptions> rules_to_try(int vocab) {
   return all;
 }
 
-TEST_F(CudaSampleTest, DrawsAsTheReference) {
+TEST_F(CudaSampleTest, SamplesAsTheReference) {
   std::mt19937 rng(1);
   std::normal_distribution<float> normal(0, 3);
   for (const int vocab : {1, 2, 31, 1000, 32768, 128256}) {
@@ -98,7 +98,7 @@ TEST_F(CudaSampleTest, DrawsAsTheReference) {
   }
 }
 
-// More equal logits than are ever sorted, so that the cut lies among them: the smaller ids survive.
+// More equal logits than are ever sorted, so that the cutoff is among them: the smaller ids remain.
 TEST_F(CudaSampleTest, EqualLogitsAreCutByTheirIds) {
   for (const int vocab : {4097, 20000, 128256}) {
     std::vector<float> row(static_cast<std::size_t>(vocab), 1.5f);
@@ -121,13 +121,13 @@ TEST_F(CudaSampleTest, WhatIsNotANumberIsNothing) {
   o.top_k = 0, o.top_p = 0.999f;
   expect_draws(row, o);
   row[30] = row[31] = kInf;
-  std::vector<DrawRule> rules;
+  std::vector<SamplingRule> rules;
   for (const double u : {0.0, 0.4, 0.6, 0.99}) rules.push_back({1, 0, 1, 0, u});
   EXPECT_EQ(draw(row, rules).token, (std::vector<std::int32_t>{30, 30, 31, 31}));
   EXPECT_EQ(draw(std::vector<float>(500, kNaN), rules).token, (std::vector<std::int32_t>{0, 0, 0, 0}));
 }
 
-// Rows that are not drawn for keep the largest.
+// Rows that are not sampled keep argmax.
 TEST_F(CudaSampleTest, RowsWithoutTemperatureStayAsTheyAre) {
   std::vector<float> row(300, 0.0f);
   row[123] = 0.5f;

@@ -1,4 +1,4 @@
-// Runs a check under every instruction set that Highway compiled for and this machine has.
+// Runs a check under every instruction set that Highway compiled for and this machine supports.
 #pragma once
 
 #include <gtest/gtest.h>

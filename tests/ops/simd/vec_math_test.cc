@@ -7,11 +7,11 @@
 #include <vector>
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "tests/kernels/vec_math_test.cc"
+#define HWY_TARGET_INCLUDE "tests/ops/simd/vec_math_test.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "src/kernels/vec_math-inl.h"
+#include "src/ops/simd/vec_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mneme {
@@ -36,7 +36,7 @@ void log_all(const float* x, std::size_t n, float* y) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-#include "tests/kernels/each_target.h"
+#include "tests/ops/simd/each_target.h"
 
 namespace mneme {
 namespace {
@@ -46,7 +46,7 @@ HWY_EXPORT(log_all);
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// Every 4096th float, of both signs, and what the functions turn on.
+// Every 4096th float of both signs, and the functions' thresholds.
 std::vector<float> floats() {
   std::vector<float> v{0.0f, -0.0f, 1.0f, kInf, -kInf, 88.7228f, 88.73f, -87.3365f, -87.34f, 0.70710678f, 1.41421356f};
   for (std::uint64_t bits = 77; bits <= 0xffffffffu; bits += 4096) {

@@ -1,5 +1,5 @@
-// Clusters found on the device, and the units that become of them, against the references on the host.
-#include "src/kernels/kmeans_cuda.h"
+// k-means on the device, and the units built from its clusters, against the references on the host.
+#include "src/selection/cluster/kmeans_cuda.h"
 
 #include <gtest/gtest.h>
 
@@ -8,13 +8,13 @@
 #include <map>
 #include <random>
 
-#include "src/blocks/partition.h"
-#include "src/kernels/centroid.h"
-#include "src/kernels/group_pool.h"
-#include "src/kernels/list_units_cuda.h"
-#include "src/kernels/rank.h"
-#include "tests/kernels/key_testing.h"
-#include "tests/kernels/slots_testing.h"
+#include "src/selection/cluster/list_units_cuda.h"
+#include "src/selection/cluster/partition.h"
+#include "src/selection/index/centroid.h"
+#include "src/selection/pool/group_pool.h"
+#include "src/selection/topk/rank.h"
+#include "tests/offload/kv_slots_testing.h"
+#include "tests/selection/index/key_testing.h"
 
 namespace mneme {
 namespace {
@@ -24,7 +24,7 @@ using Clusters = std::vector<std::int32_t>;
 
 class CudaKmeansTest : public CudaSlotsTest {
  protected:
-  // Of heads with keys of their own.
+  // Several heads, each with its own keys.
   std::vector<Clusters> clusters(const std::vector<Keys>& heads, std::int32_t n, std::int32_t dim, DType dtype,
                                  const KmeansTask& task) {
     const std::size_t row = static_cast<std::size_t>(dim) * 2, head_bytes = static_cast<std::size_t>(n) * row;
@@ -56,7 +56,7 @@ class CudaKmeansTest : public CudaSlotsTest {
   }
 };
 
-// Whole numbers throughout, so that random keys too give the host's clusters, bit for bit.
+// Integer arithmetic: random keys too give the host's clusters, bit for bit.
 TEST_F(CudaKmeansTest, IsTheHostsBitForBit) {
   std::mt19937 rng(3);
   int cases = 0;
@@ -84,7 +84,7 @@ TEST_F(CudaKmeansTest, IsTheHostsBitForBit) {
           std::normal_distribution<float> normal;
           for (int h = 0; h < (n == 8192 ? 1 : 3); ++h) {
             heads.emplace_back(n, shape);
-            // Small whole numbers; normal ones; a few directions and a channel that dominates; with some that are none.
+            // Small integers; normal values; a few directions and a dominant channel; with some non-finite values.
             const float large = std::exp2(static_cast<float>(static_cast<int>(rng() % 9) - 4));
             heads.back().fill([&] {
               if (kind == 0) return static_cast<float>(static_cast<int>(rng() % 3) - 1);
@@ -124,9 +124,9 @@ TEST_F(CudaKmeansTest, EqualKeysGoToOneCluster) {
   }
 }
 
-// ---- units out of pages
+// ---- units built from pages
 
-// What one KV head has, of the same ranges, by the references.
+// Units of one KV head, of the same ranges, by the references.
 struct HostUnits {
   std::vector<std::int32_t> members, ends;
   std::vector<std::byte> centroids;
@@ -136,19 +136,19 @@ class CudaListTest : public CudaSlotsTest {
  protected:
   static constexpr std::int32_t kBlock = 512, kCluster = 16;
 
-  static KvRun token(const World& w, std::int32_t place, std::int32_t head, std::int32_t t) {
-    return {w.token(place, head, t), 1};
+  static KvRun token(const World& w, std::int32_t seq_slot, std::int32_t head, std::int32_t t) {
+    return {w.token(seq_slot, head, t), 1};
   }
-  static void append(const World& w, std::int32_t place, std::int32_t head, const Ids& tokens, HostUnits& to) {
+  static void append(const World& w, std::int32_t seq_slot, std::int32_t head, const Ids& tokens, HostUnits& to) {
     if (tokens.empty()) return;
     std::vector<KvRun> runs;
-    for (const std::int32_t t : tokens) runs.push_back(token(w, place, head, t));
+    for (const std::int32_t t : tokens) runs.push_back(token(w, seq_slot, head, t));
     to.members.insert(to.members.end(), tokens.begin(), tokens.end());
     to.ends.push_back(static_cast<std::int32_t>(to.members.size()));
     to.centroids.resize(to.centroids.size() + static_cast<std::size_t>(2 * w.s.head_dim));
     centroid_build_ref(runs, w.shape(), to.centroids.data() + to.centroids.size() - 2 * w.s.head_dim);
   }
-  static HostUnits host_units(const World& w, std::int32_t place, std::int32_t head,
+  static HostUnits host_units(const World& w, std::int32_t seq_slot, std::int32_t head,
                               std::span<const UnitRange> ranges) {
     HostUnits out;
     for (const UnitRange& r : ranges) {
@@ -156,11 +156,11 @@ class CudaListTest : public CudaSlotsTest {
       if (!r.clusters) {
         Ids tokens(static_cast<std::size_t>(n));
         std::iota(tokens.begin(), tokens.end(), r.begin);
-        append(w, place, head, tokens, out);
+        append(w, seq_slot, head, tokens, out);
         continue;
       }
       std::vector<KvRun> runs;
-      for (std::int32_t t = r.begin; t < r.end; ++t) runs.push_back(token(w, place, head, t));
+      for (std::int32_t t = r.begin; t < r.end; ++t) runs.push_back(token(w, seq_slot, head, t));
       const std::int32_t k = (n + kCluster - 1) / kCluster;
       Clusters of(static_cast<std::size_t>(n));
       KmeansScratch scratch;
@@ -171,12 +171,12 @@ class CudaListTest : public CudaSlotsTest {
         Ids tokens;
         for (std::int32_t t = 0; t < n; ++t)
           if (of[static_cast<std::size_t>(t)] == c) tokens.push_back(r.begin + t);
-        append(w, place, head, tokens, out);
+        append(w, seq_slot, head, tokens, out);
       }
     }
     return out;
   }
-  void build(World& w, std::int32_t place, std::span<const UnitRange> ranges) {
+  void build(World& w, std::int32_t seq_slot, std::span<const UnitRange> ranges) {
     const std::int32_t heads = w.s.kv_heads, k = kBlock / kCluster;
     const DeviceBuffer keys(static_cast<std::size_t>(heads * kBlock * w.s.head_dim * 2), "a test"),
         kmeans(kmeans_scratch_bytes(heads, kBlock, w.s.head_dim, k), "a test"),
@@ -185,11 +185,11 @@ class CudaListTest : public CudaSlotsTest {
     for (const UnitRange& r : ranges) {
       const std::int32_t n = r.end - r.begin, n_clusters = (n + kCluster - 1) / kCluster;
       if (!r.clusters) {
-        const Segment one{.place = place, .sink = w.s.sink, .begin = r.begin, .end = r.end, .key_slot = place};
+        const Segment one{.seq_slot = seq_slot, .sink = w.s.sink, .begin = r.begin, .end = r.end, .key_slot = seq_slot};
         append_segments_cuda({&one, 1}, w.v, w.pages(), context());
         continue;
       }
-      gather_keys_cuda({.key_slot = place, .first = r.begin, .n = n, .to = keys.data()}, w.pages(), context());
+      gather_keys_cuda({.key_slot = seq_slot, .first = r.begin, .n = n, .to = keys.data()}, w.pages(), context());
       kmeans_cuda({.keys = keys.data(),
                    .n_heads = heads,
                    .n = n,
@@ -200,7 +200,7 @@ class CudaListTest : public CudaSlotsTest {
                    .cluster = clusters.as<std::uint16_t>(),
                    .scratch = kmeans.data()},
                   context());
-      append_clusters_cuda({.place = place,
+      append_clusters_cuda({.seq_slot = seq_slot,
                             .sink = w.s.sink,
                             .first = r.begin,
                             .n = n,
@@ -212,8 +212,8 @@ class CudaListTest : public CudaSlotsTest {
     }
     stream.synchronize();
   }
-  void expect_units(World& w, std::int32_t place, std::int32_t head, const HostUnits& want) {
-    const auto index = static_cast<std::size_t>(place * w.s.kv_heads + head),
+  void expect_units(World& w, std::int32_t seq_slot, std::int32_t head, const HostUnits& want) {
+    const auto index = static_cast<std::size_t>(seq_slot * w.s.kv_heads + head),
                units = static_cast<std::size_t>(w.v.lists.max_units);
     ASSERT_EQ(fetch(w.v.lists.n_units + index, 1)[0], static_cast<std::int32_t>(want.ends.size()));
     ASSERT_EQ(fetch(w.v.lists.ends + index * units, want.ends.size()), want.ends);
@@ -222,12 +222,12 @@ class CudaListTest : public CudaSlotsTest {
     ASSERT_TRUE(fetch(w.v.lists.centroids + index * units * static_cast<std::size_t>(2 * w.s.head_dim),
                       want.centroids.size()) == want.centroids);
   }
-  // What a head chooses of these units, best first: at most `wanted` tokens.
-  struct Choice {
+  // Selection of a head among these units, best first: at most `wanted` tokens.
+  struct Selection {
     Ids tokens;
     std::vector<float> of_unit;
   };
-  static Choice choose(const World& w, const HostUnits& u, const float* q, std::int32_t wanted) {
+  static Selection select(const World& w, const HostUnits& u, const float* q, std::int32_t wanted) {
     const auto n = static_cast<std::int32_t>(u.ends.size());
     std::vector<float> scores(static_cast<std::size_t>(n * w.s.group)), pooled(static_cast<std::size_t>(n));
     centroid_score_ref(q, w.shape(), u.centroids.data(), n, scores.data(), n);
@@ -236,14 +236,14 @@ class CudaListTest : public CudaSlotsTest {
     const auto size = [&](std::int32_t i) { return u.ends[static_cast<std::size_t>(i)] - begin(i); };
     Ids ids;
     rank_ref(pooled, size, wanted, ids);
-    Choice c{.tokens = {}, .of_unit = pooled};
+    Selection c{.tokens = {}, .of_unit = pooled};
     for (const std::int32_t id : ids)
       for (std::int32_t i = 0; i < size(id) && std::ssize(c.tokens) < wanted; ++i)
         c.tokens.push_back(u.members[static_cast<std::size_t>(begin(id) + i)]);
     return c;
   }
-  // Sinks, the first tokens of a selection, the window from the newest on: byte for byte.
-  void expect_listed(World& w, std::int32_t place, std::int32_t head, std::int32_t length, std::int32_t grouped,
+  // Sinks, the first tokens of a selection, the window from the newest: byte for byte.
+  void expect_listed(World& w, std::int32_t seq_slot, std::int32_t head, std::int32_t length, std::int32_t grouped,
                      const Ids& selected) {
     Ids want;
     for (std::int32_t t = 0; t < w.s.sink; ++t) want.push_back(t);
@@ -251,11 +251,11 @@ class CudaListTest : public CudaSlotsTest {
     ASSERT_LE(n, std::ssize(selected));
     want.insert(want.end(), selected.begin(), selected.begin() + n);
     for (std::int32_t t = length - 1; t >= grouped; --t) want.push_back(t);
-    expect_entries(w, place, head, length, want);
+    expect_entries(w, seq_slot, head, length, want);
   }
-  // A ranking by scores that may be off by rounding: whole units in their order, each no better than the one before it,
-  // and none left out that is better than the last.
-  static void expect_choice(const Ids& got, const HostUnits& u, const Choice& want) {
+  // A ranking by scores with rounding error: whole units in order, each no better than the previous one, and none left
+  // out that is better than the last.
+  static void expect_selection(const Ids& got, const HostUnits& u, const Selection& want) {
     ASSERT_EQ(got.size(), want.tokens.size());
     Ids unit_of(u.members.size()), at_of(u.members.size());
     std::map<std::int32_t, std::size_t> index;  // by token
@@ -296,8 +296,8 @@ std::vector<UnitRange> ranges_of(std::mt19937& rng, std::int32_t sink, std::int3
   return out;
 }
 
-// Thousands of cases: clusters and segments in any order, gates forced, then selections kept while the window grows.
-TEST_F(CudaListTest, ChoosesWhatTheReferenceChoosesAndKeepsIt) {
+// Thousands of cases: clusters and segments in any order, gates forced, then kept selections while the window grows.
+TEST_F(CudaListTest, SelectsWhatTheReferenceSelectsAndKeepsIt) {
   std::mt19937 rng(11);
   int cases = 0, made = 0, same = 0;
   for (const GroupPool pool : {GroupPool::kMax, GroupPool::kMean, GroupPool::kMaxProb, GroupPool::kMeanProb})
@@ -323,52 +323,52 @@ TEST_F(CudaListTest, ChoosesWhatTheReferenceChoosesAndKeepsIt) {
                   static_cast<unsigned>(rng()), round % 4 == 0 ? 1 : 3);
           Ids lengths, grouped;
           std::vector<HostUnits> units;
-          for (std::int32_t place = 0; place < w.s.places; ++place) {
+          for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot) {
             const std::int32_t length =
                 w.s.budget + 1 + static_cast<std::int32_t>(rng() % static_cast<unsigned>(44 * 32 - w.s.budget - 20));
             const std::int32_t from =
                 length - 1 - static_cast<std::int32_t>(rng() % static_cast<unsigned>(recent - 20));
             lengths.push_back(length), grouped.push_back(from);
             const auto ranges = ranges_of(rng, sink, from, 64);
-            build(w, place, ranges);
+            build(w, seq_slot, ranges);
             for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
-              units.push_back(host_units(w, place, head, ranges));
-              expect_units(w, place, head, units.back());
+              units.push_back(host_units(w, seq_slot, head, ranges));
+              expect_units(w, seq_slot, head, units.back());
               if (HasFatalFailure()) return;
             }
-            fill_slots_cuda(place, length, w.rules(), w.v, w.pages(), 0, 0, context());
+            fill_slots_cuda(seq_slot, length, w.rules(), w.v, w.pages(), 0, 0, context());
           }
           std::vector<Ids> kept(units.size());
           for (int step = 0; step < 4; ++step) {
-            // A step writes its token; here it is copied. The window grows, up to what it may be.
-            for (std::int32_t place = 0; place < w.s.places; ++place) {
-              const auto p = static_cast<std::size_t>(place);
+            // A step stores its token; here it is copied. The window grows up to its limit.
+            for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot) {
+              const auto p = static_cast<std::size_t>(seq_slot);
               if (step > 0 && lengths[p] - grouped[p] < recent) ++lengths[p];
               for (std::int32_t head = 0; w.s.slots && head < w.s.kv_heads; ++head)
-                copy_bytes(w.v.slots + static_cast<std::size_t>((place * w.s.kv_heads + head) * w.v.n_slots + sink +
+                copy_bytes(w.v.slots + static_cast<std::size_t>((seq_slot * w.s.kv_heads + head) * w.v.n_slots + sink +
                                                                 (lengths[p] - 1) % recent) *
                                            w.v.token_bytes(),
-                           w.token(place, head, lengths[p] - 1), w.v.token_bytes(), stream);
+                           w.token(seq_slot, head, lengths[p] - 1), w.v.token_bytes(), stream);
             }
             const auto q = queries(w, rng, 2);
-            const std::vector<bool> moved = draw_moves(w, rng, w.s.places, w.v.n_heads, 2);
+            const std::vector<bool> moved = draw_moves(w, rng, w.s.seq_slots, w.v.n_heads, 2);
             const Rows rows = rows_of(lengths, step == 0 ? kNoSelection | kNoQuery : 0);
-            choose_lists_cuda({.rows = rows.rows(), .scratch = w.scratch[0].data()}, w.v, 0, context());
+            select_lists_cuda({.rows = rows.rows(), .scratch = w.scratch[0].data()}, w.v, 0, context());
             recall_units_cuda(rows.rows(), SelectWhen::kNow, w.v, w.pages(), 0, 0, 1, context());
-            for (std::int32_t place = 0; place < w.s.places; ++place)
+            for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
               for (std::int32_t head = 0; head < w.s.kv_heads; ++head, ++cases) {
-                const auto at = static_cast<std::size_t>(place * w.s.kv_heads + head),
-                           p = static_cast<std::size_t>(place);
+                const auto at = static_cast<std::size_t>(seq_slot * w.s.kv_heads + head),
+                           p = static_cast<std::size_t>(seq_slot);
                 if (step == 0 || moved[p]) {
                   const std::int32_t total = grouped[p] - sink, room = w.s.budget - sink - (lengths[p] - grouped[p]),
                                      wanted = std::min(total, std::max(room, w.rules().n_select));
-                  const Choice want =
-                      choose(w, units[at], q.data() + at * static_cast<std::size_t>(group * head_dim), wanted);
-                  kept[at] = chosen_units(w, place, head);
-                  expect_choice(kept[at], units[at], want);
+                  const Selection want =
+                      select(w, units[at], q.data() + at * static_cast<std::size_t>(group * head_dim), wanted);
+                  kept[at] = selected_units(w, seq_slot, head);
+                  expect_selection(kept[at], units[at], want);
                   ++made, same += kept[at] == want.tokens;
                 }
-                expect_listed(w, place, head, lengths[p], grouped[p], kept[at]);
+                expect_listed(w, seq_slot, head, lengths[p], grouped[p], kept[at]);
                 if (HasFatalFailure()) return;
               }
           }
@@ -377,8 +377,8 @@ TEST_F(CudaListTest, ChoosesWhatTheReferenceChoosesAndKeepsIt) {
   EXPECT_GE(same, made * 9 / 10) << "the very same tokens, but for what rounding decides";
 }
 
-// A unit with a key that is no number is chosen when nothing else is left; queries of zeros: equal scores, the later
-// unit first.
+// A unit with a NaN key is selected only when nothing else is left. Zero queries give equal scores: the later unit
+// wins.
 TEST_F(CudaListTest, NanIsWorstAndEqualsGoByTheirNumber) {
   std::mt19937 rng(5);
   World w({.group = 4,
@@ -394,27 +394,27 @@ TEST_F(CudaListTest, NanIsWorstAndEqualsGoByTheirNumber) {
   for (const std::int32_t position : {100, 500, 501, 900})
     std::memcpy(const_cast<std::byte*>(w.token(0, 1, position)) + 34, &nan, 2);
   const auto ranges = ranges_of(rng, 16, 1140, 40);
-  for (std::int32_t place = 0; place < w.s.places; ++place) {
-    build(w, place, ranges);
-    fill_slots_cuda(place, 1200, w.rules(), w.v, w.pages(), 0, 0, context());
+  for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot) {
+    build(w, seq_slot, ranges);
+    fill_slots_cuda(seq_slot, 1200, w.rules(), w.v, w.pages(), 0, 0, context());
   }
   for (const int largest : {2, 0}) {
     const auto q = queries(w, rng, largest);
     const Rows rows = rows_of(w, 1200, kNoSelection);
-    choose_lists_cuda({.rows = rows.rows(), .scratch = w.scratch[0].data()}, w.v, 0, context());
-    for (std::int32_t place = 0; place < w.s.places; ++place)
+    select_lists_cuda({.rows = rows.rows(), .scratch = w.scratch[0].data()}, w.v, 0, context());
+    for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
       for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
-        const HostUnits u = host_units(w, place, head, ranges);
-        expect_units(w, place, head, u);
+        const HostUnits u = host_units(w, seq_slot, head, ranges);
+        expect_units(w, seq_slot, head, u);
         if (HasFatalFailure()) return;
-        const Choice want = choose(w, u, q.data() + (place * w.v.n_heads + head * 4) * 128,
-                                   std::max(w.rules().n_select, 500 - 16 - 60));
-        ASSERT_EQ(chosen_units(w, place, head), want.tokens) << place << " " << head << " " << largest;
+        const Selection want = select(w, u, q.data() + (seq_slot * w.v.n_heads + head * 4) * 128,
+                                      std::max(w.rules().n_select, 500 - 16 - 60));
+        ASSERT_EQ(selected_units(w, seq_slot, head), want.tokens) << seq_slot << " " << head << " " << largest;
       }
   }
 }
 
-// More than a block's shared memory has room for; some units of those that there are, and all of them.
+// More candidates than fit a block's shared memory; some of the units, and all of them.
 TEST_F(CudaListTest, SortsInDeviceMemoryWhatIsTooMuchForABlock) {
   std::mt19937 rng(17);
   for (const auto& [slots, budget] : {std::pair{false, 9300}, {true, 7900}}) {
@@ -431,35 +431,36 @@ TEST_F(CudaListTest, SortsInDeviceMemoryWhatIsTooMuchForABlock) {
     const Ids lengths = {10200, budget + 1};
     constexpr std::int32_t kWindow = 60;
     std::vector<HostUnits> units;
-    for (std::int32_t place = 0; place < w.s.places; ++place) {
-      const std::int32_t length = lengths[static_cast<std::size_t>(place)];
+    for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot) {
+      const std::int32_t length = lengths[static_cast<std::size_t>(seq_slot)];
       const auto ranges = ranges_of(rng, w.s.sink, length - kWindow, 64);
-      build(w, place, ranges);
-      for (std::int32_t head = 0; head < w.s.kv_heads; ++head) units.push_back(host_units(w, place, head, ranges));
-      fill_slots_cuda(place, length, w.rules(), w.v, w.pages(), 0, 0, context());
+      build(w, seq_slot, ranges);
+      for (std::int32_t head = 0; head < w.s.kv_heads; ++head) units.push_back(host_units(w, seq_slot, head, ranges));
+      fill_slots_cuda(seq_slot, length, w.rules(), w.v, w.pages(), 0, 0, context());
     }
     for (const int largest : {2, 0}) {
       const auto q = queries(w, rng, largest);
       const Rows rows = rows_of(lengths, kNoSelection);
-      choose_lists_cuda({.rows = rows.rows(), .scratch = w.scratch[0].data()}, w.v, 0, context());
+      select_lists_cuda({.rows = rows.rows(), .scratch = w.scratch[0].data()}, w.v, 0, context());
       recall_units_cuda(rows.rows(), SelectWhen::kNow, w.v, w.pages(), 0, 0, 1, context());
-      for (std::int32_t place = 0; place < w.s.places; ++place)
+      for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
         for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
-          const std::int32_t length = lengths[static_cast<std::size_t>(place)], total = length - kWindow - w.s.sink;
-          const auto at = static_cast<std::size_t>(place * w.s.kv_heads + head);
-          const Choice want = choose(w, units[at], q.data() + at * static_cast<std::size_t>(w.s.group * w.s.head_dim),
-                                     std::min(total, w.rules().n_select));
-          const Ids got = chosen_units(w, place, head);
-          expect_choice(got, units[at], want);
+          const std::int32_t length = lengths[static_cast<std::size_t>(seq_slot)], total = length - kWindow - w.s.sink;
+          const auto at = static_cast<std::size_t>(seq_slot * w.s.kv_heads + head);
+          const Selection want =
+              select(w, units[at], q.data() + at * static_cast<std::size_t>(w.s.group * w.s.head_dim),
+                     std::min(total, w.rules().n_select));
+          const Ids got = selected_units(w, seq_slot, head);
+          expect_selection(got, units[at], want);
           ASSERT_TRUE(largest > 0 || got == want.tokens) << "equal scores";
-          expect_listed(w, place, head, length, length - kWindow, got);
+          expect_listed(w, seq_slot, head, length, length - kWindow, got);
           if (HasFatalFailure()) return;
         }
     }
   }
 }
 
-// Units that a sequence loses when it is cut off.
+// Units of a truncated sequence.
 TEST_F(CudaListTest, TruncatesUnits) {
   std::mt19937 rng(6);
   World w({.max_pages = 40, .budget = 500, .sink = 16, .recent = 64, .largest = 48, .schedule = SlotSchedule::kKept}, 7,

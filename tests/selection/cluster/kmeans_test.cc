@@ -1,4 +1,4 @@
-#include "src/kernels/kmeans.h"
+#include "src/selection/cluster/kmeans.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <array>
 #include <set>
 
-#include "tests/kernels/each_target.h"
-#include "tests/kernels/key_testing.h"
+#include "tests/ops/simd/each_target.h"
+#include "tests/selection/index/key_testing.h"
 
 namespace mneme {
 namespace {
@@ -31,7 +31,7 @@ AttentionShape shape_of(std::int32_t dim, DType dtype) {
   return {.group = 1, .head_dim = dim, .kv_dtype = dtype, .scale = 1.0f};
 }
 
-// Whole numbers throughout: the same clusters, not merely as good ones.
+// Integer arithmetic: the same clusters, not merely equally good ones.
 TEST(Kmeans, IsTheReferencesBitForBit) {
   each_target([] {
     std::mt19937 rng(3);
@@ -107,7 +107,7 @@ TEST(Kmeans, NanAndInfinityAndConstantKeysSpoilNobodyElse) {
       by_distance.metric = KmeansMetric::kDistance;
       EXPECT_EQ(cpu(by_distance, 40), ref(by_distance, 40));
       EXPECT_GE(std::set<std::int32_t>(clusters.begin(), clusters.end()).size(), 3u);
-      // No token differs from the mean: all are zero and go to the first.
+      // No token differs from the mean: all are zero and join the first cluster.
       keys.fill([] { return 1.0f; });
       EXPECT_EQ(cpu(task, 40), Clusters(40, 0));
       EXPECT_EQ(ref(task, 40), Clusters(40, 0));
@@ -115,7 +115,7 @@ TEST(Kmeans, NanAndInfinityAndConstantKeysSpoilNobodyElse) {
   });
 }
 
-// Directions that were planted are found, whatever the keys' lengths and the bias they share.
+// Planted directions are found, whatever the keys' lengths and their common bias.
 void expect_planted_found(KmeansMetric metric) {
   constexpr std::int32_t kDim = 64, kPlanted = 20, kTokens = 640;
   const AttentionShape shape = shape_of(kDim, DType::kBF16);
@@ -136,7 +136,7 @@ void expect_planted_found(KmeansMetric metric) {
   const KmeansTask task{
       .runs = {&run, 1}, .shape = shape, .n_clusters = 2 * kPlanted, .iterations = 10, .metric = metric};
   const Clusters clusters = cpu(task, kTokens);
-  // A cluster holds one direction alone.
+  // A cluster holds a single direction.
   std::vector<std::set<std::int64_t>> planted(2 * kPlanted);
   for (std::int64_t t = 0; t < kTokens; ++t)
     planted[static_cast<std::size_t>(clusters[static_cast<std::size_t>(t)])].insert(t / 16 % kPlanted);
@@ -146,7 +146,7 @@ void expect_planted_found(KmeansMetric metric) {
 TEST(Kmeans, FindsPlantedDirections) {
   expect_planted_found(KmeansMetric::kCosine);
 }
-TEST(Kmeans, FindsPlantedPlaces) {
+TEST(Kmeans, FindsPlantedPositions) {
   expect_planted_found(KmeansMetric::kDistance);
 }
 

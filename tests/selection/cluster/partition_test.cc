@@ -1,4 +1,4 @@
-#include "src/blocks/partition.h"
+#include "src/selection/cluster/partition.h"
 
 #include <gmock/gmock.h>
 
@@ -35,13 +35,13 @@ TEST(Partition, WorkedExample) {
   EXPECT_EQ(p.grouped(), 90);
   EXPECT_EQ(p.ranges().back(), segment(80, 90));
   p.add_output(false);
-  p.add_output(true);  // the segment of tokens 100 and 101 is too short: it goes on
+  p.add_output(true);  // the segment of tokens 100 and 101 is too short: it continues
   decode(p, 7);        // to 109
   EXPECT_EQ(p.grouped(), 90);
-  p.add_output(false);  // the largest size: 110 begins another
+  p.add_output(false);  // the largest size: 110 starts another
   EXPECT_EQ(p.ranges().back(), segment(90, 100));
   decode(p, 4);
-  p.add_output(true);  // 115 begins another
+  p.add_output(true);  // 115 starts another
   decode(p, 5);        // to 120
   EXPECT_EQ(p.ranges().back(), segment(100, 110));
   EXPECT_EQ(p.grouped(), 110);
@@ -90,7 +90,7 @@ struct Story {
   std::vector<SeenToken> tokens;
 };
 
-// Turns of all lengths; boundaries often, seldom, never.
+// Turns of all lengths; boundaries often, rarely, never.
 Story draw_story(Rng& rng) {
   Story s;
   const auto below = [&](std::uint64_t n) { return static_cast<std::int32_t>(rng.below(n)); };
@@ -131,14 +131,14 @@ TEST(Partition, IsTheReferencesWhateverTheChunks) {
   Rng rng(7);
   for (int i = 0; i < 3000; ++i) {
     const Story s = draw_story(rng);
-    // Any step of the story that is an answer's.
+    // Any decoded step of the story.
     std::size_t n = 1 + rng.below(s.tokens.size());
     while (!s.tokens[n - 1].decoded) ++n;
     const PartitionedTokens expected = partition_ref(s.rules, std::span(s.tokens).first(n));
     const Partition p = told(s, n, rng);
     ASSERT_EQ(p.grouped(), expected.grouped) << i;
     ASSERT_TRUE(std::equal(p.ranges().begin(), p.ranges().end(), expected.ranges.begin(), expected.ranges.end())) << i;
-    // Ranges follow one another, segments have their sizes, and the buffer holds what it may.
+    // Ranges are contiguous, segments have valid sizes, and the buffer is within its limit.
     std::int32_t at = s.rules.sink;
     for (const UnitRange& range : p.ranges()) {
       ASSERT_EQ(range.begin, at);
@@ -148,7 +148,7 @@ TEST(Partition, IsTheReferencesWhateverTheChunks) {
     }
     ASSERT_EQ(at, p.grouped());
     ASSERT_LE(p.length() - p.grouped(), s.rules.recent);
-    // What a step moves out does not depend on its own boundary.
+    // What a step moves out of the buffer does not depend on its own boundary.
     Partition with = p, without = p;
     with.add_output(true), without.add_output(false);
     ASSERT_TRUE(std::ranges::equal(with.ranges(), without.ranges())) << i;
@@ -160,7 +160,8 @@ TEST(Partition, IsTheReferencesWhateverTheChunks) {
   }
 }
 
-// Cut anywhere, and told what was cut off as a prompt: it holds together, and every token is in one unit again.
+// Truncated anywhere, then fed the removed tokens as a prompt: it stays consistent, and every token is in one unit
+// again.
 TEST(Partition, GoesOnAfterItWasCut) {
   Rng rng(9);
   for (int i = 0; i < 2000; ++i) {

@@ -1,9 +1,9 @@
-#include "src/kernels/box.h"
+#include "src/selection/index/box.h"
 
 #include <gmock/gmock.h>
 
-#include "tests/kernels/each_target.h"
-#include "tests/kernels/key_testing.h"
+#include "tests/ops/simd/each_target.h"
+#include "tests/selection/index/key_testing.h"
 
 namespace mneme {
 namespace {
@@ -66,7 +66,7 @@ TEST(BoxBuild, IsTheReferenceBitForBit) {
         const int kind_of_keys = static_cast<int>(rng() % 3);
         for (std::int32_t t = 0; t < n; ++t)
           for (std::int32_t c = 0; c < dim; ++c) {
-            const auto any = static_cast<std::uint16_t>(rng());  // NaN and infinity among them
+            const auto any = static_cast<std::uint16_t>(rng());  // includes NaN and infinity
             if (kind_of_keys == 0)
               keys.set_bits(t, c, any);
             else if (kind_of_keys == 1)
@@ -126,7 +126,7 @@ std::vector<float> key_scores(const Score& fn, const Case& c, std::span<const Kv
   return s;
 }
 
-// The same sums as a plain loop in f32: what their rounding costs.
+// The same sums in a plain f32 loop: their rounding error.
 void plain_box_score(const float* q, const AttentionShape& shape, const std::byte* boxes, std::int64_t n, float* scores,
                      std::int64_t stride) {
   const std::int64_t dim = shape.head_dim;
@@ -206,8 +206,7 @@ TEST(BoxScore, NanStaysInItsUnit) {
   });
 }
 
-// The bound holds: no token of a unit scores above its box. Exactly on integers; on reals to the rounding of the
-// reference.
+// The bound holds: no token of a unit scores above its box. Exact on integers; on reals up to the reference's rounding.
 TEST(BoxScore, BoundsItsTokens) {
   std::mt19937 rng(6);
   for (const DType dtype : kTypes)
@@ -265,7 +264,7 @@ TEST(KeyScore, DoesNotDependOnTheRuns) {
   }
 }
 
-// Every pattern of 16 bits, and a query that leaves each as it is.
+// Every 16-bit pattern, with a query that keeps each unchanged.
 TEST(KeyScore, ReadsEveryHalf) {
   for (const DType dtype : kTypes) {
     const auto shape = shape_of(1, 8, dtype);

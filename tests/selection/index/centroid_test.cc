@@ -1,12 +1,12 @@
-#include "src/kernels/centroid.h"
+#include "src/selection/index/centroid.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstring>
 
-#include "tests/kernels/each_target.h"
-#include "tests/kernels/key_testing.h"
+#include "tests/ops/simd/each_target.h"
+#include "tests/selection/index/key_testing.h"
 
 namespace mneme {
 namespace {
@@ -35,7 +35,7 @@ TEST(Centroid, BuildIsTheReferencesBitForBit) {
   });
 }
 
-// One token's centroid is its key.
+// The centroid of one token is its key.
 TEST(Centroid, OfOneTokenIsItsKey) {
   const AttentionShape shape = shape_of(1, 64);
   Keys keys(1, shape);

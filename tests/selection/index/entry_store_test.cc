@@ -1,4 +1,4 @@
-#include "src/blocks/entry_store.h"
+#include "src/selection/index/entry_store.h"
 
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ TEST(EntryStore, KeepsEntriesOverChunks) {
   for (std::int32_t i = 0; i < 1000; ++i)
     EXPECT_EQ(get(store, i), static_cast<std::uint64_t>(i) * static_cast<std::uint64_t>(i));
   std::int32_t next = 5;
-  store.for_stretches(5, 777, [&](const std::byte* bytes, std::int32_t first, std::int32_t n) {
+  store.for_contiguous(5, 777, [&](const std::byte* bytes, std::int32_t first, std::int32_t n) {
     EXPECT_EQ(first, next);
     EXPECT_EQ(bytes, store.entry(first));
     next += n;

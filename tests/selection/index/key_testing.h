@@ -1,4 +1,4 @@
-// Keys and queries for the tests of selection, and how far a result may stray.
+// Keys and queries for the tests of selection, and error measures.
 #pragma once
 
 #include <cmath>
@@ -7,12 +7,12 @@
 #include <random>
 #include <vector>
 
-#include "src/kernels/attention.h"
+#include "src/ops/attention/attention.h"
 #include "src/tensor/half.h"
 
 namespace mneme {
 
-// Tokens of [K | V] whose values are NaN, so that reading them shows.
+// Tokens of [K | V] with NaN values, so that reading V is detected.
 class Keys {
  public:
   Keys(std::int32_t n_tokens, const AttentionShape& shape)
@@ -58,7 +58,7 @@ inline std::vector<float> integer_vector(std::size_t n, std::mt19937& rng) {
   return v;
 }
 
-// NaN where they differ in being NaN, so that `error <= tolerance` fails.
+// NaN where only one of the two is NaN, so that `error <= tolerance` fails.
 inline double max_error(const std::vector<float>& got, const std::vector<float>& expected) {
   double error = got.size() == expected.size() ? 0.0 : static_cast<double>(NAN);
   for (std::size_t i = 0; i < got.size(); ++i) {
@@ -70,7 +70,7 @@ inline double max_error(const std::vector<float>& got, const std::vector<float>&
   return error;
 }
 
-// Equal, NaN for NaN and -0 for -0.
+// Bitwise equal: NaN equals NaN, -0 differs from 0.
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }

@@ -1,11 +1,11 @@
-#include "src/kernels/one_bit.h"
+#include "src/selection/index/one_bit.h"
 
 #include <gmock/gmock.h>
 
 #include <algorithm>
 
-#include "tests/kernels/each_target.h"
-#include "tests/kernels/key_testing.h"
+#include "tests/ops/simd/each_target.h"
+#include "tests/selection/index/key_testing.h"
 
 namespace mneme {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 constexpr DType kTypes[] = {DType::kBF16, DType::kF16};
 constexpr OneBitLevels kLevels[] = {OneBitLevels::kMinMax, OneBitLevels::kMeanAbs};
 constexpr std::int32_t kGroupTokens[] = {32, 64, 128, 256};
-constexpr double kBf16Place = 1.0 / 128;  // between neighbours, relative
+constexpr double kBf16Ulp = 1.0 / 128;  // relative spacing of bf16
 
 AttentionShape shape_of(std::int32_t group, std::int32_t dim, DType dtype) {
   return {.group = group, .head_dim = dim, .kv_dtype = dtype, .scale = 1.0f};
@@ -68,9 +68,9 @@ TEST(OneBit, LayoutByHand) {
   }
 }
 
-TEST(OneBit, StepsAreWholeNumbersOfTheLargestsPlace) {
+TEST(OneBit, StepsAreFixedPointOfTheLargest) {
   const float steps[] = {1.9921875f, 0.01f, 0.005859375f, 0.0f, NAN, 1.0078125f, 0.00390625f, 0.01171875f};
-  const float whole[] = {255.0f, 1.0f, 1.0f, 0.0f, NAN, 129.0f, 0.0f, 2.0f};  // of 2^-7; ties to even
+  const float whole[] = {255.0f, 1.0f, 1.0f, 0.0f, NAN, 129.0f, 0.0f, 2.0f};  // multiples of 2^-7; ties to even
   std::byte bytes[16];
   for (std::size_t c = 0; c < 8; ++c) {
     const bf16 s(steps[c]);
@@ -84,7 +84,7 @@ TEST(OneBit, StepsAreWholeNumbersOfTheLargestsPlace) {
   }
 }
 
-// minmax: a dequantised value is its group's largest or smallest, to the rounding of z and s.
+// minmax: a dequantised value is its group's maximum or minimum, up to the rounding of z and s.
 TEST(OneBit, MinMaxGivesTheEnds) {
   std::mt19937 rng(1);
   std::normal_distribution<float> normal;
@@ -101,7 +101,7 @@ TEST(OneBit, MinMaxGivesTheEnds) {
         std::vector<float> k;
         for (std::int32_t t = 0; t < g; ++t) k.push_back(keys.get(t, c));
         const auto [least, most] = std::minmax_element(k.begin(), k.end());
-        const double slack = kBf16Place / 2.0 * (std::fabs(level(group, c)) + level(group, 16 + c) + most_step);
+        const double slack = kBf16Ulp / 2.0 * (std::fabs(level(group, c)) + level(group, 16 + c) + most_step);
         for (std::int32_t t = 0; t < g; ++t) {
           const float x = dequantise(group, 16, g, t)[static_cast<std::size_t>(c)];
           const float end = k[static_cast<std::size_t>(t)] >= level(group, c) ? *most : *least;
@@ -123,7 +123,7 @@ TEST(OneBit, EqualKeysAreTheirOwnCode) {
     });
 }
 
-// Bit for bit: minmax always, means where their sums are exact.
+// Bit for bit: minmax always, meanabs where the sums are exact.
 TEST(OneBitBuild, IsTheReferenceBitForBit) {
   std::mt19937 rng(2);
   std::normal_distribution<float> normal;
@@ -147,7 +147,7 @@ TEST(OneBitBuild, IsTheReferenceBitForBit) {
         }
 }
 
-TEST(OneBitBuild, MeansAreWithinAPlaceAndBitsFollowThem) {
+TEST(OneBitBuild, MeansAreWithinAUlpAndBitsFollowThem) {
   std::mt19937 rng(3);
   std::normal_distribution<float> normal(0.3f, 2.0f);
   for (const std::int32_t g : kGroupTokens) {
@@ -162,7 +162,7 @@ TEST(OneBitBuild, MeansAreWithinAPlaceAndBitsFollowThem) {
       for (std::int64_t i = 64; i < 128; ++i) most_step = std::max(most_step, level(expected, i));
       for (std::int64_t i = 0; i < 128; ++i) {
         const float size = i < 64 ? std::fabs(level(expected, i)) : most_step;
-        ASSERT_LE(std::fabs(level(group, i) - level(expected, i)), kBf16Place * size) << i;
+        ASSERT_LE(std::fabs(level(group, i) - level(expected, i)), kBf16Ulp * size) << i;
       }
       for (std::int64_t c = 0; c < 64; ++c)
         for (std::int32_t t = 0; t < g; ++t) {
@@ -173,7 +173,7 @@ TEST(OneBitBuild, MeansAreWithinAPlaceAndBitsFollowThem) {
   }
 }
 
-// Mean levels fit better than the ends, or they would not be offered.
+// Mean levels must have a smaller error than minmax, or they would be pointless.
 TEST(OneBitBuild, MeansHaveTheSmallerError) {
   std::mt19937 rng(4);
   std::normal_distribution<float> normal;
@@ -193,7 +193,7 @@ TEST(OneBitBuild, MeansHaveTheSmallerError) {
   EXPECT_LE(error[1], 0.2 * error[0]);
 }
 
-// Groups that follow one another, their queries, and scores from a stride with room.
+// Contiguous groups, their queries, and scores with a padded stride.
 struct Index {
   AttentionShape shape;
   std::int32_t g;
@@ -259,7 +259,7 @@ TEST(OneBitScore, IsTheDotProductWithTheDequantisedKey) {
                 dot += x;
                 size += std::fabs(x);
               }
-              // The specification asks for 1e-3. Queries in 15 bits and a sign: 1e-5 is the deviation.
+              // The specification requires 1e-3. Queries in 15 bits and a sign: the standard deviation is 1e-5.
               ASSERT_LE(std::fabs(static_cast<double>(s[static_cast<std::size_t>(h * stride + t)]) - dot), 6e-5 * size)
                   << "D " << dim << " g " << g << " t " << t;
             }
@@ -268,7 +268,7 @@ TEST(OneBitScore, IsTheDotProductWithTheDequantisedKey) {
       }
 }
 
-// Values of a query that differ a lot, and queries that barely fit 15 bits.
+// Queries whose values differ a lot, and queries that barely fit 15 bits.
 TEST(OneBitScore, IsWithinItsBound) {
   std::mt19937 rng(10);
   for (const std::int32_t dim : {8, 64, 72, 256})

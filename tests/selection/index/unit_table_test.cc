@@ -1,4 +1,4 @@
-#include "src/blocks/unit_table.h"
+#include "src/selection/index/unit_table.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ class Units : public ::testing::TestWithParam<bool> {
     for (std::int32_t t = 0; t < 900; ++t) std::memcpy(cache_.token(0, 0, t), &t, sizeof(t));
   }
   UnitTable table() const { return UnitTable(GetParam() ? 32 : 0); }
-  // Positions of a unit's first n tokens, as its runs have them.
+  // Positions of a unit's first n tokens, read through its runs.
   std::vector<std::int32_t> read(const UnitTable& table, std::int32_t unit, std::int32_t n) const {
     std::vector<KvRun> runs;
     table.append_runs(unit, n, cache_, 0, 0, runs);

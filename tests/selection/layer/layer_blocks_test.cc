@@ -1,4 +1,4 @@
-// What a decision for a whole layer is made of: moments, weights of a window's rows, shares of layers, masses.
+// Building blocks of selection for a whole layer: moments, window weights, shared layer budget, mass.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -6,13 +6,13 @@
 #include <numeric>
 
 #include "src/base/rng.h"
-#include "src/blocks/channel_moments.h"
-#include "src/blocks/entropy_cut.h"
-#include "src/blocks/mass_window.h"
-#include "src/blocks/representative.h"
-#include "src/blocks/window_probe.h"
-#include "src/cache/page_pool.h"
-#include "src/kernels/row_moments.h"
+#include "src/kv/page_pool.h"
+#include "src/selection/layer/channel_moments.h"
+#include "src/selection/layer/entropy_cut.h"
+#include "src/selection/layer/representative.h"
+#include "src/selection/layer/row_moments.h"
+#include "src/selection/layer/window_probe.h"
+#include "src/selection/mass/mass_window.h"
 #include "src/tensor/half.h"
 
 namespace mneme {
@@ -60,7 +60,7 @@ TEST(ChannelMoments, BiasFormHasAFloor) {
   EXPECT_EQ(weight, (std::vector<float>{0, 0}));
 }
 
-TEST(WindowWeights, AreAtLeastZeroAndOneTogether) {
+TEST(WindowWeights, AreAtLeastZeroAndSumToOne) {
   Rng rng(5);
   for (const WindowProbe probe : {WindowProbe::kActivation, WindowProbe::kMean, WindowProbe::kReversed})
     for (const std::size_t n : {1, 2, 17, 256}) {
@@ -72,7 +72,7 @@ TEST(WindowWeights, AreAtLeastZeroAndOneTogether) {
     }
 }
 
-// The worked example of docs/methods.md.
+// The worked example of docs/design/methods.md.
 TEST(WindowWeights, ByHand) {
   const std::vector<float> bias = {1, 3, 4};
   std::vector<float> w(3);
@@ -132,7 +132,7 @@ TEST(EntropyCut, AllThatIsThereIsGivenOut) {
   EXPECT_LT(cut.mean_entropy(0), 1);
 }
 
-// Two layers, four units a layer. Before there is a history a later layer counts as even: 1.
+// Two layers, four units per layer. Without history a later layer counts as even: 1.
 TEST(EntropyCut, ByHand) {
   EntropyCut cut(2, 4, false), reverse(2, 4, true);
   const double even = std::log(100.0);
@@ -162,7 +162,7 @@ TEST(EntropyCut, BoundsHoldAndNeverExceedTheBudget) {
   }
 }
 
-TEST(EntropyCut, StepsBesideOneAnotherDoNotMix) {
+TEST(EntropyCut, ConcurrentStepsDoNotMix) {
   EntropyCut cut(2, 4, false);
   const double even = std::log(100.0);
   EXPECT_EQ(cut.take(3, 0, even / 3, 100), 2);
@@ -171,8 +171,8 @@ TEST(EntropyCut, StepsBesideOneAnotherDoNotMix) {
   EXPECT_EQ(cut.take(3, 1, even, 100), 6);
 }
 
-// Three tokens, two KV heads of two channels, two query heads each. Tokens 0 and 2 have most mass in all heads
-// together, though token 1 has most in the first.
+// Three tokens, two KV heads of two channels, two query heads each. Tokens 0 and 2 have the most mass over all heads,
+// though token 1 has the most in the first.
 TEST(KeyRows, ByHand) {
   PagePool pool({.n_layers = 1, .n_kv_heads = 2, .head_dim = 2, .dtype = DType::kF16}, 8);
   SequenceCache cache(pool);
@@ -189,7 +189,7 @@ TEST(KeyRows, ByHand) {
   std::vector<f16> rows(2 * 4);
   build_key_rows({.cache = &cache, .layer = 0, .begin = 0, .end = 3}, mass, shape, 2,
                  reinterpret_cast<std::byte*>(rows.data()));
-  // (3, 0, 0, 4), each key twice, has length 5 sqrt(2). Keys that are zero stay zero.
+  // (3, 0, 0, 4), each key twice, has length 5 sqrt(2). Zero keys stay zero.
   const float expected[8] = {0.6f, 0, 0, 0.8f, 0, 0, 0, 0};
   for (std::size_t i = 0; i < 8; ++i)
     EXPECT_LE(std::abs(static_cast<float>(rows[i]) - expected[i] / std::sqrt(2.0f)), 5e-4f) << i;
@@ -202,8 +202,8 @@ TEST(MassWindow, KeepsWhatStays) {
     for (std::int32_t t = 0; t < 10; ++t) *mass.row(h, t) = static_cast<float>(100 * h + t);
   mass.forget(4);
   mass.extend(40);
-  mass.forget(2);   // gone already
-  mass.extend(20);  // there already
+  mass.forget(2);   // already removed
+  mass.extend(20);  // already present
   EXPECT_EQ(mass.begin(), 4);
   EXPECT_EQ(mass.end(), 40);
   const MassWindow fork = mass;

@@ -1,5 +1,5 @@
-// Pages that a layer selects as a whole, on the device, against plain forms in f64.
-#include "src/kernels/layer_choose_cuda.h"
+// Selection of pages for a whole layer, on the device, against plain forms in f64.
+#include "src/selection/layer/layer_select_cuda.h"
 
 #include <gtest/gtest.h>
 
@@ -9,28 +9,28 @@
 #include <numeric>
 #include <random>
 
-#include "src/blocks/channel_moments.h"
-#include "src/blocks/entropy_cut.h"
-#include "src/blocks/window_probe.h"
-#include "src/kernels/attention.h"
-#include "src/kernels/row_moments.h"
-#include "src/kernels/window_probe_cuda.h"
-#include "tests/device/cuda_testing.h"
+#include "src/ops/attention/attention.h"
+#include "src/selection/layer/channel_moments.h"
+#include "src/selection/layer/entropy_cut.h"
+#include "src/selection/layer/row_moments.h"
+#include "src/selection/layer/window_probe.h"
+#include "src/selection/layer/window_probe_cuda.h"
+#include "tests/cuda/cuda_testing.h"
 
 namespace mneme {
 namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-// Keys of one layer of two sequences that are small whole numbers, in shuffled pages and in chunks of keys alone.
+// Keys of one layer of two sequences, small integers, in shuffled pages and in chunks of keys.
 struct Keys {
   static constexpr std::int32_t kSequences = 2, kPages = 90, kLayers = 2, kLayer = 1;
   AttentionShape shape;
   std::int32_t heads;
   Ids blocks;
   std::vector<std::byte> memory;
-  DeviceArray<std::int32_t> blocks_there{0};
-  DeviceArray<std::byte> memory_there{0}, chunks{0};
+  DeviceArray<std::int32_t> blocks_device{0};
+  DeviceArray<std::byte> memory_device{0}, chunks{0};
   DeviceArray<std::byte*> table{0};
   static constexpr std::int32_t kChunks = (kPages + kKeyChunkPages - 1) / kKeyChunkPages;
 
@@ -46,8 +46,8 @@ struct Keys {
       if (rng() % 50 == 0) std::fill(kv.begin(), kv.end(), 0.0f);
       store_kv(kv.data(), kv.data() + shape.head_dim, shape, memory.data() + at);
     }
-    blocks_there = DeviceArray<std::int32_t>(blocks);
-    memory_there = DeviceArray<std::byte>(memory);
+    blocks_device = DeviceArray<std::int32_t>(blocks);
+    memory_device = DeviceArray<std::byte>(memory);
     const std::size_t bytes = key_chunk_bytes(kLayers, heads, shape.head_dim);
     chunks = DeviceArray<std::byte>(bytes * kSequences * kChunks);
     std::vector<std::byte*> pointers;
@@ -57,8 +57,8 @@ struct Keys {
   static constexpr std::int32_t stride_of(std::int32_t heads) { return kLayers * heads * kPages; }
   std::int32_t stride() const { return stride_of(heads); }
   KvTables tables() const {
-    return {.base = memory_there.data(),
-            .blocks = blocks_there.data(),
+    return {.base = memory_device.data(),
+            .blocks = blocks_device.data(),
             .sequence_stride = stride(),
             .max_pages = kPages,
             .n_kv_heads = heads,
@@ -118,12 +118,12 @@ Ids best_of(const std::vector<double>& scores, std::int32_t k, std::int32_t firs
   return order;
 }
 
-class CudaLayerChooseTest : public CudaTest {
+class CudaLayerSelectTest : public CudaTest {
  protected:
   CudaContext context() const { return {.stream = stream.get()}; }
 };
 
-TEST_F(CudaLayerChooseTest, WindowsSelectWhatTheReferenceSelects) {
+TEST_F(CudaLayerSelectTest, WindowsSelectWhatTheReferenceSelects) {
   std::int32_t decided = 0, all = 0;
   for (const auto& [group, heads, head_dim, type] : {std::tuple{4, 2, 64, DType::kBF16},
                                                      {1, 3, 128, DType::kBF16},
@@ -139,24 +139,24 @@ TEST_F(CudaLayerChooseTest, WindowsSelectWhatTheReferenceSelects) {
         std::vector<float> probes(static_cast<std::size_t>(n_windows) * width);
         for (float& v : probes) v = static_cast<float>(static_cast<int>(rng() % 401) - 200);
         constexpr std::int32_t kFirst = 2, kMost = Keys::kPages - kFirst, kStride = 50;
-        std::vector<ChoiceWindow> windows;
+        std::vector<SelectionWindow> windows;
         for (std::int32_t w = 0; w < n_windows; ++w) {
           const std::int32_t n = w % 7 == 3 ? 1 : 1 + static_cast<std::int32_t>(rng() % kMost);
           windows.push_back({.n_candidates = n,
                              .n_select = w % 5 == 2 ? 0 : std::min(n, 1 + static_cast<std::int32_t>(rng() % kStride))});
         }
-        const DeviceArray<ChoiceWindow> windows_there(windows);
-        const DeviceArray<float> probes_there(probes);
+        const DeviceArray<SelectionWindow> windows_device(windows);
+        const DeviceArray<float> probes_device(probes);
         const DeviceArray<std::uint32_t> ranks(static_cast<std::size_t>(n_windows) * 92);
         for (const LayerKeys& from : {keys.in_pages(), keys.in_chunks()}) {
           const DeviceArray<std::int32_t> units(static_cast<std::size_t>(n_windows * kStride)),
               n_units(static_cast<std::size_t>(n_windows));
-          choose_windows_cuda({.keys = from,
-                               .probes = probes_there.data(),
-                               .windows = windows_there.data(),
+          select_windows_cuda({.keys = from,
+                               .probes = probes_device.data(),
+                               .windows = windows_device.data(),
                                .n_windows = n_windows,
                                .n_heads = heads * group,
-                               .place = 1,
+                               .seq_slot = 1,
                                .first_unit = kFirst,
                                .n_candidates = kMost,
                                .ranks = ranks.data(),
@@ -167,7 +167,7 @@ TEST_F(CudaLayerChooseTest, WindowsSelectWhatTheReferenceSelects) {
                               context());
           const Ids got = units.get(stream), n_got = n_units.get(stream);
           for (std::int32_t w = 0; w < n_windows; ++w) {
-            const ChoiceWindow& window = windows[static_cast<std::size_t>(w)];
+            const SelectionWindow& window = windows[static_cast<std::size_t>(w)];
             ASSERT_EQ(n_got[static_cast<std::size_t>(w)], window.n_select);
             if (window.n_select == 0) continue;
             std::vector<double> scores;
@@ -190,25 +190,25 @@ TEST_F(CudaLayerChooseTest, WindowsSelectWhatTheReferenceSelects) {
   EXPECT_GE(decided, 900);
 }
 
-// What `mneme bench --turnover` draws: so many of a window's pages are others than the window's before.
-TEST_F(CudaLayerChooseTest, DrawnTurnoverIsWhatWasAskedFor) {
+// `mneme bench --turnover`: this share of a window's pages differs from the previous window's.
+TEST_F(CudaLayerSelectTest, InjectedTurnoverIsWhatWasAskedFor) {
   constexpr std::int32_t kWindows = 20, kSelect = 10, kFirst = 2, kStride = 12, kRows = 512;
   const AttentionShape shape{4, 64, DType::kBF16, 1.0f};
   const Keys keys(shape, 2, 1, 6);
-  std::vector<ChoiceWindow> windows;
+  std::vector<SelectionWindow> windows;
   for (std::int32_t w = 0; w < kWindows; ++w)
     windows.push_back({.row = w * kRows, .n_rows = kRows, .n_candidates = 66 + w, .n_select = kSelect});
-  const DeviceArray<ChoiceWindow> there(windows);
+  const DeviceArray<SelectionWindow> there(windows);
   const DeviceArray<float> probes(std::vector<float>(static_cast<std::size_t>(kWindows) * 2 * 64, 1.0f));
   const DeviceArray<std::uint32_t> ranks(static_cast<std::size_t>(kWindows) * 92);
   const DeviceArray<std::int32_t> units(static_cast<std::size_t>(kWindows) * kStride), n_units(kWindows);
   for (const float turnover : {0.0f, 0.1f, 0.25f, 1.0f}) {
-    choose_windows_cuda({.keys = keys.in_pages(),
+    select_windows_cuda({.keys = keys.in_pages(),
                          .probes = probes.data(),
                          .windows = there.data(),
                          .n_windows = kWindows,
                          .n_heads = 8,
-                         .place = 1,
+                         .seq_slot = 1,
                          .first_unit = kFirst,
                          .n_candidates = 66 + kWindows,
                          .ranks = ranks.data(),
@@ -234,8 +234,8 @@ TEST_F(CudaLayerChooseTest, DrawnTurnoverIsWhatWasAskedFor) {
   }
 }
 
-// Rows that decode, layer after layer and step after step: as many pages as the CPU's share-out gives.
-TEST_F(CudaLayerChooseTest, RowsSelectWhatTheReferenceSelects) {
+// Decode rows, layer after layer and step after step: as many pages as the CPU's shared layer budget gives.
+TEST_F(CudaLayerSelectTest, RowsSelectWhatTheReferenceSelects) {
   std::int32_t decided = 0, all = 0;
   for (const auto& [group, heads, head_dim, shares] :
        {std::tuple{4, 2, 64, true}, {1, 3, 128, true}, {5, 1, 64, false}, {4, 8, 128, true}}) {
@@ -244,7 +244,7 @@ TEST_F(CudaLayerChooseTest, RowsSelectWhatTheReferenceSelects) {
     const std::int32_t n_heads = heads * group;
     const auto width = static_cast<std::size_t>(n_heads * head_dim);
     KvSlots s{.n_layers = kLayers,
-              .n_places = 2,
+              .n_seq_slots = 2,
               .n_kv_heads = heads,
               .n_heads = n_heads,
               .head_dim = head_dim,
@@ -255,12 +255,12 @@ TEST_F(CudaLayerChooseTest, RowsSelectWhatTheReferenceSelects) {
                     .recent = 96,
                     .n_select = shares ? 2 * kUnits : kUnits,
                     .schedule = SlotSchedule::kEveryStep};
-    const DeviceArray<SlotRules> rules_there(std::vector(kLayers * 2, rules));
-    const DeviceArray<std::int32_t> chosen(static_cast<std::size_t>(kLayers * 2 * heads * kListed)),
-        n_chosen(static_cast<std::size_t>(kLayers * 2 * heads)), places(std::vector{1, -1, 0}),
-        anew(std::vector{0, 0, 0}), far_to(3);
-    s.rules = rules_there.data(), s.chosen[0] = chosen.data(), s.n_chosen[0] = n_chosen.data();
-    // With slots somebody else lists what is attended.
+    const DeviceArray<SlotRules> rules_device(std::vector(kLayers * 2, rules));
+    const DeviceArray<std::int32_t> selected_ids(static_cast<std::size_t>(kLayers * 2 * heads * kListed)),
+        n_selected(static_cast<std::size_t>(kLayers * 2 * heads)), seq_slots(std::vector{1, -1, 0}),
+        reset(std::vector{0, 0, 0}), remote_to(3);
+    s.rules = rules_device.data(), s.selected_ids[0] = selected_ids.data(), s.n_selected[0] = n_selected.data();
+    // With cache slots recall writes the list.
     const DeviceArray<std::int32_t> listed(static_cast<std::size_t>(kLayers * 2 * heads * kListed));
     const DeviceArray<SlotCounts> counts(kLayers * 2);
     s.n_slots = group == 4 ? 0 : 1, s.listed = listed.data(), s.counts = counts.data();
@@ -273,9 +273,9 @@ TEST_F(CudaLayerChooseTest, RowsSelectWhatTheReferenceSelects) {
     for (unsigned l = 0; l < kLayers; ++l) layers.emplace_back(shape, heads, 10 + l, 1 + static_cast<int>(l) * 3);
     std::mt19937 rng(5);
     for (std::int32_t step = 0; step < 60; ++step) {
-      // One row within its budget now and then.
+      // Occasionally a row within its budget.
       const Ids lengths = {step % 9 == 4 ? 300 : 700 + step * 33, 5, 2000 + step};
-      const DeviceArray<std::int32_t> lengths_there(lengths);
+      const DeviceArray<std::int32_t> lengths_device(lengths);
       std::vector<double> owed;
       for (const EntropyCut& k : known)
         for (std::int32_t l = 0; l < kLayers; ++l) owed.push_back(k.later(l));
@@ -285,38 +285,38 @@ TEST_F(CudaLayerChooseTest, RowsSelectWhatTheReferenceSelects) {
         std::vector<float> q(3 * width);
         std::vector<std::uint16_t> bits;
         for (float& v : q) v = static_cast<float>(static_cast<int>(rng() % 17) - 8), bits.push_back(bf16(v).bits);
-        const DeviceArray<std::uint16_t> q_there(bits);
-        choose_layer_cuda({.keys = keys.in_pages(),
-                           .rows = {places.data(), lengths_there.data(), anew.data(), 3},
-                           .far_q = q_there.data(),
+        const DeviceArray<std::uint16_t> q_device(bits);
+        select_layer_cuda({.keys = keys.in_pages(),
+                           .rows = {seq_slots.data(), lengths_device.data(), reset.data(), 3},
+                           .remote_q = q_device.data(),
                            .ranks = ranks.data(),
                            .rank_stride = 92,
-                           .far_to = far_to.data(),
+                           .remote_to = remote_to.data(),
                            .cuts = cuts.data(),
                            .later = later.data(),
                            .pools = pools.data(),
                            .thetas = thetas.data()},
                           s, l, context());
-        const Ids got = chosen.get(stream), n_got = n_chosen.get(stream), far = far_to.get(stream);
+        const Ids got = selected_ids.get(stream), n_got = n_selected.get(stream), remote = remote_to.get(stream);
         const std::vector<double> theta = thetas.get(stream);
         const Ids blocks = listed.get(stream);
-        const auto expect_listed = [&](std::int32_t place, const Ids& pages) {
+        const auto expect_listed = [&](std::int32_t seq_slot, const Ids& pages) {
           for (std::int32_t h = 0; s.n_slots == 0 && h < heads; ++h)
             for (std::size_t i = 0; i < pages.size(); ++i) {
-              const auto entry = place * keys.stride() + (Keys::kLayer * heads + h) * Keys::kPages + pages[i];
-              ASSERT_EQ(blocks[static_cast<std::size_t>(((l * 2 + place) * heads + h) * kListed) + i],
+              const auto entry = seq_slot * keys.stride() + (Keys::kLayer * heads + h) * Keys::kPages + pages[i];
+              ASSERT_EQ(blocks[static_cast<std::size_t>(((l * 2 + seq_slot) * heads + h) * kListed) + i],
                         keys.blocks[static_cast<std::size_t>(entry)])
                   << "step " << step << ", head " << h << ", page " << pages[i];
             }
         };
         for (const std::int32_t row : {0, 2}) {
-          const std::int32_t place = row == 0 ? 1 : 0, length = lengths[static_cast<std::size_t>(row)];
-          const auto at_theta = theta[static_cast<std::size_t>(place * kLayers + l)];
+          const std::int32_t seq_slot = row == 0 ? 1 : 0, length = lengths[static_cast<std::size_t>(row)];
+          const auto at_theta = theta[static_cast<std::size_t>(seq_slot * kLayers + l)];
           if (length <= rules.budget) {
             ASSERT_EQ(at_theta, -1);
             Ids pages(static_cast<std::size_t>((length + 31) / 32));
             std::iota(pages.begin(), pages.end(), 0);
-            expect_listed(place, pages);
+            expect_listed(seq_slot, pages);
             continue;
           }
           const std::int32_t n = (length + 31) / 32 - 3 - 2;
@@ -331,22 +331,22 @@ TEST_F(CudaLayerChooseTest, RowsSelectWhatTheReferenceSelects) {
           std::vector<double> scores;
           std::vector<float> cosines;
           for (std::int32_t u = 0; u < n; ++u) {
-            scores.push_back(keys.score(place, 2 + u, probe));
+            scores.push_back(keys.score(seq_slot, 2 + u, probe));
             cosines.push_back(static_cast<float>(scores.back() / std::sqrt(square)));
           }
           std::int32_t k = kUnits;
           if (shares) {
             const double entropy = score_entropy(cosines);
-            k = wanted[static_cast<std::size_t>(place)].take(0, l, entropy, n);
+            k = wanted[static_cast<std::size_t>(seq_slot)].take(0, l, entropy, n);
             ASSERT_LE(std::abs(at_theta - entropy / std::log(static_cast<double>(n))), 1e-6);
-            known[static_cast<std::size_t>(place)].add(l, at_theta);
+            known[static_cast<std::size_t>(seq_slot)].add(l, at_theta);
           }
           k = std::min(k, n);
-          ASSERT_EQ(far[static_cast<std::size_t>(row)], 64 + 32 * k) << "step " << step << ", layer " << l;
+          ASSERT_EQ(remote[static_cast<std::size_t>(row)], 64 + 32 * k) << "step " << step << ", layer " << l;
           const Ids want = best_of(scores, k, 2);
           ++all;
           for (std::int32_t h = 0; h < heads; ++h) {
-            const auto index = static_cast<std::size_t>((l * 2 + place) * heads + h);
+            const auto index = static_cast<std::size_t>((l * 2 + seq_slot) * heads + h);
             ASSERT_EQ(n_got[index], k);
             if (want.empty()) continue;
             const auto at = got.begin() + static_cast<std::ptrdiff_t>(index * kListed);
@@ -356,7 +356,7 @@ TEST_F(CudaLayerChooseTest, RowsSelectWhatTheReferenceSelects) {
           ++decided;
           Ids pages = {0, 1};
           pages.insert(pages.end(), want.begin(), want.end());
-          expect_listed(place, pages);
+          expect_listed(seq_slot, pages);
         }
       }
     }
@@ -365,8 +365,8 @@ TEST_F(CudaLayerChooseTest, RowsSelectWhatTheReferenceSelects) {
   EXPECT_GE(decided, 800);
 }
 
-// Probes of windows, chunk after chunk, rows that count already among them.
-TEST_F(CudaLayerChooseTest, ProbesAreTheCpus) {
+// Probes of windows, chunk after chunk, including rows that are counted already.
+TEST_F(CudaLayerSelectTest, ProbesAreTheCpus) {
   for (const auto& [group, heads, head_dim] : {std::tuple{4, 2, 64}, {1, 1, 128}, {4, 8, 128}})
     for (const WindowProbe form : {WindowProbe::kActivation, WindowProbe::kMean, WindowProbe::kReversed}) {
       const std::int32_t n_heads = group * heads, width = n_heads * head_dim;
@@ -381,17 +381,17 @@ TEST_F(CudaLayerChooseTest, ProbesAreTheCpus) {
           const bf16 v(normal(rng) * static_cast<float>(i % 7) + static_cast<float>(i % 3));
           x[i] = static_cast<float>(v), bits.push_back(v.bits);
         }
-        std::vector<ChoiceWindow> windows;
+        std::vector<SelectionWindow> windows;
         for (std::int32_t at = 0; at < n_rows; at += each)
           windows.push_back({.row = at, .n_rows = std::min(each, n_rows - at)});
         const auto n_windows = static_cast<std::int32_t>(windows.size());
-        const DeviceArray<std::uint16_t> x_there(bits);
-        const DeviceArray<ChoiceWindow> windows_there(windows);
+        const DeviceArray<std::uint16_t> x_device(bits);
+        const DeviceArray<SelectionWindow> windows_device(windows);
         const DeviceArray<std::byte> scratch(window_probe_scratch_bytes(n_windows, n_rows, width));
         const auto folded = static_cast<std::size_t>(heads * head_dim);
         const DeviceArray<float> probes(static_cast<std::size_t>(n_windows) * folded);
-        window_probes_cuda({.x = x_there.data(),
-                            .windows = windows_there.data(),
+        window_probes_cuda({.x = x_device.data(),
+                            .windows = windows_device.data(),
                             .n_windows = n_windows,
                             .n_rows = n_rows,
                             .n_heads = n_heads,
@@ -407,7 +407,7 @@ TEST_F(CudaLayerChooseTest, ProbesAreTheCpus) {
                            context());
         const std::vector<float> got = probes.get(stream);
         for (std::int32_t w = 0; w < n_windows; ++w) {
-          const ChoiceWindow& window = windows[static_cast<std::size_t>(w)];
+          const SelectionWindow& window = windows[static_cast<std::size_t>(w)];
           const auto channels = static_cast<std::size_t>(width);
           std::vector<float> a(channels), b(channels), sum(channels);
           const std::int32_t from = std::max(window.row, known), end = window.row + window.n_rows;

@@ -1,10 +1,10 @@
-// Products of a query with stored rows, and moments of rows of queries.
+// Dot products of a query with stored rows, and moments of rows of queries.
 #include <gtest/gtest.h>
 
-#include "src/kernels/row_dots.h"
-#include "src/kernels/row_moments.h"
+#include "src/selection/layer/row_dots.h"
+#include "src/selection/layer/row_moments.h"
 #include "src/tensor/half.h"
-#include "tests/kernels/attention_testing.h"
+#include "tests/ops/attention/attention_testing.h"
 
 namespace mneme {
 namespace {

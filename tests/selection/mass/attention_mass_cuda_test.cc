@@ -1,6 +1,5 @@
-// Attention mass on the device against the reference, the rule that looks at its norm against the CPU's, and moves of
-// tokens.
-#include "src/kernels/attention_mass_cuda.h"
+// Attention mass on the device against the reference, the norm rule against the CPU's, and moves of tokens.
+#include "src/selection/mass/attention_mass_cuda.h"
 
 #include <gtest/gtest.h>
 
@@ -9,11 +8,11 @@
 #include <random>
 
 #include "src/base/rng.h"
-#include "src/blocks/keep_rule.h"
-#include "src/kernels/attention_cuda.h"
-#include "src/kernels/token_move.h"
-#include "tests/device/cuda_testing.h"
-#include "tests/kernels/attention_testing.h"
+#include "src/kv/token_copy.h"
+#include "src/ops/attention/attention_cuda.h"
+#include "src/selection/mass/keep_rule.h"
+#include "tests/cuda/cuda_testing.h"
+#include "tests/ops/attention/attention_testing.h"
 
 namespace mneme {
 namespace {
@@ -24,7 +23,7 @@ AttentionShape shape_of(int group, int head_dim, DType dtype) {
   return {group, head_dim, dtype, 1.0f / std::sqrt(static_cast<float>(head_dim))};
 }
 
-// Heads of one layer of several sequences in pages, each with holes of its own; and what the reference reads of them.
+// Heads of one layer of several sequences in pages, each with its own holes; and their content for the reference.
 struct Ragged {
   static constexpr std::int32_t kLayers = 2, kLayer = 1;
   AttentionShape shape;
@@ -32,9 +31,9 @@ struct Ragged {
   std::vector<std::byte> memory;
   std::vector<std::int32_t> blocks, shifts;
   std::vector<std::uint32_t> masks;
-  DeviceArray<std::byte> memory_there{0};
-  DeviceArray<std::int32_t> blocks_there{0}, shifts_there{0};
-  DeviceArray<std::uint32_t> masks_there{0};
+  DeviceArray<std::byte> memory_device{0};
+  DeviceArray<std::int32_t> blocks_device{0}, shifts_device{0};
+  DeviceArray<std::uint32_t> masks_device{0};
 
   Ragged(const AttentionShape& s, std::int32_t kv, std::int32_t sequences, std::int32_t tokens, unsigned seed)
       : shape(s), n_kv(kv), n_sequences(sequences), max_pages((tokens + kKvPageTokens - 1) / kKvPageTokens + 1) {
@@ -68,7 +67,7 @@ struct Ragged {
         head(sequence, kv_head) * static_cast<std::size_t>(max_pages) + static_cast<std::size_t>(slot / kKvPageTokens);
     return (masks[entry] >> (slot % kKvPageTokens) & 1) != 0;
   }
-  // Drops about a third of the slots before `end`, and shifts every head by a number of its own.
+  // Drops about a third of the tokens before `end`, and shifts every head by its own offset.
   void drop(std::int32_t end, std::mt19937& rng) {
     for (std::int32_t s = 0; s < n_sequences; ++s)
       for (std::int32_t m = 0; m < n_kv; ++m) {
@@ -86,24 +85,24 @@ struct Ragged {
     return r;
   }
   KvTables tables(bool dropped) {
-    memory_there = DeviceArray<std::byte>(std::span<const std::byte>(memory));
-    blocks_there = DeviceArray<std::int32_t>(blocks);
-    shifts_there = DeviceArray<std::int32_t>(shifts);
-    masks_there = DeviceArray<std::uint32_t>(masks);
-    KvTables t{.base = memory_there.data(),
-               .blocks = blocks_there.data(),
+    memory_device = DeviceArray<std::byte>(std::span<const std::byte>(memory));
+    blocks_device = DeviceArray<std::int32_t>(blocks);
+    shifts_device = DeviceArray<std::int32_t>(shifts);
+    masks_device = DeviceArray<std::uint32_t>(masks);
+    KvTables t{.base = memory_device.data(),
+               .blocks = blocks_device.data(),
                .sequence_stride = std::int64_t{kLayers} * n_kv * max_pages,
                .max_pages = max_pages,
                .n_kv_heads = n_kv,
                .head_dim = shape.head_dim,
                .f16 = shape.kv_dtype == DType::kF16};
-    if (dropped) t.shifts = shifts_there.data(), t.masks = masks_there.data(), t.shift_stride = kLayers * n_kv;
+    if (dropped) t.shifts = shifts_device.data(), t.masks = masks_device.data(), t.shift_stride = kLayers * n_kv;
     return t;
   }
 };
 
 struct Queries {
-  std::vector<float> values;  // as bf16 has them
+  std::vector<float> values;  // rounded to bf16
   std::vector<std::uint16_t> bits;
   Queries(std::size_t n, unsigned seed) {
     std::mt19937 rng(seed);
@@ -122,7 +121,7 @@ class CudaMassTest : public CudaTest {
     std::vector<float> mass, lse;
     std::int64_t stride;
   };
-  // Of the last n_rows rows of sequences `slots`. lse: given, or computed (of one sequence).
+  // Mass of the last n_rows rows of sequences `slots`. lse: given, or computed (one sequence).
   Measured measure(const Ragged& kv, const KvTables& tables, const Queries& q, const std::vector<std::int32_t>& slots,
                    const std::vector<std::int32_t>& lengths, std::int32_t n_rows, MassBy by,
                    const std::vector<float>& given_lse) {
@@ -130,14 +129,14 @@ class CudaMassTest : public CudaTest {
     const std::int32_t heads = kv.n_kv * kv.shape.group, rows_of_mass = by == MassBy::kGroup ? kv.n_kv : heads;
     const std::int32_t most = *std::max_element(lengths.begin(), lengths.end());
     const std::int64_t stride = most + 3;
-    const DeviceArray<std::uint16_t> q_there(q.bits);
-    const DeviceArray<std::int32_t> slots_there(slots), lengths_there(lengths);
+    const DeviceArray<std::uint16_t> q_device(q.bits);
+    const DeviceArray<std::int32_t> slots_device(slots), lengths_device(lengths);
     DeviceArray<float> lse(static_cast<std::size_t>(n * n_rows * heads)),
         mass(static_cast<std::size_t>(n * rows_of_mass * stride));
     const DeviceArray<std::byte> scratch(attention_lse_scratch_bytes(n_rows, heads, most));
-    AttentionMassCuda a{.q = q_there.data(),
-                        .slots = slots_there.data(),
-                        .lengths = lengths_there.data(),
+    AttentionMassCuda a{.q = q_device.data(),
+                        .slots = slots_device.data(),
+                        .lengths = lengths_device.data(),
                         .lse = lse.data(),
                         .mass = mass.data(),
                         .mass_stride = stride,
@@ -155,7 +154,7 @@ class CudaMassTest : public CudaTest {
     }
     attention_mass_cuda(a, tables, Ragged::kLayer, context());
     const std::vector<float> first = mass.get(stream);
-    a.max_tokens = std::min(most, 300);  // fewer blocks of threads go round
+    a.max_tokens = std::min(most, 300);  // fewer thread blocks: each takes several splits
     attention_mass_cuda(a, tables, Ragged::kLayer, context());
     Measured m{mass.get(stream), lse.get(stream), stride};
     EXPECT_TRUE(testing::same_bits(first, m.mass));
@@ -217,7 +216,7 @@ class CudaMassTest : public CudaTest {
           const float w = want[static_cast<std::size_t>(g * n + rank++)];
           ASSERT_LE(std::abs(v - w), 2e-4f * (1e-3f + w)) << "head " << m << " " << g << ", slot " << at;
         }
-        for (std::int64_t at = n_slots; at < got.stride; ++at)  // what the poison was
+        for (std::int64_t at = n_slots; at < got.stride; ++at)  // the poison is unchanged
           ASSERT_TRUE(std::isnan(got.mass[static_cast<std::size_t>(row * got.stride + at)])) << at;
       }
     }
@@ -246,7 +245,7 @@ TEST_F(CudaMassTest, IsTheReference) {
         }
 }
 
-// As rows that decode have it: one of each sequence, some of which nobody looks at.
+// Decode rows: one per sequence, some with length 0.
 TEST_F(CudaMassTest, RowsOfSequencesAreEachAlone) {
   const AttentionShape shape = shape_of(4, 128, DType::kBF16);
   Ragged kv(shape, 2, 3, 600, 3);
@@ -291,14 +290,14 @@ TEST_F(CudaMassTest, NaNStaysWhereItIs) {
   const Measured key_nan = measure(kv, tables, q, {0}, {100}, 2, MassBy::kGroup, lse);
   EXPECT_EQ(nans(key_nan, 0), std::vector<std::int32_t>{40});
   EXPECT_TRUE(nans(key_nan, 1).empty());
-  q.bits[(1 * 8 + 5) * 64 + 3] = bf16(kNaN).bits;  // of the second row, head 1 of KV head 1
+  q.bits[(1 * 8 + 5) * 64 + 3] = bf16(kNaN).bits;  // in the second row, head 1 of KV head 1
   const Measured query_nan = measure(kv, tables, q, {0}, {100}, 2, MassBy::kQueryHead, lse);
   EXPECT_EQ(nans(query_nan, 5).size(), 100u);
   EXPECT_TRUE(nans(query_nan, 4).empty());
 }
 
-// Sets that are kept by one row's mass are the reference's: whole numbers, so that scores are exact; equal scores are
-// equal masses.
+// The tokens kept by one row's mass are the reference's: integers, so that scores are exact; equal scores have equal
+// mass.
 TEST_F(CudaMassTest, KeepsWhatTheReferenceKeeps) {
   const AttentionShape shape{1, 64, DType::kBF16, 1.0f};
   Rng rng(7);
@@ -347,16 +346,16 @@ TEST_F(CudaMassTest, TheNormsSuffixIsTheReferences) {
                n_heads = static_cast<std::int32_t>(1 + rng.below(round % 50 == 0 ? 70 : 9));
     const std::int64_t stride = n + static_cast<std::int64_t>(rng.below(5));
     std::vector<float> mass(static_cast<std::size_t>(n_heads * stride));
-    const std::uint64_t most = 1 + rng.below(4);  // with 1 all is 0
+    const std::uint64_t most = 1 + rng.below(4);  // with 1 all are 0
     for (float& v : mass) v = rng.below(3) == 0 ? static_cast<float>(rng.below(most)) : 0.0f;
     if (round % 40 == 7) mass[static_cast<std::size_t>(rng.below(mass.size()))] = kNaN;
     const NormRule rule{.loss = std::array{0.0f, 0.01f, 0.1f, 0.25f, 0.5f, 0.9f, 2.0f}[rng.below(7)],
                         .sink = static_cast<std::int32_t>(rng.below(7)),
                         .sink_in_norm = rng.below(2) == 0};
-    const DeviceArray<float> mass_there(mass);
+    const DeviceArray<float> mass_device(mass);
     const DeviceArray<std::int32_t> result(1);
     const DeviceArray<std::byte> scratch(norm_suffix_scratch_bytes(n_heads, n));
-    norm_suffix_cuda({.mass = mass_there.data(),
+    norm_suffix_cuda({.mass = mass_device.data(),
                       .stride = stride,
                       .n_heads = n_heads,
                       .n = n,
@@ -373,7 +372,7 @@ TEST_F(CudaMassTest, TheNormsSuffixIsTheReferences) {
   }
 }
 
-// Out of the scores of one row, which the sums were made of: what the masses themselves give.
+// From the scores of one row: the same suffix as from the masses.
 TEST_F(CudaMassTest, TheSuffixOfScoresIsThatOfMasses) {
   for (const auto& [group, head_dim, length] : {std::tuple{4, 128, 3000}, {7, 64, 777}, {1, 64, 40}})
     for (const bool dropped : {false, true}) {
@@ -386,16 +385,16 @@ TEST_F(CudaMassTest, TheSuffixOfScoresIsThatOfMasses) {
       const KvTables tables = kv.tables(dropped);
       const std::int32_t heads = 2 * group;
       const Queries q(static_cast<std::size_t>(heads * head_dim), 6);
-      const DeviceArray<std::uint16_t> q_there(q.bits);
+      const DeviceArray<std::uint16_t> q_device(q.bits);
       const DeviceArray<std::int32_t> slot(std::vector<std::int32_t>{0}),
-          length_there(std::vector<std::int32_t>{length}), result(1);
+          length_device(std::vector<std::int32_t>{length}), result(1);
       const DeviceArray<float> lse(static_cast<std::size_t>(heads)), scores(static_cast<std::size_t>(heads * length)),
           mass(static_cast<std::size_t>(heads * length));
       const DeviceArray<std::byte> scratch(attention_lse_scratch_bytes(1, heads, length) +
                                            norm_suffix_scratch_bytes(heads, length));
-      const AttentionMassCuda a{.q = q_there.data(),
+      const AttentionMassCuda a{.q = q_device.data(),
                                 .slots = slot.data(),
-                                .lengths = length_there.data(),
+                                .lengths = length_device.data(),
                                 .lse = lse.data(),
                                 .mass = mass.data(),
                                 .mass_stride = length,
@@ -447,9 +446,9 @@ TEST_F(CudaMassTest, MovesAreAsOneAfterTheOther) {
       ends.push_back(static_cast<std::int32_t>(moves.size()));
     }
     const DeviceArray<std::byte> there(memory);
-    const DeviceArray<TokenMove> moves_there(moves);
-    const DeviceArray<std::int32_t> ends_there(ends);
-    move_tokens_cuda(there.data(), token_bytes, moves_there.data(), ends_there.data(), kLists, context());
+    const DeviceArray<TokenMove> moves_device(moves);
+    const DeviceArray<std::int32_t> ends_device(ends);
+    move_tokens_cuda(there.data(), token_bytes, moves_device.data(), ends_device.data(), kLists, context());
     const auto at = [&](std::int64_t token) { return memory.data() + token * token_bytes; };
     for (const TokenMove& m : moves)
       std::memmove(at(m.to), at(m.from), static_cast<std::size_t>(m.n) * static_cast<std::size_t>(token_bytes));

@@ -1,9 +1,10 @@
-#include "src/kernels/attention_mass.h"
+#include "src/selection/mass/attention_mass.h"
 
 #include <gtest/gtest.h>
 
 #include "src/base/thread_pool.h"
-#include "tests/kernels/attention_testing.h"
+#include "src/ops/attention/attention.h"
+#include "tests/ops/attention/attention_testing.h"
 
 namespace mneme {
 namespace {
@@ -94,7 +95,7 @@ TEST(AttentionMassCpu, IsTheReference) {
   });
 }
 
-// Rows that see the last tokens alone; what they see sums to one again.
+// Rows that attend only the last tokens; each row's mass sums to 1.
 TEST(AttentionMassCpu, Windows) {
   ThreadPool pool(2);
   std::mt19937 rng(4);
@@ -140,7 +141,7 @@ TEST(AttentionMassCpu, ThreadsAndOtherHeadsChangeNothing) {
   EXPECT_EQ(nothing, std::vector<float>(5, 0.0f));
 }
 
-// Equal keys that the same rows see, wherever they stand.
+// Equal keys attended by the same rows, at any position.
 TEST(AttentionMassCpu, EqualTokensHaveEqualMass) {
   ThreadPool pool(2);
   std::mt19937 rng(4);

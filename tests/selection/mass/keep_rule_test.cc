@@ -1,4 +1,4 @@
-#include "src/blocks/keep_rule.h"
+#include "src/selection/mass/keep_rule.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ using Ranges = std::vector<TokenRange>;
 
 Ranges keep(std::vector<float> scores, std::int32_t sink, std::int32_t recent, std::int32_t n_keep) {
   KeepScratch scratch;
-  Ranges kept{{7, 9}};  // what was there does not matter
+  Ranges kept{{7, 9}};  // previous content does not matter
   keep_largest(scores, sink, recent, n_keep, scratch, kept);
   return kept;
 }
@@ -50,7 +50,7 @@ TEST(Smooth, ByHand) {
   smooth(none, 5, SmoothBy::kMean, scratch);
 }
 
-// The example of docs/methods.md: 8 tokens, 2 heads, sinks of 2.
+// The example of docs/design/methods.md: 8 tokens, 2 heads, sinks of 2.
 const std::vector<float> kRows = {0.50f, 0.10f, 0.00f, 0.20f, 0.00f, 0.05f, 0.00f, 0.15f,   // head 0
                                   0.60f, 0.10f, 0.00f, 0.00f, 0.12f, 0.00f, 0.09f, 0.09f};  // head 1
 HeadRows rows_of(const std::vector<float>& a, std::int32_t heads) {
@@ -74,8 +74,15 @@ TEST(NormSuffix, ByHand) {
   EXPECT_EQ(from(0.45f), 7);
   EXPECT_EQ(from(1.0f), 7);
   EXPECT_EQ(from(2.0f), 7);
-  // With the first tokens in the norm nearly everything is there already.
+  // With the first tokens in the norm nearly all of it is present at the start.
   EXPECT_EQ(from(0.05f, true), 7);
+}
+
+// Four equal tokens have norm 2, the last alone 1: half is missing, and "less than loss" leaves no room for equality.
+TEST(NormSuffix, AShareEqualToTheLossIsNotEnough) {
+  const std::vector<float> ones(4, 1.0f);
+  EXPECT_EQ(norm_suffix(rows_of(ones, 1), {.loss = 0.5f, .sink = 0}), 2);
+  EXPECT_EQ(norm_suffix(rows_of(ones, 1), {.loss = 0.51f, .sink = 0}), 3);
 }
 
 TEST(NormSuffix, NothingToLoseKeepsAll) {

@@ -1,12 +1,12 @@
-#include "src/kernels/group_pool.h"
+#include "src/selection/pool/group_pool.h"
 
 #include <gmock/gmock.h>
 
 #include <algorithm>
 #include <numeric>
 
-#include "tests/kernels/each_target.h"
-#include "tests/kernels/key_testing.h"
+#include "tests/ops/simd/each_target.h"
+#include "tests/selection/index/key_testing.h"
 
 namespace mneme {
 namespace {
@@ -15,7 +15,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr GroupPool kPools[] = {GroupPool::kMax, GroupPool::kMean, GroupPool::kMaxProb, GroupPool::kMeanProb};
 
-// Scores of a group, head after head, with room after each row.
+// Scores of a group by head, with padded rows.
 struct Scores {
   std::int32_t group;
   std::int64_t n;
@@ -73,7 +73,7 @@ TEST(GroupPool, IsTheReference) {
           each_target([&] {
             const auto got = pooled(group_pool_cpu, s, pool, alpha);
             for (std::size_t u = 0; u < got.size(); ++u) {
-              // Log probabilities: of the size of the scores' differences and of the logarithm's argument.
+              // Log probabilities: relative to the scores' differences and to the logarithm's argument.
               const double size = log_domain ? 4.0 + std::fabs(expected[u]) : spread;
               ASSERT_LE(std::fabs(got[u] - expected[u]), (pool == GroupPool::kMax ? 0.0 : 3e-7) * size)
                   << "G " << group << " n " << n << " spread " << spread << " pool " << static_cast<int>(pool) << " u "
@@ -83,7 +83,7 @@ TEST(GroupPool, IsTheReference) {
         }
 }
 
-// Weights 1, 2, 4, 8 and 1 of 16.
+// Weights 1, 2, 4, 8 and 1; total 16.
 TEST(MissingMass, ByHand) {
   std::vector<float> x = {0, 1, 2, 3, 0};
   for (float& v : x) v *= std::log(2.0f);
@@ -98,14 +98,14 @@ TEST(MissingMass, ByHand) {
     EXPECT_FLOAT_EQ(fn(x, 1.0f, all, none), 1.0f);
     EXPECT_FLOAT_EQ(fn(x, 2.0f, best, last), 16.0f / 86.0f);
     EXPECT_EQ(fn(std::vector<float>{}, 1.0f, none, none), 0.0f);
-    // All the same: the share of the units.
+    // All equal: the share of the units.
     EXPECT_FLOAT_EQ(fn(std::vector<float>(5, -7.0f), 3.0f, best, last), 0.2f);
   };
   check(missing_mass_ref);
   each_target([&] { check(missing_mass_cpu); });
 }
 
-// NaN and -inf weigh nothing, +inf everything; where nothing weighs, whatever is missing is all there is.
+// NaN and -inf have weight 0, +inf all of it; where all weights are 0, anything missing counts as 1.
 TEST(MissingMass, WhatIsNoNumber) {
   const std::vector<std::int32_t> first = {0}, second = {1}, none;
   const auto check = [&](const auto& fn) {
@@ -140,7 +140,7 @@ TEST(MissingMass, IsTheReference) {
         if (round == 4) x[rng() % x.size()] = kNan;
         const auto wanted = some(n, 3), there = some(n, 2);
         const float want = missing_mass_ref(x, 0.125f, wanted, there);
-        // Of the size of a score's rounding, for the best ones.
+        // The rounding of a score, for the best ones.
         const float error = 2e-6f * (1.0f + spread);
         each_target(
             [&] { ASSERT_NEAR(missing_mass_cpu(x, 0.125f, wanted, there), want, error) << n << " " << spread; });
@@ -158,8 +158,8 @@ TEST(GroupPool, MaxAndMeanAreExactOnIntegers) {
     }
 }
 
-// The mean of the heads' softmaxes, in float64, orders the units as the pooled scores do, wherever it does not
-// underflow and two values are not within rounding.
+// The mean of the heads' softmaxes, in f64, orders the units as the pooled scores do, except where it underflows or two
+// values are within rounding.
 TEST(GroupPool, OrdersAsTheMeanOfProbabilities) {
   std::mt19937 rng(3);
   for (const float spread : {2.0f, 40.0f}) {
@@ -184,7 +184,7 @@ TEST(GroupPool, OrdersAsTheMeanOfProbabilities) {
   }
 }
 
-// Bounds of pages differ by hundreds; a softmax in f32 would give most of them 0, and ties decided by nothing.
+// Bounds of pages differ by hundreds; an f32 softmax would give most of them 0, and ties would decide.
 TEST(GroupPool, DoesNotUnderflow) {
   Scores s(4, 100);
   for (std::int64_t h = 0; h < 4; ++h)
@@ -195,7 +195,7 @@ TEST(GroupPool, DoesNotUnderflow) {
   });
 }
 
-// Beyond any exponent, where rounding of the reduced argument would be an infinity of its own.
+// Beyond any exponent, where rounding of the reduced argument would itself be infinite.
 TEST(GroupPool, ScoresFarBelowTheBestCountForNothing) {
   for (const float far : {-1e5f, -1e9f, -1e20f, -3e38f}) {
     Scores s(4, 100);
@@ -259,7 +259,7 @@ TEST(GroupPool, InfinitiesHaveTheirMeaning) {
   for (const GroupPool pool : {GroupPool::kMaxProb, GroupPool::kMeanProb}) {
     Scores s(2, 20);
     for (std::int64_t u = 0; u < 20; ++u) {
-      s.at(0, u) = -kInf;  // a head that says nothing
+      s.at(0, u) = -kInf;  // a head without finite scores
       s.at(1, u) = static_cast<float>(u);
     }
     s.at(1, 4) = -kInf;

@@ -1,4 +1,4 @@
-#include "src/blocks/region.h"
+#include "src/selection/region/region.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 namespace mneme {
 namespace {
 
-// How often each token is attended when the first n_select candidates are chosen, and which tokens are candidates.
+// How often each token is attended when the first n_select candidates are selected, and which tokens are candidates.
 struct Coverage {
   std::vector<int> attended;
   std::vector<bool> candidate;
@@ -52,7 +52,7 @@ void expect_lawful(const RegionRules& rules, std::int32_t n) {
   EXPECT_LE(total, rules.budget) << label;
   for (std::int32_t t = 0; t < std::min(rules.sink, n); ++t)
     EXPECT_EQ(c.attended[static_cast<std::size_t>(t)], 1) << label;
-  // Every token is a sink, a candidate or in the window: nothing is out of reach for good.
+  // Every token is a sink, a candidate or in the window: none is permanently unreachable.
   for (std::int32_t t = 0; t < n; ++t)
     EXPECT_TRUE(t < r.sink || c.candidate[static_cast<std::size_t>(t)] || t >= r.recent_from)
         << "token " << t << "; " << label;
@@ -91,7 +91,7 @@ TEST(Region, HoldsItsLawsForRandomRules) {
   EXPECT_GT(checked, 5000);
 }
 
-// A page that leaves the window becomes a candidate in the same step, and the step after it is one too.
+// A page that leaves the window is a candidate in the same step and in the next.
 TEST(Region, NothingFallsBetweenWindowAndCandidates) {
   const RegionRules rules{.budget = 256, .sink = 32, .recent = 64, .unit_tokens = 32, .entry_tokens = 32};
   for (std::int32_t n = 257; n < 1000; ++n) {
@@ -101,7 +101,7 @@ TEST(Region, NothingFallsBetweenWindowAndCandidates) {
   }
 }
 
-// FreeKV's published setting: 2048 in all, 512 sinks, 512 recent, pages of 32: 32 pages are selected.
+// FreeKV's published setting: 2048 in total, 512 sinks, 512 recent, pages of 32: 32 pages are selected.
 TEST(Region, FreeKvExample) {
   const RegionRules rules{.budget = 2048, .sink = 512, .recent = 512, .unit_tokens = 32, .entry_tokens = 32};
   const Region r = region_at(rules, 32768);
@@ -117,7 +117,7 @@ TEST(Region, QuestExample) {
   const RegionRules rules{.budget = 128, .unit_tokens = 16, .entry_tokens = 16};
   EXPECT_EQ(region_at(rules, 1001).n_select, 7);
   EXPECT_EQ(region_at(rules, 1001).recent_from, 992);
-  // A page that the current token just filled still belongs to the window.
+  // A page that the current token just completed is still in the window.
   EXPECT_EQ(region_at(rules, 1008).recent_from, 992);
   EXPECT_EQ(region_at(rules, 1009).recent_from, 1008);
 }

@@ -1,14 +1,14 @@
-// What the controls choose on the device, by lot and by the keys themselves, against the CPU's.
+// Controls on the device (random units, and units by the keys themselves) against the CPU.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <tuple>
 
-#include "src/blocks/region.h"
-#include "src/blocks/unit_index.h"
-#include "src/kernels/group_pool.h"
-#include "src/kernels/topk.h"
-#include "tests/kernels/slots_testing.h"
+#include "src/selection/index/unit_index.h"
+#include "src/selection/pool/group_pool.h"
+#include "src/selection/region/region.h"
+#include "src/selection/topk/topk.h"
+#include "tests/offload/kv_slots_testing.h"
 
 namespace mneme {
 namespace {
@@ -22,9 +22,9 @@ Region region_of(const Setup& s, std::int32_t length) {
       length);
 }
 
-// What one KV head chooses by scores [group, candidates].
-Choice best_of(const Setup& s, const Region& region, float alpha, std::vector<float> scores) {
-  Choice c{.region = region, .ids = Ids(static_cast<std::size_t>(region.n_select)), .pooled = {}};
+// Selection of one KV head from scores [group, candidates].
+Selection best_of(const Setup& s, const Region& region, float alpha, std::vector<float> scores) {
+  Selection c{.region = region, .ids = Ids(static_cast<std::size_t>(region.n_select)), .pooled = {}};
   const std::int32_t n = region.last_unit - region.first_unit;
   c.pooled.resize(static_cast<std::size_t>(n));
   group_pool_cpu(scores.data(), n, s.group, n, s.pool, alpha, c.pooled.data());
@@ -33,13 +33,13 @@ Choice best_of(const Setup& s, const Region& region, float alpha, std::vector<fl
   return c;
 }
 
-// By the keys of the world's pages with queries q [group, D]; a page's score is log(sum exp(alpha q . k)) / alpha.
-Choice by_keys(const World& w, std::int32_t place, std::int32_t head, std::int32_t length, const float* q) {
+// By the keys of the World's pages with queries q [group, D]; a page's score is log(sum exp(alpha q . k)) / alpha.
+Selection by_keys(const World& w, std::int32_t seq_slot, std::int32_t head, std::int32_t length, const float* q) {
   const Setup& s = w.s;
   const Region region = region_of(s, length);
   const std::int32_t unit = s.unit(), n = region.last_unit - region.first_unit, first = region.first_unit * unit;
   std::vector<KvRun> runs;
-  for (std::int32_t t = first; t < region.last_unit * unit; ++t) runs.push_back({w.token(place, head, t), 1});
+  for (std::int32_t t = first; t < region.last_unit * unit; ++t) runs.push_back({w.token(seq_slot, head, t), 1});
   const std::int64_t n_tokens = std::int64_t{n} * unit;
   std::vector<float> tokens(static_cast<std::size_t>(n_tokens * s.group)),
       scores(static_cast<std::size_t>(n * s.group));
@@ -58,15 +58,15 @@ Choice by_keys(const World& w, std::int32_t place, std::int32_t head, std::int32
 
 class CudaControlTest : public CudaSlotsTest {
  protected:
-  // Every entry of the list is the unit that stands there, byte for byte: sinks, `selected`, window.
-  void expect_listed(World& w, std::int32_t place, std::int32_t head, std::int32_t length, const Ids& selected) {
+  // Every listed entry holds its unit, byte for byte: sinks, `selected`, window.
+  void expect_listed(World& w, std::int32_t seq_slot, std::int32_t head, std::int32_t length, const Ids& selected) {
     const Region region = region_of(w.s, length);
     const std::int32_t unit = w.s.unit(), stop = (length + unit - 1) / unit;
     Ids want;
     for (std::int32_t u = 0; u < region.sink / unit; ++u) want.push_back(u);
     want.insert(want.end(), selected.begin(), selected.end());
     for (std::int32_t u = region.recent_from / unit; u < stop; ++u) want.push_back(u);
-    const auto index = static_cast<std::size_t>(place * w.s.kv_heads + head),
+    const auto index = static_cast<std::size_t>(seq_slot * w.s.kv_heads + head),
                slots = static_cast<std::size_t>(w.v.n_slots);
     const auto listed = fetch(w.v.listed + index * static_cast<std::size_t>(w.v.max_listed), want.size());
     const std::size_t bytes = w.v.unit_bytes();
@@ -80,15 +80,16 @@ class CudaControlTest : public CudaSlotsTest {
         ASSERT_LT(entry - index * slots, slots);
         got = there.data() + (entry - index * slots) * bytes;
       }
-      ASSERT_EQ(std::memcmp(got, w.token(place, head, want[i] * unit), bytes), 0)
-          << "entry " << i << ", unit " << want[i] << " of place " << place << ", head " << head << ", " << length;
+      ASSERT_EQ(std::memcmp(got, w.token(seq_slot, head, want[i] * unit), bytes), 0)
+          << "entry " << i << ", unit " << want[i] << " of sequence slot " << seq_slot << ", head " << head << ", "
+          << length;
     }
   }
 };
 
-// The CPU's draws of a (layer, KV head) at `length`, as it ranks them.
-Choice by_lot(const Setup& s, std::uint64_t seed, std::int32_t layer, std::int32_t head, std::int32_t length,
-              float alpha) {
+// The CPU's random scores of a (layer, KV head) at `length`, ranked.
+Selection random_selection(const Setup& s, std::uint64_t seed, std::int32_t layer, std::int32_t head,
+                           std::int32_t length, float alpha) {
   PagePool pool({.n_layers = 1, .n_kv_heads = 1, .head_dim = 8}, length / kPageTokens + 1);
   SequenceCache cache(pool);
   cache.extend(length);
@@ -108,7 +109,7 @@ Choice by_lot(const Setup& s, std::uint64_t seed, std::int32_t layer, std::int32
   return best_of(s, region, alpha, std::move(scores));
 }
 
-TEST_F(CudaControlTest, DrawsWhatTheCpuDraws) {
+TEST_F(CudaControlTest, SamplesWhatTheCpuSamples) {
   int cases = 0;
   for (const auto& [group, kv_heads, head_dim] : {std::tuple{1, 2, 64}, {4, 3, 128}, {7, 2, 64}, {16, 2, 128}})
     for (const GroupPool pool : {GroupPool::kMean, GroupPool::kMax})
@@ -119,26 +120,26 @@ TEST_F(CudaControlTest, DrawsWhatTheCpuDraws) {
                  .max_pages = 300,
                  .budget = 64 + 64 + 32 * 30,
                  .pool = pool,
-                 .score = SlotScore::kDrawn,
+                 .score = SlotScore::kRandom,
                  .seed = seed},
                 9, 1);
         for (const Ids& lengths : {Ids{1089, 9599}, Ids{1120, 1121}, Ids{9600, 4001}, Ids{3000, 500}})
           for (const std::int32_t layer : {0, 5}) {
-            for (std::int32_t place = 0; place < w.s.places; ++place)
-              fill_slots_cuda(place, lengths[static_cast<std::size_t>(place)], w.rules(), w.v, w.pages(), 0, 0,
+            for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
+              fill_slots_cuda(seq_slot, lengths[static_cast<std::size_t>(seq_slot)], w.rules(), w.v, w.pages(), 0, 0,
                               context());
             const Rows r = rows_of(lengths, 1);
-            choose_controls_cuda({.rows = r.rows(), .pages = w.pages(), .layer = layer, .scratch = w.scratch[0].data()},
+            select_controls_cuda({.rows = r.rows(), .pages = w.pages(), .layer = layer, .scratch = w.scratch[0].data()},
                                  w.v, 0, context());
             recall_units_cuda(r.rows(), SelectWhen::kNow, w.v, w.pages(), 0, 0, 1, context());
-            for (std::int32_t place = 0; place < w.s.places; ++place)
+            for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
               for (std::int32_t head = 0; head < kv_heads; ++head) {
-                const std::int32_t length = lengths[static_cast<std::size_t>(place)];
+                const std::int32_t length = lengths[static_cast<std::size_t>(seq_slot)];
                 if (length <= w.s.budget) continue;
-                const Choice want = by_lot(w.s, seed, layer, head, length, w.rules().alpha);
-                ASSERT_EQ(chosen_units(w, place, head), want.ids)
+                const Selection want = random_selection(w.s, seed, layer, head, length, w.rules().alpha);
+                ASSERT_EQ(selected_units(w, seq_slot, head), want.ids)
                     << "group " << group << ", length " << length << ", layer " << layer;
-                expect_listed(w, place, head, length, want.ids);
+                expect_listed(w, seq_slot, head, length, want.ids);
                 if (HasFatalFailure()) return;
                 ++cases;
               }
@@ -147,7 +148,7 @@ TEST_F(CudaControlTest, DrawsWhatTheCpuDraws) {
   EXPECT_GE(cases, 250);
 }
 
-TEST_F(CudaControlTest, ChoosesByKeysWhatTheReferenceChooses) {
+TEST_F(CudaControlTest, SelectsByKeysWhatTheReferenceSelects) {
   std::mt19937 rng(11);
   for (const bool single : {true, false})
     for (const GroupPool pool : {GroupPool::kMax, GroupPool::kMean, GroupPool::kMaxProb, GroupPool::kMeanProb})
@@ -171,31 +172,31 @@ TEST_F(CudaControlTest, ChoosesByKeysWhatTheReferenceChooses) {
                   static_cast<unsigned>(rng()), 3);
           for (int round = 0; round < 4; ++round) {
             Ids lengths;
-            for (std::int32_t place = 0; place < w.s.places; ++place)
+            for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
               lengths.push_back(w.s.budget + 1 + static_cast<std::int32_t>(rng() % (44 * 32 - w.s.budget - 1)));
             if (round == 0) lengths[0] = w.s.budget + 1;
             if (round == 1) lengths[1] = 44 * 32;
-            for (std::int32_t place = 0; place < w.s.places; ++place)
-              fill_slots_cuda(place, lengths[static_cast<std::size_t>(place)], w.rules(), w.v, w.pages(), 0, 0,
+            for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
+              fill_slots_cuda(seq_slot, lengths[static_cast<std::size_t>(seq_slot)], w.rules(), w.v, w.pages(), 0, 0,
                               context());
             const auto q = queries(w, rng, round == 2 ? 0 : 2);  // 0: all scores are equal
             run(w, rows_of(lengths, 1), SelectWhen::kNow);
-            for (std::int32_t place = 0; place < w.s.places; ++place)
+            for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
               for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
-                const std::int32_t length = lengths[static_cast<std::size_t>(place)];
-                const Ids got = chosen_units(w, place, head);
-                const Choice want =
-                    by_keys(w, place, head, length, q.data() + (place * w.v.n_heads + head * group) * head_dim);
+                const std::int32_t length = lengths[static_cast<std::size_t>(seq_slot)];
+                const Ids got = selected_units(w, seq_slot, head);
+                const Selection want =
+                    by_keys(w, seq_slot, head, length, q.data() + (seq_slot * w.v.n_heads + head * group) * head_dim);
                 const bool sums = pool == GroupPool::kMax || pool == GroupPool::kMean || group == 1;
-                expect_choice(got, want, round == 2 || (single && sums));
-                expect_listed(w, place, head, length, got);
+                expect_selection(got, want, round == 2 || (single && sums));
+                expect_listed(w, seq_slot, head, length, got);
                 if (HasFatalFailure()) return;
               }
           }
         }
 }
 
-// A token whose key is not finite, and its page, are chosen when nothing else is left.
+// A token with a non-finite key, and its page, are selected only when nothing else is left.
 TEST_F(CudaControlTest, NanIsWorst) {
   std::mt19937 rng(5);
   for (const bool single : {true, false}) {
@@ -211,28 +212,28 @@ TEST_F(CudaControlTest, NanIsWorst) {
     for (const std::int32_t position : bad)
       std::memcpy(w.page(0, 1, position / 32) + static_cast<std::size_t>(position % 32) * w.v.token_bytes() + 34, &nan,
                   2);
-    for (std::int32_t place = 0; place < w.s.places; ++place)
-      fill_slots_cuda(place, 1200, w.rules(), w.v, w.pages(), 0, 0, context());
+    for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
+      fill_slots_cuda(seq_slot, 1200, w.rules(), w.v, w.pages(), 0, 0, context());
     const auto q = queries(w, rng, 2);
     run(w, rows_of(w, 1200, 1), SelectWhen::kNow);
-    const Ids got = chosen_units(w, 0, 1);
-    expect_choice(got, by_keys(w, 0, 1, 1200, q.data() + 4 * 128), false);
+    const Ids got = selected_units(w, 0, 1);
+    expect_selection(got, by_keys(w, 0, 1, 1200, q.data() + 4 * 128), false);
     for (const std::int32_t id : got)
       for (const std::int32_t position : bad) ASSERT_NE(id, single ? position : position / 32);
   }
 }
 
-// Rows of one launch each go by their own rules.
+// Rows of one launch follow their own rules.
 TEST_F(CudaControlTest, RowsOfIndexesAreLeftAlone) {
-  World w({.max_pages = 60, .score = SlotScore::kDrawn, .seed = 3}, 9, 1);
+  World w({.max_pages = 60, .score = SlotScore::kRandom, .seed = 3}, 9, 1);
   SlotRules other = w.rules();
   other.score = SlotScore::kIndex;
   copy_bytes(w.v.rules + 1, &other, sizeof(other), stream);
-  for (std::int32_t place = 0; place < w.s.places; ++place)
-    fill_slots_cuda(place, 1500, w.rules(), w.v, w.pages(), 0, 0, context());
+  for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
+    fill_slots_cuda(seq_slot, 1500, w.rules(), w.v, w.pages(), 0, 0, context());
   run(w, rows_of(w, 1500, 1), SelectWhen::kNow);
-  EXPECT_EQ(chosen_units(w, 0, 1), by_lot(w.s, 3, 0, 1, 1500, 0.125f).ids);
-  EXPECT_EQ(chosen_units(w, 1, 0).size(), 0u);  // as fill_slots_cuda left it
+  EXPECT_EQ(selected_units(w, 0, 1), random_selection(w.s, 3, 0, 1, 1500, 0.125f).ids);
+  EXPECT_EQ(selected_units(w, 1, 0).size(), 0u);  // unchanged since fill_slots_cuda
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "src/kernels/rank.h"
+#include "src/selection/topk/rank.h"
 
 #include <gmock/gmock.h>
 

@@ -1,13 +1,13 @@
-// Tokens chosen a step ahead on the device, and what corrects that.
+// Speculative selection of tokens on the device, and its correction.
 #include <algorithm>
 
-#include "tests/kernels/token_testing.h"
+#include "tests/selection/topk/token_select_testing.h"
 
 namespace mneme {
 namespace {
 
-// A sequence that decodes with the query of the step before, and the reference beside it.
-struct Ahead {
+// A sequence that decodes with the previous step's query, and the reference.
+struct Prefetch {
   GroupPool pool;
   bool slots;
   std::int32_t recent;
@@ -21,7 +21,7 @@ class CudaTokenGateTest : public CudaTokenTest {
  protected:
   static constexpr std::int32_t kBegin = 1100;
 
-  static World world(const Ahead& c) {
+  static World world(const Prefetch& c) {
     return World({.group = c.group,
                   .kv_heads = c.kv_heads,
                   .max_pages = 40,
@@ -29,19 +29,19 @@ class CudaTokenGateTest : public CudaTokenTest {
                   .recent = c.recent,
                   .group_tokens = 32,
                   .slots = c.slots,
-                  .schedule = SlotSchedule::kAhead,
+                  .schedule = SlotSchedule::kSpeculative,
                   .pool = c.pool,
                   .tau = 0.5f,
                   .gate = c.gate},
                  4, 3);
   }
-  // Queries of small integers of every step. Of a gate on mass they turn slowly, so that some steps lack little.
-  static std::vector<std::vector<float>> draw_queries(const World& w, std::mt19937& rng, const Ahead& c) {
+  // Small integer queries of every step. For a gate on mass they change slowly, so that some steps miss little.
+  static std::vector<std::vector<float>> draw_queries(const World& w, std::mt19937& rng, const Prefetch& c) {
     const bool slowly = c.gate == SlotGate::kMass;
     std::vector<std::vector<float>> steps(static_cast<std::size_t>(c.steps));
     for (std::size_t i = 0; i < steps.size(); ++i) {
       if (slowly && i > 0) steps[i] = steps[i - 1];
-      steps[i].resize(static_cast<std::size_t>(w.s.places * w.v.n_heads * w.s.head_dim));
+      steps[i].resize(static_cast<std::size_t>(w.s.seq_slots * w.v.n_heads * w.s.head_dim));
       for (float& x : steps[i])
         if (!slowly || i == 0 || rng() % 40 == 0) x = whole_number(rng, 2);
     }
@@ -50,26 +50,26 @@ class CudaTokenGateTest : public CudaTokenTest {
   static const float* query(const World& w, const std::vector<float>& q, std::size_t head) {
     return q.data() + head * static_cast<std::size_t>(w.s.group * w.s.head_dim);
   }
-  static Choice chosen_by_reference(const World& w, std::size_t head, std::int32_t length,
-                                    const std::vector<float>& q) {
+  static Selection selected_by_reference(const World& w, std::size_t head, std::int32_t length,
+                                         const std::vector<float>& q) {
     const auto i = static_cast<std::int32_t>(head);
-    return choose(w, i / w.s.kv_heads, i % w.s.kv_heads, length, query(w, q, head));
+    return select(w, i / w.s.kv_heads, i % w.s.kv_heads, length, query(w, q, head));
   }
-  // The mass that `now` has and `ahead` has not, of what `of` was chosen from.
-  static float missing_mass(const World& w, const Choice& of, Ids now, Ids ahead) {
+  // Mass of the tokens in `now` that `speculative` lacks, among the candidates of `of`.
+  static float missing_mass(const World& w, const Selection& of, Ids now, Ids speculative) {
     const bool logs = w.s.pool == GroupPool::kMaxProb || w.s.pool == GroupPool::kMeanProb;
-    for (Ids* ids : {&now, &ahead})
+    for (Ids* ids : {&now, &speculative})
       for (std::int32_t& id : *ids) id -= of.region.first_unit;
-    return missing_mass_ref(of.pooled, logs ? 1.0f : w.rules().alpha, now, ahead);
+    return missing_mass_ref(of.pooled, logs ? 1.0f : w.rules().alpha, now, speculative);
   }
-  // About half of the reference's masses are above it.
+  // About the median of the reference's masses.
   static float middle_mass(const World& w, const std::vector<std::vector<float>>& steps) {
     std::vector<float> masses;
     for (std::size_t i = 1; i < steps.size(); i += 7)
-      for (std::size_t h = 0; h < static_cast<std::size_t>(w.s.places * w.s.kv_heads); ++h) {
+      for (std::size_t h = 0; h < static_cast<std::size_t>(w.s.seq_slots * w.s.kv_heads); ++h) {
         const std::int32_t length = kBegin + static_cast<std::int32_t>(i);
-        const Choice now = chosen_by_reference(w, h, length, steps[i]);
-        masses.push_back(missing_mass(w, now, now.ids, chosen_by_reference(w, h, length, steps[i - 1]).ids));
+        const Selection now = selected_by_reference(w, h, length, steps[i]);
+        masses.push_back(missing_mass(w, now, now.ids, selected_by_reference(w, h, length, steps[i - 1]).ids));
       }
     const auto middle = masses.begin() + static_cast<std::ptrdiff_t>(masses.size() / 2);
     std::nth_element(masses.begin(), middle, masses.end());
@@ -77,16 +77,16 @@ class CudaTokenGateTest : public CudaTokenTest {
   }
   void set_eps(World& w, float eps) {
     w.s.eps = eps;
-    const std::vector<SlotRules> rules(static_cast<std::size_t>(w.s.places), w.rules());
+    const std::vector<SlotRules> rules(static_cast<std::size_t>(w.s.seq_slots), w.rules());
     copy_bytes(w.v.rules, rules.data(), rules.size() * sizeof(SlotRules), stream);
     stream.synchronize();
   }
-  void follow(const Ahead& c);
+  void follow(const Prefetch& c);
 };
 
-// Groups close on the way, heads that the gate flags attend what this step's query chooses, the others what was chosen
-// ahead; nothing that is attended is overwritten before.
-void CudaTokenGateTest::follow(const Ahead& c) {
+// Groups close during the run; flagged heads attend what this step's query selects, the others the speculative
+// selection; nothing that is attended is overwritten before.
+void CudaTokenGateTest::follow(const Prefetch& c) {
   std::mt19937 rng(3);
   World w = world(c);
   const bool by_mass = c.gate == SlotGate::kMass;
@@ -94,52 +94,53 @@ void CudaTokenGateTest::follow(const Ahead& c) {
   if (by_mass) set_eps(w, middle_mass(w, steps));
   std::int32_t length = kBegin;
   begin(w, length - 1);
-  for (std::int32_t place = 0; place < w.s.places; ++place)
-    fill_slots_cuda(place, length - 1, w.rules(), w.v, w.pages(), 0, 0, context());
+  for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
+    fill_slots_cuda(seq_slot, length - 1, w.rules(), w.v, w.pages(), 0, 0, context());
   const DeviceArray<std::int32_t> layers(Ids{0});
-  const auto n_heads = static_cast<std::size_t>(w.s.places * w.s.kv_heads);
-  std::vector<Ids> ahead(n_heads);
+  const auto n_heads = static_cast<std::size_t>(w.s.seq_slots * w.s.kv_heads);
+  std::vector<Ids> speculative(n_heads);
   std::uint64_t corrections = 0;
   for (const std::vector<float>& q : steps) {
     const bool begins = length == kBegin;
     know_pages(w, length);
     write_newest(w, length);
     set_queries(w, q);
-    std::vector<bool> moved = draw_moves(w, rng, w.s.places * w.s.kv_heads, w.s.group, 3);
+    std::vector<bool> moved = draw_moves(w, rng, w.s.seq_slots * w.s.kv_heads, w.s.group, 3);
     const Rows r = rows_of(w, length, begins ? 1 : 0);
     const auto close = [&] {
       close_one_bit_cuda({.rows = r.rows(), .first = 0, .stop = 1, .model_layers = layers.data()}, w.v, w.pages(),
                          context());
     };
-    const bool first = c.recent <= w.s.group_tokens;  // the next step may choose of the group that this one closes
+    const bool first = c.recent <= w.s.group_tokens;  // the next step may select from the group that this one closes
     if (first) close();
     run(w, r, SelectWhen::kNow);
     const auto masses = fetch(w.v.mass, n_heads);
-    const auto expect_chosen = [&](std::size_t i, SelectWhen when, const Choice& want) {
+    const auto expect_selected = [&](std::size_t i, SelectWhen when, const Selection& want) {
       const auto head = static_cast<std::int32_t>(i);
-      const Ids got = chosen_units(w, head / w.s.kv_heads, head % w.s.kv_heads, when);
-      expect_choice(got, want, c.pool == GroupPool::kMax || c.group == 1);
+      const Ids got = selected_units(w, head / w.s.kv_heads, head % w.s.kv_heads, when);
+      expect_selection(got, want, c.pool == GroupPool::kMax || c.group == 1);
       return got;
     };
     for (std::size_t i = 0; i < n_heads; ++i) {
       const auto head = static_cast<std::int32_t>(i);
       Ids now;
       if (begins || by_mass || moved[i]) {
-        const Choice want = chosen_by_reference(w, i, length, q);
-        now = expect_chosen(i, SelectWhen::kNow, want);
+        const Selection want = selected_by_reference(w, i, length, q);
+        now = expect_selected(i, SelectWhen::kNow, want);
         if (by_mass && !begins) {
-          ASSERT_NEAR(masses[i], missing_mass(w, want, now, ahead[i]), 1e-4f) << "length " << length << ", head " << i;
+          ASSERT_NEAR(masses[i], missing_mass(w, want, now, speculative[i]), 1e-4f)
+              << "length " << length << ", head " << i;
           moved[i] = masses[i] > w.s.eps;
         }
       }
       corrections += moved[i] && !begins ? 1 : 0;
-      expect_listed(w, head / w.s.kv_heads, head % w.s.kv_heads, length, begins || moved[i] ? now : ahead[i]);
+      expect_listed(w, head / w.s.kv_heads, head % w.s.kv_heads, length, begins || moved[i] ? now : speculative[i]);
       if (HasFatalFailure()) return;
     }
     if (!first) close();
     run(w, r, SelectWhen::kNext);
     for (std::size_t i = 0; i < n_heads; ++i)
-      ahead[i] = expect_chosen(i, SelectWhen::kNext, chosen_by_reference(w, i, length + 1, q));
+      speculative[i] = expect_selected(i, SelectWhen::kNext, selected_by_reference(w, i, length + 1, q));
     if (HasFatalFailure()) return;
     ++length;
   }
@@ -147,17 +148,17 @@ void CudaTokenGateTest::follow(const Ahead& c) {
   EXPECT_GT(corrections, asked / 8);
   EXPECT_LT(corrections, asked * 7 / 8);
   std::uint64_t checks = 0, counted = 0;
-  for (const SlotCounts& counts : fetch(w.v.counts, static_cast<std::size_t>(w.s.places)))
+  for (const SlotCounts& counts : fetch(w.v.counts, static_cast<std::size_t>(w.s.seq_slots)))
     checks += counts.checks, counted += counts.corrections;
   EXPECT_EQ(checks, asked);
   EXPECT_EQ(counted, corrections);
 }
 
-// With slots and without; with more KV heads than a warp has lanes.
+// With and without cache slots; with more KV heads than a warp has lanes.
 TEST_F(CudaTokenGateTest, SpeculatesAndCorrectsByHead) {
-  for (const Ahead& c :
-       {Ahead{GroupPool::kMax, true, 0}, Ahead{GroupPool::kMax, false, 32}, Ahead{GroupPool::kMeanProb, true, 70},
-        Ahead{GroupPool::kMeanProb, false, 0}, Ahead{GroupPool::kMax, true, 0, 1, SlotGate::kMean, 40, 5}}) {
+  for (const Prefetch& c : {Prefetch{GroupPool::kMax, true, 0}, Prefetch{GroupPool::kMax, false, 32},
+                            Prefetch{GroupPool::kMeanProb, true, 70}, Prefetch{GroupPool::kMeanProb, false, 0},
+                            Prefetch{GroupPool::kMax, true, 0, 1, SlotGate::kMean, 40, 5}}) {
     SCOPED_TRACE(::testing::Message() << "pool " << static_cast<int>(c.pool) << ", slots " << c.slots << ", recent "
                                       << c.recent << ", KV heads " << c.kv_heads);
     follow(c);
@@ -167,10 +168,10 @@ TEST_F(CudaTokenGateTest, SpeculatesAndCorrectsByHead) {
 
 TEST_F(CudaTokenGateTest, CorrectsWhereWhatIsMissingWeighsEnough) {
   constexpr SlotGate kMass = SlotGate::kMass;
-  for (const Ahead& c :
-       {Ahead{GroupPool::kMax, true, 0, 4, kMass}, Ahead{GroupPool::kMean, false, 70, 7, kMass},
-        Ahead{GroupPool::kMaxProb, false, 32, 4, kMass}, Ahead{GroupPool::kMeanProb, true, 32, 8, kMass},
-        Ahead{GroupPool::kMeanProb, false, 0, 1, kMass}}) {
+  for (const Prefetch& c :
+       {Prefetch{GroupPool::kMax, true, 0, 4, kMass}, Prefetch{GroupPool::kMean, false, 70, 7, kMass},
+        Prefetch{GroupPool::kMaxProb, false, 32, 4, kMass}, Prefetch{GroupPool::kMeanProb, true, 32, 8, kMass},
+        Prefetch{GroupPool::kMeanProb, false, 0, 1, kMass}}) {
     SCOPED_TRACE(::testing::Message() << "pool " << static_cast<int>(c.pool) << ", slots " << c.slots << ", recent "
                                       << c.recent << ", group " << c.group);
     follow(c);

@@ -1,7 +1,7 @@
-// Tokens chosen by 1-bit keys and brought on the device, against the references on the host.
+// Selection of tokens by 1-bit keys and their recall on the device, against the references on the host.
 #include <cmath>
 
-#include "tests/kernels/token_testing.h"
+#include "tests/selection/topk/token_select_testing.h"
 
 namespace mneme {
 namespace {
@@ -9,7 +9,7 @@ namespace {
 using testing::kInf;
 using testing::kNaN;
 
-// Zeros, steps and bits, of normal numbers with some that are not finite; the means of meanabs to a place.
+// Zero points, steps and bits of normal values, some not finite; the means of meanabs up to one ulp.
 TEST_F(CudaTokenTest, BuildsWhatTheReferenceBuilds) {
   std::mt19937 rng(8);
   for (const OneBitLevels levels : {OneBitLevels::kMinMax, OneBitLevels::kMeanAbs})
@@ -61,8 +61,8 @@ TEST_F(CudaTokenTest, BuildsWhatTheReferenceBuilds) {
         }
 }
 
-// Thousands of cases: rows of several lengths, sinks and windows that are no multiples of anything.
-TEST_F(CudaTokenTest, ChoosesWhatTheReferenceChooses) {
+// Thousands of cases: rows of several lengths, sinks and windows that are multiples of nothing.
+TEST_F(CudaTokenTest, SelectsWhatTheReferenceSelects) {
   std::mt19937 rng(11);
   int cases = 0;
   for (const GroupPool pool : {GroupPool::kMax, GroupPool::kMean, GroupPool::kMaxProb, GroupPool::kMeanProb})
@@ -86,23 +86,23 @@ TEST_F(CudaTokenTest, ChoosesWhatTheReferenceChooses) {
                   static_cast<unsigned>(rng()), 3);
           for (int round = 0; round < 4; ++round) {
             Ids lengths;
-            for (std::int32_t place = 0; place < w.s.places; ++place)
+            for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
               lengths.push_back(w.s.budget + 1 + static_cast<std::int32_t>(rng() % (44 * 32 - w.s.budget - 1)));
             if (round == 0) lengths[0] = w.s.budget + 1;
             begin(w, 44 * kKvPageTokens);
-            for (std::int32_t place = 0; place < w.s.places; ++place)
-              fill_slots_cuda(place, lengths[static_cast<std::size_t>(place)], w.rules(), w.v, w.pages(), 0, 0,
+            for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
+              fill_slots_cuda(seq_slot, lengths[static_cast<std::size_t>(seq_slot)], w.rules(), w.v, w.pages(), 0, 0,
                               context());
             const auto q = queries(w, rng, 2);
             run(w, rows_of(lengths, 1), SelectWhen::kNow);
-            for (std::int32_t place = 0; place < w.s.places; ++place)
+            for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
               for (std::int32_t head = 0; head < w.s.kv_heads; ++head, ++cases) {
-                const std::int32_t length = lengths[static_cast<std::size_t>(place)];
-                const Ids got = chosen_units(w, place, head, SelectWhen::kNow);
-                const Choice want =
-                    choose(w, place, head, length, q.data() + (place * w.v.n_heads + head * group) * head_dim);
-                expect_choice(got, want, pool == GroupPool::kMax || pool == GroupPool::kMean || group == 1);
-                expect_listed(w, place, head, length, got);
+                const std::int32_t length = lengths[static_cast<std::size_t>(seq_slot)];
+                const Ids got = selected_units(w, seq_slot, head, SelectWhen::kNow);
+                const Selection want =
+                    select(w, seq_slot, head, length, q.data() + (seq_slot * w.v.n_heads + head * group) * head_dim);
+                expect_selection(got, want, pool == GroupPool::kMax || pool == GroupPool::kMean || group == 1);
+                expect_listed(w, seq_slot, head, length, got);
                 if (HasFatalFailure()) return;
               }
           }
@@ -110,26 +110,26 @@ TEST_F(CudaTokenTest, ChoosesWhatTheReferenceChooses) {
   EXPECT_GE(cases, 2500);
 }
 
-// Queries of zeros and a few ones: equal scores, the larger position first, on the device as on the host.
+// Queries of zeros and a few ones: equal scores, the larger position wins, on the device as on the host.
 TEST_F(CudaTokenTest, EqualScoresGiveEqualSets) {
   std::mt19937 rng(5);
   World w({.head_dim = 64, .group = 2, .kv_heads = 8, .max_pages = 200, .group_tokens = 32}, 77, 1);
   const std::int32_t length = 6371;
   begin(w, 6368);
-  for (std::int32_t place = 0; place < w.s.places; ++place)
-    fill_slots_cuda(place, length, w.rules(), w.v, w.pages(), 0, 0, context());
+  for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
+    fill_slots_cuda(seq_slot, length, w.rules(), w.v, w.pages(), 0, 0, context());
   for (int round = 0; round < 40; ++round) {
     const auto q = queries(w, rng, round % 2);
     run(w, rows_of(w, length, 1), SelectWhen::kNow);
-    for (std::int32_t place = 0; place < w.s.places; ++place)
+    for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
       for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
-        const Choice want = choose(w, place, head, length, q.data() + (place * w.v.n_heads + head * 2) * 64);
-        ASSERT_EQ(chosen_units(w, place, head, SelectWhen::kNow), want.ids) << "round " << round;
+        const Selection want = select(w, seq_slot, head, length, q.data() + (seq_slot * w.v.n_heads + head * 2) * 64);
+        ASSERT_EQ(selected_units(w, seq_slot, head, SelectWhen::kNow), want.ids) << "round " << round;
       }
   }
 }
 
-// A group with a key that is not finite is chosen when nothing else is left.
+// A group with a non-finite key is selected only when nothing else is left.
 TEST_F(CudaTokenTest, NanIsWorst) {
   std::mt19937 rng(5);
   for (const GroupPool pool : {GroupPool::kMax, GroupPool::kMeanProb}) {
@@ -139,26 +139,26 @@ TEST_F(CudaTokenTest, NanIsWorst) {
       std::memcpy(w.page(0, 1, position / 32) + static_cast<std::size_t>(position % 32) * w.v.token_bytes() + 34, &nan,
                   2);
     begin(w, 1184);
-    for (std::int32_t place = 0; place < w.s.places; ++place)
-      fill_slots_cuda(place, 1200, w.rules(), w.v, w.pages(), 0, 0, context());
+    for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
+      fill_slots_cuda(seq_slot, 1200, w.rules(), w.v, w.pages(), 0, 0, context());
     const auto q = queries(w, rng, 2);
     run(w, rows_of(w, 1200, 1), SelectWhen::kNow);
-    const Choice want = choose(w, 0, 1, 1200, q.data() + 4 * 128);
-    const Ids got = chosen_units(w, 0, 1, SelectWhen::kNow);
-    expect_choice(got, want, pool == GroupPool::kMax);
+    const Selection want = select(w, 0, 1, 1200, q.data() + 4 * 128);
+    const Ids got = selected_units(w, 0, 1, SelectWhen::kNow);
+    expect_selection(got, want, pool == GroupPool::kMax);
     for (const std::int32_t id : got) ASSERT_TRUE(id / 32 != 3 && id / 32 != 15 && id / 32 != 28) << id;
   }
 }
 
-// A context of which blocks do not keep all values in shared memory; a cluster of the largest size.
-TEST_F(CudaTokenTest, ChoosesOfLongContexts) {
+// A context whose values do not fit shared memory; a cluster of the largest size.
+TEST_F(CudaTokenTest, SelectsFromLongContexts) {
   std::mt19937 rng(7);
   const std::int32_t length = 300'000;
   for (const std::int32_t group : {1, 4}) {
     World w({.head_dim = 64,
              .group = group,
              .kv_heads = 1,
-             .places = 1,
+             .seq_slots = 1,
              .max_pages = length / 32 + 1,
              .budget = 2048,
              .group_tokens = 32,
@@ -168,13 +168,13 @@ TEST_F(CudaTokenTest, ChoosesOfLongContexts) {
     begin(w, length);
     const auto q = queries(w, rng, 2);
     run(w, rows_of(w, length, 1), SelectWhen::kNow);
-    expect_choice(chosen_units(w, 0, 0), choose(w, 0, 0, length, q.data()), group == 1);
+    expect_selection(selected_units(w, 0, 0), select(w, 0, 0, length, q.data()), group == 1);
     if (HasFatalFailure()) return;
   }
 }
 
-// Units that the step before did not attend are counted as the sets have it where there are slots, whose age says so,
-// and elsewhere not; a row that begins anew attended none.
+// Newly selected units are counted where there are cache slots (last-used stamps), and elsewhere not; after a reset all
+// units are new.
 TEST_F(CudaTokenTest, CountsWhatIsNew) {
   std::mt19937 rng(21);
   for (const bool slots : {true, false})
@@ -186,26 +186,26 @@ TEST_F(CudaTokenTest, CountsWhatIsNew) {
       Attended attended(w);
       auto q = queries(w, rng, 3);
       for (int step = 0; step < 70; ++step, ++length) {
-        const bool anew = step == 0 || step == 40;
-        if (anew)
-          for (std::int32_t place = 0; place < w.s.places; ++place)
-            fill_slots_cuda(place, length, w.rules(), w.v, w.pages(), 0, 0, context());
+        const bool reselected = step == 0 || step == 40;
+        if (reselected)
+          for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
+            fill_slots_cuda(seq_slot, length, w.rules(), w.v, w.pages(), 0, 0, context());
         write_newest(w, length);
-        if (step % 5 != 0) {  // nearly the query of the step before
+        if (step % 5 != 0) {  // nearly the query of the previous step
           for (std::size_t i = 0; i < q.size(); i += 9) q[i] = static_cast<float>(static_cast<int>(rng() % 7) - 3);
           set_queries(w, q);
         } else {
           q = queries(w, rng, 3);
         }
-        const Rows r = rows_of(w, length, anew ? 1 : 0);
+        const Rows r = rows_of(w, length, reselected ? 1 : 0);
         run(w, r, SelectWhen::kNow);
         if (step == 40) attended.before = Attended(w).before;
-        for (std::int32_t place = 0; place < w.s.places; ++place)
+        for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
           for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
-            const float* of_head = q.data() + (place * w.v.n_heads + head * w.s.group) * w.s.head_dim;
-            attended.add(place, head, choose(w, place, head, length, of_head).ids);
+            const float* of_head = q.data() + (seq_slot * w.v.n_heads + head * w.s.group) * w.s.head_dim;
+            attended.add(seq_slot, head, select(w, seq_slot, head, length, of_head).ids);
           }
-        attended.expect(fetch(w.v.counts, static_cast<std::size_t>(w.s.places)), slots);
+        attended.expect(fetch(w.v.counts, static_cast<std::size_t>(w.s.seq_slots)), slots);
         if (HasFatalFailure()) return;
         close_one_bit_cuda({.rows = r.rows(), .first = 0, .stop = 1, .model_layers = layers.data()}, w.v, w.pages(),
                            context());
@@ -213,14 +213,14 @@ TEST_F(CudaTokenTest, CountsWhatIsNew) {
     }
 }
 
-// Tokens that come with their neighbours are attended as those that come alone, bit for bit, whatever room there is;
-// and neighbours that are there need not come when their turn is.
+// Tokens fetched with their neighbours are attended as those fetched alone, bit for bit, for any number of cache slots;
+// a neighbour that was fetched before is a hit.
 TEST_F(CudaTokenTest, NeighboursThatComeTooChangeNothing) {
-  for (const SlotSchedule schedule : {SlotSchedule::kEveryStep, SlotSchedule::kAhead})
+  for (const SlotSchedule schedule : {SlotSchedule::kEveryStep, SlotSchedule::kSpeculative})
     for (const std::int32_t head_dim : {64, 128})
       for (const std::int32_t spare : {0, 1, 30, 400}) {
         SCOPED_TRACE(::testing::Message() << "head_dim " << head_dim << ", spare " << spare);
-        const bool is_ahead = schedule == SlotSchedule::kAhead;
+        const bool is_speculative = schedule == SlotSchedule::kSpeculative;
         mneme::Setup setup{.head_dim = head_dim,
                            .max_pages = 70,
                            .budget = 333,
@@ -233,14 +233,14 @@ TEST_F(CudaTokenTest, NeighboursThatComeTooChangeNothing) {
         World single(setup, 6, 3);
         setup.fetch = 4;
         World together(setup, 6, 3);
-        // Keys of neighbours are alike, as those of a text are.
+        // Keys of neighbours are similar, as in text.
         for (World* w : {&single, &together})
-          for (std::int32_t place = 0; place < w->s.places; ++place)
+          for (std::int32_t seq_slot = 0; seq_slot < w->s.seq_slots; ++seq_slot)
             for (std::int32_t head = 0; head < w->s.kv_heads; ++head)
               for (std::int32_t t = 0; t < w->s.max_pages * kKvPageTokens; ++t)
                 if (t % 4 != 0)
-                  std::memcpy(w->page(place, head, t / 32) + static_cast<std::size_t>(t % 32) * w->v.token_bytes(),
-                              w->token(place, head, t / 4 * 4), static_cast<std::size_t>(head_dim) * 3 / 2);
+                  std::memcpy(w->page(seq_slot, head, t / 32) + static_cast<std::size_t>(t % 32) * w->v.token_bytes(),
+                              w->token(seq_slot, head, t / 4 * 4), static_cast<std::size_t>(head_dim) * 3 / 2);
         const DeviceArray<std::int32_t> layers(Ids{0});
         std::mt19937 rng(5);
         std::int32_t length = 2001;
@@ -250,7 +250,7 @@ TEST_F(CudaTokenTest, NeighboursThatComeTooChangeNothing) {
           for (std::size_t i = rng() % 7; i < q.size(); i += 7)
             q[i] = static_cast<float>(static_cast<int>(rng() % 5) - 2);
           std::vector<float> cosines;
-          for (std::int32_t i = 0; i < single.s.places * single.s.kv_heads; ++i)
+          for (std::int32_t i = 0; i < single.s.seq_slots * single.s.kv_heads; ++i)
             cosines.insert(cosines.end(), static_cast<std::size_t>(single.s.group), rng() % 4 == 0 ? 0.4f : 0.6f);
           std::vector<std::uint16_t> attended[2];
           Ids selected[2];
@@ -258,8 +258,8 @@ TEST_F(CudaTokenTest, NeighboursThatComeTooChangeNothing) {
             const std::size_t i = w == &single ? 0 : 1;
             if (step == 0) {
               begin(*w, length - 1);
-              for (std::int32_t place = 0; place < w->s.places; ++place)
-                fill_slots_cuda(place, length, w->rules(), w->v, w->pages(), 0, 0, context());
+              for (std::int32_t seq_slot = 0; seq_slot < w->s.seq_slots; ++seq_slot)
+                fill_slots_cuda(seq_slot, length, w->rules(), w->v, w->pages(), 0, 0, context());
             }
             write_newest(*w, length);
             set_queries(*w, q);
@@ -268,13 +268,13 @@ TEST_F(CudaTokenTest, NeighboursThatComeTooChangeNothing) {
             run(*w, r, SelectWhen::kNow);
             attended[i] = attend(*w, r);
             for (const std::int32_t head : {0, 1}) {
-              const Ids ids = chosen_units(*w, 1, head, SelectWhen::kNow);
+              const Ids ids = selected_units(*w, 1, head, SelectWhen::kNow);
               selected[i].insert(selected[i].end(), ids.begin(), ids.end());
             }
-            if (!is_ahead) expect_listed(*w, 1, 1, length, chosen_units(*w, 1, 1, SelectWhen::kNow));
+            if (!is_speculative) expect_listed(*w, 1, 1, length, selected_units(*w, 1, 1, SelectWhen::kNow));
             close_one_bit_cuda({.rows = r.rows(), .first = 0, .stop = 1, .model_layers = layers.data()}, w->v,
                                w->pages(), context());
-            if (is_ahead) run(*w, r, SelectWhen::kNext);
+            if (is_speculative) run(*w, r, SelectWhen::kNext);
             if (step % 7 == 0) expect_slots(*w);
             if (HasFatalFailure()) return;
           }
@@ -282,37 +282,37 @@ TEST_F(CudaTokenTest, NeighboursThatComeTooChangeNothing) {
           ASSERT_EQ(attended[1], attended[0]) << "step " << step;
         }
         const auto one = fetch(single.v.counts, 2), four = fetch(together.v.counts, 2);
-        for (std::size_t place = 0; place < 2; ++place) {
-          EXPECT_EQ(four[place].selected, one[place].selected);
-          if (!is_ahead) {
-            EXPECT_EQ(four[place].replaced, one[place].replaced);
+        for (std::size_t seq_slot = 0; seq_slot < 2; ++seq_slot) {
+          EXPECT_EQ(four[seq_slot].selected, one[seq_slot].selected);
+          if (!is_speculative) {
+            EXPECT_EQ(four[seq_slot].replaced, one[seq_slot].replaced);
           }
-          // Which of the slots that are equally old is given away differs.
-          EXPECT_LE(four[place].missing, one[place].missing + one[place].missing / 20);
-          EXPECT_EQ(one[place].neighbours, 0u);
-          RecordProperty("missing, spare " + std::to_string(spare), std::to_string(one[place].missing) + " " +
-                                                                        std::to_string(four[place].missing) + " + " +
-                                                                        std::to_string(four[place].neighbours));
+          // Among cache slots with equal stamps a different one may be evicted.
+          EXPECT_LE(four[seq_slot].missing, one[seq_slot].missing + one[seq_slot].missing / 20);
+          EXPECT_EQ(one[seq_slot].neighbours, 0u);
+          RecordProperty("missing, spare " + std::to_string(spare), std::to_string(one[seq_slot].missing) + " " +
+                                                                        std::to_string(four[seq_slot].missing) + " + " +
+                                                                        std::to_string(four[seq_slot].neighbours));
           if (spare == 0) {
-            EXPECT_EQ(four[place].neighbours, 0u);
-            EXPECT_EQ(four[place].missing, one[place].missing);
+            EXPECT_EQ(four[seq_slot].neighbours, 0u);
+            EXPECT_EQ(four[seq_slot].missing, one[seq_slot].missing);
           }
           if (spare == 400) {
-            EXPECT_GT(four[place].neighbours, 0u);
-            EXPECT_LT(four[place].missing, one[place].missing);
+            EXPECT_GT(four[seq_slot].neighbours, 0u);
+            EXPECT_LT(four[seq_slot].missing, one[seq_slot].missing);
           }
         }
       }
 }
 
-// Lists of recall between what a kernel may have of shared memory unasked and what it may have with its static part.
+// Recall lists that need shared memory between the default limit and the limit less the static part.
 TEST_F(CudaTokenTest, ListsOfEverySizeFit) {
   std::mt19937 rng(7);
   for (const std::int32_t budget : {4096, 4288, 4416, 4640}) {
     World w({.head_dim = 64,
              .group = 1,
              .kv_heads = 1,
-             .places = 1,
+             .seq_slots = 1,
              .max_pages = 160,
              .budget = budget,
              .group_tokens = 32},
@@ -321,8 +321,8 @@ TEST_F(CudaTokenTest, ListsOfEverySizeFit) {
     begin(w, length);
     const auto q = queries(w, rng, 2);
     run(w, rows_of(w, length, 1), SelectWhen::kNow);
-    const Ids got = chosen_units(w, 0, 0);
-    expect_choice(got, choose(w, 0, 0, length, q.data()), true);
+    const Ids got = selected_units(w, 0, 0);
+    expect_selection(got, select(w, 0, 0, length, q.data()), true);
     expect_listed(w, 0, 0, length, got);
     if (HasFatalFailure()) return;
   }
@@ -350,17 +350,17 @@ TEST_F(CudaTokenTest, AttendsEverythingUpToTheBudget) {
   }
 }
 
-// Drawn outcomes replace the share that they should.
-TEST_F(CudaTokenTest, DrawnTurnoverIsWhatWasAskedFor) {
+// Injected selections have the requested turnover.
+TEST_F(CudaTokenTest, InjectedTurnoverIsWhatWasAskedFor) {
   World w({.max_pages = 300, .budget = 64 + 64 + 200, .group_tokens = 32}, 9, 3);
   SlotRules rules = w.rules();
   rules.turnover = 0.1f;
-  for (std::int32_t place = 0; place < w.s.places; ++place)
-    copy_bytes(w.v.rules + place, &rules, sizeof(rules), stream);
+  for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
+    copy_bytes(w.v.rules + seq_slot, &rules, sizeof(rules), stream);
   std::mt19937 rng(1);
   queries(w, rng, 2);
   begin(w, 9000);
-  const std::int32_t first = 9000 + 64 + 64 + 10;  // candidates' number: no multiple of 128 on the way
+  const std::int32_t first = 9000 + 64 + 64 + 10;  // the number of candidates is not a multiple of 128 in between
   for (std::int32_t length = first; length < first + 20; ++length) run(w, rows_of(w, length, 0), SelectWhen::kNow);
   const auto before = fetch(w.v.counts, 1);
   for (std::int32_t length = first + 20; length < first + 80; ++length) run(w, rows_of(w, length, 0), SelectWhen::kNow);

@@ -1,14 +1,14 @@
-// Tokens chosen by 1-bit keys on the device: what the reference on the host chooses of a World (slots_testing.h), and
-// what is listed and lies in slots.
+// Fixture for selection of tokens by 1-bit keys on the device: the host reference over a World (kv_slots_testing.h),
+// and checks of lists and cache slots.
 #pragma once
 
 #include <set>
 
-#include "src/blocks/region.h"
-#include "src/kernels/attention_cuda.h"
-#include "src/kernels/group_pool.h"
-#include "src/kernels/topk.h"
-#include "tests/kernels/slots_testing.h"
+#include "src/ops/attention/attention_cuda.h"
+#include "src/selection/pool/group_pool.h"
+#include "src/selection/region/region.h"
+#include "src/selection/topk/topk.h"
+#include "tests/offload/kv_slots_testing.h"
 
 namespace mneme {
 
@@ -16,17 +16,17 @@ inline RegionRules region_rules(const Setup& s) {
   return {.budget = s.budget, .sink = s.sink, .recent = s.recent, .unit_tokens = 1, .entry_tokens = s.group_tokens};
 }
 
-// What one KV head chooses at `length` with queries q [group, D]: the units, and all candidates' pooled scores.
-inline Choice choose(const World& w, std::int32_t place, std::int32_t head, std::int32_t length, const float* q) {
+// Selection of one KV head at `length` with queries q [group, D]: ids, and pooled scores of all candidates.
+inline Selection select(const World& w, std::int32_t seq_slot, std::int32_t head, std::int32_t length, const float* q) {
   const Setup& s = w.s;
-  Choice c{.region = region_at(region_rules(s), length), .ids = {}, .pooled = {}};
+  Selection c{.region = region_at(region_rules(s), length), .ids = {}, .pooled = {}};
   const std::size_t bytes = one_bit_group_bytes(s.head_dim, s.group_tokens);
   const std::int32_t n_groups = (c.region.last_unit + s.group_tokens - 1) / s.group_tokens;
   std::vector<std::byte> groups(static_cast<std::size_t>(n_groups) * bytes);
   for (std::int32_t g = 0; g < n_groups; ++g) {
     std::vector<KvRun> runs;
     for (std::int32_t t = 0; t < s.group_tokens; t += kKvPageTokens)
-      runs.push_back({w.page(place, head, (g * s.group_tokens + t) / kKvPageTokens), kKvPageTokens});
+      runs.push_back({w.page(seq_slot, head, (g * s.group_tokens + t) / kKvPageTokens), kKvPageTokens});
     one_bit_build_ref(runs, w.shape(), s.group_tokens, s.levels, groups.data() + static_cast<std::size_t>(g) * bytes);
   }
   const std::int32_t n = n_groups * s.group_tokens, first = c.region.first_unit, last = c.region.last_unit;
@@ -40,23 +40,23 @@ inline Choice choose(const World& w, std::int32_t place, std::int32_t head, std:
   return c;
 }
 
-// What steps attended, to count what is new.
+// What steps attended, to count newly selected units.
 struct Attended {
   explicit Attended(const World& w)
       : kv_heads(w.s.kv_heads),
-        before(static_cast<std::size_t>(w.s.places * kv_heads)),
-        counts(static_cast<std::size_t>(w.s.places)) {}
-  void add(std::int32_t place, std::int32_t head, const Ids& ids) {
-    std::set<std::int32_t>& last = before[static_cast<std::size_t>(place * kv_heads + head)];
-    SlotCounts& c = counts[static_cast<std::size_t>(place)];
+        before(static_cast<std::size_t>(w.s.seq_slots * kv_heads)),
+        counts(static_cast<std::size_t>(w.s.seq_slots)) {}
+  void add(std::int32_t seq_slot, std::int32_t head, const Ids& ids) {
+    std::set<std::int32_t>& last = before[static_cast<std::size_t>(seq_slot * kv_heads + head)];
+    SlotCounts& c = counts[static_cast<std::size_t>(seq_slot)];
     c.selected += ids.size();
     for (const std::int32_t id : ids) c.replaced += last.contains(id) ? 0 : 1;
     last = {ids.begin(), ids.end()};
   }
   void expect(const std::vector<SlotCounts>& got, bool slots) const {
     for (std::size_t i = 0; i < counts.size(); ++i) {
-      ASSERT_EQ(got[i].selected, counts[i].selected) << "place " << i;
-      ASSERT_EQ(got[i].replaced, slots ? counts[i].replaced : 0) << "place " << i;
+      ASSERT_EQ(got[i].selected, counts[i].selected) << "sequence slot " << i;
+      ASSERT_EQ(got[i].replaced, slots ? counts[i].replaced : 0) << "sequence slot " << i;
     }
   }
   std::int32_t kv_heads;
@@ -66,41 +66,41 @@ struct Attended {
 
 class CudaTokenTest : public CudaSlotsTest {
  protected:
-  // Every entry of the list is the token that stands there, byte for byte: sinks, `selected`, window.
-  void expect_listed(World& w, std::int32_t place, std::int32_t head, std::int32_t length, const Ids& selected) {
+  // Every listed entry holds its token, byte for byte: sinks, `selected`, window.
+  void expect_listed(World& w, std::int32_t seq_slot, std::int32_t head, std::int32_t length, const Ids& selected) {
     const Region region = region_at(region_rules(w.s), length);
     Ids want;
     for (std::int32_t t = 0; t < region.sink; ++t) want.push_back(t);
     want.insert(want.end(), selected.begin(), selected.end());
     for (std::int32_t t = region.recent_from; t < length; ++t) want.push_back(t);
     ASSERT_EQ(static_cast<std::int32_t>(want.size()), std::min(length, w.s.budget));
-    expect_entries(w, place, head, length, want);
+    expect_entries(w, seq_slot, head, length, want);
   }
-  // A page has a block once a token of it is there; before that its entry may say anything.
+  // A page has a block once it has a token; before that its entry is arbitrary.
   void know_pages(World& w, std::int32_t length) {
     Ids blocks = w.blocks;
     for (std::size_t i = 0; i < blocks.size(); ++i)
       if (static_cast<std::int32_t>(i) % w.s.max_pages * kKvPageTokens >= length) blocks[i] = 0;
-    copy_bytes(w.blocks_there.data(), blocks.data(), blocks.size() * sizeof(std::int32_t), stream);
+    copy_bytes(w.blocks_device.data(), blocks.data(), blocks.size() * sizeof(std::int32_t), stream);
     stream.synchronize();
   }
-  // A step writes its newest token to its slot; here it is copied.
+  // A step stores its newest token in its cache slot; here it is copied.
   void write_newest(World& w, std::int32_t length) {
-    for (std::int32_t place = 0; w.s.slots && place < w.s.places; ++place)
+    for (std::int32_t seq_slot = 0; w.s.slots && seq_slot < w.s.seq_slots; ++seq_slot)
       for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
-        const std::int32_t at = w.s.sink + (length - 1) % w.s.window(), index = place * w.s.kv_heads + head;
+        const std::int32_t at = w.s.sink + (length - 1) % w.s.window(), index = seq_slot * w.s.kv_heads + head;
         copy_bytes(w.v.slots + static_cast<std::size_t>(index * w.v.n_slots + at) * w.v.token_bytes(),
-                   w.token(place, head, length - 1), w.v.token_bytes(), stream);
+                   w.token(seq_slot, head, length - 1), w.v.token_bytes(), stream);
       }
   }
-  // What a slot says to hold is there, byte for byte, and the token knows of no other slot.
+  // A cache slot holds its unit, byte for byte, and the token maps to no other slot.
   void expect_slots(World& w) {
     const auto slots = static_cast<std::size_t>(w.v.n_slots), units = static_cast<std::size_t>(w.v.max_units()),
                bytes = w.v.token_bytes();
     const std::int32_t fixed = w.s.sink + w.s.window();
-    for (std::int32_t place = 0; place < w.s.places; ++place)
+    for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
       for (std::int32_t head = 0; head < w.s.kv_heads; ++head) {
-        const auto index = static_cast<std::size_t>(place * w.s.kv_heads + head);
+        const auto index = static_cast<std::size_t>(seq_slot * w.s.kv_heads + head);
         const Ids unit_of = fetch(w.v.unit_of + index * slots, slots),
                   slot_of = fetch(w.v.slot_of + index * units, units);
         const std::vector<std::byte> there = fetch(w.v.slots + index * slots * bytes, slots * bytes);
@@ -110,23 +110,24 @@ class CudaTokenTest : public CudaSlotsTest {
           if (unit < 0) continue;
           ++held;
           ASSERT_EQ(slot_of[static_cast<std::size_t>(unit)], static_cast<std::int32_t>(slot) - fixed) << unit;
-          ASSERT_EQ(std::memcmp(there.data() + slot * bytes, w.token(place, head, unit), bytes), 0) << unit;
+          ASSERT_EQ(std::memcmp(there.data() + slot * bytes, w.token(seq_slot, head, unit), bytes), 0) << unit;
         }
         ASSERT_EQ(std::count_if(slot_of.begin(), slot_of.end(), [](std::int32_t s) { return s >= 0; }), held);
         ASSERT_EQ(std::count_if(slot_of.begin(), slot_of.end(), [](std::int32_t s) { return s < -1; }), 0);
       }
   }
-  // What the rows attend with last_q, over what is listed.
+  // Attention of the rows with last_q, over the listed tokens.
   std::vector<std::uint16_t> attend(const World& w, const Rows& rows) {
-    const auto n = static_cast<std::size_t>(w.s.places), width = static_cast<std::size_t>(w.v.n_heads * w.s.head_dim);
+    const auto n = static_cast<std::size_t>(w.s.seq_slots),
+               width = static_cast<std::size_t>(w.v.n_heads * w.s.head_dim);
     const DeviceArray<std::int32_t> lengths(Ids(n, w.s.budget));
     const DeviceArray<std::uint16_t> out(n * width);
-    const DeviceArray<std::byte> scratch(decode_attention_scratch_bytes(w.s.places, w.s.kv_heads, w.s.head_dim), 0);
+    const DeviceArray<std::byte> scratch(decode_attention_scratch_bytes(w.s.seq_slots, w.s.kv_heads, w.s.head_dim), 0);
     attend_decode_cuda({.q = w.v.last_q,
-                        .slots = rows.places.data(),
+                        .slots = rows.seq_slots.data(),
                         .lengths = lengths.data(),
                         .out = out.data(),
-                        .n = w.s.places,
+                        .n = w.s.seq_slots,
                         .n_heads = w.v.n_heads,
                         .scale = 0.1f,
                         .tables_late = true,
@@ -134,10 +135,10 @@ class CudaTokenTest : public CudaSlotsTest {
                        w.v.tables(), 0, context());
     return out.get(stream);
   }
-  // Codes and levels of a group as the reference writes them.
-  std::vector<std::byte> group(World& w, std::int32_t place, std::int32_t head, std::int32_t number) {
+  // Codes and levels of a group in the reference's layout.
+  std::vector<std::byte> group(World& w, std::int32_t seq_slot, std::int32_t head, std::int32_t number) {
     const auto& s = w.s;
-    const auto index = static_cast<std::size_t>(place * s.kv_heads + head),
+    const auto index = static_cast<std::size_t>(seq_slot * s.kv_heads + head),
                row = static_cast<std::size_t>(4 * s.head_dim),
                groups = static_cast<std::size_t>((s.max_pages * kKvPageTokens + s.group_tokens - 1) / s.group_tokens);
     std::vector<std::byte> out =

@@ -1,4 +1,4 @@
-#include "src/kernels/topk.h"
+#include "src/selection/topk/topk.h"
 
 #include <gmock/gmock.h>
 
@@ -7,7 +7,7 @@
 #include <limits>
 #include <random>
 
-#include "tests/kernels/each_target.h"
+#include "tests/ops/simd/each_target.h"
 
 namespace mneme {
 namespace {
@@ -55,7 +55,7 @@ TEST(TopkRef, WritesAtMostTheRow) {
   EXPECT_THAT(ref({1}, 0), testing::IsEmpty());
 }
 
-// Rows by kind, so that each kind is met at each length.
+// Rows by kind; every kind occurs at every length.
 std::vector<float> row(int kind, std::size_t n, std::mt19937& rng) {
   std::normal_distribution<float> normal;
   std::vector<float> v(n);
@@ -99,7 +99,7 @@ std::vector<float> row(int kind, std::size_t n, std::mt19937& rng) {
         break;  // subnormal
       case 11:
         v[i] = i % 53 == 0 ? 100.0f + g : g;
-        break;  // a period
+        break;  // periodic
       case 12:
         v[i] = i > n - n / 16 ? 10.0f + g : g;
         break;  // all at the end
@@ -109,7 +109,7 @@ std::vector<float> row(int kind, std::size_t n, std::mt19937& rng) {
       case 14:
         v[i] = std::round(8.0f * g);
         break;
-      default: {  // any bits
+      default: {  // arbitrary bits
         const auto bits = static_cast<std::uint32_t>(rng());
         std::memcpy(&v[i], &bits, sizeof(float));
       }
@@ -156,7 +156,7 @@ TEST(Topk, TakesAMillion) {
   }
 }
 
-// A sample that misleads: the scores it reads are not the row's.
+// A misleading sample: the sampled scores are not typical of the row.
 TEST(Topk, SurvivesABadSample) {
   each_target([] {
     std::mt19937 rng(4);
@@ -168,7 +168,7 @@ TEST(Topk, SurvivesABadSample) {
   });
 }
 
-// Organ pipes and saws make a quickselect with fixed sample places take its many rounds.
+// Organ pipes and sawtooths maximise the rounds of a quickselect with fixed sample positions.
 TEST(Topk, TakesPatternsThatFoolPivots) {
   each_target([] {
     for (const std::size_t n : {300u, 1999u, 2000u})

@@ -1,10 +1,10 @@
-#include "src/tokenizer/chat_format.h"
+#include "src/text/chat/chat_format.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "tests/tokenizer/test_data.h"
+#include "tests/text/tokenizer/test_data.h"
 
 namespace mneme {
 namespace {
@@ -26,7 +26,7 @@ struct Model {
   std::unique_ptr<Tokenizer> tokenizer;
 };
 
-// The ids, with special tokens by name: what a turn comes to, exactly.
+// Ids as text, with special tokens by name: the exact content of a turn.
 std::string shown(const Tokenizer& t, const Ids& ids) {
   return t.decode(ids, true);
 }
@@ -91,7 +91,7 @@ TEST(ChatFormat, Llama3) {
       shown(t, chat.user_turn(kSystem, true)),
       "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe kind.<|eot_id|>" + user + "Hi" + assistant);
   EXPECT_EQ(shown(t, chat.end_of_answer()), "<|eot_id|>");
-  // Messages are trimmed, the joint between document and question is not.
+  // Messages are trimmed; the text around the separator is not.
   EXPECT_EQ(shown(t, chat.user_turn({.document = "\n D \n", .question = " q\n", .system = {}}, false)),
             user + "D \n\n\n\n q" + assistant);
   EXPECT_EQ(shown(t, chat.user_turn({.document = " \n", .question = "\n q", .system = {}}, false)),
@@ -151,7 +151,7 @@ TEST(ChatFormat, MistralWithTokens) {
   EXPECT_EQ(shown(s, ChatFormat::detect(s).user_turn(kQuestion, true)), "<s>[INST] Hi[/INST]");
 }
 
-// "▁" comes from the tokenizer, once.
+// The tokenizer inserts "▁", once.
 TEST(ChatFormat, MistralV03WithSentencePiece) {
   TokenizerData data = test::sentence_piece({"▁", "H", "i", "▁H", "▁Hi"});
   data.chat_template = "{{ '[INST] ' + content + '[/INST]' }}";
@@ -220,7 +220,7 @@ TEST(ChatFormat, ATemplateWhoseTokensAreMissingIsNoFamily) {
   }
 }
 
-// Converters store turn markers as user-defined or even ordinary tokens now and then.
+// Converters sometimes store turn markers as user-defined or ordinary tokens.
 TEST(ChatFormat, MarkersOfAnyTypeFrameTurns) {
   for (const TokenType type : {TokenType::kNormal, TokenType::kUserDefined}) {
     Model m("<|im_start|>", {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}, type);
@@ -285,7 +285,7 @@ TEST(ChatFormat, SplitTurnsJoinToTheSameText) {
   }
 }
 
-// A space is put before a text, not into the middle of one.
+// A space is inserted before a text, not in the middle of one.
 TEST(ChatFormat, ASplitPutsNoSpaceAtTheSeam) {
   TokenizerData data = test::sentence_piece({"▁", "a", "b"});
   data.chat_template = "{{ '[INST] ' + content + ' [/INST]' }}";

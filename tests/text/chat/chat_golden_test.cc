@@ -1,4 +1,4 @@
-// What Python's jinja2 made of templates and constructs (tools/make_chat_goldens.py), exactly.
+// Exact output of Python's jinja2 for templates and constructs (tools/make_chat_goldens.py).
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -7,9 +7,9 @@
 #include <string>
 
 #include "mneme/error.h"
-#include "src/tokenizer/jinja.h"
-#include "src/tokenizer/jinja_input.h"
-#include "tests/tokenizer/test_data.h"
+#include "src/text/jinja/jinja.h"
+#include "src/text/jinja/value/input.h"
+#include "tests/text/tokenizer/test_data.h"
 
 namespace mneme {
 namespace {
@@ -18,11 +18,11 @@ using Json = nlohmann::ordered_json;
 
 const Json& goldens() {
   static const Json all =
-      Json::parse(test::read_file(std::string(MNEME_SOURCE_DIR) + "/tests/tokenizer/data/chat-goldens.json"));
+      Json::parse(test::read_file(std::string(MNEME_SOURCE_DIR) + "/tests/text/chat/data/chat-goldens.json"));
   return all;
 }
 
-// The same form as the golden file's: a text, or an object with the error's message where it is the template's own.
+// Same form as the golden file: a text, or an object with the error's message where the template raises it.
 Json rendered(const std::string& source, const Json& names) {
   try {
     const jinja::Template t(source);
@@ -46,7 +46,7 @@ class ChatGolden : public testing::Test {
   }
 };
 
-// What is left out on purpose; docs/chat-templates.md lists it.
+// Deliberately unsupported; docs/design/jinja.md lists it.
 bool is_left_out(const std::string& source) {
   for (const char* part : {"{% include", "{% import", "{% extends", "{% autoescape"})
     if (source.find(part) != std::string::npos) return true;

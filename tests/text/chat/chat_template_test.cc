@@ -1,13 +1,13 @@
-// Templates as models use them: text that came from people never becomes a special token, turns join to conversations.
-#include "src/tokenizer/chat_template.h"
+// Models' templates: user text never becomes a special token, and turns concatenate to conversations.
+#include "src/text/chat/chat_template.h"
 
 #include <gtest/gtest.h>
 
 #include <memory>
 
 #include "mneme/error.h"
-#include "src/tokenizer/chat_format.h"
-#include "tests/tokenizer/test_data.h"
+#include "src/text/chat/chat_format.h"
+#include "tests/text/tokenizer/test_data.h"
 
 namespace mneme {
 namespace {
@@ -17,7 +17,7 @@ using Ids = std::vector<TokenId>;
 
 std::string golden_template(const std::string& name) {
   static const Json all =
-      Json::parse(test::read_file(std::string(MNEME_SOURCE_DIR) + "/tests/tokenizer/data/chat-goldens.json"));
+      Json::parse(test::read_file(std::string(MNEME_SOURCE_DIR) + "/tests/text/chat/data/chat-goldens.json"));
   return all["templates"][name].get<std::string>();
 }
 
@@ -135,7 +135,7 @@ TEST(ChatFormat, TheTemplateFramesFirstAndLaterTurns) {
     const auto t = tokenizer(golden_template(name));
     const ChatFormat format = ChatFormat::detect(*t);
     ASSERT_NE(format.chat_template(), nullptr) << name << ": " << format.template_problem();
-    // Turn by turn is the conversation, as long as the template leaves history as it is.
+    // Turns concatenate to the conversation, if the template does not change the history.
     Ids joined = format.user_turn({.document = {}, .question = "One?", .system = "Be kind."}, true);
     const bool space = std::string(name) == "mistral";  // it writes " Yes.</s>"
     for (const TokenId id : t->encode(space ? " Yes." : "Yes.", {.continues = true})) joined.push_back(id);

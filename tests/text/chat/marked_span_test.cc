@@ -1,4 +1,4 @@
-#include "src/tokenizer/marked_span.h"
+#include "src/text/chat/marked_span.h"
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ TEST(DifferingSpan, IsWhatStandsBetweenWhatIsAlike) {
   EXPECT_EQ(differing_span(Tokens{1, 2}, Tokens{3, 4}), Span(0, 2));
 }
 
-// What is alike at both ends is counted once.
+// What is equal at both ends is counted once.
 TEST(DifferingSpan, EndsDoNotOverlap) {
   EXPECT_EQ(differing_span(Tokens{7, 7, 7, 7}, Tokens{7, 7}), Span(2, 4));
   EXPECT_EQ(differing_span(Tokens{7, 7}, Tokens{7, 7, 7}), Span(2, 2));

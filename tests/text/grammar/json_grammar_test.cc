@@ -1,17 +1,17 @@
-// Random walks through the mask give valid documents; every valid document passes; nothing else does.
+// Random walks through the mask give valid documents; every valid document is accepted; nothing else is.
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 
 #include "mneme/error.h"
-#include "src/checkpoint/checkpoint.h"
-#include "src/grammar/json_constraint.h"
-#include "src/grammar/json_matcher.h"
-#include "src/grammar/json_schema.h"
+#include "src/formats/checkpoint.h"
 #include "src/sampler/sampler.h"
-#include "tests/grammar/json_testing.h"
-#include "tests/tokenizer/test_data.h"
+#include "src/text/grammar/json_constraint.h"
+#include "src/text/grammar/json_matcher.h"
+#include "src/text/grammar/json_schema.h"
+#include "tests/text/grammar/json_testing.h"
+#include "tests/text/tokenizer/test_data.h"
 
 namespace mneme {
 namespace {
@@ -51,7 +51,7 @@ bool accepts(const JsonGrammar& grammar, std::string_view text) {
   return std::any_of(from.begin(), from.end(), [](const auto& t) { return t.done; });
 }
 
-// Which tokens may come next, one at a time.
+// Allowed tokens, checked one by one.
 Mask naive_mask(const JsonMatcher& m, const JsonMatcher::Threads& threads, const Tokenizer& t, const TokenTrie& trie) {
   Mask mask((static_cast<std::size_t>(t.vocab_size()) + 63) / 64);
   bool some = false;
@@ -91,7 +91,7 @@ TEST(JsonGrammar, RandomWalksGiveDocumentsThatParseAndAreValid) {
       bool ended = false;
       for (int step = 0; step < 300 && !ended; ++step) {
         const Mask mask = mask_of(*c, shipped());
-        // Long walks go towards the end where they can: the shortest closing byte that is allowed.
+        // Long walks prefer the end: the shortest closing byte that is allowed.
         TokenId id = random_token(mask, random);
         if (step > 30 || (ends(mask, *shipped_trie()) && random() % 2 == 0)) {
           if (ends(mask, *shipped_trie())) {
@@ -118,7 +118,7 @@ TEST(JsonGrammar, RandomWalksGiveDocumentsThatParseAndAreValid) {
       EXPECT_TRUE(test::is_valid(value, schema, schema)) << text << "\n" << out;
     }
   }
-  EXPECT_GE(finished * 10, walks * 8);  // deep recursion may still be on its way
+  EXPECT_GE(finished * 10, walks * 8);  // deep recursion may be unfinished
 }
 
 void expect_accepted(const Tokenizer& t, const std::shared_ptr<const TokenTrie>& trie, const OrderedJson& schema,
@@ -139,7 +139,7 @@ TEST(JsonGrammar, EveryValidDocumentPassesTokenByToken) {
       const OrderedJson v = test::random_document(schema, schema, random);
       ASSERT_TRUE(test::is_valid(v, schema, schema)) << v;
       const bool fixed = text.find("enum") != std::string::npos || text.find("pattern") != std::string::npos;
-      // Fixed values have one form; the rest may be written as JSON allows.
+      // Constants have one form; other values may be written in any JSON form.
       const std::string document = fixed || n % 3 == 0 ? v.dump() : n % 3 == 1 ? v.dump(2) : v.dump(-1, ' ', false);
       expect_accepted(shipped(), shipped_trie(), schema, document);
     }
@@ -216,9 +216,12 @@ TEST(JsonGrammar, WhatIsNotValidDoesNotPass) {
                         "{\"a\":[,1]}",
                         "[]",
                         "1",
-                        "{\"a\":1e999}"})
+                        "{\"a\":1e999}",
+                        "{\"a\":1e281}",
+                        "{\"a\":1e400}",
+                        "{\"a\":-1E+309}"})
     EXPECT_FALSE(accepts(any_json_object(), d)) << d;
-  for (const char* d : {"{}", " {\n}", "{\"a\":-0.5e-3,\"b\":[],\"c\":{\"\":null}}",
+  for (const char* d : {"{}", " {\n}", "{\"a\":1e280}", "{\"a\":-0.5e-3,\"b\":[],\"c\":{\"\":null}}",
                         "{\"a\":\"\\ud83d\\uDE00\\u00e9\\/\"}", "{\"\xf0\x9f\x98\x80\" : [ true , false ] }"})
     EXPECT_TRUE(accepts(any_json_object(), d)) << d;
   const char* person =
@@ -275,7 +278,7 @@ TEST(JsonGrammar, WhatIsNotSupportedIsNamed) {
   }
 }
 
-TEST(JsonGrammar, TheSamplerChoosesOnlyWhatIsAllowed) {
+TEST(JsonGrammar, TheSamplerSelectsOnlyWhatIsAllowed) {
   const auto schema = OrderedJson::parse(test::schemas()[0]);
   std::mt19937 random(5);
   for (const float temperature : {0.0f, 1.5f}) {
@@ -287,13 +290,13 @@ TEST(JsonGrammar, TheSamplerChoosesOnlyWhatIsAllowed) {
       for (float& l : logits) l = static_cast<float>(random() % 1000) / 100.0f;
       for (const char* close : {"\"", "}", "name", "age", "1"})
         for (const TokenId id : shipped().encode(close, {.continues = true})) logits[static_cast<std::size_t>(id)] += 8;
-      logits[0] = std::numeric_limits<float>::infinity();  // forbidden: it must not rule out the rest
+      logits[0] = std::numeric_limits<float>::infinity();  // forbidden: it must not exclude the others
       logits[1] = std::numeric_limits<float>::quiet_NaN();
       const Sampler copy = sampler;
-      const auto choice = sampler.next(logits);
-      EXPECT_EQ(Sampler(copy).next(logits).token, choice.token);
-      if (shipped().is_end(choice.token)) break;
-      out += shipped().token_bytes(choice.token);
+      const auto sampled = sampler.next(logits);
+      EXPECT_EQ(Sampler(copy).next(logits).token, sampled.token);
+      if (shipped().is_end(sampled.token)) break;
+      out += shipped().token_bytes(sampled.token);
     }
     const auto value = OrderedJson::parse(out, nullptr, false);
     EXPECT_TRUE(!value.is_discarded() && test::is_valid(value, schema, schema)) << out;

@@ -1,4 +1,4 @@
-#include "tests/grammar/json_testing.h"
+#include "tests/text/grammar/json_testing.h"
 
 #include <algorithm>
 #include <cmath>

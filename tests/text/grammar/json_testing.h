@@ -1,4 +1,4 @@
-// Schemas for the tests, documents that satisfy them, and a validator that knows nothing of the matcher.
+// Schemas for the tests, documents that satisfy them, and a validator independent of the matcher.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,7 +12,7 @@ using OrderedJson = nlohmann::ordered_json;
 
 const std::vector<std::string>& schemas();
 
-// By the definitions of JSON Schema, keyword by keyword.
+// Follows the definitions of JSON Schema keyword by keyword.
 bool is_valid(const OrderedJson& value, const OrderedJson& schema, const OrderedJson& root);
 
 // A random document that satisfies the schema; members in random order.

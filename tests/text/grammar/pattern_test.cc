@@ -1,4 +1,4 @@
-#include "src/grammar/pattern.h"
+#include "src/text/grammar/pattern.h"
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ bool matches(const Pattern& p, const std::string& text) {
   return p.accepts(s);
 }
 
-// ECMAScript's regular expressions are what JSON Schema means.
+// JSON Schema refers to ECMAScript's regular expressions.
 TEST(Pattern, MatchesWhatRegularExpressionsMatch) {
   std::mt19937 random(7);
   const std::string letters = "ab019-_. z\n";

@@ -6,9 +6,9 @@
 #include <thread>
 
 #include "src/base/error.h"
-#include "src/tokenizer/pretokenizer.h"
-#include "src/tokenizer/tokenizer.h"
-#include "tests/tokenizer/test_data.h"
+#include "src/text/tokenizer/pretokenizer.h"
+#include "src/text/tokenizer/tokenizer.h"
+#include "tests/text/tokenizer/test_data.h"
 
 namespace mneme {
 namespace {
@@ -51,7 +51,7 @@ TEST(ByteBpe, RandomVocabulariesAgreeWithTheNaiveMerges) {
   std::mt19937 random(5);
   for (int round = 0; round < 30; ++round) {
     TokenizerData data = test::random_byte_bpe(random, 1 + random() % 60, "ab c\xC3\xA9");
-    data.pre.clear();  // no cutting: pieces of every length
+    data.pre.clear();  // no pre-tokenizer: pieces of every length
     const auto t = Tokenizer::make(data);
     for (int i = 0; i < 20; ++i) {
       const std::string valid = test::random_text(random, random() % 90);
@@ -121,7 +121,7 @@ TEST(ByteBpe, ControlTokensInTextAreTextUnlessAsked) {
   EXPECT_EQ(t->decode(Ids{'a', end}, true), "a<|end|>");
 }
 
-// A file may hold merges that spell a control token; text must not become it even so.
+// A file may contain merges that spell a control token; text must not become it even then.
 TEST(ByteBpe, NoMergeMakesAControlToken) {
   TokenizerData data = test::byte_bpe({{"<", "e"}, {"<e", ">"}});
   data.types[257] = TokenType::kControl;
@@ -183,7 +183,7 @@ TEST(ByteBpe, BytesWithoutATokenAreUnknownOrAnError) {
   }
   data.unk = test::add_token(data, "<unk>", TokenType::kUnknown);
   EXPECT_EQ(encode(*Tokenizer::make(data), "axb"), (Ids{'a', 256, 'b'}));
-  data.eos = data.unk;  // as GPT-2's files have it: text must not end a turn
+  data.eos = data.unk;  // as in GPT-2's files: text must not end a turn
   EXPECT_THROW(encode(*Tokenizer::make(data), "axb"), Error);
 }
 

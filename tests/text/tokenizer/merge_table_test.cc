@@ -1,4 +1,4 @@
-#include "src/tokenizer/merge_table.h"
+#include "src/text/tokenizer/merge_table.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@ namespace {
 
 using Pairs = std::map<std::pair<Symbol, Symbol>, MergeTable::Merge>;
 
-// Look at every pair, merge the lowest rank, leftmost first, again.
+// Merges the pair with the lowest rank, leftmost first, and repeats.
 std::vector<Symbol> naive(const Pairs& pairs, std::vector<Symbol> s) {
   for (;;) {
     std::size_t best = s.size();

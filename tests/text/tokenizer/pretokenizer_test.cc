@@ -1,4 +1,4 @@
-#include "src/tokenizer/pretokenizer.h"
+#include "src/text/tokenizer/pretokenizer.h"
 
 #include <gtest/gtest.h>
 
@@ -61,7 +61,7 @@ TEST(Pretokenizer, EmptyMatchesCutNothing) {
   EXPECT_EQ(split({R"(a\Kb)"}, "xab"), (Pieces{"xa", "b"}));
 }
 
-// The machine stack of the JIT is too small for this one; the interpreter takes over.
+// The JIT's stack is too small for this match; the interpreter takes over.
 TEST(Pretokenizer, DeepMatchesSurvive) {
   const std::string text(200'000, 'a');
   EXPECT_EQ(split({"(?:a|b)*c|(?:(a)|b)+"}, text), (Pieces{text}));

@@ -6,8 +6,8 @@
 #include <random>
 
 #include "src/base/error.h"
-#include "src/tokenizer/tokenizer.h"
-#include "tests/tokenizer/test_data.h"
+#include "src/text/tokenizer/tokenizer.h"
+#include "tests/text/tokenizer/test_data.h"
 
 namespace mneme {
 namespace {
@@ -105,7 +105,7 @@ TEST(SentencePiece, RandomVocabulariesAgreeWithTheNaiveMerges) {
   }
 }
 
-// Words are merged one by one only where no token reaches across a space.
+// Words are merged one by one only where no token spans a space.
 TEST(SentencePiece, TokensThatReachAcrossASpace) {
   TokenizerData data = test::sentence_piece({"▁", "a", "▁a", "a▁", "a▁a"}, {0, 0, -3, -1, -2});
   data.add_space_prefix = false;
@@ -131,7 +131,7 @@ TEST(SentencePiece, UserDefinedTokensAreFoundAlways) {
   EXPECT_EQ(encode(*Tokenizer::make(data), "a  b"), (Ids{kFirst + 1, two, kFirst + 2}));
 }
 
-// tokenizer.json keeps merges instead of scores.
+// tokenizer.json has merges instead of scores.
 TEST(SentencePiece, MergesByRankWhereTheFileHasMerges) {
   TokenizerData data = test::sentence_piece({"▁", "a", "b", "ab", "▁a"});
   data.scores.clear();

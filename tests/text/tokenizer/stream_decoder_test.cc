@@ -4,8 +4,8 @@
 #include <array>
 #include <random>
 
-#include "src/tokenizer/tokenizer.h"
-#include "tests/tokenizer/test_data.h"
+#include "src/text/tokenizer/tokenizer.h"
+#include "tests/text/tokenizer/test_data.h"
 
 namespace mneme {
 namespace {
@@ -14,7 +14,7 @@ using test::random_bytes;
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// Table 3-7 of the Unicode standard, row by row: the ranges of the bytes of well-formed characters.
+// Table 3-7 of the Unicode standard: byte ranges of well-formed characters, row by row.
 struct Row {
   std::array<std::pair<int, int>, 4> bytes;
   std::size_t length;
@@ -31,8 +31,8 @@ const std::array<Row, 9> kRows = {{
     {{{{0xF4, 0xF4}, {0x80, 0x8F}, {0x80, 0xBF}, {0x80, 0xBF}}}, 4},
 }};
 
-// The whole string at once: at each place the longest match with the beginning of a row, which is a character if the
-// row is complete and one U+FFFD if not; one byte if nothing matches.
+// The whole string at once: at each position the longest match with the start of a row, a character if the row is
+// complete and one U+FFFD if not; one byte if nothing matches.
 std::string replace_invalid(std::string_view bytes) {
   std::string out;
   for (std::size_t at = 0; at < bytes.size();) {
@@ -57,7 +57,7 @@ bool is_valid(std::string_view text) {
   return replace_invalid(text) == text;
 }
 
-// One token a byte.
+// One token per byte.
 class ByteTokens {
  public:
   ByteTokens() {

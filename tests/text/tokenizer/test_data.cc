@@ -1,4 +1,4 @@
-#include "tests/tokenizer/test_data.h"
+#include "tests/text/tokenizer/test_data.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -8,8 +8,8 @@
 #include <sstream>
 #include <unordered_map>
 
-#include "src/tokenizer/byte_chars.h"
-#include "src/tokenizer/utf8_step.h"
+#include "src/text/unicode/byte_chars.h"
+#include "src/text/unicode/utf8_step.h"
 
 namespace mneme::test {
 
@@ -63,14 +63,14 @@ TokenizerData random_byte_bpe(std::mt19937& random, std::size_t merges, std::str
     parts.push_back(left + right);
     pairs.emplace_back(left, right);
   }
-  // A shuffled order gives merges whose parts only a later merge makes.
+  // A shuffled order includes merges whose parts only a later merge produces.
   std::shuffle(pairs.begin(), pairs.end(), random);
   return byte_bpe(pairs);
 }
 
 TokenizerData random_sentence_piece(std::mt19937& random, std::size_t count, bool equal_scores) {
   const std::vector<std::string> letters = {"▁", "a", "b", "c", "ä", "日"};
-  std::vector<std::string> tokens = {"▁", "a", "b", "ä"};  // c and 日 are only inside longer ones
+  std::vector<std::string> tokens = {"▁", "a", "b", "ä"};  // c and 日 occur only inside longer tokens
   std::vector<float> scores;
   while (tokens.size() < count) {
     std::string token;
@@ -197,7 +197,7 @@ TokenizerData read_tiktoken(const std::filesystem::path& path) {
   std::unordered_map<std::string_view, std::size_t> ranks;
   for (std::size_t i = 0; i < tokens.size(); ++i) ranks.emplace(tokens[i], i);
   for (const std::string& token : tokens) {
-    std::vector<std::pair<std::size_t, std::size_t>> cuts;  // rank of the left part, where
+    std::vector<std::pair<std::size_t, std::size_t>> cuts;  // rank of the left part, offset
     for (std::size_t cut = 1; cut < token.size(); ++cut) {
       const auto left = ranks.find(std::string_view(token).substr(0, cut));
       if (left != ranks.end() && ranks.count(std::string_view(token).substr(cut)) != 0)

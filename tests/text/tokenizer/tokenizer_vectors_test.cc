@@ -1,4 +1,4 @@
-// Texts whose ids are known from the models' own tokenizers.
+// Texts with ids from the models' own tokenizers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,11 +7,11 @@
 #include <sstream>
 #include <unordered_map>
 
-#include "src/checkpoint/checkpoint.h"
-#include "src/tokenizer/byte_chars.h"
-#include "src/tokenizer/chat_format.h"
-#include "src/tokenizer/tokenizer.h"
-#include "tests/tokenizer/test_data.h"
+#include "src/formats/checkpoint.h"
+#include "src/text/chat/chat_format.h"
+#include "src/text/tokenizer/tokenizer.h"
+#include "src/text/unicode/byte_chars.h"
+#include "tests/text/tokenizer/test_data.h"
 
 namespace mneme {
 namespace {
@@ -21,14 +21,14 @@ using Ids = std::vector<TokenId>;
 using test::read_file;
 
 const fs::path kSource = MNEME_SOURCE_DIR;
-const fs::path kData = kSource / "tests" / "tokenizer" / "data";
+const fs::path kData = kSource / "tests" / "text" / "tokenizer" / "data";
 
 struct Vector {
   std::string text;
   Ids ids;
 };
 
-// llama.cpp's format: texts with "\n__ggml_vocab_test__\n" between, a line of ids for each.
+// llama.cpp's format: texts separated by "\n__ggml_vocab_test__\n", one line of ids for each.
 std::vector<Vector> read_vectors(const fs::path& inp, const fs::path& out) {
   constexpr std::string_view kBetween = "\n__ggml_vocab_test__\n";
   std::vector<Vector> vectors;
@@ -87,9 +87,8 @@ TEST(TokenizerVectors, NeedleComesBackAndFramesItsPrompt) {
   EXPECT_TRUE(t->is_end(*t->find("<|end|>")));
 }
 
-// What Hugging Face's and Google's libraries make of a few hundred texts (tools/make_tokenizer_vectors.py): the shipped
-// model's vocabulary with three pre-tokenizers, and small vocabularies of the SentencePiece kind, by merges and by
-// scores.
+// Output of Hugging Face's and Google's libraries for a few hundred texts (tools/make_tokenizer_vectors.py): the
+// shipped model's vocabulary with three pre-tokenizers, and small SentencePiece vocabularies, by merges and by scores.
 TokenizerData data_of(const nlohmann::json& j) {
   if (!j.contains("tokens")) {
     TokenizerData data = Checkpoint::open_tokenizer(kSource / "models" / "needle-27m-q8_0.gguf");

@@ -1,4 +1,4 @@
-#include "src/checkpoint/utf8.h"
+#include "src/text/unicode/utf8.h"
 
 #include <gtest/gtest.h>
 

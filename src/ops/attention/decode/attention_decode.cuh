@@ -1,20 +1,20 @@
-// What decode attention over pages and over listed single tokens share.
+// Shared parts of decode attention over pages and over lists of single tokens.
 //
-// Pages of all (row, KV head) items stand in one line, which is cut into equal stretches, one a block. Within a stretch
-// each warp has every n-th page, with a ring of pages of its own in shared memory, so that warps never wait for each
-// other before the merge. Of tables whose entries are tokens, 32 entries are a page.
+// Split-KV: pages of all (row, KV head) items form one sequence, which is cut into equal KV splits, one per thread
+// block. Within a KV split each warp takes every n-th page and has its own ring of pages in shared memory, so that
+// warps never wait for each other before the merge. For tables of tokens, 32 entries count as a page.
 #pragma once
 
-#include "src/kernels/attention_cuda.h"
-#include "src/kernels/attention_page.cuh"
+#include "src/ops/attention/attention_cuda.h"
+#include "src/ops/attention/attention_page.cuh"
 
 namespace mneme::cuda::decode {
 
-constexpr int kRows = 16;          // query rows of a product: the group, and nothing below it
-constexpr int kMostBlocks = 1024;  // of a launch
-constexpr int kMostItems = 4096;   // rows times KV heads
-constexpr int kMostWarps = 8, kMostThreads = kMostWarps * kWarp;
-constexpr int kMostShare = 128;  // pages of a block for which whole items matter more than a few more blocks
+constexpr int kRows = 16;         // query rows of an mma: the group, zero-padded
+constexpr int kMaxBlocks = 1024;  // thread blocks per launch
+constexpr int kMaxItems = 4096;   // rows times KV heads
+constexpr int kMaxWarps = 8, kMaxThreads = kMaxWarps * kWarp;
+constexpr int kMaxShare = 128;  // pages per thread block for which whole items matter more than more thread blocks
 
 struct Args {
   DecodeAttentionCuda a;
@@ -44,8 +44,8 @@ __device__ __forceinline__ Item item_at(const Args& p, int i) {
   return item;
 }
 
-// n pages for m blocks: the first `more` have one more than the others. 32-bit, because a warp has little else to do
-// and 64-bit divisions were a tenth of a short step's time.
+// Splits n pages over m thread blocks: the first `more` have one page more than the others. 32-bit: a warp has little
+// else to do, and 64-bit divisions took a tenth of a short step's time.
 struct Split {
   unsigned each, more;
   __device__ __forceinline__ Split(unsigned n, unsigned m) : each(n / m), more(n - n / m * m) {}
@@ -58,20 +58,20 @@ struct Split {
   }
 };
 
-// Pages of all items one after the other, which the blocks share.
+// Pages of all items in sequence, divided among thread blocks.
 struct Pages {
-  int all;    // with those that stand for nothing
-  int used;   // blocks
-  int share;  // of a block, where each has one item's alone; else 0
+  int all;    // including padding pages
+  int used;   // thread blocks with work
+  int share;  // pages per thread block where each works on one item only; else 0
 };
 
-// first[i]: pages before item i; first[n]: all. Every thread of the block takes part.
+// first[i]: pages before item i; first[n]: total. Called by every thread of the block.
 //
-// A block whose pages are of two items does one after the other, and all wait for it: so items are filled up with pages
-// that stand for nothing until each has blocks of its own, where that costs the others one round of pages at most.
+// A thread block whose pages belong to two items does one after the other, and the launch waits for it. So items are
+// padded until each has thread blocks of its own, where that costs the others at most one more round of pages.
 template <bool kHoles>
 __device__ Pages count_pages(const Args& p, int n_items, int* first) {
-  __shared__ int warp_total[kMostWarps], warp_most[kMostWarps];
+  __shared__ int warp_total[kMaxWarps], warp_most[kMaxWarps];
   const int threads = blockDim.x, each = (n_items + threads - 1) / threads;
   const int begin = min(n_items, static_cast<int>(threadIdx.x) * each), end = min(n_items, begin + each);
   int own = 0, most = 0;
@@ -95,11 +95,11 @@ __device__ Pages count_pages(const Args& p, int n_items, int* first) {
     total += warp_total[w], most = max(most, warp_most[w]);
   }
   const auto grid = static_cast<int>(gridDim.x);
-  // Of pages that are recalled just before, not: a step of `window` takes 2 % longer then, for a reason not found.
+  // Not for pages that were just recalled: a step of `window` then takes 2 % longer, for an unknown reason.
   if (n_items <= grid && total > 0 && (!p.a.tables_late || p.tables.of_tokens)) {
     const int blocks = grid / n_items, share = (most + blocks - 1) / blocks;
     const auto rounds = [&](int pages) { return (pages + n_warps - 1) / n_warps; };
-    if (share <= kMostShare && rounds(share) <= rounds((total + grid - 1) / grid) + 1) {
+    if (share <= kMaxShare && rounds(share) <= rounds((total + grid - 1) / grid) + 1) {
       for (int i = begin; i < end; ++i) first[i] = i * blocks * share;
       if (threadIdx.x == 0) first[n_items] = n_items * blocks * share;
       __syncthreads();
@@ -115,7 +115,7 @@ __device__ Pages count_pages(const Args& p, int n_items, int* first) {
   return {total, min(grid, total), 0};
 }
 
-// The item that has page `page`.
+// The item of page `page`.
 __device__ __forceinline__ int item_of(const int* first, int n_items, int page) {
   int low = 0, high = n_items - 1;
   while (low < high) {
@@ -129,7 +129,7 @@ __device__ __forceinline__ int item_of(const int* first, int n_items, int page) 
   return low;
 }
 
-// Scores of an item's page, its tokens without a bit in `there` left out, to base 2.
+// Masks scores of tokens outside of the item or without a bit in `there`, and converts to base 2.
 __device__ __forceinline__ void mask_scores(float (&s)[kTokenTiles][4], const Args& p, const Item& item, int page,
                                             std::uint32_t there) {
   const int t = threadIdx.x % 4, at = (item.first_page + page) * kKvPageTokens, from = item.from;
@@ -168,8 +168,7 @@ __device__ __forceinline__ void load_item_queries(std::uint32_t (&q)[PageShape<k
                         g + 8 < p.group ? first + (g + 8) * kDim : nullptr);
 }
 
-// Weighted mean of what `n` parts have of one row, of 128 columns of it at a time; lane has columns 4 lane .. 4 lane +
-// 3 of these, or none.
+// LSE merge of `n` parts of one row, 128 columns at a time; a lane has columns 4 lane .. 4 lane + 3 of these, or none.
 constexpr int kColumns = 4 * kWarp;
 __device__ __forceinline__ bool has_columns(int dim, int first, int lane) {
   return first + 4 * lane < dim;
@@ -180,9 +179,9 @@ struct Merged {
 };
 template <typename Part>
 __device__ __forceinline__ Merged merge(int n, int lane, bool columns, Part&& part) {
-  constexpr int kAtOnce = 4;  // parts whose columns are under way: one after the other, each would be a wait
+  constexpr int kAtOnce = 4;  // parts whose loads overlap: one by one, each would cost its latency
   Merged m{-INFINITY, 0, {0, 0, 0, 0}};
-  for (int first = 0; first < n; first += kWarp) {  // lane i weighs part first + i; then all add their columns
+  for (int first = 0; first < n; first += kWarp) {  // lane i weighs part first + i; then all lanes add their columns
     const int stop = min(kWarp, n - first);
     float4 v[kAtOnce];
     const auto load = [&](int from) {
@@ -227,8 +226,8 @@ __device__ __forceinline__ void write_row(const Args& p, const Item& item, int g
     p.a.lse[head] = m.sum == 0 ? -INFINITY : (m.max + log2f(m.sum)) / kLog2e;
 }
 
-// A row of a part, in shared memory or from another block (past this multiprocessor's L1, which may have what stood
-// there before).
+// A row of a part, in shared memory or written by another thread block (then loaded past this SM's L1, which may hold
+// stale data).
 struct SharedRow {
   const float2* max_and_sum;
   const float4* row;
@@ -242,14 +241,14 @@ struct PartialRow {
   __device__ __forceinline__ float4 columns(int lane) const { return __ldcg(row + lane); }
 };
 
-// Numbers that fit a warp's ring.
+// Floats in a warp's ring.
 template <int kDim>
 __device__ __forceinline__ int ring_numbers(const Args& p) {
   return p.n_stages * PageShape<kDim>::kBytes / static_cast<int>(sizeof(float));
 }
 
-// Of each row what the block's warps have, merged by one of them: take(row, first column, merged). Warp i's rows go to
-// `shared` + i * stride numbers, which is its own before, and all warps' from here on.
+// Merges each row over the thread block's warps; one warp calls take(row, first column, merged). Warp i's rows go to
+// `shared` + i * stride floats, its own ring until here, shared by all warps from here on.
 template <int kDim, typename Take>
 __device__ __forceinline__ void merge_warps(int group, const RunningRows<kDim>& rows, float* shared, int stride,
                                             float2* ml, Take&& take) {
@@ -276,14 +275,19 @@ __device__ __forceinline__ void merge_warps(int group, const RunningRows<kDim>& 
   }
 }
 
-// The block's result for its stretch, to the output when that is all there is of the item, else to the partial results;
-// whoever comes last merges these.
+// Pages of an item that a thread block attends: [begin, end) of the item, the first at `at` of all items' pages.
+struct ItemPages {
+  int item, begin, end, at;
+};
+
+// Writes the thread block's result for its KV split: to the output if the item has no other split, else to the partial
+// results, which the last thread block to arrive merges.
 template <int kDim>
-__device__ void finish_stretch(const Args& p, const Item& item, int item_index, int begin, int end, int flat_begin,
-                               const Split& split, const RunningRows<kDim>& rows, float* shared, float2* ml) {
+__device__ void finish_kv_split(const Args& p, const Item& item, const ItemPages& pages, const Split& split,
+                                const RunningRows<kDim>& rows, float* shared, float2* ml) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, n_warps = blockDim.x / kWarp;
-  const bool whole = begin == 0 && end == item.n_pages;
-  const int slot = blockIdx.x * 2 + (begin > 0 ? 0 : 1);
+  const bool whole = pages.begin == 0 && pages.end == item.n_pages;
+  const int slot = blockIdx.x * 2 + (pages.begin > 0 ? 0 : 1);
   merge_warps<kDim>(p.group, rows, shared, ring_numbers<kDim>(p), ml, [&](int row, int column, const Merged& m) {
     if (whole) {
       write_row<kDim>(p, item, row, column, lane, m);
@@ -298,16 +302,16 @@ __device__ void finish_stretch(const Args& p, const Item& item, int item_index, 
     return;
   }
 
-  // Blocks [first, last] have stretches of this item; each has at least one page.
-  const int item_begin = flat_begin - begin;
+  // Thread blocks [first, last] have KV splits of this item, at least one page each.
+  const int item_begin = pages.at - pages.begin;
   const int first = split.block_of(static_cast<unsigned>(item_begin)),
             last = split.block_of(static_cast<unsigned>(item_begin + item.n_pages - 1));
   __shared__ bool is_last;
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
-    is_last = atomicAdd(&p.arrived[item_index], 1) == static_cast<std::uint32_t>(last - first);
-    if (is_last) p.arrived[item_index] = 0;
+    is_last = atomicAdd(&p.arrived[pages.item], 1) == static_cast<std::uint32_t>(last - first);
+    if (is_last) p.arrived[pages.item] = 0;
   }
   __syncthreads();
   if (is_last) {
@@ -327,7 +331,7 @@ __device__ void finish_stretch(const Args& p, const Item& item, int item_index, 
   __syncthreads();
 }
 
-// Rows of items without tokens.
+// Outputs of items without tokens.
 template <int kDim, bool kHoles>
 __device__ __forceinline__ void write_empty(const Args& p, int n_items) {
   const int warp = threadIdx.x / kWarp, n_warps = blockDim.x / kWarp;
@@ -345,8 +349,8 @@ struct Shape {
   std::size_t shared_bytes;
 };
 
-// Two pages a warp, one under way while one is read: 128 KiB where there is as much, which leaves room on the
-// multiprocessor for a block of the product before or after. Three pages a warp read no faster.
+// Two pages per warp, one in flight while one is read: 128 KiB where available, which leaves room on the SM for a
+// thread block of the preceding or following GEMM. Three pages per warp read no faster.
 template <typename... Params>
 Shape shape_of(void (*kernel)(Params...), int page_bytes) {
   constexpr int kStatic = 8 << 10, kStages = 2;

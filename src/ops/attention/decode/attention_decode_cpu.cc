@@ -1,22 +1,21 @@
-// Decode attention on a CPU: heads are split into ranges of tokens, the ranges go to whoever is free, and the worker
-// that finishes a head's last range merges them in order.
+// Decode attention on a CPU: heads are cut into KV splits that workers take in order; the worker that finishes a head's
+// last split merges them in order.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <limits>
 #include <vector>
 
-#include "src/base/check.h"
-#include "src/kernels/attention.h"
-#include "src/kernels/attention_decode_range.h"
+#include "src/ops/attention/attention.h"
+#include "src/ops/attention/decode/attention_decode_kernel.h"
 #include "src/tensor/buffer.h"
 
 namespace mneme {
 namespace {
 
-// Tokens of one range. A range begins with cold pages: with 1,024 tokens 8 % of the rate is lost to that, with 2,048 a
-// few percent. 2,048 pairs of D = 64 in bf16 are 512 KiB, some 20 us of reading: long beside taking an item (50 ns) and
-// merging it, short beside a whole head.
+// Tokens per KV split. A split starts with uncached pages: with 1,024 tokens that costs 8 % of the rate, with 2,048 a
+// few percent. 2,048 pairs of D = 64 in bf16 are 512 KiB, about 20 us of reading: long compared to taking an item (50
+// ns) and merging it, short compared to a whole head.
 constexpr std::int64_t kRangeTokens = 2048;
 constexpr float kLn2 = 0.693147181f;
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
@@ -28,22 +27,22 @@ struct Range {
 };
 
 struct HeadState {
-  std::size_t first_range = 0;  // its ranges follow one another
+  std::size_t first_range = 0;  // its KV splits are consecutive
   std::int32_t n_ranges = 0;
-  std::int32_t left = 0;  // ranges not yet attended
+  std::int32_t left = 0;  // KV splits not yet attended
 };
 
-// What one call needs, kept by the calling thread so that a decode step allocates nothing.
+// Working memory of one call, kept by the calling thread so that a decode step allocates nothing.
 struct CallScratch {
   std::vector<Range> ranges;
   std::vector<HeadState> heads;
-  std::vector<float> partials;  // per range: top [G], sum [G], out [G, D]
+  std::vector<float> partials;  // per KV split: top [G], sum [G], out [G, D]
 };
 
-// Cuts a head's entries every kRangeTokens: by its own length alone, so that other heads change no bits.
+// Cuts a head's entries every kRangeTokens, by its own length alone, so that other heads do not change its bits.
 void split_head(std::size_t h, const DecodeHead& head, CallScratch& call) {
   HeadState state{call.ranges.size(), 0, 0};
-  std::int64_t room = 0;  // tokens that the open range still takes
+  std::int64_t room = 0;  // tokens that the open split has room for
   for (std::size_t p = 0; p < head.parts.size(); ++p) {
     const std::span<const KvRun> runs = head.parts[p].runs;
     std::int64_t token = 0;
@@ -74,7 +73,7 @@ DecodePartial partial_at(std::vector<float>& partials, std::size_t range, const 
   return {p, p + group, p + 2 * group};
 }
 
-// Writes the head's output from its ranges. Entries of no weight at all, or none: 0 and -inf.
+// Merges the head's output from its KV splits. No entries, or none with nonzero weight: 0 and -inf.
 void merge(const DecodeHead& head, const HeadState& state, const AttentionShape& shape, CallScratch& call) {
   for (std::int32_t g = 0; g < shape.group; ++g) {
     float* out = head.out + g * shape.head_dim;
@@ -91,7 +90,7 @@ void merge(const DecodeHead& head, const HeadState& state, const AttentionShape&
       sum += weight * part.sum[g];
       for (std::int32_t d = 0; d < shape.head_dim; ++d) out[d] += weight * from[d];
     }
-    if (sum != 0)  // NaN goes this way too
+    if (sum != 0)  // also taken by NaN
       for (std::int32_t d = 0; d < shape.head_dim; ++d) out[d] /= sum;
     if (head.lse != nullptr) head.lse[g] = sum == 0 ? kMinusInf : (base + std::log2(sum)) * kLn2;
   }
@@ -100,11 +99,7 @@ void merge(const DecodeHead& head, const HeadState& state, const AttentionShape&
 }  // namespace
 
 void attend_decode_cpu(std::span<const DecodeHead> heads, const AttentionShape& shape, const CpuContext& context) {
-  MNEME_CHECK(shape.group >= 1 && shape.group <= 16, "group {} is not in 1..16", shape.group);
-  MNEME_CHECK(shape.head_dim >= 8 && shape.head_dim <= 256 && shape.head_dim % 8 == 0,
-              "head_dim {} is not a multiple of 8 up to 256", shape.head_dim);
-  MNEME_CHECK(shape.kv_dtype == DType::kBF16 || shape.kv_dtype == DType::kF16, "keys and values of {}",
-              dtype_name(shape.kv_dtype));
+  check_attention_shape(shape);
   static thread_local CallScratch t_call;
   CallScratch& call = t_call;
   call.ranges.clear();

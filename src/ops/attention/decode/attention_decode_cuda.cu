@@ -1,9 +1,9 @@
 // Decode attention over pages.
 #include <algorithm>
 
-#include "src/kernels/attention_decode.cuh"
-#include "src/kernels/head_dims_cuda.h"
-#include "src/kernels/kv_slots_cuda.h"
+#include "src/offload/kv_slots_cuda.h"
+#include "src/ops/attention/decode/attention_decode.cuh"
+#include "src/ops/attention/head_dims_cuda.h"
 
 namespace mneme {
 namespace {
@@ -11,32 +11,33 @@ namespace {
 using namespace cuda;          // NOLINT
 using namespace cuda::decode;  // NOLINT
 
-// Tables with holes, and those whose slots are being filled, have kernels of their own: those of all others do not ask.
+// Tables with holes, and tables that are still being filled, have their own instantiations: the common case does no
+// extra checks.
 enum class TableKind { kWhole, kHoles, kArriving };
 
-// kArriving: where an item's flags are.
+// kArriving: index of an item's flags.
 __device__ __forceinline__ std::int64_t flag_index(const Args& p, const Item& item) {
   return (static_cast<std::int64_t>(p.layer) + p.a.slots[item.row]) * p.tables.n_kv_heads + item.kv_head;
 }
 
 template <typename T, int kDim, TableKind kKind>
-struct Stretch {  // one item's part of a block's work
+struct KvSplit {  // one item's part of a thread block's work
   static constexpr bool kHoles = kKind == TableKind::kHoles, kArriving = kKind == TableKind::kArriving;
   const Args& p;
   const Item& item;
   const std::int32_t* table;
-  std::uint32_t ring;  // this warp's pages
+  std::uint32_t ring;  // shared address of this warp's pages
   int begin, end;      // pages of the item
   bool& waited;
-  bool arrived = false;  // kArriving: what was on its way
+  bool arrived = false;  // kArriving: in-flight entries have arrived
 
-  // Which tokens of a page of the table are there.
+  // Mask of stored tokens in a page of the table.
   __device__ __forceinline__ std::uint32_t mask_of(int page) const {
     if constexpr (!kHoles) return ~0u;
     return p.tables.masks[table - p.tables.blocks + page];
   }
 
-  // kArriving: whether a page can be read without waiting for it. A whole warp asks.
+  // kArriving: whether a page can be read without waiting. Called by a whole warp.
   __device__ __forceinline__ bool is_here(int page) {
     if (page >= end || arrived || table[item.first_page + page] >= 0) return true;
     arrived = __shfl_sync(~0u, read_flag(arrival_flag()) == ticket(), 0);
@@ -56,15 +57,15 @@ struct Stretch {  // one item's part of a block's work
   __device__ __forceinline__ void fetch(int page, int stage) {
     if (page < end) {
       const int at = item.first_page + page;
-      if (!waited && page == item.n_pages - 1) {  // the newest token: the kernel before this one writes it
-        wait_for_previous();
+      if (!waited && page == item.n_pages - 1) {  // holds the newest token, written by the preceding kernel
+        grid_dependency_wait();
         waited = true;
       }
       const int entry = p.a.page_ring > 0 ? at % p.a.page_ring : at;
       std::int32_t number = table[entry];
       if constexpr (kArriving) {
         if (number < 0) await_arrival();
-        number &= ~kOnItsWay;
+        number &= ~kInFlight;
       }
       const std::byte* block = p.tables.base + static_cast<std::int64_t>(number) * PageShape<kDim>::kBytes;
       const std::uint32_t there = mask_of(at);
@@ -84,7 +85,7 @@ struct Stretch {  // one item's part of a block's work
     rows.clear();
     for (int i = 0; i < stages - 1; ++i) fetch(begin + warp + i * n_warps, i);
     if (!waited) {
-      wait_for_previous();
+      grid_dependency_wait();
       waited = true;
     }
     std::uint32_t q[PageShape<kDim>::kKeySteps][4];
@@ -92,7 +93,7 @@ struct Stretch {  // one item's part of a block's work
     int stage = 0, next_stage = stages - 1;
     for (int page = begin + warp; page < end; page += n_warps) {
       const int next = page + (stages - 1) * n_warps;
-      bool later = false;  // this page first: the next one is not here
+      bool later = false;  // this page first: the next one has not arrived
       if constexpr (kArriving) later = !is_here(next);
       if (later) {
         copy_async_commit();
@@ -123,18 +124,18 @@ struct Stretch {  // one item's part of a block's work
 };
 
 template <typename T, int kDim, TableKind kKind>
-__global__ void __launch_bounds__(kMostThreads, 1) decode_kernel(Args p) {
+__global__ void __launch_bounds__(kMaxThreads, 1) decode_kernel(Args p) {
   constexpr bool kHoles = kKind == TableKind::kHoles, kArriving = kKind == TableKind::kArriving;
   extern __shared__ __align__(128) std::uint8_t ring[];
-  __shared__ int first[kMostItems / 4 + 1];
-  __shared__ float2 ml[kMostWarps * kRows];
-  let_next_start();
+  __shared__ int first[kMaxItems / 4 + 1];
+  __shared__ float2 ml[kMaxWarps * kRows];
+  launch_dependents();
   const int n_items = p.a.n * p.tables.n_kv_heads, n_warps = blockDim.x / kWarp, warp = threadIdx.x / kWarp;
   const bool waits = p.a.tables_late;
-  if (waits && !p.a.lengths_early) wait_for_previous();
+  if (waits && !p.a.lengths_early) grid_dependency_wait();
   const Pages pages = count_pages<kHoles>(p, n_items, first);
-  if (waits && p.a.lengths_early && !kArriving) wait_for_previous();
-  bool waited = waits;  // kArriving: for an item's list in place of that
+  if (waits && p.a.lengths_early && !kArriving) grid_dependency_wait();
+  bool waited = waits;  // kArriving: waits for an item's list instead
 
   if (static_cast<int>(blockIdx.x) < pages.used) {
     const Split split(static_cast<unsigned>(pages.all), static_cast<unsigned>(pages.used));
@@ -143,20 +144,20 @@ __global__ void __launch_bounds__(kMostThreads, 1) decode_kernel(Args p) {
     for (int i = item_of(first, n_items, at); at < stop; at = first[++i]) {
       const Item item = item_at<kHoles>(p, i);
       const int begin = at - first[i], end = min(item.n_pages, stop - first[i]);
-      if (begin >= end) continue;  // an item without pages, or those that stand for nothing
+      if (begin >= end) continue;  // an item without pages, or only padding pages
       const std::int32_t* table = p.tables.blocks + table_at(p.tables, p.layer, p.a.slots[item.row], item.kv_head);
       if constexpr (kArriving) {
         if (threadIdx.x == 0) await_flag(p.a.arriving.listed_for + flag_index(p, item), p.a.arriving.tickets[item.row]);
         __syncthreads();
       }
       RunningRows<kDim> rows;
-      Stretch<T, kDim, kKind>{p,     item, table, shared_address(ring) + warp * p.n_stages * PageShape<kDim>::kBytes,
+      KvSplit<T, kDim, kKind>{p,     item, table, shared_address(ring) + warp * p.n_stages * PageShape<kDim>::kBytes,
                               begin, end,  waited}
           .run(rows, n_warps);
-      finish_stretch<kDim>(p, item, i, begin, end, at, split, rows, reinterpret_cast<float*>(ring), ml);
+      finish_kv_split<kDim>(p, item, {i, begin, end, at}, split, rows, reinterpret_cast<float*>(ring), ml);
     }
   }
-  if (kArriving || !waited) wait_for_previous();
+  if (kArriving || !waited) grid_dependency_wait();
   write_empty<kDim, kHoles>(p, n_items);
 }
 
@@ -165,14 +166,14 @@ void run(const Args& args, const CudaContext& context) {
   static const Shape shape = shape_of(decode_kernel<T, kDim, kKind>, PageShape<kDim>::kBytes);
   Args a = args;
   a.n_stages = shape.n_stages;
-  launch(context, "attend_decode", decode_kernel<T, kDim, kKind>, dim3(static_cast<unsigned>(multiprocessors())),
+  launch(context, "attend_decode", decode_kernel<T, kDim, kKind>, dim3(static_cast<unsigned>(sm_count())),
          dim3(static_cast<unsigned>(shape.n_warps * kWarp)), shape.shared_bytes, a);
 }
 
 }  // namespace
 
 std::size_t decode_attention_scratch_bytes(std::int32_t n, std::int32_t n_kv_heads, std::int32_t head_dim) {
-  const std::size_t parts = std::size_t{kMostBlocks} * 2 * kRows;
+  const std::size_t parts = std::size_t{kMaxBlocks} * 2 * kRows;
   return parts * (static_cast<std::size_t>(head_dim) * sizeof(float) + sizeof(float2)) +
          static_cast<std::size_t>(n) * static_cast<std::size_t>(n_kv_heads) * sizeof(std::uint32_t);
 }
@@ -181,8 +182,8 @@ void attend_decode_cuda(const DecodeAttentionCuda& a, const KvTables& tables, st
                         const CudaContext& context) {
   if (a.n == 0) return;
   const int group = a.n_heads / tables.n_kv_heads;
-  // A launch takes so many items; more rows go in several.
-  const int most_rows = std::max(1, kMostItems / 4 / tables.n_kv_heads);
+  // Items per launch are limited; more rows take several launches.
+  const int most_rows = std::max(1, kMaxItems / 4 / tables.n_kv_heads);
   for (int first = 0; first < a.n; first += most_rows) {
     Args args{};
     args.a = a;
@@ -200,7 +201,7 @@ void attend_decode_cuda(const DecodeAttentionCuda& a, const KvTables& tables, st
     args.layer = layer;
     args.group = group;
     args.partial_out = reinterpret_cast<float*>(a.scratch);
-    const std::int64_t parts = std::int64_t{kMostBlocks} * 2 * kRows;
+    const std::int64_t parts = std::int64_t{kMaxBlocks} * 2 * kRows;
     args.partial_ml = reinterpret_cast<float2*>(args.partial_out + parts * tables.head_dim);
     args.arrived = reinterpret_cast<std::uint32_t*>(args.partial_ml + parts) + first * tables.n_kv_heads;
     if (tables.of_tokens) {

@@ -1,27 +1,25 @@
-// Decode attention over one range of tokens, in tiles of 32.
+// Decode attention over one KV split, in tiles of 32 tokens.
 //
-// Lanes: a vector of scores has one block of 4 lanes for each of H query heads (H = lanes / 4: 4 with AVX-512, 2 with
-// AVX2); such H heads are a set. Within a block the lanes are 4 partial sums over d at first, and 4 tokens after a
-// transposing reduction:
+// A vector of scores has one group of 4 lanes for each of H query heads (H = lanes / 4: 4 with AVX-512, 2 with AVX2);
+// such H heads are a set. Within a group the lanes are first 4 partial sums over d, and 4 tokens after a transposing
+// reduction:
 //
 //   scores  [32 / 4 tokens][set][H heads][4 tokens]
 //   queries [set][D / 4][H heads][4 of D]
 //
-// So a key is loaded once for H heads (16 bytes, repeated in every block), and neither the softmax nor the reduction
-// knows a horizontal sum over the whole vector.
-#include "src/kernels/attention_decode_range.h"
+// So a key is loaded once for H heads (16 bytes, broadcast to every group), and neither softmax nor reduction needs a
+// horizontal sum over the whole vector.
+#include "src/ops/attention/decode/attention_decode_kernel.h"
 
-// Arrays of vectors need a width known to the compiler.
-#ifndef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
-#endif
+#include "src/ops/simd/fixed_width_targets.h"
+
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "src/kernels/attention_decode_range.cc"
+#define HWY_TARGET_INCLUDE "src/ops/attention/decode/attention_decode_kernel.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
-#include "src/kernels/attention_simd-inl.h"
+#include "src/ops/attention/attention_simd-inl.h"
 
 #ifndef MNEME_ATTENTION_DECODE_RANGE_ONCE
 #define MNEME_ATTENTION_DECODE_RANGE_ONCE
@@ -36,20 +34,20 @@ constexpr int kTile = 32;  // tokens: a page
 constexpr float kLog2e = 1.44269504f;
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 
-// The rows of up to kTile tokens, and what follows them.
+// Rows of up to kTile tokens, and the rows after them.
 struct TokenTile {
   const std::byte* rows[kTile] = {};
   int n = 0;
 };
 
-// Takes tokens one after another from the runs of a part.
+// Reads tokens in sequence from the runs of a part.
 struct TokenReader {
   std::span<const KvRun> runs;
   std::size_t run = 0;
   std::int32_t offset = 0;
   std::size_t token_bytes = 0;
 
-  // Fills the tile with the next tokens, at most `limit`; a whole number of rows of 4 is written, the last repeated.
+  // Fills the tile with the next tokens, at most `limit`; pads to a multiple of 4 rows by repeating the last.
   void next(TokenTile& tile, std::int64_t limit) {
     const int want = static_cast<int>(std::min<std::int64_t>(limit, kTile));
     int n = 0;
@@ -69,11 +67,10 @@ struct TokenReader {
   }
 };
 
-// Fetches the rows of the next tile while this one is computed: two rows, half a tile apart, for every four tokens
-// scored and again for every four weighed. A page lies alone in memory, so the hardware foresees nothing of it; what
-// keeps the bus busy is an even trickle from two 4 KiB pages at once (measured on Zen 5: 31 GB/s a core, against 15 in
-// bursts of four rows and 6 without).
-struct Ahead {
+// Prefetches the rows of the next tile: two rows, half a tile apart, for every four tokens scored and again for every
+// four weighted. Pages are scattered, so the hardware prefetcher does not help; an even stream from two 4 KiB pages at
+// once keeps the bus busy (Zen 5: 31 GB/s per core, against 15 in bursts of four rows and 6 without).
+struct Prefetcher {
   const TokenTile& tile;
   std::size_t token_bytes;
   int row = 0;
@@ -96,7 +93,7 @@ struct Ahead {
 HWY_BEFORE_NAMESPACE();
 namespace mneme {
 namespace HWY_NAMESPACE {
-#if HWY_TARGET == HWY_SCALAR  // one lane has no blocks
+#if HWY_TARGET == HWY_SCALAR  // one lane has no groups
 
 std::size_t scratch_bytes_simd(const AttentionShape& /*shape*/) {
   return 64;
@@ -121,11 +118,11 @@ static_assert(kLanes >= 4, "a block is four lanes");
 
 struct Pointers {
   float* q;       // [sets][D / 4][kLanes]
-  float* scores;  // [kTile / 4][sets][kLanes]; after the softmax, probabilities
+  float* scores;  // [kTile / 4][sets][kLanes]; probabilities after the softmax
   float* keys;    // [kTile][D], f16 only: keys as f32
-  float* top;     // [sets][kLanes], the same in the 4 lanes of a head
+  float* top;     // [sets][kLanes], equal in the 4 lanes of a head
   float* sum;     // [sets][kLanes], partial sums by token modulo 4
-  float* factor;  // [sets][kLanes], what the new top makes of the sums so far
+  float* factor;  // [sets][kLanes], rescales earlier sums to the new top
   std::uintptr_t end;
 };
 
@@ -149,8 +146,8 @@ Pointers layout(const AttentionShape& shape, std::uintptr_t scratch) {
   return s;
 }
 
-// Which element of the 8 at `8 * k` lies in lane `lane` of vector `half`: bf16 keys are split by parity, which costs a
-// shift and a mask; f16 ones are expanded in order.
+// Which of the 8 elements at `8 * k` is in lane `lane` of vector `half`: bf16 keys are split by parity, which costs a
+// shift and a mask; f16 keys are converted in order.
 template <DType kDType>
 int element_of(int half, int lane) {
   return kDType == DType::kBF16 ? 2 * lane + half : 4 * half + lane;
@@ -171,7 +168,7 @@ void arrange_queries(const float* q, const AttentionShape& shape, const Pointers
           }
 }
 
-// Keys of f16 as f32, in order.
+// f16 keys as f32, in order.
 void expand_keys(const TokenTile& tile, int head_dim, float* keys) {
   const hn::CappedTag<float, 8> df;
   const int n_padded = (tile.n + 3) & ~3;
@@ -180,7 +177,7 @@ void expand_keys(const TokenTile& tile, int head_dim, float* keys) {
       hn::StoreU(load_f16(df, tile.rows[n] + 2 * d), df, keys + n * head_dim + d);
 }
 
-// Sums each block of a0..a3 into lanes 0..3 of that block.
+// Sums each group of a0..a3 into lanes 0..3 of that group.
 HWY_INLINE VF transposing_sum(VF a0, VF a1, VF a2, VF a3) {
   const DF df;
   const hn::RepartitionToWide<DF> dw;
@@ -192,7 +189,7 @@ HWY_INLINE VF transposing_sum(VF a0, VF a1, VF a2, VF a3) {
                  hn::BitCast(df, hn::InterleaveUpper(dw, w01, w23)));
 }
 
-// Eight elements of a key as two vectors, each element in every block.
+// Eight elements of a key as two vectors, each element broadcast to every group.
 template <DType kDType>
 HWY_INLINE void load_key(const void* key, std::ptrdiff_t k, VF& v0, VF& v1) {
   const DF df;
@@ -212,7 +209,7 @@ HWY_INLINE void load_key(const void* key, std::ptrdiff_t k, VF& v0, VF& v1) {
 template <DType kDType, int kSets>
 HWY_INLINE void score_four(const void* const* keys, const float* HWY_RESTRICT q, int head_dim, float* HWY_RESTRICT to) {
   const DF df;
-  // With one set the two halves have sums of their own: eight chains hide the latency of the FMA.
+  // With one set the two halves have separate sums: eight chains hide the FMA latency.
   constexpr int kChains = kSets == 1 ? 2 : kSets;
   VF acc[4 * kChains];
   unroll<4 * kChains>([&](auto i) MNEME_INLINED { acc[i] = hn::Zero(df); });
@@ -238,7 +235,7 @@ HWY_INLINE void score_four(const void* const* keys, const float* HWY_RESTRICT q,
 
 template <DType kDType>
 HWY_NOINLINE void score_tile(const TokenTile& tile, const AttentionShape& shape, int n_sets, const Pointers& s,
-                             Ahead& ahead) {
+                             Prefetcher& prefetch) {
   if constexpr (kDType == DType::kF16) expand_keys(tile, shape.head_dim, s.keys);
   const std::ptrdiff_t set_stride = std::ptrdiff_t{shape.head_dim} / 4 * kLanes;
   for (int n = 0; n < tile.n; n += 4) {
@@ -246,7 +243,7 @@ HWY_NOINLINE void score_tile(const TokenTile& tile, const AttentionShape& shape,
     for (int t = 0; t < 4; ++t)
       keys[t] = kDType == DType::kF16 ? static_cast<const void*>(s.keys + (n + t) * shape.head_dim)
                                       : static_cast<const void*>(tile.rows[n + t]);
-    ahead.step();
+    prefetch.step();
     float* to = s.scores + std::ptrdiff_t{n} / 4 * n_sets * kLanes;
     int set = 0;
     for (; set + 2 <= n_sets; set += 2)
@@ -255,7 +252,7 @@ HWY_NOINLINE void score_tile(const TokenTile& tile, const AttentionShape& shape,
   }
 }
 
-// Turns scores into probabilities relative to the running top. bias: [kTile] or null.
+// Converts scores to probabilities relative to the running top.   bias [kTile] or null
 HWY_NOINLINE void softmax_tile(int n_tokens, const float* bias, int n_sets, const Pointers& s) {
   const DF df;
   const int n_quads = (n_tokens + 3) / 4;
@@ -289,21 +286,21 @@ HWY_NOINLINE void softmax_tile(int n_tokens, const float* bias, int n_sets, cons
   }
 }
 
-// The blocks of one tile, and which of them is at work.
+// The passes over one tile, and the current one.
 struct Pass {
   int i;
   int n;
 };
 
-// out[heads g0.., d0..] = out * factor + sum of probability * value, kHeads x kVecs accumulators in registers: not
-// inlined, so that they stay there.
+// out[heads g0.., d0..] = out * factor + sum of probability * value. kHeads x kVecs accumulators stay in registers
+// because this is not inlined.
 template <DType kDType, int kHeads, int kVecs, class D>
 HWY_NOINLINE void weigh_block(D df, const TokenTile& tile, int head_dim, int n_sets, int g0, int d0, const Pointers& s,
-                              float* HWY_RESTRICT out, Pass pass, Ahead& ahead) {
+                              float* HWY_RESTRICT out, Pass pass, Prefetcher& prefetch) {
   constexpr int kAccs = kHeads * kVecs;
   constexpr std::ptrdiff_t kN = hn::MaxLanes(D());
   out += g0 * head_dim + d0;
-  std::ptrdiff_t at[kHeads];  // of a head's block among the scores of 4 tokens
+  std::ptrdiff_t at[kHeads];  // offset of a head's group in the scores of 4 tokens
   hn::Vec<D> acc[kAccs];
   unroll<kHeads>([&](auto h) MNEME_INLINED { at[h] = (g0 + h) / kHeadsPerSet * kLanes + (g0 + h) % kHeadsPerSet * 4; });
   unroll<kAccs>([&](auto i) MNEME_INLINED {
@@ -313,7 +310,7 @@ HWY_NOINLINE void weigh_block(D df, const TokenTile& tile, int head_dim, int n_s
   const std::size_t value_bytes = 2 * static_cast<std::size_t>(head_dim + d0);
   const float* quad = s.scores;
   for (int n = 0; n < tile.n; n += 4, quad += n_sets * kLanes) {
-    if (n / 4 % pass.n == pass.i) ahead.step();
+    if (n / 4 % pass.n == pass.i) prefetch.step();
     const float* p = quad;
     for (int t = n; t < std::min(n + 4, tile.n); ++t, ++p) {
       const std::byte* row = tile.rows[t] + value_bytes;
@@ -335,30 +332,30 @@ HWY_NOINLINE void weigh_block(D df, const TokenTile& tile, int head_dim, int n_s
 
 template <DType kDType, int kHeads>
 void weigh_heads(const TokenTile& tile, int head_dim, int n_sets, int g0, const Pointers& s, float* out, Pass& pass,
-                 Ahead& ahead) {
+                 Prefetcher& prefetch) {
   const hn::CappedTag<float, 8> d8;
   int d = 0;
   for (; d + kWide * kLanes <= head_dim; d += kWide * kLanes, ++pass.i)
-    weigh_block<kDType, kHeads, kWide>(DF(), tile, head_dim, n_sets, g0, d, s, out, pass, ahead);
+    weigh_block<kDType, kHeads, kWide>(DF(), tile, head_dim, n_sets, g0, d, s, out, pass, prefetch);
   for (; d + kLanes <= head_dim; d += kLanes, ++pass.i)
-    weigh_block<kDType, kHeads, 1>(DF(), tile, head_dim, n_sets, g0, d, s, out, pass, ahead);
+    weigh_block<kDType, kHeads, 1>(DF(), tile, head_dim, n_sets, g0, d, s, out, pass, prefetch);
   for (; d < head_dim; d += static_cast<int>(hn::Lanes(d8)), ++pass.i)
-    weigh_block<kDType, kHeads, 1>(d8, tile, head_dim, n_sets, g0, d, s, out, pass, ahead);
+    weigh_block<kDType, kHeads, 1>(d8, tile, head_dim, n_sets, g0, d, s, out, pass, prefetch);
 }
 
 template <DType kDType>
 void weigh_tile(const TokenTile& tile, const AttentionShape& shape, int n_sets, const Pointers& s, float* out,
-                Ahead& ahead) {
-  // At least one pass per kWide vectors; where D leaves a rest there are more, and they fetch nothing.
+                Prefetcher& prefetch) {
+  // At least one pass per kWide vectors; where D leaves a remainder there are more passes, which prefetch nothing.
   Pass pass{0, (shape.group + 3) / 4 * std::max(1, shape.head_dim / (kWide * kLanes))};
   int g = 0;
-  for (; g + 4 <= shape.group; g += 4) weigh_heads<kDType, 4>(tile, shape.head_dim, n_sets, g, s, out, pass, ahead);
-  if (shape.group - g == 3) weigh_heads<kDType, 3>(tile, shape.head_dim, n_sets, g, s, out, pass, ahead);
-  if (shape.group - g == 2) weigh_heads<kDType, 2>(tile, shape.head_dim, n_sets, g, s, out, pass, ahead);
-  if (shape.group - g == 1) weigh_heads<kDType, 1>(tile, shape.head_dim, n_sets, g, s, out, pass, ahead);
+  for (; g + 4 <= shape.group; g += 4) weigh_heads<kDType, 4>(tile, shape.head_dim, n_sets, g, s, out, pass, prefetch);
+  if (shape.group - g == 3) weigh_heads<kDType, 3>(tile, shape.head_dim, n_sets, g, s, out, pass, prefetch);
+  if (shape.group - g == 2) weigh_heads<kDType, 2>(tile, shape.head_dim, n_sets, g, s, out, pass, prefetch);
+  if (shape.group - g == 1) weigh_heads<kDType, 1>(tile, shape.head_dim, n_sets, g, s, out, pass, prefetch);
 }
 
-// log_weight (or null) of a tile's tokens in base 2; the padding of the last four weighs nothing.
+// log_weight (or null) of a tile's tokens in base 2; padding tokens get weight 0.
 const float* bias_of(const TokenTile& tile, const float* log_weight, float* bias) {
   if (log_weight == nullptr && tile.n % 4 == 0) return nullptr;
   for (int n = 0; n < kTile; ++n)
@@ -376,17 +373,17 @@ void attend_part(const DecodePart& part, const DecodeCursor& begin, std::int64_t
   HWY_ALIGN float bias[kTile];
   std::int64_t token = begin.token;
   reader.next(tiles[0], n_tokens);
-  for (Ahead first{tiles[0], shape.token_bytes()}; first.row < kTile / 2;) first.step();
+  for (Prefetcher first{tiles[0], shape.token_bytes()}; first.row < kTile / 2;) first.step();
   for (int i = 0; n_tokens > 0; i ^= 1) {
     const TokenTile& tile = tiles[i];
     n_tokens -= tile.n;
     tiles[i ^ 1].n = 0;
     if (n_tokens > 0) reader.next(tiles[i ^ 1], n_tokens);
-    Ahead ahead{tiles[i ^ 1], shape.token_bytes()};
-    score_tile<kDType>(tile, shape, n_sets, s, ahead);
+    Prefetcher prefetch{tiles[i ^ 1], shape.token_bytes()};
+    score_tile<kDType>(tile, shape, n_sets, s, prefetch);
     softmax_tile(tile.n, bias_of(tile, part.log_weight == nullptr ? nullptr : part.log_weight + token, bias), n_sets,
                  s);
-    weigh_tile<kDType>(tile, shape, n_sets, s, out, ahead);
+    weigh_tile<kDType>(tile, shape, n_sets, s, out, prefetch);
     token += tile.n;
   }
 }

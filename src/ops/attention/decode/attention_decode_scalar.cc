@@ -1,10 +1,10 @@
-// Decode attention over one range of tokens, one token after another.
+// Decode attention over one KV split, token by token.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
-#include "src/kernels/attention_decode_range.h"
+#include "src/ops/attention/decode/attention_decode_kernel.h"
 
 namespace mneme {
 namespace {

@@ -1,8 +1,8 @@
-// Decode attention over tables of single tokens. An item's blocks are a cluster where the device takes as many clusters
-// at once as there are items: they merge through each other's shared memory.
-#include "src/kernels/attention_decode.cuh"
-#include "src/kernels/cluster.cuh"
-#include "src/kernels/head_dims_cuda.h"
+// Decode attention over tables of single tokens. The thread blocks of an item form a cluster, where the device can run
+// as many clusters at once as there are items: they merge through distributed shared memory.
+#include "src/cuda/cluster.cuh"
+#include "src/ops/attention/decode/attention_decode.cuh"
+#include "src/ops/attention/head_dims_cuda.h"
 
 namespace mneme {
 namespace {
@@ -10,17 +10,17 @@ namespace {
 using namespace cuda;          // NOLINT
 using namespace cuda::decode;  // NOLINT
 
-constexpr int kStages = 2, kMostCluster = 16;
+constexpr int kStages = 2, kMaxCluster = 16;
 
 template <typename T, int kDim>
-struct Stretch {  // one item's part of a block's work
+struct KvSplit {  // one item's part of a thread block's work
   const Args& p;
   const Item& item;
   const std::int32_t* table;
-  std::uint32_t ring;  // this warp's pages
+  std::uint32_t ring;  // shared address of this warp's pages
   int begin, end;      // pages of the item
 
-  // The lane's entry of a page's tokens: read before the page is asked for, because it is a wait of its own.
+  // The lane's entry among a page's tokens: loaded before the page is requested, because it has its own latency.
   __device__ __forceinline__ std::int32_t entry_at(int page) const {
     const int at = (item.first_page + page) * kKvPageTokens + threadIdx.x % kWarp;
     return page < end && at < item.length ? table[at] : 0;
@@ -65,9 +65,9 @@ struct Stretch {  // one item's part of a block's work
   }
 };
 
-// A row of a part in a block of the cluster.
+// A row of a part in another thread block of the cluster.
 struct ClusterRow {
-  std::uint32_t max_and_sum, row;  // there
+  std::uint32_t max_and_sum, row;  // shared addresses in that block
   __device__ __forceinline__ float2 ml() const { return get_two(max_and_sum); }
   __device__ __forceinline__ float4 columns(int lane) const {
     const uint4 v = get_four(row + lane * 16);
@@ -75,8 +75,8 @@ struct ClusterRow {
   }
 };
 
-// What the cluster's first n_parts blocks have of its item, to the output: each block merges every n-th row. All blocks
-// come here, and leave when none is read any more.
+// Merges the item over the cluster's first n_parts thread blocks: each block merges every n-th row. All blocks call
+// this, and return when no shared memory is read any more.
 template <int kDim>
 __device__ void finish_item(const Args& p, const Item& item, int n_parts, int blocks, const RunningRows<kDim>& rows,
                             float* shared, float2* ml) {
@@ -102,19 +102,19 @@ __device__ void finish_item(const Args& p, const Item& item, int n_parts, int bl
   cluster_leave();
 }
 
-// One block a multiprocessor, and one warp in each of its quarters: without being told so, nvcc keeps to the registers
-// of three blocks, and every product waits for its own operands.
+// One thread block per SM, one warp on each of its four partitions. Without the launch bound nvcc limits registers as
+// for three blocks, and every mma waits for its operands.
 template <typename T, int kDim>
-__global__ void __launch_bounds__(kMostThreads, 1) listed_kernel(Args p, int cluster) {
+__global__ void __launch_bounds__(kMaxThreads, 1) listed_kernel(Args p, int cluster) {
   extern __shared__ __align__(128) std::uint8_t ring[];
-  __shared__ int first[kMostItems / 4 + 1];
-  __shared__ float2 ml[kMostWarps * kRows];
-  let_next_start();
+  __shared__ int first[kMaxItems / 4 + 1];
+  __shared__ float2 ml[kMaxWarps * kRows];
+  launch_dependents();
   const int n_items = p.a.n * p.tables.n_kv_heads, warp = threadIdx.x / kWarp;
-  if (p.a.tables_late && !p.a.lengths_early) wait_for_previous();
+  if (p.a.tables_late && !p.a.lengths_early) grid_dependency_wait();
   const Pages pages = count_pages<false>(p, n_items, first);
   if (static_cast<int>(blockIdx.x) >= pages.used) {
-    wait_for_previous();
+    grid_dependency_wait();
     write_empty<kDim, false>(p, n_items);
     return;
   }
@@ -127,19 +127,20 @@ __global__ void __launch_bounds__(kMostThreads, 1) listed_kernel(Args p, int clu
     return p.tables.blocks + table_at(p.tables, p.layer, p.a.slots[of.row], of.kv_head);
   };
   const std::int32_t* table = table_of(item);
-  wait_for_previous();  // nothing above depends on what it waits for
+  grid_dependency_wait();  // nothing above depends on preceding kernels
   while (true) {
     const int begin = at - first[i], end = min(item.n_pages, stop - first[i]);
     RunningRows<kDim> rows;
-    if (begin < end)  // else an item without pages, or those that stand for nothing
-      Stretch<T, kDim>{p, item, table, shared_address(ring) + warp * p.n_stages * PageShape<kDim>::kBytes, begin, end}
+    if (begin < end)  // else an item without pages, or only padding pages
+      KvSplit<T, kDim>{p, item, table, shared_address(ring) + warp * p.n_stages * PageShape<kDim>::kBytes, begin, end}
           .run(rows);
     if (cluster > 1 && pages.share > 0) {
       finish_item<kDim>(p, item, (item.n_pages + pages.share - 1) / pages.share, cluster, rows,
                         reinterpret_cast<float*>(ring), ml);
       return;
     }
-    if (begin < end) finish_stretch<kDim>(p, item, i, begin, end, at, split, rows, reinterpret_cast<float*>(ring), ml);
+    if (begin < end)
+      finish_kv_split<kDim>(p, item, {i, begin, end, at}, split, rows, reinterpret_cast<float*>(ring), ml);
     at = first[++i];
     if (at >= stop) break;
     item = item_at<false>(p, i);
@@ -148,23 +149,23 @@ __global__ void __launch_bounds__(kMostThreads, 1) listed_kernel(Args p, int clu
   write_empty<kDim, false>(p, n_items);
 }
 
-// Blocks of an item's cluster; 1: there are none. They do the work of all blocks there could be but for an eighth.
+// Cluster size per item; 1: no clusters. Clusters must use at least seven eighths of the possible thread blocks.
 int cluster_for(const std::vector<int>& clusters, int n_items) {
-  int blocks = std::min(static_cast<int>(clusters.size()), multiprocessors() / n_items);
+  int blocks = std::min(static_cast<int>(clusters.size()), sm_count() / n_items);
   while (blocks > 1 && clusters[static_cast<std::size_t>(blocks - 1)] < n_items) --blocks;
-  return blocks > 1 && 8 * blocks * n_items >= 7 * multiprocessors() ? blocks : 1;
+  return blocks > 1 && 8 * blocks * n_items >= 7 * sm_count() ? blocks : 1;
 }
 
 template <typename T, int kDim>
 void run(const Args& args, const CudaContext& context) {
   static const Shape shape = shape_of(listed_kernel<T, kDim>, PageShape<kDim>::kBytes);
   static const std::vector<int> clusters =
-      active_clusters(listed_kernel<T, kDim>, shape.n_warps * kWarp, kMostCluster, shape.shared_bytes);
+      active_clusters(listed_kernel<T, kDim>, shape.n_warps * kWarp, kMaxCluster, shape.shared_bytes);
   Args a = args;
   a.n_stages = shape.n_stages;
   const int n_items = a.a.n * a.tables.n_kv_heads, cluster = cluster_for(clusters, n_items);
   launch_clusters(context, "attend_listed", listed_kernel<T, kDim>,
-                  dim3(static_cast<unsigned>(cluster > 1 ? cluster * n_items : multiprocessors())),
+                  dim3(static_cast<unsigned>(cluster > 1 ? cluster * n_items : sm_count())),
                   dim3(static_cast<unsigned>(shape.n_warps * kWarp)), static_cast<unsigned>(cluster),
                   shape.shared_bytes, a, cluster);
 }

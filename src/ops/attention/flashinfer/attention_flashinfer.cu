@@ -5,8 +5,9 @@
 #include <flashinfer/attention/hopper/prefill_sm90.cuh>
 #include <flashinfer/attention/hopper/variants.cuh>
 
-#include "src/device/cuda_check.h"
-#include "src/kernels/attention_library_cuda.h"
+#include "src/base/backend.h"
+#include "src/cuda/check.h"
+#include "src/ops/attention/prefill/attention_library_cuda.h"
 
 namespace mneme {
 namespace {
@@ -26,40 +27,13 @@ void run(Params& params, cudaStream_t stream) {
              "prefill attention");
 }
 
-}  // namespace
-
-namespace {
-
-// Its kernel has two sizes of heads.
-bool takes(std::int32_t head_dim) {
+// The kernel supports two head sizes.
+bool flashinfer_takes(std::int32_t head_dim) {
   return device_is_hopper() && (head_dim == 64 || head_dim == 128);
 }
 
-}  // namespace
-
-std::int64_t LibraryAttention::bytes(std::int32_t n_kv_heads, std::int32_t head_dim, std::int64_t max_context) {
-  return takes(head_dim) ? max_context * n_kv_heads * 4 * head_dim : 0;
-}
-
-void LibraryAttention::prepare(std::int32_t, const KvTables& tables, std::int64_t max_context) {
-  if (takes(tables.head_dim) && !tables.f16)
-    kv_ = DeviceBuffer(static_cast<std::size_t>(bytes(tables.n_kv_heads, tables.head_dim, max_context)),
-                       "keys and values of one layer");
-}
-
-bool LibraryAttention::attend(const PrefillAttentionCuda& a, const KvTables& tables, std::int32_t layer,
-                              const CudaContext& context) {
-  if (kv_.size() == 0 || !takes(tables.head_dim) || a.window > 0 || a.lse != nullptr || tables.masks != nullptr)
-    return false;
-  const std::int32_t n_tokens = a.first + a.n_rows;
-  gather_kv_cuda(tables, layer, a.slot, n_tokens, kv_.data(), context);
-  return attend_contiguous(a, tables, kv_.data(), n_tokens, context);
-}
-
-bool LibraryAttention::attend_contiguous(const PrefillAttentionCuda& a, const KvTables& tables, const std::byte* kv,
-                                         std::int64_t tokens_a_head, const CudaContext& context) {
-  if (!takes(tables.head_dim) || tables.f16 || a.window > 0 || a.lse != nullptr || tables.masks != nullptr)
-    return false;
+void attend_flashinfer(const PrefillAttentionCuda& a, const KvTables& tables, const std::byte* kv,
+                       std::int64_t tokens_a_head, const CudaContext& context) {
   auto* k = reinterpret_cast<Bf16*>(const_cast<std::byte*>(kv));
   const std::int64_t d = tables.head_dim;
   Params params{};
@@ -80,7 +54,10 @@ bool LibraryAttention::attend_contiguous(const PrefillAttentionCuda& a, const Kv
   params.window_left = -1;
   params.causal = true;
   tables.head_dim == 128 ? run<128>(params, context.stream) : run<64>(params, context.stream);
-  return true;
 }
+
+}  // namespace
+
+MNEME_REGISTER_BACKEND(flashinfer, PrefillLibrary, {.takes = &flashinfer_takes, .attend = &attend_flashinfer});
 
 }  // namespace mneme

@@ -1,10 +1,10 @@
-// One tile of keys in bf16 arithmetic: an override of attention_prefill_f32.cc for CPUs with vdpbf16ps, which
-// Highway 1.0.3 does not emit.
+// One tile of keys in bf16 arithmetic: overrides attention_prefill_f32.cc on CPUs with vdpbf16ps, which Highway 1.0.3
+// does not emit.
 //
 // The instruction multiplies pairs: acc[lane] += a[lane].lo * b[lane].lo + a[lane].hi * b[lane].hi. Keys need no
-// packing for it: two neighbouring elements of a key are one 32-bit broadcast from the page. Values are interleaved by
-// pairs of tokens, 3 % of the work.
-#include "src/kernels/attention_prefill_tile.h"
+// packing: two adjacent elements of a key are one 32-bit broadcast from the page. Values are interleaved by pairs of
+// tokens, 3 % of the work.
+#include "src/ops/attention/prefill/attention_prefill_tile.h"
 
 #if defined(__x86_64__)
 
@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "hwy/highway.h"
-#include "src/base/checked_before.h"
+#include "src/base/unchecked_loop.h"
 
 #if !defined(__clang__)
 // gcc 12's own intrinsics (its bug 105593)
@@ -26,13 +26,13 @@
 #endif
 
 #define MNEME_TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
-#define MNEME_INLINE MNEME_TARGET MNEME_CHECKED_BEFORE __attribute__((always_inline))
+#define MNEME_INLINE MNEME_TARGET MNEME_UNCHECKED_LOOP __attribute__((always_inline))
 
 namespace mneme {
 
 bool has_avx512_bf16() {
   static const bool has = __builtin_cpu_supports("avx512bf16") != 0;
-  // Asked anew each time: tests limit Highway's targets, and mean this kernel too.
+  // Checked at every call: tests limit Highway's targets, and that must disable this kernel too.
   return has && (hwy::SupportedTargets() & HWY_AVX3) != 0;
 }
 
@@ -41,7 +41,7 @@ namespace {
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 constexpr int kWidth = 16;
 
-// f(0) ... f(N - 1), each with a constant: gcc keeps an array that is indexed in a loop on the stack.
+// Calls f(0) ... f(N - 1), each with a constant: gcc keeps an array that is indexed in a loop on the stack.
 template <class F, int... kI>
 MNEME_INLINE inline void unroll_each(const F& f, std::integer_sequence<int, kI...> /*indices*/) {
   (f(std::integral_constant<int, kI>()), ...);
@@ -61,7 +61,7 @@ MNEME_INLINE inline __m512 dot_pairs(__m512 acc, __m512i a, __m512i b) {
   return _mm512_dpbf16_ps(acc, (__m512bh)a, (__m512bh)b);
 }
 
-// 2^x for x <= 0: relative error 2.9e-6, a hundredth of what rounding to bf16 adds; 2^0 is exactly 1, 2^-inf is 0.
+// 2^x for x <= 0: relative error 2.9e-6, 1 % of the error of rounding to bf16; 2^0 is exactly 1, 2^-inf is 0.
 MNEME_INLINE inline __m512 exp2_rough(__m512 x) {
   const __m512 f = _mm512_reduce_ps(x, 0x09);  // x - floor(x); 0 for infinity
   __m512 p = _mm512_set1_ps(1.342668440e-02f);
@@ -78,10 +78,10 @@ MNEME_INLINE inline void fetch_row(const KeyTile& tile, int r, std::int32_t head
     _mm_prefetch(reinterpret_cast<const char*>(tile.rows[r]) + b, _MM_HINT_T1);
 }
 
-// Scores of the tile and the largest of each lane: queries.scores, queries.top -> returned in `high`.
+// Scores of the tile and each lane's maximum: queries.scores, queries.top -> returned in `high`.
 // kKeys x kVecs sums in registers.
 template <int kVecs, bool kMasked>
-MNEME_TARGET MNEME_CHECKED_BEFORE void score(const KeyTile& tile, const KeyTile& following, const QueryTile& queries,
+MNEME_TARGET MNEME_UNCHECKED_LOOP void score(const KeyTile& tile, const KeyTile& following, const QueryTile& queries,
                                              float* high) {
   constexpr int kKeys = 16 / kVecs;
   __m512 top[kVecs];
@@ -119,8 +119,8 @@ MNEME_TARGET MNEME_CHECKED_BEFORE void score(const KeyTile& tile, const KeyTile&
   unroll<kVecs>([&](auto v) MNEME_INLINE { _mm512_store_ps(high + v * kWidth, top[v]); });
 }
 
-// Scores to probabilities relative to the new top, rounded and interleaved by pairs of tokens; updates top, sum and
-// factor.
+// Converts scores to probabilities relative to the new top, rounded and interleaved by pairs of tokens; updates top,
+// sum and factor.
 template <int kVecs>
 MNEME_TARGET void softmax(int n_tokens, const float* high, const QueryTile& queries) {
   alignas(64) static constexpr std::uint16_t kInterleave[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
@@ -154,8 +154,7 @@ MNEME_TARGET void softmax(int n_tokens, const float* high, const QueryTile& quer
                     MNEME_INLINE { _mm512_store_ps(queries.sum + v * kWidth, _mm512_add_ps(even[v], odd[v])); });
 }
 
-// Values of the tile as pairs of tokens: [ceil(n / 2)][D]. Returns whether one is infinite or NaN, if kMasked asks for
-// it.
+// Values of the tile as pairs of tokens: [ceil(n / 2)][D]. With kMasked, returns whether one is infinite or NaN.
 template <bool kMasked>
 MNEME_TARGET bool interleave_values(const KeyTile& tile, std::int32_t head_dim, std::uint32_t* to) {
   const std::size_t value_bytes = 2 * static_cast<std::size_t>(head_dim);
@@ -207,7 +206,7 @@ void add_bad_values(const KeyTile& tile, const std::vector<BadValue>& bad, const
 
 // out = out * factor + values * weights, kD x kVecs sums in registers.
 template <int kVecs>
-MNEME_TARGET MNEME_CHECKED_BEFORE void weigh(int n_tokens, const QueryTile& queries) {
+MNEME_TARGET MNEME_UNCHECKED_LOOP void weigh(int n_tokens, const QueryTile& queries) {
   constexpr int kD = kVecs == 1 ? 8 : 16 / kVecs;
   const auto* weights = static_cast<const __m512i*>(queries.weights);
   for (std::int32_t d = 0; d < queries.head_dim; d += kD) {
@@ -233,7 +232,7 @@ MNEME_TARGET MNEME_CHECKED_BEFORE void weigh(int n_tokens, const QueryTile& quer
   }
 }
 
-// All that score() and weigh() touch.
+// Checks all memory that score() and weigh() access.
 template <int kVecs>
 void expect_addressable_tile(const KeyTile& tile, const QueryTile& queries) {
   constexpr std::size_t kLaneBytes = kVecs * kWidth * 4;

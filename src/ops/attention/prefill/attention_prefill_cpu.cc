@@ -1,5 +1,5 @@
-// Prefill attention on a CPU: tiles of up to 64 queries of one KV head, the heavy ones first, go to whoever is free;
-// each walks the keys that any of its queries sees.
+// Prefill attention on a CPU: workers take tiles of up to 64 queries of one KV head, the largest first, and iterate
+// over the keys that any query of the tile attends.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "src/base/check.h"
-#include "src/kernels/attention.h"
-#include "src/kernels/attention_prefill_tile.h"
+#include "src/ops/attention/attention.h"
+#include "src/ops/attention/prefill/attention_prefill_tile.h"
 #include "src/tensor/buffer.h"
 
 namespace mneme {
@@ -29,10 +29,10 @@ struct Item {
   std::int64_t cost = 0;
 };
 
-// What one call needs, kept by the calling thread.
+// Working memory of one call, kept by the calling thread.
 struct CallScratch {
   std::vector<Item> items;
-  std::vector<std::int32_t> n_tokens;   // of every part of every head, one after another
+  std::vector<std::int32_t> n_tokens;   // of every part of every head, concatenated
   std::vector<std::size_t> first_part;  // per head, into n_tokens
 };
 
@@ -43,14 +43,14 @@ std::int32_t count_tokens(std::span<const KvRun> runs) {
   return static_cast<std::int32_t>(n);
 }
 
-// The tokens that a row sees.
+// Tokens that a row attends.
 Span32 seen_by(const PrefillPart& part, std::int32_t n_tokens, std::int32_t n_rows, std::int32_t row) {
   if (!part.causal) return {0, n_tokens};
   const std::int32_t last = std::max(0, n_tokens - n_rows + 1 + row);
   return {part.window > 0 ? std::max(0, last - part.window) : 0, last};
 }
 
-// Walks the tokens of a part in tiles that begin at multiples of kKeyTile.
+// Iterates over the tokens of a part in tiles that start at multiples of kKeyTile.
 struct TileReader {
   std::span<const KvRun> runs;
   std::size_t token_bytes = 0;
@@ -72,7 +72,7 @@ struct TileReader {
       offset = 0;
     }
   }
-  // The next tile, of tokens below `last` only.
+  // The next tile, limited to tokens below `last`.
   void next(KeyTile& tile, std::int32_t last) {
     tile.begin = token;
     tile.n = std::clamp(last - token, 0, kKeyTile);
@@ -88,7 +88,7 @@ struct TileReader {
   }
 };
 
-// Which kernel, and its query layout.
+// The kernel, and its query layout.
 enum class Arithmetic { kF32, kBF16 };
 
 class QueryWorker {
@@ -127,9 +127,9 @@ class QueryWorker {
  private:
   void attend_part(const PrefillHead& head, const PrefillPart& part, std::int32_t n_tokens, std::int32_t first_query,
                    std::int32_t n) {
-    Span32 any{std::numeric_limits<std::int32_t>::max(), 0};  // what some lane sees, and what all of them do
+    Span32 any{std::numeric_limits<std::int32_t>::max(), 0};  // union and intersection of what the lanes attend
     Span32 all{0, std::numeric_limits<std::int32_t>::max()};
-    for (std::int32_t lane = 0; lane < tile_.n_lanes; ++lane) {  // the unused lanes repeat the last
+    for (std::int32_t lane = 0; lane < tile_.n_lanes; ++lane) {  // unused lanes repeat the last
       const std::int32_t row = (first_query + std::min(lane, n - 1)) / shape_.group;
       const Span32 seen = seen_by(part, n_tokens, head.n_rows, row);
       tile_.first[lane] = seen.first;
@@ -172,7 +172,7 @@ class QueryWorker {
     }
   }
 
-  // No entries, or none of any weight: out = 0, lse = -inf.
+  // No entries, or none with nonzero weight: out = 0, lse = -inf.
   void write(const PrefillHead& head, std::int32_t query, std::int32_t lane) const {
     const std::int32_t row = query / shape_.group;
     const std::int32_t g = query % shape_.group;
@@ -196,8 +196,8 @@ class QueryWorker {
   QueryTile tile_;
 };
 
-// Queries a tile: 64, unless that leaves workers without work. Results do not depend on it.
-int choose_lanes(std::span<const PrefillHead> heads, const AttentionShape& shape, int n_workers) {
+// Queries per tile: 64, unless that leaves workers idle. Results do not depend on it.
+int count_lanes(std::span<const PrefillHead> heads, const AttentionShape& shape, int n_workers) {
   for (int lanes = kMaxLanes; lanes > 16; lanes /= 2) {
     std::int64_t items = 0;
     for (const PrefillHead& head : heads) items += (std::int64_t{head.n_rows} * shape.group + lanes - 1) / lanes;
@@ -232,14 +232,10 @@ void list_items(std::span<const PrefillHead> heads, const AttentionShape& shape,
 }  // namespace
 
 void attend_prefill_cpu(std::span<const PrefillHead> heads, const AttentionShape& shape, const CpuContext& context) {
-  MNEME_CHECK(shape.group >= 1 && shape.group <= 16, "group {} is not in 1..16", shape.group);
-  MNEME_CHECK(shape.head_dim >= 8 && shape.head_dim <= 256 && shape.head_dim % 8 == 0,
-              "head_dim {} is not a multiple of 8 up to 256", shape.head_dim);
-  MNEME_CHECK(shape.kv_dtype == DType::kBF16 || shape.kv_dtype == DType::kF16, "keys and values of {}",
-              dtype_name(shape.kv_dtype));
+  check_attention_shape(shape);
   static thread_local CallScratch t_call;
   CallScratch& call = t_call;
-  const int n_lanes = choose_lanes(heads, shape, context.pool->size());
+  const int n_lanes = count_lanes(heads, shape, context.pool->size());
   list_items(heads, shape, n_lanes, call);
   const Arithmetic arithmetic =
       shape.kv_dtype == DType::kBF16 && has_avx512_bf16() ? Arithmetic::kBF16 : Arithmetic::kF32;

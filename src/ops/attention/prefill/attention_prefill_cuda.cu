@@ -1,11 +1,11 @@
-// A block has 128 query rows of one head, 16 a warp, and goes over the pages that they see, two at a time; while the
-// warps work on two pages the next two come. On Hopper a library's kernel is about twice as fast
-// (attention_library_cuda.h); this one runs everywhere and reads pages where they lie.
+// Prefill attention over pages. A thread block has 128 query rows of one head, 16 per warp, and iterates over the pages
+// that they attend, two at a time, with the next two in flight. On Hopper a library's kernel is about twice as fast
+// (attention_flashinfer.cu); this one runs on every device and reads pages in place.
 #include <algorithm>
 
-#include "src/kernels/attention_cuda.h"
-#include "src/kernels/attention_page.cuh"
-#include "src/kernels/head_dims_cuda.h"
+#include "src/ops/attention/attention_cuda.h"
+#include "src/ops/attention/attention_page.cuh"
+#include "src/ops/attention/head_dims_cuda.h"
 
 namespace mneme {
 namespace {
@@ -14,7 +14,7 @@ using namespace cuda;  // NOLINT
 
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 constexpr int kBlockRows = kWarps * 16;
-constexpr int kPagesAhead = 2, kStages = 2;
+constexpr int kPrefetchPages = 2, kStages = 2;
 
 struct Args {
   PrefillAttentionCuda a;
@@ -26,24 +26,24 @@ template <typename T, int kDim>
 __global__ void __launch_bounds__(kThreads) prefill_kernel(Args p) {
   extern __shared__ __align__(128) std::uint8_t ring[];
   constexpr int kPageBytes = PageShape<kDim>::kBytes;
-  wait_for_previous();
+  grid_dependency_wait();
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
   const int head = blockIdx.x;
-  // The last rows see the most: they start first.
+  // The last rows attend the most tokens: they start first.
   const int block_row = (gridDim.y - 1 - blockIdx.y) * kBlockRows;
   const std::int64_t table_entry = table_at(p.tables, p.layer, p.a.slot, head / p.group);
   const std::int32_t* table = p.tables.blocks + table_entry;
   const auto mask_of = [&](int page) { return p.tables.masks == nullptr ? ~0u : p.tables.masks[table_entry + page]; };
-  const int first = p.a.first - shift_of(p.tables, p.layer, p.a.slot, head / p.group);  // slot of row 0
+  const int first = p.a.first - shift_of(p.tables, p.layer, p.a.slot, head / p.group);  // table index of row 0
   const int block_first = first + block_row, block_end = first + min(block_row + kBlockRows, p.a.n_rows);
   const int from = p.a.window > 0 ? max(0, block_first + 1 - p.a.window) : 0;
   const int page_begin = from / kKvPageTokens, page_end = (block_end + kKvPageTokens - 1) / kKvPageTokens;
 
   const auto fetch = [&](int page, int stage) {
 #pragma unroll
-    for (int i = 0; i < kPagesAhead; ++i)
+    for (int i = 0; i < kPrefetchPages; ++i)
       if (page + i < page_end)
-        fetch_page<kDim, kThreads>(shared_address(ring) + (stage * kPagesAhead + i) * kPageBytes,
+        fetch_page<kDim, kThreads>(shared_address(ring) + (stage * kPrefetchPages + i) * kPageBytes,
                                    p.tables.base + static_cast<std::int64_t>(table[page + i]) * kPageBytes, 0,
                                    block_end - (page + i) * kKvPageTokens, threadIdx.x, mask_of(page + i));
     copy_async_commit();
@@ -63,15 +63,15 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(Args p) {
   const int warp_first = first + block_row + warp * 16;
 
   int stage = 0;
-  for (int page = page_begin; page < page_end; page += kPagesAhead, stage ^= 1) {
-    fetch(page + kPagesAhead, stage ^ 1);
+  for (int page = page_begin; page < page_end; page += kPrefetchPages, stage ^= 1) {
+    fetch(page + kPrefetchPages, stage ^ 1);
     copy_async_wait<1>();
     __syncthreads();
 #pragma unroll 1
-    for (int i = 0; i < kPagesAhead; ++i) {
+    for (int i = 0; i < kPrefetchPages; ++i) {
       const int at = (page + i) * kKvPageTokens;
-      if (page + i >= page_end || at > warp_first + 15) break;  // nothing that this warp's rows see
-      const std::uint32_t address = shared_address(ring) + (stage * kPagesAhead + i) * kPageBytes;
+      if (page + i >= page_end || at > warp_first + 15) break;  // none of this warp's rows attends it
+      const std::uint32_t address = shared_address(ring) + (stage * kPrefetchPages + i) * kPageBytes;
       float s[kTokenTiles][4];
       score_page<T, kDim>(s, q, address);
       const std::uint32_t there = mask_of(page + i);
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(Args p) {
 
 template <typename T, int kDim>
 void run(const Args& args, const CudaContext& context) {
-  constexpr int kShared = kStages * kPagesAhead * PageShape<kDim>::kBytes;
+  constexpr int kShared = kStages * kPrefetchPages * PageShape<kDim>::kBytes;
   static const bool ready = [] {
     cuda_check(cudaFuncSetAttribute(prefill_kernel<T, kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared),
                "prefill attention's shared memory");
@@ -120,9 +120,9 @@ void run(const Args& args, const CudaContext& context) {
   launch(context, "attend_prefill", prefill_kernel<T, kDim>, grid, dim3(kThreads), kShared, args);
 }
 
-// One block a page: [KV heads, n_tokens, 2 D].
+// One thread block per page: [KV heads, n_tokens, 2 D].
 __global__ void gather_kernel(KvTables tables, std::int64_t first_entry, int n_tokens, uint4* out) {
-  wait_for_previous();
+  grid_dependency_wait();
   const int page = blockIdx.x, head = blockIdx.y, row_pieces = tables.head_dim / 4;
   const std::int32_t block = tables.blocks[first_entry + static_cast<std::int64_t>(head) * tables.max_pages + page];
   const auto* from =

@@ -1,17 +1,15 @@
 // One tile of keys in f32 arithmetic, on any CPU, for keys and values in bf16 or f16.
-#include "src/kernels/attention_prefill_tile.h"
+#include "src/ops/attention/prefill/attention_prefill_tile.h"
 
-// Arrays of vectors need a width known to the compiler.
-#ifndef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
-#endif
+#include "src/ops/simd/fixed_width_targets.h"
+
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "src/kernels/attention_prefill_f32.cc"
+#define HWY_TARGET_INCLUDE "src/ops/attention/prefill/attention_prefill_f32.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
-#include "src/kernels/attention_simd-inl.h"
+#include "src/ops/attention/attention_simd-inl.h"
 
 #ifndef MNEME_ATTENTION_PREFILL_F32_ONCE
 #define MNEME_ATTENTION_PREFILL_F32_ONCE
@@ -79,7 +77,7 @@ void expand_tile(const KeyTile& tile, const KeyTile& following, const QueryTile&
   }
 }
 
-// Scores of kVecs vectors of lanes, from `lane` on, with every key of the tile.
+// Scores of kVecs vectors of lanes, starting at `lane`, with every key of the tile.
 template <int kVecs>
 HWY_NOINLINE void score(int n_tokens, int lane, const QueryTile& queries) {
   const DF df;
@@ -107,7 +105,7 @@ HWY_NOINLINE void score(int n_tokens, int lane, const QueryTile& queries) {
   }
 }
 
-// Scores -> probabilities relative to the new top, in place; one vector of lanes.
+// Converts scores to probabilities relative to the new top, in place; one vector of lanes.
 void softmax(const KeyTile& tile, int lane, const QueryTile& queries) {
   const DF df;
   const hn::RebindToSigned<DF> di;
@@ -143,7 +141,7 @@ void softmax(const KeyTile& tile, int lane, const QueryTile& queries) {
   hn::Store(factor, df, queries.factor + lane);
 }
 
-// out = out * factor + values * probabilities for kVecs vectors of lanes, from `lane` on.
+// out = out * factor + values * probabilities for kVecs vectors of lanes, starting at `lane`.
 template <int kVecs>
 HWY_NOINLINE void weigh(int n_tokens, int lane, const QueryTile& queries) {
   const DF df;

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/tokenizer/jinja_format.h"
-#include "src/tokenizer/jinja_ops.h"
+#include "src/text/jinja/run/format.h"
+#include "src/text/jinja/run/ops.h"
 
 namespace mneme::jinja {
 namespace {
@@ -21,7 +21,7 @@ std::string_view written(char op) {
   return op == 'd' ? "//" : op == 'p' ? "**" : op == '-' ? "-" : op == '*' ? "*" : op == '/' ? "/" : "%";
 }
 
-// Python rounds quotients down and gives remainders the sign of the divisor.
+// Python floors quotients, and remainders have the sign of the divisor.
 std::int64_t floor_divide(Run& run, std::int64_t a, std::int64_t b) {
   if (b == -1) {
     std::int64_t r = 0;

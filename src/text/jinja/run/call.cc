@@ -1,16 +1,16 @@
-#include "src/tokenizer/jinja_call.h"
+#include "src/text/jinja/run/call.h"
 
 #include <algorithm>
 #include <array>
 #include <ctime>
 
-#include "src/tokenizer/jinja_ops.h"
-#include "src/tokenizer/jinja_print.h"
+#include "src/text/jinja/run/ops.h"
+#include "src/text/jinja/value/print.h"
 
 namespace mneme::jinja {
 namespace {
 
-constexpr std::int64_t kLongestRange = 100'000;  // as jinja2's sandbox has it
+constexpr std::int64_t kLongestRange = 100'000;  // as in jinja2's sandbox
 
 Value range(Run& run, const Arguments& arguments) {
   const auto& p = arguments.positional;
@@ -35,7 +35,7 @@ Value range(Run& run, const Arguments& arguments) {
   return std::shared_ptr<const List>(std::move(list));
 }
 
-// dict(...) and namespace(...): a mapping or pairs, then names.
+// Arguments of dict(...) and namespace(...): a mapping or pairs, then names.
 std::vector<std::pair<Value, Value>> pairs_of(Run& run, std::string_view name, const Arguments& arguments) {
   std::vector<std::pair<Value, Value>> items;
   if (arguments.positional.size() > 1) run.error("{}: expected at most one value without a name", name);
@@ -143,7 +143,7 @@ Value call_function(Run& run, std::string_view name, const Arguments& arguments)
   if (name == "strftime_now") return strftime_now(run, arguments);
   const Parameters p(run, "raise_exception", arguments, {"message"});
   const Text message = to_text(run, p.at(0));
-  // The template's own words, which the request's author is to read.
+  // The template's own message, addressed to the request's author.
   fail(ErrorKind::kRequest, "{}", message.view());
 }
 

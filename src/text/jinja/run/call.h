@@ -1,4 +1,4 @@
-// What a function, method, filter or test is called with.
+// Calls of functions, methods, filters and tests.
 #pragma once
 
 #include <initializer_list>
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/tokenizer/jinja_value.h"
+#include "src/text/jinja/value/value.h"
 
 namespace mneme::jinja {
 
@@ -19,16 +19,16 @@ struct Arguments {
   const Value* named_value(std::string_view name) const;
 };
 
-// Arguments by the names that a function gives them.
+// Arguments bound to a function's parameter names.
 //
-// Errors  kRequest: more arguments than names, an unknown name, a value given twice.
+// Errors  kRequest: too many arguments, an unknown name, an argument given twice.
 class Parameters {
  public:
   Parameters(Run& run, std::string_view function, const Arguments& arguments,
              std::initializer_list<std::string_view> names);
 
   bool has(std::size_t i) const { return values_[i] != nullptr; }
-  // Errors  kRequest: it is not given.
+  // Errors  kRequest: not given.
   const Value& at(std::size_t i) const;
   Value or_else(std::size_t i, Value otherwise) const { return has(i) ? *values_[i] : std::move(otherwise); }
   bool flag(std::size_t i) const;
@@ -42,13 +42,13 @@ class Parameters {
   std::vector<const Value*> values_;
 };
 
-// Errors of those below  kRequest: no such filter or test, wrong arguments, and what Python would raise.
+// Errors (all below)  kRequest: no such filter or test, wrong arguments, and what Python would raise.
 Value apply_filter(Run& run, std::string_view name, const Value& value, const Arguments& arguments);
 bool apply_test(Run& run, std::string_view name, const Value& value, const Arguments& arguments);
 bool is_filter(std::string_view name);
 bool is_test(std::string_view name);
 
-// range, dict, namespace, raise_exception, strftime_now: null where the name is none.
+// range, dict, namespace, raise_exception, strftime_now; null for other names.
 const Value* find_function(std::string_view name);
 Value call_function(Run& run, std::string_view name, const Arguments& arguments);
 

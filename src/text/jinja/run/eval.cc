@@ -1,20 +1,19 @@
-#include "src/tokenizer/jinja_eval.h"
+#include "src/text/jinja/run/eval.h"
 
 #include <algorithm>
 
 #include "src/base/check.h"
-#include "src/tokenizer/jinja_method.h"
-#include "src/tokenizer/jinja_ops.h"
-#include "src/tokenizer/jinja_print.h"
+#include "src/text/jinja/run/method.h"
+#include "src/text/jinja/run/ops.h"
+#include "src/text/jinja/value/print.h"
 
 namespace mneme::jinja {
 
 using Op = Expr::Op;
 
 Value Evaluator::evaluate(const Expr& e, const ScopePtr& scope) {
-  const Run::Deeper deeper(*run_);
+  const Run::RecursionGuard deeper(*run_);
   run_->at_line(e.line);
-  const auto part = [&](std::size_t i) { return evaluate(*e.parts[i], scope); };
   switch (e.op) {
     case Op::kConstant:
       return e.constant;
@@ -25,66 +24,73 @@ Value Evaluator::evaluate(const Expr& e, const ScopePtr& scope) {
     case Op::kDict:
       return collection(e, scope);
     case Op::kNot:
-      return !truth(part(0));
     case Op::kNegative:
-      return negative(*run_, part(0));
-    case Op::kPositive: {
-      const Value v = part(0);
-      if (!v.is_number()) run_->error("'+' before '{}'", v.type_name());
-      return v.boolean() != nullptr ? Value(v.as_integer()) : v;
-    }
-    case Op::kAnd: {
-      Value left = part(0);
-      return truth(left) ? part(1) : left;
-    }
-    case Op::kOr: {
-      Value left = part(0);
-      return truth(left) ? left : part(1);
-    }
+    case Op::kPositive:
+      return unary(e, scope);
+    case Op::kAnd:
+    case Op::kOr:
+    case Op::kIf:
+      return conditional(e, scope);
     case Op::kBinary:
       return binary(e, scope);
     case Op::kConcat:
       return concatenated(e, scope);
     case Op::kCompare:
       return compare(e, scope);
-    case Op::kIf:
-      if (truth(part(0))) return part(1);
-      if (e.parts[2] != nullptr) return part(2);
-      return Value::undefined("the inline if-expression evaluated to false and no else section was defined");
     case Op::kAttribute:
-      return attribute(*run_, part(0), e.name);
-    case Op::kItem: {
-      const Value object = part(0);
-      return item(*run_, object, part(1));
-    }
-    case Op::kSlice: {
-      const Value object = part(0);
-      const auto bound = [&](std::size_t i) { return e.parts[i] != nullptr ? part(i) : Value(); };
-      const Value begin = bound(1), end = bound(2);
-      return subscript_slice(*run_, object, begin, end, bound(3));
-    }
-    case Op::kCall: {
-      const Value callee = part(0);
-      const Arguments with = arguments(e, scope);
-      run_->at_line(e.line);
-      return call(callee, with, nullptr);
-    }
+      return attribute(*run_, evaluate(*e.parts[0], scope), e.name);
+    case Op::kItem:
+    case Op::kSlice:
+      return subscript(e, scope);
+    case Op::kCall:
+    case Op::kTest:
+      return applied(e, scope);
     case Op::kFilter:
       return through_filters(&e, {}, scope);
-    case Op::kTest: {
-      const Value v = part(0);
-      const Arguments with = arguments(e, scope);
-      run_->at_line(e.line);
-      return apply_test(*run_, e.name, v, with);
-    }
   }
   MNEME_CHECK(false, "expression {}", static_cast<int>(e.op));
 }
 
-// The innermost filter of a block's tag has no expression of its own: it takes `value`.
+Value Evaluator::unary(const Expr& e, const ScopePtr& scope) {
+  const Value v = evaluate(*e.parts[0], scope);
+  if (e.op == Op::kNot) return !truth(v);
+  if (e.op == Op::kNegative) return negative(*run_, v);
+  if (!v.is_number()) run_->error("'+' before '{}'", v.type_name());
+  return v.boolean() != nullptr ? Value(v.as_integer()) : v;
+}
+
+// `and`, `or` and the inline `if`, which evaluate only the parts that they need.
+Value Evaluator::conditional(const Expr& e, const ScopePtr& scope) {
+  const Value first = evaluate(*e.parts[0], scope);
+  const bool holds = truth(first);
+  if (e.op == Op::kIf) {
+    if (holds) return evaluate(*e.parts[1], scope);
+    if (e.parts[2] != nullptr) return evaluate(*e.parts[2], scope);
+    return Value::undefined("the inline if-expression evaluated to false and no else section was defined");
+  }
+  return holds == (e.op == Op::kAnd) ? evaluate(*e.parts[1], scope) : first;
+}
+
+Value Evaluator::subscript(const Expr& e, const ScopePtr& scope) {
+  const Value object = evaluate(*e.parts[0], scope);
+  if (e.op == Op::kItem) return item(*run_, object, evaluate(*e.parts[1], scope));
+  const auto bound = [&](std::size_t i) { return e.parts[i] != nullptr ? evaluate(*e.parts[i], scope) : Value(); };
+  const Value begin = bound(1), end = bound(2);
+  return subscript_slice(*run_, object, begin, end, bound(3));
+}
+
+// A call or a test, with its arguments.
+Value Evaluator::applied(const Expr& e, const ScopePtr& scope) {
+  const Value to = evaluate(*e.parts[0], scope);
+  const Arguments with = arguments(e, scope);
+  run_->at_line(e.line);
+  return e.op == Op::kCall ? call(to, with, nullptr) : Value(apply_test(*run_, e.name, to, with));
+}
+
+// The innermost filter of a block's tag has no operand expression: it takes `value`.
 Value Evaluator::through_filters(const Expr* filters, Value value, const ScopePtr& scope) {
   if (filters == nullptr) return value;
-  const Run::Deeper deeper(*run_);
+  const Run::RecursionGuard deeper(*run_);
   const Expr* inside = filters->parts[0].get();
   if (inside != nullptr) {
     value = inside->op == Op::kFilter ? through_filters(inside, std::move(value), scope) : evaluate(*inside, scope);

@@ -1,11 +1,11 @@
-// Runs a syntax tree.
+// Evaluates a syntax tree.
 #pragma once
 
 #include <memory>
 #include <vector>
 
-#include "src/tokenizer/jinja_ast.h"
-#include "src/tokenizer/jinja_call.h"
+#include "src/text/jinja/run/call.h"
+#include "src/text/jinja/syntax/ast.h"
 
 namespace mneme::jinja {
 
@@ -26,12 +26,16 @@ class Evaluator {
   Flow execute_with(const Stmt& s, const ScopePtr& scope, TextBuilder& out);
   void execute_call(const Stmt& s, const ScopePtr& scope, TextBuilder& out);
   std::shared_ptr<const List> elements(const Stmt& s, const ScopePtr& scope);
-  // What a block makes, through the filters of its tag.
+  // Result of a block, passed through the filters of its tag.
   Value captured(const Stmt& s, const ScopePtr& scope);
   Value through_filters(const Expr* filters, Value value, const ScopePtr& scope);
   void assign(const Target& target, const Value& value, const ScopePtr& scope);
 
   Value name(const Expr& e, const Scope& scope) const;
+  Value unary(const Expr& e, const ScopePtr& scope);
+  Value conditional(const Expr& e, const ScopePtr& scope);
+  Value subscript(const Expr& e, const ScopePtr& scope);
+  Value applied(const Expr& e, const ScopePtr& scope);
   Value compare(const Expr& e, const ScopePtr& scope);
   Value collection(const Expr& e, const ScopePtr& scope);
   Value concatenated(const Expr& e, const ScopePtr& scope);

@@ -1,15 +1,15 @@
 #include "src/base/check.h"
-#include "src/tokenizer/jinja.h"
-#include "src/tokenizer/jinja_eval.h"
-#include "src/tokenizer/jinja_ops.h"
-#include "src/tokenizer/jinja_print.h"
+#include "src/text/jinja/jinja.h"
+#include "src/text/jinja/run/eval.h"
+#include "src/text/jinja/run/ops.h"
+#include "src/text/jinja/value/print.h"
 
 namespace mneme::jinja {
 
 using Flow = Evaluator::Flow;
 
 Flow Evaluator::execute(const Body& body, const ScopePtr& scope, TextBuilder& out) {
-  const Run::Deeper deeper(*run_);
+  const Run::RecursionGuard deeper(*run_);
   for (const Stmt& s : body) {
     const Flow flow = execute_one(s, scope, out);
     if (flow != Flow::kOn) return flow;
@@ -62,7 +62,7 @@ Flow Evaluator::execute_if(const Stmt& s, const ScopePtr& scope, TextBuilder& ou
   return execute(s.otherwise, scope, out);
 }
 
-// What the loop goes over: the elements for which its condition holds.
+// Elements of the loop: those for which its condition holds.
 std::shared_ptr<const List> Evaluator::elements(const Stmt& s, const ScopePtr& scope) {
   const Value over = evaluate(*s.expr, scope);
   run_->at_line(s.line);
@@ -81,13 +81,13 @@ std::shared_ptr<const List> Evaluator::elements(const Stmt& s, const ScopePtr& s
 Flow Evaluator::execute_for(const Stmt& s, const ScopePtr& scope, TextBuilder& out) {
   auto loop = std::make_shared<Loop>();
   loop->items = elements(s, scope);
-  // What loop.changed() remembers may hold the loop itself.
+  // loop.changed() may store the loop itself.
   struct Forget {
     Loop& loop;
     ~Forget() { loop.last_changed.clear(); }
   } const forget{*loop};
   const std::size_t n = loop->items->items.size();
-  bool completed = false;  // an iteration came to its end; as in jinja2, the else runs where none did
+  bool completed = false;  // an iteration ran to its end; as in jinja2, else runs where none did
   for (; loop->index < n; ++loop->index) {
     const ScopePtr own = inner(scope);
     own->set("loop", loop);

@@ -1,4 +1,4 @@
-// Filters of texts and numbers, and the table of all.
+// Filters of strings and numbers, and the table of all filters.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -6,12 +6,12 @@
 #include <limits>
 #include <optional>
 
-#include "src/tokenizer/jinja_filter.h"
-#include "src/tokenizer/jinja_format.h"
-#include "src/tokenizer/jinja_method.h"
-#include "src/tokenizer/jinja_ops.h"
-#include "src/tokenizer/jinja_print.h"
-#include "src/tokenizer/unicode_case.h"
+#include "src/text/jinja/run/filter.h"
+#include "src/text/jinja/run/format.h"
+#include "src/text/jinja/run/method.h"
+#include "src/text/jinja/run/ops.h"
+#include "src/text/jinja/value/print.h"
+#include "src/text/unicode/unicode_case.h"
 
 namespace mneme::jinja {
 namespace {
@@ -35,7 +35,7 @@ Value filter_replace(Run& run, const Value& v, const Arguments& a) {
                  count < 0 ? std::numeric_limits<std::int64_t>::max() : count);
 }
 
-// Words begin after white space, "-" and opening brackets; a run of those is passed over as one.
+// Words start after white space, "-" and opening brackets; a run of those counts as one separator.
 Value filter_title(Run& run, const Value& v, const Arguments& a) {
   Parameters(run, "title", a, {});
   const Text text = to_text(run, v);
@@ -55,7 +55,7 @@ Value filter_title(Run& run, const Value& v, const Arguments& a) {
     const Text piece = slice(run, text, word, at);
     const std::size_t first = character_length(piece.view());
     add_case(run, piece, 0, first, static_cast<unsigned char>(Case::kUpper), out);
-    // Of its own: whether a sigma ends the word does not depend on the first letter.
+    // Converted separately: whether a sigma ends the word does not depend on the first letter.
     const Text rest = slice(run, piece, first, piece.size());
     add_case(run, rest, 0, rest.size(), static_cast<unsigned char>(Case::kLower), out);
   }
@@ -74,7 +74,7 @@ Value filter_indent(Run& run, const Value& v, const Arguments& a) {
     indention = Text(std::string(static_cast<std::size_t>(std::max<std::int64_t>(width, 0)), ' '));
   }
   const Value lines = split_lines(run, text, false);
-  // Python adds a line end before it splits, so that the last line end of a text stays.
+  // Python appends a line end before it splits, so that the last line end of a text is kept.
   std::vector<Text> all;
   for (const Value& line : lines.list()->items) all.push_back(*line.text());
   const std::string_view bytes = text.view();
@@ -122,7 +122,7 @@ Value filter_tojson(Run& run, const Value& v, const Arguments& a) {
   return out.finish();
 }
 
-// Digits with single underscores between them, as Python allows in numbers; nothing where they stand elsewhere.
+// Digits with single underscores between them, as in Python's numbers; nothing where they are misplaced.
 std::optional<std::string> without_underscores(std::string_view text) {
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {

@@ -1,7 +1,7 @@
-// Filters of sequences; src/tokenizer/jinja_filter.cc has the others, and the table that apply_filter() looks into.
+// Filters of sequences. The other filters, and the table of apply_filter(), are in src/text/jinja/run/filter.cc.
 #pragma once
 
-#include "src/tokenizer/jinja_call.h"
+#include "src/text/jinja/run/call.h"
 
 namespace mneme::jinja {
 
@@ -16,7 +16,7 @@ Value filter_map(Run& run, const Value& v, const Arguments& a);
 Value filter_max(Run& run, const Value& v, const Arguments& a);
 Value filter_min(Run& run, const Value& v, const Arguments& a);
 Value filter_reverse(Run& run, const Value& v, const Arguments& a);
-// select, reject and the same by an attribute: keeps elements that are, or are not, what a test asks.
+// select, reject, selectattr, rejectattr: keeps the elements for which a test is true (`keep`) or false.
 Value filter_select(Run& run, const Value& v, const Arguments& a, bool by_attribute, bool keep);
 Value filter_sort(Run& run, const Value& v, const Arguments& a);
 Value filter_string(Run& run, const Value& v, const Arguments& a);

@@ -1,15 +1,15 @@
 #include <algorithm>
 #include <charconv>
 
-#include "src/tokenizer/jinja_filter.h"
-#include "src/tokenizer/jinja_method.h"
-#include "src/tokenizer/jinja_ops.h"
-#include "src/tokenizer/jinja_print.h"
+#include "src/text/jinja/run/filter.h"
+#include "src/text/jinja/run/method.h"
+#include "src/text/jinja/run/ops.h"
+#include "src/text/jinja/value/print.h"
 
 namespace mneme::jinja {
 namespace {
 
-// "author.name", "items.0", or one index: looks up one part after the other.
+// Attribute path: "author.name", "items.0", or one index.
 class Getter {
  public:
   Getter(Run& run, const Value* path, const Value* otherwise = nullptr) : run_(&run), otherwise_(otherwise) {
@@ -67,7 +67,7 @@ Value values_of(Run& run, std::vector<Keyed> items) {
   return make_list(run, std::move(values));
 }
 
-// Not iterable at all fails; a truth value of false gives nothing.
+// Values that are not iterable fail; falsy ones give an empty list.
 bool nothing_in(const Value& v) {
   return !truth(v);
 }
@@ -144,7 +144,7 @@ Value filter_sort(Run& run, const Value& v, const Arguments& a) {
   const Parameters p(run, "sort", a, {"reverse", "case_sensitive", "attribute"});
   std::vector<Getter> getters;
   const Value* attribute = p.something(2);
-  if (attribute != nullptr && attribute->text() != nullptr) {  // several, between commas
+  if (attribute != nullptr && attribute->text() != nullptr) {  // several, comma-separated
     std::string_view rest = attribute->text()->view();
     for (bool more = true; more;) {
       const std::size_t comma = rest.find(',');
@@ -225,7 +225,7 @@ Value filter_map(Run& run, const Value& v, const Arguments& a) {
     const Text name = expect_text(run, a.positional[0], "map");
     const Arguments rest{{a.positional.begin() + 1, a.positional.end()}, a.named};
     for_each(run, v, [&](const Value& x) {
-      const Run::Deeper deeper(run);
+      const Run::RecursionGuard deeper(run);
       out.push_back(apply_filter(run, name.view(), x, rest));
     });
   }

@@ -1,11 +1,11 @@
-#include "src/tokenizer/jinja_format.h"
+#include "src/text/jinja/run/format.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 
-#include "src/tokenizer/jinja_ops.h"
-#include "src/tokenizer/jinja_print.h"
+#include "src/text/jinja/run/ops.h"
+#include "src/text/jinja/value/print.h"
 
 namespace mneme::jinja {
 namespace {
@@ -34,7 +34,7 @@ class Reader {
     at_ += there ? 1 : 0;
     return there;
   }
-  // Up to `c`, which is passed.
+  // Text up to `c`; consumes `c`.
   std::string_view until(char c) {
     const std::size_t end = text_.find(c, at_);
     if (end == std::string_view::npos) run_.error("format: '{}' is missing", c);
@@ -81,7 +81,7 @@ Conversion read_conversion(Reader& in) {
   return c;
 }
 
-// The number as C prints it, which is how Python does.
+// Formatted as by C, which Python matches.
 std::string number_text(Run& run, const Conversion& c, const Value& v) {
   if (!v.is_number()) run.error("format: %{} needs a number, not '{}'", c.type, v.type_name());
   std::string spec = "%";

@@ -1,10 +1,10 @@
-#include "src/tokenizer/jinja_method.h"
+#include "src/text/jinja/run/method.h"
 
 #include <algorithm>
 #include <array>
 
-#include "src/tokenizer/jinja_ops.h"
-#include "src/tokenizer/unicode_case.h"
+#include "src/text/jinja/run/ops.h"
+#include "src/text/unicode/unicode_case.h"
 
 namespace mneme::jinja {
 namespace {
@@ -29,7 +29,7 @@ Value method(const Value& self, std::string_view name) {
   return std::shared_ptr<const Callable>(std::move(callable));
 }
 
-// Using it fails; to print it or to ask whether it is defined does not.
+// Using it fails; printing it, or testing whether it is defined, does not.
 Value forbidden(const Value& object, std::string_view name) {
   return Value::undefined(fmt::format("access to attribute '{}' of '{}' object is unsafe", name, object.type_name()));
 }

@@ -1,10 +1,10 @@
-#include "src/tokenizer/jinja_ops.h"
+#include "src/text/jinja/run/ops.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
-#include "src/tokenizer/jinja_method.h"
+#include "src/text/jinja/run/method.h"
 
 namespace mneme::jinja {
 namespace {
@@ -39,7 +39,7 @@ std::string_view element_kind(const Value& v) {
   return v.type_name();
 }
 
-// The index of an element; nothing where there is none.
+// Index of an element, negative ones from the end; nothing where out of range.
 std::optional<std::size_t> index_of(std::int64_t index, std::size_t size) {
   const auto n = static_cast<std::int64_t>(size);
   if (index < 0) index += n;
@@ -71,7 +71,7 @@ bool truth(const Value& v) {
 }
 
 bool equal(Run& run, const Value& a, const Value& b) {
-  const Run::Deeper deeper(run);
+  const Run::RecursionGuard deeper(run);
   if (a.is_number() && b.is_number()) {
     if (a.is_integer() && b.is_integer()) return a.as_integer() == b.as_integer();
     return a.as_real() == b.as_real();
@@ -88,7 +88,7 @@ bool equal(Run& run, const Value& a, const Value& b) {
 }
 
 bool less(Run& run, const Value& a, const Value& b) {
-  const Run::Deeper deeper(run);
+  const Run::RecursionGuard deeper(run);
   expect_defined(run, a);
   expect_defined(run, b);
   if (a.is_number() && b.is_number()) {
@@ -97,7 +97,7 @@ bool less(Run& run, const Value& a, const Value& b) {
   }
   if (a.text() != nullptr && b.text() != nullptr) {
     run.spend_work(std::min(a.text()->size(), b.text()->size()) / 64);
-    return a.text()->view() < b.text()->view();  // the order of UTF-8 is that of code points
+    return a.text()->view() < b.text()->view();  // UTF-8 order is code point order
   }
   if (a.list() != nullptr && b.list() != nullptr && a.list()->kind == b.list()->kind &&
       (a.list()->kind == List::Kind::kList || a.list()->kind == List::Kind::kTuple)) {
@@ -271,7 +271,7 @@ const Text& expect_text(Run& run, const Value& v, std::string_view what) {
 }
 
 void expect_hashable(Run& run, const Value& v) {
-  const Run::Deeper deeper(run);
+  const Run::RecursionGuard deeper(run);
   if (v.dict() != nullptr || (v.list() != nullptr && v.list()->kind == List::Kind::kList))
     run.error("unhashable type: '{}'", v.type_name());
   if (v.list() != nullptr && v.list()->kind == List::Kind::kTuple)

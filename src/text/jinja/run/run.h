@@ -1,5 +1,4 @@
-// What one rendering may use, and where in the template it is. A template is untrusted: work, memory and depth are
-// bounded.
+// Resource limits and position of one rendering. Templates are untrusted: work, memory and depth are bounded.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +15,8 @@
 namespace mneme::jinja {
 
 struct Limits {
-  std::int64_t work = 40'000'000;               // steps; an operation on a text counts one for each 64 bytes
-  std::int64_t memory = std::int64_t{1} << 28;  // bytes of all texts and lists that are made, freed ones included
+  std::int64_t work = 40'000'000;               // steps; a string operation counts one per 64 bytes
+  std::int64_t memory = std::int64_t{1} << 28;  // bytes of all strings and lists created, freed ones included
   int depth = 600;                              // of nested expressions, blocks and macro calls together
   int nesting = 200;                            // of lists in lists
 };
@@ -48,29 +47,29 @@ class Run {
     fail(ErrorKind::kRequest, "chat template, line {}: {}", line_, fmt::format(format, std::forward<Args>(args)...));
   }
 
-  class Deeper {
+  class RecursionGuard {
    public:
-    explicit Deeper(Run& run) : run_(&run) {
+    explicit RecursionGuard(Run& run) : run_(&run) {
       if (++run.depth_ > run.limits_.depth) {
         --run.depth_;
         run.error("the template nests too deeply");
       }
       run.spend_work(1);
     }
-    ~Deeper() { --run_->depth_; }
-    Deeper(const Deeper&) = delete;
-    Deeper& operator=(const Deeper&) = delete;
+    ~RecursionGuard() { --run_->depth_; }
+    RecursionGuard(const RecursionGuard&) = delete;
+    RecursionGuard& operator=(const RecursionGuard&) = delete;
 
    private:
     Run* run_;
   };
 
   const Limits& limits() const { return limits_; }
-  // Objects that can hold each other in a circle: emptied together at the end.
+  // Keeps objects that may form reference cycles; they are cleared together at the end.
   void keep(std::shared_ptr<Namespace> object) { namespaces_.push_back(std::move(object)); }
   void keep(std::shared_ptr<Scope> scope) { scopes_.push_back(std::move(scope)); }
 
-  std::optional<std::time_t> now;  // of strftime_now(); absent: the clock's
+  std::optional<std::time_t> now;  // for strftime_now(); absent: the current time
 
  private:
   Limits limits_;

@@ -1,10 +1,10 @@
-// What can stand behind `is`, and name a test of select().
+// Tests: names after `is`, and in select().
 #include <array>
 
-#include "src/tokenizer/jinja_call.h"
-#include "src/tokenizer/jinja_method.h"
-#include "src/tokenizer/jinja_ops.h"
-#include "src/tokenizer/jinja_print.h"
+#include "src/text/jinja/run/call.h"
+#include "src/text/jinja/run/method.h"
+#include "src/text/jinja/run/ops.h"
+#include "src/text/jinja/value/print.h"
 
 namespace mneme::jinja {
 namespace {

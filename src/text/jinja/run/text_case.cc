@@ -1,6 +1,6 @@
-#include "src/tokenizer/jinja_method.h"
-#include "src/tokenizer/unicode_case.h"
-#include "src/tokenizer/utf8_step.h"
+#include "src/text/jinja/run/method.h"
+#include "src/text/unicode/unicode_case.h"
+#include "src/text/unicode/utf8_step.h"
 
 namespace mneme::jinja {
 
@@ -10,7 +10,7 @@ void add_case(Run& run, const Text& text, std::size_t begin, std::size_t end, un
   const std::string_view bytes = text.view();
   run.spend_work((end - begin) / 16);
   std::string converted;
-  std::size_t from = begin;  // not yet added, all of one origin
+  std::size_t from = begin;  // start of the text not yet added, all of one origin
   const auto flush = [&](std::size_t at) {
     out.add(converted, text.origin(from));
     converted.clear();

@@ -2,10 +2,10 @@
 #include <array>
 #include <limits>
 
-#include "src/tokenizer/jinja_format.h"
-#include "src/tokenizer/jinja_method.h"
-#include "src/tokenizer/jinja_ops.h"
-#include "src/tokenizer/unicode_case.h"
+#include "src/text/jinja/run/format.h"
+#include "src/text/jinja/run/method.h"
+#include "src/text/jinja/run/ops.h"
+#include "src/text/unicode/unicode_case.h"
 
 namespace mneme::jinja {
 namespace {
@@ -36,7 +36,7 @@ Value list_of(Run& run, const Text& text, const std::vector<Range>& parts) {
   return make_list(run, std::move(items));
 }
 
-// From the left, cut at every `separator`, `most` times at most.
+// Splits from the left at `separator`, at most `most` times.
 std::vector<Range> cut_at(std::string_view text, std::string_view separator, std::int64_t most) {
   std::vector<Range> parts;
   std::size_t from = 0;
@@ -62,7 +62,7 @@ std::vector<Range> cut_at_from_right(std::string_view text, std::string_view sep
   return parts;
 }
 
-// Words between white space; after `most` of them the rest, its end as it is.
+// Splits at white space; after `most` words the rest is kept, trailing white space included.
 std::vector<Range> words(std::string_view text, std::int64_t most) {
   std::vector<Range> parts;
   std::size_t at = 0;
@@ -135,7 +135,7 @@ Value partition(Run& run, const Text& self, const Arguments& arguments, bool rig
   return make_list(run, std::move(parts), List::Kind::kTuple);
 }
 
-// A part of a text, as find, count and startswith take it. `inside` is false where its begin lies behind its end.
+// Substring range of find, count and startswith. `inside` is false where it starts after its end.
 struct Part {
   std::size_t begin = 0, end = 0;
   bool inside = true;

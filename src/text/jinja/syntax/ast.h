@@ -1,4 +1,4 @@
-// The syntax tree of a template.
+// Syntax tree of a template.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/tokenizer/jinja_value.h"
+#include "src/text/jinja/value/value.h"
 
 namespace mneme::jinja {
 
@@ -27,9 +27,9 @@ struct Expr {
     kAnd,  // parts[0], parts[1]
     kOr,
     kBinary,     // name: + - * / // % **
-    kConcat,     // parts: all that ~ joins
+    kConcat,     // parts: operands of ~
     kCompare,    // parts[0], then parts[i + 1] compared by operators[i]
-    kIf,         // parts: condition, value, otherwise (may be null)
+    kIf,         // parts: condition, value, else (may be null)
     kAttribute,  // parts[0].name
     kItem,       // parts[0][parts[1]]
     kSlice,      // parts[0][parts[1]:parts[2]:parts[3]], each may be null
@@ -48,11 +48,11 @@ struct Expr {
   std::vector<std::pair<std::string, ExprPtr>> named;
 };
 
-// What a set or for assigns to: a name, a namespace's attribute, or several of them.
+// Target of a set or for: a name, a namespace's attribute, or several of them.
 struct Target {
   std::string name;
   std::string attribute;        // empty: the name itself
-  std::vector<Target> several;  // not empty: the value is taken apart
+  std::vector<Target> several;  // not empty: the value is unpacked
   int line = 1;
 };
 
@@ -72,13 +72,13 @@ struct Stmt {
     kText,      // text
     kOutput,    // expr
     kIf,        // branches, then otherwise
-    kFor,       // target in expr [if condition]: body, otherwise
+    kFor,       // target in expr [if condition]: body, else
     kSet,       // target = expr
     kSetBlock,  // target = body [through the filters of expr]
     kMacro,     // macro
     kCall,      // expr, called with macro as caller
     kFilter,    // body through the filters of expr
-    kWith,      // assignments, then body in a scope of its own
+    kWith,      // assignments, then body in its own scope
     kBreak,
     kContinue,
   };
@@ -93,8 +93,7 @@ struct Stmt {
   std::shared_ptr<MacroCode> macro;
 };
 
-// Errors  kFormat: what jinja2 would not take either, tags and constructs that are not supported, nesting beyond 100
-//         levels; with the line.
+// Errors  kFormat: what jinja2 rejects too, unsupported tags and constructs, nesting beyond 100 levels; with the line.
 Body parse(std::string_view source);
 
 }  // namespace mneme::jinja

@@ -1,14 +1,14 @@
-#include "src/tokenizer/jinja_lexer.h"
+#include "src/text/jinja/syntax/lexer.h"
 
 #include <algorithm>
 #include <array>
 #include <optional>
 
 #include "src/base/error.h"
-#include "src/checkpoint/utf8.h"
-#include "src/tokenizer/jinja_text.h"
-#include "src/tokenizer/unicode_case.h"
-#include "src/tokenizer/utf8_step.h"
+#include "src/text/jinja/value/text.h"
+#include "src/text/unicode/unicode_case.h"
+#include "src/text/unicode/utf8.h"
+#include "src/text/unicode/utf8_step.h"
 
 namespace mneme::jinja {
 namespace {
@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kLargestTemplate = std::size_t{1} << 20;
 constexpr std::size_t kNowhere = std::string_view::npos;
 
-// Every line end as "\n", and one at the end of the template taken away.
+// Line ends as "\n"; one at the end of the template is removed.
 std::string normalised(std::string_view source) {
   std::string out;
   out.reserve(source.size());
@@ -71,7 +71,7 @@ class Lexer {
     return kNowhere;
   }
 
-  // Text up to a tag whose sign ("-", "+" or none) says what happens to the white space before it.
+  // Text up to a tag; its sign ("-", "+" or none) controls the white space before it.
   std::string_view before_tag(std::size_t tag, char sign, bool variable) const {
     std::string_view text = text_.substr(at_, tag - at_);
     if (sign == '-') {
@@ -113,7 +113,7 @@ class Lexer {
     tag_inside(kind == '%');
   }
 
-  // The byte behind a tag's end `mark`, which is at `i`, with the white space that goes with it.
+  // Offset after a tag's end `mark` at `i`, including white space that the tag strips.
   std::size_t after_end(std::size_t i, bool strips, bool trims) const {
     if (strips) return after_space(i);
     return trims && at(i) == '\n' ? i + 1 : i;
@@ -126,7 +126,7 @@ class Lexer {
     advance(after_end(end + 2, sign && text_[end - 1] == '-', !sign));
   }
 
-  // Behind the name of {% raw %}, where this is one: the byte after its end.
+  // Where this is {% raw %}: the offset after its tag.
   std::optional<std::size_t> raw_begin() const {
     std::size_t i = after_space(at_);
     if (text_.substr(i, 3) != "raw") return std::nullopt;
@@ -155,7 +155,7 @@ class Lexer {
     syntax_error(began, "{% raw %} does not end");
   }
 
-  // The end of the tag at this place, where there is one.
+  // The end of the tag at this position, if there is one.
   std::optional<std::size_t> tag_end(bool block) const {
     const std::string_view mark = block ? "%}" : "}}";
     if (here(mark)) return after_end(at_ + 2, false, block);
@@ -195,7 +195,7 @@ class Lexer {
     syntax_error(began, block ? "a {% tag does not end" : "a {{ tag does not end");
   }
 
-  // Digits with single underscores between them, from `i` on; i itself where there are none.
+  // End of digits with single underscores between them, starting at `i`; i itself where there are none.
   std::size_t digits(std::size_t i, std::string_view allowed) const {
     const auto digit = [&](std::size_t k) { return k < text_.size() && allowed.find(text_[k]) != kNowhere; };
     if (!digit(i)) return i;
@@ -245,7 +245,7 @@ class Lexer {
     advance(end + 1);
   }
 
-  // Appends the character of an escape with up to `most` digits, all of them needed unless octal.
+  // Appends the character of an escape with `most` digits (octal: up to `most`).
   std::size_t coded(std::string_view s, std::size_t i, std::size_t most, unsigned base, std::string& out) const {
     char32_t code = 0;
     std::size_t n = 0;

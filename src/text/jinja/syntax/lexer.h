@@ -1,4 +1,4 @@
-// A template's text to tokens, with the white space around tags taken away as jinja2 does with trim_blocks and
+// Splits a template into tokens, with white space around tags removed as jinja2 does with trim_blocks and
 // lstrip_blocks.
 #pragma once
 
@@ -16,11 +16,11 @@ enum class TokenKind : std::uint8_t {
   kVariableBegin,
   kVariableEnd,
   kName,
-  kString,   // its escapes undone
-  kInteger,  // its digits as they are
+  kString,   // unescaped
+  kInteger,  // digits as written
   kFloat,
   kOperator,
-  kEnd,  // of the template
+  kEnd,  // end of the template
 };
 
 struct Token {
@@ -35,8 +35,8 @@ struct Token {
 
 // The last token is kEnd.
 //
-// Errors  kFormat: not UTF-8, larger than 1 MiB, a tag or string that does not end, brackets that do not match, a
-//         character that means nothing; with the line.
+// Errors  kFormat: not UTF-8, larger than 1 MiB, an unterminated tag or string, unbalanced brackets, an unexpected
+//         character; with the line.
 std::vector<Token> tokenize(std::string_view source);
 
 // Throws kFormat: "chat template, line 3: ...".

@@ -1,8 +1,8 @@
-#include "src/tokenizer/jinja_parser.h"
+#include "src/text/jinja/syntax/parser.h"
 
 #include <algorithm>
 
-#include "src/tokenizer/jinja_parser_nested.h"
+#include "src/text/jinja/syntax/parser_nested.h"
 
 namespace mneme::jinja {
 

@@ -1,12 +1,12 @@
-// Expressions of a template; jinja_parser_statement.cc has the tags.
+// Parser of template expressions; parser_statement.cc has the tags.
 #pragma once
 
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "src/tokenizer/jinja_ast.h"
-#include "src/tokenizer/jinja_lexer.h"
+#include "src/text/jinja/syntax/ast.h"
+#include "src/text/jinja/syntax/lexer.h"
 
 namespace mneme::jinja {
 
@@ -16,7 +16,7 @@ class Parser {
   Body parse_template();
 
  private:
-  class Nested;  // counts how deep the text nests
+  class Nested;  // counts nesting depth
 
   const Token& now() const { return tokens_[at_]; }
   const Token& next() const { return tokens_[at_ + 1 < tokens_.size() ? at_ + 1 : at_]; }
@@ -29,7 +29,7 @@ class Parser {
   [[noreturn]] void unexpected(std::string_view wanted) const;
 
   enum class Conditional : bool { kNo, kYes };
-  // Expressions with commas between them make a tuple. `end`: a name that ends it.
+  // Comma-separated expressions form a tuple. `end`: a name that ends it.
   ExprPtr tuple(Conditional conditional, bool parenthesised = false, std::string_view end = {});
   bool at_tuple_end(std::string_view end) const;
   ExprPtr expression(Conditional conditional = Conditional::kYes);
@@ -45,6 +45,7 @@ class Parser {
   ExprPtr primary();
   ExprPtr postfix(ExprPtr node);
   ExprPtr filters(ExprPtr node);
+  ExprPtr call(ExprPtr node);
   ExprPtr one_filter(ExprPtr node);
   ExprPtr test(ExprPtr node);
   ExprPtr subscript(ExprPtr node);
@@ -55,7 +56,7 @@ class Parser {
   std::string dotted_name();
 
   ExprPtr make(Expr::Op op, int line, std::string name = {}) const;
-  // Adds a part, and checks that the tree does not become too high.
+  // Adds a part and checks the height of the tree.
   void adopt(Expr& parent, ExprPtr part) const;
   void grow(Expr& parent, const Expr& part) const;
   ExprPtr two(Expr::Op op, const Token& at, ExprPtr a, ExprPtr b) const;
@@ -78,8 +79,8 @@ class Parser {
   std::vector<Token> tokens_;
   std::size_t at_ = 0;
   int depth_ = 0;
-  int loops_ = 0;                   // around this place, within the same macro
-  std::vector<MacroCode*> macros_;  // around this place
+  int loops_ = 0;                   // enclosing loops within the same macro
+  std::vector<MacroCode*> macros_;  // enclosing macros
 };
 
 }  // namespace mneme::jinja

@@ -1,11 +1,11 @@
-// How deep the parser is inside of a template's brackets, operators and tags.
+// Recursion guard of the parser: brackets, operators and tags.
 #pragma once
 
-#include "src/tokenizer/jinja_parser.h"
+#include "src/text/jinja/syntax/parser.h"
 
 namespace mneme::jinja {
 
-// A token that is a number. Errors  kFormat: out of range.
+// A number token's value. Errors  kFormat: out of range.
 Value number_value(const Token& t);
 
 class Parser::Nested {

@@ -1,7 +1,7 @@
-// What stands behind a value: subscripts, calls, filters and tests.
+// Postfix expressions: subscripts, calls, filters and tests.
 #include <charconv>
 
-#include "src/tokenizer/jinja_parser_nested.h"
+#include "src/text/jinja/syntax/parser_nested.h"
 
 namespace mneme::jinja {
 
@@ -26,15 +26,19 @@ Value number_value(const Token& t) {
   return v;
 }
 
+ExprPtr Parser::call(ExprPtr node) {
+  ExprPtr made = make(Op::kCall, now().line);
+  adopt(*made, std::move(node));
+  arguments(*made);
+  return made;
+}
+
 ExprPtr Parser::postfix(ExprPtr node) {
   for (;;) {
     if (now().is_op(".") || now().is_op("[")) {
       node = subscript(std::move(node));
     } else if (now().is_op("(")) {
-      ExprPtr call = make(Op::kCall, now().line);
-      adopt(*call, std::move(node));
-      arguments(*call);
-      node = std::move(call);
+      node = call(std::move(node));
     } else {
       return node;
     }
@@ -48,10 +52,7 @@ ExprPtr Parser::filters(ExprPtr node) {
     } else if (now().is_name("is")) {
       node = test(std::move(node));
     } else if (now().is_op("(")) {
-      ExprPtr call = make(Op::kCall, now().line);
-      adopt(*call, std::move(node));
-      arguments(*call);
-      node = std::move(call);
+      node = call(std::move(node));
     } else {
       return node;
     }
@@ -136,7 +137,7 @@ ExprPtr Parser::subscript_part() {
   ExprPtr begin = now().is_op(":") ? nullptr : expression();
   if (!skip_op(":")) return begin;
   ExprPtr node = make(Op::kSlice, line);
-  node->parts.emplace_back();  // what is sliced comes later
+  node->parts.emplace_back();  // the sliced operand is set later
   adopt(*node, std::move(begin));
   adopt(*node, ends() ? nullptr : expression());
   adopt(*node, skip_op(":") && !ends() ? expression() : nullptr);

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <array>
 
-#include "src/tokenizer/jinja_parser_nested.h"
+#include "src/text/jinja/syntax/parser_nested.h"
 
 namespace mneme::jinja {
 
@@ -33,7 +33,7 @@ void Parser::end_block() {
   take();
 }
 
-// Up to a tag with one of these names, which is not passed; "{%" is.
+// Statements up to a tag with one of these names, which is not consumed; "{%" is.
 Body Parser::statements(std::initializer_list<std::string_view> ends) {
   const Nested nested(*this);
   Body body;
@@ -71,7 +71,7 @@ Stmt Parser::tag() {
   if (name == "call") return call_tag(line);
   if (name == "filter") return filter_tag(line);
   if (name == "with") return with_tag(line);
-  if (name == "generation") {  // marks what the assistant said; as text it is nothing
+  if (name == "generation") {  // marks the assistant's text; no effect on rendering
     Stmt s = make_statement(Kind::kWith, line);
     end_block();
     s.body = statements({"endgeneration"});
@@ -206,7 +206,7 @@ void Parser::macro_body(MacroCode& macro, std::string_view end) {
   loops_ = loops;
   take();
   end_block();
-  // A name used in an inner macro is looked for in the outer ones too.
+  // A name used in an inner macro is looked up in the outer ones too.
   if (macros_.empty()) return;
   macros_.back()->uses_caller = macros_.back()->uses_caller || macro.uses_caller;
 }

@@ -1,8 +1,8 @@
-#include "src/tokenizer/jinja_input.h"
+#include "src/text/jinja/value/input.h"
 
 #include <limits>
 
-#include "src/checkpoint/utf8.h"
+#include "src/text/unicode/utf8.h"
 
 namespace mneme::jinja {
 namespace {

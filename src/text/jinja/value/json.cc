@@ -1,8 +1,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/tokenizer/jinja_ops.h"
-#include "src/tokenizer/jinja_print.h"
+#include "src/text/jinja/run/ops.h"
+#include "src/text/jinja/value/escaped.h"
+#include "src/text/jinja/value/print.h"
 
 namespace mneme::jinja {
 namespace {
@@ -37,20 +38,8 @@ std::string escape(char32_t c, bool ascii) {
 }
 
 void json_text(const Text& text, bool ascii, TextBuilder& out) {
-  const std::string_view bytes = text.view();
   out.add("\"");
-  std::size_t from = 0;
-  for (std::size_t at = 0; at < bytes.size();) {
-    const std::size_t n = character_length(bytes.substr(at));
-    const std::string escaped = escape(n == 1 ? static_cast<unsigned char>(bytes[at]) : character_at(bytes, at), ascii);
-    if (!escaped.empty()) {
-      out.add(text, from, at);
-      out.add(escaped, text.origin(at));
-      from = at + n;
-    }
-    at += n;
-  }
-  out.add(text, from, bytes.size());
+  print_escaped(text, out, [&](char32_t c) { return escape(c, ascii); });
   out.add("\"");
 }
 
@@ -65,7 +54,7 @@ class Printer {
   Printer(Run& run, const JsonStyle& style, TextBuilder& out) : run_(run), style_(style), out_(out) {}
 
   void value(const Value& v, int level) {
-    const Run::Deeper deeper(run_);
+    const Run::RecursionGuard deeper(run_);
     if (v.text() != nullptr) return json_text(*v.text(), style_.ascii, out_);
     if (v.is_none()) return out_.add("null");
     if (v.boolean() != nullptr) return out_.add(*v.boolean() ? "true" : "false");

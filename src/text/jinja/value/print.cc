@@ -1,35 +1,18 @@
-#include "src/tokenizer/jinja_print.h"
+#include "src/text/jinja/value/print.h"
 
 #include <array>
 #include <charconv>
 #include <cmath>
 
-#include "src/tokenizer/unicode_case.h"
+#include "src/text/jinja/value/escaped.h"
+#include "src/text/unicode/unicode_case.h"
 
 namespace mneme::jinja {
 namespace {
 
-// A number in base 16 with `width` digits.
+// A number in hexadecimal with `width` digits.
 std::string hex(char32_t c, int width) {
   return fmt::format("{:0{}x}", static_cast<std::uint32_t>(c), width);
-}
-
-// Copies what needs no escape in runs. `escape` gives the escape of a character, or nothing.
-template <typename Escape>
-void print_escaped(const Text& text, TextBuilder& out, const Escape& escape) {
-  const std::string_view bytes = text.view();
-  std::size_t from = 0;
-  for (std::size_t at = 0; at < bytes.size();) {
-    const std::size_t n = character_length(bytes.substr(at));
-    const std::string escaped = escape(n == 1 ? static_cast<unsigned char>(bytes[at]) : character_at(bytes, at));
-    if (!escaped.empty()) {
-      out.add(text, from, at);
-      out.add(escaped, text.origin(at));
-      from = at + n;
-    }
-    at += n;
-  }
-  out.add(text, from, bytes.size());
 }
 
 void repr_text(const Text& text, TextBuilder& out) {
@@ -146,14 +129,14 @@ std::string real_text(double value) {
 }
 
 void print_repr(Run& run, const Value& v, TextBuilder& out) {
-  const Run::Deeper deeper(run);
+  const Run::RecursionGuard deeper(run);
   if (v.text() != nullptr) return repr_text(*v.text(), out);
   if (v.undefined() != nullptr) return out.add("Undefined");
   print(run, v, out);
 }
 
 void print(Run& run, const Value& v, TextBuilder& out) {
-  const Run::Deeper deeper(run);
+  const Run::RecursionGuard deeper(run);
   if (v.text() != nullptr) {
     out.add(*v.text());
   } else if (v.is_none()) {

@@ -3,11 +3,11 @@
 
 #include <string>
 
-#include "src/tokenizer/jinja_value.h"
+#include "src/text/jinja/value/value.h"
 
 namespace mneme::jinja {
 
-// The shortest digits that give the number again, as Python writes them: "1.0", "1e-07", "inf".
+// Shortest decimal that round-trips, as Python writes it: "1.0", "1e-07", "inf".
 std::string real_text(double value);
 
 void print(Run& run, const Value& v, TextBuilder& out);
@@ -15,13 +15,13 @@ Text to_text(Run& run, const Value& v);
 void print_repr(Run& run, const Value& v, TextBuilder& out);
 
 struct JsonStyle {
-  bool ascii = false;  // escapes of all other characters
+  bool ascii = false;  // escape non-ASCII characters
   bool sort_keys = false;
-  bool lines = false;  // one element a line, each level `indent` further in
+  bool lines = false;  // one element per line, indented by `indent` per level
   std::string indent;
   std::string between = ", ", after_key = ": ";
 };
-// Errors  kRequest: what JSON has no form for.
+// Errors  kRequest: a value that JSON cannot represent.
 void print_json(Run& run, const Value& v, const JsonStyle& style, TextBuilder& out);
 
 }  // namespace mneme::jinja

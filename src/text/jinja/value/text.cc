@@ -1,4 +1,4 @@
-#include "src/tokenizer/jinja_text.h"
+#include "src/text/jinja/value/text.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,5 +1,5 @@
-// Strings of a template that remember where each byte came from: from the template, or from what it was given. Only
-// the former may name special tokens.
+// Strings of a template that record the origin of each byte, template or input. Only bytes of the template may name
+// special tokens.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,11 @@
 #include <string>
 #include <string_view>
 
-#include "src/tokenizer/jinja_run.h"
+#include "src/text/jinja/run/run.h"
 
 namespace mneme::jinja {
 
-// Whose words a byte is. Zero is the template's own text; the rest are up to the caller.
+// Origin of a byte. Zero is the template's own text; other values are up to the caller.
 using Origin = std::uint8_t;
 inline constexpr Origin kTemplate = 0;
 
@@ -34,14 +34,14 @@ class Text {
   friend class TextBuilder;
   struct Rep {
     std::string bytes;
-    std::string origins;  // one for each byte; empty where all are `origin`
+    std::string origins;  // one per byte; empty where all are `origin`
     Origin origin = kTemplate;
   };
   Origin origin_at(std::size_t byte) const { return static_cast<Origin>(rep_->origins[byte]); }
   std::shared_ptr<const Rep> rep_;
 };
 
-// Puts a text together; every byte keeps its origin. What it makes counts against the run's limits.
+// Builds a text; every byte keeps its origin. The memory counts against the run's limits.
 class TextBuilder {
  public:
   explicit TextBuilder(Run& run) : run_(&run) {}
@@ -53,7 +53,7 @@ class TextBuilder {
 
  private:
   void spend(std::size_t bytes);
-  // `n` bytes of one origin are about to follow.
+  // Announces `n` bytes of one origin.
   void mark(Origin origin, std::size_t n);
 
   Run* run_;
@@ -64,9 +64,9 @@ Text slice(Run& run, const Text& text, std::size_t begin, std::size_t end);
 
 // Characters are code points, as in Python.
 std::size_t count_characters(std::string_view text);
-// The byte at which character `n` begins; text.size() where there are not so many.
+// Byte offset of character `n`; text.size() where there are fewer.
 std::size_t byte_of_character(std::string_view text, std::size_t n);
-// Length of the character that `text` begins with. Requires  text is not empty and is valid UTF-8.
+// Length of the first character of `text`. Requires  text is not empty and is valid UTF-8.
 std::size_t character_length(std::string_view text);
 char32_t character_at(std::string_view text, std::size_t byte);
 

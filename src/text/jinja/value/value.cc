@@ -1,4 +1,4 @@
-#include "src/tokenizer/jinja_value.h"
+#include "src/text/jinja/value/value.h"
 
 #include <algorithm>
 
@@ -20,7 +20,7 @@ int checked_nesting(Run& run, int nesting) {
 
 }  // namespace
 
-// Lists and names are moved out before anything is destroyed: objects may hold each other in circles and long chains.
+// Lists and names are moved out before anything is destroyed: objects may form cycles and long chains.
 Run::~Run() {
   std::vector<Value> values;
   for (const auto& n : namespaces_) {
@@ -140,7 +140,7 @@ Value make_text(std::string_view bytes, Origin origin) {
 void set_attribute(Run& run, Namespace& object, std::string_view name, Value value) {
   run.spend_memory(sizeof(Value) + name.size());
   const int nesting = nesting_of(value);
-  // An object that holds itself is as deep as it was.
+  // Storing an object in itself does not change its depth.
   if (nesting > object.nesting && value.name_space() != &object) object.nesting = checked_nesting(run, nesting);
   if (Value* v = object.find(name)) {
     *v = std::move(value);

@@ -1,5 +1,5 @@
-// The values of a template: Python's None, bool, int (64 bits), float, str, list, tuple, dict, and jinja2's own.
-// Lists and dicts never change, as in jinja2's immutable sandbox; only a namespace does.
+// Template values: Python's None, bool, int (64 bits), float, str, list, tuple, dict, and jinja2's own. Lists and dicts
+// are immutable, as in jinja2's immutable sandbox; only a namespace is mutable.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "src/tokenizer/jinja_text.h"
+#include "src/text/jinja/value/text.h"
 
 namespace mneme::jinja {
 
@@ -21,7 +21,7 @@ struct Callable;
 struct Loop;
 
 struct None {};
-// A name or attribute that is not there; `why` is the message of using it.
+// A missing name or attribute; `why` is the message of using it.
 struct Undefined {
   std::shared_ptr<const std::string> why;
 };
@@ -46,7 +46,7 @@ class Value {
   static Value size(std::size_t n) { return static_cast<std::int64_t>(n); }
 
   bool is_none() const { return std::holds_alternative<None>(data_); }
-  // Null where the value is something else.
+  // Null where the value has another type.
   const Undefined* undefined() const { return std::get_if<Undefined>(&data_); }
   const bool* boolean() const { return std::get_if<bool>(&data_); }
   const std::int64_t* integer() const { return std::get_if<std::int64_t>(&data_); }
@@ -64,7 +64,7 @@ class Value {
   std::int64_t as_integer() const { return integer() != nullptr ? *integer() : *boolean() ? 1 : 0; }
   double as_real() const { return real() != nullptr ? *real() : static_cast<double>(as_integer()); }
 
-  // The same object, or equal where objects have no identity (`is sameas`).
+  // The same object, or equal for types without identity (`is sameas`).
   bool same_as(const Value& other) const;
   // Python's name of the type: "str", "dict".
   std::string_view type_name() const;
@@ -86,8 +86,8 @@ struct List {
   Kind kind = Kind::kList;
   std::vector<Value> items;
   int nesting = 0;
-  mutable bool used = false;  // of a generator: nothing more comes
-  std::string label;          // of a range: how it is written
+  mutable bool used = false;  // of a generator: it is consumed
+  std::string label;          // of a range: its repr
 
   bool is_sequence() const { return kind == Kind::kList || kind == Kind::kTuple || kind == Kind::kRange; }
 };
@@ -96,7 +96,7 @@ struct Dict {
   std::vector<std::pair<Value, Value>> items;  // in the order of insertion
   int nesting = 0;
 
-  // Null: no such key. For keys that are texts.
+  // Null: no such key. For string keys.
   const Value* find(std::string_view key) const;
 };
 
@@ -109,14 +109,14 @@ struct Namespace {
 
 struct MacroCode;
 
-// A macro, a method that belongs to a value, or a function of the environment.
+// A macro, a bound method, or a function of the environment.
 struct Callable {
   enum class Kind : std::uint8_t { kMacro, kMethod, kFunction };
   Kind kind = Kind::kFunction;
   std::string name;
   Value self;                        // of a method
   const MacroCode* macro = nullptr;  // outlives the rendering
-  std::shared_ptr<Scope> scope;      // where the macro was defined
+  std::shared_ptr<Scope> scope;      // scope of the macro's definition
 };
 
 // `loop` inside of a for.
@@ -127,10 +127,10 @@ struct Loop {
   bool asked_changed = false;
 };
 
-// Names of a block; those not found here are looked for outside.
+// Variables of a block; lookup continues in the parent.
 struct Scope {
   std::shared_ptr<Scope> parent;
-  std::vector<std::pair<std::string_view, Value>> names;  // keys live in the template
+  std::vector<std::pair<std::string_view, Value>> names;  // keys are views of the template
 
   Value* find_here(std::string_view name);
   const Value* find(std::string_view name) const;

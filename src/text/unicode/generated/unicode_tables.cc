@@ -1,5 +1,5 @@
 // Made by tools/make_unicode_tables.py, of Unicode 14.0.0. clang-format off: a table.
-#include "src/tokenizer/unicode_tables.h"
+#include "src/text/unicode/generated/unicode_tables.h"
 
 // clang-format off
 namespace mneme::unicode {

@@ -1,0 +1,34 @@
+// Options of KV methods, shared by every subcommand that runs a model.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "mneme/options.h"
+#include "src/recipes/recipe.h"
+
+namespace mneme::cli {
+
+using KvOptions = KvMethodOptions;
+
+// --kv-method, --kv-budget, --kv-sink, --kv-recent, --dense-layers, --kv, in the group "Keys and values".
+void add_kv_options(CLI::App& command, KvOptions& options);
+// The same with a list of methods: --kv-method full,quest,quest:unit=page:32. `options.method` is not set.
+void add_kv_options(CLI::App& command, KvOptions& options, std::vector<std::string>& methods);
+
+// Parses NAME or NAME:KEY=VALUE/KEY=VALUE into a recipe; `options` has the rest.
+//
+//   note  null, or out: the note of recipe_of() about shrunk defaults
+Recipe recipe_named(const std::string& text, KvOptions options, std::string* note = nullptr);
+// Prints a note on standard error, each text once; "" prints nothing.
+void say_note(const std::string& note);
+// A hint for methods whose defaults are known to lose facts; else "".
+std::string weak_default(const Recipe& recipe);
+// Errors  kOption: a budget, sinks, a window or dense layers for full attention, which has none of them.
+void expect_method(const KvOptions& options);
+
+// All but the method, for commands with their own syntax of methods.
+void add_kv_block_options(CLI::App& command, KvOptions& options);
+
+}  // namespace mneme::cli

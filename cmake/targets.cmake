@@ -1,0 +1,175 @@
+# Functions that declare targets: rooms of the library, applications, tests, fuzzers.
+
+# The optimiser is half of what option parsing and assertions cost under sanitizers, where they run once. Rooms that
+# compute keep it: ops, selection, methods, references, contracts. Without sanitizers tests and applications take -O1.
+set(MNEME_UNOPTIMISED_SANITIZED apps engine formats golden house recipes server text)
+function(mneme_lower_optimisation target room)
+  string(REGEX REPLACE "/.*" "" top ${room})
+  if(MNEME_SANITIZE AND NOT MNEME_FUZZ AND top IN_LIST MNEME_UNOPTIMISED_SANITIZED)
+    target_compile_options(${target} PRIVATE -O0)
+  elseif(NOT MNEME_SANITIZE AND NOT MNEME_FUZZ)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
+  endif()
+endfunction()
+
+# mneme_sources(OUT FOLDER EXCLUDED...): C++ and CUDA files of a folder and its subfolders, less those of EXCLUDED folders.
+# *_cuda.cc and *.cu need CUDA.
+function(mneme_sources out folder)
+  file(GLOB_RECURSE found CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cc ${PROJECT_SOURCE_DIR}/${folder}/*.cu)
+  foreach(excluded IN LISTS ARGN)
+    list(FILTER found EXCLUDE REGEX "^${PROJECT_SOURCE_DIR}/${excluded}/")
+  endforeach()
+  if(NOT MNEME_HAVE_CUDA)
+    list(FILTER found EXCLUDE REGEX "(_cuda\\.cc|\\.cu)$")
+  endif()
+  set(${out} ${found} PARENT_SCOPE)
+endfunction()
+
+# The standard library, fmt and JSON take longer to parse than most sources do: precompiled once for the rooms of src/ and,
+# at its own optimisation level, for those of apps/. A library, so that its code generation options are those of rooms.
+set(MNEME_STANDARD_HEADERS <algorithm> <atomic> <bit> <chrono> <cmath> <condition_variable> <cstdint> <cstring> <deque>
+  <filesystem> <fstream> <functional> <map> <memory> <mutex> <numeric> <optional> <random> <set> <span> <string>
+  <string_view> <thread> <unordered_map> <utility> <variant> <vector>)
+function(mneme_source_headers target headers)
+  # At -O3 GCC 12 warns of what std::string does in a precompiled header: not where such warnings are errors.
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR (MNEME_WERROR AND NOT MNEME_SANITIZE))
+    return()
+  endif()
+  if(NOT TARGET ${headers})
+    file(WRITE ${PROJECT_BINARY_DIR}/generated/${headers}.cc "")
+    add_library(${headers} STATIC EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/generated/${headers}.cc)
+    target_link_libraries(${headers} PRIVATE mneme_warnings fmt::fmt nlohmann_json::nlohmann_json Threads::Threads)
+    if(headers MATCHES "lowered$")
+      mneme_lower_optimisation(${headers} apps)
+    endif()
+    target_precompile_headers(${headers} PRIVATE <fmt/format.h> <nlohmann/json.hpp> ${MNEME_STANDARD_HEADERS})
+  endif()
+  target_precompile_headers(${target} REUSE_FROM ${headers})
+endfunction()
+
+# mneme_room(NAME [LOWERED] [SOURCES file ...] [EXCLUDE folder ...] [USES room ...] [PUBLIC target ...] [PRIVATE target ...])
+# The folder src/NAME (apps/... for applications) with all its sources as a static library, mneme_NAME with / as _.
+# USES names rooms above it in cmake/rooms.cmake; PUBLIC and PRIVATE name other targets. Subfolders that are rooms of
+# their own are left out; LOWERED sets mneme_lower_optimisation. A room a/b also joins the group mneme_a, which tests use
+# to link all of a.
+function(mneme_room name)
+  cmake_parse_arguments(R "LOWERED" "" "SOURCES;EXCLUDE;USES;PUBLIC;PRIVATE" ${ARGN})
+  set(folder src/${name})
+  if(name MATCHES "^apps/")
+    set(folder ${name})
+  endif()
+  get_property(rooms GLOBAL PROPERTY MNEME_ROOM_FOLDERS)
+  if(NOT folder IN_LIST rooms)
+    message(FATAL_ERROR "cmake/rooms.cmake: ${folder} is not in MNEME_ROOMS")
+  endif()
+  set(nested ${R_EXCLUDE})
+  foreach(other IN LISTS rooms)
+    if(other MATCHES "^${folder}/")
+      list(APPEND nested ${other})
+    endif()
+  endforeach()
+  mneme_sources(sources ${folder} ${nested})
+  string(REPLACE "/" "_" target mneme_${name})
+  list(TRANSFORM R_USES REPLACE "/" "_")
+  list(TRANSFORM R_USES PREPEND mneme_)
+  list(APPEND sources ${R_SOURCES})
+  if(NOT sources)
+    add_library(${target} INTERFACE)
+    target_include_directories(${target} INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+    target_link_libraries(${target} INTERFACE ${R_USES} ${R_PUBLIC})
+  else()
+    add_library(${target} STATIC ${sources})
+    target_include_directories(${target} PUBLIC
+      $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
+    target_link_libraries(${target} PUBLIC ${R_USES} ${R_PUBLIC} PRIVATE mneme_warnings ${R_PRIVATE})
+    # A room without fmt has other definitions than the precompiled headers.
+    if(R_LOWERED)
+      mneme_lower_optimisation(${target} apps)
+      mneme_source_headers(${target} mneme_source_headers_lowered)
+    elseif(R_USES OR R_PUBLIC)
+      mneme_source_headers(${target} mneme_source_headers)
+    endif()
+  endif()
+  if(name MATCHES "^(ops|selection)/")
+    string(REGEX REPLACE "/.*" "" group mneme_${name})
+    if(NOT TARGET ${group})
+      add_library(${group} INTERFACE)
+    endif()
+    target_link_libraries(${group} INTERFACE ${target})
+  endif()
+endfunction()
+
+# mneme_backend(ROOM NAME): whoever links the room also links what registers itself by MNEME_REGISTER_BACKEND(NAME, ...).
+function(mneme_backend room name)
+  target_link_options(mneme_${room} INTERFACE LINKER:-u,mneme_backend_${name})
+endfunction()
+
+# GoogleTest, GoogleMock and JSON take longer to parse than most tests do: precompiled once for each optimisation level.
+# An executable, so that its code generation options are those of the tests that take it.
+function(mneme_test_headers target room)
+  get_target_property(options ${target} COMPILE_OPTIONS)
+  set(headers mneme_test_headers)
+  if(options AND "-O0" IN_LIST options)
+    set(headers mneme_test_headers_unoptimised)
+  endif()
+  if(NOT TARGET ${headers})
+    file(WRITE ${PROJECT_BINARY_DIR}/generated/${headers}.cc "int main() {}\n")
+    add_executable(${headers} ${PROJECT_BINARY_DIR}/generated/${headers}.cc)
+    target_link_libraries(${headers} PRIVATE mneme_warnings fmt::fmt GTest::gmock GTest::gtest_main nlohmann_json::nlohmann_json)
+    mneme_lower_optimisation(${headers} ${room})
+    target_precompile_headers(${headers} PRIVATE
+      <gmock/gmock.h> <gtest/gtest.h> <fmt/format.h> <nlohmann/json.hpp>
+      <algorithm> <cmath> <cstdint> <filesystem> <fstream> <memory> <random> <span> <string> <vector>)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM ${headers})
+  # In a precompiled header GCC 12 warns of std::string's own bounds, which it knows to be a system header's otherwise.
+  target_compile_options(${target} PRIVATE -Wno-array-bounds)
+endfunction()
+
+# mneme_test(NAME SOURCES a.cc ... USES room ... [SHARDS n]): one GoogleTest program, its tests known to ctest by their own
+# names. With SHARDS it runs n times, each time every n-th of its tests (NAME.1, ...): for programs of hundreds of cases
+# that share nothing, where starting a process for each takes longer than the cases do.
+function(mneme_test name)
+  cmake_parse_arguments(T "" "TIMEOUT;SHARDS" "SOURCES;USES;LIBS" ${ARGN})
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 300)
+  endif()
+  add_executable(${name} ${T_SOURCES})
+  list(TRANSFORM T_USES REPLACE "/" "_")
+  list(TRANSFORM T_USES PREPEND mneme_)
+  target_link_libraries(${name} PRIVATE ${T_USES} ${T_LIBS} mneme_warnings fmt::fmt GTest::gmock GTest::gtest_main)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+  target_compile_definitions(${name} PRIVATE MNEME_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  file(RELATIVE_PATH room ${PROJECT_SOURCE_DIR}/tests ${CMAKE_CURRENT_SOURCE_DIR})
+  mneme_lower_optimisation(${name} ${room})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    mneme_test_headers(${name} ${room})
+  endif()
+  if(NOT T_SHARDS)
+    gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT ${T_TIMEOUT})
+    return()
+  endif()
+  # Two threads that wait for each other (tests/test_threads.h) want two cores.
+  set(processors 2)
+  if(MNEME_SANITIZE MATCHES address)
+    set(processors 1)
+  endif()
+  foreach(shard RANGE 1 ${T_SHARDS})
+    math(EXPR index "${shard} - 1")
+    add_test(NAME ${name}.${shard} COMMAND ${name} --gtest_brief=1)
+    set_tests_properties(${name}.${shard} PROPERTIES TIMEOUT 900 PROCESSORS ${processors}
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${T_SHARDS};GTEST_SHARD_INDEX=${index}")
+  endforeach()
+endfunction()
+
+# mneme_fuzzer(NAME SOURCES a.cc USES room ...): one libFuzzer program.
+function(mneme_fuzzer name)
+  cmake_parse_arguments(T "" "" "SOURCES;USES" ${ARGN})
+  add_executable(${name} ${T_SOURCES})
+  list(TRANSFORM T_USES REPLACE "/" "_")
+  list(TRANSFORM T_USES PREPEND mneme_)
+  target_link_libraries(${name} PRIVATE ${T_USES} mneme_warnings)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+endfunction()

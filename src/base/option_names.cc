@@ -1,0 +1,91 @@
+// Names of the option types of mneme/options.h, in both directions.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <charconv>
+#include <utility>
+
+#include "mneme/options.h"
+#include "src/base/check.h"
+#include "src/base/error.h"
+
+namespace mneme {
+namespace {
+
+template <typename E, std::size_t N>
+using Names = std::array<std::pair<std::string_view, E>, N>;
+
+constexpr Names<Device, 2> kDevices = {{{"cpu", Device::kCpu}, {"cuda", Device::kCuda}}};
+constexpr Names<KvResidency, 3> kResidencies = {
+    {{"auto", KvResidency::kAuto}, {"device", KvResidency::kDevice}, {"host", KvResidency::kHost}}};
+constexpr Names<KvDtype, 2> kDtypes = {{{"bf16", KvDtype::kBf16}, {"f16", KvDtype::kF16}}};
+constexpr Names<NumaPolicy, 3> kPolicies = {
+    {{"none", NumaPolicy::kNone}, {"distribute", NumaPolicy::kDistribute}, {"isolate", NumaPolicy::kIsolate}}};
+
+template <typename E, std::size_t N>
+std::string_view name_in(const Names<E, N>& names, E value) {
+  for (const auto& [name, v] : names)
+    if (v == value) return name;
+  MNEME_CHECK(false, "no name for value {}", static_cast<int>(value));
+}
+
+template <typename E, std::size_t N>
+E value_in(const Names<E, N>& names, std::string_view option, std::string_view text) {
+  std::array<std::string_view, N> known;
+  for (std::size_t i = 0; i < N; ++i) {
+    if (names[i].first == text) return names[i].second;
+    known[i] = names[i].first;
+  }
+  fail(ErrorKind::kOption, "{}: expected {}, found \"{}\"", option, fmt::join(known, " or "), text);
+}
+
+}  // namespace
+
+std::string_view name_of(Device device) {
+  return name_in(kDevices, device);
+}
+std::string_view name_of(KvResidency residency) {
+  return name_in(kResidencies, residency);
+}
+std::string_view name_of(KvDtype dtype) {
+  return name_in(kDtypes, dtype);
+}
+std::string_view name_of(NumaPolicy policy) {
+  return name_in(kPolicies, policy);
+}
+
+Device parse_device(std::string_view name) {
+  return value_in(kDevices, "device", name);
+}
+KvResidency parse_kv_residency(std::string_view name) {
+  return value_in(kResidencies, "kv_store", name);
+}
+KvDtype parse_kv_dtype(std::string_view name) {
+  return value_in(kDtypes, "kv_cache_dtype", name);
+}
+NumaPolicy parse_numa_policy(std::string_view name) {
+  return value_in(kPolicies, "numa", name);
+}
+
+std::optional<std::vector<std::int32_t>> parse_dense_layers(std::string_view text) {
+  if (text.empty()) return std::nullopt;
+  std::vector<std::int32_t> layers;
+  if (text == "none") return layers;
+  for (const char *at = text.data(), *const end = at + text.size();; ++at) {
+    std::int32_t layer = -1;
+    const auto result = std::from_chars(at, end, layer);
+    at = result.ptr;
+    if (result.ec != std::errc() || layer < 0 || (at != end && *at != ','))
+      fail(ErrorKind::kOption, "--dense-layers: expected none, or layers as 0,1,31, found \"{}\"", text);
+    layers.push_back(layer);
+    if (at == end) return layers;
+  }
+}
+
+std::string dense_layers_text(const std::optional<std::vector<std::int32_t>>& layers) {
+  if (!layers) return "";
+  return layers->empty() ? "none" : fmt::format("{}", fmt::join(*layers, ","));
+}
+
+}  // namespace mneme

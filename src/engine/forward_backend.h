@@ -1,0 +1,17 @@
+// How the engine gets a forward pass on a device: the backend that a build with CUDA registers.
+#pragma once
+
+#include <memory>
+
+#include "mneme/options.h"
+#include "src/engine/forward_pass.h"
+
+namespace mneme {
+
+struct ForwardBackend {
+  // Errors  kDevice: no device; the message says why. kUnsupported: a shape that its kernels do not take. kResource: no
+  //         room for the weights.
+  std::unique_ptr<ForwardPass> (*make)(std::unique_ptr<Model> model, const EngineOptions& options);
+};
+
+}  // namespace mneme

@@ -1,0 +1,77 @@
+// One turn that is being computed: its request's events become pieces of text, and at the end the whole answer.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "src/engine/session/language_model_impl.h"
+#include "src/engine/session/step_loop.h"
+#include "src/engine/session/stop_matcher.h"
+
+namespace mneme {
+
+// Threads  one owner; the loop's threads call on_event(). cancel() may be called by any.
+class Generation final : public StepLoop::Listener {
+ public:
+  struct Rules {
+    std::vector<std::string> stop;
+    bool scores = false;               // fill Answer::scores
+    std::shared_ptr<const Plan> plan;  // of the request; null: full attention
+  };
+  // Of one step.
+  struct News {
+    std::string text;  // whole characters; may be empty
+    struct Progress {
+      std::int32_t done, total;  // tokens of the prompt
+    };
+    std::optional<Progress> progress;  // until the answer begins
+    bool last = false;
+  };
+
+  Generation(std::shared_ptr<SharedModel> model, Rules rules);
+  // Stops what still runs. The sequence stays.
+  ~Generation() override;
+  Generation(const Generation&) = delete;
+  Generation& operator=(const Generation&) = delete;
+
+  // Within the loop's exclusive(): events of `id`, which was just submitted, come here.
+  void begin(RequestId id);
+  // The oldest news not taken yet; waits for a step where there are none. Absent: that step had none.
+  //
+  // Errors  as Engine::step().
+  std::optional<News> next();
+  // Ends the answer before the next step. What was computed until then is part of it.
+  void cancel();
+  bool done() const { return done_; }  // the last news were taken
+
+  // When done.
+  Answer& answer() { return answer_; }
+  // Random numbers that the turn drew; absent: none. When done, or abandoned.
+  std::optional<RandomPosition> random() const { return random_; }
+  // Stops a turn that its owner gives up, and reads random() as it stands.
+  void abandon();
+
+  void on_event(Engine& engine, const RequestEvent& event) override;
+
+ private:
+  void end(Engine& engine, FinishReason reason);
+  void look_at_draws(const Engine& engine);
+
+  std::shared_ptr<SharedModel> model_;
+  Rules rules_;
+  RequestId id_;
+  StreamDecoder decoder_;
+  StopMatcher matcher_;
+  Answer answer_;
+  std::optional<RandomPosition> random_;
+  bool ended_ = false;  // the engine is done with it
+  std::mutex mutex_;    // guards `deliveries_`, `cancelled_`
+  std::deque<News> deliveries_;
+  bool cancelled_ = false;
+  bool done_ = false;
+};
+
+}  // namespace mneme

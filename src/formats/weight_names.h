@@ -1,0 +1,48 @@
+// Weights of a model configuration: GGUF's name (ours), Hugging Face's name, shape, and when present.
+//
+//   token_embd.weight         model.embed_tokens.weight                        [vocab, hidden]
+//   blk.N.attn_norm.weight    model.layers.N.input_layernorm.weight            [hidden]
+//   blk.N.attn_q.weight       model.layers.N.self_attn.q_proj.weight           [n_heads head_dim, hidden]
+//   blk.N.attn_k.weight       model.layers.N.self_attn.k_proj.weight           [n_kv_heads head_dim, hidden]
+//   blk.N.attn_v.weight       model.layers.N.self_attn.v_proj.weight           [n_kv_heads head_dim, hidden]
+//   blk.N.attn_{q,k,v}.bias   model.layers.N.self_attn.{q,k,v}_proj.bias       [n_out of each]            qkv_bias
+//   blk.N.attn_q_norm.weight  model.layers.N.self_attn.q_norm.weight           [head_dim]                 qk_norm
+//   blk.N.attn_k_norm.weight  model.layers.N.self_attn.k_norm.weight           [head_dim]                 qk_norm
+//   blk.N.attn_output.weight  model.layers.N.self_attn.o_proj.weight           [hidden, n_heads head_dim]
+//   blk.N.ffn_norm.weight     model.layers.N.post_attention_layernorm.weight   [hidden]
+//   blk.N.ffn_gate.weight     model.layers.N.mlp.gate_proj.weight              [ffn, hidden]
+//   blk.N.ffn_up.weight       model.layers.N.mlp.up_proj.weight                [ffn, hidden]
+//   blk.N.ffn_down.weight     model.layers.N.mlp.down_proj.weight              [hidden, ffn]
+//   output_norm.weight        model.norm.weight                                [hidden]
+//   output.weight             lm_head.weight                                   [vocab, hidden]            untied only
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/base/function_ref.h"
+#include "src/formats/checkpoint.h"
+#include "src/formats/model_config.h"
+
+namespace mneme {
+
+enum class WeightRole : std::uint8_t { kOther, kQuery, kKey };  // rows of q and k depend on RopePairs
+
+struct WeightSpec {
+  std::string name, hf_name;
+  std::int64_t n_out = 0;
+  std::int64_t n_in = 0;  // 0: a vector [n_out]
+  WeightRole role = WeightRole::kOther;
+};
+
+// Calls fn once per weight, in the table's order.
+void for_each_weight(const ModelConfig& config, FunctionRef<void(const WeightSpec&)> fn);
+
+// Checks that all weights are present with their shapes, and that there are no others.
+//
+// Errors  kFormat: missing, or another shape; kUnsupported: unknown, or a vector in a quantised type (named)
+void check_weights(const ModelConfig& config, const Checkpoint& checkpoint, std::string_view file);
+
+}  // namespace mneme

@@ -1,0 +1,77 @@
+// Recall driven by the host, as systems without a device-side gather do it: the selection is copied to the host, which
+// maintains the slot tables and issues a copy for every missing page while the step waits. A baseline for
+// recall_units_cuda (`mneme bench decode --recall`).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "src/cuda/memory.h"
+#include "src/cuda/stream.h"
+#include "src/kv/sequence_cache.h"
+#include "src/offload/kv_slots_cuda.h"
+
+namespace mneme {
+
+// Same order as kRecallNames of bench.h.
+enum class RecallBy : std::int32_t {
+  kMerged,      // by the device; hits are attended while misses are fetched
+  kGather,      // by the device, before attention starts; always for tokens and clusters, unless by the host
+  kCopies,      // one copy per page and KV head
+  kBatch,       // those copies in one batched call
+  kTokenMajor,  // one copy per page of 32 pieces, spaced as in pages of all KV heads. The fetched
+                // bytes are not the page: for benchmarks with random content only.
+  // Through a staging buffer on the device, from which a kernel scatters pages to their cache slots, as systems do that
+  // convert the host's layout to the device's.
+  kStaged,       // one buffer: a KV head's pages are fetched after the previous head is done
+  kStagedTwice,  // two buffers: they are fetched while the previous head is scattered
+};
+constexpr bool by_host(RecallBy by) {
+  return by != RecallBy::kGather && by != RecallBy::kMerged;
+}
+
+class CudaHostRecall {
+ public:
+  // Manages slot_layers' state for `slots`.
+  explicit CudaHostRecall(const KvSlots& slots);
+
+  struct Row {
+    const SequenceCache* cache = nullptr;
+    SlotRules rules;
+    std::int32_t seq_slot = -1;
+    bool reset = false;  // its cache slots were filled since the last step
+  };
+  // Call after select_pages_cuda(kNow) of the same rows, with schedule kEveryStep: waits for it, and enqueues what
+  // recall_units_cuda would do.
+  void recall(std::span<const Row> rows, RecallBy by, std::int32_t layer, std::int32_t slot_layer,
+              const Stream& stream);
+
+  // Counters of a sequence slot, as KvSlots::counts.
+  const SlotCounts& counts(std::int32_t slot_layer, std::int32_t seq_slot) const {
+    return counts_[static_cast<std::size_t>(slot_layer * slots_.n_seq_slots + seq_slot)];
+  }
+
+ private:
+  struct Head {
+    std::vector<std::int32_t> page_of, last_used;  // by cache slot of the third kind
+  };
+  void take(const Row& row, std::int32_t layer, std::int32_t slot_layer, std::int32_t kv_head);
+  void fetch_staged(std::size_t n_buffers, const Stream& stream);
+
+  KvSlots slots_;
+  std::vector<Head> heads_;  // indexed as in KvSlots
+  std::vector<SlotCounts> counts_;
+  PinnedBuffer selected_ids_, listed_;  // [seq slots][KV heads][max_listed]; [slot layers] of them
+  std::vector<CopyRequest> copies_;
+  std::vector<std::size_t> ends_;  // end of the copies of each KV head of each row
+  std::vector<std::int32_t> missing_, free_;
+  struct Staging {
+    DeviceBuffer pages;
+    Event arrived, free;
+  };
+  std::vector<Staging> staging_;  // allocated on first use
+  Stream copying_;
+};
+
+}  // namespace mneme

@@ -1,0 +1,46 @@
+#include "src/model/device_types.h"
+
+#include <fmt/format.h>
+
+#include "src/base/error.h"
+
+namespace mneme {
+
+void expect_device_type(std::string_view tensor, DType type) {
+  switch (type) {
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kQ8_0:
+    case DType::kQ4_0:
+    case DType::kQ4_1:
+      return;
+    default:
+      break;
+  }
+  fail(ErrorKind::kUnsupported,
+       "--device cuda: tensor '{}' has type {}, which the device does not multiply yet; expected f32, f16, bf16, q8_0, "
+       "q4_0 or q4_1. Run with --device cpu, or write such a file: mneme convert MODEL OUT.gguf --type q8_0",
+       tensor, dtype_name(type));
+}
+
+void expect_device_types(const Model& model) {
+  expect_device_type("token_embd.weight", model.embedding().dtype());
+  int layer = 0;
+  for (const LayerWeights& w : model.layers()) {
+    const auto expect = [layer](std::string_view name, const WeightMatrix& matrix) {
+      expect_device_type(fmt::format("blk.{}.{}.weight", layer, name), matrix.view().dtype());
+    };
+    expect("attn_q", w.q);
+    expect("attn_k", w.k);
+    expect("attn_v", w.v);
+    expect("attn_output", w.o);
+    expect("ffn_gate", w.gate);
+    expect("ffn_up", w.up);
+    expect("ffn_down", w.down);
+    ++layer;
+  }
+  expect_device_type("output.weight", model.head().view().dtype());
+}
+
+}  // namespace mneme

@@ -1,0 +1,281 @@
+// Device cache of units whose pages are in host memory.
+//
+// For every (layer with a budget, sequence slot, KV head): cache slots, each with room for one unit (a page's block, or
+// one token); the table of their content; the index of all units (boxes of pages, or 1-bit keys of tokens); and the
+// selection.
+//
+// A cache slot is of one of three kinds, in this order:
+//
+//   [0, sinks)                     holds unit u = slot
+//   [sinks, sinks + window)        unit u of the window is in slot sinks + u % window
+//   [sinks + window, n_slots)      selected units, in any order
+//
+// While all tokens are attended (length <= budget), unit u is in slot u instead. Where the pages themselves are on the
+// device, units of tokens have no cache slots: attention reads them in their pages.
+//
+// Units that are lists of tokens (UnitLists) are selected whole and fetched token by token: the unit of a cache slot is
+// then a token.
+//
+// Kernels of a step, in this order: store_qkv_cuda (pointwise_cuda.h) stores the new token, updates the box of the open
+// page and computes the cosine of this step's and the previous step's queries. select_pages_cuda or select_tokens_cuda
+// (one_bit_cuda.h) selects. recall_units_cuda fetches the misses and writes the cache slots to attend. Attention
+// follows. With SelectWhen::kNext selection and recall run concurrently with the rest of the step, for the next step.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "src/cuda/context.h"
+#include "src/kv/kv_tables_cuda.h"
+#include "src/selection/pool/group_pool.h"
+
+namespace mneme {
+
+enum class SlotSchedule : std::int32_t {
+  kNone,         // no selection: sinks and window
+  kEveryStep,    // with the current query
+  kSpeculative,  // with the query of the previous step, unless the gate flags a KV head
+  kKept,         // with the current query where the layer's queries moved; kept until they move again
+};
+// What the gate compares. kMean, kMax, kAny: GatePool's, over the cosines of a KV head or (kKept) of a layer. kMass
+// (kSpeculative): the share of softmax mass that this step's query would select and the speculative selection lacks;
+// all KV heads then select before the gate is evaluated.
+enum class SlotGate : std::int32_t { kMean, kMax, kAny, kMass };
+
+// Scores of units: by the index (boxes or 1-bit keys), at random, or by the keys themselves (the last two:
+// control_select_cuda.h).
+enum class SlotScore : std::int32_t { kIndex, kRandom, kKeys };
+
+// What a sequence attends in a layer; regions as in src/selection/region/region.h. Layers of a sequence differ only in
+// `budget` and `n_select`.
+struct SlotRules {
+  std::int32_t unit_tokens = kKvPageTokens;  // 1 or kKvPageTokens
+  // Tokens per entry of the index: a page, or a group of 1-bit keys. (kNone with units of tokens: whole pages leave
+  // the window.)
+  std::int32_t entry_tokens = kKvPageTokens;
+  std::int32_t fetch = 1;                         // of tokens: aligned neighbours fetched together, 1 or 4
+  std::int32_t budget = 0, sink = 0, recent = 0;  // tokens; with pages sink and recent are multiples, recent at least 1
+  std::int32_t n_select = 0;                      // units that fit the budget beside sinks and the smallest window
+  std::int32_t max_reuse = 0;                     // kKept: steps that a selection is reused after its own; 0: no limit
+  std::int32_t last_asked = 0;  // kKept: nonzero: the gate compares with the query of the last selection
+  SlotSchedule schedule = SlotSchedule::kNone;
+  GroupPool pool = GroupPool::kMeanProb;
+  SlotGate gate = SlotGate::kMean;
+  SlotScore score = SlotScore::kIndex;
+  float alpha = 1, tau = 1;
+  float eps = 1;  // SlotGate::kMass: flagged above this
+  // Benchmarks inject selections and gate outcomes at these rates; below 0: off.
+  float turnover = -1, correction = -1;
+  std::uint64_t seed = 0;  // kRandom
+  bool operator==(const SlotRules&) const = default;
+};
+
+// Counters of one (layer, sequence slot), summed over KV heads and steps.
+struct SlotCounts {
+  std::uint64_t checks = 0, corrections = 0;  // gate evaluations; gate flags
+  // Selected units, and the misses among them. With pages, a KV head that is flagged in the last step of a page selects
+  // twice: for that step, and for the next, whose region differs.
+  std::uint64_t selected = 0, missing = 0;
+  std::uint64_t neighbours = 0;  // fetched in addition, see SlotRules::fetch
+  std::uint64_t replaced = 0;    // selected now and not by the previous selection; counted where there are cache slots
+  std::uint64_t made = 0;        // kKept: selections, all KV heads counted as one
+};
+
+// State of a kept selection, per (layer, sequence slot).
+struct KeptSelection {
+  // Written by select_*_cuda for recall_units_cuda of the same step: the number of the selection that this step makes;
+  // 0: none.
+  std::int32_t made_now = 0;
+  // Written by recall_units_cuda for select_*_cuda of the next step.
+  std::int32_t n_made = 0, reused = 0;  // selections so far; steps that reused the last one
+  std::int32_t n_units = 0;             // units of the last selection per KV head; with lists: tokens
+};
+
+inline constexpr std::int32_t kBoxesBeyond = 256;  // boxes behind the last one that may be read
+
+// 1-bit keys of tokens in the order in which a warp multiplies them; one_bit.h defines them. All arrays are
+// [layers][seq slots][KV heads] first. A scan reads up to a page of four behind the last.
+//
+//   codes   [max_pages][4 D bytes]: of 32 tokens; a bit is 0 where the key is at least its zero point z
+//   levels  [groups of max_pages][z: D | s: D] bf16
+struct OneBitKeys {
+  std::byte* codes = nullptr;
+  std::byte* levels = nullptr;
+};
+
+// Units that are lists of tokens, for every (layer, sequence slot, KV head): unit u is members[ends[u - 1], ends[u]),
+// ascending positions. Together the units cover [sink, grouped), each token once; the window follows.
+//
+//   centroids  [max_units][D]  in the dtype of the keys (centroid.h)
+//   ends       [max_units]
+//   members    [max_tokens]
+struct UnitLists {
+  std::int32_t max_units = 0, max_tokens = 0;  // 0: units are not lists
+  std::byte* centroids = nullptr;
+  std::int32_t *ends = nullptr, *members = nullptr, *n_units = nullptr;
+  std::int32_t* grouped = nullptr;  // [layers][seq slots]
+};
+
+struct KvSlots {
+  std::int32_t n_layers = 0, n_seq_slots = 0, n_kv_heads = 0, n_heads = 0, head_dim = 0;
+  std::int32_t unit_tokens = kKvPageTokens;  // 1 or kKvPageTokens, the same for all sequence slots
+  std::int32_t group_tokens = 0;             // group size of 1-bit keys: 32, 64, 128 or 256; 0: boxes, or no index
+  bool mean_abs = false;                     // OneBitLevels::kMeanAbs
+  std::int32_t n_slots = 0;     // cache slots of one (layer, seq slot, KV head); 0: units are attended in their pages
+  std::int32_t max_pages = 0;   // per sequence
+  std::int32_t max_listed = 0;  // units that a step may attend
+  std::int32_t fetch = 1;       // largest SlotRules::fetch
+  bool f16 = false;
+  // Device memory. Shapes are [layers][seq slots][KV heads] first unless stated otherwise.
+  std::byte* slots = nullptr;  // [n_slots] units
+  std::byte* boxes = nullptr;  // [max_pages][hi: D | lo: D], dtype of the keys; kBoxesBeyond more at the end
+  OneBitKeys keys;             // one_bit_cuda.h
+  UnitLists lists;
+  std::int32_t* slot_of = nullptr;  // [max_units()]: cache slot of a selected unit; -1: none
+  std::int32_t* unit_of = nullptr;  // [n_slots]: unit in a cache slot of the third kind; -1: none
+  // [n_slots]: length (kKept: number of the selection) when last selected; below 0: empty, or fetched as a neighbour
+  // (SlotRules::fetch) and never selected.
+  std::int32_t* last_used = nullptr;
+  // By SelectWhen: [max_listed] unit ids, ascending; with lists, token ids, the best unit's first. With
+  // SlotGate::kMass, once recall_units_cuda ran for the next step, always its selection.
+  std::int32_t* selected_ids[2] = {};
+  std::int32_t* n_selected[2] = {};  // by SelectWhen
+  // [max_listed]: cache slots to attend, ordered by token (with lists: sinks, selection, window from the newest).
+  // Without cache slots: blocks, or tokens of the pool (block * kKvPageTokens + token). SlotRows::tickets: | kInFlight.
+  std::int32_t* listed = nullptr;
+  // SlotRows::tickets: equal to the ticket once `listed` is written; once all fetches of the step have arrived.
+  std::int32_t *listed_for = nullptr, *arrived_for = nullptr;
+  void* last_q = nullptr;   // [layers][seq slots][heads][D] bf16: queries of this step, after store_qkv_cuda
+  void* asked_q = nullptr;  // queries of the last selection (SlotRules::last_asked); or null
+  float* cosine = nullptr;  // [layers][seq slots][heads]: cosine of last_q with the previous step's queries, or asked_q
+  float* mass = nullptr;    // SlotGate::kMass: missing mass, after select_*_cuda
+  KeptSelection* kept = nullptr;  // [layers][seq slots]; null: no kept selections
+  SlotRules* rules = nullptr;     // [layers][seq slots]
+  SlotCounts* counts = nullptr;   // [layers][seq slots]
+  std::int32_t delay_us = 0;      // tests: fetches start up to this much later
+
+  std::size_t token_bytes() const { return 4 * static_cast<std::size_t>(head_dim); }
+  std::size_t unit_bytes() const { return token_bytes() * static_cast<std::size_t>(unit_tokens); }
+  std::int32_t max_units() const { return max_pages * (kKvPageTokens / unit_tokens); }
+  // `listed` as page tables for attention; their layers are those here.
+  KvTables tables() const {
+    return {.base = slots,
+            .blocks = listed,
+            .sequence_stride = static_cast<std::int64_t>(n_kv_heads) * max_listed,
+            .max_pages = max_listed,
+            .n_kv_heads = n_kv_heads,
+            .head_dim = head_dim,
+            .f16 = f16,
+            .of_tokens = unit_tokens == 1};
+  }
+};
+
+// Where the new tokens of a step are stored on the device until write_back_cuda. Rows with sequence slot -1 store to
+// their pages.
+struct SlotStore {
+  enum class Kind : std::int32_t { kNowhere, kTables, kSlots };
+  Kind kind = Kind::kNowhere;
+  const std::int32_t* seq_slots = nullptr;  // [n]
+  KvTables tables;                          // kTables: tables of a layer with all pages on the device
+  std::int32_t layer = 0;                   // layer of `tables`, or of `slots`
+  KvSlots slots;                            // kSlots
+};
+
+inline constexpr std::int32_t kMaxKvSlots = 8192;        // per KV head
+inline constexpr std::int32_t kMaxKvPages = 40 << 10;    // per sequence: what one thread block can rank
+inline constexpr std::int32_t kMaxUnitLists = 24 << 10;  // per KV head, likewise
+// Errors  kUnsupported: above one of these limits.
+void expect_slots_cuda(const KvSlots& slots);
+
+// Bit of an entry of KvSlots::listed: the fetch into this cache slot is in flight.
+inline constexpr std::uint32_t kInFlight = 0x80000000u;
+
+// Rows of a step, one per sequence.   seq_slots, lengths, reset, tickets [n] on the device
+inline constexpr std::int32_t kNoSelection = 1, kNoQuery = 2;  // bits of SlotRows::reset
+struct SlotRows {
+  const std::int32_t* seq_slots = nullptr;  // -1: no sequence
+  const std::int32_t* lengths = nullptr;    // tokens stored, including this step's
+  const std::int32_t* reset = nullptr;  // bits: no previous selection (kNoSelection), or no previous query (kNoQuery)
+  std::int32_t n = 0;
+  // With pages: a number that differs from the previous step's and is never 0. Attention of this step, launched right
+  // after recall_units_cuda, then starts with the hits (ArrivingSlots in attention_cuda.h). Null: attention waits for
+  // all fetches.
+  const std::int32_t* tickets = nullptr;
+};
+
+// kNow: for this step's attention, in the region of this length: KV heads that cannot attend their previous selection.
+// kNext: for the next step, in the region of one more token: all other KV heads (all, where the regions differ).
+enum class SelectWhen : std::int32_t { kNow, kNext };
+
+// Scores all boxes of the region with the row's queries (KvSlots::last_q), pools over the group, and writes the
+// n_select best units of every KV head.
+//
+// All KV heads of a row select when one of them needs it, or when the gate compares missing mass (missing_mass() of
+// group_pool.h; kNext must then not start before kNow has ended). Rows whose units are not scored by boxes are skipped
+// (SlotRules::score).
+//
+//   scratch  select_scratch_bytes(); not shared by launches that may overlap
+//
+// Numerics  box_score: f32 sums of exact products; group_pool: f32.   Ties, NaN  as topk.h.
+// Async  enqueues.
+struct SelectPages {
+  SlotRows rows;
+  SelectWhen when = SelectWhen::kNow;
+  std::byte* scratch = nullptr;
+};
+std::size_t select_scratch_bytes(const KvSlots& slots, std::int32_t n_rows);
+void select_pages_cuda(const SelectPages& c, const KvSlots& slots, std::int32_t slot_layer, const CudaContext& context);
+
+// The same for units that are lists (kKept alone): takes the best units until their tokens fill what the smallest
+// window, or this step's, leaves. Writes their tokens to `selected_ids`, the best unit first, the last unit truncated.
+// Specified by rank.h and centroid.h.
+std::size_t select_lists_scratch_bytes(const KvSlots& slots, std::int32_t n_rows);
+void select_lists_cuda(const SelectPages& c, const KvSlots& slots, std::int32_t slot_layer, const CudaContext& context);
+
+// Fetches the misses of the selection from their pages, evicting the least recently selected units, and writes
+// `listed`. Without cache slots it only writes `listed`.
+//
+// With SlotRules::fetch 4, the candidates of each miss's aligned group of four are fetched too, as far as there are
+// cache slots that hold no unit that was ever selected.
+//
+//   pages      page tables of the sequences; blocks may be in mapped host memory
+//   layer      the model's; slot_layer: the layer's index in `slots`
+//   max_blocks thread blocks for single tokens of the next step; twice as many for its pages, four times as many for
+//              this step, which waits for the recall and little else
+//
+// Async  enqueues.
+void recall_units_cuda(const SlotRows& rows, SelectWhen when, const KvSlots& slots, const KvTables& pages,
+                       std::int32_t layer, std::int32_t slot_layer, std::int32_t max_blocks,
+                       const CudaContext& context);
+
+// (Re)starts a sequence slot at `length` tokens: clears the selection and fetches sinks and window (or all pages, up to
+// the budget).
+void fill_slots_cuda(std::int32_t seq_slot, std::int32_t length, const SlotRules& rules, const KvSlots& slots,
+                     const KvTables& pages, std::int32_t layer, std::int32_t slot_layer, const CudaContext& context);
+
+// Computes boxes of pages [first, stop) of a sequence of n_tokens tokens (the last page may be open) from sequence
+// key_slot and layer key_layer of `keys`.
+struct BuildBoxes {
+  std::int32_t seq_slot = 0, slot_layer = 0, first = 0, stop = 0, n_tokens = 0;
+  std::int32_t key_slot = 0, key_layer = 0;
+};
+void build_boxes_cuda(const BuildBoxes& b, const KvSlots& slots, const KvTables& keys, const CudaContext& context);
+
+// Copies the newest token of every row and layer to its page, from its cache slot or, for layers with all pages on the
+// device, from `dense`. One launch per step: a kernel that writes host memory ends 1 us later than one that does not.
+//   numbers [n_layers] on the device: the layer's index in `slots`, or -1 - its index in `dense`
+void write_back_cuda(const SlotRows& rows, const KvSlots& slots, const KvTables& dense, const std::int32_t* numbers,
+                     const KvTables& pages, std::int32_t n_layers, const CudaContext& context);
+
+// Copies pages [first, stop) of a sequence and layer between two tables, either of which may be in mapped host memory.
+// Launches blocks_a_head thread blocks per KV head.
+void copy_pages_cuda(const KvTables& to, std::int32_t to_layer, const KvTables& from, std::int32_t from_layer,
+                     std::int32_t to_slot, std::int32_t from_slot, std::int32_t first, std::int32_t stop,
+                     std::int32_t blocks_a_head, const CudaContext& context);
+// The same for the pages that store positions [first, stop). Requires  where tokens were dropped, one of the tables has
+// shifts and masks, and `first` is 0 or at least dropped_before().
+void copy_positions_cuda(const KvTables& to, std::int32_t to_layer, const KvTables& from, std::int32_t from_layer,
+                         std::int32_t to_slot, std::int32_t from_slot, std::int32_t first, std::int32_t stop,
+                         std::int32_t blocks_a_head, const CudaContext& context);
+
+}  // namespace mneme

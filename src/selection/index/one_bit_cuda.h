@@ -1,0 +1,61 @@
+// 1-bit keys on the device (KvSlots::keys), and selection of tokens by them. one_bit.h, group_pool.h and topk.h are the
+// specifications; z, s and bits are the same, their order in memory differs. Async: all functions enqueue.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "src/offload/kv_slots_cuda.h"
+
+namespace mneme {
+
+// Bytes of OneBitKeys for `heads` (layer, sequence slot, KV head) triples.
+std::size_t one_bit_code_bytes(const KvSlots& slots, std::size_t heads);
+std::size_t one_bit_level_bytes(const KvSlots& slots, std::size_t heads);
+
+// Builds complete groups [first, stop) of a sequence from sequence key_slot and layer key_layer of `keys`.
+struct BuildOneBit {
+  std::int32_t seq_slot = 0, slot_layer = 0, first = 0, stop = 0;
+  std::int32_t key_slot = 0, key_layer = 0;
+};
+void build_one_bit_cuda(const BuildOneBit& b, const KvSlots& slots, const KvTables& keys, const CudaContext& context);
+
+// Builds the groups that the rows' newest tokens complete, in slot layers [first, stop). Reads keys from the cache
+// slots, or, where there are none, from `pages`, in layers model_layers[slot layer] (on the device).
+struct CloseOneBit {
+  SlotRows rows;
+  std::int32_t first = 0, stop = 0;
+  const std::int32_t* model_layers = nullptr;
+};
+void close_one_bit_cuda(const CloseOneBit& c, const KvSlots& slots, const KvTables& pages, const CudaContext& context);
+
+// Scores all tokens of the region with the row's queries (KvSlots::last_q), pools over the group, and writes the
+// n_select best tokens of every KV head to `selected_ids`.
+//
+// kNow selects for this step: for rows that select at every step, and for rows with speculative selection where the
+// gate flags the KV head (or compares missing mass, see select_pages_cuda). kNext selects for the next step, for rows
+// with speculative selection, from the same scores: it must start after kNow has ended and use the same scratch.
+//
+//   scratch  select_tokens_scratch_bytes(); not shared by launches that may overlap
+//
+// Requires   rows, rules and `pages` are written before the first of the overlapping kernels (LaunchOrder) starts.
+// Numerics   f32 sums of exact products; group_pool in f32.
+// Ties, NaN  as topk.h.
+struct SelectTokens {
+  SlotRows rows;
+  SelectWhen when = SelectWhen::kNow;
+  std::byte* scratch = nullptr;
+  // The index, too, is written before then, and is read before grid_dependency_wait().
+  bool early = false;
+  // Without cache slots: the sequences' page tables and the model's layer. kNow then selects for both steps and writes
+  // `listed` for this step, so that no recall_units_cuda follows for it.
+  const KvTables* pages = nullptr;
+  std::int32_t layer = 0;
+};
+std::size_t select_tokens_scratch_bytes(const KvSlots& slots, std::int32_t n_rows);
+void select_tokens_cuda(const SelectTokens& c, const KvSlots& slots, std::int32_t slot_layer,
+                        const CudaContext& context);
+// The scores alone, for benchmarks of the scan.
+void scan_tokens_cuda(const SelectTokens& c, const KvSlots& slots, std::int32_t slot_layer, const CudaContext& context);
+
+}  // namespace mneme

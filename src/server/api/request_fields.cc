@@ -1,0 +1,245 @@
+#include "src/server/api/request_fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "src/server/api/api_error.h"
+
+namespace mneme::server {
+namespace {
+
+enum class Endpoint { kBoth, kCompletion, kChat };
+
+struct ReadField {
+  std::string_view name;
+  Endpoint endpoint = Endpoint::kBoth;
+};
+
+constexpr ReadField kRead[] = {
+    {"model"},
+    {"n"},
+    {"best_of"},
+    {"stream"},
+    {"stream_options"},
+    {"temperature"},
+    {"top_k"},
+    {"top_p"},
+    {"min_p"},
+    {"repetition_penalty"},
+    {"repeat_penalty"},
+    {"presence_penalty"},
+    {"frequency_penalty"},
+    {"seed"},
+    {"logit_bias"},
+    {"allowed_token_ids"},
+    {"stop"},
+    {"stop_token_ids"},
+    {"include_stop_str_in_output"},
+    {"ignore_eos"},
+    {"max_tokens"},
+    {"logprobs"},
+    {"truncate_prompt_tokens"},
+    {"response_format"},
+    {"return_token_ids"},
+    {"priority"},
+    {"timeout"},
+    {"cache_salt"},
+    {"id_slot"},
+    {"kv"},
+    {"kv_reads"},
+    {"kv_retrieval"},
+    {"prompt", Endpoint::kCompletion},
+    {"echo", Endpoint::kCompletion},
+    {"add_special_tokens", Endpoint::kCompletion},
+    {"parse_special", Endpoint::kCompletion},
+    {"messages", Endpoint::kChat},
+    {"max_completion_tokens", Endpoint::kChat},
+    {"top_logprobs", Endpoint::kChat},
+    {"tools", Endpoint::kChat},
+    {"tool_choice", Endpoint::kChat},
+    {"chat_template_kwargs", Endpoint::kChat},
+    {"add_generation_prompt", Endpoint::kChat},
+};
+
+// They say something about the request, or qualify a field that is refused: no answer depends on them.
+constexpr std::string_view kWithoutEffect[] = {
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "request_id",
+    "prompt_cache_retention",
+    "parallel_tool_calls",
+    "mirostat_tau",
+    "mirostat_eta",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "dry_sequence_breakers",
+    "xtc_threshold",
+    "dynatemp_exponent",
+};
+
+struct RefusedField {
+  std::string_view name;
+  std::string_view neutral = "null";  // JSON: a value that asks for nothing, beside those of is_given()
+  std::string_view advice = "not supported";
+};
+
+constexpr std::string_view kFormatAdvice = "not supported: response_format takes JSON schemas";
+constexpr std::string_view kBanAdvice = "not supported: a logit_bias of -100 forbids a token";
+constexpr std::string_view kKwargsAdvice = "not supported here: chat_template_kwargs passes it to the template";
+
+constexpr RefusedField kRefused[] = {
+    {"functions", "null", "not supported: use tools"},
+    {"function_call", "\"none\"", "not supported: use tools"},
+    {"suffix"},
+    {"min_tokens"},
+    {"use_beam_search"},
+    {"length_penalty", "1", "only with beam search, which is not supported"},
+    {"guided_json", "null", kFormatAdvice},
+    {"guided_regex", "null", kFormatAdvice},
+    {"guided_choice", "null", kFormatAdvice},
+    {"guided_grammar", "null", kFormatAdvice},
+    {"structured_outputs", "null", kFormatAdvice},
+    {"json_schema", "null", kFormatAdvice},
+    {"grammar", "null", kFormatAdvice},
+    {"audio"},
+    {"modalities", "[\"text\"]"},
+    {"prediction"},
+    {"web_search_options"},
+    {"verbosity", "\"medium\""},
+    {"reasoning_effort", "null", kKwargsAdvice},
+    {"enable_thinking", "null", kKwargsAdvice},
+    {"continue_final_message"},
+    {"chat_template", "null", "not supported in a request: start the server with --chat-template"},
+    {"documents", "null", "not supported: put the documents into a message"},
+    {"prompt_logprobs", "null", "not supported: a completion with echo and logprobs scores its prompt"},
+    {"prompt_embeds"},
+    {"bad_words", "null", kBanAdvice},
+    {"skip_special_tokens", "true"},
+    {"spaces_between_special_tokens", "true"},
+    {"detokenize", "true"},
+    {"return_tokens_as_token_ids"},
+    {"return_cached_tokens_details"},
+    {"logits_processors"},
+    {"mm_processor_kwargs"},
+    {"include_reasoning", "true"},
+    {"thinking_token_budget"},
+    {"typical_p", "1"},
+    {"mirostat"},
+    {"dry_multiplier"},
+    {"xtc_probability"},
+    {"dynatemp_range"},
+    {"tfs_z", "1"},
+    {"top_a"},
+    {"repeat_last_n", "-1", "not supported: repetition_penalty looks at the whole prompt and answer"},
+    {"cache_prompt", "true", "not supported: a cache_salt of its own keeps a request from shared prefixes"},
+    {"n_probs", "0", "not supported: use logprobs"},
+    {"n_predict", "null", "not supported: use max_tokens"},
+    {"max_new_tokens", "null", "not supported: use max_tokens"},
+    {"max_length", "null", "not supported: use max_tokens"},
+    {"stop_sequences", "null", "not supported: use stop"},
+    {"n_keep"},
+    {"samplers"},
+    {"extra_body", "null", "its members belong into the body itself"},
+    // Read by the other endpoint.
+    {"echo"},
+    {"top_logprobs", "0", "only in chats"},
+    {"add_special_tokens", "false", "only in completions: the chat template has them"},
+    {"parse_special", "false", "only in completions: a message's text is never a special token"},
+};
+
+bool asks_for_something(const Json& value) {
+  if (value.is_null()) return false;
+  if (value.is_boolean()) return value.get<bool>();
+  if (value.is_number()) return value.get<double>() != 0;
+  return value.is_string() ? !value.get_ref<const std::string&>().empty() : !value.empty();
+}
+
+// Insertions, deletions, replacements and exchanges of neighbours that make one of the other.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
+  for (std::size_t i = 0; i <= a.size(); ++i) {
+    for (std::size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        d[i][j] = i + j;
+        continue;
+      }
+      const bool same = a[i - 1] == b[j - 1];
+      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (same ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+    }
+  }
+  return d[a.size()][b.size()];
+}
+
+bool read_here(const ReadField& field, bool chat) {
+  return field.endpoint == Endpoint::kBoth || (field.endpoint == Endpoint::kChat) == chat;
+}
+
+// The field read here that is most like `name`; empty: none is at all.
+std::string_view most_like(std::string_view name, bool chat) {
+  std::string_view best;
+  std::size_t least = std::max<std::size_t>(name.size() / 3, 1) + 1;
+  for (const ReadField& field : kRead) {
+    if (!read_here(field, chat)) continue;
+    const std::size_t d = edit_distance(name, field.name);
+    if (d >= least) continue;
+    least = d;
+    best = field.name;
+  }
+  return best;
+}
+
+[[noreturn]] void unknown(const std::string& key, bool chat) {
+  const std::string shown = key.substr(0, 60);
+  const std::string_view like = key.size() > 60 ? std::string_view() : most_like(key, chat);
+  throw ApiError(400,
+                 like.empty() ? fmt::format("unknown field \"{}\"", shown)
+                              : fmt::format("unknown field \"{}\": did you mean \"{}\"?", shown, like),
+                 shown, "unknown_parameter");
+}
+
+void check_field(const std::string& key, const Json& value, bool chat) {
+  const auto* read = std::find_if(std::begin(kRead), std::end(kRead), [&](const auto& f) { return f.name == key; });
+  if (read != std::end(kRead) && read_here(*read, chat)) return;
+  if (std::find(std::begin(kWithoutEffect), std::end(kWithoutEffect), key) != std::end(kWithoutEffect)) return;
+  const auto* refused =
+      std::find_if(std::begin(kRefused), std::end(kRefused), [&](const auto& f) { return f.name == key; });
+  const bool known = refused != std::end(kRefused) || read != std::end(kRead);
+  if (!known) unknown(key, chat);
+  if (refused == std::end(kRefused)) {
+    if (asks_for_something(value)) unsupported(key, chat ? "only in completions" : "only in chats");
+    return;
+  }
+  const Json neutral = Json::parse(refused->neutral);
+  if (value.is_null() || value == neutral) return;
+  // Zero, false and nothing ask for nothing, but of a field that is on by default they ask to turn it off.
+  if (!asks_for_something(neutral) && !asks_for_something(value)) return;
+  unsupported(key, refused->advice);
+}
+
+}  // namespace
+
+[[noreturn]] void unsupported(std::string_view key, std::string_view why) {
+  throw ApiError(400, fmt::format("{}: {}", key, why), std::string(key), "unsupported_parameter");
+}
+
+bool is_given(const JsonRef& body, std::string_view key) {
+  const auto v = body.find(key);
+  return v && asks_for_something(v->value());
+}
+
+void check_fields(const JsonRef& body, bool chat) {
+  for (const auto& [key, value] : body.value().items()) check_field(key, value, chat);
+}
+
+}  // namespace mneme::server

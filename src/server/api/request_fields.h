@@ -1,0 +1,23 @@
+// The names that a completion or chat request may have. Everything else is refused: a field that is ignored changes the
+// answer without a word, and a typo is the most frequent case.
+#pragma once
+
+#include "src/formats/json.h"
+
+namespace mneme::server {
+
+// Accepts fields that are read, fields that change no answer ("user", "metadata"), and fields of OpenAI's, vLLM's and
+// llama.cpp's that are not supported where their value asks for nothing (null, false, 0, "", [], or the default of the
+// server that they come from).
+//
+// Requires  `body` is an object.
+// Errors    ApiError 400, param: the field. An unknown name is answered with the known one that is most like it.
+void check_fields(const JsonRef& body, bool chat);
+
+// The field is there, and its value asks for something: it is not null, false, 0, "" or empty.
+bool is_given(const JsonRef& body, std::string_view key);
+
+// Errors  ApiError 400, param: the field; code: unsupported_parameter. Always.
+[[noreturn]] void unsupported(std::string_view key, std::string_view why);
+
+}  // namespace mneme::server

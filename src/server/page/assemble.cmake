@@ -1,0 +1,10 @@
+# Puts the page's styles and scripts into page.html, and the whole into page.cc: it travels inside the program.
+set(page_parts page.css markdown.js store.js reads.js turns.js page.js start.js)
+file(READ ${CMAKE_CURRENT_LIST_DIR}/page.html page)
+foreach(part IN LISTS page_parts)
+  file(READ ${CMAKE_CURRENT_LIST_DIR}/${part} text)
+  string(REPLACE "{{${part}}}" "${text}" page "${page}")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/${part})
+endforeach()
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/page.html)
+configure_file(${CMAKE_CURRENT_LIST_DIR}/page.cc.in ${CMAKE_CURRENT_BINARY_DIR}/page.cc @ONLY)

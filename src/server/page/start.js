@@ -1,0 +1,145 @@
+// What the controls do, and the first look at what the browser kept.
+
+function saveSettings() {
+  store.write("mneme.settings", Object.fromEntries(SETTINGS.map(id => [id, byId(id).value])));
+}
+
+function loadSettings() {
+  const kept = store.read("mneme.settings") ?? {};
+  for (const id of SETTINGS) {
+    const known = id !== "method" || [...byId("method").options].some(o => o.value === kept[id]);
+    if (typeof kept[id] === "string" && known) byId(id).value = kept[id];
+  }
+}
+
+function showView(name) {
+  document.body.dataset.view = name;
+  for (const view of ["chat", "reads"]) byId("view-" + view).setAttribute("aria-pressed", String(view === name));
+  reads.plan();
+}
+
+function setMenu(open) {
+  document.body.classList.toggle("menu", open);
+  byId("menu").setAttribute("aria-expanded", String(open));
+}
+
+function connectQuestion() {
+  byId("ask").addEventListener("submit", e => {
+    e.preventDefault();
+    const question = byId("question").value.trim();
+    if (!question || running.has(current.id)) return;
+    byId("question").value = "";
+    problem("");
+    ask(question);
+    byId("question").focus();
+  });
+  byId("question").addEventListener("keydown", e => {
+    if (e.key === "Enter" && !e.shiftKey && !e.isComposing) {
+      e.preventDefault();
+      byId("ask").requestSubmit();
+    }
+  });
+  byId("question").addEventListener("input", () => {
+    current.draft = byId("question").value;
+    saveSoon();
+  });
+  const stop = () => running.get(current.id)?.controller.abort();
+  byId("stop").addEventListener("click", () => {
+    stop();
+    byId("question").focus();
+  });
+  document.addEventListener("keydown", e => {
+    if (e.key !== "Escape") return;
+    if (document.body.classList.contains("menu")) setMenu(false);
+    else if (!byId("settings").open) stop();
+  });
+}
+
+function connectDocument() {
+  const field = byId("document"), chat = byId("chat");
+  let typing = 0;
+  const typed = () => {
+    clearTimeout(typing);
+    typing = 0;
+    setDocument(field.value, current.document?.name ?? "Pasted text");
+  };
+  field.addEventListener("input", () => {
+    clearTimeout(typing);
+    typing = setTimeout(typed, 150);
+  });
+  field.addEventListener("change", typed);
+  addEventListener("pagehide", () => typing && typed());
+  byId("edit").addEventListener("click", () => {
+    setEditing(byId("document-edit").hidden);
+    showDocument();
+    if (!byId("document-edit").hidden) field.focus();
+  });
+  byId("open-file").addEventListener("click", () => byId("file").click());
+  byId("file").addEventListener("change", () => {
+    openFile(byId("file").files[0]);
+    byId("file").value = "";
+  });
+  byId("remove").addEventListener("click", () => {
+    setDocument("", "");
+    field.value = "";
+    setEditing(true);
+    field.focus();
+  });
+  for (const name of ["dragenter", "dragover"])
+    chat.addEventListener(name, e => { e.preventDefault(); chat.classList.add("dropping"); });
+  for (const name of ["dragleave", "drop"]) chat.addEventListener(name, () => chat.classList.remove("dropping"));
+  chat.addEventListener("drop", e => {
+    e.preventDefault();
+    openFile(e.dataTransfer.files[0]);
+  });
+}
+
+function connectSettings() {
+  for (const id of SETTINGS) byId(id).addEventListener("change", saveSettings);
+  byId("open-settings").addEventListener("click", () => byId("settings").showModal());
+  byId("system").addEventListener("input", () => {
+    current.system = byId("system").value;
+    saveSoon();
+  });
+  byId("key").addEventListener("change", () => {
+    try { sessionStorage.setItem("mneme.key", byId("key").value); } catch (e) { /* it is asked for again */ }
+    describe();
+  });
+  try { byId("key").value = sessionStorage.getItem("mneme.key") ?? ""; } catch (e) { /* switched off */ }
+}
+
+function connectViews() {
+  byId("new").addEventListener("click", () => {
+    setMenu(false);
+    newConversation();
+  });
+  byId("menu").addEventListener("click", () => setMenu(!document.body.classList.contains("menu")));
+  byId("view-chat").addEventListener("click", () => showView("chat"));
+  byId("view-reads").addEventListener("click", () => showView("reads"));
+  addEventListener("storage", e => e.key?.startsWith(PREFIX) && showList());
+  addEventListener("pagehide", saveNow);
+}
+
+// An answer that was under way when the page went keeps its text, and says what happened.
+function mend(conversation) {
+  for (const t of conversation.turns) {
+    if (!IN_WORK.includes(t.state)) continue;
+    Object.assign(t, {state: "error", partial: true,
+                      error: "The page was closed before the answer was complete."});
+  }
+  return conversation;
+}
+
+function start() {
+  store.failed = e => problem(`The browser cannot keep this conversation: ${e.message}`);
+  connectQuestion();
+  connectDocument();
+  connectSettings();
+  connectViews();
+  const kept = store.conversations(), last = store.read("mneme.current");
+  openConversation(kept.find(c => c.id === last) ?? kept[0] ?? create());
+  store.sweep();
+  describe().then(() => selected && showReads(true));
+}
+
+start();

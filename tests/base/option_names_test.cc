@@ -1,0 +1,56 @@
+// Names of option values, as the command line, requests and reports spell them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "mneme/options.h"
+#include "tests/error_message.h"
+
+namespace mneme {
+namespace {
+
+template <typename E>
+void expect_round_trip(E (*parse)(std::string_view), std::initializer_list<std::pair<std::string_view, E>> names) {
+  for (const auto& [name, value] : names) {
+    EXPECT_EQ(parse(name), value) << name;
+    EXPECT_EQ(name_of(value), name);
+  }
+}
+
+template <typename F>
+std::string refusal(const F& f) {
+  return error_message(ErrorKind::kOption, f);
+}
+
+TEST(OptionNames, AreReadAsTheyArePrinted) {
+  expect_round_trip(parse_device, {{"cpu", Device::kCpu}, {"cuda", Device::kCuda}});
+  expect_round_trip(parse_kv_residency,
+                    {{"auto", KvResidency::kAuto}, {"device", KvResidency::kDevice}, {"host", KvResidency::kHost}});
+  expect_round_trip(parse_kv_dtype, {{"bf16", KvDtype::kBf16}, {"f16", KvDtype::kF16}});
+  expect_round_trip(
+      parse_numa_policy,
+      {{"none", NumaPolicy::kNone}, {"distribute", NumaPolicy::kDistribute}, {"isolate", NumaPolicy::kIsolate}});
+}
+
+TEST(OptionNames, AnotherNameIsRefusedWithTheKnownOnes) {
+  EXPECT_EQ(refusal([] { parse_device("gpu"); }), "device: expected cpu or cuda, found \"gpu\"");
+  EXPECT_EQ(refusal([] { parse_kv_residency(""); }), "kv_store: expected auto or device or host, found \"\"");
+  EXPECT_EQ(refusal([] { parse_kv_dtype("fp8"); }), "kv_cache_dtype: expected bf16 or f16, found \"fp8\"");
+  EXPECT_EQ(refusal([] { parse_numa_policy("None"); }), "numa: expected none or distribute or isolate, found \"None\"");
+}
+
+TEST(DenseLayers, AreNoneOrAList) {
+  using Layers = std::vector<std::int32_t>;
+  EXPECT_EQ(parse_dense_layers(""), std::nullopt);
+  EXPECT_EQ(parse_dense_layers("none"), Layers{});
+  EXPECT_EQ(parse_dense_layers("0"), Layers{0});
+  EXPECT_EQ(parse_dense_layers("0,1,31"), (Layers{0, 1, 31}));
+  for (const char* text : {"", "none", "7", "2,0,11"}) EXPECT_EQ(dense_layers_text(parse_dense_layers(text)), text);
+}
+
+TEST(DenseLayers, AnythingElseIsRefused) {
+  for (const char* text : {"all", "0,x", "0,", ",0", "-1", "0 1", "1.5", "99999999999", "0,,1", "none,0"})
+    EXPECT_THAT(refusal([&] { parse_dense_layers(text); }), ::testing::HasSubstr(text));
+}
+
+}  // namespace
+}  // namespace mneme

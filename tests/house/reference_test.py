@@ -1,0 +1,68 @@
+"""docs/reference is what the program says; tools/reference notices what is stale.
+
+  python3 tests/house/reference_test.py ROOT PROGRAM
+"""
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = str(pathlib.Path(sys.argv.pop(2)).resolve())
+ROOT = pathlib.Path(sys.argv.pop(1)).resolve()
+
+
+def reference(root, *arguments):
+    return subprocess.run([sys.executable, "-B", str(root / "tools" / "reference"), "--program", PROGRAM, *arguments],
+                          capture_output=True, text=True, check=False)
+
+
+class Reference(unittest.TestCase):
+    def copy(self, folder):
+        root = pathlib.Path(folder)
+        for name in ("tools/reference", "src/server/api/api.cc", "src/server/metrics.cc", "src/tensor/dtype.cc",
+                     "src/formats/gguf/gguf_types.cc"):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, root / name)
+        shutil.copytree(ROOT / "docs", root / "docs")
+        return root
+
+    def test_pages_are_those_of_the_program(self):
+        done = reference(ROOT, "--check")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_stale_page_is_noticed_and_mended(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = self.copy(folder)
+            page = root / "docs/reference/options.md"
+            page.write_text(page.read_text().replace("`--kv-budget`", "`--kv-budgets`", 1))
+            done = reference(root, "--check")
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("options.md: is stale", done.stderr)
+            self.assertEqual(reference(root).returncode, 0)
+            self.assertEqual(reference(root, "--check").returncode, 0)
+
+    def test_a_new_route_and_a_new_metric_make_pages_stale(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = self.copy(folder)
+            api = root / "src/server/api/api.cc"
+            api.write_text(api.read_text().replace('{.method = "GET", .path = "/health"',
+                                                   '{.method = "GET", .path = "/made-up"},\n'
+                                                   '      {.method = "GET", .path = "/health"'))
+            self.assertIn("is stale", reference(root, "--check").stderr)
+            metrics = root / "src/server/metrics.cc"
+            metrics.write_text(metrics.read_text().replace('page.one("engine_steps_total", "counter", ',
+                                                           'page.one("engine_steps_total", kCounter, '))
+            self.assertIn("metrics are written", reference(root, "--check").stderr)
+
+    def test_a_lost_part_is_noticed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = self.copy(folder)
+            page = root / "docs/reference/options.md"
+            page.write_text(page.read_text().replace("<!-- reference: options -->", ""))
+            self.assertIn("0 pages hold the part options", reference(root, "--check").stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,1 @@
+"""What tools/record and tools/report share: recorded results, charts, figures and tables."""

@@ -1,0 +1,124 @@
+"""The pictures of docs/figures that are drawn from recorded results."""
+from . import records
+from .chart import Axis, Chart, Series, svg
+
+KIB = 1024
+CONTEXTS = [(n * KIB, f"{n}K") for n in (2, 8, 32, 128)]
+
+
+def context_record():
+    """Names of the records of decode time against context length, and their cases as one record."""
+    try:
+        return ["m8-context-h200"], records.load("m8-context-h200")
+    except records.Missing:
+        names = ["m6-h200", "m6-recall-h200"]
+        return names, {"cases": [c for n in names for c in records.load(n)["cases"]]}
+
+
+def number(value):
+    """Three digits: 4.76, 87.7, 339."""
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def offloaded():
+    """transformers' cache in host memory: [(depth, ms)]. Errors: Missing."""
+    case = records.load("m8-transformers-offloaded-h200")["cases"][0]
+    return sorted((int(d), ms) for d, ms in case["decode_ms"].items())
+
+
+def optional(read, *arguments):
+    try:
+        return read(*arguments)
+    except records.Missing:
+        return []
+
+
+def decode_context():
+    """Decode time against context length."""
+    _, record = context_record()
+    full = records.by_depth(record, "full", "device")
+    linked = records.by_depth(record, "full", "host")
+    window = records.by_depth(record, "window", "host")
+    freekv = records.by_depth(record, "freekv", "host", 0)
+    corrected = optional(records.by_depth, record, "freekv", "host", 0.2)
+    corrected = [p for p in corrected if p[0] in dict(freekv)]
+    theirs = optional(offloaded)
+    last = freekv[-1][1]
+    upper = corrected[-1][1] if corrected else last
+    series = [Series(f"full, host {linked[-1][1]:.0f}", linked, "orange"),
+              Series(f"full, GPU {full[-1][1]:.1f}", full, "green"),
+              Series(f"FreeKV, host {last:.1f}\N{EN DASH}{upper:.1f}", freekv, "blue", bold=True,
+                     band=corrected if len(corrected) == len(freekv) else []),
+              Series(f"2K window, host {window[-1][1]:.1f}", window, "grey")]
+    if theirs:
+        series.insert(0, Series(f"transformers, host {theirs[-1][1]:.0f}", theirs, "purple"))
+    said = "; ".join(f"{s.label} at {s.points[-1][0]:,} tokens" for s in series)
+    return svg(Chart(
+        title="Milliseconds a token (log scale)", x_title="tokens of context",
+        description="Decode time against context length on one H200, Llama 3.1 8B shape, bf16, one sequence. `host` "
+                    "and `GPU` say where the KV cache is; the band of FreeKV runs from no corrected KV head to 20 %. "
+                    + said + ".",
+        x=Axis(2 * KIB, 128 * KIB, CONTEXTS, log=True),
+        y=Axis(2.4, 700, [(v, str(v)) for v in (3, 10, 30, 100, 300)], log=True), series=series))
+
+
+def throughput():
+    """Throughput against the number of sequences of 32,768 tokens."""
+    record = records.load("m8-batch-h200")
+    depth = 32 * KIB
+    lines = [("FreeKV, GPU", "freekv", "device", "blue", 0.13),
+             ("FreeKV, host", "freekv", "host", "purple", 0.13),
+             ("full, GPU", "full", "device", "green", None)]
+    series = []
+    for label, method, store, colour, correction in lines:
+        points = records.by_batch(record, method, store, depth, correction)
+        series.append(Series(f"{label} {points[-1][1]:,.0f}", points, colour, bold=method == "freekv"))
+    top = max(y for s in series for _, y in s.points)
+    step = 500
+    high = (int(top / step) + 1) * step
+    most = max(x for s in series for x, _ in s.points)
+    return svg(Chart(
+        title="Tokens a second, all sequences", x_title="sequences of 32,768 tokens",
+        description="Decode throughput against the number of sequences of 32,768 tokens on one H200, Llama 3.1 8B "
+                    "shape, bf16. " + "; ".join(f"{s.label} at {s.points[-1][0]} sequences" for s in series) + ".",
+        x=Axis(0, most, [(n, str(n)) for n in (1, 4, 8, 16, 24) if n <= most]),
+        y=Axis(0, high, [(v, f"{v:,}") for v in range(0, high + 1, step)]), series=series))
+
+
+METHODS = [("freekv", "FreeKV", "blue"), ("quest", "Quest", "purple"), ("fier", "FIER", "orange"),
+           ("window", "window", "grey")]
+
+
+def accuracy_points(record):
+    """{method: [(budget, per cent right, right, answers)]} over all tasks; `full` has budget 0."""
+    found = {}
+    for case in record["cases"]:
+        for cell in case["cells"]:
+            name, _, budget = cell["method"].partition(" b")
+            key = (name.partition(":")[0], int(budget or 0))
+            right, answers = found.get(key, (0, 0))
+            found[key] = (right + cell["right"], answers + cell["answers"])
+    out = {}
+    for (method, budget), (right, answers) in sorted(found.items()):
+        out.setdefault(method, []).append((budget, 100 * right / answers, right, answers))
+    return out
+
+
+def accuracy():
+    """Right answers against the budget, of the shipped model."""
+    points = accuracy_points(records.load("m8-accuracy-h200"))
+    budgets = [b for b, *_ in points["freekv"]]
+    full = points["full"][0][1]
+    series = [Series(f"full {full:.0f} %", [(budgets[0], full), (budgets[-1], full)], "green", dash=True)]
+    for method, label, colour in METHODS:
+        line = [(b, share) for b, share, *_ in points[method]]
+        series.append(Series(f"{label} {line[-1][1]:.0f} %", line, colour, bold=method == "freekv"))
+    return svg(Chart(
+        title="Right answers, %", x_title="budget: tokens that a KV head reads, of 12,288",
+        description="Right answers of the shipped 27 M model about numbers and places hidden in 12,288 tokens, against "
+                    "the budget. " + "; ".join(f"{s.label} at {s.points[-1][0]:,}" for s in series) + ".",
+        x=Axis(budgets[0], budgets[-1], [(b, f"{b:,}") for b in budgets], log=True),
+        y=Axis(0, 100, [(v, str(v)) for v in (0, 25, 50, 75, 100)]), series=series))
+
+
+FIGURES = {"decode-context.svg": decode_context, "throughput.svg": throughput, "accuracy.svg": accuracy}

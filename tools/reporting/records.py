@@ -1,0 +1,145 @@
+"""Recorded results: which commands make them (tools/record), and how they are read (tools/report).
+
+A record is bench/results/NAME.json: {"what", "machine", "date", "commit", "cases": [what each command printed]}.
+"""
+import json
+import pathlib
+import re
+import shlex
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "bench" / "results"
+
+DECODE = "mneme bench decode --shape llama-3.1-8b --device cuda --no-progress --json"
+SELECT = "--kv-budget 2048 --kv-sink 512 --kv-recent 512 --dense-layers 0 --turnover 0.2"
+DEPTHS = "--depth 2048,4096,8192,16384,32768,65536,131072"
+
+# What each record is and the commands that make it. `mneme` is replaced by the program that was built.
+RECORDS = {
+    "m8-context-h200": (
+        "Decode time against context length, one sequence, llama-3.1-8b shape in bf16 with random weights; freekv "
+        "replaces 20 % of its pages a step and corrects none or 20 % of its KV heads",
+        [f"{DECODE} {DEPTHS} -n 40 --kv-method full",
+         f"{DECODE} {DEPTHS} -n 40 --kv-store host {SELECT} --correction 0,0.2 --kv-method window,freekv",
+         f"{DECODE} {DEPTHS} -n 4 --kv-store host --kv-method full"]),
+    "m8-batch-h200": (
+        "Decode throughput against the number of sequences of 32,768 tokens, llama-3.1-8b shape in bf16 with random "
+        "weights; freekv replaces 20 % of its pages a step and corrects 13 % of its KV heads",
+        [f"{DECODE} --depth 32768 --batch 1,2,4,8,16,24 -n 32 --kv-method full",
+         f"{DECODE} --depth 32768 --batch 1,2,4,8,16,24 -n 32 --kv-store device {SELECT} --correction 0.13 "
+         "--kv-method freekv",
+         f"{DECODE} --depth 32768 --batch 1,2,4,8,16,20 -n 32 --kv-store host {SELECT} --correction 0.13 "
+         "--kv-method freekv"]),
+    "m8-methods-h200": (
+        "A decode step over 131,072 tokens in host memory by method, one sequence, llama-3.1-8b shape in bf16 with "
+        "random weights; a selection replaces 20 % of its units, 20 % of KV heads (louiskv: of steps) are corrected",
+        [f"{DECODE} --depth 131072 -n 40 --kv-store host {SELECT} --correction 0.2 "
+         "--kv-method window,freekv,quest:unit=page:32,louiskv,fier"]),
+    "m8-transformers-offloaded-h200": (
+        "transformers' cache in host memory (DynamicCache with offloading), llama-3.1-8b shape in bf16, one sequence",
+        ['python3 tools/measure_transformers.py --offloaded --depth 2048,8192,32768,131072 --prefill "" --steps 8']),
+    "m8-accuracy-h200": (
+        "Right answers of the shipped model about numbers and places hidden in 12,288 tokens, against the budget",
+        ["mneme eval -m models/needle-27m-q8_0.gguf --device cuda --kv-store host --tasks number,where --lengths 12288 "
+         "--contexts 10 --seed 7 --methods full,window,freekv,quest:unit=page:32,fier --budgets 256,512,1024,2048 "
+         "--kv-sink 32 --kv-recent 128 --dense-layers none --json --no-progress"]),
+}
+
+
+class Missing(Exception):
+    """A record, or a point of one, that is not there. The message names it."""
+
+
+def load(name):
+    """The record NAME. Errors: Missing where bench/results has no such file."""
+    path = RESULTS / f"{name}.json"
+    if not path.exists():
+        raise Missing(f"bench/results/{name}.json")
+    return json.loads(path.read_text())
+
+
+def first_of(*names):
+    """The first of these records that exists, as (name, record). Errors: Missing, naming the first."""
+    for name in names:
+        if (RESULTS / f"{name}.json").exists():
+            return name, load(name)
+    raise Missing(f"bench/results/{names[0]}.json")
+
+
+def command_of(case):
+    """A case's command as one line, quoted as a shell needs it."""
+    command = case["command"]
+    return command if isinstance(command, str) else shlex.join(command)
+
+
+def milliseconds(result):
+    """The median step of a result of `mneme bench decode`, or None where the record does not hold one."""
+    step = result.get("step_seconds")
+    return 1e3 * step["median"] if isinstance(step, dict) and "median" in step else None
+
+
+def steps(record, method, store, batch=None, correction=None):
+    """Decode steps of llama-3.1-8b in bf16: {(depth, batch): ms}; the last case that measured a point wins.
+
+    `store` is where the KV cache lies: device or host. `correction` is the injected share of corrected KV heads.
+    """
+    points = {}
+    for case in record["cases"]:
+        line = command_of(case)
+        if not re.search(r"bench decode .*--shape llama-3\.1-8b|--shape llama-3\.1-8b .*bench decode", line):
+            continue
+        if case.get("kv_store") != store or case.get("weights") != "bf16":
+            continue
+        for r in case["results"]:
+            if r.get("method") != method or milliseconds(r) is None:
+                continue
+            if batch is not None and r["batch"] != batch:
+                continue
+            if correction is not None and (r.get("correction") is None or abs(r["correction"] - correction) > 1e-3):
+                continue
+            points[(r["depth"], r["batch"])] = milliseconds(r)
+    return points
+
+
+def by_depth(record, method, store, correction=None):
+    """[(depth, ms)] of one sequence, by depth. Errors: Missing where there is no point."""
+    points = steps(record, method, store, batch=1, correction=correction)
+    if not points:
+        raise Missing(f"{method} with its KV cache on the {store}")
+    return sorted((depth, ms) for (depth, _), ms in points.items())
+
+
+def by_batch(record, method, store, depth, correction=None):
+    """[(sequences, tokens/s of all)] at a depth, by sequences. Errors: Missing where there is no point."""
+    points = steps(record, method, store, correction=correction)
+    rates = sorted((b, 1e3 * b / ms) for (d, b), ms in points.items() if d == depth)
+    if not rates:
+        raise Missing(f"{method} with its KV cache on the {store} at {depth}")
+    return rates
+
+
+def one_run(record, store, depth, *methods):
+    """{(method, turnover, correction): ms} of one sequence at a depth, of the last run that has all these methods.
+
+    Turnover and correction are the injected shares, None where nothing is injected. A ratio of two figures is taken
+    within one run. Errors: Missing where no run has all of them.
+    """
+    for case in reversed(record["cases"]):
+        if case.get("kv_store") != store or case.get("weights") != "bf16" or "llama-3.1-8b" not in command_of(case):
+            continue
+        found = {}
+        for r in case["results"]:
+            if r.get("depth") == depth and r.get("batch") == 1 and milliseconds(r) is not None:
+                shares = [None if r.get(k) is None else round(r[k], 3) for k in ("turnover", "correction")]
+                found[(r["method"], *shares)] = milliseconds(r)
+        if set(methods) <= {m for m, *_ in found}:
+            return found
+    raise Missing(f"{' and '.join(methods)} in one run at {depth}")
+
+
+def at(points, x):
+    """y of the point at x. Errors: Missing."""
+    for px, y in points:
+        if px == x:
+            return y
+    raise Missing(f"a point at {x}")
