@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -31,6 +32,12 @@ bool still_names(const fs::path& path, int fd) {
   }, by_fd{};
   return ::stat(path.c_str(), &by_name) == 0 && ::fstat(fd, &by_fd) == 0 && by_name.st_ino == by_fd.st_ino &&
          by_name.st_dev == by_fd.st_dev;
+}
+
+// A hidden name beside `path` that no other thread or process uses.
+fs::path unique_name(const fs::path& path) {
+  static std::atomic<unsigned> made = 0;
+  return path.parent_path() / fmt::format(".{}.{}.{}", path.filename().string(), ::getpid(), ++made);
 }
 
 }  // namespace
@@ -88,7 +95,7 @@ void HubCache::set_commit(const std::string& commit) const {
   const fs::path path = folder_ / "refs" / "main";
   make_folders(path.parent_path());
   // Renamed, so that a reader finds the old commit or the new one.
-  const fs::path written = folder_ / "refs" / fmt::format(".main.{}", ::getpid());
+  const fs::path written = unique_name(path);
   std::ofstream out(written, std::ios::binary);
   out << commit << std::flush;
   std::error_code error;
@@ -115,9 +122,8 @@ void HubCache::link(const std::string& commit, const std::string& path, const st
   make_folders(pointer.parent_path());
   const fs::path target = blob(hash).lexically_relative(pointer.parent_path());
   // Made beside and renamed: a link that another process has just made, or an old one, is replaced in one step.
-  const fs::path made = pointer.parent_path() / fmt::format(".{}.{}", hash.substr(0, 16), ::getpid());
+  const fs::path made = unique_name(pointer);
   std::error_code error;
-  fs::remove(made, error);
   fs::create_symlink(target, made, error);
   if (error) {
     // A file system without links: the snapshot has the file itself, as huggingface_hub does there.

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -501,9 +502,9 @@ TEST_F(HubFetch, TwoAtOnceFetchOnce) {
     }};
     EXPECT_EQ(read_file(hub::fetch_model("acme/tiny", settings, events)), content());
   };
-  std::thread other(fetch_one);
+  std::future<void> other = std::async(std::launch::async, fetch_one);
   fetch_one();
-  other.join();
+  other.get();
   EXPECT_EQ(gets, 1);
   EXPECT_THAT(waited, HasSubstr("waiting for another process"));
 }
