@@ -25,26 +25,23 @@ double seconds_since(Clock::time_point start) {
 
 ReadProbe::ReadProbe(std::size_t bytes, ThreadPool& pool)
     : pool_(pool), buffer_(std::max<std::size_t>(bytes / kPiece, 1) * kPiece) {
-  const auto n = static_cast<std::int64_t>(buffer_.size() / kPiece);
+  const std::int64_t n = buffer_.size() / kPiece;
   pool_.parallel_for(n, 1, [&](std::int64_t begin, std::int64_t end, int) {
     std::uint64_t* words = buffer_.as<std::uint64_t>();
-    for (std::size_t i = static_cast<std::size_t>(begin) * kPieceWords; i < static_cast<std::size_t>(end) * kPieceWords;
-         ++i)
-      words[i] = i;
+    for (std::size_t i = begin * kPieceWords; i < end * kPieceWords; ++i) words[i] = i;
   });
 }
 
 double ReadProbe::measure(int passes) {
   MNEME_CHECK(passes >= 1, "{} passes", passes);
-  const auto n = static_cast<std::int64_t>(buffer_.size() / kPiece);
+  const std::int64_t n = buffer_.size() / kPiece;
   double best = 0;
   for (int pass = 0; pass < passes; ++pass) {
     std::vector<std::uint64_t> sums(static_cast<std::size_t>(pool_.size()) * 8);  // a cache line each
     const Clock::time_point start = Clock::now();
     pool_.parallel_for(n, 1, [&](std::int64_t begin, std::int64_t end, int worker) {
-      const std::uint64_t* words = buffer_.as<std::uint64_t>() + static_cast<std::size_t>(begin) * kPieceWords;
-      sums[static_cast<std::size_t>(worker) * 8] +=
-          sum_words(words, static_cast<std::size_t>(end - begin) * kPieceWords);
+      const std::uint64_t* words = buffer_.as<std::uint64_t>() + begin * kPieceWords;
+      sums[static_cast<std::size_t>(worker) * 8] += sum_words(words, (end - begin) * kPieceWords);
     });
     best = std::max(best, static_cast<double>(buffer_.size()) / seconds_since(start));
     std::uint64_t sum = 0;
@@ -58,11 +55,11 @@ double ReadProbe::measure(int passes) {
 
 std::size_t memory_probe_bytes(std::int64_t l3_bytes, std::int64_t memory_bytes) {
   const std::int64_t wanted = std::clamp<std::int64_t>(16 * l3_bytes, std::int64_t{512} << 20, std::int64_t{2} << 30);
-  return static_cast<std::size_t>(memory_bytes > 0 ? std::min(wanted, memory_bytes / 8) : wanted);
+  return memory_bytes > 0 ? std::min(wanted, memory_bytes / 8) : wanted;
 }
 
 std::size_t l3_probe_bytes(std::int64_t l3_bytes) {
-  return static_cast<std::size_t>(l3_bytes / 2);
+  return l3_bytes / 2;
 }
 
 double gemm_rate(DType weights, std::int64_t rows, std::int64_t width, int passes, const CpuContext& context) {

@@ -58,7 +58,7 @@ void fill_random(SequenceCache& cache, std::int32_t length, std::uint64_t seed, 
       auto* out =
           reinterpret_cast<std::uint16_t*>(cache.token(head / shape.n_kv_heads, head % shape.n_kv_heads, first));
       Rng rng(seed, static_cast<std::uint64_t>(item) << 20);
-      const std::size_t count = static_cast<std::size_t>(n) * shape.token_bytes() / sizeof(std::uint16_t);
+      const std::size_t count = n * shape.token_bytes() / sizeof(std::uint16_t);
       for (std::size_t i = 0; i < count;) {
         std::uint64_t draw = rng.next();
         for (int j = 0; j < 4 && i < count; ++j, draw >>= 16) out[i++] = words[draw % kNormals];
@@ -137,10 +137,10 @@ void Bench::Impl::finish(BenchResult& result, const BenchSequences& s, double me
   measure_bandwidth(result);
   result.floor_seconds = floor_seconds(result.cost, result.bandwidth, result.gemm_rate);
   result.share = result.floor_seconds / median;
-  result.memory.kv = static_cast<std::int64_t>(s.pool->n_used()) * static_cast<std::int64_t>(kv.page_bytes());
+  result.memory.kv = s.pool->n_used() * static_cast<std::int64_t>(kv.page_bytes());
   for (const MethodState& m : s.methods)
     result.memory.method += static_cast<std::int64_t>(m.index_bytes() + m.copy_bytes() + m.state_bytes());
-  result.memory.activation = static_cast<std::int64_t>(forward.activation_bytes());
+  result.memory.activation = forward.activation_bytes();
 }
 
 Bench::Bench(const Model& model, const CpuContext& context, const Machine& machine, const BenchOptions& options)

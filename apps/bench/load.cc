@@ -68,7 +68,7 @@ class Load {
     const auto found = resolver.resolve(o.host, std::to_string(o.port), tcp::resolver::numeric_service, error);
     if (error || found.empty()) fail(ErrorKind::kOption, "{}: {}", o.host, error.message());
     endpoint = found.begin()->endpoint();
-    run.records.resize(static_cast<std::size_t>(o.requests));
+    run.records.resize(o.requests);
     for (std::int64_t i = 0; i < o.shared_tokens; ++i) shared_.push_back(token());
   }
 
@@ -83,8 +83,8 @@ class Load {
   std::string body(std::size_t index) {
     const auto n = options.prompt_tokens[index % options.prompt_tokens.size()];
     std::vector<std::int64_t> prompt = shared_;
-    prompt.resize(static_cast<std::size_t>(std::min<std::int64_t>(n, options.shared_tokens)));
-    while (static_cast<std::int64_t>(prompt.size()) < n) prompt.push_back(token());
+    prompt.resize(std::min<std::int64_t>(n, options.shared_tokens));
+    while (std::ssize(prompt) < n) prompt.push_back(token());
     run.records[index].prompt_tokens = n;
     nlohmann::json json = {{"prompt", prompt}, {"max_tokens", options.output_tokens},
                            {"stream", true},   {"ignore_eos", true},
@@ -111,12 +111,12 @@ class Load {
  private:
   std::int64_t token() {
     const std::int64_t quarter = std::max<std::int64_t>(options.vocabulary / 4, 1);
-    return quarter + static_cast<std::int64_t>(rng_.below(static_cast<std::uint64_t>(quarter * 2)));
+    return quarter + static_cast<std::int64_t>(rng_.below(quarter * 2));
   }
 
   // Starts what may run: all that has arrived, within the concurrency.
   void fill() {
-    const auto most = static_cast<std::int64_t>(run.records.size());
+    const std::int64_t most = run.records.size();
     const std::int64_t arrived = options.request_rate > 0 ? arrived_ : most;
     while (next_ < arrived && (options.max_concurrency == 0 || open_ < options.max_concurrency)) {
       run.most_open = std::max(run.most_open, ++open_);
@@ -127,7 +127,7 @@ class Load {
   void arrive() {
     ++arrived_;
     fill();
-    if (arrived_ == static_cast<std::int64_t>(run.records.size())) return;
+    if (arrived_ == std::ssize(run.records)) return;
     const double gap = -std::log(1 - rng_.uniform()) / options.request_rate;
     arrivals_.expires_after(std::chrono::microseconds(static_cast<std::int64_t>(gap * 1e6)));
     arrivals_.async_wait([this](error_code) { arrive(); });

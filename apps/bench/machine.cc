@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "src/base/numa.h"
+#include "src/base/size32.h"
 #include "src/base/thread_pool.h"
 #include "src/engine/memory_limit.h"
 
@@ -67,7 +68,7 @@ void read_topology(Machine& m) {
     }
   }
   cores.erase({"", ""});
-  m.cores = static_cast<int>(cores.size());
+  m.cores = size32(cores);
 }
 
 std::int64_t available_memory() {

@@ -32,8 +32,8 @@ void BenchSequences::restart(const BenchCase& c) {
 }
 
 void BenchSequences::draw_tokens(std::int32_t n, std::int64_t vocab, Rng& rng) {
-  tokens.resize(caches.size() * static_cast<std::size_t>(n));
-  for (std::int32_t& t : tokens) t = static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(vocab)));
+  tokens.resize(caches.size() * n);
+  for (std::int32_t& t : tokens) t = static_cast<std::int32_t>(rng.below(vocab));
 }
 
 void BenchSequences::extend(std::int32_t n, bool want_logits, std::int32_t prefill_left) {

@@ -16,20 +16,18 @@ namespace mneme::eval {
 class GateRecord final : public DecodeObserver {
  public:
   explicit GateRecord(const MethodShape& shape)
-      : n_kv_heads_(shape.n_kv_heads), values_(static_cast<std::size_t>(shape.n_layers * shape.n_kv_heads)) {}
+      : n_kv_heads_(shape.n_kv_heads), values_(shape.n_layers * shape.n_kv_heads) {}
 
   void see(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape) override;
   void add(std::int32_t layer, std::int32_t kv_head, float value) { at(layer, kv_head).push_back(value); }
 
   std::span<const float> values(std::int32_t layer, std::int32_t kv_head) const {
-    return values_[static_cast<std::size_t>(layer * n_kv_heads_ + kv_head)];
+    return values_[layer * n_kv_heads_ + kv_head];
   }
   std::vector<float> all() const;
 
  private:
-  std::vector<float>& at(std::int32_t layer, std::int32_t kv_head) {
-    return values_[static_cast<std::size_t>(layer * n_kv_heads_ + kv_head)];
-  }
+  std::vector<float>& at(std::int32_t layer, std::int32_t kv_head) { return values_[layer * n_kv_heads_ + kv_head]; }
   std::int32_t n_kv_heads_;
   std::vector<std::vector<float>> values_;  // by layer and KV head
 };

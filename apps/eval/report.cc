@@ -64,13 +64,13 @@ std::vector<CellSummary> summarise(const std::vector<CellRecord>& records) {
       it->right += r.answers[i].right ? 1 : 0;
       if (base == full.end() || i >= base->second->answers.size()) continue;
       const double difference = (r.answers[i].right ? 1 : 0) - (base->second->answers[i].right ? 1 : 0);
-      differences[static_cast<std::size_t>(it - cells.begin())].push_back(100 * difference);
+      differences[it - cells.begin()].push_back(100 * difference);
     }
   }
   for (auto& [i, d] : differences) {
     CellSummary& c = cells[i];
     const auto n = static_cast<double>(d.size());
-    c.n_pairs = static_cast<std::int64_t>(d.size());
+    c.n_pairs = d.size();
     for (double x : d) c.difference += x / n;
     double squares = 0;
     for (double x : d) squares += (x - c.difference) * (x - c.difference);

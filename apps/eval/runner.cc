@@ -7,6 +7,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/base/size32.h"
 #include "src/text/chat/marked_span.h"
 
 namespace mneme::eval {
@@ -15,9 +16,7 @@ namespace {
 class Counter final : public TokenCounter {
  public:
   explicit Counter(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
-  std::int64_t count(std::string_view text) const override {
-    return static_cast<std::int64_t>(tokenizer_.encode(text, {}).size());
-  }
+  std::int64_t count(std::string_view text) const override { return tokenizer_.encode(text, {}).size(); }
 
  private:
   const Tokenizer& tokenizer_;
@@ -55,9 +54,9 @@ void add_cost(MethodCost& a, const MethodCost& b) {
 
 MethodCost cost_of(const MethodStats& stats, const MethodShape& shape, const Plan& plan) {
   MethodCost c;
-  const auto token_bytes = static_cast<std::int64_t>(shape.attention().token_bytes());
+  const std::int64_t token_bytes = shape.attention().token_bytes();
   for (std::int32_t l = 0; l < shape.n_layers; ++l) {
-    const LayerStats& s = stats.layers[static_cast<std::size_t>(l)];
+    const LayerStats& s = stats.layers[l];
     c.steps = std::max(c.steps, s.steps);
     c.kv_bytes += s.attended_tokens * token_bytes;
     c.index_bytes_read += s.index_bytes_read;
@@ -84,7 +83,7 @@ MethodCost cost_of(const MethodStats& stats, const MethodShape& shape, const Pla
                         ? static_cast<double>(c.prefill_ends)
                         : static_cast<double>(s.retention.prefill_ends * s.retention.kept_tokens) /
                               static_cast<double>(s.retention.prompt_tokens);
-  c.kept_share /= static_cast<double>(shape.n_layers);
+  c.kept_share /= shape.n_layers;
   return c;
 }
 
@@ -133,7 +132,7 @@ RequestId Runner::prepare(RequestId base, const std::vector<std::int32_t>& docum
     if (plan->observed_rows() == 0) engine_.attach_method(base, std::move(plan));
     return base;
   }
-  const auto n = static_cast<std::int32_t>(document.size()), shared = n - std::min(n, plan->observed_rows());
+  const auto n = size32(document), shared = n - std::min(n, plan->observed_rows());
   RequestInput input;
   input.prompt.assign(document.begin() + shared, document.end());
   input.max_tokens = 0;
@@ -162,7 +161,7 @@ RequestInput Runner::question_input(std::vector<std::int32_t> tokens, const Ques
                                     std::shared_ptr<const Plan> plan) const {
   RequestInput input;
   input.max_tokens = static_cast<std::int32_t>(tokenizer_.encode(question.answer, {}).size()) + options_.spare_tokens;
-  if (options_.question == QuestionPath::kDecode) input.decode_prompt_tail = static_cast<std::int32_t>(tokens.size());
+  if (options_.question == QuestionPath::kDecode) input.decode_prompt_tail = size32(tokens);
   input.prompt = std::move(tokens);
   input.end_tokens = end_tokens_;
   input.keep_sequence = true;
@@ -186,7 +185,7 @@ void Runner::ask_apart(RequestId base, const Sample& sample, const std::shared_p
   const auto start = std::chrono::steady_clock::now();
   for (const Question& q : sample.questions) {
     auto split = chat_.user_turn_split({.document = sample.context, .question = q.text, .system = {}}, true);
-    const auto n = static_cast<std::int32_t>(split.document.size());
+    const auto n = size32(split.document);
     asked.push_back({ask_after(base, n, std::move(split.question), q, plan), {}});
   }
   finish_all(asked);
@@ -229,7 +228,7 @@ void Runner::ask_in_turns(RequestId base, const Sample& sample, const std::share
   for (const Question& q : sample.questions) {
     if (!id.valid()) {
       auto split = chat_.user_turn_split({.document = sample.context, .question = q.text, .system = {}}, true);
-      const auto n = static_cast<std::int32_t>(split.document.size());
+      const auto n = size32(split.document);
       id = ask_after(base, n, std::move(split.question), q, plan);
     } else {
       std::vector<std::int32_t> tokens = chat_.end_of_answer();
@@ -250,8 +249,8 @@ void Runner::ask_in_turns(RequestId base, const Sample& sample, const std::share
 void Runner::run_perplexity(std::int64_t length, std::int64_t sample, const TextSource& prose,
                             const std::vector<MethodSpec>& methods,
                             const std::function<void(const CellRecord&)>& done) {
-  const auto wanted = static_cast<std::size_t>(length + options_.perplexity_tokens);
-  Rng rng(options_.seed ^ static_cast<std::uint64_t>(length), static_cast<std::uint64_t>(sample) << 32);
+  const std::size_t wanted = length + options_.perplexity_tokens;
+  Rng rng(options_.seed ^ length, static_cast<std::uint64_t>(sample) << 32);
   std::vector<std::int32_t> tokens;
   for (std::size_t chars = wanted * 5; tokens.size() < wanted; chars += chars / 4) {
     if (chars > prose.text().size())
@@ -262,7 +261,7 @@ void Runner::run_perplexity(std::int64_t length, std::int64_t sample, const Text
   }
   tokens.resize(wanted);
   const std::vector<std::int32_t> scored(tokens.begin() + length, tokens.end());
-  tokens.resize(static_cast<std::size_t>(length));
+  tokens.resize(length);
   RequestId exact;
   for (const MethodSpec& method : methods) {
     const auto plan = compile(method.recipe, engine_.method_shape());
@@ -313,8 +312,8 @@ void Runner::run(std::string_view task, std::int64_t length, std::int64_t sample
     }
     const bool apart = stream || plan->binds_sequence();
     if (!apart && !exact.valid()) exact = compute(document, 0, nullptr);
-    const RequestId base = apart ? compute(document, stream ? static_cast<std::int32_t>(document.size()) : 0, plan)
-                                 : prepare(exact, document, plan);
+    const RequestId base =
+        apart ? compute(document, stream ? size32(document) : 0, plan) : prepare(exact, document, plan);
     sample.turns ? ask_in_turns(base, sample, plan, cell) : ask_apart(base, sample, plan, cell);
     if (base != exact) engine_.release(base);
     done(cell);

@@ -40,9 +40,9 @@ struct SimilarityObserver::Sequence {
 
 SimilarityObserver::SimilarityObserver(const MethodShape& shape, SimilarityOptions options)
     : shape_(shape), options_(std::move(options)) {
-  cosines_.resize(static_cast<std::size_t>(shape.n_layers * shape.n_heads));
-  overlaps_.resize(static_cast<std::size_t>(shape.n_layers));
-  for (auto& pool : gate_) pool.resize(static_cast<std::size_t>(shape.n_layers));
+  cosines_.resize(shape.n_layers * shape.n_heads);
+  overlaps_.resize(shape.n_layers);
+  for (auto& pool : gate_) pool.resize(shape.n_layers);
   for (std::int32_t p : {8, 16, 32})
     cases_.push_back({fmt::format("box, pages of {}", p), make_box_index(BoxKind::kMinMax, p), p});
   for (std::int32_t p : {8, 16, 32})
@@ -62,32 +62,29 @@ void SimilarityObserver::forget_sequences() {
 }
 
 void SimilarityObserver::see(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape) {
-  const std::size_t width = static_cast<std::size_t>(shape_.n_heads) * static_cast<std::size_t>(shape_.head_dim);
+  const std::size_t width = shape_.n_heads * static_cast<std::size_t>(shape_.head_dim);
   Sequence& s = sequences_[row.cache];
   if (s.last_query.empty()) {
-    s.last_query.resize(width * static_cast<std::size_t>(shape_.n_layers));
-    s.last_length.assign(static_cast<std::size_t>(shape_.n_layers), -1);
-    s.critical.resize(static_cast<std::size_t>(shape_.n_layers * shape_.n_heads));
-    s.critical_at.assign(static_cast<std::size_t>(shape_.n_layers), -1);
+    s.last_query.resize(width * shape_.n_layers);
+    s.last_length.assign(shape_.n_layers, -1);
+    s.critical.resize(shape_.n_layers * shape_.n_heads);
+    s.critical_at.assign(shape_.n_layers, -1);
     for (const Case& c : cases_)
-      s.entries.insert(s.entries.end(), static_cast<std::size_t>(shape_.n_layers * shape_.n_kv_heads),
-                       EntryStore(c.index->entry_bytes(shape)));
+      s.entries.insert(s.entries.end(), shape_.n_layers * shape_.n_kv_heads, EntryStore(c.index->entry_bytes(shape)));
   }
-  float* before = s.last_query.data() + static_cast<std::size_t>(layer) * width;
-  std::int32_t& last_length = s.last_length[static_cast<std::size_t>(layer)];
+  float* before = s.last_query.data() + layer * width;
+  std::int32_t& last_length = s.last_length[layer];
   const std::int32_t length = row.cache->length(), d = shape.head_dim;
   if (last_length + 1 == length) {
     for (std::int32_t h = 0; h < shape_.n_heads; ++h)
-      cosines_[static_cast<std::size_t>(layer * shape_.n_heads + h)].push_back(
-          cosine(row.q + h * d, before + h * d, d));
+      cosines_[layer * shape_.n_heads + h].push_back(cosine(row.q + h * d, before + h * d, d));
     for (std::size_t p = 0; p < std::size(kGatePools); ++p)
       for (std::int32_t m = 0; m < shape_.n_kv_heads; ++m) {
         const std::int64_t at = std::int64_t{m} * shape.group * d;
-        gate_[p][static_cast<std::size_t>(layer)].push_back(
-            pooled_cosine(kGatePools[p], row.q + at, before + at, shape.group, d));
+        gate_[p][layer].push_back(pooled_cosine(kGatePools[p], row.q + at, before + at, shape.group, d));
       }
   }
-  if (s.critical_at[static_cast<std::size_t>(layer)] + 1 == length)
+  if (s.critical_at[layer] + 1 == length)
     measure_overlap(layer, row, shape, s,
                     !(pooled_cosine(GatePool::kMean, row.q, before, shape_.n_heads, d) >= options_.boundary));
   std::copy_n(row.q, width, before);
@@ -102,12 +99,12 @@ std::vector<std::vector<std::int32_t>> SimilarityObserver::true_tokens(std::int3
                                                                        std::int32_t n_tokens) {
   std::vector<KvRun> runs;
   row.cache->append_runs(layer, kv_head, 0, n_tokens, runs);
-  std::vector<float> scores(static_cast<std::size_t>(shape.group) * static_cast<std::size_t>(n_tokens));
+  std::vector<float> scores(shape.group * static_cast<std::size_t>(n_tokens));
   key_score_cpu(row.q + std::int64_t{kv_head} * shape.group * shape.head_dim, shape, runs, scores.data(), n_tokens);
-  std::vector<std::vector<std::int32_t>> truth(static_cast<std::size_t>(shape.group));
+  std::vector<std::vector<std::int32_t>> truth(shape.group);
   for (std::int32_t g = 0; g < shape.group; ++g) {
-    auto& top = truth[static_cast<std::size_t>(g)];
-    top.resize(static_cast<std::size_t>(options_.top));
+    auto& top = truth[g];
+    top.resize(options_.top);
     const std::span<const float> head(scores.data() + std::int64_t{g} * n_tokens, static_cast<std::size_t>(n_tokens));
     topk_cpu(head, options_.top, top.data(), topk_scratch_);
   }
@@ -118,12 +115,12 @@ void SimilarityObserver::measure_overlap(std::int32_t layer, const DecodeRow& ro
                                          Sequence& sequence, bool boundary) {
   // Of the tokens that the step before looked at, so that both sets are selected from the same.
   const std::int32_t n = (row.cache->length() - 1) / kLargestGroup * kLargestGroup;
-  Overlap& o = overlaps_[static_cast<std::size_t>(layer)];
+  Overlap& o = overlaps_[layer];
   for (std::int32_t m = 0; m < shape_.n_kv_heads; ++m) {
     const auto now = true_tokens(layer, m, row, shape, n);
     for (std::int32_t g = 0; g < shape.group; ++g) {
-      const auto& a = now[static_cast<std::size_t>(g)];
-      const auto& b = sequence.critical[static_cast<std::size_t>(layer * shape_.n_heads + m * shape.group + g)];
+      const auto& a = now[g];
+      const auto& b = sequence.critical[layer * shape_.n_heads + m * shape.group + g];
       std::vector<std::int32_t> both;
       std::set_intersection(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(both));
       const double jaccard = static_cast<double>(both.size()) / static_cast<double>(a.size() + b.size() - both.size());
@@ -139,7 +136,7 @@ void SimilarityObserver::measure_recall(std::int32_t layer, const DecodeRow& row
   const std::int32_t n = row.cache->length() / kLargestGroup * kLargestGroup;
   if (n <= options_.top) return;
   std::vector<KvRun> runs;
-  sequence.critical_at[static_cast<std::size_t>(layer)] = row.cache->length();
+  sequence.critical_at[layer] = row.cache->length();
   for (std::int32_t m = 0; m < shape_.n_kv_heads; ++m) {
     const float* q = row.q + std::int64_t{m} * shape.group * shape.head_dim;
     const auto truth = true_tokens(layer, m, row, shape, n);
@@ -147,10 +144,7 @@ void SimilarityObserver::measure_recall(std::int32_t layer, const DecodeRow& row
               sequence.critical.begin() + std::int64_t{layer} * shape_.n_heads + std::int64_t{m} * shape.group);
     for (std::size_t i = 0; i < cases_.size(); ++i) {
       Case& c = cases_[i];
-      EntryStore& entries =
-          sequence.entries[(i * static_cast<std::size_t>(shape_.n_layers) + static_cast<std::size_t>(layer)) *
-                               static_cast<std::size_t>(shape_.n_kv_heads) +
-                           static_cast<std::size_t>(m)];
+      EntryStore& entries = sequence.entries[(i * shape_.n_layers + layer) * shape_.n_kv_heads + m];
       const std::int32_t e = c.index->entry_tokens();
       while (entries.size() < n / e) {
         runs.clear();
@@ -165,7 +159,7 @@ void SimilarityObserver::measure_recall(std::int32_t layer, const DecodeRow& row
 void SimilarityObserver::measure_case(Case& c, const HeadKeys& keys, const float* q, const AttentionShape& shape,
                                       std::int32_t n_tokens, const std::vector<std::vector<std::int32_t>>& truth) {
   const std::int32_t n_units = n_tokens / c.unit_tokens;
-  std::vector<float> scores(static_cast<std::size_t>(shape.group) * static_cast<std::size_t>(n_units));
+  std::vector<float> scores(shape.group * static_cast<std::size_t>(n_units));
   c.index->score({.head = keys,
                   .q = q,
                   .shape = shape,
@@ -176,31 +170,27 @@ void SimilarityObserver::measure_case(Case& c, const HeadKeys& keys, const float
                   .score_stride = n_units},
                  score_scratch_);
   std::vector<std::int32_t> units;
-  std::vector<std::uint8_t> selected(static_cast<std::size_t>(n_units));
+  std::vector<std::uint8_t> selected(n_units);
   for (std::int32_t g = 0; g < shape.group; ++g) {
     const std::span<const float> head(scores.data() + std::int64_t{g} * n_units, static_cast<std::size_t>(n_units));
     for (std::size_t b = 0; b < options_.budgets.size(); ++b) {
       const std::int32_t wanted = std::min(n_units, options_.budgets[b] / c.unit_tokens);
-      units.resize(static_cast<std::size_t>(wanted));
+      units.resize(wanted);
       const std::int32_t found = wanted == 0 ? 0 : topk_cpu(head, wanted, units.data(), topk_scratch_);
       std::fill(selected.begin(), selected.end(), std::uint8_t{0});
-      for (std::int32_t i = 0; i < found; ++i)
-        selected[static_cast<std::size_t>(units[static_cast<std::size_t>(i)])] = 1;
+      for (std::int32_t i = 0; i < found; ++i) selected[units[i]] = 1;
       std::int64_t hits = 0;
-      for (std::int32_t t : truth[static_cast<std::size_t>(g)])
-        hits += selected[static_cast<std::size_t>(t / c.unit_tokens)];
-      c.found[b] += static_cast<double>(hits) / static_cast<double>(options_.top);
+      for (std::int32_t t : truth[g]) hits += selected[t / c.unit_tokens];
+      c.found[b] += static_cast<double>(hits) / options_.top;
     }
     ++c.samples;
   }
 }
 
 std::vector<float> SimilarityObserver::gate_values(GatePool pool, std::int32_t first_layer) const {
-  const auto& layers = gate_[static_cast<std::size_t>(std::find(std::begin(kGatePools), std::end(kGatePools), pool) -
-                                                      std::begin(kGatePools))];
+  const auto& layers = gate_[std::find(std::begin(kGatePools), std::end(kGatePools), pool) - std::begin(kGatePools)];
   std::vector<float> all;
-  for (std::size_t l = static_cast<std::size_t>(first_layer); l < layers.size(); ++l)
-    all.insert(all.end(), layers[l].begin(), layers[l].end());
+  for (std::size_t l = first_layer; l < layers.size(); ++l) all.insert(all.end(), layers[l].begin(), layers[l].end());
   return all;
 }
 
@@ -210,7 +200,7 @@ std::vector<SimilarityObserver::Recall> SimilarityObserver::recalls() const {
   for (const Case& c : cases_) {
     Recall r{.index = c.label, .samples = c.samples};
     r.load_ratio = static_cast<double>(c.index->bytes_read(kLargestGroup, shape)) /
-                   (static_cast<double>(kLargestGroup * c.unit_tokens) * static_cast<double>(shape.token_bytes()) / 2);
+                   ((kLargestGroup * c.unit_tokens) * static_cast<double>(shape.token_bytes()) / 2);
     for (double sum : c.found) r.of.push_back(c.samples == 0 ? 0 : sum / static_cast<double>(c.samples));
     all.push_back(std::move(r));
   }

@@ -41,7 +41,7 @@ class SimilarityObserver final : public DecodeObserver {
   const MethodShape& shape() const { return shape_; }
   const SimilarityOptions& options() const { return options_; }
   const std::vector<float>& cosines(std::int32_t layer, std::int32_t head) const {
-    return cosines_[static_cast<std::size_t>(layer * shape_.n_heads + head)];
+    return cosines_[layer * shape_.n_heads + head];
   }
   // Values that a gate with this pooling would compare with tau, of layers from `first_layer` on.
   std::vector<float> gate_values(GatePool pool, std::int32_t first_layer) const;
@@ -60,7 +60,7 @@ class SimilarityObserver final : public DecodeObserver {
     double within = 0, across = 0;  // means
     std::int64_t n_within = 0, n_across = 0;
   };
-  const Overlap& overlap(std::int32_t layer) const { return overlaps_[static_cast<std::size_t>(layer)]; }
+  const Overlap& overlap(std::int32_t layer) const { return overlaps_[layer]; }
 
  private:
   struct Case;

@@ -151,7 +151,7 @@ std::string cosine_panel(const SimilarityObserver& observer, double left) {
   Panel panel(left, "Cosine of adjacent steps' queries", -0.5, n - 0.5, 0, 1);
   for (std::int32_t l = 0; l < n; ++l) {
     const std::vector<float> all = layer_cosines(observer, l);
-    const auto bounded = [](float c) { return std::max(0.0, static_cast<double>(c)); };
+    const auto bounded = [](float c) { return std::max(0.0, double{c}); };
     panel.line({{l, bounded(percentile(all, 0.1))}, {l, bounded(percentile(all, 0.9))}}, "#1b6ca8");
     panel.dot(l, bounded(static_cast<float>(mean(all))), "#c8553d");
     if (n <= 16 || l % 4 == 0) panel.tick(l, std::to_string(l));

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "src/base/error.h"
+#include "src/base/size32.h"
 
 namespace mneme::eval {
 namespace {
@@ -54,7 +55,7 @@ Sample hide(const TextSource& prose, std::size_t chars, const std::vector<std::v
   }
   sample.context += body.substr(last);
   for (const auto& [question, at] : depths) {
-    Question& q = sample.questions[static_cast<std::size_t>(question)];
+    Question& q = sample.questions[question];
     if (q.depth < 0) q.depth = static_cast<double>(at) / static_cast<double>(sample.context.size());
   }
   return sample;
@@ -226,8 +227,8 @@ Sample make_register(const TextSource& prose, std::size_t chars, int n, Rng& rng
     sample.context += k + ": " + v + "\n";
   }
   Unique asked;
-  n = std::min<int>(n, static_cast<int>(items.size()));
-  while (static_cast<int>(sample.questions.size()) < n) {
+  n = std::min<int>(n, size32(items));
+  while (size32(sample.questions) < n) {
     std::size_t i = 0;
     asked([&] { return items[i = rng.below(items.size())].first; });
     sample.questions.push_back({fmt::format("What is registered for {}?", items[i].first), items[i].second,
@@ -244,8 +245,7 @@ Sample make_chain(const TextSource& prose, std::size_t chars, int n, Rng& rng) {
   for (int i = 0; i <= kLinks; ++i) names.push_back(unique([&] { return TextSource::name(rng); }));
   std::vector<std::string> links;
   for (int i = 0; i < kLinks; ++i)
-    links.push_back(fmt::format("After {} comes {}.\n", names[static_cast<std::size_t>(i)],
-                                names[static_cast<std::size_t>(i) + 1]));
+    links.push_back(fmt::format("After {} comes {}.\n", names[i], names[static_cast<std::size_t>(i) + 1]));
   for (std::size_t i = links.size(); i > 1; --i) std::swap(links[i - 1], links[rng.below(i)]);
   std::string block = "\n";
   for (const std::string& link : links) block += link;
@@ -253,8 +253,7 @@ Sample make_chain(const TextSource& prose, std::size_t chars, int n, Rng& rng) {
   for (int i = 0; i < n; ++i) {
     const int length = draw_between(rng, 4, 16), start = draw_between(rng, 0, kLinks - length);
     const auto first = names.begin() + start + 1;
-    sample.questions.push_back({fmt::format("Starting from {}, list the next {} names in order.",
-                                            names[static_cast<std::size_t>(start)], length),
+    sample.questions.push_back({fmt::format("Starting from {}, list the next {} names in order.", names[start], length),
                                 fmt::format("{}", fmt::join(first, first + length, " "))});
   }
   return sample;
@@ -316,7 +315,7 @@ Sample make_sections(const TextSource& prose, std::size_t chars, int n, Rng& rng
   while (sample.context.size() < chars) {
     const std::string number = unique([&] { return std::to_string(draw_between(rng, 1, 999)); });
     if (sections.size() >= 900) break;
-    std::string text(prose.passage(static_cast<std::size_t>(draw_between(rng, 80, 240)), rng));
+    std::string text(prose.passage(draw_between(rng, 80, 240), rng));
     std::replace(text.begin(), text.end(), '\n', ' ');
     while (!text.empty() && text.back() == ' ') text.pop_back();
     places.push_back(sample.context.size());
@@ -401,8 +400,8 @@ Sample make_sample(const TaskRow& task, const TextSource& prose, std::int64_t to
   std::int64_t best_tokens = -1;
   for (int trial = 0; trial < 8; ++trial) {
     std::uint64_t stream = seed;
-    for (char c : task.name) stream = Rng(stream ^ static_cast<std::uint64_t>(static_cast<unsigned char>(c))).next();
-    Rng rng(stream ^ static_cast<std::uint64_t>(tokens), static_cast<std::uint64_t>(number) << 32);
+    for (char c : task.name) stream = Rng(stream ^ (static_cast<unsigned char>(c))).next();
+    Rng rng(stream ^ tokens, static_cast<std::uint64_t>(number) << 32);
     Sample sample = task.make(prose, static_cast<std::size_t>(chars), task.questions_per_context, rng);
     const std::int64_t n = counter.count(sample.context);
     if (n <= tokens && n > best_tokens) {

@@ -43,7 +43,7 @@ std::vector<std::string> words_of(std::string_view text) {
 }  // namespace
 
 int draw_between(Rng& rng, int low, int high) {
-  return low + static_cast<int>(rng.below(static_cast<std::uint64_t>(high - low + 1)));
+  return low + static_cast<int>(rng.below(high - low + 1));
 }
 
 TextSource::TextSource(std::string text) : text_(std::move(text)), words_(words_of(text_)) {

@@ -16,7 +16,7 @@ void AnswerWriter::write(std::string_view text) {
     const ssize_t n = ::write(STDOUT_FILENO, text.data(), text.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail(ErrorKind::kFile, "standard output: cannot be written: {}", std::strerror(errno));
-    text.remove_prefix(static_cast<std::size_t>(n));
+    text.remove_prefix(n);
   }
 }
 

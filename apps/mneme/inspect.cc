@@ -56,7 +56,7 @@ Json describe_rope(const RopeConfig& r) {
 // 1e-05 as a file of f32 values has it, not as the nearest double spells it.
 double spelled(double value) {
   const auto single = static_cast<float>(value);
-  return static_cast<double>(single) == value ? std::stod(fmt::format("{}", single)) : value;
+  return single == value ? std::stod(fmt::format("{}", single)) : value;
 }
 
 Json describe_config(const ModelConfig& c) {
@@ -101,7 +101,7 @@ void describe_tensors(const Checkpoint& checkpoint, bool list, Json& out) {
   for (const CheckpointTensor& t : checkpoint.tensors()) {
     const std::string type(dtype_name(t.view.dtype()));
     const std::int64_t row = t.view.rank() == 1 ? t.view.dim(0) : t.view.row_elements();
-    const std::uint64_t bytes = static_cast<std::uint64_t>(t.view.n_elements() / row) * row_bytes(t.view.dtype(), row);
+    const std::uint64_t bytes = (t.view.n_elements() / row) * row_bytes(t.view.dtype(), row);
     parameters += t.view.n_elements();
     bytes_by_type[type] += bytes;
     Json shape = Json::array();

@@ -21,7 +21,7 @@ std::string read_stdin() {
     const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof(buffer));
     if (n == 0) return text;
     if (n > 0) {
-      text.append(buffer, static_cast<std::size_t>(n));
+      text.append(buffer, n);
     } else if (errno != EINTR) {
       fail(ErrorKind::kFile, "standard input: cannot be read: {}", std::strerror(errno));
     }

@@ -59,7 +59,7 @@ std::string in_quotes(std::string_view bytes) {
       } else if (c == '\n' || c == '\t' || c == '\r') {
         out += {'\\', c == '\n' ? 'n' : c == '\t' ? 't' : 'r'};
       } else {
-        out += fmt::format("\\x{:02x}", static_cast<unsigned>(static_cast<unsigned char>(c)));
+        out += fmt::format("\\x{:02x}", unsigned{static_cast<unsigned char>(c)});
       }
     }
     bytes.remove_prefix(step.length);

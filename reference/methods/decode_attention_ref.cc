@@ -7,6 +7,7 @@
 
 #include "reference/methods/positions_ref.h"
 #include "src/base/check.h"
+#include "src/base/size32.h"
 #include "src/selection/cluster/kmeans.h"
 #include "src/selection/index/centroid.h"
 
@@ -15,8 +16,8 @@ namespace {
 
 double element(const std::byte* token, DType dtype, std::int32_t i) {
   const auto* p = token + 2 * static_cast<std::size_t>(i);
-  if (dtype == DType::kBF16) return static_cast<double>(static_cast<float>(*reinterpret_cast<const bf16*>(p)));
-  return static_cast<double>(static_cast<float>(*reinterpret_cast<const f16*>(p)));
+  if (dtype == DType::kBF16) return static_cast<float>(*reinterpret_cast<const bf16*>(p));
+  return static_cast<float>(*reinterpret_cast<const f16*>(p));
 }
 
 double log_sum_exp(const std::vector<double>& x) {
@@ -31,7 +32,7 @@ std::vector<std::int32_t> ranked(const std::vector<double>& scores) {
   std::vector<std::int32_t> order(scores.size());
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
-    const double x = scores[static_cast<std::size_t>(a)], y = scores[static_cast<std::size_t>(b)];
+    const double x = scores[a], y = scores[b];
     return x != y ? x > y : a > b;
   });
   return order;
@@ -49,7 +50,7 @@ std::vector<double> ReferenceLayer::unit_scores(const SequenceCache& cache, std:
   const DecodeStage& stage = *plan_->recipe.decode;
   const std::int32_t d = plan_->shape.head_dim;
   const DType dtype = cache.shape().dtype;
-  const double alpha = static_cast<double>(plan_->alpha);
+  const double alpha = plan_->alpha;
   std::vector<std::vector<double>> keys;  // of the unit's tokens: exact, or dequantised from 1-bit keys
   std::vector<KvRun> unit_runs;
   for (std::int32_t t : unit) {
@@ -58,13 +59,13 @@ std::vector<double> ReferenceLayer::unit_scores(const SequenceCache& cache, std:
     unit_runs.push_back({cache.token(layer_, kv_head, t), 1});
   }
   if (std::holds_alternative<Centroid>(stage.index)) {
-    std::vector<std::byte> centroid(static_cast<std::size_t>(2 * d));
+    std::vector<std::byte> centroid(2 * d);
     centroid_build_ref(unit_runs, plan_->shape.attention(), centroid.data());
     keys.assign(1, {});
     for (std::int32_t c = 0; c < d; ++c) keys[0].push_back(element(centroid.data(), dtype, c));
   }
   if (const auto* bits = std::get_if<OneBit>(&stage.index)) {
-    std::vector<float> k(static_cast<std::size_t>(d));
+    std::vector<float> k(d);
     std::vector<std::byte> group(one_bit_group_bytes(d, bits->group));
     for (std::size_t i = 0; i < unit.size(); ++i) {
       const std::int32_t t = unit[i];
@@ -123,7 +124,7 @@ ReferenceLayer::Queries ReferenceLayer::probes(std::int32_t selection_head, cons
 // One score per unit of scores [query][unit].
 std::vector<double> ReferenceLayer::pool_scores(const std::vector<std::vector<double>>& scores) const {
   if (!plan_->pool.scores) return scores[0];
-  const double alpha = static_cast<double>(plan_->alpha);
+  const double alpha = plan_->alpha;
   std::vector<double> lse;
   for (const auto& row : scores) {
     std::vector<double> scaled = row;
@@ -178,10 +179,10 @@ bool ReferenceLayer::moved(std::int32_t first_head, std::int32_t n_heads, const 
     const double norms = std::sqrt(dot(a, a) * dot(b, b));
     cosines.push_back(norms == 0 ? 0 : dot(a, b) / norms);
   }
-  const double tau = static_cast<double>(plan_->gate->tau);
+  const double tau = plan_->gate->tau;
   switch (plan_->gate->pool) {
     case GatePool::kMean:
-      return std::accumulate(cosines.begin(), cosines.end(), 0.0) / static_cast<double>(n_heads) < tau;
+      return std::accumulate(cosines.begin(), cosines.end(), 0.0) / n_heads < tau;
     case GatePool::kMax:
       return *std::max_element(cosines.begin(), cosines.end()) < tau;
     case GatePool::kAny:
@@ -194,12 +195,12 @@ bool ReferenceLayer::moved(std::int32_t first_head, std::int32_t n_heads, const 
 double ReferenceLayer::missing(const Selection& now, const Selection& speculative, std::size_t n_units) const {
   std::vector<double> logs = now.scores;
   const std::vector<std::int32_t> wanted = ranked(now.scores), there = ranked(speculative.scores);
-  for (double& x : logs) x *= static_cast<double>(plan_->log_weight_scale());
+  for (double& x : logs) x *= plan_->log_weight_scale();
   double mass = 0;
   for (std::size_t i = 0; i < n_units; ++i) {
     const auto stop = there.begin() + static_cast<std::ptrdiff_t>(n_units);
     if (std::find(there.begin(), stop, wanted[i] + now.first_unit - speculative.first_unit) == stop)
-      mass += std::exp(logs[static_cast<std::size_t>(wanted[i])] - log_sum_exp(logs));
+      mass += std::exp(logs[wanted[i]] - log_sum_exp(logs));
   }
   return mass;
 }
@@ -214,7 +215,7 @@ bool ReferenceLayer::reselect(std::int32_t n, std::int32_t kv_head, const float*
 
 // Records the newest token and the undecoded tokens before it.
 void ReferenceLayer::see(std::int32_t n, const float* q) {
-  seen_.resize(static_cast<std::size_t>(n - 1));
+  seen_.resize(n - 1);
   seen_.push_back(
       {.decoded = true, .boundary = plan_->gate && (queried_for_ != n || moved(0, plan_->shape.n_heads, q))});
   if (plan_->lists) partition_ = partition_ref(plan_->lists->partition, seen_);
@@ -236,14 +237,14 @@ std::vector<ReferenceLayer::Tokens> ReferenceLayer::candidates(const SequenceCac
     return units;
   }
   for (const UnitRange& range : partition_.ranges) {
-    Tokens all(static_cast<std::size_t>(range.end - range.begin));
+    Tokens all(range.end - range.begin);
     std::iota(all.begin(), all.end(), range.begin);
     if (!range.clusters) {
       units.push_back(all);
       continue;
     }
     const ClusterUnit& rules = plan_->lists->clusters;
-    const auto n = static_cast<std::int32_t>(all.size()), n_clusters = (n + rules.tokens - 1) / rules.tokens;
+    const auto n = size32(all), n_clusters = (n + rules.tokens - 1) / rules.tokens;
     std::vector<std::int32_t> cluster(all.size());
     std::iota(cluster.begin(), cluster.end(), 0);
     std::vector<KvRun> runs;
@@ -255,8 +256,8 @@ std::vector<ReferenceLayer::Tokens> ReferenceLayer::candidates(const SequenceCac
                   .iterations = rules.iterations,
                   .metric = rules.metric},
                  cluster.data());
-    std::vector<Tokens> by_cluster(static_cast<std::size_t>(n_clusters));
-    for (std::size_t i = 0; i < all.size(); ++i) by_cluster[static_cast<std::size_t>(cluster[i])].push_back(all[i]);
+    std::vector<Tokens> by_cluster(n_clusters);
+    for (std::size_t i = 0; i < all.size(); ++i) by_cluster[cluster[i]].push_back(all[i]);
     for (const Tokens& unit : by_cluster)
       if (!unit.empty()) units.push_back(unit);
   }
@@ -271,14 +272,13 @@ ReferenceLayer::Selection ReferenceLayer::decide(const SequenceCache& cache, con
     return std::accumulate(c.candidates.begin(), c.candidates.end(), std::size_t{0},
                            [](std::size_t sum, const Tokens& unit) { return sum + unit.size(); });
   };
-  const auto wanted = static_cast<std::size_t>(region.select_tokens);
+  const std::size_t wanted = region.select_tokens;
   // A selection made just above the budget may be too short for a step with a shorter window.
-  head.reselected = head.reselected || n_tokens(ready_[static_cast<std::size_t>(s)]) < wanted;
+  head.reselected = head.reselected || n_tokens(ready_[s]) < wanted;
   if (plan_->mass_gate && !head.reselected)
-    head.reselected = missing(select(cache, region, s, probe), ready_[static_cast<std::size_t>(s)],
-                              wanted / static_cast<std::size_t>(plan_->rules.unit_tokens)) >
-                      static_cast<double>(plan_->mass_gate->eps);
-  return head.reselected ? select(cache, region, s, probe) : ready_[static_cast<std::size_t>(s)];
+    head.reselected =
+        missing(select(cache, region, s, probe), ready_[s], wanted / plan_->rules.unit_tokens) > plan_->mass_gate->eps;
+  return head.reselected ? select(cache, region, s, probe) : ready_[s];
 }
 
 // Takes units by rank until the tokens suffice; the last unit is truncated.
@@ -286,14 +286,14 @@ void ReferenceLayer::take_units(const Selection& selection, const Region& region
                                 ReferenceHead& head) {
   head.unit_scores = selection.scores;
   head.first_unit = selection.first_unit;
-  const auto wanted = static_cast<std::size_t>(region.select_tokens);
+  const std::size_t wanted = region.select_tokens;
   std::size_t n_taken = 0;
   for (std::int32_t i : ranked(selection.scores)) {
     if (n_taken == wanted) break;
     head.units.push_back(i + selection.first_unit);
-    for (std::int32_t t : selection.candidates[static_cast<std::size_t>(i)]) {
+    for (std::int32_t t : selection.candidates[i]) {
       if (n_taken == wanted) break;
-      taken[static_cast<std::size_t>(t)] = true;
+      taken[t] = true;
       ++n_taken;
     }
   }
@@ -311,7 +311,7 @@ void ReferenceLayer::attend(const SequenceCache& cache, const Region& region, co
     for (std::int32_t c = 0; c < d; ++c) key.push_back(element(cache.token(layer_, kv_head, t), dtype, c));
     weights.push_back(
         dot_at_position(*plan_, rope_, {q + h * d, cache.length() - 1, region.everything, region.recent_from}, key, t) *
-        static_cast<double>(plan_->shape.attention().scale));
+        plan_->shape.attention().scale);
   }
   const double lse = log_sum_exp(weights);
   for (std::int32_t c = 0; c < d; ++c) {
@@ -342,15 +342,14 @@ std::vector<ReferenceHead> ReferenceLayer::step(const SequenceCache& cache, cons
   if (!dense && plan_->selects()) see(n, q);
   const Region region = dense ? Region{} : this->region(n);
   const std::int32_t n_heads = dense ? plan_->shape.n_kv_heads : plan_->selection_heads();
-  std::vector<ReferenceHead> heads(static_cast<std::size_t>(n_heads));
+  std::vector<ReferenceHead> heads(n_heads);
   const bool selects = !region.everything && plan_->selects();
   const float* probe = plan_->probe == Probe::kPreviousLayer && query_below != nullptr ? query_below : q;
   std::vector<Selection> next;
   for (std::int32_t s = 0; s < n_heads; ++s) {
-    ReferenceHead& head = heads[static_cast<std::size_t>(s)];
-    std::vector<bool> taken(static_cast<std::size_t>(n));
-    for (std::int32_t t = 0; t < n; ++t)
-      taken[static_cast<std::size_t>(t)] = region.everything || t < region.sink || t >= region.recent_from;
+    ReferenceHead& head = heads[s];
+    std::vector<bool> taken(n);
+    for (std::int32_t t = 0; t < n; ++t) taken[t] = region.everything || t < region.sink || t >= region.recent_from;
     if (selects) {
       const Selection selection = decide(cache, region, s, q, probe, head);
       take_units(selection, region, taken, head);
@@ -358,7 +357,7 @@ std::vector<ReferenceHead> ReferenceLayer::step(const SequenceCache& cache, cons
                                                          : selection);
     }
     for (std::int32_t t = 0; t < n; ++t)
-      if (taken[static_cast<std::size_t>(t)]) head.tokens.push_back(t);
+      if (taken[t]) head.tokens.push_back(t);
     const std::int32_t per = plan_->shape.n_heads / n_heads;
     for (std::int32_t h = s * per; h < (s + 1) * per; ++h) attend(cache, region, head.tokens, h, q, out);
   }

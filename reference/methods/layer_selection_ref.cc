@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "reference/methods/window_attention_ref.h"
+#include "src/base/size32.h"
 #include "src/tensor/half.h"
 
 namespace mneme {
@@ -23,11 +24,11 @@ void normalise(std::vector<double>& v) {
 // The n largest of 0 .. size - 1 by value, larger index first among equals; returned ascending.
 template <typename F>
 std::vector<std::int32_t> best(std::int32_t size, std::int32_t n, const F& value) {
-  std::vector<std::int32_t> order(static_cast<std::size_t>(size));
+  std::vector<std::int32_t> order(size);
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(),
             [&](std::int32_t a, std::int32_t b) { return value(a) != value(b) ? value(a) > value(b) : a > b; });
-  order.resize(static_cast<std::size_t>(std::min(n, size)));
+  order.resize(std::min(n, size));
   std::sort(order.begin(), order.end());
   return order;
 }
@@ -75,7 +76,7 @@ std::vector<double> LayerSelectionRef::remote(const float* q, std::int32_t posit
 std::vector<double> LayerSelectionRef::mean_of_top(const SequenceCache& cache, std::int32_t begin) const {
   std::vector<double> unit;
   for (std::int32_t h = 0; h < plan_->shape.n_heads; ++h) {
-    std::vector<double> sum(static_cast<std::size_t>(plan_->shape.head_dim));
+    std::vector<double> sum(plan_->shape.head_dim);
     for (std::int32_t i : best(plan_->rules.unit_tokens, plan_->layer_selection->top,
                                [&](std::int32_t t) { return mass(h, begin + t); })) {
       const std::vector<double> k = key(cache, h / plan_->shape.group(), begin + i);
@@ -101,7 +102,7 @@ std::vector<double> LayerSelectionRef::top_keys(const SequenceCache& cache, std:
       keys.insert(keys.end(), k.begin(), k.end());
     }
     normalise(keys);
-    for (double& x : keys) x /= std::sqrt(static_cast<double>(plan_->shape.group()));
+    for (double& x : keys) x /= std::sqrt(plan_->shape.group());
     unit.insert(unit.end(), keys.begin(), keys.end());
   }
   return unit;
@@ -118,13 +119,12 @@ void LayerSelectionRef::file(const SequenceCache& cache, std::int32_t n_tokens) 
 double LayerSelectionRef::cosine(const std::vector<double>& probe, std::int32_t u) const {
   const std::vector<double>& unit = representative(u);
   if (plan_->layer_selection->match == KeyMatch::kMean) return dot(probe, unit);
-  const auto d = static_cast<std::size_t>(plan_->shape.head_dim),
-             width = d * static_cast<std::size_t>(plan_->shape.n_kv_heads);
+  const auto d = static_cast<std::size_t>(plan_->shape.head_dim), width = d * plan_->shape.n_kv_heads;
   double largest = -INFINITY;
   for (std::size_t row = 0; row < unit.size(); row += width) {
     double dot_product = 0;
     for (std::size_t i = 0; i < probe.size(); ++i) {
-      const std::size_t kv_head = i / d / static_cast<std::size_t>(plan_->shape.group());
+      const std::size_t kv_head = i / d / plan_->shape.group();
       dot_product += probe[i] * unit[row + kv_head * d + i % d];
     }
     largest = std::max(largest, dot_product);
@@ -135,8 +135,8 @@ double LayerSelectionRef::cosine(const std::vector<double>& probe, std::int32_t 
 LayerSelectionRef::Selection LayerSelectionRef::select(const SequenceCache& cache, std::int32_t begin, std::int32_t end,
                                                        const float* q, bool prefill, std::int32_t n_units) {
   const std::int32_t n_heads = plan_->shape.n_heads, width = n_heads * plan_->shape.head_dim;
-  mass_.resize(static_cast<std::size_t>(n_heads));
-  for (auto& m : mass_) m.resize(static_cast<std::size_t>(end), 0.0);
+  mass_.resize(n_heads);
+  for (auto& m : mass_) m.resize(end, 0.0);
   file(cache, begin + 1);
   Selection selection;
   std::vector<double> probe = remote(q, begin);
@@ -155,12 +155,11 @@ LayerSelectionRef::Selection LayerSelectionRef::select(const SequenceCache& cach
   normalise(probe);
   for (std::int32_t u = region.first_unit; u < region.last_unit; ++u) {
     double score = cosine(probe, u);
-    if (prefill && !question_.empty())
-      score += static_cast<double>(plan_->recipe.prefill_window->question_weight) * cosine(question_, u);
+    if (prefill && !question_.empty()) score += plan_->recipe.prefill_window->question_weight * cosine(question_, u);
     selection.scores.push_back(score);
   }
-  selection.units = best(region.last_unit - region.first_unit, n_units,
-                         [&](std::int32_t i) { return selection.scores[static_cast<std::size_t>(i)]; });
+  selection.units =
+      best(region.last_unit - region.first_unit, n_units, [&](std::int32_t i) { return selection.scores[i]; });
   for (std::int32_t& u : selection.units) u += region.first_unit;
   return selection;
 }
@@ -178,11 +177,11 @@ void LayerSelectionRef::attend(const SequenceCache& cache, const Selection& sele
           std::find(selection.units.begin(), selection.units.end(), t / p) != selection.units.end())
         tokens.push_back(t);
     for (std::int32_t h = 0; h < n_heads; ++h, q += d, out += d) {
-      std::vector<double> scores, sum(static_cast<std::size_t>(d));
+      std::vector<double> scores, sum(d);
       for (std::int32_t t : tokens)
         scores.push_back(
             dot_at_position(*plan_, rope_, {q, at, selection.everything, base}, key(cache, h / group, t), t) *
-            static_cast<double>(plan_->shape.attention().scale));
+            plan_->shape.attention().scale);
       const double top = *std::max_element(scores.begin(), scores.end());
       double total = 0;
       for (double& s : scores) total += s = std::exp(s - top);
@@ -191,7 +190,7 @@ void LayerSelectionRef::attend(const SequenceCache& cache, const Selection& sele
         const auto v = numbers(cache.token(layer_, h / group, tokens[i]) + 2 * d, d, cache.shape().dtype);
         for (std::size_t c = 0; c < v.size(); ++c) sum[c] += share * v[c];
         if (tokens[i] >= base && tokens[i] / p >= filed() && at - tokens[i] < plan_->rules.recent)
-          mass_[static_cast<std::size_t>(h)][static_cast<std::size_t>(tokens[i])] += share;
+          mass_[h][tokens[i]] += share;
       }
       for (std::size_t c = 0; c < sum.size(); ++c) out[c] = static_cast<float>(sum[c]);
     }
@@ -200,12 +199,10 @@ void LayerSelectionRef::attend(const SequenceCache& cache, const Selection& sele
     span_rows_.push_back(remote(rows + (t - begin) * n_heads * d, t));
   if (span_rows_.empty() || !question_.empty() || end < span_.second) return;
   for (std::int32_t h = 0; h < n_heads; ++h) {
-    std::vector<double> sum(static_cast<std::size_t>(d));
-    for (std::int32_t i : best(static_cast<std::int32_t>(span_rows_.size()), plan_->layer_selection->top,
+    std::vector<double> sum(d);
+    for (std::int32_t i : best(size32(span_rows_), plan_->layer_selection->top,
                                [&](std::int32_t t) { return mass(h, span_.first + t); }))
-      for (std::int32_t c = 0; c < d; ++c)
-        sum[static_cast<std::size_t>(c)] +=
-            span_rows_[static_cast<std::size_t>(i)][static_cast<std::size_t>(h * d + c)];
+      for (std::int32_t c = 0; c < d; ++c) sum[c] += span_rows_[i][h * d + c];
     question_.insert(question_.end(), sum.begin(), sum.end());
   }
   normalise(question_);

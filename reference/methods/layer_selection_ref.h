@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "reference/methods/positions_ref.h"
+#include "src/base/size32.h"
 #include "src/kv/sequence_cache.h"
 #include "src/selection/region/region.h"
 
@@ -39,12 +40,10 @@ class LayerSelectionRef {
 
   // Representative of unit u: KeyMatch::kMean  [n_heads * D], length 1; kBest  [top, n_kv_heads * D].
   // Requires  u < filed().
-  const std::vector<double>& representative(std::int32_t u) const { return units_[static_cast<std::size_t>(u)]; }
+  const std::vector<double>& representative(std::int32_t u) const { return units_[u]; }
   // Mass of token t for query head h, up to now or until its unit was filed.
-  double mass(std::int32_t h, std::int32_t t) const {
-    return mass_[static_cast<std::size_t>(h)][static_cast<std::size_t>(t)];
-  }
-  std::int32_t filed() const { return static_cast<std::int32_t>(units_.size()); }
+  double mass(std::int32_t h, std::int32_t t) const { return mass_[h][t]; }
+  std::int32_t filed() const { return size32(units_); }
 
  private:
   std::vector<double> key(const SequenceCache& cache, std::int32_t kv_head, std::int32_t t) const;

@@ -9,10 +9,10 @@
 namespace mneme {
 
 std::vector<double> numbers(const std::byte* from, std::int32_t n, DType dtype) {
-  std::vector<double> v(static_cast<std::size_t>(n));
+  std::vector<double> v(n);
   for (std::size_t i = 0; i < v.size(); ++i)
-    v[i] = static_cast<double>(dtype == DType::kBF16 ? static_cast<float>(reinterpret_cast<const bf16*>(from)[i])
-                                                     : static_cast<float>(reinterpret_cast<const f16*>(from)[i]));
+    v[i] = dtype == DType::kBF16 ? static_cast<float>(reinterpret_cast<const bf16*>(from)[i])
+                                 : static_cast<float>(reinterpret_cast<const f16*>(from)[i]);
   return v;
 }
 
@@ -33,16 +33,14 @@ double dot_at_position(const Plan& plan, const RopeTable& rope, const Positioned
                        const std::vector<double>& key, std::int32_t t) {
   // Dot products dominate the contract tests' time: only rotated keys are copied.
   const auto with_query = [&](const std::vector<double>& k) {
-    return std::inner_product(k.begin(), k.end(), query.q, 0.0, std::plus<>(),
-                              [](double x, float y) { return x * static_cast<double>(y); });
+    return std::inner_product(k.begin(), k.end(), query.q, 0.0, std::plus<>(), [](double x, float y) { return x * y; });
   };
   if (plan.key_basis == KeyBasis::kPreRope) {
     if (t >= query.local_from && query.position - t < plan.rules.recent) {
       std::vector<double> k = rotated(key, t, rope);
       for (double& x : k) {
         const auto f = static_cast<float>(x);
-        x = static_cast<double>(plan.shape.kv_dtype == DType::kBF16 ? static_cast<float>(bf16(f))
-                                                                    : static_cast<float>(f16(f)));
+        x = plan.shape.kv_dtype == DType::kBF16 ? static_cast<float>(bf16(f)) : static_cast<float>(f16(f));
       }
       return with_query(k);
     }

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "src/base/check.h"
+#include "src/base/size32.h"
 
 namespace mneme {
 namespace {
@@ -12,13 +13,12 @@ namespace {
 double key(const SequenceCache& cache, std::int32_t layer, std::int32_t kv_head, std::int32_t position,
            std::int32_t c) {
   const auto* p = cache.token(layer, kv_head, position) + 2 * static_cast<std::size_t>(c);
-  if (cache.shape().dtype == DType::kBF16)
-    return static_cast<double>(static_cast<float>(*reinterpret_cast<const bf16*>(p)));
-  return static_cast<double>(static_cast<float>(*reinterpret_cast<const f16*>(p)));
+  if (cache.shape().dtype == DType::kBF16) return static_cast<float>(*reinterpret_cast<const bf16*>(p));
+  return static_cast<float>(*reinterpret_cast<const f16*>(p));
 }
 
 std::size_t at(std::int32_t i) {
-  return static_cast<std::size_t>(i);
+  return i;
 }
 
 }  // namespace
@@ -31,9 +31,8 @@ std::vector<double> ReferencePrefillEnd::probabilities(const SequenceCache& whol
   std::vector<double> p(stored.size(), 0.0);
   double largest = -INFINITY, sum = 0;
   for (std::size_t t = 0; t < stored.size() && stored[t] <= position; ++t) {
-    for (std::int32_t c = 0; c < d; ++c)
-      p[t] += static_cast<double>(q[query_head * d + c]) * key(whole, layer_, kv_head, stored[t], c);
-    p[t] *= static_cast<double>(plan_->shape.attention().scale);
+    for (std::int32_t c = 0; c < d; ++c) p[t] += q[query_head * d + c] * key(whole, layer_, kv_head, stored[t], c);
+    p[t] *= plan_->shape.attention().scale;
     largest = std::max(largest, p[t]);
   }
   for (std::size_t t = 0; t < stored.size() && stored[t] <= position; ++t) sum += p[t] = std::exp(p[t] - largest);
@@ -91,7 +90,7 @@ void ReferencePrefillEnd::decide(const SequenceCache& whole, bool decodes) {
 std::vector<double> ReferencePrefillEnd::smoothed(const std::vector<double>& scores) const {
   const DropStage& stage = *plan_->recipe.prefill_end;
   std::vector<double> out(scores.size());
-  const std::int32_t half = stage.smooth / 2, n = static_cast<std::int32_t>(scores.size());
+  const std::int32_t half = stage.smooth / 2, n = size32(scores);
   for (std::int32_t t = 0; t < n; ++t) {
     double sum = 0, largest = -INFINITY;
     for (std::int32_t i = std::max(0, t - half); i <= std::min(n - 1, t + half); ++i) {
@@ -122,7 +121,7 @@ void ReferencePrefillEnd::keep_by_rank(std::int32_t n_keep) {
   const std::int32_t recent = std::max(0, recipe.recent - (stage.when == DropWhen::kOverBudget ? 1 : 0));
   for (std::int32_t m = 0; m < n_kv; ++m) {
     Head& head = heads_[at(m)];
-    const auto n = static_cast<std::int32_t>(head.stored.size());
+    const auto n = size32(head.stored);
     if (n <= n_keep) continue;
     std::vector<double> scores(at(n), 0.0);
     if (stage.rank == Rank::kMass)
@@ -174,7 +173,7 @@ void ReferencePrefillEnd::keep_by_norm() {
   const Recipe& recipe = plan_->recipe;
   const NormBudget& norm = *recipe.norm;
   Head& any = heads_[0];
-  const auto n = static_cast<std::int32_t>(any.stored.size());
+  const auto n = size32(any.stored);
   std::vector<std::int32_t> order;  // of the tokens that are not always kept
   std::vector<bool> first(at(n), false), stays(at(n), false);
   for (std::int32_t t = n - 1; t >= 0; --t) {
@@ -204,7 +203,7 @@ void ReferencePrefillEnd::keep_by_norm() {
   const bool all = norm.loss <= 0 || !(whole > 0);
   for (std::int32_t t : order) {
     stays[at(t)] = true;
-    if (!all && (whole - norm_of(stays)) / whole < static_cast<double>(norm.loss)) break;
+    if (!all && (whole - norm_of(stays)) / whole < norm.loss) break;
   }
   if (plan_->drops() && recipe.prefill_end->rank == Rank::kPosition)
     for (std::int32_t t = 0; t < n; ++t)

@@ -15,7 +15,7 @@ namespace mneme {
 class ReferencePrefillEnd {
  public:
   ReferencePrefillEnd(std::shared_ptr<const Plan> plan, std::int32_t layer)
-      : plan_(std::move(plan)), layer_(layer), heads_(static_cast<std::size_t>(plan_->shape.n_kv_heads)) {}
+      : plan_(std::move(plan)), layer_(layer), heads_(plan_->shape.n_kv_heads) {}
 
   struct Rows {
     const float* q = nullptr;  // [n_rows, n_heads, D]

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/base/size32.h"
 #include "src/tensor/half.h"
 
 namespace mneme {
@@ -10,7 +11,7 @@ std::vector<std::int32_t> window_tokens(const Plan& plan, std::int32_t layer, st
                                         std::int32_t end, std::span<const std::int32_t> units) {
   std::vector<bool> taken(static_cast<std::size_t>(p) + 1, false);
   const auto take = [&](std::int32_t from, std::int32_t to) {
-    for (std::int32_t t = std::max(from, 0); t < std::min(to, p + 1); ++t) taken[static_cast<std::size_t>(t)] = true;
+    for (std::int32_t t = std::max(from, 0); t < std::min(to, p + 1); ++t) taken[t] = true;
   };
   if (plan.dense_layer(layer) || end <= plan.rules.budget) {
     take(0, p + 1);
@@ -21,7 +22,7 @@ std::vector<std::int32_t> window_tokens(const Plan& plan, std::int32_t layer, st
   }
   std::vector<std::int32_t> tokens;
   for (std::int32_t t = 0; t <= p; ++t)
-    if (taken[static_cast<std::size_t>(t)]) tokens.push_back(t);
+    if (taken[t]) tokens.push_back(t);
   return tokens;
 }
 
@@ -43,19 +44,18 @@ void attend_windows_ref(const Plan& plan, const RopeTable& rope, std::int32_t la
     if (p < plan.rules.budget) end = std::min(end, plan.rules.budget);
     if (p >= plan.rules.budget) begin = std::max(begin, plan.rules.budget);
     const std::vector<std::int32_t> tokens = window_tokens(plan, layer, p, begin, end, {});
-    const bool everything =
-        static_cast<std::int32_t>(tokens.size()) == p + 1 && (plan.dense_layer(layer) || end <= plan.rules.budget);
+    const bool everything = size32(tokens) == p + 1 && (plan.dense_layer(layer) || end <= plan.rules.budget);
     for (std::int32_t h = 0; h < plan.shape.n_heads; ++h, q += d, out += d) {
-      const auto m = static_cast<std::size_t>(h / group);
-      std::vector<double> weights, sum(static_cast<std::size_t>(d), 0.0);
+      const std::size_t m = h / group;
+      std::vector<double> weights, sum(d, 0.0);
       double total = 0;
       for (std::int32_t t : tokens)
-        weights.push_back(dot_at_position(plan, rope, {q, p, everything}, keys[m][static_cast<std::size_t>(t)], t) *
-                          static_cast<double>(plan.shape.attention().scale));
+        weights.push_back(dot_at_position(plan, rope, {q, p, everything}, keys[m][t], t) *
+                          plan.shape.attention().scale);
       const double top = *std::max_element(weights.begin(), weights.end());
       for (std::size_t i = 0; i < tokens.size(); ++i) {
         const double w = std::exp(weights[i] - top);
-        const std::vector<double>& v = values[m][static_cast<std::size_t>(tokens[i])];
+        const std::vector<double>& v = values[m][tokens[i]];
         for (std::size_t c = 0; c < v.size(); ++c) sum[c] += w * v[c];
         total += w;
       }

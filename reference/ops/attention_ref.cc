@@ -18,11 +18,11 @@ double element(const std::byte* p, std::size_t i, DType dtype) {
   if (dtype == DType::kF16) {
     f16 h;
     h.bits = bits;
-    return static_cast<double>(static_cast<float>(h));
+    return static_cast<float>(h);
   }
   bf16 b;
   b.bits = bits;
-  return static_cast<double>(static_cast<float>(b));
+  return static_cast<float>(b);
 }
 
 // Entries of one (row, query head): scores and [K | V] pairs.
@@ -38,12 +38,11 @@ void append(Entries& e, const float* q, std::span<const KvRun> runs, std::int64_
   for (const KvRun& run : runs) {
     for (std::int32_t r = 0; r < run.n_tokens; ++r, ++t) {
       if (t < first || t >= last) continue;
-      const std::byte* token = run.kv + static_cast<std::size_t>(r) * shape.token_bytes();
+      const std::byte* token = run.kv + r * shape.token_bytes();
       double s = 0;
-      for (std::int32_t d = 0; d < shape.head_dim; ++d)
-        s += static_cast<double>(q[d]) * element(token, static_cast<std::size_t>(d), shape.kv_dtype);
-      s *= static_cast<double>(shape.scale);
-      if (log_weight != nullptr) s += static_cast<double>(log_weight[t]);
+      for (std::int32_t d = 0; d < shape.head_dim; ++d) s += q[d] * element(token, d, shape.kv_dtype);
+      s *= shape.scale;
+      if (log_weight != nullptr) s += log_weight[t];
       e.scores.push_back(s);
       e.tokens.push_back(token);
     }
@@ -52,7 +51,7 @@ void append(Entries& e, const float* q, std::span<const KvRun> runs, std::int64_
 
 // out [D], lse: softmax-weighted sum of the values.
 void finish(const Entries& e, const AttentionShape& shape, double* out, double* lse) {
-  const auto d_head = static_cast<std::size_t>(shape.head_dim);
+  const std::size_t d_head = shape.head_dim;
   std::fill(out, out + d_head, 0.0);
   *lse = kMinusInf;
   double top = kMinusInf;
@@ -86,7 +85,7 @@ void store(std::byte* p, std::int64_t i, DType dtype, float value) {
 }  // namespace
 
 void attend_decode_ref(std::span<const DecodeHead> heads, const AttentionShape& shape) {
-  std::vector<double> out(static_cast<std::size_t>(shape.head_dim));
+  std::vector<double> out(shape.head_dim);
   for (const DecodeHead& head : heads) {
     for (std::int32_t g = 0; g < shape.group; ++g) {
       Entries e;
@@ -94,15 +93,14 @@ void attend_decode_ref(std::span<const DecodeHead> heads, const AttentionShape& 
         append(e, part.q + g * shape.head_dim, part.runs, 0, count(part.runs), part.log_weight, shape);
       double lse;
       finish(e, shape, out.data(), &lse);
-      for (std::int32_t d = 0; d < shape.head_dim; ++d)
-        head.out[g * shape.head_dim + d] = static_cast<float>(out[static_cast<std::size_t>(d)]);
+      for (std::int32_t d = 0; d < shape.head_dim; ++d) head.out[g * shape.head_dim + d] = static_cast<float>(out[d]);
       if (head.lse != nullptr) head.lse[g] = static_cast<float>(lse);
     }
   }
 }
 
 void attend_prefill_ref(std::span<const PrefillHead> heads, const AttentionShape& shape) {
-  std::vector<double> out(static_cast<std::size_t>(shape.head_dim));
+  std::vector<double> out(shape.head_dim);
   for (const PrefillHead& head : heads) {
     for (std::int32_t i = 0; i < head.n_rows; ++i) {
       for (std::int32_t g = 0; g < shape.group; ++g) {
@@ -116,8 +114,7 @@ void attend_prefill_ref(std::span<const PrefillHead> heads, const AttentionShape
         double lse;
         finish(e, shape, out.data(), &lse);
         for (std::int32_t d = 0; d < shape.head_dim; ++d)
-          store(head.out, i * head.out_stride + g * shape.head_dim + d, head.out_dtype,
-                static_cast<float>(out[static_cast<std::size_t>(d)]));
+          store(head.out, i * head.out_stride + g * shape.head_dim + d, head.out_dtype, static_cast<float>(out[d]));
         if (head.lse != nullptr) head.lse[i * shape.group + g] = static_cast<float>(lse);
       }
     }

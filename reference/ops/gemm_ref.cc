@@ -7,7 +7,7 @@ namespace mneme {
 
 void gemm_ref(const ConstTensorView& x, std::span<const GemmOutput> outputs) {
   const std::int64_t m = x.dim(0), k = x.dim(1);
-  std::vector<float> row(static_cast<std::size_t>(k)), weights(static_cast<std::size_t>(k));
+  std::vector<float> row(k), weights(k);
   for (const GemmOutput& output : outputs) {
     const WeightMatrix& w = *output.w;
     MNEME_CHECK(w.n_in() == k, "x {} times w {}", x.to_string(), w.view().to_string());
@@ -17,11 +17,10 @@ void gemm_ref(const ConstTensorView& x, std::span<const GemmOutput> outputs) {
       for (std::int64_t i = 0; i < m; ++i) {
         dequantise_row(x, i, row.data());
         double sum = 0.0;
-        for (std::size_t j = 0; j < row.size(); ++j)
-          sum += static_cast<double>(row[j]) * static_cast<double>(weights[j]);
+        for (std::size_t j = 0; j < row.size(); ++j) sum += row[j] * double{weights[j]};
         float& y = output.y.row_as<float>(i)[o];
-        if (output.bias != nullptr) sum += static_cast<double>(output.bias[o]);
-        if (output.accumulate) sum += static_cast<double>(y);
+        if (output.bias != nullptr) sum += output.bias[o];
+        if (output.accumulate) sum += y;
         y = static_cast<float>(sum);
       }
     }

@@ -17,7 +17,7 @@ void put(const TensorView& out, std::int64_t row, std::int64_t column, double va
 }  // namespace
 
 void embed_ref(std::span<const std::int32_t> ids, const ConstTensorView& table, const TensorView& out) {
-  expect_shape("out", out, DType::kF32, {static_cast<std::int64_t>(ids.size()), table.dim(1)});
+  expect_shape("out", out, DType::kF32, {std::ssize(ids), table.dim(1)});
   for (std::size_t i = 0; i < ids.size(); ++i)
     dequantise_row(table, ids[i], out.row_as<float>(static_cast<std::int64_t>(i)));
 }
@@ -28,10 +28,9 @@ void rms_norm_ref(const ConstTensorView& x, const float* weight, double eps, con
   for (std::int64_t i = 0; i < n; ++i) {
     const float* row = x.row_as<float>(i);
     double sum = 0.0;
-    for (std::int64_t j = 0; j < h; ++j) sum += static_cast<double>(row[j]) * static_cast<double>(row[j]);
+    for (std::int64_t j = 0; j < h; ++j) sum += row[j] * double{row[j]};
     const double scale = 1.0 / std::sqrt(sum / static_cast<double>(h) + eps);
-    for (std::int64_t j = 0; j < h; ++j)
-      put(out, i, j, static_cast<double>(row[j]) * scale * static_cast<double>(weight[j]));
+    for (std::int64_t j = 0; j < h; ++j) put(out, i, j, row[j] * scale * weight[j]);
   }
 }
 
@@ -41,8 +40,8 @@ void swiglu_ref(const ConstTensorView& gate, const ConstTensorView& up, const Te
   expect_shape("out", out, out.dtype(), {n, ffn});
   for (std::int64_t i = 0; i < n; ++i) {
     for (std::int64_t j = 0; j < ffn; ++j) {
-      const auto g = static_cast<double>(gate.row_as<float>(i)[j]);
-      put(out, i, j, g / (1.0 + std::exp(-g)) * static_cast<double>(up.row_as<float>(i)[j]));
+      const double g = gate.row_as<float>(i)[j];
+      put(out, i, j, g / (1.0 + std::exp(-g)) * (up.row_as<float>(i)[j]));
     }
   }
 }

@@ -13,15 +13,11 @@ std::vector<TokenWeight> truncated_distribution_ref(std::span<const float> logit
     if (std::isnan(v)) v = -std::numeric_limits<double>::infinity();
   }
   const double max = *std::max_element(x.begin(), x.end());
-  const auto weight = [&](std::int32_t id) {
-    return std::exp((x[static_cast<std::size_t>(id)] - max) / static_cast<double>(options.temperature));
-  };
+  const auto weight = [&](std::int32_t id) { return std::exp((x[id] - max) / options.temperature); };
 
   std::vector<std::int32_t> ids(x.size());
   std::iota(ids.begin(), ids.end(), 0);
-  std::stable_sort(ids.begin(), ids.end(), [&](std::int32_t a, std::int32_t b) {
-    return x[static_cast<std::size_t>(a)] > x[static_cast<std::size_t>(b)];
-  });
+  std::stable_sort(ids.begin(), ids.end(), [&](std::int32_t a, std::int32_t b) { return x[a] > x[b]; });
   if (options.top_k > 0) ids.resize(std::min(ids.size(), static_cast<std::size_t>(options.top_k)));
 
   if (options.top_p < 1) {
@@ -30,11 +26,10 @@ std::vector<TokenWeight> truncated_distribution_ref(std::span<const float> logit
     std::size_t n = 0;
     do {
       reached += weight(ids[n++]);
-    } while (n < ids.size() && reached < static_cast<double>(options.top_p) * all * (1 - kShareSlack));
+    } while (n < ids.size() && reached < options.top_p * all * (1 - kShareSlack));
     ids.resize(n);
   }
-  std::erase_if(ids,
-                [&](std::int32_t id) { return weight(id) < static_cast<double>(options.min_p) * (1 - kShareSlack); });
+  std::erase_if(ids, [&](std::int32_t id) { return weight(id) < options.min_p * (1 - kShareSlack); });
 
   std::sort(ids.begin(), ids.end());
   std::vector<TokenWeight> out;

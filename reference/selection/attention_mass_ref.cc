@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "src/base/check.h"
+#include "src/base/size32.h"
 #include "src/selection/mass/attention_mass.h"
 #include "src/tensor/half.h"
 
@@ -11,8 +12,8 @@ namespace {
 
 double key(const std::byte* token, std::int32_t d, DType dtype) {
   const auto* p = token + 2 * static_cast<std::size_t>(d);
-  if (dtype == DType::kBF16) return static_cast<double>(static_cast<float>(*reinterpret_cast<const bf16*>(p)));
-  return static_cast<double>(static_cast<float>(*reinterpret_cast<const f16*>(p)));
+  if (dtype == DType::kBF16) return static_cast<float>(*reinterpret_cast<const bf16*>(p));
+  return static_cast<float>(*reinterpret_cast<const f16*>(p));
 }
 
 }  // namespace
@@ -21,9 +22,8 @@ void attention_mass_ref(std::span<const MassHead> heads, const AttentionShape& s
   for (const MassHead& head : heads) {
     std::vector<const std::byte*> tokens;
     for (const KvRun& run : head.runs)
-      for (std::int32_t r = 0; r < run.n_tokens; ++r)
-        tokens.push_back(run.kv + static_cast<std::size_t>(r) * shape.token_bytes());
-    const auto m = static_cast<std::int32_t>(tokens.size());
+      for (std::int32_t r = 0; r < run.n_tokens; ++r) tokens.push_back(run.kv + r * shape.token_bytes());
+    const auto m = size32(tokens);
     MNEME_CHECK(m >= head.n_rows, "{} rows see themselves among {} tokens", head.n_rows, m);
     for (std::int32_t t = 0; t < m; ++t) {
       double sum = 0;
@@ -34,17 +34,15 @@ void attention_mass_ref(std::span<const MassHead> heads, const AttentionShape& s
           if (t >= seen || (head.window > 0 && t < seen - head.window)) continue;
           double score = 0;
           for (std::int32_t d = 0; d < shape.head_dim; ++d)
-            score += static_cast<double>(head.q[i * head.q_stride + g * shape.head_dim + d]) *
-                     key(tokens[static_cast<std::size_t>(t)], d, shape.kv_dtype);
-          sum += std::exp(score * static_cast<double>(shape.scale) -
-                          static_cast<double>(head.lse[i * head.lse_stride + g]));
+            score += head.q[i * head.q_stride + g * shape.head_dim + d] * key(tokens[t], d, shape.kv_dtype);
+          sum += std::exp(score * shape.scale - head.lse[i * head.lse_stride + g]);
         }
         if (by == MassBy::kQueryHead) {
           float& mass = head.mass[g * head.mass_stride + t];
-          mass = static_cast<float>(static_cast<double>(mass) + sum);
+          mass = static_cast<float>(mass + sum);
         }
       }
-      if (by == MassBy::kGroup) head.mass[t] = static_cast<float>(static_cast<double>(head.mass[t]) + sum);
+      if (by == MassBy::kGroup) head.mass[t] = static_cast<float>(head.mass[t] + sum);
     }
   }
 }

@@ -18,8 +18,7 @@ float lesser(float a, float b) {
 
 double dot(const float* q, const std::byte* key, const AttentionShape& shape) {
   double sum = 0.0;
-  for (std::int32_t c = 0; c < shape.head_dim; ++c)
-    sum += static_cast<double>(q[c]) * static_cast<double>(load_element(key, c, shape.kv_dtype));
+  for (std::int32_t c = 0; c < shape.head_dim; ++c) sum += q[c] * double{load_element(key, c, shape.kv_dtype)};
   return sum;
 }
 
@@ -35,7 +34,7 @@ void box_build_ref(std::span<const KvRun> runs, const AttentionShape& shape, Box
     const auto each_key = [&](const auto& visit) {
       for (const KvRun& run : runs)
         for (std::int32_t t = 0; t < run.n_tokens; ++t)
-          visit(load_element(run.kv + static_cast<std::size_t>(t) * shape.token_bytes(), c, shape.kv_dtype));
+          visit(load_element(run.kv + t * shape.token_bytes(), c, shape.kv_dtype));
     };
     each_key([&](float k) {
       nan = nan || std::isnan(k);
@@ -65,10 +64,10 @@ void box_score_ref(const float* q, const AttentionShape& shape, const std::byte*
       const std::byte* box = boxes + 4 * dim * u;
       double sum = 0.0;
       for (std::int64_t c = 0; c < dim; ++c) {
-        const auto x = static_cast<double>(q[g * dim + c]);
-        const double hi = x * static_cast<double>(load_element(box, c, shape.kv_dtype));
-        const double lo = x * static_cast<double>(load_element(box, dim + c, shape.kv_dtype));
-        sum += std::isnan(hi) || std::isnan(lo) ? static_cast<double>(NAN) : std::max(hi, lo);
+        const double x = q[g * dim + c];
+        const double hi = x * load_element(box, c, shape.kv_dtype);
+        const double lo = x * load_element(box, dim + c, shape.kv_dtype);
+        sum += std::isnan(hi) || std::isnan(lo) ? NAN : std::max(hi, lo);
       }
       scores[g * score_stride + u] = static_cast<float>(sum);
     }
@@ -80,8 +79,8 @@ void key_score_ref(const float* q, const AttentionShape& shape, std::span<const 
   for (const KvRun& run : runs)
     for (std::int32_t t = 0; t < run.n_tokens; ++t, ++at)
       for (std::int32_t g = 0; g < shape.group; ++g)
-        scores[g * score_stride + at] = static_cast<float>(
-            dot(q + g * shape.head_dim, run.kv + static_cast<std::size_t>(t) * shape.token_bytes(), shape));
+        scores[g * score_stride + at] =
+            static_cast<float>(dot(q + g * shape.head_dim, run.kv + t * shape.token_bytes(), shape));
 }
 
 }  // namespace mneme

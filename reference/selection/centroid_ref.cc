@@ -9,7 +9,7 @@ void centroid_build_ref(std::span<const KvRun> runs, const AttentionShape& shape
     float sum = 0, n = 0;
     for (const KvRun& run : runs)
       for (std::int32_t t = 0; t < run.n_tokens; ++t, n += 1)
-        sum += load_element(run.kv + static_cast<std::size_t>(t) * shape.token_bytes(), c, shape.kv_dtype);
+        sum += load_element(run.kv + t * shape.token_bytes(), c, shape.kv_dtype);
     MNEME_CHECK(n > 0, "the centroid of no token");
     store_element(sum / n, centroid, c, shape.kv_dtype);
   }
@@ -22,8 +22,7 @@ void centroid_score_ref(const float* q, const AttentionShape& shape, const std::
     for (std::int64_t u = 0; u < n; ++u) {
       double sum = 0;
       for (std::int64_t c = 0; c < dim; ++c)
-        sum += static_cast<double>(q[g * dim + c]) *
-               static_cast<double>(load_element(centroids, u * dim + c, shape.kv_dtype));
+        sum += q[g * dim + c] * double{load_element(centroids, u * dim + c, shape.kv_dtype)};
       scores[g * score_stride + u] = static_cast<float>(sum);
     }
 }

@@ -33,19 +33,19 @@ void group_pool_ref(float* scores, std::int64_t score_stride, std::int32_t group
   if (n == 0) return;
   const bool log_domain = pool == GroupPool::kMaxProb || pool == GroupPool::kMeanProb;
   const auto score = [&](std::int64_t h, std::int64_t u) { return scores[h * score_stride + u]; };
-  std::vector<bool> nan(static_cast<std::size_t>(n));
+  std::vector<bool> nan(n);
   for (std::int64_t h = 0; h < group; ++h)
     for (std::int64_t u = 0; u < n; ++u)
-      if (std::isnan(score(h, u))) nan[static_cast<std::size_t>(u)] = true;
+      if (std::isnan(score(h, u))) nan[u] = true;
 
   std::vector<std::vector<double>> heads;
   for (std::int64_t h = 0; h < group; ++h) {
-    std::vector<double> row(static_cast<std::size_t>(n));
+    std::vector<double> row(n);
     for (std::size_t u = 0; u < row.size(); ++u) {
-      row[u] = static_cast<double>(score(h, static_cast<std::int64_t>(u)));
+      row[u] = score(h, static_cast<std::int64_t>(u));
       if (!log_domain) continue;
-      const auto largest = static_cast<double>(std::numeric_limits<float>::max());
-      row[u] = nan[u] ? -kInf : std::min(static_cast<double>(alpha) * row[u], largest);
+      const double largest = std::numeric_limits<float>::max();
+      row[u] = nan[u] ? -kInf : std::min(alpha * row[u], largest);
     }
     if (log_domain) log_softmax(row);
     heads.push_back(row);
@@ -68,8 +68,8 @@ float missing_mass_ref(std::span<const float> scores, float scale, std::span<con
   if (wanted.empty()) return 0.0f;
   std::vector<double> weights;
   for (const float x : scores) {
-    const double scaled = static_cast<double>(scale) * static_cast<double>(x);
-    weights.push_back(std::isnan(x) ? -kInf : std::min(scaled, static_cast<double>(std::numeric_limits<float>::max())));
+    const double scaled = scale * double{x};
+    weights.push_back(std::isnan(x) ? -kInf : std::min(scaled, double{std::numeric_limits<float>::max()}));
   }
   const double top = *std::max_element(weights.begin(), weights.end());
   double mass = 0.0, all = 0.0;

@@ -15,7 +15,7 @@ std::vector<std::vector<float>> keys_of(const KmeansTask& task) {
   std::vector<std::vector<float>> keys;
   for (const KvRun& run : task.runs)
     for (std::int32_t t = 0; t < run.n_tokens; ++t) {
-      const std::byte* token = run.kv + static_cast<std::size_t>(t) * task.shape.token_bytes();
+      const std::byte* token = run.kv + t * task.shape.token_bytes();
       auto& key = keys.emplace_back();
       for (std::int32_t c = 0; c < task.shape.head_dim; ++c) {
         std::uint16_t bits;
@@ -154,17 +154,16 @@ Vector centroid_of(std::int32_t k, const std::vector<Vector>& x, const std::int3
 
 void kmeans_ref(const KmeansTask& task, std::int32_t* cluster) {
   const std::vector<Vector> x = whole(task);
-  const auto n = static_cast<std::int64_t>(x.size());
+  const std::int64_t n = x.size();
   MNEME_CHECK(n >= 1 && n <= 65535 && task.n_clusters >= 1 && task.n_clusters <= n && task.iterations >= 1,
               "{} clusters of {} tokens in {} iterations", task.n_clusters, n, task.iterations);
   std::vector<Vector> centroids;
-  for (std::int64_t k = 0; k < task.n_clusters; ++k)
-    centroids.push_back(x[static_cast<std::size_t>(k * n / task.n_clusters)]);
+  for (std::int64_t k = 0; k < task.n_clusters; ++k) centroids.push_back(x[k * n / task.n_clusters]);
   for (std::int32_t i = 0; i < task.iterations; ++i) {
     for (std::size_t t = 0; t < x.size(); ++t) cluster[t] = nearest(x[t], centroids, task.metric);
     if (i + 1 == task.iterations) break;
     for (std::int32_t k = 0; k < task.n_clusters; ++k) {
-      Vector& centroid = centroids[static_cast<std::size_t>(k)];
+      Vector& centroid = centroids[k];
       centroid = centroid_of(k, x, cluster, centroid, task.metric);
     }
   }

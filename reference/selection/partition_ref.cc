@@ -1,14 +1,15 @@
 #include <algorithm>
 
 #include "src/base/check.h"
+#include "src/base/size32.h"
 #include "src/selection/cluster/partition.h"
 
 namespace mneme {
 
 PartitionedTokens partition_ref(const PartitionRules& rules, std::span<const SeenToken> tokens) {
-  const auto n = static_cast<std::int32_t>(tokens.size());
+  const auto n = size32(tokens);
   MNEME_CHECK(n > 0 && tokens.back().decoded, "a partition of {} tokens, the last one not decoded", n);
-  const auto token = [&](std::int32_t t) { return tokens[static_cast<std::size_t>(t)]; };
+  const auto token = [&](std::int32_t t) { return tokens[t]; };
   // All units in order, as if there were no buffer: start of each, and whether it is a block of clusters.
   std::vector<UnitRange> units{{rules.sink, rules.sink, false}};
   const auto begin_unit = [&](std::int32_t at, bool clusters) {

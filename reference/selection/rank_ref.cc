@@ -10,7 +10,7 @@ void rank_ref(std::span<const float> scores, UnitSize size, std::int64_t n_token
   ids.resize(scores.size());
   std::iota(ids.begin(), ids.end(), 0);
   std::sort(ids.begin(), ids.end(), [&](std::int32_t a, std::int32_t b) {
-    const float x = scores[static_cast<std::size_t>(a)], y = scores[static_cast<std::size_t>(b)];
+    const float x = scores[a], y = scores[b];
     if (std::isnan(x) || std::isnan(y)) return std::isnan(x) == std::isnan(y) ? a > b : std::isnan(y);
     return x != y ? x > y : a > b;
   });

@@ -12,7 +12,7 @@ void row_dots_ref(const float* q, std::int64_t width, DType dtype, const std::by
       const std::int64_t at = i * width + c;
       const float x = dtype == DType::kBF16 ? static_cast<float>(reinterpret_cast<const bf16*>(rows)[at])
                                             : static_cast<float>(reinterpret_cast<const f16*>(rows)[at]);
-      sum += static_cast<double>(q[c]) * static_cast<double>(x);
+      sum += q[c] * double{x};
     }
     scores[i] = static_cast<float>(sum);
   }

@@ -5,10 +5,10 @@ namespace mneme {
 void row_moments_ref(const RowBlock& rows, float* mean, float* m2) {
   for (std::int64_t c = rows.begin; c < rows.end; ++c) {
     double sum = 0, square = 0;
-    for (std::int64_t i = 0; i < rows.n; ++i) sum += static_cast<double>(rows.x[i * rows.stride + c]);
+    for (std::int64_t i = 0; i < rows.n; ++i) sum += rows.x[i * rows.stride + c];
     const double centre = sum / static_cast<double>(rows.n);
     for (std::int64_t i = 0; i < rows.n; ++i) {
-      const double d = static_cast<double>(rows.x[i * rows.stride + c]) - centre;
+      const double d = rows.x[i * rows.stride + c] - centre;
       square += d * d;
     }
     mean[c] = static_cast<float>(centre);
@@ -20,8 +20,8 @@ void row_bias_ref(const RowBlock& rows, const float* centre, const float* weight
   for (std::int64_t i = 0; i < rows.n; ++i) {
     double sum = 0;
     for (std::int64_t c = rows.begin; c < rows.end; ++c) {
-      const double d = static_cast<double>(rows.x[i * rows.stride + c]) - static_cast<double>(centre[c]);
-      sum += d * d * static_cast<double>(weight[c]);
+      const double d = rows.x[i * rows.stride + c] - double{centre[c]};
+      sum += d * d * weight[c];
     }
     bias[i] = static_cast<float>(sum);
   }
@@ -30,8 +30,7 @@ void row_bias_ref(const RowBlock& rows, const float* centre, const float* weight
 void row_sum_ref(const RowBlock& rows, const float* weight, float* sum) {
   for (std::int64_t c = rows.begin; c < rows.end; ++c) {
     double s = 0;
-    for (std::int64_t i = 0; i < rows.n; ++i)
-      s += static_cast<double>(weight[i]) * static_cast<double>(rows.x[i * rows.stride + c]);
+    for (std::int64_t i = 0; i < rows.n; ++i) s += weight[i] * double{rows.x[i * rows.stride + c]};
     sum[c] = static_cast<float>(s);
   }
 }

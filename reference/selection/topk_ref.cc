@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "src/base/check.h"
+#include "src/base/size32.h"
 #include "src/selection/topk/topk.h"
 
 namespace mneme {
@@ -11,8 +12,8 @@ namespace mneme {
 std::int32_t topk_ref(std::span<const float> scores, std::int32_t k, std::int32_t* ids) {
   MNEME_CHECK(k >= 0, "k = {}", k);
   const auto before = [&](std::int32_t a, std::int32_t b) {
-    const float x = scores[static_cast<std::size_t>(a)];
-    const float y = scores[static_cast<std::size_t>(b)];
+    const float x = scores[a];
+    const float y = scores[b];
     if (std::isnan(x) != std::isnan(y)) return std::isnan(y);
     if (x > y || x < y) return x > y;
     return a > b;
@@ -23,7 +24,7 @@ std::int32_t topk_ref(std::span<const float> scores, std::int32_t k, std::int32_
   order.resize(std::min(order.size(), static_cast<std::size_t>(k)));
   std::sort(order.begin(), order.end());
   std::copy(order.begin(), order.end(), ids);
-  return static_cast<std::int32_t>(order.size());
+  return size32(order);
 }
 
 }  // namespace mneme

@@ -100,8 +100,8 @@ void AtomicFile::write_all(std::uint64_t offset, std::span<const std::byte> byte
     const ssize_t n = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_io("writing");
-    offset += static_cast<std::uint64_t>(n);
-    bytes = bytes.subspan(static_cast<std::size_t>(n));
+    offset += n;
+    bytes = bytes.subspan(n);
   }
 }
 

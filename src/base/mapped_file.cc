@@ -31,7 +31,7 @@ MappedFile::MappedFile(const std::filesystem::path& path, Links links) {
     fail(ErrorKind::kFile, "{}: expected a file, found {}", path.string(),
          S_ISDIR(st.st_mode) ? "a folder" : "something that is not a plain file");
   }
-  size_ = static_cast<std::size_t>(st.st_size);
+  size_ = st.st_size;
   if (size_ > 0) {
     void* p = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
     const int saved = errno;

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "src/base/error.h"
+#include "src/base/size32.h"
 
 namespace mneme {
 namespace {
@@ -22,8 +23,7 @@ void set_memory_policy(int mode, std::span<const NumaNode> nodes) {
   constexpr std::size_t kWordBits = sizeof(unsigned long) * CHAR_BIT;
   unsigned long mask[kMaxNodes / kWordBits] = {};
   for (const NumaNode& node : nodes)
-    if (node.id >= 0 && node.id < kMaxNodes)
-      mask[static_cast<std::size_t>(node.id) / kWordBits] |= 1ul << static_cast<std::size_t>(node.id) % kWordBits;
+    if (node.id >= 0 && node.id < kMaxNodes) mask[node.id / kWordBits] |= 1ul << node.id % kWordBits;
   syscall(SYS_set_mempolicy, mode, mask, kMaxNodes + 1);
 }
 
@@ -106,7 +106,7 @@ std::unique_ptr<ThreadPool> make_thread_pool(int threads, Pinning pinning, NumaP
       restrict_to(cpus);
     }
   }
-  const int n = threads > 0 ? threads : static_cast<int>(cpus.size());
+  const int n = threads > 0 ? threads : size32(cpus);
   return std::make_unique<ThreadPool>(n, pinning, cpus);
 }
 

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "src/base/check.h"
+#include "src/base/size32.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -68,8 +69,7 @@ ThreadPool::ThreadPool(int n_threads, Pinning pinning, std::span<const int> give
   const std::vector<int> cpus = given.empty() ? affinity_cpus() : std::vector<int>(given.begin(), given.end());
   for (int w = 1; w < n_threads; ++w) {
     state_->threads.emplace_back([this, w] { worker_loop(w); });
-    if (pinning == Pinning::kPinned)
-      pin_to(state_->threads.back().native_handle(), cpus[static_cast<std::size_t>(w) % cpus.size()]);
+    if (pinning == Pinning::kPinned) pin_to(state_->threads.back().native_handle(), cpus[w % cpus.size()]);
   }
   if (pinning == Pinning::kPinned && n_threads > 1) pin_to(pthread_self(), cpus[0]);
 }
@@ -172,7 +172,7 @@ std::vector<int> affinity_cpus() {
 }
 
 int available_cpus() {
-  return static_cast<int>(affinity_cpus().size());
+  return size32(affinity_cpus());
 }
 
 void restrict_to(std::span<const int> cpus) {

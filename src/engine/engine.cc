@@ -6,6 +6,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/base/size32.h"
 #include "src/engine/engine_impl.h"
 #include "src/engine/kv_plan.h"
 #include "src/engine/memory_limit.h"
@@ -88,7 +89,7 @@ void Engine::Impl::check_input(const RequestInput& input, std::span<const std::i
          input.prompt.size(), question_begin, question_end);
   }
   if (input.method && question_begin < question_end) forward->expect_question(*input.method);
-  const auto n_prompt = static_cast<std::int64_t>(before.size() + input.prompt.size());
+  const std::int64_t n_prompt = before.size() + input.prompt.size();
   if (n_prompt == 0) fail(ErrorKind::kRequest, "the prompt is empty: expected at least one token");
   const std::int64_t n_all = n_prompt + input.max_tokens;
   if (n_all > options.context) {
@@ -97,7 +98,7 @@ void Engine::Impl::check_input(const RequestInput& input, std::span<const std::i
   }
   const std::int64_t blocks = blocks_of(pool->shape(), n_all);
   if (blocks > pool->n_blocks()) {
-    const auto bytes = static_cast<std::int64_t>(pool->shape().page_bytes());
+    const std::int64_t bytes = pool->shape().page_bytes();
     fail(ErrorKind::kRequest, "{} tokens take {} bytes of keys and values; there are {} in all", n_all, blocks * bytes,
          pool->n_blocks() * bytes);
   }
@@ -206,13 +207,13 @@ void share_prefix(const Request& parent, std::int32_t n_shared, const std::share
 RequestId Engine::fork_prefix(RequestId from, std::int32_t n_shared, RequestInput input) {
   const Request& parent = impl_->find_sequence(from);
   MNEME_CHECK(n_shared >= 0 && n_shared <= parent.length(), "{} of {} tokens", n_shared, parent.length());
-  const auto before = std::span(parent.tokens).first(static_cast<std::size_t>(n_shared));
+  const auto before = std::span(parent.tokens).first(n_shared);
   impl_->check_input(input, before);
   Impl::check_method(parent, input.method);
   Sampler sampler(input.sampling);
   Request& request = impl_->add(RequestId(impl_->next_id++));
   request.tokens.assign(before.begin(), before.end());
-  const auto n_prompt = static_cast<std::int32_t>(input.prompt.size());
+  const auto n_prompt = size32(input.prompt);
   share_prefix(parent, n_shared, input.method, n_shared + n_prompt - std::min(n_prompt, input.decode_prompt_tail),
                request);
   if (impl_->reserved_blocks() > impl_->pool->n_free()) request.close_pages();
@@ -370,7 +371,7 @@ ThreadPool& Engine::threads() const {
 }
 
 std::size_t Engine::kv_bytes(RequestId id) const {
-  return static_cast<std::size_t>(impl_->find(id).cache.n_blocks()) * impl_->pool->shape().page_bytes();
+  return impl_->find(id).cache.n_blocks() * impl_->pool->shape().page_bytes();
 }
 
 std::span<const PromptScore> Engine::prompt_scores(RequestId id) const {
@@ -401,8 +402,8 @@ void Engine::check_invariants() const {
   }
   const std::string violation = find_violation(snapshot_of(*impl_->pool), caches);
   MNEME_CHECK(violation.empty(), "{}", violation);
-  MNEME_CHECK(n_active == static_cast<std::int64_t>(impl_->active.size()), "{} requests are active, {} listed",
-              n_active, impl_->active.size());
+  MNEME_CHECK(n_active == std::ssize(impl_->active), "{} requests are active, {} listed", n_active,
+              impl_->active.size());
   MNEME_CHECK(impl_->reserved_blocks() <= impl_->pool->n_free(), "{} blocks are promised, {} free",
               impl_->reserved_blocks(), impl_->pool->n_free());
 }

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "src/base/error.h"
+#include "src/base/size32.h"
 #include "src/engine/engine_impl.h"
 #include "src/engine/kv_plan.h"
 
@@ -23,7 +24,7 @@ RequestId Engine::adopt(std::vector<std::int32_t> tokens, std::int32_t n_compute
                         FunctionRef<void(SequenceCache&)> fill, std::unique_ptr<MethodState> method) {
   RequestInput input{.prompt = std::move(tokens), .max_tokens = 0};
   impl_->check_input(input, {});
-  const auto n_tokens = static_cast<std::int32_t>(input.prompt.size());
+  const auto n_tokens = size32(input.prompt);
   if (n_computed < 0 || n_computed > n_tokens) {
     fail(ErrorKind::kRequest, "{} of {} tokens are computed: expected 0 to all of them", n_computed, n_tokens);
   }

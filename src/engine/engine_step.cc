@@ -121,7 +121,7 @@ std::vector<Engine::Impl::Sample> Engine::Impl::compute(const Batch& batch) {
 }
 
 std::vector<Engine::Impl::Sample> Engine::Impl::sample(const Batch& batch, const ConstTensorView& logits) {
-  const auto n = static_cast<std::int64_t>(batch.wanted.size());
+  const std::int64_t n = batch.wanted.size();
   std::vector<Sample> samples(batch.wanted.size());
   if (n == 0) return samples;
   const std::int64_t vocab = forward->vocab();
@@ -129,11 +129,11 @@ std::vector<Engine::Impl::Sample> Engine::Impl::sample(const Batch& batch, const
   const auto sample_rows = [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::span<const float> row(logits.row_as<float>(i), static_cast<std::size_t>(vocab));
-      const Batch::Row& wanted = batch.wanted[static_cast<std::size_t>(i)];
-      Sample& s = samples[static_cast<std::size_t>(i)];
+      const Batch::Row& wanted = batch.wanted[i];
+      Sample& s = samples[i];
       Request& r = *wanted.request;
       if (wanted.known(r)) {
-        const std::int32_t next = r.tokens[static_cast<std::size_t>(wanted.predicted)];
+        const std::int32_t next = r.tokens[wanted.predicted];
         s.sampled = {.token = next, .logprob = log_probability(row, next)};
         s.top = top_logprobs(row, r.score_prompt.value_or(0));
       } else if (r.max_tokens > 0) {
@@ -143,7 +143,7 @@ std::vector<Engine::Impl::Sample> Engine::Impl::sample(const Batch& batch, const
     }
   };
   for (std::int64_t i = 0; i < n; ++i) {
-    const Batch::Row& wanted = batch.wanted[static_cast<std::size_t>(i)];
+    const Batch::Row& wanted = batch.wanted[i];
     if (wanted.request->on_logits)
       wanted.request->on_logits(wanted.predicted, {logits.row_as<float>(i), static_cast<std::size_t>(vocab)});
   }
@@ -184,7 +184,7 @@ void Engine::Impl::apply(const Batch& batch, std::vector<Sample> samples, double
       } else if (r.score_prompt) {
         r.prompt_scores.push_back({.logprob = s.sampled.logprob, .top = std::move(s.top)});
       } else {
-        r.stats.tail_log_likelihood += static_cast<double>(s.sampled.logprob);
+        r.stats.tail_log_likelihood += s.sampled.logprob;
         ++r.stats.tail_scored;
       }
     }

@@ -79,7 +79,7 @@ KvMethodStats kv_method_stats(const MethodStats& stats, const Plan& plan, std::s
         out.units.recalled * plan.rules.unit_tokens * static_cast<std::int64_t>(plan.shape.attention().token_bytes());
   out.index_bytes_per_step = ratio(index_read, steps);
   out.prefill_end_seconds = stats.prefill_end_seconds;
-  out.index_bytes = static_cast<std::int64_t>(index_bytes);
+  out.index_bytes = index_bytes;
   out.selections.correction_rate = ratio(out.selections.corrections, out.selections.checks);
   out.units.turnover = ratio(out.units.replaced, out.units.selected);
   for (double* mean : {&out.audit.recall, &out.audit.mass, &out.audit.error})
@@ -95,7 +95,7 @@ KvMethodStats full_attention_stats(const KvShape& shape, std::int64_t sliding_wi
   std::int64_t attended = growing * n_tokens + growing * (growing + 1) / 2;
   if (growing < steps) attended += (steps - growing) * window;
   KvMethodStats out;
-  const auto n_layers = static_cast<std::size_t>(shape.n_layers);
+  const std::size_t n_layers = shape.n_layers;
   out.layers.assign(n_layers, {.dense = true, .achieved_budget = ratio(attended, steps)});
   out.kv_bytes_read = attended * static_cast<std::int64_t>(shape.bytes_per_token());
   out.kv_bytes_per_step = ratio(out.kv_bytes_read, steps);

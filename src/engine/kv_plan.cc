@@ -43,7 +43,7 @@ KvPlan plan_kv(const KvShape& shape, const EngineOptions& options, std::int64_t 
   constexpr std::int64_t kMaxBlocks = std::numeric_limits<std::int32_t>::max();
   constexpr std::int64_t kMaxTokens = kMaxBlocks / kPageTokens * kPageTokens - kPageTokens;
   const std::int64_t per_page = shape.blocks_per_page();
-  const auto page_bytes = static_cast<std::int64_t>(shape.page_bytes());
+  const std::int64_t page_bytes = shape.page_bytes();
   const std::int64_t room =
       options.kv_memory_bytes > 0 ? options.kv_memory_bytes : std::max<std::int64_t>(available_bytes, 0);
   const std::int64_t pages_in_room = std::min(room / page_bytes, kMaxBlocks) / per_page;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "src/base/error.h"
+#include "src/base/size32.h"
 
 namespace mneme {
 
@@ -93,11 +94,11 @@ void Request::begin_turn(RequestInput input) {
   // Logits come from computing a token: where nothing is pending, the last one is computed once more.
   if (cache.length() == length()) step_back(1);
   prompt_end = length();
-  tail = std::min(input.decode_prompt_tail, static_cast<std::int32_t>(input.prompt.size()));
+  tail = std::min(input.decode_prompt_tail, size32(input.prompt));
   // Nothing new: what is pending is the end of an answer, and is computed as an answer is.
   if (input.prompt.empty()) tail = 1;
   set_method(std::move(input.method));
-  const std::int32_t prompt_begin = prompt_end - static_cast<std::int32_t>(input.prompt.size());
+  const std::int32_t prompt_begin = prompt_end - size32(input.prompt);
   if (method && input.question_span.first < input.question_span.second)
     method->set_question_span(prompt_begin + input.question_span.first, prompt_begin + input.question_span.second);
   max_tokens = input.max_tokens;

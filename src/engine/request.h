@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "src/base/size32.h"
 #include "src/engine/engine.h"
 #include "src/engine/scheduler.h"
 #include "src/kv/sequence_cache.h"
@@ -50,7 +51,7 @@ struct Request {
 
   bool active() const { return state == State::kWaiting || state == State::kRunning; }
   bool holds_sequence() const { return state != State::kEnded; }
-  std::int32_t length() const { return static_cast<std::int32_t>(tokens.size()); }
+  std::int32_t length() const { return size32(tokens); }
   // Tokens in the cache when the last one is sampled: that one is not computed.
   std::int32_t final_length() const { return prompt_end + (max_tokens > 0 ? max_tokens - 1 : 0); }
   std::int64_t blocks_to_end() const { return cache.blocks_needed(final_length() - cache.length()); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "src/base/check.h"
+#include "src/base/size32.h"
 
 namespace mneme {
 namespace {
@@ -30,7 +31,7 @@ std::size_t n_displaced(const SchedulerSnapshot& snapshot, const SchedulerLimits
   }
   std::stable_sort(waiting.begin(), waiting.end(),
                    [](const auto* a, const auto* b) { return a->priority > b->priority; });
-  const auto places = static_cast<std::size_t>(limits.max_sequences);
+  const std::size_t places = limits.max_sequences;
   std::size_t free_seq_slots = places - std::min(places, running.size());
   std::size_t n = running.size() - std::min(places, running.size());  // left theirs before, and wait for one
   for (const RequestView* w : waiting) {
@@ -83,7 +84,7 @@ std::vector<ScheduledRows> schedule(const SchedulerSnapshot& snapshot, const Sch
     }
   }
 
-  const auto n_decode = static_cast<std::int32_t>(rows.size());
+  const auto n_decode = size32(rows);
   std::int32_t budget = std::max(limits.max_batched_tokens - n_decode, 1);
   std::stable_sort(prompts.begin(), prompts.end(),
                    [](const auto* a, const auto* b) { return a->priority > b->priority; });

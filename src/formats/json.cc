@@ -130,7 +130,7 @@ std::int64_t JsonRef::integer() const {
   if (value_->is_number_unsigned()) {
     const auto v = value_->get<std::uint64_t>();
     if (v > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) wrong("an integer below 2^63");
-    return static_cast<std::int64_t>(v);
+    return v;
   }
   if (value_->is_number_integer()) return value_->get<std::int64_t>();
   if (value_->is_number_float()) {  // some tools write sizes as 32768.0

@@ -37,10 +37,10 @@ void check_number(std::string_view file, std::string_view what, double found, do
 
 void check_rope(const RopeConfig& r, const ModelConfig& c, std::string_view file) {
   check_number(file, "RoPE base (theta)", r.theta, 1.0, 1e12);
-  if (!r.freq_factors.empty() && static_cast<std::int64_t>(r.freq_factors.size()) != c.head_dim / 2)
+  if (!r.freq_factors.empty() && std::ssize(r.freq_factors) != c.head_dim / 2)
     fail(ErrorKind::kFormat, "{}: RoPE frequency factors: expected {} (half of head_dim), found {}", file,
          c.head_dim / 2, r.freq_factors.size());
-  for (float f : r.freq_factors) check_number(file, "RoPE frequency factor", static_cast<double>(f), 1e-6, 1e6);
+  for (float f : r.freq_factors) check_number(file, "RoPE frequency factor", f, 1e-6, 1e6);
   if (r.scaling == RopeScaling::kNone) return;
   check_number(file, "RoPE scaling factor", r.factor, 1e-3, 1e6);
   if (r.scaling == RopeScaling::kLinear) return;

@@ -16,9 +16,9 @@ std::optional<std::int32_t> check_token_id(std::optional<std::int64_t> id, const
 }
 
 void pad_tokens(TokenizerData& data, std::int64_t n, std::string_view file) {
-  if (static_cast<std::int64_t>(data.tokens.size()) > n)
+  if (std::ssize(data.tokens) > n)
     fail(ErrorKind::kFormat, "{}: the tokenizer has {} tokens, the embedding {} rows", file, data.tokens.size(), n);
-  while (static_cast<std::int64_t>(data.tokens.size()) < n) {
+  while (std::ssize(data.tokens) < n) {
     data.tokens.push_back(fmt::format("[PAD{}]", data.tokens.size()));
     data.types.push_back(TokenType::kUnused);
     if (data.kind == TokenizerKind::kSentencePiece) data.scores.push_back(-1e9f);

@@ -1,5 +1,7 @@
 #include "src/kv/cache_invariants.h"
 
+#include "src/base/size32.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +18,7 @@ std::string count_holders(const CacheSnapshot& cache, std::size_t which, std::ve
   for (std::size_t t = 0; t < cache.tables.size(); ++t) {
     const auto& table = cache.tables[t];
     const std::int32_t stored = cache.stored.empty() ? cache.length : cache.stored[t];
-    const auto n = static_cast<std::int32_t>(table.size());
+    const auto n = size32(table);
     if (stored < 0 || stored > cache.length)
       return fmt::format("sequence {}, table {}: {} of {} tokens stored", which, t, stored, cache.length);
     // Every page holds a kept token, and the pages hold enough tokens.
@@ -25,9 +27,8 @@ std::string count_holders(const CacheSnapshot& cache, std::size_t which, std::ve
     if (stored == cache.length && n != n_pages)
       return fmt::format("sequence {}, table {}: {} blocks for {} pages", which, t, table.size(), n_pages);
     for (std::int32_t id : table) {
-      if (id < 0 || id >= static_cast<std::int32_t>(holders.size()))
-        return fmt::format("sequence {}, table {}: no block {}", which, t, id);
-      ++holders[static_cast<std::size_t>(id)];
+      if (id < 0 || id >= size32(holders)) return fmt::format("sequence {}, table {}: no block {}", which, t, id);
+      ++holders[id];
     }
   }
   return {};
@@ -37,7 +38,7 @@ std::string count_holders(const CacheSnapshot& cache, std::size_t which, std::ve
 std::string find_repeated(const CacheSnapshot& cache, std::size_t which, std::vector<std::size_t>& last_seen) {
   for (const auto& table : cache.tables) {
     for (std::int32_t id : table) {
-      std::size_t& seen = last_seen[static_cast<std::size_t>(id)];
+      std::size_t& seen = last_seen[id];
       if (seen == which + 1) return fmt::format("sequence {}: block {} twice", which, id);
       seen = which + 1;
     }
@@ -79,8 +80,8 @@ std::string find_violation(const PoolSnapshot& pool, std::span<const CacheSnapsh
   }
   std::vector<std::int32_t> times_free(pool.references.size(), 0);
   for (std::int32_t id : pool.free) {
-    if (id < 0 || id >= static_cast<std::int32_t>(times_free.size())) return fmt::format("free: no block {}", id);
-    ++times_free[static_cast<std::size_t>(id)];
+    if (id < 0 || id >= size32(times_free)) return fmt::format("free: no block {}", id);
+    ++times_free[id];
   }
   for (std::size_t id = 0; id < pool.references.size(); ++id) {
     if (pool.references[id] != holders[id])
@@ -88,7 +89,7 @@ std::string find_violation(const PoolSnapshot& pool, std::span<const CacheSnapsh
     if (times_free[id] != (holders[id] == 0 ? 1 : 0))
       return fmt::format("block {}: {} tables hold it, {} times free", id, holders[id], times_free[id]);
   }
-  if (pool.n_free != static_cast<std::int64_t>(pool.free.size()))
+  if (pool.n_free != std::ssize(pool.free))
     return fmt::format("{} blocks free, the pool says {}", pool.free.size(), pool.n_free);
   return {};
 }

@@ -16,7 +16,7 @@ void check_attention_shape(const AttentionShape& shape) {
 }
 
 void store_kv(const float* k, const float* v, const AttentionShape& shape, std::byte* token) {
-  const auto d_head = static_cast<std::size_t>(shape.head_dim);
+  const std::size_t d_head = shape.head_dim;
   for (std::size_t d = 0; d < 2 * d_head; ++d) {
     const float value = d < d_head ? k[d] : v[d - d_head];
     const std::uint16_t bits = shape.kv_dtype == DType::kF16 ? f16(value).bits : bf16(value).bits;

@@ -30,9 +30,9 @@ PagePool::PagePool(const KvShape& shape, std::int64_t n_blocks, std::unique_ptr<
     fail(ErrorKind::kResource, "KV memory of {} blocks of {} bytes: more than can be addressed (at most {} blocks)",
          n_blocks, block_bytes_, std::numeric_limits<std::int32_t>::max());
   }
-  const std::size_t bytes = static_cast<std::size_t>(n_blocks) * block_bytes_;
+  const std::size_t bytes = n_blocks * block_bytes_;
   n_free_ = n_blocks;
-  refs_.assign(static_cast<std::size_t>(n_blocks), 0);
+  refs_.assign(n_blocks, 0);
   if (memory_ != nullptr) {
     base_ = memory_->base();
   } else if (bytes > 0) {
@@ -68,9 +68,7 @@ void PagePool::move(std::span<const TokenMove> moves, std::span<const std::int32
   if (moves.empty()) return;
   const std::size_t bytes = shape_.token_bytes();
   if (memory_ != nullptr) return memory_->move(moves, ends, bytes);
-  for (const TokenMove& m : moves)
-    std::memmove(base_ + static_cast<std::size_t>(m.to) * bytes, base_ + static_cast<std::size_t>(m.from) * bytes,
-                 static_cast<std::size_t>(m.n) * bytes);
+  for (const TokenMove& m : moves) std::memmove(base_ + m.to * bytes, base_ + m.from * bytes, m.n * bytes);
 }
 void PagePool::read(std::byte* to_host, const std::byte* from, std::size_t bytes) const {
   memory_ != nullptr ? memory_->read(to_host, from, bytes) : static_cast<void>(std::memcpy(to_host, from, bytes));
@@ -80,7 +78,7 @@ void PagePool::write(std::byte* to, const std::byte* from_host, std::size_t byte
 }
 
 std::size_t PagePool::touched_bytes() const {
-  return static_cast<std::size_t>(next_unused_) * block_bytes_;
+  return next_unused_ * block_bytes_;
 }
 
 BlockId PagePool::allocate() {
@@ -92,26 +90,26 @@ BlockId PagePool::allocate() {
   } else {
     id = BlockId(static_cast<std::int32_t>(next_unused_++));
   }
-  refs_[static_cast<std::size_t>(id.value)] = 1;
+  refs_[id.value] = 1;
   --n_free_;
   return id;
 }
 
 void PagePool::retain(BlockId id) {
   MNEME_CHECK(references(id) > 0, "block {} is free", id.value);
-  ++refs_[static_cast<std::size_t>(id.value)];
+  ++refs_[id.value];
 }
 
 void PagePool::release(BlockId id) {
   MNEME_CHECK(references(id) > 0, "block {} is free", id.value);
-  if (--refs_[static_cast<std::size_t>(id.value)] > 0) return;
+  if (--refs_[id.value] > 0) return;
   free_.push_back(id.value);
   ++n_free_;
 }
 
 std::int32_t PagePool::references(BlockId id) const {
   MNEME_CHECK(id.value >= 0 && id.value < n_blocks(), "block {} of {}", id.value, n_blocks());
-  return refs_[static_cast<std::size_t>(id.value)];
+  return refs_[id.value];
 }
 
 }  // namespace mneme

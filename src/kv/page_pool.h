@@ -37,7 +37,7 @@ struct KvShape {
   // Blocks of one page of tokens over all layers and KV heads.
   std::int64_t blocks_per_page() const { return std::int64_t{n_layers} * n_kv_heads; }
   // Bytes of one token over all layers and KV heads.
-  std::size_t bytes_per_token() const { return token_bytes() * static_cast<std::size_t>(blocks_per_page()); }
+  std::size_t bytes_per_token() const { return token_bytes() * blocks_per_page(); }
   bool operator==(const KvShape&) const = default;
 };
 
@@ -67,7 +67,7 @@ class PagePool {
   PagePool& operator=(const PagePool&) = delete;
 
   const KvShape& shape() const { return shape_; }
-  std::int64_t n_blocks() const { return static_cast<std::int64_t>(refs_.size()); }
+  std::int64_t n_blocks() const { return refs_.size(); }
   std::int64_t n_free() const { return n_free_; }
   std::int64_t n_used() const { return n_blocks() - n_free_; }
   // Bytes of blocks that were ever allocated: the pool's resident memory.
@@ -84,7 +84,7 @@ class PagePool {
   std::int64_t touched_blocks() const { return next_unused_; }
 
   // Address of a block. Where on_device(), the host does not dereference it: use copy(), move(), read() and write().
-  std::byte* data(BlockId id) const { return base_ + static_cast<std::size_t>(id.value) * block_bytes_; }
+  std::byte* data(BlockId id) const { return base_ + id.value * block_bytes_; }
   bool on_device() const { return memory_ != nullptr; }
   // Whether blocks occupy host memory: always, except for a device's own.
   bool in_host_memory() const { return memory_ == nullptr || memory_->in_host_memory(); }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "src/base/check.h"
+#include "src/base/size32.h"
 
 namespace mneme {
 namespace {
@@ -66,7 +67,7 @@ void SequenceCache::set_key_basis(KeyBasis basis) {
 
 std::int64_t SequenceCache::n_blocks() const {
   std::int64_t n = 0;
-  for (const auto& table : tables_) n += static_cast<std::int64_t>(table.size());
+  for (const auto& table : tables_) n += std::ssize(table);
   return n;
 }
 
@@ -82,7 +83,7 @@ std::int64_t SequenceCache::blocks_needed(std::int32_t n_new) const {
   std::int64_t n = 0;
   for (std::size_t t = 0; t < tables_.size(); ++t) {
     const std::int32_t slots = n_slots(t);
-    n += pages_for(std::int64_t{slots} + n_new) - static_cast<std::int64_t>(tables_[t].size());
+    n += pages_for(std::int64_t{slots} + n_new) - std::ssize(tables_[t]);
     if (slots % kPageTokens != 0 && pool_->references(tables_[t].back()) > 1) ++n;
   }
   return n;
@@ -94,21 +95,20 @@ void SequenceCache::extend(std::int32_t n_new) {
   if (n_new == 0) return;
   const std::int64_t needed = blocks_needed(n_new);
   MNEME_CHECK(needed <= pool_->n_free(), "{} blocks needed, {} free", needed, pool_->n_free());
-  if (tables_.empty()) tables_.resize(static_cast<std::size_t>(shape().blocks_per_page()));
+  if (tables_.empty()) tables_.resize(shape().blocks_per_page());
 
   for (std::size_t t = 0; t < tables_.size(); ++t) {
     auto& table = tables_[t];
     const std::int32_t slots = n_slots(t), n_pages = pages_for(std::int64_t{slots} + n_new);
     if (slots % kPageTokens != 0 && pool_->references(table.back()) > 1) {
       const BlockId own = pool_->allocate();
-      pool_->copy(pool_->data(own), pool_->data(table.back()),
-                  static_cast<std::size_t>(slots % kPageTokens) * shape().token_bytes());
+      pool_->copy(pool_->data(own), pool_->data(table.back()), (slots % kPageTokens) * shape().token_bytes());
       pool_->release(table.back());
       table.back() = own;
       revision_ = new_revision();
     }
     // Head by head, so that a chunk's pages of one head are contiguous in a fresh pool.
-    while (static_cast<std::int32_t>(table.size()) < n_pages) table.push_back(pool_->allocate());
+    while (size32(table) < n_pages) table.push_back(pool_->allocate());
     if (kept(t) == nullptr) continue;
     n_kept_[t] += n_new;
     KeptRun& last = kept_[t].back();
@@ -148,7 +148,7 @@ void SequenceCache::truncate(std::int32_t new_length) {
     if (kept(t) != nullptr) cut(t, new_length);
     const std::int32_t n_pages = pages_for(kept(t) != nullptr ? n_slots(t) : new_length);
     auto& table = tables_[t];
-    while (static_cast<std::int32_t>(table.size()) > n_pages) {
+    while (size32(table) > n_pages) {
       pool_->release(table.back());
       table.pop_back();
     }
@@ -161,13 +161,12 @@ void SequenceCache::truncate(std::int32_t new_length) {
 std::size_t SequenceCache::table_index(std::int32_t layer, std::int32_t kv_head) const {
   MNEME_CHECK(layer >= 0 && layer < shape().n_layers && kv_head >= 0 && kv_head < shape().n_kv_heads,
               "layer {} of {}, KV head {} of {}", layer, shape().n_layers, kv_head, shape().n_kv_heads);
-  return static_cast<std::size_t>(layer) * static_cast<std::size_t>(shape().n_kv_heads) +
-         static_cast<std::size_t>(kv_head);
+  return layer * static_cast<std::size_t>(shape().n_kv_heads) + kv_head;
 }
 
 std::byte* SequenceCache::slot(std::size_t table, std::int32_t slot) const {
-  const BlockId id = tables_[table][static_cast<std::size_t>(slot / kPageTokens)];
-  return pool_->data(id) + static_cast<std::size_t>(slot % kPageTokens) * shape().token_bytes();
+  const BlockId id = tables_[table][slot / kPageTokens];
+  return pool_->data(id) + (slot % kPageTokens) * shape().token_bytes();
 }
 
 std::byte* SequenceCache::token(std::int32_t layer, std::int32_t kv_head, std::int32_t position) const {
@@ -195,8 +194,7 @@ void SequenceCache::append_slots(std::size_t table, std::int32_t first, std::int
   for (const std::int32_t end = first + n; first < end;) {
     const std::int32_t in_page = first % kPageTokens, take = std::min(kPageTokens - in_page, end - first);
     const std::byte* kv = slot(table, first);
-    if (in_page != 0 && runs.size() > first_run &&
-        runs.back().kv + static_cast<std::size_t>(runs.back().n_tokens) * bytes == kv) {
+    if (in_page != 0 && runs.size() > first_run && runs.back().kv + runs.back().n_tokens * bytes == kv) {
       runs.back().n_tokens += take;
     } else {
       runs.push_back({kv, take});
@@ -218,7 +216,7 @@ std::int32_t SequenceCache::append_units(std::int32_t layer, std::int32_t kv_hea
     runs.resize(first_run + units.size());
     KvRun* to = runs.data() + first_run;
     for (const std::int32_t token : units) *to++ = {slot(t, token), 1};
-    return static_cast<std::int32_t>(units.size());
+    return size32(units);
   }
   std::int32_t n = 0;
   for (std::size_t i = 0, j; i < units.size(); i = j) {
@@ -229,7 +227,7 @@ std::int32_t SequenceCache::append_units(std::int32_t layer, std::int32_t kv_hea
     else
       n += append_runs(layer, kv_head, begin, end, runs);
   }
-  return whole ? static_cast<std::int32_t>(units.size()) * unit_tokens : n;
+  return whole ? size32(units) * unit_tokens : n;
 }
 
 std::int32_t SequenceCache::append_runs(std::int32_t layer, std::int32_t kv_head, std::int32_t begin, std::int32_t end,

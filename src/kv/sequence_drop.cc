@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "src/base/check.h"
+#include "src/base/size32.h"
 #include "src/kv/sequence_cache.h"
 
 namespace mneme {
@@ -81,7 +82,7 @@ void SequenceCache::keep(std::span<const HeadRanks> heads) {
     keep_ranks(t, head.ranks);
     release_empty_pages(t);
     compact(t, moves);
-    if (moves.size() > before) ends.push_back(static_cast<std::int32_t>(moves.size()));
+    if (moves.size() > before) ends.push_back(size32(moves));
   }
   pool_->move(moves, ends);
   revision_ = new_revision();
@@ -126,11 +127,11 @@ void SequenceCache::release_empty_pages(std::size_t t) {
   for (KeptRun& s : kept_[t]) {
     if (s.n == 0) continue;
     const std::int32_t first = s.slot / kPageTokens, last = (s.slot + s.n - 1) / kPageTokens;
-    for (; next < first; ++next) pool_->release(table[static_cast<std::size_t>(next)]);
-    for (; next <= last; ++next) used.push_back(table[static_cast<std::size_t>(next)]);
-    s.slot -= (last + 1 - static_cast<std::int32_t>(used.size())) * kPageTokens;
+    for (; next < first; ++next) pool_->release(table[next]);
+    for (; next <= last; ++next) used.push_back(table[next]);
+    s.slot -= (last + 1 - size32(used)) * kPageTokens;
   }
-  for (; next < static_cast<std::int32_t>(table.size()); ++next) pool_->release(table[static_cast<std::size_t>(next)]);
+  for (; next < size32(table); ++next) pool_->release(table[next]);
   table = std::move(used);
 }
 
@@ -139,12 +140,11 @@ void SequenceCache::compact(std::size_t t, std::vector<TokenMove>& moves) {
   auto& table = tables_[t];
   std::int32_t n = 0;
   for (const KeptRun& s : kept_[t]) n += s.n;
-  const std::int32_t wanted = (n + kPageTokens - 1) / kPageTokens,
-                     freed = static_cast<std::int32_t>(table.size()) - wanted;
+  const std::int32_t wanted = (n + kPageTokens - 1) / kPageTokens, freed = size32(table) - wanted;
   if (freed == 0 || 4 * freed < wanted) return;
   if (std::any_of(table.begin(), table.begin() + wanted, [&](BlockId id) { return pool_->references(id) > 1; })) return;
   const auto number = [&](std::int32_t slot) {
-    return std::int64_t{table[static_cast<std::size_t>(slot / kPageTokens)].value} * kPageTokens + slot % kPageTokens;
+    return std::int64_t{table[slot / kPageTokens].value} * kPageTokens + slot % kPageTokens;
   };
   KeptRuns moved;
   std::int32_t to = 0;
@@ -160,9 +160,8 @@ void SequenceCache::compact(std::size_t t, std::vector<TokenMove>& moves) {
     to += s.n;
   }
   kept_[t] = std::move(moved);
-  for (std::int32_t page = wanted; page < static_cast<std::int32_t>(table.size()); ++page)
-    pool_->release(table[static_cast<std::size_t>(page)]);
-  table.resize(static_cast<std::size_t>(wanted));
+  for (std::int32_t page = wanted; page < size32(table); ++page) pool_->release(table[page]);
+  table.resize(wanted);
 }
 
 }  // namespace mneme

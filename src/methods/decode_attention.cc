@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "src/base/check.h"
+#include "src/base/size32.h"
 #include "src/methods/gate.h"
 #include "src/methods/stats/audit.h"
 #include "src/ops/attention/attention.h"
@@ -17,13 +18,13 @@ namespace {
 // mispredicts every other branch (20 us, this 3).
 std::int64_t count_new(const std::vector<std::int32_t>& now, const std::vector<std::int32_t>& before,
                        std::vector<std::uint64_t>& marks) {
-  if (now.empty() || before.empty()) return static_cast<std::int64_t>(now.size());
+  if (now.empty() || before.empty()) return now.size();
   marks.assign(static_cast<std::size_t>(std::max(now.back(), before.back())) / 64 + 1, 0);
   const auto at = [&](std::int32_t u) -> std::uint64_t& { return marks[static_cast<std::uint32_t>(u) / 64]; };
   for (std::int32_t u : before) at(u) |= std::uint64_t{1} << (static_cast<std::uint32_t>(u) % 64);
   std::uint64_t known = 0;
   for (std::int32_t u : now) known += at(u) >> (static_cast<std::uint32_t>(u) % 64) & 1;
-  return static_cast<std::int64_t>(now.size() - known);
+  return now.size() - known;
 }
 
 bool same_selection(const Region& a, const Region& b) {
@@ -37,9 +38,9 @@ void softmax(std::span<float> scores, float scale) {
   double sum = 0;
   for (float& x : scores) {
     x = std::exp(scale * (x - largest));
-    sum += static_cast<double>(x);
+    sum += x;
   }
-  for (float& x : scores) x = static_cast<float>(static_cast<double>(x) / sum);
+  for (float& x : scores) x = static_cast<float>(x / sum);
 }
 
 // Sets attended[t] = 1 for the tokens that a selection head attends in this step.
@@ -84,7 +85,7 @@ DecodeAttention::DecodeAttention(const CpuContext& context, const RopeTable& rop
     : context_(context),
       remapped_{.table = rotation_table(rope), .rotator = QueryRotator(rope)},
       by_layer_{.selector = LayerSelector(context)} {
-  workers_.resize(static_cast<std::size_t>(context.pool->size()));
+  workers_.resize(context.pool->size());
 }
 DecodeAttention::~DecodeAttention() = default;
 
@@ -104,12 +105,12 @@ void DecodeAttention::run(std::int32_t layer, std::span<const DecodeRow> rows, c
   if (runs_.size() < items_.size()) runs_.resize(items_.size());
   for (std::size_t i = 0; i < items_.size(); ++i) items_[i].runs = &runs_[i];
   const auto prepare = [&](std::int64_t begin, std::int64_t end, int w) {
-    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
-      select(layer, items_[i], shape, workers_[static_cast<std::size_t>(w)]);
+    for (std::size_t i = begin; i < static_cast<std::size_t>(end); ++i) {
+      select(layer, items_[i], shape, workers_[w]);
       gather_runs(layer, items_[i]);
     }
   };
-  const auto n_items = static_cast<std::int64_t>(items_.size());
+  const std::int64_t n_items = items_.size();
   // Without a selection there are a few long runs: gathering them is faster than distributing the work.
   if (std::any_of(items_.begin(), items_.end(), [](const Item& i) { return i.selects(); }))
     context_.pool->parallel_for(n_items, 1, prepare);
@@ -141,13 +142,12 @@ void DecodeAttention::build_units(std::int32_t layer, std::span<const DecodeRow>
       if (row.method->has_units_to_close(layer, h, row.cache->length())) todo.push_back({&row, h});
   }
   const std::vector<Todo>& list = todo;  // workers must use this thread's list, not their own thread_local
-  context_.pool->parallel_for(static_cast<std::int64_t>(list.size()), 1,
-                              [&](std::int64_t begin, std::int64_t end, int) {
-                                for (std::int64_t i = begin; i < end; ++i) {
-                                  const Todo& t = list[static_cast<std::size_t>(i)];
-                                  t.row->method->close_units(layer, t.kv_head, *t.row->cache);
-                                }
-                              });
+  context_.pool->parallel_for(list.size(), 1, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const Todo& t = list[i];
+      t.row->method->close_units(layer, t.kv_head, *t.row->cache);
+    }
+  });
 }
 
 // Which KV heads select with this step's query, and which attend an earlier selection; and whether a segment starts.
@@ -157,14 +157,14 @@ void DecodeAttention::gate_row(std::int32_t layer, const DecodeRow& row, const A
   if (row.method == nullptr || row.method->plan().dense_layer(layer)) return;
   const Plan& plan = row.method->plan();
   const MethodState::Layer& state = row.method->layer(layer);
-  LayerStats& stats = row.method->stats().layers[static_cast<std::size_t>(layer)];
+  LayerStats& stats = row.method->stats().layers[layer];
   const std::int32_t length = row.cache->length();
   const bool ready = state.ready_for == length, asked = row.method->asks_gate(layer, length);
   bool boundary = plan.gate && !asked;  // an answer starts
   const std::size_t n_gates = asked ? plan.gates() : 0, heads = n_kv / std::max<std::size_t>(n_gates, 1);
   const auto q_heads = static_cast<std::int32_t>(heads) * shape.group;
   for (std::size_t g = 0; g < n_gates; ++g) {
-    const std::size_t at = g * static_cast<std::size_t>(q_heads * shape.head_dim);
+    const std::size_t at = g * (q_heads * shape.head_dim);
     const float c = pooled_cosine(plan.gate->pool, row.q + at, state.last_query.data() + at, q_heads, shape.head_dim);
     const bool moved = !(c >= plan.gate->tau);  // NaN counts as moved
     const bool worn = plan.max_reuse > 0 && state.reused >= plan.max_reuse;
@@ -195,9 +195,9 @@ void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, std::si
   const std::vector<Ranking>& ranked = row.method->layer(layer).ranked;
   if (plan.layer_selection) {
     const MethodState::Layer& state = row.method->layer(layer);
-    item.region.n_select = static_cast<std::int32_t>(state.attended[0].size());
+    item.region.n_select = size32(state.attended[0]);
     item.new_units = by_layer_.replaced[r];
-    item.index_bytes = static_cast<std::int64_t>(item.region.last_unit - item.region.first_unit) *
+    item.index_bytes = (item.region.last_unit - item.region.first_unit) *
                        static_cast<std::int64_t>(state.memory->units.entry_bytes()) / n_kv;
     for (item.kv_head = 0; item.kv_head < n_kv; ++item.kv_head) items_.push_back(item);
     return;
@@ -212,11 +212,8 @@ void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, std::si
     for (std::int32_t h = 0; h < heads_per_kv; ++h) {
       item.head = m * heads_per_kv + h;
       // A ranking made just above the budget may be too short for a step with a shorter window.
-      const bool short_ranking =
-          plan.ranks() && ranked[static_cast<std::size_t>(item.head)].n_tokens() < item.region.select_tokens;
-      item.select_now =
-          !item.asks_mass &&
-          (short_ranking || select_now_[r * static_cast<std::size_t>(n_kv) + static_cast<std::size_t>(m)] != 0);
+      const bool short_ranking = plan.ranks() && ranked[item.head].n_tokens() < item.region.select_tokens;
+      item.select_now = !item.asks_mass && (short_ranking || select_now_[r * n_kv + m] != 0);
       items_.push_back(item);
     }
   }
@@ -227,22 +224,22 @@ void DecodeAttention::select(std::int32_t layer, Item& item, const AttentionShap
   if (item.everything || item.row->method->plan().index == nullptr) return;
   const Plan& plan = item.row->method->plan();
   MethodState::Layer& state = item.row->method->layer(layer);
-  std::vector<std::int32_t>& attended = state.attended[static_cast<std::size_t>(item.head)];
+  std::vector<std::int32_t>& attended = state.attended[item.head];
   worker.before.assign(attended.begin(), attended.end());
   if (plan.ranks()) {
-    Ranking& ranking = state.ranked[static_cast<std::size_t>(item.head)];
+    Ranking& ranking = state.ranked[item.head];
     if (item.select_now) rank(layer, item, shape, worker, ranking);
-    state.cut[static_cast<std::size_t>(item.head)] = ranking.take(item.region.select_tokens, attended);
+    state.cut[item.head] = ranking.take(item.region.select_tokens, attended);
   } else if (item.asks_mass) {
     select_by_mass(layer, item, shape, worker, attended);
   } else if (item.select_now) {
     select_units(layer, item, item.region, shape, worker, attended);
   } else {
-    attended.swap(state.speculative[static_cast<std::size_t>(item.head)]);
+    attended.swap(state.speculative[item.head]);
   }
   item.new_units = count_new(attended, worker.before, worker.marks);
   if (item.select_speculative) {
-    std::vector<std::int32_t>& speculative = state.speculative[static_cast<std::size_t>(item.head)];
+    std::vector<std::int32_t>& speculative = state.speculative[item.head];
     const Region next = region_at(item.row->method->rules(layer), item.length() + 1);
     if (item.asks_mass && same_selection(item.region, next)) {
       speculative.swap(worker.fresh);
@@ -257,7 +254,7 @@ void DecodeAttention::select(std::int32_t layer, Item& item, const AttentionShap
 std::span<const float> DecodeAttention::select_units(std::int32_t layer, Item& item, const Region& region,
                                                      const AttentionShape& shape, Worker& worker,
                                                      std::vector<std::int32_t>& units) {
-  units.resize(static_cast<std::size_t>(region.n_select));
+  units.resize(region.n_select);
   if (region.n_select == 0) return {};
   const std::span<const float> scores = score(layer, item, region, shape, worker);
   const std::int32_t found = topk_cpu(scores, region.n_select, units.data(), worker.rank.topk);
@@ -271,8 +268,7 @@ std::span<const float> DecodeAttention::select_units(std::int32_t layer, Item& i
 void DecodeAttention::select_by_mass(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker,
                                      std::vector<std::int32_t>& attended) {
   const Plan& plan = item.row->method->plan();
-  std::vector<std::int32_t>& speculative =
-      item.row->method->layer(layer).speculative[static_cast<std::size_t>(item.head)];
+  std::vector<std::int32_t>& speculative = item.row->method->layer(layer).speculative[item.head];
   const std::span<const float> scores = select_units(layer, item, item.region, shape, worker, worker.fresh);
   const auto counted = [&](const std::vector<std::int32_t>& units, std::vector<std::int32_t>& to) {
     to.clear();
@@ -324,15 +320,14 @@ std::span<const float> DecodeAttention::score(std::int32_t layer, Item& item, co
     q += (item.head - item.kv_head * shape.group) * d;
     rows.group = 1;
   } else if (plan.pool.queries) {
-    worker.query.resize(static_cast<std::size_t>(d));
+    worker.query.resize(d);
     pool_queries(q, shape.group, d, *plan.pool.queries, worker.query.data());
     q = worker.query.data();
     rows.group = 1;
   }
-  worker.scores.resize(static_cast<std::size_t>(rows.group) * static_cast<std::size_t>(n));
-  const EntryStore* entries = plan.index->entry_bytes(shape) > 0
-                                  ? &item.row->method->layer(layer).entries[static_cast<std::size_t>(item.kv_head)]
-                                  : nullptr;
+  worker.scores.resize(rows.group * static_cast<std::size_t>(n));
+  const EntryStore* entries =
+      plan.index->entry_bytes(shape) > 0 ? &item.row->method->layer(layer).entries[item.kv_head] : nullptr;
   plan.index->score({.head = {item.row->cache, entries, layer, item.kv_head},
                      .q = q,
                      .shape = rows,
@@ -345,8 +340,7 @@ std::span<const float> DecodeAttention::score(std::int32_t layer, Item& item, co
   if (plan.by_size) {
     for (std::int32_t u = 0; u < n; ++u) {
       const auto tokens = static_cast<float>(item.row->method->unit_tokens(layer, item.kv_head, region.first_unit + u));
-      for (std::int32_t g = 0; g < rows.group; ++g)
-        worker.scores[static_cast<std::size_t>(g * n + u)] += std::log(tokens) / plan.alpha;
+      for (std::int32_t g = 0; g < rows.group; ++g) worker.scores[g * n + u] += std::log(tokens) / plan.alpha;
     }
   }
   item.index_bytes += static_cast<std::int64_t>(plan.index->bytes_read(n, shape));
@@ -371,8 +365,8 @@ void DecodeAttention::gather_runs(std::int32_t layer, Item& item) {
     take(from, local);
     item.first_local = runs.size();
     if (!pre_rope) return take(local, length);
-    item.row->method->layer(layer).local[static_cast<std::size_t>(m)].append_runs(
-        local, length, item.row->method->plan().shape.attention(), runs);
+    item.row->method->layer(layer).local[m].append_runs(local, length, item.row->method->plan().shape.attention(),
+                                                        runs);
     item.n_tokens += length - local;
   };
   if (item.everything && pre_rope) {
@@ -393,7 +387,7 @@ void DecodeAttention::gather_runs(std::int32_t layer, Item& item) {
 
 void DecodeAttention::attend(const AttentionShape& shape) {
   parts_.resize(2 * items_.size());
-  lse_.resize(items_.size() * static_cast<std::size_t>(shape.group));
+  lse_.resize(items_.size() * shape.group);
   for (const bool single : {false, true}) {
     heads_.clear();
     for (std::size_t i = 0; i < items_.size(); ++i) {
@@ -406,7 +400,7 @@ void DecodeAttention::attend(const AttentionShape& shape) {
       parts_[2 * i] = {.q = n_remote == 0 ? nullptr : item.remote_q + at, .runs = runs.first(n_remote)};
       parts_[2 * i + 1] = {.q = item.row->q + at, .runs = runs.subspan(n_remote)};
       const std::size_t first = n_remote == 0 ? 1 : 0;
-      const std::size_t group_at = i * static_cast<std::size_t>(shape.group);
+      const std::size_t group_at = i * shape.group;
       float* lse = item.row->lse;
       if (lse != nullptr) lse += single ? item.head : item.kv_head * shape.group;
       if (lse == nullptr && !single) lse = lse_.data() + group_at;
@@ -422,32 +416,30 @@ void DecodeAttention::attend(const AttentionShape& shape) {
 void DecodeAttention::observe(std::int32_t layer, std::span<const DecodeRow> rows, const AttentionShape& shape) {
   for (const Item& item : items_) {
     if (item.row->method == nullptr) continue;
-    LayerStats& s = item.row->method->stats().layers[static_cast<std::size_t>(layer)];
+    LayerStats& s = item.row->method->stats().layers[layer];
     s.attended_tokens += item.n_tokens;
     ++s.attended_heads;
     s.index_bytes_read += item.index_bytes;
     if (!item.selects()) continue;
     if (item.asks_mass) {
-      ++s.gate_checks[static_cast<std::size_t>(item.head)];
-      s.corrections[static_cast<std::size_t>(item.head)] += item.select_now ? 1 : 0;
+      ++s.gate_checks[item.head];
+      s.corrections[item.head] += item.select_now ? 1 : 0;
     }
     ++(item.select_now || item.row->method->plan().layer_selection ? s.selections : s.reused);
-    s.selected_units +=
-        static_cast<std::int64_t>(item.row->method->layer(layer).attended[static_cast<std::size_t>(item.head)].size());
+    s.selected_units += static_cast<std::int64_t>(item.row->method->layer(layer).attended[item.head].size());
     s.replaced_units += item.new_units;
   }
-  const std::size_t n_q = static_cast<std::size_t>(rows[0].cache->shape().n_kv_heads) *
-                          static_cast<std::size_t>(shape.group) * static_cast<std::size_t>(shape.head_dim);
+  const std::size_t n_q = rows[0].cache->shape().n_kv_heads * static_cast<std::size_t>(shape.group) * shape.head_dim;
   for (const DecodeRow& row : rows) {
     if (row.method == nullptr) continue;
     MethodState& method = *row.method;
     const std::int32_t length = row.cache->length();
-    LayerStats& s = method.stats().layers[static_cast<std::size_t>(layer)];
+    LayerStats& s = method.stats().layers[layer];
     const bool sparse = !method.plan().dense_layer(layer) && length > method.rules(layer).budget;
     ++s.steps;
     s.sparse_steps += sparse ? 1 : 0;
-    if (sparse && audit_every_ > 0 && method.decode_steps() % static_cast<std::uint32_t>(audit_every_) == 0)
-      audit(layer, row, remapped_.q[static_cast<std::size_t>(&row - rows.data())], shape);
+    if (sparse && audit_every_ > 0 && method.decode_steps() % audit_every_ == 0)
+      audit(layer, row, remapped_.q[&row - rows.data()], shape);
     if (method.plan().gated() && !method.plan().dense_layer(layer)) remember(layer, row, sparse, n_q);
     if (!method.query_below().empty()) std::copy_n(row.q, n_q, method.query_below().begin());
     if (layer + 1 == method.plan().shape.n_layers) method.count_decode_step();
@@ -472,9 +464,9 @@ void DecodeAttention::remember(std::int32_t layer, const DecodeRow& row, bool sp
 void DecodeAttention::audit(std::int32_t layer, const DecodeRow& row, const float* remote_q,
                             const AttentionShape& shape) {
   const std::int32_t length = row.cache->length(), d = shape.head_dim, group = shape.group;
-  const auto n = static_cast<std::size_t>(length);
-  LayerStats& stats = row.method->stats().layers[static_cast<std::size_t>(layer)];
-  std::vector<float> scores(n * static_cast<std::size_t>(group)), truth(static_cast<std::size_t>(group * d));
+  const std::size_t n = length;
+  LayerStats& stats = row.method->stats().layers[layer];
+  std::vector<float> scores(n * group), truth(group * d);
   std::vector<std::uint8_t> attended(n);
   std::vector<KvRun> all;
   AuditScratch scratch;
@@ -488,7 +480,7 @@ void DecodeAttention::audit(std::int32_t layer, const DecodeRow& row, const floa
     row.cache->append_runs(layer, m, 0, local, all);
     const std::size_t n_remote = all.size();
     if (pre_rope)
-      row.method->layer(layer).local[static_cast<std::size_t>(m)].append_runs(local, length, shape, all);
+      row.method->layer(layer).local[m].append_runs(local, length, shape, all);
     else
       row.cache->append_runs(layer, m, local, length, all);
     const float* q = row.q + std::int64_t{m} * group * d;
@@ -499,21 +491,19 @@ void DecodeAttention::audit(std::int32_t layer, const DecodeRow& row, const floa
     const DecodeHead head{.parts = parts, .out = truth.data()};
     attend_decode_cpu(std::span(&head, 1), shape, context_);
     for (std::size_t i = 0; i < truth.size(); ++i) {
-      difference += std::pow(static_cast<double>(out[i]) - static_cast<double>(truth[i]), 2);
-      norm += std::pow(static_cast<double>(truth[i]), 2);
+      difference += std::pow(out[i] - double{truth[i]}, 2);
+      norm += std::pow(double{truth[i]}, 2);
     }
     key_score_cpu(remote, shape, runs.first(n_remote), scores.data(), length);
     key_score_cpu(q, shape, runs.subspan(n_remote), scores.data() + local, length);
-    for (std::int32_t g = 0; g < group; ++g)
-      softmax(std::span(scores).subspan(static_cast<std::size_t>(g) * n, n), shape.scale);
+    for (std::int32_t g = 0; g < group; ++g) softmax(std::span(scores).subspan(g * n, n), shape.scale);
     for (const Item& item : items_) {
       if (item.row != &row || item.kv_head != m) continue;
       mark_attended(*row.method, layer, item.head, m, item.region, length, attended);
       const std::int32_t first = item.per_query_head ? item.head - m * group : 0,
                          last = item.per_query_head ? first + 1 : group;
-      const AuditedHead audited = audit_head(
-          std::span(scores).subspan(static_cast<std::size_t>(first) * n, static_cast<std::size_t>(last - first) * n),
-          last - first, attended, item.n_tokens, scratch);
+      const AuditedHead audited = audit_head(std::span(scores).subspan(first * n, (last - first) * n), last - first,
+                                             attended, item.n_tokens, scratch);
       stats.audit.recall += audited.recall;
       stats.audit.mass += audited.mass;
       ++audits;

@@ -30,11 +30,11 @@ void DecodeAttention::rotate_rows(std::int32_t layer, std::span<const DecodeRow>
     const std::int32_t from = std::max(0, length - plan->rules.recent);
     std::vector<RotatedWindow>& local = row.method->layer(layer).local;
     for (std::int32_t m = 0; m < row.cache->shape().n_kv_heads; ++m) {
-      RotatedWindow& window = local[static_cast<std::size_t>(m)];
+      RotatedWindow& window = local[m];
       const RotatedWindow::Range todo = window.missing(from, length);
       LocalAngles& a = remapped_.angles[r];
       if (a.range.begin != todo.begin || a.range.end != todo.end) {
-        std::vector<std::int32_t> positions(static_cast<std::size_t>(todo.end - todo.begin));
+        std::vector<std::int32_t> positions(todo.end - todo.begin);
         std::iota(positions.begin(), positions.end(), todo.begin);
         a.angles.set(positions, remapped_.table, context_);
         a.range = todo;
@@ -62,7 +62,7 @@ void DecodeAttention::select_layers(std::int32_t layer, std::span<const DecodeRo
     by_layer_.selector.file_units(method, layer, *rows[r].cache, length);
     const Region region = region_at(method.plan().rules, length);
     if (region.everything) continue;
-    const auto width = static_cast<std::size_t>(rows[r].cache->shape().n_kv_heads * shape.group * shape.head_dim);
+    const std::size_t width = rows[r].cache->shape().n_kv_heads * shape.group * shape.head_dim;
     std::vector<std::int32_t>& units = method.layer(layer).attended[0];
     by_layer_.before.assign(units.begin(), units.end());
     by_layer_.selector.select(method, layer, region, {remapped_.q[r] != nullptr ? remapped_.q[r] : rows[r].q, width},
@@ -82,13 +82,13 @@ void DecodeAttention::add_masses(std::int32_t layer, std::span<const DecodeRow> 
     const MethodState::Layer& state = rows[r].method->layer(layer);
     const std::int32_t length = cache.length(), n_kv = cache.shape().n_kv_heads;
     const std::int32_t from = std::max({0, length - rows[r].method->plan().rules.recent, state.memory->mass.begin()});
-    by_layer_.local_runs.resize(static_cast<std::size_t>(n_kv));
+    by_layer_.local_runs.resize(n_kv);
     by_layer_.local_spans.clear();
     for (std::int32_t m = 0; m < n_kv; ++m) {
-      std::vector<KvRun>& runs = by_layer_.local_runs[static_cast<std::size_t>(m)];
+      std::vector<KvRun>& runs = by_layer_.local_runs[m];
       runs.clear();
       if (cache.key_basis() == KeyBasis::kPreRope)
-        state.local[static_cast<std::size_t>(m)].append_runs(from, length, shape, runs);
+        state.local[m].append_runs(from, length, shape, runs);
       else
         cache.append_runs(layer, m, from, length, runs);
       by_layer_.local_spans.push_back(runs);
@@ -96,7 +96,7 @@ void DecodeAttention::add_masses(std::int32_t layer, std::span<const DecodeRow> 
     by_layer_.selector.add_mass(*rows[r].method, layer,
                                 {.q = rows[r].q,
                                  .stride = 0,
-                                 .lse = lse_.data() + first_item_[r] * static_cast<std::size_t>(shape.group),
+                                 .lse = lse_.data() + first_item_[r] * shape.group,
                                  .lse_rows = 1,
                                  .first = length - 1,
                                  .n = 1,

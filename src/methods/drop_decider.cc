@@ -46,7 +46,7 @@ void DropDecider::decide(std::int32_t layer, const DropRows& rows, LayerMass& ma
   MethodState::Layer& state = rows.method->layer(layer);
   const std::int32_t n_kv = rows.cache->shape().n_kv_heads;
   state.pending.prefill_end = !rows.decodes;
-  LayerStats& stats = rows.method->stats().layers[static_cast<std::size_t>(layer)];
+  LayerStats& stats = rows.method->stats().layers[layer];
   if (!rows.decodes) {
     ++stats.retention.prefill_ends;
     for (std::int32_t m = 0; m < n_kv; ++m) stats.retention.prompt_tokens += rows.cache->n_stored(layer, m);
@@ -69,13 +69,13 @@ void DropDecider::keep_by_rank(std::int32_t layer, const DropRows& rows, LayerMa
   const bool one = stage.scope == DropScope::kLayer, all_rows = plan.observed_rows() == Plan::kAllRows;
   const std::int32_t recent = std::max(0, recipe.recent - (stage.when == DropWhen::kOverBudget ? 1 : 0));
   auto& kept = state.pending.kept;
-  kept.resize(static_cast<std::size_t>(n_kv));
+  kept.resize(n_kv);
   for (std::int32_t m = 0; m < n_kv; ++m) {
     if (one && m > 0) {
-      kept[static_cast<std::size_t>(m)] = kept[0];
+      kept[m] = kept[0];
       continue;
     }
-    const auto n = static_cast<std::size_t>(rows.cache->n_stored(layer, m));
+    const std::size_t n = rows.cache->n_stored(layer, m);
     scores_.assign(n, 0.0f);
     const auto add = [&](std::span<const float> given) {
       MNEME_CHECK(given.size() == n, "a layer decides for heads of {} and {} tokens", n, given.size());
@@ -83,7 +83,7 @@ void DropDecider::keep_by_rank(std::int32_t layer, const DropRows& rows, LayerMa
     };
     for (std::int32_t h = one ? 0 : m; h < (one ? n_kv : m + 1) && stage.rank == Rank::kMass; ++h) {
       if (all_rows) {
-        add(state.pending.mass[static_cast<std::size_t>(h)]);
+        add(state.pending.mass[h]);
       } else {
         for (std::int32_t g = 0; g < rows_a_head; ++g) add(mass.row(h * rows_a_head + g));
       }
@@ -92,7 +92,7 @@ void DropDecider::keep_by_rank(std::int32_t layer, const DropRows& rows, LayerMa
     const auto first = static_cast<std::size_t>(sink), ranked = n - std::min(n, static_cast<std::size_t>(recent));
     if (first < ranked)
       smooth(std::span(scores_).subspan(first, ranked - first), stage.smooth, stage.smooth_by, scratch_.smoothed);
-    keep_largest(scores_, sink, recent, n_keep, scratch_, kept[static_cast<std::size_t>(m)]);
+    keep_largest(scores_, sink, recent, n_keep, scratch_, kept[m]);
   }
 }
 
@@ -105,8 +105,7 @@ void DropDecider::decide_by_norm(std::int32_t layer, const DropRows& rows, Layer
                 mass.length[h]);
     // Mean over the rows that attend a token.
     for (std::int32_t t = n - rows.observed + 1; t < n; ++t)
-      mass.row(static_cast<std::int32_t>(h))[static_cast<std::size_t>(t)] *=
-          static_cast<float>(rows.observed) / static_cast<float>(n - t);
+      mass.row(static_cast<std::int32_t>(h))[t] *= static_cast<float>(rows.observed) / static_cast<float>(n - t);
   }
   const HeadRows heads{.a = mass.values.data(), .stride = n, .n_heads = n_kv * plan.shape.group(), .n = n};
   const NormRule rule = norm_rule(layer, *rows.cache, plan);
@@ -124,9 +123,9 @@ void DropDecider::decide_by_norm(std::int32_t layer, const DropRows& rows, Layer
   }
   std::int32_t n_kept = 0;
   for (const TokenRange& r : kept) n_kept += r.end - r.begin;
-  rows.method->stats().layers[static_cast<std::size_t>(layer)].retention.kept_tokens += std::int64_t{n_kept} * n_kv;
+  rows.method->stats().layers[layer].retention.kept_tokens += std::int64_t{n_kept} * n_kv;
   state.pending.budget = n_kept;
-  if (plan.drops() && n_kept < n) state.pending.kept.assign(static_cast<std::size_t>(n_kv), kept);
+  if (plan.drops() && n_kept < n) state.pending.kept.assign(n_kv, kept);
 }
 
 }  // namespace mneme

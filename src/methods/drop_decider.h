@@ -27,9 +27,7 @@ struct LayerMass {
     length.push_back(n);
     values.resize(values.size() + n, 0.0f);
   }
-  std::span<float> row(std::int32_t h) {
-    return std::span(values).subspan(first[static_cast<std::size_t>(h)], length[static_cast<std::size_t>(h)]);
-  }
+  std::span<float> row(std::int32_t h) { return std::span(values).subspan(first[h], length[h]); }
 };
 
 // The rows that gave the mass; their keys are the last stored.

@@ -21,7 +21,7 @@ constexpr std::int64_t kRowGrain = 64;       // minimum rows per worker
 
 float length_of(std::span<const float> v) {
   double square = 0;
-  for (float x : v) square += static_cast<double>(x) * static_cast<double>(x);
+  for (float x : v) square += x * double{x};
   return static_cast<float>(std::sqrt(square));
 }
 
@@ -49,7 +49,7 @@ void LayerSelector::file_units(MethodState& method, std::int32_t layer, const Se
       const std::int32_t u = begin + static_cast<std::int32_t>(i);
       const auto build = plan.layer_selection->match == KeyMatch::kMean ? build_representative : build_key_rows;
       build({.cache = &cache, .layer = layer, .begin = u * p, .end = (u + 1) * p}, memory.mass, shape,
-            plan.layer_selection->top, entries_[static_cast<std::size_t>(i)]);
+            plan.layer_selection->top, entries_[i]);
     }
   });
   memory.mass.forget(end * p);
@@ -59,7 +59,7 @@ std::span<const float> LayerSelector::probe(MethodState& method, std::int32_t la
   const Plan& plan = method.plan();
   LayerMemory& memory = *method.layer(layer).memory;
   const std::int64_t width = std::int64_t{plan.shape.n_heads} * plan.shape.head_dim;
-  for (auto* v : {&mean_, &m2_, &centre_, &weight_, &probe_}) v->resize(static_cast<std::size_t>(width));
+  for (auto* v : {&mean_, &m2_, &centre_, &weight_, &probe_}) v->resize(width);
   const RowBlock all{.x = rows.q, .n = rows.n, .stride = rows.stride, .begin = 0, .end = width};
   const auto by_channels = [&](const auto& f) {
     context_.pool->parallel_for(width, kChannelGrain, [&](std::int64_t begin, std::int64_t end, int) {
@@ -78,7 +78,7 @@ std::span<const float> LayerSelector::probe(MethodState& method, std::int32_t la
     });
     memory.moments.add(rows.n - known, mean_, m2_);
   }
-  weights_.resize(static_cast<std::size_t>(rows.n));
+  weights_.resize(rows.n);
   bias_.assign(weights_.size(), 1.0f);
   const WindowProbe form = plan.recipe.prefill_window->probe;
   if (form != WindowProbe::kMean) {
@@ -102,12 +102,12 @@ void LayerSelector::score(const Plan& plan, const LayerMemory& memory, std::int3
   const DType dtype = plan.shape.kv_dtype;
   if (plan.layer_selection->match == KeyMatch::kBest) {
     // A key is shared by the query heads of a group: its dot products are one, with the sum of the group's probes.
-    folded_.assign(static_cast<std::size_t>(width), 0.0f);
+    folded_.assign(width, 0.0f);
     for (std::int32_t h = 0; h < plan.shape.n_heads; ++h)
-      for (std::int32_t c = 0; c < d; ++c) folded_[static_cast<std::size_t>(h / group * d + c)] += q[h * d + c];
+      for (std::int32_t c = 0; c < d; ++c) folded_[h / group * d + c] += q[h * d + c];
     q = folded_.data();
   }
-  row_scores_.resize(static_cast<std::size_t>(end - begin) * static_cast<std::size_t>(n_rows));
+  row_scores_.resize((end - begin) * static_cast<std::size_t>(n_rows));
   const std::int32_t chunk = EntryStore::kChunkEntries, n_chunks = (end + chunk - 1) / chunk;
   context_.pool->parallel_for(n_chunks, 1, [&](std::int64_t c, std::int64_t last, int) {
     for (; c < last; ++c) {
@@ -134,7 +134,7 @@ void LayerSelector::select(MethodState& method, std::int32_t layer, const Region
   const std::int32_t first = first_unit(plan.rules), n = region.last_unit - region.first_unit;
   const std::int32_t begin = region.first_unit - first, end = region.last_unit - first;
   MNEME_CHECK(end <= memory.units.size(), "{} units are filed, {} are candidates", memory.units.size(), end);
-  scores_.resize(static_cast<std::size_t>(n));
+  scores_.resize(n);
   score(plan, memory, begin, end, probe.data(), scores_.data());
   const float length = length_of(probe);
   for (float& s : scores_) s = length == 0 ? 0.0f : s / length;
@@ -148,39 +148,38 @@ void LayerSelector::select(MethodState& method, std::int32_t layer, const Region
   std::int32_t wanted = region.n_select;
   const auto& share = plan.layer_selection->entropy;
   if (share && (slot == kDecode || share->in_prefill))
-    wanted = method.cut()->take(static_cast<std::size_t>(slot + 1), method.compressed_number(layer), entropy, n);
-  units.resize(static_cast<std::size_t>(wanted));
+    wanted = method.cut()->take(slot + 1, method.compressed_number(layer), entropy, n);
+  units.resize(wanted);
   const std::int32_t found = topk_cpu(scores_, wanted, units.data(), topk_);
   MNEME_CHECK(found == wanted, "{} of {} units selected from {}", found, wanted, n);
   for (std::int32_t& u : units) u += region.first_unit;
-  LayerStats& stats = method.stats().layers[static_cast<std::size_t>(layer)];
+  LayerStats& stats = method.stats().layers[layer];
   if (n < 2) return;
   ++stats.scored;
   stats.score_perplexity += std::exp(entropy) / n;
-  stats.score_entropy += entropy / std::log(static_cast<double>(n));
+  stats.score_entropy += entropy / std::log(n);
 }
 
 double LayerSelector::rank_correlation(const MethodState& method, std::int32_t layer, const SequenceCache& cache,
                                        const Region& region, const ProbeRows& rows) {
   const AttentionShape shape = method.plan().shape.attention();
   const std::int32_t p = method.plan().rules.unit_tokens, n = region.last_unit - region.first_unit;
-  const auto n_tokens = static_cast<std::size_t>(n * p);
-  std::vector<double> received(static_cast<std::size_t>(n));
-  std::vector<float> dots(n_tokens * static_cast<std::size_t>(shape.group));
+  const std::size_t n_tokens = n * p;
+  std::vector<double> received(n);
+  std::vector<float> dots(n_tokens * shape.group);
   std::vector<KvRun> runs;
   for (std::int32_t m = 0; m < cache.shape().n_kv_heads; ++m) {
     runs.clear();
     cache.append_runs(layer, m, region.first_unit * p, region.last_unit * p, runs);
     for (std::int32_t i = 0; i < rows.n; ++i) {
       const float* q = rows.q + i * rows.stride + std::int64_t{m} * shape.group * shape.head_dim;
-      key_score_cpu(q, shape, runs, dots.data(), static_cast<std::int64_t>(n_tokens));
+      key_score_cpu(q, shape, runs, dots.data(), n_tokens);
       for (std::int32_t g = 0; g < shape.group; ++g) {
-        const auto head = std::span(dots).subspan(static_cast<std::size_t>(g) * n_tokens, n_tokens);
+        const auto head = std::span(dots).subspan(g * n_tokens, n_tokens);
         const float largest = *std::max_element(head.begin(), head.end());
         double sum = 0;
-        for (float& x : head) sum += static_cast<double>(x = std::exp(shape.scale * (x - largest)));
-        for (std::size_t t = 0; t < n_tokens; ++t)
-          received[t / static_cast<std::size_t>(p)] += static_cast<double>(head[t]) / sum;
+        for (float& x : head) sum += x = std::exp(shape.scale * (x - largest));
+        for (std::size_t t = 0; t < n_tokens; ++t) received[t / p] += head[t] / sum;
       }
     }
   }
@@ -206,7 +205,7 @@ void LayerSelector::add_mass(MethodState& method, std::int32_t layer, const Loca
     for (KvRun run : rows.runs[m]) {
       const std::int32_t gone = std::min(skip, run.n_tokens);
       skip -= gone;
-      run.kv += static_cast<std::size_t>(gone) * plan.shape.attention().token_bytes();
+      run.kv += gone * plan.shape.attention().token_bytes();
       run.n_tokens -= gone;
       if (run.n_tokens > 0) cut[m].push_back(run);
     }
@@ -231,36 +230,33 @@ void LayerSelector::see_question(MethodState& method, std::int32_t layer, const 
   if (begin >= end || !memory.question.empty()) return;
   const Plan& plan = method.plan();
   const std::int32_t n_heads = plan.shape.n_heads, d = plan.shape.head_dim;
-  const auto width = static_cast<std::size_t>(n_heads) * static_cast<std::size_t>(d);
+  const auto width = n_heads * static_cast<std::size_t>(d);
   const auto have = static_cast<std::int32_t>(memory.question_rows.size() / width);
   const std::int32_t from = std::max(begin + have, rows.first), to = std::min(end, rows.first + rows.n);
   for (std::int32_t t = from; t < to; ++t) {
     const float* q = rows.q + (t - rows.first) * rows.stride;
     memory.question_rows.insert(memory.question_rows.end(), q, q + width);
-    memory.question_mass.resize(memory.question_mass.size() + static_cast<std::size_t>(n_heads), 0.0f);
+    memory.question_mass.resize(memory.question_mass.size() + n_heads, 0.0f);
   }
   // Current mass, of tokens that still have one.
   const auto n = static_cast<std::int32_t>(memory.question_rows.size() / width);
   for (std::int32_t i = 0; i < n; ++i) {
     const std::int32_t t = begin + i;
     if (t < memory.mass.begin() || t >= memory.mass.end()) continue;
-    for (std::int32_t h = 0; h < n_heads; ++h)
-      memory.question_mass[static_cast<std::size_t>(i * n_heads + h)] = *memory.mass.row(h, t);
+    for (std::int32_t h = 0; h < n_heads; ++h) memory.question_mass[i * n_heads + h] = *memory.mass.row(h, t);
   }
   if (rows.first + rows.n < end) return;
   memory.question.assign(width, 0.0f);
-  std::vector<std::int32_t> order(static_cast<std::size_t>(n));
+  std::vector<std::int32_t> order(n);
   for (std::int32_t h = 0; h < n_heads; ++h) {
     std::iota(order.begin(), order.end(), 0);
-    const auto mass = [&](std::int32_t i) { return memory.question_mass[static_cast<std::size_t>(i * n_heads + h)]; };
+    const auto mass = [&](std::int32_t i) { return memory.question_mass[i * n_heads + h]; };
     const auto top = std::min<std::ptrdiff_t>(plan.layer_selection->top, n);
     std::partial_sort(order.begin(), order.begin() + top, order.end(),
                       [&](std::int32_t a, std::int32_t b) { return mass(a) != mass(b) ? mass(a) > mass(b) : a > b; });
     for (std::ptrdiff_t i = 0; i < top; ++i)
       for (std::int32_t c = 0; c < d; ++c)
-        memory.question[static_cast<std::size_t>(h * d + c)] +=
-            memory.question_rows[static_cast<std::size_t>(order[static_cast<std::size_t>(i)]) * width +
-                                 static_cast<std::size_t>(h * d + c)];
+        memory.question[h * d + c] += memory.question_rows[order[i] * width + (h * d + c)];
   }
   normalise(memory.question);
   memory.question_rows = {};

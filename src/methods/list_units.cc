@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "src/base/size32.h"
 #include "src/selection/cluster/kmeans.h"
 
 namespace mneme {
@@ -16,7 +17,7 @@ struct Clusters {
 Clusters cluster(const UnitRange& range, const ClusterUnit& rules, std::span<const KvRun> runs,
                  const AttentionShape& shape) {
   const std::int32_t n = range.end - range.begin, n_clusters = (n + rules.tokens - 1) / rules.tokens;
-  std::vector<std::int32_t> of_token(static_cast<std::size_t>(n));
+  std::vector<std::int32_t> of_token(n);
   if (n_clusters == n) {
     std::iota(of_token.begin(), of_token.end(), 0);  // one cluster per token
   } else {
@@ -30,14 +31,14 @@ Clusters cluster(const UnitRange& range, const ClusterUnit& rules, std::span<con
   }
   Clusters result;
   result.positions.resize(of_token.size());
-  result.ends.assign(static_cast<std::size_t>(n_clusters), 0);
-  for (std::int32_t c : of_token) ++result.ends[static_cast<std::size_t>(c)];
+  result.ends.assign(n_clusters, 0);
+  for (std::int32_t c : of_token) ++result.ends[c];
   std::vector<std::int32_t> next(result.ends.size());
   std::exclusive_scan(result.ends.begin(), result.ends.end(), next.begin(), 0);
   std::inclusive_scan(result.ends.begin(), result.ends.end(), result.ends.begin());
   for (std::size_t t = 0; t < of_token.size(); ++t) {
-    std::int32_t& at = next[static_cast<std::size_t>(of_token[t])];
-    result.positions[static_cast<std::size_t>(at++)] = range.begin + static_cast<std::int32_t>(t);
+    std::int32_t& at = next[of_token[t]];
+    result.positions[at++] = range.begin + static_cast<std::int32_t>(t);
   }
   return result;
 }
@@ -53,12 +54,12 @@ void append_list_units(std::span<const UnitRange> ranges, const Plan& plan, cons
     table.append(positions, cache, layer, kv_head);
     if (entries.entry_bytes() == 0) return;
     runs.clear();
-    table.append_runs(table.size() - 1, static_cast<std::int32_t>(positions.size()), cache, layer, kv_head, runs);
+    table.append_runs(table.size() - 1, size32(positions), cache, layer, kv_head, runs);
     plan.index->build(runs, shape, entries.append());
   };
   for (const UnitRange& range : ranges) {
     if (!range.clusters) {
-      std::vector<std::int32_t> positions(static_cast<std::size_t>(range.end - range.begin));
+      std::vector<std::int32_t> positions(range.end - range.begin);
       std::iota(positions.begin(), positions.end(), range.begin);
       append(positions);
       continue;
@@ -68,8 +69,7 @@ void append_list_units(std::span<const UnitRange> ranges, const Plan& plan, cons
     const Clusters clusters = cluster(range, plan.lists->clusters, runs, shape);
     std::int32_t begin = 0;
     for (std::int32_t end : clusters.ends) {
-      append(std::span(clusters.positions)
-                 .subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
+      append(std::span(clusters.positions).subspan(begin, end - begin));
       begin = end;
     }
   }

@@ -15,7 +15,7 @@ Ranking::Cut Ranking::take(std::int32_t n, std::vector<std::int32_t>& taken) con
   MNEME_CHECK(n >= 0 && n <= n_tokens(), "{} of {} ranked tokens", n, n_tokens());
   taken.clear();
   if (n == 0) return {};
-  const auto last = static_cast<std::size_t>(std::lower_bound(ends.begin(), ends.end(), n) - ends.begin());
+  const std::size_t last = std::lower_bound(ends.begin(), ends.end(), n) - ends.begin();
   taken.assign(units.begin(), units.begin() + static_cast<std::ptrdiff_t>(last + 1));
   std::sort(taken.begin(), taken.end());
   return {units[last], n - (last == 0 ? 0 : ends[last - 1])};
@@ -23,24 +23,24 @@ Ranking::Cut Ranking::take(std::int32_t n, std::vector<std::int32_t>& taken) con
 
 MethodState::MethodState(std::shared_ptr<const Plan> plan) : plan_(std::move(plan)) {
   const MethodShape& shape = plan_->shape;
-  layers_.resize(static_cast<std::size_t>(shape.n_layers));
+  layers_.resize(shape.n_layers);
   stats_.layers.resize(layers_.size());
-  const std::size_t queries = static_cast<std::size_t>(shape.n_heads) * static_cast<std::size_t>(shape.head_dim);
+  const std::size_t queries = shape.n_heads * static_cast<std::size_t>(shape.head_dim);
   if (plan_->probe == Probe::kPreviousLayer) query_below_.resize(queries);
-  const auto n_kv = static_cast<std::size_t>(shape.n_kv_heads);
+  const std::size_t n_kv = shape.n_kv_heads;
   if (plan_->key_basis == KeyBasis::kPreRope)
     for (Layer& layer : layers_) layer.local.assign(n_kv, RotatedWindow(plan_->rules.recent));
   if (plan_->observed_rows() == Plan::kAllRows)
     for (std::int32_t l = 0; l < shape.n_layers; ++l)
-      if (plan_->compressed(l)) layers_[static_cast<std::size_t>(l)].mass.resize(n_kv);
+      if (plan_->compressed(l)) layers_[l].mass.resize(n_kv);
   if (!plan_->selects()) return;
   if (plan_->layer_selection && plan_->layer_selection->entropy)
     cut_.emplace(plan_->compressed_layers(), plan_->layer_selection->n_units,
                  plan_->layer_selection->entropy->reversed);
-  const auto n_selections = static_cast<std::size_t>(plan_->selection_heads());
+  const std::size_t n_selections = plan_->selection_heads();
   for (std::int32_t l = 0; l < shape.n_layers; ++l) {
     if (plan_->dense_layer(l)) continue;
-    Layer& layer = layers_[static_cast<std::size_t>(l)];
+    Layer& layer = layers_[l];
     if (plan_->layer_selection) {
       layer.memory.emplace(*plan_);
       layer.attended.resize(n_selections);
@@ -57,8 +57,8 @@ MethodState::MethodState(std::shared_ptr<const Plan> plan) : plan_(std::move(pla
     }
     if (!plan_->gated()) continue;
     if (plan_->gate) layer.last_query.resize(queries);
-    stats_.layers[static_cast<std::size_t>(l)].gate_checks.assign(plan_->gates(), 0);
-    stats_.layers[static_cast<std::size_t>(l)].corrections.assign(plan_->gates(), 0);
+    stats_.layers[l].gate_checks.assign(plan_->gates(), 0);
+    stats_.layers[l].corrections.assign(plan_->gates(), 0);
   }
 }
 
@@ -70,7 +70,7 @@ bool MethodState::asks_gate(std::int32_t l, std::int32_t length) const {
 void MethodState::close_units(std::int32_t l, std::int32_t kv_head, const SequenceCache& cache) {
   if (plan_->index == nullptr || plan_->dense_layer(l)) return;
   if (plan_->lists) return close_lists(l, kv_head, cache);
-  EntryStore& entries = layer(l).entries[static_cast<std::size_t>(kv_head)];
+  EntryStore& entries = layer(l).entries[kv_head];
   if (entries.entry_bytes() == 0) return;
   const std::int32_t e = plan_->index->entry_tokens(), complete = cache.length() / e;
   const AttentionShape shape = plan_->shape.attention();
@@ -98,19 +98,18 @@ std::int32_t MethodState::compressed_number(std::int32_t l) const {
 }
 
 void MethodState::close_lists(std::int32_t l, std::int32_t kv_head, const SequenceCache& cache) {
-  const auto h = static_cast<std::size_t>(kv_head);
+  const std::size_t h = kv_head;
   UnitTable& table = layer(l).tables[h];
   const std::span<const UnitRange> all = layer(l).partition.ranges();
   const std::int32_t from = plan_->lists->partition.sink + table.n_tokens();
   const auto first = std::lower_bound(all.begin(), all.end(), from,
                                       [](const UnitRange& range, std::int32_t at) { return range.begin < at; });
-  append_list_units(all.subspan(static_cast<std::size_t>(first - all.begin())), *plan_, cache, l, kv_head, table,
-                    layer(l).entries[h]);
+  append_list_units(all.subspan(first - all.begin()), *plan_, cache, l, kv_head, table, layer(l).entries[h]);
 }
 
 bool MethodState::has_units_to_close(std::int32_t l, std::int32_t kv_head, std::int32_t length) const {
   if (plan_->index == nullptr || plan_->dense_layer(l)) return false;
-  const auto h = static_cast<std::size_t>(kv_head);
+  const std::size_t h = kv_head;
   const Partition& partition = layer(l).partition;
   if (plan_->lists) return plan_->lists->partition.sink + layer(l).tables[h].n_tokens() < partition.grouped();
   const EntryStore& entries = layer(l).entries[h];
@@ -136,26 +135,25 @@ void MethodState::see_boundary(std::int32_t l) {
 Region MethodState::region(std::int32_t l, std::int32_t kv_head, std::int32_t length) const {
   if (!plan_->lists) return region_at(rules(l), length);
   const Layer& state = layer(l);
-  return list_region_at(rules(l), length, state.partition.grouped(),
-                        state.tables[static_cast<std::size_t>(kv_head)].size());
+  return list_region_at(rules(l), length, state.partition.grouped(), state.tables[kv_head].size());
 }
 
 std::int32_t MethodState::unit_tokens(std::int32_t l, std::int32_t kv_head, std::int32_t unit) const {
-  return plan_->lists ? layer(l).tables[static_cast<std::size_t>(kv_head)].n_tokens(unit) : plan_->rules.unit_tokens;
+  return plan_->lists ? layer(l).tables[kv_head].n_tokens(unit) : plan_->rules.unit_tokens;
 }
 
 // Tokens of a list unit that a head attends.
 std::int32_t MethodState::n_selected(std::int32_t l, std::int32_t head, std::int32_t kv_head, std::int32_t unit) const {
-  const Ranking::Cut& cut = layer(l).cut[static_cast<std::size_t>(head)];
+  const Ranking::Cut& cut = layer(l).cut[head];
   return unit == cut.unit ? cut.n_tokens : unit_tokens(l, kv_head, unit);
 }
 
 std::int32_t MethodState::append_selected_runs(std::int32_t l, std::int32_t head, std::int32_t kv_head,
                                                const SequenceCache& cache, std::vector<KvRun>& runs) const {
-  const std::vector<std::int32_t>& units = layer(l).attended[static_cast<std::size_t>(head)];
+  const std::vector<std::int32_t>& units = layer(l).attended[head];
   std::int32_t n_tokens = 0;
   if (plan_->lists) {
-    const UnitTable& table = layer(l).tables[static_cast<std::size_t>(kv_head)];
+    const UnitTable& table = layer(l).tables[kv_head];
     constexpr std::size_t kSpeculative = 12;
     for (std::size_t i = 0; i < units.size(); ++i) {
       if (i + kSpeculative < units.size()) table.prefetch(units[i + kSpeculative]);
@@ -171,10 +169,10 @@ std::int32_t MethodState::append_selected_runs(std::int32_t l, std::int32_t head
 void MethodState::append_copied_run(std::int32_t l, std::int32_t head, std::int32_t kv_head, std::int32_t n_tokens,
                                     const SequenceCache& cache, std::vector<KvRun>& runs) {
   if (n_tokens == 0) return;
-  Ranking& ranking = layer(l).ranked[static_cast<std::size_t>(head)];
-  const std::size_t token_bytes = cache.shape().token_bytes(), bytes = static_cast<std::size_t>(n_tokens) * token_bytes;
+  Ranking& ranking = layer(l).ranked[head];
+  const std::size_t token_bytes = cache.shape().token_bytes(), bytes = n_tokens * token_bytes;
   if (ranking.n_copied < n_tokens) {
-    const UnitTable& table = layer(l).tables[static_cast<std::size_t>(kv_head)];
+    const UnitTable& table = layer(l).tables[kv_head];
     thread_local std::vector<KvRun> from;
     from.clear();
     constexpr std::size_t kSpeculative = 12;
@@ -186,10 +184,10 @@ void MethodState::append_copied_run(std::int32_t l, std::int32_t head, std::int3
     }
     // Room for the whole ranking: allocation costs more than the copies.
     if (ranking.copy == nullptr || ranking.copy.use_count() > 1 || ranking.copy->size() < bytes)
-      ranking.copy = std::make_shared<Buffer>(static_cast<std::size_t>(ranking.n_tokens()) * token_bytes);
+      ranking.copy = std::make_shared<Buffer>(ranking.n_tokens() * token_bytes);
     std::byte* to = ranking.copy->data();
     for (const KvRun& run : from) {
-      const std::size_t n = static_cast<std::size_t>(run.n_tokens) * token_bytes;
+      const std::size_t n = run.n_tokens * token_bytes;
       std::memcpy(to, run.kv, n);
       to += n;
     }
@@ -200,12 +198,12 @@ void MethodState::append_copied_run(std::int32_t l, std::int32_t head, std::int3
 
 void MethodState::mark_selected(std::int32_t l, std::int32_t head, std::int32_t kv_head,
                                 std::span<std::uint8_t> attended) const {
-  for (std::int32_t u : layer(l).attended[static_cast<std::size_t>(head)]) {
+  for (std::int32_t u : layer(l).attended[head]) {
     const std::int32_t p = plan_->rules.unit_tokens;
     const std::int32_t n = plan_->lists ? n_selected(l, head, kv_head, u) : p;
     for (std::int32_t i = 0; i < n; ++i) {
-      const std::int32_t t = plan_->lists ? layer(l).tables[static_cast<std::size_t>(kv_head)].token(u, i) : u * p + i;
-      attended[static_cast<std::size_t>(t)] = 1;
+      const std::int32_t t = plan_->lists ? layer(l).tables[kv_head].token(u, i) : u * p + i;
+      attended[t] = 1;
     }
   }
 }
@@ -261,7 +259,7 @@ MethodState MethodState::index_of_prefix(std::int32_t length) const {
 RegionRules MethodState::rules(std::int32_t l) const {
   RegionRules rules = plan_->rules;
   if (!plan_->recipe.norm) return rules;
-  const std::int32_t budget = layers_[static_cast<std::size_t>(l)].budget;
+  const std::int32_t budget = layers_[l].budget;
   // A short prompt may determine a budget below the sinks, which are everything until there are more tokens.
   rules.budget = budget > 0 ? std::max(budget, rules.sink) : std::numeric_limits<std::int32_t>::max();
   return rules;
@@ -291,7 +289,7 @@ void MethodState::commit(SequenceCache& cache) {
         }
         n += r.end - r.begin;
       }
-      if (!layer.mass.empty()) layer.mass[h].resize(static_cast<std::size_t>(n));
+      if (!layer.mass.empty()) layer.mass[h].resize(n);
       stats.retention.dropped_tokens += cache.n_stored(index, head) - n;
       kept.push_back({index, head, pending.kept[h]});
     }
@@ -343,7 +341,7 @@ std::size_t MethodState::state_bytes() const {
     for (const Ranking& ranking : layer.ranked) {
       const std::int32_t room = ranking.n_copied == 0 ? 0 : ranking.n_tokens();
       bytes += (ranking.units.size() + ranking.ends.size()) * sizeof(std::int32_t) +
-               static_cast<std::size_t>(room) * 4 * static_cast<std::size_t>(plan_->shape.head_dim);
+               static_cast<std::size_t>(room) * 4 * plan_->shape.head_dim;
     }
   }
   return bytes;

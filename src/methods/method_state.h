@@ -86,8 +86,8 @@ class MethodState {
 
   const Plan& plan() const { return *plan_; }
   const std::shared_ptr<const Plan>& shared_plan() const { return plan_; }
-  Layer& layer(std::int32_t l) { return layers_[static_cast<std::size_t>(l)]; }
-  const Layer& layer(std::int32_t l) const { return layers_[static_cast<std::size_t>(l)]; }
+  Layer& layer(std::int32_t l) { return layers_[l]; }
+  const Layer& layer(std::int32_t l) const { return layers_[l]; }
   // Whether a layer's gate has a query to compare with and a selection to keep, at the step of `length` tokens.
   bool asks_gate(std::int32_t layer, std::int32_t length) const;
   MethodStats& stats() { return stats_; }

@@ -38,8 +38,8 @@ void LayerMemory::read(ByteReader& in, const Plan& plan, std::int32_t length, st
   moments.read(in, seen);
   const auto known = in.read<std::uint8_t>("question known");
   const auto n_mass = in.read<std::uint32_t>("masses of a question");
-  const auto heads = static_cast<std::uint32_t>(plan.shape.n_heads);
-  const auto width = std::size_t{heads} * static_cast<std::size_t>(plan.shape.head_dim);
+  const std::uint32_t heads = plan.shape.n_heads;
+  const auto width = std::size_t{heads} * plan.shape.head_dim;
   if (known > 1 || n_mass % heads != 0 || n_mass / heads > static_cast<std::uint32_t>(question_tokens))
     fail(ErrorKind::kFormat, "a question of {} tokens, of which {} masses of {} heads came in", question_tokens, n_mass,
          heads);

@@ -49,7 +49,7 @@ void PrefillEnd::run(std::int32_t layer, std::span<const SeenRows> all, const At
 void PrefillEnd::sum_all_rows(std::int32_t layer, const SeenRows& rows, const AttentionShape& shape) {
   MethodState::Layer& state = rows.method->layer(layer);
   const std::int32_t n_kv = rows.cache->shape().n_kv_heads;
-  state.pending.mass.resize(static_cast<std::size_t>(n_kv));
+  state.pending.mass.resize(n_kv);
   std::vector<MassHead> heads;
   runs_.clear();
   first_run_.assign(1, 0);
@@ -58,9 +58,8 @@ void PrefillEnd::sum_all_rows(std::int32_t layer, const SeenRows& rows, const At
     first_run_.push_back(runs_.size());
   }
   for (std::int32_t m = 0; m < n_kv; ++m) {
-    const auto h = static_cast<std::size_t>(m);
-    const auto n = static_cast<std::size_t>(rows.cache->n_stored(layer, m)),
-               before = n - static_cast<std::size_t>(rows.n_rows);
+    const std::size_t h = m;
+    const auto n = static_cast<std::size_t>(rows.cache->n_stored(layer, m)), before = n - rows.n_rows;
     std::vector<float>& mass = state.pending.mass[h];
     // Tokens stored before the method was attached have received no mass.
     mass.assign(n, 0.0f);
@@ -84,13 +83,12 @@ void PrefillEnd::save_rows(std::int32_t layer, const SeenRows& rows, const Atten
   const std::int32_t n = std::min(rows.n_rows, wanted), begin = rows.cache->length() - rows.n_rows;
   observed_queries.n = rows.decodes || n < rows.n_rows ? 0 : observed_queries.before(begin);
   const std::int32_t n_kv = rows.cache->shape().n_kv_heads, n_heads = n_kv * shape.group;
-  const auto width = static_cast<std::size_t>(n_heads) * static_cast<std::size_t>(shape.head_dim);
-  observed_queries.q.resize(static_cast<std::size_t>(observed_queries.n + n) * width);
-  observed_queries.lse.resize(static_cast<std::size_t>((observed_queries.n + n) * n_heads));
+  const auto width = n_heads * static_cast<std::size_t>(shape.head_dim);
+  observed_queries.q.resize((observed_queries.n + n) * width);
+  observed_queries.lse.resize((observed_queries.n + n) * n_heads);
   for (std::int32_t i = rows.n_rows - n; i < rows.n_rows; ++i, ++observed_queries.n) {
     std::copy_n(rows.q + i * rows.q_stride, width,
-                observed_queries.q.begin() +
-                    static_cast<std::ptrdiff_t>(observed_queries.n) * static_cast<std::ptrdiff_t>(width));
+                observed_queries.q.begin() + observed_queries.n * static_cast<std::ptrdiff_t>(width));
     for (std::int32_t m = 0; m < n_kv; ++m)
       std::copy_n(rows.lse + (std::int64_t{m} * rows.n_rows + i) * shape.group, shape.group,
                   observed_queries.lse.begin() + observed_queries.n * n_heads + m * shape.group);
@@ -106,13 +104,13 @@ void PrefillEnd::take_mass(std::int32_t layer, const SeenRows& rows, const Atten
   first_run_.assign(1, 0);
   mass_.by = LayerMass::By::kQueryHead;
   for (std::int32_t m = 0; m < n_kv; ++m) {
-    const auto n = static_cast<std::size_t>(rows.cache->append_runs(layer, m, 0, rows.cache->length(), runs_));
+    const std::size_t n = rows.cache->append_runs(layer, m, 0, rows.cache->length(), runs_);
     first_run_.push_back(runs_.size());
     for (std::int32_t g = 0; g < shape.group; ++g) mass_.add_row(n);
   }
   std::vector<MassHead> heads;
   for (std::int32_t m = 0; m < n_kv; ++m) {
-    const auto h = static_cast<std::size_t>(m), first = static_cast<std::size_t>(m * shape.group);
+    const std::size_t h = m, first = m * shape.group;
     heads.push_back({.q = observed_queries.q.data() + std::int64_t{m} * shape.group * shape.head_dim,
                      .q_stride = std::int64_t{n_heads} * shape.head_dim,
                      .lse = observed_queries.lse.data() + std::int64_t{m} * shape.group,

@@ -63,8 +63,8 @@ void WindowAttention::rotate_chunk(std::int32_t layer, const WindowRows& rows, c
     chunk.local_from = from;
     chunk.local_end = end;
   }
-  const std::size_t head_bytes = static_cast<std::size_t>(n) * shape.token_bytes();
-  chunk.local.reserve(static_cast<std::size_t>(n_kv) * head_bytes);
+  const std::size_t head_bytes = n * shape.token_bytes();
+  chunk.local.reserve(n_kv * head_bytes);
   const std::int64_t pieces = (n + kRotateGrain - 1) / kRotateGrain;
   context_.pool->parallel_for(n_kv * pieces, 1, [&](std::int64_t begin, std::int64_t last, int) {
     std::vector<KvRun> runs;
@@ -75,8 +75,7 @@ void WindowAttention::rotate_chunk(std::int32_t layer, const WindowRows& rows, c
       runs.clear();
       rows.cache->append_runs(layer, head, from + at, from + stop, runs);
       rotate_keys_cpu(runs, shape, chunk.local_angles, at,
-                      chunk.local.data() + static_cast<std::size_t>(head) * head_bytes +
-                          static_cast<std::size_t>(at) * shape.token_bytes());
+                      chunk.local.data() + head * head_bytes + at * shape.token_bytes());
     }
   });
 }
@@ -107,7 +106,7 @@ void WindowAttention::select(std::int32_t layer, const Window& w, const Attentio
   if (audit_every_ == 0 || window % audit_every_ != 0) return;
   const double rank = selector_.rank_correlation(method, layer, *w.rows->cache, region, probe_rows(w, shape));
   if (std::isnan(rank)) return;
-  LayerStats& stats = method.stats().layers[static_cast<std::size_t>(layer)];
+  LayerStats& stats = method.stats().layers[layer];
   stats.audit.rank += rank;
   ++stats.audit.windows;
 }
@@ -119,10 +118,10 @@ void WindowAttention::learn(std::int32_t layer, const Window& w, const Attention
   const std::int32_t n_kv = rows.cache->shape().n_kv_heads, n = w.end - w.begin;
   const std::int32_t from =
       std::max({0, w.begin - method.plan().rules.recent + 1, method.layer(layer).memory->mass.begin()});
-  local_runs_.resize(static_cast<std::size_t>(n_kv));
+  local_runs_.resize(n_kv);
   local_spans_.clear();
   for (std::int32_t m = 0; m < n_kv; ++m) {
-    std::vector<KvRun>& runs = local_runs_[static_cast<std::size_t>(m)];
+    std::vector<KvRun>& runs = local_runs_[m];
     runs.clear();
     append_local(layer, w, m, from, shape, runs);
     local_spans_.push_back(runs);
@@ -148,7 +147,7 @@ void WindowAttention::append_local(std::int32_t layer, const Window& w, std::int
   }
   const std::int64_t n = w.chunk->local_end - w.chunk->local_from;
   const std::int64_t token = kv_head * n + from - w.chunk->local_from;
-  runs.push_back({w.chunk->local.data() + static_cast<std::size_t>(token) * shape.token_bytes(), w.end - from});
+  runs.push_back({w.chunk->local.data() + token * shape.token_bytes(), w.end - from});
 }
 
 void WindowAttention::add_part(const float* q, std::int64_t q_stride, std::size_t first_run, bool causal,
@@ -196,7 +195,7 @@ void WindowAttention::add_window(std::int32_t layer, const Window& w, const Atte
                       .out_dtype = rows.out_dtype,
                       .lse = lse(m, w, shape)});
   }
-  LayerStats& stats = rows.method->stats().layers[static_cast<std::size_t>(layer)];
+  LayerStats& stats = rows.method->stats().layers[layer];
   const std::int64_t n_kv = cache.shape().n_kv_heads, n_rows = w.end - w.begin;
   const std::int64_t local = w.local_tokens(recent);
   const std::int64_t remote = w.sink + std::ssize(units) * plan.rules.unit_tokens;
@@ -208,9 +207,9 @@ void WindowAttention::add_window(std::int32_t layer, const Window& w, const Atte
 float* WindowAttention::lse(std::int32_t kv_head, const Window& w, const AttentionShape& shape) {
   const Plan& plan = w.rows->method->plan();
   if (!plan.layer_selection) return nullptr;
-  const auto n = static_cast<std::size_t>(w.end - w.begin) * static_cast<std::size_t>(shape.group);
-  if (kv_head == 0) lse_.resize(n * static_cast<std::size_t>(plan.shape.n_kv_heads));
-  return lse_.data() + static_cast<std::size_t>(kv_head) * n;
+  const auto n = (w.end - w.begin) * static_cast<std::size_t>(shape.group);
+  if (kv_head == 0) lse_.resize(n * plan.shape.n_kv_heads);
+  return lse_.data() + kv_head * n;
 }
 
 void WindowAttention::flush(const AttentionShape& shape) {

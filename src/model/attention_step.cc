@@ -41,8 +41,7 @@ void AttentionStep::begin(std::span<const SequenceRows> sequences) {
     MNEME_CHECK(positions_.empty() || s.cache->shape().dtype == shape_.kv_dtype, "one batch, two types of KV cache");
     shape_.kv_dtype = s.cache->shape().dtype;
     MNEME_CHECK(s.phase == RowPhase::kPrefill || s.n_rows == 1, "{} rows of a sequence that decodes", s.n_rows);
-    const Chunk chunk{s.cache, s.method, s.phase,       static_cast<std::int64_t>(positions_.size()),
-                      first,   s.n_rows, s.prefill_left};
+    const Chunk chunk{s.cache, s.method, s.phase, std::ssize(positions_), first, s.n_rows, s.prefill_left};
     const bool windows =
         s.phase == RowPhase::kPrefill && s.method != nullptr && s.method->plan().recipe.prefill_window.has_value();
     const bool pre_rope = s.cache->key_basis() == KeyBasis::kPreRope;
@@ -62,12 +61,12 @@ void AttentionStep::begin(std::span<const SequenceRows> sequences) {
 }
 
 void AttentionStep::append(std::int32_t layer, const ConstTensorView& k, const ConstTensorView& v) {
-  const auto n = static_cast<std::int64_t>(positions_.size());
+  const std::int64_t n = positions_.size();
   expect_shape("k", k, DType::kF32, {n, n_kv_heads_, shape_.head_dim});
   expect_shape("v", v, DType::kF32, {n, n_kv_heads_, shape_.head_dim});
   context_.pool->parallel_for(n, kStoreGrain, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t i = begin; i < end; ++i) {
-      const auto row = static_cast<std::size_t>(i);
+      const std::size_t row = i;
       for (std::int32_t head = 0; head < n_kv_heads_; ++head) {
         const std::int64_t offset = std::int64_t{head} * shape_.head_dim;
         store_kv(k.row_as<float>(i) + offset, v.row_as<float>(i) + offset, shape_,
@@ -78,13 +77,13 @@ void AttentionStep::append(std::int32_t layer, const ConstTensorView& k, const C
 }
 
 void AttentionStep::attend(std::int32_t layer, const ConstTensorView& q, const TensorView& out) {
-  const auto n = static_cast<std::int64_t>(positions_.size());
+  const std::int64_t n = positions_.size();
   expect_shape("q", q, DType::kF32, {n, n_heads_, shape_.head_dim});
   expect_shape("out", out, out.dtype(), {n, std::int64_t{n_heads_} * shape_.head_dim});
   close_units(layer);
   seen_rows_.clear();
   lse_used_ = 0;
-  lse_.reserve(positions_.size() * static_cast<std::size_t>(n_heads_) * sizeof(float));
+  lse_.reserve(positions_.size() * n_heads_ * sizeof(float));
   if (!single_rows_.empty()) attend_single_rows(layer, q, out);
   if (!windowed_.empty()) attend_windows(layer, q, out);
   if (!chunks_.empty()) attend_chunks(layer, q, out);
@@ -109,7 +108,7 @@ float* AttentionStep::lse_of(std::int32_t layer, const Chunk& chunk) {
                                      .prefill_left = chunk.prefill_left}))
     return nullptr;
   float* lse = lse_.as<float>() + lse_used_;
-  lse_used_ += static_cast<std::size_t>(chunk.n_rows) * static_cast<std::size_t>(n_heads_);
+  lse_used_ += chunk.n_rows * static_cast<std::size_t>(n_heads_);
   return lse;
 }
 
@@ -150,7 +149,7 @@ void AttentionStep::attend_single_rows(std::int32_t layer, const ConstTensorView
   // The kernel writes f32; where the next GEMM takes bf16, rounding follows.
   const std::int64_t width = std::int64_t{n_heads_} * shape_.head_dim;
   const bool narrow = out.dtype() != DType::kF32;
-  if (narrow) decode_out_.reserve(single_rows_.size() * static_cast<std::size_t>(width) * sizeof(float));
+  if (narrow) decode_out_.reserve(single_rows_.size() * width * sizeof(float));
   const auto out_row = [&](std::size_t i) {
     return narrow ? decode_out_.as<float>() + static_cast<std::int64_t>(i) * width
                   : out.row_as<float>(single_rows_[i].first_row);

@@ -25,7 +25,7 @@ DType input_dtype(std::initializer_list<const WeightMatrix*> weights, std::int64
 class Activation {
  public:
   TensorView get(DType dtype, std::int64_t n, std::int64_t width) {
-    buffer_.reserve(static_cast<std::size_t>(n) * row_bytes(dtype, width));
+    buffer_.reserve(n * row_bytes(dtype, width));
     return TensorView(buffer_.data(), dtype, {n, width});
   }
   std::size_t bytes() const { return buffer_.size(); }
@@ -76,7 +76,7 @@ struct Forward::Impl {
 };
 
 void Forward::Impl::run_layer(std::int32_t layer, const TensorView& x) {
-  const LayerWeights& w = model.layers()[static_cast<std::size_t>(layer)];
+  const LayerWeights& w = model.layers()[layer];
   const std::int64_t n = x.dim(0), q_width = config.n_heads * config.head_dim,
                      kv_width = config.n_kv_heads * config.head_dim;
 
@@ -133,8 +133,8 @@ void Forward::Impl::select_rounding(const ForwardInput& input) {
 TensorView Forward::Impl::run_all_layers(const ForwardInput& input) {
   select_rounding(input);
   attention.begin(input.sequences);
-  const auto n = static_cast<std::int64_t>(attention.positions().size());
-  MNEME_CHECK(n == static_cast<std::int64_t>(input.tokens.size()), "{} tokens for {} rows", input.tokens.size(), n);
+  const std::int64_t n = attention.positions().size();
+  MNEME_CHECK(n == std::ssize(input.tokens), "{} tokens for {} rows", input.tokens.size(), n);
   for (const SequenceRows& s : input.sequences) {
     const KvShape expected = model.kv_shape(s.cache->shape().dtype);
     MNEME_CHECK(s.cache->shape() == expected, "the KV cache was made for another model");

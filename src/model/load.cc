@@ -83,11 +83,10 @@ struct ModelLoader {
       for (std::size_t begin = 0; begin < size; begin += kPiece) {
         const std::size_t piece = std::min(kPiece, size - begin);
         const std::byte* data = t.view.data() + begin;
-        const auto pages = static_cast<std::int64_t>((piece + kMemoryPage - 1) / kMemoryPage);
+        const std::int64_t pages = (piece + kMemoryPage - 1) / kMemoryPage;
         context.pool->parallel_for(pages, 256, [&](std::int64_t from, std::int64_t to, int) {
           for (std::int64_t p = from; p < to; ++p)
-            static_cast<void>(
-                *static_cast<const volatile std::byte*>(data + static_cast<std::size_t>(p) * kMemoryPage));
+            static_cast<void>(*static_cast<const volatile std::byte*>(data + p * kMemoryPage));
         });
         done += piece;
         if (progress)
@@ -98,7 +97,7 @@ struct ModelLoader {
   }
 
   static std::size_t bytes_of(const CheckpointTensor& t) {
-    return t.view.rank() == 1 ? t.view.stride_bytes() : static_cast<std::size_t>(t.view.dim(0)) * t.view.stride_bytes();
+    return t.view.rank() == 1 ? t.view.stride_bytes() : t.view.dim(0) * t.view.stride_bytes();
   }
 };
 

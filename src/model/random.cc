@@ -43,7 +43,7 @@ class RandomWeights {
         context_(context),
         owned_(owned),
         table_(make_table(seed)),
-        scratch_(static_cast<std::size_t>(context.pool->size())) {}
+        scratch_(context.pool->size()) {}
 
   WeightMatrix matrix(std::int64_t n_out, std::int64_t n_in) {
     if (n_in % dtype_info(dtype_).block != 0)
@@ -51,14 +51,14 @@ class RandomWeights {
            dtype_info(dtype_).block);
     const Tensor& w = owned_.emplace_back(dtype_, std::initializer_list<std::int64_t>{n_out, n_in});
     context_.pool->parallel_for(n_out, kRowGrain, [&](std::int64_t begin, std::int64_t end, int worker) {
-      std::vector<float>& row = scratch_[static_cast<std::size_t>(worker)];
-      row.resize(static_cast<std::size_t>(n_in));
+      std::vector<float>& row = scratch_[worker];
+      row.resize(n_in);
       for (std::int64_t r = begin; r < end; ++r) {
-        fill_row(table_, seed_, first_row_ + static_cast<std::uint64_t>(r), row);
+        fill_row(table_, seed_, first_row_ + r, row);
         quantise_rows(view_of(row.data(), {1, n_in}), w.view().rows(r, r + 1));
       }
     });
-    first_row_ += static_cast<std::uint64_t>(n_out);
+    first_row_ += n_out;
     return WeightMatrix(w);
   }
 

@@ -194,9 +194,9 @@ double Plan::index_bytes_per_token() const {
            static_cast<double>(std::int64_t{shape.n_kv_heads} * rules.unit_tokens);
   if (index == nullptr) return 0;
   const auto entry = static_cast<double>(index->entry_bytes(shape.attention()));
-  if (!lists) return entry / static_cast<double>(index->entry_tokens());
+  if (!lists) return entry / index->entry_tokens();
   // An entry and a size per unit, a position per token.
-  return (entry + sizeof(std::int32_t)) / static_cast<double>(lists->clusters.tokens) + sizeof(std::int32_t);
+  return (entry + sizeof(std::int32_t)) / lists->clusters.tokens + sizeof(std::int32_t);
 }
 
 std::int32_t Plan::observed_rows() const {
@@ -261,9 +261,9 @@ std::shared_ptr<const Plan> compile(const Recipe& recipe, const MethodShape& sha
   plan->recipe = recipe;
   plan->shape = shape;
   plan->everything = recipe.attend != Attend::kRegions;
-  plan->dense.assign(static_cast<std::size_t>(shape.n_layers), false);
+  plan->dense.assign(shape.n_layers, false);
   if (recipe.attend == Attend::kEverything) return plan;
-  for (std::int32_t layer : recipe.dense_layers) plan->dense[static_cast<std::size_t>(layer)] = true;
+  for (std::int32_t layer : recipe.dense_layers) plan->dense[layer] = true;
   if (recipe.decode) {
     const DecodeStage& stage = *recipe.decode;
     plan->index = make_index(stage);

@@ -96,10 +96,8 @@ struct Plan {
   std::int32_t observed_rows() const;
   static constexpr std::int32_t kAllRows = std::numeric_limits<std::int32_t>::max();
   // Whether the layer attends, or may attend, less than all tokens.
-  bool compressed(std::int32_t layer) const {
-    return recipe.attend != Attend::kEverything && !dense[static_cast<std::size_t>(layer)];
-  }
-  bool dense_layer(std::int32_t layer) const { return everything || dense[static_cast<std::size_t>(layer)]; }
+  bool compressed(std::int32_t layer) const { return recipe.attend != Attend::kEverything && !dense[layer]; }
+  bool dense_layer(std::int32_t layer) const { return everything || dense[layer]; }
   // Selections per layer: one, one per KV head, or one per query head.
   std::int32_t selection_heads() const {
     return layer_selection ? 1 : pool.per_query_head ? shape.n_heads : shape.n_kv_heads;
@@ -113,7 +111,7 @@ struct Plan {
   bool gated() const { return gate || mass_gate; }
   // Gate decisions per layer and step.
   std::size_t gates() const {
-    if (mass_gate) return static_cast<std::size_t>(selection_heads());
+    if (mass_gate) return selection_heads();
     return !gate ? 0 : reuse == Reuse::kKept ? 1 : static_cast<std::size_t>(shape.n_kv_heads);
   }
   // Factor that turns pooled scores into logarithms of softmax weights, up to a common offset.

@@ -8,6 +8,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/base/size32.h"
 #include "src/sampler/fast_exp.h"
 
 namespace mneme {
@@ -21,7 +22,7 @@ void expect_range(bool inside, const char* name, const char* range, double found
 
 // NaN is out of every range.
 const SamplingOptions& checked(const SamplingOptions& o) {
-  const auto d = [](float v) { return static_cast<double>(v); };
+  const auto d = [](float v) { return double{v}; };
   expect_range(o.temperature >= 0 && o.temperature < kInfinity, "temperature", "a number from 0", d(o.temperature));
   expect_range(o.top_k >= 0, "top_k", "0 (all) or a number of tokens", o.top_k);
   expect_range(o.top_p >= 0 && o.top_p <= 1, "top_p", "a number from 0 to 1", d(o.top_p));
@@ -40,7 +41,7 @@ const SamplingOptions& checked(const SamplingOptions& o) {
 
 std::uint64_t entropy() {
   std::random_device device;
-  return (static_cast<std::uint64_t>(device()) << 32) | device();
+  return (std::uint64_t{device()} << 32) | device();
 }
 
 // In lanes, so that the compiler vectorises it. Ignores NaN; -inf if there is nothing else.
@@ -67,9 +68,9 @@ double sum_exp(std::span<const float> x, float max) {
     for (; i < end; i += kLanes) {
       for (std::size_t j = 0; j < kLanes; ++j) lanes[j] += exp_below_zero(x[i + j] - max);
     }
-    for (float v : lanes) sum += static_cast<double>(v);
+    for (float v : lanes) sum += v;
   }
-  for (; i < x.size(); ++i) sum += static_cast<double>(exp_below_zero(x[i] - max));
+  for (; i < x.size(); ++i) sum += exp_below_zero(x[i] - max);
   return sum;
 }
 
@@ -94,7 +95,7 @@ std::int32_t first_equal(std::span<const float> x, float value) {
 // -inf where no token is possible.
 float log_probability_of(const Row& row, std::int32_t token) {
   if (!(row.max > -kInfinity)) return -kInfinity;
-  const auto depth = static_cast<double>(row.x[static_cast<std::size_t>(token)] - row.max);
+  const double depth = row.x[token] - row.max;
   return static_cast<float>(depth - std::log(sum_exp(row.x, row.max)));
 }
 
@@ -134,7 +135,7 @@ std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, int n) {
   }
   std::sort_heap(top.begin(), top.end(), before);
   const double log_sum = std::log(sum_exp(row.x, row.max));
-  for (TokenLogprob& t : top) t.logprob = static_cast<float>(static_cast<double>(t.logprob - row.max) - log_sum);
+  for (TokenLogprob& t : top) t.logprob = static_cast<float>((t.logprob - row.max) - log_sum);
   return top;
 }
 
@@ -193,8 +194,8 @@ bool Sampler::penalises() const {
 
 void Sampler::penalise(std::span<float> logits) const {
   const auto at = [&](std::int32_t token) -> float& {
-    MNEME_CHECK(token >= 0 && token < static_cast<std::int32_t>(logits.size()), "token {} of {}", token, logits.size());
-    return logits[static_cast<std::size_t>(token)];
+    MNEME_CHECK(token >= 0 && token < size32(logits), "token {} of {}", token, logits.size());
+    return logits[token];
   };
   const auto repeat = [&](std::int32_t token) {
     float& v = at(token);
@@ -209,8 +210,8 @@ void Sampler::penalise(std::span<float> logits) const {
 
 void Sampler::add_bias(std::span<float> logits) const {
   for (const TokenBias& b : options_.logit_bias) {
-    MNEME_CHECK(b.token < static_cast<std::int32_t>(logits.size()), "bias on token {} of {}", b.token, logits.size());
-    logits[static_cast<std::size_t>(b.token)] += b.bias;
+    MNEME_CHECK(b.token < size32(logits), "bias on token {} of {}", b.token, logits.size());
+    logits[b.token] += b.bias;
   }
 }
 

@@ -27,8 +27,8 @@ float without_nan(float x) {
 struct Likelier {
   std::span<const float> logits;
   bool operator()(std::int32_t a, std::int32_t b) const {
-    const float x = without_nan(logits[static_cast<std::size_t>(a)]);
-    const float y = without_nan(logits[static_cast<std::size_t>(b)]);
+    const float x = without_nan(logits[a]);
+    const float y = without_nan(logits[b]);
     return x > y || (x == y && a < b);
   }
 };
@@ -41,7 +41,7 @@ void TruncatedDistribution::select(std::span<const float> logits, float max, con
   const float temperature = options.temperature;
   for (std::size_t i = 0; i < n; ++i) weights_[i] = exp_below_zero((logits[i] - max) / temperature);
 
-  const auto k = static_cast<std::size_t>(options.top_k);
+  const std::size_t k = options.top_k;
   if (k > 0 && k < n) {
     keep_top_k(logits, k);
   } else {
@@ -49,11 +49,11 @@ void TruncatedDistribution::select(std::span<const float> logits, float max, con
     std::iota(ids_.begin(), ids_.end(), 0);
   }
   if (options.top_p < 1) {
-    keep_top_p(logits, max, temperature, static_cast<double>(options.top_p) * (1 - kShareSlack));
+    keep_top_p(logits, max, temperature, options.top_p * (1 - kShareSlack));
   }
   if (options.min_p > 0) {
-    const double least = static_cast<double>(options.min_p) * (1 - kShareSlack);
-    std::erase_if(ids_, [&](std::int32_t id) { return static_cast<double>(weight(id)) < least; });
+    const double least = options.min_p * (1 - kShareSlack);
+    std::erase_if(ids_, [&](std::int32_t id) { return weight(id) < least; });
   }
 }
 
@@ -68,7 +68,7 @@ void TruncatedDistribution::keep_top_k(std::span<const float> logits, std::size_
     if (scratch_.size() <= k) return;
     std::nth_element(scratch_.begin(), scratch_.begin() + static_cast<std::ptrdiff_t>(k) - 1, scratch_.end(), likelier);
     scratch_.resize(k);
-    least = without_nan(logits[static_cast<std::size_t>(scratch_.back())]);
+    least = without_nan(logits[scratch_.back()]);
     full = true;
   };
   for (std::size_t i = 0; i < logits.size(); ++i) {
@@ -84,9 +84,9 @@ void TruncatedDistribution::keep_top_k(std::span<const float> logits, std::size_
 
 // A histogram of the weights finds the bin in which the share is reached; only that bin is sorted.
 void TruncatedDistribution::keep_top_p(std::span<const float> logits, float max, float temperature, double share) {
-  const auto bin = [&](std::int32_t id) { return bin_of(logits[static_cast<std::size_t>(id)], max, temperature); };
+  const auto bin = [&](std::int32_t id) { return bin_of(logits[id], max, temperature); };
   bins_.assign(kBins, 0.0);
-  for (std::int32_t id : ids_) bins_[bin(id)] += static_cast<double>(weight(id));
+  for (std::int32_t id : ids_) bins_[bin(id)] += weight(id);
   const double target = share * std::accumulate(bins_.begin(), bins_.end(), 0.0);
 
   double reached = 0;  // by the bins before `cut`
@@ -100,8 +100,7 @@ void TruncatedDistribution::keep_top_p(std::span<const float> logits, float max,
   }
   std::sort(inside.begin(), inside.end(), Likelier{logits});
   std::size_t n = 0;
-  while (n < inside.size() && (reached < target || (cut == 0 && n == 0)))
-    reached += static_cast<double>(weight(inside[n++]));
+  while (n < inside.size() && (reached < target || (cut == 0 && n == 0))) reached += weight(inside[n++]);
   inside.resize(n);
   std::sort(inside.begin(), inside.end());
   std::erase_if(ids_, [&](std::int32_t id) {
@@ -113,14 +112,14 @@ void TruncatedDistribution::keep_top_p(std::span<const float> logits, float max,
 std::int32_t TruncatedDistribution::at(double u) const {
   MNEME_CHECK(!ids_.empty(), "no token survived");
   double total = 0;
-  for (std::int32_t id : ids_) total += static_cast<double>(weight(id));
+  for (std::int32_t id : ids_) total += weight(id);
   const double target = u * total;
   double reached = 0;
   std::int32_t last = ids_.front();
   for (std::int32_t id : ids_) {
     if (!(weight(id) > 0)) continue;
     last = id;
-    reached += static_cast<double>(weight(id));
+    reached += weight(id);
     if (reached > target) break;
   }
   return last;

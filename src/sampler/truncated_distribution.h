@@ -37,7 +37,7 @@ class TruncatedDistribution {
 
   // Ids of the truncated distribution, ascending, and the weight of any of them.
   std::span<const std::int32_t> tokens() const { return ids_; }
-  float weight(std::int32_t token) const { return weights_[static_cast<std::size_t>(token)]; }
+  float weight(std::int32_t token) const { return weights_[token]; }
   // Inverse CDF: the token whose interval of [0, 1) contains u, intervals in order of id and as long as their weights'
   // shares.
   std::int32_t at(double u) const;

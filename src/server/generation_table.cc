@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/base/size32.h"
 #include "src/engine/kv_method.h"
 
 namespace mneme::server {
@@ -30,7 +31,7 @@ RequestInput GenerationTable::request_of(const GenerationInput& input, std::int3
   RequestInput request;
   request.sampling = input.sampling;
   request.constraint = input.constraint;
-  if (request.sampling.seed) *request.sampling.seed += static_cast<std::uint64_t>(choice);
+  if (request.sampling.seed) *request.sampling.seed += choice;
   request.max_tokens = input.max_tokens;
   if (!input.ignore_end) request.end_tokens = model_.end_tokens;
   request.end_tokens.insert(request.end_tokens.end(), input.stop_tokens.begin(), input.stop_tokens.end());
@@ -70,7 +71,7 @@ void GenerationTable::start(Generation& g, GenerationInput& input) {
   request.prompt.assign(input.prompt.begin() + shared, input.prompt.end());
   const RequestId id = shared > 0 ? model_.engine->fork_prefix(source->id, shared, std::move(request))
                                   : model_.engine->submit(std::move(request));
-  if (!leader) metrics_.count_prefix(static_cast<std::int64_t>(input.prompt.size()), shared);
+  if (!leader) metrics_.count_prefix(input.prompt.size(), shared);
   g.input = std::move(input);
   g.open = g.input.n;
   add_choice(g, id, 0);
@@ -105,7 +106,7 @@ void GenerationTable::submit(GenerationId id, GenerationInput input, std::shared
 
 // All answers to a prompt share its pages: the others begin where the first one has read it.
 void GenerationTable::fork_others(Generation& g, RequestId first) {
-  const auto n_prompt = static_cast<std::int32_t>(g.input.prompt.size());
+  const auto n_prompt = size32(g.input.prompt);
   const std::int32_t shared = (n_prompt - 1) / kPageTokens * kPageTokens;
   for (std::int32_t i = 1; i < g.input.n; ++i) {
     RequestInput request = request_of(g.input, i);
@@ -119,7 +120,7 @@ void GenerationTable::fork_others(Generation& g, RequestId first) {
 
 SequenceKeeper::Request GenerationTable::kept_request(const Generation& g, RequestId id) const {
   return {.id = id,
-          .prompt_tokens = static_cast<std::int32_t>(g.input.prompt.size()),
+          .prompt_tokens = size32(g.input.prompt),
           .salt = g.input.cache_salt,
           .slot = g.input.slot,
           .full_attention = g.input.method == nullptr};
@@ -128,7 +129,7 @@ SequenceKeeper::Request GenerationTable::kept_request(const Generation& g, Reque
 // A step of a prefill that leaves tokens of the prompt to others.
 void GenerationTable::report_progress(const Generation& g, const RequestEvent& event, double seconds) {
   const std::int32_t cached = model_.engine->stats(event.id).shared_tokens;
-  emit(g, {.progress = PromptProgress{.total = static_cast<std::int32_t>(g.input.prompt.size()),
+  emit(g, {.progress = PromptProgress{.total = size32(g.input.prompt),
                                       .cached = cached,
                                       .processed = cached + event.prompt_done,
                                       .seconds = seconds}});
@@ -138,7 +139,7 @@ void GenerationTable::report_prompt(Generation& g, RequestId id, GenerationEvent
   g.prompt_reported = true;
   waits_.forget(id);
   const auto scores = model_.engine->prompt_scores(id);
-  news.prompt = PromptSummary{.tokens = static_cast<std::int32_t>(g.input.prompt.size()),
+  news.prompt = PromptSummary{.tokens = size32(g.input.prompt),
                               .cached_tokens = model_.engine->stats(id).shared_tokens,
                               .scores = {scores.begin(), scores.end()}};
   if (keeps(g.input)) keeper_.prompt_done(kept_request(g, id));
@@ -195,7 +196,7 @@ void GenerationTable::take(const RequestEvent& event, Clock::time_point now) {
 void GenerationTable::count(const Choice& c, FinishReason reason, const RequestStats& stats, Clock::time_point now) {
   const Generation& g = *c.generation;
   metrics_.count_answer({.finished = finish_name(reason),
-                         .prompt_tokens = c.index == 0 ? static_cast<std::int64_t>(g.input.prompt.size()) : 0,
+                         .prompt_tokens = c.index == 0 ? std::ssize(g.input.prompt) : 0,
                          .answer_tokens = stats.answer_tokens,
                          .queued = c.has_begun ? seconds_between(g.arrived, c.begun) : -1,
                          .first_token = c.has_token ? seconds_between(g.arrived, c.first_token) : -1,
@@ -225,9 +226,8 @@ void GenerationTable::end_choice(RequestId id, FinishReason reason, GenerationEv
     summary.method = kv_method_stats(*method, *g.input.method, model_.engine->method_bytes(id), model_.engine->pool());
   } else {
     const std::int64_t steps = stats.answer_tokens - (reason == FinishReason::kEnd ? 0 : 1);
-    summary.method =
-        full_attention_stats(model_.engine->pool().shape(), model_.engine->method_shape().sliding_window,
-                             static_cast<std::int64_t>(g.input.prompt.size()), std::max(steps, std::int64_t{0}));
+    summary.method = full_attention_stats(model_.engine->pool().shape(), model_.engine->method_shape().sliding_window,
+                                          g.input.prompt.size(), std::max(steps, std::int64_t{0}));
   }
   metrics_.count_method(g.input.kv.method, *summary.method);
   report_reads(id, news);
@@ -304,7 +304,7 @@ void GenerationTable::expire(Clock::time_point now) {
 // Requests whose shared prefix another one has computed by now begin from it.
 void GenerationTable::release_held() {
   for (const auto& [id, n_tokens] : waits_.release())
-    metrics_.count_prefix(static_cast<std::int64_t>(choices_.at(id).generation->input.prompt.size()), n_tokens);
+    metrics_.count_prefix(choices_.at(id).generation->input.prompt.size(), n_tokens);
 }
 
 void GenerationTable::run_step() {
@@ -341,7 +341,7 @@ void GenerationTable::step() {
 
 void GenerationTable::report_gauges() {
   const PagePool& pool = model_.engine->pool();
-  metrics_.set({.running = static_cast<std::int64_t>(choices_.size()) - waiting_,
+  metrics_.set({.running = std::ssize(choices_) - waiting_,
                 .waiting = waiting_,
                 .kv_blocks_used = pool.n_blocks() - pool.n_free(),
                 .kv_blocks_total = pool.n_blocks(),

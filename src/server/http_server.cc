@@ -107,7 +107,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void read() {
     parser_.emplace();
-    parser_->header_limit(static_cast<std::uint32_t>(server_.options.limits.max_header_bytes));
+    parser_->header_limit(server_.options.limits.max_header_bytes);
     parser_->body_limit(static_cast<std::uint64_t>(server_.options.limits.max_body_bytes));
     stream_.expires_after(
         milliseconds(first_ ? server_.options.timeouts.read_seconds : server_.options.timeouts.idle_seconds));

@@ -62,7 +62,7 @@ class Metrics::Page {
 
 void Histogram::observe(double value) {
   const auto bucket = std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();
-  ++counts_[static_cast<std::size_t>(bucket)];
+  ++counts_[bucket];
   sum_ += value;
 }
 

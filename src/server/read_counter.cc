@@ -20,7 +20,7 @@ void ReadCounter::see(std::int32_t layer, const DecodeRow& row, const AttentionS
   PageReads& reads = it->second;
   const Plan& plan = row.method->plan();
   if (layer == 0) ++reads.steps;
-  reads.pages.resize(static_cast<std::size_t>(row.cache->n_pages()));
+  reads.pages.resize(row.cache->n_pages());
   if (!plan.selects() || plan.dense_layer(layer) || region_at(plan.rules, row.cache->length()).everything) return;
   const std::int32_t unit = plan.rules.unit_tokens;
   reads.sink = plan.rules.sink;
@@ -30,7 +30,7 @@ void ReadCounter::see(std::int32_t layer, const DecodeRow& row, const AttentionS
     for (const std::int32_t u : units) {
       for (std::int32_t at = u * unit; at < std::min((u + 1) * unit, row.cache->length());) {
         const std::int32_t end = std::min({(at / kPageTokens + 1) * kPageTokens, (u + 1) * unit, row.cache->length()});
-        reads.pages[static_cast<std::size_t>(at / kPageTokens)] += end - at;
+        reads.pages[at / kPageTokens] += end - at;
         at = end;
       }
     }

@@ -31,7 +31,7 @@ std::int64_t default_kv_bytes(const Checkpoint& checkpoint, const EngineOptions&
                       .head_dim = static_cast<std::int32_t>(c.head_dim),
                       .dtype = kv_dtype_of(options)};
   const std::int64_t context = options.context > 0 ? options.context : c.max_context;
-  const auto page_bytes = static_cast<std::int64_t>(shape.page_bytes());
+  const std::int64_t page_bytes = shape.page_bytes();
   const std::int64_t one = blocks_of(shape, context + kPageTokens) * page_bytes;
   const std::int64_t half = (memory_limit_bytes() - weight_bytes) / 2;
   // One sequence is the least; the engine says what is missing when not even that fits.

@@ -35,8 +35,7 @@ void Buffer::reserve(std::size_t bytes) {
 }
 
 Tensor::Tensor(DType dtype, std::initializer_list<std::int64_t> shape) : view_(nullptr, dtype, shape) {
-  const std::size_t bytes =
-      view_.rank() == 1 ? view_.stride_bytes() : view_.stride_bytes() * static_cast<std::size_t>(view_.dim(0));
+  const std::size_t bytes = view_.rank() == 1 ? view_.stride_bytes() : view_.stride_bytes() * view_.dim(0);
   buffer_ = Buffer(bytes);
   view_ = TensorView(buffer_.data(), dtype, shape);
 }

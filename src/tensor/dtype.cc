@@ -55,7 +55,7 @@ std::size_t row_bytes(DType dtype, std::int64_t n) {
   const DTypeInfo& info = dtype_info(dtype);
   MNEME_CHECK(n >= 0 && n % info.block == 0, "a row of {} elements does not fill blocks of {} ({})", n, info.block,
               info.name);
-  return static_cast<std::size_t>(n / info.block) * static_cast<std::size_t>(info.bytes);
+  return (n / info.block) * static_cast<std::size_t>(info.bytes);
 }
 
 }  // namespace mneme

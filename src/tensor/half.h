@@ -18,7 +18,7 @@ struct bf16 {
     else
       bits = static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
   }
-  explicit operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+  explicit operator float() const { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
 };
 
 struct f16 {

@@ -5,17 +5,18 @@
 #include <span>
 
 #include "src/base/check.h"
+#include "src/base/size32.h"
 
 namespace mneme {
 
 template <typename Byte>
 BasicTensorView<Byte>::BasicTensorView(Byte* data, DType dtype, std::initializer_list<std::int64_t> shape)
-    : data_(data), dtype_(dtype), rank_(static_cast<int>(shape.size())) {
+    : data_(data), dtype_(dtype), rank_(size32(shape)) {
   MNEME_CHECK(rank_ >= 1 && rank_ <= kMaxRank, "a view has 1 to {} dimensions, not {}", kMaxRank, rank_);
   int i = 0;
   for (std::int64_t d : shape) {
     MNEME_CHECK(d >= 0, "dimension {} of a view is {}", i, d);
-    dims_[static_cast<std::size_t>(i++)] = d;
+    dims_[i++] = d;
   }
   stride_bytes_ = row_bytes(dtype, rank_ == 1 ? dims_[0] : row_elements());
 }
@@ -34,7 +35,7 @@ BasicTensorView<Byte>::operator BasicTensorView<const std::byte>() const {
 template <typename Byte>
 std::int64_t BasicTensorView<Byte>::dim(int i) const {
   MNEME_CHECK(i >= 0 && i < rank_, "dimension {} of a view with {}", i, rank_);
-  return dims_[static_cast<std::size_t>(i)];
+  return dims_[i];
 }
 
 template <typename Byte>
@@ -45,7 +46,7 @@ std::int64_t BasicTensorView<Byte>::n_elements() const {
 template <typename Byte>
 std::int64_t BasicTensorView<Byte>::row_elements() const {
   std::int64_t n = 1;
-  for (int i = 1; i < rank_; ++i) n *= dims_[static_cast<std::size_t>(i)];
+  for (int i = 1; i < rank_; ++i) n *= dims_[i];
   return rank_ == 1 ? 1 : n;
 }
 
@@ -68,8 +69,7 @@ BasicTensorView<Byte> BasicTensorView<Byte>::with_stride(std::size_t stride_byte
 
 template <typename Byte>
 std::string BasicTensorView<Byte>::to_string() const {
-  return fmt::format("{} [{}]", dtype_name(dtype_),
-                     fmt::join(std::span(dims_).first(static_cast<std::size_t>(rank_)), ", "));
+  return fmt::format("{} [{}]", dtype_name(dtype_), fmt::join(std::span(dims_).first(rank_), ", "));
 }
 
 template <typename Byte>
@@ -79,7 +79,7 @@ void BasicTensorView<Byte>::check_type(DType asked) const {
 
 void expect_shape(std::string_view what, const ConstTensorView& view, DType dtype,
                   std::initializer_list<std::int64_t> shape) {
-  bool fits = view.dtype() == dtype && view.rank() == static_cast<int>(shape.size());
+  bool fits = view.dtype() == dtype && view.rank() == size32(shape);
   int i = 0;
   for (std::int64_t d : shape) {
     if (!fits) break;

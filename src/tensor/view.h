@@ -38,7 +38,7 @@ class BasicTensorView {
   // Product of all dimensions but the first.
   std::int64_t row_elements() const;
 
-  Byte* row(std::int64_t i) const { return data_ + static_cast<std::size_t>(i) * stride_bytes_; }
+  Byte* row(std::int64_t i) const { return data_ + i * stride_bytes_; }
   // Row i as T. Requires  T is the view's dtype (checked).
   template <typename T>
   auto* row_as(std::int64_t i) const;

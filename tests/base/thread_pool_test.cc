@@ -19,8 +19,8 @@ TEST(ThreadPool, EveryWorkerRunsOnce) {
   for (int size : kSizes) {
     ThreadPool pool(size);
     EXPECT_EQ(pool.size(), size);
-    std::vector<int> calls(static_cast<std::size_t>(size), 0);
-    pool.run([&](int worker) { ++calls.at(static_cast<std::size_t>(worker)); });
+    std::vector<int> calls(size, 0);
+    pool.run([&](int worker) { ++calls.at(worker); });
     for (int n : calls) EXPECT_EQ(n, 1) << "of " << size << " threads";
   }
 }
@@ -28,7 +28,7 @@ TEST(ThreadPool, EveryWorkerRunsOnce) {
 TEST(ThreadPool, TheCallerIsWorkerZero) {
   ThreadPool pool(3);
   std::vector<std::thread::id> ids(3);
-  pool.run([&](int worker) { ids[static_cast<std::size_t>(worker)] = std::this_thread::get_id(); });
+  pool.run([&](int worker) { ids[worker] = std::this_thread::get_id(); });
   EXPECT_EQ(ids[0], std::this_thread::get_id());
   EXPECT_NE(ids[1], ids[0]);
   EXPECT_NE(ids[2], ids[0]);
@@ -43,7 +43,7 @@ TEST(ThreadPool, ManyRoundsSeeEachOthersWrites) {
     // Each round reads what another worker wrote in the round before: a missing barrier shows as a wrong sum.
     std::vector<std::int64_t> before = sums;
     pool.run([&](int worker) {
-      const auto w = static_cast<std::size_t>(worker);
+      const std::size_t w = worker;
       sums[w] = before[(w + 1) % 3] + 1;
     });
     ++expected;
@@ -77,12 +77,12 @@ TEST(ThreadPool, ParallelForCoversEveryItemOnce) {
     ThreadPool pool(size);
     for (std::int64_t n : {0, 1, 2, 7, 31, 32, 33, 1000})
       for (std::int64_t grain : {-1, 0, 1, 3, 32, 999, 1000, 5000}) {
-        std::vector<std::atomic<int>> seen(static_cast<std::size_t>(n));
+        std::vector<std::atomic<int>> seen(n);
         std::atomic<bool> bad_piece{false};
         pool.parallel_for(n, grain, [&](std::int64_t begin, std::int64_t end, int worker) {
           if (begin >= end || end > n || end - begin > std::max<std::int64_t>(grain, 1) || worker < 0 || worker >= size)
             bad_piece = true;
-          for (std::int64_t i = begin; i < end; ++i) ++seen[static_cast<std::size_t>(i)];
+          for (std::int64_t i = begin; i < end; ++i) ++seen[i];
         });
         EXPECT_FALSE(bad_piece) << "n " << n << " grain " << grain << " threads " << size;
         for (const auto& s : seen) ASSERT_EQ(s.load(), 1) << "n " << n << " grain " << grain << " threads " << size;

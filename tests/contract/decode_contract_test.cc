@@ -8,6 +8,7 @@
 #include <set>
 
 #include "reference/methods/decode_attention_ref.h"
+#include "src/base/size32.h"
 #include "src/methods/decode_attention.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
@@ -100,11 +101,11 @@ void expect_lawful_units(const Plan& plan, const MethodState& method, std::int32
     const auto kv_head = static_cast<std::int32_t>(s) * plan.shape.n_kv_heads / plan.selection_heads();
     const Region r = method.region(l, kv_head, length);
     if (!plan.lists) {
-      ASSERT_EQ(static_cast<std::int32_t>(units.size()), r.n_select);
+      ASSERT_EQ(size32(units), r.n_select);
     }
     ASSERT_TRUE(std::is_sorted(units.begin(), units.end(), std::less_equal<>())) << "ascending and unique";
     const std::vector<std::int32_t> tokens = attended_tokens(method, l, static_cast<std::int32_t>(s), length);
-    ASSERT_EQ(static_cast<std::int32_t>(tokens.size()), r.sink + r.select_tokens + length - r.recent_from);
+    ASSERT_EQ(size32(tokens), r.sink + r.select_tokens + length - r.recent_from);
     if (!units.empty()) {
       EXPECT_GE(units.front(), r.first_unit);
       EXPECT_LT(units.back(), r.last_unit);
@@ -119,9 +120,7 @@ void expect_same_selection(const ReferenceHead& expected, const std::vector<std:
   std::set_symmetric_difference(expected.units.begin(), expected.units.end(), actual.begin(), actual.end(),
                                 std::back_inserter(odd));
   double kth = INFINITY;
-  const auto score = [&](std::int32_t u) {
-    return expected.unit_scores[static_cast<std::size_t>(u - expected.first_unit)];
-  };
+  const auto score = [&](std::int32_t u) { return expected.unit_scores[u - expected.first_unit]; };
   for (std::int32_t u : expected.units) kth = std::min(kth, score(u));
   for (std::int32_t u : odd)
     EXPECT_LE(std::abs(score(u) - kth), tolerance * (1.0 + std::abs(kth)))
@@ -165,8 +164,8 @@ TEST_P(DecodeContract, SelectsAndAttendsAsTheReference) {
         const bool sparse = !plan->dense_layer(l) && !region_at(plan->rules, n).everything && plan->selects();
         if (sparse) expect_lawful_units(*plan, *seq.method(), l, n);
         if (random) continue;  // the reference has no random numbers
-        const auto heads = reference[static_cast<std::size_t>(l)].step(
-            seq.cache(), seq.query(l).data(), l > 0 ? seq.query(l - 1).data() : nullptr, expected.data());
+        const auto heads = reference[l].step(seq.cache(), seq.query(l).data(),
+                                             l > 0 ? seq.query(l - 1).data() : nullptr, expected.data());
         bool same = true;
         if (sparse)
           for (std::size_t s = 0; s < heads.size(); ++s) {
@@ -237,7 +236,7 @@ TEST_P(DecodeContract, AForkGoesOnAsItsOriginalAndAsAFreshSequence) {
   b.set_method(std::make_unique<MethodState>(*a.method()));
   std::vector<std::vector<float>> first_fork;
   for (int i = 0; i < 40; ++i) first_fork.push_back(step(a));
-  for (int i = 0; i < 40; ++i) ASSERT_EQ(first_fork[static_cast<std::size_t>(i)], step(b)) << i;
+  for (int i = 0; i < 40; ++i) ASSERT_EQ(first_fork[i], step(b)) << i;
 }
 
 TEST_P(DecodeContract, OthersInTheBatchChangeNothing) {
@@ -286,7 +285,7 @@ TEST_P(DecodeContract, AchievedBudgetAndDeclaredMemory) {
   }
   std::int64_t n_compressed = 0;
   for (std::int32_t l = 0; l < kLayers; ++l) {
-    const LayerStats& stats = s.method()->stats().layers[static_cast<std::size_t>(l)];
+    const LayerStats& stats = s.method()->stats().layers[l];
     EXPECT_EQ(stats.steps, 70);
     const double achieved = static_cast<double>(stats.attended_tokens) / static_cast<double>(stats.attended_heads);
     if (plan->dense_layer(l)) {
@@ -358,7 +357,7 @@ TEST_P(DecodeContract, EqualScoresTakeTheLargerPosition) {
     const DecodeRow row{.cache = &s.cache(), .method = s.method(), .q = s.query(l).data(), .out = out.data()};
     attention.run(l, std::span(&row, 1), shape().attention());
     for (const auto& units : s.method()->layer(l).attended) {
-      ASSERT_EQ(static_cast<std::int32_t>(units.size()), r.n_select);
+      ASSERT_EQ(size32(units), r.n_select);
       for (std::size_t i = 0; i < units.size(); ++i)
         ASSERT_EQ(units[i], r.last_unit - r.n_select + static_cast<std::int32_t>(i)) << l;
     }

@@ -45,7 +45,7 @@ class Sequence {
     for (std::int32_t l = 0; l < kLayers; ++l) reference_.emplace_back(plan, l);
   }
 
-  std::size_t width() const { return static_cast<std::size_t>(shape_.n_heads * shape_.head_dim); }
+  std::size_t width() const { return shape_.n_heads * shape_.head_dim; }
 
   // n prefill rows with `left` more to come, or one decode row. Returns their attention, layer by layer.
   std::vector<float> pass(std::int32_t n, bool decodes, std::int32_t left) {
@@ -82,14 +82,14 @@ class Sequence {
   const SequenceCache& whole() const { return whole_; }
   MethodState& method() { return method_; }
   PagePool& pool() { return *pool_; }
-  ReferencePrefillEnd& reference(std::int32_t l) { return reference_[static_cast<std::size_t>(l)]; }
-  const std::vector<float>& queries(std::int32_t l) const { return queries_[static_cast<std::size_t>(l)]; }
+  ReferencePrefillEnd& reference(std::int32_t l) { return reference_[l]; }
+  const std::vector<float>& queries(std::int32_t l) const { return queries_[l]; }
 
  private:
   void draw(std::int32_t n) {
     cache_.extend(n);
     whole_.extend(n);
-    std::vector<float> k(static_cast<std::size_t>(shape_.head_dim)), v(k.size());
+    std::vector<float> k(shape_.head_dim), v(k.size());
     queries_.assign(kLayers, {});
     for (std::int32_t l = 0; l < kLayers; ++l) {
       for (std::int32_t t = whole_.length() - n; t < whole_.length(); ++t)
@@ -99,8 +99,8 @@ class Sequence {
           for (SequenceCache* c : {&cache_, &whole_})
             store_kv(k.data(), v.data(), shape_.attention(), c->token(l, m, t));
         }
-      auto& q = queries_[static_cast<std::size_t>(l)];
-      q.resize(static_cast<std::size_t>(n) * width());
+      auto& q = queries_[l];
+      q.resize(n * width());
       for (float& x : q) x = 1.5f * static_cast<float>(rng_.normal());
     }
   }
@@ -109,9 +109,8 @@ class Sequence {
     const AttentionShape shape = shape_.attention();
     std::vector<float> all;
     for (std::int32_t l = 0; l < kLayers; ++l) {
-      const float* q = queries_[static_cast<std::size_t>(l)].data();
-      std::vector<float> out(static_cast<std::size_t>(n) * width()),
-          lse(static_cast<std::size_t>(n * shape_.n_heads), NAN);
+      const float* q = queries_[l].data();
+      std::vector<float> out(n * width()), lse(n * shape_.n_heads, NAN);
       SeenRows rows{.cache = &cache_,
                     .method = &method_,
                     .n_rows = n,
@@ -125,16 +124,16 @@ class Sequence {
         const DecodeRow row{.cache = &cache_, .method = &method_, .q = q, .out = out.data(), .lse = lse.data()};
         decode_.run(l, std::span(&row, 1), shape);
       } else {
-        std::vector<std::vector<KvRun>> runs(static_cast<std::size_t>(shape_.n_kv_heads));
+        std::vector<std::vector<KvRun>> runs(shape_.n_kv_heads);
         std::vector<PrefillPart> parts;
         for (std::int32_t m = 0; m < shape_.n_kv_heads; ++m) {
-          auto& r = runs[static_cast<std::size_t>(m)];
+          auto& r = runs[m];
           cache_.append_runs(l, m, 0, cache_.length(), r);
           parts.push_back({.q = q + m * shape.group * shape.head_dim, .q_stride = rows.q_stride, .runs = r});
         }
         std::vector<PrefillHead> heads;
         for (std::int32_t m = 0; m < shape_.n_kv_heads; ++m)
-          heads.push_back({.parts = std::span(parts).subspan(static_cast<std::size_t>(m), 1),
+          heads.push_back({.parts = std::span(parts).subspan(m, 1),
                            .n_rows = n,
                            .out = reinterpret_cast<std::byte*>(out.data() + m * shape.group * shape.head_dim),
                            .out_stride = rows.q_stride,

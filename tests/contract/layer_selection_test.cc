@@ -11,6 +11,7 @@
 #include "reference/methods/positions_ref.h"
 #include "src/base/error.h"
 #include "src/base/rng.h"
+#include "src/base/size32.h"
 #include "src/methods/decode_attention.h"
 #include "src/methods/window_attention.h"
 #include "src/recipes/override.h"
@@ -39,7 +40,7 @@ class Sequence {
     cache_.set_key_basis(plan_->key_basis);
   }
 
-  std::size_t width() const { return static_cast<std::size_t>(shape_.n_heads * kHeadDim); }
+  std::size_t width() const { return shape_.n_heads * kHeadDim; }
   void make_equal(bool keys, bool queries) { equal_keys_ = keys, equal_queries_ = queries; }
 
   // The next n tokens, as prefill or as decode steps; [layer][rows, n_heads * D].
@@ -53,10 +54,10 @@ class Sequence {
           const auto kv = numbers(t, l * 100 + m, 2 * kHeadDim, equal_keys_);
           store_kv(kv.data(), kv.data() + kHeadDim, shape_.attention(), cache_.token(l, m, t));
         }
-      std::vector<float> out(static_cast<std::size_t>(n) * width());
+      std::vector<float> out(n * width());
       const std::vector<float> q = queries(l, first, n);
       if (prefill) {
-        const auto stride = static_cast<std::int64_t>(width());
+        const std::int64_t stride = width();
         const WindowRows rows{.cache = &cache_,
                               .method = &method_,
                               .q = q.data(),
@@ -88,7 +89,7 @@ class Sequence {
  private:
   std::vector<float> numbers(std::int32_t t, std::int32_t what, std::int32_t n, bool equal) const {
     Rng rng(seed_ + static_cast<std::uint64_t>(what) * 7919, static_cast<std::uint64_t>(equal ? 0 : t) << 20);
-    std::vector<float> v(static_cast<std::size_t>(n));
+    std::vector<float> v(n);
     for (float& x : v) x = static_cast<float>(rng.normal());
     return v;
   }
@@ -123,7 +124,7 @@ void expect_same_units(const LayerSelectionRef::Selection& expected, const std::
   std::vector<std::int32_t> odd;
   std::set_symmetric_difference(expected.units.begin(), expected.units.end(), actual.begin(), actual.end(),
                                 std::back_inserter(odd));
-  const auto score = [&](std::int32_t u) { return expected.scores[static_cast<std::size_t>(u - expected.first_unit)]; };
+  const auto score = [&](std::int32_t u) { return expected.scores[u - expected.first_unit]; };
   double kth = INFINITY;
   for (std::int32_t u : expected.units) kth = std::min(kth, score(u));
   // Representatives are stored in f16: each of up to 256 terms has a relative error of 2^-11.
@@ -149,7 +150,7 @@ TEST_P(LayerSelectionContract, SelectsAndAttendsAsTheReference) {
       const std::vector<float> out = seq.read(n, prefill)[0], q = seq.queries(0, at, n);
       const std::vector<std::int32_t>& units = seq.units(0);
       LayerSelectionRef::Selection selection =
-          reference.select(seq.cache(), at, at + n, q.data(), prefill, static_cast<std::int32_t>(units.size()));
+          reference.select(seq.cache(), at, at + n, q.data(), prefill, size32(units));
       ASSERT_EQ(selection.everything, units.empty()) << at;
       expect_same_units(selection, units);
       ASSERT_FALSE(HasFailure()) << "position " << at << " budget " << budget;
@@ -164,7 +165,7 @@ TEST_P(LayerSelectionContract, SelectsAndAttendsAsTheReference) {
               << "unit " << i << " channel " << c << " at " << at;
       }
       selection.units = units;  // equal, or equally good
-      n_selected += static_cast<std::int32_t>(units.size());
+      n_selected += size32(units);
       std::vector<float> expected(out.size());
       reference.attend(seq.cache(), selection, at, at + n, q.data(), expected.data());
       for (std::size_t i = 0; i < out.size(); ++i)
@@ -184,8 +185,8 @@ TEST_P(LayerSelectionContract, WithRoomForAllDistancesAreFlattened) {
   Sequence s(plan, context_);
   s.read(100, true);
   const auto number = [&](std::int32_t head, std::int32_t t, std::int32_t i) {
-    return static_cast<double>(
-        static_cast<float>(reinterpret_cast<const f16*>(s.cache().token(0, head / plan->shape.group(), t))[i]));
+    return double{
+        static_cast<float>(reinterpret_cast<const f16*>(s.cache().token(0, head / plan->shape.group(), t))[i])};
   };
   for (std::int32_t at = 100; at < 130; ++at) {
     const std::vector<float> out = s.read(1, false)[0], q = s.queries(0, at, 1);
@@ -196,13 +197,13 @@ TEST_P(LayerSelectionContract, WithRoomForAllDistancesAreFlattened) {
       for (std::int32_t t = 0; t <= at; ++t) {
         const std::vector<double> seen = rotated(head, std::min(at - t, plan->rules.recent - 1) - at, kRope);
         double dot_product = 0;
-        for (std::int32_t c = 0; c < kHeadDim; ++c) dot_product += seen[static_cast<std::size_t>(c)] * number(h, t, c);
-        const double p = std::exp(dot_product / std::sqrt(static_cast<double>(kHeadDim)));
+        for (std::int32_t c = 0; c < kHeadDim; ++c) dot_product += seen[c] * number(h, t, c);
+        const double p = std::exp(dot_product / std::sqrt(kHeadDim));
         total += p;
-        for (std::int32_t c = 0; c < kHeadDim; ++c) sum[static_cast<std::size_t>(c)] += p * number(h, t, kHeadDim + c);
+        for (std::int32_t c = 0; c < kHeadDim; ++c) sum[c] += p * number(h, t, kHeadDim + c);
       }
       for (std::int32_t c = 0; c < kHeadDim; ++c)
-        ASSERT_NEAR(out[static_cast<std::size_t>(h * kHeadDim + c)], sum[static_cast<std::size_t>(c)] / total, 1e-3)
+        ASSERT_NEAR(out[h * kHeadDim + c], sum[c] / total, 1e-3)
             << "position " << at << " head " << h;  // local keys are rounded to f16 when rotated
     }
   }
@@ -230,7 +231,7 @@ TEST_P(LayerSelectionContract, AForkGoesOnAsItsOriginal) {
   b.method() = MethodState(a.method());
   std::vector<std::vector<std::vector<float>>> first_fork;
   for (int i = 0; i < 20; ++i) first_fork.push_back(a.read(1, false));  // and a's steps do not affect b
-  for (int i = 0; i < 20; ++i) ASSERT_EQ(b.read(1, false), first_fork[static_cast<std::size_t>(i)]) << i;
+  for (int i = 0; i < 20; ++i) ASSERT_EQ(b.read(1, false), first_fork[i]) << i;
 }
 
 // A state that is written and read continues as the original: it holds everything besides keys and values.
@@ -299,11 +300,11 @@ TEST_P(LayerSelectionContract, KeepsItsBudget) {
     std::int32_t units = 0;
     for (std::int32_t l = 0; l < 3; ++l) {
       const auto& u = s.units(l);
-      units += static_cast<std::int32_t>(u.size());
+      units += size32(u);
       ASSERT_TRUE(std::is_sorted(u.begin(), u.end(), std::less_equal<>()));
       ASSERT_GE(u.front(), 1);
       ASSERT_LT(u.back(), region_at(plan->rules, s.cache().length()).last_unit);
-      ASSERT_LE(static_cast<std::int32_t>(u.size()), 2 * plan->layer_selection->n_units);
+      ASSERT_LE(size32(u), 2 * plan->layer_selection->n_units);
     }
     ASSERT_LE(units, 3 * plan->layer_selection->n_units);
   }

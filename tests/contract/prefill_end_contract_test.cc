@@ -77,7 +77,7 @@ bool expect_same_tokens(const ReferencePrefillEnd::Head& expected, const std::ve
   double last = INFINITY;
   const auto score = [&](std::int32_t position) {
     const auto at = std::lower_bound(expected.ranked.begin(), expected.ranked.end(), position);
-    return expected.scores[static_cast<std::size_t>(at - expected.ranked.begin())];
+    return expected.scores[at - expected.ranked.begin()];
   };
   for (std::int32_t t : expected.stored) last = std::min(last, score(t));
   std::vector<std::int32_t> odd;
@@ -93,26 +93,24 @@ std::vector<float> PrefillEndContract::expected_output(Sequence& s, std::int32_t
   const auto element = [&](const std::byte* token, std::int32_t i) {
     std::uint16_t bits;
     std::memcpy(&bits, token + 2 * i, 2);
-    if (a.kv_dtype == DType::kBF16) return static_cast<double>(static_cast<float>(std::bit_cast<bf16>(bits)));
-    return static_cast<double>(static_cast<float>(std::bit_cast<f16>(bits)));
+    if (a.kv_dtype == DType::kBF16) return double{static_cast<float>(std::bit_cast<bf16>(bits))};
+    return double{static_cast<float>(std::bit_cast<f16>(bits))};
   };
   std::vector<float> out(s.width());
   for (std::int32_t h = 0; h < shape().n_heads; ++h) {
     const std::int32_t m = h / a.group;
     const float* q = s.queries(layer).data() + h * a.head_dim;
     double sum = 0;
-    std::vector<double> values(static_cast<std::size_t>(a.head_dim), 0.0);
-    for (std::int32_t t : stored[static_cast<std::size_t>(m)]) {
+    std::vector<double> values(a.head_dim, 0.0);
+    for (std::int32_t t : stored[m]) {
       const std::byte* token = s.whole().token(layer, m, t);
       double score = 0;
-      for (std::int32_t c = 0; c < a.head_dim; ++c) score += static_cast<double>(q[c]) * element(token, c);
-      const double p = std::exp(score * static_cast<double>(a.scale));
+      for (std::int32_t c = 0; c < a.head_dim; ++c) score += q[c] * element(token, c);
+      const double p = std::exp(score * a.scale);
       sum += p;
-      for (std::int32_t c = 0; c < a.head_dim; ++c)
-        values[static_cast<std::size_t>(c)] += p * element(token, a.head_dim + c);
+      for (std::int32_t c = 0; c < a.head_dim; ++c) values[c] += p * element(token, a.head_dim + c);
     }
-    for (std::int32_t c = 0; c < a.head_dim; ++c)
-      out[static_cast<std::size_t>(h * a.head_dim + c)] = static_cast<float>(values[static_cast<std::size_t>(c)] / sum);
+    for (std::int32_t c = 0; c < a.head_dim; ++c) out[h * a.head_dim + c] = static_cast<float>(values[c] / sum);
   }
   return out;
 }
@@ -146,7 +144,7 @@ TEST_P(PrefillEndContract, KeepsAndAttendsAsTheReference) {
           const std::vector<float>& q = s.queries(l);
           s.reference(l).see(s.whole(), {.q = q.data(), .n_rows = n, .decodes = decodes, .prefill_left = left});
           if (plan->everything && decodes) {
-            const std::vector<float> expected = expected_output(s, l, before[static_cast<std::size_t>(l)]);
+            const std::vector<float> expected = expected_output(s, l, before[l]);
             for (std::size_t i = 0; i < s.width(); ++i)
               ASSERT_LE(std::abs(out[static_cast<std::size_t>(l) * s.width() + i] - expected[i]), 3e-5f)
                   << "layer " << l << " step " << step;
@@ -159,9 +157,7 @@ TEST_P(PrefillEndContract, KeepsAndAttendsAsTheReference) {
             continue;
           }
           for (std::int32_t m = 0; m < 2; ++m)
-            same = expect_same_tokens(s.reference(l).heads()[static_cast<std::size_t>(m)],
-                                      positions_of(s.cache(), l, m)) &&
-                   same;
+            same = expect_same_tokens(s.reference(l).heads()[m], positions_of(s.cache(), l, m)) && same;
           ASSERT_FALSE(HasFailure()) << "layer " << l << " step " << step << " seed " << seed;
           ++compared;
         }
@@ -230,7 +226,7 @@ TEST_P(PrefillEndContract, AchievedBudgetMemoryAndStatistics) {
   for (int i = 0; i < 150; ++i) s.decode();
   const bool each_step = plan->drops() && plan->recipe.prefill_end->when == DropWhen::kOverBudget;
   for (std::int32_t l = 0; l < kLayers; ++l) {
-    const LayerStats& stats = s.method().stats().layers[static_cast<std::size_t>(l)];
+    const LayerStats& stats = s.method().stats().layers[l];
     EXPECT_EQ(stats.steps, 150);
     if (!plan->compressed(l)) {
       EXPECT_EQ(stats.retention.prompt_tokens, 0);
@@ -278,7 +274,7 @@ TEST(NormBudget, LessThanTheSinks) {
     for (std::int32_t l = 0; l < kLayers; ++l) ASSERT_LT(s.method().layer(l).budget, 12);
     for (int i = 0; i < 20; ++i) s.decode();
     for (std::int32_t l = 0; l < kLayers; ++l) {
-      const LayerStats& stats = s.method().stats().layers[static_cast<std::size_t>(l)];
+      const LayerStats& stats = s.method().stats().layers[l];
       EXPECT_EQ(stats.attended_tokens, 2 * 20 * (12 + 21.0 / 2)) << "all of them";
       EXPECT_EQ(stats.sparse_steps, 8) << "with more than the sinks";
     }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "src/base/size32.h"
 #include "tests/contract/dropping_sequence.h"
 
 namespace mneme {
@@ -39,8 +40,8 @@ TEST_F(Invariants, ReFreeKvKeepsAllAtZeroSinksAndTheLastTokenAtOneAndLessWithMor
     s.prefill(200);
     for (std::int32_t l = 0; l < kLayers; ++l) {
       EXPECT_EQ(s.cache().stored(l, 0), s.cache().stored(l, 1)) << "one cut a layer";
-      EXPECT_LE(s.cache().n_stored(l, 0), before[static_cast<std::size_t>(l)]) << loss;
-      before[static_cast<std::size_t>(l)] = s.cache().n_stored(l, 0);
+      EXPECT_LE(s.cache().n_stored(l, 0), before[l]) << loss;
+      before[l] = s.cache().n_stored(l, 0);
     }
   }
   EXPECT_LT(before[0], 150);
@@ -50,8 +51,8 @@ TEST_F(Invariants, H2oMassIsTheRowsLessWhatWasDropped) {
   Sequence s = sequence("h2o", "recent=20", 64);
   s.prefill(100, 30);
   const auto sum = [&](std::int32_t l, std::int32_t m) {
-    const auto& mass = s.method().layer(l).mass[static_cast<std::size_t>(m)];
-    EXPECT_EQ(static_cast<std::int32_t>(mass.size()), s.cache().n_stored(l, m));
+    const auto& mass = s.method().layer(l).mass[m];
+    EXPECT_EQ(size32(mass), s.cache().n_stored(l, m));
     return std::accumulate(mass.begin(), mass.end(), 0.0);
   };
   for (std::int32_t l = 0; l < kLayers; ++l)
@@ -61,18 +62,17 @@ TEST_F(Invariants, H2oMassIsTheRowsLessWhatWasDropped) {
   for (std::int32_t l = 0; l < kLayers; ++l)
     for (std::int32_t m = 0; m < 2; ++m) {
       const auto& pending = s.method().layer(l).pending;
-      const auto& mass = pending.mass[static_cast<std::size_t>(m)];
+      const auto& mass = pending.mass[m];
       double gone = std::accumulate(mass.begin(), mass.end(), 0.0);
       EXPECT_NEAR(gone, 130 * 2, 1e-3);
-      for (const TokenRange& r : pending.kept[static_cast<std::size_t>(m)])
+      for (const TokenRange& r : pending.kept[m])
         gone -= std::accumulate(mass.begin() + r.begin, mass.begin() + r.end, 0.0);
       EXPECT_GT(gone, 1.0);
       dropped.push_back(gone);
     }
   s.commit();
   for (std::int32_t l = 0; l < kLayers; ++l)
-    for (std::int32_t m = 0; m < 2; ++m)
-      EXPECT_NEAR(sum(l, m), 130 * 2 - dropped[static_cast<std::size_t>(2 * l + m)], 1e-3);
+    for (std::int32_t m = 0; m < 2; ++m) EXPECT_NEAR(sum(l, m), 130 * 2 - dropped[2 * l + m], 1e-3);
 }
 
 TEST_F(Invariants, H2oWithAllOfTheBudgetRecentIsASlidingWindow) {
@@ -111,18 +111,16 @@ TEST_F(Invariants, SnapKvAtItsSmallestIsTheLastRowsTop) {
           double score = 0;
           for (std::int32_t c = 0; c < kHeadDim; ++c) {
             const auto bits = reinterpret_cast<const bf16*>(s.whole().token(l, m, t))[c];
-            score += static_cast<double>(s.queries(l)[s.width() * 149 + static_cast<std::size_t>(h * kHeadDim + c)]) *
-                     static_cast<double>(static_cast<float>(bits));
+            score += s.queries(l)[s.width() * 149 + (h * kHeadDim + c)] * double{static_cast<float>(bits)};
           }
-          p.push_back(std::exp(score / std::sqrt(static_cast<double>(kHeadDim))));
+          p.push_back(std::exp(score / std::sqrt(kHeadDim)));
         }
         const double sum = std::accumulate(p.begin(), p.end(), 0.0);
         for (std::size_t t = 0; t < 150; ++t) mean[t] += p[t] / sum;
       }
       std::vector<std::int32_t> order(149);
       std::iota(order.begin(), order.end(), 0);
-      std::sort(order.begin(), order.end(),
-                [&](int a, int b) { return mean[static_cast<std::size_t>(a)] > mean[static_cast<std::size_t>(b)]; });
+      std::sort(order.begin(), order.end(), [&](int a, int b) { return mean[a] > mean[b]; });
       std::vector<std::int32_t> expected(order.begin(), order.begin() + 29);
       expected.push_back(149);
       std::sort(expected.begin(), expected.end());

@@ -29,14 +29,14 @@ class Sequence {
         rng_(seed) {
     if (plan) cache_.set_key_basis(plan->key_basis);
     if (plan) method_ = std::make_unique<MethodState>(std::move(plan));
-    queries_.resize(static_cast<std::size_t>(kLayers), std::vector<float>(width(), 0.0f));
+    queries_.resize(kLayers, std::vector<float>(width(), 0.0f));
   }
 
-  std::size_t width() const { return static_cast<std::size_t>(shape_.n_heads * shape_.head_dim); }
+  std::size_t width() const { return shape_.n_heads * shape_.head_dim; }
 
   void append(std::int32_t n) {
     cache_.extend(n);
-    std::vector<float> k(static_cast<std::size_t>(shape_.head_dim)), v(k.size());
+    std::vector<float> k(shape_.head_dim), v(k.size());
     for (std::int32_t t = cache_.length() - n; t < cache_.length(); ++t)
       for (std::int32_t l = 0; l < kLayers; ++l)
         for (std::int32_t m = 0; m < shape_.n_kv_heads; ++m) {
@@ -49,9 +49,9 @@ class Sequence {
   void new_queries() {
     for (auto& layer : queries_)
       for (std::size_t i = 0; i < layer.size(); ++i) {
-        const float keep = (i / static_cast<std::size_t>(shape_.head_dim)) % 3 == 0 ? 0.5f : 0.95f;
+        const float keep = (i / shape_.head_dim) % 3 == 0 ? 0.5f : 0.95f;
         const float fresh = draw();
-        layer[i] = values_ == Values::kSmallIntegers ? (rng_.uniform() < static_cast<double>(keep) ? layer[i] : fresh)
+        layer[i] = values_ == Values::kSmallIntegers ? (rng_.uniform() < keep ? layer[i] : fresh)
                                                      : keep * layer[i] + (1 - keep) * 2 * fresh;
       }
   }
@@ -63,7 +63,7 @@ class Sequence {
   SequenceCache& cache() { return cache_; }
   MethodState* method() { return method_.get(); }
   void set_method(std::unique_ptr<MethodState> m) { method_ = std::move(m); }
-  const std::vector<float>& query(std::int32_t layer) const { return queries_[static_cast<std::size_t>(layer)]; }
+  const std::vector<float>& query(std::int32_t layer) const { return queries_[layer]; }
   PagePool& pool() { return *pool_; }
 
  private:
@@ -85,12 +85,12 @@ inline std::vector<std::int32_t> attended_tokens(const MethodState& method, std:
                                                  std::int32_t length) {
   const std::int32_t kv_head = head * method.plan().shape.n_kv_heads / method.plan().selection_heads();
   const Region r = method.region(l, kv_head, length);
-  std::vector<std::uint8_t> marks(static_cast<std::size_t>(length), 0);
+  std::vector<std::uint8_t> marks(length, 0);
   method.mark_selected(l, head, kv_head, marks);
   std::vector<std::int32_t> tokens;
   for (std::int32_t t = 0; t < length; ++t) {
     if (t < r.sink || t >= r.recent_from) tokens.push_back(t);
-    if (marks[static_cast<std::size_t>(t)] != 0) tokens.push_back(t);
+    if (marks[t] != 0) tokens.push_back(t);
   }
   return tokens;
 }

@@ -39,24 +39,24 @@ class Prompt {
         method_(plan) {
     cache_.set_key_basis(plan->key_basis);
     Rng rng(17);
-    const auto n = static_cast<std::size_t>(length);
-    for (auto* v : {&k_, &v_}) v->resize(n * static_cast<std::size_t>(shape.n_kv_heads * kHeadDim));
+    const std::size_t n = length;
+    for (auto* v : {&k_, &v_}) v->resize(n * (shape.n_kv_heads * kHeadDim));
     q_.resize(n * width());
     for (auto* v : {&k_, &v_, &q_})
       for (float& x : *v) x = static_cast<float>(rng.normal());
   }
 
-  std::size_t width() const { return static_cast<std::size_t>(shape_.n_heads * kHeadDim); }
+  std::size_t width() const { return shape_.n_heads * kHeadDim; }
   // The next n rows: [n, n_heads * D].
   std::vector<float> read(std::int32_t n, WindowAttention& attention) {
     const std::int32_t first = cache_.length();
     cache_.extend(n);
     for (std::int32_t t = first; t < first + n; ++t)
       for (std::int32_t m = 0; m < shape_.n_kv_heads; ++m) {
-        const std::size_t at = static_cast<std::size_t>((t * shape_.n_kv_heads + m) * kHeadDim);
+        const std::size_t at = (t * shape_.n_kv_heads + m) * kHeadDim;
         store_kv(&k_[at], &v_[at], shape_.attention(), cache_.token(0, m, t));
       }
-    std::vector<float> out(static_cast<std::size_t>(n) * width());
+    std::vector<float> out(n * width());
     const WindowRows rows{.cache = &cache_,
                           .method = &method_,
                           .q = query(first),
@@ -67,7 +67,7 @@ class Prompt {
     attention.run(0, std::span(&rows, 1), shape_.attention());
     return out;
   }
-  const float* query(std::int32_t t) const { return q_.data() + static_cast<std::size_t>(t) * width(); }
+  const float* query(std::int32_t t) const { return q_.data() + t * width(); }
   const SequenceCache& cache() const { return cache_; }
   MethodState& method() { return method_; }
 
@@ -139,7 +139,7 @@ TEST_P(WindowContract, WithinTheBudgetTheBitsAreThoseOfFull) {
   for (std::int32_t m = 0; m < 2; ++m) {
     std::vector<KvRun> runs;
     prompt.cache().append_runs(0, m, 0, 400, runs);
-    const auto width = static_cast<std::int64_t>(prompt.width());
+    const std::int64_t width = prompt.width();
     const std::int64_t at = m * width / 2;
     const PrefillPart part{.q = prompt.query(0) + at, .q_stride = width, .runs = runs};
     const PrefillHead head{.parts = std::span(&part, 1),

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "reference/methods/prefill_end_ref.h"
+#include "src/base/size32.h"
 #include "src/methods/prefill_end.h"
 #include "src/ops/attention/attention.h"
 #include "src/recipes/override.h"
@@ -35,11 +36,11 @@ class Example {
 
  private:
   std::vector<std::int32_t> pass(const std::vector<double>& weights, bool decodes) {
-    const auto n = static_cast<std::int32_t>(weights.size());
+    const auto n = size32(weights);
     const AttentionShape shape = kShape.attention();
     for (double w : weights) {
       std::vector<float> k(8, 0.0f);
-      k[0] = static_cast<float>(std::log(w) / static_cast<double>(shape.scale));
+      k[0] = static_cast<float>(std::log(w) / shape.scale);
       for (SequenceCache* c : {&cache_, &whole_}) {
         c->extend(1);
         store_kv(k.data(), k.data(), shape, c->token(0, 0, c->length() - 1));

@@ -21,7 +21,7 @@ EngineOptions pages(std::int64_t n, int max_sequences = 16) {
 
 // 32 * n_pages tokens in the end, none of them an end token.
 RequestInput filling(std::int64_t n_pages, std::int32_t answer, std::uint64_t seed) {
-  RequestInput input = request(random_prompt(static_cast<std::size_t>(n_pages * 32 - answer), seed), answer);
+  RequestInput input = request(random_prompt(n_pages * 32 - answer, seed), answer);
   input.end_tokens = {};
   return input;
 }
@@ -41,7 +41,7 @@ TEST(EngineMemory, WhoDoesNotFitWaitsAndNobodyPasses) {
   std::map<RequestId, HashAnswer> expected;
   std::vector<RequestId> ids;
   for (std::int64_t n : {6, 5, 1, 4, 10, 1}) {
-    const RequestInput input = filling(n, 12, static_cast<std::uint64_t>(n));
+    const RequestInput input = filling(n, 12, n);
     ids.push_back(engine->submit(input));
     expected[ids.back()] = answer_alone(input.prompt, input);
   }

@@ -104,8 +104,7 @@ TEST_F(EngineModel, ForksOfOneDocumentAnswerAsFreshSequences) {
   document.keep_sequence = true;
   const RequestId doc = engine->submit(document);
   drain(*engine);
-  const std::size_t document_bytes =
-      engine->pool().shape().page_bytes() * static_cast<std::size_t>(engine->pool().n_used());
+  const std::size_t document_bytes = engine->pool().shape().page_bytes() * engine->pool().n_used();
 
   const auto fresh = make_engine(false, 256);
   std::vector<RequestId> ids;

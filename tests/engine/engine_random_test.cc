@@ -48,7 +48,7 @@ class RandomLife {
   }
 
   RequestInput random_input() {
-    const std::size_t n = static_cast<std::size_t>(rng_.below(4) == 0 ? rng_.below(150) : rng_.below(12));
+    const std::size_t n = rng_.below(4) == 0 ? rng_.below(150) : rng_.below(12);
     RequestInput input = request(random_prompt(n, rng_.next()), static_cast<std::int32_t>(rng_.below(40)));
     input.priority = static_cast<std::int32_t>(rng_.below(3));
     input.keep_sequence = rng_.below(2) == 0;

@@ -1,4 +1,5 @@
 #include "src/engine/engine.h"
+#include "src/base/size32.h"
 
 #include <gtest/gtest.h>
 
@@ -60,7 +61,7 @@ TEST(Engine, AnswersAsTheModelSays) {
     const RequestId id = engine->submit(input);
     EXPECT_EQ(drain(*engine).of(id), expected);
     EXPECT_EQ(engine->stats(id).prompt_tokens, static_cast<std::int32_t>(n));
-    EXPECT_EQ(engine->stats(id).answer_tokens, static_cast<std::int32_t>(expected.tokens.size()));
+    EXPECT_EQ(engine->stats(id).answer_tokens, size32(expected.tokens));
     const auto all = joined(input.prompt, expected.tokens);
     EXPECT_TRUE(std::ranges::equal(engine->tokens(id), all));
     EXPECT_EQ(engine->pool().n_free(), engine->pool().n_blocks());
@@ -113,7 +114,7 @@ TEST(Engine, ABatchGivesWhatEachGivesAlone) {
     std::vector<HashAnswer> expected, got(12);
     const auto step = [&] {
       for (const RequestEvent& e : engine->step()) {
-        HashAnswer& answer = got[static_cast<std::size_t>(e.id.value)];
+        HashAnswer& answer = got[e.id.value];
         if (e.token) answer.tokens.push_back(e.token->token);
         if (e.finished) answer.reason = *e.finished;
       }
@@ -404,7 +405,7 @@ TEST(Engine, AStepThatThrowsCountsForNothing) {
       }
       engine->check_invariants();
     }
-    EXPECT_EQ(thrown, fail_in < static_cast<int>(engine.log->steps.size()) ? 1 : 0) << fail_in;
+    EXPECT_EQ(thrown, fail_in < size32(engine.log->steps) ? 1 : 0) << fail_in;
     EXPECT_EQ(cancelled, 1);
     EXPECT_EQ(got_a, answer_alone(input.prompt, input).tokens);
     EXPECT_EQ(got_b, answer_alone(drawn.prompt, drawn).tokens);
@@ -430,7 +431,7 @@ TEST(Engine, AForkOfAPrefixAnswersAsIfItHadReadEverything) {
     drain(*engine);
     const std::vector<std::int32_t> all(engine->tokens(parent).begin(), engine->tokens(parent).end());
     ASSERT_EQ(all.size(), 130u);
-    const auto before = std::span(all).first(static_cast<std::size_t>(shared));
+    const auto before = std::span(all).first(shared);
     RequestInput second = request(random_prompt(40, 10), 12);
     const RequestId fork = engine->fork_prefix(parent, shared, second);
     engine->check_invariants();

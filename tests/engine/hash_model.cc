@@ -10,6 +10,7 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/base/rng.h"
+#include "src/base/size32.h"
 
 namespace mneme {
 namespace {
@@ -23,9 +24,7 @@ std::uint64_t mix(std::uint64_t h, std::uint64_t word) {
 }
 
 std::uint64_t word_of(std::int32_t token, std::int32_t position, std::int32_t layer, std::int32_t head, std::size_t i) {
-  return mix(mix(static_cast<std::uint64_t>(token) * 64 + static_cast<std::uint64_t>(layer * 8 + head),
-                 static_cast<std::uint64_t>(position)),
-             i);
+  return mix(mix(static_cast<std::uint64_t>(token) * 64 + (layer * 8 + head), position), i);
 }
 
 void write(const SequenceCache& cache, std::int32_t position, std::int32_t token) {
@@ -85,7 +84,7 @@ ConstTensorView HashModel::run(const ForwardInput& input) {
     n_wanted += rows_wanted(s);
   }
   MNEME_CHECK(at == input.tokens.size(), "{} of {} tokens have a sequence", at, input.tokens.size());
-  logits_.resize(static_cast<std::size_t>(n_wanted * kHashVocab));
+  logits_.resize(n_wanted * kHashVocab);
   std::span<float> out(logits_);
   for (const SequenceRows& s : input.sequences) {
     for (std::int32_t i = rows_wanted(s); i > 0; --i) {
@@ -116,7 +115,7 @@ HashAnswer answer_alone(std::span<const std::int32_t> before, const RequestInput
   sampler.see_prompt(before);
   std::vector<std::int32_t> all(before.begin(), before.end());
   HashAnswer answer;
-  while (static_cast<std::int32_t>(answer.tokens.size()) < input.max_tokens) {
+  while (size32(answer.tokens) < input.max_tokens) {
     const std::int32_t token = sampler.next(hash_logits(all)).token;
     if (std::find(input.end_tokens.begin(), input.end_tokens.end(), token) != input.end_tokens.end()) {
       answer.reason = FinishReason::kEnd;

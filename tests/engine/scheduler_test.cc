@@ -134,7 +134,7 @@ Case random_case(Rng& rng) {
   Case c;
   c.limits = {.max_sequences = 1 + static_cast<std::int32_t>(rng.below(8)),
               .max_batched_tokens = 1 + static_cast<std::int32_t>(rng.below(rng.below(2) == 0 ? 6 : 200))};
-  const auto n = static_cast<std::int64_t>(rng.below(14));
+  const std::int64_t n = rng.below(14);
   std::int64_t reserved = 0;
   std::int32_t running = 0;
   for (std::int64_t id = 0; id < n; ++id) {
@@ -189,7 +189,7 @@ void expect_rules(const Case& c) {
   ASSERT_LE(total, std::max(c.limits.max_batched_tokens, n_decode + 1));
   ASSERT_LE(promised, c.free_blocks) << "overcommitted";
   ASSERT_LE(n_running, c.limits.max_sequences);
-  for (std::int32_t i = 0; i < n_decode; ++i) ASSERT_EQ(result[static_cast<std::size_t>(i)].n_tokens, 1);
+  for (std::int32_t i = 0; i < n_decode; ++i) ASSERT_EQ(result[i].n_tokens, 1);
 
   const std::int32_t budget = std::max(c.limits.max_batched_tokens - n_decode, 1);
   const bool budget_left = total - n_decode < budget;
@@ -243,8 +243,8 @@ TEST(Scheduler, EverybodyEndsInASimulatedQueue) {
     };
     std::vector<Job> jobs;
     for (std::int64_t id = 0; id < 25; ++id) {
-      jobs.push_back({view(id, Phase::kWaiting, 1 + static_cast<std::int32_t>(rng.below(100)),
-                           static_cast<std::int64_t>(rng.below(kPool + 1)), static_cast<std::int32_t>(rng.below(2))),
+      jobs.push_back({view(id, Phase::kWaiting, 1 + static_cast<std::int32_t>(rng.below(100)), rng.below(kPool + 1),
+                           static_cast<std::int32_t>(rng.below(2))),
                       1 + static_cast<std::int32_t>(rng.below(20))});
     }
     int steps = 0;

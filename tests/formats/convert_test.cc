@@ -16,7 +16,7 @@ namespace mneme::test {
 namespace {
 
 std::vector<float> values(const ConstTensorView& v) {
-  std::vector<float> out(static_cast<std::size_t>(v.n_elements()));
+  std::vector<float> out(v.n_elements());
   const ConstTensorView rows = v.rank() == 1 ? ConstTensorView(v.data(), v.dtype(), {1, v.dim(0)}) : v;
   for (std::int64_t r = 0; r < rows.dim(0); ++r) dequantise_row(rows, r, out.data() + r * rows.dim(1));
   return out;
@@ -24,14 +24,13 @@ std::vector<float> values(const ConstTensorView& v) {
 
 // Independent permutation of rows from halves (i, i + D/2) to neighbours (2i, 2i + 1).
 std::vector<float> neighbours(const std::vector<float>& w, std::int64_t heads, std::int64_t head_dim) {
-  const auto width = static_cast<std::int64_t>(w.size()) / (heads * head_dim);
+  const auto width = std::ssize(w) / (heads * head_dim);
   std::vector<float> out(w.size());
   for (std::int64_t h = 0; h < heads; ++h)
     for (std::int64_t p = 0; p < 2; ++p)
       for (std::int64_t i = 0; i < head_dim / 2; ++i)
         for (std::int64_t k = 0; k < width; ++k)
-          out[static_cast<std::size_t>((h * head_dim + 2 * i + p) * width + k)] =
-              w[static_cast<std::size_t>((h * head_dim + p * head_dim / 2 + i) * width + k)];
+          out[(h * head_dim + 2 * i + p) * width + k] = w[(h * head_dim + p * head_dim / 2 + i) * width + k];
   return out;
 }
 
@@ -67,9 +66,9 @@ void expect_close(const CheckpointTensor& t, const std::vector<float>& found, co
   for (std::size_t block = 0; block < found.size(); block += 32) {
     double largest = 0.0;
     const std::size_t end = std::min(block + 32, found.size());
-    for (std::size_t i = block; i < end; ++i) largest = std::max(largest, std::fabs(static_cast<double>(expected[i])));
+    for (std::size_t i = block; i < end; ++i) largest = std::max(largest, std::fabs(double{expected[i]}));
     for (std::size_t i = block; i < end; ++i) {
-      const double diff = std::fabs(static_cast<double>(found[i]) - static_cast<double>(expected[i]));
+      const double diff = std::fabs(found[i] - double{expected[i]});
       ASSERT_TRUE(diff <= tol * largest) << t.name << " value " << i << ": " << found[i] << ", expected "
                                          << expected[i];
     }
@@ -90,7 +89,7 @@ TEST_P(Convert, FolderToGguf) {
   const ConvertResult result =
       convert_to_gguf(*from, folder / "out.gguf", dtype, [&](std::string_view, std::int64_t done, std::int64_t total) {
         EXPECT_EQ(done, ++last);
-        EXPECT_EQ(total, static_cast<std::int64_t>(from->tensors().size()));
+        EXPECT_EQ(total, std::ssize(from->tensors()));
       });
   EXPECT_EQ(last, result.tensors);
   EXPECT_EQ(result.bytes, std::filesystem::file_size(folder / "out.gguf"));
@@ -273,7 +272,7 @@ TEST(Convert, Llama3ScalingBecomesFactors) {
                                             .high_freq_factor = 4.0},
                                            32, 512);
   for (std::size_t i = 0; i < 16; ++i) {
-    const double divided = plain.inv_freq[i] / static_cast<double>(r.freq_factors[i]);
+    const double divided = plain.inv_freq[i] / r.freq_factors[i];
     EXPECT_TRUE(std::fabs(divided / direct.inv_freq[i] - 1.0) <= 1e-7) << i;
   }
   EXPECT_EQ(r.freq_factors.front(), 1.0f);
@@ -319,8 +318,8 @@ TEST(Convert, EveryTypeThatIsWrittenKeepsTheWeights) {
       const std::vector<float> found = values(t.view), expected = values(from->find(t.name)->view);
       double error = 0.0, square = 0.0;
       for (std::size_t i = 0; i < found.size(); ++i) {
-        error += std::pow(static_cast<double>(found[i] - expected[i]), 2);
-        square += std::pow(static_cast<double>(expected[i]), 2);
+        error += std::pow(double{found[i] - expected[i]}, 2);
+        square += std::pow(double{expected[i]}, 2);
       }
       EXPECT_LE(std::sqrt(error / square), most) << t.name;
     }

@@ -41,7 +41,7 @@ void change(std::string& bytes, std::size_t within, Rng& rng) {
         c = static_cast<char>(c ^ (1 << rng.below(8)));
         break;
       default:
-        c = static_cast<char>(kNasty[rng.below(sizeof(kNasty))]);
+        c = kNasty[rng.below(sizeof(kNasty))];
     }
   }
 }
@@ -50,12 +50,11 @@ void use_gguf(const std::string& bytes) {
   const auto checkpoint = open_gguf(as_bytes(bytes), "mangled.gguf");
   const auto* begin = reinterpret_cast<const std::byte*>(bytes.data());
   for (const CheckpointTensor& t : checkpoint->tensors()) {
-    const std::size_t size =
-        t.view.rank() == 1 ? t.view.stride_bytes() : static_cast<std::size_t>(t.view.dim(0)) * t.view.stride_bytes();
+    const std::size_t size = t.view.rank() == 1 ? t.view.stride_bytes() : t.view.dim(0) * t.view.stride_bytes();
     ASSERT_GE(t.view.data(), begin);
     ASSERT_LE(t.view.data() + size, begin + bytes.size());
   }
-  ASSERT_EQ(static_cast<std::int64_t>(checkpoint->tokenizer().tokens.size()), checkpoint->config().vocab);
+  ASSERT_EQ(std::ssize(checkpoint->tokenizer().tokens), checkpoint->config().vocab);
   ASSERT_EQ(checkpoint->tokenizer().types.size(), checkpoint->tokenizer().tokens.size());
 }
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "mneme/error.h"
+#include "src/base/size32.h"
 #include "src/text/chat/chat_format.h"
 #include "src/text/tokenizer/pretokenizer.h"
 #include "src/text/tokenizer/tokenizer.h"
@@ -118,7 +119,7 @@ void add_odd_tokens(FuzzedDataProvider& in, Made& made) {
       d.scores.push_back(static_cast<float>(in.ConsumeIntegralInRange(-9, 0)));
   }
   const auto id = [&](std::optional<std::int32_t>& to) {
-    const auto limit = static_cast<std::int32_t>(d.tokens.size());
+    const auto limit = size32(d.tokens);
     if (in.ConsumeBool())
       to = in.ConsumeIntegralInRange(made.sound ? 0 : -1, made.sound ? std::max(limit - 1, 0) : limit);
   };

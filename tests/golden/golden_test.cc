@@ -23,8 +23,7 @@ Difference difference(std::span<const float> all_logits, std::span<const std::in
   Difference d;
   for (std::size_t i = 0; i < rows.size(); ++i)
     for (std::size_t j = 0; j < vocab; ++j) {
-      const double error = std::fabs(static_cast<double>(all_logits[static_cast<std::size_t>(rows[i]) * vocab + j]) -
-                                     static_cast<double>(stored[i * vocab + j]));
+      const double error = std::fabs(all_logits[rows[i] * vocab + j] - double{stored[i * vocab + j]});
       if (!(error <= d.max)) d.max = error;
       d.rms += error * error;
     }

@@ -56,8 +56,8 @@ Split split(const std::string& text) {
     } else {
       out.code += text[i];
     }
-    line += static_cast<std::size_t>(std::count(text.begin() + static_cast<std::ptrdiff_t>(i),
-                                                text.begin() + static_cast<std::ptrdiff_t>(end), '\n'));
+    line += std::count(text.begin() + static_cast<std::ptrdiff_t>(i), text.begin() + static_cast<std::ptrdiff_t>(end),
+                       '\n');
     i = end;
   }
   return out;

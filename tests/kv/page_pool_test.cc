@@ -23,7 +23,7 @@ TEST(PagePool, BlocksAreDistinctMemoryThatKeepsWhatIsWritten) {
     places.insert(pool.data(id));
   }
   EXPECT_EQ(pool.n_free(), 0);
-  EXPECT_EQ(static_cast<std::int64_t>(places.size()), kBlocks);
+  EXPECT_EQ(std::ssize(places), kBlocks);
   EXPECT_EQ(*places.rbegin() - *places.begin(), (kBlocks - 1) * static_cast<std::int64_t>(kTiny.page_bytes()));
   for (std::int32_t i = 0; i < kBlocks; ++i) {
     const std::byte* p = pool.data(BlockId(i));

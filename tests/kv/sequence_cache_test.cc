@@ -1,4 +1,5 @@
 #include "src/kv/sequence_cache.h"
+#include "src/base/size32.h"
 
 #include <gtest/gtest.h>
 
@@ -12,8 +13,7 @@ namespace mneme {
 namespace {
 
 std::uint64_t stamp(std::uint64_t content, std::int32_t layer, std::int32_t head, std::int32_t position) {
-  return Rng(content * 1000003u + static_cast<std::uint64_t>(layer * 64 + head), static_cast<std::uint64_t>(position))
-      .next();
+  return Rng(content * 1000003u + (layer * 64 + head), position).next();
 }
 
 // A sequence and its expected content.
@@ -24,7 +24,7 @@ struct Checked {
   void append(std::int32_t n, Rng& rng) {
     cache.extend(n);
     for (std::int32_t i = 0; i < n; ++i) {
-      const auto position = static_cast<std::int32_t>(contents.size());
+      const auto position = size32(contents);
       contents.push_back(rng.next());
       for (std::int32_t l = 0; l < kShape.n_layers; ++l) {
         for (std::int32_t h = 0; h < kShape.n_kv_heads; ++h) {
@@ -35,11 +35,11 @@ struct Checked {
   }
 
   void expect_contents() const {
-    ASSERT_EQ(cache.length(), static_cast<std::int32_t>(contents.size()));
+    ASSERT_EQ(cache.length(), size32(contents));
     for (std::int32_t p = 0; p < cache.length(); ++p) {
       for (std::int32_t l = 0; l < kShape.n_layers; ++l) {
         for (std::int32_t h = 0; h < kShape.n_kv_heads; ++h) {
-          const std::uint64_t s = stamp(contents[static_cast<std::size_t>(p)], l, h, p);
+          const std::uint64_t s = stamp(contents[p], l, h, p);
           ASSERT_TRUE(has_stamp(cache.token(l, h, p), s)) << "position " << p << " layer " << l << " head " << h;
         }
       }
@@ -88,7 +88,7 @@ TEST(SequenceCache, RunsCoverTheRangeInOrderOnePerPage) {
       at += run.n_tokens;
     }
     EXPECT_EQ(at, end);
-    EXPECT_EQ(static_cast<int>(runs.size()), begin == end ? 0 : (end - 1) / kPageTokens - begin / kPageTokens + 1);
+    EXPECT_EQ(size32(runs), begin == end ? 0 : (end - 1) / kPageTokens - begin / kPageTokens + 1);
   }
 }
 
@@ -103,8 +103,7 @@ TEST(SequenceCache, UnitsAreRunsOfTheirTokens) {
       EXPECT_EQ(c.append_units(1, 0, units, unit, runs), std::ssize(units) * unit);
       std::vector<const std::byte*> tokens, expected;
       for (const KvRun& run : runs)
-        for (std::int32_t i = 0; i < run.n_tokens; ++i)
-          tokens.push_back(run.kv + static_cast<std::size_t>(i) * c.shape().token_bytes());
+        for (std::int32_t i = 0; i < run.n_tokens; ++i) tokens.push_back(run.kv + i * c.shape().token_bytes());
       for (const std::int32_t u : units)
         for (std::int32_t i = 0; i < unit; ++i) expected.push_back(c.token(1, 0, u * unit + i));
       EXPECT_EQ(tokens, expected);
@@ -194,7 +193,7 @@ TEST(SequenceCache, RandomEventsKeepContentsAndInvariants) {
         Checked copy{all[i].cache.fork(), all[i].contents};
         all.push_back(std::move(copy));
       } else if (what == 2) {
-        all.erase(all.begin() + static_cast<std::ptrdiff_t>(i));
+        all.erase(all.begin() + i);
       } else if (what == 3) {
         const auto n = rng.below(all[i].contents.size() + 1);
         all[i].cache.truncate(static_cast<std::int32_t>(n));

@@ -5,6 +5,7 @@
 #include <deque>
 
 #include "src/base/rng.h"
+#include "src/base/size32.h"
 #include "src/kv/cache_invariants.h"
 #include "src/kv/sequence_cache.h"
 #include "tests/kv/stamped_tokens.h"
@@ -41,7 +42,7 @@ struct Checked {
   void keep_all(const std::vector<std::vector<TokenRange>>& ranks) {
     std::vector<SequenceCache::HeadRanks> all;
     for (std::int32_t h = kHeads - 1; h >= 0; --h) {
-      const auto& of = ranks[static_cast<std::size_t>(h)];
+      const auto& of = ranks[h];
       std::vector<Token> left;
       for (const TokenRange& r : of) left.insert(left.end(), heads[h].begin() + r.begin, heads[h].begin() + r.end);
       heads[h] = std::move(left);
@@ -58,7 +59,7 @@ struct Checked {
     std::copy(std::begin(heads), std::end(heads), std::begin(other.heads));
     return other;
   }
-  std::int32_t count(std::int32_t h) const { return static_cast<std::int32_t>(heads[h].size()); }
+  std::int32_t count(std::int32_t h) const { return size32(heads[h]); }
 
   void expect_contents() const {
     for (std::int32_t h = 0; h < kHeads; ++h) {
@@ -72,7 +73,7 @@ struct Checked {
       for (const KvRun& run : runs) {
         ASSERT_LE(run.n_tokens, kPageTokens);
         for (std::int32_t t = 0; t < run.n_tokens; ++t, ++i) {
-          const std::byte* at = run.kv + static_cast<std::size_t>(t) * kShape.token_bytes();
+          const std::byte* at = run.kv + t * kShape.token_bytes();
           ASSERT_EQ(positions[i], heads[h][i].position);
           ASSERT_EQ(at, cache.token(h / 2, h % 2, positions[i]));
           ASSERT_EQ(cache.rank_of(h / 2, h % 2, positions[i]), static_cast<std::int32_t>(i));
@@ -89,8 +90,8 @@ struct Checked {
     std::size_t i = 0;
     for (const TokenRange& r : cache.stored_slots(h / 2, h % 2))
       for (std::int32_t slot = r.begin; slot < r.end; ++slot, ++i) {
-        const std::byte* at = cache.pool().data(table[static_cast<std::size_t>(slot / kPageTokens)]) +
-                              static_cast<std::size_t>(slot % kPageTokens) * kShape.token_bytes();
+        const std::byte* at =
+            cache.pool().data(table[slot / kPageTokens]) + (slot % kPageTokens) * kShape.token_bytes();
         ASSERT_TRUE(has_stamp(at, heads[h][i].content)) << "head " << h << " slot " << slot;
         ASSERT_LT(slot, cache.n_slots(h / 2, h % 2));
       }
@@ -221,7 +222,7 @@ TEST(SequenceDrop, AnyOrderOfEvents) {
         std::vector<std::vector<TokenRange>> left(kHeads);
         for (std::int32_t other = 0; other < kHeads && event % 2 == 0; ++other)
           for (std::int32_t t = 0; t < c.count(other); ++t)
-            if (rng.below(3) > 0) left[static_cast<std::size_t>(other)].push_back({t, t + 1});
+            if (rng.below(3) > 0) left[other].push_back({t, t + 1});
         if (event % 2 == 0) c.keep_all(left);
         ASSERT_LE(pool.n_used(), used) << "dropping takes nothing";
       } else if (what == 7) {
@@ -230,7 +231,7 @@ TEST(SequenceDrop, AnyOrderOfEvents) {
         Checked other = c.fork();
         all.push_back(std::move(other));
       } else if (what == 9 && all.size() > 1) {
-        all.erase(all.begin() + static_cast<std::ptrdiff_t>(rng.below(all.size())));
+        all.erase(all.begin() + rng.below(all.size()));
       }
       expect_sound(pool, all);
       if (HasFailure()) return;

@@ -49,8 +49,7 @@ Read read_prompt(const Model& model, std::span<const std::int32_t> tokens, std::
     std::vector<KvRun> runs;
     cache.append_runs(l, 0, 0, cache.length(), runs);
     const std::size_t bytes = method_shape(model.config(), DType::kF16).attention().token_bytes();
-    for (const KvRun& run : runs)
-      read.keys.insert(read.keys.end(), run.kv, run.kv + static_cast<std::size_t>(run.n_tokens) * bytes);
+    for (const KvRun& run : runs) read.keys.insert(read.keys.end(), run.kv, run.kv + run.n_tokens * bytes);
   }
   return read;
 }
@@ -67,7 +66,7 @@ TEST(ClusterRounding, ChunksAndThreadsChangeNoClusterAndNoKey) {
     const Read whole = read_prompt(*model, tokens, 300, 1);
     EXPECT_GT(whole.units.size(), 100u);
     for (const auto& [chunk, n_threads] : {std::pair{300, 3}, {64, 1}, {5, 2}, {1, 1}}) {
-      const Read pieces = read_prompt(*model, tokens, static_cast<std::size_t>(chunk), n_threads);
+      const Read pieces = read_prompt(*model, tokens, chunk, n_threads);
       EXPECT_TRUE(pieces.keys == whole.keys) << chunk << " rows a chunk, " << n_threads << " threads";
       EXPECT_EQ(pieces.units, whole.units) << chunk << " rows a chunk, " << n_threads << " threads";
     }

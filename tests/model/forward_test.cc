@@ -31,7 +31,7 @@ class ForwardTest : public testing::TestWithParam<Architecture> {
 std::vector<std::vector<float>> run_together(SequenceRunner& runner,
                                              const std::vector<std::vector<std::int32_t>>& tokens,
                                              const std::vector<Schedule>& schedules) {
-  const std::size_t n = tokens.size(), vocab = static_cast<std::size_t>(runner.model.config().vocab);
+  const std::size_t n = tokens.size(), vocab = runner.model.config().vocab;
   std::vector<SequenceCache> caches;
   for (std::size_t s = 0; s < n; ++s) caches.emplace_back(runner.pool);
   std::vector<std::vector<float>> logits(n);
@@ -80,8 +80,8 @@ TEST_P(ForwardTest, FastRoundingDiffersByRoundingAlone) {
   const std::vector<float> x = exact.feed(a, tokens, 1), y = quick.feed(b, tokens, 100);
   double error = 0, size = 0;
   for (std::size_t i = 0; i < x.size(); ++i) {
-    error += std::pow(static_cast<double>(x[i]) - static_cast<double>(y[i]), 2);
-    size += std::pow(static_cast<double>(x[i]), 2);
+    error += std::pow(x[i] - double{y[i]}, 2);
+    size += std::pow(double{x[i]}, 2);
   }
   EXPECT_LE(std::sqrt(error / size), 0x1.0p-7);
 }

@@ -73,8 +73,7 @@ int run(const Arguments& a) {
       right += hits;
       asked += a.per_kind;
       const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      fmt::print("{:9} {:6} tokens  {}/{}  {:.1f} s\n", name, tokens / static_cast<std::size_t>(a.per_kind), hits,
-                 a.per_kind, seconds);
+      fmt::print("{:9} {:6} tokens  {}/{}  {:.1f} s\n", name, tokens / a.per_kind, hits, a.per_kind, seconds);
       std::fflush(stdout);
     }
   fmt::print("all {}/{}\n", right, asked);

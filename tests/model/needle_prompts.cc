@@ -49,7 +49,7 @@ constexpr int kCommon = 5;  // a word that occurs so often may be part of a key
 
 template <typename T>
 void shuffle(std::vector<T>& items, Rng& rng) {
-  for (std::size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[static_cast<std::size_t>(rng.below(i))]);
+  for (std::size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[rng.below(i)]);
 }
 
 std::string join(std::span<const std::string> items, std::string_view between) {
@@ -95,7 +95,7 @@ std::string NeedleMaker::digits(std::size_t n) {
 
 std::string NeedleMaker::made_up_prose(std::size_t n_chars, std::uint64_t seed) {
   Rng rng(seed);
-  const auto pick = [&](const auto& list) { return list[static_cast<std::size_t>(rng.below(list.size()))]; };
+  const auto pick = [&](const auto& list) { return list[rng.below(list.size())]; };
   std::string text;
   for (int i = 1; text.size() < n_chars; ++i)
     text += fmt::format("{} {} {} {}.{}", pick(kSubjects), pick(kVerbs), pick(kObjects), pick(kEndings),
@@ -154,7 +154,7 @@ NeedlePrompt NeedleMaker::numbers() {
   for (int i = 0; i < 5; ++i)
     facts_.push_back(fmt::format("One of the special magic numbers for {} is: {}.", key(), digits(5)));
   for (const std::string& v : values) {  // in their order, between the others
-    const auto place = static_cast<std::ptrdiff_t>(below(facts_.size() + 1));
+    const std::ptrdiff_t place = below(facts_.size() + 1);
     facts_.insert(facts_.begin() + place, fmt::format("One of the special magic numbers for {} is: {}.", k, v));
   }
   std::vector<std::string> in_order;

@@ -38,7 +38,7 @@ class NeedleMaker {
   std::string key();
   std::string name();
   std::string digits(std::size_t n);
-  std::size_t below(std::size_t n) { return static_cast<std::size_t>(rng_.below(n)); }
+  std::size_t below(std::size_t n) { return rng_.below(n); }
 
   std::string prose_;
   std::vector<std::string> words_;  // keys are made of two

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/size32.h"
 #include "src/kv/page_pool.h"
 #include "src/kv/sequence_cache.h"
 #include "src/model/model.h"
@@ -27,7 +28,7 @@ struct SequenceRunner {
     std::vector<float> out;
     for (std::size_t at = 0; at < tokens.size(); at += chunk) {
       const std::span<const std::int32_t> piece = tokens.subspan(at, std::min(chunk, tokens.size() - at));
-      const SequenceRows rows{.cache = &cache, .n_rows = static_cast<std::int32_t>(piece.size()), .want_logits = true};
+      const SequenceRows rows{.cache = &cache, .n_rows = size32(piece), .want_logits = true};
       cache.extend(rows.n_rows);
       append(forward.run_all_logits({.tokens = piece, .sequences = std::span(&rows, 1)}), out);
     }
@@ -36,7 +37,7 @@ struct SequenceRunner {
 
   // Feeds tokens and gives the logits of the last one.
   std::vector<float> step(SequenceCache& cache, std::span<const std::int32_t> tokens) {
-    const SequenceRows rows{.cache = &cache, .n_rows = static_cast<std::int32_t>(tokens.size()), .want_logits = true};
+    const SequenceRows rows{.cache = &cache, .n_rows = size32(tokens), .want_logits = true};
     cache.extend(rows.n_rows);
     std::vector<float> out;
     append(forward.run({.tokens = tokens, .sequences = std::span(&rows, 1)}), out);

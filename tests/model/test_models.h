@@ -62,8 +62,7 @@ class MemoryCheckpoint : public Checkpoint {
   // Puts all tensors at odd addresses, as a safetensors file may.
   void misalign() {
     for (CheckpointTensor& t : tensors_) {
-      const std::size_t bytes =
-          static_cast<std::size_t>(t.view.rank() == 1 ? 1 : t.view.dim(0)) * t.view.stride_bytes();
+      const std::size_t bytes = (t.view.rank() == 1 ? 1 : t.view.dim(0)) * t.view.stride_bytes();
       const Tensor& odd =
           memory_.emplace_back(DType::kU8, std::initializer_list<std::int64_t>{static_cast<std::int64_t>(bytes) + 1});
       std::byte* data = odd.view().data() + 1;
@@ -93,7 +92,7 @@ class MemoryCheckpoint : public Checkpoint {
 inline std::vector<std::int32_t> random_tokens(std::size_t n, std::int64_t vocab, std::uint64_t seed) {
   Rng rng(seed);
   std::vector<std::int32_t> tokens(n);
-  for (std::int32_t& t : tokens) t = static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(vocab)));
+  for (std::int32_t& t : tokens) t = static_cast<std::int32_t>(rng.below(vocab));
   return tokens;
 }
 

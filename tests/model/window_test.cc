@@ -54,8 +54,8 @@ TEST_P(ModelWindow, PrefillIsDecodeRowByRow) {
     double error = 0, size = 0;
     for (std::size_t i = 0; i < got.size(); ++i) {
       ASSERT_TRUE(std::isfinite(got[i])) << "logit " << i;
-      error = std::max(error, static_cast<double>(std::abs(got[i] - one_by_one[i])));
-      size = std::max(size, static_cast<double>(std::abs(one_by_one[i])));
+      error = std::max(error, double{std::abs(got[i] - one_by_one[i])});
+      size = std::max(size, double{std::abs(one_by_one[i])});
     }
     EXPECT_LE(error, 0.003 * size) << n_prefill << " tokens by prefill, " << chunk << " at a time";
     EXPECT_GT(size, 0);
@@ -73,7 +73,7 @@ TEST(ModelWindowState, GoesOnWithoutWhatTokensReceived) {
   const std::vector<std::int32_t> tokens = random_tokens(500, 50, 3);
   SequenceRunner runner(*model, DType::kF16, fixed);
   const auto step = [&](SequenceCache& cache, MethodState& method, std::int32_t n, RowPhase phase) {
-    const auto piece = std::span(tokens).subspan(static_cast<std::size_t>(cache.length()), static_cast<std::size_t>(n));
+    const auto piece = std::span(tokens).subspan(cache.length(), n);
     cache.extend(n);
     const SequenceRows rows{.cache = &cache, .n_rows = n, .method = &method, .phase = phase};
     std::vector<float> out;

@@ -10,6 +10,7 @@
 #include <random>
 #include <vector>
 
+#include "src/base/size32.h"
 #include "src/selection/index/one_bit.h"
 #include "src/selection/index/one_bit_cuda.h"
 #include "src/selection/region/region.h"
@@ -196,9 +197,7 @@ inline void expect_selection(const Ids& got, const Selection& want, bool exact) 
     return;
   }
   ASSERT_EQ(got.size(), want.ids.size());
-  const auto score = [&](std::int32_t id) {
-    return want.pooled[static_cast<std::size_t>(id - want.region.first_unit)];
-  };
+  const auto score = [&](std::int32_t id) { return want.pooled[id - want.region.first_unit]; };
   float least = testing::kInf;
   for (const std::int32_t id : want.ids) least = std::min(least, score(id));
   for (std::size_t i = 0; i < got.size(); ++i) {
@@ -270,9 +269,7 @@ class CudaSlotsTest : public CudaTest {
   }
   struct Rows {
     DeviceArray<std::int32_t> seq_slots, lengths, reset;
-    SlotRows rows() const {
-      return {seq_slots.data(), lengths.data(), reset.data(), static_cast<std::int32_t>(seq_slots.size())};
-    }
+    SlotRows rows() const { return {seq_slots.data(), lengths.data(), reset.data(), size32(seq_slots)}; }
   };
   static Rows rows_of(const World& w, std::int32_t length, std::int32_t reset) {
     return rows_of(Ids(static_cast<std::size_t>(w.s.seq_slots), length), reset);

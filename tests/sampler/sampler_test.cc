@@ -32,7 +32,7 @@ std::vector<float> logs(std::vector<double> probabilities) {
 void expect_distribution(Sampler sampler, const std::vector<float>& logits, const std::vector<double>& expected) {
   constexpr int kDraws = 20000;
   std::vector<int> counts(logits.size());
-  for (int i = 0; i < kDraws; ++i) ++counts[static_cast<std::size_t>(sampler.next(logits).token)];
+  for (int i = 0; i < kDraws; ++i) ++counts[sampler.next(logits).token];
   double chi2 = 0;
   int degrees = -1;
   for (std::size_t i = 0; i < counts.size(); ++i) {
@@ -78,9 +78,9 @@ TEST(Sampler, LogprobOverALargeVocabularyIsExact) {
   std::vector<float> x(128256);
   for (float& v : x) v = static_cast<float>(rng.normal() * 4);
   double sum = 0;
-  for (float v : x) sum += std::exp(static_cast<double>(v));
+  for (float v : x) sum += std::exp(double{v});
   const auto sampled = Sampler{SamplingOptions{}}.next(x);
-  const double exact = static_cast<double>(x[static_cast<std::size_t>(sampled.token)]) - std::log(sum);
+  const double exact = x[sampled.token] - std::log(sum);
   EXPECT_LE(std::abs(static_cast<double>(sampled.logprob) - exact), 1e-6);
 }
 

@@ -58,7 +58,7 @@ void expect_both(std::span<const float> x, const SamplingOptions& o, const Ids& 
 TEST(FastExp, IsWithinTwoUnitsInTheLastPlace) {
   for (double x = 0; x > -87; x -= 0.00371) {
     const auto f = static_cast<float>(x);
-    const double exact = std::exp(static_cast<double>(f));
+    const double exact = std::exp(double{f});
     EXPECT_LE(std::abs(static_cast<double>(exp_below_zero(f)) - exact), 2 * 5.97e-8 * exact) << x;
   }
   EXPECT_EQ(exp_below_zero(0.0f), 1.0f);

@@ -65,7 +65,7 @@ void Client::send(const std::string& bytes) const {
   for (std::size_t at = 0; at < bytes.size();) {
     const auto n = ::send(fd_, bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
     if (n <= 0) return;  // the answer, or its absence, says what happened
-    at += static_cast<std::size_t>(n);
+    at += n;
   }
 }
 
@@ -87,7 +87,7 @@ bool Client::read_more() {
   char buffer[65536];
   const auto n = ::recv(fd_, buffer, sizeof buffer, 0);
   if (n <= 0) return false;
-  unread_.append(buffer, static_cast<std::size_t>(n));
+  unread_.append(buffer, n);
   return true;
 }
 

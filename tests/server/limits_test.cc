@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-const json kLong = {{"prompt", "Once upon a time"}, {"max_tokens", 4000}, {"temperature", 0}, {"ignore_eos", true}};
+const json kLongAnswer = {{"prompt", "Once upon a time"}, {"max_tokens", 4000}, {"temperature", 0}, {"ignore_eos", true}};
 
 TEST(Limits, AsksForAKey) {
   server::ServerOptions options = RunningServer::small();
@@ -46,8 +46,8 @@ TEST(Limits, TurnsAwayWhatTheQueueDoesNotHold) {
   options.limits.max_queue = 1;
   RunningServer server(options);
   Client running(server.port()), waiting(server.port());
-  running.send_request("POST", "/v1/completions", kLong.dump());
-  waiting.send_request("POST", "/v1/completions", kLong.dump());
+  running.send_request("POST", "/v1/completions", kLongAnswer.dump());
+  waiting.send_request("POST", "/v1/completions", kLongAnswer.dump());
   while (server.metric("num_requests_running") + server.metric("num_requests_waiting") < 2) std::this_thread::yield();
   const Response r = post(server.port(), "/v1/completions", json{{"prompt", "x"}});
   EXPECT_EQ(r.status, 429);
@@ -65,7 +65,7 @@ TEST(Limits, TurnsAwayWhatTheQueueDoesNotHold) {
 
 TEST(Limits, EndsWhatTakesTooLong) {
   RunningServer server;
-  json body = kLong;
+  json body = kLongAnswer;
   body["timeout"] = 0.05;
   const Response r = post(server.port(), "/v1/completions", body);
   EXPECT_EQ(r.status, 408) << r.body;
@@ -82,7 +82,7 @@ TEST(Limits, BeginsTheUrgentFirst) {
   options.engine.max_sequences = 1;
   RunningServer server(options);
   Client running(server.port());
-  running.send_request("POST", "/v1/completions", kLong.dump());
+  running.send_request("POST", "/v1/completions", kLongAnswer.dump());
   while (server.metric("num_requests_running") < 1) std::this_thread::yield();
   std::vector<int> order;
   std::mutex mutex;
@@ -110,7 +110,7 @@ TEST(Limits, HighPriorityRunsFirst) {
   options.prefix_cache = false;
   RunningServer server(options);
   const auto tokens = [](const Response& r) { return r.json()["choices"][0]["token_ids"]; };
-  json slow = kLong;
+  json slow = kLongAnswer;
   slow["max_tokens"] = 1000;
   slow["return_token_ids"] = true;
   const json alone = tokens(post(server.port(), "/v1/completions", slow));
@@ -171,7 +171,7 @@ TEST(Limits, ARequestOfHttp11NamesItsHostOnce) {
 TEST(Limits, HealthIs503WhileTheServerStops) {
   RunningServer server;
   Client running(server.port());
-  json body = kLong;
+  json body = kLongAnswer;
   body["max_tokens"] = 800;
   running.send_request("POST", "/v1/completions", body.dump());
   while (server.metric("num_requests_running") < 1) std::this_thread::yield();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "src/base/size32.h"
 #include "tests/server/http_client.h"
 #include "tests/server/running_server.h"
 
@@ -50,7 +51,7 @@ TEST(PageApi, PromptProgressIsToldOnRequest) {
   for (std::size_t i = 0; i < cold.size(); ++i) {
     EXPECT_EQ(cold[i]["processed"], 128 * (i + 1));
     EXPECT_EQ(cold[i]["cache"], 0);
-    EXPECT_GT(cold[i]["total"].get<int>(), 128 * static_cast<int>(cold.size()));
+    EXPECT_GT(cold[i]["total"].get<int>(), 128 * size32(cold));
     EXPECT_GE(cold[i]["time_ms"].get<double>(), i == 0 ? 0.0 : cold[i - 1]["time_ms"].get<double>());
   }
   // The same document again, with more after it: what the prefix cache has counts as processed.
@@ -128,7 +129,7 @@ TEST(PageApi, TokenizeTakesLittleMemory) {
   Client client(server.port());
   client.send_request("POST", "/tokenize", body);
   ASSERT_TRUE(client.read_until(" 200 "));
-  EXPECT_LT(peak_bytes() - before, 20 * static_cast<std::int64_t>(body.size()));
+  EXPECT_LT(peak_bytes() - before, 20 * std::ssize(body));
 }
 
 // Two bytes for keys and for values, in every layer and head, of every token up to the step's own.

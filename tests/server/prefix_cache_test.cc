@@ -1,4 +1,5 @@
 #include "src/server/cache/prefix_cache.h"
+#include "src/base/size32.h"
 
 #include <gtest/gtest.h>
 
@@ -24,11 +25,7 @@ std::vector<TokenId> joined(std::vector<TokenId> a, const std::vector<TokenId>& 
 
 void put(PrefixCache& cache, std::int64_t id, const std::vector<TokenId>& t, bool running = false,
          const std::string& salt = "") {
-  cache.put({.id = RequestId(id),
-             .tokens = t,
-             .n_shared = static_cast<std::int32_t>(t.size()),
-             .salt = salt,
-             .running = running});
+  cache.put({.id = RequestId(id), .tokens = t, .n_shared = size32(t), .salt = salt, .running = running});
 }
 
 TEST(PrefixCache, FindsTheLongestOfWholePages) {
@@ -68,7 +65,7 @@ TEST(PrefixCache, SharesNothingAmongSaltsNorBeyondWhatMayBeShared) {
 
 TEST(PrefixCache, GivesUpTheLeastRecentlyUsedThatDoesNotRun) {
   PrefixCache cache;
-  for (std::int64_t i = 0; i < 4; ++i) put(cache, i, tokens(64, static_cast<std::uint64_t>(i)), i == 1);
+  for (std::int64_t i = 0; i < 4; ++i) put(cache, i, tokens(64, i), i == 1);
   cache.find(tokens(64, 0), "");
   EXPECT_EQ(cache.least_recently_used(), RequestId(2));
   cache.erase(RequestId(2));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "src/base/size32.h"
 #include "src/server/cache/prefix_waits.h"
 #include "src/server/cache/sequence_keeper.h"
 #include "tests/engine/hash_model.h"
@@ -43,7 +44,7 @@ class Sharing {
   }
   SequenceKeeper::Request of(RequestId id, const GenerationInput& input, bool full_attention = true) {
     return {.id = id,
-            .prompt_tokens = static_cast<std::int32_t>(input.prompt.size()),
+            .prompt_tokens = size32(input.prompt),
             .salt = input.cache_salt,
             .slot = input.slot,
             .full_attention = full_attention};

@@ -15,6 +15,7 @@ server::ServerOptions RunningServer::small() {
   o.engine.context = 4096;
   o.engine.threads = 1;
   o.engine.pin_threads = false;
+  o.timeouts.shutdown_seconds = 300;  // answers of 800 tokens under a sanitizer on a loaded machine
   return o;
 }
 

@@ -80,7 +80,7 @@ TEST(Sharing, ABatchChangesNoAnswer) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 8; ++i) {
     threads.emplace_back([&, i] {
-      together[static_cast<std::size_t>(i)] =
+      together[i] =
           tokens_of(post(server.port(), "/v1/completions", request(document(20 + 5 * i, "a" + std::to_string(i)))));
     });
   }

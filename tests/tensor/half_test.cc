@@ -63,10 +63,10 @@ template <typename Half>
 void boundaries_round_to_nearest_even(Half (*of_bits)(std::uint32_t), std::uint32_t infinity, double beyond_last) {
   for (std::uint32_t sign : {0u, 0x8000u})
     for (std::uint32_t bits = 0; bits < infinity; ++bits) {
-      const double a = static_cast<double>(static_cast<float>(of_bits(sign | bits)));
+      const double a = static_cast<float>(of_bits(sign | bits));
       // Infinity takes the place of the next value that a larger exponent would have.
       const double b = bits + 1 == infinity ? (sign != 0 ? -beyond_last : beyond_last)
-                                            : static_cast<double>(static_cast<float>(of_bits(sign | (bits + 1))));
+                                            : (static_cast<float>(of_bits(sign | (bits + 1))));
       const auto middle = static_cast<float>((a + b) / 2);
       ASSERT_EQ(static_cast<double>(middle), (a + b) / 2) << "the middle is exact in float";
       const std::uint32_t even = (bits & 1u) == 0 ? bits : bits + 1;
@@ -115,12 +115,12 @@ TEST(Half, RandomFloatsGoToTheNearestValue) {
     const float x = std::bit_cast<float>(static_cast<std::uint32_t>(rng.next()));
     if (std::isnan(x)) continue;
     const f16 h(x);
-    const double d = static_cast<double>(x);
+    const double d = x;
     if (std::abs(d) >= 65520.0) {
       ASSERT_EQ(h.bits & 0x7fff, 0x7c00);
       continue;
     }
-    const double error = std::abs(static_cast<double>(static_cast<float>(h)) - d);
+    const double error = std::abs((static_cast<float>(h)) - d);
     const double spacing = std::max(std::ldexp(1.0, -24), std::ldexp(1.0, std::ilogb(d == 0 ? 1e-30 : d) - 10));
     ASSERT_LE(error, spacing / 2) << x;
   }

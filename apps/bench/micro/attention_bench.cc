@@ -101,12 +101,9 @@ void decode(benchmark::State& state) {
     for (int layer = 0; layer < s.layers; ++layer) {
       std::vector<DecodePart> parts;
       std::vector<DecodeHead> heads;
+      for (int h = 0; h < s.heads; ++h) parts.push_back({s.q.data(), s.cache.runs[layer * s.heads + h], nullptr});
       for (int h = 0; h < s.heads; ++h)
-        parts.push_back({s.q.data(), s.cache.runs[static_cast<std::size_t>(layer * s.heads + h)], nullptr});
-      for (int h = 0; h < s.heads; ++h)
-        heads.push_back({{&parts[static_cast<std::size_t>(h)], 1},
-                         s.out.data() + static_cast<std::size_t>(h) * s.q.size(),
-                         nullptr});
+        heads.push_back({{&parts[h], 1}, s.out.data() + static_cast<std::size_t>(h) * s.q.size(), nullptr});
       attend_decode_cpu(heads, s.shape, {&pool(), Rounding::kFast});
     }
   }
@@ -127,11 +124,10 @@ void read_pages(benchmark::State& state) {
   std::vector<KvRun> runs;
   for (const auto& r : s.cache.runs) runs.insert(runs.end(), r.begin(), r.end());
   for (auto _ : state) {
-    pool().parallel_for(static_cast<std::int64_t>(runs.size()), kPage, [&](std::int64_t begin, std::int64_t end, int) {
+    pool().parallel_for(std::ssize(runs), kPage, [&](std::int64_t begin, std::int64_t end, int) {
       std::uint64_t sum = 0;
       for (std::int64_t r = begin; r < end; ++r)
-        sum += sum_words(runs[static_cast<std::size_t>(r)].kv,
-                         static_cast<std::size_t>(runs[static_cast<std::size_t>(r)].n_tokens) * s.shape.token_bytes());
+        sum += sum_words(runs[r].kv, static_cast<std::size_t>(runs[r].n_tokens) * s.shape.token_bytes());
       benchmark::DoNotOptimize(sum);
     });
   }
@@ -201,7 +197,7 @@ void library_gemm(benchmark::State& state) {
   for (auto _ : state)
     pool().run([&](int w) {
       omp_set_num_threads(1);
-      Worker& x = workers[static_cast<std::size_t>(w)];
+      Worker& x = workers[w];
       product.execute(x.stream, {{DNNL_ARG_SRC, x.a}, {DNNL_ARG_WEIGHTS, x.b}, {DNNL_ARG_DST, x.c}});
       x.stream.wait();
     });

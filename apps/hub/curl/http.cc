@@ -93,7 +93,7 @@ bool is_redirect(long status) {
 std::string url_path(const std::string& path) {
   std::string out;
   for (const char c : path) {
-    const auto byte = static_cast<unsigned char>(c);
+    const unsigned char byte = c;
     const bool plain =
         byte < 0x80 && (std::isalnum(byte) != 0 || std::string_view("-._~/").find(c) != std::string::npos);
     out += plain ? std::string(1, c) : fmt::format("%{:02X}", byte);

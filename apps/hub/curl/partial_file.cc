@@ -41,21 +41,20 @@ void PartialFile::take_up() {
     const ssize_t n = ::pread(fd_, buffer.data(), buffer.size(), static_cast<off_t>(offset_));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) fail_io("reading");
-    digest_->update(std::span(buffer).first(static_cast<std::size_t>(n)));
+    digest_->update(std::span(buffer).first(n));
     offset_ += n;
   }
 }
 
 void PartialFile::append(std::span<const std::byte> bytes) {
-  MNEME_CHECK(static_cast<std::int64_t>(bytes.size()) <= size_ - offset_, "{} bytes at {} of {}", bytes.size(), offset_,
-              size_);
+  MNEME_CHECK(std::ssize(bytes) <= size_ - offset_, "{} bytes at {} of {}", bytes.size(), offset_, size_);
   while (!bytes.empty()) {
     const ssize_t n = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset_));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_io("writing");
-    digest_->update(bytes.first(static_cast<std::size_t>(n)));
+    digest_->update(bytes.first(n));
     offset_ += n;
-    bytes = bytes.subspan(static_cast<std::size_t>(n));
+    bytes = bytes.subspan(n);
   }
 }
 

@@ -165,7 +165,7 @@ void fetch_rest(const FetchContext& c, HttpClient& client, const std::string& ur
   HttpBody body;
   body.begin = [&](const HttpResponse& head) { end = check_answer(head, part, end, what); };
   body.write = [&](std::span<const std::byte> bytes) {
-    if (static_cast<std::int64_t>(bytes.size()) > end - part.offset())
+    if (std::ssize(bytes) > end - part.offset())
       fail(ErrorKind::kFormat, "{}: the answer has more than the {} bytes that were announced", what, part.size());
     const std::int64_t before = part.offset() / kMegabyte;
     part.append(bytes);

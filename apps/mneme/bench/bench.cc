@@ -130,7 +130,7 @@ template <typename AnyBench>
 void run_cases(const BenchCommand& o, AnyBench& bench, BenchReport& report, const ProgressFn& show) {
   std::int64_t done = 0;
   for (BenchRow& row : report.rows) {
-    show("measuring, cases", done++, static_cast<std::int64_t>(report.rows.size()));
+    show("measuring, cases", done++, std::ssize(report.rows));
     row.result = o.decode ? bench.decode(row.c) : bench.prefill(row.c);
   }
 }
@@ -138,8 +138,8 @@ void run_cases(const BenchCommand& o, AnyBench& bench, BenchReport& report, cons
 BenchReport bench_cpu(const BenchCommand& o, const Machine& machine, std::unique_ptr<Model> model,
                       const CpuContext& cpu, const BenchOptions& options, const ProgressFn& show) {
   BenchReport report = report_of(o, machine, model->config(), cpu.pool->size());
-  report.weight_bytes = static_cast<std::int64_t>(model->weight_bytes());
-  report.step_weight_bytes = static_cast<std::int64_t>(model->step_weight_bytes());
+  report.weight_bytes = model->weight_bytes();
+  report.step_weight_bytes = model->step_weight_bytes();
   report.weights = dtype_name(model->layers()[0].gate.view().dtype());
   Bench bench(*model, cpu, machine, options);
   run_cases(o, bench, report, show);

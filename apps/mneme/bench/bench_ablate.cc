@@ -126,7 +126,7 @@ int ablate(AblateCommand o) {
     for (const std::int32_t batch : o.batches) {
       double window = 0;
       for (const Part& part : kParts) {
-        bar.show("measuring, cases", static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(total));
+        bar.show("measuring, cases", rows.size(), total);
         const BenchResult r = bench->decode(case_of(o, part, shape, depth, batch));
         if (!part.drawn) window = r.step.median;
         rows.push_back({&part, depth, batch, r, window});

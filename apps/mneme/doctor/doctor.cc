@@ -178,7 +178,7 @@ Json outlook_json(const Outlook& o, const std::string& name) {
 }
 
 DeviceOutlooks on_device(const Outlook& o, const DoctorDevice& device, const Machine& machine) {
-  return device_outlooks(device, o.shape, o.context, o.batch, static_cast<std::int64_t>(machine.memory_limit));
+  return device_outlooks(device, o.shape, o.context, o.batch, machine.memory_limit);
 }
 
 int doctor(const DoctorOptions& o) {

@@ -72,9 +72,8 @@ std::string devices_text(const std::vector<DoctorDevice>& devices) {
          fmt::format("{}, compute capability {}.{}, driver {}, {}{}", d.info.name, d.info.compute_major,
                      d.info.compute_minor, d.info.driver, d.info.pci_bus,
                      d.info.numa_node >= 0 ? fmt::format(", NUMA node {}", d.info.numa_node) : ""));
-    line("  memory",
-         fmt::format("{}, {} free, read at {:.0f} GB/s", gib(static_cast<std::int64_t>(d.info.memory_bytes)),
-                     gib(static_cast<std::int64_t>(d.info.free_bytes)), d.rates.read / 1e9));
+    line("  memory", fmt::format("{}, {} free, read at {:.0f} GB/s", gib(d.info.memory_bytes), gib(d.info.free_bytes),
+                                 d.rates.read / 1e9));
     line("  link", fmt::format("{:.1f} GB/s from the host, {:.1f} GB/s to it", d.rates.host_to_device / 1e9,
                                d.rates.device_to_host / 1e9));
   }

@@ -57,7 +57,7 @@ std::string calibration_table(const eval::Calibration& c, const MethodShape& sha
 
 // 0.604f as 0.604, not as the nearest float spelled out.
 double spelled(float tau) {
-  return std::round(static_cast<double>(tau) * 1000) / 1000;
+  return std::round(double{tau} * 1000) / 1000;
 }
 
 nlohmann::json calibration_json(const eval::Calibration& c, const MethodShape& shape) {

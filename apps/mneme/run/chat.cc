@@ -126,7 +126,7 @@ void Chat::read(std::string text, const std::string& name) {
   reset_conversation();
   session_ = std::move(fresh);
   document_name_ = name;
-  note("{}: {} tokens{}", name, grouped(static_cast<std::int64_t>(session_->tokens().size())),
+  note("{}: {} tokens{}", name, grouped(session_->tokens().size()),
        stopped ? "; stopped, the rest is read with the first question" : "");
   if (!stopped) just_read_ = std::make_unique<Session>(session_->fork());
 }
@@ -140,7 +140,7 @@ Turn Chat::turn_of(const std::string& question) const {
 // Errors  kRequest: none at all.
 int Chat::room_for_answer(const Turn& turn) const {
   const std::int64_t context = report_.engine.context;
-  const auto before = static_cast<std::int64_t>(session_->tokens().size());
+  const std::int64_t before = session_->tokens().size();
   const std::int64_t room = context - before - session_->count_tokens(turn, options_.how);
   if (room < 1) {
     fail(
@@ -175,7 +175,7 @@ void Chat::ask(const std::string& question) {
 
 void Chat::save(const std::string& path) const {
   session_->save(path);
-  note("Saved to {}: {} tokens", path, grouped(static_cast<std::int64_t>(session_->tokens().size())));
+  note("Saved to {}: {} tokens", path, grouped(session_->tokens().size()));
 }
 
 // The session stays as it is where the file is no good.
@@ -187,7 +187,7 @@ void Chat::restore(const std::string& path) {
   document_name_ = path;
   seeded_ = !options_.generation.sampling.seed;
   if (document_waits) just_read_ = std::make_unique<Session>(session_->fork());
-  note("{}: {} tokens", path, grouped(static_cast<std::int64_t>(session_->tokens().size())));
+  note("{}: {} tokens", path, grouped(session_->tokens().size()));
 }
 
 void Chat::reset() {
@@ -205,9 +205,8 @@ void Chat::reset() {
 }
 
 void Chat::report_stats() const {
-  note("{} of {} tokens of context in use; {} question{}",
-       grouped(static_cast<std::int64_t>(session_->tokens().size())), grouped(report_.engine.context), turns_,
-       turns_ == 1 ? "" : "s");
+  note("{} of {} tokens of context in use; {} question{}", grouped(session_->tokens().size()),
+       grouped(report_.engine.context), turns_, turns_ == 1 ? "" : "s");
   if (!document_name_.empty()) note("document {}", document_name_);
   if (turns_ == 0) return;
   note("the last question: {} tokens computed, {} kept from before", grouped(report_.answer.stats.prompt_tokens),

@@ -57,7 +57,7 @@ class PlainReader final : public LineReader {
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) fail(ErrorKind::kFile, "standard input: cannot be read: {}", std::strerror(errno));
       buffer_.erase(0, std::exchange(begin_, 0));
-      buffer_.append(bytes, static_cast<std::size_t>(n));
+      buffer_.append(bytes, n);
       return n > 0;
     }
   }
@@ -158,7 +158,7 @@ class TerminalReader final : public LineReader {
       std::fputc('\n', stderr);
       return End::kEnd;
     }
-    line.assign(typed, static_cast<std::size_t>(n));
+    line.assign(typed, n);
     while (!line.empty() && (line.back() == '\n' || line.back() == '\r')) line.pop_back();
     HistEvent event;
     if (line.find_first_not_of(" \t") != line.npos) history(history_.get(), &event, H_ENTER, line.c_str());

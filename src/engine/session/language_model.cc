@@ -30,7 +30,7 @@ std::string ModelFile::detokenize(std::span<const std::int32_t> tokens) const {
   return impl_->text->tokenizer->decode(tokens);
 }
 std::int64_t ModelFile::count_tokens(const Turn& turn, const AskOptions& options) const {
-  return static_cast<std::int64_t>(impl_->text->prompt_of(turn, options, true).tokens.size());
+  return impl_->text->prompt_of(turn, options, true).tokens.size();
 }
 
 LanguageModel::LanguageModel(ModelFile file, const EngineOptions& options, const ProgressFn& progress) {

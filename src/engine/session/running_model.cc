@@ -4,6 +4,7 @@
 
 #include "src/base/error.h"
 #include "src/base/numa.h"
+#include "src/base/size32.h"
 #include "src/engine/kv_method.h"
 #include "src/engine/session/session_identity.h"
 #include "src/model/model.h"
@@ -71,14 +72,14 @@ TextSide::Prompt TextSide::prompt_of(const Turn& turn, const AskOptions& how, bo
     options.add_bos = false;
     options.continues = options.continues || !text.empty();
     const std::vector<TokenId> tail = tokenizer->encode(question, options);
-    prompt.n_question = static_cast<std::int32_t>(tail.size());
+    prompt.n_question = size32(tail);
     prompt.tokens.insert(prompt.tokens.end(), tail.begin(), tail.end());
     return prompt;
   }
   const ChatFormat::Turn words{.document = turn.document, .question = turn.question, .system = turn.system};
   if (how.question == QuestionPath::kPrefill) return {.tokens = chat.user_turn(words, first), .n_question = 0};
   ChatFormat::SplitTurn split = chat.user_turn_split(words, first);
-  Prompt prompt{.tokens = std::move(split.document), .n_question = static_cast<std::int32_t>(split.question.size())};
+  Prompt prompt{.tokens = std::move(split.document), .n_question = size32(split.question)};
   prompt.tokens.insert(prompt.tokens.end(), split.question.begin(), split.question.end());
   return prompt;
 }

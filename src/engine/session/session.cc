@@ -4,6 +4,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/base/size32.h"
 #include "src/engine/session/session_impl.h"
 
 namespace mneme {
@@ -49,8 +50,7 @@ RequestInput Session::Impl::input_of(const Turn& turn, const AskOptions& how) co
     ChatFormat::SplitTurn split = model->text->chat.user_turn_split(
         {.document = whole.document, .question = whole.question, .system = whole.system}, true);
     input.prompt = std::move(split.question);
-    if (how.question == QuestionPath::kDecode)
-      input.decode_prompt_tail = static_cast<std::int32_t>(input.prompt.size());
+    if (how.question == QuestionPath::kDecode) input.decode_prompt_tail = size32(input.prompt);
     return input;
   }
   if (id.valid() && !turn.system.empty()) {
@@ -58,7 +58,7 @@ RequestInput Session::Impl::input_of(const Turn& turn, const AskOptions& how) co
   }
   TextSide::Prompt prompt = model->text->prompt_of(turn, how, !id.valid());
   if (answered && framing == Framing::kChat) input.prompt = model->text->chat.end_of_answer();
-  const auto before = static_cast<std::int32_t>(input.prompt.size());
+  const auto before = size32(input.prompt);
   const auto [begin, end] = model->text->question_span(turn, how, !id.valid(), prompt.tokens);
   if (begin < end) input.question_span = {before + begin, before + end};
   input.prompt.insert(input.prompt.end(), prompt.tokens.begin(), prompt.tokens.end());
@@ -206,7 +206,7 @@ Session Session::fork() {
 }
 
 std::int64_t Session::count_tokens(const Turn& turn, const AskOptions& how) const {
-  return static_cast<std::int64_t>(impl_->input_of(turn, how).prompt.size());
+  return impl_->input_of(turn, how).prompt.size();
 }
 
 std::vector<std::int32_t> Session::tokens() const {

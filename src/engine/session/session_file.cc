@@ -149,9 +149,8 @@ void read_document(std::span<const std::byte> bytes, std::string_view name, Sess
 }
 
 void read_tokens(std::span<const std::byte> bytes, std::string_view name, std::int64_t n, SessionContent& c) {
-  if (bytes.size() != static_cast<std::uint64_t>(n) * sizeof(std::int32_t))
-    damaged(name, fmt::format("{} tokens in {} bytes", n, bytes.size()));
-  c.tokens.resize(static_cast<std::size_t>(n));
+  if (bytes.size() != n * sizeof(std::int32_t)) damaged(name, fmt::format("{} tokens in {} bytes", n, bytes.size()));
+  c.tokens.resize(n);
   std::memcpy(c.tokens.data(), bytes.data(), bytes.size());
   const auto stray =
       std::find_if(c.tokens.begin(), c.tokens.end(), [&](std::int32_t t) { return t < 0 || t >= c.identity.vocab; });
@@ -180,7 +179,7 @@ SavedHead read_head(ByteReader& in, std::string_view name, std::int32_t n_comput
     if (r.begin < end || r.begin >= r.end || r.end > n_computed)
       damaged(name, fmt::format("kept tokens [{}, {}) after {} of {}", r.begin, r.end, end, n_computed));
     end = r.end;
-    n += static_cast<std::size_t>(r.end - r.begin);
+    n += r.end - r.begin;
   }
   head.mass = read_list<float>(in, name, "sums of attention");
   if (!head.mass.empty() && head.mass.size() != n)
@@ -235,8 +234,7 @@ void check_kv(std::span<const std::byte> bytes, std::string_view name, const Ses
 std::int32_t SessionContent::n_stored(std::int32_t layer, std::int32_t kv_head) const {
   if (!method) return n_computed;
   std::int32_t n = 0;
-  for (const TokenRange& r : method->heads[static_cast<std::size_t>(layer * identity.kv.n_kv_heads + kv_head)].stored)
-    n += r.end - r.begin;
+  for (const TokenRange& r : method->heads[layer * identity.kv.n_kv_heads + kv_head].stored) n += r.end - r.begin;
   return n;
 }
 
@@ -262,7 +260,7 @@ SessionFile SessionFile::parse(std::span<const std::byte> bytes, std::string_vie
   for (std::int32_t layer = 0; layer < kv.n_layers; ++layer)
     for (std::int32_t h = 0; h < kv.n_kv_heads; ++h) {
       file.first_.push_back(at);
-      at += static_cast<std::size_t>(c.n_stored(layer, h)) * kv.token_bytes();
+      at += c.n_stored(layer, h) * kv.token_bytes();
     }
   return file;
 }
@@ -271,9 +269,8 @@ std::span<const std::byte> SessionFile::kv(std::int32_t layer, std::int32_t kv_h
   const KvShape& shape = content_.identity.kv;
   MNEME_CHECK(layer >= 0 && layer < shape.n_layers && kv_head >= 0 && kv_head < shape.n_kv_heads, "layer {}, head {}",
               layer, kv_head);
-  const std::size_t bytes = shape.token_bytes() * static_cast<std::size_t>(content_.n_stored(layer, kv_head));
-  const auto index =
-      static_cast<std::size_t>(layer) * static_cast<std::size_t>(shape.n_kv_heads) + static_cast<std::size_t>(kv_head);
+  const std::size_t bytes = shape.token_bytes() * content_.n_stored(layer, kv_head);
+  const auto index = layer * static_cast<std::size_t>(shape.n_kv_heads) + kv_head;
   return kv_.subspan(first_.empty() ? index * bytes : first_[index], bytes);
 }
 

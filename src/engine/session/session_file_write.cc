@@ -38,7 +38,7 @@ ByteWriter state_section(const SessionContent& c) {
   b.put(std::uint8_t{c.random.has_value()});
   b.put(c.random.value_or(RandomPosition{}).seed);
   b.put(c.random.value_or(RandomPosition{}).draws);
-  b.put(static_cast<std::int64_t>(c.tokens.size()));
+  b.put(std::ssize(c.tokens));
   b.put(std::int64_t{c.n_computed});
   return b;
 }
@@ -55,7 +55,7 @@ ByteWriter method_section(const SessionContent& c) {
   ByteWriter b;
   auto head = c.method->heads.begin();
   for (std::int32_t layer = 0; layer < c.identity.kv.n_layers; ++layer) {
-    b.put(c.method->budgets[static_cast<std::size_t>(layer)]);
+    b.put(c.method->budgets[layer]);
     for (std::int32_t h = 0; h < c.identity.kv.n_kv_heads; ++h, ++head) {
       b.put(static_cast<std::uint32_t>(head->stored.size()));
       for (const TokenRange& r : head->stored) {
@@ -147,7 +147,7 @@ void write_session(const std::filesystem::path& path, const SessionContent& cont
   const KvShape& shape = content.identity.kv;
   for (std::int32_t layer = 0; layer < shape.n_layers; ++layer) {
     for (std::int32_t head = 0; head < shape.n_kv_heads; ++head) {
-      const std::uint64_t expected = shape.token_bytes() * static_cast<std::uint64_t>(content.n_stored(layer, head));
+      const std::uint64_t expected = shape.token_bytes() * content.n_stored(layer, head);
       std::uint64_t written = 0;
       kv(layer, head, [&](std::span<const std::byte> piece) {
         out.append(piece);

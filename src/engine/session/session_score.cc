@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "src/base/error.h"
+#include "src/base/size32.h"
 #include "src/engine/session/session_impl.h"
 
 namespace mneme {
@@ -73,12 +74,12 @@ Scores Session::score(std::string_view text, const ScoreOptions& options) const 
     std::int32_t before = 0;  // tokens of the session that the request shares
     if (!first) {
       const auto all = engine.tokens(s.id);
-      before = static_cast<std::int32_t>(all.size()) - 1;
+      before = size32(all) - 1;
       input.prompt.push_back(all.back());  // its logits score the first token of the text
     }
     input.prompt.insert(input.prompt.end(), tokens.begin(), tokens.end());
     if (input.prompt.size() < 2) fail(ErrorKind::kRequest, "the text has no token to score");
-    const auto end = before + static_cast<std::int32_t>(input.prompt.size());
+    const auto end = before + size32(input.prompt);
     if (options.logits)
       input.on_logits = [&scores, end](std::int32_t position, std::span<const float> row) {
         if (position < end) scores.logits.insert(scores.logits.end(), row.begin(), row.end());
@@ -106,7 +107,7 @@ std::vector<float> Session::logits() const {
     input.max_tokens = 1;
     input.method = s.plan_beside();
     input.on_logits = [&logits](std::int32_t, std::span<const float> row) { logits.assign(row.begin(), row.end()); };
-    request.begin(engine, s.id, static_cast<std::int32_t>(all.size()) - 1, std::move(input));
+    request.begin(engine, s.id, size32(all) - 1, std::move(input));
   });
   request.run();
   return logits;

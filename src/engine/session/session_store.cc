@@ -18,8 +18,7 @@ namespace {
 
 // Positions of one head whose keys and values are in the file.
 std::vector<TokenRange> stored_of(const SessionContent& content, std::int32_t layer, std::int32_t head) {
-  if (content.method)
-    return content.method->heads[static_cast<std::size_t>(layer * content.identity.kv.n_kv_heads + head)].stored;
+  if (content.method) return content.method->heads[layer * content.identity.kv.n_kv_heads + head].stored;
   return content.n_computed > 0 ? std::vector<TokenRange>{{0, content.n_computed}} : std::vector<TokenRange>{};
 }
 
@@ -31,7 +30,7 @@ void read_kv(const SessionFile& file, SequenceCache& cache) {
       for (const TokenRange& r : stored_of(file.content(), layer, head)) {
         for (std::int32_t at = r.begin; at < r.end;) {
           const std::int32_t n = std::min(r.end - at, kPageTokens - at % kPageTokens);
-          const auto piece = from.first(static_cast<std::size_t>(n) * shape.token_bytes());
+          const auto piece = from.first(n * shape.token_bytes());
           cache.pool().write(cache.token(layer, head, at), piece.data(), piece.size());
           from = from.subspan(piece.size());
           at += n;
@@ -83,8 +82,8 @@ std::optional<SavedMethod> method_of(const SequenceCache& cache, const MethodSta
       head.stored = cache.stored(layer, h);
       if (state == nullptr || state->mass.empty()) continue;
       // Sums of tokens that were computed since the method looked last are 0.
-      head.mass = state->mass[static_cast<std::size_t>(h)];
-      head.mass.resize(static_cast<std::size_t>(cache.n_stored(layer, h)), 0.0f);
+      head.mass = state->mass[h];
+      head.mass.resize(cache.n_stored(layer, h), 0.0f);
       any = any || !head.mass.empty();
     }
   }
@@ -107,9 +106,8 @@ std::unique_ptr<MethodState> state_of(const SessionContent& content, const std::
   const std::int32_t n_kv = content.identity.kv.n_kv_heads;
   for (std::int32_t layer = 0; layer < content.identity.kv.n_layers; ++layer) {
     MethodState::Layer& to = state->layer(layer);
-    if (plan->recipe.norm) to.budget = content.method->budgets[static_cast<std::size_t>(layer)];
-    for (std::size_t h = 0; h < to.mass.size(); ++h)
-      to.mass[h] = content.method->heads[static_cast<std::size_t>(layer * n_kv) + h].mass;
+    if (plan->recipe.norm) to.budget = content.method->budgets[layer];
+    for (std::size_t h = 0; h < to.mass.size(); ++h) to.mass[h] = content.method->heads[(layer * n_kv) + h].mass;
   }
   return state;
 }
@@ -123,7 +121,7 @@ SavedSession saved_session(const std::filesystem::path& path) {
   return {.model_name = content.identity.name,
           .architecture = content.identity.architecture,
           .kv_cache_dtype = content.identity.kv.dtype == DType::kF16 ? KvDtype::kF16 : KvDtype::kBf16,
-          .tokens = static_cast<std::int64_t>(content.tokens.size()),
+          .tokens = std::ssize(content.tokens),
           .computed_tokens = content.n_computed,
           .document_waits = content.document.has_value()};
 }
@@ -144,7 +142,7 @@ void append_kv(const SequenceCache& cache, std::int32_t layer, std::int32_t kv_h
   std::vector<KvRun> runs;
   cache.append_runs(layer, kv_head, positions.begin, positions.end, runs);
   for (const KvRun& run : runs) {
-    const std::size_t bytes = static_cast<std::size_t>(run.n_tokens) * cache.shape().token_bytes();
+    const std::size_t bytes = run.n_tokens * cache.shape().token_bytes();
     const std::size_t at = out.size();
     out.resize(at + bytes);
     cache.pool().read(out.data() + at, run.kv, bytes);

@@ -28,8 +28,8 @@ class ByteReader {
     if (n > remaining())
       fail(ErrorKind::kFormat, "{}: {} at byte {} needs {} bytes, the file has {} left: truncated or damaged", file_,
            what, position_, n, remaining());
-    const auto piece = bytes_.subspan(position_, static_cast<std::size_t>(n));
-    position_ += static_cast<std::size_t>(n);
+    const auto piece = bytes_.subspan(position_, n);
+    position_ += n;
     return piece;
   }
 

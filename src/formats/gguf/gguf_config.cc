@@ -103,7 +103,7 @@ void read_freq_factors(const GgufFile& file, RopeConfig& r) {
   if (t->dtype != DType::kF32 || t->rank != 1)
     fail(ErrorKind::kUnsupported, "{}: tensor 'rope_freqs.weight': expected a vector in f32, found rank {} in {}",
          file.file(), t->rank, dtype_name(t->dtype));
-  r.freq_factors.resize(static_cast<std::size_t>(t->dims[0]));
+  r.freq_factors.resize(t->dims[0]);
   std::memcpy(r.freq_factors.data(), t->data.data(), t->data.size());
 }
 

@@ -53,7 +53,7 @@ std::int64_t load_integer(GgufType type, const std::byte* p, std::string_view fi
   const auto value = load<std::uint64_t>(p);
   if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
     fail(ErrorKind::kFormat, "{}: '{}' is {}, which no such value can be", file, key, value);
-  return static_cast<std::int64_t>(value);
+  return value;
 }
 
 std::string type_text(const GgufValue& v) {
@@ -148,7 +148,7 @@ std::uint64_t GgufFile::read_alignment() const {
   if (*given < 8 || *given > (1 << 20) || (*given & (*given - 1)) != 0)
     fail(ErrorKind::kFormat, "{}: general.alignment: expected a power of two from 8 to 1048576, found {}", file_,
          *given);
-  return static_cast<std::uint64_t>(*given);
+  return *given;
 }
 
 GgufFile::Place GgufFile::read_tensor(ByteReader& in, std::uint64_t alignment) {
@@ -160,7 +160,7 @@ GgufFile::Place GgufFile::read_tensor(ByteReader& in, std::uint64_t alignment) {
   const auto rank = in.read<std::uint32_t>(t.name);
   if (rank < 1 || rank > 4)
     fail(ErrorKind::kFormat, "{}: tensor '{}' has {} dimensions; expected 1 to 4", file_, t.name, rank);
-  t.rank = static_cast<int>(rank);
+  t.rank = rank;
   std::int64_t elements = 1;
   for (std::uint32_t d = 0; d < rank; ++d) {
     const auto size = in.read<std::uint64_t>(t.name);
@@ -168,7 +168,7 @@ GgufFile::Place GgufFile::read_tensor(ByteReader& in, std::uint64_t alignment) {
       fail(ErrorKind::kFormat,
            "{}: dimension {} of tensor '{}' is {}: expected at least 1 and at most 2^48 elements in all", file_, d,
            t.name, size);
-    t.dims[rank - 1 - d] = static_cast<std::int64_t>(size);
+    t.dims[rank - 1 - d] = size;
     elements *= static_cast<std::int64_t>(size);
   }
   const auto type = in.read<std::uint32_t>(t.name);
@@ -190,7 +190,7 @@ GgufFile::Place GgufFile::read_tensor(ByteReader& in, std::uint64_t alignment) {
   if (!tensor_by_name_.emplace(t.name, tensors_.size()).second)
     fail(ErrorKind::kFormat, "{}: tensor '{}' occurs twice", file_, t.name);
   tensors_.push_back(t);
-  return {offset, static_cast<std::uint64_t>(elements / info.block) * static_cast<std::uint64_t>(info.bytes)};
+  return {offset, (elements / info.block) * static_cast<std::uint64_t>(info.bytes)};
 }
 
 void GgufFile::read_tensors(ByteReader& in) {
@@ -211,7 +211,7 @@ void GgufFile::read_tensors(ByteReader& in) {
       fail(ErrorKind::kFormat,
            "{}: tensor '{}' of type {} has {} bytes at offset {} of the data, which has {}: truncated or damaged",
            file_, tensors_[i].name, dtype_name(tensors_[i].dtype), size, offset, data.size());
-    tensors_[i].data = data.subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(size));
+    tensors_[i].data = data.subspan(offset, size);
   }
   check_overlaps(places);
 }
@@ -269,7 +269,7 @@ std::optional<std::int64_t> GgufFile::integer(std::string_view key) const {
 std::optional<double> GgufFile::number(std::string_view key) const {
   const GgufValue* v = find(key);
   if (v == nullptr) return std::nullopt;
-  if (v->type == GgufType::kF32) return static_cast<double>(load<float>(v->bytes.data()));
+  if (v->type == GgufType::kF32) return double{load<float>(v->bytes.data())};
   if (v->type == GgufType::kF64) return load<double>(v->bytes.data());
   if (!is_integer(v->type)) wrong_type(file_, key, "a number", *v);
   return static_cast<double>(load_integer(v->type, v->bytes.data(), file_, key));
@@ -294,7 +294,7 @@ std::optional<std::vector<std::string_view>> GgufFile::strings(std::string_view 
   if (v == nullptr) return std::nullopt;
   if (v->type != GgufType::kArray || v->element != GgufType::kString) wrong_type(file_, key, "an array of string", *v);
   std::vector<std::string_view> out;
-  out.reserve(static_cast<std::size_t>(v->count));  // bounded by the file size, see parse()
+  out.reserve(v->count);  // bounded by the file size, see parse()
   ByteReader in(v->bytes, file_);
   for (std::uint64_t i = 0; i < v->count; ++i) {
     const auto raw = in.take(in.read<std::uint64_t>(key), key);
@@ -308,7 +308,7 @@ std::optional<std::vector<std::int64_t>> GgufFile::integers(std::string_view key
   if (v == nullptr) return std::nullopt;
   if (v->type != GgufType::kArray || !is_integer(v->element)) wrong_type(file_, key, "an array of integers", *v);
   std::vector<std::int64_t> out;
-  out.reserve(static_cast<std::size_t>(v->count));
+  out.reserve(v->count);
   const std::size_t size = gguf_type_bytes(v->element);
   for (std::size_t i = 0; i < v->count; ++i)
     out.push_back(load_integer(v->element, v->bytes.data() + i * size, file_, key));
@@ -319,7 +319,7 @@ std::optional<std::vector<float>> GgufFile::floats(std::string_view key) const {
   const GgufValue* v = find(key);
   if (v == nullptr) return std::nullopt;
   if (v->type != GgufType::kArray || v->element != GgufType::kF32) wrong_type(file_, key, "an array of f32", *v);
-  std::vector<float> out(static_cast<std::size_t>(v->count));
+  std::vector<float> out(v->count);
   if (!out.empty()) std::memcpy(out.data(), v->bytes.data(), v->bytes.size());
   return out;
 }

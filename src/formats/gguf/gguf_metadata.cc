@@ -95,7 +95,7 @@ std::string_view known_pre_tokenizer(const std::vector<std::string>& patterns) {
 std::vector<float> gguf_freq_factors(const ModelConfig& config) {
   const RopeConfig& r = config.rope;
   if (r.scaling != RopeScaling::kLlama3) return r.freq_factors;
-  std::vector<float> out(static_cast<std::size_t>(config.head_dim / 2));
+  std::vector<float> out(config.head_dim / 2);
   for (std::size_t i = 0; i < out.size(); ++i) {
     const double frequency = std::pow(r.theta, -2.0 * static_cast<double>(i) / static_cast<double>(config.head_dim));
     const double waves = static_cast<double>(r.original_context) * frequency / (2.0 * std::numbers::pi);

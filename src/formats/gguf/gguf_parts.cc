@@ -60,7 +60,7 @@ std::vector<MappedFile> add_other_parts(GgufFile& first, const std::filesystem::
     mappings.emplace_back(other);
     first.add_part(parse_part(mappings.back(), other, *split, no));
   }
-  const auto found = static_cast<std::int64_t>(first.tensors().size());
+  const std::int64_t found = first.tensors().size();
   if (split->tensors && *split->tensors != found)
     fail(ErrorKind::kFormat, "{}: expected {} tensors in {} parts, found {}", path.string(), *split->tensors,
          split->count, found);

@@ -79,7 +79,7 @@ void GgufWriter::put(std::string_view k, float value) {
 }
 void GgufWriter::put(std::string_view k, bool value) {
   key(k, GgufType::kBool);
-  append(metadata_, static_cast<std::uint8_t>(value));
+  append(metadata_, std::uint8_t{value});
 }
 void GgufWriter::put(std::string_view k, std::span<const std::string> values) {
   key(k, GgufType::kArray);
@@ -109,7 +109,7 @@ void GgufWriter::add_tensor(std::string_view name, std::initializer_list<std::in
   for (const std::int64_t d : dims) rows *= d;
   const std::int64_t row = *(dims.end() - 1);
   rows /= row;
-  tensors_.push_back({std::string(name), dims, dtype, static_cast<std::uint64_t>(rows) * row_bytes(dtype, row)});
+  tensors_.push_back({std::string(name), dims, dtype, rows * row_bytes(dtype, row)});
 }
 
 void GgufWriter::begin_data() {
@@ -158,7 +158,7 @@ void GgufWriter::write_raw(const void* data, std::size_t n) {
     const ssize_t k = ::write(fd_, out_.data() + done, out_.size() - done);
     if (k < 0 && errno == EINTR) continue;
     if (k < 0) fail_io("writing");
-    done += static_cast<std::size_t>(k);
+    done += k;
   }
   out_.clear();
 }

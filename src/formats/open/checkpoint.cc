@@ -8,6 +8,7 @@
 
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
+#include "src/base/size32.h"
 #include "src/formats/gguf/gguf_checkpoint.h"
 #include "src/formats/gguf/gguf_file.h"
 #include "src/formats/gguf/gguf_model.h"
@@ -57,7 +58,7 @@ const CheckpointTensor* Checkpoint::find(std::string_view name) const {
 const CheckpointTensor& Checkpoint::require(std::string_view name, std::initializer_list<std::int64_t> shape) const {
   const CheckpointTensor* t = find(name);
   if (t == nullptr) fail(ErrorKind::kFormat, "tensor '{}' is missing", name);
-  bool fits = t->view.rank() == static_cast<int>(shape.size());
+  bool fits = t->view.rank() == size32(shape);
   for (int i = 0; fits && i < t->view.rank(); ++i) {
     const std::int64_t size = shape.begin()[i];
     fits = size == kAnySize || t->view.dim(i) == size;

@@ -65,7 +65,7 @@ class Converter {
 
   std::int64_t kept() const { return kept_; }
   std::int64_t narrower() const { return narrower_; }
-  std::int64_t size() const { return static_cast<std::int64_t>(jobs_.size()); }
+  std::int64_t size() const { return jobs_.size(); }
 
   void declare(GgufWriter& writer) const {
     for (const Job& job : jobs_) {
@@ -78,7 +78,7 @@ class Converter {
   }
 
   void write(GgufWriter& writer, std::int64_t i) {
-    const Job& job = jobs_[static_cast<std::size_t>(i)];
+    const Job& job = jobs_[i];
     const ConstTensorView& v = job.from->view;
     // A vector counts as one row, unless its elements are permuted.
     if (v.rank() == 1 && !job.reorder) return write_rows(writer, {v.data(), v.dtype(), {1, v.dim(0)}}, job);
@@ -91,20 +91,20 @@ class Converter {
     const std::int64_t rows = v.dim(0), width = v.dim(1);
     const std::int64_t chunk = std::max<std::int64_t>(1, kChunkElements / width);
     const std::size_t bytes = row_bytes(job.to, width);
-    floats_.reserve(static_cast<std::size_t>(std::min(chunk, rows) * width) * sizeof(float));
-    out_.reserve(static_cast<std::size_t>(std::min(chunk, rows)) * bytes);
+    floats_.reserve((std::min(chunk, rows) * width) * sizeof(float));
+    out_.reserve(std::min(chunk, rows) * bytes);
     for (std::int64_t begin = 0; begin < rows; begin += chunk) {
       const std::int64_t n = std::min(chunk, rows - begin);
       for (std::int64_t i = 0; i < n; ++i) {
         const std::int64_t r = job.reorder ? source_row(begin + i, from_.config().head_dim, pairs_) : begin + i;
         if (v.dtype() == job.to)
-          std::copy_n(v.row(r), bytes, out_.data() + static_cast<std::size_t>(i) * bytes);
+          std::copy_n(v.row(r), bytes, out_.data() + i * bytes);
         else
           dequantise_row(v, r, floats_.as<float>() + i * width);
       }
       if (v.dtype() != job.to)
         quantise_rows(view_of(floats_.as<const float>(), {n, width}), {out_.data(), job.to, {n, width}});
-      writer.write({out_.data(), static_cast<std::size_t>(n) * bytes});
+      writer.write({out_.data(), n * bytes});
     }
   }
 
@@ -126,8 +126,7 @@ ConvertResult convert_to_gguf(const Checkpoint& from, const std::filesystem::pat
   for (const CarriedMetadata& m : from.carried_metadata()) writer.put_encoded(m.key, m.encoded);
   put_tokenizer(writer, from.tokenizer());
   const std::vector<float> factors = gguf_freq_factors(from.config());
-  if (!factors.empty())
-    writer.add_tensor("rope_freqs.weight", {static_cast<std::int64_t>(factors.size())}, DType::kF32);
+  if (!factors.empty()) writer.add_tensor("rope_freqs.weight", {std::ssize(factors)}, DType::kF32);
   converter.declare(writer);
   writer.begin_data();
   if (!factors.empty()) writer.write(std::as_bytes(std::span(factors)));

@@ -21,7 +21,7 @@ void put_token(TokenizerData& t, std::vector<bool>& taken, std::int64_t id, cons
   if (id < 0 || id >= most)
     fail(ErrorKind::kFormat, "{}: token '{}': expected an id from 0 to {}, found {}", file, text.substr(0, 40),
          most - 1, id);
-  const auto i = static_cast<std::size_t>(id);
+  const std::size_t i = id;
   if (i >= t.tokens.size()) {
     t.tokens.resize(i + 1);
     t.types.resize(i + 1, TokenType::kUnused);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "src/base/size32.h"
 #include "src/formats/bytes/byte_reader.h"
 #include "src/formats/json.h"
 
@@ -27,7 +28,7 @@ SafetensorsTensor read_tensor(const std::string& name, const JsonRef& entry, std
   const auto shape = entry.at("shape").elements();
   if (shape.size() > t.dims.size())
     fail(ErrorKind::kUnsupported, "{}: tensor '{}' has {} dimensions; expected at most 4", file, name, shape.size());
-  t.rank = std::max(1, static_cast<int>(shape.size()));
+  t.rank = std::max(1, size32(shape));
   std::int64_t elements = 1;
   for (std::size_t d = 0; d < shape.size(); ++d) {
     const std::int64_t size = shape[d].integer();
@@ -42,12 +43,12 @@ SafetensorsTensor read_tensor(const std::string& name, const JsonRef& entry, std
   if (begin < 0 || end < begin || static_cast<std::uint64_t>(end) > data.size())
     fail(ErrorKind::kFormat, "{}: tensor '{}' lies at bytes {} to {} of the data, which has {}: truncated or damaged",
          file, name, begin, end, data.size());
-  const auto size = static_cast<std::int64_t>(dtype_info(t.dtype).bytes);
+  const std::int64_t size = dtype_info(t.dtype).bytes;
   if (end - begin != elements * size)
     fail(ErrorKind::kFormat, "{}: tensor '{}': its shape needs {} bytes, its offsets give {}", file, name,
          elements * size, end - begin);
-  t.data = data.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
-  if (reinterpret_cast<std::uintptr_t>(t.data.data()) % static_cast<std::uintptr_t>(size) != 0)
+  t.data = data.subspan(begin, end - begin);
+  if (reinterpret_cast<std::uintptr_t>(t.data.data()) % size != 0)
     fail(ErrorKind::kUnsupported,
          "{}: tensor '{}' does not begin at a multiple of its elements' {} bytes; save the file again", file, name,
          size);

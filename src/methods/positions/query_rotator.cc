@@ -19,10 +19,9 @@ const float* QueryRotator::rotate(std::span<const Row> rows, std::int32_t n_head
     angles_.set(by_, table_, context);
   }
   const std::int64_t n = std::ssize(rows), width = std::int64_t{n_heads} * head_dim;
-  out_.resize(static_cast<std::size_t>(n * width));
+  out_.resize(n * width);
   context.pool->parallel_for(n, 64, [&](std::int64_t begin, std::int64_t end, int) {
-    for (std::int64_t i = begin; i < end; ++i)
-      std::copy_n(rows[static_cast<std::size_t>(i)].q, width, out_.data() + i * width);
+    for (std::int64_t i = begin; i < end; ++i) std::copy_n(rows[i].q, width, out_.data() + i * width);
   });
   rope_cpu(TensorView(reinterpret_cast<std::byte*>(out_.data()), DType::kF32, {n, n_heads, head_dim}), angles_,
            context);

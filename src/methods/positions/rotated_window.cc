@@ -18,14 +18,13 @@ void RotatedWindow::extend(const SequenceCache& cache, std::int32_t layer, std::
                            const AttentionShape& shape, const RopeAngles& angles) {
   const Range todo = missing(from, cache.length());
   if (todo.begin == from) have_ = {from, from};
-  pairs_.resize(static_cast<std::size_t>(capacity_) * shape.token_bytes());
+  pairs_.resize(capacity_ * shape.token_bytes());
   thread_local std::vector<KvRun> runs;
   for (std::int32_t at = todo.begin; at < todo.end;) {
     const std::int32_t slot = at % capacity_, n = std::min(todo.end - at, capacity_ - slot);
     runs.clear();
     cache.append_runs(layer, kv_head, at, at + n, runs);
-    rotate_keys_cpu(runs, shape, angles, at - todo.begin,
-                    pairs_.data() + static_cast<std::size_t>(slot) * shape.token_bytes());
+    rotate_keys_cpu(runs, shape, angles, at - todo.begin, pairs_.data() + slot * shape.token_bytes());
     at += n;
   }
   have_ = {std::max(have_.begin, todo.end - capacity_), todo.end};
@@ -37,7 +36,7 @@ void RotatedWindow::append_runs(std::int32_t from, std::int32_t to, const Attent
               have_.end);
   while (from < to) {
     const std::int32_t slot = from % capacity_, n = std::min(to - from, capacity_ - slot);
-    runs.push_back({pairs_.data() + static_cast<std::size_t>(slot) * shape.token_bytes(), n});
+    runs.push_back({pairs_.data() + slot * shape.token_bytes(), n});
     from += n;
   }
 }

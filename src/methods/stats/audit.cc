@@ -16,15 +16,14 @@ AuditedHead audit_head(std::span<const float> probabilities, std::int32_t n_head
   double mass = 0;
   for (std::int32_t g = 0; g < n_heads; ++g)
     for (std::size_t t = 0; t < n; ++t) {
-      const float p = probabilities[static_cast<std::size_t>(g) * n + t];
+      const float p = probabilities[g * n + t];
       scratch.pooled[t] += p;
-      if (attended[t] != 0) mass += static_cast<double>(p);
+      if (attended[t] != 0) mass += p;
     }
   const std::int32_t found =
       topk_cpu(scratch.pooled, static_cast<std::int32_t>(n_attended), scratch.top.data(), scratch.topk);
   std::int64_t hits = 0;
-  for (std::int32_t i = 0; i < found; ++i)
-    hits += attended[static_cast<std::size_t>(scratch.top[static_cast<std::size_t>(i)])] != 0 ? 1 : 0;
+  for (std::int32_t i = 0; i < found; ++i) hits += attended[scratch.top[i]] != 0 ? 1 : 0;
   return {.recall = static_cast<double>(hits) / std::max(1, found), .mass = mass / n_heads};
 }
 

@@ -32,7 +32,7 @@ class WeightMatrix {
   std::int64_t n_in() const { return w_.dim(1); }
   const ConstTensorView& view() const { return w_; }
   // Bytes that a GEMM with one row reads.
-  std::size_t bytes() const { return static_cast<std::size_t>(w_.dim(0)) * w_.stride_bytes(); }
+  std::size_t bytes() const { return w_.dim(0) * w_.stride_bytes(); }
 
  private:
   ConstTensorView w_;

@@ -32,7 +32,7 @@ constexpr std::int64_t kPrefetchBytes = 2048;
 // sum += n values of codes times x from value `at` on, without minima.
 template <typename Block>
 HWY_INLINE VSum add_levels(const Codes& c, const Int16Rows& x, std::int64_t at, std::int64_t n, VSum sum) {
-  constexpr auto kLanes = static_cast<std::int64_t>(hn::MaxLanes(I16()));
+  constexpr std::int64_t kLanes = hn::MaxLanes(I16());
   const I16 d16;
   const I32 d32;
   const SumF32 df;

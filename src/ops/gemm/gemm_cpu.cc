@@ -100,15 +100,15 @@ void panel_gemm(const TileKernel& kernel, const Panel& panel, const std::byte* p
   const bool as_it_is = w.dtype() == kernel.element && columns == k;
   thread_local Buffer converted;
   if (!as_it_is) {
-    converted.reserve(static_cast<std::size_t>(panel.end - panel.begin) * row);
+    converted.reserve((panel.end - panel.begin) * row);
     kernel.convert(w, panel.begin, panel.end, converted.data());
   }
   const auto weight_row = [&](std::int64_t r) {
     r = std::min(r, panel.end - 1);  // the last tile may have fewer rows; its surplus sums are not written
-    return as_it_is ? w.row(r) : converted.data() + static_cast<std::size_t>(r - panel.begin) * row;
+    return as_it_is ? w.row(r) : converted.data() + (r - panel.begin) * row;
   };
   const GemmOutput& out = *panel.output;
-  const auto stride = static_cast<std::int64_t>(out.y.stride_bytes() / sizeof(float));
+  const std::int64_t stride = out.y.stride_bytes() / sizeof(float);
   const std::int64_t block = kBlockBytes / dtype_info(kernel.element).bytes;
   const auto n_rows = static_cast<int>(panel.end - panel.begin);
   alignas(64) float sums[kMaxPanelRows * kMaxTileTokens];
@@ -121,8 +121,7 @@ void panel_gemm(const TileKernel& kernel, const Panel& panel, const std::byte* p
     }
     for (std::int64_t j = 0; j < k; j += block) {
       const auto offset = row_bytes(kernel.element, j);
-      const std::byte* x =
-          packed + static_cast<std::size_t>(t) * row + offset * static_cast<std::size_t>(kernel.tokens);
+      const std::byte* x = packed + t * row + offset * kernel.tokens;
       for (int r = 0; r < n_rows; r += kTileRows) {
         const std::byte* rows[kTileRows];
         for (int i = 0; i < kTileRows; ++i) rows[i] = weight_row(panel.begin + r + i) + offset;
@@ -146,18 +145,18 @@ void many_rows(const ConstTensorView& x, std::span<const GemmOutput> outputs, co
   const std::size_t row = row_bytes(kernel.element, padded_columns(kernel.element, k));
   const std::vector<Panel> panels = panels_of(outputs, kernel, row);
   if (panels.empty()) return;
-  const auto n_panels = static_cast<std::int64_t>(panels.size());
+  const std::int64_t n_panels = panels.size();
   const std::int64_t pass =
       std::max<std::int64_t>(static_cast<std::int64_t>(kMaxPackedBytes / row) / tile * tile, tile);
   thread_local Buffer buffer;
-  buffer.reserve(static_cast<std::size_t>((std::min(pass, m) + tile - 1) / tile * tile) * row);
+  buffer.reserve(((std::min(pass, m) + tile - 1) / tile * tile) * row);
   std::byte* const packed = buffer.data();
   for (std::int64_t begin = 0; begin < m; begin += pass) {
     const std::int64_t n = std::min(pass, m - begin), n_tiles = (n + tile - 1) / tile;
     pool.parallel_for(n_tiles, 1, [&](std::int64_t first, std::int64_t last, int) {
       for (std::int64_t t = first; t < last; ++t)
         pack_tile(kernel, x, begin + t * tile, static_cast<int>(std::min(tile, n - t * tile)),
-                  packed + static_cast<std::size_t>(t * tile) * row);
+                  packed + (t * tile) * row);
     });
     // Few panels for many threads: split tokens too, at the cost of converting a panel more than once.
     const std::int64_t wanted = pool.size() == 1 ? 1 : 4 * pool.size();
@@ -166,7 +165,7 @@ void many_rows(const ConstTensorView& x, std::span<const GemmOutput> outputs, co
     pool.parallel_for(n_panels * splits, 1, [&](std::int64_t task, std::int64_t end, int) {
       for (; task < end; ++task) {
         const std::int64_t s = task % splits;
-        panel_gemm(kernel, panels[static_cast<std::size_t>(task / splits)], packed, n_tiles * s / splits * tile,
+        panel_gemm(kernel, panels[task / splits], packed, n_tiles * s / splits * tile,
                    std::min(n, n_tiles * (s + 1) / splits * tile), begin);
       }
     });
@@ -285,9 +284,8 @@ WeightMatrix::WeightMatrix(ConstTensorView w) : w_(w) {
   MNEME_CHECK(w.rank() == 2, "a weight matrix has two dimensions: {}", w.to_string());
   const std::size_t alignment = element_bytes(w.dtype()), row = row_bytes(w.dtype(), w.dim(1));
   if (reinterpret_cast<std::uintptr_t>(w.data()) % alignment == 0 && w.stride_bytes() % alignment == 0) return;
-  auto copy = std::make_shared<Buffer>(static_cast<std::size_t>(w.dim(0)) * row);
-  for (std::int64_t r = 0; r < w.dim(0); ++r)
-    std::memcpy(copy->data() + static_cast<std::size_t>(r) * row, w.row(r), row);
+  auto copy = std::make_shared<Buffer>(w.dim(0) * row);
+  for (std::int64_t r = 0; r < w.dim(0); ++r) std::memcpy(copy->data() + r * row, w.row(r), row);
   w_ = ConstTensorView(copy->data(), w.dtype(), {w.dim(0), w.dim(1)});
   copy_ = std::move(copy);
 }

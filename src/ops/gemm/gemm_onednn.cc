@@ -160,11 +160,11 @@ void panel_gemm(const ConstTensorView& x, const Panel& panel, std::int64_t first
   const ConstTensorView& w = out.w->view();
   const std::int64_t k = w.dim(1), n = panel.end - panel.begin;
   const std::byte* rows = w.row(panel.begin);
-  auto w_stride = static_cast<std::int64_t>(w.stride_bytes() / sizeof(bf16));
+  std::int64_t w_stride = w.stride_bytes() / sizeof(bf16);
   if (w.dtype() != DType::kBF16) {
     thread_local Buffer converted;
     w_stride = padded_columns(DType::kBF16, k);
-    converted.reserve(static_cast<std::size_t>(n * w_stride) * sizeof(bf16));
+    converted.reserve((n * w_stride) * sizeof(bf16));
     if (const TileKernel* kernel = bf16_tile_kernel())
       kernel->convert(w, panel.begin, panel.end, converted.data());
     else
@@ -207,12 +207,12 @@ void gemm_onednn(const ConstTensorView& x, std::span<const GemmOutput> outputs, 
   if (x.dtype() != DType::kBF16) {
     thread_local Buffer narrowed;
     const std::int64_t columns = padded_columns(DType::kBF16, k);
-    narrowed.reserve(static_cast<std::size_t>(m * columns) * sizeof(bf16));
+    narrowed.reserve((m * columns) * sizeof(bf16));
     std::byte* const to = narrowed.data();
     pool.parallel_for(m, 64, [&](std::int64_t begin, std::int64_t end, int) {
-      convert_rows(x, begin, end, DType::kBF16, to + static_cast<std::size_t>(begin * columns) * sizeof(bf16));
+      convert_rows(x, begin, end, DType::kBF16, to + (begin * columns) * sizeof(bf16));
     });
-    rows = ConstTensorView(to, DType::kBF16, {m, k}).with_stride(static_cast<std::size_t>(columns) * sizeof(bf16));
+    rows = ConstTensorView(to, DType::kBF16, {m, k}).with_stride(columns * sizeof(bf16));
   }
   std::vector<Panel> panels;
   for (const GemmOutput& o : outputs)
@@ -220,14 +220,13 @@ void gemm_onednn(const ConstTensorView& x, std::span<const GemmOutput> outputs, 
       panels.push_back({&o, r, std::min(r + kPanelRows, o.w->n_out())});
   const std::int64_t tokens = std::clamp((m + pool.size() - 1) / pool.size(), kMinTokens, kMaxTokens);
   const std::int64_t n_chunks = (m + tokens - 1) / tokens;
-  pool.parallel_for(
-      static_cast<std::int64_t>(panels.size()) * n_chunks, 1, [&](std::int64_t task, std::int64_t end, int) {
-        const OneThread one_thread;
-        for (; task < end; ++task) {
-          const std::int64_t first = task % n_chunks * tokens;
-          panel_gemm(rows, panels[static_cast<std::size_t>(task / n_chunks)], first, std::min(m, first + tokens));
-        }
-      });
+  pool.parallel_for(std::ssize(panels) * n_chunks, 1, [&](std::int64_t task, std::int64_t end, int) {
+    const OneThread one_thread;
+    for (; task < end; ++task) {
+      const std::int64_t first = task % n_chunks * tokens;
+      panel_gemm(rows, panels[task / n_chunks], first, std::min(m, first + tokens));
+    }
+  });
 }
 
 }  // namespace mneme

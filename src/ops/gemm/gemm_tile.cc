@@ -35,7 +35,7 @@ int TileTokens() {
 template <int kVectors, int kRows>
 HWY_INLINE void f32_tile(const float* packed, const float* const* w, std::int64_t k, Sums from, float* sums) {
   const F32 d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t lanes = hn::Lanes(d);
   const std::int64_t tokens = 2 * lanes;
   hn::Vec<F32> sum[kRows][kVectors];
   for (int r = 0; r < kRows; ++r)
@@ -231,7 +231,7 @@ void pack_tile(const TileKernel& kernel, const ConstTensorView& x, std::int64_t 
   const std::byte* rows[kMaxTileTokens];
   const bool as_it_is = x.dtype() == kernel.element && padded_columns(kernel.element, k) == k;
   if (!as_it_is) {
-    converted.reserve(bytes * static_cast<std::size_t>(n));
+    converted.reserve(bytes * n);
     convert_rows(x, begin, begin + n, kernel.element, converted.data());
   }
   if (n < kernel.tokens) {
@@ -242,7 +242,7 @@ void pack_tile(const TileKernel& kernel, const ConstTensorView& x, std::int64_t 
     if (t >= n)
       rows[t] = zeros.data();
     else
-      rows[t] = as_it_is ? x.row(begin + t) : converted.data() + static_cast<std::size_t>(t) * bytes;
+      rows[t] = as_it_is ? x.row(begin + t) : converted.data() + t * bytes;
   }
   HWY_DYNAMIC_DISPATCH(Transpose)(rows, kernel.tokens, static_cast<std::int64_t>(bytes / 4), packed);
 }

@@ -40,7 +40,7 @@ std::int64_t pairs_of(std::int64_t k) {
 
 template <typename XPair>
 std::size_t pair_bytes(std::int64_t m, std::int64_t k) {
-  return static_cast<std::size_t>(m * pairs_of(k)) * sizeof(XPair);
+  return (m * pairs_of(k)) * sizeof(XPair);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace mneme {
 
 std::size_t int16_bytes(std::int64_t m, std::int64_t k) {
-  return static_cast<std::size_t>(m) * Int16Rows::row_bytes(k);
+  return m * Int16Rows::row_bytes(k);
 }
 
 void prepare_int16(const ConstTensorView& x, std::byte* prepared) {

@@ -25,7 +25,7 @@ struct Int16Rows {
   }
   static std::size_t row_bytes(std::int64_t k) { return q_bytes(k) + 2 * scale_bytes(k); }
   static Int16Rows of(const std::byte* prepared, std::int64_t i, std::int64_t k) {
-    const std::byte* row = prepared + static_cast<std::size_t>(i) * row_bytes(k);
+    const std::byte* row = prepared + i * row_bytes(k);
     return {reinterpret_cast<const std::int16_t*>(row), reinterpret_cast<const float*>(row + q_bytes(k)),
             reinterpret_cast<const float*>(row + q_bytes(k) + scale_bytes(k))};
   }

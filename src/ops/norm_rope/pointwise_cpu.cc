@@ -26,7 +26,7 @@ using F32 = hn::CappedTag<float, 16>;
 // of 16,384.
 float SumOfSquares(const float* x, std::int64_t n) {
   const F32 d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t lanes = hn::Lanes(d);
   auto s0 = hn::Zero(d), s1 = hn::Zero(d), s2 = hn::Zero(d), s3 = hn::Zero(d);
   std::int64_t j = 0;
   for (; j + 4 * lanes <= n; j += 4 * lanes) {
@@ -45,7 +45,7 @@ float SumOfSquares(const float* x, std::int64_t n) {
 template <typename Out>
 HWY_INLINE void normalise(const float* x, const float* weight, float scale, std::int64_t n, Out* out) {
   const F32 d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t lanes = hn::Lanes(d);
   const auto s = hn::Set(d, scale);
   std::int64_t j = 0;
   for (; j + lanes <= n; j += lanes)
@@ -70,7 +70,7 @@ HWY_INLINE hn::Vec<D> silu_times(D d, hn::Vec<D> gate, hn::Vec<D> up) {
 template <typename Out>
 HWY_INLINE void swiglu(const float* gate, const float* up, std::int64_t n, Out* out) {
   const F32 d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t lanes = hn::Lanes(d);
   std::int64_t j = 0;
   for (; j + lanes <= n; j += lanes) put(d, silu_times(d, hn::LoadU(d, gate + j), hn::LoadU(d, up + j)), out + j);
   const hn::CappedTag<float, 1> one;
@@ -118,11 +118,11 @@ void for_rows(std::int64_t n, std::int64_t width, const CpuContext& context, con
 
 void embed_cpu(std::span<const std::int32_t> ids, const ConstTensorView& table, const TensorView& out,
                const CpuContext& context) {
-  const auto n = static_cast<std::int64_t>(ids.size()), h = table.dim(1);
+  const auto n = std::ssize(ids), h = table.dim(1);
   expect_shape("out", out, DType::kF32, {n, h});
   for_rows(n, h, context, [&](std::int64_t i, std::int64_t end) {
     for (; i < end; ++i) {
-      const std::int32_t id = ids[static_cast<std::size_t>(i)];
+      const std::int32_t id = ids[i];
       MNEME_CHECK(id >= 0 && id < table.dim(0), "token {} of a vocabulary of {}", id, table.dim(0));
       HWY_DYNAMIC_DISPATCH(EmbedRow)(table.row(id), table.dtype(), h, out.row_as<float>(i));
     }
@@ -136,7 +136,7 @@ void rms_norm_cpu(const ConstTensorView& x, const float* weight, double eps, con
   for_rows(n, h, context, [&](std::int64_t i, std::int64_t end) {
     for (; i < end; ++i) {
       const float* row = x.row_as<float>(i);
-      const double mean = static_cast<double>(HWY_DYNAMIC_DISPATCH(SumOfSquares)(row, h)) / static_cast<double>(h);
+      const double mean = HWY_DYNAMIC_DISPATCH(SumOfSquares)(row, h) / static_cast<double>(h);
       const auto scale = static_cast<float>(1.0 / std::sqrt(mean + eps));
       if (out.dtype() == DType::kBF16)
         HWY_DYNAMIC_DISPATCH(NormaliseToBF16)(row, weight, scale, h, out.row_as<bf16>(i));

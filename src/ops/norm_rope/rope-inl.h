@@ -20,7 +20,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 // One head [2 * half], pairs (i, i + half).
 HWY_INLINE void rotate_halves(float* v, const float* cosines, const float* sines, std::int64_t half) {
   const hn::ScalableTag<float> d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t lanes = hn::Lanes(d);
   std::int64_t i = 0;
   for (; i + lanes <= half; i += lanes) {
     const auto a = hn::LoadU(d, v + i), b = hn::LoadU(d, v + half + i);
@@ -40,7 +40,7 @@ HWY_INLINE void rotate_adjacent(float* v, const float* cosines, const float* sin
   std::int64_t i = 0;
 #if HWY_TARGET != HWY_SCALAR
   const hn::ScalableTag<float> d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t lanes = hn::Lanes(d);
   for (; i + lanes <= half; i += lanes) {
     hn::Vec<decltype(d)> a, b;
     hn::LoadInterleaved2(d, v + 2 * i, a, b);

@@ -42,17 +42,17 @@ RopeAngles::RopeAngles(std::span<const std::int32_t> positions, const RopeTable&
 }
 
 void RopeAngles::set(std::span<const std::int32_t> positions, const RopeTable& table, const CpuContext& context) {
-  n_rows_ = static_cast<std::int64_t>(positions.size());
-  n_pairs_ = static_cast<std::int64_t>(table.inv_freq.size());
+  n_rows_ = positions.size();
+  n_pairs_ = table.inv_freq.size();
   pairs_ = table.pairs;
-  values_.resize(static_cast<std::size_t>(2 * n_rows_ * n_pairs_));
+  values_.resize(2 * n_rows_ * n_pairs_);
   const std::int64_t grain = std::max<std::int64_t>(kAnglesAlone / std::max<std::int64_t>(n_pairs_, 1), 1);
   context.pool->parallel_for(n_rows_, grain, [&](std::int64_t row, std::int64_t end, int) {
     for (; row < end; ++row) {
-      const auto position = static_cast<double>(positions[static_cast<std::size_t>(row)]);
+      const double position = positions[row];
       float* c = values_.data() + row * 2 * n_pairs_;
       for (std::int64_t p = 0; p < n_pairs_; ++p) {
-        const double angle = position * table.inv_freq[static_cast<std::size_t>(p)];
+        const double angle = position * table.inv_freq[p];
         c[p] = static_cast<float>(std::cos(angle) * table.scale);
         c[n_pairs_ + p] = static_cast<float>(std::sin(angle) * table.scale);
       }

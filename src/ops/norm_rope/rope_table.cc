@@ -9,7 +9,7 @@ namespace mneme {
 namespace {
 
 std::vector<double> plain_frequencies(double theta, std::int64_t head_dim) {
-  std::vector<double> f(static_cast<std::size_t>(head_dim / 2));
+  std::vector<double> f(head_dim / 2);
   for (std::size_t i = 0; i < f.size(); ++i)
     f[i] = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
   return f;
@@ -89,7 +89,7 @@ RopeTable RopeTable::make(const RopeConfig& config, std::int64_t head_dim, std::
   if (!config.freq_factors.empty()) {
     MNEME_CHECK(config.freq_factors.size() == t.inv_freq.size(), "{} frequency factors for {} pairs",
                 config.freq_factors.size(), t.inv_freq.size());
-    for (std::size_t i = 0; i < t.inv_freq.size(); ++i) t.inv_freq[i] /= static_cast<double>(config.freq_factors[i]);
+    for (std::size_t i = 0; i < t.inv_freq.size(); ++i) t.inv_freq[i] /= config.freq_factors[i];
   }
   return t;
 }

@@ -81,7 +81,7 @@ void rotate_keys_cpu(std::span<const KvRun> runs, const AttentionShape& shape, c
                 first_row + run.n_tokens - 1);
     HWY_DYNAMIC_DISPATCH(RotateTokens)(run, shape, angles, first_row, to);
     first_row += run.n_tokens;
-    to += static_cast<std::size_t>(run.n_tokens) * shape.token_bytes();
+    to += run.n_tokens * shape.token_bytes();
   }
 }
 

@@ -60,7 +60,7 @@ HWY_INLINE void each_piece(std::span<const KvRun> runs, std::size_t token_bytes,
   std::int64_t n = 0;
   for (const KvRun& run : runs)
     for (std::int32_t t = 0; t < run.n_tokens; ++t) {
-      visit(run.kv + static_cast<std::size_t>(t) * token_bytes);
+      visit(run.kv + t * token_bytes);
       if (++n % kKmeansPiece == 0) piece_ends();
     }
   if (n % kKmeansPiece != 0) piece_ends();
@@ -138,7 +138,7 @@ HWY_INLINE void direction(float* y, std::size_t dim, float largest, std::int16_t
 template <class Load>
 HWY_INLINE float scale_with(const KmeansTask& task, Load load, const float* mean, float* y) {
   const hn::CappedTag<float, 8> d;
-  const auto dim = static_cast<std::size_t>(task.shape.head_dim);
+  const std::size_t dim = task.shape.head_dim;
   alignas(64) float piece[kMaxDim] = {};
   float largest = 0, total = 0, n = 0;
   each_piece(
@@ -162,14 +162,14 @@ template <class Load>
 HWY_INLINE void whole_with(const KmeansTask& task, Load load, std::int16_t* x) {
   alignas(64) float mean[kMaxDim];
   alignas(64) float y[kMaxDim];
-  const auto dim = static_cast<std::size_t>(task.shape.head_dim);
+  const std::size_t dim = task.shape.head_dim;
   const std::size_t token_bytes = task.shape.token_bytes();
   mean_with(task.runs, token_bytes, dim, load, mean);
   const bool cosine = task.metric == KmeansMetric::kCosine;
   const float scale = cosine ? 0.0f : scale_with(task, load, mean, y);
   for (const KvRun& run : task.runs)
     for (std::int32_t t = 0; t < run.n_tokens; ++t, x += dim) {
-      const float largest = centre(run.kv + static_cast<std::size_t>(t) * token_bytes, mean, dim, load, y);
+      const float largest = centre(run.kv + t * token_bytes, mean, dim, load, y);
       if (cosine) {
         direction(y, dim, largest, x);
       } else {
@@ -235,7 +235,7 @@ HWY_INLINE void nearest_rows(const std::int16_t* x, std::size_t dim, const Centr
   std::fill_n(where, kRows * kLanes, 0);
   for (std::int32_t block = 0; block < centroids.n_blocks; ++block)
     for (std::size_t first = 0; first < kBlock; first += kVectors * kLanes) {
-      const std::int16_t* column = centroids.packed + 2 * (static_cast<std::size_t>(block) * pairs * kBlock + first);
+      const std::int16_t* column = centroids.packed + 2 * (block * pairs * kBlock + first);
       hn::Vec<Ints> sum0[kRows][kVectors], sum1[kRows][kVectors];
       // If this loop is not unrolled the sums are kept in memory.
 #pragma GCC unroll 8
@@ -248,7 +248,7 @@ HWY_INLINE void nearest_rows(const std::int16_t* x, std::size_t dim, const Centr
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
           std::int32_t pair;
-          std::memcpy(&pair, x + static_cast<std::size_t>(r) * dim + 2 * p, sizeof(pair));
+          std::memcpy(&pair, x + r * dim + 2 * p, sizeof(pair));
           const auto token = hn::BitCast(ds, hn::Set(di, pair));
 #pragma GCC unroll 2
           for (std::size_t v = 0; v < kVectors; ++v) add_dot_products<kOne>(token, c[v], sum0[r][v], sum1[r][v]);
@@ -261,13 +261,13 @@ HWY_INLINE void nearest_rows(const std::int16_t* x, std::size_t dim, const Centr
           const auto bias =
               hn::LoadU(di, centroids.bias + static_cast<std::size_t>(block) * kBlock + first + v * kLanes);
           const auto dots = hn::Add(hn::RearrangeToOddPlusEven(sum0[r][v], sum1[r][v]), bias);
-          const auto old = hn::Load(di, most + static_cast<std::size_t>(r) * kLanes);
+          const auto old = hn::Load(di, most + r * kLanes);
           const auto larger = hn::Gt(dots, old);
           const auto id =
               hn::Iota(di, static_cast<std::int32_t>(static_cast<std::size_t>(block) * kBlock + first + v * kLanes));
-          hn::Store(hn::IfThenElse(larger, dots, old), di, most + static_cast<std::size_t>(r) * kLanes);
-          const auto old_id = hn::Load(di, where + static_cast<std::size_t>(r) * kLanes);
-          hn::Store(hn::IfThenElse(larger, id, old_id), di, where + static_cast<std::size_t>(r) * kLanes);
+          hn::Store(hn::IfThenElse(larger, dots, old), di, most + r * kLanes);
+          const auto old_id = hn::Load(di, where + r * kLanes);
+          hn::Store(hn::IfThenElse(larger, id, old_id), di, where + r * kLanes);
         }
     }
   for (std::size_t r = 0; r < kRows; ++r) {
@@ -282,9 +282,8 @@ template <bool kOne>
 void nearest_by(const std::int16_t* x, std::int64_t n, std::size_t dim, const Centroids& centroids,
                 std::int32_t* cluster) {
   std::int64_t t = 0;
-  for (; t + kTokens <= n; t += kTokens)
-    nearest_rows<kTokens, kOne>(x + static_cast<std::size_t>(t) * dim, dim, centroids, cluster + t);
-  for (; t < n; ++t) nearest_rows<1, kOne>(x + static_cast<std::size_t>(t) * dim, dim, centroids, cluster + t);
+  for (; t + kTokens <= n; t += kTokens) nearest_rows<kTokens, kOne>(x + t * dim, dim, centroids, cluster + t);
+  for (; t < n; ++t) nearest_rows<1, kOne>(x + t * dim, dim, centroids, cluster + t);
 }
 
 void nearest(const std::int16_t* x, std::int64_t n, std::size_t dim, const Centroids& centroids,
@@ -303,7 +302,7 @@ void add_up(const std::int16_t* x, std::int64_t n, std::size_t dim, const std::i
   const hn::CappedTag<std::int32_t, 8> d;
   const hn::Rebind<std::int16_t, decltype(d)> d16;
   for (std::int64_t t = 0; t < n; ++t, x += dim) {
-    std::int32_t* sum = sums + static_cast<std::size_t>(cluster[t]) * dim;
+    std::int32_t* sum = sums + cluster[t] * dim;
     for (std::size_t c = 0; c < dim; c += hn::Lanes(d))
       hn::StoreU(hn::Add(hn::LoadU(d, sum + c), hn::PromoteTo(d, hn::LoadU(d16, x + c))), d, sum + c);
   }
@@ -339,7 +338,7 @@ void convert_to_sums(const KmeansScratch& s, std::size_t dim, KmeansMetric metri
 
 // [block][pair][centroid of the block][2]. Padding of the last block repeats the first centroid, which wins its ties.
 void pack(KmeansScratch& s, std::int32_t n, std::size_t dim, KmeansMetric metric) {
-  const std::size_t n_blocks = static_cast<std::size_t>((n + kBlock - 1) / kBlock), pairs = dim / 2;
+  const std::size_t n_blocks = (n + kBlock - 1) / kBlock, pairs = dim / 2;
   s.packed.resize(n_blocks * kBlock * dim);
   s.bias.assign(n_blocks * kBlock, 0);
   for (std::size_t k = 0; k < n_blocks * kBlock; ++k) {
@@ -355,18 +354,17 @@ void pack(KmeansScratch& s, std::int32_t n, std::size_t dim, KmeansMetric metric
 }  // namespace
 
 void kmeans_cpu(const KmeansTask& task, std::int32_t* cluster, KmeansScratch& s) {
-  const auto dim = static_cast<std::size_t>(task.shape.head_dim);
+  const std::size_t dim = task.shape.head_dim;
   MNEME_CHECK(dim % 8 == 0 && dim >= 8 && dim <= kMaxDim, "D {}", dim);
   std::int64_t n = 0;
   for (const KvRun& run : task.runs) n += run.n_tokens;
   MNEME_CHECK(n >= 1 && n <= 65535 && task.n_clusters >= 1 && task.n_clusters <= n && task.iterations >= 1,
               "{} clusters of {} tokens in {} iterations", task.n_clusters, n, task.iterations);
-  s.tokens.resize(static_cast<std::size_t>(n) * dim);
+  s.tokens.resize(n * dim);
   HWY_DYNAMIC_DISPATCH(whole)(task, s.tokens.data());
-  s.centroids.resize(static_cast<std::size_t>(task.n_clusters) * dim);
+  s.centroids.resize(task.n_clusters * dim);
   for (std::int64_t k = 0; k < task.n_clusters; ++k)
-    std::copy_n(s.tokens.data() + static_cast<std::size_t>(k * n / task.n_clusters) * dim, dim,
-                s.centroids.data() + static_cast<std::size_t>(k) * dim);
+    std::copy_n(s.tokens.data() + (k * n / task.n_clusters) * dim, dim, s.centroids.data() + k * dim);
   for (std::int32_t i = 0; i < task.iterations; ++i) {
     pack(s, task.n_clusters, dim, task.metric);
     s.before.assign(cluster, cluster + (i > 0 ? n : 0));
@@ -376,8 +374,8 @@ void kmeans_cpu(const KmeansTask& task, std::int32_t* cluster, KmeansScratch& s)
     if (i + 1 == task.iterations || (i > 0 && std::equal(s.before.begin(), s.before.end(), cluster))) break;
     s.sums.assign(s.centroids.size(), 0);
     HWY_DYNAMIC_DISPATCH(add_up)(s.tokens.data(), n, dim, cluster, s.sums.data());
-    s.sizes.assign(static_cast<std::size_t>(task.n_clusters), 0);
-    for (std::int64_t t = 0; t < n; ++t) ++s.sizes[static_cast<std::size_t>(cluster[t])];
+    s.sizes.assign(task.n_clusters, 0);
+    for (std::int64_t t = 0; t < n; ++t) ++s.sizes[cluster[t]];
     convert_to_sums(s, dim, task.metric, s.centroids);
   }
 }

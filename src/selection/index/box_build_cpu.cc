@@ -77,7 +77,7 @@ HWY_INLINE void min_max_channels(D d, std::span<const KvRun> runs, std::size_t t
     for (std::int32_t t = 0; t < run.n_tokens; ++t, token += token_bytes) {
       const auto* keys = reinterpret_cast<const std::int16_t*>(token);
       for (int v = 0; v < kVectors; ++v) {
-        const V bits = hn::LoadU(d, keys + static_cast<std::size_t>(v) * lanes);
+        const V bits = hn::LoadU(d, keys + v * lanes);
         const V x = order_of(d, bits);
         most[v] = hn::Max(most[v], x);
         least[v] = hn::Min(least[v], x);
@@ -88,7 +88,7 @@ HWY_INLINE void min_max_channels(D d, std::span<const KvRun> runs, std::size_t t
   for (int v = 0; v < kVectors; ++v) {
     const auto nan = hn::Gt(largest[v], hn::Set(d, format.infinity));
     const V quiet = hn::Set(d, static_cast<std::int16_t>(format.quiet_nan));
-    const std::size_t at = c + static_cast<std::size_t>(v) * lanes;
+    const std::size_t at = c + v * lanes;
     hn::StoreU(hn::IfThenElse(nan, quiet, order_of(d, most[v])), d, hi + at);
     hn::StoreU(hn::IfThenElse(nan, quiet, order_of(d, least[v])), d, lo + at);
   }
@@ -160,7 +160,7 @@ void box_build_cpu(std::span<const KvRun> runs, const AttentionShape& shape, Box
   std::int64_t n = 0;
   for (const KvRun& run : runs) n += run.n_tokens;
   MNEME_CHECK(n > 0, "a box around no token");
-  const auto dim = static_cast<std::size_t>(shape.head_dim);
+  const std::size_t dim = shape.head_dim;
   auto* hi = reinterpret_cast<std::int16_t*>(box);
   auto* lo = hi + dim;
   HWY_DYNAMIC_DISPATCH(min_max)(runs, shape.token_bytes(), dim, shape.kv_dtype, hi, lo);
@@ -169,11 +169,10 @@ void box_build_cpu(std::span<const KvRun> runs, const AttentionShape& shape, Box
   const HalfFormat& format = shape.kv_dtype == DType::kBF16 ? kBf16Format : kF16Format;
   float centre[kMaxDim], distance[kMaxDim];
   for (std::size_t c = 0; c < dim; ++c)
-    centre[c] = 0.5f * to_float(static_cast<std::uint16_t>(hi[c]), shape.kv_dtype) +
-                0.5f * to_float(static_cast<std::uint16_t>(lo[c]), shape.kv_dtype);
+    centre[c] = 0.5f * to_float(hi[c], shape.kv_dtype) + 0.5f * to_float(lo[c], shape.kv_dtype);
   HWY_DYNAMIC_DISPATCH(sum_distances)(runs, shape.token_bytes(), dim, shape.kv_dtype, centre, distance);
   const auto store = [&](float x, std::int16_t* at) {
-    *at = static_cast<std::int16_t>(std::isnan(x) ? format.quiet_nan : to_bits(x, shape.kv_dtype));
+    *at = std::isnan(x) ? format.quiet_nan : to_bits(x, shape.kv_dtype);
   };
   for (std::size_t c = 0; c < dim; ++c) {
     const float mean = distance[c] / static_cast<float>(n);  // NaN where the centre is

@@ -100,7 +100,7 @@ HWY_INLINE void dot_rows(D d, const std::byte* const* rows, const float* w, std:
     hn::Vec<D> x[kRows];
     for (int r = 0; r < kRows; ++r) x[r] = load(d, rows[r] + 2 * c);
     for (int h = 0; h < kHeads; ++h) {
-      const auto weight = hn::LoadU(d, w + static_cast<std::size_t>(h) * length + c);
+      const auto weight = hn::LoadU(d, w + h * length + c);
       for (int r = 0; r < kRows; ++r) acc[h][r] = hn::MulAdd(x[r], weight, acc[h][r]);
     }
   }
@@ -116,7 +116,7 @@ HWY_INLINE void score_rows(D d, const std::byte* const* rows, const Weights& wei
                            const RowScores& out) {
   for (std::int32_t h = 0; h < weights.heads; h += kHeadsAtOnce) {
     HWY_ALIGN float sums[kHeadsAtOnce * kRows];
-    const float* w = weights.w + static_cast<std::size_t>(h) * weights.length;
+    const float* w = weights.w + h * weights.length;
     const int heads = std::min<int>(kHeadsAtOnce, weights.heads - h);
     if (heads == 1) dot_rows<1>(d, rows, w, weights.length, load, sums);
     if (heads == 2) dot_rows<2>(d, rows, w, weights.length, load, sums);
@@ -214,8 +214,7 @@ void box_score_cpu(const float* q, const AttentionShape& shape, const std::byte*
   const Weights weights{w, shape.group, 2 * static_cast<std::size_t>(dim)};
   constexpr std::int64_t kChunk = std::int64_t{1} << 30;  // a run's tokens are an int32
   for (std::int64_t at = 0; at < n; at += kChunk) {
-    const KvRun run{boxes + static_cast<std::size_t>(at) * shape.token_bytes(),
-                    static_cast<std::int32_t>(std::min(kChunk, n - at))};
+    const KvRun run{boxes + at * shape.token_bytes(), static_cast<std::int32_t>(std::min(kChunk, n - at))};
     HWY_DYNAMIC_DISPATCH(score)({&run, 1}, shape.token_bytes(), weights, shape.kv_dtype, {scores + at, score_stride});
   }
 }

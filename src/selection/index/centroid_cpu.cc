@@ -68,7 +68,7 @@ void centroid_build_cpu(std::span<const KvRun> runs, const AttentionShape& shape
   std::int64_t n = 0;
   for (const KvRun& run : runs) n += run.n_tokens;
   MNEME_CHECK(n > 0, "the centroid of no token");
-  const auto dim = static_cast<std::size_t>(shape.head_dim);
+  const std::size_t dim = shape.head_dim;
   alignas(64) float sum[kMaxDim];
   HWY_DYNAMIC_DISPATCH(sum_keys)(runs, shape.token_bytes(), dim, shape.kv_dtype, sum);
   const bool bf = shape.kv_dtype == DType::kBF16;

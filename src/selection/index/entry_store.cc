@@ -13,22 +13,22 @@ std::byte* EntryStore::append() {
     chunks_.push_back(std::make_shared<Buffer>(chunk_bytes));
   } else if (chunks_.back().use_count() > 1) {
     auto own = std::make_shared<Buffer>(chunk_bytes);
-    std::memcpy(own->data(), chunks_.back()->data(), static_cast<std::size_t>(used) * entry_bytes_);
+    std::memcpy(own->data(), chunks_.back()->data(), used * entry_bytes_);
     chunks_.back() = std::move(own);
   }
   ++size_;
-  return chunks_.back()->data() + static_cast<std::size_t>(used) * entry_bytes_;
+  return chunks_.back()->data() + used * entry_bytes_;
 }
 
 void EntryStore::truncate(std::int32_t size) {
   MNEME_CHECK(size >= 0 && size <= size_, "{} entries cut to {}", size_, size);
   size_ = size;
-  chunks_.resize(static_cast<std::size_t>((size + kChunkEntries - 1) / kChunkEntries));
+  chunks_.resize((size + kChunkEntries - 1) / kChunkEntries);
 }
 
 void EntryStore::write(ByteWriter& out) const {
   for_contiguous(0, size_, [&](const std::byte* entries, std::int32_t, std::int32_t n) {
-    out.put(std::span(entries, static_cast<std::size_t>(n) * entry_bytes_));
+    out.put(std::span(entries, n * entry_bytes_));
   });
 }
 

@@ -31,9 +31,7 @@ class EntryStore {
 
   // Appends one entry; the caller writes it before it is read.
   std::byte* append();
-  const std::byte* entry(std::int32_t i) const {
-    return chunk(i / kChunkEntries) + static_cast<std::size_t>(i % kChunkEntries) * entry_bytes_;
-  }
+  const std::byte* entry(std::int32_t i) const { return chunk(i / kChunkEntries) + (i % kChunkEntries) * entry_bytes_; }
   void truncate(std::int32_t size);
   // Serialise all entries for saved sessions. Requires  (read) the store is empty. Errors  kFormat: unexpected end of
   // data.
@@ -51,7 +49,7 @@ class EntryStore {
   }
 
  private:
-  const std::byte* chunk(std::int32_t c) const { return chunks_[static_cast<std::size_t>(c)]->data(); }
+  const std::byte* chunk(std::int32_t c) const { return chunks_[c]->data(); }
 
   std::size_t entry_bytes_ = 0;
   std::int32_t size_ = 0;

@@ -23,7 +23,7 @@ void store_bf16(float x, std::byte* elements, std::int64_t i) {
 }  // namespace
 
 std::size_t one_bit_group_bytes(std::int32_t head_dim, std::int32_t g) {
-  return static_cast<std::size_t>(head_dim) * (4 + static_cast<std::size_t>(g) / 8);
+  return head_dim * (4 + static_cast<std::size_t>(g) / 8);
 }
 
 void one_bit_round_steps(std::byte* steps, std::int32_t head_dim) {

@@ -67,7 +67,7 @@ inline constexpr int kHeadsAtOnce = 2;
 HWY_INLINE void weigh(const float* q, std::int32_t heads, std::size_t dim, const std::byte* group, GroupWeights& out) {
   const Floats d;
   for (std::int32_t h = 0; h < heads; ++h) {
-    const std::size_t row = static_cast<std::size_t>(h) * dim;
+    const std::size_t row = h * dim;
     auto base = hn::Zero(d);
     for (std::size_t c = 0; c < dim; c += hn::Lanes(d)) {
       const auto x = hn::LoadU(d, q + row + c);
@@ -131,18 +131,18 @@ HWY_INLINE void scan_nibbles(const NibbleRows& rows, std::size_t first, const fl
 void scan(const float* q, const AttentionShape& shape, const std::byte* groups, std::int64_t n_groups, std::int32_t g,
           float* scores, std::int64_t score_stride) {
   const Floats d;
-  const auto dim = static_cast<std::size_t>(shape.head_dim);
+  const std::size_t dim = shape.head_dim;
   const std::size_t step = kVectors * hn::Lanes(d);
   const std::size_t bytes = one_bit_group_bytes(shape.head_dim, g);
   GroupWeights weights;
   for (std::int64_t i = 0; i < n_groups; ++i) {
-    const std::byte* group = groups + static_cast<std::size_t>(i) * bytes;
+    const std::byte* group = groups + i * bytes;
     weigh(q, shape.group, dim, group, weights);
     const NibbleRows rows{group + 4 * dim, static_cast<std::size_t>(g) / 2, dim};
     for (std::size_t t = 0; t < static_cast<std::size_t>(g); t += step) {
       float* at = scores + i * g + static_cast<std::int64_t>(t);
       for (std::int32_t h = 0; h < shape.group; h += kHeadsAtOnce) {
-        const float* w = weights.w + static_cast<std::size_t>(h) * dim;
+        const float* w = weights.w + h * dim;
         const float* base = weights.base + h;
         float* out = at + h * score_stride;
         const int heads = std::min<int>(kHeadsAtOnce, shape.group - h);

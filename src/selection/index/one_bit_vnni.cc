@@ -220,7 +220,7 @@ void scan_blocks(const Queries& queries, const AttentionShape& shape, const std:
   const std::size_t bytes = one_bit_group_bytes(dim, g);
   Levels levels;
   for (std::int64_t i = 0; i < n_groups; ++i) {
-    const std::byte* group = groups + static_cast<std::size_t>(i) * bytes;
+    const std::byte* group = groups + i * bytes;
     for (std::size_t b = 0; b < bytes; b += 64) __builtin_prefetch(group + kPrefetchGroups * bytes + b);
     code_levels<kBlocks>(group, dim, levels);
     for (std::int32_t h = 0; h < shape.group; h += kHeadsAtOnce)

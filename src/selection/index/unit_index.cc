@@ -23,7 +23,7 @@ class EntryPerUnit : public UnitIndex {
         });
   }
   std::size_t bytes_read(std::int32_t n_units, const AttentionShape& shape) const final {
-    return static_cast<std::size_t>(n_units) * entry_bytes(shape);
+    return n_units * entry_bytes(shape);
   }
 
  private:
@@ -90,7 +90,7 @@ class OneBitIndex final : public UnitIndex {
       return;
     }
     const std::int64_t n_tokens = std::int64_t{last_group - first_group} * group_;
-    scratch.token_scores.resize(static_cast<std::size_t>(n_tokens * t.shape.group));
+    scratch.token_scores.resize(n_tokens * t.shape.group);
     score_groups(t, first_group, last_group, scratch.token_scores.data(), n_tokens);
     const std::int32_t offset = first_token - first_group * group_;
     for (std::int32_t h = 0; h < t.shape.group; ++h) {
@@ -104,7 +104,7 @@ class OneBitIndex final : public UnitIndex {
     }
   }
   std::size_t bytes_read(std::int32_t n_units, const AttentionShape& shape) const override {
-    return static_cast<std::size_t>(std::int64_t{n_units} * unit_tokens_ / group_) * entry_bytes(shape);
+    return (std::int64_t{n_units} * unit_tokens_ / group_) * entry_bytes(shape);
   }
 
  private:
@@ -137,7 +137,7 @@ class RawKeyIndex final : public UnitIndex {
       key_score_cpu(t.q, t.shape, scratch.runs, t.scores, t.score_stride);
       return;
     }
-    scratch.token_scores.resize(static_cast<std::size_t>(n_tokens * t.shape.group));
+    scratch.token_scores.resize(n_tokens * t.shape.group);
     key_score_cpu(t.q, t.shape, scratch.runs, scratch.token_scores.data(), n_tokens);
     for (std::int32_t h = 0; h < t.shape.group; ++h)
       for (std::int64_t u = 0; u < n_units; ++u)
@@ -145,7 +145,7 @@ class RawKeyIndex final : public UnitIndex {
             unit_score(scratch.token_scores.data() + h * n_tokens + u * unit_tokens_, t.alpha);
   }
   std::size_t bytes_read(std::int32_t n_units, const AttentionShape& shape) const override {
-    return static_cast<std::size_t>(n_units) * static_cast<std::size_t>(unit_tokens_) * shape.token_bytes() / 2;
+    return n_units * static_cast<std::size_t>(unit_tokens_) * shape.token_bytes() / 2;
   }
 
  private:
@@ -172,11 +172,10 @@ class RandomIndex final : public UnitIndex {
   void score(const ScoreTask& t, ScoreScratch&) const override {
     // One counter per (tokens stored, layer, KV head): the same draw for all heads of the group, another at every step.
     const std::uint64_t where = (static_cast<std::uint64_t>(t.head.cache->length()) << 24) ^
-                                (static_cast<std::uint64_t>(t.head.layer) << 12) ^
-                                static_cast<std::uint64_t>(t.head.kv_head);
+                                (static_cast<std::uint64_t>(t.head.layer) << 12) ^ t.head.kv_head;
     const std::uint64_t key = Rng(seed_ ^ (where * 0x9e3779b97f4a7c15ull)).next();
     for (std::int32_t u = t.first_unit; u < t.last_unit; ++u) {
-      const float x = static_cast<float>(Rng(key, static_cast<std::uint64_t>(u)).uniform());
+      const float x = static_cast<float>(Rng(key, u).uniform());
       for (std::int32_t h = 0; h < t.shape.group; ++h) t.scores[h * t.score_stride + (u - t.first_unit)] = x;
     }
   }

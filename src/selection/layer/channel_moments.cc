@@ -7,7 +7,7 @@
 namespace mneme {
 
 double ChannelMoments::variance(std::int64_t c) const {
-  return count_ < 2 ? 0.0 : m2_[static_cast<std::size_t>(c)] / static_cast<double>(count_ - 1);
+  return count_ < 2 ? 0.0 : m2_[c] / static_cast<double>(count_ - 1);
 }
 
 void ChannelMoments::set(std::int64_t count, std::span<const double> means, std::span<const double> squares) {
@@ -24,20 +24,20 @@ void ChannelMoments::add(std::int64_t n, std::span<const float> mean, std::span<
   if (n == 0) return;
   const auto a = static_cast<double>(count_), b = static_cast<double>(n), both = a + b;
   for (std::size_t c = 0; c < mean_.size(); ++c) {
-    const double delta = static_cast<double>(mean[c]) - mean_[c];
+    const double delta = mean[c] - mean_[c];
     mean_[c] += delta * (b / both);
-    m2_[c] += static_cast<double>(m2[c]) + delta * delta * (a * b / both);
+    m2_[c] += m2[c] + delta * delta * (a * b / both);
   }
   count_ += n;
 }
 
 void ChannelMoments::bias_form(std::span<float> centre, std::span<float> weight) const {
   double sum = 0;
-  for (std::size_t c = 0; c < mean_.size(); ++c) sum += variance(static_cast<std::int64_t>(c));
+  for (std::size_t c = 0; c < mean_.size(); ++c) sum += variance(c);
   const double floor = mean_.empty() ? 0.0 : sum / static_cast<double>(mean_.size()) / 100;
   for (std::size_t c = 0; c < mean_.size(); ++c) {
     centre[c] = static_cast<float>(mean_[c]);
-    weight[c] = floor > 0 ? static_cast<float>(1.0 / (variance(static_cast<std::int64_t>(c)) + floor)) : 0.0f;
+    weight[c] = floor > 0 ? static_cast<float>(1.0 / (variance(c) + floor)) : 0.0f;
   }
 }
 

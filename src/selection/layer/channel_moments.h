@@ -14,11 +14,10 @@ namespace mneme {
 class ChannelMoments {
  public:
   ChannelMoments() = default;
-  explicit ChannelMoments(std::int64_t channels)
-      : mean_(static_cast<std::size_t>(channels)), m2_(static_cast<std::size_t>(channels)) {}
+  explicit ChannelMoments(std::int64_t channels) : mean_(channels), m2_(channels) {}
 
   std::int64_t count() const { return count_; }
-  double mean(std::int64_t c) const { return mean_[static_cast<std::size_t>(c)]; }
+  double mean(std::int64_t c) const { return mean_[c]; }
   // Unbiased; 0 before the second row.
   double variance(std::int64_t c) const;
 

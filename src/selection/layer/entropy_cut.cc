@@ -4,15 +4,16 @@
 #include <cmath>
 
 #include "src/base/check.h"
+#include "src/base/size32.h"
 
 namespace mneme {
 
 double score_entropy(std::span<const float> scores) {
   if (scores.empty()) return 0;
-  double top = static_cast<double>(scores[0]), sum = 0, weighted = 0;
-  for (float s : scores) top = std::max(top, static_cast<double>(s));
+  double top = scores[0], sum = 0, weighted = 0;
+  for (float s : scores) top = std::max(top, double{s});
   for (float s : scores) {
-    const double x = static_cast<double>(s) - top, p = std::exp(x);
+    const double x = s - top, p = std::exp(x);
     sum += p;
     weighted += p * x;
   }
@@ -20,14 +21,14 @@ double score_entropy(std::span<const float> scores) {
 }
 
 EntropyCut::EntropyCut(std::int32_t n_layers, std::int32_t k, bool reversed)
-    : k_(k), reversed_(reversed), history_(static_cast<std::size_t>(n_layers)) {}
+    : k_(k), reversed_(reversed), history_(n_layers) {}
 
 double EntropyCut::mean_entropy(std::int32_t layer) const {
-  const History& h = history_[static_cast<std::size_t>(layer)];
+  const History& h = history_[layer];
   const std::int64_t n = std::min<std::int64_t>(h.n, kHistory);
   if (n == 0) return 1;
   double sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) sum += h.last[static_cast<std::size_t>(i)];
+  for (std::int64_t i = 0; i < n; ++i) sum += h.last[i];
   return sum / static_cast<double>(n);
 }
 
@@ -38,24 +39,24 @@ double EntropyCut::share(double entropy) const {
 
 double EntropyCut::later(std::int32_t layer) const {
   double sum = 0;
-  for (std::int32_t j = layer + 1; j < static_cast<std::int32_t>(history_.size()); ++j) sum += share(mean_entropy(j));
+  for (std::int32_t j = layer + 1; j < size32(history_); ++j) sum += share(mean_entropy(j));
   return sum;
 }
 
 void EntropyCut::add(std::int32_t layer, double entropy) {
-  History& h = history_[static_cast<std::size_t>(layer)];
-  h.last[static_cast<std::size_t>(h.n % kHistory)] = entropy;
+  History& h = history_[layer];
+  h.last[h.n % kHistory] = entropy;
   ++h.n;
 }
 
 std::int32_t EntropyCut::take(std::size_t slot, std::int32_t layer, double entropy, std::int32_t n_units) {
-  const auto n_layers = static_cast<std::int32_t>(history_.size());
+  const auto n_layers = size32(history_);
   MNEME_CHECK(layer >= 0 && layer < n_layers && n_units >= 0, "layer {} of {}", layer, n_layers);
   if (pools_.size() <= slot) pools_.resize(slot + 1);
   double& pool = pools_[slot];
   if (layer == 0) pool = static_cast<double>(n_layers) * k_;
   if (n_units == 0) return 0;
-  double theta = n_units < 2 ? 0 : entropy / std::log(static_cast<double>(n_units));
+  double theta = n_units < 2 ? 0 : entropy / std::log(n_units);
   if (std::isnan(theta)) theta = 1;
   const double rest = later(layer);
   const double mine = share(theta), part = mine + rest > 0 ? mine / (mine + rest) : 1;

@@ -41,7 +41,7 @@ void store(std::span<const float> values, float scale, DType dtype, std::byte* t
 // 1 / length; 1 for a zero vector.
 float inverse_length(std::span<const float> values) {
   double square = 0;
-  for (float x : values) square += static_cast<double>(x) * static_cast<double>(x);
+  for (float x : values) square += x * double{x};
   return square > 0 ? static_cast<float>(1 / std::sqrt(square)) : 1.0f;
 }
 
@@ -59,15 +59,14 @@ void build_representative(const UnitTokens& unit, const MassWindow& mass, const 
   top = std::min(top, n);
   thread_local std::vector<std::int32_t> order;
   thread_local std::vector<float> sums;
-  order.resize(static_cast<std::size_t>(n));
-  sums.assign(static_cast<std::size_t>(n_kv * shape.group) * static_cast<std::size_t>(d), 0.0f);
+  order.resize(n);
+  sums.assign((n_kv * shape.group) * static_cast<std::size_t>(d), 0.0f);
   for (std::int32_t h = 0; h < n_kv * shape.group; ++h) {
     rank(mass.row(h, unit.begin), top, order);
     std::sort(order.begin(), order.begin() + top);  // so that equal sets give equal sums
     float* sum = sums.data() + std::int64_t{h} * d;
     for (std::int32_t i = 0; i < top; ++i) {
-      const std::byte* key =
-          unit.cache->token(unit.layer, h / shape.group, unit.begin + order[static_cast<std::size_t>(i)]);
+      const std::byte* key = unit.cache->token(unit.layer, h / shape.group, unit.begin + order[i]);
       for (std::int32_t c = 0; c < d; ++c) sum[c] += number(key, c, shape.kv_dtype);
     }
   }
@@ -79,23 +78,23 @@ void build_key_rows(const UnitTokens& unit, const MassWindow& mass, const Attent
   const std::int32_t n = unit.end - unit.begin, d = shape.head_dim, n_kv = unit.cache->shape().n_kv_heads;
   thread_local std::vector<std::int32_t> order;
   thread_local std::vector<float> sums, keys;
-  order.resize(static_cast<std::size_t>(n));
-  sums.assign(static_cast<std::size_t>(n), 0.0f);
+  order.resize(n);
+  sums.assign(n, 0.0f);
   if (top < n) {
     expect_mass(unit, mass);
     for (std::int32_t h = 0; h < n_kv * shape.group; ++h)
-      for (std::int32_t t = 0; t < n; ++t) sums[static_cast<std::size_t>(t)] += mass.row(h, unit.begin)[t];
+      for (std::int32_t t = 0; t < n; ++t) sums[t] += mass.row(h, unit.begin)[t];
   }
   rank(sums.data(), top, order);
   std::sort(order.begin(), order.begin() + top);
-  keys.resize(static_cast<std::size_t>(n_kv * d));
+  keys.resize(n_kv * d);
   const float repeated = 1 / std::sqrt(static_cast<float>(shape.group));
   for (std::int32_t i = 0; i < top; ++i) {
     for (std::int32_t m = 0; m < n_kv; ++m) {
-      const std::byte* key = unit.cache->token(unit.layer, m, unit.begin + order[static_cast<std::size_t>(i)]);
-      for (std::int32_t c = 0; c < d; ++c) keys[static_cast<std::size_t>(m * d + c)] = number(key, c, shape.kv_dtype);
+      const std::byte* key = unit.cache->token(unit.layer, m, unit.begin + order[i]);
+      for (std::int32_t c = 0; c < d; ++c) keys[m * d + c] = number(key, c, shape.kv_dtype);
     }
-    store(keys, repeated * inverse_length(keys), shape.kv_dtype, entry + static_cast<std::size_t>(i) * keys.size() * 2);
+    store(keys, repeated * inverse_length(keys), shape.kv_dtype, entry + i * keys.size() * 2);
   }
 }
 

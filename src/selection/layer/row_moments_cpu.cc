@@ -16,7 +16,7 @@ template <class F>
 HWY_INLINE void each_vector(std::int64_t begin, std::int64_t end, const F& f) {
   const hn::ScalableTag<float> d;
   const hn::CappedTag<float, 1> one;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t lanes = hn::Lanes(d);
   std::int64_t c = begin;
   for (; c + lanes <= end; c += lanes) f(d, c);
   for (; c < end; ++c) f(one, c);
@@ -52,7 +52,7 @@ void Moments(const RowBlock& rows, float* mean, float* m2) {
 
 void Bias(const RowBlock& rows, const float* centre, const float* weight, float* bias) {
   const hn::ScalableTag<float> d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t lanes = hn::Lanes(d);
   for (std::int64_t i = 0; i < rows.n; ++i) {
     const float* x = rows.x + i * rows.stride;
     auto even = hn::Zero(d), odd = even;

@@ -13,15 +13,14 @@ void window_weights(WindowProbe probe, std::span<const float> bias, std::span<fl
   double sum = 0;
   for (std::size_t i = 0; i < bias.size(); ++i) {
     double w = 1;
-    if (probe == WindowProbe::kActivation) w = static_cast<double>(bias[i]);
+    if (probe == WindowProbe::kActivation) w = bias[i];
     // A row with bias 0 outweighs all others.
-    if (probe == WindowProbe::kReversed) w = none ? (bias[i] == 0 ? 1 : 0) : 1 / static_cast<double>(bias[i]);
+    if (probe == WindowProbe::kReversed) w = none ? (bias[i] == 0 ? 1 : 0) : 1 / double{bias[i]};
     weights[i] = static_cast<float>(w);
     sum += w;
   }
   const bool usable = sum > 0 && std::isfinite(sum);
-  for (float& w : weights)
-    w = usable ? static_cast<float>(static_cast<double>(w) / sum) : 1 / static_cast<float>(weights.size());
+  for (float& w : weights) w = usable ? static_cast<float>(w / sum) : 1 / static_cast<float>(weights.size());
 }
 
 }  // namespace mneme

@@ -224,15 +224,14 @@ void list_run_pieces(std::size_t h, const MassHead& head, CallScratch& call) {
 void list_token_pieces(std::size_t h, const MassHead& head, std::size_t token_bytes, CallScratch& call) {
   call.first_token[h] = call.rows.size();
   for (const KvRun& run : head.runs)
-    for (std::int32_t i = 0; i < run.n_tokens; ++i)
-      call.rows.push_back(run.kv + static_cast<std::size_t>(i) * token_bytes);
+    for (std::int32_t i = 0; i < run.n_tokens; ++i) call.rows.push_back(run.kv + i * token_bytes);
   for (std::int32_t at = 0; at < call.n_tokens[h]; at += kTile)
     call.pieces.push_back({.head = h, .begin = at, .n = std::min(kTile, call.n_tokens[h] - at)});
 }
 
 void add_few(const MassHead& head, const Piece& piece, const AttentionShape& shape, MassBy by, std::int32_t n_tokens) {
   static thread_local std::vector<float> t_scores;
-  t_scores.resize(static_cast<std::size_t>(piece.n) * static_cast<std::size_t>(shape.group));
+  t_scores.resize(piece.n * static_cast<std::size_t>(shape.group));
   const auto runs = head.runs.subspan(piece.first_run, piece.last_run - piece.first_run);
   for (std::int32_t i = 0; i < head.n_rows; ++i) {
     const std::int32_t seen = std::min(piece.n, n_tokens - head.n_rows + 1 + i - piece.begin);
@@ -270,28 +269,27 @@ void attention_mass_cpu(std::span<const MassHead> heads, const AttentionShape& s
     if (heads[h].n_rows == 0) continue;
     few(heads[h]) ? list_run_pieces(h, heads[h], call) : list_token_pieces(h, heads[h], shape.token_bytes(), call);
   }
-  context.pool->parallel_for(
-      static_cast<std::int64_t>(call.pieces.size()), 1, [&](std::int64_t begin, std::int64_t end, int) {
-        alignas(64) static thread_local float t_keys[kMaxDim * kTile];
-        for (std::int64_t i = begin; i < end; ++i) {
-          const Piece& piece = call.pieces[static_cast<std::size_t>(i)];
-          const MassHead& head = heads[piece.head];
-          const std::int32_t n_tokens = call.n_tokens[piece.head];
-          if (few(head)) {
-            add_few(head, piece, shape, by, n_tokens);
-            continue;
-          }
-          const std::size_t first = call.first_token[piece.head] + static_cast<std::size_t>(piece.begin);
-          HWY_DYNAMIC_DISPATCH(mass_tile)
-          ({.head = &head,
-            .rows = call.rows.data() + first,
-            .begin = piece.begin,
-            .n = piece.n,
-            .n_tokens = n_tokens,
-            .keys = t_keys},
-           shape, by);
-        }
-      });
+  context.pool->parallel_for(call.pieces.size(), 1, [&](std::int64_t begin, std::int64_t end, int) {
+    alignas(64) static thread_local float t_keys[kMaxDim * kTile];
+    for (std::int64_t i = begin; i < end; ++i) {
+      const Piece& piece = call.pieces[i];
+      const MassHead& head = heads[piece.head];
+      const std::int32_t n_tokens = call.n_tokens[piece.head];
+      if (few(head)) {
+        add_few(head, piece, shape, by, n_tokens);
+        continue;
+      }
+      const std::size_t first = call.first_token[piece.head] + piece.begin;
+      HWY_DYNAMIC_DISPATCH(mass_tile)
+      ({.head = &head,
+        .rows = call.rows.data() + first,
+        .begin = piece.begin,
+        .n = piece.n,
+        .n_tokens = n_tokens,
+        .keys = t_keys},
+       shape, by);
+    }
+  });
 }
 
 }  // namespace mneme

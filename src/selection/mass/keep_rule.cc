@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "src/base/check.h"
+#include "src/base/size32.h"
 
 namespace mneme {
 namespace {
@@ -24,8 +25,8 @@ double sum_of_squares(const float* a, std::int32_t n) {
   double sums[8] = {};
   std::int32_t i = 0;
   for (; i + 8 <= n; i += 8)
-    for (std::int32_t j = 0; j < 8; ++j) sums[j] += static_cast<double>(a[i + j]) * static_cast<double>(a[i + j]);
-  for (; i < n; ++i) sums[i % 8] += static_cast<double>(a[i]) * static_cast<double>(a[i]);
+    for (std::int32_t j = 0; j < 8; ++j) sums[j] += a[i + j] * double{a[i + j]};
+  for (; i < n; ++i) sums[i % 8] += a[i] * double{a[i]};
   return std::accumulate(std::begin(sums), std::end(sums), 0.0);
 }
 
@@ -33,10 +34,7 @@ double sum_of_squares(const float* a, std::int32_t n) {
 class Norms {
  public:
   Norms(const HeadRows& rows, const NormRule& rule)
-      : rows_(rows),
-        rule_(rule),
-        first_(std::min(rule.sink, rows.n)),
-        squares_(static_cast<std::size_t>(rows.n_heads)) {
+      : rows_(rows), rule_(rule), first_(std::min(rule.sink, rows.n)), squares_(rows.n_heads) {
     if (rule.sink_in_norm) add(0, first_);
     begin_ = squares_;
     add(first_, rows.n);
@@ -53,7 +51,7 @@ class Norms {
   // back() undoes what was added since the last mark().
   void mark() { marked_ = squares_; }
   void back() { squares_ = marked_; }
-  bool enough() const { return (whole_ - mean()) / whole_ < static_cast<double>(rule_.loss); }
+  bool enough() const { return (whole_ - mean()) / whole_ < rule_.loss; }
 
  private:
   double mean() const {
@@ -74,32 +72,30 @@ class Norms {
 void smooth(std::span<float> scores, std::int32_t kernel, SmoothBy by, std::vector<float>& scratch) {
   MNEME_CHECK(kernel >= 1 && kernel % 2 == 1, "a kernel of {}", kernel);
   if (kernel == 1) return;
-  const auto n = static_cast<std::int64_t>(scores.size());
+  const std::int64_t n = scores.size();
   const std::int64_t half = kernel / 2;
   scratch.assign(scores.begin(), scores.end());
   for (std::int64_t t = 0; t < n; ++t) {
-    const auto around = std::span(scratch).subspan(
-        static_cast<std::size_t>(std::max<std::int64_t>(0, t - half)),
-        static_cast<std::size_t>(std::min(n, t + half + 1) - std::max<std::int64_t>(0, t - half)));
-    scores[static_cast<std::size_t>(t)] =
-        by == SmoothBy::kMax ? *std::max_element(around.begin(), around.end())
-                             : std::accumulate(around.begin(), around.end(), 0.0f) / static_cast<float>(kernel);
+    const auto around = std::span(scratch).subspan(std::max<std::int64_t>(0, t - half),
+                                                   std::min(n, t + half + 1) - std::max<std::int64_t>(0, t - half));
+    scores[t] = by == SmoothBy::kMax ? *std::max_element(around.begin(), around.end())
+                                     : std::accumulate(around.begin(), around.end(), 0.0f) / static_cast<float>(kernel);
   }
 }
 
 void keep_largest(std::span<const float> scores, std::int32_t sink, std::int32_t recent, std::int32_t n_keep,
                   KeepScratch& scratch, std::vector<TokenRange>& kept) {
-  const auto n = static_cast<std::int32_t>(scores.size());
+  const auto n = size32(scores);
   kept.clear();
   if (n <= n_keep) return add_range(kept, 0, n);
   const std::int32_t first = std::min(sink, n), last = std::max(first, n - recent);
   const std::int32_t k = std::clamp(n_keep - first - (n - last), 0, last - first);
-  scratch.ids.resize(static_cast<std::size_t>(k));
-  const auto between = scores.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first));
+  scratch.ids.resize(k);
+  const auto between = scores.subspan(first, last - first);
   const std::int32_t found = topk_cpu(between, k, scratch.ids.data(), scratch.topk);
   add_range(kept, 0, first);
   for (std::int32_t i = 0; i < found; ++i) {
-    const std::int32_t t = first + scratch.ids[static_cast<std::size_t>(i)];
+    const std::int32_t t = first + scratch.ids[i];
     add_range(kept, t, t + 1);
   }
   add_range(kept, last, n);
@@ -133,13 +129,13 @@ void norm_largest(const HeadRows& rows, const NormRule& rule, std::vector<TokenR
   kept.clear();
   Norms norms(rows, rule);
   if (norms.all_stay()) return add_range(kept, 0, rows.n);
-  std::vector<float> mean(static_cast<std::size_t>(rows.n));
+  std::vector<float> mean(rows.n);
   for (std::int32_t h = 0; h < rows.n_heads; ++h)
-    for (std::int32_t t = 0; t < rows.n; ++t) mean[static_cast<std::size_t>(t)] += rows.a[h * rows.stride + t];
-  std::vector<std::int32_t> order(static_cast<std::size_t>(rows.n - norms.first()));
+    for (std::int32_t t = 0; t < rows.n; ++t) mean[t] += rows.a[h * rows.stride + t];
+  std::vector<std::int32_t> order(rows.n - norms.first());
   std::iota(order.begin(), order.end(), norms.first());
   std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
-    const float x = mean[static_cast<std::size_t>(a)], y = mean[static_cast<std::size_t>(b)];
+    const float x = mean[a], y = mean[b];
     return x != y ? x > y : a > b;
   });
   std::size_t n = 0;

@@ -12,7 +12,7 @@ void MassWindow::extend(std::int32_t to) {
   const std::int64_t have = end_ - begin_, wanted = to - begin_;
   if (wanted > stride_) {
     const std::int64_t stride = std::max(wanted, stride_ + stride_ / 2);
-    std::vector<float> values(static_cast<std::size_t>(n_heads_ * stride));
+    std::vector<float> values(n_heads_ * stride);
     for (std::int32_t h = 0; h < n_heads_; ++h) std::copy_n(row(h, begin_), have, values.data() + h * stride);
     values_ = std::move(values);
     stride_ = stride;
@@ -33,13 +33,13 @@ void MassWindow::write(ByteWriter& out) const {
 }
 
 void MassWindow::read(ByteReader& in, std::int32_t begin, std::int32_t end) {
-  const auto n = static_cast<std::size_t>(end - begin);
+  const std::size_t n = end - begin;
   // Check that the bytes exist before memory is allocated for them.
-  const auto values = in.take(static_cast<std::uint64_t>(n_heads_) * n * sizeof(float), "attention received");
+  const auto values = in.take(n_heads_ * n * sizeof(float), "attention received");
   begin_ = end_ = begin;
   extend(end);
   for (std::int32_t h = 0; h < n_heads_ && n > 0; ++h)
-    std::memcpy(row(h, begin), values.data() + static_cast<std::size_t>(h) * n * sizeof(float), n * sizeof(float));
+    std::memcpy(row(h, begin), values.data() + h * n * sizeof(float), n * sizeof(float));
 }
 
 }  // namespace mneme

@@ -143,12 +143,12 @@ HWY_NOINLINE double row_sum(const float* row, std::size_t n, float alpha, float 
         sum = hn::Add(sum, e);
       }
     }
-    total += static_cast<double>(hn::GetLane(hn::SumOfLanes(d, sum)));
+    total += hn::GetLane(hn::SumOfLanes(d, sum));
   }
   if (i < n) {
     const V sum = term(hn::Load(d, Tail(row + i, n - i, -kInf).lanes));
     if (terms != nullptr) hn::StoreU(sum, d, terms + i);
-    total += static_cast<double>(hn::GetLane(hn::SumOfLanes(d, sum)));
+    total += hn::GetLane(hn::SumOfLanes(d, sum));
   }
   return total;
 }
@@ -164,7 +164,7 @@ void spread_nan(float* scores, std::int64_t stride, std::int32_t group, std::int
 
 void head_scales(float* scores, std::int64_t stride, std::int32_t group, std::int64_t n, float alpha,
                  const Exponentials& keep, HeadScale* out) {
-  const auto length = static_cast<std::size_t>(n);
+  const std::size_t length = n;
   bool any_nan = false;
   for (std::int32_t h = 0; h < group; ++h) {
     bool nan;
@@ -282,8 +282,7 @@ HWY_INLINE void pool_row(const float* scores, std::int64_t stride, std::size_t n
   HWY_ALIGN float rows[kMaxGroup * kMaxLanes] = {};
   HWY_ALIGN float last[kMaxLanes];
   for (std::int32_t h = 0; h < task.group; ++h)
-    std::memcpy(rows + static_cast<std::size_t>(h) * kMaxLanes, scores + h * stride + whole,
-                (n - whole) * sizeof(float));
+    std::memcpy(rows + h * kMaxLanes, scores + h * stride + whole, (n - whole) * sizeof(float));
   PoolTask rest = task;
   if (rest.kept.at != nullptr) rest.kept.at += whole;
   pool_units<kGroup>(rows, kMaxLanes, lanes, rest, last);
@@ -293,11 +292,11 @@ HWY_INLINE void pool_row(const float* scores, std::int64_t stride, std::size_t n
 void pool_group(float* scores, std::int64_t stride, std::int32_t group, std::int64_t n, GroupPool pool, float alpha,
                 float* pooled) {
   PoolTask task{.group = group, .pool = pool, .alpha = alpha, .heads = {}, .kept = {}};
-  const auto length = static_cast<std::size_t>(n);
+  const std::size_t length = n;
   thread_local std::vector<float> kept;
   if (pool == GroupPool::kMeanProb) {
     const std::size_t row = (length + hn::Lanes(D()) - 1) / hn::Lanes(D()) * hn::Lanes(D());
-    kept.resize(static_cast<std::size_t>(group) * row);
+    kept.resize(group * row);
     task.kept = {kept.data(), static_cast<std::int64_t>(row)};
   }
   if (pool == GroupPool::kMaxProb || pool == GroupPool::kMeanProb)
@@ -321,9 +320,8 @@ Masses masses(std::span<const float> scores, float scale, std::span<const std::i
     while (at != there.end() && *at < u) ++at;
     if (at != there.end() && *at == u) continue;
     m.any_missing = true;
-    const float x = scores[static_cast<std::size_t>(u)];
-    if (!std::isnan(x) && top > -kInf)
-      m.missing += static_cast<double>(std::exp(std::min(std::fma(scale, x, -top), 60.0f)));
+    const float x = scores[u];
+    if (!std::isnan(x) && top > -kInf) m.missing += std::exp(std::min(std::fma(scale, x, -top), 60.0f));
   }
   if (m.any_missing && top > -kInf)
     m.all = (plain ? row_sum<true> : row_sum<false>)(scores.data(), scores.size(), scale, top, nullptr);
@@ -342,7 +340,7 @@ GemmRates dots(const float* a, const float* b, std::size_t n) {
   std::size_t i = 0;
   for (; i + lanes <= n; i += lanes) take(hn::LoadU(d, a + i), hn::LoadU(d, b + i));
   if (i < n) take(hn::Load(d, Tail(a + i, n - i, 0.0f).lanes), hn::Load(d, Tail(b + i, n - i, 0.0f).lanes));
-  const auto sum = [&](V x) HWY_ATTR { return static_cast<double>(hn::GetLane(hn::SumOfLanes(d, x))); };
+  const auto sum = [&](V x) HWY_ATTR { return double{hn::GetLane(hn::SumOfLanes(d, x))}; };
   return {sum(ab), sum(aa), sum(bb)};
 }
 

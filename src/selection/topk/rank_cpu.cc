@@ -22,11 +22,11 @@ std::uint64_t key_of(float score, std::int32_t id) {
 
 void rank_cpu(std::span<const float> scores, UnitSize size, std::int64_t n_tokens, std::vector<std::int32_t>& ids,
               RankScratch& scratch) {
-  const auto n = static_cast<std::int64_t>(scores.size());
+  const std::int64_t n = scores.size();
   // Assumes 16 tokens per unit, with a margin: one round if that is the mean.
   std::int64_t k = std::min(n, n_tokens / 12 + 16);
   for (;;) {
-    ids.resize(static_cast<std::size_t>(k));
+    ids.resize(k);
     topk_cpu(scores, static_cast<std::int32_t>(k), ids.data(), scratch.topk);
     std::int64_t tokens = 0;
     for (std::int32_t id : ids) tokens += size(id);
@@ -34,7 +34,7 @@ void rank_cpu(std::span<const float> scores, UnitSize size, std::int64_t n_token
     k = std::min(n, std::max(2 * k, k * n_tokens / std::max<std::int64_t>(tokens, 1)));
   }
   scratch.keys.clear();
-  for (std::int32_t id : ids) scratch.keys.push_back(key_of(scores[static_cast<std::size_t>(id)], id));
+  for (std::int32_t id : ids) scratch.keys.push_back(key_of(scores[id], id));
   std::sort(scratch.keys.begin(), scratch.keys.end(), std::greater<>());
   ids.clear();
   std::int64_t tokens = 0;

@@ -234,7 +234,7 @@ HWY_INLINE float sample_bound(const float* scores, std::size_t n, std::size_t k,
   for (std::size_t i = 0; i < m; ++i) {
     state = state * 1664525u + 1013904223u;
     const std::uint64_t cell = n / m;  // one score per cell, so that periodic rows are sampled fairly
-    keys[i] = key_of(scores[i * n / m + static_cast<std::size_t>((state >> 8) * cell >> 24)]);
+    keys[i] = key_of(scores[i * n / m + ((state >> 8) * cell >> 24)]);
   }
   const double p = static_cast<double>(k) / static_cast<double>(n);
   const double rank = p * static_cast<double>(m);
@@ -323,7 +323,7 @@ HWY_EXPORT(lanes);
 std::int32_t topk_cpu(std::span<const float> scores, std::int32_t k, std::int32_t* ids, TopkScratch& scratch) {
   MNEME_CHECK(k >= 0, "k = {}", k);
   const std::size_t n = scores.size();
-  const auto wanted = static_cast<std::size_t>(k);
+  const std::size_t wanted = k;
   if (wanted >= n) {
     for (std::size_t i = 0; i < n; ++i) ids[i] = static_cast<std::int32_t>(i);
     return static_cast<std::int32_t>(n);

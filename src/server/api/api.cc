@@ -40,7 +40,7 @@ bool equal_in_constant_time(std::string_view given, std::string_view key) {
   unsigned difference = given.size() == key.size() ? 0u : 1u;
   for (std::size_t i = 0; i < given.size(); ++i) {
     const char k = key.empty() ? '\0' : key[i % key.size()];
-    difference |= static_cast<unsigned>(static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(k));
+    difference |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(k);
   }
   return difference == 0;
 }
@@ -170,7 +170,7 @@ void Api::with_body(const HttpRequest& request, Writer writer, BodyReader answer
   executors_.work([this, body, writer = std::move(writer), answer_of = std::move(answer_of)]() mutable {
     std::function<void()> next;
     try {
-      const Json json = parse_json(*body, "body", static_cast<std::size_t>(options_.limits.max_body_bytes));
+      const Json json = parse_json(*body, "body", options_.limits.max_body_bytes);
       next = answer_of({.json = JsonRef(json, "body"), .text = *body}, writer);
     } catch (const ApiError& e) {
       next = [writer, e] { answer(*writer, e); };

@@ -35,7 +35,7 @@ float float_of(const JsonRef& body, std::string_view key, float otherwise) {
   const auto v = body.find(key);
   if (!v) return otherwise;
   const double number = v->number();
-  if (std::fabs(number) > static_cast<double>(std::numeric_limits<float>::max())) v->wrong("a number that f32 holds");
+  if (std::fabs(number) > (std::numeric_limits<float>::max())) v->wrong("a number that f32 holds");
   return static_cast<float>(number);
 }
 
@@ -220,7 +220,7 @@ GenerationInput parse_common(const JsonRef& body, const RequestContext& context,
 // Checks what the engine would refuse only when the request's turn comes.
 void check_length(const GenerationInput& input, std::int64_t context, bool chat) {
   if (input.prompt.empty()) fail(ErrorKind::kRequest, "the prompt is empty: expected at least one token");
-  const auto n = static_cast<std::int64_t>(input.prompt.size());
+  const std::int64_t n = input.prompt.size();
   if (n + input.max_tokens <= context) return;
   throw ApiError(400,
                  fmt::format("{} tokens of prompt and up to {} of answer are {}; the context has {}", n,
@@ -232,7 +232,7 @@ void check_length(const GenerationInput& input, std::int64_t context, bool chat)
 void truncate_prompt(const JsonRef& body, std::int64_t context, std::vector<TokenId>& prompt) {
   const auto most = body.find("truncate_prompt_tokens");
   if (!most) return;
-  const auto n = static_cast<std::size_t>(int_in(*most, 1, context));
+  const std::size_t n = int_in(*most, 1, context);
   if (prompt.size() > n) prompt.erase(prompt.begin(), prompt.end() - static_cast<std::ptrdiff_t>(n));
 }
 
@@ -251,7 +251,7 @@ std::vector<std::vector<TokenId>> parse_prompts(const JsonRef& body, std::int32_
     prompt.wrong("a string, strings, token ids, or arrays of token ids");
   if (prompt.value().front().is_number()) return {parse_tokens(prompt, vocabulary)};
   const std::int64_t most = context.options.limits.max_queue + context.options.engine.max_sequences;
-  if (static_cast<std::int64_t>(prompt.value().size()) * n > most) {
+  if (std::ssize(prompt.value()) * n > most) {
     prompt.wrong(fmt::format("at most {} answers, which are all that run and wait", most));
   }
   std::vector<std::vector<TokenId>> prompts;
@@ -317,7 +317,7 @@ CompletionRequest parse_chat(const Body& whole, const RequestContext& context) {
   if (input.top_logprobs > 0 && !request.logprobs) fail(ErrorKind::kRequest, "top_logprobs: only with logprobs");
   input.prompt = chat_prompt(*context.model.text, parse_conversation(body, whole.text));
   truncate_prompt(body, context.model.engine->options().context, input.prompt);
-  const std::int64_t room = context.model.engine->options().context - static_cast<std::int64_t>(input.prompt.size());
+  const std::int64_t room = context.model.engine->options().context - std::ssize(input.prompt);
   const auto otherwise =
       static_cast<std::int32_t>(std::clamp<std::int64_t>(room, 1, context.options.default_max_tokens));
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();

@@ -12,7 +12,7 @@ namespace {
 
 // A probability of 0 has no logarithm that JSON could write; OpenAI writes -9999.
 double written(float logprob) {
-  return std::isfinite(logprob) ? static_cast<double>(logprob) : -9999.0;
+  return std::isfinite(logprob) ? logprob : -9999.0;
 }
 
 // As OpenAI names tokens that are no whole characters: "bytes:\xe2\x80".
@@ -134,8 +134,7 @@ OrderedJson retrieval_json(const AnswerSummary& summary, std::string_view method
 }
 
 std::size_t count_characters(std::string_view text) {
-  return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
 }
 
 }  // namespace mneme::server

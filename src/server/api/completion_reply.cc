@@ -29,7 +29,7 @@ CompletionReply::CompletionReply(Setting setting, CompletionRequest request, std
   prompts_.resize(request_.inputs.size());
   for (std::size_t i = 0; i < prompts_.size(); ++i)
     if (request_.echo || request_.return_token_ids) prompts_[i].tokens = request_.inputs[i].prompt;
-  choices_.resize(prompts_.size() * static_cast<std::size_t>(request_.n()));
+  choices_.resize(prompts_.size() * request_.n());
   open_ = choices_.size();
   chunk_head_ = json_text(head());
   chunk_head_.pop_back();  // choices follow
@@ -82,7 +82,7 @@ void CompletionReply::on_event(std::size_t prompt, GenerationEvent event) {
   if (closed_) return;
   if (event.failure) return fail(*event.failure);
   if (event.accepted && request_.stream && !streaming_) begin_stream();
-  const std::size_t at = prompt * static_cast<std::size_t>(request_.n()) + static_cast<std::size_t>(event.choice);
+  const std::size_t at = prompt * request_.n() + event.choice;
   Choice& choice = choices_[at];
   if (event.progress && request_.include_progress) return stream_progress(prompt, *event.progress);
   if (event.prompt) prompts_[prompt].summary = std::move(event.prompt);
@@ -130,7 +130,7 @@ void CompletionReply::stream_piece(std::size_t at, GenerationEvent& event) {
     if (request_.chat) {
       out += chunk(at, "\"delta\":{\"role\":\"assistant\",\"content\":\"\"}", "null", kGoesOn);
     } else if (request_.echo) {
-      const std::size_t prompt = at / static_cast<std::size_t>(request_.n());
+      const std::size_t prompt = at / request_.n();
       const std::string logprobs = request_.logprobs ? json_text(echo_logprobs(prompt, choice)) : "null";
       const std::string text = echoed(prompt);
       choice.characters = count_characters(text);
@@ -215,7 +215,7 @@ OrderedJson CompletionReply::usage() const {
 
 OrderedJson CompletionReply::choice_json(std::size_t at) {
   Choice& choice = choices_[at];
-  const std::size_t prompt = at / static_cast<std::size_t>(request_.n());
+  const std::size_t prompt = at / request_.n();
   OrderedJson json;
   json["index"] = at;
   OrderedJson logprobs;

@@ -13,7 +13,7 @@ std::string new_request_id() {
   static std::atomic<std::uint64_t> count = 0;
   static const std::uint64_t start = [] {
     std::random_device device;
-    return (static_cast<std::uint64_t>(device()) << 32) | device();
+    return (std::uint64_t{device()} << 32) | device();
   }();
   return fmt::format("{:016x}{:08x}", start, count++);
 }

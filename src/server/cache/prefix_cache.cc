@@ -13,7 +13,7 @@ namespace mneme::server {
 std::vector<std::uint64_t> PrefixCache::chain_of(std::span<const TokenId> tokens, const std::string& salt) const {
   std::vector<std::uint64_t> chain;
   std::uint64_t hash = XXH3_64bits(salt.data(), salt.size());
-  constexpr auto kPage = static_cast<std::size_t>(kPageTokens);
+  constexpr std::size_t kPage = kPageTokens;
   for (std::size_t at = 0; at + kPage <= tokens.size(); at += kPage) {
     hash = XXH3_64bits_withSeed(tokens.data() + at, kPage * sizeof(TokenId), hash);
     chain.push_back(hash);
@@ -34,7 +34,7 @@ void PrefixCache::put(Sequence sequence) {
   MNEME_CHECK(sequence.n_shared >= 0 && static_cast<std::size_t>(sequence.n_shared) <= sequence.tokens.size(),
               "{} of {} tokens", sequence.n_shared, sequence.tokens.size());
   erase(sequence.id);
-  const auto shared = std::span<const TokenId>(sequence.tokens).first(static_cast<std::size_t>(sequence.n_shared));
+  const auto shared = std::span<const TokenId>(sequence.tokens).first(sequence.n_shared);
   const RequestId id = sequence.id;
   Entry entry{.sequence = std::move(sequence), .chain = {}, .used = ++clock_};
   entry.chain = chain_of(shared, entry.sequence.salt);
@@ -64,7 +64,7 @@ std::optional<PrefixCache::Match> PrefixCache::find(std::span<const TokenId> tok
   for (std::size_t pages = chain.size(); pages > 0; --pages) {
     const auto node = nodes_.find(chain[pages - 1]);
     if (node == nodes_.end()) continue;
-    const std::size_t n = pages * static_cast<std::size_t>(kPageTokens);
+    const std::size_t n = pages * kPageTokens;
     Entry* best = nullptr;
     for (const RequestId id : node->second) {
       Entry& entry = entries_.at(id);
@@ -98,7 +98,7 @@ std::vector<RequestId> PrefixCache::superseded_by(RequestId id) const {
       const Entry& entry = entries_.at(other);
       const Sequence& s = entry.sequence;
       if (other == id || s.running || s.salt != longer.salt || entry.chain.back() != hash) continue;
-      const std::size_t n = entry.chain.size() * static_cast<std::size_t>(kPageTokens);
+      const std::size_t n = entry.chain.size() * kPageTokens;
       if (std::equal(s.tokens.begin(), s.tokens.begin() + static_cast<std::ptrdiff_t>(n), longer.tokens.begin()))
         out.push_back(other);
     }

@@ -1,5 +1,7 @@
 #include "src/server/cache/prefix_waits.h"
 
+#include "src/base/size32.h"
+
 #include <algorithm>
 
 namespace mneme::server {
@@ -16,7 +18,7 @@ bool leads(const GenerationInput& input) {
 // without the rows that the method observes at the end of its prefill.
 std::int32_t most_shared(const GenerationInput& input) {
   if (input.score_prompt || (input.method != nullptr && input.method->binds_sequence())) return 0;
-  const auto n = static_cast<std::int64_t>(input.prompt.size());
+  const std::int64_t n = input.prompt.size();
   const std::int64_t own = std::max<std::int64_t>(1, input.method == nullptr ? 0 : input.method->observed_rows());
   return static_cast<std::int32_t>(std::max<std::int64_t>(0, n - own) / kPageTokens * kPageTokens);
 }
@@ -49,11 +51,8 @@ void PrefixWaits::add(RequestId id, const GenerationInput& input, const std::opt
   }
   if (!keeper_.shares_prefixes() || !leads(input)) return;
   pending_.emplace(id, &input);
-  prompts_.put({.id = id,
-                .tokens = input.prompt,
-                .n_shared = static_cast<std::int32_t>(input.prompt.size()),
-                .salt = input.cache_salt,
-                .running = true});
+  prompts_.put(
+      {.id = id, .tokens = input.prompt, .n_shared = size32(input.prompt), .salt = input.cache_salt, .running = true});
 }
 
 void PrefixWaits::forget(RequestId id) {

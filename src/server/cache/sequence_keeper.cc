@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "src/base/error.h"
+#include "src/base/size32.h"
 
 namespace mneme::server {
 namespace {
@@ -15,20 +16,20 @@ std::int32_t whole_pages(std::int64_t n_tokens) {
 }  // namespace
 
 SequenceKeeper::SequenceKeeper(RunningModel& model, const KeeperOptions& options)
-    : model_(model), options_(options), slots_(static_cast<std::size_t>(options.n_slots)) {}
+    : model_(model), options_(options), slots_(options.n_slots) {}
 
 SequenceKeeper::Slot& SequenceKeeper::slot(std::int32_t s) {
   if (s < 0 || s >= options_.n_slots) {
     fail(ErrorKind::kRequest, "there is no slot {}: expected 0 to {}", s, options_.n_slots - 1);
   }
-  return slots_[static_cast<std::size_t>(s)];
+  return slots_[s];
 }
 
 std::optional<SequenceKeeper::Source> SequenceKeeper::source_for(std::span<const TokenId> prompt,
                                                                  const std::string& salt,
                                                                  std::optional<std::int32_t> slot_id) {
   if (prompt.empty()) return std::nullopt;
-  const std::int64_t most = static_cast<std::int64_t>(prompt.size()) - 1;
+  const std::int64_t most = std::ssize(prompt) - 1;
   Source best;
   const auto offer = [&](RequestId id, std::int64_t n_shared) {
     const std::int32_t n = whole_pages(std::min({n_shared, most, std::int64_t{model_.engine->cache(id).length()}}));
@@ -57,7 +58,7 @@ std::int32_t SequenceKeeper::shareable(const Request& request) const {
 
 void SequenceKeeper::prompt_done(const Request& request) {
   if (!options_.prefix_cache) return;
-  const auto tokens = model_.engine->tokens(request.id).first(static_cast<std::size_t>(request.prompt_tokens));
+  const auto tokens = model_.engine->tokens(request.id).first(request.prompt_tokens);
   prefixes_.put({.id = request.id,
                  .tokens = {tokens.begin(), tokens.end()},
                  .n_shared = std::min(shareable(request), request.prompt_tokens),
@@ -88,10 +89,7 @@ void SequenceKeeper::ended(const Request& request) {
     for (const RequestId id : prefixes_.superseded_by(request.id)) evict(id);
   }
   if (!request.slot) return;
-  fill(slot(*request.slot), {.id = request.id,
-                             .n_tokens = static_cast<std::int32_t>(tokens.size()),
-                             .n_shared = n_shared,
-                             .salt = request.salt});
+  fill(slot(*request.slot), {.id = request.id, .n_tokens = size32(tokens), .n_shared = n_shared, .salt = request.salt});
 }
 
 void SequenceKeeper::make_room() {
@@ -112,7 +110,7 @@ void SequenceKeeper::make_room() {
 }
 
 void SequenceKeeper::put(std::int32_t s, const RestoredSequence& restored) {
-  const auto n = static_cast<std::int32_t>(restored.content.tokens.size());
+  const auto n = size32(restored.content.tokens);
   if (options_.prefix_cache) {
     prefixes_.put({.id = restored.id,
                    .tokens = restored.content.tokens,

@@ -57,7 +57,7 @@ class SequenceKeeper {
 
   // Gives up cached sequences, the longest unused first, until the request that is to begin next has room.
   void make_room();
-  std::int64_t cached() const { return static_cast<std::int64_t>(prefixes_.size()); }
+  std::int64_t cached() const { return prefixes_.size(); }
 
   struct Slot {
     RequestId id;  // not valid: empty

@@ -120,7 +120,7 @@ std::int64_t SlotFiles::save_to(const std::filesystem::path& path, std::int32_t 
         }
       },
       Links::kRefused);
-  return static_cast<std::int64_t>(saved.content.tokens.size());
+  return saved.content.tokens.size();
 }
 
 std::int64_t SlotFiles::restore(std::int32_t slot, const std::string& name) {
@@ -132,7 +132,7 @@ std::int64_t SlotFiles::restore(std::int32_t slot, const std::string& name) {
     return answer_of(loop_, [&](SequenceKeeper& keeper) {
       const RestoredSequence restored = restore_sequence(keeper.model(), session, name);
       keeper.put(slot, restored);
-      return static_cast<std::int64_t>(restored.content.tokens.size());
+      return std::ssize(restored.content.tokens);
     });
   });
 }

@@ -14,7 +14,7 @@ using jinja::Origin;
 constexpr Origin kDocument = ChatTemplate::kMarked;
 constexpr Origin kQuestion = ChatTemplate::kMarked + 1;
 constexpr Origin kAnswer = ChatTemplate::kMarked + 2;
-constexpr std::size_t kNowhere = static_cast<std::size_t>(-1);
+constexpr std::size_t kNowhere = -1;
 
 Json message(const char* role, std::string_view content) {
   return {{"role", role}, {"content", std::string(content)}};

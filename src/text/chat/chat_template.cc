@@ -78,7 +78,7 @@ std::vector<Special> specials_in(const Tokenizer& tokenizer, const jinja::Text& 
       const auto hit = added.find(run, at);
       if (!hit) break;
       at = hit->at + hit->length;
-      const bool user_defined = tokenizer.data().types[static_cast<std::size_t>(hit->id)] == TokenType::kUserDefined;
+      const bool user_defined = tokenizer.data().types[hit->id] == TokenType::kUserDefined;
       // User-defined tokens are found in any text, by encode().
       if (!user_defined) found.push_back({from + hit->at, from + at, hit->id});
     }
@@ -119,7 +119,7 @@ jinja::Text ChatTemplate::render(const ChatInput& input, const Tokenizer& tokeni
                                  const std::vector<Marked>& marked) const {
   auto in = names(input, tokenizer);
   for (const Marked& m : marked)
-    for (const Part& p : m.parts) in.limits.memory += static_cast<std::int64_t>(p.text.size()) * 64;
+    for (const Part& p : m.parts) in.limits.memory += std::ssize(p.text) * 64;
   jinja::Run run(in.limits);
   std::vector<jinja::Value> messages;
   for (const Json& message : input.messages) messages.push_back(message_value(run, message));

@@ -7,7 +7,7 @@ namespace mneme {
 std::pair<std::int32_t, std::int32_t> differing_span(std::span<const std::int32_t> text,
                                                      std::span<const std::int32_t> other) {
   const auto first = std::mismatch(text.begin(), text.end(), other.begin(), other.end()).first - text.begin();
-  const std::size_t room = std::min(text.size(), other.size()) - static_cast<std::size_t>(first);
+  const std::size_t room = std::min(text.size(), other.size()) - first;
   std::size_t same = 0;
   while (same < room && text[text.size() - 1 - same] == other[other.size() - 1 - same]) ++same;
   return {static_cast<std::int32_t>(first), static_cast<std::int32_t>(text.size() - same)};

@@ -46,7 +46,7 @@ class JsonConstraint final : public TokenConstraint {
     JsonMatcher::Threads from = threads_, to;
     const auto bytes = token < trie_->vocab_size() ? trie_->bytes(token) : std::string_view();
     for (const char c : bytes) {
-      matcher_.step_all(from, static_cast<std::uint8_t>(c), to);
+      matcher_.step_all(from, c, to);
       from.swap(to);
     }
     return std::make_shared<const JsonConstraint>(trie_, matcher_, std::move(from));

@@ -175,8 +175,7 @@ void JsonMatcher::string(Thread t, std::uint8_t byte, Threads& to) const {
     if (pattern && (f.bits = n.pattern->step(f.bits, decoded)) == 0) return;
   } else if (pattern) {  // a backslash: some escaped character must be possible
     bool some = false;
-    for (const char c : {'"', '\\', '/', '\b', '\f', '\n', '\r', '\t'})
-      some = some || n.pattern->step(f.bits, static_cast<std::uint8_t>(c)) != 0;
+    for (const char c : {'"', '\\', '/', '\b', '\f', '\n', '\r', '\t'}) some = some || n.pattern->step(f.bits, c) != 0;
     if (!some) return;
   }
   to.push_back(std::move(t));
@@ -199,7 +198,7 @@ void JsonMatcher::number(Thread t, std::uint8_t byte, Threads& to) const {
   NumberRange::Digits& d = f.digits;
   const Phase phase = f.phase;
   const bool digit = is_digit(byte);
-  const auto value = static_cast<unsigned>(byte - '0');
+  const unsigned value = byte - '0';
   const auto add_digit = [&](int& places) {
     d.value = d.value * 10 + value;
     ++places;
@@ -267,7 +266,7 @@ void JsonMatcher::object(Thread t, std::uint8_t byte, Threads& to) const {
   const bool before_key = f.phase == Phase::kFirstKey || f.phase == Phase::kNextKey;
   if (f.phase == Phase::kColon) {
     if (byte != ':') return;
-    return push(std::move(t), f.at == kOther ? n.additional : n.properties[static_cast<std::size_t>(f.at)], to);
+    return push(std::move(t), f.at == kOther ? n.additional : n.properties[f.at], to);
   }
   if (byte == '}' && f.phase != Phase::kNextKey && (n.required & ~f.bits) == 0) {
     --t.depth;
@@ -297,7 +296,7 @@ void JsonMatcher::key(Thread t, std::uint8_t byte, Threads& to) const {
   if (step == JsonText::Step::kEnd) {
     const std::int32_t property = f.at >= 0 ? n.names.node(f.at).text : kOther;
     if (property >= 0) {
-      if ((f.bits >> property & 1) != 0 || !fits(t, n.properties[static_cast<std::size_t>(property)])) return;
+      if ((f.bits >> property & 1) != 0 || !fits(t, n.properties[property])) return;
       f.bits |= std::uint64_t{1} << property;
     } else if (!others) {
       return;

@@ -74,7 +74,7 @@ class JsonMatcher {
 
  private:
   using Phase = Frame::Phase;
-  const JsonNode& node(NodeId id) const { return grammar_->nodes[static_cast<std::size_t>(id)]; }
+  const JsonNode& node(NodeId id) const { return grammar_->nodes[id]; }
   const JsonNode& node(const Thread& t) const { return node(t.top.node); }
 
   void start(Thread t, std::uint8_t byte, Threads& to) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "src/base/error.h"
+#include "src/base/size32.h"
 
 namespace mneme {
 namespace {
@@ -10,7 +11,7 @@ namespace {
 constexpr int kNever = 1 << 20;  // depth of nodes without a finite value
 
 int depth_of(const JsonGrammar& grammar, const JsonNode& n) {
-  const auto of = [&](NodeId id) { return grammar.nodes[static_cast<std::size_t>(id)].depth; };
+  const auto of = [&](NodeId id) { return grammar.nodes[id].depth; };
   int depth = 0;
   if (n.kind == JsonNode::Kind::kUnion) {
     depth = kNever;
@@ -35,18 +36,18 @@ void ByteTree::add(std::string_view text, std::int32_t index) {
   for (const char c : text) {
     std::int32_t next = child(at, static_cast<std::uint8_t>(c));
     if (next < 0) {
-      next = static_cast<std::int32_t>(nodes_.size());
-      nodes_[static_cast<std::size_t>(at)].children.emplace(static_cast<std::uint8_t>(c), next);
+      next = size32(nodes_);
+      nodes_[at].children.emplace(static_cast<std::uint8_t>(c), next);
       nodes_.emplace_back();
     }
     at = next;
-    nodes_[static_cast<std::size_t>(at)].below |= bit;
+    nodes_[at].below |= bit;
   }
-  nodes_[static_cast<std::size_t>(at)].text = index;
+  nodes_[at].text = index;
 }
 
 std::int32_t ByteTree::child(std::int32_t node, std::uint8_t byte) const {
-  const auto& children = nodes_[static_cast<std::size_t>(node)].children;
+  const auto& children = nodes_[node].children;
   const auto it = children.find(byte);
   return it == children.end() ? -1 : it->second;
 }
@@ -62,13 +63,13 @@ void check_unions(const JsonGrammar& grammar) {
     state[begin] = 1;
     while (!way.empty()) {
       auto& [id, next] = way.back();
-      if (next == grammar.nodes[static_cast<std::size_t>(id)].alternatives.size()) {
-        state[static_cast<std::size_t>(id)] = 2;
+      if (next == grammar.nodes[id].alternatives.size()) {
+        state[id] = 2;
         way.pop_back();
         continue;
       }
-      const NodeId to = grammar.nodes[static_cast<std::size_t>(id)].alternatives[next++];
-      int& s = state[static_cast<std::size_t>(to)];
+      const NodeId to = grammar.nodes[id].alternatives[next++];
+      int& s = state[to];
       if (s == 1) fail(ErrorKind::kRequest, "JSON schema: a $ref leads to itself");
       if (s == 0) {
         s = 1;

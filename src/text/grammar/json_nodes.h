@@ -24,7 +24,7 @@ class ByteTree {
   void add(std::string_view text, std::int32_t index);
   // -1: no text continues this way.
   std::int32_t child(std::int32_t node, std::uint8_t byte) const;
-  const Node& node(std::int32_t i) const { return nodes_[static_cast<std::size_t>(i)]; }
+  const Node& node(std::int32_t i) const { return nodes_[i]; }
 
  private:
   std::vector<Node> nodes_ = std::vector<Node>(1);

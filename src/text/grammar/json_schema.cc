@@ -61,7 +61,7 @@ class Compiler {
     grammar_.nodes.push_back(std::move(node));
     return static_cast<NodeId>(grammar_.nodes.size() - 1);
   }
-  JsonNode& at(NodeId id) { return grammar_.nodes[static_cast<std::size_t>(id)]; }
+  JsonNode& at(NodeId id) { return grammar_.nodes[id]; }
 
   NodeId literal(std::initializer_list<const char*> texts) {
     const NodeId id = add(Kind::kLiteral);

@@ -68,7 +68,7 @@ JsonText::Step JsonText::escape(std::uint8_t byte, std::uint8_t& decoded) {
   const std::size_t k = kLetters.find(static_cast<char>(byte));
   if (k == std::string_view::npos) return Step::kNo;
   mode = Mode::kPlain;
-  decoded = static_cast<std::uint8_t>(kMeant[k]);
+  decoded = kMeant[k];
   return Step::kCharacter;
 }
 

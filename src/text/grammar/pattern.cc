@@ -167,7 +167,7 @@ class PatternParser {
   }
 
   Set single() {
-    const auto c = static_cast<unsigned char>(peek());
+    const unsigned char c = peek();
     if (c >= 0x80) unsupported("a character beyond ASCII");
     ++at_;
     return Set().set(c);

@@ -14,21 +14,20 @@ bool is_plain(std::string_view bytes) {
 }
 
 std::size_t characters(std::string_view bytes) {
-  return static_cast<std::size_t>(
-      std::count_if(bytes.begin(), bytes.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+  return std::count_if(bytes.begin(), bytes.end(),
+                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
 }  // namespace
 
-TokenTrie::TokenTrie(const Tokenizer& tokenizer)
-    : bytes_(static_cast<std::size_t>(tokenizer.vocab_size())), next_(bytes_.size(), -1) {
+TokenTrie::TokenTrie(const Tokenizer& tokenizer) : bytes_(tokenizer.vocab_size()), next_(bytes_.size(), -1) {
   std::vector<TokenId> sorted;
   for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
     if (tokenizer.is_end(id)) ends_.push_back(id);
     if (tokenizer.is_control(id) || tokenizer.is_end(id)) continue;
     std::string bytes = tokenizer.token_bytes(id);
     if (bytes.empty() || bytes.size() > kLongest) continue;
-    bytes_[static_cast<std::size_t>(id)] = std::move(bytes);
+    bytes_[id] = std::move(bytes);
     sorted.push_back(id);
   }
   std::sort(sorted.begin(), sorted.end(), [&](TokenId a, TokenId b) {
@@ -36,7 +35,7 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer)
     return order < 0 || (order == 0 && a < b);
   });
   for (std::size_t i = 1; i < sorted.size(); ++i)
-    if (bytes(sorted[i - 1]) == bytes(sorted[i])) next_[static_cast<std::size_t>(sorted[i - 1])] = sorted[i];
+    if (bytes(sorted[i - 1]) == bytes(sorted[i])) next_[sorted[i - 1]] = sorted[i];
   all_ = build(sorted);
   std::vector<TokenId> odd;
   std::vector<std::pair<std::size_t, TokenId>> plain;  // by characters

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "src/base/size32.h"
 #include "src/text/tokenizer/tokenizer.h"
 
 namespace mneme {
@@ -27,7 +28,7 @@ class TokenTrie {
   // Only the tokens that are not plain.
   std::span<const Node> odd() const { return odd_; }
   // The next token with equal bytes; -1: none.
-  std::int32_t next_equal(std::int32_t token) const { return next_[static_cast<std::size_t>(token)]; }
+  std::int32_t next_equal(std::int32_t token) const { return next_[token]; }
   // Mask (as in TokenConstraint) of the plain tokens: at most this many complete characters, none of which a JSON
   // string must escape. 128 characters and 128,000 tokens take 2 MiB of masks.
   std::span<const std::uint64_t> plain(std::size_t characters) const {
@@ -35,8 +36,8 @@ class TokenTrie {
   }
   std::size_t longest_plain() const { return longest_plain_; }  // characters
   std::span<const TokenId> ends() const { return ends_; }       // tokens that end an answer
-  std::string_view bytes(TokenId id) const { return bytes_[static_cast<std::size_t>(id)]; }
-  std::int32_t vocab_size() const { return static_cast<std::int32_t>(bytes_.size()); }
+  std::string_view bytes(TokenId id) const { return bytes_[id]; }
+  std::int32_t vocab_size() const { return size32(bytes_); }
 
  private:
   std::vector<Node> build(const std::vector<TokenId>& sorted);

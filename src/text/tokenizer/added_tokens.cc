@@ -1,11 +1,13 @@
 #include "src/text/tokenizer/added_tokens.h"
 
+#include "src/base/size32.h"
+
 #include <algorithm>
 
 namespace mneme {
 
 std::int32_t AddedTokens::child(std::int32_t node, unsigned char byte) const {
-  const auto& children = nodes_[static_cast<std::size_t>(node)].children;
+  const auto& children = nodes_[node].children;
   const auto it = std::lower_bound(children.begin(), children.end(), std::pair{byte, std::int32_t{0}});
   return it != children.end() && it->first == byte ? it->second : -1;
 }
@@ -15,18 +17,18 @@ void AddedTokens::add(std::string_view text, TokenId id) {
   starts_[static_cast<unsigned char>(text[0])] = true;
   std::int32_t node = 0;
   for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
+    const unsigned char byte = c;
     std::int32_t next = child(node, byte);
     if (next < 0) {
-      next = static_cast<std::int32_t>(nodes_.size());
+      next = size32(nodes_);
       nodes_.emplace_back();
-      auto& children = nodes_[static_cast<std::size_t>(node)].children;
+      auto& children = nodes_[node].children;
       children.insert(std::lower_bound(children.begin(), children.end(), std::pair{byte, std::int32_t{0}}),
                       {byte, next});
     }
     node = next;
   }
-  Node& last = nodes_[static_cast<std::size_t>(node)];
+  Node& last = nodes_[node];
   if (last.id < 0) last.id = id;
 }
 
@@ -37,9 +39,9 @@ std::optional<AddedTokens::Hit> AddedTokens::find(std::string_view text, std::si
     std::optional<Hit> longest;
     std::int32_t node = 0;
     for (std::size_t i = at; i < text.size(); ++i) {
-      node = child(node, static_cast<unsigned char>(text[i]));
+      node = child(node, text[i]);
       if (node < 0) break;
-      const TokenId id = nodes_[static_cast<std::size_t>(node)].id;
+      const TokenId id = nodes_[node].id;
       if (id >= 0) longest = Hit{at, i + 1 - at, id};
     }
     if (longest) return longest;

@@ -4,9 +4,9 @@ namespace mneme {
 
 std::string Bpe::token_bytes(TokenId id, bool show_special) const {
   if (!contains(id)) return {};
-  const TokenType type = data_.types[static_cast<std::size_t>(id)];
+  const TokenType type = data_.types[id];
   if (!show_special && (type == TokenType::kControl || type == TokenType::kUnknown)) return {};
-  return bytes_[static_cast<std::size_t>(id)];
+  return bytes_[id];
 }
 
 void Bpe::encode_sections(std::string_view text, const EncodeOptions& options, std::vector<TokenId>& out,

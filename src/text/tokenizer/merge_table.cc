@@ -45,7 +45,7 @@ MergeTable::MergeTable(std::size_t expected) {
 
 std::size_t MergeTable::slot_of(std::uint64_t key) const {
   const std::size_t mask = slots_.size() - 1;
-  std::size_t at = static_cast<std::size_t>((key * 0x9E3779B97F4A7C15ull) >> shift_);
+  std::size_t at = (key * 0x9E3779B97F4A7C15ull) >> shift_;
   while (slots_[at].merge.rank != kNever && slots_[at].key != key) at = (at + 1) & mask;
   return at;
 }

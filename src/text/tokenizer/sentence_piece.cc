@@ -94,7 +94,7 @@ void SentencePiece::read_tokens() {
         const auto byte = byte_of(token);
         if (!byte) fail(ErrorKind::kFormat, "tokenizer: byte token {} is \"{}\", expected <0xNN>", id, token);
         if (byte_tokens_[*byte] < 0) byte_tokens_[*byte] = id;
-        bytes_[i].assign(1, static_cast<char>(*byte));
+        bytes_[i].assign(1, *byte);
         break;
       }
       case TokenType::kUserDefined:
@@ -148,13 +148,13 @@ void SentencePiece::merges_from_scores() {
   for (std::size_t i = 0; i < data_.tokens.size(); ++i) {
     if (normal(data_.tokens[i]) == static_cast<TokenId>(i)) by_score.push_back(static_cast<TokenId>(i));
   }
-  const auto score = [&](TokenId id) { return data_.scores[static_cast<std::size_t>(id)]; };
+  const auto score = [&](TokenId id) { return data_.scores[id]; };
   std::sort(by_score.begin(), by_score.end(), [&](TokenId a, TokenId b) { return score(a) > score(b); });
 
   std::uint32_t rank = 0;
   for (std::size_t i = 0; i < by_score.size(); ++i) {
     const TokenId id = by_score[i];
-    const std::string_view token = data_.tokens[static_cast<std::size_t>(id)];
+    const std::string_view token = data_.tokens[id];
     if (i > 0 && score(id) < score(by_score[i - 1])) rank = static_cast<std::uint32_t>(i);
     words_apart_ = words_apart_ && !has_space_inside(token);
     for (std::size_t cut = 0; cut < token.size();) {
@@ -210,7 +210,7 @@ void SentencePiece::encode_word(std::string_view word, Call& call) const {
 bool SentencePiece::append_word(std::string_view word, Call& call) const {
   call.symbols.clear();
   while (!word.empty()) {
-    const auto byte = static_cast<std::uint8_t>(word[0]);
+    const std::uint8_t byte = word[0];
     if (byte < 0x80) {
       call.symbols.push_back(byte == ' ' ? space_symbol_ : ascii_symbols_[byte]);
       word.remove_prefix(1);
@@ -221,7 +221,7 @@ bool SentencePiece::append_word(std::string_view word, Call& call) const {
       call.symbols.push_back(character_symbol(word.substr(0, step.length), step.code_point));
     } else {
       for (std::size_t i = 0; i < step.length; ++i) {
-        call.symbols.push_back(symbol_of_byte(static_cast<std::uint8_t>(word[i])));
+        call.symbols.push_back(symbol_of_byte(word[i]));
       }
     }
     word.remove_prefix(step.length);
@@ -243,11 +243,11 @@ void SentencePiece::append_bytes_of(Symbol symbol, Call& call) const {
   std::string bytes;
   const Symbol code = -1 - symbol;
   if (code >= 0x110000) {
-    bytes.push_back(static_cast<char>(static_cast<std::uint8_t>(code - 0x110000)));
+    bytes.push_back(static_cast<std::uint8_t>(code - 0x110000));
   } else if (static_cast<char32_t>(code) == kSpaceCode) {
     bytes = " ";  // a vocabulary without "▁"
   } else {
-    append_utf8(bytes, static_cast<char32_t>(code));
+    append_utf8(bytes, code);
   }
   auto token = [&](char c) { return byte_tokens_[static_cast<std::uint8_t>(c)]; };
   if (std::all_of(bytes.begin(), bytes.end(), [&](char c) { return token(c) >= 0; })) {

@@ -10,17 +10,17 @@ TokenIndex::TokenIndex(const std::vector<std::string>& texts, std::size_t expect
 
 std::size_t TokenIndex::slot_of(std::string_view text, std::uint64_t hash) const {
   const std::size_t mask = slots_.size() - 1;
-  std::size_t at = static_cast<std::size_t>(hash >> 32) & mask;
+  std::size_t at = (hash >> 32) & mask;
   while (slots_[at].id >= 0) {
     const Slot& slot = slots_[at];
-    if (slot.hash == static_cast<std::uint32_t>(hash) && (*texts_)[static_cast<std::size_t>(slot.id)] == text) break;
+    if (slot.hash == static_cast<std::uint32_t>(hash) && (*texts_)[slot.id] == text) break;
     at = (at + 1) & mask;
   }
   return at;
 }
 
 void TokenIndex::add(TokenId id) {
-  const std::string& text = (*texts_)[static_cast<std::size_t>(id)];
+  const std::string& text = (*texts_)[id];
   const std::uint64_t hash = hash_text(text);
   Slot& slot = slots_[slot_of(text, hash)];
   if (slot.id < 0) slot = {static_cast<std::uint32_t>(hash), id};

@@ -67,7 +67,7 @@ Tokenizer::Tokenizer(const TokenizerData& data) : data_(data), end_(data.tokens.
   check_data(data_);
   data_.types.resize(data_.tokens.size(), TokenType::kNormal);
   auto mark_end = [&](std::optional<std::int32_t> id) {
-    if (id) end_[static_cast<std::size_t>(*id)] = true;
+    if (id) end_[*id] = true;
   };
   mark_end(data_.eos);
   mark_end(data_.eot);
@@ -97,11 +97,11 @@ std::string Tokenizer::decode(std::span<const TokenId> ids, bool show_special) c
 }
 
 bool Tokenizer::is_end(TokenId id) const {
-  return contains(id) && end_[static_cast<std::size_t>(id)];
+  return contains(id) && end_[id];
 }
 
 bool Tokenizer::is_control(TokenId id) const {
-  return contains(id) && data_.types[static_cast<std::size_t>(id)] == TokenType::kControl;
+  return contains(id) && data_.types[id] == TokenType::kControl;
 }
 
 std::optional<TokenId> Tokenizer::find(std::string_view token) const {

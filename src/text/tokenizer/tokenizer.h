@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "src/base/size32.h"
 #include "src/formats/tokenizer_data.h"
 
 namespace mneme {
@@ -39,7 +40,7 @@ class Tokenizer {
   //         frames turns is not used).
   virtual std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options) const = 0;
 
-  std::int32_t vocab_size() const { return static_cast<std::int32_t>(data_.tokens.size()); }
+  std::int32_t vocab_size() const { return size32(data_.tokens); }
   // The bytes of a token; may be part of a character. Empty for control tokens and the unknown token unless
   // `show_special`, and for ids outside of the vocabulary: embedding tables are often padded.
   virtual std::string token_bytes(TokenId id, bool show_special = false) const = 0;

@@ -47,7 +47,7 @@ std::optional<std::string> from_byte_chars(std::string_view chars) {
     if (step.kind != Utf8Kind::kCharacter || step.code_point >= table.to_byte.size()) return std::nullopt;
     const std::int16_t byte = table.to_byte[step.code_point];
     if (byte < 0) return std::nullopt;
-    out.push_back(static_cast<char>(static_cast<std::uint8_t>(byte)));
+    out.push_back(static_cast<std::uint8_t>(byte));
     chars.remove_prefix(step.length);
   }
   return out;

@@ -35,7 +35,7 @@ std::u32string convert(char32_t c, Case to) {
   if (s != special.end() && s->code == c) return std::u32string(s->to);
   const auto& runs = runs_of(to);
   const auto r = std::partition_point(runs.begin(), runs.end(), [c](const auto& x) { return x.last < c; });
-  if (r == runs.end() || c < r->first || (c - r->first) % static_cast<char32_t>(r->stride) != 0) return {c};
+  if (r == runs.end() || c < r->first || (c - r->first) % r->stride != 0) return {c};
   return {static_cast<char32_t>(static_cast<std::int32_t>(c) + r->delta)};
 }
 

@@ -53,7 +53,7 @@ std::size_t find_invalid_utf8(std::string_view text) {
 
 std::string_view utf8_prefix(std::string_view text, std::size_t n) {
   if (text.size() <= n) return text;
-  while (n > 0 && is_continuation(static_cast<unsigned char>(text[n]))) --n;
+  while (n > 0 && is_continuation(text[n])) --n;
   return text.substr(0, n);
 }
 

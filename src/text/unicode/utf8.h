@@ -6,7 +6,7 @@
 
 namespace mneme {
 
-inline constexpr std::size_t kValidUtf8 = static_cast<std::size_t>(-1);
+inline constexpr std::size_t kValidUtf8 = -1;
 
 // Position of the first byte that is not part of a well-formed character, or kValidUtf8. Overlong forms, surrogates and
 // values past U+10FFFF are not well-formed.

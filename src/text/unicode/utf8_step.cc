@@ -27,14 +27,14 @@ Lead lead_of(std::uint8_t byte) {
 }  // namespace
 
 Utf8Step utf8_step(std::string_view rest) {
-  const auto first = static_cast<std::uint8_t>(rest[0]);
+  const std::uint8_t first = rest[0];
   Lead lead = lead_of(first);
   if (lead.length == 1) return {Utf8Kind::kCharacter, 1, first};
   if (lead.length == 0) return {Utf8Kind::kInvalid, 1, 0};
   char32_t code = first & (0x7Fu >> lead.length);
   for (std::uint8_t i = 1; i < lead.length; ++i) {
     if (i == rest.size()) return {Utf8Kind::kIncomplete, i, 0};
-    const auto byte = static_cast<std::uint8_t>(rest[i]);
+    const std::uint8_t byte = rest[i];
     if (byte < lead.low || byte > lead.high) return {Utf8Kind::kInvalid, i, 0};
     lead.low = 0x80;
     lead.high = 0xBF;
@@ -44,7 +44,7 @@ Utf8Step utf8_step(std::string_view rest) {
 }
 
 void append_utf8(std::string& out, char32_t code) {
-  auto put = [&](char32_t byte) { out.push_back(static_cast<char>(static_cast<std::uint8_t>(byte))); };
+  auto put = [&](char32_t byte) { out.push_back(static_cast<std::uint8_t>(byte)); };
   if (code < 0x80) {
     put(code);
   } else if (code < 0x800) {

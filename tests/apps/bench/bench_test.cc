@@ -64,7 +64,7 @@ TEST_F(BenchTest, FillsCachesWithNormalNumbersThatTheSeedDecides) {
           EXPECT_NE(std::memcmp(token, caches[0].token(layer, head, p - 1), bytes), 0);
         }
         for (std::size_t i = 0; i < bytes / 2; ++i) {
-          const double v = static_cast<double>(static_cast<float>(reinterpret_cast<const bf16*>(token)[i]));
+          const double v = static_cast<float>(reinterpret_cast<const bf16*>(token)[i]);
           n += 1;
           mean += v;
           square += v * v;

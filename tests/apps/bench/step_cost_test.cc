@@ -88,10 +88,10 @@ TEST(Activations, AreAsManyAsForwardTakes) {
     PagePool pages(model->kv_shape(DType::kBF16), 3 * 2 * 16);
     SequenceCache cache(pages);
     cache.extend(rows);
-    const std::vector<std::int32_t> tokens(static_cast<std::size_t>(rows), 7);
+    const std::vector<std::int32_t> tokens(rows, 7);
     const SequenceRows sequence{.cache = &cache, .n_rows = rows, .want_logits = true};
     forward.run({.tokens = tokens, .sequences = std::span(&sequence, 1)});
-    const auto taken = static_cast<std::int64_t>(forward.activation_bytes());
+    const std::int64_t taken = forward.activation_bytes();
     const std::int64_t estimate = activation_estimate(model->config(), rows, 1);
     EXPECT_LE(taken, estimate) << rows;
     EXPECT_GE(taken, estimate / 3 * 2) << rows;

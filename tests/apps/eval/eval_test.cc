@@ -7,6 +7,7 @@
 #include "apps/eval/report.h"
 #include "apps/eval/task.h"
 #include "mneme/error.h"
+#include "src/base/size32.h"
 
 namespace mneme::eval {
 namespace {
@@ -32,7 +33,7 @@ TextSource prose() {
 
 class FourCharacters final : public TokenCounter {
  public:
-  std::int64_t count(std::string_view text) const override { return static_cast<std::int64_t>(text.size() / 4); }
+  std::int64_t count(std::string_view text) const override { return text.size() / 4; }
 };
 
 TEST(Task, EverySampleHoldsItsAnswersAndFillsItsLength) {
@@ -42,7 +43,7 @@ TEST(Task, EverySampleHoldsItsAnswersAndFillsItsLength) {
     const Sample s = make_sample(row, source, 6000, 3, 0, counter);
     EXPECT_LE(counter.count(s.context), 6000) << row.name;
     EXPECT_GE(counter.count(s.context), 5700) << row.name;
-    EXPECT_GE(static_cast<int>(s.questions.size()), 1) << row.name;
+    EXPECT_GE(size32(s.questions), 1) << row.name;
     for (const Question& q : s.questions) {
       EXPECT_FALSE(q.answer.empty()) << row.name;
       EXPECT_TRUE(is_right(" " + q.answer + "\n", q));

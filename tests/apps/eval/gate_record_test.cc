@@ -85,8 +85,8 @@ TEST(GateRecord, AgreesWithTheMethodsOwnCounts) {
     std::int64_t corrections = 0;
     for (std::int32_t m = 0; m < 2; ++m) {
       const auto values = record.values(1, m);
-      const auto at = static_cast<std::size_t>(m);
-      ASSERT_EQ(static_cast<std::int64_t>(values.size()), stats.gate_checks[at]);
+      const std::size_t at = m;
+      ASSERT_EQ(std::ssize(values), stats.gate_checks[at]);
       EXPECT_EQ(std::lround(correction_rate(values, 0.0f) * static_cast<double>(values.size())), stats.corrections[at]);
       corrections += stats.corrections[at];
     }

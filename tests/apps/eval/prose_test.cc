@@ -33,7 +33,7 @@ TEST(Prose, IsPlainTextOfTheLengthAskedFor) {
   const std::string text = generated_prose(50000, 1);
   EXPECT_GE(text.size(), 50000u);
   EXPECT_LE(text.size(), 60000u);
-  for (char c : text) ASSERT_TRUE(c == '\n' || (c >= ' ' && c <= '~')) << static_cast<int>(c);
+  for (char c : text) ASSERT_TRUE(c == '\n' || (c >= ' ' && c <= '~')) << int{c};
   EXPECT_EQ(text.find_first_of("{}_"), std::string::npos);
   EXPECT_EQ(text.find("  "), std::string::npos);
 }

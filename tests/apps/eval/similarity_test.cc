@@ -21,12 +21,12 @@ constexpr MethodShape kShape{.n_layers = 1, .n_heads = 2, .n_kv_heads = 1, .head
 
 // One KV head of n random keys, kept as f32 too.
 struct Keys {
-  explicit Keys(std::int32_t n) : pool({1, 1, 8, DType::kF16}, 64), cache(pool), keys(static_cast<std::size_t>(n)) {
+  explicit Keys(std::int32_t n) : pool({1, 1, 8, DType::kF16}, 64), cache(pool), keys(n) {
     Rng rng(11);
     cache.extend(n);
     const std::vector<float> value(8, 0.0f);
     for (std::int32_t t = 0; t < n; ++t) {
-      auto& k = keys[static_cast<std::size_t>(t)];
+      auto& k = keys[t];
       for (int c = 0; c < 8; ++c) k.push_back(static_cast<float>(static_cast<int>(rng.below(65)) - 32) / 16);
       store_kv(k.data(), value.data(), kShape.attention(), cache.token(0, 0, t));
     }
@@ -47,7 +47,7 @@ std::set<std::size_t> best(const std::vector<double>& scores, std::size_t k) {
 
 double dot(const float* q, const std::vector<float>& k) {
   double sum = 0;
-  for (std::size_t c = 0; c < k.size(); ++c) sum += static_cast<double>(q[c]) * static_cast<double>(k[c]);
+  for (std::size_t c = 0; c < k.size(); ++c) sum += q[c] * double{k[c]};
   return sum;
 }
 
@@ -92,7 +92,7 @@ TEST(Similarity, RecallIsWhatCountingGives) {
       for (std::size_t c = 0; c < 8; ++c) {
         double largest = -1e9;
         for (std::size_t t = p * 16; t < p * 16 + 16; ++t)
-          largest = std::max(largest, static_cast<double>(head[c]) * static_cast<double>(data.keys[t][c]));
+          largest = std::max(largest, head[c] * double{data.keys[t][c]});
         sum += largest;
       }
       bound.push_back(sum);
@@ -105,7 +105,7 @@ TEST(Similarity, RecallIsWhatCountingGives) {
           low = std::min(low, data.keys[u][c]);
           high = std::max(high, data.keys[u][c]);
         }
-        sum += static_cast<double>(head[c]) * static_cast<double>(data.keys[t][c] >= (low + high) / 2 ? high : low);
+        sum += head[c] * double{data.keys[t][c] >= (low + high) / 2 ? high : low};
       }
       one_bit.push_back(sum);
     }

@@ -27,7 +27,7 @@ struct TinyEngine {
 
   // A kept sequence: a prompt, and n tokens that follow it, random ones, through the decode path.
   RequestId answer(std::vector<std::int32_t> prompt, std::int32_t n, std::shared_ptr<const Plan> plan) {
-    const auto tail = random_tokens(static_cast<std::size_t>(n), 99);
+    const auto tail = random_tokens(n, 99);
     prompt.insert(prompt.end(), tail.begin(), tail.end());
     RequestInput input;
     input.prompt = std::move(prompt);

@@ -24,7 +24,7 @@ std::string lower(std::string text) {
 }
 
 std::string digest_of(hub::DigestKind kind, std::string_view content) {
-  hub::Digest digest(kind, static_cast<std::int64_t>(content.size()));
+  hub::Digest digest(kind, std::ssize(content));
   digest.update(std::as_bytes(std::span(content.data(), content.size())));
   return digest.hex();
 }
@@ -66,7 +66,7 @@ void Connection::send(std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (n <= 0) return;  // the other side has gone
-    bytes.remove_prefix(static_cast<std::size_t>(n));
+    bytes.remove_prefix(n);
   }
 }
 

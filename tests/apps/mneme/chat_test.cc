@@ -270,7 +270,7 @@ class Terminal {
     if (::poll(&wait, 1, 60'000) <= 0) return false;
     char bytes[4096];
     const ssize_t n = ::read(main_, bytes, sizeof(bytes));  // an error: nobody is at the other end any more
-    if (n > 0) seen_.append(bytes, static_cast<std::size_t>(n));
+    if (n > 0) seen_.append(bytes, n);
     return n > 0;
   }
 

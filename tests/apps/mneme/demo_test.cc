@@ -37,7 +37,7 @@ void expect_answers(const std::string& document, std::size_t n_facts, std::int64
   const LanguageModel model(MNEME_MODEL_FILE, {.threads = kTestThreads});
   Session book(model);
   book.read({.document = document});
-  const auto length = static_cast<std::int64_t>(book.tokens().size());
+  const std::int64_t length = book.tokens().size();
   EXPECT_GE(length, fewest);
   EXPECT_LE(length, most);
   for (std::size_t i = 0; i < n_facts; ++i) {

@@ -1,5 +1,6 @@
 #include "apps/mneme/options.h"
 #include "apps/mneme/model_source.h"
+#include "src/base/size32.h"
 
 #include <gtest/gtest.h>
 
@@ -56,8 +57,7 @@ TEST(Options, TheShortNameOfAHubIsSpelledOut) {
   app.add_subcommand("run")->add_option("-p,--prompt", text);
   const auto spelled = [&](std::vector<const char*> given) {
     std::string out;
-    for (const char* word : with_long_hf(app, static_cast<int>(given.size()), given.data()))
-      out += word + std::string(" ");
+    for (const char* word : with_long_hf(app, size32(given), given.data())) out += word + std::string(" ");
     return out;
   };
   EXPECT_EQ(spelled({"mneme", "run", "-hf", "a/b"}), "mneme run --hf-repo a/b ");

@@ -107,8 +107,7 @@ bool Running::wait_for_output(std::size_t n, double seconds) {
     const auto size = fs::file_size(out_path_, none_yet);
     if (!none_yet && size >= n) return true;
     siginfo_t info{};
-    if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0)
-      return false;
+    if (::waitid(P_PID, pid_, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   return false;

@@ -63,7 +63,7 @@ std::byte kv_byte(std::int32_t layer, std::int32_t head, std::size_t i) {
 // Written in two pieces a head.
 void fill_kv(const SessionContent& c, std::int32_t layer, std::int32_t head,
              FunctionRef<void(std::span<const std::byte>)> out) {
-  Bytes all(c.identity.kv.token_bytes() * static_cast<std::size_t>(c.n_stored(layer, head)));
+  Bytes all(c.identity.kv.token_bytes() * c.n_stored(layer, head));
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = kv_byte(layer, head, i);
   out(std::span(all).first(all.size() / 3));
   out(std::span(all).subspan(all.size() / 3));

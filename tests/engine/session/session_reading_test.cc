@@ -86,7 +86,7 @@ TEST_P(SessionReading, ALieAboutItsStateIsRefused) {
   const std::uint64_t size = bytes.size();
   std::memcpy(bytes.data() + 16, &size, sizeof(size));
   reseal(bytes);
-  std::ofstream(path_, std::ios::binary).write(text.data(), static_cast<std::streamsize>(text.size()));
+  std::ofstream(path_, std::ios::binary).write(text.data(), text.size());
   EXPECT_NE(error_message(ErrorKind::kFormat, [&] { Session::restore(model, path_); }), "");
 }
 

@@ -14,7 +14,7 @@ using SessionScore = SharedModelTest;
 
 double log_sum_exp(std::span<const float> logits) {
   double largest = -INFINITY, sum = 0;
-  for (const float v : logits) largest = std::max(largest, static_cast<double>(v));
+  for (const float v : logits) largest = std::max(largest, double{v});
   for (const float v : logits) sum += std::exp(v - largest);
   return largest + std::log(sum);
 }
@@ -49,24 +49,22 @@ TEST_F(SessionScore, LogitsAreWhatLogprobsComeFrom) {
   session.ask({.document = kDocument, .question = kAboutHarbour});
   const auto before = session.tokens();
   const Scores scores = session.score(" The rain fell upon the town.", {.top = 2, .logits = true});
-  const auto vocab = static_cast<std::size_t>(model().info().vocabulary);
+  const std::size_t vocab = model().info().vocabulary;
   ASSERT_GE(scores.tokens.size(), 5u);
   ASSERT_EQ(scores.logits.size(), scores.tokens.size() * vocab);
   for (std::size_t i = 0; i < scores.tokens.size(); ++i) {
     const std::span<const float> row = std::span(scores.logits).subspan(i * vocab, vocab);
     const double total = log_sum_exp(row);
     const TokenScore& token = scores.tokens[i];
-    EXPECT_NEAR(token.logprob, row[static_cast<std::size_t>(token.token)] - total, 1e-4);
-    for (const TokenLogprob& t : token.top)
-      EXPECT_NEAR(t.logprob, row[static_cast<std::size_t>(t.token)] - total, 1e-4);
+    EXPECT_NEAR(token.logprob, row[token.token] - total, 1e-4);
+    for (const TokenLogprob& t : token.top) EXPECT_NEAR(t.logprob, row[t.token] - total, 1e-4);
     EXPECT_GE(token.top[0].logprob, token.logprob);
   }
   // The first row is what follows the session as it stands.
   const std::vector<float> next = session.logits();
   ASSERT_EQ(next.size(), vocab);
   double worst = 0;
-  for (std::size_t v = 0; v < vocab; ++v)
-    worst = std::max(worst, std::abs(static_cast<double>(next[v] - scores.logits[v])));
+  for (std::size_t v = 0; v < vocab; ++v) worst = std::max(worst, std::abs(double{next[v] - scores.logits[v]}));
   EXPECT_LT(worst, 0.5);
   EXPECT_EQ(session.tokens(), before);
   EXPECT_EQ(session.ask({.question = kAboutLantern}).text, "70935") << "scoring changes nothing";

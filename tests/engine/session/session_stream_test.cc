@@ -139,7 +139,7 @@ TEST_F(ConcurrentSessions, AnswerAsIfAlone) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < kRounds; ++i) {
         const bool harbour = (t + i) % 2 == 0;
-        Session session = sessions[static_cast<std::size_t>(t)].fork();
+        Session session = sessions[t].fork();
         const Answer answer = session.ask({.question = harbour ? kAboutHarbour : kAboutLantern});
         right += answer.text == (harbour ? "48213" : "70935") ? 1 : 0;
       }

@@ -51,8 +51,7 @@ TEST_F(SessionTest, AQuestionSpanIsTheTokensOfItsWords) {
     const AskOptions how{.framing = framing, .question_span = std::pair(at, at + words.size())};
     const auto prompt = text.prompt_of(turn, how, true).tokens;
     const auto [begin, end] = text.question_span(turn, how, true, prompt);
-    const std::string marked = text.tokenizer->decode(
-        std::span(prompt).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
+    const std::string marked = text.tokenizer->decode(std::span(prompt).subspan(begin, end - begin));
     EXPECT_NE(marked.find(words), std::string::npos) << marked;
     EXPECT_LE(marked.size(), words.size() + 4) << marked;
   }

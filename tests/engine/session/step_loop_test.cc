@@ -1,5 +1,6 @@
 // Threads that share an engine: one batch for all, and the engine between two steps for whoever wants it.
 #include "src/engine/session/step_loop.h"
+#include "src/base/size32.h"
 
 #include <gtest/gtest.h>
 
@@ -17,7 +18,7 @@ namespace {
 class Collector final : public StepLoop::Listener {
  public:
   void on_event(Engine&, const RequestEvent& event) override {
-    if (fail_at == static_cast<int>(tokens.size())) throw Error(ErrorKind::kRequest, "enough");
+    if (fail_at == size32(tokens)) throw Error(ErrorKind::kRequest, "enough");
     if (event.token) tokens.push_back(event.token->token);
     if (event.finished) ended = true;
   }
@@ -42,15 +43,15 @@ TEST(StepLoop, AnswersAskedForAtOnceAreOneBatch) {
   for (int t = 0; t < kThreads; ++t)
     threads.emplace_back([&, t] {
       Collector mine;
-      loop.exclusive([&](Engine& e) { loop.listen(e.submit(endless(static_cast<std::uint64_t>(t), kTokens)), &mine); });
+      loop.exclusive([&](Engine& e) { loop.listen(e.submit(endless(t, kTokens)), &mine); });
       submitted.arrive_and_wait();
       while (!mine.ended) loop.advance(mine);
-      answers[static_cast<std::size_t>(t)] = mine.tokens;
+      answers[t] = mine.tokens;
     });
   for (std::thread& t : threads) t.join();
   for (int t = 0; t < kThreads; ++t) {
-    const RequestInput input = endless(static_cast<std::uint64_t>(t), kTokens);
-    EXPECT_EQ(answers[static_cast<std::size_t>(t)], answer_alone(input.prompt, input).tokens);
+    const RequestInput input = endless(t, kTokens);
+    EXPECT_EQ(answers[t], answer_alone(input.prompt, input).tokens);
   }
   // Every request was there before the first step: all their tokens come in steps of four rows.
   const auto& steps = engine.log->steps;

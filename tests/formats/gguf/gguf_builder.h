@@ -76,7 +76,7 @@ class GgufBuilder {
     for (const std::uint64_t d : dims) n *= d;
     std::string data;
     if (const auto dtype = dtype_of_ggml(type); dtype && is_quantised(*dtype)) {
-      const auto block = static_cast<std::uint64_t>(dtype_info(*dtype).block);
+      const std::uint64_t block = dtype_info(*dtype).block;
       for (std::uint64_t i = 0; i < n / block; ++i) data += random_block(*dtype);
     } else {
       for (std::uint64_t i = 0; i < n; ++i) {

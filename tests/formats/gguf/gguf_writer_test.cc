@@ -12,7 +12,7 @@ namespace mneme::test {
 namespace {
 
 std::size_t files_in(const TempFolder& folder) {
-  return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(folder.path()), {}));
+  return std::distance(std::filesystem::directory_iterator(folder.path()), {});
 }
 
 TEST(GgufWriter, WhatIsWrittenIsReadBack) {

@@ -34,8 +34,8 @@ Outputs attend(const Case& c, Attend form) {
   Outputs o;
   std::vector<std::vector<DecodePart>> parts(c.heads.size());
   std::vector<DecodeHead> heads;
-  const auto group = static_cast<std::size_t>(c.shape.group);
-  o.out.assign(c.heads.size(), std::vector<float>(group * static_cast<std::size_t>(c.shape.head_dim), kNaN));
+  const std::size_t group = c.shape.group;
+  o.out.assign(c.heads.size(), std::vector<float>(group * c.shape.head_dim, kNaN));
   o.lse.assign(c.heads.size(), std::vector<float>(group, kNaN));
   for (std::size_t h = 0; h < c.heads.size(); ++h) {
     for (const Part& p : c.heads[h])
@@ -52,8 +52,8 @@ Outputs attend_fast(const Case& c, int n_threads) {
 }
 
 std::vector<float> plain(const std::vector<Part>& parts, const AttentionShape& shape) {
-  const auto d = static_cast<std::size_t>(shape.head_dim);
-  std::vector<float> out(static_cast<std::size_t>(shape.group) * d);
+  const std::size_t d = shape.head_dim;
+  std::vector<float> out(shape.group * d);
   for (std::size_t g = 0; g < static_cast<std::size_t>(shape.group); ++g) {
     std::vector<Entry> entries;
     for (const Part& p : parts)
@@ -101,9 +101,7 @@ void expect_close_everywhere(const Case& c, const std::vector<int>& threads = {2
 }
 
 Part make_part(int n_tokens, const AttentionShape& shape, Layout layout, std::mt19937& rng, float sigma = 1.0f) {
-  return {KvStore(n_tokens, shape, layout, rng, sigma),
-          random_floats(static_cast<std::size_t>(shape.group * shape.head_dim), rng, sigma),
-          {}};
+  return {KvStore(n_tokens, shape, layout, rng, sigma), random_floats(shape.group * shape.head_dim, rng, sigma), {}};
 }
 
 Case make_case(const std::vector<int>& lengths, AttentionShape shape, Layout layout, unsigned seed = 1,
@@ -146,7 +144,7 @@ TEST(AttentionDecode, PartsWithTheirOwnQueriesAndWeights) {
       c.heads.emplace_back();
       for (const int n : lengths) {
         Part p = make_part(n, shape, Layout::kRagged, rng);
-        if (n % 2 == 1) p.log_weight = random_floats(static_cast<std::size_t>(n), rng, 3.0f);
+        if (n % 2 == 1) p.log_weight = random_floats(n, rng, 3.0f);
         if (n > 5 && n % 2 == 1) p.log_weight[4] = -kInf;
         c.heads.back().push_back(std::move(p));
       }
@@ -186,8 +184,8 @@ TEST(AttentionDecode, NaNStaysInItsQuery) {
     for (const int at : {0, 5, 36, 2060}) {
       Case c = make_case({2100, 2100}, shape_of(4, 64, DType::kBF16), Layout::kPages);
       const Outputs clean = attend_fast(c, 2);
-      c.heads[0][0].q[64 + 3] = kNaN;                                                        // head 0, query 1
-      set_kv(c.heads[1][0].kv.tokens[static_cast<std::size_t>(at)], 3, DType::kBF16, kNaN);  // a key: all of head 1
+      c.heads[0][0].q[64 + 3] = kNaN;                              // head 0, query 1
+      set_kv(c.heads[1][0].kv.tokens[at], 3, DType::kBF16, kNaN);  // a key: all of head 1
       const Outputs got = attend_fast(c, 2);
       for (std::size_t i = 0; i < 256; ++i) {
         EXPECT_EQ(std::isnan(got.out[0][i]), i / 64 == 1) << i;

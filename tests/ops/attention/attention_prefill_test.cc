@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "src/base/size32.h"
 #include "src/ops/attention/attention.h"
 #include "tests/ops/attention/attention_testing.h"
 
@@ -43,8 +44,8 @@ using Attend = FunctionRef<void(std::span<const PrefillHead>, const AttentionSha
 // `n` rows of every head from first_row on, as one chunk of a prompt: the tokens after the last row are not stored yet.
 Outputs attend_chunk(const Case& c, std::int32_t first_row, std::int32_t n, DType out_dtype, Attend form) {
   const std::size_t n_heads = c.heads.size();
-  const auto stride = static_cast<std::size_t>(c.stride());
-  const std::size_t width = static_cast<std::size_t>(c.shape.group * c.shape.head_dim);
+  const std::size_t stride = c.stride();
+  const std::size_t width = c.shape.group * c.shape.head_dim;
   const std::size_t bytes = out_dtype == DType::kF32 ? 4 : 2;
   std::vector<std::vector<PrefillPart>> parts(n_heads);
   std::vector<std::vector<std::vector<KvRun>>> runs(n_heads);
@@ -65,11 +66,10 @@ Outputs attend_chunk(const Case& c, std::int32_t first_row, std::int32_t n, DTyp
         r->n_tokens -= cut;
         hidden -= cut;
       }
-      parts[h].push_back({part.q.data() + static_cast<std::size_t>(first_row) * stride, c.stride(), runs[h][p],
-                          part.causal, part.window});
+      parts[h].push_back({part.q.data() + first_row * stride, c.stride(), runs[h][p], part.causal, part.window});
     }
-    raw[h].assign(static_cast<std::size_t>(rows) * stride * bytes, std::byte{0x5a});
-    o.lse[h].assign(static_cast<std::size_t>(rows * c.shape.group), kNaN);
+    raw[h].assign(rows * stride * bytes, std::byte{0x5a});
+    o.lse[h].assign(rows * c.shape.group, kNaN);
     heads.push_back({parts[h], rows, raw[h].data(), c.stride(), out_dtype, o.lse[h].data()});
   }
   form(heads, c.shape);
@@ -101,21 +101,20 @@ Outputs attend_fast(const Case& c, int n_threads, DType out_dtype = DType::kF32)
 }
 
 std::vector<float> plain(const Head& head, const Case& c) {
-  const auto d = static_cast<std::size_t>(c.shape.head_dim);
-  std::vector<float> out(static_cast<std::size_t>(head.n_rows * c.shape.group) * d);
+  const std::size_t d = c.shape.head_dim;
+  std::vector<float> out((head.n_rows * c.shape.group) * d);
   const Arithmetic arithmetic = c.shape.kv_dtype == DType::kBF16 ? Arithmetic::kBF16 : Arithmetic::kF32;
   for (std::int32_t row = 0; row < head.n_rows; ++row)
     for (std::int32_t g = 0; g < c.shape.group; ++g) {
       std::vector<Entry> entries;
       for (const Part& p : head.parts) {
-        const auto m = static_cast<std::int32_t>(p.kv.tokens.size());
+        const auto m = size32(p.kv.tokens);
         const std::int32_t last = p.causal ? m - head.n_rows + 1 + row : m;
         const std::int32_t first = p.causal && p.window > 0 ? std::max(0, last - p.window) : 0;
         for (std::int32_t t = first; t < last; ++t)
-          entries.push_back(
-              {p.q.data() + row * c.stride() + g * c.shape.head_dim, p.kv.tokens[static_cast<std::size_t>(t)], 0});
+          entries.push_back({p.q.data() + row * c.stride() + g * c.shape.head_dim, p.kv.tokens[t], 0});
       }
-      plain_attend(entries, c.shape, arithmetic, out.data() + static_cast<std::size_t>(row * c.shape.group + g) * d);
+      plain_attend(entries, c.shape, arithmetic, out.data() + (row * c.shape.group + g) * d);
     }
   return out;
 }
@@ -165,8 +164,7 @@ void expect_close_everywhere(const Case& c, const std::vector<int>& threads = {2
 
 Part make_part(std::int32_t n_tokens, std::int32_t n_rows, const Case& c, Layout layout, std::mt19937& rng,
                float sigma = 1.0f) {
-  return {KvStore(n_tokens, c.shape, layout, rng, sigma),
-          random_floats(static_cast<std::size_t>(n_rows * c.stride()), rng, sigma)};
+  return {KvStore(n_tokens, c.shape, layout, rng, sigma), random_floats(n_rows * c.stride(), rng, sigma)};
 }
 
 struct Lengths {
@@ -328,7 +326,7 @@ TEST(AttentionPrefill, NaNStaysInItsRows) {
       for (const bool in_value : {false, true})
         for (const std::int32_t token : {50, 100, 127, 149}) {  // attended from row token - 50 on
           Case c = make_case({{100, 150}}, shape, Layout::kPages);
-          set_kv(c.heads[0].parts[0].kv.tokens[static_cast<std::size_t>(token)], in_value ? 16 + 3 : 3, dtype, kNaN);
+          set_kv(c.heads[0].parts[0].kv.tokens[token], in_value ? 16 + 3 : 3, dtype, kNaN);
           const Outputs got = attend_fast(c, 2);
           for (std::int32_t row = 0; row < 100; ++row)
             for (std::size_t i = 0; i < 32; ++i) {

@@ -69,11 +69,11 @@ struct KvStore {
     // No bytes after the last token, so that AddressSanitizer detects a read past it.
     std::byte* base = bytes.data() + bytes.size() - lengths.size() * widest * token_bytes;
     for (std::size_t i = 0; i < lengths.size(); ++i) {
-      std::byte* kv = base + (place[i] * widest + widest - static_cast<std::size_t>(lengths[i])) * token_bytes;
+      std::byte* kv = base + (place[i] * widest + widest - lengths[i]) * token_bytes;
       runs.push_back({kv, lengths[i]});
-      for (int t = 0; t < lengths[i]; ++t) tokens.push_back(kv + static_cast<std::size_t>(t) * token_bytes);
+      for (int t = 0; t < lengths[i]; ++t) tokens.push_back(kv + t * token_bytes);
     }
-    const auto d = static_cast<std::size_t>(shape.head_dim);
+    const std::size_t d = shape.head_dim;
     std::normal_distribution<float> normal(0.0f, sigma);
     std::vector<float> kv(2 * d);
     for (std::byte* token : tokens) {
@@ -87,7 +87,7 @@ struct KvStore {
 inline float kv_at(const std::byte* token, std::size_t i, DType dtype) {
   std::uint16_t bits;
   std::memcpy(&bits, token + 2 * i, 2);
-  if (dtype == DType::kBF16) return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+  if (dtype == DType::kBF16) return std::bit_cast<float>(std::uint32_t{bits} << 16);
   f16 h;
   h.bits = bits;
   return static_cast<float>(h);
@@ -109,7 +109,7 @@ enum class Arithmetic { kF32, kBF16 };
 // Textbook attention in f32, or with the query and the probabilities rounded to bf16 (f32 sums). Writes out [D].
 inline void plain_attend(const std::vector<Entry>& entries, const AttentionShape& shape, Arithmetic arithmetic,
                          float* out) {
-  const auto d_head = static_cast<std::size_t>(shape.head_dim);
+  const std::size_t d_head = shape.head_dim;
   const auto rounded = [&](float x) { return arithmetic == Arithmetic::kBF16 ? static_cast<float>(bf16(x)) : x; };
   std::fill_n(out, d_head, 0.0f);
   std::vector<float> scores;
@@ -133,7 +133,7 @@ inline void plain_attend(const std::vector<Entry>& entries, const AttentionShape
 inline double max_error(const std::vector<float>& a, const std::vector<float>& b) {
   double worst = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
-    const double diff = std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
+    const double diff = std::abs(a[i] - double{b[i]});
     if (!(diff <= worst)) worst = diff;  // NaN sticks
   }
   return worst;
@@ -141,7 +141,7 @@ inline double max_error(const std::vector<float>& a, const std::vector<float>& b
 
 inline double max_abs(const std::vector<float>& a) {
   double worst = 0;
-  for (const float x : a) worst = std::max(worst, static_cast<double>(std::abs(x)));
+  for (const float x : a) worst = std::max(worst, double{std::abs(x)});
   return worst;
 }
 

@@ -73,9 +73,8 @@ void run_case(Case c) {
   const std::vector<double> norms = gemm_norms(x, weights);
   for (std::int64_t i = 0; i < c.m; ++i) {
     for (std::int64_t r = 0; r < c.n_out; ++r) {
-      const double diff = std::abs(static_cast<double>(got.view.row_as<float>(i)[r]) -
-                                   static_cast<double>(expected.view.row_as<float>(i)[r]));
-      const double norm = norms[static_cast<std::size_t>(i * c.n_out + r)];
+      const double diff = std::abs((got.view.row_as<float>(i)[r]) - double{expected.view.row_as<float>(i)[r]});
+      const double norm = norms[i * c.n_out + r];
       // Bias and the old y add one more rounding each, in f32.
       ASSERT_LE(diff, tolerance(c.w, c.m, c.rounding, norm, c.k) + 1e-6) << "row " << i << " column " << r;
     }
@@ -88,7 +87,7 @@ void run_case(Case c) {
 Tensor blocks_of_any_bits(DType type, std::int64_t n_out, std::int64_t k) {
   Tensor w(type, {n_out, k});
   std::mt19937 rng(11);
-  const auto bytes = static_cast<std::size_t>(dtype_info(type).bytes);
+  const std::size_t bytes = dtype_info(type).bytes;
   for (std::size_t at = 0; at < w.bytes(); at += bytes) {
     auto* block = reinterpret_cast<unsigned char*>(w.view().data()) + at;
     const std::size_t row = at / w.view().stride_bytes();
@@ -191,7 +190,7 @@ TEST(Gemm, PlainRowsKernelsFitTheReferenceOnEveryInstructionSet) {
           const std::vector<double> norms = gemm_norms(x, w);
           for (std::int64_t i = 0; i < m; ++i) {
             for (std::int64_t r = 0; r < kOut; ++r) {
-              const double norm = norms[static_cast<std::size_t>(i * kOut + r)];
+              const double norm = norms[i * kOut + r];
               ASSERT_LE(std::abs(static_cast<double>(sums[i * kOut + r] - y.as<float>()[i * kOut + r])),
                         tolerance(type, 1, Rounding::kFast, norm, kIn))
                   << dtype_name(type) << " m " << m;
@@ -231,7 +230,7 @@ TEST(Gemm, OneDnnFitsTheReference) {
           gemm_onednn(m % 2 == 0 ? x16 : x, {&out, 1}, pool);
           for (std::int64_t i = 0; i < m; ++i) {
             for (std::int64_t r = 0; r < kOut; ++r) {
-              const double norm = norms[static_cast<std::size_t>(i * kOut + r)];
+              const double norm = norms[i * kOut + r];
               ASSERT_LE(std::abs(static_cast<double>(got.view.row_as<float>(i)[r] - expected.view.row_as<float>(i)[r])),
                         tolerance(type, 8, Rounding::kFast, norm, kIn) + 1e-6)
                   << "row " << i << " column " << r;
@@ -254,8 +253,7 @@ TEST(Gemm, SeveralOutputsOfDifferentTypesComeFromOneCall) {
       std::vector<std::int64_t> sizes;
       for (int i = 0; i < 17; ++i) {  // more than one call splits at a time
         sizes.push_back(30 + 17 * i);
-        weights.push_back(random_weights(kWeightTypes[static_cast<std::size_t>(i) % std::size(kWeightTypes)],
-                                         sizes.back(), kIn, static_cast<std::uint32_t>(10 + i)));
+        weights.push_back(random_weights(kWeightTypes[i % std::size(kWeightTypes)], sizes.back(), kIn, 10 + i));
         matrices.emplace_back(ConstTensorView(weights.back()));
         got.emplace_back(DType::kF32, std::initializer_list<std::int64_t>{m, sizes.back()});
         expected.emplace_back(DType::kF32, std::initializer_list<std::int64_t>{m, sizes.back()});
@@ -270,7 +268,7 @@ TEST(Gemm, SeveralOutputsOfDifferentTypesComeFromOneCall) {
       for (std::size_t o = 0; o < sizes.size(); ++o) {
         const std::vector<double> norms = gemm_norms(x, weights[o]);
         for (std::int64_t j = 0; j < m * sizes[o]; ++j) {
-          const double norm = norms[static_cast<std::size_t>(j)];
+          const double norm = norms[j];
           ASSERT_LE(std::abs(static_cast<double>(got[o].as<float>()[j] - expected[o].as<float>()[j])),
                     tolerance(kWeightTypes[o % std::size(kWeightTypes)], m, rounding, norm, kIn))
               << "output " << o << " element " << j;
@@ -299,8 +297,8 @@ TEST(Gemm, ErrorIsThatOfPlainBf16Arithmetic) {
       gemm_cpu(x, {&got_out, 1}, {.pool = &pool});
       double error = 0.0, plain_error = 0.0;
       for (std::int64_t i = 0; i < m * kOut; ++i) {
-        error += std::pow(static_cast<double>(got.as<float>()[i] - exact.as<float>()[i]), 2);
-        plain_error += std::pow(static_cast<double>(plain.as<float>()[i] - exact.as<float>()[i]), 2);
+        error += std::pow(double{got.as<float>()[i] - exact.as<float>()[i]}, 2);
+        plain_error += std::pow(double{plain.as<float>()[i] - exact.as<float>()[i]}, 2);
       }
       EXPECT_LE(std::sqrt(error), 1.2 * std::sqrt(plain_error)) << dtype_name(type) << " m " << m;
       if (m < 8) {
@@ -407,7 +405,7 @@ TEST(Gemm, HugeAndTinyBlocksKeepTheirOwnScale) {
     gemm_cpu(x, {&cpu_out, 1}, {.pool = &pool});
     const std::vector<double> norms = gemm_norms(x, w);
     for (std::int64_t j = 0; j < 2 * kOut; ++j) {
-      const double norm = norms[static_cast<std::size_t>(j)];
+      const double norm = norms[j];
       EXPECT_LE(std::abs(static_cast<double>(got.as<float>()[j]) - static_cast<double>(expected.as<float>()[j])),
                 tolerance(type, 1, Rounding::kFast, norm, kIn));
     }
@@ -461,7 +459,7 @@ TEST(Gemm, BlocksOfAnyBitsFitTheReference) {
           const std::vector<double> norms = gemm_norms(x, w);
           for (std::int64_t j = 0; j < m * kOut; ++j)
             ASSERT_LE(std::abs(static_cast<double>(got.as<float>()[j]) - static_cast<double>(expected.as<float>()[j])),
-                      tolerance(type, m, Rounding::kFast, norms[static_cast<std::size_t>(j)], k))
+                      tolerance(type, m, Rounding::kFast, norms[j], k))
                 << dtype_name(type) << " blocks " << n_blocks << " m " << m << " element " << j;
         }
       }

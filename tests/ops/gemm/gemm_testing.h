@@ -85,13 +85,13 @@ inline std::vector<std::size_t> scale_offsets(DType dtype) {
 inline std::vector<double> gemm_norms(const ConstTensorView& x, const ConstTensorView& w) {
   const std::int64_t m = x.dim(0), n = w.dim(0), k = x.dim(1);
   const auto squares = [k](const ConstTensorView& t) {
-    std::vector<double> all(static_cast<std::size_t>(t.dim(0) * k));
-    std::vector<float> row(static_cast<std::size_t>(k));
+    std::vector<double> all(t.dim(0) * k);
+    std::vector<float> row(k);
     for (std::int64_t i = 0; i < t.dim(0); ++i) {
       dequantise_row(t, i, row.data());
       for (std::int64_t j = 0; j < k; ++j) {
-        const auto v = static_cast<double>(row[static_cast<std::size_t>(j)]);
-        all[static_cast<std::size_t>(i * k + j)] = v * v;
+        const double v = row[j];
+        all[i * k + j] = v * v;
       }
     }
     return all;

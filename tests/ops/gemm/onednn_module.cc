@@ -17,8 +17,8 @@ extern "C" int threads_added_by_onednn() {
   };
   constexpr std::int64_t m = 512, n = 1024, k = 512;
   ThreadPool pool(2);
-  const std::vector<bf16> weights(static_cast<std::size_t>(n * k)), x(static_cast<std::size_t>(m * k));
-  std::vector<float> y(static_cast<std::size_t>(m * n));
+  const std::vector<bf16> weights(n * k), x(m * k);
+  std::vector<float> y(m * n);
   const WeightMatrix w(view_of(weights.data(), {n, k}));
   const GemmOutput output{.w = &w, .y = view_of(y.data(), {m, n})};
   const auto before = threads();

@@ -128,12 +128,12 @@ TEST(Quant, BlocksAreThoseOfTheGgufPackage) {
     ASSERT_TRUE(is_quantised(type));
     const auto hex = entry["block"].get<std::string>();
     const auto& info = dtype_info(type);
-    const auto k = static_cast<std::int64_t>(hex.size()) / 2 / info.bytes * info.block;
+    const auto k = std::ssize(hex) / 2 / info.bytes * info.block;
     const Tensor block(type, {1, k});
     ASSERT_EQ(hex.size(), 2 * block.bytes());
     for (std::size_t i = 0; i < block.bytes(); ++i)
       block.view().data()[i] = static_cast<std::byte>(std::stoul(hex.substr(2 * i, 2), nullptr, 16));
-    std::vector<float> values(static_cast<std::size_t>(k));
+    std::vector<float> values(k);
     dequantise_row(block, 0, values.data());
     if (entry.contains("values")) {
       for (std::size_t i = 0; i < values.size(); ++i)
@@ -165,7 +165,7 @@ TEST(Quant, BlocksAreThoseOfTheGgufPackage) {
 // says it is.
 TEST(Quant, BlocksOfKnownBits) {
   const auto values_of = [](DType type, const void* block) {
-    std::vector<float> out(static_cast<std::size_t>(dtype_info(type).block));
+    std::vector<float> out(dtype_info(type).block);
     dequantise_row(ConstTensorView(static_cast<const std::byte*>(block), type, {1, dtype_info(type).block}), 0,
                    out.data());
     return out;
@@ -221,8 +221,8 @@ TEST(Quant, ErrorOfNormalWeightsStaysWhatItIs) {
     for (std::int64_t i = 0; i < 8; ++i) {
       dequantise_row(q, i, back.data());
       for (std::size_t j = 0; j < back.size(); ++j) {
-        const auto v = static_cast<double>(x.view().row_as<float>(i)[j]);
-        error += std::pow(static_cast<double>(back[j]) - v, 2);
+        const double v = x.view().row_as<float>(i)[j];
+        error += std::pow(back[j] - v, 2);
         square += v * v;
       }
     }
@@ -249,8 +249,7 @@ TEST(Quant, ErrorIsAtMostHalfAStep) {
                            : type == DType::kQ4_0 ? largest / 8.0f
                                                   : (*high - *low) / 15.0f * 0.5f;
         const float rounding = (type == DType::kQ4_1 ? largest + *high - *low : largest) * 0x1p-11f;
-        for (int j = 0; j < 32; ++j)
-          ASSERT_LE(std::fabs(v[j] - back[static_cast<std::size_t>(b * 32 + j)]), step * 1.001f + rounding);
+        for (int j = 0; j < 32; ++j) ASSERT_LE(std::fabs(v[j] - back[b * 32 + j]), step * 1.001f + rounding);
       }
     }
   }
@@ -276,11 +275,11 @@ TEST(Quant, BlockWithNanOrInfinityIsAllNanAndItsNeighbourIsNot) {
       const Tensor x = random_f32(1, 2 * block, 1);
       x.as<float>()[block + 8] = bad;
       const Tensor q = converted(x, type);
-      std::vector<float> back(static_cast<std::size_t>(2 * block));
+      std::vector<float> back(2 * block);
       dequantise_row(q, 0, back.data());
       // mxfp4 has no NaN, but is as visible.
       for (int j = 0; j < 2 * block; ++j) {
-        const float v = back[static_cast<std::size_t>(j)];
+        const float v = back[j];
         EXPECT_EQ(type == DType::kMXFP4 ? std::isinf(v) : std::isnan(v), j >= block) << dtype_name(type);
       }
     }

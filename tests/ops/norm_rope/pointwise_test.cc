@@ -136,7 +136,7 @@ TEST(Swiglu, ExtremesAreThoseOfTheReference) {
     // twice, so that the values pass through the vector loop and the remainder
     std::vector<float> gate = gates, up(2 * gates.size(), 1.5f);
     gate.insert(gate.end(), gates.begin(), gates.end());
-    const auto n = static_cast<std::int64_t>(gate.size());
+    const std::int64_t n = gate.size();
     const ConstTensorView g = view_of(static_cast<const float*>(gate.data()), {1, n}),
                           u = view_of(static_cast<const float*>(up.data()), {1, n});
     Tensor got(DType::kF32, {1, n}), expected(DType::kF32, {1, n});
@@ -146,9 +146,9 @@ TEST(Swiglu, ExtremesAreThoseOfTheReference) {
       const float e = expected.as<float>()[i], v = got.as<float>()[i];
       // Below -88 silu is under 1e-36, and exp has left the normal f32 range.
       if (std::isfinite(e))
-        EXPECT_LE(std::abs(e - v), 4e-6f * std::abs(e) + 1e-36f) << gate[static_cast<std::size_t>(i)];
+        EXPECT_LE(std::abs(e - v), 4e-6f * std::abs(e) + 1e-36f) << gate[i];
       else
-        EXPECT_TRUE(std::isnan(e) ? std::isnan(v) : e == v) << gate[static_cast<std::size_t>(i)] << " gives " << v;
+        EXPECT_TRUE(std::isnan(e) ? std::isnan(v) : e == v) << gate[i] << " gives " << v;
     }
   });
 }

@@ -146,11 +146,10 @@ TEST(RopeTable, FrequenciesAreThoseOfTransformers) {
   for (const Golden& g : goldens()) {
     SCOPED_TRACE(g.name);
     const RopeTable table = RopeTable::make(g.config, g.head_dim, g.context);
-    ASSERT_EQ(static_cast<std::int64_t>(table.inv_freq.size()), g.head_dim / 2);
+    ASSERT_EQ(std::ssize(table.inv_freq), g.head_dim / 2);
     EXPECT_NEAR(table.scale, g.scale, 1e-12);
     for (const auto& [pair, expected] : g.inv_freq)  // the published numbers are f32 after a few operations in f32
-      EXPECT_LE(std::abs(table.inv_freq[static_cast<std::size_t>(pair)] - expected), 4e-7 * expected)
-          << "pair " << pair;
+      EXPECT_LE(std::abs(table.inv_freq[pair] - expected), 4e-7 * expected) << "pair " << pair;
   }
 }
 
@@ -171,7 +170,7 @@ struct Case {
 
 void expect_near(const Tensor& got, const Tensor& expected, std::int64_t n, std::int64_t values, double tol) {
   for (std::int64_t i = 0; i < n * values; ++i) {
-    const auto e = static_cast<double>(expected.as<float>()[i]), g = static_cast<double>(got.as<float>()[i]);
+    const double e = expected.as<float>()[i], g = got.as<float>()[i];
     ASSERT_LE(std::abs(g - e), tol) << "value " << i;
   }
 }
@@ -192,7 +191,7 @@ TEST(Rope, FitsTheReferenceOnEveryInstructionSet) {
         SCOPED_TRACE(fmt::format("n {} heads {} head_dim {}", n, heads, head_dim));
         const std::int64_t values = std::int64_t{heads} * head_dim;
         Tensor expected = random_f32(std::max(n, 1), values, 1), got = random_f32(std::max(n, 1), values, 1);
-        std::vector<std::int32_t> positions(static_cast<std::size_t>(n));
+        std::vector<std::int32_t> positions(n);
         for (std::size_t i = 0; i < positions.size(); ++i)
           positions[i] = static_cast<std::int32_t>(i * i * 11 % 1000003);
         const RopeTable table = RopeTable::make(

@@ -59,8 +59,7 @@ TEST(RotateKeys, KeepsWhatDistanceSays) {
              table);
     const auto out = rotate(true, kv, shape, RopeAngles(std::span(&at, 1), table, {&pool}), 0);
     double dot = 0;
-    for (std::size_t i = 0; i < 32; ++i)
-      dot += static_cast<double>(q[i]) * static_cast<double>(kv_at(out.data(), i, DType::kF16));
+    for (std::size_t i = 0; i < 32; ++i) dot += q[i] * double{kv_at(out.data(), i, DType::kF16)};
     if (at == 0) first = dot;
     EXPECT_LE(std::abs(dot - first), 0.01) << at;
   }

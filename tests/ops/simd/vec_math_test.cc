@@ -62,8 +62,8 @@ std::vector<float> floats() {
 
 double ulps(float got, double exact) {
   const auto nearest = static_cast<float>(std::fabs(exact));
-  const double place = static_cast<double>(std::nextafter(nearest, kInf)) - static_cast<double>(nearest);
-  return std::fabs(static_cast<double>(got) - exact) / place;
+  const double place = std::nextafter(nearest, kInf) - double{nearest};
+  return std::fabs(got - exact) / place;
 }
 
 TEST(VecMath, ExpIsWithinTwoUlp) {
@@ -72,12 +72,12 @@ TEST(VecMath, ExpIsWithinTwoUlp) {
   each_target([&] {
     HWY_DYNAMIC_DISPATCH(exp_all)(x.data(), x.size(), y.data());
     for (std::size_t i = 0; i < x.size(); ++i) {
-      const double exact = std::exp(static_cast<double>(x[i]));
+      const double exact = std::exp(double{x[i]});
       if (std::isnan(x[i])) {
         ASSERT_TRUE(std::isnan(y[i]));
-      } else if (exact < static_cast<double>(std::numeric_limits<float>::min())) {
+      } else if (exact < (std::numeric_limits<float>::min())) {
         ASSERT_EQ(y[i], 0.0f) << x[i];
-      } else if (exact > static_cast<double>(std::numeric_limits<float>::max())) {
+      } else if (exact > (std::numeric_limits<float>::max())) {
         ASSERT_EQ(y[i], kInf) << x[i];
       } else {
         ASSERT_LE(ulps(y[i], exact), 2.0) << x[i];

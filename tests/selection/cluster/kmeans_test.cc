@@ -15,13 +15,13 @@ namespace {
 using Clusters = std::vector<std::int32_t>;
 
 Clusters ref(const KmeansTask& task, std::int32_t n) {
-  Clusters clusters(static_cast<std::size_t>(n), -1);
+  Clusters clusters(n, -1);
   kmeans_ref(task, clusters.data());
   return clusters;
 }
 
 Clusters cpu(const KmeansTask& task, std::int32_t n) {
-  Clusters clusters(static_cast<std::size_t>(n), -1);
+  Clusters clusters(n, -1);
   KmeansScratch scratch;
   kmeans_cpu(task, clusters.data(), scratch);
   return clusters;
@@ -128,9 +128,7 @@ void expect_planted_found(KmeansMetric metric) {
   for (std::int64_t t = 0; t < kTokens; ++t) {
     const float scale = metric == KmeansMetric::kCosine ? length(rng) : 1.0f;
     for (std::int64_t c = 0; c < kDim; ++c)
-      keys.set(t, c,
-               5.0f + scale * (directions[static_cast<std::size_t>(t / 16 % kPlanted)][static_cast<std::size_t>(c)] +
-                               noise(rng)));
+      keys.set(t, c, 5.0f + scale * (directions[t / 16 % kPlanted][c] + noise(rng)));
   }
   const KvRun run = keys.run(0, kTokens);
   const KmeansTask task{
@@ -138,8 +136,7 @@ void expect_planted_found(KmeansMetric metric) {
   const Clusters clusters = cpu(task, kTokens);
   // A cluster holds a single direction.
   std::vector<std::set<std::int64_t>> planted(2 * kPlanted);
-  for (std::int64_t t = 0; t < kTokens; ++t)
-    planted[static_cast<std::size_t>(clusters[static_cast<std::size_t>(t)])].insert(t / 16 % kPlanted);
+  for (std::int64_t t = 0; t < kTokens; ++t) planted[clusters[t]].insert(t / 16 % kPlanted);
   for (const auto& of_cluster : planted) EXPECT_LE(of_cluster.size(), 1u);
 }
 

@@ -72,7 +72,7 @@ TEST(BoxBuild, IsTheReferenceBitForBit) {
             else if (kind_of_keys == 1)
               keys.set_bits(t, c, any & 0x8000);  // zeros of both signs
             else
-              keys.set(t, c, static_cast<float>(static_cast<std::int16_t>(any)) / 4096.0f);
+              keys.set(t, c, (static_cast<std::int16_t>(any)) / 4096.0f);
           }
         const auto runs = split(keys, 0, n, rng);
         for (const BoxKind kind : {BoxKind::kMinMax, BoxKind::kCuboidMean}) {
@@ -96,14 +96,14 @@ struct Case {
 
   Case(const AttentionShape& s, std::int64_t units, std::int32_t unit_tokens, bool integers, std::mt19937& rng)
       : shape(s), keys(static_cast<std::int32_t>(units) * unit_tokens, s), n(units), unit(unit_tokens) {
-    const auto n_q = static_cast<std::size_t>(s.group * s.head_dim);
+    const std::size_t n_q = s.group * s.head_dim;
     q = integers ? integer_vector(n_q, rng) : normal_vector(n_q, rng);
     std::normal_distribution<float> normal;
     keys.fill([&] { return integers ? static_cast<float>(static_cast<int>(rng() % 17) - 8) : normal(rng); });
-    boxes.resize(static_cast<std::size_t>(n) * s.token_bytes());
+    boxes.resize(n * s.token_bytes());
     for (std::int64_t u = 0; u < n; ++u) {
       const KvRun run = keys.run(u * unit, unit);
-      box_build_ref({&run, 1}, s, BoxKind::kMinMax, boxes.data() + static_cast<std::size_t>(u) * s.token_bytes());
+      box_build_ref({&run, 1}, s, BoxKind::kMinMax, boxes.data() + u * s.token_bytes());
     }
   }
 };
@@ -113,7 +113,7 @@ constexpr float kUnwritten = 12345.0f;
 template <class Score>
 std::vector<float> box_scores(const Score& fn, const Case& c) {
   const std::int64_t stride = c.n + 3;
-  std::vector<float> s(static_cast<std::size_t>(c.shape.group * stride), kUnwritten);
+  std::vector<float> s(c.shape.group * stride, kUnwritten);
   fn(c.q.data(), c.shape, c.boxes.data(), c.n, s.data(), stride);
   return s;
 }
@@ -121,7 +121,7 @@ std::vector<float> box_scores(const Score& fn, const Case& c) {
 template <class Score>
 std::vector<float> key_scores(const Score& fn, const Case& c, std::span<const KvRun> runs) {
   const std::int64_t stride = c.n * c.unit + 1;
-  std::vector<float> s(static_cast<std::size_t>(c.shape.group * stride), kUnwritten);
+  std::vector<float> s(c.shape.group * stride, kUnwritten);
   fn(c.q.data(), c.shape, runs, s.data(), stride);
   return s;
 }
@@ -177,13 +177,11 @@ TEST(BoxScore, EqualBoxesScoreEqualEverywhere) {
       for (const std::int64_t n : {1, 2, 3, 5, 8, 11}) {
         Case c(shape_of(group, dim, DType::kBF16), n, 2, false, rng);
         const std::size_t bytes = c.shape.token_bytes();
-        for (std::int64_t u = 1; u < n; ++u)
-          std::memcpy(c.boxes.data() + static_cast<std::size_t>(u) * bytes, c.boxes.data(), bytes);
+        for (std::int64_t u = 1; u < n; ++u) std::memcpy(c.boxes.data() + u * bytes, c.boxes.data(), bytes);
         each_target([&] {
           const auto s = box_scores(box_score_cpu, c);
           for (std::int32_t g = 0; g < group; ++g)
-            for (std::int64_t u = 1; u < n; ++u)
-              ASSERT_EQ(s[static_cast<std::size_t>(g * (n + 3) + u)], s[static_cast<std::size_t>(g * (n + 3))]) << u;
+            for (std::int64_t u = 1; u < n; ++u) ASSERT_EQ(s[g * (n + 3) + u], s[g * (n + 3)]) << u;
         });
       }
 }
@@ -196,13 +194,12 @@ TEST(BoxScore, NanStaysInItsUnit) {
   each_target([&] {
     const auto s = box_scores(box_score_cpu, c);
     for (std::int64_t g = 0; g < 4; ++g)
-      for (std::int64_t u = 0; u < 9; ++u)
-        ASSERT_EQ(std::isnan(s[static_cast<std::size_t>(g * 12 + u)]), u == 5) << g << " " << u;
+      for (std::int64_t u = 0; u < 9; ++u) ASSERT_EQ(std::isnan(s[g * 12 + u]), u == 5) << g << " " << u;
   });
   c.q[64 + 3] = NAN;
   each_target([&] {
     const auto s = box_scores(box_score_cpu, c);
-    for (std::int64_t g = 0; g < 4; ++g) ASSERT_EQ(std::isnan(s[static_cast<std::size_t>(g * 12)]), g == 1);
+    for (std::int64_t g = 0; g < 4; ++g) ASSERT_EQ(std::isnan(s[g * 12]), g == 1);
   });
 }
 
@@ -220,8 +217,8 @@ TEST(BoxScore, BoundsItsTokens) {
           const float slack = integers ? 0.0f : 4e-5f;
           for (std::int64_t g = 0; g < 5; ++g)
             for (std::int64_t t = 0; t < c.n * unit; ++t) {
-              const float bound = bounds[static_cast<std::size_t>(g * (c.n + 3) + t / unit)];
-              const float score = exact[static_cast<std::size_t>(g * (c.n * unit + 1) + t)];
+              const float bound = bounds[g * (c.n + 3) + t / unit];
+              const float score = exact[g * (c.n * unit + 1) + t];
               ASSERT_GE(bound + slack, score) << g << " " << t;
               // A box of one token is the token.
               ASSERT_LE(unit == 1 ? std::fabs(bound - score) : 0.0f, slack) << g << " " << t;
@@ -278,9 +275,7 @@ TEST(KeyScore, ReadsEveryHalf) {
       key_score_cpu(q.data(), shape, {&all, 1}, s.data(), 65536);
       for (std::int32_t t = 0; t < 65536; ++t) {
         const float x = keys.get(t, 3);
-        ASSERT_TRUE(s[static_cast<std::size_t>(t)] == x ||
-                    (std::isnan(x) && std::isnan(s[static_cast<std::size_t>(t)])))
-            << t;
+        ASSERT_TRUE(s[t] == x || (std::isnan(x) && std::isnan(s[t]))) << t;
       }
     });
   }

@@ -27,7 +27,7 @@ TEST(Centroid, BuildIsTheReferencesBitForBit) {
         if (n > 2) keys.set(1, 5, NAN);
         std::vector<KvRun> runs;
         for (std::int32_t t = 0; t < n; t += 7) runs.push_back(keys.run(t, std::min(7, n - t)));
-        std::vector<std::byte> got(static_cast<std::size_t>(2 * dim)), expected(got);
+        std::vector<std::byte> got(2 * dim), expected(got);
         centroid_build_cpu(runs, shape, got.data());
         centroid_build_ref(runs, shape, expected.data());
         ASSERT_EQ(got, expected) << "D " << dim << ", " << n << " tokens";
@@ -58,22 +58,20 @@ TEST(Centroid, ScoresAsTheReference) {
           // Rows of D elements: the two halves of Keys' rows are two centroids.
           Keys rows(static_cast<std::int32_t>(n / 2 + 1), shape);
           std::normal_distribution<float> normal;
-          std::vector<std::byte> centroids(static_cast<std::size_t>(2 * dim * n));
+          std::vector<std::byte> centroids(2 * dim * n);
           rows.fill([&] { return normal(rng); });
           for (std::int64_t u = 0; u < n; ++u)
-            std::memcpy(centroids.data() + 2 * dim * u, rows.run(u / 2, 1).kv, static_cast<std::size_t>(2 * dim));
-          const std::vector<float> q = normal_vector(static_cast<std::size_t>(group * dim), rng);
+            std::memcpy(centroids.data() + 2 * dim * u, rows.run(u / 2, 1).kv, 2 * dim);
+          const std::vector<float> q = normal_vector(group * dim, rng);
           const std::int64_t stride = n + 3;
-          std::vector<float> got(static_cast<std::size_t>(group * stride), -7.0f), expected(got);
+          std::vector<float> got(group * stride, -7.0f), expected(got);
           centroid_score_cpu(q.data(), shape, centroids.data(), n, got.data(), stride);
           centroid_score_ref(q.data(), shape, centroids.data(), n, expected.data(), stride);
           // Sums of D products of unit size in f32: about sqrt(D) ulp of a value of sqrt(D).
           ASSERT_LE(max_error(got, expected), 4e-7 * dim) << "G " << group << " D " << dim << " n " << n;
           // Equal rows, equal scores.
           for (std::int64_t u = 0; u + 1 < n; u += 2)
-            for (std::int64_t g = 0; g < group; ++g)
-              ASSERT_EQ(got[static_cast<std::size_t>(g * stride + u)],
-                        got[static_cast<std::size_t>(g * stride + u + 1)]);
+            for (std::int64_t g = 0; g < group; ++g) ASSERT_EQ(got[g * stride + u], got[g * stride + u + 1]);
         }
   });
 }

@@ -34,7 +34,7 @@ TEST(EntryStore, KeepsEntriesOverChunks) {
 TEST(EntryStore, ForkSharesWholeChunksAndCopiesTheOpenOne) {
   EntryStore a(8);
   const std::int32_t chunk = EntryStore::kChunkEntries;
-  for (std::int32_t i = 0; i < chunk + 10; ++i) put(a, static_cast<std::uint64_t>(i));
+  for (std::int32_t i = 0; i < chunk + 10; ++i) put(a, i);
   EntryStore b = a;
   put(a, 111);
   put(b, 222);

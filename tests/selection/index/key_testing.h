@@ -16,7 +16,7 @@ namespace mneme {
 class Keys {
  public:
   Keys(std::int32_t n_tokens, const AttentionShape& shape)
-      : shape_(shape), bits_(static_cast<std::size_t>(2 * n_tokens * shape.head_dim), 0xffff) {}
+      : shape_(shape), bits_(2 * n_tokens * shape.head_dim, 0xffff) {}
 
   void set_bits(std::int64_t t, std::int64_t c, std::uint16_t bits) { bits_[at(t, c)] = bits; }
   void set(std::int64_t t, std::int64_t c, float x) {
@@ -33,13 +33,13 @@ class Keys {
 
   template <class Value>
   void fill(const Value& value) {
-    const auto n = static_cast<std::int64_t>(bits_.size()) / (2 * shape_.head_dim);
+    const auto n = std::ssize(bits_) / (2 * shape_.head_dim);
     for (std::int64_t t = 0; t < n; ++t)
       for (std::int64_t c = 0; c < shape_.head_dim; ++c) set(t, c, static_cast<float>(value()));
   }
 
  private:
-  std::size_t at(std::int64_t t, std::int64_t c) const { return static_cast<std::size_t>(2 * t * shape_.head_dim + c); }
+  std::size_t at(std::int64_t t, std::int64_t c) const { return 2 * t * shape_.head_dim + c; }
 
   AttentionShape shape_;
   std::vector<std::uint16_t> bits_;
@@ -60,11 +60,11 @@ inline std::vector<float> integer_vector(std::size_t n, std::mt19937& rng) {
 
 // NaN where only one of the two is NaN, so that `error <= tolerance` fails.
 inline double max_error(const std::vector<float>& got, const std::vector<float>& expected) {
-  double error = got.size() == expected.size() ? 0.0 : static_cast<double>(NAN);
+  double error = got.size() == expected.size() ? 0.0 : NAN;
   for (std::size_t i = 0; i < got.size(); ++i) {
     if (std::isnan(got[i]) && std::isnan(expected[i])) continue;
     if (got[i] == expected[i]) continue;  // infinities
-    const double e = std::fabs(static_cast<double>(got[i]) - static_cast<double>(expected[i]));
+    const double e = std::fabs(got[i] - double{expected[i]});
     if (!(e <= error)) error = e;
   }
   return error;

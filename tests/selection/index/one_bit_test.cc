@@ -38,7 +38,7 @@ float level(const Bytes& group, std::int64_t i) {
 }
 
 std::vector<float> dequantise(const Bytes& group, std::int32_t dim, std::int32_t g, std::int32_t t) {
-  std::vector<float> k(static_cast<std::size_t>(dim));
+  std::vector<float> k(dim);
   one_bit_dequantise(group.data(), dim, g, t, k.data());
   return k;
 }
@@ -62,7 +62,7 @@ TEST(OneBit, LayoutByHand) {
       EXPECT_EQ(level(group, 8 + c), s);  // meanabs: (3.9375 + 63 * 0.0625) / 64, rounded to 8 bits
     }
     for (std::int64_t byte = 0; byte < 64; ++byte)  // two rows of 64 nibbles; 40 is the lower half of byte 20
-      EXPECT_EQ(group[static_cast<std::size_t>(32 + byte)], byte % 32 == 20 ? std::byte{0xf} : std::byte{0}) << byte;
+      EXPECT_EQ(group[32 + byte], byte % 32 == 20 ? std::byte{0xf} : std::byte{0}) << byte;
     EXPECT_THAT(dequantise(group, 8, 64, 40), testing::Each(z + s));
     EXPECT_THAT(dequantise(group, 8, 64, 41), testing::Each(z - s));
   }
@@ -103,8 +103,8 @@ TEST(OneBit, MinMaxGivesTheEnds) {
         const auto [least, most] = std::minmax_element(k.begin(), k.end());
         const double slack = kBf16Ulp / 2.0 * (std::fabs(level(group, c)) + level(group, 16 + c) + most_step);
         for (std::int32_t t = 0; t < g; ++t) {
-          const float x = dequantise(group, 16, g, t)[static_cast<std::size_t>(c)];
-          const float end = k[static_cast<std::size_t>(t)] >= level(group, c) ? *most : *least;
+          const float x = dequantise(group, 16, g, t)[c];
+          const float end = k[t] >= level(group, c) ? *most : *least;
           ASSERT_LE(std::fabs(x - end), slack) << "c " << c << " t " << t;
         }
       }
@@ -167,7 +167,7 @@ TEST(OneBitBuild, MeansAreWithinAUlpAndBitsFollowThem) {
       for (std::int64_t c = 0; c < 64; ++c)
         for (std::int32_t t = 0; t < g; ++t) {
           const float z = level(group, c), s = level(group, 64 + c);
-          ASSERT_EQ(dequantise(group, 64, g, t)[static_cast<std::size_t>(c)], keys.get(t, c) >= z ? z + s : z - s);
+          ASSERT_EQ(dequantise(group, 64, g, t)[c], keys.get(t, c) >= z ? z + s : z - s);
         }
     });
   }
@@ -186,7 +186,7 @@ TEST(OneBitBuild, MeansHaveTheSmallerError) {
     const Bytes group = build(one_bit_build_cpu, {&run, 1}, shape, 128, levels);
     for (std::int32_t t = 0; t < 128; ++t)
       for (std::int64_t c = 0; c < 64; ++c) {
-        const double e = dequantise(group, 64, 128, t)[static_cast<std::size_t>(c)] - keys.get(t, c);
+        const double e = dequantise(group, 64, 128, t)[c] - keys.get(t, c);
         error[static_cast<int>(levels)] += e * e;
       }
   }
@@ -212,14 +212,14 @@ struct Index {
       const Bytes group = build(one_bit_build_ref, {&run, 1}, s, g, levels);
       groups.insert(groups.end(), group.begin(), group.end());
     }
-    const auto n_q = static_cast<std::size_t>(s.group * s.head_dim);
+    const std::size_t n_q = s.group * s.head_dim;
     q = integers ? integer_vector(n_q, rng) : normal_vector(n_q, rng);
   }
 
   template <class Score>
   std::vector<float> scores(const Score& fn) const {
     const std::int64_t stride = n * g + 5;
-    std::vector<float> s(static_cast<std::size_t>(shape.group * stride), 12345.0f);
+    std::vector<float> s(shape.group * stride, 12345.0f);
     fn(q.data(), shape, groups.data(), n, g, s.data(), stride);
     return s;
   }
@@ -248,19 +248,17 @@ TEST(OneBitScore, IsTheDotProductWithTheDequantisedKey) {
         each_target([&] {
           const auto s = index.scores(one_bit_score_cpu);
           for (std::int32_t t = 0; t < 2 * g; ++t) {
-            std::vector<float> k(static_cast<std::size_t>(dim));
-            one_bit_dequantise(index.groups.data() + static_cast<std::size_t>(t / g) * one_bit_group_bytes(dim, g), dim,
-                               g, t % g, k.data());
+            std::vector<float> k(dim);
+            one_bit_dequantise(index.groups.data() + (t / g) * one_bit_group_bytes(dim, g), dim, g, t % g, k.data());
             for (std::int64_t h = 0; h < 5; ++h) {
               double dot = 0.0, size = 0.0;
               for (std::int64_t c = 0; c < dim; ++c) {
-                const double x = static_cast<double>(index.q[static_cast<std::size_t>(h * dim + c)]) *
-                                 static_cast<double>(k[static_cast<std::size_t>(c)]);
+                const double x = index.q[h * dim + c] * double{k[c]};
                 dot += x;
                 size += std::fabs(x);
               }
               // The specification requires 1e-3. Queries in 15 bits and a sign: the standard deviation is 1e-5.
-              ASSERT_LE(std::fabs(static_cast<double>(s[static_cast<std::size_t>(h * stride + t)]) - dot), 6e-5 * size)
+              ASSERT_LE(std::fabs(static_cast<double>(s[h * stride + t]) - dot), 6e-5 * size)
                   << "D " << dim << " g " << g << " t " << t;
             }
           }
@@ -274,7 +272,7 @@ TEST(OneBitScore, IsWithinItsBound) {
   for (const std::int32_t dim : {8, 64, 72, 256})
     for (const float outlier : {1e-30f, 0.9961f, 0.9999f, 1.0f, 300.0f, 1e30f}) {
       Index index(shape_of(7, dim, DType::kBF16), 32, 3, false, OneBitLevels::kMinMax, rng);
-      for (std::int64_t h = 0; h < 7; ++h) index.q[static_cast<std::size_t>(h * dim + h)] = outlier;
+      for (std::int64_t h = 0; h < 7; ++h) index.q[h * dim + h] = outlier;
       const std::size_t bytes = one_bit_group_bytes(dim, 32);
       const auto expected = index.scores(one_bit_score_ref);
       each_target([&] {
@@ -283,17 +281,16 @@ TEST(OneBitScore, IsWithinItsBound) {
           if (i % 101 >= 96) continue;
           double q = 0.0, step = 0.0, size = 0.0;
           for (std::int64_t c = 0; c < dim; ++c) {
-            const double x = std::fabs(static_cast<double>(index.q[static_cast<std::size_t>(i / 101 * dim + c)]));
+            const double x = std::fabs(double{index.q[i / 101 * dim + c]});
             std::uint16_t bits[2];
-            std::memcpy(bits, index.groups.data() + static_cast<std::size_t>(i % 101 / 32) * bytes + 2 * c, 2);
-            std::memcpy(bits + 1, index.groups.data() + static_cast<std::size_t>(i % 101 / 32) * bytes + 2 * (dim + c),
-                        2);
-            const auto s_c = static_cast<double>(static_cast<float>(std::bit_cast<bf16>(bits[1])));
-            size += x * (std::fabs(static_cast<double>(static_cast<float>(std::bit_cast<bf16>(bits[0])))) + s_c);
+            std::memcpy(bits, index.groups.data() + (i % 101 / 32) * bytes + 2 * c, 2);
+            std::memcpy(bits + 1, index.groups.data() + (i % 101 / 32) * bytes + 2 * (dim + c), 2);
+            const double s_c = static_cast<float>(std::bit_cast<bf16>(bits[1]));
+            size += x * (std::fabs(static_cast<float>(std::bit_cast<bf16>(bits[0]))) + s_c);
             q = std::max(q, x);
             step = std::max(step, s_c);
           }
-          const auto at = static_cast<std::size_t>(i);
+          const std::size_t at = i;
           ASSERT_LE(std::fabs(static_cast<double>(s[at]) - static_cast<double>(expected[at])),
                     dim * 0x1.0p-13 * q * step + 2e-6 * size)
               << "D " << dim << " outlier " << outlier;
@@ -316,9 +313,7 @@ TEST(OneBitScore, EqualTokensScoreEqualEverywhere) {
       each_target([&] {
         const auto s = index.scores(one_bit_score_cpu);
         for (std::int64_t h = 0; h < group; ++h)
-          for (std::int64_t t = 1; t < 2 * g; ++t)
-            ASSERT_EQ(s[static_cast<std::size_t>(h * (2 * g + 5) + t)], s[static_cast<std::size_t>(h * (2 * g + 5))])
-                << t;
+          for (std::int64_t t = 1; t < 2 * g; ++t) ASSERT_EQ(s[h * (2 * g + 5) + t], s[h * (2 * g + 5)]) << t;
       });
     }
 }
@@ -331,8 +326,7 @@ TEST(OneBitScore, NanStaysInItsGroup) {
   each_target([&] {
     const auto s = index.scores(one_bit_score_cpu);
     for (std::int64_t h = 0; h < 4; ++h)
-      for (std::int64_t t = 0; t < 96; ++t)
-        ASSERT_EQ(std::isnan(s[static_cast<std::size_t>(h * 101 + t)]), t / 32 == 1) << t;
+      for (std::int64_t t = 0; t < 96; ++t) ASSERT_EQ(std::isnan(s[h * 101 + t]), t / 32 == 1) << t;
   });
 }
 

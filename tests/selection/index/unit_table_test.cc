@@ -1,4 +1,5 @@
 #include "src/selection/index/unit_table.h"
+#include "src/base/size32.h"
 
 #include <gtest/gtest.h>
 
@@ -42,9 +43,9 @@ TEST_P(Units, HoldWhatWasAppended) {
   EXPECT_EQ(t.size(), 300);
   std::int32_t total = 0;
   for (std::int32_t u = 0; u < 300; ++u) {
-    const auto& unit = units[static_cast<std::size_t>(u)];
-    ASSERT_EQ(t.n_tokens(u), static_cast<std::int32_t>(unit.size()));
-    for (std::int32_t i = 0; i < t.n_tokens(u); ++i) ASSERT_EQ(t.token(u, i), unit[static_cast<std::size_t>(i)]);
+    const auto& unit = units[u];
+    ASSERT_EQ(t.n_tokens(u), size32(unit));
+    for (std::int32_t i = 0; i < t.n_tokens(u); ++i) ASSERT_EQ(t.token(u, i), unit[i]);
     for (std::size_t n = 0; n <= unit.size(); ++n)
       ASSERT_EQ(read(t, u, static_cast<std::int32_t>(n)),
                 std::vector<std::int32_t>(unit.begin(), unit.begin() + static_cast<std::ptrdiff_t>(n)));

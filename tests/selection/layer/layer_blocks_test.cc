@@ -36,10 +36,8 @@ TEST(ChannelMoments, BatchesMergeToTheWhole) {
   EXPECT_EQ(static_cast<double>(moments.count()), count);
   for (std::int64_t c = 0; c < kChannels; ++c) {
     double mean = 0, square = 0;
-    for (std::size_t i = static_cast<std::size_t>(c); i < rows.size(); i += kChannels)
-      mean += static_cast<double>(rows[i]) / count;
-    for (std::size_t i = static_cast<std::size_t>(c); i < rows.size(); i += kChannels)
-      square += std::pow(static_cast<double>(rows[i]) - mean, 2);
+    for (std::size_t i = c; i < rows.size(); i += kChannels) mean += rows[i] / count;
+    for (std::size_t i = c; i < rows.size(); i += kChannels) square += std::pow(rows[i] - mean, 2);
     EXPECT_LE(std::abs(moments.mean(c) - mean), 1e-5);
     EXPECT_LE(std::abs(moments.variance(c) - square / (count - 1)), 1e-4);
   }
@@ -109,7 +107,7 @@ TEST(ScoreEntropy, EvenScoresHaveTheMost) {
 std::int32_t sum_of_step(EntropyCut& cut, const std::vector<double>& shares, std::int32_t n) {
   std::int32_t sum = 0;
   for (std::size_t l = 0; l < shares.size(); ++l)
-    sum += cut.take(0, static_cast<std::int32_t>(l), shares[l] * std::log(static_cast<double>(n)), n);
+    sum += cut.take(0, static_cast<std::int32_t>(l), shares[l] * std::log(n), n);
   return sum;
 }
 

@@ -22,9 +22,9 @@ TEST(RowDots, IsTheReference) {
   for (const DType dtype : {DType::kBF16, DType::kF16})
     for (const std::int64_t width : {8, 16, 24, 64, 72, 512, 4096})
       for (const std::int64_t n : {0, 1, 7, 33}) {
-        const std::vector<float> q = random_floats(static_cast<std::size_t>(width), rng);
-        const auto rows = half_rows(random_floats(static_cast<std::size_t>(n * width), rng), dtype);
-        std::vector<float> want(static_cast<std::size_t>(n)), got(want.size(), kNaN);
+        const std::vector<float> q = random_floats(width, rng);
+        const auto rows = half_rows(random_floats(n * width, rng), dtype);
+        std::vector<float> want(n), got(want.size(), kNaN);
         row_dots_ref(q.data(), width, dtype, rows.data(), n, want.data());
         each_supported_target([&] {
           row_dots_cpu(q.data(), width, dtype, rows.data(), n, got.data());
@@ -58,12 +58,11 @@ TEST(RowMoments, AreTheReferences) {
   for (const std::int64_t n : {1, 2, 3, 31, 256})
     for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>{0, 64}, {3, 50}, {5, 6}, {7, 7}}) {
       const std::int64_t stride = 70;
-      std::vector<float> x = random_floats(static_cast<std::size_t>(n * stride), rng);
+      std::vector<float> x = random_floats(n * stride, rng);
       for (float& v : x) v += 3;
       const RowBlock rows{.x = x.data(), .n = n, .stride = stride, .begin = begin, .end = end};
-      const std::vector<float> centre = random_floats(70, rng), w = random_floats(70, rng),
-                               r = random_floats(static_cast<std::size_t>(n), rng);
-      std::vector<float> mean(70, 9), m2(70, 9), bias(static_cast<std::size_t>(n)), sum(70, 9);
+      const std::vector<float> centre = random_floats(70, rng), w = random_floats(70, rng), r = random_floats(n, rng);
+      std::vector<float> mean(70, 9), m2(70, 9), bias(n), sum(70, 9);
       row_moments_ref(rows, mean.data(), m2.data());
       row_bias_ref(rows, centre.data(), w.data(), bias.data());
       row_sum_ref(rows, r.data(), sum.data());

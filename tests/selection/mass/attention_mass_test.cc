@@ -23,9 +23,9 @@ struct Case {
         n_tokens(tokens),
         n_rows(rows),
         keys(tokens, s, layout, rng),
-        q(testing::random_floats(static_cast<std::size_t>(rows * s.group * s.head_dim), rng)) {
+        q(testing::random_floats(rows * s.group * s.head_dim, rng)) {
     // As attention itself returns it.
-    lse.resize(static_cast<std::size_t>(rows * s.group));
+    lse.resize(rows * s.group);
     std::vector<float> out(q.size());
     const PrefillPart part{.q = q.data(), .q_stride = s.group * s.head_dim, .runs = keys.runs};
     const PrefillHead head{.parts = std::span(&part, 1),
@@ -46,7 +46,7 @@ struct Case {
             .mass_stride = n_tokens};
   }
   std::vector<float> zeros(MassBy by) const {
-    return std::vector<float>(static_cast<std::size_t>(n_tokens * (by == MassBy::kGroup ? 1 : shape.group)), 0.0f);
+    return std::vector<float>(n_tokens * (by == MassBy::kGroup ? 1 : shape.group), 0.0f);
   }
 };
 
@@ -63,7 +63,7 @@ TEST(AttentionMassRef, EveryRowGivesOneAndNothingToTokensAfterIt) {
   attention_mass_ref(group, c.shape, MassBy::kGroup);
   for (int g = 0; g < 3; ++g) {
     double sum = 0;
-    for (int t = 0; t < 50; ++t) sum += static_cast<double>(by_head[static_cast<std::size_t>(g * 50 + t)]);
+    for (int t = 0; t < 50; ++t) sum += by_head[g * 50 + t];
     EXPECT_NEAR(sum, 20.0, 1e-4);
   }
   for (std::size_t t = 0; t < 50; ++t) EXPECT_NEAR(all[t], by_head[t] + by_head[50 + t] + by_head[100 + t], 1e-5);
@@ -119,7 +119,7 @@ TEST(AttentionMassCpu, Windows) {
         double sum = 0;
         for (std::size_t t = 0; t < actual.size(); ++t) {
           ASSERT_LE(std::abs(actual[t] - expected[t]), 2e-6f * (1.0f + expected[t])) << tokens << " " << window;
-          sum += static_cast<double>(actual[t]);
+          sum += actual[t];
         }
         EXPECT_NEAR(sum, 4.0 * rows, 1e-3);
       }

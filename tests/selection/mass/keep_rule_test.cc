@@ -1,4 +1,5 @@
 #include "src/selection/mass/keep_rule.h"
+#include "src/base/size32.h"
 
 #include <gtest/gtest.h>
 
@@ -54,7 +55,7 @@ TEST(Smooth, ByHand) {
 const std::vector<float> kRows = {0.50f, 0.10f, 0.00f, 0.20f, 0.00f, 0.05f, 0.00f, 0.15f,   // head 0
                                   0.60f, 0.10f, 0.00f, 0.00f, 0.12f, 0.00f, 0.09f, 0.09f};  // head 1
 HeadRows rows_of(const std::vector<float>& a, std::int32_t heads) {
-  const auto n = static_cast<std::int32_t>(a.size()) / heads;
+  const auto n = size32(a) / heads;
   return {.a = a.data(), .stride = n, .n_heads = heads, .n = n};
 }
 
@@ -115,7 +116,7 @@ TEST(Norm, TheSuffixIsTheFirstThatIsEnough) {
   std::uniform_real_distribution<float> draw;
   for (int round = 0; round < 200; ++round) {
     const std::int32_t n = 1 + static_cast<std::int32_t>(rng() % 60), heads = 1 + static_cast<std::int32_t>(rng() % 9);
-    std::vector<float> a(static_cast<std::size_t>(n * heads));
+    std::vector<float> a(n * heads);
     for (float& x : a) x = std::pow(draw(rng), 6.0f);
     const NormRule rule{
         .loss = draw(rng), .sink = static_cast<std::int32_t>(rng() % 6), .sink_in_norm = round % 3 == 0};
@@ -124,7 +125,7 @@ TEST(Norm, TheSuffixIsTheFirstThatIsEnough) {
       for (std::int32_t h = 0; h < heads; ++h) {
         double all = 0, some = 0;
         for (std::int32_t t = 0; t < n; ++t) {
-          const double x = static_cast<double>(a[static_cast<std::size_t>(h * n + t)]);
+          const double x = a[h * n + t];
           const bool first = t < rule.sink;
           if (first && !rule.sink_in_norm) continue;
           all += x * x;

@@ -21,10 +21,9 @@ struct Scores {
   std::int64_t n;
   std::vector<float> values;
 
-  Scores(std::int32_t g, std::int64_t units)
-      : group(g), n(units), values(static_cast<std::size_t>(g * (n + 3)), 99.0f) {}
+  Scores(std::int32_t g, std::int64_t units) : group(g), n(units), values(g * (n + 3), 99.0f) {}
   std::int64_t stride() const { return n + 3; }
-  float& at(std::int64_t h, std::int64_t u) { return values[static_cast<std::size_t>(h * stride() + u)]; }
+  float& at(std::int64_t h, std::int64_t u) { return values[h * stride() + u]; }
 };
 
 template <class Pool>
@@ -166,16 +165,15 @@ TEST(GroupPool, OrdersAsTheMeanOfProbabilities) {
     const std::int64_t n = 512;
     Scores s = random_scores(4, n, spread, rng);
     const double alpha = 0.5;
-    std::vector<double> mean(static_cast<std::size_t>(n));
+    std::vector<double> mean(n);
     for (std::int64_t h = 0; h < 4; ++h) {
       double total = 0.0;
-      for (std::int64_t u = 0; u < n; ++u) total += std::exp(alpha * static_cast<double>(s.at(h, u)));
-      for (std::int64_t u = 0; u < n; ++u)
-        mean[static_cast<std::size_t>(u)] += std::exp(alpha * static_cast<double>(s.at(h, u))) / total / 4.0;
+      for (std::int64_t u = 0; u < n; ++u) total += std::exp(alpha * s.at(h, u));
+      for (std::int64_t u = 0; u < n; ++u) mean[u] += std::exp(alpha * s.at(h, u)) / total / 4.0;
     }
     each_target([&] {
       const auto got = pooled(group_pool_cpu, s, GroupPool::kMeanProb, static_cast<float>(alpha));
-      std::vector<std::size_t> order(static_cast<std::size_t>(n));
+      std::vector<std::size_t> order(n);
       std::iota(order.begin(), order.end(), 0);
       std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return got[a] > got[b]; });
       for (std::size_t i = 1; i < order.size(); ++i)
@@ -223,8 +221,7 @@ TEST(GroupPool, EqualUnitsPoolEqualEverywhere) {
           for (const std::int64_t u : twins) s.at(h, u) = s.at(h, 0);
         each_target([&] {
           const auto got = pooled(group_pool_cpu, s, pool, 0.3f);
-          for (const std::int64_t u : twins)
-            ASSERT_EQ(got[static_cast<std::size_t>(u)], got[0]) << "n " << n << " u " << u;
+          for (const std::int64_t u : twins) ASSERT_EQ(got[u], got[0]) << "n " << n << " u " << u;
         });
       }
 }
@@ -332,12 +329,12 @@ TEST(Cosine, IsTheCosine) {
     const auto a = normal_vector(n, rng), b = normal_vector(n, rng);
     double ab = 0, aa = 0, bb = 0;
     for (std::size_t i = 0; i < n; ++i) {
-      ab += static_cast<double>(a[i]) * static_cast<double>(b[i]);
-      aa += static_cast<double>(a[i]) * static_cast<double>(a[i]);
-      bb += static_cast<double>(b[i]) * static_cast<double>(b[i]);
+      ab += a[i] * double{b[i]};
+      aa += a[i] * double{a[i]};
+      bb += b[i] * double{b[i]};
     }
     each_target([&] {
-      const auto length = static_cast<std::int64_t>(n);
+      const std::int64_t length = n;
       ASSERT_LE(std::fabs(static_cast<double>(cosine(a.data(), b.data(), length)) - ab / std::sqrt(aa * bb)), 1e-6)
           << n;
       ASSERT_LE(std::fabs(cosine(a.data(), a.data(), length) - 1.0f), 1e-6f);

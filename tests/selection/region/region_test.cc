@@ -17,9 +17,9 @@ struct Coverage {
 };
 
 Coverage cover(const RegionRules& rules, const Region& r, std::int32_t n) {
-  Coverage c{std::vector<int>(static_cast<std::size_t>(n)), std::vector<bool>(static_cast<std::size_t>(n))};
+  Coverage c{std::vector<int>(n), std::vector<bool>(n)};
   const auto take = [&](std::int32_t begin, std::int32_t end) {
-    for (std::int32_t t = begin; t < end; ++t) ++c.attended[static_cast<std::size_t>(t)];
+    for (std::int32_t t = begin; t < end; ++t) ++c.attended[t];
   };
   if (r.everything) {
     take(0, n);
@@ -29,7 +29,7 @@ Coverage cover(const RegionRules& rules, const Region& r, std::int32_t n) {
   take(r.first_unit * rules.unit_tokens, (r.first_unit + r.n_select) * rules.unit_tokens);
   take(r.recent_from, n);
   for (std::int32_t t = r.first_unit * rules.unit_tokens; t < r.last_unit * rules.unit_tokens; ++t)
-    c.candidate[static_cast<std::size_t>(t)] = true;
+    c.candidate[t] = true;
   return c;
 }
 
@@ -50,12 +50,10 @@ void expect_lawful(const RegionRules& rules, std::int32_t n) {
     return;
   }
   EXPECT_LE(total, rules.budget) << label;
-  for (std::int32_t t = 0; t < std::min(rules.sink, n); ++t)
-    EXPECT_EQ(c.attended[static_cast<std::size_t>(t)], 1) << label;
+  for (std::int32_t t = 0; t < std::min(rules.sink, n); ++t) EXPECT_EQ(c.attended[t], 1) << label;
   // Every token is a sink, a candidate or in the window: none is permanently unreachable.
   for (std::int32_t t = 0; t < n; ++t)
-    EXPECT_TRUE(t < r.sink || c.candidate[static_cast<std::size_t>(t)] || t >= r.recent_from)
-        << "token " << t << "; " << label;
+    EXPECT_TRUE(t < r.sink || c.candidate[t] || t >= r.recent_from) << "token " << t << "; " << label;
   // Candidates have their index entries: their group is complete and does not hold the current token.
   EXPECT_LE(r.last_unit * rules.unit_tokens, (n - 1) / rules.entry_tokens * rules.entry_tokens) << label;
   if (rules.unit_tokens == 1) {

@@ -18,7 +18,7 @@ using Sizes = std::vector<std::int32_t>;
 Ids ref(const std::vector<float>& scores, const Sizes& sizes, std::int64_t n_tokens) {
   Ids ids{-7};
   rank_ref(
-      scores, [&](std::int32_t i) { return sizes[static_cast<std::size_t>(i)]; }, n_tokens, ids);
+      scores, [&](std::int32_t i) { return sizes[i]; }, n_tokens, ids);
   return ids;
 }
 
@@ -26,7 +26,7 @@ Ids cpu(const std::vector<float>& scores, const Sizes& sizes, std::int64_t n_tok
   Ids ids{-7};
   RankScratch scratch;
   rank_cpu(
-      scores, [&](std::int32_t i) { return sizes[static_cast<std::size_t>(i)]; }, n_tokens, ids, scratch);
+      scores, [&](std::int32_t i) { return sizes[i]; }, n_tokens, ids, scratch);
   return ids;
 }
 

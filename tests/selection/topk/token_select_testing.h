@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "src/base/size32.h"
 #include "src/ops/attention/attention_cuda.h"
 #include "src/selection/pool/group_pool.h"
 #include "src/selection/region/region.h"
@@ -47,8 +48,8 @@ struct Attended {
         before(static_cast<std::size_t>(w.s.seq_slots * kv_heads)),
         counts(static_cast<std::size_t>(w.s.seq_slots)) {}
   void add(std::int32_t seq_slot, std::int32_t head, const Ids& ids) {
-    std::set<std::int32_t>& last = before[static_cast<std::size_t>(seq_slot * kv_heads + head)];
-    SlotCounts& c = counts[static_cast<std::size_t>(seq_slot)];
+    std::set<std::int32_t>& last = before[seq_slot * kv_heads + head];
+    SlotCounts& c = counts[seq_slot];
     c.selected += ids.size();
     for (const std::int32_t id : ids) c.replaced += last.contains(id) ? 0 : 1;
     last = {ids.begin(), ids.end()};
@@ -73,7 +74,7 @@ class CudaTokenTest : public CudaSlotsTest {
     for (std::int32_t t = 0; t < region.sink; ++t) want.push_back(t);
     want.insert(want.end(), selected.begin(), selected.end());
     for (std::int32_t t = region.recent_from; t < length; ++t) want.push_back(t);
-    ASSERT_EQ(static_cast<std::int32_t>(want.size()), std::min(length, w.s.budget));
+    ASSERT_EQ(size32(want), std::min(length, w.s.budget));
     expect_entries(w, seq_slot, head, length, want);
   }
   // A page has a block once it has a token; before that its entry is arbitrary.
@@ -109,7 +110,7 @@ class CudaTokenTest : public CudaSlotsTest {
           const std::int32_t unit = unit_of[slot];
           if (unit < 0) continue;
           ++held;
-          ASSERT_EQ(slot_of[static_cast<std::size_t>(unit)], static_cast<std::int32_t>(slot) - fixed) << unit;
+          ASSERT_EQ(slot_of[unit], static_cast<std::int32_t>(slot) - fixed) << unit;
           ASSERT_EQ(std::memcmp(there.data() + slot * bytes, w.token(seq_slot, head, unit), bytes), 0) << unit;
         }
         ASSERT_EQ(std::count_if(slot_of.begin(), slot_of.end(), [](std::int32_t s) { return s >= 0; }), held);

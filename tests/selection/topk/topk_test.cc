@@ -21,15 +21,14 @@ Ids cpu(const std::vector<float>& scores, std::int32_t k, TopkScratch& scratch) 
   constexpr std::int32_t kGuard = -77;
   Ids ids(static_cast<std::size_t>(k) + 1, kGuard);
   const std::int32_t n = topk_cpu(scores, k, ids.data(), scratch);
-  for (std::size_t i = static_cast<std::size_t>(n); i < ids.size(); ++i)
-    EXPECT_EQ(ids[i], kGuard) << "written at " << i;
-  ids.resize(static_cast<std::size_t>(n));
+  for (std::size_t i = n; i < ids.size(); ++i) EXPECT_EQ(ids[i], kGuard) << "written at " << i;
+  ids.resize(n);
   return ids;
 }
 
 Ids ref(const std::vector<float>& scores, std::int32_t k) {
-  Ids ids(static_cast<std::size_t>(k));
-  ids.resize(static_cast<std::size_t>(topk_ref(scores, k, ids.data())));
+  Ids ids(k);
+  ids.resize(topk_ref(scores, k, ids.data()));
   return ids;
 }
 

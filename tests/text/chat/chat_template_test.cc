@@ -60,7 +60,7 @@ ChatInput conversation(const std::vector<std::pair<std::string, std::string>>& t
 }
 
 std::size_t count_control(const Tokenizer& t, const Ids& ids) {
-  return static_cast<std::size_t>(std::count_if(ids.begin(), ids.end(), [&](TokenId i) { return t.is_control(i); }));
+  return std::count_if(ids.begin(), ids.end(), [&](TokenId i) { return t.is_control(i); });
 }
 
 TEST(ChatTemplate, TextOfTheTemplateNamesSpecialTokensAndTheRestDoesNot) {

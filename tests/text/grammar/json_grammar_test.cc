@@ -45,7 +45,7 @@ bool accepts(const JsonGrammar& grammar, std::string_view text) {
   const JsonMatcher m(std::make_shared<const JsonGrammar>(grammar));
   JsonMatcher::Threads from = m.begin(), to;
   for (const char c : text) {
-    if (!m.step_all(from, static_cast<std::uint8_t>(c), to)) return false;
+    if (!m.step_all(from, c, to)) return false;
     from.swap(to);
   }
   return std::any_of(from.begin(), from.end(), [](const auto& t) { return t.done; });
@@ -61,7 +61,7 @@ Mask naive_mask(const JsonMatcher& m, const JsonMatcher::Threads& threads, const
     JsonMatcher::Threads from = threads, to;
     bool fits = true;
     for (const char c : bytes) {
-      fits = fits && m.step_all(from, static_cast<std::uint8_t>(c), to);
+      fits = fits && m.step_all(from, c, to);
       from.swap(to);
     }
     if (fits) mask[static_cast<std::size_t>(id) / 64] |= std::uint64_t{1} << (id % 64);
@@ -174,7 +174,7 @@ TEST(JsonGrammar, TheMaskIsThatOfEachTokenAlone) {
       const TokenId id = random_token(mask, random);
       if (shipped().is_end(id)) break;
       for (const char b : shipped().token_bytes(id)) {
-        m.step_all(from, static_cast<std::uint8_t>(b), to);
+        m.step_all(from, b, to);
         from.swap(to);
       }
       c = c->after(id);
@@ -284,12 +284,12 @@ TEST(JsonGrammar, TheSamplerSelectsOnlyWhatIsAllowed) {
   for (const float temperature : {0.0f, 1.5f}) {
     Sampler sampler({.temperature = temperature, .top_k = 3, .repetition_penalty = 1.3f, .seed = 1});
     sampler.constrain(json_constraint(shipped_trie(), compile_json_schema(schema)));
-    std::vector<float> logits(static_cast<std::size_t>(shipped().vocab_size()));
+    std::vector<float> logits(shipped().vocab_size());
     std::string out;
     for (int step = 0; step < 400; ++step) {
       for (float& l : logits) l = static_cast<float>(random() % 1000) / 100.0f;
       for (const char* close : {"\"", "}", "name", "age", "1"})
-        for (const TokenId id : shipped().encode(close, {.continues = true})) logits[static_cast<std::size_t>(id)] += 8;
+        for (const TokenId id : shipped().encode(close, {.continues = true})) logits[id] += 8;
       logits[0] = std::numeric_limits<float>::infinity();  // forbidden: it must not exclude the others
       logits[1] = std::numeric_limits<float>::quiet_NaN();
       const Sampler copy = sampler;

@@ -22,7 +22,7 @@ bool has_type(const OrderedJson& v, const std::string& type) {
 }
 
 std::size_t characters(const std::string& s) {
-  return static_cast<std::size_t>(std::count_if(s.begin(), s.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+  return std::count_if(s.begin(), s.end(), [](char c) { return (c & 0xC0) != 0x80; });
 }
 
 bool valid_number(double v, const OrderedJson& s) {

@@ -13,7 +13,7 @@ namespace {
 
 bool matches(const Pattern& p, const std::string& text) {
   Pattern::States s = p.begin();
-  for (const char c : text) s = p.step(s, static_cast<std::uint8_t>(c));
+  for (const char c : text) s = p.step(s, c);
   return p.accepts(s);
 }
 

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <unordered_map>
 
+#include "src/base/size32.h"
 #include "src/text/unicode/byte_chars.h"
 #include "src/text/unicode/utf8_step.h"
 
@@ -17,7 +18,7 @@ std::int32_t add_token(TokenizerData& data, std::string text, TokenType type, fl
   data.tokens.push_back(std::move(text));
   data.types.push_back(type);
   if (data.kind == TokenizerKind::kSentencePiece) data.scores.push_back(score);
-  return static_cast<std::int32_t>(data.tokens.size()) - 1;
+  return size32(data.tokens) - 1;
 }
 
 TokenizerData byte_bpe(const std::vector<std::pair<std::string, std::string>>& merges, std::string pre) {
@@ -142,7 +143,7 @@ std::vector<std::int32_t> naive_sentence_piece(const TokenizerData& data, std::s
     for (std::size_t i = 0; i + 1 < symbols.size(); ++i) {
       const auto it = vocabulary.find(symbols[i] + symbols[i + 1]);
       if (it == vocabulary.end()) continue;
-      const float score = data.scores[static_cast<std::size_t>(it->second)];
+      const float score = data.scores[it->second];
       if (best == symbols.size() || score > best_score) best = i, best_score = score;
     }
     if (best == symbols.size()) break;
@@ -181,7 +182,7 @@ std::string from_base64(std::string_view text) {
     if (c == '=') break;
     bits = (bits << 6) | static_cast<std::uint32_t>(kDigits.find(c));
     n += 6;
-    if (n >= 8) out.push_back(static_cast<char>(static_cast<std::uint8_t>(bits >> (n -= 8))));
+    if (n >= 8) out.push_back(static_cast<std::uint8_t>(bits >> (n -= 8)));
   }
   return out;
 }

@@ -68,7 +68,7 @@ void split_head(std::size_t h, const DecodeHead& head, CallScratch& call) {
 }
 
 DecodePartial partial_at(std::vector<float>& partials, std::size_t range, const AttentionShape& shape) {
-  const auto group = static_cast<std::size_t>(shape.group);
+  const std::size_t group = shape.group;
   float* p = partials.data() + range * group * (2 + static_cast<std::size_t>(shape.head_dim));
   return {p, p + group, p + 2 * group};
 }
@@ -80,11 +80,11 @@ void merge(const DecodeHead& head, const HeadState& state, const AttentionShape&
     std::fill_n(out, shape.head_dim, 0.0f);
     float top = kMinusInf;
     for (std::int32_t i = 0; i < state.n_ranges; ++i)
-      top = std::max(top, partial_at(call.partials, state.first_range + static_cast<std::size_t>(i), shape).top[g]);
+      top = std::max(top, partial_at(call.partials, state.first_range + i, shape).top[g]);
     const float base = top == kMinusInf ? 0.0f : top;
     float sum = 0;
     for (std::int32_t i = 0; i < state.n_ranges; ++i) {
-      const DecodePartial part = partial_at(call.partials, state.first_range + static_cast<std::size_t>(i), shape);
+      const DecodePartial part = partial_at(call.partials, state.first_range + i, shape);
       const float weight = std::exp2(part.top[g] - base);
       const float* from = part.out + g * shape.head_dim;
       sum += weight * part.sum[g];
@@ -105,25 +105,24 @@ void attend_decode_cpu(std::span<const DecodeHead> heads, const AttentionShape& 
   call.ranges.clear();
   call.heads.clear();
   for (std::size_t h = 0; h < heads.size(); ++h) split_head(h, heads[h], call);
-  const auto per_range = static_cast<std::size_t>(shape.group) * (2 + static_cast<std::size_t>(shape.head_dim));
+  const auto per_range = shape.group * (2 + static_cast<std::size_t>(shape.head_dim));
   if (call.partials.size() < call.ranges.size() * per_range) call.partials.resize(call.ranges.size() * per_range);
   for (std::size_t h = 0; h < heads.size(); ++h)
     if (call.heads[h].n_ranges == 0) merge(heads[h], call.heads[h], shape, call);
 
   const std::size_t scratch_bytes = decode_scratch_bytes(shape);
-  context.pool->parallel_for(static_cast<std::int64_t>(call.ranges.size()), 1,
-                             [&](std::int64_t begin, std::int64_t end, int /*worker*/) {
-                               static thread_local Buffer t_scratch;
-                               t_scratch.reserve(scratch_bytes);
-                               for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
-                                 const Range& range = call.ranges[i];
-                                 attend_range(heads[range.head].parts, range.begin, range.n_tokens, shape,
-                                              t_scratch.data(), partial_at(call.partials, i, shape));
-                                 HeadState& state = call.heads[range.head];
-                                 if (std::atomic_ref(state.left).fetch_sub(1, std::memory_order_acq_rel) == 1)
-                                   merge(heads[range.head], state, shape, call);
-                               }
-                             });
+  context.pool->parallel_for(call.ranges.size(), 1, [&](std::int64_t begin, std::int64_t end, int /*worker*/) {
+    static thread_local Buffer t_scratch;
+    t_scratch.reserve(scratch_bytes);
+    for (std::size_t i = begin; i < static_cast<std::size_t>(end); ++i) {
+      const Range& range = call.ranges[i];
+      attend_range(heads[range.head].parts, range.begin, range.n_tokens, shape, t_scratch.data(),
+                   partial_at(call.partials, i, shape));
+      HeadState& state = call.heads[range.head];
+      if (std::atomic_ref(state.left).fetch_sub(1, std::memory_order_acq_rel) == 1)
+        merge(heads[range.head], state, shape, call);
+    }
+  });
 }
 
 }  // namespace mneme

@@ -53,7 +53,7 @@ struct TokenReader {
     int n = 0;
     while (n < want) {
       const int take = std::min(want - n, runs[run].n_tokens - offset);
-      const std::byte* row = runs[run].kv + static_cast<std::size_t>(offset) * token_bytes;
+      const std::byte* row = runs[run].kv + offset * token_bytes;
       for (int i = 0; i < take; ++i, row += token_bytes) tile.rows[n + i] = row;
       n += take;
       offset += take;
@@ -127,8 +127,8 @@ struct Pointers {
 };
 
 Pointers layout(const AttentionShape& shape, std::uintptr_t scratch) {
-  const auto sets = static_cast<std::size_t>((shape.group + kHeadsPerSet - 1) / kHeadsPerSet);
-  const auto d_head = static_cast<std::size_t>(shape.head_dim);
+  const std::size_t sets = (shape.group + kHeadsPerSet - 1) / kHeadsPerSet;
+  const std::size_t d_head = shape.head_dim;
   const auto take = [&](std::size_t floats) {
     auto* p = reinterpret_cast<float*>(scratch);
     scratch += (floats * sizeof(float) + 63) & ~std::size_t{63};
@@ -399,10 +399,9 @@ void attend_range_simd(std::span<const DecodePart> parts, const DecodeCursor& be
   std::fill_n(partial.out, shape.group * shape.head_dim, 0.0f);
   DecodeCursor at = begin;
   while (n_tokens > 0) {
-    const DecodePart& part = parts[static_cast<std::size_t>(at.part)];
+    const DecodePart& part = parts[at.part];
     std::int64_t in_part = -at.offset;
-    for (std::size_t r = static_cast<std::size_t>(at.run); r < part.runs.size() && in_part < n_tokens; ++r)
-      in_part += part.runs[r].n_tokens;
+    for (std::size_t r = at.run; r < part.runs.size() && in_part < n_tokens; ++r) in_part += part.runs[r].n_tokens;
     in_part = std::min(in_part, n_tokens);
     if (in_part > 0) {
       if (shape.kv_dtype == DType::kBF16)

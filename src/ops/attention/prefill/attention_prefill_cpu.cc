@@ -79,7 +79,7 @@ struct TileReader {
     int n = 0;
     while (n < tile.n) {
       const std::int32_t take = std::min(tile.n - n, runs[run].n_tokens - offset);
-      const std::byte* row = runs[run].kv + static_cast<std::size_t>(offset) * token_bytes;
+      const std::byte* row = runs[run].kv + offset * token_bytes;
       for (std::int32_t i = 0; i < take; ++i, row += token_bytes) tile.rows[n + i] = row;
       n += take;
       advance(take);
@@ -96,8 +96,8 @@ class QueryWorker {
   QueryWorker(const AttentionShape& shape, Arithmetic arithmetic, int n_lanes)
       : shape_(shape), arithmetic_(arithmetic) {
     static thread_local Buffer t_scratch;
-    const auto lanes = static_cast<std::size_t>(n_lanes);
-    const auto d = static_cast<std::size_t>(shape.head_dim);
+    const std::size_t lanes = n_lanes;
+    const std::size_t d = shape.head_dim;
     std::size_t bytes = 0;
     const auto take = [&](std::size_t n) {
       const std::size_t at = bytes;
@@ -239,14 +239,13 @@ void attend_prefill_cpu(std::span<const PrefillHead> heads, const AttentionShape
   list_items(heads, shape, n_lanes, call);
   const Arithmetic arithmetic =
       shape.kv_dtype == DType::kBF16 && has_avx512_bf16() ? Arithmetic::kBF16 : Arithmetic::kF32;
-  context.pool->parallel_for(
-      static_cast<std::int64_t>(call.items.size()), 1, [&](std::int64_t begin, std::int64_t end, int /*worker*/) {
-        QueryWorker worker(shape, arithmetic, n_lanes);
-        for (std::int64_t i = begin; i < end; ++i) {
-          const Item& item = call.items[static_cast<std::size_t>(i)];
-          worker.attend(heads[item.head], call.n_tokens.data() + call.first_part[item.head], item.first_query);
-        }
-      });
+  context.pool->parallel_for(call.items.size(), 1, [&](std::int64_t begin, std::int64_t end, int /*worker*/) {
+    QueryWorker worker(shape, arithmetic, n_lanes);
+    for (std::int64_t i = begin; i < end; ++i) {
+      const Item& item = call.items[i];
+      worker.attend(heads[item.head], call.n_tokens.data() + call.first_part[item.head], item.first_query);
+    }
+  });
 }
 
 }  // namespace mneme

@@ -21,8 +21,7 @@ Value range(Run& run, const Arguments& arguments) {
   if (step == 0) run.error("range: the step is zero");
   std::vector<Value> items;
   for (std::int64_t i = begin; step > 0 ? i < end : i > end;) {
-    if (static_cast<std::int64_t>(items.size()) == kLongestRange)
-      run.error("range: longer than {} elements", kLongestRange);
+    if (std::ssize(items) == kLongestRange) run.error("range: longer than {} elements", kLongestRange);
     items.emplace_back(i);
     if (__builtin_add_overflow(i, step, &i)) break;
   }
@@ -111,7 +110,7 @@ Parameters::Parameters(Run& run, std::string_view function, const Arguments& arg
   for (const auto& [name, value] : arguments.named) {
     const auto it = std::find(names_.begin(), names_.end(), name);
     if (it == names_.end()) run.error("{}: no argument '{}'", function, name);
-    const Value*& slot = values_[static_cast<std::size_t>(it - names_.begin())];
+    const Value*& slot = values_[it - names_.begin()];
     if (slot != nullptr) run.error("{}: argument '{}' is given twice", function, name);
     slot = &value;
   }

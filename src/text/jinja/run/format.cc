@@ -89,7 +89,7 @@ std::string number_text(Run& run, const Conversion& c, const Value& v) {
   if (c.space) spec += ' ';
   if (c.zero && !c.left) spec += "0" + std::to_string(c.width);
   if (c.precision >= 0) spec += "." + std::to_string(c.precision);
-  std::string out(static_cast<std::size_t>(c.width) + static_cast<std::size_t>(std::max(c.precision, 0)) + 400, '\0');
+  std::string out(c.width + static_cast<std::size_t>(std::max(c.precision, 0)) + 400, '\0');
   int n = 0;
   const bool real = std::string_view("fFeEgG").find(c.type) != std::string_view::npos;
 #pragma GCC diagnostic push
@@ -105,7 +105,7 @@ std::string number_text(Run& run, const Conversion& c, const Value& v) {
     n = std::snprintf(out.data(), out.size(), ((minus ? "-" + spec : spec) + "ll" + c.type).c_str(), whole);
   }
 #pragma GCC diagnostic pop
-  out.resize(static_cast<std::size_t>(std::max(n, 0)));
+  out.resize(std::max(n, 0));
   return out;
 }
 
@@ -119,11 +119,11 @@ Text converted(Run& run, const Conversion& c, const Value& v) {
   c.type == 's' ? print(run, v, out) : print_repr(run, v, out);
   const Text text = out.finish();
   if (c.precision < 0) return text;
-  return slice(run, text, 0, byte_of_character(text.view(), static_cast<std::size_t>(c.precision)));
+  return slice(run, text, 0, byte_of_character(text.view(), c.precision));
 }
 
 void add_padded(const Conversion& c, const Text& text, TextBuilder& out) {
-  const std::size_t n = count_characters(text.view()), width = static_cast<std::size_t>(c.width);
+  const std::size_t n = count_characters(text.view()), width = c.width;
   const std::string blanks(width > n ? width - n : 0, ' ');
   if (!c.left) out.add(blanks);
   out.add(text);

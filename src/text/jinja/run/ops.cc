@@ -41,7 +41,7 @@ std::string_view element_kind(const Value& v) {
 
 // Index of an element, negative ones from the end; nothing where out of range.
 std::optional<std::size_t> index_of(std::int64_t index, std::size_t size) {
-  const auto n = static_cast<std::int64_t>(size);
+  const std::int64_t n = size;
   if (index < 0) index += n;
   if (index < 0 || index >= n) return std::nullopt;
   return static_cast<std::size_t>(index);
@@ -219,7 +219,7 @@ Value subscript_slice(Run& run, const Value& object, const Value& begin, const V
   expect_defined(run, object);
   const bool sequence = object.list() != nullptr && object.list()->is_sequence();
   if (!sequence && object.text() == nullptr) run.error("'{}' cannot be sliced", object.type_name());
-  const auto n = static_cast<std::int64_t>(length(run, object));
+  const std::int64_t n = length(run, object);
   const auto part = [&](const Value& v, std::int64_t otherwise) {
     return v.is_none() ? otherwise : expect_integer(run, v, "a slice's bound");
   };
@@ -243,7 +243,7 @@ Value subscript_slice(Run& run, const Value& object, const Value& begin, const V
     for (std::size_t at = 0; at < text->size(); at += character_length(text->view().substr(at))) starts.push_back(at);
     TextBuilder out(run);
     for (std::int64_t i = from; by > 0 ? i < to : i > to;) {
-      const std::size_t at = starts[static_cast<std::size_t>(i)];
+      const std::size_t at = starts[i];
       out.add(*text, at, at + character_length(text->view().substr(at)));
       if (__builtin_add_overflow(i, by, &i)) break;
     }
@@ -251,7 +251,7 @@ Value subscript_slice(Run& run, const Value& object, const Value& begin, const V
   }
   std::vector<Value> items;
   for (std::int64_t i = from; by > 0 ? i < to : i > to;) {
-    items.push_back(object.list()->items[static_cast<std::size_t>(i)]);
+    items.push_back(object.list()->items[i]);
     run.spend_memory(sizeof(Value));
     if (__builtin_add_overflow(i, by, &i)) break;
   }

@@ -18,7 +18,7 @@ void add_case(Run& run, const Text& text, std::size_t begin, std::size_t end, un
   };
   for (std::size_t at = begin; at < end;) {
     if (text.origin(at) != text.origin(from)) flush(at);
-    const auto byte = static_cast<unsigned char>(bytes[at]);
+    const unsigned char byte = bytes[at];
     if (byte < 0x80) {
       const bool is_lower = byte >= 'a' && byte <= 'z', is_upper = byte >= 'A' && byte <= 'Z';
       const bool flips = static_cast<Case>(to) == Case::kLower ? is_upper : is_lower;

@@ -143,7 +143,7 @@ struct Part {
 
 Part part_of(Run& run, const Text& self, const Parameters& p) {
   if (p.something(1) == nullptr && p.something(2) == nullptr) return {0, self.size(), true};
-  const auto n = static_cast<std::int64_t>(length(run, self));
+  const std::int64_t n = length(run, self);
   const auto bound = [&](std::size_t i, std::int64_t otherwise) {
     if (p.something(i) == nullptr) return otherwise;
     const std::int64_t at = expect_integer(run, p.at(i), "position");
@@ -151,8 +151,7 @@ Part part_of(Run& run, const Text& self, const Parameters& p) {
   };
   const std::int64_t begin = bound(1, 0), end = std::min(bound(2, n), n);
   if (begin > end) return {0, 0, false};
-  return {byte_of_character(self.view(), static_cast<std::size_t>(begin)),
-          byte_of_character(self.view(), static_cast<std::size_t>(end)), true};
+  return {byte_of_character(self.view(), begin), byte_of_character(self.view(), end), true};
 }
 
 Value begins_or_ends(Run& run, const Text& self, const Arguments& arguments, bool begins) {
@@ -217,7 +216,7 @@ Text padded(Run& run, const Text& self, std::string_view name, const Arguments& 
   const Text fill = p.has(1) ? expect_text(run, p.at(1), name) : Text(name == "zfill" ? "0" : " ");
   if (count_characters(fill.view()) != 1) run.error("{}: the fill is one character", name);
   const std::int64_t wanted = expect_integer(run, p.at(0), name);
-  const auto n = static_cast<std::int64_t>(length(run, self));
+  const std::int64_t n = length(run, self);
   const std::int64_t missing = std::max<std::int64_t>(wanted - n, 0);
   std::int64_t left = name == "rjust" || name == "zfill" ? missing : 0;
   if (name == "center") left = missing / 2 + (missing & wanted & 1);

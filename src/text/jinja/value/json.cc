@@ -9,7 +9,7 @@ namespace mneme::jinja {
 namespace {
 
 std::string escape_code(char32_t c) {
-  return fmt::format("\\u{:04x}", static_cast<std::uint32_t>(c));
+  return fmt::format("\\u{:04x}", std::uint32_t{c});
 }
 
 std::string escape(char32_t c, bool ascii) {

@@ -12,7 +12,7 @@ namespace {
 
 // A number in hexadecimal with `width` digits.
 std::string hex(char32_t c, int width) {
-  return fmt::format("{:0{}x}", static_cast<std::uint32_t>(c), width);
+  return fmt::format("{:0{}x}", std::uint32_t{c}, width);
 }
 
 void repr_text(const Text& text, TextBuilder& out) {

@@ -19,11 +19,11 @@ void TextBuilder::mark(Origin origin, std::size_t n) {
   if (rep_.bytes.empty()) {
     rep_.origin = origin;
   } else if (!rep_.origins.empty()) {
-    rep_.origins.append(n, static_cast<char>(origin));
+    rep_.origins.append(n, origin);
   } else if (origin != rep_.origin) {
     spend(rep_.bytes.size());
-    rep_.origins.assign(rep_.bytes.size(), static_cast<char>(rep_.origin));
-    rep_.origins.append(n, static_cast<char>(origin));
+    rep_.origins.assign(rep_.bytes.size(), rep_.origin);
+    rep_.origins.append(n, origin);
   }
 }
 
@@ -61,12 +61,11 @@ Text slice(Run& run, const Text& text, std::size_t begin, std::size_t end) {
 }
 
 std::size_t count_characters(std::string_view text) {
-  return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
 std::size_t character_length(std::string_view text) {
-  const auto lead = static_cast<unsigned char>(text[0]);
+  const unsigned char lead = text[0];
   const std::size_t n = lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
   return std::min(n, text.size());
 }
@@ -79,7 +78,7 @@ std::size_t byte_of_character(std::string_view text, std::size_t n) {
 
 char32_t character_at(std::string_view text, std::size_t byte) {
   const std::size_t n = character_length(text.substr(byte));
-  const auto lead = static_cast<unsigned char>(text[byte]);
+  const unsigned char lead = text[byte];
   char32_t code = n == 1 ? lead : lead & (0x7Fu >> n);
   for (std::size_t i = 1; i < n; ++i) code = (code << 6) | (static_cast<unsigned char>(text[byte + i]) & 0x3Fu);
   return code;

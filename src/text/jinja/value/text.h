@@ -37,7 +37,7 @@ class Text {
     std::string origins;  // one per byte; empty where all are `origin`
     Origin origin = kTemplate;
   };
-  Origin origin_at(std::size_t byte) const { return static_cast<Origin>(rep_->origins[byte]); }
+  Origin origin_at(std::size_t byte) const { return rep_->origins[byte]; }
   std::shared_ptr<const Rep> rep_;
 };
 
