@@ -13,11 +13,11 @@
 #include <string>
 #include <vector>
 
+#include "src/engine/loop/prefix_cache.h"
 #include "src/engine/session/running_model.h"
 #include "src/engine/session/session_store.h"
-#include "src/server/cache/prefix_cache.h"
 
-namespace mneme::server {
+namespace mneme {
 
 struct KeeperOptions {
   bool prefix_cache = false;
@@ -84,4 +84,4 @@ class SequenceKeeper {
   std::vector<Slot> slots_;
 };
 
-}  // namespace mneme::server
+}  // namespace mneme

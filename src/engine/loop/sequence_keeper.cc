@@ -1,11 +1,11 @@
-#include "src/server/cache/sequence_keeper.h"
+#include "src/engine/loop/sequence_keeper.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "src/base/error.h"
 
-namespace mneme::server {
+namespace mneme {
 namespace {
 
 std::int32_t whole_pages(std::int64_t n_tokens) {
@@ -130,4 +130,4 @@ std::int64_t SequenceKeeper::erase(std::int32_t s) {
   return n;
 }
 
-}  // namespace mneme::server
+}  // namespace mneme

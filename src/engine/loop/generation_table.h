@@ -1,6 +1,7 @@
 // The generations that the engine works on: into requests, and their events back into news for who asked.
 //
-// Threads  the engine's.
+// Threads  whoever has the engine: everything but construction and destruction is called within the step loop's
+//          exclusive(). A session's thread that steps delivers events here too.
 #pragma once
 
 #include <chrono>
@@ -11,16 +12,17 @@
 #include <vector>
 
 #include "src/base/error.h"
+#include "src/base/function_ref.h"
 #include "src/base/strong_id.h"
-#include "src/engine/session/running_model.h"
-#include "src/server/api/answer_stream.h"
-#include "src/server/cache/prefix_waits.h"
-#include "src/server/cache/sequence_keeper.h"
-#include "src/server/generation.h"
-#include "src/server/metrics.h"
-#include "src/server/read_counter.h"
+#include "src/engine/loop/answer_stream.h"
+#include "src/engine/loop/generation.h"
+#include "src/engine/loop/loop_metrics.h"
+#include "src/engine/loop/prefix_waits.h"
+#include "src/engine/loop/read_counter.h"
+#include "src/engine/loop/sequence_keeper.h"
+#include "src/engine/session/language_model_impl.h"
 
-namespace mneme::server {
+namespace mneme {
 
 using GenerationId = StrongId<struct GenerationIdTag, std::int64_t>;
 
@@ -33,8 +35,13 @@ class GenerationTable {
  public:
   using Clock = std::chrono::steady_clock;
 
+  // Takes the events of the model's step loop that no session takes.
+  //
   // Requires  all outlive the table.
-  GenerationTable(RunningModel& model, SequenceKeeper& keeper, Metrics& metrics);
+  GenerationTable(SharedModel& model, SequenceKeeper& keeper, LoopMetrics& metrics);
+  ~GenerationTable();
+  GenerationTable(const GenerationTable&) = delete;
+  GenerationTable& operator=(const GenerationTable&) = delete;
 
   // Wrong input is told as a failure.
   void submit(GenerationId id, GenerationInput input, std::shared_ptr<GenerationSink> sink, Clock::time_point arrived);
@@ -83,7 +90,10 @@ class GenerationTable {
   RequestInput request_of(const GenerationInput& input, std::int32_t choice) const;
   void add_choice(Generation& g, RequestId id, std::int32_t index);
   void fork_others(Generation& g, RequestId first);
+  // What `fails` throws fails all generations, and reaches nobody else: the thread may be a session's.
+  void fail_all_where(FunctionRef<void()> fails);
   void run_step();
+  void take_all(const std::vector<RequestEvent>& events, double seconds);
   void take(const RequestEvent& event, Clock::time_point now);
   static void take_piece(Choice& choice, AnswerStream::Piece piece, GenerationEvent& news);
   void report_progress(const Generation& g, const RequestEvent& event, double seconds);
@@ -97,9 +107,9 @@ class GenerationTable {
   void stop_counting(const Generation& g, RequestId id);
   void emit(const Generation& g, GenerationEvent event) { deliveries_.push_back({g.sink, std::move(event)}); }
 
-  RunningModel& model_;
+  SharedModel& model_;
   SequenceKeeper& keeper_;
-  Metrics& metrics_;
+  LoopMetrics& metrics_;
   std::unordered_map<GenerationId, std::unique_ptr<Generation>> generations_;
   std::unordered_map<RequestId, Choice> choices_;
   PrefixWaits waits_;
@@ -109,4 +119,4 @@ class GenerationTable {
   std::int64_t ended_ = 0, waiting_ = 0;
 };
 
-}  // namespace mneme::server
+}  // namespace mneme

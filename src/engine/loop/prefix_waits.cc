@@ -1,8 +1,8 @@
-#include "src/server/cache/prefix_waits.h"
+#include "src/engine/loop/prefix_waits.h"
 
 #include <algorithm>
 
-namespace mneme::server {
+namespace mneme {
 namespace {
 
 // A method that drops tokens at the end of its prefill leaves nothing to share; a prompt that is scored is computed in
@@ -93,4 +93,4 @@ std::vector<PrefixWaits::Released> PrefixWaits::release() {
   return released;
 }
 
-}  // namespace mneme::server
+}  // namespace mneme

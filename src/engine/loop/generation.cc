@@ -1,8 +1,8 @@
-#include "src/server/generation.h"
+#include "src/engine/loop/generation.h"
 
 #include "src/base/check.h"
 
-namespace mneme::server {
+namespace mneme {
 
 std::string_view finish_name(FinishReason reason) {
   switch (reason) {
@@ -17,4 +17,4 @@ std::string_view finish_name(FinishReason reason) {
   MNEME_CHECK(false, "finish reason {}", static_cast<int>(reason));
 }
 
-}  // namespace mneme::server
+}  // namespace mneme

@@ -10,10 +10,10 @@
 
 #include "mneme/mneme.h"
 #include "src/engine/engine.h"
-#include "src/server/read_counter.h"
+#include "src/engine/loop/read_counter.h"
 #include "src/text/tokenizer/tokenizer.h"
 
-namespace mneme::server {
+namespace mneme {
 
 struct GenerationInput {
   std::vector<TokenId> prompt;
@@ -96,4 +96,4 @@ class GenerationSink {
   virtual void on_event(GenerationEvent event) = 0;
 };
 
-}  // namespace mneme::server
+}  // namespace mneme

@@ -1,4 +1,4 @@
-#include "src/server/cache/prefix_cache.h"
+#include "src/engine/loop/prefix_cache.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include "src/base/rng.h"
 #include "src/kv/page_pool.h"
 
-namespace mneme::server {
+namespace mneme {
 namespace {
 
 std::vector<TokenId> tokens(std::size_t n, std::uint64_t seed) {
@@ -138,4 +138,4 @@ TEST(PrefixCache, AgreesWithASearchOfAllSequences) {
 }
 
 }  // namespace
-}  // namespace mneme::server
+}  // namespace mneme

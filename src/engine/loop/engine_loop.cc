@@ -1,12 +1,12 @@
-#include "src/server/engine_loop.h"
+#include "src/engine/loop/engine_loop.h"
 
 #include <algorithm>
 #include <iterator>
 #include <utility>
 
-namespace mneme::server {
+namespace mneme {
 
-EngineLoop::EngineLoop(std::function<RunningModel()> start, Options options, Metrics& metrics, Deliver deliver)
+EngineLoop::EngineLoop(std::function<RunningModel()> start, Options options, LoopMetrics& metrics, Deliver deliver)
     : options_(std::move(options)), metrics_(metrics), deliver_(std::move(deliver)) {
   thread_ = std::thread([this, start = std::move(start)]() mutable { run(std::move(start)); });
   std::unique_lock lock(mutex_);
@@ -121,35 +121,49 @@ void EngineLoop::hand_out(GenerationTable& table) {
 }
 
 void EngineLoop::run(std::function<RunningModel()> start) {
-  std::unique_ptr<RunningModel> model;
+  std::optional<LanguageModel> model;
   try {
-    model = std::make_unique<RunningModel>(start());
+    model = LanguageModelAccess::make(start());
   } catch (...) {
     const std::lock_guard lock(mutex_);
     start_error_ = std::current_exception();
     changed_.notify_all();
     return;
   }
-  SequenceKeeper keeper(*model, options_.keeper);
-  GenerationTable table(*model, keeper, metrics_);
-  table.report_gauges();
+  SharedModel& shared = LanguageModelAccess::shared(*model);
   {
     const std::lock_guard lock(mutex_);
     model_ = std::move(model);
-    ready_ = true;
   }
-  changed_.notify_all();
+  serve(shared);
+}
+
+void EngineLoop::serve(SharedModel& model) {
+  SequenceKeeper keeper(model, options_.keeper);
+  GenerationTable table(model, keeper, metrics_);
+  bool idle = true, reported_broken = false;
+  std::optional<Failure> broken;
   std::vector<Task> tasks;
-  bool reported_broken = false;
-  while (take_tasks(tasks, table.idle())) {
+  const auto work = [&](Engine&) {
     for (const Task& task : tasks) task(table, keeper);
     table.expire(GenerationTable::Clock::now());
     if (!table.idle()) table.step();
     table.report_gauges();
     in_flight_.fetch_sub(table.take_ended());
     hand_out(table);
-    if (table.broken() && !std::exchange(reported_broken, true)) options_.on_broken(*table.broken());
+    idle = table.idle();
+    broken = table.broken();
+  };
+  model.loop->exclusive([&](Engine&) { table.report_gauges(); });
+  {
+    const std::lock_guard lock(mutex_);
+    ready_ = true;
+  }
+  changed_.notify_all();
+  while (take_tasks(tasks, idle)) {
+    model.loop->exclusive(work);
+    if (broken && !std::exchange(reported_broken, true)) options_.on_broken(*broken);
   }
 }
 
-}  // namespace mneme::server
+}  // namespace mneme

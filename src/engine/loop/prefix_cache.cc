@@ -1,4 +1,4 @@
-#include "src/server/cache/prefix_cache.h"
+#include "src/engine/loop/prefix_cache.h"
 
 #include <xxhash.h>
 
@@ -8,7 +8,7 @@
 #include "src/base/check.h"
 #include "src/kv/page_pool.h"
 
-namespace mneme::server {
+namespace mneme {
 
 std::vector<std::uint64_t> PrefixCache::chain_of(std::span<const TokenId> tokens, const std::string& salt) const {
   std::vector<std::uint64_t> chain;
@@ -106,4 +106,4 @@ std::vector<RequestId> PrefixCache::superseded_by(RequestId id) const {
   return out;
 }
 
-}  // namespace mneme::server
+}  // namespace mneme

@@ -1,5 +1,5 @@
-// The thread that owns the engine: takes orders from any thread, steps while there is work, and hands news out once a
-// step.
+// A thread that steps the engine for many callers: takes orders from any thread, steps while there is work, and hands
+// news out once a step. Sessions of language_model() use the same engine, between its steps and in the same batches.
 #pragma once
 
 #include <atomic>
@@ -12,9 +12,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "src/server/generation_table.h"
+#include "src/engine/loop/generation_table.h"
 
-namespace mneme::server {
+namespace mneme {
 
 class EngineLoop {
  public:
@@ -32,7 +32,7 @@ class EngineLoop {
   // Starts the model on the new thread, which becomes one of those that compute, and returns when it is ready.
   //
   // Errors  what `start` throws.
-  EngineLoop(std::function<RunningModel()> start, Options options, Metrics& metrics, Deliver deliver);
+  EngineLoop(std::function<RunningModel()> start, Options options, LoopMetrics& metrics, Deliver deliver);
   // Ends what runs, untold.
   ~EngineLoop();
   EngineLoop(const EngineLoop&) = delete;
@@ -40,7 +40,9 @@ class EngineLoop {
 
   // What does not change while the model runs. Of the engine only options(), pool().n_blocks(),
   // pool().shape() and method_shape().
-  const RunningModel& model() const { return *model_; }
+  const RunningModel& model() const { return LanguageModelAccess::shared(*model_); }
+  // For sessions, which share the engine and its steps with the loop; they may outlive it.
+  const LanguageModel& language_model() const { return *model_; }
 
   // None: there are max_in_flight already.
   std::optional<GenerationId> submit(GenerationInput input, std::shared_ptr<GenerationSink> sink);
@@ -55,14 +57,15 @@ class EngineLoop {
   using Task = std::function<void(GenerationTable&, SequenceKeeper&)>;
   void push(Task task);
   void run(std::function<RunningModel()> start);
+  void serve(SharedModel& model);
   bool take_tasks(std::vector<Task>& tasks, bool wait);
   void hold(std::vector<Delivery> news);
   void hand_out(GenerationTable& table);
 
   Options options_;
-  Metrics& metrics_;
+  LoopMetrics& metrics_;
   Deliver deliver_;
-  std::unique_ptr<RunningModel> model_;
+  std::optional<LanguageModel> model_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Task> tasks_;
@@ -75,4 +78,4 @@ class EngineLoop {
   std::thread thread_;
 };
 
-}  // namespace mneme::server
+}  // namespace mneme

@@ -1,8 +1,8 @@
-#include "src/server/api/answer_stream.h"
+#include "src/engine/loop/answer_stream.h"
 
 #include <utility>
 
-namespace mneme::server {
+namespace mneme {
 
 AnswerStream::AnswerStream(const Tokenizer& tokenizer, std::vector<std::string> stop, bool keep_stop)
     : decoder_(tokenizer), matcher_(std::move(stop), keep_stop) {}
@@ -31,4 +31,4 @@ AnswerStream::Piece AnswerStream::give_out(std::string text, bool last) {
   return piece;
 }
 
-}  // namespace mneme::server
+}  // namespace mneme

@@ -1,4 +1,4 @@
-#include "src/server/read_counter.h"
+#include "src/engine/loop/read_counter.h"
 
 #include <algorithm>
 #include <variant>
@@ -6,7 +6,7 @@
 #include "src/methods/decode_attention.h"
 #include "src/methods/method_state.h"
 
-namespace mneme::server {
+namespace mneme {
 
 const PageReads* ReadCounter::reads_of(const MethodStats* method) const {
   const auto it = reads_.find(method);
@@ -37,4 +37,4 @@ void ReadCounter::see(std::int32_t layer, const DecodeRow& row, const AttentionS
   }
 }
 
-}  // namespace mneme::server
+}  // namespace mneme

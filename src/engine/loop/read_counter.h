@@ -10,7 +10,7 @@
 #include "src/methods/decode_observer.h"
 #include "src/methods/stats/method_stats.h"
 
-namespace mneme::server {
+namespace mneme {
 
 // Tokens read of each page, over compressed layers, KV heads and steps. Sinks and the recent window, which every step
 // reads, are not counted.
@@ -36,4 +36,4 @@ class ReadCounter final : public DecodeObserver {
   std::unordered_map<const MethodStats*, PageReads> reads_;
 };
 
-}  // namespace mneme::server
+}  // namespace mneme

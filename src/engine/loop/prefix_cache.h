@@ -17,7 +17,7 @@
 #include "src/engine/scheduler.h"
 #include "src/text/tokenizer/tokenizer.h"
 
-namespace mneme::server {
+namespace mneme {
 
 class PrefixCache {
  public:
@@ -65,4 +65,4 @@ class PrefixCache {
   std::uint64_t clock_ = 0;
 };
 
-}  // namespace mneme::server
+}  // namespace mneme

@@ -16,12 +16,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "src/engine/loop/generation.h"
+#include "src/engine/loop/prefix_cache.h"
+#include "src/engine/loop/sequence_keeper.h"
 #include "src/engine/session/running_model.h"
-#include "src/server/cache/prefix_cache.h"
-#include "src/server/cache/sequence_keeper.h"
-#include "src/server/generation.h"
 
-namespace mneme::server {
+namespace mneme {
 
 class PrefixWaits {
  public:
@@ -64,4 +64,4 @@ class PrefixWaits {
   PrefixCache prompts_;                                            // of these
 };
 
-}  // namespace mneme::server
+}  // namespace mneme

@@ -1,11 +1,11 @@
-#include "src/server/generation_table.h"
+#include "src/engine/loop/generation_table.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "src/engine/kv_method.h"
 
-namespace mneme::server {
+namespace mneme {
 namespace {
 
 double seconds_between(GenerationTable::Clock::time_point a, GenerationTable::Clock::time_point b) {
@@ -19,8 +19,17 @@ bool shares(const GenerationInput& input) {
 
 }  // namespace
 
-GenerationTable::GenerationTable(RunningModel& model, SequenceKeeper& keeper, Metrics& metrics)
-    : model_(model), keeper_(keeper), metrics_(metrics), waits_(model, keeper) {}
+GenerationTable::GenerationTable(SharedModel& model, SequenceKeeper& keeper, LoopMetrics& metrics)
+    : model_(model), keeper_(keeper), metrics_(metrics), waits_(model, keeper) {
+  model_.loop->deliver_others([this](std::vector<RequestEvent> events, double seconds) { take_all(events, seconds); });
+}
+
+GenerationTable::~GenerationTable() {
+  model_.loop->exclusive([&](Engine&) {
+    while (!generations_.empty()) drop(*generations_.begin()->second);
+  });
+  model_.loop->deliver_others({});
+}
 
 bool GenerationTable::keeps(const GenerationInput& input) const {
   return shares(input) && (keeper_.keeps(input.slot) || input.n > 1);
@@ -310,8 +319,10 @@ void GenerationTable::release_held() {
 void GenerationTable::run_step() {
   release_held();
   if (waiting_ > 0) keeper_.make_room();
-  const Clock::time_point start = Clock::now();
-  const std::vector<RequestEvent> events = model_.engine->step();
+  model_.loop->step_now();
+}
+
+void GenerationTable::take_all(const std::vector<RequestEvent>& events, double seconds) {
   const Clock::time_point now = Clock::now();
   std::int64_t rows = 0;
   for (const RequestEvent& event : events) {
@@ -319,8 +330,10 @@ void GenerationTable::run_step() {
     if (it == choices_.end()) continue;
     rows += it->second.has_token ? 1 : std::max(event.prompt_done - it->second.prompt_done, 0);
   }
-  for (const RequestEvent& event : events) take(event, now);
-  if (rows > 0) metrics_.count_step(rows, seconds_between(start, now));
+  fail_all_where([&] {
+    for (const RequestEvent& event : events) take(event, now);
+  });
+  if (rows > 0) metrics_.count_step(rows, seconds);
 }
 
 Failure GenerationTable::failure_of(const Error& e, FailureKind kind) {
@@ -329,14 +342,18 @@ Failure GenerationTable::failure_of(const Error& e, FailureKind kind) {
   return failure;
 }
 
-void GenerationTable::step() {
+void GenerationTable::fail_all_where(FunctionRef<void()> fails) {
   try {
-    run_step();
+    fails();
   } catch (const Error& e) {
     fail_all(failure_of(e, FailureKind::kInternal));
   } catch (const std::exception& e) {
     fail_all({.kind = FailureKind::kInternal, .error = ErrorKind::kResource, .message = e.what()});
   }
+}
+
+void GenerationTable::step() {
+  fail_all_where([this] { run_step(); });
 }
 
 void GenerationTable::report_gauges() {
@@ -352,4 +369,4 @@ void GenerationTable::report_gauges() {
                 .cached_sequences = keeper_.cached()});
 }
 
-}  // namespace mneme::server
+}  // namespace mneme

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 
-#include "src/server/cache/prefix_waits.h"
-#include "src/server/cache/sequence_keeper.h"
+#include "src/engine/loop/prefix_waits.h"
+#include "src/engine/loop/sequence_keeper.h"
 #include "tests/engine/hash_model.h"
 
-namespace mneme::server {
+namespace mneme {
 namespace {
 
 constexpr std::int64_t kPageBytes = kHashBlocksPerPage * kPageTokens * 2 * 8 * 2;  // K and V of 8 bf16 values
@@ -196,4 +196,4 @@ TEST(PrefixWaits, OneOfThoseThatWaitTakesTheLeadersPart) {
 }
 
 }  // namespace
-}  // namespace mneme::server
+}  // namespace mneme

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "src/engine/loop/generation.h"
 #include "src/engine/session/stop_matcher.h"
-#include "src/server/generation.h"
 #include "src/text/tokenizer/tokenizer.h"
 
-namespace mneme::server {
+namespace mneme {
 
 class AnswerStream {
  public:
@@ -39,4 +39,4 @@ class AnswerStream {
   std::size_t decoded_ = 0, given_ = 0;  // bytes
 };
 
-}  // namespace mneme::server
+}  // namespace mneme

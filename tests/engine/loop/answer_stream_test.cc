@@ -1,11 +1,11 @@
-#include "src/server/api/answer_stream.h"
+#include "src/engine/loop/answer_stream.h"
 
 #include <gtest/gtest.h>
 
 #include "src/engine/session/running_model.h"
 #include "src/formats/checkpoint.h"
 
-namespace mneme::server {
+namespace mneme {
 namespace {
 
 struct Told {
@@ -48,4 +48,4 @@ TEST(AnswerStream, TellsEveryTokenWithItsText) {
 }
 
 }  // namespace
-}  // namespace mneme::server
+}  // namespace mneme
