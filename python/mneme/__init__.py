@@ -11,7 +11,7 @@ from . import _core
 from ._error import Error
 from .evaluation import Report, evaluate
 from .llm import LLM, Prompt
-from .outputs import Chunk, CompletionOutput, RequestOutput, Scores, Stats, TokenLogprob
+from .outputs import Chunk, CompletionOutput, KvEvent, RequestOutput, Scores, Stats, TokenLogprob
 from .recipe import Recipe, methods
 from .sampling import SamplingParams
 from .serving import Server, serve
@@ -24,6 +24,7 @@ __all__ = [
     "Chunk",
     "CompletionOutput",
     "Error",
+    "KvEvent",
     "Prompt",
     "Recipe",
     "Report",

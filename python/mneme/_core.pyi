@@ -268,6 +268,14 @@ class Engine:
         """Blocks of the page pool, of all layers and KV heads."""
 
     @property
+    def kv_blocks_per_page(self) -> int: ...
+
+    def take_kv_events(self) -> list[tuple[bool, int, int | None, list[int]]]:
+        """
+        Pages of the prefix cache since the last call: stored, hash, parent, tokens.
+        """
+
+    @property
     def end_tokens(self) -> list[int]: ...
 
     def tokenize(self, text: str, special: bool, bos: bool) -> list[int]: ...

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from . import _core
 from ._error import Error
-from .outputs import Chunk, CompletionOutput, RequestOutput, Scores, Stats, TokenLogprob
+from .outputs import Chunk, CompletionOutput, KvEvent, RequestOutput, Scores, Stats, TokenLogprob
 from .recipe import Recipe
 from .sampling import SamplingParams
 
@@ -64,6 +64,7 @@ class LLM:
         max_num_seqs: int = 16,
         max_num_batched_tokens: int = 1024,
         enable_prefix_caching: bool = True,
+        kv_events: bool = False,
         deterministic: bool = False,
         audit_every: int = 0,
         chat_template: str | None = None,
@@ -85,6 +86,7 @@ class LLM:
             max_num_seqs: sequences that run at the same time.
             max_num_batched_tokens: tokens of one step, prefill chunks included.
             enable_prefix_caching: requests begin from the pages of others with the same prefix.
+            kv_events: keep news of these pages for kv_events(), which has to be called then.
             deterministic: the same tokens whatever else is in the batch, a little slower.
             audit_every: every n-th step also computes the true attention, for Stats.kv.audit; 0: never.
             chat_template: Jinja, in place of the model's own.
@@ -108,6 +110,7 @@ class LLM:
             "max_num_seqs": _expect("max_num_seqs", max_num_seqs, int),
             "max_num_batched_tokens": _expect("max_num_batched_tokens", max_num_batched_tokens, int),
             "enable_prefix_caching": bool(enable_prefix_caching),
+            "kv_events": bool(kv_events),
             "deterministic": bool(deterministic),
             "audit_every": _expect("audit_every", audit_every, int),
             "chat_template": chat_template or "",
@@ -322,6 +325,15 @@ class LLM:
     def eos_token_ids(self) -> list[int]:
         """Tokens that end an answer."""
         return self._engine.end_tokens
+
+    def kv_events(self) -> list[KvEvent]:
+        """Pages that the prefix cache has stored or given up since the last call, for routers that know prefixes."""
+        return [KvEvent(stored, h, parent, tuple(t)) for stored, h, parent, t in self._engine.take_kv_events()]
+
+    @property
+    def num_kv_blocks(self) -> int:
+        """Pages of 32 tokens, of all layers and KV heads, that keys and values have room for."""
+        return self._engine.kv_blocks // self._engine.kv_blocks_per_page
 
     # ---- the end
 

@@ -112,6 +112,23 @@ class Chunk:
 
 
 @dataclasses.dataclass(frozen=True)
+class KvEvent:
+    """A page of 32 tokens of the prefix cache.
+
+    Attributes:
+        stored: it can be shared from now on; False: no longer.
+        block_hash: of the page and all before it.
+        parent_hash: of the page before it; None: the first page, or not stored.
+        token_ids: of the page; empty where it is not stored.
+    """
+
+    stored: bool
+    block_hash: int
+    parent_hash: int | None
+    token_ids: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Scores:
     """Log-probabilities of given tokens.
 

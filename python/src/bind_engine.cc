@@ -51,6 +51,7 @@ PyEngine::Start settings_of(const std::string& model, Settings options) {
   e.kv.method = e.kv.recipe->name;
   s.chat_template = o.get<std::string>("chat_template", "");
   s.prefix_cache = o.get<bool>("enable_prefix_caching", true);
+  s.kv_events = o.get<bool>("kv_events", false);
   return s;
 }
 
@@ -127,6 +128,15 @@ nb::tuple prompt_scores(Request& request) {
     for (const TokenLogprob& p : score.top) top.back().emplace_back(p.token, p.logprob);
   }
   return nb::make_tuple(floats(std::move(logprobs)), std::move(top));
+}
+
+using PageTuples = std::vector<std::tuple<bool, std::int64_t, std::optional<std::int64_t>, std::vector<std::int32_t>>>;
+
+PageTuples kv_events(PyEngine& engine) {
+  PageTuples out;
+  for (PyEngine::PageNews& n : engine.take_kv_events())
+    out.emplace_back(n.stored, n.hash, n.parent, std::move(n.tokens));
+  return out;
 }
 
 void bind_request(nb::module_& m) {
@@ -219,6 +229,12 @@ void bind_engine(nb::module_& m) {
       .def_prop_ro("max_model_len", [](PyEngine& e) { return e.model().engine->options().context; })
       .def_prop_ro("threads", [](PyEngine& e) { return e.model().engine->options().threads; })
       .def_prop_ro("kv_blocks", &PyEngine::kv_blocks, "Blocks of the page pool, of all layers and KV heads.")
+      .def_prop_ro("kv_blocks_per_page",
+                   [](PyEngine& e) {
+                     const KvShape& shape = e.model().engine->pool().shape();
+                     return shape.n_layers * shape.n_kv_heads;
+                   })
+      .def("take_kv_events", &kv_events, "Pages of the prefix cache since the last call: stored, hash, parent, tokens.")
       .def_prop_ro("end_tokens", [](PyEngine& e) { return e.model().end_tokens; })
       .def("tokenize", &tokenize, "text"_a, "special"_a, "bos"_a)
       .def(

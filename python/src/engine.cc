@@ -73,12 +73,22 @@ class LogitRows final : public StepLoop::Listener {
 
 PyEngine::PyEngine(Start settings) : kv_(settings.engine.kv) {
   const Released released;
-  loop_ = std::make_shared<EngineLoop>(
-      [&] { return start(settings); },
-      EngineLoop::Options{.max_in_flight = kMaxInFlight, .keeper = {.prefix_cache = settings.prefix_cache}}, metrics_,
-      [](std::vector<Delivery> news) {
-        for (Delivery& d : news) d.sink->on_event(std::move(d.event));
-      });
+  KeeperOptions keeper{.prefix_cache = settings.prefix_cache};
+  if (settings.kv_events)
+    keeper.on_page = [this](const PageEvent& e) {
+      // Routers read hashes as signed numbers.
+      const auto id = [](std::uint64_t hash) { return static_cast<std::int64_t>(hash >> 1); };
+      const std::lock_guard lock(news_mutex_);
+      page_news_.push_back({.stored = e.stored,
+                            .hash = id(e.hash),
+                            .parent = e.parent ? std::optional(id(*e.parent)) : std::nullopt,
+                            .tokens = {e.tokens.begin(), e.tokens.end()}});
+    };
+  const auto deliver = [](std::vector<Delivery> news) {
+    for (Delivery& d : news) d.sink->on_event(std::move(d.event));
+  };
+  EngineLoop::Options options{.max_in_flight = kMaxInFlight, .keeper = std::move(keeper)};
+  loop_ = std::make_shared<EngineLoop>([&] { return start(settings); }, std::move(options), metrics_, deliver);
   kv_blocks_ = loop_->model().engine->pool().n_blocks();
 }
 
@@ -106,6 +116,11 @@ void PyEngine::close() {
       request->fail({.kind = FailureKind::kShutdown,
                      .error = ErrorKind::kRequest,
                      .message = "the model was closed before the answer was complete"});
+}
+
+std::vector<PyEngine::PageNews> PyEngine::take_kv_events() {
+  const std::lock_guard lock(news_mutex_);
+  return std::exchange(page_news_, {});
 }
 
 bool PyEngine::closed() {

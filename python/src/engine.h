@@ -39,6 +39,14 @@ class PyEngine {
     EngineOptions engine;
     std::string chat_template;
     bool prefix_cache = true;
+    bool kv_events = false;  // keep events of cached pages for take_kv_events()
+  };
+  // A page of the prefix cache that is stored from now on (its tokens), or no longer (none).
+  struct PageNews {
+    bool stored = false;
+    std::int64_t hash = 0;
+    std::optional<std::int64_t> parent;
+    std::vector<TokenId> tokens;
   };
   // Errors  as LanguageModel's constructor.
   explicit PyEngine(Start settings);
@@ -65,6 +73,8 @@ class PyEngine {
   const RunningModel& model();
   std::shared_ptr<EngineLoop> loop();
   std::shared_ptr<const Plan> plan_for(const std::optional<std::string>& kv, KvMethodOptions& options);
+  // Since the last call, in order; without Start::kv_events none.
+  std::vector<PageNews> take_kv_events();
   std::int64_t kv_blocks() const { return kv_blocks_; }
 
  private:
@@ -76,6 +86,8 @@ class PyEngine {
   std::vector<std::weak_ptr<Request>> requests_;
   std::atomic<std::int64_t> next_ = 0;
   std::int64_t kv_blocks_ = 0;
+  std::mutex news_mutex_;
+  std::vector<PageNews> page_news_;
 };
 
 void bind_engine(nb::module_& m);

@@ -21,25 +21,49 @@ std::vector<std::uint64_t> PrefixCache::chain_of(std::span<const TokenId> tokens
   return chain;
 }
 
+void PrefixCache::link(const Entry& entry) {
+  std::optional<std::uint64_t> parent;
+  for (std::size_t page = 0; page < entry.chain.size(); ++page) {
+    const std::uint64_t hash = entry.chain[page];
+    std::vector<RequestId>& node = nodes_[hash];
+    node.push_back(entry.sequence.id);
+    if (node.size() == 1 && report_ && entry.sequence.salt.empty()) {
+      constexpr auto kPage = static_cast<std::size_t>(kPageTokens);
+      report_({.stored = true,
+               .hash = hash,
+               .parent = parent,
+               .tokens = std::span<const TokenId>(entry.sequence.tokens).subspan(page * kPage, kPage)});
+    }
+    parent = hash;
+  }
+}
+
 void PrefixCache::unlink(const Entry& entry) {
-  for (const std::uint64_t hash : entry.chain) {
-    const auto node = nodes_.find(hash);
+  // From the last page: nobody hears of a page whose parent is gone.
+  for (auto hash = entry.chain.rbegin(); hash != entry.chain.rend(); ++hash) {
+    const auto node = nodes_.find(*hash);
     if (node == nodes_.end()) continue;
-    std::erase(node->second, entry.sequence.id);
-    if (node->second.empty()) nodes_.erase(node);
+    // One of them: a sequence that is put in again is linked before its old pages are not.
+    const auto it = std::find(node->second.begin(), node->second.end(), entry.sequence.id);
+    if (it != node->second.end()) node->second.erase(it);
+    if (!node->second.empty()) continue;
+    nodes_.erase(node);
+    if (report_ && entry.sequence.salt.empty()) report_({.stored = false, .hash = *hash, .parent = {}, .tokens = {}});
   }
 }
 
 void PrefixCache::put(Sequence sequence) {
   MNEME_CHECK(sequence.n_shared >= 0 && static_cast<std::size_t>(sequence.n_shared) <= sequence.tokens.size(),
               "{} of {} tokens", sequence.n_shared, sequence.tokens.size());
-  erase(sequence.id);
-  const auto shared = std::span<const TokenId>(sequence.tokens).first(static_cast<std::size_t>(sequence.n_shared));
   const RequestId id = sequence.id;
-  Entry entry{.sequence = std::move(sequence), .chain = {}, .used = ++clock_};
-  entry.chain = chain_of(shared, entry.sequence.salt);
-  for (const std::uint64_t hash : entry.chain) nodes_[hash].push_back(id);
-  entries_.emplace(id, std::move(entry));
+  const auto before = entries_.extract(id);
+  const auto shared = std::span<const TokenId>(sequence.tokens).first(static_cast<std::size_t>(sequence.n_shared));
+  std::vector<std::uint64_t> chain = chain_of(shared, sequence.salt);
+  const Entry& entry =
+      entries_.emplace(id, Entry{.sequence = std::move(sequence), .chain = std::move(chain), .used = ++clock_})
+          .first->second;
+  link(entry);
+  if (before) unlink(before.mapped());
 }
 
 void PrefixCache::erase(RequestId id) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,8 +20,19 @@
 
 namespace mneme {
 
+// A page of tokens that sequences without a salt begin with: cached from now on, or no longer.
+struct PageEvent {
+  bool stored = false;
+  std::uint64_t hash = 0;               // of the page and all before it
+  std::optional<std::uint64_t> parent;  // hash of the page before it
+  std::span<const TokenId> tokens;      // of the page, where it is stored; during the call
+};
+
 class PrefixCache {
  public:
+  // Calls `report` whenever a page gets its first sequence, and loses its last; empty: nobody asks.
+  void report_pages(std::function<void(const PageEvent&)> report) { report_ = std::move(report); }
+
   // Tokens [0, n_shared) of the sequence may be taken over by others with the same salt.
   struct Sequence {
     RequestId id;
@@ -58,11 +70,13 @@ class PrefixCache {
     std::uint64_t used = 0;
   };
   std::vector<std::uint64_t> chain_of(std::span<const TokenId> tokens, const std::string& salt) const;
+  void link(const Entry& entry);
   void unlink(const Entry& entry);
 
   std::unordered_map<RequestId, Entry> entries_;
   std::unordered_map<std::uint64_t, std::vector<RequestId>> nodes_;  // by chain hash: who has this page
   std::uint64_t clock_ = 0;
+  std::function<void(const PageEvent&)> report_;
 };
 
 }  // namespace mneme

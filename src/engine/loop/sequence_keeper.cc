@@ -15,7 +15,9 @@ std::int32_t whole_pages(std::int64_t n_tokens) {
 }  // namespace
 
 SequenceKeeper::SequenceKeeper(RunningModel& model, const KeeperOptions& options)
-    : model_(model), options_(options), slots_(static_cast<std::size_t>(options.n_slots)) {}
+    : model_(model), options_(options), slots_(static_cast<std::size_t>(options.n_slots)) {
+  prefixes_.report_pages(options_.on_page);
+}
 
 SequenceKeeper::Slot& SequenceKeeper::slot(std::int32_t s) {
   if (s < 0 || s >= options_.n_slots) {

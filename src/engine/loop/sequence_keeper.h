@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,6 +23,7 @@ namespace mneme {
 struct KeeperOptions {
   bool prefix_cache = false;
   std::int32_t n_slots = 0;
+  std::function<void(const PageEvent&)> on_page;  // of the prefix cache, on the engine's thread; empty: nobody asks
 };
 
 class SequenceKeeper {

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <string>
+#include <utility>
 
 #include "src/base/rng.h"
 #include "src/kv/page_pool.h"
@@ -135,6 +138,37 @@ TEST(PrefixCache, AgreesWithASearchOfAllSequences) {
     }
   }
   EXPECT_EQ(cache.size(), all.size());
+}
+
+TEST(PrefixCache, TellsOfPagesWhenTheFirstSequenceHasThemAndWhenTheLastIsGone) {
+  PrefixCache cache;
+  std::vector<std::string> told;
+  std::vector<std::uint64_t> hashes;
+  cache.report_pages([&](const PageEvent& e) {
+    if (e.stored) {
+      if (std::find(hashes.begin(), hashes.end(), e.hash) == hashes.end()) hashes.push_back(e.hash);
+      EXPECT_EQ(e.tokens.size(), static_cast<std::size_t>(kPageTokens));
+    }
+    const auto index = [&](std::uint64_t hash) {
+      return std::to_string(std::find(hashes.begin(), hashes.end(), hash) - hashes.begin());
+    };
+    told.push_back((e.stored ? "+" : "-") + index(e.hash) + (e.parent ? " after " + index(*e.parent) : ""));
+  });
+  const auto take = [&] { return std::exchange(told, {}); };
+  using Told = std::vector<std::string>;
+  const std::vector<TokenId> two = tokens(2 * kPageTokens, 1), three = joined(two, tokens(kPageTokens, 2));
+  put(cache, 1, two);
+  EXPECT_EQ(take(), (Told{"+0", "+1 after 0"}));
+  put(cache, 1, three);  // grown: the pages that it has already are not told again
+  EXPECT_EQ(take(), (Told{"+2 after 1"}));
+  put(cache, 2, two);
+  EXPECT_EQ(take(), Told{});
+  cache.erase(RequestId(1));
+  EXPECT_EQ(take(), (Told{"-2"}));
+  cache.erase(RequestId(2));
+  EXPECT_EQ(take(), (Told{"-1", "-0"}));
+  put(cache, 3, two, false, "salt");
+  EXPECT_EQ(take(), Told{});
 }
 
 }  // namespace
