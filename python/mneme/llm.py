@@ -307,9 +307,13 @@ class LLM:
         """
         return self._engine.tokenize(text, special, bos)
 
-    def detokenize(self, token_ids: Sequence[int]) -> str:
-        """The text of tokens."""
-        return self._engine.detokenize(list(token_ids))
+    def detokenize(self, token_ids: Sequence[int], *, special: bool = False) -> str:
+        """The text of tokens.
+
+        Args:
+            special: special tokens are written ("<|end|>"), not left out.
+        """
+        return self._engine.detokenize(list(token_ids), special)
 
     @property
     def info(self) -> _core.ModelInfo:

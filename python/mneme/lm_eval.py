@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from lm_eval import utils
 from lm_eval.api.instance import Instance
@@ -54,13 +54,15 @@ class MnemeLM(TemplateLM):  # type: ignore[misc]
             mneme.Error: as LLM.
         """
         super().__init__()
-        place = "cuda" if (device or "cpu").startswith("cuda") else "cpu"
+        place: Literal["cpu", "cuda"] = "cuda" if (device or "cpu").startswith("cuda") else "cpu"
         recipe = kv.replace("/", ",")
         self.llm = mneme.LLM(pretrained, kv=recipe, device=place, max_model_len=max_length or 0, **options)
         self.max_length = self.llm.max_model_len
         self.max_gen_toks = max_gen_toks
         self._together = int(batch_size) if str(batch_size).isdigit() else 64
-        self._prefix = self.llm.tokenize("", bos=True) or self.llm.eos_token_ids[:1]
+        begins = self.llm.tokenize("", bos=True)
+        self._begins = bool(begins)  # sequences of the model begin with a token of their own
+        self._prefix = begins or self.llm.eos_token_ids[:1]
 
     @property
     def eot_token_id(self) -> int:
@@ -78,12 +80,14 @@ class MnemeLM(TemplateLM):  # type: ignore[misc]
         return self.llm.model.replace("/", "__")
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """Token ids of a text, with the token that begins a sequence where that is asked for."""
-        return self.llm.tokenize(string, special=True, bos=bool(add_special_tokens))
+        """Token ids of a text, after the token that begins a sequence unless it is there or not wanted."""
+        tokens = self.llm.tokenize(string, special=True)
+        first = self._prefix[:1] if self._begins and add_special_tokens is not False else []
+        return tokens if tokens[:1] == first else first + tokens
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """A conversation as text, by the model's framing."""
-        return self.llm.detokenize(self.llm.chat_tokens(chat_history))
+        """A conversation as text, by the model's framing, special tokens written."""
+        return self.llm.detokenize(self.llm.chat_tokens(chat_history), special=True)
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **_: Any
@@ -92,8 +96,8 @@ class MnemeLM(TemplateLM):  # type: ignore[misc]
         for begin in range(0, len(requests), self._together):
             batch = requests[begin : begin + self._together]
             # The last token of a sequence is scored, and never computed on.
-            prompts = [(context + continuation)[-self.max_length :] for _, context, continuation in batch]
-            for (key, _, continuation), scores in zip(batch, self.llm.scores(prompts, top=1)):
+            prompts: list[mneme.Prompt] = [(context + after)[-self.max_length :] for _key, context, after in batch]
+            for (key, _context, continuation), scores in zip(batch, self.llm.scores(prompts, top=1)):
                 n = min(len(continuation), len(scores))
                 greedy = all(
                     top[0][0] == token for top, token in zip(scores.top[-n:], scores.token_ids[-n:], strict=True)
@@ -109,7 +113,7 @@ class MnemeLM(TemplateLM):  # type: ignore[misc]
         results = []
         for (text,) in (r.args for r in requests):
             windows = utils.get_rolling_token_windows(
-                token_list=self.tok_encode(text),
+                token_list=self.tok_encode(text, add_special_tokens=False),
                 prefix_token=self.prefix_token_id,
                 max_seq_len=self.max_length - 1,
                 context_len=1,
@@ -125,9 +129,9 @@ class MnemeLM(TemplateLM):  # type: ignore[misc]
         for begin in range(0, len(requests), self._together):
             batch = [r.args for r in requests[begin : begin + self._together]]
             params = [self._params(settings) for _, settings in batch]
-            prompts = [
-                self.tok_encode(context, add_special_tokens=True)[-(self.max_length - p.max_tokens) :]
-                for (context, _), p in zip(batch, params)
+            prompts: list[mneme.Prompt] = [
+                self.tok_encode(text)[-(self.max_length - p.max_tokens) :]
+                for (text, _), p in zip(batch, params)
             ]
             for args, output in zip(batch, self.llm.generate(prompts, params)):
                 answers.append(output.text)

@@ -239,8 +239,10 @@ void bind_engine(nb::module_& m) {
       .def("tokenize", &tokenize, "text"_a, "special"_a, "bos"_a)
       .def(
           "detokenize",
-          [](PyEngine& e, const std::vector<TokenId>& tokens) { return e.model().text->tokenizer->decode(tokens); },
-          "tokens"_a)
+          [](PyEngine& e, const std::vector<TokenId>& tokens, bool special) {
+            return e.model().text->tokenizer->decode(tokens, special);
+          },
+          "tokens"_a, "special"_a)
       .def("chat_tokens", &chat_tokens, "body"_a, "Of the messages, tools and so on of a chat request's JSON.")
       .def("submit", &submit, "prompt"_a, "params"_a, "kv"_a.none(), "stream"_a, "score"_a.none(), "mailbox"_a.none())
       .def(
