@@ -103,7 +103,10 @@ class Worker(LLMEngine):  # type: ignore[misc]
                 if chunk.token_ids and reason is None:
                     yield {"token_ids": list(chunk.token_ids), "index": 0}
                 if reason is not None:
-                    usage = {"prompt_tokens": len(prompt), "completion_tokens": n, "total_tokens": len(prompt) + n}
+                    usage: dict[str, Any] = {"prompt_tokens": len(prompt), "completion_tokens": n}
+                    usage["total_tokens"] = len(prompt) + n
+                    if chunk.output is not None:
+                        usage["prompt_tokens_details"] = {"cached_tokens": chunk.output.stats.num_cached_tokens}
                     yield {
                         "token_ids": list(chunk.token_ids),
                         "index": 0,
