@@ -65,6 +65,7 @@ class LLM:
         max_num_batched_tokens: int = 1024,
         enable_prefix_caching: bool = True,
         kv_events: bool = False,
+        stream_interval_ms: float = 20.0,
         deterministic: bool = False,
         audit_every: int = 0,
         chat_template: str | None = None,
@@ -87,6 +88,8 @@ class LLM:
             max_num_batched_tokens: tokens of one step, prefill chunks included.
             enable_prefix_caching: requests begin from the pages of others with the same prefix.
             kv_events: keep news of these pages for kv_events(), which has to be called then.
+            stream_interval_ms: pieces of streams wait so long for others, as to wake a reader takes time from threads
+                that compute; first and last ones never. 0: every token on its own.
             deterministic: the same tokens whatever else is in the batch, a little slower.
             audit_every: every n-th step also computes the true attention, for Stats.kv.audit; 0: never.
             chat_template: Jinja, in place of the model's own.
@@ -111,6 +114,7 @@ class LLM:
             "max_num_batched_tokens": _expect("max_num_batched_tokens", max_num_batched_tokens, int),
             "enable_prefix_caching": bool(enable_prefix_caching),
             "kv_events": bool(kv_events),
+            "stream_interval_ms": float(_expect("stream_interval_ms", stream_interval_ms, (int, float))),
             "deterministic": bool(deterministic),
             "audit_every": _expect("audit_every", audit_every, int),
             "chat_template": chat_template or "",
@@ -532,7 +536,8 @@ def _kv_text(kv: Recipe | str) -> str:
     return str(kv)
 
 
-def _expect(name: str, value: Any, kind: type) -> Any:
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise TypeError(f"{name}: expected {kind.__name__}, found {value!r}")
+def _expect(name: str, value: Any, kind: type | tuple[type, ...]) -> Any:
+    if not isinstance(value, kind) or (kind is not str and isinstance(value, bool)):
+        expected = kind.__name__ if isinstance(kind, type) else "a number"
+        raise TypeError(f"{name}: expected {expected}, found {value!r}")
     return value

@@ -51,6 +51,7 @@ PyEngine::Start settings_of(const std::string& model, Settings options) {
   e.kv.method = e.kv.recipe->name;
   s.chat_template = o.get<std::string>("chat_template", "");
   s.prefix_cache = o.get<bool>("enable_prefix_caching", true);
+  s.stream_seconds = o.get<double>("stream_interval_ms", 20.0) / 1000;
   s.kv_events = o.get<bool>("kv_events", false);
   return s;
 }

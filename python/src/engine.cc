@@ -87,7 +87,8 @@ PyEngine::PyEngine(Start settings) : kv_(settings.engine.kv) {
   const auto deliver = [](std::vector<Delivery> news) {
     for (Delivery& d : news) d.sink->on_event(std::move(d.event));
   };
-  EngineLoop::Options options{.max_in_flight = kMaxInFlight, .keeper = std::move(keeper)};
+  EngineLoop::Options options{
+      .max_in_flight = kMaxInFlight, .stream_seconds = settings.stream_seconds, .keeper = std::move(keeper)};
   loop_ = std::make_shared<EngineLoop>([&] { return start(settings); }, std::move(options), metrics_, deliver);
   kv_blocks_ = loop_->model().engine->pool().n_blocks();
 }

@@ -39,7 +39,8 @@ class PyEngine {
     EngineOptions engine;
     std::string chat_template;
     bool prefix_cache = true;
-    bool kv_events = false;  // keep events of cached pages for take_kv_events()
+    double stream_seconds = 0.02;  // EngineLoop::Options
+    bool kv_events = false;        // keep events of cached pages for take_kv_events()
   };
   // A page of the prefix cache that is stored from now on (its tokens), or no longer (none).
   struct PageNews {

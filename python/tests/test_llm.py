@@ -166,6 +166,20 @@ def test_recipes_of_a_request(llm: mneme.LLM) -> None:
     assert quest.stats.kv.layers[2].achieved_budget <= 128
 
 
+def test_pages_of_the_prefix_cache_are_told_of() -> None:
+    params = mneme.SamplingParams(max_tokens=1, ignore_eos=True)
+    with start(kv_events=True, stream_interval_ms=0) as llm:
+        prompt = llm.tokenize(DOCUMENT, bos=True)
+        llm.generate(prompt, params)
+        events = llm.kv_events()
+        assert len(events) >= len(prompt) // 32 - 1 and all(e.stored for e in events)
+        assert [t for e in events for t in e.token_ids] == prompt[: 32 * len(events)]
+        assert [e.parent_hash for e in events] == [None, *(e.block_hash for e in events[:-1])]
+        assert llm.kv_events() == []
+        assert llm.generate(prompt, params)[0].stats.num_cached_tokens == 32 * len(events)
+        assert llm.num_kv_blocks >= 2048 // 32
+
+
 @pytest.mark.parametrize(
     ("settings", "kind", "words"),
     [
