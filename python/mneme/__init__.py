@@ -7,7 +7,11 @@
 >>> print(session.ask("What is the secret number of silver-harbour?").text)
 """
 
-from . import _core
+from . import _cuda
+
+_cuda.load()
+
+from . import _core  # noqa: E402
 from ._error import Error
 from .evaluation import Report, evaluate
 from .llm import LLM, Prompt

@@ -1,6 +1,7 @@
 """Processes that fork, are interrupted, or end in the middle of an answer: each a program of its own."""
 
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -162,3 +163,15 @@ def test_the_program_runs_by_its_module() -> None:
         assert process.stdout.readline().startswith("listening on ")
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
+
+
+def test_both_wheels_at_once_are_refused(tmp_path: pathlib.Path) -> None:
+    for name in ("mneme_engine", "mneme_engine_cu13"):
+        info = tmp_path / f"{name}-0.1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 0.1.0\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", "import mneme"], capture_output=True, text=True, env=dict(os.environ, PYTHONPATH=path)
+    )
+    assert done.returncode != 0 and "uninstall both" in done.stderr

@@ -50,6 +50,16 @@ def test_langchains_client() -> None:
         assert "".join(c.content for c in chat.stream(DOCUMENT + "\n\n\n" + HARBOUR)).strip() == "48213"
 
 
+def test_llamaindexs_client() -> None:
+    like = pytest.importorskip("llama_index.llms.openai_like")
+    with mneme.serve(MODEL, max_model_len=2048, no_pin=True) as server:
+        name = server.openai().models.list().data[0].id
+        llm = like.OpenAILike(
+            api_base=server.url + "/v1", api_key="none", model=name, is_chat_model=True, temperature=0, max_tokens=16
+        )
+        assert llm.complete(DOCUMENT + "\n\n\n" + HARBOUR).text.strip() == "48213"
+
+
 def test_a_table_of_methods(llm: mneme.LLM) -> None:
     report = mneme.evaluate(
         llm, "number", lengths=[512], budgets=[256], methods=["full", mneme.Recipe("quest", unit="page:32")], samples=1
