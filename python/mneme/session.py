@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -109,12 +109,25 @@ class Session:
         kv: Recipe | str | None = None,
     ) -> AsyncIterator[Chunk]:
         """The same for asyncio; a thread of the loop's executor waits for each piece. Raises as ask()."""
-        chunks = self.stream(question, params, document=document, system=system, kv=kv)
+        params = params or SamplingParams()
+        loop = asyncio.get_running_loop()
+        stream = self._core.stream(_core.Turn(document, question, system), _fields(params), _text(kv))
+        chunks = _chunks(stream, question, params)
+        piece: asyncio.Future[Chunk | None] | None = None
         try:
-            while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
+            while True:
+                piece = loop.run_in_executor(None, next, chunks, None)
+                chunk = await asyncio.shield(piece)
+                if chunk is None:
+                    return
                 yield chunk
         finally:
-            chunks.close()  # type: ignore[attr-defined]
+            # A cancelled task leaves its thread waiting for a piece, which comes at the end of the running step.
+            if piece is not None and not piece.done():
+                stream.stop()
+                await asyncio.wait([piece])
+                piece.exception()
+            chunks.close()
 
     def fork(self) -> Session:
         """A second session that goes on from here; it shares keys and values.
@@ -204,7 +217,9 @@ def _output(question: str, answer: _core.Answer, params: SamplingParams) -> Requ
     return RequestOutput(question, (), (output,), stats)
 
 
-def _chunks(stream: _core.SessionStream, question: str, params: SamplingParams) -> Iterator[Chunk]:
+def _chunks(
+    stream: _core.SessionStream, question: str, params: SamplingParams
+) -> Generator[Chunk, None, None]:
     try:
         while (text := stream.next()) is not None:
             yield Chunk(text)

@@ -118,6 +118,10 @@ class PyStream {
   void close() {
     if (stream_ && !process_.is_child()) session_->run([&](Session&, SignalCheck&) { stream_.reset(); });
   }
+  // From any thread: the next piece is the last one.
+  void stop() {
+    if (stream_ && !process_.is_child()) stream_->stop();
+  }
   // Errors  kRequest: it has not ended.
   Answer answer() const {
     if (!stream_) fail(ErrorKind::kRequest, "the stream was closed before the answer was complete");
@@ -198,6 +202,7 @@ void bind_session(nb::module_& m) {
           "document"_a, "question"_a, "system"_a);
   nb::class_<PyStream>(m, "SessionStream", "An answer of a session, piece by piece.")
       .def("next", &PyStream::next)
+      .def("stop", &PyStream::stop)
       .def("close", &PyStream::close)
       .def("answer", &PyStream::answer);
   nb::class_<PySession>(m, "Session", "A conversation whose keys and values are kept.")

@@ -65,6 +65,21 @@ async def test_streams_of_sessions_for_asyncio(llm: mneme.LLM, read: mneme.Sessi
     assert answers == ["48213", "70935"] * 2
 
 
+async def test_a_cancelled_task_leaves_its_session_usable(llm: mneme.LLM, read: mneme.Session) -> None:
+    started = asyncio.Event()
+
+    async def ask() -> None:
+        async for _ in read.astream("Once more:", mneme.SamplingParams(max_tokens=1500, ignore_eos=True)):
+            started.set()
+
+    task = asyncio.create_task(ask())
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(read.ask(HARBOUR, mneme.SamplingParams(max_tokens=3, ignore_eos=True)).outputs[0].token_ids) == 3
+
+
 def test_saved_and_restored(llm: mneme.LLM, read: mneme.Session, tmp_path: pathlib.Path) -> None:
     read.ask(HARBOUR)
     path = tmp_path / "session.mneme"
