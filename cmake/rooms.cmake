@@ -35,7 +35,8 @@ set(MNEME_ROOMS
   src/model/cuda            # the same on the device
   src/sampler               # tokens from logits
   src/engine                # requests, scheduler, step; sessions
-  src/server                # HTTP, the OpenAI API, prefix cache, slots, metrics, the page
+  src/engine/loop           # the thread that serves many callers: generations, prefix cache, slots
+  src/server                # HTTP, the OpenAI API, files of slots, metrics, the page
   apps/hub                  # models fetched from a Hugging Face compatible endpoint, and the cache that keeps them
   apps/bench                # what steps cost: benchmarks, shapes, bandwidth, the machine, load on a server
   apps/eval                 # tasks, the runner, reports

@@ -104,7 +104,9 @@ class LanguageModel {
 
  private:
   friend class Session;
+  friend struct LanguageModelAccess;
   struct Impl;
+  explicit LanguageModel(std::shared_ptr<Impl> impl);
   std::shared_ptr<Impl> impl_;
 };
 

@@ -1,10 +1,10 @@
 #include "src/kv/cache_invariants.h"
 
-#include "src/base/size32.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
+
+#include "src/base/size32.h"
 
 namespace mneme {
 namespace {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "mneme/mneme.h"
-#include "src/methods/stats/method_stats.h"
+#include "src/engine/loop/loop_metrics.h"
 
 namespace mneme::server {
 
@@ -35,32 +35,16 @@ class Histogram {
   double sum_ = 0;
 };
 
-class Metrics {
+class Metrics final : public LoopMetrics {
  public:
   explicit Metrics(std::string model_name);
 
-  // ---- by the engine thread
-  struct Gauges {
-    std::int64_t running = 0, waiting = 0;
-    std::int64_t kv_blocks_used = 0, kv_blocks_total = 0, kv_block_bytes = 0;
-    std::string_view kv_tier = "host";  // where they lie
-    bool kv_offloaded = false;          // there, while a device computes
-    MethodMemory method_memory;
-    std::int64_t cached_sequences = 0;  // whose pages wait for a next request with their prefix
-  };
-  void set(const Gauges& gauges);
-  void count_step(std::int64_t tokens, double seconds);
-  void count_prefix(std::int64_t queried, std::int64_t hit);
-
-  struct Answer {
-    std::string_view finished;  // "stop", "length", "abort"
-    std::int64_t prompt_tokens = 0, answer_tokens = 0;
-    // Negative: it did not come so far. From submission, but for prefill and decode, which are times of their own.
-    double queued = -1, first_token = -1, prefill = -1, decode = -1, whole = -1;
-    std::span<const double> between_tokens;
-  };
-  void count_answer(const Answer& answer);
-  void count_method(std::string_view method, const KvMethodStats& stats);
+  // ---- by the engine loop
+  void set(const Gauges& gauges) override;
+  void count_step(std::int64_t tokens, double seconds) override;
+  void count_prefix(std::int64_t queried, std::int64_t hit) override;
+  void count_answer(const Answer& answer) override;
+  void count_method(std::string_view method, const KvMethodStats& stats) override;
 
   // ---- by the HTTP side
   void count_request(std::string_view path, int status);

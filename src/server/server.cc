@@ -7,8 +7,7 @@
 #include <utility>
 
 #include "src/base/error.h"
-#include "src/engine/kv_plan.h"
-#include "src/engine/memory_limit.h"
+#include "src/engine/loop/kv_room.h"
 #include "src/formats/model_name.h"
 #include "src/server/api/api.h"
 #include "src/server/http_server.h"
@@ -22,34 +21,10 @@ std::string served_name_of(const ServerOptions& o) {
   return model_name(o.model);
 }
 
-// Room for as many sequences of the whole context as may run together, but not more than half of the memory that is
-// left beside the weights: pages are touched when they are used, and others compute here too.
-std::int64_t default_kv_bytes(const Checkpoint& checkpoint, const EngineOptions& options, std::int64_t weight_bytes) {
-  const ModelConfig& c = checkpoint.config();
-  const KvShape shape{.n_layers = static_cast<std::int32_t>(c.n_layers),
-                      .n_kv_heads = static_cast<std::int32_t>(c.n_kv_heads),
-                      .head_dim = static_cast<std::int32_t>(c.head_dim),
-                      .dtype = kv_dtype_of(options)};
-  const std::int64_t context = options.context > 0 ? options.context : c.max_context;
-  const std::int64_t page_bytes = shape.page_bytes();
-  const std::int64_t one = blocks_of(shape, context + kPageTokens) * page_bytes;
-  const std::int64_t half = (memory_limit_bytes() - weight_bytes) / 2;
-  // One sequence is the least; the engine says what is missing when not even that fits.
-  return half < one ? 0 : std::min(one * options.max_sequences, half);
-}
-
-std::int64_t bytes_of(const Checkpoint& checkpoint) {
-  std::int64_t bytes = 0;
-  for (const CheckpointTensor& t : checkpoint.tensors())
-    bytes += static_cast<std::int64_t>(t.view.stride_bytes()) * (t.view.rank() == 1 ? 1 : t.view.dim(0));
-  return bytes;
-}
-
 RunningModel start(const ServerOptions& o, const ProgressFn& progress) {
   auto checkpoint = Checkpoint::open(o.model);
   EngineOptions engine = o.engine;
-  if (engine.kv_memory_bytes == 0)
-    engine.kv_memory_bytes = default_kv_bytes(*checkpoint, engine, bytes_of(*checkpoint));
+  if (engine.kv_memory_bytes == 0) engine.kv_memory_bytes = default_kv_bytes(*checkpoint, engine);
   auto text = std::make_unique<TextSide>(*checkpoint);
   if (!o.chat_template.empty()) text->set_chat_template(o.chat_template);
   return start_model(std::move(checkpoint), std::move(text), engine, progress);

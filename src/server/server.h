@@ -10,7 +10,7 @@
 #include <string>
 
 #include "mneme/progress.h"
-#include "src/server/engine_loop.h"
+#include "src/engine/loop/engine_loop.h"
 #include "src/server/server_options.h"
 
 namespace mneme::server {

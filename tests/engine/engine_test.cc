@@ -1,5 +1,4 @@
 #include "src/engine/engine.h"
-#include "src/base/size32.h"
 
 #include <gtest/gtest.h>
 
@@ -8,6 +7,7 @@
 #include <string>
 
 #include "mneme/error.h"
+#include "src/base/size32.h"
 #include "tests/engine/hash_model.h"
 
 namespace mneme {

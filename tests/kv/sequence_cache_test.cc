@@ -1,11 +1,11 @@
 #include "src/kv/sequence_cache.h"
-#include "src/base/size32.h"
 
 #include <gtest/gtest.h>
 
 #include <deque>
 
 #include "src/base/rng.h"
+#include "src/base/size32.h"
 #include "src/kv/cache_invariants.h"
 #include "tests/kv/stamped_tokens.h"
 

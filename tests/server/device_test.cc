@@ -6,6 +6,7 @@
 #include <mutex>
 #include <thread>
 
+#include "src/server/metrics.h"
 #include "tests/server/http_client.h"
 #include "tests/server/running_server.h"
 #include "tests/server/test_pass.h"
@@ -83,29 +84,29 @@ TEST(Device, ThatFailsEndsAStreamWithTheError) {
 
 // What comes between the failure and the server's end is answered with it, too.
 TEST(Device, ThatFailedAnswersWhatComesLater) {
-  struct Sink final : server::GenerationSink {
-    void on_event(server::GenerationEvent event) override {
+  struct Sink final : GenerationSink {
+    void on_event(GenerationEvent event) override {
       const std::lock_guard lock(mutex);
       if (event.failure) failures.push_back(*event.failure);
       changed.notify_all();
     }
     std::mutex mutex;
     std::condition_variable changed;
-    std::vector<server::Failure> failures;
+    std::vector<Failure> failures;
   };
   PassLog log;
   const server::ServerOptions options = RunningServer::small();
   server::Metrics metrics("test");
   std::atomic<int> told = 0;
-  server::EngineLoop loop([&] { return start_test_pass(options, log); },
-                          {.max_in_flight = 10,
-                           .stream_seconds = 0,
-                           .keeper = {.prefix_cache = true, .n_slots = 2},
-                           .on_broken = [&](const server::Failure& why) { told += why.message == kDeviceWords; }},
-                          metrics,
-                          [](std::vector<server::Delivery> news) {
-                            for (server::Delivery& d : news) d.sink->on_event(std::move(d.event));
-                          });
+  EngineLoop loop([&] { return start_test_pass(options, log); },
+                  {.max_in_flight = 10,
+                   .stream_seconds = 0,
+                   .keeper = {.prefix_cache = true, .n_slots = 2},
+                   .on_broken = [&](const Failure& why) { told += why.message == kDeviceWords; }},
+                  metrics,
+                  [](std::vector<Delivery> news) {
+                    for (Delivery& d : news) d.sink->on_event(std::move(d.event));
+                  });
   const auto sink = std::make_shared<Sink>();
   log.fails = true;
   for (std::size_t i = 1; i <= 3; ++i) {

@@ -38,6 +38,10 @@ RECORDS = {
     "m8-transformers-offloaded-h200": (
         "transformers' cache in host memory (DynamicCache with offloading), llama-3.1-8b shape in bf16, one sequence",
         ['python3 tools/measure_transformers.py --offloaded --depth 2048,8192,32768,131072 --prefill "" --steps 8']),
+    "python-overhead": (
+        "What the Python package costs beside the program: CPU seconds a token of one thread, and the share of wall time "
+        "outside of the engine's steps; the shipped model on a CPU",
+        ["python3 tools/measure_python build/mneme models/needle-27m-q8_0.gguf"]),
     "m8-accuracy-h200": (
         "Right answers of the shipped model about numbers and places hidden in 12,288 tokens, against the budget",
         ["mneme eval -m models/needle-27m-q8_0.gguf --device cuda --kv-store host --tasks number,where --lengths 12288 "

@@ -1,7 +1,6 @@
 #include "apps/mneme/run/chat_line.h"
 
 #include <fcntl.h>
-#include <histedit.h>
 #include <langinfo.h>
 #include <poll.h>
 #include <sys/stat.h>
@@ -17,6 +16,9 @@
 #include <utility>
 
 #include "src/base/error.h"
+#ifdef MNEME_LINE_EDITING
+#include <histedit.h>
+#endif
 
 namespace mneme::cli {
 namespace {
@@ -66,6 +68,7 @@ class PlainReader final : public LineReader {
   std::size_t begin_ = 0;
 };
 
+#ifdef MNEME_LINE_EDITING
 // ---- a terminal
 
 volatile std::sig_atomic_t g_interrupted = 0;
@@ -196,13 +199,17 @@ class TerminalReader final : public LineReader {
   std::unique_ptr<EditLine, EndEdit> edit_;
 };
 
+#endif  // MNEME_LINE_EDITING
+
 }  // namespace
 
-std::unique_ptr<LineReader> make_line_reader(const fs::path& history) {
+std::unique_ptr<LineReader> make_line_reader([[maybe_unused]] const fs::path& history) {
+#ifdef MNEME_LINE_EDITING
   const char* terminal = std::getenv("TERM");
   const bool can_edit = terminal != nullptr && *terminal != '\0' && std::string_view(terminal) != "dumb";
   if (can_edit && ::isatty(STDIN_FILENO) == 1 && ::isatty(STDERR_FILENO) == 1)
     return std::make_unique<TerminalReader>(history);
+#endif
   return std::make_unique<PlainReader>();
 }
 

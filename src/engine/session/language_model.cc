@@ -41,6 +41,7 @@ LanguageModel::LanguageModel(ModelFile file, const EngineOptions& options, const
 LanguageModel::LanguageModel(const std::filesystem::path& path, const EngineOptions& options,
                              const ProgressFn& progress)
     : LanguageModel(ModelFile(path), options, progress) {}
+LanguageModel::LanguageModel(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 LanguageModel::~LanguageModel() = default;
 LanguageModel::LanguageModel(LanguageModel&&) noexcept = default;
 LanguageModel& LanguageModel::operator=(LanguageModel&&) noexcept = default;
@@ -56,6 +57,13 @@ std::vector<std::int32_t> LanguageModel::tokenize(std::string_view text, Special
 }
 std::string LanguageModel::detokenize(std::span<const std::int32_t> tokens) const {
   return impl_->text->tokenizer->decode(tokens);
+}
+
+LanguageModel LanguageModelAccess::make(RunningModel model) {
+  return LanguageModel(std::make_shared<LanguageModel::Impl>(std::move(model)));
+}
+SharedModel& LanguageModelAccess::shared(const LanguageModel& model) {
+  return *model.impl_;
 }
 
 }  // namespace mneme

@@ -28,4 +28,10 @@ struct LanguageModel::Impl : SharedModel {
   using SharedModel::SharedModel;
 };
 
+// For those who drive a running model beside its sessions: the engine loop.
+struct LanguageModelAccess {
+  static LanguageModel make(RunningModel model);
+  static SharedModel& shared(const LanguageModel& model);
+};
+
 }  // namespace mneme

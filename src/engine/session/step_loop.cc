@@ -1,5 +1,6 @@
 #include "src/engine/session/step_loop.h"
 
+#include <chrono>
 #include <utility>
 
 namespace mneme {
@@ -32,21 +33,22 @@ void StepLoop::listen(RequestId id, Listener* listener) {
   }
 }
 
-// Requires  the lock held, and nobody busy.
-void StepLoop::step(std::unique_lock<std::mutex>& lock) {
-  busy_ = true;
-  lock.unlock();
-  std::exception_ptr failure;
-  std::vector<RequestEvent> events;
-  try {
-    events = engine_.step();
-  } catch (...) {
-    failure = std::current_exception();
-  }
+void StepLoop::deliver_others(Others others) {
+  exclusive([&](Engine&) { others_ = std::move(others); });
+}
+
+void StepLoop::step_now() {
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<RequestEvent> events = engine_.step();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::vector<std::pair<Listener*, std::exception_ptr>> reported;
-  for (const RequestEvent& event : events) {
+  std::vector<RequestEvent> unheard;
+  for (RequestEvent& event : events) {
     const auto it = listeners_.find(event.id);
-    if (it == listeners_.end()) continue;
+    if (it == listeners_.end()) {
+      unheard.push_back(std::move(event));
+      continue;
+    }
     reported.emplace_back(it->second, nullptr);
     try {
       it->second->on_event(engine_, event);
@@ -54,12 +56,28 @@ void StepLoop::step(std::unique_lock<std::mutex>& lock) {
       reported.back().second = std::current_exception();
     }
   }
-  lock.lock();
-  for (const auto& [listener, error] : reported) {
-    listener->deliveries_ = true;
-    if (error) listener->failure_ = error;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [listener, error] : reported) {
+      listener->deliveries_ = true;
+      if (error) listener->failure_ = error;
+    }
+    ++steps_;
   }
-  ++steps_;
+  if (others_ && !unheard.empty()) others_(std::move(unheard), seconds);
+}
+
+// Requires  the lock held, and nobody busy.
+void StepLoop::step(std::unique_lock<std::mutex>& lock) {
+  busy_ = true;
+  lock.unlock();
+  std::exception_ptr failure;
+  try {
+    step_now();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  lock.lock();
   busy_ = false;
   changed_.notify_all();
   if (failure) std::rethrow_exception(failure);

@@ -4,6 +4,9 @@
 // answers asked for at once are computed in one batch, and a single caller pays no thread switch. Whoever wants the
 // engine for something else (submit, fork, save) gets it between two steps, before the next one.
 //
+// An engine loop (src/engine/loop) may drive the same engine from a thread of its own: it steps within exclusive(), and
+// takes the events of all requests that have no listener, whoever steps.
+//
 //   thread A   exclusive: submit(a) ── step ──────── step ── takes a's news ── step ──
 //   thread B        exclusive: submit(b) ─┘ waits ────┘ takes b's news ── waits ──┘
 //
@@ -13,8 +16,10 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <unordered_map>
+#include <vector>
 
 #include "src/base/function_ref.h"
 #include "src/engine/engine.h"
@@ -46,6 +51,15 @@ class StepLoop {
   // From now on `listener` takes the events of `id`; null: nobody does. Within exclusive() only.
   void listen(RequestId id, Listener* listener);
 
+  // Takes the events of a step that no listener takes, with the engine to itself. `seconds`: what the step took.
+  using Others = std::function<void(std::vector<RequestEvent> events, double seconds)>;
+  // From now on `others` takes them; empty: nobody does. Not within exclusive().
+  void deliver_others(Others others);
+  // Runs one step. Within exclusive() only.
+  //
+  // Errors  what Engine::step() throws.
+  void step_now();
+
   // Returns when there is news for `listener`, or after a step without any; steps where nobody else does.
   //
   // Errors  what on_event() threw for it; what Engine::step() throws, on the thread that stepped: the others try again.
@@ -60,7 +74,9 @@ class StepLoop {
   bool busy_ = false;        // a thread has the engine
   std::int64_t wanted_ = 0;  // threads that wait in exclusive(): they go first
   std::int64_t steps_ = 0;
-  std::unordered_map<RequestId, Listener*> listeners_;  // changed and read by the thread that has the engine
+  // Changed and read by the thread that has the engine.
+  std::unordered_map<RequestId, Listener*> listeners_;
+  Others others_;
 };
 
 }  // namespace mneme

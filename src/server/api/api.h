@@ -8,10 +8,10 @@
 #include <string_view>
 
 #include "src/base/function_ref.h"
+#include "src/engine/loop/engine_loop.h"
 #include "src/server/api/api_request.h"
 #include "src/server/api/completion_json.h"
 #include "src/server/cache/slot_files.h"
-#include "src/server/engine_loop.h"
 #include "src/server/http/http.h"
 #include "src/server/metrics.h"
 #include "src/server/server_options.h"

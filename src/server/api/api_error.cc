@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/base/check.h"
-#include "src/server/generation.h"
+#include "src/engine/loop/generation.h"
 
 namespace mneme::server {
 namespace {

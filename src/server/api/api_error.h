@@ -6,9 +6,11 @@
 
 #include "mneme/error.h"
 
-namespace mneme::server {
-
+namespace mneme {
 struct Failure;
+}
+
+namespace mneme::server {
 
 class ApiError : public std::runtime_error {
  public:

@@ -7,10 +7,10 @@
 #include <string_view>
 #include <vector>
 
+#include "src/engine/loop/generation.h"
 #include "src/engine/session/running_model.h"
 #include "src/formats/json.h"
 #include "src/server/api/chat_prompt.h"
-#include "src/server/generation.h"
 #include "src/server/server_options.h"
 
 namespace mneme::server {

@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "src/engine/loop/generation.h"
 #include "src/engine/session/running_model.h"
-#include "src/server/generation.h"
 
 namespace mneme::server {
 

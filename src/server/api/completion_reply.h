@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
+#include "src/engine/loop/engine_loop.h"
 #include "src/server/api/api_request.h"
 #include "src/server/api/completion_json.h"
-#include "src/server/engine_loop.h"
 #include "src/server/http/http.h"
 
 namespace mneme::server {

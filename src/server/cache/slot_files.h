@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <string>
 
-#include "src/server/engine_loop.h"
+#include "src/engine/loop/engine_loop.h"
 
 namespace mneme::server {
 

@@ -1,8 +1,8 @@
 #include "src/text/tokenizer/added_tokens.h"
 
-#include "src/base/size32.h"
-
 #include <algorithm>
+
+#include "src/base/size32.h"
 
 namespace mneme {
 

@@ -1,12 +1,13 @@
 #include "apps/mneme/options.h"
 #include "apps/mneme/model_source.h"
-#include "src/base/size32.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <limits>
 #include <utility>
+
+#include "src/base/size32.h"
 
 namespace mneme::cli {
 namespace {

@@ -1,6 +1,5 @@
 // Threads that share an engine: one batch for all, and the engine between two steps for whoever wants it.
 #include "src/engine/session/step_loop.h"
-#include "src/base/size32.h"
 
 #include <gtest/gtest.h>
 
@@ -10,6 +9,7 @@
 #include <thread>
 
 #include "mneme/error.h"
+#include "src/base/size32.h"
 #include "tests/engine/hash_model.h"
 
 namespace mneme {

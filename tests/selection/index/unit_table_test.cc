@@ -1,9 +1,10 @@
 #include "src/selection/index/unit_table.h"
-#include "src/base/size32.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
+
+#include "src/base/size32.h"
 
 namespace mneme {
 namespace {

@@ -1,10 +1,11 @@
 #include "src/selection/mass/keep_rule.h"
-#include "src/base/size32.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
+
+#include "src/base/size32.h"
 
 namespace mneme {
 namespace {

@@ -1,0 +1,99 @@
+// What the API asks of the engine thread, and what comes back: one prompt, one or several answers to it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mneme/mneme.h"
+#include "src/engine/engine.h"
+#include "src/engine/loop/read_counter.h"
+#include "src/text/tokenizer/tokenizer.h"
+
+namespace mneme {
+
+struct GenerationInput {
+  std::vector<TokenId> prompt;
+  std::int32_t n = 1;  // answers; each with its own random numbers, of seed, seed + 1, ...
+  SamplingOptions sampling;
+  std::shared_ptr<const TokenConstraint> constraint;  // on each answer; null: none
+  std::int32_t max_tokens = 0;                        // 0: the prompt alone
+  std::vector<std::string> stop;
+  bool keep_stop = false;            // the answer includes the stop string that ends it
+  std::vector<TokenId> stop_tokens;  // end the answer as the model's own end tokens do, ignore_end or not
+  bool ignore_end = false;
+  std::int32_t top_logprobs = 0;             // likeliest tokens told with each token of an answer
+  std::optional<std::int32_t> score_prompt;  // as RequestInput::score_prompt
+  std::int32_t priority = 0;                 // larger first
+  double timeout_seconds = 0;                // from submission to the last token; 0: none
+  KvMethodOptions kv;
+  std::shared_ptr<const Plan> method;  // of kv; null: full attention
+  std::string cache_salt;              // prefixes are shared among equal salts only
+  bool stream = true;                  // tell pieces as they come; else all of an answer with its end
+  bool count_reads = false;            // tell PageReads
+  bool report_progress = false;        // send PromptProgress
+  std::optional<std::int32_t> slot;    // whose sequence this one goes on from, and replaces
+};
+
+struct OutputToken {
+  TokenId id = -1;
+  float logprob = 0.0f;
+  std::vector<TokenLogprob> top;
+};
+
+// Tokens of the prompt after a step of its prefill. Tokens are `cached` (taken from the prefix cache), `processed`
+// (computed so far, cached ones included), and `total`.
+struct PromptProgress {
+  std::int32_t total = 0, cached = 0, processed = 0;
+  double seconds = 0;  // since the request arrived
+};
+
+// Told once, when the prompt of a generation is computed.
+struct PromptSummary {
+  std::int32_t tokens = 0, cached_tokens = 0;
+  std::vector<PromptScore> scores;  // GenerationInput::score_prompt
+};
+
+// "stop", "length"; "abort" for what was cancelled.
+std::string_view finish_name(FinishReason reason);
+
+// Told with the end of an answer.
+struct AnswerSummary {
+  FinishReason reason = FinishReason::kEnd;
+  std::int32_t tokens = 0;
+  double prefill_seconds = 0, decode_seconds = 0;
+  std::optional<KvMethodStats> method;
+};
+
+// Why a generation ended without its answers.
+enum class FailureKind : std::uint8_t { kRefused, kTimeout, kShutdown, kInternal };
+struct Failure {
+  FailureKind kind = FailureKind::kInternal;
+  ErrorKind error = ErrorKind::kRequest;  // kRefused, kInternal
+  std::string message;
+};
+
+// One piece of news about a generation. Of the optional parts any may be there.
+struct GenerationEvent {
+  std::int32_t choice = 0;
+  bool accepted = false;  // it stands in the queue: the input was right
+  std::optional<PromptProgress> progress;
+  std::optional<PromptSummary> prompt;
+  std::string text;                 // the next piece of the answer, whole characters
+  std::vector<OutputToken> tokens;  // whose text begins in the pieces so far, each told once
+  std::optional<PageReads> reads;   // so far
+  std::optional<AnswerSummary> end;
+  std::optional<Failure> failure;  // of all answers; nothing follows
+};
+
+// Where events go. Called on the thread that the loop delivers to, in order.
+class GenerationSink {
+ public:
+  virtual ~GenerationSink() = default;
+  virtual void on_event(GenerationEvent event) = 0;
+};
+
+}  // namespace mneme

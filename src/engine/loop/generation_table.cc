@@ -1,0 +1,372 @@
+#include "src/engine/loop/generation_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "src/base/size32.h"
+#include "src/engine/kv_method.h"
+
+namespace mneme {
+namespace {
+
+double seconds_between(GenerationTable::Clock::time_point a, GenerationTable::Clock::time_point b) {
+  return std::chrono::duration<double>(b - a).count();
+}
+
+// Pages of a sequence that is bound to its method are of no use to others, and its own prompt is read from the start.
+bool shares(const GenerationInput& input) {
+  return input.method == nullptr || !input.method->binds_sequence();
+}
+
+}  // namespace
+
+GenerationTable::GenerationTable(SharedModel& model, SequenceKeeper& keeper, LoopMetrics& metrics)
+    : model_(model), keeper_(keeper), metrics_(metrics), waits_(model, keeper) {
+  model_.loop->deliver_others([this](std::vector<RequestEvent> events, double seconds) { take_all(events, seconds); });
+}
+
+GenerationTable::~GenerationTable() {
+  model_.loop->exclusive([&](Engine&) {
+    while (!generations_.empty()) drop(*generations_.begin()->second);
+  });
+  model_.loop->deliver_others({});
+}
+
+bool GenerationTable::keeps(const GenerationInput& input) const {
+  return shares(input) && (keeper_.keeps(input.slot) || input.n > 1);
+}
+
+RequestInput GenerationTable::request_of(const GenerationInput& input, std::int32_t choice) const {
+  RequestInput request;
+  request.sampling = input.sampling;
+  request.constraint = input.constraint;
+  if (request.sampling.seed) *request.sampling.seed += choice;
+  request.max_tokens = input.max_tokens;
+  if (!input.ignore_end) request.end_tokens = model_.end_tokens;
+  request.end_tokens.insert(request.end_tokens.end(), input.stop_tokens.begin(), input.stop_tokens.end());
+  request.priority = input.priority;
+  if (choice == 0) request.score_prompt = input.score_prompt;
+  request.top_logprobs = input.top_logprobs;
+  request.keep_sequence = keeps(input);
+  request.method = input.method;
+  return request;
+}
+
+void GenerationTable::add_choice(Generation& g, RequestId id, std::int32_t index) {
+  g.requests.push_back(id);
+  ++waiting_;
+  const MethodStats* const method = model_.engine->method_stats(id);
+  if (g.input.count_reads && method != nullptr) {
+    reads_.count_for(method);
+    model_.engine->set_observer(&reads_);
+  }
+  choices_.emplace(id, Choice{.generation = &g,
+                              .index = index,
+                              .stream = AnswerStream(*model_.text->tokenizer, g.input.stop, g.input.keep_stop),
+                              .held = {},
+                              .begun = {},
+                              .first_token = {},
+                              .last_token = {},
+                              .between = {}});
+}
+
+void GenerationTable::start(Generation& g, GenerationInput& input) {
+  const auto source = input.score_prompt || !shares(input)
+                          ? std::nullopt
+                          : keeper_.source_for(input.prompt, input.cache_salt, input.slot);
+  const auto leader = waits_.leader_for(input, source);
+  RequestInput request = request_of(input, 0);
+  const std::int32_t shared = source && !leader ? source->n_tokens : 0;
+  request.prompt.assign(input.prompt.begin() + shared, input.prompt.end());
+  const RequestId id = shared > 0 ? model_.engine->fork_prefix(source->id, shared, std::move(request))
+                                  : model_.engine->submit(std::move(request));
+  if (!leader) metrics_.count_prefix(input.prompt.size(), shared);
+  g.input = std::move(input);
+  g.open = g.input.n;
+  add_choice(g, id, 0);
+  waits_.add(id, g.input, leader);
+}
+
+void GenerationTable::submit(GenerationId id, GenerationInput input, std::shared_ptr<GenerationSink> sink,
+                             Clock::time_point arrived) {
+  auto owned = std::make_unique<Generation>();
+  Generation& g = *owned;
+  g.id = id;
+  g.sink = std::move(sink);
+  g.arrived = arrived;
+  g.deadline = Clock::time_point::max();
+  if (input.timeout_seconds > 0)
+    g.deadline = arrived + std::chrono::duration_cast<Clock::duration>(
+                               std::chrono::duration<double>(std::min(input.timeout_seconds, 1e8)));
+  const std::int32_t n = input.n;
+  const auto refuse = [&](Failure why) {
+    emit(g, {.failure = std::move(why)});
+    ended_ += n;
+  };
+  if (broken_) return refuse(*broken_);
+  try {
+    start(g, input);
+  } catch (const Error& e) {
+    return refuse(failure_of(e, FailureKind::kRefused));
+  }
+  generations_.emplace(id, std::move(owned));
+  emit(g, {.accepted = true});
+}
+
+// All answers to a prompt share its pages: the others begin where the first one has read it.
+void GenerationTable::fork_others(Generation& g, RequestId first) {
+  const auto n_prompt = size32(g.input.prompt);
+  const std::int32_t shared = (n_prompt - 1) / kPageTokens * kPageTokens;
+  for (std::int32_t i = 1; i < g.input.n; ++i) {
+    RequestInput request = request_of(g.input, i);
+    request.prompt.assign(g.input.prompt.begin() + (shares(g.input) ? shared : 0), g.input.prompt.end());
+    add_choice(g,
+               shares(g.input) ? model_.engine->fork_prefix(first, shared, std::move(request))
+                               : model_.engine->submit(std::move(request)),
+               i);
+  }
+}
+
+SequenceKeeper::Request GenerationTable::kept_request(const Generation& g, RequestId id) const {
+  return {.id = id,
+          .prompt_tokens = size32(g.input.prompt),
+          .salt = g.input.cache_salt,
+          .slot = g.input.slot,
+          .full_attention = g.input.method == nullptr};
+}
+
+// A step of a prefill that leaves tokens of the prompt to others.
+void GenerationTable::report_progress(const Generation& g, const RequestEvent& event, double seconds) {
+  const std::int32_t cached = model_.engine->stats(event.id).shared_tokens;
+  emit(g, {.progress = PromptProgress{.total = size32(g.input.prompt),
+                                      .cached = cached,
+                                      .processed = cached + event.prompt_done,
+                                      .seconds = seconds}});
+}
+
+void GenerationTable::report_prompt(Generation& g, RequestId id, GenerationEvent& news) {
+  g.prompt_reported = true;
+  waits_.forget(id);
+  const auto scores = model_.engine->prompt_scores(id);
+  news.prompt = PromptSummary{.tokens = size32(g.input.prompt),
+                              .cached_tokens = model_.engine->stats(id).shared_tokens,
+                              .scores = {scores.begin(), scores.end()}};
+  if (keeps(g.input)) keeper_.prompt_done(kept_request(g, id));
+}
+
+// What is not streamed waits here: to wake another thread for each token would take time from the one that computes.
+void GenerationTable::take_piece(Choice& c, AnswerStream::Piece piece, GenerationEvent& news) {
+  const bool streams = c.generation->input.stream;
+  (streams ? news.text : c.held.text) += piece.text;
+  std::vector<OutputToken>& tokens = streams ? news.tokens : c.held.tokens;
+  std::move(piece.tokens.begin(), piece.tokens.end(), std::back_inserter(tokens));
+}
+
+void GenerationTable::take(const RequestEvent& event, Clock::time_point now) {
+  const auto it = choices_.find(event.id);
+  if (it == choices_.end()) return;
+  Choice& c = it->second;
+  Generation& g = *c.generation;
+  GenerationEvent news{.choice = c.index};
+  if (!c.has_begun) {
+    c.has_begun = true;
+    c.begun = now;
+    --waiting_;
+  }
+  const bool advanced = event.prompt_done > std::exchange(c.prompt_done, event.prompt_done);
+  if (g.input.report_progress && advanced && !g.prompt_reported && !event.token && !event.finished)
+    report_progress(g, event, seconds_between(g.arrived, now));
+  if (!g.prompt_reported && (event.token || event.finished)) report_prompt(g, event.id, news);
+  if (event.token) {
+    (c.has_token ? c.between.push_back(seconds_between(c.last_token, now)) : void(c.first_token = now));
+    const bool first = !std::exchange(c.has_token, true);
+    c.last_token = now;
+    AnswerStream::Piece piece =
+        c.stream.push({.id = event.token->token, .logprob = event.token->logprob, .top = event.top});
+    take_piece(c, std::move(piece), news);
+    // Often enough to look at, seldom enough to send.
+    constexpr std::size_t kReportReadsEvery = 16;
+    if (g.input.stream && c.between.size() % kReportReadsEvery == 0) report_reads(event.id, news);
+    if (first && c.index == 0 && g.input.n > 1) fork_others(g, event.id);
+  } else if (event.finished && c.index == 0 && !c.has_token && g.input.n > 1) {
+    fork_others(g, event.id);
+  }
+  // fork_others() may have moved the map's nodes' neighbours, never `c`: references into an unordered_map stay.
+  if (c.stream.stopped()) {
+    if (!event.finished) model_.engine->stop(event.id);
+    end_choice(event.id, FinishReason::kStop, std::move(news), now);
+  } else if (event.finished) {
+    end_choice(event.id, *event.finished, std::move(news), now);
+  } else if (news.prompt || !news.text.empty() || !news.tokens.empty()) {
+    emit(g, std::move(news));
+  }
+}
+
+void GenerationTable::count(const Choice& c, FinishReason reason, const RequestStats& stats, Clock::time_point now) {
+  const Generation& g = *c.generation;
+  metrics_.count_answer({.finished = finish_name(reason),
+                         .prompt_tokens = c.index == 0 ? std::ssize(g.input.prompt) : 0,
+                         .answer_tokens = stats.answer_tokens,
+                         .queued = c.has_begun ? seconds_between(g.arrived, c.begun) : -1,
+                         .first_token = c.has_token ? seconds_between(g.arrived, c.first_token) : -1,
+                         .prefill = c.has_token ? stats.prefill_seconds : -1,
+                         .decode = c.has_token ? stats.decode_seconds : -1,
+                         .whole = seconds_between(g.arrived, now),
+                         .between_tokens = c.between});
+}
+
+// The request has ended in the engine. Its sequence goes to the keeper, and the generation with its last answer.
+void GenerationTable::end_choice(RequestId id, FinishReason reason, GenerationEvent news, Clock::time_point now) {
+  Choice& c = choices_.at(id);
+  Generation& g = *c.generation;
+  take_piece(c, c.stream.finish(), news);
+  if (c.stream.stopped()) reason = FinishReason::kStop;
+  if (!g.input.stream) {
+    news.text = std::move(c.held.text);
+    news.tokens = std::move(c.held.tokens);
+  }
+  const RequestStats stats = model_.engine->stats(id);
+  AnswerSummary summary{.reason = reason,
+                        .tokens = stats.answer_tokens,
+                        .prefill_seconds = stats.prefill_seconds,
+                        .decode_seconds = stats.decode_seconds,
+                        .method = {}};
+  if (const MethodStats* method = model_.engine->method_stats(id)) {
+    summary.method = kv_method_stats(*method, *g.input.method, model_.engine->method_bytes(id), model_.engine->pool());
+  } else {
+    const std::int64_t steps = stats.answer_tokens - (reason == FinishReason::kEnd ? 0 : 1);
+    summary.method = full_attention_stats(model_.engine->pool().shape(), model_.engine->method_shape().sliding_window,
+                                          g.input.prompt.size(), std::max(steps, std::int64_t{0}));
+  }
+  metrics_.count_method(g.input.kv.method, *summary.method);
+  report_reads(id, news);
+  stop_counting(g, id);
+  news.end = std::move(summary);
+  count(c, reason, stats, now);
+  emit(g, std::move(news));
+  waits_.forget(id);
+  choices_.erase(id);
+  std::erase(g.requests, id);
+  if (keeps(g.input)) keeper_.ended(kept_request(g, id));
+  ++ended_;
+  const GenerationId of = g.id;
+  if (--g.open == 0) generations_.erase(of);
+}
+
+void GenerationTable::report_reads(RequestId id, GenerationEvent& news) const {
+  if (const PageReads* reads = reads_.reads_of(model_.engine->method_stats(id))) news.reads = *reads;
+}
+
+void GenerationTable::stop_counting(const Generation& g, RequestId id) {
+  if (!g.input.count_reads) return;
+  reads_.forget(model_.engine->method_stats(id));
+  if (reads_.empty()) model_.engine->set_observer(nullptr);
+}
+
+// Ends what a generation still has in the engine, and forgets it.
+void GenerationTable::drop(Generation& g) {
+  const Clock::time_point now = Clock::now();
+  for (const RequestId id : g.requests) {
+    const Choice& c = choices_.at(id);
+    if (!c.has_begun) --waiting_;
+    count(c, FinishReason::kCancelled, model_.engine->stats(id), now);
+    stop_counting(g, id);
+    waits_.forget(id);
+    choices_.erase(id);
+    if (keeps(g.input)) {
+      model_.engine->stop(id);  // what is computed stays for others
+      keeper_.ended(kept_request(g, id));
+    } else {
+      model_.engine->cancel(id);
+    }
+  }
+  ended_ += g.open;
+  const GenerationId of = g.id;
+  generations_.erase(of);
+}
+
+void GenerationTable::cancel(GenerationId id) {
+  const auto it = generations_.find(id);
+  if (it != generations_.end()) drop(*it->second);
+}
+
+void GenerationTable::fail_all(const Failure& failure) {
+  while (!generations_.empty()) {
+    Generation& g = *generations_.begin()->second;
+    emit(g, {.failure = failure});
+    drop(g);
+  }
+}
+
+void GenerationTable::expire(Clock::time_point now) {
+  std::vector<Generation*> late;
+  for (const auto& [id, g] : generations_)
+    if (g->deadline <= now) late.push_back(g.get());
+  for (Generation* g : late) {
+    emit(*g, {.failure = Failure{.kind = FailureKind::kTimeout,
+                                 .error = ErrorKind::kRequest,
+                                 .message = "the request's time is over before its answer is complete"}});
+    drop(*g);
+  }
+}
+
+// Requests whose shared prefix another one has computed by now begin from it.
+void GenerationTable::release_held() {
+  for (const auto& [id, n_tokens] : waits_.release())
+    metrics_.count_prefix(choices_.at(id).generation->input.prompt.size(), n_tokens);
+}
+
+void GenerationTable::run_step() {
+  release_held();
+  if (waiting_ > 0) keeper_.make_room();
+  model_.loop->step_now();
+}
+
+void GenerationTable::take_all(const std::vector<RequestEvent>& events, double seconds) {
+  const Clock::time_point now = Clock::now();
+  std::int64_t rows = 0;
+  for (const RequestEvent& event : events) {
+    const auto it = choices_.find(event.id);
+    if (it == choices_.end()) continue;
+    rows += it->second.has_token ? 1 : std::max(event.prompt_done - it->second.prompt_done, 0);
+  }
+  fail_all_where([&] {
+    for (const RequestEvent& event : events) take(event, now);
+  });
+  if (rows > 0) metrics_.count_step(rows, seconds);
+}
+
+Failure GenerationTable::failure_of(const Error& e, FailureKind kind) {
+  Failure failure{.kind = kind, .error = e.kind(), .message = e.what()};
+  if (e.kind() == ErrorKind::kDevice) broken_ = failure;
+  return failure;
+}
+
+void GenerationTable::fail_all_where(FunctionRef<void()> fails) {
+  try {
+    fails();
+  } catch (const Error& e) {
+    fail_all(failure_of(e, FailureKind::kInternal));
+  } catch (const std::exception& e) {
+    fail_all({.kind = FailureKind::kInternal, .error = ErrorKind::kResource, .message = e.what()});
+  }
+}
+
+void GenerationTable::step() {
+  fail_all_where([this] { run_step(); });
+}
+
+void GenerationTable::report_gauges() {
+  const PagePool& pool = model_.engine->pool();
+  metrics_.set({.running = std::ssize(choices_) - waiting_,
+                .waiting = waiting_,
+                .kv_blocks_used = pool.n_blocks() - pool.n_free(),
+                .kv_blocks_total = pool.n_blocks(),
+                .kv_block_bytes = static_cast<std::int64_t>(pool.shape().page_bytes()),
+                .kv_tier = pool.in_host_memory() ? "host" : "device",
+                .kv_offloaded = pool.on_device() && pool.in_host_memory(),
+                .method_memory = model_.engine->method_memory(),
+                .cached_sequences = keeper_.cached()});
+}
+
+}  // namespace mneme

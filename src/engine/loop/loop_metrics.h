@@ -1,0 +1,42 @@
+// What the engine loop counts, for whoever publishes it: the server as Prometheus metrics.
+//
+// Threads  called on the one that steps the engine; implementations that others read have to lock.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "mneme/stats.h"
+#include "src/methods/stats/method_stats.h"
+
+namespace mneme {
+
+class LoopMetrics {
+ public:
+  virtual ~LoopMetrics() = default;
+
+  struct Gauges {
+    std::int64_t running = 0, waiting = 0;
+    std::int64_t kv_blocks_used = 0, kv_blocks_total = 0, kv_block_bytes = 0;
+    std::string_view kv_tier = "host";  // where they lie
+    bool kv_offloaded = false;          // there, while a device computes
+    MethodMemory method_memory;
+    std::int64_t cached_sequences = 0;  // whose pages wait for a next request with their prefix
+  };
+  struct Answer {
+    std::string_view finished;  // "stop", "length", "abort"
+    std::int64_t prompt_tokens = 0, answer_tokens = 0;
+    // Negative: it did not come so far. From submission, but for prefill and decode, which are times of their own.
+    double queued = -1, first_token = -1, prefill = -1, decode = -1, whole = -1;
+    std::span<const double> between_tokens;
+  };
+
+  virtual void set(const Gauges& gauges) = 0;
+  virtual void count_step(std::int64_t tokens, double seconds) = 0;
+  virtual void count_prefix(std::int64_t queried, std::int64_t hit) = 0;
+  virtual void count_answer(const Answer& answer) = 0;
+  virtual void count_method(std::string_view method, const KvMethodStats& stats) = 0;
+};
+
+}  // namespace mneme

@@ -1,0 +1,133 @@
+#include "src/engine/loop/prefix_cache.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "src/base/check.h"
+#include "src/kv/page_pool.h"
+
+namespace mneme {
+
+std::vector<std::uint64_t> PrefixCache::chain_of(std::span<const TokenId> tokens, const std::string& salt) const {
+  std::vector<std::uint64_t> chain;
+  std::uint64_t hash = XXH3_64bits(salt.data(), salt.size());
+  constexpr std::size_t kPage = kPageTokens;
+  for (std::size_t at = 0; at + kPage <= tokens.size(); at += kPage) {
+    hash = XXH3_64bits_withSeed(tokens.data() + at, kPage * sizeof(TokenId), hash);
+    chain.push_back(hash);
+  }
+  return chain;
+}
+
+void PrefixCache::link(const Entry& entry) {
+  std::optional<std::uint64_t> parent;
+  for (std::size_t page = 0; page < entry.chain.size(); ++page) {
+    const std::uint64_t hash = entry.chain[page];
+    std::vector<RequestId>& node = nodes_[hash];
+    node.push_back(entry.sequence.id);
+    if (node.size() == 1 && report_ && entry.sequence.salt.empty()) {
+      constexpr auto kPage = static_cast<std::size_t>(kPageTokens);
+      report_({.stored = true,
+               .hash = hash,
+               .parent = parent,
+               .tokens = std::span<const TokenId>(entry.sequence.tokens).subspan(page * kPage, kPage)});
+    }
+    parent = hash;
+  }
+}
+
+void PrefixCache::unlink(const Entry& entry) {
+  // From the last page: nobody hears of a page whose parent is gone.
+  for (auto hash = entry.chain.rbegin(); hash != entry.chain.rend(); ++hash) {
+    const auto node = nodes_.find(*hash);
+    if (node == nodes_.end()) continue;
+    // One of them: a sequence that is put in again is linked before its old pages are not.
+    const auto it = std::find(node->second.begin(), node->second.end(), entry.sequence.id);
+    if (it != node->second.end()) node->second.erase(it);
+    if (!node->second.empty()) continue;
+    nodes_.erase(node);
+    if (report_ && entry.sequence.salt.empty()) report_({.stored = false, .hash = *hash, .parent = {}, .tokens = {}});
+  }
+}
+
+void PrefixCache::put(Sequence sequence) {
+  MNEME_CHECK(sequence.n_shared >= 0 && static_cast<std::size_t>(sequence.n_shared) <= sequence.tokens.size(),
+              "{} of {} tokens", sequence.n_shared, sequence.tokens.size());
+  const RequestId id = sequence.id;
+  const auto before = entries_.extract(id);
+  const auto shared = std::span<const TokenId>(sequence.tokens).first(sequence.n_shared);
+  std::vector<std::uint64_t> chain = chain_of(shared, sequence.salt);
+  const Entry& entry =
+      entries_.emplace(id, Entry{.sequence = std::move(sequence), .chain = std::move(chain), .used = ++clock_})
+          .first->second;
+  link(entry);
+  if (before) unlink(before.mapped());
+}
+
+void PrefixCache::erase(RequestId id) {
+  const auto it = entries_.find(id);
+  if (it == entries_.end()) return;
+  unlink(it->second);
+  entries_.erase(it);
+}
+
+void PrefixCache::set_running(RequestId id, bool running) {
+  const auto it = entries_.find(id);
+  if (it != entries_.end()) it->second.sequence.running = running;
+}
+
+std::optional<PrefixCache::Match> PrefixCache::find(std::span<const TokenId> tokens, const std::string& salt) {
+  return find(tokens, salt, [](RequestId) { return true; });
+}
+
+std::optional<PrefixCache::Match> PrefixCache::find(std::span<const TokenId> tokens, const std::string& salt,
+                                                    FunctionRef<bool(RequestId)> may) {
+  const std::vector<std::uint64_t> chain = chain_of(tokens, salt);
+  for (std::size_t pages = chain.size(); pages > 0; --pages) {
+    const auto node = nodes_.find(chain[pages - 1]);
+    if (node == nodes_.end()) continue;
+    const std::size_t n = pages * kPageTokens;
+    Entry* best = nullptr;
+    for (const RequestId id : node->second) {
+      Entry& entry = entries_.at(id);
+      const bool same =
+          entry.sequence.salt == salt && entry.sequence.tokens.size() >= n && may(id) &&
+          std::equal(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(n), entry.sequence.tokens.begin());
+      if (same && (best == nullptr || entry.used > best->used)) best = &entry;
+    }
+    if (best == nullptr) continue;
+    best->used = ++clock_;
+    return Match{.id = best->sequence.id, .n_tokens = static_cast<std::int32_t>(n)};
+  }
+  return std::nullopt;
+}
+
+std::optional<RequestId> PrefixCache::least_recently_used() const {
+  const Entry* oldest = nullptr;
+  for (const auto& [id, entry] : entries_)
+    if (!entry.sequence.running && (oldest == nullptr || entry.used < oldest->used)) oldest = &entry;
+  if (oldest == nullptr) return std::nullopt;
+  return oldest->sequence.id;
+}
+
+std::vector<RequestId> PrefixCache::superseded_by(RequestId id) const {
+  std::vector<RequestId> out;
+  const auto it = entries_.find(id);
+  if (it == entries_.end()) return out;
+  const Sequence& longer = it->second.sequence;
+  for (const std::uint64_t hash : it->second.chain) {
+    for (const RequestId other : nodes_.at(hash)) {
+      const Entry& entry = entries_.at(other);
+      const Sequence& s = entry.sequence;
+      if (other == id || s.running || s.salt != longer.salt || entry.chain.back() != hash) continue;
+      const std::size_t n = entry.chain.size() * kPageTokens;
+      if (std::equal(s.tokens.begin(), s.tokens.begin() + static_cast<std::ptrdiff_t>(n), longer.tokens.begin()))
+        out.push_back(other);
+    }
+  }
+  return out;
+}
+
+}  // namespace mneme

@@ -1,0 +1,39 @@
+// How often the steps of an answer read each page of its sequence: what methods that select units leave to be seen.
+//
+// Threads  the engine's.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "src/methods/decode_observer.h"
+#include "src/methods/stats/method_stats.h"
+
+namespace mneme {
+
+// Tokens read of each page, over compressed layers, KV heads and steps. Sinks and the recent window, which every step
+// reads, are not counted.
+struct PageReads {
+  std::vector<std::int64_t> pages;
+  std::int64_t steps = 0;
+  std::int64_t most = 0;              // of one page: what it would be had every selection taken all of it
+  std::int32_t sink = 0, recent = 0;  // tokens at both ends that every step reads
+};
+
+class ReadCounter final : public DecodeObserver {
+ public:
+  // Counts for the method that these counts are part of, until forget().
+  void count_for(const MethodStats* method) { reads_[method] = {}; }
+  void forget(const MethodStats* method) { reads_.erase(method); }
+  bool empty() const { return reads_.empty(); }
+  // Null: nobody counts for it.
+  const PageReads* reads_of(const MethodStats* method) const;
+
+  void see(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape) override;
+
+ private:
+  std::unordered_map<const MethodStats*, PageReads> reads_;
+};
+
+}  // namespace mneme

@@ -1,0 +1,133 @@
+#include "src/engine/loop/sequence_keeper.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "src/base/error.h"
+#include "src/base/size32.h"
+
+namespace mneme {
+namespace {
+
+std::int32_t whole_pages(std::int64_t n_tokens) {
+  return static_cast<std::int32_t>(n_tokens / kPageTokens * kPageTokens);
+}
+
+}  // namespace
+
+SequenceKeeper::SequenceKeeper(RunningModel& model, const KeeperOptions& options)
+    : model_(model), options_(options), slots_(options.n_slots) {
+  prefixes_.report_pages(options_.on_page);
+}
+
+SequenceKeeper::Slot& SequenceKeeper::slot(std::int32_t s) {
+  if (s < 0 || s >= options_.n_slots) {
+    fail(ErrorKind::kRequest, "there is no slot {}: expected 0 to {}", s, options_.n_slots - 1);
+  }
+  return slots_[s];
+}
+
+std::optional<SequenceKeeper::Source> SequenceKeeper::source_for(std::span<const TokenId> prompt,
+                                                                 const std::string& salt,
+                                                                 std::optional<std::int32_t> slot_id) {
+  if (prompt.empty()) return std::nullopt;
+  const std::int64_t most = std::ssize(prompt) - 1;
+  Source best;
+  const auto offer = [&](RequestId id, std::int64_t n_shared) {
+    const std::int32_t n = whole_pages(std::min({n_shared, most, std::int64_t{model_.engine->cache(id).length()}}));
+    if (n > best.n_tokens) best = {.id = id, .n_tokens = n};
+  };
+  if (slot_id) {
+    const Slot& s = slot(*slot_id);
+    if (s.id.valid() && s.salt == salt) {
+      const auto tokens = model_.engine->tokens(s.id);
+      const auto first_other = std::mismatch(prompt.begin(), prompt.end(), tokens.begin(), tokens.end()).first;
+      offer(s.id, std::min<std::int64_t>(first_other - prompt.begin(), s.n_shared));
+    }
+  }
+  if (options_.prefix_cache) {
+    if (const auto match = prefixes_.find(prompt, salt)) offer(match->id, match->n_tokens);
+  }
+  if (best.n_tokens == 0) return std::nullopt;
+  return best;
+}
+
+std::int32_t SequenceKeeper::shareable(const Request& request) const {
+  const std::int32_t computed = model_.engine->cache(request.id).length();
+  const bool answer_too = request.full_attention && !model_.engine->options().deterministic;
+  return answer_too ? computed : std::min(computed, request.prompt_tokens);
+}
+
+void SequenceKeeper::prompt_done(const Request& request) {
+  if (!options_.prefix_cache) return;
+  const auto tokens = model_.engine->tokens(request.id).first(request.prompt_tokens);
+  prefixes_.put({.id = request.id,
+                 .tokens = {tokens.begin(), tokens.end()},
+                 .n_shared = std::min(shareable(request), request.prompt_tokens),
+                 .salt = request.salt,
+                 .running = true});
+}
+
+void SequenceKeeper::evict(RequestId id) {
+  prefixes_.erase(id);
+  model_.engine->release(id);
+}
+
+void SequenceKeeper::fill(Slot& slot, Slot with) {
+  const RequestId before = std::exchange(slot, std::move(with)).id;
+  if (before.valid()) evict(before);
+}
+
+void SequenceKeeper::ended(const Request& request) {
+  const std::int32_t n_shared = shareable(request);
+  const auto tokens = model_.engine->tokens(request.id);
+  if (!keeps(request.slot) || (n_shared < kPageTokens && !request.slot)) return evict(request.id);
+  if (options_.prefix_cache) {
+    prefixes_.put({.id = request.id,
+                   .tokens = {tokens.begin(), tokens.end()},
+                   .n_shared = n_shared,
+                   .salt = request.salt,
+                   .running = request.slot.has_value()});
+    for (const RequestId id : prefixes_.superseded_by(request.id)) evict(id);
+  }
+  if (!request.slot) return;
+  fill(slot(*request.slot), {.id = request.id, .n_tokens = size32(tokens), .n_shared = n_shared, .salt = request.salt});
+}
+
+void SequenceKeeper::make_room() {
+  const std::vector<RequestView> views = model_.engine->views();
+  const RequestView* first = nullptr;
+  for (const RequestView& v : views) {
+    if (v.phase == RequestPhase::kWaiting && (first == nullptr || v.priority > first->priority)) first = &v;
+  }
+  if (first == nullptr) return;
+  const auto fits = [&] {
+    return first->blocks_to_end <= model_.engine->pool().n_free() - model_.engine->reserved_blocks();
+  };
+  while (!fits()) {
+    const auto oldest = prefixes_.least_recently_used();
+    if (!oldest) return;
+    evict(*oldest);
+  }
+}
+
+void SequenceKeeper::put(std::int32_t s, const RestoredSequence& restored) {
+  const auto n = size32(restored.content.tokens);
+  if (options_.prefix_cache) {
+    prefixes_.put({.id = restored.id,
+                   .tokens = restored.content.tokens,
+                   .n_shared = restored.content.n_computed,
+                   .salt = {},
+                   .running = true});
+  }
+  fill(slot(s), {.id = restored.id, .n_tokens = n, .n_shared = restored.content.n_computed, .salt = {}});
+}
+
+std::int64_t SequenceKeeper::erase(std::int32_t s) {
+  Slot& at = slot(s);
+  const std::int32_t n = at.n_tokens;
+  fill(at, {});
+  return n;
+}
+
+}  // namespace mneme

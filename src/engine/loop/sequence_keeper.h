@@ -1,0 +1,89 @@
+// Sequences that outlive their requests: for others with the same prefix, and in slots that clients name.
+//
+// What may be taken over  With full attention all that is computed. With a method only the prompt: an answer's keys
+// come from steps that attended a part, and a request that computes the same tokens as its prompt would attend all.
+// With EngineOptions::deterministic only the prompt, too: reading and answering round differently.
+//
+// Threads  the engine's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/engine/loop/prefix_cache.h"
+#include "src/engine/session/running_model.h"
+#include "src/engine/session/session_store.h"
+
+namespace mneme {
+
+struct KeeperOptions {
+  bool prefix_cache = false;
+  std::int32_t n_slots = 0;
+  std::function<void(const PageEvent&)> on_page;  // of the prefix cache, on the engine's thread; empty: nobody asks
+};
+
+class SequenceKeeper {
+ public:
+  // Requires  the model outlives the keeper.
+  SequenceKeeper(RunningModel& model, const KeeperOptions& options);
+
+  // Whether a request's sequence has to be kept at its end.
+  bool keeps(std::optional<std::int32_t> slot) const { return options_.prefix_cache || slot.has_value(); }
+
+  // Whether requests may begin from others' prefixes.
+  bool shares_prefixes() const { return options_.prefix_cache; }
+
+  struct Source {
+    RequestId id;
+    std::int32_t n_tokens = 0;  // at least one page, and at most all but the last token of the prompt
+  };
+  // What a request with this prompt may begin from. Errors  kRequest: no such slot.
+  std::optional<Source> source_for(std::span<const TokenId> prompt, const std::string& salt,
+                                   std::optional<std::int32_t> slot);
+
+  struct Request {
+    RequestId id;
+    std::int32_t prompt_tokens = 0;
+    std::string salt;
+    std::optional<std::int32_t> slot;
+    bool full_attention = true;
+  };
+  // The prompt is computed; others may share it from now on.
+  void prompt_done(const Request& request);
+  // The request has ended with its sequence kept. Takes that over, or gives it up.
+  void ended(const Request& request);
+
+  // Gives up cached sequences, the longest unused first, until the request that is to begin next has room.
+  void make_room();
+  std::int64_t cached() const { return prefixes_.size(); }
+
+  struct Slot {
+    RequestId id;  // not valid: empty
+    std::int32_t n_tokens = 0, n_shared = 0;
+    std::string salt;
+  };
+  const std::vector<Slot>& slots() const { return slots_; }
+  // Errors (also below)  kRequest: no such slot.
+  Slot& slot(std::int32_t s);
+  // Gives up what the slot has for a sequence from elsewhere.
+  void put(std::int32_t slot, const RestoredSequence& restored);
+  // Tokens given up.
+  std::int64_t erase(std::int32_t slot);
+  RunningModel& model() { return model_; }
+
+ private:
+  std::int32_t shareable(const Request& request) const;
+  void evict(RequestId id);
+  void fill(Slot& slot, Slot with);
+
+  RunningModel& model_;
+  KeeperOptions options_;
+  PrefixCache prefixes_;
+  std::vector<Slot> slots_;
+};
+
+}  // namespace mneme

@@ -1,0 +1,51 @@
+#include "src/engine/loop/answer_stream.h"
+
+#include <gtest/gtest.h>
+
+#include "src/engine/session/running_model.h"
+#include "src/formats/checkpoint.h"
+
+namespace mneme {
+namespace {
+
+struct Told {
+  std::string text;
+  std::vector<TokenId> ids;
+};
+
+Told stream(const Tokenizer& tokenizer, const std::vector<TokenId>& ids, std::vector<std::string> stop) {
+  AnswerStream answer(tokenizer, std::move(stop));
+  Told told;
+  const auto take = [&](AnswerStream::Piece piece) {
+    told.text += piece.text;
+    for (const OutputToken& t : piece.tokens) told.ids.push_back(t.id);
+  };
+  for (const TokenId id : ids) {
+    if (answer.stopped()) break;
+    take(answer.push({.id = id, .logprob = 0, .top = {}}));
+  }
+  take(answer.finish());
+  return told;
+}
+
+TEST(AnswerStream, TellsEveryTokenWithItsText) {
+  const auto checkpoint = Checkpoint::open(MNEME_MODEL_FILE);
+  const TextSide text(*checkpoint);
+  const Tokenizer& t = *text.tokenizer;
+  const std::string words = "The harbour, on Tuesday: 4711. \xe2\x82\xac and \xf0\x9f\x90\x98!";
+  const auto ids = t.encode(words, {});
+  EXPECT_EQ(stream(t, ids, {}).text, words);
+  EXPECT_EQ(stream(t, ids, {}).ids, ids);
+  EXPECT_EQ(stream(t, ids, {"nowhere"}).ids, ids);
+  EXPECT_EQ(stream(t, {}, {"x"}).text, "");
+
+  // Of a stop string nothing is told, neither text nor tokens whose text begins in it.
+  const Told stopped = stream(t, ids, {"Tuesday"});
+  EXPECT_EQ(stopped.text, "The harbour, on ");
+  EXPECT_TRUE(t.decode(stopped.ids).starts_with("The harbour, on"));
+  EXPECT_LT(stopped.ids.size(), ids.size());
+  EXPECT_EQ(t.decode(stopped.ids).find("esday"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace mneme

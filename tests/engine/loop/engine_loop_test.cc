@@ -1,0 +1,118 @@
+// One engine for the loop's callers and for sessions: the same answers as alone, whoever steps, and whoever ends first.
+#include "src/engine/loop/engine_loop.h"
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "tests/short_document.h"
+#include "tests/test_threads.h"
+
+namespace mneme {
+namespace {
+
+class NoMetrics final : public LoopMetrics {
+ public:
+  void set(const Gauges&) override {}
+  void count_step(std::int64_t, double) override {}
+  void count_prefix(std::int64_t, std::int64_t) override {}
+  void count_answer(const Answer&) override {}
+  void count_method(std::string_view, const KvMethodStats&) override {}
+};
+
+// Waits on the test's thread for what the loop's thread tells.
+class Waiter final : public GenerationSink {
+ public:
+  void on_event(GenerationEvent event) override {
+    const std::lock_guard lock(mutex_);
+    for (const OutputToken& token : event.tokens) tokens_.push_back(token.id);
+    ended_ = ended_ || event.end || event.failure;
+    changed_.notify_all();
+  }
+  std::vector<TokenId> tokens() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return ended_; });
+    return tokens_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<TokenId> tokens_;
+  bool ended_ = false;
+};
+
+RunningModel start() {
+  return start_model(Checkpoint::open(MNEME_MODEL_FILE), nullptr,
+                     {.context = 1024,
+                      .kv_memory_bytes = 256 << 20,
+                      .max_batched_tokens = 64,
+                      .threads = kTestThreads,
+                      .pin_threads = false,
+                      .deterministic = true},
+                     {});
+}
+
+std::unique_ptr<EngineLoop> make_loop(NoMetrics& metrics) {
+  return std::make_unique<EngineLoop>(start, EngineLoop::Options{.max_in_flight = 64, .keeper = {.prefix_cache = true}},
+                                      metrics, [](std::vector<Delivery> news) {
+                                        for (Delivery& d : news) d.sink->on_event(std::move(d.event));
+                                      });
+}
+
+GenerationInput input_of(const EngineLoop& loop, std::int32_t max_tokens) {
+  GenerationInput input;
+  input.prompt = loop.model().text->prompt_of({.document = kDocument, .question = kAboutHarbour}, {}, true).tokens;
+  input.max_tokens = max_tokens;
+  input.ignore_end = true;
+  return input;
+}
+
+std::shared_ptr<Waiter> ask(EngineLoop& loop, std::int32_t max_tokens) {
+  auto waiter = std::make_shared<Waiter>();
+  EXPECT_TRUE(loop.submit(input_of(loop, max_tokens), waiter));
+  return waiter;
+}
+
+TEST(EngineLoop, SessionsAndCallersShareAnEngineAndAnswerAsAlone) {
+  NoMetrics metrics;
+  const auto loop = make_loop(metrics);
+  constexpr int kTokens = 12;
+  const std::vector<TokenId> alone = ask(*loop, kTokens)->tokens();
+  ASSERT_EQ(alone.size(), static_cast<std::size_t>(kTokens));
+  std::vector<std::vector<std::int32_t>> answers(2);
+  std::vector<std::thread> threads;
+  for (std::vector<std::int32_t>& answer : answers)
+    threads.emplace_back([&] {
+      Session session(loop->language_model());
+      session.read({.document = kDocument});
+      answer = session.ask({.question = kAboutHarbour}, {.max_tokens = kTokens, .ignore_end = true}).tokens;
+    });
+  std::vector<std::shared_ptr<Waiter>> waiters;
+  for (int i = 0; i < 4; ++i) waiters.push_back(ask(*loop, kTokens));
+  for (const auto& waiter : waiters) EXPECT_EQ(waiter->tokens(), alone);
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& answer : answers) EXPECT_EQ(answer, alone);
+}
+
+TEST(EngineLoop, ASessionOutlivesTheLoopAndWhatRanInIt) {
+  NoMetrics metrics;
+  auto loop = make_loop(metrics);
+  Session session(loop->language_model());
+  session.read({.document = kDocument});
+  ask(*loop, 512);
+  loop.reset();
+  const Answer answer = session.ask({.question = kAboutHarbour}, {.max_tokens = 8, .ignore_end = true});
+  EXPECT_EQ(answer.tokens.size(), 8u);
+}
+
+TEST(EngineLoop, TellsWhatStartingTheModelThrows) {
+  NoMetrics metrics;
+  const auto fails = []() -> RunningModel { throw Error(ErrorKind::kFile, "no such model"); };
+  EXPECT_THROW(EngineLoop(fails, {}, metrics, [](std::vector<Delivery>) {}), Error);
+}
+
+}  // namespace
+}  // namespace mneme
