@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/eval/task.h"
+#include "apps/eval/generated/task.h"
 #include "src/engine/engine.h"
 #include "src/text/chat/chat_format.h"
 #include "src/text/tokenizer/tokenizer.h"
