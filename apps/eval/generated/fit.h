@@ -14,11 +14,10 @@ struct Fit {
   std::int64_t size = 0;  // it was made with
 };
 
-// make(size) at the largest multiple of `step` whose prompt and prefix have at most `tokens` tokens, by bisection over
-// the multiples. Prompts grow with the size up to a few tokens, so a result that does not fit after all is shrunk by
-// one step at a time.
+// make(size) at the largest multiple of `step` whose prompt and prefix have at most `tokens` tokens, by
+// interpolation between multiples.
 //
-// Requires  step >= 1. Errors  kOption: make(step) does not fit; `what` names the task.
+// Requires  step >= 1; prompts grow with their size. Errors  kOption: make(step) does not fit; `what` names the task.
 Fit largest_fit(std::string_view what, std::int64_t tokens, std::int64_t step, const TokenCounter& counter,
                 FunctionRef<GeneratedQuestion(std::int64_t size)> make);
 

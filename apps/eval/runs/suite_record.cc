@@ -1,0 +1,77 @@
+#include "apps/eval/runs/suite_record.h"
+
+#include "src/base/error.h"
+
+namespace mneme::eval {
+
+nlohmann::json to_json(const SuiteRecord& r) {
+  nlohmann::json answers = nlohmann::json::array(), along = nlohmann::json::array();
+  for (const SuiteAnswer& a : r.answers)
+    answers.push_back({{"id", a.id},
+                       {"groups", a.groups},
+                       {"texts", a.texts},
+                       {"scores", a.scores},
+                       {"tokens", a.tokens},
+                       {"depth", a.depth},
+                       {"truncated", a.truncated}});
+  for (const AlongPoint& p : r.along)
+    along.push_back({p.tokens, p.checks, p.corrections, p.selections, p.reused, p.selected, p.replaced, p.attended,
+                     p.attended_heads, p.kv_bytes, p.method_bytes, p.segments, p.units_attended, p.segments_attended});
+  return {{"unit", r.unit},
+          {"task", r.task},
+          {"length", r.length},
+          {"unit_id", r.unit_id},
+          {"method", r.method},
+          {"prompt_tokens", r.prompt_tokens},
+          {"answers", answers},
+          {"log_likelihood", r.log_likelihood},
+          {"scored_tokens", r.scored_tokens},
+          {"prefill_seconds", r.prefill_seconds},
+          {"seconds", r.seconds},
+          {"cost", cost_json(r.cost)},
+          {"along", along}};
+}
+
+SuiteRecord suite_record_from_json(const nlohmann::json& j, const std::string& where) {
+  try {
+    SuiteRecord r{.unit = j.at("unit"),
+                  .task = j.at("task"),
+                  .length = j.at("length"),
+                  .unit_id = j.at("unit_id"),
+                  .method = j.at("method"),
+                  .prompt_tokens = j.at("prompt_tokens")};
+    for (const auto& a : j.at("answers"))
+      r.answers.push_back({.id = a.at("id"),
+                           .groups = a.at("groups").get<std::vector<std::string>>(),
+                           .texts = a.at("texts").get<std::vector<std::string>>(),
+                           .scores = a.at("scores").get<std::vector<double>>(),
+                           .tokens = a.at("tokens"),
+                           .depth = a.at("depth"),
+                           .truncated = a.at("truncated")});
+    r.log_likelihood = j.at("log_likelihood");
+    r.scored_tokens = j.at("scored_tokens");
+    r.prefill_seconds = j.at("prefill_seconds");
+    r.seconds = j.at("seconds");
+    r.cost = cost_from_json(j.at("cost"));
+    for (const auto& p : j.at("along"))
+      r.along.push_back({.tokens = p.at(0),
+                         .checks = p.at(1),
+                         .corrections = p.at(2),
+                         .selections = p.at(3),
+                         .reused = p.at(4),
+                         .selected = p.at(5),
+                         .replaced = p.at(6),
+                         .attended = p.at(7),
+                         .attended_heads = p.at(8),
+                         .kv_bytes = p.at(9),
+                         .method_bytes = p.at(10),
+                         .segments = p.at(11),
+                         .units_attended = p.at(12),
+                         .segments_attended = p.at(13)});
+    return r;
+  } catch (const nlohmann::json::exception& e) {
+    fail(ErrorKind::kFormat, "{}: expected a record of a run, found another line ({})", where, e.what());
+  }
+}
+
+}  // namespace mneme::eval
