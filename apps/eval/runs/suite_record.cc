@@ -4,13 +4,32 @@
 
 namespace mneme::eval {
 
+void add_layers(SuiteRecord& record, const MethodStats& stats) {
+  record.layers.resize(stats.layers.size());
+  for (std::size_t l = 0; l < stats.layers.size(); ++l) {
+    const LayerStats& s = stats.layers[l];
+    LayerCost& c = record.layers[l];
+    c.attended += s.attended_tokens;
+    c.attended_heads += s.attended_heads;
+    for (std::size_t h = 0; h < s.gate_checks.size(); ++h) {
+      c.checks += s.gate_checks[h];
+      c.corrections += s.corrections[h];
+    }
+    c.selected += s.selected_units;
+    c.replaced += s.replaced_units;
+  }
+}
+
 nlohmann::json to_json(const SuiteRecord& r) {
-  nlohmann::json answers = nlohmann::json::array(), along = nlohmann::json::array();
+  nlohmann::json answers = nlohmann::json::array(), along = nlohmann::json::array(), layers = nlohmann::json::array();
+  for (const LayerCost& c : r.layers)
+    layers.push_back({c.attended, c.attended_heads, c.checks, c.corrections, c.selected, c.replaced});
   for (const SuiteAnswer& a : r.answers)
     answers.push_back({{"id", a.id},
                        {"groups", a.groups},
                        {"texts", a.texts},
                        {"scores", a.scores},
+                       {"lines", a.lines},
                        {"tokens", a.tokens},
                        {"depth", a.depth},
                        {"truncated", a.truncated}});
@@ -29,7 +48,8 @@ nlohmann::json to_json(const SuiteRecord& r) {
           {"prefill_seconds", r.prefill_seconds},
           {"seconds", r.seconds},
           {"cost", cost_json(r.cost)},
-          {"along", along}};
+          {"along", along},
+          {"layers", layers}};
 }
 
 SuiteRecord suite_record_from_json(const nlohmann::json& j, const std::string& where) {
@@ -45,6 +65,7 @@ SuiteRecord suite_record_from_json(const nlohmann::json& j, const std::string& w
                            .groups = a.at("groups").get<std::vector<std::string>>(),
                            .texts = a.at("texts").get<std::vector<std::string>>(),
                            .scores = a.at("scores").get<std::vector<double>>(),
+                           .lines = a.at("lines").get<std::vector<double>>(),
                            .tokens = a.at("tokens"),
                            .depth = a.at("depth"),
                            .truncated = a.at("truncated")});
@@ -68,6 +89,13 @@ SuiteRecord suite_record_from_json(const nlohmann::json& j, const std::string& w
                          .segments = p.at(11),
                          .units_attended = p.at(12),
                          .segments_attended = p.at(13)});
+    for (const auto& c : j.at("layers"))
+      r.layers.push_back({.attended = c.at(0),
+                          .attended_heads = c.at(1),
+                          .checks = c.at(2),
+                          .corrections = c.at(3),
+                          .selected = c.at(4),
+                          .replaced = c.at(5)});
     return r;
   } catch (const nlohmann::json::exception& e) {
     fail(ErrorKind::kFormat, "{}: expected a record of a run, found another line ({})", where, e.what());

@@ -23,12 +23,22 @@ struct AlongPoint {
   std::int64_t segments = 0, units_attended = 0, segments_attended = 0;
 };
 
+// What one layer of a method did, summed over the answers of a record.
+struct LayerCost {
+  std::int64_t attended = 0, attended_heads = 0;
+  std::int64_t checks = 0, corrections = 0;
+  std::int64_t selected = 0, replaced = 0;
+};
+
 struct SuiteAnswer {
   std::string id;
   std::vector<std::string> groups;
   std::vector<std::string> texts;  // one a sample
   std::vector<double> scores;      // 0 to 1, one a sample
-  std::int64_t tokens = 0;         // of all samples
+  // Of long answers, one a line of the reference, 0 to 1: whether the first sample has it in the same line; where the
+  // answer was fed, the share of its tokens that were foreseen.
+  std::vector<double> lines;
+  std::int64_t tokens = 0;  // of all samples
   double depth = -1;
   bool truncated = false;
 };
@@ -46,7 +56,11 @@ struct SuiteRecord {
   double prefill_seconds = 0, seconds = 0;
   MethodCost cost;
   std::vector<AlongPoint> along;
+  std::vector<LayerCost> layers;
 };
+
+// Adds a sequence's counters to those of its record.
+void add_layers(SuiteRecord& record, const MethodStats& stats);
 
 nlohmann::json to_json(const SuiteRecord& record);
 // Errors  kFormat: `where` is no record.

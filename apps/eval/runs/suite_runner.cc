@@ -27,26 +27,43 @@ std::int32_t argmax(std::span<const float> logits) {
   return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-// Lines of the reference, each as it is where every token of it was foreseen, else marked as missed.
-std::string foreseen_lines(const Tokenizer& tokenizer, std::span<const TokenId> wanted,
-                           const std::map<std::int32_t, std::int32_t>& predicted, std::int32_t first) {
-  std::string text, line, said;
-  bool right = true;
+// What a model would have said in place of a reference that was fed.
+struct Foreseen {
+  std::string text;           // each line as it is where every token of it was foreseen, else what was said, marked
+  std::vector<double> lines;  // shares of foreseen tokens
+};
+
+Foreseen foreseen(const Tokenizer& tokenizer, std::span<const TokenId> wanted,
+                  const std::map<std::int32_t, std::int32_t>& predicted, std::int32_t first) {
+  Foreseen out;
+  std::string line, said;
+  double right = 0, n = 0;
   const auto close = [&] {
-    text += right ? line : "~" + replaced_all(said, "\n", " ") + "\n";
+    out.text += right == n ? line : "~" + replaced_all(said, "\n", " ") + "\n";
+    out.lines.push_back(right / n);
     line.clear(), said.clear();
-    right = true;
+    right = n = 0;
   };
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     const auto found = predicted.find(first + static_cast<std::int32_t>(i));
     const TokenId token = found == predicted.end() ? -1 : found->second;
-    right = right && token == wanted[i];
+    right += token == wanted[i] ? 1 : 0;
+    ++n;
     line += tokenizer.token_bytes(wanted[i]);
     if (token >= 0) said += tokenizer.token_bytes(token);
     if (line.ends_with("\n")) close();
   }
   if (!line.empty()) close();
-  return text;
+  return out;
+}
+
+// Whether each line of the reference stands in the same line of the answer.
+std::vector<double> matching_lines(std::string_view answer, std::string_view reference) {
+  const auto said = split_at(answer, '\n'), wanted = split_at(stripped(reference), '\n');
+  std::vector<double> lines;
+  for (std::size_t i = 0; i < wanted.size(); ++i)
+    lines.push_back(i < said.size() && stripped(said[i]) == stripped(wanted[i]) ? 1 : 0);
+  return lines;
 }
 
 }  // namespace
@@ -114,6 +131,13 @@ std::string SuiteRunner::answer_text(const Question& q, const Asked& asked) cons
   return text.substr(0, text.find('\n'));
 }
 
+void SuiteRunner::take_cost(RequestId id, const Plan& plan, SuiteRecord& record) const {
+  const MethodStats* stats = engine_.method_stats(id);
+  if (stats == nullptr) return;
+  add_cost(record.cost, cost_of(*stats, plan.shape, plan));
+  add_layers(record, *stats);
+}
+
 AlongPoint SuiteRunner::point_of(RequestId id, std::int64_t tokens, std::int32_t prompt_end, const Plan& plan) const {
   AlongPoint p{.tokens = tokens};
   p.kv_bytes = static_cast<std::int64_t>(engine_.kv_bytes(id));
@@ -172,10 +196,10 @@ SuiteAnswer SuiteRunner::free_answer(const Question& q, RequestId base, const st
         q.item.scorer == "completion" ? q.item.answer_prefix + answer.texts.back() : answer.texts.back();
     answer.scores.push_back(scorer.score(scored, q.item.reference));
     answer.tokens += static_cast<std::int64_t>(a.tokens.size());
-    if (const MethodStats* stats = engine_.method_stats(a.id))
-      add_cost(record.cost, cost_of(*stats, plan->shape, *plan));
+    take_cost(a.id, *plan, record);
     engine_.release(a.id);
   }
+  if (q.item.scorer == "lines") answer.lines = matching_lines(answer.texts.front(), q.item.reference.answers.front());
   return answer;
 }
 
@@ -190,24 +214,24 @@ SuiteAnswer SuiteRunner::forced_answer(const Question& q, RequestId base, const 
   input.decode_prompt_tail = static_cast<std::int32_t>(input.prompt.size());
   input.score_tail = true;
   std::map<std::int32_t, std::int32_t> predicted;  // by the position of the predicted token
-  input.on_logits = [&](std::int32_t position, std::span<const float> logits) {
-    predicted[position + 1] = argmax(logits);
-  };
+  input.on_logits = [&](std::int32_t position, std::span<const float> logits) { predicted[position] = argmax(logits); };
   const RequestId id = base.valid() ? forks_.ask(base, n_document, std::move(input)) : engine_.submit(std::move(input));
   std::int32_t next = std::max(options_.along_every, 1);
   const auto after = [&] {
-    const std::int32_t done = predicted.empty() ? 0 : predicted.rbegin()->first - prompt_end;
+    const std::int32_t done = predicted.empty() ? 0 : predicted.rbegin()->first + 1 - prompt_end;
     if (options_.along_every == 0 || done < next) return;
     record.along.push_back(point_of(id, done, prompt_end, *plan));
     next = done + options_.along_every;
   };
   forks_.finish({}, after);
   SuiteAnswer answer{.id = q.item.id, .groups = q.item.groups, .depth = q.item.depth, .truncated = q.prompt.truncated};
-  answer.texts.push_back(foreseen_lines(tokenizer_, wanted, predicted, prompt_end));
+  Foreseen said = foreseen(tokenizer_, wanted, predicted, prompt_end);
+  answer.texts.push_back(std::move(said.text));
+  answer.lines = std::move(said.lines);
   const ScorerRow& scorer = options_.grader != nullptr ? *options_.grader : find_scorer(q.item.scorer);
   answer.scores.push_back(scorer.score(answer.texts.back(), q.item.reference));
   answer.tokens = static_cast<std::int64_t>(wanted.size());
-  if (const MethodStats* stats = engine_.method_stats(id)) add_cost(record.cost, cost_of(*stats, plan->shape, *plan));
+  take_cost(id, *plan, record);
   const RequestStats stats = engine_.stats(id);
   record.log_likelihood += stats.tail_log_likelihood;
   record.scored_tokens += stats.tail_scored;
@@ -229,7 +253,7 @@ void SuiteRunner::score_text(const Question& q, const std::shared_ptr<const Plan
   const RequestStats stats = engine_.stats(id);
   record.log_likelihood = stats.tail_log_likelihood;
   record.scored_tokens = stats.tail_scored;
-  if (const MethodStats* m = engine_.method_stats(id)) add_cost(record.cost, cost_of(*m, plan->shape, *plan));
+  take_cost(id, *plan, record);
   engine_.release(id);
 }
 

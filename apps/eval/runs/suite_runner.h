@@ -53,6 +53,7 @@ class SuiteRunner {
   SuiteAnswer forced_answer(const Question& q, RequestId base, const std::shared_ptr<const Plan>& plan,
                             SuiteRecord& record);
   void score_text(const Question& q, const std::shared_ptr<const Plan>& plan, SuiteRecord& record);
+  void take_cost(RequestId id, const Plan& plan, SuiteRecord& record) const;
   AlongPoint point_of(RequestId id, std::int64_t tokens, std::int32_t prompt_end, const Plan& plan) const;
   std::string answer_text(const Question& q, const Asked& asked) const;
 

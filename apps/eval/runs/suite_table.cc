@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -310,6 +311,61 @@ std::string along_markdown(const std::vector<SuiteRecord>& records) {
     }
   }
   return rows.empty() ? "" : markdown_table(head, rows, 4);
+}
+
+namespace {
+
+constexpr std::size_t kParts = 8;
+
+// Means of the lines of each part of the answers of one (task, length, method).
+struct LineParts {
+  std::string task, method;
+  std::int64_t length = 0;
+  std::array<double, kParts> sums{}, counts{};
+
+  double percent(std::size_t part) const { return 100 * ratio(sums[part], counts[part]); }
+};
+
+std::vector<LineParts> line_parts(const std::vector<SuiteRecord>& records) {
+  std::vector<LineParts> all;
+  for (const SuiteRecord& r : records)
+    for (const SuiteAnswer& a : r.answers) {
+      if (a.lines.empty()) continue;
+      auto at = std::find_if(all.begin(), all.end(), [&](const LineParts& p) {
+        return p.task == r.task && p.method == r.method && p.length == r.length;
+      });
+      if (at == all.end()) at = all.insert(all.end(), {.task = r.task, .method = r.method, .length = r.length});
+      for (std::size_t i = 0; i < a.lines.size(); ++i) {
+        const std::size_t part = i * kParts / a.lines.size();
+        at->sums[part] += a.lines[i];
+        ++at->counts[part];
+      }
+    }
+  return all;
+}
+
+}  // namespace
+
+std::string lines_markdown(const std::vector<SuiteRecord>& records) {
+  Row head = {"task", "length", "method"};
+  for (std::size_t part = 1; part <= kParts; ++part) head.push_back(fmt::format("lines to {}/{}", part, kParts));
+  std::vector<Row> rows;
+  for (const LineParts& p : line_parts(records)) {
+    rows.push_back({p.task, std::to_string(p.length), p.method});
+    for (std::size_t part = 0; part < kParts; ++part)
+      rows.back().push_back(p.counts[part] == 0 ? "-" : fmt::format("{:.1f}", p.percent(part)));
+  }
+  return rows.empty() ? "" : markdown_table(head, rows, 3);
+}
+
+nlohmann::json lines_json(const std::vector<SuiteRecord>& records) {
+  nlohmann::json all = nlohmann::json::array();
+  for (const LineParts& p : line_parts(records)) {
+    nlohmann::json parts = nlohmann::json::array();
+    for (std::size_t part = 0; part < kParts; ++part) parts.push_back(p.percent(part));
+    all.push_back({{"task", p.task}, {"length", p.length}, {"method", p.method}, {"percent_by_eighth", parts}});
+  }
+  return all;
 }
 
 nlohmann::json suite_json(const SuiteSummary& summary) {

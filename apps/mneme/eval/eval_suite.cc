@@ -85,13 +85,16 @@ nlohmann::json suite_settings(const EvalSetup& setup, const SuiteCommand& o, con
 void print_suite(const std::vector<eval::SuiteRecord>& records, const nlohmann::json& settings,
                  eval::TableLayout layout, const SuiteCommand& o, const EvalSetup& setup) {
   const eval::SuiteSummary summary = eval::summarise_suite(records);
-  const std::string along = eval::along_markdown(records);
-  const std::string table = eval::suite_markdown(summary, layout) + (along.empty() ? "" : "\n" + along);
+  std::string table = eval::suite_markdown(summary, layout);
+  const std::string along = eval::along_markdown(records), lines = eval::lines_markdown(records);
+  for (const std::string& more : {lines, along})
+    if (!more.empty()) table += "\n" + more;
   if (setup.json) {
     nlohmann::json out = eval::suite_json(summary);
     out["origin"] = eval_origin();
     out["settings"] = settings;
     if (!along.empty()) out["along"] = eval::along_json(records);
+    if (!lines.empty()) out["lines"] = eval::lines_json(records);
     fmt::print("{}\n", out.dump(1));
   } else {
     fmt::print("{}, the question through {}{}\n\n{}", settings.value("suite", ""), settings.value("question", ""),

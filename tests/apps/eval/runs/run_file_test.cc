@@ -32,7 +32,9 @@ SuiteRecord record_of(std::int64_t unit, const std::string& method) {
                        .tokens = unit});
   r.cost.steps = unit + 1;
   r.cost.kv_bytes = 1024 * unit;
+  r.answers.back().lines = {1, 0.25};
   r.along.push_back({.tokens = 4, .checks = 2, .corrections = 1});
+  r.layers = {{.attended = unit, .attended_heads = 1}};
   return r;
 }
 
@@ -45,7 +47,7 @@ void complete(RunFile& run, const Shard& shard, std::int64_t most = 1000) {
 std::string table_of(std::vector<SuiteRecord> records) {
   sort_records(records, settings());
   return suite_markdown(summarise_suite(records), TableLayout::kMethodRows) + along_markdown(records) +
-         suite_json(summarise_suite(records)).dump();
+         lines_markdown(records) + suite_json(summarise_suite(records)).dump();
 }
 
 std::string text_of(const std::string& path) {
