@@ -12,6 +12,10 @@ RESULTS = ROOT / "bench" / "results"
 
 DECODE = "mneme bench decode --shape llama-3.1-8b --device cuda --no-progress --json"
 SELECT = "--kv-budget 2048 --kv-sink 512 --kv-recent 512 --dense-layers 0 --turnover 0.2"
+NEEDLE = "mneme eval -m models/needle-27m-q8_0.gguf --json --no-progress"
+SMOLLM2 = "mneme eval -m models/smollm2-135m-instruct-q4_1.gguf --json --no-progress"
+PAPER = f"{NEEDLE} --suite facts --tasks number,where,register,chain --lengths 4096 --contexts 2 --dense-layers none"
+SIX = "--methods full,window,oracle,quest,freekv,louiskv,fier --budgets 512"
 DEPTHS = "--depth 2048,4096,8192,16384,32768,65536,131072"
 
 # What each record is and the commands that make it. `mneme` is replaced by the program that was built.
@@ -43,6 +47,22 @@ RECORDS = {
         ["mneme eval -m models/needle-27m-q8_0.gguf --device cuda --kv-store host --tasks number,where --lengths 12288 "
          "--contexts 10 --seed 7 --methods full,window,freekv,quest:unit=page:32,fier --budgets 256,512,1024,2048 "
          "--kv-sink 32 --kv-recent 128 --dense-layers none --json --no-progress"]),
+    "m12-papers-needle": (
+        "One table a seed paper, in its layout, with the shipped model on facts in 4,096 tokens; the papers' methods at "
+        "a budget of 512",
+        [f"{PAPER} --paper {paper} --budgets 512" for paper in ("freekv", "louiskv", "fier", "actqkv")]
+        + [f"{PAPER} --paper refreekv --budgets 512 --question prefill"]),
+    "m12-long-4k": (
+        "Answers of 4,096 tokens over 12,288: the states of a program, and a register in full; the reference is fed and "
+        "a line counts where every token of it was foreseen; shipped model",
+        [f"{NEEDLE} --suite long --tasks trace,register --lengths 12288 --max-tokens 4096 --forced --along 1024 "
+         "--dense-layers none --methods full,window,freekv:tau=0.8,freekv:tau=0.9,louiskv,fier "
+         "--budgets 512,1024,2048"]),
+    "m12-smollm2": (
+        "Suites that the program makes, 2,048 tokens, SmolLM2-135M-Instruct: full attention and six methods at a budget "
+        "of 512",
+        [f"{SMOLLM2} --suite niah --lengths 2048 {SIX}", f"{SMOLLM2} --suite passkey --lengths 2048 {SIX}",
+         f"{SMOLLM2} --suite ruler --lengths 2048 --contexts 3 {SIX}"]),
 }
 
 
