@@ -95,6 +95,7 @@ void add_eval(CLI::App& app, int& code) {
   add_kv_block_options(*c, o->kv);
   add_eval_ablate(*c, code);
   add_eval_calibrate(*c, code);
+  add_eval_figure(*c, code);
   add_eval_merge(*c, code);
   add_eval_similarity(*c, code);
   c->require_subcommand(0, 1);

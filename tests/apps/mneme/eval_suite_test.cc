@@ -147,6 +147,23 @@ TEST(EvalSuite, FeedsLongAnswersAndTellsWhatHappensAlongThem) {
   EXPECT_GT(out.at("along").back().at("kv_bytes").get<int>(), 0);
 }
 
+TEST(EvalFigure, DrawsFromAModelAndFromRuns) {
+  const TempFolder folder;
+  const std::string run = (folder.path() / "run.jsonl").string(), svg = (folder.path() / "f.svg").string();
+  out_of(facts({"--run", run}));
+  for (const char* name : {"budget", "turnover", "depth", "bytes"}) {
+    out_of({"eval", "figure", name, "--runs", run, "--svg", svg});
+    EXPECT_THAT(read_file(svg), testing::StartsWith("<svg")) << name;
+  }
+  const json map = json::parse(out_of(
+      {"eval", "figure", "sparsity-output", "-m", MNEME_MODEL_FILE, "--lengths", "700", "--json", "--no-progress"}));
+  ASSERT_EQ(map.at("data")[0].at("values").size(), 8u) << "layers";
+  EXPECT_EQ(map.at("data")[0].at("values")[0].size(), 8u) << "query heads";
+  const Outcome latency = mneme({"eval", "figure", "latency"});
+  EXPECT_NE(latency.code, 0);
+  EXPECT_THAT(latency.err, HasSubstr("mneme bench decode --device cuda"));
+}
+
 TEST(EvalSuite, SaysWhatIsWrongWithAnOption) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"--suite", "helmet"}, "no suite is called 'helmet'"},
