@@ -14,8 +14,8 @@ DECODE = "mneme bench decode --shape llama-3.1-8b --device cuda --no-progress --
 SELECT = "--kv-budget 2048 --kv-sink 512 --kv-recent 512 --dense-layers 0 --turnover 0.2"
 NEEDLE = "mneme eval -m models/needle-27m-q8_0.gguf --json --no-progress"
 SMOLLM2 = "mneme eval -m models/smollm2-135m-instruct-q4_1.gguf --json --no-progress"
-PAPER = f"{NEEDLE} --suite facts --tasks number,where,register,chain --lengths 4096 --contexts 2 --dense-layers none"
-SIX = "--methods full,window,oracle,quest,freekv,louiskv,fier --budgets 512"
+PAPER = f"{NEEDLE} --suite facts --tasks number,where,register,chain --lengths 4096 --contexts 1 --dense-layers none"
+SIX = "--lengths 1024 --methods full,window,oracle,quest,freekv,louiskv,fier --budgets 256"
 DEPTHS = "--depth 2048,4096,8192,16384,32768,65536,131072"
 
 # What each record is and the commands that make it. `mneme` is replaced by the program that was built.
@@ -59,10 +59,15 @@ RECORDS = {
          "--dense-layers none --methods full,window,freekv:tau=0.8,freekv:tau=0.9,louiskv,fier "
          "--budgets 512,1024,2048"]),
     "m12-smollm2": (
-        "Suites that the program makes, 2,048 tokens, SmolLM2-135M-Instruct: full attention and six methods at a budget "
-        "of 512",
-        [f"{SMOLLM2} --suite niah --lengths 2048 {SIX}", f"{SMOLLM2} --suite passkey --lengths 2048 {SIX}",
-         f"{SMOLLM2} --suite ruler --lengths 2048 --contexts 3 {SIX}"]),
+        "Suites that the program makes, 1,024 tokens, SmolLM2-135M-Instruct: full attention and six methods at a budget "
+        "of 256",
+        [f"{SMOLLM2} --suite niah {SIX}", f"{SMOLLM2} --suite passkey {SIX}",
+         f"{SMOLLM2} --suite ruler --contexts 1 {SIX}"]),
+    "m12-papers-smollm2": (
+        "The papers' methods on a needle at 10 depths of 1,024 tokens, SmolLM2-135M-Instruct, at a budget of 256",
+        [f"{SMOLLM2} --suite niah --lengths 1024 --paper {paper} --budgets 256"
+         for paper in ("freekv", "louiskv", "fier", "actqkv")]
+        + [f"{SMOLLM2} --suite niah --lengths 1024 --paper refreekv --budgets 256 --question prefill"]),
 }
 
 
