@@ -81,7 +81,7 @@ Shard parse_shard(std::string_view text) {
 void sort_records(std::vector<SuiteRecord>& records, const nlohmann::json& settings) {
   const auto labels = method_order(settings);
   const auto rank = [&](const SuiteRecord& r) {
-    return std::pair(r.unit, std::find(labels.begin(), labels.end(), r.method) - labels.begin());
+    return std::pair(r.context, std::find(labels.begin(), labels.end(), r.method) - labels.begin());
   };
   std::stable_sort(records.begin(), records.end(),
                    [&](const SuiteRecord& a, const SuiteRecord& b) { return rank(a) < rank(b); });
@@ -99,7 +99,7 @@ RunFile::RunFile(std::string path, nlohmann::json settings, const Shard& shard) 
            key.empty() ? kShard : key);
     }
     records_ = std::move(run.records);
-    for (const SuiteRecord& r : records_) known_.insert({r.unit, r.method});
+    for (const SuiteRecord& r : records_) known_.insert({r.context, r.method});
   }
   // Rewritten whole, so that no cut line stays before the next record; the old file is there until the new one is.
   std::string text = head.dump() + "\n";
@@ -109,8 +109,8 @@ RunFile::RunFile(std::string path, nlohmann::json settings, const Shard& shard) 
   file.commit();
 }
 
-bool RunFile::has(std::int64_t unit, std::string_view method) const {
-  return known_.contains({unit, std::string(method)});
+bool RunFile::has(std::int64_t context, std::string_view method) const {
+  return known_.contains({context, std::string(method)});
 }
 
 void RunFile::append(SuiteRecord record) {
@@ -119,7 +119,7 @@ void RunFile::append(SuiteRecord record) {
     out << to_json(record).dump() << "\n";
     if (!out.flush()) fail(ErrorKind::kFile, "--run {}: cannot be written", path_);
   }
-  known_.insert({record.unit, record.method});
+  known_.insert({record.context, record.method});
   records_.push_back(std::move(record));
 }
 
@@ -133,11 +133,11 @@ MergedRun merge_runs(const std::vector<std::string>& paths) {
       fail(ErrorKind::kOption, "{}: its settings differ from those of {} ({})", path, paths.front(),
            differing_key(merged.settings, run.head.at(kSettings)));
     for (SuiteRecord& r : run.records)
-      if (known.insert({r.unit, r.method}).second) merged.records.push_back(std::move(r));
+      if (known.insert({r.context, r.method}).second) merged.records.push_back(std::move(r));
   }
   sort_records(merged.records, merged.settings);
-  const auto wanted =
-      merged.settings.value("units", std::int64_t{0}) * static_cast<std::int64_t>(method_order(merged.settings).size());
+  const auto wanted = merged.settings.value("n_contexts", std::int64_t{0}) *
+                      static_cast<std::int64_t>(method_order(merged.settings).size());
   merged.missing = wanted - static_cast<std::int64_t>(known.size());
   return merged;
 }

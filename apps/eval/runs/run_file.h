@@ -14,10 +14,10 @@
 
 namespace mneme::eval {
 
-// The k-th of n parts, k from 1: units u with u % n == k - 1.
+// The k-th of n parts, k from 1: contexts u with u % n == k - 1.
 struct Shard {
   std::int64_t k = 1, n = 1;
-  bool has(std::int64_t unit) const { return unit % n == k - 1; }
+  bool has(std::int64_t context) const { return context % n == k - 1; }
 };
 // "3/8". Errors  kOption.
 Shard parse_shard(std::string_view text);
@@ -31,7 +31,7 @@ class RunFile {
   RunFile(std::string path, nlohmann::json settings, const Shard& shard);
 
   const std::vector<SuiteRecord>& records() const { return records_; }
-  bool has(std::int64_t unit, std::string_view method) const;
+  bool has(std::int64_t context, std::string_view method) const;
   // Errors  kFile.
   void append(SuiteRecord record);
 
@@ -43,10 +43,10 @@ class RunFile {
 
 struct MergedRun {
   nlohmann::json settings;
-  std::vector<SuiteRecord> records;  // by unit, then in the order of the settings' methods
-  std::int64_t missing = 0;          // (unit, method) pairs without a record
+  std::vector<SuiteRecord> records;  // by context, then in the order of the settings' methods
+  std::int64_t missing = 0;          // (context, method) pairs without a record
 };
-// Records of files with the same settings; the first of several records of one (unit, method) counts.
+// Records of files with the same settings; the first of several records of one (context, method) counts.
 //
 // Errors  as RunFile; kOption: files of different settings (the key that differs is named).
 MergedRun merge_runs(const std::vector<std::string>& paths);

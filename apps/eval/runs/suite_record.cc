@@ -36,10 +36,10 @@ nlohmann::json to_json(const SuiteRecord& r) {
   for (const AlongPoint& p : r.along)
     along.push_back({p.tokens, p.checks, p.corrections, p.selections, p.reused, p.selected, p.replaced, p.attended,
                      p.attended_heads, p.kv_bytes, p.method_bytes, p.segments, p.units_attended, p.segments_attended});
-  return {{"unit", r.unit},
+  return {{"context", r.context},
           {"task", r.task},
           {"length", r.length},
-          {"unit_id", r.unit_id},
+          {"context_id", r.context_id},
           {"method", r.method},
           {"prompt_tokens", r.prompt_tokens},
           {"answers", answers},
@@ -54,10 +54,10 @@ nlohmann::json to_json(const SuiteRecord& r) {
 
 SuiteRecord suite_record_from_json(const nlohmann::json& j, const std::string& where) {
   try {
-    SuiteRecord r{.unit = j.at("unit"),
+    SuiteRecord r{.context = j.at("context"),
                   .task = j.at("task"),
                   .length = j.at("length"),
-                  .unit_id = j.at("unit_id"),
+                  .context_id = j.at("context_id"),
                   .method = j.at("method"),
                   .prompt_tokens = j.at("prompt_tokens")};
     for (const auto& a : j.at("answers"))

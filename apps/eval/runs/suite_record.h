@@ -1,4 +1,4 @@
-// What one method answered on one unit of a suite, and what it cost.
+// What one method answered on one context of a suite, and what it cost.
 #pragma once
 
 #include <cstdint>
@@ -44,15 +44,15 @@ struct SuiteAnswer {
 };
 
 struct SuiteRecord {
-  std::int64_t unit = 0;  // in the order of the suite
+  std::int64_t context = 0;  // in the order of the suite
   std::string task;
   std::int64_t length = 0;
-  std::string unit_id, method;
+  std::string context_id, method;
   std::int64_t prompt_tokens = 0;
   std::vector<SuiteAnswer> answers;
   double log_likelihood = 0;  // perplexity suites
   std::int64_t scored_tokens = 0;
-  // Wall time: of reading the document (by the first method of the unit; others share it), and of this method.
+  // Wall time: of reading the document (by the first method of the context; others share it), and of this method.
   double prefill_seconds = 0, seconds = 0;
   MethodCost cost;
   std::vector<AlongPoint> along;

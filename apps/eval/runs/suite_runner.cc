@@ -83,9 +83,9 @@ SuiteRunner::SuiteRunner(Engine& engine, const Tokenizer& tokenizer, SuiteRunOpt
     if (tokenizer.is_end(id)) end_tokens_.push_back(id);
 }
 
-std::vector<SuiteRunner::Question> SuiteRunner::questions_of(const SuiteUnit& unit) const {
+std::vector<SuiteRunner::Question> SuiteRunner::questions_of(const SuiteContext& context) const {
   std::vector<Question> questions;
-  for (SuiteItem& item : unit.make()) {
+  for (SuiteItem& item : context.make()) {
     Question q{std::move(item), {}};
     const std::int64_t prefix = TokenizerCounter(tokenizer_).count(q.item.answer_prefix);
     const std::int64_t room =
@@ -95,7 +95,7 @@ std::vector<SuiteRunner::Question> SuiteRunner::questions_of(const SuiteUnit& un
            "{} {}: an answer of {} tokens leaves no room for a prompt in a context of {}; give a longer "
            "--max-model-len, "
            "or fewer --max-tokens",
-           unit.task, q.item.id, q.item.max_tokens, engine_.options().context);
+           context.task, q.item.id, q.item.max_tokens, engine_.options().context);
     if (options_.measure == SuiteMeasure::kPerplexity) {
       auto tokens = tokenizer_.encode(q.item.prompt, {.add_bos = true});
       tokens.resize(std::min(tokens.size(), static_cast<std::size_t>(q.item.max_tokens) + 1));
@@ -269,23 +269,23 @@ void SuiteRunner::answer(const std::vector<Question>& questions, RequestId base,
   }
 }
 
-void SuiteRunner::run(const SuiteUnit& unit, std::int64_t number, const std::vector<MethodSpec>& methods,
+void SuiteRunner::run(const SuiteContext& context, std::int64_t number, const std::vector<MethodSpec>& methods,
                       const std::function<void(const SuiteRecord&)>& done) {
-  const std::vector<Question> questions = questions_of(unit);
-  MNEME_CHECK(!questions.empty(), "unit {} of task {} has no question", unit.id, unit.task);
+  const std::vector<Question> questions = questions_of(context);
+  MNEME_CHECK(!questions.empty(), "context {} of task {} has no question", context.id, context.task);
   const std::vector<std::int32_t>& document = questions.front().prompt.document;
   for (const Question& q : questions)
-    MNEME_CHECK(q.prompt.document == document, "unit {} of task {} has several documents", unit.id, unit.task);
+    MNEME_CHECK(q.prompt.document == document, "context {} of task {} has several documents", context.id, context.task);
   const bool by_decode = document.empty() || options_.measure == SuiteMeasure::kPerplexity;
   RequestId exact;
   double prefill = 0;
   for (const MethodSpec& method : methods) {
     const auto plan = compile(method.recipe, engine_.method_shape());
     SuiteRecord record{
-        .unit = number,
-        .task = unit.task,
-        .length = unit.length,
-        .unit_id = unit.id,
+        .context = number,
+        .task = context.task,
+        .length = context.length,
+        .context_id = context.id,
         .method = method.label,
         .prompt_tokens = static_cast<std::int64_t>(document.size() + questions[0].prompt.question.size())};
     if (!by_decode && !plan->binds_sequence() && !exact.valid()) {

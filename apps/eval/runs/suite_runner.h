@@ -1,4 +1,4 @@
-// One unit of a suite under every method.
+// One context of a suite under every method.
 //
 // A document is prefilled once, exactly, and forked for every question, sample and method; a method with a windowed
 // prefill reads it itself. The question goes through decode, a token a step, or through prefill.
@@ -36,15 +36,15 @@ class SuiteRunner {
  public:
   SuiteRunner(Engine& engine, const Tokenizer& tokenizer, SuiteRunOptions options);
 
-  // All methods on one unit; calls `done` after each.
+  // All methods on one context; calls `done` after each.
   //
-  // Errors  kOption: a question and its answer do not fit the context. What the unit's reader throws.
-  void run(const SuiteUnit& unit, std::int64_t number, const std::vector<MethodSpec>& methods,
+  // Errors  kOption: a question and its answer do not fit the context. What the context's reader throws.
+  void run(const SuiteContext& context, std::int64_t number, const std::vector<MethodSpec>& methods,
            const std::function<void(const SuiteRecord&)>& done);
 
  private:
   struct Question;
-  std::vector<Question> questions_of(const SuiteUnit& unit) const;
+  std::vector<Question> questions_of(const SuiteContext& context) const;
   void answer(const std::vector<Question>& questions, RequestId base, const std::shared_ptr<const Plan>& plan,
               SuiteRecord& record);
   RequestInput input_of(const Question& q, int sample, const std::shared_ptr<const Plan>& plan) const;

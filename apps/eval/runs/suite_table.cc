@@ -24,7 +24,7 @@ SuiteCell& cell_of(std::vector<SuiteCell>& cells, const std::string& column, std
   return at != cells.end() ? *at : cells.emplace_back(SuiteCell{.column = column, .method = method, .length = length});
 }
 
-using Key = std::tuple<std::int64_t, std::size_t>;  // unit, question
+using Key = std::tuple<std::int64_t, std::size_t>;  // context, question
 
 void add_answer(SuiteCell& cell, const SuiteAnswer& a, const double* full) {
   const double mean = average_of_runs(a.scores);
@@ -234,7 +234,7 @@ SuiteSummary summarise_suite(const std::vector<SuiteRecord>& records) {
   std::map<Key, double> full;
   for (const SuiteRecord& r : records)
     for (std::size_t i = 0; r.method == "full" && i < r.answers.size(); ++i)
-      full[{r.unit, i}] = average_of_runs(r.answers[i].scores);
+      full[{r.context, i}] = average_of_runs(r.answers[i].scores);
   for (const SuiteRecord& r : records) {
     SuiteCell& cell = cell_of(out.tasks, r.task, r.length, r.method);
     add_cost(cell.cost, r.cost);
@@ -243,7 +243,7 @@ SuiteSummary summarise_suite(const std::vector<SuiteRecord>& records) {
     cell.prefill_seconds += r.prefill_seconds;
     cell.seconds += r.seconds;
     for (std::size_t i = 0; i < r.answers.size(); ++i) {
-      const auto base = full.find({r.unit, i});
+      const auto base = full.find({r.context, i});
       const double* of_full = base == full.end() ? nullptr : &base->second;
       add_answer(cell, r.answers[i], of_full);
       for (const std::string& group : r.answers[i].groups)
@@ -381,7 +381,7 @@ nlohmann::json along_json(const std::vector<SuiteRecord>& records) {
     for (const AlongPoint& p : r.along)
       all.push_back({{"task", r.task},
                      {"length", r.length},
-                     {"unit", r.unit},
+                     {"context", r.context},
                      {"method", r.method},
                      {"answer_tokens", p.tokens},
                      {"checks", p.checks},

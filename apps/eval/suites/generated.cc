@@ -30,18 +30,19 @@ SuiteItem needle_item(GeneratedQuestion q, std::string_view scorer, std::int32_t
   return item;
 }
 
-// Units at 10 even depths, `samples` times.
-std::vector<SuiteUnit> at_depths(const SuiteSetting& s, std::string_view task,
-                                 const std::function<SuiteItem(std::int64_t length, double depth, int number)>& make) {
+// Contexts at 10 even depths, `samples` times.
+std::vector<SuiteContext> at_depths(
+    const SuiteSetting& s, std::string_view task,
+    const std::function<SuiteItem(std::int64_t length, double depth, int number)>& make) {
   check_tasks(s.tasks, {task});
-  std::vector<SuiteUnit> units;
+  std::vector<SuiteContext> contexts;
   for (std::int64_t length : s.lengths)
     for (int i = 0; i < std::max(s.samples, 1) * kDepths; ++i)
-      units.push_back({std::string(task), length, std::to_string(i), [make, length, i] {
-                         const double depth = static_cast<double>(i % kDepths) / (kDepths - 1);
-                         return std::vector<SuiteItem>{make(length, depth, i)};
-                       }});
-  return units;
+      contexts.push_back({std::string(task), length, std::to_string(i), [make, length, i] {
+                            const double depth = static_cast<double>(i % kDepths) / (kDepths - 1);
+                            return std::vector<SuiteItem>{make(length, depth, i)};
+                          }});
+  return contexts;
 }
 
 // Text in the file's own wording, document and question apart.
@@ -70,7 +71,7 @@ std::vector<SuiteItem> facts_items(const TaskRow& task, const SuiteSetting& s, s
 
 }  // namespace
 
-std::vector<SuiteUnit> read_niah(const SuiteSetting& s) {
+std::vector<SuiteContext> read_niah(const SuiteSetting& s) {
   std::shared_ptr<const TextSource> essays;
   if (!s.data.empty()) essays = std::make_shared<const TextSource>(TextSource::read(files_of(s.data, ".txt")));
   return at_depths(s, "niah", [s, essays](std::int64_t length, double depth, int number) {
@@ -81,7 +82,7 @@ std::vector<SuiteUnit> read_niah(const SuiteSetting& s) {
   });
 }
 
-std::vector<SuiteUnit> read_passkey(const SuiteSetting& s) {
+std::vector<SuiteContext> read_passkey(const SuiteSetting& s) {
   return at_depths(s, "passkey", [s](std::int64_t length, double depth, int number) {
     const std::int32_t answer = s.max_tokens > 0 ? s.max_tokens : 10;
     SuiteItem item = needle_item(make_passkey(*s.counter, length - answer - s.frame_tokens, depth, s.seed, number),
@@ -91,40 +92,40 @@ std::vector<SuiteUnit> read_passkey(const SuiteSetting& s) {
   });
 }
 
-std::vector<SuiteUnit> read_facts(const SuiteSetting& s) {
+std::vector<SuiteContext> read_facts(const SuiteSetting& s) {
   std::vector<std::string_view> known;
   for (const TaskRow& task : task_table())
     if (task.name != "turns") known.push_back(task.name);
   check_tasks(s.tasks, known);
   const auto wanted = s.tasks.empty() ? std::vector<std::string>{"number", "where", "register", "chain"} : s.tasks;
-  std::vector<SuiteUnit> units;
+  std::vector<SuiteContext> contexts;
   for (std::int64_t length : s.lengths)
     for (const std::string& name : wanted)
       for (int i = 0; i < (s.samples > 0 ? s.samples : 4); ++i)
-        units.push_back({name, length, std::to_string(i),
-                         [task = &find_task(name), s, length, i] { return facts_items(*task, s, length, i); }});
-  return units;
+        contexts.push_back({name, length, std::to_string(i),
+                            [task = &find_task(name), s, length, i] { return facts_items(*task, s, length, i); }});
+  return contexts;
 }
 
-std::vector<SuiteUnit> read_long(const SuiteSetting& s) {
+std::vector<SuiteContext> read_long(const SuiteSetting& s) {
   std::vector<std::string_view> known;
   for (const LongTask& task : long_tasks()) known.push_back(task.name);
   check_tasks(s.tasks, known);
   const std::int32_t answer_tokens = s.max_tokens > 0 ? s.max_tokens : 4096;
-  std::vector<SuiteUnit> units;
+  std::vector<SuiteContext> contexts;
   for (std::int64_t length : s.lengths)
     for (const LongTask& task : long_tasks())
       for (int i = 0; i < (s.samples > 0 ? s.samples : 1) && is_wanted(s.tasks, task.name); ++i)
-        units.push_back({std::string(task.name), length, std::to_string(i), [&task, s, length, i, answer_tokens] {
-                           LongQuestion q = make_long(task, *s.prose, *s.counter, length, answer_tokens, s.seed, i);
-                           SuiteItem item = document_item(q.document, q.question);
-                           item.id = std::to_string(i);
-                           item.max_tokens = static_cast<std::int32_t>(s.counter->count(q.answer)) + 32;
-                           item.reference.answers = {std::move(q.answer)};
-                           item.scorer = "lines";
-                           return std::vector<SuiteItem>{std::move(item)};
-                         }});
-  return units;
+        contexts.push_back({std::string(task.name), length, std::to_string(i), [&task, s, length, i, answer_tokens] {
+                              LongQuestion q = make_long(task, *s.prose, *s.counter, length, answer_tokens, s.seed, i);
+                              SuiteItem item = document_item(q.document, q.question);
+                              item.id = std::to_string(i);
+                              item.max_tokens = static_cast<std::int32_t>(s.counter->count(q.answer)) + 32;
+                              item.reference.answers = {std::move(q.answer)};
+                              item.scorer = "lines";
+                              return std::vector<SuiteItem>{std::move(item)};
+                            }});
+  return contexts;
 }
 
 }  // namespace mneme::eval

@@ -110,18 +110,18 @@ SuiteItem item_of(const InfiniteTask& task, const Row& row, std::int32_t max_tok
 
 }  // namespace
 
-std::vector<SuiteUnit> read_infinitebench(const SuiteSetting& s) {
+std::vector<SuiteContext> read_infinitebench(const SuiteSetting& s) {
   std::vector<std::string_view> known;
   for (const InfiniteTask& task : kTasks) known.push_back(task.name);
   check_tasks(s.tasks, known);
   const auto files = files_of(s.data, ".jsonl");
-  std::vector<SuiteUnit> units;
+  std::vector<SuiteContext> contexts;
   for (const InfiniteTask& task : kTasks)
     for (const auto& file : files)
       if (file.stem() == task.name && is_wanted(s.tasks, task.name))
-        add_rows(units, file, std::string(task.name), s.samples,
+        add_rows(contexts, file, std::string(task.name), s.samples,
                  [&task, n = s.max_tokens](const Row& row, auto) { return item_of(task, row, n); });
-  return units;
+  return contexts;
 }
 
 }  // namespace mneme::eval

@@ -7,10 +7,10 @@
 
 namespace mneme::eval {
 
-std::vector<SuiteUnit> read_jsonl(const SuiteSetting& s) {
-  std::vector<SuiteUnit> units;
+std::vector<SuiteContext> read_jsonl(const SuiteSetting& s) {
+  std::vector<SuiteContext> contexts;
   for (const auto& file : files_of(s.data, ".jsonl")) {
-    std::vector<SuiteUnit> rows;
+    std::vector<SuiteContext> rows;
     add_rows(rows, file, file.stem().string(), s.samples,
              [fields = s.jsonl, tokens = s.max_tokens](const Row& row, std::string_view) {
                SuiteItem item;
@@ -25,30 +25,30 @@ std::vector<SuiteUnit> read_jsonl(const SuiteSetting& s) {
                item.max_tokens = tokens > 0 ? tokens : 128;
                return item;
              });
-    if (is_wanted(s.tasks, file.stem().string())) units.insert(units.end(), rows.begin(), rows.end());
+    if (is_wanted(s.tasks, file.stem().string())) contexts.insert(contexts.end(), rows.begin(), rows.end());
   }
-  return units;
+  return contexts;
 }
 
-// A book is one unit; its text is the prompt. `max_tokens` counts its tokens.
-std::vector<SuiteUnit> read_pg19(const SuiteSetting& s) {
-  std::vector<SuiteUnit> units;
+// A book is one context; its text is the prompt. `max_tokens` counts its tokens.
+std::vector<SuiteContext> read_pg19(const SuiteSetting& s) {
+  std::vector<SuiteContext> contexts;
   for (const auto& file : files_of(s.data, ".txt")) {
-    if (s.samples > 0 && units.size() >= static_cast<std::size_t>(s.samples)) break;
-    units.push_back({"pg19", 0, file.stem().string(), [file, tokens = s.max_tokens] {
-                       const MappedFile book(file);
-                       SuiteItem item;
-                       item.id = file.stem().string();
-                       item.prompt.assign(reinterpret_cast<const char*>(book.bytes().data()), book.bytes().size());
-                       if (item.prompt.empty())
-                         fail(ErrorKind::kFormat, "{}: expected text, found an empty file", file.string());
-                       item.framing = Framing::kPlain;
-                       item.max_tokens = tokens > 0 ? tokens : 4096;
-                       item.reference.answers = {""};
-                       return std::vector<SuiteItem>{std::move(item)};
-                     }});
+    if (s.samples > 0 && contexts.size() >= static_cast<std::size_t>(s.samples)) break;
+    contexts.push_back({"pg19", 0, file.stem().string(), [file, tokens = s.max_tokens] {
+                          const MappedFile book(file);
+                          SuiteItem item;
+                          item.id = file.stem().string();
+                          item.prompt.assign(reinterpret_cast<const char*>(book.bytes().data()), book.bytes().size());
+                          if (item.prompt.empty())
+                            fail(ErrorKind::kFormat, "{}: expected text, found an empty file", file.string());
+                          item.framing = Framing::kPlain;
+                          item.max_tokens = tokens > 0 ? tokens : 4096;
+                          item.reference.answers = {""};
+                          return std::vector<SuiteItem>{std::move(item)};
+                        }});
   }
-  return units;
+  return contexts;
 }
 
 }  // namespace mneme::eval

@@ -35,21 +35,21 @@ SuiteItem item_of(const LongBenchTask& task, const Row& row, bool extended, std:
 
 }  // namespace
 
-std::vector<SuiteUnit> read_longbench(const SuiteSetting& s) {
+std::vector<SuiteContext> read_longbench(const SuiteSetting& s) {
   std::vector<std::string_view> known;
   for (const LongBenchTask& task : longbench_tasks()) known.push_back(task.name);
   check_tasks(s.tasks, known);
   const auto files = files_of(s.data, ".jsonl");
-  std::vector<SuiteUnit> units;
+  std::vector<SuiteContext> contexts;
   for (const LongBenchTask& task : longbench_tasks())
     for (const auto& file : files) {
       const std::string stem = file.stem().string();
       const bool extended = stem == std::string(task.name) + "_e";
       if ((stem != task.name && !extended) || !is_wanted(s.tasks, task.name)) continue;
-      add_rows(units, file, std::string(task.name), s.samples,
+      add_rows(contexts, file, std::string(task.name), s.samples,
                [&task, extended, n = s.max_tokens](const Row& row, auto) { return item_of(task, row, extended, n); });
     }
-  return units;
+  return contexts;
 }
 
 }  // namespace mneme::eval

@@ -32,13 +32,13 @@ SuiteItem item_of(const Row& row, std::int32_t max_tokens) {
 
 }  // namespace
 
-std::vector<SuiteUnit> read_longbench_v2(const SuiteSetting& s) {
+std::vector<SuiteContext> read_longbench_v2(const SuiteSetting& s) {
   check_tasks(s.tasks, {"longbench-v2"});
-  std::vector<SuiteUnit> units;
+  std::vector<SuiteContext> contexts;
   for (const auto& file : files_of(s.data, ".json"))
-    add_rows(units, file, "longbench-v2", s.samples,
+    add_rows(contexts, file, "longbench-v2", s.samples,
              [n = s.max_tokens](const Row& row, auto) { return item_of(row, n); });
-  return units;
+  return contexts;
 }
 
 }  // namespace mneme::eval

@@ -40,15 +40,15 @@ SuiteItem item_of(const Row& row, std::string_view task, std::int32_t max_tokens
 
 }  // namespace
 
-std::vector<SuiteUnit> read_longgenbench(const SuiteSetting& s) {
+std::vector<SuiteContext> read_longgenbench(const SuiteSetting& s) {
   check_tasks(s.tasks, {kCompletion, kEvents});
-  std::vector<SuiteUnit> units;
+  std::vector<SuiteContext> contexts;
   for (const auto& file : files_of(s.data, ".json"))
     for (std::string_view task : {kCompletion, kEvents})
       if (is_wanted(s.tasks.empty() ? std::vector<std::string>{std::string(kCompletion)} : s.tasks, task))
-        add_rows(units, file, std::string(task), s.samples,
+        add_rows(contexts, file, std::string(task), s.samples,
                  [n = s.max_tokens](const Row& row, std::string_view t) { return item_of(row, t, n); });
-  return units;
+  return contexts;
 }
 
 }  // namespace mneme::eval

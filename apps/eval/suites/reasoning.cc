@@ -60,27 +60,27 @@ SuiteItem gpqa_item(const Row& row, std::size_t number, std::uint64_t seed, std:
 
 }  // namespace
 
-std::vector<SuiteUnit> read_math(const SuiteSetting& s) {
-  std::vector<SuiteUnit> units;
+std::vector<SuiteContext> read_math(const SuiteSetting& s) {
+  std::vector<SuiteContext> contexts;
   for (const auto& file : files_of(s.data, ".jsonl"))
     if (const std::string task = file.stem().string(); is_wanted(s.tasks, task))
-      add_rows(units, file, task, s.samples, [n = s.max_tokens](const Row& row, auto) { return math_item(row, n); });
-  return units;
+      add_rows(contexts, file, task, s.samples, [n = s.max_tokens](const Row& row, auto) { return math_item(row, n); });
+  return contexts;
 }
 
-std::vector<SuiteUnit> read_gpqa(const SuiteSetting& s) {
-  std::vector<SuiteUnit> units;
+std::vector<SuiteContext> read_gpqa(const SuiteSetting& s) {
+  std::vector<SuiteContext> contexts;
   for (const auto& file : files_of(s.data, ".csv")) {
     const std::string task = file.stem().string();
     if (!is_wanted(s.tasks, task)) continue;
     const auto rows = std::make_shared<const std::vector<Row>>(read_csv(file));
     const std::size_t n = s.samples > 0 ? std::min(rows->size(), static_cast<std::size_t>(s.samples)) : rows->size();
     for (std::size_t i = 0; i < n; ++i)
-      units.push_back({task, 0, std::to_string(i), [rows, i, seed = s.seed, tokens = s.max_tokens] {
-                         return std::vector<SuiteItem>{gpqa_item((*rows)[i], i, seed, tokens)};
-                       }});
+      contexts.push_back({task, 0, std::to_string(i), [rows, i, seed = s.seed, tokens = s.max_tokens] {
+                            return std::vector<SuiteItem>{gpqa_item((*rows)[i], i, seed, tokens)};
+                          }});
   }
-  return units;
+  return contexts;
 }
 
 }  // namespace mneme::eval

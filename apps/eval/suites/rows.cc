@@ -141,16 +141,16 @@ std::vector<fs::path> files_of(const fs::path& data, std::string_view ending) {
   return files;
 }
 
-void add_rows(std::vector<SuiteUnit>& units, const fs::path& path, const std::string& task, int limit,
+void add_rows(std::vector<SuiteContext>& contexts, const fs::path& path, const std::string& task, int limit,
               const RowToItem& make) {
   const auto file = std::make_shared<const RowFile>(path);
   const std::size_t n = limit > 0 ? std::min(file->size(), static_cast<std::size_t>(limit)) : file->size();
   for (std::size_t i = 0; i < n; ++i)
-    units.push_back({task, 0, std::to_string(i), [file, i, task, make] {
-                       SuiteItem item = make(file->row(i), task);
-                       if (item.id.empty()) item.id = std::to_string(i);
-                       return std::vector<SuiteItem>{std::move(item)};
-                     }});
+    contexts.push_back({task, 0, std::to_string(i), [file, i, task, make] {
+                          SuiteItem item = make(file->row(i), task);
+                          if (item.id.empty()) item.id = std::to_string(i);
+                          return std::vector<SuiteItem>{std::move(item)};
+                        }});
 }
 
 bool is_wanted(const std::vector<std::string>& wanted, std::string_view task) {

@@ -68,12 +68,12 @@ class RowFile {
 // Errors  kFile: missing, or a folder without such a file.
 std::vector<std::filesystem::path> files_of(const std::filesystem::path& data, std::string_view ending);
 
-// A unit for each row of the file up to `limit` (0: all): the question that `make` gives for it.
-struct SuiteUnit;
+// A context for each row of the file up to `limit` (0: all): the question that `make` gives for it.
+struct SuiteContext;
 struct SuiteItem;
 using RowToItem = std::function<SuiteItem(const Row& row, std::string_view task)>;
-void add_rows(std::vector<SuiteUnit>& units, const std::filesystem::path& path, const std::string& task, int limit,
-              const RowToItem& make);
+void add_rows(std::vector<SuiteContext>& contexts, const std::filesystem::path& path, const std::string& task,
+              int limit, const RowToItem& make);
 
 // Whether `task` is wanted, none wanted meaning all.
 bool is_wanted(const std::vector<std::string>& wanted, std::string_view task);

@@ -45,26 +45,27 @@ SuiteItem generated_item(const RulerTask& task, const SuiteSetting& s, std::int6
 
 }  // namespace
 
-std::vector<SuiteUnit> read_ruler(const SuiteSetting& s) {
+std::vector<SuiteContext> read_ruler(const SuiteSetting& s) {
   std::vector<std::string_view> known;
   for (const RulerTask& task : ruler_tasks()) known.push_back(task.name);
   check_tasks(s.tasks, known);
-  std::vector<SuiteUnit> units;
+  std::vector<SuiteContext> contexts;
   if (!s.data.empty()) {
     const auto files = files_of(s.data, ".jsonl");
     for (const RulerTask& task : ruler_tasks())
       for (const auto& file : files)
         if ((file.stem() == task.name || file.parent_path().filename() == task.name) && is_wanted(s.tasks, task.name))
-          add_rows(units, file, std::string(task.name), s.samples,
+          add_rows(contexts, file, std::string(task.name), s.samples,
                    [&task, n = s.max_tokens](const Row& row, auto) { return file_item(task, row, n); });
-    return units;
+    return contexts;
   }
   for (std::int64_t length : s.lengths)
     for (const RulerTask& task : ruler_tasks())
       for (int i = 0; i < (s.samples > 0 ? s.samples : 10) && is_wanted(s.tasks, task.name); ++i)
-        units.push_back({std::string(task.name), length, std::to_string(i),
-                         [&task, s, length, i] { return std::vector<SuiteItem>{generated_item(task, s, length, i)}; }});
-  return units;
+        contexts.push_back({std::string(task.name), length, std::to_string(i), [&task, s, length, i] {
+                              return std::vector<SuiteItem>{generated_item(task, s, length, i)};
+                            }});
+  return contexts;
 }
 
 }  // namespace mneme::eval

@@ -47,15 +47,15 @@ const SuiteRow& find_suite(std::string_view name) {
   fail(ErrorKind::kOption, "no suite is called '{}'; there are: {}", name, fmt::join(names, ", "));
 }
 
-std::vector<SuiteUnit> read_suite(const SuiteRow& suite, const SuiteSetting& setting) {
+std::vector<SuiteContext> read_suite(const SuiteRow& suite, const SuiteSetting& setting) {
   if (suite.data == SuiteData::kNeeded && setting.data.empty())
     fail(ErrorKind::kOption, "--suite {} needs --data PATH ({})", suite.name, suite.summary);
   if (suite.data == SuiteData::kNone && !setting.data.empty())
     fail(ErrorKind::kOption, "--suite {} makes its questions; it takes no --data", suite.name);
-  std::vector<SuiteUnit> units = suite.read(setting);
-  if (units.empty())
+  std::vector<SuiteContext> contexts = suite.read(setting);
+  if (contexts.empty())
     fail(ErrorKind::kOption, "--suite {}: no question is left of --data, --tasks and --contexts", suite.name);
-  return units;
+  return contexts;
 }
 
 }  // namespace mneme::eval

@@ -41,7 +41,7 @@ struct SuiteItem {
 
 // Questions over one context: what is prefilled once and what a shard has or has not. The context is everything of the
 // prompt before the question.
-struct SuiteUnit {
+struct SuiteContext {
   std::string task;
   std::int64_t length = 0;  // tokens that were asked for; 0: as the file has it
   std::string id;           // unique within task and length
@@ -80,29 +80,29 @@ struct SuiteRow {
   bool question_by_decode;  // the default of --question
   std::int64_t longest;     // tokens of a truncated prompt, as published; 0: what the model's context leaves
   // Errors  kFile, kFormat: `data`; kOption: unknown tasks, lengths too short.
-  std::vector<SuiteUnit> (*read)(const SuiteSetting& setting);
+  std::vector<SuiteContext> (*read)(const SuiteSetting& setting);
   SuiteMeasure measure = SuiteMeasure::kScore;
 };
 
 std::span<const SuiteRow> suite_table();
 // Errors  kOption: no such suite (the known ones are named).
 const SuiteRow& find_suite(std::string_view name);
-// Units of the suite. Errors  kOption: --data is missing, or given to a suite that has none; as SuiteRow::read.
-std::vector<SuiteUnit> read_suite(const SuiteRow& suite, const SuiteSetting& setting);
+// Contexts of the suite. Errors  kOption: --data is missing, or given to a suite that has none; as SuiteRow::read.
+std::vector<SuiteContext> read_suite(const SuiteRow& suite, const SuiteSetting& setting);
 
 // Readers, by file.
-std::vector<SuiteUnit> read_longbench(const SuiteSetting& s);
-std::vector<SuiteUnit> read_longbench_v2(const SuiteSetting& s);
-std::vector<SuiteUnit> read_infinitebench(const SuiteSetting& s);
-std::vector<SuiteUnit> read_longgenbench(const SuiteSetting& s);
-std::vector<SuiteUnit> read_math(const SuiteSetting& s);
-std::vector<SuiteUnit> read_gpqa(const SuiteSetting& s);
-std::vector<SuiteUnit> read_ruler(const SuiteSetting& s);
-std::vector<SuiteUnit> read_niah(const SuiteSetting& s);
-std::vector<SuiteUnit> read_passkey(const SuiteSetting& s);
-std::vector<SuiteUnit> read_facts(const SuiteSetting& s);
-std::vector<SuiteUnit> read_long(const SuiteSetting& s);
-std::vector<SuiteUnit> read_jsonl(const SuiteSetting& s);
-std::vector<SuiteUnit> read_pg19(const SuiteSetting& s);
+std::vector<SuiteContext> read_longbench(const SuiteSetting& s);
+std::vector<SuiteContext> read_longbench_v2(const SuiteSetting& s);
+std::vector<SuiteContext> read_infinitebench(const SuiteSetting& s);
+std::vector<SuiteContext> read_longgenbench(const SuiteSetting& s);
+std::vector<SuiteContext> read_math(const SuiteSetting& s);
+std::vector<SuiteContext> read_gpqa(const SuiteSetting& s);
+std::vector<SuiteContext> read_ruler(const SuiteSetting& s);
+std::vector<SuiteContext> read_niah(const SuiteSetting& s);
+std::vector<SuiteContext> read_passkey(const SuiteSetting& s);
+std::vector<SuiteContext> read_facts(const SuiteSetting& s);
+std::vector<SuiteContext> read_long(const SuiteSetting& s);
+std::vector<SuiteContext> read_jsonl(const SuiteSetting& s);
+std::vector<SuiteContext> read_pg19(const SuiteSetting& s);
 
 }  // namespace mneme::eval

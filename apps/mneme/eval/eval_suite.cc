@@ -52,7 +52,7 @@ eval::SuiteSetting setting_of(const EvalSetup& setup, const SuiteCommand& o, con
 
 // Everything that answers depend on, but the shard.
 nlohmann::json suite_settings(const EvalSetup& setup, const SuiteCommand& o, const eval::SuiteRow& suite,
-                              const std::vector<eval::MethodSpec>& specs, std::size_t units) {
+                              const std::vector<eval::MethodSpec>& specs, std::size_t contexts) {
   nlohmann::json j = eval_settings(setup);
   j["suite"] = o.suite;
   j["tasks"] = o.tasks_given ? nlohmann::json(setup.tasks) : nlohmann::json("all");
@@ -70,7 +70,7 @@ nlohmann::json suite_settings(const EvalSetup& setup, const SuiteCommand& o, con
   j["along"] = o.along;
   j["paper"] = o.paper;
   j["methods"] = methods_json(specs);
-  j["units"] = units;
+  j["n_contexts"] = contexts;
   j["data"] = nlohmann::json::array();
   if (!o.data.empty())
     for (const char* ending : {".jsonl", ".json", ".txt", ".csv"}) try {
@@ -185,22 +185,22 @@ void run_suite(EvalSetup setup, const SuiteCommand& o, const std::vector<eval::M
   EvalBench bench(setup);
   for (const eval::MethodSpec& s : specs) compile(s.recipe, bench.engine().method_shape());
   const eval::TokenizerCounter counter(bench.tokenizer());
-  const auto units = eval::read_suite(suite, setting_of(setup, o, bench, counter));
-  const nlohmann::json settings = suite_settings(setup, o, suite, specs, units.size());
+  const auto contexts = eval::read_suite(suite, setting_of(setup, o, bench, counter));
+  const nlohmann::json settings = suite_settings(setup, o, suite, specs, contexts.size());
   eval::RunFile run(run_file, settings, shard);
   eval::SuiteRunner runner(bench.engine(), bench.tokenizer(), options);
   ProgressBar bar(ProgressBar::mode_for_stderr(!setup.no_progress));
-  const auto total = static_cast<std::int64_t>(units.size() * specs.size()) / shard.n;
+  const auto total = static_cast<std::int64_t>(contexts.size() * specs.size()) / shard.n;
   auto n = static_cast<std::int64_t>(run.records().size());
   bar.show(o.suite, n, total);
-  for (std::size_t u = 0; u < units.size(); ++u) {
+  for (std::size_t u = 0; u < contexts.size(); ++u) {
     const auto number = static_cast<std::int64_t>(u);
     if (!shard.has(number)) continue;
     std::vector<eval::MethodSpec> left;
     for (const eval::MethodSpec& s : specs)
       if (!run.has(number, s.label)) left.push_back(s);
     if (left.empty()) continue;
-    runner.run(units[u], number, left, [&](const eval::SuiteRecord& r) {
+    runner.run(contexts[u], number, left, [&](const eval::SuiteRecord& r) {
       run.append(r);
       bar.show(o.suite, std::min(++n, total), total);
     });
@@ -221,7 +221,8 @@ struct MergeCommand {
 int run_merge(const MergeCommand& c) {
   const eval::MergedRun merged = eval::merge_runs(c.files);
   if (merged.missing > 0)
-    fmt::print(stderr, "mneme: {} of the run's (unit, method) pairs have no record in these files\n", merged.missing);
+    fmt::print(stderr, "mneme: {} of the run's (context, method) pairs have no record in these files\n",
+               merged.missing);
   const std::string paper = c.suite.paper.empty() ? merged.settings.value("paper", "") : c.suite.paper;
   print_suite(merged.records, merged.settings, layout_of(paper), c.suite, c.setup);
   return merged.missing > 0 ? 1 : 0;

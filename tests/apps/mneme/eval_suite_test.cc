@@ -31,7 +31,7 @@ std::string out_of(const std::vector<std::string>& command) {
   return r.out;
 }
 
-// Texts and scores of the answers of a run, by unit and method; what was timed is left out.
+// Texts and scores of the answers of a run, by context and method; what was timed is left out.
 json answers_of(const std::string& run) {
   std::istringstream in(run);
   std::string line;
@@ -39,7 +39,7 @@ json answers_of(const std::string& run) {
   std::getline(in, line);
   while (std::getline(in, line)) {
     const json r = json::parse(line);
-    all[std::to_string(r.at("unit").get<int>()) + r.at("method").get<std::string>()] = r.at("answers");
+    all[std::to_string(r.at("context").get<int>()) + r.at("method").get<std::string>()] = r.at("answers");
   }
   return all;
 }

@@ -15,7 +15,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 std::vector<SuiteRecord> records() {
-  SuiteRecord full{.unit = 0, .task = "niah", .length = 1024, .method = "full"};
+  SuiteRecord full{.context = 0, .task = "niah", .length = 1024, .method = "full"};
   full.answers = {{.id = "0", .scores = {1}, .depth = 0}, {.id = "1", .scores = {0, 1}, .depth = 1}};
   full.layers = {{.attended = 100, .attended_heads = 2}, {.attended = 60, .attended_heads = 2}};
   SuiteRecord gated = full;

@@ -16,30 +16,34 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr std::int64_t kUnits = 20;
+constexpr std::int64_t kContexts = 20;
 
 nlohmann::json settings() {
-  return {{"suite", "s"}, {"seed", 1}, {"units", kUnits}, {"methods", {{{"label", "full"}}, {{"label", "quest"}}}}};
+  return {
+      {"suite", "s"}, {"seed", 1}, {"n_contexts", kContexts}, {"methods", {{{"label", "full"}}, {{"label", "quest"}}}}};
 }
 
-// What a unit answers is a function of the unit and the method, as with the engine.
-SuiteRecord record_of(std::int64_t unit, const std::string& method) {
-  SuiteRecord r{.unit = unit, .task = unit % 3 == 0 ? "a" : "b", .unit_id = std::to_string(unit), .method = method};
-  r.answers.push_back({.id = r.unit_id,
-                       .groups = {unit % 2 == 0 ? "even" : "odd"},
-                       .texts = {"answer \"" + r.unit_id + "\"\n\t\u00e9"},
-                       .scores = {double((unit * 7 + (method == "full" ? 3 : 0)) % 5) / 4},
-                       .tokens = unit});
-  r.cost.steps = unit + 1;
-  r.cost.kv_bytes = 1024 * unit;
+// What a context answers is a function of the context and the method, as with the engine.
+SuiteRecord record_of(std::int64_t context, const std::string& method) {
+  SuiteRecord r{.context = context,
+                .task = context % 3 == 0 ? "a" : "b",
+                .context_id = std::to_string(context),
+                .method = method};
+  r.answers.push_back({.id = r.context_id,
+                       .groups = {context % 2 == 0 ? "even" : "odd"},
+                       .texts = {"answer \"" + r.context_id + "\"\n\t\u00e9"},
+                       .scores = {double((context * 7 + (method == "full" ? 3 : 0)) % 5) / 4},
+                       .tokens = context});
+  r.cost.steps = context + 1;
+  r.cost.kv_bytes = 1024 * context;
   r.answers.back().lines = {1, 0.25};
   r.along.push_back({.tokens = 4, .checks = 2, .corrections = 1});
-  r.layers = {{.attended = unit, .attended_heads = 1}};
+  r.layers = {{.attended = context, .attended_heads = 1}};
   return r;
 }
 
 void complete(RunFile& run, const Shard& shard, std::int64_t most = 1000) {
-  for (std::int64_t u = 0; u < kUnits; ++u)
+  for (std::int64_t u = 0; u < kContexts; ++u)
     for (const char* method : {"full", "quest"})
       if (shard.has(u) && !run.has(u, method) && most-- > 0) run.append(record_of(u, method));
 }
@@ -88,7 +92,7 @@ TEST(RunFile, FourShardsMergeIntoTheWholeTable) {
   EXPECT_EQ(merged.missing, 0);
   EXPECT_EQ(table_of(merged.records), table_of(whole.records()));
   paths.pop_back();
-  EXPECT_EQ(merge_runs(paths).missing, 2 * kUnits / 4);
+  EXPECT_EQ(merge_runs(paths).missing, 2 * kContexts / 4);
 }
 
 TEST(RunFile, RefusesOtherSettingsShardsAndFiles) {
@@ -113,7 +117,7 @@ TEST(RunFile, RefusesOtherSettingsShardsAndFiles) {
   EXPECT_THAT(said([&] { merge_runs({folder.write("text", "hello\nyou\n")}); }),
               HasSubstr("text:1: expected a line of JSON"));
   EXPECT_THAT(said([&] { merge_runs({folder.write("json", "{}\n")}); }), HasSubstr("expected a run"));
-  EXPECT_THAT(said([&] { merge_runs({folder.write("bad", text_of(path) + "{\"unit\":1}\n")}); }),
+  EXPECT_THAT(said([&] { merge_runs({folder.write("bad", text_of(path) + "{\"context\":1}\n")}); }),
               HasSubstr("bad:2: expected a record"));
   EXPECT_THAT(said([&] { merge_runs({folder.write("empty", "")}); }), HasSubstr("empty file"));
 }

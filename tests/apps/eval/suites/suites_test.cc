@@ -32,16 +32,16 @@ std::string text_of(const std::string& path) {
 // What reading everything of a suite says.
 std::string error_of(std::string_view suite, const SuiteSetting& setting) {
   try {
-    for (const SuiteUnit& unit : read_suite(find_suite(suite), setting)) unit.make();
+    for (const SuiteContext& context : read_suite(find_suite(suite), setting)) context.make();
   } catch (const Error& e) {
     return e.what();
   }
   return "";
 }
 
-SuiteItem only(const std::vector<SuiteUnit>& units) {
-  EXPECT_EQ(units.size(), 1u);
-  return units.at(0).make().at(0);
+SuiteItem only(const std::vector<SuiteContext>& contexts) {
+  EXPECT_EQ(contexts.size(), 1u);
+  return contexts.at(0).make().at(0);
 }
 
 TEST(Suites, LongBenchsPromptsAndLengthsAreThePublishedOnes) {
@@ -65,18 +65,18 @@ TEST(Suites, LongBenchReadsAFolderAsItIsPublished) {
                R"("all_classes":["Human","Loc"],"_id":"t"})"
                "\n");
   folder.write("other.jsonl", "{}");
-  const auto units = read_suite(find_suite("longbench"), {.data = folder.path()});
-  ASSERT_EQ(units.size(), 2u);
-  const SuiteItem item = units[0].make().at(0);
-  EXPECT_EQ(units[0].task, "hotpotqa");
+  const auto contexts = read_suite(find_suite("longbench"), {.data = folder.path()});
+  ASSERT_EQ(contexts.size(), 2u);
+  const SuiteItem item = contexts[0].make().at(0);
+  EXPECT_EQ(contexts[0].task, "hotpotqa");
   EXPECT_THAT(item.prompt, HasSubstr("passages.\nA {x} text\n\nAnswer"));
   EXPECT_EQ(item.prompt.substr(item.prompt.size() - item.question_bytes),
             "\n\nAnswer the question based on the given passages. Only give me the answer and do not output any other "
             "words.\n\nQuestion: Who?\nAnswer:");
   EXPECT_THAT(item.reference.answers, ElementsAre("Ann", "Bea"));
   EXPECT_EQ(item.scorer, "f1");
-  const SuiteItem few = units[1].make().at(0);
-  EXPECT_EQ(units[1].task, "trec");
+  const SuiteItem few = contexts[1].make().at(0);
+  EXPECT_EQ(contexts[1].task, "trec");
   EXPECT_EQ(few.framing, Framing::kPlain);
   EXPECT_TRUE(few.first_line_only);
   EXPECT_THAT(few.groups, ElementsAre("4-8k"));
@@ -105,9 +105,9 @@ TEST(Suites, InfiniteBenchAsksOpenModelsItsWay) {
   folder.write("code_run.jsonl", R"({"id":0,"context":"def f","input":"Please give me func_7(-3).","answer":[4]})");
   folder.write("longbook_choice_eng.jsonl",
                R"({"id":1,"context":"B","input":"Q","answer":["y"],"options":["x","y","z","w"]})");
-  const auto units = read_suite(find_suite("infinitebench"), {.data = folder.path()});
-  ASSERT_EQ(units.size(), 2u);
-  const SuiteItem choice = units[0].make().at(0), code = units[1].make().at(0);
+  const auto contexts = read_suite(find_suite("infinitebench"), {.data = folder.path()});
+  ASSERT_EQ(contexts.size(), 2u);
+  const SuiteItem choice = contexts[0].make().at(0), code = contexts[1].make().at(0);
   EXPECT_THAT(choice.prompt, HasSubstr("Question: Q\nA. x\nB. y\nC. z\nD. w\n\nThe letter of the correct answer is"));
   EXPECT_THAT(choice.reference.answers, ElementsAre("y", "B"));
   EXPECT_THAT(code.prompt, HasSubstr("There is a function called func_7 in"));
