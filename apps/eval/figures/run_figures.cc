@@ -22,7 +22,7 @@ struct Share {
 
 Share share_of(const LayerCost& c, std::string_view what) {
   const auto make = [](std::int64_t part, std::int64_t whole, double scale) {
-    return Share{scale * static_cast<double>(part), static_cast<double>(whole)};
+    return Share{scale * double(part), double(whole)};
   };
   if (what == "budget") return make(c.attended, c.attended_heads, 1);
   if (what == "corrections") return make(c.corrections, c.checks, 100);

@@ -28,8 +28,7 @@ Chain draw_chain(int letters, std::string_view value, Rng& rng) {
   });
   c.lines.push_back(fmt::format("VAR {} = {}", c.variables[0], value));
   for (int i = 0; i < kHops; ++i)
-    c.lines.push_back(fmt::format("VAR {} = VAR {} ", c.variables[static_cast<std::size_t>(i) + 1],
-                                  c.variables[static_cast<std::size_t>(i)]));
+    c.lines.push_back(fmt::format("VAR {} = VAR {} ", c.variables[static_cast<std::size_t>(i) + 1], c.variables[i]));
   return c;
 }
 

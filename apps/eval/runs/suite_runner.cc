@@ -123,12 +123,20 @@ RequestInput SuiteRunner::input_of(const Question& q, int sample, const std::sha
   return input;
 }
 
+// Whether the answer's last tokens hold the text that ends it.
+bool SuiteRunner::has_stopped(const SuiteItem& item, std::span<const std::int32_t> tokens) const {
+  static constexpr std::size_t kLast = 16;  // more than any stop has tokens
+  if (item.stop.empty() || tokens.empty()) return false;
+  std::string text = tokenizer_.decode(tokens.last(std::min(tokens.size(), kLast)));
+  if (item.first_line_only && tokens.size() <= kLast) text.erase(0, text.find_first_not_of('\n'));
+  return text.find(item.stop) != std::string::npos;
+}
+
 std::string SuiteRunner::answer_text(const Question& q, const Asked& asked) const {
   std::string text = tokenizer_.decode(asked.tokens);
+  if (q.item.first_line_only) text.erase(0, text.find_first_not_of('\n'));
   if (!q.item.stop.empty()) text = text.substr(0, text.find(q.item.stop));
-  if (!q.item.first_line_only) return text;
-  text.erase(0, text.find_first_not_of('\n'));
-  return text.substr(0, text.find('\n'));
+  return q.item.first_line_only ? text.substr(0, text.find('\n')) : text;
 }
 
 void SuiteRunner::take_cost(RequestId id, const Plan& plan, SuiteRecord& record) const {
@@ -177,11 +185,8 @@ SuiteAnswer SuiteRunner::free_answer(const Question& q, RequestId base, const st
   std::size_t next = static_cast<std::size_t>(std::max(options_.along_every, 1));
   const auto after = [&] {
     Asked& first = asked.front();
-    for (Asked& a : asked)
-      if (!q.item.stop.empty() && !a.ended && !a.tokens.empty() &&
-          tokenizer_.decode(std::span(a.tokens).last(std::min<std::size_t>(a.tokens.size(), 16))).find(q.item.stop) !=
-              std::string::npos)
-        engine_.stop(a.id);
+    for (const Asked& a : asked)
+      if (!a.ended && has_stopped(q.item, a.tokens)) engine_.stop(a.id);
     if (options_.along_every == 0 || first.tokens.size() < next) return;
     record.along.push_back(point_of(first.id, static_cast<std::int64_t>(first.tokens.size()), prompt_end, *plan));
     next = first.tokens.size() + static_cast<std::size_t>(options_.along_every);

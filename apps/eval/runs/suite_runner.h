@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,7 @@ class SuiteRunner {
   void score_text(const Question& q, const std::shared_ptr<const Plan>& plan, SuiteRecord& record);
   void take_cost(RequestId id, const Plan& plan, SuiteRecord& record) const;
   AlongPoint point_of(RequestId id, std::int64_t tokens, std::int32_t prompt_end, const Plan& plan) const;
+  bool has_stopped(const SuiteItem& item, std::span<const std::int32_t> tokens) const;
   std::string answer_text(const Question& q, const Asked& asked) const;
 
   Engine& engine_;

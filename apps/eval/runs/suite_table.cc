@@ -13,8 +13,10 @@ namespace {
 
 using Row = std::vector<std::string>;
 
-double ratio(double a, double b) {
-  return b == 0 ? 0 : a / b;
+// Counts may be integers of 64 bits.
+template <typename A, typename B>
+double ratio(A a, B b) {
+  return b == 0 ? 0 : static_cast<double>(a) / static_cast<double>(b);
 }
 
 SuiteCell& cell_of(std::vector<SuiteCell>& cells, const std::string& column, std::int64_t length,
@@ -143,27 +145,26 @@ std::string cost_table(const std::vector<SuiteCell>& cells, std::int64_t length)
     const MethodCost& k = all.cost;
     const auto n = static_cast<double>(std::max<std::size_t>(all.scores.size(), 1));
     const auto percent = [](std::int64_t part, std::int64_t whole) {
-      return whole == 0 ? std::string("-")
-                        : fmt::format("{:.1f}", 100 * ratio(static_cast<double>(part), static_cast<double>(whole)));
+      return whole == 0 ? std::string("-") : fmt::format("{:.1f}", 100 * ratio(part, whole));
     };
     std::vector<double> runs = all.runs;
     for (double& r : runs) r *= 100 / n;
     const Interval d = mean_interval(all.differences);
     const bool several = runs.size() > 1;
-    rows.push_back(
-        {m,
-         all.differences.empty() || m == "full" ? "-"
-                                                : fmt::format("{:+.2f} ± {:.1f}", 100 * d.mean, 100 * d.half_width),
-         fmt::format("{:.0f}", ratio(static_cast<double>(k.attended), static_cast<double>(k.attended_heads))),
-         k.prefill_ends == 0 ? "-" : fmt::format("{:.1f}", 100 * k.kept_share / static_cast<double>(k.prefill_ends)),
-         fmt::format("{:.0f}", kib_per_step(k)), percent(k.corrections, k.checks),
-         percent(k.selections, k.selections + k.reused), percent(k.replaced, k.selected),
-         all.answer_tokens == 0 ? "-" : std::to_string(all.answer_tokens),
-         all.truncated == 0 ? "-" : std::to_string(all.truncated),
-         several ? fmt::format("{:.2f}", average_of_runs(runs)) : "-",
-         several ? fmt::format("{:.2f}", trimmed_average_of_runs(runs)) : "-",
-         several ? fmt::format("{:.2f}", 100 * static_cast<double>(all.solved) / n) : "-",
-         fmt::format("{:.1f}", all.seconds)});
+    rows.push_back({m,
+                    all.differences.empty() || m == "full"
+                        ? "-"
+                        : fmt::format("{:+.2f} ± {:.1f}", 100 * d.mean, 100 * d.half_width),
+                    fmt::format("{:.0f}", ratio(k.attended, k.attended_heads)),
+                    k.prefill_ends == 0 ? "-" : fmt::format("{:.1f}", 100 * ratio(k.kept_share, k.prefill_ends)),
+                    fmt::format("{:.0f}", kib_per_step(k)), percent(k.corrections, k.checks),
+                    percent(k.selections, k.selections + k.reused), percent(k.replaced, k.selected),
+                    all.answer_tokens == 0 ? "-" : std::to_string(all.answer_tokens),
+                    all.truncated == 0 ? "-" : std::to_string(all.truncated),
+                    several ? fmt::format("{:.2f}", average_of_runs(runs)) : "-",
+                    several ? fmt::format("{:.2f}", trimmed_average_of_runs(runs)) : "-",
+                    several ? fmt::format("{:.2f}", 100 * static_cast<double>(all.solved) / n) : "-",
+                    fmt::format("{:.1f}", all.seconds)});
   }
   return markdown_table(head, rows, 1);
 }
@@ -193,8 +194,7 @@ nlohmann::json cell_json(const SuiteCell& c) {
                       {"method", c.method},
                       {"questions", c.scores.size()},
                       {"kib_per_step", kib_per_step(c.cost)},
-                      {"achieved_budget_tokens",
-                       ratio(static_cast<double>(c.cost.attended), static_cast<double>(c.cost.attended_heads))},
+                      {"achieved_budget_tokens", ratio(c.cost.attended, c.cost.attended_heads)},
                       {"truncated", c.truncated},
                       {"answer_tokens", c.answer_tokens},
                       {"prefill_seconds", c.prefill_seconds},
@@ -216,14 +216,13 @@ nlohmann::json cell_json(const SuiteCell& c) {
     j["samples"] = {{"k", runs.size()},
                     {"avg", average_of_runs(runs)},
                     {"trimmed_avg", trimmed_average_of_runs(runs)},
-                    {"pass", 100 * ratio(static_cast<double>(c.solved), static_cast<double>(c.scores.size()))}};
+                    {"pass", 100 * ratio(c.solved, c.scores.size())}};
   }
   const MethodCost& k = c.cost;
-  if (k.checks > 0) j["correction_rate"] = ratio(static_cast<double>(k.corrections), static_cast<double>(k.checks));
-  if (k.selections + k.reused > 0)
-    j["reselected_rate"] = ratio(static_cast<double>(k.selections), static_cast<double>(k.selections + k.reused));
-  if (k.selected > 0) j["turnover"] = ratio(static_cast<double>(k.replaced), static_cast<double>(k.selected));
-  if (k.prefill_ends > 0) j["kept_share"] = k.kept_share / static_cast<double>(k.prefill_ends);
+  if (k.checks > 0) j["correction_rate"] = ratio(k.corrections, k.checks);
+  if (k.selections + k.reused > 0) j["reselected_rate"] = ratio(k.selections, k.selections + k.reused);
+  if (k.selected > 0) j["turnover"] = ratio(k.replaced, k.selected);
+  if (k.prefill_ends > 0) j["kept_share"] = ratio(k.kept_share, k.prefill_ends);
   return j;
 }
 
@@ -287,26 +286,21 @@ std::string along_markdown(const std::vector<SuiteRecord>& records) {
     for (const AlongPoint& p : r.along) {
       // Shares of what happened since the point before.
       const auto share = [&](std::int64_t AlongPoint::*part, std::int64_t whole) {
-        return whole == 0 ? std::string("-")
-                          : fmt::format("{:.1f}", 100 * ratio(static_cast<double>(p.*part - before.*part),
-                                                              static_cast<double>(whole)));
+        return whole == 0 ? std::string("-") : fmt::format("{:.1f}", 100 * ratio(p.*part - before.*part, whole));
       };
       const auto since = [&](std::int64_t AlongPoint::*field) { return p.*field - before.*field; };
       const std::int64_t heads = since(&AlongPoint::attended_heads);
       rows.push_back({r.task, std::to_string(r.length), r.method, std::to_string(p.tokens),
-                      heads == 0 ? "-"
-                                 : fmt::format("{:.0f}", ratio(static_cast<double>(since(&AlongPoint::attended)),
-                                                               static_cast<double>(heads))),
+                      heads == 0 ? "-" : fmt::format("{:.0f}", ratio(since(&AlongPoint::attended), heads)),
                       share(&AlongPoint::corrections, since(&AlongPoint::checks)),
                       share(&AlongPoint::selections, since(&AlongPoint::selections) + since(&AlongPoint::reused)),
                       share(&AlongPoint::replaced, since(&AlongPoint::selected)),
-                      fmt::format("{:.1f}", static_cast<double>(p.kv_bytes) / 1048576),
-                      fmt::format("{:.1f}", static_cast<double>(p.method_bytes) / 1048576),
+                      fmt::format("{:.1f}", ratio(p.kv_bytes, 1 << 20)),
+                      fmt::format("{:.1f}", ratio(p.method_bytes, 1 << 20)),
                       p.segments == 0 ? "-" : std::to_string(p.segments),
                       p.segments == 0 || p.units_attended == 0
                           ? "-"
-                          : fmt::format("{:.1f}", 100 * ratio(static_cast<double>(p.segments_attended),
-                                                              static_cast<double>(p.units_attended)))});
+                          : fmt::format("{:.1f}", 100 * ratio(p.segments_attended, p.units_attended))});
       before = p;
     }
   }

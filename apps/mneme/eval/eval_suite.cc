@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "apps/eval/runs/run_file.h"
 #include "apps/eval/runs/suite_prompt.h"
@@ -82,8 +83,14 @@ nlohmann::json suite_settings(const EvalSetup& setup, const SuiteCommand& o, con
   return j;
 }
 
+// Seconds that the loop over contexts took, and how many went into reading documents and into answers.
+struct SuiteTiming {
+  double wall = 0, prefill = 0, answers = 0;
+};
+
 void print_suite(const std::vector<eval::SuiteRecord>& records, const nlohmann::json& settings,
-                 eval::TableLayout layout, const SuiteCommand& o, const EvalSetup& setup) {
+                 eval::TableLayout layout, const SuiteCommand& o, const EvalSetup& setup,
+                 const SuiteTiming& timing = {}) {
   const eval::SuiteSummary summary = eval::summarise_suite(records);
   std::string table = eval::suite_markdown(summary, layout);
   const std::string along = eval::along_markdown(records), lines = eval::lines_markdown(records);
@@ -93,6 +100,8 @@ void print_suite(const std::vector<eval::SuiteRecord>& records, const nlohmann::
     nlohmann::json out = eval::suite_json(summary);
     out["origin"] = eval_origin();
     out["settings"] = settings;
+    if (timing.wall > 0)
+      out["timing"] = {{"wall", timing.wall}, {"prefill", timing.prefill}, {"answers", timing.answers}};
     if (!along.empty()) out["along"] = eval::along_json(records);
     if (!lines.empty()) out["lines"] = eval::lines_json(records);
     fmt::print("{}\n", out.dump(1));
@@ -193,6 +202,8 @@ void run_suite(EvalSetup setup, const SuiteCommand& o, const std::vector<eval::M
   const auto total = static_cast<std::int64_t>(contexts.size() * specs.size()) / shard.n;
   auto n = static_cast<std::int64_t>(run.records().size());
   bar.show(o.suite, n, total);
+  SuiteTiming timing;
+  const auto start = std::chrono::steady_clock::now();
   for (std::size_t u = 0; u < contexts.size(); ++u) {
     const auto number = static_cast<std::int64_t>(u);
     if (!shard.has(number)) continue;
@@ -201,13 +212,15 @@ void run_suite(EvalSetup setup, const SuiteCommand& o, const std::vector<eval::M
       if (!run.has(number, s.label)) left.push_back(s);
     if (left.empty()) continue;
     runner.run(contexts[u], number, left, [&](const eval::SuiteRecord& r) {
+      timing.prefill += r.prefill_seconds, timing.answers += r.seconds;
       run.append(r);
       bar.show(o.suite, std::min(++n, total), total);
     });
   }
+  timing.wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::vector<eval::SuiteRecord> records = run.records();
   eval::sort_records(records, settings);
-  print_suite(records, settings, layout_of(o.paper), o, setup);
+  print_suite(records, settings, layout_of(o.paper), o, setup, timing);
 }
 
 namespace {
