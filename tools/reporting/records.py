@@ -14,6 +14,8 @@ DECODE = "mneme bench decode --shape llama-3.1-8b --device cuda --no-progress --
 SELECT = "--kv-budget 2048 --kv-sink 512 --kv-recent 512 --dense-layers 0 --turnover 0.2"
 NEEDLE = "mneme eval -m models/needle-27m-q8_0.gguf --json --no-progress"
 SMOLLM2 = "mneme eval -m models/smollm2-135m-instruct-q4_1.gguf --threads 1 --json --no-progress"
+LONG = (f"{NEEDLE} --threads 1 --suite long --lengths 12288 --max-tokens 4096 --forced --along 1024 --dense-layers none "
+        "--methods full,window,freekv:tau=0.8,freekv:tau=0.9,louiskv,fier")
 PAPER = f"{NEEDLE} --suite facts --tasks number,where,register,chain --lengths 4096 --contexts 1 --dense-layers none"
 SIX = "--lengths 1024 --methods full,window,oracle,quest,freekv,louiskv,fier --budgets 256"
 DEPTHS = "--depth 2048,4096,8192,16384,32768,65536,131072"
@@ -55,9 +57,7 @@ RECORDS = {
     "m12-long-4k": (
         "Answers of 4,096 tokens over 12,288: the states of a program, and a register in full; the reference is fed and "
         "a line counts where every token of it was foreseen; shipped model",
-        [f"{NEEDLE} --suite long --tasks trace,register --lengths 12288 --max-tokens 4096 --forced --along 1024 "
-         "--dense-layers none --methods full,window,freekv:tau=0.8,freekv:tau=0.9,louiskv,fier "
-         "--budgets 512,1024,2048"]),
+        [f"{LONG} --tasks trace --budgets 512,1024,2048", f"{LONG} --tasks register --budgets 512"]),
     "m12-smollm2": (
         "Suites that the program makes, 1,024 tokens, SmolLM2-135M-Instruct: full attention and six methods at a budget "
         "of 256",

@@ -221,38 +221,44 @@ def smollm2_table(page):
 
 def long_table(page):
     """Exact lines of long answers."""
-    case = records.load("m12-long-4k")["cases"][0]
-    head, rows = suite_rows(case)
-    return table(head, rows) + "\n\n" + wrapped(suite_note(page, "m12-long-4k", case))
+    parts = []
+    for case in records.load("m12-long-4k")["cases"]:
+        parts.append(table(*suite_rows(case)) + "\n\n" + wrapped(suite_note(page, "m12-long-4k", case)))
+    return "\n\n".join(parts)
 
 
 def long_lines(page):
     """Right tokens of lines along long answers."""
-    case = records.load("m12-long-4k")["cases"][0]
-    rows = [[p["task"], p["method"]] + [f"{v:.0f}" for v in p["percent_by_eighth"]] for p in case["lines"]]
+    del page
+    rows = [[p["task"], p["method"]] + [f"{v:.0f}" for v in p["percent_by_eighth"]]
+            for case in records.load("m12-long-4k")["cases"] for p in case["lines"]]
     return table(["task", "method"] + [f"to {i}/8" for i in range(1, 9)], rows)
+
+
+def along_row(task, method, points):
+    """What a method did between the last two points of an answer."""
+    end, before = points[-1], points[-2] if len(points) > 1 else dict.fromkeys(points[-1], 0)
+
+    def share(part, *whole):
+        n = sum(end[w] - before[w] for w in whole)
+        return f"{100 * (end[part] - before[part]) / n:.1f}" if n else "-"
+    segments = [str(end["segments"]), f"{100 * end['segments_attended'] / end['units_attended']:.1f}"]
+    return [task, method, str(end["answer_tokens"]), share("corrections", "checks"),
+            share("selections", "selections", "reused"), share("replaced_units", "selected_units"),
+            f"{end['kv_bytes'] / 2**20:.1f}", f"{end['method_bytes'] / 2**20:.1f}",
+            *(segments if end["segments"] else ["-", "-"])]
 
 
 def long_along(page):
     """What methods did by the end of long answers."""
-    case = records.load("m12-long-4k")["cases"][0]
-    last = {}
-    for point in case["along"]:
-        last.setdefault((point["task"], point["method"]), []).append(point)
-    rows = []
-    for (task, method), points in last.items():
-        end, before = points[-1], points[-2] if len(points) > 1 else dict.fromkeys(points[-1], 0)
-
-        def share(part, *whole):
-            n = sum(end[w] - before[w] for w in whole)
-            return f"{100 * (end[part] - before[part]) / n:.1f}" if n else "-"
-        rows.append([task, method, str(end["answer_tokens"]), share("corrections", "checks"),
-                     share("selections", "selections", "reused"), share("replaced_units", "selected_units"),
-                     f"{end['kv_bytes'] / 2**20:.1f}", f"{end['method_bytes'] / 2**20:.1f}",
-                     str(end["segments"]) if end["segments"] else "-",
-                     f"{100 * end['segments_attended'] / end['units_attended']:.1f}" if end["segments"] else "-"])
+    del page
+    points = {}
+    for case in records.load("m12-long-4k")["cases"]:
+        for point in case["along"]:
+            points.setdefault((point["task"], point["method"]), []).append(point)
     return table(["task", "method", "answer tokens", "corrected %", "reselected %", "turnover %", "KV MiB",
-                  "method MiB", "segments", "segments attended %"], rows)
+                  "method MiB", "segments", "segments attended %"],
+                 [along_row(*key, found) for key, found in points.items()])
 
 
 PAPERS = ("freekv", "louiskv", "fier", "actqkv", "refreekv")

@@ -29,11 +29,12 @@ std::span<const PaperRow> paper_table() {
        {2048},
        {"longbench", "infinitebench"}},
       {"refreekv",
-       "ReFreeKV: what is left of a prompt without a budget that was set; --question prefill",
+       "ReFreeKV: what is left of a prompt without a budget that was set",
        {"full", "streaming_llm", "h2o", "snapkv", "refreekv"},
        {1024},
        {"longbench", "math", "gpqa"},
-       TableLayout::kTaskRows},
+       TableLayout::kTaskRows,
+       true},
   };
   return table;
 }

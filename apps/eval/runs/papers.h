@@ -20,6 +20,7 @@ struct PaperRow {
   std::vector<std::int32_t> budgets;
   std::vector<std::string_view> suites;  // of its tables; any suite may be asked for
   TableLayout layout = TableLayout::kMethodRows;
+  bool question_by_prefill = false;  // its methods decide at the end of a prompt, the question included
 };
 
 std::span<const PaperRow> paper_table();

@@ -29,7 +29,9 @@ std::string names_of(const Rows& rows) {
 }
 
 bool by_decode(const EvalSetup& setup, const SuiteCommand& o, const eval::SuiteRow& suite) {
-  return o.question_given ? setup.question == "decode" : suite.question_by_decode;
+  if (o.question_given) return setup.question == "decode";
+  if (!o.paper.empty() && eval::find_paper(o.paper).question_by_prefill) return false;
+  return suite.question_by_decode;
 }
 
 std::string file_text(const std::string& path) {
@@ -123,7 +125,7 @@ std::int32_t context_of(const EvalSetup& setup, const SuiteCommand& o) {
   const std::int64_t longest = *std::max_element(setup.lengths.begin(), setup.lengths.end());
   if (suite.measure == eval::SuiteMeasure::kPerplexity) return (o.max_tokens > 0 ? o.max_tokens : 4096) + 64;
   if (suite.name == "long") return static_cast<std::int32_t>(longest) + (o.max_tokens > 0 ? o.max_tokens : 4096) + 512;
-  if (suite.data == eval::SuiteData::kNeeded || !o.data.empty()) return 0;
+  if (suite.data == eval::SuiteData::kNeeded || (suite.name == "ruler" && !o.data.empty())) return 0;
   return static_cast<std::int32_t>(longest) + 1024;
 }
 
