@@ -39,6 +39,10 @@ set(MNEME_ROOMS
   src/server                # HTTP, the OpenAI API, files of slots, metrics, the page
   apps/hub                  # models fetched from a Hugging Face compatible endpoint, and the cache that keeps them
   apps/bench                # what steps cost: benchmarks, shapes, bandwidth, the machine, load on a server
-  apps/eval                 # tasks, the runner, reports
+  apps/eval/prose           # text that hides facts: a file's, or generated
+  apps/eval/scorers         # what an answer is worth: the suites' metrics, graders
+  apps/eval/generated       # questions made at any length for any tokenizer: facts, RULER, NIAH, passkey, long answers
+  apps/eval/suites          # published benchmarks: readers of their files, prompts, truncation
+  apps/eval                 # the runner, runs that resume and merge, reports, figures
   apps/mneme                # the program
 )

@@ -80,12 +80,9 @@ std::vector<CellSummary> summarise(const std::vector<CellRecord>& records) {
   return cells;
 }
 
-namespace {
-
 using Row = std::vector<std::string>;
 
-// Rows as Markdown; columns behind the first `fixed` that say "-" everywhere are left out.
-std::string markdown(const Row& head, const std::vector<Row>& rows, std::size_t fixed) {
+std::string markdown_table(const Row& head, const std::vector<Row>& rows, std::size_t fixed) {
   std::string out, rule;
   const auto reported = [&](std::size_t i) {
     return i < fixed || std::any_of(rows.begin(), rows.end(), [&](const Row& r) { return r[i] != "-"; });
@@ -102,6 +99,8 @@ std::string markdown(const Row& head, const std::vector<Row>& rows, std::size_t 
   for (const Row& row : rows) add(row);
   return out;
 }
+
+namespace {
 
 Row cells_of(const CellSummary& c) {
   const MethodCost& k = c.cost;
@@ -138,7 +137,7 @@ std::string table(const std::vector<CellSummary>& cells) {
                     "recall %", "mass %", "error %",  "rank correlation", "tokens/s"};
   std::vector<Row> rows;
   for (const CellSummary& c : cells) rows.push_back(cells_of(c));
-  return markdown(head, rows, 3);
+  return markdown_table(head, rows, 3);
 }
 
 // A row a layer, a column a method: models have more layers than a comparison has methods.
@@ -158,7 +157,7 @@ std::string perplexity_table(const std::vector<CellSummary>& cells) {
               ? "-"
               : fmt::format("{:.2f}", 100 * ratio(c.cost.score_perplexity[l], static_cast<double>(c.cost.scored[l]))));
   }
-  return rows.empty() ? "" : markdown(head, rows, head.size());
+  return rows.empty() ? "" : markdown_table(head, rows, head.size());
 }
 
 nlohmann::json to_json(const CellSummary& c) {
@@ -196,19 +195,45 @@ nlohmann::json to_json(const CellRecord& r) {
   nlohmann::json answers = nlohmann::json::array();
   for (const AnswerRecord& a : r.answers)
     answers.push_back({{"expected", a.expected}, {"answer", a.answer}, {"depth", a.depth}, {"right", a.right}});
-  const MethodCost& k = r.cost;
-  return {
-      {"task", r.task},
-      {"length", r.length},
-      {"sample", r.sample},
-      {"method", r.method},
-      {"answers", answers},
-      {"log_likelihood", r.log_likelihood},
-      {"scored_tokens", r.scored_tokens},
-      {"cost", {k.steps,         k.seconds,     k.attended,   k.attended_heads,  k.kv_bytes,      k.index_bytes_read,
-                k.checks,        k.corrections, k.selected,   k.replaced,        k.audit.samples, k.audit.recall,
-                k.audit.mass,    k.audit.error, k.kept_share, k.prefill_ends,    k.selections,    k.reused,
-                k.audit.windows, k.audit.rank,  k.scored,     k.score_perplexity}}};
+  return {{"task", r.task},
+          {"length", r.length},
+          {"sample", r.sample},
+          {"method", r.method},
+          {"answers", answers},
+          {"log_likelihood", r.log_likelihood},
+          {"scored_tokens", r.scored_tokens},
+          {"cost", cost_json(r.cost)}};
+}
+
+nlohmann::json cost_json(const MethodCost& k) {
+  return {k.steps,         k.seconds,     k.attended,   k.attended_heads,  k.kv_bytes,      k.index_bytes_read,
+          k.checks,        k.corrections, k.selected,   k.replaced,        k.audit.samples, k.audit.recall,
+          k.audit.mass,    k.audit.error, k.kept_share, k.prefill_ends,    k.selections,    k.reused,
+          k.audit.windows, k.audit.rank,  k.scored,     k.score_perplexity};
+}
+
+MethodCost cost_from_json(const nlohmann::json& c) {
+  MethodCost k = {.steps = c.at(0),
+                  .seconds = c.at(1),
+                  .attended = c.at(2),
+                  .attended_heads = c.at(3),
+                  .kv_bytes = c.at(4),
+                  .index_bytes_read = c.at(5),
+                  .checks = c.at(6),
+                  .corrections = c.at(7),
+                  .selected = c.at(8),
+                  .replaced = c.at(9),
+                  .audit = {.samples = c.at(10), .recall = c.at(11), .mass = c.at(12), .error = c.at(13)}};
+  k.kept_share = c.at(14);
+  k.prefill_ends = c.at(15);
+  k.selections = c.at(16);
+  k.reused = c.at(17);
+  if (c.size() <= 18) return k;  // a file of before
+  k.audit.windows = c.at(18);
+  k.audit.rank = c.at(19);
+  k.scored = c.at(20).get<std::vector<std::int64_t>>();
+  k.score_perplexity = c.at(21).get<std::vector<double>>();
+  return k;
 }
 
 CellRecord record_from_json(const nlohmann::json& j) {
@@ -219,28 +244,7 @@ CellRecord record_from_json(const nlohmann::json& j) {
           {.expected = a.at("expected"), .answer = a.at("answer"), .depth = a.at("depth"), .right = a.at("right")});
     r.log_likelihood = j.at("log_likelihood");
     r.scored_tokens = j.at("scored_tokens");
-    const auto& c = j.at("cost");
-    MethodCost& k = r.cost;
-    k = {.steps = c.at(0),
-         .seconds = c.at(1),
-         .attended = c.at(2),
-         .attended_heads = c.at(3),
-         .kv_bytes = c.at(4),
-         .index_bytes_read = c.at(5),
-         .checks = c.at(6),
-         .corrections = c.at(7),
-         .selected = c.at(8),
-         .replaced = c.at(9),
-         .audit = {.samples = c.at(10), .recall = c.at(11), .mass = c.at(12), .error = c.at(13)}};
-    k.kept_share = c.at(14);
-    k.prefill_ends = c.at(15);
-    k.selections = c.at(16);
-    k.reused = c.at(17);
-    if (c.size() <= 18) return r;  // a file of before
-    k.audit.windows = c.at(18);
-    k.audit.rank = c.at(19);
-    k.scored = c.at(20).get<std::vector<std::int64_t>>();
-    k.score_perplexity = c.at(21).get<std::vector<double>>();
+    r.cost = cost_from_json(j.at("cost"));
     return r;
   } catch (const nlohmann::json::exception& e) {
     fail(ErrorKind::kFormat, "a line of the run's file is no record: {}", e.what());

@@ -41,10 +41,22 @@ nlohmann::json to_json(const CellSummary& cell);
 
 // A record as one line of a run's file, and its parser. Errors  kFormat: malformed line.
 nlohmann::json to_json(const CellRecord& record);
+nlohmann::json cost_json(const MethodCost& cost);
+// Errors  those of nlohmann::json.
+MethodCost cost_from_json(const nlohmann::json& cost);
+// Rows as Markdown; columns behind the first `fixed` that say "-" everywhere are left out.
+std::string markdown_table(const std::vector<std::string>& head, const std::vector<std::vector<std::string>>& rows,
+                           std::size_t fixed);
 CellRecord record_from_json(const nlohmann::json& line);
 
 // Exact match (mean over tasks) against bytes of keys, values and index read per step: one point per method, one panel
 // per length.
 std::string plot_svg(const std::vector<CellSummary>& cells);
+// The same of other scores.
+struct PlotValue {
+  std::string panel, method;  // the panel's title
+  double kib = 0, percent = 0;
+};
+std::string plot_svg(const std::vector<PlotValue>& values);
 
 }  // namespace mneme::eval

@@ -18,7 +18,7 @@ struct PlotPoint {
   int n = 0;
 };
 struct PlotPanel {
-  std::int64_t length = 0;
+  std::string title;
   std::vector<PlotPoint> points;
 };
 
@@ -29,17 +29,15 @@ T& find_or_add(std::vector<T>& all, F&& is, T fresh) {
   return at != all.end() ? *at : all.emplace_back(std::move(fresh));
 }
 
-// A panel for each length, with the means of its methods over tasks.
-std::vector<PlotPanel> plot_panels(const std::vector<CellSummary>& cells) {
+// The panels, with the means of their methods over values of the same name.
+std::vector<PlotPanel> plot_panels(const std::vector<PlotValue>& values) {
   std::vector<PlotPanel> panels;
-  for (const CellSummary& c : cells) {
-    if (c.n == 0) continue;
-    PlotPanel& panel =
-        find_or_add(panels, [&](const PlotPanel& p) { return p.length == c.length; }, {.length = c.length});
+  for (const PlotValue& v : values) {
+    PlotPanel& panel = find_or_add(panels, [&](const PlotPanel& p) { return p.title == v.panel; }, {.title = v.panel});
     PlotPoint& point =
-        find_or_add(panel.points, [&](const PlotPoint& p) { return p.method == c.method; }, {.method = c.method});
-    point.kib += kib_per_step(c.cost);
-    point.exact += c.exact();
+        find_or_add(panel.points, [&](const PlotPoint& p) { return p.method == v.method; }, {.method = v.method});
+    point.kib += v.kib;
+    point.exact += v.percent;
     ++point.n;
   }
   for (PlotPanel& panel : panels)
@@ -86,8 +84,8 @@ struct PlotArea {
   PlotRange range;
 };
 
-std::string plot_axes(const PlotArea& a, std::int64_t length) {
-  std::string svg = fmt::format("<text x=\"{}\" y=\"18\" font-size=\"13\">{} tokens of context</text>\n", a.x0, length);
+std::string plot_axes(const PlotArea& a, const std::string& title) {
+  std::string svg = fmt::format("<text x=\"{}\" y=\"18\" font-size=\"13\">{}</text>\n", a.x0, title);
   for (int tick = 0; tick <= 100; tick += 25)
     svg += fmt::format(
         "<line x1=\"{0}\" x2=\"{1}\" y1=\"{2}\" y2=\"{2}\" stroke=\"#ddd\"/><text x=\"{3}\" y=\"{4}\" "
@@ -118,7 +116,15 @@ std::string plot_points(const PlotArea& a, const std::vector<PlotPoint>& points)
 }  // namespace
 
 std::string plot_svg(const std::vector<CellSummary>& cells) {
-  const std::vector<PlotPanel> panels = plot_panels(cells);
+  std::vector<PlotValue> values;
+  for (const CellSummary& c : cells)
+    if (c.n > 0)
+      values.push_back({fmt::format("{} tokens of context", c.length), c.method, kib_per_step(c.cost), c.exact()});
+  return plot_svg(values);
+}
+
+std::string plot_svg(const std::vector<PlotValue>& values) {
+  const std::vector<PlotPanel> panels = plot_panels(values);
   const PlotRange range = plot_range(panels);
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
@@ -127,7 +133,7 @@ std::string plot_svg(const std::vector<CellSummary>& cells) {
       kPlotWidth * static_cast<double>(std::max<std::size_t>(panels.size(), 1)), kPlotHeight);
   for (std::size_t i = 0; i < panels.size(); ++i) {
     const PlotArea area(i, range);
-    svg += plot_axes(area, panels[i].length) + plot_points(area, panels[i].points);
+    svg += plot_axes(area, panels[i].title) + plot_points(area, panels[i].points);
   }
   return svg + "</svg>\n";
 }

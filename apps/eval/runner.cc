@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "apps/eval/runs/suite_prompt.h"
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/base/size32.h"
@@ -12,15 +13,6 @@
 
 namespace mneme::eval {
 namespace {
-
-class Counter final : public TokenCounter {
- public:
-  explicit Counter(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
-  std::int64_t count(std::string_view text) const override { return tokenizer_.encode(text, {}).size(); }
-
- private:
-  const Tokenizer& tokenizer_;
-};
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -88,7 +80,11 @@ MethodCost cost_of(const MethodStats& stats, const MethodShape& shape, const Pla
 }
 
 Runner::Runner(Engine& engine, const Tokenizer& tokenizer, const EvalOptions& options)
-    : engine_(engine), tokenizer_(tokenizer), chat_(ChatFormat::detect(tokenizer)), options_(options) {
+    : engine_(engine),
+      tokenizer_(tokenizer),
+      chat_(ChatFormat::detect(tokenizer)),
+      options_(options),
+      forks_(engine, options.question) {
   for (TokenId id = 0; id < tokenizer.vocab_size(); ++id)
     if (tokenizer.is_end(id)) end_tokens_.push_back(id);
 }
@@ -99,62 +95,6 @@ void Runner::check_task(std::string_view name, QuestionMark mark) {
     fail(ErrorKind::kOption, "task {}: a question before the context goes with tasks that ask one question a context",
          name);
   if (name != kPerplexity && name != kStream) find_task(name);
-}
-
-// Steps until every request has ended.
-void Runner::finish_all(std::vector<Asked>& asked) {
-  while (!engine_.idle())
-    for (const RequestEvent& event : engine_.step()) {
-      if (!event.token) continue;
-      for (Asked& a : asked)
-        if (a.id == event.id) a.tokens.push_back(event.token->token);
-    }
-}
-
-// A kept sequence of these tokens, the last `tail` of them through the method's decode path.
-RequestId Runner::compute(std::vector<std::int32_t> prompt, std::int32_t tail, std::shared_ptr<const Plan> method) {
-  RequestInput input;
-  input.prompt = std::move(prompt);
-  input.max_tokens = 0;
-  input.decode_prompt_tail = tail;
-  input.keep_sequence = true;
-  input.method = std::move(method);
-  const RequestId id = engine_.submit(std::move(input));
-  std::vector<Asked> nobody;
-  finish_all(nobody);
-  return id;
-}
-
-// The document under a method, for its questions to fork from. A method that looks at the end of a prefill has seen
-// none of this document: the rows that it looks at are computed once more.
-RequestId Runner::prepare(RequestId base, const std::vector<std::int32_t>& document, std::shared_ptr<const Plan> plan) {
-  if (plan->observed_rows() == 0 || options_.question == QuestionPath::kPrefill) {
-    if (plan->observed_rows() == 0) engine_.attach_method(base, std::move(plan));
-    return base;
-  }
-  const auto n = size32(document), shared = n - std::min(n, plan->observed_rows());
-  RequestInput input;
-  input.prompt.assign(document.begin() + shared, document.end());
-  input.max_tokens = 0;
-  input.keep_sequence = true;
-  input.method = std::move(plan);
-  const RequestId id = engine_.fork_prefix(base, shared, std::move(input));
-  std::vector<Asked> nobody;
-  finish_all(nobody);
-  return id;
-}
-
-// A question by prefill, to a method that looks at the prefill's end: the end is the question's, and the rows before it
-// that count are computed once more.
-RequestId Runner::ask_after(RequestId base, std::int32_t n_document, std::vector<std::int32_t> question,
-                            const Question& q, const std::shared_ptr<const Plan>& plan) {
-  if (plan->observed_rows() == 0 || options_.question == QuestionPath::kDecode)
-    return engine_.fork(base, question_input(std::move(question), q, plan));
-  const std::int32_t shared = n_document - std::min(n_document, plan->observed_rows());
-  const auto tokens = engine_.tokens(base);
-  std::vector<std::int32_t> prompt(tokens.begin() + shared, tokens.end());
-  prompt.insert(prompt.end(), question.begin(), question.end());
-  return engine_.fork_prefix(base, shared, question_input(std::move(prompt), q, plan));
 }
 
 RequestInput Runner::question_input(std::vector<std::int32_t> tokens, const Question& question,
@@ -186,9 +126,9 @@ void Runner::ask_apart(RequestId base, const Sample& sample, const std::shared_p
   for (const Question& q : sample.questions) {
     auto split = chat_.user_turn_split({.document = sample.context, .question = q.text, .system = {}}, true);
     const auto n = size32(split.document);
-    asked.push_back({ask_after(base, n, std::move(split.question), q, plan), {}});
+    asked.push_back({forks_.ask(base, n, question_input(std::move(split.question), q, plan)), {}});
   }
-  finish_all(asked);
+  forks_.finish(asked);
   cell.cost.seconds += seconds_since(start);
   for (std::size_t i = 0; i < asked.size(); ++i) {
     cell.answers.push_back(judge(asked[i].tokens, sample.questions[i]));
@@ -213,7 +153,7 @@ void Runner::ask_marked(const Sample& sample, const std::shared_ptr<const Plan>&
     input.question_span = span;
     const auto start = std::chrono::steady_clock::now();
     std::vector<Asked> asked = {{engine_.submit(std::move(input)), {}}};
-    finish_all(asked);
+    forks_.finish(asked);
     cell.cost.seconds += seconds_since(start);
     cell.answers.push_back(judge(asked[0].tokens, q));
     take_cost(asked[0].id, *plan, cell);
@@ -229,7 +169,7 @@ void Runner::ask_in_turns(RequestId base, const Sample& sample, const std::share
     if (!id.valid()) {
       auto split = chat_.user_turn_split({.document = sample.context, .question = q.text, .system = {}}, true);
       const auto n = size32(split.document);
-      id = ask_after(base, n, std::move(split.question), q, plan);
+      id = forks_.ask(base, n, question_input(std::move(split.question), q, plan));
     } else {
       std::vector<std::int32_t> tokens = chat_.end_of_answer();
       const auto turn = chat_.user_turn({.document = {}, .question = q.text, .system = {}}, false);
@@ -237,7 +177,7 @@ void Runner::ask_in_turns(RequestId base, const Sample& sample, const std::share
       engine_.keep_going(id, question_input(std::move(tokens), q, plan));
     }
     std::vector<Asked> asked{{id, {}}};
-    finish_all(asked);
+    forks_.finish(asked);
     cell.answers.push_back(judge(asked[0].tokens, q));
   }
   cell.cost.seconds += seconds_since(start);
@@ -266,8 +206,9 @@ void Runner::run_perplexity(std::int64_t length, std::int64_t sample, const Text
   for (const MethodSpec& method : methods) {
     const auto plan = compile(method.recipe, engine_.method_shape());
     CellRecord cell{.task = std::string(kPerplexity), .length = length, .sample = sample, .method = method.label};
-    if (!plan->binds_sequence() && !exact.valid()) exact = compute(tokens, 0, nullptr);
-    const RequestId base = plan->binds_sequence() ? compute(tokens, 0, plan) : prepare(exact, tokens, plan);
+    if (!plan->binds_sequence() && !exact.valid()) exact = forks_.compute(tokens, 0, nullptr);
+    const RequestId base =
+        plan->binds_sequence() ? forks_.compute(tokens, 0, plan) : forks_.prepare(exact, tokens, plan);
     RequestInput input;
     input.prompt = scored;
     input.decode_prompt_tail = options_.perplexity_tokens;
@@ -277,8 +218,7 @@ void Runner::run_perplexity(std::int64_t length, std::int64_t sample, const Text
     input.method = plan;
     const auto start = std::chrono::steady_clock::now();
     const RequestId id = engine_.fork(base, std::move(input));
-    std::vector<Asked> nobody;
-    finish_all(nobody);
+    forks_.finish({});
     cell.cost.seconds = seconds_since(start);
     const RequestStats stats = engine_.stats(id);
     cell.log_likelihood = stats.tail_log_likelihood;
@@ -296,7 +236,7 @@ void Runner::run(std::string_view task, std::int64_t length, std::int64_t sample
   if (task == kPerplexity) return run_perplexity(length, sample_number, prose, methods, done);
   const bool stream = task == kStream;
   const TaskRow& row = find_task(stream ? "number" : task);
-  const Sample sample = make_sample(row, prose, length, options_.seed, sample_number, Counter(tokenizer_));
+  const Sample sample = make_sample(row, prose, length, options_.seed, sample_number, TokenizerCounter(tokenizer_));
   MNEME_CHECK(!sample.questions.empty(), "task {} made no question", task);
   const std::vector<std::int32_t> document =
       chat_.user_turn_split({.document = sample.context, .question = sample.questions[0].text, .system = {}}, true)
@@ -311,9 +251,9 @@ void Runner::run(std::string_view task, std::int64_t length, std::int64_t sample
       continue;
     }
     const bool apart = stream || plan->binds_sequence();
-    if (!apart && !exact.valid()) exact = compute(document, 0, nullptr);
+    if (!apart && !exact.valid()) exact = forks_.compute(document, 0, nullptr);
     const RequestId base =
-        apart ? compute(document, stream ? size32(document) : 0, plan) : prepare(exact, document, plan);
+        apart ? forks_.compute(document, stream ? size32(document) : 0, plan) : forks_.prepare(exact, document, plan);
     sample.turns ? ask_in_turns(base, sample, plan, cell) : ask_apart(base, sample, plan, cell);
     if (base != exact) engine_.release(base);
     done(cell);

@@ -11,7 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/eval/task.h"
+#include "apps/eval/generated/task.h"
+#include "apps/eval/runs/forks.h"
 #include "src/engine/engine.h"
 #include "src/text/chat/chat_format.h"
 #include "src/text/tokenizer/tokenizer.h"
@@ -23,7 +24,6 @@ struct MethodSpec {
   Recipe recipe;
 };
 
-enum class QuestionPath : std::uint8_t { kDecode, kPrefill };
 // Position of the question: after the context, or before it too, marked as the prompt's question. The latter prefills
 // the context once per question.
 enum class QuestionMark : std::uint8_t { kNone, kBefore };
@@ -89,15 +89,6 @@ class Runner {
            const std::vector<MethodSpec>& methods, const std::function<void(const CellRecord&)>& done);
 
  private:
-  struct Asked {
-    RequestId id;
-    std::vector<std::int32_t> tokens;
-  };
-  void finish_all(std::vector<Asked>& asked);
-  RequestId compute(std::vector<std::int32_t> prompt, std::int32_t tail, std::shared_ptr<const Plan> method);
-  RequestId prepare(RequestId base, const std::vector<std::int32_t>& document, std::shared_ptr<const Plan> plan);
-  RequestId ask_after(RequestId base, std::int32_t n_document, std::vector<std::int32_t> question, const Question& q,
-                      const std::shared_ptr<const Plan>& plan);
   RequestInput question_input(std::vector<std::int32_t> tokens, const Question& question,
                               std::shared_ptr<const Plan> plan) const;
   AnswerRecord judge(const std::vector<std::int32_t>& tokens, const Question& question) const;
@@ -112,6 +103,7 @@ class Runner {
   const Tokenizer& tokenizer_;
   ChatFormat chat_;
   EvalOptions options_;
+  Forks forks_;
   std::vector<std::int32_t> end_tokens_;
 };
 

@@ -6,14 +6,14 @@
 namespace mneme {
 
 void rope_ref(const TensorView& x, std::span<const std::int32_t> positions, const RopeTable& table) {
-  const auto half = static_cast<std::int64_t>(table.inv_freq.size());
-  expect_shape("x", x, DType::kF32, {static_cast<std::int64_t>(positions.size()), kAnySize, 2 * half});
+  const auto half = std::ssize(table.inv_freq);
+  expect_shape("x", x, DType::kF32, {std::ssize(positions), kAnySize, 2 * half});
   for (std::int64_t i = 0; i < x.dim(0); ++i) {
-    const auto position = static_cast<double>(positions[static_cast<std::size_t>(i)]);
+    const auto position = static_cast<double>(positions[i]);
     for (std::int64_t head = 0; head < x.dim(1); ++head) {
       float* v = x.row_as<float>(i) + head * 2 * half;
       for (std::int64_t p = 0; p < half; ++p) {
-        const double angle = position * table.inv_freq[static_cast<std::size_t>(p)];
+        const double angle = position * table.inv_freq[p];
         const double c = std::cos(angle) * table.scale, s = std::sin(angle) * table.scale;
         float& first = v[table.pairs == RopePairs::kHalves ? p : 2 * p];
         float& second = v[table.pairs == RopePairs::kHalves ? p + half : 2 * p + 1];

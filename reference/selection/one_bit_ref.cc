@@ -72,7 +72,7 @@ void one_bit_build_ref(std::span<const KvRun> runs, const AttentionShape& shape,
     for (const double x : k) distance += std::fabs(x - z);
     store_bf16(levels == OneBitLevels::kMinMax ? (largest - smallest) / 2.0 : distance / g, out, dim + c);
     for (std::int32_t t = 0; t < g; ++t)
-      if (k[static_cast<std::size_t>(t)] >= z) out[bit_position(dim, g, c, t).byte] |= bit_position(dim, g, c, t).mask;
+      if (k[t] >= z) out[bit_position(dim, g, c, t).byte] |= bit_position(dim, g, c, t).mask;
   }
   one_bit_round_steps(out + 2 * dim, dim);
 }

@@ -12,6 +12,12 @@ RESULTS = ROOT / "bench" / "results"
 
 DECODE = "mneme bench decode --shape llama-3.1-8b --device cuda --no-progress --json"
 SELECT = "--kv-budget 2048 --kv-sink 512 --kv-recent 512 --dense-layers 0 --turnover 0.2"
+NEEDLE = "mneme eval -m models/needle-27m-q8_0.gguf --json --no-progress"
+SMOLLM2 = "mneme eval -m models/smollm2-135m-instruct-q4_1.gguf --threads 1 --json --no-progress"
+LONG = (f"{NEEDLE} --threads 1 --suite long --lengths 12288 --max-tokens 4096 --forced --along 1024 --dense-layers none "
+        "--methods full,window,freekv:tau=0.8,freekv:tau=0.9,louiskv,fier")
+PAPER = f"{NEEDLE} --suite facts --tasks number,where,register,chain --lengths 4096 --contexts 1 --dense-layers none"
+SIX = "--lengths 1024 --methods full,window,oracle,quest,freekv,louiskv,fier --budgets 256"
 DEPTHS = "--depth 2048,4096,8192,16384,32768,65536,131072"
 
 # What each record is and the commands that make it. `mneme` is replaced by the program that was built.
@@ -47,6 +53,25 @@ RECORDS = {
         ["mneme eval -m models/needle-27m-q8_0.gguf --device cuda --kv-store host --tasks number,where --lengths 12288 "
          "--contexts 10 --seed 7 --methods full,window,freekv,quest:unit=page:32,fier --budgets 256,512,1024,2048 "
          "--kv-sink 32 --kv-recent 128 --dense-layers none --json --no-progress"]),
+    "m12-papers-needle": (
+        "One table a seed paper, in its layout, with the shipped model on facts in 4,096 tokens; the papers' methods at "
+        "a budget of 512",
+        [f"{PAPER} --paper {paper} --budgets 512" for paper in ("freekv", "louiskv", "fier", "actqkv")]
+        + [f"{PAPER} --paper refreekv --budgets 512 --question prefill"]),
+    "m12-long-4k": (
+        "Answers of 4,096 tokens over 12,288: the states of a program, and a register in full; the reference is fed and "
+        "a line counts where every token of it was foreseen; shipped model",
+        [f"{LONG} --tasks trace --budgets 512,1024,2048", f"{LONG} --tasks register --budgets 512"]),
+    "m12-smollm2": (
+        "Suites that the program makes, 1,024 tokens, SmolLM2-135M-Instruct: full attention and six methods at a budget "
+        "of 256",
+        [f"{SMOLLM2} --suite niah {SIX}", f"{SMOLLM2} --suite passkey {SIX}",
+         f"{SMOLLM2} --suite ruler --contexts 1 {SIX}"]),
+    "m12-papers-smollm2": (
+        "The papers' methods on a needle at 10 depths of 1,024 tokens, SmolLM2-135M-Instruct, at a budget of 256",
+        [f"{SMOLLM2} --suite niah --lengths 1024 --paper {paper} --budgets 256"
+         for paper in ("freekv", "louiskv", "fier", "actqkv")]
+        + [f"{SMOLLM2} --suite niah --lengths 1024 --paper refreekv --budgets 256 --question prefill"]),
 }
 
 

@@ -154,5 +154,116 @@ def methods_table(page):
     return table(["method", "tokens", "turnover", "corrected", "ms a token", "times `window`", "record"], rows)
 
 
+def suite_cells(case):
+    """{method: {column: cell}} of a case of `mneme eval --suite`, and its columns in order."""
+    methods, columns = {}, []
+    for cell in case["cells"]:
+        if cell["column"] not in columns:
+            columns.append(cell["column"])
+        methods.setdefault(cell["method"], {})[cell["column"]] = cell
+    return methods, columns
+
+
+def score(cell):
+    return f"{cell['score_percent']:.1f} ±{cell['half_width_95']:.0f}"
+
+
+def suite_rows(case):
+    """Head and rows of a case: methods, tasks, their mean, and the mean KiB that a step reads."""
+    methods, columns = suite_cells(case)
+    first = next(iter(methods.values()))
+    rows = []
+    for method, cells in methods.items():
+        mean = sum(cells[c]["score_percent"] for c in columns) / len(columns)
+        kib = sum(cells[c]["kib_per_step"] for c in columns) / len(columns)
+        rows.append([method] + [score(cells[c]) for c in columns] + [f"{mean:.1f}", f"{kib:,.0f}"])
+    return ["method"] + [f"{c} (n={first[c]['questions']})" for c in columns] + ["Avg.", "KiB/step"], rows
+
+
+def transposed(head, rows):
+    """Rows as columns: a row a task."""
+    names = [row[0] for row in rows]
+    return ["task"] + names, [[head[i]] + [row[i] for row in rows] for i in range(1, len(head))]
+
+
+def commit_of(record):
+    return ", ".join(record["commit"])
+
+
+def suite_note(page, name, case):
+    command = records.command_of(case).replace(" --json --no-progress", "")
+    return f"`{command}`: {sources(page, [name])}, commit {commit_of(records.load(name))[:12]}."
+
+
+def paper_table(name, paper):
+    """The rows of a paper's page."""
+    def draw(page):
+        record = records.load(name)
+        case = next(c for c in record["cases"] if f"--paper {paper} " in records.command_of(c) + " ")
+        head, rows = suite_rows(case)
+        if paper == "refreekv":
+            head, rows = transposed(head, rows)
+        return table(head, rows) + "\n\n" + wrapped(suite_note(page, name, case))
+    return draw
+
+
+def smollm2_table(page):
+    """Suites that the program makes, with SmolLM2."""
+    record = records.load("m12-smollm2")
+    parts = []
+    for case in record["cases"]:
+        head, rows = suite_rows(case)
+        if len(head) > 8:
+            head, rows = transposed(head, rows)
+        parts.append(table(head, rows) + "\n\n" + wrapped(suite_note(page, "m12-smollm2", case)))
+    return "\n\n".join(parts)
+
+
+def long_table(page):
+    """Exact lines of long answers."""
+    parts = []
+    for case in records.load("m12-long-4k")["cases"]:
+        parts.append(table(*suite_rows(case)) + "\n\n" + wrapped(suite_note(page, "m12-long-4k", case)))
+    return "\n\n".join(parts)
+
+
+def long_lines(page):
+    """Right tokens of lines along long answers."""
+    del page
+    rows = [[p["task"], p["method"]] + [f"{v:.0f}" for v in p["percent_by_eighth"]]
+            for case in records.load("m12-long-4k")["cases"] for p in case["lines"]]
+    return table(["task", "method"] + [f"to {i}/8" for i in range(1, 9)], rows)
+
+
+def along_row(task, method, points):
+    """What a method did between the last two points of an answer."""
+    end, before = points[-1], points[-2] if len(points) > 1 else dict.fromkeys(points[-1], 0)
+
+    def share(part, *whole):
+        n = sum(end[w] - before[w] for w in whole)
+        return f"{100 * (end[part] - before[part]) / n:.1f}" if n else "-"
+    segments = [str(end["segments"]), f"{100 * end['segments_attended'] / end['units_attended']:.1f}"]
+    return [task, method, str(end["answer_tokens"]), share("corrections", "checks"),
+            share("selections", "selections", "reused"), share("replaced_units", "selected_units"),
+            f"{end['kv_bytes'] / 2**20:.1f}", f"{end['method_bytes'] / 2**20:.1f}",
+            *(segments if end["segments"] else ["-", "-"])]
+
+
+def long_along(page):
+    """What methods did by the end of long answers."""
+    del page
+    points = {}
+    for case in records.load("m12-long-4k")["cases"]:
+        for point in case["along"]:
+            points.setdefault((point["task"], point["method"]), []).append(point)
+    return table(["task", "method", "answer tokens", "corrected %", "reselected %", "turnover %", "KV MiB",
+                  "method MiB", "segments", "segments attended %"],
+                 [along_row(*key, found) for key, found in points.items()])
+
+
+PAPERS = ("freekv", "louiskv", "fier", "actqkv", "refreekv")
 TABLES = {"headline": headline, "pictures": pictures, "context": context_table, "throughput": throughput_table,
-          "accuracy": accuracy_table, "methods": methods_table}
+          "accuracy": accuracy_table, "methods": methods_table, "smollm2": smollm2_table, "long-4k": long_table,
+          "long-4k-lines": long_lines, "long-4k-along": long_along,
+          **{f"paper-{p}-{model}": paper_table(f"m12-papers-{model}", p)
+             for p in PAPERS for model in ("needle", "smollm2")}}

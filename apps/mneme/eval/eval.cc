@@ -9,6 +9,7 @@
 #include "apps/mneme/commands.h"
 #include "apps/mneme/eval/eval_commands.h"
 #include "apps/mneme/eval/eval_measure.h"
+#include "apps/mneme/eval/eval_suite.h"
 #include "apps/mneme/options.h"
 
 namespace mneme::cli {
@@ -20,6 +21,8 @@ struct EvalCommand {
   std::vector<std::int32_t> budgets = {512};
   KvOptions kv;
   std::string run_file;
+  SuiteCommand suite;
+  bool methods_given = false, budgets_given = false;
 };
 
 // Every method under every budget; `full` once.
@@ -35,7 +38,22 @@ std::vector<eval::MethodSpec> specs_of(const EvalCommand& c) {
   return specs;
 }
 
-int run_eval(const EvalCommand& c) {
+// Methods and budgets of the paper, where none were given.
+EvalCommand with_paper(EvalCommand c) {
+  if (c.suite.paper.empty()) return c;
+  const eval::PaperRow& paper = eval::find_paper(c.suite.paper);
+  if (!c.methods_given) c.methods.assign(paper.methods.begin(), paper.methods.end());
+  if (!c.budgets_given) c.budgets.assign(paper.budgets.begin(), paper.budgets.end());
+  return c;
+}
+
+int run_eval(const EvalCommand& given) {
+  const EvalCommand c = with_paper(given);
+  if (!c.suite.suite.empty()) {
+    run_suite(c.setup, c.suite, specs_of(c), c.run_file);
+    return 0;
+  }
+
   check_eval_options(c.setup);
   const std::vector<eval::MethodSpec> specs = specs_of(c);
   EvalBench bench(c.setup);
@@ -73,13 +91,22 @@ void add_eval(CLI::App& app, int& code) {
       ->capture_default_str();
   c->add_option("--run", o->run_file, "Records go here as they are made; a run that was interrupted goes on from it")
       ->type_name("FILE");
+  add_suite_options(*c, o->suite);
   add_kv_block_options(*c, o->kv);
   add_eval_ablate(*c, code);
   add_eval_calibrate(*c, code);
+  add_eval_figure(*c, code);
+  add_eval_merge(*c, code);
   add_eval_similarity(*c, code);
   c->require_subcommand(0, 1);
   c->callback([c, o, &code] {
-    if (c->get_subcommands().empty()) code = run_eval(*o);
+    if (!c->get_subcommands().empty()) return;
+    o->suite.question_given = c->count("--question") > 0;
+    o->suite.tasks_given = c->count("--tasks") > 0;
+    o->suite.contexts_given = c->count("--contexts") > 0;
+    o->methods_given = c->count("--methods") > 0;
+    o->budgets_given = c->count("--budgets") > 0;
+    code = run_eval(*o);
   });
 }
 

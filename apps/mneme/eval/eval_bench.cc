@@ -33,18 +33,13 @@ eval::TextSource prose_of(const EvalSetup& o) {
   return o.prose.empty() ? eval::TextSource::generated() : eval::TextSource::read({o.prose.begin(), o.prose.end()});
 }
 
-nlohmann::json file_settings(const std::filesystem::path& path) {
-  const MappedFile file(path);
-  return {{"file", path.filename().string()},
-          {"bytes", file.bytes().size()},
-          {"xxh3", fmt::format("{:016x}", session_checksum(file.bytes()))}};
-}
-
 std::unique_ptr<Engine> engine_of(const EvalSetup& o, std::unique_ptr<Checkpoint> checkpoint) {
   EngineOptions options = o.engine;
   if (options.threads == 0) options.threads = available_cpus();
   const std::int64_t longest = *std::max_element(o.lengths.begin(), o.lengths.end());
-  if (options.context == 0) options.context = std::min(checkpoint->config().max_context, longest + 2048);
+  if (options.context == 0)
+    options.context = o.context_of_model ? checkpoint->config().max_context
+                                         : std::min(checkpoint->config().max_context, longest + 2048);
   auto threads =
       make_thread_pool(options.threads, options.pin_threads ? Pinning::kPinned : Pinning::kNone, options.numa);
   const CpuContext context{.pool = threads.get(),
@@ -99,6 +94,13 @@ void add_eval_options(CLI::App& c, EvalSetup& o) {
       ->check(one_of({"auto", "device", "host"}));
   add_named(c, "--kv-cache-dtype", o.engine.kv_cache_dtype, parse_kv_dtype, "bf16 or f16")
       ->check(one_of({"bf16", "f16"}));
+}
+
+nlohmann::json file_settings(const std::filesystem::path& path) {
+  const MappedFile file(path);
+  return {{"file", path.filename().string()},
+          {"bytes", file.bytes().size()},
+          {"xxh3", fmt::format("{:016x}", session_checksum(file.bytes()))}};
 }
 
 void check_eval_options(const EvalSetup& o) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -26,6 +27,7 @@ struct EvalSetup {
   std::vector<std::string> prose;
   std::string svg_file;
   bool json = false, no_progress = false;
+  bool context_of_model = false;  // the longest context is the model's, not what the lengths need
   EngineOptions engine{.max_sequences = 32};
 };
 
@@ -38,6 +40,9 @@ nlohmann::json eval_settings(const EvalSetup& o);
 // The program, the command line and the machine.
 nlohmann::json eval_origin();
 
+// A file by name, size and checksum.
+nlohmann::json file_settings(const std::filesystem::path& path);
+
 // Options that CLI11 cannot check: unknown tasks, no model.   Errors  kOption.
 void check_eval_options(const EvalSetup& o);
 
@@ -48,6 +53,7 @@ class EvalBench {
 
   Engine& engine() { return *engine_; }
   eval::Runner& runner() { return *runner_; }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
   const eval::TextSource& prose() const { return prose_; }
   // Runs `methods` on every context of every task and length, sample by sample. Calls `done` after each method with the
   // number of finished (sample, method) pairs and the total.

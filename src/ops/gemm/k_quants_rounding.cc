@@ -198,8 +198,7 @@ void pack_two_bits(const Levels& levels, std::uint8_t (&q)[64]) {
   for (int j = 0; j < kSuperBlock; j += 128)
     for (int i = 0; i < 32; ++i) {
       int byte = 0;
-      for (int part = 0; part < 4; ++part)
-        byte |= (levels[static_cast<std::size_t>(j + 32 * part + i)] & 3) << (2 * part);
+      for (int part = 0; part < 4; ++part) byte |= (levels[j + 32 * part + i] & 3) << (2 * part);
       q[j / 4 + i] = static_cast<std::uint8_t>(byte);
     }
 }
@@ -312,7 +311,7 @@ void quantise_block(const float* x, BlockQ3_K& b) {
   if (const float most = signed_largest(scales); most != 0.0f) {
     const float inverse = -32.0f / most;
     for (int j = 0; j < 16; ++j) {
-      const int l = std::clamp(nearest(inverse * scales[static_cast<std::size_t>(j)]), -32, 31) + 32;
+      const int l = std::clamp(nearest(inverse * scales[j]), -32, 31) + 32;
       b.s[j % 8] = static_cast<std::uint8_t>(b.s[j % 8] | ((l & 15) << (j < 8 ? 0 : 4)));
       b.s[8 + j % 4] = static_cast<std::uint8_t>(b.s[8 + j % 4] | (l >> 4 << (2 * (j / 4))));
     }
@@ -358,7 +357,7 @@ void quantise_block(const float* x, BlockQ6_K& b) {
   const float inverse = -128.0f / most;
   b.d = f16(1.0f / inverse);
   for (int j = 0; j < 16; ++j) {
-    b.s[j] = static_cast<std::int8_t>(std::min(127, nearest(inverse * scales[static_cast<std::size_t>(j)])));
+    b.s[j] = static_cast<std::int8_t>(std::min(127, nearest(inverse * scales[j])));
     round_levels({x + 16 * j, 16}, static_cast<float>(b.d) * static_cast<float>(b.s[j]), 0.0f, -32, 31,
                  levels.data() + 16 * j);
   }

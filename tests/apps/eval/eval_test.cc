@@ -4,8 +4,8 @@
 
 #include <set>
 
+#include "apps/eval/generated/task.h"
 #include "apps/eval/report.h"
-#include "apps/eval/task.h"
 #include "mneme/error.h"
 #include "src/base/size32.h"
 

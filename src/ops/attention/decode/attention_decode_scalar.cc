@@ -49,12 +49,12 @@ void attend_range_plain(std::span<const DecodePart> parts, const DecodeCursor& b
   std::fill_n(partial.out, shape.group * shape.head_dim, 0.0f);
   DecodeCursor at = begin;
   while (n_tokens > 0) {
-    const DecodePart& part = parts[static_cast<std::size_t>(at.part)];
+    const DecodePart& part = parts[at.part];
     if (static_cast<std::size_t>(at.run) == part.runs.size()) {
       at = {at.part + 1, 0, 0, 0};
       continue;
     }
-    const KvRun& run = part.runs[static_cast<std::size_t>(at.run)];
+    const KvRun& run = part.runs[at.run];
     if (at.offset == run.n_tokens) {
       ++at.run;
       at.offset = 0;

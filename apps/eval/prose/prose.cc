@@ -1,11 +1,11 @@
-#include "apps/eval/prose.h"
+#include "apps/eval/prose/prose.h"
 
 #include <cctype>
 #include <map>
 #include <vector>
 
-#include "apps/eval/prose_grammar.h"
-#include "apps/eval/text_source.h"
+#include "apps/eval/prose/prose_grammar.h"
+#include "apps/eval/prose/text_source.h"
 #include "src/base/check.h"
 #include "src/base/rng.h"
 

@@ -1,4 +1,4 @@
-#include "apps/eval/prose.h"
+#include "apps/eval/prose/prose.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/eval/prose_grammar.h"
-#include "apps/eval/text_source.h"
+#include "apps/eval/prose/prose_grammar.h"
+#include "apps/eval/prose/text_source.h"
 
 namespace mneme::eval {
 namespace {

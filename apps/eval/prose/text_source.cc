@@ -1,10 +1,10 @@
-#include "apps/eval/text_source.h"
+#include "apps/eval/prose/text_source.h"
 
 #include <algorithm>
 #include <cctype>
 #include <set>
 
-#include "apps/eval/prose.h"
+#include "apps/eval/prose/prose.h"
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
 

@@ -10,7 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/eval/text_source.h"
+#include "apps/eval/generated/token_counter.h"
+#include "apps/eval/prose/text_source.h"
 
 namespace mneme::eval {
 
@@ -25,13 +26,6 @@ struct Sample {
   // Each is asked over the bare context; `turns` tasks ask them in one conversation.
   std::vector<Question> questions;
   bool turns = false;
-};
-
-// Counts the tokens of a text.
-class TokenCounter {
- public:
-  virtual ~TokenCounter() = default;
-  virtual std::int64_t count(std::string_view text) const = 0;
 };
 
 struct TaskRow {

@@ -1,4 +1,4 @@
-#include "apps/eval/prose_grammar.h"
+#include "apps/eval/prose/prose_grammar.h"
 
 #include <array>
 

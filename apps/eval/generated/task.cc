@@ -1,4 +1,4 @@
-#include "apps/eval/task.h"
+#include "apps/eval/generated/task.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -16,7 +16,7 @@ class TextSource {
   explicit TextSource(std::string text);
   // One or several files, joined. Errors  kFile, kFormat.
   static TextSource read(const std::vector<std::filesystem::path>& files);
-  // 400,000 generated characters (apps/eval/prose.h), always the same.
+  // 400,000 generated characters (apps/eval/prose/prose.h), always the same.
   static TextSource generated();
 
   // About n_chars of consecutive text from a random position, cut between words.

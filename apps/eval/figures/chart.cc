@@ -1,0 +1,130 @@
+#include "apps/eval/figures/chart.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+namespace mneme::eval {
+namespace {
+
+constexpr double kLeft = 90, kTop = 40, kBottom = 50, kRight = 20, kCell = 22, kWidth = 420, kHeight = 280;
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (char c : text) out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : std::string(1, c);
+  return out;
+}
+
+std::string text_at(double x, double y, std::string_view anchor, std::string_view text) {
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", x, y, anchor, escaped(text));
+}
+
+// White to dark blue.
+std::string colour(double value, double low, double high) {
+  if (std::isnan(value)) return "#ffffff";
+  const double share = std::clamp((value - low) / std::max(high - low, 1e-12), 0.0, 1.0);
+  const auto mix = [&](int from, int to) { return static_cast<int>(std::lround(from + share * (to - from))); };
+  return fmt::format("#{:02x}{:02x}{:02x}", mix(0xf2, 0x08), mix(0xf6, 0x30), mix(0xfb, 0x6b));
+}
+
+std::string framed(double width, double height, const std::string& content) {
+  return fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
+      "font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" "
+      "fill=\"white\"/>\n{2}</svg>\n",
+      width, height, content);
+}
+
+std::string map_svg(const HeatMap& m, double x0) {
+  std::string svg = text_at(x0 + kLeft, 18, "start", fmt::format("{} ({:.2g} to {:.2g})", m.title, m.low, m.high));
+  for (std::size_t r = 0; r < m.rows.size(); ++r) {
+    const double y = kTop + kCell * static_cast<double>(r);
+    svg += text_at(x0 + kLeft - 6, y + 15, "end", m.rows[r]);
+    for (std::size_t c = 0; c < m.columns.size(); ++c)
+      svg += fmt::format(
+          "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\" fill=\"{}\"><title>{:.4g}</title></rect>\n",
+          x0 + kLeft + kCell * static_cast<double>(c), y, kCell, kCell, colour(m.at(r, c), m.low, m.high), m.at(r, c));
+  }
+  const double bottom = kTop + kCell * static_cast<double>(m.rows.size());
+  for (std::size_t c = 0; c < m.columns.size(); ++c)
+    svg += text_at(x0 + kLeft + kCell * (static_cast<double>(c) + 0.5), bottom + 14, "middle", m.columns[c]);
+  svg += text_at(x0 + kLeft + kCell * static_cast<double>(m.columns.size()) / 2, bottom + 32, "middle", m.x_title);
+  return svg + text_at(x0 + kLeft - 6, kTop - 8, "end", m.y_title);
+}
+
+struct Bounds {
+  double x_low = 1e300, x_high = -1e300, y_low = 1e300, y_high = -1e300;
+};
+
+Bounds bounds_of(const LineChart& chart) {
+  Bounds b;
+  for (const Series& s : chart.series)
+    for (const auto& [x, y] : s.points) {
+      b.x_low = std::min(b.x_low, x), b.x_high = std::max(b.x_high, x);
+      b.y_low = std::min(b.y_low, y), b.y_high = std::max(b.y_high, y);
+    }
+  if (b.x_low > b.x_high) return {0, 1, 0, 1};
+  if (b.x_high == b.x_low) b.x_high = b.x_low + 1;
+  if (b.y_high == b.y_low) b.y_high = b.y_low + 1;
+  return b;
+}
+
+std::string chart_svg(const LineChart& chart, double x0) {
+  static constexpr std::string_view kColours[] = {"#1b6ca8", "#c8553d", "#3c8d40", "#8e5ea2",
+                                                  "#b8860b", "#444444", "#d1478c", "#2aa198"};
+  const Bounds b = bounds_of(chart);
+  const auto x = [&](double v) {
+    return x0 + kLeft + (kWidth - kLeft - kRight) * (v - b.x_low) / (b.x_high - b.x_low);
+  };
+  const auto y = [&](double v) {
+    return kHeight - kBottom - (kHeight - kBottom - kTop) * (v - b.y_low) / (b.y_high - b.y_low);
+  };
+  std::string svg = text_at(x0 + kLeft, 18, "start", chart.title);
+  for (int i = 0; i <= 4; ++i) {
+    const double at_y = b.y_low + (b.y_high - b.y_low) * i / 4, at_x = b.x_low + (b.x_high - b.x_low) * i / 4;
+    svg += fmt::format("<line x1=\"{0:.1f}\" x2=\"{1:.1f}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\" stroke=\"#ddd\"/>\n",
+                       x0 + kLeft, x0 + kWidth - kRight, y(at_y));
+    svg += text_at(x0 + kLeft - 6, y(at_y) + 4, "end", fmt::format("{:.3g}", at_y));
+    svg += text_at(x(at_x), kHeight - kBottom + 15, "middle", fmt::format("{:.4g}", at_x));
+  }
+  svg += text_at(x0 + (kLeft + kWidth - kRight) / 2, kHeight - 14, "middle", chart.x_title);
+  svg += text_at(x0 + kLeft - 6, kTop - 8, "end", chart.y_title);
+  for (std::size_t i = 0; i < chart.series.size(); ++i) {
+    const Series& s = chart.series[i];
+    const std::string_view stroke = kColours[i % std::size(kColours)];
+    std::string line;
+    for (const auto& [px, py] : s.points) {
+      line += fmt::format("{:.1f},{:.1f} ", x(px), y(py));
+      svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\" fill=\"{}\"/>\n", x(px), y(py),
+                         chart.lines ? 2.5 : 1.2, stroke);
+    }
+    if (chart.lines) svg += fmt::format("<polyline fill=\"none\" stroke=\"{}\" points=\"{}\"/>\n", stroke, line);
+    if (!s.points.empty() && chart.series.size() > 1)
+      svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\" fill=\"{}\">{}</text>\n",
+                         x0 + kWidth - kRight, kTop + 12 * static_cast<double>(i), stroke, escaped(s.name));
+  }
+  return svg;
+}
+
+}  // namespace
+
+std::string heat_map_svg(const std::vector<HeatMap>& maps) {
+  std::string content;
+  double x0 = 0, height = 0;
+  for (const HeatMap& m : maps) {
+    content += map_svg(m, x0);
+    x0 += kLeft + kCell * std::max(static_cast<double>(m.columns.size()), 8.0) + kRight + 60;
+    height = std::max(height, kTop + kBottom + kCell * static_cast<double>(m.rows.size()));
+  }
+  return framed(x0, height, content);
+}
+
+std::string line_chart_svg(const std::vector<LineChart>& charts) {
+  std::string content;
+  for (std::size_t i = 0; i < charts.size(); ++i) content += chart_svg(charts[i], kWidth * static_cast<double>(i));
+  return framed(kWidth * static_cast<double>(std::max<std::size_t>(charts.size(), 1)), kHeight, content);
+}
+
+}  // namespace mneme::eval

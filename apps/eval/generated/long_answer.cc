@@ -1,0 +1,129 @@
+#include "apps/eval/generated/long_answer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "apps/eval/generated/fit.h"
+#include "apps/eval/generated/ruler.h"
+#include "apps/eval/scorers/words.h"
+
+namespace mneme::eval {
+namespace {
+
+// Every line "KEY: NUMBER", to be written out.
+LongQuestion make_register(const TextSource& prose, std::int64_t n, Rng& rng) {
+  LongQuestion q{.document = "\nRegister:\n", .question = "Write the register in full, line by line.", .answer = {}};
+  for (std::int64_t i = 0; i < n; ++i) q.answer += fmt::format("{}: {}\n", prose.key(rng), TextSource::number(rng, 6));
+  q.document += q.answer;
+  return q;
+}
+
+// A program over x modulo 10: every line of the answer reads one line of the program and the line before.
+LongQuestion make_trace(const TextSource&, std::int64_t n, Rng& rng) {
+  const std::string tag = TextSource::name(rng);
+  int x = draw_between(rng, 0, 9);
+  LongQuestion q{.document = fmt::format("\nProgram {} starts with x = {}.\n", tag, x),
+                 .question = fmt::format("Run program {} and show x after every step.", tag),
+                 .answer = {}};
+  static constexpr std::array<std::string_view, 3> kVerbs = {"add", "take", "set"};
+  for (std::int64_t i = 1; i <= n; ++i) {
+    const auto verb = rng.below(3);
+    const int a = draw_between(rng, 1, 9);
+    x = verb == 0 ? (x + a) % 10 : verb == 1 ? (x - a + 10) % 10 : a;
+    q.document += fmt::format("step {}: {} {}\n", i, kVerbs[verb], a);
+    q.answer += fmt::format("{}: {}\n", i, x);
+  }
+  return q;
+}
+
+// Numbered sections of prose, to be repeated in order.
+std::vector<std::string> passages(const TextSource& prose, std::int64_t n, Rng& rng) {
+  std::vector<std::string> all;
+  for (std::int64_t i = 0; i < n; ++i)
+    all.push_back(first_words(prose.passage(static_cast<std::size_t>(draw_between(rng, 80, 200)), rng),
+                              draw_between(rng, 10, 24)));
+  return all;
+}
+
+// A passage with some words exchanged by a list of changes that stands behind it.
+LongQuestion make_recite(const TextSource& prose, std::int64_t n, Rng& rng) {
+  LongQuestion q{.document = "\nPassage:\n", .question = "Write the passage with all changes made.", .answer = {}};
+  std::string changes;
+  const auto all = passages(prose, n, rng);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    q.document += fmt::format("{}. {}\n", i + 1, all[i]);
+    std::string changed = all[i];
+    if (rng.below(4) == 0) {
+      const std::string by = TextSource::name(rng);
+      changed = by + changed.substr(std::min(changed.find(' '), changed.size()));
+      changes += fmt::format("In line {} the first word becomes {}.\n", i + 1, by);
+    }
+    q.answer += fmt::format("{}. {}\n", i + 1, changed);
+  }
+  q.document += "Changes:\n" + changes;
+  return q;
+}
+
+// One rule for the whole document: a name becomes another.
+LongQuestion make_rewrite(const TextSource& prose, std::int64_t n, Rng& rng) {
+  const auto names = distinct_strings(2, [&] { return TextSource::name(rng); });
+  LongQuestion q{.document = "\nDocument:\n",
+                 .question = fmt::format("Write the document with {} in place of {}.", names[1], names[0]),
+                 .answer = {}};
+  const auto all = passages(prose, n, rng);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const bool named = rng.below(3) == 0;
+    const auto line = [&](const std::string& name) {
+      return named ? fmt::format("{}. {} said: {}\n", i + 1, name, all[i]) : fmt::format("{}. {}\n", i + 1, all[i]);
+    };
+    q.document += line(names[0]);
+    q.answer += line(names[1]);
+  }
+  return q;
+}
+
+constexpr std::array kTasks = {
+    LongTask{"register", "a register written out in full", make_register},
+    LongTask{"trace", "every state of a program", make_trace},
+    LongTask{"recite", "a passage with changes", make_recite},
+    LongTask{"rewrite", "a document with one name for another", make_rewrite},
+};
+
+// The first lines of the text that have at most so many tokens.
+std::string first_lines(const std::string& text, std::int64_t tokens, const TokenCounter& counter) {
+  if (counter.count(text) <= tokens) return text;
+  std::vector<std::size_t> ends;
+  for (std::size_t at = text.find('\n'); at != std::string::npos; at = text.find('\n', at + 1)) ends.push_back(at + 1);
+  const auto fits = [&](std::size_t end) { return counter.count(std::string_view(text).substr(0, end)) <= tokens; };
+  const auto last = std::partition_point(ends.begin(), ends.end(), fits);
+  return last == ends.begin() ? std::string() : text.substr(0, *(last - 1));
+}
+
+}  // namespace
+
+std::span<const LongTask> long_tasks() {
+  return kTasks;
+}
+
+LongQuestion make_long(const LongTask& task, const TextSource& prose, const TokenCounter& counter, std::int64_t tokens,
+                       std::int64_t answer_tokens, std::uint64_t seed, std::int64_t number) {
+  std::uint64_t stream = seed;
+  for (char c : task.name) stream = Rng(stream ^ static_cast<std::uint64_t>(static_cast<unsigned char>(c))).next();
+  const Rng start(stream ^ static_cast<std::uint64_t>(tokens), static_cast<std::uint64_t>(number) << 32);
+  const auto make = [&](std::int64_t n) {
+    Rng rng = start;
+    GeneratedQuestion q;
+    q.prompt = task.make(prose, n, rng).document;
+    return q;
+  };
+  const std::int64_t entries = largest_fit(task.name, tokens, 4, counter, make).size;
+  Rng rng = start;
+  LongQuestion q = task.make(prose, entries, rng);
+  q.answer = first_lines(q.answer, answer_tokens, counter);
+  return q;
+}
+
+}  // namespace mneme::eval

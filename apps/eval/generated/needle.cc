@@ -1,0 +1,84 @@
+#include "apps/eval/generated/needle.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "apps/eval/generated/fit.h"
+#include "apps/eval/generated/ruler.h"
+
+namespace mneme::eval {
+namespace {
+
+constexpr std::array<std::string_view, 16> kCities = {"Chicago", "Yangon",   "Antwerp",  "Lisbon", "Nairobi", "Oslo",
+                                                      "Quito",   "Bangkok",  "Dakar",    "Turin",  "Osaka",   "Lima",
+                                                      "Tunis",   "Helsinki", "Valencia", "Perth"};
+
+// Behind the last sentence that ends before `at`.
+std::size_t sentence_end(std::string_view text, std::size_t at) {
+  while (at > 0 && !(text[at - 1] == '.' && (at == text.size() || text[at] == ' ' || text[at] == '\n'))) --at;
+  return at;
+}
+
+// The first n bytes of the text, repeated where it is too short, not cut inside a character.
+std::string first_bytes(std::string_view text, std::size_t n) {
+  std::string out;
+  while (out.size() < n) out += text.substr(0, n - out.size());
+  while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0x80) != 0) out.pop_back();
+  return out;
+}
+
+}  // namespace
+
+GeneratedQuestion make_needle(const TextSource& prose, const TokenCounter& counter, std::int64_t tokens, double depth,
+                              std::uint64_t seed, std::int64_t number) {
+  Rng rng(seed, static_cast<std::uint64_t>(number) << 32);
+  const std::string_view city = kCities[rng.below(kCities.size())];
+  const std::string value = std::to_string(1000000 + rng.below(9000000));
+  const std::string question = fmt::format("What is the special magic {} number?", city);
+  const std::string behind = fmt::format(
+      "\n\nQuestion: {} Don't give information outside the document or repeat your findings. Keep your response short "
+      "and direct. Answer: ",
+      question);
+  const auto make = [&](std::int64_t bytes) {
+    std::string context = first_bytes(prose.text(), static_cast<std::size_t>(bytes));
+    const auto at = sentence_end(context, static_cast<std::size_t>(static_cast<double>(context.size()) * depth));
+    context.insert(depth >= 1 ? context.size() : at,
+                   fmt::format("\nThe special magic {} number is: {}\n", city, value));
+    GeneratedQuestion q;
+    q.prompt =
+        "Write a high-quality answer for the given question using only the provided search results (some of which "
+        "might "
+        "be irrelevant).\n" +
+        context + behind;
+    q.question_bytes = behind.size();
+    q.answers = {value};
+    q.depth = depth;
+    return q;
+  };
+  return largest_fit("niah", tokens, 64, counter, make).question;
+}
+
+GeneratedQuestion make_passkey(const TokenCounter& counter, std::int64_t tokens, double depth, std::uint64_t seed,
+                               std::int64_t number) {
+  Rng rng(seed, static_cast<std::uint64_t>(number) << 32);
+  const auto key = 1 + rng.below(50000);
+  const std::string garbage = std::string(kRulerNoise) + " ";
+  const std::string question = "\nWhat is the pass key? The pass key is";
+  const auto make = [&](std::int64_t n) {
+    const auto before = static_cast<std::size_t>(static_cast<double>(n) * depth);
+    GeneratedQuestion q;
+    q.prompt = fmt::format(
+        "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. I will quiz you "
+        "about the important information there.\n{}\nThe pass key is {}. Remember it. {} is the pass key.\n{}{}",
+        first_bytes(garbage, before), key, key, first_bytes(garbage, static_cast<std::size_t>(n) - before), question);
+    q.question_bytes = question.size();
+    q.answers = {std::to_string(key)};
+    q.depth = depth;
+    return q;
+  };
+  return largest_fit("passkey", tokens, 128, counter, make).question;
+}
+
+}  // namespace mneme::eval

@@ -1,0 +1,142 @@
+// RULER's needles: "One of the special magic numbers for KEY is: VALUE." in noise, in prose, or among others like it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "apps/eval/generated/fit.h"
+#include "apps/eval/generated/ruler.h"
+#include "apps/eval/scorers/words.h"
+#include "src/base/error.h"
+
+namespace mneme::eval {
+namespace {
+
+using Haystack = RulerNeedles::Haystack;
+
+constexpr std::string_view kTemplate =
+    "Some special magic {t} are hidden within the following text. Make sure to memorize it. I will quiz you about the "
+    "{t} afterwards.\n{context}\nWhat are all the special magic {t} for {query} mentioned in the provided text?";
+constexpr std::string_view kPrefix = " The special magic {t} for {query} mentioned in the provided text are";
+
+struct Needles {
+  std::vector<std::string> sentences, queried, answers;
+};
+
+std::string value_of(bool is_uuid, Rng& rng) {
+  return is_uuid ? uuid(rng) : std::to_string(1000000 + rng.below(9000000));
+}
+
+std::string sentence_of(const RulerNeedles& kind, std::string_view key, std::string_view value) {
+  return fmt::format("One of the special magic {} for {} is: {}.", kind.uuid_values ? "uuids" : "numbers", key, value);
+}
+
+Needles draw_needles(const RulerNeedles& kind, const TextSource& prose, Rng& rng) {
+  Needles n;
+  const auto keys = distinct_strings(static_cast<std::size_t>(std::max(kind.keys, kind.queries)),
+                                     [&] { return kind.uuid_keys ? uuid(rng) : prose.key(rng); });
+  const auto asked = sample_below(keys.size(), static_cast<std::size_t>(kind.queries), rng);
+  std::vector<std::vector<std::string>> values(keys.size());
+  for (std::size_t k = 0; k < keys.size(); ++k)
+    for (int v = 0; v < kind.values; ++v) {
+      values[k].push_back(value_of(kind.uuid_values, rng));
+      n.sentences.push_back(sentence_of(kind, keys[k], values[k].back()));
+    }
+  shuffle(n.sentences, rng);
+  for (std::size_t k : asked) {
+    n.queried.push_back(keys[k]);
+    n.answers.insert(n.answers.end(), values[k].begin(), values[k].end());
+  }
+  return n;
+}
+
+std::string joined(const std::vector<std::string>& parts, std::string_view separator) {
+  std::string out;
+  for (const std::string& p : parts) out += (out.empty() ? "" : std::string(separator)) + p;
+  return out;
+}
+
+// Lines of noise, or of other needles, with the needles at random distinct places.
+std::string lines_with(const RulerNeedles& kind, const Needles& needles, const TextSource& prose, std::int64_t n,
+                       Rng& rng) {
+  std::vector<std::string> lines;
+  for (std::int64_t i = 0; i < n; ++i)
+    lines.push_back(kind.haystack == Haystack::kNoise ? std::string(kRulerNoise)
+                                                      : sentence_of(kind, kind.uuid_keys ? uuid(rng) : prose.key(rng),
+                                                                    value_of(kind.uuid_values, rng)));
+  auto places = sample_below(lines.size(), std::min(lines.size(), needles.sentences.size()), rng);
+  std::sort(places.rbegin(), places.rend());
+  for (std::size_t i = 0; i < needles.sentences.size(); ++i)
+    lines.insert(lines.begin() + static_cast<std::ptrdiff_t>(i < places.size() ? places[i] : 0), needles.sentences[i]);
+  return joined(lines, "\n");
+}
+
+// n words of prose with the needles between sentences, at depths drawn from 40 even ones.
+std::string essay_with(const Needles& needles, const TextSource& prose, std::int64_t n, Rng& rng) {
+  static constexpr std::size_t kDepths = 40;
+  const auto sentences = sentences_of(first_words(prose.text(), n));
+  auto depths = sample_below(kDepths, needles.sentences.size(), rng);
+  std::sort(depths.begin(), depths.end());
+  std::vector<std::string> parts;
+  std::size_t done = 0;
+  for (std::size_t i = 0; i < depths.size(); ++i) {
+    const double depth = std::round(100.0 * static_cast<double>(depths[i]) / (kDepths - 1));
+    const auto at = static_cast<std::size_t>(static_cast<double>(sentences.size()) * depth / 100);
+    for (; done < at; ++done) parts.push_back(sentences[done]);
+    parts.push_back(needles.sentences[i]);
+  }
+  for (; done < sentences.size(); ++done) parts.push_back(sentences[done]);
+  return joined(parts, " ");
+}
+
+std::string listed(const std::vector<std::string>& keys) {
+  if (keys.size() == 1) return keys.front();
+  return joined({keys.begin(), keys.end() - 1}, ", ") + ", and " + keys.back();
+}
+
+// One query with one value is asked for in the singular.
+std::string filled(std::string_view text, bool singular, std::string_view type, std::string_view query) {
+  std::string out(text);
+  if (singular) {
+    for (const auto& [from, to] : {std::pair<std::string_view, std::string_view>{"Some", "A"},
+                                   {"are all", "is"},
+                                   {"are", "is"},
+                                   {"answers", "answer"}})
+      out = replaced_all(out, from, to);
+    type.remove_suffix(1);
+  }
+  return replaced_all(replaced_all(out, "{t}", type), "{query}", query);
+}
+
+std::int64_t step_of(const RulerNeedles& kind, const RulerSetting& s) {
+  if (kind.haystack == Haystack::kEssay) return s.is_short() ? 50 : 500;  // published: 500 at any length
+  return s.is_short() ? 5 : 25;
+}
+
+}  // namespace
+
+GeneratedQuestion ruler_needles(const RulerNeedles& kind, const RulerSetting& s, std::int64_t tokens, Rng& rng) {
+  const Rng start = rng;
+  const auto make = [&](std::int64_t n) {
+    Rng r = start;
+    const Needles needles = draw_needles(kind, s.prose, r);
+    const std::string context = kind.haystack == Haystack::kEssay ? essay_with(needles, s.prose, n, r)
+                                                                  : lines_with(kind, needles, s.prose, n, r);
+    const bool singular = kind.queries * kind.values == 1;
+    const std::string_view type = kind.uuid_values ? "uuids" : "numbers";
+    const std::string query = listed(needles.queried);
+    const std::string text = filled(kTemplate, singular, type, query);
+    const std::size_t hole = text.find("{context}");
+    GeneratedQuestion q;
+    q.prompt = text.substr(0, hole) + context + text.substr(hole + 9);
+    q.question_bytes = text.size() - hole - 9;
+    q.answer_prefix = filled(kPrefix, singular, type, query);
+    q.answers = needles.answers;
+    q.depth = static_cast<double>(q.prompt.find(fmt::format("for {} is: ", needles.queried.front()))) /
+              static_cast<double>(q.prompt.size());
+    return q;
+  };
+  return largest_fit(s.task, tokens, step_of(kind, s), s.counter, make).question;
+}
+
+}  // namespace mneme::eval
