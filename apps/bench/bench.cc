@@ -39,7 +39,7 @@ std::vector<std::uint16_t> normal_words(DType dtype) {
 
 std::array<double, kOps.size()> times_of(const OpTimer& timer) {
   std::array<double, kOps.size()> times{};
-  for (const Op op : kOps) times[op] = timer.seconds(op);
+  for (const Op op : kOps) times[static_cast<std::size_t>(op)] = timer.seconds(op);
   return times;
 }
 

@@ -32,7 +32,7 @@ class OpTimer {
   // Charges the time since the last call (or start()) to `op`.
   void lap(Op op, std::int32_t layer);
 
-  double seconds(Op op) const { return seconds_[op]; }
+  double seconds(Op op) const { return seconds_[static_cast<std::size_t>(op)]; }
   const std::vector<Span>& spans() const { return spans_; }
 
  private:

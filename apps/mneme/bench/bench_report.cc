@@ -149,7 +149,7 @@ Json row_json(const BenchReport& r, const BenchRow& row) {
   out["floor_seconds"] = b.floor_seconds;
   out["share_of_floor"] = b.share;
   Json times = Json::object();
-  for (const Op op : kOps) times[std::string(op_name(op))] = b.operations[op];
+  for (const Op op : kOps) times[std::string(op_name(op))] = b.operations[static_cast<std::size_t>(op)];
   out["operation_seconds"] = times;
   if (r.decode) out["attended_tokens"] = b.attended_tokens;
   if (r.device && row.c.plan != nullptr) {

@@ -90,7 +90,7 @@ TEST_F(BenchTest, DecodesAtADepth) {
     EXPECT_LE(sum(r.operations), r.step.p99 * 1.001);
     EXPECT_GE(sum(r.operations), r.step.p10 * 0.9);
     for (const Op op : {Op::kProducts, Op::kAttention, Op::kPointwise, Op::kHead})
-      EXPECT_GT(r.operations[op], 0) << op_name(op);
+      EXPECT_GT(r.operations[static_cast<std::size_t>(op)], 0) << op_name(op);
     EXPECT_TRUE(r.trace.empty());
   }
 }
