@@ -14,20 +14,6 @@
 namespace mneme::cli {
 namespace {
 
-std::string read_stdin() {
-  std::string text;
-  char buffer[1 << 16];
-  for (;;) {
-    const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof(buffer));
-    if (n == 0) return text;
-    if (n > 0) {
-      text.append(buffer, n);
-    } else if (errno != EINTR) {
-      fail(ErrorKind::kFile, "standard input: cannot be read: {}", std::strerror(errno));
-    }
-  }
-}
-
 std::string read_file(const std::string& path) {
   // A pipe or a terminal (/dev/stdin, <(command)) cannot be mapped, but read.
   std::error_code ignored;
@@ -46,6 +32,20 @@ std::string read_file(const std::string& path) {
 }
 
 }  // namespace
+
+std::string read_stdin() {
+  std::string text;
+  char buffer[1 << 16];
+  for (;;) {
+    const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof(buffer));
+    if (n == 0) return text;
+    if (n > 0) {
+      text.append(buffer, n);
+    } else if (errno != EINTR) {
+      fail(ErrorKind::kFile, "standard input: cannot be read: {}", std::strerror(errno));
+    }
+  }
+}
 
 void expect_text(const std::string& what, const std::string& text) {
   const std::size_t invalid = find_invalid_utf8(text);

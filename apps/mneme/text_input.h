@@ -5,6 +5,11 @@
 
 namespace mneme::cli {
 
+// Standard input, bytes as they come.
+//
+// Errors  kFile: it cannot be read.
+std::string read_stdin();
+
 // Reads a file, or standard input for "-". Skips a byte order mark.
 //
 // Errors  kFile: missing, a folder, unreadable. kRequest: not text (a zero byte, or invalid UTF-8; the message has the

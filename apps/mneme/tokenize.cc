@@ -13,6 +13,7 @@
 
 #include "apps/mneme/commands.h"
 #include "apps/mneme/options.h"
+#include "apps/mneme/text_input.h"
 #include "src/base/error.h"
 #include "src/formats/checkpoint.h"
 #include "src/text/tokenizer/tokenizer.h"
@@ -28,15 +29,6 @@ struct TokenizeOptions {
   bool special = false;
   bool decode = false;
 };
-
-// Bytes as they come: the tokenizer takes any.
-std::string read_stdin() {
-  std::string text;
-  std::vector<char> buffer(1 << 16);
-  while (const std::size_t n = std::fread(buffer.data(), 1, buffer.size(), stdin)) text.append(buffer.data(), n);
-  if (std::ferror(stdin) != 0) fail(ErrorKind::kFile, "standard input: {}", std::strerror(errno));
-  return text;
-}
 
 void write_stdout(std::string_view text) {
   errno = 0;

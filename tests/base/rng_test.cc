@@ -55,7 +55,7 @@ TEST(Rng, UniformStaysInRangeAndIsEven) {
     ASSERT_LT(u, 1.0);
     sum += u;
     square += u * u;
-    ++bins[u * 10];
+    ++bins[static_cast<std::size_t>(u * 10)];
   }
   EXPECT_LE(std::abs(sum / n - 0.5), 0.003);  // 4 sigma of the mean: 0.0026
   EXPECT_LE(std::abs(square / n - 1.0 / 3.0), 0.003);
