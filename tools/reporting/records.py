@@ -59,9 +59,12 @@ RECORDS = {
         [f"{PAPER} --paper {paper} --budgets 512" for paper in ("freekv", "louiskv", "fier", "actqkv")]
         + [f"{PAPER} --paper refreekv --budgets 512 --question prefill"]),
     "m12-long-4k": (
-        "Answers of 4,096 tokens over 12,288: the states of a program, and a register in full; the reference is fed and "
-        "a line counts where every token of it was foreseen; shipped model",
-        [f"{LONG} --tasks trace --budgets 512,1024,2048", f"{LONG} --tasks register --budgets 512"]),
+        "Answers of 4,096 tokens over 12,288: the states of a program; the reference is fed and a line counts where every "
+        "token of it was foreseen; shipped model",
+        [f"{LONG} --tasks trace --budgets 512,1024,2048"]),
+    "m12-long-register": (
+        "The same of a register in full, at a budget of 512",
+        [f"{LONG} --tasks register --budgets 512"]),
     "m12-smollm2": (
         "Suites that the program makes, 1,024 tokens, SmolLM2-135M-Instruct: full attention and six methods at a budget "
         "of 256",

@@ -219,11 +219,15 @@ def smollm2_table(page):
     return "\n\n".join(parts)
 
 
+LONG_RECORDS = ("m12-long-4k", "m12-long-register")
+
+
 def long_table(page):
     """Exact lines of long answers."""
     parts = []
-    for case in records.load("m12-long-4k")["cases"]:
-        parts.append(table(*suite_rows(case)) + "\n\n" + wrapped(suite_note(page, "m12-long-4k", case)))
+    for name in LONG_RECORDS:
+        for case in records.load(name)["cases"]:
+            parts.append(table(*suite_rows(case)) + "\n\n" + wrapped(suite_note(page, name, case)))
     return "\n\n".join(parts)
 
 
@@ -231,7 +235,7 @@ def long_lines(page):
     """Right tokens of lines along long answers."""
     del page
     rows = [[p["task"], p["method"]] + [f"{v:.0f}" for v in p["percent_by_eighth"]]
-            for case in records.load("m12-long-4k")["cases"] for p in case["lines"]]
+            for name in LONG_RECORDS for case in records.load(name)["cases"] for p in case["lines"]]
     return table(["task", "method"] + [f"to {i}/8" for i in range(1, 9)], rows)
 
 
@@ -253,9 +257,10 @@ def long_along(page):
     """What methods did by the end of long answers."""
     del page
     points = {}
-    for case in records.load("m12-long-4k")["cases"]:
-        for point in case["along"]:
-            points.setdefault((point["task"], point["method"]), []).append(point)
+    for name in LONG_RECORDS:
+        for case in records.load(name)["cases"]:
+            for point in case["along"]:
+                points.setdefault((point["task"], point["method"]), []).append(point)
     return table(["task", "method", "answer tokens", "corrected %", "reselected %", "turnover %", "KV MiB",
                   "method MiB", "segments", "segments attended %"],
                  [along_row(*key, found) for key, found in points.items()])
