@@ -246,7 +246,7 @@ def along_row(task, method, points):
     def share(part, *whole):
         n = sum(end[w] - before[w] for w in whole)
         return f"{100 * (end[part] - before[part]) / n:.1f}" if n else "-"
-    segments = [str(end["segments"]), f"{100 * end['segments_attended'] / end['units_attended']:.1f}"]
+    segments = [str(end["segments"]), f"{100 * end['segments_attended'] / max(end['units_attended'], 1):.1f}"]
     return [task, method, str(end["answer_tokens"]), share("corrections", "checks"),
             share("selections", "selections", "reused"), share("replaced_units", "selected_units"),
             f"{end['kv_bytes'] / 2**20:.1f}", f"{end['method_bytes'] / 2**20:.1f}",

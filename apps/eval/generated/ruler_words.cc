@@ -27,8 +27,8 @@ Chain draw_chain(int letters, std::string_view value, Rng& rng) {
     return name;
   });
   c.lines.push_back(fmt::format("VAR {} = {}", c.variables[0], value));
-  for (int i = 0; i < kHops; ++i)
-    c.lines.push_back(fmt::format("VAR {} = VAR {} ", c.variables[static_cast<std::size_t>(i) + 1], c.variables[i]));
+  for (std::size_t i = 0; i < kHops; ++i)
+    c.lines.push_back(fmt::format("VAR {} = VAR {} ", c.variables[i + 1], c.variables[i]));
   return c;
 }
 
