@@ -14,7 +14,8 @@ namespace {
 
 using nlohmann::json;
 
-const json kLongAnswer = {{"prompt", "Once upon a time"}, {"max_tokens", 4000}, {"temperature", 0}, {"ignore_eos", true}};
+const json kLongAnswer = {
+    {"prompt", "Once upon a time"}, {"max_tokens", 4000}, {"temperature", 0}, {"ignore_eos", true}};
 
 TEST(Limits, AsksForAKey) {
   server::ServerOptions options = RunningServer::small();

@@ -48,8 +48,8 @@ void AttentionMapObserver::measure_share(std::int32_t layer, std::int32_t kv_hea
     std::sort(mass.begin(), mass.end(), std::greater<>());
     double held = 0;
     std::int32_t tokens = 0;
-    while (tokens < n && held < options_.mass * sum) held += mass[static_cast<std::size_t>(tokens++)];
-    auto& [total, count] = shares_[static_cast<std::size_t>(layer * shape_.n_heads + kv_head * shape.group + g)];
+    while (tokens < n && held < options_.mass * sum) held += mass[tokens++];
+    auto& [total, count] = shares_[layer * shape_.n_heads + kv_head * shape.group + g];
     total += static_cast<double>(tokens) / n;
     ++count;
   }
@@ -76,9 +76,9 @@ void AttentionMapObserver::measure_scores(std::int32_t layer, std::int32_t kv_he
                  .scores = estimated.data(),
                  .score_stride = n},
                 scratch_);
-  Sums& s = sums_[static_cast<std::size_t>(layer * shape_.n_kv_heads + kv_head)];
+  Sums& s = sums_[layer * shape_.n_kv_heads + kv_head];
   for (std::int32_t t = 0; t < n; ++t) {
-    const float x = exact[static_cast<std::size_t>(t)] * shape.scale, y = estimated[static_cast<std::size_t>(t)];
+    const float x = exact[t] * shape.scale, y = estimated[t];
     s.n += 1, s.x += x, s.y += y;
     s.xx += double{x} * x, s.yy += double{y} * y, s.xy += double{x} * y;
     // Spread over layers, steps and tokens by a prime stride, until there are enough.
@@ -88,12 +88,12 @@ void AttentionMapObserver::measure_scores(std::int32_t layer, std::int32_t kv_he
 }
 
 double AttentionMapObserver::share(std::int32_t layer, std::int32_t head) const {
-  const auto& [sum, n] = shares_[static_cast<std::size_t>(layer * shape_.n_heads + head)];
+  const auto& [sum, n] = shares_[layer * shape_.n_heads + head];
   return n == 0 ? std::numeric_limits<double>::quiet_NaN() : sum / static_cast<double>(n);
 }
 
 double AttentionMapObserver::correlation(std::int32_t layer, std::int32_t kv_head) const {
-  const Sums& s = sums_[static_cast<std::size_t>(layer * shape_.n_kv_heads + kv_head)];
+  const Sums& s = sums_[layer * shape_.n_kv_heads + kv_head];
   const double xx = s.n * s.xx - s.x * s.x, yy = s.n * s.yy - s.y * s.y;
   if (!(xx > 0) || !(yy > 0)) return std::numeric_limits<double>::quiet_NaN();
   return (s.n * s.xy - s.x * s.y) / std::sqrt(xx * yy);

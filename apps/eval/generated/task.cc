@@ -55,7 +55,7 @@ Sample hide(const TextSource& prose, std::size_t chars, const std::vector<std::v
   }
   sample.context += body.substr(last);
   for (const auto& [question, at] : depths) {
-    Question& q = sample.questions[static_cast<std::size_t>(question)];
+    Question& q = sample.questions[question];
     if (q.depth < 0) q.depth = static_cast<double>(at) / static_cast<double>(sample.context.size());
   }
   return sample;
@@ -245,8 +245,7 @@ Sample make_chain(const TextSource& prose, std::size_t chars, int n, Rng& rng) {
   for (int i = 0; i <= kLinks; ++i) names.push_back(unique([&] { return TextSource::name(rng); }));
   std::vector<std::string> links;
   for (int i = 0; i < kLinks; ++i)
-    links.push_back(fmt::format("After {} comes {}.\n", names[static_cast<std::size_t>(i)],
-                                names[static_cast<std::size_t>(i) + 1]));
+    links.push_back(fmt::format("After {} comes {}.\n", names[i], names[static_cast<std::size_t>(i) + 1]));
   for (std::size_t i = links.size(); i > 1; --i) std::swap(links[i - 1], links[rng.below(i)]);
   std::string block = "\n";
   for (const std::string& link : links) block += link;
@@ -254,8 +253,7 @@ Sample make_chain(const TextSource& prose, std::size_t chars, int n, Rng& rng) {
   for (int i = 0; i < n; ++i) {
     const int length = draw_between(rng, 4, 16), start = draw_between(rng, 0, kLinks - length);
     const auto first = names.begin() + start + 1;
-    sample.questions.push_back({fmt::format("Starting from {}, list the next {} names in order.",
-                                            names[static_cast<std::size_t>(start)], length),
+    sample.questions.push_back({fmt::format("Starting from {}, list the next {} names in order.", names[start], length),
                                 fmt::format("{}", fmt::join(first, first + length, " "))});
   }
   return sample;
