@@ -57,12 +57,7 @@ MethodCost cost_of(const MethodStats& stats, const MethodShape& shape, const Pla
       c.attended += s.attended_tokens;
       c.attended_heads += s.attended_heads;
     }
-    for (std::size_t h = 0; h < s.gate_checks.size(); ++h) {
-      c.checks += s.gate_checks[h];
-      c.corrections += s.corrections[h];
-    }
-    c.selected += s.selected_units;
-    c.replaced += s.replaced_units;
+    add_selections(c, s);
     c.selections += s.selections;
     c.reused += s.reused;
     add_audits(c.audit, s.audit);
@@ -84,10 +79,8 @@ Runner::Runner(Engine& engine, const Tokenizer& tokenizer, const EvalOptions& op
       tokenizer_(tokenizer),
       chat_(ChatFormat::detect(tokenizer)),
       options_(options),
-      forks_(engine, options.question) {
-  for (TokenId id = 0; id < tokenizer.vocab_size(); ++id)
-    if (tokenizer.is_end(id)) end_tokens_.push_back(id);
-}
+      forks_(engine, options.question),
+      end_tokens_(tokenizer.end_tokens()) {}
 
 void Runner::check_task(std::string_view name, QuestionMark mark) {
   const bool apart = name != kPerplexity && name != kStream && name != "turns";

@@ -56,6 +56,16 @@ struct MethodCost {
   std::vector<double> score_perplexity;
 };
 void add_cost(MethodCost& a, const MethodCost& b);
+// Adds what a layer checked, corrected, selected and replaced to the fields of these names.
+template <typename Counters>
+void add_selections(Counters& c, const LayerStats& s) {
+  for (std::size_t h = 0; h < s.gate_checks.size(); ++h) {
+    c.checks += s.gate_checks[h];
+    c.corrections += s.corrections[h];
+  }
+  c.selected += s.selected_units;
+  c.replaced += s.replaced_units;
+}
 MethodCost cost_of(const MethodStats& stats, const MethodShape& shape, const Plan& plan);
 
 struct AnswerRecord {

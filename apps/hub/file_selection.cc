@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <array>
-#include <cctype>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
 
+#include "src/base/ascii.h"
 #include "src/base/error.h"
 #include "src/formats/json.h"
 
@@ -32,13 +31,6 @@ constexpr std::array<std::string_view, 12> kFolderFiles = {"config.json",
                                                            "chat_template.json",
                                                            "preprocessor_config.json"};
 constexpr std::string_view kWeights = "model.safetensors", kIndex = "model.safetensors.index.json";
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return out;
-}
 
 std::string_view base_name(std::string_view path) {
   return path.substr(path.rfind('/') + 1);  // npos + 1 is 0
@@ -79,7 +71,7 @@ struct GgufModel {
 std::vector<GgufModel> gguf_models(const Listing& listing) {
   std::map<std::pair<std::string, int>, GgufModel> found;
   for (const RepoFile& file : listing.files) {
-    const std::string path = lower(file.path);
+    const std::string path = ascii_lower(file.path);
     const std::string_view name = base_name(path);
     if (!path.ends_with(".gguf") || name.starts_with("mmproj") || name.find("imatrix") != name.npos) continue;
     const std::string stem = file.path.substr(0, file.path.size() - std::string_view(".gguf").size());
@@ -107,10 +99,10 @@ bool has_tag(std::string_view text, std::string_view tag) {
 
 // Names first: a folder "Q4_K_M" counts where no name has the tag.
 std::vector<const GgufModel*> with_tag(const std::vector<GgufModel>& models, std::string_view quant) {
-  const std::string tag = lower(quant);
+  const std::string tag = ascii_lower(quant);
   std::vector<const GgufModel*> exact, named, inside;
   for (const GgufModel& model : models) {
-    const std::string stem = lower(model.stem), first = lower(model.parts.begin()->second);
+    const std::string stem = ascii_lower(model.stem), first = ascii_lower(model.parts.begin()->second);
     if (first == tag || base_name(first) == tag || stem == tag || base_name(stem) == tag) exact.push_back(&model);
     if (has_tag(base_name(stem), tag)) named.push_back(&model);
     if (has_tag(stem, tag)) inside.push_back(&model);

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <string_view>
 
+#include "src/base/ascii.h"
 #include "src/base/error.h"
 
 namespace mneme::hub {
@@ -17,13 +18,6 @@ namespace fs = std::filesystem;
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? std::string() : value;
-}
-
-std::string trimmed(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  const std::size_t begin = text.find_first_not_of(kSpace);
-  if (begin == text.npos) return {};
-  return std::string(text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin));
 }
 
 bool is_set(const char* name) {
@@ -57,12 +51,12 @@ std::string stored_token() {
   if (given.empty() && variable("HF_HOME").empty() && variable("HOME").empty()) return {};
   std::ifstream in(given.empty() ? home_folder() / "token" : expanded(given), std::ios::binary);
   const std::string text(std::istreambuf_iterator<char>(in), {});
-  return trimmed(text);
+  return std::string(trimmed(text));
 }
 
 std::string find_token() {
   for (const char* name : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
-    if (std::string given = trimmed(variable(name)); !given.empty()) return given;
+    if (std::string given(trimmed(variable(name))); !given.empty()) return given;
   return stored_token();
 }
 
@@ -70,7 +64,7 @@ std::string find_token() {
 
 HubSettings hub_settings_from_environment() {
   HubSettings out{.token = find_token(), .cache = cache_folder()};
-  if (std::string given = trimmed(variable("HF_ENDPOINT")); !given.empty()) {
+  if (std::string given(trimmed(variable("HF_ENDPOINT"))); !given.empty()) {
     while (given.ends_with('/')) given.pop_back();
     out.endpoint = given;
   }

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cctype>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -11,6 +10,7 @@
 #include "apps/mneme/commands.h"
 #include "apps/mneme/progress_bar.h"
 #include "mneme/error.h"
+#include "src/base/ascii.h"
 #include "src/base/error.h"
 #include "src/formats/checkpoint.h"
 #include "src/formats/open/convert.h"
@@ -28,8 +28,8 @@ struct ConvertOptions {
   DType type = DType::kQ8_0;
 };
 
-DType type_named(std::string name) {
-  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+DType type_named(std::string_view given) {
+  const std::string name = ascii_lower(given);
   std::string known;
   for (const DType type : kTypes) {
     if (name == dtype_name(type)) return type;

@@ -7,12 +7,12 @@
 #include <boost/asio.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
-#include <cctype>
 #include <chrono>
 #include <deque>
 #include <optional>
 #include <utility>
 
+#include "src/base/ascii.h"
 #include "src/base/error.h"
 #include "src/server/api/api_error.h"
 
@@ -32,13 +32,6 @@ constexpr std::size_t kJoined = 64 << 10;  // one packet for small answers, no c
 
 std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
-}
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return out;
 }
 
 std::string_view reason_of(int status) {
@@ -185,7 +178,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     request.path = target.substr(0, question);
     request.query = target.substr(std::min(question + 1, target.size()));
     for (const auto& field : message)
-      request.headers.emplace_back(lower({field.name_string().data(), field.name_string().size()}),
+      request.headers.emplace_back(ascii_lower({field.name_string().data(), field.name_string().size()}),
                                    std::string(field.value()));
     request.body = std::move(message.body());
     stream_.expires_never();

@@ -11,12 +11,7 @@ void add_layers(SuiteRecord& record, const MethodStats& stats) {
     LayerCost& c = record.layers[l];
     c.attended += s.attended_tokens;
     c.attended_heads += s.attended_heads;
-    for (std::size_t h = 0; h < s.gate_checks.size(); ++h) {
-      c.checks += s.gate_checks[h];
-      c.corrections += s.corrections[h];
-    }
-    c.selected += s.selected_units;
-    c.replaced += s.replaced_units;
+    add_selections(c, s);
   }
 }
 

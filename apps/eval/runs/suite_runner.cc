@@ -79,10 +79,8 @@ SuiteRunner::SuiteRunner(Engine& engine, const Tokenizer& tokenizer, SuiteRunOpt
       tokenizer_(tokenizer),
       chat_(ChatFormat::detect(tokenizer)),
       options_(std::move(options)),
-      forks_(engine, options_.question) {
-  for (TokenId id = 0; id < tokenizer.vocab_size(); ++id)
-    if (tokenizer.is_end(id)) end_tokens_.push_back(id);
-}
+      forks_(engine, options_.question),
+      end_tokens_(tokenizer.end_tokens()) {}
 
 std::vector<SuiteRunner::Question> SuiteRunner::questions_of(const SuiteContext& context) const {
   std::vector<Question> questions;

@@ -5,6 +5,18 @@
 namespace mneme::eval {
 namespace {
 
+// HotpotQA, 2WikiMultihopQA and MuSiQue are asked in the same words.
+constexpr std::string_view kPassages =
+    "Answer the question based on the given passages. Only give me the answer and do not output any other words.\n"
+    "\n"
+    "The following are given passages.\n"
+    "{context}\n"
+    "\n"
+    "Answer the question based on the given passages. Only give me the answer and do not output any other words.\n"
+    "\n"
+    "Question: {input}\n"
+    "Answer:";
+
 constexpr std::array kTasks = {
     LongBenchTask{
         "narrativeqa", 128, "f1", false, false,
@@ -54,39 +66,9 @@ constexpr std::array kTasks = {
                   "\n"
                   "问题：{input}\n"
                   "回答："},
-    LongBenchTask{
-        "hotpotqa", 32, "f1", false, false,
-        "Answer the question based on the given passages. Only give me the answer and do not output any other words.\n"
-        "\n"
-        "The following are given passages.\n"
-        "{context}\n"
-        "\n"
-        "Answer the question based on the given passages. Only give me the answer and do not output any other words.\n"
-        "\n"
-        "Question: {input}\n"
-        "Answer:"},
-    LongBenchTask{
-        "2wikimqa", 32, "f1", false, false,
-        "Answer the question based on the given passages. Only give me the answer and do not output any other words.\n"
-        "\n"
-        "The following are given passages.\n"
-        "{context}\n"
-        "\n"
-        "Answer the question based on the given passages. Only give me the answer and do not output any other words.\n"
-        "\n"
-        "Question: {input}\n"
-        "Answer:"},
-    LongBenchTask{
-        "musique", 32, "f1", false, false,
-        "Answer the question based on the given passages. Only give me the answer and do not output any other words.\n"
-        "\n"
-        "The following are given passages.\n"
-        "{context}\n"
-        "\n"
-        "Answer the question based on the given passages. Only give me the answer and do not output any other words.\n"
-        "\n"
-        "Question: {input}\n"
-        "Answer:"},
+    LongBenchTask{"hotpotqa", 32, "f1", false, false, kPassages},
+    LongBenchTask{"2wikimqa", 32, "f1", false, false, kPassages},
+    LongBenchTask{"musique", 32, "f1", false, false, kPassages},
     LongBenchTask{"dureader", 128, "rouge_l_characters", false, false,
                   "请基于给定的文章回答下述问题。\n"
                   "\n"

@@ -11,6 +11,7 @@
 #include <exception>
 #include <string_view>
 
+#include "src/base/ascii.h"
 #include "src/base/check.h"
 #include "src/base/error.h"
 
@@ -18,12 +19,6 @@ namespace mneme::hub {
 namespace {
 
 constexpr int kMaxRedirects = 8;
-
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
 
 class Url {
  public:
@@ -48,8 +43,8 @@ class Url {
     return out;
   }
   std::string origin() const {
-    return lower(part(CURLUPART_SCHEME) + "://" + part(CURLUPART_HOST) + ":" +
-                 part(CURLUPART_PORT, CURLU_DEFAULT_PORT));
+    return ascii_lower(part(CURLUPART_SCHEME) + "://" + part(CURLUPART_HOST) + ":" +
+                       part(CURLUPART_PORT, CURLU_DEFAULT_PORT));
   }
 
  private:
@@ -131,7 +126,7 @@ struct HttpClient::Hop {
     constexpr std::string_view kSpace = " \t\r\n";
     const std::string_view rest = line.substr(colon + 1);
     const std::size_t first = rest.find_first_not_of(kSpace), last = rest.find_last_not_of(kSpace);
-    hop.response.headers[lower(std::string(line.substr(0, colon)))] =
+    hop.response.headers[ascii_lower(line.substr(0, colon))] =
         first == rest.npos ? std::string() : std::string(rest.substr(first, last + 1 - first));
     return n;
   }

@@ -6,6 +6,8 @@
 #include <array>
 #include <cstdlib>
 
+#include "src/base/ascii.h"
+
 namespace mneme::cli {
 namespace {
 
@@ -25,12 +27,6 @@ constexpr std::array kCommands = {
     Command{"/help", "", "this list", Kind::kHelp},
     Command{"/quit", "", "end the program; so does Ctrl-D", Kind::kQuit},
 };
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  const std::size_t begin = text.find_first_not_of(kSpace);
-  return begin == text.npos ? std::string_view() : text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
-}
 
 std::string file_name(std::string_view given) {
   const char* home = std::getenv("HOME");

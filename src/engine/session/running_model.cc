@@ -114,8 +114,7 @@ RunningModel start_model(std::unique_ptr<Checkpoint> checkpoint, std::unique_ptr
   running.identity.kv = running.engine->pool().shape();
   running.plans = std::make_unique<PlanCache>(running.engine->method_shape());
   running.method = running.plans->plan_for(recipe_of(options.kv));
-  for (TokenId id = 0; id < running.text->tokenizer->vocab_size(); ++id)
-    if (running.text->tokenizer->is_end(id)) running.end_tokens.push_back(id);
+  running.end_tokens = running.text->tokenizer->end_tokens();
   return running;
 }
 

@@ -100,6 +100,13 @@ bool Tokenizer::is_end(TokenId id) const {
   return contains(id) && end_[id];
 }
 
+std::vector<TokenId> Tokenizer::end_tokens() const {
+  std::vector<TokenId> out;
+  for (TokenId id = 0; id < vocab_size(); ++id)
+    if (is_end(id)) out.push_back(id);
+  return out;
+}
+
 bool Tokenizer::is_control(TokenId id) const {
   return contains(id) && data_.types[id] == TokenType::kControl;
 }

@@ -48,7 +48,8 @@ class Tokenizer {
   // characters are kept.
   std::string decode(std::span<const TokenId> ids, bool show_special = false) const;
 
-  bool is_end(TokenId id) const;      // ends a generation: eos, eot, and others that the model lists
+  bool is_end(TokenId id) const;            // ends a generation: eos, eot, and others that the model lists
+  std::vector<TokenId> end_tokens() const;  // all of these, ascending
   bool is_control(TokenId id) const;  // a special token, never text; also turn markers that a file stores as ordinary
   bool contains(TokenId id) const { return id >= 0 && id < vocab_size(); }
   std::optional<TokenId> bos() const { return data_.bos; }
