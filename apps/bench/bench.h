@@ -22,6 +22,7 @@ struct BenchOptions {
   std::int32_t warmup = 4;           // decode: untimed steps before them
   std::int32_t chunk_tokens = 1024;  // prefill: tokens a step
   bool keep_spans = false;           // for a trace
+  bool unfused = false;              // on a device: CudaForwardOptions::unfused
   bool host_pages = false;           // on a device: keys and values in host memory
 };
 

@@ -80,12 +80,13 @@ CudaBench::CudaBench(std::unique_ptr<Model> model, const DeviceBenchSetup& setup
   Stream stream = Stream::make();
   CudaWeights weights =
       setup.random ? CudaWeights::random(*b.model, setup.dtype, kSeed, stream) : CudaWeights::load(*b.model, stream);
-  b.forward = std::make_unique<CudaForward>(
-      *b.model, std::move(weights), std::move(stream),
-      CudaForwardOptions{.max_rows = std::max(options.chunk_tokens, most),
-                         .max_sequences = most,
-                         .max_context = deepest,
-                         .store = options.host_pages ? KvStore::kHost : KvStore::kDevice});
+  b.forward =
+      std::make_unique<CudaForward>(*b.model, std::move(weights), std::move(stream),
+                                    CudaForwardOptions{.max_rows = std::max(options.chunk_tokens, most),
+                                                       .max_sequences = most,
+                                                       .max_context = deepest,
+                                                       .store = options.host_pages ? KvStore::kHost : KvStore::kDevice,
+                                                       .unfused = options.unfused});
   const std::int64_t blocks = blocks_of(b.kv, deepest) * most;
   const std::int64_t bytes = blocks * static_cast<std::int64_t>(b.kv.page_bytes()), room = b.forward->room_bytes();
   if (!options.host_pages && bytes > room)
@@ -200,8 +201,7 @@ void CudaBench::Impl::finish(BenchResult& result, const BenchSequences& s, doubl
   result.memory.activation = static_cast<std::int64_t>(forward->activation_bytes());
   const DeviceInfo now = device_info(0);
   result.memory.device = static_cast<std::int64_t>(now.memory_bytes - now.free_bytes);
-  if (const CudaRetrieval* r = forward->retrieval(); r != nullptr && !s.methods.empty())
-    result.memory.method = static_cast<std::int64_t>(r->bytes());
+  if (!s.methods.empty()) result.memory.method = static_cast<std::int64_t>(forward->method_bytes().all);
 }
 
 // The bytes of a step as the method has them: what it attends, and the whole index once a step.

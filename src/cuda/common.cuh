@@ -18,6 +18,10 @@ constexpr int kWarp = 32;
 
 // ---- launching
 
+// Whether the driver loaded kernels that were compiled for Hopper or newer, with bulk copies, clusters and PDL. False on
+// such a card too if the build has only older code for it (80-virtual): what the card can do says nothing about a kernel.
+bool has_hopper_code();
+
 // Launches with clusters of `cluster` thread blocks.
 template <typename... Params, typename... Args>
 void launch_clusters(const CudaContext& context, const char* name, void (*kernel)(Params...), dim3 grid, dim3 block,
@@ -30,7 +34,7 @@ void launch_clusters(const CudaContext& context, const char* name, void (*kernel
   config.stream = context.stream;
   cudaLaunchAttribute attributes[2] = {};
   config.attrs = attributes;
-  if (context.order == LaunchOrder::kOverlapped) {
+  if (context.order == LaunchOrder::kOverlapped && has_hopper_code()) {
     attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
   }
@@ -88,12 +92,19 @@ inline int sm_count() {
   return n;
 }
 
+// Allows clusters of more than 8 thread blocks, where the device has them; clusters_at_once() is 0 for the others.
+template <typename... Params>
+void allow_large_clusters(void (*kernel)(Params...)) {
+  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) != cudaSuccess)
+    static_cast<void>(cudaGetLastError());
+}
+
 // The largest cluster size, a power of two up to `most`, at which resident clusters cover all thread blocks that the
 // device holds except less than one cluster.
 template <typename... Params>
 int most_cluster(void (*kernel)(Params...), int threads, int most) {
-  if (device_attribute(cudaDevAttrComputeCapabilityMajor) < 9) return 1;
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "clusters of blocks");
+  if (!has_hopper_code()) return 1;
+  allow_large_clusters(kernel);
   while (most > 1 && (clusters_at_once(kernel, most, threads) + 1) * most < sm_count()) most /= 2;
   return most;
 }
@@ -101,9 +112,8 @@ int most_cluster(void (*kernel)(Params...), int threads, int most) {
 // For cluster sizes 1, 2, 3, ..., `most`: clusters that the device runs at once.
 template <typename... Params>
 std::vector<int> active_clusters(void (*kernel)(Params...), int threads, int most, std::size_t shared_bytes = 0) {
-  if (device_attribute(cudaDevAttrComputeCapabilityMajor) < 9)
-    return {device_attribute(cudaDevAttrMultiProcessorCount)};
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "clusters of blocks");
+  if (!has_hopper_code()) return {sm_count()};
+  allow_large_clusters(kernel);
   std::vector<int> clusters;
   for (int blocks = 1; blocks <= most; ++blocks)
     clusters.push_back(clusters_at_once(kernel, blocks, threads, shared_bytes));

@@ -5,8 +5,8 @@ struct CUstream_st;
 
 namespace mneme {
 
-// kOverlapped: programmatic dependent launch, the kernel may start before the preceding one in the stream ends (compute
-// capability 9.0 and newer; elsewhere the same as kSerial). Kernels wait for their inputs in both cases.
+// kOverlapped: programmatic dependent launch, the kernel may start before the preceding one in the stream ends. The same
+// as kSerial where the loaded kernels were compiled for less than 9.0. Kernels wait for their inputs in both cases.
 enum class LaunchOrder { kSerial, kOverlapped };
 
 struct CudaContext {

@@ -16,6 +16,9 @@ inline constexpr std::int64_t kReservedDeviceBytes = std::int64_t{768} << 20;
 struct DeviceInfo {
   std::string name;
   int compute_major = 0, compute_minor = 0;
+  // Compute capability that the loaded kernels were compiled for, 10 * major + minor; 0: the build has none for the
+  // device. From 90 on kernels use bulk copies, clusters and PDL, below their portable forms.
+  int code_version = 0;
   int sm_count = 0;
   std::size_t memory_bytes = 0, free_bytes = 0;
   std::size_t l2_bytes = 0;

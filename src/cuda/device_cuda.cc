@@ -6,6 +6,7 @@
 #include "src/base/error.h"
 #include "src/cuda/check.h"
 #include "src/cuda/device_runtime.h"
+#include "src/cuda/loaded_code_cuda.h"
 
 namespace mneme {
 namespace {
@@ -74,6 +75,7 @@ DeviceInfo cuda_device_info(int device) {
                   .pci_bus = bus,
                   .numa_node = numa_node_of(bus)};
   use_cuda_device(device);
+  info.code_version = loaded_code_version();
   std::size_t total = 0;
   cuda_check(cudaMemGetInfo(&info.free_bytes, &total), "asking for free device memory");
   return info;

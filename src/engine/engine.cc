@@ -60,13 +60,7 @@ Request& Engine::Impl::find_sequence(RequestId id) {
 }
 
 void Engine::Impl::check_input(const RequestInput& input, std::span<const std::int32_t> before) const {
-  if (input.method != nullptr) {
-    std::vector<const Plan*> others;  // those of all that may be in a step with it, each once
-    for (const Request* r : active)
-      if (r->method && std::find(others.begin(), others.end(), &r->method->plan()) == others.end())
-        others.push_back(&r->method->plan());
-    forward->expect_method(*input.method, others);
-  }
+  if (input.method != nullptr) forward->expect_method(*input.method);
   const auto vocab = forward->vocab();
   for (std::size_t i = 0; i < input.prompt.size(); ++i) {
     if (input.prompt[i] < 0 || input.prompt[i] >= vocab) {

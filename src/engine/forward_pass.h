@@ -38,8 +38,8 @@ class ForwardPass {
   virtual std::span<const Sampler::SampledToken> run_sampling(const ForwardInput&, std::span<const Sampler* const>) {
     return {};
   }
-  // Errors  kUnsupported: sequences under this plan cannot be run here, or not in a step with those of `others`.
-  virtual void expect_method(const Plan& /*plan*/, std::span<const Plan* const> /*beside*/) const {}
+  // Errors  kUnsupported: sequences under this plan cannot be run here.
+  virtual void expect_method(const Plan& /*plan*/) const {}
   // Errors  kUnsupported: the plan cannot score with a question that is marked in the prompt.
   virtual void expect_question(const Plan& /*plan*/) const {}
   virtual MethodMemory method_memory() const { return {}; }

@@ -73,14 +73,11 @@ class CudaPass final : public ForwardPass {
       sampled_.push_back({.token = c.token, .logprob = c.logprob});
     return sampled_;
   }
-  void expect_method(const Plan& plan, std::span<const Plan* const> others) const override {
-    CudaForward::expect_method(plan, others);
-  }
+  void expect_method(const Plan& plan) const override { CudaForward::expect_method(plan); }
   void expect_question(const Plan& plan) const override { CudaForward::expect_question(plan); }
   MethodMemory method_memory() const override {
-    const CudaRetrieval* r = forward_.retrieval();
-    if (r == nullptr) return {};
-    return {.slots = r->slot_bytes(), .index = r->index_bytes(), .dense_layers = r->dense_bytes()};
+    const CudaForward::MethodBytes bytes = forward_.method_bytes();
+    return {.slots = bytes.slots, .index = bytes.index, .dense_layers = bytes.dense_layers};
   }
   const Model* model() const override { return model_.get(); }
 

@@ -78,7 +78,7 @@ bool has_bulk_copies() {
   static const bool has = [] {
     cuda_check(cudaFuncSetAttribute(bulk_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kStages * kBulkBytes),
                "gather's shared memory");
-    return device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
+    return has_hopper_code();
   }();
   return has;
 }

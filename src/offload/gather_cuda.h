@@ -10,7 +10,7 @@
 namespace mneme {
 
 // kLoads: warps load and store, as many blocks in flight as a thread has registers for. kBulkCopies: one thread per
-// thread block issues bulk copies (compute capability 9.0 and newer; elsewhere kLoads is used).
+// thread block issues bulk copies (kernels compiled for 9.0 or newer; elsewhere kLoads is used).
 enum class GatherBy : std::uint8_t { kLoads, kBulkCopies };
 
 // to [n][block_bytes] = blocks ids[i] of `pool`, in order.   ids [n] i32 on the device

@@ -5,6 +5,7 @@
 #include "src/cuda/common.cuh"
 #include "src/kv/kv_tables_cuda.cuh"
 #include "src/offload/kv_slots_cuda.h"
+#include "src/offload/slot_region.h"
 
 namespace mneme::cuda {
 
@@ -13,43 +14,6 @@ namespace mneme::cuda {
 inline KvSlots of_layer(KvSlots s, int layer) {
   s.rules += static_cast<std::ptrdiff_t>(layer) * s.n_seq_slots;
   return s;
-}
-
-// region_at() of region.h in units, for lengths above the budget.
-struct PageRegion {
-  int first, last;  // candidates
-  int n_select;
-  int window;  // first unit of the window
-  int stop;    // one past the last unit
-};
-__device__ __forceinline__ int units_of(const SlotRules& r, int length) {
-  return r.unit_tokens == 1 ? length : (length + kKvPageTokens - 1) / kKvPageTokens;
-}
-__device__ __forceinline__ PageRegion page_region(const SlotRules& r, int length) {
-  PageRegion p;
-  p.stop = units_of(r, length);
-  int most = r.n_select;
-  if (r.unit_tokens == 1 && r.schedule == SlotSchedule::kNone) {  // the window of a method of pages
-    p.first = r.sink;
-    p.window = max(p.first, (length - r.recent + r.entry_tokens - 1) / r.entry_tokens * r.entry_tokens);
-  } else if (r.unit_tokens == 1) {  // tokens of the open group are in the window and count against the budget
-    p.first = r.sink;
-    p.window = max(p.first, min(max(length - r.recent, 0), (length - 1) / r.entry_tokens * r.entry_tokens));
-    most = max(0, r.budget - r.sink - (length - p.window));
-  } else {
-    p.first = r.sink / kKvPageTokens;
-    p.window = max(p.first, p.stop - r.recent / kKvPageTokens);
-  }
-  p.last = p.window;
-  p.n_select = r.schedule == SlotSchedule::kNone ? 0 : min(most, p.last - p.first);
-  return p;
-}
-__device__ __forceinline__ bool same_region(const SlotRules& r, int length, int other) {
-  return units_of(r, length) == units_of(r, other);
-}
-// Cache slots of the window: its largest size over all lengths.
-__device__ __forceinline__ int window_slots(const SlotRules& r) {
-  return r.unit_tokens == 1 ? max(r.recent, r.entry_tokens) : r.recent / kKvPageTokens;
 }
 
 __device__ __forceinline__ std::int64_t kept_index(const KvSlots& s, int layer, int seq_slot) {

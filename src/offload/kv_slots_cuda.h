@@ -42,26 +42,36 @@ enum class SlotSchedule : std::int32_t {
 // all KV heads then select before the gate is evaluated.
 enum class SlotGate : std::int32_t { kMean, kMax, kAny, kMass };
 
-// Scores of units: by the index (boxes or 1-bit keys), at random, or by the keys themselves (the last two:
-// control_select_cuda.h).
-enum class SlotScore : std::int32_t { kIndex, kRandom, kKeys };
+// Scores of units: by the index of a fused selection (boxes, 1-bit keys, centroids of lists); or, by the unfused one
+// (unfused_select_cuda.h), at random, by the keys themselves, by UnitEntries.
+enum class SlotScore : std::int32_t { kIndex, kRandom, kKeys, kEntries };
+
+// Pools the query heads of a group before they are scored.
+enum class SlotQueryPool : std::int32_t { kNone, kMax, kMean };
 
 // What a sequence attends in a layer; regions as in src/selection/region/region.h. Layers of a sequence differ only in
 // `budget` and `n_select`.
 struct SlotRules {
   std::int32_t unit_tokens = kKvPageTokens;  // 1 or kKvPageTokens
-  // Tokens per entry of the index: a page, or a group of 1-bit keys. (kNone with units of tokens: whole pages leave
+  // With unit_tokens 1: tokens that are selected together, aligned at position 0, and attended one by one. `sink` is a
+  // multiple of it, and so is entry_tokens.
+  std::int32_t select_tokens = 1;
+  // Tokens per entry of the index: a page, or a group of 1-bit keys. (kNone with units of tokens: whole entries leave
   // the window.)
   std::int32_t entry_tokens = kKvPageTokens;
   std::int32_t fetch = 1;                         // of tokens: aligned neighbours fetched together, 1 or 4
   std::int32_t budget = 0, sink = 0, recent = 0;  // tokens; with pages sink and recent are multiples, recent at least 1
-  std::int32_t n_select = 0;                      // units that fit the budget beside sinks and the smallest window
-  std::int32_t max_reuse = 0;                     // kKept: steps that a selection is reused after its own; 0: no limit
+  // Units that fit the budget beside sinks and the smallest window; with select_tokens above 1: tokens, beside the
+  // largest window.
+  std::int32_t n_select = 0;
+  std::int32_t max_reuse = 0;   // kKept: steps that a selection is reused after its own; 0: no limit
   std::int32_t last_asked = 0;  // kKept: nonzero: the gate compares with the query of the last selection
   SlotSchedule schedule = SlotSchedule::kNone;
   GroupPool pool = GroupPool::kMeanProb;
   SlotGate gate = SlotGate::kMean;
   SlotScore score = SlotScore::kIndex;
+  SlotQueryPool query_pool = SlotQueryPool::kNone;  // unfused selection only
+  std::int32_t probes_below = 0;                    // nonzero: units are scored with the query of the layer below
   float alpha = 1, tau = 1;
   float eps = 1;  // SlotGate::kMass: flagged above this
   // Benchmarks inject selections and gate outcomes at these rates; below 0: off.
@@ -116,6 +126,16 @@ struct UnitLists {
   std::int32_t* grouped = nullptr;  // [layers][seq slots]
 };
 
+// Index of the unfused selection: entries of `tokens` consecutive tokens in the layouts of box.h, one_bit.h and
+// centroid.h.
+enum class EntryKind : std::int32_t { kNone, kMinMaxBox, kCuboidBox, kOneBitMinMax, kOneBitMeanAbs, kCentroid };
+struct UnitEntries {
+  EntryKind kind = EntryKind::kNone;
+  std::int32_t tokens = 0, bytes = 0;  // of an entry
+  std::int32_t most = 0;               // entries of a sequence
+  std::byte* data = nullptr;           // [layers][seq slots][KV heads][most][bytes]
+};
+
 struct KvSlots {
   std::int32_t n_layers = 0, n_seq_slots = 0, n_kv_heads = 0, n_heads = 0, head_dim = 0;
   std::int32_t unit_tokens = kKvPageTokens;  // 1 or kKvPageTokens, the same for all sequence slots
@@ -131,6 +151,7 @@ struct KvSlots {
   std::byte* boxes = nullptr;  // [max_pages][hi: D | lo: D], dtype of the keys; kBoxesBeyond more at the end
   OneBitKeys keys;             // one_bit_cuda.h
   UnitLists lists;
+  UnitEntries entries;
   std::int32_t* slot_of = nullptr;  // [max_units()]: cache slot of a selected unit; -1: none
   std::int32_t* unit_of = nullptr;  // [n_slots]: unit in a cache slot of the third kind; -1: none
   // [n_slots]: length (kKept: number of the selection) when last selected; below 0: empty, or fetched as a neighbour
@@ -147,6 +168,7 @@ struct KvSlots {
   std::int32_t *listed_for = nullptr, *arrived_for = nullptr;
   void* last_q = nullptr;   // [layers][seq slots][heads][D] bf16: queries of this step, after store_qkv_cuda
   void* asked_q = nullptr;  // queries of the last selection (SlotRules::last_asked); or null
+  void* below_q = nullptr;  // SlotRules::probes_below: [model layers][seq slots][heads][D] bf16 of this step; or null
   float* cosine = nullptr;  // [layers][seq slots][heads]: cosine of last_q with the previous step's queries, or asked_q
   float* mass = nullptr;    // SlotGate::kMass: missing mass, after select_*_cuda
   KeptSelection* kept = nullptr;  // [layers][seq slots]; null: no kept selections

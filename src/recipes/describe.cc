@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "src/recipes/compile.h"
+#include "src/recipes/device_form.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
 
@@ -81,13 +82,53 @@ std::string combinations_table() {
   return out;
 }
 
+std::string_view form_name(DeviceForm form) {
+  switch (form) {
+    case DeviceForm::kPlain:
+      return "no selection";
+    case DeviceForm::kFused:
+      return "fused";
+    case DeviceForm::kUnfused:
+      return "unfused";
+    case DeviceForm::kNone:
+      return "CPU only";
+  }
+  return "";
+}
+
+std::string form_of(const Recipe& recipe) {
+  const auto plan = compile(recipe, kAnyShape);
+  const char* refusal = device_refusal(*plan);
+  return refusal == nullptr ? std::string(form_name(device_form(*plan))) : fmt::format("CPU only: {}", cell(refusal));
+}
+
+// How a GPU runs each method, with its defaults, and overrides of it that the papers print.
+std::string devices_table() {
+  std::string out = "| recipe | on a GPU |\n|---|---|\n";
+  for (const RecipeRow& row : recipe_table()) out += fmt::format("| `{}` | {} |\n", row.name, form_of(row.make({})));
+  const std::string_view forms[] = {
+      "quest:unit=page:32",         "quest:pool=none",      "quest:index=cuboid",
+      "quest:probe=previous_layer", "freekv:unit=page:16",  "freekv:index=cuboid",
+      "freekv:index=one_bit",       "freekv:pool=meanQ",    "freekv:index=keys",
+      "freekv:gate=mass",           "fier:pool=none",       "fier:schedule=boundary",
+      "louiskv:order=unit",         "louiskv:by_size=yes",  "louiskv:unit=page:16,index=box",
+      "actqkv:match=mean,top=4",    "actqkv:cutoff_in=all",
+  };
+  for (std::string_view form : forms) out += fmt::format("| `{}` | {} |\n", form, form_of(parse_recipe(form)));
+  out +=
+      "\nFused selections (`unfused`: score to memory, pool and top-k, by kernels that take any recipe):\n\n"
+      "| what | kernel |\n|---|---|\n";
+  for (const FusedSelection& f : fused_selections()) out += fmt::format("| {} | `{}` |\n", f.what, f.kernel);
+  return out;
+}
+
 }  // namespace
 
 std::string methods_markdown() {
   return fmt::format(
       "### Methods\n\n{}\n### Their settings\n\n{}\n### What `--kv KEY=VALUE,...` may override\n\n{}\n### What "
-      "combines\n\n{}",
-      recipes_table(), settings_table(), keys_table(), combinations_table());
+      "combines\n\n{}\n### Where they run\n\nThe CPU runs every recipe.\n\n{}",
+      recipes_table(), settings_table(), keys_table(), combinations_table(), devices_table());
 }
 
 }  // namespace mneme

@@ -14,7 +14,7 @@
 #include "src/selection/index/one_bit.h"
 #include "src/selection/index/one_bit_cuda.h"
 #include "src/selection/region/region.h"
-#include "src/selection/topk/control_select_cuda.h"
+#include "src/selection/topk/unfused_select_cuda.h"
 #include "src/tensor/half.h"
 #include "tests/cuda/cuda_testing.h"
 #include "tests/ops/attention/attention_testing.h"
@@ -131,7 +131,7 @@ struct World {
     for (std::int32_t* flags : {v.listed_for, v.arrived_for}) set_bytes(flags, 0, heads * 4, stream);
     if (s.largest > 0) set_bytes(v.lists.n_units, 0, heads * 4, stream);
     stream.synchronize();
-    const std::size_t bytes = s.score != SlotScore::kIndex ? select_controls_scratch_bytes(v, s.seq_slots)
+    const std::size_t bytes = s.score != SlotScore::kIndex ? unfused_select_scratch_bytes(v, s.seq_slots)
                               : s.largest > 0              ? select_lists_scratch_bytes(v, s.seq_slots)
                               : s.group_tokens > 0         ? select_tokens_scratch_bytes(v, s.seq_slots)
                                                            : select_scratch_bytes(v, s.seq_slots);
@@ -283,7 +283,8 @@ class CudaSlotsTest : public CudaTest {
   void run(World& w, const Rows& r, SelectWhen when) {
     std::byte* scratch = w.scratch[static_cast<int>(when)].data();
     if (w.s.score != SlotScore::kIndex) {
-      select_controls_cuda({.rows = r.rows(), .pages = w.pages(), .layer = 0, .scratch = scratch}, w.v, 0, context());
+      unfused_select_cuda({.rows = r.rows(), .when = when, .pages = w.pages(), .layer = 0, .scratch = scratch}, w.v, 0,
+                          context());
     } else if (w.s.group_tokens > 0) {
       const KvTables pages = w.pages();
       select_tokens_cuda(

@@ -31,6 +31,7 @@ struct CaseOptions {
   int steps = 64, warmup = 4, chunk_tokens = 1024;
   std::vector<float> turnovers, corrections;
   std::vector<std::string> recalls;
+  bool unfused = false;
 };
 
 struct MachineOptions {
@@ -168,8 +169,8 @@ BenchReport bench_cuda(const BenchCommand& o, const Machine& machine, std::uniqu
 int bench(BenchCommand o) {
   const bool cuda = o.machine.device == "cuda";
   if (!cuda && (o.machine.kv_store != "device" || !o.cases.turnovers.empty() || !o.cases.corrections.empty() ||
-                !o.cases.recalls.empty()))
-    fail(ErrorKind::kOption, "--kv-store, --turnover, --correction and --recall are for --device cuda");
+                !o.cases.recalls.empty() || o.cases.unfused))
+    fail(ErrorKind::kOption, "--kv-store, --turnover, --correction, --recall and --unfused are for --device cuda");
   if (o.cases.depths.empty()) o.cases.depths = {2048};
   if (o.methods.empty()) o.methods = {"full"};
   if (!o.decode) o.cases.warmup = 0;
@@ -193,6 +194,7 @@ int bench(BenchCommand o) {
                              .warmup = o.cases.warmup,
                              .chunk_tokens = o.cases.chunk_tokens,
                              .keep_spans = !o.output.trace.empty(),
+                             .unfused = o.cases.unfused,
                              .host_pages = o.machine.kv_store == "host"};
   const BenchReport report = cuda ? bench_cuda(o, machine, std::move(model), cpu, options, context, show)
                                   : bench_cpu(o, machine, std::move(model), cpu, options, show);
@@ -252,6 +254,9 @@ void add_case_options(CLI::App& c, BenchCommand& o) {
             ->delimiter(',')
             ->check(one_of({"merged", "gather", "copies", "batch", "token-major", "staged", "staged-twice"})));
   }
+  if (o.decode)
+    add(c.add_flag("--unfused", o.cases.unfused,
+                   "With --device cuda: select by the kernels that take any recipe, where fused ones do too"));
   add(c.add_option("-b,--max-num-batched-tokens", o.cases.chunk_tokens, "Prompt tokens that are computed together")
           ->type_name("TOKENS")
           ->capture_default_str()

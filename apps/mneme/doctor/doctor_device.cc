@@ -61,6 +61,12 @@ DeviceOutlooks device_outlooks(const DoctorDevice& device, const BenchShape& sha
   return o;
 }
 
+std::string kernels_text(int code_version) {
+  if (code_version == 0) return "none: this build was not compiled for this GPU";
+  return fmt::format("compiled for {}.{}: {}", code_version / 10, code_version % 10,
+                     code_version >= 90 ? "bulk copies, clusters, programmatic dependent launch" : "portable forms");
+}
+
 std::string devices_text(const std::vector<DoctorDevice>& devices) {
   if (devices.empty()) return fmt::format("{:<22} {}\n", "GPU", "none: " + no_device_reason());
   std::string out;
@@ -72,6 +78,7 @@ std::string devices_text(const std::vector<DoctorDevice>& devices) {
          fmt::format("{}, compute capability {}.{}, driver {}, {}{}", d.info.name, d.info.compute_major,
                      d.info.compute_minor, d.info.driver, d.info.pci_bus,
                      d.info.numa_node >= 0 ? fmt::format(", NUMA node {}", d.info.numa_node) : ""));
+    line("  kernels", kernels_text(d.info.code_version));
     line("  memory", fmt::format("{}, {} free, read at {:.0f} GB/s", gib(d.info.memory_bytes), gib(d.info.free_bytes),
                                  d.rates.read / 1e9));
     line("  link", fmt::format("{:.1f} GB/s from the host, {:.1f} GB/s to it", d.rates.host_to_device / 1e9,

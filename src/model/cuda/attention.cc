@@ -12,11 +12,8 @@ namespace {
 
 // graph_kind(): sequences with full attention, those of which some dropped tokens, and those observed in order to drop;
 // then sequences with a method that selects nothing, selects, or selects speculatively; then two-part attention without
-// and with remapped queries.
-enum Kind : std::int32_t { kFull, kRagged, kTapped, kWindow, kSelect, kSpeculative, kTwoParts, kRemoteParts };
-bool attends_stored(std::int32_t kind) {
-  return kind <= kTapped;
-}
+// and with remapped queries. Times kKinds is added the number of the methods' state in retrievals_.all().
+enum Kind : std::int32_t { kFull, kRagged, kTapped, kWindow, kSelect, kSpeculative, kTwoParts, kRemoteParts, kKinds };
 
 bool reads_in_windows(const SequenceRows& s) {
   return s.method != nullptr && s.phase == RowPhase::kPrefill && s.method->plan().recipe.prefill_window.has_value();
@@ -61,34 +58,44 @@ void CudaAttention::prepare(const KvShape& shape, const CudaBlocks& blocks) {
 }
 
 std::size_t CudaAttention::bytes() const {
-  return tables_->bytes() + (staging_ ? staging_->bytes() : 0) + (retrieval_ ? retrieval_->bytes() : 0) +
+  return tables_->bytes() + (staging_ ? staging_->bytes() : 0) + retrievals_.bytes() +
          (windows_ ? windows_->bytes() : 0) + mass_observer_->bytes() + audit_->bytes();
 }
 
-// Memory for the methods of a step, reallocated where it is for others.
-void CudaAttention::take_methods(std::span<const SequenceRows> sequences, const Stream& stream) {
-  CudaRetrieval::Needs needs;
-  for (const SequenceRows& s : sequences)
+bool CudaAttention::in_graph() const {
+  const auto by_host = [](const CudaRetrieval* r) { return r->recalls_by_host(); };
+  return std::none_of(retrievals_.active().begin(), retrievals_.active().end(), by_host) && !audit_->any();
+}
+
+// Memory for the methods of a step. of_sequences: by sequence, its method's number in retrievals_.
+void CudaAttention::take_methods(std::span<const SequenceRows> sequences, std::vector<std::size_t>& of_sequences,
+                                 const Stream& stream) {
+  retrievals_.begin();
+  of_sequences.assign(sequences.size(), 0);
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    const SequenceRows& s = sequences[i];
     if (has_method(s))
-      needs.add(CudaRetrieval::needs_of(*s.method, s.cache->length(), s.phase == RowPhase::kDecode, options_.spare));
-  if (needs.dense.empty() || (retrieval_ && retrieval_->needs().holds(needs))) return;
-  // Including earlier requirements, so that alternating methods do not reallocate alternately.
-  if (retrieval_ && retrieval_->needs().goes_with(needs)) needs.add(retrieval_->needs());
-  stream.synchronize();
-  retrieval_.reset();
-  retrieval_.emplace(shape_, static_cast<std::int32_t>(model_.config().n_heads), std::move(needs), tables_->tables(),
-                     CudaRetrievalOptions{.n_seq_slots = std::max(options_.max_sequences, 1),
-                                          .max_context = options_.max_context,
-                                          .spare = options_.spare,
-                                          .pages_on_device = !host_pages(),
-                                          .recall_blocks = options_.recall_blocks,
-                                          .turnover = options_.turnover,
-                                          .correction = options_.correction,
-                                          .recall_by = options_.recall_by,
-                                          .delay_us = options_.delay_us,
-                                          .rope = &model_.rope()});
+      of_sequences[i] =
+          retrievals_.add(CudaRetrieval::needs_of(*s.method, s.cache->length(), s.phase == RowPhase::kDecode, fit()));
+  }
+  const CudaRetrievalSetup setup{.shape = shape_,
+                                 .n_heads = static_cast<std::int32_t>(model_.config().n_heads),
+                                 .pages = tables_->tables(),
+                                 .options = {.n_seq_slots = std::max(options_.max_sequences, 1),
+                                             .max_context = options_.max_context,
+                                             .fit = fit(),
+                                             .pages_on_device = !host_pages(),
+                                             .recall_blocks = options_.recall_blocks,
+                                             .turnover = options_.turnover,
+                                             .correction = options_.correction,
+                                             .recall_by = options_.recall_by,
+                                             .delay_us = options_.delay_us,
+                                             .rope = &model_.rope()}};
+  if (!retrievals_.prepare(setup, stream)) return;
   ++generation_;
-  if (!retrieval_->two_parts() || part_out_[0].size() > 0) return;
+  const bool parts = std::any_of(retrievals_.active().begin(), retrievals_.active().end(),
+                                 [](const CudaRetrieval* r) { return r->two_parts(); });
+  if (!parts || part_out_[0].size() > 0) return;
   const auto rows = static_cast<std::size_t>((std::max(options_.max_sequences, 1) + 7) / 8 * 8);
   for (DeviceBuffer& b : part_out_)
     b = DeviceBuffer(rows * static_cast<std::size_t>(q_width_) * 2, "parts of attention");
@@ -96,7 +103,7 @@ void CudaAttention::take_methods(std::span<const SequenceRows> sequences, const 
     b = DeviceBuffer(rows * static_cast<std::size_t>(model_.config().n_heads) * 4, "parts of attention");
 }
 
-void CudaAttention::add_span(const SequenceRows& s, std::int32_t first_row) {
+void CudaAttention::add_span(const SequenceRows& s, std::int32_t first_row, CudaRetrieval* retrieval) {
   MNEME_CHECK(s.cache->length() <= options_.max_context, "a sequence of {} tokens, the context is {}",
               s.cache->length(), options_.max_context);
   MNEME_CHECK(!has_method(s) || !s.cache->dropped(), "a method that selects, and tokens that were dropped");
@@ -121,6 +128,7 @@ void CudaAttention::add_span(const SequenceRows& s, std::int32_t first_row) {
                     .prefill_left = s.prefill_left,
                     .cache = s.cache,
                     .method = has_method(s) ? s.method : nullptr,
+                    .retrieval = retrieval,
                     .decodes = decodes,
                     .observed = observed && one_decodes,
                     .single = single,
@@ -152,17 +160,19 @@ bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRow
   spans_.clear();
   chunks_.clear();
   caches_.clear();
-  method_rows_.clear();
   full_rows_.clear();
   mass_observer_->clear();
   audit_->clear();
   has_remapped_ = ragged_ = false;
   ticket_ = ticket_ % std::numeric_limits<std::int32_t>::max() + 1;
-  take_methods(sequences, stream);
+  std::vector<std::size_t> of_sequences;
+  take_methods(sequences, of_sequences, stream);
+  method_rows_.assign(retrievals_.active().size(), {});
   if (windows_) windows_->begin();
   std::int32_t row = 0;
-  for (const SequenceRows& s : sequences) {
-    if (s.n_rows > 0) add_span(s, row);
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    const SequenceRows& s = sequences[i];
+    if (s.n_rows > 0) add_span(s, row, has_method(s) ? &retrievals_.retrieval_of(of_sequences[i]) : nullptr);
     row += s.n_rows;
   }
   const auto n_spans = static_cast<std::int32_t>(spans_.size());
@@ -173,33 +183,51 @@ bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRow
   mass_observer_generation_ = mass_observer_->generation();
   slots_.resize(spans_.size());
   tables_->assign_slots(caches_, stream, slots_);
-  if (retrieval_) retrieval_->begin_rows();
+  for (CudaRetrieval* r : retrievals_.active()) r->begin_rows();
   for (std::size_t i = 0; i < spans_.size(); ++i) {
     Span& s = spans_[i];
     s.slot = slots_[i];
     CudaRetrieval::Row method{
         .cache = s.cache, .method = s.method, .seq_slot = s.slot, .number = static_cast<std::int32_t>(i)};
     if (s.decodes) {
-      retrieval_->prepare(method, tables_->tables(), stream);
-      method_rows_.push_back(method);
-      audit_->add({.method = method, .row = s.first_row});
+      s.retrieval->prepare(method, tables_->tables(), stream);
+      method_rows_[number_of(*s.retrieval)].push_back(method);
+      // The audit's memory is of one shape: of a step's rows those with the first one's state.
+      if (!audit_->any()) audited_ = s.retrieval;
+      if (audited_ == s.retrieval) audit_->add({.method = method, .row = s.first_row});
     } else if (s.prompt >= 0) {
-      retrieval_->prepare_prompt(*s.cache, s.slot, s.n_rows, tables_->tables(), stream);
+      s.retrieval->prepare_prompt(*s.cache, s.slot, s.n_rows, tables_->tables(), stream);
     }
     fill_rows(s, method, host);
   }
-  if (!method_rows_.empty()) retrieval_->send_rows(stream);
-  if (audit_->any()) audit_->prepare(*retrieval_);
+  for (std::size_t r = 0; r < method_rows_.size(); ++r)
+    if (!method_rows_[r].empty()) retrievals_.retrieval_of(r).send_rows(stream);
+  if (audit_->any()) audit_->prepare(*audited_);
   if (windows_) windows_->send(stream);
-  const auto with_method = static_cast<std::int32_t>(method_rows_.size());
-  kind_ = with_method == 0            ? (mass_observer_->decodes() ? kTapped
-                                         : ragged_                 ? kRagged
-                                                                   : kFull)
-          : retrieval_->two_parts()   ? (has_remapped_ ? kRemoteParts : kTwoParts)
-          : !retrieval_->selects()    ? kWindow
-          : retrieval_->speculative() ? kSpeculative
-                                      : kSelect;
-  return chunks_.empty() && (with_method == 0 || with_method == n_spans);
+  kind_ = kind_of_step();
+  const auto alike = [&](const Span& s) {
+    return s.decodes == spans_.front().decodes && s.retrieval == spans_.front().retrieval;
+  };
+  return chunks_.empty() && std::all_of(spans_.begin(), spans_.end(), alike);
+}
+
+std::size_t CudaAttention::number_of(const CudaRetrieval& retrieval) const {
+  const auto active = retrievals_.active();
+  return static_cast<std::size_t>(std::find(active.begin(), active.end(), &retrieval) - active.begin());
+}
+
+// Of a step whose rows are alike; for others it does not matter.
+std::int32_t CudaAttention::kind_of_step() const {
+  if (spans_.empty() || !spans_.front().decodes) return mass_observer_->decodes() ? kTapped : ragged_ ? kRagged : kFull;
+  const CudaRetrieval& r = *spans_.front().retrieval;
+  const std::int32_t kind = r.two_parts()     ? (has_remapped_ ? kRemoteParts : kTwoParts)
+                            : !r.selects()    ? kWindow
+                            : r.speculative() ? kSpeculative
+                                              : kSelect;
+  const auto all = retrievals_.all();
+  const auto number =
+      std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.get() == &r; }) - all.begin();
+  return kind + kKinds * static_cast<std::int32_t>(number);
 }
 
 std::int32_t CudaAttention::add_prompt(const SequenceRows& s) {
@@ -235,7 +263,7 @@ QkvRows CudaAttention::qkv_rows(std::int32_t first, std::int32_t n, const CudaRo
 
 void CudaAttention::layer_of_graph(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows, const Memory& m,
                                    const CudaContext& context, const Stream& stream) {
-  single_rows(layer, 0, 0, n, !attends_stored(kind_), rows, m, context, stream);
+  single_rows(layer, {.span = 0, .first = 0, .n = n, .retrieval = retrieval_of_graph()}, rows, m, context, stream);
 }
 
 void CudaAttention::layer_of_spans(std::int32_t layer, const CudaRowArrays& rows, const Memory& m,
@@ -249,20 +277,27 @@ void CudaAttention::layer_of_spans(std::int32_t layer, const CudaRowArrays& rows
       continue;
     }
     std::size_t stop = i;
-    while (stop < spans_.size() && spans_[stop].single && spans_[stop].decodes == s.decodes) ++stop;
-    single_rows(layer, static_cast<std::int32_t>(i), s.first_row, static_cast<std::int32_t>(stop - i), s.decodes, rows,
-                m, context, stream);
+    const auto alike = [&](const Span& other) {
+      return other.single && other.decodes == s.decodes && (!s.decodes || other.retrieval == s.retrieval);
+    };
+    while (stop < spans_.size() && alike(spans_[stop])) ++stop;
+    single_rows(layer,
+                {.span = static_cast<std::int32_t>(i),
+                 .first = s.first_row,
+                 .n = static_cast<std::int32_t>(stop - i),
+                 .retrieval = s.decodes ? s.retrieval : nullptr},
+                rows, m, context, stream);
     i = stop;
   }
 }
 
 void CudaAttention::finish_graph(std::int32_t n, const CudaRowArrays& rows, const Stream& stream) {
-  if (!attends_stored(kind_)) finish(0, n, rows, stream);
+  if (CudaRetrieval* r = retrieval_of_graph()) finish({.span = 0, .first = 0, .n = n, .retrieval = r}, rows, stream);
 }
 
 void CudaAttention::finish_spans(const CudaRowArrays& rows, const Stream& stream) {
   for (const Span& s : spans_)
-    if (s.decodes) finish(s.first_row, 1, rows, stream);
+    if (s.decodes) finish({.span = 0, .first = s.first_row, .n = 1, .retrieval = s.retrieval}, rows, stream);
 }
 
 void CudaAttention::join(const Stream& stream) {
@@ -279,11 +314,12 @@ void CudaAttention::join(const Stream& stream) {
 void CudaAttention::inject_outcomes(float turnover, float correction, RecallBy recall_by) {
   if (options_.recall_by != recall_by) ++generation_;
   options_.turnover = turnover, options_.correction = correction, options_.recall_by = recall_by;
-  if (retrieval_) retrieval_->inject_outcomes(turnover, correction, recall_by);
+  for (const auto& r : retrievals_.all()) r->inject_outcomes(turnover, correction, recall_by);
 }
 
 void CudaAttention::fetch_counts(const Stream& stream) {
-  if (!method_rows_.empty()) retrieval_->fetch_counts(stream);
+  for (std::size_t r = 0; r < method_rows_.size(); ++r)
+    if (!method_rows_[r].empty()) retrievals_.retrieval_of(r).fetch_counts(stream);
   if (windows_) windows_->fetch(stream);
   mass_observer_->fetch(stream);
 }
@@ -301,8 +337,9 @@ void CudaAttention::count_stored(const CudaRetrieval::Row& row) const {
 }
 
 void CudaAttention::count(const Stream& stream) {
-  if (audit_->any()) audit_->count(tables_->tables(), *retrieval_, stream);
-  if (!method_rows_.empty()) retrieval_->count(method_rows_);
+  if (audit_->any()) audit_->count(tables_->tables(), *audited_, stream);
+  for (std::size_t r = 0; r < method_rows_.size(); ++r)
+    if (!method_rows_[r].empty()) retrievals_.retrieval_of(r).count(method_rows_[r]);
   if (windows_) windows_->learn();
   for (const CudaRetrieval::Row& row : full_rows_) count_stored(row);
   mass_observer_->decide();

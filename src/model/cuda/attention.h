@@ -16,7 +16,7 @@
 #include "src/model/cuda/blocks.h"
 #include "src/model/cuda/forward.h"
 #include "src/model/cuda/mass_observer.h"
-#include "src/model/cuda/retrieval.h"
+#include "src/model/cuda/retrieval_set.h"
 #include "src/model/cuda/staging.h"
 #include "src/model/cuda/tables.h"
 #include "src/model/cuda/windows.h"
@@ -64,7 +64,7 @@ class CudaAttention {
   void set_store(KvStore store) { options_.store = store; }
   void inject_outcomes(float turnover, float correction, RecallBy recall_by);
   // Whether a step can be captured as a graph: no part of it waits for the host.
-  bool in_graph() const { return !(retrieval_ && retrieval_->recalls_by_host()) && !audit_->any(); }
+  bool in_graph() const;
   bool ready() const { return tables_.has_value(); }
 
   // Sets the rows of the next calls and fills the arrays of `host` except tokens and wanted_rows. Returns whether all
@@ -91,7 +91,7 @@ class CudaAttention {
   void fetch_counts(const Stream& stream);
   void count(const Stream& stream);
 
-  const CudaRetrieval* retrieval() const { return retrieval_ ? &*retrieval_ : nullptr; }
+  const CudaRetrievalSet& retrievals() const { return retrievals_; }
   std::size_t bytes() const;
 
  private:
@@ -99,38 +99,56 @@ class CudaAttention {
     std::int32_t first_row, n_rows, first_position, slot, prefill_left;
     const SequenceCache* cache;
     MethodState* method;
-    bool decodes;         // with a method that reads less than all stored tokens
-    bool observed;        // decodes, and its attention is observed
-    bool single;          // a single row; else part of a prompt
-    std::int32_t prompt;  // index in windows_, with windowed prefill; else -1
+    CudaRetrieval* retrieval;  // state of its method, or null
+    bool decodes;              // with a method that reads less than all stored tokens
+    bool observed;             // decodes, and its attention is observed
+    bool single;               // a single row; else part of a prompt
+    std::int32_t prompt;       // index in windows_, with windowed prefill; else -1
     bool pre_rope_keys() const { return cache->key_basis() == KeyBasis::kPreRope; }
   };
 
+  CudaFit fit() const { return {.spare = options_.spare, .unfused = options_.unfused}; }
   bool host_pages() const { return options_.store == KvStore::kHost; }
   // The sequences' page tables for single rows.
   const KvTables& pages() const { return ragged_ ? tables_->ragged_tables() : tables_->tables(); }
   KvTables staged(const Span& s, std::int32_t layer) const;
-  void add_span(const SequenceRows& s, std::int32_t first_row);
+  void add_span(const SequenceRows& s, std::int32_t first_row, CudaRetrieval* retrieval);
+  std::size_t number_of(const CudaRetrieval& retrieval) const;  // in retrievals_.active()
+  std::int32_t kind_of_step() const;
   void fill_rows(const Span& s, const CudaRetrieval::Row& method, const CudaRowArrays& host) const;
   void count_stored(const CudaRetrieval::Row& row) const;
-  void take_methods(std::span<const SequenceRows> sequences, const Stream& stream);
+  void take_methods(std::span<const SequenceRows> sequences, std::vector<std::size_t>& of_sequences,
+                    const Stream& stream);
+  // State of the methods of a graph's rows; null: they attend all stored tokens.
+  CudaRetrieval* retrieval_of_graph() const { return spans_.front().decodes ? spans_.front().retrieval : nullptr; }
   QkvRows qkv_rows(std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Memory& m) const;
   void delay(const CudaContext& context);
-  void single_rows(std::int32_t layer, std::int32_t span, std::int32_t first, std::int32_t n, bool with_method,
-                   const CudaRowArrays& rows, const Memory& m, const CudaContext& context, const Stream& stream);
+  // Consecutive rows of one sequence each.   span: of the first
+  struct SingleRows {
+    std::int32_t span = 0, first = 0, n = 0;
+    CudaRetrieval* retrieval = nullptr;  // state of their methods; null: they attend all stored tokens
+  };
+  void single_rows(std::int32_t layer, const SingleRows& who, const CudaRowArrays& rows, const Memory& m,
+                   const CudaContext& context, const Stream& stream);
+  void stored_rows(std::int32_t layer, const SingleRows& who, QkvRows qkv, DecodeAttentionCuda a,
+                   const CudaRowArrays& rows, const Memory& m, const CudaContext& context);
+  void remapped_rows(std::int32_t layer, const SingleRows& who, const DecodeAttentionCuda& a, const CudaRowArrays& rows,
+                     const Memory& m, const CudaContext& context, const Stream& stream);
+  void selected_rows(std::int32_t layer, const SingleRows& who, DecodeAttentionCuda a, const CudaRowArrays& rows,
+                     const Memory& m, const CudaContext& context, const Stream& stream);
   // Later work in `then` waits for the work in `first` so far.
   static void follow(const Stream& then, Event& had, const Stream& first);
-  void take_audit(std::int32_t layer, std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Memory& m,
+  void take_audit(std::int32_t layer, const SingleRows& who, const CudaRowArrays& rows, const Memory& m,
                   const Stream& stream);
   // remote_device: signals that the remote part is complete; null: it already is.
-  void attend_two_parts(std::int32_t layer, std::int32_t first, DecodeAttentionCuda local, const CudaRowArrays& rows,
+  void attend_two_parts(std::int32_t layer, const SingleRows& who, DecodeAttentionCuda local, const CudaRowArrays& rows,
                         const Memory& m, const CudaContext& context, const Event* remote_device, const Stream& stream);
   void attend_prompt(std::int32_t layer, const Span& s, const KvTables& tables, std::int32_t tables_layer,
                      std::int32_t tables_slot, const Memory& m, const CudaContext& context);
   CudaStaging::Earlier earlier(const Span& s, std::int32_t layer) const;
   bool in_windows(const Span& s, std::int32_t layer) const;
   std::int32_t add_prompt(const SequenceRows& s);
-  void finish(std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Stream& stream);
+  void finish(const SingleRows& who, const CudaRowArrays& rows, const Stream& stream);
   PrefillAttentionCuda prefill_of(const Span& s, std::int32_t slot, const Memory& m) const;
   void chunk(std::int32_t layer, std::size_t span, const CudaRowArrays& rows, const Memory& m,
              const CudaContext& context, const Stream& stream);
@@ -146,7 +164,7 @@ class CudaAttention {
   std::optional<CudaTables> tables_;
   LibraryAttention library_;
   std::optional<CudaStaging> staging_;
-  std::optional<CudaRetrieval> retrieval_;
+  CudaRetrievalSet retrievals_;
   std::optional<CudaWindows> windows_;
   std::optional<CudaMassObserver> mass_observer_;
   std::optional<CudaAudit> audit_;
@@ -158,7 +176,10 @@ class CudaAttention {
   std::vector<std::size_t> chunks_;  // spans of more than one row
   std::vector<const SequenceCache*> caches_;
   std::vector<std::int32_t> slots_;
-  std::vector<CudaRetrieval::Row> method_rows_, full_rows_;  // decode rows with a method that selects; without
+  // Decode rows with a method that reads less than all stored tokens, by index in retrievals_.active(); without.
+  std::vector<std::vector<CudaRetrieval::Row>> method_rows_;
+  std::vector<CudaRetrieval::Row> full_rows_;
+  const CudaRetrieval* audited_ = nullptr;  // state of the rows that this step audits
   std::int32_t kind_ = 0;
   bool has_remapped_ = false, ragged_ = false;  // a sequence has remapped positions; has dropped tokens
   std::int32_t mass_observer_generation_ = 0;

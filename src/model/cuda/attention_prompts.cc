@@ -35,7 +35,7 @@ void CudaAttention::attend_prompt(std::int32_t layer, const Span& s, const KvTab
                     .scale = scale_,
                     .model_layer = layer,
                     .seq_slot = s.slot,
-                    .keys = s.method->plan().layer_selection ? retrieval_->layer_keys(layer) : LayerKeys{},
+                    .keys = s.method->plan().layer_selection ? s.retrieval->layer_keys(layer) : LayerKeys{},
                     .pages = host_pages() ? &tables_->tables() : nullptr,
                     .turnover = options_.turnover},
                    context);
@@ -73,10 +73,10 @@ void CudaAttention::chunk(std::int32_t layer, std::size_t span, const CudaRowArr
   const std::int32_t last = s.first_row + s.n_rows - 1;
   mass_observer_->take_chunk(span, layer, {.q = a.q, .slot = rows.slots + last, .length = rows.lengths + last}, tables,
                              layer, stream);
-  if (s.method == nullptr || !retrieval_ || !retrieval_->takes_prompts_in_pages()) return;
+  if (s.retrieval == nullptr || !s.retrieval->takes_prompts_in_pages()) return;
   CudaRetrieval::Prompt prompt = prompt_of(s);
   prompt.key_slot = s.slot, prompt.key_layer = layer;
-  retrieval_->take_prompt(prompt, layer, tables, stream);
+  s.retrieval->take_prompt(prompt, layer, tables, stream);
 }
 
 // One layer of the sequence in the staging buffer; stored tokens are those of its page tables.
@@ -115,8 +115,8 @@ void CudaAttention::chunk_in_host_pages(std::int32_t layer, std::size_t span, co
   qkv.pre_rope_keys = s.pre_rope_keys();
   const KvTables there = staged(s, layer);
   store_qkv_cuda(qkv, there, 0, m.q + at, context);
-  if (s.method != nullptr && retrieval_)  // first: windows may already select from these pages
-    retrieval_->take_prompt(prompt_of(s), layer, there, stream);
+  if (s.retrieval != nullptr)  // first: windows may already select from these pages
+    s.retrieval->take_prompt(prompt_of(s), layer, there, stream);
   if (in_windows(s, layer)) {
     attend_prompt(layer, s, there, 0, 0, m, context);
   } else {

@@ -23,81 +23,110 @@ void CudaAttention::follow(const Stream& then, Event& had, const Stream& first) 
   then.wait(had);
 }
 
-// Single rows, of spans from `span` on, all with methods or all without.
-void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int32_t first, std::int32_t n,
-                                bool with_method, const CudaRowArrays& rows, const Memory& m,
+void CudaAttention::single_rows(std::int32_t layer, const SingleRows& who, const CudaRowArrays& rows, const Memory& m,
                                 const CudaContext& context, const Stream& stream) {
-  const std::int64_t at = std::int64_t{first} * q_width_ * 2;
-  QkvRows qkv = qkv_rows(first, n, rows, m);
-  DecodeAttentionCuda a{.q = m.q + at,
-                        .slots = rows.slots + first,
-                        .lengths = rows.lengths + first,
-                        .out = m.out + at,
-                        .n = n,
-                        .n_heads = qkv.n_heads,
-                        .window = static_cast<std::int32_t>(model_.config().sliding_window),
-                        .scale = scale_,
-                        .scratch = m.scratch};
-  if (!with_method) {
-    const bool observed = mass_observer_->decodes(layer);
-    if (observed) a.lse = mass_observer_->decode_lse() + std::int64_t{span} * qkv.n_heads;
-    store_qkv_cuda(qkv, pages(), layer, m.q + at, context);
-    attend_decode_cuda(a, pages(), layer, context);
-    if (!observed) return;
-    mass_observer_->take_decoded(
-        layer, {.q = a.q, .slots = a.slots, .lengths = rows.attended + first, .first = span, .n = n}, pages(), context);
+  const std::int64_t at = std::int64_t{who.first} * q_width_ * 2;
+  QkvRows qkv = qkv_rows(who.first, who.n, rows, m);
+  const DecodeAttentionCuda a{.q = m.q + at,
+                              .slots = (who.retrieval != nullptr ? rows.seq_slots : rows.slots) + who.first,
+                              .lengths = rows.lengths + who.first,
+                              .out = m.out + at,
+                              .n = who.n,
+                              .n_heads = qkv.n_heads,
+                              .window = static_cast<std::int32_t>(model_.config().sliding_window),
+                              .scale = scale_,
+                              .scratch = m.scratch};
+  if (who.retrieval == nullptr) {
+    stored_rows(layer, who, qkv, a, rows, m, context);
     return;
   }
-  CudaRetrieval& r = *retrieval_;
-  qkv.store = r.store(layer, rows.seq_slots + first);
+  CudaRetrieval& r = *who.retrieval;
+  qkv.store = r.store(layer, rows.seq_slots + who.first);
   qkv.pre_rope_keys = r.pre_rope_keys();
-  qkv.local = r.local(layer, rows.seq_slots + first);
-  const bool selects = r.slot_layer(layer) >= 0, speculative = selects && r.speculative(),
-             shares = speculative && r.shares_scores();
+  qkv.local = r.local(layer, rows.seq_slots + who.first);
+  const bool selects = r.slot_layer(layer) >= 0;
   store_qkv_cuda(qkv, tables_->tables(), layer, m.q + at, context);
-  a.slots = rows.seq_slots + first;
+  r.keep_probes(layer, m.q + at, slot_rows(rows, who.first, who.n), context);
   if (r.two_parts() && (selects || r.pre_rope_keys())) {
-    const SlotRows who = slot_rows(rows, first, n);
-    delay(context);
-    if (selects && r.by_layer())
-      r.select_by_layer(layer, who, m.remote_q + std::int64_t{first} * q_width_ * 2, rows.remote_to + first, context);
-    const bool recalls = selects && r.recalls(), near_apart = r.pre_rope_keys();
-    if (recalls && !near_apart) {
-      delay(context);
-      r.recall(SelectWhen::kNow, layer, who, tables_->tables(), context);
-    } else if (recalls) {
-      // The local part is in the ring of rotated keys, and is attended concurrently.
-      const CudaContext side_context{.stream = side_.get()};
-      follow(side_, stored_, stream);
-      delay(side_context);
-      r.recall(SelectWhen::kNow, layer, who, tables_->tables(), side_context);
-      attended_.record(side_);
-    }
-    attend_two_parts(layer, first, a, rows, m, context, recalls && near_apart ? &attended_ : nullptr, stream);
-    if (selects) take_audit(layer, first, n, rows, m, stream);
-    return;
-  }
-  if (!selects) {
+    remapped_rows(layer, who, a, rows, m, context, stream);
+  } else if (selects) {
+    selected_rows(layer, who, a, rows, m, context, stream);
+  } else {
     attend_decode_cuda(a, r.tables(layer), r.tables_layer(layer), context);
-    return;
   }
-  SlotRows who = slot_rows(rows, first, n);
-  a.lengths = rows.attended + first;
+}
+
+// Rows that attend all stored tokens.
+void CudaAttention::stored_rows(std::int32_t layer, const SingleRows& who, QkvRows qkv, DecodeAttentionCuda a,
+                                const CudaRowArrays& rows, const Memory& m, const CudaContext& context) {
+  const bool observed = mass_observer_->decodes(layer);
+  if (observed) a.lse = mass_observer_->decode_lse() + std::int64_t{who.span} * qkv.n_heads;
+  store_qkv_cuda(qkv, pages(), layer, m.q + std::int64_t{who.first} * q_width_ * 2, context);
+  attend_decode_cuda(a, pages(), layer, context);
+  if (!observed) return;
+  mass_observer_->take_decoded(
+      layer, {.q = a.q, .slots = a.slots, .lengths = rows.attended + who.first, .first = who.span, .n = who.n}, pages(),
+      context);
+}
+
+// Rows with two-part attention.
+//
+//   main   select ── attend local ──────────────┬─ attend remote ── merge
+//   side       └─> recall (pre-RoPE keys) ──────┘
+void CudaAttention::remapped_rows(std::int32_t layer, const SingleRows& who, const DecodeAttentionCuda& a,
+                                  const CudaRowArrays& rows, const Memory& m, const CudaContext& context,
+                                  const Stream& stream) {
+  CudaRetrieval& r = *who.retrieval;
+  const SlotRows slots = slot_rows(rows, who.first, who.n);
+  const bool selects = r.slot_layer(layer) >= 0, recalls = selects && r.recalls(), near_apart = r.pre_rope_keys();
+  delay(context);
+  if (selects && r.by_layer())
+    r.select_by_layer(layer, slots, m.remote_q + std::int64_t{who.first} * q_width_ * 2, rows.remote_to + who.first,
+                      context);
+  if (recalls && !near_apart) {
+    delay(context);
+    r.recall(SelectWhen::kNow, layer, slots, tables_->tables(), context);
+  } else if (recalls) {
+    // The local part is in the ring of rotated keys, and is attended concurrently.
+    const CudaContext side_context{.stream = side_.get()};
+    follow(side_, stored_, stream);
+    delay(side_context);
+    r.recall(SelectWhen::kNow, layer, slots, tables_->tables(), side_context);
+    attended_.record(side_);
+  }
+  attend_two_parts(layer, who, a, rows, m, context, recalls && near_apart ? &attended_ : nullptr, stream);
+  if (selects) take_audit(layer, who, rows, m, stream);
+}
+
+// Rows that attend a selection, or a window, through cache slots or in their pages.
+//
+//   main   close ── select(t) ── recall(t) ── attend(t)
+//   side       └─ queries ready, or select(t) done ─> select(t+1) ──┐
+//   fetch                                  attended(t) ─────────────┴─> recall(t+1), joined before the next step
+//
+// Selection for the next step overlaps this step: it starts once the queries are ready (if it reuses this step's scores,
+// after this step's selection), and fetches pages after this step has read its own. Pages of four sequences at 32K: in
+// sequence 6.3 ms a step without corrections and 7.1 with 13 %, overlapped 6.7 and 6.8.
+void CudaAttention::selected_rows(std::int32_t layer, const SingleRows& who, DecodeAttentionCuda a,
+                                  const CudaRowArrays& rows, const Memory& m, const CudaContext& context,
+                                  const Stream& stream) {
+  CudaRetrieval& r = *who.retrieval;
+  const KvTables& pages = tables_->tables();
+  SlotRows slots = slot_rows(rows, who.first, who.n);
+  a.lengths = rows.attended + who.first;
   if (const CudaRetrieval::LayerRows of_layer = r.layer_rows(layer); of_layer.attended != nullptr) {
-    who.reset = of_layer.reset + span;
-    a.lengths = of_layer.attended + span;
+    slots.reset = of_layer.reset + who.span;
+    a.lengths = of_layer.attended + who.span;
   }
   a.tables_late = a.lengths_early = true;
-  if (r.merges()) who.tickets = rows.tickets + first, a.arriving = r.arriving(who.tickets);
-  // Selection for the next step overlaps this step: it starts once the queries are ready (if it reuses this step's
-  // scores, after this step's selection), and fetches pages after this step has read its own. Pages of four sequences
-  // at 32K: in sequence 6.3 ms a step without corrections and 7.1 with 13 %, overlapped 6.7 and 6.8.
+  if (r.merges()) slots.tickets = rows.tickets + who.first, a.arriving = r.arriving(slots.tickets);
   const CudaContext side_context{.stream = side_.get()};
-  const bool in_turn = r.selects_in_sequence();
-  if (r.closes_first()) r.close_groups(layer, who, tables_->tables(), context);
+  const bool speculative = r.speculative(), shares = speculative && r.shares_scores(),
+             in_turn = r.selects_in_sequence();
+  if (r.closes_first()) r.close_groups(layer, slots, pages, context);
   if (speculative && !in_turn) follow(side_, stored_, stream);
   delay(context);
-  if (r.selects()) r.select(SelectWhen::kNow, layer, who, tables_->tables(), context);
+  if (r.selects()) r.select(SelectWhen::kNow, layer, slots, pages, context);
   if (speculative && in_turn) follow(side_, selected_, stream);
   delay(context);
   // The next layer's scores replace those of the last one. Wait here: a kernel that waits for two others cannot start
@@ -105,42 +134,42 @@ void CudaAttention::single_rows(std::int32_t layer, std::int32_t span, std::int3
   const int next_scores = r.next_scores();
   if (shares && scores_read_[next_scores]) stream.wait(scores_free_[next_scores]);
   if (r.recalls_by_host() && r.selects()) {
-    r.recall_by_host(layer, method_rows_, stream);
+    r.recall_by_host(layer, method_rows_[number_of(r)], stream);
   } else {
-    r.recall(SelectWhen::kNow, layer, who, tables_->tables(), context);
+    r.recall(SelectWhen::kNow, layer, slots, pages, context);
   }
   attend_decode_cuda(a, r.tables(layer), r.tables_layer(layer), context);
-  take_audit(layer, first, n, rows, m, stream);
-  if (speculative) {
-    attended_.record(stream);
-    delay(side_context);
-    r.select(SelectWhen::kNext, layer, who, tables_->tables(), side_context);
-    if (shares) scores_free_[1 - next_scores].record(side_), scores_read_[1 - next_scores] = true;
-    // Recall of pages in its own stream, so that the next layer's selection need not wait for it (four sequences of
-    // 32,768 without corrections: 5.21 ms a step in place of 5.51). For tokens that costs more than it gains (20 %
-    // turnover: 6.56 ms in place of 6.47).
-    const Stream& fetching = shares ? side_ : fetch_stream_;
-    if (!shares) follow(fetch_stream_, made_, side_), fetching_ = true;
-    fetching.wait(attended_);
-    const CudaContext fetches{.stream = fetching.get()};
-    delay(fetches);
-    r.recall(SelectWhen::kNext, layer, who, tables_->tables(), fetches);
-    side_busy_ = true;
-  }
+  take_audit(layer, who, rows, m, stream);
+  if (!speculative) return;
+  attended_.record(stream);
+  delay(side_context);
+  r.select(SelectWhen::kNext, layer, slots, pages, side_context);
+  if (shares) scores_free_[1 - next_scores].record(side_), scores_read_[1 - next_scores] = true;
+  // Recall of pages in its own stream, so that the next layer's selection need not wait for it (four sequences of
+  // 32,768 without corrections: 5.21 ms a step in place of 5.51). For tokens that costs more than it gains (20 %
+  // turnover: 6.56 ms in place of 6.47).
+  const Stream& fetching = shares ? side_ : fetch_stream_;
+  if (!shares) follow(fetch_stream_, made_, side_), fetching_ = true;
+  fetching.wait(attended_);
+  const CudaContext fetches{.stream = fetching.get()};
+  delay(fetches);
+  r.recall(SelectWhen::kNext, layer, slots, pages, fetches);
+  side_busy_ = true;
 }
 
-void CudaAttention::take_audit(std::int32_t layer, std::int32_t first, std::int32_t n, const CudaRowArrays& rows,
-                               const Memory& m, const Stream& stream) {
-  if (audit_->any())
-    audit_->take(layer, first, n, {.q = m.q, .remote_q = m.remote_q, .out = m.out, .remote_to = rows.remote_to},
-                 *retrieval_, stream);
+void CudaAttention::take_audit(std::int32_t layer, const SingleRows& who, const CudaRowArrays& rows, const Memory& m,
+                               const Stream& stream) {
+  if (audit_->any() && who.retrieval == audited_)
+    audit_->take(layer, who.first, who.n, {.q = m.q, .remote_q = m.remote_q, .out = m.out, .remote_to = rows.remote_to},
+                 *who.retrieval, stream);
 }
 
 // The local part by the rows' own queries, the remote part by rotated ones, then an LSE merge.
-void CudaAttention::attend_two_parts(std::int32_t layer, std::int32_t first, DecodeAttentionCuda a,
+void CudaAttention::attend_two_parts(std::int32_t layer, const SingleRows& who, DecodeAttentionCuda a,
                                      const CudaRowArrays& rows, const Memory& m, const CudaContext& context,
                                      const Event* remote_device, const Stream& stream) {
-  const CudaRetrieval& r = *retrieval_;
+  const CudaRetrieval& r = *who.retrieval;
+  const std::int32_t first = who.first;
   const bool selects = r.slot_layer(layer) >= 0, pre_rope = r.pre_rope_keys();
   const KeyRing ring = r.local(layer, nullptr);
   void* const out = a.out;
@@ -160,12 +189,12 @@ void CudaAttention::attend_two_parts(std::int32_t layer, std::int32_t first, Dec
   merge_attention_cuda({a.out, a.lse}, {remote.out, remote.lse}, a.n, a.n_heads, shape_.head_dim, out, context);
 }
 
-void CudaAttention::finish(std::int32_t first, std::int32_t n, const CudaRowArrays& rows, const Stream& stream) {
+void CudaAttention::finish(const SingleRows& who, const CudaRowArrays& rows, const Stream& stream) {
   follow(side_, stored_, stream);
-  const SlotRows who = slot_rows(rows, first, n);
-  if (retrieval_->groups() && !retrieval_->closes_first())
-    retrieval_->close_groups(-1, who, tables_->tables(), {.stream = side_.get()});
-  retrieval_->write_back(who, tables_->tables(), {.stream = side_.get()});
+  CudaRetrieval& r = *who.retrieval;
+  const SlotRows slots = slot_rows(rows, who.first, who.n);
+  if (r.groups() && !r.closes_first()) r.close_groups(-1, slots, tables_->tables(), {.stream = side_.get()});
+  r.write_back(slots, tables_->tables(), {.stream = side_.get()});
   side_busy_ = true;
 }
 

@@ -38,7 +38,6 @@ struct CudaForward::Impl {
   Stream stream;
   CudaWeights weights;
   CublasLtGemm products;
-  int device_major = device_info(0).compute_major;
   CudaAttention attention;
   std::int32_t q_width, kv_width, capacity;
 
@@ -66,9 +65,7 @@ struct CudaForward::Impl {
   Impl(const Model& m, CudaWeights w, Stream s, const CudaForwardOptions& o);
   void allocate();
   CudaContext serial() const { return {.stream = stream.get()}; }
-  CudaContext overlapped() const {
-    return {.stream = stream.get(), .order = device_major >= 9 ? LaunchOrder::kOverlapped : LaunchOrder::kSerial};
-  }
+  CudaContext overlapped() const { return {.stream = stream.get(), .order = LaunchOrder::kOverlapped}; }
   DeferredNorm deferred(const float* from, std::int32_t parts) const {
     return {.sums = from,
             .n_parts = parts,
@@ -417,8 +414,8 @@ void CudaForward::inject_outcomes(float turnover, float correction, RecallBy rec
   impl_->attention.inject_outcomes(turnover, correction, recall_by);
 }
 
-void CudaForward::expect_method(const Plan& plan, std::span<const Plan* const> others) {
-  CudaRetrieval::expect(plan, others);
+void CudaForward::expect_method(const Plan& plan) {
+  CudaRetrieval::expect(plan);
 }
 
 void CudaForward::expect_question(const Plan& plan) {
@@ -429,8 +426,13 @@ void CudaForward::expect_question(const Plan& plan) {
          plan.recipe.name);
 }
 
-const CudaRetrieval* CudaForward::retrieval() const {
-  return impl_->attention.retrieval();
+CudaForward::MethodBytes CudaForward::method_bytes() const {
+  MethodBytes bytes;
+  for (const auto& r : impl_->attention.retrievals().all()) {
+    bytes.all += r->bytes();
+    bytes.slots += r->slot_bytes(), bytes.index += r->index_bytes(), bytes.dense_layers += r->dense_bytes();
+  }
+  return bytes;
 }
 
 ConstTensorView CudaForward::Impl::step(const ForwardInput& input,

@@ -30,6 +30,7 @@ struct CudaForwardOptions {
   KvStore store = KvStore::kDevice;
   // For sequences with a method, see CudaRetrievalOptions.
   float spare = 0.5f, turnover = -1, correction = -1;
+  bool unfused = false;  // CudaFit::unfused
   std::int32_t recall_blocks = 8;
   RecallBy recall_by = RecallBy::kMerged;
   // Every n-th decode step of a sequence also computes the true attention and records how much of it the method
@@ -60,8 +61,8 @@ class CudaForward {
   // Free device memory for blocks, less a reserve for graphs and libraries.
   std::int64_t room_bytes() const;
 
-  // Errors  kUnsupported: the device does not support the method, or not in one step with those of `others`.
-  static void expect_method(const Plan& plan, std::span<const Plan* const> others = {});
+  // Errors  kUnsupported: the device does not support the method.
+  static void expect_method(const Plan& plan);
 
   // Errors  kUnsupported: the device cannot score with the prompt's question as the method requires.
   static void expect_question(const Plan& plan);
@@ -87,8 +88,11 @@ class CudaForward {
   std::size_t kv_bytes() const;
   // Benchmarks: injects outcomes of methods from the next step on, see SlotRules.
   void inject_outcomes(float turnover, float correction, RecallBy recall_by = RecallBy::kMerged);
-  // Device memory of methods; null before the first step with one.
-  const CudaRetrieval* retrieval() const;
+  // Device memory of methods.
+  struct MethodBytes {
+    std::size_t all = 0, slots = 0, index = 0, dense_layers = 0;
+  };
+  MethodBytes method_bytes() const;
 
  private:
   struct Impl;

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "src/base/check.h"
-#include "src/cuda/device.h"
 #include "src/tensor/half.h"
 
 namespace mneme {
@@ -51,11 +50,7 @@ std::int32_t rank_of_slot(const SequenceCache& cache, std::int32_t layer, std::i
 }  // namespace
 
 CudaMassObserver::CudaMassObserver(const KvShape& shape, std::int32_t n_heads, float scale)
-    : shape_(shape),
-      n_heads_(n_heads),
-      scale_(scale),
-      order_(device_info(0).compute_major >= 9 ? LaunchOrder::kOverlapped : LaunchOrder::kSerial),
-      decode_layers_(static_cast<std::size_t>(shape.n_layers)) {
+    : shape_(shape), n_heads_(n_heads), scale_(scale), decode_layers_(static_cast<std::size_t>(shape.n_layers)) {
   workers_.resize(1);
 }
 
@@ -240,7 +235,7 @@ void CudaMassObserver::take_chunk(std::size_t span, std::int32_t layer, const Pr
 void CudaMassObserver::measure(const Chunk& chunk, std::int32_t layer, const void* q, const Prompt& rows,
                                const KvTables& pages, std::int32_t pages_layer, const Stream& stream) const {
   const Layer& l = chunk.layers[static_cast<std::size_t>(layer)];
-  const CudaContext context{.stream = stream.get(), .order = order_};
+  const CudaContext context{.stream = stream.get(), .order = LaunchOrder::kOverlapped};
   AttentionMassCuda a{.q = q,
                       .slots = rows.slot,
                       .lengths = rows.length,

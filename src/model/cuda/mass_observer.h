@@ -105,7 +105,6 @@ class CudaMassObserver {
   KvShape shape_;
   std::int32_t n_heads_;
   float scale_;
-  LaunchOrder order_;
   std::int32_t generation_ = 0;
 
   std::vector<Chunk> chunks_;

@@ -7,6 +7,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/selection/index/unit_entries_cuda.h"
 
 namespace mneme {
 namespace {
@@ -42,7 +43,7 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     : shape_(shape),
       options_(options),
       needs_(std::move(needs)),
-      in_pages_(options.pages_on_device && (needs_.keys.group_tokens > 0 || needs_.keys.by_key ||
+      in_pages_(options.pages_on_device && (needs_.keys.group_tokens > 0 || needs_.keys.by_token ||
                                             needs_.keys.list_tokens > 0 || needs_.keys.by_layer)),
       n_rows_((options.n_seq_slots + 7) / 8 * 8),
       seq_slots_(static_cast<std::size_t>(options.n_seq_slots)) {
@@ -62,7 +63,15 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     view_.group_tokens = needs_.keys.group_tokens;
     view_.mean_abs = needs_.keys.mean_abs;
   }
-  if (needs_.keys.by_key) view_.unit_tokens = 1;
+  if (needs_.keys.by_token) view_.unit_tokens = 1;
+  if (needs_.keys.entries != EntryKind::kNone) {
+    const std::int32_t tokens = needs_.keys.entry_tokens;
+    view_.entries = {.kind = needs_.keys.entries,
+                     .tokens = tokens,
+                     .bytes = unit_entry_bytes(needs_.keys.entries, shape.head_dim, tokens),
+                     .most = (view_.max_pages * kPageTokens + tokens - 1) / tokens,
+                     .data = nullptr};
+  }
   if (needs_.keys.list_tokens > 0) {
     view_.unit_tokens = 1;
     view_.lists.max_units = CudaUnitLists::most_units(needs_.keys.list_tokens, options.max_context);
@@ -98,7 +107,12 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     lists.add(&view_.lists.members, heads * tokens * 4);
     index_ = DeviceBuffer(lists.total(), "clusters and segments");
     lists.seq_slot(index_.data());
-  } else if (!needs_.two_parts && !needs_.keys.by_key) {
+  } else if (view_.entries.kind != EntryKind::kNone) {
+    index_ = DeviceBuffer(
+        heads * static_cast<std::size_t>(view_.entries.most) * static_cast<std::size_t>(view_.entries.bytes),
+        "index of units");
+    view_.entries.data = index_.data();
+  } else if (!needs_.two_parts && !needs_.keys.by_token) {
     // A warp reads 16 boxes at a time, valid or not.
     index_ = DeviceBuffer((heads * n_pages + kBoxesBeyond) * shape.token_bytes(), "boxes of pages");
     view_.boxes = index_.data();
@@ -121,6 +135,9 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
   Pieces queries;
   queries.add(&view_.last_q, n_q * static_cast<std::size_t>(shape.head_dim) * 2);
   if (needs_.last_asked) queries.add(&view_.asked_q, n_q * static_cast<std::size_t>(shape.head_dim) * 2);
+  if (needs_.probes_below)
+    queries.add(&view_.below_q, static_cast<std::size_t>(shape.n_layers * options.n_seq_slots) *
+                                    static_cast<std::size_t>(view_.n_heads * shape.head_dim) * 2);
   queries.add(&view_.cosine, n_q * 4);
   queries.add(&view_.mass, heads * 4);
   queries_ = DeviceBuffer(queries.total(), "queries of the last step");
@@ -153,9 +170,9 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
   } else if (needs_.selects) {
     const std::size_t bytes = std::max(view_.lists.max_units > 0 ? select_lists_scratch_bytes(view_, n_rows_)
                                        : view_.group_tokens > 0  ? select_tokens_scratch_bytes(view_, n_rows_)
-                                       : needs_.keys.by_key      ? 0
+                                       : needs_.keys.by_token    ? 0
                                                                  : select_scratch_bytes(view_, n_rows_),
-                                       needs_.controls ? select_controls_scratch_bytes(view_, n_rows_) : 0);
+                                       needs_.unfused ? unfused_select_scratch_bytes(view_, n_rows_) : 0);
     scratch_[0] = DeviceBuffer(bytes, "scores of units");
     // A selection for the next step may overlap the one for this step, or for the next layer.
     if (speculative() && !lists_as_selected()) scratch_[1] = DeviceBuffer(bytes, "scores of units");
@@ -240,10 +257,10 @@ void CudaRetrieval::select(SelectWhen when, std::int32_t layer, const SlotRows& 
   if (shares_scores() && when == SelectWhen::kNow) scores_ = next_scores();
   const auto buffer = static_cast<std::size_t>(shares_scores() ? scores_ : static_cast<int>(when));
   std::byte* scratch = scratch_[buffer].data();
-  if (needs_.controls && when == SelectWhen::kNow)
-    select_controls_cuda({.rows = rows, .pages = pages, .layer = layer, .scratch = scratch}, view_, slot_layer(layer),
-                         context);
-  if (needs_.keys.by_key) return;
+  if (needs_.unfused)
+    unfused_select_cuda({.rows = rows, .when = when, .pages = pages, .layer = layer, .scratch = scratch}, view_,
+                        slot_layer(layer), context);
+  if (needs_.keys.by_token) return;
   if (lists_) {
     select_lists_cuda({.rows = rows, .when = when, .scratch = scratch}, view_, slot_layer(layer), context);
   } else if (view_.unit_tokens == 1) {
@@ -287,9 +304,18 @@ void CudaRetrieval::recall_by_host(std::int32_t layer, std::span<const Row> rows
 
 void CudaRetrieval::close_groups(std::int32_t layer, const SlotRows& rows, const KvTables& pages,
                                  const CudaContext& context) {
+  if (view_.entries.kind != EntryKind::kNone) {
+    close_unit_entries_cuda(rows, view_, slot_layer(layer), pages, layer, context);
+    return;
+  }
   const std::int32_t first = layer < 0 ? 0 : slot_layer(layer), stop = layer < 0 ? n_selecting_ : first + 1;
   close_one_bit_cuda({.rows = rows, .first = first, .stop = stop, .model_layers = layers_device_.as<std::int32_t>()},
                      view_, pages, context);
+}
+
+void CudaRetrieval::keep_probes(std::int32_t layer, const void* q, const SlotRows& rows, const CudaContext& context) {
+  if (needs_.probes_below && layer + 1 < shape_.n_layers)
+    keep_probes_cuda(q, rows.seq_slots, rows.n, view_, layer, context);
 }
 
 void CudaRetrieval::write_back(const SlotRows& rows, const KvTables& pages, const CudaContext& context) {

@@ -25,7 +25,7 @@
 #include "src/ops/norm_rope/rope.h"
 #include "src/selection/index/one_bit_cuda.h"
 #include "src/selection/layer/layer_select_cuda.h"
-#include "src/selection/topk/control_select_cuda.h"
+#include "src/selection/topk/unfused_select_cuda.h"
 
 namespace mneme {
 
@@ -37,10 +37,16 @@ inline std::int32_t whole_pages(std::int32_t n_tokens) {
   return pages_of_tokens(n_tokens) * kPageTokens;
 }
 
+// How plans are fitted to the device.
+struct CudaFit {
+  float spare = 0;       // cache slots beyond one selection, as a share of it
+  bool unfused = false;  // tests, benchmarks: the unfused selection where a fused one covers the plan too
+};
+
 struct CudaRetrievalOptions {
-  std::int32_t n_seq_slots = 1;    // sequences with state on the device
-  std::int64_t max_context = 0;    // tokens per sequence
-  float spare = 0.5f;              // cache slots beyond one selection, as a share of it
+  std::int32_t n_seq_slots = 1;  // sequences with state on the device
+  std::int64_t max_context = 0;  // tokens per sequence
+  CudaFit fit;
   bool pages_on_device = false;    // else in mapped host memory
   std::int32_t recall_blocks = 8;  // recall_units_cuda's max_blocks
   // Benchmarks, see SlotRules and host_recall.h; below 0: off.
@@ -52,20 +58,24 @@ struct CudaRetrievalOptions {
 
 class CudaRetrieval {
  public:
-  // Errors  kUnsupported: the device does not support the recipe (the message says what), or not in one step with
-  //         sequences under the plans of `beside`.
-  static void expect(const Plan& plan, std::span<const Plan* const> beside = {});
+  // Errors  kUnsupported: the device does not support the recipe; the message says what.
+  static void expect(const Plan& plan);
 
+  using Fit = CudaFit;
   // Combined requirements of the plans of a step. Errors (all calls with it)  kUnsupported.
   struct Needs {
     struct Keys {
       std::int32_t group_tokens = 0;  // nonzero: units are tokens, 1-bit keys in groups of this size; 0: pages
-      bool by_key = false;            // units are tokens, scored by their keys
+      // Tokens are attended one by one: they are selected by the unfused selection, alone or several together, by
+      // entries of entry_tokens tokens or without an index; or they leave the window one by one.
+      bool by_token = false;
+      EntryKind entries = EntryKind::kNone;
+      std::int32_t entry_tokens = 0;
       bool mean_abs = false;
       bool by_layer = false;         // units are pages, selected per layer by their keys
       std::int32_t list_tokens = 0;  // nonzero: units are lists of at least this many tokens; 0: not lists
       bool none = false;             // no selection: compatible with any units, pages if alone
-      bool of_tokens() const { return group_tokens > 0 || list_tokens > 0 || by_key; }
+      bool of_tokens() const { return group_tokens > 0 || list_tokens > 0 || by_token; }
       bool operator==(const Keys&) const = default;
     };
     Keys keys;
@@ -76,12 +86,13 @@ class CudaRetrieval {
     std::int32_t n_slots = 0, max_listed = 0;  // in units
     std::int32_t fetch = 1;                    // SlotRules::fetch
     bool selects = false, speculative = false, keeps = false;
-    bool controls = false;    // SlotScore kRandom or kKeys
-    bool last_asked = false;  // SlotRules::last_asked
-    bool by_mass = false;     // SlotGate::kMass
-    bool newest = false;      // a selection for the next step may be from a group that this step completes
-    bool by_prompt = false;   // prompts determine the budgets of their layers
-    // Errors  different units, or different dense layers.
+    bool unfused = false;       // a SlotScore other than kIndex
+    bool probes_below = false;  // SlotRules::probes_below
+    bool last_asked = false;    // SlotRules::last_asked
+    bool by_mass = false;       // SlotGate::kMass
+    bool newest = false;        // a selection for the next step may be from a group that this step completes
+    bool by_prompt = false;     // prompts determine the budgets of their layers
+    // Requires  goes_with(other), or this one is new.
     void add(const Needs& other);
     bool goes_with(const Needs& other) const {
       return dense == other.dense && (keys == other.keys || keys.none || other.keys.none) &&
@@ -91,10 +102,10 @@ class CudaRetrieval {
     // For a plan without a selection: requirements compatible with `others`.
     Needs beside(const Keys& others) const;
   };
-  static Needs needs_of(const Plan& plan, float spare) { return needs_of(plan, spare, plan.rules.budget); }
+  static Needs needs_of(const Plan& plan, const Fit& fit) { return needs_of(plan, fit, plan.rules.budget); }
   // The same for the maximum that the sequence's layers attend, where the prompt determines it. Until then its prompt
   // rows need no more than the plan.   length, decodes: of its next rows
-  static Needs needs_of(const MethodState& method, std::int32_t length, bool decodes, float spare);
+  static Needs needs_of(const MethodState& method, std::int32_t length, bool decodes, const Fit& fit);
 
   // Allocates state for sequences whose plans need at most `needs`, and whose pages are in `pages`. Errors  kResource,
   // kUnsupported.
@@ -185,8 +196,10 @@ class CudaRetrieval {
   bool speculative() const { return needs_.speculative; }       // and does so one step ahead
   bool groups() const { return needs_.keys.group_tokens > 0; }  // of 1-bit keys, which close_groups() completes,
   bool closes_first() const { return needs_.newest; }           // and must do so before select()
+  // Keeps the rows' queries for the next layer's probe, where some plan has Probe::kPreviousLayer.
+  void keep_probes(std::int32_t layer, const void* q, const SlotRows& rows, const CudaContext& context);
   // Whether select() lists for this step what recall() would.
-  bool lists_as_selected() const { return in_pages_ && selects() && groups() && !needs_.keys.by_key; }
+  bool lists_as_selected() const { return in_pages_ && selects() && groups(); }
   void select(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
               const CudaContext& context);
   // Whether select() for the next step reuses the scores of the one for this step. There are two score buffers, used
@@ -210,7 +223,7 @@ class CudaRetrieval {
   bool recalls_by_host() const { return by_host(options_.recall_by); }
   void recall_by_host(std::int32_t layer, std::span<const Row> rows, const Stream& stream);
 
-  // Builds groups of 1-bit keys that the rows' new tokens complete. layer -1: all.
+  // Builds groups of 1-bit keys, or other entries, that the rows' new tokens complete. layer -1: all.
   void close_groups(std::int32_t layer, const SlotRows& rows, const KvTables& pages, const CudaContext& context);
   // After the last layer: copies the new tokens to their pages.
   void write_back(const SlotRows& rows, const KvTables& pages, const CudaContext& context);
@@ -234,8 +247,8 @@ class CudaRetrieval {
     std::vector<SlotCounts> counts;
     ClusterUnit clusters;
   };
-  static Needs needs_of(const Plan& plan, float spare, std::int32_t budget);
-  static SlotRules rules_of(const Plan& plan, std::int32_t budget);
+  static Needs needs_of(const Plan& plan, const Fit& fit, std::int32_t budget);
+  static SlotRules rules_of(const Plan& plan, std::int32_t budget, bool unfused);
   // Rules of a layer in a table with these units, which the plan may not define. number: index among those that select.
   SlotRules rules_in(const MethodState& method, std::size_t number) const;
   void fill_ring(std::int32_t seq_slot, std::int32_t n_tokens, std::int32_t recent, const KvTables& pages,
@@ -252,7 +265,9 @@ class CudaRetrieval {
   void count_layer(const Row& row, std::int32_t layer, const SlotCounts& gained);
   std::int64_t index_bytes_read(const Row& row, std::int32_t layer, const SlotCounts& gained) const;
   std::int64_t entry_bytes_of(const Row& row, std::int32_t layer, std::int32_t n_tokens) const;
-  std::int32_t entry_tokens() const { return view_.group_tokens > 0 ? view_.group_tokens : kPageTokens; }
+  std::int32_t entry_tokens() const {
+    return view_.entries.tokens > 0 ? view_.entries.tokens : view_.group_tokens > 0 ? view_.group_tokens : kPageTokens;
+  }
   void build_index(std::int32_t seq_slot, std::int32_t number, std::int32_t first, std::int32_t stop,
                    std::int32_t key_slot, std::int32_t key_layer, const KvTables& keys, const CudaContext& context);
   SeqSlot& seq_slot_of(const SequenceCache& cache, const MethodState& method, std::int32_t seq_slot,

@@ -1,104 +1,33 @@
 // Requirements of a method on the device, and checks of what the device supports.
 #include <algorithm>
 
+#include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/model/cuda/retrieval.h"
-#include "src/selection/cluster/kmeans_cuda.h"
+#include "src/recipes/device_form.h"
 
 namespace mneme {
 namespace {
 
-bool of_tokens(const Plan& plan) {
-  return plan.recipe.decode && plan.recipe.decode->units == Units(TokenUnit{});
+EntryKind entries_of(const DecodeStage& d) {
+  if (const auto* box = std::get_if<Box>(&d.index))
+    return box->kind == BoxKind::kMinMax ? EntryKind::kMinMaxBox : EntryKind::kCuboidBox;
+  if (const auto* bits = std::get_if<OneBit>(&d.index))
+    return bits->levels == OneBitLevels::kMinMax ? EntryKind::kOneBitMinMax : EntryKind::kOneBitMeanAbs;
+  return std::holds_alternative<Centroid>(d.index) ? EntryKind::kCentroid : EntryKind::kNone;
 }
 
-// Whether local and remote part are attended separately: by rotated queries, or up to the token.
-bool in_two_parts(const Plan& plan) {
-  return plan.recipe.prefill_window || plan.remote_position;
-}
-
-// Reason why the device cannot run a method with windowed prefill and a selection; null: it can.
-const char* missing_by_layer(const Plan& plan) {
+SlotScore score_of(const Plan& plan, bool unfused) {
   const DecodeStage& d = *plan.recipe.decode;
-  const auto* index = std::get_if<Representative>(&d.index);
-  if (index == nullptr) return "it remaps positions and selects pages by KV head";
-  if (d.units != Units(PageUnit{kPageTokens})) return "its units must be pages of 32 tokens (--kv unit=page:32)";
-  if (!plan.layer_selection->every_key(kPageTokens))
-    return "every key of a page must represent it (--kv match=best,top=32): the mass of local tokens is not "
-           "accumulated on the device";
-  if (plan.key_basis != KeyBasis::kPreRope) return "keys must be stored pre-RoPE (--kv positions=one_angle)";
-  if (plan.recipe.sink % kPageTokens != 0 || plan.recipe.recent % kPageTokens != 0)
-    return "sink and recent must be multiples of 32";
-  if (plan.shape.head_dim != 64 && plan.shape.head_dim != 128) return "pages are selected with heads of 64 or 128";
-  if (plan.layer_selection->entropy && plan.layer_selection->entropy->in_prefill)
-    return "its layers share a budget in prefill too";
-  return nullptr;
+  return std::holds_alternative<RandomScore>(d.score)       ? SlotScore::kRandom
+         : std::holds_alternative<RawKeys>(d.index)         ? SlotScore::kKeys
+         : device_form(plan, unfused) == DeviceForm::kFused ? SlotScore::kIndex
+                                                            : SlotScore::kEntries;
 }
 
-const char* missing_for_lists(const Plan& plan) {
-  const DecodeStage& d = *plan.recipe.decode;
-  const auto* centroid = std::get_if<Centroid>(&d.index);
-  if (plan.shape.head_dim != 64 && plan.shape.head_dim != 128) return "clusters are selected with heads of 64 or 128";
-  if (centroid == nullptr || centroid->by_size)
-    return "clusters must be selected by the means of their keys, whatever their sizes (--kv index=centroid)";
-  if (!std::holds_alternative<Boundary>(d.schedule))
-    return "clusters are selected at boundaries (--kv schedule=boundary)";
-  if (plan.lists->copy) return "its clusters have a copy of their own (--kv order=token has none)";
-  if (plan.lists->partition.block > kMaxKmeansTokens)
-    return "clusters are found in blocks of up to 8,192 tokens (--kv block=8192)";
-  return nullptr;
-}
-
-const char* missing_for_tokens(const Plan& plan) {
-  const DecodeStage& d = *plan.recipe.decode;
-  if (plan.shape.head_dim != 64 && plan.shape.head_dim != 128) return "tokens are selected with heads of 64 or 128";
-  if (!std::holds_alternative<OneBit>(d.index) && !std::holds_alternative<RawKeys>(d.index))
-    return "tokens must be selected by their 1-bit keys or by their keys (--kv index=one_bit or index=keys)";
-  if (std::holds_alternative<Boundary>(d.schedule)) return "single tokens are not selected at boundaries";
-  return nullptr;
-}
-
-const char* missing_for_pages(const Plan& plan) {
-  const DecodeStage& d = *plan.recipe.decode;
-  if (d.units != Units(PageUnit{kPageTokens}))
-    return "its units must be pages of 32 tokens (--kv unit=page:32), tokens with 1-bit keys (--kv "
-           "unit=token,index=one_bit), or clusters (--kv unit=cluster:N,index=centroid,schedule=boundary)";
-  if (std::holds_alternative<NoIndex>(d.index) || std::holds_alternative<RawKeys>(d.index)) return nullptr;
-  const auto* box = std::get_if<Box>(&d.index);
-  if (box == nullptr || box->kind != BoxKind::kMinMax)
-    return "pages must be selected by min-max boxes (--kv index=box), or by their keys (index=keys)";
-  return nullptr;
-}
-
-// Reason why the device cannot run a method; null: it can.
-const char* missing_for(const Plan& plan) {
-  const Recipe& r = plan.recipe;
-  if (r.attend != Attend::kRegions) return nullptr;  // all stored tokens are attended
-  if (in_two_parts(plan)) {
-    return r.decode ? missing_by_layer(plan) : nullptr;
-  }
-  if (!of_tokens(plan) && !plan.lists && (r.sink % kPageTokens != 0 || r.recent % kPageTokens != 0))
-    return "sink and recent must be multiples of 32";
-  if (!r.decode) return nullptr;
-  const DecodeStage& d = *r.decode;
-  const char* units = plan.lists        ? missing_for_lists(plan)
-                      : of_tokens(plan) ? missing_for_tokens(plan)
-                                        : missing_for_pages(plan);
-  if (units != nullptr) return units;
-  if (std::holds_alternative<RawKeys>(d.index) && !std::holds_alternative<EveryStep>(d.schedule))
-    return "what is selected by its keys is selected at every step (--kv schedule=every_step)";
-  if (d.probe != Probe::kCurrentQuery) return "its probe is the layer below";
-  const bool alone = plan.shape.group() == 1 && d.pool == Pool::kNone;  // every query head is a KV head
-  if (!alone && (d.pool == Pool::kNone || d.pool == Pool::kMaxQ || d.pool == Pool::kMeanQ || d.pool == Pool::kConcat))
-    return "scores must be pooled by KV head (--kv pool=meanS, maxS, meanQK or maxQK)";
-  if (!std::holds_alternative<ConstantCut>(d.cutoff)) return "its layers share a budget";
-  return nullptr;
-}
-
-SlotScore score_of(const DecodeStage& d) {
-  return std::holds_alternative<RandomScore>(d.score) ? SlotScore::kRandom
-         : std::holds_alternative<RawKeys>(d.index)   ? SlotScore::kKeys
-                                                      : SlotScore::kIndex;
+SlotQueryPool query_pool_of(const Plan& plan) {
+  if (!plan.pool.queries) return SlotQueryPool::kNone;
+  return *plan.pool.queries == QueryPool::kMax ? SlotQueryPool::kMax : SlotQueryPool::kMean;
 }
 
 SlotGate gate_of(GatePool pool) {
@@ -107,28 +36,26 @@ SlotGate gate_of(GatePool pool) {
 
 }  // namespace
 
-void CudaRetrieval::expect(const Plan& plan, std::span<const Plan* const> beside) {
-  if (const char* reason = missing_for(plan))
+void CudaRetrieval::expect(const Plan& plan) {
+  if (const char* reason = device_refusal(plan))
     fail(ErrorKind::kUnsupported, "KV method {} on device cuda: {}; such methods run with --device cpu",
          plan.recipe.name, reason);
-  if (beside.empty() || plan.recipe.attend != Attend::kRegions) return;
-  Needs needs = needs_of(plan, 0);
-  for (const Plan* other : beside)
-    if (other->recipe.attend == Attend::kRegions) needs.add(needs_of(*other, 0));
 }
 
-SlotRules CudaRetrieval::rules_of(const Plan& plan, std::int32_t budget) {
+SlotRules CudaRetrieval::rules_of(const Plan& plan, std::int32_t budget, bool unfused) {
   SlotRules r{.budget = budget, .sink = plan.rules.sink, .recent = plan.rules.recent};
   if (plan.lists) {
     // As many tokens as the smallest window leaves: a segment of the largest size has just left it.
     r.unit_tokens = r.entry_tokens = 1;
     r.n_select = std::max(0, r.budget - r.sink - std::max(1, r.recent - plan.lists->partition.largest + 1));
-  } else if (of_tokens(plan)) {
-    r.unit_tokens = 1, r.entry_tokens = plan.rules.entry_tokens;
-    r.n_select = std::max(0, r.budget - r.sink - std::max(r.recent, 1));
+  } else if (attends_by_token(plan, unfused)) {
+    const std::int32_t p = plan.rules.unit_tokens;
+    r.unit_tokens = 1, r.select_tokens = p, r.entry_tokens = std::max(p, plan.rules.entry_tokens);
+    const std::int32_t window = p == 1 ? std::max(r.recent, 1) : std::max(r.recent, r.entry_tokens);
+    r.n_select = std::max(0, r.budget - r.sink - window) / p * p;
   } else {
     // With two-part attention the table has pages for all local tokens, and attention masks the others.
-    if (in_two_parts(plan) && !plan.layer_selection)
+    if (attends_in_two_parts(plan) && !plan.layer_selection)
       r.sink = whole_pages(r.sink), r.recent = whole_pages(r.recent) + kPageTokens;
     r.recent = std::max(r.recent, kPageTokens);
     r.n_select = std::max(0, (r.budget - r.sink - r.recent) / kPageTokens);
@@ -147,7 +74,9 @@ SlotRules CudaRetrieval::rules_of(const Plan& plan, std::int32_t budget) {
   r.schedule = plan.reuse == Reuse::kSpeculative ? SlotSchedule::kSpeculative
                : plan.reuse == Reuse::kKept      ? SlotSchedule::kKept
                                                  : SlotSchedule::kEveryStep;
-  r.score = score_of(*plan.recipe.decode);
+  r.score = score_of(plan, unfused);
+  r.query_pool = query_pool_of(plan);
+  r.probes_below = plan.probe == Probe::kPreviousLayer ? 1 : 0;
   if (const auto* random = std::get_if<RandomScore>(&plan.recipe.decode->score)) r.seed = random->seed;
   r.pool = plan.pool.scores.value_or(GroupPool::kMean);
   r.alpha = plan.alpha;
@@ -161,47 +90,56 @@ SlotRules CudaRetrieval::rules_of(const Plan& plan, std::int32_t budget) {
 SlotRules CudaRetrieval::rules_in(const MethodState& method, std::size_t number) const {
   const Plan& plan = method.plan();
   const bool by_prompt = plan.recipe.norm && number < selecting_.size();
-  SlotRules r = rules_of(plan, by_prompt ? method.rules(selecting_[number]).budget : plan.rules.budget);
+  SlotRules r =
+      rules_of(plan, by_prompt ? method.rules(selecting_[number]).budget : plan.rules.budget, options_.fit.unfused);
   r.unit_tokens = view_.unit_tokens;  // entry_tokens stay pages: the window is the same
   r.turnover = options_.turnover, r.correction = options_.correction;
   return r;
 }
 
 CudaRetrieval::Needs CudaRetrieval::needs_of(const MethodState& method, std::int32_t length, bool decodes,
-                                             float spare) {
+                                             const Fit& fit) {
   const Plan& plan = method.plan();
-  if (!plan.recipe.norm) return needs_of(plan, spare);
+  if (!plan.recipe.norm) return needs_of(plan, fit);
   std::int32_t most = 0;
   for (std::int32_t l = 0; l < plan.shape.n_layers; ++l) {
     if (!plan.compressed(l)) continue;
     const std::int32_t set = method.layer(l).budget;
     most = std::max(most, set > 0 ? set : decodes ? length : 0);
   }
-  if (most <= plan.rules.budget) return needs_of(plan, spare);
+  if (most <= plan.rules.budget) return needs_of(plan, fit);
   constexpr std::int32_t kStep = 512;  // so that not every prompt reallocates
-  return needs_of(plan, spare, (most + kStep - 1) / kStep * kStep);
+  return needs_of(plan, fit, (most + kStep - 1) / kStep * kStep);
 }
 
-CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare, std::int32_t budget) {
+CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, const Fit& fit, std::int32_t budget) {
   expect(plan);
-  const SlotRules r = rules_of(plan, budget);
+  const SlotRules r = rules_of(plan, budget, fit.unfused);
   Needs n;
   n.selects = r.schedule != SlotSchedule::kNone, n.speculative = r.schedule == SlotSchedule::kSpeculative;
   n.keeps = r.schedule == SlotSchedule::kKept;
   n.last_asked = r.last_asked != 0, n.by_mass = r.gate == SlotGate::kMass;
-  n.controls = r.score != SlotScore::kIndex;
+  n.unfused = n.selects && r.score != SlotScore::kIndex;
+  n.probes_below = r.probes_below != 0;
   n.by_prompt = plan.recipe.norm.has_value();
   n.fetch = r.fetch;
   if (plan.lists) {
     n.keys.list_tokens = std::min(plan.lists->clusters.tokens, plan.lists->partition.smallest);
-  } else if (of_tokens(plan)) {
-    if (const auto* bits = std::get_if<OneBit>(&plan.recipe.decode->index))
-      n.keys = {.group_tokens = bits->group, .mean_abs = bits->levels == OneBitLevels::kMeanAbs};
-    n.keys.by_key = n.controls;
+  } else if (attends_by_token(plan, fit.unfused)) {
+    if (n.unfused) {
+      n.keys = {.by_token = true, .entries = entries_of(*plan.recipe.decode)};
+      if (n.keys.entries != EntryKind::kNone) n.keys.entry_tokens = plan.index->entry_tokens();
+    } else if (n.selects) {
+      const auto& bits = std::get<OneBit>(plan.recipe.decode->index);
+      n.keys = {.group_tokens = bits.group, .mean_abs = bits.levels == OneBitLevels::kMeanAbs};
+    } else {
+      n.keys.by_token = true;
+    }
   }
-  n.two_parts = in_two_parts(plan);
-  n.keys.none = !n.selects && !n.two_parts;
-  n.newest = n.speculative && n.keys.group_tokens > 0 && r.recent <= n.keys.group_tokens;
+  n.two_parts = attends_in_two_parts(plan);
+  n.keys.none = !n.selects && !n.two_parts && !n.keys.by_token;
+  n.newest = (n.speculative && n.keys.group_tokens > 0 && r.recent <= n.keys.group_tokens) ||
+             n.keys.entries != EntryKind::kNone;
   n.keys.by_layer = plan.layer_selection.has_value();
   if (plan.key_basis == KeyBasis::kPreRope) n.ring_pages = pages_of_tokens(plan.rules.recent) + 1;
   for (std::int32_t l = 0; l < plan.shape.n_layers; ++l) n.dense.push_back(plan.dense_layer(l));
@@ -210,7 +148,7 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, float spare, std:
                      fixed = (r.sink + window) / unit, all = (r.budget + unit - 1) / unit;
   // The window of a truncated sequence may be shorter.
   const std::int32_t n_selected = plan.lists ? r.budget - r.sink : r.n_select;
-  auto spares = static_cast<std::int32_t>(spare * static_cast<float>(n_selected));
+  auto spares = static_cast<std::int32_t>(fit.spare * static_cast<float>(n_selected));
   if (n.by_prompt) spares = std::clamp(kMaxKvSlots - fixed - n_selected, 0, spares);  // rather than refuse
   n.n_slots = std::max(fixed + (n.selects ? n_selected + spares : 0), all);
   n.max_listed = std::max(all, fixed + n_selected) + 1;
@@ -229,25 +167,15 @@ bool CudaRetrieval::Needs::holds(const Needs& other) const {
   return goes_with(other) && keys == other.keys && n_slots >= other.n_slots && max_listed >= other.max_listed &&
          fetch >= other.fetch && selects >= other.selects && speculative >= other.speculative && keeps >= other.keeps &&
          by_mass >= other.by_mass && newest >= other.newest && by_prompt >= other.by_prompt &&
-         controls >= other.controls && last_asked >= other.last_asked && ring_pages >= other.ring_pages;
+         unfused >= other.unfused && probes_below >= other.probes_below && last_asked >= other.last_asked &&
+         ring_pages >= other.ring_pages;
 }
 
 void CudaRetrieval::Needs::add(const Needs& other) {
   if (dense.empty()) dense = other.dense, keys = other.keys, two_parts = other.two_parts, ring_pages = other.ring_pages;
   if (other.keys.none && !keys.none) return add(other.beside(keys));
   if (keys.none && !other.keys.none) *this = beside(other.keys);
-  if (keys != other.keys)
-    fail(
-        ErrorKind::kUnsupported,
-        "KV methods on device cuda that run at the same time must select units of one kind: pages, tokens by 1-bit "
-        "keys of the same groups and levels, tokens by their keys, or clusters and segments of the same smallest size");
-  if (two_parts != other.two_parts || (ring_pages > 0) != (other.ring_pages > 0))
-    fail(ErrorKind::kUnsupported,
-         "KV methods on device cuda that run at the same time must agree on where tokens stand (--kv positions) and "
-         "whether prefill is windowed");
-  if (dense != other.dense)
-    fail(ErrorKind::kUnsupported,
-         "KV methods on device cuda that run at the same time must have the same dense layers (--dense-layers)");
+  MNEME_CHECK(goes_with(other), "state of methods that cannot share it");
   ring_pages = std::max(ring_pages, other.ring_pages);
   n_slots = std::max(n_slots, other.n_slots), max_listed = std::max(max_listed, other.max_listed);
   fetch = std::max(fetch, other.fetch);
@@ -255,7 +183,8 @@ void CudaRetrieval::Needs::add(const Needs& other) {
   last_asked = last_asked || other.last_asked;
   by_prompt = by_prompt || other.by_prompt;
   by_mass = by_mass || other.by_mass, newest = newest || other.newest;
-  controls = controls || other.controls, keeps = keeps || other.keeps;
+  unfused = unfused || other.unfused, probes_below = probes_below || other.probes_below;
+  keeps = keeps || other.keeps;
 }
 
 }  // namespace mneme

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "src/model/cuda/retrieval.h"
+#include "src/offload/slot_region.h"
+#include "src/selection/index/unit_entries_cuda.h"
 
 namespace mneme {
 namespace {
@@ -12,19 +14,12 @@ constexpr std::int32_t kDenseCtasPerHead = 4;
 }  // namespace
 
 // Tokens that a row of n attends in a layer that selects, as the kernels compute it; n is above the budget. grouped:
-// start of the window of lists.
+// start of the window of lists; -1: units are not lists.
 std::int32_t CudaRetrieval::attended_by(const SlotRules& r, std::int32_t n, std::int32_t grouped) {
-  const std::int32_t unit = r.unit_tokens, first = r.sink / unit, stop = (n + unit - 1) / unit;
-  if (unit == 1 && r.schedule == SlotSchedule::kKept) return std::max(r.budget, r.sink + n - grouped);
-  std::int32_t window = std::max(first, stop - r.recent / unit), most = r.n_select;
-  if (unit == 1 && r.schedule == SlotSchedule::kNone) {
-    window = std::max(first, whole_pages(n - r.recent));
-  } else if (unit == 1) {
-    window = std::max(first, std::min(std::max(n - r.recent, 0), (n - 1) / r.entry_tokens * r.entry_tokens));
-    most = std::max(0, r.budget - r.sink - (n - window));
-  }
-  const std::int32_t n_selected = r.schedule == SlotSchedule::kNone ? 0 : std::min(most, window - first);
-  return r.sink + n_selected * unit + n - window * unit;
+  if (r.unit_tokens == 1 && r.schedule == SlotSchedule::kKept && grouped >= 0)
+    return std::max(r.budget, r.sink + n - grouped);
+  const PageRegion region = page_region(r, n);
+  return r.sink + region.n_select * r.unit_tokens + n - region.window * r.unit_tokens;
 }
 
 // Builds the index of tokens [first, stop); the last page's box may be open.
@@ -32,7 +27,17 @@ void CudaRetrieval::build_index(std::int32_t seq_slot, std::int32_t number, std:
                                 std::int32_t key_slot, std::int32_t key_layer, const KvTables& keys,
                                 const CudaContext& context) {
   const std::int32_t each = entry_tokens();
-  if (needs_.two_parts || needs_.keys.by_key) return;  // built by index_keys(), or not needed
+  if (view_.entries.kind != EntryKind::kNone) {
+    build_unit_entries_cuda({.seq_slot = seq_slot,
+                             .slot_layer = number,
+                             .first = first / each,
+                             .stop = stop / each,
+                             .key_slot = key_slot,
+                             .key_layer = key_layer},
+                            view_, keys, context);
+    return;
+  }
+  if (needs_.two_parts || needs_.keys.by_token) return;  // built by index_keys(), or not needed
   if (view_.group_tokens > 0) {
     build_one_bit_cuda({.seq_slot = seq_slot,
                         .slot_layer = number,
@@ -131,7 +136,7 @@ void CudaRetrieval::prepare(Row& row, const KvTables& pages, const Stream& strea
     SeqSlotLayer& layer = p.layers[i];
     const bool everything = n <= layer.rules.budget, reset = !goes_on || everything != layer.everything;
     const std::int32_t grouped =
-        plan.lists && i < selecting_.size() ? row.method->layer(selecting_[i]).partition.grouped() : 0;
+        plan.lists && i < selecting_.size() ? row.method->layer(selecting_[i]).partition.grouped() : -1;
     if (reset && i < selecting_.size())
       fill_slots_cuda(seq_slot, n, layer.rules, view_, pages, selecting_[i], static_cast<std::int32_t>(i), context);
     layer.everything = everything;

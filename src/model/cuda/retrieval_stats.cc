@@ -27,10 +27,12 @@ void CudaRetrieval::count_layer(const Row& row, std::int32_t layer, const SlotCo
   }
   s.sparse_steps += p.everything ? 0 : 1;
   s.index_bytes_read += index_bytes_read(row, layer, gained);
-  s.selected_units += static_cast<std::int64_t>(gained.selected);
-  s.missing_units += static_cast<std::int64_t>(gained.missing);
-  s.recalled_units += static_cast<std::int64_t>(gained.missing + gained.neighbours);
-  s.replaced_units += static_cast<std::int64_t>(gained.replaced);
+  // Units of several tokens that are fetched one by one are counted as units.
+  const auto units = [&](std::uint64_t n) { return static_cast<std::int64_t>(n) / p.rules.select_tokens; };
+  s.selected_units += units(gained.selected);
+  s.missing_units += units(gained.missing);
+  s.recalled_units += units(gained.missing + gained.neighbours);
+  s.replaced_units += units(gained.replaced);
   // Without a query to compare with, an answer starts.
   if (lists_ && ((p.reset & kNoQuery) != 0 || moved > 0)) row.method->see_boundary(layer);
 }

@@ -396,19 +396,10 @@ std::int64_t chunk_columns(DType dtype) {
   return dtype == DType::kQ8_0 ? 2 * kStep : is_quantised(dtype) ? 4 * kStep : kStep;
 }
 
-struct Device {
-  int sm_count = 0, major = 0;
-};
-const Device& this_device() {
-  static const Device device = {.sm_count = device_attribute(cudaDevAttrMultiProcessorCount),
-                                .major = device_attribute(cudaDevAttrComputeCapabilityMajor)};
-  return device;
-}
-
 template <typename W>
 Maps maps_of(const Weights& w) {
   Maps maps{};
-  if (this_device().major < 9) return maps;
+  if (!has_hopper_code()) return maps;
   // Lines of 128 bytes are best for memory; rows that are not a multiple of 128 use lines of 64.
   const int line = w.row_bytes % 128 == 0 ? 128 : 64;
   maps.lines = kPieceBytes / line;
@@ -431,7 +422,7 @@ void run_stream(const char* name, const void* x, int m, const DeviceMatrix& w, c
   }();
   static_cast<void>(ready);
   launch(context, name, stream_kernel<W, Epilogue>,
-         dim3(static_cast<unsigned>(std::min(n_tiles, kBlocksEach * this_device().sm_count))), dim3(kThreads), kShared,
+         dim3(static_cast<unsigned>(std::min(n_tiles, kBlocksEach * sm_count()))), dim3(kThreads), kShared,
          static_cast<const __nv_bfloat16*>(x), m, weights_of(w), maps_of<W>(weights_of(w)), norm, epilogue, n_tiles);
 }
 

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "src/selection/topk/block_topk.cuh"
+#include "src/selection/topk/missing_mass.cuh"
 #include "src/selection/topk/select_common.cuh"
 
 namespace mneme {
@@ -19,7 +20,6 @@ using namespace cuda;  // NOLINT
 constexpr int kThreads = kSelectThreads, kWarps = kSelectWarps;
 constexpr int kMaxBlocks = kMaxSelectBlocks, kMaxGroup = kMaxSlotGroup;
 static_assert(kThreads == kRankThreads);
-constexpr int kMaxInjected = 2048;
 constexpr int kStaticShared = 9 << 10;
 
 struct Args {
@@ -146,78 +146,8 @@ __device__ __forceinline__ void score_share(const Args& p, const SlotRules& rule
   }
 }
 
-// Benchmarks: k pages of which `turnover` differ from the previous step's. They follow a permutation of the candidates,
-// so that none returns soon.
-__device__ __forceinline__ void inject_pages(const SlotRules& rules, int length, std::int64_t index, int first_page,
-                                             int n, int k, std::int32_t* sorted, std::int32_t* out) {
-  const int stable = n >= 256 ? n / 128 * 128 : n;  // constant over many steps while the sequence grows
-  const auto m = static_cast<unsigned>(max(stable, k));
-  const unsigned step = m % 7919 == 0 ? 7907 : 7919;
-  __shared__ unsigned begin;
-  if (threadIdx.x == 0)
-    begin = (static_cast<unsigned>(static_cast<double>(length) * static_cast<double>(rules.turnover) * k) +
-             hash_random(static_cast<std::uint32_t>(index), 7) % m) %
-            m;
-  __syncthreads();
-  for (unsigned j = threadIdx.x; j < static_cast<unsigned>(k); j += kThreads)
-    sorted[j] = first_page + static_cast<std::int32_t>((begin + j) % m * step % m);  // below 2^32: m is below 2^16
-  __syncthreads();
-  for (int j = threadIdx.x; j < k; j += kThreads) {
-    int rank = 0;
-    for (int i = 0; i < k; ++i) rank += sorted[i] < sorted[j];
-    out[rank] = sorted[j];
-  }
-}
-
-// A unit's softmax weight from its key; `top` is the largest logarithm of a weight.
-struct Weights {
-  float scale, top;
-  __device__ __forceinline__ Weights(const SlotRules& rules, std::uint32_t best)
-      : scale(pools_logs(rules.pool) ? 1.0f : rules.alpha),
-        top(best == 0 ? -INFINITY : fminf(scale * value_of_key(best), 3.4028235e38f)) {}
-  __device__ __forceinline__ float of(std::uint32_t key) const {
-    if (key == 0 || top == -INFINITY) return 0;
-    return __expf(fminf(fmaf(scale, value_of_key(key), -top), 60.0f));
-  }
-};
-
-// Share of softmax over all n units in the selection `out` that the speculative selection lacks, to KvSlots::mass:
-// group_pool.h's missing_mass(). keys: of all units; overwrites those of the speculative selection.
-__device__ void compute_missing_mass(const Args& p, const SlotRules& rules, const Share& at, const PageRegion& region,
-                                     std::uint32_t best, std::uint32_t* keys, const std::int32_t* out) {
-  constexpr std::uint32_t kSpeculative = 1;  // no score has this key
-  __shared__ float of_warps[2][kWarps];
-  const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
-  const std::int32_t* speculative = p.s.selected_ids[1] + at.index * p.s.max_listed;
-  const int n_speculative = p.s.n_selected[1][at.index],
-            own = speculative[min(tid, p.s.max_listed - 1)];  // both at once, early
-  const Weights weights(rules, best);
-  float all = 0, missing = 0;
-  for_keys(keys, at.n, [&](int, std::uint32_t key) { all += weights.of(key); });
-  __syncthreads();
-  for (int i = tid; i < n_speculative; i += kThreads) {
-    const int u = (i == tid ? own : speculative[i]) - region.first;
-    if (u >= 0 && u < at.n) keys[u] = kSpeculative;
-  }
-  bool any = false;
-  __syncthreads();
-  for (int i = tid; i < region.n_select; i += kThreads) {
-    const std::uint32_t key = keys[out[i] - region.first];
-    if (key == kSpeculative) continue;
-    any = true, missing += weights.of(key);
-  }
-  all = warp_sum(all), missing = warp_sum(missing);
-  if (lane == 0) of_warps[0][warp] = all, of_warps[1][warp] = missing;
-  any = __syncthreads_or(any);
-  if (tid == 0) {
-    all = missing = 0;
-    for (int w = 0; w < kWarps; ++w) all += of_warps[0][w], missing += of_warps[1][w];
-    p.s.mass[at.index] = !any ? 0.0f : all == 0 ? 1.0f : fminf(missing / all, 1.0f);
-  }
-}
-
 std::int64_t keys_of(const KvSlots& s) {
-  return std::max(eights(s.max_pages), kMaxInjected);
+  return eights(s.max_pages);
 }
 
 // Prefetches the boxes of a block's share to L2 while the preceding kernel runs: candidate pages are complete, and so
@@ -310,13 +240,12 @@ __global__ void __launch_bounds__(kThreads, kWhen == SelectWhen::kNow ? 2 : 3) s
     if constexpr (kWhen == SelectWhen::kNow) {
       if (by_mass(r)) {
         __syncthreads();
-        compute_missing_mass(p, r.rules, at, region, ranker.most, keys, out);
+        compute_missing_mass(p.s, r.rules, {at.index, region.first, at.n, region.n_select, 1}, ranker.most, keys, out);
       }
     }
-    if (r.rules.turnover >= 0 && region.n_select <= kMaxInjected) {
+    if (r.rules.turnover >= 0) {
       __syncthreads();
-      inject_pages(r.rules, r.length, at.index, region.first, at.n, region.n_select,
-                   reinterpret_cast<std::int32_t*>(keys), out);
+      inject_units(r.rules, r.length, at.index, region.first, at.n, region.n_select, out);
     }
     if (tid == 0) p.s.n_selected[when][at.index] = region.n_select;
     __syncthreads();

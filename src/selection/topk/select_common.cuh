@@ -128,6 +128,20 @@ __device__ __forceinline__ void pool_share(const Args& p, const SlotRules& rules
   }
 }
 
+// Benchmarks: k of n units, ascending, of which `turnover` differ from the previous step's. Unit j is one of the j-th
+// n / k candidates, and moves on to the next of these every 1 / turnover steps, so that none returns soon.
+__device__ __forceinline__ void inject_units(const SlotRules& rules, int length, std::int64_t index, int first, int n,
+                                             int k, std::int32_t* out) {
+  const auto width = static_cast<unsigned>(max(n / max(k, 1), 1));
+  const auto seed = static_cast<std::uint32_t>(index);
+  for (int j = threadIdx.x; j < k; j += blockDim.x) {
+    const std::uint32_t random = hash_random(seed, static_cast<std::uint32_t>(j));
+    const double phase = static_cast<double>(random) * 0x1p-32;
+    const auto moves = static_cast<unsigned>(static_cast<double>(length) * static_cast<double>(rules.turnover) + phase);
+    out[j] = first + j * static_cast<int>(width) + static_cast<int>((random + moves) % width);
+  }
+}
+
 __host__ __device__ constexpr int eights(int n) {
   return (n + 7) / 8 * 8;
 }

@@ -36,6 +36,7 @@ struct RowInfo {
   int begin, each;  // the row's first stage; stages per KV head
   GroupPool pool;
   float alpha, turnover;
+  int n_injected;  // SlotRules::n_select: unlike n_select the same at every length, so that `turnover` is a steady rate
   // Values are pooled as log probabilities; with one head its scores give the same order.
   __device__ bool logs(int group) const {
     return group > 1 && (pool == GroupPool::kMaxProb || pool == GroupPool::kMeanProb);
@@ -57,6 +58,7 @@ __device__ inline RowInfo row_info(const Args& p, int row) {
   info.n = all.last - info.base, info.n_select = all.n_select;
   info.n_now = now.last - info.base, info.n_select_now = now.n_select;
   info.pool = r.rules.pool, info.alpha = r.rules.alpha, info.turnover = r.rules.turnover;
+  info.n_injected = r.rules.n_select;
   return info;
 }
 

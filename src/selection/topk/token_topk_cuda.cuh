@@ -107,8 +107,8 @@ __device__ void inject_mask(const RowInfo& info, int n, int k, std::int64_t inde
   const int all = n - info.skip, stable = all >= 256 ? all / 128 * 128 : all;  // constant over many steps
   const auto m = static_cast<std::uint32_t>(max(stable, k));
   const std::uint32_t step = m % 7919 == 0 ? 7907 : 7919;
-  const auto moved =
-      static_cast<std::uint64_t>(static_cast<double>(info.length) * static_cast<double>(info.turnover) * k);
+  const auto moved = static_cast<std::uint64_t>(static_cast<double>(info.length) * static_cast<double>(info.turnover) *
+                                                info.n_injected);
   const auto first = static_cast<std::uint32_t>((moved + hash_random(static_cast<std::uint32_t>(index), 7)) % m);
   const double part = 1.0 / m;
   int mine = 0;

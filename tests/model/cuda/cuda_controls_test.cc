@@ -11,7 +11,6 @@
 #include "tests/cuda/cuda_testing.h"
 #include "tests/model/cuda/cuda_beside_cpu.h"
 #include "tests/model/cuda/cuda_on_device.h"
-#include "tests/model/cuda/cuda_refusal.h"
 #include "tests/model/method_shape.h"
 #include "tests/test_threads.h"
 
@@ -26,23 +25,6 @@ std::shared_ptr<const Plan> plan_of(const ModelConfig& config, const char* name,
 }
 
 class CudaControlsTest : public CudaModelTest {};
-
-TEST(CudaControls, RefusesWithAReason) {
-  for (const char* overrides : {"", "pool=maxQK", "seed=7"}) EXPECT_EQ(refusal_of("random", overrides), "");
-  for (const char* overrides : {"", "unit=page:32", "pool=maxS", "unit=page:32,pool=meanQK"})
-    EXPECT_EQ(refusal_of("oracle", overrides), "");
-  EXPECT_EQ(refusal_of("quest", "unit=page:32,index=keys"), "");
-  for (const auto& [name, overrides, head_dim, words] :
-       {std::tuple{"random", "unit=page:16", 128, "--kv unit=page:32"},
-        {"random", "unit=token", 128, "index=one_bit or index=keys"},
-        {"oracle", "unit=page:16", 128, "--kv unit=page:32"},
-        {"oracle", "", 80, "heads of 64 or 128"},
-        {"oracle", "pool=none", 128, "pooled by KV head"},
-        {"oracle", "schedule=speculative", 128, "--kv schedule=every_step"},
-        {"oracle", "unit=page:32,schedule=speculative", 128, "--kv schedule=every_step"}})
-    EXPECT_NE(refusal_of(name, overrides, head_dim).find(words), std::string::npos)
-        << name << " " << overrides << ": " << refusal_of(name, overrides, head_dim);
-}
 
 // Random selections do not depend on the model, so every step has the CPU's logits.
 TEST_F(CudaControlsTest, SamplesAsTheCpu) {

@@ -346,8 +346,9 @@ TEST_F(CudaMethodTest, WindowsRunInOneStepWithTokens) {
     }
 }
 
-// What selects nothing goes with whatever selects, also when it came first; what selects by other units does not.
-TEST(CudaMethods, WindowsRunInOneStepWithAnyUnits) {
+// What selects nothing shares the state of whatever selects, also when it came first; what selects by other units does
+// not.
+TEST(CudaMethods, WindowsShareStateWithAnyUnits) {
   const MethodShape shape{.n_layers = 3, .n_heads = 8, .n_kv_heads = 2, .head_dim = 128};
   const auto plan = [&](const char* name, const char* overrides) {
     Recipe recipe =
@@ -358,27 +359,16 @@ TEST(CudaMethods, WindowsRunInOneStepWithAnyUnits) {
   const auto window = plan("window", ""), narrow = plan("window", "budget=160,sink=64"), fier = plan("fier", ""),
              pages = plan("freekv", "unit=page:32"), lists = plan("louiskv", ""),
              far = plan("streaming_llm", "dense=0");
-  const auto goes = [](const std::shared_ptr<const Plan>& p, std::vector<const Plan*> beside) {
-    try {
-      CudaForward::expect_method(*p, beside);
-    } catch (const Error& e) {
-      EXPECT_EQ(e.kind(), ErrorKind::kUnsupported);
-      return false;
-    }
-    return true;
-  };
-  for (const auto& other : {window, narrow, fier, pages, lists}) {
-    EXPECT_TRUE(goes(window, {other.get()}));
-    EXPECT_TRUE(goes(other, {window.get()}));
-    EXPECT_TRUE(goes(other, {window.get(), narrow.get(), other.get()}));
-  }
-  EXPECT_FALSE(goes(pages, {window.get(), fier.get()}));
-  EXPECT_FALSE(goes(fier, {window.get(), lists.get()}));
-  EXPECT_FALSE(goes(far, {window.get()}));
-  EXPECT_FALSE(goes(window, {far.get()}));
-
   using Needs = CudaRetrieval::Needs;
-  const Needs of_window = CudaRetrieval::needs_of(*window, 0.5f), of_fier = CudaRetrieval::needs_of(*fier, 0.5f);
+  const auto needs = [](const std::shared_ptr<const Plan>& p) { return CudaRetrieval::needs_of(*p, {.spare = 0.5f}); };
+  for (const auto& other : {window, narrow, fier, pages, lists}) {
+    EXPECT_TRUE(needs(window).goes_with(needs(other)));
+    EXPECT_TRUE(needs(other).goes_with(needs(window)));
+  }
+  EXPECT_FALSE(needs(pages).goes_with(needs(fier)));
+  EXPECT_FALSE(needs(fier).goes_with(needs(lists)));
+  EXPECT_FALSE(needs(far).goes_with(needs(window)));
+  const Needs of_window = needs(window), of_fier = needs(fier);
   Needs both = of_window, reversed = of_fier;
   both.add(of_fier), reversed.add(of_window);
   for (const Needs& n : {both, reversed}) {
@@ -389,7 +379,57 @@ TEST(CudaMethods, WindowsRunInOneStepWithAnyUnits) {
   }
   EXPECT_FALSE(of_window.holds(of_fier));
   EXPECT_LE(of_window.n_slots, 17) << "pages, alone";
-  EXPECT_FALSE(both.holds(CudaRetrieval::needs_of(*plan("fier", "unit_fetch=4"), 0.5f)));
+  EXPECT_FALSE(both.holds(needs(plan("fier", "unit_fetch=4"))));
+}
+
+// Sequences of one step may have any plans: units, dense layers and positions differ, and each gives what it gives
+// alone, in the order of either.
+TEST_F(CudaMethodTest, SequencesOfAnyPlansRunInOneStep) {
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
+  const std::vector<std::int32_t> tokens = random_tokens(1500, model->config().vocab, 8);
+  const std::span<const std::int32_t> all(tokens);
+  constexpr std::pair<const char*, const char*> kForms[] = {
+      {"full", ""},    {"freekv", "unit=page:32"},         {"fier", "dense=1"},
+      {"louiskv", ""}, {"freekv", "unit=page:32,tau=0.5"}, {"quest", "unit=page:16,dense=0+2"},
+      {"window", ""},  {"streaming_llm", "dense=0"}};
+  for (const KvStore store : {KvStore::kHost, KvStore::kDevice}) {
+    OnDevice together(*model, store), alone(*model, store);
+    std::vector<SequenceCache> here, there;
+    std::vector<MethodState> of_here, of_there;
+    for (const auto& [name, overrides] : kForms) {
+      const auto plan = plan_for(*model, name, 256, overrides);
+      here.emplace_back(*together.pool), there.emplace_back(*alone.pool);
+      of_here.emplace_back(plan), of_there.emplace_back(plan);
+    }
+    for (std::size_t i = 0; i < here.size(); ++i) {
+      const auto prompt = all.subspan(i * 40, 300 + i * 17);
+      step_of(together.forward, here[i], prompt, RowPhase::kPrefill, &of_here[i]);
+      step_of(alone.forward, there[i], prompt, RowPhase::kPrefill, &of_there[i]);
+    }
+    std::vector<double> errors;
+    for (int step = 0; step < 60; ++step) {
+      std::vector<SequenceRows> rows;
+      std::vector<std::int32_t> fed;
+      std::vector<float> want, got;
+      for (std::size_t n = 0; n < here.size(); ++n) {
+        const std::size_t i = step < 30 ? n : here.size() - 1 - n;
+        const std::int32_t token = tokens[static_cast<std::size_t>(step) + 700 + i * 50];
+        fed.push_back(token);
+        const auto one = step_of(alone.forward, there[i], {&token, 1}, RowPhase::kDecode, &of_there[i]);
+        want.insert(want.end(), one.begin(), one.end());
+        here[i].extend(1);
+        rows.push_back(
+            {.cache = &here[i], .n_rows = 1, .want_logits = true, .method = &of_here[i], .phase = RowPhase::kDecode});
+      }
+      SequenceRunner::append(together.forward.run({.tokens = fed, .sequences = rows}), got);
+      errors.push_back(relative_error(got, want));
+      ASSERT_LE(errors.back(), 0.3) << step;
+    }
+    std::sort(errors.begin(), errors.end());
+    EXPECT_LE(errors[errors.size() / 2], kTolerance);
+    for (std::size_t i = 0; i < here.size(); ++i)
+      EXPECT_EQ(of_here[i].stats().layers[1].attended_tokens, of_there[i].stats().layers[1].attended_tokens) << i;
+  }
 }
 
 // Clusters, segments and boundaries: the CPU's, through prompts in chunks, answers and second turns. Keys that differ
@@ -471,13 +511,10 @@ TEST(CudaMethods, RefusesClustersWithAReason) {
   EXPECT_EQ(refusal("metric=cosine,reference=last_retrieval,max_reuse=0,unit=cluster:8", 64), "");
   EXPECT_EQ(refusal("unit=page:32,index=box", 128), "");
   for (const auto& [overrides, head_dim, words] : {std::tuple{"", 80, "heads of 64 or 128"},
-                                                   {"order=unit", 128, "--kv order=token"},
                                                    {"index=box", 128, "--kv index=centroid"},
                                                    {"by_size=yes", 128, "--kv index=centroid"},
                                                    {"schedule=every_step", 128, "--kv schedule=boundary"},
-                                                   {"block=10000", 128, "--kv block=8192"},
-                                                   {"unit=page:16,index=box", 128, "--kv unit=page:32"},
-                                                   {"unit=token,index=one_bit", 128, "not selected at boundaries"}})
+                                                   {"block=10000", 128, "--kv block=8192"}})
     EXPECT_NE(refusal(overrides, head_dim).find(words), std::string::npos) << refusal(overrides, head_dim);
 }
 

@@ -48,10 +48,10 @@ TEST(CudaNormBudget, SlotsAreForTheLayerThatTakesMost) {
     return m;
   };
   const auto needs = [](const MethodState& m, std::int32_t length, bool decodes) {
-    return CudaRetrieval::needs_of(m, length, decodes, 0.5f);
+    return CudaRetrieval::needs_of(m, length, decodes, {.spare = 0.5f});
   };
   const char* pages = "unit=page:32,budget=norm";
-  const auto plain = CudaRetrieval::needs_of(method("quest", "unit=page:32", 0).plan(), 0.5f);
+  const auto plain = CudaRetrieval::needs_of(method("quest", "unit=page:32", 0).plan(), {.spare = 0.5f});
   const auto prompt = needs(method("quest", pages, 0), 30000, false),
              few = needs(method("quest", pages, 300), 30000, true),
              more = needs(method("quest", pages, 3000), 30000, true),

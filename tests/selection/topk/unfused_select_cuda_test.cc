@@ -56,7 +56,7 @@ Selection by_keys(const World& w, std::int32_t seq_slot, std::int32_t head, std:
   return best_of(s, region, w.rules().alpha, std::move(scores));
 }
 
-class CudaControlTest : public CudaSlotsTest {
+class CudaUnfusedSelectTest : public CudaSlotsTest {
  protected:
   // Every listed entry holds its unit, byte for byte: sinks, `selected`, window.
   void expect_listed(World& w, std::int32_t seq_slot, std::int32_t head, std::int32_t length, const Ids& selected) {
@@ -109,7 +109,7 @@ Selection random_selection(const Setup& s, std::uint64_t seed, std::int32_t laye
   return best_of(s, region, alpha, std::move(scores));
 }
 
-TEST_F(CudaControlTest, SamplesWhatTheCpuSamples) {
+TEST_F(CudaUnfusedSelectTest, SamplesWhatTheCpuSamples) {
   int cases = 0;
   for (const auto& [group, kv_heads, head_dim] : {std::tuple{1, 2, 64}, {4, 3, 128}, {7, 2, 64}, {16, 2, 128}})
     for (const GroupPool pool : {GroupPool::kMean, GroupPool::kMax})
@@ -129,8 +129,8 @@ TEST_F(CudaControlTest, SamplesWhatTheCpuSamples) {
               fill_slots_cuda(seq_slot, lengths[static_cast<std::size_t>(seq_slot)], w.rules(), w.v, w.pages(), 0, 0,
                               context());
             const Rows r = rows_of(lengths, 1);
-            select_controls_cuda({.rows = r.rows(), .pages = w.pages(), .layer = layer, .scratch = w.scratch[0].data()},
-                                 w.v, 0, context());
+            unfused_select_cuda({.rows = r.rows(), .pages = w.pages(), .layer = layer, .scratch = w.scratch[0].data()},
+                                w.v, 0, context());
             recall_units_cuda(r.rows(), SelectWhen::kNow, w.v, w.pages(), 0, 0, 1, context());
             for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
               for (std::int32_t head = 0; head < kv_heads; ++head) {
@@ -148,7 +148,7 @@ TEST_F(CudaControlTest, SamplesWhatTheCpuSamples) {
   EXPECT_GE(cases, 250);
 }
 
-TEST_F(CudaControlTest, SelectsByKeysWhatTheReferenceSelects) {
+TEST_F(CudaUnfusedSelectTest, SelectsByKeysWhatTheReferenceSelects) {
   std::mt19937 rng(11);
   for (const bool single : {true, false})
     for (const GroupPool pool : {GroupPool::kMax, GroupPool::kMean, GroupPool::kMaxProb, GroupPool::kMeanProb})
@@ -197,7 +197,7 @@ TEST_F(CudaControlTest, SelectsByKeysWhatTheReferenceSelects) {
 }
 
 // A token with a non-finite key, and its page, are selected only when nothing else is left.
-TEST_F(CudaControlTest, NanIsWorst) {
+TEST_F(CudaUnfusedSelectTest, NanIsWorst) {
   std::mt19937 rng(5);
   for (const bool single : {true, false}) {
     World w({.group = 4,
@@ -224,7 +224,7 @@ TEST_F(CudaControlTest, NanIsWorst) {
 }
 
 // Rows of one launch follow their own rules.
-TEST_F(CudaControlTest, RowsOfIndexesAreLeftAlone) {
+TEST_F(CudaUnfusedSelectTest, RowsOfIndexesAreLeftAlone) {
   World w({.max_pages = 60, .score = SlotScore::kRandom, .seed = 3}, 9, 1);
   SlotRules other = w.rules();
   other.score = SlotScore::kIndex;

@@ -1,0 +1,48 @@
+// Device state of all methods in use: one CudaRetrieval for plans that can share it (units of one kind, the same dense
+// layers), so that sequences of one step may have any plans. State of plans that no sequence of a step has is kept as
+// long as there is memory.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "src/kv/sequence_cache.h"
+#include "src/model/cuda/retrieval.h"
+
+namespace mneme {
+
+// What CudaRetrieval's constructor takes beside needs.
+struct CudaRetrievalSetup {
+  KvShape shape;
+  std::int32_t n_heads = 0;
+  KvTables pages;
+  CudaRetrievalOptions options;
+};
+
+class CudaRetrievalSet {
+ public:
+  // ---- a step: which plans its sequences have
+  void begin() { needs_.clear(); }
+  // Returns a number for retrieval_of(), valid until the next begin().
+  std::size_t add(const CudaRetrieval::Needs& needs);
+  // Makes state for the added plans; true: some was allocated or freed, and earlier graphs must not be replayed. Enqueued
+  // work of `stream` has ended then. Errors  kResource.
+  bool prepare(const CudaRetrievalSetup& setup, const Stream& stream);
+  CudaRetrieval& retrieval_of(std::size_t number) const { return *active_[number]; }
+  // Of this step, each once.
+  std::span<CudaRetrieval* const> active() const { return active_; }
+
+  std::span<const std::unique_ptr<CudaRetrieval>> all() const { return all_; }
+  std::size_t bytes() const;
+
+ private:
+  void make(CudaRetrieval::Needs needs, const CudaRetrievalSetup& setup);
+  void free_unused();
+
+  std::vector<std::unique_ptr<CudaRetrieval>> all_;
+  std::vector<CudaRetrieval::Needs> needs_;  // of this step, combined
+  std::vector<CudaRetrieval*> active_;       // by index in needs_
+};
+
+}  // namespace mneme

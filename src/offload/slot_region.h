@@ -1,0 +1,68 @@
+// Arithmetic of sinks, window and candidates over cache slots, for host and device: region_at() of region.h in the units
+// of SlotRules.
+#pragma once
+
+#include "src/offload/kv_slots_cuda.h"
+
+#ifdef __CUDACC__
+#define MNEME_HOST_DEVICE __host__ __device__ __forceinline__
+#else
+#define MNEME_HOST_DEVICE inline
+#endif
+
+namespace mneme {
+
+// For lengths above the budget.
+struct PageRegion {
+  int first = 0, last = 0;  // candidates
+  int n_select = 0;
+  int window = 0;  // first unit of the window
+  int stop = 0;    // one past the last unit
+};
+
+namespace slot_region {
+MNEME_HOST_DEVICE int larger(int a, int b) {
+  return a > b ? a : b;
+}
+MNEME_HOST_DEVICE int smaller(int a, int b) {
+  return a < b ? a : b;
+}
+}  // namespace slot_region
+
+MNEME_HOST_DEVICE int units_of(const SlotRules& r, int length) {
+  return r.unit_tokens == 1 ? length : (length + kKvPageTokens - 1) / kKvPageTokens;
+}
+
+MNEME_HOST_DEVICE PageRegion page_region(const SlotRules& r, int length) {
+  using slot_region::larger, slot_region::smaller;
+  PageRegion p;
+  p.stop = units_of(r, length);
+  int most = r.n_select;
+  if (r.unit_tokens != 1) {
+    p.first = r.sink / kKvPageTokens;
+    p.window = larger(p.first, p.stop - r.recent / kKvPageTokens);
+  } else if (r.schedule == SlotSchedule::kNone) {  // whole entries leave the window
+    p.first = r.sink;
+    p.window = larger(p.first, (length - r.recent + r.entry_tokens - 1) / r.entry_tokens * r.entry_tokens);
+  } else {  // tokens of the open entry are in the window
+    const int wanted = (larger(length - r.recent, 0) + r.select_tokens - 1) / r.select_tokens * r.select_tokens;
+    p.first = r.sink;
+    p.window = larger(p.first, smaller(wanted, (length - 1) / r.entry_tokens * r.entry_tokens));
+    // Single tokens: what the budget leaves at this length. Units of several: as many at every length.
+    if (r.select_tokens == 1) most = larger(0, r.budget - r.sink - (length - p.window));
+  }
+  p.last = p.window;
+  p.n_select = r.schedule == SlotSchedule::kNone ? 0 : smaller(most, p.last - p.first);
+  return p;
+}
+
+MNEME_HOST_DEVICE bool same_region(const SlotRules& r, int length, int other) {
+  return units_of(r, length) == units_of(r, other);
+}
+
+// Cache slots of the window: its largest size over all lengths.
+MNEME_HOST_DEVICE int window_slots(const SlotRules& r) {
+  return r.unit_tokens == 1 ? slot_region::larger(r.recent, r.entry_tokens) : r.recent / kKvPageTokens;
+}
+
+}  // namespace mneme

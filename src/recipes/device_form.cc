@@ -1,0 +1,128 @@
+#include "src/recipes/device_form.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "src/kv/page_pool.h"
+
+namespace mneme {
+namespace {
+
+const DecodeStage& stage_of(const Plan& plan) {
+  return *plan.recipe.decode;
+}
+
+bool of_tokens(const Plan& plan) {
+  return stage_of(plan).units == Units(TokenUnit{});
+}
+
+bool in_whole_pages(const RegionRules& rules) {
+  return rules.sink % kPageTokens == 0 && rules.recent % kPageTokens == 0;
+}
+
+bool of_pages(const Plan& plan) {
+  return stage_of(plan).units == Units(PageUnit{kPageTokens}) && in_whole_pages(plan.rules);
+}
+
+// Whether one score per KV head is pooled from its query heads' scores.
+bool pools_scores(const Plan& plan) {
+  return plan.pool.scores || (plan.pool.per_query_head && plan.shape.group() == 1);
+}
+
+bool has_fused_head_dim(const Plan& plan) {
+  return std::find(std::begin(kFusedHeadDims), std::end(kFusedHeadDims), plan.shape.head_dim) !=
+         std::end(kFusedHeadDims);
+}
+
+bool covers_pages(const Plan& plan) {
+  const auto* box = std::get_if<Box>(&stage_of(plan).index);
+  return of_pages(plan) && box != nullptr && box->kind == BoxKind::kMinMax;
+}
+
+bool covers_tokens(const Plan& plan) {
+  return of_tokens(plan) && std::holds_alternative<OneBit>(stage_of(plan).index) &&
+         !std::holds_alternative<Boundary>(stage_of(plan).schedule);
+}
+
+constexpr FusedSelection kFusedSelections[] = {
+    {"pages of 32 by min-max boxes; sink and recent in whole pages", "page_select_cuda.cu", &covers_pages},
+    {"tokens by 1-bit keys; every step or one step ahead", "token_select_cuda.cu", &covers_tokens},
+    {"clusters and segments by their centroids, at boundaries", "list_select_cuda.cu",
+     [](const Plan& plan) { return plan.lists.has_value(); }},
+    {"a layer's pages of 32 by every key, pre-RoPE", "layer_select_cuda.cu",
+     [](const Plan& plan) { return plan.layer_selection.has_value(); }},
+};
+
+// Why a method with windowed prefill and a selection does not run; null: it does.
+const char* refusal_by_layer(const Plan& plan) {
+  const DecodeStage& d = stage_of(plan);
+  if (!plan.layer_selection) return "it remaps positions and selects pages by KV head";
+  if (d.units != Units(PageUnit{kPageTokens})) return "its units must be pages of 32 tokens (--kv unit=page:32)";
+  if (!plan.layer_selection->every_key(kPageTokens))
+    return "every key of a page must represent it (--kv match=best,top=32): the mass of local tokens is not "
+           "accumulated on the device";
+  if (plan.key_basis != KeyBasis::kPreRope) return "keys must be stored pre-RoPE (--kv positions=one_angle)";
+  if (plan.recipe.sink % kPageTokens != 0 || plan.recipe.recent % kPageTokens != 0)
+    return "sink and recent must be multiples of 32";
+  if (!has_fused_head_dim(plan)) return "pages are selected with heads of 64 or 128";
+  if (plan.layer_selection->entropy && plan.layer_selection->entropy->in_prefill)
+    return "its layers share a budget in prefill too";
+  return nullptr;
+}
+
+const char* refusal_of_lists(const Plan& plan) {
+  const DecodeStage& d = stage_of(plan);
+  const auto* centroid = std::get_if<Centroid>(&d.index);
+  if (!has_fused_head_dim(plan)) return "clusters are selected with heads of 64 or 128";
+  if (centroid == nullptr || centroid->by_size)
+    return "clusters must be selected by the means of their keys, whatever their sizes (--kv index=centroid)";
+  if (!std::holds_alternative<Boundary>(d.schedule))
+    return "clusters are selected at boundaries (--kv schedule=boundary)";
+  if (plan.lists->partition.block > kDeviceClusterTokens)
+    return "clusters are found in blocks of up to 8,192 tokens (--kv block=8192)";
+  if (d.probe != Probe::kCurrentQuery) return "clusters are selected by the current query (--kv probe=current)";
+  if (!pools_scores(plan)) return "clusters are selected by pooled scores (--kv pool=meanS, maxS, meanQK or maxQK)";
+  return nullptr;
+}
+
+}  // namespace
+
+std::span<const FusedSelection> fused_selections() {
+  return kFusedSelections;
+}
+
+bool attends_in_two_parts(const Plan& plan) {
+  return plan.recipe.prefill_window || plan.remote_position;
+}
+
+const char* device_refusal(const Plan& plan) {
+  if (plan.recipe.attend != Attend::kRegions || !plan.recipe.decode) return nullptr;
+  if (attends_in_two_parts(plan)) return refusal_by_layer(plan);
+  if (plan.lists) return refusal_of_lists(plan);
+  if (plan.pool.per_query_head && plan.shape.group() > 1)
+    return "every query head of a group selects for itself (--kv pool=meanS, maxS, meanQK, maxQK, maxQ or meanQ)";
+  return nullptr;
+}
+
+DeviceForm device_form(const Plan& plan, bool unfused) {
+  if (device_refusal(plan) != nullptr) return DeviceForm::kNone;
+  if (plan.recipe.attend != Attend::kRegions || !plan.recipe.decode) return DeviceForm::kPlain;
+  if (plan.lists || plan.layer_selection) return DeviceForm::kFused;  // the unfused selection has no lists
+  if (unfused || !has_fused_head_dim(plan) || !pools_scores(plan) || stage_of(plan).probe != Probe::kCurrentQuery)
+    return DeviceForm::kUnfused;
+  const bool fused = std::any_of(std::begin(kFusedSelections), std::end(kFusedSelections),
+                                 [&](const FusedSelection& f) { return f.covers(plan); });
+  return fused ? DeviceForm::kFused : DeviceForm::kUnfused;
+}
+
+bool attends_by_token(const Plan& plan, bool unfused) {
+  if (attends_in_two_parts(plan) || plan.layer_selection) return false;
+  if (!plan.recipe.decode) return !in_whole_pages(plan.rules);
+  if (plan.lists || of_tokens(plan)) return true;
+  // Pages without an index (random, raw keys) are attended as pages.
+  const bool plain =
+      std::holds_alternative<NoIndex>(stage_of(plan).index) || std::holds_alternative<RawKeys>(stage_of(plan).index);
+  return device_form(plan, unfused) == DeviceForm::kUnfused && !(plain && of_pages(plan));
+}
+
+}  // namespace mneme

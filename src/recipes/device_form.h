@@ -1,0 +1,41 @@
+// How a GPU runs a plan. One table of fused selections; the unfused selection takes whatever they do not. Pure functions
+// of the plan: a build without CUDA prints the same (`mneme methods`).
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "src/recipes/compile.h"
+
+namespace mneme {
+
+enum class DeviceForm : std::uint8_t {
+  kPlain,    // attends all stored tokens, or a window
+  kFused,    // selects by a kernel of fused_selections()
+  kUnfused,  // selects by score, pool and top-k kernels that take any index, pool, probe and schedule
+  kNone,     // only the CPU runs it; device_refusal() says why
+};
+
+// Head sizes of the fused selections.
+inline constexpr std::int32_t kFusedHeadDims[] = {64, 128};
+// Most tokens that k-means takes on a device at a time.
+inline constexpr std::int32_t kDeviceClusterTokens = 8192;
+
+struct FusedSelection {
+  std::string_view what, kernel;
+  bool (*covers)(const Plan& plan);  // beside head sizes and a pool of scores
+};
+std::span<const FusedSelection> fused_selections();
+
+// Why a GPU does not run a plan, as half a sentence that says what to change; null: it does.
+const char* device_refusal(const Plan& plan);
+
+// unfused: the unfused selection also where a fused one covers the plan, for tests and benchmarks.
+DeviceForm device_form(const Plan& plan, bool unfused = false);
+
+// Whether units are attended token by token: single tokens, lists, and pages that no fused selection covers.
+bool attends_by_token(const Plan& plan, bool unfused = false);
+// Whether local and remote part are attended separately: by rotated queries, or up to the token.
+bool attends_in_two_parts(const Plan& plan);
+
+}  // namespace mneme

@@ -1,0 +1,202 @@
+// One thread block builds one entry of one KV head, a thread per channel. Entries are built once, a few at a time: what
+// counts is that every kind, size and head size is right.
+#include "src/cuda/common.cuh"
+#include "src/offload/kv_slots_cuda.cuh"
+#include "src/selection/index/unit_entries_cuda.h"
+
+namespace mneme {
+namespace {
+
+using namespace cuda;  // NOLINT
+
+constexpr int kThreads = 128;
+constexpr float kNan = __builtin_nanf("");
+
+__device__ __forceinline__ float larger_of(float a, float b) {  // -0 below +0, as box_build_ref
+  return a > b || (a == b && signbit(b)) ? a : b;
+}
+__device__ __forceinline__ float smaller_of(float a, float b) {
+  return a < b || (a == b && signbit(a)) ? a : b;
+}
+
+// Box of one channel.   key: i -> the i-th key's value
+template <typename T, typename F>
+__device__ void build_box(bool cuboid, int n, int d, int channel, T* entry, F&& key) {
+  float hi = -INFINITY, lo = INFINITY;
+  bool nan = false;
+  for (int i = 0; i < n; ++i) {
+    const float k = key(i);
+    nan = nan || isnan(k);
+    hi = larger_of(hi, k), lo = smaller_of(lo, k);
+  }
+  if (cuboid) {
+    const float centre = 0.5f * hi + 0.5f * lo;
+    float distance = 0;
+    for (int i = 0; i < n; ++i) distance += fabsf(centre - key(i));
+    distance /= static_cast<float>(n);
+    hi = centre + distance, lo = centre - distance;
+  }
+  entry[channel] = narrow<T>(nan ? kNan : hi);
+  entry[d + channel] = narrow<T>(nan ? kNan : lo);
+}
+
+template <typename T, typename F>
+__device__ void build_centroid(int n, int channel, T* entry, F&& key) {
+  float sum = 0;
+  for (int i = 0; i < n; ++i) sum += key(i);
+  entry[channel] = narrow<T>(sum / static_cast<float>(n));
+}
+
+struct Levels {
+  float z, s;  // as stored, before steps are rounded; NaN where a key is not finite
+};
+template <typename F>
+__device__ Levels one_bit_levels(bool mean_abs, int n, F&& key) {
+  float hi = -INFINITY, lo = INFINITY, sum = 0, distance = 0;
+  bool finite = true;
+  for (int i = 0; i < n; ++i) {
+    const float k = key(i);
+    finite = finite && isfinite(k);
+    hi = fmaxf(hi, k), lo = fminf(lo, k), sum += k;
+  }
+  if (!finite) return {kNan, kNan};
+  const auto round = [](float v) { return widen(narrow<__nv_bfloat16>(v)); };
+  // Halves first: the sum of two large keys would overflow.
+  const float z = round(mean_abs ? sum / static_cast<float>(n) : 0.5f * hi + 0.5f * lo);
+  for (int i = 0; mean_abs && i < n; ++i) distance += fabsf(key(i) - z);
+  return {z, round(mean_abs ? distance / static_cast<float>(n) : 0.5f * hi - 0.5f * lo)};
+}
+
+__device__ __forceinline__ float power_of_two(int e) {
+  return __int_as_float((e + 127) << 23);
+}
+
+// one_bit_round_steps() of a step; largest: of the group's finite steps.
+__device__ __forceinline__ float rounded_step(float s, float largest) {
+  if (!isfinite(s) || largest == 0) return s;
+  const int exponent = static_cast<int>(__float_as_uint(largest) >> 23) - 127, unit = max(exponent - 7, -126);
+  return rintf(s * power_of_two(-unit)) * power_of_two(unit);
+}
+
+// 1-bit keys of a group by a whole thread block.   key: (channel, i) -> the i-th key's value
+template <typename F>
+__device__ void build_one_bit(bool mean_abs, int n, int d, std::byte* entry, F&& key) {
+  __shared__ unsigned largest;  // of the finite steps, as bits: steps are not negative
+  auto* level = reinterpret_cast<__nv_bfloat16*>(entry);
+  if (threadIdx.x == 0) largest = 0;
+  __syncthreads();
+  for (int c = threadIdx.x; c < d; c += kThreads) {
+    const Levels l = one_bit_levels(mean_abs, n, [&](int i) { return key(c, i); });
+    level[c] = narrow<__nv_bfloat16>(l.z), level[d + c] = narrow<__nv_bfloat16>(l.s);
+    if (isfinite(l.s)) atomicMax(&largest, __float_as_uint(l.s));
+  }
+  __syncthreads();
+  for (int c = threadIdx.x; c < d; c += kThreads)
+    level[d + c] = narrow<__nv_bfloat16>(rounded_step(widen(level[d + c]), __uint_as_float(largest)));
+  __syncthreads();
+  // Bits: [D / 4][n] nibbles, one byte of two tokens a thread.
+  auto* bits = reinterpret_cast<std::uint8_t*>(entry + 4 * d);
+  for (int at = threadIdx.x; at < d / 4 * n / 2; at += kThreads) {
+    const int row = at / (n / 2), first = at % (n / 2) * 2;
+    unsigned byte = 0;
+    for (int t = 0; t < 2; ++t)
+      for (int c = 0; c < 4; ++c) {
+        const bool set = key(4 * row + c, first + t) >= widen(level[4 * row + c]);  // NaN: not set
+        byte |= (set ? 1u : 0u) << (4 * t + c);
+      }
+    bits[at] = static_cast<std::uint8_t>(byte);
+  }
+}
+
+// Entry `number` of a KV head.   token: i -> address of the entry's i-th token
+template <typename T, typename F>
+__device__ void build_entry(const KvSlots& s, std::int64_t index, int number, F&& token) {
+  const UnitEntries& e = s.entries;
+  std::byte* entry = e.data + (index * e.most + number) * static_cast<std::int64_t>(e.bytes);
+  const auto key = [&](int c, int i) { return widen(reinterpret_cast<const T*>(token(i))[c]); };
+  if (e.kind == EntryKind::kOneBitMinMax || e.kind == EntryKind::kOneBitMeanAbs) {
+    build_one_bit(e.kind == EntryKind::kOneBitMeanAbs, e.tokens, s.head_dim, entry, key);
+    return;
+  }
+  for (int c = threadIdx.x; c < s.head_dim; c += kThreads) {
+    const auto of_channel = [&](int i) { return key(c, i); };
+    if (e.kind == EntryKind::kCentroid) {
+      build_centroid(e.tokens, c, reinterpret_cast<T*>(entry), of_channel);
+    } else {
+      build_box(e.kind == EntryKind::kCuboidBox, e.tokens, s.head_dim, c, reinterpret_cast<T*>(entry), of_channel);
+    }
+  }
+}
+
+struct BuildArgs {
+  KvSlots s;
+  KvTables keys;
+  BuildUnitEntries b;
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) build_kernel(BuildArgs p) {
+  const int kv_head = blockIdx.y, number = p.b.first + blockIdx.x, tokens = p.s.entries.tokens;
+  build_entry<T>(p.s, slot_index(p.s, p.b.slot_layer, p.b.seq_slot, kv_head), number, [&](int i) {
+    return p.keys.base +
+           unit_token(p.keys, 1, p.b.key_layer, p.b.key_slot, kv_head, number * tokens + i) * token_bytes(p.s);
+  });
+}
+
+struct CloseArgs {
+  KvSlots s;  // of_layer()
+  SlotRows rows;
+  KvTables pages;
+  int slot_layer, layer;
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) close_kernel(CloseArgs p) {
+  launch_dependents();
+  grid_dependency_wait();
+  const int kv_head = blockIdx.y, seq_slot = p.rows.seq_slots[blockIdx.x], length = p.rows.lengths[blockIdx.x],
+            tokens = p.s.entries.tokens;
+  if (seq_slot < 0 || length % tokens != 0) return;
+  const int first = length - tokens;
+  build_entry<T>(p.s, slot_index(p.s, p.slot_layer, seq_slot, kv_head), first / tokens, [&](int i) -> const std::byte* {
+    if (p.s.n_slots > 0)
+      return resident_token(p.s, p.s.rules[seq_slot], p.slot_layer, seq_slot, kv_head, first + i, length);
+    return p.pages.base + unit_token(p.pages, 1, p.layer, seq_slot, kv_head, first + i) * token_bytes(p.s);
+  });
+}
+
+}  // namespace
+
+std::int32_t unit_entry_bytes(EntryKind kind, std::int32_t head_dim, std::int32_t tokens) {
+  switch (kind) {
+    case EntryKind::kNone:
+      return 0;
+    case EntryKind::kMinMaxBox:
+    case EntryKind::kCuboidBox:
+      return 4 * head_dim;
+    case EntryKind::kCentroid:
+      return 2 * head_dim;
+    case EntryKind::kOneBitMinMax:
+    case EntryKind::kOneBitMeanAbs:
+      return head_dim * (4 + tokens / 8);
+  }
+  return 0;
+}
+
+void build_unit_entries_cuda(const BuildUnitEntries& b, const KvSlots& s, const KvTables& keys,
+                             const CudaContext& context) {
+  if (b.stop <= b.first) return;
+  launch(context, "build_unit_entries", s.f16 ? build_kernel<__half> : build_kernel<__nv_bfloat16>,
+         dim3(static_cast<unsigned>(b.stop - b.first), static_cast<unsigned>(s.n_kv_heads)), dim3(kThreads), 0,
+         BuildArgs{s, keys, b});
+}
+
+void close_unit_entries_cuda(const SlotRows& rows, const KvSlots& s, std::int32_t slot_layer, const KvTables& pages,
+                             std::int32_t layer, const CudaContext& context) {
+  if (rows.n == 0) return;
+  launch(context, "close_unit_entries", s.f16 ? close_kernel<__half> : close_kernel<__nv_bfloat16>,
+         dim3(static_cast<unsigned>(rows.n), static_cast<unsigned>(s.n_kv_heads)), dim3(kThreads), 0,
+         CloseArgs{of_layer(s, slot_layer), rows, pages, slot_layer, layer});
+}
+
+}  // namespace mneme

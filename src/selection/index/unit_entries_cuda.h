@@ -1,0 +1,31 @@
+// Builds the entries of the unfused selection (UnitEntries) on the device: boxes, 1-bit keys and centroids of any number
+// of tokens and any head size. box.h, one_bit.h and centroid.h are the specifications; layouts are theirs, byte for byte.
+//
+// Numerics  as one_bit_build_cpu and centroid_build_cpu state; boxes are exact.
+// Async     both functions enqueue.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "src/offload/kv_slots_cuda.h"
+
+namespace mneme {
+
+// Bytes of an entry.
+std::int32_t unit_entry_bytes(EntryKind kind, std::int32_t head_dim, std::int32_t tokens);
+
+// Builds entries [first, stop) of a sequence from sequence key_slot and layer key_layer of `keys`.
+struct BuildUnitEntries {
+  std::int32_t seq_slot = 0, slot_layer = 0, first = 0, stop = 0;
+  std::int32_t key_slot = 0, key_layer = 0;
+};
+void build_unit_entries_cuda(const BuildUnitEntries& b, const KvSlots& slots, const KvTables& keys,
+                             const CudaContext& context);
+
+// Builds the entries that the rows' newest tokens complete. Reads keys from the cache slots, or, where there are none,
+// from layer `layer` of `pages`.
+void close_unit_entries_cuda(const SlotRows& rows, const KvSlots& slots, std::int32_t slot_layer, const KvTables& pages,
+                             std::int32_t layer, const CudaContext& context);
+
+}  // namespace mneme

@@ -1,0 +1,410 @@
+#include "src/selection/topk/unfused_select_cuda.h"
+
+#include <algorithm>
+
+#include "src/selection/topk/block_topk.cuh"
+#include "src/selection/topk/missing_mass.cuh"
+#include "src/selection/topk/select_common.cuh"
+
+namespace mneme {
+namespace {
+
+using namespace cuda;  // NOLINT
+
+constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+static_assert(kThreads == kRankThreads);
+constexpr int kMaxGroup = kMaxSlotGroup, kMaxRows = 64, kMaxChannels = 256 / kWarp;  // channels of a lane
+constexpr std::size_t kScratchBytes = std::size_t{64} << 20;  // more rows than fit take several launches
+
+struct Args {
+  KvSlots s;
+  SlotRows rows;
+  KvTables pages;
+  SelectWhen when;
+  int layer, slot_layer, group;
+  std::int64_t width;   // of a row of scores
+  float* scores;        // [rows * KV heads][group][width]
+  std::int32_t* units;  // [rows * KV heads][max_listed]: selected units
+};
+
+// Candidates of a (row, KV head), in units of `each` ids: pages, or tokens.
+struct Item {
+  SlotRules rules;
+  int seq_slot, kv_head, length;  // length: of the step selected for
+  int each, first, n, n_select;
+  std::int64_t index;
+  bool ranked;   // selected units are listed from the best
+  int n_scored;  // rows of scores: query heads, or 1 where the queries are pooled
+  float* scores;
+};
+
+// Whether the row's KV head selects. `records`: the calling block records what a kept selection does.
+__device__ bool item_at(const Args& p, int number, bool records, Item& item) {
+  const RowOfSlots r = row_at(p.s, p.rows, number / p.s.n_kv_heads);
+  item.kv_head = number % p.s.n_kv_heads;
+  if (r.seq_slot < 0 || r.rules.score == SlotScore::kIndex) return false;
+  if (p.when == SelectWhen::kNow) {
+    if (!selects_now(p.s, r, p.slot_layer, item.kv_head, records)) return false;
+  } else if (!selects(r, p.when, r.sparse && any_needs_now(p.s, r, p.slot_layer))) {
+    return false;
+  }
+  item.rules = r.rules, item.seq_slot = r.seq_slot;
+  item.length = r.length + (p.when == SelectWhen::kNext ? 1 : 0);
+  const PageRegion region = page_region(r.rules, item.length);
+  item.each = r.rules.unit_tokens == 1 ? r.rules.select_tokens : 1;
+  item.first = region.first / item.each;
+  item.n = region.last / item.each - item.first;
+  item.n_select = region.n_select / item.each;
+  item.index = slot_index(p.s, p.slot_layer, r.seq_slot, item.kv_head);
+  // A kept selection of tokens is ranked: as the window grows, later steps attend fewer of them.
+  item.ranked = item.each == 1 && r.rules.schedule == SlotSchedule::kKept && r.rules.unit_tokens == 1;
+  if (item.ranked) item.n_select = min(item.n, r.rules.n_select);
+  item.n_scored = r.rules.query_pool == SlotQueryPool::kNone ? p.group : 1;
+  item.scores = p.scores + static_cast<std::int64_t>(number) * p.group * p.width;
+  return item.n_select > 0;
+}
+
+// ---- random scores: src/base/rng.h
+
+__device__ __forceinline__ std::uint64_t mix(std::uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return z ^ (z >> 31);
+}
+// Draw number `counter` of a seed.
+__device__ __forceinline__ std::uint64_t random_u64(std::uint64_t seed, std::uint64_t counter) {
+  constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15ull;
+  return mix(mix(seed + kStep) + kStep * (counter + 1));
+}
+
+__device__ __forceinline__ void write_random_scores(const Args& p, const Item& item) {
+  const std::uint64_t where = (static_cast<std::uint64_t>(item.length) << 24) ^
+                              (static_cast<std::uint64_t>(p.layer) << 12) ^ static_cast<std::uint64_t>(item.kv_head);
+  const std::uint64_t key = random_u64(item.rules.seed ^ (where * 0x9e3779b97f4a7c15ull), 0);
+  const int step = static_cast<int>(gridDim.x) * kThreads;
+  for (int i = blockIdx.x * kThreads + threadIdx.x; i < item.n; i += step) {
+    const std::uint64_t bits = random_u64(key, static_cast<std::uint64_t>(item.first + i));
+    const auto x = static_cast<float>(static_cast<double>(bits >> 11) * 0x1p-53);
+    for (int g = 0; g < item.n_scored; ++g) item.scores[g * p.width + i] = x;
+  }
+}
+
+// ---- scores by vectors: a warp takes a unit, lane i its channels i, i + 32, ...
+
+// The group's queries, or their pool, as f32 in shared memory: [n_scored][head_dim].
+__device__ void load_queries(const Args& p, const Item& item, float* q) {
+  const int d = p.s.head_dim;
+  const bool below = item.rules.probes_below != 0 && p.layer > 0;
+  const std::int64_t head = std::int64_t{item.kv_head} * p.group;
+  const auto* from =
+      below ? static_cast<const __nv_bfloat16*>(p.s.below_q) +
+                  ((static_cast<std::int64_t>(p.layer - 1) * p.s.n_seq_slots + item.seq_slot) * p.s.n_heads + head) * d
+            : static_cast<const __nv_bfloat16*>(p.s.last_q) + item.index * p.group * d;
+  const auto at = [&](int g, int c) {
+    const std::uint16_t bits = __ldcg(reinterpret_cast<const std::uint16_t*>(from) + g * d + c);
+    return widen(__ushort_as_bfloat16(bits));
+  };
+  for (int i = threadIdx.x; i < item.n_scored * d; i += kThreads) {
+    float v = at(i / d, i % d);
+    if (item.rules.query_pool != SlotQueryPool::kNone) {
+      const bool most = item.rules.query_pool == SlotQueryPool::kMax;
+      for (int g = 1; g < p.group; ++g) v = most ? fmaxf(v, at(g, i)) : v + at(g, i);
+      if (!most) v /= static_cast<float>(p.group);
+    }
+    q[i] = v;
+  }
+  __syncthreads();
+}
+
+// A lane's channels of one vector.
+struct Channels {
+  float v[kMaxChannels];
+};
+template <typename T>
+__device__ __forceinline__ Channels load_channels(const T* vector, int d) {
+  Channels k{};
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int i = 0; i < kMaxChannels; ++i)
+    if (i * kWarp + lane < d) k.v[i] = widen(vector[i * kWarp + lane]);
+  return k;
+}
+
+// q . k, the same in all lanes.
+__device__ __forceinline__ float dot(const float* q, const Channels& k, int d) {
+  const int lane = threadIdx.x % kWarp;
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kMaxChannels; ++i)
+    if (i * kWarp + lane < d) sum = fmaf(q[i * kWarp + lane], k.v[i], sum);
+  return warp_sum(sum);
+}
+
+// Sum over channels of max(q hi, q lo). A NaN bound makes the unit NaN.
+__device__ __forceinline__ float bound(const float* q, const Channels& hi, const Channels& lo, int d) {
+  const int lane = threadIdx.x % kWarp;
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kMaxChannels; ++i) {
+    if (i * kWarp + lane >= d) continue;
+    const float x = q[i * kWarp + lane];
+    sum += fmaxf(x, 0.0f) * hi.v[i] + fminf(x, 0.0f) * lo.v[i];
+  }
+  return warp_sum(sum);
+}
+
+// Key of token t of a group of 1-bit keys.
+__device__ __forceinline__ Channels one_bit_key(const std::byte* group, int tokens, int t, int d) {
+  const auto* level = reinterpret_cast<const __nv_bfloat16*>(group);
+  const auto* bits = reinterpret_cast<const std::uint8_t*>(group + 4 * d);
+  const int lane = threadIdx.x % kWarp;
+  Channels k{};
+#pragma unroll
+  for (int i = 0; i < kMaxChannels; ++i) {
+    const int c = i * kWarp + lane;
+    if (c >= d) continue;
+    const bool set = (bits[(c / 4 * tokens + t) / 2] >> (t % 2 * 4 + c % 4) & 1) != 0;
+    const float z = widen(level[c]), s = widen(level[d + c]);
+    k.v[i] = set ? z + s : z - s;
+  }
+  return k;
+}
+
+// Scores of unit `u` from its tokens' scores: their log-sum-exp times 1 / alpha (raw keys), or their mean (1-bit keys).
+//   key: i -> channels of the unit's i-th token
+template <typename F>
+__device__ void score_tokens(const Args& p, const Item& item, const float* q, int u, int n_tokens, bool mean, F&& key) {
+  const int lane = threadIdx.x % kWarp, d = p.s.head_dim;
+  float max[kMaxGroup], sum[kMaxGroup];
+#pragma unroll
+  for (int g = 0; g < kMaxGroup; ++g) max[g] = -INFINITY, sum[g] = 0;
+  bool nan = false;
+  for (int t = 0; t < n_tokens; ++t) {
+    const Channels k = key(t);
+#pragma unroll
+    for (int g = 0; g < kMaxGroup; ++g) {
+      if (g >= item.n_scored) continue;
+      const float v = dot(q + g * d, k, d);
+      if (mean || n_tokens == 1) {
+        sum[g] += v;
+        continue;
+      }
+      nan = nan || isnan(v);
+      add_sum(max[g], sum[g], item.rules.alpha * v, 1.0f);
+    }
+  }
+#pragma unroll
+  for (int g = 0; g < kMaxGroup; ++g) {
+    if (g >= item.n_scored || lane != 0) continue;
+    const float score = n_tokens == 1 ? sum[g]
+                        : mean        ? sum[g] / static_cast<float>(n_tokens)
+                        : nan         ? __int_as_float(0x7fc00000)
+                                      : (max[g] + logf(sum[g])) / item.rules.alpha;
+    item.scores[g * p.width + u] = score;
+  }
+}
+
+// Tokens of a unit: `each` tokens, or a page.
+__device__ __forceinline__ int tokens_of_unit(const Item& item) {
+  return item.rules.unit_tokens == 1 ? item.each : item.rules.unit_tokens;
+}
+
+template <typename T>
+__device__ void score_keys(const Args& p, const Item& item, const float* q, int u) {
+  const int n_tokens = tokens_of_unit(item), first = (item.first + u) * n_tokens;
+  score_tokens(p, item, q, u, n_tokens, false, [&](int t) {
+    const std::int64_t token = unit_token(p.pages, 1, p.layer, item.seq_slot, item.kv_head, first + t);
+    return load_channels(reinterpret_cast<const T*>(p.pages.base + token * token_bytes(p.s)), p.s.head_dim);
+  });
+}
+
+template <typename T>
+__device__ void score_entry(const Args& p, const Item& item, const float* q, int u) {
+  const UnitEntries& e = p.s.entries;
+  const std::byte* entries = e.data + item.index * e.most * static_cast<std::int64_t>(e.bytes);
+  const int n_tokens = tokens_of_unit(item), d = p.s.head_dim, lane = threadIdx.x % kWarp;
+  if (e.kind == EntryKind::kOneBitMinMax || e.kind == EntryKind::kOneBitMeanAbs) {
+    const int first = (item.first + u) * n_tokens;
+    score_tokens(p, item, q, u, n_tokens, true, [&](int t) {
+      const int token = first + t;
+      return one_bit_key(entries + static_cast<std::int64_t>(token / e.tokens) * e.bytes, e.tokens, token % e.tokens,
+                         d);
+    });
+    return;
+  }
+  const auto* entry = reinterpret_cast<const T*>(entries + static_cast<std::int64_t>(item.first + u) * e.bytes);
+  const bool box = e.kind != EntryKind::kCentroid;
+  const Channels high = load_channels(entry, d), low = box ? load_channels(entry + d, d) : Channels{};
+  for (int g = 0; g < item.n_scored; ++g) {
+    const float score = box ? bound(q + g * d, high, low, d) : dot(q + g * d, high, d);
+    if (lane == 0) item.scores[g * p.width + u] = score;
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) score_kernel(Args p) {
+  extern __shared__ float q[];
+  launch_dependents();
+  grid_dependency_wait();
+  Item item;
+  if (!item_at(p, static_cast<int>(blockIdx.y), false, item)) return;
+  if (item.rules.score == SlotScore::kRandom) {
+    write_random_scores(p, item);
+    return;
+  }
+  load_queries(p, item, q);
+  for (int u = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp; u < item.n;
+       u += static_cast<int>(gridDim.x) * kWarps)
+    item.rules.score == SlotScore::kKeys ? score_keys<T>(p, item, q, u) : score_entry<T>(p, item, q, u);
+}
+
+// ---- rank
+
+// A head's log-sum-exp over its n scores. Called by a whole warp.
+__device__ __forceinline__ float head_lse(const float* scores, int n, float alpha) {
+  float max = -INFINITY, sum = 0;
+  for (int i = threadIdx.x % kWarp; i < n; i += kWarp) {
+    const float v = scores[i];
+    if (isnan(v)) continue;
+    add_sum(max, sum, fminf(alpha * v, 3.4028235e38f), 1.0f);
+  }
+#pragma unroll
+  for (int d = 1; d < kWarp; d *= 2) add_sum(max, sum, __shfl_xor_sync(~0u, max, d), __shfl_xor_sync(~0u, sum, d));
+  return max == -INFINITY ? -INFINITY : max + logf(sum);
+}
+
+// Pools all units to keys, which overwrite the first head's scores, and sets the ranker's bounds.
+__device__ std::uint32_t* pool_units(const Args& p, const Item& item, float* lse, Ranker& ranker) {
+  const int tid = threadIdx.x, warp = tid / kWarp;
+  const bool logs = pools_logs(item.rules.pool);
+  for (int g = warp; logs && g < item.n_scored; g += kWarps) {
+    const float v = head_lse(item.scores + g * p.width, item.n, item.rules.alpha);
+    if (tid % kWarp == 0) lse[g] = v;
+  }
+  if (tid == 0) ranker.least = ~0u, ranker.most = 0;
+  __syncthreads();
+  auto* keys = reinterpret_cast<std::uint32_t*>(item.scores);
+  std::uint32_t least = ~0u, most = 0;
+  for (int i = tid; i < item.n; i += kThreads) {
+    float v[kMaxGroup];
+#pragma unroll
+    for (int g = 0; g < kMaxGroup; ++g)
+      if (g < item.n_scored) v[g] = pooled_value(item.scores[g * p.width + i], logs, item.rules.alpha, lse[g]);
+    const std::uint32_t key = pool_unit(item.rules.pool, item.n_scored, v);
+    keys[i] = key;
+    least = min(least, key), most = max(most, key);
+  }
+  least = __reduce_min_sync(~0u, least), most = __reduce_max_sync(~0u, most);
+  if (tid % kWarp == 0) atomicMin(&ranker.least, least), atomicMax(&ranker.most, most);
+  __syncthreads();
+  return keys;
+}
+
+// How many selected units are better than the i-th.
+__device__ int rank_of(const Item& item, const std::uint32_t* keys, const std::int32_t* units, int i) {
+  const int own = units[i];
+  const std::uint32_t key = keys[own - item.first];
+  int rank = 0;
+  for (int j = 0; j < item.n_select; ++j) {
+    const std::uint32_t other = keys[units[j] - item.first];
+    rank += other > key || (other == key && units[j] > own);
+  }
+  return rank;
+}
+
+__global__ void __launch_bounds__(kThreads) rank_kernel(Args p) {
+  __shared__ Ranker ranker;
+  __shared__ float lse[kMaxGroup];
+  launch_dependents();
+  grid_dependency_wait();
+  const int number = static_cast<int>(blockIdx.x);
+  Item item;
+  if (!item_at(p, number, true, item)) return;
+  std::uint32_t* keys = pool_units(p, item, lse, ranker);
+  std::int32_t* units = p.units + static_cast<std::int64_t>(number) * p.s.max_listed;
+  write_best(ranker, keys, item.n, item.n_select, item.first, units);
+  __syncthreads();
+  const bool mass = item.rules.schedule == SlotSchedule::kSpeculative && item.rules.gate == SlotGate::kMass;
+  if (mass && p.when == SelectWhen::kNow) {
+    compute_missing_mass(p.s, item.rules, {item.index, item.first, item.n, item.n_select, item.each}, ranker.most, keys,
+                         units);
+    __syncthreads();
+  }
+  if (item.rules.turnover >= 0) {
+    inject_units(item.rules, item.length, item.index, item.first, item.n, item.n_select, units);
+    __syncthreads();
+  }
+  const auto when = static_cast<int>(p.when);
+  std::int32_t* out = p.s.selected_ids[when] + item.index * p.s.max_listed;
+  const int n_ids = item.n_select * item.each;
+  for (int i = threadIdx.x; i < n_ids; i += kThreads)
+    out[item.ranked ? rank_of(item, keys, units, i) : i] = units[i / item.each] * item.each + i % item.each;
+  if (threadIdx.x == 0) p.s.n_selected[when][item.index] = n_ids;
+}
+
+__global__ void keep_probes_kernel(const uint4* q, const std::int32_t* seq_slots, KvSlots s, int layer) {
+  launch_dependents();
+  grid_dependency_wait();
+  const int row = blockIdx.x, seq_slot = seq_slots[row], words = s.n_heads * s.head_dim / 8;
+  if (seq_slot < 0) return;
+  uint4* to = static_cast<uint4*>(s.below_q) + (static_cast<std::int64_t>(layer) * s.n_seq_slots + seq_slot) * words;
+  for (int i = threadIdx.x; i < words; i += blockDim.x) to[i] = __ldcg(q + static_cast<std::int64_t>(row) * words + i);
+}
+
+// Scratch of a launch.
+struct Layout {
+  std::int64_t width;
+  std::int32_t rows;  // per launch
+  std::size_t score_bytes, unit_bytes;
+  Layout(const KvSlots& s, std::int32_t n_rows)
+      : width(eights(s.max_units())),
+        score_bytes(static_cast<std::size_t>(s.n_heads * width) * sizeof(float)),
+        unit_bytes(static_cast<std::size_t>(s.n_kv_heads) * static_cast<std::size_t>(s.max_listed) *
+                   sizeof(std::int32_t)) {
+    const auto fit = static_cast<std::int32_t>(std::min<std::size_t>(kScratchBytes / score_bytes, kMaxRows));
+    rows = std::clamp(fit, 1, std::max(n_rows, 1));
+  }
+  std::size_t bytes() const { return static_cast<std::size_t>(rows) * (score_bytes + unit_bytes); }
+};
+
+void run(const Args& a, const CudaContext& context) {
+  const int items = a.rows.n * a.s.n_kv_heads;
+  const int blocks = std::clamp(8 * sm_count() / items, 1, (a.s.max_units() + kWarps - 1) / kWarps);
+  launch(context, "score_units", a.s.f16 ? score_kernel<__half> : score_kernel<__nv_bfloat16>,
+         dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(items)), dim3(kThreads),
+         static_cast<std::size_t>(a.group * a.s.head_dim) * sizeof(float), a);
+  launch(context, "rank_units", rank_kernel, dim3(static_cast<unsigned>(items)), dim3(kThreads), 0, a);
+}
+
+}  // namespace
+
+std::size_t unfused_select_scratch_bytes(const KvSlots& s, std::int32_t n_rows) {
+  return Layout(s, n_rows).bytes();
+}
+
+void unfused_select_cuda(const UnfusedSelect& c, const KvSlots& s, std::int32_t slot_layer,
+                         const CudaContext& context) {
+  const Layout layout(s, c.rows.n);
+  Args a{};
+  a.s = of_layer(s, slot_layer);
+  a.pages = c.pages;
+  a.when = c.when;
+  a.layer = c.layer, a.slot_layer = slot_layer;
+  a.group = s.n_heads / s.n_kv_heads;
+  a.width = layout.width;
+  a.scores = reinterpret_cast<float*>(c.scratch);
+  a.units = reinterpret_cast<std::int32_t*>(c.scratch + static_cast<std::size_t>(layout.rows) * layout.score_bytes);
+  for (std::int32_t first = 0; first < c.rows.n; first += layout.rows) {
+    a.rows = {c.rows.seq_slots + first, c.rows.lengths + first, c.rows.reset + first,
+              std::min(layout.rows, c.rows.n - first)};
+    run(a, context);
+  }
+}
+
+void keep_probes_cuda(const void* q, const std::int32_t* seq_slots, std::int32_t n, const KvSlots& s,
+                      std::int32_t layer, const CudaContext& context) {
+  launch(context, "keep_probes", keep_probes_kernel, dim3(static_cast<unsigned>(n)), dim3(kThreads), 0,
+         static_cast<const uint4*>(q), seq_slots, s, layer);
+}
+
+}  // namespace mneme

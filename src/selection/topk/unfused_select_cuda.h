@@ -1,0 +1,43 @@
+// Unfused selection on the device: any index, pool, gate and schedule, by plain kernels one after the other (score to
+// memory, pool, top-k). It runs what no fused selection (kv_slots_cuda.h, one_bit_cuda.h) covers, and is what those are
+// tested against. UnitIndex of src/selection/index/unit_index.h is the specification.
+//
+//   score   one warp a unit: [query head, unit] f32 to scratch, over the whole device
+//   rank    one thread block a KV head: log-sum-exps, pool, top-k, missing mass, token ids
+//
+// Numerics   random scores equal the CPU's, bit for bit. f32 sums of exact products (q as the model rotated it, bf16);
+//            a page's log-sum-exp and group_pool in f32.
+// Ties, NaN  as topk.h.
+// Async      enqueues; allocates nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "src/offload/kv_slots_cuda.h"
+
+namespace mneme {
+
+// For rows with a SlotRules::score other than kIndex: selects as select_pages_cuda (kv_slots_cuda.h) does, and writes
+// units to KvSlots::selected_ids; with SlotRules::select_tokens above 1 the tokens of the selected units.
+//
+//   pages    page tables of the sequences; keys are read there, blocks may be in mapped host memory
+//   layer    of the model: the layer of `pages`, and part of the random seed
+//   scratch  unfused_select_scratch_bytes(); not shared by launches that may overlap
+struct UnfusedSelect {
+  SlotRows rows;
+  SelectWhen when = SelectWhen::kNow;
+  KvTables pages;
+  std::int32_t layer = 0;
+  std::byte* scratch = nullptr;
+};
+std::size_t unfused_select_scratch_bytes(const KvSlots& slots, std::int32_t n_rows);
+void unfused_select_cuda(const UnfusedSelect& c, const KvSlots& slots, std::int32_t slot_layer,
+                         const CudaContext& context);
+
+// Stores the rows' queries for the layers that probe with them (SlotRules::probes_below), in KvSlots::below_q.
+//   q [n, heads * D] bf16; seq_slots [n], -1: none
+void keep_probes_cuda(const void* q, const std::int32_t* seq_slots, std::int32_t n, const KvSlots& slots,
+                      std::int32_t layer, const CudaContext& context);
+
+}  // namespace mneme

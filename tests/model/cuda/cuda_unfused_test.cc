@@ -1,0 +1,129 @@
+// Recipes that no fused selection covers, on the device, compared with the CPU: units of any size, every index, pool,
+// probe and schedule.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+
+#include "tests/model/cuda/cuda_beside_cpu.h"
+#include "tests/model/cuda/cuda_on_device.h"
+#include "tests/model/cuda/cuda_refusal.h"
+
+namespace mneme {
+namespace {
+
+struct Form {
+  const char *name, *overrides;
+};
+
+class CudaUnfusedTest : public CudaModelTest {
+ protected:
+  std::shared_ptr<const Plan> plan_of(const Model& model, const Form& form, DType type = DType::kBF16) {
+    Recipe recipe =
+        make_recipe(form.name, {.budget = 320, .sink = 32, .recent = 64, .dense_layers = std::vector<std::int32_t>{1}});
+    apply_overrides(form.overrides, recipe);
+    return compile(recipe, method_shape(model.config(), type));
+  }
+};
+
+// Random selections do not depend on the model, so every step has the CPU's logits.
+TEST_F(CudaUnfusedTest, RandomUnitsOfAnySizeAreTheCpus) {
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
+  const std::vector<std::int32_t> tokens = random_tokens(1500, model->config().vocab, 6);
+  for (const KvStore store : {KvStore::kDevice, KvStore::kHost})
+    for (const char* overrides : {"unit=page:16", "unit=page:8,recent=8", "unit=page:64,sink=0", "unit=token",
+                                  "unit=page:1,recent=0", "unit=page:48,sink=48,recent=96"}) {
+      SCOPED_TRACE(::testing::Message() << overrides << (store == KvStore::kHost ? ", host" : ", device"));
+      const auto plan = plan_of(*model, {"random", overrides});
+      Both both(*model, DType::kBF16, store, cpu);
+      Pair a = both.start(plan);
+      ASSERT_LE(both.step(tokens, {{&a, 300}}), kTolerance);
+      for (int i = 0; i < 70; ++i) ASSERT_LE(both.step(tokens, {{&a, 1, RowPhase::kDecode}}), kTolerance) << i;
+      ASSERT_LE(both.step(tokens, {{&a, 400}}), kTolerance);
+      for (int i = 0; i < 40; ++i) ASSERT_LE(both.step(tokens, {{&a, 1, RowPhase::kDecode}}), kTolerance) << i;
+      const LayerStats &here = a.on_device.stats().layers[2], &there = a.on_host.stats().layers[2];
+      EXPECT_EQ(here.attended_tokens, there.attended_tokens);
+      EXPECT_EQ(here.selected_units, there.selected_units);
+    }
+}
+
+// Windows that begin and end anywhere.
+TEST_F(CudaUnfusedTest, WindowsOfAnySizeAreTheCpus) {
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 128), DType::kBF16, {}, 5, cpu);
+  const std::vector<std::int32_t> tokens = random_tokens(900, model->config().vocab, 6);
+  for (const KvStore store : {KvStore::kDevice, KvStore::kHost})
+    for (const char* overrides : {"sink=5", "sink=1,budget=131", "sink=0,budget=127"}) {
+      SCOPED_TRACE(::testing::Message() << overrides << (store == KvStore::kHost ? ", host" : ", device"));
+      Both both(*model, DType::kBF16, store, cpu);
+      Pair a = both.start(plan_of(*model, {"window", overrides}));
+      both.step(tokens, {{&a, 500}});
+      for (int i = 0; i < 70; ++i) ASSERT_LE(both.step(tokens, {{&a, 1, RowPhase::kDecode}}), kTolerance) << i;
+      EXPECT_EQ(a.on_device.stats().layers[2].attended_tokens, a.on_host.stats().layers[2].attended_tokens);
+    }
+}
+
+// Selections may differ where two scores are nearly equal, and a random model diverges afterwards: most steps must have
+// the CPU's logits, and none may differ entirely.
+TEST_F(CudaUnfusedTest, SelectsAsTheCpu) {
+  const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
+  const auto alone = Model::random(cuda_config(Architecture::kLlama, 4, 4, 128), DType::kBF16, {}, 5, cpu);
+  const std::vector<std::int32_t> tokens = kept_runs(1500, model->config().vocab, 6);
+  for (const Form& form :
+       {Form{"quest", "unit=page:16"}, Form{"quest", "unit=page:16,index=cuboid,sink=0,recent=0"},
+        Form{"quest", "unit=page:32,probe=previous_layer"}, Form{"quest", "unit=page:16,pool=maxQ"},
+        Form{"quest", "unit=page:64,sink=64,pool=meanQ,index=centroid"}, Form{"freekv", "unit=page:16,tau=0.7"},
+        Form{"freekv", "unit=page:32,index=cuboid,tau=0.7"}, Form{"freekv", "unit=page:32,index=keys,tau=0.7"},
+        Form{"freekv", "unit=page:16,gate=mass,eps=0.2"}, Form{"freekv", "unit=page:32,index=one_bit,group=64,tau=0.7"},
+        Form{"freekv", "unit=page:16,index=one_bit,levels=meanabs,tau=-1"}, Form{"fier", "pool=meanQ"},
+        Form{"fier", "schedule=boundary,tau=0.7,max_reuse=11"},
+        Form{"louiskv", "unit=page:16,index=box,tau=0.7,max_reuse=11"},
+        Form{"oracle", "schedule=boundary,tau=0.7,max_reuse=7"}, Form{"oracle", "unit=page:16,pool=maxS"}})
+    for (const KvStore store : {KvStore::kDevice, KvStore::kHost})
+      for (const Model* m : {model.get(), alone.get()}) {
+        const DType type = m == model.get() ? DType::kBF16 : DType::kF16;
+        SCOPED_TRACE(::testing::Message()
+                     << form.name << " " << form.overrides << (store == KvStore::kHost ? ", host" : ", device"));
+        Both both(*m, type, store, cpu);
+        Pair a = both.start(plan_of(*m, form, type));
+        std::vector<double> errors;
+        const auto step = [&](std::int32_t n, RowPhase phase) {
+          errors.push_back(both.step(tokens, {{&a, n, phase}}));
+        };
+        step(290, RowPhase::kPrefill);
+        for (int i = 0; i < 60; ++i) step(1, RowPhase::kDecode);
+        step(400, RowPhase::kPrefill);
+        step(133, RowPhase::kPrefill);
+        for (int i = 0; i < 60; ++i) step(1, RowPhase::kDecode);
+        for (std::size_t i = 0; i < 25; ++i) ASSERT_LE(errors[i], kTolerance) << "within the budget, " << i;
+        std::sort(errors.begin(), errors.end());
+        const LayerStats &here = a.on_device.stats().layers[2], &there = a.on_host.stats().layers[2];
+        std::printf("%s %s: error of the median step %.4f, worst %.4f; %lld and %lld corrections\n", form.name,
+                    form.overrides, errors[errors.size() / 2], errors.back(),
+                    static_cast<long long>(here.corrections.empty() ? 0 : here.corrections[0]),
+                    static_cast<long long>(there.corrections.empty() ? 0 : there.corrections[0]));
+        EXPECT_LE(errors[errors.size() / 2], kTolerance);
+        EXPECT_LE(errors.back(), 0.35);
+        EXPECT_EQ(here.attended_tokens, there.attended_tokens);
+      }
+}
+
+// A group's query heads that select for themselves, clusters by other scores than their centroids' products, and a
+// layer's selection by some of its keys have no form on the device yet: the error says what to change.
+TEST(CudaUnfused, RefusesWithAReason) {
+  for (const auto& [name, overrides] : {std::pair{"quest", "unit=page:16"},
+                                        {"quest", "unit=page:32,index=cuboid,pool=maxQ"},
+                                        {"fier", "schedule=boundary"},
+                                        {"oracle", "schedule=speculative"},
+                                        {"louiskv", "order=unit"}})
+    EXPECT_EQ(refusal_of(name, overrides), "") << name << " " << overrides;
+  for (const auto& [name, overrides, words] :
+       {std::tuple{"quest", "unit=page:32,pool=none", "every query head of a group selects for itself"},
+        {"louiskv", "by_size=yes", "--kv index=centroid"},
+        {"actqkv", "match=mean,top=4", "--kv match=best,top=32"}})
+    EXPECT_NE(refusal_of(name, overrides).find(words), std::string::npos)
+        << name << " " << overrides << ": " << refusal_of(name, overrides);
+}
+
+}  // namespace
+}  // namespace mneme

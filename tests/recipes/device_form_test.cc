@@ -1,0 +1,83 @@
+#include "src/recipes/device_form.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+
+#include "src/recipes/recipes.h"
+
+namespace mneme {
+namespace {
+
+std::shared_ptr<const Plan> plan_of(const char* recipe, std::int32_t head_dim = 128, std::int32_t kv_heads = 8) {
+  return compile(parse_recipe(recipe), {.n_layers = 32, .n_heads = 32, .n_kv_heads = kv_heads, .head_dim = head_dim});
+}
+
+TEST(DeviceForm, DefaultsOfAllMethodsRunOnADevice) {
+  for (const RecipeRow& row : recipe_table())
+    EXPECT_EQ(device_refusal(*plan_of(std::string(row.name).c_str())), nullptr) << row.name;
+}
+
+TEST(DeviceForm, FusedSelectionsAreOverridesOfTheUnfused) {
+  for (const auto& [recipe, head_dim, form] : {std::tuple{"full", 128, DeviceForm::kPlain},
+                                               {"window", 128, DeviceForm::kPlain},
+                                               {"h2o", 128, DeviceForm::kPlain},
+                                               {"freekv", 128, DeviceForm::kFused},
+                                               {"freekv", 80, DeviceForm::kUnfused},
+                                               {"freekv:unit=page:16,sink=16", 128, DeviceForm::kUnfused},
+                                               {"freekv:index=cuboid", 128, DeviceForm::kUnfused},
+                                               {"quest", 128, DeviceForm::kUnfused},
+                                               {"quest:unit=page:32", 128, DeviceForm::kFused},
+                                               {"quest:unit=page:32,probe=previous_layer", 128, DeviceForm::kUnfused},
+                                               {"fier", 64, DeviceForm::kFused},
+                                               {"fier:pool=maxQ", 64, DeviceForm::kUnfused},
+                                               {"fier:schedule=boundary", 64, DeviceForm::kUnfused},
+                                               {"oracle", 128, DeviceForm::kUnfused},
+                                               {"louiskv", 128, DeviceForm::kFused},
+                                               {"louiskv:unit=page:32,index=box", 128, DeviceForm::kFused},
+                                               {"actqkv", 128, DeviceForm::kFused}}) {
+    EXPECT_EQ(device_form(*plan_of(recipe, head_dim)), form) << recipe << ", " << head_dim;
+    if (form == DeviceForm::kFused && !plan_of(recipe, head_dim)->lists &&
+        !plan_of(recipe, head_dim)->layer_selection) {
+      EXPECT_EQ(device_form(*plan_of(recipe, head_dim), true), DeviceForm::kUnfused) << recipe;
+    }
+  }
+}
+
+TEST(DeviceForm, UnitsOfTheUnfusedSelectionAreAttendedByToken) {
+  for (const auto& [recipe, by_token] : {std::pair{"freekv", false},
+                                         {"quest", true},
+                                         {"random", false},
+                                         {"random:unit=page:16", true},
+                                         {"oracle:unit=page:32", false},
+                                         {"oracle", true},
+                                         {"window", false},
+                                         {"window:sink=5", true},
+                                         {"louiskv", true},
+                                         {"actqkv", false},
+                                         {"streaming_llm", false}})
+    EXPECT_EQ(attends_by_token(*plan_of(recipe)), by_token) << recipe;
+  EXPECT_TRUE(attends_by_token(*plan_of("freekv"), true));
+}
+
+// What a device does not run yet is refused with what to change.
+TEST(DeviceForm, RefusesWithAReason) {
+  for (const auto& [recipe, words] : {std::pair{"quest:pool=none", "--kv pool=meanS"},
+                                      {"louiskv:by_size=yes", "--kv index=centroid"},
+                                      {"louiskv:index=box", "--kv index=centroid"},
+                                      {"louiskv:schedule=every_step", "--kv schedule=boundary"},
+                                      {"louiskv:block=10000", "--kv block=8192"},
+                                      {"louiskv:probe=previous_layer", "--kv probe=current"},
+                                      {"actqkv:match=mean,top=4", "--kv match=best,top=32"},
+                                      {"actqkv:cutoff_in=all", "in prefill too"}}) {
+    const char* refusal = device_refusal(*plan_of(recipe));
+    ASSERT_NE(refusal, nullptr) << recipe;
+    EXPECT_NE(std::string(refusal).find(words), std::string::npos) << recipe << ": " << refusal;
+    EXPECT_EQ(device_form(*plan_of(recipe)), DeviceForm::kNone) << recipe;
+  }
+  EXPECT_EQ(device_refusal(*plan_of("quest:pool=none", 128, 32)), nullptr) << "every query head is a KV head";
+}
+
+}  // namespace
+}  // namespace mneme

@@ -1,0 +1,98 @@
+// Entries of the unfused selection against the CPU's, byte for byte.
+#include "src/selection/index/unit_entries_cuda.h"
+
+#include <gtest/gtest.h>
+
+#include <tuple>
+
+#include "src/selection/index/box.h"
+#include "src/selection/index/centroid.h"
+#include "src/selection/index/one_bit.h"
+#include "tests/offload/kv_slots_testing.h"
+
+namespace mneme {
+namespace {
+
+std::vector<std::byte> by_cpu(EntryKind kind, const World& w, std::int32_t seq_slot, std::int32_t head,
+                              std::int32_t number, std::int32_t tokens) {
+  std::vector<KvRun> runs;
+  for (std::int32_t t = 0; t < tokens; ++t) runs.push_back({w.token(seq_slot, head, number * tokens + t), 1});
+  std::vector<std::byte> entry(static_cast<std::size_t>(unit_entry_bytes(kind, w.s.head_dim, tokens)));
+  switch (kind) {
+    case EntryKind::kNone:
+      break;
+    case EntryKind::kMinMaxBox:
+      box_build_cpu(runs, w.shape(), BoxKind::kMinMax, entry.data());
+      break;
+    case EntryKind::kCuboidBox:
+      box_build_cpu(runs, w.shape(), BoxKind::kCuboidMean, entry.data());
+      break;
+    case EntryKind::kOneBitMinMax:
+      one_bit_build_cpu(runs, w.shape(), tokens, OneBitLevels::kMinMax, entry.data());
+      break;
+    case EntryKind::kOneBitMeanAbs:
+      one_bit_build_cpu(runs, w.shape(), tokens, OneBitLevels::kMeanAbs, entry.data());
+      break;
+    case EntryKind::kCentroid:
+      centroid_build_cpu(runs, w.shape(), entry.data());
+      break;
+  }
+  return entry;
+}
+
+class CudaUnitEntriesTest : public CudaSlotsTest {};
+
+// From pages of a prompt, and from the cache slots of the window as tokens come.
+TEST_F(CudaUnitEntriesTest, AreTheCpus) {
+  for (const auto& [kind, tokens] : {std::tuple{EntryKind::kMinMaxBox, 16},
+                                     {EntryKind::kMinMaxBox, 7},
+                                     {EntryKind::kCuboidBox, 32},
+                                     {EntryKind::kCuboidBox, 1},
+                                     {EntryKind::kOneBitMinMax, 32},
+                                     {EntryKind::kOneBitMinMax, 128},
+                                     {EntryKind::kOneBitMeanAbs, 64},
+                                     {EntryKind::kCentroid, 48}})
+    for (const auto& [head_dim, dtype] : {std::tuple{64, DType::kBF16}, {128, DType::kF16}})
+      for (const bool slots : {true, false}) {
+        SCOPED_TRACE(::testing::Message() << "kind " << static_cast<int>(kind) << ", " << tokens << " tokens, heads of "
+                                          << head_dim << (slots ? ", slots" : ", pages"));
+        World w({.head_dim = head_dim,
+                 .max_pages = 24,
+                 .budget = 400,
+                 .sink = 0,
+                 .recent = 160,
+                 .single = true,
+                 .slots = slots,
+                 .dtype = dtype},
+                5, 4);
+        const std::int32_t bytes = unit_entry_bytes(kind, head_dim, tokens), most = 24 * kKvPageTokens / tokens;
+        w.v.entries = {.kind = kind, .tokens = tokens, .bytes = bytes, .most = most, .data = nullptr};
+        const std::size_t heads = static_cast<std::size_t>(w.s.seq_slots * w.s.kv_heads);
+        w.take(&w.v.entries.data, heads * static_cast<std::size_t>(most) * static_cast<std::size_t>(bytes));
+        SlotRules rules = w.rules();
+        rules.entry_tokens = tokens;
+        const std::vector<SlotRules> of_all(static_cast<std::size_t>(w.s.seq_slots), rules);
+        copy_bytes(w.v.rules, of_all.data(), of_all.size() * sizeof(SlotRules), stream);
+        const std::int32_t prompt = 500 / tokens * tokens, length = prompt + tokens;
+        for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot) {
+          build_unit_entries_cuda({.seq_slot = seq_slot, .first = 0, .stop = prompt / tokens, .key_slot = seq_slot},
+                                  w.v, w.pages(), context());
+          fill_slots_cuda(seq_slot, length, rules, w.v, w.pages(), 0, 0, context());
+        }
+        const Rows open = rows_of(w, length - 1, 0), closed = rows_of(w, length, 0);
+        if (tokens > 1) close_unit_entries_cuda(open.rows(), w.v, 0, w.pages(), 0, context());
+        close_unit_entries_cuda(closed.rows(), w.v, 0, w.pages(), 0, context());
+        const std::vector<std::byte> got =
+            fetch(w.v.entries.data, heads * static_cast<std::size_t>(most) * static_cast<std::size_t>(bytes));
+        for (std::int32_t seq_slot = 0; seq_slot < w.s.seq_slots; ++seq_slot)
+          for (std::int32_t head = 0; head < w.s.kv_heads; ++head)
+            for (std::int32_t number = 0; number < length / tokens; ++number) {
+              const auto want = by_cpu(kind, w, seq_slot, head, number, tokens);
+              const std::byte* at = got.data() + (std::int64_t{seq_slot * w.s.kv_heads + head} * most + number) * bytes;
+              ASSERT_EQ(std::memcmp(at, want.data(), want.size()), 0) << "entry " << number << ", head " << head;
+            }
+      }
+}
+
+}  // namespace
+}  // namespace mneme
