@@ -107,7 +107,7 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     lists.add(&view_.lists.members, heads * tokens * 4);
     index_ = DeviceBuffer(lists.total(), "clusters and segments");
     lists.seq_slot(index_.data());
-  } else if (view_.entries.kind != EntryKind::kNone) {
+  } else if (needs_.keys.entries != EntryKind::kNone) {
     index_ = DeviceBuffer(
         heads * static_cast<std::size_t>(view_.entries.most) * static_cast<std::size_t>(view_.entries.bytes),
         "index of units");
@@ -116,6 +116,12 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     // A warp reads 16 boxes at a time, valid or not.
     index_ = DeviceBuffer((heads * n_pages + kBoxesBeyond) * shape.token_bytes(), "boxes of pages");
     view_.boxes = index_.data();
+    // The unfused selection reads the same boxes.
+    view_.entries = {.kind = EntryKind::kMinMaxBox,
+                     .tokens = kPageTokens,
+                     .bytes = static_cast<std::int32_t>(shape.token_bytes()),
+                     .most = view_.max_pages,
+                     .data = view_.boxes};
   }
   Pieces small;
   if (slots > 0) {
@@ -260,7 +266,7 @@ void CudaRetrieval::select(SelectWhen when, std::int32_t layer, const SlotRows& 
   if (needs_.unfused)
     unfused_select_cuda({.rows = rows, .when = when, .pages = pages, .layer = layer, .scratch = scratch}, view_,
                         slot_layer(layer), context);
-  if (needs_.keys.by_token) return;
+  if (!needs_.fused) return;
   if (lists_) {
     select_lists_cuda({.rows = rows, .when = when, .scratch = scratch}, view_, slot_layer(layer), context);
   } else if (view_.unit_tokens == 1) {
@@ -304,7 +310,7 @@ void CudaRetrieval::recall_by_host(std::int32_t layer, std::span<const Row> rows
 
 void CudaRetrieval::close_groups(std::int32_t layer, const SlotRows& rows, const KvTables& pages,
                                  const CudaContext& context) {
-  if (view_.entries.kind != EntryKind::kNone) {
+  if (needs_.keys.entries != EntryKind::kNone) {
     close_unit_entries_cuda(rows, view_, slot_layer(layer), pages, layer, context);
     return;
   }

@@ -86,12 +86,12 @@ class CudaRetrieval {
     std::int32_t n_slots = 0, max_listed = 0;  // in units
     std::int32_t fetch = 1;                    // SlotRules::fetch
     bool selects = false, speculative = false, keeps = false;
-    bool unfused = false;       // a SlotScore other than kIndex
-    bool probes_below = false;  // SlotRules::probes_below
-    bool last_asked = false;    // SlotRules::last_asked
-    bool by_mass = false;       // SlotGate::kMass
-    bool newest = false;        // a selection for the next step may be from a group that this step completes
-    bool by_prompt = false;     // prompts determine the budgets of their layers
+    bool fused = false, unfused = false;  // SlotScore::kIndex; others
+    bool probes_below = false;            // SlotRules::probes_below
+    bool last_asked = false;              // SlotRules::last_asked
+    bool by_mass = false;                 // SlotGate::kMass
+    bool newest = false;                  // a selection for the next step may be from a group that this step completes
+    bool by_prompt = false;               // prompts determine the budgets of their layers
     // Requires  goes_with(other), or this one is new.
     void add(const Needs& other);
     bool goes_with(const Needs& other) const {
@@ -266,7 +266,8 @@ class CudaRetrieval {
   std::int64_t index_bytes_read(const Row& row, std::int32_t layer, const SlotCounts& gained) const;
   std::int64_t entry_bytes_of(const Row& row, std::int32_t layer, std::int32_t n_tokens) const;
   std::int32_t entry_tokens() const {
-    return view_.entries.tokens > 0 ? view_.entries.tokens : view_.group_tokens > 0 ? view_.group_tokens : kPageTokens;
+    if (needs_.keys.entry_tokens > 0) return needs_.keys.entry_tokens;
+    return view_.group_tokens > 0 ? view_.group_tokens : kPageTokens;
   }
   void build_index(std::int32_t seq_slot, std::int32_t number, std::int32_t first, std::int32_t stop,
                    std::int32_t key_slot, std::int32_t key_layer, const KvTables& keys, const CudaContext& context);

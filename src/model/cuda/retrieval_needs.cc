@@ -3,6 +3,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/cuda/loaded_code_cuda.h"
 #include "src/model/cuda/retrieval.h"
 #include "src/recipes/device_form.h"
 
@@ -17,12 +18,19 @@ EntryKind entries_of(const DecodeStage& d) {
   return std::holds_alternative<Centroid>(d.index) ? EntryKind::kCentroid : EntryKind::kNone;
 }
 
+// Before Hopper a fused selection of pages has one thread block a KV head; the unfused one scores with the whole device.
+bool scores_boxes_unfused() {
+  static const bool unfused = loaded_code_version() < 90;
+  return unfused;
+}
+
 SlotScore score_of(const Plan& plan, bool unfused) {
   const DecodeStage& d = *plan.recipe.decode;
-  return std::holds_alternative<RandomScore>(d.score)       ? SlotScore::kRandom
-         : std::holds_alternative<RawKeys>(d.index)         ? SlotScore::kKeys
-         : device_form(plan, unfused) == DeviceForm::kFused ? SlotScore::kIndex
-                                                            : SlotScore::kEntries;
+  if (std::holds_alternative<RandomScore>(d.score)) return SlotScore::kRandom;
+  if (std::holds_alternative<RawKeys>(d.index)) return SlotScore::kKeys;
+  if (device_form(plan, unfused) != DeviceForm::kFused) return SlotScore::kEntries;
+  const bool of_pages = std::holds_alternative<Box>(d.index) && !attends_by_token(plan, unfused);
+  return of_pages && scores_boxes_unfused() ? SlotScore::kEntries : SlotScore::kIndex;
 }
 
 SlotQueryPool query_pool_of(const Plan& plan) {
@@ -119,6 +127,7 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, const Fit& fit, s
   n.selects = r.schedule != SlotSchedule::kNone, n.speculative = r.schedule == SlotSchedule::kSpeculative;
   n.keeps = r.schedule == SlotSchedule::kKept;
   n.last_asked = r.last_asked != 0, n.by_mass = r.gate == SlotGate::kMass;
+  n.fused = n.selects && r.score == SlotScore::kIndex;
   n.unfused = n.selects && r.score != SlotScore::kIndex;
   n.probes_below = r.probes_below != 0;
   n.by_prompt = plan.recipe.norm.has_value();
@@ -166,7 +175,7 @@ bool CudaRetrieval::Needs::holds(const Needs& other) const {
   if (other.keys.none && !keys.none) return holds(other.beside(keys));
   return goes_with(other) && keys == other.keys && n_slots >= other.n_slots && max_listed >= other.max_listed &&
          fetch >= other.fetch && selects >= other.selects && speculative >= other.speculative && keeps >= other.keeps &&
-         by_mass >= other.by_mass && newest >= other.newest && by_prompt >= other.by_prompt &&
+         by_mass >= other.by_mass && newest >= other.newest && by_prompt >= other.by_prompt && fused >= other.fused &&
          unfused >= other.unfused && probes_below >= other.probes_below && last_asked >= other.last_asked &&
          ring_pages >= other.ring_pages;
 }
@@ -183,7 +192,7 @@ void CudaRetrieval::Needs::add(const Needs& other) {
   last_asked = last_asked || other.last_asked;
   by_prompt = by_prompt || other.by_prompt;
   by_mass = by_mass || other.by_mass, newest = newest || other.newest;
-  unfused = unfused || other.unfused, probes_below = probes_below || other.probes_below;
+  fused = fused || other.fused, unfused = unfused || other.unfused, probes_below = probes_below || other.probes_below;
   keeps = keeps || other.keeps;
 }
 

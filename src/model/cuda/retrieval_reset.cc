@@ -27,7 +27,7 @@ void CudaRetrieval::build_index(std::int32_t seq_slot, std::int32_t number, std:
                                 std::int32_t key_slot, std::int32_t key_layer, const KvTables& keys,
                                 const CudaContext& context) {
   const std::int32_t each = entry_tokens();
-  if (view_.entries.kind != EntryKind::kNone) {
+  if (needs_.keys.entries != EntryKind::kNone) {
     build_unit_entries_cuda({.seq_slot = seq_slot,
                              .slot_layer = number,
                              .first = first / each,
