@@ -35,7 +35,7 @@ TEST(DeviceForm, FusedSelectionsAreOverridesOfTheUnfused) {
                                                {"fier:schedule=boundary", 64, DeviceForm::kUnfused},
                                                {"oracle", 128, DeviceForm::kUnfused},
                                                {"louiskv", 128, DeviceForm::kFused},
-                                               {"louiskv:unit=page:32,index=box", 128, DeviceForm::kFused},
+                                               {"louiskv:unit=page:32,index=box,sink=32", 128, DeviceForm::kFused},
                                                {"actqkv", 128, DeviceForm::kFused}}) {
     EXPECT_EQ(device_form(*plan_of(recipe, head_dim)), form) << recipe << ", " << head_dim;
     if (form == DeviceForm::kFused && !plan_of(recipe, head_dim)->lists &&
