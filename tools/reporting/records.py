@@ -44,6 +44,20 @@ RECORDS = {
     "m8-transformers-offloaded-h200": (
         "transformers' cache in host memory (DynamicCache with offloading), llama-3.1-8b shape in bf16, one sequence",
         ['python3 tools/measure_transformers.py --offloaded --depth 2048,8192,32768,131072 --prefill "" --steps 8']),
+    "m9-device-h200": (
+        "A decode step of the forms of selection, llama-3.1-8b shape in bf16 with random weights: fused over 131,072 "
+        "tokens in host memory, unfused in its place, and methods with their own defaults; a selection replaces 20 % of "
+        "its units",
+        [f"{DECODE} --depth 131072 -n 40 --kv-store host {SELECT} --correction 0,0.2 "
+         "--kv-method window,freekv,quest:unit=page:32",
+         f"{DECODE} --depth 131072 -n 40 --kv-store host {SELECT} --correction 0,0.2 --unfused --kv-method freekv",
+         f"{DECODE} --depth 131072 -n 40 --kv-store host --turnover 0.2 --kv-method window,fier,quest"]),
+    "m9-portable-h200": (
+        "The same of a build for 80-virtual, the form for GPUs before Hopper, on an H200 (--program "
+        "build-cuda-portable/mneme)",
+        [f"{DECODE} --depth 2048,32768 -n 60 --kv-method full",
+         f"{DECODE} --depth 131072 -n 40 --kv-store host {SELECT} --correction 0,0.2 "
+         "--kv-method window,freekv,quest:unit=page:32,fier"]),
     "python-overhead": (
         "What the Python package costs beside the program: CPU seconds a token of one thread, and the share of wall time "
         "outside of the engine's steps; the shipped model on a CPU",
