@@ -165,9 +165,10 @@ TEST_F(RequestFields, WantsAMethodBesideABudget) {
 
 // 10 MB of spaces: more steps than PCRE2 allows by default.
 TEST_F(RequestFields, TokenizesLongRunsOfWhiteSpace) {
-  for (const char* what : {" ", "\t", " \n"}) {
+  // One kind at the length that failed: they take the same way through the pattern, and a sanitizer makes it minutes.
+  for (const auto& [what, bytes] : {std::pair{" ", 10'000'000u}, {"\t", 1'000'000u}, {" \n", 1'000'000u}}) {
     std::string text;
-    while (text.size() < 10'000'000) text += what;
+    while (text.size() < bytes) text += what;
     const Response r = post(port(), "/tokenize", json{{"content", text + "x"}});
     ASSERT_EQ(r.status, 200) << r.body.substr(0, 300);
     EXPECT_GT(r.json()["count"], 1);
