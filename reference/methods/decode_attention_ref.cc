@@ -15,9 +15,9 @@ namespace mneme {
 namespace {
 
 double element(const std::byte* token, DType dtype, std::int32_t i) {
-  const auto* p = token + 2 * static_cast<std::size_t>(i);
-  if (dtype == DType::kBF16) return static_cast<float>(*reinterpret_cast<const bf16*>(p));
-  return static_cast<float>(*reinterpret_cast<const f16*>(p));
+  const auto* p = token + std::size_t{2} * i;
+  if (dtype == DType::kBF16) return *reinterpret_cast<const bf16*>(p);
+  return *reinterpret_cast<const f16*>(p);
 }
 
 std::vector<double> elements(const std::byte* token, DType dtype, std::int32_t n) {
@@ -204,7 +204,7 @@ double ReferenceLayer::missing(const Selection& now, const Selection& speculativ
   const double lse = logs.empty() ? 0.0 : log_sum_exp(logs);
   double mass = 0;
   for (std::size_t i = 0; i < n_units; ++i) {
-    const auto stop = there.begin() + static_cast<std::ptrdiff_t>(n_units);
+    const auto stop = there.begin() + n_units;
     if (std::find(there.begin(), stop, wanted[i] + now.first_unit - speculative.first_unit) == stop)
       mass += std::exp(logs[wanted[i]] - lse);
   }
@@ -237,7 +237,7 @@ std::vector<ReferenceLayer::Tokens> ReferenceLayer::candidates(const SequenceCac
   std::vector<Tokens> units;
   if (!plan_->lists) {
     for (std::int32_t u = region.first_unit; u < region.last_unit; ++u) {
-      Tokens& unit = units.emplace_back(static_cast<std::size_t>(plan_->rules.unit_tokens));
+      Tokens& unit = units.emplace_back(plan_->rules.unit_tokens);
       std::iota(unit.begin(), unit.end(), u * plan_->rules.unit_tokens);
     }
     return units;

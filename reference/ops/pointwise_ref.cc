@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "src/base/check.h"
+#include "src/base/ratio.h"
 #include "src/ops/gemm/gemm.h"
 #include "src/ops/norm_rope/pointwise.h"
 
@@ -29,7 +30,7 @@ void rms_norm_ref(const ConstTensorView& x, const float* weight, double eps, con
     const float* row = x.row_as<float>(i);
     double sum = 0.0;
     for (std::int64_t j = 0; j < h; ++j) sum += row[j] * double{row[j]};
-    const double scale = 1.0 / std::sqrt(sum / static_cast<double>(h) + eps);
+    const double scale = 1.0 / std::sqrt(ratio(sum, h) + eps);
     for (std::int64_t j = 0; j < h; ++j) put(out, i, j, row[j] * scale * weight[j]);
   }
 }

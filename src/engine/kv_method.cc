@@ -6,21 +6,12 @@
 #include <utility>
 
 #include "src/base/error.h"
+#include "src/base/ratio.h"
 #include "src/recipes/fit_budget.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
 
 namespace mneme {
-namespace {
-
-double ratio(double a, double b) {
-  return b == 0 ? 0 : a / b;
-}
-double ratio(std::int64_t a, std::int64_t b) {
-  return ratio(static_cast<double>(a), static_cast<double>(b));
-}
-
-}  // namespace
 
 Recipe recipe_of(const KvMethodOptions& o, std::string* note) {
   const RecipeOptions options{.budget = o.budget, .sink = o.sink, .recent = o.recent, .dense_layers = o.dense_layers};
@@ -83,7 +74,7 @@ KvMethodStats kv_method_stats(const MethodStats& stats, const Plan& plan, std::s
   out.selections.correction_rate = ratio(out.selections.corrections, out.selections.checks);
   out.units.turnover = ratio(out.units.replaced, out.units.selected);
   for (double* mean : {&out.audit.recall, &out.audit.mass, &out.audit.error})
-    *mean = ratio(*mean, static_cast<double>(out.audit.samples));
+    *mean = ratio(*mean, out.audit.samples);
   return out;
 }
 

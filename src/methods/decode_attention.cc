@@ -171,7 +171,7 @@ void DecodeAttention::gate_row(std::int32_t layer, const DecodeRow& row, const A
     boundary = boundary || moved;
     ++stats.gate_checks[g];
     stats.corrections[g] += moved ? 1 : 0;
-    std::fill_n(select_now_.begin() + static_cast<std::ptrdiff_t>(first + g * heads), heads, moved || worn || !ready);
+    std::fill_n(select_now_.begin() + (first + g * heads), heads, moved || worn || !ready);
   }
   row.method->see_output(layer, length, boundary);
 }

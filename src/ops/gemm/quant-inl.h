@@ -33,7 +33,7 @@ template <class D, typename Out>
 HWY_INLINE void convert_block(D d, const BlockQ8_0& block, Out* out) {
   const hn::Rebind<std::int32_t, D> di;
   const hn::Rebind<std::int8_t, D> d8;
-  const auto scale = hn::Set(d, static_cast<float>(block.d));
+  const auto scale = hn::Set(d, float{block.d});
   for (std::size_t i = 0; i < kQuantBlock; i += hn::Lanes(d)) {
     const auto q = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, block.q + i)));
     put(d, hn::Mul(scale, q), out + i);
@@ -44,7 +44,7 @@ template <class D, typename Out>
 HWY_INLINE void convert_block(D d, const BlockQ4_0& block, Out* out) {
   const hn::Rebind<std::int32_t, D> di;
   const hn::Rebind<std::uint8_t, D> d8;
-  const auto scale = hn::Set(d, static_cast<float>(block.d));
+  const auto scale = hn::Set(d, float{block.d});
   const auto eight = hn::Set(di, 8);
   for (std::size_t i = 0; i < kQuantBlock / 2; i += hn::Lanes(d)) {
     const auto both = hn::PromoteTo(di, hn::LoadU(d8, block.q + i));
@@ -59,7 +59,7 @@ template <class D, typename Out>
 HWY_INLINE void convert_block(D d, const BlockQ4_1& block, Out* out) {
   const hn::Rebind<std::int32_t, D> di;
   const hn::Rebind<std::uint8_t, D> d8;
-  const auto scale = hn::Set(d, static_cast<float>(block.d)), min = hn::Set(d, static_cast<float>(block.m));
+  const auto scale = hn::Set(d, float{block.d}), min = hn::Set(d, float{block.m});
   for (std::size_t i = 0; i < kQuantBlock / 2; i += hn::Lanes(d)) {
     const auto both = hn::PromoteTo(di, hn::LoadU(d8, block.q + i));
     const auto low = hn::ConvertTo(d, hn::And(both, hn::Set(di, 15)));
