@@ -24,8 +24,7 @@ std::string percent(std::int64_t part, std::int64_t whole) {
 }
 
 std::string kept_text(const MethodCost& c) {
-  return c.prefill_ends == 0 ? "-"
-                             : fmt::format("{:.1f}", 100 * ratio(c.kept_share, c.prefill_ends));
+  return c.prefill_ends == 0 ? "-" : fmt::format("{:.1f}", 100 * ratio(c.kept_share, c.prefill_ends));
 }
 
 bool is_full(const std::string& method) {
@@ -150,10 +149,9 @@ std::string perplexity_table(const std::vector<CellSummary>& cells) {
     }
     head.push_back(fmt::format("{} {} {}", c.task, c.length, c.method));
     for (std::size_t l = 0; l < rows.size(); ++l)
-      rows[l].push_back(
-          l >= c.cost.scored.size()
-              ? "-"
-              : fmt::format("{:.2f}", 100 * ratio(c.cost.score_perplexity[l], c.cost.scored[l])));
+      rows[l].push_back(l >= c.cost.scored.size()
+                            ? "-"
+                            : fmt::format("{:.2f}", 100 * ratio(c.cost.score_perplexity[l], c.cost.scored[l])));
   }
   return rows.empty() ? "" : markdown_table(head, rows, head.size());
 }
@@ -175,8 +173,7 @@ nlohmann::json to_json(const CellSummary& c) {
   if (c.scored_tokens > 0) j["perplexity"] = std::exp(-c.log_likelihood / static_cast<double>(c.scored_tokens));
   if (k.prefill_ends > 0) j["kept_share"] = ratio(k.kept_share, k.prefill_ends);
   if (k.checks > 0) j["correction_rate"] = ratio(k.corrections, k.checks);
-  if (k.selections + k.reused > 0)
-    j["selected_anew_rate"] = ratio(k.selections, k.selections + k.reused);
+  if (k.selections + k.reused > 0) j["selected_anew_rate"] = ratio(k.selections, k.selections + k.reused);
   if (k.selected > 0) j["turnover"] = ratio(k.replaced, k.selected);
   if (k.audit.samples > 0)
     j["audit"] = {{"samples", k.audit.samples},

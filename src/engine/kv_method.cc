@@ -73,8 +73,7 @@ KvMethodStats kv_method_stats(const MethodStats& stats, const Plan& plan, std::s
   out.index_bytes = index_bytes;
   out.selections.correction_rate = ratio(out.selections.corrections, out.selections.checks);
   out.units.turnover = ratio(out.units.replaced, out.units.selected);
-  for (double* mean : {&out.audit.recall, &out.audit.mass, &out.audit.error})
-    *mean = ratio(*mean, out.audit.samples);
+  for (double* mean : {&out.audit.recall, &out.audit.mass, &out.audit.error}) *mean = ratio(*mean, out.audit.samples);
   return out;
 }
 

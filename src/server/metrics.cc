@@ -180,9 +180,7 @@ double Metrics::mean_answer_seconds() const {
 void Metrics::append_load(Page& page) const {
   page.one("num_requests_running", "gauge", "Answers that are being computed.", gauges_.running);
   page.one("num_requests_waiting", "gauge", "Answers that wait for room.", gauges_.waiting);
-  const double used = gauges_.kv_blocks_total == 0
-                          ? 0.0
-                          : ratio(gauges_.kv_blocks_used, gauges_.kv_blocks_total);
+  const double used = gauges_.kv_blocks_total == 0 ? 0.0 : ratio(gauges_.kv_blocks_used, gauges_.kv_blocks_total);
   page.one("kv_cache_usage_perc", "gauge", "Share of the room for keys and values in use, 0 to 1.", used);
   page.one("kv_cache_blocks_used", "gauge", "Pool blocks in use.", gauges_.kv_blocks_used);
   page.one("kv_cache_blocks_total", "gauge", "Pool blocks.", gauges_.kv_blocks_total);

@@ -102,8 +102,7 @@ void decode(benchmark::State& state) {
       std::vector<DecodePart> parts;
       std::vector<DecodeHead> heads;
       for (int h = 0; h < s.heads; ++h) parts.push_back({s.q.data(), s.cache.runs[layer * s.heads + h], nullptr});
-      for (int h = 0; h < s.heads; ++h)
-        heads.push_back({{&parts[h], 1}, s.out.data() + h * s.q.size(), nullptr});
+      for (int h = 0; h < s.heads; ++h) heads.push_back({{&parts[h], 1}, s.out.data() + h * s.q.size(), nullptr});
       attend_decode_cpu(heads, s.shape, {&pool(), Rounding::kFast});
     }
   }
@@ -126,8 +125,7 @@ void read_pages(benchmark::State& state) {
   for (auto _ : state) {
     pool().parallel_for(std::ssize(runs), kPage, [&](std::int64_t begin, std::int64_t end, int) {
       std::uint64_t sum = 0;
-      for (std::int64_t r = begin; r < end; ++r)
-        sum += sum_words(runs[r].kv, runs[r].n_tokens * s.shape.token_bytes());
+      for (std::int64_t r = begin; r < end; ++r) sum += sum_words(runs[r].kv, runs[r].n_tokens * s.shape.token_bytes());
       benchmark::DoNotOptimize(sum);
     });
   }

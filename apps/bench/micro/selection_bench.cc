@@ -123,8 +123,7 @@ void OneBitScore(State& state) {
   std::vector<std::byte> groups(n * bytes);
   const KvRun run{keys.data(), g};
   one_bit_build_cpu({&run, 1}, shape, g, OneBitLevels::kMinMax, groups.data());
-  for (std::int64_t i = 1; i < n; ++i)
-    std::copy_n(groups.data(), bytes, groups.data() + i * bytes);
+  for (std::int64_t i = 1; i < n; ++i) std::copy_n(groups.data(), bytes, groups.data() + i * bytes);
   const auto q = normals(shape.group * shape.head_dim);
   std::vector<float> scores(shape.group * n * g);
   for (auto _ : state) {

@@ -83,8 +83,7 @@ void AttentionMapObserver::measure_scores(std::int32_t layer, std::int32_t kv_he
     s.n += 1, s.x += x, s.y += y;
     s.xx += double{x} * x, s.yy += double{y} * y, s.xy += double{x} * y;
     // Spread over layers, steps and tokens by a prime stride, until there are enough.
-    if (std::ssize(pairs_) < options_.points && (t + layer + kv_head) % 97 == 0)
-      pairs_.emplace_back(x, y);
+    if (std::ssize(pairs_) < options_.points && (t + layer + kv_head) % 97 == 0) pairs_.emplace_back(x, y);
   }
 }
 

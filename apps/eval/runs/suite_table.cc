@@ -15,7 +15,6 @@ namespace {
 
 using Row = std::vector<std::string>;
 
-
 SuiteCell& cell_of(std::vector<SuiteCell>& cells, const std::string& column, std::int64_t length,
                    const std::string& method) {
   const auto is = [&](const SuiteCell& c) { return c.column == column && c.length == length && c.method == method; };

@@ -7,8 +7,8 @@
 #include <fstream>
 
 #include "apps/mneme/run/run_report.h"
-#include "src/base/ratio.h"
 #include "mneme/mneme.h"
+#include "src/base/ratio.h"
 
 namespace mneme::cli {
 namespace {
@@ -22,12 +22,12 @@ double mega(double bytes) {
 std::string head(const BenchReport& r) {
   if (r.device)
     return fmt::format("{}: {:.1f} M parameters, {:.1f} MiB {}, KV {}\n{}, driver {}; mneme {} ({})\n", r.model,
-                       static_cast<double>(r.parameters) / 1e6, mebibytes(r.weight_bytes),
-                       r.weights, r.kv_dtype, r.device->name, r.device->driver, version(), build_commit());
+                       static_cast<double>(r.parameters) / 1e6, mebibytes(r.weight_bytes), r.weights, r.kv_dtype,
+                       r.device->name, r.device->driver, version(), build_commit());
   return fmt::format("{}: {:.1f} M parameters, {:.1f} MiB {}, KV {}\n{}; {} thread{}{}; mneme {} ({})\n", r.model,
-                     static_cast<double>(r.parameters) / 1e6, mebibytes(r.weight_bytes),
-                     r.weights, r.kv_dtype, r.machine.cpu, r.threads, r.threads == 1 ? "" : "s",
-                     r.deterministic ? ", deterministic" : "", version(), build_commit());
+                     static_cast<double>(r.parameters) / 1e6, mebibytes(r.weight_bytes), r.weights, r.kv_dtype,
+                     r.machine.cpu, r.threads, r.threads == 1 ? "" : "s", r.deterministic ? ", deterministic" : "",
+                     version(), build_commit());
 }
 
 // Widths as the columns' heads.
@@ -77,11 +77,11 @@ std::string recall_table(const BenchReport& r) {
   for (const BenchRow& row : r.rows) {
     const BenchResult& b = row.result;
     const auto rate = [](float x) { return x < 0 ? std::string("-") : fmt::format("{:.2f}", x); };
-    out += fmt::format(
-        "{:<16} {:<10} {:>5} {:>9} {:>11} {:>12.0f} {:>10.1f} {:>14.1f} {:>10.2f} {:>10.1f}% {:>11.1f}\n", row.test,
-        row.method, row.c.batch, rate(row.c.turnover), rate(row.c.correction), b.recall.selected_units,
-        b.recall.missing_units, b.recall.recalled_units, mega(b.recall.recalled_bytes), 100 * b.recall.correction_rate,
-        mebibytes(b.memory.method));
+    out +=
+        fmt::format("{:<16} {:<10} {:>5} {:>9} {:>11} {:>12.0f} {:>10.1f} {:>14.1f} {:>10.2f} {:>10.1f}% {:>11.1f}\n",
+                    row.test, row.method, row.c.batch, rate(row.c.turnover), rate(row.c.correction),
+                    b.recall.selected_units, b.recall.missing_units, b.recall.recalled_units,
+                    mega(b.recall.recalled_bytes), 100 * b.recall.correction_rate, mebibytes(b.memory.method));
   }
   return out;
 }

@@ -51,9 +51,7 @@ namespace {
 // What was reused and what a gate flagged, of a method that reuses selections; of others "".
 std::string reuse_text(const KvMethodStats::Selections& s) {
   if (s.reused == 0 && s.checks == 0) return "";
-  std::string text =
-      fmt::format(" ({:.1f} %), {} reused",
-                  percent(s.made, s.made + s.reused), grouped(s.reused));
+  std::string text = fmt::format(" ({:.1f} %), {} reused", percent(s.made, s.made + s.reused), grouped(s.reused));
   if (s.checks > 0) text += fmt::format("; the gate flagged {:.1f} %", 100 * s.correction_rate);
   return text;
 }
@@ -85,8 +83,7 @@ std::string method_text(const KvMethodOptions& options, const KvMethodStats& m) 
   if (m.units.recalled > 0)
     text += fmt::format(
         "        {:.1f} % of the units were not in the device's slots; {} of it came from the host's memory\n",
-        percent(m.units.missing, m.units.selected),
-        size_text(m.units.host_to_device_bytes));
+        percent(m.units.missing, m.units.selected), size_text(m.units.host_to_device_bytes));
   if (m.prefill_end_seconds > 0) {
     text +=
         fmt::format("        {} tokens of KV heads dropped, {:.1f} ms at the ends of prefills; kept, layer by layer:",

@@ -186,9 +186,7 @@ void quantise_block(const float* x, BlockMXFP4& y) {
   for (int i = 0; i < kQuantBlock; ++i) {
     int best = 0;
     for (int level = 1; level < 16; ++level)
-      if (std::fabs(scale * kFp4Values[level] - x[i]) <
-          std::fabs(scale * kFp4Values[best] - x[i]))
-        best = level;
+      if (std::fabs(scale * kFp4Values[level] - x[i]) < std::fabs(scale * kFp4Values[best] - x[i])) best = level;
     put_nibble(best, i, y);
   }
 }
@@ -220,8 +218,7 @@ void dequantise_block(const BlockQ5_0& b, float* y) {
 }
 
 void dequantise_block(const BlockQ5_1& b, float* y) {
-  for (int i = 0; i < kQuantBlock; ++i)
-    y[i] = b.d * static_cast<float>(five_bits(b, i)) + b.m;
+  for (int i = 0; i < kQuantBlock; ++i) y[i] = b.d * static_cast<float>(five_bits(b, i)) + b.m;
 }
 
 void dequantise_block(const BlockIQ4_NL& b, float* y) {
