@@ -19,8 +19,7 @@ void put(const TensorView& out, std::int64_t row, std::int64_t column, double va
 
 void embed_ref(std::span<const std::int32_t> ids, const ConstTensorView& table, const TensorView& out) {
   expect_shape("out", out, DType::kF32, {std::ssize(ids), table.dim(1)});
-  for (std::size_t i = 0; i < ids.size(); ++i)
-    dequantise_row(table, ids[i], out.row_as<float>(static_cast<std::int64_t>(i)));
+  for (std::size_t i = 0; i < ids.size(); ++i) dequantise_row(table, ids[i], out.row_as<float>(i));
 }
 
 void rms_norm_ref(const ConstTensorView& x, const float* weight, double eps, const TensorView& out) {

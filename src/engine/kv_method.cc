@@ -63,7 +63,7 @@ KvMethodStats kv_method_stats(const MethodStats& stats, const Plan& plan, std::s
     out.audit.mass += s.audit.mass;
     out.audit.error += s.audit.error;
   }
-  out.kv_bytes_read = attended * static_cast<std::int64_t>(plan.shape.attention().token_bytes());
+  out.kv_bytes_read = attended * plan.shape.attention().token_bytes();
   out.kv_bytes_per_step = ratio(out.kv_bytes_read, steps);
   if (pool.on_device() && pool.in_host_memory())
     out.units.host_to_device_bytes =
@@ -87,7 +87,7 @@ KvMethodStats full_attention_stats(const KvShape& shape, std::int64_t sliding_wi
   KvMethodStats out;
   const std::size_t n_layers = shape.n_layers;
   out.layers.assign(n_layers, {.dense = true, .achieved_budget = ratio(attended, steps)});
-  out.kv_bytes_read = attended * static_cast<std::int64_t>(shape.bytes_per_token());
+  out.kv_bytes_read = attended * shape.bytes_per_token();
   out.kv_bytes_per_step = ratio(out.kv_bytes_read, steps);
   return out;
 }

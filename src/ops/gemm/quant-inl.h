@@ -80,7 +80,7 @@ template <class D, typename Block, typename Out>
 HWY_INLINE void convert_codes(D d, const std::byte* row, std::int64_t k, Out* out) {
   const hn::Rebind<std::int32_t, D> di;
   const hn::Rebind<std::int8_t, D> d8;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t lanes = hn::Lanes(d);
   Codes codes;
   for (std::int64_t at = 0; at < k; at += kSuperBlock) {
     const std::int64_t n = unpack_run(reinterpret_cast<const Block*>(row), at, k, codes);
@@ -111,7 +111,7 @@ HWY_INLINE hn::Vec<D> get(D d, const f16* from) {
 template <class D, typename In, typename Out>
 HWY_INLINE void convert_floats(D d, const std::byte* row, std::int64_t k, Out* out) {
   const auto* in = reinterpret_cast<const In*>(row);
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t lanes = hn::Lanes(d);
   std::int64_t j = 0;
   for (; j + lanes <= k; j += lanes) put(d, get(d, in + j), out + j);
   for (; j < k; ++j) out[j] = Out(static_cast<float>(in[j]));
