@@ -296,11 +296,11 @@ void Api::complete(const HttpRequest& request, Writer writer, bool is_chat) {
 // ---- text and tokens
 
 constexpr std::string_view kTokenizeFields[] = {
-    "model",       "prompt",   "content", "add_special_tokens",   "add_special",          "parse_special",
-    "with_pieces", "messages", "tools",   "chat_template_kwargs", "add_generation_prompt"};
+    "model",       "prompt",   "content", "add_special_tokens", "add_special",          "parse_special",
+    "with_pieces", "messages", "tools",   "tool_choice",        "chat_template_kwargs", "add_generation_prompt"};
 constexpr std::string_view kDetokenizeFields[] = {"model", "tokens", "show_special"};
-constexpr std::string_view kTemplateFields[] = {"model", "messages", "tools", "chat_template_kwargs",
-                                                "add_generation_prompt"};
+constexpr std::string_view kTemplateFields[] = {
+    "model", "messages", "tools", "tool_choice", "chat_template_kwargs", "add_generation_prompt"};
 constexpr std::string_view kSlotFields[] = {"filename"};
 
 void Api::tokenize(const HttpRequest& request, Writer writer) {
