@@ -2,7 +2,9 @@
 
 # The optimiser is half of what option parsing and assertions cost under sanitizers, where they run once. Rooms that
 # compute keep it: ops, selection, methods, references, contracts. Without sanitizers tests and applications take -O1.
+# In src/ the server and what reads files go without it too (a third of their time), and all of apps/.
 set(MNEME_UNOPTIMISED_SANITIZED apps engine formats golden house recipes server text)
+set(MNEME_UNOPTIMISED_ROOMS "^(apps/|formats|recipes$|server$)")
 function(mneme_lower_optimisation target room)
   string(REGEX REPLACE "/.*" "" top ${room})
   if(MNEME_SANITIZE AND NOT MNEME_FUZZ AND top IN_LIST MNEME_UNOPTIMISED_SANITIZED)
@@ -113,7 +115,7 @@ function(mneme_room name)
       mneme_unity(${target})
     endif()
     # A room without fmt has other definitions than the precompiled headers.
-    if(R_LOWERED)
+    if(R_LOWERED OR (MNEME_SANITIZE AND name MATCHES "${MNEME_UNOPTIMISED_ROOMS}"))
       mneme_lower_optimisation(${target} apps)
       mneme_source_headers(${target} mneme_source_headers_lowered)
     elseif(R_USES OR R_PUBLIC)

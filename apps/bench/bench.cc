@@ -102,7 +102,7 @@ struct Bench::Impl {
 BenchSequences Bench::Impl::make_sequences(const BenchCase& c, std::int64_t length) {
   MNEME_CHECK(c.batch >= 1 && c.depth >= 0, "batch {}, depth {}", c.batch, c.depth);
   const std::int64_t blocks = blocks_of(kv, length) * c.batch;
-  const std::int64_t bytes = blocks * static_cast<std::int64_t>(kv.page_bytes());
+  const std::int64_t bytes = blocks * kv.page_bytes();
   const std::int64_t room = machine.memory_limit - static_cast<std::int64_t>(model.weight_bytes() + memory.bytes());
   if (bytes > room)
     fail(ErrorKind::kResource,
@@ -138,8 +138,7 @@ void Bench::Impl::finish(BenchResult& result, const BenchSequences& s, double me
   result.floor_seconds = floor_seconds(result.cost, result.bandwidth, result.gemm_rate);
   result.share = result.floor_seconds / median;
   result.memory.kv = s.pool->n_used() * static_cast<std::int64_t>(kv.page_bytes());
-  for (const MethodState& m : s.methods)
-    result.memory.method += static_cast<std::int64_t>(m.index_bytes() + m.copy_bytes() + m.state_bytes());
+  for (const MethodState& m : s.methods) result.memory.method += m.index_bytes() + m.copy_bytes() + m.state_bytes();
   result.memory.activation = forward.activation_bytes();
 }
 

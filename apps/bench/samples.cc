@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <numeric>
 
+#include "src/base/ratio.h"
+
 namespace mneme {
 namespace {
 
@@ -25,9 +27,9 @@ Quantiles quantiles_of(std::vector<double> samples) {
   q.p10 = at(samples, 0.1);
   q.p99 = at(samples, 0.99);
   q.least = samples.front();
-  for (const double s : samples) q.mean += s / static_cast<double>(samples.size());
+  for (const double s : samples) q.mean += ratio(s, samples.size());
   for (const double s : samples) q.deviation += (s - q.mean) * (s - q.mean);
-  q.deviation = samples.size() > 1 ? std::sqrt(q.deviation / static_cast<double>(samples.size() - 1)) : 0.0;
+  q.deviation = samples.size() > 1 ? std::sqrt(ratio(q.deviation, samples.size() - 1)) : 0.0;
   return q;
 }
 

@@ -7,6 +7,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/base/ratio.h"
 #include "src/methods/decode_attention.h"
 #include "src/methods/gate.h"
 #include "src/recipes/override.h"
@@ -34,7 +35,7 @@ std::vector<float> GateRecord::all() const {
 double correction_rate(std::span<const float> values, float tau) {
   if (values.empty()) return 0;
   const auto n = std::count_if(values.begin(), values.end(), [&](float c) { return !(c >= tau); });
-  return static_cast<double>(n) / static_cast<double>(values.size());
+  return ratio(n, values.size());
 }
 
 float tau_for_rate(std::span<const float> values, double rate) {

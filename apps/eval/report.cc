@@ -7,27 +7,24 @@
 #include <map>
 
 #include "src/base/error.h"
+#include "src/base/ratio.h"
 
 namespace mneme::eval {
 namespace {
 
-double ratio(double a, double b) {
-  return b == 0 ? 0 : a / b;
-}
 double per_step(std::int64_t bytes, const MethodCost& c) {
-  return ratio(static_cast<double>(bytes), static_cast<double>(c.steps));
+  return ratio(bytes, c.steps);
 }
 double budget(const MethodCost& c) {
-  return ratio(static_cast<double>(c.attended), static_cast<double>(c.attended_heads));
+  return ratio(c.attended, c.attended_heads);
 }
 
 std::string percent(std::int64_t part, std::int64_t whole) {
-  return whole == 0 ? "-" : fmt::format("{:.1f}", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+  return whole == 0 ? "-" : fmt::format("{:.1f}", mneme::percent(part, whole));
 }
 
 std::string kept_text(const MethodCost& c) {
-  return c.prefill_ends == 0 ? "-"
-                             : fmt::format("{:.1f}", 100 * ratio(c.kept_share, static_cast<double>(c.prefill_ends)));
+  return c.prefill_ends == 0 ? "-" : fmt::format("{:.1f}", 100 * ratio(c.kept_share, c.prefill_ends));
 }
 
 bool is_full(const std::string& method) {
@@ -125,8 +122,8 @@ Row cells_of(const CellSummary& c) {
           audited(k.audit.recall),
           audited(k.audit.mass),
           audited(k.audit.error),
-          k.audit.windows == 0 ? "-" : fmt::format("{:.2f}", k.audit.rank / static_cast<double>(k.audit.windows)),
-          fmt::format("{:.0f}", ratio(static_cast<double>(k.steps), k.seconds))};
+          k.audit.windows == 0 ? "-" : fmt::format("{:.2f}", ratio(k.audit.rank, k.audit.windows)),
+          fmt::format("{:.0f}", ratio(k.steps, k.seconds))};
 }
 
 }  // namespace
@@ -152,10 +149,9 @@ std::string perplexity_table(const std::vector<CellSummary>& cells) {
     }
     head.push_back(fmt::format("{} {} {}", c.task, c.length, c.method));
     for (std::size_t l = 0; l < rows.size(); ++l)
-      rows[l].push_back(
-          l >= c.cost.scored.size()
-              ? "-"
-              : fmt::format("{:.2f}", 100 * ratio(c.cost.score_perplexity[l], static_cast<double>(c.cost.scored[l]))));
+      rows[l].push_back(l >= c.cost.scored.size()
+                            ? "-"
+                            : fmt::format("{:.2f}", 100 * ratio(c.cost.score_perplexity[l], c.cost.scored[l])));
   }
   return rows.empty() ? "" : markdown_table(head, rows, head.size());
 }
@@ -171,23 +167,22 @@ nlohmann::json to_json(const CellSummary& c) {
                       {"exact_percent", c.exact()},
                       {"achieved_budget_tokens", budget(k)},
                       {"kib_per_step", kib_per_step(k)},
-                      {"tokens_per_second", ratio(static_cast<double>(k.steps), k.seconds)}};
+                      {"tokens_per_second", ratio(k.steps, k.seconds)}};
   if (c.n_pairs > 0)
     j["against_full"] = {{"pairs", c.n_pairs}, {"points", c.difference}, {"half_width_95", c.half_width}};
   if (c.scored_tokens > 0) j["perplexity"] = std::exp(-c.log_likelihood / static_cast<double>(c.scored_tokens));
-  if (k.prefill_ends > 0) j["kept_share"] = ratio(k.kept_share, static_cast<double>(k.prefill_ends));
-  if (k.checks > 0) j["correction_rate"] = ratio(static_cast<double>(k.corrections), static_cast<double>(k.checks));
-  if (k.selections + k.reused > 0)
-    j["selected_anew_rate"] = ratio(static_cast<double>(k.selections), static_cast<double>(k.selections + k.reused));
-  if (k.selected > 0) j["turnover"] = ratio(static_cast<double>(k.replaced), static_cast<double>(k.selected));
+  if (k.prefill_ends > 0) j["kept_share"] = ratio(k.kept_share, k.prefill_ends);
+  if (k.checks > 0) j["correction_rate"] = ratio(k.corrections, k.checks);
+  if (k.selections + k.reused > 0) j["selected_anew_rate"] = ratio(k.selections, k.selections + k.reused);
+  if (k.selected > 0) j["turnover"] = ratio(k.replaced, k.selected);
   if (k.audit.samples > 0)
     j["audit"] = {{"samples", k.audit.samples},
                   {"recall", k.audit.recall / audits},
                   {"mass", k.audit.mass / audits},
                   {"error", k.audit.error / audits}};
-  if (k.audit.windows > 0) j["rank_correlation"] = ratio(k.audit.rank, static_cast<double>(k.audit.windows));
+  if (k.audit.windows > 0) j["rank_correlation"] = ratio(k.audit.rank, k.audit.windows);
   for (std::size_t l = 0; l < k.scored.size(); ++l)
-    j["score_perplexity_by_layer"].push_back(ratio(k.score_perplexity[l], static_cast<double>(k.scored[l])));
+    j["score_perplexity_by_layer"].push_back(ratio(k.score_perplexity[l], k.scored[l]));
   return j;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/eval/runner.h"
+#include "src/base/ratio.h"
 
 namespace mneme::eval {
 
@@ -24,7 +25,7 @@ struct CellSummary {
   std::int64_t scored_tokens = 0;
   MethodCost cost;
 
-  double exact() const { return n == 0 ? 0 : 100.0 * static_cast<double>(right) / static_cast<double>(n); }
+  double exact() const { return percent(right, n); }
 };
 
 // Keys, values and index that a step of one sequence reads.

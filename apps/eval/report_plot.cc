@@ -68,10 +68,8 @@ constexpr double kPlotWidth = 460, kPlotHeight = 320;  // of a panel
 
 // Where the i-th panel draws.
 struct PlotArea {
-  PlotArea(std::size_t i, const PlotRange& r)
-      : x0(kPlotWidth * static_cast<double>(i) + kLeft),
-        x1(kPlotWidth * static_cast<double>(i + 1) - kRight),
-        range(r) {}
+  PlotArea(std::int32_t i, const PlotRange& r)
+      : x0(kPlotWidth * i + kLeft), x1(kPlotWidth * (i + 1) - kRight), range(r) {}
 
   double x(double kib) const {
     return x0 + (x1 - x0) * std::log2(std::max(kib, range.low) / range.low) / std::log2(range.high / range.low);
@@ -131,7 +129,7 @@ std::string plot_svg(const std::vector<PlotValue>& values) {
       "font-family=\"sans-serif\" "
       "font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
       kPlotWidth * static_cast<double>(std::max<std::size_t>(panels.size(), 1)), kPlotHeight);
-  for (std::size_t i = 0; i < panels.size(); ++i) {
+  for (std::int32_t i = 0; i < std::ssize(panels); ++i) {
     const PlotArea area(i, range);
     svg += plot_axes(area, panels[i].title) + plot_points(area, panels[i].points);
   }

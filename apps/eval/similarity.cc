@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "src/base/check.h"
+#include "src/base/ratio.h"
 #include "src/methods/decode_attention.h"
 #include "src/methods/gate.h"
 #include "src/selection/index/box.h"
@@ -123,7 +124,7 @@ void SimilarityObserver::measure_overlap(std::int32_t layer, const DecodeRow& ro
       const auto& b = sequence.critical[layer * shape_.n_heads + m * shape.group + g];
       std::vector<std::int32_t> both;
       std::set_intersection(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(both));
-      const double jaccard = static_cast<double>(both.size()) / static_cast<double>(a.size() + b.size() - both.size());
+      const double jaccard = ratio(both.size(), a.size() + b.size() - both.size());
       double& mean = boundary ? o.across : o.within;
       std::int64_t& count = boundary ? o.n_across : o.n_within;
       mean += (jaccard - mean) / static_cast<double>(++count);
@@ -201,7 +202,7 @@ std::vector<SimilarityObserver::Recall> SimilarityObserver::recalls() const {
     Recall r{.index = c.label, .samples = c.samples};
     r.load_ratio = static_cast<double>(c.index->bytes_read(kLargestGroup, shape)) /
                    ((kLargestGroup * c.unit_tokens) * static_cast<double>(shape.token_bytes()) / 2);
-    for (double sum : c.found) r.of.push_back(c.samples == 0 ? 0 : sum / static_cast<double>(c.samples));
+    for (double sum : c.found) r.of.push_back(ratio(sum, c.samples));
     all.push_back(std::move(r));
   }
   return all;
@@ -210,7 +211,7 @@ std::vector<SimilarityObserver::Recall> SimilarityObserver::recalls() const {
 float percentile(std::vector<float> values, double share) {
   if (values.empty()) return 0;
   const auto at = std::min(values.size() - 1, static_cast<std::size_t>(share * static_cast<double>(values.size())));
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(at), values.end());
+  std::nth_element(values.begin(), values.begin() + at, values.end());
   return values[at];
 }
 

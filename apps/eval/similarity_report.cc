@@ -6,6 +6,8 @@
 
 #include "apps/eval/gate_record.h"
 #include "apps/eval/similarity.h"
+#include "src/base/ratio.h"
+#include "src/base/size32.h"
 
 namespace mneme::eval {
 namespace {
@@ -22,7 +24,7 @@ constexpr std::int32_t kFirstGatedLayer = 1;
 
 double mean(const std::vector<float>& values) {
   if (values.empty()) return 0;
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+  return std::accumulate(values.begin(), values.end(), 0.0) / size32(values);
 }
 
 std::vector<float> layer_cosines(const SimilarityObserver& observer, std::int32_t layer) {
@@ -163,15 +165,15 @@ std::string cosine_panel(const SimilarityObserver& observer, double left) {
 std::string tau_panel(const SimilarityObserver& observer, double left) {
   constexpr std::string_view kColours[] = {"#1b6ca8", "#3c8d40", "#c8553d"};
   Panel panel(left, "Share of KV heads that a gate corrects", 0, 1, 0, 1);
-  for (std::size_t p = 0; p < kPools.size(); ++p) {
+  for (std::int32_t p = 0; p < std::ssize(kPools); ++p) {
     const std::vector<float> values = observer.gate_values(kPools[p].pool, kFirstGatedLayer);
     std::vector<std::pair<double, double>> points;
     for (int i = 0; i <= kTauSteps; ++i) {
-      const double tau = static_cast<double>(i) / kTauSteps;
+      const double tau = ratio(i, kTauSteps);
       points.emplace_back(tau, correction_rate(values, static_cast<float>(tau)));
     }
     panel.line(points, kColours[p]);
-    panel.text(0.04, 0.92 - 0.06 * static_cast<double>(p), kColours[p], kPools[p].name);
+    panel.text(0.04, 0.92 - 0.06 * p, kColours[p], kPools[p].name);
   }
   for (int i = 0; i <= 4; ++i) panel.tick(i / 4.0, fmt::format("{}", i / 4.0));
   panel.label("tau; cosines pooled over the group");
@@ -183,17 +185,15 @@ std::string recall_panel(const SimilarityObserver& observer, double left) {
                                            "#c8553d", "#db8a78", "#edc0b6", "#8e5ea2", "#b292c0", "#d6c5de"};
   const auto& budgets = observer.options().budgets;
   const auto recalls = observer.recalls();
-  Panel panel(left, fmt::format("Recall of the true top {}", observer.options().top), 0,
-              static_cast<double>(budgets.size()) - 0.4, 0, 1);
-  for (std::size_t b = 0; b < budgets.size(); ++b) panel.tick(static_cast<double>(b), std::to_string(budgets[b]));
-  for (std::size_t i = 0; i < recalls.size(); ++i) {
+  Panel panel(left, fmt::format("Recall of the true top {}", observer.options().top), 0, size32(budgets) - 0.4, 0, 1);
+  for (std::int32_t b = 0; b < std::ssize(budgets); ++b) panel.tick(b, std::to_string(budgets[b]));
+  for (std::int32_t i = 0; i < std::ssize(recalls); ++i) {
     std::vector<std::pair<double, double>> points;
-    for (std::size_t b = 0; b < budgets.size(); ++b) points.emplace_back(static_cast<double>(b), recalls[i].of[b]);
+    for (std::int32_t b = 0; b < std::ssize(budgets); ++b) points.emplace_back(b, recalls[i].of[b]);
     const std::string_view colour = kColours[i % std::size(kColours)];
     panel.line(points, colour);
     for (const auto& [x, y] : points) panel.dot(x, y, colour);
-    panel.text(static_cast<double>(budgets.size()) - 0.35, 0.98 - 0.055 * static_cast<double>(i), colour,
-               recalls[i].index);
+    panel.text(size32(budgets) - 0.35, 0.98 - 0.055 * i, colour, recalls[i].index);
   }
   panel.label("tokens that the index selects");
   return panel.svg();
@@ -227,7 +227,7 @@ nlohmann::json similarity_json(const SimilarityObserver& observer) {
   }
   for (int i = 0; i <= kTauSteps; ++i) {
     const float tau = static_cast<float>(i) / kTauSteps;
-    nlohmann::json row = {{"tau", static_cast<double>(i) / kTauSteps}};
+    nlohmann::json row = {{"tau", ratio(i, kTauSteps)}};
     for (const PoolName& p : kPools)
       row[std::string(p.name)] = correction_rate(observer.gate_values(p.pool, kFirstGatedLayer), tau);
     rates.push_back(row);

@@ -46,7 +46,7 @@ bool is_hex(std::string_view text, std::size_t digits) {
 
 bool is_safe_path(std::string_view path) {
   if (path.empty() || path.size() > kMaxPath) return false;
-  const auto strange = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f || c == '\\'; };
+  const auto strange = [](unsigned char c) { return c < 0x20 || c == 0x7f || c == '\\'; };
   if (std::any_of(path.begin(), path.end(), strange)) return false;
   for (;;) {
     const std::size_t slash = path.find('/');

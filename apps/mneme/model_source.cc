@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "apps/hub/hub.h"
+#include "apps/hub/repo_id.h"
 #include "apps/mneme/options.h"
 #include "apps/mneme/progress_bar.h"
 #include "src/base/error.h"
@@ -37,6 +38,7 @@ void expect_model(const ModelSource& source, std::string_view option) {
   if (!source.given()) fail(ErrorKind::kOption, "{} is required, or -hf OWNER/NAME[:QUANT]", option);
   if (!source.path.empty() && !source.repo.empty())
     fail(ErrorKind::kOption, "{} and -hf: expected one of the two, found {} and {}", option, source.path, source.repo);
+  if (!source.repo.empty()) hub::parse_repo_id(source.repo);  // now, not after a prompt was read or an index built
 }
 
 std::string model_file(const ModelSource& source, bool progress) {

@@ -18,7 +18,7 @@ struct ModelSource {
 // -hf, --hf-repo.
 CLI::Option* add_hf_option(CLI::App& command, ModelSource& source);
 
-// Errors  kOption: neither or both of `option` and -hf.
+// Errors  kOption: neither or both of `option` and -hf, or -hf with what cannot be a repository's name.
 void expect_model(const ModelSource& source, std::string_view option = "--model");
 
 // The path to open, fetched where -hf names a repository: a line on standard error for each file, and on a terminal a

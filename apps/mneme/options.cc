@@ -68,8 +68,7 @@ namespace {
 
 std::string variable_of(const std::string& option) {
   std::string variable = "MNEME_";
-  for (const char c : option)
-    variable += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  for (const unsigned char c : option) variable += c == '-' ? '_' : static_cast<char>(std::toupper(c));
   return variable;
 }
 

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "src/base/ratio.h"
+
 namespace mneme::cli {
 namespace {
 
@@ -26,7 +28,7 @@ std::string progress_line(std::string_view what, std::int64_t done, std::int64_t
   const std::size_t comma = what.find(", ");
   const std::string_view name = what.substr(0, comma);
   const std::string_view unit = comma == std::string_view::npos ? "" : what.substr(comma + 2);
-  const double share = total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0) : 0.0;
+  const double share = total > 0 ? std::clamp(ratio(done, total), 0.0, 1.0) : 0.0;
   const auto filled = static_cast<std::size_t>(share * kBarWidth);
   std::string line = fmt::format("{}  [{}{}]  {} of {} {}", name, std::string(filled, '#'),
                                  std::string(kBarWidth - filled, '-'), grouped(done), grouped(total), unit);

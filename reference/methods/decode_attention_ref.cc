@@ -15,9 +15,15 @@ namespace mneme {
 namespace {
 
 double element(const std::byte* token, DType dtype, std::int32_t i) {
-  const auto* p = token + 2 * static_cast<std::size_t>(i);
-  if (dtype == DType::kBF16) return static_cast<float>(*reinterpret_cast<const bf16*>(p));
-  return static_cast<float>(*reinterpret_cast<const f16*>(p));
+  const auto* p = token + std::size_t{2} * i;
+  if (dtype == DType::kBF16) return *reinterpret_cast<const bf16*>(p);
+  return *reinterpret_cast<const f16*>(p);
+}
+
+std::vector<double> elements(const std::byte* token, DType dtype, std::int32_t n) {
+  std::vector<double> all(n);
+  for (std::int32_t i = 0; i < n; ++i) all[i] = element(token, dtype, i);
+  return all;
 }
 
 double log_sum_exp(const std::vector<double>& x) {
@@ -54,15 +60,13 @@ std::vector<double> ReferenceLayer::unit_scores(const SequenceCache& cache, std:
   std::vector<std::vector<double>> keys;  // of the unit's tokens: exact, or dequantised from 1-bit keys
   std::vector<KvRun> unit_runs;
   for (std::int32_t t : unit) {
-    keys.emplace_back();
-    for (std::int32_t c = 0; c < d; ++c) keys.back().push_back(element(cache.token(layer_, kv_head, t), dtype, c));
+    keys.push_back(elements(cache.token(layer_, kv_head, t), dtype, d));
     unit_runs.push_back({cache.token(layer_, kv_head, t), 1});
   }
   if (std::holds_alternative<Centroid>(stage.index)) {
     std::vector<std::byte> centroid(2 * d);
     centroid_build_ref(unit_runs, plan_->shape.attention(), centroid.data());
-    keys.assign(1, {});
-    for (std::int32_t c = 0; c < d; ++c) keys[0].push_back(element(centroid.data(), dtype, c));
+    keys = {elements(centroid.data(), dtype, d)};
   }
   if (const auto* bits = std::get_if<OneBit>(&stage.index)) {
     std::vector<float> k(d);
@@ -82,6 +86,7 @@ std::vector<double> ReferenceLayer::unit_scores(const SequenceCache& cache, std:
   std::vector<double> scores;
   for (const auto& q : queries) {
     std::vector<double> by_token;
+    by_token.reserve(keys.size());
     for (const auto& k : keys) by_token.push_back(dot(q, k));
     if (std::holds_alternative<RawKeys>(stage.index)) {
       for (double& s : by_token) s *= alpha;
@@ -196,11 +201,12 @@ double ReferenceLayer::missing(const Selection& now, const Selection& speculativ
   std::vector<double> logs = now.scores;
   const std::vector<std::int32_t> wanted = ranked(now.scores), there = ranked(speculative.scores);
   for (double& x : logs) x *= plan_->log_weight_scale();
+  const double lse = logs.empty() ? 0.0 : log_sum_exp(logs);
   double mass = 0;
   for (std::size_t i = 0; i < n_units; ++i) {
-    const auto stop = there.begin() + static_cast<std::ptrdiff_t>(n_units);
+    const auto stop = there.begin() + n_units;
     if (std::find(there.begin(), stop, wanted[i] + now.first_unit - speculative.first_unit) == stop)
-      mass += std::exp(logs[wanted[i]] - log_sum_exp(logs));
+      mass += std::exp(logs[wanted[i]] - lse);
   }
   return mass;
 }
@@ -231,7 +237,7 @@ std::vector<ReferenceLayer::Tokens> ReferenceLayer::candidates(const SequenceCac
   std::vector<Tokens> units;
   if (!plan_->lists) {
     for (std::int32_t u = region.first_unit; u < region.last_unit; ++u) {
-      Tokens& unit = units.emplace_back(static_cast<std::size_t>(plan_->rules.unit_tokens));
+      Tokens& unit = units.emplace_back(plan_->rules.unit_tokens);
       std::iota(unit.begin(), unit.end(), u * plan_->rules.unit_tokens);
     }
     return units;
@@ -307,17 +313,17 @@ void ReferenceLayer::attend(const SequenceCache& cache, const Region& region, co
   const DType dtype = cache.shape().dtype;
   std::vector<double> weights;
   for (std::int32_t t : tokens) {
-    std::vector<double> key;
-    for (std::int32_t c = 0; c < d; ++c) key.push_back(element(cache.token(layer_, kv_head, t), dtype, c));
+    const std::vector<double> key = elements(cache.token(layer_, kv_head, t), dtype, d);
     weights.push_back(
         dot_at_position(*plan_, rope_, {q + h * d, cache.length() - 1, region.everything, region.recent_from}, key, t) *
         plan_->shape.attention().scale);
   }
   const double lse = log_sum_exp(weights);
+  for (double& w : weights) w = std::exp(w - lse);
   for (std::int32_t c = 0; c < d; ++c) {
     double sum = 0;
     for (std::size_t i = 0; i < weights.size(); ++i)
-      sum += std::exp(weights[i] - lse) * element(cache.token(layer_, kv_head, tokens[i]), dtype, d + c);
+      sum += weights[i] * element(cache.token(layer_, kv_head, tokens[i]), dtype, d + c);
     out[h * d + c] = static_cast<float>(sum);
   }
 }

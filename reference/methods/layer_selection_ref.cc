@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "reference/methods/window_attention_ref.h"
+#include "src/base/ratio.h"
 #include "src/base/size32.h"
 #include "src/tensor/half.h"
 
@@ -41,7 +42,7 @@ std::vector<double> weights_of(WindowProbe probe, const std::vector<std::vector<
     for (const auto& row : rows) mean[c] += row[c];
     mean[c] /= static_cast<double>(rows.size());
     for (const auto& row : rows) variance[c] += (row[c] - mean[c]) * (row[c] - mean[c]);
-    variance[c] = rows.size() < 2 ? 0 : variance[c] / static_cast<double>(rows.size() - 1);
+    variance[c] = rows.size() < 2 ? 0 : ratio(variance[c], rows.size() - 1);
   }
   const double floor = std::accumulate(variance.begin(), variance.end(), 0.0) / static_cast<double>(channels) / 100;
   for (std::size_t i = begin; i < rows.size(); ++i) {

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "src/base/check.h"
+#include "src/base/ratio.h"
 #include "src/base/size32.h"
 
 namespace mneme {
@@ -12,9 +13,9 @@ namespace {
 
 double key(const SequenceCache& cache, std::int32_t layer, std::int32_t kv_head, std::int32_t position,
            std::int32_t c) {
-  const auto* p = cache.token(layer, kv_head, position) + 2 * static_cast<std::size_t>(c);
-  if (cache.shape().dtype == DType::kBF16) return static_cast<float>(*reinterpret_cast<const bf16*>(p));
-  return static_cast<float>(*reinterpret_cast<const f16*>(p));
+  const auto* p = cache.token(layer, kv_head, position) + std::size_t{2} * c;
+  if (cache.shape().dtype == DType::kBF16) return *reinterpret_cast<const bf16*>(p);
+  return *reinterpret_cast<const f16*>(p);
 }
 
 std::size_t at(std::int32_t i) {
@@ -196,7 +197,7 @@ void ReferencePrefillEnd::keep_by_norm() {
         if (in[at(t)] && (norm.first_in_norm || !first[at(t)])) squares += row[at(t)] * row[at(t)];
       sum += std::sqrt(squares);
     }
-    return sum / static_cast<double>(received_.size());
+    return ratio(sum, received_.size());
   };
   const double whole = norm_of(std::vector<bool>(at(n), true));
   stays = first;

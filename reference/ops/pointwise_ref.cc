@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "src/base/check.h"
+#include "src/base/ratio.h"
 #include "src/ops/gemm/gemm.h"
 #include "src/ops/norm_rope/pointwise.h"
 
@@ -18,8 +19,7 @@ void put(const TensorView& out, std::int64_t row, std::int64_t column, double va
 
 void embed_ref(std::span<const std::int32_t> ids, const ConstTensorView& table, const TensorView& out) {
   expect_shape("out", out, DType::kF32, {std::ssize(ids), table.dim(1)});
-  for (std::size_t i = 0; i < ids.size(); ++i)
-    dequantise_row(table, ids[i], out.row_as<float>(static_cast<std::int64_t>(i)));
+  for (std::size_t i = 0; i < ids.size(); ++i) dequantise_row(table, ids[i], out.row_as<float>(i));
 }
 
 void rms_norm_ref(const ConstTensorView& x, const float* weight, double eps, const TensorView& out) {
@@ -29,7 +29,7 @@ void rms_norm_ref(const ConstTensorView& x, const float* weight, double eps, con
     const float* row = x.row_as<float>(i);
     double sum = 0.0;
     for (std::int64_t j = 0; j < h; ++j) sum += row[j] * double{row[j]};
-    const double scale = 1.0 / std::sqrt(sum / static_cast<double>(h) + eps);
+    const double scale = 1.0 / std::sqrt(ratio(sum, h) + eps);
     for (std::int64_t j = 0; j < h; ++j) put(out, i, j, row[j] * scale * weight[j]);
   }
 }

@@ -18,7 +18,7 @@ std::vector<TokenWeight> truncated_distribution_ref(std::span<const float> logit
   std::vector<std::int32_t> ids(x.size());
   std::iota(ids.begin(), ids.end(), 0);
   std::stable_sort(ids.begin(), ids.end(), [&](std::int32_t a, std::int32_t b) { return x[a] > x[b]; });
-  if (options.top_k > 0) ids.resize(std::min(ids.size(), static_cast<std::size_t>(options.top_k)));
+  if (options.top_k > 0) ids.resize(std::min<std::size_t>(ids.size(), options.top_k));
 
   if (options.top_p < 1) {
     double all = 0, reached = 0;

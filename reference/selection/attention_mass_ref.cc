@@ -11,9 +11,9 @@ namespace mneme {
 namespace {
 
 double key(const std::byte* token, std::int32_t d, DType dtype) {
-  const auto* p = token + 2 * static_cast<std::size_t>(d);
-  if (dtype == DType::kBF16) return static_cast<float>(*reinterpret_cast<const bf16*>(p));
-  return static_cast<float>(*reinterpret_cast<const f16*>(p));
+  const auto* p = token + std::size_t{2} * d;
+  if (dtype == DType::kBF16) return *reinterpret_cast<const bf16*>(p);
+  return *reinterpret_cast<const f16*>(p);
 }
 
 }  // namespace

@@ -13,8 +13,8 @@ namespace mneme {
 inline float load_element(const std::byte* elements, std::int64_t i, DType dtype) {
   std::uint16_t bits;
   std::memcpy(&bits, elements + 2 * i, sizeof(bits));
-  if (dtype == DType::kBF16) return static_cast<float>(std::bit_cast<bf16>(bits));
-  return static_cast<float>(std::bit_cast<f16>(bits));
+  if (dtype == DType::kBF16) return std::bit_cast<bf16>(bits);
+  return std::bit_cast<f16>(bits);
 }
 
 // NaN is stored as the quiet one.

@@ -1,3 +1,4 @@
+#include "src/base/ratio.h"
 #include "src/selection/layer/row_moments.h"
 
 namespace mneme {
@@ -6,7 +7,7 @@ void row_moments_ref(const RowBlock& rows, float* mean, float* m2) {
   for (std::int64_t c = rows.begin; c < rows.end; ++c) {
     double sum = 0, square = 0;
     for (std::int64_t i = 0; i < rows.n; ++i) sum += rows.x[i * rows.stride + c];
-    const double centre = sum / static_cast<double>(rows.n);
+    const double centre = ratio(sum, rows.n);
     for (std::int64_t i = 0; i < rows.n; ++i) {
       const double d = rows.x[i * rows.stride + c] - centre;
       square += d * d;

@@ -21,7 +21,7 @@ std::int32_t topk_ref(std::span<const float> scores, std::int32_t k, std::int32_
   std::vector<std::int32_t> order(scores.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int32_t>(i);
   std::sort(order.begin(), order.end(), before);
-  order.resize(std::min(order.size(), static_cast<std::size_t>(k)));
+  order.resize(std::min<std::size_t>(order.size(), k));
   std::sort(order.begin(), order.end());
   std::copy(order.begin(), order.end(), ids);
   return size32(order);

@@ -6,21 +6,12 @@
 #include <utility>
 
 #include "src/base/error.h"
+#include "src/base/ratio.h"
 #include "src/recipes/fit_budget.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
 
 namespace mneme {
-namespace {
-
-double ratio(double a, double b) {
-  return b == 0 ? 0 : a / b;
-}
-double ratio(std::int64_t a, std::int64_t b) {
-  return ratio(static_cast<double>(a), static_cast<double>(b));
-}
-
-}  // namespace
 
 Recipe recipe_of(const KvMethodOptions& o, std::string* note) {
   const RecipeOptions options{.budget = o.budget, .sink = o.sink, .recent = o.recent, .dense_layers = o.dense_layers};
@@ -72,7 +63,7 @@ KvMethodStats kv_method_stats(const MethodStats& stats, const Plan& plan, std::s
     out.audit.mass += s.audit.mass;
     out.audit.error += s.audit.error;
   }
-  out.kv_bytes_read = attended * static_cast<std::int64_t>(plan.shape.attention().token_bytes());
+  out.kv_bytes_read = attended * plan.shape.attention().token_bytes();
   out.kv_bytes_per_step = ratio(out.kv_bytes_read, steps);
   if (pool.on_device() && pool.in_host_memory())
     out.units.host_to_device_bytes =
@@ -82,8 +73,7 @@ KvMethodStats kv_method_stats(const MethodStats& stats, const Plan& plan, std::s
   out.index_bytes = index_bytes;
   out.selections.correction_rate = ratio(out.selections.corrections, out.selections.checks);
   out.units.turnover = ratio(out.units.replaced, out.units.selected);
-  for (double* mean : {&out.audit.recall, &out.audit.mass, &out.audit.error})
-    *mean = ratio(*mean, static_cast<double>(out.audit.samples));
+  for (double* mean : {&out.audit.recall, &out.audit.mass, &out.audit.error}) *mean = ratio(*mean, out.audit.samples);
   return out;
 }
 
@@ -97,7 +87,7 @@ KvMethodStats full_attention_stats(const KvShape& shape, std::int64_t sliding_wi
   KvMethodStats out;
   const std::size_t n_layers = shape.n_layers;
   out.layers.assign(n_layers, {.dense = true, .achieved_budget = ratio(attended, steps)});
-  out.kv_bytes_read = attended * static_cast<std::int64_t>(shape.bytes_per_token());
+  out.kv_bytes_read = attended * shape.bytes_per_token();
   out.kv_bytes_per_step = ratio(out.kv_bytes_read, steps);
   return out;
 }

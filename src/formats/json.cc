@@ -66,7 +66,7 @@ class Builder : public nlohmann::json_sax<Json> {
     return true;
   }
   bool open(Json&& v) {
-    if (stack_.size() >= static_cast<std::size_t>(kMaxJsonDepth))
+    if (std::ssize(stack_) >= kMaxJsonDepth)
       fail(ErrorKind::kFormat, "{}: JSON nested deeper than {} levels", file_, kMaxJsonDepth);
     stack_.push_back(place(std::move(v)));
     return true;

@@ -171,7 +171,7 @@ void DecodeAttention::gate_row(std::int32_t layer, const DecodeRow& row, const A
     boundary = boundary || moved;
     ++stats.gate_checks[g];
     stats.corrections[g] += moved ? 1 : 0;
-    std::fill_n(select_now_.begin() + static_cast<std::ptrdiff_t>(first + g * heads), heads, moved || worn || !ready);
+    std::fill_n(select_now_.begin() + (first + g * heads), heads, moved || worn || !ready);
   }
   row.method->see_output(layer, length, boundary);
 }
@@ -343,7 +343,7 @@ std::span<const float> DecodeAttention::score(std::int32_t layer, Item& item, co
       for (std::int32_t g = 0; g < rows.group; ++g) worker.scores[g * n + u] += std::log(tokens) / plan.alpha;
     }
   }
-  item.index_bytes += static_cast<std::int64_t>(plan.index->bytes_read(n, shape));
+  item.index_bytes += plan.index->bytes_read(n, shape);
   if (plan.pool.scores)
     group_pool_cpu(worker.scores.data(), n, rows.group, n, *plan.pool.scores, plan.alpha, worker.scores.data());
   return {worker.scores.data(), static_cast<std::size_t>(n)};
@@ -426,7 +426,7 @@ void DecodeAttention::observe(std::int32_t layer, std::span<const DecodeRow> row
       s.corrections[item.head] += item.select_now ? 1 : 0;
     }
     ++(item.select_now || item.row->method->plan().layer_selection ? s.selections : s.reused);
-    s.selected_units += static_cast<std::int64_t>(item.row->method->layer(layer).attended[item.head].size());
+    s.selected_units += item.row->method->layer(layer).attended[item.head].size();
     s.replaced_units += item.new_units;
   }
   const std::size_t n_q = rows[0].cache->shape().n_kv_heads * static_cast<std::size_t>(shape.group) * shape.head_dim;

@@ -89,7 +89,7 @@ void DropDecider::keep_by_rank(std::int32_t layer, const DropRows& rows, LayerMa
       }
     }
     const std::int32_t sink = rows.cache->rank_of(layer, m, std::min(recipe.sink, rows.cache->length()));
-    const auto first = static_cast<std::size_t>(sink), ranked = n - std::min(n, static_cast<std::size_t>(recent));
+    const auto first = static_cast<std::size_t>(sink), ranked = n - std::min<std::size_t>(n, recent);
     if (first < ranked)
       smooth(std::span(scores_).subspan(first, ranked - first), stage.smooth, stage.smooth_by, scratch_.smoothed);
     keep_largest(scores_, sink, recent, n_keep, scratch_, kept[m]);

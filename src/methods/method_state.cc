@@ -16,7 +16,7 @@ Ranking::Cut Ranking::take(std::int32_t n, std::vector<std::int32_t>& taken) con
   taken.clear();
   if (n == 0) return {};
   const std::size_t last = std::lower_bound(ends.begin(), ends.end(), n) - ends.begin();
-  taken.assign(units.begin(), units.begin() + static_cast<std::ptrdiff_t>(last + 1));
+  taken.assign(units.begin(), units.begin() + (last + 1));
   std::sort(taken.begin(), taken.end());
   return {units[last], n - (last == 0 ? 0 : ends[last - 1])};
 }

@@ -125,7 +125,7 @@ std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, int n) {
   for (std::size_t i = 0; i < row.x.size(); ++i) {
     const TokenLogprob here{static_cast<std::int32_t>(i), row.x[i]};
     if (!(here.logprob > -kInfinity)) continue;
-    if (top.size() == static_cast<std::size_t>(n)) {
+    if (std::ssize(top) == n) {
       if (!before(here, top.front())) continue;
       std::pop_heap(top.begin(), top.end(), before);
       top.pop_back();

@@ -66,7 +66,7 @@ void TruncatedDistribution::keep_top_k(std::span<const float> logits, std::size_
   float least = 0;
   const auto shrink = [&] {
     if (scratch_.size() <= k) return;
-    std::nth_element(scratch_.begin(), scratch_.begin() + static_cast<std::ptrdiff_t>(k) - 1, scratch_.end(), likelier);
+    std::nth_element(scratch_.begin(), scratch_.begin() + k - 1, scratch_.end(), likelier);
     scratch_.resize(k);
     least = without_nan(logits[scratch_.back()]);
     full = true;

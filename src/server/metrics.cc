@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "src/base/ratio.h"
+
 namespace mneme::server {
 namespace {
 
@@ -138,7 +140,7 @@ void Metrics::count_answer(const Answer& a) {
     latencies_.between_tokens.observe(s);
     sum += s;
   }
-  if (!a.between_tokens.empty()) latencies_.per_token.observe(sum / static_cast<double>(a.between_tokens.size()));
+  if (!a.between_tokens.empty()) latencies_.per_token.observe(ratio(sum, a.between_tokens.size()));
 }
 
 void Metrics::count_method(std::string_view method, const KvMethodStats& s) {
@@ -172,15 +174,13 @@ std::int64_t Metrics::connections() const {
 }
 double Metrics::mean_answer_seconds() const {
   const std::lock_guard lock(mutex_);
-  return latencies_.whole.count() == 0 ? 0 : latencies_.whole.sum() / static_cast<double>(latencies_.whole.count());
+  return latencies_.whole.count() == 0 ? 0 : ratio(latencies_.whole.sum(), latencies_.whole.count());
 }
 
 void Metrics::append_load(Page& page) const {
   page.one("num_requests_running", "gauge", "Answers that are being computed.", gauges_.running);
   page.one("num_requests_waiting", "gauge", "Answers that wait for room.", gauges_.waiting);
-  const double used = gauges_.kv_blocks_total == 0
-                          ? 0.0
-                          : static_cast<double>(gauges_.kv_blocks_used) / static_cast<double>(gauges_.kv_blocks_total);
+  const double used = gauges_.kv_blocks_total == 0 ? 0.0 : ratio(gauges_.kv_blocks_used, gauges_.kv_blocks_total);
   page.one("kv_cache_usage_perc", "gauge", "Share of the room for keys and values in use, 0 to 1.", used);
   page.one("kv_cache_blocks_used", "gauge", "Pool blocks in use.", gauges_.kv_blocks_used);
   page.one("kv_cache_blocks_total", "gauge", "Pool blocks.", gauges_.kv_blocks_total);

@@ -121,7 +121,7 @@ EngineOptions Server::engine_options() const {
 }
 std::int64_t Server::kv_bytes() const {
   const PagePool& pool = impl_->loop.model().engine->pool();
-  return pool.n_blocks() * static_cast<std::int64_t>(pool.shape().page_bytes());
+  return pool.n_blocks() * pool.shape().page_bytes();
 }
 
 void Server::stop_on_signals() {

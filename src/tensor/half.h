@@ -18,7 +18,7 @@ struct bf16 {
     else
       bits = static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
   }
-  explicit operator float() const { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+  operator float() const { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
 };
 
 struct f16 {
@@ -26,7 +26,7 @@ struct f16 {
 
   f16() = default;
   explicit f16(float f);
-  explicit operator float() const;
+  operator float() const;
 };
 
 static_assert(sizeof(bf16) == 2 && sizeof(f16) == 2);

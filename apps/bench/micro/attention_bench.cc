@@ -44,12 +44,12 @@ struct Cache {
   Buffer bytes;
   std::vector<std::vector<KvRun>> runs;
 
-  Cache(int heads, int n_tokens, const AttentionShape& shape) : runs(static_cast<std::size_t>(heads)) {
-    const auto pages = static_cast<std::size_t>((n_tokens + kPage - 1) / kPage);
+  Cache(int heads, int n_tokens, const AttentionShape& shape) : runs(heads) {
+    const std::size_t pages = (n_tokens + kPage - 1) / kPage;
     const std::size_t page_bytes = shape.token_bytes() * kPage;
-    const std::size_t n_pages = pages * static_cast<std::size_t>(heads);
+    const std::size_t n_pages = pages * heads;
     bytes.reserve(n_pages * page_bytes);
-    const auto d = static_cast<std::size_t>(shape.head_dim);
+    const std::size_t d = shape.head_dim;
     const std::vector<float> values = random_floats(4096 + 2 * d);
     for (std::size_t t = 0; t < n_pages * kPage; ++t) {
       const float* kv = values.data() + t * 37 % 4096;
@@ -77,8 +77,8 @@ struct DecodeSetup {
         layers(static_cast<int>(s.range(1))),
         shape(shape_of(static_cast<int>(s.range(2)), static_cast<int>(s.range(3)), static_cast<DType>(s.range(5)))),
         cache(heads * layers, static_cast<int>(s.range(4)), shape),
-        q(random_floats(static_cast<std::size_t>(shape.group * shape.head_dim))),
-        out(static_cast<std::size_t>(heads) * q.size()) {}
+        q(random_floats(shape.group * shape.head_dim)),
+        out(heads * q.size()) {}
 
   double kv_bytes(const benchmark::State& s) const {
     return static_cast<double>(heads * layers * s.range(4)) * static_cast<double>(shape.token_bytes());
@@ -102,8 +102,7 @@ void decode(benchmark::State& state) {
       std::vector<DecodePart> parts;
       std::vector<DecodeHead> heads;
       for (int h = 0; h < s.heads; ++h) parts.push_back({s.q.data(), s.cache.runs[layer * s.heads + h], nullptr});
-      for (int h = 0; h < s.heads; ++h)
-        heads.push_back({{&parts[h], 1}, s.out.data() + static_cast<std::size_t>(h) * s.q.size(), nullptr});
+      for (int h = 0; h < s.heads; ++h) heads.push_back({{&parts[h], 1}, s.out.data() + h * s.q.size(), nullptr});
       attend_decode_cpu(heads, s.shape, {&pool(), Rounding::kFast});
     }
   }
@@ -126,8 +125,7 @@ void read_pages(benchmark::State& state) {
   for (auto _ : state) {
     pool().parallel_for(std::ssize(runs), kPage, [&](std::int64_t begin, std::int64_t end, int) {
       std::uint64_t sum = 0;
-      for (std::int64_t r = begin; r < end; ++r)
-        sum += sum_words(runs[r].kv, static_cast<std::size_t>(runs[r].n_tokens) * s.shape.token_bytes());
+      for (std::int64_t r = begin; r < end; ++r) sum += sum_words(runs[r].kv, runs[r].n_tokens * s.shape.token_bytes());
       benchmark::DoNotOptimize(sum);
     });
   }
@@ -140,8 +138,8 @@ void read_straight(benchmark::State& state) {
   constexpr std::size_t kPiece = std::size_t{1} << 18;
   const std::size_t pieces = s.cache.bytes.size() / kPiece;
   for (auto _ : state) {
-    pool().parallel_for(static_cast<std::int64_t>(pieces), 1, [&](std::int64_t begin, std::int64_t, int) {
-      std::uint64_t sum = sum_words(s.cache.bytes.data() + static_cast<std::size_t>(begin) * kPiece, kPiece);
+    pool().parallel_for(pieces, 1, [&](std::int64_t begin, std::int64_t, int) {
+      std::uint64_t sum = sum_words(s.cache.bytes.data() + begin * kPiece, kPiece);
       benchmark::DoNotOptimize(sum);
     });
   }
@@ -150,15 +148,15 @@ void read_straight(benchmark::State& state) {
 
 // One chunk of a prompt: `rows` new tokens over `tokens` in all. FLOP: 4 D for every (query, visible key).
 void prefill(benchmark::State& state) {
-  const auto n_heads = static_cast<std::size_t>(state.range(0));
+  const std::size_t n_heads = state.range(0);
   const int rows = static_cast<int>(state.range(1));
   const auto tokens = static_cast<int>(state.range(4));
   const AttentionShape shape =
       shape_of(static_cast<int>(state.range(2)), static_cast<int>(state.range(3)), static_cast<DType>(state.range(5)));
   const Cache cache(static_cast<int>(n_heads), tokens, shape);
-  const auto width = static_cast<std::size_t>(shape.group * shape.head_dim);
+  const std::size_t width = shape.group * shape.head_dim;
   const std::size_t stride = n_heads * width;
-  const std::vector<float> q = random_floats(static_cast<std::size_t>(rows) * stride);
+  const std::vector<float> q = random_floats(rows * stride);
   std::vector<bf16> out(q.size());
   std::vector<PrefillPart> parts;
   for (std::size_t h = 0; h < n_heads; ++h)
@@ -172,7 +170,7 @@ void prefill(benchmark::State& state) {
                      DType::kBF16,
                      nullptr});
   for (auto _ : state) attend_prefill_cpu(heads, shape, {&pool(), Rounding::kFast});
-  const double pairs = static_cast<double>(rows) * (static_cast<double>(tokens) - (rows - 1) / 2.0);
+  const double pairs = rows * (tokens - (rows - 1) / 2.0);
   report_flops(state, 4.0 * static_cast<double>(stride) * pairs);
 }
 

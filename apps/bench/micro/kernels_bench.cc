@@ -45,7 +45,7 @@ void add_rates(benchmark::State& state, double flops, double bytes) {
 // Two threads that only read: the limit that skinny GEMMs are compared with.
 void plain_read(benchmark::State& state) {
   const std::int64_t bytes = state.range(0) << 20;
-  Buffer buffer(static_cast<std::size_t>(bytes));
+  Buffer buffer(bytes);
   std::memset(buffer.data(), 1, buffer.size());
   const std::int64_t words = bytes / 8;
   for (auto _ : state) {
@@ -135,7 +135,7 @@ void rope(benchmark::State& state, bool angles_once) {
   const Tensor x = random_tensor(DType::kF32, n, heads * head_dim);
   const TensorView view(x.view().data(), DType::kF32, {n, heads, head_dim});
   const RopeTable table = RopeTable::make({}, head_dim, 0);
-  std::vector<std::int32_t> positions(static_cast<std::size_t>(n));
+  std::vector<std::int32_t> positions(n);
   for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<std::int32_t>(i);
   const RopeAngles angles(positions, table, {.pool = &pool()});
   for (auto _ : state) {

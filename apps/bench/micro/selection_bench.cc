@@ -60,10 +60,10 @@ AttentionShape shape_of(std::int64_t group, std::int64_t dim) {
 // KiB of index, D, G.
 void BoxScore(State& state) {
   const AttentionShape shape = shape_of(state.range(2), state.range(1));
-  const auto n = static_cast<std::int64_t>((static_cast<std::size_t>(state.range(0)) << 10) / shape.token_bytes());
-  const auto boxes = half_values(static_cast<std::size_t>(n) * shape.token_bytes());
-  const auto q = normals(static_cast<std::size_t>(shape.group * shape.head_dim));
-  std::vector<float> scores(static_cast<std::size_t>(shape.group * n));
+  const std::int64_t n = (static_cast<std::size_t>(state.range(0)) << 10) / shape.token_bytes();
+  const auto boxes = half_values(n * shape.token_bytes());
+  const auto q = normals(shape.group * shape.head_dim);
+  std::vector<float> scores(shape.group * n);
   for (auto _ : state) {
     box_score_cpu(q.data(), shape, boxes.data(), n, scores.data(), n);
     benchmark::ClobberMemory();
@@ -81,14 +81,14 @@ void KeyScore(State& state) {
   const std::size_t bytes = std::size_t{16} << 20;
   const auto kv = half_values(bytes);
   const std::size_t n = bytes / shape.token_bytes();
-  const auto run = static_cast<std::size_t>(state.range(0));
+  const std::size_t run = state.range(0);
   std::vector<KvRun> runs;
   for (std::size_t t = 0; t < n; t += run)
     runs.push_back({kv.data() + t * shape.token_bytes(), state.range(0) > 1 ? static_cast<std::int32_t>(run) : 1});
-  const auto q = normals(static_cast<std::size_t>(shape.group * shape.head_dim));
-  std::vector<float> scores(static_cast<std::size_t>(shape.group) * n);
+  const auto q = normals(shape.group * shape.head_dim);
+  std::vector<float> scores(shape.group * n);
   for (auto _ : state) {
-    key_score_cpu(q.data(), shape, runs, scores.data(), static_cast<std::int64_t>(n));
+    key_score_cpu(q.data(), shape, runs, scores.data(), n);
     benchmark::ClobberMemory();
   }
   report(state, static_cast<double>(bytes) / 2, static_cast<double>(n));
@@ -117,16 +117,15 @@ void OneBitScore(State& state) {
   const AttentionShape shape = shape_of(state.range(2), state.range(1));
   const auto g = static_cast<std::int32_t>(state.range(3));
   const std::size_t bytes = one_bit_group_bytes(shape.head_dim, g);
-  const auto n = static_cast<std::int64_t>((static_cast<std::size_t>(state.range(0)) << 10) / bytes);
+  const std::int64_t n = (static_cast<std::size_t>(state.range(0)) << 10) / bytes;
   // The same keys in every group: what they are changes nothing.
-  const auto keys = half_values(static_cast<std::size_t>(g) * shape.token_bytes());
-  std::vector<std::byte> groups(static_cast<std::size_t>(n) * bytes);
+  const auto keys = half_values(g * shape.token_bytes());
+  std::vector<std::byte> groups(n * bytes);
   const KvRun run{keys.data(), g};
   one_bit_build_cpu({&run, 1}, shape, g, OneBitLevels::kMinMax, groups.data());
-  for (std::int64_t i = 1; i < n; ++i)
-    std::copy_n(groups.data(), bytes, groups.data() + static_cast<std::size_t>(i) * bytes);
-  const auto q = normals(static_cast<std::size_t>(shape.group * shape.head_dim));
-  std::vector<float> scores(static_cast<std::size_t>(shape.group * n * g));
+  for (std::int64_t i = 1; i < n; ++i) std::copy_n(groups.data(), bytes, groups.data() + i * bytes);
+  const auto q = normals(shape.group * shape.head_dim);
+  std::vector<float> scores(shape.group * n * g);
   for (auto _ : state) {
     one_bit_score_cpu(q.data(), shape, groups.data(), n, g, scores.data(), n * g);
     benchmark::ClobberMemory();
@@ -147,7 +146,7 @@ void OneBitBuild(State& state) {
   const auto g = static_cast<std::int32_t>(state.range(0));
   const std::size_t bytes = std::size_t{4} << 20;
   const auto kv = half_values(bytes);
-  const std::size_t group = static_cast<std::size_t>(g) * shape.token_bytes();
+  const std::size_t group = g * shape.token_bytes();
   std::vector<std::byte> out(one_bit_group_bytes(shape.head_dim, g));
   for (auto _ : state)
     for (std::size_t at = 0; at + group <= bytes; at += group) {
@@ -162,10 +161,10 @@ BENCHMARK(OneBitBuild)->ArgNames({"g", "means"})->ArgsProduct({{32, 256}, {0, 1}
 
 // n, k. Eight rows in turn, so that no row's branches are learnt.
 void Topk(State& state) {
-  const auto n = static_cast<std::size_t>(state.range(0));
+  const std::size_t n = state.range(0);
   const auto k = static_cast<std::int32_t>(state.range(1));
   const auto scores = normals(8 * n);
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(k));
+  std::vector<std::int32_t> ids(k);
   TopkScratch scratch;
   std::size_t row = 0;
   for (auto _ : state) {
@@ -187,8 +186,8 @@ BENCHMARK(Topk)
 void Pool(State& state) {
   const std::int64_t n = state.range(1);
   const auto group = static_cast<std::int32_t>(state.range(2));
-  auto scores = normals(static_cast<std::size_t>(group * n));
-  std::vector<float> pooled(static_cast<std::size_t>(n));
+  auto scores = normals(group * n);
+  std::vector<float> pooled(n);
   for (auto _ : state) {
     group_pool_cpu(scores.data(), n, group, n, static_cast<GroupPool>(state.range(0)), 0.125f, pooled.data());
     benchmark::ClobberMemory();

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "src/base/ratio.h"
 #include "src/methods/decode_attention.h"
 #include "src/selection/topk/topk.h"
 
@@ -82,14 +83,13 @@ void AttentionMapObserver::measure_scores(std::int32_t layer, std::int32_t kv_he
     s.n += 1, s.x += x, s.y += y;
     s.xx += double{x} * x, s.yy += double{y} * y, s.xy += double{x} * y;
     // Spread over layers, steps and tokens by a prime stride, until there are enough.
-    if (pairs_.size() < static_cast<std::size_t>(options_.points) && (t + layer + kv_head) % 97 == 0)
-      pairs_.emplace_back(x, y);
+    if (std::ssize(pairs_) < options_.points && (t + layer + kv_head) % 97 == 0) pairs_.emplace_back(x, y);
   }
 }
 
 double AttentionMapObserver::share(std::int32_t layer, std::int32_t head) const {
   const auto& [sum, n] = shares_[layer * shape_.n_heads + head];
-  return n == 0 ? std::numeric_limits<double>::quiet_NaN() : sum / static_cast<double>(n);
+  return n == 0 ? std::numeric_limits<double>::quiet_NaN() : ratio(sum, n);
 }
 
 double AttentionMapObserver::correlation(std::int32_t layer, std::int32_t kv_head) const {

@@ -1,4 +1,5 @@
 #include "apps/eval/figures/chart.h"
+#include "src/base/size32.h"
 
 #include <fmt/format.h>
 
@@ -39,18 +40,18 @@ std::string framed(double width, double height, const std::string& content) {
 
 std::string map_svg(const HeatMap& m, double x0) {
   std::string svg = text_at(x0 + kLeft, 18, "start", fmt::format("{} ({:.2g} to {:.2g})", m.title, m.low, m.high));
-  for (std::size_t r = 0; r < m.rows.size(); ++r) {
-    const double y = kTop + kCell * static_cast<double>(r);
+  for (std::int32_t r = 0; r < std::ssize(m.rows); ++r) {
+    const double y = kTop + kCell * r;
     svg += text_at(x0 + kLeft - 6, y + 15, "end", m.rows[r]);
-    for (std::size_t c = 0; c < m.columns.size(); ++c)
+    for (std::int32_t c = 0; c < std::ssize(m.columns); ++c)
       svg += fmt::format(
           "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\" fill=\"{}\"><title>{:.4g}</title></rect>\n",
-          x0 + kLeft + kCell * static_cast<double>(c), y, kCell, kCell, colour(m.at(r, c), m.low, m.high), m.at(r, c));
+          x0 + kLeft + kCell * c, y, kCell, kCell, colour(m.at(r, c), m.low, m.high), m.at(r, c));
   }
-  const double bottom = kTop + kCell * static_cast<double>(m.rows.size());
-  for (std::size_t c = 0; c < m.columns.size(); ++c)
-    svg += text_at(x0 + kLeft + kCell * (static_cast<double>(c) + 0.5), bottom + 14, "middle", m.columns[c]);
-  svg += text_at(x0 + kLeft + kCell * static_cast<double>(m.columns.size()) / 2, bottom + 32, "middle", m.x_title);
+  const double bottom = kTop + kCell * size32(m.rows);
+  for (std::int32_t c = 0; c < std::ssize(m.columns); ++c)
+    svg += text_at(x0 + kLeft + kCell * (c + 0.5), bottom + 14, "middle", m.columns[c]);
+  svg += text_at(x0 + kLeft + kCell * size32(m.columns) / 2, bottom + 32, "middle", m.x_title);
   return svg + text_at(x0 + kLeft - 6, kTop - 8, "end", m.y_title);
 }
 
@@ -91,7 +92,7 @@ std::string chart_svg(const LineChart& chart, double x0) {
   }
   svg += text_at(x0 + (kLeft + kWidth - kRight) / 2, kHeight - 14, "middle", chart.x_title);
   svg += text_at(x0 + kLeft - 6, kTop - 8, "end", chart.y_title);
-  for (std::size_t i = 0; i < chart.series.size(); ++i) {
+  for (std::int32_t i = 0; i < std::ssize(chart.series); ++i) {
     const Series& s = chart.series[i];
     const std::string_view stroke = kColours[i % std::size(kColours)];
     std::string line;
@@ -103,7 +104,7 @@ std::string chart_svg(const LineChart& chart, double x0) {
     if (chart.lines) svg += fmt::format("<polyline fill=\"none\" stroke=\"{}\" points=\"{}\"/>\n", stroke, line);
     if (!s.points.empty() && chart.series.size() > 1)
       svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\" fill=\"{}\">{}</text>\n",
-                         x0 + kWidth - kRight, kTop + 12 * static_cast<double>(i), stroke, escaped(s.name));
+                         x0 + kWidth - kRight, kTop + 12 * i, stroke, escaped(s.name));
   }
   return svg;
 }
@@ -115,15 +116,15 @@ std::string heat_map_svg(const std::vector<HeatMap>& maps) {
   double x0 = 0, height = 0;
   for (const HeatMap& m : maps) {
     content += map_svg(m, x0);
-    x0 += kLeft + kCell * std::max(static_cast<double>(m.columns.size()), 8.0) + kRight + 60;
-    height = std::max(height, kTop + kBottom + kCell * static_cast<double>(m.rows.size()));
+    x0 += kLeft + kCell * std::max<double>(size32(m.columns), 8.0) + kRight + 60;
+    height = std::max(height, kTop + kBottom + kCell * size32(m.rows));
   }
   return framed(x0, height, content);
 }
 
 std::string line_chart_svg(const std::vector<LineChart>& charts) {
   std::string content;
-  for (std::size_t i = 0; i < charts.size(); ++i) content += chart_svg(charts[i], kWidth * static_cast<double>(i));
+  for (std::int32_t i = 0; i < std::ssize(charts); ++i) content += chart_svg(charts[i], kWidth * i);
   return framed(kWidth * static_cast<double>(std::max<std::size_t>(charts.size(), 1)), kHeight, content);
 }
 

@@ -29,7 +29,7 @@ std::int64_t frame_tokens(const ChatFormat& chat) {
 std::string without_middle(const std::string& text, const Tokenizer& tokenizer, std::int64_t longest) {
   const std::vector<TokenId> ids = tokenizer.encode(text, {});
   if (std::ssize(ids) <= longest) return text;
-  const auto half = static_cast<std::size_t>(longest / 2);
+  const std::size_t half = longest / 2;
   return decoded(tokenizer, std::span(ids).first(half)) + decoded(tokenizer, std::span(ids).last(half));
 }
 
@@ -50,7 +50,7 @@ SuitePrompt suite_prompt(const SuiteItem& item, const Tokenizer& tokenizer, cons
     std::vector<TokenId> all = framed(item, text, tokenizer, chat);
     const std::vector<TokenId> first = framed(item, document, tokenizer, chat);
     const std::size_t most = std::min(first.size(), all.size() - 1);
-    const auto cut = std::mismatch(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(most), first.begin()).first;
+    const auto cut = std::mismatch(all.begin(), all.begin() + most, first.begin()).first;
     out.document.assign(all.begin(), cut);
     out.question.assign(cut, all.end());
   }

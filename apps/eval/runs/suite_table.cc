@@ -8,16 +8,12 @@
 #include <map>
 #include <set>
 
+#include "src/base/ratio.h"
+
 namespace mneme::eval {
 namespace {
 
 using Row = std::vector<std::string>;
-
-// Counts may be integers of 64 bits.
-template <typename A, typename B>
-double ratio(A a, B b) {
-  return b == 0 ? 0 : static_cast<double>(a) / static_cast<double>(b);
-}
 
 SuiteCell& cell_of(std::vector<SuiteCell>& cells, const std::string& column, std::int64_t length,
                    const std::string& method) {
@@ -85,7 +81,7 @@ std::string mean_text(const std::vector<SuiteCell>& cells, const std::vector<std
     if (c == nullptr || c->scores.empty()) return "-";
     sum += 100 * c->interval().mean;
   }
-  return fmt::format("{:.2f}", sum / static_cast<double>(columns.size()));
+  return fmt::format("{:.2f}", ratio(sum, columns.size()));
 }
 
 std::string heading(std::int64_t length) {
@@ -212,7 +208,7 @@ nlohmann::json cell_json(const SuiteCell& c) {
   if (c.scored_tokens > 0) j["perplexity"] = perplexity(c);
   if (c.runs.size() > 1) {
     std::vector<double> runs = c.runs;
-    for (double& r : runs) r *= 100 / static_cast<double>(c.scores.size());
+    for (double& r : runs) r *= ratio(100, c.scores.size());
     j["samples"] = {{"k", runs.size()},
                     {"avg", average_of_runs(runs)},
                     {"trimmed_avg", trimmed_average_of_runs(runs)},

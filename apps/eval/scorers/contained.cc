@@ -4,6 +4,7 @@
 
 #include "apps/eval/scorers/scorer.h"
 #include "apps/eval/scorers/words.h"
+#include "src/base/ratio.h"
 
 namespace mneme::eval {
 namespace {
@@ -58,7 +59,7 @@ double score_contains_all(std::string_view answer, const Reference& reference) {
   const std::string text = ruler_text(answer);
   const auto found = std::count_if(reference.answers.begin(), reference.answers.end(),
                                    [&](const std::string& r) { return contains(text, lowered(r)); });
-  return static_cast<double>(found) / static_cast<double>(reference.answers.size());
+  return ratio(found, reference.answers.size());
 }
 
 double score_contains_any(std::string_view answer, const Reference& reference) {

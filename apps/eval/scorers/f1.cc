@@ -6,6 +6,7 @@
 #include "apps/eval/scorers/rouge.h"
 #include "apps/eval/scorers/scorer.h"
 #include "apps/eval/scorers/words.h"
+#include "src/base/ratio.h"
 
 namespace mneme::eval {
 namespace {
@@ -17,8 +18,8 @@ double overlap(const std::vector<std::string>& answer, const std::vector<std::st
   for (const std::string& w : answer)
     if (left[w]-- > 0) ++same;
   if (same == 0) return 0;
-  const double precision = same / static_cast<double>(answer.size());
-  const double recall = same / static_cast<double>(reference.size());
+  const double precision = ratio(same, answer.size());
+  const double recall = ratio(same, reference.size());
   return 2 * precision * recall / (precision + recall);
 }
 

@@ -3,13 +3,14 @@
 
 #include "apps/eval/scorers/scorer.h"
 #include "apps/eval/scorers/words.h"
+#include "src/base/ratio.h"
 
 namespace mneme::eval {
 namespace {
 
 double share_of(const std::vector<std::string>& numbers, const std::string& wanted) {
   if (numbers.empty()) return 0;
-  return static_cast<double>(std::count(numbers.begin(), numbers.end(), wanted)) / static_cast<double>(numbers.size());
+  return ratio(std::count(numbers.begin(), numbers.end(), wanted), numbers.size());
 }
 
 // The digits behind the first `word` that digits follow; empty: there is none.

@@ -5,6 +5,7 @@
 
 #include "apps/eval/scorers/scorer.h"
 #include "apps/eval/scorers/words.h"
+#include "src/base/ratio.h"
 
 namespace mneme::eval {
 namespace {
@@ -45,7 +46,7 @@ double score_lines(std::string_view answer, const Reference& reference) {
         diagonal = above;
       }
     }
-    most = std::max(most, static_cast<double>(row.back()) / static_cast<double>(wanted.size()));
+    most = std::max(most, ratio(row.back(), wanted.size()));
   }
   return most;
 }

@@ -8,6 +8,7 @@
 #include "apps/eval/scorers/boxed.h"
 #include "apps/eval/scorers/scorer.h"
 #include "apps/eval/scorers/words.h"
+#include "src/base/ratio.h"
 
 namespace mneme::eval {
 namespace {
@@ -95,7 +96,7 @@ double score_number_list(std::string_view answer, const Reference& reference) {
     if (wanted.empty() || wanted.front() != found[right]) break;
     ++right;
   }
-  return static_cast<double>(right) / static_cast<double>(reference.answers.size());
+  return ratio(right, reference.answers.size());
 }
 
 double score_last_word(std::string_view answer, const Reference& reference) {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "apps/eval/scorers/words.h"
+#include "src/base/ratio.h"
 
 namespace mneme::eval {
 namespace {
@@ -91,8 +92,8 @@ double rouge_l_of(const Sentences& answer, const Sentences& reference) {
   for (const Words& r : reference)
     for (const Words& a : answer)
       for (std::size_t i : common(r, a, Tie::kReference)) all.insert(r[i]);
-  const double recall = static_cast<double>(all.size()) / static_cast<double>(distinct(reference).size());
-  const double precision = static_cast<double>(all.size()) / static_cast<double>(distinct(answer).size());
+  const double recall = ratio(all.size(), distinct(reference).size());
+  const double precision = ratio(all.size(), distinct(answer).size());
   return 2 * (precision * recall / (precision + recall + 1e-8));
 }
 

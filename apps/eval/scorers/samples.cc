@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "src/base/check.h"
+#include "src/base/ratio.h"
 
 namespace mneme::eval {
 
@@ -24,7 +25,7 @@ double trimmed_average_of_runs(std::span<const double> runs) {
   if (runs.size() < 3) return average_of_runs(runs);
   const auto [low, high] = std::minmax_element(runs.begin(), runs.end());
   const double sum = std::accumulate(runs.begin(), runs.end(), 0.0) - *low - *high;
-  return sum / static_cast<double>(runs.size() - 2);
+  return ratio(sum, runs.size() - 2);
 }
 
 Interval mean_interval(std::span<const double> scores) {

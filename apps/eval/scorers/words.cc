@@ -28,7 +28,7 @@ bool is_cjk_punctuation(char32_t c) {
 
 // Whether \b is between two bytes: letters, digits, underscores and all of UTF-8 beyond ASCII count as word characters.
 bool is_word_byte(char c) {
-  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || (static_cast<unsigned char>(c) & 0x80) != 0;
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || (c & 0x80) != 0;
 }
 
 std::string without_articles(std::string_view text) {
@@ -98,7 +98,7 @@ std::vector<std::string_view> split_at(std::string_view text, char separator) {
 }
 
 std::string_view stripped(std::string_view text) {
-  const auto space = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
+  const auto space = [](unsigned char c) { return std::isspace(c) != 0; };
   while (!text.empty() && space(text.front())) text.remove_prefix(1);
   while (!text.empty() && space(text.back())) text.remove_suffix(1);
   return text;
@@ -122,8 +122,8 @@ std::vector<std::string> digit_runs(std::string_view text) {
 
 std::string normalised(std::string_view text) {
   std::string plain;
-  for (char c : lowered(text))
-    if (!is_punctuation(static_cast<unsigned char>(c))) plain += c;
+  for (const unsigned char c : lowered(text))
+    if (!is_punctuation(c)) plain += c;
   std::string out;
   for (const std::string& word : split_words(without_articles(plain))) {
     if (!out.empty()) out += ' ';

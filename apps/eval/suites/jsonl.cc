@@ -34,7 +34,7 @@ std::vector<SuiteContext> read_jsonl(const SuiteSetting& s) {
 std::vector<SuiteContext> read_pg19(const SuiteSetting& s) {
   std::vector<SuiteContext> contexts;
   for (const auto& file : files_of(s.data, ".txt")) {
-    if (s.samples > 0 && contexts.size() >= static_cast<std::size_t>(s.samples)) break;
+    if (s.samples > 0 && std::ssize(contexts) >= s.samples) break;
     contexts.push_back({"pg19", 0, file.stem().string(), [file, tokens = s.max_tokens] {
                           const MappedFile book(file);
                           SuiteItem item;

@@ -74,7 +74,7 @@ std::vector<SuiteContext> read_gpqa(const SuiteSetting& s) {
     const std::string task = file.stem().string();
     if (!is_wanted(s.tasks, task)) continue;
     const auto rows = std::make_shared<const std::vector<Row>>(read_csv(file));
-    const std::size_t n = s.samples > 0 ? std::min(rows->size(), static_cast<std::size_t>(s.samples)) : rows->size();
+    const std::size_t n = s.samples > 0 ? std::min<std::size_t>(rows->size(), s.samples) : rows->size();
     for (std::size_t i = 0; i < n; ++i)
       contexts.push_back({task, 0, std::to_string(i), [rows, i, seed = s.seed, tokens = s.max_tokens] {
                             return std::vector<SuiteItem>{gpqa_item((*rows)[i], i, seed, tokens)};

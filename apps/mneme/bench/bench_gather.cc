@@ -12,6 +12,7 @@
 #include "apps/mneme/commands.h"
 #include "apps/mneme/options.h"
 #include "src/base/numa.h"
+#include "src/base/ratio.h"
 
 namespace mneme::cli {
 namespace {
@@ -34,9 +35,9 @@ std::string table_of(const std::vector<GatherRow>& rows) {
                                 "by", "GB/s", "GB/s beside", "ms/step alone", "times beside");
   for (const GatherRow& row : rows)
     out += fmt::format("{:>8} {:>7} {:>9.1f} {:>6} {:>10.1f} {:>12.1f} {:>14.3f} {:>12.3f}\n", row.c.block_bytes,
-                       row.c.thread_blocks, static_cast<double>(row.c.pool_bytes) / (1 << 30),
-                       row.c.bulk ? "bulk" : "loads", row.r.idle_rate / 1e9, row.r.concurrent_rate / 1e9,
-                       1e3 * row.r.step_alone, row.r.step_concurrent / row.r.step_alone);
+                       row.c.thread_blocks, gibibytes(row.c.pool_bytes), row.c.bulk ? "bulk" : "loads",
+                       row.r.idle_rate / 1e9, row.r.concurrent_rate / 1e9, 1e3 * row.r.step_alone,
+                       row.r.step_concurrent / row.r.step_alone);
   return out;
 }
 

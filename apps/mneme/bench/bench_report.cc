@@ -8,6 +8,7 @@
 
 #include "apps/mneme/run/run_report.h"
 #include "mneme/mneme.h"
+#include "src/base/ratio.h"
 
 namespace mneme::cli {
 namespace {
@@ -21,12 +22,12 @@ double mega(double bytes) {
 std::string head(const BenchReport& r) {
   if (r.device)
     return fmt::format("{}: {:.1f} M parameters, {:.1f} MiB {}, KV {}\n{}, driver {}; mneme {} ({})\n", r.model,
-                       static_cast<double>(r.parameters) / 1e6, static_cast<double>(r.weight_bytes) / (1 << 20),
-                       r.weights, r.kv_dtype, r.device->name, r.device->driver, version(), build_commit());
+                       static_cast<double>(r.parameters) / 1e6, mebibytes(r.weight_bytes), r.weights, r.kv_dtype,
+                       r.device->name, r.device->driver, version(), build_commit());
   return fmt::format("{}: {:.1f} M parameters, {:.1f} MiB {}, KV {}\n{}; {} thread{}{}; mneme {} ({})\n", r.model,
-                     static_cast<double>(r.parameters) / 1e6, static_cast<double>(r.weight_bytes) / (1 << 20),
-                     r.weights, r.kv_dtype, r.machine.cpu, r.threads, r.threads == 1 ? "" : "s",
-                     r.deterministic ? ", deterministic" : "", version(), build_commit());
+                     static_cast<double>(r.parameters) / 1e6, mebibytes(r.weight_bytes), r.weights, r.kv_dtype,
+                     r.machine.cpu, r.threads, r.threads == 1 ? "" : "s", r.deterministic ? ", deterministic" : "",
+                     version(), build_commit());
 }
 
 // Widths as the columns' heads.
@@ -63,7 +64,7 @@ std::string bytes_table(const BenchReport& r) {
     out += fmt::format("{:<16} {:<10} {:>5} {:>12.2f} {:>12.3f} {:>12.4f} {:>12.3f} {:>12} {:>12.1f}\n", row.test,
                        row.method, row.c.batch, mega(c.weights), mega(c.kv_read), mega(c.kv_written),
                        mega(c.index_read), r.decode ? fmt::format("{:.0f}", row.result.attended_tokens) : "all",
-                       static_cast<double>(row.result.memory.kv) / (1 << 20));
+                       mebibytes(row.result.memory.kv));
   }
   return out;
 }
@@ -76,11 +77,11 @@ std::string recall_table(const BenchReport& r) {
   for (const BenchRow& row : r.rows) {
     const BenchResult& b = row.result;
     const auto rate = [](float x) { return x < 0 ? std::string("-") : fmt::format("{:.2f}", x); };
-    out += fmt::format(
-        "{:<16} {:<10} {:>5} {:>9} {:>11} {:>12.0f} {:>10.1f} {:>14.1f} {:>10.2f} {:>10.1f}% {:>11.1f}\n", row.test,
-        row.method, row.c.batch, rate(row.c.turnover), rate(row.c.correction), b.recall.selected_units,
-        b.recall.missing_units, b.recall.recalled_units, mega(b.recall.recalled_bytes), 100 * b.recall.correction_rate,
-        static_cast<double>(b.memory.method) / (1 << 20));
+    out +=
+        fmt::format("{:<16} {:<10} {:>5} {:>9} {:>11} {:>12.0f} {:>10.1f} {:>14.1f} {:>10.2f} {:>10.1f}% {:>11.1f}\n",
+                    row.test, row.method, row.c.batch, rate(row.c.turnover), rate(row.c.correction),
+                    b.recall.selected_units, b.recall.missing_units, b.recall.recalled_units,
+                    mega(b.recall.recalled_bytes), 100 * b.recall.correction_rate, mebibytes(b.memory.method));
   }
   return out;
 }
@@ -223,7 +224,7 @@ std::string bench_table(const BenchReport& r) {
   if (!r.rows.empty() && r.rows[0].result.l3_bandwidth > 0) {
     out += fmt::format(
         "\nThe weights fit into the L3 ({:.0f} MiB), which reads {:.1f} GB/s here: a share above 100 % is its doing.\n",
-        static_cast<double>(r.machine.l3_bytes) / (1 << 20), r.rows[0].result.l3_bandwidth / 1e9);
+        mebibytes(r.machine.l3_bytes), r.rows[0].result.l3_bandwidth / 1e9);
   }
   return out;
 }

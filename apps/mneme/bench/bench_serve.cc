@@ -19,6 +19,7 @@
 #include "apps/mneme/options.h"
 #include "apps/mneme/progress_bar.h"
 #include "src/base/error.h"
+#include "src/base/ratio.h"
 #include "src/server/server.h"
 
 namespace mneme::cli {
@@ -49,7 +50,7 @@ Distribution distribution_of(std::vector<double> samples) {
     const std::size_t high = std::min(low + 1, samples.size() - 1);
     return samples[low] + (samples[high] - samples[low]) * (place - static_cast<double>(low));
   };
-  for (const double s : samples) d.mean += s / static_cast<double>(samples.size());
+  for (const double s : samples) d.mean += ratio(s, samples.size());
   d.median = at(0.5);
   d.p90 = at(0.9);
   d.p99 = at(0.99);

@@ -7,6 +7,7 @@
 #include "apps/bench/device_bench.h"
 #include "apps/bench/step_cost.h"
 #include "apps/mneme/bench/bench_report.h"
+#include "src/base/ratio.h"
 #include "src/engine/memory_limit.h"
 #include "src/kv/page_pool.h"
 
@@ -19,7 +20,7 @@ constexpr std::int64_t kStepRows = 1024;  // as `mneme run` takes them
 constexpr std::int64_t kBudget = 2048, kSlots = kBudget * 5 / 4;
 
 std::string gib(std::int64_t bytes) {
-  return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30));
+  return fmt::format("{:.2f} GiB", gibibytes(bytes));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "apps/mneme/eval/eval_commands.h"
 #include "apps/mneme/options.h"
 #include "src/base/error.h"
+#include "src/base/ratio.h"
 
 namespace mneme::cli {
 namespace {
@@ -89,7 +90,7 @@ Drawn similarity_figure(const FigureCommand& c, bool recall) {
                            [&](std::int32_t l, std::int32_t h) {
                              double sum = 0;
                              for (float v : observer.cosines(l, h)) sum += v;
-                             return sum / static_cast<double>(observer.cosines(l, h).size());
+                             return ratio(sum, observer.cosines(l, h).size());
                            })});
   eval::LineChart chart{.title = fmt::format("recall of the {} most attended tokens", observer.options().top),
                         .x_title = "tokens selected",

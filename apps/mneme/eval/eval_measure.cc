@@ -81,7 +81,7 @@ std::vector<eval::CellRecord> measure(EvalBench& bench, const EvalSetup& o, cons
         std::vector<eval::MethodSpec> left;
         for (const eval::MethodSpec& s : specs)
           if (!done.contains({task, length, sample, s.label})) left.push_back(s);
-        n += static_cast<std::int64_t>(specs.size() - left.size());
+        n += specs.size() - left.size();
         if (left.empty()) continue;
         bench.runner().run(task, length, sample, bench.prose(), left, [&](const eval::CellRecord& r) {
           records.push_back(r);

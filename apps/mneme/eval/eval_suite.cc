@@ -207,7 +207,7 @@ void run_suite(EvalSetup setup, const SuiteCommand& o, const std::vector<eval::M
   SuiteTiming timing;
   const auto start = std::chrono::steady_clock::now();
   for (std::size_t u = 0; u < contexts.size(); ++u) {
-    const auto number = static_cast<std::int64_t>(u);
+    const std::int64_t number = u;
     if (!shard.has(number)) continue;
     std::vector<eval::MethodSpec> left;
     for (const eval::MethodSpec& s : specs)

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/mneme/progress_bar.h"
+#include "src/base/ratio.h"
 
 namespace mneme::cli {
 namespace {
@@ -14,8 +15,8 @@ double rate(std::int64_t n, double seconds) {
   return seconds > 0 ? static_cast<double>(n) / seconds : 0.0;
 }
 
-std::string mebibytes(std::int64_t bytes) {
-  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
+std::string size_text(std::int64_t bytes) {
+  return fmt::format("{:.1f} MiB", mebibytes(bytes));
 }
 
 std::string_view ending(StopReason reason) {
@@ -50,9 +51,7 @@ namespace {
 // What was reused and what a gate flagged, of a method that reuses selections; of others "".
 std::string reuse_text(const KvMethodStats::Selections& s) {
   if (s.reused == 0 && s.checks == 0) return "";
-  std::string text =
-      fmt::format(" ({:.1f} %), {} reused",
-                  100.0 * static_cast<double>(s.made) / static_cast<double>(s.made + s.reused), grouped(s.reused));
+  std::string text = fmt::format(" ({:.1f} %), {} reused", percent(s.made, s.made + s.reused), grouped(s.reused));
   if (s.checks > 0) text += fmt::format("; the gate flagged {:.1f} %", 100 * s.correction_rate);
   return text;
 }
@@ -70,22 +69,21 @@ std::string method_text(const KvMethodOptions& options, const KvMethodStats& m) 
   const KvMethodStats::Selections& s = m.selections;
   if (compressed == 0)
     return fmt::format("method  {}: {} layers; a step reads {} of keys and values\n", options.method, m.layers.size(),
-                       mebibytes(static_cast<std::int64_t>(m.kv_bytes_per_step)));
+                       size_text(static_cast<std::int64_t>(m.kv_bytes_per_step)));
   std::string text = fmt::format(
       "method  {}: {:.0f} tokens a KV head and step in {} of {} layers; a step reads {} of keys and values, {} of "
       "index "
       "({} held)\n",
       options.method, achieved / compressed, compressed, m.layers.size(),
-      mebibytes(static_cast<std::int64_t>(m.kv_bytes_per_step)),
-      mebibytes(static_cast<std::int64_t>(m.index_bytes_per_step)), mebibytes(m.index_bytes));
+      size_text(static_cast<std::int64_t>(m.kv_bytes_per_step)),
+      size_text(static_cast<std::int64_t>(m.index_bytes_per_step)), size_text(m.index_bytes));
   if (s.made + s.reused > 0)
     text += fmt::format("        {} selections made{}; {:.1f} % of the units new a step\n", grouped(s.made),
                         reuse_text(s), 100 * m.units.turnover);
   if (m.units.recalled > 0)
     text += fmt::format(
         "        {:.1f} % of the units were not in the device's slots; {} of it came from the host's memory\n",
-        100.0 * static_cast<double>(m.units.missing) / static_cast<double>(m.units.selected),
-        mebibytes(m.units.host_to_device_bytes));
+        percent(m.units.missing, m.units.selected), size_text(m.units.host_to_device_bytes));
   if (m.prefill_end_seconds > 0) {
     text +=
         fmt::format("        {} tokens of KV heads dropped, {:.1f} ms at the ends of prefills; kept, layer by layer:",
@@ -137,8 +135,8 @@ std::string stats_text(const RunReport& r) {
                       s.prefill_seconds, rate(s.prompt_tokens, s.prefill_seconds));
   text += fmt::format("answer  {:>8} tokens  {:8.2f} s  {:>8.0f} tokens/s  {}\n", grouped(s.answer_tokens),
                       s.decode_seconds, rate(s.decode_steps, s.decode_seconds), ending(r.answer.stopped));
-  text += fmt::format("memory  {} at the peak, of it {} keys and values ({})\n", mebibytes(r.peak_memory_bytes),
-                      mebibytes(s.kv_bytes), name_of(r.engine.kv_cache_dtype));
+  text += fmt::format("memory  {} at the peak, of it {} keys and values ({})\n", size_text(r.peak_memory_bytes),
+                      size_text(s.kv_bytes), name_of(r.engine.kv_cache_dtype));
   text += method_text(r.engine.kv, s.method);
   text += fmt::format("loaded in {:.2f} s; {} thread{}; context {} tokens\n", r.load_seconds, r.engine.threads,
                       r.engine.threads == 1 ? "" : "s", grouped(r.engine.context));

@@ -24,7 +24,7 @@ std::int64_t default_kv_bytes(const Checkpoint& checkpoint, const EngineOptions&
                       .head_dim = static_cast<std::int32_t>(c.head_dim),
                       .dtype = kv_dtype_of(options)};
   const std::int64_t context = options.context > 0 ? options.context : c.max_context;
-  const auto page_bytes = static_cast<std::int64_t>(shape.page_bytes());
+  const std::int64_t page_bytes = shape.page_bytes();
   const std::int64_t one = blocks_of(shape, context + kPageTokens) * page_bytes;
   const std::int64_t half = (memory_limit_bytes() - bytes_of(checkpoint)) / 2;
   return half < one ? 0 : std::min(one * options.max_sequences, half);

@@ -53,8 +53,8 @@ void PrefixCache::unlink(const Entry& entry) {
 }
 
 void PrefixCache::put(Sequence sequence) {
-  MNEME_CHECK(sequence.n_shared >= 0 && static_cast<std::size_t>(sequence.n_shared) <= sequence.tokens.size(),
-              "{} of {} tokens", sequence.n_shared, sequence.tokens.size());
+  MNEME_CHECK(sequence.n_shared >= 0 && sequence.n_shared <= std::ssize(sequence.tokens), "{} of {} tokens",
+              sequence.n_shared, sequence.tokens.size());
   const RequestId id = sequence.id;
   const auto before = entries_.extract(id);
   const auto shared = std::span<const TokenId>(sequence.tokens).first(sequence.n_shared);
@@ -92,9 +92,8 @@ std::optional<PrefixCache::Match> PrefixCache::find(std::span<const TokenId> tok
     Entry* best = nullptr;
     for (const RequestId id : node->second) {
       Entry& entry = entries_.at(id);
-      const bool same =
-          entry.sequence.salt == salt && entry.sequence.tokens.size() >= n && may(id) &&
-          std::equal(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(n), entry.sequence.tokens.begin());
+      const bool same = entry.sequence.salt == salt && entry.sequence.tokens.size() >= n && may(id) &&
+                        std::equal(tokens.begin(), tokens.begin() + n, entry.sequence.tokens.begin());
       if (same && (best == nullptr || entry.used > best->used)) best = &entry;
     }
     if (best == nullptr) continue;
@@ -123,8 +122,7 @@ std::vector<RequestId> PrefixCache::superseded_by(RequestId id) const {
       const Sequence& s = entry.sequence;
       if (other == id || s.running || s.salt != longer.salt || entry.chain.back() != hash) continue;
       const std::size_t n = entry.chain.size() * kPageTokens;
-      if (std::equal(s.tokens.begin(), s.tokens.begin() + static_cast<std::ptrdiff_t>(n), longer.tokens.begin()))
-        out.push_back(other);
+      if (std::equal(s.tokens.begin(), s.tokens.begin() + n, longer.tokens.begin())) out.push_back(other);
     }
   }
   return out;

@@ -25,14 +25,14 @@ void append(std::string& out, T value) {
 
 void append_string(std::string& out, std::string_view text) {
   MNEME_CHECK(find_invalid_utf8(text) == kValidUtf8, "a string for a GGUF file is not UTF-8: {} bytes", text.size());
-  append(out, static_cast<std::uint64_t>(text.size()));
+  append(out, text.size());
   out.append(text);
 }
 
 template <typename T>
 void append_array(std::string& out, GgufType type, std::span<const T> values) {
   append(out, static_cast<std::uint32_t>(type));
-  append(out, static_cast<std::uint64_t>(values.size()));
+  append(out, values.size());
   out.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
 }
 
@@ -84,7 +84,7 @@ void GgufWriter::put(std::string_view k, bool value) {
 void GgufWriter::put(std::string_view k, std::span<const std::string> values) {
   key(k, GgufType::kArray);
   append(metadata_, static_cast<std::uint32_t>(GgufType::kString));
-  append(metadata_, static_cast<std::uint64_t>(values.size()));
+  append(metadata_, values.size());
   for (const std::string& value : values) append_string(metadata_, value);
 }
 void GgufWriter::put(std::string_view k, std::span<const std::int32_t> values) {
@@ -117,7 +117,7 @@ void GgufWriter::begin_data() {
   data_begun_ = true;
   std::string head = "GGUF";
   append(head, std::uint32_t{3});
-  append(head, static_cast<std::uint64_t>(tensors_.size()));
+  append(head, tensors_.size());
   append(head, n_keys_);
   head += metadata_;
   std::uint64_t offset = 0;

@@ -107,8 +107,7 @@ void scores_from_merges(TokenizerData& t) {
     if (t.types[id] != TokenType::kNormal) continue;
     const std::string& text = t.tokens[id];
     const auto it = rank.find(text);
-    const auto characters = std::count_if(text.begin(), text.end(),
-                                          [](char c) { return (static_cast<unsigned char>(c) & 0xc0u) != 0x80u; });
+    const auto characters = std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0u) != 0x80u; });
     if (it != rank.end())
       t.scores[id] = -static_cast<float>(it->second);
     else if (characters > 1)

@@ -49,7 +49,7 @@ int nearest_iq4_value(float v) {
                        kIq4Values);
   if (above == 0) return 0;
   if (above == 16) return 15;
-  return v - static_cast<float>(kIq4Values[above - 1]) < static_cast<float>(kIq4Values[above]) - v ? above - 1 : above;
+  return v - kIq4Values[above - 1] < kIq4Values[above] - v ? above - 1 : above;
 }
 
 }  // namespace
@@ -153,7 +153,7 @@ void quantise_block(const float* x, BlockIQ4_NL& y) {
   const auto attempt = [&](float inverse, bool first) {
     float sum_qx = 0.0f, sum_q2 = 0.0f;
     for (int i = 0; i < kQuantBlock; ++i) {
-      const auto q = static_cast<float>(kIq4Values[nearest_iq4_value(inverse * x[i])]);
+      const float q = kIq4Values[nearest_iq4_value(inverse * x[i])];
       const float w = x[i] * x[i];
       sum_qx += w * q * x[i];
       sum_q2 += w * q * q;
@@ -163,7 +163,7 @@ void quantise_block(const float* x, BlockIQ4_NL& y) {
     best = scale * sum_qx;
   };
   if (std::fabs(largest) >= 1e-15f) {
-    attempt(1.0f / (-largest / static_cast<float>(kIq4Values[0])), true);
+    attempt(1.0f / (-largest / kIq4Values[0]), true);
     for (int step = -7; step <= 7; ++step) attempt(static_cast<float>(step + kIq4Values[0]) / largest, false);
   }
   y.d = f16(scale);
@@ -186,20 +186,18 @@ void quantise_block(const float* x, BlockMXFP4& y) {
   for (int i = 0; i < kQuantBlock; ++i) {
     int best = 0;
     for (int level = 1; level < 16; ++level)
-      if (std::fabs(scale * static_cast<float>(kFp4Values[level]) - x[i]) <
-          std::fabs(scale * static_cast<float>(kFp4Values[best]) - x[i]))
-        best = level;
+      if (std::fabs(scale * kFp4Values[level] - x[i]) < std::fabs(scale * kFp4Values[best] - x[i])) best = level;
     put_nibble(best, i, y);
   }
 }
 
 void dequantise_block(const BlockQ8_0& b, float* y) {
-  const auto d = static_cast<float>(b.d);
+  const float d = b.d;
   for (int i = 0; i < kQuantBlock; ++i) y[i] = d * static_cast<float>(b.q[i]);
 }
 
 void dequantise_block(const BlockQ4_0& b, float* y) {
-  const auto d = static_cast<float>(b.d);
+  const float d = b.d;
   for (int i = 0; i < kQuantBlock / 2; ++i) {
     y[i] = d * static_cast<float>((b.q[i] & 15) - 8);
     y[i + kQuantBlock / 2] = d * static_cast<float>((b.q[i] >> 4) - 8);
@@ -208,7 +206,7 @@ void dequantise_block(const BlockQ4_0& b, float* y) {
 
 // The product is exact in f32, so that a fused multiply-add gives the same bits.
 void dequantise_block(const BlockQ4_1& b, float* y) {
-  const auto d = static_cast<float>(b.d), m = static_cast<float>(b.m);
+  const float d = b.d, m = b.m;
   for (int i = 0; i < kQuantBlock / 2; ++i) {
     y[i] = d * static_cast<float>(b.q[i] & 15) + m;
     y[i + kQuantBlock / 2] = d * static_cast<float>(b.q[i] >> 4) + m;
@@ -216,20 +214,19 @@ void dequantise_block(const BlockQ4_1& b, float* y) {
 }
 
 void dequantise_block(const BlockQ5_0& b, float* y) {
-  for (int i = 0; i < kQuantBlock; ++i) y[i] = static_cast<float>(b.d) * static_cast<float>(five_bits(b, i) - 16);
+  for (int i = 0; i < kQuantBlock; ++i) y[i] = b.d * static_cast<float>(five_bits(b, i) - 16);
 }
 
 void dequantise_block(const BlockQ5_1& b, float* y) {
-  for (int i = 0; i < kQuantBlock; ++i)
-    y[i] = static_cast<float>(b.d) * static_cast<float>(five_bits(b, i)) + static_cast<float>(b.m);
+  for (int i = 0; i < kQuantBlock; ++i) y[i] = b.d * static_cast<float>(five_bits(b, i)) + b.m;
 }
 
 void dequantise_block(const BlockIQ4_NL& b, float* y) {
-  for (int i = 0; i < kQuantBlock; ++i) y[i] = static_cast<float>(b.d) * static_cast<float>(kIq4Values[nibble(b, i)]);
+  for (int i = 0; i < kQuantBlock; ++i) y[i] = b.d * kIq4Values[nibble(b, i)];
 }
 
 void dequantise_block(const BlockMXFP4& b, float* y) {
-  for (int i = 0; i < kQuantBlock; ++i) y[i] = mxfp4_scale(b.e) * static_cast<float>(kFp4Values[nibble(b, i)]);
+  for (int i = 0; i < kQuantBlock; ++i) y[i] = mxfp4_scale(b.e) * kFp4Values[nibble(b, i)];
 }
 
 }  // namespace mneme

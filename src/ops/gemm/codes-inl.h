@@ -241,7 +241,7 @@ HWY_INLINE void unpack_six_bit_scales(const Block& b, Codes& c) {
     scales[j] = static_cast<std::uint8_t>(s.scale);
     minima[j] = static_cast<std::uint8_t>(s.minimum);
   }
-  scale_levels(static_cast<float>(b.d), scales, c.scale);
+  scale_levels(b.d, scales, c.scale);
   scale_levels(-static_cast<float>(b.dmin), minima, c.minimum);
 }
 

@@ -55,7 +55,7 @@ HWY_INLINE VSum add_minima(const Codes& c, const Int16Rows& x, std::int64_t at, 
   const SumF32 df;
   if constexpr (kCodeGroup<Block> == kQuantBlock) {
     // x.sum is padded to a line; the minima of missing groups meet its zeros, and must not be NaN.
-    for (std::int64_t g = 0; g < n / kQuantBlock; g += static_cast<std::int64_t>(hn::Lanes(df)))
+    for (std::int64_t g = 0; g < n / kQuantBlock; g += hn::Lanes(df))
       sum = hn::MulAdd(hn::LoadU(df, c.minimum + g), hn::LoadU(df, x.sum + at / kQuantBlock + g), sum);
   } else {
     const I16 d16;
@@ -63,7 +63,7 @@ HWY_INLINE VSum add_minima(const Codes& c, const Int16Rows& x, std::int64_t at, 
     const auto one = hn::Set(d16, std::int16_t{1});
     for (std::int64_t i = 0; i < n; i += kCodeGroup<Block>) {
       auto total = hn::Zero(d32), rest = hn::Zero(d32);
-      for (std::int64_t j = i; j < i + kCodeGroup<Block>; j += static_cast<std::int64_t>(hn::Lanes(d16)))
+      for (std::int64_t j = i; j < i + kCodeGroup<Block>; j += hn::Lanes(d16))
         total = hn::ReorderWidenMulAccumulate(d32, one, hn::LoadU(d16, x.q + at + j), total, rest);
       const float scale = c.minimum[i / kCodeGroup<Block>] * x.scale[(at + i) / kQuantBlock];
       sum = hn::MulAdd(hn::ConvertTo(df, hn::Add(total, rest)), hn::Set(df, scale), sum);

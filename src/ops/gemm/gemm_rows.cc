@@ -100,7 +100,7 @@ struct FloatDots {
   template <int kRows, int kTokens, typename Weight>
   static HWY_INLINE void dot(const X* x, const Weight* const* w, std::int64_t k, float (*out)[kDotTokens]) {
     const F32 d;
-    const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+    const std::int64_t lanes = hn::Lanes(d);
     VF32 sum[kRows][kTokens];
     for (auto& row : sum)
       for (auto& v : row) v = hn::Zero(d);
@@ -154,7 +154,7 @@ template <int kTokens>
 HWY_INLINE void dot_bf16(const EvenOdd* x, const bf16* w, std::int64_t k, float* out) {
   const F32 d;
   const hn::RebindToUnsigned<F32> du;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t lanes = hn::Lanes(d);
   // Separate sums: more independent accumulation chains.
   constexpr int kParts = kTokens == 1 ? 2 : 1;
   VF32 even[kTokens][kParts], odd[kTokens][kParts];
@@ -249,8 +249,7 @@ HWY_INLINE void read_scales(const Block* w, f16 Block::*field, std::int64_t n, f
   const hn::CappedTag<float, 8> d;
   HWY_ALIGN f16 halves[kScaleRun] = {};
   for (std::int64_t b = 0; b < n; ++b) halves[b] = w[b].*field;
-  for (std::int64_t b = 0; b < n; b += static_cast<std::int64_t>(hn::Lanes(d)))
-    hn::Store(load_f16(d, halves + b), d, scales + b);
+  for (std::int64_t b = 0; b < n; b += hn::Lanes(d)) hn::Store(load_f16(d, halves + b), d, scales + b);
 }
 
 // sum[r][i] += the minima of n <= kScaleRun blocks of row r times the sums of x from block b on.
@@ -260,7 +259,7 @@ HWY_INLINE void add_minima(D d, const Int16Rows* x, const BlockQ4_1* const* w, s
   HWY_ALIGN float minima[kScaleRun];
   for (int r = 0; r < kRows; ++r) {
     read_scales(w[r] + b, &BlockQ4_1::m, n, minima);
-    for (std::int64_t j = 0; j < n; j += static_cast<std::int64_t>(hn::Lanes(d)))
+    for (std::int64_t j = 0; j < n; j += hn::Lanes(d))
       for (int i = 0; i < kTokens; ++i)
         sum[r][i] = hn::MulAdd(hn::Load(d, minima + j), hn::Load(d, x[i].sum + b + j), sum[r][i]);
   }

@@ -69,7 +69,7 @@ void dequantise_block(const BlockIQ4_XS& b, float* y) {
     const int j = i / 32, at = i % 32;
     const int scale = (b.s[j / 2] >> (4 * (j % 2)) & 15) + 16 * (b.u >> (2 * j) & 3) - 32;
     const int nibble = b.q[16 * j + at % 16] >> (at < 16 ? 0 : 4) & 15;
-    y[i] = product(b.d, scale) * static_cast<float>(kIq4Values[nibble]);
+    y[i] = product(b.d, scale) * kIq4Values[nibble];
   }
 }
 

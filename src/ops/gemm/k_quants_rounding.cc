@@ -259,7 +259,7 @@ void quantise_by_ranges(const float* x, const RangeSearch& search, Block& b, Lev
   b.dmin = f16(deepest / 63.0f);
   for (int j = 0; j < kGroups; ++j) {
     const auto [s, m] = scale_and_minimum(b.s, j);
-    const float scale = static_cast<float>(b.d) * static_cast<float>(s);
+    const float scale = b.d * static_cast<float>(s);
     const float minimum = static_cast<float>(b.dmin) * static_cast<float>(m);
     round_levels({x + kQuantBlock * j, kQuantBlock}, scale, minimum, 0, search.levels, levels.data() + kQuantBlock * j);
   }
@@ -294,7 +294,7 @@ void quantise_block(const float* x, BlockQ2_K& b) {
   b.d = f16(most / 15.0f);
   b.dmin = f16(deepest / 15.0f);
   for (int j = 0; j < 16; ++j) {
-    const float scale = static_cast<float>(b.d) * static_cast<float>(b.s[j] & 15);
+    const float scale = b.d * static_cast<float>(b.s[j] & 15);
     const float minimum = static_cast<float>(b.dmin) * static_cast<float>(b.s[j] >> 4);
     round_levels({x + 16 * j, 16}, scale, minimum, 0, 3, levels.data() + 16 * j);
   }
@@ -320,8 +320,7 @@ void quantise_block(const float* x, BlockQ3_K& b) {
   for (int j = 0; j < 16; ++j) {
     const int low = j < 8 ? b.s[j] & 15 : b.s[j - 8] >> 4;
     const int s = low + 16 * (b.s[8 + j % 4] >> (2 * (j / 4)) & 3) - 32;
-    round_levels({x + 16 * j, 16}, static_cast<float>(b.d) * static_cast<float>(s), 0.0f, -4, 3,
-                 levels.data() + 16 * j);
+    round_levels({x + 16 * j, 16}, b.d * static_cast<float>(s), 0.0f, -4, 3, levels.data() + 16 * j);
   }
   pack_two_bits(levels, b.q);
   pack_high_bits(levels, 2, b.h);
@@ -358,8 +357,7 @@ void quantise_block(const float* x, BlockQ6_K& b) {
   b.d = f16(1.0f / inverse);
   for (int j = 0; j < 16; ++j) {
     b.s[j] = static_cast<std::int8_t>(std::min(127, nearest(inverse * scales[j])));
-    round_levels({x + 16 * j, 16}, static_cast<float>(b.d) * static_cast<float>(b.s[j]), 0.0f, -32, 31,
-                 levels.data() + 16 * j);
+    round_levels({x + 16 * j, 16}, b.d * static_cast<float>(b.s[j]), 0.0f, -32, 31, levels.data() + 16 * j);
   }
   for (std::size_t i = 0; i < 128; ++i) {
     const std::size_t at = 128 * (i / 64) + i % 64;

@@ -33,7 +33,7 @@ template <class D, typename Out>
 HWY_INLINE void convert_block(D d, const BlockQ8_0& block, Out* out) {
   const hn::Rebind<std::int32_t, D> di;
   const hn::Rebind<std::int8_t, D> d8;
-  const auto scale = hn::Set(d, static_cast<float>(block.d));
+  const auto scale = hn::Set(d, float{block.d});
   for (std::size_t i = 0; i < kQuantBlock; i += hn::Lanes(d)) {
     const auto q = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, block.q + i)));
     put(d, hn::Mul(scale, q), out + i);
@@ -44,7 +44,7 @@ template <class D, typename Out>
 HWY_INLINE void convert_block(D d, const BlockQ4_0& block, Out* out) {
   const hn::Rebind<std::int32_t, D> di;
   const hn::Rebind<std::uint8_t, D> d8;
-  const auto scale = hn::Set(d, static_cast<float>(block.d));
+  const auto scale = hn::Set(d, float{block.d});
   const auto eight = hn::Set(di, 8);
   for (std::size_t i = 0; i < kQuantBlock / 2; i += hn::Lanes(d)) {
     const auto both = hn::PromoteTo(di, hn::LoadU(d8, block.q + i));
@@ -59,7 +59,7 @@ template <class D, typename Out>
 HWY_INLINE void convert_block(D d, const BlockQ4_1& block, Out* out) {
   const hn::Rebind<std::int32_t, D> di;
   const hn::Rebind<std::uint8_t, D> d8;
-  const auto scale = hn::Set(d, static_cast<float>(block.d)), min = hn::Set(d, static_cast<float>(block.m));
+  const auto scale = hn::Set(d, float{block.d}), min = hn::Set(d, float{block.m});
   for (std::size_t i = 0; i < kQuantBlock / 2; i += hn::Lanes(d)) {
     const auto both = hn::PromoteTo(di, hn::LoadU(d8, block.q + i));
     const auto low = hn::ConvertTo(d, hn::And(both, hn::Set(di, 15)));
@@ -80,7 +80,7 @@ template <class D, typename Block, typename Out>
 HWY_INLINE void convert_codes(D d, const std::byte* row, std::int64_t k, Out* out) {
   const hn::Rebind<std::int32_t, D> di;
   const hn::Rebind<std::int8_t, D> d8;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t lanes = hn::Lanes(d);
   Codes codes;
   for (std::int64_t at = 0; at < k; at += kSuperBlock) {
     const std::int64_t n = unpack_run(reinterpret_cast<const Block*>(row), at, k, codes);
@@ -111,7 +111,7 @@ HWY_INLINE hn::Vec<D> get(D d, const f16* from) {
 template <class D, typename In, typename Out>
 HWY_INLINE void convert_floats(D d, const std::byte* row, std::int64_t k, Out* out) {
   const auto* in = reinterpret_cast<const In*>(row);
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t lanes = hn::Lanes(d);
   std::int64_t j = 0;
   for (; j + lanes <= k; j += lanes) put(d, get(d, in + j), out + j);
   for (; j < k; ++j) out[j] = Out(static_cast<float>(in[j]));

@@ -14,6 +14,7 @@
 #include "src/server/api/api_error.h"
 #include "src/server/api/completion_json.h"
 #include "src/server/api/completion_reply.h"
+#include "src/server/api/request_fields.h"
 #include "src/server/api/tagged_writer.h"
 #include "src/server/api/token_json.h"
 #include "src/server/page/page.h"
@@ -294,10 +295,19 @@ void Api::complete(const HttpRequest& request, Writer writer, bool is_chat) {
 
 // ---- text and tokens
 
+constexpr std::string_view kTokenizeFields[] = {
+    "model",       "prompt",   "content", "add_special_tokens", "add_special",          "parse_special",
+    "with_pieces", "messages", "tools",   "tool_choice",        "chat_template_kwargs", "add_generation_prompt"};
+constexpr std::string_view kDetokenizeFields[] = {"model", "tokens", "show_special"};
+constexpr std::string_view kTemplateFields[] = {
+    "model", "messages", "tools", "tool_choice", "chat_template_kwargs", "add_generation_prompt"};
+constexpr std::string_view kSlotFields[] = {"filename"};
+
 void Api::tokenize(const HttpRequest& request, Writer writer) {
   with_body(request, std::move(writer), [this](const Body& whole, Writer w) -> std::function<void()> {
     const TextSide& text = *loop_.model().text;
     const JsonRef& body = whole.json;
+    expect_fields(body, kTokenizeFields);
     std::vector<TokenId> tokens;
     if (body.find("messages")) {
       tokens = chat_prompt(text, parse_conversation(body, whole.text));
@@ -322,6 +332,7 @@ void Api::detokenize(const HttpRequest& request, Writer writer) {
   with_body(request, std::move(writer), [this](const Body& whole, Writer w) -> std::function<void()> {
     const TextSide& text = *loop_.model().text;
     const JsonRef& body = whole.json;
+    expect_fields(body, kDetokenizeFields);
     const std::string words = text.tokenizer->decode(parse_tokens(body.at("tokens"), text.info.vocabulary),
                                                      body.boolean("show_special", false));
     OrderedJson json;
@@ -334,6 +345,7 @@ void Api::detokenize(const HttpRequest& request, Writer writer) {
 void Api::apply_template(const HttpRequest& request, Writer writer) {
   with_body(request, std::move(writer), [this](const Body& body, Writer w) -> std::function<void()> {
     const TextSide& text = *loop_.model().text;
+    expect_fields(body.json, kTemplateFields);
     const std::vector<TokenId> tokens = chat_prompt(text, parse_conversation(body.json, body.text));
     OrderedJson json;
     json["prompt"] = text.tokenizer->decode(tokens, true);
@@ -370,6 +382,7 @@ void Api::slot_action(const HttpRequest& request, Writer writer) {
     });
   }
   with_body(request, std::move(writer), [this, action, slot](const Body& body, Writer w) -> std::function<void()> {
+    expect_fields(body.json, kSlotFields);
     return [this, action, slot, name = body.json.at("filename").string(), w] {
       executors_.files([this, action, slot, name, w] {
         const auto act = [&](OrderedJson& json) {

@@ -233,7 +233,7 @@ void truncate_prompt(const JsonRef& body, std::int64_t context, std::vector<Toke
   const auto most = body.find("truncate_prompt_tokens");
   if (!most) return;
   const std::size_t n = int_in(*most, 1, context);
-  if (prompt.size() > n) prompt.erase(prompt.begin(), prompt.end() - static_cast<std::ptrdiff_t>(n));
+  if (prompt.size() > n) prompt.erase(prompt.begin(), prompt.end() - n);
 }
 
 std::vector<TokenId> encode_prompt(const std::string& text, const JsonRef& body, const RequestContext& context) {

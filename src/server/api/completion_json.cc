@@ -20,7 +20,7 @@ std::string token_name(const Tokenizer& tokenizer, TokenId id) {
   std::string bytes = tokenizer.token_bytes(id, true);
   if (find_invalid_utf8(bytes) == kValidUtf8) return bytes;
   std::string name = "bytes:";
-  for (const char c : bytes) name += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  for (const unsigned char c : bytes) name += fmt::format("\\x{:02x}", c);
   return name;
 }
 
@@ -30,7 +30,7 @@ OrderedJson chat_token(const Tokenizer& tokenizer, TokenId id, float logprob) {
   json["token"] = bytes;  // json_text() replaces what is no character
   json["logprob"] = written(logprob);
   json["bytes"] = OrderedJson::array();
-  for (const char c : bytes) json["bytes"].push_back(static_cast<unsigned char>(c));
+  for (const unsigned char c : bytes) json["bytes"].push_back(c);
   return json;
 }
 
@@ -134,7 +134,7 @@ OrderedJson retrieval_json(const AnswerSummary& summary, std::string_view method
 }
 
 std::size_t count_characters(std::string_view text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
+  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; });
 }
 
 }  // namespace mneme::server

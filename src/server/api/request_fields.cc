@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "src/server/api/api_error.h"
@@ -185,39 +186,47 @@ bool read_here(const ReadField& field, bool chat) {
   return field.endpoint == Endpoint::kBoth || (field.endpoint == Endpoint::kChat) == chat;
 }
 
-// The field read here that is most like `name`; empty: none is at all.
-std::string_view most_like(std::string_view name, bool chat) {
+// The one of the names that is most like `name`; empty: none is at all.
+std::string_view most_like(std::string_view name, std::span<const std::string_view> names) {
   std::string_view best;
   std::size_t least = std::max<std::size_t>(name.size() / 3, 1) + 1;
-  for (const ReadField& field : kRead) {
-    if (!read_here(field, chat)) continue;
-    const std::size_t d = edit_distance(name, field.name);
+  for (const std::string_view known : names) {
+    const std::size_t d = edit_distance(name, known);
     if (d >= least) continue;
     least = d;
-    best = field.name;
+    best = known;
   }
   return best;
 }
 
-[[noreturn]] void unknown(const std::string& key, bool chat) {
+std::vector<std::string_view> names_of(bool chat) {
+  std::vector<std::string_view> names;
+  for (const ReadField& field : kRead)
+    if (read_here(field, chat)) names.push_back(field.name);
+  return names;
+}
+
+[[noreturn]] void unknown(const std::string& key, std::span<const std::string_view> names) {
   const std::string shown = key.substr(0, 60);
-  const std::string_view like = key.size() > 60 ? std::string_view() : most_like(key, chat);
+  const std::string_view like = key.size() > 60 ? std::string_view() : most_like(key, names);
   throw ApiError(400,
                  like.empty() ? fmt::format("unknown field \"{}\"", shown)
                               : fmt::format("unknown field \"{}\": did you mean \"{}\"?", shown, like),
                  shown, "unknown_parameter");
 }
 
-void check_field(const std::string& key, const Json& value, bool chat) {
+// A field that an endpoint with these names does not read; `elsewhere` is said of those that others read.
+void check_field(const std::string& key, const Json& value, std::span<const std::string_view> names,
+                 std::string_view elsewhere) {
   const auto* read = std::find_if(std::begin(kRead), std::end(kRead), [&](const auto& f) { return f.name == key; });
-  if (read != std::end(kRead) && read_here(*read, chat)) return;
+  if (std::find(names.begin(), names.end(), key) != names.end()) return;
   if (std::find(std::begin(kWithoutEffect), std::end(kWithoutEffect), key) != std::end(kWithoutEffect)) return;
   const auto* refused =
       std::find_if(std::begin(kRefused), std::end(kRefused), [&](const auto& f) { return f.name == key; });
   const bool known = refused != std::end(kRefused) || read != std::end(kRead);
-  if (!known) unknown(key, chat);
+  if (!known) unknown(key, names);
   if (refused == std::end(kRefused)) {
-    if (asks_for_something(value)) unsupported(key, chat ? "only in completions" : "only in chats");
+    if (asks_for_something(value)) unsupported(key, elsewhere);
     return;
   }
   const Json neutral = Json::parse(refused->neutral);
@@ -239,7 +248,14 @@ bool is_given(const JsonRef& body, std::string_view key) {
 }
 
 void check_fields(const JsonRef& body, bool chat) {
-  for (const auto& [key, value] : body.value().items()) check_field(key, value, chat);
+  const std::vector<std::string_view> names = names_of(chat);
+  const std::string_view elsewhere = chat ? "only in completions" : "only in chats";
+  for (const auto& [key, value] : body.value().items()) check_field(key, value, names, elsewhere);
+}
+
+void expect_fields(const JsonRef& body, std::span<const std::string_view> names) {
+  if (!body.is_object()) body.wrong("an object");
+  for (const auto& [key, value] : body.value().items()) check_field(key, value, names, "only in chats and completions");
 }
 
 }  // namespace mneme::server

@@ -1,6 +1,9 @@
-// The names that a completion or chat request may have. Everything else is refused: a field that is ignored changes the
-// answer without a word, and a typo is the most frequent case.
+// The names that the body of a request may have. Everything else is refused: a field that is ignored changes the answer
+// without a word, and a typo is the most frequent case.
 #pragma once
+
+#include <span>
+#include <string_view>
 
 #include "src/formats/json.h"
 
@@ -13,6 +16,11 @@ namespace mneme::server {
 // Requires  `body` is an object.
 // Errors    ApiError 400, param: the field. An unknown name is answered with the known one that is most like it.
 void check_fields(const JsonRef& body, bool chat);
+
+// The same for an endpoint that reads these names alone (/tokenize).
+//
+// Errors    ApiError 400, as above; kFormat where `body` is no object.
+void expect_fields(const JsonRef& body, std::span<const std::string_view> names);
 
 // The field is there, and its value asks for something: it is not null, false, 0, "" or empty.
 bool is_given(const JsonRef& body, std::string_view key);

@@ -16,7 +16,7 @@ std::string piece_json(const Tokenizer& tokenizer, TokenId id) {
   const std::string bytes = tokenizer.token_bytes(id, true);
   if (find_invalid_utf8(bytes) == kValidUtf8) return json_string(bytes);
   std::string list = "[";
-  for (const char c : bytes) fmt::format_to(std::back_inserter(list), "{},", static_cast<unsigned char>(c));
+  for (const unsigned char c : bytes) fmt::format_to(std::back_inserter(list), "{},", c);
   list.back() = ']';
   return list;
 }

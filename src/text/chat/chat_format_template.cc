@@ -47,7 +47,7 @@ std::size_t end_mark(const Tokenizer& tokenizer, const jinja::Text& text, std::s
   const std::size_t mark = text.view().find_first_not_of(" \n", from);
   if (mark == std::string_view::npos) return from;
   for (std::size_t end = mark + 1; end <= text.size() && end - mark <= 64; ++end) {
-    if (end < text.size() && (static_cast<unsigned char>(text.view()[end]) & 0xC0) == 0x80) continue;
+    if (end < text.size() && (text.view()[end] & 0xC0) == 0x80) continue;
     if (text.view()[end - 1] != '>' && text.view()[end - 1] != ']') continue;
     const auto ids = encode_rendered(tokenizer, text, mark, end, true);
     if (ids.size() == 1 && tokenizer.is_end(ids[0])) return end;

@@ -316,8 +316,8 @@ void JsonMatcher::key(Thread t, std::uint8_t byte, Threads& to) const {
     if (open == 0) return;
     if (backslash) {
       bool some = false;
-      for (const char c : {'"', '\\', '/', '\b', '\f', '\n', '\r', '\t'}) {
-        const std::int32_t child = n.names.child(f.at, static_cast<std::uint8_t>(c));
+      for (const unsigned char c : {'"', '\\', '/', '\b', '\f', '\n', '\r', '\t'}) {
+        const std::int32_t child = n.names.child(f.at, c);
         some = some || (child >= 0 && (n.names.node(child).below & open) != 0);
       }
       if (!some) return;

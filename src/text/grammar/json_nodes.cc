@@ -33,8 +33,8 @@ void ByteTree::add(std::string_view text, std::int32_t index) {
   std::int32_t at = 0;
   const std::uint64_t bit = index < 64 ? std::uint64_t{1} << index : 0;
   nodes_[0].below |= bit;
-  for (const char c : text) {
-    std::int32_t next = child(at, static_cast<std::uint8_t>(c));
+  for (const unsigned char c : text) {
+    std::int32_t next = child(at, c);
     if (next < 0) {
       next = size32(nodes_);
       nodes_[at].children.emplace(static_cast<std::uint8_t>(c), next);

@@ -8,14 +8,13 @@ namespace mneme {
 namespace {
 
 bool is_plain(std::string_view bytes) {
-  const bool escaped = std::any_of(
-      bytes.begin(), bytes.end(), [](char c) { return c == '"' || c == '\\' || static_cast<unsigned char>(c) < 0x20; });
+  const bool escaped =
+      std::any_of(bytes.begin(), bytes.end(), [](unsigned char c) { return c == '"' || c == '\\' || c < 0x20; });
   return !escaped && find_invalid_utf8(bytes) == kValidUtf8;
 }
 
 std::size_t characters(std::string_view bytes) {
-  return std::count_if(bytes.begin(), bytes.end(),
-                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+  return std::count_if(bytes.begin(), bytes.end(), [](char c) { return (c & 0xC0) != 0x80; });
 }
 
 }  // namespace

@@ -118,7 +118,7 @@ bool ByteBpe::append_piece(std::string_view piece, Call& call) const {
     }
   }
   call.symbols.clear();
-  for (const char c : piece) call.symbols.push_back(byte_symbols_[static_cast<std::uint8_t>(c)]);
+  for (const unsigned char c : piece) call.symbols.push_back(byte_symbols_[c]);
   merges_.reduce(call.symbols);
   bool known = true;
   for (const Symbol symbol : call.symbols) {

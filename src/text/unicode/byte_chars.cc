@@ -34,7 +34,7 @@ const Alphabet& alphabet() {
 
 std::string to_byte_chars(std::string_view bytes) {
   std::string out;
-  for (const char c : bytes) append_utf8(out, alphabet().of_byte[static_cast<std::uint8_t>(c)]);
+  for (const unsigned char c : bytes) append_utf8(out, alphabet().of_byte[c]);
   return out;
 }
 

@@ -23,7 +23,7 @@ const std::vector<CaseSpecial>& special_of(Case to) {
 // The character before `byte`; moves `byte` to its start. Requires  byte > 0.
 char32_t before(std::string_view text, std::size_t& byte) {
   do --byte;
-  while (byte > 0 && (static_cast<unsigned char>(text[byte]) & 0xC0) == 0x80);
+  while (byte > 0 && (text[byte] & 0xC0) == 0x80);
   return utf8_step(text.substr(byte)).code_point;
 }
 

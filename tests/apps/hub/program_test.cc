@@ -132,7 +132,11 @@ TEST_F(HubProgram, BadInput) {
     EXPECT_EQ(o.code, 2) << arguments[0];
     EXPECT_THAT(o.err, HasSubstr("OWNER/NAME[:QUANT]")) << arguments[0];
   }
-  Outcome o = cli_test::run_program(command({"run", "-hf", "acme/tiny", "-m", MNEME_MODEL_FILE, "-p", "x"}));
+  // The name is looked at before the prompt, which may come from a person or take long.
+  Outcome o = cli_test::run_program(command({"run", "-hf", "tiny", "-f", "/nothing/here"}));
+  EXPECT_EQ(o.code, 2);
+  EXPECT_THAT(o.err, HasSubstr("OWNER/NAME[:QUANT]"));
+  o = cli_test::run_program(command({"run", "-hf", "acme/tiny", "-m", MNEME_MODEL_FILE, "-p", "x"}));
   EXPECT_EQ(o.code, 2);
   EXPECT_THAT(o.err, HasSubstr("--model and -hf"));
   o = cli_test::run_program(command({"inspect"}));

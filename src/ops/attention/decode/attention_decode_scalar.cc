@@ -50,7 +50,7 @@ void attend_range_plain(std::span<const DecodePart> parts, const DecodeCursor& b
   DecodeCursor at = begin;
   while (n_tokens > 0) {
     const DecodePart& part = parts[at.part];
-    if (static_cast<std::size_t>(at.run) == part.runs.size()) {
+    if (at.run == std::ssize(part.runs)) {
       at = {at.part + 1, 0, 0, 0};
       continue;
     }

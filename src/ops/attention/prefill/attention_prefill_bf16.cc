@@ -157,7 +157,7 @@ MNEME_TARGET void softmax(int n_tokens, const float* high, const QueryTile& quer
 // Values of the tile as pairs of tokens: [ceil(n / 2)][D]. With kMasked, returns whether one is infinite or NaN.
 template <bool kMasked>
 MNEME_TARGET bool interleave_values(const KeyTile& tile, std::int32_t head_dim, std::uint32_t* to) {
-  const std::size_t value_bytes = 2 * static_cast<std::size_t>(head_dim);
+  const std::size_t value_bytes = std::size_t{2} * head_dim;
   const __m256i exponent = _mm256_set1_epi16(0x7f80);
   __mmask16 bad = 0;
   for (int n = 0; n < tile.n; n += 2, to += head_dim) {

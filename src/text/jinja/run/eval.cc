@@ -191,8 +191,7 @@ Value Evaluator::call_macro(const Callable& callee, const Arguments& with, const
   const MacroCode& code = *callee.macro;
   const std::size_t n = code.parameters.size();
   ScopePtr scope = inner(callee.scope);
-  std::vector<Value> extra(with.positional.begin() + static_cast<std::ptrdiff_t>(std::min(n, with.positional.size())),
-                           with.positional.end());
+  std::vector<Value> extra(with.positional.begin() + std::min(n, with.positional.size()), with.positional.end());
   if (!extra.empty() && !code.uses_varargs) run_->error("macro '{}' takes not more than {} arguments", code.name, n);
   std::vector<std::pair<Value, Value>> others;
   for (const auto& [key, value] : with.named) {

@@ -71,7 +71,7 @@ Value filter_indent(Run& run, const Value& v, const Arguments& a) {
   } else {
     const std::int64_t width = p.has(0) ? expect_integer(run, p.at(0), "indent") : 4;
     if (width > 10'000) run.error("indent: wider than 10000");
-    indention = Text(std::string(static_cast<std::size_t>(std::max<std::int64_t>(width, 0)), ' '));
+    indention = Text(std::string(std::max<std::int64_t>(width, 0), ' '));
   }
   const Value lines = split_lines(run, text, false);
   // Python appends a line end before it splits, so that the last line end of a text is kept.
@@ -108,7 +108,7 @@ Value filter_tojson(Run& run, const Value& v, const Arguments& a) {
     } else {
       const std::int64_t width = expect_integer(run, *indent, "indent");
       if (width > 1000) run.error("tojson: an indent of more than 1000");
-      style.indent = std::string(static_cast<std::size_t>(std::max<std::int64_t>(width, 0)), ' ');
+      style.indent = std::string(std::max<std::int64_t>(width, 0), ' ');
     }
   }
   if (const Value* separators = p.something(2)) {

@@ -240,7 +240,7 @@ Value filter_select(Run& run, const Value& v, const Arguments& a, bool by_attrib
   const bool named = a.positional.size() > test;
   const Text name = named ? expect_text(run, a.positional[test], "select") : Text();
   Arguments rest;
-  if (named) rest = {{a.positional.begin() + static_cast<std::ptrdiff_t>(test) + 1, a.positional.end()}, a.named};
+  if (named) rest = {{a.positional.begin() + test + 1, a.positional.end()}, a.named};
   std::vector<Value> out;
   for_each(run, v, [&](const Value& x) {
     const Value asked = getter(x);

@@ -152,7 +152,7 @@ Text strip(Run& run, const Text& text, const Value* characters, bool left, bool 
   while (left && begin < end && goes(begin)) begin += character_length(bytes.substr(begin));
   while (right && begin < end) {
     std::size_t at = end - 1;
-    while (at > begin && (static_cast<unsigned char>(bytes[at]) & 0xC0) == 0x80) --at;
+    while (at > begin && (bytes[at] & 0xC0) == 0x80) --at;
     if (!goes(at)) break;
     end = at;
   }

@@ -35,10 +35,10 @@ class Run {
   int line() const { return line_; }
   // Errors  kRequest: the limit is reached.
   void spend_work(std::size_t n) {
-    if ((work_ -= static_cast<std::int64_t>(n)) < 0) error("the template takes too many steps");
+    if ((work_ -= n) < 0) error("the template takes too many steps");
   }
   void spend_memory(std::size_t bytes) {
-    if ((memory_ -= static_cast<std::int64_t>(bytes)) < 0) error("the template makes too much text");
+    if ((memory_ -= bytes) < 0) error("the template makes too much text");
   }
 
   // Throws kRequest: "chat template, line 3: ...".

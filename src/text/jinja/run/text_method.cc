@@ -16,7 +16,7 @@ using unicode::Case;
 std::size_t last_character(std::string_view text) {
   std::size_t at = text.size();
   do --at;
-  while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80);
+  while (at > 0 && (text[at] & 0xC0) == 0x80);
   return at;
 }
 

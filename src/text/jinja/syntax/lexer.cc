@@ -54,8 +54,7 @@ class Lexer {
   bool here(std::string_view s) const { return text_.substr(at_, s.size()) == s; }
   void push(TokenKind kind, std::string text) { tokens_.push_back({kind, std::move(text), line_}); }
   void advance(std::size_t to) {
-    line_ += static_cast<int>(std::count(text_.begin() + static_cast<std::ptrdiff_t>(at_),
-                                         text_.begin() + static_cast<std::ptrdiff_t>(to), '\n'));
+    line_ += static_cast<int>(std::count(text_.begin() + at_, text_.begin() + to, '\n'));
     line_begins_ = to > at_ && text_[to - 1] == '\n';
     at_ = to;
   }

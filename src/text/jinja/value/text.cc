@@ -61,7 +61,7 @@ Text slice(Run& run, const Text& text, std::size_t begin, std::size_t end) {
 }
 
 std::size_t count_characters(std::string_view text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
 }
 
 std::size_t character_length(std::string_view text) {
@@ -80,7 +80,7 @@ char32_t character_at(std::string_view text, std::size_t byte) {
   const std::size_t n = character_length(text.substr(byte));
   const unsigned char lead = text[byte];
   char32_t code = n == 1 ? lead : lead & (0x7Fu >> n);
-  for (std::size_t i = 1; i < n; ++i) code = (code << 6) | (static_cast<unsigned char>(text[byte + i]) & 0x3Fu);
+  for (std::size_t i = 1; i < n; ++i) code = (code << 6) | (text[byte + i] & 0x3Fu);
   return code;
 }
 

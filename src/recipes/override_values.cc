@@ -1,0 +1,185 @@
+#include "src/recipes/override_values.h"
+
+namespace mneme::overrides {
+
+void bad_value(std::string_view key, std::string_view value, std::string_view expected) {
+  fail(ErrorKind::kOption, "--kv {}={}: expected {}", key, value, expected);
+}
+
+DecodeStage& stage_of(Recipe& r, std::string_view key) {
+  if (!r.decode)
+    fail(ErrorKind::kOption, "--kv {}: the method '{}' selects nothing, so it has no such block", key, r.name);
+  return *r.decode;
+}
+
+PrefillWindow& window_of(Recipe& r, std::string_view key) {
+  if (!r.prefill_window)
+    fail(ErrorKind::kOption, "--kv {}: '{}' has no such block here; it needs prefill=window:N", key, r.name);
+  return *r.prefill_window;
+}
+
+bool selects_in_prefill(const Recipe& r) {
+  return r.prefill_window && r.decode;
+}
+
+std::vector<std::int32_t> parse_layers(std::string_view key, std::string_view value) {
+  std::vector<std::int32_t> layers;
+  if (value == "none") return layers;
+  while (!value.empty()) {
+    const std::size_t plus = value.find('+');
+    layers.push_back(parse_number<std::int32_t>(key, value.substr(0, plus), 0, 100000));
+    value = plus == std::string_view::npos ? std::string_view() : value.substr(plus + 1);
+  }
+  std::sort(layers.begin(), layers.end());
+  layers.erase(std::unique(layers.begin(), layers.end()), layers.end());
+  return layers;
+}
+
+Unit parse_unit(std::string_view key, std::string_view value) {
+  if (value == "token") return TokenUnit{};
+  if (value.starts_with("page:")) return PageUnit{parse_number<std::int32_t>(key, value.substr(5), 1, 4096)};
+  if (value.starts_with("cluster:")) return ClusterUnit{parse_number<std::int32_t>(key, value.substr(8), 1, 4096)};
+  bad_value(key, value, "token, page:N or cluster:N");
+}
+
+void set_units(std::string_view key, std::string_view value, Units& units) {
+  const Unit unit = parse_unit(key, value);
+  const auto* wanted = std::get_if<ClusterUnit>(&unit);
+  auto* clusters = std::get_if<ClusterUnit>(&units.prompt);
+  if (wanted == nullptr) {
+    units = Units(unit, unit);
+  } else if (clusters != nullptr) {
+    clusters->tokens = wanted->tokens;
+  } else {
+    units = Units(unit, SegmentUnit{});
+  }
+}
+
+std::string print_unit(const Unit& unit) {
+  if (const auto* page = std::get_if<PageUnit>(&unit)) return fmt::format("page:{}", page->tokens);
+  if (const auto* clusters = std::get_if<ClusterUnit>(&unit)) return fmt::format("cluster:{}", clusters->tokens);
+  return "token";
+}
+
+SegmentUnit parse_segments(std::string_view key, std::string_view value) {
+  const std::size_t dash = value.find('-');
+  if (dash == std::string_view::npos) bad_value(key, value, "SMALLEST-LARGEST tokens, 8-64");
+  return {parse_number<std::int32_t>(key, value.substr(0, dash), 1, 4096),
+          parse_number<std::int32_t>(key, value.substr(dash + 1), 1, 4096)};
+}
+
+Index parse_index(std::string_view key, std::string_view value) {
+  if (value == "none") return NoIndex{};
+  if (value == "keys") return RawKeys{};
+  if (value == "box") return Box{BoxKind::kMinMax};
+  if (value == "cuboid") return Box{BoxKind::kCuboidMean};
+  if (value == "one_bit") return OneBit{};
+  if (value == "representative") return Representative{};
+  if (value == "centroid") return Centroid{};
+  bad_value(key, value, "one of none, keys, box, cuboid, one_bit, representative, centroid");
+}
+
+std::string print_index(const Index& index) {
+  if (std::holds_alternative<NoIndex>(index)) return "none";
+  if (std::holds_alternative<RawKeys>(index)) return "keys";
+  if (const Box* box = std::get_if<Box>(&index)) return box->kind == BoxKind::kMinMax ? "box" : "cuboid";
+  if (std::holds_alternative<Centroid>(index)) return "centroid";
+  return std::holds_alternative<OneBit>(index) ? "one_bit" : "representative";
+}
+
+DropStage& drop_of(Recipe& r, std::string_view key) {
+  if (!r.prefill_end)
+    fail(ErrorKind::kOption, "--kv {}: the method '{}' drops nothing, so it has no such block", key, r.name);
+  return *r.prefill_end;
+}
+
+NormBudget& norm_of(Recipe& r, std::string_view key) {
+  if (!r.norm) fail(ErrorKind::kOption, "--kv {}: '{}' has no such block here; it needs budget=norm", key, r.name);
+  return *r.norm;
+}
+
+MassRows parse_rows(std::string_view key, std::string_view value) {
+  if (value == "all") return AllRows{};
+  return LastRows{parse_number<std::int32_t>(key, value, 1, 1024)};
+}
+
+void set_smooth(DropStage& stage, std::string_view key, std::string_view value) {
+  if (value == "none") {
+    stage.smooth = 1;
+    stage.smooth_by = SmoothBy::kMean;
+  } else if (value.starts_with("mean:") || value.starts_with("max:")) {
+    const std::size_t colon = value.find(':');
+    stage.smooth = parse_number<std::int32_t>(key, value.substr(colon + 1), 1, 1023);
+    stage.smooth_by = value.starts_with("max:") ? SmoothBy::kMax : SmoothBy::kMean;
+  } else {
+    bad_value(key, value, "none, mean:N or max:N");
+  }
+}
+
+Speculative& speculative_of(Recipe& r, std::string_view key, std::string_view needed) {
+  return block_of<Speculative>(stage_of(r, key).schedule, r, key, needed);
+}
+
+CosineGate& gate_of(Recipe& r, std::string_view key) {
+  if (auto* boundary = std::get_if<Boundary>(&stage_of(r, key).schedule)) return boundary->gate;
+  constexpr std::string_view kNeeded = "schedule=speculative with gate=cosine, or schedule=boundary";
+  return block_of<CosineGate>(speculative_of(r, key, kNeeded).gate, r, key, kNeeded);
+}
+
+const CosineGate* gate_of(const Recipe& r) {
+  if (!r.decode) return nullptr;
+  if (const auto* boundary = std::get_if<Boundary>(&r.decode->schedule)) return &boundary->gate;
+  const auto* speculative = std::get_if<Speculative>(&r.decode->schedule);
+  return speculative == nullptr ? nullptr : std::get_if<CosineGate>(&speculative->gate);
+}
+
+const MassGate* mass_gate_of(const Recipe& r) {
+  const auto* speculative = r.decode ? std::get_if<Speculative>(&r.decode->schedule) : nullptr;
+  return speculative == nullptr ? nullptr : std::get_if<MassGate>(&speculative->gate);
+}
+
+void set_gate(Recipe& r, std::string_view key, std::string_view value) {
+  if (value != "cosine" && value != "mass") bad_value(key, value, "cosine or mass");
+  if (value == "cosine" && gate_of(r) != nullptr) return;
+  auto& gate =
+      speculative_of(r, key, value == "mass" ? "schedule=speculative" : "schedule=speculative or boundary").gate;
+  if (value == "cosine") {
+    gate = CosineGate{};
+  } else if (!std::holds_alternative<MassGate>(gate)) {
+    gate = MassGate{};
+  }
+}
+
+const Boundary* boundary_of(const Recipe& r) {
+  return r.decode ? std::get_if<Boundary>(&r.decode->schedule) : nullptr;
+}
+
+Boundary& boundary_of(Recipe& r, std::string_view key) {
+  return block_of<Boundary>(stage_of(r, key).schedule, r, key, "schedule=boundary");
+}
+
+const ClusterUnit* clusters_of(const Recipe& r) {
+  return r.decode ? std::get_if<ClusterUnit>(&r.decode->units.prompt) : nullptr;
+}
+
+ClusterUnit& clusters_of(Recipe& r, std::string_view key) {
+  return block_of<ClusterUnit>(stage_of(r, key).units.prompt, r, key, "unit=cluster:N");
+}
+
+void parse_schedule(std::string_view key, std::string_view value, Schedule& schedule) {
+  if (value == "every_step") return set_schedule<EveryStep>(schedule);
+  if (value == "speculative") return set_schedule<Speculative>(schedule);
+  if (value == "boundary") return set_schedule<Boundary>(schedule);
+  bad_value(key, value, "every_step, speculative or boundary");
+}
+
+std::string print_schedule(const Schedule& schedule) {
+  if (std::holds_alternative<EveryStep>(schedule)) return "every_step";
+  return std::holds_alternative<Speculative>(schedule) ? "speculative" : "boundary";
+}
+
+const OneBit* one_bit_of(const Recipe& r) {
+  return r.decode ? std::get_if<OneBit>(&r.decode->index) : nullptr;
+}
+
+}  // namespace mneme::overrides
