@@ -11,6 +11,7 @@
 #include "src/engine/kv_plan.h"
 #include "src/engine/memory_limit.h"
 #include "src/model/cuda/forward.h"
+#include "src/recipes/blocks/cpu_blocks.h"
 
 namespace mneme {
 namespace {
@@ -74,6 +75,9 @@ class CudaPass final : public ForwardPass {
     return sampled_;
   }
   void expect_method(const Plan& plan, std::span<const Plan* const> others) const override {
+    if (const char* block = cpu_block(plan))
+      fail(ErrorKind::kUnsupported, "KV method {} on device cuda: {} runs with --device cpu alone", plan.recipe.name,
+           block);
     CudaForward::expect_method(plan, others);
   }
   void expect_question(const Plan& plan) const override { CudaForward::expect_question(plan); }

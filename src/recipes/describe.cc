@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "src/recipes/blocks/paper_forms.h"
 #include "src/recipes/compile.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
@@ -49,6 +50,14 @@ std::string settings_table() {
   return out;
 }
 
+std::string forms_table() {
+  std::string out = "| name | is | of |\n|---|---|---|\n";
+  for (const PaperForm& form : paper_forms())
+    out += fmt::format("| `{}` | `{}{}{}` | {} |\n", form.name, form.method, form.overrides.empty() ? "" : ":",
+                       form.overrides, cell(form.where));
+  return out;
+}
+
 std::string keys_table() {
   std::string out = "| key | values | meaning |\n|---|---|---|\n";
   for (const OverrideKey& key : override_keys())
@@ -85,9 +94,10 @@ std::string combinations_table() {
 
 std::string methods_markdown() {
   return fmt::format(
-      "### Methods\n\n{}\n### Their settings\n\n{}\n### What `--kv KEY=VALUE,...` may override\n\n{}\n### What "
+      "### Methods\n\n{}\n### Forms of papers\n\n{}\n### Their settings\n\n{}\n### What `--kv KEY=VALUE,...` may "
+      "override\n\n{}\n### What "
       "combines\n\n{}",
-      recipes_table(), settings_table(), keys_table(), combinations_table());
+      recipes_table(), forms_table(), settings_table(), keys_table(), combinations_table());
 }
 
 }  // namespace mneme
