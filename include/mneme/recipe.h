@@ -345,7 +345,7 @@ struct DecodeStage {
   Pool pool = Pool::kMeanS;
   Alpha alpha = Alpha::kInvSqrtD;
   SelectScope select = SelectScope::kKvHead;
-  // Units that a step may bring in; the others that are attended stay from the step before, and those that score least
+  // New units that a step may attend; the others that are attended stay from the step before, and those that score least
   // make room. 0: every step attends its own best units.   Source  ArkVale (Chen et al. 2024), its code.
   std::int32_t hold = 0;
   Domain domain = Domain::kCandidates;  // where the pool or the gate takes a softmax

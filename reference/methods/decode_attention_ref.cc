@@ -330,7 +330,7 @@ ReferenceLayer::Selection ReferenceLayer::decide(const SequenceCache& cache, con
   return head.reselected ? select(cache, region, s, probe) : ready_[s];
 }
 
-// What stays of a selection where a step brings in `hold` units at most: as scores that order the others behind them.
+// What stays of a selection where a step attends `hold` new units at most: as scores that order the others behind them.
 void ReferenceLayer::hold(std::int32_t n, std::int32_t s, std::size_t n_units, Selection& selection) {
   held_.resize(plan_->selection_heads());
   Held& held = held_[s];

@@ -1,4 +1,4 @@
-// Mneme: pages by centroids of their keys, selected a step ahead, corrected where what is missing weighs too much.
+// Mneme: pages by centroids of their keys, selected one step ahead, corrected where what is missing weighs too much.
 // Source   this project: docs/design/selector.md.
 #include "src/recipes/recipes.h"
 

@@ -622,7 +622,8 @@ const std::array kKeys = {
         [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).select = parse_name(k, v, kSelects); },
         [](const Recipe& r) { return r.decode ? print_name(r.decode->select, kSelects) : ""; }},
     Key{{"hold", "units",
-         "that a step brings in at most; the others stay from the step before until better ones need their room; 0: "
+         "new ones that a step attends at most; the others stay from the step before until better ones need their "
+         "room; 0: "
          "every step attends its own best"},
         [](Recipe& r, std::string_view k, std::string_view v) {
           stage_of(r, k).hold = parse_number<std::int32_t>(k, v, 0, kMaxTokens);

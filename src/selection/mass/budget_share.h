@@ -17,7 +17,7 @@ struct LayerPlace {
 // Tokens that a layer keeps of n, the last `recent` included, with `budget` a layer on average: from hi in the first
 // layer to lo in the last in equal steps, hi + lo = 2 b, lo = b / beta of b = budget - recent ranked tokens; all
 // divisions rounded down. Up to 2 b tokens every layer keeps the budget.
-// Source  PyramidKV (Cai et al. 2024), pyramidkv_utils.py. Requires  beta >= 1.
+// Source  PyramidKV (Cai et al. 2024), its code. Requires  beta >= 1.
 std::int32_t pyramid_keep(const PyramidShare& share, std::int32_t budget, std::int32_t recent, std::int32_t n,
                           const LayerPlace& place);
 
@@ -25,7 +25,7 @@ std::int32_t pyramid_keep(const PyramidShare& share, std::int32_t budget, std::i
 // head m, which keeps round((1 - floor) c_m + [floor b]), half to even; exact: the [floor b] best of every head, then
 // the largest of the others, heads * b in all.
 //   scores  by head: of the tokens that are ranked
-// Ties  the later token, and between heads the later head.   Source  Ada-KV (Feng et al. 2024), monkeypatch.py; exact:
+// Ties  the later token, and between heads the later head.   Source  Ada-KV (Feng et al. 2024), its code; exact:
 // kvpress.
 std::vector<std::int32_t> head_keeps(const HeadShare& share, std::span<const std::span<const float>> scores,
                                      std::int32_t b);
