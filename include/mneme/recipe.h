@@ -50,6 +50,7 @@ struct ClusterUnit {
 // Tokens of an answer from one boundary of the schedule to the next.
 struct SegmentUnit {
   std::int32_t smallest = 8, largest = 64;  // tokens
+  bool clustered = false;  // the tokens of a segment become clusters when it leaves the window, as a prompt's do
   bool operator==(const SegmentUnit&) const = default;
 };
 using Unit = std::variant<TokenUnit, PageUnit, ClusterUnit, SegmentUnit>;

@@ -117,7 +117,8 @@ PartitionRules partition_of(const Recipe& r) {
           .recent = r.recent,
           .block = clusters_of(*r.decode)->block,
           .smallest = segments.smallest,
-          .largest = segments.largest};
+          .largest = segments.largest,
+          .cluster_segments = segments.clustered};
 }
 
 void check_units(const Recipe& r, std::vector<std::string>& reasons) {

@@ -36,6 +36,7 @@ constexpr std::array kReferences = {Name{"previous", GateReference::kPrevious},
 constexpr std::array kLevels = {Name{"minmax", OneBitLevels::kMinMax}, Name{"meanabs", OneBitLevels::kMeanAbs}};
 constexpr std::array kAlphas = {Name{"inv_sqrt_d", Alpha::kInvSqrtD}, Name{"1", Alpha::kOne}};
 constexpr std::array kDomains = {Name{"candidates", Domain::kCandidates}, Name{"attention", Domain::kAttention}};
+constexpr std::array kAnswers = {Name{"segments", false}, Name{"clusters", true}};
 constexpr std::array kPageScores = {Name{"mean", PageScore::kMean}, Name{"lse", PageScore::kLogSumExp}};
 constexpr std::array kOpenGroups = {Name{"attend", false}, Name{"score", true}};
 constexpr std::array kSimilarities = {Name{"cosine", Similarity::kCosine}, Name{"dot", Similarity::kDot}};
@@ -380,7 +381,10 @@ const std::array kKeys = {
         [](const Recipe& r) { return r.decode ? print_unit(r.decode->units.prompt) : std::string(); }},
     Key{{"segment", "MIN-MAX", "tokens of a segment of an answer; with unit=cluster:N"},
         [](Recipe& r, std::string_view k, std::string_view v) {
-          block_of<SegmentUnit>(stage_of(r, k).units.output, r, k, "unit=cluster:N") = parse_segments(k, v);
+          auto& segments = block_of<SegmentUnit>(stage_of(r, k).units.output, r, k, "unit=cluster:N");
+          const bool clustered = segments.clustered;
+          segments = parse_segments(k, v);
+          segments.clustered = clustered;
         },
         [](const Recipe& r) {
           const auto* s = r.decode ? std::get_if<SegmentUnit>(&r.decode->units.output) : nullptr;
@@ -586,6 +590,16 @@ const std::array kKeys = {
         [](const Recipe& r) {
           const RandomScore* s = r.decode ? std::get_if<RandomScore>(&r.decode->score) : nullptr;
           return s == nullptr ? std::string() : std::to_string(s->seed);
+        }},
+    Key{{"answer", "segments | clusters",
+         "with unit=cluster:N: a segment of an answer is one unit, or clusters of its own when it leaves the window"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          block_of<SegmentUnit>(stage_of(r, k).units.output, r, k, "unit=cluster:N").clustered =
+              parse_name(k, v, kAnswers);
+        },
+        [](const Recipe& r) {
+          const auto* s = r.decode ? std::get_if<SegmentUnit>(&r.decode->units.output) : nullptr;
+          return s == nullptr ? std::string() : print_name(s->clustered, kAnswers);
         }},
     Key{{"page_score", "mean | lse", "index=one_bit: a page scores the mean or the log-sum-exp of its tokens"},
         [](Recipe& r, std::string_view k, std::string_view v) {

@@ -68,7 +68,7 @@ constexpr std::array kTable = {
               "the page that is being written is attended beside the window", arkvale},
     RecipeRow{"clusterkv", "clusters of the prompt by direction, by query head, at every step",
               "ClusterKV (Liu et al. 2024), section 4",
-              "an answer goes by segments of 80 tokens, not by clusters of every 320; keys are centred", clusterkv},
+              "every 320 tokens of an answer become clusters when they leave the window; keys are centred", clusterkv},
     RecipeRow{"infllm", "blocks for a whole layer, in windows of prefill too, by the mean of their most attended keys",
               "InfLLM (Xiao et al. 2024), and its code",
               "what left the window since the last one began is attended beside the budget in prefill", infllm},

@@ -85,8 +85,8 @@ constexpr Method kMethods[] = {
 constexpr Method kMoreMethods[] = {
     {"mneme", "unit=page:8,sink=8,recent=16,dense=1"},
     {"mneme", "unit=page:8,sink=8,recent=16,index=centroids:2,domain=attention,eps=0.1"},
-    {"mneme", "unit=page:8,sink=8,recent=16,index=sketch:4,schedule=every_step,pool=maxQK"},
-    {"mneme", "unit=page:8,sink=8,recent=16,index=moments,gate=cosine,pool=meanQ"},
+    {"mneme", "unit=page:8,sink=8,recent=16,index=sketch:4,schedule=every_step,domain=candidates,pool=maxQK"},
+    {"mneme", "unit=page:8,sink=8,recent=16,index=moments,gate=cosine,domain=candidates,pool=meanQ"},
     {"mneme", "unit=token,sink=3,recent=0,index=sketch:6,schedule=every_step,domain=attention"},
     {"mneme", "unit=page:16,sink=16,recent=16,index=centroids:16,pool=none,domain=attention,eps=0.3,dense=none"},
     {"oracle", "sink=3,recent=5,domain=attention"},
@@ -98,6 +98,7 @@ constexpr Method kMoreMethods[] = {
     {"oracle", "sink=3,recent=5,cutoff=top_p:0.5"},
     {"freekv", "unit=page:8,sink=8,recent=16,cutoff=top_p:0.9"},
     {"fier", "open_group=score,dense=none"},
+    {"clusterkv", "unit=cluster:4,block=64,sink=4,recent=24,segment=12-12,answer=clusters,dense=none"},
     {"fier", "unit=page:16,page_score=lse,dense=none"},
 };
 

@@ -50,6 +50,7 @@ TEST(CpuBlocks, AreNamedAndNothingElseIs) {
   EXPECT_STREQ(block("mneme:index=moments"), "index=moments");
   EXPECT_STREQ(block("oracle:domain=attention"), "domain=attention");
   EXPECT_STREQ(block("freekv:gate=mass,eps_of=attended"), "eps_of=attended");
+  EXPECT_STREQ(block("clusterkv"), "answer=clusters");
   EXPECT_STREQ(block("arkvale"), "select=layer");
   EXPECT_STREQ(block("quest:hold=4"), "hold=UNITS");
   EXPECT_STREQ(block("twilight"), "cutoff=top_p:P");

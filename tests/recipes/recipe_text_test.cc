@@ -69,6 +69,7 @@ const std::vector<std::pair<std::string_view, std::vector<std::string_view>>> kV
     {"domain", {"attention", "candidates"}},
     {"eps_of", {"attended", "domain"}},
     {"page_score", {"lse", "mean"}},
+    {"answer", {"clusters", "segments"}},
     {"open_group", {"score", "attend"}},
     {"similarity", {"dot", "cosine"}},
     {"question_in", {"all", "prefill"}},

@@ -8,6 +8,8 @@ const char* cpu_block_of(const DecodeStage& d) {
   if (std::holds_alternative<Sketch>(d.index)) return "index=sketch:R";
   if (std::holds_alternative<Moments>(d.index)) return "index=moments";
   if (d.domain != Domain::kCandidates) return "domain=attention";
+  const auto* segments = std::get_if<SegmentUnit>(&d.units.output);
+  if (segments != nullptr && segments->clustered) return "answer=clusters";
   if (d.select != SelectScope::kKvHead) return "select=layer";
   if (d.hold > 0) return "hold=UNITS";
   if (std::holds_alternative<TopP>(d.cutoff)) return "cutoff=top_p:P";
