@@ -17,6 +17,7 @@ set(MNEME_ROOMS
   src/ops/sampling          # tokens from logits on the device
   src/selection/region      # arithmetic of sinks, window, candidates and budget
   src/selection/index       # what is stored per unit to score it: boxes, 1-bit keys, centroids
+  src/selection/summary     # page summaries: centroids, sketches, moments
   src/selection/topk        # top-k by pages, tokens and lists
   src/selection/cluster     # k-means, clusters and segments
   src/selection/mass        # attention that tokens received; what a drop keeps

@@ -47,12 +47,13 @@ SimilarityObserver::SimilarityObserver(const MethodShape& shape, SimilarityOptio
   for (std::int32_t p : {8, 16, 32})
     cases_.push_back({fmt::format("box, pages of {}", p), make_box_index(BoxKind::kMinMax, p), p});
   for (std::int32_t p : {8, 16, 32})
-    cases_.push_back({fmt::format("1-bit scores, averaged over pages of {}", p),
-                      make_one_bit_index(OneBitLevels::kMinMax, 32, p), p});
+    cases_.push_back(
+        {fmt::format("1-bit scores, averaged over pages of {}", p), make_one_bit_index({.group = 32}, p), p});
   for (const auto& [levels, name] :
        {std::pair{OneBitLevels::kMinMax, "min-max"}, std::pair{OneBitLevels::kMeanAbs, "mean and mean deviation"}})
     for (std::int32_t g : {32, 128, 256})
-      cases_.push_back({fmt::format("1-bit keys, groups of {}, {}", g, name), make_one_bit_index(levels, g, 1), 1});
+      cases_.push_back({fmt::format("1-bit keys, groups of {}, {}", g, name),
+                        make_one_bit_index({.group = g, .levels = levels}, 1), 1});
   for (Case& c : cases_) c.found.resize(options_.budgets.size());
 }
 

@@ -18,7 +18,10 @@
 namespace mneme::cli {
 namespace {
 
-constexpr const char* kMethodHelp = "How answers attend: full, or a method that reads a part of the context";
+constexpr const char* kMethodHelp =
+    "How answers attend: full, a method that reads a part of the context, or auto: full, and mneme where the cache "
+    "lies "
+    "in the host's memory beside a device";
 constexpr const char* kGroup = "Keys and values";
 
 void add_all_but_method(CLI::App& c, KvOptions& o) {

@@ -50,6 +50,7 @@ struct ClusterUnit {
 // Tokens of an answer from one boundary of the schedule to the next.
 struct SegmentUnit {
   std::int32_t smallest = 8, largest = 64;  // tokens
+  bool clustered = false;  // the tokens of a segment become clusters when it leaves the window, as a prompt's do
   bool operator==(const SegmentUnit&) const = default;
 };
 using Unit = std::variant<TokenUnit, PageUnit, ClusterUnit, SegmentUnit>;
@@ -85,10 +86,15 @@ struct Box {
 };
 // The two values that a 1-bit key may take: the group's extremes, or its mean plus and minus the mean deviation.
 enum class OneBitLevels : std::uint8_t { kMinMax, kMeanAbs };
-// Keys in one bit a channel. A page scores the mean of its tokens' scores.
+// How the scores of a page's tokens become one.
+enum class PageScore : std::uint8_t { kMean, kLogSumExp };
+// Keys in one bit a channel.
 struct OneBit {
   std::int32_t group = 32;  // tokens that share scale and zero point: 32, 64, 128 or 256
   OneBitLevels levels = OneBitLevels::kMinMax;
+  PageScore page_score = PageScore::kMean;
+  // Tokens of the group that is not complete are candidates too, with exact scores; otherwise they are always attended.
+  bool score_open_group = false;
   bool operator==(const OneBit&) const = default;
 };
 // How the keys that stand for a unit meet the probe of a layer.
@@ -96,11 +102,14 @@ enum class KeyMatch : std::uint8_t {
   kMean,  // their mean, in each query head of its own `top`
   kBest,  // each by itself, the best counts: the `top` tokens that all heads together attended most
 };
+// kCosine: of the concatenated heads. kDot: the sum over heads of q . mean, neither scaled (InfLLM).
+enum class Similarity : std::uint8_t { kCosine, kDot };
 // For a whole layer: the `top` keys that the queries of a prefill window attended most, scored by the cosine with the
 // concatenated queries of all heads.
 struct Representative {
   std::int32_t top = 4;
   KeyMatch match = KeyMatch::kMean;
+  Similarity similarity = Similarity::kCosine;
   bool operator==(const Representative&) const = default;
 };
 // The mean of the unit's keys.
@@ -108,7 +117,22 @@ struct Centroid {
   bool by_size = false;  // a unit of n tokens scores as n tokens with this key: + log(n) in a softmax
   bool operator==(const Centroid&) const = default;
 };
-using Index = std::variant<NoIndex, RawKeys, Box, OneBit, Representative, Centroid>;
+// k means of the keys of a page, in 4 bits, with their sizes and spreads: an estimate of what kRawKeys computes.
+struct CentroidSet {
+  std::int32_t k = 8;
+  bool operator==(const CentroidSet&) const = default;
+};
+// The mean of a page's keys, and of every key `rank` coefficients in a basis fitted to the head's keys, in 4 bits: an
+// estimate of every token's score. A page scores the log-sum-exp of its tokens.
+struct Sketch {
+  std::int32_t rank = 12;
+  bool operator==(const Sketch&) const = default;
+};
+// Mean and variance of every channel of a page's keys, in 8 bits.
+struct Moments {
+  bool operator==(const Moments&) const = default;
+};
+using Index = std::variant<NoIndex, RawKeys, Box, OneBit, Representative, Centroid, CentroidSet, Sketch, Moments>;
 
 // ---- probe, score, pool
 
@@ -127,6 +151,12 @@ struct IndexScore {
   bool operator==(const IndexScore&) const = default;
 };
 using Score = std::variant<IndexScore, RandomScore>;
+
+// What a softmax over units normalises over.
+enum class Domain : std::uint8_t {
+  kCandidates,  // the units that may be selected
+  kAttention,   // and, with their exact scores, sinks and window: a unit's probability is its attention
+};
 
 enum class Alpha : std::uint8_t { kInvSqrtD, kOne };  // scale of scores before a softmax
 
@@ -162,6 +192,8 @@ struct CosineGate {
 // scored at every step and fetched only where the gate flags.
 struct MassGate {
   float eps = 0.05f;  // below 0: always flags; 1 or more: never
+  // The share is of what is attended with the speculative selection, not of the whole softmax.
+  bool of_attended = false;
   bool operator==(const MassGate&) const = default;
 };
 // With the query of the step before, while that step runs. KV heads that the gate flags attend a selection made with
@@ -198,7 +230,14 @@ struct EntropyShare {
   bool in_prefill = false;  // in windows of prefill too
   bool operator==(const EntropyShare&) const = default;
 };
-using Cutoff = std::variant<ConstantCut, EntropyShare>;
+// Of what was selected, sinks and window, each query head keeps the fewest tokens that hold a share p of its softmax;
+// a KV head attends what any of its query heads keeps, and the current token.
+// Source  Twilight (Lin et al. 2025), section 4.
+struct TopP {
+  float p = 0.85f;  // 1 or more: everything is kept
+  bool operator==(const TopP&) const = default;
+};
+using Cutoff = std::variant<ConstantCut, EntropyShare, TopP>;
 
 // ---- positions and prefill
 
@@ -220,7 +259,8 @@ enum class WindowProbe : std::uint8_t {
 struct PrefillWindow {
   std::int32_t rows = 256;  // windows end at multiples of it
   WindowProbe probe = WindowProbe::kActivation;
-  float question_weight = 4.0f;  // of the score by the prompt's question, where a request marks one; 0: ignored
+  float question_weight = 4.0f;      // of the score by the prompt's question, where a request marks one; 0: ignored
+  bool question_in_answers = false;  // the question counts in decode steps too, not only in prefill
   bool operator==(const PrefillWindow&) const = default;
 };
 
@@ -257,6 +297,23 @@ enum class DropWhen : std::uint8_t {
   kOverBudget,  // then, and after every decode step, so that the next step reads the budget at most
 };
 
+// How the tokens that a drop keeps are shared out.
+struct EvenShare {  // `budget` to every KV head
+  bool operator==(const EvenShare&) const = default;
+};
+// Fewer in every layer than in the one below.   Source  PyramidKV (Cai et al. 2024), and its code.
+struct PyramidShare {
+  std::int32_t beta = 20;  // the last layer ranks 1 / beta of the mean
+  bool operator==(const PyramidShare&) const = default;
+};
+// The heads of a layer share by where the layer's largest masses fall.   Source  Ada-KV (Feng et al. 2024), and its code.
+struct HeadShare {
+  float floor = 0.2f;  // of an even share, to every head
+  bool exact = false;  // every head gets at least its floor, and the layer exactly its budget
+  bool operator==(const HeadShare&) const = default;
+};
+using Share = std::variant<EvenShare, PyramidShare, HeadShare>;
+
 // Keeps, of each head's tokens, the first `sink`, the last `recent` and, of the others, those that rank first. A
 // dropped token is gone for every later step and turn, for forks and for saved sessions.
 struct DropStage {
@@ -265,6 +322,7 @@ struct DropStage {
   SmoothBy smooth_by = SmoothBy::kMean;
   DropScope scope = DropScope::kKvHead;
   DropWhen when = DropWhen::kPrefillEnd;
+  Share share = EvenShare{};
   bool operator==(const DropStage&) const = default;
 };
 
@@ -277,6 +335,9 @@ enum class Order : std::uint8_t {
 
 // ---- the whole
 
+// Query heads whose pooled scores make one selection.
+enum class SelectScope : std::uint8_t { kKvHead, kLayer };
+
 struct DecodeStage {
   Units units;
   Index index = NoIndex{};
@@ -284,12 +345,26 @@ struct DecodeStage {
   Score score = IndexScore{};
   Pool pool = Pool::kMeanS;
   Alpha alpha = Alpha::kInvSqrtD;
+  SelectScope select = SelectScope::kKvHead;
+  // New units that a step may attend; the others that are attended stay from the step before, and those that score least
+  // make room. 0: every step attends its own best units.   Source  ArkVale (Chen et al. 2024), its code.
+  std::int32_t hold = 0;
+  Domain domain = Domain::kCandidates;  // where the pool or the gate takes a softmax
   Schedule schedule = EveryStep{};
   Cutoff cutoff = ConstantCut{};
   Order order = Order::kToken;
   // Single tokens fetched together from host memory: 1, or an aligned group of 4. Changes no attended set.
   std::int32_t unit_fetch = 1;
   bool operator==(const DecodeStage&) const = default;
+};
+
+// KV heads that attend every token, whatever the others do: head h of layer l where full[l * n_kv_heads + h] is 1.
+// Source  RazorAttention (Tang et al. 2024), DuoAttention (Xiao et al. 2024).
+struct FullHeads {
+  std::string file;  // it came from, for print_recipe()
+  std::int32_t n_layers = 0, n_kv_heads = 0;
+  std::vector<std::uint8_t> full;
+  bool operator==(const FullHeads&) const = default;
 };
 
 enum class Attend : std::uint8_t {
@@ -305,6 +380,7 @@ struct Recipe {
   std::int32_t sink = 0;                   // first tokens
   std::int32_t recent = 0;                 // last tokens; kRegions without a decode stage: budget - sink
   std::vector<std::int32_t> dense_layers;  // these attend every token
+  std::optional<FullHeads> full_heads;
   Positions positions = Positions::kAbsolute;
   std::optional<PrefillWindow> prefill_window;  // absent: prompts attend every token
   // The budget of a layer is what this rule counts at the end of a prefill, and every token before the first one.

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from . import _core
 
-_INTEGERS = {"block", "group", "iterations", "max_reuse", "norm_first", "recent", "seed", "sink", "top", "unit_fetch"}
+_INTEGERS = frozenset("block group hold iterations max_reuse norm_first recent seed sink top unit_fetch".split())
 _FLOATS = {"eps", "loss", "question_weight", "tau"}
 _FLAGS = {"by_size", "first_in_norm"}
 
@@ -81,7 +81,7 @@ class Recipe:
         metric: Literal["cosine", "distance"] | None = None,
         order: Literal["token", "unit"] | None = None,
         unit_fetch: int | None = None,
-        index: Literal["none", "keys", "box", "cuboid", "one_bit", "representative", "centroid"] | None = None,
+        index: str | None = None,
         group: int | None = None,
         levels: Literal["minmax", "meanabs"] | None = None,
         by_size: bool | None = None,
@@ -91,7 +91,7 @@ class Recipe:
         match: Literal["mean", "best"] | None = None,
         window_probe: Literal["activation", "mean", "reversed"] | None = None,
         question_weight: float | None = None,
-        cutoff: Literal["constant", "entropy", "reversed"] | None = None,
+        cutoff: str | None = None,
         cutoff_in: Literal["decode", "all"] | None = None,
         alpha: str | None = None,
         schedule: Literal["every_step", "speculative", "boundary"] | None = None,
@@ -102,6 +102,17 @@ class Recipe:
         reference: Literal["previous", "last_retrieval"] | None = None,
         max_reuse: int | None = None,
         seed: int | None = None,
+        domain: Literal["candidates", "attention"] | None = None,
+        eps_of: Literal["domain", "attended"] | None = None,
+        answer: Literal["segments", "clusters"] | None = None,
+        page_score: Literal["mean", "lse"] | None = None,
+        open_group: Literal["attend", "score"] | None = None,
+        similarity: Literal["cosine", "dot"] | None = None,
+        question_in: Literal["prefill", "all"] | None = None,
+        select: Literal["kv_head", "layer"] | None = None,
+        hold: int | None = None,
+        share: str | None = None,
+        full_heads: str | None = None,
     ) -> None:
         """A method of :func:`mneme.methods` by name; keywords change its settings, None is the method's own.
 
@@ -157,6 +168,21 @@ class Recipe:
             reference: the query that a boundary's gate compares with.
             max_reuse: that a selection may serve after its own between boundaries; 0: no limit.
             seed: of the random control.
+            domain: what a softmax of scores normalises over: the units that may be selected; sinks and window too.
+            eps_of: gate=mass: what eps is a share of: the softmax, or the part of it that is attended.
+            answer: with unit=cluster:N: a segment of an answer is one unit, or clusters of its own when it leaves the
+                window.
+            page_score: index=one_bit: a page scores the mean or the log-sum-exp of its tokens.
+            open_group: index=one_bit: tokens of the group that is not complete are always attended, or are
+                candidates with exact scores.
+            similarity: index=representative, match=mean: of the concatenated heads, or the sum of dot products with
+                unscaled means.
+            question_in: where the prompt's question counts: in windows of prefill, or in answers too.
+            select: whose pooled scores make one selection.
+            hold: new units that a step attends at most; the others stay from the step before; 0: every step attends
+                its own best.
+            share: how layers and heads share what is kept: even, pyramid:BETA, heads:FLOOR, heads_safe:FLOOR.
+            full_heads: a file that names the KV heads which attend everything, or none.
 
         Raises:
             mneme.Error: kind "option": no such method, a value that does not fit, a block that the method does not
@@ -317,7 +343,7 @@ class Recipe:
         return self._value("unit_fetch")
 
     @property
-    def index(self) -> Literal["none", "keys", "box", "cuboid", "one_bit", "representative", "centroid"] | None:
+    def index(self) -> str | None:
         """What is stored of a unit's keys to score it."""
         return self._value("index")
 
@@ -367,7 +393,7 @@ class Recipe:
         return self._value("question_weight")
 
     @property
-    def cutoff(self) -> Literal["constant", "entropy", "reversed"] | None:
+    def cutoff(self) -> str | None:
         """Units by layer: all the same; by how evenly its scores are spread; by how unevenly."""
         return self._value("cutoff")
 
@@ -424,6 +450,64 @@ class Recipe:
         """Of the random control."""
         return self._value("seed")
 
+    @property
+    def domain(self) -> Literal["candidates", "attention"] | None:
+        """What a softmax of scores normalises over: the units that may be selected; sinks and window too."""
+        return self._value("domain")
+
+    @property
+    def eps_of(self) -> Literal["domain", "attended"] | None:
+        """Gate=mass: what eps is a share of: the softmax, or the part of it that is attended."""
+        return self._value("eps_of")
+
+    @property
+    def answer(self) -> Literal["segments", "clusters"] | None:
+        """With unit=cluster:N: a segment of an answer is one unit, or clusters of its own when it leaves the window."""
+        return self._value("answer")
+
+    @property
+    def page_score(self) -> Literal["mean", "lse"] | None:
+        """Index=one_bit: a page scores the mean or the log-sum-exp of its tokens."""
+        return self._value("page_score")
+
+    @property
+    def open_group(self) -> Literal["attend", "score"] | None:
+        """Index=one_bit: tokens of the group that is not complete are always attended, or are candidates with exact
+        scores."""
+        return self._value("open_group")
+
+    @property
+    def similarity(self) -> Literal["cosine", "dot"] | None:
+        """Index=representative, match=mean: of the concatenated heads, or the sum of dot products with unscaled means.
+"""
+        return self._value("similarity")
+
+    @property
+    def question_in(self) -> Literal["prefill", "all"] | None:
+        """Where the prompt's question counts: in windows of prefill, or in answers too."""
+        return self._value("question_in")
+
+    @property
+    def select(self) -> Literal["kv_head", "layer"] | None:
+        """Whose pooled scores make one selection."""
+        return self._value("select")
+
+    @property
+    def hold(self) -> int | None:
+        """New units that a step attends at most; the others stay from the step before; 0: every step attends its own
+        best."""
+        return self._value("hold")
+
+    @property
+    def share(self) -> str | None:
+        """How layers and heads share what is kept: even, pyramid:BETA, heads:FLOOR, heads_safe:FLOOR."""
+        return self._value("share")
+
+    @property
+    def full_heads(self) -> str | None:
+        """A file that names the KV heads which attend everything, or none."""
+        return self._value("full_heads")
+
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Recipe is immutable: use replace({name}=...)")
 
@@ -451,7 +535,8 @@ _FIELDS = frozenset(
         "budget sink recent dense_layers prefill positions loss norm_first first_in_norm rows drop rank "
         "smooth scope unit segment block iterations metric order unit_fetch index group levels by_size probe "
         "pool top match window_probe question_weight cutoff cutoff_in alpha schedule gate tau eps gate_pool "
-        "reference max_reuse seed"
+        "reference max_reuse seed domain eps_of answer page_score open_group similarity question_in select hold share "
+        "full_heads"
     ).split()
 )
 

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "reference/methods/positions_ref.h"
+#include "reference/methods/summary_scores_ref.h"
 #include "src/base/check.h"
 #include "src/base/size32.h"
 #include "src/selection/cluster/kmeans.h"
@@ -73,6 +74,7 @@ std::vector<double> ReferenceLayer::unit_scores(const SequenceCache& cache, std:
     std::vector<std::byte> group(one_bit_group_bytes(d, bits->group));
     for (std::size_t i = 0; i < unit.size(); ++i) {
       const std::int32_t t = unit[i];
+      if (t / bits->group >= cache.length() / bits->group) continue;  // of the open group: the key itself
       if (i == 0 || t % bits->group == 0) {
         std::vector<KvRun> runs;
         const std::int32_t first = t / bits->group * bits->group;
@@ -89,6 +91,10 @@ std::vector<double> ReferenceLayer::unit_scores(const SequenceCache& cache, std:
     by_token.reserve(keys.size());
     for (const auto& k : keys) by_token.push_back(dot(q, k));
     if (std::holds_alternative<RawKeys>(stage.index)) {
+      for (double& s : by_token) s *= alpha;
+      scores.push_back(log_sum_exp(by_token) / alpha);
+    } else if (const auto* one_bit = std::get_if<OneBit>(&stage.index);
+               one_bit != nullptr && one_bit->page_score == PageScore::kLogSumExp) {
       for (double& s : by_token) s *= alpha;
       scores.push_back(log_sum_exp(by_token) / alpha);
     } else if (std::holds_alternative<OneBit>(stage.index) || std::holds_alternative<Centroid>(stage.index)) {
@@ -161,17 +167,39 @@ std::vector<double> ReferenceLayer::pool_scores(const std::vector<std::vector<do
   return pooled;
 }
 
+// Scores of a selection head's candidates, [query][unit]; with domain=attention those of sinks and window last.
+std::vector<std::vector<double>> ReferenceLayer::query_scores(const SequenceCache& cache, const Region& region,
+                                                              std::int32_t selection_head, const float* q) const {
+  const std::int32_t kv_head = plan_->pool.per_query_head ? selection_head / plan_->shape.group() : selection_head;
+  const Queries queries = probes(selection_head, q);
+  std::vector<std::vector<double>> scores(queries.size());
+  if (selects_by_summary(*plan_)) {
+    scores = summary_scores_ref(*plan_, cache, layer_, kv_head, region, queries);
+  } else {
+    for (const Tokens& unit : candidates(cache, region, kv_head)) {
+      const std::vector<double> of_unit = unit_scores(cache, kv_head, unit, queries);
+      for (std::size_t h = 0; h < queries.size(); ++h) scores[h].push_back(of_unit[h]);
+    }
+  }
+  if (plan_->domain == Domain::kCandidates) return scores;
+  const std::vector<double> fixed = fixed_scores(cache, region, kv_head, queries);
+  for (std::size_t h = 0; h < queries.size(); ++h) scores[h].push_back(fixed[h]);
+  return scores;
+}
+
 ReferenceLayer::Selection ReferenceLayer::select(const SequenceCache& cache, const Region& region,
                                                  std::int32_t selection_head, const float* q) const {
   const std::int32_t kv_head = plan_->pool.per_query_head ? selection_head / plan_->shape.group() : selection_head;
-  const Queries queries = probes(selection_head, q);
   Selection selection{.candidates = candidates(cache, region, kv_head), .first_unit = region.first_unit};
-  std::vector<std::vector<double>> scores(queries.size());  // [query][unit]
-  for (const Tokens& unit : selection.candidates) {
-    const std::vector<double> of_unit = unit_scores(cache, kv_head, unit, queries);
-    for (std::size_t h = 0; h < queries.size(); ++h) scores[h].push_back(of_unit[h]);
-  }
-  if (!selection.candidates.empty()) selection.scores = pool_scores(scores);
+  if (selection.candidates.empty()) return selection;
+  std::vector<std::vector<double>> scores;
+  const bool one = plan_->recipe.decode->select == SelectScope::kLayer;
+  for (std::int32_t s = one ? 0 : selection_head; s < (one ? plan_->shape.n_kv_heads : selection_head + 1); ++s)
+    for (auto& row : query_scores(cache, region, s, q)) scores.push_back(std::move(row));
+  selection.scores = pool_scores(scores);
+  if (plan_->domain == Domain::kCandidates) return selection;
+  selection.fixed = selection.scores.back();
+  selection.scores.pop_back();
   return selection;
 }
 
@@ -196,19 +224,40 @@ bool ReferenceLayer::moved(std::int32_t first_head, std::int32_t n_heads, const 
   return true;
 }
 
-// Share of softmax over a selection's candidates that falls to its first n_units which the other selection lacks.
-double ReferenceLayer::missing(const Selection& now, const Selection& speculative, std::size_t n_units) const {
+// Whether the softmax over a selection's candidates (and sinks and window, where they have a score) gives its first
+// n_units more than eps where the other selection lacks them; of_attended: more than eps of what that selection holds.
+bool ReferenceLayer::missing_too_much(const Selection& now, const Selection& speculative, std::size_t n_units) const {
   std::vector<double> logs = now.scores;
   const std::vector<std::int32_t> wanted = ranked(now.scores), there = ranked(speculative.scores);
+  if (now.fixed) logs.push_back(*now.fixed);
   for (double& x : logs) x *= plan_->log_weight_scale();
-  const double lse = logs.empty() ? 0.0 : log_sum_exp(logs);
-  double mass = 0;
-  for (std::size_t i = 0; i < n_units; ++i) {
-    const auto stop = there.begin() + n_units;
+  const double all = log_sum_exp(logs);
+  const auto stop = there.begin() + static_cast<std::ptrdiff_t>(n_units);
+  double mass = 0, attended = now.fixed ? std::exp(logs.back() - all) : 0;
+  for (auto it = there.begin(); it != stop; ++it)
+    attended += std::exp(logs[*it + speculative.first_unit - now.first_unit] - all);
+  for (std::size_t i = 0; i < n_units; ++i)
     if (std::find(there.begin(), stop, wanted[i] + now.first_unit - speculative.first_unit) == stop)
-      mass += std::exp(logs[wanted[i]] - lse);
+      mass += std::exp(logs[wanted[i]] - all);
+  return mass > plan_->mass_gate->eps * (plan_->mass_gate->of_attended ? attended : 1.0);
+}
+
+// Scores of sinks and window as of one unit with index=keys, by query.
+std::vector<double> ReferenceLayer::fixed_scores(const SequenceCache& cache, const Region& region, std::int32_t kv_head,
+                                                 const Queries& queries) const {
+  std::vector<double> scores;
+  for (const auto& q : queries) {
+    std::vector<double> logs;
+    for (std::int32_t t = 0; t < cache.length(); ++t) {
+      if (t >= region.sink && t < region.recent_from) continue;
+      std::vector<double> key;
+      for (std::int32_t c = 0; c < plan_->shape.head_dim; ++c)
+        key.push_back(element(cache.token(layer_, kv_head, t), cache.shape().dtype, c));
+      logs.push_back(plan_->alpha * dot(q, key));
+    }
+    scores.push_back(log_sum_exp(logs) / plan_->alpha);
   }
-  return mass;
+  return scores;
 }
 
 // Whether a KV head selects with this step's query.
@@ -282,9 +331,56 @@ ReferenceLayer::Selection ReferenceLayer::decide(const SequenceCache& cache, con
   // A selection made just above the budget may be too short for a step with a shorter window.
   head.reselected = head.reselected || n_tokens(ready_[s]) < wanted;
   if (plan_->mass_gate && !head.reselected)
-    head.reselected =
-        missing(select(cache, region, s, probe), ready_[s], wanted / plan_->rules.unit_tokens) > plan_->mass_gate->eps;
+    head.reselected = missing_too_much(select(cache, region, s, probe), ready_[s], wanted / plan_->rules.unit_tokens);
   return head.reselected ? select(cache, region, s, probe) : ready_[s];
+}
+
+// What stays of a selection where a step attends `hold` new units at most: as scores that order the others behind them.
+void ReferenceLayer::hold(std::int32_t n, std::int32_t s, std::size_t n_units, Selection& selection) {
+  held_.resize(plan_->selection_heads());
+  Held& held = held_[s];
+  std::vector<std::int32_t> order = ranked(selection.scores);
+  if (held.step == n && held.units.size() == n_units) {
+    const auto best = static_cast<std::size_t>(plan_->recipe.decode->hold);
+    const auto is_held = [&](std::int32_t i) {
+      return std::find(held.units.begin(), held.units.end(), i + selection.first_unit) != held.units.end();
+    };
+    std::stable_partition(order.begin() + static_cast<std::ptrdiff_t>(std::min(best, order.size())), order.end(),
+                          is_held);
+    for (std::size_t i = 0; i < order.size(); ++i) selection.scores[order[i]] = -static_cast<double>(i);
+  }
+  held.units.clear();
+  for (std::size_t i = 0; i < n_units; ++i) held.units.push_back(order[i] + selection.first_unit);
+  held.step = n + 1;
+}
+
+// Of the tokens taken, each query head keeps its largest probabilities up to a share p.
+void ReferenceLayer::keep_top_p(const SequenceCache& cache, std::int32_t s, const float* q,
+                                std::vector<bool>& taken) const {
+  const auto* top_p = std::get_if<TopP>(&plan_->recipe.decode->cutoff);
+  if (top_p == nullptr || top_p->p >= 1) return;
+  const std::int32_t d = plan_->shape.head_dim, per = plan_->shape.n_heads / plan_->selection_heads();
+  std::vector<std::int32_t> tokens;
+  for (std::size_t t = 0; t < taken.size(); ++t)
+    if (taken[t]) tokens.push_back(static_cast<std::int32_t>(t));
+  std::fill(taken.begin(), taken.end(), false);
+  taken.back() = true;
+  for (std::int32_t h = s * per; h < (s + 1) * per; ++h) {
+    std::vector<double> logs;
+    for (std::int32_t t : tokens) {
+      double sum = 0;
+      for (std::int32_t c = 0; c < d; ++c)
+        sum += q[h * d + c] * element(cache.token(layer_, h / plan_->shape.group(), t), cache.shape().dtype, c);
+      logs.push_back(sum * plan_->shape.attention().scale);
+    }
+    const double lse = log_sum_exp(logs);
+    double mass = 0;
+    for (std::int32_t i : ranked(logs)) {
+      if (mass >= top_p->p) break;
+      mass += std::exp(logs[i] - lse);
+      taken[tokens[i]] = true;
+    }
+  }
 }
 
 // Takes units by rank until the tokens suffice; the last unit is truncated.
@@ -354,11 +450,18 @@ std::vector<ReferenceHead> ReferenceLayer::step(const SequenceCache& cache, cons
   std::vector<Selection> next;
   for (std::int32_t s = 0; s < n_heads; ++s) {
     ReferenceHead& head = heads[s];
+    const bool full = full_head(s * plan_->shape.n_kv_heads / n_heads);
     std::vector<bool> taken(n);
-    for (std::int32_t t = 0; t < n; ++t) taken[t] = region.everything || t < region.sink || t >= region.recent_from;
-    if (selects) {
-      const Selection selection = decide(cache, region, s, q, probe, head);
+    for (std::int32_t t = 0; t < n; ++t)
+      taken[t] = full || region.everything || t < region.sink || t >= region.recent_from;
+    if (full && selects) next.push_back({});
+    if (selects && !full) {
+      Selection selection = decide(cache, region, s, q, probe, head);
+      const std::vector<double> scores = selection.scores;
+      if (plan_->recipe.decode->hold > 0) hold(n, s, region.select_tokens / plan_->rules.unit_tokens, selection);
       take_units(selection, region, taken, head);
+      head.unit_scores = scores;
+      keep_top_p(cache, s, q, taken);
       next.push_back(plan_->reuse == Reuse::kSpeculative ? select(cache, region_at(plan_->rules, n + 1), s, probe)
                                                          : selection);
     }

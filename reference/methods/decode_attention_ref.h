@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -39,6 +40,7 @@ class ReferenceLayer {
     std::vector<Tokens> candidates;
     std::vector<double> scores;
     std::int32_t first_unit = 0;
+    std::optional<double> fixed;  // pooled score of sinks and window, where the softmax is over them too
   };
   Region region(std::int32_t n) const;
   std::vector<Tokens> candidates(const SequenceCache& cache, const Region& region, std::int32_t kv_head) const;
@@ -48,7 +50,17 @@ class ReferenceLayer {
   std::vector<double> pool_scores(const std::vector<std::vector<double>>& scores) const;
   std::vector<double> unit_scores(const SequenceCache& cache, std::int32_t kv_head, const Tokens& unit,
                                   const Queries& queries) const;
-  double missing(const Selection& now, const Selection& speculative, std::size_t n_units) const;
+  std::vector<std::vector<double>> query_scores(const SequenceCache& cache, const Region& region,
+                                                std::int32_t selection_head, const float* q) const;
+  void hold(std::int32_t n, std::int32_t s, std::size_t n_units, Selection& selection);
+  void keep_top_p(const SequenceCache& cache, std::int32_t s, const float* q, std::vector<bool>& taken) const;
+  bool full_head(std::int32_t kv_head) const {
+    const auto& heads = plan_->recipe.full_heads;
+    return heads && !plan_->dense_layer(layer_) && heads->full[layer_ * heads->n_kv_heads + kv_head] != 0;
+  }
+  std::vector<double> fixed_scores(const SequenceCache& cache, const Region& region, std::int32_t kv_head,
+                                   const Queries& queries) const;
+  bool missing_too_much(const Selection& now, const Selection& speculative, std::size_t n_units) const;
   bool moved(std::int32_t first_head, std::int32_t n_heads, const float* q) const;
   bool reselect(std::int32_t n, std::int32_t kv_head, const float* q) const;
   Selection decide(const SequenceCache& cache, const Region& region, std::int32_t s, const float* q, const float* probe,
@@ -66,6 +78,11 @@ class ReferenceLayer {
   std::vector<SeenToken> seen_;
   PartitionedTokens partition_;  // for units that are lists
   std::vector<float> last_query_;
+  struct Held {
+    std::vector<std::int32_t> units;
+    std::int32_t step = -1;  // that may hold them
+  };
+  std::vector<Held> held_;        // by selection head, with hold=UNITS
   std::vector<Selection> ready_;  // by selection head: speculative or kept selections
   std::int32_t ready_for_ = -1, queried_for_ = -1, reused_ = 0;
 };

@@ -85,7 +85,11 @@ std::vector<double> LayerSelectionRef::mean_of_top(const SequenceCache& cache, s
     }
     unit.insert(unit.end(), sum.begin(), sum.end());
   }
-  normalise(unit);
+  if (dots()) {
+    for (double& x : unit) x /= std::min(plan_->layer_selection->top, plan_->rules.unit_tokens);
+  } else {
+    normalise(unit);
+  }
   return unit;
 }
 
@@ -153,10 +157,11 @@ LayerSelectionRef::Selection LayerSelectionRef::select(const SequenceCache& cach
   selection.everything = prefill ? end <= plan_->rules.budget : region.everything;
   if (selection.everything) return selection;
   selection.first_unit = region.first_unit;
-  normalise(probe);
+  if (!dots()) normalise(probe);
+  const bool asks = prefill || plan_->recipe.prefill_window->question_in_answers;
   for (std::int32_t u = region.first_unit; u < region.last_unit; ++u) {
     double score = cosine(probe, u);
-    if (prefill && !question_.empty()) score += plan_->recipe.prefill_window->question_weight * cosine(question_, u);
+    if (asks && !question_.empty()) score += plan_->recipe.prefill_window->question_weight * cosine(question_, u);
     selection.scores.push_back(score);
   }
   selection.units =
@@ -201,12 +206,13 @@ void LayerSelectionRef::attend(const SequenceCache& cache, const Selection& sele
   if (span_rows_.empty() || !question_.empty() || end < span_.second) return;
   for (std::int32_t h = 0; h < n_heads; ++h) {
     std::vector<double> sum(d);
-    for (std::int32_t i : best(size32(span_rows_), plan_->layer_selection->top,
+    for (std::int32_t i : best(size32(span_rows_), 4,  // Q-LLM's number, whatever stands for a unit
                                [&](std::int32_t t) { return mass(h, span_.first + t); }))
       for (std::int32_t c = 0; c < d; ++c) sum[c] += span_rows_[i][h * d + c];
     question_.insert(question_.end(), sum.begin(), sum.end());
   }
-  normalise(question_);
+  if (!dots()) return normalise(question_);
+  for (double& x : question_) x /= std::min(4, size32(span_rows_));
 }
 
 }  // namespace mneme

@@ -46,6 +46,8 @@ class LayerSelectionRef {
   std::int32_t filed() const { return size32(units_); }
 
  private:
+  // Whether scores are dot products with unscaled means, not cosines.
+  bool dots() const { return std::get<Representative>(plan_->recipe.decode->index).similarity == Similarity::kDot; }
   std::vector<double> key(const SequenceCache& cache, std::int32_t kv_head, std::int32_t t) const;
   std::vector<double> remote(const float* q, std::int32_t position) const;  // all heads
   void file(const SequenceCache& cache, std::int32_t n_tokens);

@@ -85,7 +85,7 @@ void ReferencePrefillEnd::decide(const SequenceCache& whole, bool decodes) {
       for (std::size_t t = 0; t < row.size(); ++t) row[t] /= seen_by[t];
     return keep_by_norm();
   }
-  keep_by_rank(plan_->recipe.budget - (plan_->recipe.prefill_end->when == DropWhen::kOverBudget ? 1 : 0));
+  keep_by_rank(pyramid_budget() - (plan_->recipe.prefill_end->when == DropWhen::kOverBudget ? 1 : 0));
 }
 
 std::vector<double> ReferencePrefillEnd::smoothed(const std::vector<double>& scores) const {
@@ -101,6 +101,61 @@ std::vector<double> ReferencePrefillEnd::smoothed(const std::vector<double>& sco
     out[at(t)] = stage.smooth_by == SmoothBy::kMax ? largest : sum / stage.smooth;
   }
   return out;
+}
+
+// The layer's budget: hi - l * step + recent, in integers, where layers share it by a pyramid.
+std::int32_t ReferencePrefillEnd::pyramid_budget() const {
+  const Recipe& recipe = plan_->recipe;
+  const auto* pyramid = std::get_if<PyramidShare>(&recipe.prefill_end->share);
+  const std::int32_t b = recipe.budget - recipe.recent, n = size32(heads_[0].stored),
+                     layers = plan_->compressed_layers();
+  if (pyramid == nullptr || n < 2 * b || layers < 2) return recipe.budget;
+  std::int32_t lo = b / pyramid->beta, hi = 2 * b - lo, number = 0;
+  if (hi >= n - recipe.recent) {
+    hi = n - recipe.recent;
+    lo = 2 * b - hi;
+  }
+  for (std::int32_t l = 0; l < layer_; ++l) number += plan_->compressed(l) ? 1 : 0;
+  return hi - number * ((hi - lo) / (layers - 1)) + recipe.recent;
+}
+
+// Tokens of each head where heads share by scores: counts of the layer's best, one after the other.
+std::vector<std::int32_t> ReferencePrefillEnd::head_budgets(std::int32_t n_keep) const {
+  const Recipe& recipe = plan_->recipe;
+  const auto& share = std::get<HeadShare>(recipe.prefill_end->share);
+  const std::int32_t group = plan_->shape.group(), n_kv = plan_->shape.n_kv_heads;
+  const std::int32_t b = n_keep - recipe.recent - recipe.sink;
+  const auto least = static_cast<std::int32_t>(std::floor(share.floor * static_cast<float>(b)));
+  struct Entry {
+    double score;
+    std::int32_t head;
+  };
+  std::vector<Entry> all;
+  std::vector<std::int32_t> budgets;
+  for (std::int32_t m = 0; m < n_kv; ++m) {
+    const auto n = size32(heads_[at(m)].stored);
+    std::vector<double> between;
+    for (std::int32_t t = recipe.sink; t < n - recipe.recent; ++t) {
+      between.push_back(0);
+      for (std::int32_t g = 0; g < group; ++g) between.back() += received_[at(m * group + g)][at(t)];
+    }
+    between = smoothed(between);
+    std::sort(between.begin(), between.end(), std::greater<>());
+    const std::int32_t own = share.exact ? std::min(least, size32(between)) : 0;
+    budgets.push_back(own + recipe.recent + recipe.sink);
+    for (std::size_t i = at(own); i < between.size(); ++i) all.push_back({between[i], m});
+  }
+  std::stable_sort(all.begin(), all.end(), [](const Entry& x, const Entry& y) {
+    return x.score != y.score ? x.score > y.score : x.head > y.head;
+  });
+  std::int32_t left = n_kv * b;
+  for (std::int32_t n : budgets) left -= n - recipe.recent - recipe.sink;
+  std::vector<double> counts(at(n_kv), 0.0);
+  for (std::int32_t i = 0; i < std::min(left, size32(all)); ++i) ++counts[at(all[at(i)].head)];
+  for (std::int32_t m = 0; m < n_kv; ++m)
+    budgets[at(m)] += static_cast<std::int32_t>(
+        share.exact ? counts[at(m)] : std::nearbyint((1 - double{share.floor}) * counts[at(m)] + least));
+  return budgets;
 }
 
 void ReferencePrefillEnd::keep(Head& head, const std::vector<bool>& stays) {
@@ -120,10 +175,13 @@ void ReferencePrefillEnd::keep_by_rank(std::int32_t n_keep) {
   const std::int32_t group = plan_->shape.group(), n_kv = plan_->shape.n_kv_heads;
   const bool one = stage.scope == DropScope::kLayer;
   const std::int32_t recent = std::max(0, recipe.recent - (stage.when == DropWhen::kOverBudget ? 1 : 0));
+  const bool shared = std::holds_alternative<HeadShare>(stage.share) && size32(heads_[0].stored) > n_keep;
+  std::vector<std::int32_t> keeps(at(n_kv), n_keep);
+  if (shared) keeps = head_budgets(n_keep);
   for (std::int32_t m = 0; m < n_kv; ++m) {
     Head& head = heads_[at(m)];
     const auto n = size32(head.stored);
-    if (n <= n_keep) continue;
+    if (n <= keeps[at(m)]) continue;
     std::vector<double> scores(at(n), 0.0);
     if (stage.rank == Rank::kMass)
       for (std::int32_t other = one ? 0 : m; other < (one ? n_kv : m + 1); ++other)
@@ -138,7 +196,7 @@ void ReferencePrefillEnd::keep_by_rank(std::int32_t n_keep) {
     std::vector<bool> stays(at(n), false);
     std::vector<std::int32_t> others;
     std::vector<double> between;
-    std::int32_t left = n_keep;
+    std::int32_t left = keeps[at(m)];
     for (std::int32_t t = 0; t < n; ++t) {
       if (head.stored[at(t)] < recipe.sink || t >= n - recent) {
         stays[at(t)] = true;

@@ -39,6 +39,8 @@ class ReferencePrefillEnd {
   std::vector<double> probabilities(const SequenceCache& whole, const float* q, std::int32_t query_head,
                                     std::int32_t position) const;
   void decide(const SequenceCache& whole, bool decodes);
+  std::int32_t pyramid_budget() const;
+  std::vector<std::int32_t> head_budgets(std::int32_t n_keep) const;
   void keep_by_rank(std::int32_t n_keep);
   void keep_by_norm();
   std::vector<double> smoothed(const std::vector<double>& scores) const;

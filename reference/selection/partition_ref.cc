@@ -39,6 +39,7 @@ PartitionedTokens partition_ref(const PartitionRules& rules, std::span<const See
   for (const UnitRange& unit : units) {
     if (unit.end == unit.begin || (!unit.clusters && n - unit.begin <= rules.recent)) continue;
     result.ranges.push_back(unit);
+    result.ranges.back().clusters = unit.clusters || rules.cluster_segments;
     result.grouped = unit.end;
   }
   return result;

@@ -15,7 +15,8 @@ namespace mneme {
 
 Recipe recipe_of(const KvMethodOptions& o, std::string* note) {
   const RecipeOptions options{.budget = o.budget, .sink = o.sink, .recent = o.recent, .dense_layers = o.dense_layers};
-  Recipe recipe = o.recipe ? *o.recipe : make_recipe(o.method, options);
+  // What "auto" becomes where a cache does not fit is auto_method()'s to say.
+  Recipe recipe = o.recipe ? *o.recipe : make_recipe(o.method == kAutoMethod ? "full" : o.method, options);
   if (o.recipe) {
     recipe.budget = o.budget.value_or(recipe.budget);
     recipe.sink = o.sink.value_or(recipe.sink);
@@ -29,6 +30,10 @@ Recipe recipe_of(const KvMethodOptions& o, std::string* note) {
   std::string shrunk = fit_defaults(given, recipe);
   if (note != nullptr) *note = std::move(shrunk);
   return recipe;
+}
+
+std::string_view auto_method(bool on_device, bool in_host_memory) {
+  return on_device && in_host_memory ? "mneme" : "full";
 }
 
 KvMethodStats kv_method_stats(const MethodStats& stats, const Plan& plan, std::size_t index_bytes,

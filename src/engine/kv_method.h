@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "mneme/mneme.h"
 #include "mneme/options.h"
@@ -11,10 +12,17 @@
 
 namespace mneme {
 
+// What the method "auto" stands for: full attention where the computing device holds the cache, "mneme" where the cache
+// lies in the host's memory beside it.
+inline constexpr std::string_view kAutoMethod = "auto";
+std::string_view auto_method(bool on_device, bool in_host_memory);
+
 // Default sinks and window shrink with a small budget (fit_defaults()).
 //
 //   note  null, or out: one sentence that says what shrank, or ""
 // Errors  kOption: no such method, layer list or override.
+//
+// The method "auto" is full attention here.
 Recipe recipe_of(const KvMethodOptions& options, std::string* note = nullptr);
 
 // index_bytes: what the method holds.

@@ -6,6 +6,8 @@
 
 #include "src/base/check.h"
 #include "src/base/size32.h"
+#include "src/methods/decode_item.h"
+#include "src/methods/fixed_scores.h"
 #include "src/methods/gate.h"
 #include "src/methods/stats/audit.h"
 #include "src/ops/attention/attention.h"
@@ -47,6 +49,10 @@ void softmax(std::span<float> scores, float scale) {
 void mark_attended(const MethodState& method, std::int32_t layer, std::int32_t head, std::int32_t kv_head,
                    const Region& region, std::int32_t length, std::vector<std::uint8_t>& attended) {
   std::fill(attended.begin(), attended.end(), std::uint8_t{0});
+  if (method.keeps_tokens(layer) && !region.everything) {
+    for (const std::int32_t t : method.layer(layer).kept_tokens[head]) attended[t] = 1;
+    return;
+  }
   const auto mark = [&](std::int32_t begin, std::int32_t end) {
     std::fill(attended.begin() + begin, attended.begin() + end, std::uint8_t{1});
   };
@@ -56,30 +62,6 @@ void mark_attended(const MethodState& method, std::int32_t layer, std::int32_t h
 }
 
 }  // namespace
-
-// One (row, selection head): a KV head, or a query head with per_query_head.
-struct DecodeAttention::Item {
-  const DecodeRow* row = nullptr;
-  const float* remote_q = nullptr;  // of the row, for the remote part; null: the row's own
-  std::int32_t head = 0;            // selection head
-  std::int32_t kv_head = 0;
-  bool everything = true;
-  bool per_query_head = false;
-  bool select_now = false;          // with this step's query, for this step
-  bool select_speculative = false;  // with this step's query, for the next step
-  bool asks_mass = false;           // attends this step's selection where the missing mass is above eps
-  Region region;                    // of this step
-  std::int64_t new_units = 0;       // of this step's selection, not in the previous step's
-  std::int64_t index_bytes = 0;
-  // Runs of the attended set: the remote part, seen by remote_q, then the local part.
-  std::vector<KvRun>* runs = nullptr;
-  std::size_t first_local = 0;
-  std::int64_t n_tokens = 0;
-
-  bool selects() const { return !everything && row->method->plan().selects(); }
-
-  std::int32_t length() const { return row->cache->length(); }
-};
 
 DecodeAttention::DecodeAttention(const CpuContext& context, const RopeTable& rope)
     : context_(context),
@@ -104,6 +86,7 @@ void DecodeAttention::run(std::int32_t layer, std::span<const DecodeRow> rows, c
   }
   if (runs_.size() < items_.size()) runs_.resize(items_.size());
   for (std::size_t i = 0; i < items_.size(); ++i) items_[i].runs = &runs_[i];
+  score_layers(layer, shape);
   const auto prepare = [&](std::int64_t begin, std::int64_t end, int w) {
     for (std::size_t i = begin; i < static_cast<std::size_t>(end); ++i) {
       select(layer, items_[i], shape, workers_[w]);
@@ -182,11 +165,13 @@ void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, std::si
   item.row = &row;
   item.remote_q = remapped_.q[r];
   const bool dense = row.method == nullptr || row.method->plan().dense_layer(layer);
-  if (!dense) item.region = row.method->region(layer, 0, length);
-  item.everything = dense || item.region.everything;
+  const bool within = !dense && length <= row.method->rules(layer).budget;  // the budget
+  item.everything = dense || within;
   if (item.everything || !row.method->plan().selects()) {
     for (std::int32_t h = 0; h < n_kv; ++h) {
       item.head = item.kv_head = h;
+      if (!dense) item.region = row.method->region(layer, h, length);
+      item.everything = dense || item.region.everything;
       items_.push_back(item);
     }
     return;
@@ -195,6 +180,7 @@ void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, std::si
   const std::vector<Ranking>& ranked = row.method->layer(layer).ranked;
   if (plan.layer_selection) {
     const MethodState::Layer& state = row.method->layer(layer);
+    item.region = row.method->region(layer, 0, length);
     item.region.n_select = size32(state.attended[0]);
     item.new_units = by_layer_.replaced[r];
     item.index_bytes = (item.region.last_unit - item.region.first_unit) *
@@ -209,6 +195,7 @@ void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, std::si
   for (std::int32_t m = 0; m < n_kv; ++m) {
     item.kv_head = m;
     item.region = row.method->region(layer, m, length);
+    item.everything = item.region.everything;
     for (std::int32_t h = 0; h < heads_per_kv; ++h) {
       item.head = m * heads_per_kv + h;
       // A ranking made just above the budget may be too short for a step with a shorter window.
@@ -232,6 +219,13 @@ void DecodeAttention::select(std::int32_t layer, Item& item, const AttentionShap
     state.cut[item.head] = ranking.take(item.region.select_tokens, attended);
   } else if (item.asks_mass) {
     select_by_mass(layer, item, shape, worker, attended);
+  } else if (plan.recipe.decode->hold > 0) {
+    const bool held = state.held_for[item.head] == item.length() && size32(attended) == item.region.n_select;
+    if (held)
+      hold_units(layer, item, shape, worker, attended);
+    else
+      select_units(layer, item, item.region, shape, worker, attended);
+    state.held_for[item.head] = item.length() + 1;
   } else if (item.select_now) {
     select_units(layer, item, item.region, shape, worker, attended);
   } else {
@@ -249,6 +243,12 @@ void DecodeAttention::select(std::int32_t layer, Item& item, const AttentionShap
       select_units(layer, item, next, shape, worker, speculative);
     }
   }
+  if (item.row->method->keeps_tokens(layer)) keep_top_p(layer, item, shape, worker);
+}
+
+std::span<const float> DecodeAttention::scores_of(std::int32_t layer, Item& item, const Region& region,
+                                                  const AttentionShape& shape, Worker& worker) {
+  return item.shared.empty() ? score(layer, item, region, shape, worker) : item.shared;
 }
 
 std::span<const float> DecodeAttention::select_units(std::int32_t layer, Item& item, const Region& region,
@@ -256,7 +256,7 @@ std::span<const float> DecodeAttention::select_units(std::int32_t layer, Item& i
                                                      std::vector<std::int32_t>& units) {
   units.resize(region.n_select);
   if (region.n_select == 0) return {};
-  const std::span<const float> scores = score(layer, item, region, shape, worker);
+  const std::span<const float> scores = scores_of(layer, item, region, shape, worker);
   const std::int32_t found = topk_cpu(scores, region.n_select, units.data(), worker.rank.topk);
   MNEME_CHECK(found == region.n_select, "{} of {} units selected from {}", found, region.n_select, scores.size());
   for (std::int32_t& u : units) u += region.first_unit;
@@ -275,9 +275,17 @@ void DecodeAttention::select_by_mass(std::int32_t layer, Item& item, const Atten
     for (const std::int32_t u : units) to.push_back(u - item.region.first_unit);
     return std::span<const std::int32_t>(to);
   };
-  const float mass = missing_mass_cpu(scores, plan.log_weight_scale(), counted(worker.fresh, worker.wanted),
-                                      counted(speculative, worker.there));
-  item.select_now = mass > plan.mass_gate->eps;
+  const bool fixed = plan.domain == Domain::kAttention;  // the score behind the candidates is of sinks and window
+  const std::span<const float> all(worker.scores.data(), scores.size() + (fixed ? 1 : 0));
+  const float scale = plan.log_weight_scale();
+  const float mass =
+      missing_mass_cpu(all, scale, counted(worker.fresh, worker.wanted), counted(speculative, worker.there));
+  float limit = plan.mass_gate->eps;
+  if (plan.mass_gate->of_attended) {
+    if (fixed) worker.there.push_back(size32(scores));
+    limit *= missing_mass_cpu(all, scale, worker.there, {});
+  }
+  item.select_now = mass > limit;
   if (item.select_now) {
     attended.assign(worker.fresh.begin(), worker.fresh.end());
   } else {
@@ -325,27 +333,37 @@ std::span<const float> DecodeAttention::score(std::int32_t layer, Item& item, co
     q = worker.query.data();
     rows.group = 1;
   }
-  worker.scores.resize(rows.group * static_cast<std::size_t>(n));
+  // Of a softmax over the whole attention: sinks and window are one more unit, behind the candidates.
+  const std::int32_t n_all = n + (plan.domain == Domain::kAttention ? 1 : 0);
+  worker.scores.resize(rows.group * static_cast<std::size_t>(n_all));
   const EntryStore* entries =
       plan.index->entry_bytes(shape) > 0 ? &item.row->method->layer(layer).entries[item.kv_head] : nullptr;
-  plan.index->score({.head = {item.row->cache, entries, layer, item.kv_head},
-                     .q = q,
-                     .shape = rows,
-                     .first_unit = region.first_unit,
-                     .last_unit = region.last_unit,
-                     .alpha = plan.alpha,
-                     .scores = worker.scores.data(),
-                     .score_stride = n},
-                    worker.score);
+  ScoreTask task{.head = {.cache = item.row->cache,
+                          .entries = entries,
+                          .layer = layer,
+                          .kv_head = item.kv_head,
+                          .frame = item.row->method->frame(layer, item.kv_head)},
+                 .q = q,
+                 .shape = rows,
+                 .first_unit = region.first_unit,
+                 .last_unit = region.last_unit,
+                 .alpha = plan.alpha,
+                 .scores = worker.scores.data(),
+                 .score_stride = n_all};
+  plan.index->score(task, worker.score);
   if (plan.by_size) {
     for (std::int32_t u = 0; u < n; ++u) {
       const auto tokens = static_cast<float>(item.row->method->unit_tokens(layer, item.kv_head, region.first_unit + u));
-      for (std::int32_t g = 0; g < rows.group; ++g) worker.scores[g * n + u] += std::log(tokens) / plan.alpha;
+      for (std::int32_t g = 0; g < rows.group; ++g) worker.scores[g * n_all + u] += std::log(tokens) / plan.alpha;
     }
+  }
+  if (n_all > n) {
+    task.scores += n;
+    fixed_scores(task, region, worker.score);
   }
   item.index_bytes += plan.index->bytes_read(n, shape);
   if (plan.pool.scores)
-    group_pool_cpu(worker.scores.data(), n, rows.group, n, *plan.pool.scores, plan.alpha, worker.scores.data());
+    group_pool_cpu(worker.scores.data(), n_all, rows.group, n_all, *plan.pool.scores, plan.alpha, worker.scores.data());
   return {worker.scores.data(), static_cast<std::size_t>(n)};
 }
 
@@ -373,6 +391,9 @@ void DecodeAttention::gather_runs(std::int32_t layer, Item& item) {
     take_local(0);
   } else if (item.everything) {
     take(item.row->window > 0 ? std::max(0, length - item.row->window) : 0, length);
+  } else if (item.selects() && item.row->method->keeps_tokens(layer)) {
+    const std::vector<std::int32_t>& kept = item.row->method->layer(layer).kept_tokens[item.head];
+    item.n_tokens += cache.append_units(layer, m, kept, 1, runs);
   } else {
     take(0, item.region.sink);
     if (item.selects() && item.row->method->plan().reuse == Reuse::kKept && item.row->method->plan().lists) {

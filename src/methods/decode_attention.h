@@ -66,6 +66,14 @@ class DecodeAttention {
   void select(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker);
   std::span<const float> score(std::int32_t layer, Item& item, const Region& region, const AttentionShape& shape,
                                Worker& worker);
+  // Pools the scores of select=layer over the KV heads of each row.
+  void score_layers(std::int32_t layer, const AttentionShape& shape);
+  // Of the whole layer where it selects together, else score().
+  std::span<const float> scores_of(std::int32_t layer, Item& item, const Region& region, const AttentionShape& shape,
+                                   Worker& worker);
+  void hold_units(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker,
+                  std::vector<std::int32_t>& units);
+  void keep_top_p(std::int32_t layer, Item& item, const AttentionShape& shape, Worker& worker);
   // Returns one score per candidate.
   std::span<const float> select_units(std::int32_t layer, Item& item, const Region& region, const AttentionShape& shape,
                                       Worker& worker, std::vector<std::int32_t>& units);
@@ -107,7 +115,8 @@ class DecodeAttention {
   std::vector<Item> items_;
   std::vector<std::uint8_t> select_now_;  // [rows, KV heads]: the gate's decision
   std::vector<Worker> workers_;
-  std::vector<std::vector<KvRun>> runs_;  // by item
+  std::vector<std::vector<KvRun>> runs_;          // by item
+  std::vector<std::vector<float>> layer_scores_;  // by item, of select=layer
   std::vector<DecodePart> parts_;
   std::vector<DecodeHead> heads_;
 };

@@ -3,21 +3,34 @@
 #include <algorithm>
 
 #include "src/base/check.h"
+#include "src/selection/mass/budget_share.h"
 
 namespace mneme {
 namespace {
 
-// Tokens that a drop with a plain budget keeps. If every step is held to the budget, one is reserved for the next
-// step's token.
-std::int32_t keep_count(const Recipe& recipe) {
+std::int32_t most_stored(std::int32_t layer, const SequenceCache& cache) {
+  std::int32_t most = 0;
+  for (std::int32_t m = 0; m < cache.shape().n_kv_heads; ++m) most = std::max(most, cache.n_stored(layer, m));
+  return most;
+}
+
+// Tokens that a drop keeps of a layer's heads, on average. If every step is held to the budget, one is reserved for the
+// next step's token.
+std::int32_t keep_count(std::int32_t layer, const SequenceCache& cache, const Plan& plan) {
+  const Recipe& recipe = plan.recipe;
+  if (const auto* pyramid = std::get_if<PyramidShare>(&recipe.prefill_end->share)) {
+    std::int32_t number = 0, n_layers = 0;
+    for (std::int32_t l = 0; l < plan.shape.n_layers; ++l) {
+      if (l == layer) number = n_layers;
+      n_layers += plan.compressed(l) ? 1 : 0;
+    }
+    return pyramid_keep(*pyramid, recipe.budget, recipe.recent, most_stored(layer, cache), {number, n_layers});
+  }
   return recipe.budget - (recipe.prefill_end->when == DropWhen::kOverBudget ? 1 : 0);
 }
 
 bool over_budget(std::int32_t layer, const SequenceCache& cache, const Plan& plan) {
-  bool over = false;
-  for (std::int32_t m = 0; m < cache.shape().n_kv_heads; ++m)
-    over = over || cache.n_stored(layer, m) > keep_count(plan.recipe);
-  return over;
+  return most_stored(layer, cache) > keep_count(layer, cache, plan);
 }
 
 bool ranks_by_mass(const Plan& plan) {
@@ -52,11 +65,15 @@ void DropDecider::decide(std::int32_t layer, const DropRows& rows, LayerMass& ma
     for (std::int32_t m = 0; m < n_kv; ++m) stats.retention.prompt_tokens += rows.cache->n_stored(layer, m);
   }
   if (plan.recipe.norm) return decide_by_norm(layer, rows, mass);
-  const std::int32_t n_keep = keep_count(plan.recipe);
+  const std::int32_t n_keep = keep_count(layer, *rows.cache, plan);
   if (over_budget(layer, *rows.cache, plan)) keep_by_rank(layer, rows, mass, n_keep);
   if (rows.decodes) return;
-  for (std::int32_t m = 0; m < n_kv; ++m)
-    stats.retention.kept_tokens += std::min(rows.cache->n_stored(layer, m), n_keep);
+  const auto& kept = state.pending.kept;
+  for (std::int32_t m = 0; m < n_kv; ++m) {
+    std::int32_t n = kept.empty() ? rows.cache->n_stored(layer, m) : 0;
+    for (std::size_t i = 0; !kept.empty() && i < kept[m].size(); ++i) n += kept[m][i].end - kept[m][i].begin;
+    stats.retention.kept_tokens += n;
+  }
 }
 
 void DropDecider::keep_by_rank(std::int32_t layer, const DropRows& rows, LayerMass& mass, std::int32_t n_keep) {
@@ -70,16 +87,16 @@ void DropDecider::keep_by_rank(std::int32_t layer, const DropRows& rows, LayerMa
   const std::int32_t recent = std::max(0, recipe.recent - (stage.when == DropWhen::kOverBudget ? 1 : 0));
   auto& kept = state.pending.kept;
   kept.resize(n_kv);
-  for (std::int32_t m = 0; m < n_kv; ++m) {
-    if (one && m > 0) {
-      kept[m] = kept[0];
-      continue;
-    }
+  scores_.resize(n_kv);
+  std::vector<std::int32_t> first(n_kv), keeps(n_kv, n_keep);
+  std::vector<std::span<const float>> ranked(n_kv);
+  for (std::int32_t m = 0; m < (one ? 1 : n_kv); ++m) {
     const std::size_t n = rows.cache->n_stored(layer, m);
-    scores_.assign(n, 0.0f);
+    std::vector<float>& scores = scores_[m];
+    scores.assign(n, 0.0f);
     const auto add = [&](std::span<const float> given) {
       MNEME_CHECK(given.size() == n, "a layer decides for heads of {} and {} tokens", n, given.size());
-      for (std::size_t t = 0; t < n; ++t) scores_[t] += given[t];
+      for (std::size_t t = 0; t < n; ++t) scores[t] += given[t];
     };
     for (std::int32_t h = one ? 0 : m; h < (one ? n_kv : m + 1) && stage.rank == Rank::kMass; ++h) {
       if (all_rows) {
@@ -88,11 +105,21 @@ void DropDecider::keep_by_rank(std::int32_t layer, const DropRows& rows, LayerMa
         for (std::int32_t g = 0; g < rows_a_head; ++g) add(mass.row(h * rows_a_head + g));
       }
     }
-    const std::int32_t sink = rows.cache->rank_of(layer, m, std::min(recipe.sink, rows.cache->length()));
-    const auto first = static_cast<std::size_t>(sink), ranked = n - std::min<std::size_t>(n, recent);
-    if (first < ranked)
-      smooth(std::span(scores_).subspan(first, ranked - first), stage.smooth, stage.smooth_by, scratch_.smoothed);
-    keep_largest(scores_, sink, recent, n_keep, scratch_, kept[m]);
+    first[m] = rows.cache->rank_of(layer, m, std::min(recipe.sink, rows.cache->length()));
+    const std::size_t begin = first[m], end = n - std::min<std::size_t>(n, recent);
+    if (begin >= end) continue;
+    smooth(std::span(scores).subspan(begin, end - begin), stage.smooth, stage.smooth_by, scratch_.smoothed);
+    ranked[m] = std::span(scores).subspan(begin, end - begin);
+  }
+  if (const auto* share = std::get_if<HeadShare>(&stage.share)) {
+    keeps = head_keeps(*share, ranked, std::max(0, n_keep - recent - recipe.sink));
+    for (std::int32_t m = 0; m < n_kv; ++m) keeps[m] += recent + first[m];
+  }
+  for (std::int32_t m = 0; m < n_kv; ++m) {
+    if (one && m > 0)
+      kept[m] = kept[0];
+    else
+      keep_largest(scores_[m], first[m], recent, keeps[m], scratch_, kept[m]);
   }
 }
 

@@ -60,7 +60,7 @@ class DropDecider {
   void decide_by_norm(std::int32_t layer, const DropRows& rows, LayerMass& mass);
 
   KeepScratch scratch_;
-  std::vector<float> scores_;
+  std::vector<std::vector<float>> scores_;  // by KV head
 };
 
 }  // namespace mneme

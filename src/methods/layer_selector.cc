@@ -18,6 +18,9 @@ namespace {
 
 constexpr std::int64_t kChannelGrain = 256;  // minimum channels of a window per worker
 constexpr std::int64_t kRowGrain = 64;       // minimum rows per worker
+// Queries of the question, by query head, whose mean stands for it: those that received most attention. Q-LLM's 4; the
+// keys that represent a unit may be more.
+constexpr std::int32_t kQuestionQueries = 4;
 
 float length_of(std::span<const float> v) {
   double square = 0;
@@ -47,7 +50,10 @@ void LayerSelector::file_units(MethodState& method, std::int32_t layer, const Se
   context_.pool->parallel_for(end - begin, 1, [&](std::int64_t i, std::int64_t last, int) {
     for (; i < last; ++i) {
       const std::int32_t u = begin + static_cast<std::int32_t>(i);
-      const auto build = plan.layer_selection->match == KeyMatch::kMean ? build_representative : build_key_rows;
+      const bool dot = std::get<Representative>(plan.recipe.decode->index).similarity == Similarity::kDot;
+      const auto build = plan.layer_selection->match != KeyMatch::kMean ? build_key_rows
+                         : dot                                          ? build_mean_keys
+                                                                        : build_representative;
       build({.cache = &cache, .layer = layer, .begin = u * p, .end = (u + 1) * p}, memory.mass, shape,
             plan.layer_selection->top, entries_[i]);
     }
@@ -136,13 +142,15 @@ void LayerSelector::select(MethodState& method, std::int32_t layer, const Region
   MNEME_CHECK(end <= memory.units.size(), "{} units are filed, {} are candidates", memory.units.size(), end);
   scores_.resize(n);
   score(plan, memory, begin, end, probe.data(), scores_.data());
+  const auto& index = std::get<Representative>(plan.recipe.decode->index);
+  const bool cosine = index.similarity == Similarity::kCosine;
   const float length = length_of(probe);
-  for (float& s : scores_) s = length == 0 ? 0.0f : s / length;
-  if (slot != kDecode && !memory.question.empty() && plan.recipe.prefill_window->question_weight != 0) {
+  for (float& s : scores_) s = !cosine ? s : length == 0 ? 0.0f : s / length;
+  const PrefillWindow& window = *plan.recipe.prefill_window;
+  if ((slot != kDecode || window.question_in_answers) && !memory.question.empty() && window.question_weight != 0) {
     question_scores_.resize(scores_.size());
     score(plan, memory, begin, end, memory.question.data(), question_scores_.data());
-    for (std::size_t i = 0; i < scores_.size(); ++i)
-      scores_[i] += plan.recipe.prefill_window->question_weight * question_scores_[i];
+    for (std::size_t i = 0; i < scores_.size(); ++i) scores_[i] += window.question_weight * question_scores_[i];
   }
   const double entropy = score_entropy(scores_);
   std::int32_t wanted = region.n_select;
@@ -251,14 +259,19 @@ void LayerSelector::see_question(MethodState& method, std::int32_t layer, const 
   for (std::int32_t h = 0; h < n_heads; ++h) {
     std::iota(order.begin(), order.end(), 0);
     const auto mass = [&](std::int32_t i) { return memory.question_mass[i * n_heads + h]; };
-    const auto top = std::min<std::ptrdiff_t>(plan.layer_selection->top, n);
+    const std::int32_t top = std::min(kQuestionQueries, n);
     std::partial_sort(order.begin(), order.begin() + top, order.end(),
                       [&](std::int32_t a, std::int32_t b) { return mass(a) != mass(b) ? mass(a) > mass(b) : a > b; });
-    for (std::ptrdiff_t i = 0; i < top; ++i)
+    for (std::int32_t i = 0; i < top; ++i)
       for (std::int32_t c = 0; c < d; ++c)
         memory.question[h * d + c] += memory.question_rows[order[i] * width + (h * d + c)];
   }
-  normalise(memory.question);
+  // Dot products are with the mean of a head's top queries, cosines with a vector of length 1.
+  if (std::get<Representative>(plan.recipe.decode->index).similarity == Similarity::kCosine) {
+    normalise(memory.question);
+  } else {
+    for (float& x : memory.question) x /= static_cast<float>(std::min(kQuestionQueries, n));
+  }
   memory.question_rows = {};
   memory.question_mass = {};
 }

@@ -47,7 +47,10 @@ MethodState::MethodState(std::shared_ptr<const Plan> plan) : plan_(std::move(pla
       continue;
     }
     layer.entries.assign(n_kv, EntryStore(plan_->index->entry_bytes(shape.attention())));
+    if (plan_->index->frame_floats(shape.attention()) > 0) layer.frames.resize(n_kv);
     layer.attended.resize(n_selections);
+    layer.held_for.assign(n_selections, -1);
+    if (std::holds_alternative<TopP>(plan_->recipe.decode->cutoff)) layer.kept_tokens.resize(n_selections);
     if (plan_->reuse == Reuse::kSpeculative) layer.speculative.resize(n_selections);
     if (plan_->ranks()) layer.ranked.resize(n_selections);
     if (plan_->ranks()) layer.cut.resize(n_selections);
@@ -74,13 +77,27 @@ void MethodState::close_units(std::int32_t l, std::int32_t kv_head, const Sequen
   if (entries.entry_bytes() == 0) return;
   const std::int32_t e = plan_->index->entry_tokens(), complete = cache.length() / e;
   const AttentionShape shape = plan_->shape.attention();
+  fit_frame(l, kv_head, cache, complete);
+  const float* frame = this->frame(l, kv_head);
   thread_local std::vector<KvRun> runs;
   while (entries.size() < complete) {
     runs.clear();
     const std::int32_t begin = entries.size() * e;
     cache.append_runs(l, kv_head, begin, begin + e, runs);
-    plan_->index->build(runs, shape, entries.append());
+    plan_->index->build_in(frame, runs, shape, entries.append());
   }
+}
+
+void MethodState::fit_frame(std::int32_t l, std::int32_t kv_head, const SequenceCache& cache, std::int32_t complete) {
+  if (layer(l).frames.empty()) return;
+  KeyFrame& frame = layer(l).frames[kv_head];
+  const std::int32_t pages = KeyFrame::pages_for(complete);
+  if (frame.pages == pages) return;
+  const AttentionShape shape = plan_->shape.attention();
+  std::vector<float> values(plan_->index->frame_floats(shape));
+  plan_->index->fit({.cache = &cache, .layer = l, .kv_head = kv_head}, pages, shape, values.data());
+  frame = {.values = std::make_shared<const std::vector<float>>(std::move(values)), .pages = pages};
+  layer(l).entries[kv_head].truncate(0);
 }
 
 void MethodState::set_question_span(std::int32_t begin, std::int32_t end) {
@@ -133,6 +150,8 @@ void MethodState::see_boundary(std::int32_t l) {
 }
 
 Region MethodState::region(std::int32_t l, std::int32_t kv_head, std::int32_t length) const {
+  if (const auto& heads = plan_->recipe.full_heads; heads && heads->full[l * heads->n_kv_heads + kv_head] != 0)
+    return {};
   if (!plan_->lists) return region_at(rules(l), length);
   const Layer& state = layer(l);
   return list_region_at(rules(l), length, state.partition.grouped(), state.tables[kv_head].size());
@@ -221,9 +240,14 @@ void MethodState::step_back(std::int32_t length) {
         table.truncate(complete);
       }
       entries.truncate(std::min(entries.size(), complete));
+      if (!layer.frames.empty() && layer.frames[h].pages > entries.size()) {
+        layer.frames[h] = {};
+        entries.truncate(0);
+      }
     }
     for (RotatedWindow& local : layer.local) local.clear();
     layer.ready_for = layer.queried_for = -1;
+    std::fill(layer.held_for.begin(), layer.held_for.end(), -1);
     for (auto& units : layer.attended) units.clear();
     for (Ranking& ranking : layer.ranked) ranking = {};
     for (Ranking::Cut& cut : layer.cut) cut = {};
@@ -246,6 +270,7 @@ MethodState MethodState::index_of_prefix(std::int32_t length) const {
   }
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     fresh.layers_[l].entries = layers_[l].entries;
+    fresh.layers_[l].frames = layers_[l].frames;
     fresh.layers_[l].partition = layers_[l].partition;
     fresh.layers_[l].tables = layers_[l].tables;
     // Clusters at the end of the prompt, and segments, depend on where that prompt and its answer ended.
@@ -333,6 +358,8 @@ std::size_t MethodState::state_bytes() const {
     bytes +=
         (layer.last_query.size() + layer.observed_queries.q.size() + layer.observed_queries.lse.size()) * sizeof(float);
     for (const RotatedWindow& local : layer.local) bytes += local.bytes();
+    for (const KeyFrame& frame : layer.frames)
+      bytes += frame.values == nullptr ? 0 : frame.values->size() * sizeof(float);
     for (const auto& mass : layer.mass) bytes += mass.size() * sizeof(float);
     if (layer.memory) bytes += layer.memory->bytes();
     for (const auto* list : {&layer.attended, &layer.speculative})

@@ -19,6 +19,7 @@
 #include "src/selection/cluster/partition.h"
 #include "src/selection/index/unit_table.h"
 #include "src/selection/layer/entropy_cut.h"
+#include "src/selection/summary/key_frame.h"
 #include "src/tensor/buffer.h"
 
 namespace mneme {
@@ -63,10 +64,13 @@ class MethodState {
   // Steps are identified by the number of tokens stored when they run; -1: none.
   struct Layer {
     std::vector<EntryStore> entries;                     // by KV head
+    std::vector<KeyFrame> frames;                        // by KV head, of indexes that have one; else empty
     Partition partition;                                 // for units that are lists
     std::vector<UnitTable> tables;                       // by KV head, for units that are lists
     std::vector<std::vector<std::int32_t>> attended;     // by selection head: units of the last sparse step, ascending
     std::vector<std::vector<std::int32_t>> speculative;  // Reuse::kSpeculative: units selected for step `ready_for`
+    std::vector<std::int32_t> held_for;                  // by selection head: the step that may hold `attended`
+    std::vector<std::vector<std::int32_t>> kept_tokens;  // by selection head, of cutoff=top_p: attended, ascending
     std::vector<Ranking> ranked;                         // Plan::ranks(): the ranking that `attended` is a prefix of
     std::vector<Ranking::Cut> cut;                       // its last, truncated unit
     std::int32_t ready_for = -1;                         // the step for which `speculative` or `ranked` is valid
@@ -113,6 +117,14 @@ class MethodState {
   void close_units(std::int32_t layer, std::int32_t kv_head, const SequenceCache& cache);
   bool has_units_to_close(std::int32_t layer, std::int32_t kv_head, std::int32_t length) const;
 
+  // What the entries of a KV head share; null: the index has no frame, or no entries yet.
+  const float* frame(std::int32_t layer, std::int32_t kv_head) const {
+    return this->layer(layer).frames.empty() ? nullptr : this->layer(layer).frames[kv_head].data();
+  }
+
+  // Whether a step attends part of what it selected: Layer::kept_tokens.
+  bool keeps_tokens(std::int32_t layer) const { return !this->layer(layer).kept_tokens.empty(); }
+
   // A KV head's region at the step of `length` tokens.
   Region region(std::int32_t layer, std::int32_t kv_head, std::int32_t length) const;
   std::int32_t unit_tokens(std::int32_t layer, std::int32_t kv_head, std::int32_t unit) const;
@@ -155,6 +167,8 @@ class MethodState {
   void count_decode_step() { ++decode_steps_; }
 
  private:
+  // The frame of `complete` entries; another than the present one empties the entries, which are built in it again.
+  void fit_frame(std::int32_t layer, std::int32_t kv_head, const SequenceCache& cache, std::int32_t complete);
   void close_lists(std::int32_t layer, std::int32_t kv_head, const SequenceCache& cache);
   std::int32_t n_selected(std::int32_t layer, std::int32_t head, std::int32_t kv_head, std::int32_t unit) const;
 

@@ -7,7 +7,7 @@
 //          B  beside its budget a row of a window attends the tokens that left its reach since the previous window:
 //             they are not yet a unit and cannot be selected.
 //          C  every key of a page is scored, and the best counts: the equations score keys; the four most attended ones
-//             are the framework's (InfLLM's). With those a page is represented by what was attended while it was local,
+//             are Appendix C's, as InfLLM has them. With those a page is represented by what was attended while it was local,
 //             which is not what a later question looks for: `match=mean,top=4`, the published code's form, loses 38 to
 //             46 points of 100 where this loses 0 to 1 (docs/design/accuracy.md). The index is as large as the keys.
 //          D  in a decode step a unit can be selected once its first token has left the window, and is then no longer

@@ -6,6 +6,9 @@
 #include <cmath>
 
 #include "src/base/error.h"
+#include "src/recipes/blocks/check_blocks.h"
+#include "src/recipes/blocks/full_heads.h"
+#include "src/selection/summary/summary_index.h"
 
 namespace mneme {
 namespace {
@@ -23,9 +26,12 @@ std::unique_ptr<UnitIndex> make_index(const DecodeStage& stage) {
   return std::visit(Overloaded{[](const NoIndex&) { return std::unique_ptr<UnitIndex>(); },
                                [&](const RawKeys&) { return make_raw_key_index(p); },
                                [&](const Box& box) { return make_box_index(box.kind, p); },
-                               [&](const OneBit& bits) { return make_one_bit_index(bits.levels, bits.group, p); },
+                               [&](const OneBit& bits) { return make_one_bit_index(bits, p); },
                                [](const Representative&) { return std::unique_ptr<UnitIndex>(); },
-                               [&](const Centroid&) { return make_centroid_index(p); }},
+                               [&](const Centroid&) { return make_centroid_index(p); },
+                               [&](const CentroidSet& set) { return make_centroids_index(set.k, p); },
+                               [&](const Sketch& sketch) { return make_sketch_index(sketch.rank, p); },
+                               [&](const Moments&) { return make_moments_index(p); }},
                     stage.index);
 }
 
@@ -56,6 +62,8 @@ RegionRules rules_of(const Recipe& r, const UnitIndex* index) {
   if (r.decode) {
     rules.unit_tokens = unit_tokens(r.decode->units.prompt);
     rules.entry_tokens = index == nullptr ? rules.unit_tokens : index->entry_tokens();
+    const auto* bits = std::get_if<OneBit>(&r.decode->index);
+    if (bits != nullptr && bits->score_open_group) rules.entry_tokens = rules.unit_tokens;
   } else {
     rules.recent = r.budget - r.sink;  // no selection: the window takes the budget
   }
@@ -67,7 +75,7 @@ void check_layer_selection(const Recipe& r, std::vector<std::string>& reasons) {
   const bool by_layer = std::holds_alternative<Representative>(stage.index);
   if (by_layer != (stage.pool == Pool::kConcat))
     reasons.push_back("index=representative and pool=concat need one another");
-  if (!by_layer && !std::holds_alternative<ConstantCut>(stage.cutoff))
+  if (!by_layer && std::holds_alternative<EntropyShare>(stage.cutoff))
     reasons.push_back("layers share a budget by the scores of index=representative: use cutoff=constant");
   if (!by_layer) return;
   if (!r.prefill_window)
@@ -109,7 +117,8 @@ PartitionRules partition_of(const Recipe& r) {
           .recent = r.recent,
           .block = clusters_of(*r.decode)->block,
           .smallest = segments.smallest,
-          .largest = segments.largest};
+          .largest = segments.largest,
+          .cluster_segments = segments.clustered};
 }
 
 void check_units(const Recipe& r, std::vector<std::string>& reasons) {
@@ -131,7 +140,8 @@ void check_units(const Recipe& r, std::vector<std::string>& reasons) {
                     "iteration, and blocks of one cluster to 65,535 tokens",
                     clusters->tokens, clusters->block, clusters->iterations));
   if (const char* reason = check_partition(partition_of(r))) reasons.push_back(reason);
-  if (std::holds_alternative<RawKeys>(stage.index) || std::holds_alternative<OneBit>(stage.index))
+  if (!std::holds_alternative<NoIndex>(stage.index) && !std::holds_alternative<Box>(stage.index) &&
+      !std::holds_alternative<Centroid>(stage.index))
     reasons.push_back("a cluster is scored by one entry: use index=centroid, box or cuboid");
   if (std::holds_alternative<Speculative>(stage.schedule))
     reasons.push_back("segments form while decoding and cannot be selected speculatively: use schedule=boundary");
@@ -159,6 +169,7 @@ void check_drop(const Recipe& r, std::vector<std::string>& reasons) {
   const auto* last = std::get_if<LastRows>(&r.rows);
   const bool each_step = stage.when == DropWhen::kOverBudget;
   if (r.decode) reasons.push_back("a method that drops attends all that is left: it selects nothing");
+  check_share(r, reasons);
   if (stage.smooth < 1 || stage.smooth % 2 == 0)
     reasons.push_back(fmt::format("smoothing over {} tokens: expected an odd number", stage.smooth));
   if (each_step && stage.rank == Rank::kMass && last != nullptr && last->n != 1)
@@ -220,6 +231,7 @@ std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
           fmt::format("dense layer {} does not exist; the model has layers 0 to {}", layer, shape.n_layers - 1));
   check_positions(r, reasons);
   if (r.norm) check_norm(r, reasons);
+  check_full_heads(r, shape, reasons);
   if ((r.attend == Attend::kKept) != r.prefill_end.has_value())
     reasons.push_back("what is attended and what is dropped do not go together");
   if ((r.norm || r.prefill_end) && (r.prefill_window || r.positions != Positions::kAbsolute))
@@ -247,6 +259,9 @@ std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
   if (std::holds_alternative<TokenUnit>(stage.units.prompt) &&
       (std::holds_alternative<Box>(stage.index) || std::holds_alternative<Centroid>(stage.index)))
     reasons.push_back("a unit of one token has no box or centroid: use unit=page:N, or index=keys with unit=token");
+  check_summaries(r, shape, reasons);
+  check_domain(r, reasons);
+  check_choice(r, reasons);
   const std::unique_ptr<UnitIndex> index = make_index(stage);
   if (const char* reason = check_region(rules_of(r, index.get())))
     reasons.push_back(fmt::format("budget {}, sink {}, recent {}, unit {}: {}", r.budget, r.sink, r.recent,
@@ -269,6 +284,7 @@ std::shared_ptr<const Plan> compile(const Recipe& recipe, const MethodShape& sha
     plan->index = make_index(stage);
     plan->pool = make_pool(stage.pool);
     plan->alpha = stage.alpha == Alpha::kOne ? 1.0f : shape.attention().scale;
+    plan->domain = stage.domain;
     plan->probe = stage.probe;
     if (const auto* centroid = std::get_if<Centroid>(&stage.index)) plan->by_size = centroid->by_size;
     plan_schedule(stage.schedule, *plan);

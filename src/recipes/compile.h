@@ -77,6 +77,7 @@ struct Plan {
   std::unique_ptr<UnitIndex> index;  // null: no selection
   PoolPlan pool;
   float alpha = 1.0f;
+  Domain domain = Domain::kCandidates;
   bool by_size = false;  // units score as if they had that many tokens with their key
   Probe probe = Probe::kCurrentQuery;
   Reuse reuse = Reuse::kNever;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "src/recipes/blocks/paper_forms.h"
 #include "src/recipes/compile.h"
 #include "src/recipes/device_form.h"
 #include "src/recipes/override.h"
@@ -47,6 +48,14 @@ std::string settings_table() {
     }
     out += "\n";
   }
+  return out;
+}
+
+std::string forms_table() {
+  std::string out = "| name | is | of |\n|---|---|---|\n";
+  for (const PaperForm& form : paper_forms())
+    out += fmt::format("| `{}` | `{}{}{}` | {} |\n", form.name, form.method, form.overrides.empty() ? "" : ":",
+                       form.overrides, cell(form.where));
   return out;
 }
 
@@ -126,9 +135,9 @@ std::string devices_table() {
 
 std::string methods_markdown() {
   return fmt::format(
-      "### Methods\n\n{}\n### Their settings\n\n{}\n### What `--kv KEY=VALUE,...` may override\n\n{}\n### What "
-      "combines\n\n{}\n### Where they run\n\nThe CPU runs every recipe.\n\n{}",
-      recipes_table(), settings_table(), keys_table(), combinations_table(), devices_table());
+      "### Methods\n\n{}\n### Forms of papers\n\n{}\n### Their settings\n\n{}\n### What `--kv KEY=VALUE,...` may "
+      "override\n\n{}\n### What combines\n\n{}\n### Where they run\n\nThe CPU runs every recipe.\n\n{}",
+      recipes_table(), forms_table(), settings_table(), keys_table(), combinations_table(), devices_table());
 }
 
 }  // namespace mneme

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "src/kv/page_pool.h"
+#include "src/recipes/blocks/cpu_blocks.h"
 
 namespace mneme {
 namespace {
@@ -96,6 +97,7 @@ bool attends_in_two_parts(const Plan& plan) {
 }
 
 const char* device_refusal(const Plan& plan) {
+  if (const char* block = cpu_block(plan)) return block;
   if (plan.recipe.attend != Attend::kRegions || !plan.recipe.decode) return nullptr;
   if (attends_in_two_parts(plan)) return refusal_by_layer(plan);
   if (plan.lists) return refusal_of_lists(plan);

@@ -7,6 +7,7 @@
 #include <array>
 
 #include "src/base/error.h"
+#include "src/recipes/blocks/full_heads.h"
 #include "src/recipes/override_values.h"
 
 namespace mneme {
@@ -123,7 +124,10 @@ const std::array kKeys = {
         [](const Recipe& r) { return r.decode ? print_unit(r.decode->units.prompt) : std::string(); }},
     Key{{"segment", "MIN-MAX", "tokens of a segment of an answer; with unit=cluster:N"},
         [](Recipe& r, std::string_view k, std::string_view v) {
-          block_of<SegmentUnit>(stage_of(r, k).units.output, r, k, "unit=cluster:N") = parse_segments(k, v);
+          auto& segments = block_of<SegmentUnit>(stage_of(r, k).units.output, r, k, "unit=cluster:N");
+          const bool clustered = segments.clustered;
+          segments = parse_segments(k, v);
+          segments.clustered = clustered;
         },
         [](const Recipe& r) {
           const auto* s = r.decode ? std::get_if<SegmentUnit>(&r.decode->units.output) : nullptr;
@@ -160,7 +164,7 @@ const std::array kKeys = {
             return std::string();
           return std::to_string(r.decode->unit_fetch);
         }},
-    Key{{"index", "none | keys | box | cuboid | one_bit | representative | centroid",
+    Key{{"index", "none | keys | box | cuboid | one_bit | representative | centroid | centroids:K | sketch:R | moments",
          "what is stored of a unit's keys to score it"},
         [](Recipe& r, std::string_view k, std::string_view v) {
           DecodeStage& stage = stage_of(r, k);
@@ -233,20 +237,25 @@ const std::array kKeys = {
         [](const Recipe& r) {
           return selects_in_prefill(r) ? fmt::format("{}", r.prefill_window->question_weight) : std::string();
         }},
-    Key{{"cutoff", "constant | entropy | reversed",
-         "units by layer: all the same; by how evenly its scores are spread; by how unevenly"},
+    Key{{"cutoff", "constant | entropy | reversed | top_p:P",
+         "units by layer: all the same; by how evenly its scores are spread; by how unevenly; of what is selected, the "
+         "tokens that hold a share P of the attention"},
         [](Recipe& r, std::string_view k, std::string_view v) {
           DecodeStage& stage = stage_of(r, k);
           const auto* before = std::get_if<EntropyShare>(&stage.cutoff);
           const bool in_prefill = before != nullptr && before->in_prefill;
           if (v == "constant")
             stage.cutoff = ConstantCut{};
+          else if (v.starts_with("top_p:"))
+            stage.cutoff = TopP{parse_number<float>(k, v.substr(6), 0.0f, 1.0f)};
           else if (v == "entropy" || v == "reversed")
             stage.cutoff = EntropyShare{.reversed = v == "reversed", .in_prefill = in_prefill};
           else
-            bad_value(k, v, "constant, entropy or reversed");
+            bad_value(k, v, "constant, entropy, reversed or top_p:P");
         },
         [](const Recipe& r) {
+          if (const auto* top_p = r.decode ? std::get_if<TopP>(&r.decode->cutoff) : nullptr)
+            return fmt::format("top_p:{}", top_p->p);
           if (!selects_in_prefill(r)) return std::string();
           const auto* share = std::get_if<EntropyShare>(&r.decode->cutoff);
           return std::string(share == nullptr ? "constant" : share->reversed ? "reversed" : "entropy");
@@ -263,6 +272,10 @@ const std::array kKeys = {
     Key{{"alpha", "inv_sqrt_d | 1", "scale of scores before a softmax"},
         [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).alpha = parse_name(k, v, kAlphas); },
         [](const Recipe& r) { return r.decode ? print_name(r.decode->alpha, kAlphas) : std::string(); }},
+    Key{{"domain", "candidates | attention",
+         "what a softmax of scores normalises over: the units that may be selected; sinks and window too"},
+        [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).domain = parse_name(k, v, kDomains); },
+        [](const Recipe& r) { return r.decode ? print_name(r.decode->domain, kDomains) : std::string(); }},
     Key{{"schedule", "every_step | speculative | boundary", "when a selection is made, and with which step's query"},
         [](Recipe& r, std::string_view k, std::string_view v) { parse_schedule(k, v, stage_of(r, k).schedule); },
         [](const Recipe& r) { return r.decode ? print_schedule(r.decode->schedule) : std::string(); }},
@@ -290,6 +303,15 @@ const std::array kKeys = {
               parse_number<float>(k, v, -1.0f, 1.0f);
         },
         [](const Recipe& r) { return mass_gate_of(r) ? fmt::format("{}", mass_gate_of(r)->eps) : std::string(); }},
+    Key{{"eps_of", "domain | attended",
+         "gate=mass: what eps is a share of: the softmax, or the part of it that is attended"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          constexpr std::string_view kNeeded = "schedule=speculative with gate=mass";
+          block_of<MassGate>(speculative_of(r, k, kNeeded).gate, r, k, kNeeded).of_attended = parse_name(k, v, kEpsOf);
+        },
+        [](const Recipe& r) {
+          return mass_gate_of(r) ? print_name(mass_gate_of(r)->of_attended, kEpsOf) : std::string();
+        }},
     Key{{"gate_pool", "mean | max | any", "which of its heads' cosines the gate looks at"},
         [](Recipe& r, std::string_view k, std::string_view v) { gate_of(r, k).pool = parse_name(k, v, kGatePools); },
         [](const Recipe& r) { return gate_of(r) ? print_name(gate_of(r)->pool, kGatePools) : std::string(); }},
@@ -311,6 +333,91 @@ const std::array kKeys = {
         [](const Recipe& r) {
           const RandomScore* s = r.decode ? std::get_if<RandomScore>(&r.decode->score) : nullptr;
           return s == nullptr ? std::string() : std::to_string(s->seed);
+        }},
+    Key{{"answer", "segments | clusters",
+         "with unit=cluster:N: a segment of an answer is one unit, or clusters of its own when it leaves the window"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          block_of<SegmentUnit>(stage_of(r, k).units.output, r, k, "unit=cluster:N").clustered =
+              parse_name(k, v, kAnswers);
+        },
+        [](const Recipe& r) {
+          const auto* s = r.decode ? std::get_if<SegmentUnit>(&r.decode->units.output) : nullptr;
+          return s == nullptr ? std::string() : print_name(s->clustered, kAnswers);
+        }},
+    Key{{"page_score", "mean | lse", "index=one_bit: a page scores the mean or the log-sum-exp of its tokens"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          block_of<OneBit>(stage_of(r, k).index, r, k, "index=one_bit").page_score = parse_name(k, v, kPageScores);
+        },
+        [](const Recipe& r) { return one_bit_of(r) ? print_name(one_bit_of(r)->page_score, kPageScores) : ""; }},
+    Key{{"open_group", "attend | score",
+         "index=one_bit: tokens of the group that is not complete are always attended, or are candidates with exact "
+         "scores"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          block_of<OneBit>(stage_of(r, k).index, r, k, "index=one_bit").score_open_group =
+              parse_name(k, v, kOpenGroups);
+        },
+        [](const Recipe& r) { return one_bit_of(r) ? print_name(one_bit_of(r)->score_open_group, kOpenGroups) : ""; }},
+    Key{{"similarity", "cosine | dot",
+         "index=representative, match=mean: of the concatenated heads, or the sum of dot products with unscaled means"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          block_of<Representative>(stage_of(r, k).index, r, k, "index=representative").similarity =
+              parse_name(k, v, kSimilarities);
+        },
+        [](const Recipe& r) {
+          const auto* index = r.decode ? std::get_if<Representative>(&r.decode->index) : nullptr;
+          return index == nullptr ? std::string() : print_name(index->similarity, kSimilarities);
+        }},
+    Key{{"question_in", "prefill | all",
+         "where the prompt's question counts: in windows of prefill, or in answers too"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          window_of(r, k).question_in_answers = parse_name(k, v, kQuestionIn);
+        },
+        [](const Recipe& r) {
+          return selects_in_prefill(r) ? print_name(r.prefill_window->question_in_answers, kQuestionIn) : "";
+        }},
+    Key{{"select", "kv_head | layer", "whose pooled scores make one selection"},
+        [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).select = parse_name(k, v, kSelects); },
+        [](const Recipe& r) { return r.decode ? print_name(r.decode->select, kSelects) : ""; }},
+    Key{{"hold", "units",
+         "new ones that a step attends at most; the others stay from the step before until better ones need their "
+         "room; 0: "
+         "every step attends its own best"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          stage_of(r, k).hold = parse_number<std::int32_t>(k, v, 0, kMaxTokens);
+        },
+        [](const Recipe& r) { return r.decode ? std::to_string(r.decode->hold) : std::string(); }},
+    Key{{"share", "even | pyramid:BETA | heads:FLOOR | heads_safe:FLOOR",
+         "what is kept: as much in every head; less in every layer than in the one below; by where a layer's largest "
+         "masses fall, with a floor for every head (safe: exactly the budget)"},
+        [](Recipe& r, std::string_view k, std::string_view v) {
+          Share& share = drop_of(r, k).share;
+          if (v == "even")
+            share = EvenShare{};
+          else if (v.starts_with("pyramid:"))
+            share = PyramidShare{parse_number<std::int32_t>(k, v.substr(8), 1, 1000)};
+          else if (v.starts_with("heads:"))
+            share = HeadShare{.floor = parse_number<float>(k, v.substr(6), 0.0f, 1.0f)};
+          else if (v.starts_with("heads_safe:"))
+            share = HeadShare{.floor = parse_number<float>(k, v.substr(11), 0.0f, 1.0f), .exact = true};
+          else
+            bad_value(k, v, "even, pyramid:BETA, heads:FLOOR or heads_safe:FLOOR");
+        },
+        [](const Recipe& r) {
+          if (!r.prefill_end) return std::string();
+          if (const auto* p = std::get_if<PyramidShare>(&r.prefill_end->share))
+            return fmt::format("pyramid:{}", p->beta);
+          if (const auto* h = std::get_if<HeadShare>(&r.prefill_end->share))
+            return fmt::format("{}:{}", h->exact ? "heads_safe" : "heads", h->floor);
+          return std::string("even");
+        }},
+    Key{{"full_heads", "none | FILE", "KV heads that attend everything: a line a layer, a number a head, 0.5 or more"},
+        [](Recipe& r, std::string_view, std::string_view v) {
+          r.full_heads.reset();
+          if (v != "none") r.full_heads = read_full_heads(std::string(v));
+        },
+        [](const Recipe& r) {
+          if (r.attend != Attend::kRegions) return std::string();
+          return r.full_heads ? r.full_heads->file : std::string("none");
         }},
 };
 

@@ -1,5 +1,7 @@
 #include "src/recipes/override_values.h"
 
+#include "src/selection/summary/sketch.h"
+
 namespace mneme::overrides {
 
 void bad_value(std::string_view key, std::string_view value, std::string_view expected) {
@@ -76,7 +78,12 @@ Index parse_index(std::string_view key, std::string_view value) {
   if (value == "one_bit") return OneBit{};
   if (value == "representative") return Representative{};
   if (value == "centroid") return Centroid{};
-  bad_value(key, value, "one of none, keys, box, cuboid, one_bit, representative, centroid");
+  if (value.starts_with("centroids:"))
+    return CentroidSet{parse_number<std::int32_t>(key, value.substr(10), 1, kMaxCentroids)};
+  if (value.starts_with("sketch:")) return Sketch{parse_number<std::int32_t>(key, value.substr(7), 1, kMaxSketchRank)};
+  if (value == "moments") return Moments{};
+  bad_value(key, value,
+            "one of none, keys, box, cuboid, one_bit, representative, centroid, centroids:K, sketch:R, moments");
 }
 
 std::string print_index(const Index& index) {
@@ -84,6 +91,9 @@ std::string print_index(const Index& index) {
   if (std::holds_alternative<RawKeys>(index)) return "keys";
   if (const Box* box = std::get_if<Box>(&index)) return box->kind == BoxKind::kMinMax ? "box" : "cuboid";
   if (std::holds_alternative<Centroid>(index)) return "centroid";
+  if (const auto* set = std::get_if<CentroidSet>(&index)) return fmt::format("centroids:{}", set->k);
+  if (const auto* sketch = std::get_if<Sketch>(&index)) return fmt::format("sketch:{}", sketch->rank);
+  if (std::holds_alternative<Moments>(index)) return "moments";
   return std::holds_alternative<OneBit>(index) ? "one_bit" : "representative";
 }
 

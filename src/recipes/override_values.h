@@ -42,6 +42,14 @@ inline constexpr std::array kReferences = {Name{"previous", GateReference::kPrev
                                            Name{"last_retrieval", GateReference::kLastRetrieval}};
 inline constexpr std::array kLevels = {Name{"minmax", OneBitLevels::kMinMax}, Name{"meanabs", OneBitLevels::kMeanAbs}};
 inline constexpr std::array kAlphas = {Name{"inv_sqrt_d", Alpha::kInvSqrtD}, Name{"1", Alpha::kOne}};
+inline constexpr std::array kDomains = {Name{"candidates", Domain::kCandidates}, Name{"attention", Domain::kAttention}};
+inline constexpr std::array kAnswers = {Name{"segments", false}, Name{"clusters", true}};
+inline constexpr std::array kPageScores = {Name{"mean", PageScore::kMean}, Name{"lse", PageScore::kLogSumExp}};
+inline constexpr std::array kOpenGroups = {Name{"attend", false}, Name{"score", true}};
+inline constexpr std::array kSimilarities = {Name{"cosine", Similarity::kCosine}, Name{"dot", Similarity::kDot}};
+inline constexpr std::array kQuestionIn = {Name{"prefill", false}, Name{"all", true}};
+inline constexpr std::array kSelects = {Name{"kv_head", SelectScope::kKvHead}, Name{"layer", SelectScope::kLayer}};
+inline constexpr std::array kEpsOf = {Name{"domain", false}, Name{"attended", true}};
 inline constexpr std::array kPositions = {Name{"absolute", Positions::kAbsolute}, Name{"in_cache", Positions::kInCache},
                                           Name{"one_angle", Positions::kOneAngle}};
 inline constexpr std::array kProbes = {Name{"current", Probe::kCurrentQuery},

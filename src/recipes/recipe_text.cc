@@ -33,7 +33,8 @@ std::string unread_settings(const Recipe& r) {
     same.attend = Attend::kRegions;
     same.decode = DecodeStage{};
     add("prefill", override_value(same, "prefill"));
-    for (const std::string_view key : {"window_probe", "question_weight"}) add(key, override_value(same, key));
+    for (const std::string_view key : {"window_probe", "question_weight", "question_in"})
+      add(key, override_value(same, key));
   }
   if (r.decode) {
     const auto* share = std::get_if<EntropyShare>(&r.decode->cutoff);

@@ -32,5 +32,17 @@ Recipe snapkv(const RecipeOptions& options);
 Recipe h2o(const RecipeOptions& options);
 Recipe tova(const RecipeOptions& options);
 Recipe actqkv(const RecipeOptions& options);
+Recipe mneme_pages(const RecipeOptions& options);
+// baselines/
+Recipe arkvale(const RecipeOptions& options);
+Recipe clusterkv(const RecipeOptions& options);
+Recipe infllm(const RecipeOptions& options);
+Recipe q_llm(const RecipeOptions& options);
+Recipe lm_infinite(const RecipeOptions& options);
+Recipe twilight(const RecipeOptions& options);
+Recipe pyramidkv(const RecipeOptions& options);
+Recipe adakv(const RecipeOptions& options);
+Recipe razor_attention(const RecipeOptions& options);
+Recipe duo_attention(const RecipeOptions& options);
 
 }  // namespace mneme

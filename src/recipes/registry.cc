@@ -3,6 +3,7 @@
 #include <array>
 
 #include "src/base/error.h"
+#include "src/recipes/blocks/paper_forms.h"
 #include "src/recipes/recipes.h"
 
 namespace mneme {
@@ -14,6 +15,9 @@ constexpr std::array kTable = {
               window},
     RecipeRow{"random", "sinks, window, and pages at random", "", "", random_units},
     RecipeRow{"oracle", "sinks, window, and the tokens with the largest true attention", "", "", oracle},
+    RecipeRow{"mneme",
+              "pages by centroids of their keys, one step ahead, corrected where too much attention is missing", "", "",
+              mneme_pages},
     RecipeRow{"quest", "pages by the bound of their min-max box, at every step", "Quest (Tang et al. 2024), section 3",
               "one selection a KV head by the largest score in the group (pool=none: per query head); the open page is "
               "always attended",
@@ -59,6 +63,35 @@ constexpr std::array kTable = {
         "its code); moments of queries by sequence and layer; what left the window since the last one began is "
         "attended beside the budget in prefill",
         actqkv},
+    RecipeRow{"arkvale", "pages by cuboids for a whole layer, which stay until better ones need their room",
+              "ArkVale (Chen et al. 2024), and its code",
+              "the page that is being written is attended beside the window", arkvale},
+    RecipeRow{"clusterkv", "clusters of the prompt by direction, by query head, at every step",
+              "ClusterKV (Liu et al. 2024), section 4",
+              "every 320 tokens of an answer become clusters when they leave the window; keys are centred", clusterkv},
+    RecipeRow{"infllm", "blocks for a whole layer, in windows of prefill too, by the mean of their most attended keys",
+              "InfLLM (Xiao et al. 2024), and its code",
+              "what left the window since the last one began is attended beside the budget in prefill", infllm},
+    RecipeRow{"q_llm", "the same, and by the prompt's question", "Q-LLM (Li et al. 2024), and its code",
+              "as infllm; the question's vector is set at its last token", q_llm},
+    RecipeRow{"lm_infinite", "sinks at a capped distance and the last tokens, in prefill too",
+              "LM-Infinite (Han et al. 2024)", "the cap is the window less one, and holds from the budget on",
+              lm_infinite},
+    RecipeRow{"twilight", "of the pages that a box picks, the tokens that hold a share p of the attention",
+              "Twilight (Lin et al. 2025), section 4", "probabilities are of exact keys, not of keys in 4 bits",
+              twilight},
+    RecipeRow{"pyramidkv", "snapkv with less in every layer than in the one below",
+              "PyramidKV (Cai et al. 2024), and its code", "one selection per KV head by the mean of its query heads",
+              pyramidkv},
+    RecipeRow{"adakv", "snapkv with more in heads where a layer's largest masses fall",
+              "Ada-KV (Feng et al. 2024), and its code", "one selection per KV head by the mean of its query heads",
+              adakv},
+    RecipeRow{"razor_attention", "everything in the heads of full_heads=FILE, sinks and window in the others",
+              "RazorAttention (Tang et al. 2024)", "no compensation token; without a file no head is full",
+              razor_attention},
+    RecipeRow{"duo_attention", "everything in the heads of full_heads=FILE, sinks and window in the others",
+              "DuoAttention (Xiao et al. 2024)", "prompts attend everything; without a file no head is full",
+              duo_attention},
 };
 
 }  // namespace
@@ -68,6 +101,7 @@ std::span<const RecipeRow> recipe_table() {
 }
 
 Recipe make_recipe(std::string_view name, const RecipeOptions& options) {
+  if (const PaperForm* form = paper_form(name)) return make_paper_form(*form, options);
   std::vector<std::string_view> names;
   for (const RecipeRow& row : kTable) {
     if (row.name == name) return row.make(options);

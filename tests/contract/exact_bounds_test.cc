@@ -97,20 +97,21 @@ TEST_F(ExactBounds, AStateThatWentBackIsAFreshOne) {
   }
 }
 
-// Question rows with equal mass: the later ones represent the question.
-TEST_F(ExactBounds, OfEqualQuestionRowsTheLastOneCounts) {
+// Question rows with equal mass: the last four represent the question, whatever number of keys represents a unit.
+TEST_F(ExactBounds, OfEqualQuestionRowsTheLastFourCount) {
   Recipe r = make_recipe("actqkv", {.budget = 96, .sink = 8, .recent = 32});
   apply_overrides("unit=page:8,prefill=window:16,match=mean,top=1", r);
   const auto plan = compile(r, kShape);
   MethodState method(plan);
-  method.set_question_span(0, 3);
+  constexpr std::int32_t kRows = 6;
+  method.set_question_span(0, kRows);
   LayerSelector selector({.pool = &pool_, .rounding = Rounding::kFixed});
   const std::size_t width = static_cast<std::size_t>(kShape.n_heads) * kHeadDim;
-  std::vector<float> q(3 * width);
-  for (std::size_t i = 0; i < 3; ++i) std::fill_n(q.begin() + static_cast<std::ptrdiff_t>(i * width + i), 1, 1.0f);
-  selector.see_question(method, 0, {.q = q.data(), .stride = static_cast<std::int64_t>(width), .first = 0, .n = 3});
+  std::vector<float> q(kRows * width);
+  for (std::size_t i = 0; i < kRows; ++i) q[i * width + i] = 1.0f;
+  selector.see_question(method, 0, {.q = q.data(), .stride = static_cast<std::int64_t>(width), .first = 0, .n = kRows});
   std::vector<float> last(width);
-  last[2] = 1.0f;
+  for (std::size_t i = 2; i < kRows; ++i) last[i] = 0.5f;
   EXPECT_EQ(method.layer(0).memory->question, last);
 }
 

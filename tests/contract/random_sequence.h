@@ -85,6 +85,7 @@ inline std::vector<std::int32_t> attended_tokens(const MethodState& method, std:
                                                  std::int32_t length) {
   const std::int32_t kv_head = head * method.plan().shape.n_kv_heads / method.plan().selection_heads();
   const Region r = method.region(l, kv_head, length);
+  if (method.keeps_tokens(l) && !r.everything) return method.layer(l).kept_tokens[head];
   std::vector<std::uint8_t> marks(length, 0);
   method.mark_selected(l, head, kv_head, marks);
   std::vector<std::int32_t> tokens;

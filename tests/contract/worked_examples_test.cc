@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "reference/methods/decode_attention_ref.h"
@@ -56,6 +58,9 @@ class Example {
     const auto heads = reference_->step(cache_, q.data(), nullptr, out.data());
     EXPECT_EQ(heads[0].units, units) << "the reference selected otherwise";
     attended_ = heads[0].tokens;
+    if (method_->keeps_tokens(0)) {
+      EXPECT_EQ(method_->layer(0).kept_tokens[0], attended_);
+    }
     scores_ = heads[0].unit_scores;
     return units;
   }
@@ -256,6 +261,98 @@ TEST(WorkedExample, FierRanksTokensByTheirOneBitKeys) {
   const std::vector<std::int32_t> truth = oracle.step({{1, 0}});
   EXPECT_EQ(truth[1], 1);
   EXPECT_NE(truth, expected);
+}
+
+// ArkVale: three pages stay, one may come in. Pages of one token, so that scores are dot products.
+//
+//   page     2  3  5  7  9   others
+//   step 1   0  0  3  3  3   0        the three best: 5 7 9
+//   step 2   8  6  5  3  1   0        2 comes in; of 5 7 9 the lowest, 9, makes room. The three best are 2 3 5.
+TEST(WorkedExample, ArkValeHoldsPagesUntilBetterOnesNeedTheirRoom) {
+  std::vector<Pair> keys(11, Pair{0, 0});
+  keys[2] = {0, 8}, keys[3] = {0, 6}, keys[5] = {3, 5}, keys[7] = {3, 3}, keys[9] = {3, 1};
+  const auto run = [&](const char* overrides) {
+    Example arkvale("arkvale", {.budget = 4, .sink = 0, .recent = 0}, overrides, 1);
+    arkvale.append(keys);
+    EXPECT_THAT(arkvale.step({{1, 0}}), ElementsAre(5, 7, 9));
+    return arkvale.step({{0, 1}});
+  };
+  EXPECT_THAT(run("unit=page:1,index=box,dense=none,hold=1"), ElementsAre(2, 5, 7));
+  EXPECT_THAT(run("unit=page:1,index=box,dense=none,hold=3"), ElementsAre(2, 3, 5));
+  EXPECT_THAT(run("unit=page:1,index=box,dense=none,hold=0"), ElementsAre(2, 3, 5));
+}
+
+// Twilight: with probabilities .5 .3 .15 .05 of what was selected, 0.85 needs three tokens; a second head of the group
+// with .5 .025 .025 .45 needs the first and the last. Token 4 is not selected, the current token counts e^-8.
+TEST(WorkedExample, TwilightKeepsTheFewestTokensOfAShareOfTheAttention) {
+  const float scale = std::sqrt(8.0f);
+  std::vector<Pair> keys;
+  for (const auto& [a, b] : {std::pair{0.5f, 0.5f}, {0.3f, 0.025f}, {0.15f, 0.025f}, {0.05f, 0.45f}})
+    keys.push_back({(8 + std::log(a)) * scale, (8 + std::log(b)) * scale});
+  keys.push_back({-10, -10});
+  const char* overrides = "unit=page:1,dense=none,pool=meanS,cutoff=top_p:0.85";
+  Example one("twilight", {.budget = 5}, overrides, 1);
+  one.append(keys);
+  EXPECT_THAT(one.step({{1, 0}}), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(one.attended_tokens(), ElementsAre(0, 1, 2, 5));
+  Example two("twilight", {.budget = 5}, overrides, 2);
+  two.append(keys);
+  EXPECT_THAT(two.step({{1, 0}, {0, 1}}), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(two.attended_tokens(), ElementsAre(0, 1, 2, 3, 5));
+}
+
+// The pages of Quest's example: four centroids of four keys are the keys, and the page whose box promises 6 with no key
+// above 0 is not read.
+TEST(WorkedExample, MnemeReadsThePagesOfTheLargestAttention) {
+  Example pages("mneme", {.budget = 12, .sink = 0, .recent = 0},
+                "unit=page:4,index=centroids:4,dense=none,schedule=every_step", 1);
+  pages.append({{1, 0},
+                {0, 1},
+                {1, 1},
+                {0, 0},
+                {3, -3},
+                {-3, 3},
+                {0, 0},
+                {0, 0},
+                {2, 2},
+                {2, 2},
+                {1, 1},
+                {2, 1},
+                {-1, -1},
+                {-1, -1},
+                {-1, -1},
+                {-1, -1},
+                {0, 0}});
+  EXPECT_THAT(pages.step({{1, 1}}), ElementsAre(0, 2));
+}
+
+// FIER below its group of 32: tokens of the open group are candidates with exact scores.
+TEST(WorkedExample, FierScoresTheOpenGroupWhereItMust) {
+  Example fier("fier", {.budget = 3}, "dense=none,open_group=score", 1);
+  fier.append({{1, 0}, {5, 0}, {2, 0}, {4, 0}, {0, 0}});
+  EXPECT_THAT(fier.step({{1, 0}}), ElementsAre(1, 3));
+  EXPECT_THAT(fier.attended_tokens(), ElementsAre(1, 3, 5));
+}
+
+// One token whose probability is .6 of a head that gives 99 % to the sink, and two of a head that attends candidates
+// alone: over candidates the first head's token wins, over the attention the second's do.
+//
+//   token       0 (sink)   1      2      3
+//   head A      .99        .01    0      0
+//   head B      0          0      .6     .4
+TEST(WorkedExample, TheOracleOverAttentionCountsWhatSinksTake) {
+  const float scale = std::sqrt(8.0f);
+  const std::vector<Pair> keys = {{10 * scale, -30},
+                                  {(10 + std::log(0.01f)) * scale, -30},
+                                  {-30, (10 + std::log(0.6f)) * scale},
+                                  {-30, (10 + std::log(0.4f)) * scale}};
+  const auto best = [&](const char* overrides) {
+    Example oracle("oracle", {.budget = 3, .sink = 1, .recent = 1}, overrides, 2);
+    oracle.append(keys);
+    return oracle.step({{1, 0}, {0, 1}});
+  };
+  EXPECT_THAT(best("domain=candidates"), ElementsAre(1));
+  EXPECT_THAT(best("domain=attention"), ElementsAre(2));
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ TEST(Recipes, OptionsReachEveryMethod) {
 
 TEST(Recipes, UnknownNameListsTheKnownOnes) {
   EXPECT_THAT(refusal([] { make_recipe("frekv", {}); }),
-              HasSubstr("full, window, random, oracle, quest, freekv, fier"));
+              HasSubstr("full, window, random, oracle, mneme, quest, freekv, fier"));
 }
 
 TEST(Recipes, WhatDropsFollowsItsPaper) {

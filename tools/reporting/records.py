@@ -14,6 +14,7 @@ DECODE = "mneme bench decode --shape llama-3.1-8b --device cuda --no-progress --
 SELECT = "--kv-budget 2048 --kv-sink 512 --kv-recent 512 --dense-layers 0 --turnover 0.2"
 NEEDLE = "mneme eval -m models/needle-27m-q8_0.gguf --json --no-progress"
 SMOLLM2 = "mneme eval -m models/smollm2-135m-instruct-q4_1.gguf --threads 1 --json --no-progress"
+SELECTOR = f"{NEEDLE} --threads 1 --seed 7 --kv-sink 32 --kv-recent 128 --dense-layers none"
 LONG = (f"{NEEDLE} --threads 1 --suite long --lengths 12288 --max-tokens 4096 --forced --along 1024 --dense-layers none "
         "--methods full,window,freekv:tau=0.8,freekv:tau=0.9,louiskv,fier")
 PAPER = f"{NEEDLE} --suite facts --tasks number,where,register,chain --lengths 4096 --contexts 1 --dense-layers none"
@@ -67,6 +68,21 @@ RECORDS = {
         ["mneme eval -m models/needle-27m-q8_0.gguf --device cuda --kv-store host --tasks number,where --lengths 12288 "
          "--contexts 10 --seed 7 --methods full,window,freekv,quest:unit=page:32,fier --budgets 256,512,1024,2048 "
          "--kv-sink 32 --kv-recent 128 --dense-layers none --json --no-progress"]),
+    "m11-selector-needle": (
+        "Right answers by index and gate, shipped model: numbers, places and a register in 4,096 tokens at a budget of "
+        "512, a register in 12,288 at 1,024 and 2,048; the question through decode, 32 sinks, 128 recent tokens",
+        [f"{SELECTOR} --tasks number,where,register --lengths 4096 --contexts 20 --budgets 512 --methods "
+         "full,oracle:unit=page:32,oracle:unit=page:32/domain=attention,quest:unit=page:32,freekv,fier,mneme,"
+         "mneme:index=sketch:16,mneme:index=sketch:12/unit=token",
+         f"{SELECTOR} --tasks register --lengths 12288 --contexts 4 --budgets 1024,2048 --methods "
+         "full,quest:unit=page:32,freekv,fier,mneme"]),
+    "m11-selector-smollm2": (
+        "A needle at 10 depths of 1,024 and 2,048 tokens by index and gate, SmolLM2-135M-Instruct, at a budget of 256; "
+        "the question through decode, 32 sinks, 64 recent tokens",
+        [f"{SMOLLM2} --suite niah --lengths 1024 --budgets 256 --kv-sink 32 --kv-recent 64 --dense-layers none --methods "
+         "full,oracle:unit=page:32,quest:unit=page:32,freekv,fier,mneme,mneme:index=centroids:4,mneme:index=sketch:16",
+         f"{SMOLLM2} --suite niah --lengths 2048 --budgets 256 --kv-sink 32 --kv-recent 64 --dense-layers none --methods "
+         "full,quest:unit=page:32,freekv,fier,mneme"]),
     "m12-papers-needle": (
         "One table a seed paper, in its layout, with the shipped model on facts in 4,096 tokens; the papers' methods at "
         "a budget of 512",

@@ -219,6 +219,55 @@ def smollm2_table(page):
     return "\n\n".join(parts)
 
 
+def selector_needle_table(page):
+    """Right answers by index and gate, with the paired difference to full attention."""
+    rows, columns, cells = [], [], {}
+    for case in records.load("m11-selector-needle")["cases"]:
+        for c in case["cells"]:
+            budget = c["method"].rpartition(" b")[2] if " b" in c["method"] else None
+            method = c["method"].rpartition(" b")[0] or c["method"]
+            column = (c["task"], c["length"], budget)
+            cells[method, column] = c
+            if budget and column not in columns:
+                columns.append(column)
+    for method in dict.fromkeys(m for m, _ in cells):
+        row = [f"`{method}`"]
+        for column in columns:
+            c = cells.get((method, column)) or cells.get((method, (*column[:2], None)))
+            if c is None:
+                row.append("-")
+                continue
+            d = c["against_full"]
+            mean = f"{c['right']} of {c['answers']}"
+            row.append(mean if method == "full" else f"{mean} ({d['points']:+.1f} ± {d['half_width_95']:.1f})")
+        sizes = [c["kib_per_step"] for (m, column), c in cells.items() if m == method and column[1] == 4096]
+        row.append(f"{sum(sizes) / len(sizes):,.0f}" if sizes else "-")
+        rows.append(row)
+    head = ["method"] + [f"{task}, {length:,}, {int(b):,}" for task, length, b in columns] + ["KiB a step at 4,096"]
+    note = ("Right answers (paired difference to full attention in points, 95 %) by task, length and budget; the shipped "
+            f"model, the question through decode: {sources(page, ['m11-selector-needle'])}.")
+    return table(head, rows) + "\n\n" + wrapped(note)
+
+
+def selector_smollm2_table(page):
+    """A needle, by index and gate, with SmolLM2."""
+    parts = []
+    for case in records.load("m11-selector-smollm2")["cases"]:
+        rows = [[f"`{m['method']}`", m["score"], m["against"]] for m in selector_scores(case)]
+        length = case["cells"][0]["length"]
+        parts.append(table([f"needle, {length:,} tokens", "score", "against full"], rows))
+    note = f"SmolLM2-135M-Instruct, 10 depths: {sources(page, ['m11-selector-smollm2'])}."
+    return "\n\n".join(parts) + "\n\n" + wrapped(note)
+
+
+def selector_scores(case):
+    for c in case["cells"]:
+        if c["column"] == "niah":
+            d = c["against_full"]
+            yield {"method": c["method"], "score": f"{c['score_percent']:.0f}",
+                   "against": "-" if c["method"] == "full" else f"{d['points']:+.0f} ± {d['half_width_95']:.0f}"}
+
+
 LONG_RECORDS = ("m12-long-4k", "m12-long-register")
 
 
@@ -269,6 +318,7 @@ def long_along(page):
 PAPERS = ("freekv", "louiskv", "fier", "actqkv", "refreekv")
 TABLES = {"headline": headline, "pictures": pictures, "context": context_table, "throughput": throughput_table,
           "accuracy": accuracy_table, "methods": methods_table, "smollm2": smollm2_table, "long-4k": long_table,
+          "selector-needle": selector_needle_table, "selector-smollm2": selector_smollm2_table,
           "long-4k-lines": long_lines, "long-4k-along": long_along,
           **{f"paper-{p}-{model}": paper_table(f"m12-papers-{model}", p)
              for p in PAPERS for model in ("needle", "smollm2")}}

@@ -20,7 +20,7 @@ AttentionMapObserver::AttentionMapObserver(const MethodShape& shape, AttentionMa
       options_(options),
       shares_(static_cast<std::size_t>(shape.n_layers * shape.n_heads)),
       sums_(static_cast<std::size_t>(shape.n_layers * shape.n_kv_heads)),
-      index_(make_one_bit_index(OneBitLevels::kMinMax, kGroup, 1)) {}
+      index_(make_one_bit_index({.group = kGroup}, 1)) {}
 
 AttentionMapObserver::~AttentionMapObserver() = default;
 

@@ -113,7 +113,10 @@ RunningModel start_model(std::unique_ptr<Checkpoint> checkpoint, std::unique_ptr
   running.engine = std::make_unique<Engine>(std::move(model), in_force, std::move(pool));
   running.identity.kv = running.engine->pool().shape();
   running.plans = std::make_unique<PlanCache>(running.engine->method_shape());
-  running.method = running.plans->plan_for(recipe_of(options.kv));
+  KvMethodOptions kv = options.kv;
+  const PagePool& pages = running.engine->pool();
+  if (kv.method == kAutoMethod) kv.method = auto_method(pages.on_device(), pages.in_host_memory());
+  running.method = running.plans->plan_for(recipe_of(kv));
   running.end_tokens = running.text->tokenizer->end_tokens();
   return running;
 }

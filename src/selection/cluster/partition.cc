@@ -24,7 +24,7 @@ void Partition::move_out() {
   while (length_ - grouped_ > rules_.recent && !cuts_.empty()) {
     const std::int32_t end = cuts_.front();
     cuts_.pop_front();
-    if (end > grouped_) close(end, false);
+    if (end > grouped_) close(end, rules_.cluster_segments);
   }
 }
 

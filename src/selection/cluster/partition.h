@@ -9,7 +9,7 @@
 //   * A generated token at a boundary starts a new segment if the current one has the smallest size; otherwise it joins
 //     it. A segment of the largest size ends. The start of a prompt ends a segment too; below the smallest size the
 //     segment joins the prompt.
-//   * While the buffer holds more than `recent` tokens, its oldest segment leaves it and becomes a unit.
+//   * While the buffer holds more than `recent` tokens, its oldest segment leaves it and becomes a unit, or clusters.
 //
 // So a segment has smallest to largest tokens, and the buffer holds at most `recent` tokens after a decoded token.
 #pragma once
@@ -25,6 +25,7 @@ struct PartitionRules {
   std::int32_t sink = 0, recent = 0;
   std::int32_t block = 8192;                // tokens that are clustered together, at most
   std::int32_t smallest = 8, largest = 64;  // tokens per segment
+  bool cluster_segments = false;            // a segment is a range of clusters, not one unit
 };
 
 // Null when the rules are valid; else the reason, for the user.

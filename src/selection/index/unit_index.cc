@@ -10,6 +10,15 @@
 namespace mneme {
 namespace {
 
+// log(sum exp(alpha x)) / alpha of n values.
+float log_sum_exp(const float* x, std::int32_t n, float alpha) {
+  float largest = x[0];
+  for (std::int32_t i = 1; i < n; ++i) largest = std::max(largest, x[i]);
+  float sum = 0.0f;
+  for (std::int32_t i = 0; i < n; ++i) sum += std::exp(alpha * (x[i] - largest));
+  return largest + std::log(sum) / alpha;
+}
+
 // An index of one entry a unit.
 class EntryPerUnit : public UnitIndex {
  public:
@@ -71,8 +80,8 @@ class CentroidIndex final : public EntryPerUnit {
 
 class OneBitIndex final : public UnitIndex {
  public:
-  OneBitIndex(OneBitLevels levels, std::int32_t group, std::int32_t unit_tokens)
-      : levels_(levels), group_(group), unit_tokens_(unit_tokens) {}
+  OneBitIndex(const OneBit& bits, std::int32_t unit_tokens)
+      : levels_(bits.levels), page_score_(bits.page_score), group_(bits.group), unit_tokens_(unit_tokens) {}
 
   std::size_t entry_bytes(const AttentionShape& shape) const override {
     return one_bit_group_bytes(shape.head_dim, group_);
@@ -85,6 +94,7 @@ class OneBitIndex final : public UnitIndex {
     if (t.first_unit >= t.last_unit) return;
     const std::int32_t first_token = t.first_unit * unit_tokens_, last_token = t.last_unit * unit_tokens_;
     const std::int32_t first_group = first_token / group_, last_group = (last_token + group_ - 1) / group_;
+    if (last_token > t.head.entries->size() * group_) return score_with_open_group(t);
     if (unit_tokens_ == 1 && first_token % group_ == 0 && last_token % group_ == 0) {
       score_groups(t, first_group, last_group, t.scores, t.score_stride);
       return;
@@ -97,9 +107,7 @@ class OneBitIndex final : public UnitIndex {
       const float* in = scratch.token_scores.data() + h * n_tokens + offset;
       float* out = t.scores + h * t.score_stride;
       for (std::int32_t u = 0; u < t.last_unit - t.first_unit; ++u) {
-        float sum = 0.0f;
-        for (std::int32_t i = 0; i < unit_tokens_; ++i) sum += in[u * unit_tokens_ + i];
-        out[u] = sum / static_cast<float>(unit_tokens_);
+        out[u] = page_score(in + std::int64_t{u} * unit_tokens_, t.alpha);
       }
     }
   }
@@ -108,6 +116,26 @@ class OneBitIndex final : public UnitIndex {
   }
 
  private:
+  float page_score(const float* tokens, float alpha) const {
+    if (page_score_ == PageScore::kLogSumExp) return log_sum_exp(tokens, unit_tokens_, alpha);
+    float sum = 0.0f;
+    for (std::int32_t i = 0; i < unit_tokens_; ++i) sum += tokens[i];
+    return sum / static_cast<float>(unit_tokens_);
+  }
+  // Units of one token, the last of which are in no complete group.
+  void score_with_open_group(const ScoreTask& t) const {
+    MNEME_CHECK(unit_tokens_ == 1, "pages of an open group");
+    const std::int32_t stored = t.head.entries->size() * group_, open = std::max(stored, t.first_unit);
+    ScoreScratch scratch;
+    if (t.first_unit < stored) {
+      ScoreTask closed = t;
+      closed.last_unit = stored;
+      score(closed, scratch);
+    }
+    scratch.runs.clear();
+    t.head.cache->append_runs(t.head.layer, t.head.kv_head, open, t.last_unit, scratch.runs);
+    key_score_cpu(t.q, t.shape, scratch.runs, t.scores + (open - t.first_unit), t.score_stride);
+  }
   void score_groups(const ScoreTask& t, std::int32_t first, std::int32_t last, float* scores,
                     std::int64_t stride) const {
     t.head.entries->for_contiguous(first, last, [&](const std::byte* groups, std::int32_t at, std::int32_t n) {
@@ -116,6 +144,7 @@ class OneBitIndex final : public UnitIndex {
   }
 
   OneBitLevels levels_;
+  PageScore page_score_;
   std::int32_t group_, unit_tokens_;
 };
 
@@ -142,21 +171,13 @@ class RawKeyIndex final : public UnitIndex {
     for (std::int32_t h = 0; h < t.shape.group; ++h)
       for (std::int64_t u = 0; u < n_units; ++u)
         t.scores[h * t.score_stride + u] =
-            unit_score(scratch.token_scores.data() + h * n_tokens + u * unit_tokens_, t.alpha);
+            log_sum_exp(scratch.token_scores.data() + h * n_tokens + u * unit_tokens_, unit_tokens_, t.alpha);
   }
   std::size_t bytes_read(std::int32_t n_units, const AttentionShape& shape) const override {
     return n_units * static_cast<std::size_t>(unit_tokens_) * shape.token_bytes() / 2;
   }
 
  private:
-  float unit_score(const float* tokens, float alpha) const {
-    float largest = tokens[0];
-    for (std::int32_t i = 1; i < unit_tokens_; ++i) largest = std::max(largest, tokens[i]);
-    float sum = 0.0f;
-    for (std::int32_t i = 0; i < unit_tokens_; ++i) sum += std::exp(alpha * (tokens[i] - largest));
-    return largest + std::log(sum) / alpha;
-  }
-
   std::int32_t unit_tokens_;
 };
 
@@ -193,8 +214,8 @@ std::unique_ptr<UnitIndex> make_box_index(BoxKind kind, std::int32_t unit_tokens
 std::unique_ptr<UnitIndex> make_centroid_index(std::int32_t unit_tokens) {
   return std::make_unique<CentroidIndex>(unit_tokens);
 }
-std::unique_ptr<UnitIndex> make_one_bit_index(OneBitLevels levels, std::int32_t group, std::int32_t unit_tokens) {
-  return std::make_unique<OneBitIndex>(levels, group, unit_tokens);
+std::unique_ptr<UnitIndex> make_one_bit_index(const OneBit& bits, std::int32_t unit_tokens) {
+  return std::make_unique<OneBitIndex>(bits, unit_tokens);
 }
 std::unique_ptr<UnitIndex> make_raw_key_index(std::int32_t unit_tokens) {
   return std::make_unique<RawKeyIndex>(unit_tokens);

@@ -22,6 +22,7 @@ struct HeadKeys {
   const SequenceCache* cache = nullptr;
   const EntryStore* entries = nullptr;
   std::int32_t layer = 0, kv_head = 0;
+  const float* frame = nullptr;  // what the head's entries share, of indexes that have a frame
 };
 
 // Working memory of one thread, kept between calls.
@@ -49,6 +50,14 @@ class UnitIndex {
   virtual std::int32_t entry_tokens() const = 0;
   // Builds the entry of the entry_tokens() tokens of `runs`; boxes and centroids accept any number of tokens.
   virtual void build(std::span<const KvRun> runs, const AttentionShape& shape, std::byte* entry) const = 0;
+  // Indexes with a frame: f32 values that all entries of a head share, fitted to the keys of its first n_entries
+  // entries (selection/summary/key_frame.h). 0 values: none, and build() needs none.
+  virtual std::int64_t frame_floats(const AttentionShape&) const { return 0; }
+  virtual void fit(const HeadKeys&, std::int32_t /*n_entries*/, const AttentionShape&, float* /*frame*/) const {}
+  virtual void build_in(const float* /*frame*/, std::span<const KvRun> runs, const AttentionShape& shape,
+                        std::byte* entry) const {
+    build(runs, shape, entry);
+  }
   // Scores units. Requires  every unit of the task is complete and its entries are built. Ties: equal keys give equal
   // scores at any index.
   virtual void score(const ScoreTask& task, ScoreScratch& scratch) const = 0;
@@ -58,8 +67,9 @@ class UnitIndex {
 
 // Boxes over units of `unit_tokens`.
 std::unique_ptr<UnitIndex> make_box_index(BoxKind kind, std::int32_t unit_tokens);
-// 1-bit keys in groups of `group` tokens; a unit of several tokens scores as the mean over its tokens.
-std::unique_ptr<UnitIndex> make_one_bit_index(OneBitLevels levels, std::int32_t group, std::int32_t unit_tokens);
+// 1-bit keys in groups of bits.group tokens; a unit of several tokens scores as bits.page_score says. Tokens behind the
+// complete groups have exact scores.
+std::unique_ptr<UnitIndex> make_one_bit_index(const OneBit& bits, std::int32_t unit_tokens);
 // Means of keys, over units of `unit_tokens`.
 std::unique_ptr<UnitIndex> make_centroid_index(std::int32_t unit_tokens);
 // Exact scores; a unit of several tokens scores as log(sum exp(alpha q . k)) / alpha.

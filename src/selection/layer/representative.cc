@@ -52,8 +52,11 @@ void expect_mass(const UnitTokens& unit, const MassWindow& mass) {
 
 }  // namespace
 
-void build_representative(const UnitTokens& unit, const MassWindow& mass, const AttentionShape& shape, std::int32_t top,
-                          std::byte* entry) {
+namespace {
+
+// The sums of each query head's `top` keys.
+std::vector<float>& sum_top_keys(const UnitTokens& unit, const MassWindow& mass, const AttentionShape& shape,
+                                 std::int32_t top) {
   expect_mass(unit, mass);
   const std::int32_t n = unit.end - unit.begin, d = shape.head_dim, n_kv = unit.cache->shape().n_kv_heads;
   top = std::min(top, n);
@@ -70,7 +73,21 @@ void build_representative(const UnitTokens& unit, const MassWindow& mass, const 
       for (std::int32_t c = 0; c < d; ++c) sum[c] += number(key, c, shape.kv_dtype);
     }
   }
+  return sums;
+}
+
+}  // namespace
+
+void build_representative(const UnitTokens& unit, const MassWindow& mass, const AttentionShape& shape, std::int32_t top,
+                          std::byte* entry) {
+  const std::vector<float>& sums = sum_top_keys(unit, mass, shape, top);
   store(sums, inverse_length(sums), shape.kv_dtype, entry);
+}
+
+void build_mean_keys(const UnitTokens& unit, const MassWindow& mass, const AttentionShape& shape, std::int32_t top,
+                     std::byte* entry) {
+  const std::int32_t n = std::min(top, unit.end - unit.begin);
+  store(sum_top_keys(unit, mass, shape, top), 1.0f / static_cast<float>(n), shape.kv_dtype, entry);
 }
 
 void build_key_rows(const UnitTokens& unit, const MassWindow& mass, const AttentionShape& shape, std::int32_t top,

@@ -25,6 +25,10 @@ struct UnitTokens {
 void build_representative(const UnitTokens& unit, const MassWindow& mass, const AttentionShape& shape, std::int32_t top,
                           std::byte* entry);
 
+// The same without scaling: each head's own mean, for dot products (InfLLM).
+void build_mean_keys(const UnitTokens& unit, const MassWindow& mass, const AttentionShape& shape, std::int32_t top,
+                     std::byte* entry);
+
 // Keys of the `top` tokens with the most mass (mean over all query heads), in token order: for each token its stored
 // keys of all KV heads concatenated, scaled so that with every key repeated for the query heads of its group the length
 // is 1.

@@ -169,6 +169,10 @@ TEST_F(SessionMethod, AnswersAreThoseOfAModelStartedWithIt) {
 TEST_F(SessionMethod, OptionsChangeTheBlocksOfARecipe) {
   KvMethodOptions options{.budget = 512, .dense_layers = {{0, 1}}, .overrides = "index=cuboid"};
   options.recipe = parse_recipe("quest:unit=page:32,sink=64");
+  EXPECT_EQ(recipe_of({.method = "auto"}).name, "full");
+  EXPECT_EQ(auto_method(true, true), "mneme");
+  EXPECT_EQ(auto_method(true, false), "full");
+  EXPECT_EQ(auto_method(false, true), "full");
   EXPECT_EQ(recipe_of(options), parse_recipe("quest:unit=page:32,sink=64,budget=512,dense=0+1,index=cuboid"));
 }
 

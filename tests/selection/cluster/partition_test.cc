@@ -98,6 +98,7 @@ Story draw_story(Rng& rng) {
   s.rules.smallest = 1 + below(9);
   s.rules.largest = s.rules.smallest + below(20);
   s.rules.recent = s.rules.largest + below(40);
+  s.rules.cluster_segments = below(3) == 0;
   s.rules.block = 1 + below(100);
   const std::uint64_t rarity = 1 + rng.below(30);
   for (int turn = 0; turn < 4; ++turn) {
@@ -139,12 +140,13 @@ TEST(Partition, IsTheReferencesWhateverTheChunks) {
     ASSERT_EQ(p.grouped(), expected.grouped) << i;
     ASSERT_TRUE(std::equal(p.ranges().begin(), p.ranges().end(), expected.ranges.begin(), expected.ranges.end())) << i;
     // Ranges are contiguous, segments have valid sizes, and the buffer is within its limit.
+    const std::int32_t longest = std::max(s.rules.block, s.rules.cluster_segments ? s.rules.largest : 0);
     std::int32_t at = s.rules.sink;
     for (const UnitRange& range : p.ranges()) {
       ASSERT_EQ(range.begin, at);
       at = range.end;
       ASSERT_GE(range.end - range.begin, range.clusters ? 1 : s.rules.smallest);
-      ASSERT_LE(range.end - range.begin, range.clusters ? s.rules.block : s.rules.largest);
+      ASSERT_LE(range.end - range.begin, range.clusters ? longest : s.rules.largest);
     }
     ASSERT_EQ(at, p.grouped());
     ASSERT_LE(p.length() - p.grouped(), s.rules.recent);

@@ -1,0 +1,38 @@
+#include "src/recipes/blocks/cpu_blocks.h"
+
+namespace mneme {
+namespace {
+
+const char* cpu_block_of(const DecodeStage& d) {
+  if (std::holds_alternative<CentroidSet>(d.index)) return "index=centroids:K";
+  if (std::holds_alternative<Sketch>(d.index)) return "index=sketch:R";
+  if (std::holds_alternative<Moments>(d.index)) return "index=moments";
+  if (d.domain != Domain::kCandidates) return "domain=attention";
+  const auto* segments = std::get_if<SegmentUnit>(&d.units.output);
+  if (segments != nullptr && segments->clustered) return "answer=clusters";
+  if (d.select != SelectScope::kKvHead) return "select=layer";
+  if (d.hold > 0) return "hold=UNITS";
+  if (std::holds_alternative<TopP>(d.cutoff)) return "cutoff=top_p:P";
+  if (const auto* bits = std::get_if<OneBit>(&d.index)) {
+    if (bits->score_open_group) return "open_group=score";
+    if (bits->page_score != PageScore::kMean) return "page_score=lse";
+  }
+  const auto* representative = std::get_if<Representative>(&d.index);
+  if (representative != nullptr && representative->similarity != Similarity::kCosine) return "similarity=dot";
+  const auto* speculative = std::get_if<Speculative>(&d.schedule);
+  const auto* mass = speculative == nullptr ? nullptr : std::get_if<MassGate>(&speculative->gate);
+  return mass != nullptr && mass->of_attended ? "eps_of=attended" : nullptr;
+}
+
+}  // namespace
+
+const char* cpu_block(const Plan& plan) {
+  const Recipe& r = plan.recipe;
+  if (r.full_heads) return "full_heads=FILE";
+  if (r.prefill_window && r.prefill_window->question_in_answers) return "question_in=all";
+  if (r.prefill_end && !std::holds_alternative<EvenShare>(r.prefill_end->share))
+    return "share=pyramid:BETA or heads:FLOOR";
+  return r.decode ? cpu_block_of(*r.decode) : nullptr;
+}
+
+}  // namespace mneme
