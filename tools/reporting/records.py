@@ -53,6 +53,13 @@ RECORDS = {
          "--kv-method window,freekv,quest:unit=page:32",
          f"{DECODE} --depth 131072 -n 40 --kv-store host {SELECT} --correction 0,0.2 --unfused --kv-method freekv",
          f"{DECODE} --depth 131072 -n 40 --kv-store host --turnover 0.2 --kv-method window,fier,quest"]),
+    "m9-open-h200": (
+        "Methods whose steps on the device are to come down, llama-3.1-8b and llama-2-7b shapes in bf16 with random "
+        "weights, at 32,768 tokens: drops at every step, four sequences of louiskv from host memory, fier on the device",
+        [f"{DECODE} --depth 32768 -n 30 --kv-method snapkv,h2o,tova",
+         f"{DECODE} --depth 32768 --batch 4 -n 30 --kv-store host --kv-budget 2048 --turnover 0.2 --correction 0.2 "
+         "--kv-method window,louiskv",
+         f"{DECODE.replace('llama-3.1-8b', 'llama-2-7b')} --depth 32768 -n 30 --kv-method full,fier"]),
     "m9-portable-h200": (
         "The same of a build for 80-virtual, the form for GPUs before Hopper, on an H200 (--program "
         "build-cuda-portable/mneme)",
