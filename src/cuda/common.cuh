@@ -223,6 +223,11 @@ __device__ __forceinline__ float warp_sum(float v) {
 
 constexpr float kLog2e = 1.4426950408889634f;
 
+// 2^n, n in [-126, 127].
+__device__ __forceinline__ float power_of_two(int n) {
+  return __int_as_float((n + 127) << 23);
+}
+
 // Inclusive prefix sum over the lanes of a warp.
 __device__ __forceinline__ int warp_inclusive_scan(int v) {
 #pragma unroll

@@ -283,6 +283,13 @@ struct BuildBoxes {
 };
 void build_boxes_cuda(const BuildBoxes& b, const KvSlots& slots, const KvTables& keys, const CudaContext& context);
 
+// Complete entries [first, stop) of a sequence's index, from sequence key_slot and layer key_layer of a table of keys:
+// groups of 1-bit keys (one_bit_cuda.h), or UnitEntries (unit_entries_cuda.h).
+struct BuildEntries {
+  std::int32_t seq_slot = 0, slot_layer = 0, first = 0, stop = 0;
+  std::int32_t key_slot = 0, key_layer = 0;
+};
+
 // Copies the newest token of every row and layer to its page, from its cache slot or, for layers with all pages on the
 // device, from `dense`. One launch per step: a kernel that writes host memory ends 1 us later than one that does not.
 //   numbers [n_layers] on the device: the layer's index in `slots`, or -1 - its index in `dense`

@@ -1,4 +1,5 @@
-// Mneme: pages by centroids of their keys, selected one step ahead, corrected where what is missing weighs too much.
+// Mneme: selects pages by centroids of their keys, speculatively; corrects the KV heads whose speculative selection lacks
+// too much attention mass.
 // Source   this project: docs/design/selector.md.
 #include "src/recipes/recipes.h"
 

@@ -27,25 +27,19 @@ void CudaRetrieval::build_index(std::int32_t seq_slot, std::int32_t number, std:
                                 std::int32_t key_slot, std::int32_t key_layer, const KvTables& keys,
                                 const CudaContext& context) {
   const std::int32_t each = entry_tokens();
+  const BuildEntries complete{.seq_slot = seq_slot,
+                              .slot_layer = number,
+                              .first = first / each,
+                              .stop = stop / each,
+                              .key_slot = key_slot,
+                              .key_layer = key_layer};
   if (needs_.keys.entries != EntryKind::kNone) {
-    build_unit_entries_cuda({.seq_slot = seq_slot,
-                             .slot_layer = number,
-                             .first = first / each,
-                             .stop = stop / each,
-                             .key_slot = key_slot,
-                             .key_layer = key_layer},
-                            view_, keys, context);
+    build_unit_entries_cuda(complete, view_, keys, context);
     return;
   }
   if (needs_.two_parts || needs_.keys.by_token) return;  // built by index_keys(), or not needed
   if (view_.group_tokens > 0) {
-    build_one_bit_cuda({.seq_slot = seq_slot,
-                        .slot_layer = number,
-                        .first = first / each,
-                        .stop = stop / each,
-                        .key_slot = key_slot,
-                        .key_layer = key_layer},
-                       view_, keys, context);
+    build_one_bit_cuda(complete, view_, keys, context);
     return;
   }
   build_boxes_cuda({.seq_slot = seq_slot,

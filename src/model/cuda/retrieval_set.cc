@@ -16,9 +16,12 @@ std::size_t CudaRetrievalSet::add(const CudaRetrieval::Needs& needs) {
   return needs_.size() - 1;
 }
 
+bool CudaRetrievalSet::is_active(const CudaRetrieval& r) const {
+  return std::find(active_.begin(), active_.end(), &r) != active_.end();
+}
+
 void CudaRetrievalSet::free_unused() {
-  std::erase_if(all_,
-                [&](const auto& r) { return std::find(active_.begin(), active_.end(), r.get()) == active_.end(); });
+  std::erase_if(all_, [&](const auto& r) { return !is_active(*r); });
 }
 
 void CudaRetrievalSet::make(CudaRetrieval::Needs needs, const CudaRetrievalSetup& setup) {
@@ -38,11 +41,8 @@ bool CudaRetrievalSet::prepare(const CudaRetrievalSetup& setup, const Stream& st
   active_.assign(needs_.size(), nullptr);
   bool changed = false;
   for (std::size_t i = 0; i < needs_.size(); ++i) {
-    const auto free = [&](const auto& r) {
-      return std::find(active_.begin(), active_.end(), r.get()) == active_.end();
-    };
-    auto found =
-        std::find_if(all_.begin(), all_.end(), [&](const auto& r) { return free(r) && r->needs().holds(needs_[i]); });
+    auto found = std::find_if(all_.begin(), all_.end(),
+                              [&](const auto& r) { return !is_active(*r) && r->needs().holds(needs_[i]); });
     if (found != all_.end()) {
       active_[i] = found->get();
       continue;
@@ -51,7 +51,7 @@ bool CudaRetrievalSet::prepare(const CudaRetrievalSetup& setup, const Stream& st
     changed = true;
     // Including earlier requirements, so that alternating methods do not reallocate alternately.
     found = std::find_if(all_.begin(), all_.end(),
-                         [&](const auto& r) { return free(r) && r->needs().goes_with(needs_[i]); });
+                         [&](const auto& r) { return !is_active(*r) && r->needs().goes_with(needs_[i]); });
     if (found != all_.end()) {
       needs_[i].add((*found)->needs());
       all_.erase(found);

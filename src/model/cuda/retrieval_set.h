@@ -38,6 +38,7 @@ class CudaRetrievalSet {
 
  private:
   void make(CudaRetrieval::Needs needs, const CudaRetrievalSetup& setup);
+  bool is_active(const CudaRetrieval& r) const;
   void free_unused();
 
   std::vector<std::unique_ptr<CudaRetrieval>> all_;

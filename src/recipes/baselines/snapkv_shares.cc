@@ -7,26 +7,26 @@
 
 namespace mneme {
 
+namespace {
+
+// SnapKV with another window of observing rows, which stay, and another share of the budget.
+Recipe by_share(const char* name, std::int32_t window, const Share& share, const RecipeOptions& o) {
+  Recipe recipe = snapkv(o);
+  recipe.name = name;
+  recipe.recent = o.recent.value_or(window);
+  recipe.rows = LastRows{window};
+  recipe.prefill_end->share = share;
+  return recipe;
+}
+
+}  // namespace
+
 Recipe pyramidkv(const RecipeOptions& o) {
-  return {.name = "pyramidkv",
-          .attend = Attend::kKept,
-          .budget = o.budget.value_or(2048),
-          .sink = o.sink.value_or(0),
-          .recent = o.recent.value_or(8),
-          .dense_layers = o.dense_layers.value_or(std::vector<std::int32_t>{}),
-          .rows = LastRows{8},
-          .prefill_end = DropStage{.smooth = 7, .smooth_by = SmoothBy::kMax, .share = PyramidShare{.beta = 20}}};
+  return by_share("pyramidkv", 8, PyramidShare{.beta = 20}, o);
 }
 
 Recipe adakv(const RecipeOptions& o) {
-  return {.name = "adakv",
-          .attend = Attend::kKept,
-          .budget = o.budget.value_or(2048),
-          .sink = o.sink.value_or(0),
-          .recent = o.recent.value_or(32),
-          .dense_layers = o.dense_layers.value_or(std::vector<std::int32_t>{}),
-          .rows = LastRows{32},
-          .prefill_end = DropStage{.smooth = 7, .smooth_by = SmoothBy::kMax, .share = HeadShare{.floor = 0.2f}}};
+  return by_share("adakv", 32, HeadShare{.floor = 0.2f}, o);
 }
 
 }  // namespace mneme

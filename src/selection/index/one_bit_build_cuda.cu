@@ -12,11 +12,6 @@ constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 constexpr int kAtOnce = 8;             // tokens with loads in flight
 constexpr std::size_t kBehind = 4096;  // bytes that a scan reads after the last group
 
-// 2^n, n in [-126, 127].
-__device__ __forceinline__ float power_of_two(int n) {
-  return __int_as_float((n + 127) << 23);
-}
-
 // key_at(i): the i-th token of the group.
 template <typename T, int kDim, typename KeyAt>
 __device__ void build_group(KeyAt&& key_at, int group_tokens, bool mean_abs, std::byte* levels, std::byte* codes) {
@@ -103,7 +98,7 @@ __device__ void build_group(KeyAt&& key_at, int group_tokens, bool mean_abs, std
 struct BuildArgs {
   KvSlots s;
   KvTables keys;
-  BuildOneBit b;
+  BuildEntries b;
 };
 
 template <typename T, int kDim>
@@ -158,7 +153,7 @@ std::size_t one_bit_level_bytes(const KvSlots& s, std::size_t heads) {
   return heads * static_cast<std::size_t>(one_bit_groups(s)) * s.token_bytes() + kBehind;
 }
 
-void build_one_bit_cuda(const BuildOneBit& b, const KvSlots& s, const KvTables& keys, const CudaContext& context) {
+void build_one_bit_cuda(const BuildEntries& b, const KvSlots& s, const KvTables& keys, const CudaContext& context) {
   if (b.stop <= b.first) return;
   const dim3 grid(static_cast<unsigned>((b.stop - b.first + kWarps - 1) / kWarps), static_cast<unsigned>(s.n_kv_heads));
   const auto run = [&](void (*kernel)(BuildArgs)) {

@@ -13,12 +13,8 @@ namespace mneme {
 std::size_t one_bit_code_bytes(const KvSlots& slots, std::size_t heads);
 std::size_t one_bit_level_bytes(const KvSlots& slots, std::size_t heads);
 
-// Builds complete groups [first, stop) of a sequence from sequence key_slot and layer key_layer of `keys`.
-struct BuildOneBit {
-  std::int32_t seq_slot = 0, slot_layer = 0, first = 0, stop = 0;
-  std::int32_t key_slot = 0, key_layer = 0;
-};
-void build_one_bit_cuda(const BuildOneBit& b, const KvSlots& slots, const KvTables& keys, const CudaContext& context);
+// Builds groups of 1-bit keys.
+void build_one_bit_cuda(const BuildEntries& b, const KvSlots& slots, const KvTables& keys, const CudaContext& context);
 
 // Builds the groups that the rows' newest tokens complete, in slot layers [first, stop). Reads keys from the cache
 // slots, or, where there are none, from `pages`, in layers model_layers[slot layer] (on the device).

@@ -67,10 +67,6 @@ __device__ Levels one_bit_levels(bool mean_abs, int n, F&& key) {
   return {z, round(mean_abs ? distance / static_cast<float>(n) : 0.5f * hi - 0.5f * lo)};
 }
 
-__device__ __forceinline__ float power_of_two(int e) {
-  return __int_as_float((e + 127) << 23);
-}
-
 // one_bit_round_steps() of a step; largest: of the group's finite steps.
 __device__ __forceinline__ float rounded_step(float s, float largest) {
   if (!isfinite(s) || largest == 0) return s;
@@ -131,7 +127,7 @@ __device__ void build_entry(const KvSlots& s, std::int64_t index, int number, F&
 struct BuildArgs {
   KvSlots s;
   KvTables keys;
-  BuildUnitEntries b;
+  BuildEntries b;
 };
 
 template <typename T>
@@ -183,7 +179,7 @@ std::int32_t unit_entry_bytes(EntryKind kind, std::int32_t head_dim, std::int32_
   return 0;
 }
 
-void build_unit_entries_cuda(const BuildUnitEntries& b, const KvSlots& s, const KvTables& keys,
+void build_unit_entries_cuda(const BuildEntries& b, const KvSlots& s, const KvTables& keys,
                              const CudaContext& context) {
   if (b.stop <= b.first) return;
   launch(context, "build_unit_entries", s.f16 ? build_kernel<__half> : build_kernel<__nv_bfloat16>,

@@ -15,12 +15,8 @@ namespace mneme {
 // Bytes of an entry.
 std::int32_t unit_entry_bytes(EntryKind kind, std::int32_t head_dim, std::int32_t tokens);
 
-// Builds entries [first, stop) of a sequence from sequence key_slot and layer key_layer of `keys`.
-struct BuildUnitEntries {
-  std::int32_t seq_slot = 0, slot_layer = 0, first = 0, stop = 0;
-  std::int32_t key_slot = 0, key_layer = 0;
-};
-void build_unit_entries_cuda(const BuildUnitEntries& b, const KvSlots& slots, const KvTables& keys,
+// Builds UnitEntries.
+void build_unit_entries_cuda(const BuildEntries& b, const KvSlots& slots, const KvTables& keys,
                              const CudaContext& context);
 
 // Builds the entries that the rows' newest tokens complete. Reads keys from the cache slots, or, where there are none,
