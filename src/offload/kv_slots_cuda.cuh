@@ -182,8 +182,11 @@ __device__ __forceinline__ void keep_queries(const KvSlots& s, const RowOfSlots&
 }
 
 // Whether the gate compares the missing mass of this step's selection.
+__device__ __forceinline__ bool by_mass(const SlotRules& r) {
+  return r.schedule == SlotSchedule::kSpeculative && (r.gate == SlotGate::kMass || r.gate == SlotGate::kAttendedMass);
+}
 __device__ __forceinline__ bool by_mass(const RowOfSlots& r) {
-  return r.rules.schedule == SlotSchedule::kSpeculative && r.rules.gate == SlotGate::kMass;
+  return by_mass(r.rules);
 }
 
 // Whether a KV head's queries moved too far since the previous step, or too much mass is missing. NaN: true.

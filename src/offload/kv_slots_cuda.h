@@ -39,8 +39,9 @@ enum class SlotSchedule : std::int32_t {
 };
 // What the gate compares. kMean, kMax, kAny: GatePool's, over the cosines of a KV head or (kKept) of a layer. kMass
 // (kSpeculative): the share of softmax mass that this step's query would select and the speculative selection lacks;
-// all KV heads then select before the gate is evaluated.
-enum class SlotGate : std::int32_t { kMean, kMax, kAny, kMass };
+// all KV heads then select before the gate is evaluated. kAttendedMass: kMass as a share of what sinks, window and the
+// speculative selection hold.
+enum class SlotGate : std::int32_t { kMean, kMax, kAny, kMass, kAttendedMass };
 
 // Scores of units: by the index of a fused selection (boxes, 1-bit keys, centroids of lists); or, by the unfused one
 // (unfused_select_cuda.h), at random, by the keys themselves, by UnitEntries.
@@ -73,7 +74,8 @@ struct SlotRules {
   SlotQueryPool query_pool = SlotQueryPool::kNone;  // unfused selection only
   std::int32_t probes_below = 0;                    // nonzero: units are scored with the query of the layer below
   float alpha = 1, tau = 1;
-  float eps = 1;  // SlotGate::kMass: flagged above this
+  float eps = 1;                     // mass gates: flagged above this
+  std::int32_t whole_attention = 0;  // nonzero: scores are of a softmax over sinks and window too (Domain::kAttention)
   // Benchmarks inject selections and gate outcomes at these rates; below 0: off.
   float turnover = -1, correction = -1;
   std::uint64_t seed = 0;  // kRandom
@@ -126,14 +128,31 @@ struct UnitLists {
   std::int32_t* grouped = nullptr;  // [layers][seq slots]
 };
 
-// Index of the unfused selection: entries of `tokens` consecutive tokens in the layouts of box.h, one_bit.h and
-// centroid.h.
-enum class EntryKind : std::int32_t { kNone, kMinMaxBox, kCuboidBox, kOneBitMinMax, kOneBitMeanAbs, kCentroid };
+// Index of the unfused selection: entries of `tokens` consecutive tokens in the layouts of box.h, one_bit.h, centroid.h
+// and of selection/summary.
+enum class EntryKind : std::int32_t {
+  kNone,
+  kMinMaxBox,
+  kCuboidBox,
+  kOneBitMinMax,
+  kOneBitMeanAbs,
+  kCentroid,
+  kCentroidSet,  // centroids.h
+  kSketch,       // sketch.h
+  kMoments,      // moments.h
+};
 struct UnitEntries {
   EntryKind kind = EntryKind::kNone;
   std::int32_t tokens = 0, bytes = 0;  // of an entry
   std::int32_t most = 0;               // entries of a sequence
   std::byte* data = nullptr;           // [layers][seq slots][KV heads][most][bytes]
+  std::int32_t rank = 0;               // centroids of an entry, or coefficients of a token
+  std::int32_t frame_floats = 0;       // of a KV head's frame (key_frame.h); 0: entries have none
+  float* frames = nullptr;             // [layers][seq slots][KV heads][frame_floats]
+
+  bool summarised() const {
+    return kind == EntryKind::kCentroidSet || kind == EntryKind::kSketch || kind == EntryKind::kMoments;
+  }
 };
 
 struct KvSlots {
@@ -146,6 +165,7 @@ struct KvSlots {
   std::int32_t max_listed = 0;  // units that a step may attend
   std::int32_t fetch = 1;       // largest SlotRules::fetch
   bool f16 = false;
+  bool whole_attention = false;  // some SlotRules::whole_attention
   // Device memory. Shapes are [layers][seq slots][KV heads] first unless stated otherwise.
   std::byte* slots = nullptr;  // [n_slots] units
   std::byte* boxes = nullptr;  // [max_pages][hi: D | lo: D], dtype of the keys; kBoxesBeyond more at the end
@@ -158,7 +178,7 @@ struct KvSlots {
   // (SlotRules::fetch) and never selected.
   std::int32_t* last_used = nullptr;
   // By SelectWhen: [max_listed] unit ids, ascending; with lists, token ids, the best unit's first. With
-  // SlotGate::kMass, once recall_units_cuda ran for the next step, always its selection.
+  // mass gates, once recall_units_cuda ran for the next step, always its selection.
   std::int32_t* selected_ids[2] = {};
   std::int32_t* n_selected[2] = {};  // by SelectWhen
   // [max_listed]: cache slots to attend, ordered by token (with lists: sinks, selection, window from the newest).
@@ -170,7 +190,7 @@ struct KvSlots {
   void* asked_q = nullptr;  // queries of the last selection (SlotRules::last_asked); or null
   void* below_q = nullptr;  // SlotRules::probes_below: [model layers][seq slots][heads][D] bf16 of this step; or null
   float* cosine = nullptr;  // [layers][seq slots][heads]: cosine of last_q with the previous step's queries, or asked_q
-  float* mass = nullptr;    // SlotGate::kMass: missing mass, after select_*_cuda
+  float* mass = nullptr;    // mass gates: missing mass, after select_*_cuda
   KeptSelection* kept = nullptr;  // [layers][seq slots]; null: no kept selections
   SlotRules* rules = nullptr;     // [layers][seq slots]
   SlotCounts* counts = nullptr;   // [layers][seq slots]

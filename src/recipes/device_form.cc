@@ -45,6 +45,17 @@ bool covers_tokens(const Plan& plan) {
          !std::holds_alternative<Boundary>(stage_of(plan).schedule);
 }
 
+bool summarises(const Plan& plan) {
+  const Index& index = stage_of(plan).index;
+  return std::holds_alternative<CentroidSet>(index) || std::holds_alternative<Sketch>(index) ||
+         std::holds_alternative<Moments>(index);
+}
+
+// Whether a softmax is taken over more than the candidates.
+bool weighs_attention(const Plan& plan) {
+  return plan.domain != Domain::kCandidates || (plan.mass_gate && plan.mass_gate->of_attended);
+}
+
 constexpr FusedSelection kFusedSelections[] = {
     {"pages of 32 by min-max boxes; sink and recent in whole pages", "page_select_cuda.cu", &covers_pages},
     {"tokens by 1-bit keys; every step or one step ahead", "token_select_cuda.cu", &covers_tokens},
@@ -100,7 +111,10 @@ const char* device_refusal(const Plan& plan) {
   if (const char* block = cpu_block(plan)) return block;
   if (plan.recipe.attend != Attend::kRegions || !plan.recipe.decode) return nullptr;
   if (attends_in_two_parts(plan)) return refusal_by_layer(plan);
+  if (plan.lists && weighs_attention(plan)) return "clusters are weighed among themselves (--kv domain=candidates)";
   if (plan.lists) return refusal_of_lists(plan);
+  if (summarises(plan) && plan.index->entry_tokens() > kDevicePageTokens)
+    return "its pages are summarised in blocks of up to 64 tokens (--kv unit=page:64)";
   if (plan.pool.per_query_head && plan.shape.group() > 1)
     return "every query head of a group selects for itself (--kv pool=meanS, maxS, meanQK, maxQK, maxQ or meanQ)";
   return nullptr;
@@ -110,11 +124,15 @@ DeviceForm device_form(const Plan& plan, bool unfused) {
   if (device_refusal(plan) != nullptr) return DeviceForm::kNone;
   if (plan.recipe.attend != Attend::kRegions || !plan.recipe.decode) return DeviceForm::kPlain;
   if (plan.lists || plan.layer_selection) return DeviceForm::kFused;  // the unfused selection has no lists
-  if (unfused || !has_fused_head_dim(plan) || !pools_scores(plan) || stage_of(plan).probe != Probe::kCurrentQuery)
+  if (unfused || weighs_attention(plan) || !has_fused_head_dim(plan) || !pools_scores(plan) || stage_of(plan).probe != Probe::kCurrentQuery)
     return DeviceForm::kUnfused;
   const bool fused = std::any_of(std::begin(kFusedSelections), std::end(kFusedSelections),
                                  [&](const FusedSelection& f) { return f.covers(plan); });
   return fused ? DeviceForm::kFused : DeviceForm::kUnfused;
+}
+
+bool has_page_summaries(const Plan& plan) {
+  return plan.recipe.decode && of_pages(plan) && summarises(plan);
 }
 
 bool attends_by_token(const Plan& plan, bool unfused) {
@@ -124,7 +142,7 @@ bool attends_by_token(const Plan& plan, bool unfused) {
   // Pages without an index (random, raw keys) are attended as pages.
   const bool plain =
       std::holds_alternative<NoIndex>(stage_of(plan).index) || std::holds_alternative<RawKeys>(stage_of(plan).index);
-  return device_form(plan, unfused) == DeviceForm::kUnfused && !(plain && of_pages(plan));
+  return device_form(plan, unfused) == DeviceForm::kUnfused && !(plain && of_pages(plan)) && !has_page_summaries(plan);
 }
 
 }  // namespace mneme

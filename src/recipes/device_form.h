@@ -20,6 +20,8 @@ enum class DeviceForm : std::uint8_t {
 inline constexpr std::int32_t kFusedHeadDims[] = {64, 128};
 // Most tokens that k-means takes on a device at a time.
 inline constexpr std::int32_t kDeviceClusterTokens = 8192;
+// Most tokens of a page whose keys a device clusters or sketches.
+inline constexpr std::int32_t kDevicePageTokens = 64;
 
 struct FusedSelection {
   std::string_view what, kernel;
@@ -35,6 +37,8 @@ DeviceForm device_form(const Plan& plan, bool unfused = false);
 
 // Whether units are attended token by token: single tokens, lists, and pages that no fused selection covers.
 bool attends_by_token(const Plan& plan, bool unfused = false);
+// Pages of 32 with summaries of selection/summary, attended as pages.
+bool has_page_summaries(const Plan& plan);
 // Whether local and remote part are attended separately: by rotated queries, or up to the token.
 bool attends_in_two_parts(const Plan& plan);
 

@@ -8,6 +8,7 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/selection/index/unit_entries_cuda.h"
+#include "src/selection/summary/summary_cuda.h"
 
 namespace mneme {
 namespace {
@@ -38,6 +39,16 @@ class Pieces {
 
 }  // namespace
 
+UnitEntries CudaRetrieval::entries_of(const Needs::Keys& keys, const KvShape& shape, std::int32_t max_pages) {
+  const std::int32_t tokens = keys.entry_tokens, rank = keys.entry_rank;
+  UnitEntries e{.kind = keys.entries, .tokens = tokens, .rank = rank};
+  e.bytes = e.summarised() ? summary_entry_bytes(e.kind, shape.head_dim, tokens, rank)
+                           : unit_entry_bytes(e.kind, shape.head_dim, tokens);
+  e.most = (max_pages * kPageTokens + tokens - 1) / tokens;
+  if (e.summarised()) e.frame_floats = summary_frame_floats(e.kind, shape.head_dim, rank);
+  return e;
+}
+
 CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs needs, const KvTables& pages,
                              const CudaRetrievalOptions& options)
     : shape_(shape),
@@ -64,14 +75,8 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     view_.mean_abs = needs_.keys.mean_abs;
   }
   if (needs_.keys.by_token) view_.unit_tokens = 1;
-  if (needs_.keys.entries != EntryKind::kNone) {
-    const std::int32_t tokens = needs_.keys.entry_tokens;
-    view_.entries = {.kind = needs_.keys.entries,
-                     .tokens = tokens,
-                     .bytes = unit_entry_bytes(needs_.keys.entries, shape.head_dim, tokens),
-                     .most = (view_.max_pages * kPageTokens + tokens - 1) / tokens,
-                     .data = nullptr};
-  }
+  if (needs_.keys.entries != EntryKind::kNone) view_.entries = entries_of(needs_.keys, shape, view_.max_pages);
+  view_.whole_attention = needs_.whole_attention;
   if (needs_.keys.list_tokens > 0) {
     view_.unit_tokens = 1;
     view_.lists.max_units = CudaUnitLists::most_units(needs_.keys.list_tokens, options.max_context);
@@ -108,10 +113,13 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
     index_ = DeviceBuffer(lists.total(), "clusters and segments");
     lists.seq_slot(index_.data());
   } else if (needs_.keys.entries != EntryKind::kNone) {
-    index_ = DeviceBuffer(
-        heads * static_cast<std::size_t>(view_.entries.most) * static_cast<std::size_t>(view_.entries.bytes),
-        "index of units");
-    view_.entries.data = index_.data();
+    Pieces entries;
+    entries.add(&view_.entries.data,
+                heads * static_cast<std::size_t>(view_.entries.most) * static_cast<std::size_t>(view_.entries.bytes));
+    entries.add(&view_.entries.frames, heads * static_cast<std::size_t>(view_.entries.frame_floats) * sizeof(float));
+    index_ = DeviceBuffer(entries.total(), "index of units");
+    entries.seq_slot(index_.data());
+    frames_ = DeviceBuffer(fit_frames_scratch_bytes(view_), "keys that frames are fitted to");
   } else if (!needs_.two_parts && !needs_.keys.by_token) {
     // A warp reads 16 boxes at a time, valid or not.
     index_ = DeviceBuffer((heads * n_pages + kBoxesBeyond) * shape.token_bytes(), "boxes of pages");
@@ -311,7 +319,8 @@ void CudaRetrieval::recall_by_host(std::int32_t layer, std::span<const Row> rows
 void CudaRetrieval::close_groups(std::int32_t layer, const SlotRows& rows, const KvTables& pages,
                                  const CudaContext& context) {
   if (needs_.keys.entries != EntryKind::kNone) {
-    close_unit_entries_cuda(rows, view_, slot_layer(layer), pages, layer, context);
+    const auto close = view_.entries.summarised() ? close_summaries_cuda : close_unit_entries_cuda;
+    close(rows, view_, slot_layer(layer), pages, layer, context);
     return;
   }
   const std::int32_t first = layer < 0 ? 0 : slot_layer(layer), stop = layer < 0 ? n_selecting_ : first + 1;
@@ -332,7 +341,7 @@ void CudaRetrieval::write_back(const SlotRows& rows, const KvTables& pages, cons
 std::size_t CudaRetrieval::bytes() const {
   std::size_t n = lists_ ? lists_->bytes() : 0;
   for (const DeviceBuffer* b : {&slots_, &index_, &tables_, &queries_, &rules_, &counts_, &scratch_[0], &scratch_[1],
-                                &dense_, &dense_blocks_, &local_, &local_blocks_, &shares_, &layer_rows_})
+                                &dense_, &dense_blocks_, &local_, &local_blocks_, &shares_, &layer_rows_, &frames_})
     n += b->size();
   return n + (key_index_ ? key_index_->bytes() : 0);
 }

@@ -25,6 +25,7 @@
 #include "src/ops/norm_rope/rope.h"
 #include "src/selection/index/one_bit_cuda.h"
 #include "src/selection/layer/layer_select_cuda.h"
+#include "src/selection/summary/key_frame.h"
 #include "src/selection/topk/unfused_select_cuda.h"
 
 namespace mneme {
@@ -70,7 +71,7 @@ class CudaRetrieval {
       // entries of entry_tokens tokens or without an index; or they leave the window one by one.
       bool by_token = false;
       EntryKind entries = EntryKind::kNone;
-      std::int32_t entry_tokens = 0;
+      std::int32_t entry_tokens = 0, entry_rank = 0;
       bool mean_abs = false;
       bool by_layer = false;         // units are pages, selected per layer by their keys
       std::int32_t list_tokens = 0;  // nonzero: units are lists of at least this many tokens; 0: not lists
@@ -89,7 +90,8 @@ class CudaRetrieval {
     bool fused = false, unfused = false;  // SlotScore::kIndex; others
     bool probes_below = false;            // SlotRules::probes_below
     bool last_asked = false;              // SlotRules::last_asked
-    bool by_mass = false;                 // SlotGate::kMass
+    bool by_mass = false;                 // a mass gate
+    bool whole_attention = false;         // SlotRules::whole_attention
     bool newest = false;                  // a selection for the next step may be from a group that this step completes
     bool by_prompt = false;               // prompts determine the budgets of their layers
     // Requires  goes_with(other), or this one is new.
@@ -243,11 +245,13 @@ class CudaRetrieval {
     std::vector<SeqSlotLayer> layers;  // layers that select; one entry where none does
     std::int32_t decoded = -1;         // length at the last decode step here
     std::int32_t indexed = 0;          // tokens that the index covers, including those of its open page or group
+    std::int32_t framed = 0;           // entries that its frames are fitted to (KeyFrame)
     std::int32_t dense = 0;            // tokens that the dense layers store
     std::vector<SlotCounts> counts;
     ClusterUnit clusters;
   };
   static Needs needs_of(const Plan& plan, const Fit& fit, std::int32_t budget);
+  static UnitEntries entries_of(const Needs::Keys& keys, const KvShape& shape, std::int32_t max_pages);
   static SlotRules rules_of(const Plan& plan, std::int32_t budget, bool unfused);
   // Rules of a layer in a table with these units, which the plan may not define. number: index among those that select.
   SlotRules rules_in(const MethodState& method, std::size_t number) const;
@@ -271,6 +275,11 @@ class CudaRetrieval {
   }
   void build_index(std::int32_t seq_slot, std::int32_t number, std::int32_t first, std::int32_t stop,
                    std::int32_t key_slot, std::int32_t key_layer, const KvTables& keys, const CudaContext& context);
+  void build_summaries(BuildEntries b, std::int32_t stop, const KvTables& keys, const CudaContext& context);
+  // Whether the frames of a sequence slot are refitted once n_tokens are stored: to another number of entries.
+  bool refits(const SeqSlot& p, std::int32_t n_tokens) const {
+    return view_.entries.frame_floats > 0 && KeyFrame::pages_for(n_tokens / entry_tokens()) != p.framed;
+  }
   SeqSlot& seq_slot_of(const SequenceCache& cache, const MethodState& method, std::int32_t seq_slot,
                        const Stream& stream);
 
@@ -287,7 +296,7 @@ class CudaRetrieval {
   KvSlots view_;
   KvTables slot_tables_, dense_tables_, local_tables_, pages_;
   DeviceBuffer slots_, index_, tables_, queries_, rules_, counts_, scratch_[2], dense_, dense_blocks_, local_,
-      local_blocks_, inv_freq_, shares_, numbers_device_, layers_device_, layer_rows_;  // layer_rows_: LayerRows'
+      local_blocks_, inv_freq_, shares_, frames_, numbers_device_, layers_device_, layer_rows_;  // layer_rows_: LayerRows'
   PinnedBuffer host_counts_, host_rules_, host_units_, host_layer_rows_;  // host_units_: UnitLists::n_units
   std::optional<CudaKeyIndex> key_index_;
   // Shared layer budgets, see SelectLayer: of all sequence slots, in one allocation.

@@ -10,12 +10,22 @@
 namespace mneme {
 namespace {
 
-EntryKind entries_of(const DecodeStage& d) {
+EntryKind entry_kind(const DecodeStage& d) {
   if (const auto* box = std::get_if<Box>(&d.index))
     return box->kind == BoxKind::kMinMax ? EntryKind::kMinMaxBox : EntryKind::kCuboidBox;
   if (const auto* bits = std::get_if<OneBit>(&d.index))
     return bits->levels == OneBitLevels::kMinMax ? EntryKind::kOneBitMinMax : EntryKind::kOneBitMeanAbs;
+  if (std::holds_alternative<CentroidSet>(d.index)) return EntryKind::kCentroidSet;
+  if (std::holds_alternative<Sketch>(d.index)) return EntryKind::kSketch;
+  if (std::holds_alternative<Moments>(d.index)) return EntryKind::kMoments;
   return std::holds_alternative<Centroid>(d.index) ? EntryKind::kCentroid : EntryKind::kNone;
+}
+
+// Centroids of an entry, or coefficients of a token.
+std::int32_t entry_rank(const DecodeStage& d) {
+  if (const auto* set = std::get_if<CentroidSet>(&d.index)) return set->k;
+  const auto* sketch = std::get_if<Sketch>(&d.index);
+  return sketch == nullptr ? 0 : sketch->rank;
 }
 
 // Before Hopper a fused selection of pages has one thread block a KV head; the unfused one scores with the whole device.
@@ -89,7 +99,9 @@ SlotRules CudaRetrieval::rules_of(const Plan& plan, std::int32_t budget, bool un
   r.pool = plan.pool.scores.value_or(GroupPool::kMean);
   r.alpha = plan.alpha;
   if (plan.gate) r.gate = gate_of(plan.gate->pool), r.tau = plan.gate->tau;
-  if (plan.mass_gate) r.gate = SlotGate::kMass, r.eps = plan.mass_gate->eps;
+  if (plan.mass_gate)
+    r.gate = plan.mass_gate->of_attended ? SlotGate::kAttendedMass : SlotGate::kMass, r.eps = plan.mass_gate->eps;
+  r.whole_attention = plan.domain == Domain::kAttention ? 1 : 0;
   r.max_reuse = plan.max_reuse;
   r.last_asked = plan.gate && plan.reference == GateReference::kLastRetrieval ? 1 : 0;
   return r;
@@ -126,7 +138,8 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, const Fit& fit, s
   Needs n;
   n.selects = r.schedule != SlotSchedule::kNone, n.speculative = r.schedule == SlotSchedule::kSpeculative;
   n.keeps = r.schedule == SlotSchedule::kKept;
-  n.last_asked = r.last_asked != 0, n.by_mass = r.gate == SlotGate::kMass;
+  n.last_asked = r.last_asked != 0, n.by_mass = plan.mass_gate.has_value();
+  n.whole_attention = r.whole_attention != 0;
   n.fused = n.selects && r.score == SlotScore::kIndex;
   n.unfused = n.selects && r.score != SlotScore::kIndex;
   n.probes_below = r.probes_below != 0;
@@ -134,11 +147,12 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, const Fit& fit, s
   n.fetch = r.fetch;
   if (plan.lists) {
     n.keys.list_tokens = std::min(plan.lists->clusters.tokens, plan.lists->partition.smallest);
+  } else if (n.unfused && (attends_by_token(plan, fit.unfused) || has_page_summaries(plan))) {
+    const DecodeStage& d = *plan.recipe.decode;
+    n.keys = {.by_token = attends_by_token(plan, fit.unfused), .entries = entry_kind(d), .entry_rank = entry_rank(d)};
+    if (n.keys.entries != EntryKind::kNone) n.keys.entry_tokens = plan.index->entry_tokens();
   } else if (attends_by_token(plan, fit.unfused)) {
-    if (n.unfused) {
-      n.keys = {.by_token = true, .entries = entries_of(*plan.recipe.decode)};
-      if (n.keys.entries != EntryKind::kNone) n.keys.entry_tokens = plan.index->entry_tokens();
-    } else if (n.selects) {
+    if (n.selects) {
       const auto& bits = std::get<OneBit>(plan.recipe.decode->index);
       n.keys = {.group_tokens = bits.group, .mean_abs = bits.levels == OneBitLevels::kMeanAbs};
     } else {
@@ -175,7 +189,7 @@ bool CudaRetrieval::Needs::holds(const Needs& other) const {
   if (other.keys.none && !keys.none) return holds(other.beside(keys));
   return goes_with(other) && keys == other.keys && n_slots >= other.n_slots && max_listed >= other.max_listed &&
          fetch >= other.fetch && selects >= other.selects && speculative >= other.speculative && keeps >= other.keeps &&
-         by_mass >= other.by_mass && newest >= other.newest && by_prompt >= other.by_prompt && fused >= other.fused &&
+         by_mass >= other.by_mass && whole_attention >= other.whole_attention && newest >= other.newest && by_prompt >= other.by_prompt && fused >= other.fused &&
          unfused >= other.unfused && probes_below >= other.probes_below && last_asked >= other.last_asked &&
          ring_pages >= other.ring_pages;
 }
@@ -191,7 +205,8 @@ void CudaRetrieval::Needs::add(const Needs& other) {
   selects = selects || other.selects, speculative = speculative || other.speculative,
   last_asked = last_asked || other.last_asked;
   by_prompt = by_prompt || other.by_prompt;
-  by_mass = by_mass || other.by_mass, newest = newest || other.newest;
+  by_mass = by_mass || other.by_mass, whole_attention = whole_attention || other.whole_attention;
+  newest = newest || other.newest;
   fused = fused || other.fused, unfused = unfused || other.unfused, probes_below = probes_below || other.probes_below;
   keeps = keeps || other.keeps;
 }

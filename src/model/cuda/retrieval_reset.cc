@@ -5,6 +5,7 @@
 #include "src/model/cuda/retrieval.h"
 #include "src/offload/slot_region.h"
 #include "src/selection/index/unit_entries_cuda.h"
+#include "src/selection/summary/summary_cuda.h"
 
 namespace mneme {
 namespace {
@@ -33,6 +34,10 @@ void CudaRetrieval::build_index(std::int32_t seq_slot, std::int32_t number, std:
                               .stop = stop / each,
                               .key_slot = key_slot,
                               .key_layer = key_layer};
+  if (view_.entries.summarised()) {
+    build_summaries(complete, stop, keys, context);
+    return;
+  }
   if (needs_.keys.entries != EntryKind::kNone) {
     build_unit_entries_cuda(complete, view_, keys, context);
     return;
@@ -50,6 +55,22 @@ void CudaRetrieval::build_index(std::int32_t seq_slot, std::int32_t number, std:
                     .key_slot = key_slot,
                     .key_layer = key_layer},
                    view_, keys, context);
+}
+
+// Fits the frames first where `stop` tokens call for it, and then builds all entries again.
+void CudaRetrieval::build_summaries(BuildEntries b, std::int32_t stop, const KvTables& keys,
+                                    const CudaContext& context) {
+  if (refits(seq_slots_[static_cast<std::size_t>(b.seq_slot)], stop)) {
+    fit_frames_cuda({.seq_slot = b.seq_slot,
+                     .slot_layer = b.slot_layer,
+                     .pages = KeyFrame::pages_for(stop / entry_tokens()),
+                     .key_slot = b.key_slot,
+                     .key_layer = b.key_layer,
+                     .scratch = frames_.data()},
+                    view_, keys, context);
+    b.first = 0;
+  }
+  build_summaries_cuda(b, view_, keys, context);
 }
 
 // Clears the sequence slot's previous state.
@@ -107,7 +128,7 @@ void CudaRetrieval::build_before(const Row& row, const KvTables& pages, const St
       row.method->see_output(l, n, false);  // what leaves the window now does not depend on this step's gate
       lists_->follow({.seq_slot = seq_slot, .slot_layer = number, .key_slot = seq_slot, .key_layer = l}, plan,
                      row.method->layer(l).partition, pages, stream);
-    } else if (number >= 0 && p.indexed != before && !two_parts()) {
+    } else if (number >= 0 && (p.indexed != before || refits(p, before)) && !two_parts()) {
       build_index(seq_slot, number, std::min(p.indexed, before), before, seq_slot, l, pages, context);
     }
   }
@@ -115,7 +136,7 @@ void CudaRetrieval::build_before(const Row& row, const KvTables& pages, const St
     lists_->close_segments(pages, stream);
     lists_->join(stream);
   }
-  if (!by_layer() && plan.selects()) p.indexed = n;
+  if (!by_layer() && plan.selects()) p.indexed = n, p.framed = KeyFrame::pages_for(before / entry_tokens());
   p.dense = n;
 }
 
@@ -201,7 +222,7 @@ void CudaRetrieval::take_prompt(const Prompt& t, std::int32_t layer, const KvTab
     if (dense_number_[static_cast<std::size_t>(layer)] + 1 == n_dense_) p.dense = n_tokens;
   } else {
     build_index(t.seq_slot, number, t.first, n_tokens, t.key_slot, t.key_layer, keys, context);
-    if (number + 1 == n_selecting_) p.indexed = n_tokens;
+    if (number + 1 == n_selecting_) p.indexed = n_tokens, p.framed = KeyFrame::pages_for(n_tokens / entry_tokens());
   }
 }
 

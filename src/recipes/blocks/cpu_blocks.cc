@@ -4,10 +4,6 @@ namespace mneme {
 namespace {
 
 const char* cpu_block_of(const DecodeStage& d) {
-  if (std::holds_alternative<CentroidSet>(d.index)) return "index=centroids:K";
-  if (std::holds_alternative<Sketch>(d.index)) return "index=sketch:R";
-  if (std::holds_alternative<Moments>(d.index)) return "index=moments";
-  if (d.domain != Domain::kCandidates) return "domain=attention";
   const auto* segments = std::get_if<SegmentUnit>(&d.units.output);
   if (segments != nullptr && segments->clustered) return "answer=clusters";
   if (d.select != SelectScope::kKvHead) return "select=layer";
@@ -19,9 +15,7 @@ const char* cpu_block_of(const DecodeStage& d) {
   }
   const auto* representative = std::get_if<Representative>(&d.index);
   if (representative != nullptr && representative->similarity != Similarity::kCosine) return "similarity=dot";
-  const auto* speculative = std::get_if<Speculative>(&d.schedule);
-  const auto* mass = speculative == nullptr ? nullptr : std::get_if<MassGate>(&speculative->gate);
-  return mass != nullptr && mass->of_attended ? "eps_of=attended" : nullptr;
+  return nullptr;
 }
 
 }  // namespace

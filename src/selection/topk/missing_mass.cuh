@@ -22,25 +22,27 @@ struct Weights {
 struct RankedUnits {
   std::int64_t index;  // slot_index
   int first, n, n_select, each;
+  std::uint32_t fixed = 0;  // key of sinks and window as one more unit of the softmax; 0: they are not part of it
 };
 
 // Share of softmax over all units in the selection `selected` (unit numbers) that the speculative selection lacks, to
-// KvSlots::mass. keys: of all units; overwrites those of the speculative selection.
+// KvSlots::mass; with SlotGate::kAttendedMass, divided by the share of what is attended with the speculative selection.
+// keys: of all units; overwrites those of the speculative selection.
 __device__ inline void compute_missing_mass(const KvSlots& s, const SlotRules& rules, const RankedUnits& at,
                                             std::uint32_t best, std::uint32_t* keys, const std::int32_t* selected) {
   constexpr std::uint32_t kSpeculative = 1;  // no score has this key
-  __shared__ float of_warps[2][kRankWarps];
+  __shared__ float of_warps[3][kRankWarps];
   const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
   const std::int32_t* speculative = s.selected_ids[1] + at.index * s.max_listed;
   const int n_speculative = s.n_selected[1][at.index],
             own = speculative[min(tid, s.max_listed - 1)];  // both at once, early
-  const Weights weights(rules, best);
-  float all = 0, missing = 0;
+  const Weights weights(rules, max(best, at.fixed));
+  float all = tid == 0 ? weights.of(at.fixed) : 0.0f, attended = all, missing = 0;
   for_keys(keys, at.n, [&](int, std::uint32_t key) { all += weights.of(key); });
   __syncthreads();
   for (int i = tid; i < n_speculative; i += kRankThreads) {
     const int u = (i == tid ? own : speculative[i]) / at.each - at.first;
-    if (u >= 0 && u < at.n) keys[u] = kSpeculative;
+    if (u >= 0 && u < at.n) attended += weights.of(keys[u]), keys[u] = kSpeculative;
   }
   bool any = false;
   __syncthreads();
@@ -49,13 +51,15 @@ __device__ inline void compute_missing_mass(const KvSlots& s, const SlotRules& r
     if (key == kSpeculative) continue;
     any = true, missing += weights.of(key);
   }
-  all = warp_sum(all), missing = warp_sum(missing);
-  if (lane == 0) of_warps[0][warp] = all, of_warps[1][warp] = missing;
+  all = warp_sum(all), missing = warp_sum(missing), attended = warp_sum(attended);
+  if (lane == 0) of_warps[0][warp] = all, of_warps[1][warp] = missing, of_warps[2][warp] = attended;
   any = __syncthreads_or(any);
   if (tid == 0) {
-    all = missing = 0;
-    for (int w = 0; w < kRankWarps; ++w) all += of_warps[0][w], missing += of_warps[1][w];
-    s.mass[at.index] = !any ? 0.0f : all == 0 ? 1.0f : fminf(missing / all, 1.0f);
+    all = missing = attended = 0;
+    for (int w = 0; w < kRankWarps; ++w) all += of_warps[0][w], missing += of_warps[1][w], attended += of_warps[2][w];
+    const float share = all == 0 ? 1.0f : fminf(missing / all, 1.0f),
+                held = rules.gate == SlotGate::kAttendedMass && all > 0 ? fminf(attended / all, 1.0f) : 1.0f;
+    s.mass[at.index] = !any ? 0.0f : share / held;  // infinity where nothing attended has any weight
   }
 }
 

@@ -4,65 +4,18 @@
 
 #include "src/selection/topk/block_topk.cuh"
 #include "src/selection/topk/missing_mass.cuh"
-#include "src/selection/topk/select_common.cuh"
+#include "src/selection/topk/unfused_item.cuh"
 
 namespace mneme {
 namespace {
 
 using namespace cuda;  // NOLINT
 
-constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+constexpr int kThreads = kScoreThreads, kWarps = kScoreWarps;
 static_assert(kThreads == kRankThreads);
 constexpr int kMaxGroup = kMaxSlotGroup, kMaxRows = 64, kMaxChannels = 256 / kWarp;  // channels of a lane
 constexpr std::size_t kScratchBytes = std::size_t{64} << 20;  // more rows than fit take several launches
-
-struct Args {
-  KvSlots s;
-  SlotRows rows;
-  KvTables pages;
-  SelectWhen when;
-  int layer, slot_layer, group;
-  std::int64_t width;   // of a row of scores
-  float* scores;        // [rows * KV heads][group][width]
-  std::int32_t* units;  // [rows * KV heads][max_listed]: selected units
-};
-
-// Candidates of a (row, KV head), in units of `each` ids: pages, or tokens.
-struct Item {
-  SlotRules rules;
-  int seq_slot, kv_head, length;  // length: of the step selected for
-  int each, first, n, n_select;
-  std::int64_t index;
-  bool ranked;   // selected units are listed from the best
-  int n_scored;  // rows of scores: query heads, or 1 where the queries are pooled
-  float* scores;
-};
-
-// Whether the row's KV head selects. `records`: the calling block records what a kept selection does.
-__device__ bool item_at(const Args& p, int number, bool records, Item& item) {
-  const RowOfSlots r = row_at(p.s, p.rows, number / p.s.n_kv_heads);
-  item.kv_head = number % p.s.n_kv_heads;
-  if (r.seq_slot < 0 || r.rules.score == SlotScore::kIndex) return false;
-  if (p.when == SelectWhen::kNow) {
-    if (!selects_now(p.s, r, p.slot_layer, item.kv_head, records)) return false;
-  } else if (!selects(r, p.when, r.sparse && any_needs_now(p.s, r, p.slot_layer))) {
-    return false;
-  }
-  item.rules = r.rules, item.seq_slot = r.seq_slot;
-  item.length = r.length + (p.when == SelectWhen::kNext ? 1 : 0);
-  const PageRegion region = page_region(r.rules, item.length);
-  item.each = r.rules.unit_tokens == 1 ? r.rules.select_tokens : 1;
-  item.first = region.first / item.each;
-  item.n = region.last / item.each - item.first;
-  item.n_select = region.n_select / item.each;
-  item.index = slot_index(p.s, p.slot_layer, r.seq_slot, item.kv_head);
-  // A kept selection of tokens is ranked: as the window grows, later steps attend fewer of them.
-  item.ranked = item.each == 1 && r.rules.schedule == SlotSchedule::kKept && r.rules.unit_tokens == 1;
-  if (item.ranked) item.n_select = min(item.n, r.rules.n_select);
-  item.n_scored = r.rules.query_pool == SlotQueryPool::kNone ? p.group : 1;
-  item.scores = p.scores + static_cast<std::int64_t>(number) * p.group * p.width;
-  return item.n_select > 0;
-}
+using Args = UnfusedArgs;
 
 // ---- random scores: src/base/rng.h
 
@@ -90,31 +43,6 @@ __device__ __forceinline__ void write_random_scores(const Args& p, const Item& i
 }
 
 // ---- scores by vectors: a warp takes a unit, lane i its channels i, i + 32, ...
-
-// The group's queries, or their pool, as f32 in shared memory: [n_scored][head_dim].
-__device__ void load_queries(const Args& p, const Item& item, float* q) {
-  const int d = p.s.head_dim;
-  const bool below = item.rules.probes_below != 0 && p.layer > 0;
-  const std::int64_t head = std::int64_t{item.kv_head} * p.group;
-  const auto* from =
-      below ? static_cast<const __nv_bfloat16*>(p.s.below_q) +
-                  ((static_cast<std::int64_t>(p.layer - 1) * p.s.n_seq_slots + item.seq_slot) * p.s.n_heads + head) * d
-            : static_cast<const __nv_bfloat16*>(p.s.last_q) + item.index * p.group * d;
-  const auto at = [&](int g, int c) {
-    const std::uint16_t bits = __ldcg(reinterpret_cast<const std::uint16_t*>(from) + g * d + c);
-    return widen(__ushort_as_bfloat16(bits));
-  };
-  for (int i = threadIdx.x; i < item.n_scored * d; i += kThreads) {
-    float v = at(i / d, i % d);
-    if (item.rules.query_pool != SlotQueryPool::kNone) {
-      const bool most = item.rules.query_pool == SlotQueryPool::kMax;
-      for (int g = 1; g < p.group; ++g) v = most ? fmaxf(v, at(g, i)) : v + at(g, i);
-      if (!most) v /= static_cast<float>(p.group);
-    }
-    q[i] = v;
-  }
-  __syncthreads();
-}
 
 // A lane's channels of one vector.
 struct Channels {
@@ -204,11 +132,6 @@ __device__ void score_tokens(const Args& p, const Item& item, const float* q, in
   }
 }
 
-// Tokens of a unit: `each` tokens, or a page.
-__device__ __forceinline__ int tokens_of_unit(const Item& item) {
-  return item.rules.unit_tokens == 1 ? item.each : item.rules.unit_tokens;
-}
-
 template <typename T>
 __device__ void score_keys(const Args& p, const Item& item, const float* q, int u) {
   const int n_tokens = tokens_of_unit(item), first = (item.first + u) * n_tokens;
@@ -221,7 +144,7 @@ __device__ void score_keys(const Args& p, const Item& item, const float* q, int 
 template <typename T>
 __device__ void score_entry(const Args& p, const Item& item, const float* q, int u) {
   const UnitEntries& e = p.s.entries;
-  const std::byte* entries = e.data + item.index * e.most * static_cast<std::int64_t>(e.bytes);
+  const std::byte* entries = entries_of(p, item);
   const int n_tokens = tokens_of_unit(item), d = p.s.head_dim, lane = threadIdx.x % kWarp;
   if (e.kind == EntryKind::kOneBitMinMax || e.kind == EntryKind::kOneBitMeanAbs) {
     const int first = (item.first + u) * n_tokens;
@@ -273,12 +196,28 @@ __device__ __forceinline__ float head_lse(const float* scores, int n, float alph
   return max == -INFINITY ? -INFINITY : max + logf(sum);
 }
 
+// Key of sinks and window as one more unit; 0: they are not part of the softmax.
+__device__ std::uint32_t fixed_key(const Item& item, const float* lse) {
+  if (item.rules.whole_attention == 0) return 0;
+  float v[kMaxGroup];
+#pragma unroll
+  for (int g = 0; g < kMaxGroup; ++g)
+    if (g < item.n_scored)
+      v[g] = pooled_value(item.terms[g].fixed, pools_logs(item.rules.pool), item.rules.alpha, lse[g]);
+  return pool_unit(item.rules.pool, item.n_scored, v);
+}
+
 // Pools all units to keys, which overwrite the first head's scores, and sets the ranker's bounds.
 __device__ std::uint32_t* pool_units(const Args& p, const Item& item, float* lse, Ranker& ranker) {
   const int tid = threadIdx.x, warp = tid / kWarp;
   const bool logs = pools_logs(item.rules.pool);
   for (int g = warp; logs && g < item.n_scored; g += kWarps) {
-    const float v = head_lse(item.scores + g * p.width, item.n, item.rules.alpha);
+    float v = head_lse(item.scores + g * p.width, item.n, item.rules.alpha);
+    if (item.rules.whole_attention != 0) {
+      float sum = v == -INFINITY ? 0.0f : 1.0f;
+      add_sum(v, sum, item.rules.alpha * item.terms[g].fixed, 1.0f);
+      v += logf(sum);
+    }
     if (tid % kWarp == 0) lse[g] = v;
   }
   if (tid == 0) ranker.least = ~0u, ranker.most = 0;
@@ -324,10 +263,10 @@ __global__ void __launch_bounds__(kThreads) rank_kernel(Args p) {
   std::int32_t* units = p.units + static_cast<std::int64_t>(number) * p.s.max_listed;
   write_best(ranker, keys, item.n, item.n_select, item.first, units);
   __syncthreads();
-  const bool mass = item.rules.schedule == SlotSchedule::kSpeculative && item.rules.gate == SlotGate::kMass;
-  if (mass && p.when == SelectWhen::kNow) {
-    compute_missing_mass(p.s, item.rules, {item.index, item.first, item.n, item.n_select, item.each}, ranker.most, keys,
-                         units);
+  if (by_mass(item.rules) && p.when == SelectWhen::kNow) {
+    compute_missing_mass(p.s, item.rules,
+                         {item.index, item.first, item.n, item.n_select, item.each, fixed_key(item, lse)}, ranker.most,
+                         keys, units);
     __syncthreads();
   }
   if (item.rules.turnover >= 0) {
@@ -355,24 +294,32 @@ __global__ void keep_probes_kernel(const uint4* q, const std::int32_t* seq_slots
 struct Layout {
   std::int64_t width;
   std::int32_t rows;  // per launch
-  std::size_t score_bytes, unit_bytes;
+  std::size_t score_bytes, unit_bytes, term_bytes;
   Layout(const KvSlots& s, std::int32_t n_rows)
       : width(eights(s.max_units())),
         score_bytes(static_cast<std::size_t>(s.n_heads * width) * sizeof(float)),
         unit_bytes(static_cast<std::size_t>(s.n_kv_heads) * static_cast<std::size_t>(s.max_listed) *
-                   sizeof(std::int32_t)) {
+                   sizeof(std::int32_t)),
+        term_bytes(has_terms(s) ? static_cast<std::size_t>(s.n_heads) * sizeof(HeadTerms) : 0) {
     const auto fit = static_cast<std::int32_t>(std::min<std::size_t>(kScratchBytes / score_bytes, kMaxRows));
     rows = std::clamp(fit, 1, std::max(n_rows, 1));
   }
-  std::size_t bytes() const { return static_cast<std::size_t>(rows) * (score_bytes + unit_bytes); }
+  static bool has_terms(const KvSlots& s) { return s.whole_attention || s.entries.frame_floats > 0; }
+  std::size_t of_all(std::size_t bytes) const { return static_cast<std::size_t>(rows) * bytes; }
+  std::size_t bytes() const { return of_all(score_bytes + unit_bytes + term_bytes); }
 };
 
 void run(const Args& a, const CudaContext& context) {
   const int items = a.rows.n * a.s.n_kv_heads;
-  const int blocks = std::clamp(8 * sm_count() / items, 1, (a.s.max_units() + kWarps - 1) / kWarps);
-  launch(context, "score_units", a.s.f16 ? score_kernel<__half> : score_kernel<__nv_bfloat16>,
-         dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(items)), dim3(kThreads),
-         static_cast<std::size_t>(a.group * a.s.head_dim) * sizeof(float), a);
+  if (a.terms != nullptr) compute_head_terms_cuda(a, context);
+  if (a.s.entries.summarised()) {
+    score_summaries_cuda(a, context);
+  } else {
+    const int blocks = std::clamp(8 * sm_count() / items, 1, (a.s.max_units() + kWarps - 1) / kWarps);
+    launch(context, "score_units", a.s.f16 ? score_kernel<__half> : score_kernel<__nv_bfloat16>,
+           dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(items)), dim3(kThreads),
+           static_cast<std::size_t>(a.group * a.s.head_dim) * sizeof(float), a);
+  }
   launch(context, "rank_units", rank_kernel, dim3(static_cast<unsigned>(items)), dim3(kThreads), 0, a);
 }
 
@@ -393,7 +340,9 @@ void unfused_select_cuda(const UnfusedSelect& c, const KvSlots& s, std::int32_t 
   a.group = s.n_heads / s.n_kv_heads;
   a.width = layout.width;
   a.scores = reinterpret_cast<float*>(c.scratch);
-  a.units = reinterpret_cast<std::int32_t*>(c.scratch + static_cast<std::size_t>(layout.rows) * layout.score_bytes);
+  a.units = reinterpret_cast<std::int32_t*>(c.scratch + layout.of_all(layout.score_bytes));
+  if (layout.term_bytes > 0)
+    a.terms = reinterpret_cast<HeadTerms*>(c.scratch + layout.of_all(layout.score_bytes + layout.unit_bytes));
   for (std::int32_t first = 0; first < c.rows.n; first += layout.rows) {
     a.rows = {c.rows.seq_slots + first, c.rows.lengths + first, c.rows.reset + first,
               std::min(layout.rows, c.rows.n - first)};

@@ -78,7 +78,10 @@ TEST_F(CudaUnfusedTest, SelectsAsTheCpu) {
         Form{"freekv", "unit=page:16,index=one_bit,levels=meanabs,tau=-1"}, Form{"fier", "pool=meanQ"},
         Form{"fier", "schedule=boundary,tau=0.7,max_reuse=11"},
         Form{"louiskv", "unit=page:16,index=box,tau=0.7,max_reuse=11"},
-        Form{"oracle", "schedule=boundary,tau=0.7,max_reuse=7"}, Form{"oracle", "unit=page:16,pool=maxS"}})
+        Form{"oracle", "schedule=boundary,tau=0.7,max_reuse=7"}, Form{"oracle", "unit=page:16,pool=maxS"},
+        Form{"mneme", "eps=0.05"}, Form{"mneme", "unit=page:16,index=centroids:4,eps=0.05"},
+        Form{"freekv", "index=moments,tau=0.7"}, Form{"quest", "unit=page:32,index=sketch:12,domain=attention"},
+        Form{"fier", "index=sketch:12"}})
     for (const KvStore store : {KvStore::kDevice, KvStore::kHost})
       for (const Model* m : {model.get(), alone.get()}) {
         const DType type = m == model.get() ? DType::kBF16 : DType::kF16;

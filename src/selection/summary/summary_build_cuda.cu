@@ -1,0 +1,236 @@
+// One thread block builds one entry of one KV head. k-means runs on the page's Gram matrix: after the products of its keys
+// a round is additions.
+#include "src/selection/summary/page_summary.cuh"
+
+namespace mneme {
+namespace {
+
+using namespace cuda;  // NOLINT
+
+constexpr float kNan = __builtin_nanf("");
+
+struct Entry {
+  std::byte* at;
+  const float* frame;
+};
+
+// Packs the clusters of a page; of a page that is not finite, scales that are not.
+__device__ void pack_centroids(const PageShared& s, const Clusters& c, bool finite, const Entry& e) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, d = s.d, k = s.k;
+  const float* deviation = e.frame + d * (d + 1);
+  std::byte* scales = e.at + k * (d / 2);
+  std::byte* counts = scales + 2 * k;
+  for (int j = warp; j < k; j += kSummaryWarps) {
+    float largest = 0;
+    for (int ch = lane; ch < d && finite; ch += kWarp) {
+      const float x = (s.means[j * d + ch] + s.centre[ch] - e.frame[ch]) / deviation[ch];
+      s.means[j * d + ch] = x;
+      largest = fmaxf(largest, fabsf(x));
+    }
+    largest = !finite ? kNan : c.sizes[j] == 0 ? 0.0f : warp_max(largest) / 7.0f;
+    float scale = 0;
+    if (lane == 0) {
+      scale = put_half(largest, scales + 2 * j);
+      counts[j] = static_cast<std::byte>(finite ? c.sizes[j] : 1);
+      counts[k + j] = static_cast<std::byte>(finite ? variance_code_of(c.variance[j]) : 0);
+    }
+    const float inverse = inverse_of(__shfl_sync(~0u, scale, 0));
+    __syncwarp();
+    for (int b = lane; b < d / 2; b += kWarp) {
+      const float* x = s.means + j * d + 2 * b;
+      const unsigned low = finite ? nibble_of(x[0], inverse) : 0, high = finite ? nibble_of(x[1], inverse) : 0;
+      e.at[j * (d / 2) + b] = static_cast<std::byte>(low | high << 4);
+    }
+  }
+}
+
+// Largest magnitude over a thread block, and the sum of another value.
+__device__ float2 block_largest_and_sum(float value, float other) {
+  __shared__ float2 of_warps[kSummaryWarps];
+  value = warp_max(value), other = warp_sum(other);
+  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = {value, other};
+  __syncthreads();
+  float2 all = of_warps[0];
+#pragma unroll
+  for (int w = 1; w < kSummaryWarps; ++w) all.x = fmaxf(all.x, of_warps[w].x), all.y += of_warps[w].y;
+  __syncthreads();
+  return all;
+}
+
+__device__ bool page_is_finite(const PageShared& s) {
+  bool finite = true;
+  for (int i = threadIdx.x; i < s.n * s.d; i += kSummaryThreads) finite = finite && isfinite(s.key(i / s.d)[i % s.d]);
+  return __syncthreads_and(finite ? 1 : 0) != 0;
+}
+
+// z [n][r]: coefficients of the page's keys, in shared memory behind its mean.
+__device__ void pack_sketch(const PageShared& s, int r, const Entry& e) {
+  const int tid = threadIdx.x, d = s.d, n = s.n;
+  std::byte* nibbles = e.at + d;
+  std::byte* scales = nibbles + r * n / 2;
+  for (int i = tid; i < d + r * n / 2; i += kSummaryThreads) e.at[i] = std::byte{0};
+  if (tid < 6) scales[tid] = std::byte{0};
+  __syncthreads();
+  if (!page_is_finite(s)) {
+    if (tid == 0) put_half(kNan, scales);
+    return;
+  }
+  float largest = 0, within = 0, captured = 0;
+  for (int c = tid; c < d; c += kSummaryThreads) largest = fmaxf(largest, fabsf(s.centre[c] -= e.frame[c]));
+  for (int i = tid; i < n * d; i += kSummaryThreads) within = fmaf(s.key(i / d)[i % d], s.key(i / d)[i % d], within);
+  const float2 of_mean = block_largest_and_sum(largest, within);
+  float* z = s.gram;
+  const float *u = e.frame + d, *deviation = e.frame + d * (1 + r + d);
+  largest = 0;
+  for (int at = tid; at < n * r; at += kSummaryThreads) {
+    const int t = at / r, i = at % r;
+    float sum = 0;
+    for (int c = 0; c < d; ++c) sum = fmaf(s.key(t)[c], u[i * d + c], sum);
+    captured = fmaf(sum, sum, captured);
+    z[at] = sum / deviation[i];
+    largest = fmaxf(largest, fabsf(z[at]));
+  }
+  const float2 of_tokens = block_largest_and_sum(largest, captured);
+  __shared__ float stored[2];
+  if (tid == 0) {
+    stored[0] = put_half(of_mean.x / 127.0f, scales), stored[1] = put_half(of_tokens.x / 7.0f, scales + 2);
+    const float left = fmaxf(0.0f, of_mean.y - of_tokens.y) / static_cast<float>(n);
+    scales[4] = static_cast<std::byte>(variance_code_of(left));
+  }
+  __syncthreads();
+  const float of_channel = inverse_of(stored[0]), of_coefficient = inverse_of(stored[1]);
+  for (int c = tid; c < d; c += kSummaryThreads)
+    e.at[c] = static_cast<std::byte>(
+        static_cast<std::int8_t>(fminf(fmaxf(rintf(s.centre[c] * of_channel), -127.0f), 127.0f)));
+  for (int at = tid; at < r * n / 2; at += kSummaryThreads) {
+    const int i = at / (n / 2), t = at % (n / 2) * 2;
+    nibbles[at] = static_cast<std::byte>(nibble_of(z[t * r + i], of_coefficient) |
+                                         nibble_of(z[(t + 1) * r + i], of_coefficient) << 4);
+  }
+}
+
+__device__ void pack_moments(const PageShared& s, const Entry& e) {
+  const int tid = threadIdx.x, d = s.d;
+  float largest = 0, widest = 0;
+  bool finite = true;
+  for (int c = tid; c < d; c += kSummaryThreads) {
+    float variance = 0;
+    for (int t = 0; t < s.n; ++t) variance = fmaf(s.key(t)[c], s.key(t)[c], variance);
+    variance /= static_cast<float>(s.n);
+    s.x[c] = variance;  // key 0: this thread was the last to read the channel
+    finite = finite && isfinite(s.centre[c]);
+    largest = fmaxf(largest, fabsf(s.centre[c])), widest = fmaxf(widest, variance);
+  }
+  finite = __syncthreads_and(finite ? 1 : 0) != 0;
+  largest = block_largest_and_sum(largest, 0).x;
+  widest = block_largest_and_sum(widest, 0).x;
+  const float scale = finite ? largest / 127.0f : kNan, spread = widest / 255.0f;
+  for (int c = tid; c < d; c += kSummaryThreads) {
+    const float m = finite && scale > 0.0f ? rintf(s.centre[c] / scale) : 0.0f,
+                v = finite && spread > 0.0f ? rintf(s.x[c] / spread) : 0.0f;
+    e.at[c] = static_cast<std::byte>(static_cast<std::int8_t>(fminf(fmaxf(m, -127.0f), 127.0f)));
+    e.at[d + c] = static_cast<std::byte>(static_cast<std::uint8_t>(fminf(fmaxf(v, 0.0f), 255.0f)));
+  }
+  if (tid == 0) {
+    reinterpret_cast<float*>(e.at + 2 * d)[0] = scale;
+    reinterpret_cast<float*>(e.at + 2 * d)[1] = spread;
+  }
+}
+
+// Entry `number` of a KV head.   token: i -> address of the entry's i-th token
+template <typename T, typename F>
+__device__ void build_entry(const KvSlots& s, std::int64_t index, int number, F&& token) {
+  extern __shared__ float page_floats[];
+  __shared__ Clusters clusters;
+  const UnitEntries& e = s.entries;
+  const PageShared page(page_floats, e.tokens, s.head_dim, e.kind == EntryKind::kCentroidSet ? e.rank : 0);
+  const Entry entry{e.data + (index * e.most + number) * static_cast<std::int64_t>(e.bytes),
+                    e.frames + index * e.frame_floats};
+  load_page<T>(page, token);
+  if (e.kind == EntryKind::kCentroidSet) {
+    const bool finite = cluster_page(page, clusters);
+    pack_centroids(page, clusters, finite, entry);
+  } else if (e.kind == EntryKind::kSketch) {
+    pack_sketch(page, e.rank, entry);
+  } else {
+    pack_moments(page, entry);
+  }
+}
+
+struct BuildArgs {
+  KvSlots s;
+  KvTables keys;
+  BuildEntries b;
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kSummaryThreads) build_kernel(BuildArgs p) {
+  grid_dependency_wait();
+  const int kv_head = blockIdx.y, number = p.b.first + blockIdx.x, tokens = p.s.entries.tokens;
+  build_entry<T>(p.s, slot_index(p.s, p.b.slot_layer, p.b.seq_slot, kv_head), number, [&](int i) {
+    return p.keys.base +
+           unit_token(p.keys, 1, p.b.key_layer, p.b.key_slot, kv_head, number * tokens + i) * token_bytes(p.s);
+  });
+}
+
+struct CloseArgs {
+  KvSlots s;  // of_layer()
+  SlotRows rows;
+  KvTables pages;
+  int slot_layer, layer;
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kSummaryThreads) close_kernel(CloseArgs p) {
+  launch_dependents();
+  grid_dependency_wait();
+  const int kv_head = blockIdx.y, seq_slot = p.rows.seq_slots[blockIdx.x], length = p.rows.lengths[blockIdx.x],
+            tokens = p.s.entries.tokens;
+  if (seq_slot < 0 || length % tokens != 0) return;
+  const int first = length - tokens;
+  build_entry<T>(p.s, slot_index(p.s, p.slot_layer, seq_slot, kv_head), first / tokens, [&](int i) -> const std::byte* {
+    if (p.s.n_slots > 0)
+      return resident_token(p.s, p.s.rules[seq_slot], p.slot_layer, seq_slot, kv_head, first + i, length);
+    return p.pages.base + unit_token(p.pages, 1, p.layer, seq_slot, kv_head, first + i) * token_bytes(p.s);
+  });
+}
+
+template <typename... Params, typename Args>
+void launch_on_pages(const char* name, void (*kernel)(Params...), std::size_t& allowed, int n, const KvSlots& s,
+                     const Args& args, const CudaContext& context) {
+  const std::size_t bytes = page_shared_bytes(s.entries, s.head_dim);
+  allow_shared(kernel, bytes, allowed, "the shared memory of a page's summary");
+  launch(context, name, kernel, dim3(static_cast<unsigned>(n), static_cast<unsigned>(s.n_kv_heads)),
+         dim3(kSummaryThreads), bytes, args);
+}
+
+}  // namespace
+
+std::int32_t summary_entry_bytes(EntryKind kind, std::int32_t head_dim, std::int32_t tokens, std::int32_t rank) {
+  if (kind == EntryKind::kCentroidSet) return rank * (head_dim / 2 + 4);
+  if (kind == EntryKind::kSketch) return head_dim + rank * tokens / 2 + 6;
+  return 2 * head_dim + 8;
+}
+
+std::int32_t summary_frame_floats(EntryKind kind, std::int32_t head_dim, std::int32_t rank) {
+  if (kind == EntryKind::kCentroidSet) return head_dim * (head_dim + 2);
+  if (kind == EntryKind::kSketch) return head_dim * (head_dim + rank + 1) + rank;
+  return 0;
+}
+
+void build_summaries_cuda(const BuildEntries& b, const KvSlots& s, const KvTables& keys, const CudaContext& context) {
+  if (b.stop <= b.first) return;
+  static std::size_t allowed[2] = {kDefaultSharedBytes, kDefaultSharedBytes};
+  launch_on_pages("build_summaries", s.f16 ? build_kernel<__half> : build_kernel<__nv_bfloat16>, allowed[s.f16 ? 1 : 0],
+                  b.stop - b.first, s, BuildArgs{s, keys, b}, context);
+}
+
+void close_summaries_cuda(const SlotRows& rows, const KvSlots& s, std::int32_t slot_layer, const KvTables& pages,
+                          std::int32_t layer, const CudaContext& context) {
+  if (rows.n == 0) return;
+  static std::size_t allowed[2] = {kDefaultSharedBytes, kDefaultSharedBytes};
+  launch_on_pages("close_summaries", s.f16 ? close_kernel<__half> : close_kernel<__nv_bfloat16>, allowed[s.f16 ? 1 : 0],
+                  rows.n, s, CloseArgs{of_layer(s, slot_layer), rows, pages, slot_layer, layer}, context);
+}
+
+}  // namespace mneme

@@ -1,0 +1,39 @@
+// Page summaries on the device: frames and entries of centroids.h, sketch.h and moments.h, in their layouts.
+//
+// Numerics  as those headers state; sums in another order than the CPU's, so that a key halfway between two centroids, or
+//           a value halfway between two codes, may fall to the other one.
+// Async     all functions enqueue.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "src/offload/kv_slots_cuda.h"
+
+namespace mneme {
+
+// Most tokens of a page that one thread block clusters: keys and their Gram matrix are in its shared memory.
+inline constexpr std::int32_t kDeviceSummaryTokens = 64;
+
+std::int32_t summary_entry_bytes(EntryKind kind, std::int32_t head_dim, std::int32_t tokens, std::int32_t rank);
+std::int32_t summary_frame_floats(EntryKind kind, std::int32_t head_dim, std::int32_t rank);
+
+// Fits the frames of a sequence's KV heads to its first `pages` pages, as SummaryIndex::fit() does. Entries that were
+// built in the frames before are invalid afterwards.
+//   scratch  fit_frames_scratch_bytes()
+struct FitFrames {
+  std::int32_t seq_slot = 0, slot_layer = 0, pages = 0;
+  std::int32_t key_slot = 0, key_layer = 0;
+  std::byte* scratch = nullptr;
+};
+std::size_t fit_frames_scratch_bytes(const KvSlots& slots);
+void fit_frames_cuda(const FitFrames& f, const KvSlots& slots, const KvTables& keys, const CudaContext& context);
+
+// Builds UnitEntries.
+void build_summaries_cuda(const BuildEntries& b, const KvSlots& slots, const KvTables& keys,
+                          const CudaContext& context);
+// Builds the entries that the rows' newest tokens complete, as close_unit_entries_cuda() does.
+void close_summaries_cuda(const SlotRows& rows, const KvSlots& slots, std::int32_t slot_layer, const KvTables& pages,
+                          std::int32_t layer, const CudaContext& context);
+
+}  // namespace mneme

@@ -1,0 +1,330 @@
+// Frames of KV heads, in launches over a layer's heads:
+//
+//   spread      one thread block a fitted page: its mean, and its keys less their centroids (or their mean), to scratch
+//   covariance  a thread block has kRows rows of a head's covariance and reads all of its keys
+//   finish      one thread block a head: mean, deviations, trace; of a sketch also its basis
+//
+// A prompt of 128K tokens refits 12 times.
+#include <algorithm>
+
+#include "src/selection/summary/page_summary.cuh"
+
+namespace mneme {
+namespace {
+
+using namespace cuda;  // NOLINT
+
+constexpr int kRows = 16, kTile = 32;  // covariance: rows of a thread block, keys in shared memory at a time
+constexpr int kThreadsOfCovariance = 256;
+constexpr int kWide = 512, kWideWarps = kWide / kWarp;
+constexpr int kSubspaceRounds = 10;  // sketch.h
+
+// Pages that a fit looks at: SummaryIndex::fit().
+struct FittedPages {
+  int first, step, n;
+  explicit FittedPages(int pages) : first(pages > 1 ? 1 : 0) {
+    const int all = pages - first;
+    step = std::max(1, (all + kMaxFittedPages - 1) / kMaxFittedPages);
+    n = (all + step - 1) / step;
+  }
+};
+
+struct Args {
+  KvSlots s;
+  KvTables keys;
+  FitFrames f;
+  FittedPages pages;
+  float *spread, *centres;  // [KV heads][kMaxFittedPages][tokens][D]; [KV heads][kMaxFittedPages][D]
+  int* finite;              // [KV heads][kMaxFittedPages]
+
+  __device__ std::int64_t page_of(int kv_head, int i) const { return kv_head * kMaxFittedPages + i; }
+  __device__ float* frame(int kv_head) const {
+    return s.entries.frames + slot_index(s, f.slot_layer, f.seq_slot, kv_head) * s.entries.frame_floats;
+  }
+  // The covariance within a frame.
+  __device__ float* covariance(int kv_head) const {
+    const int before = s.entries.kind == EntryKind::kSketch ? 1 + s.entries.rank : 1;
+    return frame(kv_head) + before * s.head_dim;
+  }
+  // Token t of the i-th fitted page.
+  __device__ const std::byte* token(int kv_head, int i, int t) const {
+    const int at = (pages.first + i * pages.step) * s.entries.tokens + t;
+    return keys.base + unit_token(keys, 1, f.key_layer, f.key_slot, kv_head, at) * token_bytes(s);
+  }
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kSummaryThreads) spread_kernel(Args p) {
+  extern __shared__ float page_floats[];
+  __shared__ Clusters clusters;
+  grid_dependency_wait();
+  const int i = blockIdx.x, kv_head = blockIdx.y, d = p.s.head_dim, n = p.s.entries.tokens;
+  const bool centroids = p.s.entries.kind == EntryKind::kCentroidSet;
+  const PageShared page(page_floats, n, d, centroids ? p.s.entries.rank : 0);
+  load_page<T>(page, [&](int t) { return p.token(kv_head, i, t); });
+  bool finite = true;
+  if (centroids) {
+    finite = cluster_page(page, clusters);
+  } else {
+    for (int at = threadIdx.x; at < n * d; at += kSummaryThreads) finite = finite && isfinite(page.key(at / d)[at % d]);
+    finite = __syncthreads_and(finite ? 1 : 0) != 0;
+  }
+  const std::int64_t to = p.page_of(kv_head, i);
+  if (threadIdx.x == 0) p.finite[to] = finite ? 1 : 0;
+  for (int c = threadIdx.x; c < d; c += kSummaryThreads) p.centres[to * d + c] = page.centre[c];
+  for (int at = threadIdx.x; at < n * d; at += kSummaryThreads) p.spread[to * n * d + at] = page.key(at / d)[at % d];
+}
+
+// Sums of products over the finite pages' keys, not yet divided by their trace.
+__global__ void __launch_bounds__(kThreadsOfCovariance) covariance_kernel(Args p) {
+  extern __shared__ float tile[];  // [kTile][D]
+  grid_dependency_wait();
+  const int kv_head = blockIdx.y, first = blockIdx.x * kRows, d = p.s.head_dim, n = p.s.entries.tokens;
+  constexpr int kMost = kRows * 256 / kThreadsOfCovariance;
+  float sum[kMost] = {};
+  for (int i = 0; i < p.pages.n; ++i) {
+    const std::int64_t page = p.page_of(kv_head, i);
+    if (p.finite[page] == 0) continue;
+    for (int from = 0; from < n; from += kTile) {
+      const int rows = min(kTile, n - from);
+      __syncthreads();
+      for (int at = threadIdx.x; at < rows * d; at += kThreadsOfCovariance)
+        tile[at] = p.spread[(page * n + from) * d + at];
+      __syncthreads();
+#pragma unroll
+      for (int o = 0; o < kMost; ++o) {
+        const int at = o * kThreadsOfCovariance + threadIdx.x, row = first + at / d, column = at % d;
+        if (at >= kRows * d || row >= d) continue;
+        for (int t = 0; t < rows; ++t) sum[o] = fmaf(tile[t * d + row], tile[t * d + column], sum[o]);
+      }
+    }
+  }
+  float* out = p.covariance(kv_head);
+#pragma unroll
+  for (int o = 0; o < kMost; ++o) {
+    const int at = o * kThreadsOfCovariance + threadIdx.x, row = first + at / d;
+    if (at < kRows * d && row < d) out[row * d + at % d] = sum[o];
+  }
+}
+
+// Sum over a thread block of kWide threads.
+__device__ float block_sum(float v) {
+  __shared__ float of_warps[kWideWarps];
+  v = warp_sum(v);
+  __syncthreads();
+  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = v;
+  __syncthreads();
+  float sum = 0;
+#pragma unroll
+  for (int w = 0; w < kWideWarps; ++w) sum += of_warps[w];
+  return sum;
+}
+
+// Mean key of the finite pages. Returns their number.
+__device__ int mean_key(const Args& p, int kv_head, float* mean) {
+  const int d = p.s.head_dim;
+  int used = 0;
+  for (int i = 0; i < p.pages.n; ++i) used += p.finite[p.page_of(kv_head, i)];
+  for (int c = threadIdx.x; c < d; c += kWide) {
+    float sum = 0;
+    for (int i = 0; i < p.pages.n; ++i)
+      if (p.finite[p.page_of(kv_head, i)] != 0) sum += p.centres[p.page_of(kv_head, i) * d + c];
+    mean[c] = used == 0 ? 0.0f : sum / static_cast<float>(used);
+  }
+  __syncthreads();
+  return used;
+}
+
+// Deviation of every channel of all keys; 1 where there is none.
+template <typename T>
+__device__ void channel_deviations(const Args& p, int kv_head, const float* mean, float* deviation) {
+  __shared__ float sums[256];
+  const int d = p.s.head_dim, n = p.pages.n * p.s.entries.tokens, groups = max(1, kWide / d);
+  for (int c = threadIdx.x; c < d; c += kWide) sums[c] = 0;
+  __syncthreads();
+  for (int at = threadIdx.x; at < groups * d; at += kWide) {
+    const int c = at % d;
+    float sum = 0;
+    for (int t = at / d; t < n; t += groups) {
+      const std::byte* key = p.token(kv_head, t / p.s.entries.tokens, t % p.s.entries.tokens);
+      const float x = widen(reinterpret_cast<const T*>(key)[c]) - mean[c];
+      sum += isfinite(x) ? x * x : 0.0f;
+    }
+    atomicAdd(&sums[c], sum);
+  }
+  __syncthreads();
+  for (int c = threadIdx.x; c < d; c += kWide)
+    deviation[c] = sums[c] > 0.0f ? sqrtf(sums[c] / static_cast<float>(n)) : 1.0f;
+}
+
+// out [r][D] = u [r][D] times the covariance.
+__device__ void times_covariance(const float* u, int r, const float* cov, int d, float* out) {
+  __syncthreads();
+  for (int at = threadIdx.x; at < r * d; at += kWide) {
+    const int i = at / d, c = at % d;
+    float sum = 0;
+    for (int j = 0; j < d; ++j) sum = fmaf(u[i * d + j], cov[j * d + c], sum);
+    out[at] = sum;
+  }
+  __syncthreads();
+}
+
+// The channels of the largest variance, one a row; of equals the first.
+__device__ void largest_channels(const float* cov, int r, int d, float* u) {
+  for (int at = threadIdx.x; at < r * d; at += kWide) u[at] = 0;
+  __syncthreads();
+  for (int c = threadIdx.x; c < d; c += kWide) {
+    const float own = cov[c * (d + 1)];
+    int before = 0;
+    for (int j = 0; j < d; ++j) {
+      const float other = cov[j * (d + 1)];
+      before += other > own || (other == own && j < c);
+    }
+    if (before < r) u[before * d + c] = 1.0f;
+  }
+  __syncthreads();
+}
+
+// Projects `row` out of the i rows before it, twice. Returns its square.
+__device__ float project(float* row, const float* u, int i, int d, float* dots) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  for (int twice = 0; twice < 2; ++twice) {
+    for (int j = warp; j < i; j += kWideWarps) {
+      float sum = 0;
+      for (int c = lane; c < d; c += kWarp) sum = fmaf(row[c], u[j * d + c], sum);
+      sum = warp_sum(sum);
+      if (lane == 0) dots[j] = sum;
+    }
+    __syncthreads();
+    for (int c = threadIdx.x; c < d; c += kWide) {
+      float x = row[c];
+      for (int j = 0; j < i; ++j) x -= dots[j] * u[j * d + c];
+      row[c] = x;
+    }
+    __syncthreads();
+  }
+  float square = 0;
+  for (int c = threadIdx.x; c < d; c += kWide) square = fmaf(row[c], row[c], square);
+  return block_sum(square);
+}
+
+// Gram-Schmidt, row after row. A row that the others span is replaced by the first channel that they do not.
+__device__ void orthonormalise(float* u, int r, int d, float* dots) {
+  for (int i = 0; i < r; ++i) {
+    float* row = u + i * d;
+    float before = 0;
+    for (int c = threadIdx.x; c < d; c += kWide) before = fmaf(row[c], row[c], before);
+    before = block_sum(before);
+    float norm = project(row, u, i, d, dots);
+    for (int c = 0; c < d && !(norm > 1e-10f * before && norm > 1e-30f); ++c) {
+      for (int at = threadIdx.x; at < d; at += kWide) row[at] = at == c ? 1.0f : 0.0f;
+      __syncthreads();
+      norm = project(row, u, i, d, dots);
+      if (norm > 1e-3f) break;
+    }
+    const float scale = sqrtf(norm);
+    for (int c = threadIdx.x; c < d; c += kWide) row[c] /= scale;
+    __syncthreads();
+  }
+}
+
+// Basis and deviations of a sketch; the covariance becomes that of what the basis leaves.   next [r][D] shared
+__device__ void fit_sketch(float* u, int r, float* cov, int d, int n_keys, float* next) {
+  __shared__ float dots[kMaxSketchRank];
+  float* deviation = cov + d * d;
+  largest_channels(cov, r, d, u);
+  for (int round = 0; round < kSubspaceRounds; ++round) {
+    times_covariance(u, r, cov, d, next);
+    orthonormalise(next, r, d, dots);
+    for (int at = threadIdx.x; at < r * d; at += kWide) u[at] = next[at];
+    __syncthreads();
+  }
+  times_covariance(u, r, cov, d, next);
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  for (int i = warp; i < r; i += kWideWarps) {
+    float square = 0;
+    for (int c = lane; c < d; c += kWarp) square = fmaf(u[i * d + c], next[i * d + c], square);
+    square = warp_sum(square);
+    if (lane == 0) deviation[i] = square > 0.0f ? sqrtf(square / static_cast<float>(n_keys)) : 1.0f;
+  }
+  // (1 - U^T U) cov (1 - U^T U): first from the left, then from the right.
+  for (const bool left : {true, false}) {
+    if (!left) times_covariance(u, r, cov, d, next);
+    __syncthreads();
+    for (int at = threadIdx.x; at < d * d; at += kWide) {
+      const int i = at / d, j = at % d;
+      float x = cov[at];
+      for (int k = 0; k < r; ++k) x -= left ? u[k * d + i] * next[k * d + j] : next[k * d + i] * u[k * d + j];
+      cov[at] = x;
+    }
+    __syncthreads();
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kWide) finish_kernel(Args p) {
+  extern __shared__ float next[];
+  grid_dependency_wait();
+  const int kv_head = blockIdx.x, d = p.s.head_dim;
+  float* frame = p.frame(kv_head);
+  float* cov = p.covariance(kv_head);
+  const int used = mean_key(p, kv_head, frame);
+  const bool sketch = p.s.entries.kind == EntryKind::kSketch;
+  if (sketch) {
+    fit_sketch(frame + d, p.s.entries.rank, cov, d, max(used, 1) * p.s.entries.tokens, next);
+  } else {
+    channel_deviations<T>(p, kv_head, frame, cov + d * d);
+  }
+  float trace = 0;
+  for (int c = threadIdx.x; c < d; c += kWide) trace += cov[c * (d + 1)];
+  trace = block_sum(trace);
+  const bool some = sketch ? trace > 1e-30f : trace > 0.0f;
+  __syncthreads();
+  for (int at = threadIdx.x; at < d * d; at += kWide) cov[at] = some ? cov[at] / trace : sketch ? 0.0f : cov[at];
+}
+
+struct Layout {
+  std::size_t keys, centres, finite;  // bytes
+  explicit Layout(const KvSlots& s) {
+    const auto pages = static_cast<std::size_t>(s.n_kv_heads * kMaxFittedPages),
+               d = static_cast<std::size_t>(s.head_dim);
+    keys = pages * static_cast<std::size_t>(s.entries.tokens) * d * sizeof(float);
+    centres = pages * d * sizeof(float);
+    finite = pages * sizeof(int);
+  }
+};
+
+}  // namespace
+
+std::size_t fit_frames_scratch_bytes(const KvSlots& s) {
+  if (s.entries.frame_floats == 0) return 0;
+  const Layout layout(s);
+  return layout.keys + layout.centres + layout.finite;
+}
+
+void fit_frames_cuda(const FitFrames& f, const KvSlots& s, const KvTables& keys, const CudaContext& context) {
+  if (f.pages < 1) return;
+  const Layout layout(s);
+  const Args args{.s = s,
+                  .keys = keys,
+                  .f = f,
+                  .pages = FittedPages(f.pages),
+                  .spread = reinterpret_cast<float*>(f.scratch),
+                  .centres = reinterpret_cast<float*>(f.scratch + layout.keys),
+                  .finite = reinterpret_cast<int*>(f.scratch + layout.keys + layout.centres)};
+  const auto heads = static_cast<unsigned>(s.n_kv_heads), d = static_cast<unsigned>(s.head_dim);
+  static std::size_t allowed[3] = {kDefaultSharedBytes, kDefaultSharedBytes, kDefaultSharedBytes};
+  const std::size_t page = page_shared_bytes(s.entries, s.head_dim);
+  const auto spread = s.f16 ? spread_kernel<__half> : spread_kernel<__nv_bfloat16>;
+  allow_shared(spread, page, allowed[s.f16 ? 1 : 0], "the shared memory of a page's summary");
+  launch(context, "spread_of_pages", spread, dim3(static_cast<unsigned>(args.pages.n), heads), dim3(kSummaryThreads),
+         page, args);
+  launch(context, "covariance_of_keys", covariance_kernel, dim3((d + kRows - 1) / kRows, heads),
+         dim3(kThreadsOfCovariance), kTile * d * sizeof(float), args);
+  const std::size_t basis =
+      s.entries.kind == EntryKind::kSketch ? static_cast<std::size_t>(s.entries.rank) * d * sizeof(float) : 0;
+  launch(context, "finish_frames", s.f16 ? finish_kernel<__half> : finish_kernel<__nv_bfloat16>, dim3(heads),
+         dim3(kWide), basis, args);
+}
+
+}  // namespace mneme

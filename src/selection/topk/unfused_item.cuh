@@ -1,0 +1,115 @@
+// What the kernels of the unfused selection share: their arguments, the candidates of a KV head, its queries.
+#pragma once
+
+#include "src/selection/summary/sketch.h"
+#include "src/selection/topk/select_common.cuh"
+#include "src/selection/topk/unfused_select_cuda.h"
+
+namespace mneme::cuda {
+
+constexpr int kScoreThreads = 256, kScoreWarps = kScoreThreads / kWarp;
+
+// What a query head brings to every unit.
+struct HeadTerms {
+  float base = 0;    // q . mean of the head's frame
+  float spread = 0;  // alpha^2 q^T C q
+  float fixed = 0;   // log(sum of exp(alpha q . k)) / alpha over sinks and window (SlotRules::whole_attention)
+  float of_basis[kMaxSketchRank] = {};  // of a sketch: (U q)_i times direction i's deviation
+};
+
+struct UnfusedArgs {
+  KvSlots s;
+  SlotRows rows;
+  KvTables pages;
+  SelectWhen when;
+  int layer, slot_layer, group;
+  std::int64_t width;   // of a row of scores
+  float* scores;        // [rows * KV heads][group][width]
+  std::int32_t* units;  // [rows * KV heads][max_listed]: selected units
+  HeadTerms* terms;     // [rows * KV heads][group]; null: no index and no pool needs them
+};
+
+// Candidates of a (row, KV head), in units of `each` ids: pages, or tokens.
+struct Item {
+  SlotRules rules;
+  int seq_slot, kv_head, length;  // length: of the step selected for
+  int each, first, n, n_select;
+  std::int64_t index;
+  bool ranked;   // selected units are listed from the best
+  int n_scored;  // rows of scores: query heads, or 1 where the queries are pooled
+  float* scores;
+  HeadTerms* terms;
+};
+
+// Whether the row's KV head selects. `records`: the calling block records what a kept selection does.
+__device__ inline bool item_at(const UnfusedArgs& p, int number, bool records, Item& item) {
+  const RowOfSlots r = row_at(p.s, p.rows, number / p.s.n_kv_heads);
+  item.kv_head = number % p.s.n_kv_heads;
+  if (r.seq_slot < 0 || r.rules.score == SlotScore::kIndex) return false;
+  if (p.when == SelectWhen::kNow) {
+    if (!selects_now(p.s, r, p.slot_layer, item.kv_head, records)) return false;
+  } else if (!selects(r, p.when, r.sparse && any_needs_now(p.s, r, p.slot_layer))) {
+    return false;
+  }
+  item.rules = r.rules, item.seq_slot = r.seq_slot;
+  item.length = r.length + (p.when == SelectWhen::kNext ? 1 : 0);
+  const PageRegion region = page_region(r.rules, item.length);
+  item.each = r.rules.unit_tokens == 1 ? r.rules.select_tokens : 1;
+  item.first = region.first / item.each;
+  item.n = region.last / item.each - item.first;
+  item.n_select = region.n_select / item.each;
+  item.index = slot_index(p.s, p.slot_layer, r.seq_slot, item.kv_head);
+  // A kept selection of tokens is ranked: as the window grows, later steps attend fewer of them.
+  item.ranked = item.each == 1 && r.rules.schedule == SlotSchedule::kKept && r.rules.unit_tokens == 1;
+  if (item.ranked) item.n_select = min(item.n, r.rules.n_select);
+  item.n_scored = r.rules.query_pool == SlotQueryPool::kNone ? p.group : 1;
+  item.scores = p.scores + static_cast<std::int64_t>(number) * p.group * p.width;
+  item.terms = p.terms + static_cast<std::int64_t>(number) * p.group;
+  return item.n_select > 0;
+}
+
+// Tokens of a unit: `each` tokens, or a page.
+__device__ __forceinline__ int tokens_of_unit(const Item& item) {
+  return item.rules.unit_tokens == 1 ? item.each : item.rules.unit_tokens;
+}
+
+// The group's queries, or their pool, as f32 in shared memory: [n_scored][head_dim].
+__device__ inline void load_queries(const UnfusedArgs& p, const Item& item, float* q) {
+  const int d = p.s.head_dim;
+  const bool below = item.rules.probes_below != 0 && p.layer > 0;
+  const std::int64_t head = std::int64_t{item.kv_head} * p.group;
+  const auto* from =
+      below ? static_cast<const __nv_bfloat16*>(p.s.below_q) +
+                  ((static_cast<std::int64_t>(p.layer - 1) * p.s.n_seq_slots + item.seq_slot) * p.s.n_heads + head) * d
+            : static_cast<const __nv_bfloat16*>(p.s.last_q) + item.index * p.group * d;
+  const auto at = [&](int g, int c) {
+    const std::uint16_t bits = __ldcg(reinterpret_cast<const std::uint16_t*>(from) + g * d + c);
+    return widen(__ushort_as_bfloat16(bits));
+  };
+  for (int i = threadIdx.x; i < item.n_scored * d; i += kScoreThreads) {
+    float v = at(i / d, i % d);
+    if (item.rules.query_pool != SlotQueryPool::kNone) {
+      const bool most = item.rules.query_pool == SlotQueryPool::kMax;
+      for (int g = 1; g < p.group; ++g) v = most ? fmaxf(v, at(g, i)) : v + at(g, i);
+      if (!most) v /= static_cast<float>(p.group);
+    }
+    q[i] = v;
+  }
+  __syncthreads();
+}
+
+// The entries of a KV head.
+__device__ __forceinline__ const std::byte* entries_of(const UnfusedArgs& p, const Item& item) {
+  const UnitEntries& e = p.s.entries;
+  return e.data + item.index * e.most * static_cast<std::int64_t>(e.bytes);
+}
+
+}  // namespace mneme::cuda
+
+namespace mneme {
+
+// HeadTerms of all rows, and the scores of summarised units (UnitEntries::summarised).
+void compute_head_terms_cuda(const cuda::UnfusedArgs& args, const CudaContext& context);
+void score_summaries_cuda(const cuda::UnfusedArgs& args, const CudaContext& context);
+
+}  // namespace mneme
