@@ -19,6 +19,8 @@ struct KvTables {
   std::int32_t n_kv_heads = 0, head_dim = 0;
   bool f16 = false;        // else bf16
   bool of_tokens = false;  // entries are tokens, max_pages counts tokens; decode attention alone accepts this
+  // Heads that read one KV head here, in kernels over cache slots alone: KvSlots::shared.
+  std::int32_t shared_by = 1;
 
   // For sequences that dropped tokens head by head: pages have holes, and heads differ in their number of pages. Null:
   // no sequence of the step dropped any.

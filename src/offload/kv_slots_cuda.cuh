@@ -41,10 +41,14 @@ __device__ __forceinline__ std::int64_t unit_bytes(const KvSlots& s) {
 __device__ __forceinline__ std::int32_t max_units(const KvSlots& s) {
   return s.max_pages * (kKvPageTokens / s.unit_tokens);
 }
+// KV head of the model whose keys and values a head of the cache slots has.
+__device__ __forceinline__ int model_head(const KvTables& t, int kv_head) {
+  return t.shared_by == 1 ? kv_head : kv_head / t.shared_by;
+}
 // Block of a page.
 __device__ __forceinline__ std::int32_t block_number(const KvTables& t, int layer, int seq_slot, int kv_head,
                                                      int page) {
-  return t.blocks[table_at(t, layer, seq_slot, kv_head) + page];
+  return t.blocks[table_at(t, layer, seq_slot, model_head(t, kv_head)) + page];
 }
 __device__ __forceinline__ std::byte* block_at(const KvTables& t, int layer, int seq_slot, int kv_head, int page) {
   return t.base + block_number(t, layer, seq_slot, kv_head, page) * (std::int64_t{4} * t.head_dim * kKvPageTokens);
@@ -197,9 +201,10 @@ __device__ __forceinline__ bool moved(const KvSlots& s, const RowOfSlots& r, int
            r.rules.correction;
   }
   if (by_mass(r)) return __ldcg(s.mass + slot_index(s, layer, r.seq_slot, kv_head)) > r.rules.eps;
-  const int group = s.n_heads / s.n_kv_heads;
-  const float* c =
-      s.cosine + (static_cast<std::int64_t>(layer) * s.n_seq_slots + r.seq_slot) * s.n_heads + kv_head * group;
+  // Of the model's KV head.
+  const int group = s.n_heads / s.n_kv_heads * s.shared;
+  const float* c = s.cosine + (static_cast<std::int64_t>(layer) * s.n_seq_slots + r.seq_slot) * s.n_heads +
+                   kv_head / s.shared * group;
   float v[kMaxSlotGroup];  // all loads before the first use
 #pragma unroll
   for (int g = 0; g < kMaxSlotGroup; ++g) v[g] = g < group ? __ldcg(c + g) : 0.0f;

@@ -157,6 +157,9 @@ struct UnitEntries {
 
 struct KvSlots {
   std::int32_t n_layers = 0, n_seq_slots = 0, n_kv_heads = 0, n_heads = 0, head_dim = 0;
+  // Where every query head selects for itself, n_kv_heads is the number of query heads: so many of them have one KV head
+  // of the model, each with cache slots and an index of its own.
+  std::int32_t shared = 1;
   std::int32_t unit_tokens = kKvPageTokens;  // 1 or kKvPageTokens, the same for all sequence slots
   std::int32_t group_tokens = 0;             // group size of 1-bit keys: 32, 64, 128 or 256; 0: boxes, or no index
   bool mean_abs = false;                     // OneBitLevels::kMeanAbs

@@ -66,7 +66,7 @@ struct WriteBackArgs {
 // One warp per (row, layer, KV head): writes the newest token's key and value.
 __global__ void __launch_bounds__(kWriteThreads) write_back_kernel(WriteBackArgs p) {
   grid_dependency_wait();
-  const int lane = threadIdx.x % kWarp, heads = p.s.n_kv_heads;
+  const int lane = threadIdx.x % kWarp, heads = p.pages.n_kv_heads;
   const int item = blockIdx.x * (kWriteThreads / kWarp) + threadIdx.x / kWarp;
   const int row = item / (p.n_layers * heads), layer = item / heads % p.n_layers, kv_head = item % heads;
   if (row >= p.rows.n) return;
@@ -76,8 +76,8 @@ __global__ void __launch_bounds__(kWriteThreads) write_back_kernel(WriteBackArgs
   const std::int64_t offset = position % kKvPageTokens * token_bytes(p.s);
   const std::byte* from =
       number >= 0
-          ? resident_token(p.s, p.s.rules[number * p.s.n_seq_slots + seq_slot], number, seq_slot, kv_head, position,
-                           position + 1)
+          ? resident_token(p.s, p.s.rules[number * p.s.n_seq_slots + seq_slot], number, seq_slot, kv_head * p.s.shared,
+                           position, position + 1)
           : block_at(p.dense, (-1 - number) * p.s.n_seq_slots, seq_slot, kv_head, position / kKvPageTokens) + offset;
   std::byte* to = block_at(p.pages, layer, seq_slot, kv_head, position / kKvPageTokens) + offset;
   for (int i = lane; i < token_bytes(p.s) / 16; i += kWarp)
@@ -116,7 +116,7 @@ void fill_slots_cuda(std::int32_t seq_slot, std::int32_t length, const SlotRules
 
 void write_back_cuda(const SlotRows& rows, const KvSlots& s, const KvTables& dense, const std::int32_t* numbers,
                      const KvTables& pages, std::int32_t n_layers, const CudaContext& context) {
-  const int warps = rows.n * n_layers * s.n_kv_heads, each = kWriteThreads / kWarp;
+  const int warps = rows.n * n_layers * pages.n_kv_heads, each = kWriteThreads / kWarp;
   launch(context, "write_back", write_back_kernel, dim3(static_cast<unsigned>((warps + each - 1) / each)),
          dim3(kWriteThreads), 0, WriteBackArgs{s, dense, pages, rows, numbers, n_layers});
 }

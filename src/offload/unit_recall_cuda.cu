@@ -77,7 +77,7 @@ __device__ __forceinline__ void prefetch_tables(const RecallArgs& p) {
     ask(p.s.last_used + index * p.s.n_slots, p.s.n_slots);
     ask(p.s.unit_of + index * p.s.n_slots, p.s.n_slots);
     ask(p.s.slot_of + index * p.s.max_pages, p.s.max_pages);
-    ask(p.pages.blocks + table_at(p.pages, p.layer, seq_slot, kv_head), p.pages.max_pages);
+    ask(p.pages.blocks + table_at(p.pages, p.layer, seq_slot, model_head(p.pages, kv_head)), p.pages.max_pages);
   }
 }
 

@@ -115,8 +115,6 @@ const char* device_refusal(const Plan& plan) {
   if (plan.lists) return refusal_of_lists(plan);
   if (summarises(plan) && plan.index->entry_tokens() > kDevicePageTokens)
     return "its pages are summarised in blocks of up to 64 tokens (--kv unit=page:64)";
-  if (plan.pool.per_query_head && plan.shape.group() > 1)
-    return "every query head of a group selects for itself (--kv pool=meanS, maxS, meanQK, maxQK, maxQ or meanQ)";
   return nullptr;
 }
 
@@ -124,7 +122,8 @@ DeviceForm device_form(const Plan& plan, bool unfused) {
   if (device_refusal(plan) != nullptr) return DeviceForm::kNone;
   if (plan.recipe.attend != Attend::kRegions || !plan.recipe.decode) return DeviceForm::kPlain;
   if (plan.lists || plan.layer_selection) return DeviceForm::kFused;  // the unfused selection has no lists
-  if (unfused || weighs_attention(plan) || !has_fused_head_dim(plan) || !pools_scores(plan) || stage_of(plan).probe != Probe::kCurrentQuery)
+  if (unfused || weighs_attention(plan) || !has_fused_head_dim(plan) || !pools_scores(plan) ||
+      stage_of(plan).probe != Probe::kCurrentQuery)
     return DeviceForm::kUnfused;
   const bool fused = std::any_of(std::begin(kFusedSelections), std::end(kFusedSelections),
                                  [&](const FusedSelection& f) { return f.covers(plan); });

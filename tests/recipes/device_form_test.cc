@@ -58,6 +58,10 @@ TEST(DeviceForm, UnitsOfTheUnfusedSelectionAreAttendedByToken) {
                                          {"window:sink=5", true},
                                          {"louiskv", true},
                                          {"actqkv", false},
+                                         {"mneme", false},
+                                         {"mneme:unit=page:16", true},
+                                         {"freekv:index=moments", false},
+                                         {"freekv:pool=none", true},
                                          {"streaming_llm", false}})
     EXPECT_EQ(attends_by_token(*plan_of(recipe)), by_token) << recipe;
   EXPECT_TRUE(attends_by_token(*plan_of("freekv"), true));
@@ -65,12 +69,13 @@ TEST(DeviceForm, UnitsOfTheUnfusedSelectionAreAttendedByToken) {
 
 // What a device does not run yet is refused with what to change.
 TEST(DeviceForm, RefusesWithAReason) {
-  for (const auto& [recipe, words] : {std::pair{"quest:pool=none", "--kv pool=meanS"},
-                                      {"louiskv:by_size=yes", "--kv index=centroid"},
+  for (const auto& [recipe, words] : {std::pair{"louiskv:by_size=yes", "--kv index=centroid"},
                                       {"louiskv:index=box", "--kv index=centroid"},
                                       {"louiskv:schedule=every_step", "--kv schedule=boundary"},
                                       {"louiskv:block=10000", "--kv block=8192"},
                                       {"louiskv:probe=previous_layer", "--kv probe=current"},
+                                      {"louiskv:domain=attention", "domain=candidates"},
+                                      {"mneme:unit=page:128,sink=128", "--kv unit=page:64"},
                                       {"actqkv:match=mean,top=4", "--kv match=best,top=32"},
                                       {"actqkv:cutoff_in=all", "in prefill too"}}) {
     const char* refusal = device_refusal(*plan_of(recipe));
@@ -78,7 +83,6 @@ TEST(DeviceForm, RefusesWithAReason) {
     EXPECT_NE(std::string(refusal).find(words), std::string::npos) << recipe << ": " << refusal;
     EXPECT_EQ(device_form(*plan_of(recipe)), DeviceForm::kNone) << recipe;
   }
-  EXPECT_EQ(device_refusal(*plan_of("quest:pool=none", 128, 32)), nullptr) << "every query head is a KV head";
 }
 
 }  // namespace

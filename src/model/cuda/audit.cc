@@ -51,8 +51,8 @@ void CudaAudit::add(const Row& row) {
 void CudaAudit::prepare(const CudaRetrieval& retrieval) {
   if (rows_.empty()) return;
   const KvSlots& slots = retrieval.slots();
-  max_listed_ = slots.max_listed, n_slots_ = slots.n_slots;
-  const auto heads = static_cast<std::size_t>(shape_.n_kv_heads), n_heads = static_cast<std::size_t>(n_heads_),
+  max_listed_ = slots.max_listed, n_slots_ = slots.n_slots, slot_heads_ = slots.n_kv_heads;
+  const auto heads = static_cast<std::size_t>(slots.n_kv_heads), n_heads = static_cast<std::size_t>(n_heads_),
              items = rows_.size() * static_cast<std::size_t>(shape_.n_layers);
   copy_bytes_ = q_bytes() + (heads * static_cast<std::size_t>(max_listed_ + n_slots_) + 1) * 4;
   copy_bytes_ = (copy_bytes_ + 15) / 16 * 16;
@@ -78,8 +78,8 @@ CudaAudit::Copies CudaAudit::copies_of(std::size_t row, std::int32_t layer) cons
   std::byte* at = copies_.data() +
                   (row * static_cast<std::size_t>(shape_.n_layers) + static_cast<std::size_t>(layer)) * copy_bytes_;
   auto* listed = reinterpret_cast<std::int32_t*>(at + q_bytes());
-  std::int32_t* unit_of = listed + std::int64_t{shape_.n_kv_heads} * max_listed_;
-  return {reinterpret_cast<bf16*>(at), listed, unit_of, unit_of + std::int64_t{shape_.n_kv_heads} * n_slots_};
+  std::int32_t* unit_of = listed + std::int64_t{slot_heads_} * max_listed_;
+  return {reinterpret_cast<bf16*>(at), listed, unit_of, unit_of + std::int64_t{slot_heads_} * n_slots_};
 }
 
 std::byte* CudaAudit::query(std::size_t row, std::int32_t layer, bool remote) const {
@@ -90,7 +90,7 @@ std::byte* CudaAudit::query(std::size_t row, std::int32_t layer, bool remote) co
 void CudaAudit::take(std::int32_t layer, std::int32_t first, std::int32_t n, const Attended& a,
                      const CudaRetrieval& retrieval, const Stream& stream) {
   const KvSlots& slots = retrieval.slots();
-  const auto heads = static_cast<std::size_t>(shape_.n_kv_heads);
+  const auto heads = static_cast<std::size_t>(slot_heads_);
   const auto copy = [&](void* to, const void* from, std::size_t bytes) { copy_bytes(to, from, bytes, stream); };
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     const std::int32_t row = rows_[i].row;
@@ -101,11 +101,9 @@ void CudaAudit::take(std::int32_t layer, std::int32_t first, std::int32_t n, con
     copy(query(i, layer, false), a.q + at, q_bytes());
     if (retrieval.pre_rope_keys()) copy(query(i, layer, true), a.remote_q + at, q_bytes());
     copy(c.out, a.out + at, q_bytes());
-    copy(c.listed, slots.listed + state * shape_.n_kv_heads * max_listed_,
-         heads * static_cast<std::size_t>(max_listed_) * 4);
+    copy(c.listed, slots.listed + state * slot_heads_ * max_listed_, heads * static_cast<std::size_t>(max_listed_) * 4);
     if (n_slots_ > 0)
-      copy(c.unit_of, slots.unit_of + state * shape_.n_kv_heads * n_slots_,
-           heads * static_cast<std::size_t>(n_slots_) * 4);
+      copy(c.unit_of, slots.unit_of + state * slot_heads_ * n_slots_, heads * static_cast<std::size_t>(n_slots_) * 4);
     copy(c.remote_to, a.remote_to + row, sizeof(std::int32_t));
   }
 }
@@ -119,10 +117,9 @@ std::int64_t CudaAudit::mark(const Row& row, std::int32_t layer, std::int32_t kv
                      sinks = rules.sink / unit,
                      window = unit == 1 ? std::max(rules.recent, rules.entry_tokens) : rules.recent / unit;
   const std::int64_t index =
-      (std::int64_t{retrieval.slot_layer(layer)} * slots.n_seq_slots + row.method.seq_slot) * shape_.n_kv_heads +
-      kv_head;
+      (std::int64_t{retrieval.slot_layer(layer)} * slots.n_seq_slots + row.method.seq_slot) * slot_heads_ + kv_head;
   const auto pages = n_slots_ > 0 ? std::unordered_map<std::int32_t, std::int32_t>()
-                                  : pages_by_block(*row.method.cache, layer, kv_head);
+                                  : pages_by_block(*row.method.cache, layer, kv_head / slots.shared);
   const auto unit_at = [&](std::int32_t entry) {
     if (n_slots_ == 0) {
       const std::int32_t each = kPageTokens / unit;  // entries per block
@@ -249,7 +246,7 @@ void CudaAudit::measure(std::span<const Part> parts, std::int32_t n_tokens, cons
 void CudaAudit::count_layer(std::size_t r, std::int32_t layer, const KvTables& pages, const CudaRetrieval& retrieval,
                             const Stream& stream) {
   const Row& row = rows_[r];
-  const std::int32_t n = row.method.cache->length(), group = n_heads_ / shape_.n_kv_heads;
+  const std::int32_t n = row.method.cache->length(), group = n_heads_ / slot_heads_;
   Part parts[2] = {
       {.q = query(r, layer, false), .tables = pages, .layer = layer, .slot = row.method.seq_slot, .end = n}};
   std::size_t n_parts = 1;
@@ -269,15 +266,15 @@ void CudaAudit::count_layer(std::size_t r, std::int32_t layer, const KvTables& p
   }
   LayerStats& stats = row.method.method->stats().layers[static_cast<std::size_t>(layer)];
   const std::size_t each = static_cast<std::size_t>(group) * static_cast<std::size_t>(n);
-  for (std::int32_t m = 0; m < shape_.n_kv_heads; ++m) {
+  for (std::int32_t m = 0; m < slot_heads_; ++m) {
     const std::int64_t attended = mark(row, layer, m, c, retrieval);
     const AuditedHead head = audit_head(std::span(probabilities_).subspan(static_cast<std::size_t>(m) * each, each),
                                         group, attended_, attended, scratch_here_);
     stats.audit.recall += head.recall;
     stats.audit.mass += head.mass;
   }
-  stats.audit.samples += shape_.n_kv_heads;
-  stats.audit.error += shape_.n_kv_heads * std::sqrt(difference / std::max(norm, 1e-30));
+  stats.audit.samples += slot_heads_;
+  stats.audit.error += slot_heads_ * std::sqrt(difference / std::max(norm, 1e-30));
 }
 
 void CudaAudit::count(const KvTables& pages, const CudaRetrieval& retrieval, const Stream& stream) {

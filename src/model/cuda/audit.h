@@ -80,9 +80,9 @@ class CudaAudit {
   float scale_;
   std::int32_t every_;
   std::vector<Row> rows_;
-  std::int32_t max_listed_ = 0, n_slots_ = 0;  // of this step
-  std::size_t copy_bytes_ = 0;                 // of a (row, layer) on the host
-  DeviceBuffer queries_;                       // [rows][layers][2][n_heads, D] bf16: local, remote
+  std::int32_t max_listed_ = 0, n_slots_ = 0, slot_heads_ = 0;  // of this step
+  std::size_t copy_bytes_ = 0;                                  // of a (row, layer) on the host
+  DeviceBuffer queries_;                                        // [rows][layers][2][n_heads, D] bf16: local, remote
   PinnedBuffer copies_;
 
   // ---- one (row, layer)

@@ -7,7 +7,7 @@ namespace mneme {
 // Bytes to score the candidates of a step of n_tokens, all KV heads.
 std::int64_t CudaRetrieval::entry_bytes_of(const Row& row, std::int32_t layer, std::int32_t n_tokens) const {
   const Plan& plan = row.method->plan();
-  const std::int64_t heads = shape_.n_kv_heads;
+  const std::int64_t heads = view_.n_kv_heads;
   if (lists_) {
     const std::int32_t* units = host_units_.as<std::int32_t>() +
                                 (std::int64_t{slot_layer(layer)} * options_.n_seq_slots + row.seq_slot) * heads;

@@ -65,7 +65,8 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
   }
   view_.n_layers = n_selecting_;
   view_.n_seq_slots = options.n_seq_slots;
-  view_.n_kv_heads = shape.n_kv_heads;
+  view_.shared = needs_.keys.by_query_head ? n_heads / shape.n_kv_heads : 1;
+  view_.n_kv_heads = shape.n_kv_heads * view_.shared;
   view_.n_heads = n_heads;
   view_.head_dim = shape.head_dim;
   view_.max_pages = pages_of_tokens(options.max_context) + 1;  // selections cover one more token
@@ -90,7 +91,7 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
   expect_slots_cuda(view_);
 
   const auto states = static_cast<std::size_t>(n_selecting_) * static_cast<std::size_t>(options.n_seq_slots),
-             heads = states * static_cast<std::size_t>(shape.n_kv_heads),
+             heads = states * static_cast<std::size_t>(view_.n_kv_heads),
              n_pages = static_cast<std::size_t>(view_.max_pages), listed = static_cast<std::size_t>(view_.max_listed),
              slots = static_cast<std::size_t>(view_.n_slots), n_q = states * static_cast<std::size_t>(view_.n_heads);
   if (slots > 0)
@@ -272,8 +273,8 @@ void CudaRetrieval::select(SelectWhen when, std::int32_t layer, const SlotRows& 
   const auto buffer = static_cast<std::size_t>(shares_scores() ? scores_ : static_cast<int>(when));
   std::byte* scratch = scratch_[buffer].data();
   if (needs_.unfused)
-    unfused_select_cuda({.rows = rows, .when = when, .pages = pages, .layer = layer, .scratch = scratch}, view_,
-                        slot_layer(layer), context);
+    unfused_select_cuda({.rows = rows, .when = when, .pages = of_heads(pages), .layer = layer, .scratch = scratch},
+                        view_, slot_layer(layer), context);
   if (!needs_.fused) return;
   if (lists_) {
     select_lists_cuda({.rows = rows, .when = when, .scratch = scratch}, view_, slot_layer(layer), context);
@@ -293,7 +294,7 @@ void CudaRetrieval::select(SelectWhen when, std::int32_t layer, const SlotRows& 
 void CudaRetrieval::recall(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
                            const CudaContext& context) {
   if (when == SelectWhen::kNow && lists_as_selected()) return;
-  recall_units_cuda(rows, when, view_, pages, layer, slot_layer(layer), options_.recall_blocks, context);
+  recall_units_cuda(rows, when, view_, of_heads(pages), layer, slot_layer(layer), options_.recall_blocks, context);
 }
 
 void CudaRetrieval::inject_outcomes(float turnover, float correction, RecallBy recall_by) {
@@ -309,7 +310,7 @@ void CudaRetrieval::recall_by_host(std::int32_t layer, std::span<const Row> rows
   std::vector<CudaHostRecall::Row> all;
   for (const Row& r : rows) {
     const SlotRules& rules = at(r.seq_slot, layer).rules;
-    if (rules.schedule != SlotSchedule::kEveryStep || rules.unit_tokens == 1)
+    if (rules.schedule != SlotSchedule::kEveryStep || rules.unit_tokens == 1 || view_.shared > 1)
       fail(ErrorKind::kUnsupported, "recall by the host: for methods that select pages at every step");
     all.push_back({r.cache, rules, r.seq_slot, at(r.seq_slot, layer).reset != 0});
   }
@@ -320,7 +321,7 @@ void CudaRetrieval::close_groups(std::int32_t layer, const SlotRows& rows, const
                                  const CudaContext& context) {
   if (needs_.keys.entries != EntryKind::kNone) {
     const auto close = view_.entries.summarised() ? close_summaries_cuda : close_unit_entries_cuda;
-    close(rows, view_, slot_layer(layer), pages, layer, context);
+    close(rows, view_, slot_layer(layer), of_heads(pages), layer, context);
     return;
   }
   const std::int32_t first = layer < 0 ? 0 : slot_layer(layer), stop = layer < 0 ? n_selecting_ : first + 1;

@@ -74,6 +74,7 @@ class CudaRetrieval {
       std::int32_t entry_tokens = 0, entry_rank = 0;
       bool mean_abs = false;
       bool by_layer = false;         // units are pages, selected per layer by their keys
+      bool by_query_head = false;    // every query head selects for itself
       std::int32_t list_tokens = 0;  // nonzero: units are lists of at least this many tokens; 0: not lists
       bool none = false;             // no selection: compatible with any units, pages if alone
       bool of_tokens() const { return group_tokens > 0 || list_tokens > 0 || by_token; }
@@ -292,11 +293,17 @@ class CudaRetrieval {
   std::vector<std::int32_t> dense_number_;
   std::vector<std::int32_t> selecting_;  // inverse: the model's layers, by index
   std::int32_t n_selecting_ = 0, n_dense_ = 0;
+  // Page tables as the heads of the cache slots read them.
+  KvTables of_heads(KvTables pages) const {
+    pages.shared_by = view_.shared;
+    return pages;
+  }
   std::int32_t n_rows_;  // decode rows of a step, including a graph's padding
   KvSlots view_;
   KvTables slot_tables_, dense_tables_, local_tables_, pages_;
   DeviceBuffer slots_, index_, tables_, queries_, rules_, counts_, scratch_[2], dense_, dense_blocks_, local_,
-      local_blocks_, inv_freq_, shares_, frames_, numbers_device_, layers_device_, layer_rows_;  // layer_rows_: LayerRows'
+      local_blocks_, inv_freq_, shares_, frames_, numbers_device_, layers_device_,
+      layer_rows_;                                                        // layer_rows_: LayerRows'
   PinnedBuffer host_counts_, host_rules_, host_units_, host_layer_rows_;  // host_units_: UnitLists::n_units
   std::optional<CudaKeyIndex> key_index_;
   // Shared layer budgets, see SelectLayer: of all sequence slots, in one allocation.

@@ -159,6 +159,7 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, const Fit& fit, s
       n.keys.by_token = true;
     }
   }
+  n.keys.by_query_head = n.selects && plan.pool.per_query_head && plan.shape.group() > 1;
   n.two_parts = attends_in_two_parts(plan);
   n.keys.none = !n.selects && !n.two_parts && !n.keys.by_token;
   n.newest = (n.speculative && n.keys.group_tokens > 0 && r.recent <= n.keys.group_tokens) ||
@@ -189,9 +190,9 @@ bool CudaRetrieval::Needs::holds(const Needs& other) const {
   if (other.keys.none && !keys.none) return holds(other.beside(keys));
   return goes_with(other) && keys == other.keys && n_slots >= other.n_slots && max_listed >= other.max_listed &&
          fetch >= other.fetch && selects >= other.selects && speculative >= other.speculative && keeps >= other.keeps &&
-         by_mass >= other.by_mass && whole_attention >= other.whole_attention && newest >= other.newest && by_prompt >= other.by_prompt && fused >= other.fused &&
-         unfused >= other.unfused && probes_below >= other.probes_below && last_asked >= other.last_asked &&
-         ring_pages >= other.ring_pages;
+         by_mass >= other.by_mass && whole_attention >= other.whole_attention && newest >= other.newest &&
+         by_prompt >= other.by_prompt && fused >= other.fused && unfused >= other.unfused &&
+         probes_below >= other.probes_below && last_asked >= other.last_asked && ring_pages >= other.ring_pages;
 }
 
 void CudaRetrieval::Needs::add(const Needs& other) {

@@ -39,7 +39,7 @@ void CudaRetrieval::build_index(std::int32_t seq_slot, std::int32_t number, std:
     return;
   }
   if (needs_.keys.entries != EntryKind::kNone) {
-    build_unit_entries_cuda(complete, view_, keys, context);
+    build_unit_entries_cuda(complete, view_, of_heads(keys), context);
     return;
   }
   if (needs_.two_parts || needs_.keys.by_token) return;  // built by index_keys(), or not needed
@@ -67,10 +67,10 @@ void CudaRetrieval::build_summaries(BuildEntries b, std::int32_t stop, const KvT
                      .key_slot = b.key_slot,
                      .key_layer = b.key_layer,
                      .scratch = frames_.data()},
-                    view_, keys, context);
+                    view_, of_heads(keys), context);
     b.first = 0;
   }
-  build_summaries_cuda(b, view_, keys, context);
+  build_summaries_cuda(b, view_, of_heads(keys), context);
 }
 
 // Clears the sequence slot's previous state.
@@ -153,7 +153,8 @@ void CudaRetrieval::prepare(Row& row, const KvTables& pages, const Stream& strea
     const std::int32_t grouped =
         plan.lists && i < selecting_.size() ? row.method->layer(selecting_[i]).partition.grouped() : -1;
     if (reset && i < selecting_.size())
-      fill_slots_cuda(seq_slot, n, layer.rules, view_, pages, selecting_[i], static_cast<std::int32_t>(i), context);
+      fill_slots_cuda(seq_slot, n, layer.rules, view_, of_heads(pages), selecting_[i], static_cast<std::int32_t>(i),
+                      context);
     layer.everything = everything;
     layer.reset = reset ? kNoSelection | (goes_on ? 0 : kNoQuery) : 0;
     layer.attended = everything    ? n

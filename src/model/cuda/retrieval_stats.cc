@@ -16,8 +16,9 @@ void CudaRetrieval::count_layer(const Row& row, std::int32_t layer, const SlotCo
   const SeqSlotLayer& p = at(row.seq_slot, layer);
   LayerStats& s = row.method->stats().layers[static_cast<std::size_t>(layer)];
   const auto checks = static_cast<std::int64_t>(gained.checks), moved = static_cast<std::int64_t>(gained.corrections);
-  if (!s.gate_checks.empty()) s.gate_checks[0] += checks, s.corrections[0] += moved;
-  const std::int64_t heads = shape_.n_kv_heads;
+  // A cosine gate flags all query heads of a KV head at once.
+  const std::int64_t at_once = needs_.by_mass ? 1 : view_.shared, heads = view_.n_kv_heads;
+  if (!s.gate_checks.empty()) s.gate_checks[0] += checks / at_once, s.corrections[0] += moved / at_once;
   if (!p.everything && p.rules.schedule != SlotSchedule::kNone) {
     const std::int64_t reset = p.rules.schedule == SlotSchedule::kKept ? heads * static_cast<std::int64_t>(gained.made)
                                : p.rules.schedule == SlotSchedule::kEveryStep || p.reset != 0 ? heads
@@ -64,8 +65,10 @@ void CudaRetrieval::count(std::span<const Row> rows) {
       ++s.steps;
       const std::int32_t c = slot_layer(l);
       const std::int64_t attended = c < 0 ? row.cache->length() : at(row.seq_slot, l).attended;
-      s.attended_tokens += attended * shape_.n_kv_heads;
-      s.attended_heads += shape_.n_kv_heads;
+      const bool one_by_one = c >= 0 && !at(row.seq_slot, l).everything;
+      const std::int64_t heads = one_by_one ? view_.n_kv_heads : shape_.n_kv_heads;
+      s.attended_tokens += attended * heads;
+      s.attended_heads += heads;
       if (c < 0) continue;
       SlotCounts& before = p.counts[static_cast<std::size_t>(c)];
       SlotCounts after = now[static_cast<std::int64_t>(c) * options_.n_seq_slots + row.seq_slot];

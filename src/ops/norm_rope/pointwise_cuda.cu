@@ -129,9 +129,10 @@ __device__ __forceinline__ ResidentToken newest_token(const SlotStore& store, st
                 position % kKvPageTokens * (std::int64_t{4} * store.tables.head_dim),
             nullptr};
   const KvSlots& s = store.slots;
-  const std::int64_t index = slot_index(s, store.layer, seq_slot, kv_head);
+  const int first = kv_head * s.shared;  // spread_kernel has the others
+  const std::int64_t index = slot_index(s, store.layer, seq_slot, first);
   return {s.n_slots == 0 ? nullptr
-                         : resident_token(s, s.rules[seq_slot], store.layer, seq_slot, kv_head, position, position + 1),
+                         : resident_token(s, s.rules[seq_slot], store.layer, seq_slot, first, position, position + 1),
           s.boxes == nullptr ? nullptr : s.boxes + (index * s.max_pages + page) * token_bytes(s)};
 }
 
@@ -327,6 +328,26 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
   }
 }
 
+// Copies a row's newest token from the first head of the cache slots that has it to the others (KvSlots::shared): one
+// warp per (row, head).
+__global__ void __launch_bounds__(kStoreWarps* kWarp) spread_kernel(QkvRows rows) {
+  launch_dependents();
+  grid_dependency_wait();
+  const SlotStore& store = rows.store;
+  const KvSlots& s = store.slots;
+  const int lane = threadIdx.x % kWarp, item = static_cast<int>(blockIdx.x) * kStoreWarps + threadIdx.x / kWarp,
+            row = item / s.n_kv_heads, head = item % s.n_kv_heads;
+  if (row >= rows.n || store.seq_slots[row] < 0 || head % s.shared == 0) return;
+  const int position = rows.positions[row], seq_slot = store.seq_slots[row];
+  const auto token = [&](int of) {
+    return reinterpret_cast<uint4*>(
+        resident_token(s, s.rules[seq_slot], store.layer, seq_slot, of, position, position + 1));
+  };
+  const uint4* from = token(head / s.shared * s.shared);
+  uint4* to = token(head);
+  for (int i = lane; i < token_bytes(s) / 16; i += kWarp) to[i] = __ldcg(from + i);
+}
+
 struct Best {
   float value;
   int token;
@@ -459,6 +480,10 @@ void store_qkv_cuda(const QkvRows& rows, const KvTables& tables, std::int32_t la
   } else {
     run(tables.f16 ? store_kernel<float, __half> : store_kernel<float, __nv_bfloat16>);
   }
+  const KvSlots& s = store.slots;
+  if (store.kind != SlotStore::Kind::kSlots || s.shared == 1 || s.n_slots == 0) return;
+  launch(context, "spread_newest", spread_kernel,
+         dim3(static_cast<unsigned>((rows.n * s.n_kv_heads + kStoreWarps - 1) / kStoreWarps)), block, 0, args.rows);
 }
 
 void argmax_cuda(const float* logits, std::int32_t n, std::int32_t vocab, std::int32_t* token, float* logprob,

@@ -166,6 +166,9 @@ __global__ void __launch_bounds__(kThreads) close_kernel(CloseArgs p) {
 std::int32_t unit_entry_bytes(EntryKind kind, std::int32_t head_dim, std::int32_t tokens) {
   switch (kind) {
     case EntryKind::kNone:
+    case EntryKind::kCentroidSet:  // summary_entry_bytes()
+    case EntryKind::kSketch:
+    case EntryKind::kMoments:
       return 0;
     case EntryKind::kMinMaxBox:
     case EntryKind::kCuboidBox:

@@ -32,7 +32,8 @@ __device__ __forceinline__ std::uint64_t random_u64(std::uint64_t seed, std::uin
 
 __device__ __forceinline__ void write_random_scores(const Args& p, const Item& item) {
   const std::uint64_t where = (static_cast<std::uint64_t>(item.length) << 24) ^
-                              (static_cast<std::uint64_t>(p.layer) << 12) ^ static_cast<std::uint64_t>(item.kv_head);
+                              (static_cast<std::uint64_t>(p.layer) << 12) ^
+                              static_cast<std::uint64_t>(item.kv_head / p.s.shared);
   const std::uint64_t key = random_u64(item.rules.seed ^ (where * 0x9e3779b97f4a7c15ull), 0);
   const int step = static_cast<int>(gridDim.x) * kThreads;
   for (int i = blockIdx.x * kThreads + threadIdx.x; i < item.n; i += step) {

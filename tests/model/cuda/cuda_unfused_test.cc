@@ -32,8 +32,9 @@ TEST_F(CudaUnfusedTest, RandomUnitsOfAnySizeAreTheCpus) {
   const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
   const std::vector<std::int32_t> tokens = random_tokens(1500, model->config().vocab, 6);
   for (const KvStore store : {KvStore::kDevice, KvStore::kHost})
-    for (const char* overrides : {"unit=page:16", "unit=page:8,recent=8", "unit=page:64,sink=0", "unit=token",
-                                  "unit=page:1,recent=0", "unit=page:48,sink=48,recent=96"}) {
+    for (const char* overrides :
+         {"unit=page:16", "unit=page:8,recent=8", "unit=page:64,sink=0", "unit=token", "unit=page:1,recent=0",
+          "unit=page:48,sink=48,recent=96", "unit=page:32,pool=none", "unit=token,pool=none"}) {
       SCOPED_TRACE(::testing::Message() << overrides << (store == KvStore::kHost ? ", host" : ", device"));
       const auto plan = plan_of(*model, {"random", overrides});
       Both both(*model, DType::kBF16, store, cpu);
@@ -69,19 +70,32 @@ TEST_F(CudaUnfusedTest, SelectsAsTheCpu) {
   const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
   const auto alone = Model::random(cuda_config(Architecture::kLlama, 4, 4, 128), DType::kBF16, {}, 5, cpu);
   const std::vector<std::int32_t> tokens = kept_runs(1500, model->config().vocab, 6);
-  for (const Form& form :
-       {Form{"quest", "unit=page:16"}, Form{"quest", "unit=page:16,index=cuboid,sink=0,recent=0"},
-        Form{"quest", "unit=page:32,probe=previous_layer"}, Form{"quest", "unit=page:16,pool=maxQ"},
-        Form{"quest", "unit=page:64,sink=64,pool=meanQ,index=centroid"}, Form{"freekv", "unit=page:16,tau=0.7"},
-        Form{"freekv", "unit=page:32,index=cuboid,tau=0.7"}, Form{"freekv", "unit=page:32,index=keys,tau=0.7"},
-        Form{"freekv", "unit=page:16,gate=mass,eps=0.2"}, Form{"freekv", "unit=page:32,index=one_bit,group=64,tau=0.7"},
-        Form{"freekv", "unit=page:16,index=one_bit,levels=meanabs,tau=-1"}, Form{"fier", "pool=meanQ"},
-        Form{"fier", "schedule=boundary,tau=0.7,max_reuse=11"},
-        Form{"louiskv", "unit=page:16,index=box,tau=0.7,max_reuse=11"},
-        Form{"oracle", "schedule=boundary,tau=0.7,max_reuse=7"}, Form{"oracle", "unit=page:16,pool=maxS"},
-        Form{"mneme", "eps=0.05"}, Form{"mneme", "unit=page:16,index=centroids:4,eps=0.05"},
-        Form{"freekv", "index=moments,tau=0.7"}, Form{"quest", "unit=page:32,index=sketch:12,domain=attention"},
-        Form{"fier", "index=sketch:12"}})
+  for (const Form& form : {Form{"quest", "unit=page:16"},
+                           Form{"quest", "unit=page:16,index=cuboid,sink=0,recent=0"},
+                           Form{"quest", "unit=page:32,probe=previous_layer"},
+                           Form{"quest", "unit=page:16,pool=maxQ"},
+                           Form{"quest", "unit=page:64,sink=64,pool=meanQ,index=centroid"},
+                           Form{"freekv", "unit=page:16,tau=0.7"},
+                           Form{"freekv", "unit=page:32,index=cuboid,tau=0.7"},
+                           Form{"freekv", "unit=page:32,index=keys,tau=0.7"},
+                           Form{"freekv", "unit=page:16,gate=mass,eps=0.2"},
+                           Form{"freekv", "unit=page:32,index=one_bit,group=64,tau=0.7"},
+                           Form{"freekv", "unit=page:16,index=one_bit,levels=meanabs,tau=-1"},
+                           Form{"fier", "pool=meanQ"},
+                           Form{"fier", "schedule=boundary,tau=0.7,max_reuse=11"},
+                           Form{"louiskv", "unit=page:16,index=box,tau=0.7,max_reuse=11"},
+                           Form{"oracle", "schedule=boundary,tau=0.7,max_reuse=7"},
+                           Form{"oracle", "unit=page:16,pool=maxS"},
+                           Form{"mneme", "eps=0.05"},
+                           Form{"mneme", "unit=page:16,index=centroids:4,eps=0.05"},
+                           Form{"freekv", "index=moments,tau=0.7"},
+                           Form{"quest", "unit=page:32,index=sketch:12,domain=attention"},
+                           Form{"fier", "index=sketch:12"},
+                           Form{"quest", "pool=none"},
+                           Form{"fier", "pool=none"},
+                           Form{"freekv", "unit=page:16,pool=none,tau=0.7"},
+                           Form{"freekv", "index=keys,pool=none,gate=mass,eps=0.2"},
+                           Form{"oracle", "unit=page:32,pool=none"}})
     for (const KvStore store : {KvStore::kDevice, KvStore::kHost})
       for (const Model* m : {model.get(), alone.get()}) {
         const DType type = m == model.get() ? DType::kBF16 : DType::kF16;
@@ -111,19 +125,19 @@ TEST_F(CudaUnfusedTest, SelectsAsTheCpu) {
       }
 }
 
-// A group's query heads that select for themselves, clusters by other scores than their centroids' products, and a
-// layer's selection by some of its keys have no form on the device yet: the error says what to change.
+// Clusters by other scores than their centroids' products and a layer's selection by some of its keys have no form on the
+// device yet: the error says what to change.
 TEST(CudaUnfused, RefusesWithAReason) {
   for (const auto& [name, overrides] : {std::pair{"quest", "unit=page:16"},
                                         {"quest", "unit=page:32,index=cuboid,pool=maxQ"},
                                         {"fier", "schedule=boundary"},
                                         {"oracle", "schedule=speculative"},
+                                        {"quest", "pool=none"},
+                                        {"mneme", ""},
                                         {"louiskv", "order=unit"}})
     EXPECT_EQ(refusal_of(name, overrides), "") << name << " " << overrides;
-  for (const auto& [name, overrides, words] :
-       {std::tuple{"quest", "unit=page:32,pool=none", "every query head of a group selects for itself"},
-        {"louiskv", "by_size=yes", "--kv index=centroid"},
-        {"actqkv", "match=mean,top=4", "--kv match=best,top=32"}})
+  for (const auto& [name, overrides, words] : {std::tuple{"louiskv", "by_size=yes", "--kv index=centroid"},
+                                               {"actqkv", "match=mean,top=4", "--kv match=best,top=32"}})
     EXPECT_NE(refusal_of(name, overrides).find(words), std::string::npos)
         << name << " " << overrides << ": " << refusal_of(name, overrides);
 }

@@ -20,6 +20,9 @@ std::vector<std::byte> by_cpu(EntryKind kind, const World& w, std::int32_t seq_s
   std::vector<std::byte> entry(static_cast<std::size_t>(unit_entry_bytes(kind, w.s.head_dim, tokens)));
   switch (kind) {
     case EntryKind::kNone:
+    case EntryKind::kCentroidSet:
+    case EntryKind::kSketch:
+    case EntryKind::kMoments:
       break;
     case EntryKind::kMinMaxBox:
       box_build_cpu(runs, w.shape(), BoxKind::kMinMax, entry.data());
