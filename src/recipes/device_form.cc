@@ -86,8 +86,7 @@ const char* refusal_of_lists(const Plan& plan) {
   const DecodeStage& d = stage_of(plan);
   const auto* centroid = std::get_if<Centroid>(&d.index);
   if (!has_fused_head_dim(plan)) return "clusters are selected with heads of 64 or 128";
-  if (centroid == nullptr || centroid->by_size)
-    return "clusters must be selected by the means of their keys, whatever their sizes (--kv index=centroid)";
+  if (centroid == nullptr) return "clusters must be selected by the means of their keys (--kv index=centroid)";
   if (!std::holds_alternative<Boundary>(d.schedule))
     return "clusters are selected at boundaries (--kv schedule=boundary)";
   if (plan.lists->partition.block > kDeviceClusterTokens)

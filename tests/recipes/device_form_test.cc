@@ -69,8 +69,7 @@ TEST(DeviceForm, UnitsOfTheUnfusedSelectionAreAttendedByToken) {
 
 // What a device does not run yet is refused with what to change.
 TEST(DeviceForm, RefusesWithAReason) {
-  for (const auto& [recipe, words] : {std::pair{"louiskv:by_size=yes", "--kv index=centroid"},
-                                      {"louiskv:index=box", "--kv index=centroid"},
+  for (const auto& [recipe, words] : {std::pair{"louiskv:index=box", "--kv index=centroid"},
                                       {"louiskv:schedule=every_step", "--kv schedule=boundary"},
                                       {"louiskv:block=10000", "--kv block=8192"},
                                       {"louiskv:probe=previous_layer", "--kv probe=current"},

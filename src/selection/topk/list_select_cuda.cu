@@ -74,6 +74,8 @@ __device__ __forceinline__ void score_share(const Args& p, const SlotRules& rule
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, warp = threadIdx.x / kWarp;
   const std::byte* centroids =
       p.s.lists.centroids + (at.index * p.s.lists.max_units + at.begin) * (std::int64_t{2} * kDim);
+  const std::int32_t* ends = p.s.lists.ends + at.index * p.s.lists.max_units + at.begin;
+  const bool by_size = rules.by_size != 0;
   CentroidQueries<T, kDim, kWide> queries;
   queries.load(static_cast<const __nv_bfloat16*>(p.s.last_q) + at.index * p.group * kDim, p.group);
   constexpr int kHalves = kWide ? 2 : 1;
@@ -90,7 +92,8 @@ __device__ __forceinline__ void score_share(const Args& p, const SlotRules& rule
       for (int i = 0; i < 2; ++i) {
         const int u = first + 2 * t + i, row = g + 8 * h;
         if (u >= at.own) continue;
-        const float v = s[2 * h + i];
+        float v = s[2 * h + i];
+        if (by_size) v += __logf(static_cast<float>(ends[u] - (at.begin + u == 0 ? 0 : ends[u - 1]))) / rules.alpha;
         if (row < p.group) scores[row * p.width + u] = v;
         if (isnan(v)) continue;
         const float scaled = fminf(rules.alpha * v, 3.4028235e38f), m = fmaxf(max[h], scaled);

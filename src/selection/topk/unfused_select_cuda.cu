@@ -15,6 +15,7 @@ constexpr int kThreads = kScoreThreads, kWarps = kScoreWarps;
 static_assert(kThreads == kRankThreads);
 constexpr int kMaxGroup = kMaxSlotGroup, kMaxRows = 64, kMaxChannels = 256 / kWarp;  // channels of a lane
 constexpr std::size_t kScratchBytes = std::size_t{64} << 20;  // more rows than fit take several launches
+constexpr int kStaticShared = 9 << 10;
 using Args = UnfusedArgs;
 
 // ---- random scores: src/base/rng.h
@@ -160,7 +161,8 @@ __device__ void score_entry(const Args& p, const Item& item, const float* q, int
   const bool box = e.kind != EntryKind::kCentroid;
   const Channels high = load_channels(entry, d), low = box ? load_channels(entry + d, d) : Channels{};
   for (int g = 0; g < item.n_scored; ++g) {
-    const float score = box ? bound(q + g * d, high, low, d) : dot(q + g * d, high, d);
+    float score = box ? bound(q + g * d, high, low, d) : dot(q + g * d, high, d);
+    if (item.rules.by_size != 0) score += logf(static_cast<float>(n_tokens)) / item.rules.alpha;
     if (lane == 0) item.scores[g * p.width + u] = score;
   }
 }
@@ -208,18 +210,20 @@ __device__ std::uint32_t fixed_key(const Item& item, const float* lse) {
   return pool_unit(item.rules.pool, item.n_scored, v);
 }
 
+// A head's log-sum-exp over its units, with that of sinks and window.
+__device__ __forceinline__ float with_fixed(const Item& item, int g, float lse) {
+  float sum = lse == -INFINITY ? 0.0f : 1.0f;
+  add_sum(lse, sum, item.rules.alpha * item.terms[g].fixed, 1.0f);
+  return lse + logf(sum);
+}
+
 // Pools all units to keys, which overwrite the first head's scores, and sets the ranker's bounds.
 __device__ std::uint32_t* pool_units(const Args& p, const Item& item, float* lse, Ranker& ranker) {
   const int tid = threadIdx.x, warp = tid / kWarp;
   const bool logs = pools_logs(item.rules.pool);
   for (int g = warp; logs && g < item.n_scored; g += kWarps) {
-    float v = head_lse(item.scores + g * p.width, item.n, item.rules.alpha);
-    if (item.rules.whole_attention != 0) {
-      float sum = v == -INFINITY ? 0.0f : 1.0f;
-      add_sum(v, sum, item.rules.alpha * item.terms[g].fixed, 1.0f);
-      v += logf(sum);
-    }
-    if (tid % kWarp == 0) lse[g] = v;
+    const float v = head_lse(item.scores + g * p.width, item.n, item.rules.alpha);
+    if (tid % kWarp == 0) lse[g] = item.rules.whole_attention != 0 ? with_fixed(item, g, v) : v;
   }
   if (tid == 0) ranker.least = ~0u, ranker.most = 0;
   __syncthreads();
@@ -252,15 +256,10 @@ __device__ int rank_of(const Item& item, const std::uint32_t* keys, const std::i
   return rank;
 }
 
-__global__ void __launch_bounds__(kThreads) rank_kernel(Args p) {
-  __shared__ Ranker ranker;
-  __shared__ float lse[kMaxGroup];
-  launch_dependents();
-  grid_dependency_wait();
-  const int number = static_cast<int>(blockIdx.x);
-  Item item;
-  if (!item_at(p, number, true, item)) return;
-  std::uint32_t* keys = pool_units(p, item, lse, ranker);
+// The selection of a KV head whose units have been pooled: the best, ascending or ranked, and the mass that the
+// speculative selection lacks.
+__device__ void write_selection(const Args& p, const Item& item, int number, std::uint32_t* keys, const float* lse,
+                                Ranker& ranker) {
   std::int32_t* units = p.units + static_cast<std::int64_t>(number) * p.s.max_listed;
   write_best(ranker, keys, item.n, item.n_select, item.first, units);
   __syncthreads();
@@ -280,6 +279,80 @@ __global__ void __launch_bounds__(kThreads) rank_kernel(Args p) {
   for (int i = threadIdx.x; i < n_ids; i += kThreads)
     out[item.ranked ? rank_of(item, keys, units, i) : i] = units[i / item.each] * item.each + i % item.each;
   if (threadIdx.x == 0) p.s.n_selected[when][item.index] = n_ids;
+}
+
+__global__ void __launch_bounds__(kThreads) rank_kernel(Args p) {
+  __shared__ Ranker ranker;
+  __shared__ float lse[kMaxGroup];
+  launch_dependents();
+  grid_dependency_wait();
+  const int number = static_cast<int>(blockIdx.x);
+  Item item;
+  if (!item_at(p, number, true, item)) return;
+  std::uint32_t* keys = pool_units(p, item, lse, ranker);
+  write_selection(p, item, number, keys, lse, ranker);
+}
+
+// ---- rank by a cluster, where the keys of a KV head fit in shared memory: each thread block pools a share of the units
+// and writes keys to the first block, which ranks them (select_common.cuh). For 4,096 pages the pooling of one block was
+// most of its time.
+
+struct ClusterArgs {
+  int group, blocks;
+  std::int64_t width;
+};
+
+// The block's parts of the heads' log-sum-exps.
+__device__ void sum_share(const Item& item, const ClusterArgs& c, const Share& at,
+                          float2 (&of_warps)[kWarps][kMaxGroup]) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  for (int g = 0; g < c.group; ++g) {
+    float max = -INFINITY, sum = 0;
+    for (int u = threadIdx.x; u < at.own; u += kThreads) {
+      const float v = item.scores[g * c.width + at.begin + u];
+      if (!isnan(v)) add_sum(max, sum, fminf(item.rules.alpha * v, 3.4028235e38f), 1.0f);
+    }
+#pragma unroll
+    for (int d = 1; d < kWarp; d *= 2) add_sum(max, sum, __shfl_xor_sync(~0u, max, d), __shfl_xor_sync(~0u, sum, d));
+    if (lane == 0) of_warps[warp][g] = {max, sum};
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) rank_cluster_kernel(Args p, int blocks) {
+  extern __shared__ __align__(16) std::uint32_t keys[];  // of the KV head, in the cluster's first block
+  __shared__ Ranker ranker;
+  __shared__ float lse[kMaxGroup];
+  __shared__ float2 of_warps[kWarps][kMaxGroup], of_blocks[kMaxSelectBlocks][kMaxGroup];
+  cluster_begin();
+  launch_dependents();
+  grid_dependency_wait();
+  cluster_begun();
+  const int number = static_cast<int>(blockIdx.x) / blocks, tid = threadIdx.x;
+  Share at;
+  at.rank = static_cast<int>(blockIdx.x) % blocks;
+  Item item;
+  if (!item_at(p, number, at.rank == 0, item)) return;
+  const ClusterArgs c{item.n_scored, blocks, p.width};
+  at.seq_slot = item.seq_slot, at.kv_head = item.kv_head, at.index = item.index, at.n = item.n;
+  const int each = eights((at.n + blocks - 1) / blocks);
+  at.begin = min(at.n, at.rank * each);
+  at.own = min(at.n - at.begin, each);
+  if (tid == 0) ranker.least = ~0u, ranker.most = 0;
+  const bool logs = pools_logs(item.rules.pool);
+  if (logs) sum_share(item, c, at, of_warps);
+  __syncthreads();
+  if (logs) publish_sums(c, at.rank, of_warps, of_blocks);
+  cluster_sync();
+  if (logs) merge_sums(c, of_blocks, lse);
+  __syncthreads();
+  if (logs && item.rules.whole_attention != 0 && tid < item.n_scored) lse[tid] = with_fixed(item, tid, lse[tid]);
+  __syncthreads();
+  std::uint32_t least = ~0u, most = 0;
+  pool_share<kMaxGroup>(c, item.rules, at, item.scores + at.begin, lse, keys, least, most);
+  least = __reduce_min_sync(~0u, least), most = __reduce_max_sync(~0u, most);
+  if (tid % kWarp == 0) put_least(address_in(&ranker.least, 0), least), put_most(address_in(&ranker.most, 0), most);
+  cluster_sync();
+  if (at.rank == 0) write_selection(p, item, number, keys, lse, ranker);
 }
 
 __global__ void keep_probes_kernel(const uint4* q, const std::int32_t* seq_slots, KvSlots s, int layer) {
@@ -310,6 +383,25 @@ struct Layout {
   std::size_t bytes() const { return of_all(score_bytes + unit_bytes + term_bytes); }
 };
 
+void rank(const Args& a, const CudaContext& context) {
+  const int items = a.rows.n * a.s.n_kv_heads;
+  static const int limit = [] {
+    const int bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kStaticShared;
+    cuda_check(cudaFuncSetAttribute(rank_cluster_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+               "the unfused selection's shared memory");
+    return bytes;
+  }();
+  static const int most = most_cluster(rank_cluster_kernel, kThreads, kMaxSelectBlocks);
+  const std::size_t keys = static_cast<std::size_t>(a.width) * sizeof(std::uint32_t);
+  if (keys > static_cast<std::size_t>(limit)) {
+    launch(context, "rank_units", rank_kernel, dim3(static_cast<unsigned>(items)), dim3(kThreads), 0, a);
+    return;
+  }
+  const int blocks = blocks_for(items, most);
+  launch_clusters(context, "rank_units", rank_cluster_kernel, dim3(static_cast<unsigned>(items * blocks)),
+                  dim3(kThreads), static_cast<unsigned>(blocks), keys, a, blocks);
+}
+
 void run(const Args& a, const CudaContext& context) {
   const int items = a.rows.n * a.s.n_kv_heads;
   if (a.terms != nullptr) compute_head_terms_cuda(a, context);
@@ -321,7 +413,7 @@ void run(const Args& a, const CudaContext& context) {
            dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(items)), dim3(kThreads),
            static_cast<std::size_t>(a.group * a.s.head_dim) * sizeof(float), a);
   }
-  launch(context, "rank_units", rank_kernel, dim3(static_cast<unsigned>(items)), dim3(kThreads), 0, a);
+  rank(a, context);
 }
 
 }  // namespace

@@ -119,6 +119,7 @@ TEST_F(CudaMethodTest, TokensAreTheSameWhereverPagesLie) {
                                         {"louiskv", "tau=0.2"},
                                         {"louiskv", "tau=-1,max_reuse=7"},
                                         {"louiskv", "tau=0.2,unit_fetch=4"},
+                                        {"louiskv", "tau=0.2,by_size=yes"},
                                         {"oracle", ""},
                                         {"oracle", "unit=page:32"},
                                         {"random", ""}}) {
@@ -510,9 +511,9 @@ TEST(CudaMethods, RefusesClustersWithAReason) {
   EXPECT_EQ(refusal("", 128), "");
   EXPECT_EQ(refusal("metric=cosine,reference=last_retrieval,max_reuse=0,unit=cluster:8", 64), "");
   EXPECT_EQ(refusal("unit=page:32,index=box", 128), "");
+  EXPECT_EQ(refusal("by_size=yes", 128), "");
   for (const auto& [overrides, head_dim, words] : {std::tuple{"", 80, "heads of 64 or 128"},
                                                    {"index=box", 128, "--kv index=centroid"},
-                                                   {"by_size=yes", 128, "--kv index=centroid"},
                                                    {"schedule=every_step", 128, "--kv schedule=boundary"},
                                                    {"block=10000", 128, "--kv block=8192"}})
     EXPECT_NE(refusal(overrides, head_dim).find(words), std::string::npos) << refusal(overrides, head_dim);

@@ -136,7 +136,7 @@ TEST(CudaUnfused, RefusesWithAReason) {
                                         {"mneme", ""},
                                         {"louiskv", "order=unit"}})
     EXPECT_EQ(refusal_of(name, overrides), "") << name << " " << overrides;
-  for (const auto& [name, overrides, words] : {std::tuple{"louiskv", "by_size=yes", "--kv index=centroid"},
+  for (const auto& [name, overrides, words] : {std::tuple{"louiskv", "index=box", "--kv index=centroid"},
                                                {"actqkv", "match=mean,top=4", "--kv match=best,top=32"}})
     EXPECT_NE(refusal_of(name, overrides).find(words), std::string::npos)
         << name << " " << overrides << ": " << refusal_of(name, overrides);
