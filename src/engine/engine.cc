@@ -51,6 +51,11 @@ const Request& Engine::Impl::find(RequestId id) const {
   return *it->second;
 }
 
+void Engine::Impl::settle(RequestId id) {
+  const auto it = requests.find(id);
+  if (it != requests.end() && it->second->holds_sequence()) it->second->settle();
+}
+
 Request& Engine::Impl::find_sequence(RequestId id) {
   const auto it = requests.find(id);
   if (it == requests.end() || it->second->state == Request::State::kEnded) {
@@ -128,6 +133,7 @@ RequestEvent Engine::Impl::end(Request& request, FinishReason reason) {
   request.last_used = ++use_clock;
   const bool kept = request.keep && reason != FinishReason::kCancelled;
   request.state = kept ? Request::State::kKept : Request::State::kEnded;
+  if (reason != FinishReason::kCancelled) request.settle();  // for its statistics too
   if (!kept) request.cache.clear();
   return {.id = request.id,
           .token = {},
@@ -158,7 +164,8 @@ RequestId Engine::submit(RequestInput input) {
 }
 
 RequestId Engine::fork(RequestId from, RequestInput input) {
-  const Request& parent = impl_->find_sequence(from);
+  Request& parent = impl_->find_sequence(from);
+  parent.settle();
   impl_->check_input(input, parent.tokens);
   Impl::check_method(parent, input.method);
   check_dropped(parent.cache, input.method.get());
@@ -199,7 +206,8 @@ void share_prefix(const Request& parent, std::int32_t n_shared, const std::share
 }  // namespace
 
 RequestId Engine::fork_prefix(RequestId from, std::int32_t n_shared, RequestInput input) {
-  const Request& parent = impl_->find_sequence(from);
+  Request& parent = impl_->find_sequence(from);
+  parent.settle();
   MNEME_CHECK(n_shared >= 0 && n_shared <= parent.length(), "{} of {} tokens", n_shared, parent.length());
   const auto before = std::span(parent.tokens).first(n_shared);
   impl_->check_input(input, before);
@@ -226,7 +234,8 @@ void Engine::start_held(RequestId id, RequestId from, std::int32_t n_shared) {
   Request& request = impl_->find_sequence(id);
   if (!request.held) fail(ErrorKind::kRequest, "request {} is not held", id.value);
   if (n_shared > 0) {
-    const Request& parent = impl_->find_sequence(from);
+    Request& parent = impl_->find_sequence(from);
+    parent.settle();
     MNEME_CHECK(n_shared <= parent.cache.length() && n_shared < request.length() &&
                     std::equal(parent.tokens.begin(), parent.tokens.begin() + n_shared, request.tokens.begin()),
                 "request {} does not begin with {} tokens of request {}", id.value, n_shared, from.value);

@@ -21,6 +21,8 @@ struct Engine::Impl {
   Request& add(RequestId id);
   const Request& find(RequestId id) const;
   Request& find_sequence(RequestId id);
+  // Before somebody looks at what a request stores.
+  void settle(RequestId id);
   void check_input(const RequestInput& input, std::span<const std::int32_t> before) const;
   // Errors  kRequest: `sequence` has tokens that were computed under another method, and one of the two binds it.
   static void check_method(const Request& sequence, const std::shared_ptr<const Plan>& plan);
@@ -46,6 +48,7 @@ struct Engine::Impl {
   void make_room();
   void take_pages(const Request* except, FunctionRef<bool()> enough);
   Batch gather(const std::vector<ScheduledRows>& plan);
+  void settle_others(const Batch& batch);
   void undo(const Batch& batch);
   void commit(const Batch& batch);  // what methods decided to drop
   struct Sample {

@@ -9,10 +9,12 @@
 namespace mneme {
 
 const SequenceCache& Engine::cache(RequestId id) const {
+  impl_->settle(id);
   return impl_->find(id).cache;
 }
 
 const MethodState* Engine::method(RequestId id) const {
+  impl_->settle(id);
   return impl_->find(id).method.get();
 }
 

@@ -60,6 +60,15 @@ void Engine::Impl::make_room() {
               pool->n_free(), pool->n_blocks());
 }
 
+// Sequences that miss a step: what the device knows of their drops may be another's afterwards.
+void Engine::Impl::settle_others(const Batch& batch) {
+  for (auto& [id, r] : requests) {
+    if (r->holds_sequence() && r->method && r->method->late().any() &&
+        std::find(batch.requests.begin(), batch.requests.end(), r.get()) == batch.requests.end())
+      r->settle();
+  }
+}
+
 Engine::Impl::Batch Engine::Impl::gather(const std::vector<ScheduledRows>& plan) {
   Batch batch;
   for (const ScheduledRows& rows : plan) {
@@ -85,6 +94,7 @@ Engine::Impl::Batch Engine::Impl::gather(const std::vector<ScheduledRows>& plan)
                           .phase = begin >= r.decode_from() ? RowPhase::kDecode : RowPhase::kPrefill,
                           .prefill_left = std::max(0, r.decode_from() - begin - rows.n_tokens)});
   }
+  settle_others(batch);
   return batch;
 }
 

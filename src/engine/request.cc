@@ -38,12 +38,14 @@ bool Request::loses_all() const {
 
 void Request::truncate(std::int32_t to) {
   if (to >= cache.length()) return;
+  if (to > 0) settle();
   if (loses_all()) to = 0;
   cache.truncate(to);
   if (method) method->truncate(to);
 }
 
 void Request::close_pages() {
+  settle();
   // Heads that dropped tokens have no common end of a page, even where the sequence's length is one.
   truncate(cache.dropped() ? 0 : cache.length() / kPageTokens * kPageTokens);
 }
@@ -61,6 +63,7 @@ void Request::undo(std::int32_t n) {
 }
 
 void Request::set_method(std::shared_ptr<const Plan> plan) {
+  settle();
   check_dropped(cache, plan.get());
   if (plan == nullptr) {
     if (cache.length() == 0) cache.set_key_basis(KeyBasis::kPostRope);
@@ -90,6 +93,7 @@ RequestView Request::view(std::int32_t scored_rows) const {
 }
 
 void Request::begin_turn(RequestInput input) {
+  settle();
   tokens.insert(tokens.end(), input.prompt.begin(), input.prompt.end());
   // Logits come from computing a token: where nothing is pending, the last one is computed once more.
   if (cache.length() == length()) step_back(1);

@@ -74,6 +74,10 @@ struct Request {
   void step_back(std::int32_t n);
   // Forgets the last n computed tokens, of a step that failed.
   void undo(std::int32_t n);
+  // Learns what a device dropped, before anything but the next decode step.
+  void settle() {
+    if (method) method->settle(cache);
+  }
   // Attends by `plan` from now on. Under the same plan as before the method's state stays.
   //
   // Errors  kRequest: tokens were dropped, and the plan cannot do without them.

@@ -228,6 +228,11 @@ void MethodState::mark_selected(std::int32_t l, std::int32_t head, std::int32_t 
 }
 
 void MethodState::step_back(std::int32_t length) {
+  if (length == 0) {
+    late_ = {};
+  } else if (late_.get() != nullptr) {
+    late_.get()->take_back();
+  }
   for (Layer& layer : layers_) {
     layer.partition.truncate(length);
     for (std::size_t h = 0; h < layer.entries.size(); ++h) {
@@ -290,7 +295,14 @@ RegionRules MethodState::rules(std::int32_t l) const {
   return rules;
 }
 
+void MethodState::settle(SequenceCache& cache) {
+  if (!late_.any()) return;
+  late_.get()->learn(*this, cache);
+  commit(cache);
+}
+
 void MethodState::commit(SequenceCache& cache) {
+  if (late_.get() != nullptr) late_.get()->commit();
   const auto start = std::chrono::steady_clock::now();
   bool prefill_end = false;
   std::vector<Pending> decided(layers_.size());

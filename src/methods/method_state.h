@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/methods/late_drops.h"
 #include "src/methods/layer_memory.h"
 #include "src/methods/positions/rotated_window.h"
 #include "src/methods/stats/method_stats.h"
@@ -146,6 +147,11 @@ class MethodState {
   void step_back(std::int32_t length);
   // Applies the step's decisions to the cache and to this state. Call once the step has succeeded.
   void commit(SequenceCache& cache);
+  // Learns what a device has dropped since (late_drops.h), before anything but the next decode step uses the cache or
+  // this state. Nothing on the CPU.
+  void settle(SequenceCache& cache);
+  LateDropsOwner& late() { return late_; }
+  const LateDropsOwner& late() const { return late_; }
 
   // A layer's region rules: the plan's, with the budget that the prompt determined.
   RegionRules rules(std::int32_t layer) const;
@@ -179,6 +185,7 @@ class MethodState {
   std::uint32_t decode_steps_ = 0;
   std::optional<EntropyCut> cut_;
   std::pair<std::int32_t, std::int32_t> question_span_{0, 0};
+  LateDropsOwner late_;
 };
 
 }  // namespace mneme

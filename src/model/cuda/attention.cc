@@ -118,7 +118,7 @@ void CudaAttention::add_span(const SequenceRows& s, std::int32_t first_row, Cuda
                                              .decodes = one_decodes});
   const bool single = s.n_rows == 1 && prompt < 0 && (one_decodes || !observed);
   has_remapped_ = has_remapped_ || (s.method != nullptr && s.method->plan().remote_position);
-  ragged_ = ragged_ || s.cache->dropped();
+  ragged_ = ragged_ || s.cache->dropped() || (observed && one_decodes);  // which drops during the step
   if (!single) chunks_.push_back(spans_.size());
   if (!decodes && s.method != nullptr && one_decodes) full_rows_.push_back({.cache = s.cache, .method = s.method});
   spans_.push_back({.first_row = first_row,
@@ -156,7 +156,17 @@ void CudaAttention::fill_rows(const Span& s, const CudaRetrieval::Row& method, c
   }
 }
 
+// What the device dropped becomes known to sequences that do anything but to go on, and to the others now and then.
+void CudaAttention::settle(std::span<const SequenceRows> sequences) {
+  for (const SequenceRows& s : sequences) {
+    if (s.method == nullptr || s.n_rows == 0 || !s.method->late().any()) continue;
+    const bool decodes = s.phase == RowPhase::kDecode && s.n_rows == 1;
+    if (!decodes || !s.method->late().get()->continues(*s.cache)) s.method->settle(*s.cache);
+  }
+}
+
 bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRowArrays& host, const Stream& stream) {
+  settle(sequences);
   spans_.clear();
   chunks_.clear();
   caches_.clear();
@@ -182,7 +192,9 @@ bool CudaAttention::begin(std::span<const SequenceRows> sequences, const CudaRow
   if (mass_observer_->generation() != mass_observer_generation_) ++generation_;
   mass_observer_generation_ = mass_observer_->generation();
   slots_.resize(spans_.size());
+  if (ragged_) tables_->take_masks(stream);
   tables_->assign_slots(caches_, stream, slots_);
+  mass_observer_->start(slots_, *tables_, stream);
   for (CudaRetrieval* r : retrievals_.active()) r->begin_rows();
   for (std::size_t i = 0; i < spans_.size(); ++i) {
     Span& s = spans_[i];
@@ -328,7 +340,9 @@ void CudaAttention::count_stored(const CudaRetrieval::Row& row) const {
   for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
     LayerStats& s = row.method->stats().layers[static_cast<std::size_t>(l)];
     ++s.steps;
-    for (std::int32_t m = 0; m < shape_.n_kv_heads; ++m) s.attended_tokens += row.cache->n_stored(l, m);
+    const LateDrops* late = row.method->late().get();
+    for (std::int32_t m = 0; m < shape_.n_kv_heads; ++m)
+      s.attended_tokens += late != nullptr && late->any() ? late->attended(l, m) : row.cache->n_stored(l, m);
     s.attended_heads += shape_.n_kv_heads;
     const bool sparse = !row.method->plan().dense_layer(l) && row.cache->length() > row.method->rules(l).budget;
     s.sparse_steps += sparse ? 1 : 0;

@@ -112,6 +112,7 @@ class CudaAttention {
   // The sequences' page tables for single rows.
   const KvTables& pages() const { return ragged_ ? tables_->ragged_tables() : tables_->tables(); }
   KvTables staged(const Span& s, std::int32_t layer) const;
+  static void settle(std::span<const SequenceRows> sequences);
   void add_span(const SequenceRows& s, std::int32_t first_row, CudaRetrieval* retrieval);
   std::size_t number_of(const CudaRetrieval& retrieval) const;  // in retrievals_.active()
   std::int32_t kind_of_step() const;

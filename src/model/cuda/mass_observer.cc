@@ -50,19 +50,29 @@ std::int32_t rank_of_slot(const SequenceCache& cache, std::int32_t layer, std::i
 }  // namespace
 
 CudaMassObserver::CudaMassObserver(const KvShape& shape, std::int32_t n_heads, float scale)
-    : shape_(shape), n_heads_(n_heads), scale_(scale), decode_layers_(static_cast<std::size_t>(shape.n_layers)) {
+    : shape_(shape),
+      n_heads_(n_heads),
+      scale_(scale),
+      drops_(shape),
+      decode_layers_(static_cast<std::size_t>(shape.n_layers)),
+      decode_next_(decode_layers_),
+      decode_mass_(shape) {
   workers_.resize(1);
 }
 
 std::size_t CudaMassObserver::bytes() const {
-  std::size_t n = 0;
-  for (const DeviceBuffer* b : {&decode_mass_, &decode_lse_, &q_, &mass_, &lse_, &scratch_, &results_}) n += b->size();
+  std::size_t n = decode_mass_.bytes() + drops_.bytes();
+  for (const DeviceBuffer* b : {&mass_rows_device_, &decode_lse_, &q_, &mass_, &lse_, &scratch_, &results_})
+    n += b->size();
   return n;
 }
 
 void CudaMassObserver::clear() {
   chunks_.clear();
   decoding_.clear();
+  drops_.clear();
+  std::fill(decode_next_.begin(), decode_next_.end(), false);
+  decode_tokens_ = 0;
 }
 
 bool CudaMassObserver::add(const Rows& rows) {
@@ -72,7 +82,16 @@ bool CudaMassObserver::add(const Rows& rows) {
   if (rows.decodes) {
     // All rows count, decode rows too, although they cause no drop.
     if (!DropDecider::each_step(plan) && n != Plan::kAllRows) return false;
-    decoding_.push_back(rows);
+    for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
+      if (!plan.compressed(l)) continue;
+      decode_next_[static_cast<std::size_t>(l)] = true;
+      decode_tokens_ = std::max(decode_tokens_, most_slots(*rows.cache, l));
+    }
+    if (CudaDrops::takes(*rows.method, *rows.cache)) {
+      drops_.add(rows.span, *rows.cache, *rows.method);
+    } else {
+      decoding_.push_back(rows);
+    }
     return true;
   }
   if (n != Plan::kAllRows && rows.prefill_left >= n) return false;
@@ -103,33 +122,31 @@ void CudaMassObserver::plan_chunk(Chunk& chunk) const {
 }
 
 void CudaMassObserver::prepare(std::int32_t n_spans, const Stream& stream) {
-  if (!decoding_.empty()) prepare_decode(n_spans, stream);
+  if (decodes()) prepare_decode(n_spans, stream);
   if (!chunks_.empty()) prepare_chunks();
 }
 
 void CudaMassObserver::prepare_decode(std::int32_t n_spans, const Stream& stream) {
-  std::vector<bool> layers(decode_layers_.size());
-  decode_tokens_ = 0;
-  for (const Rows& rows : decoding_)
-    for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
-      if (!rows.method->plan().compressed(l)) continue;
-      layers[static_cast<std::size_t>(l)] = true;
-      decode_tokens_ = std::max(decode_tokens_, most_slots(*rows.cache, l));
-    }
-  const bool more = decode_tokens_ > decode_stride_ || n_spans > decode_spans_;
-  if (more) {
-    constexpr std::int32_t kStep = 1024;
-    decode_stride_ = std::max(decode_stride_, (decode_tokens_ + decode_tokens_ / 4) / kStep * kStep + kStep);
-    decode_spans_ = std::max(n_spans, decode_spans_);
-    const auto bytes = static_cast<std::size_t>(shape_.blocks_per_page()) * static_cast<std::size_t>(decode_spans_) *
-                       static_cast<std::size_t>(decode_stride_) * sizeof(float);
-    stream.synchronize();
-    grow(decode_mass_, bytes, "attention that tokens received");
-    grow(decode_lse_, static_cast<std::size_t>(decode_spans_ * n_heads_) * sizeof(float), "sums of attention");
-    grow(decode_host_, bytes);
+  const auto spans = static_cast<std::size_t>(n_spans);
+  bool moved = decode_mass_.prepare(n_spans + drops_.n_kept_rows(), decode_tokens_, drops_.sums(), stream);
+  if (decode_lse_.size() < spans * static_cast<std::size_t>(n_heads_) * sizeof(float)) {
+    grow(decode_lse_, spans * static_cast<std::size_t>(n_heads_) * sizeof(float), "sums of attention");
+    grow(mass_rows_device_, spans * sizeof(std::int32_t), "sums of attention");
+    grow(mass_rows_staging_, spans * sizeof(std::int32_t));
+    moved = true;
   }
-  if (more || layers != decode_layers_) ++generation_;
-  decode_layers_ = layers;
+  mass_rows_.resize(spans);
+  drops_.take_rows(mass_rows_);
+  std::copy(mass_rows_.begin(), mass_rows_.end(), mass_rows_staging_.as<std::int32_t>());
+  copy_bytes(mass_rows_device_.data(), mass_rows_staging_.data(), spans * sizeof(std::int32_t), stream);
+  grow(decode_host_, decoding_.size() * static_cast<std::size_t>(shape_.blocks_per_page()) *
+                         static_cast<std::size_t>(decode_tokens_) * sizeof(float));
+  if (moved || decode_next_ != decode_layers_) ++generation_;
+  decode_layers_ = decode_next_;
+}
+
+void CudaMassObserver::start(std::span<const std::int32_t> slots, CudaTables& tables, const Stream& stream) {
+  if (drops_.any()) drops_.start(slots, tables, decode_mass_, stream);
 }
 
 // One row per query head for the norm rule, else one per KV head.
@@ -186,18 +203,19 @@ const CudaMassObserver::Chunk* CudaMassObserver::chunk_of(std::size_t span) cons
 
 void CudaMassObserver::take_decoded(std::int32_t layer, const Decoded& rows, const KvTables& pages,
                                     const CudaContext& context) {
-  const std::int64_t each = std::int64_t{shape_.n_kv_heads} * decode_stride_;
+  const std::int64_t each = shape_.n_kv_heads * decode_mass_.stride();
   attention_mass_cuda({.q = rows.q,
                        .slots = rows.slots,
                        .lengths = rows.lengths,
                        .lse = decode_lse() + std::int64_t{rows.first} * n_heads_,
-                       .mass = decode_mass_.as<float>() + (std::int64_t{rows.first} * shape_.n_layers + layer) * each,
-                       .mass_stride = decode_stride_,
+                       .mass = decode_mass_.given() + layer * each,
+                       .mass_rows = mass_rows_device_.as<std::int32_t>() + rows.first,
+                       .mass_stride = decode_mass_.stride(),
                        .sequence_stride = shape_.n_layers * each,
                        .n = rows.n,
                        .n_rows = 1,
                        .n_heads = n_heads_,
-                       .max_tokens = decode_stride_,
+                       .max_tokens = static_cast<std::int32_t>(decode_mass_.stride()),
                        .scale = scale_,
                        .by = MassBy::kGroup},
                       pages, layer, context);
@@ -274,11 +292,12 @@ void CudaMassObserver::measure(const Chunk& chunk, std::int32_t layer, const voi
 void CudaMassObserver::fetch(const Stream& stream) {
   if (!chunks_.empty())
     copy_bytes(host_.data(), results_.data(), chunks_.size() * decode_layers_.size() * sizeof(std::int32_t), stream);
-  if (decoding_.empty()) return;
-  const auto rows = static_cast<std::size_t>(shape_.blocks_per_page()) * (decoding_.back().span + 1),
+  const auto rows = static_cast<std::size_t>(shape_.blocks_per_page()),
              width = static_cast<std::size_t>(decode_tokens_) * sizeof(float);
-  copy_rows(decode_host_.data(), width, decode_mass_.data(), static_cast<std::size_t>(decode_stride_) * sizeof(float),
-            width, rows, stream);
+  for (std::size_t i = 0; i < decoding_.size(); ++i)
+    copy_rows(decode_host_.data() + i * rows * width, width,
+              decode_mass_.given() + mass_rows_[decoding_[i].span] * decode_mass_.row_floats(),
+              static_cast<std::size_t>(decode_mass_.stride()) * sizeof(float), width, rows, stream);
 }
 
 namespace {
@@ -355,8 +374,7 @@ void CudaMassObserver::decide_chunk(const Job& job, Worker& worker) const {
 void CudaMassObserver::decide_decoded(std::size_t row, std::int32_t layer, Worker& worker) const {
   const Rows& rows = decoding_[row];
   const std::int64_t each = std::int64_t{shape_.n_kv_heads} * decode_tokens_;
-  const float* given =
-      decode_host_.as<float>() + (static_cast<std::int64_t>(rows.span) * shape_.n_layers + layer) * each;
+  const float* given = decode_host_.as<float>() + (static_cast<std::int64_t>(row) * shape_.n_layers + layer) * each;
   by_rank(*rows.cache, layer, given, decode_tokens_, shape_.n_kv_heads, worker.mass);
   if (rows.method->plan().observed_rows() == Plan::kAllRows)
     add_received(rows.method->layer(layer), worker.mass, rows.n_rows);

@@ -1,6 +1,7 @@
 // Measures attention mass on the device for methods that drop tokens: the mass that query rows give to the stored
-// tokens, at the end of prefills (with all rows: in every chunk) and in decode steps. The host decides what to keep
-// (drop_decider.h) after the step; for the norm rule's suffix only its first token is copied to the host.
+// tokens, at the end of prefills (with all rows: in every chunk) and in decode steps. When a prefill ends the host
+// decides what to keep (drop_decider.h) after the step; for the norm rule's suffix only its first token is copied to the
+// host. Decode steps drop on the device (device_drops.h), except where CudaDrops::takes() says no.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +13,7 @@
 #include "src/base/thread_pool.h"
 #include "src/cuda/memory.h"
 #include "src/methods/drop_decider.h"
+#include "src/model/cuda/device_drops.h"
 #include "src/selection/mass/attention_mass_cuda.h"
 
 namespace mneme {
@@ -38,8 +40,10 @@ class CudaMassObserver {
   std::size_t bytes() const;
 
   // ---- decode rows
-  bool decodes() const { return !decoding_.empty(); }
+  bool decodes() const { return !decoding_.empty() || drops_.any(); }
   bool decodes(std::int32_t layer) const { return decodes() && decode_layers_[static_cast<std::size_t>(layer)]; }
+  // After the tables were assigned: the last step's drops. slots: by span.
+  void start(std::span<const std::int32_t> slots, CudaTables& tables, const Stream& stream);
   // Destination of their attention's log-sum-exp, [spans, heads].
   float* decode_lse() const { return decode_lse_.as<float>(); }
   // n spans starting at `first`, with attention computed. q, slots and lengths are theirs; length 0: not observed.
@@ -108,12 +112,15 @@ class CudaMassObserver {
   std::int32_t generation_ = 0;
 
   std::vector<Chunk> chunks_;
-  std::vector<Rows> decoding_;
-  std::vector<bool> decode_layers_;
-  std::int32_t decode_stride_ = 0, decode_spans_ = 0;  // capacity
-  std::int32_t decode_tokens_ = 0;                     // maximum of tokens of a head in this step
-  DeviceBuffer decode_mass_, decode_lse_;              // [spans][layers][KV heads][stride]
-  PinnedBuffer decode_host_;                           // [spans][layers][KV heads][tokens]
+  std::vector<Rows> decoding_;                     // that the host decides for
+  CudaDrops drops_;                                // the others
+  std::vector<bool> decode_layers_, decode_next_;  // observed in the last step, and in this one
+  std::int32_t decode_tokens_ = 0;                 // maximum of slots of a head in this step
+  CudaDecodeMass decode_mass_;                     // a row for each span
+  std::vector<std::int32_t> mass_rows_;            // by span: its row
+  DeviceBuffer decode_lse_, mass_rows_device_;
+  PinnedBuffer mass_rows_staging_;
+  PinnedBuffer decode_host_;  // [decoding_][layers][KV heads][tokens]
 
   DeviceBuffer q_, mass_, lse_, scratch_, results_;
   PinnedBuffer host_;

@@ -95,11 +95,15 @@ void CudaTables::add_pages(const SequenceCache& sequence, std::int32_t slot, con
   seq_slot.n_pages = n_pages;
 }
 
-// The slot's next sequence has dropped nothing.
+// The slot's next sequence has dropped nothing that the host knows of.
 void CudaTables::forget_drops(std::int32_t slot, const Stream& stream) {
+  if (!seq_slots_[static_cast<std::size_t>(slot)].heads.empty()) reset_masks(slot, stream);
+}
+
+void CudaTables::reset_masks(std::int32_t slot, const Stream& stream) {
   SeqSlot& seq_slot = seq_slots_[static_cast<std::size_t>(slot)];
-  if (seq_slot.heads.empty()) return;
   seq_slot.heads.clear();
+  seq_slot.device_drops = false;
   const auto stride = static_cast<std::size_t>(tables_.sequence_stride) * sizeof(std::int32_t);
   set_bytes(masks_.data() + static_cast<std::size_t>(slot) * stride, 0xff, stride, stream);
   const auto heads = static_cast<std::size_t>(ragged_.shift_stride) * sizeof(std::int32_t);
@@ -164,6 +168,12 @@ void CudaTables::add_masks(const SequenceCache& sequence, std::int32_t layer, st
   there.masks = masks_now_;
 }
 
+void CudaTables::learn_masks(std::int32_t slot, std::int64_t head, std::span<const std::uint32_t> masks) {
+  std::vector<HeadPages>& heads = seq_slots_[static_cast<std::size_t>(slot)].heads;
+  heads.resize(static_cast<std::size_t>(shape_.blocks_per_page()));
+  heads[static_cast<std::size_t>(head)].masks.assign(masks.begin(), masks.end());
+}
+
 void CudaTables::assign_slots(std::span<const SequenceCache* const> sequences, const Stream& stream,
                               std::span<std::int32_t> slots) {
   MNEME_CHECK(sequences.size() <= seq_slots_.size(), "{} sequences, tables for {}", sequences.size(),
@@ -181,6 +191,7 @@ void CudaTables::assign_slots(std::span<const SequenceCache* const> sequences, c
       SeqSlot& seq_slot = seq_slots_[static_cast<std::size_t>(slots[i])];
       seq_slot.last_used = steps_;
       seq_slot.last = sequences[i];
+      if (seq_slot.device_drops) reset_masks(slots[i], stream);
       if (!ragged) {
         seq_slot.revision = sequences[i]->revision();
         seq_slot.n_pages = 0;

@@ -20,6 +20,20 @@ class CudaTables {
   // Errors  kResource: no memory for the masks of stored tokens, at the first sequence that dropped some.
   void assign_slots(std::span<const SequenceCache* const> sequences, const Stream& stream,
                     std::span<std::int32_t> slots);
+  // Drops on the device: allocates the masks, before the step whose sequences may drop is assigned its slots.
+  // Errors  kResource.
+  void take_masks(const Stream& stream);
+  // The masks of a step's sequences that the device may clear bits of, from now on without the host's knowledge.
+  std::uint32_t* masks() const { return masks_.as<std::uint32_t>(); }
+  void expect_drops(std::int32_t slot) { seq_slots_[static_cast<std::size_t>(slot)].device_drops = true; }
+  // Whether a slot has the tables of the sequence that had this revision.
+  bool holds(std::int32_t slot, std::uint64_t revision) const {
+    return seq_slots_[static_cast<std::size_t>(slot)].revision == revision;
+  }
+  // What the device has made of the masks of a head, [layer * KV heads + head]; then of all of them.
+  void learn_masks(std::int32_t slot, std::int64_t head, std::span<const std::uint32_t> masks);
+  void learned(std::int32_t slot) { seq_slots_[static_cast<std::size_t>(slot)].device_drops = false; }
+
   // For steps without dropped tokens; for all others.
   const KvTables& tables() const { return tables_; }
   const KvTables& ragged_tables() const { return ragged_; }
@@ -38,12 +52,13 @@ class CudaTables {
     std::int64_t last_used = 0;
     const SequenceCache* last = nullptr;  // the last sequence here: dropping changes the revision
     std::vector<HeadPages> heads;         // [layer * KV heads + head], where tokens were dropped; else empty
+    bool device_drops = false;            // `heads` may have masks that are not the device's any more
   };
   std::int32_t find(const SequenceCache& sequence) const;
   std::int32_t free_seq_slot(const SequenceCache& sequence) const;
   void add_pages(const SequenceCache& sequence, std::int32_t slot, const Stream& stream);
   void forget_drops(std::int32_t slot, const Stream& stream);
-  void take_masks(const Stream& stream);
+  void reset_masks(std::int32_t slot, const Stream& stream);
   void add_ragged(const SequenceCache& sequence, std::int32_t slot, const Stream& stream);
   void add_masks(const SequenceCache& sequence, std::int32_t layer, std::int32_t head, std::int64_t at,
                  HeadPages& there);

@@ -162,7 +162,8 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1) mass_kernel(Arg
   int length = p.a.lengths[sequence];
   if (length <= 0 || slot < 0) return;
   length -= shift_of(p.tables, p.layer, slot, kv_head);
-  const std::int64_t entry = table_at(p.tables, p.layer, slot, kv_head);
+  const std::int64_t entry = table_at(p.tables, p.layer, slot, kv_head),
+                     mass_at = (p.a.mass_rows == nullptr ? sequence : p.a.mass_rows[sequence]) * p.a.sequence_stride;
   const int n_rows = p.a.n_rows, first_row_slot = length - n_rows, row_tiles = (n_rows + kTileRows - 1) / kTileRows;
   const std::int64_t row_stride = static_cast<std::int64_t>(p.a.n_heads) * kDim;
   const auto* q = static_cast<const __nv_bfloat16*>(p.a.q) + sequence * n_rows * row_stride +
@@ -207,7 +208,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1) mass_kernel(Arg
     const auto write_mass = [&](int head) {
       if constexpr (kKind == Kind::kMass) {
         const std::int64_t row = p.a.by == MassBy::kGroup ? kv_head : kv_head * p.group + head;
-        float* out = p.a.mass + sequence * p.a.sequence_stride + row * p.a.mass_stride;
+        float* out = p.a.mass + mass_at + row * p.a.mass_stride;
 #pragma unroll
         for (int j = 0; j < kTokenTiles; ++j)
 #pragma unroll
@@ -256,7 +257,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1) mass_kernel(Arg
           }
         }
       if (one_row && (kKind == Kind::kLse ? p.a.scores != nullptr : p.a.by == MassBy::kQueryHead)) {
-        float* out = (kKind == Kind::kLse ? p.a.scores : p.a.mass + sequence * p.a.sequence_stride) +
+        float* out = (kKind == Kind::kLse ? p.a.scores : p.a.mass + mass_at) +
                      static_cast<std::int64_t>(kv_head) * p.group * p.a.mass_stride;
 #pragma unroll
         for (int j = 0; j < kTokenTiles; ++j)

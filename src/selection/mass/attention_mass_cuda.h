@@ -22,12 +22,14 @@ namespace mneme {
 //   lse      [n, n_rows, heads] f32
 //   mass     [n, KV heads (kGroup) or heads, mass_stride] f32 out, by index in the head's table, 0 where no token is
 //            stored; entries beyond mass_stride are not written. Row stride of sequences: sequence_stride
+//   mass_rows  [n] i32: the sequence's row of `mass`; null: its own number
 struct AttentionMassCuda {
   const void* q = nullptr;
   const std::int32_t* slots = nullptr;
   const std::int32_t* lengths = nullptr;
   float* lse = nullptr;
   float* mass = nullptr;
+  const std::int32_t* mass_rows = nullptr;
   std::int64_t mass_stride = 0, sequence_stride = 0;
   std::int32_t n = 0, n_rows = 0, n_heads = 0;
   std::int32_t max_tokens = 0;  // longest sequence: determines the number of thread blocks
