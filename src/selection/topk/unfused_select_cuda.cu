@@ -206,14 +206,15 @@ __device__ std::uint32_t fixed_key(const Item& item, const float* lse) {
 #pragma unroll
   for (int g = 0; g < kMaxGroup; ++g)
     if (g < item.n_scored)
-      v[g] = pooled_value(item.terms[g].fixed, pools_logs(item.rules.pool), item.rules.alpha, lse[g]);
+      v[g] = pooled_value(item.terms[g].fixed_log() / item.rules.alpha, pools_logs(item.rules.pool), item.rules.alpha,
+                          lse[g]);
   return pool_unit(item.rules.pool, item.n_scored, v);
 }
 
 // A head's log-sum-exp over its units, with that of sinks and window.
 __device__ __forceinline__ float with_fixed(const Item& item, int g, float lse) {
   float sum = lse == -INFINITY ? 0.0f : 1.0f;
-  add_sum(lse, sum, item.rules.alpha * item.terms[g].fixed, 1.0f);
+  add_sum(lse, sum, item.terms[g].fixed_log(), 1.0f);
   return lse + logf(sum);
 }
 

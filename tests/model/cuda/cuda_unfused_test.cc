@@ -89,7 +89,7 @@ TEST_F(CudaUnfusedTest, SelectsAsTheCpu) {
                            Form{"mneme", "eps=0.05"},
                            Form{"mneme", "unit=page:16,index=centroids:4,eps=0.05"},
                            Form{"freekv", "index=moments,tau=0.7"},
-                           Form{"quest", "unit=page:32,index=sketch:12,domain=attention"},
+                           Form{"quest", "unit=page:32,index=sketch:12,pool=meanS,domain=attention"},
                            Form{"fier", "index=sketch:12"},
                            Form{"quest", "pool=none"},
                            Form{"fier", "pool=none"},
