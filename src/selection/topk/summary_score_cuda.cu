@@ -51,27 +51,30 @@ __device__ void spread_terms(const UnfusedArgs& p, const Item& item, const float
   __shared__ float of_warps[kWarps][kMaxSlotGroup];
   const int d = p.s.head_dim, tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
   const Part rows(d);
-  const int columns = min(d, kThreads), groups = kThreads / columns, own = tid / columns;
-  for (int g = 0; g < item.n_scored; ++g) {
-    const float* query = q + g * d;
-    float spread = 0;
-    for (int c = tid % columns; c < d && own < groups; c += columns) {
-      float sum = 0;
+  const int columns = min(d, kThreads), groups = kThreads / columns, own = tid / columns, c = tid % columns;
+  float sum[kMaxSlotGroup] = {};
+  if (own < groups) {
 #pragma unroll 4
-      for (int i = rows.first + own; i < rows.stop; i += groups)
-        sum = fmaf(__ldg(f.covariance + i * d + c), query[i], sum);
-      spread = fmaf(sum, query[c], spread);
+    for (int i = rows.first + own; i < rows.stop; i += groups) {
+      const float covariance = __ldg(f.covariance + i * d + c);
+#pragma unroll
+      for (int g = 0; g < kMaxSlotGroup; ++g)
+        if (g < item.n_scored) sum[g] = fmaf(covariance, q[g * d + i], sum[g]);
     }
-    spread = warp_sum(spread);
+  }
+#pragma unroll
+  for (int g = 0; g < kMaxSlotGroup; ++g) {
+    if (g >= item.n_scored) continue;
+    const float spread = warp_sum(own < groups ? sum[g] * q[g * d + c] : 0.0f);
     if (lane == 0) of_warps[warp][g] = spread;
   }
   __syncthreads();
   if (tid >= item.n_scored) return;
-  float sum = 0, base = 0;
+  float spread = 0, base = 0;
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) sum += of_warps[w][tid];
-  for (int c = rows.first; c < rows.stop; ++c) base = fmaf(q[tid * d + c], f.mean[c], base);
-  item.terms[tid].spread[blockIdx.y] = sum, item.terms[tid].base[blockIdx.y] = base;
+  for (int w = 0; w < kWarps; ++w) spread += of_warps[w][tid];
+  for (int i = rows.first; i < rows.stop; ++i) base = fmaf(q[tid * d + i], f.mean[i], base);
+  item.terms[tid].spread[blockIdx.y] = spread, item.terms[tid].base[blockIdx.y] = base;
 }
 
 __device__ void basis_terms(const UnfusedArgs& p, const Item& item, const float* q, const Frame& f) {
@@ -109,34 +112,43 @@ __device__ void fixed_terms(const UnfusedArgs& p, const Item& item, const float*
   // The region of the next step may begin its window at a token that is yet to come.
   const int sink = item.rules.sink, window = page_region(item.rules, item.length).window * p.s.unit_tokens;
   const Part tokens(sink + max(0, stored - window));
-  for (int g = 0; g < item.n_scored; ++g) {
-    float max = -INFINITY, sum = 0;
-    for (int first = tokens.first; first < tokens.stop; first += kAtOnce) {
-      const int i = first + static_cast<int>(threadIdx.x) / kLanes, position = i < sink ? i : window + i - sink;
-      float dot = 0;
-      if (i < tokens.stop) {
-        const T* key = fixed_key<T>(p, item, position, stored);
-        for (int c = own * kEach; c < d; c += kLanes * kEach) {
-          const uint4 words = __ldcg(reinterpret_cast<const uint4*>(key + c));
-          const T* values = reinterpret_cast<const T*>(&words);
+  float max[kMaxSlotGroup], sum[kMaxSlotGroup];
 #pragma unroll
-          for (int j = 0; j < kEach; ++j) dot = fmaf(q[g * d + c + j], widen(values[j]), dot);
-        }
-      }
-      dot = item.rules.alpha * warp_sum<kLanes>(dot);
-      if (i < tokens.stop) add_sum(max, sum, dot, 1.0f);
+  for (int g = 0; g < kMaxSlotGroup; ++g) max[g] = -INFINITY, sum[g] = 0;
+  for (int first = tokens.first; first < tokens.stop; first += kAtOnce) {
+    const int i = first + static_cast<int>(threadIdx.x) / kLanes, position = i < sink ? i : window + i - sink;
+    float dot[kMaxSlotGroup] = {};
+    const T* key = i < tokens.stop ? fixed_key<T>(p, item, position, stored) : nullptr;
+    for (int c = own * kEach; c < d && key != nullptr; c += kLanes * kEach) {
+      const uint4 words = __ldcg(reinterpret_cast<const uint4*>(key + c));
+      const T* values = reinterpret_cast<const T*>(&words);
+#pragma unroll
+      for (int g = 0; g < kMaxSlotGroup; ++g)
+#pragma unroll
+        for (int j = 0; j < kEach; ++j)
+          if (g < item.n_scored) dot[g] = fmaf(q[g * d + c + j], widen(values[j]), dot[g]);
     }
 #pragma unroll
+    for (int g = 0; g < kMaxSlotGroup; ++g) {
+      if (g >= item.n_scored) continue;
+      const float log = item.rules.alpha * warp_sum<kLanes>(dot[g]);
+      if (key != nullptr) add_sum(max[g], sum[g], log, 1.0f);
+    }
+  }
+#pragma unroll
+  for (int g = 0; g < kMaxSlotGroup; ++g) {
+    if (g >= item.n_scored) continue;
+#pragma unroll
     for (int i = kLanes; i < kWarp; i *= 2)
-      add_sum(max, sum, __shfl_xor_sync(~0u, max, i), __shfl_xor_sync(~0u, sum, i));
-    if (lane == 0) of_warps[warp][g] = {max, sum};
+      add_sum(max[g], sum[g], __shfl_xor_sync(~0u, max[g], i), __shfl_xor_sync(~0u, sum[g], i));
+    if (lane == 0) of_warps[warp][g] = {max[g], sum[g]};
   }
   __syncthreads();
   if (threadIdx.x >= item.n_scored) return;
-  float max = -INFINITY, sum = 0;
+  float most = -INFINITY, total = 0;
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) add_sum(max, sum, of_warps[w][threadIdx.x].x, of_warps[w][threadIdx.x].y);
-  item.terms[threadIdx.x].fixed[blockIdx.y] = {max, sum};
+  for (int w = 0; w < kWarps; ++w) add_sum(most, total, of_warps[w][threadIdx.x].x, of_warps[w][threadIdx.x].y);
+  item.terms[threadIdx.x].fixed[blockIdx.y] = {most, total};
 }
 
 template <typename T>
@@ -162,7 +174,9 @@ __device__ __forceinline__ float spread_limit_of(float n) {
   return n <= 1.0f ? 0.0f : sqrtf(2.0f * logf(n));
 }
 __device__ __forceinline__ float gain_of(float variance, float c) {
-  return variance <= c * c ? 0.5f * variance : c * sqrtf(variance) - 0.5f * c * c;
+  float root;
+  asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(variance));
+  return variance <= c * c ? 0.5f * variance : c * root - 0.5f * c * c;
 }
 __device__ __forceinline__ float variance_of(int code) {
   return code == 0 ? 0.0f : exp2f((static_cast<float>(code) - 128.0f) / 6.0f);
@@ -170,12 +184,16 @@ __device__ __forceinline__ float variance_of(int code) {
 
 // ---- centroids
 
-// Values `shift` / 4 and the next one of a word of nibbles, as two bf16: 128 + n is 0x4300 | n.
-__device__ __forceinline__ std::uint32_t nibbles_at(std::uint32_t word, int shift) {
-  const std::uint32_t v = word >> shift, biased = (v & 0xfu) | (v & 0xf0u) << 12 | 0x43004300u;
+// Values i and i + 4 of a word of nibbles, as two bf16: 128 + n is 0x4300 | n.
+__device__ __forceinline__ std::uint32_t nibbles_at(std::uint32_t word, int i) {
+  const std::uint32_t biased = (word >> (4 * i) & 0x000f000fu) | 0x43004300u;
   const __nv_bfloat162 x = __hsub2(reinterpret_cast<const __nv_bfloat162&>(biased),
                                    __nv_bfloat162{__ushort_as_bfloat16(0x4308), __ushort_as_bfloat16(0x4308)});
   return reinterpret_cast<const std::uint32_t&>(x);
+}
+// Where channel c of a query is in shared memory: words as nibbles_at() has them, 0 4 1 5 2 6 3 7.
+__device__ __forceinline__ int place_of(int c) {
+  return c / 8 * 8 + c % 4 * 2 + c % 8 / 4;
 }
 
 // Shared memory of a thread block that scores centroids by kTiles * 8 query heads.
@@ -210,8 +228,8 @@ __device__ void load_split_queries(const UnfusedArgs& p, const Item& item, const
     const int g = i / d, c = i % d;
     const float x = g < item.n_scored ? q[i] * deviation[c] : 0.0f;
     const __nv_bfloat16 high = narrow<__nv_bfloat16>(x);
-    s.high[g * stride + c] = high;
-    s.low[g * stride + c] = narrow<__nv_bfloat16>(x - widen(high));
+    s.high[g * stride + place_of(c)] = high;
+    s.low[g * stride + place_of(c)] = narrow<__nv_bfloat16>(x - widen(high));
   }
   for (int i = threadIdx.x; i < kCodes; i += kThreads) s.variances[i] = variance_of(i);
   __syncthreads();
@@ -254,9 +272,9 @@ __device__ __forceinline__ void multiply(const CentroidRow<kWords> (&rows)[2], c
   for (int i = 0; i < kWords; ++i)
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
-      const int at = 16 * step, channel = 8 * (4 * i + t) + 4 * step;
+      const int at = 2 * step, channel = 8 * (4 * i + t) + 4 * step;
       const std::uint32_t a[4] = {nibbles_at(rows[0].words[i], at), nibbles_at(rows[1].words[i], at),
-                                  nibbles_at(rows[0].words[i], at + 8), nibbles_at(rows[1].words[i], at + 8)};
+                                  nibbles_at(rows[0].words[i], at + 1), nibbles_at(rows[1].words[i], at + 1)};
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
         uint2 q[2] = {{0, 0}, {0, 0}};
@@ -274,7 +292,7 @@ __device__ __forceinline__ void multiply(const CentroidRow<kWords> (&rows)[2], c
     for (int i = 0; i < 4; ++i) dots[tile][i] += low[tile][i];
 }
 
-// Terms of a lane's query heads, columns 2 t and 2 t + 1 of each tile.
+// Terms of a lane's query heads, columns 2 t and 2 t + 1 of each tile: alpha q . mean, and alpha^2 q^T C q.
 template <int kTiles>
 struct ColumnTerms {
   float base[kTiles][2], spread[kTiles][2];
@@ -286,7 +304,8 @@ struct ColumnTerms {
       for (int i = 0; i < 2; ++i) {
         const int head = tile * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i;
         const HeadTerms& terms = item.terms[min(head, item.n_scored - 1)];
-        base[tile][i] = terms.sum(terms.base), spread[tile][i] = fmaxf(0.0f, squared * terms.sum(terms.spread));
+        base[tile][i] = item.rules.alpha * terms.sum(terms.base);
+        spread[tile][i] = fmaxf(0.0f, squared * terms.sum(terms.spread));
       }
   }
 };
@@ -297,6 +316,7 @@ template <int kTiles>
 __device__ __forceinline__ void sum_in_registers(const UnfusedArgs& p, const Item& item, int first,
                                                  const float (&logs)[kTiles][4]) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, k = p.s.entries.rank;
+  const float inverse = 1.0f / item.rules.alpha;
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
@@ -307,7 +327,7 @@ __device__ __forceinline__ void sum_in_registers(const UnfusedArgs& p, const Ite
       for (int d = 4; d < 4 * k; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
       const int page = first + (g + i / 2 * 8) / k, head = tile * 8 + 2 * t + i % 2;
       if (g % k == 0 && page < item.n && head < item.n_scored)
-        item.scores[head * p.width + page] = (max + __logf(sum)) / item.rules.alpha;
+        item.scores[head * p.width + page] = (max + __logf(sum)) * inverse;
     }
 }
 
@@ -358,15 +378,16 @@ __global__ void __launch_bounds__(kThreads) centroid_kernel(UnfusedArgs p) {
     float dots[kTiles][4] = {}, logs[kTiles][4];
     multiply<kTiles, kWords>(rows, s, d, dots);
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile)
+    for (int row = 0; row < 2; ++row) {
+      const float scale = item.rules.alpha * rows[row].scale, variance = s.variances[rows[row].code],
+                  log_n = rows[row].n == 0 ? -INFINITY : __logf(static_cast<float>(rows[row].n));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const CentroidRow<kWords>& row = rows[i / 2];
-        const float log = item.rules.alpha * fmaf(row.scale, dots[tile][i], terms.base[tile][i % 2]) +
-                          gain_of(terms.spread[tile][i % 2] * s.variances[row.code], limit) +
-                          __logf(static_cast<float>(row.n));
-        logs[tile][i] = row.n == 0 ? -INFINITY : log;
-      }
+      for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          logs[tile][2 * row + i] = fmaf(scale, dots[tile][2 * row + i], terms.base[tile][i]) +
+                                    gain_of(terms.spread[tile][i] * variance, limit) + log_n;
+    }
     8 % k == 0 ? sum_in_registers(p, item, first, logs) : sum_in_shared(p, item, s, first, logs);
   }
 }
