@@ -3,7 +3,6 @@
 #pragma once
 
 #include "src/cuda/bulk_copy.cuh"
-#include "src/cuda/cluster.cuh"
 #include "src/offload/kv_slots_cuda.cuh"
 
 namespace mneme::cuda::recall {
@@ -18,8 +17,6 @@ struct RecallOf {
   static constexpr SelectWhen kWhen = kFor;
   static constexpr bool kPages = kTokens != 1, kNow = kFor == SelectWhen::kNow;
   static constexpr int kUnitTokens = kTokens, kThreads = kNow && !kPages ? kMaxRecallThreads : kRecallThreads;
-  // Most thread blocks of a cluster that copies one item's tokens; its first block does everything else.
-  static constexpr int kBlocks = kNow && !kPages ? 4 : 1;
   static constexpr bool kFetchesFour = kFour;  // some rows fetch aligned groups of four
   static constexpr bool kKeeps = kKeeping;     // some rows keep selections
   // Pieces of pages in flight. A recall for this step runs concurrently with attention, whose thread blocks take
@@ -35,7 +32,6 @@ struct RecallArgs {
   KvTables pages;
   SlotRows rows;
   int layer, slot_layer;
-  int blocks = 1;  // of a cluster
 };
 
 struct Missing {

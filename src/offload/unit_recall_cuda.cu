@@ -39,21 +39,6 @@ __device__ __forceinline__ void delay_copies(const RecallArgs& p, const Item& it
   spend(injected % (static_cast<std::uint64_t>(p.s.delay_us) * 1000));
 }
 
-// Copies the tokens that the cluster's first block resolved.
-template <typename K>
-__device__ __forceinline__ void share_tokens(const RecallArgs& p, const Item& item, const Lists& lists, int rank,
-                                             std::byte* base) {
-  const int* count = K::kFetchesFour && item.together ? &lists.counters->n_fetched : &lists.counters->n_missing;
-  const int bytes = static_cast<int>(token_bytes(p.s)), n = static_cast<int>(get(address_in(count, 0)));
-  constexpr int kWarps = K::kThreads / kWarp;
-  const std::uint32_t missing = address_in(lists.missing, 0);
-  static_assert(sizeof(Missing) == 8);
-  copy_tokens(
-      n, bytes, rank * kWarps + static_cast<int>(threadIdx.x) / kWarp, p.blocks * kWarps,
-      [&](int i) { return p.pages.base + std::int64_t{static_cast<std::int32_t>(get(missing + 8 * i))} * bytes; },
-      [&](int i) { return base + (get(missing + 8 * i + 4) >> 16) * bytes; });
-}
-
 // Fetches tokens out of the pages, one by one.
 template <typename K>
 __device__ __forceinline__ void fetch_tokens(const RecallArgs& p, const RowOfSlots& r, const Item& item,
@@ -110,21 +95,16 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
   }
 #endif
   // Attention that starts with the hits must not start before queries and selection are written.
-  constexpr bool kShared = K::kBlocks > 1;
-  if constexpr (kShared) cluster_begin();
   const bool signals = signals_arrivals<K>(p);
   if (!signals) launch_dependents();
   if constexpr (K::kNow && K::kPages) prefetch_tables<K>(p);
   grid_dependency_wait();
-  if constexpr (kShared) cluster_begun();
   if (signals) launch_dependents();
-  const int items = p.rows.n * p.s.n_kv_heads, blocks = kShared ? p.blocks : 1;
-  const int rank = kShared ? static_cast<int>(blockIdx.x) % blocks : 0;  // only the first block writes tables
-  for (int i = static_cast<int>(blockIdx.x) / blocks; i < items; i += static_cast<int>(gridDim.x) / blocks) {
+  const int items = p.rows.n * p.s.n_kv_heads;
+  for (int i = blockIdx.x; i < items; i += gridDim.x) {
     const int row = i / p.s.n_kv_heads, kv_head = i % p.s.n_kv_heads;
     const RowOfSlots r = recall_row<K>(p, row);
-    const bool kept = keeps<K>(r), first_thread = rank == 0 && threadIdx.x == 0,
-               first_head = kv_head == 0 && first_thread;
+    const bool kept = keeps<K>(r), first_head = kv_head == 0 && threadIdx.x == 0;
     const auto all_there = [&] {
       if (!signals || threadIdx.x > 0 || r.seq_slot < 0) return;
       signal(p, row, r.seq_slot, kv_head, p.s.listed_for);
@@ -136,13 +116,13 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
       continue;
     }
     const Needs needs = needs_of<K>(p, r, kv_head);
-    if (first_thread) count_gate<K>(p, r, needs);
+    if (threadIdx.x == 0) count_gate<K>(p, r, needs);
     Item item;
     if (kept && !needs.own) {
       item.from = 0;
       set_region<K>(p, r, kv_head, item);
-      if (rank == 0) list_again<K>(p, item);
-      if (first_thread) count_selected(p, r.seq_slot, item.attended);
+      list_again<K>(p, item);
+      if (threadIdx.x == 0) count_selected(p, r.seq_slot, item.attended);
       if (first_head) remember(p, r.seq_slot, -1);
       __syncthreads();
       all_there();
@@ -154,15 +134,8 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
     }
     if (kept && first_head) remember(p, r.seq_slot, item.n);
     __syncthreads();
-    if (rank == 0) resolve<K>(p, item, lists);
+    resolve<K>(p, item, lists);
     std::byte* const base = p.s.slots + (item.index * p.s.n_slots + item.fixed) * unit_bytes_of<K>(p);
-    if constexpr (kShared) {
-      cluster_sync();
-      share_tokens<K>(p, item, lists, rank, base);
-      if (rank == 0) commit_slots<K>(p, item, lists, static_cast<int>(threadIdx.x), K::kThreads);
-      cluster_sync();  // the first block's lists have been read
-      continue;
-    }
     if constexpr (!K::kPages) {
       fetch_tokens<K>(p, r, item, lists, base);
       commit_slots<K>(p, item, lists, static_cast<int>(threadIdx.x), K::kThreads);
@@ -259,14 +232,9 @@ void launch_recall(const RecallArgs& args, int max_blocks, const CudaContext& co
   const std::size_t shared = std::size_t{K::kRingBytes} + Lists::bytes(args.s);
   static std::size_t allowed = kDefaultSharedBytes;
   allow_shared(recall_kernel<K>, shared, allowed, "recall's shared memory");
-  RecallArgs a = args;
-  if constexpr (K::kBlocks > 1) {
-    static const int blocks = most_cluster(recall_kernel<K>, K::kThreads, K::kBlocks);
-    a.blocks = blocks;
-  }
-  launch_clusters(context, "recall_units", recall_kernel<K>,
-                  dim3(static_cast<unsigned>(a.blocks * std::min(max_blocks, args.rows.n * args.s.n_kv_heads))),
-                  dim3(static_cast<unsigned>(K::kThreads)), static_cast<unsigned>(a.blocks), shared, a);
+  launch(context, "recall_units", recall_kernel<K>,
+         dim3(static_cast<unsigned>(std::min(max_blocks, args.rows.n * args.s.n_kv_heads))),
+         dim3(static_cast<unsigned>(K::kThreads)), shared, args);
 }
 
 // Kept selections are never fetched for the next step.
