@@ -1,5 +1,5 @@
-// Index interface: what is stored per unit, and how queries are scored against it. One class per index; a call handles
-// one (layer, KV head).
+// Index interface: what is stored per unit, and how queries are scored against it. A call handles one (layer,
+// KV head).
 //
 // Where units are lists, entry u belongs to unit u, whatever entry_tokens() is. Index objects are stateless: entries
 // are in an EntryStore that the sequence owns, keys in its cache.
@@ -64,6 +64,15 @@ class UnitIndex {
   // Bytes of index (or keys) read to score n units.
   virtual std::size_t bytes_read(std::int32_t n_units, const AttentionShape& shape) const = 0;
 };
+
+// What an index of one entry a unit is made of: bytes of an entry, and its kernels. `entries` are contiguous.
+struct EntryForm {
+  std::size_t (*bytes)(const AttentionShape& shape);
+  void (*build)(std::span<const KvRun> runs, const AttentionShape& shape, std::byte* entry);
+  void (*score)(const float* q, const AttentionShape& shape, const std::byte* entries, std::int64_t n, float* scores,
+                std::int64_t score_stride);
+};
+std::unique_ptr<UnitIndex> make_entry_index(const EntryForm& form, std::int32_t unit_tokens);
 
 // Boxes over units of `unit_tokens`.
 std::unique_ptr<UnitIndex> make_box_index(BoxKind kind, std::int32_t unit_tokens);
