@@ -188,9 +188,12 @@ class RandomIndex final : public UnitIndex {
 std::unique_ptr<UnitIndex> make_entry_index(const EntryForm& form, std::int32_t unit_tokens) {
   return std::make_unique<EntryPerUnit>(form, unit_tokens);
 }
-std::unique_ptr<UnitIndex> make_box_index(BoxKind kind, std::int32_t unit_tokens) {
-  const auto build = kind == BoxKind::kMinMax ? &build_box<BoxKind::kMinMax> : &build_box<BoxKind::kCuboidMean>;
+std::unique_ptr<UnitIndex> make_box_index(BuildEntry build, std::int32_t unit_tokens) {
   return make_entry_index({&box_bytes, build, &box_score_cpu}, unit_tokens);
+}
+std::unique_ptr<UnitIndex> make_box_index(BoxKind kind, std::int32_t unit_tokens) {
+  return make_box_index(kind == BoxKind::kMinMax ? &build_box<BoxKind::kMinMax> : &build_box<BoxKind::kCuboidMean>,
+                        unit_tokens);
 }
 std::unique_ptr<UnitIndex> make_centroid_index(std::int32_t unit_tokens) {
   return make_entry_index({&centroid_bytes, &centroid_build_cpu, &centroid_score_cpu}, unit_tokens);

@@ -66,16 +66,18 @@ class UnitIndex {
 };
 
 // What an index of one entry a unit is made of: bytes of an entry, and its kernels. `entries` are contiguous.
+using BuildEntry = void (*)(std::span<const KvRun> runs, const AttentionShape& shape, std::byte* entry);
 struct EntryForm {
   std::size_t (*bytes)(const AttentionShape& shape);
-  void (*build)(std::span<const KvRun> runs, const AttentionShape& shape, std::byte* entry);
+  BuildEntry build;
   void (*score)(const float* q, const AttentionShape& shape, const std::byte* entries, std::int64_t n, float* scores,
                 std::int64_t score_stride);
 };
 std::unique_ptr<UnitIndex> make_entry_index(const EntryForm& form, std::int32_t unit_tokens);
 
-// Boxes over units of `unit_tokens`.
+// Boxes over units of `unit_tokens`, of a kind or as `build` makes them.
 std::unique_ptr<UnitIndex> make_box_index(BoxKind kind, std::int32_t unit_tokens);
+std::unique_ptr<UnitIndex> make_box_index(BuildEntry build, std::int32_t unit_tokens);
 // 1-bit keys in groups of bits.group tokens; a unit of several tokens scores as bits.page_score says. Tokens behind the
 // complete groups have exact scores.
 std::unique_ptr<UnitIndex> make_one_bit_index(const OneBit& bits, std::int32_t unit_tokens);
