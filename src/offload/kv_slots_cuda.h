@@ -75,6 +75,7 @@ struct SlotRules {
   std::int32_t probes_below = 0;                    // nonzero: units are scored with the query of the layer below
   float alpha = 1, tau = 1;
   float eps = 1;                     // mass gates: flagged above this
+  std::int32_t page_lse = 0;         // nonzero: units of 1-bit keys score PageScore::kLogSumExp
   std::int32_t by_size = 0;          // nonzero: a unit of n tokens scores log(n) / alpha more (Centroid::by_size)
   std::int32_t whole_attention = 0;  // nonzero: scores are of a softmax over sinks and window too (Domain::kAttention)
   // Benchmarks inject selections and gate outcomes at these rates; below 0: off.

@@ -101,6 +101,8 @@ SlotRules CudaRetrieval::rules_of(const Plan& plan, std::int32_t budget, bool un
   if (plan.gate) r.gate = gate_of(plan.gate->pool), r.tau = plan.gate->tau;
   if (plan.mass_gate)
     r.gate = plan.mass_gate->of_attended ? SlotGate::kAttendedMass : SlotGate::kMass, r.eps = plan.mass_gate->eps;
+  const auto* bits = std::get_if<OneBit>(&plan.recipe.decode->index);
+  r.page_lse = bits != nullptr && bits->page_score == PageScore::kLogSumExp ? 1 : 0;
   r.by_size = plan.by_size ? 1 : 0;
   r.whole_attention = plan.domain == Domain::kAttention ? 1 : 0;
   r.max_reuse = plan.max_reuse;

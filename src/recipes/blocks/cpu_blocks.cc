@@ -9,10 +9,8 @@ const char* cpu_block_of(const DecodeStage& d) {
   if (d.select != SelectScope::kKvHead) return "select=layer";
   if (d.hold > 0) return "hold=UNITS";
   if (std::holds_alternative<TopP>(d.cutoff)) return "cutoff=top_p:P";
-  if (const auto* bits = std::get_if<OneBit>(&d.index)) {
-    if (bits->score_open_group) return "open_group=score";
-    if (bits->page_score != PageScore::kMean) return "page_score=lse";
-  }
+  const auto* bits = std::get_if<OneBit>(&d.index);
+  if (bits != nullptr && bits->score_open_group) return "open_group=score";
   const auto* representative = std::get_if<Representative>(&d.index);
   if (representative != nullptr && representative->similarity != Similarity::kCosine) return "similarity=dot";
   return nullptr;
@@ -24,8 +22,6 @@ const char* cpu_block(const Plan& plan) {
   const Recipe& r = plan.recipe;
   if (r.full_heads) return "full_heads=FILE";
   if (r.prefill_window && r.prefill_window->question_in_answers) return "question_in=all";
-  if (r.prefill_end && !std::holds_alternative<EvenShare>(r.prefill_end->share))
-    return "share=pyramid:BETA or heads:FLOOR";
   return r.decode ? cpu_block_of(*r.decode) : nullptr;
 }
 

@@ -150,7 +150,7 @@ __device__ void score_entry(const Args& p, const Item& item, const float* q, int
   const int n_tokens = tokens_of_unit(item), d = p.s.head_dim, lane = threadIdx.x % kWarp;
   if (e.kind == EntryKind::kOneBitMinMax || e.kind == EntryKind::kOneBitMeanAbs) {
     const int first = (item.first + u) * n_tokens;
-    score_tokens(p, item, q, u, n_tokens, true, [&](int t) {
+    score_tokens(p, item, q, u, n_tokens, item.rules.page_lse == 0, [&](int t) {
       const int token = first + t;
       return one_bit_key(entries + static_cast<std::int64_t>(token / e.tokens) * e.bytes, e.tokens, token % e.tokens,
                          d);

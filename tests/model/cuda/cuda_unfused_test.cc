@@ -95,7 +95,8 @@ TEST_F(CudaUnfusedTest, SelectsAsTheCpu) {
                            Form{"fier", "pool=none"},
                            Form{"freekv", "unit=page:16,pool=none,tau=0.7"},
                            Form{"freekv", "index=keys,pool=none,gate=mass,eps=0.2"},
-                           Form{"oracle", "unit=page:32,pool=none"}})
+                           Form{"oracle", "unit=page:32,pool=none"},
+                           Form{"fier", "unit=page:32,page_score=lse"}})
     for (const KvStore store : {KvStore::kDevice, KvStore::kHost})
       for (const Model* m : {model.get(), alone.get()}) {
         const DType type = m == model.get() ? DType::kBF16 : DType::kF16;
