@@ -4,7 +4,7 @@
 //
 //   terms   where summaries or a softmax over the whole attention need them: what a query head brings to every unit
 //   score   one warp a unit: [query head, unit] f32 to scratch, over the whole device
-//   rank    one thread block a KV head: log-sum-exps, pool, top-k, missing mass, token ids
+//   rank    a cluster a KV head, or one thread block: log-sum-exps, pool, top-k, missing mass, token ids
 //
 // Numerics   random scores equal the CPU's, bit for bit. f32 sums of exact products (q as the model rotated it, bf16);
 //            a page's log-sum-exp and group_pool in f32.
