@@ -168,7 +168,8 @@ struct KvSlots {
   std::int32_t n_slots = 0;     // cache slots of one (layer, seq slot, KV head); 0: units are attended in their pages
   std::int32_t max_pages = 0;   // per sequence
   std::int32_t max_listed = 0;  // units that a step may attend
-  std::int32_t fetch = 1;       // largest SlotRules::fetch
+  std::int32_t select_tokens = 1;  // least SlotRules::select_tokens
+  std::int32_t fetch = 1;          // largest SlotRules::fetch
   bool f16 = false;
   bool whole_attention = false;  // some SlotRules::whole_attention
   // Device memory. Shapes are [layers][seq slots][KV heads] first unless stated otherwise.

@@ -112,7 +112,8 @@ void CudaForward::Impl::allocate() {
   for (const CudaLayerWeights& w : weights.layers())
     for (const DeviceMatrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down}) see(*matrix);
   see(weights.head());
-  const std::size_t scratch = decode_attention_scratch_bytes(capacity, static_cast<std::int32_t>(config.n_kv_heads),
+  // Every query head may attend a selection of its own (pool=none).
+  const std::size_t scratch = decode_attention_scratch_bytes(capacity, static_cast<std::int32_t>(config.n_heads),
                                                              static_cast<std::int32_t>(config.head_dim));
   struct Piece {
     void* to;

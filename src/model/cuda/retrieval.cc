@@ -86,6 +86,7 @@ CudaRetrieval::CudaRetrieval(const KvShape& shape, std::int32_t n_heads, Needs n
   view_.n_slots = in_pages_ ? 0 : needs_.n_slots;
   view_.fetch = needs_.fetch;
   view_.max_listed = needs_.max_listed;
+  view_.select_tokens = needs_.keys.select_tokens;
   view_.f16 = shape.dtype == DType::kF16;
   view_.delay_us = options.delay_us;
   expect_slots_cuda(view_);

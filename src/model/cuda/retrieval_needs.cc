@@ -154,6 +154,7 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, const Fit& fit, s
     const DecodeStage& d = *plan.recipe.decode;
     n.keys = {.by_token = attends_by_token(plan, fit.unfused), .entries = entry_kind(d), .entry_rank = entry_rank(d)};
     if (n.keys.entries != EntryKind::kNone) n.keys.entry_tokens = plan.index->entry_tokens();
+    n.keys.select_tokens = r.select_tokens;
   } else if (attends_by_token(plan, fit.unfused)) {
     if (n.selects) {
       const auto& bits = std::get<OneBit>(plan.recipe.decode->index);

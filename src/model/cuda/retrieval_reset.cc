@@ -54,7 +54,7 @@ void CudaRetrieval::build_index(std::int32_t seq_slot, std::int32_t number, std:
                     .n_tokens = stop,
                     .key_slot = key_slot,
                     .key_layer = key_layer},
-                   view_, keys, context);
+                   view_, of_heads(keys), context);
 }
 
 // Fits the frames first where `stop` tokens call for it, and then builds all entries again.

@@ -41,8 +41,8 @@ __device__ inline void compute_missing_mass(const KvSlots& s, const SlotRules& r
   for_keys(keys, at.n, [&](int, std::uint32_t key) { all += weights.of(key); });
   __syncthreads();
   for (int i = tid; i < n_speculative; i += kRankThreads) {
-    const int u = (i == tid ? own : speculative[i]) / at.each - at.first;
-    if (u >= 0 && u < at.n) attended += weights.of(keys[u]), keys[u] = kSpeculative;
+    const int id = i == tid ? own : speculative[i], u = id / at.each - at.first;
+    if (id % at.each == 0 && u >= 0 && u < at.n) attended += weights.of(keys[u]), keys[u] = kSpeculative;
   }
   bool any = false;
   __syncthreads();

@@ -1,6 +1,6 @@
 // Scores of summarised units (selection/summary) for the unfused selection. Two launches:
 //
-//   terms   one thread block a query head: what it brings to every unit (HeadTerms)
+//   terms   kTermParts thread blocks a KV head: what its query heads bring to every unit (HeadTerms)
 //   score   a warp takes 16 centroids at a time by tensor cores, or one entry of a sketch or of moments
 //
 // Which channels an mma takes at once is free as long as both operands agree: lane 4 g + t takes whole words of 8 values
@@ -32,17 +32,13 @@ __device__ Frame frame_of(const UnfusedArgs& p, const Item& item) {
 
 // ---- terms
 
-__device__ float block_sum(float v) {
-  __shared__ float of_warps[kWarps];
-  v = warp_sum(v);
-  __syncthreads();
-  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = v;
-  __syncthreads();
-  float sum = 0;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) sum += of_warps[w];
-  return sum;
-}
+// This part's share of 0 .. n - 1.
+struct Part {
+  int first, stop;
+  __device__ explicit Part(int n)
+      : first(static_cast<int>(blockIdx.y) * n / kTermParts),
+        stop((static_cast<int>(blockIdx.y) + 1) * n / kTermParts) {}
+};
 
 __device__ float warp_dot(const float* a, const float* b, int d) {
   float sum = 0;
@@ -50,25 +46,44 @@ __device__ float warp_dot(const float* a, const float* b, int d) {
   return warp_sum(sum);
 }
 
-__device__ void frame_terms(const UnfusedArgs& p, const Item& item, const float* q, HeadTerms& out) {
-  const int d = p.s.head_dim, tid = threadIdx.x, warp = tid / kWarp;
-  const Frame f = frame_of(p, item);
-  const int columns = min(d, kThreads), groups = kThreads / columns;
-  float spread = 0;
-  for (int c = tid % columns; c < d && tid < groups * columns; c += columns) {
-    float sum = 0;
-#pragma unroll 8
-    for (int i = tid / columns; i < d; i += groups) sum = fmaf(f.covariance[i * d + c], q[i], sum);
-    spread = fmaf(sum, q[c], spread);
+// q^T C q over the part's rows of C, for all queries at once.   q [n_scored][D]
+__device__ void spread_terms(const UnfusedArgs& p, const Item& item, const float* q, const Frame& f) {
+  __shared__ float of_warps[kWarps][kMaxSlotGroup];
+  const int d = p.s.head_dim, tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
+  const Part rows(d);
+  const int columns = min(d, kThreads), groups = kThreads / columns, own = tid / columns, c = tid % columns;
+  float sum[kMaxSlotGroup] = {};
+  if (own < groups) {
+#pragma unroll 4
+    for (int i = rows.first + own; i < rows.stop; i += groups) {
+      const float covariance = __ldg(f.covariance + i * d + c);
+#pragma unroll
+      for (int g = 0; g < kMaxSlotGroup; ++g)
+        if (g < item.n_scored) sum[g] = fmaf(covariance, q[g * d + i], sum[g]);
+    }
   }
-  spread = block_sum(spread);
-  if (warp == 0) {
-    const float base = warp_dot(q, f.mean, d);
-    if (tid == 0) out.base = base, out.spread = fmaxf(0.0f, spread * item.rules.alpha * item.rules.alpha);
+#pragma unroll
+  for (int g = 0; g < kMaxSlotGroup; ++g) {
+    if (g >= item.n_scored) continue;
+    const float spread = warp_sum(own < groups ? sum[g] * q[g * d + c] : 0.0f);
+    if (lane == 0) of_warps[warp][g] = spread;
   }
-  for (int i = warp; p.s.entries.kind == EntryKind::kSketch && i < p.s.entries.rank; i += kWarps) {
-    const float x = warp_dot(q, f.basis + i * d, d);
-    if (tid % kWarp == 0) out.of_basis[i] = x * f.deviation[i];
+  __syncthreads();
+  if (tid >= item.n_scored) return;
+  float spread = 0, base = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) spread += of_warps[w][tid];
+  for (int i = rows.first; i < rows.stop; ++i) base = fmaf(q[tid * d + i], f.mean[i], base);
+  item.terms[tid].spread[blockIdx.y] = spread, item.terms[tid].base[blockIdx.y] = base;
+}
+
+__device__ void basis_terms(const UnfusedArgs& p, const Item& item, const float* q, const Frame& f) {
+  const int d = p.s.head_dim, r = p.s.entries.rank, warp = threadIdx.x / kWarp;
+  const Part rows(r);
+  for (int at = warp; at < (rows.stop - rows.first) * item.n_scored; at += kWarps) {
+    const int i = rows.first + at / item.n_scored, g = at % item.n_scored;
+    const float x = warp_dot(q + g * d, f.basis + i * d, d);
+    if (threadIdx.x % kWarp == 0) item.terms[g].of_basis[i] = x * f.deviation[i];
   }
 }
 
@@ -86,28 +101,54 @@ __device__ const T* fixed_key(const UnfusedArgs& p, const Item& item, int positi
       resident_token(s, item.rules, p.slot_layer, item.seq_slot, item.kv_head, position, stored));
 }
 
-// log(sum of exp(alpha q . k)) / alpha over sinks and window.
+// Sums of exp(alpha q . k) over the part's tokens of sinks and window. Eight lanes take a token, 16 bytes at a time.
 template <typename T>
-__device__ float fixed_score(const UnfusedArgs& p, const Item& item, const float* q) {
-  __shared__ float2 of_warps[kWarps];
-  const int d = p.s.head_dim, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+__device__ void fixed_terms(const UnfusedArgs& p, const Item& item, const float* q) {
+  constexpr int kLanes = 8, kEach = 8;  // of a token; values of 16 bytes
+  constexpr int kAtOnce = kThreads / kLanes;
+  __shared__ float2 of_warps[kWarps][kMaxSlotGroup];
+  const int d = p.s.head_dim, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, own = threadIdx.x % kLanes;
   const int stored = item.length - (p.when == SelectWhen::kNext ? 1 : 0);
   // The region of the next step may begin its window at a token that is yet to come.
-  const int sink = item.rules.sink, window = page_region(item.rules, item.length).window * p.s.unit_tokens,
-            n = sink + max(0, stored - window);
-  float max = -INFINITY, sum = 0;
-  for (int i = warp; i < n; i += kWarps) {
-    const T* key = fixed_key<T>(p, item, i < sink ? i : window + i - sink, stored);
-    float dot = 0;
-    for (int c = lane; c < d; c += kWarp) dot = fmaf(q[c], widen(key[c]), dot);
-    add_sum(max, sum, item.rules.alpha * warp_sum(dot), 1.0f);
-  }
-  if (lane == 0) of_warps[warp] = {max, sum};
-  __syncthreads();
-  max = -INFINITY, sum = 0;
+  const int sink = item.rules.sink, window = page_region(item.rules, item.length).window * p.s.unit_tokens;
+  const Part tokens(sink + max(0, stored - window));
+  float max[kMaxSlotGroup], sum[kMaxSlotGroup];
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) add_sum(max, sum, of_warps[w].x, of_warps[w].y);
-  return (max + logf(sum)) / item.rules.alpha;
+  for (int g = 0; g < kMaxSlotGroup; ++g) max[g] = -INFINITY, sum[g] = 0;
+  for (int first = tokens.first; first < tokens.stop; first += kAtOnce) {
+    const int i = first + static_cast<int>(threadIdx.x) / kLanes, position = i < sink ? i : window + i - sink;
+    float dot[kMaxSlotGroup] = {};
+    const T* key = i < tokens.stop ? fixed_key<T>(p, item, position, stored) : nullptr;
+    for (int c = own * kEach; c < d && key != nullptr; c += kLanes * kEach) {
+      const uint4 words = __ldcg(reinterpret_cast<const uint4*>(key + c));
+      const T* values = reinterpret_cast<const T*>(&words);
+#pragma unroll
+      for (int g = 0; g < kMaxSlotGroup; ++g)
+#pragma unroll
+        for (int j = 0; j < kEach; ++j)
+          if (g < item.n_scored) dot[g] = fmaf(q[g * d + c + j], widen(values[j]), dot[g]);
+    }
+#pragma unroll
+    for (int g = 0; g < kMaxSlotGroup; ++g) {
+      if (g >= item.n_scored) continue;
+      const float log = item.rules.alpha * warp_sum<kLanes>(dot[g]);
+      if (key != nullptr) add_sum(max[g], sum[g], log, 1.0f);
+    }
+  }
+#pragma unroll
+  for (int g = 0; g < kMaxSlotGroup; ++g) {
+    if (g >= item.n_scored) continue;
+#pragma unroll
+    for (int i = kLanes; i < kWarp; i *= 2)
+      add_sum(max[g], sum[g], __shfl_xor_sync(~0u, max[g], i), __shfl_xor_sync(~0u, sum[g], i));
+    if (lane == 0) of_warps[warp][g] = {max[g], sum[g]};
+  }
+  __syncthreads();
+  if (threadIdx.x >= item.n_scored) return;
+  float most = -INFINITY, total = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) add_sum(most, total, of_warps[w][threadIdx.x].x, of_warps[w][threadIdx.x].y);
+  item.terms[threadIdx.x].fixed[blockIdx.y] = {most, total};
 }
 
 template <typename T>
@@ -117,15 +158,13 @@ __global__ void __launch_bounds__(kThreads) terms_kernel(UnfusedArgs p) {
   grid_dependency_wait();
   Item item;
   if (!item_at(p, static_cast<int>(blockIdx.x), false, item)) return;
-  const int g = blockIdx.y;
-  if (g >= item.n_scored) return;
   load_queries(p, item, q);
-  HeadTerms& out = item.terms[g];
-  const float* own = q + g * p.s.head_dim;
-  if (p.s.entries.frame_floats > 0) frame_terms(p, item, own, out);
-  if (item.rules.whole_attention == 0) return;
-  const float fixed = fixed_score<T>(p, item, own);
-  if (threadIdx.x == 0) out.fixed = fixed;
+  if (p.s.entries.frame_floats > 0) {
+    const Frame f = frame_of(p, item);
+    spread_terms(p, item, q, f);
+    if (p.s.entries.kind == EntryKind::kSketch) basis_terms(p, item, q, f);
+  }
+  if (item.rules.whole_attention != 0) fixed_terms<T>(p, item, q);
 }
 
 // ---- spread.h
@@ -135,7 +174,9 @@ __device__ __forceinline__ float spread_limit_of(float n) {
   return n <= 1.0f ? 0.0f : sqrtf(2.0f * logf(n));
 }
 __device__ __forceinline__ float gain_of(float variance, float c) {
-  return variance <= c * c ? 0.5f * variance : c * sqrtf(variance) - 0.5f * c * c;
+  float root;
+  asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(variance));
+  return variance <= c * c ? 0.5f * variance : c * root - 0.5f * c * c;
 }
 __device__ __forceinline__ float variance_of(int code) {
   return code == 0 ? 0.0f : exp2f((static_cast<float>(code) - 128.0f) / 6.0f);
@@ -143,12 +184,16 @@ __device__ __forceinline__ float variance_of(int code) {
 
 // ---- centroids
 
-// Values `shift` / 4 and the next one of a word of nibbles, as two bf16: 128 + n is 0x4300 | n.
-__device__ __forceinline__ std::uint32_t nibbles_at(std::uint32_t word, int shift) {
-  const std::uint32_t v = word >> shift, biased = (v & 0xfu) | (v & 0xf0u) << 12 | 0x43004300u;
+// Values i and i + 4 of a word of nibbles, as two bf16: 128 + n is 0x4300 | n.
+__device__ __forceinline__ std::uint32_t nibbles_at(std::uint32_t word, int i) {
+  const std::uint32_t biased = (word >> (4 * i) & 0x000f000fu) | 0x43004300u;
   const __nv_bfloat162 x = __hsub2(reinterpret_cast<const __nv_bfloat162&>(biased),
                                    __nv_bfloat162{__ushort_as_bfloat16(0x4308), __ushort_as_bfloat16(0x4308)});
   return reinterpret_cast<const std::uint32_t&>(x);
+}
+// Where channel c of a query is in shared memory: words as nibbles_at() has them, 0 4 1 5 2 6 3 7.
+__device__ __forceinline__ int place_of(int c) {
+  return c / 8 * 8 + c % 4 * 2 + c % 8 / 4;
 }
 
 // Shared memory of a thread block that scores centroids by kTiles * 8 query heads.
@@ -183,78 +228,125 @@ __device__ void load_split_queries(const UnfusedArgs& p, const Item& item, const
     const int g = i / d, c = i % d;
     const float x = g < item.n_scored ? q[i] * deviation[c] : 0.0f;
     const __nv_bfloat16 high = narrow<__nv_bfloat16>(x);
-    s.high[g * stride + c] = high;
-    s.low[g * stride + c] = narrow<__nv_bfloat16>(x - widen(high));
+    s.high[g * stride + place_of(c)] = high;
+    s.low[g * stride + place_of(c)] = narrow<__nv_bfloat16>(x - widen(high));
   }
   for (int i = threadIdx.x; i < kCodes; i += kThreads) s.variances[i] = variance_of(i);
   __syncthreads();
 }
 
-// One row of a tile: a centroid.
+// One row of a tile: a centroid. Lane 4 g + t has the words t, t + 4, ... of row g.
+template <int kWords>
 struct CentroidRow {
-  const std::byte *values, *scale, *count;  // null: no such row
-  int k;
-  __device__ CentroidRow(const UnfusedArgs& p, const Item& item, int first, int row) : values(nullptr) {
-    const UnitEntries& e = p.s.entries;
-    k = e.rank;
-    const int page = first + row / k, j = row % k;
-    if (row >= kRows / k * k || page >= item.n) return;
-    const std::byte* entry = entries_of(p, item) + static_cast<std::int64_t>(item.first + page) * e.bytes;
-    const int bytes = p.s.head_dim / 2;
-    values = entry + j * bytes, scale = entry + k * bytes + 2 * j, count = entry + k * (bytes + 2) + j;
-  }
-  __device__ std::uint32_t word(int i, int d) const {
-    return values == nullptr || 8 * i >= d ? 0x88888888u : __ldg(reinterpret_cast<const std::uint32_t*>(values) + i);
-  }
+  std::uint32_t words[kWords];
+  float scale;
+  int n, code;  // keys; of their variance. n 0: no weight
 };
 
-// Logarithm of a centroid's weight: alpha q . c + gain + log of its keys.
-__device__ __forceinline__ float centroid_log(const CentroidRow& row, const float* variances, float dot, float base,
-                                              float spread, float alpha, float limit) {
-  if (row.values == nullptr) return -INFINITY;
-  const int n = static_cast<int>(row.count[0]), code = static_cast<int>(row.count[row.k]);
-  if (n == 0) return -INFINITY;
-  const float scale = __half2float(__ushort_as_half(*reinterpret_cast<const std::uint16_t*>(row.scale)));
-  return alpha * fmaf(scale, dot, base) + gain_of(spread * variances[code], limit) + __logf(static_cast<float>(n));
+template <int kWords>
+__device__ __forceinline__ CentroidRow<kWords> load_row(const UnfusedArgs& p, const Item& item, int first, int row) {
+  const UnitEntries& e = p.s.entries;
+  const int k = e.rank, page = first + row / k, j = row % k, bytes = p.s.head_dim / 2, t = threadIdx.x % 4;
+  CentroidRow<kWords> r;
+  r.scale = 0, r.n = r.code = 0;
+  const bool there = row < kRows / k * k && page < item.n;
+  const std::byte* entry = entries_of(p, item) + static_cast<std::int64_t>(item.first + page) * e.bytes;
+  const auto* words = reinterpret_cast<const std::uint32_t*>(entry + j * bytes);
+#pragma unroll
+  for (int i = 0; i < kWords; ++i)
+    r.words[i] = there && 8 * (4 * i + t) < p.s.head_dim ? __ldg(words + 4 * i + t) : 0x88888888u;  // zeros
+  if (!there) return r;
+  const std::byte* scales = entry + k * bytes;
+  r.scale = __half2float(__ushort_as_half(*reinterpret_cast<const std::uint16_t*>(scales + 2 * j)));
+  r.n = static_cast<int>(scales[2 * k + j]), r.code = static_cast<int>(scales[3 * k + j]);
+  return r;
 }
 
-// Scores of the pages of the tile from page `first` of the candidates.
-template <int kTiles>
-__device__ void score_tile(const UnfusedArgs& p, const Item& item, const CentroidShared<kTiles>& s, int first,
-                           const float (&base)[kTiles][2], const float (&spread)[kTiles][2], float limit) {
-  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, d = p.s.head_dim, stride = d + kSkew;
-  const CentroidRow rows[2] = {{p, item, first, g}, {p, item, first, g + 8}};
-  float dots[kTiles][4] = {};
-  for (int i = t; i < (d + 31) / 32 * 4; i += 4) {
-    const std::uint32_t upper = rows[0].word(i, d), lower = rows[1].word(i, d);
+// Products of two rows of a lane, g and g + 8, with the queries of columns 2 t and 2 t + 1 of each tile.
+template <int kTiles, int kWords>
+__device__ __forceinline__ void multiply(const CentroidRow<kWords> (&rows)[2], const CentroidShared<kTiles>& s, int d,
+                                         float (&dots)[kTiles][4]) {
+  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, stride = d + kSkew;
+  float low[kTiles][4] = {};  // of the queries' lower halves: two chains of sums in place of one
+#pragma unroll
+  for (int i = 0; i < kWords; ++i)
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
-      const int at = 16 * step;
-      const std::uint32_t a[4] = {nibbles_at(upper, at), nibbles_at(lower, at), nibbles_at(upper, at + 8),
-                                  nibbles_at(lower, at + 8)};
+      const int at = 2 * step, channel = 8 * (4 * i + t) + 4 * step;
+      const std::uint32_t a[4] = {nibbles_at(rows[0].words[i], at), nibbles_at(rows[1].words[i], at),
+                                  nibbles_at(rows[0].words[i], at + 1), nibbles_at(rows[1].words[i], at + 1)};
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-        for (const __nv_bfloat16* part : {s.high, s.low}) {
-          const uint2 q = 8 * i < d ? *reinterpret_cast<const uint2*>(part + (tile * 8 + g) * stride + 8 * i + 4 * step)
-                                    : uint2{0, 0};
-          mma<__nv_bfloat16>(dots[tile], a[0], a[1], a[2], a[3], q.x, q.y);
+      for (int tile = 0; tile < kTiles; ++tile) {
+        uint2 q[2] = {{0, 0}, {0, 0}};
+        if (channel < d) {
+          const int from = (tile * 8 + g) * stride + channel;
+          q[0] = *reinterpret_cast<const uint2*>(s.high + from), q[1] = *reinterpret_cast<const uint2*>(s.low + from);
         }
+        mma<__nv_bfloat16>(dots[tile], a[0], a[1], a[2], a[3], q[0].x, q[0].y);
+        mma<__nv_bfloat16>(low[tile], a[0], a[1], a[2], a[3], q[1].x, q[1].y);
+      }
     }
-  }
-  constexpr int kStride = CentroidShared<kTiles>::kColumns + 1;
-  float* logs = s.logs + threadIdx.x / kWarp * kRows * kStride;
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      logs[(g + i / 2 * 8) * kStride + tile * 8 + 2 * t + i % 2] = centroid_log(
-          rows[i / 2], s.variances, dots[tile][i], base[tile][i % 2], spread[tile][i % 2], item.rules.alpha, limit);
+    for (int i = 0; i < 4; ++i) dots[tile][i] += low[tile][i];
+}
+
+// Terms of a lane's query heads, columns 2 t and 2 t + 1 of each tile: alpha q . mean, and alpha^2 q^T C q.
+template <int kTiles>
+struct ColumnTerms {
+  float base[kTiles][2], spread[kTiles][2];
+  __device__ explicit ColumnTerms(const Item& item) {
+    const float squared = item.rules.alpha * item.rules.alpha;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int head = tile * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i;
+        const HeadTerms& terms = item.terms[min(head, item.n_scored - 1)];
+        base[tile][i] = item.rules.alpha * terms.sum(terms.base);
+        spread[tile][i] = fmaxf(0.0f, squared * terms.sum(terms.spread));
+      }
+  }
+};
+
+// Scores of a tile's pages where k divides 8: rows of a page are in lanes 4, 8, ... apart.   logs: of a lane's rows and
+// columns
+template <int kTiles>
+__device__ __forceinline__ void sum_in_registers(const UnfusedArgs& p, const Item& item, int first,
+                                                 const float (&logs)[kTiles][4]) {
+  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, k = p.s.entries.rank;
+  const float inverse = 1.0f / item.rules.alpha;
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float max = logs[tile][i];
+      for (int d = 4; d < 4 * k; d *= 2) max = fmaxf(max, __shfl_xor_sync(~0u, max, d));
+      float sum = __expf(logs[tile][i] - (max == -INFINITY ? 0.0f : max));
+      for (int d = 4; d < 4 * k; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
+      const int page = first + (g + i / 2 * 8) / k, head = tile * 8 + 2 * t + i % 2;
+      if (g % k == 0 && page < item.n && head < item.n_scored)
+        item.scores[head * p.width + page] = (max + __logf(sum)) * inverse;
+    }
+}
+
+// The same for any k, by shared memory.
+template <int kTiles>
+__device__ __forceinline__ void sum_in_shared(const UnfusedArgs& p, const Item& item, const CentroidShared<kTiles>& s,
+                                              int first, const float (&logs)[kTiles][4]) {
+  constexpr int kStride = CentroidShared<kTiles>::kColumns + 1;
+  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, k = p.s.entries.rank;
+  float* here = s.logs + threadIdx.x / kWarp * kRows * kStride;
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) here[(g + i / 2 * 8) * kStride + tile * 8 + 2 * t + i % 2] = logs[tile][i];
   __syncwarp();
-  const int k = p.s.entries.rank, pages = min(kRows / k, item.n - first);
+  const int pages = min(kRows / k, item.n - first);
   for (int at = lane; at < pages * item.n_scored; at += kWarp) {
     const int page = at % pages, head = at / pages;
-    const float* log = logs + page * k * kStride + head;
+    const float* log = here + page * k * kStride + head;
     float max = -INFINITY, sum = 0;
     for (int j = 0; j < k; ++j) max = fmaxf(max, log[j * kStride]);
     for (int j = 0; j < k; ++j) sum += __expf(log[j * kStride] - max);
@@ -263,28 +355,41 @@ __device__ void score_tile(const UnfusedArgs& p, const Item& item, const Centroi
   __syncwarp();
 }
 
-template <int kTiles>
+// A tile is loaded while the one before is multiplied.
+template <int kTiles, int kWords>
 __global__ void __launch_bounds__(kThreads) centroid_kernel(UnfusedArgs p) {
   extern __shared__ __align__(16) std::byte shared[];
   launch_dependents();
   grid_dependency_wait();
   Item item;
   if (!item_at(p, static_cast<int>(blockIdx.y), false, item)) return;
-  const CentroidShared<kTiles> s(shared, p.s.head_dim);
+  const int k = p.s.entries.rank, pages = kRows / k, g = threadIdx.x % kWarp / 4, d = p.s.head_dim;
+  const int step = static_cast<int>(gridDim.x) * kWarps * pages;
+  int first = (static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp) * pages;
+  CentroidRow<kWords> next[2] = {load_row<kWords>(p, item, first, g), load_row<kWords>(p, item, first, g + 8)};
+  const CentroidShared<kTiles> s(shared, d);
   load_split_queries(p, item, s);
-  const int k = p.s.entries.rank, pages = kRows / k, column = threadIdx.x % 4 * 2;
-  float base[kTiles][2], spread[kTiles][2];
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int head = min(tile * 8 + column + i, item.n_scored - 1);
-      base[tile][i] = item.terms[head].base, spread[tile][i] = item.terms[head].spread;
-    }
+  const ColumnTerms<kTiles> terms(item);
   const float limit = spread_limit_of(static_cast<float>(p.s.entries.tokens) / static_cast<float>(k));
-  for (int first = (static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp) * pages;
-       first < item.n; first += static_cast<int>(gridDim.x) * kWarps * pages)
-    score_tile(p, item, s, first, base, spread, limit);
+  for (; first < item.n; first += step) {
+    const CentroidRow<kWords> rows[2] = {next[0], next[1]};
+    if (first + step < item.n)
+      next[0] = load_row<kWords>(p, item, first + step, g), next[1] = load_row<kWords>(p, item, first + step, g + 8);
+    float dots[kTiles][4] = {}, logs[kTiles][4];
+    multiply<kTiles, kWords>(rows, s, d, dots);
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const float scale = item.rules.alpha * rows[row].scale, variance = s.variances[rows[row].code],
+                  log_n = rows[row].n == 0 ? -INFINITY : __logf(static_cast<float>(rows[row].n));
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          logs[tile][2 * row + i] = fmaf(scale, dots[tile][2 * row + i], terms.base[tile][i]) +
+                                    gain_of(terms.spread[tile][i] * variance, limit) + log_n;
+    }
+    8 % k == 0 ? sum_in_registers(p, item, first, logs) : sum_in_shared(p, item, s, first, logs);
+  }
 }
 
 // ---- sketches and moments: a warp takes an entry
@@ -316,8 +421,8 @@ __device__ void score_sketch(const UnfusedArgs& p, const Item& item, const float
               variance = variance_of(static_cast<int>(scales[4])), limit = spread_limit_of(static_cast<float>(n));
   for (int g = 0; g < item.n_scored; ++g) {
     const HeadTerms& terms = item.terms[g];
-    const float all =
-        alpha * fmaf(of_mean, dot_bytes(q + g * d, entry, d), terms.base) + gain_of(terms.spread * variance, limit);
+    const float all = alpha * fmaf(of_mean, dot_bytes(q + g * d, entry, d), terms.sum(terms.base)) +
+                      gain_of(fmaxf(0.0f, alpha * alpha * terms.sum(terms.spread)) * variance, limit);
     float max = -INFINITY, sum = 0;
     for (int t = lane; t < n; t += kWarp) {
       float x = 0;
@@ -381,18 +486,18 @@ __global__ void __launch_bounds__(kThreads) entry_kernel(UnfusedArgs p) {
   }
 }
 
-// Thread blocks an item: eight warps for every SM and scheduler, no more than there are entries.
+// Thread blocks an item: two on every SM, no more than there are entries. A block's start costs as much as four tiles.
 int blocks_of(const UnfusedArgs& a, int per_warp) {
   const int items = a.rows.n * a.s.n_kv_heads, warps = (a.s.entries.most + per_warp - 1) / per_warp;
-  return std::clamp(4 * sm_count() / items, 1, std::max(1, (warps + kWarps - 1) / kWarps));
+  return std::clamp(2 * sm_count() / items, 1, std::max(1, (warps + kWarps - 1) / kWarps));
 }
 
-template <int kTiles>
+template <int kTiles, int kWords>
 void score_centroids(const UnfusedArgs& a, const CudaContext& context) {
   static std::size_t allowed = kDefaultSharedBytes;
   const std::size_t bytes = CentroidShared<kTiles>::bytes(a.s.head_dim);
-  allow_shared(centroid_kernel<kTiles>, bytes, allowed, "the shared memory of centroids' scores");
-  launch(context, "score_centroids", centroid_kernel<kTiles>,
+  allow_shared(centroid_kernel<kTiles, kWords>, bytes, allowed, "the shared memory of centroids' scores");
+  launch(context, "score_centroids", centroid_kernel<kTiles, kWords>,
          dim3(static_cast<unsigned>(blocks_of(a, kRows / a.s.entries.rank)),
               static_cast<unsigned>(a.rows.n * a.s.n_kv_heads)),
          dim3(kThreads), bytes, a);
@@ -402,14 +507,16 @@ void score_centroids(const UnfusedArgs& a, const CudaContext& context) {
 
 void compute_head_terms_cuda(const UnfusedArgs& a, const CudaContext& context) {
   launch(context, "head_terms", a.s.f16 ? terms_kernel<__half> : terms_kernel<__nv_bfloat16>,
-         dim3(static_cast<unsigned>(a.rows.n * a.s.n_kv_heads), static_cast<unsigned>(a.group)), dim3(kThreads),
+         dim3(static_cast<unsigned>(a.rows.n * a.s.n_kv_heads), kTermParts), dim3(kThreads),
          static_cast<std::size_t>(a.group * a.s.head_dim) * sizeof(float), a);
 }
 
 void score_summaries_cuda(const UnfusedArgs& a, const CudaContext& context) {
   if (a.s.entries.kind == EntryKind::kCentroidSet) {
-    a.group > 8 ? score_centroids<2>(a, context) : score_centroids<1>(a, context);
-    return;
+    constexpr int kMost = 256 / 32;  // words of a lane, of the largest head
+    if (a.group > 8) return score_centroids<2, kMost>(a, context);
+    if (a.s.head_dim == 64) return score_centroids<1, 2>(a, context);
+    return a.s.head_dim == 128 ? score_centroids<1, 4>(a, context) : score_centroids<1, kMost>(a, context);
   }
   launch(context, "score_summaries", entry_kernel,
          dim3(static_cast<unsigned>(blocks_of(a, 1)), static_cast<unsigned>(a.rows.n * a.s.n_kv_heads)), dim3(kThreads),

@@ -9,12 +9,29 @@ namespace mneme::cuda {
 
 constexpr int kScoreThreads = 256, kScoreWarps = kScoreThreads / kWarp;
 
-// What a query head brings to every unit.
+constexpr int kTermParts = 16;
+
+// What a query head brings to every unit, in parts by as many thread blocks.
 struct HeadTerms {
-  float base = 0;    // q . mean of the head's frame
-  float spread = 0;  // alpha^2 q^T C q
-  float fixed = 0;   // log(sum of exp(alpha q . k)) / alpha over sinks and window (SlotRules::whole_attention)
-  float of_basis[kMaxSketchRank] = {};  // of a sketch: (U q)_i times direction i's deviation
+  float base[kTermParts];    // q . mean of the head's frame
+  float spread[kTermParts];  // q^T C q
+  // Largest alpha q . k over sinks and window (SlotRules::whole_attention), and the sum of exp(. - largest).
+  float2 fixed[kTermParts];
+  float of_basis[kMaxSketchRank];  // of a sketch: (U q)_i times direction i's deviation
+
+  __device__ float sum(const float (&parts)[kTermParts]) const {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < kTermParts; ++i) sum += parts[i];
+    return sum;
+  }
+  // Logarithm of the weight of sinks and window.
+  __device__ float fixed_log() const {
+    float max = -INFINITY, total = 0;
+#pragma unroll
+    for (int i = 0; i < kTermParts; ++i) add_sum(max, total, fixed[i].x, fixed[i].y);
+    return max + logf(total);
+  }
 };
 
 struct UnfusedArgs {

@@ -199,31 +199,45 @@ __device__ __forceinline__ float head_lse(const float* scores, int n, float alph
   return max == -INFINITY ? -INFINITY : max + logf(sum);
 }
 
+// Log-sum-exps of a KV head's query heads, in shared memory.
+struct HeadSums {
+  float all[kMaxGroup];    // over the units; with SlotRules::whole_attention over sinks and window too
+  float fixed[kMaxGroup];  // over sinks and window
+};
+
+// One thread per query head.
+__device__ __forceinline__ void load_fixed(const Item& item, HeadSums& sums) {
+  const int g = threadIdx.x;
+  if (item.rules.whole_attention != 0 && g < item.n_scored) sums.fixed[g] = item.terms[g].fixed_log();
+}
+
 // Key of sinks and window as one more unit; 0: they are not part of the softmax.
-__device__ std::uint32_t fixed_key(const Item& item, const float* lse) {
+__device__ std::uint32_t fixed_key(const Item& item, const HeadSums& sums) {
   if (item.rules.whole_attention == 0) return 0;
   float v[kMaxGroup];
 #pragma unroll
   for (int g = 0; g < kMaxGroup; ++g)
     if (g < item.n_scored)
-      v[g] = pooled_value(item.terms[g].fixed, pools_logs(item.rules.pool), item.rules.alpha, lse[g]);
+      v[g] = pooled_value(sums.fixed[g] / item.rules.alpha, pools_logs(item.rules.pool), item.rules.alpha, sums.all[g]);
   return pool_unit(item.rules.pool, item.n_scored, v);
 }
 
 // A head's log-sum-exp over its units, with that of sinks and window.
-__device__ __forceinline__ float with_fixed(const Item& item, int g, float lse) {
+__device__ __forceinline__ float with_fixed(float lse, float fixed) {
   float sum = lse == -INFINITY ? 0.0f : 1.0f;
-  add_sum(lse, sum, item.rules.alpha * item.terms[g].fixed, 1.0f);
+  add_sum(lse, sum, fixed, 1.0f);
   return lse + logf(sum);
 }
 
 // Pools all units to keys, which overwrite the first head's scores, and sets the ranker's bounds.
-__device__ std::uint32_t* pool_units(const Args& p, const Item& item, float* lse, Ranker& ranker) {
+__device__ std::uint32_t* pool_units(const Args& p, const Item& item, HeadSums& sums, Ranker& ranker) {
   const int tid = threadIdx.x, warp = tid / kWarp;
   const bool logs = pools_logs(item.rules.pool);
+  load_fixed(item, sums);
+  __syncthreads();
   for (int g = warp; logs && g < item.n_scored; g += kWarps) {
     const float v = head_lse(item.scores + g * p.width, item.n, item.rules.alpha);
-    if (tid % kWarp == 0) lse[g] = item.rules.whole_attention != 0 ? with_fixed(item, g, v) : v;
+    if (tid % kWarp == 0) sums.all[g] = item.rules.whole_attention != 0 ? with_fixed(v, sums.fixed[g]) : v;
   }
   if (tid == 0) ranker.least = ~0u, ranker.most = 0;
   __syncthreads();
@@ -233,7 +247,7 @@ __device__ std::uint32_t* pool_units(const Args& p, const Item& item, float* lse
     float v[kMaxGroup];
 #pragma unroll
     for (int g = 0; g < kMaxGroup; ++g)
-      if (g < item.n_scored) v[g] = pooled_value(item.scores[g * p.width + i], logs, item.rules.alpha, lse[g]);
+      if (g < item.n_scored) v[g] = pooled_value(item.scores[g * p.width + i], logs, item.rules.alpha, sums.all[g]);
     const std::uint32_t key = pool_unit(item.rules.pool, item.n_scored, v);
     keys[i] = key;
     least = min(least, key), most = max(most, key);
@@ -258,14 +272,14 @@ __device__ int rank_of(const Item& item, const std::uint32_t* keys, const std::i
 
 // The selection of a KV head whose units have been pooled: the best, ascending or ranked, and the mass that the
 // speculative selection lacks.
-__device__ void write_selection(const Args& p, const Item& item, int number, std::uint32_t* keys, const float* lse,
+__device__ void write_selection(const Args& p, const Item& item, int number, std::uint32_t* keys, const HeadSums& sums,
                                 Ranker& ranker) {
   std::int32_t* units = p.units + static_cast<std::int64_t>(number) * p.s.max_listed;
   write_best(ranker, keys, item.n, item.n_select, item.first, units);
   __syncthreads();
   if (by_mass(item.rules) && p.when == SelectWhen::kNow) {
     compute_missing_mass(p.s, item.rules,
-                         {item.index, item.first, item.n, item.n_select, item.each, fixed_key(item, lse)}, ranker.most,
+                         {item.index, item.first, item.n, item.n_select, item.each, fixed_key(item, sums)}, ranker.most,
                          keys, units);
     __syncthreads();
   }
@@ -283,14 +297,14 @@ __device__ void write_selection(const Args& p, const Item& item, int number, std
 
 __global__ void __launch_bounds__(kThreads) rank_kernel(Args p) {
   __shared__ Ranker ranker;
-  __shared__ float lse[kMaxGroup];
+  __shared__ HeadSums sums;
   launch_dependents();
   grid_dependency_wait();
   const int number = static_cast<int>(blockIdx.x);
   Item item;
   if (!item_at(p, number, true, item)) return;
-  std::uint32_t* keys = pool_units(p, item, lse, ranker);
-  write_selection(p, item, number, keys, lse, ranker);
+  std::uint32_t* keys = pool_units(p, item, sums, ranker);
+  write_selection(p, item, number, keys, sums, ranker);
 }
 
 // ---- rank by a cluster, where the keys of a KV head fit in shared memory: each thread block pools a share of the units
@@ -321,7 +335,7 @@ __device__ void sum_share(const Item& item, const ClusterArgs& c, const Share& a
 __global__ void __launch_bounds__(kThreads) rank_cluster_kernel(Args p, int blocks) {
   extern __shared__ __align__(16) std::uint32_t keys[];  // of the KV head, in the cluster's first block
   __shared__ Ranker ranker;
-  __shared__ float lse[kMaxGroup];
+  __shared__ HeadSums sums;
   __shared__ float2 of_warps[kWarps][kMaxGroup], of_blocks[kMaxSelectBlocks][kMaxGroup];
   cluster_begin();
   launch_dependents();
@@ -339,20 +353,22 @@ __global__ void __launch_bounds__(kThreads) rank_cluster_kernel(Args p, int bloc
   at.own = min(at.n - at.begin, each);
   if (tid == 0) ranker.least = ~0u, ranker.most = 0;
   const bool logs = pools_logs(item.rules.pool);
+  load_fixed(item, sums);
   if (logs) sum_share(item, c, at, of_warps);
   __syncthreads();
   if (logs) publish_sums(c, at.rank, of_warps, of_blocks);
   cluster_sync();
-  if (logs) merge_sums(c, of_blocks, lse);
+  if (logs) merge_sums(c, of_blocks, sums.all);
   __syncthreads();
-  if (logs && item.rules.whole_attention != 0 && tid < item.n_scored) lse[tid] = with_fixed(item, tid, lse[tid]);
+  if (logs && item.rules.whole_attention != 0 && tid < item.n_scored)
+    sums.all[tid] = with_fixed(sums.all[tid], sums.fixed[tid]);
   __syncthreads();
   std::uint32_t least = ~0u, most = 0;
-  pool_share<kMaxGroup>(c, item.rules, at, item.scores + at.begin, lse, keys, least, most);
+  pool_share<kMaxGroup>(c, item.rules, at, item.scores + at.begin, sums.all, keys, least, most);
   least = __reduce_min_sync(~0u, least), most = __reduce_max_sync(~0u, most);
   if (tid % kWarp == 0) put_least(address_in(&ranker.least, 0), least), put_most(address_in(&ranker.most, 0), most);
   cluster_sync();
-  if (at.rank == 0) write_selection(p, item, number, keys, lse, ranker);
+  if (at.rank == 0) write_selection(p, item, number, keys, sums, ranker);
 }
 
 __global__ void keep_probes_kernel(const uint4* q, const std::int32_t* seq_slots, KvSlots s, int layer) {
@@ -370,7 +386,7 @@ struct Layout {
   std::int32_t rows;  // per launch
   std::size_t score_bytes, unit_bytes, term_bytes;
   Layout(const KvSlots& s, std::int32_t n_rows)
-      : width(eights(s.max_units())),
+      : width(eights(s.max_units() / s.select_tokens + 1)),
         score_bytes(static_cast<std::size_t>(s.n_heads * width) * sizeof(float)),
         unit_bytes(static_cast<std::size_t>(s.n_kv_heads) * static_cast<std::size_t>(s.max_listed) *
                    sizeof(std::int32_t)),

