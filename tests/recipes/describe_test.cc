@@ -18,8 +18,7 @@ TEST(Describe, TheDocumentedTablesAreTheRegistrys) {
   const std::size_t begin = page.find(open), end = page.find(close);
   ASSERT_NE(begin, std::string::npos);
   ASSERT_NE(end, std::string::npos);
-  EXPECT_EQ(page.substr(begin + open.size(), end - begin - open.size()), methods_markdown())
-      << "run tools/reference";
+  EXPECT_EQ(page.substr(begin + open.size(), end - begin - open.size()), methods_markdown()) << "run tools/reference";
 }
 
 }  // namespace
