@@ -123,10 +123,16 @@ __device__ void fixed_terms(const UnfusedArgs& p, const Item& item, const float*
       const uint4 words = __ldcg(reinterpret_cast<const uint4*>(key + c));
       const T* values = reinterpret_cast<const T*>(&words);
 #pragma unroll
-      for (int g = 0; g < kMaxSlotGroup; ++g)
-#pragma unroll
-        for (int j = 0; j < kEach; ++j)
-          if (g < item.n_scored) dot[g] = fmaf(q[g * d + c + j], widen(values[j]), dot[g]);
+      for (int g = 0; g < kMaxSlotGroup; ++g) {
+        if (g >= item.n_scored) continue;
+        const auto* query =
+            reinterpret_cast<const float4*>(q + g * d + c);  // values one by one would conflict in banks
+        const float4 a = query[0], b = query[1];
+        dot[g] = fmaf(a.x, widen(values[0]), dot[g]), dot[g] = fmaf(a.y, widen(values[1]), dot[g]);
+        dot[g] = fmaf(a.z, widen(values[2]), dot[g]), dot[g] = fmaf(a.w, widen(values[3]), dot[g]);
+        dot[g] = fmaf(b.x, widen(values[4]), dot[g]), dot[g] = fmaf(b.y, widen(values[5]), dot[g]);
+        dot[g] = fmaf(b.z, widen(values[6]), dot[g]), dot[g] = fmaf(b.w, widen(values[7]), dot[g]);
+      }
     }
 #pragma unroll
     for (int g = 0; g < kMaxSlotGroup; ++g) {
@@ -153,7 +159,7 @@ __device__ void fixed_terms(const UnfusedArgs& p, const Item& item, const float*
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) terms_kernel(UnfusedArgs p) {
-  extern __shared__ float q[];
+  extern __shared__ __align__(16) float q[];
   launch_dependents();
   grid_dependency_wait();
   Item item;
@@ -313,9 +319,9 @@ struct ColumnTerms {
 // Scores of a tile's pages where k divides 8: rows of a page are in lanes 4, 8, ... apart.   logs: of a lane's rows and
 // columns
 template <int kTiles>
-__device__ __forceinline__ void sum_in_registers(const UnfusedArgs& p, const Item& item, int first,
+__device__ __forceinline__ void sum_in_registers(const UnfusedArgs& p, const Item& item, int first, int k,
                                                  const float (&logs)[kTiles][4]) {
-  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, k = p.s.entries.rank;
+  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
   const float inverse = 1.0f / item.rules.alpha;
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile)
@@ -388,7 +394,13 @@ __global__ void __launch_bounds__(kThreads) centroid_kernel(UnfusedArgs p) {
           logs[tile][2 * row + i] = fmaf(scale, dots[tile][2 * row + i], terms.base[tile][i]) +
                                     gain_of(terms.spread[tile][i] * variance, limit) + log_n;
     }
-    8 % k == 0 ? sum_in_registers(p, item, first, logs) : sum_in_shared(p, item, s, first, logs);
+    if (k == 8) {
+      sum_in_registers(p, item, first, 8, logs);  // unrolled
+    } else if (8 % k == 0) {
+      sum_in_registers(p, item, first, k, logs);
+    } else {
+      sum_in_shared(p, item, s, first, logs);
+    }
   }
 }
 
