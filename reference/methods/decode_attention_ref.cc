@@ -101,7 +101,9 @@ std::vector<double> ReferenceLayer::unit_scores(const SequenceCache& cache, std:
       scores.push_back(std::accumulate(by_token.begin(), by_token.end(), 0.0) / static_cast<double>(by_token.size()));
       if (plan_->by_size) scores.back() += std::log(static_cast<double>(unit.size())) / alpha;
     } else {
-      MNEME_CHECK(std::get<Box>(stage.index).kind == BoxKind::kMinMax, "the reference scores min-max boxes");
+      // Boxes, by the keys that they hold or by their two corners.
+      const Box* box = std::get_if<Box>(&stage.index);
+      MNEME_CHECK(box == nullptr || box->kind == BoxKind::kMinMax, "the reference knows no cuboids");
       double bound = 0;
       for (std::size_t c = 0; c < q.size(); ++c) {
         double best = -std::numeric_limits<double>::infinity();  // the larger of q * hi and q * lo

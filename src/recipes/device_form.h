@@ -1,5 +1,5 @@
 // How a GPU runs a plan. One table of fused selections; the unfused selection takes whatever they do not. Pure functions
-// of the plan: a build without CUDA prints the same (`mneme methods`).
+// of the plan: a build without CUDA prints the same (`mneme methods`). docs/design/device-path.md has the whole path.
 #pragma once
 
 #include <span>

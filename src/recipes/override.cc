@@ -164,8 +164,7 @@ const std::array kKeys = {
             return std::string();
           return std::to_string(r.decode->unit_fetch);
         }},
-    Key{{"index", "none | keys | box | cuboid | one_bit | representative | centroid | centroids:K | sketch:R | moments",
-         "what is stored of a unit's keys to score it"},
+    Key{{"index", index_values(), "what is stored of a unit's keys to score it"},
         [](Recipe& r, std::string_view k, std::string_view v) {
           DecodeStage& stage = stage_of(r, k);
           if (v != print_index(stage.index)) stage.index = parse_index(k, v);  // the same index keeps its settings

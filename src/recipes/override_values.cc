@@ -70,31 +70,69 @@ SegmentUnit parse_segments(std::string_view key, std::string_view value) {
           parse_number<std::int32_t>(key, value.substr(dash + 1), 1, 4096)};
 }
 
-Index parse_index(std::string_view key, std::string_view value) {
-  if (value == "none") return NoIndex{};
-  if (value == "keys") return RawKeys{};
-  if (value == "box") return Box{BoxKind::kMinMax};
-  if (value == "cuboid") return Box{BoxKind::kCuboidMean};
-  if (value == "one_bit") return OneBit{};
-  if (value == "representative") return Representative{};
-  if (value == "centroid") return Centroid{};
-  if (value.starts_with("centroids:"))
-    return CentroidSet{parse_number<std::int32_t>(key, value.substr(10), 1, kMaxCentroids)};
-  if (value.starts_with("sketch:")) return Sketch{parse_number<std::int32_t>(key, value.substr(7), 1, kMaxSketchRank)};
-  if (value == "moments") return Moments{};
-  bad_value(key, value,
-            "one of none, keys, box, cuboid, one_bit, representative, centroid, centroids:K, sketch:R, moments");
+namespace {
+
+// The words of `index`. Behind a colon stands a number, which the setting replaces.
+struct IndexWord {
+  std::string_view text;
+  Index index;
+};
+constexpr IndexWord kIndexWords[] = {{"none", NoIndex{}},
+                                     {"keys", RawKeys{}},
+                                     {"box", Box{BoxKind::kMinMax}},
+                                     {"cuboid", Box{BoxKind::kCuboidMean}},
+                                     {"one_bit", OneBit{}},
+                                     {"representative", Representative{}},
+                                     {"centroid", Centroid{}},
+                                     {"centroids:K", CentroidSet{}},
+                                     {"sketch:R", Sketch{}},
+                                     {"moments", Moments{}}};
+
+// The number behind the colon, and its largest value; null: the word has none.
+std::pair<std::int32_t*, std::int32_t> number_of(Index& index) {
+  if (auto* set = std::get_if<CentroidSet>(&index)) return {&set->k, kMaxCentroids};
+  if (auto* sketch = std::get_if<Sketch>(&index)) return {&sketch->rank, kMaxSketchRank};
+  return {};
 }
 
-std::string print_index(const Index& index) {
-  if (std::holds_alternative<NoIndex>(index)) return "none";
-  if (std::holds_alternative<RawKeys>(index)) return "keys";
-  if (const Box* box = std::get_if<Box>(&index)) return box->kind == BoxKind::kMinMax ? "box" : "cuboid";
-  if (std::holds_alternative<Centroid>(index)) return "centroid";
-  if (const auto* set = std::get_if<CentroidSet>(&index)) return fmt::format("centroids:{}", set->k);
-  if (const auto* sketch = std::get_if<Sketch>(&index)) return fmt::format("sketch:{}", sketch->rank);
-  if (std::holds_alternative<Moments>(index)) return "moments";
-  return std::holds_alternative<OneBit>(index) ? "one_bit" : "representative";
+// Whether the word is of this index, whatever its other settings.
+bool is_of(const IndexWord& word, const Index& index) {
+  const Box *box = std::get_if<Box>(&index), *own = std::get_if<Box>(&word.index);
+  return word.index.index() == index.index() && (box == nullptr || box->kind == own->kind);
+}
+
+}  // namespace
+
+std::string_view index_values() {
+  static const std::string values = [] {
+    std::vector<std::string_view> words;
+    for (const IndexWord& word : kIndexWords) words.push_back(word.text);
+    return fmt::format("{}", fmt::join(words, " | "));
+  }();
+  return values;
+}
+
+Index parse_index(std::string_view key, std::string_view value) {
+  for (const IndexWord& word : kIndexWords) {
+    Index index = word.index;
+    const auto [number, largest] = number_of(index);
+    const std::string_view before = word.text.substr(0, word.text.find(':') + 1);  // empty: no colon
+    if (number == nullptr && value == word.text) return index;
+    if (number == nullptr || !value.starts_with(before)) continue;
+    *number = parse_number<std::int32_t>(key, value.substr(before.size()), 1, largest);
+    return index;
+  }
+  bad_value(key, value, fmt::format("one of {}", index_values()));
+}
+
+std::string print_index(Index index) {
+  for (const IndexWord& word : kIndexWords) {
+    if (!is_of(word, index)) continue;
+    const std::int32_t* number = number_of(index).first;
+    if (number == nullptr) return std::string(word.text);
+    return fmt::format("{}{}", word.text.substr(0, word.text.find(':') + 1), *number);
+  }
+  return {};
 }
 
 DropStage& drop_of(Recipe& r, std::string_view key) {

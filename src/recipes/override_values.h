@@ -111,7 +111,9 @@ void set_units(std::string_view key, std::string_view value, Units& units);
 std::string print_unit(const Unit& unit);
 SegmentUnit parse_segments(std::string_view key, std::string_view value);
 Index parse_index(std::string_view key, std::string_view value);
-std::string print_index(const Index& index);
+std::string print_index(Index index);
+// All words: "none | keys | ...".
+std::string_view index_values();
 DropStage& drop_of(Recipe& r, std::string_view key);
 NormBudget& norm_of(Recipe& r, std::string_view key);
 MassRows parse_rows(std::string_view key, std::string_view value);

@@ -21,7 +21,7 @@ def reference(root, *arguments):
 class Reference(unittest.TestCase):
     def copy(self, folder):
         root = pathlib.Path(folder)
-        for name in ("tools/reference", "src/server/api/api.cc", "src/server/metrics.cc", "src/tensor/dtype.cc",
+        for name in ("tools/reference", "README.md", "src/server/api/api.cc", "src/server/metrics.cc", "src/tensor/dtype.cc",
                      "src/formats/gguf/gguf_types.cc"):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, root / name)

@@ -14,12 +14,11 @@ TEST(Describe, TheDocumentedTablesAreTheRegistrys) {
   ASSERT_TRUE(file.is_open());
   std::stringstream text;
   text << file.rdbuf();
-  const std::string page = text.str(), open = "<!-- generated -->\n", close = "<!-- end -->";
+  const std::string page = text.str(), open = "<!-- reference: methods -->\n\n", close = "\n<!-- /reference -->";
   const std::size_t begin = page.find(open), end = page.find(close);
   ASSERT_NE(begin, std::string::npos);
   ASSERT_NE(end, std::string::npos);
-  EXPECT_EQ(page.substr(begin + open.size(), end - begin - open.size()), methods_markdown())
-      << "put the output of `mneme methods` between the two marks";
+  EXPECT_EQ(page.substr(begin + open.size(), end - begin - open.size()), methods_markdown()) << "run tools/reference";
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Attention of the rows that stand alone: those that decode, with what their methods select and fetch around it.
+// Attention of the rows that stand alone: those that decode, with what their methods select and fetch around it. One
+// function a way of attending; docs/design/device-path.md has all event graphs.
 #include "src/model/cuda/attention.h"
 #include "src/ops/attention/attention_merge_cuda.h"
 

@@ -4,6 +4,7 @@
 //
 // All of it is a cache: keys and values are in the pages of the pool, from which the state of a new (or returning)
 // sequence is rebuilt. So forks, sessions and shared prefixes need nothing here, at the cost of that rebuild.
+// docs/design/device-path.md: from a plan to the launches of a layer.
 #pragma once
 
 #include <cstddef>

@@ -19,64 +19,41 @@ float log_sum_exp(const float* x, std::int32_t n, float alpha) {
   return largest + std::log(sum) / alpha;
 }
 
-// An index of one entry a unit.
-class EntryPerUnit : public UnitIndex {
+class EntryPerUnit final : public UnitIndex {
  public:
-  explicit EntryPerUnit(std::int32_t unit_tokens) : unit_tokens_(unit_tokens) {}
+  EntryPerUnit(const EntryForm& form, std::int32_t unit_tokens) : form_(form), unit_tokens_(unit_tokens) {}
 
-  std::int32_t entry_tokens() const final { return unit_tokens_; }
-  void score(const ScoreTask& t, ScoreScratch&) const final {
+  std::size_t entry_bytes(const AttentionShape& shape) const override { return form_.bytes(shape); }
+  std::int32_t entry_tokens() const override { return unit_tokens_; }
+  void build(std::span<const KvRun> runs, const AttentionShape& shape, std::byte* entry) const override {
+    form_.build(runs, shape, entry);
+  }
+  void score(const ScoreTask& t, ScoreScratch&) const override {
     t.head.entries->for_contiguous(
         t.first_unit, t.last_unit, [&](const std::byte* entries, std::int32_t first, std::int32_t n) {
-          score_entries(t.q, t.shape, entries, n, t.scores + (first - t.first_unit), t.score_stride);
+          form_.score(t.q, t.shape, entries, n, t.scores + (first - t.first_unit), t.score_stride);
         });
   }
-  std::size_t bytes_read(std::int32_t n_units, const AttentionShape& shape) const final {
+  std::size_t bytes_read(std::int32_t n_units, const AttentionShape& shape) const override {
     return n_units * entry_bytes(shape);
   }
 
  private:
-  virtual void score_entries(const float* q, const AttentionShape& shape, const std::byte* entries, std::int64_t n,
-                             float* scores, std::int64_t score_stride) const = 0;
-
+  EntryForm form_;
   std::int32_t unit_tokens_;
 };
 
-class BoxIndex final : public EntryPerUnit {
- public:
-  BoxIndex(BoxKind kind, std::int32_t unit_tokens) : EntryPerUnit(unit_tokens), kind_(kind) {}
-
-  std::size_t entry_bytes(const AttentionShape& shape) const override {
-    return shape.token_bytes();
-  }  // two 16-bit values per channel: K and V
-  void build(std::span<const KvRun> runs, const AttentionShape& shape, std::byte* entry) const override {
-    box_build_cpu(runs, shape, kind_, entry);
-  }
-
- private:
-  void score_entries(const float* q, const AttentionShape& shape, const std::byte* boxes, std::int64_t n, float* scores,
-                     std::int64_t score_stride) const override {
-    box_score_cpu(q, shape, boxes, n, scores, score_stride);
-  }
-
-  BoxKind kind_;
-};
-
-class CentroidIndex final : public EntryPerUnit {
- public:
-  using EntryPerUnit::EntryPerUnit;
-
-  std::size_t entry_bytes(const AttentionShape& shape) const override { return shape.token_bytes() / 2; }
-  void build(std::span<const KvRun> runs, const AttentionShape& shape, std::byte* entry) const override {
-    centroid_build_cpu(runs, shape, entry);
-  }
-
- private:
-  void score_entries(const float* q, const AttentionShape& shape, const std::byte* centroids, std::int64_t n,
-                     float* scores, std::int64_t score_stride) const override {
-    centroid_score_cpu(q, shape, centroids, n, scores, score_stride);
-  }
-};
+template <BoxKind kKind>
+void build_box(std::span<const KvRun> runs, const AttentionShape& shape, std::byte* entry) {
+  box_build_cpu(runs, shape, kKind, entry);
+}
+// Two 16-bit values a channel, as K and V.
+std::size_t box_bytes(const AttentionShape& shape) {
+  return shape.token_bytes();
+}
+std::size_t centroid_bytes(const AttentionShape& shape) {
+  return shape.token_bytes() / 2;
+}
 
 class OneBitIndex final : public UnitIndex {
  public:
@@ -208,11 +185,18 @@ class RandomIndex final : public UnitIndex {
 
 }  // namespace
 
+std::unique_ptr<UnitIndex> make_entry_index(const EntryForm& form, std::int32_t unit_tokens) {
+  return std::make_unique<EntryPerUnit>(form, unit_tokens);
+}
+std::unique_ptr<UnitIndex> make_box_index(BuildEntry build, std::int32_t unit_tokens) {
+  return make_entry_index({&box_bytes, build, &box_score_cpu}, unit_tokens);
+}
 std::unique_ptr<UnitIndex> make_box_index(BoxKind kind, std::int32_t unit_tokens) {
-  return std::make_unique<BoxIndex>(kind, unit_tokens);
+  return make_box_index(kind == BoxKind::kMinMax ? &build_box<BoxKind::kMinMax> : &build_box<BoxKind::kCuboidMean>,
+                        unit_tokens);
 }
 std::unique_ptr<UnitIndex> make_centroid_index(std::int32_t unit_tokens) {
-  return std::make_unique<CentroidIndex>(unit_tokens);
+  return make_entry_index({&centroid_bytes, &centroid_build_cpu, &centroid_score_cpu}, unit_tokens);
 }
 std::unique_ptr<UnitIndex> make_one_bit_index(const OneBit& bits, std::int32_t unit_tokens) {
   return std::make_unique<OneBitIndex>(bits, unit_tokens);

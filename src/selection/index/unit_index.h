@@ -1,5 +1,5 @@
-// Index interface: what is stored per unit, and how queries are scored against it. One class per index; a call handles
-// one (layer, KV head).
+// Index interface: what is stored per unit, and how queries are scored against it. A call handles one (layer,
+// KV head).
 //
 // Where units are lists, entry u belongs to unit u, whatever entry_tokens() is. Index objects are stateless: entries
 // are in an EntryStore that the sequence owns, keys in its cache.
@@ -65,8 +65,19 @@ class UnitIndex {
   virtual std::size_t bytes_read(std::int32_t n_units, const AttentionShape& shape) const = 0;
 };
 
-// Boxes over units of `unit_tokens`.
+// What an index of one entry a unit is made of: bytes of an entry, and its kernels. `entries` are contiguous.
+using BuildEntry = void (*)(std::span<const KvRun> runs, const AttentionShape& shape, std::byte* entry);
+struct EntryForm {
+  std::size_t (*bytes)(const AttentionShape& shape);
+  BuildEntry build;
+  void (*score)(const float* q, const AttentionShape& shape, const std::byte* entries, std::int64_t n, float* scores,
+                std::int64_t score_stride);
+};
+std::unique_ptr<UnitIndex> make_entry_index(const EntryForm& form, std::int32_t unit_tokens);
+
+// Boxes over units of `unit_tokens`, of a kind or as `build` makes them.
 std::unique_ptr<UnitIndex> make_box_index(BoxKind kind, std::int32_t unit_tokens);
+std::unique_ptr<UnitIndex> make_box_index(BuildEntry build, std::int32_t unit_tokens);
 // 1-bit keys in groups of bits.group tokens; a unit of several tokens scores as bits.page_score says. Tokens behind the
 // complete groups have exact scores.
 std::unique_ptr<UnitIndex> make_one_bit_index(const OneBit& bits, std::int32_t unit_tokens);

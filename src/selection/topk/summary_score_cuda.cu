@@ -1,6 +1,6 @@
 // Scores of summarised units (selection/summary) for the unfused selection. Two launches:
 //
-//   terms   kTermParts thread blocks a KV head: what its query heads bring to every unit (HeadTerms)
+//   terms   kTermParts thread blocks a KV head: what its query heads add to every unit (HeadTerms)
 //   score   a warp takes 16 centroids at a time by tensor cores, or one entry of a sketch or of moments
 //
 // Which channels an mma takes at once is free as long as both operands agree: lane 4 g + t takes whole words of 8 values

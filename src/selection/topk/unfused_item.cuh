@@ -11,7 +11,7 @@ constexpr int kScoreThreads = 256, kScoreWarps = kScoreThreads / kWarp;
 
 constexpr int kTermParts = 16;
 
-// What a query head brings to every unit, in parts by as many thread blocks.
+// What a query head adds to every unit, in parts by as many thread blocks.
 struct HeadTerms {
   float base[kTermParts];    // q . mean of the head's frame
   float spread[kTermParts];  // q^T C q

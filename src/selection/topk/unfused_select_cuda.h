@@ -2,9 +2,9 @@
 // memory, pool, top-k). It runs what no fused selection (kv_slots_cuda.h, one_bit_cuda.h) covers, and is what those are
 // tested against. UnitIndex of src/selection/index/unit_index.h is the specification.
 //
-//   terms   where summaries or a softmax over the whole attention need them: what a query head brings to every unit
+//   terms   where summaries or a softmax over the whole attention need them: what a query head adds to every unit
 //   score   one warp a unit: [query head, unit] f32 to scratch, over the whole device
-//   rank    one thread block a KV head: log-sum-exps, pool, top-k, missing mass, token ids
+//   rank    a cluster a KV head, or one thread block: log-sum-exps, pool, top-k, missing mass, token ids
 //
 // Numerics   random scores equal the CPU's, bit for bit. f32 sums of exact products (q as the model rotated it, bf16);
 //            a page's log-sum-exp and group_pool in f32.
