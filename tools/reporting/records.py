@@ -60,6 +60,25 @@ RECORDS = {
          f"{DECODE} --depth 32768 --batch 4 -n 30 --kv-store host --kv-budget 2048 --turnover 0.2 --correction 0.2 "
          "--kv-method window,louiskv",
          f"{DECODE.replace('llama-3.1-8b', 'llama-2-7b')} --depth 32768 -n 30 --kv-method full,fier"]),
+    "m9-recipes-h200": (
+        "Recipes on the device beside each other, llama-3.1-8b shape in bf16 with random weights: full; window, freekv, "
+        "mneme and quest over 131,072 tokens in host memory with the same sinks, window and dense layer, and methods with "
+        "their own; the unfused selection; drops at every step; every query head for itself; and needle answers of the "
+        "shipped model",
+        [f"{DECODE} --depth 2048,32768,131072 -n 40 --kv-method full",
+         f"{DECODE} --depth 131072 -n 40 --kv-store host {SELECT} --correction 0,0.2 "
+         "--kv-method window,freekv,mneme,quest:unit=page:32",
+         f"{DECODE} --depth 131072 -n 40 --kv-store host --turnover 0.2 --correction 0.1 "
+         "--kv-method window,freekv,mneme,fier,quest",
+         f"{DECODE} --depth 131072 -n 40 --kv-store host {SELECT} --correction 0,0.2 --unfused --kv-method freekv",
+         f"{DECODE} --depth 32768 --batch 1,4 -n 128 --kv-method snapkv,h2o,tova",
+         f"{DECODE} --depth 32768 -n 128 --kv-store host --kv-method snapkv,h2o,tova",
+         f"{DECODE} --depth 32768 -n 40 --kv-store host --turnover 0.2 "
+         "--kv-method window,quest,quest:pool=none,fier,fier:pool=none"]
+        + [f"mneme eval -m models/needle-27m-q8_0.gguf --json --no-progress --device cuda --kv-store {store} --seed 7 "
+           "--kv-sink 32 --kv-recent 128 --dense-layers none --tasks number,where --lengths 4096 --contexts 10 --budgets "
+           "512 --methods full,freekv,quest,fier,mneme,mneme:index=sketch:12/unit=token,mneme:index=moments,"
+           "quest:pool=none,fier:pool=none" for store in ("host", "device")]),
     "m9-portable-h200": (
         "The same of a build for 80-virtual, the form for GPUs before Hopper, on an H200 (--program "
         "build-cuda-portable/mneme)",

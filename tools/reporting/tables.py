@@ -315,10 +315,26 @@ def long_along(page):
                  [along_row(*key, found) for key, found in points.items()])
 
 
+def recipes_table(page):
+    """A decode step over 131,072 tokens in host memory by method, with the same sinks, window and dense layer."""
+    name = "m9-recipes-h200"
+    rows = []
+    for case, form in ((1, ""), (3, ", unfused")):
+        results = records.load(name)["cases"][case]["results"]
+        window = records.load(name)["cases"][1]["results"][0]["step_seconds"]["median"]
+        for r in results:
+            seconds = r["step_seconds"]["median"]
+            corrected = f"{100 * r['correction']:.0f} %" if r.get("correction") is not None else ""
+            rows.append([f"`{r['method']}`{form}", corrected, figures.number(1e3 * seconds), f"{seconds / window:.2f}"])
+    note = ("A step at 131,072 tokens in host memory, budget 2,048 with 512 sinks and 512 recent tokens, 20 % of a "
+            f"selection replaced: {sources(page, [name])}.")
+    return table(["method", "corrected", "ms a token", "times `window`"], rows) + "\n\n" + wrapped(note)
+
+
 PAPERS = ("freekv", "louiskv", "fier", "actqkv", "refreekv")
 TABLES = {"headline": headline, "pictures": pictures, "context": context_table, "throughput": throughput_table,
           "accuracy": accuracy_table, "methods": methods_table, "smollm2": smollm2_table, "long-4k": long_table,
           "selector-needle": selector_needle_table, "selector-smollm2": selector_smollm2_table,
-          "long-4k-lines": long_lines, "long-4k-along": long_along,
+          "m9-recipes": recipes_table, "long-4k-lines": long_lines, "long-4k-along": long_along,
           **{f"paper-{p}-{model}": paper_table(f"m12-papers-{model}", p)
              for p in PAPERS for model in ("needle", "smollm2")}}
