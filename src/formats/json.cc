@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "src/base/error.h"
 #include "src/text/unicode/utf8.h"

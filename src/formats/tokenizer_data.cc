@@ -1,5 +1,7 @@
 #include "src/formats/tokenizer_data.h"
 
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "src/base/error.h"

@@ -1,6 +1,7 @@
 #include "src/methods/drop_decider.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "src/base/check.h"
 #include "src/base/size32.h"

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "apps/hub/curl/http.h"
 #include "apps/hub/curl/partial_file.h"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "src/base/size32.h"
 #include "src/formats/bytes/byte_reader.h"

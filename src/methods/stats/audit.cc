@@ -1,6 +1,7 @@
 #include "src/methods/stats/audit.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "src/base/check.h"
 #include "src/base/ratio.h"

@@ -1,6 +1,7 @@
 #include "src/selection/index/entry_store.h"
 
 #include <cstring>
+#include <utility>
 
 #include "src/base/check.h"
 

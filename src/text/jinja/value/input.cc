@@ -1,6 +1,7 @@
 #include "src/text/jinja/value/input.h"
 
 #include <limits>
+#include <utility>
 
 #include "src/text/unicode/utf8.h"
 
