@@ -7,6 +7,7 @@
 
 #include "apps/bench/plain_read.h"
 #include "src/base/check.h"
+#include "src/base/ratio.h"
 #include "src/base/rng.h"
 #include "src/ops/gemm/gemm.h"
 
@@ -37,13 +38,13 @@ double ReadProbe::measure(int passes) {
   const std::int64_t n = buffer_.size() / kPiece;
   double best = 0;
   for (int pass = 0; pass < passes; ++pass) {
-    std::vector<std::uint64_t> sums(static_cast<std::size_t>(pool_.size()) * 8);  // a cache line each
+    std::vector<std::uint64_t> sums(std::size_t{8} * pool_.size());  // a cache line each
     const Clock::time_point start = Clock::now();
     pool_.parallel_for(n, 1, [&](std::int64_t begin, std::int64_t end, int worker) {
       const std::uint64_t* words = buffer_.as<std::uint64_t>() + begin * kPieceWords;
-      sums[static_cast<std::size_t>(worker) * 8] += sum_words(words, (end - begin) * kPieceWords);
+      sums[worker * 8] += sum_words(words, (end - begin) * kPieceWords);
     });
-    best = std::max(best, static_cast<double>(buffer_.size()) / seconds_since(start));
+    best = std::max(best, ratio(buffer_.size(), seconds_since(start)));
     std::uint64_t sum = 0;
     for (const std::uint64_t s : sums) sum += s;
     // Every word was read, once: the sum of 0 .. n-1, in arithmetic modulo 2^64.
@@ -78,7 +79,7 @@ double gemm_rate(DType weights, std::int64_t rows, std::int64_t width, int passe
     const Clock::time_point start = Clock::now();
     gemm_cpu(x, std::array{GemmOutput{.w = &matrix, .y = y}}, context);
     const double seconds = seconds_since(start);
-    if (pass > 0) best = std::max(best, 2.0 * static_cast<double>(rows * width * width) / seconds);
+    if (pass > 0) best = std::max(best, ratio(2 * rows * width * width, seconds));
   }
   return best;
 }

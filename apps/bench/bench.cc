@@ -8,7 +8,10 @@
 #include "apps/bench/sequences.h"
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/base/ratio.h"
 #include "src/base/rng.h"
+#include "src/base/size32.h"
+#include "src/base/underlying.h"
 #include "src/engine/kv_plan.h"
 
 namespace mneme {
@@ -28,8 +31,8 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
 
 // Standard normal numbers as the cache stores them, from which keys and values are drawn: four a draw.
 std::vector<std::uint16_t> normal_words(DType dtype) {
-  Tensor from(DType::kF32, {1, static_cast<std::int64_t>(kNormals)});
-  Tensor to(dtype, {1, static_cast<std::int64_t>(kNormals)});
+  Tensor from(DType::kF32, {1, kNormals});
+  Tensor to(dtype, {1, kNormals});
   Rng rng(kSeed);
   for (std::size_t i = 0; i < kNormals; ++i) from.as<float>()[i] = static_cast<float>(rng.normal());
   quantise_rows(from, to);
@@ -39,7 +42,7 @@ std::vector<std::uint16_t> normal_words(DType dtype) {
 
 std::array<double, kOps.size()> times_of(const OpTimer& timer) {
   std::array<double, kOps.size()> times{};
-  for (const Op op : kOps) times[static_cast<std::size_t>(op)] = timer.seconds(op);
+  for (const Op op : kOps) times[underlying(op)] = timer.seconds(op);
   return times;
 }
 
@@ -52,12 +55,12 @@ void fill_random(SequenceCache& cache, std::int32_t length, std::uint64_t seed, 
   const std::int64_t heads = shape.blocks_per_page(), pages = cache.n_pages();
   pool.parallel_for(heads * pages, 8, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t item = begin; item < end; ++item) {
-      const auto head = static_cast<std::int32_t>(item / pages);
-      const auto first = static_cast<std::int32_t>(item % pages) * kPageTokens;
+      const std::int32_t head = count32(item / pages);
+      const std::int32_t first = count32(item % pages) * kPageTokens;
       const std::int32_t n = std::min(kPageTokens, length - first);
       auto* out =
           reinterpret_cast<std::uint16_t*>(cache.token(head / shape.n_kv_heads, head % shape.n_kv_heads, first));
-      Rng rng(seed, static_cast<std::uint64_t>(item) << 20);
+      Rng rng(seed, std::uint64_t{1 << 20} * item);
       const std::size_t count = n * shape.token_bytes() / sizeof(std::uint16_t);
       for (std::size_t i = 0; i < count;) {
         std::uint64_t draw = rng.next();
@@ -89,7 +92,7 @@ struct Bench::Impl {
         kv(m.kv_shape(o.kv_dtype)),
         memory(memory_probe_bytes(mach.l3_bytes, mach.memory_limit), *c.pool) {
     forward.set_timer(&timer);
-    if (mach.l3_bytes > 0 && static_cast<std::int64_t>(m.weight_bytes()) <= mach.l3_bytes)
+    if (mach.l3_bytes > 0 && std::cmp_less_equal(m.weight_bytes(), mach.l3_bytes))
       l3.emplace(l3_probe_bytes(mach.l3_bytes), *c.pool);
   }
 
@@ -137,7 +140,7 @@ void Bench::Impl::finish(BenchResult& result, const BenchSequences& s, double me
   measure_bandwidth(result);
   result.floor_seconds = floor_seconds(result.cost, result.bandwidth, result.gemm_rate);
   result.share = result.floor_seconds / median;
-  result.memory.kv = s.pool->n_used() * static_cast<std::int64_t>(kv.page_bytes());
+  result.memory.kv = s.pool->n_used() * kv.page_bytes();
   for (const MethodState& m : s.methods) result.memory.method += m.index_bytes() + m.copy_bytes() + m.state_bytes();
   result.memory.activation = forward.activation_bytes();
 }
@@ -158,8 +161,7 @@ BenchResult Bench::decode(const BenchCase& c) {
     if (s.rows[i].method == nullptr) continue;
     b.context.pool->parallel_for(b.kv.blocks_per_page(), 1, [&](std::int64_t begin, std::int64_t end, int) {
       for (std::int64_t head = begin; head < end; ++head)
-        s.methods[i].close_units(static_cast<std::int32_t>(head) / b.kv.n_kv_heads,
-                                 static_cast<std::int32_t>(head) % b.kv.n_kv_heads, s.caches[i]);
+        s.methods[i].close_units(count32(head / b.kv.n_kv_heads), count32(head % b.kv.n_kv_heads), s.caches[i]);
     });
   }
 
@@ -180,14 +182,13 @@ BenchResult Bench::decode(const BenchCase& c) {
   result.step = quantiles_of(seconds);
   result.operations = operations[median_index(seconds)];
   result.cost = result.cost.scaled(1.0 / o.steps);
-  result.attended_tokens = result.cost.kv_read / static_cast<double>(b.kv.bytes_per_token()) / c.batch;
+  result.attended_tokens = ratio(result.cost.kv_read, b.kv.bytes_per_token()) / c.batch;
   if (c.plan != nullptr) {
     const MethodReads read = s.reads().since(before);
-    const double tokens = read.attended_tokens / o.steps;
-    result.cost.kv_read = tokens * static_cast<double>(b.kv.token_bytes());
-    result.cost.index_read = read.index_bytes / o.steps;
-    result.attended_tokens = tokens * o.steps / std::max(read.attended_heads, 1.0);
-    result.selected_share = read.selections / std::max(read.selections + read.reused, 1.0);
+    result.cost.kv_read = ratio(read.attended_tokens * b.kv.token_bytes(), o.steps);
+    result.cost.index_read = ratio(read.index_bytes, o.steps);
+    result.attended_tokens = ratio(read.attended_tokens, read.attended_heads);
+    result.selected_share = ratio(read.selections, read.selections + read.reused);
   }
   result.tokens_per_second = c.batch / result.step.median;
   result.tokens_per_second_deviation = result.tokens_per_second * result.step.deviation / result.step.mean;
@@ -228,8 +229,8 @@ BenchResult Bench::prefill(const BenchCase& c) {
   result.prompt = quantiles_of(prompts);
   result.operations = operations[median_index(prompts)];
   result.prefill_end_seconds = ends[median_index(prompts)];
-  const double tokens = static_cast<double>(c.depth) * c.batch;
-  result.tokens_per_second = tokens / result.prompt.median;
+  const std::int64_t tokens = std::int64_t{c.depth} * c.batch;
+  result.tokens_per_second = ratio(tokens, result.prompt.median);
   result.tokens_per_second_deviation = result.tokens_per_second * result.prompt.deviation / result.prompt.mean;
   b.finish(result, s, result.prompt.median);
   return result;

@@ -7,6 +7,7 @@
 #include "src/base/backend.h"
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/base/ratio.h"
 #include "src/base/rng.h"
 #include "src/cuda/bandwidth_cuda.h"
 #include "src/engine/kv_plan.h"
@@ -206,18 +207,18 @@ void CudaBench::Impl::finish(BenchResult& result, const BenchSequences& s, doubl
 
 // The bytes of a step as the method has them: what it attends, and the whole index once a step.
 void CudaBench::Impl::count_method(BenchResult& result, const MethodReads& read, const BenchCase& c) const {
-  const double steps = options.steps, attended = read.attended_tokens / steps;
+  const double attended = ratio(read.attended_tokens, options.steps);
   result.cost.kv_read = attended * static_cast<double>(kv.token_bytes());
-  result.attended_tokens = attended * steps / std::max(read.attended_heads, 1.0);
+  result.attended_tokens = ratio(read.attended_tokens, read.attended_heads);
   if (c.plan->selects())
     result.cost.index_read = static_cast<double>(c.plan->compressed_layers()) * kv.n_kv_heads * c.batch *
                              static_cast<double>(c.depth) * c.plan->index_bytes_per_token();
-  result.recall.selected_units = read.selected_units / steps;
-  result.recall.missing_units = read.missing_units / steps;
-  result.recall.recalled_units = read.recalled_units / steps;
+  result.recall.selected_units = ratio(read.selected_units, options.steps);
+  result.recall.missing_units = ratio(read.missing_units, options.steps);
+  result.recall.recalled_units = ratio(read.recalled_units, options.steps);
   const double unit = static_cast<double>(kv.token_bytes()) * c.plan->rules.unit_tokens;
   result.recall.recalled_bytes = result.recall.recalled_units * unit;
-  result.recall.correction_rate = read.corrections / std::max(read.gate_checks, 1.0);
+  result.recall.correction_rate = ratio(read.corrections, read.gate_checks);
 }
 
 // Down to the budget, tokens from all over the sequence beside the last ones: where they lie is what costs, not which

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "src/base/error.h"
+#include "src/base/ratio.h"
 #include "src/base/rng.h"
 
 namespace mneme::server {
@@ -111,7 +112,7 @@ class Load {
  private:
   std::int64_t token() {
     const std::int64_t quarter = std::max<std::int64_t>(options.vocabulary / 4, 1);
-    return quarter + static_cast<std::int64_t>(rng_.below(quarter * 2));
+    return quarter + rng_.below(quarter * 2);
   }
 
   // Starts what may run: all that has arrived, within the concurrency.
@@ -120,7 +121,7 @@ class Load {
     const std::int64_t arrived = options.request_rate > 0 ? arrived_ : most;
     while (next_ < arrived && (options.max_concurrency == 0 || open_ < options.max_concurrency)) {
       run.most_open = std::max(run.most_open, ++open_);
-      std::make_shared<Call>(*this, static_cast<std::size_t>(next_++))->start();
+      std::make_shared<Call>(*this, next_++)->start();
     }
   }
 
@@ -129,7 +130,7 @@ class Load {
     fill();
     if (arrived_ == std::ssize(run.records)) return;
     const double gap = -std::log(1 - rng_.uniform()) / options.request_rate;
-    arrivals_.expires_after(std::chrono::microseconds(static_cast<std::int64_t>(gap * 1e6)));
+    arrivals_.expires_after(std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::duration<double>(gap)));
     arrivals_.async_wait([this](error_code) { arrive(); });
   }
 
@@ -145,7 +146,8 @@ void Call::start() {
   text_ = request_text(load_.options, "POST", "/v1/completions", load_.body(index_));
   start_ = Clock::now();
   load_.run.records[index_].start = seconds_since(load_.begin);
-  timer_.expires_after(std::chrono::milliseconds(static_cast<std::int64_t>(load_.options.timeout_seconds * 1000)));
+  timer_.expires_after(std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::duration<double>(load_.options.timeout_seconds)));
   timer_.async_wait([self = shared_from_this()](error_code error) {
     if (!error) self->finish("timeout");
   });
@@ -226,7 +228,7 @@ void Call::finish(std::string error) {
 
 double LoadRecord::per_token() const {
   if (pieces.empty() || output_tokens < 2) return 0;
-  return (pieces.back() - pieces.front()) / static_cast<double>(output_tokens - 1);
+  return ratio(pieces.back() - pieces.front(), output_tokens - 1);
 }
 
 LoadRun run_load(const LoadOptions& options, const std::function<void(std::int64_t)>& progress) {

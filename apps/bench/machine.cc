@@ -102,10 +102,10 @@ Machine read_machine() {
   Machine m;
   read_cpuinfo(m);
   read_topology(m);
-  m.cpus_online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  m.cpus_online = count32(sysconf(_SC_NPROCESSORS_ONLN));
   m.cpus_allowed = available_cpus();
   if (m.cores == 0) m.cores = m.cpus_allowed;
-  m.numa_nodes = static_cast<int>(parse_cpu_list(first_line("/sys/devices/system/node/has_memory")).size());
+  m.numa_nodes = size32(parse_cpu_list(first_line("/sys/devices/system/node/has_memory")));
   m.memory_bytes = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
   m.memory_limit = memory_limit_bytes();
   m.memory_available = available_memory();

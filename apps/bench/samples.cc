@@ -8,24 +8,21 @@
 #include "src/base/ratio.h"
 
 namespace mneme {
-namespace {
 
-double at(const std::vector<double>& sorted, double share) {
+double quantile(const std::vector<double>& sorted, double share) {
   const double place = share * static_cast<double>(sorted.size() - 1);
   const auto below = static_cast<std::size_t>(place);
   const std::size_t above = std::min(below + 1, sorted.size() - 1);
   return sorted[below] + (place - static_cast<double>(below)) * (sorted[above] - sorted[below]);
 }
 
-}  // namespace
-
 Quantiles quantiles_of(std::vector<double> samples) {
   Quantiles q;
   if (samples.empty()) return q;
   std::sort(samples.begin(), samples.end());
-  q.median = at(samples, 0.5);
-  q.p10 = at(samples, 0.1);
-  q.p99 = at(samples, 0.99);
+  q.median = quantile(samples, 0.5);
+  q.p10 = quantile(samples, 0.1);
+  q.p99 = quantile(samples, 0.99);
   q.least = samples.front();
   for (const double s : samples) q.mean += ratio(s, samples.size());
   for (const double s : samples) q.deviation += (s - q.mean) * (s - q.mean);

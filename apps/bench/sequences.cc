@@ -1,5 +1,7 @@
 #include "apps/bench/sequences.h"
 
+#include "src/base/size32.h"
+
 namespace mneme {
 
 MethodReads MethodReads::since(const MethodReads& before) const {
@@ -33,7 +35,7 @@ void BenchSequences::restart(const BenchCase& c) {
 
 void BenchSequences::draw_tokens(std::int32_t n, std::int64_t vocab, Rng& rng) {
   tokens.resize(caches.size() * n);
-  for (std::int32_t& t : tokens) t = static_cast<std::int32_t>(rng.below(vocab));
+  for (std::int32_t& t : tokens) t = count32(rng.below(vocab));
 }
 
 void BenchSequences::extend(std::int32_t n, bool want_logits, std::int32_t prefill_left) {
@@ -53,16 +55,16 @@ MethodReads BenchSequences::reads() const {
   MethodReads r;
   for (const MethodState& m : methods)
     for (const LayerStats& l : m.stats().layers) {
-      r.attended_tokens += static_cast<double>(l.attended_tokens);
-      r.attended_heads += static_cast<double>(l.attended_heads);
-      r.index_bytes += static_cast<double>(l.index_bytes_read);
-      r.selections += static_cast<double>(l.selections);
-      r.reused += static_cast<double>(l.reused);
-      r.selected_units += static_cast<double>(l.selected_units);
-      r.missing_units += static_cast<double>(l.missing_units);
-      r.recalled_units += static_cast<double>(l.recalled_units);
-      for (const std::int64_t n : l.gate_checks) r.gate_checks += static_cast<double>(n);
-      for (const std::int64_t n : l.corrections) r.corrections += static_cast<double>(n);
+      r.attended_tokens += l.attended_tokens;
+      r.attended_heads += l.attended_heads;
+      r.index_bytes += l.index_bytes_read;
+      r.selections += l.selections;
+      r.reused += l.reused;
+      r.selected_units += l.selected_units;
+      r.missing_units += l.missing_units;
+      r.recalled_units += l.recalled_units;
+      for (const std::int64_t n : l.gate_checks) r.gate_checks += n;
+      for (const std::int64_t n : l.corrections) r.corrections += n;
     }
   return r;
 }

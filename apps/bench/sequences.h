@@ -11,10 +11,10 @@ namespace mneme {
 
 // Counts of methods, summed over sequences and layers: LayerStats.
 struct MethodReads {
-  double attended_tokens = 0, attended_heads = 0, index_bytes = 0;
-  double selections = 0, reused = 0;
-  double selected_units = 0, missing_units = 0, recalled_units = 0;
-  double gate_checks = 0, corrections = 0;
+  std::int64_t attended_tokens = 0, attended_heads = 0, index_bytes = 0;
+  std::int64_t selections = 0, reused = 0;
+  std::int64_t selected_units = 0, missing_units = 0, recalled_units = 0;
+  std::int64_t gate_checks = 0, corrections = 0;
 
   // What was counted since `before`.
   MethodReads since(const MethodReads& before) const;

@@ -19,7 +19,7 @@ void GateRecord::see(std::int32_t layer, const DecodeRow& row, const AttentionSh
   if (!row.method->asks_gate(layer, row.cache->length())) return;
   const Plan& plan = row.method->plan();
   const float* before = row.method->layer(layer).last_query.data();
-  const auto n_gates = static_cast<std::int32_t>(plan.gates()), heads = n_kv_heads_ * shape.group / n_gates;
+  const std::int32_t n_gates = plan.gates(), heads = n_kv_heads_ * shape.group / n_gates;
   for (std::int32_t g = 0; g < n_gates; ++g) {
     const std::int64_t first = std::int64_t{g} * heads * shape.head_dim;
     add(layer, g, pooled_cosine(plan.gate->pool, row.q + first, before + first, heads, shape.head_dim));
@@ -43,7 +43,7 @@ float tau_for_rate(std::span<const float> values, double rate) {
   std::vector<float> sorted;
   for (float c : values) sorted.push_back(std::isnan(c) ? -2.0f : c);
   std::sort(sorted.begin(), sorted.end());
-  const auto at = std::min(sorted.size() - 1, static_cast<std::size_t>(rate * static_cast<double>(sorted.size())));
+  const auto at = std::min(sorted.size() - 1, part_of(sorted.size(), rate));
   return std::round(std::clamp(sorted[at], -1.0f, 1.0f) * 1000) / 1000;
 }
 

@@ -8,6 +8,7 @@
 
 #include "src/base/error.h"
 #include "src/base/ratio.h"
+#include "src/base/size32.h"
 
 namespace mneme::eval {
 namespace {
@@ -66,7 +67,7 @@ std::vector<CellSummary> summarise(const std::vector<CellRecord>& records) {
   }
   for (auto& [i, d] : differences) {
     CellSummary& c = cells[i];
-    const auto n = static_cast<double>(d.size());
+    const double n = size32(d);
     c.n_pairs = d.size();
     for (double x : d) c.difference += x / n;
     double squares = 0;
@@ -110,9 +111,7 @@ Row cells_of(const CellSummary& c) {
           c.method,
           c.n == 0 ? "-" : fmt::format("{:.1f} ({}/{})", c.exact(), c.right, c.n),
           c.n_pairs == 0 || is_full(c.method) ? "-" : fmt::format("{:+.1f} ± {:.1f}", c.difference, c.half_width),
-          c.scored_tokens == 0
-              ? "-"
-              : fmt::format("{:.3f}", std::exp(-c.log_likelihood / static_cast<double>(c.scored_tokens))),
+          c.scored_tokens == 0 ? "-" : fmt::format("{:.3f}", std::exp(-ratio(c.log_likelihood, c.scored_tokens))),
           fmt::format("{:.0f}", budget(k)),
           kept_text(k),
           fmt::format("{:.0f}", kib_per_step(k)),
@@ -170,10 +169,10 @@ nlohmann::json to_json(const CellSummary& c) {
                       {"tokens_per_second", ratio(k.steps, k.seconds)}};
   if (c.n_pairs > 0)
     j["against_full"] = {{"pairs", c.n_pairs}, {"points", c.difference}, {"half_width_95", c.half_width}};
-  if (c.scored_tokens > 0) j["perplexity"] = std::exp(-c.log_likelihood / static_cast<double>(c.scored_tokens));
+  if (c.scored_tokens > 0) j["perplexity"] = std::exp(-ratio(c.log_likelihood, c.scored_tokens));
   if (k.prefill_ends > 0) j["kept_share"] = ratio(k.kept_share, k.prefill_ends);
   if (k.checks > 0) j["correction_rate"] = ratio(k.corrections, k.checks);
-  if (k.selections + k.reused > 0) j["selected_anew_rate"] = ratio(k.selections, k.selections + k.reused);
+  if (k.selections + k.reused > 0) j["reselected_rate"] = ratio(k.selections, k.selections + k.reused);
   if (k.selected > 0) j["turnover"] = ratio(k.replaced, k.selected);
   if (k.audit.samples > 0)
     j["audit"] = {{"samples", k.audit.samples},

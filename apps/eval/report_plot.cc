@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "apps/eval/report.h"
+#include "src/base/size32.h"
 
 namespace mneme::eval {
 namespace {
@@ -100,12 +101,12 @@ std::string plot_points(const PlotArea& a, const std::vector<PlotPoint>& points)
   constexpr std::string_view kColours[] = {"#1b6ca8", "#c8553d", "#3c8d40", "#8e5ea2",
                                            "#b8860b", "#444444", "#d1478c", "#2aa198"};
   std::string svg;
-  std::size_t colour = 0;
+  std::int32_t colour = 0;
   for (const PlotPoint& p : points) {
     svg += fmt::format(
         "<circle cx=\"{0}\" cy=\"{1}\" r=\"4\" fill=\"{2}\"/><text x=\"{3}\" y=\"{4}\" fill=\"{2}\">{5}</text>\n",
         a.x(p.kib), a.y(p.exact), kColours[colour % std::size(kColours)], a.x(p.kib) + 6,
-        a.y(p.exact) + 4 + 11 * static_cast<double>(colour % 3), p.method);
+        a.y(p.exact) + 4 + 11 * (colour % 3), p.method);
     ++colour;
   }
   return svg;
@@ -128,7 +129,7 @@ std::string plot_svg(const std::vector<PlotValue>& values) {
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
       "font-family=\"sans-serif\" "
       "font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
-      kPlotWidth * static_cast<double>(std::max<std::size_t>(panels.size(), 1)), kPlotHeight);
+      kPlotWidth * std::max(size32(panels), 1), kPlotHeight);
   for (std::int32_t i = 0; i < std::ssize(panels); ++i) {
     const PlotArea area(i, range);
     svg += plot_axes(area, panels[i].title) + plot_points(area, panels[i].points);

@@ -8,6 +8,7 @@
 #include "apps/eval/runs/suite_prompt.h"
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/base/ratio.h"
 #include "src/base/size32.h"
 #include "src/text/chat/marked_span.h"
 
@@ -68,8 +69,7 @@ MethodCost cost_of(const MethodStats& stats, const MethodShape& shape, const Pla
   for (const LayerStats& s : stats.layers)
     c.kept_share += s.retention.prompt_tokens == 0
                         ? static_cast<double>(c.prefill_ends)
-                        : static_cast<double>(s.retention.prefill_ends * s.retention.kept_tokens) /
-                              static_cast<double>(s.retention.prompt_tokens);
+                        : ratio(s.retention.prefill_ends * s.retention.kept_tokens, s.retention.prompt_tokens);
   c.kept_share /= shape.n_layers;
   return c;
 }
@@ -93,7 +93,7 @@ void Runner::check_task(std::string_view name, QuestionMark mark) {
 RequestInput Runner::question_input(std::vector<std::int32_t> tokens, const Question& question,
                                     std::shared_ptr<const Plan> plan) const {
   RequestInput input;
-  input.max_tokens = static_cast<std::int32_t>(tokenizer_.encode(question.answer, {}).size()) + options_.spare_tokens;
+  input.max_tokens = size32(tokenizer_.encode(question.answer, {})) + options_.spare_tokens;
   if (options_.question == QuestionPath::kDecode) input.decode_prompt_tail = size32(tokens);
   input.prompt = std::move(tokens);
   input.end_tokens = end_tokens_;
@@ -183,7 +183,7 @@ void Runner::run_perplexity(std::int64_t length, std::int64_t sample, const Text
                             const std::vector<MethodSpec>& methods,
                             const std::function<void(const CellRecord&)>& done) {
   const std::size_t wanted = length + options_.perplexity_tokens;
-  Rng rng(options_.seed ^ length, static_cast<std::uint64_t>(sample) << 32);
+  Rng rng = Rng::of_item(options_.seed ^ length, sample);
   std::vector<std::int32_t> tokens;
   for (std::size_t chars = wanted * 5; tokens.size() < wanted; chars += chars / 4) {
     if (chars > prose.text().size())

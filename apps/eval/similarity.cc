@@ -64,7 +64,7 @@ void SimilarityObserver::forget_sequences() {
 }
 
 void SimilarityObserver::see(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape) {
-  const std::size_t width = shape_.n_heads * static_cast<std::size_t>(shape_.head_dim);
+  const std::size_t width = std::int64_t{shape_.n_heads} * shape_.head_dim;
   Sequence& s = sequences_[row.cache];
   if (s.last_query.empty()) {
     s.last_query.resize(width * shape_.n_layers);
@@ -101,13 +101,13 @@ std::vector<std::vector<std::int32_t>> SimilarityObserver::true_tokens(std::int3
                                                                        std::int32_t n_tokens) {
   std::vector<KvRun> runs;
   row.cache->append_runs(layer, kv_head, 0, n_tokens, runs);
-  std::vector<float> scores(shape.group * static_cast<std::size_t>(n_tokens));
+  std::vector<float> scores(std::int64_t{shape.group} * n_tokens);
   key_score_cpu(row.q + std::int64_t{kv_head} * shape.group * shape.head_dim, shape, runs, scores.data(), n_tokens);
   std::vector<std::vector<std::int32_t>> truth(shape.group);
   for (std::int32_t g = 0; g < shape.group; ++g) {
     auto& top = truth[g];
     top.resize(options_.top);
-    const std::span<const float> head(scores.data() + std::int64_t{g} * n_tokens, static_cast<std::size_t>(n_tokens));
+    const std::span<const float> head(scores.data() + std::int64_t{g} * n_tokens, n_tokens);
     topk_cpu(head, options_.top, top.data(), topk_scratch_);
   }
   return truth;
@@ -128,7 +128,7 @@ void SimilarityObserver::measure_overlap(std::int32_t layer, const DecodeRow& ro
       const double jaccard = ratio(both.size(), a.size() + b.size() - both.size());
       double& mean = boundary ? o.across : o.within;
       std::int64_t& count = boundary ? o.n_across : o.n_within;
-      mean += (jaccard - mean) / static_cast<double>(++count);
+      mean += ratio(jaccard - mean, ++count);
     }
   }
 }
@@ -161,7 +161,7 @@ void SimilarityObserver::measure_recall(std::int32_t layer, const DecodeRow& row
 void SimilarityObserver::measure_case(Case& c, const HeadKeys& keys, const float* q, const AttentionShape& shape,
                                       std::int32_t n_tokens, const std::vector<std::vector<std::int32_t>>& truth) {
   const std::int32_t n_units = n_tokens / c.unit_tokens;
-  std::vector<float> scores(shape.group * static_cast<std::size_t>(n_units));
+  std::vector<float> scores(std::int64_t{shape.group} * n_units);
   c.index->score({.head = keys,
                   .q = q,
                   .shape = shape,
@@ -174,7 +174,7 @@ void SimilarityObserver::measure_case(Case& c, const HeadKeys& keys, const float
   std::vector<std::int32_t> units;
   std::vector<std::uint8_t> selected(n_units);
   for (std::int32_t g = 0; g < shape.group; ++g) {
-    const std::span<const float> head(scores.data() + std::int64_t{g} * n_units, static_cast<std::size_t>(n_units));
+    const std::span<const float> head(scores.data() + std::int64_t{g} * n_units, n_units);
     for (std::size_t b = 0; b < options_.budgets.size(); ++b) {
       const std::int32_t wanted = std::min(n_units, options_.budgets[b] / c.unit_tokens);
       units.resize(wanted);
@@ -183,7 +183,7 @@ void SimilarityObserver::measure_case(Case& c, const HeadKeys& keys, const float
       for (std::int32_t i = 0; i < found; ++i) selected[units[i]] = 1;
       std::int64_t hits = 0;
       for (std::int32_t t : truth[g]) hits += selected[t / c.unit_tokens];
-      c.found[b] += static_cast<double>(hits) / options_.top;
+      c.found[b] += ratio(hits, options_.top);
     }
     ++c.samples;
   }
@@ -201,8 +201,8 @@ std::vector<SimilarityObserver::Recall> SimilarityObserver::recalls() const {
   std::vector<Recall> all;
   for (const Case& c : cases_) {
     Recall r{.index = c.label, .samples = c.samples};
-    r.load_ratio = static_cast<double>(c.index->bytes_read(kLargestGroup, shape)) /
-                   ((kLargestGroup * c.unit_tokens) * static_cast<double>(shape.token_bytes()) / 2);
+    r.load_ratio =
+        ratio(2 * c.index->bytes_read(kLargestGroup, shape), kLargestGroup * c.unit_tokens * shape.token_bytes());
     for (double sum : c.found) r.of.push_back(ratio(sum, c.samples));
     all.push_back(std::move(r));
   }
@@ -211,7 +211,7 @@ std::vector<SimilarityObserver::Recall> SimilarityObserver::recalls() const {
 
 float percentile(std::vector<float> values, double share) {
   if (values.empty()) return 0;
-  const auto at = std::min(values.size() - 1, static_cast<std::size_t>(share * static_cast<double>(values.size())));
+  const auto at = std::min(values.size() - 1, part_of(values.size(), share));
   std::nth_element(values.begin(), values.begin() + at, values.end());
   return values[at];
 }

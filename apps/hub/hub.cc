@@ -60,7 +60,7 @@ std::int64_t missing_bytes(const FetchContext& c, const Listing& listing, const 
     const std::string& hash = file.sha256.empty() ? file.git_sha1 : file.sha256;
     const auto begun = hash.empty() ? 0 : fs::file_size(c.cache.blob(hash + ".incomplete"), absent);
     // A sum beyond the type is beyond every disk.
-    const std::int64_t left = *file.size - (absent ? 0 : static_cast<std::int64_t>(begun));
+    const std::int64_t left = *file.size - (absent ? 0 : begun);
     if (left > 0 && __builtin_add_overflow(bytes, left, &bytes)) return std::numeric_limits<std::int64_t>::max();
   }
   return bytes;

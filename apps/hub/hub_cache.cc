@@ -51,7 +51,7 @@ void make_folders(const fs::path& path) {
 void expect_room(const fs::path& folder, std::int64_t bytes, const std::string& what) {
   std::error_code error;
   const fs::space_info space = fs::space(folder, error);
-  if (error || bytes <= 0 || static_cast<std::uint64_t>(bytes) <= space.available) return;
+  if (error || bytes <= 0 || std::cmp_less_equal(bytes, space.available)) return;
   fail(ErrorKind::kFile, "{}: the disk is too full: {} needs {} bytes more, {} are free", folder.string(), what, bytes,
        space.available);
 }

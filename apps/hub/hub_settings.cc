@@ -22,7 +22,7 @@ std::string variable(const char* name) {
 
 bool is_set(const char* name) {
   std::string value = variable(name);
-  std::transform(value.begin(), value.end(), value.begin(), [](unsigned char c) { return std::toupper(c); });
+  std::transform(value.begin(), value.end(), value.begin(), to_upper);
   return value == "1" || value == "ON" || value == "YES" || value == "TRUE";
 }
 

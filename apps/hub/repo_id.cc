@@ -2,16 +2,13 @@
 
 #include <algorithm>
 
+#include "src/base/ascii.h"
 #include "src/base/error.h"
 
 namespace mneme::hub {
 namespace {
 
 constexpr std::size_t kMaxName = 96, kMaxQuant = 255;
-
-bool is_letter_or_digit(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-}
 
 // Both become names of folders, so nothing that stands for another folder is let through.
 bool is_name(std::string_view name) {

@@ -12,7 +12,9 @@
 #include "apps/mneme/commands.h"
 #include "apps/mneme/model_source.h"
 #include "mneme/error.h"
+#include "src/base/ascii.h"
 #include "src/base/mapped_file.h"
+#include "src/base/underlying.h"
 #include "src/formats/checkpoint.h"
 #include "src/formats/gguf/gguf_file.h"
 #include "src/formats/gguf/gguf_model.h"
@@ -34,7 +36,7 @@ std::string_view kind_name(TokenizerKind kind) {
 
 std::string_view scaling_name(RopeScaling scaling) {
   static constexpr std::array<std::string_view, 5> kNames = {"none", "linear", "llama3", "yarn", "dynamic"};
-  return kNames.at(static_cast<std::size_t>(scaling));
+  return kNames.at(underlying(scaling));
 }
 
 template <typename T>
@@ -150,8 +152,8 @@ std::string shown(const Json& value) {
   if (!value.is_string()) return value.is_null() ? "none" : value.dump();
   std::string out;
   for (const char c : value.get<std::string>()) {
-    if (static_cast<unsigned char>(c) < 0x20)
-      out += c == '\n' ? "\\n" : fmt::format("\\x{:02x}", static_cast<unsigned>(c));
+    if (byte_of(c) < 0x20)
+      out += c == '\n' ? "\\n" : fmt::format("\\x{:02x}", byte_of(c));
     else
       out += c;
   }

@@ -13,6 +13,8 @@
 #include <limits>
 #include <utility>
 
+#include "src/base/ascii.h"
+
 namespace mneme::cli {
 namespace {
 
@@ -68,7 +70,7 @@ namespace {
 
 std::string variable_of(const std::string& option) {
   std::string variable = "MNEME_";
-  for (const unsigned char c : option) variable += c == '-' ? '_' : static_cast<char>(std::toupper(c));
+  for (const char c : option) variable += c == '-' ? '_' : to_upper(c);
   return variable;
 }
 

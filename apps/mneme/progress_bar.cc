@@ -33,9 +33,9 @@ std::string progress_line(std::string_view what, std::int64_t done, std::int64_t
   std::string line = fmt::format("{}  [{}{}]  {} of {} {}", name, std::string(filled, '#'),
                                  std::string(kBarWidth - filled, '-'), grouped(done), grouped(total), unit);
   if (done > before && seconds > 0.1) {
-    const double rate = static_cast<double>(done - before) / seconds;
+    const double rate = ratio(done - before, seconds);
     line += fmt::format("  {} {}/s  {:.0f} s left", grouped(static_cast<std::int64_t>(rate)), unit,
-                        static_cast<double>(total - done) / rate);
+                        ratio(total - done, rate));
   }
   return line;
 }

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "src/base/ascii.h"
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
 #include "src/text/unicode/utf8.h"
@@ -56,7 +57,7 @@ void expect_text(const std::string& what, const std::string& text) {
   }
   if (invalid != kValidUtf8) {
     fail(ErrorKind::kRequest, "{}: expected UTF-8 text, found byte 0x{:02x} at offset {}, which is none", what,
-         static_cast<unsigned char>(text[invalid]), invalid);
+         byte_of(text[invalid]), invalid);
   }
 }
 

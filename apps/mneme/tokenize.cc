@@ -14,6 +14,7 @@
 #include "apps/mneme/commands.h"
 #include "apps/mneme/options.h"
 #include "apps/mneme/text_input.h"
+#include "src/base/ascii.h"
 #include "src/base/error.h"
 #include "src/formats/checkpoint.h"
 #include "src/text/tokenizer/tokenizer.h"
@@ -51,7 +52,7 @@ std::string in_quotes(std::string_view bytes) {
       } else if (c == '\n' || c == '\t' || c == '\r') {
         out += {'\\', c == '\n' ? 'n' : c == '\t' ? 't' : 'r'};
       } else {
-        out += fmt::format("\\x{:02x}", unsigned{static_cast<unsigned char>(c)});
+        out += fmt::format("\\x{:02x}", byte_of(c));
       }
     }
     bytes.remove_prefix(step.length);

@@ -8,6 +8,7 @@
 #include "reference/methods/positions_ref.h"
 #include "reference/methods/summary_scores_ref.h"
 #include "src/base/check.h"
+#include "src/base/ratio.h"
 #include "src/base/size32.h"
 #include "src/selection/cluster/kmeans.h"
 #include "src/selection/index/centroid.h"
@@ -69,7 +70,8 @@ std::vector<double> ReferenceLayer::unit_scores(const SequenceCache& cache, std:
     centroid_build_ref(unit_runs, plan_->shape.attention(), centroid.data());
     keys = {elements(centroid.data(), dtype, d)};
   }
-  if (const auto* bits = std::get_if<OneBit>(&stage.index)) {
+  const auto* bits = std::get_if<OneBit>(&stage.index);
+  if (bits != nullptr) {
     std::vector<float> k(d);
     std::vector<std::byte> group(one_bit_group_bytes(d, bits->group));
     for (std::size_t i = 0; i < unit.size(); ++i) {
@@ -90,16 +92,13 @@ std::vector<double> ReferenceLayer::unit_scores(const SequenceCache& cache, std:
     std::vector<double> by_token;
     by_token.reserve(keys.size());
     for (const auto& k : keys) by_token.push_back(dot(q, k));
-    if (std::holds_alternative<RawKeys>(stage.index)) {
+    if (std::holds_alternative<RawKeys>(stage.index) ||
+        (bits != nullptr && bits->page_score == PageScore::kLogSumExp)) {
       for (double& s : by_token) s *= alpha;
       scores.push_back(log_sum_exp(by_token) / alpha);
-    } else if (const auto* one_bit = std::get_if<OneBit>(&stage.index);
-               one_bit != nullptr && one_bit->page_score == PageScore::kLogSumExp) {
-      for (double& s : by_token) s *= alpha;
-      scores.push_back(log_sum_exp(by_token) / alpha);
-    } else if (std::holds_alternative<OneBit>(stage.index) || std::holds_alternative<Centroid>(stage.index)) {
-      scores.push_back(std::accumulate(by_token.begin(), by_token.end(), 0.0) / static_cast<double>(by_token.size()));
-      if (plan_->by_size) scores.back() += std::log(static_cast<double>(unit.size())) / alpha;
+    } else if (bits != nullptr || std::holds_alternative<Centroid>(stage.index)) {
+      scores.push_back(ratio(std::accumulate(by_token.begin(), by_token.end(), 0.0), by_token.size()));
+      if (plan_->by_size) scores.back() += std::log(size32(unit)) / alpha;
     } else {
       // Boxes, by the keys that they hold or by their two corners.
       const Box* box = std::get_if<Box>(&stage.index);
@@ -129,7 +128,7 @@ ReferenceLayer::Queries ReferenceLayer::probes(std::int32_t selection_head, cons
     for (std::size_t h = 1; h < queries.size(); ++h)
       pooled[c] =
           *plan_->pool.queries == QueryPool::kMax ? std::max(pooled[c], queries[h][c]) : pooled[c] + queries[h][c];
-    if (*plan_->pool.queries == QueryPool::kMean) pooled[c] /= static_cast<double>(queries.size());
+    if (*plan_->pool.queries == QueryPool::kMean) pooled[c] = ratio(pooled[c], queries.size());
   }
   return {pooled};
 }
@@ -156,7 +155,7 @@ std::vector<double> ReferenceLayer::pool_scores(const std::vector<std::vector<do
         pooled.push_back(*std::max_element(raw.begin(), raw.end()));
         break;
       case GroupPool::kMean:
-        pooled.push_back(std::accumulate(raw.begin(), raw.end(), 0.0) / static_cast<double>(raw.size()));
+        pooled.push_back(ratio(std::accumulate(raw.begin(), raw.end(), 0.0), raw.size()));
         break;
       case GroupPool::kMaxProb:
         pooled.push_back(*std::max_element(logs.begin(), logs.end()));
@@ -234,7 +233,7 @@ bool ReferenceLayer::missing_too_much(const Selection& now, const Selection& spe
   if (now.fixed) logs.push_back(*now.fixed);
   for (double& x : logs) x *= plan_->log_weight_scale();
   const double all = log_sum_exp(logs);
-  const auto stop = there.begin() + static_cast<std::ptrdiff_t>(n_units);
+  const auto stop = there.begin() + n_units;
   double mass = 0, attended = now.fixed ? std::exp(logs.back() - all) : 0;
   for (auto it = there.begin(); it != stop; ++it)
     attended += std::exp(logs[*it + speculative.first_unit - now.first_unit] - all);
@@ -343,13 +342,12 @@ void ReferenceLayer::hold(std::int32_t n, std::int32_t s, std::size_t n_units, S
   Held& held = held_[s];
   std::vector<std::int32_t> order = ranked(selection.scores);
   if (held.step == n && held.units.size() == n_units) {
-    const auto best = static_cast<std::size_t>(plan_->recipe.decode->hold);
+    const std::size_t best = plan_->recipe.decode->hold;
     const auto is_held = [&](std::int32_t i) {
       return std::find(held.units.begin(), held.units.end(), i + selection.first_unit) != held.units.end();
     };
-    std::stable_partition(order.begin() + static_cast<std::ptrdiff_t>(std::min(best, order.size())), order.end(),
-                          is_held);
-    for (std::size_t i = 0; i < order.size(); ++i) selection.scores[order[i]] = -static_cast<double>(i);
+    std::stable_partition(order.begin() + std::min(best, order.size()), order.end(), is_held);
+    for (std::int32_t i = 0; i < size32(order); ++i) selection.scores[order[i]] = -i;
   }
   held.units.clear();
   for (std::size_t i = 0; i < n_units; ++i) held.units.push_back(order[i] + selection.first_unit);
@@ -364,7 +362,7 @@ void ReferenceLayer::keep_top_p(const SequenceCache& cache, std::int32_t s, cons
   const std::int32_t d = plan_->shape.head_dim, per = plan_->shape.n_heads / plan_->selection_heads();
   std::vector<std::int32_t> tokens;
   for (std::size_t t = 0; t < taken.size(); ++t)
-    if (taken[t]) tokens.push_back(static_cast<std::int32_t>(t));
+    if (taken[t]) tokens.push_back(count32(t));
   std::fill(taken.begin(), taken.end(), false);
   taken.back() = true;
   for (std::int32_t h = s * per; h < (s + 1) * per; ++h) {

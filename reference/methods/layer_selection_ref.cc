@@ -40,11 +40,11 @@ std::vector<double> weights_of(WindowProbe probe, const std::vector<std::vector<
   std::vector<double> mean(channels), variance(channels), bias;
   for (std::size_t c = 0; c < channels; ++c) {
     for (const auto& row : rows) mean[c] += row[c];
-    mean[c] /= static_cast<double>(rows.size());
+    mean[c] = ratio(mean[c], rows.size());
     for (const auto& row : rows) variance[c] += (row[c] - mean[c]) * (row[c] - mean[c]);
     variance[c] = rows.size() < 2 ? 0 : ratio(variance[c], rows.size() - 1);
   }
-  const double floor = std::accumulate(variance.begin(), variance.end(), 0.0) / static_cast<double>(channels) / 100;
+  const double floor = ratio(std::accumulate(variance.begin(), variance.end(), 0.0), channels) / 100;
   for (std::size_t i = begin; i < rows.size(); ++i) {
     double sum = 0;
     for (std::size_t c = 0; c < channels && floor > 0; ++c)
@@ -54,7 +54,7 @@ std::vector<double> weights_of(WindowProbe probe, const std::vector<std::vector<
     bias.push_back(sum);
   }
   const double all = std::accumulate(bias.begin(), bias.end(), 0.0);
-  for (double& b : bias) b = all > 0 && std::isfinite(all) ? b / all : 1 / static_cast<double>(bias.size());
+  for (double& b : bias) b = all > 0 && std::isfinite(all) ? b / all : ratio(1, bias.size());
   return bias;
 }
 
@@ -124,7 +124,7 @@ void LayerSelectionRef::file(const SequenceCache& cache, std::int32_t n_tokens) 
 double LayerSelectionRef::cosine(const std::vector<double>& probe, std::int32_t u) const {
   const std::vector<double>& unit = representative(u);
   if (plan_->layer_selection->match == KeyMatch::kMean) return dot(probe, unit);
-  const auto d = static_cast<std::size_t>(plan_->shape.head_dim), width = d * plan_->shape.n_kv_heads;
+  const std::size_t d = plan_->shape.head_dim, width = d * plan_->shape.n_kv_heads;
   double largest = -INFINITY;
   for (std::size_t row = 0; row < unit.size(); row += width) {
     double dot_product = 0;
@@ -198,7 +198,7 @@ void LayerSelectionRef::attend(const SequenceCache& cache, const Selection& sele
         if (tokens[i] >= base && tokens[i] / p >= filed() && at - tokens[i] < plan_->rules.recent)
           mass_[h][tokens[i]] += share;
       }
-      for (std::size_t c = 0; c < sum.size(); ++c) out[c] = static_cast<float>(sum[c]);
+      std::copy(sum.begin(), sum.end(), out);
     }
   }
   for (std::int32_t t = std::max(begin, span_.first); t < std::min(end, span_.second); ++t)

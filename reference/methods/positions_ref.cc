@@ -5,14 +5,13 @@
 #include <numeric>
 
 #include "src/tensor/half.h"
+#include "src/tensor/half_value.h"
 
 namespace mneme {
 
 std::vector<double> numbers(const std::byte* from, std::int32_t n, DType dtype) {
   std::vector<double> v(n);
-  for (std::size_t i = 0; i < v.size(); ++i)
-    v[i] = dtype == DType::kBF16 ? static_cast<float>(reinterpret_cast<const bf16*>(from)[i])
-                                 : static_cast<float>(reinterpret_cast<const f16*>(from)[i]);
+  for (std::size_t i = 0; i < v.size(); ++i) v[i] = load_half(from, i, dtype);
   return v;
 }
 
@@ -38,10 +37,8 @@ double dot_at_position(const Plan& plan, const RopeTable& rope, const Positioned
   if (plan.key_basis == KeyBasis::kPreRope) {
     if (t >= query.local_from && query.position - t < plan.rules.recent) {
       std::vector<double> k = rotated(key, t, rope);
-      for (double& x : k) {
-        const auto f = static_cast<float>(x);
-        x = plan.shape.kv_dtype == DType::kBF16 ? static_cast<float>(bf16(f)) : static_cast<float>(f16(f));
-      }
+      const DType dtype = plan.shape.kv_dtype;
+      for (double& x : k) x = half_value(half_bits(static_cast<float>(x), dtype), dtype);
       return with_query(k);
     }
   } else if (!plan.remote_position || query.everything || t >= plan.rules.sink) {

@@ -267,7 +267,7 @@ void ReferencePrefillEnd::keep_by_norm() {
   if (plan_->drops() && recipe.prefill_end->rank == Rank::kPosition)
     for (std::int32_t t = 0; t < n; ++t)
       if (any.stored[at(t)] < recipe.sink || t >= n - recipe.recent) stays[at(t)] = true;
-  budget_ = static_cast<std::int32_t>(std::count(stays.begin(), stays.end(), true));
+  budget_ = count32(std::count(stays.begin(), stays.end(), true));
   if (!plan_->drops()) return;
   for (Head& head : heads_) keep(head, stays);
 }

@@ -9,7 +9,7 @@
 namespace mneme {
 std::vector<std::int32_t> window_tokens(const Plan& plan, std::int32_t layer, std::int32_t p, std::int32_t begin,
                                         std::int32_t end, std::span<const std::int32_t> units) {
-  std::vector<bool> taken(static_cast<std::size_t>(p) + 1, false);
+  std::vector<bool> taken(p + 1, false);
   const auto take = [&](std::int32_t from, std::int32_t to) {
     for (std::int32_t t = std::max(from, 0); t < std::min(to, p + 1); ++t) taken[t] = true;
   };

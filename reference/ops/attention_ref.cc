@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "src/ops/attention/attention.h"
+#include "src/tensor/half_value.h"
 
 namespace mneme {
 namespace {
@@ -13,16 +14,7 @@ namespace {
 constexpr double kMinusInf = -std::numeric_limits<double>::infinity();
 
 double element(const std::byte* p, std::size_t i, DType dtype) {
-  std::uint16_t bits;
-  std::memcpy(&bits, p + 2 * i, sizeof(bits));
-  if (dtype == DType::kF16) {
-    f16 h;
-    h.bits = bits;
-    return static_cast<float>(h);
-  }
-  bf16 b;
-  b.bits = bits;
-  return static_cast<float>(b);
+  return load_half(p, i, dtype);
 }
 
 // Entries of one (row, query head): scores and [K | V] pairs.
@@ -93,7 +85,7 @@ void attend_decode_ref(std::span<const DecodeHead> heads, const AttentionShape& 
         append(e, part.q + g * shape.head_dim, part.runs, 0, count(part.runs), part.log_weight, shape);
       double lse;
       finish(e, shape, out.data(), &lse);
-      for (std::int32_t d = 0; d < shape.head_dim; ++d) head.out[g * shape.head_dim + d] = static_cast<float>(out[d]);
+      std::copy_n(out.begin(), shape.head_dim, head.out + g * shape.head_dim);
       if (head.lse != nullptr) head.lse[g] = static_cast<float>(lse);
     }
   }

@@ -1,20 +1,17 @@
 #include <cstring>
 
 #include "src/ops/norm_rope/rotate_keys.h"
+#include "src/tensor/half_value.h"
 
 namespace mneme {
 namespace {
 
 double element(const std::byte* p, DType dtype) {
-  std::uint16_t bits;
-  std::memcpy(&bits, p, sizeof(bits));
-  return static_cast<double>(dtype == DType::kBF16 ? static_cast<float>(std::bit_cast<bf16>(bits))
-                                                   : static_cast<float>(std::bit_cast<f16>(bits)));
+  return load_half(p, 0, dtype);
 }
 
 void store(double value, DType dtype, std::byte* p) {
-  const auto x = static_cast<float>(value);
-  const std::uint16_t bits = dtype == DType::kBF16 ? bf16(x).bits : f16(x).bits;
+  const std::uint16_t bits = half_bits(static_cast<float>(value), dtype);
   std::memcpy(p, &bits, sizeof(bits));
 }
 
@@ -30,10 +27,9 @@ void rotate_keys_ref(std::span<const KvRun> runs, const AttentionShape& shape, c
       std::memcpy(to, from, shape.token_bytes());
       for (std::int32_t i = 0; i < half; ++i) {
         const bool halves = angles.pairs() == RopePairs::kHalves;
-        const std::size_t a = 2 * static_cast<std::size_t>(halves ? i : 2 * i),
-                          b = 2 * static_cast<std::size_t>(halves ? i + half : 2 * i + 1);
+        const std::int32_t a = 2 * (halves ? i : 2 * i), b = 2 * (halves ? i + half : 2 * i + 1);
         const double x = element(from + a, shape.kv_dtype), y = element(from + b, shape.kv_dtype);
-        const auto c = static_cast<double>(angles.cos(row)[i]), s = static_cast<double>(angles.sin(row)[i]);
+        const double c = angles.cos(row)[i], s = angles.sin(row)[i];
         store(x * c - y * s, shape.kv_dtype, to + a);
         store(y * c + x * s, shape.kv_dtype, to + b);
       }

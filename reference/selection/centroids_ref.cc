@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "src/base/ratio.h"
 #include "src/selection/summary/centroids.h"
 #include "src/selection/summary/half_values.h"
 #include "src/selection/summary/spread.h"
@@ -23,7 +24,7 @@ double distance(const Point& a, const Point& b) {
 Point mean_of(const std::vector<Point>& points) {
   Point mean(points.at(0).size(), 0.0);
   for (const Point& p : points)
-    for (std::size_t c = 0; c < p.size(); ++c) mean[c] += p[c] / static_cast<double>(points.size());
+    for (std::size_t c = 0; c < p.size(); ++c) mean[c] += ratio(p[c], points.size());
   return mean;
 }
 
@@ -102,7 +103,7 @@ void centroids_fit_ref(const float* keys, std::int32_t n_pages, std::int32_t pag
   for (std::size_t i = 0; i < cov.size() && trace > 0; ++i) frame[head_dim + i] = static_cast<float>(cov[i] / trace);
   for (std::int32_t c = 0; c < head_dim; ++c) {
     double sum = 0;
-    for (const Point& x : all) sum += (x[c] - mean[c]) * (x[c] - mean[c]) / static_cast<double>(all.size());
+    for (const Point& x : all) sum += ratio((x[c] - mean[c]) * (x[c] - mean[c]), all.size());
     frame[head_dim * (head_dim + 1) + c] = sum > 0 ? static_cast<float>(std::sqrt(sum)) : 1.0f;
   }
 }
@@ -122,7 +123,7 @@ void centroids_build_ref(const float* keys, std::int32_t n, std::int32_t head_di
     const auto& members = clusters.members[j];
     Point centroid = members.empty() ? Point(head_dim, 0.0) : clusters.centroids[j];
     double largest = 0, variance = 0;
-    for (const Point& x : members) variance += distance(x, centroid) / static_cast<double>(members.size());
+    for (const Point& x : members) variance += ratio(distance(x, centroid), members.size());
     for (std::int32_t c = 0; c < head_dim && !members.empty(); ++c)
       largest =
           std::max(largest, std::abs(centroid[c] = (centroid[c] - frame[c]) / frame[head_dim * (head_dim + 1) + c]));
@@ -132,7 +133,7 @@ void centroids_build_ref(const float* keys, std::int32_t n, std::int32_t head_di
       entry[j * row + c / 2] |= static_cast<std::byte>(static_cast<unsigned>(value + 8) << (c % 2 * 4));
     }
     counts[j] = static_cast<std::byte>(members.size());
-    counts[k + j] = static_cast<std::byte>(variance_code(static_cast<float>(variance)));
+    counts[k + j] = std::byte{variance_code(static_cast<float>(variance))};
   }
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "src/base/check.h"
+#include "src/base/size32.h"
 #include "src/selection/pool/group_pool.h"
 
 namespace mneme {
@@ -42,7 +43,7 @@ void group_pool_ref(float* scores, std::int64_t score_stride, std::int32_t group
   for (std::int64_t h = 0; h < group; ++h) {
     std::vector<double> row(n);
     for (std::size_t u = 0; u < row.size(); ++u) {
-      row[u] = score(h, static_cast<std::int64_t>(u));
+      row[u] = score(h, u);
       if (!log_domain) continue;
       const double largest = std::numeric_limits<float>::max();
       row[u] = nan[u] ? -kInf : std::min(alpha * row[u], largest);
@@ -76,7 +77,7 @@ float missing_mass_ref(std::span<const float> scores, float scale, std::span<con
   bool missing = false;
   for (std::size_t u = 0; u < weights.size(); ++u) {
     const auto has = [&](std::span<const std::int32_t> units) {
-      return std::find(units.begin(), units.end(), static_cast<std::int32_t>(u)) != units.end();
+      return std::find(units.begin(), units.end(), count32(u)) != units.end();
     };
     const bool counts = has(wanted) && !has(there);
     missing = missing || counts;

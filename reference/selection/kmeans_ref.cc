@@ -3,8 +3,10 @@
 #include <cstring>
 
 #include "src/base/check.h"
+#include "src/base/size32.h"
 #include "src/selection/cluster/kmeans.h"
 #include "src/tensor/half.h"
+#include "src/tensor/half_value.h"
 
 namespace mneme {
 namespace {
@@ -17,12 +19,7 @@ std::vector<std::vector<float>> keys_of(const KmeansTask& task) {
     for (std::int32_t t = 0; t < run.n_tokens; ++t) {
       const std::byte* token = run.kv + t * task.shape.token_bytes();
       auto& key = keys.emplace_back();
-      for (std::int32_t c = 0; c < task.shape.head_dim; ++c) {
-        std::uint16_t bits;
-        std::memcpy(&bits, token + 2 * c, sizeof(bits));
-        key.push_back(task.shape.kv_dtype == DType::kBF16 ? static_cast<float>(std::bit_cast<bf16>(bits))
-                                                          : static_cast<float>(std::bit_cast<f16>(bits)));
-      }
+      for (std::int32_t c = 0; c < task.shape.head_dim; ++c) key.push_back(load_half(token, c, task.shape.kv_dtype));
     }
   return keys;
 }
@@ -124,7 +121,7 @@ std::int32_t nearest(const Vector& x, const std::vector<Vector>& centroids, Kmea
     if (metric == KmeansMetric::kDistance) dot -= norm2 / 2;
     if (k == 0 || dot > largest) {
       largest = dot;
-      best = static_cast<std::int32_t>(k);
+      best = count32(k);
     }
   }
   return best;

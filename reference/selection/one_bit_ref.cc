@@ -5,22 +5,13 @@
 
 #include "src/base/check.h"
 #include "src/selection/index/one_bit.h"
-#include "src/tensor/half.h"
+#include "src/tensor/half_value.h"
 
 namespace mneme {
 namespace {
 
-float key(const std::byte* token, std::int64_t c, DType dtype) {
-  std::uint16_t bits;
-  std::memcpy(&bits, token + 2 * c, sizeof(bits));
-  return dtype == DType::kBF16 ? static_cast<float>(std::bit_cast<bf16>(bits))
-                               : static_cast<float>(std::bit_cast<f16>(bits));
-}
-
 float load_bf16(const std::byte* elements, std::int64_t i) {
-  bf16 x;
-  std::memcpy(&x, elements + 2 * i, sizeof(x));
-  return static_cast<float>(x);
+  return load_half(elements, i, DType::kBF16);
 }
 
 void store_bf16(double x, std::byte* elements, std::int64_t i) {
@@ -53,8 +44,7 @@ void one_bit_build_ref(std::span<const KvRun> runs, const AttentionShape& shape,
     std::vector<double> k;
     for (const KvRun& run : runs)
       for (std::int32_t t = 0; t < run.n_tokens; ++t)
-        k.push_back(
-            static_cast<double>(key(run.kv + static_cast<std::size_t>(t) * shape.token_bytes(), c, shape.kv_dtype)));
+        k.push_back(load_half(run.kv + t * shape.token_bytes(), c, shape.kv_dtype));
     MNEME_CHECK(std::ssize(k) == g, "{} tokens for a group of {}", k.size(), g);
 
     if (!std::all_of(k.begin(), k.end(), [](double x) { return std::isfinite(x); })) {
@@ -67,7 +57,7 @@ void one_bit_build_ref(std::span<const KvRun> runs, const AttentionShape& shape,
     double sum = 0.0;
     for (const double x : k) sum += x;
     store_bf16(levels == OneBitLevels::kMinMax ? (largest + smallest) / 2.0 : sum / g, out, c);
-    const auto z = static_cast<double>(load_bf16(out, c));
+    const double z = load_bf16(out, c);
     double distance = 0.0;
     for (const double x : k) distance += std::fabs(x - z);
     store_bf16(levels == OneBitLevels::kMinMax ? (largest - smallest) / 2.0 : distance / g, out, dim + c);
@@ -90,15 +80,15 @@ void one_bit_score_ref(const float* q, const AttentionShape& shape, const std::b
                        std::int32_t g, float* scores, std::int64_t score_stride) {
   const std::int32_t dim = shape.head_dim;
   for (std::int64_t i = 0; i < n_groups; ++i) {
-    const std::byte* group = groups + static_cast<std::size_t>(i) * one_bit_group_bytes(dim, g);
+    const std::byte* group = groups + i * one_bit_group_bytes(dim, g);
     for (std::int32_t t = 0; t < g; ++t)
       for (std::int32_t h = 0; h < shape.group; ++h) {
         double sum = 0.0;
         for (std::int32_t c = 0; c < dim; ++c) {
           const bool set = bit_of(group, dim, g, c, t);
-          const auto z = static_cast<double>(load_bf16(group, c));
-          const auto s = static_cast<double>(load_bf16(group, dim + c));
-          sum += static_cast<double>(q[h * dim + c]) * (set ? z + s : z - s);
+          const double z = load_bf16(group, c);
+          const double s = load_bf16(group, dim + c);
+          sum += double{q[h * dim + c]} * (set ? z + s : z - s);
         }
         scores[h * score_stride + i * g + t] = static_cast<float>(sum);
       }

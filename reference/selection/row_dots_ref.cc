@@ -1,6 +1,7 @@
 #include "src/selection/layer/row_dots.h"
 
 #include "src/tensor/half.h"
+#include "src/tensor/half_value.h"
 
 namespace mneme {
 
@@ -8,12 +9,7 @@ void row_dots_ref(const float* q, std::int64_t width, DType dtype, const std::by
                   float* scores) {
   for (std::int64_t i = 0; i < n; ++i) {
     double sum = 0;
-    for (std::int64_t c = 0; c < width; ++c) {
-      const std::int64_t at = i * width + c;
-      const float x = dtype == DType::kBF16 ? static_cast<float>(reinterpret_cast<const bf16*>(rows)[at])
-                                            : static_cast<float>(reinterpret_cast<const f16*>(rows)[at]);
-      sum += q[c] * double{x};
-    }
+    for (std::int64_t c = 0; c < width; ++c) sum += q[c] * double{load_half(rows, i * width + c, dtype)};
     scores[i] = static_cast<float>(sum);
   }
 }

@@ -104,8 +104,7 @@ void sketch_fit_ref(const float* keys, std::int32_t n_pages, std::int32_t page, 
   for (std::size_t c = 0; c < dim; ++c) trace += left[c][c];
   float* at = frame;
   for (double x : all) *at++ = used > 0 ? static_cast<float>(x / used) : 0.0f;
-  for (const auto& row : u)
-    for (double x : row) *at++ = static_cast<float>(x);
+  for (const auto& row : u) at = std::copy(row.begin(), row.end(), at);
   for (const auto& row : left)
     for (double x : row) *at++ = trace > 1e-30 ? static_cast<float>(x / trace) : 0.0f;
   for (std::int32_t i = 0; i < r; ++i) {
@@ -152,7 +151,7 @@ void sketch_build_ref(const float* keys, std::int32_t page, std::int32_t head_di
       const double code = scale > 0 ? std::clamp(std::nearbyint(z[t][i] / scale), -7.0, 7.0) : 0.0;
       nibbles[i * (page / 2) + t / 2] |= static_cast<std::byte>(static_cast<unsigned>(code + 8) << (t % 2 * 4));
     }
-  scales[4] = static_cast<std::byte>(variance_code(static_cast<float>(std::max(left, 0.0))));
+  scales[4] = std::byte{variance_code(static_cast<float>(std::max(left, 0.0)))};
 }
 
 void sketch_score_ref(const SummaryScores& t, std::int32_t r, bool by_token) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "src/base/check.h"
@@ -19,7 +20,7 @@ std::int32_t topk_ref(std::span<const float> scores, std::int32_t k, std::int32_
     return a > b;
   };
   std::vector<std::int32_t> order(scores.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int32_t>(i);
+  std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), before);
   order.resize(std::min<std::size_t>(order.size(), k));
   std::sort(order.begin(), order.end());

@@ -9,6 +9,7 @@
 #include "mneme/options.h"
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/base/underlying.h"
 
 namespace mneme {
 namespace {
@@ -27,7 +28,7 @@ template <typename E, std::size_t N>
 std::string_view name_in(const Names<E, N>& names, E value) {
   for (const auto& [name, v] : names)
     if (v == value) return name;
-  MNEME_CHECK(false, "no name for value {}", static_cast<int>(value));
+  MNEME_CHECK(false, "no name for value {}", underlying(value));
 }
 
 template <typename E, std::size_t N>

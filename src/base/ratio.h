@@ -19,6 +19,12 @@ constexpr double percent(A part, B whole) {
   return whole == 0 ? 0.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
 }
 
+// share * n, rounded down: the place of a quantile, a part of a text.
+template <std::integral T>
+constexpr T part_of(T n, double share) {
+  return static_cast<T>(static_cast<double>(n) * share);
+}
+
 template <Number T>
 constexpr double mebibytes(T bytes) {
   return ratio(bytes, 1 << 20);

@@ -12,6 +12,9 @@ class Rng {
  public:
   explicit Rng(std::uint64_t seed, std::uint64_t counter = 0) : seed_(seed), counter_(counter) {}
 
+  // The stream of one of a seed's items: its first 2^32 draws are no other item's.
+  static Rng of_item(std::uint64_t seed, std::uint64_t item) { return Rng(seed, item << 32); }
+
   std::uint64_t next() { return mix(mix(seed_ + 0x9e3779b97f4a7c15ull) + 0x9e3779b97f4a7c15ull * ++counter_); }
   // Uniform in [0, 1) with 53 bits.
   double uniform() { return static_cast<double>(next() >> 11) * 0x1.0p-53; }

@@ -7,10 +7,12 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/base/size32.h"
+#include "src/base/underlying.h"
 #include "src/engine/engine_impl.h"
 #include "src/engine/kv_plan.h"
 #include "src/engine/memory_limit.h"
 #include "src/kv/cache_invariants.h"
+#include "src/model/shapes.h"
 
 namespace mneme {
 
@@ -25,7 +27,7 @@ std::string_view finish_reason_name(FinishReason r) {
     case FinishReason::kCancelled:
       return "cancelled";
   }
-  MNEME_CHECK(false, "finish reason {}", static_cast<int>(r));
+  MNEME_CHECK(false, "finish reason {}", underlying(r));
 }
 
 Engine::Impl::Impl(std::unique_ptr<ForwardPass> forward_pass, const EngineOptions& o,
@@ -330,8 +332,7 @@ void Engine::attach_method(RequestId id, std::shared_ptr<const Plan> plan) {
   const std::int64_t n = shape.blocks_per_page();  // one (layer, KV head) is one thread's work
   impl_->threads->parallel_for(n, 1, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t i = begin; i < end; ++i)
-      request.method->close_units(static_cast<std::int32_t>(i / shape.n_kv_heads),
-                                  static_cast<std::int32_t>(i % shape.n_kv_heads), request.cache);
+      request.method->close_units(count32(i / shape.n_kv_heads), count32(i % shape.n_kv_heads), request.cache);
   });
 }
 
@@ -350,13 +351,7 @@ void Engine::set_observer(DecodeObserver* observer) {
 }
 
 MethodShape Engine::method_shape() const {
-  const ModelConfig& config = model().config();
-  return {.n_layers = static_cast<std::int32_t>(config.n_layers),
-          .n_heads = static_cast<std::int32_t>(config.n_heads),
-          .n_kv_heads = static_cast<std::int32_t>(config.n_kv_heads),
-          .head_dim = static_cast<std::int32_t>(config.head_dim),
-          .kv_dtype = impl_->pool->shape().dtype,
-          .sliding_window = static_cast<std::int32_t>(config.sliding_window)};
+  return method_shape_of(model().config(), impl_->pool->shape().dtype);
 }
 
 const Model& Engine::model() const {

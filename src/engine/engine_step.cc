@@ -10,8 +10,7 @@ namespace mneme {
 // Prompt tokens whose logits fit into 64 MiB.
 std::int32_t Engine::Impl::scored_rows() const {
   constexpr std::int64_t kBytes = std::int64_t{64} << 20;
-  return static_cast<std::int32_t>(
-      std::max<std::int64_t>(kBytes / (forward->vocab() * static_cast<std::int64_t>(sizeof(float))), 1));
+  return static_cast<std::int32_t>(std::max<std::int64_t>(kBytes / (forward->vocab() * 4), 1));
 }
 
 std::vector<ScheduledRows> Engine::Impl::plan() {
@@ -138,7 +137,7 @@ std::vector<Engine::Impl::Sample> Engine::Impl::sample(const Batch& batch, const
   expect_shape("logits", logits, DType::kF32, {n, vocab});
   const auto sample_rows = [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t i = begin; i < end; ++i) {
-      const std::span<const float> row(logits.row_as<float>(i), static_cast<std::size_t>(vocab));
+      const std::span<const float> row(logits.row_as<float>(i), vocab);
       const Batch::Row& wanted = batch.wanted[i];
       Sample& s = samples[i];
       Request& r = *wanted.request;
@@ -155,7 +154,7 @@ std::vector<Engine::Impl::Sample> Engine::Impl::sample(const Batch& batch, const
   for (std::int64_t i = 0; i < n; ++i) {
     const Batch::Row& wanted = batch.wanted[i];
     if (wanted.request->on_logits)
-      wanted.request->on_logits(wanted.predicted, {logits.row_as<float>(i), static_cast<std::size_t>(vocab)});
+      wanted.request->on_logits(wanted.predicted, std::span<const float>(logits.row_as<float>(i), vocab));
   }
   n == 1 ? sample_rows(0, 1, 0) : threads->parallel_for(n, 1, sample_rows);
   return samples;

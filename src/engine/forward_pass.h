@@ -20,9 +20,7 @@ class ForwardPass {
   virtual std::int64_t max_context() const = 0;
   virtual std::size_t weight_bytes() const { return 0; }
   // Memory for keys and values, of a machine (or control group) that has machine_bytes.
-  virtual std::int64_t kv_room_bytes(std::int64_t machine_bytes) const {
-    return machine_bytes - static_cast<std::int64_t>(weight_bytes());
-  }
+  virtual std::int64_t kv_room_bytes(std::int64_t machine_bytes) const { return machine_bytes - weight_bytes(); }
   // Where they lie.
   virtual std::unique_ptr<PagePool> make_pool(const KvShape& shape, std::int64_t n_blocks) {
     return std::make_unique<PagePool>(shape, n_blocks);

@@ -7,6 +7,7 @@
 
 #include "src/base/error.h"
 #include "src/base/ratio.h"
+#include "src/base/size32.h"
 #include "src/recipes/fit_budget.h"
 #include "src/recipes/override.h"
 #include "src/recipes/recipes.h"
@@ -45,7 +46,7 @@ KvMethodStats kv_method_stats(const MethodStats& stats, const Plan& plan, std::s
     std::int64_t layer_checks = 0, layer_corrections = 0;
     for (std::int64_t n : s.gate_checks) layer_checks += n;
     for (std::int64_t n : s.corrections) layer_corrections += n;
-    out.layers.push_back({.dense = !plan.compressed(static_cast<std::int32_t>(l)),
+    out.layers.push_back({.dense = !plan.compressed(count32(l)),
                           .achieved_budget = ratio(s.attended_tokens, s.attended_heads),
                           .correction_rate = ratio(layer_corrections, layer_checks),
                           .kept_share = s.retention.prompt_tokens == 0
@@ -71,8 +72,7 @@ KvMethodStats kv_method_stats(const MethodStats& stats, const Plan& plan, std::s
   out.kv_bytes_read = attended * plan.shape.attention().token_bytes();
   out.kv_bytes_per_step = ratio(out.kv_bytes_read, steps);
   if (pool.on_device() && pool.in_host_memory())
-    out.units.host_to_device_bytes =
-        out.units.recalled * plan.rules.unit_tokens * static_cast<std::int64_t>(plan.shape.attention().token_bytes());
+    out.units.host_to_device_bytes = out.units.recalled * plan.rules.unit_tokens * plan.shape.attention().token_bytes();
   out.index_bytes_per_step = ratio(index_read, steps);
   out.prefill_end_seconds = stats.prefill_end_seconds;
   out.index_bytes = index_bytes;

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "src/base/error.h"
 #include "src/text/unicode/utf8.h"
@@ -129,7 +130,7 @@ std::vector<JsonRef> JsonRef::elements() const {
 std::int64_t JsonRef::integer() const {
   if (value_->is_number_unsigned()) {
     const auto v = value_->get<std::uint64_t>();
-    if (v > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) wrong("an integer below 2^63");
+    if (!std::in_range<std::int64_t>(v)) wrong("an integer below 2^63");
     return v;
   }
   if (value_->is_number_integer()) return value_->get<std::int64_t>();

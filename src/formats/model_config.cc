@@ -4,6 +4,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/base/underlying.h"
 #include "src/formats/config_check.h"
 
 namespace mneme {
@@ -19,7 +20,7 @@ std::string_view architecture_name(Architecture a) {
     case Architecture::kQwen3:
       return "qwen3";
   }
-  MNEME_CHECK(false, "architecture {} does not exist", static_cast<int>(a));
+  MNEME_CHECK(false, "architecture {} does not exist", underlying(a));
 }
 
 namespace {

@@ -1,8 +1,11 @@
 #include "src/formats/tokenizer_data.h"
 
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "src/base/error.h"
+#include "src/base/size32.h"
 #include "src/formats/tokenizer_check.h"
 
 namespace mneme {
@@ -10,9 +13,9 @@ namespace mneme {
 std::optional<std::int32_t> check_token_id(std::optional<std::int64_t> id, const TokenizerData& data,
                                            std::string_view what, std::string_view file) {
   if (!id) return std::nullopt;
-  if (*id < 0 || static_cast<std::uint64_t>(*id) >= data.tokens.size())
+  if (*id < 0 || std::cmp_greater_equal(*id, data.tokens.size()))
     fail(ErrorKind::kFormat, "{}: {} is {}, the vocabulary has {} tokens", file, what, *id, data.tokens.size());
-  return static_cast<std::int32_t>(*id);
+  return count32(*id);
 }
 
 void pad_tokens(TokenizerData& data, std::int64_t n, std::string_view file) {

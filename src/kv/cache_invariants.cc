@@ -53,8 +53,7 @@ PoolSnapshot snapshot_of(const PagePool& pool) {
   s.n_free = pool.n_free();
   for (std::int32_t id = 0; id < pool.n_blocks(); ++id) s.references.push_back(pool.references(BlockId(id)));
   s.free.assign(pool.given_back().begin(), pool.given_back().end());
-  for (std::int64_t id = pool.touched_blocks(); id < pool.n_blocks(); ++id)
-    s.free.push_back(static_cast<std::int32_t>(id));
+  for (std::int64_t id = pool.touched_blocks(); id < pool.n_blocks(); ++id) s.free.push_back(count32(id));
   return s;
 }
 

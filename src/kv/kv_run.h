@@ -20,7 +20,7 @@ struct AttentionShape {
   DType kv_dtype = DType::kBF16;  // or kF16
   float scale = 0.0f;             // 1 / sqrt(D), usually
 
-  std::size_t token_bytes() const { return 2 * static_cast<std::size_t>(head_dim) * 2; }
+  std::size_t token_bytes() const { return std::size_t{4} * head_dim; }
 };
 
 // Checks that G, D and the type are what AttentionShape says.

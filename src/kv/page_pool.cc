@@ -9,6 +9,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/base/size32.h"
 
 namespace mneme {
 namespace {
@@ -26,7 +27,7 @@ PagePool::PagePool(const KvShape& shape, std::int64_t n_blocks, std::unique_ptr<
   MNEME_CHECK(n_blocks >= 0, "{} blocks", n_blocks);
   // One huge page is reserved on top, to align the start.
   const std::size_t most = (std::numeric_limits<std::size_t>::max() / 2 - kHugePage) / block_bytes_;
-  if (n_blocks > std::numeric_limits<std::int32_t>::max() || static_cast<std::size_t>(n_blocks) > most) {
+  if (n_blocks > std::numeric_limits<std::int32_t>::max() || std::cmp_greater(n_blocks, most)) {
     fail(ErrorKind::kResource, "KV memory of {} blocks of {} bytes: more than can be addressed (at most {} blocks)",
          n_blocks, block_bytes_, std::numeric_limits<std::int32_t>::max());
   }
@@ -88,7 +89,7 @@ BlockId PagePool::allocate() {
     id = BlockId(free_.back());
     free_.pop_back();
   } else {
-    id = BlockId(static_cast<std::int32_t>(next_unused_++));
+    id = BlockId(count32(next_unused_++));
   }
   refs_[id.value] = 1;
   --n_free_;

@@ -32,7 +32,7 @@ struct KvShape {
   std::int32_t n_layers = 0, n_kv_heads = 0, head_dim = 0;
   DType dtype = DType::kBF16;  // or kF16
 
-  std::size_t token_bytes() const { return 4 * static_cast<std::size_t>(head_dim); }  // K and V, two bytes each
+  std::size_t token_bytes() const { return std::size_t{4} * head_dim; }  // K and V, two bytes each
   std::size_t page_bytes() const { return token_bytes() * kPageTokens; }
   // Blocks of one page of tokens over all layers and KV heads.
   std::int64_t blocks_per_page() const { return std::int64_t{n_layers} * n_kv_heads; }

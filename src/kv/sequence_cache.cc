@@ -12,7 +12,7 @@ namespace mneme {
 namespace {
 
 std::int32_t pages_for(std::int64_t n_tokens) {
-  return static_cast<std::int32_t>((n_tokens + kPageTokens - 1) / kPageTokens);
+  return count32((n_tokens + kPageTokens - 1) / kPageTokens);
 }
 
 }  // namespace
@@ -161,7 +161,7 @@ void SequenceCache::truncate(std::int32_t new_length) {
 std::size_t SequenceCache::table_index(std::int32_t layer, std::int32_t kv_head) const {
   MNEME_CHECK(layer >= 0 && layer < shape().n_layers && kv_head >= 0 && kv_head < shape().n_kv_heads,
               "layer {} of {}, KV head {} of {}", layer, shape().n_layers, kv_head, shape().n_kv_heads);
-  return layer * static_cast<std::size_t>(shape().n_kv_heads) + kv_head;
+  return std::int64_t{layer} * shape().n_kv_heads + kv_head;
 }
 
 std::byte* SequenceCache::slot(std::size_t table, std::int32_t slot) const {

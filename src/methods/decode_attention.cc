@@ -21,11 +21,11 @@ namespace {
 std::int64_t count_new(const std::vector<std::int32_t>& now, const std::vector<std::int32_t>& before,
                        std::vector<std::uint64_t>& marks) {
   if (now.empty() || before.empty()) return now.size();
-  marks.assign(static_cast<std::size_t>(std::max(now.back(), before.back())) / 64 + 1, 0);
-  const auto at = [&](std::int32_t u) -> std::uint64_t& { return marks[static_cast<std::uint32_t>(u) / 64]; };
-  for (std::int32_t u : before) at(u) |= std::uint64_t{1} << (static_cast<std::uint32_t>(u) % 64);
+  marks.assign(std::max(now.back(), before.back()) / 64 + 1, 0);
+  const auto at = [&](std::uint32_t u) -> std::uint64_t& { return marks[u / 64]; };
+  for (const std::uint32_t u : before) at(u) |= std::uint64_t{1} << (u % 64);
   std::uint64_t known = 0;
-  for (std::int32_t u : now) known += at(u) >> (static_cast<std::uint32_t>(u) % 64) & 1;
+  for (const std::uint32_t u : now) known += at(u) >> (u % 64) & 1;
   return now.size() - known;
 }
 
@@ -88,7 +88,7 @@ void DecodeAttention::run(std::int32_t layer, std::span<const DecodeRow> rows, c
   for (std::size_t i = 0; i < items_.size(); ++i) items_[i].runs = &runs_[i];
   score_layers(layer, shape);
   const auto prepare = [&](std::int64_t begin, std::int64_t end, int w) {
-    for (std::size_t i = begin; i < static_cast<std::size_t>(end); ++i) {
+    for (std::int64_t i = begin; i < end; ++i) {
       select(layer, items_[i], shape, workers_[w]);
       gather_runs(layer, items_[i]);
     }
@@ -135,7 +135,7 @@ void DecodeAttention::build_units(std::int32_t layer, std::span<const DecodeRow>
 
 // Which KV heads select with this step's query, and which attend an earlier selection; and whether a segment starts.
 void DecodeAttention::gate_row(std::int32_t layer, const DecodeRow& row, const AttentionShape& shape) {
-  const auto n_kv = static_cast<std::size_t>(row.cache->shape().n_kv_heads), first = select_now_.size();
+  const std::size_t n_kv = row.cache->shape().n_kv_heads, first = select_now_.size();
   select_now_.resize(first + n_kv, 1);
   if (row.method == nullptr || row.method->plan().dense_layer(layer)) return;
   const Plan& plan = row.method->plan();
@@ -145,7 +145,7 @@ void DecodeAttention::gate_row(std::int32_t layer, const DecodeRow& row, const A
   const bool ready = state.ready_for == length, asked = row.method->asks_gate(layer, length);
   bool boundary = plan.gate && !asked;  // an answer starts
   const std::size_t n_gates = asked ? plan.gates() : 0, heads = n_kv / std::max<std::size_t>(n_gates, 1);
-  const auto q_heads = static_cast<std::int32_t>(heads) * shape.group;
+  const std::int32_t q_heads = count32(heads) * shape.group;
   for (std::size_t g = 0; g < n_gates; ++g) {
     const std::size_t at = g * (q_heads * shape.head_dim);
     const float c = pooled_cosine(plan.gate->pool, row.q + at, state.last_query.data() + at, q_heads, shape.head_dim);
@@ -183,8 +183,7 @@ void DecodeAttention::plan_row(std::int32_t layer, const DecodeRow& row, std::si
     item.region = row.method->region(layer, 0, length);
     item.region.n_select = size32(state.attended[0]);
     item.new_units = by_layer_.replaced[r];
-    item.index_bytes = (item.region.last_unit - item.region.first_unit) *
-                       static_cast<std::int64_t>(state.memory->units.entry_bytes()) / n_kv;
+    item.index_bytes = (item.region.last_unit - item.region.first_unit) * state.memory->units.entry_bytes() / n_kv;
     for (item.kv_head = 0; item.kv_head < n_kv; ++item.kv_head) items_.push_back(item);
     return;
   }
@@ -335,7 +334,7 @@ std::span<const float> DecodeAttention::score(std::int32_t layer, Item& item, co
   }
   // Of a softmax over the whole attention: sinks and window are one more unit, behind the candidates.
   const std::int32_t n_all = n + (plan.domain == Domain::kAttention ? 1 : 0);
-  worker.scores.resize(rows.group * static_cast<std::size_t>(n_all));
+  worker.scores.resize(std::int64_t{rows.group} * n_all);
   const EntryStore* entries =
       plan.index->entry_bytes(shape) > 0 ? &item.row->method->layer(layer).entries[item.kv_head] : nullptr;
   ScoreTask task{.head = {.cache = item.row->cache,
@@ -364,7 +363,7 @@ std::span<const float> DecodeAttention::score(std::int32_t layer, Item& item, co
   item.index_bytes += plan.index->bytes_read(n, shape);
   if (plan.pool.scores)
     group_pool_cpu(worker.scores.data(), n_all, rows.group, n_all, *plan.pool.scores, plan.alpha, worker.scores.data());
-  return {worker.scores.data(), static_cast<std::size_t>(n)};
+  return std::span(worker.scores.data(), n);
 }
 
 void DecodeAttention::gather_runs(std::int32_t layer, Item& item) {
@@ -450,7 +449,7 @@ void DecodeAttention::observe(std::int32_t layer, std::span<const DecodeRow> row
     s.selected_units += item.row->method->layer(layer).attended[item.head].size();
     s.replaced_units += item.new_units;
   }
-  const std::size_t n_q = rows[0].cache->shape().n_kv_heads * static_cast<std::size_t>(shape.group) * shape.head_dim;
+  const std::int64_t n_q = std::int64_t{rows[0].cache->shape().n_kv_heads} * shape.group * shape.head_dim;
   for (const DecodeRow& row : rows) {
     if (row.method == nullptr) continue;
     MethodState& method = *row.method;

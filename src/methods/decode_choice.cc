@@ -104,7 +104,7 @@ void DecodeAttention::keep_top_p(std::int32_t layer, Item& item, const Attention
   worker.scores.resize(rows.group * n);
   const float* q = item.row->q + std::int64_t{single ? item.head : item.kv_head * shape.group} * d;
   key_score_cpu(q, rows, runs, worker.scores.data(), n);
-  item.index_bytes += n * static_cast<std::int64_t>(shape.token_bytes() / 2);
+  item.index_bytes += n * shape.token_bytes() / 2;
   std::vector<std::uint64_t>& keeps = worker.marks;
   keeps.assign(n, 0);
   keeps.back() = 1;

@@ -1,8 +1,10 @@
 #include "src/methods/drop_decider.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "src/base/check.h"
+#include "src/base/size32.h"
 #include "src/selection/mass/budget_share.h"
 
 namespace mneme {
@@ -127,12 +129,11 @@ void DropDecider::decide_by_norm(std::int32_t layer, const DropRows& rows, Layer
   const Plan& plan = rows.method->plan();
   MethodState::Layer& state = rows.method->layer(layer);
   const std::int32_t n_kv = rows.cache->shape().n_kv_heads, n = rows.cache->n_stored(layer, 0);
-  for (std::size_t h = 0; h < mass.length.size(); ++h) {
-    MNEME_CHECK(mass.length[h] == static_cast<std::size_t>(n), "a layer decides for heads of {} and {} tokens", n,
-                mass.length[h]);
+  for (std::int32_t h = 0; h < size32(mass.length); ++h) {
+    MNEME_CHECK(std::cmp_equal(mass.length[h], n), "a layer decides for heads of {} and {} tokens", n, mass.length[h]);
     // Mean over the rows that attend a token.
     for (std::int32_t t = n - rows.observed + 1; t < n; ++t)
-      mass.row(static_cast<std::int32_t>(h))[t] *= static_cast<float>(rows.observed) / static_cast<float>(n - t);
+      mass.row(h)[t] *= static_cast<float>(rows.observed) / static_cast<float>(n - t);
   }
   const HeadRows heads{.a = mass.values.data(), .stride = n, .n_heads = n_kv * plan.shape.group(), .n = n};
   const NormRule rule = norm_rule(layer, *rows.cache, plan);

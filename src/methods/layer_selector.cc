@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "src/base/check.h"
+#include "src/base/size32.h"
 #include "src/methods/stats/spearman.h"
 #include "src/selection/index/box.h"
 #include "src/selection/layer/representative.h"
@@ -49,7 +50,7 @@ void LayerSelector::file_units(MethodState& method, std::int32_t layer, const Se
   const AttentionShape shape = plan.shape.attention();
   context_.pool->parallel_for(end - begin, 1, [&](std::int64_t i, std::int64_t last, int) {
     for (; i < last; ++i) {
-      const std::int32_t u = begin + static_cast<std::int32_t>(i);
+      const std::int32_t u = begin + count32(i);
       const bool dot = std::get<Representative>(plan.recipe.decode->index).similarity == Similarity::kDot;
       const auto build = plan.layer_selection->match != KeyMatch::kMean ? build_key_rows
                          : dot                                          ? build_mean_keys
@@ -113,12 +114,11 @@ void LayerSelector::score(const Plan& plan, const LayerMemory& memory, std::int3
       for (std::int32_t c = 0; c < d; ++c) folded_[h / group * d + c] += q[h * d + c];
     q = folded_.data();
   }
-  row_scores_.resize((end - begin) * static_cast<std::size_t>(n_rows));
+  row_scores_.resize(std::int64_t{end - begin} * n_rows);
   const std::int32_t chunk = EntryStore::kChunkEntries, n_chunks = (end + chunk - 1) / chunk;
   context_.pool->parallel_for(n_chunks, 1, [&](std::int64_t c, std::int64_t last, int) {
     for (; c < last; ++c) {
-      const std::int32_t from = std::max(begin, static_cast<std::int32_t>(c) * chunk),
-                         to = std::min(end, static_cast<std::int32_t>(c + 1) * chunk);
+      const std::int32_t from = std::max(begin, count32(c) * chunk), to = std::min(end, count32(c + 1) * chunk);
       memory.units.for_contiguous(from, to, [&](const std::byte* entries, std::int32_t at, std::int32_t n) {
         float* dots = row_scores_.data() + std::int64_t{at - begin} * n_rows;
         row_dots_cpu(q, width, dtype, entries, std::int64_t{n} * n_rows, dots);
@@ -207,7 +207,7 @@ void LayerSelector::add_mass(MethodState& method, std::int32_t layer, const Loca
   thread_local std::vector<std::vector<KvRun>> cut;
   heads.clear();
   cut.resize(rows.runs.size());
-  for (std::size_t m = 0; m < rows.runs.size(); ++m) {
+  for (std::int32_t m = 0; m < size32(rows.runs); ++m) {
     cut[m].clear();
     std::int32_t skip = from - rows.from;
     for (KvRun run : rows.runs[m]) {
@@ -217,15 +217,15 @@ void LayerSelector::add_mass(MethodState& method, std::int32_t layer, const Loca
       run.n_tokens -= gone;
       if (run.n_tokens > 0) cut[m].push_back(run);
     }
-    const auto head = static_cast<std::int64_t>(m) * group;
+    const std::int32_t head = m * group;
     heads.push_back({.q = rows.q + known * rows.stride + head * plan.shape.head_dim,
                      .q_stride = rows.stride,
-                     .lse = rows.lse + (static_cast<std::int64_t>(m) * rows.lse_rows + known) * group,
+                     .lse = rows.lse + (std::int64_t{m} * rows.lse_rows + known) * group,
                      .lse_stride = group,
                      .n_rows = rows.n - known,
                      .runs = cut[m],
                      .window = plan.rules.recent,
-                     .mass = memory.mass.row(static_cast<std::int32_t>(head), from),
+                     .mass = memory.mass.row(head, from),
                      .mass_stride = memory.mass.stride()});
   }
   attention_mass_cpu(heads, plan.shape.attention(), MassBy::kQueryHead, context_);
@@ -238,8 +238,8 @@ void LayerSelector::see_question(MethodState& method, std::int32_t layer, const 
   if (begin >= end || !memory.question.empty()) return;
   const Plan& plan = method.plan();
   const std::int32_t n_heads = plan.shape.n_heads, d = plan.shape.head_dim;
-  const auto width = n_heads * static_cast<std::size_t>(d);
-  const auto have = static_cast<std::int32_t>(memory.question_rows.size() / width);
+  const std::size_t width = std::int64_t{n_heads} * d;
+  const std::int32_t have = count32(memory.question_rows.size() / width);
   const std::int32_t from = std::max(begin + have, rows.first), to = std::min(end, rows.first + rows.n);
   for (std::int32_t t = from; t < to; ++t) {
     const float* q = rows.q + (t - rows.first) * rows.stride;
@@ -247,7 +247,7 @@ void LayerSelector::see_question(MethodState& method, std::int32_t layer, const 
     memory.question_mass.resize(memory.question_mass.size() + n_heads, 0.0f);
   }
   // Current mass, of tokens that still have one.
-  const auto n = static_cast<std::int32_t>(memory.question_rows.size() / width);
+  const std::int32_t n = count32(memory.question_rows.size() / width);
   for (std::int32_t i = 0; i < n; ++i) {
     const std::int32_t t = begin + i;
     if (t < memory.mass.begin() || t >= memory.mass.end()) continue;

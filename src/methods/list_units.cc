@@ -38,7 +38,7 @@ Clusters cluster(const UnitRange& range, const ClusterUnit& rules, std::span<con
   std::inclusive_scan(result.ends.begin(), result.ends.end(), result.ends.begin());
   for (std::size_t t = 0; t < of_token.size(); ++t) {
     std::int32_t& at = next[of_token[t]];
-    result.positions[at++] = range.begin + static_cast<std::int32_t>(t);
+    result.positions[at++] = range.begin + count32(t);
   }
   return result;
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "src/base/check.h"
+#include "src/base/size32.h"
 #include "src/methods/list_units.h"
 
 namespace mneme {
@@ -25,7 +26,7 @@ MethodState::MethodState(std::shared_ptr<const Plan> plan) : plan_(std::move(pla
   const MethodShape& shape = plan_->shape;
   layers_.resize(shape.n_layers);
   stats_.layers.resize(layers_.size());
-  const std::size_t queries = shape.n_heads * static_cast<std::size_t>(shape.head_dim);
+  const std::int64_t queries = std::int64_t{shape.n_heads} * shape.head_dim;
   if (plan_->probe == Probe::kPreviousLayer) query_below_.resize(queries);
   const std::size_t n_kv = shape.n_kv_heads;
   if (plan_->key_basis == KeyBasis::kPreRope)
@@ -111,7 +112,7 @@ void MethodState::set_question_span(std::int32_t begin, std::int32_t end) {
 }
 
 std::int32_t MethodState::compressed_number(std::int32_t l) const {
-  return static_cast<std::int32_t>(std::count(plan_->dense.begin(), plan_->dense.begin() + l, false));
+  return count32(std::count(plan_->dense.begin(), plan_->dense.begin() + l, false));
 }
 
 void MethodState::close_lists(std::int32_t l, std::int32_t kv_head, const SequenceCache& cache) {
@@ -279,7 +280,7 @@ MethodState MethodState::index_of_prefix(std::int32_t length) const {
     fresh.layers_[l].partition = layers_[l].partition;
     fresh.layers_[l].tables = layers_[l].tables;
     // Clusters at the end of the prompt, and segments, depend on where that prompt and its answer ended.
-    if (plan_->lists && !plan_->dense_layer(static_cast<std::int32_t>(l)))
+    if (plan_->lists && !plan_->dense_layer(count32(l)))
       fresh.layers_[l].partition.begin_as_prompt(std::min(length, layers_[l].partition.length()));
   }
   fresh.truncate(length);
@@ -317,7 +318,7 @@ void MethodState::commit(SequenceCache& cache) {
     if (!pending.mass.empty()) layer.mass.swap(pending.mass);
     LayerStats& stats = stats_.layers[l];
     for (std::size_t h = 0; h < pending.kept.size(); ++h) {
-      const auto index = static_cast<std::int32_t>(l), head = static_cast<std::int32_t>(h);
+      const std::int32_t index = count32(l), head = count32(h);
       std::int32_t n = 0;
       for (const TokenRange& r : pending.kept[h]) {
         if (!layer.mass.empty()) {
@@ -380,7 +381,7 @@ std::size_t MethodState::state_bytes() const {
     for (const Ranking& ranking : layer.ranked) {
       const std::int32_t room = ranking.n_copied == 0 ? 0 : ranking.n_tokens();
       bytes += (ranking.units.size() + ranking.ends.size()) * sizeof(std::int32_t) +
-               static_cast<std::size_t>(room) * 4 * plan_->shape.head_dim;
+               std::size_t{4} * room * plan_->shape.head_dim;
     }
   }
   return bytes;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "src/base/error.h"
+#include "src/base/size32.h"
 #include "src/methods/method_state.h"
 
 namespace mneme {
@@ -15,7 +16,7 @@ void LayerMemory::write(ByteWriter& out) const {
   moments.write(out);
   const bool known = !question.empty();
   out.put(std::uint8_t{known});
-  out.put(static_cast<std::uint32_t>(question_mass.size()));
+  out.put<std::uint32_t>(size32(question_mass));
   for (const auto* values : {&question_rows, &question_mass, &question}) out.put_all(*values);
 }
 

@@ -59,7 +59,7 @@ void PrefillEnd::sum_all_rows(std::int32_t layer, const SeenRows& rows, const At
   }
   for (std::int32_t m = 0; m < n_kv; ++m) {
     const std::size_t h = m;
-    const auto n = static_cast<std::size_t>(rows.cache->n_stored(layer, m)), before = n - rows.n_rows;
+    const std::size_t n = rows.cache->n_stored(layer, m), before = n - rows.n_rows;
     std::vector<float>& mass = state.pending.mass[h];
     // Tokens stored before the method was attached have received no mass.
     mass.assign(n, 0.0f);
@@ -83,12 +83,11 @@ void PrefillEnd::save_rows(std::int32_t layer, const SeenRows& rows, const Atten
   const std::int32_t n = std::min(rows.n_rows, wanted), begin = rows.cache->length() - rows.n_rows;
   observed_queries.n = rows.decodes || n < rows.n_rows ? 0 : observed_queries.before(begin);
   const std::int32_t n_kv = rows.cache->shape().n_kv_heads, n_heads = n_kv * shape.group;
-  const auto width = n_heads * static_cast<std::size_t>(shape.head_dim);
+  const std::int64_t width = std::int64_t{n_heads} * shape.head_dim;
   observed_queries.q.resize((observed_queries.n + n) * width);
   observed_queries.lse.resize((observed_queries.n + n) * n_heads);
   for (std::int32_t i = rows.n_rows - n; i < rows.n_rows; ++i, ++observed_queries.n) {
-    std::copy_n(rows.q + i * rows.q_stride, width,
-                observed_queries.q.begin() + observed_queries.n * static_cast<std::ptrdiff_t>(width));
+    std::copy_n(rows.q + i * rows.q_stride, width, observed_queries.q.begin() + observed_queries.n * width);
     for (std::int32_t m = 0; m < n_kv; ++m)
       std::copy_n(rows.lse + (std::int64_t{m} * rows.n_rows + i) * shape.group, shape.group,
                   observed_queries.lse.begin() + observed_queries.n * n_heads + m * shape.group);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "src/base/size32.h"
+
 namespace mneme {
 
 std::int64_t PrefillWindowRows::local_tokens(std::int32_t recent) const {
@@ -17,7 +19,7 @@ PrefillWindowRows window_at(const Plan& plan, bool dense, std::int32_t begin, st
   // Rotated keys of the local part are counted from the window's first row: their tiles, and so the bits, depend on the
   // window only.
   if (!dense || pre_rope) {
-    w.end = static_cast<std::int32_t>(std::min<std::int64_t>(end, (std::int64_t{begin} / rows + 1) * rows));
+    w.end = count32(std::min<std::int64_t>(end, (std::int64_t{begin} / rows + 1) * rows));
     if (begin < budget) w.end = std::min(w.end, budget);
   }
   w.everything = dense || w.end <= budget;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "src/base/check.h"
+#include "src/base/size32.h"
 #include "src/ops/norm_rope/rotate_keys.h"
 
 namespace mneme {
@@ -69,9 +70,9 @@ void WindowAttention::rotate_chunk(std::int32_t layer, const WindowRows& rows, c
   context_.pool->parallel_for(n_kv * pieces, 1, [&](std::int64_t begin, std::int64_t last, int) {
     std::vector<KvRun> runs;
     for (; begin < last; ++begin) {
-      const auto head = static_cast<std::int32_t>(begin / pieces);
-      const auto at = static_cast<std::int32_t>(begin % pieces * kRotateGrain);
-      const std::int32_t stop = std::min(n, at + static_cast<std::int32_t>(kRotateGrain));
+      const std::int32_t head = count32(begin / pieces);
+      const std::int32_t at = count32(begin % pieces * kRotateGrain);
+      const std::int32_t stop = std::min(n, at + count32(kRotateGrain));
       runs.clear();
       rows.cache->append_runs(layer, head, from + at, from + stop, runs);
       rotate_keys_cpu(runs, shape, chunk.local_angles, at,
@@ -207,7 +208,7 @@ void WindowAttention::add_window(std::int32_t layer, const Window& w, const Atte
 float* WindowAttention::lse(std::int32_t kv_head, const Window& w, const AttentionShape& shape) {
   const Plan& plan = w.rows->method->plan();
   if (!plan.layer_selection) return nullptr;
-  const auto n = (w.end - w.begin) * static_cast<std::size_t>(shape.group);
+  const std::int64_t n = std::int64_t{w.end - w.begin} * shape.group;
   if (kv_head == 0) lse_.resize(n * plan.shape.n_kv_heads);
   return lse_.data() + kv_head * n;
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "src/base/check.h"
+#include "src/base/size32.h"
 
 namespace mneme {
 namespace {
@@ -18,12 +19,12 @@ AttentionStep::AttentionStep(const ModelConfig& config, const RopeTable& rope, c
       decode_(context, rope),
       windows_(context, rope),
       prefill_end_(context),
-      n_heads_(static_cast<std::int32_t>(config.n_heads)),
-      n_kv_heads_(static_cast<std::int32_t>(config.n_kv_heads)),
-      window_(static_cast<std::int32_t>(config.sliding_window)) {
-  shape_.group = static_cast<std::int32_t>(config.group());
-  shape_.head_dim = static_cast<std::int32_t>(config.head_dim);
-  shape_.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
+      n_heads_(count32(config.n_heads)),
+      n_kv_heads_(count32(config.n_kv_heads)),
+      window_(count32(config.sliding_window)) {
+  shape_.group = count32(config.group());
+  shape_.head_dim = count32(config.head_dim);
+  shape_.scale = static_cast<float>(1.0 / std::sqrt(shape_.head_dim));
 }
 
 void AttentionStep::begin(std::span<const SequenceRows> sequences) {
@@ -81,13 +82,13 @@ void AttentionStep::attend(std::int32_t layer, const ConstTensorView& q, const T
   expect_shape("q", q, DType::kF32, {n, n_heads_, shape_.head_dim});
   expect_shape("out", out, out.dtype(), {n, std::int64_t{n_heads_} * shape_.head_dim});
   close_units(layer);
-  seen_rows_.clear();
-  lse_used_ = 0;
-  lse_.reserve(positions_.size() * n_heads_ * sizeof(float));
+  scratch_.seen_rows.clear();
+  scratch_.lse_used = 0;
+  scratch_.lse.reserve(positions_.size() * n_heads_ * sizeof(float));
   if (!single_rows_.empty()) attend_single_rows(layer, q, out);
   if (!windowed_.empty()) attend_windows(layer, q, out);
   if (!chunks_.empty()) attend_chunks(layer, q, out);
-  if (!seen_rows_.empty()) prefill_end_.run(layer, seen_rows_, shape_);
+  if (!scratch_.seen_rows.empty()) prefill_end_.run(layer, scratch_.seen_rows, shape_);
 }
 
 SeenRows AttentionStep::seen_rows(const Chunk& chunk, const ConstTensorView& q, const float* lse) const {
@@ -107,66 +108,66 @@ float* AttentionStep::lse_of(std::int32_t layer, const Chunk& chunk) {
                                      .decodes = chunk.phase == RowPhase::kDecode,
                                      .prefill_left = chunk.prefill_left}))
     return nullptr;
-  float* lse = lse_.as<float>() + lse_used_;
-  lse_used_ += chunk.n_rows * static_cast<std::size_t>(n_heads_);
+  float* lse = scratch_.lse.as<float>() + scratch_.lse_used;
+  scratch_.lse_used += std::int64_t{chunk.n_rows} * n_heads_;
   return lse;
 }
 
 void AttentionStep::attend_windows(std::int32_t layer, const ConstTensorView& q, const TensorView& out) {
   const std::int64_t width = std::int64_t{n_heads_} * shape_.head_dim;
-  window_rows_.clear();
+  scratch_.window_rows.clear();
   for (const Chunk& chunk : windowed_)
-    window_rows_.push_back({.cache = chunk.cache,
-                            .method = chunk.method,
-                            .q = q.row_as<float>(chunk.first_row),
-                            .q_stride = width,
-                            .out = out.row(chunk.first_row),
-                            .out_stride = width,
-                            .out_dtype = out.dtype(),
-                            .n_rows = chunk.n_rows});
-  windows_.run(layer, window_rows_, shape_);
+    scratch_.window_rows.push_back({.cache = chunk.cache,
+                                    .method = chunk.method,
+                                    .q = q.row_as<float>(chunk.first_row),
+                                    .q_stride = width,
+                                    .out = out.row(chunk.first_row),
+                                    .out_stride = width,
+                                    .out_dtype = out.dtype(),
+                                    .n_rows = chunk.n_rows});
+  windows_.run(layer, scratch_.window_rows, shape_);
 }
 
 // Runs that the chunk's rows attend, including the rows themselves.
 AttentionStep::RunRange AttentionStep::add_runs(const Chunk& chunk, std::int32_t layer, std::int32_t kv_head) {
-  const std::size_t begin = runs_.size();
+  const std::size_t begin = scratch_.runs.size();
   const std::int32_t from = window_ > 0 ? std::max(0, chunk.first_position - window_ + 1) : 0;
-  chunk.cache->append_runs(layer, kv_head, from, chunk.first_position + chunk.n_rows, runs_);
-  return {begin, runs_.size() - begin};
+  chunk.cache->append_runs(layer, kv_head, from, chunk.first_position + chunk.n_rows, scratch_.runs);
+  return {begin, scratch_.runs.size() - begin};
 }
 
 // Index entries that a prompt's rows completed. Decode rows complete theirs when they attend.
 void AttentionStep::close_units(std::int32_t layer) {
-  decode_rows_.clear();
+  scratch_.decode_rows.clear();
   for (const auto* list : {&single_rows_, &chunks_, &windowed_})
     for (const Chunk& chunk : *list)
       if (chunk.method != nullptr && chunk.phase == RowPhase::kPrefill)
-        decode_rows_.push_back({.cache = chunk.cache, .method = chunk.method, .prefill_left = chunk.prefill_left});
-  if (!decode_rows_.empty()) decode_.close_units(layer, decode_rows_);
+        scratch_.decode_rows.push_back(
+            {.cache = chunk.cache, .method = chunk.method, .prefill_left = chunk.prefill_left});
+  if (!scratch_.decode_rows.empty()) decode_.close_units(layer, scratch_.decode_rows);
 }
 
 void AttentionStep::attend_single_rows(std::int32_t layer, const ConstTensorView& q, const TensorView& out) {
   // The kernel writes f32; where the next GEMM takes bf16, rounding follows.
   const std::int64_t width = std::int64_t{n_heads_} * shape_.head_dim;
   const bool narrow = out.dtype() != DType::kF32;
-  if (narrow) decode_out_.reserve(single_rows_.size() * width * sizeof(float));
+  if (narrow) scratch_.decode_out.reserve(single_rows_.size() * width * sizeof(float));
   const auto out_row = [&](std::size_t i) {
-    return narrow ? decode_out_.as<float>() + static_cast<std::int64_t>(i) * width
-                  : out.row_as<float>(single_rows_[i].first_row);
+    return narrow ? scratch_.decode_out.as<float>() + i * width : out.row_as<float>(single_rows_[i].first_row);
   };
-  decode_rows_.clear();
+  scratch_.decode_rows.clear();
   for (std::size_t i = 0; i < single_rows_.size(); ++i) {
     const Chunk& row = single_rows_[i];
     float* lse = lse_of(layer, row);
-    if (lse != nullptr) seen_rows_.push_back(seen_rows(row, q, lse));
-    decode_rows_.push_back({.cache = row.cache,
-                            .method = row.phase == RowPhase::kDecode ? row.method : nullptr,
-                            .q = q.row_as<float>(row.first_row),
-                            .out = out_row(i),
-                            .window = window_,
-                            .lse = lse});
+    if (lse != nullptr) scratch_.seen_rows.push_back(seen_rows(row, q, lse));
+    scratch_.decode_rows.push_back({.cache = row.cache,
+                                    .method = row.phase == RowPhase::kDecode ? row.method : nullptr,
+                                    .q = q.row_as<float>(row.first_row),
+                                    .out = out_row(i),
+                                    .window = window_,
+                                    .lse = lse});
   }
-  decode_.run(layer, decode_rows_, shape_);
+  decode_.run(layer, scratch_.decode_rows, shape_);
 
   if (!narrow) return;
   for (std::size_t i = 0; i < single_rows_.size(); ++i) {
@@ -176,41 +177,42 @@ void AttentionStep::attend_single_rows(std::int32_t layer, const ConstTensorView
 }
 
 void AttentionStep::attend_chunks(std::int32_t layer, const ConstTensorView& q, const TensorView& out) {
-  runs_.clear();
-  ranges_.clear();
+  scratch_.runs.clear();
+  scratch_.ranges.clear();
   for (const Chunk& chunk : chunks_)
-    for (std::int32_t head = 0; head < n_kv_heads_; ++head) ranges_.push_back(add_runs(chunk, layer, head));
+    for (std::int32_t head = 0; head < n_kv_heads_; ++head) scratch_.ranges.push_back(add_runs(chunk, layer, head));
 
-  prefill_parts_.resize(ranges_.size());
-  prefill_heads_.resize(ranges_.size());
+  scratch_.prefill_parts.resize(scratch_.ranges.size());
+  scratch_.prefill_heads.resize(scratch_.ranges.size());
   const std::int64_t group_width = std::int64_t{shape_.group} * shape_.head_dim;
   const std::int64_t width = std::int64_t{n_heads_} * shape_.head_dim;
   std::size_t at = 0;
   for (const Chunk& chunk : chunks_) {
     float* lse = lse_of(layer, chunk);
-    if (lse != nullptr) seen_rows_.push_back(seen_rows(chunk, q, lse));
+    if (lse != nullptr) scratch_.seen_rows.push_back(seen_rows(chunk, q, lse));
     for (std::int32_t head = 0; head < n_kv_heads_; ++head, ++at) {
-      prefill_parts_[at] = {.q = q.row_as<float>(chunk.first_row) + head * group_width,
-                            .q_stride = width,
-                            .runs = runs(ranges_[at]),
-                            .causal = true,
-                            .window = window_};
-      prefill_heads_[at] = {.parts = std::span(&prefill_parts_[at], 1),
-                            .n_rows = chunk.n_rows,
-                            .out = out.row(chunk.first_row) + row_bytes(out.dtype(), head * group_width),
-                            .out_stride = width,
-                            .out_dtype = out.dtype(),
-                            .lse = lse == nullptr ? nullptr : lse + head * chunk.n_rows * shape_.group};
+      scratch_.prefill_parts[at] = {.q = q.row_as<float>(chunk.first_row) + head * group_width,
+                                    .q_stride = width,
+                                    .runs = runs(scratch_.ranges[at]),
+                                    .causal = true,
+                                    .window = window_};
+      scratch_.prefill_heads[at] = {.parts = std::span(&scratch_.prefill_parts[at], 1),
+                                    .n_rows = chunk.n_rows,
+                                    .out = out.row(chunk.first_row) + row_bytes(out.dtype(), head * group_width),
+                                    .out_stride = width,
+                                    .out_dtype = out.dtype(),
+                                    .lse = lse == nullptr ? nullptr : lse + head * chunk.n_rows * shape_.group};
     }
   }
-  attend_prefill_cpu(prefill_heads_, shape_, context_);
+  attend_prefill_cpu(scratch_.prefill_heads, shape_, context_);
 }
 
 std::size_t AttentionStep::scratch_bytes() const {
   const auto bytes = [](const auto& v) { return v.capacity() * sizeof(v[0]); };
-  return bytes(single_rows_) + bytes(chunks_) + bytes(windowed_) + bytes(key_positions_) + bytes(window_rows_) +
-         windows_.scratch_bytes() + bytes(cache_of_row_) + bytes(positions_) + bytes(runs_) + bytes(ranges_) +
-         bytes(decode_rows_) + bytes(prefill_parts_) + bytes(prefill_heads_) + lse_.size() + decode_out_.size();
+  return bytes(single_rows_) + bytes(chunks_) + bytes(windowed_) + bytes(key_positions_) + bytes(scratch_.window_rows) +
+         windows_.scratch_bytes() + bytes(cache_of_row_) + bytes(positions_) + bytes(scratch_.runs) +
+         bytes(scratch_.ranges) + bytes(scratch_.decode_rows) + bytes(scratch_.prefill_parts) +
+         bytes(scratch_.prefill_heads) + scratch_.lse.size() + scratch_.decode_out.size();
 }
 
 }  // namespace mneme

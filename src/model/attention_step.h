@@ -48,7 +48,7 @@ class AttentionStep {
     std::int64_t first_row;
     std::int32_t first_position, n_rows, prefill_left;
   };
-  struct RunRange {  // in runs_
+  struct RunRange {  // in scratch_.runs
     std::size_t begin, count;
   };
 
@@ -60,7 +60,9 @@ class AttentionStep {
   // Destination of the log-sum-exp of the chunk's rows, [KV heads, rows, G]; null: not needed.
   float* lse_of(std::int32_t layer, const Chunk& chunk);
   RunRange add_runs(const Chunk& chunk, std::int32_t layer, std::int32_t kv_head);
-  std::span<const KvRun> runs(RunRange range) const { return std::span(runs_).subspan(range.begin, range.count); }
+  std::span<const KvRun> runs(RunRange range) const {
+    return std::span(scratch_.runs).subspan(range.begin, range.count);
+  }
 
   CpuContext context_;
   DecodeAttention decode_;
@@ -74,16 +76,19 @@ class AttentionStep {
   bool has_pre_rope_keys_ = false;
 
   // Refilled by every layer; they keep their memory.
-  std::vector<KvRun> runs_;
-  std::vector<RunRange> ranges_;
-  std::vector<DecodeRow> decode_rows_;
-  std::vector<WindowRows> window_rows_;
-  std::vector<PrefillPart> prefill_parts_;
-  std::vector<PrefillHead> prefill_heads_;
-  std::vector<SeenRows> seen_rows_;
-  Buffer lse_;
-  std::size_t lse_used_ = 0;  // floats
-  Buffer decode_out_;         // f32 [single rows, heads * D], when `out` is bf16
+  struct Scratch {
+    std::vector<KvRun> runs;
+    std::vector<RunRange> ranges;
+    std::vector<DecodeRow> decode_rows;
+    std::vector<WindowRows> window_rows;
+    std::vector<PrefillPart> prefill_parts;
+    std::vector<PrefillHead> prefill_heads;
+    std::vector<SeenRows> seen_rows;
+    Buffer lse;
+    std::size_t lse_used = 0;  // floats
+    Buffer decode_out;         // f32 [single rows, heads * D], when `out` is bf16
+  };
+  Scratch scratch_;
 };
 
 }  // namespace mneme

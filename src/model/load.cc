@@ -32,7 +32,7 @@ struct ModelLoader {
     float* out = model.owned_.back().as<float>();
     const WeightMatrix aligned(ConstTensorView(v.data(), v.dtype(), {1, n}));
     dequantise_row(aligned.view(), 0, out);
-    return {out, static_cast<std::size_t>(n)};
+    return std::span(out, n);
   }
 
   LayerWeights layer(std::int64_t index) {
@@ -89,9 +89,7 @@ struct ModelLoader {
             static_cast<void>(*static_cast<const volatile std::byte*>(data + p * kMemoryPage));
         });
         done += piece;
-        if (progress)
-          progress("loading weights, MiB", static_cast<std::int64_t>(done) / kMiB,
-                   static_cast<std::int64_t>(total) / kMiB);
+        if (progress) progress("loading weights, MiB", done / kMiB, total / kMiB);
       }
     }
   }

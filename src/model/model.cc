@@ -4,6 +4,7 @@
 
 #include "src/base/error.h"
 #include "src/model/limits.h"
+#include "src/model/shapes.h"
 
 namespace mneme {
 namespace {
@@ -37,10 +38,7 @@ std::unique_ptr<Model> Model::shape_only(const ModelConfig& config, const ModelO
 }
 
 KvShape Model::kv_shape(DType kv_dtype) const {
-  return {.n_layers = static_cast<std::int32_t>(config_.n_layers),
-          .n_kv_heads = static_cast<std::int32_t>(config_.n_kv_heads),
-          .head_dim = static_cast<std::int32_t>(config_.head_dim),
-          .dtype = kv_dtype};
+  return kv_shape_of(config_, kv_dtype);
 }
 
 std::size_t Model::weight_bytes() const {

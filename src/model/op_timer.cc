@@ -5,7 +5,7 @@ namespace mneme {
 std::string_view op_name(Op op) {
   static constexpr std::array<std::string_view, kOps.size()> kNames = {"products", "attention", "norms, rope, swiglu",
                                                                        "head", "other"};
-  return kNames[static_cast<std::size_t>(op)];
+  return kNames[underlying(op)];
 }
 
 void OpTimer::start() {
@@ -16,7 +16,7 @@ void OpTimer::start() {
 
 void OpTimer::lap(Op op, std::int32_t layer) {
   const Clock::time_point now = Clock::now();
-  seconds_[static_cast<std::size_t>(op)] += std::chrono::duration<double>(now - last_).count();
+  seconds_[underlying(op)] += std::chrono::duration<double>(now - last_).count();
   if (keep_spans_) spans_.push_back({op, layer, last_, now});
   last_ = now;
 }

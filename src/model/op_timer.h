@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "src/base/underlying.h"
+
 namespace mneme {
 
 enum class Op : std::uint8_t { kProducts, kAttention, kPointwise, kHead, kOther };
@@ -32,7 +34,7 @@ class OpTimer {
   // Charges the time since the last call (or start()) to `op`.
   void lap(Op op, std::int32_t layer);
 
-  double seconds(Op op) const { return seconds_[static_cast<std::size_t>(op)]; }
+  double seconds(Op op) const { return seconds_[underlying(op)]; }
   const std::vector<Span>& spans() const { return spans_; }
 
  private:

@@ -65,7 +65,7 @@ class RandomWeights {
   std::span<const float> vector(std::int64_t n, float value) {
     float* data = owned_.emplace_back(DType::kF32, std::initializer_list<std::int64_t>{n}).as<float>();
     std::fill_n(data, n, value);
-    return {data, static_cast<std::size_t>(n)};
+    return std::span(data, n);
   }
 
   LayerWeights layer(const ModelConfig& config) {

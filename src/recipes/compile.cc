@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "src/base/error.h"
+#include "src/base/ratio.h"
 #include "src/recipes/blocks/check_blocks.h"
 #include "src/recipes/blocks/full_heads.h"
 #include "src/selection/summary/summary_index.h"
@@ -200,9 +201,7 @@ AttentionShape MethodShape::attention() const {
 }
 
 double Plan::index_bytes_per_token() const {
-  if (layer_selection)
-    return static_cast<double>(layer_selection->entry_bytes(shape)) /
-           static_cast<double>(std::int64_t{shape.n_kv_heads} * rules.unit_tokens);
+  if (layer_selection) return ratio(layer_selection->entry_bytes(shape), shape.n_kv_heads * rules.unit_tokens);
   if (index == nullptr) return 0;
   const auto entry = static_cast<double>(index->entry_bytes(shape.attention()));
   if (!lists) return entry / index->entry_tokens();

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "src/base/size32.h"
 #include "src/recipes/recipe.h"
 #include "src/selection/cluster/partition.h"
 #include "src/selection/index/unit_index.h"
@@ -55,9 +56,7 @@ struct LayerSelection {
   std::int64_t entry_width(const MethodShape& shape) const {
     return std::int64_t{match == KeyMatch::kMean ? shape.n_heads : shape.n_kv_heads} * shape.head_dim;
   }
-  std::size_t entry_bytes(const MethodShape& shape) const {
-    return static_cast<std::size_t>(entry_rows() * entry_width(shape)) * 2;
-  }
+  std::size_t entry_bytes(const MethodShape& shape) const { return std::size_t{2} * entry_rows() * entry_width(shape); }
 };
 
 // How list units are built.
@@ -103,17 +102,15 @@ struct Plan {
   std::int32_t selection_heads() const {
     return layer_selection ? 1 : pool.per_query_head ? shape.n_heads : shape.n_kv_heads;
   }
-  std::int32_t compressed_layers() const {
-    return static_cast<std::int32_t>(std::count(dense.begin(), dense.end(), false));
-  }
+  std::int32_t compressed_layers() const { return count32(std::count(dense.begin(), dense.end(), false)); }
   // Keys and values of a prompt depend on the method: a sequence is computed under it from the first token on, and
   // cannot change it.
   bool binds_sequence() const { return recipe.prefill_window.has_value() || key_basis == KeyBasis::kPreRope; }
   bool gated() const { return gate || mass_gate; }
   // Gate decisions per layer and step.
-  std::size_t gates() const {
+  std::int32_t gates() const {
     if (mass_gate) return selection_heads();
-    return !gate ? 0 : reuse == Reuse::kKept ? 1 : static_cast<std::size_t>(shape.n_kv_heads);
+    return !gate ? 0 : reuse == Reuse::kKept ? 1 : shape.n_kv_heads;
   }
   // Factor that turns pooled scores into logarithms of softmax weights, up to a common offset.
   float log_weight_scale() const {

@@ -89,7 +89,7 @@ Row with_finite_max(std::span<const float> x, std::vector<float>& store) {
 }
 
 std::int32_t first_equal(std::span<const float> x, float value) {
-  return static_cast<std::int32_t>(std::find(x.begin(), x.end(), value) - x.begin());
+  return count32(std::find(x.begin(), x.end(), value) - x.begin());
 }
 
 // -inf where no token is possible.
@@ -123,7 +123,7 @@ std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, int n) {
     return a.logprob > b.logprob || (a.logprob == b.logprob && a.token < b.token);
   };
   for (std::size_t i = 0; i < row.x.size(); ++i) {
-    const TokenLogprob here{static_cast<std::int32_t>(i), row.x[i]};
+    const TokenLogprob here{count32(i), row.x[i]};
     if (!(here.logprob > -kInfinity)) continue;
     if (std::ssize(top) == n) {
       if (!before(here, top.front())) continue;
@@ -180,7 +180,7 @@ std::int32_t Sampler::forbid(std::span<float> logits) {
       std::fill(block.begin(), block.end(), -kInfinity);
       continue;
     }
-    if (first < 0) first = static_cast<std::int32_t>(w * 64) + std::countr_zero(mask_[w]);
+    if (first < 0) first = count32(w * 64) + std::countr_zero(mask_[w]);
     for (std::size_t i = 0; i < block.size(); ++i)
       if ((mask_[w] >> i & 1) == 0) block[i] = -kInfinity;
   }

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "src/base/check.h"
+#include "src/base/size32.h"
 #include "src/sampler/fast_exp.h"
 
 namespace mneme {
@@ -74,7 +75,7 @@ void TruncatedDistribution::keep_top_k(std::span<const float> logits, std::size_
   for (std::size_t i = 0; i < logits.size(); ++i) {
     // Ids increase, so an equal logit never displaces an earlier one. Not "x <= least": that is false for NaN.
     if (full && !(logits[i] > least)) continue;
-    scratch_.push_back(static_cast<std::int32_t>(i));
+    scratch_.push_back(count32(i));
     if (scratch_.size() >= room) shrink();
   }
   shrink();

@@ -31,7 +31,7 @@ constexpr int kWorkThreads = 2;
 constexpr std::size_t kJoined = 64 << 10;  // one packet for small answers, no copy of large ones
 
 std::chrono::milliseconds milliseconds(double seconds) {
-  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
 }
 
 std::string_view reason_of(int status) {

@@ -80,8 +80,8 @@ void Server::Impl::begin_stop() {
   options.log(fmt::format("stopping: {} requests are being answered", http.exchanges()));
   api.drain();
   http.drain();
-  stop_at = std::chrono::steady_clock::now() +
-            std::chrono::milliseconds(static_cast<std::int64_t>(options.timeouts.shutdown_seconds * 1000));
+  stop_at = std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::milliseconds>(
+                                                   std::chrono::duration<double>(options.timeouts.shutdown_seconds));
   wait_for_answers();
 }
 

@@ -1,6 +1,7 @@
 #include "src/tensor/dtype.h"
 
 #include "src/base/check.h"
+#include "src/base/underlying.h"
 
 namespace mneme {
 
@@ -48,14 +49,14 @@ const DTypeInfo& dtype_info(DType dtype) {
     case DType::kMXFP4:
       return kMXFP4;
   }
-  MNEME_CHECK(false, "dtype {} does not exist", static_cast<int>(dtype));
+  MNEME_CHECK(false, "dtype {} does not exist", underlying(dtype));
 }
 
 std::size_t row_bytes(DType dtype, std::int64_t n) {
   const DTypeInfo& info = dtype_info(dtype);
   MNEME_CHECK(n >= 0 && n % info.block == 0, "a row of {} elements does not fill blocks of {} ({})", n, info.block,
               info.name);
-  return (n / info.block) * static_cast<std::size_t>(info.bytes);
+  return n / info.block * info.bytes;
 }
 
 }  // namespace mneme

@@ -36,6 +36,12 @@ TEST(Rng, TheStreamIsFixed) {
   EXPECT_EQ(mix(golden), 0xe220a8397b1dcdafull);
 }
 
+TEST(Rng, ItemsOfASeedHaveStreamsOfTheirOwn) {
+  EXPECT_EQ(Rng::of_item(5, 0).next(), Rng(5).next());
+  EXPECT_EQ(Rng::of_item(5, 3).next(), Rng(5, std::uint64_t{3} << 32).next());
+  EXPECT_NE(Rng::of_item(5, 1).next(), Rng::of_item(5, 2).next());
+}
+
 TEST(Rng, GoesOnFromACounter) {
   Rng a(123);
   for (int i = 0; i < 17; ++i) a.next();

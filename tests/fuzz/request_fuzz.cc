@@ -26,7 +26,7 @@ struct Setting {
 };
 
 void expect_taken(const server::CompletionRequest& request, Setting& setting) {
-  for (const server::GenerationInput& input : request.inputs) {
+  for (const GenerationInput& input : request.inputs) {
     RequestInput r;
     r.prompt = input.prompt;
     r.sampling = input.sampling;

@@ -73,7 +73,7 @@ TEST(PagePool, TooManyBlocksIsAnErrorWithTheNumbers) {
     EXPECT_NE(std::string(e.what()).find("1099511627776 blocks of 1024 bytes"), std::string::npos) << e.what();
   }
   const KvShape wide{.n_layers = 1, .n_kv_heads = 1, .head_dim = 1 << 29, .dtype = DType::kBF16};
-  EXPECT_THROW(PagePool(wide, 1 << 24), Error);  // 2^60 bytes: mmap refuses
+  EXPECT_THROW(PagePool(wide, 1 << 20), Error);  // 2^56 bytes: mmap refuses
 }
 
 TEST(PagePoolDeathTest, MisuseAborts) {

@@ -6,6 +6,7 @@
 
 #include "mneme/error.h"
 #include "tests/apps/mneme/program.h"
+#include "tests/sanitized.h"
 #include "tests/server/http_client.h"
 #include "tests/server/running_server.h"
 
@@ -112,7 +113,7 @@ TEST(Limits, HighPriorityRunsFirst) {
   RunningServer server(options);
   const auto tokens = [](const Response& r) { return r.json()["choices"][0]["token_ids"]; };
   json slow = kLongAnswer;
-  slow["max_tokens"] = 1000;
+  slow["max_tokens"] = kSanitized ? 300 : 1000;
   slow["return_token_ids"] = true;
   const json alone = tokens(post(server.port(), "/v1/completions", slow));
   Client running(server.port());

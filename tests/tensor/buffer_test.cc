@@ -68,7 +68,7 @@ TEST(Buffer, TooMuchIsAnErrorAndLeavesTheBufferUsable) {
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), ErrorKind::kResource);
   }
-  EXPECT_THROW(Buffer(std::numeric_limits<std::size_t>::max()), Error) << "rounding up must not wrap";
+  EXPECT_THROW(Buffer huge(std::numeric_limits<std::size_t>::max()), Error) << "rounding up must not wrap";
   Buffer b(64);
   EXPECT_THROW(b.reserve(too_much), Error);
   b.reserve(64);

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "src/base/rng.h"
+#include "src/tensor/half_value.h"
 
 namespace mneme {
 namespace {
@@ -33,6 +34,18 @@ double value_by_definition(std::uint32_t bits, int exponent_bits, int mantissa_b
     return mantissa != 0 ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
   if (exponent == 0) return sign * std::ldexp(mantissa, 1 - bias - mantissa_bits);
   return sign * std::ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits);
+}
+
+TEST(HalfValue, IsThatOfTheTypeAtAnyAddress) {
+  std::byte bytes[5] = {};
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    const std::uint16_t bits = half_bits(-1.5f, dtype);
+    std::memcpy(bytes + 3, &bits, sizeof(bits));
+    EXPECT_EQ(half_value(bits, dtype), -1.5f);
+    EXPECT_EQ(load_half(bytes + 1, 1, dtype), -1.5f);
+  }
+  EXPECT_EQ(half_bits(1.0f, DType::kBF16), 0x3f80);
+  EXPECT_EQ(half_bits(1.0f, DType::kF16), 0x3c00);
 }
 
 template <typename Half>

@@ -8,6 +8,8 @@
 #include <random>
 #include <vector>
 
+#include "apps/bench/micro/counters.h"
+#include "src/base/underlying.h"
 #include "src/ops/attention/attention.h"
 #include "src/tensor/buffer.h"
 
@@ -60,10 +62,15 @@ struct Cache {
     std::shuffle(place.begin(), place.end(), std::mt19937(2));
     for (std::size_t h = 0; h < runs.size(); ++h)
       for (std::size_t p = 0; p < pages; ++p)
-        runs[h].push_back({bytes.data() + place[h * pages + p] * page_bytes,
-                           std::min(kPage, n_tokens - static_cast<int>(p) * kPage)});
+        runs[h].push_back(
+            {bytes.data() + place[h * pages + p] * page_bytes, std::min(kPage, count32(n_tokens - p * kPage))});
   }
 };
+
+// Arguments 2, 3 and 5: group, head_dim, dtype.
+AttentionShape shape_of(const benchmark::State& s) {
+  return shape_of(argument(s, 2), argument(s, 3), static_cast<DType>(s.range(5)));
+}
 
 // args: KV heads a layer, layers, group, head_dim, tokens, dtype
 struct DecodeSetup {
@@ -73,26 +80,22 @@ struct DecodeSetup {
   std::vector<float> q, out;
 
   explicit DecodeSetup(const benchmark::State& s)
-      : heads(static_cast<int>(s.range(0))),
-        layers(static_cast<int>(s.range(1))),
-        shape(shape_of(static_cast<int>(s.range(2)), static_cast<int>(s.range(3)), static_cast<DType>(s.range(5)))),
-        cache(heads * layers, static_cast<int>(s.range(4)), shape),
+      : heads(argument(s, 0)),
+        layers(argument(s, 1)),
+        shape(shape_of(s)),
+        cache(heads * layers, argument(s, 4), shape),
         q(random_floats(shape.group * shape.head_dim)),
         out(heads * q.size()) {}
 
-  double kv_bytes(const benchmark::State& s) const {
-    return static_cast<double>(heads * layers * s.range(4)) * static_cast<double>(shape.token_bytes());
-  }
+  std::int64_t kv_bytes(const benchmark::State& s) const { return heads * layers * s.range(4) * shape.token_bytes(); }
 };
 
-void report_rate(benchmark::State& state, double bytes) {
-  state.counters["GB/s"] =
-      benchmark::Counter(bytes * 1e-9 * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+void report_rate(benchmark::State& state, std::int64_t bytes) {
+  state.counters["GB/s"] = per_second(bytes, 1e9);
 }
 
-void report_flops(benchmark::State& state, double flops) {
-  state.counters["GFLOP/s"] =
-      benchmark::Counter(flops * 1e-9 * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+void report_flops(benchmark::State& state, std::int64_t flops) {
+  state.counters["GFLOP/s"] = per_second(flops, 1e9);
 }
 
 void decode(benchmark::State& state) {
@@ -143,35 +146,29 @@ void read_straight(benchmark::State& state) {
       benchmark::DoNotOptimize(sum);
     });
   }
-  report_rate(state, static_cast<double>(pieces * kPiece));
+  report_rate(state, pieces * kPiece);
 }
 
 // One chunk of a prompt: `rows` new tokens over `tokens` in all. FLOP: 4 D for every (query, visible key).
 void prefill(benchmark::State& state) {
   const std::size_t n_heads = state.range(0);
-  const int rows = static_cast<int>(state.range(1));
-  const auto tokens = static_cast<int>(state.range(4));
-  const AttentionShape shape =
-      shape_of(static_cast<int>(state.range(2)), static_cast<int>(state.range(3)), static_cast<DType>(state.range(5)));
-  const Cache cache(static_cast<int>(n_heads), tokens, shape);
+  const int rows = argument(state, 1);
+  const int tokens = argument(state, 4);
+  const AttentionShape shape = shape_of(state);
+  const Cache cache(argument(state, 0), tokens, shape);
   const std::size_t width = shape.group * shape.head_dim;
-  const std::size_t stride = n_heads * width;
+  const std::int64_t stride = n_heads * width;
   const std::vector<float> q = random_floats(rows * stride);
   std::vector<bf16> out(q.size());
   std::vector<PrefillPart> parts;
-  for (std::size_t h = 0; h < n_heads; ++h)
-    parts.push_back({q.data() + h * width, static_cast<std::int64_t>(stride), cache.runs[h]});
+  for (std::size_t h = 0; h < n_heads; ++h) parts.push_back({q.data() + h * width, stride, cache.runs[h]});
   std::vector<PrefillHead> heads;
   for (std::size_t h = 0; h < n_heads; ++h)
-    heads.push_back({{&parts[h], 1},
-                     rows,
-                     reinterpret_cast<std::byte*>(out.data() + h * width),
-                     static_cast<std::int64_t>(stride),
-                     DType::kBF16,
-                     nullptr});
+    heads.push_back(
+        {{&parts[h], 1}, rows, reinterpret_cast<std::byte*>(out.data() + h * width), stride, DType::kBF16, nullptr});
   for (auto _ : state) attend_prefill_cpu(heads, shape, {&pool(), Rounding::kFast});
-  const double pairs = rows * (tokens - (rows - 1) / 2.0);
-  report_flops(state, 4.0 * static_cast<double>(stride) * pairs);
+  const std::int64_t pairs = std::int64_t{rows} * tokens - std::int64_t{rows} * (rows - 1) / 2;
+  report_flops(state, 4 * stride * pairs);
 }
 
 #ifdef MNEME_HAVE_ONEDNN
@@ -199,13 +196,13 @@ void library_gemm(benchmark::State& state) {
       product.execute(x.stream, {{DNNL_ARG_SRC, x.a}, {DNNL_ARG_WEIGHTS, x.b}, {DNNL_ARG_DST, x.c}});
       x.stream.wait();
     });
-  report_flops(state, 2.0 * static_cast<double>(n * n * n) * pool().size());
+  report_flops(state, 2 * n * n * n * pool().size());
 }
 BENCHMARK(library_gemm)->ArgName("n")->Arg(1024)->UseRealTime();
 #endif
 
-constexpr int kBf16 = static_cast<int>(DType::kBF16);
-constexpr int kF16 = static_cast<int>(DType::kF16);
+constexpr int kBf16 = underlying(DType::kBF16);
+constexpr int kF16 = underlying(DType::kF16);
 const std::vector<std::string> kDecodeArgs = {"heads", "layers", "G", "D", "tokens", "dtype"};
 
 BENCHMARK(read_straight)->ArgNames(kDecodeArgs)->Args({2, 8, 4, 64, 27000, kBf16})->UseRealTime();

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "apps/bench/micro/counters.h"
 #include "src/text/grammar/json_constraint.h"
 #include "src/text/grammar/json_schema.h"
 #include "tests/text/tokenizer/test_data.h"
@@ -24,7 +25,7 @@ constexpr const char* kSchema =
 void mask_after(benchmark::State& state, bool any, const std::string& text) {
   auto c = json_constraint(trie, any ? any_json_object() : compile_json_schema(nlohmann::ordered_json::parse(kSchema)));
   for (const TokenId id : tokenizer->encode(text, {.continues = true})) c = c->after(id);
-  std::vector<std::uint64_t> mask((static_cast<std::size_t>(tokenizer->vocab_size()) + 63) / 64);
+  std::vector<std::uint64_t> mask((tokenizer->vocab_size() + 63) / 64);
   for (auto _ : state) {
     c->allowed(mask);
     benchmark::DoNotOptimize(mask.data());
@@ -36,7 +37,7 @@ void whole_document(benchmark::State& state) {
       R"({"name": "Ada Lovelace, Countess of Lovelace", "age": 36, "tags": ["mathematics", "computing", "poetry"]})",
       {.continues = true});
   const auto begin = json_constraint(trie, compile_json_schema(nlohmann::ordered_json::parse(kSchema)));
-  std::vector<std::uint64_t> mask((static_cast<std::size_t>(tokenizer->vocab_size()) + 63) / 64);
+  std::vector<std::uint64_t> mask((tokenizer->vocab_size() + 63) / 64);
   for (auto _ : state) {
     auto c = begin;
     for (const TokenId id : ids) {
@@ -44,9 +45,7 @@ void whole_document(benchmark::State& state) {
       c = c->after(id);
     }
   }
-  state.counters["per_token"] =
-      benchmark::Counter(static_cast<double>(ids.size()) * static_cast<double>(state.iterations()),
-                         benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+  state.counters["per_token"] = mneme::seconds_each(ids.size());
 }
 
 void make_trie(benchmark::State& state) {

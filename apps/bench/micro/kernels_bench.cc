@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <random>
 #include <vector>
 
+#include "apps/bench/micro/counters.h"
 #include "src/base/thread_pool.h"
 #include "src/ops/gemm/gemm.h"
 #include "src/ops/norm_rope/pointwise.h"
@@ -37,9 +39,9 @@ Tensor random_tensor(DType dtype, std::int64_t rows, std::int64_t columns) {
   return t;
 }
 
-void add_rates(benchmark::State& state, double flops, double bytes) {
-  state.counters["GFLOP/s"] = benchmark::Counter(flops, benchmark::Counter::kIsIterationInvariantRate);
-  state.counters["GB/s"] = benchmark::Counter(bytes, benchmark::Counter::kIsIterationInvariantRate);
+void add_rates(benchmark::State& state, std::int64_t flops, std::int64_t bytes) {
+  state.counters["GFLOP/s"] = per_second(flops);
+  state.counters["GB/s"] = per_second(bytes);
 }
 
 // Two threads that only read: the limit that skinny GEMMs are compared with.
@@ -57,14 +59,14 @@ void plain_read(benchmark::State& state) {
       for (auto s : sum) benchmark::DoNotOptimize(s);
     });
   }
-  add_rates(state, 0.0, static_cast<double>(bytes));
+  add_rates(state, 0, bytes);
 }
 
 // Args: m, k, n. n rows of weights in as many matrices as fill `mib` MiB, each used in turn, so that they come from
 // that level.
 void gemm_case(benchmark::State& state, DType type, Rounding rounding) {
   const std::int64_t m = state.range(0), k = state.range(1), n = state.range(2);
-  const std::size_t level = static_cast<std::size_t>(state.range(3)) << 20;
+  const std::size_t level = std::size_t{1 << 20} * state.range(3);
   std::vector<Tensor> tensors;
   std::vector<WeightMatrix> weights;
   do {
@@ -78,7 +80,7 @@ void gemm_case(benchmark::State& state, DType type, Rounding rounding) {
     const GemmOutput out{.w = &weights[next++ % weights.size()], .y = y};
     gemm_cpu(x, {&out, 1}, {.pool = &pool(), .rounding = rounding});
   }
-  add_rates(state, 2.0 * static_cast<double>(m * k * n), static_cast<double>(weights[0].bytes()));
+  add_rates(state, 2 * m * k * n, weights[0].bytes());
 }
 
 void fork_join(benchmark::State& state) {
@@ -109,7 +111,7 @@ void onednn_bf16(benchmark::State& state) {
       stream.wait();
     });
   }
-  add_rates(state, 2.0 * static_cast<double>(m * k * n * pool().size()), 0.0);
+  add_rates(state, 2 * m * k * n * pool().size(), 0);
 }
 #endif
 
@@ -118,7 +120,7 @@ void rms_norm(benchmark::State& state) {
   const Tensor x = random_tensor(DType::kF32, n, h), weight = random_tensor(DType::kF32, 1, h);
   const Tensor y(DType::kBF16, {n, h});
   for (auto _ : state) rms_norm_cpu(x, weight.as<float>(), 1e-5, y, {.pool = &pool()});
-  add_rates(state, 0.0, static_cast<double>(n * h * 6));
+  add_rates(state, 0, n * h * 6);
 }
 
 void swiglu(benchmark::State& state) {
@@ -126,7 +128,7 @@ void swiglu(benchmark::State& state) {
   const Tensor gate = random_tensor(DType::kF32, n, ffn), up = random_tensor(DType::kF32, n, ffn);
   const Tensor y(DType::kBF16, {n, ffn});
   for (auto _ : state) swiglu_cpu(gate, up, y, {.pool = &pool()});
-  add_rates(state, 0.0, static_cast<double>(n * ffn * 10));
+  add_rates(state, 0, n * ffn * 10);
 }
 
 // Angles once a step, or again in every call.
@@ -136,7 +138,7 @@ void rope(benchmark::State& state, bool angles_once) {
   const TensorView view(x.view().data(), DType::kF32, {n, heads, head_dim});
   const RopeTable table = RopeTable::make({}, head_dim, 0);
   std::vector<std::int32_t> positions(n);
-  for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<std::int32_t>(i);
+  std::iota(positions.begin(), positions.end(), 0);
   const RopeAngles angles(positions, table, {.pool = &pool()});
   for (auto _ : state) {
     if (angles_once)
@@ -144,7 +146,7 @@ void rope(benchmark::State& state, bool angles_once) {
     else
       rope_cpu(view, positions, table, {.pool = &pool()});
   }
-  add_rates(state, 0.0, static_cast<double>(n * heads * head_dim * 8));
+  add_rates(state, 0, n * heads * head_dim * 8);
 }
 
 // The shipped model's shapes, and those of models of 1B and 8B.

@@ -10,6 +10,7 @@
 #include <random>
 #include <vector>
 
+#include "apps/bench/micro/counters.h"
 #include "apps/bench/plain_read.h"
 #include "src/selection/index/box.h"
 #include "src/selection/index/one_bit.h"
@@ -20,12 +21,11 @@
 namespace mneme {
 namespace {
 
-using benchmark::Counter;
 using benchmark::State;
 
-void report(State& state, double bytes, double items) {
-  if (bytes > 0.0) state.counters["index_GB/s"] = Counter(bytes * 1e-9, Counter::kIsIterationInvariantRate);
-  state.counters["item"] = Counter(items, Counter::kIsIterationInvariantRate | Counter::kInvert);
+void report(State& state, std::int64_t bytes, std::int64_t items) {
+  if (bytes > 0) state.counters["index_GB/s"] = per_second(bytes, 1e9);
+  state.counters["item"] = seconds_each(items);
 }
 
 // Bytes that are bf16 values between 1 and 2, with signs.
@@ -33,7 +33,7 @@ std::vector<std::byte> half_values(std::size_t bytes) {
   std::mt19937 rng(1);
   std::vector<std::byte> v(bytes);
   auto* bits = reinterpret_cast<std::uint16_t*>(v.data());
-  for (std::size_t i = 0; i < bytes / 2; ++i) bits[i] = static_cast<std::uint16_t>((rng() & 0x807f) | bf16(1.0f).bits);
+  for (std::size_t i = 0; i < bytes / 2; ++i) bits[i] = (rng() & 0x807f) | bf16(1.0f).bits;
   return v;
 }
 
@@ -46,21 +46,21 @@ std::vector<float> normals(std::size_t n) {
 }
 
 void PlainRead(State& state) {
-  const auto bytes = static_cast<std::size_t>(state.range(0)) << 10;
+  const std::size_t bytes = state.range(0) << 10;
   const auto v = half_values(bytes);
   for (auto _ : state) benchmark::DoNotOptimize(sum_words(reinterpret_cast<const std::uint64_t*>(v.data()), bytes / 8));
-  report(state, static_cast<double>(bytes), static_cast<double>(bytes));
+  report(state, bytes, bytes);
 }
 BENCHMARK(PlainRead)->ArgNames({"KiB"})->Arg(432)->Arg(4096)->Arg(256 << 10);
 
-AttentionShape shape_of(std::int64_t group, std::int64_t dim) {
-  return {.group = static_cast<std::int32_t>(group), .head_dim = static_cast<std::int32_t>(dim)};
+AttentionShape shape_of(std::int32_t group, std::int32_t dim) {
+  return {.group = group, .head_dim = dim};
 }
 
 // KiB of index, D, G.
 void BoxScore(State& state) {
-  const AttentionShape shape = shape_of(state.range(2), state.range(1));
-  const std::int64_t n = (static_cast<std::size_t>(state.range(0)) << 10) / shape.token_bytes();
+  const AttentionShape shape = shape_of(argument(state, 2), argument(state, 1));
+  const std::int64_t n = (state.range(0) << 10) / shape.token_bytes();
   const auto boxes = half_values(n * shape.token_bytes());
   const auto q = normals(shape.group * shape.head_dim);
   std::vector<float> scores(shape.group * n);
@@ -68,7 +68,7 @@ void BoxScore(State& state) {
     box_score_cpu(q.data(), shape, boxes.data(), n, scores.data(), n);
     benchmark::ClobberMemory();
   }
-  report(state, static_cast<double>(boxes.size()), static_cast<double>(n));
+  report(state, boxes.size(), n);
 }
 BENCHMARK(BoxScore)
     ->ArgNames({"KiB", "D", "G"})
@@ -77,27 +77,26 @@ BENCHMARK(BoxScore)
 
 // Tokens a run, D, G: 16 MiB of keys and values.
 void KeyScore(State& state) {
-  const AttentionShape shape = shape_of(state.range(2), state.range(1));
+  const AttentionShape shape = shape_of(argument(state, 2), argument(state, 1));
   const std::size_t bytes = std::size_t{16} << 20;
   const auto kv = half_values(bytes);
   const std::size_t n = bytes / shape.token_bytes();
   const std::size_t run = state.range(0);
   std::vector<KvRun> runs;
-  for (std::size_t t = 0; t < n; t += run)
-    runs.push_back({kv.data() + t * shape.token_bytes(), state.range(0) > 1 ? static_cast<std::int32_t>(run) : 1});
+  for (std::size_t t = 0; t < n; t += run) runs.push_back({kv.data() + t * shape.token_bytes(), argument(state, 0)});
   const auto q = normals(shape.group * shape.head_dim);
   std::vector<float> scores(shape.group * n);
   for (auto _ : state) {
     key_score_cpu(q.data(), shape, runs, scores.data(), n);
     benchmark::ClobberMemory();
   }
-  report(state, static_cast<double>(bytes) / 2, static_cast<double>(n));
+  report(state, bytes / 2, n);
 }
 BENCHMARK(KeyScore)->ArgNames({"run", "D", "G"})->ArgsProduct({{1, 32}, {128}, {4}});
 
 // Pages of 32 tokens; 0 min-max, 1 cuboid-mean; D.
 void BoxBuild(State& state) {
-  const AttentionShape shape = shape_of(1, state.range(1));
+  const AttentionShape shape = shape_of(1, argument(state, 1));
   const std::size_t bytes = std::size_t{4} << 20;
   const auto kv = half_values(bytes);
   const std::size_t page = 32 * shape.token_bytes();
@@ -108,16 +107,16 @@ void BoxBuild(State& state) {
       box_build_cpu({&run, 1}, shape, state.range(0) == 0 ? BoxKind::kMinMax : BoxKind::kCuboidMean, box.data());
       benchmark::ClobberMemory();
     }
-  report(state, static_cast<double>(bytes) / 2, static_cast<double>(bytes / shape.token_bytes()));
+  report(state, bytes / 2, bytes / shape.token_bytes());
 }
 BENCHMARK(BoxBuild)->ArgNames({"mean", "D"})->ArgsProduct({{0, 1}, {64, 128}});
 
 // KiB of index, D, G, tokens a group. head_GB/s: bytes of index times query heads.
 void OneBitScore(State& state) {
-  const AttentionShape shape = shape_of(state.range(2), state.range(1));
-  const auto g = static_cast<std::int32_t>(state.range(3));
+  const AttentionShape shape = shape_of(argument(state, 2), argument(state, 1));
+  const std::int32_t g = argument(state, 3);
   const std::size_t bytes = one_bit_group_bytes(shape.head_dim, g);
-  const std::int64_t n = (static_cast<std::size_t>(state.range(0)) << 10) / bytes;
+  const std::int64_t n = (state.range(0) << 10) / bytes;
   // The same keys in every group: what they are changes nothing.
   const auto keys = half_values(g * shape.token_bytes());
   std::vector<std::byte> groups(n * bytes);
@@ -130,9 +129,8 @@ void OneBitScore(State& state) {
     one_bit_score_cpu(q.data(), shape, groups.data(), n, g, scores.data(), n * g);
     benchmark::ClobberMemory();
   }
-  const auto all = static_cast<double>(groups.size());
-  report(state, all, static_cast<double>(n * g));
-  state.counters["head_GB/s"] = Counter(all * 1e-9 * shape.group, Counter::kIsIterationInvariantRate);
+  report(state, groups.size(), n * g);
+  state.counters["head_GB/s"] = per_second(groups.size() * shape.group, 1e9);
 }
 BENCHMARK(OneBitScore)
     ->ArgNames({"KiB", "D", "G", "g"})
@@ -143,7 +141,7 @@ BENCHMARK(OneBitScore)
 // Tokens a group, 0 minmax, 1 meanabs; D = 128.
 void OneBitBuild(State& state) {
   const AttentionShape shape = shape_of(1, 128);
-  const auto g = static_cast<std::int32_t>(state.range(0));
+  const std::int32_t g = argument(state, 0);
   const std::size_t bytes = std::size_t{4} << 20;
   const auto kv = half_values(bytes);
   const std::size_t group = g * shape.token_bytes();
@@ -155,14 +153,14 @@ void OneBitBuild(State& state) {
                         out.data());
       benchmark::ClobberMemory();
     }
-  report(state, static_cast<double>(bytes) / 2, static_cast<double>(bytes / shape.token_bytes()));
+  report(state, bytes / 2, bytes / shape.token_bytes());
 }
 BENCHMARK(OneBitBuild)->ArgNames({"g", "means"})->ArgsProduct({{32, 256}, {0, 1}});
 
 // n, k. Eight rows in turn, so that no row's branches are learnt.
 void Topk(State& state) {
   const std::size_t n = state.range(0);
-  const auto k = static_cast<std::int32_t>(state.range(1));
+  const std::int32_t k = argument(state, 1);
   const auto scores = normals(8 * n);
   std::vector<std::int32_t> ids(k);
   TopkScratch scratch;
@@ -172,7 +170,7 @@ void Topk(State& state) {
     benchmark::ClobberMemory();
     row = (row + 1) % 8;
   }
-  report(state, 0.0, static_cast<double>(n));
+  report(state, 0, n);
 }
 BENCHMARK(Topk)
     ->ArgNames({"n", "k"})
@@ -185,14 +183,14 @@ BENCHMARK(Topk)
 // 0 max, 1 mean, 2 max probability, 3 mean probability; units, G. item: one unit of all its heads.
 void Pool(State& state) {
   const std::int64_t n = state.range(1);
-  const auto group = static_cast<std::int32_t>(state.range(2));
+  const std::int32_t group = argument(state, 2);
   auto scores = normals(group * n);
   std::vector<float> pooled(n);
   for (auto _ : state) {
     group_pool_cpu(scores.data(), n, group, n, static_cast<GroupPool>(state.range(0)), 0.125f, pooled.data());
     benchmark::ClobberMemory();
   }
-  report(state, 0.0, static_cast<double>(n));
+  report(state, 0, n);
 }
 BENCHMARK(Pool)
     ->ArgNames({"pool", "n", "G"})
@@ -202,7 +200,7 @@ BENCHMARK(Pool)
 void Cosine(State& state) {
   const auto a = normals(128), b = normals(128);
   for (auto _ : state) benchmark::DoNotOptimize(cosine(a.data(), b.data(), 128));
-  report(state, 0.0, 1.0);
+  report(state, 0, 1);
 }
 BENCHMARK(Cosine);
 

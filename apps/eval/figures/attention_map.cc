@@ -18,8 +18,8 @@ constexpr std::int32_t kGroup = 32;  // tokens that share the levels of one-bit 
 AttentionMapObserver::AttentionMapObserver(const MethodShape& shape, AttentionMapOptions options)
     : shape_(shape),
       options_(options),
-      shares_(static_cast<std::size_t>(shape.n_layers * shape.n_heads)),
-      sums_(static_cast<std::size_t>(shape.n_layers * shape.n_kv_heads)),
+      shares_(shape.n_layers * shape.n_heads),
+      sums_(shape.n_layers * shape.n_kv_heads),
       index_(make_one_bit_index({.group = kGroup}, 1)) {}
 
 AttentionMapObserver::~AttentionMapObserver() = default;
@@ -31,7 +31,7 @@ void AttentionMapObserver::see(std::int32_t layer, const DecodeRow& row, const A
   for (std::int32_t m = 0; m < shape_.n_kv_heads; ++m) {
     std::vector<KvRun> runs;
     row.cache->append_runs(layer, m, 0, n, runs);
-    std::vector<float> scores(static_cast<std::size_t>(shape.group) * static_cast<std::size_t>(n));
+    std::vector<float> scores(std::int64_t{shape.group} * n);
     key_score_cpu(row.q + std::int64_t{m} * shape.group * shape.head_dim, shape, runs, scores.data(), n);
     measure_share(layer, m, scores, n, shape);
     measure_scores(layer, m, row, scores, n, shape);
@@ -51,7 +51,7 @@ void AttentionMapObserver::measure_share(std::int32_t layer, std::int32_t kv_hea
     std::int32_t tokens = 0;
     while (tokens < n && held < options_.mass * sum) held += mass[tokens++];
     auto& [total, count] = shares_[layer * shape_.n_heads + kv_head * shape.group + g];
-    total += static_cast<double>(tokens) / n;
+    total += ratio(tokens, n);
     ++count;
   }
 }

@@ -26,7 +26,7 @@ std::string text_at(double x, double y, std::string_view anchor, std::string_vie
 std::string colour(double value, double low, double high) {
   if (std::isnan(value)) return "#ffffff";
   const double share = std::clamp((value - low) / std::max(high - low, 1e-12), 0.0, 1.0);
-  const auto mix = [&](int from, int to) { return static_cast<int>(std::lround(from + share * (to - from))); };
+  const auto mix = [&](int from, int to) { return std::lround(from + share * (to - from)); };
   return fmt::format("#{:02x}{:02x}{:02x}", mix(0xf2, 0x08), mix(0xf6, 0x30), mix(0xfb, 0x6b));
 }
 
@@ -125,7 +125,7 @@ std::string heat_map_svg(const std::vector<HeatMap>& maps) {
 std::string line_chart_svg(const std::vector<LineChart>& charts) {
   std::string content;
   for (std::int32_t i = 0; i < std::ssize(charts); ++i) content += chart_svg(charts[i], kWidth * i);
-  return framed(kWidth * static_cast<double>(std::max<std::size_t>(charts.size(), 1)), kHeight, content);
+  return framed(kWidth * std::max(size32(charts), 1), kHeight, content);
 }
 
 }  // namespace mneme::eval

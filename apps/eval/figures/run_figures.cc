@@ -81,7 +81,7 @@ LineChart correction_chart(const std::vector<SuiteRecord>& records) {
     }
     Series s{.name = method};
     for (const auto& [tokens, share] : steps)
-      if (share.whole > 0) s.points.emplace_back(static_cast<double>(tokens), share.value());
+      if (share.whole > 0) s.points.emplace_back(tokens, share.value());
     if (!s.points.empty()) chart.series.push_back(std::move(s));
   }
   return chart;

@@ -9,6 +9,7 @@
 #include "apps/eval/generated/fit.h"
 #include "apps/eval/generated/ruler.h"
 #include "apps/eval/scorers/words.h"
+#include "src/base/ascii.h"
 
 namespace mneme::eval {
 namespace {
@@ -43,8 +44,7 @@ LongQuestion make_trace(const TextSource&, std::int64_t n, Rng& rng) {
 std::vector<std::string> passages(const TextSource& prose, std::int64_t n, Rng& rng) {
   std::vector<std::string> all;
   for (std::int64_t i = 0; i < n; ++i)
-    all.push_back(first_words(prose.passage(static_cast<std::size_t>(draw_between(rng, 80, 200)), rng),
-                              draw_between(rng, 10, 24)));
+    all.push_back(first_words(prose.passage(draw_between(rng, 80, 200), rng), draw_between(rng, 10, 24)));
   return all;
 }
 
@@ -111,8 +111,8 @@ std::span<const LongTask> long_tasks() {
 LongQuestion make_long(const LongTask& task, const TextSource& prose, const TokenCounter& counter, std::int64_t tokens,
                        std::int64_t answer_tokens, std::uint64_t seed, std::int64_t number) {
   std::uint64_t stream = seed;
-  for (char c : task.name) stream = Rng(stream ^ static_cast<std::uint64_t>(static_cast<unsigned char>(c))).next();
-  const Rng start(stream ^ static_cast<std::uint64_t>(tokens), static_cast<std::uint64_t>(number) << 32);
+  for (char c : task.name) stream = Rng(stream ^ byte_of(c)).next();
+  const Rng start = Rng::of_item(stream ^ tokens, number);
   const auto make = [&](std::int64_t n) {
     Rng rng = start;
     GeneratedQuestion q;

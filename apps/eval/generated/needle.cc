@@ -7,6 +7,8 @@
 
 #include "apps/eval/generated/fit.h"
 #include "apps/eval/generated/ruler.h"
+#include "src/base/ascii.h"
+#include "src/base/ratio.h"
 
 namespace mneme::eval {
 namespace {
@@ -25,7 +27,7 @@ std::size_t sentence_end(std::string_view text, std::size_t at) {
 std::string first_bytes(std::string_view text, std::size_t n) {
   std::string out;
   while (out.size() < n) out += text.substr(0, n - out.size());
-  while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0x80) != 0) out.pop_back();
+  while (!out.empty() && !is_ascii(out.back())) out.pop_back();
   return out;
 }
 
@@ -33,7 +35,7 @@ std::string first_bytes(std::string_view text, std::size_t n) {
 
 GeneratedQuestion make_needle(const TextSource& prose, const TokenCounter& counter, std::int64_t tokens, double depth,
                               std::uint64_t seed, std::int64_t number) {
-  Rng rng(seed, static_cast<std::uint64_t>(number) << 32);
+  Rng rng = Rng::of_item(seed, number);
   const std::string_view city = kCities[rng.below(kCities.size())];
   const std::string value = std::to_string(1000000 + rng.below(9000000));
   const std::string question = fmt::format("What is the special magic {} number?", city);
@@ -42,8 +44,8 @@ GeneratedQuestion make_needle(const TextSource& prose, const TokenCounter& count
       "and direct. Answer: ",
       question);
   const auto make = [&](std::int64_t bytes) {
-    std::string context = first_bytes(prose.text(), static_cast<std::size_t>(bytes));
-    const auto at = sentence_end(context, static_cast<std::size_t>(static_cast<double>(context.size()) * depth));
+    std::string context = first_bytes(prose.text(), bytes);
+    const auto at = sentence_end(context, part_of(context.size(), depth));
     context.insert(depth >= 1 ? context.size() : at,
                    fmt::format("\nThe special magic {} number is: {}\n", city, value));
     GeneratedQuestion q;
@@ -62,17 +64,17 @@ GeneratedQuestion make_needle(const TextSource& prose, const TokenCounter& count
 
 GeneratedQuestion make_passkey(const TokenCounter& counter, std::int64_t tokens, double depth, std::uint64_t seed,
                                std::int64_t number) {
-  Rng rng(seed, static_cast<std::uint64_t>(number) << 32);
+  Rng rng = Rng::of_item(seed, number);
   const auto key = 1 + rng.below(50000);
   const std::string garbage = std::string(kRulerNoise) + " ";
   const std::string question = "\nWhat is the pass key? The pass key is";
   const auto make = [&](std::int64_t n) {
-    const auto before = static_cast<std::size_t>(static_cast<double>(n) * depth);
+    const std::int64_t before = part_of(n, depth);
     GeneratedQuestion q;
     q.prompt = fmt::format(
         "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. I will quiz you "
         "about the important information there.\n{}\nThe pass key is {}. Remember it. {} is the pass key.\n{}{}",
-        first_bytes(garbage, before), key, key, first_bytes(garbage, static_cast<std::size_t>(n) - before), question);
+        first_bytes(garbage, before), key, key, first_bytes(garbage, n - before), question);
     q.question_bytes = question.size();
     q.answers = {std::to_string(key)};
     q.depth = depth;

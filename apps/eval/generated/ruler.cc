@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "apps/eval/scorers/words.h"
+#include "src/base/ascii.h"
 #include "src/base/error.h"
 
 namespace mneme::eval {
@@ -44,8 +45,8 @@ std::span<const RulerTask> ruler_tasks() {
 GeneratedQuestion make_ruler(const RulerTask& task, const RulerSetting& setting, std::int64_t frame_tokens,
                              std::uint64_t seed, std::int64_t number) {
   std::uint64_t stream = seed;
-  for (char c : task.name) stream = Rng(stream ^ static_cast<std::uint64_t>(static_cast<unsigned char>(c))).next();
-  Rng rng(stream ^ static_cast<std::uint64_t>(setting.length), static_cast<std::uint64_t>(number) << 32);
+  for (char c : task.name) stream = Rng(stream ^ byte_of(c)).next();
+  Rng rng = Rng::of_item(stream ^ setting.length, number);
   return task.make(setting, setting.length - task.answer_tokens - frame_tokens, rng);
 }
 
@@ -64,11 +65,11 @@ std::string uuid(Rng& rng) {
 }
 
 std::string first_words(std::string_view text, std::int64_t n) {
-  const auto words = split_words(text.substr(0, static_cast<std::size_t>(n) * 24));
+  const auto words = split_words(text.substr(0, n * 24));
   std::string out;
   for (std::int64_t i = 0; i < n; ++i) {
     if (i > 0) out += ' ';
-    out += words[static_cast<std::size_t>(i) % words.size()];
+    out += words[i % words.size()];
   }
   return out;
 }

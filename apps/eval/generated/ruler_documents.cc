@@ -4,6 +4,7 @@
 #include "apps/eval/generated/fit.h"
 #include "apps/eval/generated/ruler.h"
 #include "apps/eval/scorers/words.h"
+#include "src/base/ratio.h"
 
 namespace mneme::eval {
 namespace {
@@ -51,7 +52,7 @@ GeneratedQuestion documents(bool two_hops, const RulerSetting& s, std::int64_t t
     q.question_bytes = question.size();
     q.answer_prefix = " Answer:";
     q.answers = {story.answer};
-    q.depth = static_cast<double>(q.prompt.find(story.golds.front())) / static_cast<double>(q.prompt.size());
+    q.depth = ratio(q.prompt.find(story.golds.front()), q.prompt.size());
     return q;
   };
   return largest_fit(s.task, tokens, s.is_short() ? 1 : 10, s.counter, make).question;

@@ -8,6 +8,8 @@
 #include "apps/eval/generated/ruler.h"
 #include "apps/eval/scorers/words.h"
 #include "src/base/error.h"
+#include "src/base/ratio.h"
+#include "src/base/size32.h"
 
 namespace mneme::eval {
 namespace {
@@ -33,9 +35,9 @@ std::string sentence_of(const RulerNeedles& kind, std::string_view key, std::str
 
 Needles draw_needles(const RulerNeedles& kind, const TextSource& prose, Rng& rng) {
   Needles n;
-  const auto keys = distinct_strings(static_cast<std::size_t>(std::max(kind.keys, kind.queries)),
-                                     [&] { return kind.uuid_keys ? uuid(rng) : prose.key(rng); });
-  const auto asked = sample_below(keys.size(), static_cast<std::size_t>(kind.queries), rng);
+  const auto keys =
+      distinct_strings(std::max(kind.keys, kind.queries), [&] { return kind.uuid_keys ? uuid(rng) : prose.key(rng); });
+  const auto asked = sample_below(keys.size(), kind.queries, rng);
   std::vector<std::vector<std::string>> values(keys.size());
   for (std::size_t k = 0; k < keys.size(); ++k)
     for (int v = 0; v < kind.values; ++v) {
@@ -67,7 +69,7 @@ std::string lines_with(const RulerNeedles& kind, const Needles& needles, const T
   auto places = sample_below(lines.size(), std::min(lines.size(), needles.sentences.size()), rng);
   std::sort(places.rbegin(), places.rend());
   for (std::size_t i = 0; i < needles.sentences.size(); ++i)
-    lines.insert(lines.begin() + static_cast<std::ptrdiff_t>(i < places.size() ? places[i] : 0), needles.sentences[i]);
+    lines.insert(lines.begin() + (i < places.size() ? places[i] : 0), needles.sentences[i]);
   return joined(lines, "\n");
 }
 
@@ -80,8 +82,8 @@ std::string essay_with(const Needles& needles, const TextSource& prose, std::int
   std::vector<std::string> parts;
   std::size_t done = 0;
   for (std::size_t i = 0; i < depths.size(); ++i) {
-    const double depth = std::round(100.0 * static_cast<double>(depths[i]) / (kDepths - 1));
-    const auto at = static_cast<std::size_t>(static_cast<double>(sentences.size()) * depth / 100);
+    const double depth = std::round(percent(depths[i], kDepths - 1));
+    const auto at = static_cast<std::size_t>(size32(sentences) * depth / 100);
     for (; done < at; ++done) parts.push_back(sentences[done]);
     parts.push_back(needles.sentences[i]);
   }
@@ -132,8 +134,7 @@ GeneratedQuestion ruler_needles(const RulerNeedles& kind, const RulerSetting& s,
     q.question_bytes = text.size() - hole - 9;
     q.answer_prefix = filled(kPrefix, singular, type, query);
     q.answers = needles.answers;
-    q.depth = static_cast<double>(q.prompt.find(fmt::format("for {} is: ", needles.queried.front()))) /
-              static_cast<double>(q.prompt.size());
+    q.depth = ratio(q.prompt.find(fmt::format("for {} is: ", needles.queried.front())), q.prompt.size());
     return q;
   };
   return largest_fit(s.task, tokens, step_of(kind, s), s.counter, make).question;

@@ -9,6 +9,9 @@
 #include "apps/eval/generated/fit.h"
 #include "apps/eval/generated/ruler.h"
 #include "apps/eval/scorers/words.h"
+#include "src/base/ascii.h"
+#include "src/base/ratio.h"
+#include "src/base/size32.h"
 
 namespace mneme::eval {
 namespace {
@@ -23,7 +26,7 @@ Chain draw_chain(int letters, std::string_view value, Rng& rng) {
   Chain c;
   c.variables = distinct_strings(kHops + 1, [&] {
     std::string name;
-    for (int i = 0; i < letters; ++i) name += static_cast<char>('A' + rng.below(26));
+    for (int i = 0; i < letters; ++i) name += upper_letter(rng.below(26));
     return name;
   });
   c.lines.push_back(fmt::format("VAR {} = {}", c.variables[0], value));
@@ -34,7 +37,7 @@ Chain draw_chain(int letters, std::string_view value, Rng& rng) {
 
 // n strings of noise with the chain's lines in order at random places.
 std::string noise_with(const Chain& chain, std::int64_t n, Rng& rng) {
-  std::vector<std::string> lines(static_cast<std::size_t>(n), std::string(kRulerNoise));
+  std::vector<std::string> lines(n, std::string(kRulerNoise));
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < chain.lines.size(); ++i) places.push_back(rng.below(lines.size() + 1));
   std::sort(places.begin(), places.end());
@@ -144,7 +147,7 @@ GeneratedQuestion ruler_common_words(const RulerSetting& s, std::int64_t tokens,
   const Rng start = rng;
   const auto make = [&](std::int64_t n) {
     Rng r = start;
-    const auto words = vocabulary(s.prose, static_cast<std::size_t>(n) + 10, r);
+    const auto words = vocabulary(s.prose, n + 10, r);
     const auto example_words = vocabulary(s.prose, s.is_short() ? 20 : 40, r);
     const CommonWords example = common_words(example_words, s.is_short() ? 3 : 10, s.is_short() ? 1 : 3, r);
     const CommonWords c = common_words(words, common, uncommon, r);
@@ -167,16 +170,16 @@ GeneratedQuestion ruler_frequent_words(const RulerSetting& s, std::int64_t token
   const Rng start = rng;
   const auto make = [&](std::int64_t n) {
     Rng r = start;
-    auto words = distinct_strings(static_cast<std::size_t>(std::max<std::int64_t>(s.length / 50, 8)), [&] {
+    auto words = distinct_strings(std::max<std::int64_t>(s.length / 50, 8), [&] {
       std::string w;
-      for (int i = 0; i < 6; ++i) w += static_cast<char>('a' + r.below(26));
+      for (int i = 0; i < 6; ++i) w += lower_letter(r.below(26));
       return w;
     });
     words[0] = "...";
     std::vector<std::string> all;
-    for (std::size_t i = 0; i < words.size(); ++i) {
-      const double rank = static_cast<double>(i) + 1;
-      const auto count = static_cast<std::int64_t>(static_cast<double>(n) / (rank * rank * kZeta2));
+    for (std::int32_t i = 0; i < size32(words); ++i) {
+      const double rank = i + 1;
+      const auto count = static_cast<std::int64_t>(ratio(n, rank * rank * kZeta2));
       for (std::int64_t k = 0; k < count; ++k) all.push_back(words[i]);
     }
     shuffle(all, r);

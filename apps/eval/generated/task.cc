@@ -7,7 +7,9 @@
 #include <array>
 #include <set>
 
+#include "src/base/ascii.h"
 #include "src/base/error.h"
+#include "src/base/ratio.h"
 #include "src/base/size32.h"
 
 namespace mneme::eval {
@@ -56,7 +58,7 @@ Sample hide(const TextSource& prose, std::size_t chars, const std::vector<std::v
   sample.context += body.substr(last);
   for (const auto& [question, at] : depths) {
     Question& q = sample.questions[question];
-    if (q.depth < 0) q.depth = static_cast<double>(at) / static_cast<double>(sample.context.size());
+    if (q.depth < 0) q.depth = ratio(at, sample.context.size());
   }
   return sample;
 }
@@ -232,7 +234,7 @@ Sample make_register(const TextSource& prose, std::size_t chars, int n, Rng& rng
     std::size_t i = 0;
     asked([&] { return items[i = rng.below(items.size())].first; });
     sample.questions.push_back({fmt::format("What is registered for {}?", items[i].first), items[i].second,
-                                static_cast<double>(places[i]) / static_cast<double>(sample.context.size())});
+                                ratio(places[i], sample.context.size())});
   }
   return sample;
 }
@@ -244,8 +246,7 @@ Sample make_chain(const TextSource& prose, std::size_t chars, int n, Rng& rng) {
   std::vector<std::string> names;
   for (int i = 0; i <= kLinks; ++i) names.push_back(unique([&] { return TextSource::name(rng); }));
   std::vector<std::string> links;
-  for (int i = 0; i < kLinks; ++i)
-    links.push_back(fmt::format("After {} comes {}.\n", names[i], names[static_cast<std::size_t>(i) + 1]));
+  for (int i = 0; i < kLinks; ++i) links.push_back(fmt::format("After {} comes {}.\n", names[i], names[i + 1]));
   for (std::size_t i = links.size(); i > 1; --i) std::swap(links[i - 1], links[rng.below(i)]);
   std::string block = "\n";
   for (const std::string& link : links) block += link;
@@ -325,7 +326,7 @@ Sample make_sections(const TextSource& prose, std::size_t chars, int n, Rng& rng
   for (int i = 0; i < n; ++i) {
     const std::size_t s = rng.below(sections.size());
     sample.questions.push_back({fmt::format("Repeat section {}.", sections[s].first), sections[s].second,
-                                static_cast<double>(places[s]) / static_cast<double>(sample.context.size())});
+                                ratio(places[s], sample.context.size())});
   }
   return sample;
 }
@@ -400,8 +401,8 @@ Sample make_sample(const TaskRow& task, const TextSource& prose, std::int64_t to
   std::int64_t best_tokens = -1;
   for (int trial = 0; trial < 8; ++trial) {
     std::uint64_t stream = seed;
-    for (char c : task.name) stream = Rng(stream ^ (static_cast<unsigned char>(c))).next();
-    Rng rng(stream ^ tokens, static_cast<std::uint64_t>(number) << 32);
+    for (char c : task.name) stream = Rng(stream ^ byte_of(c)).next();
+    Rng rng = Rng::of_item(stream ^ tokens, number);
     Sample sample = task.make(prose, static_cast<std::size_t>(chars), task.questions_per_context, rng);
     const std::int64_t n = counter.count(sample.context);
     if (n <= tokens && n > best_tokens) {

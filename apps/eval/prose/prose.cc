@@ -6,6 +6,7 @@
 
 #include "apps/eval/prose/prose_grammar.h"
 #include "apps/eval/prose/text_source.h"
+#include "src/base/ascii.h"
 #include "src/base/check.h"
 #include "src/base/rng.h"
 
@@ -51,7 +52,7 @@ std::string with_article(const std::string& phrase) {
 }
 
 std::string capitalised(std::string phrase) {
-  phrase[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(phrase[0])));
+  phrase[0] = to_upper(phrase[0]);
   return phrase;
 }
 

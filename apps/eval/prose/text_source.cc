@@ -5,8 +5,10 @@
 #include <set>
 
 #include "apps/eval/prose/prose.h"
+#include "src/base/ascii.h"
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
+#include "src/base/size32.h"
 
 namespace mneme::eval {
 namespace {
@@ -28,8 +30,7 @@ std::vector<std::string> words_of(std::string_view text) {
     plain = true;
   };
   for (char c : text) {
-    if (std::isalpha(static_cast<unsigned char>(c)) != 0 || static_cast<unsigned char>(c) >= 0x80 || c == '\'' ||
-        c == '-') {
+    if (is_letter(c) || !is_ascii(c) || c == '\'' || c == '-') {
       plain = plain && c >= 'a' && c <= 'z';
       word += c;
     } else {
@@ -43,7 +44,7 @@ std::vector<std::string> words_of(std::string_view text) {
 }  // namespace
 
 int draw_between(Rng& rng, int low, int high) {
-  return low + static_cast<int>(rng.below(high - low + 1));
+  return low + count32(rng.below(high - low + 1));
 }
 
 TextSource::TextSource(std::string text) : text_(std::move(text)), words_(words_of(text_)) {
@@ -93,7 +94,7 @@ std::string TextSource::name(Rng& rng) {
     name += kConsonants[rng.below(kConsonants.size())];
     name += kVowels[rng.below(kVowels.size())];
   }
-  name[0] = static_cast<char>(name[0] - 'a' + 'A');
+  name[0] = to_upper(name[0]);
   return name;
 }
 

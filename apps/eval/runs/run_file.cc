@@ -136,8 +136,7 @@ MergedRun merge_runs(const std::vector<std::string>& paths) {
       if (known.insert({r.context, r.method}).second) merged.records.push_back(std::move(r));
   }
   sort_records(merged.records, merged.settings);
-  const auto wanted = merged.settings.value("n_contexts", std::int64_t{0}) *
-                      static_cast<std::int64_t>(method_order(merged.settings).size());
+  const auto wanted = merged.settings.value("n_contexts", std::int64_t{0}) * std::ssize(method_order(merged.settings));
   merged.missing = wanted - std::ssize(known);
   return merged;
 }

@@ -23,7 +23,7 @@ std::vector<TokenId> framed(const SuiteItem& item, std::string_view text, const 
 }  // namespace
 
 std::int64_t frame_tokens(const ChatFormat& chat) {
-  return static_cast<std::int64_t>(chat.user_turn({.document = {}, .question = "?", .system = {}}, true).size()) + 2;
+  return std::ssize(chat.user_turn({.document = {}, .question = "?", .system = {}}, true)) + 2;
 }
 
 std::string without_middle(const std::string& text, const Tokenizer& tokenizer, std::int64_t longest) {

@@ -15,9 +15,7 @@ namespace mneme::eval {
 class TokenizerCounter final : public TokenCounter {
  public:
   explicit TokenizerCounter(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
-  std::int64_t count(std::string_view text) const override {
-    return static_cast<std::int64_t>(tokenizer_.encode(text, {}).size());
-  }
+  std::int64_t count(std::string_view text) const override { return std::ssize(tokenizer_.encode(text, {})); }
 
  private:
   const Tokenizer& tokenizer_;

@@ -25,7 +25,7 @@ class Stopwatch {
 };
 
 std::int32_t argmax(std::span<const float> logits) {
-  return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  return count32(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
 // What a model would have said in place of a reference that was fed.
@@ -46,7 +46,7 @@ Foreseen foreseen(const Tokenizer& tokenizer, std::span<const TokenId> wanted,
     right = n = 0;
   };
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const auto found = predicted.find(first + static_cast<std::int32_t>(i));
+    const auto found = predicted.find(first + count32(i));
     const TokenId token = found == predicted.end() ? -1 : found->second;
     right += token == wanted[i] ? 1 : 0;
     ++n;
@@ -97,7 +97,7 @@ std::vector<SuiteRunner::Question> SuiteRunner::questions_of(const SuiteContext&
            context.task, q.item.id, q.item.max_tokens, engine_.options().context);
     if (options_.measure == SuiteMeasure::kPerplexity) {
       auto tokens = tokenizer_.encode(q.item.prompt, {.add_bos = true});
-      tokens.resize(std::min(tokens.size(), static_cast<std::size_t>(q.item.max_tokens) + 1));
+      tokens.resize(std::min<std::size_t>(tokens.size(), q.item.max_tokens + 1));
       q.prompt.question = std::move(tokens);
     } else {
       const std::int64_t longest = options_.longest_prompt > 0 ? std::min(options_.longest_prompt, room) : room;
@@ -115,7 +115,7 @@ RequestInput SuiteRunner::input_of(const Question& q, int sample, const std::sha
   input.max_tokens = q.item.max_tokens;
   input.end_tokens = end_tokens_;
   input.sampling = options_.sampling;
-  input.sampling.seed = options_.seed + static_cast<std::uint64_t>(sample);
+  input.sampling.seed = options_.seed + sample;
   input.keep_sequence = true;
   input.method = plan;
   return input;
@@ -146,8 +146,8 @@ void SuiteRunner::take_cost(RequestId id, const Plan& plan, SuiteRecord& record)
 
 AlongPoint SuiteRunner::point_of(RequestId id, std::int64_t tokens, std::int32_t prompt_end, const Plan& plan) const {
   AlongPoint p{.tokens = tokens};
-  p.kv_bytes = static_cast<std::int64_t>(engine_.kv_bytes(id));
-  p.method_bytes = static_cast<std::int64_t>(engine_.method_bytes(id));
+  p.kv_bytes = engine_.kv_bytes(id);
+  p.method_bytes = engine_.method_bytes(id);
   if (const MethodStats* stats = engine_.method_stats(id)) {
     const MethodCost c = cost_of(*stats, plan.shape, plan);
     p.checks = c.checks, p.corrections = c.corrections;
@@ -180,14 +180,14 @@ SuiteAnswer SuiteRunner::free_answer(const Question& q, RequestId base, const st
     asked.push_back({base.valid() ? forks_.ask(base, n_document, std::move(input)) : engine_.submit(std::move(input))});
   };
   for (int k = 0; k < options_.samples; ++k) begin(k);
-  std::size_t next = static_cast<std::size_t>(std::max(options_.along_every, 1));
+  std::size_t next = std::max(options_.along_every, 1);
   const auto after = [&] {
     Asked& first = asked.front();
     for (const Asked& a : asked)
       if (!a.ended && has_stopped(q.item, a.tokens)) engine_.stop(a.id);
     if (options_.along_every == 0 || first.tokens.size() < next) return;
     record.along.push_back(point_of(first.id, std::ssize(first.tokens), prompt_end, *plan));
-    next = first.tokens.size() + static_cast<std::size_t>(options_.along_every);
+    next = first.tokens.size() + options_.along_every;
   };
   forks_.finish(asked, after);
   SuiteAnswer answer{.id = q.item.id, .groups = q.item.groups, .depth = q.item.depth, .truncated = q.prompt.truncated};
@@ -284,13 +284,12 @@ void SuiteRunner::run(const SuiteContext& context, std::int64_t number, const st
   double prefill = 0;
   for (const MethodSpec& method : methods) {
     const auto plan = compile(method.recipe, engine_.method_shape());
-    SuiteRecord record{
-        .context = number,
-        .task = context.task,
-        .length = context.length,
-        .context_id = context.id,
-        .method = method.label,
-        .prompt_tokens = static_cast<std::int64_t>(document.size() + questions[0].prompt.question.size())};
+    SuiteRecord record{.context = number,
+                       .task = context.task,
+                       .length = context.length,
+                       .context_id = context.id,
+                       .method = method.label,
+                       .prompt_tokens = std::ssize(document) + std::ssize(questions[0].prompt.question)};
     if (!by_decode && !plan->binds_sequence() && !exact.valid()) {
       const Stopwatch watch;
       exact = forks_.compute(document, 0, nullptr);

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "src/base/ratio.h"
+#include "src/base/size32.h"
 
 namespace mneme::eval {
 namespace {
@@ -55,7 +56,7 @@ bool is_perplexity(const SuiteCell& c) {
 }
 
 double perplexity(const SuiteCell& c) {
-  return std::exp(-c.log_likelihood / static_cast<double>(c.scored_tokens));
+  return std::exp(-ratio(c.log_likelihood, c.scored_tokens));
 }
 
 std::string score_text(const SuiteCell* c) {
@@ -139,7 +140,7 @@ std::string cost_table(const std::vector<SuiteCell>& cells, std::int64_t length)
       for (std::size_t k = 0; k < c.runs.size(); ++k) all.runs[k] += c.runs[k];
     }
     const MethodCost& k = all.cost;
-    const auto n = static_cast<double>(std::max<std::size_t>(all.scores.size(), 1));
+    const double n = std::max(size32(all.scores), 1);
     const auto percent = [](std::int64_t part, std::int64_t whole) {
       return whole == 0 ? std::string("-") : fmt::format("{:.1f}", 100 * ratio(part, whole));
     };

@@ -4,6 +4,7 @@
 
 #include "apps/eval/scorers/scorer.h"
 #include "apps/eval/scorers/words.h"
+#include "src/base/ascii.h"
 #include "src/base/ratio.h"
 
 namespace mneme::eval {
@@ -22,7 +23,7 @@ bool contains(std::string_view text, std::string_view part) {
 std::string ruler_text(std::string_view answer) {
   std::string text(stripped(answer));
   for (char& c : text)
-    if (static_cast<unsigned char>(c) < 0x20) c = '\n';
+    if (byte_of(c) < 0x20) c = '\n';
   return lowered(stripped(text));
 }
 
@@ -80,10 +81,7 @@ double score_word(std::string_view answer, const Reference& reference) {
 
 double score_dialogue(std::string_view answer, const Reference& reference) {
   std::string text(answer);
-  for (char& c : text)
-    c = contains("\n:\"'.,?!{}", std::string_view(&c, 1))
-            ? ' '
-            : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  for (char& c : text) c = contains("\n:\"'.,?!{}", std::string_view(&c, 1)) ? ' ' : to_upper(c);
   const auto words = split_words(text);
   return std::find(words.begin(), words.end(), reference.answers.front()) != words.end() ? 1 : 0;
 }

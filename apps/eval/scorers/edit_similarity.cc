@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/eval/scorers/words.h"
+#include "src/base/ratio.h"
 
 namespace mneme::eval {
 namespace {
@@ -45,7 +46,7 @@ class SequenceMatcher {
       if (m.a + m.size < r.a_end && m.b + m.size < r.b_end)
         open.push_back({m.a + m.size, r.a_end, m.b + m.size, r.b_end});
     }
-    return 2.0 * static_cast<double>(matched) / static_cast<double>(a_.size() + b_.size());
+    return mneme::ratio(2 * matched, a_.size() + b_.size());
   }
 
  private:
@@ -93,7 +94,7 @@ int levenshtein_percent(std::string_view a, std::string_view b) {
       diagonal = above;
     }
   }
-  return percent(2.0 * static_cast<double>(row.back()) / static_cast<double>(x.size() + y.size()));
+  return percent(ratio(2 * row.back(), x.size() + y.size()));
 }
 
 int difflib_percent(std::string_view a, std::string_view b) {

@@ -47,8 +47,7 @@ double score_classification(std::string_view answer, const Reference& reference)
       if (found[i] != gold && gold.find(found[i]) != std::string::npos)
         // list.remove() removes the first equal element.
         found.erase(std::find(found.begin(), found.end(), found[i]));
-    if (std::find(found.begin(), found.end(), gold) != found.end())
-      most = std::max(most, 1.0 / static_cast<double>(found.size()));
+    if (std::find(found.begin(), found.end(), gold) != found.end()) most = std::max(most, ratio(1, found.size()));
   }
   return most;
 }

@@ -5,6 +5,7 @@
 
 #include "apps/eval/scorers/scorer.h"
 #include "apps/eval/scorers/words.h"
+#include "src/base/ascii.h"
 
 namespace mneme::eval {
 namespace {
@@ -13,7 +14,7 @@ bool is_letter_at(std::string_view text, std::size_t at) {
   return at < text.size() && text[at] >= 'A' && text[at] <= 'D';
 }
 bool is_word_at(std::string_view text, std::size_t at) {
-  return at < text.size() && (std::isalnum(static_cast<unsigned char>(text[at])) != 0 || text[at] == '_');
+  return at < text.size() && (is_letter_or_digit(text[at]) || text[at] == '_');
 }
 
 // The letter of an answer in the forms that models give: "B", "(B)", "Answer: B", "The correct answer is **B**", "B) ...".
@@ -30,8 +31,7 @@ char letter_of(std::string_view answer) {
   }
   for (std::size_t i = 0; i < answer.size() && found == '\0'; ++i) {
     if (!is_letter_at(answer, i) || is_word_at(answer, i + 1) || (i > 0 && is_word_at(answer, i - 1))) continue;
-    const bool article = answer[i] == 'A' && i + 2 < answer.size() && answer[i + 1] == ' ' &&
-                         std::islower(static_cast<unsigned char>(answer[i + 2])) != 0;
+    const bool article = answer[i] == 'A' && i + 2 < answer.size() && answer[i + 1] == ' ' && is_lower(answer[i + 2]);
     if (!article) found = answer[i];
   }
   return found;
@@ -82,7 +82,7 @@ double score_gpqa(std::string_view answer, const Reference& reference) {
     skip_blanks();
     if (i < low.size() && low[i] == '$') ++i;
     if (i >= low.size() || low[i] < 'a' || low[i] > 'd') continue;
-    const char letter = static_cast<char>(std::toupper(static_cast<unsigned char>(low[i])));
+    const char letter = to_upper(low[i]);
     return reference.answers.front() == std::string(1, letter) ? 1 : 0;
   }
   return 0;

@@ -67,7 +67,7 @@ double score_completion(std::string_view answer, const Reference& reference) {
     if (end == std::string_view::npos) break;
     rest.remove_prefix(end + 3);
   }
-  return static_cast<double>(entries.size()) / wanted;
+  return ratio(entries.size(), wanted);
 }
 
 }  // namespace mneme::eval

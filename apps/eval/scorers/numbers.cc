@@ -8,6 +8,7 @@
 #include "apps/eval/scorers/boxed.h"
 #include "apps/eval/scorers/scorer.h"
 #include "apps/eval/scorers/words.h"
+#include "src/base/ascii.h"
 #include "src/base/ratio.h"
 
 namespace mneme::eval {
@@ -23,8 +24,7 @@ std::vector<double> numbers_in(std::string_view text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (!is_digit(text, i) && !(text[i] == '.' && is_digit(text, i + 1))) continue;
     std::string number;
-    const bool minus =
-        i > 0 && text[i - 1] == '-' && (i < 2 || std::isalnum(static_cast<unsigned char>(text[i - 2])) == 0);
+    const bool minus = i > 0 && text[i - 1] == '-' && (i < 2 || !is_letter_or_digit(text[i - 2]));
     bool point = false;
     for (; i < text.size(); ++i) {
       if (text[i] == ',' && is_digit(text, i + 1) && is_digit(text, i + 2) && is_digit(text, i + 3)) continue;

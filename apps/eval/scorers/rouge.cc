@@ -6,6 +6,7 @@
 #include <set>
 
 #include "apps/eval/scorers/words.h"
+#include "src/base/ascii.h"
 #include "src/base/ratio.h"
 
 namespace mneme::eval {
@@ -64,7 +65,7 @@ Sentences sentences_of_lines(std::string_view text) {
   for (std::string_view line : split_at(text, '\n')) {
     std::string plain = lowered(line);
     for (char& c : plain)
-      if (static_cast<unsigned char>(c) >= 0x80 || std::isalnum(static_cast<unsigned char>(c)) == 0) c = ' ';
+      if (!is_letter_or_digit(c)) c = ' ';
     Words words = split_words(plain);
     if (!words.empty()) sentences.push_back(std::move(words));
   }

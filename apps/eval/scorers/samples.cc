@@ -6,6 +6,7 @@
 
 #include "src/base/check.h"
 #include "src/base/ratio.h"
+#include "src/base/size32.h"
 
 namespace mneme::eval {
 
@@ -13,12 +14,12 @@ double pass_at_k(int n, int c, int k) {
   MNEME_CHECK(c >= 0 && c <= n && k >= 1 && k <= n, "pass@{} of {} right among {}", k, c, n);
   if (n - c < k) return 1;
   double none = 1;
-  for (int i = n - c + 1; i <= n; ++i) none *= 1.0 - static_cast<double>(k) / i;
+  for (int i = n - c + 1; i <= n; ++i) none *= 1.0 - ratio(k, i);
   return 1 - none;
 }
 
 double average_of_runs(std::span<const double> runs) {
-  return runs.empty() ? 0 : std::accumulate(runs.begin(), runs.end(), 0.0) / static_cast<double>(runs.size());
+  return ratio(std::accumulate(runs.begin(), runs.end(), 0.0), runs.size());
 }
 
 double trimmed_average_of_runs(std::span<const double> runs) {
@@ -30,7 +31,7 @@ double trimmed_average_of_runs(std::span<const double> runs) {
 
 Interval mean_interval(std::span<const double> scores) {
   if (scores.empty()) return {};
-  const auto n = static_cast<double>(scores.size());
+  const double n = size32(scores);
   const double mean = std::accumulate(scores.begin(), scores.end(), 0.0) / n;
   double squares = 0;
   for (double s : scores) squares += (s - mean) * (s - mean);

@@ -3,19 +3,16 @@
 #include <algorithm>
 #include <cctype>
 
+#include "src/base/ascii.h"
 #include "src/text/unicode/unicode_case.h"
 #include "src/text/unicode/utf8_step.h"
 
 namespace mneme::eval {
 namespace {
 
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
-
 // string.punctuation: the ASCII characters that are neither letters, digits, white space nor controls.
 bool is_punctuation(char32_t c) {
-  return c < 0x80 && std::ispunct(static_cast<int>(c)) != 0;
+  return (c >= 0x21 && c <= 0x2F) || (c >= 0x3A && c <= 0x40) || (c >= 0x5B && c <= 0x60) || (c >= 0x7B && c <= 0x7E);
 }
 
 // Punctuation of Chinese text, beside ASCII's.
@@ -28,7 +25,7 @@ bool is_cjk_punctuation(char32_t c) {
 
 // Whether \b is between two bytes: letters, digits, underscores and all of UTF-8 beyond ASCII count as word characters.
 bool is_word_byte(char c) {
-  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || (c & 0x80) != 0;
+  return is_letter_or_digit(c) || c == '_' || !is_ascii(c);
 }
 
 std::string without_articles(std::string_view text) {
@@ -69,10 +66,7 @@ std::string utf8_of(std::u32string_view text) {
 std::string lowered(std::string_view text) {
   std::string out;
   for (char32_t c : characters(text))
-    if (c < 0x80)
-      out += static_cast<char>(std::tolower(static_cast<int>(c)));
-    else
-      for (char32_t l : unicode::convert(c, unicode::Case::kLower)) append_utf8(out, l);
+    for (char32_t l : unicode::convert(c, unicode::Case::kLower)) append_utf8(out, l);
   return out;
 }
 

@@ -4,6 +4,7 @@
 
 #include <string_view>
 
+#include "src/base/ascii.h"
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
 #include "src/text/unicode/utf8.h"
@@ -62,8 +63,8 @@ std::vector<Row> read_csv(const std::filesystem::path& path) {
   const MappedFile file(path);
   std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
   if (const std::size_t bad = find_invalid_utf8(text); bad != kValidUtf8)
-    fail(ErrorKind::kFormat, "{}: expected UTF-8, found byte {:#04x} at offset {}", path.string(),
-         static_cast<unsigned char>(text[bad]), bad);
+    fail(ErrorKind::kFormat, "{}: expected UTF-8, found byte {:#04x} at offset {}", path.string(), byte_of(text[bad]),
+         bad);
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
   CsvReader reader(text, path.string());
   const std::vector<std::string> names = reader.record();

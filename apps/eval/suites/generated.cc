@@ -11,6 +11,8 @@
 #include "apps/eval/suites/rows.h"
 #include "apps/eval/suites/suite.h"
 #include "src/base/error.h"
+#include "src/base/ratio.h"
+#include "src/base/size32.h"
 
 namespace mneme::eval {
 namespace {
@@ -39,7 +41,7 @@ std::vector<SuiteContext> at_depths(
   for (std::int64_t length : s.lengths)
     for (int i = 0; i < std::max(s.samples, 1) * kDepths; ++i)
       contexts.push_back({std::string(task), length, std::to_string(i), [make, length, i] {
-                            const double depth = static_cast<double>(i % kDepths) / (kDepths - 1);
+                            const double depth = ratio(i % kDepths, kDepths - 1);
                             return std::vector<SuiteItem>{make(length, depth, i)};
                           }});
   return contexts;
@@ -62,7 +64,7 @@ std::vector<SuiteItem> facts_items(const TaskRow& task, const SuiteSetting& s, s
     item.id = fmt::format("{}.{}", number, items.size());
     item.reference.answers = {q.answer};
     item.scorer = "exact";
-    item.max_tokens = s.max_tokens > 0 ? s.max_tokens : static_cast<std::int32_t>(s.counter->count(q.answer)) + 12;
+    item.max_tokens = s.max_tokens > 0 ? s.max_tokens : count32(s.counter->count(q.answer)) + 12;
     item.depth = q.depth;
     items.push_back(std::move(item));
   }
@@ -120,7 +122,7 @@ std::vector<SuiteContext> read_long(const SuiteSetting& s) {
                               LongQuestion q = make_long(task, *s.prose, *s.counter, length, answer_tokens, s.seed, i);
                               SuiteItem item = document_item(q.document, q.question);
                               item.id = std::to_string(i);
-                              item.max_tokens = static_cast<std::int32_t>(s.counter->count(q.answer)) + 32;
+                              item.max_tokens = count32(s.counter->count(q.answer)) + 32;
                               item.reference.answers = {std::move(q.answer)};
                               item.scorer = "lines";
                               return std::vector<SuiteItem>{std::move(item)};

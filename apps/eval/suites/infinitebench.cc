@@ -6,6 +6,7 @@
 #include "apps/eval/suites/prompt.h"
 #include "apps/eval/suites/rows.h"
 #include "apps/eval/suites/suite.h"
+#include "src/base/ascii.h"
 
 namespace mneme::eval {
 namespace {
@@ -91,7 +92,7 @@ std::vector<std::string> answers_of(const InfiniteTask& task, const Row& row) {
   const auto options = row.texts("options");
   const auto at = std::find(options.begin(), options.end(), answers.front());
   if (at == options.end()) row.fail_field("answer", "one of the options", answers.front());
-  if (answers.size() == 1) answers.emplace_back(1, static_cast<char>('A' + (at - options.begin())));
+  if (answers.size() == 1) answers.emplace_back(1, upper_letter(at - options.begin()));
   return answers;
 }
 

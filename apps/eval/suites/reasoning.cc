@@ -10,6 +10,7 @@
 #include "apps/eval/suites/csv.h"
 #include "apps/eval/suites/rows.h"
 #include "apps/eval/suites/suite.h"
+#include "src/base/ascii.h"
 #include "src/base/rng.h"
 
 namespace mneme::eval {
@@ -39,7 +40,7 @@ SuiteItem gpqa_item(const Row& row, std::size_t number, std::uint64_t seed, std:
   const std::array<std::string, 4> choices = {row.text("Correct Answer"), row.text("Incorrect Answer 1"),
                                               row.text("Incorrect Answer 2"), row.text("Incorrect Answer 3")};
   std::array<std::size_t, 4> order = {0, 1, 2, 3};
-  Rng rng(seed, number << 32);
+  Rng rng = Rng::of_item(seed, number);
   for (std::size_t i = 3; i > 0; --i) std::swap(order[i], order[rng.below(i + 1)]);
   SuiteItem item;
   item.id = row.text_or("Record ID", std::to_string(number));
@@ -51,7 +52,7 @@ SuiteItem gpqa_item(const Row& row, std::size_t number, std::uint64_t seed, std:
       stripped(row.text("Question")), stripped(choices[order[0]]), stripped(choices[order[1]]),
       stripped(choices[order[2]]), stripped(choices[order[3]]));
   const auto right = std::find(order.begin(), order.end(), 0u) - order.begin();
-  item.reference.answers = {std::string(1, static_cast<char>('A' + right))};
+  item.reference.answers = {std::string(1, upper_letter(right))};
   item.scorer = "gpqa";
   if (row.has("High-level domain")) item.groups.push_back(row.text("High-level domain"));
   item.max_tokens = max_tokens > 0 ? max_tokens : kReasoningTokens;

@@ -7,6 +7,7 @@
 
 #include "apps/eval/scorers/words.h"
 #include "apps/eval/suites/suite.h"
+#include "src/base/ascii.h"
 #include "src/base/error.h"
 
 namespace mneme::eval {
@@ -31,7 +32,7 @@ nlohmann::json parsed(std::string_view text, const std::string& where) {
   } catch (const nlohmann::json::parse_error& e) {
     std::string start(text.substr(0, kShown));
     for (char& c : start)
-      if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
+      if (byte_of(c) < 0x20 || byte_of(c) >= 0x7f) c = '?';
     fail(ErrorKind::kFormat, "{}: expected a JSON object, found {}{} (fault at byte {})", where, start,
          text.size() > kShown ? "..." : "", e.byte);
   }

@@ -88,10 +88,8 @@ bool is_redirect(long status) {
 std::string url_path(const std::string& path) {
   std::string out;
   for (const char c : path) {
-    const unsigned char byte = c;
-    const bool plain =
-        byte < 0x80 && (std::isalnum(byte) != 0 || std::string_view("-._~/").find(c) != std::string::npos);
-    out += plain ? std::string(1, c) : fmt::format("%{:02X}", byte);
+    const bool plain = is_letter_or_digit(c) || std::string_view("-._~/").find(c) != std::string::npos;
+    out += plain ? std::string(1, c) : fmt::format("%{:02X}", byte_of(c));
   }
   return out;
 }

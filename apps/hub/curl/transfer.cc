@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "apps/hub/curl/http.h"
 #include "apps/hub/curl/partial_file.h"
@@ -208,7 +209,7 @@ void fetch_blob(const FetchContext& c, HttpClient& client, const std::string& ur
 
 bool has_blob(const fs::path& path, std::int64_t size) {
   std::error_code absent;
-  return fs::is_regular_file(path, absent) && static_cast<std::int64_t>(fs::file_size(path, absent)) == size && !absent;
+  return fs::is_regular_file(path, absent) && std::cmp_equal(fs::file_size(path, absent), size) && !absent;
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/formats/model_name.h"
+#include "src/model/shapes.h"
 
 namespace mneme::cli {
 namespace {
@@ -30,7 +31,7 @@ void expect_one(const BenchModelOptions& o) {
 
 std::int64_t bytes_of(const ConstTensorView& view) {
   const std::int64_t row = view.rank() == 1 ? view.dim(0) : view.row_elements();
-  return view.n_elements() / row * static_cast<std::int64_t>(row_bytes(view.dtype(), row));
+  return view.n_elements() / row * row_bytes(view.dtype(), row);
 }
 
 BenchShape shape_of_file(const std::string& path) {
@@ -96,12 +97,7 @@ std::string bench_model_name(const BenchModelOptions& o) {
 }
 
 MethodShape bench_method_shape(const ModelConfig& c, DType kv_dtype) {
-  return {.n_layers = static_cast<std::int32_t>(c.n_layers),
-          .n_heads = static_cast<std::int32_t>(c.n_heads),
-          .n_kv_heads = static_cast<std::int32_t>(c.n_kv_heads),
-          .head_dim = static_cast<std::int32_t>(c.head_dim),
-          .kv_dtype = kv_dtype,
-          .sliding_window = static_cast<std::int32_t>(c.sliding_window)};
+  return method_shape_of(c, kv_dtype);
 }
 
 }  // namespace mneme::cli

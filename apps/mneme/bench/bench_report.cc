@@ -9,6 +9,7 @@
 #include "apps/mneme/run/run_report.h"
 #include "mneme/mneme.h"
 #include "src/base/ratio.h"
+#include "src/base/underlying.h"
 
 namespace mneme::cli {
 namespace {
@@ -22,12 +23,12 @@ double mega(double bytes) {
 std::string head(const BenchReport& r) {
   if (r.device)
     return fmt::format("{}: {:.1f} M parameters, {:.1f} MiB {}, KV {}\n{}, driver {}; mneme {} ({})\n", r.model,
-                       static_cast<double>(r.parameters) / 1e6, mebibytes(r.weight_bytes), r.weights, r.kv_dtype,
-                       r.device->name, r.device->driver, version(), build_commit());
+                       ratio(r.parameters, 1e6), mebibytes(r.weight_bytes), r.weights, r.kv_dtype, r.device->name,
+                       r.device->driver, version(), build_commit());
   return fmt::format("{}: {:.1f} M parameters, {:.1f} MiB {}, KV {}\n{}; {} thread{}{}; mneme {} ({})\n", r.model,
-                     static_cast<double>(r.parameters) / 1e6, mebibytes(r.weight_bytes), r.weights, r.kv_dtype,
-                     r.machine.cpu, r.threads, r.threads == 1 ? "" : "s", r.deterministic ? ", deterministic" : "",
-                     version(), build_commit());
+                     ratio(r.parameters, 1e6), mebibytes(r.weight_bytes), r.weights, r.kv_dtype, r.machine.cpu,
+                     r.threads, r.threads == 1 ? "" : "s", r.deterministic ? ", deterministic" : "", version(),
+                     build_commit());
 }
 
 // Widths as the columns' heads.
@@ -150,7 +151,7 @@ Json row_json(const BenchReport& r, const BenchRow& row) {
   out["floor_seconds"] = b.floor_seconds;
   out["share_of_floor"] = b.share;
   Json times = Json::object();
-  for (const Op op : kOps) times[std::string(op_name(op))] = b.operations[static_cast<std::size_t>(op)];
+  for (const Op op : kOps) times[std::string(op_name(op))] = b.operations[underlying(op)];
   out["operation_seconds"] = times;
   if (r.decode) out["attended_tokens"] = b.attended_tokens;
   if (r.device && row.c.plan != nullptr) {

@@ -13,6 +13,7 @@
 
 #include "apps/bench/load.h"
 #include "apps/bench/machine.h"
+#include "apps/bench/samples.h"
 #include "apps/mneme/answer_writer.h"
 #include "apps/mneme/bench/bench_report.h"
 #include "apps/mneme/commands.h"
@@ -20,6 +21,7 @@
 #include "apps/mneme/progress_bar.h"
 #include "src/base/error.h"
 #include "src/base/ratio.h"
+#include "src/base/size32.h"
 #include "src/server/server.h"
 
 namespace mneme::cli {
@@ -44,16 +46,10 @@ Distribution distribution_of(std::vector<double> samples) {
   Distribution d;
   if (samples.empty()) return d;
   std::sort(samples.begin(), samples.end());
-  const auto at = [&](double q) {
-    const double place = q * static_cast<double>(samples.size() - 1);
-    const auto low = static_cast<std::size_t>(place);
-    const std::size_t high = std::min(low + 1, samples.size() - 1);
-    return samples[low] + (samples[high] - samples[low]) * (place - static_cast<double>(low));
-  };
   for (const double s : samples) d.mean += ratio(s, samples.size());
-  d.median = at(0.5);
-  d.p90 = at(0.9);
-  d.p99 = at(0.99);
+  d.median = quantile(samples, 0.5);
+  d.p90 = quantile(samples, 0.9);
+  d.p99 = quantile(samples, 0.99);
   return d;
 }
 
@@ -90,7 +86,7 @@ Report report_of(const server::LoadRun& run, const BenchServe& o) {
 }
 
 double rate(std::int64_t n, const Report& r) {
-  return r.seconds > 0 ? static_cast<double>(n) / r.seconds : 0;
+  return ratio(n, r.seconds);
 }
 
 std::string table(const Report& r) {
@@ -164,8 +160,8 @@ int bench_serve(BenchServe o) {
     o.server.listen.port = 0;
     o.server.prefix_cache = !o.no_prefix_cache;
     o.server.limits.max_queue = std::max(o.server.limits.max_queue, o.load.requests);
-    o.server.limits.max_connections = std::max(o.server.limits.max_connections,
-                                               static_cast<int>(std::min<std::int64_t>(o.load.requests + 64, 1 << 20)));
+    o.server.limits.max_connections =
+        std::max(o.server.limits.max_connections, count32(std::min<std::int64_t>(o.load.requests + 64, 1 << 20)));
     own.emplace(o.server, bar);
     o.load.port = own->port();
   }

@@ -136,8 +136,8 @@ std::string outlook_text(const Outlook& o, const Machine& m, const std::string& 
   const auto line = [&out](std::string_view what, const std::string& value) {
     out += fmt::format("{:<22} {}\n", what, value);
   };
-  line("model", fmt::format("{}, {:.1f} M parameters, {}", name, static_cast<double>(o.parameters) / 1e6,
-                            dtype_name(o.shape.weights)));
+  line("model",
+       fmt::format("{}, {:.1f} M parameters, {}", name, ratio(o.parameters, 1e6), dtype_name(o.shape.weights)));
   line("weights", size_text(o.shape.weight_bytes));
   line("keys and values", fmt::format("{}: {} sequence{} of {} tokens, {} bytes a token", size_text(o.kv_bytes),
                                       o.batch, o.batch == 1 ? "" : "s", grouped(o.context), grouped(o.kv_per_token)));

@@ -13,6 +13,7 @@
 #include "apps/mneme/eval/eval_commands.h"
 #include "apps/mneme/eval/eval_measure.h"
 #include "apps/mneme/options.h"
+#include "src/base/ratio.h"
 
 namespace mneme::cli {
 namespace {
@@ -30,7 +31,7 @@ struct AblateCommand {
 // What an index reads for a score, against the keys themselves.
 double load_ratio(const Plan& plan) {
   const AttentionShape shape = plan.shape.attention();
-  return !plan.selects() ? 0 : plan.index_bytes_per_token() / (static_cast<double>(shape.token_bytes()) / 2);
+  return !plan.selects() ? 0 : ratio(2 * plan.index_bytes_per_token(), shape.token_bytes());
 }
 
 std::string index_table(const std::vector<eval::MethodSpec>& specs, const MethodShape& shape) {

@@ -18,6 +18,7 @@
 #include "src/engine/kv_method.h"
 #include "src/engine/session/session_file.h"
 #include "src/formats/checkpoint.h"
+#include "src/model/shapes.h"
 #include "src/recipes/override.h"
 
 namespace mneme::cli {
@@ -44,12 +45,9 @@ std::unique_ptr<Engine> engine_of(const EvalSetup& o, std::unique_ptr<Checkpoint
       make_thread_pool(options.threads, options.pin_threads ? Pinning::kPinned : Pinning::kNone, options.numa);
   const CpuContext context{.pool = threads.get(),
                            .rounding = options.deterministic ? Rounding::kFixed : Rounding::kFast};
-  const KvShape kv_shape{static_cast<std::int32_t>(checkpoint->config().n_layers),
-                         static_cast<std::int32_t>(checkpoint->config().n_kv_heads),
-                         static_cast<std::int32_t>(checkpoint->config().head_dim), DType::kBF16};
+  const KvShape kv_shape = kv_shape_of(checkpoint->config(), DType::kBF16);
   // One context, and for each question that runs beside it pages of its own.
-  options.kv_memory_bytes = static_cast<std::int64_t>(kv_shape.bytes_per_token()) *
-                            (options.context + std::int64_t{options.max_sequences} * 1024);
+  options.kv_memory_bytes = kv_shape.bytes_per_token() * (options.context + std::int64_t{options.max_sequences} * 1024);
   std::unique_ptr<Model> model = Model::load(std::move(checkpoint), {.context = options.context}, context);
   return std::make_unique<Engine>(std::move(model), options, std::move(threads));
 }
@@ -143,7 +141,7 @@ EvalBench::EvalBench(const EvalSetup& o) : prose_(prose_of(o)) {
 void EvalBench::run(const EvalSetup& o, const std::vector<eval::MethodSpec>& methods, std::int64_t first_sample,
                     std::string_view what, const Done& done) {
   ProgressBar bar(ProgressBar::mode_for_stderr(!o.no_progress));
-  const auto total = static_cast<std::int64_t>(o.tasks.size() * o.lengths.size() * methods.size()) * o.contexts;
+  const auto total = std::ssize(o.tasks) * std::ssize(o.lengths) * std::ssize(methods) * o.contexts;
   std::int64_t n = 0;
   bar.show(what, n, total);
   for (std::int64_t sample = first_sample; sample < first_sample + o.contexts; ++sample)

@@ -73,7 +73,7 @@ std::vector<eval::CellRecord> measure(EvalBench& bench, const EvalSetup& o, cons
   std::set<Key> done;
   for (const eval::CellRecord& r : records) done.insert({r.task, r.length, r.sample, r.method});
   ProgressBar bar(ProgressBar::mode_for_stderr(!o.no_progress));
-  const auto total = static_cast<std::int64_t>(o.tasks.size() * o.lengths.size() * specs.size()) * o.contexts;
+  const auto total = std::ssize(o.tasks) * std::ssize(o.lengths) * std::ssize(specs) * o.contexts;
   std::int64_t n = 0;
   for (std::int64_t sample = 0; sample < o.contexts; ++sample)
     for (std::int64_t length : o.lengths)

@@ -17,6 +17,7 @@
 #include "apps/mneme/progress_bar.h"
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
+#include "src/base/size32.h"
 
 namespace mneme::cli {
 namespace {
@@ -124,9 +125,9 @@ std::int32_t context_of(const EvalSetup& setup, const SuiteCommand& o) {
   const eval::SuiteRow& suite = eval::find_suite(o.suite);
   const std::int64_t longest = *std::max_element(setup.lengths.begin(), setup.lengths.end());
   if (suite.measure == eval::SuiteMeasure::kPerplexity) return (o.max_tokens > 0 ? o.max_tokens : 4096) + 64;
-  if (suite.name == "long") return static_cast<std::int32_t>(longest) + (o.max_tokens > 0 ? o.max_tokens : 4096) + 512;
+  if (suite.name == "long") return count32(longest) + (o.max_tokens > 0 ? o.max_tokens : 4096) + 512;
   if (suite.data == eval::SuiteData::kNeeded || (suite.name == "ruler" && !o.data.empty())) return 0;
-  return static_cast<std::int32_t>(longest) + 1024;
+  return count32(longest) + 1024;
 }
 
 }  // namespace
@@ -201,7 +202,7 @@ void run_suite(EvalSetup setup, const SuiteCommand& o, const std::vector<eval::M
   eval::RunFile run(run_file, settings, shard);
   eval::SuiteRunner runner(bench.engine(), bench.tokenizer(), options);
   ProgressBar bar(ProgressBar::mode_for_stderr(!setup.no_progress));
-  const auto total = static_cast<std::int64_t>(contexts.size() * specs.size()) / shard.n;
+  const auto total = std::ssize(contexts) * std::ssize(specs) / shard.n;
   auto n = std::ssize(run.records());
   bar.show(o.suite, n, total);
   SuiteTiming timing;

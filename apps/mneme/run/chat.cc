@@ -14,6 +14,7 @@
 #include "apps/mneme/run/chat_line.h"
 #include "apps/mneme/text_input.h"
 #include "src/base/error.h"
+#include "src/base/size32.h"
 
 namespace mneme::cli {
 namespace {
@@ -149,7 +150,7 @@ int Chat::room_for_answer(const Turn& turn) const {
         "questions and answers, --max-model-len makes more room",
         context, before);
   }
-  return static_cast<int>(std::min<std::int64_t>(room, options_.max_tokens.value_or(kDefaultMaxTokens)));
+  return count32(std::min<std::int64_t>(room, options_.max_tokens.value_or(kDefaultMaxTokens)));
 }
 
 void Chat::ask(const std::string& question) {

@@ -22,6 +22,7 @@
 #include "mneme/mneme.h"
 #include "src/base/atomic_file.h"
 #include "src/base/error.h"
+#include "src/base/size32.h"
 #include "src/engine/kv_method.h"
 
 namespace mneme::cli {
@@ -166,7 +167,7 @@ void fit_context(const ModelFile& file, const Turn& turn, RunOptions& options) {
          prompt, answer, context, hint);
   }
   options.generation.max_tokens =
-      options.max_tokens.value_or(static_cast<int>(std::min<std::int64_t>(kDefaultMaxTokens, context - prompt)));
+      options.max_tokens.value_or(count32(std::min<std::int64_t>(kDefaultMaxTokens, context - prompt)));
   // A session that is to go on another time keeps all that the model can take.
   if (options.engine.context == 0 && !saves) options.engine.context = prompt + options.generation.max_tokens;
 }

@@ -12,7 +12,7 @@ namespace mneme::cli {
 namespace {
 
 double rate(std::int64_t n, double seconds) {
-  return seconds > 0 ? static_cast<double>(n) / seconds : 0.0;
+  return ratio(n, seconds);
 }
 
 std::string size_text(std::int64_t bytes) {

@@ -1,6 +1,7 @@
 #include "src/engine/loop/generation.h"
 
 #include "src/base/check.h"
+#include "src/base/underlying.h"
 
 namespace mneme {
 
@@ -14,7 +15,7 @@ std::string_view finish_name(FinishReason reason) {
     case FinishReason::kCancelled:
       return "abort";
   }
-  MNEME_CHECK(false, "finish reason {}", static_cast<int>(reason));
+  MNEME_CHECK(false, "finish reason {}", underlying(reason));
 }
 
 }  // namespace mneme

@@ -4,6 +4,7 @@
 
 #include "src/engine/kv_plan.h"
 #include "src/engine/memory_limit.h"
+#include "src/model/shapes.h"
 
 namespace mneme {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 std::int64_t bytes_of(const Checkpoint& checkpoint) {
   std::int64_t bytes = 0;
   for (const CheckpointTensor& t : checkpoint.tensors())
-    bytes += static_cast<std::int64_t>(t.view.stride_bytes()) * (t.view.rank() == 1 ? 1 : t.view.dim(0));
+    bytes += t.view.stride_bytes() * (t.view.rank() == 1 ? 1 : t.view.dim(0));
   return bytes;
 }
 
@@ -19,10 +20,7 @@ std::int64_t bytes_of(const Checkpoint& checkpoint) {
 
 std::int64_t default_kv_bytes(const Checkpoint& checkpoint, const EngineOptions& options) {
   const ModelConfig& c = checkpoint.config();
-  const KvShape shape{.n_layers = static_cast<std::int32_t>(c.n_layers),
-                      .n_kv_heads = static_cast<std::int32_t>(c.n_kv_heads),
-                      .head_dim = static_cast<std::int32_t>(c.head_dim),
-                      .dtype = kv_dtype_of(options)};
+  const KvShape shape = kv_shape_of(c, kv_dtype_of(options));
   const std::int64_t context = options.context > 0 ? options.context : c.max_context;
   const std::int64_t page_bytes = shape.page_bytes();
   const std::int64_t one = blocks_of(shape, context + kPageTokens) * page_bytes;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "src/base/check.h"
+#include "src/base/size32.h"
 #include "src/kv/page_pool.h"
 
 namespace mneme {
@@ -28,7 +29,7 @@ void PrefixCache::link(const Entry& entry) {
     std::vector<RequestId>& node = nodes_[hash];
     node.push_back(entry.sequence.id);
     if (node.size() == 1 && report_ && entry.sequence.salt.empty()) {
-      constexpr auto kPage = static_cast<std::size_t>(kPageTokens);
+      constexpr std::size_t kPage = kPageTokens;
       report_({.stored = true,
                .hash = hash,
                .parent = parent,
@@ -98,7 +99,7 @@ std::optional<PrefixCache::Match> PrefixCache::find(std::span<const TokenId> tok
     }
     if (best == nullptr) continue;
     best->used = ++clock_;
-    return Match{.id = best->sequence.id, .n_tokens = static_cast<std::int32_t>(n)};
+    return Match{.id = best->sequence.id, .n_tokens = count32(n)};
   }
   return std::nullopt;
 }

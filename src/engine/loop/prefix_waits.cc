@@ -20,7 +20,7 @@ std::int32_t most_shared(const GenerationInput& input) {
   if (input.score_prompt || (input.method != nullptr && input.method->binds_sequence())) return 0;
   const std::int64_t n = input.prompt.size();
   const std::int64_t own = std::max<std::int64_t>(1, input.method == nullptr ? 0 : input.method->observed_rows());
-  return static_cast<std::int32_t>(std::max<std::int64_t>(0, n - own) / kPageTokens * kPageTokens);
+  return count32(std::max<std::int64_t>(0, n - own) / kPageTokens * kPageTokens);
 }
 
 }  // namespace

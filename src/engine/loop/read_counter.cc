@@ -25,7 +25,7 @@ void ReadCounter::see(std::int32_t layer, const DecodeRow& row, const AttentionS
   const std::int32_t unit = plan.rules.unit_tokens;
   reads.sink = plan.rules.sink;
   reads.recent = plan.rules.recent;
-  reads.most += static_cast<std::int64_t>(row.method->layer(layer).attended.size()) * kPageTokens;
+  reads.most += std::ssize(row.method->layer(layer).attended) * kPageTokens;
   for (const std::vector<std::int32_t>& units : row.method->layer(layer).attended) {
     for (const std::int32_t u : units) {
       for (std::int32_t at = u * unit; at < std::min((u + 1) * unit, row.cache->length());) {

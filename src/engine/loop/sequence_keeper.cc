@@ -10,7 +10,7 @@ namespace mneme {
 namespace {
 
 std::int32_t whole_pages(std::int64_t n_tokens) {
-  return static_cast<std::int32_t>(n_tokens / kPageTokens * kPageTokens);
+  return count32(n_tokens / kPageTokens * kPageTokens);
 }
 
 }  // namespace

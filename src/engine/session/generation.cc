@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "src/base/check.h"
+#include "src/base/underlying.h"
 #include "src/engine/kv_method.h"
 
 namespace mneme {
@@ -20,7 +21,7 @@ StopReason stop_reason_of(FinishReason reason) {
     case FinishReason::kCancelled:
       return StopReason::kCancelled;
   }
-  MNEME_CHECK(false, "finish reason {}", static_cast<int>(reason));
+  MNEME_CHECK(false, "finish reason {}", underlying(reason));
 }
 
 }  // namespace

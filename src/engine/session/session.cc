@@ -5,6 +5,7 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/base/size32.h"
+#include "src/base/underlying.h"
 #include "src/engine/session/session_impl.h"
 
 namespace mneme {
@@ -20,7 +21,7 @@ std::string_view stop_reason_name(StopReason reason) {
     case StopReason::kCancelled:
       return "cancelled";
   }
-  MNEME_CHECK(false, "stop reason {}", static_cast<int>(reason));
+  MNEME_CHECK(false, "stop reason {}", underlying(reason));
 }
 
 Session::Impl::Impl(std::shared_ptr<LanguageModel::Impl> of) : model(std::move(of)), method(model->method) {}

@@ -8,6 +8,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/base/size32.h"
 #include "src/formats/bytes/byte_reader.h"
 #include "src/formats/model_config.h"
 
@@ -110,9 +111,9 @@ SessionIdentity read_model(std::span<const std::byte> bytes, std::string_view na
     damaged(name, fmt::format("type of keys and values: expected bf16 or f16, found \"{}\"", type));
   m.kv.dtype = type == dtype_name(DType::kF16) ? DType::kF16 : DType::kBF16;
   m.vocab = read_number(in, name, "vocabulary", 1, kMost);
-  m.kv.n_layers = static_cast<std::int32_t>(read_number(in, name, "layers", 1, 1 << 16));
-  m.kv.n_kv_heads = static_cast<std::int32_t>(read_number(in, name, "KV heads", 1, 1 << 16));
-  m.kv.head_dim = static_cast<std::int32_t>(read_number(in, name, "head size", 1, 1 << 16));
+  m.kv.n_layers = count32(read_number(in, name, "layers", 1, 1 << 16));
+  m.kv.n_kv_heads = count32(read_number(in, name, "KV heads", 1, 1 << 16));
+  m.kv.head_dim = count32(read_number(in, name, "head size", 1, 1 << 16));
   m.weights = in.read<std::uint64_t>("hash of the weights");
   m.tokenizer = in.read<std::uint64_t>("hash of the tokenizer");
   m.rope = in.read<std::uint64_t>("hash of the position embedding");
@@ -132,7 +133,7 @@ std::int64_t read_state(std::span<const std::byte> bytes, std::string_view name,
   random.draws = in.read<std::uint64_t>("draws");
   if (drew) c.random = random;
   const std::int64_t n_tokens = read_number(in, name, "tokens", 1, kMost);
-  c.n_computed = static_cast<std::int32_t>(read_number(in, name, "tokens computed", 0, n_tokens));
+  c.n_computed = count32(read_number(in, name, "tokens computed", 0, n_tokens));
   expect_end(in, name, kSectionNames[Layout::kState]);
   return n_tokens;
 }
@@ -270,7 +271,7 @@ std::span<const std::byte> SessionFile::kv(std::int32_t layer, std::int32_t kv_h
   MNEME_CHECK(layer >= 0 && layer < shape.n_layers && kv_head >= 0 && kv_head < shape.n_kv_heads, "layer {}, head {}",
               layer, kv_head);
   const std::size_t bytes = shape.token_bytes() * content_.n_stored(layer, kv_head);
-  const auto index = layer * static_cast<std::size_t>(shape.n_kv_heads) + kv_head;
+  const auto index = std::int64_t{layer} * shape.n_kv_heads + kv_head;
   return kv_.subspan(first_.empty() ? index * bytes : first_[index], bytes);
 }
 

@@ -3,10 +3,13 @@
 
 #include <array>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "src/base/atomic_file.h"
 #include "src/base/check.h"
+#include "src/base/size32.h"
+#include "src/base/underlying.h"
 #include "src/engine/session/session_file.h"
 #include "src/formats/bytes/byte_writer.h"
 
@@ -33,7 +36,7 @@ ByteWriter model_section(const SessionIdentity& m) {
 ByteWriter state_section(const SessionContent& c) {
   ByteWriter b;
   b.put(std::uint8_t{c.answered});
-  b.put(static_cast<std::uint8_t>(c.framing));
+  b.put(underlying(c.framing));
   b.put(std::uint8_t{c.document.has_value()});
   b.put(std::uint8_t{c.random.has_value()});
   b.put(c.random.value_or(RandomPosition{}).seed);
@@ -57,12 +60,12 @@ ByteWriter method_section(const SessionContent& c) {
   for (std::int32_t layer = 0; layer < c.identity.kv.n_layers; ++layer) {
     b.put(c.method->budgets[layer]);
     for (std::int32_t h = 0; h < c.identity.kv.n_kv_heads; ++h, ++head) {
-      b.put(static_cast<std::uint32_t>(head->stored.size()));
+      b.put<std::uint32_t>(size32(head->stored));
       for (const TokenRange& r : head->stored) {
         b.put(r.begin);
         b.put(r.end);
       }
-      b.put(static_cast<std::uint32_t>(head->mass.size()));
+      b.put<std::uint32_t>(size32(head->mass));
       b.put(std::as_bytes(std::span(head->mass)));
     }
   }
@@ -112,7 +115,7 @@ class Writer {
     ByteWriter header;
     header.put(std::as_bytes(std::span(Layout::kMagic)));
     header.put(version_);
-    header.put(static_cast<std::uint32_t>(n_));
+    header.put<std::uint32_t>(count32(n_));
     header.put(file_.size());
     header.put(std::as_bytes(std::span(entries_).first(n_)));
     header.put(session_checksum(header.get()));
@@ -132,7 +135,7 @@ class Writer {
 
 void write_session(const std::filesystem::path& path, const SessionContent& content, const KvSource& kv, Links links) {
   MNEME_CHECK(!content.tokens.empty() && content.n_computed >= 0 &&
-                  static_cast<std::size_t>(content.n_computed) <= content.tokens.size(),
+                  std::cmp_less_equal(content.n_computed, content.tokens.size()),
               "{} of {} tokens", content.n_computed, content.tokens.size());
   Writer out(path,
              content.reading  ? Layout::kVersion

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "src/base/check.h"
+#include "src/base/underlying.h"
 
 namespace mneme {
 namespace {
@@ -37,7 +38,7 @@ class Hash {
 
 std::uint64_t hash_of(const TokenizerData& t) {
   Hash hash;
-  hash.add(static_cast<std::uint8_t>(t.kind));
+  hash.add(underlying(t.kind));
   hash.add(std::string_view(t.pre));
   for (const auto* list : {&t.pre_patterns, &t.tokens}) {
     hash.add(std::uint64_t{list->size()});
@@ -59,8 +60,8 @@ std::uint64_t hash_of(const TokenizerData& t) {
 
 std::uint64_t hash_of(const RopeConfig& r, std::int64_t context) {
   Hash hash;
-  hash.add(static_cast<std::uint8_t>(r.pairs));
-  hash.add(static_cast<std::uint8_t>(r.scaling));
+  hash.add(underlying(r.pairs));
+  hash.add(underlying(r.scaling));
   for (const double v :
        {r.theta, r.factor, r.low_freq_factor, r.high_freq_factor, r.beta_fast, r.beta_slow, r.attention_factor})
     hash.add(v);
@@ -73,9 +74,9 @@ std::uint64_t hash_of(const RopeConfig& r, std::int64_t context) {
 void add_tensor(Hash& hash, const CheckpointTensor& tensor) {
   const ConstTensorView& v = tensor.view;
   hash.add(std::string_view(tensor.name));
-  hash.add(static_cast<std::uint8_t>(v.dtype()));
+  hash.add(underlying(v.dtype()));
   for (int i = 0; i < v.rank(); ++i) hash.add(v.dim(i));
-  const std::size_t bytes = (v.rank() == 1 ? 1 : static_cast<std::size_t>(v.dim(0))) * v.stride_bytes();
+  const std::size_t bytes = (v.rank() == 1 ? 1 : v.dim(0)) * v.stride_bytes();
   const std::span<const std::byte> all(v.data(), bytes);
   if (bytes <= kPiece * kPieces) return hash.add(all);
   for (std::size_t i = 0; i < kPieces; ++i)  // the first one and the last one among them

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "src/base/underlying.h"
 #include "src/formats/bytes/byte_reader.h"
 
 namespace mneme {
@@ -51,7 +52,7 @@ std::int64_t load_integer(GgufType type, const std::byte* p, std::string_view fi
       break;
   }
   const auto value = load<std::uint64_t>(p);
-  if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+  if (!std::in_range<std::int64_t>(value))
     fail(ErrorKind::kFormat, "{}: '{}' is {}, which no such value can be", file, key, value);
   return value;
 }
@@ -77,7 +78,7 @@ GgufType read_type(ByteReader& in, std::string_view file, std::string_view what)
 void check_booleans(std::span<const std::byte> bytes, std::string_view file, std::string_view what) {
   for (std::byte b : bytes)
     if (b > std::byte{1})
-      fail(ErrorKind::kFormat, "{}: {}: a bool is 0 or 1, found {}", file, what, static_cast<unsigned>(b));
+      fail(ErrorKind::kFormat, "{}: {}: a bool is 0 or 1, found {}", file, what, std::to_integer<unsigned>(b));
 }
 
 }  // namespace
@@ -89,8 +90,8 @@ GgufFile GgufFile::parse(std::span<const std::byte> bytes, std::string file, Ten
   const auto magic = in.take(4, "magic");
   if (std::memcmp(magic.data(), "GGUF", 4) != 0)
     fail(ErrorKind::kFormat, "{}: not a GGUF file: expected the bytes 'GGUF' first, found {:02x} {:02x} {:02x} {:02x}",
-         out.file_, static_cast<unsigned>(magic[0]), static_cast<unsigned>(magic[1]), static_cast<unsigned>(magic[2]),
-         static_cast<unsigned>(magic[3]));
+         out.file_, std::to_integer<unsigned>(magic[0]), std::to_integer<unsigned>(magic[1]),
+         std::to_integer<unsigned>(magic[2]), std::to_integer<unsigned>(magic[3]));
   out.version_ = in.read<std::uint32_t>("version");
   if (out.version_ == 0x02000000u || out.version_ == 0x03000000u)
     fail(ErrorKind::kUnsupported, "{}: GGUF for big-endian machines; expected little-endian", out.file_);
@@ -164,12 +165,12 @@ GgufFile::Place GgufFile::read_tensor(ByteReader& in, std::uint64_t alignment) {
   std::int64_t elements = 1;
   for (std::uint32_t d = 0; d < rank; ++d) {
     const auto size = in.read<std::uint64_t>(t.name);
-    if (size < 1 || size > static_cast<std::uint64_t>(kMaxElements / elements))
+    if (size < 1 || std::cmp_greater(size, kMaxElements / elements))
       fail(ErrorKind::kFormat,
            "{}: dimension {} of tensor '{}' is {}: expected at least 1 and at most 2^48 elements in all", file_, d,
            t.name, size);
     t.dims[rank - 1 - d] = size;
-    elements *= static_cast<std::int64_t>(size);
+    elements *= size;
   }
   const auto type = in.read<std::uint32_t>(t.name);
   const auto dtype = dtype_of_ggml(type);
@@ -378,9 +379,9 @@ std::vector<CarriedMetadata> GgufFile::carried() const {
       continue;
     std::string encoded;
     const auto append = [&](const auto& v) { encoded.append(reinterpret_cast<const char*>(&v), sizeof(v)); };
-    append(static_cast<std::uint32_t>(e.value.type));
+    append(underlying(e.value.type));
     if (e.value.type == GgufType::kArray) {
-      append(static_cast<std::uint32_t>(e.value.element));
+      append(underlying(e.value.element));
       append(e.value.count);
     }
     encoded.append(reinterpret_cast<const char*>(e.value.bytes.data()), e.value.bytes.size());

@@ -8,6 +8,9 @@
 #include <numbers>
 
 #include "src/base/check.h"
+#include "src/base/ratio.h"
+#include "src/base/size32.h"
+#include "src/base/underlying.h"
 
 namespace mneme {
 namespace {
@@ -61,7 +64,7 @@ const std::array<KnownPre, 4>& known_pres() {
 }
 
 std::int32_t type_number(TokenType type) {
-  return static_cast<std::int32_t>(type) + 1;
+  return underlying(type) + 1;
 }
 
 void put_byte_bpe(GgufWriter& w, const TokenizerData& t) {
@@ -96,8 +99,8 @@ std::vector<float> gguf_freq_factors(const ModelConfig& config) {
   const RopeConfig& r = config.rope;
   if (r.scaling != RopeScaling::kLlama3) return r.freq_factors;
   std::vector<float> out(config.head_dim / 2);
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    const double frequency = std::pow(r.theta, -2.0 * static_cast<double>(i) / static_cast<double>(config.head_dim));
+  for (std::int32_t i = 0; i < size32(out); ++i) {
+    const double frequency = std::pow(r.theta, ratio(-2 * i, config.head_dim));
     const double waves = static_cast<double>(r.original_context) * frequency / (2.0 * std::numbers::pi);
     double factor = 1.0;
     if (waves < r.low_freq_factor) {

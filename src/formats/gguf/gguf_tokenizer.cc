@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "src/base/error.h"
+#include "src/base/size32.h"
 #include "src/formats/gguf/gguf_model.h"
 #include "src/formats/tokenizer_check.h"
 
@@ -64,7 +65,7 @@ void find_ends(TokenizerData& t) {
   for (std::size_t id = 0; id < t.tokens.size(); ++id) {
     if (t.types[id] != TokenType::kControl) continue;
     if (std::find(kEnds.begin(), kEnds.end(), t.tokens[id]) == kEnds.end()) continue;
-    const auto i = static_cast<std::int32_t>(id);
+    const std::int32_t i = count32(id);
     if (t.eos != i && t.eot != i) t.eog.push_back(i);
   }
 }

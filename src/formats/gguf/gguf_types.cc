@@ -5,6 +5,7 @@
 #include <array>
 
 #include "src/base/check.h"
+#include "src/base/underlying.h"
 
 namespace mneme {
 namespace {
@@ -46,12 +47,12 @@ const WeightType& weight_type(DType dtype) {
 std::string_view gguf_type_name(GgufType type) {
   static constexpr std::array<std::string_view, kGgufTypes> kNames = {
       "u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64"};
-  return kNames.at(static_cast<std::size_t>(type));
+  return kNames.at(underlying(type));
 }
 
 std::size_t gguf_type_bytes(GgufType type) {
   static constexpr std::array<std::size_t, kGgufTypes> kBytes = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
-  return kBytes.at(static_cast<std::size_t>(type));
+  return kBytes.at(underlying(type));
 }
 
 std::string ggml_type_name(std::uint32_t type) {

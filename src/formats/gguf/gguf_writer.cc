@@ -11,6 +11,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/base/underlying.h"
 #include "src/text/unicode/utf8.h"
 
 namespace mneme {
@@ -31,7 +32,7 @@ void append_string(std::string& out, std::string_view text) {
 
 template <typename T>
 void append_array(std::string& out, GgufType type, std::span<const T> values) {
-  append(out, static_cast<std::uint32_t>(type));
+  append(out, underlying(type));
   append(out, values.size());
   out.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
 }
@@ -61,7 +62,7 @@ void GgufWriter::fail_io(std::string_view doing) const {
 void GgufWriter::key(std::string_view key, GgufType type) {
   MNEME_CHECK(!data_begun_, "metadata '{}' after the data", key);
   append_string(metadata_, key);
-  append(metadata_, static_cast<std::uint32_t>(type));
+  append(metadata_, underlying(type));
   ++n_keys_;
 }
 
@@ -83,7 +84,7 @@ void GgufWriter::put(std::string_view k, bool value) {
 }
 void GgufWriter::put(std::string_view k, std::span<const std::string> values) {
   key(k, GgufType::kArray);
-  append(metadata_, static_cast<std::uint32_t>(GgufType::kString));
+  append(metadata_, underlying(GgufType::kString));
   append(metadata_, values.size());
   for (const std::string& value : values) append_string(metadata_, value);
 }

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "src/base/error.h"
+#include "src/base/ratio.h"
 #include "src/formats/config_check.h"
 #include "src/formats/safetensors/hf_model.h"
 
@@ -136,7 +137,7 @@ void read_rope(const JsonRef& config, ModelConfig& c) {
     r.factor = factor->number();
     if (!(r.factor > 0.0)) factor->wrong("more than 0");
   } else if (original && r.scaling == RopeScaling::kYarn && r.original_context > 0) {
-    r.factor = static_cast<double>(c.max_context) / static_cast<double>(r.original_context);
+    r.factor = ratio(c.max_context, r.original_context);
   } else {
     s->at("factor");
   }

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "src/base/error.h"
+#include "src/base/size32.h"
 #include "src/formats/safetensors/hf_model.h"
 #include "src/formats/safetensors/hf_pre_tokenizer.h"
 #include "src/formats/tokenizer_check.h"
@@ -17,7 +18,7 @@ constexpr std::size_t kMaxEnds = 1024;
 // Holes between ids become unused tokens, but a single id must not create millions of them.
 void put_token(TokenizerData& t, std::vector<bool>& taken, std::int64_t id, const std::string& text, TokenType type,
                std::size_t n_entries, std::string_view file) {
-  const auto most = std::min<std::int64_t>(kMaxTokens, 2 * static_cast<std::int64_t>(n_entries) + 1024);
+  const auto most = std::min<std::int64_t>(kMaxTokens, 2 * n_entries + 1024);
   if (id < 0 || id >= most)
     fail(ErrorKind::kFormat, "{}: token '{}': expected an id from 0 to {}, found {}", file, text.substr(0, 40),
          most - 1, id);
@@ -68,7 +69,7 @@ void read_vocabulary(const JsonRef& root, const JsonRef& model, TokenizerData& t
   for (std::size_t i = 0; i < taken.size(); ++i) {
     if (!taken[i]) t.tokens[i] = fmt::format("[PAD{}]", i);
     if (unk && t.tokens[i] == unk->string()) {
-      t.unk = static_cast<std::int32_t>(i);
+      t.unk = count32(i);
       if (t.kind == TokenizerKind::kSentencePiece) t.types[i] = TokenType::kUnknown;
     }
   }
@@ -120,7 +121,7 @@ void scores_from_merges(TokenizerData& t) {
 
 std::optional<std::int32_t> id_of(const TokenizerData& t, std::string_view text) {
   const auto it = std::find(t.tokens.begin(), t.tokens.end(), text);
-  return it == t.tokens.end() ? std::nullopt : std::optional(static_cast<std::int32_t>(it - t.tokens.begin()));
+  return it == t.tokens.end() ? std::nullopt : std::optional(count32(it - t.tokens.begin()));
 }
 
 // A token of tokenizer_config.json: its text, or an object with the text in `content`.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "src/base/size32.h"
 #include "src/formats/bytes/byte_reader.h"
@@ -40,7 +41,7 @@ SafetensorsTensor read_tensor(const std::string& name, const JsonRef& entry, std
   const auto ends = offsets.elements();
   if (ends.size() != 2) offsets.wrong("two offsets");
   const std::int64_t begin = ends[0].integer(), end = ends[1].integer();
-  if (begin < 0 || end < begin || static_cast<std::uint64_t>(end) > data.size())
+  if (begin < 0 || end < begin || std::cmp_greater(end, data.size()))
     fail(ErrorKind::kFormat, "{}: tensor '{}' lies at bytes {} to {} of the data, which has {}: truncated or damaged",
          file, name, begin, end, data.size());
   const std::int64_t size = dtype_info(t.dtype).bytes;

@@ -1,15 +1,18 @@
 #include "src/methods/stats/audit.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "src/base/check.h"
+#include "src/base/ratio.h"
+#include "src/base/size32.h"
 
 namespace mneme {
 
 AuditedHead audit_head(std::span<const float> probabilities, std::int32_t n_heads,
                        std::span<const std::uint8_t> attended, std::int64_t n_attended, AuditScratch& scratch) {
   const std::size_t n = attended.size();
-  MNEME_CHECK(probabilities.size() == n * static_cast<std::size_t>(n_heads), "{} probabilities of {} heads, {} tokens",
+  MNEME_CHECK(std::cmp_equal(probabilities.size(), n * n_heads), "{} probabilities of {} heads, {} tokens",
               probabilities.size(), n_heads, n);
   scratch.pooled.assign(n, 0.0f);
   scratch.top.resize(n);
@@ -20,11 +23,10 @@ AuditedHead audit_head(std::span<const float> probabilities, std::int32_t n_head
       scratch.pooled[t] += p;
       if (attended[t] != 0) mass += p;
     }
-  const std::int32_t found =
-      topk_cpu(scratch.pooled, static_cast<std::int32_t>(n_attended), scratch.top.data(), scratch.topk);
+  const std::int32_t found = topk_cpu(scratch.pooled, count32(n_attended), scratch.top.data(), scratch.topk);
   std::int64_t hits = 0;
   for (std::int32_t i = 0; i < found; ++i) hits += attended[scratch.top[i]] != 0 ? 1 : 0;
-  return {.recall = static_cast<double>(hits) / std::max(1, found), .mass = mass / n_heads};
+  return {.recall = ratio(hits, std::max(1, found)), .mass = mass / n_heads};
 }
 
 }  // namespace mneme

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "src/base/check.h"
+#include "src/base/ratio.h"
 
 namespace mneme {
 namespace {
@@ -18,7 +19,7 @@ std::vector<double> ranks(const std::vector<double>& values) {
   for (std::size_t i = 0; i < order.size();) {
     std::size_t j = i;
     while (j < order.size() && values[order[j]] == values[order[i]]) ++j;
-    for (std::size_t k = i; k < j; ++k) rank[order[k]] = static_cast<double>(i + j - 1) / 2;
+    for (std::size_t k = i; k < j; ++k) rank[order[k]] = ratio(i + j - 1, 2);
     i = j;
   }
   return rank;
@@ -32,7 +33,7 @@ double spearman(const std::vector<double>& a, const std::vector<double>& b) {
   if (a.size() < 2 || std::any_of(a.begin(), a.end(), bad) || std::any_of(b.begin(), b.end(), bad))
     return std::numeric_limits<double>::quiet_NaN();
   const std::vector<double> x = ranks(a), y = ranks(b);
-  const double mean = static_cast<double>(a.size() - 1) / 2;
+  const double mean = ratio(a.size() - 1, 2);
   double xy = 0, xx = 0, yy = 0;
   for (std::size_t i = 0; i < x.size(); ++i) {
     xy += (x[i] - mean) * (y[i] - mean);

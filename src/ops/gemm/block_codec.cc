@@ -6,6 +6,8 @@
 #include <cstring>
 #include <limits>
 
+#include "src/base/size32.h"
+
 namespace mneme {
 namespace {
 
@@ -15,21 +17,21 @@ bool all_finite(const float* x) {
 
 // Nibble of value i, in the order of q4_0.
 template <typename Block>
-int nibble(const Block& b, int i) {
+std::uint8_t nibble(const Block& b, int i) {
   return b.q[i % 16] >> (i < 16 ? 0 : 4) & 15;
 }
 template <typename Block>
 void put_nibble(int level, int i, Block& b) {
-  b.q[i % 16] = static_cast<std::uint8_t>(b.q[i % 16] | (level & 15) << (i < 16 ? 0 : 4));
+  b.q[i % 16] |= low_byte((level & 15) << (i < 16 ? 0 : 4));
 }
 template <typename Block>
-int five_bits(const Block& b, int i) {
-  return nibble(b, i) + 16 * (b.h[i / 8] >> (i % 8) & 1);
+std::uint8_t five_bits(const Block& b, int i) {
+  return (nibble(b, i) | (b.h[i / 8] >> (i % 8) & 1) << 4) & 31;
 }
 template <typename Block>
 void put_five_bits(int level, int i, Block& b) {
   put_nibble(level, i, b);
-  b.h[i / 8] = static_cast<std::uint8_t>(b.h[i / 8] | (level >> 4) << (i % 8));
+  b.h[i / 8] |= low_byte((level >> 4) << (i % 8));
 }
 
 float signed_largest(const float* x) {
@@ -43,10 +45,8 @@ float to_31(float v) {
 
 // Level whose value is next to v; the higher one where two are equally near.
 int nearest_iq4_value(float v) {
-  const int above =
-      static_cast<int>(std::upper_bound(kIq4Values, kIq4Values + 16, v,
-                                        [](float a, std::int8_t b) { return a < static_cast<float>(b); }) -
-                       kIq4Values);
+  const int above = count32(
+      std::upper_bound(kIq4Values, kIq4Values + 16, v, [](float a, std::int8_t b) { return a < b; }) - kIq4Values);
   if (above == 0) return 0;
   if (above == 16) return 15;
   return v - kIq4Values[above - 1] < kIq4Values[above] - v ? above - 1 : above;
@@ -83,8 +83,7 @@ void quantise_block(const float* x, BlockQ4_0& y) {
     const float scaled = v == 0.0f ? 0.0f : v * inverse;
     return static_cast<std::uint8_t>(std::clamp(scaled + 8.5f, 0.0f, 15.0f));
   };
-  for (int i = 0; i < kQuantBlock / 2; ++i)
-    y.q[i] = static_cast<std::uint8_t>(level(x[i]) | (level(x[i + kQuantBlock / 2]) << 4));
+  for (int i = 0; i < kQuantBlock / 2; ++i) y.q[i] = two_nibbles(level(x[i]), level(x[i + kQuantBlock / 2]));
 }
 
 void quantise_block(const float* x, BlockQ4_1& y) {
@@ -104,8 +103,7 @@ void quantise_block(const float* x, BlockQ4_1& y) {
     const float scaled = above == 0.0f ? 0.0f : above * inverse;
     return static_cast<std::uint8_t>(std::clamp(scaled + 0.5f, 0.0f, 15.0f));
   };
-  for (int i = 0; i < kQuantBlock / 2; ++i)
-    y.q[i] = static_cast<std::uint8_t>(level(x[i]) | (level(x[i + kQuantBlock / 2]) << 4));
+  for (int i = 0; i < kQuantBlock / 2; ++i) y.q[i] = two_nibbles(level(x[i]), level(x[i + kQuantBlock / 2]));
 }
 
 void quantise_block(const float* x, BlockQ5_0& y) {
@@ -181,7 +179,7 @@ void quantise_block(const float* x, BlockMXFP4& y) {
   const float largest = std::fabs(signed_largest(x));
   // 6, the largest value, is 1.5 * 2^2. Numbers below 2^-125 have exponent 0.
   const int exponent = largest > 0.0f ? std::ilogb(largest) - 2 + 127 : 0;
-  y.e = static_cast<std::uint8_t>(std::max(exponent, 0));
+  y.e = low_byte(std::max(exponent, 0));
   const float scale = mxfp4_scale(y.e);
   for (int i = 0; i < kQuantBlock; ++i) {
     int best = 0;
@@ -193,14 +191,14 @@ void quantise_block(const float* x, BlockMXFP4& y) {
 
 void dequantise_block(const BlockQ8_0& b, float* y) {
   const float d = b.d;
-  for (int i = 0; i < kQuantBlock; ++i) y[i] = d * static_cast<float>(b.q[i]);
+  for (int i = 0; i < kQuantBlock; ++i) y[i] = d * b.q[i];
 }
 
 void dequantise_block(const BlockQ4_0& b, float* y) {
   const float d = b.d;
   for (int i = 0; i < kQuantBlock / 2; ++i) {
-    y[i] = d * static_cast<float>((b.q[i] & 15) - 8);
-    y[i + kQuantBlock / 2] = d * static_cast<float>((b.q[i] >> 4) - 8);
+    y[i] = d * ((b.q[i] & 15) - 8.0f);
+    y[i + kQuantBlock / 2] = d * ((b.q[i] >> 4) - 8.0f);
   }
 }
 
@@ -208,17 +206,17 @@ void dequantise_block(const BlockQ4_0& b, float* y) {
 void dequantise_block(const BlockQ4_1& b, float* y) {
   const float d = b.d, m = b.m;
   for (int i = 0; i < kQuantBlock / 2; ++i) {
-    y[i] = d * static_cast<float>(b.q[i] & 15) + m;
-    y[i + kQuantBlock / 2] = d * static_cast<float>(b.q[i] >> 4) + m;
+    y[i] = d * (b.q[i] & 15) + m;
+    y[i + kQuantBlock / 2] = d * (b.q[i] >> 4) + m;
   }
 }
 
 void dequantise_block(const BlockQ5_0& b, float* y) {
-  for (int i = 0; i < kQuantBlock; ++i) y[i] = b.d * static_cast<float>(five_bits(b, i) - 16);
+  for (int i = 0; i < kQuantBlock; ++i) y[i] = b.d * (five_bits(b, i) - 16.0f);
 }
 
 void dequantise_block(const BlockQ5_1& b, float* y) {
-  for (int i = 0; i < kQuantBlock; ++i) y[i] = b.d * static_cast<float>(five_bits(b, i)) + b.m;
+  for (int i = 0; i < kQuantBlock; ++i) y[i] = b.d * five_bits(b, i) + b.m;
 }
 
 void dequantise_block(const BlockIQ4_NL& b, float* y) {

@@ -67,7 +67,7 @@ HWY_INLINE void each_16(std::int8_t* to, Fn fn, const From*... from) {
 template <int kBit, int kBits>
 HWY_INLINE VCodes bits_of(VCodes v) {
   const CodeBytes d;
-  const auto mask = hn::Set(d, static_cast<std::uint8_t>((1 << kBits) - 1));
+  const auto mask = hn::Set(d, std::uint8_t{(1 << kBits) - 1});
   if constexpr (kBit == 0)
     return hn::And(v, mask);
   else
@@ -198,8 +198,8 @@ HWY_INLINE void unpack_codes(const BlockQ2_K* b, std::int64_t, Codes& c) {
       low, [](VCodes v) HWY_ATTR { return bits_of<0, 4>(v); }, b->s);
   each_16(
       high, [](VCodes v) HWY_ATTR { return bits_of<4, 4>(v); }, b->s);
-  scale_levels(static_cast<float>(b->d), low, c.scale);
-  scale_levels(-static_cast<float>(b->dmin), high, c.minimum);
+  scale_levels(b->d, low, c.scale);
+  scale_levels(-b->dmin, high, c.minimum);
   for (int half = 0; half < 2; ++half)
     each_part([&](auto part) HWY_ATTR {
       constexpr int kPart = part;
@@ -216,7 +216,7 @@ HWY_INLINE void unpack_codes(const BlockQ3_K* b, std::int64_t, Codes& c) {
     const int low = b->s[j % 8] >> (j < 8 ? 0 : 4) & 15;
     scales[j] = static_cast<std::int8_t>(low + 16 * (b->s[8 + j % 4] >> (2 * (j / 4)) & 3) - 32);
   }
-  scale_levels(static_cast<float>(b->d), scales, c.scale);
+  scale_levels(b->d, scales, c.scale);
   const auto half_of = [&](auto half) HWY_ATTR {
     each_part([&](auto part) HWY_ATTR {
       constexpr int kPart = part;
@@ -238,11 +238,11 @@ HWY_INLINE void unpack_six_bit_scales(const Block& b, Codes& c) {
   std::uint8_t scales[16] = {}, minima[16] = {};
   for (int j = 0; j < 8; ++j) {
     const ScaleAndMinimum s = scale_and_minimum(b.s, j);
-    scales[j] = static_cast<std::uint8_t>(s.scale);
-    minima[j] = static_cast<std::uint8_t>(s.minimum);
+    scales[j] = s.scale & 63;
+    minima[j] = s.minimum & 63;
   }
   scale_levels(b.d, scales, c.scale);
-  scale_levels(-static_cast<float>(b.dmin), minima, c.minimum);
+  scale_levels(-b.dmin, minima, c.minimum);
 }
 
 HWY_INLINE void unpack_codes(const BlockQ4_K* b, std::int64_t, Codes& c) {
@@ -277,7 +277,7 @@ HWY_INLINE void unpack_codes(const BlockQ5_K* b, std::int64_t, Codes& c) {
 }
 
 HWY_INLINE void unpack_codes(const BlockQ6_K* b, std::int64_t, Codes& c) {
-  scale_levels(static_cast<float>(b->d), b->s, c.scale);
+  scale_levels(b->d, b->s, c.scale);
   for (int half = 0; half < 2; ++half)
     each_part([&](auto part) HWY_ATTR {
       constexpr int kPart = part;
@@ -295,7 +295,7 @@ HWY_INLINE void unpack_codes(const BlockIQ4_XS* b, std::int64_t, Codes& c) {
   std::int8_t scales[16] = {};
   for (int j = 0; j < 8; ++j)
     scales[j] = static_cast<std::int8_t>((b->s[j / 2] >> (4 * (j % 2)) & 15) + 16 * (b->u >> (2 * j) & 3) - 32);
-  scale_levels(static_cast<float>(b->d), scales, c.scale);
+  scale_levels(b->d, scales, c.scale);
   for (int j = 0; j < 8; ++j) {
     each_16(
         c.q + 32 * j, [](VCodes v) HWY_ATTR { return look_up(kIq4Values, bits_of<0, 4>(v)); }, b->q + 16 * j);

@@ -62,7 +62,7 @@ MNEME_UNCHECKED_LOOP inline void tile(const std::byte* packed, const std::byte* 
 
 void tile_gemm(const std::byte* packed, const std::byte* const* w, std::int64_t k, int n_tokens, Sums from,
                float* sums) {
-  const auto bytes = static_cast<std::size_t>((k + 1) / 2) * 4;
+  const auto bytes = (k + 1) / 2 * 4;
   expect_addressable(packed, bytes * kTokens);
   expect_addressable(sums, kTileRows * kTokens * sizeof(float));
   for (int r = 0; r < kTileRows; ++r) expect_addressable(w[r], bytes);

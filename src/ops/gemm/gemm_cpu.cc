@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "src/base/check.h"
+#include "src/base/size32.h"
 #include "src/ops/gemm/gemm.h"
 #include "src/ops/gemm/gemm_kernels.h"
 #include "src/ops/gemm/gemm_onednn.h"
@@ -81,7 +82,7 @@ struct Panel {
 };
 
 std::vector<Panel> panels_of(std::span<const GemmOutput> outputs, const TileKernel& kernel, std::size_t row) {
-  const auto fitting = static_cast<std::int64_t>(kPanelBytes / row) / kTileRows * kTileRows;
+  const std::int64_t fitting = kPanelBytes / row / kTileRows * kTileRows;
   const std::int64_t rows = std::clamp(fitting, kMinPanelRows, kMaxPanelRows);
   std::vector<Panel> panels;
   for (const GemmOutput& o : outputs) {
@@ -110,10 +111,10 @@ void panel_gemm(const TileKernel& kernel, const Panel& panel, const std::byte* p
   const GemmOutput& out = *panel.output;
   const std::int64_t stride = out.y.stride_bytes() / sizeof(float);
   const std::int64_t block = kBlockBytes / dtype_info(kernel.element).bytes;
-  const auto n_rows = static_cast<int>(panel.end - panel.begin);
+  const int n_rows = count32(panel.end - panel.begin);
   alignas(64) float sums[kMaxPanelRows * kMaxTileTokens];
   for (std::int64_t t = first; t < last; t += kernel.tokens) {
-    const int tokens = static_cast<int>(std::min<std::int64_t>(kernel.tokens, last - t));
+    const int tokens = count32(std::min<std::int64_t>(kernel.tokens, last - t));
     // Prefetch y: it is needed last and is not cached.
     for (int i = 0; i < tokens; ++i) {
       const float* y = out.y.row_as<float>(row0 + t + i) + panel.begin;
@@ -146,8 +147,7 @@ void many_rows(const ConstTensorView& x, std::span<const GemmOutput> outputs, co
   const std::vector<Panel> panels = panels_of(outputs, kernel, row);
   if (panels.empty()) return;
   const std::int64_t n_panels = panels.size();
-  const std::int64_t pass =
-      std::max<std::int64_t>(static_cast<std::int64_t>(kMaxPackedBytes / row) / tile * tile, tile);
+  const std::int64_t pass = std::max<std::int64_t>(kMaxPackedBytes / row / tile * tile, tile);
   thread_local Buffer buffer;
   buffer.reserve(((std::min(pass, m) + tile - 1) / tile * tile) * row);
   std::byte* const packed = buffer.data();
@@ -155,8 +155,7 @@ void many_rows(const ConstTensorView& x, std::span<const GemmOutput> outputs, co
     const std::int64_t n = std::min(pass, m - begin), n_tiles = (n + tile - 1) / tile;
     pool.parallel_for(n_tiles, 1, [&](std::int64_t first, std::int64_t last, int) {
       for (std::int64_t t = first; t < last; ++t)
-        pack_tile(kernel, x, begin + t * tile, static_cast<int>(std::min(tile, n - t * tile)),
-                  packed + (t * tile) * row);
+        pack_tile(kernel, x, begin + t * tile, count32(std::min(tile, n - t * tile)), packed + (t * tile) * row);
     });
     // Few panels for many threads: split tokens too, at the cost of converting a panel more than once.
     const std::int64_t wanted = pool.size() == 1 ? 1 : 4 * pool.size();
@@ -197,7 +196,7 @@ class PreparedRows {
   explicit PreparedRows(const ConstTensorView& x) : x_(x) {
     if (x.dtype() != DType::kF32) {
       const std::int64_t m = x.dim(0), k = x.dim(1);
-      widened_.reserve(static_cast<std::size_t>(m * k) * 4);
+      widened_.reserve(4 * m * k);
       for (std::int64_t i = 0; i < m; ++i) dequantise_row(x, i, widened_.as<float>() + i * k);
       x_ = ConstTensorView(widened_.data(), DType::kF32, {m, k});
     }

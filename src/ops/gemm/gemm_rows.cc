@@ -30,9 +30,9 @@ inline constexpr int kDotTokens = 4;
 // apart.
 struct EvenOdd {
   const float *even, *odd;
-  static std::size_t half_bytes(std::int64_t k) { return padded_to_line(static_cast<std::size_t>((k + 1) / 2) * 4); }
+  static std::size_t half_bytes(std::int64_t k) { return padded_to_line((k + 1) / 2 * 4); }
   static EvenOdd of(const std::byte* prepared, std::int64_t i, std::int64_t k) {
-    const std::byte* row = prepared + static_cast<std::size_t>(2 * i) * half_bytes(k);
+    const std::byte* row = prepared + 2 * i * half_bytes(k);
     return {reinterpret_cast<const float*>(row), reinterpret_cast<const float*>(row + half_bytes(k))};
   }
 };
@@ -114,7 +114,7 @@ struct FloatDots {
     for (int r = 0; r < kRows; ++r) {
       for (int i = 0; i < kTokens; ++i) {
         float total = hn::GetLane(hn::SumOfLanes(d, sum[r][i]));
-        for (std::int64_t t = j; t < k; ++t) total += static_cast<float>(w[r][t]) * x[i][t];
+        for (std::int64_t t = j; t < k; ++t) total += w[r][t] * x[i][t];
         out[r][i] = total;
       }
     }
@@ -180,8 +180,7 @@ HWY_INLINE void dot_bf16(const EvenOdd* x, const bf16* w, std::int64_t k, float*
       odd[i][0] = hn::Add(odd[i][0], odd[i][part]);
     }
     float total = hn::GetLane(hn::SumOfLanes(d, hn::Add(even[i][0], odd[i][0])));
-    for (std::int64_t j = 2 * p; j < k; ++j)
-      total += static_cast<float>(w[j]) * (j % 2 == 0 ? x[i].even : x[i].odd)[j / 2];
+    for (std::int64_t j = 2 * p; j < k; ++j) total += w[j] * (j % 2 == 0 ? x[i].even : x[i].odd)[j / 2];
     out[i] = total;
   }
 }
@@ -296,7 +295,7 @@ struct BlockDots {
         for (int i = 0; i < kTokens; ++i) {
           auto gemms = hn::Zero(d32), rest = hn::Zero(d32);
           for (std::size_t p = 0; p < kPieces; ++p) {
-            const auto xq = hn::Load(d16, x[i].q + b * kQuantBlock + static_cast<std::int64_t>(p * hn::Lanes(d16)));
+            const auto xq = hn::Load(d16, x[i].q + b * kQuantBlock + p * hn::Lanes(d16));
             gemms = hn::ReorderWidenMulAccumulate(d32, q[p], xq, gemms, rest);
           }
           const auto v = hn::ConvertTo(df, hn::Add(gemms, rest));
@@ -329,7 +328,7 @@ void ExactRows(const std::byte* prepared, std::int64_t m, const ConstTensorView&
                std::int64_t end, float* sums, std::int64_t stride) {
   const std::int64_t k = w.dim(1);
   thread_local Buffer weights;
-  weights.reserve(static_cast<std::size_t>(k) * 4);
+  weights.reserve(4 * k);
   for (std::int64_t r = begin; r < end; ++r) {
     convert_row(F32(), w.row(r), w.dtype(), k, weights.as<float>());
     const ConstTensorView row(weights.data(), DType::kF32, {1, k});
@@ -354,17 +353,16 @@ HWY_EXPORT(Q41Rows);
 HWY_EXPORT(ExactRows);
 
 std::size_t plain_bytes(std::int64_t m, std::int64_t k) {
-  return static_cast<std::size_t>(m * k) * 4;
+  return 4 * m * k;
 }
 
 void prepare_plain(const ConstTensorView& x, std::byte* prepared) {
-  const std::size_t bytes = static_cast<std::size_t>(x.dim(1)) * 4;
-  for (std::int64_t i = 0; i < x.dim(0); ++i)
-    std::memcpy(prepared + static_cast<std::size_t>(i) * bytes, x.row(i), bytes);
+  const std::size_t bytes = 4 * x.dim(1);
+  for (std::int64_t i = 0; i < x.dim(0); ++i) std::memcpy(prepared + i * bytes, x.row(i), bytes);
 }
 
 std::size_t even_odd_bytes(std::int64_t m, std::int64_t k) {
-  return static_cast<std::size_t>(2 * m) * EvenOdd::half_bytes(k);
+  return 2 * m * EvenOdd::half_bytes(k);
 }
 
 void prepare_even_odd(const ConstTensorView& x, std::byte* prepared) {

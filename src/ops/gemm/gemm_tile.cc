@@ -244,7 +244,7 @@ void pack_tile(const TileKernel& kernel, const ConstTensorView& x, std::int64_t 
     else
       rows[t] = as_it_is ? x.row(begin + t) : converted.data() + t * bytes;
   }
-  HWY_DYNAMIC_DISPATCH(Transpose)(rows, kernel.tokens, static_cast<std::int64_t>(bytes / 4), packed);
+  HWY_DYNAMIC_DISPATCH(Transpose)(rows, kernel.tokens, bytes / 4, packed);
 }
 
 }  // namespace mneme

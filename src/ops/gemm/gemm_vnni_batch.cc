@@ -207,8 +207,8 @@ inline void quantise_pair(const float* x, bool whole, bool interleaved, WidePair
         _mm512_reduce_max_ps(_mm512_max_ps(_mm512_and_ps(v[0], magnitude), _mm512_and_ps(v[1], magnitude)));
     // Below this the inverse is infinite; such a block is negligible against the rounding of any other.
     const bool tiny = largest < 1e-30f;
-    scale[b] = tiny ? 0.0f : largest / static_cast<float>(kLevels);
-    const __m512 inverse = _mm512_set1_ps(tiny ? 0.0f : static_cast<float>(kLevels) / largest);
+    scale[b] = tiny ? 0.0f : largest / kLevels;
+    const __m512 inverse = _mm512_set1_ps(tiny ? 0.0f : kLevels / largest);
     for (int half = 0; half < 2; ++half) {
       const int at = interleaved ? 32 * half + 16 * b : 32 * b + 16 * half;
       _mm256_store_si256(reinterpret_cast<__m256i*>(q + at),

@@ -101,8 +101,8 @@ inline void quantise_pair(const float* x, bool whole, bool interleaved, XPair& p
         _mm512_reduce_max_ps(_mm512_max_ps(_mm512_and_ps(v0, magnitude), _mm512_and_ps(v1, magnitude)));
     // Below this the inverse is infinite; such a block is negligible against the rounding of any other.
     const bool tiny = largest < 1e-30f;
-    scale[b] = tiny ? 0.0f : largest / static_cast<float>(kLevels);
-    const __m512 inverse = _mm512_set1_ps(tiny ? 0.0f : static_cast<float>(kLevels) / largest);
+    scale[b] = tiny ? 0.0f : largest / kLevels;
+    const __m512 inverse = _mm512_set1_ps(tiny ? 0.0f : kLevels / largest);
     for (int half = 0; half < 2; ++half) {
       const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(half == 0 ? v0 : v1, inverse));
       const __m512i high = _mm512_srai_epi32(_mm512_add_epi32(q, _mm512_set1_epi32(64)), kShift);

@@ -19,10 +19,8 @@ inline std::size_t padded_to_line(std::size_t bytes) {
 struct Int16Rows {
   const std::int16_t* q;
   const float *scale, *sum;
-  static std::size_t q_bytes(std::int64_t k) { return padded_to_line(static_cast<std::size_t>(k) * 2); }
-  static std::size_t scale_bytes(std::int64_t k) {
-    return padded_to_line(static_cast<std::size_t>(k / kQuantBlock) * 4);
-  }
+  static std::size_t q_bytes(std::int64_t k) { return padded_to_line(2 * k); }
+  static std::size_t scale_bytes(std::int64_t k) { return padded_to_line(k / kQuantBlock * 4); }
   static std::size_t row_bytes(std::int64_t k) { return q_bytes(k) + 2 * scale_bytes(k); }
   static Int16Rows of(const std::byte* prepared, std::int64_t i, std::int64_t k) {
     const std::byte* row = prepared + i * row_bytes(k);

@@ -17,7 +17,8 @@ namespace {
 // Groups whose largest value is below this are zero.
 constexpr float kTinyGroup = 1e-15f;
 
-using Levels = std::array<int, kSuperBlock>;
+using Level = std::int16_t;  // a float without loss
+using Levels = std::array<Level, kSuperBlock>;
 
 bool all_finite(const float* x) {
   return std::all_of(x, x + kSuperBlock, [](float v) { return std::isfinite(v); });
@@ -28,6 +29,11 @@ bool all_finite(const float* x) {
 int nearest(float v) {
   const float shifted = std::clamp(v, -4194303.0f, 4194303.0f) + 12582912.0f;
   return static_cast<int>(std::bit_cast<std::uint32_t>(shifted) & 0x7fffff) - 0x400000;
+}
+
+// The nearest level between `least` and `most`, counted from `origin`.
+Level nearest_level(float v, int least, int most, int origin = 0) {
+  return static_cast<Level>(std::clamp(nearest(v), least, most) - origin);
 }
 
 float signed_largest(std::span<const float> x) {
@@ -43,7 +49,7 @@ float signed_largest(std::span<const float> x) {
 // ---- x = scale * level
 
 // Scale of levels -n to n - 1 that minimises the error weighted with x^2, over 19 roundings (q6_k).
-float search_scale(std::span<const float> x, int n, int* levels) {
+float search_scale(std::span<const float> x, Level n, Level* levels) {
   const float largest = signed_largest(x);
   if (std::fabs(largest) < kTinyGroup) {
     std::fill_n(levels, x.size(), 0);
@@ -54,34 +60,34 @@ float search_scale(std::span<const float> x, int n, int* levels) {
   const auto attempt = [&](float inverse, bool first) {
     float sum_lx = 0.0f, sum_l2 = 0.0f;
     for (const float v : x) {
-      const int l = std::clamp(nearest(inverse * v), -n, n - 1);
+      const Level l = nearest_level(inverse * v, -n, n - 1);
       const float w = v * v;
-      sum_lx += w * v * static_cast<float>(l);
-      sum_l2 += w * static_cast<float>(l) * static_cast<float>(l);
+      sum_lx += w * v * l;
+      sum_l2 += w * l * l;
     }
     if (!first && !(sum_l2 > 0.0f && sum_lx * sum_lx > best * sum_l2)) return;
-    for (std::size_t i = 0; i < x.size(); ++i) levels[i] = std::clamp(nearest(inverse * x[i]), -n, n - 1) + n;
+    for (std::size_t i = 0; i < x.size(); ++i) levels[i] = nearest_level(inverse * x[i], -n, n - 1, -n);
     scale = sum_l2 != 0.0f ? sum_lx / sum_l2 : 0.0f;
     best = scale * sum_lx;
   };
-  attempt(static_cast<float>(-n) / largest, true);
-  for (int step = -9; step <= 9; ++step)
-    if (step != 0) attempt(-(static_cast<float>(n) + 0.1f * static_cast<float>(step)) / largest, false);
+  attempt(-n / largest, true);
+  for (Level step = -9; step <= 9; ++step)
+    if (step != 0) attempt(-(n + 0.1f * step) / largest, false);
   return scale;
 }
 
 // Scale of levels -n to n - 1, which are moved one by one while that lowers the error weighted with x^2 (q3_k).
-float refine_scale(std::span<const float> x, int n, int* levels) {
+float refine_scale(std::span<const float> x, Level n, Level* levels) {
   const float largest = signed_largest(x);
   if (std::fabs(largest) < kTinyGroup) {
     std::fill_n(levels, x.size(), 0);
     return 0.0f;
   }
-  const float inverse = static_cast<float>(-n) / largest;
+  const float inverse = -n / largest;
   float sum_lx = 0.0f, sum_l2 = 0.0f;
   for (std::size_t i = 0; i < x.size(); ++i) {
-    levels[i] = std::clamp(nearest(inverse * x[i]), -n, n - 1);
-    const auto l = static_cast<float>(levels[i]);
+    levels[i] = nearest_level(inverse * x[i], -n, n - 1);
+    const float l = levels[i];
     const float w = x[i] * x[i];
     sum_lx += w * x[i] * l;
     sum_l2 += w * l * l;
@@ -90,15 +96,15 @@ float refine_scale(std::span<const float> x, int n, int* levels) {
   for (int round = 0; round < 5 && changed; ++round) {
     changed = false;
     for (std::size_t i = 0; i < x.size(); ++i) {
-      const auto l = static_cast<float>(levels[i]);
+      const float l = levels[i];
       const float w = x[i] * x[i];
       float lx = sum_lx - w * x[i] * l;
       if (!(lx > 0.0f)) continue;
       float l2 = sum_l2 - w * l * l;
-      const int moved = std::clamp(nearest(x[i] * l2 / lx), -n, n - 1);
+      const Level moved = nearest_level(x[i] * l2 / lx, -n, n - 1);
       if (moved == levels[i]) continue;
-      lx += w * x[i] * static_cast<float>(moved);
-      l2 += w * static_cast<float>(moved) * static_cast<float>(moved);
+      lx += w * x[i] * moved;
+      l2 += w * moved * moved;
       if (!(l2 > 0.0f && lx * lx * sum_l2 > sum_lx * sum_lx * l2)) continue;
       levels[i] = moved;
       sum_lx = lx;
@@ -106,7 +112,7 @@ float refine_scale(std::span<const float> x, int n, int* levels) {
       changed = true;
     }
   }
-  for (std::size_t i = 0; i < x.size(); ++i) levels[i] += n;
+  for (Level& l : std::span(levels, x.size())) l = static_cast<Level>(l + n);
   return sum_l2 > 0.0f ? sum_lx / sum_l2 : 0.0f;
 }
 
@@ -114,20 +120,20 @@ float refine_scale(std::span<const float> x, int n, int* levels) {
 
 enum class Penalty { kSquare, kMagnitude };
 struct RangeSearch {
-  int levels;         // 0 to this
+  Level levels;       // 0 to this
   float first, step;  // divisors tried: levels + first + step * i
-  int steps;          // for 0 <= i <= this
+  Level steps;        // for 0 <= i <= this
   Penalty penalty;
 };
 struct Range {
   float scale, minimum;
 };
 
-float weighted_error(std::span<const float> x, const float* weights, const int* levels, float scale, float least,
+float weighted_error(std::span<const float> x, const float* weights, const Level* levels, float scale, float least,
                      Penalty penalty) {
   float error = 0.0f;
   for (std::size_t i = 0; i < x.size(); ++i) {
-    const float difference = scale * static_cast<float>(levels[i]) + least - x[i];
+    const float difference = scale * levels[i] + least - x[i];
     error += weights[i] * (penalty == Penalty::kMagnitude ? std::fabs(difference) : difference * difference);
   }
   return error;
@@ -136,10 +142,10 @@ float weighted_error(std::span<const float> x, const float* weights, const int* 
 // Least squares of x over the levels that a divisor rounds to: scale and least value.
 struct Fit {
   float sum_w, sum_x;  // of the weights, and of weight * x
-  bool solve(std::span<const float> x, const float* weights, const int* levels, float& scale, float& least) const {
+  bool solve(std::span<const float> x, const float* weights, const Level* levels, float& scale, float& least) const {
     float sum_l = 0.0f, sum_l2 = 0.0f, sum_xl = 0.0f;
     for (std::size_t i = 0; i < x.size(); ++i) {
-      const auto l = static_cast<float>(levels[i]);
+      const float l = levels[i];
       sum_l += weights[i] * l;
       sum_l2 += weights[i] * l * l;
       sum_xl += weights[i] * l * x[i];
@@ -156,7 +162,7 @@ struct Fit {
   }
 };
 
-Range search_range(std::span<const float> x, const float* weights, const RangeSearch& s, int* levels) {
+Range search_range(std::span<const float> x, const float* weights, const RangeSearch& s, Level* levels) {
   const auto [lowest, highest] = std::minmax_element(x.begin(), x.end());
   Fit fit{weights[0], weights[0] * x[0]};
   for (std::size_t i = 1; i < x.size(); ++i) {
@@ -170,15 +176,15 @@ Range search_range(std::span<const float> x, const float* weights, const RangeSe
     return {0.0f, -least};
   }
   // Each attempt starts from the least value of the best one so far.
-  const auto round = [&](float inverse, int* out) {
-    for (std::size_t i = 0; i < x.size(); ++i) out[i] = std::clamp(nearest(inverse * (x[i] - least)), 0, s.levels);
+  const auto round = [&](float inverse, Level* out) {
+    for (std::size_t i = 0; i < x.size(); ++i) out[i] = nearest_level(inverse * (x[i] - least), 0, s.levels);
   };
-  float inverse = static_cast<float>(s.levels) / (most - least), scale = 1.0f / inverse;
+  float inverse = s.levels / (most - least), scale = 1.0f / inverse;
   round(inverse, levels);
   float best = weighted_error(x, weights, levels, scale, least, s.penalty);
-  int attempt[kQuantBlock];
-  for (int i = 0; i <= s.steps; ++i) {
-    inverse = (s.first + s.step * static_cast<float>(i) + static_cast<float>(s.levels)) / (most - least);
+  Level attempt[kQuantBlock];
+  for (Level i = 0; i <= s.steps; ++i) {
+    inverse = (s.first + s.step * i + s.levels) / (most - least);
     round(inverse, attempt);
     float new_scale = 0.0f, new_least = 0.0f;
     if (!fit.solve(x, weights, attempt, new_scale, new_least)) continue;
@@ -197,31 +203,29 @@ Range search_range(std::span<const float> x, const float* weights, const RangeSe
 void pack_two_bits(const Levels& levels, std::uint8_t (&q)[64]) {
   for (int j = 0; j < kSuperBlock; j += 128)
     for (int i = 0; i < 32; ++i) {
-      int byte = 0;
-      for (int part = 0; part < 4; ++part) byte |= (levels[j + 32 * part + i] & 3) << (2 * part);
-      q[j / 4 + i] = static_cast<std::uint8_t>(byte);
+      unsigned byte = 0;
+      for (int part = 0; part < 4; ++part) byte |= (levels[j + 32 * part + i] & 3u) << (2 * part);
+      q[j / 4 + i] = byte & 255;
     }
 }
 
 void pack_four_bits(const Levels& levels, std::uint8_t (&q)[128]) {
   for (std::size_t i = 0; i < 128; ++i) {
     const std::size_t at = 64 * (i / 32) + i % 32;
-    q[i] = static_cast<std::uint8_t>((levels[at] & 15) | ((levels[at + 32] & 15) << 4));
+    q[i] = two_nibbles(levels[at], levels[at + 32]);
   }
 }
 
 // Bit `bit` of value i becomes bit i / 32 of h[i % 32].
 void pack_high_bits(const Levels& levels, int bit, std::uint8_t (&h)[32]) {
   std::memset(h, 0, sizeof(h));
-  for (std::size_t i = 0; i < kSuperBlock; ++i)
-    h[i % 32] = static_cast<std::uint8_t>(h[i % 32] | ((levels[i] >> bit & 1) << (i / 32)));
+  for (std::size_t i = 0; i < kSuperBlock; ++i) h[i % 32] |= low_byte((levels[i] >> bit & 1) << (i / 32));
 }
 
 // Levels again, by the scales and minima that the block has after their own rounding.
-void round_levels(std::span<const float> x, float scale, float minimum, int least, int most, int* levels) {
+void round_levels(std::span<const float> x, float scale, float minimum, int least, int most, Level* levels) {
   if (scale == 0.0f) return;
-  for (std::size_t i = 0; i < x.size(); ++i)
-    levels[i] = std::clamp(nearest((x[i] + minimum) / scale), least, most) - least;
+  for (std::size_t i = 0; i < x.size(); ++i) levels[i] = nearest_level((x[i] + minimum) / scale, least, most, least);
 }
 
 // Scales and minima of six bits, and the levels, of q4_k and q5_k.
@@ -244,15 +248,15 @@ void quantise_by_ranges(const float* x, const RangeSearch& search, Block& b, Lev
   const float inverse = most > 0.0f ? 63.0f / most : 0.0f, inverse_min = deepest > 0.0f ? 63.0f / deepest : 0.0f;
   std::memset(b.s, 0, sizeof(b.s));
   for (int j = 0; j < kGroups; ++j) {
-    const int s = std::min(63, nearest(inverse * scales[j]) & 255);
-    const int m = std::min(63, nearest(inverse_min * minima[j]) & 255);
+    const std::uint8_t s = low_byte(std::min(63, nearest(inverse * scales[j]) & 255));
+    const std::uint8_t m = low_byte(std::min(63, nearest(inverse_min * minima[j]) & 255));
     if (j < 4) {
-      b.s[j] = static_cast<std::uint8_t>(s);
-      b.s[j + 4] = static_cast<std::uint8_t>(m);
+      b.s[j] = s;
+      b.s[j + 4] = m;
     } else {
-      b.s[j + 4] = static_cast<std::uint8_t>((s & 15) | ((m & 15) << 4));
-      b.s[j - 4] = static_cast<std::uint8_t>(b.s[j - 4] | (s >> 4 << 6));
-      b.s[j] = static_cast<std::uint8_t>(b.s[j] | (m >> 4 << 6));
+      b.s[j + 4] = two_nibbles(s, m);
+      b.s[j - 4] |= low_byte(s >> 4 << 6);
+      b.s[j] |= low_byte(m >> 4 << 6);
     }
   }
   b.d = f16(most / 63.0f);
@@ -260,7 +264,7 @@ void quantise_by_ranges(const float* x, const RangeSearch& search, Block& b, Lev
   for (int j = 0; j < kGroups; ++j) {
     const auto [s, m] = scale_and_minimum(b.s, j);
     const float scale = b.d * static_cast<float>(s);
-    const float minimum = static_cast<float>(b.dmin) * static_cast<float>(m);
+    const float minimum = b.dmin * static_cast<float>(m);
     round_levels({x + kQuantBlock * j, kQuantBlock}, scale, minimum, 0, search.levels, levels.data() + kQuantBlock * j);
   }
 }
@@ -290,12 +294,12 @@ void quantise_block(const float* x, BlockQ2_K& b) {
   const float deepest = std::max(0.0f, *std::max_element(minima, minima + 16));
   const float inverse = most > 0.0f ? 15.0f / most : 0.0f, inverse_min = deepest > 0.0f ? 15.0f / deepest : 0.0f;
   for (int j = 0; j < 16; ++j)
-    b.s[j] = static_cast<std::uint8_t>((nearest(inverse * scales[j]) & 255) | (nearest(inverse_min * minima[j]) << 4));
+    b.s[j] = low_byte((nearest(inverse * scales[j]) & 255) | (nearest(inverse_min * minima[j]) << 4));
   b.d = f16(most / 15.0f);
   b.dmin = f16(deepest / 15.0f);
   for (int j = 0; j < 16; ++j) {
-    const float scale = b.d * static_cast<float>(b.s[j] & 15);
-    const float minimum = static_cast<float>(b.dmin) * static_cast<float>(b.s[j] >> 4);
+    const float scale = b.d * (b.s[j] & 15);
+    const float minimum = b.dmin * (b.s[j] >> 4);
     round_levels({x + 16 * j, 16}, scale, minimum, 0, 3, levels.data() + 16 * j);
   }
   pack_two_bits(levels, b.q);
@@ -312,8 +316,8 @@ void quantise_block(const float* x, BlockQ3_K& b) {
     const float inverse = -32.0f / most;
     for (int j = 0; j < 16; ++j) {
       const int l = std::clamp(nearest(inverse * scales[j]), -32, 31) + 32;
-      b.s[j % 8] = static_cast<std::uint8_t>(b.s[j % 8] | ((l & 15) << (j < 8 ? 0 : 4)));
-      b.s[8 + j % 4] = static_cast<std::uint8_t>(b.s[8 + j % 4] | (l >> 4 << (2 * (j / 4))));
+      b.s[j % 8] |= low_byte((l & 15) << (j < 8 ? 0 : 4));
+      b.s[8 + j % 4] |= low_byte(l >> 4 << (2 * (j / 4)));
     }
     b.d = f16(1.0f / inverse);
   }
@@ -357,17 +361,17 @@ void quantise_block(const float* x, BlockQ6_K& b) {
   b.d = f16(1.0f / inverse);
   for (int j = 0; j < 16; ++j) {
     b.s[j] = static_cast<std::int8_t>(std::min(127, nearest(inverse * scales[j])));
-    round_levels({x + 16 * j, 16}, b.d * static_cast<float>(b.s[j]), 0.0f, -32, 31, levels.data() + 16 * j);
+    round_levels({x + 16 * j, 16}, b.d * b.s[j], 0.0f, -32, 31, levels.data() + 16 * j);
   }
   for (std::size_t i = 0; i < 128; ++i) {
     const std::size_t at = 128 * (i / 64) + i % 64;
-    b.l[i] = static_cast<std::uint8_t>((levels[at] & 15) | ((levels[at + 64] & 15) << 4));
+    b.l[i] = two_nibbles(levels[at], levels[at + 64]);
   }
   for (std::size_t i = 0; i < 64; ++i) {
     const std::size_t at = 128 * (i / 32) + i % 32;
-    int byte = 0;
-    for (std::size_t part = 0; part < 4; ++part) byte |= (levels[at + 32 * part] >> 4 & 3) << (2 * part);
-    b.h[i] = static_cast<std::uint8_t>(byte);
+    unsigned byte = 0;
+    for (std::size_t part = 0; part < 4; ++part) byte |= (levels[at + 32 * part] >> 4 & 3u) << (2 * part);
+    b.h[i] = byte & 255;
   }
 }
 

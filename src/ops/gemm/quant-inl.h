@@ -114,7 +114,10 @@ HWY_INLINE void convert_floats(D d, const std::byte* row, std::int64_t k, Out* o
   const std::int64_t lanes = hn::Lanes(d);
   std::int64_t j = 0;
   for (; j + lanes <= k; j += lanes) put(d, get(d, in + j), out + j);
-  for (; j < k; ++j) out[j] = Out(static_cast<float>(in[j]));
+  for (; j < k; ++j) {
+    const float value = in[j];
+    out[j] = Out(value);
+  }
 }
 
 // Converts k values of a row of type `from`.   out [k] float or bf16, round to nearest even

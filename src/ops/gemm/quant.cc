@@ -28,7 +28,7 @@ void dequantise_blocks(const std::byte* row, std::int64_t k, float* y) {
 template <typename Half>
 void widen(const std::byte* row, std::int64_t k, float* y) {
   const auto* x = reinterpret_cast<const Half*>(row);
-  for (std::int64_t i = 0; i < k; ++i) y[i] = static_cast<float>(x[i]);
+  for (std::int64_t i = 0; i < k; ++i) y[i] = x[i];
 }
 
 template <typename Half>

@@ -117,6 +117,15 @@ struct BlockIQ4_XS {
 };
 
 // Scale and minimum of values 32 j to 32 j + 31 of q4_k and q5_k, 0 to 63 each.
+// The low eight bits.
+constexpr std::uint8_t low_byte(int bits) {
+  return static_cast<std::uint8_t>(bits & 255);
+}
+// The low four bits of two values.
+constexpr std::uint8_t two_nibbles(int low, int high) {
+  return low_byte((low & 15) | (high & 15) << 4);
+}
+
 struct ScaleAndMinimum {
   int scale, minimum;
 };

@@ -20,6 +20,7 @@
 
 #include "src/base/check.h"
 #include "src/tensor/half.h"
+#include "src/tensor/half_value.h"
 
 namespace mneme {
 namespace {
@@ -32,15 +33,6 @@ struct HalfFormat {
 };
 constexpr HalfFormat kBf16Format{0x7f80, 0x7fc0};
 constexpr HalfFormat kF16Format{0x7c00, 0x7e00};
-
-float to_float(std::uint16_t bits, DType dtype) {
-  return dtype == DType::kBF16 ? static_cast<float>(std::bit_cast<bf16>(bits))
-                               : static_cast<float>(std::bit_cast<f16>(bits));
-}
-
-std::uint16_t to_bits(float x, DType dtype) {
-  return dtype == DType::kBF16 ? bf16(x).bits : f16(x).bits;
-}
 
 }  // namespace
 }  // namespace mneme
@@ -169,10 +161,10 @@ void box_build_cpu(std::span<const KvRun> runs, const AttentionShape& shape, Box
   const HalfFormat& format = shape.kv_dtype == DType::kBF16 ? kBf16Format : kF16Format;
   float centre[kMaxDim], distance[kMaxDim];
   for (std::size_t c = 0; c < dim; ++c)
-    centre[c] = 0.5f * to_float(hi[c], shape.kv_dtype) + 0.5f * to_float(lo[c], shape.kv_dtype);
+    centre[c] = 0.5f * half_value(hi[c], shape.kv_dtype) + 0.5f * half_value(lo[c], shape.kv_dtype);
   HWY_DYNAMIC_DISPATCH(sum_distances)(runs, shape.token_bytes(), dim, shape.kv_dtype, centre, distance);
   const auto store = [&](float x, std::int16_t* at) {
-    *at = std::isnan(x) ? format.quiet_nan : to_bits(x, shape.kv_dtype);
+    *at = std::isnan(x) ? format.quiet_nan : half_bits(x, shape.kv_dtype);
   };
   for (std::size_t c = 0; c < dim; ++c) {
     const float mean = distance[c] / static_cast<float>(n);  // NaN where the centre is

@@ -211,7 +211,7 @@ void box_score_cpu(const float* q, const AttentionShape& shape, const std::byte*
       w[2 * g * dim + c] = x < 0.0f ? 0.0f : x;  // NaN stays in both
       w[(2 * g + 1) * dim + c] = x > 0.0f ? 0.0f : x;
     }
-  const Weights weights{w, shape.group, 2 * static_cast<std::size_t>(dim)};
+  const Weights weights{w, shape.group, std::size_t{2} * dim};
   constexpr std::int64_t kChunk = std::int64_t{1} << 30;  // a run's tokens are an int32
   for (std::int64_t at = 0; at < n; at += kChunk) {
     const KvRun run{boxes + at * shape.token_bytes(), static_cast<std::int32_t>(std::min(kChunk, n - at))};

@@ -1,6 +1,7 @@
 #include "src/selection/index/entry_store.h"
 
 #include <cstring>
+#include <utility>
 
 #include "src/base/check.h"
 
@@ -9,7 +10,7 @@ namespace mneme {
 std::byte* EntryStore::append() {
   const std::int32_t c = size_ / kChunkEntries, used = size_ % kChunkEntries;
   const std::size_t chunk_bytes = kChunkEntries * entry_bytes_;
-  if (static_cast<std::size_t>(c) == chunks_.size()) {
+  if (std::cmp_equal(c, chunks_.size())) {
     chunks_.push_back(std::make_shared<Buffer>(chunk_bytes));
   } else if (chunks_.back().use_count() > 1) {
     auto own = std::make_shared<Buffer>(chunk_bytes);

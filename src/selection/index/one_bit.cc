@@ -12,7 +12,7 @@ namespace {
 float load_bf16(const std::byte* elements, std::int64_t i) {
   bf16 x;
   std::memcpy(&x, elements + 2 * i, sizeof(x));
-  return static_cast<float>(x);
+  return x;
 }
 
 void store_bf16(float x, std::byte* elements, std::int64_t i) {

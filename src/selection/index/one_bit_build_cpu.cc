@@ -16,6 +16,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "src/base/check.h"
 #include "src/tensor/half.h"
@@ -39,7 +40,7 @@ float store_bf16(float x, std::byte* at) {
   bf16 rounded(x);
   if (std::isnan(x)) rounded.bits = 0x7fc0;
   std::memcpy(at, &rounded, sizeof(rounded));
-  return static_cast<float>(rounded);
+  return rounded;
 }
 
 // Spreads 16 bits, each to the lowest bit of its nibble.
@@ -177,16 +178,14 @@ void one_bit_build_cpu(std::span<const KvRun> runs, const AttentionShape& shape,
   MNEME_CHECK(shape.head_dim % 8 == 0 && shape.head_dim >= 8 && shape.head_dim <= kMaxDim, "D {}", shape.head_dim);
   MNEME_CHECK(g == 32 || g == 64 || g == 128 || g == 256, "{} tokens a group", g);
   GroupTask task;
-  task.dim = static_cast<std::size_t>(shape.head_dim);
+  task.dim = shape.head_dim;
   task.levels = levels;
   task.out = out;
   for (const KvRun& run : runs) {
-    MNEME_CHECK(task.n + static_cast<std::size_t>(run.n_tokens) <= static_cast<std::size_t>(g), "more than {} tokens",
-                g);
-    for (std::int32_t t = 0; t < run.n_tokens; ++t)
-      task.rows[task.n++] = run.kv + static_cast<std::size_t>(t) * shape.token_bytes();
+    MNEME_CHECK(std::cmp_less_equal(task.n + run.n_tokens, g), "more than {} tokens", g);
+    for (std::int32_t t = 0; t < run.n_tokens; ++t) task.rows[task.n++] = run.kv + t * shape.token_bytes();
   }
-  MNEME_CHECK(task.n == static_cast<std::size_t>(g), "{} tokens for a group of {}", task.n, g);
+  MNEME_CHECK(std::cmp_equal(task.n, g), "{} tokens for a group of {}", task.n, g);
   HWY_DYNAMIC_DISPATCH(build)(task, shape.kv_dtype);
 }
 

@@ -151,7 +151,7 @@ class RawKeyIndex final : public UnitIndex {
             log_sum_exp(scratch.token_scores.data() + h * n_tokens + u * unit_tokens_, unit_tokens_, t.alpha);
   }
   std::size_t bytes_read(std::int32_t n_units, const AttentionShape& shape) const override {
-    return n_units * static_cast<std::size_t>(unit_tokens_) * shape.token_bytes() / 2;
+    return n_units * shape.token_bytes() * unit_tokens_ / 2;
   }
 
  private:

@@ -46,7 +46,7 @@ void UnitTable::append_runs(std::int32_t unit, std::int32_t n, const SequenceCac
     if (to - from == count)  // a segment
       cache.append_runs(layer, kv_head, from, to, runs);
     else
-      cache.append_units(layer, kv_head, {positions, static_cast<std::size_t>(count)}, 1, runs);
+      cache.append_units(layer, kv_head, std::span(positions, count), 1, runs);
   });
 }
 

@@ -3,11 +3,12 @@
 #include <algorithm>
 
 #include "src/base/check.h"
+#include "src/base/ratio.h"
 
 namespace mneme {
 
 double ChannelMoments::variance(std::int64_t c) const {
-  return count_ < 2 ? 0.0 : m2_[c] / static_cast<double>(count_ - 1);
+  return count_ < 2 ? 0.0 : ratio(m2_[c], count_ - 1);
 }
 
 void ChannelMoments::set(std::int64_t count, std::span<const double> means, std::span<const double> squares) {
@@ -34,7 +35,7 @@ void ChannelMoments::add(std::int64_t n, std::span<const float> mean, std::span<
 void ChannelMoments::bias_form(std::span<float> centre, std::span<float> weight) const {
   double sum = 0;
   for (std::size_t c = 0; c < mean_.size(); ++c) sum += variance(c);
-  const double floor = mean_.empty() ? 0.0 : sum / static_cast<double>(mean_.size()) / 100;
+  const double floor = mean_.empty() ? 0.0 : ratio(sum, mean_.size()) / 100;
   for (std::size_t c = 0; c < mean_.size(); ++c) {
     centre[c] = static_cast<float>(mean_[c]);
     weight[c] = floor > 0 ? static_cast<float>(1.0 / (variance(c) + floor)) : 0.0f;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "src/base/check.h"
+#include "src/base/ratio.h"
 #include "src/base/size32.h"
 
 namespace mneme {
@@ -29,7 +30,7 @@ double EntropyCut::mean_entropy(std::int32_t layer) const {
   if (n == 0) return 1;
   double sum = 0;
   for (std::int64_t i = 0; i < n; ++i) sum += h.last[i];
-  return sum / static_cast<double>(n);
+  return ratio(sum, n);
 }
 
 // Reversed by 1 / x, not 1 - x: entropies are so near 1 that subtraction would be all or nothing.

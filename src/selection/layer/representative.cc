@@ -7,15 +7,10 @@
 #include <vector>
 
 #include "src/base/check.h"
-#include "src/tensor/half.h"
+#include "src/tensor/half_value.h"
 
 namespace mneme {
 namespace {
-
-float number(const std::byte* key, std::int32_t c, DType dtype) {
-  return dtype == DType::kBF16 ? static_cast<float>(reinterpret_cast<const bf16*>(key)[c])
-                               : static_cast<float>(reinterpret_cast<const f16*>(key)[c]);
-}
 
 // Puts the `top` tokens with the most mass into order[0, top).
 void rank(const float* mass, std::int32_t top, std::vector<std::int32_t>& order) {
@@ -63,14 +58,14 @@ std::vector<float>& sum_top_keys(const UnitTokens& unit, const MassWindow& mass,
   thread_local std::vector<std::int32_t> order;
   thread_local std::vector<float> sums;
   order.resize(n);
-  sums.assign((n_kv * shape.group) * static_cast<std::size_t>(d), 0.0f);
+  sums.assign(std::int64_t{n_kv} * shape.group * d, 0.0f);
   for (std::int32_t h = 0; h < n_kv * shape.group; ++h) {
     rank(mass.row(h, unit.begin), top, order);
     std::sort(order.begin(), order.begin() + top);  // so that equal sets give equal sums
     float* sum = sums.data() + std::int64_t{h} * d;
     for (std::int32_t i = 0; i < top; ++i) {
       const std::byte* key = unit.cache->token(unit.layer, h / shape.group, unit.begin + order[i]);
-      for (std::int32_t c = 0; c < d; ++c) sum[c] += number(key, c, shape.kv_dtype);
+      for (std::int32_t c = 0; c < d; ++c) sum[c] += load_half(key, c, shape.kv_dtype);
     }
   }
   return sums;
@@ -109,7 +104,7 @@ void build_key_rows(const UnitTokens& unit, const MassWindow& mass, const Attent
   for (std::int32_t i = 0; i < top; ++i) {
     for (std::int32_t m = 0; m < n_kv; ++m) {
       const std::byte* key = unit.cache->token(unit.layer, m, unit.begin + order[i]);
-      for (std::int32_t c = 0; c < d; ++c) keys[m * d + c] = number(key, c, shape.kv_dtype);
+      for (std::int32_t c = 0; c < d; ++c) keys[m * d + c] = load_half(key, c, shape.kv_dtype);
     }
     store(keys, repeated * inverse_length(keys), shape.kv_dtype, entry + i * keys.size() * 2);
   }

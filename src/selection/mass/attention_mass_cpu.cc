@@ -6,6 +6,7 @@
 //
 // Ranges of the context are independent, so threads share them and nothing is merged. A token's mass depends only on
 // its key and the rows that attend it: equal tokens attended by the same rows have equal mass, bit for bit.
+#include "src/base/size32.h"
 #include "src/selection/mass/attention_mass.h"
 
 #include "src/ops/simd/fixed_width_targets.h"
@@ -231,7 +232,7 @@ void list_token_pieces(std::size_t h, const MassHead& head, std::size_t token_by
 
 void add_few(const MassHead& head, const Piece& piece, const AttentionShape& shape, MassBy by, std::int32_t n_tokens) {
   static thread_local std::vector<float> t_scores;
-  t_scores.resize(piece.n * static_cast<std::size_t>(shape.group));
+  t_scores.resize(std::int64_t{piece.n} * shape.group);
   const auto runs = head.runs.subspan(piece.first_run, piece.last_run - piece.first_run);
   for (std::int32_t i = 0; i < head.n_rows; ++i) {
     const std::int32_t seen = std::min(piece.n, n_tokens - head.n_rows + 1 + i - piece.begin);
@@ -265,7 +266,7 @@ void attention_mass_cpu(std::span<const MassHead> heads, const AttentionShape& s
     for (const KvRun& run : heads[h].runs) n += run.n_tokens;
     MNEME_CHECK(n >= heads[h].n_rows && n <= std::numeric_limits<std::int32_t>::max() - kTile,
                 "{} rows see themselves among {} tokens", heads[h].n_rows, n);
-    call.n_tokens[h] = static_cast<std::int32_t>(n);
+    call.n_tokens[h] = count32(n);
     if (heads[h].n_rows == 0) continue;
     few(heads[h]) ? list_run_pieces(h, heads[h], call) : list_token_pieces(h, heads[h], shape.token_bytes(), call);
   }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/base/size32.h"
+
 namespace mneme {
 namespace {
 
@@ -43,12 +45,11 @@ std::vector<std::int32_t> head_keeps(const HeadShare& share, std::span<const std
   std::vector<Ranked> all;
   for (std::size_t h = 0; h < scores.size(); ++h) {
     std::vector<Ranked> head;
-    for (std::size_t t = 0; t < scores[h].size(); ++t)
-      head.push_back({scores[h][t], static_cast<std::int32_t>(h), static_cast<std::int32_t>(t)});
+    for (std::size_t t = 0; t < scores[h].size(); ++t) head.push_back({scores[h][t], count32(h), count32(t)});
     if (share.exact) {
       std::vector<Ranked> best = head;
       keep_best(best, least);
-      keeps[h] = static_cast<std::int32_t>(best.size());
+      keeps[h] = size32(best);
       std::vector<bool> taken(head.size(), false);
       for (const Ranked& r : best) taken[r.token] = true;
       std::erase_if(head, [&](const Ranked& r) { return taken[r.token]; });

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "src/base/check.h"
+#include "src/base/ratio.h"
 #include "src/base/size32.h"
 
 namespace mneme {
@@ -46,7 +47,7 @@ class Norms {
   bool all_stay() const { return rows_.n <= first_ + 1 || !(whole_ > 0) || !(rule_.loss > 0); }
   void add(std::int32_t begin, std::int32_t end) {
     for (std::size_t h = 0; h < squares_.size(); ++h)
-      squares_[h] += sum_of_squares(rows_.a + static_cast<std::int64_t>(h) * rows_.stride + begin, end - begin);
+      squares_[h] += sum_of_squares(rows_.a + h * rows_.stride + begin, end - begin);
   }
   // back() undoes what was added since the last mark().
   void mark() { marked_ = squares_; }
@@ -57,7 +58,7 @@ class Norms {
   double mean() const {
     double sum = 0;
     for (double s : squares_) sum += std::sqrt(s);
-    return sum / static_cast<double>(squares_.size());
+    return ratio(sum, squares_.size());
   }
 
   const HeadRows& rows_;

@@ -187,7 +187,7 @@ void centroids_build_cpu(const float* keys, std::int32_t n, std::int32_t head_di
       entry[j * row + c / 2] |= static_cast<std::byte>(code << (c % 2 * 4));
     }
     counts[j] = static_cast<std::byte>(page.sizes[j]);
-    counts[k + j] = static_cast<std::byte>(variance_code(page.variance[j]));
+    counts[k + j] = std::byte{variance_code(page.variance[j])};
   }
 }
 

@@ -12,12 +12,12 @@ namespace mneme {
 inline float put_f16(float x, std::byte* at) {
   const f16 rounded(x);
   std::memcpy(at, &rounded, sizeof(rounded));
-  return static_cast<float>(rounded);
+  return rounded;
 }
 inline float get_f16(const std::byte* at) {
   f16 x;
   std::memcpy(&x, at, sizeof(x));
-  return static_cast<float>(x);
+  return x;
 }
 
 }  // namespace mneme

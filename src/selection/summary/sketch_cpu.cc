@@ -162,7 +162,7 @@ void sketch_build_cpu(const float* keys, std::int32_t page, std::int32_t head_di
       nibbles[i * (page / 2) + t / 2] |= static_cast<std::byte>(code << (t % 2 * 4));
     }
   const float left = std::max(0.0f, within - captured) / static_cast<float>(page);
-  scales[4] = static_cast<std::byte>(variance_code(left));
+  scales[4] = std::byte{variance_code(left)};
 }
 
 void sketch_score_cpu(const SummaryScores& t, std::int32_t r, bool by_token) {

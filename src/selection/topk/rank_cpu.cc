@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 
+#include "src/base/size32.h"
 #include "src/selection/topk/rank.h"
 
 namespace mneme {
@@ -27,7 +28,7 @@ void rank_cpu(std::span<const float> scores, UnitSize size, std::int64_t n_token
   std::int64_t k = std::min(n, n_tokens / 12 + 16);
   for (;;) {
     ids.resize(k);
-    topk_cpu(scores, static_cast<std::int32_t>(k), ids.data(), scratch.topk);
+    topk_cpu(scores, count32(k), ids.data(), scratch.topk);
     std::int64_t tokens = 0;
     for (std::int32_t id : ids) tokens += size(id);
     if (tokens >= n_tokens || k == n) break;

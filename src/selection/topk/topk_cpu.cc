@@ -8,8 +8,11 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "src/base/check.h"
+#include "src/base/ratio.h"
+#include "src/base/size32.h"
 #include "src/selection/topk/topk.h"
 
 #ifndef MNEME_KERNELS_TOPK_CPU_ONCE_
@@ -236,7 +239,7 @@ HWY_INLINE float sample_bound(const float* scores, std::size_t n, std::size_t k,
     const std::uint64_t cell = n / m;  // one score per cell, so that periodic rows are sampled fairly
     keys[i] = key_of(scores[i * n / m + ((state >> 8) * cell >> 24)]);
   }
-  const double p = static_cast<double>(k) / static_cast<double>(n);
+  const double p = ratio(k, n);
   const double rank = p * static_cast<double>(m);
   const double slack = 3.5 * std::sqrt(rank * (1.0 - p)) + 2.0;
   const auto r = static_cast<std::size_t>(rank + slack);
@@ -325,8 +328,8 @@ std::int32_t topk_cpu(std::span<const float> scores, std::int32_t k, std::int32_
   const std::size_t n = scores.size();
   const std::size_t wanted = k;
   if (wanted >= n) {
-    for (std::size_t i = 0; i < n; ++i) ids[i] = static_cast<std::int32_t>(i);
-    return static_cast<std::int32_t>(n);
+    std::iota(ids, ids + n, 0);
+    return count32(n);
   }
   if (wanted == 0) return 0;
   const std::size_t room = n + HWY_DYNAMIC_DISPATCH(lanes)();

@@ -9,6 +9,7 @@
 #include <random>
 #include <utility>
 
+#include "src/base/ascii.h"
 #include "src/base/error.h"
 #include "src/recipes/recipes.h"
 #include "src/server/api/api_error.h"
@@ -41,7 +42,7 @@ bool equal_in_constant_time(std::string_view given, std::string_view key) {
   unsigned difference = given.size() == key.size() ? 0u : 1u;
   for (std::size_t i = 0; i < given.size(); ++i) {
     const char k = key.empty() ? '\0' : key[i % key.size()];
-    difference |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(k);
+    difference |= byte_of(given[i]) ^ byte_of(k);
   }
   return difference == 0;
 }
@@ -50,9 +51,8 @@ bool equal_in_constant_time(std::string_view given, std::string_view key) {
 std::string_view bearer_key(std::string_view authorization) {
   constexpr std::string_view kBearer = "bearer ";
   const bool bearer = authorization.size() >= kBearer.size() &&
-                      std::equal(kBearer.begin(), kBearer.end(), authorization.begin(), [](char expected, char c) {
-                        return std::tolower(static_cast<unsigned char>(c)) == expected;
-                      });
+                      std::equal(kBearer.begin(), kBearer.end(), authorization.begin(),
+                                 [](char expected, char c) { return to_lower(c) == expected; });
   return bearer ? authorization.substr(kBearer.size()) : std::string_view();
 }
 

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/base/check.h"
+#include "src/base/underlying.h"
 #include "src/engine/loop/generation.h"
 
 namespace mneme::server {
@@ -42,7 +43,7 @@ int status_of(ErrorKind kind) {
     case ErrorKind::kDevice:
       return 500;
   }
-  MNEME_CHECK(false, "error kind {}", static_cast<int>(kind));
+  MNEME_CHECK(false, "error kind {}", underlying(kind));
 }
 
 }  // namespace
@@ -73,7 +74,7 @@ ApiError api_error_of(const Failure& failure) {
     case FailureKind::kInternal:
       return ApiError(failure.error == ErrorKind::kResource ? 503 : 500, failure.message);
   }
-  MNEME_CHECK(false, "failure {}", static_cast<int>(failure.kind));
+  MNEME_CHECK(false, "failure {}", underlying(failure.kind));
 }
 
 }  // namespace mneme::server

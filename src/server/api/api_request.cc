@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "src/base/error.h"
+#include "src/base/size32.h"
 #include "src/engine/kv_method.h"
 #include "src/server/api/api_error.h"
 #include "src/server/api/request_fields.h"
@@ -22,7 +23,7 @@ constexpr std::size_t kMaxStops = 16, kMaxStopBytes = 1024;
 std::int32_t int_in(const JsonRef& v, std::int64_t low, std::int64_t high) {
   const std::int64_t n = v.integer();
   if (n < low || n > high) v.wrong(fmt::format("a whole number from {} to {}", low, high));
-  return static_cast<std::int32_t>(n);
+  return count32(n);
 }
 
 std::int32_t int_in(const JsonRef& body, std::string_view key, std::int64_t low, std::int64_t high,
@@ -69,7 +70,7 @@ std::vector<TokenBias> parse_logit_bias(const JsonRef& v, std::int64_t vocabular
     if (!value.is_number() || !(std::fabs(value.get<double>()) <= 100)) {
       fail(ErrorKind::kRequest, "logit_bias.{}: expected a number from -100 to 100", key);
     }
-    biases.push_back({.token = static_cast<std::int32_t>(id), .bias = value.get<float>()});
+    biases.push_back({.token = count32(id), .bias = value.get<float>()});
   }
   return biases;
 }
@@ -80,7 +81,7 @@ class OnlyTokens final : public TokenConstraint, public std::enable_shared_from_
   explicit OnlyTokens(std::vector<TokenId> tokens) : tokens_(std::move(tokens)) {}
   void allowed(std::span<std::uint64_t> mask) const override {
     std::fill(mask.begin(), mask.end(), 0);
-    for (const TokenId id : tokens_) mask[static_cast<std::size_t>(id) / 64] |= std::uint64_t{1} << (id % 64);
+    for (const TokenId id : tokens_) mask[id / 64] |= std::uint64_t{1} << (id % 64);
   }
   std::shared_ptr<const TokenConstraint> after(std::int32_t) const override { return shared_from_this(); }
 
@@ -111,7 +112,7 @@ SamplingOptions parse_sampling(const JsonRef& body, std::int64_t vocabulary) {
   s.repetition_penalty = float_of(body, "repetition_penalty", float_of(body, "repeat_penalty", 1.0f));
   s.presence_penalty = float_of(body, "presence_penalty", 0.0f);
   s.frequency_penalty = float_of(body, "frequency_penalty", 0.0f);
-  if (const auto seed = body.find("seed")) s.seed = static_cast<std::uint64_t>(seed->integer());
+  if (const auto seed = body.find("seed")) s.seed = seed->integer();
   if (const auto bias = body.find("logit_bias")) s.logit_bias = parse_logit_bias(*bias, vocabulary);
   const Sampler check(s);  // says what is out of range
   return s;
@@ -278,7 +279,7 @@ std::vector<TokenId> parse_tokens(const JsonRef& list, std::int64_t vocabulary) 
       list.wrong(fmt::format("ids of tokens from 0 to {}, not {} at {}", vocabulary - 1,
                              v.is_number() ? v.dump() : v.type_name(), tokens.size()));
     }
-    tokens.push_back(static_cast<TokenId>(id));
+    tokens.push_back(count32(id));
   }
   return tokens;
 }
@@ -318,8 +319,7 @@ CompletionRequest parse_chat(const Body& whole, const RequestContext& context) {
   input.prompt = chat_prompt(*context.model.text, parse_conversation(body, whole.text));
   truncate_prompt(body, context.model.engine->options().context, input.prompt);
   const std::int64_t room = context.model.engine->options().context - std::ssize(input.prompt);
-  const auto otherwise =
-      static_cast<std::int32_t>(std::clamp<std::int64_t>(room, 1, context.options.default_max_tokens));
+  const auto otherwise = count32(std::clamp<std::int64_t>(room, 1, context.options.default_max_tokens));
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   input.max_tokens = int_in(body, "max_completion_tokens", 1, kMost, int_in(body, "max_tokens", 1, kMost, otherwise));
   check_length(input, context.model.engine->options().context, true);

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <random>
 
+#include "src/base/ascii.h"
+
 namespace mneme::server {
 namespace {
 
@@ -20,8 +22,8 @@ std::string new_request_id() {
 
 // A client's own, where it can stand in a header and a log line.
 bool is_usable(std::string_view id) {
-  return !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+  return !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), [](char c) {
+    return is_letter_or_digit(c) || c == '-' || c == '_' || c == '.';
   });
 }
 

@@ -7,6 +7,7 @@
 
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
+#include "src/base/size32.h"
 #include "src/engine/session/session_store.h"
 
 namespace mneme::server {
@@ -109,7 +110,7 @@ std::int64_t SlotFiles::save_to(const std::filesystem::path& path, std::int32_t 
   // A copy of 16 MiB takes a few milliseconds: about as long as the shortest step.
   constexpr std::size_t kPieceBytes = 16 << 20;
   const std::int32_t n = saved.content.n_computed;
-  const auto most = static_cast<std::int32_t>(kPieceBytes / saved.content.identity.kv.token_bytes());
+  const std::int32_t most = count32(kPieceBytes / saved.content.identity.kv.token_bytes());
   write_session(
       path, saved.content,
       [&](std::int32_t layer, std::int32_t head, FunctionRef<void(std::span<const std::byte>)> out) {

@@ -2,12 +2,14 @@
 
 #include <cctype>
 
+#include "src/base/ascii.h"
+
 namespace mneme::server {
 namespace {
 
 int hex(char c) {
   if (c >= '0' && c <= '9') return c - '0';
-  const char lower = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const char lower = to_lower(c);
   return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "src/base/size32.h"
 #include "src/text/jinja/value/input.h"
 #include "src/text/tokenizer/added_tokens.h"
 #include "src/text/unicode/utf8.h"
@@ -55,7 +56,7 @@ AddedTokens tokens_in_text(const Tokenizer& tokenizer) {
   for (std::size_t i = 0; i < data.tokens.size(); ++i) {
     const TokenType type = data.types[i];
     if (type != TokenType::kControl && type != TokenType::kUserDefined && type != TokenType::kUnknown) continue;
-    const auto id = static_cast<TokenId>(i);
+    const TokenId id = count32(i);
     all.add(tokenizer.token_bytes(id, true), id);
   }
   return all;
@@ -105,8 +106,8 @@ jinja::Template::Input ChatTemplate::names(const ChatInput& input, const Tokeniz
   for (const auto& [name, value] : input.arguments.items()) set(name, jinja::from_json(value, kGiven));
   const std::size_t given =
       bytes_in(input.messages) + bytes_in(input.tools) + bytes_in(input.documents) + bytes_in(input.arguments);
-  out.limits.memory += static_cast<std::int64_t>(given) * 64;
-  out.limits.work += static_cast<std::int64_t>(given) * 8;
+  out.limits.memory += given * 64;
+  out.limits.work += given * 8;
   out.now = input.now;
   return out;
 }

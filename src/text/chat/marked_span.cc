@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "src/base/size32.h"
+
 namespace mneme {
 
 std::pair<std::int32_t, std::int32_t> differing_span(std::span<const std::int32_t> text,
@@ -10,7 +12,7 @@ std::pair<std::int32_t, std::int32_t> differing_span(std::span<const std::int32_
   const std::size_t room = std::min(text.size(), other.size()) - first;
   std::size_t same = 0;
   while (same < room && text[text.size() - 1 - same] == other[other.size() - 1 - same]) ++same;
-  return {static_cast<std::int32_t>(first), static_cast<std::int32_t>(text.size() - same)};
+  return {count32(first), count32(text.size() - same)};
 }
 
 }  // namespace mneme

@@ -10,7 +10,7 @@ namespace mneme {
 namespace {
 
 void set_bit(std::span<std::uint64_t> mask, std::int32_t id) {
-  mask[static_cast<std::size_t>(id) / 64] |= std::uint64_t{1} << (id % 64);
+  mask[id / 64] |= std::uint64_t{1} << (id % 64);
 }
 
 class JsonConstraint final : public TokenConstraint {

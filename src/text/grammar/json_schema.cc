@@ -6,7 +6,9 @@
 #include <limits>
 #include <set>
 
+#include "src/base/ascii.h"
 #include "src/base/error.h"
+#include "src/base/size32.h"
 #include "src/text/grammar/json_matcher.h"
 
 namespace mneme {
@@ -310,10 +312,10 @@ class Compiler {
     if (names.size() > 64) unsupported(path, "an object with more than 64 properties is not supported");
     for (std::size_t i = 0; i < names.size(); ++i) {
       const bool control = std::any_of(names[i].begin(), names[i].end(), [](char c) {
-        return static_cast<unsigned char>(c) < 0x20 && std::string_view("\b\f\n\r\t").find(c) == std::string_view::npos;
+        return byte_of(c) < 0x20 && std::string_view("\b\f\n\r\t").find(c) == std::string_view::npos;
       });
       if (control) unsupported(path, "a property's name with control characters is not supported");
-      at(id).names.add(names[i], static_cast<std::int32_t>(i));
+      at(id).names.add(names[i], count32(i));
     }
     at(id).properties = std::move(nodes);
     at(id).required = required;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "src/base/ascii.h"
+#include "src/base/size32.h"
 #include "src/text/unicode/utf8.h"
 
 namespace mneme {
@@ -49,7 +51,7 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer) : bytes_(tokenizer.vocab_size()
   plain_.assign(1, std::vector<std::uint64_t>((bytes_.size() + 63) / 64));
   for (const auto& [n, id] : plain) {
     while (plain_.size() <= n) plain_.push_back(plain_.back());
-    plain_[n][static_cast<std::size_t>(id) / 64] |= std::uint64_t{1} << (id % 64);
+    plain_[n][id / 64] |= std::uint64_t{1} << (id % 64);
   }
   longest_plain_ = plain_.size() - 1;
   odd_ = build(odd);
@@ -65,17 +67,17 @@ std::vector<TokenTrie::Node> TokenTrie::build(const std::vector<TokenId>& sorted
     std::size_t same = 0;
     while (same < last.size() && same < text.size() && last[same] == text[same]) ++same;
     const auto close = [&](std::size_t to) {
-      for (; open.size() > to; open.pop_back()) nodes[open.back()].end = static_cast<std::uint32_t>(nodes.size());
+      for (; open.size() > to; open.pop_back()) nodes[open.back()].end = size32(nodes);
     };
     close(same);
     for (std::size_t i = same; i < text.size(); ++i) {
-      open.push_back(static_cast<std::uint32_t>(nodes.size()));
-      nodes.push_back({.byte = static_cast<std::uint8_t>(text[i]), .depth = static_cast<std::uint8_t>(i)});
+      open.push_back(size32(nodes));
+      nodes.push_back({.byte = byte_of(text[i]), .depth = static_cast<std::uint8_t>(i)});
     }
     nodes.back().token = id;
     last = text;
   }
-  for (const std::uint32_t n : open) nodes[n].end = static_cast<std::uint32_t>(nodes.size());
+  for (const std::uint32_t n : open) nodes[n].end = size32(nodes);
   return nodes;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "src/base/ascii.h"
 #include "src/base/size32.h"
 
 namespace mneme {
@@ -14,7 +15,7 @@ std::int32_t AddedTokens::child(std::int32_t node, unsigned char byte) const {
 
 void AddedTokens::add(std::string_view text, TokenId id) {
   if (text.empty()) return;
-  starts_[static_cast<unsigned char>(text[0])] = true;
+  starts_[byte_of(text[0])] = true;
   std::int32_t node = 0;
   for (const char c : text) {
     const unsigned char byte = c;
@@ -35,7 +36,7 @@ void AddedTokens::add(std::string_view text, TokenId id) {
 std::optional<AddedTokens::Hit> AddedTokens::find(std::string_view text, std::size_t from) const {
   if (nodes_.size() == 1) return std::nullopt;
   for (std::size_t at = from; at < text.size(); ++at) {
-    if (!starts_[static_cast<unsigned char>(text[at])]) continue;
+    if (!starts_[byte_of(text[at])]) continue;
     std::optional<Hit> longest;
     std::int32_t node = 0;
     for (std::size_t i = at; i < text.size(); ++i) {

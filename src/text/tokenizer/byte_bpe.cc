@@ -2,7 +2,9 @@
 
 #include <utility>
 
+#include "src/base/ascii.h"
 #include "src/base/error.h"
+#include "src/base/size32.h"
 #include "src/text/unicode/byte_chars.h"
 #include "src/text/unicode/utf8.h"
 #include "src/text/unicode/utf8_step.h"
@@ -38,7 +40,7 @@ void ByteBpe::read_tokens() {
   for (std::uint32_t b = 0; b < 256; ++b) byte_symbols_[b] = no_token(static_cast<std::uint8_t>(b));
   for (std::size_t i = 0; i < data_.tokens.size(); ++i) {
     const std::string& token = data_.tokens[i];
-    const auto id = static_cast<TokenId>(i);
+    const TokenId id = count32(i);
     const TokenType type = data_.types[i];
     std::optional<std::string> bytes;
     if (type == TokenType::kNormal || type == TokenType::kUnused) bytes = from_byte_chars(token);
@@ -47,7 +49,7 @@ void ByteBpe::read_tokens() {
     bytes_[i] = bytes ? *bytes : token;
     if (normal_text && data_.ignore_merges) whole_.add(id);
     if (normal_text && bytes_[i].size() == 1) {
-      Symbol& symbol = byte_symbols_[static_cast<std::uint8_t>(bytes_[i][0])];
+      Symbol& symbol = byte_symbols_[byte_of(bytes_[i][0])];
       if (symbol < 0) symbol = id;
     }
     if (type == TokenType::kUserDefined) user_tokens_.add(token, id);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "src/base/error.h"
+#include "src/base/size32.h"
 #include "src/text/unicode/utf8_step.h"
 
 namespace mneme {
@@ -84,7 +85,7 @@ void SentencePiece::read_tokens() {
   bytes_.resize(data_.tokens.size());
   for (std::size_t i = 0; i < data_.tokens.size(); ++i) {
     const std::string& token = data_.tokens[i];
-    const auto id = static_cast<TokenId>(i);
+    const TokenId id = count32(i);
     bytes_[i] = without_marks(token);
     switch (data_.types[i]) {
       case TokenType::kNormal:
@@ -146,7 +147,7 @@ void SentencePiece::merges_from_scores() {
   }
   std::vector<TokenId> by_score;
   for (std::size_t i = 0; i < data_.tokens.size(); ++i) {
-    if (normal(data_.tokens[i]) == static_cast<TokenId>(i)) by_score.push_back(static_cast<TokenId>(i));
+    if (normal(data_.tokens[i]) == count32(i)) by_score.push_back(count32(i));
   }
   const auto score = [&](TokenId id) { return data_.scores[id]; };
   std::sort(by_score.begin(), by_score.end(), [&](TokenId a, TokenId b) { return score(a) > score(b); });

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "src/base/size32.h"
+
 namespace mneme {
 
 TokenIndex::TokenIndex(const std::vector<std::string>& texts, std::size_t expected)
@@ -32,7 +34,7 @@ TokenId TokenIndex::find(std::string_view text) const {
 
 TokenIndex index_of_all(const std::vector<std::string>& texts) {
   TokenIndex index(texts, texts.size());
-  for (std::size_t i = 0; i < texts.size(); ++i) index.add(static_cast<TokenId>(i));
+  for (std::size_t i = 0; i < texts.size(); ++i) index.add(count32(i));
   return index;
 }
 

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "src/base/ascii.h"
 #include "src/text/tokenizer/tokenizer.h"
 
 namespace mneme {
@@ -27,7 +28,7 @@ inline std::uint64_t hash_text(std::string_view text) {
     mix(word);
   }
   word = 0;
-  for (; left > 0; --left) word = (word << 8) | static_cast<std::uint8_t>(p[left - 1]);
+  for (; left > 0; --left) word = (word << 8) | byte_of(p[left - 1]);
   mix(word);
   return hash;
 }

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "src/base/error.h"
+#include "src/base/size32.h"
 #include "src/text/tokenizer/byte_bpe.h"
 #include "src/text/tokenizer/sentence_piece.h"
 
@@ -41,7 +43,7 @@ bool is_one_of(const std::array<std::string_view, N>& names, const std::string& 
 }
 
 void check_id(const char* what, std::optional<std::int32_t> id, std::size_t vocab) {
-  if (id && (*id < 0 || static_cast<std::size_t>(*id) >= vocab)) {
+  if (id && (*id < 0 || std::cmp_greater_equal(*id, vocab))) {
     fail(ErrorKind::kFormat, "tokenizer: {} token is {}, but the vocabulary has {} tokens", what, *id, vocab);
   }
 }
@@ -79,7 +81,7 @@ Tokenizer::Tokenizer(const TokenizerData& data) : data_(data), end_(data.tokens.
     if (end) end_[i] = true;
     if (marker || end) data_.types[i] = TokenType::kControl;
     // Some files use the end-of-text token as the unknown token; a character without a token must not end a turn.
-    if ((marker || end) && data_.unk == static_cast<TokenId>(i)) data_.unk.reset();
+    if ((marker || end) && data_.unk == count32(i)) data_.unk.reset();
   }
   if (data_.unk && (is_end(*data_.unk) || data_.unk == data_.bos)) data_.unk.reset();
 }
@@ -114,7 +116,7 @@ bool Tokenizer::is_control(TokenId id) const {
 std::optional<TokenId> Tokenizer::find(std::string_view token) const {
   const auto it = std::find(data_.tokens.begin(), data_.tokens.end(), token);
   if (it == data_.tokens.end()) return std::nullopt;
-  return static_cast<TokenId>(it - data_.tokens.begin());
+  return count32(it - data_.tokens.begin());
 }
 
 void append_token_text(const Tokenizer& tokenizer, TokenId id, bool show_special, bool& at_start, std::string& out) {

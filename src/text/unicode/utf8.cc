@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "src/base/ascii.h"
+
 namespace mneme {
 namespace {
 
@@ -12,7 +14,7 @@ bool is_continuation(unsigned char c) {
 
 // Length of the well-formed character at `i`; 0 when there is none.
 std::size_t character_length(std::string_view s, std::size_t i) {
-  const auto at = [&](std::size_t k) { return static_cast<unsigned char>(s[i + k]); };
+  const auto at = [&](std::size_t k) { return byte_of(s[i + k]); };
   const std::size_t left = s.size() - i;
   const unsigned char c = at(0);
   if (c < 0x80) return 1;

@@ -262,7 +262,7 @@ TEST_F(HubFetch, ARedirectInsideTheEndpointIsFollowedWithTheToken) {
   });
   server.token = settings.token = "hf_secret";
   const auto inner = server.fault;
-  server.fault = [&server, inner](const Request& r, Connection& c) {
+  server.fault = [inner](const Request& r, Connection& c) {
     if (!r.path.starts_with("/moved")) return inner(r, c);
     EXPECT_EQ(r.header("authorization"), "Bearer hf_secret");
     if (r.method == "GET") {

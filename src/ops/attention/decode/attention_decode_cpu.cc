@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "src/base/size32.h"
 #include "src/ops/attention/attention.h"
 #include "src/ops/attention/decode/attention_decode_kernel.h"
 #include "src/tensor/buffer.h"
@@ -50,11 +51,10 @@ void split_head(std::size_t h, const DecodeHead& head, CallScratch& call) {
       std::int32_t offset = 0;
       while (offset < runs[r].n_tokens) {
         if (room == 0) {
-          call.ranges.push_back(
-              {h, {static_cast<std::int32_t>(p), static_cast<std::int32_t>(r), offset, token + offset}, 0});
+          call.ranges.push_back({h, {count32(p), count32(r), offset, token + offset}, 0});
           room = kRangeTokens;
         }
-        const auto take = static_cast<std::int32_t>(std::min<std::int64_t>(room, runs[r].n_tokens - offset));
+        const std::int32_t take = count32(std::min<std::int64_t>(room, runs[r].n_tokens - offset));
         call.ranges.back().n_tokens += take;
         room -= take;
         offset += take;
@@ -62,14 +62,14 @@ void split_head(std::size_t h, const DecodeHead& head, CallScratch& call) {
       token += runs[r].n_tokens;
     }
   }
-  state.n_ranges = static_cast<std::int32_t>(call.ranges.size() - state.first_range);
+  state.n_ranges = count32(call.ranges.size() - state.first_range);
   state.left = state.n_ranges;
   call.heads.push_back(state);
 }
 
 DecodePartial partial_at(std::vector<float>& partials, std::size_t range, const AttentionShape& shape) {
   const std::size_t group = shape.group;
-  float* p = partials.data() + range * group * (2 + static_cast<std::size_t>(shape.head_dim));
+  float* p = partials.data() + range * group * (2 + shape.head_dim);
   return {p, p + group, p + 2 * group};
 }
 
@@ -105,7 +105,7 @@ void attend_decode_cpu(std::span<const DecodeHead> heads, const AttentionShape& 
   call.ranges.clear();
   call.heads.clear();
   for (std::size_t h = 0; h < heads.size(); ++h) split_head(h, heads[h], call);
-  const auto per_range = shape.group * (2 + static_cast<std::size_t>(shape.head_dim));
+  const std::int64_t per_range = shape.group * (std::int64_t{2} + shape.head_dim);
   if (call.partials.size() < call.ranges.size() * per_range) call.partials.resize(call.ranges.size() * per_range);
   for (std::size_t h = 0; h < heads.size(); ++h)
     if (call.heads[h].n_ranges == 0) merge(heads[h], call.heads[h], shape, call);
@@ -114,7 +114,7 @@ void attend_decode_cpu(std::span<const DecodeHead> heads, const AttentionShape& 
   context.pool->parallel_for(call.ranges.size(), 1, [&](std::int64_t begin, std::int64_t end, int /*worker*/) {
     static thread_local Buffer t_scratch;
     t_scratch.reserve(scratch_bytes);
-    for (std::size_t i = begin; i < static_cast<std::size_t>(end); ++i) {
+    for (std::int64_t i = begin; i < end; ++i) {
       const Range& range = call.ranges[i];
       attend_range(heads[range.head].parts, range.begin, range.n_tokens, shape, t_scratch.data(),
                    partial_at(call.partials, i, shape));

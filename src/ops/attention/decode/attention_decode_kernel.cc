@@ -110,7 +110,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using DF = hn::ScalableTag<float>;
 using VF = hn::Vec<DF>;
-constexpr int kLanes = static_cast<int>(hn::MaxLanes(DF()));
+constexpr int kLanes = hn::MaxLanes(DF());
 constexpr int kHeadsPerSet = kLanes / 4;
 constexpr int kWide =
     kLanes == 16 ? 4 : 2;  // vectors of a value at once: with 4 heads 16 or 8 accumulators; AVX2 has 16 registers

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "src/ops/attention/decode/attention_decode_kernel.h"
+#include "src/tensor/half_value.h"
 
 namespace mneme {
 namespace {
@@ -12,23 +13,10 @@ namespace {
 constexpr float kLog2e = 1.44269504f;
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 
-float element(const std::byte* p, std::int32_t i, DType dtype) {
-  std::uint16_t bits;
-  std::memcpy(&bits, p + 2 * i, sizeof(bits));
-  if (dtype == DType::kF16) {
-    f16 h;
-    h.bits = bits;
-    return static_cast<float>(h);
-  }
-  bf16 b;
-  b.bits = bits;
-  return static_cast<float>(b);
-}
-
 void attend_token(const float* q, const std::byte* token, float bias, const AttentionShape& shape, float* top,
                   float* sum, float* out) {
   float score = 0;
-  for (std::int32_t d = 0; d < shape.head_dim; ++d) score += q[d] * element(token, d, shape.kv_dtype);
+  for (std::int32_t d = 0; d < shape.head_dim; ++d) score += q[d] * load_half(token, d, shape.kv_dtype);
   score = (score * shape.scale + bias) * kLog2e;
   const float high = score > *top ? score : *top;
   const float base = high == kMinusInf ? 0.0f : high;
@@ -37,7 +25,7 @@ void attend_token(const float* q, const std::byte* token, float bias, const Atte
   *top = high;
   *sum = *sum * factor + p;
   for (std::int32_t d = 0; d < shape.head_dim; ++d)
-    out[d] = out[d] * factor + p * element(token, shape.head_dim + d, shape.kv_dtype);
+    out[d] = out[d] * factor + p * load_half(token, shape.head_dim + d, shape.kv_dtype);
 }
 
 }  // namespace
@@ -60,7 +48,7 @@ void attend_range_plain(std::span<const DecodePart> parts, const DecodeCursor& b
       at.offset = 0;
       continue;
     }
-    const std::byte* token = run.kv + static_cast<std::size_t>(at.offset) * shape.token_bytes();
+    const std::byte* token = run.kv + at.offset * shape.token_bytes();
     const float bias = part.log_weight == nullptr ? 0.0f : part.log_weight[at.token];
     for (std::int32_t g = 0; g < shape.group; ++g)
       attend_token(part.q + g * shape.head_dim, token, bias, shape, partial.top + g, partial.sum + g,

@@ -186,7 +186,7 @@ std::vector<BadValue> take_bad_values(const KeyTile& tile, std::int32_t head_dim
       bf16 value;
       value.bits = static_cast<std::uint16_t>(pair >> shift);
       if ((value.bits & 0x7f80) != 0x7f80) continue;
-      bad.push_back({n, d, static_cast<float>(value)});
+      bad.push_back({n, d, value});
       pair &= ~(std::uint32_t{0xffff} << shift);
     }
   return bad;
@@ -237,7 +237,7 @@ template <int kVecs>
 void expect_addressable_tile(const KeyTile& tile, const QueryTile& queries) {
   constexpr std::size_t kLaneBytes = kVecs * kWidth * 4;
   constexpr int kKeys = 16 / kVecs;
-  const auto n = static_cast<std::size_t>(tile.n), head_dim = static_cast<std::size_t>(queries.head_dim);
+  const std::size_t n = tile.n, head_dim = queries.head_dim;
   const std::size_t n_rows = (n + kKeys - 1) / kKeys * kKeys, pairs = (n + 1) / 2;
   for (std::size_t r = 0; r < n_rows; ++r) expect_addressable(tile.rows[r], 2 * head_dim);
   expect_addressable(queries.q, head_dim / 2 * kLaneBytes);

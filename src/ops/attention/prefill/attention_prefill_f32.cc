@@ -54,7 +54,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using DF = hn::CappedTag<float, 16>;
 using VF = hn::Vec<DF>;
-constexpr int kWidth = static_cast<int>(hn::MaxLanes(DF()));
+constexpr int kWidth = hn::MaxLanes(DF());
 constexpr int kMaxVecs =
     kWidth == 16 ? 4 : 2;  // vectors of lanes at once: with 4 keys 16 or 8 sums; AVX2 has 16 registers
 

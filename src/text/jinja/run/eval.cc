@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "src/base/check.h"
+#include "src/base/underlying.h"
 #include "src/text/jinja/run/method.h"
 #include "src/text/jinja/run/ops.h"
 #include "src/text/jinja/value/print.h"
@@ -48,7 +49,7 @@ Value Evaluator::evaluate(const Expr& e, const ScopePtr& scope) {
     case Op::kFilter:
       return through_filters(&e, {}, scope);
   }
-  MNEME_CHECK(false, "expression {}", static_cast<int>(e.op));
+  MNEME_CHECK(false, "expression {}", underlying(e.op));
 }
 
 Value Evaluator::unary(const Expr& e, const ScopePtr& scope) {
@@ -200,7 +201,7 @@ Value Evaluator::call_macro(const Callable& callee, const Arguments& with, const
       if (key == "caller" && code.uses_caller) continue;
       if (!code.uses_kwargs) run_->error("macro '{}' takes no argument '{}'", code.name, key);
       others.emplace_back(make_text(key), value);
-    } else if (static_cast<std::size_t>(it - code.parameters.begin()) < with.positional.size()) {
+    } else if (it - code.parameters.begin() < std::ssize(with.positional)) {
       run_->error("macro '{}' got '{}' twice", code.name, key);
     }
   }

@@ -1,4 +1,5 @@
 #include "src/base/check.h"
+#include "src/base/underlying.h"
 #include "src/text/jinja/jinja.h"
 #include "src/text/jinja/run/eval.h"
 #include "src/text/jinja/run/ops.h"
@@ -53,7 +54,7 @@ Flow Evaluator::execute_one(const Stmt& s, const ScopePtr& scope, TextBuilder& o
     case Stmt::Kind::kContinue:
       return Flow::kContinue;
   }
-  MNEME_CHECK(false, "statement {}", static_cast<int>(s.kind));
+  MNEME_CHECK(false, "statement {}", underlying(s.kind));
 }
 
 Flow Evaluator::execute_if(const Stmt& s, const ScopePtr& scope, TextBuilder& out) {

@@ -6,6 +6,8 @@
 #include <limits>
 #include <optional>
 
+#include "src/base/ascii.h"
+#include "src/base/underlying.h"
 #include "src/text/jinja/run/filter.h"
 #include "src/text/jinja/run/format.h"
 #include "src/text/jinja/run/method.h"
@@ -54,10 +56,10 @@ Value filter_title(Run& run, const Value& v, const Arguments& a) {
     if (word == at) continue;
     const Text piece = slice(run, text, word, at);
     const std::size_t first = character_length(piece.view());
-    add_case(run, piece, 0, first, static_cast<unsigned char>(Case::kUpper), out);
+    add_case(run, piece, 0, first, underlying(Case::kUpper), out);
     // Converted separately: whether a sigma ends the word does not depend on the first letter.
     const Text rest = slice(run, piece, first, piece.size());
-    add_case(run, rest, 0, rest.size(), static_cast<unsigned char>(Case::kLower), out);
+    add_case(run, rest, 0, rest.size(), underlying(Case::kLower), out);
   }
   return out.finish();
 }
@@ -126,9 +128,7 @@ Value filter_tojson(Run& run, const Value& v, const Arguments& a) {
 std::optional<std::string> without_underscores(std::string_view text) {
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto digit = [&](std::size_t at) {
-      return at < text.size() && std::isxdigit(static_cast<unsigned char>(text[at]));
-    };
+    const auto digit = [&](std::size_t at) { return at < text.size() && is_hex_digit(text[at]); };
     if (text[i] != '_') {
       out += text[i];
     } else if (i == 0 || !digit(i - 1) || !digit(i + 1)) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "src/base/ascii.h"
 #include "src/text/jinja/run/ops.h"
 #include "src/text/jinja/value/print.h"
 
@@ -11,10 +12,6 @@ namespace mneme::jinja {
 namespace {
 
 constexpr int kWidest = 10'000;
-
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
 
 struct Conversion {
   bool left = false, zero = false, plus = false, space = false;
@@ -89,7 +86,7 @@ std::string number_text(Run& run, const Conversion& c, const Value& v) {
   if (c.space) spec += ' ';
   if (c.zero && !c.left) spec += "0" + std::to_string(c.width);
   if (c.precision >= 0) spec += "." + std::to_string(c.precision);
-  std::string out(c.width + static_cast<std::size_t>(std::max(c.precision, 0)) + 400, '\0');
+  std::string out(c.width + std::max(c.precision, 0) + 400, '\0');
   int n = 0;
   const bool real = std::string_view("fFeEgG").find(c.type) != std::string_view::npos;
 #pragma GCC diagnostic push

@@ -44,7 +44,7 @@ std::optional<std::size_t> index_of(std::int64_t index, std::size_t size) {
   const std::int64_t n = size;
   if (index < 0) index += n;
   if (index < 0 || index >= n) return std::nullopt;
-  return static_cast<std::size_t>(index);
+  return index;
 }
 
 Value no_item(const Value& object, const std::string& name) {
@@ -234,8 +234,8 @@ Value subscript_slice(Run& run, const Value& object, const Value& begin, const V
   const std::int64_t from = bound(begin, by > 0 ? low : high), to = bound(end, by > 0 ? high : low);
   if (const Text* text = object.text()) {
     if (by == 1) {
-      const std::size_t first = byte_of_character(text->view(), static_cast<std::size_t>(from));
-      const std::size_t last = byte_of_character(text->view(), static_cast<std::size_t>(to));
+      const std::size_t first = byte_of_character(text->view(), from);
+      const std::size_t last = byte_of_character(text->view(), to);
       return slice(run, *text, first, std::max(first, last));
     }
     std::vector<std::size_t> starts;

@@ -1,3 +1,4 @@
+#include "src/base/underlying.h"
 #include "src/text/jinja/run/method.h"
 #include "src/text/unicode/unicode_case.h"
 #include "src/text/unicode/utf8_step.h"
@@ -39,9 +40,9 @@ void add_case(Run& run, const Text& text, std::size_t begin, std::size_t end, un
 
 namespace {
 
-constexpr auto kUpper = static_cast<unsigned char>(Case::kUpper);
-constexpr auto kLower = static_cast<unsigned char>(Case::kLower);
-constexpr auto kTitle = static_cast<unsigned char>(Case::kTitle);
+constexpr auto kUpper = underlying(Case::kUpper);
+constexpr auto kLower = underlying(Case::kLower);
+constexpr auto kTitle = underlying(Case::kTitle);
 
 Text in_case(Run& run, const Text& text, unsigned char to) {
   TextBuilder out(run);

@@ -2,6 +2,7 @@
 #include <array>
 #include <limits>
 
+#include "src/base/underlying.h"
 #include "src/text/jinja/run/format.h"
 #include "src/text/jinja/run/method.h"
 #include "src/text/jinja/run/ops.h"
@@ -192,7 +193,7 @@ Text title(Run& run, const Text& text) {
   bool inside = false;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t n = character_length(text.view().substr(at));
-    add_case(run, text, at, at + n, static_cast<unsigned char>(inside ? Case::kLower : Case::kTitle), out);
+    add_case(run, text, at, at + n, underlying(inside ? Case::kLower : Case::kTitle), out);
     inside = unicode::is_cased(character_at(text.view(), at));
     at += n;
   }
@@ -205,7 +206,7 @@ Text swap_case(Run& run, const Text& text) {
     const std::size_t n = character_length(text.view().substr(at));
     const char32_t c = character_at(text.view(), at);
     const bool is_lower = unicode::convert(c, Case::kUpper) != std::u32string{c};
-    add_case(run, text, at, at + n, static_cast<unsigned char>(is_lower ? Case::kUpper : Case::kLower), out);
+    add_case(run, text, at, at + n, underlying(is_lower ? Case::kUpper : Case::kLower), out);
     at += n;
   }
   return out.finish();

@@ -4,7 +4,9 @@
 #include <array>
 #include <optional>
 
+#include "src/base/ascii.h"
 #include "src/base/error.h"
+#include "src/base/size32.h"
 #include "src/text/jinja/value/text.h"
 #include "src/text/unicode/unicode_case.h"
 #include "src/text/unicode/utf8.h"
@@ -32,11 +34,8 @@ std::string normalised(std::string_view source) {
   return out;
 }
 
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
 bool begins_name(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || static_cast<unsigned char>(c) >= 0x80;
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || !is_ascii(c);
 }
 
 class Lexer {
@@ -54,7 +53,7 @@ class Lexer {
   bool here(std::string_view s) const { return text_.substr(at_, s.size()) == s; }
   void push(TokenKind kind, std::string text) { tokens_.push_back({kind, std::move(text), line_}); }
   void advance(std::size_t to) {
-    line_ += static_cast<int>(std::count(text_.begin() + at_, text_.begin() + to, '\n'));
+    line_ += count32(std::count(text_.begin() + at_, text_.begin() + to, '\n'));
     line_begins_ = to > at_ && text_[to - 1] == '\n';
     at_ = to;
   }
@@ -204,7 +203,7 @@ class Lexer {
 
   void number() {
     constexpr std::string_view kDecimal = "0123456789";
-    const char base = static_cast<char>(at(at_ + 1) | 0x20);
+    const char base = to_lower(at(at_ + 1));
     if (text_[at_] == '0' && (base == 'x' || base == 'o' || base == 'b')) {
       const std::string_view allowed = base == 'x' ? "0123456789abcdefABCDEF" : base == 'o' ? "01234567" : "01";
       std::size_t from = at_ + 2;

@@ -1,6 +1,7 @@
 #include "src/text/jinja/value/input.h"
 
 #include <limits>
+#include <utility>
 
 #include "src/text/unicode/utf8.h"
 
@@ -29,7 +30,7 @@ Value convert(const nlohmann::ordered_json& json, Origin origin, int depth, int&
     case nlohmann::ordered_json::value_t::number_integer:
       return json.get<std::int64_t>();
     case nlohmann::ordered_json::value_t::number_unsigned:
-      if (json.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+      if (!std::in_range<std::int64_t>(json.get<std::uint64_t>()))
         fail(ErrorKind::kRequest, "messages: the number {} does not fit 64 bits", json.get<std::uint64_t>());
       return json.get<std::int64_t>();
     case nlohmann::ordered_json::value_t::number_float:

@@ -107,7 +107,7 @@ std::string real_text(double value) {
   std::array<char, 40> buffer{};
   const auto [end, error] =
       std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::scientific);
-  const std::string_view all(buffer.data(), static_cast<std::size_t>(end - buffer.data()));
+  const std::string_view all(buffer.data(), end - buffer.data());
   const std::size_t e = all.find('e');
   const bool minus = all[0] == '-';
   std::string digits;
@@ -123,7 +123,7 @@ std::string real_text(double value) {
     return out + fmt::format("e{}{:02}", exponent < 0 ? '-' : '+', std::abs(exponent));
   }
   if (exponent < 0) return out + "0." + std::string(-exponent - 1, '0') + digits;
-  const auto whole = static_cast<std::size_t>(exponent) + 1;
+  const std::size_t whole = exponent + 1;
   if (digits.size() <= whole) return out + digits + std::string(whole - digits.size(), '0') + ".0";
   return out + digits.substr(0, whole) + "." + digits.substr(whole);
 }
