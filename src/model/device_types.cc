@@ -29,7 +29,13 @@ void expect_device_types(const Model& model) {
   int layer = 0;
   for (const LayerWeights& w : model.layers()) {
     const auto expect = [layer](std::string_view name, const WeightMatrix& matrix) {
-      expect_device_type(fmt::format("blk.{}.{}.weight", layer, name), matrix.view().dtype());
+      const std::string tensor = fmt::format("blk.{}.{}.weight", layer, name);
+      expect_device_type(tensor, matrix.view().dtype());
+      if (!matrix.columns().empty())
+        fail(ErrorKind::kUnsupported,
+             "--device cuda: tensor '{}' has its groups in another order (act-order), which the device does not "
+             "multiply yet. Run with --device cpu, or write a file: mneme convert MODEL OUT.gguf --type q8_0",
+             tensor);
     };
     expect("attn_q", w.q);
     expect("attn_k", w.k);

@@ -23,7 +23,8 @@ struct ModelLoader {
   }
 
   WeightMatrix matrix(const std::string& name, std::int64_t n_out, std::int64_t n_in) {
-    return WeightMatrix(require(name, {n_out, n_in}).view);
+    const CheckpointTensor& tensor = require(name, {n_out, n_in});
+    return WeightMatrix(tensor.view, tensor.columns);
   }
 
   std::span<const float> vector(const std::string& name, std::int64_t n) {

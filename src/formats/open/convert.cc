@@ -97,15 +97,22 @@ class Converter {
       const std::int64_t n = std::min(chunk, rows - begin);
       for (std::int64_t i = 0; i < n; ++i) {
         const std::int64_t r = job.reorder ? source_row(begin + i, from_.config().head_dim, pairs_) : begin + i;
-        if (v.dtype() == job.to)
+        if (v.dtype() == job.to && job.from->columns.empty())
           std::copy_n(v.row(r), bytes, out_.data() + i * bytes);
         else
           dequantise_row(v, r, floats_.as<float>() + i * width);
+        if (!job.from->columns.empty()) restore_order(job.from->columns, floats_.as<float>() + i * width);
       }
-      if (v.dtype() != job.to)
+      if (v.dtype() != job.to || !job.from->columns.empty())
         quantise_rows(view_of(floats_.as<const float>(), {n, width}), {out_.data(), job.to, {n, width}});
       writer.write({out_.data(), n * bytes});
     }
+  }
+
+  // Values of a row whose columns are in another order, in the matrix's own.
+  void restore_order(std::span<const std::int32_t> columns, float* row) {
+    std::vector<float> stored(row, row + columns.size());
+    for (std::size_t j = 0; j < columns.size(); ++j) row[columns[j]] = stored[j];
   }
 
   const Checkpoint& from_;

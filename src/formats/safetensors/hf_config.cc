@@ -22,9 +22,6 @@ Architecture architecture_of(const JsonRef& config) {
 
 // Rejects features that change the arithmetic and are not implemented.
 void refuse_unknown(const JsonRef& config, Architecture architecture) {
-  if (const auto q = config.find("quantization_config"))
-    fail(ErrorKind::kUnsupported, "{}: quantised weights ({}); expected bf16, f16 or f32", config.file(),
-         q->is_object() ? q->string("quant_method", "unnamed method") : "unnamed method");
   if (const std::string act = config.string("hidden_act", "silu"); act != "silu")
     fail(ErrorKind::kUnsupported, "{}: hidden_act '{}'; expected silu", config.file(), act);
   if (config.boolean("mlp_bias", false))
