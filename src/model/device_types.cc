@@ -25,6 +25,12 @@ void expect_device_type(std::string_view tensor, DType type) {
 }
 
 void expect_device_types(const Model& model) {
+  const Architecture architecture = model.config().architecture;
+  if (architecture == Architecture::kMistral3 || architecture == Architecture::kQwen3Moe)
+    fail(ErrorKind::kUnsupported,
+         "--device cuda: the device does not run models of the architecture {} yet; expected llama, mistral, qwen2 or "
+         "qwen3. Run with --device cpu",
+         architecture_name(architecture));
   expect_device_type("token_embd.weight", model.embedding().dtype());
   int layer = 0;
   for (const LayerWeights& w : model.layers()) {

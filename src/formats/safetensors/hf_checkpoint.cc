@@ -102,6 +102,24 @@ WeightFiles find_weight_files(const fs::path& folder) {
   return out;
 }
 
+// Parts that see, of a model whose text part is read.
+bool is_beside_text(std::string_view name) {
+  if (name.starts_with("model.")) name.remove_prefix(6);
+  for (const std::string_view part : {"visual.", "vision_tower.", "multi_modal_projector.", "mtp."})
+    if (name.starts_with(part)) return true;
+  return false;
+}
+
+// The name that a tensor of the text part has in a model of text alone.
+std::string name_in_text(const std::string& name) {
+  const std::pair<std::string_view, std::string_view> prefixes[] = {{"model.language_model.", "model."},
+                                                                    {"language_model.model.", "model."},
+                                                                    {"language_model.lm_head.", "lm_head."}};
+  for (const auto& [theirs, ours] : prefixes)
+    if (name.starts_with(theirs)) return std::string(ours) + name.substr(theirs.size());
+  return name;
+}
+
 class HfCheckpoint final : public Checkpoint {
  public:
   explicit HfCheckpoint(const fs::path& folder) {
@@ -118,6 +136,7 @@ class HfCheckpoint final : public Checkpoint {
       const std::string_view shown = utf8_prefix(text, kShownBytes);
       metadata_.push_back({key, value.type_name(), shown.size() < text.size() ? std::string(shown) + "..." : text});
     }
+    reads_pictures_ = text_part(config.ref()).has_value();
     read_tensors(folder);
     check_weights(config_, *this, folder.string());
     tokenizer_ = read_hf_tokenizer(folder);
@@ -145,12 +164,14 @@ class HfCheckpoint final : public Checkpoint {
             fail(ErrorKind::kFormat, "{}: tensor '{}' is not where model.safetensors.index.json has it", path.string(),
                  t.name);
         }
+        if (reads_pictures_ && is_beside_text(t.name)) continue;
+        if (reads_pictures_) t.name = name_in_text(t.name);
         found_.emplace(t.name, file_tensors_.size());
         file_tensors_.push_back(std::move(t));
       }
     }
     for (const auto& [name, file] : files.place)
-      if (!found_.contains(name))
+      if (!found_.contains(reads_pictures_ ? name_in_text(name) : name) && !(reads_pictures_ && is_beside_text(name)))
         fail(ErrorKind::kFormat, "{}: tensor '{}' is missing; the index names it", (folder / file).string(), name);
     rename_tensors(folder);
   }
@@ -160,11 +181,15 @@ class HfCheckpoint final : public Checkpoint {
     std::unordered_map<std::size_t, std::string> ours;
     std::unordered_set<std::size_t> parts;  // of quantised weights
     ThreadPool pool(available_cpus());
-    for_each_weight(config_, [&](const WeightSpec& w) {
+    const auto add = [&](const WeightSpec& w) {
       if (repack(w, folder.string(), parts, pool)) return;
       const auto it = found_.find(w.hf_name);
       if (it == found_.end()) fail(ErrorKind::kFormat, "{}: tensor '{}' is missing", folder.string(), w.hf_name);
       ours.emplace(it->second, w.name);
+    };
+    for_each_weight(config_, [&](const WeightSpec& w) {
+      if (w.n_experts == 0) return add(w);
+      for (std::int64_t e = 0; e < w.n_experts; ++e) add(w.expert(e));
     });
     for (std::size_t i = 0; i < file_tensors_.size(); ++i) {
       const SafetensorsTensor& t = file_tensors_[i];
@@ -208,6 +233,7 @@ class HfCheckpoint final : public Checkpoint {
   std::unordered_map<std::string, std::size_t> found_;  // index in file_tensors_, by Hugging Face name
   ModelConfig config_;
   QuantConfig quantisation_;
+  bool reads_pictures_ = false;
   std::deque<RepackedMatrix> repacked_;  // matrices that tensors_ views
   TokenizerData tokenizer_;
   std::vector<CheckpointTensor> tensors_;

@@ -128,6 +128,50 @@ std::vector<BadCase> config_cases() {
       {"vocabulary_other", config("vocab_size", 41), ErrorKind::kFormat, "token_embd.weight"},
       {"context_0", config("max_position_embeddings", 0), ErrorKind::kFormat, "context"},
       {"activation", config("hidden_act", "gelu"), ErrorKind::kUnsupported, "'gelu'"},
+      {"experts_without_count",
+       [](HfBuilder& b) {
+         b = HfBuilder::tiny("qwen3_moe");
+         b.config.erase("num_experts");
+       },
+       ErrorKind::kFormat, "num_experts"},
+      {"more_experts_used_than_there_are",
+       [](HfBuilder& b) {
+         b = HfBuilder::tiny("qwen3_moe");
+         b.config["num_experts_per_tok"] = 5;
+       },
+       ErrorKind::kFormat, "experts used: expected 1 to 4, found 5"},
+      {"layers_without_experts",
+       [](HfBuilder& b) {
+         b = HfBuilder::tiny("qwen3_moe");
+         b.config["mlp_only_layers"] = {0};
+       },
+       ErrorKind::kUnsupported, "mlp_only_layers"},
+      {"every_second_layer_sparse",
+       [](HfBuilder& b) {
+         b = HfBuilder::tiny("qwen3_moe");
+         b.config["decoder_sparse_step"] = 2;
+       },
+       ErrorKind::kUnsupported, "decoder_sparse_step"},
+      {"expert_missing",
+       [](HfBuilder& b) {
+         b = HfBuilder::tiny("qwen3_moe");
+         b.erase_tensor("model.layers.1.mlp.experts.3.up_proj.weight");
+       },
+       ErrorKind::kFormat, "model.layers.1.mlp.experts.3.up_proj.weight"},
+      {"expert_of_other_shape",
+       [](HfBuilder& b) {
+         b = HfBuilder::tiny("qwen3_moe");
+         b.tensor("model.layers.1.mlp.experts.3.up_proj.weight").shape = {64, 32};
+       },
+       ErrorKind::kFormat, "'blk.1.ffn_up.3.weight': expected [32, 64]"},
+      {"pictures_without_text", [](HfBuilder& b) { b.config["model_type"] = "mistral3"; }, ErrorKind::kFormat,
+       "text_config"},
+      {"temperature_without_context",
+       [](HfBuilder& b) {
+         b = HfBuilder::tiny("ministral3");
+         b.config["rope_parameters"] = {{"rope_theta", 1e6}, {"llama_4_scaling_beta", 0.1}};
+       },
+       ErrorKind::kFormat, "original_max_position_embeddings"},
       {"quantised", config("quantization_config", {{"quant_method", "bitsandbytes"}}), ErrorKind::kUnsupported,
        "bitsandbytes"},
       {"mlp_bias", config("mlp_bias", true), ErrorKind::kUnsupported, "mlp_bias"},
