@@ -77,6 +77,11 @@ class MemoryCheckpoint : public Checkpoint {
                                   : ConstTensorView(data, t.view.dtype(), {t.view.dim(0), t.view.dim(1)});
     }
   }
+  // The columns of a matrix in another order; the caller keeps `columns`.
+  void reorder(std::string_view name, std::span<const std::int32_t> columns) {
+    for (CheckpointTensor& t : tensors_)
+      if (t.name == name) t.columns = columns;
+  }
   void remove(std::string_view name) {
     std::erase_if(tensors_, [&](const CheckpointTensor& t) { return t.name == name; });
   }
