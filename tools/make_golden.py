@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Writes tests/golden/data: tiny random models of every architecture, and the logits that transformers computes for them.
 
-    pip install torch==2.6.0 transformers==4.52.4 safetensors==0.5.3 numpy
-    tools/make_golden.py            # all cases; or the names of some
+    pip install torch==2.6.0 transformers==4.52.4 safetensors==0.5.3 numpy    # the cases up to qwen3-yarn
+    pip install transformers==5.23.0 torch safetensors numpy                  # the others
+    tools/make_golden.py NAME...
 
 Each case is a Hugging Face folder plus golden.json (tokens, which rows are stored, error levels) and raw little-endian f32 logits
 [rows, vocab]:
@@ -47,24 +48,32 @@ def rounded_attention(module, query, key, value, mask, **kwargs):
 
 
 ALL_ATTENTION_FUNCTIONS["golden"] = rounded_attention
+if transformers.__version__ >= "5":  # which makes no mask for attention that it does not know
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
+    ALL_MASK_ATTENTION_FUNCTIONS.register("golden", eager_mask)
 
 
 @contextlib.contextmanager
 def float32_means_float64():
     """transformers computes norms, softmax and angles in float32 whatever the model's dtype; here they run in float64."""
     saved = torch.float32, torch.float, torch.Tensor.float
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
     torch.float32 = torch.float = torch.float64
     torch.Tensor.float = torch.Tensor.double
     try:
         yield
     finally:
         torch.float32, torch.float, torch.Tensor.float = saved
+        torch.set_default_dtype(default)
 
 
 def case(arch, dtype, *, n_tokens, drop, context=0, **config):
     """drop: name -> change of the config, or function on the state dict, that takes one option away."""
     base = dict(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, max_position_embeddings=256,
-                rope_theta=100.0, rms_norm_eps=0.05, tie_word_embeddings=False)
+                rms_norm_eps=0.05, tie_word_embeddings=False)
+    if "rope_parameters" not in config:
+        base["rope_theta"] = 100.0
     drop = {"theta": {"rope_theta": 150.0}, "eps": {"rms_norm_eps": 1e-6}, **drop}
     return dict(arch=arch, dtype=dtype, n_tokens=n_tokens, context=context, drop=drop, config={**base, **config})
 
@@ -75,6 +84,13 @@ def without(suffix, value):
     return change
 
 
+def rope(base, **changes):
+    return {"rope_parameters": {**base, **changes}}
+
+
+PLAIN_ROPE = {"rope_type": "default", "rope_theta": 100.0}
+MISTRAL3_ROPE = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 32, "beta_fast": 4.0,
+                 "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3}
 NO_SCALING = {"scaling": {"rope_scaling": None}}
 CASES = {
     "llama-f32": case("Llama", "float32", n_tokens=72, drop={},
@@ -106,12 +122,27 @@ CASES = {
                        num_attention_heads=8, num_key_value_heads=2, head_dim=16,
                        rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64,
                                      "beta_fast": 4.0, "beta_slow": 1.0}),
+    # Queries grow at 32, 64 and 96.
+    "mistral3": case("Ministral3", "bfloat16", n_tokens=100,
+                     drop={"theta": rope(MISTRAL3_ROPE, rope_theta=150.0), "scaling": rope(MISTRAL3_ROPE, rope_type="default"),
+                           "temperature": rope(MISTRAL3_ROPE, llama_4_scaling_beta=0.0),
+                           "scale of cos and sin": rope(MISTRAL3_ROPE, mscale=0.0)},
+                     num_attention_heads=8, num_key_value_heads=2, head_dim=16, max_position_embeddings=128,
+                     rope_parameters=MISTRAL3_ROPE),
+    # f32, so that rounding sends no row to other experts than the truth's: see expert_margin().
+    "qwen3moe": case("Qwen3Moe", "float32", n_tokens=72,
+                     drop={"theta": rope(PLAIN_ROPE, rope_theta=150.0), "q norm": without("q_norm.weight", 1),
+                           "k norm": without("k_norm.weight", 1), "shares that sum to 1": {"norm_topk_prob": False},
+                           "second expert": {"num_experts_per_tok": 1}, "router": without("mlp.gate.weight", 0)},
+                     num_attention_heads=8, num_key_value_heads=2, head_dim=8, num_experts=8, num_experts_per_tok=2,
+                     moe_intermediate_size=16, norm_topk_prob=True, rope_parameters=PLAIN_ROPE),
 }
 
 
 def make_config(c, **changes):
     config = getattr(transformers, c["arch"] + "Config")(**{**c["config"], **changes})
     config._attn_implementation = "golden"
+    config._experts_implementation = "eager"
     return config
 
 
@@ -132,7 +163,8 @@ def random_state(c, seed):
             w = 0.4 * w
         else:
             gain = 1.25 if "q_proj" in name or "k_proj" in name else 2.0 if "lm_head" in name else 1.0
-            w = gain * w / like.shape[1] ** 0.5
+            gain = 3.0 if name.endswith("mlp.gate.weight") else gain
+            w = gain * w / like.shape[-1] ** 0.5
         state[name] = w.to(DTYPES[c["dtype"]])
     return state
 
@@ -144,9 +176,9 @@ def permuted(state, seed):
     out = {}
     for name, w in state.items():
         if name.endswith("layernorm.weight") or name == "model.norm.weight" or "o_proj" in name or "down_proj" in name:
-            w = w[p]
-        elif w.ndim == 2:
-            w = w[:, p]
+            w = w[..., p, :] if w.ndim > 1 else w[p]
+        elif w.ndim >= 2:
+            w = w[..., p]
         out[name] = w.contiguous()
     return out
 
@@ -173,10 +205,54 @@ def check_cached_decode(model, tokens, expected):
     split = len(tokens) - N_DECODE
     out = model(torch.tensor([tokens[:split]]), use_cache=True)
     for i in range(split, len(tokens)):
-        position = torch.tensor([i])
-        out = model(torch.tensor([[tokens[i]]]), past_key_values=out.past_key_values, cache_position=position, use_cache=True)
+        out = model(torch.tensor([[tokens[i]]]), past_key_values=out.past_key_values, use_cache=True)
         error = (out.logits[0, -1] - expected[i]).abs().max().item()
         assert error <= 1e-9, f"decode differs from prefill at {i} by {error}"
+
+
+def published(state):
+    """Stacked experts under the names that folders have."""
+    out = {}
+    for name, w in state.items():
+        base, _, part = name.rpartition(".")
+        if not base.endswith(".experts"):
+            out[name] = w
+            continue
+        for e in range(w.shape[0]):
+            pieces = {"gate_proj": w[e].chunk(2)[0], "up_proj": w[e].chunk(2)[1]} if part == "gate_up_proj" else {"down_proj": w[e]}
+            for piece, values in pieces.items():
+                out[f"{base}.{e}.{piece}.weight"] = values
+    return out
+
+
+@torch.no_grad()
+def expert_margin(c, state, tokens):
+    """The least difference between the logits of the last expert that a row takes and the first that it does not."""
+    margins = []
+    with float32_means_float64():
+        model = getattr(transformers, c["arch"] + "ForCausalLM")(make_config(c)).to(torch.float64).eval()
+        model.load_state_dict({k: v.double() for k, v in state.items()})
+        for layer in model.model.layers:
+            def measure(_, __, output):
+                top = output[0].sort(-1, descending=True).values
+                used = c["config"]["num_experts_per_tok"]
+                margins.append((top[..., used - 1] - top[..., used]).min().item())
+            layer.mlp.gate.register_forward_hook(measure)
+        model(torch.tensor([tokens]), use_cache=False)
+    return min(margins)
+
+
+def seed_of(name, c, first):
+    """A mixture takes the seed, of a hundred, whose rows are furthest from other experts."""
+    if "num_experts" not in c["config"]:
+        return first
+    best = max(range(first, first + 100), key=lambda seed: expert_margin(c, random_state(c, seed), random_tokens(c, seed)))
+    print(f"{name}: seed {best}, margin of experts {expert_margin(c, random_state(c, best), random_tokens(c, best)):.3f}")
+    return best
+
+
+def random_tokens(c, seed):
+    return torch.randint(0, c["config"]["vocab_size"], (c["n_tokens"],), generator=torch.Generator().manual_seed(seed + 1)).tolist()
 
 
 def level(run, state, truth, rows):
@@ -206,7 +282,7 @@ def write_case(name, c, seed):
     folder.mkdir(parents=True, exist_ok=True)
     state = random_state(c, seed)
     dtype = DTYPES[c["dtype"]]
-    tokens = torch.randint(0, c["config"]["vocab_size"], (c["n_tokens"],), generator=torch.Generator().manual_seed(seed + 1)).tolist()
+    tokens = random_tokens(c, seed)
     rows = stored_rows(c["n_tokens"])
 
     def write_logits(file, values):
@@ -234,10 +310,12 @@ def write_case(name, c, seed):
     keep = {k: v for k, v in config.items() if k in {*c["config"], "model_type", "hidden_act", "attention_bias", "mlp_bias",
                                                      "use_sliding_window"}}
     keep |= {"architectures": [c["arch"] + "ForCausalLM"], "torch_dtype": c["dtype"], "bos_token_id": 0, "eos_token_id": 1}
+    if "num_experts" in c["config"]:
+        keep["num_experts"] = c["config"]["num_experts"]  # as published folders have it; transformers 5 writes another name
     (folder / "config.json").write_text(json.dumps(keep, indent=1, sort_keys=True) + "\n")
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json(c["config"]["vocab_size"]), ensure_ascii=False) + "\n")
     (folder / "golden.json").write_text(json.dumps(golden) + "\n")
-    save_file({k: v.contiguous() for k, v in state.items()}, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file({k: v.contiguous() for k, v in published(state).items()}, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "model.safetensors").chmod(0o644)
     print(f"{name:16} spread {truth.std():.2f}  plain bf16 kv {golden['plain']['bf16']['max']:.2e}"
           + (f"  sharp {golden['sharp']['bf16']['max']:.2e} {golden['sharp']['f16']['max']:.2e}" if golden["sharp"] else ""))
@@ -249,7 +327,7 @@ def main():
     wanted = sys.argv[1:] or CASES
     for i, (name, c) in enumerate(CASES.items()):
         if name in wanted:
-            write_case(name, c, 1000 * (i + 1))
+            write_case(name, c, seed_of(name, c, 1000 * (i + 1)))
 
 
 main()

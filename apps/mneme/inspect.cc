@@ -61,12 +61,18 @@ double spelled(double value) {
   return single == value ? std::stod(fmt::format("{}", single)) : value;
 }
 
+Json describe_experts(const ExpertConfig& e) {
+  if (e.n == 0) return nullptr;
+  return {{"count", e.n}, {"used", e.n_used}, {"feed_forward", e.ffn}};
+}
+
 Json describe_config(const ModelConfig& c) {
   return {{"name", c.name},
           {"architecture", architecture_name(c.architecture)},
           {"layers", c.n_layers},
           {"hidden", c.hidden},
           {"feed_forward", c.ffn},
+          {"experts", describe_experts(c.experts)},
           {"query_heads", c.n_heads},
           {"kv_heads", c.n_kv_heads},
           {"head_dim", c.head_dim},

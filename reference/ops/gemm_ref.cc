@@ -17,7 +17,10 @@ void gemm_ref(const ConstTensorView& x, std::span<const GemmOutput> outputs) {
       for (std::int64_t i = 0; i < m; ++i) {
         dequantise_row(x, i, row.data());
         double sum = 0.0;
-        for (std::size_t j = 0; j < row.size(); ++j) sum += row[j] * double{weights[j]};
+        for (std::size_t j = 0; j < row.size(); ++j) {
+          const std::size_t at = w.columns().empty() ? j : w.columns()[j];
+          sum += row[at] * double{weights[j]};
+        }
         float& y = output.y.row_as<float>(i)[o];
         if (output.bias != nullptr) sum += output.bias[o];
         if (output.accumulate) sum += y;

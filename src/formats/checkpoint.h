@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,7 +20,9 @@ namespace mneme {
 
 struct CheckpointTensor {
   std::string name;      // GGUF's name
-  ConstTensorView view;  // [n] or [n_out, n_in], a view into the mapped file
+  ConstTensorView view;  // [n] or [n_out, n_in], a view into the mapped file, or of repacked blocks
+  // Column j of the view is column columns[j] of the matrix; empty: its own. Only repacked matrices have them.
+  std::span<const std::int32_t> columns = {};
 };
 
 // A metadata key of a file, for `mneme inspect`; long values are truncated.

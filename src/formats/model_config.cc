@@ -19,6 +19,10 @@ std::string_view architecture_name(Architecture a) {
       return "qwen2";
     case Architecture::kQwen3:
       return "qwen3";
+    case Architecture::kMistral3:
+      return "mistral3";
+    case Architecture::kQwen3Moe:
+      return "qwen3moe";
   }
   MNEME_CHECK(false, "architecture {} does not exist", underlying(a));
 }
@@ -61,6 +65,13 @@ void check_rope(const RopeConfig& r, const ModelConfig& c, std::string_view file
   }
 }
 
+void check_experts(const ExpertConfig& e, std::string_view file) {
+  if (e.n == 0) return;
+  check_size(file, "number of experts", e.n, 1, 1 << 12);
+  check_size(file, "experts used", e.n_used, 1, e.n);
+  check_size(file, "feed-forward size of an expert", e.ffn, 1, 1 << 22);
+}
+
 }  // namespace
 
 void check_config(const ModelConfig& c, std::string_view file) {
@@ -80,6 +91,10 @@ void check_config(const ModelConfig& c, std::string_view file) {
     fail(ErrorKind::kFormat, "{}: head_dim: expected an even number, found {}", file, c.head_dim);
   check_number(file, "RMSNorm epsilon", c.rms_eps, 1e-12, 1.0);
   check_rope(c.rope, c, file);
+  check_experts(c.experts, file);
+  if (c.temperature == 0.0) return;
+  check_number(file, "scale of the attention's temperature", c.temperature, 0.0, 1e3);
+  check_size(file, "original context of the attention's temperature", c.temperature_context, 1, std::int64_t{1} << 40);
 }
 
 }  // namespace mneme

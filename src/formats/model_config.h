@@ -9,8 +9,16 @@
 
 namespace mneme {
 
-enum class Architecture : std::uint8_t { kLlama, kMistral, kQwen2, kQwen3 };
-std::string_view architecture_name(Architecture a);  // "llama", "mistral", "qwen2", "qwen3"
+enum class Architecture : std::uint8_t { kLlama, kMistral, kQwen2, kQwen3, kMistral3, kQwen3Moe };
+std::string_view architecture_name(Architecture a);  // "llama", ..., "mistral3", "qwen3moe": GGUF's where it has one
+
+// A mixture of experts in place of the feed-forward layer.
+struct ExpertConfig {
+  std::int64_t n = 0;       // 0: dense
+  std::int64_t n_used = 0;  // experts of a row
+  std::int64_t ffn = 0;     // width of one
+  bool normalise = true;    // the shares of a row's experts sum to 1
+};
 
 struct ModelConfig {
   Architecture architecture = Architecture::kLlama;
@@ -29,6 +37,10 @@ struct ModelConfig {
   bool qkv_bias = false;  // qwen2
   bool qk_norm = false;   // qwen3: RMSNorm over each head's q and k before RoPE
   RopeConfig rope;
+  ExpertConfig experts;
+  // mistral3: after RoPE a query at position p is multiplied by 1 + temperature ln(1 + floor(p / temperature_context)).
+  double temperature = 0.0;  // 0: none
+  std::int64_t temperature_context = 0;
 
   std::int64_t group() const { return n_heads / n_kv_heads; }
 };

@@ -9,6 +9,20 @@
 namespace mneme {
 namespace {
 
+void for_each_expert_stack(const ModelConfig& c, std::int64_t layer, FunctionRef<void(const WeightSpec&)> fn) {
+  const std::int64_t n = c.experts.n, ffn = c.experts.ffn;
+  const auto name = [&](const char* ours) { return fmt::format("blk.{}.{}", layer, ours); };
+  const auto stack = [&](const char* ours, const char* theirs, std::int64_t n_out, std::int64_t n_in) {
+    fn({name(ours), fmt::format("model.layers.{}.mlp.experts.*.{}", layer, theirs), n_out, n_in, WeightRole::kOther,
+        n});
+  };
+  fn({name("ffn_gate_inp.weight"), fmt::format("model.layers.{}.mlp.gate.weight", layer), n, c.hidden,
+      WeightRole::kRouter});
+  stack("ffn_gate_exps.weight", "gate_proj.weight", ffn, c.hidden);
+  stack("ffn_up_exps.weight", "up_proj.weight", ffn, c.hidden);
+  stack("ffn_down_exps.weight", "down_proj.weight", c.hidden, ffn);
+}
+
 void for_each_weight_of_layer(const ModelConfig& c, std::int64_t layer, FunctionRef<void(const WeightSpec&)> fn) {
   const std::int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
   const auto weight = [&](const char* ours, const char* theirs, std::int64_t n_out, std::int64_t n_in,
@@ -30,12 +44,67 @@ void for_each_weight_of_layer(const ModelConfig& c, std::int64_t layer, Function
   }
   weight("attn_output.weight", "self_attn.o_proj.weight", c.hidden, q);
   weight("ffn_norm.weight", "post_attention_layernorm.weight", c.hidden, 0);
+  if (c.experts.n > 0) return for_each_expert_stack(c, layer, fn);
   weight("ffn_gate.weight", "mlp.gate_proj.weight", c.ffn, c.hidden);
   weight("ffn_up.weight", "mlp.up_proj.weight", c.ffn, c.hidden);
   weight("ffn_down.weight", "mlp.down_proj.weight", c.hidden, c.ffn);
 }
 
+bool has_shape(const ConstTensorView& v, const WeightSpec& w) {
+  if (w.n_in == 0) return v.rank() == 1 && v.dim(0) == w.n_out;
+  if (w.n_experts > 0) return v.rank() == 3 && v.dim(0) == w.n_experts && v.dim(1) == w.n_out && v.dim(2) == w.n_in;
+  return v.rank() == 2 && v.dim(0) == w.n_out && v.dim(1) == w.n_in;
+}
+
+std::string shape_of(const WeightSpec& w) {
+  if (w.n_in == 0) return fmt::format("[{}]", w.n_out);
+  if (w.n_experts > 0) return fmt::format("[{}, {}, {}]", w.n_experts, w.n_out, w.n_in);
+  return fmt::format("[{}, {}]", w.n_out, w.n_in);
+}
+
+using TensorsByName = std::unordered_map<std::string_view, const CheckpointTensor*>;
+
+// Takes a weight out of `unused`.
+void check_weight(const WeightSpec& w, TensorsByName& unused, std::string_view file) {
+  const auto it = unused.find(w.name);
+  if (it == unused.end() && w.n_experts > 0 && unused.contains(w.expert(0).name)) {
+    for (std::int64_t e = 0; e < w.n_experts; ++e) check_weight(w.expert(e), unused, file);
+    return;
+  }
+  if (it == unused.end()) fail(ErrorKind::kFormat, "{}: tensor '{}' is missing", file, w.name);
+  const ConstTensorView& v = it->second->view;
+  unused.erase(it);
+  if (!has_shape(v, w))
+    fail(ErrorKind::kFormat, "{}: tensor '{}': expected {}, found {}", file, w.name, shape_of(w), v.to_string());
+  if (w.n_in == 0 && is_quantised(v.dtype()))
+    fail(ErrorKind::kUnsupported, "{}: tensor '{}' is a vector in {}; expected f32, f16 or bf16", file, w.name,
+         dtype_name(v.dtype()));
+}
+
+// `text` with the first `mark` replaced.
+std::string replaced(std::string text, std::string_view mark, const std::string& by) {
+  const std::size_t at = text.find(mark);
+  return at == std::string::npos ? text : text.replace(at, mark.size(), by);
+}
+
 }  // namespace
+
+WeightSpec WeightSpec::expert(std::int64_t e) const {
+  return {replaced(name, "_exps", fmt::format(".{}", e)), replaced(hf_name, "*", std::to_string(e)), n_out, n_in, role};
+}
+
+CheckpointTensor expert_of(FindWeight find, const WeightSpec& stack, std::int64_t e) {
+  const CheckpointTensor* all = find(stack.name);
+  const WeightSpec spec = all == nullptr ? stack.expert(e) : stack;
+  const CheckpointTensor* t = all == nullptr ? find(spec.name) : all;
+  if (t == nullptr) fail(ErrorKind::kFormat, "tensor '{}' is missing, and so is '{}'", stack.name, spec.name);
+  const ConstTensorView& v = t->view;
+  if (!has_shape(v, spec))
+    fail(ErrorKind::kFormat, "tensor '{}': expected {}, found {}", spec.name, shape_of(spec), v.to_string());
+  if (all == nullptr) return *t;
+  const std::byte* first = v.data() + (e * stack.n_out) * row_bytes(v.dtype(), stack.n_in);
+  return {stack.expert(e).name, ConstTensorView(first, v.dtype(), {stack.n_out, stack.n_in})};
+}
 
 void for_each_weight(const ModelConfig& c, FunctionRef<void(const WeightSpec&)> fn) {
   fn({"token_embd.weight", "model.embed_tokens.weight", c.vocab, c.hidden});
@@ -45,22 +114,9 @@ void for_each_weight(const ModelConfig& c, FunctionRef<void(const WeightSpec&)> 
 }
 
 void check_weights(const ModelConfig& config, const Checkpoint& checkpoint, std::string_view file) {
-  std::unordered_map<std::string_view, const CheckpointTensor*> unused;
+  TensorsByName unused;
   for (const CheckpointTensor& t : checkpoint.tensors()) unused.emplace(t.name, &t);
-  for_each_weight(config, [&](const WeightSpec& w) {
-    const auto it = unused.find(w.name);
-    if (it == unused.end()) fail(ErrorKind::kFormat, "{}: tensor '{}' is missing", file, w.name);
-    const CheckpointTensor* t = it->second;
-    unused.erase(it);
-    const bool fits = w.n_in == 0 ? t->view.rank() == 1 && t->view.dim(0) == w.n_out
-                                  : t->view.rank() == 2 && t->view.dim(0) == w.n_out && t->view.dim(1) == w.n_in;
-    if (!fits)
-      fail(ErrorKind::kFormat, "{}: tensor '{}': expected {}, found {}", file, w.name,
-           w.n_in == 0 ? fmt::format("[{}]", w.n_out) : fmt::format("[{}, {}]", w.n_out, w.n_in), t->view.to_string());
-    if (w.n_in == 0 && is_quantised(t->view.dtype()))
-      fail(ErrorKind::kUnsupported, "{}: tensor '{}' is a vector in {}; expected f32, f16 or bf16", file, w.name,
-           dtype_name(t->view.dtype()));
-  });
+  for_each_weight(config, [&](const WeightSpec& w) { check_weight(w, unused, file); });
   if (!unused.empty())
     fail(ErrorKind::kUnsupported, "{}: tensor '{}' is not part of a {} model as this build knows it", file,
          unused.begin()->first, architecture_name(config.architecture));

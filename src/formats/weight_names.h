@@ -10,11 +10,17 @@
 //   blk.N.attn_k_norm.weight  model.layers.N.self_attn.k_norm.weight           [head_dim]                 qk_norm
 //   blk.N.attn_output.weight  model.layers.N.self_attn.o_proj.weight           [hidden, n_heads head_dim]
 //   blk.N.ffn_norm.weight     model.layers.N.post_attention_layernorm.weight   [hidden]
-//   blk.N.ffn_gate.weight     model.layers.N.mlp.gate_proj.weight              [ffn, hidden]
-//   blk.N.ffn_up.weight       model.layers.N.mlp.up_proj.weight                [ffn, hidden]
-//   blk.N.ffn_down.weight     model.layers.N.mlp.down_proj.weight              [hidden, ffn]
+//   blk.N.ffn_gate.weight     model.layers.N.mlp.gate_proj.weight              [ffn, hidden]              dense
+//   blk.N.ffn_up.weight       model.layers.N.mlp.up_proj.weight                [ffn, hidden]              dense
+//   blk.N.ffn_down.weight     model.layers.N.mlp.down_proj.weight              [hidden, ffn]              dense
+//   blk.N.ffn_gate_inp.weight model.layers.N.mlp.gate.weight                   [experts, hidden]          experts
+//   blk.N.ffn_gate_exps.weight model.layers.N.mlp.experts.E.gate_proj.weight   [experts, ffn, hidden]     experts
+//   blk.N.ffn_up_exps.weight  model.layers.N.mlp.experts.E.up_proj.weight      [experts, ffn, hidden]     experts
+//   blk.N.ffn_down_exps.weight model.layers.N.mlp.experts.E.down_proj.weight   [experts, hidden, ffn]     experts
 //   output_norm.weight        model.norm.weight                                [hidden]
 //   output.weight             lm_head.weight                                   [vocab, hidden]            untied only
+//
+// A stack of experts is one tensor of three dimensions, or one matrix an expert, blk.N.ffn_gate.E.weight.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +34,25 @@
 
 namespace mneme {
 
-enum class WeightRole : std::uint8_t { kOther, kQuery, kKey };  // rows of q and k depend on RopePairs
+// Rows of q and k depend on RopePairs; a router stays in f32.
+enum class WeightRole : std::uint8_t { kOther, kQuery, kKey, kRouter };
 
 struct WeightSpec {
   std::string name, hf_name;
   std::int64_t n_out = 0;
   std::int64_t n_in = 0;  // 0: a vector [n_out]
   WeightRole role = WeightRole::kOther;
+  std::int64_t n_experts = 0;  // of a stack [n_experts, n_out, n_in]; 0: not one
+
+  // The matrix of one expert.
+  WeightSpec expert(std::int64_t e) const;
 };
+
+// The matrix of expert e of a stack, whichever way the checkpoint has it; `find` returns a tensor by name, or null.
+//
+// Errors  kFormat: missing, or another shape
+using FindWeight = FunctionRef<const CheckpointTensor*(const std::string& name)>;
+CheckpointTensor expert_of(FindWeight find, const WeightSpec& stack, std::int64_t e);
 
 // Calls fn once per weight, in the table's order.
 void for_each_weight(const ModelConfig& config, FunctionRef<void(const WeightSpec&)> fn);

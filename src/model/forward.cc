@@ -1,56 +1,17 @@
-// Forward pass on the CPU. run_layer() is the model; the rest is rows and memory.
+// Forward pass on the CPU: embedding, the parts of every layer (architectures/), norm and head.
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <initializer_list>
 
 #include "src/base/check.h"
+#include "src/model/architectures/architectures.h"
 #include "src/model/attention_step.h"
+#include "src/model/layer_pass.h"
 #include "src/model/model.h"
 #include "src/ops/norm_rope/pointwise.h"
 
 namespace mneme {
-namespace {
-
-// Dtype of activations that needs no conversion in any GEMM, for n rows. It depends on n, so it is not used where a row
-// must give the same bits in every batch.
-DType input_dtype(std::initializer_list<const WeightMatrix*> weights, std::int64_t n, const CpuContext& context) {
-  if (context.rounding == Rounding::kFixed) return DType::kF32;
-  const bool bf16_for_all = std::all_of(weights.begin(), weights.end(),
-                                        [n](const WeightMatrix* w) { return gemm_input_dtype(*w, n) == DType::kBF16; });
-  return bf16_for_all ? DType::kBF16 : DType::kF32;
-}
-
-// An activation matrix whose memory grows to the largest batch and is kept.
-class Activation {
- public:
-  TensorView get(DType dtype, std::int64_t n, std::int64_t width) {
-    buffer_.reserve(n * row_bytes(dtype, width));
-    return TensorView(buffer_.data(), dtype, {n, width});
-  }
-  std::size_t bytes() const { return buffer_.size(); }
-
- private:
-  Buffer buffer_;
-};
-
-TensorView by_heads(const TensorView& x, std::int64_t heads) {
-  return TensorView(x.data(), x.dtype(), {x.dim(0), heads, x.dim(1) / heads});
-}
-
-// RMSNorm of every head, in place (qwen3).
-void norm_heads(const TensorView& x, std::int64_t heads, std::span<const float> weight, double eps,
-                const CpuContext& context) {
-  const TensorView rows(x.data(), x.dtype(), {x.dim(0) * heads, x.dim(1) / heads});
-  rms_norm_cpu(rows, weight.data(), eps, rows, context);
-}
-
-const float* or_null(std::span<const float> bias) {
-  return bias.empty() ? nullptr : bias.data();
-}
-
-}  // namespace
-
 struct Forward::Impl {
   const Model& model;
   const ModelConfig& config;
@@ -59,11 +20,18 @@ struct Forward::Impl {
   AttentionStep attention;
   RopeAngles angles;      // of the step's positions, for all layers
   RopeAngles key_angles;  // for the keys, where they are rotated differently
-  Activation residual, normed, q, k, v, attended, gate, up, ffn_hidden, last, logits;
+  std::span<const Part> parts;
+  Activations memory;  // of the layers
+  Activation residual, normed, last, logits;
   OpTimer* timer = nullptr;
 
   Impl(const Model& m, const CpuContext& c)
-      : model(m), config(m.config()), rounding(c.rounding), context(c), attention(m.config(), m.rope(), c) {}
+      : model(m),
+        config(m.config()),
+        rounding(c.rounding),
+        context(c),
+        attention(m.config(), m.rope(), c),
+        parts(parts_of(m.config().architecture)) {}
 
   void lap(Op op, std::int32_t layer = -1) {
     if (timer != nullptr) timer->lap(op, layer);
@@ -76,49 +44,17 @@ struct Forward::Impl {
 };
 
 void Forward::Impl::run_layer(std::int32_t layer, const TensorView& x) {
-  const LayerWeights& w = model.layers()[layer];
-  const std::int64_t n = x.dim(0), q_width = config.n_heads * config.head_dim,
-                     kv_width = config.n_kv_heads * config.head_dim;
-
-  const TensorView h = normed.get(input_dtype({&w.q, &w.k, &w.v}, n, context), n, config.hidden);
-  rms_norm_cpu(x, w.attn_norm.data(), config.rms_eps, h, context);
-  lap(Op::kPointwise, layer);
-  const TensorView queries = q.get(DType::kF32, n, q_width);
-  const TensorView keys = k.get(DType::kF32, n, kv_width);
-  const TensorView values = v.get(DType::kF32, n, kv_width);
-  gemm_cpu(h,
-           std::array{GemmOutput{.w = &w.q, .y = queries, .bias = or_null(w.q_bias)},
-                      GemmOutput{.w = &w.k, .y = keys, .bias = or_null(w.k_bias)},
-                      GemmOutput{.w = &w.v, .y = values, .bias = or_null(w.v_bias)}},
-           context);
-  lap(Op::kProducts, layer);
-  if (config.qk_norm) {
-    norm_heads(queries, config.n_heads, w.q_norm, config.rms_eps, context);
-    norm_heads(keys, config.n_kv_heads, w.k_norm, config.rms_eps, context);
-  }
-  rope_cpu(by_heads(queries, config.n_heads), angles, context);
-  rope_cpu(by_heads(keys, config.n_kv_heads), attention.has_pre_rope_keys() ? key_angles : angles, context);
-  lap(Op::kPointwise, layer);
-
-  const TensorView a = attended.get(input_dtype({&w.o}, n, context), n, q_width);
-  attention.append(layer, by_heads(keys, config.n_kv_heads), by_heads(values, config.n_kv_heads));
-  attention.attend(layer, by_heads(queries, config.n_heads), a);
-  lap(Op::kAttention, layer);
-  gemm_cpu(a, std::array{GemmOutput{.w = &w.o, .y = x, .accumulate = true}}, context);
-  lap(Op::kProducts, layer);
-
-  const TensorView h2 = normed.get(input_dtype({&w.gate, &w.up}, n, context), n, config.hidden);
-  rms_norm_cpu(x, w.ffn_norm.data(), config.rms_eps, h2, context);
-  lap(Op::kPointwise, layer);
-  const TensorView g = gate.get(DType::kF32, n, config.ffn);
-  const TensorView u = up.get(DType::kF32, n, config.ffn);
-  gemm_cpu(h2, std::array{GemmOutput{.w = &w.gate, .y = g}, GemmOutput{.w = &w.up, .y = u}}, context);
-  lap(Op::kProducts, layer);
-  const TensorView p = ffn_hidden.get(input_dtype({&w.down}, n, context), n, config.ffn);
-  swiglu_cpu(g, u, p, context);
-  lap(Op::kPointwise, layer);
-  gemm_cpu(p, std::array{GemmOutput{.w = &w.down, .y = x, .accumulate = true}}, context);
-  lap(Op::kProducts, layer);
+  LayerPass pass{.config = config,
+                 .w = model.layers()[layer],
+                 .layer = layer,
+                 .x = x,
+                 .context = context,
+                 .attention = attention,
+                 .angles = angles,
+                 .key_angles = attention.has_pre_rope_keys() ? key_angles : angles,
+                 .memory = memory,
+                 .timer = timer};
+  for (const Part part : parts) part(pass);
 }
 
 // k-means turns the last bit of a key into another cluster, and the cluster into another answer: keys that are
@@ -204,10 +140,8 @@ void Forward::set_timer(OpTimer* timer) {
 }
 
 std::size_t Forward::activation_bytes() const {
-  std::size_t bytes = impl_->attention.scratch_bytes();
-  for (const Activation* a : {&impl_->residual, &impl_->normed, &impl_->q, &impl_->k, &impl_->v, &impl_->attended,
-                              &impl_->gate, &impl_->up, &impl_->ffn_hidden, &impl_->last, &impl_->logits})
-    bytes += a->bytes();
+  std::size_t bytes = impl_->attention.scratch_bytes() + impl_->memory.bytes();
+  for (const Activation* a : {&impl_->residual, &impl_->normed, &impl_->last, &impl_->logits}) bytes += a->bytes();
   return bytes;
 }
 

@@ -2,9 +2,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "src/base/error.h"
+#include "src/formats/weight_names.h"
 #include "src/model/limits.h"
 #include "src/model/model.h"
 
@@ -13,17 +16,24 @@ namespace mneme {
 struct ModelLoader {
   const Checkpoint& checkpoint;
   Model& model;
+  std::unordered_map<std::string_view, const CheckpointTensor*> by_name = {};
 
   const CheckpointTensor& require(const std::string& name, std::initializer_list<std::int64_t> shape) {
     const CheckpointTensor& tensor = checkpoint.require(name, shape);
-    const DType t = tensor.view.dtype();
-    if (t != DType::kF32 && t != DType::kF16 && t != DType::kBF16 && !is_quantised(t))
-      fail(ErrorKind::kUnsupported, "tensor {} is {}; weights are f32, f16, bf16 or quantised", name, dtype_name(t));
+    expect_weights(tensor);
     return tensor;
   }
 
+  static void expect_weights(const CheckpointTensor& tensor) {
+    const DType t = tensor.view.dtype();
+    if (t != DType::kF32 && t != DType::kF16 && t != DType::kBF16 && !is_quantised(t))
+      fail(ErrorKind::kUnsupported, "tensor {} is {}; weights are f32, f16, bf16 or quantised", tensor.name,
+           dtype_name(t));
+  }
+
   WeightMatrix matrix(const std::string& name, std::int64_t n_out, std::int64_t n_in) {
-    return WeightMatrix(require(name, {n_out, n_in}).view);
+    const CheckpointTensor& tensor = require(name, {n_out, n_in});
+    return WeightMatrix(tensor.view, tensor.columns);
   }
 
   std::span<const float> vector(const std::string& name, std::int64_t n) {
@@ -55,14 +65,49 @@ struct ModelLoader {
       w.k_norm = vector(prefix + "attn_k_norm.weight", c.head_dim);
     }
     w.ffn_norm = vector(prefix + "ffn_norm.weight", c.hidden);
+    if (c.experts.n > 0) {
+      add_experts(prefix, w);
+      return w;
+    }
     w.gate = matrix(prefix + "ffn_gate.weight", c.ffn, c.hidden);
     w.up = matrix(prefix + "ffn_up.weight", c.ffn, c.hidden);
     w.down = matrix(prefix + "ffn_down.weight", c.hidden, c.ffn);
     return w;
   }
 
+  void add_experts(const std::string& prefix, LayerWeights& w) {
+    const ModelConfig& c = model.config_;
+    const std::int64_t n = c.experts.n, ffn = c.experts.ffn;
+    w.router = float_matrix(prefix + "ffn_gate_inp.weight", n, c.hidden);
+    const auto find = [this](const std::string& name) {
+      const auto it = by_name.find(name);
+      return it == by_name.end() ? nullptr : it->second;
+    };
+    const auto expert = [&](const char* name, std::int64_t n_out, std::int64_t n_in, std::int64_t e) {
+      const CheckpointTensor t =
+          expert_of(find, {.name = prefix + name, .hf_name = {}, .n_out = n_out, .n_in = n_in, .n_experts = n}, e);
+      expect_weights(t);
+      return WeightMatrix(t.view, t.columns);
+    };
+    for (std::int64_t e = 0; e < n; ++e)
+      w.experts.push_back({.gate = expert("ffn_gate_exps.weight", ffn, c.hidden, e),
+                           .up = expert("ffn_up_exps.weight", ffn, c.hidden, e),
+                           .down = expert("ffn_down_exps.weight", c.hidden, ffn, e)});
+  }
+
+  // In f32 whatever the file has: a router's rounding would send rows to other experts.
+  WeightMatrix float_matrix(const std::string& name, std::int64_t n_out, std::int64_t n_in) {
+    const CheckpointTensor& t = require(name, {n_out, n_in});
+    const WeightMatrix aligned(t.view);
+    model.owned_.emplace_back(DType::kF32, std::initializer_list<std::int64_t>{n_out, n_in});
+    const TensorView& out = model.owned_.back();
+    for (std::int64_t r = 0; r < n_out; ++r) dequantise_row(aligned.view(), r, out.row_as<float>(r));
+    return WeightMatrix(out);
+  }
+
   void load(const ModelOptions& options) {
     model.config_ = checkpoint.config();
+    for (const CheckpointTensor& t : checkpoint.tensors()) by_name.emplace(t.name, &t);
     model.max_context_ = apply_limits(model.config_, options.context);
     const ModelConfig& c = model.config_;
     model.rope_ = RopeTable::make(c.rope, c.head_dim, model.max_context_);

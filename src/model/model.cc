@@ -42,14 +42,24 @@ KvShape Model::kv_shape(DType kv_dtype) const {
 }
 
 std::size_t Model::weight_bytes() const {
-  const std::size_t rest = step_weight_bytes() - embedding().stride_bytes();
+  const std::size_t rest = bytes_with_experts(config_.experts.n);
   return config_.tied_embeddings ? rest : rest + embedding_.bytes();
 }
 
 std::size_t Model::step_weight_bytes() const {
-  std::size_t bytes = embedding().stride_bytes() + head_.bytes() + output_norm_.size_bytes();
+  return bytes_with_experts(config_.experts.n_used) + embedding().stride_bytes();
+}
+
+std::size_t Model::bytes_with_experts(std::int64_t n_experts) const {
+  std::size_t bytes = head_.bytes() + output_norm_.size_bytes();
   for (const LayerWeights& w : layers_) {
-    for (const WeightMatrix* m : {&w.q, &w.k, &w.v, &w.o, &w.gate, &w.up, &w.down}) bytes += m->bytes();
+    for (const WeightMatrix* m : {&w.q, &w.k, &w.v, &w.o}) bytes += m->bytes();
+    if (w.experts.empty())
+      bytes += w.gate.bytes() + w.up.bytes() + w.down.bytes();
+    else
+      bytes += w.router.bytes();
+    for (std::int64_t e = 0; e < n_experts; ++e)
+      for (const WeightMatrix* m : {&w.experts[e].gate, &w.experts[e].up, &w.experts[e].down}) bytes += m->bytes();
     for (const std::span<const float> v : {w.attn_norm, w.ffn_norm, w.q_norm, w.k_norm, w.q_bias, w.k_bias, w.v_bias})
       bytes += v.size_bytes();
   }

@@ -23,12 +23,18 @@ struct ModelOptions {
   std::int64_t context = 0;  // longest sequence that will be run; 0: the model's limit
 };
 
+struct ExpertWeights {
+  WeightMatrix gate, up, down;  // [expert_ffn, hidden], down [hidden, expert_ffn]
+};
+
 struct LayerWeights {
   std::span<const float> attn_norm, ffn_norm;     // [hidden]
   std::span<const float> q_norm, k_norm;          // [head_dim]; qwen3, else empty
   std::span<const float> q_bias, k_bias, v_bias;  // qwen2, else empty
   WeightMatrix q, k, v, o;                        // [heads * head_dim, hidden], o [hidden, heads * head_dim]
-  WeightMatrix gate, up, down;                    // [ffn, hidden], down [hidden, ffn]
+  WeightMatrix gate, up, down;                    // [ffn, hidden], down [hidden, ffn]; dense layers
+  WeightMatrix router;                            // [experts, hidden] f32; mixtures of experts
+  std::vector<ExpertWeights> experts;
 };
 
 class Model {
@@ -50,7 +56,8 @@ class Model {
   std::int64_t max_context() const { return max_context_; }
   KvShape kv_shape(DType kv_dtype) const;
   std::size_t weight_bytes() const;  // all weights as stored
-  // Bytes of weights that a decode step reads: one row of the embedding table, and all else.
+  // Bytes of weights that a decode step of one sequence reads: one row of the embedding table, the experts of one row,
+  // and all else.
   std::size_t step_weight_bytes() const;
 
   const ConstTensorView& embedding() const { return embedding_.view(); }
@@ -59,6 +66,9 @@ class Model {
   const WeightMatrix& head() const { return head_; }
 
  private:
+  // All but the embedding table, with `n_experts` of each layer.
+  std::size_t bytes_with_experts(std::int64_t n_experts) const;
+
   Model() = default;
   friend struct ModelLoader;
   std::unique_ptr<Checkpoint> checkpoint_;

@@ -45,11 +45,12 @@ class RandomWeights {
         table_(make_table(seed)),
         scratch_(context.pool->size()) {}
 
-  WeightMatrix matrix(std::int64_t n_out, std::int64_t n_in) {
-    if (n_in % dtype_info(dtype_).block != 0)
-      fail(ErrorKind::kOption, "rows of {} weights as {}: expected a multiple of {}", n_in, dtype_name(dtype_),
-           dtype_info(dtype_).block);
-    const Tensor& w = owned_.emplace_back(dtype_, std::initializer_list<std::int64_t>{n_out, n_in});
+  WeightMatrix matrix(std::int64_t n_out, std::int64_t n_in) { return matrix(n_out, n_in, dtype_); }
+  WeightMatrix matrix(std::int64_t n_out, std::int64_t n_in, DType dtype) {
+    if (n_in % dtype_info(dtype).block != 0)
+      fail(ErrorKind::kOption, "rows of {} weights as {}: expected a multiple of {}", n_in, dtype_name(dtype),
+           dtype_info(dtype).block);
+    const Tensor& w = owned_.emplace_back(dtype, std::initializer_list<std::int64_t>{n_out, n_in});
     context_.pool->parallel_for(n_out, kRowGrain, [&](std::int64_t begin, std::int64_t end, int worker) {
       std::vector<float>& row = scratch_[worker];
       row.resize(n_in);
@@ -85,6 +86,13 @@ class RandomWeights {
     if (config.qk_norm) {
       w.q_norm = vector(config.head_dim, 1.0f);
       w.k_norm = vector(config.head_dim, 1.0f);
+    }
+    if (config.experts.n > 0) {
+      w.router = matrix(config.experts.n, config.hidden, DType::kF32);
+      for (std::int64_t e = 0; e < config.experts.n; ++e)
+        w.experts.push_back({matrix(config.experts.ffn, config.hidden), matrix(config.experts.ffn, config.hidden),
+                             matrix(config.hidden, config.experts.ffn)});
+      return w;
     }
     w.gate = matrix(config.ffn, config.hidden);
     w.up = matrix(config.ffn, config.hidden);

@@ -27,6 +27,10 @@ enum class DType : std::uint8_t {
   kIQ4_NL,  // blocks of 32, 18 bytes
   kIQ4_XS,  // blocks of 256, 136 bytes
   kMXFP4,   // blocks of 32, 17 bytes, at any address
+  kFp8,     // blocks of 64, 68 bytes: f32 scale, codes of e4m3; this and the following are in no GGUF file, quantised
+            // safetensors become them
+  kInt4,    // blocks of 32, 20 bytes: scale and zero point, nibbles in the order of kQ4_0
+  kInt8,    // blocks of 32, 36 bytes: f32 scale d, 32 x int8 q; value = d * q
 };
 
 struct DTypeInfo {

@@ -36,7 +36,8 @@ std::vector<float> neighbours(const std::vector<float>& w, std::int64_t heads, s
 
 std::vector<float> expected_values(const Checkpoint& from, const CheckpointTensor& t) {
   const ModelConfig& c = from.config();
-  const bool reorder = c.architecture == Architecture::kLlama || c.architecture == Architecture::kMistral;
+  const bool reorder = c.architecture == Architecture::kLlama || c.architecture == Architecture::kMistral ||
+                       c.architecture == Architecture::kMistral3;
   if (reorder && t.name.ends_with("attn_q.weight")) return neighbours(values(t.view), c.n_heads, c.head_dim);
   if (reorder && t.name.ends_with("attn_k.weight")) return neighbours(values(t.view), c.n_kv_heads, c.head_dim);
   return values(t.view);
@@ -124,10 +125,39 @@ std::string convert_name(const testing::TestParamInfo<std::tuple<const char*, DT
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, Convert,
-                         testing::Combine(testing::Values("llama", "mistral", "qwen2", "qwen3"),
+                         testing::Combine(testing::Values("llama", "mistral", "qwen2", "qwen3", "ministral3"),
                                           testing::Values(DType::kF32, DType::kBF16, DType::kF16, DType::kQ8_0,
                                                           DType::kQ4_0, DType::kQ4_1)),
                          convert_name);
+
+TEST(Convert, MatricesOfExpertsBecomeStacksAndTheRouterStaysExact) {
+  TempFolder folder;
+  HfBuilder::tiny("qwen3_moe").write(folder);
+  const auto from = Checkpoint::open(folder.path());
+  convert_to_gguf(*from, folder / "out.gguf", DType::kBF16);
+  const auto to = Checkpoint::open(folder / "out.gguf");
+  const ExpertConfig &a = from->config().experts, &b = to->config().experts;
+  EXPECT_EQ(std::tie(a.n, a.n_used, a.ffn, a.normalise), std::tie(b.n, b.n_used, b.ffn, b.normalise));
+  EXPECT_EQ(to->require("blk.1.ffn_gate_inp.weight", {4, 64}).view.dtype(), DType::kF32);
+  const ConstTensorView stack = to->require("blk.1.ffn_down_exps.weight", {4, 64, 32}).view;
+  for (int e = 0; e < 4; ++e) {
+    const ConstTensorView one = from->require("blk.1.ffn_down." + std::to_string(e) + ".weight", {64, 32}).view;
+    EXPECT_EQ(std::memcmp(stack.row(e), one.data(), 64 * 32 * 2), 0) << e;
+  }
+  convert_to_gguf(*to, folder / "again.gguf", DType::kBF16);
+  EXPECT_EQ(read_file(folder / "again.gguf"), read_file(folder / "out.gguf")) << "a stack stays one";
+}
+
+TEST(Convert, Ministral3KeepsItsTemperatureAndItsScaleOfCosines) {
+  TempFolder folder;
+  HfBuilder::tiny("ministral3").write(folder);
+  const auto from = Checkpoint::open(folder.path());
+  convert_to_gguf(*from, folder / "out.gguf", DType::kQ8_0);
+  const ModelConfig c = Checkpoint::open(folder / "out.gguf")->config();
+  EXPECT_FLOAT_EQ(static_cast<float>(c.temperature), 0.1f);
+  EXPECT_EQ(c.temperature_context, 128);
+  EXPECT_NEAR(c.rope.attention_factor, 1.0, 1e-6);
+}
 
 TEST(Convert, Bf16WeightsKeepTheirBits) {
   TempFolder folder;

@@ -6,6 +6,7 @@
 #include "mneme/error.h"
 #include "src/formats/json.h"
 #include "src/formats/safetensors/hf_model.h"
+#include "src/formats/safetensors/quantised.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace mneme;
@@ -19,6 +20,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const JsonRef root(json, "fuzz.json");
   try {
     read_hf_config(root);
+  } catch (const Error&) {
+  }
+  try {
+    read_quant_config(root);
   } catch (const Error&) {
   }
   try {

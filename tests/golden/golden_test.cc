@@ -1,12 +1,19 @@
 // Logits of tiny models of every architecture against transformers, prefill in every chunking and decode.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <tuple>
 
 #include "src/formats/checkpoint.h"
+#include "src/formats/open/convert.h"
+#include "src/methods/method_state.h"
+#include "src/recipes/compile.h"
+#include "src/recipes/recipes.h"
+#include "tests/formats/files.h"
 #include "tests/golden/golden_case.h"
 #include "tests/model/sequence_runner.h"
 
@@ -82,6 +89,69 @@ TEST_P(Golden, DecodeAfterPrefill) {
   }
   const std::span<const float> stored = std::span(truth).last(n_decode * vocab);
   EXPECT_LE(difference(logits, rows, stored, vocab).max, 2 * golden.plain.at(kv).max);
+}
+
+// Each architecture's file as `mneme convert` writes it: other names, other order of rows.
+TEST_P(Golden, PrefillFromGguf) {
+  const test::TempFolder folder;
+  const auto original = Checkpoint::open(golden.folder);
+  convert_to_gguf(*original, folder / "model.gguf", original->require("token_embd.weight", {-1, -1}).view.dtype());
+  const auto from_gguf = Model::load(Checkpoint::open(folder / "model.gguf"), {.context = golden.context}, context);
+  SequenceRunner runner(*from_gguf, kv_dtype, context);
+  SequenceCache cache(runner.pool);
+  const std::vector<float> logits = runner.feed(cache, golden.tokens, golden.tokens.size());
+  expect_within_twice(difference(logits, golden.rows, golden.logits("truth.f32"), vocab), golden.plain.at(kv), "GGUF");
+}
+
+// Logits of the decoded rows with a method.
+std::vector<float> decode_with(const std::string& name, std::int32_t budget, const Model& model, DType kv_dtype,
+                               const GoldenCase& golden, const CpuContext& context) {
+  const MethodShape shape{.n_layers = static_cast<std::int32_t>(model.config().n_layers),
+                          .n_heads = static_cast<std::int32_t>(model.config().n_heads),
+                          .n_kv_heads = static_cast<std::int32_t>(model.config().n_kv_heads),
+                          .head_dim = static_cast<std::int32_t>(model.config().head_dim),
+                          .kv_dtype = kv_dtype};
+  const Recipe recipe =
+      make_recipe(name, {.budget = budget, .sink = 32, .recent = 32, .dense_layers = std::vector<std::int32_t>{}});
+  MethodState method(compile(recipe, shape));
+  SequenceRunner runner(model, kv_dtype, context);
+  SequenceCache cache(runner.pool);
+  const std::span<const std::int32_t> tokens(golden.tokens);
+  const std::size_t split = tokens.size() - static_cast<std::size_t>(golden.n_decode);
+  std::vector<float> logits;
+  for (std::size_t at = 0; at < tokens.size();) {
+    const bool prompt = at == 0;
+    const std::span<const std::int32_t> piece = tokens.subspan(at, prompt ? split : 1);
+    cache.extend(static_cast<std::int32_t>(piece.size()));
+    const SequenceRows rows{.cache = &cache,
+                            .n_rows = static_cast<std::int32_t>(piece.size()),
+                            .want_logits = !prompt,
+                            .method = &method,
+                            .phase = prompt ? RowPhase::kPrefill : RowPhase::kDecode};
+    SequenceRunner::append(runner.forward.run({.tokens = piece, .sequences = std::span(&rows, 1)}), logits);
+    method.commit(cache);
+    at += piece.size();
+  }
+  return logits;
+}
+
+TEST_P(Golden, MethodsWhoseBudgetHoldsAllDecodeAsFullAttention) {
+  if (model->config().sliding_window > 0) GTEST_SKIP() << "methods select in full layers";
+  const auto n_decode = static_cast<std::size_t>(golden.n_decode);
+  const std::vector<float> truth = golden.logits("truth.f32");
+  const std::span<const float> stored = std::span(truth).last(n_decode * vocab);
+  std::vector<std::int64_t> rows(n_decode);
+  std::iota(rows.begin(), rows.end(), 0);
+  for (const char* name : {"quest", "freekv", "fier", "mneme"}) {
+    SCOPED_TRACE(name);
+    const std::vector<float> all = decode_with(name, 160, *model, kv_dtype, golden, context);
+    EXPECT_LE(difference(all, rows, stored, vocab).max, 2 * golden.plain.at(kv).max);
+    const std::vector<float> some = decode_with(name, 96, *model, kv_dtype, golden, context);
+    EXPECT_TRUE(std::all_of(some.begin(), some.end(), [](float v) { return std::isfinite(v); }));
+    if (golden.tokens.size() > 96) {
+      EXPECT_NE(some, all) << "a smaller budget leaves tokens out";
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(, Golden,

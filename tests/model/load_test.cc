@@ -41,8 +41,8 @@ std::unique_ptr<MemoryCheckpoint> zeros(const ModelConfig& config, DType dtype =
 }
 
 TEST_F(LoadTest, EveryMissingTensorIsNamed) {
-  for (const Architecture a :
-       {Architecture::kLlama, Architecture::kMistral, Architecture::kQwen2, Architecture::kQwen3}) {
+  for (const Architecture a : {Architecture::kLlama, Architecture::kMistral, Architecture::kQwen2, Architecture::kQwen3,
+                               Architecture::kMistral3, Architecture::kQwen3Moe}) {
     const ModelConfig config = small_config(a);
     EXPECT_NE(load(zeros(config)), nullptr);
     for_each_weight(config, [&](const WeightSpec& w) {
@@ -207,6 +207,45 @@ TEST_F(LoadTest, TypesWithoutKernelsOnTheDeviceAreNamedWithWhatWorks) {
     EXPECT_THAT(e.what(), AllOf(HasSubstr("blk.1.ffn_down.weight"), HasSubstr("q6_k"), HasSubstr("--device cpu"),
                                 HasSubstr("--type q8_0")));
   }
+}
+
+TEST_F(LoadTest, ArchitecturesThatTheDeviceDoesNotRunAreNamed) {
+  for (const Architecture a : {Architecture::kMistral3, Architecture::kQwen3Moe}) {
+    const auto model = Model::random(small_config(a), DType::kBF16, {}, 7, context);
+    try {
+      expect_device_types(*model);
+      FAIL() << architecture_name(a);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kUnsupported);
+      EXPECT_THAT(e.what(), AllOf(HasSubstr(std::string(architecture_name(a))), HasSubstr("--device cpu")));
+    }
+  }
+}
+
+TEST_F(LoadTest, AMatrixInAnotherOrderOfColumnsIsNotForTheDevice) {
+  const ModelConfig config = small_config();
+  auto checkpoint = std::make_unique<MemoryCheckpoint>(config, DType::kQ4_0);
+  std::vector<std::int32_t> columns(config.hidden);
+  std::iota(columns.rbegin(), columns.rend(), 0);
+  checkpoint->reorder("blk.1.attn_v.weight", columns);
+  const auto model = load(std::move(checkpoint));
+  EXPECT_EQ(model->layers()[1].v.columns().size(), columns.size());
+  try {
+    expect_device_types(*model);
+    FAIL() << "the device has no order of columns";
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), AllOf(HasSubstr("blk.1.attn_v.weight"), HasSubstr("act-order")));
+  }
+}
+
+TEST_F(LoadTest, AStepReadsTheExpertsOfOneRow) {
+  const ModelConfig config = small_config(Architecture::kQwen3Moe);
+  const auto model = Model::random(config, DType::kBF16, {}, 7, context);
+  const std::size_t expert = 3 * config.experts.ffn * config.hidden * 2;
+  const std::size_t rest = model->weight_bytes() - model->step_weight_bytes();
+  EXPECT_EQ(rest, config.n_layers * (config.experts.n - config.experts.n_used) * expert +
+                      (config.vocab - 1) * config.hidden * 2)
+      << "experts that a row is not sent to, and rows of the table that it is not";
 }
 
 TEST_F(LoadTest, RandomModelsRunInEveryType) {

@@ -29,7 +29,12 @@ inline ModelConfig small_config(Architecture architecture = Architecture::kLlama
   c.vocab = 50;
   c.max_context = 512;
   c.qkv_bias = architecture == Architecture::kQwen2;
-  c.qk_norm = architecture == Architecture::kQwen3;
+  c.qk_norm = architecture == Architecture::kQwen3 || architecture == Architecture::kQwen3Moe;
+  if (architecture == Architecture::kQwen3Moe) c.experts = {.n = 6, .n_used = 2, .ffn = 32};
+  if (architecture == Architecture::kMistral3) {
+    c.temperature = 0.5;
+    c.temperature_context = 16;
+  }
   c.rope.theta = 1000.0;
   return c;
 }
@@ -41,6 +46,8 @@ class MemoryCheckpoint : public Checkpoint {
     for_each_weight(config, [&](const WeightSpec& w) {
       if (w.n_in == 0)
         add(w.name, DType::kF32, {w.n_out});
+      else if (w.n_experts > 0)
+        add(w.name, dtype, {w.n_experts, w.n_out, w.n_in});
       else
         add(w.name, dtype, {w.n_out, w.n_in});
     });
@@ -48,8 +55,7 @@ class MemoryCheckpoint : public Checkpoint {
 
   void add(const std::string& name, DType dtype, std::initializer_list<std::int64_t> shape) {
     const Tensor& t = memory_.emplace_back(dtype, shape);
-    const std::size_t rows = t.view().rank() == 1 ? 1 : static_cast<std::size_t>(t.view().dim(0));
-    std::fill_n(t.view().data(), rows * t.view().stride_bytes(), std::byte{0});
+    std::fill_n(t.view().data(), t.bytes(), std::byte{0});
     tensors_.push_back({name, t});
   }
   // Random weights. Requires  all of them f32.
@@ -70,6 +76,11 @@ class MemoryCheckpoint : public Checkpoint {
       t.view = t.view.rank() == 1 ? ConstTensorView(data, t.view.dtype(), {t.view.dim(0)})
                                   : ConstTensorView(data, t.view.dtype(), {t.view.dim(0), t.view.dim(1)});
     }
+  }
+  // The columns of a matrix in another order; the caller keeps `columns`.
+  void reorder(std::string_view name, std::span<const std::int32_t> columns) {
+    for (CheckpointTensor& t : tensors_)
+      if (t.name == name) t.columns = columns;
   }
   void remove(std::string_view name) {
     std::erase_if(tensors_, [&](const CheckpointTensor& t) { return t.name == name; });

@@ -1,6 +1,8 @@
 #include "apps/mneme/bench/bench_model.h"
 
 #include <array>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "apps/bench/shapes.h"
@@ -9,6 +11,7 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/formats/model_name.h"
+#include "src/formats/weight_names.h"
 #include "src/model/shapes.h"
 
 namespace mneme::cli {
@@ -34,11 +37,28 @@ std::int64_t bytes_of(const ConstTensorView& view) {
   return view.n_elements() / row * row_bytes(view.dtype(), row);
 }
 
+// Of the experts that a row is not sent to.
+std::int64_t idle_bytes(const Checkpoint& file) {
+  const ExpertConfig& experts = file.config().experts;
+  if (experts.n == 0) return 0;
+  std::unordered_map<std::string_view, const CheckpointTensor*> by_name;
+  for (const CheckpointTensor& t : file.tensors()) by_name.emplace(t.name, &t);
+  const auto find = [&](const std::string& name) {
+    const auto it = by_name.find(name);
+    return it == by_name.end() ? nullptr : it->second;
+  };
+  std::int64_t all = 0;
+  for_each_weight(file.config(), [&](const WeightSpec& w) {
+    for (std::int64_t e = 0; e < w.n_experts; ++e) all += bytes_of(expert_of(find, w, e).view);
+  });
+  return all / experts.n * (experts.n - experts.n_used);
+}
+
 BenchShape shape_of_file(const std::string& path) {
   const std::unique_ptr<Checkpoint> file = Checkpoint::open(path);
   BenchShape shape{.config = file->config()};
   for (const CheckpointTensor& t : file->tensors()) shape.weight_bytes += bytes_of(t.view);
-  shape.step_weight_bytes = shape.weight_bytes;
+  shape.step_weight_bytes = shape.weight_bytes - idle_bytes(*file);
   const CheckpointTensor* embedding = file->find("token_embd.weight");
   if (embedding != nullptr && !shape.config.tied_embeddings) shape.step_weight_bytes -= bytes_of(embedding->view);
   const CheckpointTensor* gate = file->find("blk.0.ffn_gate.weight");

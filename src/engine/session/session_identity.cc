@@ -92,6 +92,14 @@ std::uint64_t hash_of_weights(const Checkpoint& checkpoint) {
     hash.add(v);
   hash.add(c.rms_eps);
   for (const bool flag : {c.tied_embeddings, c.qkv_bias, c.qk_norm}) hash.add(flag);
+  if (c.experts.n > 0) {
+    hash.add(c.experts.n_used);
+    hash.add(c.experts.normalise);
+  }
+  if (c.temperature != 0.0) {
+    hash.add(c.temperature);
+    hash.add(c.temperature_context);
+  }
   // By name: the order of tensors in a file says nothing.
   std::vector<const CheckpointTensor*> tensors;
   for (const CheckpointTensor& t : checkpoint.tensors()) tensors.push_back(&t);

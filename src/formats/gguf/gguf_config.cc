@@ -4,6 +4,7 @@
 
 #include "src/base/error.h"
 #include "src/formats/config_check.h"
+#include "src/formats/gguf/gguf_metadata.h"
 #include "src/formats/gguf/gguf_model.h"
 
 namespace mneme {
@@ -58,7 +59,10 @@ Architecture architecture_of(const GgufFile& file) {
   if (*name == "llama") return Architecture::kLlama;
   if (*name == "qwen2") return Architecture::kQwen2;
   if (*name == "qwen3") return Architecture::kQwen3;
-  fail(ErrorKind::kUnsupported, "{}: architecture '{}'; this build runs llama, qwen2, qwen3", file.file(), *name);
+  if (*name == "mistral3") return Architecture::kMistral3;
+  if (*name == "qwen3moe") return Architecture::kQwen3Moe;
+  fail(ErrorKind::kUnsupported, "{}: architecture '{}'; this build runs llama, qwen2, qwen3, qwen3moe, mistral3",
+       file.file(), *name);
 }
 
 void read_scaling(const Keys& keys, const GgufFile& file, RopeConfig& r) {
@@ -107,6 +111,28 @@ void read_freq_factors(const GgufFile& file, RopeConfig& r) {
   std::memcpy(r.freq_factors.data(), t->data.data(), t->data.size());
 }
 
+ExpertConfig read_experts(const Keys& keys, Architecture architecture, const GgufFile& file) {
+  if (architecture != Architecture::kQwen3Moe) {
+    if (const std::int64_t n = keys.integer("expert_count", 0); n != 0)
+      fail(ErrorKind::kUnsupported, "{}: a mixture of {} experts in a {} model; expected a dense one", file.file(), n,
+           architecture_name(architecture));
+    return {};
+  }
+  return {.n = keys.integer("expert_count"),
+          .n_used = keys.integer("expert_used_count"),
+          .ffn = keys.integer("expert_feed_forward_length"),
+          .normalise = file.boolean(keys.name("expert_weights_norm")).value_or(true)};
+}
+
+// cos and sin are not scaled, unless the file gives the divisor's multiplier.
+void read_mistral3(const Keys& keys, ModelConfig& c) {
+  c.temperature = keys.number("attention.temperature_scale", 0.0);
+  if (c.temperature != 0.0) c.temperature_context = keys.integer("rope.scaling.original_context_length");
+  if (c.rope.scaling != RopeScaling::kYarn || c.rope.factor <= 1.0) return;
+  const double log = 0.1 * std::log(c.rope.factor), multiplier = keys.number("rope.scaling.yarn_log_multiplier", 1.0);
+  c.rope.attention_factor = (log + 1.0) / (multiplier * log + 1.0);
+}
+
 std::int64_t read_vocab(const GgufFile& file, const Keys& keys) {
   const GgufTensor* embedding = file.find_tensor("token_embd.weight");
   if (embedding == nullptr) fail(ErrorKind::kFormat, "{}: tensor 'token_embd.weight' is missing", file.file());
@@ -128,9 +154,7 @@ ModelConfig read_gguf_config(const GgufFile& file) {
   ModelConfig c;
   c.architecture = architecture_of(file);
   const Keys keys(file, architecture_name(c.architecture));
-  if (keys.integer("expert_count", 0) != 0)
-    fail(ErrorKind::kUnsupported, "{}: a mixture of {} experts; this build runs dense models", file.file(),
-         keys.integer("expert_count"));
+  c.experts = read_experts(keys, c.architecture, file);
   c.name = std::string(file.string("general.name").value_or(""));
   c.n_layers = keys.integer("block_count");
   c.hidden = keys.integer("embedding_length");
@@ -154,14 +178,15 @@ ModelConfig read_gguf_config(const GgufFile& file) {
   c.vocab = read_vocab(file, keys);
   c.tied_embeddings = file.find_tensor("output.weight") == nullptr;
   c.qkv_bias = c.architecture == Architecture::kQwen2 || file.find_tensor("blk.0.attn_q.bias") != nullptr;
-  c.qk_norm = c.architecture == Architecture::kQwen3;
-  c.rope.pairs = c.architecture == Architecture::kLlama ? RopePairs::kNeighbours : RopePairs::kHalves;
+  c.qk_norm = c.architecture == Architecture::kQwen3 || c.architecture == Architecture::kQwen3Moe;
+  c.rope.pairs = gguf_rope_pairs(c.architecture);
   c.rope.theta = keys.number("rope.freq_base", 10000.0);
   if (const std::int64_t d = keys.integer("rope.dimension_count", c.head_dim); d != c.head_dim)
     fail(ErrorKind::kUnsupported, "{}: RoPE over {} of {} dimensions; this build rotates all of them", file.file(), d,
          c.head_dim);
   read_scaling(keys, file, c.rope);
   read_freq_factors(file, c.rope);
+  if (c.architecture == Architecture::kMistral3) read_mistral3(keys, c);
   check_config(c, file.file());
   return c;
 }

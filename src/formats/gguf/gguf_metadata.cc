@@ -45,6 +45,22 @@ void put_scaling(GgufWriter& w, const std::string& a, const RopeConfig& r) {
     w.put(a + "rope.scaling.yarn_attn_factor", static_cast<float>(r.attention_factor / derived));
 }
 
+void put_experts(GgufWriter& w, const std::string& a, const ExpertConfig& e) {
+  w.put(a + "expert_count", u32(e.n));
+  w.put(a + "expert_used_count", u32(e.n_used));
+  w.put(a + "expert_feed_forward_length", u32(e.ffn));
+  w.put(a + "expert_weights_norm", e.normalise);
+}
+
+// The multiplier whose divisor gives cos and sin their scale; 1 where they have none.
+void put_mistral3(GgufWriter& w, const std::string& a, const ModelConfig& c) {
+  if (c.temperature != 0.0) w.put(a + "attention.temperature_scale", static_cast<float>(c.temperature));
+  if (c.rope.scaling != RopeScaling::kYarn || c.rope.factor <= 1.0) return;
+  const double log = 0.1 * std::log(c.rope.factor);
+  const double scale = c.rope.attention_factor == 0.0 ? log + 1.0 : c.rope.attention_factor;
+  w.put(a + "rope.scaling.yarn_log_multiplier", static_cast<float>(((log + 1.0) / scale - 1.0) / log));
+}
+
 struct KnownPre {
   std::string_view name;
   std::vector<std::string> patterns;
@@ -86,7 +102,8 @@ std::string_view gguf_architecture(Architecture a) {
 }
 
 RopePairs gguf_rope_pairs(Architecture a) {
-  return gguf_architecture(a) == "llama" ? RopePairs::kNeighbours : RopePairs::kHalves;
+  const bool neighbours = gguf_architecture(a) == "llama" || a == Architecture::kMistral3;
+  return neighbours ? RopePairs::kNeighbours : RopePairs::kHalves;
 }
 
 std::string_view known_pre_tokenizer(const std::vector<std::string>& patterns) {
@@ -135,6 +152,8 @@ void put_config(GgufWriter& w, const ModelConfig& c, DType weights) {
   w.put(a + "rope.dimension_count", u32(c.head_dim));
   w.put(a + "vocab_size", u32(c.vocab));
   put_scaling(w, a, c.rope);
+  if (c.experts.n > 0) put_experts(w, a, c.experts);
+  if (c.architecture == Architecture::kMistral3) put_mistral3(w, a, c);
 }
 
 void put_tokenizer(GgufWriter& w, const TokenizerData& t) {

@@ -16,7 +16,8 @@ namespace {
 constexpr std::int64_t kChunkElements = std::int64_t{1} << 20;
 
 struct Job {
-  const CheckpointTensor* from;
+  std::string name;
+  std::vector<const CheckpointTensor*> from;  // several: the matrices of a stack
   DType to;
   bool reorder;  // permute rows from halves to neighbours, or back
 };
@@ -56,10 +57,15 @@ class Converter {
   Converter(const Checkpoint& from, DType type) : from_(from), pairs_(gguf_rope_pairs(from.config().architecture)) {
     const bool reorder = from.config().rope.pairs != pairs_;
     for_each_weight(from.config(), [&](const WeightSpec& w) {
-      const CheckpointTensor* t = from.find(w.name);
-      const DType to = w.n_in == 0 ? DType::kF32 : fitting(type, w.n_in);
-      if (w.n_in != 0 && to != type) ++(to == DType::kBF16 ? kept_ : narrower_);
-      jobs_.push_back({t, to, reorder && w.role != WeightRole::kOther});
+      std::vector<const CheckpointTensor*> parts;
+      if (const CheckpointTensor* t = from.find(w.name)) parts.push_back(t);
+      if (parts.empty())
+        for (std::int64_t e = 0; e < w.n_experts; ++e) parts.push_back(from.find(w.expert(e).name));
+      const bool exact = w.n_in == 0 || w.role == WeightRole::kRouter;
+      const DType to = exact ? DType::kF32 : fitting(type, w.n_in);
+      if (!exact && to != type) ++(to == DType::kBF16 ? kept_ : narrower_);
+      jobs_.push_back(
+          {w.name, std::move(parts), to, reorder && (w.role == WeightRole::kQuery || w.role == WeightRole::kKey)});
     });
   }
 
@@ -69,25 +75,34 @@ class Converter {
 
   void declare(GgufWriter& writer) const {
     for (const Job& job : jobs_) {
-      const ConstTensorView& v = job.from->view;
+      const ConstTensorView& v = job.from.front()->view;
       if (v.rank() == 1)
-        writer.add_tensor(job.from->name, {v.dim(0)}, job.to);
+        writer.add_tensor(job.name, {v.dim(0)}, job.to);
+      else if (v.rank() == 3)
+        writer.add_tensor(job.name, {v.dim(0), v.dim(1), v.dim(2)}, job.to);
+      else if (job.from.size() > 1)
+        writer.add_tensor(job.name, {std::ssize(job.from), v.dim(0), v.dim(1)}, job.to);
       else
-        writer.add_tensor(job.from->name, {v.dim(0), v.dim(1)}, job.to);
+        writer.add_tensor(job.name, {v.dim(0), v.dim(1)}, job.to);
     }
   }
 
   void write(GgufWriter& writer, std::int64_t i) {
-    const Job& job = jobs_[i];
-    const ConstTensorView& v = job.from->view;
-    // A vector counts as one row, unless its elements are permuted.
-    if (v.rank() == 1 && !job.reorder) return write_rows(writer, {v.data(), v.dtype(), {1, v.dim(0)}}, job);
-    if (v.rank() == 1) return write_rows(writer, {v.data(), v.dtype(), {v.dim(0), 1}}, job);
-    write_rows(writer, v, job);
+    for (const CheckpointTensor* part : jobs_[i].from) write_part(writer, *part, jobs_[i]);
   }
 
  private:
-  void write_rows(GgufWriter& writer, const ConstTensorView& v, const Job& job) {
+  void write_part(GgufWriter& writer, const CheckpointTensor& part, const Job& job) {
+    const ConstTensorView& v = part.view;
+    // A vector counts as one row, unless its elements are permuted.
+    if (v.rank() == 1 && !job.reorder) return write_rows(writer, {v.data(), v.dtype(), {1, v.dim(0)}}, job);
+    if (v.rank() == 1) return write_rows(writer, {v.data(), v.dtype(), {v.dim(0), 1}}, job);
+    if (v.rank() == 3) return write_rows(writer, {v.data(), v.dtype(), {v.dim(0) * v.dim(1), v.dim(2)}}, job);
+    write_rows(writer, v, job, part.columns);
+  }
+
+  void write_rows(GgufWriter& writer, const ConstTensorView& v, const Job& job,
+                  std::span<const std::int32_t> columns = {}) {
     const std::int64_t rows = v.dim(0), width = v.dim(1);
     const std::int64_t chunk = std::max<std::int64_t>(1, kChunkElements / width);
     const std::size_t bytes = row_bytes(job.to, width);
@@ -97,15 +112,22 @@ class Converter {
       const std::int64_t n = std::min(chunk, rows - begin);
       for (std::int64_t i = 0; i < n; ++i) {
         const std::int64_t r = job.reorder ? source_row(begin + i, from_.config().head_dim, pairs_) : begin + i;
-        if (v.dtype() == job.to)
+        if (v.dtype() == job.to && columns.empty())
           std::copy_n(v.row(r), bytes, out_.data() + i * bytes);
         else
           dequantise_row(v, r, floats_.as<float>() + i * width);
+        if (!columns.empty()) restore_order(columns, floats_.as<float>() + i * width);
       }
-      if (v.dtype() != job.to)
+      if (v.dtype() != job.to || !columns.empty())
         quantise_rows(view_of(floats_.as<const float>(), {n, width}), {out_.data(), job.to, {n, width}});
       writer.write({out_.data(), n * bytes});
     }
+  }
+
+  // Values of a row whose columns are in another order, in the matrix's own.
+  void restore_order(std::span<const std::int32_t> columns, float* row) {
+    std::vector<float> stored(row, row + columns.size());
+    for (std::size_t j = 0; j < columns.size(); ++j) row[columns[j]] = stored[j];
   }
 
   const Checkpoint& from_;

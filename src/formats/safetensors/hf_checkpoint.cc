@@ -1,15 +1,18 @@
 #include "src/formats/safetensors/hf_checkpoint.h"
 
+#include <deque>
 #include <optional>
 #include <set>
 #include <system_error>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
 #include "src/formats/model_name.h"
 #include "src/formats/safetensors/hf_model.h"
+#include "src/formats/safetensors/quantised.h"
 #include "src/formats/safetensors/safetensors.h"
 #include "src/formats/tensor_table.h"
 #include "src/formats/tokenizer_check.h"
@@ -99,6 +102,24 @@ WeightFiles find_weight_files(const fs::path& folder) {
   return out;
 }
 
+// Parts that see, of a model whose text part is read.
+bool is_beside_text(std::string_view name) {
+  if (name.starts_with("model.")) name.remove_prefix(6);
+  for (const std::string_view part : {"visual.", "vision_tower.", "multi_modal_projector.", "mtp."})
+    if (name.starts_with(part)) return true;
+  return false;
+}
+
+// The name that a tensor of the text part has in a model of text alone.
+std::string name_in_text(const std::string& name) {
+  const std::pair<std::string_view, std::string_view> prefixes[] = {{"model.language_model.", "model."},
+                                                                    {"language_model.model.", "model."},
+                                                                    {"language_model.lm_head.", "lm_head."}};
+  for (const auto& [theirs, ours] : prefixes)
+    if (name.starts_with(theirs)) return std::string(ours) + name.substr(theirs.size());
+  return name;
+}
+
 class HfCheckpoint final : public Checkpoint {
  public:
   explicit HfCheckpoint(const fs::path& folder) {
@@ -107,6 +128,7 @@ class HfCheckpoint final : public Checkpoint {
            folder.string());
     const JsonFile config = read_json(folder / "config.json", kMaxConfigBytes);
     config_ = read_hf_config(config.ref());
+    quantisation_ = read_quant_config(config.ref());
     config_.name = config.ref().string("_name_or_path", "");
     if (config_.name.empty()) config_.name = model_name(folder);
     for (const auto& [key, value] : config.json.items()) {
@@ -114,6 +136,7 @@ class HfCheckpoint final : public Checkpoint {
       const std::string_view shown = utf8_prefix(text, kShownBytes);
       metadata_.push_back({key, value.type_name(), shown.size() < text.size() ? std::string(shown) + "..." : text});
     }
+    reads_pictures_ = text_part(config.ref()).has_value();
     read_tensors(folder);
     check_weights(config_, *this, folder.string());
     tokenizer_ = read_hf_tokenizer(folder);
@@ -141,12 +164,14 @@ class HfCheckpoint final : public Checkpoint {
             fail(ErrorKind::kFormat, "{}: tensor '{}' is not where model.safetensors.index.json has it", path.string(),
                  t.name);
         }
+        if (reads_pictures_ && is_beside_text(t.name)) continue;
+        if (reads_pictures_) t.name = name_in_text(t.name);
         found_.emplace(t.name, file_tensors_.size());
         file_tensors_.push_back(std::move(t));
       }
     }
     for (const auto& [name, file] : files.place)
-      if (!found_.contains(name))
+      if (!found_.contains(reads_pictures_ ? name_in_text(name) : name) && !(reads_pictures_ && is_beside_text(name)))
         fail(ErrorKind::kFormat, "{}: tensor '{}' is missing; the index names it", (folder / file).string(), name);
     rename_tensors(folder);
   }
@@ -154,27 +179,62 @@ class HfCheckpoint final : public Checkpoint {
   // Renames tensors from Hugging Face's names. A tensor that the model does not use is an error, not silently dropped.
   void rename_tensors(const fs::path& folder) {
     std::unordered_map<std::size_t, std::string> ours;
-    for_each_weight(config_, [&](const WeightSpec& w) {
+    std::unordered_set<std::size_t> parts;  // of quantised weights
+    ThreadPool pool(available_cpus());
+    const auto add = [&](const WeightSpec& w) {
+      if (repack(w, folder.string(), parts, pool)) return;
       const auto it = found_.find(w.hf_name);
       if (it == found_.end()) fail(ErrorKind::kFormat, "{}: tensor '{}' is missing", folder.string(), w.hf_name);
       ours.emplace(it->second, w.name);
+    };
+    for_each_weight(config_, [&](const WeightSpec& w) {
+      if (w.n_experts == 0) return add(w);
+      for (std::int64_t e = 0; e < w.n_experts; ++e) add(w.expert(e));
     });
     for (std::size_t i = 0; i < file_tensors_.size(); ++i) {
       const SafetensorsTensor& t = file_tensors_[i];
       // Frequencies stored by old files follow from the configuration; a tied output repeats the embedding.
       if (t.name.ends_with(".rotary_emb.inv_freq") || (config_.tied_embeddings && t.name == "lm_head.weight")) continue;
+      if (parts.contains(i) || (quantisation_.method != QuantMethod::kNone && is_unread_scale(t.name))) continue;
       const auto it = ours.find(i);
       if (it == ours.end())
         fail(ErrorKind::kUnsupported, "{}: tensor '{}' is not part of a {} model as this build knows it",
              folder.string(), t.name, architecture_name(config_.architecture));
-      tensors_.push_back({it->second, view_of_dims(t.data.data(), t.dtype, t.dims, t.rank)});
+      const auto dtype = float_dtype(t.type);
+      if (!dtype)
+        fail(ErrorKind::kUnsupported, "{}: tensor '{}': expected BF16, F16 or F32, found {}", folder.string(), t.name,
+             t.shape());
+      tensors_.push_back({it->second, view_of_dims(t.data.data(), *dtype, t.dims, t.rank)});
     }
+  }
+
+  // Repacks a matrix that the folder stores quantised; false where it does not.
+  bool repack(const WeightSpec& w, const std::string& folder, std::unordered_set<std::size_t>& parts,
+              ThreadPool& pool) {
+    if (w.n_in == 0) return false;
+    std::vector<std::size_t> looked_up;
+    const auto find = [&](const std::string& name) -> const SafetensorsTensor* {
+      const auto it = found_.find(name);
+      if (it == found_.end()) return nullptr;
+      looked_up.push_back(it->second);
+      return &file_tensors_[it->second];
+    };
+    std::optional<RepackedMatrix> matrix = repack_quantised(quantisation_, w, find, folder, pool);
+    if (!matrix) return false;
+    parts.insert(looked_up.begin(), looked_up.end());
+    repacked_.push_back(std::move(*matrix));
+    const RepackedMatrix& m = repacked_.back();
+    tensors_.push_back({w.name, ConstTensorView(m.blocks.data(), m.dtype, {w.n_out, w.n_in}), m.columns});
+    return true;
   }
 
   std::vector<MappedFile> mappings_;
   std::vector<SafetensorsTensor> file_tensors_;
   std::unordered_map<std::string, std::size_t> found_;  // index in file_tensors_, by Hugging Face name
   ModelConfig config_;
+  QuantConfig quantisation_;
+  bool reads_pictures_ = false;
+  std::deque<RepackedMatrix> repacked_;  // matrices that tensors_ views
   TokenizerData tokenizer_;
   std::vector<CheckpointTensor> tensors_;
   std::vector<MetadataEntry> metadata_;

@@ -17,15 +17,16 @@ Architecture architecture_of(const JsonRef& config) {
   if (type == "mistral") return Architecture::kMistral;
   if (type == "qwen2") return Architecture::kQwen2;
   if (type == "qwen3") return Architecture::kQwen3;
-  fail(ErrorKind::kUnsupported, "{}: model_type '{}'; this build runs llama, mistral, qwen2, qwen3", config.file(),
-       type);
+  if (type == "ministral3") return Architecture::kMistral3;
+  if (type == "qwen3_moe") return Architecture::kQwen3Moe;
+  fail(ErrorKind::kUnsupported,
+       "{}: model_type '{}'; this build runs llama, mistral, qwen2, qwen3, qwen3_moe, ministral3, and the text of "
+       "mistral3",
+       config.file(), type);
 }
 
 // Rejects features that change the arithmetic and are not implemented.
 void refuse_unknown(const JsonRef& config, Architecture architecture) {
-  if (const auto q = config.find("quantization_config"))
-    fail(ErrorKind::kUnsupported, "{}: quantised weights ({}); expected bf16, f16 or f32", config.file(),
-         q->is_object() ? q->string("quant_method", "unnamed method") : "unnamed method");
   if (const std::string act = config.string("hidden_act", "silu"); act != "silu")
     fail(ErrorKind::kUnsupported, "{}: hidden_act '{}'; expected silu", config.file(), act);
   if (config.boolean("mlp_bias", false))
@@ -37,7 +38,7 @@ void refuse_unknown(const JsonRef& config, Architecture architecture) {
 
 std::int64_t read_head_dim(const JsonRef& config, const ModelConfig& c) {
   if (const auto v = config.find("head_dim")) return v->integer();
-  if (c.architecture == Architecture::kQwen3) return 128;
+  if (c.architecture == Architecture::kQwen3 || c.architecture == Architecture::kMistral3) return 128;
   if (c.n_heads < 1 || c.hidden < 1 || c.hidden % c.n_heads != 0)
     fail(ErrorKind::kFormat, "{}: head_dim is missing and hidden_size {} is not a multiple of num_attention_heads {}",
          config.file(), c.hidden, c.n_heads);
@@ -50,6 +51,8 @@ std::int64_t default_context(Architecture a) {
       return 2048;
     case Architecture::kMistral:
       return 131072;
+    case Architecture::kMistral3:
+      return 262144;
     default:
       return 32768;
   }
@@ -58,11 +61,12 @@ std::int64_t default_context(Architecture a) {
 // Newer files list the kind of each layer; older ones give the first layer with a window (qwen2, qwen3) or only its
 // size (mistral).
 std::int64_t read_window(const JsonRef& config, const ModelConfig& c) {
-  const bool qwen = c.architecture == Architecture::kQwen2 || c.architecture == Architecture::kQwen3;
-  const bool mistral = c.architecture == Architecture::kMistral;
+  const bool mistral = c.architecture == Architecture::kMistral || c.architecture == Architecture::kMistral3;
+  const bool qwen = !mistral && c.architecture != Architecture::kLlama;
   if (!qwen && !mistral) return 0;
   if (qwen && !config.boolean("use_sliding_window", false)) return 0;
-  const bool absent = !config.value().contains("sliding_window");  // null: none; absent: the class's default
+  // null: none; absent: the class's default, which is none for ministral3.
+  const bool absent = c.architecture != Architecture::kMistral3 && !config.value().contains("sliding_window");
   const std::int64_t window = config.integer("sliding_window", absent ? 4096 : 0);
   std::int64_t sliding = c.n_layers;  // first layer with a window
   if (const auto types = config.find("layer_types")) {
@@ -152,9 +156,35 @@ void read_rope(const JsonRef& config, ModelConfig& c) {
     c.max_context = std::max(c.max_context, static_cast<std::int64_t>(scaled));
 }
 
+// Every layer has the experts.
+ExpertConfig read_experts(const JsonRef& config) {
+  if (const auto dense = config.find("mlp_only_layers"); dense && !dense->elements().empty())
+    fail(ErrorKind::kUnsupported, "{}: mlp_only_layers: layers without experts among others with them", config.file());
+  if (const std::int64_t step = config.integer("decoder_sparse_step", 1); step != 1)
+    fail(ErrorKind::kUnsupported, "{}: decoder_sparse_step: expected 1, found {}", config.file(), step);
+  const char* count = config.find("num_local_experts") ? "num_local_experts" : "num_experts";
+  return {.n = config.at(count).integer(),
+          .n_used = config.at("num_experts_per_tok").integer(),
+          .ffn = config.at("moe_intermediate_size").integer(),
+          .normalise = config.boolean("norm_topk_prob", false)};
+}
+
+void read_temperature(const JsonRef& config, ModelConfig& c) {
+  const auto rope = config.find("rope_parameters") ? config.find("rope_parameters") : config.find("rope_scaling");
+  if (!rope) return;
+  c.temperature = rope->number("llama_4_scaling_beta", 0.0);
+  if (c.temperature != 0.0) c.temperature_context = rope->at("original_max_position_embeddings").integer();
+}
+
 }  // namespace
 
-ModelConfig read_hf_config(const JsonRef& config) {
+std::optional<JsonRef> text_part(const JsonRef& config) {
+  if (config.string("model_type", "") != "mistral3") return std::nullopt;
+  return config.at("text_config");
+}
+
+ModelConfig read_hf_config(const JsonRef& whole) {
+  const JsonRef config = text_part(whole).value_or(whole);
   ModelConfig c;
   c.architecture = architecture_of(config);
   refuse_unknown(config, c.architecture);
@@ -168,9 +198,11 @@ ModelConfig read_hf_config(const JsonRef& config) {
   c.max_context = config.integer("max_position_embeddings", default_context(c.architecture));
   c.sliding_window = read_window(config, c);
   c.rms_eps = config.number("rms_norm_eps", 1e-6);
-  c.tied_embeddings = config.boolean("tie_word_embeddings", false);
+  c.tied_embeddings = config.boolean("tie_word_embeddings", whole.boolean("tie_word_embeddings", false));
   c.qkv_bias = c.architecture == Architecture::kQwen2;
-  c.qk_norm = c.architecture == Architecture::kQwen3;
+  c.qk_norm = c.architecture == Architecture::kQwen3 || c.architecture == Architecture::kQwen3Moe;
+  if (c.architecture == Architecture::kQwen3Moe) c.experts = read_experts(config);
+  if (c.architecture == Architecture::kMistral3) read_temperature(config, c);
   c.rope.pairs = RopePairs::kHalves;
   read_rope(config, c);
   check_config(c, config.file());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -19,6 +20,8 @@ inline constexpr std::size_t kMaxTokenizerBytes = std::size_t{256} << 20;
 //
 // Errors  kFormat: missing or invalid values; kUnsupported: model type, RoPE scaling, quantised weights, ... (named)
 ModelConfig read_hf_config(const JsonRef& config);
+// `text_config` of a model that reads pictures too; nothing for models of text.
+std::optional<JsonRef> text_part(const JsonRef& config);
 
 // Reads tokenizer.json only.
 //

@@ -1,5 +1,8 @@
 #include "src/formats/safetensors/safetensors.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -14,18 +17,29 @@ namespace {
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the format's limit
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 48;
 
-DType dtype_of_name(const std::string& type, std::string_view name, std::string_view file) {
-  if (type == "F32") return DType::kF32;
-  if (type == "F16") return DType::kF16;
-  if (type == "BF16") return DType::kBF16;
-  fail(ErrorKind::kUnsupported, "{}: tensor '{}' has type {}; this build reads BF16, F16, F32", file, name, type);
+struct NamedType {
+  std::string_view name;
+  int bytes;
+};
+
+// In the order of SafetensorsType.
+constexpr std::array<NamedType, 8> kTypes = {
+    {{"BF16", 2}, {"F16", 2}, {"F32", 4}, {"F8_E4M3", 1}, {"I8", 1}, {"U8", 1}, {"I32", 4}, {"I64", 8}}};
+
+SafetensorsType type_of_name(const std::string& type, std::string_view name, std::string_view file) {
+  for (std::size_t i = 0; i < kTypes.size(); ++i)
+    if (kTypes[i].name == type) return static_cast<SafetensorsType>(i);
+  fail(ErrorKind::kUnsupported,
+       "{}: tensor '{}' has type {}; this build reads BF16, F16, F32, and F8_E4M3, I8, U8, I32, I64 of quantised "
+       "weights",
+       file, name, type);
 }
 
 SafetensorsTensor read_tensor(const std::string& name, const JsonRef& entry, std::span<const std::byte> data) {
   SafetensorsTensor t;
   t.name = name;
   const std::string_view file = entry.file();
-  t.dtype = dtype_of_name(entry.at("dtype").string(), name, file);
+  t.type = type_of_name(entry.at("dtype").string(), name, file);
   const auto shape = entry.at("shape").elements();
   if (shape.size() > t.dims.size())
     fail(ErrorKind::kUnsupported, "{}: tensor '{}' has {} dimensions; expected at most 4", file, name, shape.size());
@@ -44,7 +58,7 @@ SafetensorsTensor read_tensor(const std::string& name, const JsonRef& entry, std
   if (begin < 0 || end < begin || std::cmp_greater(end, data.size()))
     fail(ErrorKind::kFormat, "{}: tensor '{}' lies at bytes {} to {} of the data, which has {}: truncated or damaged",
          file, name, begin, end, data.size());
-  const std::int64_t size = dtype_info(t.dtype).bytes;
+  const std::int64_t size = kTypes[static_cast<std::size_t>(t.type)].bytes;
   if (end - begin != elements * size)
     fail(ErrorKind::kFormat, "{}: tensor '{}': its shape needs {} bytes, its offsets give {}", file, name,
          elements * size, end - begin);
@@ -57,6 +71,27 @@ SafetensorsTensor read_tensor(const std::string& name, const JsonRef& entry, std
 }
 
 }  // namespace
+
+std::string_view safetensors_type_name(SafetensorsType type) {
+  return kTypes[static_cast<std::size_t>(type)].name;
+}
+
+std::optional<DType> float_dtype(SafetensorsType type) {
+  switch (type) {
+    case SafetensorsType::kBF16:
+      return DType::kBF16;
+    case SafetensorsType::kF16:
+      return DType::kF16;
+    case SafetensorsType::kF32:
+      return DType::kF32;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::string SafetensorsTensor::shape() const {
+  return fmt::format("{} [{}]", safetensors_type_name(type), fmt::join(std::span(dims).first(rank), ", "));
+}
 
 std::vector<SafetensorsTensor> parse_safetensors(std::span<const std::byte> bytes, std::string_view file) {
   ByteReader in(bytes, file);

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,12 +16,20 @@
 
 namespace mneme {
 
+// Element types that are read. Those beyond the first three are parts of quantised weights.
+enum class SafetensorsType : std::uint8_t { kBF16, kF16, kF32, kF8E4M3, kI8, kU8, kI32, kI64 };
+std::string_view safetensors_type_name(SafetensorsType type);  // as in files: "BF16", "F8_E4M3"
+// Nothing for parts of quantised weights.
+std::optional<DType> float_dtype(SafetensorsType type);
+
 struct SafetensorsTensor {
   std::string name;
   int rank = 1;
   std::array<std::int64_t, 4> dims{1, 1, 1, 1};  // outermost first
-  DType dtype = DType::kF32;
+  SafetensorsType type = SafetensorsType::kF32;
   std::span<const std::byte> data;
+
+  std::string shape() const;  // "F8_E4M3 [128, 64]"
 };
 
 // Tensors in the order of their data, as views of `bytes`; `file` names them in errors.

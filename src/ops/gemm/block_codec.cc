@@ -219,6 +219,21 @@ void dequantise_block(const BlockQ5_1& b, float* y) {
   for (int i = 0; i < kQuantBlock; ++i) y[i] = b.d * five_bits(b, i) + b.m;
 }
 
+void dequantise_block(const BlockFp8& b, float* y) {
+  for (int i = 0; i < kFp8Block; ++i) y[i] = b.d * (kFp8OfF16 * static_cast<float>(fp8_as_f16(b.q[i])));
+}
+
+void dequantise_block(const BlockInt4& b, float* y) {
+  for (int i = 0; i < kQuantBlock; ++i) {
+    const float scale = b.scale();  // both products are exact, and so is their difference
+    y[i] = scale * static_cast<float>(nibble(b, i)) - scale * static_cast<float>(b.zero());
+  }
+}
+
+void dequantise_block(const BlockInt8& b, float* y) {
+  for (int i = 0; i < kQuantBlock; ++i) y[i] = b.d * b.q[i];
+}
+
 void dequantise_block(const BlockIQ4_NL& b, float* y) {
   for (int i = 0; i < kQuantBlock; ++i) y[i] = b.d * kIq4Values[nibble(b, i)];
 }

@@ -24,8 +24,11 @@ void dequantise_block(const BlockQ4_K& b, float* y);
 void dequantise_block(const BlockQ5_K& b, float* y);
 void dequantise_block(const BlockQ6_K& b, float* y);
 void dequantise_block(const BlockIQ4_XS& b, float* y);
+void dequantise_block(const BlockFp8& b, float* y);
+void dequantise_block(const BlockInt4& b, float* y);
+void dequantise_block(const BlockInt8& b, float* y);
 
-// As ggml's reference code rounds, bit for bit. There is none for iq4_xs, which is only read.
+// As ggml's reference code rounds, bit for bit. There is none for iq4_xs, fp8, int4 and int8, which are only read.
 void quantise_block(const float* x, BlockQ8_0& b);
 void quantise_block(const float* x, BlockQ4_0& b);
 void quantise_block(const float* x, BlockQ4_1& b);

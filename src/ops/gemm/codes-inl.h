@@ -28,10 +28,10 @@ inline constexpr bool is_one_of = (std::is_same_v<Block, Others> || ...);
 template <typename Block>
 inline constexpr int kCodeGroup = is_one_of<Block, BlockQ2_K, BlockQ3_K, BlockQ6_K> ? 16 : 32;
 template <typename Block>
-inline constexpr bool kHasMinima = is_one_of<Block, BlockQ5_1, BlockQ2_K, BlockQ4_K, BlockQ5_K>;
+inline constexpr bool kHasMinima = is_one_of<Block, BlockQ5_1, BlockQ2_K, BlockQ4_K, BlockQ5_K, BlockInt4>;
 template <typename Block>
 inline constexpr int kBlockValues =
-    is_one_of<Block, BlockQ5_0, BlockQ5_1, BlockIQ4_NL, BlockMXFP4> ? kQuantBlock : kSuperBlock;
+    is_one_of<Block, BlockQ5_0, BlockQ5_1, BlockIQ4_NL, BlockMXFP4, BlockInt4, BlockInt8> ? kQuantBlock : kSuperBlock;
 
 }  // namespace mneme
 #endif
@@ -179,6 +179,25 @@ HWY_INLINE void unpack_codes(const BlockIQ4_NL* b, std::int64_t n, Codes& c) {
 HWY_INLINE void unpack_codes(const BlockMXFP4* b, std::int64_t n, Codes& c) {
   for (std::int64_t i = 0; i < 8; ++i) c.scale[i] = i < n ? mxfp4_scale(b[i].e) : 0.0f;
   for (std::int64_t i = 0; i < n; ++i) unpack_table(b[i], kFp4Values, c.q + i * kQuantBlock);
+}
+
+// The minimum is -scale times zero point: 16 bits by 8, exact.
+HWY_INLINE void unpack_codes(const BlockInt4* b, std::int64_t n, Codes& c) {
+  for (std::int64_t i = 0; i < 8; ++i) {
+    c.scale[i] = i < n ? b[i].scale() : 0.0f;
+    c.minimum[i] = i < n ? -c.scale[i] * static_cast<float>(b[i].zero()) : 0.0f;
+  }
+  for (std::int64_t i = 0; i < n; ++i) {
+    each_16(
+        c.q + i * kQuantBlock, [](VCodes v) HWY_ATTR { return bits_of<0, 4>(v); }, b[i].q);
+    each_16(
+        c.q + i * kQuantBlock + 16, [](VCodes v) HWY_ATTR { return bits_of<4, 4>(v); }, b[i].q);
+  }
+}
+
+HWY_INLINE void unpack_codes(const BlockInt8* b, std::int64_t n, Codes& c) {
+  for (std::int64_t i = 0; i < 8; ++i) c.scale[i] = i < n ? b[i].d : 0.0f;
+  for (std::int64_t i = 0; i < n; ++i) std::memcpy(c.q + i * kQuantBlock, b[i].q, kQuantBlock);
 }
 
 // ---- blocks of 256

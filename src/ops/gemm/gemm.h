@@ -27,16 +27,21 @@ class WeightMatrix {
   WeightMatrix() = default;
   // w [n_out, k]. Misaligned rows (safetensors files may have them) are copied.
   explicit WeightMatrix(ConstTensorView w);
+  // Column j of w multiplies x[columns[j]]; the caller keeps `columns`. Requires  a permutation of 0 to k - 1, or none.
+  WeightMatrix(ConstTensorView w, std::span<const std::int32_t> columns);
 
   std::int64_t n_out() const { return w_.dim(0); }
   std::int64_t n_in() const { return w_.dim(1); }
   const ConstTensorView& view() const { return w_; }
+  std::span<const std::int32_t> columns() const { return columns_; }  // empty: those of x
+  WeightMatrix without_columns() const;
   // Bytes that a GEMM with one row reads.
   std::size_t bytes() const { return w_.dim(0) * w_.stride_bytes(); }
 
  private:
   ConstTensorView w_;
   std::shared_ptr<const Buffer> copy_;
+  std::span<const std::int32_t> columns_;
 };
 
 // One of several GEMMs with the same x.
@@ -55,7 +60,7 @@ void gemm_cpu(const ConstTensorView& x, std::span<const GemmOutput> outputs, con
 
 // Dequantises row r of a weight matrix.   y [k] f32
 void dequantise_row(const ConstTensorView& w, std::int64_t r, float* y);
-// Quantises f32 to any weight type but iq4_xs, as ggml's reference code does.   x [n, k] f32, y [n, k]
+// Quantises f32 to a weight type, as ggml's reference code does. Requires  can_quantise_to(y.dtype()).   x [n, k] f32, y [n, k]
 void quantise_rows(const ConstTensorView& x, const TensorView& y);
 // Whether quantise_rows() writes a type.
 bool can_quantise_to(DType type);

@@ -141,6 +141,10 @@ void CodesRows(const std::byte* prepared, std::int64_t m, const ConstTensorView&
       return codes_rows<BlockIQ4_XS>(prepared, m, w, begin, end, sums, stride);
     case DType::kMXFP4:
       return codes_rows<BlockMXFP4>(prepared, m, w, begin, end, sums, stride);
+    case DType::kInt4:
+      return codes_rows<BlockInt4>(prepared, m, w, begin, end, sums, stride);
+    case DType::kInt8:
+      return codes_rows<BlockInt8>(prepared, m, w, begin, end, sums, stride);
     default:
       break;
   }

@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <vector>
 
 #include "src/base/check.h"
@@ -33,6 +34,9 @@ constexpr std::int64_t kMaxRowsGrain = 128;
 std::size_t element_bytes(DType type) {
   switch (type) {
     case DType::kF32:
+    case DType::kFp8:
+    case DType::kInt4:
+    case DType::kInt8:
       return 4;
     case DType::kF16:
     case DType::kBF16:
@@ -277,6 +281,42 @@ void few_rows(const ConstTensorView& x, std::span<const GemmOutput> outputs, Thr
   pool.parallel_for(n_rows, std::clamp<std::int64_t>(grain, 16, kMaxRowsGrain), part);
 }
 
+// ---- columns in another order
+
+bool has_columns(const GemmOutput& o) {
+  return !o.w->columns().empty();
+}
+
+template <typename T>
+void gather_columns(const ConstTensorView& x, std::span<const std::int32_t> columns, std::byte* out) {
+  auto* to = reinterpret_cast<T*>(out);
+  for (std::int64_t i = 0; i < x.dim(0); ++i) {
+    const T* row = x.row_as<T>(i);
+    for (const std::int32_t c : columns) *to++ = row[c];
+  }
+}
+
+// Each output with columns takes a copy of x in their order; the others go in one call.
+void gemm_of_columns(const ConstTensorView& x, std::span<const GemmOutput> outputs, const CpuContext& context) {
+  std::vector<GemmOutput> plain;
+  std::copy_if(outputs.begin(), outputs.end(), std::back_inserter(plain),
+               [](const auto& o) { return !has_columns(o); });
+  gemm_cpu(x, plain, context);
+  const std::int64_t m = x.dim(0), k = x.dim(1);
+  Buffer gathered(m * row_bytes(x.dtype(), k));
+  for (const GemmOutput& o : outputs) {
+    if (!has_columns(o)) continue;
+    if (x.dtype() == DType::kBF16)
+      gather_columns<bf16>(x, o.w->columns(), gathered.data());
+    else
+      gather_columns<float>(x, o.w->columns(), gathered.data());
+    const WeightMatrix w = o.w->without_columns();
+    GemmOutput output = o;
+    output.w = &w;
+    gemm_cpu(ConstTensorView(gathered.data(), x.dtype(), {m, k}), {&output, 1}, context);
+  }
+}
+
 }  // namespace
 
 WeightMatrix::WeightMatrix(ConstTensorView w) : w_(w) {
@@ -289,6 +329,17 @@ WeightMatrix::WeightMatrix(ConstTensorView w) : w_(w) {
   copy_ = std::move(copy);
 }
 
+WeightMatrix::WeightMatrix(ConstTensorView w, std::span<const std::int32_t> columns) : WeightMatrix(w) {
+  MNEME_CHECK(columns.empty() || std::ssize(columns) == w.dim(1), "{} columns of {}", columns.size(), w.to_string());
+  columns_ = columns;
+}
+
+WeightMatrix WeightMatrix::without_columns() const {
+  WeightMatrix w = *this;
+  w.columns_ = {};
+  return w;
+}
+
 DType gemm_input_dtype(const WeightMatrix& w, std::int64_t m) {
   return m >= many_rows_from(w.view().dtype()) ? tile_kernel(w.view().dtype()).element : DType::kF32;
 }
@@ -296,6 +347,7 @@ DType gemm_input_dtype(const WeightMatrix& w, std::int64_t m) {
 void gemm_cpu(const ConstTensorView& x, std::span<const GemmOutput> outputs, const CpuContext& context) {
   check_shapes(x, outputs);
   if (x.dim(0) == 0 || outputs.empty()) return;
+  if (std::any_of(outputs.begin(), outputs.end(), has_columns)) return gemm_of_columns(x, outputs, context);
   if (context.rounding == Rounding::kFast) {
     const auto few = [&](const GemmOutput& o) { return x.dim(0) < many_rows_from(o.w->view().dtype()); };
     if (std::all_of(outputs.begin(), outputs.end(), few)) return few_rows(x, outputs, *context.pool);

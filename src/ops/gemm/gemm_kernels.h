@@ -86,6 +86,8 @@ struct RowsKernel {
 const RowsKernel& rows_kernel(DType weights);
 // Its form for the types of codes-inl.h.
 const RowsKernel& codes_rows_kernel();
+// Its form for fp8.
+const RowsKernel& fp8_rows_kernel();
 // Dequantises each row: slow, correct for any x.
 const RowsKernel& exact_rows_kernel();
 // VNNI kernel for quantised types; null where the CPU lacks it, and for types without one.

@@ -422,7 +422,11 @@ const RowsKernel& rows_kernel(DType weights) {
     case DType::kIQ4_NL:
     case DType::kIQ4_XS:
     case DType::kMXFP4:
+    case DType::kInt4:
+    case DType::kInt8:
       return codes_rows_kernel();
+    case DType::kFp8:
+      return fp8_rows_kernel();
     case DType::kI32:
     case DType::kU8:
       break;

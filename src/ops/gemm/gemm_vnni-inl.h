@@ -1,7 +1,9 @@
-// Helpers shared by the VNNI GEMMs: vector concatenation, scale broadcast, horizontal sums.
+// Helpers shared by the VNNI GEMMs: vector concatenation, scale broadcast, horizontal sums, blocks of int4 and int8.
 #pragma once
 
 #include <hwy/highway.h>
+
+#include "src/ops/gemm/quant.h"
 
 #if HWY_ARCH_X86_64
 
@@ -34,6 +36,37 @@ inline __m128 sums_of_lanes(const __m512& a, const __m512& b, const __m512& c, c
   const __m256 ab = _mm256_hadd_ps(halves(a), halves(b)), cd = _mm256_hadd_ps(halves(c), halves(d));
   const __m256 all = _mm256_hadd_ps(ab, cd);
   return _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+}
+
+// Scales, and minima, of two blocks of int4: lanes of four values, in the byte order of q4_0.
+struct Int4Scales {
+  __m512 scales, minima;
+};
+inline Int4Scales int4_scales(const BlockInt4* b, bool whole) {
+  const __m512i first = _mm512_set1_epi32(static_cast<int>(b[0].scale_and_zero));
+  const __m512i second = _mm512_set1_epi32(whole ? static_cast<int>(b[1].scale_and_zero) : 0);
+  const __m512i words = _mm512_mask_blend_epi32(0xf0f0, first, second), byte = _mm512_set1_epi32(255);
+  const __m512 scales = _mm512_castsi512_ps(_mm512_andnot_si512(byte, words));
+  const __m512 zeros = _mm512_cvtepi32_ps(_mm512_and_si512(byte, words));
+  return {scales, _mm512_mul_ps(_mm512_sub_ps(_mm512_setzero_ps(), scales), zeros)};
+}
+
+// Nibbles of two blocks in the byte order of q4_0.
+inline __m512i int4_levels(const BlockInt4* b, bool whole) {
+  const __m128i first = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b[0].q));
+  const __m128i second = whole ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(b[1].q)) : _mm_setzero_si128();
+  const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1);
+  return _mm512_and_si512(two_halves(both, _mm256_srli_epi16(both, 4)), _mm512_set1_epi8(15));
+}
+
+// Values of two blocks of int8, and their scales, in the order of q8_0.
+inline __m512i int8_levels(const BlockInt8* b, bool whole) {
+  const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b[0].q));
+  return two_halves(first,
+                    whole ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b[1].q)) : _mm256_setzero_si256());
+}
+inline __m512 int8_scales(const BlockInt8* b, bool whole) {
+  return _mm512_mask_blend_ps(0xff00, _mm512_set1_ps(b[0].d), _mm512_set1_ps(whole ? b[1].d : 0.0f));
 }
 
 }  // namespace mneme::vnni

@@ -23,12 +23,14 @@ struct alignas(64) WidePair {
   std::int16_t even[32], odd[32];
   float scale[16];
 };
-// For q4_1: also each lane's sum of its four values, which multiplies the minima.
+// For q4_1 and int4: also each lane's sum of its four values, which multiplies the minima.
 struct alignas(64) WidePairWithSums : WidePair {
   float sum[16];
 };
 template <typename Block>
-using PairOf = std::conditional_t<std::is_same_v<Block, BlockQ4_1>, WidePairWithSums, WidePair>;
+inline constexpr bool kWithMinima = std::is_same_v<Block, BlockQ4_1> || std::is_same_v<Block, BlockInt4>;
+template <typename Block>
+using PairOf = std::conditional_t<kWithMinima<Block>, WidePairWithSums, WidePair>;
 constexpr int kLevels = 127 * 128;
 // 16 sums; loads of two rows of weights serve eight rows of x.
 constexpr std::int64_t kTokensAtOnce = 8, kRowsAtOnce = 2;
@@ -104,6 +106,16 @@ inline WeightsWithMinima load_pair(const BlockQ4_1* b, bool whole) {
           _mm512_permutexvar_ps(scales, words), _mm512_permutexvar_ps(minima, words)};
 }
 
+inline WeightsWithMinima load_pair(const BlockInt4* b, bool whole) {
+  const __m512i bytes = vnni::int4_levels(b, whole);
+  const vnni::Int4Scales s = vnni::int4_scales(b, whole);
+  return {_mm512_and_si512(bytes, _mm512_set1_epi16(255)), _mm512_srli_epi16(bytes, 8), s.scales, s.minima};
+}
+
+inline Weights load_pair(const BlockInt8* b, bool whole) {
+  return widened(vnni::int8_levels(b, whole), vnni::int8_scales(b, whole));
+}
+
 template <typename Block, int kRows, int kTokens>
 inline void add_pair(const Block* const* w, bool whole, const PairOf<Block>* const* x, std::int64_t p,
                      __m512 (&sum)[kRows][kTokens]) {
@@ -119,7 +131,7 @@ inline void add_pair(const Block* const* w, bool whole, const PairOf<Block>* con
       __m512i s = _mm512_dpwssd_epi32(_mm512_setzero_si512(), weights[r].even, even);
       s = _mm512_dpwssd_epi32(s, weights[r].odd, odd);
       sum[r][i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s), _mm512_mul_ps(weights[r].scales, scale), sum[r][i]);
-      if constexpr (std::is_same_v<Block, BlockQ4_1>)
+      if constexpr (kWithMinima<Block>)
         sum[r][i] = _mm512_fmadd_ps(weights[r].minima, _mm512_load_ps(xp.sum), sum[r][i]);
     }
   }
@@ -258,6 +270,10 @@ const RowsKernel* vnni_batch_kernel(DType weights) {
       return &kKernel<BlockQ4_0, true>;
     case DType::kQ4_1:
       return &kKernel<BlockQ4_1, true>;
+    case DType::kInt4:
+      return &kKernel<BlockInt4, true>;
+    case DType::kInt8:
+      return &kKernel<BlockInt8, false>;
     default:
       return nullptr;
   }

@@ -75,6 +75,28 @@ HWY_INLINE void convert_blocks(D d, const std::byte* row, std::int64_t k, Out* o
   for (std::int64_t b = 0; b < k / kQuantBlock; ++b) convert_block(d, blocks[b], out + b * kQuantBlock);
 }
 
+// Values i and on of a block of fp8, as f32 without the scale and kFp8OfF16.
+template <class D>
+HWY_INLINE hn::Vec<D> load_fp8(D d, const std::uint8_t* codes) {
+  const hn::Rebind<std::uint8_t, D> d8;
+  const hn::Rebind<std::uint16_t, D> d16;
+  const hn::Rebind<hwy::float16_t, D> dh;
+  const auto wide = hn::ShiftLeft<8>(hn::PromoteTo(d16, hn::LoadU(d8, codes)));
+  const hn::RebindToSigned<decltype(d16)> di16;
+  const auto shifted = hn::BitCast(d16, hn::ShiftRight<1>(hn::BitCast(di16, wide)));
+  return hn::PromoteTo(d, hn::BitCast(dh, hn::And(shifted, hn::Set(d16, std::uint16_t{0xbfff}))));
+}
+
+template <class D, typename Out>
+HWY_INLINE void convert_fp8(D d, const std::byte* row, std::int64_t k, Out* out) {
+  const auto* blocks = reinterpret_cast<const BlockFp8*>(row);
+  for (std::int64_t b = 0; b < k / kFp8Block; ++b) {
+    const auto scale = hn::Set(d, blocks[b].d), exponent = hn::Set(d, kFp8OfF16);
+    for (std::size_t i = 0; i < kFp8Block; i += hn::Lanes(d))
+      put(d, hn::Mul(scale, hn::Mul(exponent, load_fp8(d, blocks[b].q + i))), out + b * kFp8Block + i);
+  }
+}
+
 // By way of codes-inl.h.
 template <class D, typename Block, typename Out>
 HWY_INLINE void convert_codes(D d, const std::byte* row, std::int64_t k, Out* out) {
@@ -156,6 +178,12 @@ HWY_INLINE void convert_row(D d, const std::byte* row, DType from, std::int64_t 
       return convert_codes<D, BlockIQ4_XS>(d, row, k, out);
     case DType::kMXFP4:
       return convert_codes<D, BlockMXFP4>(d, row, k, out);
+    case DType::kFp8:
+      return convert_fp8(d, row, k, out);
+    case DType::kInt4:
+      return convert_codes<D, BlockInt4>(d, row, k, out);
+    case DType::kInt8:
+      return convert_codes<D, BlockInt8>(d, row, k, out);
     case DType::kI32:
     case DType::kU8:
       break;

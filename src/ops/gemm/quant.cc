@@ -11,7 +11,9 @@ namespace {
 template <typename Block>
 constexpr std::int64_t kValues = kQuantBlock;
 template <typename Block>
-requires(sizeof(Block) > sizeof(BlockQ8_0)) constexpr std::int64_t kValues<Block> = kSuperBlock;
+requires(sizeof(Block) > sizeof(BlockFp8)) constexpr std::int64_t kValues<Block> = kSuperBlock;
+template <>
+constexpr std::int64_t kValues<BlockFp8> = kFp8Block;
 
 template <typename Block>
 void quantise_row(const float* x, std::int64_t k, std::byte* y) {
@@ -71,6 +73,9 @@ void quantise_row_to(DType type, const float* x, std::int64_t k, std::byte* y) {
     case DType::kMXFP4:
       return quantise_row<BlockMXFP4>(x, k, y);
     case DType::kIQ4_XS:
+    case DType::kFp8:
+    case DType::kInt4:
+    case DType::kInt8:
     case DType::kI32:
     case DType::kU8:
       break;
@@ -118,6 +123,12 @@ void dequantise_row(const ConstTensorView& w, std::int64_t r, float* y) {
       return dequantise_blocks<BlockIQ4_XS>(row, k, y);
     case DType::kMXFP4:
       return dequantise_blocks<BlockMXFP4>(row, k, y);
+    case DType::kFp8:
+      return dequantise_blocks<BlockFp8>(row, k, y);
+    case DType::kInt4:
+      return dequantise_blocks<BlockInt4>(row, k, y);
+    case DType::kInt8:
+      return dequantise_blocks<BlockInt8>(row, k, y);
     case DType::kI32:
     case DType::kU8:
       break;
@@ -132,7 +143,17 @@ void quantise_rows(const ConstTensorView& x, const TensorView& y) {
 }
 
 bool can_quantise_to(DType type) {
-  return type != DType::kIQ4_XS && type != DType::kI32 && type != DType::kU8;
+  switch (type) {
+    case DType::kIQ4_XS:
+    case DType::kFp8:
+    case DType::kInt4:
+    case DType::kInt8:
+    case DType::kI32:
+    case DType::kU8:
+      return false;
+    default:
+      return true;
+  }
 }
 
 }  // namespace mneme

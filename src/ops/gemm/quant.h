@@ -63,6 +63,37 @@ constexpr float mxfp4_scale(std::uint8_t e) {
   return std::bit_cast<float>(e < 2 ? std::uint32_t{0x00200000} << e : (std::uint32_t{e} - 1) << 23);
 }
 
+// What quantised safetensors become (src/formats/safetensors/quantised.h); in no GGUF file.
+//
+//   fp8   d * e4m3(q[i]). Codes 0x7f and 0xff, which are NaN in e4m3, are 480 and -480 here: whoever makes a block that
+//         has one sets d to NaN.
+//   int4  scale * (N - zero point), N the nibble of value i in the order of q4_0. The upper 24 bits of `scale_and_zero`
+//         are those of an f32, which has bits to spare for any f16 or bf16; the lower 8 are the zero point.
+//   int8  d * q[i]
+inline constexpr int kFp8Block = 64;
+struct BlockFp8 {
+  float d;
+  std::uint8_t q[kFp8Block];
+};
+struct BlockInt4 {
+  std::uint32_t scale_and_zero;
+  std::uint8_t q[kQuantBlock / 2];
+  float scale() const { return std::bit_cast<float>(scale_and_zero & ~0xffu); }
+  int zero() const { return static_cast<int>(scale_and_zero & 0xff); }
+};
+struct BlockInt8 {
+  float d;
+  std::int8_t q[kQuantBlock];
+};
+
+// A code of e4m3 times 2^-8, which is an f16 exactly.
+inline f16 fp8_as_f16(std::uint8_t code) {
+  f16 half;
+  half.bits = static_cast<std::uint16_t>((code & 0x80) << 8 | (code & 0x7f) << 7);
+  return half;
+}
+inline constexpr float kFp8OfF16 = 256.0f;
+
 // Blocks of 256 values, whose scales are small integers themselves.
 //
 //   P: bits 2 (i / 32 % 4) and above of q[32 (i / 128) + i % 32], two of them
@@ -141,6 +172,9 @@ static_assert(sizeof(BlockQ5_0) == 22 && alignof(BlockQ5_0) == 2);
 static_assert(sizeof(BlockQ5_1) == 24 && alignof(BlockQ5_1) == 2);
 static_assert(sizeof(BlockIQ4_NL) == 18 && alignof(BlockIQ4_NL) == 2);
 static_assert(sizeof(BlockMXFP4) == 17 && alignof(BlockMXFP4) == 1);
+static_assert(sizeof(BlockFp8) == 68 && alignof(BlockFp8) == 4);
+static_assert(sizeof(BlockInt4) == 20 && alignof(BlockInt4) == 4);
+static_assert(sizeof(BlockInt8) == 36 && alignof(BlockInt8) == 4);
 static_assert(sizeof(BlockQ2_K) == 84 && alignof(BlockQ2_K) == 2);
 static_assert(sizeof(BlockQ3_K) == 110 && alignof(BlockQ3_K) == 2);
 static_assert(sizeof(BlockQ4_K) == 144 && alignof(BlockQ4_K) == 2);

@@ -31,6 +31,14 @@ std::string raw(T v) {
   return GgufBuilder::raw(v);
 }
 
+// A change to a mixture of experts.
+auto mixture(std::function<void(GgufBuilder&)> change) {
+  return [change](GgufBuilder& b) {
+    b = GgufBuilder::mixture();
+    change(b);
+  };
+}
+
 std::vector<BadCase> container_cases() {
   const auto nothing = [](GgufBuilder&) {};
   return {
@@ -249,6 +257,29 @@ std::vector<BadCase> config_cases() {
        ErrorKind::kFormat, "head_count_kv"},
       {"partial_rope", set("llama.rope.dimension_count", 16u), ErrorKind::kUnsupported, "16 of 32"},
       {"experts", set("llama.expert_count", 8u), ErrorKind::kUnsupported, "8 experts"},
+      {"more_experts_used_than_there_are", mixture([](GgufBuilder& b) { b.set("qwen3moe.expert_used_count", 5u); }),
+       ErrorKind::kFormat, "experts used: expected 1 to 4, found 5"},
+      {"no_experts", mixture([](GgufBuilder& b) { b.erase("qwen3moe.expert_count"); }), ErrorKind::kFormat,
+       "qwen3moe.expert_count"},
+      {"experts_without_width", mixture([](GgufBuilder& b) { b.set("qwen3moe.expert_feed_forward_length", 0u); }),
+       ErrorKind::kFormat, "feed-forward size of an expert"},
+      {"stack_of_fewer_experts", mixture([](GgufBuilder& b) {
+         b.erase_tensor("blk.1.ffn_up_exps.weight");
+         b.add("blk.1.ffn_up_exps.weight", {64, 32, 3}, 0);
+       }),
+       ErrorKind::kFormat, "'blk.1.ffn_up_exps.weight': expected [4, 32, 64]"},
+      {"stack_missing", mixture([](GgufBuilder& b) { b.erase_tensor("blk.1.ffn_up_exps.weight"); }), ErrorKind::kFormat,
+       "'blk.1.ffn_up_exps.weight' is missing"},
+      {"stack_that_is_a_matrix", mixture([](GgufBuilder& b) {
+         b.erase_tensor("blk.1.ffn_up_exps.weight");
+         b.add("blk.1.ffn_up_exps.weight", {64, 128}, 0);
+       }),
+       ErrorKind::kFormat, "'blk.1.ffn_up_exps.weight': expected [4, 32, 64]"},
+      {"router_of_other_shape", mixture([](GgufBuilder& b) {
+         b.erase_tensor("blk.0.ffn_gate_inp.weight");
+         b.add("blk.0.ffn_gate_inp.weight", {64, 5}, 0);
+       }),
+       ErrorKind::kFormat, "'blk.0.ffn_gate_inp.weight': expected [4, 64]"},
       {"no_epsilon", drop("llama.attention.layer_norm_rms_epsilon"), ErrorKind::kFormat, "epsilon"},
       {"epsilon_0", set("llama.attention.layer_norm_rms_epsilon", 0.0f), ErrorKind::kFormat, "epsilon"},
       {"epsilon_nan", set("llama.attention.layer_norm_rms_epsilon", nan), ErrorKind::kFormat, "epsilon"},

@@ -145,6 +145,32 @@ class GgufBuilder {
     return b;
   }
 
+  // qwen3moe of 4 experts, 2 used.
+  static GgufBuilder mixture() {
+    GgufBuilder b = tiny();
+    b.rename_architecture("qwen3moe");
+    b.set("qwen3moe.expert_count", 4u);
+    b.set("qwen3moe.expert_used_count", 2u);
+    b.set("qwen3moe.expert_feed_forward_length", 32u);
+    for (int layer = 0; layer < 2; ++layer) {
+      const std::string p = "blk." + std::to_string(layer) + ".";
+      for (const char* name : {"ffn_gate.weight", "ffn_up.weight", "ffn_down.weight"}) b.erase_tensor(p + name);
+      b.add(p + "attn_q_norm.weight", {32}, 0);
+      b.add(p + "attn_k_norm.weight", {32}, 0);
+      b.add(p + "ffn_gate_inp.weight", {64, 4}, 0);
+      b.add(p + "ffn_gate_exps.weight", {64, 32, 4}, 8);
+      b.add(p + "ffn_up_exps.weight", {64, 32, 4}, 39);
+      b.add(p + "ffn_down_exps.weight", {32, 64, 4}, 2);
+    }
+    return b;
+  }
+
+  void rename_architecture(const std::string& to) {
+    set("general.architecture", to.c_str());
+    for (auto& [key, value] : entries)
+      if (key.starts_with("llama.")) key = to + key.substr(5);
+  }
+
   void set_tokenizer(std::size_t n) {
     std::vector<std::string> tokens = {"<|bos|>", "<|end|>"};
     std::vector<std::int32_t> types = {3, 3};

@@ -7,6 +7,7 @@
 #include "src/formats/gguf/gguf_checkpoint.h"
 #include "src/formats/gguf/gguf_file.h"
 #include "src/formats/gguf/gguf_model.h"
+#include "src/formats/weight_names.h"
 #include "tests/formats/files.h"
 #include "tests/formats/gguf/gguf_builder.h"
 
@@ -99,15 +100,9 @@ TEST(Gguf, HeadDimensionFollowsFromSizesWhereTheFileDoesNotSay) {
   EXPECT_EQ(open_gguf(as_bytes(bytes), "plain.gguf")->config().head_dim, 32);
 }
 
-void rename_architecture(GgufBuilder& b, const std::string& to) {
-  b.set("general.architecture", to.c_str());
-  for (auto& [key, value] : b.entries)
-    if (key.starts_with("llama.")) key = to + key.substr(5);
-}
-
 TEST(Gguf, Qwen2HasBiasesAndHalves) {
   GgufBuilder b = GgufBuilder::tiny();
-  rename_architecture(b, "qwen2");
+  b.rename_architecture("qwen2");
   std::string bytes = b.build();
   expect_error(ErrorKind::kFormat, {"blk.0.attn_q.bias", "missing"}, [&] { open_gguf(as_bytes(bytes), "q.gguf"); });
   for (const char* layer : {"blk.0.", "blk.1."}) {
@@ -122,9 +117,44 @@ TEST(Gguf, Qwen2HasBiasesAndHalves) {
   EXPECT_EQ(checkpoint->config().rope.pairs, RopePairs::kHalves);
 }
 
+TEST(Gguf, MixturesAreStacks) {
+  GgufBuilder b = GgufBuilder::mixture();
+  std::string bytes = b.build();
+  const auto checkpoint = open_gguf(as_bytes(bytes), "m.gguf");
+  const ExpertConfig& e = checkpoint->config().experts;
+  EXPECT_EQ(std::tuple(e.n, e.n_used, e.ffn, e.normalise), std::tuple(4, 2, 32, true));
+  EXPECT_TRUE(checkpoint->config().qk_norm);
+  EXPECT_EQ(checkpoint->config().rope.pairs, RopePairs::kHalves);
+  const WeightSpec up{.name = "blk.1.ffn_up_exps.weight", .hf_name = {}, .n_out = 32, .n_in = 64, .n_experts = 4};
+  const auto find = [&](const std::string& name) { return checkpoint->find(name); };
+  const ConstTensorView stack = checkpoint->require(up.name, {4, 32, 64}).view, third = expert_of(find, up, 2).view;
+  EXPECT_EQ(third.to_string(), "mxfp4 [32, 64]");
+  EXPECT_EQ(third.data(), stack.data() + 2 * 32 * 2 * 17) << "rows of two blocks of 17 bytes";
+  b.set("qwen3moe.expert_weights_norm", false);
+  bytes = b.build();
+  EXPECT_FALSE(open_gguf(as_bytes(bytes), "m.gguf")->config().experts.normalise);
+}
+
+TEST(Gguf, Mistral3TurnsNeighboursAndScalesNeitherCosinesNorSines) {
+  GgufBuilder b = GgufBuilder::tiny();
+  b.rename_architecture("mistral3");
+  b.set("mistral3.rope.scaling.type", "yarn");
+  b.set("mistral3.rope.scaling.factor", 4.0f);
+  b.set("mistral3.rope.scaling.original_context_length", 128u);
+  b.set("mistral3.attention.temperature_scale", 0.125f);
+  std::string bytes = b.build();
+  ModelConfig c = open_gguf(as_bytes(bytes), "m.gguf")->config();
+  EXPECT_EQ(c.rope.pairs, RopePairs::kNeighbours);
+  EXPECT_EQ(std::tuple(c.temperature, c.temperature_context, c.rope.attention_factor), std::tuple(0.125, 128, 1.0));
+  b.set("mistral3.rope.scaling.yarn_log_multiplier", 0.0f);
+  bytes = b.build();
+  c = open_gguf(as_bytes(bytes), "m.gguf")->config();
+  EXPECT_NEAR(c.rope.attention_factor, 0.1 * std::log(4.0) + 1.0, 1e-12) << "no divisor";
+}
+
 TEST(Gguf, Qwen3HasNormsOverHeads) {
   GgufBuilder b = GgufBuilder::tiny();
-  rename_architecture(b, "qwen3");
+  b.rename_architecture("qwen3");
   for (const char* layer : {"blk.0.", "blk.1."}) {
     b.add(std::string(layer) + "attn_q_norm.weight", {32}, 0);
     b.add(std::string(layer) + "attn_k_norm.weight", {32}, 0);

@@ -96,8 +96,8 @@ std::vector<BadCase> file_cases() {
          b.tensor("model.layers.0.self_attn.q_proj.weight").shape = {64, 128};
        },
        ErrorKind::kFormat, "'blk.0.attn_q.weight': expected [128, 64]"},
-      {"type_int8", [](HfBuilder& b) { b.tensor("model.norm.weight").dtype = "I8"; }, ErrorKind::kUnsupported,
-       "type I8"},
+      {"type_f64", [](HfBuilder& b) { b.tensor("model.norm.weight").dtype = "F64"; }, ErrorKind::kUnsupported,
+       "type F64"},
   };
 }
 
@@ -128,7 +128,52 @@ std::vector<BadCase> config_cases() {
       {"vocabulary_other", config("vocab_size", 41), ErrorKind::kFormat, "token_embd.weight"},
       {"context_0", config("max_position_embeddings", 0), ErrorKind::kFormat, "context"},
       {"activation", config("hidden_act", "gelu"), ErrorKind::kUnsupported, "'gelu'"},
-      {"quantised", config("quantization_config", {{"quant_method", "gptq"}}), ErrorKind::kUnsupported, "gptq"},
+      {"experts_without_count",
+       [](HfBuilder& b) {
+         b = HfBuilder::tiny("qwen3_moe");
+         b.config.erase("num_experts");
+       },
+       ErrorKind::kFormat, "num_experts"},
+      {"more_experts_used_than_there_are",
+       [](HfBuilder& b) {
+         b = HfBuilder::tiny("qwen3_moe");
+         b.config["num_experts_per_tok"] = 5;
+       },
+       ErrorKind::kFormat, "experts used: expected 1 to 4, found 5"},
+      {"layers_without_experts",
+       [](HfBuilder& b) {
+         b = HfBuilder::tiny("qwen3_moe");
+         b.config["mlp_only_layers"] = {0};
+       },
+       ErrorKind::kUnsupported, "mlp_only_layers"},
+      {"every_second_layer_sparse",
+       [](HfBuilder& b) {
+         b = HfBuilder::tiny("qwen3_moe");
+         b.config["decoder_sparse_step"] = 2;
+       },
+       ErrorKind::kUnsupported, "decoder_sparse_step"},
+      {"expert_missing",
+       [](HfBuilder& b) {
+         b = HfBuilder::tiny("qwen3_moe");
+         b.erase_tensor("model.layers.1.mlp.experts.3.up_proj.weight");
+       },
+       ErrorKind::kFormat, "model.layers.1.mlp.experts.3.up_proj.weight"},
+      {"expert_of_other_shape",
+       [](HfBuilder& b) {
+         b = HfBuilder::tiny("qwen3_moe");
+         b.tensor("model.layers.1.mlp.experts.3.up_proj.weight").shape = {64, 32};
+       },
+       ErrorKind::kFormat, "'blk.1.ffn_up.3.weight': expected [32, 64]"},
+      {"pictures_without_text", [](HfBuilder& b) { b.config["model_type"] = "mistral3"; }, ErrorKind::kFormat,
+       "text_config"},
+      {"temperature_without_context",
+       [](HfBuilder& b) {
+         b = HfBuilder::tiny("ministral3");
+         b.config["rope_parameters"] = {{"rope_theta", 1e6}, {"llama_4_scaling_beta", 0.1}};
+       },
+       ErrorKind::kFormat, "original_max_position_embeddings"},
+      {"quantised", config("quantization_config", {{"quant_method", "bitsandbytes"}}), ErrorKind::kUnsupported,
+       "bitsandbytes"},
       {"mlp_bias", config("mlp_bias", true), ErrorKind::kUnsupported, "mlp_bias"},
       {"attention_bias", config("attention_bias", true), ErrorKind::kUnsupported, "attention_bias"},
       {"partial_rope", config("partial_rotary_factor", 0.5), ErrorKind::kUnsupported, "0.5"},
@@ -303,7 +348,7 @@ TEST(BadSafetensors, IsNamed) {
   bad({"aa", "-8"}, with_header("{" + entry("aa", "F32", "[2]", "[-8,0]") + "}", 8));
   bad({"two offsets"}, with_header("{" + entry("aa", "F32", "[2]", "[0,8,8]") + "}", 8));
   bad({"aa.dtype"}, with_header("{\"aa\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8));
-  bad({"aa", "F8_E4M3"}, with_header("{" + entry("aa", "F8_E4M3", "[8]", "[0,8]") + "}", 8), ErrorKind::kUnsupported);
+  bad({"aa", "F8_E5M2"}, with_header("{" + entry("aa", "F8_E5M2", "[8]", "[0,8]") + "}", 8), ErrorKind::kUnsupported);
   bad({"aa", "5 dimensions"}, with_header("{" + entry("aa", "F32", "[1,1,1,1,2]", "[0,8]") + "}", 8),
       ErrorKind::kUnsupported);
 }

@@ -106,6 +106,19 @@ class HfBuilder {
                 {"tie_word_embeddings", true},
                 {"eos_token_id", 1},
                 {"bos_token_id", 0}};
+    if (type == "qwen3_moe")
+      b.config.update(
+          {{"num_experts", 4}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 32}, {"norm_topk_prob", true}});
+    if (type == "ministral3") {
+      b.config.erase("rope_theta");
+      b.config["rope_parameters"] = {{"rope_type", "yarn"},
+                                     {"rope_theta", 1e6},
+                                     {"factor", 4.0},
+                                     {"original_max_position_embeddings", 128},
+                                     {"mscale", 1.0},
+                                     {"mscale_all_dim", 1.0},
+                                     {"llama_4_scaling_beta", 0.1}};
+    }
     b.tokenizer = byte_level_tokenizer();
     b.add("model.embed_tokens.weight", {40, 64});
     b.add("model.norm.weight", {64});
@@ -176,18 +189,26 @@ class HfBuilder {
     add(p + "self_attn.k_proj.weight", {64, 64}, "F16");
     add(p + "self_attn.v_proj.weight", {64, 64}, "F32");
     add(p + "self_attn.o_proj.weight", {64, 128});
-    add(p + "mlp.gate_proj.weight", {96, 64});
-    add(p + "mlp.up_proj.weight", {96, 64});
-    add(p + "mlp.down_proj.weight", {64, 96});
+    if (type == "qwen3_moe") {
+      add(p + "mlp.gate.weight", {4, 64});
+      for (int e = 0; e < 4; ++e) add_ffn(p + "mlp.experts." + std::to_string(e) + ".", 32);
+    } else {
+      add_ffn(p + "mlp.", 96);
+    }
     if (type == "qwen2") {
       add(p + "self_attn.q_proj.bias", {128});
       add(p + "self_attn.k_proj.bias", {64});
       add(p + "self_attn.v_proj.bias", {64});
     }
-    if (type == "qwen3") {
+    if (type == "qwen3" || type == "qwen3_moe") {
       add(p + "self_attn.q_norm.weight", {32});
       add(p + "self_attn.k_norm.weight", {32});
     }
+  }
+  void add_ffn(const std::string& p, std::int64_t ffn) {
+    add(p + "gate_proj.weight", {ffn, 64});
+    add(p + "up_proj.weight", {ffn, 64});
+    add(p + "down_proj.weight", {64, ffn});
   }
   Rng rng_{11};
 };

@@ -82,6 +82,48 @@ TEST(HuggingFace, ArchitecturesOpen) {
   }
 }
 
+TEST(HuggingFace, Ministral3HasATemperatureAndCosinesOfLengthOne) {
+  HfBuilder b = HfBuilder::tiny("ministral3");
+  const ModelConfig c = open(b)->config();
+  EXPECT_EQ(architecture_name(c.architecture), "mistral3");
+  EXPECT_EQ(c.temperature, 0.1);
+  EXPECT_EQ(c.temperature_context, 128);
+  EXPECT_EQ(c.rope.attention_factor, 1.0);
+  EXPECT_EQ(c.rope.theta, 1e6);
+  EXPECT_EQ(c.sliding_window, 0) << "none unless the file has one";
+  b.config["rope_parameters"].erase("llama_4_scaling_beta");
+  EXPECT_EQ(open(b)->config().temperature, 0.0);
+}
+
+TEST(HuggingFace, MixturesHaveOneMatrixAnExpert) {
+  const auto checkpoint = open(HfBuilder::tiny("qwen3_moe"));
+  const ExpertConfig& e = checkpoint->config().experts;
+  EXPECT_EQ(std::tuple(e.n, e.n_used, e.ffn, e.normalise), std::tuple(4, 2, 32, true));
+  EXPECT_EQ(checkpoint->require("blk.1.ffn_gate_inp.weight", {4, 64}).view.dtype(), DType::kBF16);
+  EXPECT_NE(checkpoint->find("blk.1.ffn_down.3.weight"), nullptr);
+  EXPECT_EQ(checkpoint->find("blk.1.ffn_down.weight"), nullptr);
+}
+
+// The text part of a model that reads pictures, under either of the names that published folders have.
+TEST(HuggingFace, TextPartOfAModelThatReadsPictures) {
+  for (const char* text : {"language_model.model.", "model.language_model."}) {
+    HfBuilder b = HfBuilder::tiny("ministral3");
+    const auto alone = open(b);
+    const Json config = b.config;
+    b.config = {{"model_type", "mistral3"}, {"text_config", config}, {"vision_config", {{"model_type", "pixtral"}}}};
+    for (HfTensor& t : b.tensors) t.name = text + t.name.substr(std::string("model.").size());
+    b.add("vision_tower.patch_conv.weight", {8, 3, 2, 2});
+    b.add("model.multi_modal_projector.linear_1.weight", {8, 8});
+    b.shards = 2;
+    const auto checkpoint = open(b);
+    EXPECT_EQ(architecture_name(checkpoint->config().architecture), "mistral3");
+    EXPECT_EQ(checkpoint->tensors().size(), alone->tensors().size());
+    b.add("model.audio_tower.weight", {8});
+    expect_error(ErrorKind::kUnsupported, {"model.audio_tower.weight", "not part of a mistral3 model"},
+                 [&] { open(b); });
+  }
+}
+
 TEST(HuggingFace, TensorsWithoutMeaningAreLeftOut) {
   HfBuilder b = HfBuilder::tiny();
   b.add("model.layers.0.self_attn.rotary_emb.inv_freq", {16}, "F32");

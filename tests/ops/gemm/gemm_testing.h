@@ -1,8 +1,10 @@
 // Random activations and weights for the GEMM tests, and the error norm of plain arithmetic.
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -27,13 +29,14 @@ inline Tensor converted(const ConstTensorView& x, DType dtype) {
   return t;
 }
 
-inline constexpr DType kQuantisedTypes[] = {DType::kQ8_0,   DType::kQ4_0,   DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
-                                            DType::kQ2_K,   DType::kQ3_K,   DType::kQ4_K, DType::kQ5_K, DType::kQ6_K,
-                                            DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4};
-inline constexpr DType kWeightTypes[] = {DType::kF32,  DType::kF16,    DType::kBF16,   DType::kQ8_0,
-                                         DType::kQ4_0, DType::kQ4_1,   DType::kQ5_0,   DType::kQ5_1,
-                                         DType::kQ2_K, DType::kQ3_K,   DType::kQ4_K,   DType::kQ5_K,
-                                         DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4};
+inline constexpr DType kQuantisedTypes[] = {DType::kQ8_0,  DType::kQ4_0, DType::kQ4_1,   DType::kQ5_0,
+                                            DType::kQ5_1,  DType::kQ2_K, DType::kQ3_K,   DType::kQ4_K,
+                                            DType::kQ5_K,  DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS,
+                                            DType::kMXFP4, DType::kFp8,  DType::kInt4,   DType::kInt8};
+inline constexpr DType kWeightTypes[] = {DType::kF32,   DType::kF16,  DType::kBF16, DType::kQ8_0,   DType::kQ4_0,
+                                         DType::kQ4_1,  DType::kQ5_0, DType::kQ5_1, DType::kQ2_K,   DType::kQ3_K,
+                                         DType::kQ4_K,  DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS,
+                                         DType::kMXFP4, DType::kFp8,  DType::kInt4, DType::kInt8};
 
 // The least multiple of a type's block that is at least k.
 inline std::int64_t whole_blocks(DType dtype, std::int64_t k) {
@@ -41,7 +44,17 @@ inline std::int64_t whole_blocks(DType dtype, std::int64_t k) {
   return (k + block - 1) / block * block;
 }
 
-// Blocks of random bits, about as large as random_f32: for the type that nothing is converted to.
+// Puts a scale into a block of a type of quantised safetensors.
+inline void put_f32_scale(DType type, float scale, std::uint64_t random, unsigned char* block) {
+  std::uint32_t bits = std::bit_cast<std::uint32_t>(scale);
+  if (type == DType::kInt4) bits = (bits & ~0xffu) | static_cast<std::uint32_t>(random % 17);
+  std::memcpy(block, &bits, sizeof(bits));
+}
+inline bool has_f32_scale(DType type) {
+  return type == DType::kFp8 || type == DType::kInt4 || type == DType::kInt8;
+}
+
+// Blocks of random bits, about as large as random_f32: for the types that nothing is converted to.
 inline Tensor random_iq4_xs(std::int64_t n_out, std::int64_t k, std::uint32_t seed) {
   Tensor t(DType::kIQ4_XS, {n_out, k});
   std::mt19937 rng(seed);
@@ -54,8 +67,21 @@ inline Tensor random_iq4_xs(std::int64_t n_out, std::int64_t k, std::uint32_t se
   return t;
 }
 
+inline Tensor random_f32_scaled(DType type, std::int64_t n_out, std::int64_t k, std::uint32_t seed) {
+  Tensor t(type, {n_out, k});
+  std::mt19937 rng(seed);
+  const float scale = type == DType::kFp8 ? 1.0f / 64 : type == DType::kInt4 ? 1.0f / 8 : 1.0f / 64;
+  for (std::size_t at = 0; at < t.bytes(); at += dtype_info(type).bytes) {
+    auto* block = reinterpret_cast<unsigned char*>(t.view().data()) + at;
+    for (int i = 4; i < dtype_info(type).bytes; ++i) block[i] = static_cast<unsigned char>(rng());
+    put_f32_scale(type, scale * static_cast<float>(1 + rng() % 8) / 8, rng(), block);
+  }
+  return t;
+}
+
 inline Tensor random_weights(DType dtype, std::int64_t n_out, std::int64_t k, std::uint32_t seed) {
   if (dtype == DType::kIQ4_XS) return random_iq4_xs(n_out, k, seed);
+  if (has_f32_scale(dtype)) return random_f32_scaled(dtype, n_out, k, seed);
   return converted(random_f32(n_out, k, seed), dtype);
 }
 
@@ -74,6 +100,9 @@ inline std::vector<std::size_t> scale_offsets(DType dtype) {
     case DType::kQ6_K:
       return {208};
     case DType::kMXFP4:
+    case DType::kFp8:
+    case DType::kInt4:
+    case DType::kInt8:
       return {};
     default:
       return {0};

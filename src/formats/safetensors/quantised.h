@@ -1,0 +1,63 @@
+// Quantised matrices of a Hugging Face folder, repacked into the block types that products read.
+//
+// Codes keep their values; only their order and the place of scales change. What a format becomes:
+//
+//   fp8, fbgemm_fp8, compressed-tensors float-quantized      fp8
+//   compressed-tensors int-quantized, pack-quantized int8    q8_0 where every scale is an f16, else int8
+//   compressed-tensors pack-quantized int4, gptq, awq        q4_0 where every scale is an f16 and every zero point 8,
+//                                                            else int4
+//
+// Scales of activations (`input_scale`, ...) are not read: activations stay in 16 bits.
+//
+// Source  compressed-tensors, AutoAWQ, AutoGPTQ and GPTQModel; the integration of transformers for fp8
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/base/function_ref.h"
+#include "src/base/thread_pool.h"
+#include "src/formats/json.h"
+#include "src/formats/safetensors/safetensors.h"
+#include "src/formats/weight_names.h"
+#include "src/tensor/buffer.h"
+
+namespace mneme {
+
+enum class QuantMethod : std::uint8_t { kNone, kFp8, kCompressedTensors, kGptq, kAwq };
+
+// `quantization_config` of config.json, as far as tensors do not say it themselves.
+struct QuantConfig {
+  QuantMethod method = QuantMethod::kNone;
+  std::string name = "none";            // quant_method, for errors
+  std::array<std::int64_t, 2> block{};  // of scales of fp8, rows by columns; 0: none
+  int stored_zero_less = 0;             // gptq: what is to be added to a stored zero point
+};
+
+// Errors  kUnsupported: methods, formats and widths that are not read (named); kFormat: values that cannot be
+QuantConfig read_quant_config(const JsonRef& config);
+
+// A tensor of the folder by name, which counts as used from then on; null if there is none.
+using FindTensor = FunctionRef<const SafetensorsTensor*(const std::string& name)>;
+
+struct RepackedMatrix {
+  DType dtype = DType::kF32;
+  Buffer blocks;                      // [n_out, n_in] of dtype
+  std::vector<std::int32_t> columns;  // column j of the blocks is column columns[j] of the matrix; empty: its own
+};
+
+// Repacks `weight` if the folder stores it quantised; nothing if it has no quantised tensors of that name.
+//
+// Errors  kFormat: a part missing, or of another shape or type than expected; a group index out of range.
+//         kUnsupported: columns that do not fill blocks, types that are not read. Each names the tensor.
+std::optional<RepackedMatrix> repack_quantised(const QuantConfig& config, const WeightSpec& weight, FindTensor find,
+                                               std::string_view file, ThreadPool& pool);
+
+// Whether a tensor accompanies quantised weights and is not read.
+bool is_unread_scale(std::string_view name);
+
+}  // namespace mneme

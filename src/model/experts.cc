@@ -1,0 +1,81 @@
+// Mixtures of experts on the CPU: the router, then one GEMM for all rows of each expert that has any.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "src/model/layer_pass.h"
+#include "src/model/routing.h"
+#include "src/ops/norm_rope/pointwise.h"
+
+namespace mneme {
+
+void route(std::span<const float> logits, std::int64_t n_used, bool normalise, std::span<RoutedExpert> out) {
+  std::vector<std::int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto key = [&](std::int32_t e) { return std::isnan(logits[e]) ? -HUGE_VALF : logits[e]; };
+  const auto better = [&](std::int32_t a, std::int32_t b) { return key(a) > key(b) || (key(a) == key(b) && a < b); };
+  std::partial_sort(order.begin(), order.begin() + n_used, order.end(), better);
+  const float largest = logits[order[0]];
+  float all = 0.0f, used = 0.0f;
+  for (const float v : logits) all += std::exp(v - largest);
+  for (std::int64_t i = 0; i < n_used; ++i) used += std::exp(logits[order[i]] - largest);
+  for (std::int64_t i = 0; i < n_used; ++i)
+    out[i] = {order[i], std::exp(logits[order[i]] - largest) / (normalise ? used : all)};
+}
+
+namespace parts {
+namespace {
+
+struct RoutedRow {
+  std::int64_t row;
+  float share;
+};
+
+// Rows of each expert, in order.
+std::vector<std::vector<RoutedRow>> rows_of_experts(const LayerPass& p) {
+  const ExpertConfig& c = p.config.experts;
+  const TensorView logits = p.memory.router.get(DType::kF32, p.n(), c.n);
+  gemm_cpu(p.h, std::array{GemmOutput{.w = &p.w.router, .y = logits}}, p.context);
+  std::vector<std::vector<RoutedRow>> rows(c.n);
+  std::vector<RoutedExpert> routed(c.n_used);
+  for (std::int64_t i = 0; i < p.n(); ++i) {
+    route({logits.row_as<float>(i), static_cast<std::size_t>(c.n)}, c.n_used, c.normalise, routed);
+    for (const RoutedExpert& e : routed) rows[e.expert].push_back({i, e.share});
+  }
+  p.lap(Op::kProducts);
+  return rows;
+}
+
+// x += share times the expert's product, of its rows.
+void run_expert(const LayerPass& p, const ExpertWeights& e, std::span<const RoutedRow> rows) {
+  const std::int64_t m = rows.size(), hidden = p.config.hidden, ffn = p.config.experts.ffn;
+  const TensorView in = p.memory.expert_in.get(DType::kF32, m, hidden);
+  for (std::int64_t i = 0; i < m; ++i) std::memcpy(in.row(i), p.h.row(rows[i].row), in.stride_bytes());
+  const TensorView g = p.memory.gate.get(DType::kF32, m, ffn), u = p.memory.up.get(DType::kF32, m, ffn);
+  gemm_cpu(in, std::array{GemmOutput{.w = &e.gate, .y = g}, GemmOutput{.w = &e.up, .y = u}}, p.context);
+  const TensorView product = p.memory.ffn_hidden.get(DType::kF32, m, ffn);
+  swiglu_cpu(g, u, product, p.context);
+  const TensorView out = p.memory.expert_out.get(DType::kF32, m, hidden);
+  gemm_cpu(product, std::array{GemmOutput{.w = &e.down, .y = out}}, p.context);
+  for (std::int64_t i = 0; i < m; ++i) {
+    float* x = p.x.row_as<float>(rows[i].row);
+    const float* y = out.row_as<float>(i);
+    for (std::int64_t j = 0; j < hidden; ++j) x[j] += rows[i].share * y[j];
+  }
+}
+
+}  // namespace
+
+// A row sums its experts by ascending number, whatever the batch.
+void experts(LayerPass& p) {
+  const std::vector<std::vector<RoutedRow>> rows = rows_of_experts(p);
+  for (std::size_t e = 0; e < rows.size(); ++e)
+    if (!rows[e].empty()) run_expert(p, p.w.experts[e], rows[e]);
+  p.lap(Op::kProducts);
+}
+
+}  // namespace parts
+}  // namespace mneme

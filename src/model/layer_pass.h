@@ -1,0 +1,76 @@
+// One layer of a forward pass on the CPU: what the parts of an architecture read and write. An architecture
+// (architectures/) is the list of its parts, in order.
+//
+//   n rows of all sequences; x [n, hidden] f32 is the residual stream
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "src/model/attention_step.h"
+#include "src/model/model.h"
+#include "src/ops/norm_rope/rope.h"
+#include "src/tensor/buffer.h"
+
+namespace mneme {
+
+// An activation matrix whose memory grows to the largest batch and is kept.
+class Activation {
+ public:
+  TensorView get(DType dtype, std::int64_t n, std::int64_t width) {
+    buffer_.reserve(n * row_bytes(dtype, width));
+    return TensorView(buffer_.data(), dtype, {n, width});
+  }
+  std::size_t bytes() const { return buffer_.size(); }
+
+ private:
+  Buffer buffer_;
+};
+
+// Memory of the parts, kept from step to step.
+struct Activations {
+  Activation normed, q, k, v, attended, gate, up, ffn_hidden, router, expert_in, expert_out;
+  std::size_t bytes() const;
+};
+
+struct LayerPass {
+  const ModelConfig& config;
+  const LayerWeights& w;
+  std::int32_t layer;
+  TensorView x;
+  const CpuContext& context;
+  AttentionStep& attention;
+  const RopeAngles& angles;      // of the rows' positions
+  const RopeAngles& key_angles;  // of their keys
+  Activations& memory;
+  OpTimer* timer;
+
+  TensorView h = {};                  // [n, hidden] f32 or bf16: x, normed
+  TensorView q = {}, k = {}, v = {};  // [n, heads * D] f32, k and v of the KV heads
+
+  std::int64_t n() const { return x.dim(0); }
+  void lap(Op op) const {
+    if (timer != nullptr) timer->lap(op, layer);
+  }
+};
+
+using Part = void (*)(LayerPass&);
+
+// Dtype of activations that needs no conversion in any GEMM, for n rows. It depends on n, so it is not used where a row
+// must give the same bits in every batch.
+DType input_dtype(std::initializer_list<const WeightMatrix*> weights, std::int64_t n, const CpuContext& context);
+
+namespace parts {
+
+void attention_norm(LayerPass& p);  // h = RMSNorm(x)
+void project(LayerPass& p);         // q, k, v = h W^T + bias
+void norm_heads(LayerPass& p);      // RMSNorm of each head's q and k
+void rotate(LayerPass& p);          // RoPE of q and k
+void scale_queries(LayerPass& p);   // q *= 1 + beta ln(1 + floor(position / original context))
+void attend(LayerPass& p);          // stores k and v; x += attention(q) W_o^T
+void ffn_norm(LayerPass& p);        // h = RMSNorm(x)
+void swiglu(LayerPass& p);          // x += (silu(h W_gate^T) * h W_up^T) W_down^T
+void experts(LayerPass& p);         // x += sum over the experts a row is routed to, of swiglu's product by its share
+
+}  // namespace parts
+}  // namespace mneme

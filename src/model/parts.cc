@@ -1,0 +1,118 @@
+// The parts of dense layers. Experts are in experts.cc.
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "src/model/layer_pass.h"
+#include "src/ops/norm_rope/pointwise.h"
+
+namespace mneme {
+namespace {
+
+TensorView by_heads(const TensorView& x, std::int64_t heads) {
+  return TensorView(x.data(), x.dtype(), {x.dim(0), heads, x.dim(1) / heads});
+}
+
+// RMSNorm of every head, in place.
+void norm_each_head(const TensorView& x, std::int64_t heads, std::span<const float> weight, const LayerPass& p) {
+  const TensorView rows(x.data(), x.dtype(), {x.dim(0) * heads, x.dim(1) / heads});
+  rms_norm_cpu(rows, weight.data(), p.config.rms_eps, rows, p.context);
+}
+
+const float* or_null(std::span<const float> bias) {
+  return bias.empty() ? nullptr : bias.data();
+}
+
+}  // namespace
+
+DType input_dtype(std::initializer_list<const WeightMatrix*> weights, std::int64_t n, const CpuContext& context) {
+  if (context.rounding == Rounding::kFixed) return DType::kF32;
+  const bool bf16_for_all = std::all_of(weights.begin(), weights.end(),
+                                        [n](const WeightMatrix* w) { return gemm_input_dtype(*w, n) == DType::kBF16; });
+  return bf16_for_all ? DType::kBF16 : DType::kF32;
+}
+
+std::size_t Activations::bytes() const {
+  std::size_t bytes = 0;
+  for (const Activation* a :
+       {&normed, &q, &k, &v, &attended, &gate, &up, &ffn_hidden, &router, &expert_in, &expert_out})
+    bytes += a->bytes();
+  return bytes;
+}
+
+namespace parts {
+
+void attention_norm(LayerPass& p) {
+  p.h = p.memory.normed.get(input_dtype({&p.w.q, &p.w.k, &p.w.v}, p.n(), p.context), p.n(), p.config.hidden);
+  rms_norm_cpu(p.x, p.w.attn_norm.data(), p.config.rms_eps, p.h, p.context);
+  p.lap(Op::kPointwise);
+}
+
+void project(LayerPass& p) {
+  const std::int64_t kv_width = p.config.n_kv_heads * p.config.head_dim;
+  p.q = p.memory.q.get(DType::kF32, p.n(), p.config.n_heads * p.config.head_dim);
+  p.k = p.memory.k.get(DType::kF32, p.n(), kv_width);
+  p.v = p.memory.v.get(DType::kF32, p.n(), kv_width);
+  gemm_cpu(p.h,
+           std::array{GemmOutput{.w = &p.w.q, .y = p.q, .bias = or_null(p.w.q_bias)},
+                      GemmOutput{.w = &p.w.k, .y = p.k, .bias = or_null(p.w.k_bias)},
+                      GemmOutput{.w = &p.w.v, .y = p.v, .bias = or_null(p.w.v_bias)}},
+           p.context);
+  p.lap(Op::kProducts);
+}
+
+void norm_heads(LayerPass& p) {
+  norm_each_head(p.q, p.config.n_heads, p.w.q_norm, p);
+  norm_each_head(p.k, p.config.n_kv_heads, p.w.k_norm, p);
+}
+
+void rotate(LayerPass& p) {
+  rope_cpu(by_heads(p.q, p.config.n_heads), p.angles, p.context);
+  rope_cpu(by_heads(p.k, p.config.n_kv_heads), p.key_angles, p.context);
+  p.lap(Op::kPointwise);
+}
+
+void scale_queries(LayerPass& p) {
+  const std::span<const std::int32_t> positions = p.attention.positions();
+  for (std::int64_t i = 0; i < p.n(); ++i) {
+    const std::int64_t passed = positions[i] / p.config.temperature_context;
+    if (passed == 0) continue;
+    const auto scale = static_cast<float>(1.0 + p.config.temperature * std::log1p(static_cast<double>(passed)));
+    float* row = p.q.row_as<float>(i);
+    for (std::int64_t j = 0; j < p.q.dim(1); ++j) row[j] *= scale;
+  }
+  p.lap(Op::kPointwise);
+}
+
+void attend(LayerPass& p) {
+  const std::int64_t kv_heads = p.config.n_kv_heads;
+  const TensorView a = p.memory.attended.get(input_dtype({&p.w.o}, p.n(), p.context), p.n(), p.q.dim(1));
+  p.attention.append(p.layer, by_heads(p.k, kv_heads), by_heads(p.v, kv_heads));
+  p.attention.attend(p.layer, by_heads(p.q, p.config.n_heads), a);
+  p.lap(Op::kAttention);
+  gemm_cpu(a, std::array{GemmOutput{.w = &p.w.o, .y = p.x, .accumulate = true}}, p.context);
+  p.lap(Op::kProducts);
+}
+
+void ffn_norm(LayerPass& p) {
+  const bool sparse = !p.w.experts.empty();
+  const DType dtype = sparse ? DType::kF32 : input_dtype({&p.w.gate, &p.w.up}, p.n(), p.context);
+  p.h = p.memory.normed.get(dtype, p.n(), p.config.hidden);
+  rms_norm_cpu(p.x, p.w.ffn_norm.data(), p.config.rms_eps, p.h, p.context);
+  p.lap(Op::kPointwise);
+}
+
+void swiglu(LayerPass& p) {
+  const std::int64_t ffn = p.config.ffn;
+  const TensorView g = p.memory.gate.get(DType::kF32, p.n(), ffn), u = p.memory.up.get(DType::kF32, p.n(), ffn);
+  gemm_cpu(p.h, std::array{GemmOutput{.w = &p.w.gate, .y = g}, GemmOutput{.w = &p.w.up, .y = u}}, p.context);
+  p.lap(Op::kProducts);
+  const TensorView hidden = p.memory.ffn_hidden.get(input_dtype({&p.w.down}, p.n(), p.context), p.n(), ffn);
+  swiglu_cpu(g, u, hidden, p.context);
+  p.lap(Op::kPointwise);
+  gemm_cpu(hidden, std::array{GemmOutput{.w = &p.w.down, .y = p.x, .accumulate = true}}, p.context);
+  p.lap(Op::kProducts);
+}
+
+}  // namespace parts
+}  // namespace mneme
