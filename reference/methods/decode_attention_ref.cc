@@ -50,6 +50,17 @@ double dot(const std::vector<double>& a, const std::vector<double>& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
+// The largest product that any key between the largest and the least value of each channel could have.
+double bound_of(const std::vector<double>& q, const std::vector<std::vector<double>>& keys) {
+  double bound = 0;
+  for (std::size_t c = 0; c < q.size(); ++c) {
+    double best = -std::numeric_limits<double>::infinity();
+    for (const auto& k : keys) best = std::max(best, q[c] * k[c]);
+    bound += best;
+  }
+  return bound;
+}
+
 }  // namespace
 
 // Scores of one unit for some queries, as the index defines them.
@@ -103,13 +114,7 @@ std::vector<double> ReferenceLayer::unit_scores(const SequenceCache& cache, std:
       // Boxes, by the keys that they hold or by their two corners.
       const Box* box = std::get_if<Box>(&stage.index);
       MNEME_CHECK(box == nullptr || box->kind == BoxKind::kMinMax, "the reference knows no cuboids");
-      double bound = 0;
-      for (std::size_t c = 0; c < q.size(); ++c) {
-        double best = -std::numeric_limits<double>::infinity();  // the larger of q * hi and q * lo
-        for (const auto& k : keys) best = std::max(best, q[c] * k[c]);
-        bound += best;
-      }
-      scores.push_back(bound);
+      scores.push_back(bound_of(q, keys));
     }
   }
   return scores;
