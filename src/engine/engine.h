@@ -126,16 +126,20 @@ class Engine {
   //
   // Requires  0 <= n_shared <= tokens of `from`. Errors  as fork.
   RequestId fork_prefix(RequestId from, std::int32_t n_shared, RequestInput input);
-  // Leaves a waiting request out of every step until start_held(): it neither begins nor delays those behind it, and
-  // keeps its position in the queue. cancel() and stop() end it as any other.
+  // Leaves a request whose prompt is not computed out of every step until unhold(): it does not delay those behind it,
+  // and keeps its position in the queue, its pages and its reservation. cancel() and stop() end it as any other.
   //
-  // Requires  `id` waits and has computed nothing.
+  // Requires  `id` waits or computes its prompt.
   void hold(RequestId id);
-  // Releases a held request. With n_shared > 0 its first n_shared tokens are those of `from`, whose pages it shares as
-  // a request of fork_prefix() does.
+  // Ids that are not held are ignored.
+  void unhold(RequestId id);
+  // Lets a request whose prompt is not computed go on from what `from` has computed of it: the first n_shared tokens of
+  // both are the same, and their pages are shared as fork_prefix() shares them, in place of what it had. Returns how
+  // many of its tokens are computed then; where that would not be more than before, nothing changes. A request that
+  // runs takes nothing over where its method has state on a device.
   //
-  // Requires  0 <= n_shared <= computed tokens of `from`. Errors  kRequest: as fork; `id` is not held. It stays held.
-  void start_held(RequestId id, RequestId from = {}, std::int32_t n_shared = 0);
+  // Requires  0 <= n_shared <= computed tokens of `from`. Errors  kRequest: as fork.
+  std::int32_t take_prefix(RequestId id, RequestId from, std::int32_t n_shared);
   // Goes on with a kept sequence: the next turn, with a new sampler, which has seen all tokens so far. `input.prompt`
   // follows them; it begins with whatever closes the previous answer.
   //
@@ -208,8 +212,10 @@ class Engine {
   std::size_t kv_bytes(RequestId id) const;  // of its pages, shared ones included
   // Pool blocks that the running requests may still take.
   std::int64_t reserved_blocks() const;
-  // What the scheduler sees, in order of arrival: active requests that are not held.
+  // What the scheduler sees, in order of arrival: active requests, but for those that are held before they begin.
   std::vector<RequestView> views() const;
+  // Of one active request. Errors  kRequest: there is none.
+  RequestView view(RequestId id) const;
   // Aborts where pages, tables and reservations contradict each other. Walks all of them: for tests.
   void check_invariants() const;
 

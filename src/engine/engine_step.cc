@@ -16,7 +16,7 @@ std::int32_t Engine::Impl::scored_rows() const {
 std::vector<ScheduledRows> Engine::Impl::plan() {
   std::vector<RequestView> views;
   for (const Request* r : active)
-    if (!r->held) views.push_back(r->view(scored_rows()));
+    if (r->scheduled()) views.push_back(r->view(scored_rows()));
   return schedule({.requests = views, .free_blocks = pool->n_free()},
                   {.max_sequences = options.max_sequences, .max_batched_tokens = options.max_batched_tokens});
 }
@@ -50,6 +50,10 @@ void Engine::Impl::take_pages(const Request* except, FunctionRef<bool()> enough)
 // Nothing runs, and the request that is to begin next does not fit: others lose pages until it does. It always does at
 // the latest when it alone holds any, because submit() saw that it fits into the pool.
 void Engine::Impl::make_room() {
+  // Whom a running request waited for has just ended: it goes on itself.
+  bool goes_on = false;
+  for (Request* r : active) goes_on |= r->state == Request::State::kRunning && std::exchange(r->held, false);
+  if (goes_on) return;
   Request* first = nullptr;
   for (Request* r : active)
     if (!r->held && (first == nullptr || r->priority > first->priority)) first = r;

@@ -89,7 +89,8 @@ RequestView Request::view(std::int32_t scored_rows) const {
           .window = window,
           .blocks_to_end = blocks_to_end(),
           .most_rows = score_prompt ? scored_rows : 0,
-          .priority = priority};
+          .priority = priority,
+          .held = held};
 }
 
 void Request::begin_turn(RequestInput input) {

@@ -39,7 +39,7 @@ struct Request {
   std::vector<std::int32_t> end_tokens;
   std::int32_t priority = 0;
   bool keep = false;
-  bool held = false;  // waits until Engine::start_held()
+  bool held = false;  // gets no rows until Engine::unhold()
   bool score_tail = false;
   std::optional<std::int32_t> score_prompt;
   std::vector<PromptScore> prompt_scores;
@@ -49,6 +49,8 @@ struct Request {
   RequestStats stats;
   std::int64_t last_used = 0;  // of the engine's count of turns: which kept sequence was used last
 
+  // A held request that has not begun is nothing that the scheduler knows of.
+  bool scheduled() const { return !held || state == State::kRunning; }
   bool active() const { return state == State::kWaiting || state == State::kRunning; }
   bool holds_sequence() const { return state != State::kEnded; }
   std::int32_t length() const { return size32(tokens); }

@@ -26,6 +26,7 @@ std::size_t n_displaced(const SchedulerSnapshot& snapshot, const SchedulerLimits
       continue;
     }
     unreserved -= r.blocks_to_end;
+    if (r.held) continue;
     ++(r.phase == RequestPhase::kDecode ? n_decode : prompt_tokens);
     if (r.phase == RequestPhase::kPrefill) prompt_tokens += r.tokens_left - 1;
   }
@@ -54,7 +55,7 @@ std::size_t n_displaced(const SchedulerSnapshot& snapshot, const SchedulerLimits
 std::vector<const RequestView*> displaced(const SchedulerSnapshot& snapshot, const SchedulerLimits& limits) {
   std::vector<const RequestView*> running;
   for (const RequestView& r : snapshot.requests)
-    if (r.phase != RequestPhase::kWaiting) running.push_back(&r);
+    if (r.phase != RequestPhase::kWaiting && !r.held) running.push_back(&r);
   std::reverse(running.begin(), running.end());
   std::stable_sort(running.begin(), running.end(),
                    [](const auto* a, const auto* b) { return a->priority < b->priority; });
@@ -75,7 +76,7 @@ std::vector<ScheduledRows> schedule(const SchedulerSnapshot& snapshot, const Sch
                 "request {}: {} tokens left in windows of {}, {} blocks", r.id.value, r.tokens_left, r.window,
                 r.blocks_to_end);
     if (r.phase != RequestPhase::kWaiting) unreserved -= r.blocks_to_end;
-    if (std::find(paused.begin(), paused.end(), &r) != paused.end()) continue;
+    if (r.held || std::find(paused.begin(), paused.end(), &r) != paused.end()) continue;
     if (r.phase != RequestPhase::kWaiting) ++n_running;
     if (r.phase == RequestPhase::kDecode) {
       rows.push_back({r.id, 1});

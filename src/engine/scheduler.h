@@ -24,6 +24,7 @@ struct RequestView {
   std::int64_t blocks_to_end = 0;  // pool blocks that it may still take until its last token, the worst case
   std::int32_t most_rows = 0;      // in one step; 0: as many as fit
   std::int32_t priority = 0;       // larger first; equal: the older first
+  bool held = false;               // runs, and waits for another's prefix: no rows; its reservation stays
 };
 
 struct SchedulerSnapshot {

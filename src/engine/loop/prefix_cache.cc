@@ -90,18 +90,31 @@ std::optional<PrefixCache::Match> PrefixCache::find(std::span<const TokenId> tok
     const auto node = nodes_.find(chain[pages - 1]);
     if (node == nodes_.end()) continue;
     const std::size_t n = pages * kPageTokens;
-    Entry* best = nullptr;
+    std::vector<Entry*> candidates;
     for (const RequestId id : node->second) {
       Entry& entry = entries_.at(id);
-      const bool same = entry.sequence.salt == salt && entry.sequence.tokens.size() >= n && may(id) &&
-                        std::equal(tokens.begin(), tokens.begin() + n, entry.sequence.tokens.begin());
-      if (same && (best == nullptr || entry.used > best->used)) best = &entry;
+      if (entry.sequence.salt == salt && entry.sequence.tokens.size() >= n && may(id)) candidates.push_back(&entry);
     }
-    if (best == nullptr) continue;
-    best->used = ++clock_;
-    return Match{.id = best->sequence.id, .n_tokens = count32(n)};
+    std::sort(candidates.begin(), candidates.end(), [](const Entry* a, const Entry* b) { return a->used > b->used; });
+    // The first one almost always, as hashes differ: a thousand questions about a long text are not compared in full.
+    for (Entry* const entry : candidates) {
+      if (!std::equal(tokens.begin(), tokens.begin() + n, entry->sequence.tokens.begin())) continue;
+      entry->used = ++clock_;
+      return Match{.id = entry->sequence.id, .n_tokens = count32(n)};
+    }
   }
   return std::nullopt;
+}
+
+std::int32_t PrefixCache::common_tokens(RequestId a, RequestId b) const {
+  const auto x = entries_.find(a), y = entries_.find(b);
+  if (x == entries_.end() || y == entries_.end() || x->second.sequence.salt != y->second.sequence.salt) return 0;
+  const std::vector<std::uint64_t>& chain = x->second.chain;
+  const auto end = std::mismatch(chain.begin(), chain.end(), y->second.chain.begin(), y->second.chain.end()).first;
+  const std::ptrdiff_t n = (end - chain.begin()) * kPageTokens;
+  const auto& tokens = x->second.sequence.tokens;
+  const bool same = std::equal(tokens.begin(), tokens.begin() + n, y->second.sequence.tokens.begin());
+  return same ? count32(n) : 0;
 }
 
 std::optional<RequestId> PrefixCache::least_recently_used() const {

@@ -56,6 +56,9 @@ class PrefixCache {
   // The same among sequences that `may` accepts.
   std::optional<Match> find(std::span<const TokenId> tokens, const std::string& salt, FunctionRef<bool(RequestId)> may);
 
+  // Tokens of whole pages that two sequences of one salt begin with alike; 0: one of them is not here.
+  std::int32_t common_tokens(RequestId a, RequestId b) const;
+
   // The sequence that nobody has used for longest, running ones apart.
   std::optional<RequestId> least_recently_used() const;
   // Sequences, not running, that `id` has all shared pages of: they serve nobody any more.

@@ -60,6 +60,7 @@ std::int32_t SequenceKeeper::shareable(const Request& request) const {
 
 void SequenceKeeper::prompt_done(const Request& request) {
   if (!options_.prefix_cache) return;
+  ++changes_;
   const auto tokens = model_.engine->tokens(request.id).first(request.prompt_tokens);
   prefixes_.put({.id = request.id,
                  .tokens = {tokens.begin(), tokens.end()},
@@ -69,16 +70,19 @@ void SequenceKeeper::prompt_done(const Request& request) {
 }
 
 void SequenceKeeper::evict(RequestId id) {
+  ++changes_;
   prefixes_.erase(id);
   model_.engine->release(id);
 }
 
 void SequenceKeeper::fill(Slot& slot, Slot with) {
+  ++changes_;
   const RequestId before = std::exchange(slot, std::move(with)).id;
   if (before.valid()) evict(before);
 }
 
 void SequenceKeeper::ended(const Request& request) {
+  ++changes_;
   const std::int32_t n_shared = shareable(request);
   const auto tokens = model_.engine->tokens(request.id);
   if (!keeps(request.slot) || (n_shared < kPageTokens && !request.slot)) return evict(request.id);

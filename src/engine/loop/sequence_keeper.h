@@ -36,6 +36,8 @@ class SequenceKeeper {
 
   // Whether requests may begin from others' prefixes.
   bool shares_prefixes() const { return options_.prefix_cache; }
+  // Grows with every sequence that comes, changes or goes.
+  std::uint64_t changes() const { return changes_; }
 
   struct Source {
     RequestId id;
@@ -84,6 +86,7 @@ class SequenceKeeper {
   KeeperOptions options_;
   PrefixCache prefixes_;
   std::vector<Slot> slots_;
+  std::uint64_t changes_ = 0;
 };
 
 }  // namespace mneme
