@@ -32,7 +32,10 @@ std::string_view finish_reason_name(FinishReason r) {
 
 Engine::Impl::Impl(std::unique_ptr<ForwardPass> forward_pass, const EngineOptions& o,
                    std::unique_ptr<ThreadPool> thread_pool)
-    : options(o), threads(std::move(thread_pool)), forward(std::move(forward_pass)) {
+    : options(o),
+      threads(std::move(thread_pool)),
+      forward(std::move(forward_pass)),
+      chunk(std::max(o.inter_token_ms, 0.0) / 1000, std::max(o.max_batched_tokens, 1)) {
   MNEME_CHECK(forward != nullptr && threads != nullptr, "an engine needs a model and threads");
   const KvShape shape = forward->kv_shape(kv_dtype_of(options));
   const KvPlan kv = plan_kv(shape, options, forward->max_context(), forward->kv_room_bytes(memory_limit_bytes()));
@@ -135,7 +138,10 @@ RequestEvent Engine::Impl::end(Request& request, FinishReason reason) {
   request.last_used = ++use_clock;
   const bool kept = request.keep && reason != FinishReason::kCancelled;
   request.state = kept ? Request::State::kKept : Request::State::kEnded;
-  if (reason != FinishReason::kCancelled) request.settle();  // for its statistics too
+  if (reason != FinishReason::kCancelled) {
+    request.settle();  // for its statistics too
+    if (request.max_tokens > 0) forecast.add(request.stats.answer_tokens);
+  }
   if (!kept) request.cache.clear();
   return {.id = request.id,
           .token = {},
@@ -148,8 +154,13 @@ RequestEvent Engine::Impl::end(Request& request, FinishReason reason) {
 // Blocks that the running ones may still take.
 std::int64_t Engine::Impl::reserved_blocks() const {
   std::int64_t n = 0;
-  for (const Request* r : active) n += r->state == Request::State::kRunning ? r->blocks_to_end() : 0;
+  for (const Request* r : active) n += r->state == Request::State::kRunning ? expected_blocks(*r) : 0;
   return n;
+}
+
+std::int64_t Engine::Impl::expected_blocks(const Request& r) const {
+  if (!forecasts() || !r.preemptible() || r.max_tokens == 0) return r.blocks_to_end();
+  return r.blocks_to(r.prompt_end + forecast.tokens(r.max_tokens, r.length() - r.prompt_end) - 1);
 }
 
 Engine::Engine(std::unique_ptr<ForwardPass> forward, const EngineOptions& options, std::unique_ptr<ThreadPool> pool)
@@ -295,11 +306,7 @@ std::vector<RequestEvent> Engine::step() {
   for (RequestId id : std::exchange(impl_->reported, {})) impl_->forget(id);
   const auto held = [](const Request* r) { return r->held; };
   if (std::all_of(impl_->active.begin(), impl_->active.end(), held)) return impl_->take_events();
-  std::vector<ScheduledRows> plan = impl_->plan();
-  if (plan.empty()) {
-    impl_->make_room();
-    plan = impl_->plan();
-  }
+  const std::vector<ScheduledRows> plan = impl_->plan_with_room();
   MNEME_CHECK(!plan.empty(), "{} requests, and none can run", impl_->active.size());
 
   const auto start = std::chrono::steady_clock::now();
@@ -394,16 +401,21 @@ std::int64_t Engine::reserved_blocks() const {
 }
 
 std::vector<RequestView> Engine::views() const {
-  std::vector<RequestView> views;
-  for (const Request* r : impl_->active)
-    if (r->scheduled()) views.push_back(r->view(impl_->scored_rows()));
-  return views;
+  return impl_->views();
 }
 
 RequestView Engine::view(RequestId id) const {
   const Request& request = impl_->find(id);
   if (!request.active()) fail(ErrorKind::kRequest, "request {} has ended", id.value);
-  return request.view(impl_->scored_rows());
+  return impl_->view(request);
+}
+
+Engine::Counts Engine::counts() const {
+  return impl_->counts;
+}
+
+std::int32_t Engine::prefill_chunk() const {
+  return impl_->chunk.tokens();
 }
 
 void Engine::check_invariants() const {
@@ -421,8 +433,8 @@ void Engine::check_invariants() const {
   MNEME_CHECK(violation.empty(), "{}", violation);
   MNEME_CHECK(n_active == std::ssize(impl_->active), "{} requests are active, {} listed", n_active,
               impl_->active.size());
-  MNEME_CHECK(impl_->reserved_blocks() <= impl_->pool->n_free(), "{} blocks are promised, {} free",
-              impl_->reserved_blocks(), impl_->pool->n_free());
+  MNEME_CHECK(impl_->forecasts() || impl_->reserved_blocks() <= impl_->pool->n_free(),
+              "{} blocks are promised, {} free", impl_->reserved_blocks(), impl_->pool->n_free());
 }
 
 }  // namespace mneme

@@ -5,7 +5,9 @@
 // follows it. So tokens(id) is always exactly what a fresh request would have to be given to stand at the same point.
 //
 // Memory    A request begins when the pages that it may need to its end are free beside those that the running ones
-//           may still take, so a step never fails for want of memory. Only when nothing runs and the first waiting
+//           may still take, so a step never fails for want of memory. With KvAdmission::kForecast it begins when those
+//           are free that it probably needs; where a step finds too few, sequences that do not run lose pages, then the
+//           least urgent running ones, which wait for room again. Only when nothing runs and the first waiting
 //           request has no room do kept sequences lose pages from their ends, the longest unused first, then forks
 //           that wait: their tokens stay and are computed again.
 // Threads   one at a time.
@@ -50,6 +52,7 @@ struct RequestStats {
   std::int32_t prompt_tokens = 0;  // computed for this request (a fork does not count what it shares)
   std::int32_t shared_tokens = 0;  // taken over from the sequence it was forked from, or from earlier turns
   std::int32_t answer_tokens = 0;  // the end token apart
+  std::int32_t preemptions = 0;    // how often its pages went to others, to be computed again
   // Wall time of the steps that computed something for it: up to the first token of its answer, and from then on.
   double prefill_seconds = 0, decode_seconds = 0;
   double tail_log_likelihood = 0;  // RequestInput::score_tail: sum over the scored tokens, natural logarithm
@@ -71,6 +74,8 @@ struct RequestInput {
   std::int32_t max_tokens = 256;         // 0: only computes the prompt, for forks to share
   std::vector<std::int32_t> end_tokens;  // any of these ends the answer (and is not part of it)
   std::int32_t priority = 0;
+  // At most group_limit requests of a group run at once; 0: any number.
+  std::int32_t group = 0, group_limit = 0;
   // Prompt tokens at the end that are fed one a step, through the decode path (`--question decode`). 0: all by prefill;
   // larger than the prompt: all of it so.
   std::int32_t decode_prompt_tail = 0;
@@ -210,8 +215,16 @@ class Engine {
   const PagePool& pool() const;
   ThreadPool& threads() const;
   std::size_t kv_bytes(RequestId id) const;  // of its pages, shared ones included
-  // Pool blocks that the running requests may still take.
+  // Pool blocks that the running requests may still take, or will by forecast.
   std::int64_t reserved_blocks() const;
+  // Of all steps.
+  struct Counts {
+    std::int64_t preemptions = 0;
+    std::int64_t preempted_tokens = 0;  // computed tokens that these gave up
+  };
+  Counts counts() const;
+  // Prompt tokens that the next step computes at most beside answers (EngineOptions::inter_token_ms).
+  std::int32_t prefill_chunk() const;
   // What the scheduler sees, in order of arrival: active requests, but for those that are held before they begin.
   std::vector<RequestView> views() const;
   // Of one active request. Errors  kRequest: there is none.

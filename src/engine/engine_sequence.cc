@@ -31,7 +31,10 @@ RequestId Engine::adopt(std::vector<std::int32_t> tokens, std::int32_t n_compute
     fail(ErrorKind::kRequest, "{} of {} tokens are computed: expected 0 to all of them", n_computed, n_tokens);
   }
   const std::int64_t needed = blocks_of(impl_->pool->shape(), n_computed);
-  const auto fits = [&] { return needed + impl_->reserved_blocks() <= impl_->pool->n_free(); };
+  // By forecast, who runs has no more than a hope of the rest.
+  const auto fits = [&] {
+    return needed + (impl_->forecasts() ? 0 : impl_->reserved_blocks()) <= impl_->pool->n_free();
+  };
   impl_->take_pages(nullptr, fits);
   if (!fits()) {
     fail(ErrorKind::kResource,

@@ -180,6 +180,10 @@ double Metrics::mean_answer_seconds() const {
 void Metrics::append_load(Page& page) const {
   page.one("num_requests_running", "gauge", "Answers that are being computed.", gauges_.running);
   page.one("num_requests_waiting", "gauge", "Answers that wait for room.", gauges_.waiting);
+  page.one("num_requests_waiting_for_prefix", "gauge", "Answers that wait for another one to read their document.",
+           gauges_.waiting_for_prefix);
+  page.one("prefill_chunk_tokens", "gauge", "Prompt tokens of a pass that has tokens of answers, at most.",
+           gauges_.prefill_chunk);
   const double used = gauges_.kv_blocks_total == 0 ? 0.0 : ratio(gauges_.kv_blocks_used, gauges_.kv_blocks_total);
   page.one("kv_cache_usage_perc", "gauge", "Share of the room for keys and values in use, 0 to 1.", used);
   page.one("kv_cache_blocks_used", "gauge", "Pool blocks in use.", gauges_.kv_blocks_used);
@@ -203,6 +207,10 @@ void Metrics::append_totals(Page& page) const {
   page.one("http_connections", "gauge", "Open connections.", http_.connections);
   page.one("http_connections_total", "counter", "Connections so far.", http_.connections_total);
   page.one("engine_steps_total", "counter", "Forward passes.", steps_.n);
+  page.one("num_preemptions_total", "counter", "Running answers that gave memory up and waited for it again.",
+           gauges_.preemptions);
+  page.one("preempted_tokens_total", "counter", "Tokens that these had computed, and compute again.",
+           gauges_.preempted_tokens);
   page.one("prompt_tokens_total", "counter", "Tokens of prompts, cached ones included.", tokens_.prompt);
   page.one("generation_tokens_total", "counter", "Tokens of answers.", tokens_.answer);
   page.one("prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.",

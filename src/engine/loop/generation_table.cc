@@ -45,6 +45,8 @@ RequestInput GenerationTable::request_of(const GenerationInput& input, std::int3
   if (!input.ignore_end) request.end_tokens = model_.end_tokens;
   request.end_tokens.insert(request.end_tokens.end(), input.stop_tokens.begin(), input.stop_tokens.end());
   request.priority = input.priority;
+  request.group = input.group;
+  request.group_limit = input.group_limit;
   if (choice == 0) request.score_prompt = input.score_prompt;
   request.top_logprobs = input.top_logprobs;
   request.keep_sequence = keeps(input);
@@ -100,7 +102,10 @@ void GenerationTable::submit(GenerationId id, GenerationInput input, std::shared
     return refuse(failure_of(e, FailureKind::kRefused));
   }
   generations_.emplace(id, std::move(owned));
-  emit(g, {.accepted = true});
+  std::int32_t before = 0;
+  for (const auto& [request, c] : choices_)
+    before += c.generation != &g && !c.has_begun && c.generation->input.priority >= g.input.priority ? 1 : 0;
+  emit(g, {.accepted = true, .queue_position = before});
 }
 
 // All answers to a prompt share its pages: the others begin where the first one has read it.
@@ -354,6 +359,10 @@ void GenerationTable::report_gauges() {
   const PagePool& pool = model_.engine->pool();
   metrics_.set({.running = std::ssize(choices_) - waiting_,
                 .waiting = waiting_,
+                .waiting_for_prefix = waits_.waiting(),
+                .preemptions = model_.engine->counts().preemptions,
+                .preempted_tokens = model_.engine->counts().preempted_tokens,
+                .prefill_chunk = model_.engine->prefill_chunk(),
                 .kv_blocks_used = pool.n_blocks() - pool.n_free(),
                 .kv_blocks_total = pool.n_blocks(),
                 .kv_block_bytes = static_cast<std::int64_t>(pool.shape().page_bytes()),

@@ -18,6 +18,9 @@ class LoopMetrics {
 
   struct Gauges {
     std::int64_t running = 0, waiting = 0;
+    std::int64_t waiting_for_prefix = 0;                 // of these, or of those that run
+    std::int64_t preemptions = 0, preempted_tokens = 0;  // so far
+    std::int64_t prefill_chunk = 0;                      // prompt tokens of a step with answers, at most
     std::int64_t kv_blocks_used = 0, kv_blocks_total = 0, kv_block_bytes = 0;
     std::string_view kv_tier = "host";  // where they lie
     bool kv_offloaded = false;          // there, while a device computes

@@ -102,7 +102,10 @@ std::optional<PrefixWaits::Source> PrefixWaits::leader_of(const Rank& rank, cons
   const GenerationInput& input = *prompt.input;
   const auto may_lead = [&](RequestId other) {
     const Rank& its = ranks_.at(other);
-    return its < rank && prompts_.at(its).leads && !(runs && waits_to_begin(*model_.engine, other));
+    const Prompt& leader = prompts_.at(its);
+    // One that waits for its group may wait long, though it goes first.
+    const bool must_run = runs || (leader.input->group_limit > 0 && leader.input->group != input.group);
+    return its < rank && leader.leads && !(must_run && waits_to_begin(*model_.engine, other));
   };
   const auto match = tree_.find(input.prompt, input.cache_salt, may_lead);
   if (!match) return std::nullopt;

@@ -102,7 +102,8 @@ void SequenceKeeper::make_room() {
   const std::vector<RequestView> views = model_.engine->views();
   const RequestView* first = nullptr;
   for (const RequestView& v : views) {
-    if (v.phase == RequestPhase::kWaiting && (first == nullptr || v.priority > first->priority)) first = &v;
+    if (v.phase == RequestPhase::kWaiting && !v.blocked && (first == nullptr || v.priority > first->priority))
+      first = &v;
   }
   if (first == nullptr) return;
   const auto fits = [&] {
