@@ -25,8 +25,8 @@ struct ServeCommand {
   server::ServerOptions server;
   ModelSource model;
   std::optional<std::string> api_key;
-  std::string slot_path, chat_template, key_file;
-  double kv_gib = 0, stream_ms = 20;
+  std::string slot_path, chat_template, key_file, disk_path;
+  double kv_gib = 0, disk_gib = 16, stream_ms = 20;
   bool no_pin = false, quiet = false;
 };
 
@@ -50,6 +50,11 @@ int serve(ServeCommand command) {
   o.slot_path = command.slot_path;
   if (!o.slot_path.empty() && !std::filesystem::is_directory(o.slot_path))
     fail(ErrorKind::kOption, "--slot-save-path: {} is no folder", command.slot_path);
+  if (!command.disk_path.empty()) {
+    if (!o.prefix_cache) fail(ErrorKind::kOption, "--kv-disk: only with --enable-prefix-caching");
+    o.disk = DiskOptions{.folder = command.disk_path,
+                         .bytes = static_cast<std::int64_t>(command.disk_gib * 1024 * 1024 * 1024)};
+  }
   if (!command.quiet) o.log = [](std::string_view line) { say(std::string(line)); };
   std::string note;
   const Recipe recipe = recipe_of(o.engine.kv, &note);
@@ -169,6 +174,15 @@ void add_scheduling_options(CLI::App& c, ServeCommand& command) {
   add_deterministic_option(c, e);
   add(c.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_cache,
                  "Keep what is computed for requests that begin with the same text (default)"));
+  add(c.add_option("--kv-disk", command.disk_path,
+                   "Folder for keys and values of prompts that may come again: more of them than memory holds, also "
+                   "after a restart")
+          ->type_name("FOLDER")
+          ->check(not_empty()));
+  add(c.add_option("--kv-disk-gib", command.disk_gib, "Room in it; what was used longest ago goes")
+          ->type_name("GIB")
+          ->capture_default_str()
+          ->check(number(0.0001, 1e6)));
   add(c.add_option("--slot-save-path", command.slot_path, "Folder that slots are saved to and restored from")
           ->type_name("FOLDER")
           ->check(not_empty()));

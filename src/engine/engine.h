@@ -167,6 +167,15 @@ class Engine {
   RequestId adopt(std::vector<std::int32_t> tokens, std::int32_t n_computed, FunctionRef<void(SequenceCache&)> fill,
                   std::unique_ptr<MethodState> method = nullptr);
 
+  // A kept sequence whose keys and values come piece by piece: its tokens, of which it shares the first n_shared with
+  // `from` (with an invalid id: none).
+  //
+  // Requires  n_shared computed tokens of `from`, the same. Errors  kRequest: as submit.
+  RequestId adopt_prefix(std::vector<std::int32_t> tokens, RequestId from, std::int32_t n_shared);
+  // Adds the next n_tokens of a kept sequence, whose keys and values `fill` writes, which must not throw. False: what
+  // runs leaves no room for them, even where other kept sequences lose pages; nothing is added then.
+  bool fill_kept(RequestId id, std::int32_t n_tokens, FunctionRef<void(SequenceCache&)> fill);
+
   // One forward pass. Returns its events, cancelled requests included; empty when there is nothing to do.
   //
   // Errors  what the forward pass throws (kResource, kDevice): nothing of the step counts then, all requests are where

@@ -32,6 +32,7 @@ struct Engine::Impl {
   RequestEvent end(Request& request, FinishReason reason);
   void forget(RequestId id) { requests.erase(id); }
   std::int64_t reserved_blocks() const;
+  bool has_unpromised(std::int64_t n_blocks) const;
 
   // ---- a step
   struct Batch {

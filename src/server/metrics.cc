@@ -203,6 +203,19 @@ void Metrics::append_load(Page& page) const {
   page.one("cached_sequences", "gauge", "Sequences kept for others with the same prefix.", gauges_.cached_sequences);
 }
 
+void Metrics::append_disk(Page& page) const {
+  if (!gauges_.disk) return;
+  const PageStore::Stats& d = *gauges_.disk;
+  page.one("kv_disk_used_bytes", "gauge", "Keys and values on the disk.", d.pages * gauges_.disk_page_bytes);
+  page.one("kv_disk_total_bytes", "gauge", "Room for them.", d.slots * gauges_.disk_page_bytes);
+  page.one("kv_disk_pages_written_total", "counter", "Pages of 32 tokens that were written.", d.stored);
+  page.one("kv_disk_pages_read_total", "counter", "Pages that came back.", d.loaded);
+  page.one("kv_disk_pages_evicted_total", "counter", "Pages that made room for others.", d.evicted);
+  page.one("kv_disk_failed_writes_total", "counter", "Pages that could not be written.", d.failed_writes);
+  page.one("kv_disk_failed_reads_total", "counter", "Pages that could not be read, or were damaged: computed again.",
+           d.failed_reads);
+}
+
 void Metrics::append_totals(Page& page) const {
   page.one("http_connections", "gauge", "Open connections.", http_.connections);
   page.one("http_connections_total", "counter", "Connections so far.", http_.connections_total);
@@ -272,6 +285,7 @@ std::string Metrics::text() const {
   const std::lock_guard lock(mutex_);
   Page page(labels_);
   append_load(page);
+  append_disk(page);
   append_totals(page);
   append_requests(page);
   append_histograms(page);

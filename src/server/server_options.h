@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "mneme/options.h"
+#include "src/engine/loop/disk_tier.h"
 #include "src/server/api/key_policies.h"
 
 namespace mneme::server {
@@ -52,8 +54,9 @@ struct ServerOptions {
   bool prefix_cache = true;
   std::filesystem::path slot_path;  // empty: slots cannot be saved
   std::int32_t n_slots = 16;
-  double stream_seconds = 0.02;   // at least, between pieces of streams; 0: every token on its own
-  double heartbeat_seconds = 15;  // a comment in a stream that has nothing to say
+  std::optional<DiskOptions> disk;  // under the prefix cache
+  double stream_seconds = 0.02;     // at least, between pieces of streams; 0: every token on its own
+  double heartbeat_seconds = 15;    // a comment in a stream that has nothing to say
 
   // One line for each request and each event; may be called on any thread.
   std::function<void(std::string_view line)> log = [](std::string_view) {};

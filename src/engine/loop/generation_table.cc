@@ -316,6 +316,7 @@ void GenerationTable::expire(Clock::time_point now) {
 }
 
 void GenerationTable::run_step() {
+  if (keeper_.has_work()) keeper_.work(model_.engine->views().empty());
   if (const std::int64_t taken = waits_.plan(); taken > 0) metrics_.count_prefix(0, taken);
   if (waiting_ > 0) keeper_.make_room();
   model_.loop->step_now();
@@ -369,6 +370,8 @@ void GenerationTable::report_gauges() {
                 .kv_tier = pool.in_host_memory() ? "host" : "device",
                 .kv_offloaded = pool.on_device() && pool.in_host_memory(),
                 .method_memory = model_.engine->method_memory(),
+                .disk = keeper_.disk() ? std::optional(keeper_.disk()->stats()) : std::nullopt,
+                .disk_page_bytes = keeper_.disk() ? keeper_.disk()->slot_bytes() : 0,
                 .cached_sequences = keeper_.cached()});
 }
 

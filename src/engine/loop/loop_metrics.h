@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
 #include "mneme/stats.h"
+#include "src/kv/disk/page_store.h"
 #include "src/methods/stats/method_stats.h"
 
 namespace mneme {
@@ -25,6 +27,8 @@ class LoopMetrics {
     std::string_view kv_tier = "host";  // where they lie
     bool kv_offloaded = false;          // there, while a device computes
     MethodMemory method_memory;
+    std::optional<PageStore::Stats> disk;
+    std::int64_t disk_page_bytes = 0;
     std::int64_t cached_sequences = 0;  // whose pages wait for a next request with their prefix
   };
   struct Answer {

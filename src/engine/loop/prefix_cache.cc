@@ -11,7 +11,7 @@
 
 namespace mneme {
 
-std::vector<std::uint64_t> PrefixCache::chain_of(std::span<const TokenId> tokens, const std::string& salt) const {
+std::vector<std::uint64_t> page_chain(std::span<const TokenId> tokens, const std::string& salt) {
   std::vector<std::uint64_t> chain;
   std::uint64_t hash = XXH3_64bits(salt.data(), salt.size());
   constexpr std::size_t kPage = kPageTokens;
@@ -59,7 +59,7 @@ void PrefixCache::put(Sequence sequence) {
   const RequestId id = sequence.id;
   const auto before = entries_.extract(id);
   const auto shared = std::span<const TokenId>(sequence.tokens).first(sequence.n_shared);
-  std::vector<std::uint64_t> chain = chain_of(shared, sequence.salt);
+  std::vector<std::uint64_t> chain = page_chain(shared, sequence.salt);
   const Entry& entry =
       entries_.emplace(id, Entry{.sequence = std::move(sequence), .chain = std::move(chain), .used = ++clock_})
           .first->second;
@@ -85,7 +85,7 @@ std::optional<PrefixCache::Match> PrefixCache::find(std::span<const TokenId> tok
 
 std::optional<PrefixCache::Match> PrefixCache::find(std::span<const TokenId> tokens, const std::string& salt,
                                                     FunctionRef<bool(RequestId)> may) {
-  const std::vector<std::uint64_t> chain = chain_of(tokens, salt);
+  const std::vector<std::uint64_t> chain = page_chain(tokens, salt);
   for (std::size_t pages = chain.size(); pages > 0; --pages) {
     const auto node = nodes_.find(chain[pages - 1]);
     if (node == nodes_.end()) continue;

@@ -28,6 +28,9 @@ struct PageEvent {
   std::span<const TokenId> tokens;      // of the page, where it is stored; during the call
 };
 
+// By whole page: hash of it, of all before it, and of the salt.
+std::vector<std::uint64_t> page_chain(std::span<const TokenId> tokens, const std::string& salt);
+
 class PrefixCache {
  public:
   // Calls `report` whenever a page gets its first sequence, and loses its last; empty: nobody asks.
@@ -72,7 +75,6 @@ class PrefixCache {
     std::vector<std::uint64_t> chain;  // by page: hash of it and of all before it
     std::uint64_t used = 0;
   };
-  std::vector<std::uint64_t> chain_of(std::span<const TokenId> tokens, const std::string& salt) const;
   void link(const Entry& entry);
   void unlink(const Entry& entry);
 

@@ -1,6 +1,8 @@
 #include "src/engine/loop/prefix_waits.h"
 
 #include <algorithm>
+#include <unordered_set>
+#include <utility>
 
 #include "src/base/size32.h"
 
@@ -49,12 +51,12 @@ void PrefixWaits::add(RequestId id, const GenerationInput& input) {
 }
 
 void PrefixWaits::forget(RequestId id) {
+  ++changes_;  // its memory, too
   const auto rank = ranks_.find(id);
   if (rank == ranks_.end()) return;
   prompts_.erase(rank->second);
   ranks_.erase(rank);
   tree_.erase(id);
-  ++changes_;
 }
 
 std::int32_t PrefixWaits::computed(RequestId id) const {
@@ -62,7 +64,9 @@ std::int32_t PrefixWaits::computed(RequestId id) const {
 }
 
 bool PrefixWaits::still_waits(const Prompt& prompt, bool runs) const {
-  if (!prompt.leader || !ranks_.contains(prompt.leader->id)) return false;
+  if (!prompt.leader) return false;
+  if (keeper_.arrives(prompt.leader->id)) return true;
+  if (!ranks_.contains(prompt.leader->id)) return false;
   if (runs && waits_to_begin(*model_.engine, prompt.leader->id)) return false;  // preempted
   return computed(prompt.leader->id) < prompt.leader->n_tokens;
 }
@@ -114,35 +118,54 @@ std::optional<PrefixWaits::Source> PrefixWaits::leader_of(const Rank& rank, cons
 }
 
 // Returns the tokens that it took over, if it runs.
-std::int64_t PrefixWaits::look_at(const Rank& rank, Prompt& prompt) {
+std::int64_t PrefixWaits::look_at(const Rank& rank, Prompt& prompt, Room& room) {
   Engine& engine = *model_.engine;
   const RequestId id = rank.second;
-  const bool runs = !waits_to_begin(engine, id);
+  const RequestView view = engine.view(id);
+  const bool runs = view.phase != RequestPhase::kWaiting;
   const std::int32_t own = computed(id);
   const Source source = best_source(id, prompt, own);
   prompt.leader = leader_of(rank, prompt, source.n_tokens, runs);
+  if (!prompt.leader && !runs && !std::exchange(prompt.fetched, true)) {
+    const GenerationInput& input = *prompt.input;
+    prompt.leader = keeper_.fetch(input.prompt, input.cache_salt, source, prompt.most);
+  }
   if (prompt.leader) {
     engine.hold(id);
     return 0;
   }
+  const std::int64_t shared = (source.n_tokens - own) / kPageTokens * engine.pool().shape().blocks_per_page();
+  const std::int64_t needed = view.blocks_to_end - shared;
+  if (!runs && !std::exchange(room.first, false) && shared > 0 && needed > room.blocks) {
+    engine.hold(id);  // for its pages' sake: nobody keeps what he cannot use yet
+    return 0;
+  }
+  if (!runs) room.blocks -= needed;
   engine.unhold(id);
-  if (source.n_tokens <= own) return 0;
+  if (shared <= 0) return 0;
   const std::int32_t has = engine.take_prefix(id, source.id, source.n_tokens);
   return runs ? has - own : 0;
 }
 
 std::int64_t PrefixWaits::plan() {
   if (const std::uint64_t now = look_around(); now == std::exchange(seen_, now)) return 0;
+  const Engine& engine = *model_.engine;
+  std::unordered_set<RequestId> blocked;
+  for (const RequestView& v : engine.views())
+    if (v.blocked) blocked.insert(v.id);
+  Room room{.requests = engine.options().max_sequences,
+            .blocks = engine.pool().n_free() - engine.reserved_blocks(),
+            .first = true};
   std::int64_t taken = 0;
-  std::int32_t room = model_.engine->options().max_sequences;
   waiting_ = 0;
   for (auto& [rank, prompt] : prompts_) {
-    const bool runs = !waits_to_begin(*model_.engine, rank.second);
+    const bool runs = !waits_to_begin(engine, rank.second);
     if (!still_waits(prompt, runs)) {
-      if (room <= 0 && !runs) continue;  // a step begins no more than these
-      if (computed(rank.second) < prompt.most || prompt.leader) taken += look_at(rank, prompt);
+      // A step begins no more than these, and nobody of a group that is full.
+      if (!runs && (room.requests <= 0 || blocked.contains(rank.second))) continue;
+      if (!runs || computed(rank.second) < prompt.most || prompt.leader) taken += look_at(rank, prompt, room);
     }
-    prompt.leader ? ++waiting_ : --room;
+    prompt.leader ? ++waiting_ : --room.requests;
   }
   return taken;
 }

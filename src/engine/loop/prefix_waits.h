@@ -8,6 +8,8 @@
 //           order, so waiting never delays a request beyond the moment at which its own prefill would have gone on:
 //           the earlier prompt goes first in any case. Requests that share nothing are not affected, and a request
 //           that waits keeps its position in the queue.
+// Memory    Pages are shared when a request can begin, or is the next that will: those behind it hold none, so that what
+//           they want can be evicted for it.
 // Running   A request that began, and whose prompt a more urgent one reads as well, waits in the same way, but only for
 //           one that runs: a request without memory must not wait for one that keeps its own.
 //
@@ -52,9 +54,10 @@ class PrefixWaits {
   using Rank = std::pair<std::int64_t, RequestId>;
   struct Prompt {
     const GenerationInput* input;
+    bool fetched = false;          // what the disk has of it was asked for, once
     bool leads = false;            // others may take what it computes
     std::int32_t most = 0;         // tokens that it may take from others
-    std::optional<Source> leader;  // whom it waits for, and until how much of it is computed
+    std::optional<Source> leader;  // whom it waits for (a request, or what comes from the disk), and for how much
   };
   static Rank rank_of(RequestId id, const GenerationInput& input) { return {-std::int64_t{input.priority}, id}; }
   std::int32_t computed(RequestId id) const;
@@ -62,7 +65,13 @@ class PrefixWaits {
   std::uint64_t look_around();
   Source best_source(RequestId id, const Prompt& prompt, std::int32_t own);
   std::optional<Source> leader_of(const Rank& rank, const Prompt& prompt, std::int32_t own, bool runs);
-  std::int64_t look_at(const Rank& rank, Prompt& prompt);
+  // What the requests of a step may still take: places, and blocks that nobody has reserved.
+  struct Room {
+    std::int32_t requests = 0;
+    std::int64_t blocks = 0;
+    bool first = true;  // nobody has been looked at who waits to begin
+  };
+  std::int64_t look_at(const Rank& rank, Prompt& prompt, Room& room);
 
   RunningModel& model_;
   SequenceKeeper& keeper_;

@@ -12,8 +12,8 @@
 namespace mneme::server {
 namespace {
 
-constexpr std::size_t kMostBytes = 16 << 20;
-constexpr std::int64_t kMostPriority = 1000000, kMostAnswers = 1 << 20;
+constexpr std::size_t kMaxBytes = 16 << 20;
+constexpr std::int64_t kMaxPriority = 1000000, kMaxAnswers = 1 << 20;
 
 void expect_names(const JsonRef& object, const auto& names) {
   if (!object.is_object()) object.wrong("an object");
@@ -31,7 +31,7 @@ std::int32_t number(const JsonRef& key, std::string_view name, std::int64_t low,
 }  // namespace
 
 std::vector<KeyPolicy> parse_key_policies(std::string_view text, std::string_view file) {
-  const Json json = parse_json(text, file, kMostBytes);
+  const Json json = parse_json(text, file, kMaxBytes);
   const JsonRef all(json, file);
   expect_names(all, std::array<std::string_view, 1>{"keys"});
   const JsonRef list = all.at("keys");
@@ -42,9 +42,9 @@ std::vector<KeyPolicy> parse_key_policies(std::string_view text, std::string_vie
     expect_names(k, std::array<std::string_view, 5>{"key", "name", "priority", "max_running", "max_in_flight"});
     KeyPolicy policy{.key = k.at("key").string(),
                      .name = k.at("name").string(),
-                     .priority = number(k, "priority", -kMostPriority, kMostPriority),
-                     .max_running = number(k, "max_running", 0, kMostAnswers),
-                     .max_in_flight = number(k, "max_in_flight", 0, kMostAnswers)};
+                     .priority = number(k, "priority", -kMaxPriority, kMaxPriority),
+                     .max_running = number(k, "max_running", 0, kMaxAnswers),
+                     .max_in_flight = number(k, "max_in_flight", 0, kMaxAnswers)};
     if (policy.key.empty() || policy.name.empty()) k.wrong("a key and a name that are not empty");
     if (!names.insert(policy.name).second) k.wrong(fmt::format("names that differ, not \"{}\" twice", policy.name));
     if (!keys.insert(policy.key).second) k.wrong(fmt::format("another key than before, at \"{}\"", policy.name));
