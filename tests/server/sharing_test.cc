@@ -190,6 +190,34 @@ TEST(Sharing, WhatIsKeptGoesWhenRoomIsWanted) {
   EXPECT_EQ(cached_of(post(server.port(), "/v1/completions", request(document(60, "d0x")))), 0);
 }
 
+// With a method as well: its index is built again from the keys.
+TEST(Disk, PromptsComeBackInAnotherServer) {
+  cli_test::TempFolder folder;
+  server::ServerOptions options = deterministic(true);
+  options.disk = DiskOptions{.folder = folder.path() / "kv", .bytes = 64 << 20};
+  const std::string book = document(150, "fact");
+  std::vector<json> bodies;
+  for (const char* method : {"full", "freekv"}) {
+    bodies.push_back(request(book + "and more than that", method));
+    if (bodies.size() > 1) bodies.back()["kv"].update({{"budget", 256}, {"sink", 32}, {"recent", 64}});
+  }
+  std::vector<json> expected;
+  {
+    RunningServer server(options);
+    for (const json& body : bodies) expected.push_back(tokens_of(post(server.port(), "/v1/completions", body)));
+    EXPECT_GT(server.metric("kv_disk_total_bytes"), 0);
+  }
+  RunningServer server(options);
+  EXPECT_GT(server.metric("kv_disk_used_bytes"), 0);
+  for (std::size_t i = 0; i < bodies.size(); ++i) {
+    const Response r = post(server.port(), "/v1/completions", bodies[i]);
+    ASSERT_EQ(r.status, 200) << r.body;
+    EXPECT_GT(cached_of(r), 400) << i;
+    EXPECT_EQ(tokens_of(r), expected[i]) << i;
+  }
+  EXPECT_GT(server.metric("kv_disk_pages_read_total"), 10);
+}
+
 class Slots : public testing::Test {
  protected:
   server::ServerOptions options() const {
