@@ -69,6 +69,20 @@ class RandomWeights {
     return std::span(data, n);
   }
 
+  ExpertWeights expert(const ModelConfig& config) {
+    const std::int64_t ffn = config.experts.ffn;
+    ExpertWeights e;
+    e.gate = matrix(ffn, config.hidden);
+    e.up = matrix(ffn, config.hidden);
+    e.down = matrix(config.hidden, ffn);
+    if (config.experts.biases) {
+      e.gate_bias = vector(ffn, 0.0f);
+      e.up_bias = vector(ffn, 0.0f);
+      e.down_bias = vector(config.hidden, 0.0f);
+    }
+    return e;
+  }
+
   LayerWeights layer(const ModelConfig& config) {
     const std::int64_t q_width = config.n_heads * config.head_dim, kv_width = config.n_kv_heads * config.head_dim;
     LayerWeights w;
@@ -83,6 +97,8 @@ class RandomWeights {
       w.k_bias = vector(kv_width, 0.0f);
       w.v_bias = vector(kv_width, 0.0f);
     }
+    if (config.has_o_bias()) w.o_bias = vector(config.hidden, 0.0f);
+    if (config.has_sinks()) w.sinks = vector(config.n_heads, 0.0f);
     if (config.qk_norm) {
       w.q_norm = vector(config.head_dim, 1.0f);
       w.k_norm = vector(config.head_dim, 1.0f);
@@ -90,8 +106,8 @@ class RandomWeights {
     if (config.experts.n > 0) {
       w.router = matrix(config.experts.n, config.hidden, DType::kF32);
       for (std::int64_t e = 0; e < config.experts.n; ++e)
-        w.experts.push_back({matrix(config.experts.ffn, config.hidden), matrix(config.experts.ffn, config.hidden),
-                             matrix(config.hidden, config.experts.ffn)});
+        w.experts.push_back(expert(config));
+      if (config.experts.biases) w.router_bias = vector(config.experts.n, 0.0f);
       return w;
     }
     w.gate = matrix(config.ffn, config.hidden);

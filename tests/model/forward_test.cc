@@ -159,7 +159,8 @@ TEST_P(ForwardTest, ActivationsGrowToTheLargestBatchAndStay) {
 
 INSTANTIATE_TEST_SUITE_P(, ForwardTest,
                          testing::Values(Architecture::kLlama, Architecture::kMistral, Architecture::kQwen2,
-                                         Architecture::kQwen3, Architecture::kMistral3, Architecture::kQwen3Moe),
+                                         Architecture::kQwen3, Architecture::kMistral3, Architecture::kQwen3Moe,
+                                         Architecture::kGptOss),
                          [](const auto& test) { return std::string(architecture_name(test.param)); });
 
 }  // namespace

@@ -42,7 +42,7 @@ std::unique_ptr<MemoryCheckpoint> zeros(const ModelConfig& config, DType dtype =
 
 TEST_F(LoadTest, EveryMissingTensorIsNamed) {
   for (const Architecture a : {Architecture::kLlama, Architecture::kMistral, Architecture::kQwen2, Architecture::kQwen3,
-                               Architecture::kMistral3, Architecture::kQwen3Moe}) {
+                               Architecture::kMistral3, Architecture::kQwen3Moe, Architecture::kGptOss}) {
     const ModelConfig config = small_config(a);
     EXPECT_NE(load(zeros(config)), nullptr);
     for_each_weight(config, [&](const WeightSpec& w) {
@@ -210,7 +210,7 @@ TEST_F(LoadTest, TypesWithoutKernelsOnTheDeviceAreNamedWithWhatWorks) {
 }
 
 TEST_F(LoadTest, ArchitecturesThatTheDeviceDoesNotRunAreNamed) {
-  for (const Architecture a : {Architecture::kMistral3, Architecture::kQwen3Moe}) {
+  for (const Architecture a : {Architecture::kGptOss}) {
     const auto model = Model::random(small_config(a), DType::kBF16, {}, 7, context);
     try {
       expect_device_types(*model);

@@ -17,6 +17,7 @@
 #include "src/cuda/trace_range.h"
 #include "src/model/cuda/attention.h"
 #include "src/ops/gemm/gemm_cublaslt_cuda.h"
+#include "src/model/cuda/experts.h"
 #include "src/ops/norm_rope/pointwise_cuda.h"
 
 namespace mneme {
@@ -39,6 +40,7 @@ struct CudaForward::Impl {
   CudaWeights weights;
   CublasLtGemm products;
   CudaAttention attention;
+  std::optional<CudaExperts> experts;  // of a mixture
   std::int32_t q_width, kv_width, capacity;
 
   // ---- memory
@@ -83,6 +85,10 @@ struct CudaForward::Impl {
   void layer_few(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows);
   void layer_many(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows, bool decode_only,
                   const CudaContext& context);
+  // The sums of squares that the layer's x_next came with, and those of the last layer.
+  DeferredNorm norm_before(std::int32_t layer) const {
+    return layer == 0 || experts ? deferred(sums_embed, 1) : deferred(sums, residual_parts(config.hidden));
+  }
   void multiply(const void* x, const DeviceMatrix& w, std::int64_t m, void* y, bool f32, bool accumulate);
   CudaAttention::Memory attention_memory(std::int32_t layer, bool bf16) const;
   void fetch(std::span<const std::int32_t> rows, std::span<const SamplingRule> rules, float* to);
@@ -101,7 +107,9 @@ CudaForward::Impl::Impl(const Model& m, CudaWeights w, Stream s, const CudaForwa
 
 void CudaForward::Impl::allocate() {
   const auto rows = static_cast<std::size_t>(capacity);
-  const auto hidden = static_cast<std::size_t>(config.hidden), ffn = static_cast<std::size_t>(config.ffn);
+  const auto hidden = static_cast<std::size_t>(config.hidden);
+  const std::size_t ffn = config.experts.n > 0 ? 0 : static_cast<std::size_t>(config.ffn);
+  if (config.experts.n > 0) experts.emplace(config, capacity);
   const std::size_t qkv_width = static_cast<std::size_t>(q_width + 2 * kv_width),
                     q_n = static_cast<std::size_t>(q_width);
   const auto sequences = static_cast<std::size_t>(head_rows());
@@ -110,7 +118,7 @@ void CudaForward::Impl::allocate() {
     if (is_quantised(w.dtype)) widest = std::max(widest, static_cast<std::size_t>(w.n_out * w.n_in));
   };
   for (const CudaLayerWeights& w : weights.layers())
-    for (const DeviceMatrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down}) see(*matrix);
+    for (const DeviceMatrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down}) see(*matrix);  // not those of experts
   see(weights.head());
   // Every query head may attend a selection of its own (pool=none).
   const std::size_t scratch = decode_attention_scratch_bytes(capacity, static_cast<std::int32_t>(config.n_heads),
@@ -205,11 +213,14 @@ void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const Cuda
   const std::int32_t parts = residual_parts(config.hidden);
   const CudaContext context = overlapped();
 
-  skinny_gemm_cuda(normed, n, w.qkv, layer == 0 ? deferred(sums_embed, 1) : deferred(sums, parts),
-                   {.y = qkv_f32, .bias = w.qkv_bias}, context);
+  skinny_gemm_cuda(normed, n, w.qkv, norm_before(layer), {.y = qkv_f32, .bias = w.qkv_bias}, context);
   attention.layer_of_graph(layer, n, rows, attention_memory(layer, false), context, stream);
   skinny_gemm_residual_cuda(attended, n, w.o,
                             {.residual = residual, .norm_weight = w.ffn_norm, .x_next = normed, .sums = sums}, context);
+  if (experts) {
+    experts->run(w, n, {.residual = residual, .normed = normed, .next_norm = next_norm, .sums = sums_embed}, serial());
+    return;
+  }
   skinny_gemm_swiglu_cuda(normed, n, w.gate_up, deferred(sums, parts), ffn_hidden, context);
   skinny_gemm_residual_cuda(ffn_hidden, n, w.down,
                             {.residual = residual, .norm_weight = next_norm, .x_next = normed, .sums = sums}, context);
@@ -233,7 +244,8 @@ void CudaForward::Impl::launch_few(std::int32_t n) {
   angles_of(rows, n, context);
   for (std::int32_t layer = 0; layer < config.n_layers; ++layer) layer_few(layer, n, rows);
   attention.finish_graph(n, rows, stream);
-  skinny_gemm_cuda(normed, n, weights.head(), deferred(sums, residual_parts(config.hidden)), {.y = logits}, context);
+  const auto n_layers = static_cast<std::int32_t>(config.n_layers);
+  skinny_gemm_cuda(normed, n, weights.head(), norm_before(n_layers), {.y = logits}, context);
   argmax_cuda(logits, n, static_cast<std::int32_t>(config.vocab), best_token, best_logprob, context);
   attention.join(stream);
 }
@@ -260,6 +272,10 @@ void CudaForward::Impl::layer_many(std::int32_t layer, std::int32_t n, const Cud
   decode_only ? attention.layer_of_graph(layer, n, rows, memory, context, stream)
               : attention.layer_of_spans(layer, rows, memory, context, stream);
   multiply(attended, w.o, n, residual, true, true);
+  if (experts) {
+    experts->run(w, n, {.residual = residual, .normed = normed}, context);
+    return;
+  }
   rms_norm_cuda(residual, nullptr, n, hidden, w.ffn_norm, eps, normed, context);
   multiply(normed, w.gate_up, n, gate_up, false, false);
   swiglu_cuda(gate_up, n, ffn, ffn_hidden, context);
@@ -472,7 +488,7 @@ double CudaForward::device_seconds() const {
   return impl_->end.seconds_since(impl_->begin);
 }
 std::size_t CudaForward::activation_bytes() const {
-  return impl_->arena.size() + impl_->attention.bytes();
+  return impl_->arena.size() + impl_->attention.bytes() + (impl_->experts ? impl_->experts->bytes() : 0);
 }
 std::byte* CudaForward::kv_data() const {
   return impl_->blocks->base();

@@ -18,6 +18,9 @@ struct CudaLayerWeights {
   const float *attn_norm = nullptr, *ffn_norm = nullptr;  // [hidden]
   const float *q_norm = nullptr, *k_norm = nullptr;       // [head_dim], or null
   const float* qkv_bias = nullptr;                        // or null
+  // Mixtures of experts, in place of gate_up and down.
+  DeviceMatrix expert_gate_up, expert_down;  // [experts * 2 ffn, hidden], an expert's gate first; [experts * hidden, ffn]
+  const float* router = nullptr;             // [experts, hidden]
 };
 
 class CudaWeights {
@@ -32,8 +35,12 @@ class CudaWeights {
   const DeviceMatrix& head() const { return head_; }
   const float* output_norm() const { return output_norm_; }
   std::size_t bytes() const;       // device bytes of all weights
-  std::size_t step_bytes() const;  // bytes that a decode step reads: one row of the embedding, and all else
-  DType dtype() const { return layers_.front().gate_up.dtype; }
+  // Bytes that a decode step of one row reads: one row of the embedding, the experts of one row, and all else.
+  std::size_t step_bytes() const;
+  DType dtype() const {
+    const CudaLayerWeights& w = layers_.front();
+    return w.router == nullptr ? w.gate_up.dtype : w.expert_gate_up.dtype;
+  }
 
  private:
   friend struct CudaWeightsMaker;
@@ -42,6 +49,7 @@ class CudaWeights {
   DeviceMatrix embedding_, head_;
   const float* output_norm_ = nullptr;
   std::size_t vector_bytes_ = 0;
+  double used_experts_ = 1.0;  // share of a layer's experts that a row is sent to
   bool tied_ = false;
 };
 

@@ -271,6 +271,9 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
   const float* weight = is_v ? nullptr : is_q ? a.rows.q_norm : a.rows.k_norm;
   float scale = 1;
   if (weight != nullptr) scale = rsqrtf(warp_sum(squares) / static_cast<float>(d) + a.rows.norm_eps);
+  float grown = 1;
+  if (is_q && a.rows.temperature != 0)
+    grown += a.rows.temperature * log1pf(static_cast<float>(a.rows.positions[row] / a.rows.temperature_context));
 
   Kv *const kv = to.kv, *const box = to.box, *const local = to.local;
   __nv_bfloat16* const last_q = to.last_q;
@@ -282,6 +285,7 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
     const int first = neighbours ? 2 * p : p, second = neighbours ? 2 * p + 1 : p + half;
     float u = x[i], v = y[i];
     if (weight != nullptr) u *= scale * weight[first], v *= scale * weight[second];
+    u *= grown, v *= grown;
     if (is_q && a.rows.remote_angles != nullptr) {
       const float2 rotation = reinterpret_cast<const float2*>(a.rows.remote_angles)[row * half + p];
       auto* remote_q = static_cast<__nv_bfloat16*>(a.rows.remote_q) + (row * a.rows.n_heads + head) * d;

@@ -58,6 +58,9 @@ struct QkvRows {
   float norm_eps = 0;
   const float* angles = nullptr;  // [n, D / 2] of (cos, sin)
   bool neighbours = false;        // RopePairs::kNeighbours
+  // mistral3: a query at position p is multiplied by 1 + temperature ln(1 + floor(p / temperature_context)).
+  float temperature = 0;
+  std::int32_t temperature_context = 1;
   const std::int32_t *positions = nullptr, *slots = nullptr;
   std::int32_t n = 0, n_heads = 0;
   SlotStore store;
