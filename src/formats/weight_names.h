@@ -56,7 +56,7 @@ struct WeightSpec {
   std::int64_t n_out = 0;
   std::int64_t n_in = 0;  // 0: a vector [n_out]
   WeightRole role = WeightRole::kOther;
-  std::int64_t n_experts = 0;  // of a stack [n_experts, n_out, n_in]; 0: not one
+  std::int64_t n_experts = 0;          // of a stack [n_experts, n_out, n_in]; 0: not one
   FusedRows fused = FusedRows::kNone;  // where folders stack experts: the rows of hf_name that are these
 
   // The matrix of one expert.

@@ -25,12 +25,6 @@ void expect_device_type(std::string_view tensor, DType type) {
 }
 
 void expect_device_types(const Model& model) {
-  const Architecture architecture = model.config().architecture;
-  if (architecture == Architecture::kGptOss)
-    fail(ErrorKind::kUnsupported,
-         "--device cuda: the device does not run models of the architecture {} yet; expected llama, mistral, qwen2, "
-         "qwen3, qwen3moe or mistral3. Run with --device cpu",
-         architecture_name(architecture));
   expect_device_type("token_embd.weight", model.embedding().dtype());
   int layer = 0;
   for (const LayerWeights& w : model.layers()) {

@@ -24,7 +24,7 @@ struct ModelOptions {
 };
 
 struct ExpertWeights {
-  WeightMatrix gate, up, down;                          // [expert_ffn, hidden], down [hidden, expert_ffn]
+  WeightMatrix gate, up, down;                           // [expert_ffn, hidden], down [hidden, expert_ffn]
   std::span<const float> gate_bias, up_bias, down_bias;  // gpt-oss, else empty
 };
 
@@ -63,6 +63,7 @@ class Model {
   // Bytes of weights that a decode step of one sequence reads: one row of the embedding table, the experts of one row,
   // and all else.
   std::size_t step_weight_bytes() const;
+  std::size_t step_expert_bytes() const;  // of these the experts
 
   const ConstTensorView& embedding() const { return embedding_.view(); }
   const std::vector<LayerWeights>& layers() const { return layers_; }

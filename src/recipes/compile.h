@@ -26,6 +26,7 @@ struct MethodShape {
   std::vector<bool> windowed = {};  // which layers have it; empty: all of them
 
   std::int32_t group() const { return n_heads / n_kv_heads; }
+  std::int32_t window_of(std::int32_t layer) const { return windowed.empty() || windowed[layer] ? sliding_window : 0; }
   AttentionShape attention() const;
 };
 

@@ -164,7 +164,8 @@ TEST_P(Golden, EveryMethodRunsBesideLayersWithWindows) {
   const MethodShape shape = method_shape_of(model->config(), kv_dtype);
   for (const RecipeRow& row : recipe_table()) {
     SCOPED_TRACE(row.name);
-    const Recipe recipe = row.make({.budget = 160, .sink = 32, .recent = 32, .dense_layers = std::vector<std::int32_t>{}});
+    const Recipe recipe =
+        row.make({.budget = 160, .sink = 32, .recent = 32, .dense_layers = std::vector<std::int32_t>{}});
     const auto reasons = check(recipe, shape);
     if (!reasons.empty()) {  // which are of the method, not of the model
       MethodShape plain = shape;
@@ -176,12 +177,12 @@ TEST_P(Golden, EveryMethodRunsBesideLayersWithWindows) {
     for (std::int32_t l = 0; l < shape.n_layers && recipe.attend != Attend::kEverything; ++l)
       EXPECT_EQ(plan->dense[l], model->config().windowed[l]);
     const std::string name(row.name);
-    const std::vector<float> all = decode_with(name, 160, *model, kv_dtype, golden, context);
-    if (recipe.positions == Positions::kAbsolute && !recipe.norm && !recipe.prefill_end) {
+    const bool exact = recipe.positions == Positions::kAbsolute && !recipe.norm && !recipe.prefill_end;
+    const std::vector<float> all = decode_with(name, exact ? 160 : 96, *model, kv_dtype, golden, context);
+    EXPECT_TRUE(std::all_of(all.begin(), all.end(), [](float v) { return std::isfinite(v); }));
+    if (exact) {
       EXPECT_LE(difference(all, rows, stored, vocab).max, 2 * golden.plain.at(kv).max);
     }
-    const std::vector<float> some = decode_with(name, 96, *model, kv_dtype, golden, context);
-    EXPECT_TRUE(std::all_of(some.begin(), some.end(), [](float v) { return std::isfinite(v); }));
   }
 }
 

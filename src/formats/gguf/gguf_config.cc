@@ -63,8 +63,7 @@ Architecture architecture_of(const GgufFile& file) {
   if (*name == "qwen3moe") return Architecture::kQwen3Moe;
   if (*name == "gpt-oss") return Architecture::kGptOss;
   fail(ErrorKind::kUnsupported,
-       "{}: architecture '{}'; this build runs llama, qwen2, qwen3, qwen3moe, mistral3, gpt-oss",
-       file.file(), *name);
+       "{}: architecture '{}'; this build runs llama, qwen2, qwen3, qwen3moe, mistral3, gpt-oss", file.file(), *name);
 }
 
 void read_scaling(const Keys& keys, const GgufFile& file, RopeConfig& r) {

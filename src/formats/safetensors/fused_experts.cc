@@ -56,7 +56,8 @@ RepackedMatrix repack_mxfp4(const WeightSpec& w, const SafetensorsTensor& blocks
          kQuantBlock);
   expect(blocks, "U8", blocks.type == Type::kU8, {w.n_experts, stored, n_blocks, kHalf}, file);
   expect(scales, "U8", scales.type == Type::kU8, {w.n_experts, stored, n_blocks}, file);
-  RepackedMatrix out{.dtype = DType::kMXFP4, .blocks = Buffer(w.n_experts * w.n_out * row_bytes(DType::kMXFP4, w.n_in)),
+  RepackedMatrix out{.dtype = DType::kMXFP4,
+                     .blocks = Buffer(w.n_experts * w.n_out * row_bytes(DType::kMXFP4, w.n_in)),
                      .columns = {}};
   auto* to = out.blocks.as<BlockMXFP4>();
   pool.parallel_for(w.n_experts * w.n_out, 64, [&](std::int64_t begin, std::int64_t end, int) {

@@ -43,7 +43,7 @@ void CudaExperts::run(const CudaLayerWeights& w, std::int32_t n, const Rows& row
   const std::int32_t n_experts = count32(config_.n), n_used = count32(config_.n_used), ffn = count32(config_.ffn);
   const std::int32_t n_pairs = n * n_used;
   route_cuda({.weights = w.router,
-              .bias = nullptr,
+              .bias = w.router_bias,
               .norm_weight = w.ffn_norm,
               .eps = eps_,
               .hidden = hidden_,
@@ -58,7 +58,7 @@ void CudaExperts::run(const CudaLayerWeights& w, std::int32_t n, const Rows& row
                      .by_slot = false,
                      .n_used = n_used,
                      .w = w.expert_gate_up,
-                     .bias = nullptr,
+                     .bias = w.expert_gate_up_bias,
                      .y = gate_up_,
                      .y_f32 = false,
                      .n_pairs = n_pairs,
@@ -69,7 +69,7 @@ void CudaExperts::run(const CudaLayerWeights& w, std::int32_t n, const Rows& row
                      .by_slot = true,
                      .n_used = n_used,
                      .w = w.expert_down,
-                     .bias = nullptr,
+                     .bias = w.expert_down_bias,
                      .y = out_,
                      .y_f32 = true,
                      .n_pairs = n_pairs,

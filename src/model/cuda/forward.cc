@@ -46,7 +46,7 @@ struct CudaForward::Impl {
   // ---- memory
   DeviceBuffer arena;
   float *residual = nullptr, *qkv_f32 = nullptr, *sums_embed = nullptr, *sums = nullptr, *angles = nullptr,
-        *remote_angles = nullptr, *logits = nullptr, *best_logprob = nullptr;
+        *remote_angles = nullptr, *logits = nullptr, *best_logprob = nullptr, *lse = nullptr;
   std::byte *normed = nullptr, *qkv = nullptr, *q = nullptr, *remote_q = nullptr, *attended = nullptr,
             *gate_up = nullptr, *ffn_hidden = nullptr, *dequantised = nullptr, *attention_scratch = nullptr;
   std::int32_t *row_base = nullptr, *graph_base = nullptr, *best_token = nullptr;
@@ -134,6 +134,7 @@ void CudaForward::Impl::allocate() {
                              Piece{&q, rows * q_n * 2},
                              Piece{&remote_q, rows * q_n * 2},
                              Piece{&attended, rows * q_n * 2},
+                             Piece{&lse, config.has_sinks() ? rows * static_cast<std::size_t>(config.n_heads) * 4 : 0},
                              Piece{&gate_up, rows * 2 * ffn * 2},
                              Piece{&ffn_hidden, rows * ffn * 2},
                              Piece{&dequantised, widest * 2},
@@ -201,7 +202,9 @@ CudaAttention::Memory CudaForward::Impl::attention_memory(std::int32_t layer, bo
           .q = q,
           .remote_q = remote_q,
           .out = attended,
-          .scratch = attention_scratch};
+          .scratch = attention_scratch,
+          .sinks = w.sinks,
+          .lse = lse};
 }
 
 // Six kernels per layer: norms are fused into the GEMMs before and after them.
@@ -215,6 +218,7 @@ void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const Cuda
 
   skinny_gemm_cuda(normed, n, w.qkv, norm_before(layer), {.y = qkv_f32, .bias = w.qkv_bias}, context);
   attention.layer_of_graph(layer, n, rows, attention_memory(layer, false), context, stream);
+  if (w.o_bias != nullptr) add_bias_cuda(residual, w.o_bias, n, static_cast<std::int32_t>(config.hidden), context);
   skinny_gemm_residual_cuda(attended, n, w.o,
                             {.residual = residual, .norm_weight = w.ffn_norm, .x_next = normed, .sums = sums}, context);
   if (experts) {
@@ -271,6 +275,7 @@ void CudaForward::Impl::layer_many(std::int32_t layer, std::int32_t n, const Cud
   const CudaAttention::Memory memory = attention_memory(layer, true);
   decode_only ? attention.layer_of_graph(layer, n, rows, memory, context, stream)
               : attention.layer_of_spans(layer, rows, memory, context, stream);
+  if (w.o_bias != nullptr) add_bias_cuda(residual, w.o_bias, n, hidden, context);
   multiply(attended, w.o, n, residual, true, true);
   if (experts) {
     experts->run(w, n, {.residual = residual, .normed = normed}, context);
@@ -433,6 +438,13 @@ void CudaForward::inject_outcomes(float turnover, float correction, RecallBy rec
 
 void CudaForward::expect_method(const Plan& plan) {
   CudaRetrieval::expect(plan);
+  const bool in_parts = plan.recipe.prefill_window || plan.remote_position || plan.key_basis == KeyBasis::kPreRope;
+  if (!plan.shape.windowed.empty() && in_parts)
+    fail(
+        ErrorKind::kUnsupported,
+        "KV method {} on device cuda: it has positions or windows of its own, in a model whose layers have windows and "
+        "attention sinks; expected a method that selects or drops at absolute positions. Run with --device cpu",
+        plan.recipe.name);
 }
 
 void CudaForward::expect_question(const Plan& plan) {

@@ -128,7 +128,8 @@ struct CudaWeightsMaker {
   }
 
   // The matrices of all experts, one behind the other: of each those of `parts`.
-  DeviceMatrix experts(std::span<const ExpertWeights> from, std::initializer_list<WeightMatrix ExpertWeights::*> parts) {
+  DeviceMatrix experts(std::span<const ExpertWeights> from,
+                       std::initializer_list<WeightMatrix ExpertWeights::*> parts) {
     std::int64_t n_out = 0;
     bool same = true;
     const DType first = (from[0].**parts.begin()).view().dtype();
@@ -149,9 +150,18 @@ struct CudaWeightsMaker {
   }
 
   void add_experts(const LayerWeights& w, CudaLayerWeights& to) {
-    to.router = vector(std::span(w.router.view().as<float>(), w.router.n_out() * w.router.n_in()));
+    to.router = vector(std::span(w.router.view().row_as<float>(0), w.router.n_out() * w.router.n_in()));
     to.expert_gate_up = experts(w.experts, {&ExpertWeights::gate, &ExpertWeights::up});
     to.expert_down = experts(w.experts, {&ExpertWeights::down});
+    to.router_bias = vector(w.router_bias);
+    std::vector<float> gate_up, down;
+    for (const ExpertWeights& e : w.experts) {
+      gate_up.insert(gate_up.end(), e.gate_bias.begin(), e.gate_bias.end());
+      gate_up.insert(gate_up.end(), e.up_bias.begin(), e.up_bias.end());
+      down.insert(down.end(), e.down_bias.begin(), e.down_bias.end());
+    }
+    to.expert_gate_up_bias = vector(gate_up);
+    to.expert_down_bias = vector(down);
   }
 
   // Of a dense layer.
@@ -187,7 +197,9 @@ CudaWeights CudaWeights::load(const Model& model, const Stream& stream, const Pr
                            .qkv_bias = maker.stacked(w.q_bias, w.k_bias, w.v_bias),
                            .expert_gate_up = {},
                            .expert_down = {},
-                           .router = nullptr});
+                           .router = nullptr,
+                           .o_bias = maker.vector(w.o_bias),
+                           .sinks = maker.vector(w.sinks)});
     w.experts.empty() ? maker.add_feed_forward(w, out.layers_.back()) : maker.add_experts(w, out.layers_.back());
     if (progress) progress("weights to the device, layers", i + 1, n_layers);
   }
@@ -214,18 +226,24 @@ CudaWeights CudaWeights::random(const Model& model, DType dtype, std::uint64_t s
   };
   const std::int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
   for (std::int64_t i = 0; i < c.n_layers; ++i)
-    out.layers_.push_back({.qkv = matrix(q + 2 * kv, c.hidden),
-                           .o = matrix(c.hidden, q),
-                           .gate_up = experts.n > 0 ? DeviceMatrix{} : matrix(2 * c.ffn, c.hidden),
-                           .down = experts.n > 0 ? DeviceMatrix{} : matrix(c.hidden, c.ffn),
-                           .attn_norm = maker.ones(c.hidden, 1),
-                           .ffn_norm = maker.ones(c.hidden, 1),
-                           .q_norm = c.qk_norm ? maker.ones(c.head_dim, 1) : nullptr,
-                           .k_norm = c.qk_norm ? maker.ones(c.head_dim, 1) : nullptr,
-                           .qkv_bias = c.qkv_bias ? maker.ones(q + 2 * kv, 0) : nullptr,
-                           .expert_gate_up = experts.n > 0 ? matrix(experts.n * 2 * experts.ffn, c.hidden) : DeviceMatrix{},
-                           .expert_down = experts.n > 0 ? matrix(experts.n * c.hidden, experts.ffn) : DeviceMatrix{},
-                           .router = experts.n > 0 ? maker.drawn(experts.n * c.hidden, seed++) : nullptr});
+    out.layers_.push_back(
+        {.qkv = matrix(q + 2 * kv, c.hidden),
+         .o = matrix(c.hidden, q),
+         .gate_up = experts.n > 0 ? DeviceMatrix{} : matrix(2 * c.ffn, c.hidden),
+         .down = experts.n > 0 ? DeviceMatrix{} : matrix(c.hidden, c.ffn),
+         .attn_norm = maker.ones(c.hidden, 1),
+         .ffn_norm = maker.ones(c.hidden, 1),
+         .q_norm = c.qk_norm ? maker.ones(c.head_dim, 1) : nullptr,
+         .k_norm = c.qk_norm ? maker.ones(c.head_dim, 1) : nullptr,
+         .qkv_bias = c.qkv_bias ? maker.ones(q + 2 * kv, 0) : nullptr,
+         .expert_gate_up = experts.n > 0 ? matrix(experts.n * 2 * experts.ffn, c.hidden) : DeviceMatrix{},
+         .expert_down = experts.n > 0 ? matrix(experts.n * c.hidden, experts.ffn) : DeviceMatrix{},
+         .router = experts.n > 0 ? maker.drawn(experts.n * c.hidden, seed++) : nullptr,
+         .router_bias = experts.biases ? maker.ones(experts.n, 0) : nullptr,
+         .expert_gate_up_bias = experts.biases ? maker.ones(experts.n * 2 * experts.ffn, 0) : nullptr,
+         .expert_down_bias = experts.biases ? maker.ones(experts.n * c.hidden, 0) : nullptr,
+         .o_bias = c.has_o_bias() ? maker.ones(c.hidden, 0) : nullptr,
+         .sinks = c.has_sinks() ? maker.ones(c.n_heads, 0) : nullptr});
   out.embedding_ = matrix(c.vocab, c.hidden);
   out.tied_ = c.tied_embeddings;
   out.head_ = out.tied_ ? out.embedding_ : matrix(c.vocab, c.hidden);
@@ -238,10 +256,14 @@ std::size_t CudaWeights::step_bytes() const {
   std::size_t n = vector_bytes_ + head_.bytes() + embedding_.bytes() / static_cast<std::size_t>(embedding_.n_out);
   for (const CudaLayerWeights& w : layers_)
     for (const DeviceMatrix* m : {&w.qkv, &w.o, &w.gate_up, &w.down}) n += m->n_out == 0 ? 0 : m->bytes();
+  return n + step_expert_bytes();
+}
+
+std::size_t CudaWeights::step_expert_bytes() const {
   double experts = 0;
   for (const CudaLayerWeights& w : layers_)
     if (w.router != nullptr) experts += static_cast<double>(w.expert_gate_up.bytes() + w.expert_down.bytes());
-  return n + static_cast<std::size_t>(experts * used_experts_);
+  return static_cast<std::size_t>(experts * used_experts_);
 }
 
 std::size_t CudaWeights::bytes() const {

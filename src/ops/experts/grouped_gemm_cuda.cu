@@ -46,7 +46,8 @@ __device__ __forceinline__ Values load_values(const Matrix& m, std::int64_t row,
     v.scale = __half2float(scales[step]);
   } else {
     constexpr float kMiddle = kType == DType::kQ4_0 ? 8.0f : 0.0f;
-    const std::uint32_t word = __ldg(reinterpret_cast<const std::uint32_t*>(from + step / 4 * 64 + t * 16 + step % 4 * 4));
+    const std::uint32_t word =
+        __ldg(reinterpret_cast<const std::uint32_t*>(from + step / 4 * 64 + t * 16 + step % 4 * 4));
 #pragma unroll
     for (int i = 0; i < 4; ++i)  // value e is nibble (e % 2) * 4 + e / 2
       v.pairs[i] = pack<__nv_bfloat16>(static_cast<float>(word >> (4 * i) & 15) - kMiddle,
@@ -195,7 +196,9 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(CombineExperts
 
 template <int kTiles>
 void launch_grouped(const GroupedGemmCuda& g, const Args& args, dim3 grid, const CudaContext& context) {
-  const auto run = [&](void (*kernel)(Args)) { launch(context, "grouped_gemm", kernel, grid, dim3(kThreads), 0, args); };
+  const auto run = [&](void (*kernel)(Args)) {
+    launch(context, "grouped_gemm", kernel, grid, dim3(kThreads), 0, args);
+  };
   switch (g.w.dtype) {
     case DType::kQ8_0:
       return run(grouped_kernel<DType::kQ8_0, kTiles>);

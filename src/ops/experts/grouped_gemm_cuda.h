@@ -18,7 +18,7 @@ std::int32_t expert_tile_rows(std::int32_t n_pairs, std::int32_t n_experts);
 
 // y = x w^T (+ bias).
 struct GroupedGemmCuda {
-  const void* x = nullptr;      // bf16 [., k]; row p / n_used for pair p, or, where by_slot, in order of the pairs
+  const void* x = nullptr;  // bf16 [., k]; row p / n_used for pair p, or, where by_slot, in order of the pairs
   bool by_slot = false;
   std::int32_t n_used = 1;
   DeviceMatrix w;               // [n_experts * n_out, k], k a multiple of 32
@@ -36,11 +36,11 @@ void expert_swiglu_cuda(const void* gate_up, std::int32_t n, std::int32_t ffn, f
 
 // residual += sum over a row's pairs, by ascending expert, of share times y; and the start of the next norm.
 struct CombineExpertsCuda {
-  const float* y = nullptr;                         // [n_pairs, hidden] in order of the pairs
+  const float* y = nullptr;                                 // [n_pairs, hidden] in order of the pairs
   const std::int32_t *slots = nullptr, *experts = nullptr;  // [n, n_used]
-  const float* shares = nullptr;                    // [n, n_used]
+  const float* shares = nullptr;                            // [n, n_used]
   std::int32_t n_used = 0, hidden = 0;
-  float* residual = nullptr;                        // [n, hidden]
+  float* residual = nullptr;  // [n, hidden]
   // Of the next norm, as in SkinnyGemmResidual with one part: for n <= 8; null: not wanted.
   const float* norm_weight = nullptr;
   void* x_next = nullptr;

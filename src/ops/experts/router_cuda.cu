@@ -55,8 +55,8 @@ __global__ void __launch_bounds__(kThreads) logits_kernel(RouterCuda r, const fl
 }
 
 // One warp per row: n_used times the best of those that are left.
-__global__ void __launch_bounds__(kWarp) top_kernel(RouterCuda r, const float* logits, std::int32_t* experts,
-                                                    float* shares) {
+__global__ void __launch_bounds__(kWarp)
+    top_kernel(RouterCuda r, const float* logits, std::int32_t* experts, float* shares) {
   __shared__ float values[kMaxExpertsCuda];
   __shared__ bool taken[kMaxExpertsCuda];
   launch_dependents();

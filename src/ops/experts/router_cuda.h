@@ -31,7 +31,7 @@ void route_cuda(const RouterCuda& router, const float* x, std::int32_t n, float*
 struct SortedPairs {
   std::int32_t* order = nullptr;  // [n * n_used] pair numbers
   std::int32_t* slots = nullptr;  // [n * n_used] where a pair is in `order`
-  std::int32_t* tiles = nullptr;  // [max_tiles(), 3]: expert, first entry of `order`, entries
+  std::int32_t* tiles = nullptr;  // [most_tiles(), 3]: expert, first entry of `order`, entries
   std::int32_t* n_tiles = nullptr;
   std::int32_t tile_rows = 0;
 };

@@ -192,9 +192,8 @@ void clamped_swiglu_cpu(const ConstTensorView& gate, const ConstTensorView& up, 
   expect_shape("up", up, DType::kF32, {n, ffn});
   expect_shape("out", out, DType::kF32, {n, ffn});
   for_rows(n, ffn, context, [&](std::int64_t i, std::int64_t end) {
-    for (; i < end; ++i)
-      HWY_DYNAMIC_DISPATCH(ClampedSwiglu)
-      (gate.row_as<float>(i), up.row_as<float>(i), ffn, limit, out.row_as<float>(i));
+    for (; i < end; ++i) HWY_DYNAMIC_DISPATCH(ClampedSwiglu)
+    (gate.row_as<float>(i), up.row_as<float>(i), ffn, limit, out.row_as<float>(i));
   });
 }
 

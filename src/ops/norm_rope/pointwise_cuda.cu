@@ -104,6 +104,13 @@ __global__ void __launch_bounds__(kThreads)
   out[at] = {swiglu_pair(g.x, u.x), swiglu_pair(g.y, u.y), swiglu_pair(g.z, u.z), swiglu_pair(g.w, u.w)};
 }
 
+__global__ void __launch_bounds__(kThreads) bias_kernel(float* x, const float* bias, std::int64_t total, int width) {
+  grid_dependency_wait();
+  launch_dependents();
+  const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at < total) x[at] += bias[at % width];
+}
+
 __global__ void angles_kernel(const std::int32_t* positions, const double* inv_freq, int half, double scale,
                               float2* out) {
   grid_dependency_wait();
@@ -463,6 +470,11 @@ void swiglu_cuda(const void* gate_up, std::int32_t n, std::int32_t ffn, void* ou
   const std::int64_t total = static_cast<std::int64_t>(n) * (ffn / 8);
   launch(context, "swiglu", swiglu_kernel, blocks_for(total), dim3(kThreads), 0, static_cast<const uint4*>(gate_up),
          total, ffn / 8, static_cast<uint4*>(out));
+}
+
+void add_bias_cuda(float* x, const float* bias, std::int32_t n, std::int32_t width, const CudaContext& context) {
+  const std::int64_t total = std::int64_t{n} * width;
+  launch(context, "add_bias", bias_kernel, blocks_for(total), dim3(kThreads), 0, x, bias, total, width);
 }
 
 void rope_angles_cuda(const std::int32_t* positions, std::int32_t n, const double* inv_freq, std::int32_t half,

@@ -32,6 +32,9 @@ void rms_norm_cuda(const float* x, const std::int32_t* rows, std::int32_t n, std
 // out [n, ffn] bf16 = silu(gate) * up.   gate_up [n, 2 ffn] bf16, ffn a multiple of 8.
 void swiglu_cuda(const void* gate_up, std::int32_t n, std::int32_t ffn, void* out, const CudaContext& context);
 
+// x [n, width] f32 += bias [width].
+void add_bias_cuda(float* x, const float* bias, std::int32_t n, std::int32_t width, const CudaContext& context);
+
 // cos and sin of every pair of every row, times `scale`; angles in f64.
 //   positions [n], inv_freq [half] f64, out [n, half] of (cos, sin) f32
 void rope_angles_cuda(const std::int32_t* positions, std::int32_t n, const double* inv_freq, std::int32_t half,
