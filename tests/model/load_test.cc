@@ -42,7 +42,7 @@ std::unique_ptr<MemoryCheckpoint> zeros(const ModelConfig& config, DType dtype =
 
 TEST_F(LoadTest, EveryMissingTensorIsNamed) {
   for (const Architecture a : {Architecture::kLlama, Architecture::kMistral, Architecture::kQwen2, Architecture::kQwen3,
-                               Architecture::kMistral3, Architecture::kQwen3Moe}) {
+                               Architecture::kMistral3, Architecture::kQwen3Moe, Architecture::kGptOss}) {
     const ModelConfig config = small_config(a);
     EXPECT_NE(load(zeros(config)), nullptr);
     for_each_weight(config, [&](const WeightSpec& w) {
@@ -209,16 +209,18 @@ TEST_F(LoadTest, TypesWithoutKernelsOnTheDeviceAreNamedWithWhatWorks) {
   }
 }
 
-TEST_F(LoadTest, ArchitecturesThatTheDeviceDoesNotRunAreNamed) {
-  for (const Architecture a : {Architecture::kMistral3, Architecture::kQwen3Moe}) {
-    const auto model = Model::random(small_config(a), DType::kBF16, {}, 7, context);
-    try {
-      expect_device_types(*model);
-      FAIL() << architecture_name(a);
-    } catch (const Error& e) {
-      EXPECT_EQ(e.kind(), ErrorKind::kUnsupported);
-      EXPECT_THAT(e.what(), AllOf(HasSubstr(std::string(architecture_name(a))), HasSubstr("--device cpu")));
-    }
+TEST_F(LoadTest, TheDeviceNamesTheExpertThatItDoesNotMultiply) {
+  const ModelConfig config = small_config(Architecture::kQwen3Moe);
+  auto checkpoint = zeros(config);
+  checkpoint->remove("blk.1.ffn_up_exps.weight");
+  checkpoint->add("blk.1.ffn_up_exps.weight", DType::kMXFP4, {config.experts.n, config.experts.ffn, config.hidden});
+  const auto model = load(std::move(checkpoint));
+  try {
+    expect_device_types(*model);
+    FAIL() << "mxfp4 has no kernels on the device";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kUnsupported);
+    EXPECT_THAT(e.what(), AllOf(HasSubstr("blk.1.ffn_up.0"), HasSubstr("mxfp4"), HasSubstr("--device cpu")));
   }
 }
 
