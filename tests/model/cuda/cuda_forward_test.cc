@@ -247,14 +247,14 @@ TEST_F(CudaForwardTest, ArchitecturesRunInBothStoresAndUnderMethods) {
 // More rows than the skinny GEMM takes, each of its own sequence: the same experts as alone.
 TEST_F(CudaForwardTest, RowsOfManySequencesGoToTheirOwnExperts) {
   const auto model = Model::random(cuda_config(Architecture::kQwen3Moe, 8, 2, 64), DType::kQ8_0, {}, 5, cpu);
-  const std::vector<std::int32_t> tokens = random_tokens(12 * 40, model->config().vocab, 6);
+  const std::vector<std::int32_t> tokens = random_tokens(12 * 42, model->config().vocab, 6);
   for (const std::size_t n : {3, 12}) {
     OnDevice device(*model);
     SequenceRunner host(*model, DType::kBF16, cpu, 200);
     std::vector<SequenceCache> a, b;
     for (std::size_t i = 0; i < n; ++i) a.emplace_back(*device.pool), b.emplace_back(host.pool);
     for (std::size_t i = 0; i < n; ++i) {
-      const auto prompt = std::span<const std::int32_t>(tokens).subspan(i * 40, 30 + i);
+      const auto prompt = std::span<const std::int32_t>(tokens).subspan(i * 42, 30 + i);
       device.step(a[i], prompt), host.step(b[i], prompt);
     }
     std::vector<std::int32_t> batch;
