@@ -14,7 +14,7 @@
 #include "src/engine/memory_limit.h"
 #include "src/model/cuda/forward.h"
 #include "src/offload/gather_cuda.h"
-#include "src/ops/gemm/gemm_cublaslt_cuda.h"
+#include "src/ops/gemm/device/gemm_cublaslt_cuda.h"
 #include "src/ops/norm_rope/pointwise_cuda.h"
 
 namespace mneme {

@@ -9,7 +9,7 @@
 #include "src/base/progress.h"
 #include "src/cuda/memory.h"
 #include "src/model/model.h"
-#include "src/ops/gemm/skinny_gemm_cuda.h"
+#include "src/ops/gemm/device/skinny_gemm_cuda.h"
 
 namespace mneme {
 

@@ -8,7 +8,7 @@
 #include "src/cuda/context.h"
 #include "src/kv/kv_tables_cuda.h"
 #include "src/offload/kv_slots_cuda.h"
-#include "src/ops/gemm/skinny_gemm_cuda.h"
+#include "src/ops/gemm/device/skinny_gemm_cuda.h"
 
 namespace mneme {
 

@@ -6,7 +6,7 @@
 
 #include "src/cuda/common.cuh"
 #include "src/cuda/tensor_map.cuh"
-#include "src/ops/gemm/skinny_gemm_cuda.h"
+#include "src/ops/gemm/device/skinny_gemm_cuda.h"
 
 namespace mneme {
 namespace {

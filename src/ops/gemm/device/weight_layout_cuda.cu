@@ -1,7 +1,7 @@
 // Converts weights to the layouts of skinny_gemm_cuda.h, and back to bf16 for GEMMs with many rows.
 #include "src/cuda/common.cuh"
 #include "src/ops/gemm/quant.h"
-#include "src/ops/gemm/skinny_gemm_cuda.h"
+#include "src/ops/gemm/device/skinny_gemm_cuda.h"
 
 namespace mneme {
 namespace {

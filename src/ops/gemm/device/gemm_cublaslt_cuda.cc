@@ -1,4 +1,4 @@
-#include "src/ops/gemm/gemm_cublaslt_cuda.h"
+#include "src/ops/gemm/device/gemm_cublaslt_cuda.h"
 
 #include <cublasLt.h>
 #include <dlfcn.h>

@@ -1,11 +1,11 @@
-#include "src/ops/gemm/skinny_gemm_cuda.h"
+#include "src/ops/gemm/device/skinny_gemm_cuda.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 
-#include "src/ops/gemm/gemm_cublaslt_cuda.h"
+#include "src/ops/gemm/device/gemm_cublaslt_cuda.h"
 #include "tests/cuda/cuda_testing.h"
 #include "tests/ops/gemm/gemm_testing.h"
 
