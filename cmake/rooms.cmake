@@ -33,7 +33,8 @@ set(MNEME_ROOMS
   src/recipes               # methods as data: one file a method, registry, compile, override
   src/methods               # a method at run time on the CPU: decode, windows, drops, state, statistics
   src/model                 # weights and the forward pass
-  src/model/cuda            # the same on the device
+  src/model/cuda/retrieval  # methods on the device: selection, index, cache slots, recall
+  src/model/cuda            # the forward pass on the device
   src/sampler               # tokens from logits
   src/engine                # requests, scheduler, step; sessions
   src/engine/loop           # the thread that serves many callers: generations, prefix cache, slots

@@ -14,9 +14,9 @@
 
 #include "src/model/cuda/audit.h"
 #include "src/model/cuda/blocks.h"
+#include "src/model/cuda/drops/mass_observer.h"
 #include "src/model/cuda/forward.h"
-#include "src/model/cuda/mass_observer.h"
-#include "src/model/cuda/retrieval_set.h"
+#include "src/model/cuda/retrieval/retrieval_set.h"
 #include "src/model/cuda/staging.h"
 #include "src/model/cuda/tables.h"
 #include "src/model/cuda/windows.h"

@@ -13,7 +13,7 @@
 
 #include "src/cuda/memory.h"
 #include "src/methods/stats/audit.h"
-#include "src/model/cuda/retrieval.h"
+#include "src/model/cuda/retrieval/retrieval.h"
 #include "src/tensor/half.h"
 
 namespace mneme {

@@ -14,7 +14,7 @@
 
 #include "src/base/progress.h"
 #include "src/kv/page_pool.h"
-#include "src/model/cuda/retrieval.h"
+#include "src/model/cuda/retrieval/retrieval.h"
 #include "src/model/cuda/weights.h"
 #include "src/model/model.h"
 #include "src/ops/sampling/sample_cuda.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/model/cuda/device_drops.h"
+#include "src/model/cuda/drops/device_drops.h"
 #include "tests/model/cuda/cuda_on_device.h"
 
 namespace mneme {

@@ -1,4 +1,4 @@
-#include "src/model/cuda/decode_mass.h"
+#include "src/model/cuda/drops/decode_mass.h"
 
 #include <algorithm>
 

@@ -2,7 +2,7 @@
 // own.
 #include <algorithm>
 
-#include "src/model/cuda/retrieval.h"
+#include "src/model/cuda/retrieval/retrieval.h"
 #include "src/offload/slot_region.h"
 #include "src/selection/index/unit_entries_cuda.h"
 #include "src/selection/summary/summary_cuda.h"

@@ -4,7 +4,7 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/cuda/loaded_code_cuda.h"
-#include "src/model/cuda/retrieval.h"
+#include "src/model/cuda/retrieval/retrieval.h"
 #include "src/recipes/device_form.h"
 
 namespace mneme {

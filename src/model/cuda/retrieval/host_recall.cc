@@ -1,4 +1,4 @@
-#include "src/model/cuda/host_recall.h"
+#include "src/model/cuda/retrieval/host_recall.h"
 
 #include <algorithm>
 #include <limits>

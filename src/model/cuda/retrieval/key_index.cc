@@ -1,4 +1,4 @@
-#include "src/model/cuda/key_index.h"
+#include "src/model/cuda/retrieval/key_index.h"
 
 namespace mneme {
 namespace {

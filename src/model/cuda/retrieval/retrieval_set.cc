@@ -1,4 +1,4 @@
-#include "src/model/cuda/retrieval_set.h"
+#include "src/model/cuda/retrieval/retrieval_set.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // Index bytes that selection read, counted as the CPU's indexes do; but the device scores all KV heads where one of
 // them needs it.
-#include "src/model/cuda/retrieval.h"
+#include "src/model/cuda/retrieval/retrieval.h"
 
 namespace mneme {
 

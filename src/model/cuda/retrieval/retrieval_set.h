@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "src/kv/sequence_cache.h"
-#include "src/model/cuda/retrieval.h"
+#include "src/model/cuda/retrieval/retrieval.h"
 
 namespace mneme {
 

@@ -1,4 +1,4 @@
-#include "src/model/cuda/device_drops.h"
+#include "src/model/cuda/drops/device_drops.h"
 
 #include <algorithm>
 #include <limits>

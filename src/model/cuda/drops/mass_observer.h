@@ -13,7 +13,7 @@
 #include "src/base/thread_pool.h"
 #include "src/cuda/memory.h"
 #include "src/methods/drop_decider.h"
-#include "src/model/cuda/device_drops.h"
+#include "src/model/cuda/drops/device_drops.h"
 #include "src/selection/mass/attention_mass_cuda.h"
 
 namespace mneme {

@@ -15,7 +15,7 @@
 
 #include "src/cuda/memory.h"
 #include "src/methods/method_state.h"
-#include "src/model/cuda/decode_mass.h"
+#include "src/model/cuda/drops/decode_mass.h"
 #include "src/model/cuda/tables.h"
 #include "src/selection/mass/drop_least_cuda.h"
 

@@ -1,4 +1,4 @@
-#include "src/model/cuda/retrieval.h"
+#include "src/model/cuda/retrieval/retrieval.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "src/model/cuda/unit_lists.h"
+#include "src/model/cuda/retrieval/unit_lists.h"
 
 #include <algorithm>
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "src/model/cuda/retrieval.h"
+#include "src/model/cuda/retrieval/retrieval.h"
 #include "src/ops/norm_rope/rotate_keys_cuda.h"
 
 namespace mneme {

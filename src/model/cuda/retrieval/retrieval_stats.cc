@@ -1,7 +1,7 @@
 // Statistics that a step of decode rows adds to their methods.
 #include <algorithm>
 
-#include "src/model/cuda/retrieval.h"
+#include "src/model/cuda/retrieval/retrieval.h"
 
 namespace mneme {
 

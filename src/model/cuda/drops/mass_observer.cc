@@ -1,4 +1,4 @@
-#include "src/model/cuda/mass_observer.h"
+#include "src/model/cuda/drops/mass_observer.h"
 
 #include <algorithm>
 #include <chrono>
