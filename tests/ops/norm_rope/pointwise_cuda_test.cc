@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "src/ops/attention/attention.h"
+#include "src/ops/gemm/device/weight_layout_cuda.h"
 #include "src/ops/norm_rope/pointwise.h"
 #include "src/ops/norm_rope/rope.h"
 #include "tests/cuda/cuda_testing.h"

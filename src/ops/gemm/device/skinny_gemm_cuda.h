@@ -4,7 +4,8 @@
 //   x  [m, k]      bf16             1 <= m <= kSkinnyRows
 //   w  [n_out, k]  DeviceMatrix     k a multiple of 32
 //
-// Requires  x and each of its rows are 16-byte aligned. `workspace` is not used by a concurrent call.
+// Requires  x and each of its rows are 16-byte aligned; 192 bytes after x are readable where k is not a multiple of 128.
+//           `workspace` is not used by a concurrent call.
 // Numerics  x is bf16; codes of quantised weights are multiplied exactly, sums of a group are scaled in f32. Sums in f32,
 //           in a fixed order for a shape and device.
 // Async     enqueues; allocates nothing.

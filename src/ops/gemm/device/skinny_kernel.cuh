@@ -44,21 +44,21 @@ struct SkinnyProblem {
 // kTiles: tiles of 8 rows of x.
 template <typename F, int kTiles>
 struct SkinnyShape {
-  static constexpr int kRowTiles = kTiles == 1 ? 1 : 2;   // of 16 rows of w, of a warp
-  static constexpr int kRowWarps = kTiles == 1 ? 1 : 2;   // warps below each other
-  static constexpr int kSlabsPerStage = kSkinnyWarps / kRowWarps;
+  static constexpr int kRowTiles = kTiles == 1 ? 1 : 2;  // of 16 rows of w, of a warp
+  static constexpr int kRowWarps = kTiles == 1 ? 1 : 2;  // warps below each other
+  static constexpr int kColumnWarps = kSkinnyWarps / kRowWarps;
+  // Slabs of a warp in a stage: two where they are small, because a stage costs a warp some 60 instructions.
+  static constexpr int kWarpSlabs = kTiles == 1 && F::kSlabBytes <= 768 ? 2 : 1;
+  static constexpr int kStageSlabs = kColumnWarps * kWarpSlabs;
   static constexpr int kRows = 16 * kRowTiles * kRowWarps, kOctets = kRows / 8;
   static constexpr int kColumns = 8 * kTiles;
-  static constexpr int kRowBytes = kSlabsPerStage * 256;  // bf16: of a row in a stage
-  static constexpr int kOctetBytes =
-      F::kRowMajor ? 8 * kRowBytes : kSlabsPerStage / F::kSlabs * F::kChunkBytes;
+  static constexpr int kRowBytes = kStageSlabs * 256;  // bf16: of a row in a stage
+  static constexpr int kOctetBytes = F::kRowMajor ? 8 * kRowBytes : kStageSlabs / F::kSlabs * F::kChunkBytes;
   static constexpr int kStageBytes = kOctets * kOctetBytes;
   static constexpr int kSumStride = kRows + 4;  // floats between columns: four lanes without bank conflicts
-  static constexpr int kSumFloats = kSlabsPerStage * kColumns * kSumStride, kSumBuffers = kTiles == 1 ? 2 : 1;
-  // 16-byte loads of x per stage, and how many are in flight.
-  static constexpr int kLoads = 4 * kTiles, kAhead = 8;
-  static constexpr int kUnroll = kAhead > kLoads ? kAhead / kLoads : 1;
-  static constexpr int kStagesAhead = (kAhead + kLoads - 1) / kLoads;
+  static constexpr int kSumFloats = kColumnWarps * kColumns * kSumStride, kSumBuffers = kTiles == 1 ? 2 : 1;
+  // 16-byte loads of x of a lane per slab and stage, and how many are in flight.
+  static constexpr int kSlabLoads = 4 * kTiles, kLoads = kSlabLoads * kWarpSlabs, kAhead = kTiles == 2 || kLoads < 8 ? 4 : 8;
   static constexpr int kBlocksEach = kTiles <= 2 ? 2 : 1;  // thread blocks per SM
 };
 
@@ -83,11 +83,13 @@ struct SkinnyWalk {
     open();
   }
   __device__ __forceinline__ void open() {
+    piece = 0, end = pieces;
+    if (splits == 1) return;
     const int part = unit % splits;
     piece = pieces * part / splits, end = pieces * (part + 1) / splits;
   }
   __device__ __forceinline__ bool done() const { return unit >= units; }
-  __device__ __forceinline__ int tile() const { return unit / splits; }
+  __device__ __forceinline__ int tile() const { return splits == 1 ? unit : unit / splits; }
   // True: the unit ends with this stage.
   __device__ __forceinline__ bool advance() {
     if (++piece < end) return false;
@@ -148,40 +150,39 @@ __device__ __forceinline__ void request_stage(const SkinnyProblem& p, const CUte
 #endif
 }
 
-// c += a b, and c = a b.
+// c += a b, and c = a b. In the order of the program, as are loads of x: a load that is moved before the last use of
+// what it replaces needs another register, and a copy that waits for it.
 __device__ __forceinline__ void mma_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 __device__ __forceinline__ void mma_set(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
       : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
-// A warp's part of x: the four columns pairs that a lane multiplies in a step, of row g of a tile.
-template <typename F>
+// A lane's part of x: eight columns of a step, of row g of each tile. Rows past the last are the last one: their results
+// are not stored. Loads do not branch: around a divergent branch nothing is scheduled, and every load would be waited for.
+template <typename F, int kTiles>
 struct XRows {
-  const __nv_bfloat16* x;  // the lane's row of the first tile, plus its columns
-  int m, k, g;
+  const __nv_bfloat16* tile[kTiles];  // the lane's row, plus its columns
 
-  __device__ __forceinline__ XRows(const SkinnyProblem& p) : m(p.m), k(p.k) {
-    const int lane = threadIdx.x % kWarp, t = lane % 4;
-    g = lane / 4;
-    x = p.x + std::int64_t{g} * k + t * (F::kPer16 ? 4 : 8);
+  __device__ __forceinline__ XRows(const SkinnyProblem& p) {
+    const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j)
+      tile[j] = p.x + std::int64_t{min(8 * j + g, p.m - 1)} * p.k + t * (F::kPer16 ? 4 : 8);
   }
-  __device__ __forceinline__ uint4 load(int column, int tile) const {
-    uint4 v{0, 0, 0, 0};
-    if (tile * 8 + g >= m || column >= k) return v;
-    const __nv_bfloat16* at = x + std::int64_t{tile} * 8 * k + column;
+  __device__ __forceinline__ void load(int j, int column, uint4& v) const {
+    const __nv_bfloat16* at = tile[j] + column;
     if constexpr (F::kPer16) {
-      const uint2 a = *reinterpret_cast<const uint2*>(at), b = *reinterpret_cast<const uint2*>(at + 16);
-      v = {a.x, a.y, b.x, b.y};
+      asm volatile("ld.global.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at));
+      asm volatile("ld.global.v2.u32 {%0,%1}, [%2+32];" : "=r"(v.z), "=r"(v.w) : "l"(at));
     } else {
-      v = *reinterpret_cast<const uint4*>(at);
+      asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
     }
-    return v;
   }
 };
 
@@ -224,16 +225,10 @@ __device__ __forceinline__ void add_scaled(float (&c)[4], const float (&part)[4]
   c[0] += low * part[0], c[1] += low * part[1], c[2] += high * part[2], c[3] += high * part[3];
 }
 
-// One step (32 columns) of a slab for all rows of x. next_x(i) takes load i of the stage and requests a later one.
-// left: columns from the slab's first to the row's end; quantised rows are padded.
-template <int kStep, typename F, typename S, int kTiles, typename NextX>
-__device__ __forceinline__ void multiply_step(const SlabWeights<F, S>& w, int left, int n_tiles,
-                                              float (&c)[S::kRowTiles][kTiles][4], const NextX& next_x) {
-  if (F::kRowMajor && kStep * 32 >= left) {
-#pragma unroll
-    for (int j = 0; j < kTiles; ++j) next_x(kStep * kTiles + j);
-    return;
-  }
+// One step (32 columns) of a slab for all rows of x. x(i) is load i of the slab, next_x(i) replaces it by a later one.
+template <int kStep, typename F, typename S, int kTiles, typename X, typename NextX>
+__device__ __forceinline__ void multiply_step(const SlabWeights<F, S>& w, int n_tiles,
+                                              float (&c)[S::kRowTiles][kTiles][4], const X& x_of, const NextX& next_x) {
   std::uint32_t a[S::kRowTiles][2][4];
 #pragma unroll
   for (int r = 0; r < S::kRowTiles; ++r) {
@@ -247,8 +242,8 @@ __device__ __forceinline__ void multiply_step(const SlabWeights<F, S>& w, int le
   const std::uint32_t ones[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
 #pragma unroll
   for (int j = 0; j < kTiles; ++j) {
-    if (kTiles > 1 && j >= n_tiles) break;
-    const uint4 x = next_x(kStep * kTiles + j);
+    if (kTiles > 2 && j % 2 == 0 && j >= n_tiles) break;
+    const uint4& x = x_of(kStep * kTiles + j);
     if constexpr (F::kRowMajor) {
 #pragma unroll
       for (int r = 0; r < S::kRowTiles; ++r) mma_add(c[r][j], a[r][0], x.x, x.y), mma_add(c[r][j], a[r][1], x.z, x.w);
@@ -280,6 +275,7 @@ __device__ __forceinline__ void multiply_step(const SlabWeights<F, S>& w, int le
           add_scaled(c[r][j], sum, low.template minimum<kStep>(), high.template minimum<kStep>());
       }
     }
+    next_x(kStep * kTiles + j);
   }
 }
 
@@ -301,7 +297,7 @@ template <typename S>
 __device__ __forceinline__ float sum_of_warps(const float* sums, int column, int row) {
   float v = 0;
 #pragma unroll
-  for (int i = 0; i < S::kSlabsPerStage; ++i) v += sums[(i * S::kColumns + column) * S::kSumStride + row];
+  for (int i = 0; i < S::kColumnWarps; ++i) v += sums[(i * S::kColumns + column) * S::kSumStride + row];
   return v;
 }
 
@@ -399,68 +395,77 @@ __device__ __forceinline__ void finish_unit(const SkinnyProblem& p, int unit, fl
   }
 }
 
-// Multiplies and stores all units of this thread block. refill() requests the stage before the ring's;
+// A slab: its weights are read from shared memory once for all rows of x. left: columns from its first to the row's end.
+template <typename F, typename S, int kTiles, typename X, typename NextX>
+__device__ __forceinline__ void multiply_slab(std::uint32_t stage, int slab, int first_octet, int left, int n_tiles,
+                                              float (&c)[S::kRowTiles][kTiles][4], const X& x_of,
+                                              const NextX& next_x) {
+  SlabWeights<F, S> w;
+  if (left >= kSlab) {
+    w.load(stage, slab, first_octet);
+    multiply_step<0, F, S, kTiles>(w, n_tiles, c, x_of, next_x);
+    multiply_step<1, F, S, kTiles>(w, n_tiles, c, x_of, next_x);
+    multiply_step<2, F, S, kTiles>(w, n_tiles, c, x_of, next_x);
+    multiply_step<3, F, S, kTiles>(w, n_tiles, c, x_of, next_x);
+    return;
+  }
+  // Past the row's end x is not there, and the ring may hold an older stage.
+  const auto skip = [&](int step) {
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) next_x(step * kTiles + j);
+  };
+  if (left > 0) w.load(stage, slab, first_octet);
+  left > 0 ? multiply_step<0, F, S, kTiles>(w, n_tiles, c, x_of, next_x) : skip(0);
+  left > 32 ? multiply_step<1, F, S, kTiles>(w, n_tiles, c, x_of, next_x) : skip(1);
+  left > 64 ? multiply_step<2, F, S, kTiles>(w, n_tiles, c, x_of, next_x) : skip(2);
+  skip(3);
+}
+
+// Multiplies and stores all units of this thread block. refill() requests the stage before the ring's.
 template <typename F, int kTiles, typename Refill>
 __device__ __forceinline__ void consume(const SkinnyProblem& p, SkinnyRing& ring, float* sums, const float* scale,
                                         int* last, const Refill& refill) {
   using S = SkinnyShape<F, kTiles>;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int slab = warp / S::kRowWarps, first_octet = warp % S::kRowWarps * S::kRowTiles * 2;
+  const int slab = warp / S::kRowWarps * S::kWarpSlabs, first_octet = warp % S::kRowWarps * S::kRowTiles * 2;
   const int n_tiles = (p.m + 7) / 8;
-  const XRows<F> rows(p);
+  const XRows<F, kTiles> rows(p);
   SkinnyWalk walk(p), ahead(p);
+  // The warp's first column in the stage `ahead`.
+  const auto column_ahead = [&] { return (ahead.piece * S::kStageSlabs + slab) * static_cast<int>(kSlab); };
+  int column = column_ahead();
   uint4 x[S::kAhead];
-  int columns[S::kStagesAhead + 1];  // the first column of this warp in this stage and the next ones; k: none
-  const auto next_column = [&] {
-    if (ahead.done()) return p.k;
-    const int column = (ahead.piece * S::kSlabsPerStage + slab) * static_cast<int>(kSlab);
-    ahead.advance();
-    return column;
-  };
 #pragma unroll
-  for (int i = 0; i <= S::kStagesAhead; ++i) columns[i] = next_column();
-#pragma unroll
-  for (int i = 0; i < S::kAhead; ++i)
-    x[i] = rows.load(columns[i / S::kLoads] + i % S::kLoads / kTiles * 32, i % kTiles);
+  for (int i = 0; i < S::kAhead; ++i) rows.load(i % kTiles, (column < p.k ? column : 0) + i / kTiles * 32, x[i]);
 
   float c[S::kRowTiles][kTiles][4] = {};
   int buffer = 0;
   while (!walk.done()) {
+    ahead.advance();
+    // What is loaded for stages and columns that are not there is never multiplied.
+    const int next = ahead.done() ? p.k : column_ahead(), here = column < p.k ? column : 0,
+              there = next < p.k ? next : 0;
+    barrier_wait(ring.full_at(), ring.parity);
 #pragma unroll
-    for (int u = 0; u < S::kUnroll; ++u) {
-      if (walk.done()) break;
-      barrier_wait(ring.full_at(), ring.parity);
-      // Load i of this stage from the registers, and the one kAhead later into them.
+    for (int part = 0; part < S::kWarpSlabs; ++part) {
+      // Load i of the slab, which is replaced by the one kAhead later.
+      const auto x_of = [&](int i) -> uint4& { return x[(part * S::kSlabLoads + i) % S::kAhead]; };
       const auto next_x = [&](int i) {
-        const int at = (u * S::kLoads + i) % S::kAhead, later = i + S::kAhead;
-        const uint4 v = x[at];
-        x[at] = rows.load(columns[later / S::kLoads] + later % S::kLoads / kTiles * 32, later % kTiles);
-        return v;
+        const int later = part * S::kSlabLoads + i + S::kAhead;
+        rows.load(i % kTiles, (later < S::kLoads ? here : there) + later % S::kLoads / kTiles * 32, x_of(i));
       };
-      // Past the end of the row the ring holds an older stage.
-      if (columns[0] < p.k) {
-        SlabWeights<F, S> w;
-        w.load(ring.data + ring.stage * S::kStageBytes, slab, first_octet);
-        multiply_step<0, F, S, kTiles>(w, p.k - columns[0], n_tiles, c, next_x);
-        multiply_step<1, F, S, kTiles>(w, p.k - columns[0], n_tiles, c, next_x);
-        multiply_step<2, F, S, kTiles>(w, p.k - columns[0], n_tiles, c, next_x);
-        multiply_step<3, F, S, kTiles>(w, p.k - columns[0], n_tiles, c, next_x);
-      } else {
-#pragma unroll
-        for (int i = 0; i < S::kLoads; ++i) next_x(i);
-      }
-      __syncwarp();
-      if (lane == 0) barrier_arrive(ring.empty_at());
-      refill();
-      ring.advance();
-#pragma unroll
-      for (int i = 0; i < S::kStagesAhead; ++i) columns[i] = columns[i + 1];
-      columns[S::kStagesAhead] = next_column();
-      const int unit = walk.unit;
-      if (!walk.advance()) continue;
-      finish_unit<S, kTiles>(p, unit, c, sums + buffer * S::kSumFloats, scale, last);
-      buffer = (buffer + 1) % S::kSumBuffers;
+      multiply_slab<F, S, kTiles>(ring.data + ring.stage * S::kStageBytes, slab + part, first_octet,
+                                  p.k - column - part * static_cast<int>(kSlab), n_tiles, c, x_of, next_x);
     }
+    __syncwarp();
+    if (lane == 0) barrier_arrive(ring.empty_at());
+    refill();
+    ring.advance();
+    column = next;
+    const int unit = walk.unit;
+    if (!walk.advance()) continue;
+    finish_unit<S, kTiles>(p, unit, c, sums + buffer * S::kSumFloats, scale, last);
+    buffer = (buffer + 1) % S::kSumBuffers;
   }
 }
 

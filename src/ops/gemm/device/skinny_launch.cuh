@@ -56,11 +56,12 @@ void launch_skinny_tiles(SkinnyProblem p, const CudaContext& context) {
   static_cast<void>(ready);
   const bool swiglu = p.kind == SkinnyOutput::kSwiglu;
   const int rows = swiglu ? p.half : p.n_out, per_tile = swiglu ? S::kRows / 2 : S::kRows;
-  const int tiles = (rows + per_tile - 1) / per_tile, columns = S::kSlabsPerStage * static_cast<int>(kSlab);
+  const int tiles = (rows + per_tile - 1) / per_tile, columns = S::kStageSlabs * static_cast<int>(kSlab);
   const int slots = residency.blocks * sm_count();
   p.stages = residency.stages;
   p.pieces = (p.k + columns - 1) / columns;
   if (p.splits == 0) p.splits = kTiles == 1 || p.partial == nullptr ? 1 : skinny_splits(tiles, p.pieces, slots);
+  p.splits = std::min(p.splits, p.pieces);
   p.units = tiles * p.splits;
   CUtensorMap map{};
   int lines = 0;

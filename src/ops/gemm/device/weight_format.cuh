@@ -128,14 +128,17 @@ __device__ __forceinline__ std::uint32_t subtract_bf16(std::uint32_t a, std::uin
   return reinterpret_cast<const std::uint32_t&>(v);
 }
 
-// Bits p and p + 16 and above (of `mask`) of a word, moved to bit `to` of the halves.
+// (word & mask) | bits, in one instruction: of two constants the compiler makes two.
+__device__ __forceinline__ std::uint32_t and_or(std::uint32_t word, std::uint32_t mask, std::uint32_t bits) {
+  std::uint32_t v;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(v) : "r"(word), "r"(mask), "r"(bits));
+  return v;
+}
+
+// Bits kFrom and kFrom + 16 and above (of `mask`) of a word, moved to bit kTo of the halves, with `bits`.
 template <int kFrom, int kTo>
-__device__ __forceinline__ std::uint32_t move_bits(std::uint32_t word, std::uint32_t mask) {
-  if constexpr (kFrom >= kTo) {
-    return (word >> (kFrom - kTo)) & mask;
-  } else {
-    return (word << (kTo - kFrom)) & mask;
-  }
+__device__ __forceinline__ std::uint32_t move_bits(std::uint32_t word, std::uint32_t mask, std::uint32_t bits) {
+  return and_or(kFrom >= kTo ? word >> (kFrom - kTo) : word << (kTo - kFrom), mask, bits);
 }
 
 constexpr std::uint32_t kBf16_128 = 0x43004300u;  // 128 in bf16, whose low seven bits are free for a code
@@ -172,7 +175,7 @@ struct Codes {
 // A byte to a bf16 whose high byte it is in `v` (two of them): the sign and seven bits of e4m3, times 2^-120.
 __device__ __forceinline__ std::uint32_t bf16_of_fp8(std::uint32_t v) {
   constexpr std::uint32_t kUp = 0x7b807b80u;  // 2^120
-  const std::uint32_t bits = (v & 0x80008000u) | ((v >> 4) & 0x07f007f0u);
+  const std::uint32_t bits = and_or(v, 0x80008000u, (v >> 4) & 0x07f007f0u);
   const __nv_bfloat162 scaled =
       __hmul2(reinterpret_cast<const __nv_bfloat162&>(bits), reinterpret_cast<const __nv_bfloat162&>(kUp));
   return reinterpret_cast<const std::uint32_t&>(scaled);
@@ -185,19 +188,19 @@ __device__ __forceinline__ std::uint32_t Codes<F>::pair() const {
   if constexpr (F::kCode == Code::k8) {
     // 128 + the low seven bits, minus 256 or 128 by the sign.
     const std::uint32_t v = __byte_perm(main[2 * kStep + kPair / 2], 0, kPair % 2 == 0 ? 0x4140 : 0x4342);
-    return subtract_bf16((v & 0x007f007fu) | kBf16_128, (v & 0x00800080u) | kBf16_128);
+    return subtract_bf16(and_or(v, 0x007f007fu, kBf16_128), and_or(v, 0x00800080u, kBf16_128));
   } else if constexpr (F::kCode == Code::kFp8) {
     return bf16_of_fp8(__byte_perm(main[2 * kStep + kPair / 2], 0, kPair % 2 == 0 ? 0x1404 : 0x3424));
   } else {
     constexpr int kTwo = kStep % 2 * 8 + kPair * 2, kOne = kStep * 4 + kPair;  // bits of planes of 2, of 1
     std::uint32_t v;
     if constexpr (F::kMainWords == 2) {
-      v = move_bits<kTwo, 0>(main[kStep / 2], 0x00030003u) | kBf16_128;
-      if constexpr (F::kCode == Code::k3) v |= move_bits<kOne, 2>(high[0], 0x00040004u);
+      v = move_bits<kTwo, 0>(main[kStep / 2], 0x00030003u, kBf16_128);
+      if constexpr (F::kCode == Code::k3) v = move_bits<kOne, 2>(high[0], 0x00040004u, v);
     } else {
-      v = move_bits<4 * kPair, 0>(main[kStep], 0x000f000fu) | kBf16_128;
-      if constexpr (F::kCode == Code::k5) v |= move_bits<kOne, 4>(high[0], 0x00100010u);
-      if constexpr (F::kCode == Code::k6) v |= move_bits<kTwo, 4>(high[kStep / 2], 0x00300030u);
+      v = move_bits<4 * kPair, 0>(main[kStep], 0x000f000fu, kBf16_128);
+      if constexpr (F::kCode == Code::k5) v = move_bits<kOne, 4>(high[0], 0x00100010u, v);
+      if constexpr (F::kCode == Code::k6) v = move_bits<kTwo, 4>(high[kStep / 2], 0x00300030u, v);
     }
     return subtract_bf16(v, kZero);
   }
@@ -239,7 +242,7 @@ template <typename F>
 template <int kStep>
 __device__ __forceinline__ void Codes<F>::unpack(std::uint32_t (&out)[4]) const {
   if constexpr (F::kCode == Code::kIq4 || F::kCode == Code::kFp4) {
-    const std::uint32_t q = main[kStep], low3 = q & 0x77777777u, pick = ((q >> 1) & 0x44444444u) | 0x32103210u;
+    const std::uint32_t q = main[kStep], low3 = q & 0x77777777u, pick = and_or(q >> 1, 0x44444444u, 0x32103210u);
     look_up<F::kCode>(low3, pick, out[0], out[1]);
     look_up<F::kCode>(low3 >> 16, pick >> 16, out[2], out[3]);
   } else {
@@ -262,8 +265,15 @@ __device__ __forceinline__ float float_of_signed(std::uint32_t word) {
 __device__ __forceinline__ float float_of_nibble(std::uint32_t word, int shift) {
   return __uint_as_float((word >> shift & 15u) | 0x4b000000u) - 8388608.0f;
 }
-__device__ __forceinline__ float float_of_half(std::uint32_t bits) {
-  return __half2float(__ushort_as_half(static_cast<std::uint16_t>(bits)));
+__device__ __forceinline__ float low_half(std::uint32_t halves) {
+  float v;
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, low; }" : "=f"(v) : "r"(halves));
+  return v;
+}
+__device__ __forceinline__ float high_half(std::uint32_t halves) {
+  float v;
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, high; }" : "=f"(v) : "r"(halves));
+  return v;
 }
 
 // The scales of row g in a slab. kHalf: of a step, the half that has columns 0 to 15 or 16 to 31 (kPer16 alone).
@@ -287,9 +297,9 @@ struct Scales {
     } else {
       if constexpr (F::kMinimum) {
         const std::uint32_t both = chunk.at(g * 4).one();
-        d = float_of_half(both & 0xffffu), dmin = float_of_half(both >> 16);
+        d = low_half(both), dmin = high_half(both);
       } else {
-        d = float_of_half(chunk.at(g * 2).half());
+        d = low_half(chunk.at(g * 2).half());
       }
       const Words sub = chunk.at(F::kMinimum ? 32 : 16);
       if constexpr (F::kPer16) {
@@ -305,9 +315,9 @@ struct Scales {
   template <int kStep, int kHalf = 0>
   __device__ __forceinline__ float scale() const {
     if constexpr (F::kScale == Scale::kHalf) {
-      return float_of_half(kStep % 2 == 0 ? words[kStep / 2] & 0xffffu : words[kStep / 2] >> 16);
+      return kStep % 2 == 0 ? low_half(words[kStep / 2]) : high_half(words[kStep / 2]);
     } else if constexpr (F::kScale == Scale::kHalfMin) {
-      return float_of_half(words[kStep] & 0xffffu);
+      return low_half(words[kStep]);
     } else if constexpr (F::kScale == Scale::kExponent) {
       const std::uint32_t e = words[0] >> (8 * kStep) & 255u;
       return __uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23);
@@ -332,7 +342,7 @@ struct Scales {
   template <int kStep, int kHalf = 0>
   __device__ __forceinline__ float minimum() const {
     if constexpr (F::kScale == Scale::kHalfMin) {
-      return float_of_half(words[kStep] >> 16);
+      return high_half(words[kStep]);
     } else if constexpr (F::kScale == Scale::kZero) {
       return -(scale<kStep>() * float_of_byte<0>(words[kStep]));
     } else if constexpr (F::kScale == Scale::kSuperMin32) {
