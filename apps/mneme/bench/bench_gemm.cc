@@ -74,7 +74,7 @@ void add_bench_gemm(CLI::App& bench, int& code) {
   c->add_option("--splits", options->splits, "Parts of K; 0: as the shape needs (default 0)")
       ->type_name("N,...")
       ->delimiter(',')
-      ->check(whole_number(0, 16));
+      ->check(whole_number(0, 8));
   c->add_option("-n,--repetitions", options->times, "How often it is timed (default 10)")->check(whole_number(1, 1000));
   c->add_flag("--json", options->json, "One JSON object");
   c->callback([options, &code] { code = gemm(*options); });

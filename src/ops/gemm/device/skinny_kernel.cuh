@@ -19,7 +19,7 @@
 namespace mneme::cuda {
 
 constexpr int kSkinnyWarps = 8, kSkinnyThreads = kSkinnyWarps * kWarp;
-constexpr int kMaxStages = 8;
+constexpr int kMaxStages = 8, kMaxSplits = 8;
 
 enum class SkinnyOutput : int { kStore, kResidual, kSwiglu };
 
@@ -31,6 +31,7 @@ struct SkinnyProblem {
   int pieces, splits;     // stages per row of tiles; parts of K
   int units;              // tiles * splits
   int stages;
+  int x_stride;  // kTiles == 1: elements between rows of x in shared memory; 0: x is not copied there
   SkinnyOutput kind;
   int half;  // kSwiglu: the first row of `up`
   DeferredNorm norm;
@@ -58,8 +59,8 @@ struct SkinnyShape {
   static constexpr int kSumStride = kRows + 4;  // floats between columns: four lanes without bank conflicts
   static constexpr int kSumFloats = kColumnWarps * kColumns * kSumStride, kSumBuffers = kTiles == 1 ? 2 : 1;
   // 16-byte loads of x of a lane per slab and stage, and how many are in flight.
-  static constexpr int kSlabLoads = 4 * kTiles, kLoads = kSlabLoads * kWarpSlabs, kAhead = kTiles == 2 || kLoads < 8 ? 4 : 8;
-  static constexpr int kBlocksEach = kTiles <= 2 ? 2 : 1;  // thread blocks per SM
+  static constexpr int kSlabLoads = 4 * kTiles, kLoads = kSlabLoads * kWarpSlabs, kAhead = kLoads < 8 ? kLoads : 8;
+  static constexpr int kBlocksEach = kTiles == 1 ? 2 : 1;  // thread blocks per SM
 };
 
 struct SkinnyRing {
@@ -169,17 +170,18 @@ template <typename F, int kTiles>
 struct XRows {
   const __nv_bfloat16* tile[kTiles];  // the lane's row, plus its columns
 
-  __device__ __forceinline__ XRows(const SkinnyProblem& p) {
+  __device__ __forceinline__ XRows(const __nv_bfloat16* x, std::int64_t stride, int m) {
     const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
 #pragma unroll
-    for (int j = 0; j < kTiles; ++j)
-      tile[j] = p.x + std::int64_t{min(8 * j + g, p.m - 1)} * p.k + t * (F::kPer16 ? 4 : 8);
+    for (int j = 0; j < kTiles; ++j) tile[j] = x + min(8 * j + g, m - 1) * stride + t * (F::kPer16 ? 4 : 8);
   }
   __device__ __forceinline__ void load(int j, int column, uint4& v) const {
     const __nv_bfloat16* at = tile[j] + column;
     if constexpr (F::kPer16) {
-      asm volatile("ld.global.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at));
-      asm volatile("ld.global.v2.u32 {%0,%1}, [%2+32];" : "=r"(v.z), "=r"(v.w) : "l"(at));
+      asm volatile("ld.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at));
+      asm volatile("ld.v2.u32 {%0,%1}, [%2+32];" : "=r"(v.z), "=r"(v.w) : "l"(at));
+    } else if constexpr (kTiles == 1) {
+      asm volatile("ld.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
     } else {
       asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
     }
@@ -308,20 +310,25 @@ __device__ __forceinline__ bool add_parts(const SkinnyProblem& p, int unit, floa
   float* mine = p.partial + std::int64_t{unit} * S::kColumns * S::kRows;
   for (int i = threadIdx.x; i < p.m * S::kRows; i += kSkinnyThreads)
     __stcg(mine + i, sum_of_warps<S>(sums, i / S::kRows, i % S::kRows));
-  __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
+    __threadfence();
     const int before = atomicAdd(p.arrived + tile, 1);
     *last = before == p.splits - 1;
     if (*last != 0) p.arrived[tile] = 0;
+    __threadfence();
   }
   __syncthreads();
   if (*last == 0) return false;
-  __threadfence();
   const float* parts = p.partial + std::int64_t{tile} * p.splits * S::kColumns * S::kRows;
   for (int i = threadIdx.x; i < p.m * S::kRows; i += kSkinnyThreads) {
+    float part[kMaxSplits];  // all loads before the first sum
+#pragma unroll
+    for (int s = 0; s < kMaxSplits; ++s)
+      part[s] = s < p.splits ? __ldcg(parts + s * S::kColumns * S::kRows + i) : 0.0f;
     float v = 0;
-    for (int s = 0; s < p.splits; ++s) v += __ldcg(parts + std::int64_t{s} * S::kColumns * S::kRows + i);
+#pragma unroll
+    for (int s = 0; s < kMaxSplits; ++s) v += part[s];
     sums[i / S::kRows * S::kSumStride + i % S::kRows] = v;
   }
   __syncthreads();
@@ -421,15 +428,24 @@ __device__ __forceinline__ void multiply_slab(std::uint32_t stage, int slab, int
   skip(3);
 }
 
+// Copies few rows of x to shared memory: with one row, waiting for x took a fourth of a warp's time.
+__device__ __forceinline__ void copy_x(const SkinnyProblem& p, __nv_bfloat16* to) {
+  const int pieces = p.k / 8;  // of 16 bytes
+  for (int row = 0; row < p.m; ++row)
+    for (int i = threadIdx.x; i < pieces; i += kSkinnyThreads)
+      reinterpret_cast<uint4*>(to + row * p.x_stride)[i] =
+          __ldcg(reinterpret_cast<const uint4*>(p.x + std::int64_t{row} * p.k) + i);
+  __syncthreads();
+}
+
 // Multiplies and stores all units of this thread block. refill() requests the stage before the ring's.
 template <typename F, int kTiles, typename Refill>
-__device__ __forceinline__ void consume(const SkinnyProblem& p, SkinnyRing& ring, float* sums, const float* scale,
-                                        int* last, const Refill& refill) {
+__device__ __forceinline__ void consume(const SkinnyProblem& p, const XRows<F, kTiles>& rows, SkinnyRing& ring,
+                                        float* sums, const float* scale, int* last, const Refill& refill) {
   using S = SkinnyShape<F, kTiles>;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int slab = warp / S::kRowWarps * S::kWarpSlabs, first_octet = warp % S::kRowWarps * S::kRowTiles * 2;
   const int n_tiles = (p.m + 7) / 8;
-  const XRows<F, kTiles> rows(p);
   SkinnyWalk walk(p), ahead(p);
   // The warp's first column in the stage `ahead`.
   const auto column_ahead = [&] { return (ahead.piece * S::kStageSlabs + slab) * static_cast<int>(kSlab); };
@@ -511,7 +527,14 @@ __global__ void __launch_bounds__(kSkinnyThreads, SkinnyShape<F, kTiles>::kBlock
   grid_dependency_wait();
   finish_norms(p.norm, p.m, scale);
   float* sums = reinterpret_cast<float*>(memory + p.stages * S::kStageBytes);
-  consume<F, kTiles>(p, ring, sums, scale, &last, refill);
+  const __nv_bfloat16* x = p.x;
+  std::int64_t stride = p.k;
+  if (kTiles == 1 && p.x_stride > 0) {
+    auto* here = reinterpret_cast<__nv_bfloat16*>(sums + S::kSumBuffers * S::kSumFloats);
+    copy_x(p, here);
+    x = here, stride = p.x_stride;
+  }
+  consume<F, kTiles>(p, XRows<F, kTiles>(x, stride, p.m), ring, sums, scale, &last, refill);
 }
 
 }  // namespace mneme::cuda

@@ -10,6 +10,15 @@ namespace mneme::cuda {
 constexpr int kRingBytes = 96 << 10;   // of a thread block where an SM has two, so that L1 keeps 60 KiB for x
 constexpr int kStaticBytes = 3 << 10;  // shared memory beside the dynamic, and what the driver takes
 
+constexpr int kXBytes = 36 << 10, kPastX = 192;  // of x in shared memory; how far the last load may go past a row
+
+// Dynamic shared memory of a thread block where an SM has so many.
+inline int shared_per_block(int blocks) {
+  return std::min(device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin),
+                  device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / blocks) -
+         kStaticBytes;
+}
+
 // How a thread block of skinny_kernel<F, kTiles> uses shared memory on this device.
 struct SkinnyResidency {
   int stages = 0;  // of the ring; fewer than 2: the kernel does not fit
@@ -20,8 +29,7 @@ template <typename F, int kTiles>
 SkinnyResidency skinny_residency() {
   using S = SkinnyShape<F, kTiles>;
   constexpr int kSums = S::kSumBuffers * S::kSumFloats * 4;
-  const int most = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kStaticBytes,
-            each = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / S::kBlocksEach - kStaticBytes;
+  const int most = shared_per_block(1), each = shared_per_block(S::kBlocksEach);
   const auto stages = [](int bytes) { return std::min(kMaxStages, (bytes - kSums) / S::kStageBytes); };
   if (S::kBlocksEach > 1) {
     const int n = stages(std::min({most, each, kRingBytes + kSums}));
@@ -30,14 +38,14 @@ SkinnyResidency skinny_residency() {
   return {stages(most), 1};
 }
 
-// Parts of K: as many rounds of thread blocks as there must be, each as short as it can be. A part costs about as much
-// as two stages beside its own.
+// Parts of K: as many rounds of thread blocks as there must be, each as short as it can be. Adding up parts
+// costs about as much as four stages.
 inline int skinny_splits(int tiles, int pieces, int slots) {
   int best = 1;
   double least = 0;
-  for (int splits = 1; splits <= std::min(8, pieces) && tiles * splits <= kSkinnyUnits; ++splits) {
+  for (int splits = 1; splits <= std::min(kMaxSplits, pieces) && tiles * splits <= kSkinnyUnits; ++splits) {
     const int rounds = (tiles * splits + slots - 1) / slots;
-    const double cost = rounds * (static_cast<double>(pieces) / splits + (splits > 1 ? 2.0 : 0.5));
+    const double cost = rounds * (static_cast<double>(pieces) / splits + (splits > 1 ? 4.5 : 0.5));
     if (splits == 1 || cost < least) best = splits, least = cost;
   }
   return best;
@@ -47,9 +55,10 @@ template <typename F, int kTiles>
 void launch_skinny_tiles(SkinnyProblem p, const CudaContext& context) {
   using S = SkinnyShape<F, kTiles>;
   static const SkinnyResidency residency = skinny_residency<F, kTiles>();
-  static const int shared = residency.stages * S::kStageBytes + S::kSumBuffers * S::kSumFloats * 4;
+  constexpr int kSums = S::kSumBuffers * S::kSumFloats * 4;
   static const bool ready = [] {
-    cuda_check(cudaFuncSetAttribute(skinny_kernel<F, kTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
+    const int most = kTiles == 1 ? shared_per_block(residency.blocks) : residency.stages * S::kStageBytes + kSums;
+    cuda_check(cudaFuncSetAttribute(skinny_kernel<F, kTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize, most),
                "a skinny GEMM's shared memory");
     return true;
   }();
@@ -59,9 +68,20 @@ void launch_skinny_tiles(SkinnyProblem p, const CudaContext& context) {
   const int tiles = (rows + per_tile - 1) / per_tile, columns = S::kStageSlabs * static_cast<int>(kSlab);
   const int slots = residency.blocks * sm_count();
   p.stages = residency.stages;
+  int shared = p.stages * S::kStageBytes + kSums;
+  if (kTiles == 1) {
+    // An odd multiple of 64 bytes between rows: two rows of a load do not share banks.
+    const int stride = (p.k * 2 + 127) / 128 * 128 + 64, bytes = p.m * stride + kPastX;
+    const int left = (shared_per_block(residency.blocks) - kSums - bytes) / S::kStageBytes;
+    if (bytes <= kXBytes && left >= 3) {
+      p.x_stride = stride / 2;
+      p.stages = std::min(p.stages, left);
+      shared = p.stages * S::kStageBytes + kSums + bytes;
+    }
+  }
   p.pieces = (p.k + columns - 1) / columns;
   if (p.splits == 0) p.splits = kTiles == 1 || p.partial == nullptr ? 1 : skinny_splits(tiles, p.pieces, slots);
-  p.splits = std::min(p.splits, p.pieces);
+  p.splits = std::min({p.splits, p.pieces, kMaxSplits});
   p.units = tiles * p.splits;
   CUtensorMap map{};
   int lines = 0;
