@@ -33,8 +33,12 @@ int gemm(const GemmCommand& o) {
   for (const std::string& weights : o.weights)
     for (const std::int32_t rows : o.rows)
       for (const std::int32_t splits : o.splits) {
-        const GemmResult r = device_benches().gemm(
-            config, {.weights = bench_weight_mix({.model = {}, .shape = {}, .weights = weights}).most, .rows = rows, .splits = splits}, o.times);
+        const GemmResult r =
+            device_benches().gemm(config,
+                                  {.weights = bench_weight_mix({.model = {}, .shape = {}, .weights = weights}).most,
+                                   .rows = rows,
+                                   .splits = splits},
+                                  o.times);
         nlohmann::ordered_json json = {{"weights", weights},
                                        {"rows", rows},
                                        {"splits", splits},

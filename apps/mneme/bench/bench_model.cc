@@ -83,8 +83,8 @@ void add_bench_model_options(CLI::App& c, BenchModelOptions& o) {
                "with --device cuda also iq4_xs, fp8, int4, int8, and the mixture q4_k_m")
       ->type_name("TYPE")
       ->capture_default_str()
-      ->check(one_of({"bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl",
-                      "mxfp4", "q4_k_m", "iq4_xs", "fp8", "int4", "int8", "f16", "f32"}))
+      ->check(one_of({"bf16", "q8_0",   "q4_0",  "q4_1",   "q5_0",   "q5_1", "q2_k", "q3_k", "q4_k", "q5_k",
+                      "q6_k", "iq4_nl", "mxfp4", "q4_k_m", "iq4_xs", "fp8",  "int4", "int8", "f16",  "f32"}))
       ->group("Model");
 }
 

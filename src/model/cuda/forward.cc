@@ -33,7 +33,7 @@ std::int32_t graph_rows(std::int32_t n) {
 std::int32_t skinny_rows(const CudaWeights& weights) {
   std::int32_t rows = kSkinnyRows;
   weights.for_each([&](const DeviceMatrix& w) {
-    if (!skinny_gemm_takes(w.dtype, rows)) rows = 8;
+    if (!skinny_gemm_takes(w.dtype, rows)) rows = skinny_gemm_takes(w.dtype, kSkinnyBf16Rows) ? kSkinnyBf16Rows : 8;
   });
   return rows;
 }
@@ -235,8 +235,8 @@ void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const Cuda
   }
   attention.layer_of_graph(layer, n, rows, attention_memory(layer, false), context, stream);
   skinny_gemm_residual_cuda(attended, n, w.o,
-                            {.residual = residual, .norm_weight = w.ffn_norm, .x_next = normed, .sums = sums}, workspace,
-                            context);
+                            {.residual = residual, .norm_weight = w.ffn_norm, .x_next = normed, .sums = sums},
+                            workspace, context);
   skinny_gemm_swiglu_cuda(normed, n, w.gate_up, deferred(sums, parts), ffn_hidden, workspace, context);
   skinny_gemm_residual_cuda(ffn_hidden, n, w.down,
                             {.residual = residual, .norm_weight = next_norm, .x_next = normed, .sums = sums}, workspace,

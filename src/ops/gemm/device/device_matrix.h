@@ -47,8 +47,8 @@ struct DeviceMatrix {
   std::int64_t n_out = 0, n_in = 0;
 
   std::int64_t octets() const { return (n_out + kOctet - 1) / kOctet; }
-  std::int64_t slabs() const;        // of a row
-  std::size_t octet_bytes() const;   // of a quantised type
+  std::int64_t slabs() const;       // of a row
+  std::size_t octet_bytes() const;  // of a quantised type
   std::size_t bytes() const;
 };
 

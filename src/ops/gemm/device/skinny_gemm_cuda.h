@@ -19,7 +19,8 @@
 
 namespace mneme {
 
-inline constexpr int kSkinnyRows = 64;  // of x, at most
+inline constexpr int kSkinnyRows = 64;      // of x, at most
+inline constexpr int kSkinnyBf16Rows = 16;  // where w is bf16: cuBLASLt is faster with more
 
 // Sums of matrices that are split over K. Calls in one stream may share it.
 struct SkinnyWorkspace {
@@ -49,7 +50,7 @@ struct SkinnyGemmStore {
   const float* bias = nullptr;  // [n_out] f32, or null
   std::int64_t stride = 0;      // elements between rows of y; 0: n_out
   bool bf16 = false;
-  bool accumulate = false;      // f32 and quantised w only: adds to y
+  bool accumulate = false;  // f32 and quantised w only: adds to y
 };
 void skinny_gemm_cuda(const void* x, std::int32_t m, const DeviceMatrix& w, const DeferredNorm& norm,
                       const SkinnyGemmStore& out, const SkinnyWorkspace& workspace, const CudaContext& context);

@@ -28,10 +28,9 @@ struct SkinnyProblem {
   const std::byte* w;
   std::int64_t w_stride;  // bytes between octets (bf16: between rows)
   int m, k, n_out;
-  int pieces, splits;     // stages per row of tiles; parts of K
-  int units;              // tiles * splits
+  int pieces, splits;  // stages per row of tiles; parts of K
+  int units;           // tiles * splits
   int stages;
-  int x_stride;  // kTiles == 1: elements between rows of x in shared memory; 0: x is not copied there
   SkinnyOutput kind;
   int half;  // kSwiglu: the first row of `up`
   DeferredNorm norm;
@@ -59,7 +58,8 @@ struct SkinnyShape {
   static constexpr int kSumStride = kRows + 4;  // floats between columns: four lanes without bank conflicts
   static constexpr int kSumFloats = kColumnWarps * kColumns * kSumStride, kSumBuffers = kTiles == 1 ? 2 : 1;
   // 16-byte loads of x of a lane per slab and stage, and how many are in flight.
-  static constexpr int kSlabLoads = 4 * kTiles, kLoads = kSlabLoads * kWarpSlabs, kAhead = kLoads < 8 ? kLoads : 8;
+  static constexpr int kSlabLoads = 4 * kTiles, kLoads = kSlabLoads * kWarpSlabs,
+                       kAhead = kTiles < 3 && kLoads > 8 || kTiles > 4 ? 8 : kLoads;
   static constexpr int kBlocksEach = kTiles == 1 ? 2 : 1;  // thread blocks per SM
 };
 
@@ -128,8 +128,8 @@ __device__ __forceinline__ void request_stage(const SkinnyProblem& p, const CUte
   } else {
     const int octet = min(row_at(lane), p.n_out - 1) / 8;
     asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-            to),
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+            "r"(to),
         "l"(p.w + octet * p.w_stride + from), "r"(bytes), "r"(full), "l"(read_once())
         : "memory");
   }
@@ -153,13 +153,17 @@ __device__ __forceinline__ void request_stage(const SkinnyProblem& p, const CUte
 
 // c += a b, and c = a b. In the order of the program, as are loads of x: a load that is moved before the last use of
 // what it replaces needs another register, and a copy that waits for it.
-__device__ __forceinline__ void mma_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+__device__ __forceinline__ void mma_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                        std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-__device__ __forceinline__ void mma_set(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+__device__ __forceinline__ void mma_set(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                        std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
       : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
 }
@@ -170,18 +174,17 @@ template <typename F, int kTiles>
 struct XRows {
   const __nv_bfloat16* tile[kTiles];  // the lane's row, plus its columns
 
-  __device__ __forceinline__ XRows(const __nv_bfloat16* x, std::int64_t stride, int m) {
+  __device__ __forceinline__ XRows(const SkinnyProblem& p) {
     const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
 #pragma unroll
-    for (int j = 0; j < kTiles; ++j) tile[j] = x + min(8 * j + g, m - 1) * stride + t * (F::kPer16 ? 4 : 8);
+    for (int j = 0; j < kTiles; ++j)
+      tile[j] = p.x + std::int64_t{min(8 * j + g, p.m - 1)} * p.k + t * (F::kPer16 ? 4 : 8);
   }
   __device__ __forceinline__ void load(int j, int column, uint4& v) const {
     const __nv_bfloat16* at = tile[j] + column;
     if constexpr (F::kPer16) {
-      asm volatile("ld.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at));
-      asm volatile("ld.v2.u32 {%0,%1}, [%2+32];" : "=r"(v.z), "=r"(v.w) : "l"(at));
-    } else if constexpr (kTiles == 1) {
-      asm volatile("ld.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
+      asm volatile("ld.global.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at));
+      asm volatile("ld.global.v2.u32 {%0,%1}, [%2+32];" : "=r"(v.z), "=r"(v.w) : "l"(at));
     } else {
       asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
     }
@@ -244,7 +247,7 @@ __device__ __forceinline__ void multiply_step(const SlabWeights<F, S>& w, int n_
   const std::uint32_t ones[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
 #pragma unroll
   for (int j = 0; j < kTiles; ++j) {
-    if (kTiles > 2 && j % 2 == 0 && j >= n_tiles) break;
+    if (kTiles == 8 && j % 2 == 0 && j >= n_tiles) break;
     const uint4& x = x_of(kStep * kTiles + j);
     if constexpr (F::kRowMajor) {
 #pragma unroll
@@ -324,8 +327,7 @@ __device__ __forceinline__ bool add_parts(const SkinnyProblem& p, int unit, floa
   for (int i = threadIdx.x; i < p.m * S::kRows; i += kSkinnyThreads) {
     float part[kMaxSplits];  // all loads before the first sum
 #pragma unroll
-    for (int s = 0; s < kMaxSplits; ++s)
-      part[s] = s < p.splits ? __ldcg(parts + s * S::kColumns * S::kRows + i) : 0.0f;
+    for (int s = 0; s < kMaxSplits; ++s) part[s] = s < p.splits ? __ldcg(parts + s * S::kColumns * S::kRows + i) : 0.0f;
     float v = 0;
 #pragma unroll
     for (int s = 0; s < kMaxSplits; ++s) v += part[s];
@@ -405,8 +407,7 @@ __device__ __forceinline__ void finish_unit(const SkinnyProblem& p, int unit, fl
 // A slab: its weights are read from shared memory once for all rows of x. left: columns from its first to the row's end.
 template <typename F, typename S, int kTiles, typename X, typename NextX>
 __device__ __forceinline__ void multiply_slab(std::uint32_t stage, int slab, int first_octet, int left, int n_tiles,
-                                              float (&c)[S::kRowTiles][kTiles][4], const X& x_of,
-                                              const NextX& next_x) {
+                                              float (&c)[S::kRowTiles][kTiles][4], const X& x_of, const NextX& next_x) {
   SlabWeights<F, S> w;
   if (left >= kSlab) {
     w.load(stage, slab, first_octet);
@@ -426,16 +427,6 @@ __device__ __forceinline__ void multiply_slab(std::uint32_t stage, int slab, int
   left > 32 ? multiply_step<1, F, S, kTiles>(w, n_tiles, c, x_of, next_x) : skip(1);
   left > 64 ? multiply_step<2, F, S, kTiles>(w, n_tiles, c, x_of, next_x) : skip(2);
   skip(3);
-}
-
-// Copies few rows of x to shared memory: with one row, waiting for x took a fourth of a warp's time.
-__device__ __forceinline__ void copy_x(const SkinnyProblem& p, __nv_bfloat16* to) {
-  const int pieces = p.k / 8;  // of 16 bytes
-  for (int row = 0; row < p.m; ++row)
-    for (int i = threadIdx.x; i < pieces; i += kSkinnyThreads)
-      reinterpret_cast<uint4*>(to + row * p.x_stride)[i] =
-          __ldcg(reinterpret_cast<const uint4*>(p.x + std::int64_t{row} * p.k) + i);
-  __syncthreads();
 }
 
 // Multiplies and stores all units of this thread block. refill() requests the stage before the ring's.
@@ -527,14 +518,7 @@ __global__ void __launch_bounds__(kSkinnyThreads, SkinnyShape<F, kTiles>::kBlock
   grid_dependency_wait();
   finish_norms(p.norm, p.m, scale);
   float* sums = reinterpret_cast<float*>(memory + p.stages * S::kStageBytes);
-  const __nv_bfloat16* x = p.x;
-  std::int64_t stride = p.k;
-  if (kTiles == 1 && p.x_stride > 0) {
-    auto* here = reinterpret_cast<__nv_bfloat16*>(sums + S::kSumBuffers * S::kSumFloats);
-    copy_x(p, here);
-    x = here, stride = p.x_stride;
-  }
-  consume<F, kTiles>(p, XRows<F, kTiles>(x, stride, p.m), ring, sums, scale, &last, refill);
+  consume<F, kTiles>(p, XRows<F, kTiles>(p), ring, sums, scale, &last, refill);
 }
 
 }  // namespace mneme::cuda

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "src/ops/gemm/device/skinny_kernel.cuh"
 
@@ -9,8 +10,6 @@ namespace mneme::cuda {
 
 constexpr int kRingBytes = 96 << 10;   // of a thread block where an SM has two, so that L1 keeps 60 KiB for x
 constexpr int kStaticBytes = 3 << 10;  // shared memory beside the dynamic, and what the driver takes
-
-constexpr int kXBytes = 36 << 10, kPastX = 192;  // of x in shared memory; how far the last load may go past a row
 
 // Dynamic shared memory of a thread block where an SM has so many.
 inline int shared_per_block(int blocks) {
@@ -55,10 +54,9 @@ template <typename F, int kTiles>
 void launch_skinny_tiles(SkinnyProblem p, const CudaContext& context) {
   using S = SkinnyShape<F, kTiles>;
   static const SkinnyResidency residency = skinny_residency<F, kTiles>();
-  constexpr int kSums = S::kSumBuffers * S::kSumFloats * 4;
+  static const int shared = residency.stages * S::kStageBytes + S::kSumBuffers * S::kSumFloats * 4;
   static const bool ready = [] {
-    const int most = kTiles == 1 ? shared_per_block(residency.blocks) : residency.stages * S::kStageBytes + kSums;
-    cuda_check(cudaFuncSetAttribute(skinny_kernel<F, kTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize, most),
+    cuda_check(cudaFuncSetAttribute(skinny_kernel<F, kTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
                "a skinny GEMM's shared memory");
     return true;
   }();
@@ -68,17 +66,6 @@ void launch_skinny_tiles(SkinnyProblem p, const CudaContext& context) {
   const int tiles = (rows + per_tile - 1) / per_tile, columns = S::kStageSlabs * static_cast<int>(kSlab);
   const int slots = residency.blocks * sm_count();
   p.stages = residency.stages;
-  int shared = p.stages * S::kStageBytes + kSums;
-  if (kTiles == 1) {
-    // An odd multiple of 64 bytes between rows: two rows of a load do not share banks.
-    const int stride = (p.k * 2 + 127) / 128 * 128 + 64, bytes = p.m * stride + kPastX;
-    const int left = (shared_per_block(residency.blocks) - kSums - bytes) / S::kStageBytes;
-    if (bytes <= kXBytes && left >= 3) {
-      p.x_stride = stride / 2;
-      p.stages = std::min(p.stages, left);
-      shared = p.stages * S::kStageBytes + kSums + bytes;
-    }
-  }
   p.pieces = (p.k + columns - 1) / columns;
   if (p.splits == 0) p.splits = kTiles == 1 || p.partial == nullptr ? 1 : skinny_splits(tiles, p.pieces, slots);
   p.splits = std::min({p.splits, p.pieces, kMaxSplits});
@@ -97,35 +84,39 @@ void launch_skinny_tiles(SkinnyProblem p, const CudaContext& context) {
          dim3(kSkinnyThreads), static_cast<std::size_t>(shared), p, map, lines);
 }
 
-template <typename F>
-bool skinny_fits(int tiles) {
+// Calls f with the number of tiles as a constant. Formats of one's own kernel for few rows, and of cuBLASLt's for many,
+// have two tiles alone.
+template <typename F, typename Function>
+auto with_tiles(int tiles, const Function& f) {
   if constexpr (F::kRowMajor) {
-    return tiles > 1 && (tiles == 2   ? skinny_residency<F, 2>()
-                         : tiles == 4 ? skinny_residency<F, 4>()
-                                      : skinny_residency<F, 8>())
-                                .stages >= 2;
+    return f(std::integral_constant<int, 2>{});
   } else {
-    return (tiles == 1   ? skinny_residency<F, 1>()
-            : tiles == 2 ? skinny_residency<F, 2>()
-            : tiles == 4 ? skinny_residency<F, 4>()
-                         : skinny_residency<F, 8>())
-               .stages >= 2;
+    return tiles == 1   ? f(std::integral_constant<int, 1>{})
+           : tiles == 2 ? f(std::integral_constant<int, 2>{})
+           : tiles == 3 ? f(std::integral_constant<int, 3>{})
+           : tiles == 4 ? f(std::integral_constant<int, 4>{})
+                        : f(std::integral_constant<int, 8>{});
   }
 }
 
-// The widest kernel for m rows that fits the device, in tiles of 8; 0: none.
+// The kernel for m rows, in tiles of 8, or the widest that fits the device; 0: none.
 template <typename F>
 int skinny_tiles(int m) {
-  int tiles = m <= 8 ? 1 : m <= 16 ? 2 : m <= 32 ? 4 : 8;
-  while (tiles > 2 && !skinny_fits<F>(tiles)) tiles /= 2;
-  return skinny_fits<F>(tiles) ? tiles : 0;
+  if (F::kRowMajor && m > kSkinnyBf16Rows) return 0;
+  const auto fits = [](int tiles) {
+    return with_tiles<F>(tiles, [](auto n) { return skinny_residency<F, decltype(n)::value>().stages >= 2; });
+  };
+  int tiles = m <= 32 ? (m + 7) / 8 : 8;
+  while (tiles > 2 && !fits(tiles)) tiles /= 2;
+  return fits(tiles) ? tiles : 0;
 }
 
 // The problem of rows of x from `first` on.
 inline SkinnyProblem rows_from(SkinnyProblem p, int first) {
   p.x += std::int64_t{first} * p.k, p.m -= first;
   if (p.norm.sums != nullptr) p.norm.sums += first;
-  if (p.store.y != nullptr) p.store.y = static_cast<std::byte*>(p.store.y) + first * p.store.stride * (p.store.bf16 ? 2 : 4);
+  if (p.store.y != nullptr)
+    p.store.y = static_cast<std::byte*>(p.store.y) + first * p.store.stride * (p.store.bf16 ? 2 : 4);
   if (p.residual.residual != nullptr) {
     const std::int64_t at = std::int64_t{first} * p.n_out;
     p.residual.residual += at, p.residual.sums += first;
@@ -141,19 +132,11 @@ void launch_skinny(const SkinnyProblem& p, const CudaContext& context) {
   for (int first = 0; first < p.m; first += 8 * tiles) {
     SkinnyProblem part = rows_from(p, first);
     part.m = std::min(part.m, 8 * tiles);
-    if (tiles == 8) {
-      launch_skinny_tiles<F, 8>(part, context);
-    } else if (tiles == 4) {
-      launch_skinny_tiles<F, 4>(part, context);
-    } else if (tiles == 2) {
-      launch_skinny_tiles<F, 2>(part, context);
-    } else if constexpr (!F::kRowMajor) {
-      launch_skinny_tiles<F, 1>(part, context);
-    }
+    with_tiles<F>(tiles, [&](auto n) { launch_skinny_tiles<F, decltype(n)::value>(part, context); });
   }
 }
 
-#define MNEME_SKINNY_FORMAT(linkage, F)                                       \
+#define MNEME_SKINNY_FORMAT(linkage, F)                                             \
   linkage template void launch_skinny<F>(const SkinnyProblem&, const CudaContext&); \
   linkage template int skinny_tiles<F>(int);
 

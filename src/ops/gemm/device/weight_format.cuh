@@ -45,7 +45,7 @@ struct WeightFormat {
   static constexpr bool kMinimum = kScale == Scale::kHalfMin || kScale == Scale::kZero ||
                                    kScale == Scale::kSuperMin32 || kScale == Scale::kSuperMin16;
   static constexpr int kSlabs = kScale >= Scale::kSuper32 ? 2 : 1;  // per chunk
-  static constexpr int kMainWords = kCode == Code::k2 || kCode == Code::k3 ? 2
+  static constexpr int kMainWords = kCode == Code::k2 || kCode == Code::k3     ? 2
                                     : kCode == Code::k8 || kCode == Code::kFp8 ? 8
                                                                                : 4;
   static constexpr int kHighWords = kCode == Code::k3 || kCode == Code::k5 ? 1 : kCode == Code::k6 ? 2 : 0;
@@ -54,7 +54,7 @@ struct WeightFormat {
                                          ? 4
                                      : kScale == Scale::kExponent ? 1
                                                                   : 2;
-  static constexpr int kScaleBytes = kRowMajor ? 0
+  static constexpr int kScaleBytes = kRowMajor                   ? 0
                                      : kScale == Scale::kSuper32 ? 80
                                      : kScale == Scale::kSuper16 ? 144
                                      : kSlabs == 2               ? 160

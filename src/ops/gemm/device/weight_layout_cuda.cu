@@ -45,7 +45,8 @@ __device__ __forceinline__ int code_of(const Block& b, int i) {
     return four_bits(b.q, i) | (b.h[i % 32] >> (i / 32) & 1) << 4;
   } else if constexpr (std::is_same_v<Block, BlockQ6_K>) {
     const int r = i % 128;
-    return (b.l[64 * (i / 128) + r % 64] >> (r < 64 ? 0 : 4) & 15) | (b.h[32 * (i / 128) + r % 32] >> (2 * (r / 32)) & 3) << 4;
+    return (b.l[64 * (i / 128) + r % 64] >> (r < 64 ? 0 : 4) & 15) |
+           (b.h[32 * (i / 128) + r % 32] >> (2 * (r / 32)) & 3) << 4;
   } else if constexpr (std::is_same_v<Block, BlockIQ4_XS>) {
     return nibble_of(b.q + 16 * (i / 32), i % 32);
   } else {
@@ -137,7 +138,7 @@ MNEME_BLOCK(kInt8, BlockInt8, Int8Format)
 #undef MNEME_BLOCK
 
 template <typename Block>
-constexpr int kBlockValues = sizeof(Block) > sizeof(BlockFp8)   ? kSuperBlock
+constexpr int kBlockValues = sizeof(Block) > sizeof(BlockFp8)  ? kSuperBlock
                              : std::is_same_v<Block, BlockFp8> ? kFp8Block
                                                                : kQuantBlock;
 
@@ -401,8 +402,8 @@ constexpr unsigned kManyBlocks = 1024;
 void repack_cuda(const std::byte* blocks, std::int64_t first, std::int64_t n, const DeviceMatrix& out,
                  const CudaContext& context) {
   const std::int64_t chunks = out.slabs() / weight_layout(out.dtype).slabs;
-  const RepackRows rows{blocks,   const_cast<std::byte*>(out.values), first, n, out.n_in, chunks,
-                        static_cast<std::int64_t>(out.octet_bytes())};
+  const RepackRows rows{blocks, const_cast<std::byte*>(out.values),          first, n, out.n_in,
+                        chunks, static_cast<std::int64_t>(out.octet_bytes())};
   const auto run = [&](auto kernel) {
     launch(context, "repack", kernel, blocks_for(n * chunks * 4), dim3(kThreads), 0, rows);
   };
@@ -445,8 +446,9 @@ void to_bf16_cuda(const std::byte* from, DType dtype, std::int64_t n, void* to, 
 
 void dequantise_cuda(const DeviceMatrix& w, std::int64_t first, std::int64_t n, void* out, const CudaContext& context) {
   const auto octet_bytes = static_cast<std::int64_t>(w.octet_bytes());
-  const DequantiseRows rows{w.values + first / kOctet * octet_bytes, n,           w.n_in, (n + kOctet - 1) / kOctet,
-                            w.slabs(),                               octet_bytes, static_cast<__nv_bfloat16*>(out)};
+  const DequantiseRows rows{
+      w.values + first / kOctet * octet_bytes, n, w.n_in, (n + kOctet - 1) / kOctet, w.slabs(), octet_bytes,
+      static_cast<__nv_bfloat16*>(out)};
   with_format(w.dtype, [&](auto format) {
     launch(context, "dequantise", dequantise<decltype(format)>, blocks_for(rows.octets * rows.slabs * kWarp),
            dim3(kThreads), 0, rows);
@@ -481,15 +483,15 @@ void random_weights_cuda(const DeviceMatrix& w, std::uint64_t seed, const CudaCo
     using F = decltype(format);
     // Standard deviation of the codes, and what puts their middle at zero where there is a minimum.
     constexpr Code kCode = F::kCode;
-    constexpr float kDeviation = kCode == Code::k8    ? 73.9f
-                                 : kCode == Code::kFp8  ? 148.0f
-                                 : kCode == Code::kIq4  ? 71.2f
-                                 : kCode == Code::kFp4  ? 6.1f
-                                 : kCode == Code::k6    ? 18.5f
-                                 : kCode == Code::k5    ? 9.2f
-                                 : kCode == Code::k4    ? 4.61f
-                                 : kCode == Code::k3    ? 2.29f
-                                                        : 1.12f;
+    constexpr float kDeviation = kCode == Code::k8     ? 73.9f
+                                 : kCode == Code::kFp8 ? 148.0f
+                                 : kCode == Code::kIq4 ? 71.2f
+                                 : kCode == Code::kFp4 ? 6.1f
+                                 : kCode == Code::k6   ? 18.5f
+                                 : kCode == Code::k5   ? 9.2f
+                                 : kCode == Code::k4   ? 4.61f
+                                 : kCode == Code::k3   ? 2.29f
+                                                       : 1.12f;
     constexpr float kMiddle = kCode == Code::k5 ? 15.5f : kCode == Code::k4 ? 7.5f : 1.5f;
     const float scale = kStandardDeviation / kDeviation;
     const int small = F::kScale == Scale::kExponent ? 120 : F::kScale == Scale::kSuperMin16 ? 9 : 31;
