@@ -32,6 +32,11 @@ from safetensors.torch import save_file
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
+try:
+    from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward as attention_with_sinks
+except ImportError:  # transformers before 5
+    attention_with_sinks = None
+
 OUT = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden" / "data"
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 KV_DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
@@ -44,7 +49,8 @@ kv_rounding = None  # dtype that keys and values are rounded to, or None
 def rounded_attention(module, query, key, value, mask, **kwargs):
     if kv_rounding is not None:
         key, value = key.to(kv_rounding).to(query.dtype), value.to(kv_rounding).to(query.dtype)
-    return eager_attention_forward(module, query, key, value, mask, **kwargs)
+    attention = attention_with_sinks if hasattr(module, "sinks") else eager_attention_forward
+    return attention(module, query, key, value, mask, **kwargs)
 
 
 ALL_ATTENTION_FUNCTIONS["golden"] = rounded_attention
@@ -68,14 +74,15 @@ def float32_means_float64():
         torch.set_default_dtype(default)
 
 
-def case(arch, dtype, *, n_tokens, drop, context=0, **config):
-    """drop: name -> change of the config, or function on the state dict, that takes one option away."""
+def case(arch, dtype, *, n_tokens, drop, context=0, mxfp4=False, **config):
+    """drop: name -> change of the config, or function on the state dict, that takes one option away.
+    mxfp4: experts have values that MXFP4 holds, and are stored as such."""
     base = dict(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, max_position_embeddings=256,
                 rms_norm_eps=0.05, tie_word_embeddings=False)
     if "rope_parameters" not in config:
         base["rope_theta"] = 100.0
     drop = {"theta": {"rope_theta": 150.0}, "eps": {"rms_norm_eps": 1e-6}, **drop}
-    return dict(arch=arch, dtype=dtype, n_tokens=n_tokens, context=context, drop=drop, config={**base, **config})
+    return dict(arch=arch, dtype=dtype, n_tokens=n_tokens, context=context, drop=drop, mxfp4=mxfp4, config={**base, **config})
 
 
 def without(suffix, value):
@@ -91,6 +98,9 @@ def rope(base, **changes):
 PLAIN_ROPE = {"rope_type": "default", "rope_theta": 100.0}
 MISTRAL3_ROPE = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 32, "beta_fast": 4.0,
                  "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3}
+# Its ramp is from 3.87 to 10.39 of 8 pairs; truncated it would be from 3 to 11.
+GPT_OSS_ROPE = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 4.0,
+                "beta_slow": 1.0, "truncate": False}
 NO_SCALING = {"scaling": {"rope_scaling": None}}
 CASES = {
     "llama-f32": case("Llama", "float32", n_tokens=72, drop={},
@@ -136,6 +146,19 @@ CASES = {
                            "second expert": {"num_experts_per_tok": 1}, "router": without("mlp.gate.weight", 0)},
                      num_attention_heads=8, num_key_value_heads=2, head_dim=8, num_experts=8, num_experts_per_tok=2,
                      moe_intermediate_size=16, norm_topk_prob=True, rope_parameters=PLAIN_ROPE),
+    "gpt-oss": case("GptOss", "float32", n_tokens=100,
+                    drop={"theta": rope(GPT_OSS_ROPE, rope_theta=150.0), "scaling": rope(GPT_OSS_ROPE, rope_type="default"),
+                          "ramp between pairs": rope(GPT_OSS_ROPE, truncate=True),
+                          "sinks": without("sinks", -100), "window + 1": {"sliding_window": 17}, "window - 1": {"sliding_window": 15},
+                          "windows in even layers": {"layer_types": ["full_attention", "sliding_attention"] * 2},
+                          "q bias": without("q_proj.bias", 0), "k bias": without("k_proj.bias", 0), "v bias": without("v_proj.bias", 0),
+                          "o bias": without("o_proj.bias", 0), "router bias": without("router.bias", 0),
+                          "gate and up bias": without("gate_up_proj_bias", 0), "down bias": without("down_proj_bias", 0),
+                          "cut-off": {"swiglu_limit": 1e6}, "1.702": {"swiglu_alpha": 1.0},
+                          "second expert": {"num_experts_per_tok": 1}, "router": without("router.weight", 0)},
+                    num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=2, head_dim=16, num_local_experts=4,
+                    num_experts_per_tok=2, intermediate_size=32, sliding_window=16, layer_types=["sliding_attention", "full_attention"] * 2,
+                    rope_parameters=GPT_OSS_ROPE, mxfp4=True),
 }
 
 
@@ -163,19 +186,49 @@ def random_state(c, seed):
             w = 0.4 * w
         else:
             gain = 1.25 if "q_proj" in name or "k_proj" in name else 2.0 if "lm_head" in name else 1.0
-            gain = 3.0 if name.endswith("mlp.gate.weight") else gain
-            w = gain * w / like.shape[-1] ** 0.5
+            gain = 3.0 if name.endswith(("mlp.gate.weight", "mlp.router.weight")) else gain
+            stacked = ".mlp.experts." in name and c["arch"] == "GptOss"  # [E, in, out]
+            gain = 4.0 if name.endswith("gate_up_proj") and stacked else gain  # gates exceed the limit of 7
+            w = gain * w / like.shape[-2 if stacked else -1] ** 0.5
+        if name.endswith(("sinks", "_proj_bias")):
+            w = torch.randn(like.shape, generator=g)
+        if c["mxfp4"] and name.endswith(("gate_up_proj", "down_proj")):
+            w = mxfp4_values(*mxfp4_codes(w.mT)).mT
         state[name] = w.to(DTYPES[c["dtype"]])
     return state
+
+
+FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def mxfp4_codes(w):
+    """Codes [..., K] and exponents [..., K / 32] of the nearest values."""
+    blocks = w.reshape(*w.shape[:-1], -1, 32)
+    exponent = torch.floor(torch.log2(blocks.abs().amax(-1))) - 2
+    scaled = blocks / 2 ** exponent[..., None]
+    codes = (scaled[..., None] - FP4).abs().argmin(-1)
+    return codes.reshape(w.shape).to(torch.uint8), (exponent + 127).to(torch.uint8)
+
+
+def mxfp4_values(codes, scales):
+    values = FP4[codes.int()].reshape(*codes.shape[:-1], -1, 32) * 2.0 ** (scales.float() - 127)[..., None]
+    return values.reshape(codes.shape)
 
 
 def permuted(state, seed):
     """The same function with the hidden dimension in another order."""
     hidden = state["model.norm.weight"].shape[0]
     p = torch.randperm(hidden, generator=torch.Generator().manual_seed(seed))
+    transposed = any(name.endswith("experts.down_proj_bias") for name in state)  # gpt-oss: stacks are [E, in, out]
     out = {}
     for name, w in state.items():
-        if name.endswith("layernorm.weight") or name == "model.norm.weight" or "o_proj" in name or "down_proj" in name:
+        if name.endswith(("gate_up_proj_bias", "sinks", "router.bias")):
+            pass  # nothing of the hidden dimension
+        elif transposed and name.endswith("experts.gate_up_proj"):
+            w = w[..., p, :]
+        elif transposed and name.endswith(("experts.down_proj", "experts.down_proj_bias")):
+            w = w[..., p]
+        elif name.endswith("layernorm.weight") or name == "model.norm.weight" or "o_proj" in name or "down_proj" in name:
             w = w[..., p, :] if w.ndim > 1 else w[p]
         elif w.ndim >= 2:
             w = w[..., p]
@@ -214,6 +267,16 @@ def published(state):
     """Stacked experts under the names that folders have."""
     out = {}
     for name, w in state.items():
+        if name + "_bias" in state:  # gpt-oss keeps its stacks
+            codes, scales = mxfp4_codes(w.mT)
+            pairs = codes.reshape(*codes.shape[:-1], -1, 16, 2)
+            out[name + "_blocks"] = pairs[..., 0] | pairs[..., 1] << 4
+            out[name + "_scales"] = scales
+            assert torch.equal(mxfp4_values(codes, scales).mT.to(w.dtype), w), name
+            continue
+        if name.endswith("_proj_bias"):
+            out[name] = w
+            continue
         base, _, part = name.rpartition(".")
         if not base.endswith(".experts"):
             out[name] = w
@@ -237,14 +300,14 @@ def expert_margin(c, state, tokens):
                 top = output[0].sort(-1, descending=True).values
                 used = c["config"]["num_experts_per_tok"]
                 margins.append((top[..., used - 1] - top[..., used]).min().item())
-            layer.mlp.gate.register_forward_hook(measure)
+            (layer.mlp.gate if hasattr(layer.mlp, "gate") else layer.mlp.router).register_forward_hook(measure)
         model(torch.tensor([tokens]), use_cache=False)
     return min(margins)
 
 
 def seed_of(name, c, first):
     """A mixture takes the seed, of a hundred, whose rows are furthest from other experts."""
-    if "num_experts" not in c["config"]:
+    if "num_experts_per_tok" not in c["config"]:
         return first
     best = max(range(first, first + 100), key=lambda seed: expert_margin(c, random_state(c, seed), random_tokens(c, seed)))
     print(f"{name}: seed {best}, margin of experts {expert_margin(c, random_state(c, best), random_tokens(c, best)):.3f}")
@@ -294,7 +357,8 @@ def write_case(name, c, seed):
     golden = {"tokens": tokens, "rows": rows, "n_decode": N_DECODE, "context": c["context"], "plain": {}, "sharp": {}}
     for kv_name, kv in KV_DTYPES.items():
         golden["plain"][kv_name] = level(lambda s: logits(c, s, tokens, dtype, kv), state, truth, rows)
-        if dtype != torch.bfloat16:  # products with bf16 weights may round activations too, so there is no sharper truth
+        # Products with bf16 and quantised weights may round activations too, so there is no sharper truth.
+        if dtype != torch.bfloat16 and not c["mxfp4"]:
             truth_kv = logits(c, state, tokens, torch.float64, kv)[rows]
             write_logits(f"truth_kv_{kv_name}.f32", truth_kv)
             golden["sharp"][kv_name] = level(lambda s: logits(c, s, tokens, torch.float32, kv), state, truth_kv, rows)
@@ -312,6 +376,8 @@ def write_case(name, c, seed):
     keep |= {"architectures": [c["arch"] + "ForCausalLM"], "torch_dtype": c["dtype"], "bos_token_id": 0, "eos_token_id": 1}
     if "num_experts" in c["config"]:
         keep["num_experts"] = c["config"]["num_experts"]  # as published folders have it; transformers 5 writes another name
+    if c["mxfp4"]:
+        keep["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
     (folder / "config.json").write_text(json.dumps(keep, indent=1, sort_keys=True) + "\n")
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json(c["config"]["vocab_size"]), ensure_ascii=False) + "\n")
     (folder / "golden.json").write_text(json.dumps(golden) + "\n")

@@ -108,7 +108,8 @@ CudaBench::CudaBench(std::unique_ptr<Model> model, const DeviceBenchSetup& setup
   const CudaWeights& w = b.forward->weights();
   b.weights = {.step = static_cast<double>(w.step_bytes()),
                .embedding_row = static_cast<double>(w.embedding().bytes()) / static_cast<double>(w.embedding().n_out),
-               .head = static_cast<double>(w.head().bytes())};
+               .head = static_cast<double>(w.head().bytes()),
+               .experts = static_cast<double>(w.step_expert_bytes())};
 }
 
 const DeviceInfo& CudaBench::device() const {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "src/base/error.h"
+#include "src/formats/config_check.h"
 
 namespace mneme {
 namespace {
@@ -20,7 +21,8 @@ struct Row {
 };
 
 // clang-format off
-constexpr Architecture L = Architecture::kLlama, M = Architecture::kMistral, Q2 = Architecture::kQwen2, Q3 = Architecture::kQwen3;
+constexpr Architecture L = Architecture::kLlama, M = Architecture::kMistral, Q2 = Architecture::kQwen2, Q3 = Architecture::kQwen3,
+                       QM = Architecture::kQwen3Moe, GO = Architecture::kGptOss;
 constexpr Row kRows[] = {
     //                       layers hidden   ffn heads kv  D   vocab context     theta    eps   tied bias norm scaling
     {"tiny-16l",       L,      16,   256,   768,   8,  2,  32,   4096, 131072,  500000, 1e-5,  true, false, false, 0},
@@ -34,8 +36,20 @@ constexpr Row kRows[] = {
     {"qwen2.5-7b",     Q2,     28,  3584, 18944,  28,  4, 128, 152064, 131072, 1000000, 1e-6, false,  true, false, 0},
     {"llama-3.1-8b",   L,      32,  4096, 14336,  32,  8, 128, 128256, 131072,  500000, 1e-5, false, false, false, 8},
     {"qwen3-8b",       Q3,     36,  4096, 12288,  32,  8, 128, 151936,  40960, 1000000, 1e-6, false, false,  true, 0},
+    {"qwen3-30b-a3b",  QM,     48,  2048,  6144,  32,  4, 128, 151936, 262144,10000000, 1e-6, false, false,  true, 0},
+    {"gpt-oss-20b",    GO,     24,  2880,  2880,  64,  8,  64, 201088, 131072,  150000, 1e-5, false,  true, false, 0},
 };
 // clang-format on
+
+void add_gpt_oss(ModelConfig& c) {
+  c.experts = {.n = 32, .n_used = 4, .ffn = c.ffn, .normalise = true, .biases = true, .limit = kGptOssLimit};
+  c.sliding_window = 128;
+  c.windowed = alternating_windows(c.n_layers);
+  c.rope.scaling = RopeScaling::kYarn;
+  c.rope.factor = 32.0;
+  c.rope.original_context = 4096;
+  c.rope.truncate = false;
+}
 
 ModelConfig config_of(const Row& r) {
   ModelConfig c;
@@ -59,6 +73,8 @@ ModelConfig config_of(const Row& r) {
     c.rope.factor = r.llama3_factor;
     c.rope.original_context = 8192;
   }
+  if (r.architecture == Architecture::kQwen3Moe) c.experts = {.n = 128, .n_used = 8, .ffn = 768};
+  if (r.architecture == Architecture::kGptOss) add_gpt_oss(c);
   return c;
 }
 

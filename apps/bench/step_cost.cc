@@ -1,14 +1,30 @@
 #include "apps/bench/step_cost.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace mneme {
 namespace {
 
-// Multiply-adds of one row through the layers' matrices.
-std::int64_t layer_weights(const ModelConfig& c) {
+// Weights of the layers' matrices, with so many experts of each where they are mixtures.
+std::int64_t layer_weights(const ModelConfig& c, std::int64_t n_experts) {
   const std::int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
-  return c.n_layers * c.hidden * (2 * q + 2 * kv + 3 * c.ffn);
+  const std::int64_t feed_forward = c.experts.n > 0 ? c.experts.n + n_experts * 3 * c.experts.ffn : 3 * c.ffn;
+  return c.n_layers * c.hidden * (2 * q + 2 * kv + feed_forward);
+}
+
+// Pairs of a query and a key that it sees, of positions [first, end).
+std::int64_t pairs_seen(std::int64_t window, std::int64_t first, std::int64_t end) {
+  std::int64_t pairs = 0;
+  for (std::int64_t p = first; p < end; ++p) pairs += window > 0 ? std::min(p + 1, window) : p + 1;
+  return pairs;
+}
+
+// How many times the experts of one row `rows` rows together read, where each goes to its own at random.
+double experts_read(const ExpertConfig& e, std::int64_t rows) {
+  if (e.n == 0) return 1.0;
+  const double share = static_cast<double>(e.n_used) / static_cast<double>(e.n);
+  return (1.0 - std::pow(1.0 - share, static_cast<double>(rows))) / share;
 }
 
 }  // namespace
@@ -33,7 +49,8 @@ StepCost StepCost::scaled(double factor) const {
 WeightBytes weight_bytes_of(const Model& model) {
   return {.step = static_cast<double>(model.step_weight_bytes()),
           .embedding_row = static_cast<double>(model.embedding().stride_bytes()),
-          .head = static_cast<double>(model.head().bytes())};
+          .head = static_cast<double>(model.head().bytes()),
+          .experts = static_cast<double>(model.step_expert_bytes())};
 }
 
 StepCost dense_cost(const Model& model, const KvShape& kv, std::int64_t first, std::int64_t n_rows, std::int64_t batch,
@@ -44,17 +61,24 @@ StepCost dense_cost(const Model& model, const KvShape& kv, std::int64_t first, s
 StepCost dense_cost(const ModelConfig& c, const WeightBytes& weights, const KvShape& kv, std::int64_t first,
                     std::int64_t n_rows, std::int64_t batch, bool logits) {
   const std::int64_t end = first + n_rows, rows = n_rows * batch;
-  const std::int64_t from = c.sliding_window > 0 ? std::max<std::int64_t>(0, first - c.sliding_window + 1) : 0;
-  std::int64_t pairs = 0;  // of a query and a key that it sees
-  for (std::int64_t p = first; p < end; ++p) pairs += c.sliding_window > 0 ? std::min(p + 1, c.sliding_window) : p + 1;
+  std::int64_t pairs = 0, tokens = 0;  // over all layers
+  const std::int64_t windowed = std::count(c.windowed.begin(), c.windowed.end(), true);
+  const std::int64_t n_windows = c.sliding_window == 0 ? 0 : c.windowed.empty() ? c.n_layers : windowed;
+  for (const auto& [n, window] : {std::pair{n_windows, c.sliding_window}, {c.n_layers - n_windows, std::int64_t{0}}}) {
+    if (n == 0) continue;
+    pairs += n * pairs_seen(window, first, end);
+    tokens += n * (end - (window > 0 ? std::max<std::int64_t>(0, first - window + 1) : 0));
+  }
 
   StepCost cost;
   cost.weights = weights.step + static_cast<double>(rows - 1) * weights.embedding_row;
+  cost.weights += (experts_read(c.experts, rows) - 1.0) * weights.experts;
   if (!logits) cost.weights -= weights.head;
-  cost.kv_read = static_cast<double>(batch * (end - from)) * static_cast<double>(kv.bytes_per_token());
+  const double per_layer = static_cast<double>(kv.bytes_per_token()) / static_cast<double>(kv.n_layers);
+  cost.kv_read = static_cast<double>(batch * tokens) * per_layer;
   cost.kv_written = static_cast<double>(rows) * static_cast<double>(kv.bytes_per_token());
-  cost.operations = 2.0 * static_cast<double>(rows * layer_weights(c)) +
-                    4.0 * static_cast<double>(batch * c.n_layers * c.n_heads * c.head_dim) * static_cast<double>(pairs);
+  cost.operations = 2.0 * static_cast<double>(rows * layer_weights(c, c.experts.n_used)) +
+                    4.0 * static_cast<double>(batch * c.n_heads * c.head_dim) * static_cast<double>(pairs);
   if (logits) cost.operations += 2.0 * static_cast<double>(batch * c.hidden * c.vocab);
   return cost;
 }
@@ -67,16 +91,20 @@ double floor_seconds(const StepCost& cost, double bytes_per_second, double opera
 std::int64_t activation_estimate(const ModelConfig& c, std::int64_t rows, std::int64_t sequences) {
   const std::int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
   // f32: the residual and its norm; q, k, v and what was attended; gate, up and their product.
-  const std::int64_t row = 2 * c.hidden + 2 * q + 2 * kv + 3 * c.ffn;
+  const std::int64_t feed_forward = c.experts.n > 0 ? c.experts.n + 3 * c.experts.ffn : 3 * c.ffn;
+  const std::int64_t row = 2 * c.hidden + 2 * q + 2 * kv + feed_forward;
   return 4 * (rows * row + sequences * (c.vocab + c.hidden));
 }
 
 std::int64_t parameter_count(const ModelConfig& c) {
   const std::int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
-  std::int64_t n =
-      layer_weights(c) + (c.tied_embeddings ? 1 : 2) * c.vocab * c.hidden + (2 * c.n_layers + 1) * c.hidden;
+  std::int64_t n = layer_weights(c, c.experts.n) + (c.tied_embeddings ? 1 : 2) * c.vocab * c.hidden +
+                   (2 * c.n_layers + 1) * c.hidden;
   if (c.qkv_bias) n += c.n_layers * (q + 2 * kv);
   if (c.qk_norm) n += c.n_layers * 2 * c.head_dim;
+  if (c.has_o_bias()) n += c.n_layers * c.hidden;
+  if (c.has_sinks()) n += c.n_layers * c.n_heads;
+  if (c.experts.biases) n += c.n_layers * c.experts.n * (1 + 2 * c.experts.ffn + c.hidden);
   return n;
 }
 

@@ -24,6 +24,7 @@ struct WeightBytes {
   double step = 0;  // read by a step of one row: one row of the embedding, all other weights
   double embedding_row = 0;
   double head = 0;
+  double experts = 0;  // of `step`: the experts of one row, where the model is a mixture
 };
 WeightBytes weight_bytes_of(const Model& model);
 

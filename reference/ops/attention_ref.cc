@@ -41,13 +41,14 @@ void append(Entries& e, const float* q, std::span<const KvRun> runs, std::int64_
   }
 }
 
-// out [D], lse: softmax-weighted sum of the values.
-void finish(const Entries& e, const AttentionShape& shape, double* out, double* lse) {
+// out [D], lse: softmax-weighted sum of the values; sink: null, or one more logit.
+void finish(const Entries& e, const AttentionShape& shape, const float* sink, double* out, double* lse) {
   const std::size_t d_head = shape.head_dim;
   std::fill(out, out + d_head, 0.0);
   *lse = kMinusInf;
   double top = kMinusInf;
   for (const double s : e.scores) top = s > top || std::isnan(s) ? s : top;
+  if (sink != nullptr && !(top >= *sink) && !std::isnan(top)) top = *sink;
   if (top == kMinusInf) return;  // no entries, or none with nonzero weight
   double sum = 0;
   for (std::size_t i = 0; i < e.scores.size(); ++i) {
@@ -55,6 +56,7 @@ void finish(const Entries& e, const AttentionShape& shape, double* out, double* 
     sum += p;
     for (std::size_t d = 0; d < d_head; ++d) out[d] += p * element(e.tokens[i], d_head + d, shape.kv_dtype);
   }
+  if (sink != nullptr) sum += std::exp(*sink - top);
   for (std::size_t d = 0; d < d_head; ++d) out[d] /= sum;
   *lse = top + std::log(sum);
 }
@@ -84,7 +86,7 @@ void attend_decode_ref(std::span<const DecodeHead> heads, const AttentionShape& 
       for (const DecodePart& part : head.parts)
         append(e, part.q + g * shape.head_dim, part.runs, 0, count(part.runs), part.log_weight, shape);
       double lse;
-      finish(e, shape, out.data(), &lse);
+      finish(e, shape, head.sinks == nullptr ? nullptr : head.sinks + g, out.data(), &lse);
       std::copy_n(out.begin(), shape.head_dim, head.out + g * shape.head_dim);
       if (head.lse != nullptr) head.lse[g] = static_cast<float>(lse);
     }
@@ -104,7 +106,7 @@ void attend_prefill_ref(std::span<const PrefillHead> heads, const AttentionShape
           append(e, part.q + i * part.q_stride + g * shape.head_dim, part.runs, first, last, nullptr, shape);
         }
         double lse;
-        finish(e, shape, out.data(), &lse);
+        finish(e, shape, head.sinks == nullptr ? nullptr : head.sinks + g, out.data(), &lse);
         for (std::int32_t d = 0; d < shape.head_dim; ++d)
           store(head.out, i * head.out_stride + g * shape.head_dim + d, head.out_dtype, static_cast<float>(out[d]));
         if (head.lse != nullptr) head.lse[i * shape.group + g] = static_cast<float>(lse);

@@ -46,4 +46,19 @@ void swiglu_ref(const ConstTensorView& gate, const ConstTensorView& up, const Te
   }
 }
 
+void clamped_swiglu_ref(const ConstTensorView& gate, const ConstTensorView& up, float limit, const TensorView& out) {
+  const std::int64_t n = gate.dim(0), ffn = gate.dim(1);
+  expect_shape("up", up, DType::kF32, {n, ffn});
+  expect_shape("out", out, DType::kF32, {n, ffn});
+  const double most = limit;
+  for (std::int64_t i = 0; i < n; ++i) {
+    for (std::int64_t j = 0; j < ffn; ++j) {
+      const double gate_value = gate.row_as<float>(i)[j], up_value = up.row_as<float>(i)[j];
+      const double g = gate_value > most ? most : gate_value;
+      const double u = up_value > most ? most : up_value < -most ? -most : up_value;
+      put(out, i, j, (u + 1.0) * g / (1.0 + std::exp(-1.702 * g)));
+    }
+  }
+}
+
 }  // namespace mneme

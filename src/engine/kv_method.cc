@@ -82,17 +82,28 @@ KvMethodStats kv_method_stats(const MethodStats& stats, const Plan& plan, std::s
   return out;
 }
 
-KvMethodStats full_attention_stats(const KvShape& shape, std::int64_t sliding_window, std::int64_t n_tokens,
-                                   std::int64_t steps) {
-  const std::int64_t window = sliding_window > 0 ? sliding_window : std::numeric_limits<std::int64_t>::max();
+namespace {
+
+// Tokens that a layer attends in all steps together; window 0: none.
+std::int64_t attended_by_all(std::int64_t window, std::int64_t n_tokens, std::int64_t steps) {
+  if (window == 0) window = std::numeric_limits<std::int64_t>::max();
   // Steps 0 to growing - 1 attend everything; the others attend the window.
   const std::int64_t growing = std::clamp<std::int64_t>(window - n_tokens, 0, steps);
-  std::int64_t attended = growing * n_tokens + growing * (growing + 1) / 2;
-  if (growing < steps) attended += (steps - growing) * window;
+  const std::int64_t attended = growing * n_tokens + growing * (growing + 1) / 2;
+  return growing < steps ? attended + (steps - growing) * window : attended;
+}
+
+}  // namespace
+
+KvMethodStats full_attention_stats(const MethodShape& shape, std::int64_t n_tokens, std::int64_t steps) {
   KvMethodStats out;
-  const std::size_t n_layers = shape.n_layers;
-  out.layers.assign(n_layers, {.dense = true, .achieved_budget = ratio(attended, steps)});
-  out.kv_bytes_read = attended * shape.bytes_per_token();
+  std::int64_t all = 0;
+  for (std::int32_t l = 0; l < shape.n_layers; ++l) {
+    const std::int64_t attended = attended_by_all(shape.window_of(l), n_tokens, steps);
+    out.layers.push_back({.dense = true, .achieved_budget = ratio(attended, steps)});
+    all += attended;
+  }
+  out.kv_bytes_read = all * shape.n_kv_heads * shape.attention().token_bytes();
   out.kv_bytes_per_step = ratio(out.kv_bytes_read, steps);
   return out;
 }

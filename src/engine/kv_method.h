@@ -29,9 +29,8 @@ Recipe recipe_of(const KvMethodOptions& options, std::string* note = nullptr);
 KvMethodStats kv_method_stats(const MethodStats& stats, const Plan& plan, std::size_t index_bytes,
                               const PagePool& pool);
 
-// What full attention reads in `steps` decode steps: step i attends n_tokens + i + 1 tokens in every layer, or the last
-// `sliding_window` of them (0: no window).
-KvMethodStats full_attention_stats(const KvShape& shape, std::int64_t sliding_window, std::int64_t n_tokens,
-                                   std::int64_t steps);
+// What full attention reads in `steps` decode steps: step i attends n_tokens + i + 1 tokens in every layer, or those of
+// the model's own window where a layer has one.
+KvMethodStats full_attention_stats(const MethodShape& shape, std::int64_t n_tokens, std::int64_t steps);
 
 }  // namespace mneme

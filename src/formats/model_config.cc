@@ -1,5 +1,6 @@
 #include "src/formats/model_config.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "src/base/check.h"
@@ -23,6 +24,8 @@ std::string_view architecture_name(Architecture a) {
       return "mistral3";
     case Architecture::kQwen3Moe:
       return "qwen3moe";
+    case Architecture::kGptOss:
+      return "gpt-oss";
   }
   MNEME_CHECK(false, "architecture {} does not exist", underlying(a));
 }
@@ -70,9 +73,17 @@ void check_experts(const ExpertConfig& e, std::string_view file) {
   check_size(file, "number of experts", e.n, 1, 1 << 12);
   check_size(file, "experts used", e.n_used, 1, e.n);
   check_size(file, "feed-forward size of an expert", e.ffn, 1, 1 << 22);
+  check_number(file, "limit of an expert's gate", e.limit, 0.0, 1e6);
 }
 
 }  // namespace
+
+std::vector<bool> alternating_windows(std::int64_t n_layers) {
+  constexpr std::int64_t kMost = 4096;  // check_config() refuses more
+  std::vector<bool> windowed(std::clamp<std::int64_t>(n_layers, 0, kMost));
+  for (std::size_t i = 0; i < windowed.size(); i += 2) windowed[i] = true;
+  return windowed;
+}
 
 void check_config(const ModelConfig& c, std::string_view file) {
   // The upper limits are far above any model of these families; they keep the product of two sizes within 64 bits.
@@ -85,6 +96,8 @@ void check_config(const ModelConfig& c, std::string_view file) {
   check_size(file, "vocabulary", c.vocab, 1, 1 << 24);
   check_size(file, "context length", c.max_context, 1, std::int64_t{1} << 31);
   check_size(file, "sliding window", c.sliding_window, 0, std::int64_t{1} << 31);
+  if (!c.windowed.empty() && std::ssize(c.windowed) != c.n_layers)
+    fail(ErrorKind::kFormat, "{}: kinds of layers: expected {}, found {}", file, c.n_layers, c.windowed.size());
   if (c.n_heads % c.n_kv_heads != 0)
     fail(ErrorKind::kFormat, "{}: {} query heads are not a multiple of {} KV heads", file, c.n_heads, c.n_kv_heads);
   if (c.head_dim % 2 != 0)

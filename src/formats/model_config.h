@@ -4,13 +4,14 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "src/ops/norm_rope/rope.h"
 
 namespace mneme {
 
-enum class Architecture : std::uint8_t { kLlama, kMistral, kQwen2, kQwen3, kMistral3, kQwen3Moe };
-std::string_view architecture_name(Architecture a);  // "llama", ..., "mistral3", "qwen3moe": GGUF's where it has one
+enum class Architecture : std::uint8_t { kLlama, kMistral, kQwen2, kQwen3, kMistral3, kQwen3Moe, kGptOss };
+std::string_view architecture_name(Architecture a);  // "llama", ..., "qwen3moe", "gpt-oss": GGUF's where it has one
 
 // A mixture of experts in place of the feed-forward layer.
 struct ExpertConfig {
@@ -18,6 +19,9 @@ struct ExpertConfig {
   std::int64_t n_used = 0;  // experts of a row
   std::int64_t ffn = 0;     // width of one
   bool normalise = true;    // the shares of a row's experts sum to 1
+  bool biases = false;      // gpt-oss: of the router, and of each expert's gate, up and down
+  // gpt-oss: gate is cut off above, up on both sides, and the product is (up + 1) gate sigmoid(1.702 gate). 0: SwiGLU.
+  double limit = 0.0;
 };
 
 struct ModelConfig {
@@ -31,10 +35,11 @@ struct ModelConfig {
   std::int64_t head_dim = 0;    // even; from the file, not hidden / n_heads
   std::int64_t vocab = 0;
   std::int64_t max_context = 0;     // trained context length
-  std::int64_t sliding_window = 0;  // 0: none. mistral v0.1: attention over this many last tokens
+  std::int64_t sliding_window = 0;  // 0: none. Attention over this many last tokens
+  std::vector<bool> windowed;       // gpt-oss: which layers have the window; empty: all of them
   double rms_eps = 1e-5;
   bool tied_embeddings = false;
-  bool qkv_bias = false;  // qwen2
+  bool qkv_bias = false;  // qwen2, gpt-oss
   bool qk_norm = false;   // qwen3: RMSNorm over each head's q and k before RoPE
   RopeConfig rope;
   ExpertConfig experts;
@@ -43,6 +48,11 @@ struct ModelConfig {
   std::int64_t temperature_context = 0;
 
   std::int64_t group() const { return n_heads / n_kv_heads; }
+  // The window of a layer; 0: none.
+  std::int64_t window_of(std::int64_t layer) const { return windowed.empty() || windowed[layer] ? sliding_window : 0; }
+  // gpt-oss: a bias of the attention's output, and an attention sink a head: a logit without a value.
+  bool has_o_bias() const { return architecture == Architecture::kGptOss; }
+  bool has_sinks() const { return architecture == Architecture::kGptOss; }
 };
 
 }  // namespace mneme

@@ -1,5 +1,6 @@
 #include "src/formats/tokenizer_data.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -26,6 +27,11 @@ void pad_tokens(TokenizerData& data, std::int64_t n, std::string_view file) {
     data.types.push_back(TokenType::kUnused);
     if (data.kind == TokenizerKind::kSentencePiece) data.scores.push_back(-1e9f);
   }
+}
+
+bool ends_by_return(const std::vector<std::string>& tokens) {
+  const auto has = [&](const char* token) { return std::find(tokens.begin(), tokens.end(), token) != tokens.end(); };
+  return has("<|return|>") && has("<|call|>");
 }
 
 }  // namespace mneme

@@ -36,4 +36,7 @@ struct TokenizerData {
   std::string chat_template;     // empty: none
 };
 
+// Harmony (gpt-oss): <|end|> ends one of an answer's messages, <|return|> and <|call|> the answer.
+bool ends_by_return(const std::vector<std::string>& tokens);
+
 }  // namespace mneme

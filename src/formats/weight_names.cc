@@ -9,7 +9,24 @@
 namespace mneme {
 namespace {
 
+// gpt-oss: stacks of the folder's own, gate and up in one.
+void for_each_fused_stack(const ModelConfig& c, std::int64_t layer, FunctionRef<void(const WeightSpec&)> fn) {
+  const std::int64_t n = c.experts.n, ffn = c.experts.ffn;
+  const std::string ours = fmt::format("blk.{}.", layer), theirs = fmt::format("model.layers.{}.mlp.", layer);
+  const auto stack = [&](const char* name, const char* hf, std::int64_t n_out, std::int64_t n_in, FusedRows rows) {
+    const std::string hf_name = theirs + "experts." + hf;
+    fn({ours + name + ".weight", hf_name, n_out, n_in, WeightRole::kOther, n, rows});
+    fn({ours + name + ".bias", hf_name + "_bias", n, n_out, WeightRole::kExact, 0, rows});
+  };
+  fn({ours + "ffn_gate_inp.weight", theirs + "router.weight", n, c.hidden, WeightRole::kExact});
+  fn({ours + "ffn_gate_inp.bias", theirs + "router.bias", n, 0});
+  stack("ffn_gate_exps", "gate_up_proj", ffn, c.hidden, FusedRows::kEven);
+  stack("ffn_up_exps", "gate_up_proj", ffn, c.hidden, FusedRows::kOdd);
+  stack("ffn_down_exps", "down_proj", c.hidden, ffn, FusedRows::kAll);
+}
+
 void for_each_expert_stack(const ModelConfig& c, std::int64_t layer, FunctionRef<void(const WeightSpec&)> fn) {
+  if (c.architecture == Architecture::kGptOss) return for_each_fused_stack(c, layer, fn);
   const std::int64_t n = c.experts.n, ffn = c.experts.ffn;
   const auto name = [&](const char* ours) { return fmt::format("blk.{}.{}", layer, ours); };
   const auto stack = [&](const char* ours, const char* theirs, std::int64_t n_out, std::int64_t n_in) {
@@ -17,7 +34,7 @@ void for_each_expert_stack(const ModelConfig& c, std::int64_t layer, FunctionRef
         n});
   };
   fn({name("ffn_gate_inp.weight"), fmt::format("model.layers.{}.mlp.gate.weight", layer), n, c.hidden,
-      WeightRole::kRouter});
+      WeightRole::kExact});
   stack("ffn_gate_exps.weight", "gate_proj.weight", ffn, c.hidden);
   stack("ffn_up_exps.weight", "up_proj.weight", ffn, c.hidden);
   stack("ffn_down_exps.weight", "down_proj.weight", c.hidden, ffn);
@@ -43,7 +60,9 @@ void for_each_weight_of_layer(const ModelConfig& c, std::int64_t layer, Function
     weight("attn_k_norm.weight", "self_attn.k_norm.weight", c.head_dim, 0);
   }
   weight("attn_output.weight", "self_attn.o_proj.weight", c.hidden, q);
-  weight("ffn_norm.weight", "post_attention_layernorm.weight", c.hidden, 0);
+  if (c.has_o_bias()) weight("attn_output.bias", "self_attn.o_proj.bias", c.hidden, 0);
+  if (c.has_sinks()) weight("attn_sinks.weight", "self_attn.sinks", c.n_heads, 0);
+  weight(std::string(ffn_norm_name(c)).c_str(), "post_attention_layernorm.weight", c.hidden, 0);
   if (c.experts.n > 0) return for_each_expert_stack(c, layer, fn);
   weight("ffn_gate.weight", "mlp.gate_proj.weight", c.ffn, c.hidden);
   weight("ffn_up.weight", "mlp.up_proj.weight", c.ffn, c.hidden);
@@ -104,6 +123,10 @@ CheckpointTensor expert_of(FindWeight find, const WeightSpec& stack, std::int64_
   if (all == nullptr) return *t;
   const std::byte* first = v.data() + (e * stack.n_out) * row_bytes(v.dtype(), stack.n_in);
   return {stack.expert(e).name, ConstTensorView(first, v.dtype(), {stack.n_out, stack.n_in})};
+}
+
+std::string_view ffn_norm_name(const ModelConfig& config) {
+  return config.architecture == Architecture::kGptOss ? "post_attention_norm.weight" : "ffn_norm.weight";
 }
 
 void for_each_weight(const ModelConfig& c, FunctionRef<void(const WeightSpec&)> fn) {

@@ -21,6 +21,17 @@
 //   output.weight             lm_head.weight                                   [vocab, hidden]            untied only
 //
 // A stack of experts is one tensor of three dimensions, or one matrix an expert, blk.N.ffn_gate.E.weight.
+//
+// gpt-oss has post_attention_norm for ffn_norm, and beside these
+//
+//   blk.N.attn_output.bias    model.layers.N.self_attn.o_proj.bias             [hidden]
+//   blk.N.attn_sinks.weight   model.layers.N.self_attn.sinks                   [n_heads]
+//   blk.N.ffn_gate_inp.bias   model.layers.N.mlp.router.bias                   [experts]
+//   blk.N.ffn_gate_exps.bias  model.layers.N.mlp.experts.gate_up_proj_bias     [experts, ffn]
+//   blk.N.ffn_up_exps.bias    the same                                         [experts, ffn]
+//   blk.N.ffn_down_exps.bias  model.layers.N.mlp.experts.down_proj_bias        [experts, hidden]
+//
+// and its folders stack experts themselves, with rows of gate and up in turns (safetensors/fused_experts.h).
 #pragma once
 
 #include <cstdint>
@@ -34,15 +45,19 @@
 
 namespace mneme {
 
-// Rows of q and k depend on RopePairs; a router stays in f32.
-enum class WeightRole : std::uint8_t { kOther, kQuery, kKey, kRouter };
+// Rows of q and k depend on RopePairs; routers and the biases of experts stay in f32.
+enum class WeightRole : std::uint8_t { kOther, kQuery, kKey, kExact };
+
+// Rows of a tensor of a folder that are a stack's: all, or every second one.
+enum class FusedRows : std::uint8_t { kNone, kAll, kEven, kOdd };
 
 struct WeightSpec {
   std::string name, hf_name;
   std::int64_t n_out = 0;
   std::int64_t n_in = 0;  // 0: a vector [n_out]
   WeightRole role = WeightRole::kOther;
-  std::int64_t n_experts = 0;  // of a stack [n_experts, n_out, n_in]; 0: not one
+  std::int64_t n_experts = 0;          // of a stack [n_experts, n_out, n_in]; 0: not one
+  FusedRows fused = FusedRows::kNone;  // where folders stack experts: the rows of hf_name that are these
 
   // The matrix of one expert.
   WeightSpec expert(std::int64_t e) const;
@@ -53,6 +68,9 @@ struct WeightSpec {
 // Errors  kFormat: missing, or another shape
 using FindWeight = FunctionRef<const CheckpointTensor*(const std::string& name)>;
 CheckpointTensor expert_of(FindWeight find, const WeightSpec& stack, std::int64_t e);
+
+// Name of the norm before a layer's feed-forward layer, behind "blk.N.".
+std::string_view ffn_norm_name(const ModelConfig& config);
 
 // Calls fn once per weight, in the table's order.
 void for_each_weight(const ModelConfig& config, FunctionRef<void(const WeightSpec&)> fn);

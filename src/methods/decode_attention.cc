@@ -102,7 +102,8 @@ void DecodeAttention::run(std::int32_t layer, std::span<const DecodeRow> rows, c
   attend(shape);
   add_masses(layer, rows, shape);
   if (observer_ != nullptr)
-    for (const DecodeRow& row : rows) observer_->see(layer, row, shape);
+    for (const DecodeRow& row : rows)
+      if (row.window == 0) observer_->see(layer, row, shape);
   observe(layer, rows, shape);
 }
 
@@ -369,7 +370,7 @@ std::span<const float> DecodeAttention::score(std::int32_t layer, Item& item, co
 void DecodeAttention::gather_runs(std::int32_t layer, Item& item) {
   const SequenceCache& cache = *item.row->cache;
   const std::int32_t length = item.length(), m = item.kv_head;
-  const bool pre_rope = cache.key_basis() == KeyBasis::kPreRope;
+  const bool pre_rope = item.row->pre_rope();
   std::vector<KvRun>& runs = *item.runs;
   runs.clear();
   item.first_local = 0;
@@ -424,8 +425,10 @@ void DecodeAttention::attend(const AttentionShape& shape) {
       float* lse = item.row->lse;
       if (lse != nullptr) lse += single ? item.head : item.kv_head * shape.group;
       if (lse == nullptr && !single) lse = lse_.data() + group_at;
-      heads_.push_back(
-          {.parts = std::span(parts_).subspan(2 * i + first, 2 - first), .out = item.row->out + at, .lse = lse});
+      heads_.push_back({.parts = std::span(parts_).subspan(2 * i + first, 2 - first),
+                        .out = item.row->out + at,
+                        .lse = lse,
+                        .sinks = item.row->sinks_of(single ? item.head : item.kv_head * shape.group)});
     }
     AttentionShape form = shape;
     if (single) form.group = 1;
@@ -508,7 +511,7 @@ void DecodeAttention::audit(std::int32_t layer, const DecodeRow& row, const floa
     const float* remote = pre_rope ? remote_q + std::int64_t{m} * group * d : q;
     const std::span<const KvRun> runs = all;
     const DecodePart parts[] = {{.q = remote, .runs = runs.first(n_remote)}, {.q = q, .runs = runs.subspan(n_remote)}};
-    const DecodeHead head{.parts = parts, .out = truth.data()};
+    const DecodeHead head{.parts = parts, .out = truth.data(), .sinks = row.sinks_of(m * group)};
     attend_decode_cpu(std::span(&head, 1), shape, context_);
     for (std::size_t i = 0; i < truth.size(); ++i) {
       difference += std::pow(out[i] - double{truth[i]}, 2);

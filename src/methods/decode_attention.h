@@ -25,9 +25,14 @@ struct DecodeRow {
   MethodState* method = nullptr;         // null: full attention
   const float* q = nullptr;              // [n_heads, D] post-RoPE
   float* out = nullptr;                  // [n_heads, D]
-  std::int32_t window = 0;               // the model's own sliding window; 0: none
+  std::int32_t window = 0;               // the model's own sliding window in this layer; 0: none
+  const float* sinks = nullptr;          // [n_heads]; null: none
   float* lse = nullptr;                  // [n_heads] out: log-sum-exp of the attended scores; or null
   std::int32_t prefill_left = 0;         // of close_units(): prompt tokens still to come
+
+  // Whether keys are rotated when they are attended. Where the model has a window of its own they never are.
+  bool pre_rope() const { return window == 0 && cache->key_basis() == KeyBasis::kPreRope; }
+  const float* sinks_of(std::int32_t head) const { return sinks == nullptr ? nullptr : sinks + head; }
 };
 
 class DecodeAttention {

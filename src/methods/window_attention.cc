@@ -194,7 +194,8 @@ void WindowAttention::add_window(std::int32_t layer, const Window& w, const Atte
                       .out = rows.out + row_bytes(rows.out_dtype, row * rows.out_stride + at),
                       .out_stride = rows.out_stride,
                       .out_dtype = rows.out_dtype,
-                      .lse = lse(m, w, shape)});
+                      .lse = lse(m, w, shape),
+                      .sinks = rows.sinks == nullptr ? nullptr : rows.sinks + m * shape.group});
   }
   LayerStats& stats = rows.method->stats().layers[layer];
   const std::int64_t n_kv = cache.shape().n_kv_heads, n_rows = w.end - w.begin;

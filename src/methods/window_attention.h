@@ -36,6 +36,7 @@ struct WindowRows {
   std::int64_t out_stride = 0;
   DType out_dtype = DType::kF32;  // or kBF16
   std::int32_t n_rows = 0;
+  const float* sinks = nullptr;  // [n_heads]; null: none
 
   std::int32_t first() const { return cache->length() - n_rows; }
 };

@@ -20,8 +20,8 @@ AttentionStep::AttentionStep(const ModelConfig& config, const RopeTable& rope, c
       windows_(context, rope),
       prefill_end_(context),
       n_heads_(count32(config.n_heads)),
-      n_kv_heads_(count32(config.n_kv_heads)),
-      window_(count32(config.sliding_window)) {
+      n_kv_heads_(count32(config.n_kv_heads)) {
+  for (std::int64_t l = 0; l < config.n_layers; ++l) windows_of_.push_back(count32(config.window_of(l)));
   shape_.group = count32(config.group());
   shape_.head_dim = count32(config.head_dim);
   shape_.scale = static_cast<float>(1.0 / std::sqrt(shape_.head_dim));
@@ -77,17 +77,24 @@ void AttentionStep::append(std::int32_t layer, const ConstTensorView& k, const C
   });
 }
 
-void AttentionStep::attend(std::int32_t layer, const ConstTensorView& q, const TensorView& out) {
+void AttentionStep::attend(std::int32_t layer, const ConstTensorView& q, const TensorView& out, const float* sinks) {
   const std::int64_t n = positions_.size();
   expect_shape("q", q, DType::kF32, {n, n_heads_, shape_.head_dim});
   expect_shape("out", out, out.dtype(), {n, std::int64_t{n_heads_} * shape_.head_dim});
+  window_ = windows_of_[layer];
+  sinks_ = sinks;
   close_units(layer);
   scratch_.seen_rows.clear();
   scratch_.lse_used = 0;
   scratch_.lse.reserve(positions_.size() * n_heads_ * sizeof(float));
   if (!single_rows_.empty()) attend_single_rows(layer, q, out);
-  if (!windowed_.empty()) attend_windows(layer, q, out);
-  if (!chunks_.empty()) attend_chunks(layer, q, out);
+  // Rows of a method with windows of its own attend the model's window where a layer has one.
+  if (window_ > 0) {
+    attend_chunks(layer, windowed_, q, out);
+  } else if (!windowed_.empty()) {
+    attend_windows(layer, q, out);
+  }
+  attend_chunks(layer, chunks_, q, out);
   if (!scratch_.seen_rows.empty()) prefill_end_.run(layer, scratch_.seen_rows, shape_);
 }
 
@@ -124,7 +131,8 @@ void AttentionStep::attend_windows(std::int32_t layer, const ConstTensorView& q,
                                     .out = out.row(chunk.first_row),
                                     .out_stride = width,
                                     .out_dtype = out.dtype(),
-                                    .n_rows = chunk.n_rows});
+                                    .n_rows = chunk.n_rows,
+                                    .sinks = sinks_});
   windows_.run(layer, scratch_.window_rows, shape_);
 }
 
@@ -165,6 +173,7 @@ void AttentionStep::attend_single_rows(std::int32_t layer, const ConstTensorView
                                     .q = q.row_as<float>(row.first_row),
                                     .out = out_row(i),
                                     .window = window_,
+                                    .sinks = sinks_,
                                     .lse = lse});
   }
   decode_.run(layer, scratch_.decode_rows, shape_);
@@ -176,10 +185,12 @@ void AttentionStep::attend_single_rows(std::int32_t layer, const ConstTensorView
   }
 }
 
-void AttentionStep::attend_chunks(std::int32_t layer, const ConstTensorView& q, const TensorView& out) {
+void AttentionStep::attend_chunks(std::int32_t layer, std::span<const Chunk> chunks, const ConstTensorView& q,
+                                  const TensorView& out) {
+  if (chunks.empty()) return;
   scratch_.runs.clear();
   scratch_.ranges.clear();
-  for (const Chunk& chunk : chunks_)
+  for (const Chunk& chunk : chunks)
     for (std::int32_t head = 0; head < n_kv_heads_; ++head) scratch_.ranges.push_back(add_runs(chunk, layer, head));
 
   scratch_.prefill_parts.resize(scratch_.ranges.size());
@@ -187,7 +198,7 @@ void AttentionStep::attend_chunks(std::int32_t layer, const ConstTensorView& q, 
   const std::int64_t group_width = std::int64_t{shape_.group} * shape_.head_dim;
   const std::int64_t width = std::int64_t{n_heads_} * shape_.head_dim;
   std::size_t at = 0;
-  for (const Chunk& chunk : chunks_) {
+  for (const Chunk& chunk : chunks) {
     float* lse = lse_of(layer, chunk);
     if (lse != nullptr) scratch_.seen_rows.push_back(seen_rows(chunk, q, lse));
     for (std::int32_t head = 0; head < n_kv_heads_; ++head, ++at) {
@@ -201,7 +212,8 @@ void AttentionStep::attend_chunks(std::int32_t layer, const ConstTensorView& q, 
                                     .out = out.row(chunk.first_row) + row_bytes(out.dtype(), head * group_width),
                                     .out_stride = width,
                                     .out_dtype = out.dtype(),
-                                    .lse = lse == nullptr ? nullptr : lse + head * chunk.n_rows * shape_.group};
+                                    .lse = lse == nullptr ? nullptr : lse + head * chunk.n_rows * shape_.group,
+                                    .sinks = sinks_ == nullptr ? nullptr : sinks_ + head * shape_.group};
     }
   }
   attend_prefill_cpu(scratch_.prefill_heads, shape_, context_);

@@ -30,8 +30,8 @@ class AttentionStep {
 
   // Stores the new rows in the caches' pages.   k, v [n, KV heads, D] f32, k rotated by key_positions().
   void append(std::int32_t layer, const ConstTensorView& k, const ConstTensorView& v);
-  // q [n, heads, D] f32 post-RoPE; out [n, heads * D] f32 or bf16.
-  void attend(std::int32_t layer, const ConstTensorView& q, const TensorView& out);
+  // q [n, heads, D] f32 post-RoPE; out [n, heads * D] f32 or bf16; sinks [heads], or null.
+  void attend(std::int32_t layer, const ConstTensorView& q, const TensorView& out, const float* sinks = nullptr);
 
   void set_audit(std::int32_t every) {
     decode_.set_audit(every);
@@ -55,7 +55,8 @@ class AttentionStep {
   void close_units(std::int32_t layer);
   void attend_single_rows(std::int32_t layer, const ConstTensorView& q, const TensorView& out);
   void attend_windows(std::int32_t layer, const ConstTensorView& q, const TensorView& out);
-  void attend_chunks(std::int32_t layer, const ConstTensorView& q, const TensorView& out);
+  void attend_chunks(std::int32_t layer, std::span<const Chunk> chunks, const ConstTensorView& q,
+                     const TensorView& out);
   SeenRows seen_rows(const Chunk& chunk, const ConstTensorView& q, const float* lse) const;
   // Destination of the log-sum-exp of the chunk's rows, [KV heads, rows, G]; null: not needed.
   float* lse_of(std::int32_t layer, const Chunk& chunk);
@@ -69,11 +70,14 @@ class AttentionStep {
   WindowAttention windows_;
   PrefillEnd prefill_end_;
   AttentionShape shape_;
-  std::int32_t n_heads_, n_kv_heads_, window_;
+  std::int32_t n_heads_, n_kv_heads_;
+  std::vector<std::int32_t> windows_of_;  // by layer: the model's own; 0: none
   std::vector<Chunk> single_rows_, chunks_, windowed_;
   std::vector<const SequenceCache*> cache_of_row_;
   std::vector<std::int32_t> positions_, key_positions_;
   bool has_pre_rope_keys_ = false;
+  std::int32_t window_ = 0;       // of the layer of this call
+  const float* sinks_ = nullptr;  // the same
 
   // Refilled by every layer; they keep their memory.
   struct Scratch {

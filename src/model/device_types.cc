@@ -7,12 +7,6 @@
 namespace mneme {
 
 void expect_device_types(const Model& model) {
-  const Architecture architecture = model.config().architecture;
-  if (architecture == Architecture::kMistral3 || architecture == Architecture::kQwen3Moe)
-    fail(ErrorKind::kUnsupported,
-         "--device cuda: the device does not run models of the architecture {} yet; expected llama, mistral, qwen2 or "
-         "qwen3. Run with --device cpu",
-         architecture_name(architecture));
   int layer = 0;
   for (const LayerWeights& w : model.layers()) {
     const auto expect = [layer](std::string_view name, const WeightMatrix& matrix) {
@@ -27,9 +21,16 @@ void expect_device_types(const Model& model) {
     expect("attn_k", w.k);
     expect("attn_v", w.v);
     expect("attn_output", w.o);
-    expect("ffn_gate", w.gate);
-    expect("ffn_up", w.up);
-    expect("ffn_down", w.down);
+    for (std::size_t e = 0; e < w.experts.size(); ++e) {
+      expect(fmt::format("ffn_gate.{}", e), w.experts[e].gate);
+      expect(fmt::format("ffn_up.{}", e), w.experts[e].up);
+      expect(fmt::format("ffn_down.{}", e), w.experts[e].down);
+    }
+    if (w.experts.empty()) {
+      expect("ffn_gate", w.gate);
+      expect("ffn_up", w.up);
+      expect("ffn_down", w.down);
+    }
     ++layer;
   }
 }

@@ -38,7 +38,7 @@ struct RoutedRow {
 std::vector<std::vector<RoutedRow>> rows_of_experts(const LayerPass& p) {
   const ExpertConfig& c = p.config.experts;
   const TensorView logits = p.memory.router.get(DType::kF32, p.n(), c.n);
-  gemm_cpu(p.h, std::array{GemmOutput{.w = &p.w.router, .y = logits}}, p.context);
+  gemm_cpu(p.h, std::array{GemmOutput{.w = &p.w.router, .y = logits, .bias = or_null(p.w.router_bias)}}, p.context);
   std::vector<std::vector<RoutedRow>> rows(c.n);
   std::vector<RoutedExpert> routed(c.n_used);
   for (std::int64_t i = 0; i < p.n(); ++i) {
@@ -55,11 +55,16 @@ void run_expert(const LayerPass& p, const ExpertWeights& e, std::span<const Rout
   const TensorView in = p.memory.expert_in.get(DType::kF32, m, hidden);
   for (std::int64_t i = 0; i < m; ++i) std::memcpy(in.row(i), p.h.row(rows[i].row), in.stride_bytes());
   const TensorView g = p.memory.gate.get(DType::kF32, m, ffn), u = p.memory.up.get(DType::kF32, m, ffn);
-  gemm_cpu(in, std::array{GemmOutput{.w = &e.gate, .y = g}, GemmOutput{.w = &e.up, .y = u}}, p.context);
+  gemm_cpu(in,
+           std::array{GemmOutput{.w = &e.gate, .y = g, .bias = or_null(e.gate_bias)},
+                      GemmOutput{.w = &e.up, .y = u, .bias = or_null(e.up_bias)}},
+           p.context);
   const TensorView product = p.memory.ffn_hidden.get(DType::kF32, m, ffn);
-  swiglu_cpu(g, u, product, p.context);
+  const double limit = p.config.experts.limit;
+  limit > 0.0 ? clamped_swiglu_cpu(g, u, static_cast<float>(limit), product, p.context)
+              : swiglu_cpu(g, u, product, p.context);
   const TensorView out = p.memory.expert_out.get(DType::kF32, m, hidden);
-  gemm_cpu(product, std::array{GemmOutput{.w = &e.down, .y = out}}, p.context);
+  gemm_cpu(product, std::array{GemmOutput{.w = &e.down, .y = out, .bias = or_null(e.down_bias)}}, p.context);
   for (std::int64_t i = 0; i < m; ++i) {
     float* x = p.x.row_as<float>(rows[i].row);
     const float* y = out.row_as<float>(i);

@@ -60,6 +60,10 @@ using Part = void (*)(LayerPass&);
 // must give the same bits in every batch.
 DType input_dtype(std::initializer_list<const WeightMatrix*> weights, std::int64_t n, const CpuContext& context);
 
+inline const float* or_null(std::span<const float> bias) {
+  return bias.empty() ? nullptr : bias.data();
+}
+
 namespace parts {
 
 void attention_norm(LayerPass& p);  // h = RMSNorm(x)
@@ -67,7 +71,7 @@ void project(LayerPass& p);         // q, k, v = h W^T + bias
 void norm_heads(LayerPass& p);      // RMSNorm of each head's q and k
 void rotate(LayerPass& p);          // RoPE of q and k
 void scale_queries(LayerPass& p);   // q *= 1 + beta ln(1 + floor(position / original context))
-void attend(LayerPass& p);          // stores k and v; x += attention(q) W_o^T
+void attend(LayerPass& p);          // stores k and v; x += attention(q) W_o^T + bias, sinks in its denominators
 void ffn_norm(LayerPass& p);        // h = RMSNorm(x)
 void swiglu(LayerPass& p);          // x += (silu(h W_gate^T) * h W_up^T) W_down^T
 void experts(LayerPass& p);         // x += sum over the experts a row is routed to, of swiglu's product by its share

@@ -64,7 +64,9 @@ struct ModelLoader {
       w.q_norm = vector(prefix + "attn_q_norm.weight", c.head_dim);
       w.k_norm = vector(prefix + "attn_k_norm.weight", c.head_dim);
     }
-    w.ffn_norm = vector(prefix + "ffn_norm.weight", c.hidden);
+    if (c.has_o_bias()) w.o_bias = vector(prefix + "attn_output.bias", c.hidden);
+    if (c.has_sinks()) w.sinks = vector(prefix + "attn_sinks.weight", c.n_heads);
+    w.ffn_norm = vector(prefix + std::string(ffn_norm_name(c)), c.hidden);
     if (c.experts.n > 0) {
       add_experts(prefix, w);
       return w;
@@ -92,10 +94,26 @@ struct ModelLoader {
     for (std::int64_t e = 0; e < n; ++e)
       w.experts.push_back({.gate = expert("ffn_gate_exps.weight", ffn, c.hidden, e),
                            .up = expert("ffn_up_exps.weight", ffn, c.hidden, e),
-                           .down = expert("ffn_down_exps.weight", c.hidden, ffn, e)});
+                           .down = expert("ffn_down_exps.weight", c.hidden, ffn, e),
+                           .gate_bias = {},
+                           .up_bias = {},
+                           .down_bias = {}});
+    if (c.experts.biases) add_expert_biases(prefix, w);
   }
 
-  // In f32 whatever the file has: a router's rounding would send rows to other experts.
+  void add_expert_biases(const std::string& prefix, LayerWeights& w) {
+    const ModelConfig& c = model.config_;
+    w.router_bias = vector(prefix + "ffn_gate_inp.bias", c.experts.n);
+    const auto add = [&](const char* name, std::int64_t width, std::span<const float> ExpertWeights::*bias) {
+      const WeightMatrix all = float_matrix(prefix + name, c.experts.n, width);
+      for (std::int64_t e = 0; e < c.experts.n; ++e) w.experts[e].*bias = std::span(all.view().row_as<float>(e), width);
+    };
+    add("ffn_gate_exps.bias", c.experts.ffn, &ExpertWeights::gate_bias);
+    add("ffn_up_exps.bias", c.experts.ffn, &ExpertWeights::up_bias);
+    add("ffn_down_exps.bias", c.hidden, &ExpertWeights::down_bias);
+  }
+
+  // In f32 whatever the file has: a router's rounding would send rows to other experts. Biases of experts, too.
   WeightMatrix float_matrix(const std::string& name, std::int64_t n_out, std::int64_t n_in) {
     const CheckpointTensor& t = require(name, {n_out, n_in});
     const WeightMatrix aligned(t.view);

@@ -1,5 +1,6 @@
 #include "src/model/model.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "src/base/error.h"
@@ -10,6 +11,11 @@ namespace mneme {
 namespace {
 
 constexpr std::int64_t kMaxHeadDim = 256, kHeadDimStep = 8, kMaxGroup = 16;  // src/ops/attention/attention.h
+
+std::size_t bytes_of(const ExpertWeights& e) {
+  return e.gate.bytes() + e.up.bytes() + e.down.bytes() + e.gate_bias.size_bytes() + e.up_bias.size_bytes() +
+         e.down_bias.size_bytes();
+}
 
 }  // namespace
 
@@ -24,6 +30,12 @@ std::int64_t apply_limits(ModelConfig& config, std::int64_t context) {
   constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
   if (length < 1 || length > kMax) fail(ErrorKind::kOption, "context of {} tokens: expected 1 to {}", length, kMax);
   if (config.sliding_window >= length) config.sliding_window = 0;
+  const bool any_window = config.sliding_window > 0 &&
+                          std::find(config.windowed.begin(), config.windowed.end(), true) != config.windowed.end();
+  if (!any_window && !config.windowed.empty()) {
+    config.sliding_window = 0;
+    config.windowed.clear();
+  }
   return length;
 }
 
@@ -50,6 +62,10 @@ std::size_t Model::step_weight_bytes() const {
   return bytes_with_experts(config_.experts.n_used) + embedding().stride_bytes();
 }
 
+std::size_t Model::step_expert_bytes() const {
+  return bytes_with_experts(config_.experts.n_used) - bytes_with_experts(0);
+}
+
 std::size_t Model::bytes_with_experts(std::int64_t n_experts) const {
   std::size_t bytes = head_.bytes() + output_norm_.size_bytes();
   for (const LayerWeights& w : layers_) {
@@ -58,9 +74,9 @@ std::size_t Model::bytes_with_experts(std::int64_t n_experts) const {
       bytes += w.gate.bytes() + w.up.bytes() + w.down.bytes();
     else
       bytes += w.router.bytes();
-    for (std::int64_t e = 0; e < n_experts; ++e)
-      for (const WeightMatrix* m : {&w.experts[e].gate, &w.experts[e].up, &w.experts[e].down}) bytes += m->bytes();
-    for (const std::span<const float> v : {w.attn_norm, w.ffn_norm, w.q_norm, w.k_norm, w.q_bias, w.k_bias, w.v_bias})
+    for (std::int64_t e = 0; e < n_experts; ++e) bytes += bytes_of(w.experts[e]);
+    for (const std::span<const float> v :
+         {w.attn_norm, w.ffn_norm, w.q_norm, w.k_norm, w.q_bias, w.k_bias, w.v_bias, w.o_bias, w.sinks, w.router_bias})
       bytes += v.size_bytes();
   }
   return bytes;

@@ -24,16 +24,20 @@ struct ModelOptions {
 };
 
 struct ExpertWeights {
-  WeightMatrix gate, up, down;  // [expert_ffn, hidden], down [hidden, expert_ffn]
+  WeightMatrix gate, up, down;                           // [expert_ffn, hidden], down [hidden, expert_ffn]
+  std::span<const float> gate_bias, up_bias, down_bias;  // gpt-oss, else empty
 };
 
 struct LayerWeights {
   std::span<const float> attn_norm, ffn_norm;     // [hidden]
   std::span<const float> q_norm, k_norm;          // [head_dim]; qwen3, else empty
-  std::span<const float> q_bias, k_bias, v_bias;  // qwen2, else empty
+  std::span<const float> q_bias, k_bias, v_bias;  // qwen2, gpt-oss, else empty
+  std::span<const float> o_bias;                  // [hidden]; gpt-oss, else empty
+  std::span<const float> sinks;                   // [heads]; gpt-oss, else empty
   WeightMatrix q, k, v, o;                        // [heads * head_dim, hidden], o [hidden, heads * head_dim]
   WeightMatrix gate, up, down;                    // [ffn, hidden], down [hidden, ffn]; dense layers
   WeightMatrix router;                            // [experts, hidden] f32; mixtures of experts
+  std::span<const float> router_bias;             // [experts]; gpt-oss, else empty
   std::vector<ExpertWeights> experts;
 };
 
@@ -59,6 +63,7 @@ class Model {
   // Bytes of weights that a decode step of one sequence reads: one row of the embedding table, the experts of one row,
   // and all else.
   std::size_t step_weight_bytes() const;
+  std::size_t step_expert_bytes() const;  // of these the experts
 
   const ConstTensorView& embedding() const { return embedding_.view(); }
   const std::vector<LayerWeights>& layers() const { return layers_; }

@@ -19,10 +19,6 @@ void norm_each_head(const TensorView& x, std::int64_t heads, std::span<const flo
   rms_norm_cpu(rows, weight.data(), p.config.rms_eps, rows, p.context);
 }
 
-const float* or_null(std::span<const float> bias) {
-  return bias.empty() ? nullptr : bias.data();
-}
-
 }  // namespace
 
 DType input_dtype(std::initializer_list<const WeightMatrix*> weights, std::int64_t n, const CpuContext& context) {
@@ -68,7 +64,9 @@ void norm_heads(LayerPass& p) {
 
 void rotate(LayerPass& p) {
   rope_cpu(by_heads(p.q, p.config.n_heads), p.angles, p.context);
-  rope_cpu(by_heads(p.k, p.config.n_kv_heads), p.key_angles, p.context);
+  // A layer with a window keeps rotated keys whatever the sequence's method does in the others.
+  const bool windowed = p.config.window_of(p.layer) > 0;
+  rope_cpu(by_heads(p.k, p.config.n_kv_heads), windowed ? p.angles : p.key_angles, p.context);
   p.lap(Op::kPointwise);
 }
 
@@ -88,9 +86,10 @@ void attend(LayerPass& p) {
   const std::int64_t kv_heads = p.config.n_kv_heads;
   const TensorView a = p.memory.attended.get(input_dtype({&p.w.o}, p.n(), p.context), p.n(), p.q.dim(1));
   p.attention.append(p.layer, by_heads(p.k, kv_heads), by_heads(p.v, kv_heads));
-  p.attention.attend(p.layer, by_heads(p.q, p.config.n_heads), a);
+  p.attention.attend(p.layer, by_heads(p.q, p.config.n_heads), a, or_null(p.w.sinks));
   p.lap(Op::kAttention);
-  gemm_cpu(a, std::array{GemmOutput{.w = &p.w.o, .y = p.x, .accumulate = true}}, p.context);
+  gemm_cpu(a, std::array{GemmOutput{.w = &p.w.o, .y = p.x, .bias = or_null(p.w.o_bias), .accumulate = true}},
+           p.context);
   p.lap(Op::kProducts);
 }
 

@@ -12,6 +12,7 @@ namespace mneme {
 namespace {
 
 constexpr double kStandardDeviation = 0.02;
+constexpr float kBias = 0.02f;  // of gpt-oss, where it has more of them than q, k and v
 
 // Weights are drawn from this table of normals: four per 64-bit draw, so that billions of weights take seconds.
 constexpr std::size_t kTable = 1 << 16;
@@ -69,6 +70,20 @@ class RandomWeights {
     return std::span(data, n);
   }
 
+  ExpertWeights expert(const ModelConfig& config) {
+    const std::int64_t ffn = config.experts.ffn;
+    ExpertWeights e;
+    e.gate = matrix(ffn, config.hidden);
+    e.up = matrix(ffn, config.hidden);
+    e.down = matrix(config.hidden, ffn);
+    if (config.experts.biases) {
+      e.gate_bias = vector(ffn, kBias);
+      e.up_bias = vector(ffn, -kBias);
+      e.down_bias = vector(config.hidden, kBias);
+    }
+    return e;
+  }
+
   LayerWeights layer(const ModelConfig& config) {
     const std::int64_t q_width = config.n_heads * config.head_dim, kv_width = config.n_kv_heads * config.head_dim;
     LayerWeights w;
@@ -83,15 +98,16 @@ class RandomWeights {
       w.k_bias = vector(kv_width, 0.0f);
       w.v_bias = vector(kv_width, 0.0f);
     }
+    if (config.has_o_bias()) w.o_bias = vector(config.hidden, kBias);
+    if (config.has_sinks()) w.sinks = vector(config.n_heads, 0.0f);
     if (config.qk_norm) {
       w.q_norm = vector(config.head_dim, 1.0f);
       w.k_norm = vector(config.head_dim, 1.0f);
     }
     if (config.experts.n > 0) {
       w.router = matrix(config.experts.n, config.hidden, DType::kF32);
-      for (std::int64_t e = 0; e < config.experts.n; ++e)
-        w.experts.push_back({matrix(config.experts.ffn, config.hidden), matrix(config.experts.ffn, config.hidden),
-                             matrix(config.hidden, config.experts.ffn)});
+      for (std::int64_t e = 0; e < config.experts.n; ++e) w.experts.push_back(expert(config));
+      if (config.experts.biases) w.router_bias = vector(config.experts.n, 0.0f);
       return w;
     }
     w.gate = matrix(config.ffn, config.hidden);

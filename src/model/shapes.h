@@ -21,7 +21,8 @@ inline MethodShape method_shape_of(const ModelConfig& c, DType kv_dtype) {
           .n_kv_heads = count32(c.n_kv_heads),
           .head_dim = count32(c.head_dim),
           .kv_dtype = kv_dtype,
-          .sliding_window = count32(c.sliding_window)};
+          .sliding_window = count32(c.sliding_window),
+          .windowed = c.windowed};
 }
 
 }  // namespace mneme

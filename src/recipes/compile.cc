@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "src/base/error.h"
@@ -222,7 +223,8 @@ std::vector<std::string> check(const Recipe& r, const MethodShape& shape) {
       reasons.push_back("full attention knows neither windows of prefill nor positions of its own");
     return reasons;
   }
-  if (shape.sliding_window > 0)
+  const bool any_full = std::find(shape.windowed.begin(), shape.windowed.end(), false) != shape.windowed.end();
+  if (shape.sliding_window > 0 && !any_full)
     reasons.push_back("the model's own attention is a sliding window; methods need layers with full attention");
   for (std::int32_t layer : r.dense_layers)
     if (layer < 0 || layer >= shape.n_layers)
@@ -278,6 +280,8 @@ std::shared_ptr<const Plan> compile(const Recipe& recipe, const MethodShape& sha
   plan->dense.assign(shape.n_layers, false);
   if (recipe.attend == Attend::kEverything) return plan;
   for (std::int32_t layer : recipe.dense_layers) plan->dense[layer] = true;
+  for (std::int32_t layer = 0; layer < size32(shape.windowed); ++layer)
+    if (shape.windowed[layer]) plan->dense[layer] = true;
   if (recipe.decode) {
     const DecodeStage& stage = *recipe.decode;
     plan->index = make_index(stage);

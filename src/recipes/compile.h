@@ -23,8 +23,10 @@ struct MethodShape {
   std::int32_t n_layers = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0;
   DType kv_dtype = DType::kBF16;
   std::int32_t sliding_window = 0;  // the model's own sliding window; 0: none
+  std::vector<bool> windowed = {};  // which layers have it; empty: all of them
 
   std::int32_t group() const { return n_heads / n_kv_heads; }
+  std::int32_t window_of(std::int32_t layer) const { return windowed.empty() || windowed[layer] ? sliding_window : 0; }
   AttentionShape attention() const;
 };
 
@@ -72,7 +74,7 @@ struct Plan {
   bool everything = true;  // attend all stored tokens in every layer
   RegionRules rules;
   std::optional<ListPlan> lists;     // absent: units are ranges of rules.unit_tokens
-  std::vector<bool> dense;           // by layer
+  std::vector<bool> dense;           // by layer; those with the model's own window are
   std::unique_ptr<UnitIndex> index;  // null: no selection
   PoolPlan pool;
   float alpha = 1.0f;

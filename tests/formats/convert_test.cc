@@ -148,6 +148,31 @@ TEST(Convert, MatricesOfExpertsBecomeStacksAndTheRouterStaysExact) {
   EXPECT_EQ(read_file(folder / "again.gguf"), read_file(folder / "out.gguf")) << "a stack stays one";
 }
 
+TEST(Convert, GptOssKeepsItsWindowsBiasesAndBlocks) {
+  TempFolder folder;
+  HfBuilder b = HfBuilder::tiny("gpt_oss");
+  b.config["layer_types"] = {"full_attention", "sliding_attention"};
+  b.config["swiglu_limit"] = 5.0;
+  b.write(folder);
+  const auto from = Checkpoint::open(folder.path());
+  convert_to_gguf(*from, folder / "out.gguf", DType::kMXFP4);
+  const auto to = Checkpoint::open(folder / "out.gguf");
+  const ModelConfig &a = from->config(), &c = to->config();
+  EXPECT_EQ(c.architecture, Architecture::kGptOss);
+  EXPECT_EQ(std::tie(c.sliding_window, c.windowed, c.qkv_bias), std::tie(a.sliding_window, a.windowed, a.qkv_bias));
+  EXPECT_EQ(c.windowed, (std::vector<bool>{false, true}));
+  EXPECT_EQ(std::tie(c.experts.n, c.experts.n_used, c.experts.ffn, c.experts.biases, c.experts.limit),
+            std::tie(a.experts.n, a.experts.n_used, a.experts.ffn, a.experts.biases, a.experts.limit));
+  EXPECT_FALSE(c.rope.truncate);
+  for (const char* name : {"blk.1.ffn_up_exps.weight", "blk.0.ffn_down_exps.weight"}) {
+    const ConstTensorView x = from->find(name)->view, y = to->find(name)->view;
+    ASSERT_EQ(y.to_string(), x.to_string()) << name;
+    EXPECT_EQ(std::memcmp(x.data(), y.data(), x.dim(0) * x.stride_bytes()), 0) << name;
+  }
+  EXPECT_EQ(to->find("blk.0.ffn_gate_exps.bias")->view.to_string(), "f32 [4, 96]");
+  EXPECT_EQ(to->find("blk.1.attn_sinks.weight")->view.to_string(), "f32 [4]");
+}
+
 TEST(Convert, Ministral3KeepsItsTemperatureAndItsScaleOfCosines) {
   TempFolder folder;
   HfBuilder::tiny("ministral3").write(folder);

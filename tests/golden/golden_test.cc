@@ -11,6 +11,7 @@
 #include "src/formats/checkpoint.h"
 #include "src/formats/open/convert.h"
 #include "src/methods/method_state.h"
+#include "src/model/shapes.h"
 #include "src/recipes/compile.h"
 #include "src/recipes/recipes.h"
 #include "tests/formats/files.h"
@@ -106,16 +107,13 @@ TEST_P(Golden, PrefillFromGguf) {
 // Logits of the decoded rows with a method.
 std::vector<float> decode_with(const std::string& name, std::int32_t budget, const Model& model, DType kv_dtype,
                                const GoldenCase& golden, const CpuContext& context) {
-  const MethodShape shape{.n_layers = static_cast<std::int32_t>(model.config().n_layers),
-                          .n_heads = static_cast<std::int32_t>(model.config().n_heads),
-                          .n_kv_heads = static_cast<std::int32_t>(model.config().n_kv_heads),
-                          .head_dim = static_cast<std::int32_t>(model.config().head_dim),
-                          .kv_dtype = kv_dtype};
+  const MethodShape shape = method_shape_of(model.config(), kv_dtype);
   const Recipe recipe =
       make_recipe(name, {.budget = budget, .sink = 32, .recent = 32, .dense_layers = std::vector<std::int32_t>{}});
   MethodState method(compile(recipe, shape));
   SequenceRunner runner(model, kv_dtype, context);
   SequenceCache cache(runner.pool);
+  cache.set_key_basis(method.plan().key_basis);
   const std::span<const std::int32_t> tokens(golden.tokens);
   const std::size_t split = tokens.size() - static_cast<std::size_t>(golden.n_decode);
   std::vector<float> logits;
@@ -136,7 +134,8 @@ std::vector<float> decode_with(const std::string& name, std::int32_t budget, con
 }
 
 TEST_P(Golden, MethodsWhoseBudgetHoldsAllDecodeAsFullAttention) {
-  if (model->config().sliding_window > 0) GTEST_SKIP() << "methods select in full layers";
+  if (model->config().sliding_window > 0 && model->config().windowed.empty())
+    GTEST_SKIP() << "methods select in full layers";
   const auto n_decode = static_cast<std::size_t>(golden.n_decode);
   const std::vector<float> truth = golden.logits("truth.f32");
   const std::span<const float> stored = std::span(truth).last(n_decode * vocab);
@@ -150,6 +149,39 @@ TEST_P(Golden, MethodsWhoseBudgetHoldsAllDecodeAsFullAttention) {
     EXPECT_TRUE(std::all_of(some.begin(), some.end(), [](float v) { return std::isfinite(v); }));
     if (golden.tokens.size() > 96) {
       EXPECT_NE(some, all) << "a smaller budget leaves tokens out";
+    }
+  }
+}
+
+// Layers with windows of the model's own take no part in any method.
+TEST_P(Golden, EveryMethodRunsBesideLayersWithWindows) {
+  if (model->config().windowed.empty()) GTEST_SKIP() << "no layers with windows among others";
+  const auto n_decode = static_cast<std::size_t>(golden.n_decode);
+  const std::vector<float> truth = golden.logits("truth.f32");
+  const std::span<const float> stored = std::span(truth).last(n_decode * vocab);
+  std::vector<std::int64_t> rows(n_decode);
+  std::iota(rows.begin(), rows.end(), 0);
+  const MethodShape shape = method_shape_of(model->config(), kv_dtype);
+  for (const RecipeRow& row : recipe_table()) {
+    SCOPED_TRACE(row.name);
+    const Recipe recipe =
+        row.make({.budget = 160, .sink = 32, .recent = 32, .dense_layers = std::vector<std::int32_t>{}});
+    const auto reasons = check(recipe, shape);
+    if (!reasons.empty()) {  // which are of the method, not of the model
+      MethodShape plain = shape;
+      plain.sliding_window = 0, plain.windowed.clear();
+      EXPECT_EQ(check(recipe, plain), reasons);
+      continue;
+    }
+    const auto plan = compile(recipe, shape);
+    for (std::int32_t l = 0; l < shape.n_layers && recipe.attend != Attend::kEverything; ++l)
+      EXPECT_EQ(plan->dense[l], model->config().windowed[l]);
+    const std::string name(row.name);
+    const bool exact = recipe.positions == Positions::kAbsolute && !recipe.norm && !recipe.prefill_end;
+    const std::vector<float> all = decode_with(name, exact ? 160 : 96, *model, kv_dtype, golden, context);
+    EXPECT_TRUE(std::all_of(all.begin(), all.end(), [](float v) { return std::isfinite(v); }));
+    if (exact) {
+      EXPECT_LE(difference(all, rows, stored, vocab).max, 2 * golden.plain.at(kv).max);
     }
   }
 }

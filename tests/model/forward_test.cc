@@ -1,6 +1,7 @@
 // Batches, forks and memory of the forward pass. tests/golden checks the values.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -159,8 +160,13 @@ TEST_P(ForwardTest, ActivationsGrowToTheLargestBatchAndStay) {
 
 INSTANTIATE_TEST_SUITE_P(, ForwardTest,
                          testing::Values(Architecture::kLlama, Architecture::kMistral, Architecture::kQwen2,
-                                         Architecture::kQwen3, Architecture::kMistral3, Architecture::kQwen3Moe),
-                         [](const auto& test) { return std::string(architecture_name(test.param)); });
+                                         Architecture::kQwen3, Architecture::kMistral3, Architecture::kQwen3Moe,
+                                         Architecture::kGptOss),
+                         [](const auto& test) {
+                           std::string name(architecture_name(test.param));
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace mneme

@@ -13,7 +13,9 @@ inline MethodShape method_shape(const ModelConfig& c, DType kv_dtype = DType::kB
           .n_heads = static_cast<std::int32_t>(c.n_heads),
           .n_kv_heads = static_cast<std::int32_t>(c.n_kv_heads),
           .head_dim = static_cast<std::int32_t>(c.head_dim),
-          .kv_dtype = kv_dtype};
+          .kv_dtype = kv_dtype,
+          .sliding_window = c.windowed.empty() ? 0 : static_cast<std::int32_t>(c.sliding_window),
+          .windowed = c.windowed};
 }
 
 }  // namespace mneme

@@ -32,6 +32,12 @@ inline ModelConfig small_config(Architecture architecture = Architecture::kLlama
   c.qkv_bias = architecture == Architecture::kQwen2;
   c.qk_norm = architecture == Architecture::kQwen3 || architecture == Architecture::kQwen3Moe;
   if (architecture == Architecture::kQwen3Moe) c.experts = {.n = 6, .n_used = 2, .ffn = 32};
+  if (architecture == Architecture::kGptOss) {
+    c.qkv_bias = true;
+    c.experts = {.n = 6, .n_used = 2, .ffn = 32, .normalise = true, .biases = true, .limit = 1.0};
+    c.sliding_window = 20;
+    c.windowed = {true, false};
+  }
   if (architecture == Architecture::kMistral3) {
     c.temperature = 0.5;
     c.temperature_context = 16;

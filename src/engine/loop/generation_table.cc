@@ -235,8 +235,8 @@ void GenerationTable::end_choice(RequestId id, FinishReason reason, GenerationEv
     summary.method = kv_method_stats(*method, *g.input.method, model_.engine->method_bytes(id), model_.engine->pool());
   } else {
     const std::int64_t steps = stats.answer_tokens - (reason == FinishReason::kEnd ? 0 : 1);
-    summary.method = full_attention_stats(model_.engine->pool().shape(), model_.engine->method_shape().sliding_window,
-                                          g.input.prompt.size(), std::max(steps, std::int64_t{0}));
+    summary.method =
+        full_attention_stats(model_.engine->method_shape(), g.input.prompt.size(), std::max(steps, std::int64_t{0}));
   }
   metrics_.count_method(g.input.kv.method, *summary.method);
   report_reads(id, news);

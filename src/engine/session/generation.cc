@@ -121,8 +121,8 @@ void Generation::end(Engine& engine, FinishReason reason) {
   if (const MethodStats* method = engine.method_stats(id_); method != nullptr && rules_.plan != nullptr)
     answer_.stats.method = kv_method_stats(*method, *rules_.plan, engine.method_bytes(id_), engine.pool());
   else
-    answer_.stats.method = full_attention_stats(engine.pool().shape(), engine.method_shape().sliding_window,
-                                                stats.prompt_tokens + stats.shared_tokens, answer_.stats.decode_steps);
+    answer_.stats.method = full_attention_stats(engine.method_shape(), stats.prompt_tokens + stats.shared_tokens,
+                                                answer_.stats.decode_steps);
   look_at_draws(engine);
   model_->loop->listen(id_, nullptr);
   ended_ = true;

@@ -100,6 +100,8 @@ std::uint64_t hash_of_weights(const Checkpoint& checkpoint) {
     hash.add(c.temperature);
     hash.add(c.temperature_context);
   }
+  for (const bool windowed : c.windowed) hash.add(windowed);
+  if (c.experts.limit != 0.0) hash.add(c.experts.limit);
   // By name: the order of tensors in a file says nothing.
   std::vector<const CheckpointTensor*> tensors;
   for (const CheckpointTensor& t : checkpoint.tensors()) tensors.push_back(&t);

@@ -61,8 +61,9 @@ Architecture architecture_of(const GgufFile& file) {
   if (*name == "qwen3") return Architecture::kQwen3;
   if (*name == "mistral3") return Architecture::kMistral3;
   if (*name == "qwen3moe") return Architecture::kQwen3Moe;
-  fail(ErrorKind::kUnsupported, "{}: architecture '{}'; this build runs llama, qwen2, qwen3, qwen3moe, mistral3",
-       file.file(), *name);
+  if (*name == "gpt-oss") return Architecture::kGptOss;
+  fail(ErrorKind::kUnsupported,
+       "{}: architecture '{}'; this build runs llama, qwen2, qwen3, qwen3moe, mistral3, gpt-oss", file.file(), *name);
 }
 
 void read_scaling(const Keys& keys, const GgufFile& file, RopeConfig& r) {
@@ -112,16 +113,30 @@ void read_freq_factors(const GgufFile& file, RopeConfig& r) {
 }
 
 ExpertConfig read_experts(const Keys& keys, Architecture architecture, const GgufFile& file) {
-  if (architecture != Architecture::kQwen3Moe) {
+  if (architecture != Architecture::kQwen3Moe && architecture != Architecture::kGptOss) {
     if (const std::int64_t n = keys.integer("expert_count", 0); n != 0)
       fail(ErrorKind::kUnsupported, "{}: a mixture of {} experts in a {} model; expected a dense one", file.file(), n,
            architecture_name(architecture));
     return {};
   }
-  return {.n = keys.integer("expert_count"),
-          .n_used = keys.integer("expert_used_count"),
-          .ffn = keys.integer("expert_feed_forward_length"),
-          .normalise = file.boolean(keys.name("expert_weights_norm")).value_or(true)};
+  ExpertConfig e{.n = keys.integer("expert_count"),
+                 .n_used = keys.integer("expert_used_count"),
+                 .ffn = keys.integer("expert_feed_forward_length"),
+                 .normalise = file.boolean(keys.name("expert_weights_norm")).value_or(true)};
+  if (architecture == Architecture::kGptOss) {
+    e.normalise = e.biases = true;
+    e.limit = file.number("mneme.expert_limit").value_or(kGptOssLimit);
+  }
+  return e;
+}
+
+// Every second layer has the window, from the first on, unless the file lists them. The ramp of YaRN is not truncated,
+// which no key says: it follows from the model's own code.
+void read_gpt_oss(const Keys& keys, const GgufFile& file, ModelConfig& c) {
+  c.rope.truncate = false;
+  c.windowed = alternating_windows(c.n_layers);
+  const auto listed = file.integers(keys.name("attention.sliding_window_pattern"));
+  if (listed) c.windowed.assign(listed->begin(), listed->end());
 }
 
 // cos and sin are not scaled, unless the file gives the divisor's multiplier.
@@ -177,7 +192,8 @@ ModelConfig read_gguf_config(const GgufFile& file) {
   c.rms_eps = keys.number("attention.layer_norm_rms_epsilon");
   c.vocab = read_vocab(file, keys);
   c.tied_embeddings = file.find_tensor("output.weight") == nullptr;
-  c.qkv_bias = c.architecture == Architecture::kQwen2 || file.find_tensor("blk.0.attn_q.bias") != nullptr;
+  const bool gpt_oss = c.architecture == Architecture::kGptOss;
+  c.qkv_bias = c.architecture == Architecture::kQwen2 || gpt_oss || file.find_tensor("blk.0.attn_q.bias") != nullptr;
   c.qk_norm = c.architecture == Architecture::kQwen3 || c.architecture == Architecture::kQwen3Moe;
   c.rope.pairs = gguf_rope_pairs(c.architecture);
   c.rope.theta = keys.number("rope.freq_base", 10000.0);
@@ -187,6 +203,7 @@ ModelConfig read_gguf_config(const GgufFile& file) {
   read_scaling(keys, file, c.rope);
   read_freq_factors(file, c.rope);
   if (c.architecture == Architecture::kMistral3) read_mistral3(keys, c);
+  if (gpt_oss) read_gpt_oss(keys, file, c);
   check_config(c, file.file());
   return c;
 }

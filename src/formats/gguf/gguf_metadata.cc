@@ -11,6 +11,7 @@
 #include "src/base/ratio.h"
 #include "src/base/size32.h"
 #include "src/base/underlying.h"
+#include "src/formats/config_check.h"
 
 namespace mneme {
 namespace {
@@ -45,11 +46,20 @@ void put_scaling(GgufWriter& w, const std::string& a, const RopeConfig& r) {
     w.put(a + "rope.scaling.yarn_attn_factor", static_cast<float>(r.attention_factor / derived));
 }
 
+// gpt-oss: which layers have a window, where it is not every second one.
+void put_windows(GgufWriter& w, const std::string& a, const ModelConfig& c) {
+  if (c.sliding_window > 0) w.put(a + "attention.sliding_window", u32(c.sliding_window));
+  if (c.windowed.empty() || c.windowed == alternating_windows(c.n_layers)) return;
+  const std::vector<std::int32_t> flags(c.windowed.begin(), c.windowed.end());
+  w.put(a + "attention.sliding_window_pattern", std::span<const std::int32_t>(flags));
+}
+
 void put_experts(GgufWriter& w, const std::string& a, const ExpertConfig& e) {
   w.put(a + "expert_count", u32(e.n));
   w.put(a + "expert_used_count", u32(e.n_used));
   w.put(a + "expert_feed_forward_length", u32(e.ffn));
   w.put(a + "expert_weights_norm", e.normalise);
+  if (e.limit != 0.0) w.put("mneme.expert_limit", static_cast<float>(e.limit));  // which has no key of its own
 }
 
 // The multiplier whose divisor gives cos and sin their scale; 1 where they have none.
@@ -147,7 +157,7 @@ void put_config(GgufWriter& w, const ModelConfig& c, DType weights) {
   w.put(a + "attention.key_length", u32(c.head_dim));
   w.put(a + "attention.value_length", u32(c.head_dim));
   w.put(a + "attention.layer_norm_rms_epsilon", static_cast<float>(c.rms_eps));
-  if (c.sliding_window > 0) w.put(a + "attention.sliding_window", u32(c.sliding_window));
+  put_windows(w, a, c);
   w.put(a + "rope.freq_base", static_cast<float>(c.rope.theta));
   w.put(a + "rope.dimension_count", u32(c.head_dim));
   w.put(a + "vocab_size", u32(c.vocab));

@@ -59,12 +59,15 @@ void read_scores(const GgufFile& file, TokenizerData& t) {
 
 // Files name one end-of-sequence token; chat models end their turns with others too, recognised by their text.
 void find_ends(TokenizerData& t) {
-  static constexpr std::array<std::string_view, 8> kEnds = {
+  static constexpr std::array<std::string_view, 10> kEnds = {
       "<|eot_id|>",    "<|im_end|>",      "<|end|>",         "<|eom_id|>",
-      "<|endoftext|>", "<|end_of_text|>", "<|end_of_turn|>", "<｜end▁of▁sentence｜>"};
+      "<|endoftext|>", "<|end_of_text|>", "<|end_of_turn|>", "<｜end▁of▁sentence｜>",
+      "<|return|>",    "<|call|>"};
+  const bool harmony = ends_by_return(t.tokens);
   for (std::size_t id = 0; id < t.tokens.size(); ++id) {
     if (t.types[id] != TokenType::kControl) continue;
     if (std::find(kEnds.begin(), kEnds.end(), t.tokens[id]) == kEnds.end()) continue;
+    if (harmony && t.tokens[id] == "<|end|>") continue;
     const std::int32_t i = count32(id);
     if (t.eos != i && t.eot != i) t.eog.push_back(i);
   }
@@ -96,7 +99,7 @@ void read_special(const GgufFile& file, TokenizerData& t) {
   }
   // llama-bpe and tekken models expect a BOS token and keep whole pieces; their files do not say so.
   const bool llama3 = t.pre == "llama-bpe" || t.pre == "llama3" || t.pre == "llama-v3" || t.pre == "tekken";
-  t.ignore_merges = file.boolean("mneme.tokenizer.ignore_merges").value_or(llama3);
+  t.ignore_merges = file.boolean("mneme.tokenizer.ignore_merges").value_or(llama3 || t.pre == "gpt-4o");
   t.add_bos = file.boolean("tokenizer.ggml.add_bos_token").value_or(sentencepiece || llama3);
   t.add_eos = file.boolean("tokenizer.ggml.add_eos_token").value_or(false);
   const auto prefix = file.boolean("tokenizer.ggml.add_space_prefix");

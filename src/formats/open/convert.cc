@@ -61,7 +61,7 @@ class Converter {
       if (const CheckpointTensor* t = from.find(w.name)) parts.push_back(t);
       if (parts.empty())
         for (std::int64_t e = 0; e < w.n_experts; ++e) parts.push_back(from.find(w.expert(e).name));
-      const bool exact = w.n_in == 0 || w.role == WeightRole::kRouter;
+      const bool exact = w.n_in == 0 || w.role == WeightRole::kExact;
       const DType to = exact ? DType::kF32 : fitting(type, w.n_in);
       if (!exact && to != type) ++(to == DType::kBF16 ? kept_ : narrower_);
       jobs_.push_back(

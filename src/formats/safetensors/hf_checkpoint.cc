@@ -11,6 +11,7 @@
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
 #include "src/formats/model_name.h"
+#include "src/formats/safetensors/fused_experts.h"
 #include "src/formats/safetensors/hf_model.h"
 #include "src/formats/safetensors/quantised.h"
 #include "src/formats/safetensors/safetensors.h"
@@ -188,6 +189,7 @@ class HfCheckpoint final : public Checkpoint {
       ours.emplace(it->second, w.name);
     };
     for_each_weight(config_, [&](const WeightSpec& w) {
+      if (w.fused != FusedRows::kNone) return add_fused(w, folder.string(), parts, pool);
       if (w.n_experts == 0) return add(w);
       for (std::int64_t e = 0; e < w.n_experts; ++e) add(w.expert(e));
     });
@@ -206,6 +208,22 @@ class HfCheckpoint final : public Checkpoint {
              t.shape());
       tensors_.push_back({it->second, view_of_dims(t.data.data(), *dtype, t.dims, t.rank)});
     }
+  }
+
+  void add_fused(const WeightSpec& w, const std::string& folder, std::unordered_set<std::size_t>& parts,
+                 ThreadPool& pool) {
+    const auto find = [&](const std::string& name) -> const SafetensorsTensor* {
+      const auto it = found_.find(name);
+      if (it == found_.end()) return nullptr;
+      parts.insert(it->second);
+      return &file_tensors_[it->second];
+    };
+    repacked_.push_back(repack_fused(w, find, folder, pool));
+    const RepackedMatrix& m = repacked_.back();
+    const ConstTensorView view = w.n_experts > 0
+                                     ? ConstTensorView(m.blocks.data(), m.dtype, {w.n_experts, w.n_out, w.n_in})
+                                     : ConstTensorView(m.blocks.data(), m.dtype, {w.n_out, w.n_in});
+    tensors_.push_back({w.name, view});
   }
 
   // Repacks a matrix that the folder stores quantised; false where it does not.

@@ -10,6 +10,7 @@ namespace mneme {
 namespace {
 
 constexpr std::int64_t kMaxContext = std::int64_t{1} << 31;
+constexpr double kGptOssAlpha = 1.702;
 
 Architecture architecture_of(const JsonRef& config) {
   const std::string type = config.at("model_type").string();
@@ -19,9 +20,10 @@ Architecture architecture_of(const JsonRef& config) {
   if (type == "qwen3") return Architecture::kQwen3;
   if (type == "ministral3") return Architecture::kMistral3;
   if (type == "qwen3_moe") return Architecture::kQwen3Moe;
+  if (type == "gpt_oss") return Architecture::kGptOss;
   fail(ErrorKind::kUnsupported,
-       "{}: model_type '{}'; this build runs llama, mistral, qwen2, qwen3, qwen3_moe, ministral3, and the text of "
-       "mistral3",
+       "{}: model_type '{}'; this build runs llama, mistral, qwen2, qwen3, qwen3_moe, ministral3, gpt_oss, and the "
+       "text of mistral3",
        config.file(), type);
 }
 
@@ -31,6 +33,13 @@ void refuse_unknown(const JsonRef& config, Architecture architecture) {
     fail(ErrorKind::kUnsupported, "{}: hidden_act '{}'; expected silu", config.file(), act);
   if (config.boolean("mlp_bias", false))
     fail(ErrorKind::kUnsupported, "{}: mlp_bias: biases in the feed-forward layer", config.file());
+  if (architecture == Architecture::kGptOss) {
+    if (!config.boolean("attention_bias", true))
+      fail(ErrorKind::kUnsupported, "{}: attention_bias false in a gpt-oss model", config.file());
+    if (const double alpha = config.number("swiglu_alpha", kGptOssAlpha); alpha != kGptOssAlpha)
+      fail(ErrorKind::kUnsupported, "{}: swiglu_alpha: expected {}, found {}", config.file(), kGptOssAlpha, alpha);
+    return;
+  }
   if (architecture != Architecture::kQwen2 && config.boolean("attention_bias", false))
     fail(ErrorKind::kUnsupported, "{}: attention_bias: biases in the attention of a {} model", config.file(),
          architecture_name(architecture));
@@ -39,6 +48,7 @@ void refuse_unknown(const JsonRef& config, Architecture architecture) {
 std::int64_t read_head_dim(const JsonRef& config, const ModelConfig& c) {
   if (const auto v = config.find("head_dim")) return v->integer();
   if (c.architecture == Architecture::kQwen3 || c.architecture == Architecture::kMistral3) return 128;
+  if (c.architecture == Architecture::kGptOss) return 64;
   if (c.n_heads < 1 || c.hidden < 1 || c.hidden % c.n_heads != 0)
     fail(ErrorKind::kFormat, "{}: head_dim is missing and hidden_size {} is not a multiple of num_attention_heads {}",
          config.file(), c.hidden, c.n_heads);
@@ -50,6 +60,7 @@ std::int64_t default_context(Architecture a) {
     case Architecture::kLlama:
       return 2048;
     case Architecture::kMistral:
+    case Architecture::kGptOss:
       return 131072;
     case Architecture::kMistral3:
       return 262144;
@@ -58,9 +69,23 @@ std::int64_t default_context(Architecture a) {
   }
 }
 
+// The layers with a window, of gpt-oss.
+std::vector<bool> read_kinds(const JsonRef& config, std::int64_t n_layers) {
+  const auto types = config.find("layer_types");
+  if (!types) return alternating_windows(n_layers);
+  std::vector<bool> windowed;
+  for (const JsonRef& type : types->elements()) {
+    if (type.string() != "sliding_attention" && type.string() != "full_attention")
+      fail(ErrorKind::kUnsupported, "{}: {} '{}'", config.file(), type.path(), type.string());
+    windowed.push_back(type.string() == "sliding_attention");
+  }
+  return windowed;
+}
+
 // Newer files list the kind of each layer; older ones give the first layer with a window (qwen2, qwen3) or only its
 // size (mistral).
 std::int64_t read_window(const JsonRef& config, const ModelConfig& c) {
+  if (c.architecture == Architecture::kGptOss) return config.integer("sliding_window", 128);
   const bool mistral = c.architecture == Architecture::kMistral || c.architecture == Architecture::kMistral3;
   const bool qwen = !mistral && c.architecture != Architecture::kLlama;
   if (!qwen && !mistral) return 0;
@@ -94,7 +119,7 @@ double yarn_scale(double factor, double mscale) {
 void read_yarn(const JsonRef& s, RopeConfig& r) {
   r.beta_fast = s.number("beta_fast", r.beta_fast);
   r.beta_slow = s.number("beta_slow", r.beta_slow);
-  if (!s.boolean("truncate", true)) fail(ErrorKind::kUnsupported, "{}: {}.truncate false", s.file(), s.path());
+  r.truncate = s.boolean("truncate", true);
   const double mscale = s.number("mscale", 0.0), mscale_all = s.number("mscale_all_dim", 0.0);
   if (const auto given = s.find("attention_factor")) {
     r.attention_factor = given->number();
@@ -156,6 +181,15 @@ void read_rope(const JsonRef& config, ModelConfig& c) {
     c.max_context = std::max(c.max_context, static_cast<std::int64_t>(scaled));
 }
 
+ExpertConfig read_gpt_oss_experts(const JsonRef& config) {
+  return {.n = config.at("num_local_experts").integer(),
+          .n_used = config.integer(config.find("num_experts_per_tok") ? "num_experts_per_tok" : "experts_per_token", 4),
+          .ffn = config.at("intermediate_size").integer(),
+          .normalise = true,
+          .biases = true,
+          .limit = config.number("swiglu_limit", kGptOssLimit)};
+}
+
 // Every layer has the experts.
 ExpertConfig read_experts(const JsonRef& config) {
   if (const auto dense = config.find("mlp_only_layers"); dense && !dense->elements().empty())
@@ -199,9 +233,14 @@ ModelConfig read_hf_config(const JsonRef& whole) {
   c.sliding_window = read_window(config, c);
   c.rms_eps = config.number("rms_norm_eps", 1e-6);
   c.tied_embeddings = config.boolean("tie_word_embeddings", whole.boolean("tie_word_embeddings", false));
-  c.qkv_bias = c.architecture == Architecture::kQwen2;
+  const bool gpt_oss = c.architecture == Architecture::kGptOss;
+  c.qkv_bias = c.architecture == Architecture::kQwen2 || gpt_oss;
   c.qk_norm = c.architecture == Architecture::kQwen3 || c.architecture == Architecture::kQwen3Moe;
   if (c.architecture == Architecture::kQwen3Moe) c.experts = read_experts(config);
+  if (gpt_oss) {
+    c.experts = read_gpt_oss_experts(config);
+    c.windowed = read_kinds(config, c.n_layers);
+  }
   if (c.architecture == Architecture::kMistral3) read_temperature(config, c);
   c.rope.pairs = RopePairs::kHalves;
   read_rope(config, c);

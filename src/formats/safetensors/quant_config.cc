@@ -86,9 +86,12 @@ QuantConfig read_quant_config(const JsonRef& config) {
     out.method = QuantMethod::kAwq;
     expect_four_bits(*q, q->find("bits") ? "bits" : "w_bit");
     expect_string(*q, "version", "gemm", "gemm");
+  } else if (out.name == "mxfp4") {
+    out.method = QuantMethod::kMxfp4;
   } else {
     fail(ErrorKind::kUnsupported,
-         "{}: quantization_config.quant_method '{}'; this build reads fp8, fbgemm_fp8, compressed-tensors, gptq, awq",
+         "{}: quantization_config.quant_method '{}'; this build reads fp8, fbgemm_fp8, compressed-tensors, gptq, awq, "
+         "mxfp4",
          config.file(), out.name);
   }
   return out;

@@ -31,17 +31,6 @@ struct ScaleGrid {
   }
 };
 
-float float_at(const SafetensorsTensor& t, std::int64_t i) {
-  switch (t.type) {
-    case Type::kF16:
-      return reinterpret_cast<const f16*>(t.data.data())[i];
-    case Type::kBF16:
-      return reinterpret_cast<const bf16*>(t.data.data())[i];
-    default:
-      return reinterpret_cast<const float*>(t.data.data())[i];
-  }
-}
-
 std::int64_t elements_of(const SafetensorsTensor& t) {
   return std::accumulate(t.dims.begin(), t.dims.begin() + t.rank, std::int64_t{1}, std::multiplies<>());
 }

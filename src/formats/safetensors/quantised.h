@@ -28,7 +28,7 @@
 
 namespace mneme {
 
-enum class QuantMethod : std::uint8_t { kNone, kFp8, kCompressedTensors, kGptq, kAwq };
+enum class QuantMethod : std::uint8_t { kNone, kFp8, kCompressedTensors, kGptq, kAwq, kMxfp4 };
 
 // `quantization_config` of config.json, as far as tensors do not say it themselves.
 struct QuantConfig {

@@ -93,6 +93,17 @@ std::string SafetensorsTensor::shape() const {
   return fmt::format("{} [{}]", safetensors_type_name(type), fmt::join(std::span(dims).first(rank), ", "));
 }
 
+float float_at(const SafetensorsTensor& t, std::int64_t i) {
+  switch (t.type) {
+    case SafetensorsType::kF16:
+      return reinterpret_cast<const f16*>(t.data.data())[i];
+    case SafetensorsType::kBF16:
+      return reinterpret_cast<const bf16*>(t.data.data())[i];
+    default:
+      return reinterpret_cast<const float*>(t.data.data())[i];
+  }
+}
+
 std::vector<SafetensorsTensor> parse_safetensors(std::span<const std::byte> bytes, std::string_view file) {
   ByteReader in(bytes, file);
   const auto header_bytes = in.read<std::uint64_t>("header length");

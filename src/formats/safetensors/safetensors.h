@@ -32,6 +32,9 @@ struct SafetensorsTensor {
   std::string shape() const;  // "F8_E4M3 [128, 64]"
 };
 
+// Element i. Requires  float_dtype(t.type).
+float float_at(const SafetensorsTensor& t, std::int64_t i);
+
 // Tensors in the order of their data, as views of `bytes`; `file` names them in errors.
 //
 // Errors  kFormat: truncated, holes, overlaps, sizes inconsistent with the shape; kUnsupported: element type, rank

@@ -16,6 +16,8 @@ std::span<const Part> parts_of(Architecture architecture) {
       return qwen3moe_parts();
     case Architecture::kMistral3:
       return mistral3_parts();
+    case Architecture::kGptOss:
+      return gpt_oss_parts();
   }
   MNEME_CHECK(false, "architecture {} has no parts", static_cast<int>(architecture));
 }

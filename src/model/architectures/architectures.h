@@ -14,6 +14,7 @@ std::span<const Part> llama_parts();
 std::span<const Part> qwen3_parts();
 std::span<const Part> qwen3moe_parts();
 std::span<const Part> mistral3_parts();
+std::span<const Part> gpt_oss_parts();
 
 std::span<const Part> parts_of(Architecture architecture);
 

@@ -262,6 +262,8 @@ QkvRows CudaAttention::qkv_rows(std::int32_t first, std::int32_t n, const CudaRo
           .norm_eps = static_cast<float>(model_.config().rms_eps),
           .angles = m.angles + std::int64_t{first} * model_.config().head_dim,
           .neighbours = model_.rope().pairs == RopePairs::kNeighbours,
+          .temperature = static_cast<float>(model_.config().temperature),
+          .temperature_context = std::max(1, static_cast<std::int32_t>(model_.config().temperature_context)),
           .positions = rows.positions + first,
           .slots = rows.slots + first,
           .n = n,

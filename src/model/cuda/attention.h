@@ -52,6 +52,8 @@ class CudaAttention {
     const float *angles = nullptr, *remote_angles = nullptr;      // [n, D / 2] of (cos, sin)
     std::byte *q = nullptr, *remote_q = nullptr, *out = nullptr;  // [n, heads * D] bf16
     std::byte* scratch = nullptr;                                 // decode_attention_scratch_bytes()
+    const float* sinks = nullptr;                                 // [heads], or null
+    float* lse = nullptr;                                         // [n, heads], where there are sinks
   };
 
   // Errors  kUnsupported: a head size or group that the kernels do not support.
@@ -131,6 +133,9 @@ class CudaAttention {
   };
   void single_rows(std::int32_t layer, const SingleRows& who, const CudaRowArrays& rows, const Memory& m,
                    const CudaContext& context, const Stream& stream);
+  // Where a model has attention sinks they are added behind the merge of all parts, to `out` and its lse.
+  void add_sinks(const Memory& m, void* out, float* lse, std::int32_t n, const CudaContext& context) const;
+  std::int32_t window_of(std::int32_t layer) const;
   void stored_rows(std::int32_t layer, const SingleRows& who, QkvRows qkv, DecodeAttentionCuda a,
                    const CudaRowArrays& rows, const Memory& m, const CudaContext& context);
   void remapped_rows(std::int32_t layer, const SingleRows& who, const DecodeAttentionCuda& a, const CudaRowArrays& rows,
@@ -150,7 +155,7 @@ class CudaAttention {
   bool in_windows(const Span& s, std::int32_t layer) const;
   std::int32_t add_prompt(const SequenceRows& s);
   void finish(const SingleRows& who, const CudaRowArrays& rows, const Stream& stream);
-  PrefillAttentionCuda prefill_of(const Span& s, std::int32_t slot, const Memory& m) const;
+  PrefillAttentionCuda prefill_of(std::int32_t layer, std::size_t span, std::int32_t slot, const Memory& m);
   void chunk(std::int32_t layer, std::size_t span, const CudaRowArrays& rows, const Memory& m,
              const CudaContext& context, const Stream& stream);
   CudaRetrieval::Prompt prompt_of(const Span& s) const;

@@ -8,15 +8,20 @@
 namespace mneme {
 
 // Prefill arguments of a span's rows, whose sequence is number `slot` of the attended tables.
-PrefillAttentionCuda CudaAttention::prefill_of(const Span& s, std::int32_t slot, const Memory& m) const {
-  const std::int64_t at = std::int64_t{s.first_row} * q_width_ * 2;
+PrefillAttentionCuda CudaAttention::prefill_of(std::int32_t layer, std::size_t span, std::int32_t slot,
+                                               const Memory& m) {
+  const Span& s = spans_[span];
+  const std::int64_t at = std::int64_t{s.first_row} * q_width_ * 2, heads = model_.config().n_heads;
+  float* const observed = mass_observer_->chunk_lse(span, layer);
+  float* const own = m.sinks == nullptr ? nullptr : m.lse + s.first_row * heads;
   return {.q = m.q + at,
           .out = m.out + at,
+          .lse = observed != nullptr ? observed : own,
           .slot = slot,
           .first = s.first_position,
           .n_rows = s.n_rows,
           .n_heads = static_cast<std::int32_t>(model_.config().n_heads),
-          .window = static_cast<std::int32_t>(model_.config().sliding_window),
+          .window = window_of(layer),
           .scale = scale_};
 }
 
@@ -67,9 +72,9 @@ void CudaAttention::chunk(std::int32_t layer, std::size_t span, const CudaRowArr
     attend_prompt(layer, s, tables, layer, s.slot, m, context);
     return;
   }
-  PrefillAttentionCuda a = prefill_of(s, s.slot, m);
-  a.lse = mass_observer_->chunk_lse(span, layer);
+  const PrefillAttentionCuda a = prefill_of(layer, span, s.slot, m);
   if (!library_.attend(a, tables, layer, context)) attend_prefill_cuda(a, tables, layer, context);
+  add_sinks(m, a.out, a.lse, a.n_rows, context);
   const std::int32_t last = s.first_row + s.n_rows - 1;
   mass_observer_->take_chunk(span, layer, {.q = a.q, .slot = rows.slots + last, .length = rows.lengths + last}, tables,
                              layer, stream);
@@ -120,10 +125,10 @@ void CudaAttention::chunk_in_host_pages(std::int32_t layer, std::size_t span, co
   if (in_windows(s, layer)) {
     attend_prompt(layer, s, there, 0, 0, m, context);
   } else {
-    PrefillAttentionCuda a = prefill_of(s, 0, m);
-    a.lse = mass_observer_->chunk_lse(span, layer);
+    const PrefillAttentionCuda a = prefill_of(layer, span, 0, m);
     if (!library_.attend_contiguous(a, there, staging_->data(), staging_->tokens_a_head(), context))
       attend_prefill_cuda(a, there, 0, context);
+    add_sinks(m, a.out, a.lse, a.n_rows, context);
     const std::int32_t last = s.first_row + s.n_rows - 1;
     mass_observer_->take_chunk(span, layer, {.q = a.q, .slot = nullptr, .length = rows.lengths + last}, there, 0,
                                stream);

@@ -24,6 +24,22 @@ void CudaAttention::follow(const Stream& then, Event& had, const Stream& first) 
   then.wait(had);
 }
 
+void CudaAttention::add_sinks(const Memory& m, void* out, float* lse, std::int32_t n,
+                              const CudaContext& context) const {
+  if (m.sinks == nullptr) return;
+  add_sinks_cuda({.out = out,
+                  .lse = lse,
+                  .sinks = m.sinks,
+                  .n = n,
+                  .n_heads = static_cast<std::int32_t>(model_.config().n_heads),
+                  .head_dim = shape_.head_dim},
+                 context);
+}
+
+std::int32_t CudaAttention::window_of(std::int32_t layer) const {
+  return static_cast<std::int32_t>(model_.config().window_of(layer));
+}
+
 void CudaAttention::single_rows(std::int32_t layer, const SingleRows& who, const CudaRowArrays& rows, const Memory& m,
                                 const CudaContext& context, const Stream& stream) {
   const std::int64_t at = std::int64_t{who.first} * q_width_ * 2;
@@ -32,9 +48,10 @@ void CudaAttention::single_rows(std::int32_t layer, const SingleRows& who, const
                               .slots = (who.retrieval != nullptr ? rows.seq_slots : rows.slots) + who.first,
                               .lengths = rows.lengths + who.first,
                               .out = m.out + at,
+                              .lse = m.sinks == nullptr ? nullptr : m.lse + std::int64_t{who.first} * qkv.n_heads,
                               .n = who.n,
                               .n_heads = qkv.n_heads,
-                              .window = static_cast<std::int32_t>(model_.config().sliding_window),
+                              .window = window_of(layer),
                               .scale = scale_,
                               .scratch = m.scratch};
   if (who.retrieval == nullptr) {
@@ -54,6 +71,7 @@ void CudaAttention::single_rows(std::int32_t layer, const SingleRows& who, const
     selected_rows(layer, who, a, rows, m, context, stream);
   } else {
     attend_decode_cuda(a, r.tables(layer), r.tables_layer(layer), context);
+    add_sinks(m, a.out, a.lse, a.n, context);
   }
 }
 
@@ -64,6 +82,7 @@ void CudaAttention::stored_rows(std::int32_t layer, const SingleRows& who, QkvRo
   if (observed) a.lse = mass_observer_->decode_lse() + std::int64_t{who.span} * qkv.n_heads;
   store_qkv_cuda(qkv, pages(), layer, m.q + std::int64_t{who.first} * q_width_ * 2, context);
   attend_decode_cuda(a, pages(), layer, context);
+  add_sinks(m, a.out, a.lse, a.n, context);
   if (!observed) return;
   mass_observer_->take_decoded(
       layer, {.q = a.q, .slots = a.slots, .lengths = rows.attended + who.first, .first = who.span, .n = who.n}, pages(),
@@ -140,6 +159,7 @@ void CudaAttention::selected_rows(std::int32_t layer, const SingleRows& who, Dec
     r.recall(SelectWhen::kNow, layer, slots, pages, context);
   }
   attend_decode_cuda(a, r.tables(layer), r.tables_layer(layer), context);
+  add_sinks(m, a.out, a.lse, a.n, context);
   take_audit(layer, who, rows, m, stream);
   if (!speculative) return;
   attended_.record(stream);

@@ -16,6 +16,7 @@
 #include "src/cuda/device.h"
 #include "src/cuda/trace_range.h"
 #include "src/model/cuda/attention.h"
+#include "src/model/cuda/experts.h"
 #include "src/ops/gemm/device/gemm_cublaslt_cuda.h"
 #include "src/ops/gemm/device/weight_layout_cuda.h"
 #include "src/ops/norm_rope/pointwise_cuda.h"
@@ -55,13 +56,14 @@ struct CudaForward::Impl {
   CudaWeights weights;
   CublasLtGemm products;
   CudaAttention attention;
+  std::optional<CudaExperts> experts;  // of a mixture
   std::int32_t q_width, kv_width, capacity;
   std::int32_t few_rows;  // steps with at most so many rows, one a sequence, take layer_few()
 
   // ---- memory
   DeviceBuffer arena;
   float *residual = nullptr, *qkv_f32 = nullptr, *sums_embed = nullptr, *sums = nullptr, *angles = nullptr,
-        *remote_angles = nullptr, *logits = nullptr, *best_logprob = nullptr;
+        *remote_angles = nullptr, *logits = nullptr, *best_logprob = nullptr, *lse = nullptr;
   std::byte *normed = nullptr, *qkv = nullptr, *q = nullptr, *remote_q = nullptr, *attended = nullptr,
             *gate_up = nullptr, *ffn_hidden = nullptr, *dequantised = nullptr, *attention_scratch = nullptr;
   std::int32_t *row_base = nullptr, *graph_base = nullptr, *best_token = nullptr;
@@ -101,6 +103,10 @@ struct CudaForward::Impl {
   void layer_few(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows);
   void layer_many(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows, bool decode_only,
                   const CudaContext& context);
+  // The sums of squares that the x_next of n rows came with, before the layer or behind the last one.
+  DeferredNorm norm_before(std::int32_t layer, std::int32_t n) const {
+    return layer == 0 || experts ? deferred(sums_embed, 1) : deferred(sums, residual_parts(config.hidden, n));
+  }
   void multiply(const void* x, const DeviceMatrix& w, std::int64_t m, const Product& y);
   CudaAttention::Memory attention_memory(std::int32_t layer, bool bf16) const;
   void fetch(std::span<const std::int32_t> rows, std::span<const SamplingRule> rules, float* to);
@@ -120,7 +126,9 @@ CudaForward::Impl::Impl(const Model& m, CudaWeights w, Stream s, const CudaForwa
 
 void CudaForward::Impl::allocate() {
   const auto rows = static_cast<std::size_t>(capacity);
-  const auto hidden = static_cast<std::size_t>(config.hidden), ffn = static_cast<std::size_t>(config.ffn);
+  const auto hidden = static_cast<std::size_t>(config.hidden);
+  const std::size_t ffn = config.experts.n > 0 ? 0 : static_cast<std::size_t>(config.ffn);
+  if (config.experts.n > 0) experts.emplace(config, capacity);
   const std::size_t qkv_width = static_cast<std::size_t>(q_width + 2 * kv_width),
                     q_n = static_cast<std::size_t>(q_width);
   const auto sequences = static_cast<std::size_t>(head_rows());
@@ -144,6 +152,7 @@ void CudaForward::Impl::allocate() {
                              Piece{&q, rows * q_n * 2},
                              Piece{&remote_q, rows * q_n * 2},
                              Piece{&attended, rows * q_n * 2},
+                             Piece{&lse, config.has_sinks() ? rows * static_cast<std::size_t>(config.n_heads) * 4 : 0},
                              Piece{&gate_up, rows * 2 * ffn * 2},
                              Piece{&ffn_hidden, rows * ffn * 2},
                              Piece{&dequantised, widest * 2},
@@ -213,7 +222,9 @@ CudaAttention::Memory CudaForward::Impl::attention_memory(std::int32_t layer, bo
           .q = q,
           .remote_q = remote_q,
           .out = attended,
-          .scratch = attention_scratch};
+          .scratch = attention_scratch,
+          .sinks = w.sinks,
+          .lse = lse};
 }
 
 // Six kernels per layer (seven where q, k and v differ in type): norms are fused into the GEMMs before and after them.
@@ -225,7 +236,7 @@ void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const Cuda
   const std::int32_t parts = residual_parts(config.hidden, n);
   const CudaContext context = overlapped();
 
-  const DeferredNorm norm = layer == 0 ? deferred(sums_embed, 1) : deferred(sums, parts);
+  const DeferredNorm norm = norm_before(layer, n);
   std::int64_t first = 0;
   for (const DeviceMatrix& part : w.qkv.parts) {
     const float* bias = w.qkv_bias == nullptr ? nullptr : w.qkv_bias + first;
@@ -234,9 +245,14 @@ void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const Cuda
     first += part.n_out;
   }
   attention.layer_of_graph(layer, n, rows, attention_memory(layer, false), context, stream);
+  if (w.o_bias != nullptr) add_bias_cuda(residual, w.o_bias, n, static_cast<std::int32_t>(config.hidden), context);
   skinny_gemm_residual_cuda(attended, n, w.o,
                             {.residual = residual, .norm_weight = w.ffn_norm, .x_next = normed, .sums = sums},
                             workspace, context);
+  if (experts) {
+    experts->run(w, n, {.residual = residual, .normed = normed, .next_norm = next_norm, .sums = sums_embed}, context);
+    return;
+  }
   skinny_gemm_swiglu_cuda(normed, n, w.gate_up, deferred(sums, parts), ffn_hidden, workspace, context);
   skinny_gemm_residual_cuda(ffn_hidden, n, w.down,
                             {.residual = residual, .norm_weight = next_norm, .x_next = normed, .sums = sums}, workspace,
@@ -261,7 +277,7 @@ void CudaForward::Impl::launch_few(std::int32_t n) {
   angles_of(rows, n, context);
   for (std::int32_t layer = 0; layer < config.n_layers; ++layer) layer_few(layer, n, rows);
   attention.finish_graph(n, rows, stream);
-  skinny_gemm_cuda(normed, n, weights.head(), deferred(sums, residual_parts(config.hidden, n)), {.y = logits},
+  skinny_gemm_cuda(normed, n, weights.head(), norm_before(static_cast<std::int32_t>(config.n_layers), n), {.y = logits},
                    workspace, context);
   argmax_cuda(logits, n, static_cast<std::int32_t>(config.vocab), best_token, best_logprob, context);
   attention.join(stream);
@@ -297,7 +313,12 @@ void CudaForward::Impl::layer_many(std::int32_t layer, std::int32_t n, const Cud
   const CudaAttention::Memory memory = attention_memory(layer, true);
   decode_only ? attention.layer_of_graph(layer, n, rows, memory, context, stream)
               : attention.layer_of_spans(layer, rows, memory, context, stream);
+  if (w.o_bias != nullptr) add_bias_cuda(residual, w.o_bias, n, hidden, context);
   multiply(attended, w.o, n, {.y = residual, .f32 = true, .accumulate = true});
+  if (experts) {
+    experts->run(w, n, {.residual = residual, .normed = normed}, context);
+    return;
+  }
   rms_norm_cuda(residual, nullptr, n, hidden, w.ffn_norm, eps, normed, context);
   multiply(normed, w.gate_up, n, {.y = gate_up});
   swiglu_cuda(gate_up, n, ffn, ffn_hidden, context);
@@ -462,6 +483,13 @@ void CudaForward::inject_outcomes(float turnover, float correction, RecallBy rec
 
 void CudaForward::expect_method(const Plan& plan) {
   CudaRetrieval::expect(plan);
+  const bool in_parts = plan.recipe.prefill_window || plan.remote_position || plan.key_basis == KeyBasis::kPreRope;
+  if (!plan.shape.windowed.empty() && in_parts)
+    fail(
+        ErrorKind::kUnsupported,
+        "KV method {} on device cuda: it has positions or windows of its own, in a model whose layers have windows and "
+        "attention sinks; expected a method that selects or drops at absolute positions. Run with --device cpu",
+        plan.recipe.name);
 }
 
 void CudaForward::expect_question(const Plan& plan) {
@@ -517,7 +545,7 @@ double CudaForward::device_seconds() const {
   return impl_->end.seconds_since(impl_->begin);
 }
 std::size_t CudaForward::activation_bytes() const {
-  return impl_->arena.size() + impl_->attention.bytes();
+  return impl_->arena.size() + impl_->attention.bytes() + (impl_->experts ? impl_->experts->bytes() : 0);
 }
 std::byte* CudaForward::kv_data() const {
   return impl_->blocks->base();

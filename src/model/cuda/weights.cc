@@ -5,6 +5,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/base/rng.h"
 #include "src/model/device_types.h"
 #include "src/ops/gemm/device/weight_layout_cuda.h"
 
@@ -15,6 +16,10 @@ constexpr std::int64_t kWidthStep = 32;  // skinny_gemm_cuda.h: columns
 
 std::byte* writable(const std::byte* p) {
   return const_cast<std::byte*>(p);
+}
+
+double used_share(const ExpertConfig& e) {
+  return e.n == 0 ? 1.0 : static_cast<double>(e.n_used) / static_cast<double>(e.n);
 }
 
 }  // namespace
@@ -49,6 +54,14 @@ struct CudaWeightsMaker {
   }
   const float* ones(std::int64_t n, float value) {
     const std::vector<float> v(static_cast<std::size_t>(n), value);
+    return vector(v);
+  }
+
+  // Normal values, as random_weights_cuda() has them.
+  const float* drawn(std::int64_t n, std::uint64_t seed) {
+    std::vector<float> v(static_cast<std::size_t>(n));
+    Rng rng(seed);
+    for (float& x : v) x = static_cast<float>(0.02 * rng.normal());
     return vector(v);
   }
 
@@ -119,6 +132,43 @@ struct CudaWeightsMaker {
     return all;
   }
 
+  // The matrices of all experts, one behind the other: of each those of `parts`.
+  DeviceMatrix experts(std::span<const ExpertWeights> from,
+                       std::initializer_list<WeightMatrix ExpertWeights::*> parts) {
+    std::vector<const WeightMatrix*> all;
+    for (const ExpertWeights& e : from)
+      for (const auto part : parts) all.push_back(&(e.*part));
+    const DType first = all[0]->view().dtype();
+    const bool same =
+        std::all_of(all.begin(), all.end(), [&](const WeightMatrix* w) { return w->view().dtype() == first; });
+    for (const WeightMatrix* w : all)
+      if (w->n_out() % kOctet != 0)
+        fail(ErrorKind::kUnsupported, "--device cuda: experts of {} rows: the device's kernels take multiples of {}",
+             w->n_out(), kOctet);
+    return stacked(all, same ? device_type(first) : DType::kBF16);
+  }
+
+  void add_experts(const LayerWeights& w, CudaLayerWeights& to) {
+    to.router = vector(std::span(w.router.view().row_as<float>(0), w.router.n_out() * w.router.n_in()));
+    to.expert_gate_up = experts(w.experts, {&ExpertWeights::gate, &ExpertWeights::up});
+    to.expert_down = experts(w.experts, {&ExpertWeights::down});
+    to.router_bias = vector(w.router_bias);
+    std::vector<float> gate_up, down;
+    for (const ExpertWeights& e : w.experts) {
+      gate_up.insert(gate_up.end(), e.gate_bias.begin(), e.gate_bias.end());
+      gate_up.insert(gate_up.end(), e.up_bias.begin(), e.up_bias.end());
+      down.insert(down.end(), e.down_bias.begin(), e.down_bias.end());
+    }
+    to.expert_gate_up_bias = vector(gate_up);
+    to.expert_down_bias = vector(down);
+  }
+
+  // Of a dense layer.
+  void add_feed_forward(const LayerWeights& w, CudaLayerWeights& to) {
+    to.gate_up = pair(w.gate, w.up);
+    to.down = one(w.down);
+  }
+
   const float* stacked(std::span<const float> a, std::span<const float> b, std::span<const float> c) {
     std::vector<float> all(a.begin(), a.end());
     all.insert(all.end(), b.begin(), b.end());
@@ -131,19 +181,26 @@ CudaWeights CudaWeights::load(const Model& model, const Stream& stream, const Pr
   expect_device_types(model);
   CudaWeightsMaker maker{model.config(), stream, {}, {}};
   CudaWeights& out = maker.out;
+  out.used_experts_ = used_share(model.config().experts);
   const std::int64_t n_layers = model.config().n_layers;
   for (std::int64_t i = 0; i < n_layers; ++i) {
     const LayerWeights& w = model.layers()[static_cast<std::size_t>(i)];
     const WeightMatrix* const qkv[] = {&w.q, &w.k, &w.v};
     out.layers_.push_back({.qkv = maker.fused(qkv),
                            .o = maker.one(w.o),
-                           .gate_up = maker.pair(w.gate, w.up),
-                           .down = maker.one(w.down),
+                           .gate_up = {},
+                           .down = {},
                            .attn_norm = maker.vector(w.attn_norm),
                            .ffn_norm = maker.vector(w.ffn_norm),
                            .q_norm = maker.vector(w.q_norm),
                            .k_norm = maker.vector(w.k_norm),
-                           .qkv_bias = maker.stacked(w.q_bias, w.k_bias, w.v_bias)});
+                           .qkv_bias = maker.stacked(w.q_bias, w.k_bias, w.v_bias),
+                           .expert_gate_up = {},
+                           .expert_down = {},
+                           .router = nullptr,
+                           .o_bias = maker.vector(w.o_bias),
+                           .sinks = maker.vector(w.sinks)});
+    w.experts.empty() ? maker.add_feed_forward(w, out.layers_.back()) : maker.add_experts(w, out.layers_.back());
     if (progress) progress("weights to the device, layers", i + 1, n_layers);
   }
   out.embedding_ = maker.one(WeightMatrix(model.embedding()));
@@ -157,12 +214,15 @@ CudaWeights CudaWeights::random(const Model& model, const WeightMix& mix, std::u
   const ModelConfig& c = model.config();
   CudaWeightsMaker maker{c, stream, {}, {}};
   CudaWeights& out = maker.out;
+  const ExpertConfig& experts = c.experts;
+  out.used_experts_ = used_share(experts);
   const auto matrix = [&](DType type, std::int64_t n_out, std::int64_t n_in) {
     const DeviceMatrix m = maker.matrix(maker.device_type(type), n_out, n_in);
     random_weights_cuda(m, seed++, maker.context());
     return m;
   };
   const std::int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
+  const bool mixture = experts.n > 0;
   for (std::int64_t i = 0; i < c.n_layers; ++i) {
     const DType type = mix.of_layer(i, c.n_layers);
     FusedMatrix qkv;
@@ -171,15 +231,24 @@ CudaWeights CudaWeights::random(const Model& model, const WeightMix& mix, std::u
     } else {
       qkv.parts = {matrix(mix.most, q + kv, c.hidden), matrix(type, kv, c.hidden)};
     }
-    out.layers_.push_back({.qkv = qkv,
-                           .o = matrix(mix.most, c.hidden, q),
-                           .gate_up = matrix(mix.most, 2 * c.ffn, c.hidden),
-                           .down = matrix(type, c.hidden, c.ffn),
-                           .attn_norm = maker.ones(c.hidden, 1),
-                           .ffn_norm = maker.ones(c.hidden, 1),
-                           .q_norm = c.qk_norm ? maker.ones(c.head_dim, 1) : nullptr,
-                           .k_norm = c.qk_norm ? maker.ones(c.head_dim, 1) : nullptr,
-                           .qkv_bias = c.qkv_bias ? maker.ones(q + 2 * kv, 0) : nullptr});
+    out.layers_.push_back(
+        {.qkv = qkv,
+         .o = matrix(mix.most, c.hidden, q),
+         .gate_up = mixture ? DeviceMatrix{} : matrix(mix.most, 2 * c.ffn, c.hidden),
+         .down = mixture ? DeviceMatrix{} : matrix(type, c.hidden, c.ffn),
+         .attn_norm = maker.ones(c.hidden, 1),
+         .ffn_norm = maker.ones(c.hidden, 1),
+         .q_norm = c.qk_norm ? maker.ones(c.head_dim, 1) : nullptr,
+         .k_norm = c.qk_norm ? maker.ones(c.head_dim, 1) : nullptr,
+         .qkv_bias = c.qkv_bias ? maker.ones(q + 2 * kv, 0) : nullptr,
+         .expert_gate_up = mixture ? matrix(mix.most, experts.n * 2 * experts.ffn, c.hidden) : DeviceMatrix{},
+         .expert_down = mixture ? matrix(type, experts.n * c.hidden, experts.ffn) : DeviceMatrix{},
+         .router = mixture ? maker.drawn(experts.n * c.hidden, seed++) : nullptr,
+         .router_bias = experts.biases ? maker.ones(experts.n, 0) : nullptr,
+         .expert_gate_up_bias = experts.biases ? maker.ones(experts.n * 2 * experts.ffn, 0) : nullptr,
+         .expert_down_bias = experts.biases ? maker.ones(experts.n * c.hidden, 0) : nullptr,
+         .o_bias = c.has_o_bias() ? maker.ones(c.hidden, 0) : nullptr,
+         .sinks = c.has_sinks() ? maker.ones(c.n_heads, 0) : nullptr});
   }
   out.tied_ = c.tied_embeddings;
   out.embedding_ = matrix(out.tied_ ? mix.better : mix.most, c.vocab, c.hidden);
@@ -198,7 +267,8 @@ std::int64_t FusedMatrix::n_out() const {
 void CudaWeights::for_each(FunctionRef<void(const DeviceMatrix&)> f) const {
   for (const CudaLayerWeights& w : layers_) {
     for (const DeviceMatrix& part : w.qkv.parts) f(part);
-    for (const DeviceMatrix* m : {&w.o, &w.gate_up, &w.down}) f(*m);
+    for (const DeviceMatrix* m : {&w.o, &w.gate_up, &w.down})
+      if (m->n_out > 0) f(*m);  // not those of mixtures
   }
   f(head_);
 }
@@ -206,7 +276,14 @@ void CudaWeights::for_each(FunctionRef<void(const DeviceMatrix&)> f) const {
 std::size_t CudaWeights::step_bytes() const {
   std::size_t n = vector_bytes_ + embedding_.bytes() / static_cast<std::size_t>(embedding_.n_out);
   for_each([&](const DeviceMatrix& m) { n += m.bytes(); });
-  return n;
+  return n + step_expert_bytes();
+}
+
+std::size_t CudaWeights::step_expert_bytes() const {
+  double experts = 0;
+  for (const CudaLayerWeights& w : layers_)
+    if (w.router != nullptr) experts += static_cast<double>(w.expert_gate_up.bytes() + w.expert_down.bytes());
+  return static_cast<std::size_t>(experts * used_experts_);
 }
 
 std::size_t CudaWeights::bytes() const {

@@ -28,6 +28,13 @@ struct CudaLayerWeights {
   const float *attn_norm = nullptr, *ffn_norm = nullptr;  // [hidden]
   const float *q_norm = nullptr, *k_norm = nullptr;       // [head_dim], or null
   const float* qkv_bias = nullptr;                        // or null
+  // Mixtures of experts, in place of gate_up and down.
+  DeviceMatrix expert_gate_up,
+      expert_down;                // [experts * 2 ffn, hidden], an expert's gate first; [experts * hidden, ffn]
+  const float* router = nullptr;  // [experts, hidden]
+  // gpt-oss, or null: [experts]; [experts, 2 ffn], [experts, hidden]; [hidden]; [heads].
+  const float *router_bias = nullptr, *expert_gate_up_bias = nullptr, *expert_down_bias = nullptr;
+  const float *o_bias = nullptr, *sinks = nullptr;
 };
 
 class CudaWeights {
@@ -41,10 +48,15 @@ class CudaWeights {
   const DeviceMatrix& embedding() const { return embedding_; }
   const DeviceMatrix& head() const { return head_; }
   const float* output_norm() const { return output_norm_; }
-  std::size_t bytes() const;       // device bytes of all weights
-  std::size_t step_bytes() const;  // bytes that a decode step reads: one row of the embedding, and all else
-  DType dtype() const { return layers_.front().gate_up.dtype; }
-  // Calls f with each matrix of the layers, and with the head.
+  std::size_t bytes() const;  // device bytes of all weights
+  // Bytes that a decode step of one row reads: one row of the embedding, the experts of one row, and all else.
+  std::size_t step_bytes() const;
+  std::size_t step_expert_bytes() const;  // of these the experts
+  DType dtype() const {
+    const CudaLayerWeights& w = layers_.front();
+    return w.router == nullptr ? w.gate_up.dtype : w.expert_gate_up.dtype;
+  }
+  // Calls f with each matrix of the layers but for experts, and with the head.
   void for_each(FunctionRef<void(const DeviceMatrix&)> f) const;
 
  private:
@@ -54,6 +66,7 @@ class CudaWeights {
   DeviceMatrix embedding_, head_;
   const float* output_norm_ = nullptr;
   std::size_t vector_bytes_ = 0;
+  double used_experts_ = 1.0;  // share of a layer's experts that a row is sent to
   bool tied_ = false;
 };
 

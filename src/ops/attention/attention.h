@@ -7,10 +7,12 @@
 //   scores  q . k * scale + log_weight
 //   out     softmax-weighted sum of values over the entries of all parts together
 //   lse     log of the sum of exp of all scores
+//   sinks   an attention sink a query head, in both: one more score, unscaled, without a value; added once, behind the
+//           merge of all parts
 //
 // Numerics  scores, softmax and sums in f32; prefill over bf16 keys may multiply in bf16
 //           (docs/design/numerics.md).
-// Empty     no entries at all: out = 0, lse = -inf.
+// Empty     no entries at all: out = 0, lse = -inf or the sink.
 // NaN       a NaN score gives NaN in that row's output and in no other.
 #pragma once
 
@@ -35,8 +37,9 @@ struct DecodePart {
 // Work of one (sequence, KV head).
 struct DecodeHead {
   std::span<const DecodePart> parts;
-  float* out = nullptr;  // [G, D]
-  float* lse = nullptr;  // [G] out; or null
+  float* out = nullptr;          // [G, D]
+  float* lse = nullptr;          // [G] out; or null
+  const float* sinks = nullptr;  // [G]; null: none
 };
 // Splits long contexts over the workers and merges by LSE (split-KV). With Rounding::kFixed the split depends on the
 // head's own length alone.
@@ -64,6 +67,7 @@ struct PrefillHead {
   std::int64_t out_stride = 0;    // elements
   DType out_dtype = DType::kF32;  // or kBF16
   float* lse = nullptr;           // [n_rows, G] out, or null
+  const float* sinks = nullptr;   // [G]; null: none
 };
 
 void attend_prefill_ref(std::span<const PrefillHead> heads, const AttentionShape& shape);

@@ -36,7 +36,33 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(Args p) {
                                     blend(x.w, y.w, wa, wb)};
 }
 
+// One warp per (row, head), eight values a lane.
+__global__ void __launch_bounds__(kThreads) sink_kernel(SinkRowsCuda p) {
+  launch_dependents();
+  grid_dependency_wait();
+  const int lane = threadIdx.x % kWarp;
+  const std::int64_t head = static_cast<std::int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
+  if (head >= static_cast<std::int64_t>(p.n) * p.n_heads) return;
+  const float lse = p.lse[head], sink = p.sinks[head % p.n_heads], most = fmaxf(lse, sink);
+  const float sum = most == -INFINITY ? 0.0f : expf(lse - most) + expf(sink - most);
+  const float share = sum == 0 ? 0.0f : expf(lse - most) / sum;
+  __syncwarp();
+  if (lane == 0) p.lse[head] = sum == 0 ? -INFINITY : isnan(lse) ? lse : most + logf(sum);
+  if (lane >= p.head_dim / 8) return;
+  uint4* out = static_cast<uint4*>(p.out) + head * (p.head_dim / 8) + lane;
+  const uint4 x = *out, none{};
+  *out = {blend(x.x, none.x, share, 0), blend(x.y, none.y, share, 0), blend(x.z, none.z, share, 0),
+          blend(x.w, none.w, share, 0)};
+}
+
 }  // namespace
+
+void add_sinks_cuda(const SinkRowsCuda& rows, const CudaContext& context) {
+  constexpr std::int64_t kHeads = kThreads / kWarp;
+  const std::int64_t heads = std::int64_t{rows.n} * rows.n_heads;
+  launch(context, "add_sinks", sink_kernel, dim3(static_cast<unsigned>((heads + kHeads - 1) / kHeads)), dim3(kThreads),
+         0, rows);
+}
 
 void merge_attention_cuda(const AttentionPartCuda& a, const AttentionPartCuda& b, std::int32_t n, std::int32_t n_heads,
                           std::int32_t head_dim, void* out, const CudaContext& context) {

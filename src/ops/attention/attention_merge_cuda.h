@@ -1,4 +1,4 @@
-// LSE merge: combines attention over two disjoint sets of tokens into attention over both.
+// LSE merge: combines attention over two disjoint sets of tokens into attention over both, or with attention sinks.
 #pragma once
 
 #include <cstdint>
@@ -19,5 +19,15 @@ struct AttentionPartCuda {
 // NaN  in an lse: the head's row is NaN.   Async  enqueues.
 void merge_attention_cuda(const AttentionPartCuda& a, const AttentionPartCuda& b, std::int32_t n, std::int32_t n_heads,
                           std::int32_t head_dim, void* out, const CudaContext& context);
+
+// Adds an attention sink a head, a logit without a value, to attention whose parts are merged.
+//   out [n, heads * D] bf16 and lse [n, heads] f32, in place; sinks [heads] f32, natural logarithms. D % 8 == 0, <= 256
+struct SinkRowsCuda {
+  void* out = nullptr;
+  float* lse = nullptr;
+  const float* sinks = nullptr;
+  std::int32_t n = 0, n_heads = 0, head_dim = 0;
+};
+void add_sinks_cuda(const SinkRowsCuda& rows, const CudaContext& context);
 
 }  // namespace mneme

@@ -1,4 +1,4 @@
-// Pointwise operations between the GEMMs: embedding, RMSNorm, SwiGLU. `_ref` is the specification; `_cpu` splits rows
+// Pointwise operations between the GEMMs: embedding, RMSNorm, SwiGLU, attention sinks. `_ref` is the specification; `_cpu` splits rows
 // over the pool.
 #pragma once
 
@@ -26,5 +26,12 @@ void rms_norm_cpu(const ConstTensorView& x, const float* weight, double eps, con
 void swiglu_ref(const ConstTensorView& gate, const ConstTensorView& up, const TensorView& out);
 void swiglu_cpu(const ConstTensorView& gate, const ConstTensorView& up, const TensorView& out,
                 const CpuContext& context);
+
+// out = (u + 1) g sigmoid(1.702 g) with g = min(gate, limit), u = min(max(up, -limit), limit).
+// gate, up [n, ffn] f32 (rows may be strided); out [n, ffn] f32.   NaN: propagates.
+// Source  GptOssExperts of transformers
+void clamped_swiglu_ref(const ConstTensorView& gate, const ConstTensorView& up, float limit, const TensorView& out);
+void clamped_swiglu_cpu(const ConstTensorView& gate, const ConstTensorView& up, float limit, const TensorView& out,
+                        const CpuContext& context);
 
 }  // namespace mneme

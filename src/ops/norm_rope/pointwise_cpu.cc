@@ -84,6 +84,29 @@ void SwigluToBF16(const float* gate, const float* up, std::int64_t n, bf16* out)
   swiglu(gate, up, n, out);
 }
 
+// (up + 1) gate sigmoid(1.702 gate), gate and up cut off.
+template <class D>
+HWY_INLINE hn::Vec<D> clamped_silu_times(D d, hn::Vec<D> gate, hn::Vec<D> up, float limit) {
+  const auto most = hn::Set(d, limit);
+  // Compared so that NaN stays.
+  const auto g = hn::IfThenElse(hn::Gt(gate, most), most, gate);
+  const auto low = hn::IfThenElse(hn::Lt(up, hn::Neg(most)), hn::Neg(most), up);
+  const auto u = hn::IfThenElse(hn::Gt(low, most), most, low);
+  const auto e = hn::Exp(d, hn::Min(hn::Mul(g, hn::Set(d, -1.702f)), hn::Set(d, 100.0f)));
+  const auto one = hn::Set(d, 1.0f);
+  return hn::Mul(hn::Div(g, hn::Add(one, e)), hn::Add(u, one));
+}
+
+void ClampedSwiglu(const float* gate, const float* up, std::int64_t n, float limit, float* out) {
+  const F32 d;
+  const std::int64_t lanes = hn::Lanes(d);
+  std::int64_t j = 0;
+  for (; j + lanes <= n; j += lanes)
+    hn::StoreU(clamped_silu_times(d, hn::LoadU(d, gate + j), hn::LoadU(d, up + j), limit), d, out + j);
+  const hn::CappedTag<float, 1> one;
+  for (; j < n; ++j) out[j] = hn::GetLane(clamped_silu_times(one, hn::Set(one, gate[j]), hn::Set(one, up[j]), limit));
+}
+
 void EmbedRow(const std::byte* row, DType type, std::int64_t n, float* out) {
   convert_row(F32(), row, type, n, out);
 }
@@ -101,6 +124,7 @@ HWY_EXPORT(NormaliseToF32);
 HWY_EXPORT(NormaliseToBF16);
 HWY_EXPORT(SwigluToF32);
 HWY_EXPORT(SwigluToBF16);
+HWY_EXPORT(ClampedSwiglu);
 HWY_EXPORT(EmbedRow);
 
 // One thread processes this many values in about 2 us, less than the time to wake another.
@@ -159,6 +183,17 @@ void swiglu_cpu(const ConstTensorView& gate, const ConstTensorView& up, const Te
       else
         HWY_DYNAMIC_DISPATCH(SwigluToF32)(g, u, ffn, out.row_as<float>(i));
     }
+  });
+}
+
+void clamped_swiglu_cpu(const ConstTensorView& gate, const ConstTensorView& up, float limit, const TensorView& out,
+                        const CpuContext& context) {
+  const std::int64_t n = gate.dim(0), ffn = gate.dim(1);
+  expect_shape("up", up, DType::kF32, {n, ffn});
+  expect_shape("out", out, DType::kF32, {n, ffn});
+  for_rows(n, ffn, context, [&](std::int64_t i, std::int64_t end) {
+    for (; i < end; ++i) HWY_DYNAMIC_DISPATCH(ClampedSwiglu)
+    (gate.row_as<float>(i), up.row_as<float>(i), ffn, limit, out.row_as<float>(i));
   });
 }
 

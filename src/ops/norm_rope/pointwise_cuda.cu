@@ -77,6 +77,13 @@ __global__ void __launch_bounds__(kThreads)
   out[at] = {swiglu_pair(g.x, u.x), swiglu_pair(g.y, u.y), swiglu_pair(g.z, u.z), swiglu_pair(g.w, u.w)};
 }
 
+__global__ void __launch_bounds__(kThreads) bias_kernel(float* x, const float* bias, std::int64_t total, int width) {
+  grid_dependency_wait();
+  launch_dependents();
+  const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at < total) x[at] += bias[at % width];
+}
+
 __global__ void angles_kernel(const std::int32_t* positions, const double* inv_freq, int half, double scale,
                               float2* out) {
   grid_dependency_wait();
@@ -244,6 +251,9 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
   const float* weight = is_v ? nullptr : is_q ? a.rows.q_norm : a.rows.k_norm;
   float scale = 1;
   if (weight != nullptr) scale = rsqrtf(warp_sum(squares) / static_cast<float>(d) + a.rows.norm_eps);
+  float grown = 1;
+  if (is_q && a.rows.temperature != 0)
+    grown += a.rows.temperature * log1pf(static_cast<float>(a.rows.positions[row] / a.rows.temperature_context));
 
   Kv *const kv = to.kv, *const box = to.box, *const local = to.local;
   __nv_bfloat16* const last_q = to.last_q;
@@ -255,6 +265,7 @@ __global__ void __launch_bounds__(kStoreWarps* kWarp) store_kernel(StoreArgs a) 
     const int first = neighbours ? 2 * p : p, second = neighbours ? 2 * p + 1 : p + half;
     float u = x[i], v = y[i];
     if (weight != nullptr) u *= scale * weight[first], v *= scale * weight[second];
+    u *= grown, v *= grown;
     if (is_q && a.rows.remote_angles != nullptr) {
       const float2 rotation = reinterpret_cast<const float2*>(a.rows.remote_angles)[row * half + p];
       auto* remote_q = static_cast<__nv_bfloat16*>(a.rows.remote_q) + (row * a.rows.n_heads + head) * d;
@@ -432,6 +443,11 @@ void swiglu_cuda(const void* gate_up, std::int32_t n, std::int32_t ffn, void* ou
   const std::int64_t total = static_cast<std::int64_t>(n) * (ffn / 8);
   launch(context, "swiglu", swiglu_kernel, blocks_for(total), dim3(kThreads), 0, static_cast<const uint4*>(gate_up),
          total, ffn / 8, static_cast<uint4*>(out));
+}
+
+void add_bias_cuda(float* x, const float* bias, std::int32_t n, std::int32_t width, const CudaContext& context) {
+  const std::int64_t total = std::int64_t{n} * width;
+  launch(context, "add_bias", bias_kernel, blocks_for(total), dim3(kThreads), 0, x, bias, total, width);
 }
 
 void rope_angles_cuda(const std::int32_t* positions, std::int32_t n, const double* inv_freq, std::int32_t half,

@@ -32,6 +32,9 @@ void rms_norm_cuda(const float* x, const std::int32_t* rows, std::int32_t n, std
 // out [n, ffn] bf16 = silu(gate) * up.   gate_up [n, 2 ffn] bf16, ffn a multiple of 8.
 void swiglu_cuda(const void* gate_up, std::int32_t n, std::int32_t ffn, void* out, const CudaContext& context);
 
+// x [n, width] f32 += bias [width].
+void add_bias_cuda(float* x, const float* bias, std::int32_t n, std::int32_t width, const CudaContext& context);
+
 // cos and sin of every pair of every row, times `scale`; angles in f64.
 //   positions [n], inv_freq [half] f64, out [n, half] of (cos, sin) f32
 void rope_angles_cuda(const std::int32_t* positions, std::int32_t n, const double* inv_freq, std::int32_t half,
@@ -58,6 +61,9 @@ struct QkvRows {
   float norm_eps = 0;
   const float* angles = nullptr;  // [n, D / 2] of (cos, sin)
   bool neighbours = false;        // RopePairs::kNeighbours
+  // mistral3: a query at position p is multiplied by 1 + temperature ln(1 + floor(p / temperature_context)).
+  float temperature = 0;
+  std::int32_t temperature_context = 1;
   const std::int32_t *positions = nullptr, *slots = nullptr;
   std::int32_t n = 0, n_heads = 0;
   SlotStore store;

@@ -27,6 +27,7 @@ struct RopeConfig {
   double beta_fast = 32.0;            // yarn
   double beta_slow = 1.0;             // yarn
   double attention_factor = 0.0;      // yarn: scale of cos and sin; 0: derived from factor
+  bool truncate = true;               // yarn: the ramp begins and ends at a pair; gpt-oss: between two
   std::vector<float>
       freq_factors;  // GGUF's rope_freqs.weight [head_dim / 2]: inverse frequencies are divided by these; or empty
 };

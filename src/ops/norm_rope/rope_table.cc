@@ -40,15 +40,17 @@ void scale_llama3(const RopeConfig& c, std::vector<double>& inv_freq) {
 }
 
 // Pairs that rotate more than beta_fast times within the original context are kept, fewer than beta_slow times are
-// scaled by factor, in between a ramp over the pair's index, whose ends are integers as in the published code.
+// scaled by factor, in between a ramp over the pair's index, whose ends are integers as in the published code, unless
+// the model says otherwise.
 void scale_yarn(const RopeConfig& c, std::int64_t head_dim, std::vector<double>& inv_freq) {
   const auto d = static_cast<double>(head_dim);
   const auto index_of = [&](double rotations) {
     return d * std::log(static_cast<double>(c.original_context) / (rotations * 2.0 * std::numbers::pi)) /
            (2.0 * std::log(c.theta));
   };
-  const double low = std::max(std::floor(index_of(c.beta_fast)), 0.0);
-  double high = std::min(std::ceil(index_of(c.beta_slow)), d - 1.0);
+  const double first = index_of(c.beta_fast), last = index_of(c.beta_slow);
+  const double low = std::max(c.truncate ? std::floor(first) : first, 0.0);
+  double high = std::min(c.truncate ? std::ceil(last) : last, d - 1.0);
   if (low == high) high += 0.001;
   for (std::size_t i = 0; i < inv_freq.size(); ++i) {
     const double interpolated = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);

@@ -16,10 +16,15 @@ constexpr const char* kQwen2 =
 constexpr const char* kTekken = R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
                                 R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
                                 R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+// Of o200k: GPT-4o, gpt-oss.
+constexpr const char* kGpt4o =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kGpt2NoLastSpace = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S))";
 
 // Names as llama.cpp's converter writes them to `tokenizer.ggml.pre`; only those whose patterns are certain. The
-// patterns of gpt-2, llama, qwen2 and tekken are from the models' tokenizer.json.
+// patterns of gpt-2, llama, qwen2, tekken and gpt-4o are from the models' tokenizer.json.
 const std::vector<PretokenizerPreset>& presets() {
   static const std::vector<PretokenizerPreset> table = {
       {{"gpt-2", "phi-2", "mpt", "olmo", "jina-es", "jina-de", "roberta-bpe"}, {kGpt2}},
@@ -27,6 +32,7 @@ const std::vector<PretokenizerPreset>& presets() {
       {{"dbrx", "smaug-bpe"}, {kLlama3}},
       {{"qwen2", "deepseek-r1-qwen", "stablelm2"}, {kQwen2}},
       {{"tekken"}, {kTekken}, true},
+      {{"gpt-4o"}, {kGpt4o}, true},
       {{"smollm", "starcoder", "refact", "command-r"}, {R"(\p{N})", kGpt2}},
       {{"falcon"}, {R"([\p{P}\$\+<=>\^~\|`]+)", kGpt2NoLastSpace, "[0-9][0-9][0-9]"}},
       {{"default"}, {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2NoLastSpace, R"(\p{N}+)", "[0-9][0-9][0-9]"}},

@@ -33,9 +33,10 @@ constexpr std::array<std::string_view, 17> kTurnMarkers = {"<|begin_of_text|>",
                                                            "<|eom_id|>"};
 
 // Tokens that always end a generation: a file names one end token, the model may use another.
-constexpr std::array<std::string_view, 9> kEndMarkers = {
-    "<|eot_id|>", "<|eom_id|>",    "<|end_of_text|>",       "<|im_end|>", "<|endoftext|>",
-    "<|end|>",    "<end_of_turn>", "<｜end▁of▁sentence｜>", "<EOT>"};
+constexpr std::array<std::string_view, 11> kEndMarkers = {
+    "<|eot_id|>",    "<|eom_id|>", "<|end_of_text|>", "<|im_end|>",
+    "<|endoftext|>", "<|end|>",    "<end_of_turn>",   "<｜end▁of▁sentence｜>",
+    "<EOT>",         "<|return|>", "<|call|>"};
 
 template <std::size_t N>
 bool is_one_of(const std::array<std::string_view, N>& names, const std::string& token) {
@@ -74,10 +75,12 @@ Tokenizer::Tokenizer(const TokenizerData& data) : data_(data), end_(data.tokens.
   mark_end(data_.eos);
   mark_end(data_.eot);
   for (const std::int32_t id : data_.eog) mark_end(id);
+  const bool harmony = ends_by_return(data_.tokens);
   for (std::size_t i = 0; i < data_.tokens.size(); ++i) {
     const std::string& token = data_.tokens[i];
     if (token.size() < 3 || (token[0] != '<' && token[0] != '[')) continue;
-    const bool marker = is_one_of(kTurnMarkers, token), end = is_one_of(kEndMarkers, token);
+    const bool goes_on = harmony && token == "<|end|>";
+    const bool marker = is_one_of(kTurnMarkers, token) || goes_on, end = is_one_of(kEndMarkers, token) && !goes_on;
     if (end) end_[i] = true;
     if (marker || end) data_.types[i] = TokenType::kControl;
     // Some files use the end-of-text token as the unknown token; a character without a token must not end a turn.

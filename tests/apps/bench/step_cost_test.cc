@@ -20,14 +20,32 @@ ModelConfig small_shape() {
 }
 
 TEST(Shapes, HaveTheParametersThatTheirAuthorsPublished) {
-  const std::map<std::string, std::int64_t> published = {{"qwen2.5-0.5b", 494032768},  {"qwen3-0.6b", 596049920},
-                                                         {"llama-3.2-1b", 1235814400}, {"qwen2.5-1.5b", 1543714304},
-                                                         {"llama-3.2-3b", 3212749824}, {"llama-2-7b", 6738415616},
-                                                         {"qwen2.5-7b", 7615616512},   {"mistral-7b-v0.3", 7248023552},
-                                                         {"llama-3.1-8b", 8030261248}, {"qwen3-8b", 8190735360}};
+  const std::map<std::string, std::int64_t> published = {
+      {"qwen2.5-0.5b", 494032768},  {"qwen3-0.6b", 596049920},       {"llama-3.2-1b", 1235814400},
+      {"qwen2.5-1.5b", 1543714304}, {"llama-3.2-3b", 3212749824},    {"llama-2-7b", 6738415616},
+      {"qwen2.5-7b", 7615616512},   {"mistral-7b-v0.3", 7248023552}, {"llama-3.1-8b", 8030261248},
+      {"qwen3-8b", 8190735360},     {"qwen3-30b-a3b", 30532122624},  {"gpt-oss-20b", 20914757184}};
   for (const auto& [name, count] : published) EXPECT_EQ(parameter_count(bench_shape(name)), count) << name;
   EXPECT_EQ(bench_shapes().size(), published.size() + 1);
   EXPECT_THROW(bench_shape("gpt-5"), Error);
+}
+
+TEST(StepCost, RowsOfAMixtureShareTheExpertsThatTheyBothGoTo) {
+  ModelConfig c = small_shape();
+  c.experts = {.n = 8, .n_used = 2, .ffn = 32};
+  const WeightBytes weights{.step = 1000, .embedding_row = 0, .head = 0, .experts = 400};
+  const KvShape kv{.n_layers = 3, .n_kv_heads = 2, .head_dim = 32};
+  EXPECT_DOUBLE_EQ(dense_cost(c, weights, kv, 10, 1, 1, true).weights, 1000);
+  EXPECT_DOUBLE_EQ(dense_cost(c, weights, kv, 10, 1, 2, true).weights, 1000 + 400 * 0.75) << "1 - (3/4)^2, of 1/4";
+}
+
+TEST(StepCost, OnlyLayersWithAWindowReadTheWindow) {
+  ModelConfig c = small_shape();
+  const KvShape kv{.n_layers = 3, .n_kv_heads = 2, .head_dim = 32};
+  const double per_layer = static_cast<double>(kv.bytes_per_token()) / 3;
+  c.sliding_window = 8;
+  c.windowed = {true, false, true};
+  EXPECT_DOUBLE_EQ(dense_cost(c, {}, kv, 99, 1, 1, true).kv_read, (100 + 8 + 8) * per_layer);
 }
 
 TEST(StepCost, CountsWhatAStepMustMove) {

@@ -164,6 +164,44 @@ std::vector<BadCase> config_cases() {
          b.tensor("model.layers.1.mlp.experts.3.up_proj.weight").shape = {64, 32};
        },
        ErrorKind::kFormat, "'blk.1.ffn_up.3.weight': expected [32, 64]"},
+      {"mxfp4_without_scales",
+       [](HfBuilder& b) {
+         b = HfBuilder::tiny("gpt_oss");
+         b.erase_tensor("model.layers.1.mlp.experts.down_proj_scales");
+       },
+       ErrorKind::kFormat, "model.layers.1.mlp.experts.down_proj_scales"},
+      {"mxfp4_scales_one_short",
+       [](HfBuilder& b) {
+         b = HfBuilder::tiny("gpt_oss");
+         HfTensor& t = b.tensor("model.layers.1.mlp.experts.gate_up_proj_scales");
+         t.shape = {4, 192, 1}, t.data.resize(4 * 192);
+       },
+       ErrorKind::kFormat, "expected U8 [4, 192, 2], found U8 [4, 192, 1]"},
+      {"mxfp4_blocks_of_other_type",
+       [](HfBuilder& b) {
+         b = HfBuilder::tiny("gpt_oss");
+         b.tensor("model.layers.0.mlp.experts.gate_up_proj_blocks").dtype = "I8";
+       },
+       ErrorKind::kFormat, "expected U8 [4, 192, 2, 16], found I8"},
+      {"sinks_of_other_shape",
+       [](HfBuilder& b) {
+         b = HfBuilder::tiny("gpt_oss");
+         HfTensor& t = b.tensor("model.layers.0.self_attn.sinks");
+         t.shape = {2}, t.data.resize(4);
+       },
+       ErrorKind::kFormat, "attn_sinks.weight': expected [4]"},
+      {"layer_types_one_short",
+       [](HfBuilder& b) {
+         b = HfBuilder::tiny("gpt_oss");
+         b.config["layer_types"] = {"full_attention"};
+       },
+       ErrorKind::kFormat, "kinds of layers: expected 2, found 1"},
+      {"swiglu_of_another_slope",
+       [](HfBuilder& b) {
+         b = HfBuilder::tiny("gpt_oss");
+         b.config["swiglu_alpha"] = 1.5;
+       },
+       ErrorKind::kUnsupported, "swiglu_alpha"},
       {"pictures_without_text", [](HfBuilder& b) { b.config["model_type"] = "mistral3"; }, ErrorKind::kFormat,
        "text_config"},
       {"temperature_without_context",
@@ -196,8 +234,6 @@ std::vector<BadCase> config_cases() {
        ErrorKind::kFormat, "low_freq_factor"},
       {"yarn_bands", config("rope_scaling", {{"type", "yarn"}, {"factor", 4}, {"beta_fast", 1}, {"beta_slow", 32}}),
        ErrorKind::kFormat, "beta_slow"},
-      {"yarn_truncate", config("rope_scaling", {{"type", "yarn"}, {"factor", 4}, {"truncate", false}}),
-       ErrorKind::kUnsupported, "truncate"},
       {"rope_per_layer_type", config("rope_parameters", {{"full_attention", {{"rope_theta", 1e4}}}}),
        ErrorKind::kUnsupported, "rope_parameters"},
   };

@@ -109,6 +109,13 @@ class HfBuilder {
     if (type == "qwen3_moe")
       b.config.update(
           {{"num_experts", 4}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 32}, {"norm_topk_prob", true}});
+    if (type == "gpt_oss") {
+      b.config.update({{"num_local_experts", 4}, {"num_experts_per_tok", 2}, {"sliding_window", 16}});
+      b.config["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0},
+                                  {"beta_fast", 32.0},   {"beta_slow", 1.0},
+                                  {"truncate", false},   {"original_max_position_embeddings", 128}};
+      b.config["quantization_config"] = {{"quant_method", "mxfp4"}};
+    }
     if (type == "ministral3") {
       b.config.erase("rope_theta");
       b.config["rope_parameters"] = {{"rope_type", "yarn"},
@@ -189,13 +196,15 @@ class HfBuilder {
     add(p + "self_attn.k_proj.weight", {64, 64}, "F16");
     add(p + "self_attn.v_proj.weight", {64, 64}, "F32");
     add(p + "self_attn.o_proj.weight", {64, 128});
-    if (type == "qwen3_moe") {
+    if (type == "gpt_oss") {
+      add_gpt_oss(p);
+    } else if (type == "qwen3_moe") {
       add(p + "mlp.gate.weight", {4, 64});
       for (int e = 0; e < 4; ++e) add_ffn(p + "mlp.experts." + std::to_string(e) + ".", 32);
     } else {
       add_ffn(p + "mlp.", 96);
     }
-    if (type == "qwen2") {
+    if (type == "qwen2" || type == "gpt_oss") {
       add(p + "self_attn.q_proj.bias", {128});
       add(p + "self_attn.k_proj.bias", {64});
       add(p + "self_attn.v_proj.bias", {64});
@@ -204,6 +213,28 @@ class HfBuilder {
       add(p + "self_attn.q_norm.weight", {32});
       add(p + "self_attn.k_norm.weight", {32});
     }
+  }
+  void add_gpt_oss(const std::string& p) {
+    add(p + "self_attn.o_proj.bias", {64});
+    add(p + "self_attn.sinks", {4});
+    add(p + "mlp.router.weight", {4, 64});
+    add(p + "mlp.router.bias", {4});
+    const std::string e = p + "mlp.experts.";
+    add_codes(e + "gate_up_proj_blocks", {4, 192, 2, 16});
+    add_codes(e + "gate_up_proj_scales", {4, 192, 2});
+    add(e + "gate_up_proj_bias", {4, 192});
+    add_codes(e + "down_proj_blocks", {4, 64, 3, 16});
+    add_codes(e + "down_proj_scales", {4, 64, 3});
+    add(e + "down_proj_bias", {4, 64});
+  }
+  // Bytes of MXFP4: codes, and exponents around 1.
+  void add_codes(const std::string& name, std::vector<std::int64_t> shape) {
+    std::int64_t n = 1;
+    for (const std::int64_t d : shape) n *= d;
+    HfTensor t{name, "U8", std::move(shape), {}};
+    const bool scales = name.ends_with("_scales");
+    for (std::int64_t i = 0; i < n; ++i) t.data += static_cast<char>(scales ? 120 + rng_.below(8) : rng_.below(256));
+    tensors.push_back(std::move(t));
   }
   void add_ffn(const std::string& p, std::int64_t ffn) {
     add(p + "gate_proj.weight", {ffn, 64});

@@ -5,6 +5,7 @@
 
 #include "src/formats/checkpoint.h"
 #include "src/formats/safetensors/hf_model.h"
+#include "src/ops/gemm/gemm.h"
 #include "tests/formats/safetensors/hf_builder.h"
 
 namespace mneme::test {
@@ -102,6 +103,75 @@ TEST(HuggingFace, MixturesHaveOneMatrixAnExpert) {
   EXPECT_EQ(checkpoint->require("blk.1.ffn_gate_inp.weight", {4, 64}).view.dtype(), DType::kBF16);
   EXPECT_NE(checkpoint->find("blk.1.ffn_down.3.weight"), nullptr);
   EXPECT_EQ(checkpoint->find("blk.1.ffn_down.weight"), nullptr);
+}
+
+TEST(HuggingFace, GptOssStacksItsExpertsWithRowsOfGateAndUpInTurns) {
+  HfBuilder b = HfBuilder::tiny("gpt_oss");
+  const auto checkpoint = open(b);
+  const ModelConfig& c = checkpoint->config();
+  EXPECT_EQ(std::tuple(c.experts.n, c.experts.n_used, c.experts.ffn, c.experts.biases, c.experts.limit),
+            std::tuple(4, 2, 96, true, 7.0));
+  EXPECT_EQ(std::tuple(c.sliding_window, c.window_of(0), c.window_of(1)), std::tuple(16, 16, 0));
+  EXPECT_TRUE(c.qkv_bias && !c.rope.truncate);
+  const ConstTensorView gate = checkpoint->require("blk.1.ffn_gate_exps.weight", {4, 96, 64}).view,
+                        up = checkpoint->require("blk.1.ffn_up_exps.weight", {4, 96, 64}).view,
+                        down = checkpoint->require("blk.1.ffn_down_exps.weight", {4, 64, 96}).view;
+  EXPECT_EQ(gate.dtype(), DType::kMXFP4);
+  const auto bytes = [&](const std::string& name) { return b.tensor("model.layers.1.mlp.experts." + name).data; };
+  static constexpr float kFp4[] = {0, .5f, 1, 1.5f, 2, 3, 4, 6};
+  // Value of row r and column k of an expert, by the format's own words.
+  const auto value = [&](const std::string& name, std::int64_t rows, std::int64_t columns, std::int64_t r,
+                         std::int64_t k) {
+    const std::int64_t block = r * (columns / 32) + k / 32;
+    static_cast<void>(rows);
+    const auto pair = static_cast<std::uint8_t>(bytes(name + "_blocks")[block * 16 + k % 32 / 2]);
+    const int code = k % 2 == 0 ? pair & 15 : pair >> 4;
+    const auto scale = static_cast<std::uint8_t>(bytes(name + "_scales")[block]);
+    return (code > 7 ? -1.0f : 1.0f) * kFp4[code % 8] * std::exp2(static_cast<float>(scale) - 127.0f);
+  };
+  std::vector<float> row(96);
+  for (const auto& [e, r] : {std::pair{0, 0}, {3, 95}, {2, 7}}) {
+    const auto row_of = [&](const ConstTensorView& stack, std::int64_t n_out, std::int64_t n_in, std::int64_t at) {
+      dequantise_row(ConstTensorView(stack.data(), stack.dtype(), {4 * n_out, n_in}), e * n_out + at, row.data());
+    };
+    row_of(gate, 96, 64, r);
+    for (int k = 0; k < 64; ++k) ASSERT_EQ(row[k], value("gate_up_proj", 192, 64, e * 192 + 2 * r, k));
+    row_of(up, 96, 64, r);
+    for (int k = 0; k < 64; ++k) ASSERT_EQ(row[k], value("gate_up_proj", 192, 64, e * 192 + 2 * r + 1, k));
+    row_of(down, 64, 96, r % 64);
+    for (int k = 0; k < 96; ++k) ASSERT_EQ(row[k], value("down_proj", 64, 96, e * 64 + r % 64, k));
+  }
+  const ConstTensorView gate_bias = checkpoint->require("blk.1.ffn_gate_exps.bias", {4, 96}).view,
+                        up_bias = checkpoint->require("blk.1.ffn_up_exps.bias", {4, 96}).view;
+  const std::string stored = bytes("gate_up_proj_bias");
+  const auto bias = [&](std::int64_t i) {
+    bf16 v;
+    std::memcpy(&v, stored.data() + i * 2, 2);
+    return static_cast<float>(v);
+  };
+  EXPECT_EQ(gate_bias.row_as<float>(2)[5], bias(2 * 192 + 10));
+  EXPECT_EQ(up_bias.row_as<float>(2)[5], bias(2 * 192 + 11));
+  EXPECT_NE(checkpoint->find("blk.0.attn_sinks.weight"), nullptr);
+  EXPECT_NE(checkpoint->find("blk.0.post_attention_norm.weight"), nullptr);
+}
+
+TEST(HuggingFace, UnquantisedExpertsOfGptOssAreStoredInputByOutput) {
+  HfBuilder b = HfBuilder::tiny("gpt_oss");
+  b.config.erase("quantization_config");
+  for (const char* layer : {"0", "1"}) {
+    const std::string p = std::string("model.layers.") + layer + ".mlp.experts.";
+    for (const char* name : {"gate_up_proj", "down_proj"})
+      for (const char* part : {"_blocks", "_scales"}) b.erase_tensor(p + name + part);
+    b.add(p + "gate_up_proj", {4, 64, 192});
+    b.add(p + "down_proj", {4, 96, 64});
+  }
+  const auto checkpoint = open(b);
+  const ConstTensorView up = checkpoint->require("blk.0.ffn_up_exps.weight", {4, 96, 64}).view;
+  const std::string& stored = b.tensor("model.layers.0.mlp.experts.gate_up_proj").data;
+  for (const auto& [e, r, k] : {std::tuple{0, 0, 0}, {3, 95, 63}, {1, 20, 41}})
+    EXPECT_EQ(
+        std::memcmp(up.data() + ((e * 96 + r) * 64 + k) * 2, stored.data() + ((e * 64 + k) * 192 + 2 * r + 1) * 2, 2),
+        0);
 }
 
 // The text part of a model that reads pictures, under either of the names that published folders have.

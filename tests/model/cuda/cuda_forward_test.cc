@@ -20,10 +20,16 @@ TEST_F(CudaForwardTest, HasTheCpusLogitsForEveryArchitecture) {
   for (const auto& [architecture, heads, kv_heads, head_dim] : {std::tuple{Architecture::kLlama, 8, 2, 64},
                                                                 {Architecture::kQwen2, 7, 1, 64},
                                                                 {Architecture::kQwen3, 4, 4, 128},
-                                                                {Architecture::kMistral, 16, 1, 128}})
+                                                                {Architecture::kMistral, 16, 1, 128},
+                                                                {Architecture::kMistral3, 8, 2, 64},
+                                                                {Architecture::kQwen3Moe, 8, 2, 64},
+                                                                {Architecture::kGptOss, 8, 2, 64}})
     for (const DType type : {DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1}) {
       SCOPED_TRACE(::testing::Message() << architecture_name(architecture) << " " << dtype_name(type));
-      const auto model = Model::random(cuda_config(architecture, heads, kv_heads, head_dim), type, {}, 5, cpu);
+      ModelConfig config = cuda_config(architecture, heads, kv_heads, head_dim);
+      // Every expert of a row, so that rounding sends none to another: 400 rows of 4-bit weights have near ties.
+      config.experts.n_used = config.experts.n;
+      const auto model = Model::random(config, type, {}, 5, cpu);
       OnDevice device(*model);
       SequenceRunner host(*model, DType::kBF16, cpu, 100);
       SequenceCache a(*device.pool), b(host.pool);
@@ -281,6 +287,62 @@ TEST_F(CudaForwardTest, FollowsTruncatedAndForkedSequences) {
     ASSERT_LE(relative_error(device.step(a, all.subspan(160 + i, 1)), host.step(b, all.subspan(160 + i, 1))),
               kTolerance);
     ASSERT_LE(relative_error(device.step(third, all.subspan(i, 1)), host.step(third_b, all.subspan(i, 1))), kTolerance);
+  }
+}
+
+// What an architecture adds reaches the logits in both stores, and under methods whose budget holds all tokens.
+TEST_F(CudaForwardTest, ArchitecturesRunInBothStoresAndUnderMethods) {
+  for (const Architecture architecture : {Architecture::kMistral3, Architecture::kQwen3Moe, Architecture::kGptOss}) {
+    const auto model = Model::random(cuda_config(architecture, 8, 2, 64), DType::kBF16, {}, 5, cpu);
+    const std::vector<std::int32_t> tokens = random_tokens(330, model->config().vocab, 6);
+    const std::span<const std::int32_t> all(tokens);
+    for (const KvStore store : {KvStore::kDevice, KvStore::kHost})
+      for (const char* name : {"full", "freekv", "quest", "fier", "mneme"}) {
+        SCOPED_TRACE(::testing::Message() << architecture_name(architecture) << " " << name << " "
+                                          << (store == KvStore::kHost ? "host" : "device"));
+        OnDevice device(*model, store);
+        SequenceRunner host(*model, DType::kBF16, cpu, 100);
+        SequenceCache a(*device.pool), b(host.pool);
+        const bool full = std::string_view(name) == "full";
+        MethodState method(full ? compile(make_recipe("full", {}), method_shape(model->config()))
+                                : plan_for(*model, name, 400, ""));
+        ASSERT_LE(
+            relative_error(device.step(a, all.first(300), full ? nullptr : &method), host.step(b, all.first(300))),
+            kTolerance);
+        for (std::size_t i = 300; i < 306; ++i)
+          ASSERT_LE(relative_error(device.step(a, all.subspan(i, 1), full ? nullptr : &method),
+                                   host.step(b, all.subspan(i, 1))),
+                    kTolerance)
+              << i;
+      }
+  }
+}
+
+// More rows than the skinny GEMM takes, each of its own sequence: the same experts as alone.
+TEST_F(CudaForwardTest, RowsOfManySequencesGoToTheirOwnExperts) {
+  const auto model = Model::random(cuda_config(Architecture::kQwen3Moe, 8, 2, 64), DType::kQ8_0, {}, 5, cpu);
+  const std::vector<std::int32_t> tokens = random_tokens(12 * 40, model->config().vocab, 6);
+  for (const std::size_t n : {3, 12}) {
+    OnDevice device(*model);
+    SequenceRunner host(*model, DType::kBF16, cpu, 200);
+    std::vector<SequenceCache> a, b;
+    for (std::size_t i = 0; i < n; ++i) a.emplace_back(*device.pool), b.emplace_back(host.pool);
+    for (std::size_t i = 0; i < n; ++i) {
+      const auto prompt = std::span<const std::int32_t>(tokens).subspan(i * 40, 30 + i);
+      device.step(a[i], prompt), host.step(b[i], prompt);
+    }
+    std::vector<std::int32_t> batch;
+    std::vector<SequenceRows> rows, host_rows;
+    for (std::size_t i = 0; i < n; ++i) {
+      a[i].extend(1), b[i].extend(1);
+      batch.push_back(tokens[i]);
+      rows.push_back({.cache = &a[i], .n_rows = 1, .want_logits = true, .phase = RowPhase::kDecode});
+      host_rows.push_back({.cache = &b[i], .n_rows = 1, .want_logits = true, .phase = RowPhase::kDecode});
+    }
+    std::vector<float> got, want;
+    SequenceRunner::append(device.forward.run({.tokens = batch, .sequences = rows}), got);
+    SequenceRunner::append(host.forward.run({.tokens = batch, .sequences = host_rows}), want);
+    ASSERT_LE(relative_error(got, want), kTolerance) << n;
   }
 }
 

@@ -24,6 +24,8 @@ inline ModelConfig cuda_config(Architecture architecture, std::int64_t heads, st
   c.head_dim = head_dim;
   c.vocab = 300;
   c.max_context = 2048;
+  if (c.experts.n > 0) c.experts.ffn = 96;
+  if (!c.windowed.empty()) c.windowed = {true, false, true};
   return c;
 }
 

@@ -18,6 +18,7 @@ struct Part {
 struct Case {
   AttentionShape shape;
   std::vector<std::vector<Part>> heads;
+  std::vector<float> sinks = {};  // [G]; empty: none
 };
 
 AttentionShape shape_of(int group, int head_dim, DType dtype) {
@@ -40,7 +41,7 @@ Outputs attend(const Case& c, Attend form) {
   for (std::size_t h = 0; h < c.heads.size(); ++h) {
     for (const Part& p : c.heads[h])
       parts[h].push_back({p.q.data(), p.kv.runs, p.log_weight.empty() ? nullptr : p.log_weight.data()});
-    heads.push_back({parts[h], o.out[h].data(), o.lse[h].data()});
+    heads.push_back({parts[h], o.out[h].data(), o.lse[h].data(), c.sinks.empty() ? nullptr : c.sinks.data()});
   }
   form(heads, c.shape);
   return o;
@@ -122,6 +123,24 @@ TEST(AttentionDecode, LengthsAroundTilesAndRanges) {
         make_case({0, 1, 2, 3, 4, 5, 31, 32, 33, 63, 64, 65, 97, 1025, 2047, 2048, 2049, 4100}, shape, layout);
     expect_close_everywhere(c);
   }
+}
+
+TEST(AttentionDecode, SinksAreOneMoreLogitBehindTheMergeOfAllSplits) {
+  Case c = make_case({0, 1, 33, 2049, 4100}, shape_of(5, 64, DType::kBF16), Layout::kPages);
+  const Case without = c;
+  c.sinks = {-kInf, -3.0f, 0.5f, 20.0f, 200.0f};
+  const Outputs all = attend(c, [](auto heads, const AttentionShape& s) { attend_decode_ref(heads, s); });
+  const Outputs none = attend(without, [](auto heads, const AttentionShape& s) { attend_decode_ref(heads, s); });
+  for (std::size_t h = 0; h < c.heads.size(); ++h)
+    for (std::size_t g = 0; g < 5; ++g) {
+      const double share = 1.0 / (1.0 + std::exp(double{c.sinks[g]} - none.lse[h][g]));
+      for (std::size_t d = 0; d < 64 && std::isfinite(none.lse[h][g]); ++d)
+        ASSERT_NEAR(all.out[h][g * 64 + d], share * none.out[h][g * 64 + d], 1e-6);
+    }
+  EXPECT_EQ(all.lse[0], c.sinks) << "no tokens: the sink alone";
+  // Heads whose attention the sink takes are compared by what there was without it.
+  Expected e{all, expected(without).tolerance};
+  each_supported_target([&] { expect_close(e, attend_fast(c, 2)); });
 }
 
 TEST(AttentionDecode, GroupsAndHeadDims) {

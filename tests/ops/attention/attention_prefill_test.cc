@@ -25,6 +25,7 @@ struct Head {
 struct Case {
   AttentionShape shape;
   std::vector<Head> heads;
+  std::vector<float> sinks = {};  // [G]; empty: none
 
   // Rows are padded, so that a wrong stride is detected.
   std::int64_t stride() const { return shape.group * shape.head_dim + 8; }
@@ -70,7 +71,8 @@ Outputs attend_chunk(const Case& c, std::int32_t first_row, std::int32_t n, DTyp
     }
     raw[h].assign(rows * stride * bytes, std::byte{0x5a});
     o.lse[h].assign(rows * c.shape.group, kNaN);
-    heads.push_back({parts[h], rows, raw[h].data(), c.stride(), out_dtype, o.lse[h].data()});
+    heads.push_back({parts[h], rows, raw[h].data(), c.stride(), out_dtype, o.lse[h].data(),
+                     c.sinks.empty() ? nullptr : c.sinks.data()});
   }
   form(heads, c.shape);
   o.out.resize(n_heads);
@@ -190,6 +192,19 @@ TEST(AttentionPrefill, RowsAndTokensAroundTiles) {
       for (const std::int32_t more : {0, 1, 31, 32, 33, 63, 64, 65, 97}) lengths.push_back({rows, rows + more});
     const Case c = make_case(lengths, shape_of(3, 16), layout);
     expect_close_everywhere(c);
+  }
+}
+
+TEST(AttentionPrefill, SinksAreOneMoreLogit) {
+  for (const std::int32_t window : {0, 7}) {
+    Case c = make_case({{1, 1}, {33, 40}, {100, 130}}, shape_of(4, 64), Layout::kPages, window);
+    const std::vector<double> tolerance = expected(c).tolerance;
+    c.sinks = {-kInf, -3.0f, 1.5f, 200.0f};
+    Expected e{attend_chunk(c, 0, 1 << 30, DType::kF32,
+                            [](auto heads, const AttentionShape& s) { attend_prefill_ref(heads, s); }),
+               tolerance, 0.02f};
+    for (std::size_t i = 3; i < e.want.lse[2].size(); i += 4) EXPECT_FLOAT_EQ(e.want.lse[2][i], 200.0f);
+    each_supported_target([&] { expect_close(e, attend_fast(c, 2)); });
   }
 }
 

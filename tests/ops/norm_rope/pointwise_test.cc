@@ -110,6 +110,30 @@ TEST(Swiglu, FitsTheReferenceOnEveryInstructionSet) {
   });
 }
 
+TEST(Swiglu, ClampedFitsTheReferenceOnEveryInstructionSet) {
+  ThreadPool pool(3);
+  each_target([&] {
+    for (const auto& [n, ffn] : {std::pair{0, 8}, {1, 1}, {2, 17}, {29, 1031}}) {
+      const Tensor gate = random_f32(std::max(n, 1), ffn, 1), up = random_f32(std::max(n, 1), ffn, 2);
+      for (std::int64_t i = 0; i < std::int64_t{n} * ffn; ++i) gate.as<float>()[i] *= 6.0f, up.as<float>()[i] *= 6.0f;
+      const ConstTensorView g(gate.view().data(), DType::kF32, {n, ffn}), u(up.view().data(), DType::kF32, {n, ffn});
+      Tensor got(DType::kF32, {n, ffn}), expected(DType::kF32, {n, ffn});
+      clamped_swiglu_ref(g, u, 7.0f, expected);
+      clamped_swiglu_cpu(g, u, 7.0f, got, {.pool = &pool});
+      expect_close(got, expected, std::int64_t{n} * ffn);
+    }
+    std::vector<float> gates = {100.0f, -100.0f, 7.0f, 0.0f, NAN, 1.0f},
+                       ups = {100.0f, -100.0f, -1.0f, 3.0f, 1.0f, NAN};
+    Tensor got(DType::kF32, {1, 6});
+    clamped_swiglu_cpu(view_of(static_cast<const float*>(gates.data()), {1, 6}),
+                       view_of(static_cast<const float*>(ups.data()), {1, 6}), 7.0f, got, {.pool = &pool});
+    EXPECT_NEAR(got.as<float>()[0], 8.0f * 7.0f, 1e-3f) << "both cut off";
+    EXPECT_NEAR(got.as<float>()[1], 0.0f, 1e-3f) << "the gate has no lower limit";
+    EXPECT_EQ(got.as<float>()[2], 0.0f) << "up + 1";
+    EXPECT_TRUE(std::isnan(got.as<float>()[4]) && std::isnan(got.as<float>()[5]));
+  });
+}
+
 TEST(Swiglu, ExtremesAreThoseOfTheReference) {
   const float inf = std::numeric_limits<float>::infinity();
   const std::vector<float> gates = {0.0f,

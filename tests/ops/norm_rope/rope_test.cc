@@ -40,6 +40,11 @@ std::vector<Golden> goldens() {
                               .beta_fast = 16.0,
                               .beta_slow = 2.0,
                               .attention_factor = 1.5};
+  const RopeConfig yarn_between{.theta = 150000.0,
+                                .scaling = RopeScaling::kYarn,
+                                .factor = 32.0,
+                                .original_context = 4096,
+                                .truncate = false};  // gpt-oss, of transformers 5.23
   const RopeConfig yarn_tiny{.scaling = RopeScaling::kYarn, .factor = 4.0, .original_context = 64};
   const RopeConfig dynamic{.scaling = RopeScaling::kDynamic, .factor = 2.0, .original_context = 4096};
   return {
@@ -120,6 +125,19 @@ std::vector<Golden> goldens() {
        256,
        1.138629436111989,
        {{0, 1.0}, {1, 0.0625}, {2, 0.0024999999441206455}, {3, 0.0002500000118743628}}},
+      {"yarn, not truncated",
+       yarn_between,
+       64,
+       131072,
+       1.3465735902799727,
+       {{0, 1.0},
+        {1, 0.6890442967414856},
+        {8, 0.05081327259540558},
+        {9, 0.031705696135759354},
+        {12, 0.006794959306716919},
+        {17, 0.00012931869423482567},
+        {18, 3.830881178146228e-05},
+        {31, 3.023511396804679e-07}}},
       {"dynamic, four times the original context",
        dynamic,
        64,

@@ -83,7 +83,7 @@ TEST(ByteBpe, RepeatedPiecesGiveTheSameIds) {
 
 TEST(ByteBpe, EveryByteStringComesBack) {
   std::mt19937 random(7);
-  for (const char* pre : {"gpt-2", "llama-bpe", "qwen2", "tekken", "smollm", "default"}) {
+  for (const char* pre : {"gpt-2", "llama-bpe", "qwen2", "tekken", "gpt-4o", "smollm", "default"}) {
     TokenizerData data = test::random_byte_bpe(random, 60, "ab \xE2\x80\x9C\xFF");
     data.pre = pre;
     test::add_token(data, "<|end|>", TokenType::kControl);
@@ -139,6 +139,16 @@ TEST(ByteBpe, TurnMarkersThatAFileCallsOrdinaryAreControlAllTheSame) {
     EXPECT_TRUE(t->is_control(mark) && t->is_control(end) && t->is_end(end) && !t->is_end(mark));
     EXPECT_EQ(encode(*t, "<|im_start|>").size(), 12u);
   }
+}
+
+TEST(ByteBpe, HarmonyEndsAnswersByReturnAndCallAndMessagesByEnd) {
+  TokenizerData data = test::byte_bpe({});
+  const TokenId end = test::add_token(data, "<|end|>", TokenType::kControl);
+  EXPECT_TRUE(Tokenizer::make(data)->is_end(end)) << "of models without the others";
+  const TokenId back = test::add_token(data, "<|return|>", TokenType::kControl),
+                call = test::add_token(data, "<|call|>", TokenType::kControl);
+  const auto t = Tokenizer::make(data);
+  EXPECT_TRUE(t->is_end(back) && t->is_end(call) && !t->is_end(end) && t->is_control(end));
 }
 
 TEST(ByteBpe, UserDefinedTokensAreFoundAlwaysLeftmostThenLongest) {

@@ -37,6 +37,8 @@ TEST(Pretokenizer, Qwen2TakesOneDigit) {
 
 TEST(Pretokenizer, TekkenCutsAtCapitals) {
   EXPECT_EQ(split_as("tekken", "HelloWorld ABCd/"), (Pieces{"Hello", "World", " ABCd", "/"}));
+  EXPECT_EQ(split_as("gpt-4o", "HelloWorld I'll 12345 a/\n"),
+            (Pieces{"Hello", "World", " I'll", " ", "123", "45", " a", "/\n"}));
 }
 
 TEST(Pretokenizer, SeveralPatternsCutOneAfterTheOther) {

@@ -9,6 +9,7 @@
 #include "src/base/size32.h"
 #include "src/ops/attention/attention.h"
 #include "src/ops/attention/decode/attention_decode_kernel.h"
+#include "src/ops/attention/sink.h"
 #include "src/tensor/buffer.h"
 
 namespace mneme {
@@ -89,6 +90,12 @@ void merge(const DecodeHead& head, const HeadState& state, const AttentionShape&
       const float* from = part.out + g * shape.head_dim;
       sum += weight * part.sum[g];
       for (std::int32_t d = 0; d < shape.head_dim; ++d) out[d] += weight * from[d];
+    }
+    if (head.sinks != nullptr) {
+      const SinkMerge merged = merge_sink(top, sum, head.sinks[g]);
+      for (std::int32_t d = 0; d < shape.head_dim; ++d) out[d] *= merged.norm;
+      if (head.lse != nullptr) head.lse[g] = merged.lse;
+      continue;
     }
     if (sum != 0)  // also taken by NaN
       for (std::int32_t d = 0; d < shape.head_dim; ++d) out[d] /= sum;

@@ -9,6 +9,7 @@
 #include "src/base/check.h"
 #include "src/ops/attention/attention.h"
 #include "src/ops/attention/prefill/attention_prefill_tile.h"
+#include "src/ops/attention/sink.h"
 #include "src/tensor/buffer.h"
 
 namespace mneme {
@@ -172,12 +173,18 @@ class QueryWorker {
     }
   }
 
-  // No entries, or none with nonzero weight: out = 0, lse = -inf.
+  // No entries, or none with nonzero weight: out = 0, lse = -inf or the sink.
   void write(const PrefillHead& head, std::int32_t query, std::int32_t lane) const {
     const std::int32_t row = query / shape_.group;
     const std::int32_t g = query % shape_.group;
     const float sum = tile_.sum[lane];
-    const float norm = sum == 0 ? 0.0f : 1 / sum;
+    float norm = sum == 0 ? 0.0f : 1 / sum;
+    float lse = sum == 0 ? kMinusInf : (tile_.top[lane] + std::log2(sum)) * kLn2;
+    if (head.sinks != nullptr) {
+      const SinkMerge merged = merge_sink(tile_.top[lane], sum, head.sinks[g]);
+      norm = merged.norm;
+      lse = merged.lse;
+    }
     const std::int64_t at = row * head.out_stride + g * shape_.head_dim;
     const float* from = tile_.out + lane;
     if (head.out_dtype == DType::kF32) {
@@ -187,8 +194,7 @@ class QueryWorker {
       bf16* to = reinterpret_cast<bf16*>(head.out) + at;
       for (std::int32_t d = 0; d < shape_.head_dim; ++d) to[d] = bf16(from[d * tile_.n_lanes] * norm);
     }
-    if (head.lse != nullptr)
-      head.lse[row * shape_.group + g] = sum == 0 ? kMinusInf : (tile_.top[lane] + std::log2(sum)) * kLn2;
+    if (head.lse != nullptr) head.lse[row * shape_.group + g] = lse;
   }
 
   const AttentionShape& shape_;

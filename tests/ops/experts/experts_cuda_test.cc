@@ -1,0 +1,225 @@
+// Routing and grouped GEMMs on the device against plain loops.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "src/base/rng.h"
+#include "src/cuda/memory.h"
+#include "src/model/routing.h"
+#include "src/ops/experts/grouped_gemm_cuda.h"
+#include "src/ops/gemm/device/weight_layout_cuda.h"
+#include "src/ops/gemm/gemm.h"
+#include "tests/cuda/cuda_testing.h"
+
+namespace mneme {
+namespace {
+
+class CudaExpertsTest : public CudaTest {
+ protected:
+  CudaContext context;
+
+  void SetUp() override {
+    CudaTest::SetUp();
+    if (!IsSkipped()) context.stream = stream.get();
+  }
+
+  template <typename T>
+  DeviceBuffer on_device(const std::vector<T>& v) {
+    DeviceBuffer b(std::max<std::size_t>(v.size(), 1) * sizeof(T), "test");
+    copy_bytes(b.data(), v.data(), v.size() * sizeof(T), stream);
+    stream.synchronize();
+    return b;
+  }
+  template <typename T>
+  std::vector<T> on_host(const DeviceBuffer& b, std::size_t n) {
+    std::vector<T> v(n);
+    copy_bytes(reinterpret_cast<std::byte*>(v.data()), b.data(), n * sizeof(T), stream);
+    stream.synchronize();
+    return v;
+  }
+  static std::vector<float> normals(std::size_t n, std::uint64_t seed, double scale) {
+    Rng rng(seed);
+    std::vector<float> v(n);
+    for (float& x : v) x = static_cast<float>(scale * rng.normal());
+    return v;
+  }
+};
+
+TEST_F(CudaExpertsTest, RoutesAsTheSpecification) {
+  for (const auto& [n, hidden, experts, used] :
+       {std::tuple{1, 64, 4, 1}, {3, 96, 6, 2}, {33, 128, 128, 8}, {5, 64, 1000, 16}})
+    for (const bool normalise : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << n << " rows, " << experts << " experts");
+      const std::vector<float> x = normals(n * hidden, 1, 1.0), w = normals(experts * hidden, 2, 0.3),
+                               norm = normals(hidden, 3, 1.0), bias = normals(experts, 4, 1.0);
+      const DeviceBuffer dx = on_device(x), dw = on_device(w), dn = on_device(norm), db = on_device(bias);
+      DeviceBuffer logits(n * experts * 4, "t"), ids(n * used * 4, "t"), shares(n * used * 4, "t");
+      route_cuda({.weights = dw.as<float>(),
+                  .bias = db.as<float>(),
+                  .norm_weight = dn.as<float>(),
+                  .eps = 1e-5f,
+                  .hidden = hidden,
+                  .n_experts = experts,
+                  .n_used = used,
+                  .normalise = normalise},
+                 dx.as<float>(), n, logits.as<float>(), ids.as<std::int32_t>(), shares.as<float>(), context);
+      const auto got_logits = on_host<float>(logits, n * experts), got_shares = on_host<float>(shares, n * used);
+      const auto got_ids = on_host<std::int32_t>(ids, n * used);
+      std::vector<RoutedExpert> want(used);
+      for (int i = 0; i < n; ++i) {
+        double squares = 0;
+        for (int j = 0; j < hidden; ++j) squares += double{x[i * hidden + j]} * x[i * hidden + j];
+        const double scale = 1.0 / std::sqrt(squares / hidden + 1e-5);
+        for (int e = 0; e < experts; ++e) {
+          double dot = bias[e];
+          for (int j = 0; j < hidden; ++j) dot += scale * x[i * hidden + j] * norm[j] * w[e * hidden + j];
+          ASSERT_NEAR(got_logits[i * experts + e], dot, 1e-4);
+        }
+        route({got_logits.data() + i * experts, static_cast<std::size_t>(experts)}, used, normalise, want);
+        for (int k = 0; k < used; ++k) {
+          EXPECT_EQ(got_ids[i * used + k], want[k].expert);
+          EXPECT_NEAR(got_shares[i * used + k], want[k].share, 1e-5);
+        }
+      }
+    }
+}
+
+TEST_F(CudaExpertsTest, TiesTakeTheLowerNumberAndNanComesLast) {
+  // The norm of a row of ones is a row of ones: logits are the sums of the router's rows.
+  const int hidden = 32, experts = 40, used = 4;
+  std::vector<float> w(experts * hidden, 0.0f);
+  const auto set = [&](int e, float v) { w[e * hidden] = v; };
+  set(3, 2.0f), set(37, 2.0f), set(35, 1.0f), set(4, NAN);
+  const DeviceBuffer dx = on_device(std::vector<float>(hidden, 1.0f)), dw = on_device(w),
+                     dn = on_device(std::vector<float>(hidden, 1.0f));
+  DeviceBuffer logits(experts * 4, "t"), ids(used * 4, "t"), shares(used * 4, "t");
+  route_cuda({.weights = dw.as<float>(),
+              .norm_weight = dn.as<float>(),
+              .hidden = hidden,
+              .n_experts = experts,
+              .n_used = used},
+             dx.as<float>(), 1, logits.as<float>(), ids.as<std::int32_t>(), shares.as<float>(), context);
+  EXPECT_EQ(on_host<std::int32_t>(ids, used), (std::vector<std::int32_t>{3, 37, 35, 0}));
+}
+
+// Every pair's product, and the sum of a row's, for every type, few rows and many.
+TEST_F(CudaExpertsTest, MultipliesEachRowWithItsExpert) {
+  const int experts = 6, used = 3, n_out = 88;
+  for (const DType type :
+       {DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ2_K, DType::kQ3_K,
+        DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kMXFP4})
+    for (const int n : {1, 5, 70}) {
+      SCOPED_TRACE(::testing::Message() << dtype_name(type) << ", " << n << " rows");
+      const int k = dtype_info(type).block > 32 ? 512 : 160;
+      std::vector<bf16> x;
+      for (const float v : normals(n * k, 5, 1.0)) x.push_back(bf16(v));
+      const std::vector<float> values = normals(experts * n_out * k, 6, 0.1), bias = normals(experts * n_out, 7, 1.0);
+      std::vector<std::byte> stored(experts * n_out * row_bytes(type, k));
+      quantise_rows(view_of(values.data(), {experts * n_out, k}), {stored.data(), type, {experts * n_out, k}});
+      DeviceMatrix w{.values = nullptr, .dtype = type, .n_out = experts * n_out, .n_in = k};
+      const DeviceBuffer raw = on_device(stored), memory(w.bytes(), "t");
+      w.values = memory.data();
+      if (is_quantised(type)) {
+        set_bytes(memory.data(), 0, memory.size(), stream);
+        repack_cuda(raw.data(), 0, w.n_out, w, context);
+      } else {
+        copy_bytes(memory.data(), stored.data(), stored.size(), stream);
+      }
+      std::vector<std::int32_t> routed;
+      Rng rng(n);
+      for (int i = 0; i < n; ++i) {  // a row's experts differ; expert 5 has none
+        std::vector<std::int32_t> all{0, 1, 2, 3, 4};
+        for (int j = 0; j < used; ++j) std::swap(all[j], all[j + rng.below(all.size() - j)]);
+        routed.insert(routed.end(), all.begin(), all.begin() + used);
+      }
+      const int pairs = n * used;
+      const DeviceBuffer dx = on_device(x), dr = on_device(routed), db = on_device(bias);
+      DeviceBuffer order(pairs * 4, "t"), slots(pairs * 4, "t"), tiles(pairs * 12, "t"), count(4, "t"),
+          y(pairs * n_out * 4, "t");
+      const SortedPairs sorted{.order = order.as<std::int32_t>(),
+                               .slots = slots.as<std::int32_t>(),
+                               .tiles = tiles.as<std::int32_t>(),
+                               .n_tiles = count.as<std::int32_t>(),
+                               .tile_rows = expert_tile_rows(pairs, experts)};
+      sort_pairs_cuda(dr.as<std::int32_t>(), pairs, experts, sorted, context);
+      grouped_gemm_cuda({.x = dx.data(),
+                         .n_used = used,
+                         .w = w,
+                         .bias = db.as<float>(),
+                         .y = y.data(),
+                         .y_f32 = true,
+                         .n_pairs = pairs,
+                         .n_experts = experts},
+                        sorted, context);
+      const auto got_order = on_host<std::int32_t>(order, pairs), got_slots = on_host<std::int32_t>(slots, pairs);
+      std::vector<std::int32_t> want_order(pairs);
+      std::iota(want_order.begin(), want_order.end(), 0);
+      std::stable_sort(want_order.begin(), want_order.end(), [&](int a, int b) { return routed[a] < routed[b]; });
+      ASSERT_EQ(got_order, want_order);
+      const auto got = on_host<float>(y, pairs * n_out);
+      std::vector<float> row(k);
+      const ConstTensorView all(stored.data(), type, {experts * n_out, k});
+      for (int p = 0; p < pairs; ++p)
+        for (int o = 0; o < n_out; ++o) {
+          dequantise_row(all, routed[p] * n_out + o, row.data());
+          double dot = bias[routed[p] * n_out + o];
+          for (int j = 0; j < k; ++j) dot += double{row[j]} * float(x[p / used * k + j]);
+          ASSERT_NEAR(got[got_slots[p] * n_out + o], dot, 5e-4) << "pair " << p << " output " << o;
+        }
+      const std::vector<float> residual = normals(n * n_out, 8, 1.0), shares = normals(pairs, 9, 1.0),
+                               norm = normals(n_out, 10, 1.0);
+      const DeviceBuffer dres = on_device(residual), ds = on_device(shares), dn = on_device(norm);
+      DeviceBuffer next(n * n_out * 2, "t"), sums(std::max(n, 8) * 4, "t");
+      combine_experts_cuda({.y = y.as<float>(),
+                            .slots = sorted.slots,
+                            .experts = dr.as<std::int32_t>(),
+                            .shares = ds.as<float>(),
+                            .n_used = used,
+                            .hidden = n_out,
+                            .residual = dres.as<float>(),
+                            .norm_weight = dn.as<float>(),
+                            .x_next = next.data(),
+                            .sums = sums.as<float>()},
+                           n, context);
+      const auto combined = on_host<float>(dres, n * n_out), got_sums = on_host<float>(sums, n);
+      const auto got_next = on_host<bf16>(next, n * n_out);
+      for (int i = 0; i < n; ++i) {
+        double squares = 0;
+        for (int o = 0; o < n_out; ++o) {
+          double want = residual[i * n_out + o];
+          for (int j = 0; j < used; ++j)
+            want += double{shares[i * used + j]} * got[got_slots[i * used + j] * n_out + o];
+          ASSERT_NEAR(combined[i * n_out + o], want, 1e-4);
+          EXPECT_NEAR(float(got_next[i * n_out + o]), combined[i * n_out + o] * norm[o],
+                      std::abs(combined[i * n_out + o] * norm[o]) / 200);
+          squares += want * want;
+        }
+        EXPECT_NEAR(got_sums[i], squares, 1e-3 * squares);
+      }
+    }
+}
+
+TEST_F(CudaExpertsTest, GatesAreCutOffWhereTheModelSaysSo) {
+  const int n = 3, ffn = 70;
+  std::vector<bf16> both;
+  for (const float v : normals(n * 2 * ffn, 11, 4.0)) both.push_back(bf16(v));
+  const DeviceBuffer db = on_device(both);
+  DeviceBuffer out(n * ffn * 2, "t");
+  for (const float limit : {0.0f, 3.0f}) {
+    expert_swiglu_cuda(db.data(), n, ffn, limit, out.data(), context);
+    const auto got = on_host<bf16>(out, n * ffn);
+    for (int i = 0; i < n * ffn; ++i) {
+      const double gate = float(both[i / ffn * 2 * ffn + i % ffn]), up = float(both[i / ffn * 2 * ffn + ffn + i % ffn]);
+      const double g = limit == 0 ? gate : std::min<double>(gate, limit),
+                   u = limit == 0 ? up : std::clamp<double>(up, -limit, limit);
+      const double want = limit == 0 ? g / (1 + std::exp(-g)) * u : g / (1 + std::exp(-1.702 * g)) * (u + 1);
+      EXPECT_NEAR(float(got[i]), want, std::abs(want) / 100 + 1e-4);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mneme
