@@ -38,7 +38,7 @@ find_package(CUDAToolkit REQUIRED)
 set(MNEME_HAVE_CUDA ON)
 
 # Head sizes of attention on the device: each is four kernels to compile.
-set(MNEME_HEAD_DIMS "64;128" CACHE STRING "Head sizes of attention on the device, of 64, 80, 96, 128 and 256")
+set(MNEME_HEAD_DIMS "64;80;96;128;256" CACHE STRING "Head sizes of attention on the device, of 64, 80, 96, 128 and 256")
 foreach(dim IN LISTS MNEME_HEAD_DIMS)
   if(NOT dim MATCHES "^(64|80|96|128|256)$")
     message(FATAL_ERROR "MNEME_HEAD_DIMS: expected some of 64;80;96;128;256, found ${dim}")

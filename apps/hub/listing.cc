@@ -10,7 +10,6 @@
 namespace mneme::hub {
 namespace {
 
-constexpr std::size_t kMaxListingBytes = std::size_t{64} << 20;
 constexpr std::size_t kMaxFiles = 100'000;
 constexpr std::size_t kMaxPath = 1024, kMaxComponent = 255;
 

@@ -1,6 +1,7 @@
 // What a repository holds at one commit. Untrusted input: names become paths, sizes are compared with what arrives.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -8,6 +9,8 @@
 #include <vector>
 
 namespace mneme::hub {
+
+constexpr std::size_t kMaxListingBytes = std::size_t{64} << 20;
 
 struct RepoFile {
   std::string path;                  // with / between folders

@@ -25,8 +25,8 @@ struct ServeCommand {
   server::ServerOptions server;
   ModelSource model;
   std::optional<std::string> api_key;
-  std::string slot_path, chat_template;
-  double kv_gib = 0, stream_ms = 20;
+  std::string slot_path, chat_template, key_file, disk_path;
+  double kv_gib = 0, disk_gib = 16, stream_ms = 20;
   bool no_pin = false, quiet = false;
 };
 
@@ -44,10 +44,17 @@ int serve(ServeCommand command) {
   o.engine.kv_memory_bytes = static_cast<std::int64_t>(command.kv_gib * 1024 * 1024 * 1024);
   if (!command.chat_template.empty()) o.chat_template = read_template(command.chat_template);
   o.stream_seconds = command.stream_ms / 1000;
+  if (!command.key_file.empty())
+    o.listen.key_policies = server::parse_key_policies(read_text(command.key_file), command.key_file);
   if (command.api_key) o.listen.api_keys.push_back(*command.api_key);
   o.slot_path = command.slot_path;
   if (!o.slot_path.empty() && !std::filesystem::is_directory(o.slot_path))
     fail(ErrorKind::kOption, "--slot-save-path: {} is no folder", command.slot_path);
+  if (!command.disk_path.empty()) {
+    if (!o.prefix_cache) fail(ErrorKind::kOption, "--kv-disk: only with --enable-prefix-caching");
+    o.disk = DiskOptions{.folder = command.disk_path,
+                         .bytes = static_cast<std::int64_t>(command.disk_gib * 1024 * 1024 * 1024)};
+  }
   if (!command.quiet) o.log = [](std::string_view line) { say(std::string(line)); };
   std::string note;
   const Recipe recipe = recipe_of(o.engine.kv, &note);
@@ -55,7 +62,7 @@ int serve(ServeCommand command) {
   say_note(weak_default(recipe));
   o.model = model_file(command.model, true);
   ProgressBar bar(ProgressBar::mode_for_stderr(true));
-  const bool open_to_all = o.listen.api_keys.empty() && !server::is_loopback(o.listen.host);
+  const bool open_to_all = !server::asks_for_key(o.listen) && !server::is_loopback(o.listen.host);
   const std::string host = o.listen.host.find(':') == std::string::npos ? o.listen.host : "[" + o.listen.host + "]";
   server::Server server(std::move(o),
                         [&bar](std::string_view what, auto done, auto total) { bar.show(what, done, total); });
@@ -90,6 +97,9 @@ void add_network_options(CLI::App& c, ServeCommand& command) {
           ->check(whole_number(0, 65535)));
   add(c.add_option("--api-key", command.api_key, "Answer only requests with the header Authorization: Bearer KEY")
           ->type_name("KEY")
+          ->check(not_empty()));
+  add(c.add_option("--api-keys", command.key_file, "JSON with keys, each with its priority and its limits")
+          ->type_name("FILE")
           ->check(not_empty()));
   add(c.add_option("--cors-origin", o.listen.cors_origins, "Web pages of this origin may call (default: none)")
           ->type_name("ORIGIN")
@@ -132,6 +142,17 @@ void add_scheduling_options(CLI::App& c, ServeCommand& command) {
           ->type_name("TOKENS")
           ->capture_default_str()
           ->check(whole_number(1, 1 << 20)));
+  add(c.add_option("--inter-token-ms", e.inter_token_ms,
+                   "Steps read fewer prompt tokens where answers would wait longer for their next token; 0: full steps")
+          ->type_name("MS")
+          ->capture_default_str()
+          ->check(number(0, 60000)));
+  add(add_named(
+          c, "--kv-admission", e.kv_admission, parse_kv_admission,
+          "Room that an answer must find to begin: reserve, to its last token; forecast, as long as others became: "
+          "more run, and the least urgent waits where that was too short")
+          ->type_name("HOW")
+          ->check(one_of({"reserve", "forecast"})));
   add(c.add_option("--max-queue", o.limits.max_queue, "Answers that wait; more are refused with 429")
           ->capture_default_str()
           ->check(whole_number(0, 1 << 20)));
@@ -153,6 +174,15 @@ void add_scheduling_options(CLI::App& c, ServeCommand& command) {
   add_deterministic_option(c, e);
   add(c.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_cache,
                  "Keep what is computed for requests that begin with the same text (default)"));
+  add(c.add_option("--kv-disk", command.disk_path,
+                   "Folder for keys and values of prompts that may come again: more of them than memory holds, also "
+                   "after a restart")
+          ->type_name("FOLDER")
+          ->check(not_empty()));
+  add(c.add_option("--kv-disk-gib", command.disk_gib, "Room in it; what was used longest ago goes")
+          ->type_name("GIB")
+          ->capture_default_str()
+          ->check(number(0.0001, 1e6)));
   add(c.add_option("--slot-save-path", command.slot_path, "Folder that slots are saved to and restored from")
           ->type_name("FOLDER")
           ->check(not_empty()));

@@ -110,12 +110,20 @@ enum class NumaPolicy : std::uint8_t {
   kIsolate,     // threads and memory on the node of the thread that starts the model: no traffic between nodes
 };
 
+// What a request must find free to begin.
+enum class KvAdmission : std::uint8_t {
+  kReserve,   // all that it may take to its last token: whoever runs is never interrupted
+  kForecast,  // its prompt, and an answer as long as nine of ten of the last ones: more run at once. Where memory runs
+              // out all the same, the least urgent gives pages back, waits, and computes them again
+};
+
 // Names, as options, requests and reports spell them: "cpu", "cuda"; "auto", "device", "host"; "bf16", "f16"; "none",
 // "distribute", "isolate".
 std::string_view name_of(Device device);
 std::string_view name_of(KvResidency residency);
 std::string_view name_of(KvDtype dtype);
 std::string_view name_of(NumaPolicy policy);
+std::string_view name_of(KvAdmission admission);
 // The value of a name.
 //
 // Errors  kOption: another name; the message lists the names.
@@ -123,6 +131,7 @@ Device parse_device(std::string_view name);
 KvResidency parse_kv_residency(std::string_view name);
 KvDtype parse_kv_dtype(std::string_view name);
 NumaPolicy parse_numa_policy(std::string_view name);
+KvAdmission parse_kv_admission(std::string_view name);
 
 struct EngineOptions {
   Device device = Device::kCpu;
@@ -136,6 +145,10 @@ struct EngineOptions {
   int max_sequences = 16;
   // Tokens of one step, prefill chunks included. Larger prefills faster, smaller answers others (and Ctrl-C) sooner.
   int max_batched_tokens = 1024;
+  // The most that answers should wait for their next token while prompts are read beside them, ms: steps take fewer
+  // prompt tokens where they would last longer. 0: steps are full.
+  double inter_token_ms = 0;
+  KvAdmission kv_admission = KvAdmission::kReserve;
   // 0: one per CPU that the process may use.
   int threads = 0;
   // Each thread to one CPU, the one that starts the model included. Steadier; slower where other programs compute too.

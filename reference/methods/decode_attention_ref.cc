@@ -7,6 +7,7 @@
 
 #include "reference/methods/positions_ref.h"
 #include "reference/methods/summary_scores_ref.h"
+#include "reference/sums.h"
 #include "src/base/check.h"
 #include "src/base/ratio.h"
 #include "src/base/size32.h"
@@ -28,13 +29,6 @@ std::vector<double> elements(const std::byte* token, DType dtype, std::int32_t n
   return all;
 }
 
-double log_sum_exp(const std::vector<double>& x) {
-  const double largest = *std::max_element(x.begin(), x.end());
-  double sum = 0;
-  for (double v : x) sum += std::exp(v - largest);
-  return largest + std::log(sum);
-}
-
 // Indices by score, descending; larger index first among equals.
 std::vector<std::int32_t> ranked(const std::vector<double>& scores) {
   std::vector<std::int32_t> order(scores.size());
@@ -44,10 +38,6 @@ std::vector<std::int32_t> ranked(const std::vector<double>& scores) {
     return x != y ? x > y : a > b;
   });
   return order;
-}
-
-double dot(const std::vector<double>& a, const std::vector<double>& b) {
-  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
 // The largest product that any key between the largest and the least value of each channel could have.

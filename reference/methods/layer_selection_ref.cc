@@ -5,16 +5,13 @@
 #include <numeric>
 
 #include "reference/methods/window_attention_ref.h"
+#include "reference/sums.h"
 #include "src/base/ratio.h"
 #include "src/base/size32.h"
 #include "src/tensor/half.h"
 
 namespace mneme {
 namespace {
-
-double dot(const std::vector<double>& a, const std::vector<double>& b) {
-  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
-}
 
 void normalise(std::vector<double>& v) {
   const double length = std::sqrt(dot(v, v));

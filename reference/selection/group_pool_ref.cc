@@ -3,6 +3,7 @@
 #include <limits>
 #include <vector>
 
+#include "reference/sums.h"
 #include "src/base/check.h"
 #include "src/base/size32.h"
 #include "src/selection/pool/group_pool.h"
@@ -11,14 +12,6 @@ namespace mneme {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
-
-double log_sum_exp(const std::vector<double>& x) {
-  const double top = *std::max_element(x.begin(), x.end());
-  if (std::isinf(top)) return top;
-  double sum = 0.0;
-  for (const double v : x) sum += std::exp(v - top);
-  return top + std::log(sum);
-}
 
 // Log-softmax in place. Units that are left out are -inf.
 void log_softmax(std::vector<double>& x) {

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <vector>
 
+#include "reference/sums.h"
 #include "src/selection/summary/half_values.h"
 #include "src/selection/summary/sketch.h"
 #include "src/selection/summary/spread.h"
@@ -12,10 +13,6 @@ namespace mneme {
 namespace {
 
 using Matrix = std::vector<std::vector<double>>;
-
-double dot(const std::vector<double>& a, const std::vector<double>& b) {
-  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
-}
 
 // Keys of a page less their mean, and the mean.
 Matrix centred(const float* keys, std::int32_t n, std::int32_t dim, std::vector<double>& mean) {

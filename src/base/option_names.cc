@@ -24,6 +24,9 @@ constexpr Names<KvDtype, 2> kDtypes = {{{"bf16", KvDtype::kBf16}, {"f16", KvDtyp
 constexpr Names<NumaPolicy, 3> kPolicies = {
     {{"none", NumaPolicy::kNone}, {"distribute", NumaPolicy::kDistribute}, {"isolate", NumaPolicy::kIsolate}}};
 
+constexpr Names<KvAdmission, 2> kAdmissions = {
+    {{"reserve", KvAdmission::kReserve}, {"forecast", KvAdmission::kForecast}}};
+
 template <typename E, std::size_t N>
 std::string_view name_in(const Names<E, N>& names, E value) {
   for (const auto& [name, v] : names)
@@ -55,6 +58,9 @@ std::string_view name_of(KvDtype dtype) {
 std::string_view name_of(NumaPolicy policy) {
   return name_in(kPolicies, policy);
 }
+std::string_view name_of(KvAdmission admission) {
+  return name_in(kAdmissions, admission);
+}
 
 Device parse_device(std::string_view name) {
   return value_in(kDevices, "device", name);
@@ -67,6 +73,9 @@ KvDtype parse_kv_dtype(std::string_view name) {
 }
 NumaPolicy parse_numa_policy(std::string_view name) {
   return value_in(kPolicies, "numa", name);
+}
+KvAdmission parse_kv_admission(std::string_view name) {
+  return value_in(kAdmissions, "kv_admission", name);
 }
 
 std::optional<std::vector<std::int32_t>> parse_dense_layers(std::string_view text) {

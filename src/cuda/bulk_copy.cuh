@@ -10,29 +10,40 @@ constexpr int kPieceLoads = 8;                         // 16-byte loads in fligh
 constexpr int kPieceBytes = kPieceLoads * kWarp * 16;  // 4 KiB
 constexpr int kBulkBytes = 8 << 10;                    // of one bulk copy; issuing it costs a thread 0.1 us
 
-// Copies one piece: all loads before the first store. Blocks are whole pieces: head_dim is a multiple of 32.
-__device__ __forceinline__ void copy_piece(std::byte* to, const std::byte* from) {
-  const int lane = threadIdx.x % kWarp;
-  uint4 v[kPieceLoads];
-#pragma unroll
-  for (int i = 0; i < kPieceLoads; ++i) v[i] = load_stream(from + (i * kWarp + lane) * 16);
-#pragma unroll
-  for (int i = 0; i < kPieceLoads; ++i) reinterpret_cast<uint4*>(to)[i * kWarp + lane] = v[i];
+// Logarithm of the number of equal pieces of at most `most` bytes that a page has. A page of 32 tokens has 128 bytes a
+// channel, so for every head size the pieces are multiples of 512 bytes.
+__device__ __forceinline__ int page_piece_shift(int page_bytes, int most) {
+  int shift = 0;
+  while (page_bytes >> shift > most) ++shift;
+  return shift;
 }
 
-// Copies n tokens of `bytes` (256 or 512) bytes of [K | V] each. A warp keeps kPieceLoads loads in flight.
+// Copies a piece of at most kPieceBytes, a multiple of 512: all loads before the first store.
+__device__ __forceinline__ void copy_piece(std::byte* to, const std::byte* from, int bytes = kPieceBytes) {
+  const int lane = threadIdx.x % kWarp, rows = bytes / (kWarp * 16);
+  uint4 v[kPieceLoads];
+#pragma unroll
+  for (int i = 0; i < kPieceLoads; ++i)
+    if (i < rows) v[i] = load_stream(from + (i * kWarp + lane) * 16);
+#pragma unroll
+  for (int i = 0; i < kPieceLoads; ++i)
+    if (i < rows) reinterpret_cast<uint4*>(to)[i * kWarp + lane] = v[i];
+}
+
+// Copies n tokens of `bytes` bytes of [K | V] each. A warp keeps kPieceLoads loads in flight.
 template <typename From, typename To>
 __device__ __forceinline__ void copy_tokens(int n, int bytes, int warp, int n_warps, From&& from, To&& to) {
-  const int lane = threadIdx.x % kWarp;
-  const bool has = lane * 16 < bytes;
   for (int first = warp * kPieceLoads; first < n; first += n_warps * kPieceLoads) {
-    uint4 v[kPieceLoads];
+#pragma unroll 1
+    for (int at = static_cast<int>(threadIdx.x) % kWarp * 16; at < bytes; at += kWarp * 16) {
+      uint4 v[kPieceLoads];
 #pragma unroll
-    for (int i = 0; i < kPieceLoads; ++i)
-      if (has && first + i < n) v[i] = load_stream(from(first + i) + lane * 16);
+      for (int i = 0; i < kPieceLoads; ++i)
+        if (first + i < n) v[i] = load_stream(from(first + i) + at);
 #pragma unroll
-    for (int i = 0; i < kPieceLoads; ++i)
-      if (has && first + i < n) reinterpret_cast<uint4*>(to(first + i))[lane] = v[i];
+      for (int i = 0; i < kPieceLoads; ++i)
+        if (first + i < n) *reinterpret_cast<uint4*>(to(first + i) + at) = v[i];
+    }
   }
 }
 

@@ -32,7 +32,10 @@ std::string_view finish_reason_name(FinishReason r) {
 
 Engine::Impl::Impl(std::unique_ptr<ForwardPass> forward_pass, const EngineOptions& o,
                    std::unique_ptr<ThreadPool> thread_pool)
-    : options(o), threads(std::move(thread_pool)), forward(std::move(forward_pass)) {
+    : options(o),
+      threads(std::move(thread_pool)),
+      forward(std::move(forward_pass)),
+      chunk(std::max(o.inter_token_ms, 0.0) / 1000, std::max(o.max_batched_tokens, 1)) {
   MNEME_CHECK(forward != nullptr && threads != nullptr, "an engine needs a model and threads");
   const KvShape shape = forward->kv_shape(kv_dtype_of(options));
   const KvPlan kv = plan_kv(shape, options, forward->max_context(), forward->kv_room_bytes(memory_limit_bytes()));
@@ -135,7 +138,10 @@ RequestEvent Engine::Impl::end(Request& request, FinishReason reason) {
   request.last_used = ++use_clock;
   const bool kept = request.keep && reason != FinishReason::kCancelled;
   request.state = kept ? Request::State::kKept : Request::State::kEnded;
-  if (reason != FinishReason::kCancelled) request.settle();  // for its statistics too
+  if (reason != FinishReason::kCancelled) {
+    request.settle();  // for its statistics too
+    if (request.max_tokens > 0) forecast.add(request.stats.answer_tokens);
+  }
   if (!kept) request.cache.clear();
   return {.id = request.id,
           .token = {},
@@ -148,8 +154,13 @@ RequestEvent Engine::Impl::end(Request& request, FinishReason reason) {
 // Blocks that the running ones may still take.
 std::int64_t Engine::Impl::reserved_blocks() const {
   std::int64_t n = 0;
-  for (const Request* r : active) n += r->state == Request::State::kRunning ? r->blocks_to_end() : 0;
+  for (const Request* r : active) n += r->state == Request::State::kRunning ? expected_blocks(*r) : 0;
   return n;
+}
+
+std::int64_t Engine::Impl::expected_blocks(const Request& r) const {
+  if (!forecasts() || !r.preemptible() || r.max_tokens == 0) return r.blocks_to_end();
+  return r.blocks_to(r.prompt_end + forecast.tokens(r.max_tokens, r.length() - r.prompt_end) - 1);
 }
 
 Engine::Engine(std::unique_ptr<ForwardPass> forward, const EngineOptions& options, std::unique_ptr<ThreadPool> pool)
@@ -184,25 +195,25 @@ RequestId Engine::fork(RequestId from, RequestInput input) {
 
 namespace {
 
-// Of the first n_shared tokens those that a request under `plan`, whose prefill ends at n_prefill, need not compute
-// itself.
-std::int32_t shared_tokens(const SequenceCache& parent, std::int32_t n_shared, const Plan* plan,
+// Of the parent's first n_shared tokens those that a request under `plan`, whose prefill ends at n_prefill, need not
+// compute itself.
+std::int32_t usable_prefix(const Request& parent, std::int32_t n_shared, const std::shared_ptr<const Plan>& plan,
                            std::int32_t n_prefill) {
-  if (parent.dropped()) return 0;
-  const std::int32_t n_rows = plan != nullptr ? plan->observed_rows() : 0;
-  return std::max(0, std::min({n_shared, parent.length(), n_prefill - std::min(n_prefill, n_rows)}));
+  if (parent.cache.dropped()) return 0;
+  const std::int32_t n_rows = std::min(n_prefill, plan != nullptr ? plan->observed_rows() : 0);
+  const std::int32_t n = std::max(0, std::min({n_shared, parent.cache.length(), n_prefill - n_rows}));
+  const bool same_method = parent.method && parent.method->shared_plan() == plan;
+  return same_method && n < parent.cache.length() && !parent.method->can_truncate(n) ? 0 : n;
 }
 
-// The pages of the parent's first n_shared tokens, and its index where the plan is the same, for a request that has
-// computed nothing.
+// The pages of these tokens, and the parent's index where the plan is the same.
 void share_prefix(const Request& parent, std::int32_t n_shared, const std::shared_ptr<const Plan>& plan,
                   std::int32_t n_prefill, Request& request) {
-  const bool same_method = parent.method && parent.method->shared_plan() == plan;
-  std::int32_t shared = shared_tokens(parent.cache, n_shared, plan.get(), n_prefill);
-  if (same_method && shared < parent.cache.length() && !parent.method->can_truncate(shared)) shared = 0;
+  const std::int32_t shared = usable_prefix(parent, n_shared, plan, n_prefill);
   request.cache = parent.cache.fork();
   request.cache.truncate(shared);
-  if (same_method) request.method = std::make_unique<MethodState>(parent.method->index_of_prefix(shared));
+  if (parent.method && parent.method->shared_plan() == plan)
+    request.method = std::make_unique<MethodState>(parent.method->index_of_prefix(shared));
 }
 
 }  // namespace
@@ -227,27 +238,40 @@ RequestId Engine::fork_prefix(RequestId from, std::int32_t n_shared, RequestInpu
 
 void Engine::hold(RequestId id) {
   Request& request = impl_->find_sequence(id);
-  MNEME_CHECK(request.state == Request::State::kWaiting && request.cache.length() == 0,
-              "request {} has {} computed tokens: it cannot be held", id.value, request.cache.length());
+  MNEME_CHECK(request.active() && request.cache.length() < request.decode_from(),
+              "request {} has computed its prompt: it cannot be held", id.value);
   request.held = true;
 }
 
-void Engine::start_held(RequestId id, RequestId from, std::int32_t n_shared) {
+void Engine::unhold(RequestId id) {
+  const auto it = impl_->requests.find(id);
+  if (it != impl_->requests.end()) it->second->held = false;
+}
+
+std::int32_t Engine::take_prefix(RequestId id, RequestId from, std::int32_t n_shared) {
   Request& request = impl_->find_sequence(id);
-  if (!request.held) fail(ErrorKind::kRequest, "request {} is not held", id.value);
-  if (n_shared > 0) {
-    Request& parent = impl_->find_sequence(from);
-    parent.settle();
-    MNEME_CHECK(n_shared <= parent.cache.length() && n_shared < request.length() &&
-                    std::equal(parent.tokens.begin(), parent.tokens.begin() + n_shared, request.tokens.begin()),
-                "request {} does not begin with {} tokens of request {}", id.value, n_shared, from.value);
-    const std::shared_ptr<const Plan> plan = request.method ? request.method->shared_plan() : nullptr;
-    Impl::check_method(parent, plan);
-    share_prefix(parent, n_shared, plan, request.decode_from(), request);
-    if (impl_->reserved_blocks() > impl_->pool->n_free()) request.close_pages();
-    request.set_method(plan);
-  }
-  request.held = false;
+  Request& parent = impl_->find_sequence(from);
+  const std::int32_t before = request.cache.length();
+  MNEME_CHECK(request.active() && before < request.decode_from() && n_shared < request.length(),
+              "request {} has computed {} of {} tokens: it can take over no {}", id.value, before, request.length(),
+              n_shared);
+  const std::shared_ptr<const Plan> plan = request.method ? request.method->shared_plan() : nullptr;
+  const bool runs = request.state == Request::State::kRunning;
+  if (runs && (request.wants_prompt_scores() || (plan != nullptr && impl_->pool->on_device()))) return before;
+  parent.settle();
+  MNEME_CHECK(n_shared <= parent.cache.length() &&
+                  std::equal(parent.tokens.begin(), parent.tokens.begin() + n_shared, request.tokens.begin()),
+              "request {} does not begin with {} tokens of request {}", id.value, n_shared, from.value);
+  Impl::check_method(parent, plan);
+  if (usable_prefix(parent, n_shared, plan, request.decode_from()) <= before) return before;
+  const auto question = request.method ? request.method->question_span() : std::pair(0, 0);
+  request.method.reset();
+  share_prefix(parent, n_shared, plan, request.decode_from(), request);
+  if (impl_->reserved_blocks() > impl_->pool->n_free()) request.close_pages();
+  request.set_method(plan);
+  if (question.first < question.second) request.method->set_question_span(question.first, question.second);
+  if (runs) request.stats.shared_tokens += request.cache.length() - before;
+  return request.cache.length();
 }
 
 void Engine::keep_going(RequestId id, RequestInput input) {
@@ -280,13 +304,9 @@ void Engine::stop(RequestId id) {
 
 std::vector<RequestEvent> Engine::step() {
   for (RequestId id : std::exchange(impl_->reported, {})) impl_->forget(id);
-  if (std::all_of(impl_->active.begin(), impl_->active.end(), [](const Request* r) { return r->held; }))
-    return impl_->take_events();
-  std::vector<ScheduledRows> plan = impl_->plan();
-  if (plan.empty()) {
-    impl_->make_room();
-    plan = impl_->plan();
-  }
+  const auto held = [](const Request* r) { return r->held; };
+  if (std::all_of(impl_->active.begin(), impl_->active.end(), held)) return impl_->take_events();
+  const std::vector<ScheduledRows> plan = impl_->plan_with_room();
   MNEME_CHECK(!plan.empty(), "{} requests, and none can run", impl_->active.size());
 
   const auto start = std::chrono::steady_clock::now();
@@ -381,10 +401,21 @@ std::int64_t Engine::reserved_blocks() const {
 }
 
 std::vector<RequestView> Engine::views() const {
-  std::vector<RequestView> views;
-  for (const Request* r : impl_->active)
-    if (!r->held) views.push_back(r->view(impl_->scored_rows()));
-  return views;
+  return impl_->views();
+}
+
+RequestView Engine::view(RequestId id) const {
+  const Request& request = impl_->find(id);
+  if (!request.active()) fail(ErrorKind::kRequest, "request {} has ended", id.value);
+  return impl_->view(request);
+}
+
+Engine::Counts Engine::counts() const {
+  return impl_->counts;
+}
+
+std::int32_t Engine::prefill_chunk() const {
+  return impl_->chunk.tokens();
 }
 
 void Engine::check_invariants() const {
@@ -402,8 +433,8 @@ void Engine::check_invariants() const {
   MNEME_CHECK(violation.empty(), "{}", violation);
   MNEME_CHECK(n_active == std::ssize(impl_->active), "{} requests are active, {} listed", n_active,
               impl_->active.size());
-  MNEME_CHECK(impl_->reserved_blocks() <= impl_->pool->n_free(), "{} blocks are promised, {} free",
-              impl_->reserved_blocks(), impl_->pool->n_free());
+  MNEME_CHECK(impl_->forecasts() || impl_->reserved_blocks() <= impl_->pool->n_free(),
+              "{} blocks are promised, {} free", impl_->reserved_blocks(), impl_->pool->n_free());
 }
 
 }  // namespace mneme

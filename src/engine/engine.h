@@ -5,7 +5,9 @@
 // follows it. So tokens(id) is always exactly what a fresh request would have to be given to stand at the same point.
 //
 // Memory    A request begins when the pages that it may need to its end are free beside those that the running ones
-//           may still take, so a step never fails for want of memory. Only when nothing runs and the first waiting
+//           may still take, so a step never fails for want of memory. With KvAdmission::kForecast it begins when those
+//           are free that it probably needs; where a step finds too few, sequences that do not run lose pages, then the
+//           least urgent running ones, which wait for room again. Only when nothing runs and the first waiting
 //           request has no room do kept sequences lose pages from their ends, the longest unused first, then forks
 //           that wait: their tokens stay and are computed again.
 // Threads   one at a time.
@@ -50,6 +52,7 @@ struct RequestStats {
   std::int32_t prompt_tokens = 0;  // computed for this request (a fork does not count what it shares)
   std::int32_t shared_tokens = 0;  // taken over from the sequence it was forked from, or from earlier turns
   std::int32_t answer_tokens = 0;  // the end token apart
+  std::int32_t preemptions = 0;    // how often its pages went to others, to be computed again
   // Wall time of the steps that computed something for it: up to the first token of its answer, and from then on.
   double prefill_seconds = 0, decode_seconds = 0;
   double tail_log_likelihood = 0;  // RequestInput::score_tail: sum over the scored tokens, natural logarithm
@@ -71,6 +74,8 @@ struct RequestInput {
   std::int32_t max_tokens = 256;         // 0: only computes the prompt, for forks to share
   std::vector<std::int32_t> end_tokens;  // any of these ends the answer (and is not part of it)
   std::int32_t priority = 0;
+  // At most group_limit requests of a group run at once; 0: any number.
+  std::int32_t group = 0, group_limit = 0;
   // Prompt tokens at the end that are fed one a step, through the decode path (`--question decode`). 0: all by prefill;
   // larger than the prompt: all of it so.
   std::int32_t decode_prompt_tail = 0;
@@ -126,16 +131,20 @@ class Engine {
   //
   // Requires  0 <= n_shared <= tokens of `from`. Errors  as fork.
   RequestId fork_prefix(RequestId from, std::int32_t n_shared, RequestInput input);
-  // Leaves a waiting request out of every step until start_held(): it neither begins nor delays those behind it, and
-  // keeps its position in the queue. cancel() and stop() end it as any other.
+  // Leaves a request whose prompt is not computed out of every step until unhold(): it does not delay those behind it,
+  // and keeps its position in the queue, its pages and its reservation. cancel() and stop() end it as any other.
   //
-  // Requires  `id` waits and has computed nothing.
+  // Requires  `id` waits or computes its prompt.
   void hold(RequestId id);
-  // Releases a held request. With n_shared > 0 its first n_shared tokens are those of `from`, whose pages it shares as
-  // a request of fork_prefix() does.
+  // Ids that are not held are ignored.
+  void unhold(RequestId id);
+  // Lets a request whose prompt is not computed go on from what `from` has computed of it: the first n_shared tokens of
+  // both are the same, and their pages are shared as fork_prefix() shares them, in place of what it had. Returns how
+  // many of its tokens are computed then; where that would not be more than before, nothing changes. A request that
+  // runs takes nothing over where its method has state on a device.
   //
-  // Requires  0 <= n_shared <= computed tokens of `from`. Errors  kRequest: as fork; `id` is not held. It stays held.
-  void start_held(RequestId id, RequestId from = {}, std::int32_t n_shared = 0);
+  // Requires  0 <= n_shared <= computed tokens of `from`. Errors  kRequest: as fork.
+  std::int32_t take_prefix(RequestId id, RequestId from, std::int32_t n_shared);
   // Goes on with a kept sequence: the next turn, with a new sampler, which has seen all tokens so far. `input.prompt`
   // follows them; it begins with whatever closes the previous answer.
   //
@@ -157,6 +166,15 @@ class Engine {
   // then.
   RequestId adopt(std::vector<std::int32_t> tokens, std::int32_t n_computed, FunctionRef<void(SequenceCache&)> fill,
                   std::unique_ptr<MethodState> method = nullptr);
+
+  // A kept sequence whose keys and values come piece by piece: its tokens, of which it shares the first n_shared with
+  // `from` (with an invalid id: none).
+  //
+  // Requires  n_shared computed tokens of `from`, the same. Errors  kRequest: as submit.
+  RequestId adopt_prefix(std::vector<std::int32_t> tokens, RequestId from, std::int32_t n_shared);
+  // Adds the next n_tokens of a kept sequence, whose keys and values `fill` writes, which must not throw. False: what
+  // runs leaves no room for them, even where other kept sequences lose pages; nothing is added then.
+  bool fill_kept(RequestId id, std::int32_t n_tokens, FunctionRef<void(SequenceCache&)> fill);
 
   // One forward pass. Returns its events, cancelled requests included; empty when there is nothing to do.
   //
@@ -206,10 +224,20 @@ class Engine {
   const PagePool& pool() const;
   ThreadPool& threads() const;
   std::size_t kv_bytes(RequestId id) const;  // of its pages, shared ones included
-  // Pool blocks that the running requests may still take.
+  // Pool blocks that the running requests may still take, or will by forecast.
   std::int64_t reserved_blocks() const;
-  // What the scheduler sees, in order of arrival: active requests that are not held.
+  // Of all steps.
+  struct Counts {
+    std::int64_t preemptions = 0;
+    std::int64_t preempted_tokens = 0;  // computed tokens that these gave up
+  };
+  Counts counts() const;
+  // Prompt tokens that the next step computes at most beside answers (EngineOptions::inter_token_ms).
+  std::int32_t prefill_chunk() const;
+  // What the scheduler sees, in order of arrival: active requests, but for those that are held before they begin.
   std::vector<RequestView> views() const;
+  // Of one active request. Errors  kRequest: there is none.
+  RequestView view(RequestId id) const;
   // Aborts where pages, tables and reservations contradict each other. Walks all of them: for tests.
   void check_invariants() const;
 

@@ -6,8 +6,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "src/engine/answer_forecast.h"
 #include "src/engine/engine.h"
 #include "src/engine/forward_pass.h"
+#include "src/engine/prefill_chunk.h"
 #include "src/engine/request.h"
 
 namespace mneme {
@@ -30,6 +32,7 @@ struct Engine::Impl {
   RequestEvent end(Request& request, FinishReason reason);
   void forget(RequestId id) { requests.erase(id); }
   std::int64_t reserved_blocks() const;
+  bool has_unpromised(std::int64_t n_blocks) const;
 
   // ---- a step
   struct Batch {
@@ -44,9 +47,17 @@ struct Engine::Impl {
     };
     std::vector<Row> wanted;
   };
+  bool forecasts() const { return options.kv_admission == KvAdmission::kForecast; }
+  // Blocks that admission counts on for a request.
+  std::int64_t expected_blocks(const Request& r) const;
+  RequestView view(const Request& r) const { return r.view(scored_rows(), expected_blocks(r)); }
+  std::vector<RequestView> views() const;
   std::vector<ScheduledRows> plan();
+  std::vector<ScheduledRows> plan_with_room();
+  bool fits(const std::vector<ScheduledRows>& plan) const;
+  bool preempt();
   void make_room();
-  void take_pages(const Request* except, FunctionRef<bool()> enough);
+  bool take_pages(const Request* except, FunctionRef<bool()> enough);
   Batch gather(const std::vector<ScheduledRows>& plan);
   void settle_others(const Batch& batch);
   void undo(const Batch& batch);
@@ -58,6 +69,7 @@ struct Engine::Impl {
   std::vector<Sample> compute(const Batch& batch);
   std::vector<Sample> sample(const Batch& batch, const ConstTensorView& logits);
   void apply(const Batch& batch, std::vector<Sample> samples, double seconds);
+  void observe(const Batch& batch, double seconds);
   void take_sample(Request& request, Sample sample, RequestEvent& event);
   std::int32_t scored_rows() const;
   std::vector<RequestEvent> take_events();
@@ -70,6 +82,9 @@ struct Engine::Impl {
   std::vector<Request*> active;      // waiting and running, in order of arrival
   std::vector<RequestEvent> events;  // not yet returned by step()
   std::vector<RequestId> reported;   // whose end step() has returned and whose sequence is gone
+  PrefillChunk chunk;
+  AnswerForecast forecast;
+  Counts counts;
   std::int64_t next_id = 0;
   std::int64_t use_clock = 0;
 };

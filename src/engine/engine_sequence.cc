@@ -1,6 +1,8 @@
 // Sequences as they leave the engine and come into it: saved sessions.
+#include <algorithm>
 #include <utility>
 
+#include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/base/size32.h"
 #include "src/engine/engine_impl.h"
@@ -31,7 +33,7 @@ RequestId Engine::adopt(std::vector<std::int32_t> tokens, std::int32_t n_compute
     fail(ErrorKind::kRequest, "{} of {} tokens are computed: expected 0 to all of them", n_computed, n_tokens);
   }
   const std::int64_t needed = blocks_of(impl_->pool->shape(), n_computed);
-  const auto fits = [&] { return needed + impl_->reserved_blocks() <= impl_->pool->n_free(); };
+  const auto fits = [&] { return impl_->has_unpromised(needed); };
   impl_->take_pages(nullptr, fits);
   if (!fits()) {
     fail(ErrorKind::kResource,
@@ -53,6 +55,44 @@ RequestId Engine::adopt(std::vector<std::int32_t> tokens, std::int32_t n_compute
   request.state = Request::State::kKept;
   request.last_used = ++impl_->use_clock;
   return request.id;
+}
+
+// By forecast, who runs has no more than a hope of the rest.
+bool Engine::Impl::has_unpromised(std::int64_t n_blocks) const {
+  return n_blocks + (forecasts() ? 0 : reserved_blocks()) <= pool->n_free();
+}
+
+RequestId Engine::adopt_prefix(std::vector<std::int32_t> tokens, RequestId from, std::int32_t n_shared) {
+  RequestInput input{.prompt = std::move(tokens), .max_tokens = 0};
+  impl_->check_input(input, {});
+  Request& request = impl_->add(RequestId(impl_->next_id++));
+  if (n_shared > 0) {
+    Request& parent = impl_->find_sequence(from);
+    parent.settle();
+    MNEME_CHECK(!parent.cache.dropped() && n_shared <= parent.cache.length() &&
+                    std::equal(input.prompt.begin(), input.prompt.begin() + n_shared, parent.tokens.begin()),
+                "{} tokens of request {}", n_shared, from.value);
+    request.cache = parent.cache.fork();
+    request.cache.truncate(n_shared);
+  }
+  request.tokens = std::move(input.prompt);
+  request.prompt_end = request.length();
+  request.keep = true;
+  request.state = Request::State::kKept;
+  request.last_used = ++impl_->use_clock;
+  return request.id;
+}
+
+bool Engine::fill_kept(RequestId id, std::int32_t n_tokens, FunctionRef<void(SequenceCache&)> fill) {
+  Request& request = impl_->find_sequence(id);
+  MNEME_CHECK(request.state == Request::State::kKept && request.cache.length() + n_tokens <= request.length(),
+              "request {}: {} more of {} tokens", id.value, n_tokens, request.length());
+  const auto fits = [&] { return impl_->has_unpromised(request.cache.blocks_needed(n_tokens)); };
+  impl_->take_pages(&request, fits);
+  if (!fits()) return false;
+  request.cache.extend(n_tokens);
+  fill(request.cache);
+  return true;
 }
 
 }  // namespace mneme

@@ -13,16 +13,69 @@ std::int32_t Engine::Impl::scored_rows() const {
   return static_cast<std::int32_t>(std::max<std::int64_t>(kBytes / (forward->vocab() * 4), 1));
 }
 
-std::vector<ScheduledRows> Engine::Impl::plan() {
+std::vector<RequestView> Engine::Impl::views() const {
   std::vector<RequestView> views;
   for (const Request* r : active)
-    if (!r->held) views.push_back(r->view(scored_rows()));
-  return schedule({.requests = views, .free_blocks = pool->n_free()},
-                  {.max_sequences = options.max_sequences, .max_batched_tokens = options.max_batched_tokens});
+    if (r->scheduled()) views.push_back(view(*r));
+  const GroupCounts groups(views);
+  for (RequestView& v : views) v.blocked = v.phase == RequestPhase::kWaiting && groups.full(v);
+  return views;
 }
 
-// Sequences that do not run lose pages until there is enough, or nothing left to take.
-void Engine::Impl::take_pages(const Request* except, FunctionRef<bool()> enough) {
+std::vector<ScheduledRows> Engine::Impl::plan() {
+  return schedule({.requests = views(), .free_blocks = pool->n_free()},
+                  {.max_sequences = options.max_sequences,
+                   .max_batched_tokens = options.max_batched_tokens,
+                   .max_prompt_tokens = chunk.tokens()});
+}
+
+// Where requests begin by forecast, a step may find too little memory: sequences that do not run give pages up, then
+// the least urgent that do. Whoever goes first always keeps its own, so every step computes something.
+std::vector<ScheduledRows> Engine::Impl::plan_with_room() {
+  std::vector<ScheduledRows> rows = plan();
+  if (rows.empty()) {
+    make_room();
+    rows = plan();
+  }
+  while (forecasts() && !fits(rows)) {
+    if (!take_pages(nullptr, [&] { return fits(rows); }))
+      MNEME_CHECK(preempt(), "{} rows do not fit into {} free blocks of {}", rows.size(), pool->n_free(),
+                  pool->n_blocks());
+    rows = plan();
+  }
+  return rows;
+}
+
+bool Engine::Impl::fits(const std::vector<ScheduledRows>& plan) const {
+  std::int64_t needed = 0;
+  for (const ScheduledRows& rows : plan) needed += requests.at(rows.id)->cache.blocks_needed(rows.n_tokens);
+  return needed <= pool->n_free();
+}
+
+// The least urgent running request, the latest of equals, waits for room again; its pages go when they are wanted.
+// False: no other one runs, or nobody can be interrupted.
+bool Engine::Impl::preempt() {
+  Request* victim = nullptr;
+  std::int32_t n_running = 0;
+  for (Request* r : active) {
+    if (r->state != Request::State::kRunning) continue;
+    ++n_running;
+    if (r->preemptible() && (victim == nullptr || r->priority <= victim->priority)) victim = r;
+  }
+  if (victim == nullptr || n_running == 1) return false;
+  victim->state = Request::State::kWaiting;
+  victim->held = false;
+  // Exact keys and values may be computed in chunks; those of a method come from steps that attended a part.
+  const bool in_chunks = victim->method == nullptr && !options.deterministic;
+  if (in_chunks && victim->length() > victim->prompt_end) victim->refill_end = victim->length();
+  victim->last_used = ++use_clock;
+  ++victim->stats.preemptions;
+  ++counts.preemptions;
+  return true;
+}
+
+// Sequences that do not run lose pages until there is enough, or nothing left to take. Returns whether any did.
+bool Engine::Impl::take_pages(const Request* except, FunctionRef<bool()> enough) {
   std::vector<Request*> holders;
   for (auto& [id, r] : requests) {
     if (r.get() != except && r->state != Request::State::kRunning && r->cache.length() > 0) holders.push_back(r.get());
@@ -34,7 +87,13 @@ void Engine::Impl::take_pages(const Request* except, FunctionRef<bool()> enough)
   });
   // Pages go from the end. Open ones ahead of all others: 31 tokens at most are lost, and where `except` shares its own
   // it need not copy it. Then those that nobody shares, because only they become free; then whatever is left.
-  const auto drop_last_page = [](Request& r) { r.truncate((r.cache.length() - 1) / kPageTokens * kPageTokens); };
+  bool took = false;
+  const auto drop_last_page = [&](Request& r) {
+    const std::int32_t before = r.cache.length();
+    r.truncate((before - 1) / kPageTokens * kPageTokens);
+    if (r.active() && r.begun) counts.preempted_tokens += before - r.cache.length();
+    took = true;
+  };
   for (Request* r : holders) {
     if (!enough() && !r->loses_all() && r->cache.length() % kPageTokens != 0) drop_last_page(*r);
   }
@@ -45,17 +104,22 @@ void Engine::Impl::take_pages(const Request* except, FunctionRef<bool()> enough)
       }
     }
   }
+  return took;
 }
 
 // Nothing runs, and the request that is to begin next does not fit: others lose pages until it does. It always does at
 // the latest when it alone holds any, because submit() saw that it fits into the pool.
 void Engine::Impl::make_room() {
+  // Whom a running request waited for has just ended: it goes on itself.
+  bool goes_on = false;
+  for (Request* r : active) goes_on |= r->state == Request::State::kRunning && std::exchange(r->held, false);
+  if (goes_on) return;
   Request* first = nullptr;
   for (Request* r : active)
     if (!r->held && (first == nullptr || r->priority > first->priority)) first = r;
-  const auto fits = [&] { return first->blocks_to_end() <= pool->n_free(); };
-  take_pages(first, fits);
-  MNEME_CHECK(fits(), "request {} needs {} blocks, {} of {} are free", first->id.value, first->blocks_to_end(),
+  const auto has_room = [&] { return expected_blocks(*first) <= pool->n_free(); };
+  take_pages(first, has_room);
+  MNEME_CHECK(has_room(), "request {} needs {} blocks, {} of {} are free", first->id.value, expected_blocks(*first),
               pool->n_free(), pool->n_blocks());
 }
 
@@ -75,7 +139,7 @@ Engine::Impl::Batch Engine::Impl::gather(const std::vector<ScheduledRows>& plan)
     const std::int32_t begin = r.cache.length();
     MNEME_CHECK(rows.n_tokens >= 1 && begin + rows.n_tokens <= r.length(), "{} rows after {} of {} tokens",
                 rows.n_tokens, begin, r.length());
-    if (r.state == Request::State::kWaiting) r.stats.shared_tokens = begin;
+    if (!r.begun) r.stats.shared_tokens = begin;
     r.cache.extend(rows.n_tokens);
     batch.tokens.insert(batch.tokens.end(), r.tokens.begin() + begin, r.tokens.begin() + begin + rows.n_tokens);
     const bool all = r.wants_prompt_scores();
@@ -172,13 +236,24 @@ void Engine::Impl::take_sample(Request& r, Sample sample, RequestEvent& event) {
   if (r.stats.answer_tokens == r.max_tokens) event.finished = FinishReason::kLength;
 }
 
+void Engine::Impl::observe(const Batch& batch, double seconds) {
+  std::int32_t answer_rows = 0, prompt_tokens = 0;
+  for (const SequenceRows& rows : batch.rows)
+    (rows.phase == RowPhase::kDecode ? answer_rows : prompt_tokens) += rows.n_rows;
+  chunk.observe(answer_rows, prompt_tokens, seconds);
+}
+
 void Engine::Impl::apply(const Batch& batch, std::vector<Sample> samples, double seconds) {
   std::size_t next = 0;
+  observe(batch, seconds);
   for (Request* const request : batch.requests) {
     Request& r = *request;
     r.state = Request::State::kRunning;
+    r.begun = true;
     (r.length() == r.prompt_end ? r.stats.prefill_seconds : r.stats.decode_seconds) += seconds;
-    r.stats.prompt_tokens = std::min(r.cache.length(), r.prompt_end) - r.stats.shared_tokens;
+    // A request that lost pages computes again what was counted.
+    r.stats.prompt_tokens =
+        std::max(r.stats.prompt_tokens, std::min(r.cache.length(), r.prompt_end) - r.stats.shared_tokens);
     RequestEvent event{.id = r.id,
                        .token = {},
                        .top = {},

@@ -13,6 +13,9 @@ void check_options(const EngineOptions& o, std::int64_t model_context) {
   if (o.max_batched_tokens < 1) {
     fail(ErrorKind::kOption, "max_batched_tokens: expected 1 or more, found {}", o.max_batched_tokens);
   }
+  if (!(o.inter_token_ms >= 0)) {
+    fail(ErrorKind::kOption, "inter_token_ms: expected 0 (steps are full) or more, found {}", o.inter_token_ms);
+  }
   if (o.kv_memory_bytes < 0) {
     fail(ErrorKind::kOption, "kv_memory_bytes: expected 0 (automatic) or more, found {}", o.kv_memory_bytes);
   }

@@ -76,7 +76,7 @@ void Request::set_method(std::shared_ptr<const Plan> plan) {
   }
 }
 
-RequestView Request::view(std::int32_t scored_rows) const {
+RequestView Request::view(std::int32_t scored_rows, std::int64_t blocks_to_end) const {
   const std::int32_t by_prefill = decode_from() - cache.length();
   RequestPhase phase = by_prefill > 0 ? RequestPhase::kPrefill : RequestPhase::kDecode;
   if (state == State::kWaiting) phase = RequestPhase::kWaiting;
@@ -87,9 +87,12 @@ RequestView Request::view(std::int32_t scored_rows) const {
           .tokens_left = std::max(by_prefill, 1),
           .first_window = window - cache.length() % window,
           .window = window,
-          .blocks_to_end = blocks_to_end(),
+          .blocks_to_end = blocks_to_end,
           .most_rows = score_prompt ? scored_rows : 0,
-          .priority = priority};
+          .priority = priority,
+          .held = held,
+          .group = group,
+          .group_limit = group_limit};
 }
 
 void Request::begin_turn(RequestInput input) {
@@ -108,6 +111,10 @@ void Request::begin_turn(RequestInput input) {
   max_tokens = input.max_tokens;
   end_tokens = std::move(input.end_tokens);
   priority = input.priority;
+  group = input.group;
+  group_limit = input.group_limit;
+  refill_end = 0;
+  begun = false;
   keep = input.keep_sequence;
   held = false;
   score_tail = input.score_tail;

@@ -38,8 +38,12 @@ struct Request {
   std::int32_t max_tokens = 0;
   std::vector<std::int32_t> end_tokens;
   std::int32_t priority = 0;
+  std::int32_t group = 0, group_limit = 0;
+  // Tokens before this one that a preemption took are computed again as a prompt is; 0: as they were the first time.
+  std::int32_t refill_end = 0;
+  bool begun = false;  // has had rows
   bool keep = false;
-  bool held = false;  // waits until Engine::start_held()
+  bool held = false;  // gets no rows until Engine::unhold()
   bool score_tail = false;
   std::optional<std::int32_t> score_prompt;
   std::vector<PromptScore> prompt_scores;
@@ -49,16 +53,24 @@ struct Request {
   RequestStats stats;
   std::int64_t last_used = 0;  // of the engine's count of turns: which kept sequence was used last
 
+  // A held request that has not begun is nothing that the scheduler knows of.
+  bool scheduled() const { return !held || state == State::kRunning; }
   bool active() const { return state == State::kWaiting || state == State::kRunning; }
   bool holds_sequence() const { return state != State::kEnded; }
   std::int32_t length() const { return size32(tokens); }
   // Tokens in the cache when the last one is sampled: that one is not computed.
   std::int32_t final_length() const { return prompt_end + (max_tokens > 0 ? max_tokens - 1 : 0); }
-  std::int64_t blocks_to_end() const { return cache.blocks_needed(final_length() - cache.length()); }
+  std::int64_t blocks_to_end() const { return blocks_to(final_length()); }
+  // Blocks that it takes until it has so many tokens.
+  std::int64_t blocks_to(std::int32_t n_tokens) const {
+    return cache.blocks_needed(std::max(0, n_tokens - cache.length()));
+  }
   bool wants_token() const { return cache.length() == length() && max_tokens > 0; }
   bool is_end(std::int32_t token) const;
   // Tokens from here on go one a step, through the method.
-  std::int32_t decode_from() const { return prompt_end - tail; }
+  std::int32_t decode_from() const { return std::max(prompt_end - tail, refill_end); }
+  // Rows of the prompt, or of the answer, that somebody is told of are not computed twice.
+  bool preemptible() const { return !score_tail && !score_prompt && !on_logits; }
   // The row of the last computed token is scored against the token that follows it.
   bool wants_score() const { return score_tail && cache.length() > decode_from() && cache.length() < length(); }
   // The rows of a chunk that ends at cache.length() are wanted, all of them.
@@ -82,8 +94,8 @@ struct Request {
   //
   // Errors  kRequest: tokens were dropped, and the plan cannot do without them.
   void set_method(std::shared_ptr<const Plan> plan);
-  // scored_rows: prompt tokens that may be scored in one step.
-  RequestView view(std::int32_t scored_rows) const;
+  // scored_rows: prompt tokens that may be scored in one step; blocks_to_end: that it is to count on.
+  RequestView view(std::int32_t scored_rows, std::int64_t blocks_to_end) const;
 
   // Begins a turn: `input.prompt` follows the tokens that are there. What is pending afterwards is at least one token.
   void begin_turn(RequestInput input);

@@ -15,6 +15,12 @@ std::int32_t prompt_rows(const RequestView& r, std::int32_t room, bool must) {
   return r.first_window + (room - r.first_window) / r.window * r.window;
 }
 
+std::int32_t prompt_budget(const SchedulerLimits& limits, std::int64_t n_decode) {
+  const std::int64_t room = limits.max_batched_tokens - n_decode;
+  return count32(
+      std::max<std::int64_t>(n_decode > 0 ? std::min<std::int64_t>(room, limits.max_prompt_tokens) : room, 1));
+}
+
 // How many running requests leave their places to others this step, of those listed from the lowest priority on.
 std::size_t n_displaced(const SchedulerSnapshot& snapshot, const SchedulerLimits& limits,
                         std::span<const RequestView* const> running) {
@@ -26,6 +32,7 @@ std::size_t n_displaced(const SchedulerSnapshot& snapshot, const SchedulerLimits
       continue;
     }
     unreserved -= r.blocks_to_end;
+    if (r.held) continue;
     ++(r.phase == RequestPhase::kDecode ? n_decode : prompt_tokens);
     if (r.phase == RequestPhase::kPrefill) prompt_tokens += r.tokens_left - 1;
   }
@@ -34,8 +41,11 @@ std::size_t n_displaced(const SchedulerSnapshot& snapshot, const SchedulerLimits
   const std::size_t places = limits.max_sequences;
   std::size_t free_seq_slots = places - std::min(places, running.size());
   std::size_t n = running.size() - std::min(places, running.size());  // left theirs before, and wait for one
+  GroupCounts groups(snapshot.requests);
   for (const RequestView* w : waiting) {
+    if (groups.full(*w)) continue;
     if (w->blocks_to_end > unreserved) break;
+    groups.add(*w);
     unreserved -= w->blocks_to_end;
     prompt_tokens += w->tokens_left;
     if (free_seq_slots > 0) {
@@ -43,7 +53,7 @@ std::size_t n_displaced(const SchedulerSnapshot& snapshot, const SchedulerLimits
       continue;
     }
     // Nobody waits for a prompt that would get no rows: others are read first.
-    const bool read_now = prompt_tokens - w->tokens_left < limits.max_batched_tokens - n_decode;
+    const bool read_now = prompt_tokens - w->tokens_left < prompt_budget(limits, n_decode);
     if (!read_now || n == running.size() || running[n]->priority >= w->priority) break;
     ++n;
   }
@@ -54,7 +64,7 @@ std::size_t n_displaced(const SchedulerSnapshot& snapshot, const SchedulerLimits
 std::vector<const RequestView*> displaced(const SchedulerSnapshot& snapshot, const SchedulerLimits& limits) {
   std::vector<const RequestView*> running;
   for (const RequestView& r : snapshot.requests)
-    if (r.phase != RequestPhase::kWaiting) running.push_back(&r);
+    if (r.phase != RequestPhase::kWaiting && !r.held) running.push_back(&r);
   std::reverse(running.begin(), running.end());
   std::stable_sort(running.begin(), running.end(),
                    [](const auto* a, const auto* b) { return a->priority < b->priority; });
@@ -63,6 +73,16 @@ std::vector<const RequestView*> displaced(const SchedulerSnapshot& snapshot, con
 }
 
 }  // namespace
+
+GroupCounts::GroupCounts(std::span<const RequestView> requests) {
+  for (const RequestView& r : requests)
+    if (r.phase != RequestPhase::kWaiting) add(r);
+}
+
+bool GroupCounts::full(const RequestView& r) const {
+  const auto it = n_.find(r.group);
+  return r.group_limit > 0 && it != n_.end() && it->second >= r.group_limit;
+}
 
 std::vector<ScheduledRows> schedule(const SchedulerSnapshot& snapshot, const SchedulerLimits& limits) {
   const std::vector<const RequestView*> paused = displaced(snapshot, limits);
@@ -75,7 +95,7 @@ std::vector<ScheduledRows> schedule(const SchedulerSnapshot& snapshot, const Sch
                 "request {}: {} tokens left in windows of {}, {} blocks", r.id.value, r.tokens_left, r.window,
                 r.blocks_to_end);
     if (r.phase != RequestPhase::kWaiting) unreserved -= r.blocks_to_end;
-    if (std::find(paused.begin(), paused.end(), &r) != paused.end()) continue;
+    if (r.held || std::find(paused.begin(), paused.end(), &r) != paused.end()) continue;
     if (r.phase != RequestPhase::kWaiting) ++n_running;
     if (r.phase == RequestPhase::kDecode) {
       rows.push_back({r.id, 1});
@@ -85,16 +105,19 @@ std::vector<ScheduledRows> schedule(const SchedulerSnapshot& snapshot, const Sch
   }
 
   const auto n_decode = size32(rows);
-  std::int32_t budget = std::max(limits.max_batched_tokens - n_decode, 1);
+  std::int32_t budget = prompt_budget(limits, n_decode);
+  GroupCounts groups(snapshot.requests);
   std::stable_sort(prompts.begin(), prompts.end(),
                    [](const auto* a, const auto* b) { return a->priority > b->priority; });
   bool admits = true, any_prompt = false;
   for (const RequestView* r : prompts) {
     if (budget == 0) break;
     if (r->phase == RequestPhase::kWaiting) {
+      if (groups.full(*r)) continue;
       admits = admits && n_running < limits.max_sequences && r->blocks_to_end <= unreserved;
       if (!admits) continue;  // nor does anybody behind it begin; prompts that have started go on
       ++n_running;
+      groups.add(*r);
       unreserved -= r->blocks_to_end;
     }
     const std::int32_t n = prompt_rows(*r, r->most_rows > 0 ? std::min(budget, r->most_rows) : budget, !any_prompt);

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "src/base/strong_id.h"
@@ -24,6 +26,10 @@ struct RequestView {
   std::int64_t blocks_to_end = 0;  // pool blocks that it may still take until its last token, the worst case
   std::int32_t most_rows = 0;      // in one step; 0: as many as fit
   std::int32_t priority = 0;       // larger first; equal: the older first
+  bool held = false;               // runs, and waits for another's prefix: no rows; its reservation stays
+  // At most group_limit requests of a group run at once; 0: any number. Who waits for that delays nobody.
+  std::int32_t group = 0, group_limit = 0;
+  bool blocked = false;  // waits for its group (Engine::views(); schedule() counts itself)
 };
 
 struct SchedulerSnapshot {
@@ -32,13 +38,25 @@ struct SchedulerSnapshot {
 };
 
 struct SchedulerLimits {
-  std::int32_t max_sequences = 16;         // running (prefill or decode) at once
-  std::int32_t max_batched_tokens = 1024;  // in one step
+  std::int32_t max_sequences = 16;                                            // running (prefill or decode) at once
+  std::int32_t max_batched_tokens = 1024;                                     // in one step
+  std::int32_t max_prompt_tokens = std::numeric_limits<std::int32_t>::max();  // of these, in a step with answers
 };
 
 struct ScheduledRows {
   RequestId id;
   std::int32_t n_tokens = 0;
+};
+
+// Running requests by group, of those that have a limit.
+class GroupCounts {
+ public:
+  explicit GroupCounts(std::span<const RequestView> requests);
+  bool full(const RequestView& r) const;
+  void add(const RequestView& r) { n_[r.group] += r.group_limit > 0 ? 1 : 0; }
+
+ private:
+  std::unordered_map<std::int32_t, std::int32_t> n_;
 };
 
 // Rows of the next step, decode first, then prefill chunks in order of priority and arrival.
@@ -50,6 +68,7 @@ struct ScheduledRows {
 // * A prompt that is read in windows gets whole ones, so that nobody else changes where they end. Where not one fits,
 // the
 //   first prompt of the step gets one all the same, and the others wait.
+// * A request of a group whose limit is reached waits, and those behind it go on as if it were not there.
 // * A waiting request is admitted only when the blocks it may need to its end fit beside what the running ones may
 // still take, so a
 //   step never fails for want of memory. Nobody of the same or a lower priority overtakes a waiting request that does

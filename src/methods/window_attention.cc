@@ -100,7 +100,9 @@ void WindowAttention::select(std::int32_t layer, const Window& w, const Attentio
   std::vector<std::int32_t>& units = method.layer(layer).attended[0];
   units.clear();
   if (w.everything) return;
-  const auto slot = (w.begin - w.rows->first()) / method.plan().recipe.prefill_window->rows;
+  // Windows end at multiples of their rows, wherever the chunk begins: each is a slot of its own.
+  const std::int32_t n_rows = method.plan().recipe.prefill_window->rows,
+                     slot = w.begin / n_rows - w.rows->first() / n_rows;
   const Region region = region_at(method.plan().rules, w.begin + 1);
   selector_.select(method, layer, region, probe, slot, units);
   const std::int32_t window = w.begin / method.plan().recipe.prefill_window->rows;

@@ -5,8 +5,9 @@
 namespace mneme {
 
 void expect_slots_cuda(const KvSlots& slots) {
-  if (slots.head_dim != 64 && slots.head_dim != 128)
-    fail(ErrorKind::kUnsupported, "head_dim {}: methods that select run on the device with 64 and 128", slots.head_dim);
+  if (slots.head_dim % 16 != 0 || slots.head_dim > kMaxSlotHeadDim)
+    fail(ErrorKind::kUnsupported, "head_dim {}: methods that select run on the device with multiples of 16 up to {}",
+         slots.head_dim, kMaxSlotHeadDim);
   if (slots.max_pages > kMaxKvPages)
     fail(ErrorKind::kUnsupported, "a context of {} tokens: pages are selected on the device of up to {}",
          std::int64_t{slots.max_pages} * kKvPageTokens, std::int64_t{kMaxKvPages} * kKvPageTokens);

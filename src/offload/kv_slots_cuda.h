@@ -78,6 +78,10 @@ struct SlotRules {
   std::int32_t page_lse = 0;         // nonzero: units of 1-bit keys score PageScore::kLogSumExp
   std::int32_t by_size = 0;          // nonzero: a unit of n tokens scores log(n) / alpha more (Centroid::by_size)
   std::int32_t whole_attention = 0;  // nonzero: scores are of a softmax over sinks and window too (Domain::kAttention)
+  // Unfused selection at every step: nonzero: one selection for all KV heads of the layer; units that may be new.
+  std::int32_t pools_layer = 0, hold = 0;
+  float top_p =
+      1;  // below 1: of what is attended, the fewest tokens with this share of a head's softmax (top_p_cuda.h)
   // Benchmarks inject selections and gate outcomes at these rates; below 0: off.
   float turnover = -1, correction = -1;
   std::uint64_t seed = 0;  // kRandom
@@ -93,6 +97,7 @@ struct SlotCounts {
   std::uint64_t neighbours = 0;  // fetched in addition, see SlotRules::fetch
   std::uint64_t replaced = 0;    // selected now and not by the previous selection; counted where there are cache slots
   std::uint64_t made = 0;        // kKept: selections, all KV heads counted as one
+  std::uint64_t pruned = 0;      // tokens that SlotRules::top_p left out
 };
 
 // State of a kept selection, per (layer, sequence slot).
@@ -117,10 +122,16 @@ struct OneBitKeys {
   std::byte* levels = nullptr;
 };
 
+// Channels of the rows that kernels of lists take: heads of 80 and 96 are padded with zeros, which changes neither
+// products nor distances.
+constexpr std::int32_t list_dim(std::int32_t head_dim) {
+  return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256;
+}
+
 // Units that are lists of tokens, for every (layer, sequence slot, KV head): unit u is members[ends[u - 1], ends[u]),
 // ascending positions. Together the units cover [sink, grouped), each token once; the window follows.
 //
-//   centroids  [max_units][D]  in the dtype of the keys (centroid.h)
+//   centroids  [max_units][list_dim(D)]  in the dtype of the keys (centroid.h), zeros behind their channels
 //   ends       [max_units]
 //   members    [max_tokens]
 struct UnitLists {
@@ -229,6 +240,7 @@ struct SlotStore {
   KvSlots slots;                            // kSlots
 };
 
+inline constexpr std::int32_t kMaxSlotHeadDim = 256;
 inline constexpr std::int32_t kMaxKvSlots = 8192;        // per KV head
 inline constexpr std::int32_t kMaxKvPages = 40 << 10;    // per sequence: what one thread block can rank
 inline constexpr std::int32_t kMaxUnitLists = 24 << 10;  // per KV head, likewise

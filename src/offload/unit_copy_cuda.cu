@@ -50,9 +50,11 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(FillArgs p) {
     copy_tokens(n, bytes, own, n_warps, source, target);
     return;
   }
-  const int pieces = bytes / kPieceBytes;
-  for (int i = own; i < n * pieces; i += n_warps)
-    copy_piece(target(i / pieces) + i % pieces * kPieceBytes, source(i / pieces) + i % pieces * kPieceBytes);
+  const int shift = page_piece_shift(bytes, kPieceBytes), piece = bytes >> shift;
+  for (int i = own; i < n << shift; i += n_warps) {
+    const int unit = i >> shift, offset = (i - (unit << shift)) * piece;
+    copy_piece(target(unit) + offset, source(unit) + offset, piece);
+  }
 }
 
 struct WriteBackArgs {
@@ -92,16 +94,16 @@ struct CopyArgs {
 __global__ void __launch_bounds__(kThreads) copy_kernel(CopyArgs p) {
   const int kv_head = blockIdx.y, warp = threadIdx.x / kWarp;
   const int block_bytes = 4 * p.to.head_dim * kKvPageTokens;
-  const int pieces = (block_bytes + kPieceBytes - 1) / kPieceBytes;
+  const int page_shift = page_piece_shift(block_bytes, kPieceBytes), pieces = 1 << page_shift,
+            piece = block_bytes >> page_shift;
   const int shift = p.from.shifts != nullptr ? shift_of(p.from, p.from_layer, p.from_slot, kv_head)
                                              : shift_of(p.to, p.to_layer, p.to_slot, kv_head);
   const int first = max(0, p.first - shift) / kKvPageTokens,
             n = (p.stop - shift + kKvPageTokens - 1) / kKvPageTokens - first;
   for (int i = blockIdx.x * kWarps + warp; i < n * pieces; i += gridDim.x * kWarps) {
-    // With head_dim 80 the last piece overlaps half of the one before it.
-    const int page = first + i / pieces, offset = min(i % pieces * kPieceBytes, block_bytes - kPieceBytes);
+    const int page = first + i / pieces, offset = i % pieces * piece;
     std::byte* to = block_at(p.to, p.to_layer, p.to_slot, kv_head, page);
-    copy_piece(to + offset, block_at(p.from, p.from_layer, p.from_slot, kv_head, page) + offset);
+    copy_piece(to + offset, block_at(p.from, p.from_layer, p.from_slot, kv_head, page) + offset, piece);
   }
 }
 

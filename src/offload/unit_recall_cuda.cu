@@ -56,9 +56,9 @@ __device__ __forceinline__ void fetch_tokens(const RecallArgs& p, const RowOfSlo
   const std::byte* own =
       resident_token(p.s, p.s.rules[item.seq_slot], p.slot_layer, item.seq_slot, item.kv_head, r.length - 1, r.length);
   for (int i = warp; i < n; i += K::kThreads / kWarp)
-    if (lists.missing[i].token == newest && lane * 16 < bytes)
-      reinterpret_cast<uint4*>(base + lists.missing[i].slot * bytes)[lane] =
-          __ldcg(reinterpret_cast<const uint4*>(own) + lane);
+    for (int at = lane; lists.missing[i].token == newest && at < bytes / 16; at += kWarp)
+      reinterpret_cast<uint4*>(base + lists.missing[i].slot * bytes)[at] =
+          __ldcg(reinterpret_cast<const uint4*>(own) + at);
 }
 
 // Prefetches the tables that resolve() and commit_slots() read to L2 while the selection still runs. The rows' sequence
@@ -142,8 +142,8 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
       __syncthreads();
       continue;
     }
-    // Pages are powers of two in size: head_dim is 64 or 128.
-    const int bytes = kRecallPiece, shift = __ffs(static_cast<int>(unit_bytes_of<K>(p)) / bytes) - 1;
+    const int page = static_cast<int>(unit_bytes_of<K>(p)), shift = page_piece_shift(page, kRecallPiece),
+              bytes = page >> shift;
     const int n = counters.n_missing << shift, mask = (1 << shift) - 1;
     const auto source = [&](int i) {
       return p.pages.base + lists.missing[i >> shift].token * token_bytes(p.s) + (i & mask) * bytes;
@@ -154,6 +154,7 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x == 0) {
       if (n > 0) delay_copies(p, item);
+      copies.piece_bytes = bytes;
       copies.run(n, source, target);
       asm volatile("fence.proxy.async.global;" ::: "memory");
       if (signals) signal(p, row, r.seq_slot, kv_head, p.s.arrived_for);
@@ -167,7 +168,7 @@ __global__ void __launch_bounds__(K::kThreads, K::kThreads == kRecallThreads ? 8
     }
 #else
     if (n > 0) delay_copies(p, item);
-    for (int i = threadIdx.x / kWarp; i < n; i += K::kThreads / kWarp) copy_piece(target(i), source(i));
+    for (int i = threadIdx.x / kWarp; i < n; i += K::kThreads / kWarp) copy_piece(target(i), source(i), bytes);
     commit_slots<K>(p, item, lists, static_cast<int>(threadIdx.x), K::kThreads);
     __syncthreads();
     all_there();

@@ -109,7 +109,7 @@ void check_positions(const Recipe& r, std::vector<std::string>& reasons) {
   }
 }
 
-const ClusterUnit* clusters_of(const DecodeStage& stage) {
+const ClusterUnit* cluster_unit_of(const DecodeStage& stage) {
   return std::get_if<ClusterUnit>(&stage.units.prompt);
 }
 
@@ -117,7 +117,7 @@ PartitionRules partition_of(const Recipe& r) {
   const auto& segments = std::get<SegmentUnit>(r.decode->units.output);
   return {.sink = r.sink,
           .recent = r.recent,
-          .block = clusters_of(*r.decode)->block,
+          .block = cluster_unit_of(*r.decode)->block,
           .smallest = segments.smallest,
           .largest = segments.largest,
           .cluster_segments = segments.clustered};
@@ -125,7 +125,7 @@ PartitionRules partition_of(const Recipe& r) {
 
 void check_units(const Recipe& r, std::vector<std::string>& reasons) {
   const DecodeStage& stage = *r.decode;
-  const ClusterUnit* clusters = clusters_of(stage);
+  const ClusterUnit* clusters = cluster_unit_of(stage);
   if (clusters == nullptr) {
     if (!(stage.units.prompt == stage.units.output) || std::holds_alternative<SegmentUnit>(stage.units.prompt))
       reasons.push_back("prompt and answer must have the same unit; segments go with unit=cluster:N");
@@ -291,7 +291,7 @@ std::shared_ptr<const Plan> compile(const Recipe& recipe, const MethodShape& sha
     plan->probe = stage.probe;
     if (const auto* centroid = std::get_if<Centroid>(&stage.index)) plan->by_size = centroid->by_size;
     plan_schedule(stage.schedule, *plan);
-    if (const ClusterUnit* clusters = clusters_of(stage))
+    if (const ClusterUnit* clusters = cluster_unit_of(stage))
       plan->lists =
           ListPlan{.partition = partition_of(recipe), .clusters = *clusters, .copy = stage.order == Order::kUnit};
   }

@@ -116,12 +116,29 @@ std::string devices_table() {
   std::string out = "| recipe | on a GPU |\n|---|---|\n";
   for (const RecipeRow& row : recipe_table()) out += fmt::format("| `{}` | {} |\n", row.name, form_of(row.make({})));
   const std::string_view forms[] = {
-      "quest:unit=page:32",         "quest:pool=none",      "quest:index=cuboid",
-      "quest:probe=previous_layer", "freekv:unit=page:16",  "freekv:index=cuboid",
-      "freekv:index=one_bit",       "freekv:pool=meanQ",    "freekv:index=keys",
-      "freekv:gate=mass",           "fier:pool=none",       "fier:schedule=boundary",
-      "louiskv:order=unit",         "louiskv:by_size=yes",  "louiskv:unit=page:16,index=box",
-      "actqkv:match=mean,top=4",    "actqkv:cutoff_in=all",
+      "quest:unit=page:32",
+      "quest:pool=none",
+      "quest:index=cuboid",
+      "quest:probe=previous_layer",
+      "freekv:unit=page:16",
+      "freekv:index=cuboid",
+      "freekv:index=one_bit",
+      "freekv:pool=meanQ",
+      "freekv:index=keys",
+      "freekv:gate=mass",
+      "fier:pool=none",
+      "fier:schedule=boundary",
+      "quest:select=layer",
+      "quest:hold=8",
+      "quest:cutoff=top_p:0.85",
+      "fier:open_group=score",
+      "louiskv:order=unit",
+      "louiskv:by_size=yes",
+      "louiskv:answer=clusters",
+      "louiskv:schedule=every_step",
+      "louiskv:unit=page:16,index=box",
+      "actqkv:match=mean,top=4",
+      "actqkv:cutoff_in=all",
   };
   for (std::string_view form : forms) out += fmt::format("| `{}` | {} |\n", form, form_of(parse_recipe(form)));
   out +=

@@ -41,7 +41,8 @@ bool covers_pages(const Plan& plan) {
 }
 
 bool covers_tokens(const Plan& plan) {
-  return of_tokens(plan) && std::holds_alternative<OneBit>(stage_of(plan).index) &&
+  const auto* bits = std::get_if<OneBit>(&stage_of(plan).index);
+  return of_tokens(plan) && bits != nullptr && !bits->score_open_group &&
          !std::holds_alternative<Boundary>(stage_of(plan).schedule);
 }
 
@@ -49,6 +50,11 @@ bool summarises(const Plan& plan) {
   const Index& index = stage_of(plan).index;
   return std::holds_alternative<CentroidSet>(index) || std::holds_alternative<Sketch>(index) ||
          std::holds_alternative<Moments>(index);
+}
+
+// Whether the best units of a KV head in a step are all there is to its selection.
+bool takes_the_best(const Plan& plan) {
+  return stage_of(plan).select == SelectScope::kKvHead && stage_of(plan).hold == 0;
 }
 
 // Whether a softmax is taken over more than the candidates.
@@ -59,7 +65,7 @@ bool weighs_attention(const Plan& plan) {
 constexpr FusedSelection kFusedSelections[] = {
     {"pages of 32 by min-max boxes; sink and recent in whole pages", "page_select_cuda.cu", &covers_pages},
     {"tokens by 1-bit keys; every step or one step ahead", "token_select_cuda.cu", &covers_tokens},
-    {"clusters and segments by their centroids, at boundaries", "list_select_cuda.cu",
+    {"clusters and segments by their centroids", "list_select_cuda.cu",
      [](const Plan& plan) { return plan.lists.has_value(); }},
     {"a layer's pages of 32 by every key, pre-RoPE", "layer_select_cuda.cu",
      [](const Plan& plan) { return plan.layer_selection.has_value(); }},
@@ -76,19 +82,13 @@ const char* refusal_by_layer(const Plan& plan) {
   if (plan.key_basis != KeyBasis::kPreRope) return "keys must be stored pre-RoPE (--kv positions=one_angle)";
   if (plan.recipe.sink % kPageTokens != 0 || plan.recipe.recent % kPageTokens != 0)
     return "sink and recent must be multiples of 32";
-  if (!has_fused_head_dim(plan)) return "pages are selected with heads of 64 or 128";
-  if (plan.layer_selection->entropy && plan.layer_selection->entropy->in_prefill)
-    return "its layers share a budget in prefill too";
   return nullptr;
 }
 
 const char* refusal_of_lists(const Plan& plan) {
   const DecodeStage& d = stage_of(plan);
   const auto* centroid = std::get_if<Centroid>(&d.index);
-  if (!has_fused_head_dim(plan)) return "clusters are selected with heads of 64 or 128";
   if (centroid == nullptr) return "clusters must be selected by the means of their keys (--kv index=centroid)";
-  if (!std::holds_alternative<Boundary>(d.schedule))
-    return "clusters are selected at boundaries (--kv schedule=boundary)";
   if (plan.lists->partition.block > kDeviceClusterTokens)
     return "clusters are found in blocks of up to 8,192 tokens (--kv block=8192)";
   if (d.probe != Probe::kCurrentQuery) return "clusters are selected by the current query (--kv probe=current)";
@@ -121,7 +121,7 @@ DeviceForm device_form(const Plan& plan, bool unfused) {
   if (device_refusal(plan) != nullptr) return DeviceForm::kNone;
   if (plan.recipe.attend != Attend::kRegions || !plan.recipe.decode) return DeviceForm::kPlain;
   if (plan.lists || plan.layer_selection) return DeviceForm::kFused;  // the unfused selection has no lists
-  if (unfused || weighs_attention(plan) || !has_fused_head_dim(plan) || !pools_scores(plan) ||
+  if (unfused || !takes_the_best(plan) || weighs_attention(plan) || !has_fused_head_dim(plan) || !pools_scores(plan) ||
       stage_of(plan).probe != Probe::kCurrentQuery)
     return DeviceForm::kUnfused;
   const bool fused = std::any_of(std::begin(kFusedSelections), std::end(kFusedSelections),
@@ -129,18 +129,18 @@ DeviceForm device_form(const Plan& plan, bool unfused) {
   return fused ? DeviceForm::kFused : DeviceForm::kUnfused;
 }
 
-bool has_page_summaries(const Plan& plan) {
-  return plan.recipe.decode && of_pages(plan) && summarises(plan);
+bool has_page_entries(const Plan& plan) {
+  return plan.recipe.decode && of_pages(plan) && !plan.layer_selection && plan.index != nullptr &&
+         plan.index->entry_tokens() == kPageTokens && (!covers_pages(plan) || !pools_scores(plan));
 }
 
-bool attends_by_token(const Plan& plan, bool unfused) {
+bool attends_by_token(const Plan& plan) {
   if (attends_in_two_parts(plan) || plan.layer_selection) return false;
   if (!plan.recipe.decode) return !in_whole_pages(plan.rules);
   if (plan.lists || of_tokens(plan)) return true;
-  // Pages without an index (random, raw keys) are attended as pages.
-  const bool plain =
-      std::holds_alternative<NoIndex>(stage_of(plan).index) || std::holds_alternative<RawKeys>(stage_of(plan).index);
-  return device_form(plan, unfused) == DeviceForm::kUnfused && !(plain && of_pages(plan)) && !has_page_summaries(plan);
+  const bool indexed =
+      !std::holds_alternative<NoIndex>(stage_of(plan).index) && !std::holds_alternative<RawKeys>(stage_of(plan).index);
+  return !of_pages(plan) || (indexed && plan.index->entry_tokens() != kPageTokens);
 }
 
 }  // namespace mneme

@@ -35,10 +35,11 @@ const char* device_refusal(const Plan& plan);
 // unfused: the unfused selection also where a fused one covers the plan, for tests and benchmarks.
 DeviceForm device_form(const Plan& plan, bool unfused = false);
 
-// Whether units are attended token by token: single tokens, lists, and pages that no fused selection covers.
-bool attends_by_token(const Plan& plan, bool unfused = false);
-// Pages of 32 with summaries of selection/summary, attended as pages.
-bool has_page_summaries(const Plan& plan);
+// Whether units are attended token by token: single tokens, lists, pages of another size than 32, and pages whose index
+// has groups of more tokens.
+bool attends_by_token(const Plan& plan);
+// Pages of 32, attended as pages, whose index is UnitEntries: not the boxes that the kernel that stores keys maintains.
+bool has_page_entries(const Plan& plan);
 // Whether local and remote part are attended separately: by rotated queries, or up to the token.
 bool attends_in_two_parts(const Plan& plan);
 

@@ -120,11 +120,11 @@ const std::array kKeys = {
         [](Recipe& r, std::string_view k, std::string_view v) { drop_of(r, k).scope = parse_name(k, v, kScopes); },
         [](const Recipe& r) { return r.prefill_end ? print_name(r.prefill_end->scope, kScopes) : std::string(); }},
     Key{{"unit", "token | page:N | cluster:N", "what is selected; clusters of N tokens on average"},
-        [](Recipe& r, std::string_view k, std::string_view v) { set_units(k, v, stage_of(r, k).units); },
+        [](Recipe& r, std::string_view k, std::string_view v) { set_units(k, v, decode_of(r, k).units); },
         [](const Recipe& r) { return r.decode ? print_unit(r.decode->units.prompt) : std::string(); }},
     Key{{"segment", "MIN-MAX", "tokens of a segment of an answer; with unit=cluster:N"},
         [](Recipe& r, std::string_view k, std::string_view v) {
-          auto& segments = block_of<SegmentUnit>(stage_of(r, k).units.output, r, k, "unit=cluster:N");
+          auto& segments = block_of<SegmentUnit>(decode_of(r, k).units.output, r, k, "unit=cluster:N");
           const bool clustered = segments.clustered;
           segments = parse_segments(k, v);
           segments.clustered = clustered;
@@ -151,13 +151,13 @@ const std::array kKeys = {
     Key{{"order", "token | unit",
          "keys and values of clusters and segments: in the sequence's pages, or in a copy too, "
          "unit after unit"},
-        [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).order = parse_name(k, v, kOrders); },
+        [](Recipe& r, std::string_view k, std::string_view v) { decode_of(r, k).order = parse_name(k, v, kOrders); },
         [](const Recipe& r) { return clusters_of(r) ? print_name(r.decode->order, kOrders) : ""; }},
     Key{{"unit_fetch", "1 | 4",
          "tokens that come to a device at once from the host's memory: the one that is missing, or its aligned four"},
         [](Recipe& r, std::string_view k, std::string_view v) {
           if (v != "1" && v != "4") bad_value(k, v, "1 or 4");
-          stage_of(r, k).unit_fetch = v == "4" ? 4 : 1;
+          decode_of(r, k).unit_fetch = v == "4" ? 4 : 1;
         },
         [](const Recipe& r) {
           if (!r.decode || (unit_tokens(r.decode->units.prompt) != 1 && r.decode->unit_fetch == 1))
@@ -166,7 +166,7 @@ const std::array kKeys = {
         }},
     Key{{"index", index_values(), "what is stored of a unit's keys to score it"},
         [](Recipe& r, std::string_view k, std::string_view v) {
-          DecodeStage& stage = stage_of(r, k);
+          DecodeStage& stage = decode_of(r, k);
           if (v != print_index(stage.index)) stage.index = parse_index(k, v);  // the same index keeps its settings
           if (std::holds_alternative<NoIndex>(stage.index)) {
             if (!std::holds_alternative<RandomScore>(stage.score)) stage.score = RandomScore{};
@@ -179,32 +179,32 @@ const std::array kKeys = {
         [](Recipe& r, std::string_view k, std::string_view v) {
           const auto g = parse_number<std::int32_t>(k, v, 32, 256);
           if (g != 32 && g != 64 && g != 128 && g != 256) bad_value(k, v, "32, 64, 128 or 256");
-          block_of<OneBit>(stage_of(r, k).index, r, k, "index=one_bit").group = g;
+          block_of<OneBit>(decode_of(r, k).index, r, k, "index=one_bit").group = g;
         },
         [](const Recipe& r) { return one_bit_of(r) ? std::to_string(one_bit_of(r)->group) : std::string(); }},
     Key{{"levels", "minmax | meanabs", "the two values that a 1-bit key may take"},
         [](Recipe& r, std::string_view k, std::string_view v) {
-          block_of<OneBit>(stage_of(r, k).index, r, k, "index=one_bit").levels = parse_name(k, v, kLevels);
+          block_of<OneBit>(decode_of(r, k).index, r, k, "index=one_bit").levels = parse_name(k, v, kLevels);
         },
         [](const Recipe& r) { return one_bit_of(r) ? print_name(one_bit_of(r)->levels, kLevels) : std::string(); }},
     Key{{"by_size", "no | yes", "index=centroid: a unit of n tokens scores as n tokens with its centroid for a key"},
         [](Recipe& r, std::string_view k, std::string_view v) {
-          block_of<Centroid>(stage_of(r, k).index, r, k, "index=centroid").by_size = parse_name(k, v, kFlags);
+          block_of<Centroid>(decode_of(r, k).index, r, k, "index=centroid").by_size = parse_name(k, v, kFlags);
         },
         [](const Recipe& r) {
           const auto* index = r.decode ? std::get_if<Centroid>(&r.decode->index) : nullptr;
           return index == nullptr ? std::string() : print_name(index->by_size, kFlags);
         }},
     Key{{"probe", "current | previous_layer", "the query that is scored"},
-        [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).probe = parse_name(k, v, kProbes); },
+        [](Recipe& r, std::string_view k, std::string_view v) { decode_of(r, k).probe = parse_name(k, v, kProbes); },
         [](const Recipe& r) { return r.decode ? print_name(r.decode->probe, kProbes) : std::string(); }},
     Key{{"pool", "none | maxQ | meanQ | maxQK | meanQK | maxS | meanS | concat",
          "how the query heads of a KV head decide together"},
-        [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).pool = parse_name(k, v, kPools); },
+        [](Recipe& r, std::string_view k, std::string_view v) { decode_of(r, k).pool = parse_name(k, v, kPools); },
         [](const Recipe& r) { return r.decode ? print_name(r.decode->pool, kPools) : std::string(); }},
     Key{{"top", "keys", "that stand for a unit, by query head: those that received most attention"},
         [](Recipe& r, std::string_view k, std::string_view v) {
-          block_of<Representative>(stage_of(r, k).index, r, k, "index=representative").top =
+          block_of<Representative>(decode_of(r, k).index, r, k, "index=representative").top =
               parse_number<std::int32_t>(k, v, 1, 4096);
         },
         [](const Recipe& r) {
@@ -214,7 +214,7 @@ const std::array kKeys = {
     Key{{"match", "mean | best",
          "what a probe is compared with: the mean of these keys, or each of them, the best counting"},
         [](Recipe& r, std::string_view k, std::string_view v) {
-          block_of<Representative>(stage_of(r, k).index, r, k, "index=representative").match =
+          block_of<Representative>(decode_of(r, k).index, r, k, "index=representative").match =
               parse_name(k, v, kMatches);
         },
         [](const Recipe& r) {
@@ -240,7 +240,7 @@ const std::array kKeys = {
          "units by layer: all the same; by how evenly its scores are spread; by how unevenly; of what is selected, the "
          "tokens that hold a share P of the attention"},
         [](Recipe& r, std::string_view k, std::string_view v) {
-          DecodeStage& stage = stage_of(r, k);
+          DecodeStage& stage = decode_of(r, k);
           const auto* before = std::get_if<EntropyShare>(&stage.cutoff);
           const bool in_prefill = before != nullptr && before->in_prefill;
           if (v == "constant")
@@ -262,21 +262,21 @@ const std::array kKeys = {
     Key{{"cutoff_in", "decode | all", "where layers share units by entropy: in answers, or in windows of prefill too"},
         [](Recipe& r, std::string_view k, std::string_view v) {
           if (v != "decode" && v != "all") bad_value(k, v, "decode or all");
-          block_of<EntropyShare>(stage_of(r, k).cutoff, r, k, "cutoff=entropy").in_prefill = v == "all";
+          block_of<EntropyShare>(decode_of(r, k).cutoff, r, k, "cutoff=entropy").in_prefill = v == "all";
         },
         [](const Recipe& r) {
           const auto* share = r.decode ? std::get_if<EntropyShare>(&r.decode->cutoff) : nullptr;
           return std::string(share == nullptr ? "" : share->in_prefill ? "all" : "decode");
         }},
     Key{{"alpha", "inv_sqrt_d | 1", "scale of scores before a softmax"},
-        [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).alpha = parse_name(k, v, kAlphas); },
+        [](Recipe& r, std::string_view k, std::string_view v) { decode_of(r, k).alpha = parse_name(k, v, kAlphas); },
         [](const Recipe& r) { return r.decode ? print_name(r.decode->alpha, kAlphas) : std::string(); }},
     Key{{"domain", "candidates | attention",
          "what a softmax of scores normalises over: the units that may be selected; sinks and window too"},
-        [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).domain = parse_name(k, v, kDomains); },
+        [](Recipe& r, std::string_view k, std::string_view v) { decode_of(r, k).domain = parse_name(k, v, kDomains); },
         [](const Recipe& r) { return r.decode ? print_name(r.decode->domain, kDomains) : std::string(); }},
     Key{{"schedule", "every_step | speculative | boundary", "when a selection is made, and with which step's query"},
-        [](Recipe& r, std::string_view k, std::string_view v) { parse_schedule(k, v, stage_of(r, k).schedule); },
+        [](Recipe& r, std::string_view k, std::string_view v) { parse_schedule(k, v, decode_of(r, k).schedule); },
         [](const Recipe& r) { return r.decode ? print_schedule(r.decode->schedule) : std::string(); }},
     Key{{"gate", "cosine | mass",
          "what corrects a KV head (speculative): its query moved, or what the speculative selection lacks weighs too "
@@ -326,7 +326,7 @@ const std::array kKeys = {
         [](const Recipe& r) { return boundary_of(r) ? std::to_string(boundary_of(r)->max_reuse) : ""; }},
     Key{{"seed", "number", "of the random control"},
         [](Recipe& r, std::string_view k, std::string_view v) {
-          block_of<RandomScore>(stage_of(r, k).score, r, k, "index=none").seed =
+          block_of<RandomScore>(decode_of(r, k).score, r, k, "index=none").seed =
               parse_number<std::uint64_t>(k, v, 0, ~std::uint64_t{0});
         },
         [](const Recipe& r) {
@@ -336,7 +336,7 @@ const std::array kKeys = {
     Key{{"answer", "segments | clusters",
          "with unit=cluster:N: a segment of an answer is one unit, or clusters of its own when it leaves the window"},
         [](Recipe& r, std::string_view k, std::string_view v) {
-          block_of<SegmentUnit>(stage_of(r, k).units.output, r, k, "unit=cluster:N").clustered =
+          block_of<SegmentUnit>(decode_of(r, k).units.output, r, k, "unit=cluster:N").clustered =
               parse_name(k, v, kAnswers);
         },
         [](const Recipe& r) {
@@ -345,21 +345,21 @@ const std::array kKeys = {
         }},
     Key{{"page_score", "mean | lse", "index=one_bit: a page scores the mean or the log-sum-exp of its tokens"},
         [](Recipe& r, std::string_view k, std::string_view v) {
-          block_of<OneBit>(stage_of(r, k).index, r, k, "index=one_bit").page_score = parse_name(k, v, kPageScores);
+          block_of<OneBit>(decode_of(r, k).index, r, k, "index=one_bit").page_score = parse_name(k, v, kPageScores);
         },
         [](const Recipe& r) { return one_bit_of(r) ? print_name(one_bit_of(r)->page_score, kPageScores) : ""; }},
     Key{{"open_group", "attend | score",
          "index=one_bit: tokens of the group that is not complete are always attended, or are candidates with exact "
          "scores"},
         [](Recipe& r, std::string_view k, std::string_view v) {
-          block_of<OneBit>(stage_of(r, k).index, r, k, "index=one_bit").score_open_group =
+          block_of<OneBit>(decode_of(r, k).index, r, k, "index=one_bit").score_open_group =
               parse_name(k, v, kOpenGroups);
         },
         [](const Recipe& r) { return one_bit_of(r) ? print_name(one_bit_of(r)->score_open_group, kOpenGroups) : ""; }},
     Key{{"similarity", "cosine | dot",
          "index=representative, match=mean: of the concatenated heads, or the sum of dot products with unscaled means"},
         [](Recipe& r, std::string_view k, std::string_view v) {
-          block_of<Representative>(stage_of(r, k).index, r, k, "index=representative").similarity =
+          block_of<Representative>(decode_of(r, k).index, r, k, "index=representative").similarity =
               parse_name(k, v, kSimilarities);
         },
         [](const Recipe& r) {
@@ -375,14 +375,14 @@ const std::array kKeys = {
           return selects_in_prefill(r) ? print_name(r.prefill_window->question_in_answers, kQuestionIn) : "";
         }},
     Key{{"select", "kv_head | layer", "whose pooled scores make one selection"},
-        [](Recipe& r, std::string_view k, std::string_view v) { stage_of(r, k).select = parse_name(k, v, kSelects); },
+        [](Recipe& r, std::string_view k, std::string_view v) { decode_of(r, k).select = parse_name(k, v, kSelects); },
         [](const Recipe& r) { return r.decode ? print_name(r.decode->select, kSelects) : ""; }},
     Key{{"hold", "units",
          "new ones that a step attends at most; the others stay from the step before until better ones need their "
          "room; 0: "
          "every step attends its own best"},
         [](Recipe& r, std::string_view k, std::string_view v) {
-          stage_of(r, k).hold = parse_number<std::int32_t>(k, v, 0, kMaxTokens);
+          decode_of(r, k).hold = parse_number<std::int32_t>(k, v, 0, kMaxTokens);
         },
         [](const Recipe& r) { return r.decode ? std::to_string(r.decode->hold) : std::string(); }},
     Key{{"share", "even | pyramid:BETA | heads:FLOOR | heads_safe:FLOOR",

@@ -8,7 +8,7 @@ void bad_value(std::string_view key, std::string_view value, std::string_view ex
   fail(ErrorKind::kOption, "--kv {}={}: expected {}", key, value, expected);
 }
 
-DecodeStage& stage_of(Recipe& r, std::string_view key) {
+DecodeStage& decode_of(Recipe& r, std::string_view key) {
   if (!r.decode)
     fail(ErrorKind::kOption, "--kv {}: the method '{}' selects nothing, so it has no such block", key, r.name);
   return *r.decode;
@@ -165,11 +165,11 @@ void set_smooth(DropStage& stage, std::string_view key, std::string_view value) 
 }
 
 Speculative& speculative_of(Recipe& r, std::string_view key, std::string_view needed) {
-  return block_of<Speculative>(stage_of(r, key).schedule, r, key, needed);
+  return block_of<Speculative>(decode_of(r, key).schedule, r, key, needed);
 }
 
 CosineGate& gate_of(Recipe& r, std::string_view key) {
-  if (auto* boundary = std::get_if<Boundary>(&stage_of(r, key).schedule)) return boundary->gate;
+  if (auto* boundary = std::get_if<Boundary>(&decode_of(r, key).schedule)) return boundary->gate;
   constexpr std::string_view kNeeded = "schedule=speculative with gate=cosine, or schedule=boundary";
   return block_of<CosineGate>(speculative_of(r, key, kNeeded).gate, r, key, kNeeded);
 }
@@ -203,7 +203,7 @@ const Boundary* boundary_of(const Recipe& r) {
 }
 
 Boundary& boundary_of(Recipe& r, std::string_view key) {
-  return block_of<Boundary>(stage_of(r, key).schedule, r, key, "schedule=boundary");
+  return block_of<Boundary>(decode_of(r, key).schedule, r, key, "schedule=boundary");
 }
 
 const ClusterUnit* clusters_of(const Recipe& r) {
@@ -211,7 +211,7 @@ const ClusterUnit* clusters_of(const Recipe& r) {
 }
 
 ClusterUnit& clusters_of(Recipe& r, std::string_view key) {
-  return block_of<ClusterUnit>(stage_of(r, key).units.prompt, r, key, "unit=cluster:N");
+  return block_of<ClusterUnit>(decode_of(r, key).units.prompt, r, key, "unit=cluster:N");
 }
 
 void parse_schedule(std::string_view key, std::string_view value, Schedule& schedule) {

@@ -90,7 +90,7 @@ T parse_number(std::string_view key, std::string_view value, T lowest, T highest
 
 inline constexpr std::int32_t kMaxTokens = 1 << 30;
 
-DecodeStage& stage_of(Recipe& r, std::string_view key);
+DecodeStage& decode_of(Recipe& r, std::string_view key);
 
 template <typename T, typename V>
 T& block_of(V& variant, const Recipe& r, std::string_view key, std::string_view needed) {

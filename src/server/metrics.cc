@@ -180,6 +180,10 @@ double Metrics::mean_answer_seconds() const {
 void Metrics::append_load(Page& page) const {
   page.one("num_requests_running", "gauge", "Answers that are being computed.", gauges_.running);
   page.one("num_requests_waiting", "gauge", "Answers that wait for room.", gauges_.waiting);
+  page.one("num_requests_waiting_for_prefix", "gauge", "Answers that wait for another one to read their document.",
+           gauges_.waiting_for_prefix);
+  page.one("prefill_chunk_tokens", "gauge", "Prompt tokens of a pass that has tokens of answers, at most.",
+           gauges_.prefill_chunk);
   const double used = gauges_.kv_blocks_total == 0 ? 0.0 : ratio(gauges_.kv_blocks_used, gauges_.kv_blocks_total);
   page.one("kv_cache_usage_perc", "gauge", "Share of the room for keys and values in use, 0 to 1.", used);
   page.one("kv_cache_blocks_used", "gauge", "Pool blocks in use.", gauges_.kv_blocks_used);
@@ -199,10 +203,27 @@ void Metrics::append_load(Page& page) const {
   page.one("cached_sequences", "gauge", "Sequences kept for others with the same prefix.", gauges_.cached_sequences);
 }
 
+void Metrics::append_disk(Page& page) const {
+  if (!gauges_.disk) return;
+  const PageStore::Stats& d = *gauges_.disk;
+  page.one("kv_disk_used_bytes", "gauge", "Keys and values on the disk.", d.pages * gauges_.disk_page_bytes);
+  page.one("kv_disk_total_bytes", "gauge", "Room for them.", d.slots * gauges_.disk_page_bytes);
+  page.one("kv_disk_pages_written_total", "counter", "Pages of 32 tokens that were written.", d.stored);
+  page.one("kv_disk_pages_read_total", "counter", "Pages that came back.", d.loaded);
+  page.one("kv_disk_pages_evicted_total", "counter", "Pages that made room for others.", d.evicted);
+  page.one("kv_disk_failed_writes_total", "counter", "Pages that could not be written.", d.failed_writes);
+  page.one("kv_disk_failed_reads_total", "counter", "Pages that could not be read, or were damaged: computed again.",
+           d.failed_reads);
+}
+
 void Metrics::append_totals(Page& page) const {
   page.one("http_connections", "gauge", "Open connections.", http_.connections);
   page.one("http_connections_total", "counter", "Connections so far.", http_.connections_total);
   page.one("engine_steps_total", "counter", "Forward passes.", steps_.n);
+  page.one("num_preemptions_total", "counter", "Running answers that gave memory up and waited for it again.",
+           gauges_.preemptions);
+  page.one("preempted_tokens_total", "counter", "Tokens that these had computed, and compute again.",
+           gauges_.preempted_tokens);
   page.one("prompt_tokens_total", "counter", "Tokens of prompts, cached ones included.", tokens_.prompt);
   page.one("generation_tokens_total", "counter", "Tokens of answers.", tokens_.answer);
   page.one("prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.",
@@ -264,6 +285,7 @@ std::string Metrics::text() const {
   const std::lock_guard lock(mutex_);
   Page page(labels_);
   append_load(page);
+  append_disk(page);
   append_totals(page);
   append_requests(page);
   append_histograms(page);

@@ -41,7 +41,7 @@ struct Server::Impl {
         loop(std::move(start),
              {.max_in_flight = options.engine.max_sequences + options.limits.max_queue,
               .stream_seconds = options.stream_seconds,
-              .keeper = {.prefix_cache = options.prefix_cache, .n_slots = options.n_slots},
+              .keeper = {.prefix_cache = options.prefix_cache, .n_slots = options.n_slots, .disk = options.disk},
               .on_broken = [this](const Failure& why) { http.executors().io([this, why] { evict(why.message); }); }},
              metrics, deliver_to(http.executors())),
         api(options, name, loop, metrics, http.executors()) {}

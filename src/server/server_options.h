@@ -4,11 +4,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "mneme/options.h"
+#include "src/engine/loop/disk_tier.h"
+#include "src/server/api/key_policies.h"
 
 namespace mneme::server {
 
@@ -17,6 +20,7 @@ struct ListenOptions {
   std::string host = "127.0.0.1";
   std::uint16_t port = 8000;               // 0: any that is free
   std::vector<std::string> api_keys;       // any of them; empty: none is asked for
+  std::vector<KeyPolicy> key_policies;     // more keys, each with its limits
   std::vector<std::string> cors_origins;   // that browsers may call from; empty: none but the server's own
   std::vector<std::string> allowed_hosts;  // beside the loopback's names, where no key is asked for
 };
@@ -50,12 +54,17 @@ struct ServerOptions {
   bool prefix_cache = true;
   std::filesystem::path slot_path;  // empty: slots cannot be saved
   std::int32_t n_slots = 16;
-  double stream_seconds = 0.02;   // at least, between pieces of streams; 0: every token on its own
-  double heartbeat_seconds = 15;  // a comment in a stream that has nothing to say
+  std::optional<DiskOptions> disk;  // under the prefix cache
+  double stream_seconds = 0.02;     // at least, between pieces of streams; 0: every token on its own
+  double heartbeat_seconds = 15;    // a comment in a stream that has nothing to say
 
   // One line for each request and each event; may be called on any thread.
   std::function<void(std::string_view line)> log = [](std::string_view) {};
 };
+
+inline bool asks_for_key(const ListenOptions& o) {
+  return !o.api_keys.empty() || !o.key_policies.empty();
+}
 
 // The host is this machine's own, which no other machine reaches.
 inline bool is_loopback(std::string_view host) {

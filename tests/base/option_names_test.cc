@@ -29,6 +29,7 @@ TEST(OptionNames, AreReadAsTheyArePrinted) {
   expect_round_trip(
       parse_numa_policy,
       {{"none", NumaPolicy::kNone}, {"distribute", NumaPolicy::kDistribute}, {"isolate", NumaPolicy::kIsolate}});
+  expect_round_trip(parse_kv_admission, {{"reserve", KvAdmission::kReserve}, {"forecast", KvAdmission::kForecast}});
 }
 
 TEST(OptionNames, AnotherNameIsRefusedWithTheKnownOnes) {

@@ -467,14 +467,55 @@ TEST(Engine, AHeldRequestStartsFromWhatAnotherOneHasComputed) {
     engine->hold(held);
     for (int i = 0; i < 3; ++i) engine->step();  // 96 tokens are computed
     EXPECT_EQ(engine->cache(held).length(), 0);
-    engine->start_held(held, leader, shared);
+    EXPECT_EQ(engine->take_prefix(held, leader, shared), shared);
     engine->check_invariants();
-    EXPECT_THROW(engine->start_held(held), Error);
+    EXPECT_EQ(engine->take_prefix(held, leader, 32), std::max(shared, 32)) << "never less than it has";
+    engine->unhold(held);
     const Drained drained = drain(*engine);
     EXPECT_EQ(drained.of(leader), answer_alone(first.prompt, first)) << shared;
     EXPECT_EQ(drained.of(held), answer_alone(second.prompt, second)) << shared;
     EXPECT_EQ(engine->pool().n_free(), engine->pool().n_blocks());
   }
+}
+
+// It runs, is held, and goes on from what another one has read of its prompt meanwhile. Its reservation stays.
+TEST(Engine, ARunningRequestIsHeldAndTakesAPrefixOver) {
+  TestEngine engine(chunked(32));
+  const RequestInput first = request(random_prompt(200, 9), 9);
+  RequestInput urgent = request(joined(std::span(first.prompt).first(192), random_prompt(20, 11)), 9);
+  urgent.priority = 1;
+  const RequestId slow = engine->submit(first);
+  engine->step();
+  const RequestId fast = engine->submit(urgent);
+  EXPECT_EQ(engine->take_prefix(fast, slow, 32), 32);
+  engine->hold(slow);
+  const std::int64_t reserved = engine->reserved_blocks();
+  for (int i = 0; i < 5; ++i) engine->step();
+  EXPECT_EQ(engine->cache(slow).length(), 32);
+  EXPECT_GE(engine->reserved_blocks(), reserved);
+  EXPECT_EQ(engine->take_prefix(slow, fast, 192), 192);
+  engine->check_invariants();
+  engine->unhold(slow);
+  const Drained drained = drain(*engine);
+  EXPECT_EQ(drained.of(slow), answer_alone(first.prompt, first));
+  EXPECT_EQ(drained.of(fast), answer_alone(urgent.prompt, urgent));
+  EXPECT_EQ(engine->pool().n_free(), engine->pool().n_blocks());
+}
+
+// Whom it waited for is gone, and nobody else runs.
+TEST(Engine, AHeldRequestThatRunsGoesOnBeforeAStepFindsNothing) {
+  EngineOptions options = chunked(32);
+  options.context = 256;
+  options.kv_memory_bytes = 8 * 4096;
+  TestEngine engine(options);
+  const RequestInput input = request(random_prompt(150, 9), 5), other = request(random_prompt(150, 10), 5);
+  const RequestId runs = engine->submit(input);
+  engine->step();
+  engine->hold(runs);
+  const RequestId waits = engine->submit(other);  // without room beside it
+  const Drained drained = drain(*engine);
+  EXPECT_EQ(drained.of(runs), answer_alone(input.prompt, input));
+  EXPECT_EQ(drained.of(waits), answer_alone(other.prompt, other));
 }
 
 TEST(Engine, AHeldRequestDelaysNobodyAndKeepsItsPosition) {
@@ -487,7 +528,7 @@ TEST(Engine, AHeldRequestDelaysNobodyAndKeepsItsPosition) {
   EXPECT_EQ(engine->views().size(), 2u);
   engine->step();
   EXPECT_GT(engine->cache(second).length(), 0);
-  engine->start_held(held);
+  engine->unhold(held);
   std::vector<RequestId> order;  // in which they end
   while (!engine->idle())
     for (const RequestEvent& event : engine->step())

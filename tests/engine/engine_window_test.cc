@@ -40,11 +40,11 @@ std::vector<std::int32_t> tokens_of(const Engine& engine, RequestId id) {
   return {t.begin(), t.end()};
 }
 
-struct Method {
+struct WindowMethod {
   const char* name;
   const char* overrides;
 };
-constexpr Method kMethods[] = {{"streaming_llm", "prefill=window:32"},
+constexpr WindowMethod kWindowMethods[] = {{"streaming_llm", "prefill=window:32"},
                                {"streaming_llm", "prefill=window:32,positions=absolute"},
                                {"streaming_llm", "prefill=window:32,positions=one_angle"},
                                {"actqkv", "sink=8,unit=page:8,recent=16,prefill=window:32"},
@@ -52,7 +52,7 @@ constexpr Method kMethods[] = {{"streaming_llm", "prefill=window:32"},
 
 TEST(EngineWindow, NeitherChunksNorOthersChangeTheAnswer) {
   const auto prompt = random_tokens(300, 50, 5);
-  for (const auto& [name, overrides] : kMethods) {
+  for (const auto& [name, overrides] : kWindowMethods) {
     std::vector<std::int32_t> expected;
     for (const int batched : {1000, 100, 33, 1}) {
       const auto engine = make_engine(batched);
@@ -69,7 +69,7 @@ TEST(EngineWindow, NeitherChunksNorOthersChangeTheAnswer) {
 
 TEST(EngineWindow, ForksAndTurnsGoOnAsOneRequestWould) {
   const auto engine = make_engine(100);
-  for (const auto& [name, overrides] : kMethods) {
+  for (const auto& [name, overrides] : kWindowMethods) {
     const auto plan = plan_of(*engine, name, overrides);
     const auto document = random_tokens(160, 50, 7), question = random_tokens(32, 50, 8);
     const RequestId base = engine->submit(kept_request(document, plan, 0));

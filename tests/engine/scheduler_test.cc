@@ -49,6 +49,37 @@ TEST(Scheduler, APromptGetsATokenEvenIfDecodeFillsTheBudget) {
             (Rows{{1, 1}, {2, 1}, {3, 1}}));
 }
 
+TEST(Scheduler, BesideAnswersPromptsGetAChunk) {
+  const SchedulerLimits limits{.max_batched_tokens = 256, .max_prompt_tokens = 40};
+  EXPECT_EQ(rows({view(1, Phase::kDecode, 1), view(2, Phase::kPrefill, 30), view(3, Phase::kWaiting, 90)}, 9, limits),
+            (Rows{{1, 1}, {2, 30}, {3, 10}}));
+  EXPECT_EQ(rows({view(2, Phase::kPrefill, 300)}, 9, limits), (Rows{{2, 256}})) << "nobody answers";
+}
+
+RequestView grouped(RequestView v, std::int32_t group, std::int32_t limit) {
+  v.group = group;
+  v.group_limit = limit;
+  return v;
+}
+
+// The second and third wait for the first, of their group; the fourth does not wait for them.
+TEST(Scheduler, AGroupsLimitHoldsItsOwnRequestsAlone) {
+  const std::vector<RequestView> requests = {
+      grouped(view(1, Phase::kDecode, 1), 7, 1),   grouped(view(2, Phase::kWaiting, 10, 1, 5), 7, 1),
+      grouped(view(3, Phase::kWaiting, 10), 7, 1), grouped(view(4, Phase::kWaiting, 10), 8, 1),
+      grouped(view(5, Phase::kWaiting, 10), 8, 1), view(6, Phase::kWaiting, 10)};
+  EXPECT_EQ(rows(requests, 100, {}), (Rows{{1, 1}, {4, 10}, {6, 10}}));
+  // Nor does it take anybody's place.
+  EXPECT_EQ(rows({requests[0], requests[1]}, 100, {.max_sequences = 1}), (Rows{{1, 1}}));
+}
+
+TEST(Scheduler, WhoIsHeldGetsNoRowsAndKeepsItsReservation) {
+  RequestView held = view(1, Phase::kPrefill, 50, 6);
+  held.held = true;
+  EXPECT_EQ(rows({held, view(2, Phase::kWaiting, 10, 5)}, 10, {}), Rows{});
+  EXPECT_EQ(rows({held, view(2, Phase::kWaiting, 10, 4)}, 10, {.max_sequences = 1}), (Rows{{2, 10}}));
+}
+
 RequestView windowed(std::int64_t id, std::int32_t tokens, std::int32_t first, std::int32_t window) {
   RequestView v = view(id, Phase::kPrefill, tokens);
   v.first_window = first;

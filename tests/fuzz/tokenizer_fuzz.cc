@@ -19,7 +19,8 @@ void must(bool condition) {
   if (!condition) std::abort();
 }
 
-constexpr const char* kNames[] = {"gpt-2", "llama-bpe", "qwen2", "tekken", "gpt-4o", "smollm", "falcon", "default", "klingon"};
+constexpr const char* kNames[] = {"gpt-2",  "llama-bpe", "qwen2",   "tekken", "gpt-4o",
+                                  "smollm", "falcon",    "default", "klingon"};
 constexpr const char* kTemplates[] = {"",           "<|start_header_id|>",  "<|im_start|>", "[INST]", "<<SYS>> [INST] ",
                                       "<｜User｜>", "<|user|><|assistant|>"};
 constexpr const char* kTokens[] = {"<|bos|>",

@@ -17,8 +17,14 @@ std::shared_ptr<const Plan> plan_of(std::string_view recipe, std::int32_t head_d
 }
 
 TEST(DeviceForm, DefaultsOfAllMethodsButThoseOfBlocksOfTheCpuRunOnADevice) {
-  for (const RecipeRow& row : recipe_table())
-    EXPECT_EQ(device_refusal(*plan_of(row.name)), cpu_block(*plan_of(row.name))) << row.name;
+  for (const RecipeRow& row : recipe_table()) {
+    const char* refusal = device_refusal(*plan_of(row.name));
+    if (row.name == "clusterkv" || row.name == "infllm" || row.name == "q_llm") {
+      EXPECT_NE(refusal, nullptr) << row.name;  // blocks of 65,535 tokens; a unit's few keys by their mean
+    } else {
+      EXPECT_EQ(refusal, cpu_block(*plan_of(row.name))) << row.name;
+    }
+  }
 }
 
 TEST(DeviceForm, FusedSelectionsAreOverridesOfTheUnfused) {
@@ -37,6 +43,12 @@ TEST(DeviceForm, FusedSelectionsAreOverridesOfTheUnfused) {
                                                {"fier:schedule=boundary", 64, DeviceForm::kUnfused},
                                                {"oracle", 128, DeviceForm::kUnfused},
                                                {"louiskv", 128, DeviceForm::kFused},
+                                               {"louiskv", 80, DeviceForm::kFused},
+                                               {"louiskv:schedule=every_step", 128, DeviceForm::kFused},
+                                               {"actqkv", 256, DeviceForm::kFused},
+                                               {"quest:unit=page:32,select=layer", 128, DeviceForm::kUnfused},
+                                               {"fier:hold=64", 128, DeviceForm::kUnfused},
+                                               {"fier:cutoff=top_p:0.85", 128, DeviceForm::kFused},
                                                {"louiskv:unit=page:32,index=box,sink=32", 128, DeviceForm::kFused},
                                                {"actqkv", 128, DeviceForm::kFused}}) {
     EXPECT_EQ(device_form(*plan_of(recipe, head_dim)), form) << recipe << ", " << head_dim;
@@ -61,22 +73,34 @@ TEST(DeviceForm, UnitsOfTheUnfusedSelectionAreAttendedByToken) {
                                          {"mneme", false},
                                          {"mneme:unit=page:16", true},
                                          {"freekv:index=moments", false},
-                                         {"freekv:pool=none", true},
+                                         {"freekv:pool=none", false},
+                                         {"freekv:index=cuboid", false},
+                                         {"freekv:index=one_bit,group=32", false},
+                                         {"freekv:index=one_bit,group=64", true},
                                          {"streaming_llm", false}})
     EXPECT_EQ(attends_by_token(*plan_of(recipe)), by_token) << recipe;
-  EXPECT_TRUE(attends_by_token(*plan_of("freekv"), true));
+}
+
+TEST(DeviceForm, PagesOf32AreAttendedAsPagesUnderAnyIndex) {
+  for (const auto& [recipe, entries] : {std::pair{"freekv", false},  // boxes of the kernel that stores keys
+                                        {"freekv:index=cuboid", true},
+                                        {"freekv:pool=none", true},
+                                        {"mneme", true},
+                                        {"random", false},
+                                        {"oracle:unit=page:32", false},
+                                        {"quest", false},
+                                        {"actqkv", false}})
+    EXPECT_EQ(has_page_entries(*plan_of(recipe)), entries) << recipe;
 }
 
 // What a device does not run yet is refused with what to change.
 TEST(DeviceForm, RefusesWithAReason) {
   for (const auto& [recipe, words] : {std::pair{"louiskv:index=box", "--kv index=centroid"},
-                                      {"louiskv:schedule=every_step", "--kv schedule=boundary"},
                                       {"louiskv:block=10000", "--kv block=8192"},
                                       {"louiskv:probe=previous_layer", "--kv probe=current"},
                                       {"louiskv:domain=attention", "domain=candidates"},
                                       {"mneme:unit=page:128,sink=128", "--kv unit=page:64"},
-                                      {"actqkv:match=mean,top=4", "--kv match=best,top=32"},
-                                      {"actqkv:cutoff_in=all", "in prefill too"}}) {
+                                      {"actqkv:match=mean,top=4", "--kv match=best,top=32"}}) {
     const char* refusal = device_refusal(*plan_of(recipe));
     ASSERT_NE(refusal, nullptr) << recipe;
     EXPECT_NE(std::string(refusal).find(words), std::string::npos) << recipe << ": " << refusal;

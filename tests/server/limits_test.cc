@@ -42,6 +42,90 @@ TEST(Limits, AsksForAKey) {
             200);
 }
 
+TEST(Limits, KeysHaveLimitsOfTheirOwn) {
+  server::ServerOptions options = RunningServer::small();
+  options.listen.key_policies = {{.key = "a", .name = "batch", .priority = 5, .max_running = 1, .max_in_flight = 2},
+                                 {.key = "b", .name = "people"}};
+  RunningServer server(options);
+  const Headers batch = {{"Authorization", "Bearer a"}};
+  server.metric_headers = {{"Authorization", "Bearer b"}};
+  EXPECT_EQ(get(server.port(), "/v1/models").status, 401);
+  EXPECT_EQ(get(server.port(), "/v1/models", {{"Authorization", "Bearer c"}}).status, 401);
+  EXPECT_EQ(get(server.port(), "/v1/models", {{"Authorization", "Bearer b"}}).status, 200);
+  Client first(server.port()), second(server.port());
+  first.send_request("POST", "/v1/completions", kLongAnswer.dump(), batch);
+  second.send_request("POST", "/v1/completions", kLongAnswer.dump(), batch);
+  while (server.metric("num_requests_running") < 1 || server.metric("num_requests_waiting") < 1)
+    std::this_thread::yield();
+  // One of its answers runs, one waits, a third is refused; another key's starts at once, before the one that waits.
+  const Response refused = post(server.port(), "/v1/completions", json{{"prompt", "x"}}, batch);
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_EQ(refused.json()["error"]["code"], "key_limit") << refused.body;
+  EXPECT_NE(refused.error_message().find("\"batch\""), std::string::npos) << refused.body;
+  const Response other =
+      post(server.port(), "/v1/completions", json{{"prompt", "x"}, {"max_tokens", 1}}, {{"Authorization", "Bearer b"}});
+  EXPECT_EQ(other.status, 200);
+  EXPECT_EQ(other.headers.at("x-queue-position"), "0") << "what waits is less urgent";
+  EXPECT_EQ(server.metric("num_requests_waiting"), 1);
+  first.close();
+  second.close();
+  EXPECT_TRUE(server.idle());
+  EXPECT_EQ(post(server.port(), "/v1/completions", json{{"prompt", "x"}, {"max_tokens", 1}}, batch).status, 200);
+}
+
+TEST(Limits, AnswersTellTheirPositionInTheQueue) {
+  server::ServerOptions options = RunningServer::small();
+  options.engine.max_sequences = 1;
+  RunningServer server(options);
+  json streamed = kLongAnswer;
+  streamed["stream"] = true;
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 3; ++i) {
+    clients.push_back(std::make_unique<Client>(server.port()));
+    clients.back()->send_request("POST", "/v1/completions", streamed.dump());
+    // The first one waits for nobody, and runs when the second comes.
+    ASSERT_TRUE(clients.back()->read_until("X-Queue-Position: " + std::to_string(std::max(0, i - 1)) + "\r\n")) << i;
+    while (i == 0 && server.metric("num_requests_running") < 1) std::this_thread::yield();
+  }
+  json urgent = streamed;
+  urgent["priority"] = -1;
+  Client last(server.port());
+  last.send_request("POST", "/v1/completions", urgent.dump());
+  EXPECT_TRUE(last.read_until("X-Queue-Position: 0\r\n"));
+}
+
+TEST(Limits, TheFileOfKeysIsChecked) {
+  const auto refused = [](const std::string& text) {
+    try {
+      server::parse_key_policies(text, "keys.json");
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("accepted");
+  };
+  const auto keys = server::parse_key_policies(
+      R"({"keys": [{"key": "a", "name": "A", "priority": -3, "max_running": 2, "max_in_flight": 9},
+                   {"key": "b", "name": "B"}]})",
+      "keys.json");
+  ASSERT_EQ(keys.size(), 2u);
+  EXPECT_EQ(keys[0].priority, -3);
+  EXPECT_EQ(keys[0].max_running, 2);
+  EXPECT_EQ(keys[0].max_in_flight, 9);
+  EXPECT_EQ(keys[1].max_running, 0);
+  for (const char* text :
+       {"", "[]", R"({"keys": []})", R"({"keys": [{"key": "a"}]})", R"({"keys": [{"name": "A"}]})",
+        R"({"keys": [{"key": "", "name": "A"}]})", R"({"keys": [{"key": "a", "name": "A", "limit": 3}]})",
+        R"({"keys": [{"key": "a", "name": "A", "max_running": -1}]})",
+        R"({"keys": [{"key": "a", "name": "A", "priority": 10000000}]})",
+        R"({"keys": [{"key": "a", "name": "A"}, {"key": "a", "name": "B"}]})",
+        R"({"keys": [{"key": "a", "name": "A"}, {"key": "b", "name": "A"}]})",
+        R"({"keys": [{"key": 3, "name": "A"}]})"})
+    EXPECT_NE(refused(text).find("keys.json"), std::string::npos) << text << ": " << refused(text);
+  // What is secret stands in no message.
+  EXPECT_EQ(refused(R"({"keys": [{"key": "hush", "name": "A"}, {"key": "hush", "name": "B"}]})").find("hush"),
+            std::string::npos);
+}
+
 TEST(Limits, TurnsAwayWhatTheQueueDoesNotHold) {
   server::ServerOptions options = RunningServer::small();
   options.engine.max_sequences = 1;

@@ -38,7 +38,7 @@ void RunningServer::stop() {
 }
 
 double RunningServer::metric(const std::string& name) const {
-  const std::string text = get(port(), "/metrics").body;
+  const std::string text = get(port(), "/metrics", metric_headers).body;
   const std::string line = "\nmneme:" + name + "{model_name=\"needle-27m-q8_0\"} ";
   const std::size_t at = text.find(line);
   EXPECT_NE(at, std::string::npos) << name;

@@ -5,6 +5,8 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "src/server/server.h"
 
@@ -28,6 +30,7 @@ class RunningServer {
   static server::ServerOptions small();
   // The value of a metric without further labels; fails the test where there is none.
   double metric(const std::string& name) const;
+  std::vector<std::pair<std::string, std::string>> metric_headers;  // where a server asks for a key
   // Waits until nothing runs or waits; false after 20 s.
   bool idle() const;
 

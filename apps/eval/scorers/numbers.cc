@@ -14,7 +14,7 @@
 namespace mneme::eval {
 namespace {
 
-bool is_digit(std::string_view text, std::size_t i) {
+bool has_digit(std::string_view text, std::size_t i) {
   return i < text.size() && text[i] >= '0' && text[i] <= '9';
 }
 
@@ -22,14 +22,14 @@ bool is_digit(std::string_view text, std::size_t i) {
 std::vector<double> numbers_in(std::string_view text) {
   std::vector<double> numbers;
   for (std::size_t i = 0; i < text.size(); ++i) {
-    if (!is_digit(text, i) && !(text[i] == '.' && is_digit(text, i + 1))) continue;
+    if (!has_digit(text, i) && !(text[i] == '.' && has_digit(text, i + 1))) continue;
     std::string number;
     const bool minus = i > 0 && text[i - 1] == '-' && (i < 2 || !is_letter_or_digit(text[i - 2]));
     bool point = false;
     for (; i < text.size(); ++i) {
-      if (text[i] == ',' && is_digit(text, i + 1) && is_digit(text, i + 2) && is_digit(text, i + 3)) continue;
-      if (text[i] == '.' && (point || !is_digit(text, i + 1))) break;
-      if (!is_digit(text, i) && text[i] != '.') break;
+      if (text[i] == ',' && has_digit(text, i + 1) && has_digit(text, i + 2) && has_digit(text, i + 3)) continue;
+      if (text[i] == '.' && (point || !has_digit(text, i + 1))) break;
+      if (!has_digit(text, i) && text[i] != '.') break;
       point = point || text[i] == '.';
       number += text[i];
     }
@@ -52,11 +52,11 @@ double any_answer(const Reference& reference, F&& is) {
 // The first `\d+\.\d+|\d+`.
 std::string first_plain_number(std::string_view text) {
   std::size_t i = 0;
-  while (i < text.size() && !is_digit(text, i)) ++i;
+  while (i < text.size() && !has_digit(text, i)) ++i;
   std::size_t end = i;
-  while (is_digit(text, end)) ++end;
-  if (end > i && end < text.size() && text[end] == '.' && is_digit(text, end + 1))
-    for (++end; is_digit(text, end);) ++end;
+  while (has_digit(text, end)) ++end;
+  if (end > i && end < text.size() && text[end] == '.' && has_digit(text, end + 1))
+    for (++end; has_digit(text, end);) ++end;
   return std::string(text.substr(std::min(i, text.size()), end - i));
 }
 

@@ -12,6 +12,7 @@
 
 #include "apps/hub/curl/http.h"
 #include "apps/hub/curl/partial_file.h"
+#include "apps/hub/listing.h"
 #include "src/base/backend.h"
 #include "src/base/error.h"
 
@@ -20,7 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMaxListingBytes = std::size_t{64} << 20;
 constexpr std::size_t kMaxShown = 200;
 constexpr std::int64_t kMegabyte = 1'000'000;
 

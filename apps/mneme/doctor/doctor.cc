@@ -92,7 +92,10 @@ Outlook outlook_of(const BenchShape& shape, const DoctorOptions& o, const Machin
   out.fits = out.needed <= machine.memory_limit;
 
   const auto step = static_cast<double>(out.shape.step_weight_bytes);
-  const std::int64_t seen = c.sliding_window > 0 ? std::min(out.context, c.sliding_window) : out.context;
+  std::int64_t all_layers = 0;  // tokens that a step attends, over layers
+  for (std::int64_t l = 0; l < c.n_layers; ++l)
+    all_layers += c.window_of(l) > 0 ? std::min(out.context, c.window_of(l)) : out.context;
+  const std::int64_t seen = all_layers / c.n_layers;
   const auto batch = static_cast<double>(out.batch);
   out.decode_empty = batch * rates.all_threads / step;
   out.decode_full =

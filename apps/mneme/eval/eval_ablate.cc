@@ -18,7 +18,7 @@
 namespace mneme::cli {
 namespace {
 
-struct AblateCommand {
+struct AblationCommand {
   EvalSetup setup{.tasks = {"number", "password"}};
   std::vector<std::string> sets;
   std::int32_t budget = 512;
@@ -46,7 +46,7 @@ std::string index_table(const std::vector<eval::MethodSpec>& specs, const Method
 using Gates = std::map<std::string_view, eval::GateSetting>;
 
 // Of every method whose gate the sets ask for.
-Gates gates_of(const AblateCommand& c, EvalBench& bench, const std::vector<const eval::AblationSet*>& sets) {
+Gates gates_of(const AblationCommand& c, EvalBench& bench, const std::vector<const eval::AblationSet*>& sets) {
   Gates gates;
   for (const auto* set : sets) {
     if (!set->needs_tau() || gates.contains(set->gate)) continue;
@@ -64,7 +64,7 @@ Gates gates_of(const AblateCommand& c, EvalBench& bench, const std::vector<const
   return gates;
 }
 
-int run_ablate(const AblateCommand& c) {
+int run_ablate(const AblationCommand& c) {
   check_eval_options(c.setup);
   std::vector<const eval::AblationSet*> sets;
   for (const std::string& name : c.sets) sets.push_back(&eval::find_ablation(name));
@@ -123,7 +123,7 @@ std::string set_names() {
 
 void add_eval_ablate(CLI::App& app, int& code) {
   CLI::App* c = app.add_subcommand("ablate", "The papers' ablations, as named sets of methods");
-  const auto o = std::make_shared<AblateCommand>();
+  const auto o = std::make_shared<AblationCommand>();
   add_eval_options(*c, o->setup);
   c->add_option("--sets", o->sets, "Of: " + set_names() + " (default: all)")->delimiter(',')->type_name("NAME,...");
   c->add_option("--budget", o->budget, "Tokens that a step attends, all included")

@@ -122,8 +122,10 @@ void EngineLoop::hand_out(GenerationTable& table) {
 
 void EngineLoop::run(std::function<RunningModel()> start) {
   std::optional<LanguageModel> model;
+  std::optional<SequenceKeeper> keeper;
   try {
     model = LanguageModelAccess::make(start());
+    keeper.emplace(LanguageModelAccess::shared(*model), options_.keeper);
   } catch (...) {
     const std::lock_guard lock(mutex_);
     start_error_ = std::current_exception();
@@ -135,11 +137,10 @@ void EngineLoop::run(std::function<RunningModel()> start) {
     const std::lock_guard lock(mutex_);
     model_ = std::move(model);
   }
-  serve(shared);
+  serve(shared, *keeper);
 }
 
-void EngineLoop::serve(SharedModel& model) {
-  SequenceKeeper keeper(model, options_.keeper);
+void EngineLoop::serve(SharedModel& model, SequenceKeeper& keeper) {
   GenerationTable table(model, keeper, metrics_);
   bool idle = true, reported_broken = false;
   std::optional<Failure> broken;
@@ -147,11 +148,11 @@ void EngineLoop::serve(SharedModel& model) {
   const auto work = [&](Engine&) {
     for (const Task& task : tasks) task(table, keeper);
     table.expire(GenerationTable::Clock::now());
-    if (!table.idle()) table.step();
+    table.idle() ? keeper.work(true) : table.step();
     table.report_gauges();
     in_flight_.fetch_sub(table.take_ended());
     hand_out(table);
-    idle = table.idle();
+    idle = table.idle() && !keeper.has_work();
     broken = table.broken();
   };
   model.loop->exclusive([&](Engine&) { table.report_gauges(); });

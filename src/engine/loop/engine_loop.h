@@ -57,7 +57,7 @@ class EngineLoop {
   using Task = std::function<void(GenerationTable&, SequenceKeeper&)>;
   void push(Task task);
   void run(std::function<RunningModel()> start);
-  void serve(SharedModel& model);
+  void serve(SharedModel& model, SequenceKeeper& keeper);
   bool take_tasks(std::vector<Task>& tasks, bool wait);
   void hold(std::vector<Delivery> news);
   void hand_out(GenerationTable& table);

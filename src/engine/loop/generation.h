@@ -28,6 +28,7 @@ struct GenerationInput {
   std::int32_t top_logprobs = 0;             // likeliest tokens told with each token of an answer
   std::optional<std::int32_t> score_prompt;  // as RequestInput::score_prompt
   std::int32_t priority = 0;                 // larger first
+  std::int32_t group = 0, group_limit = 0;   // as RequestInput's
   double timeout_seconds = 0;                // from submission to the last token; 0: none
   KvMethodOptions kv;
   std::shared_ptr<const Plan> method;  // of kv; null: full attention
@@ -79,7 +80,8 @@ struct Failure {
 // One piece of news about a generation. Of the optional parts any may be there.
 struct GenerationEvent {
   std::int32_t choice = 0;
-  bool accepted = false;  // it stands in the queue: the input was right
+  bool accepted = false;            // it stands in the queue: the input was right
+  std::int32_t queue_position = 0;  // with `accepted`: answers that wait and go before it
   std::optional<PromptProgress> progress;
   std::optional<PromptSummary> prompt;
   std::string text;                 // the next piece of the answer, whole characters

@@ -45,6 +45,8 @@ RequestInput GenerationTable::request_of(const GenerationInput& input, std::int3
   if (!input.ignore_end) request.end_tokens = model_.end_tokens;
   request.end_tokens.insert(request.end_tokens.end(), input.stop_tokens.begin(), input.stop_tokens.end());
   request.priority = input.priority;
+  request.group = input.group;
+  request.group_limit = input.group_limit;
   if (choice == 0) request.score_prompt = input.score_prompt;
   request.top_logprobs = input.top_logprobs;
   request.keep_sequence = keeps(input);
@@ -55,11 +57,6 @@ RequestInput GenerationTable::request_of(const GenerationInput& input, std::int3
 void GenerationTable::add_choice(Generation& g, RequestId id, std::int32_t index) {
   g.requests.push_back(id);
   ++waiting_;
-  const MethodStats* const method = model_.engine->method_stats(id);
-  if (g.input.count_reads && method != nullptr) {
-    reads_.count_for(method);
-    model_.engine->set_observer(&reads_);
-  }
   choices_.emplace(id, Choice{.generation = &g,
                               .index = index,
                               .stream = AnswerStream(*model_.text->tokenizer, g.input.stop, g.input.keep_stop),
@@ -71,20 +68,15 @@ void GenerationTable::add_choice(Generation& g, RequestId id, std::int32_t index
 }
 
 void GenerationTable::start(Generation& g, GenerationInput& input) {
-  const auto source = input.score_prompt || !shares(input)
-                          ? std::nullopt
-                          : keeper_.source_for(input.prompt, input.cache_salt, input.slot);
-  const auto leader = waits_.leader_for(input, source);
+  // Sequences that it may begin from are used from now on; it takes one when its turn comes. A wrong slot is refused.
+  if (shares(input)) keeper_.source_for(input.prompt, input.cache_salt, input.slot);
   RequestInput request = request_of(input, 0);
-  const std::int32_t shared = source && !leader ? source->n_tokens : 0;
-  request.prompt.assign(input.prompt.begin() + shared, input.prompt.end());
-  const RequestId id = shared > 0 ? model_.engine->fork_prefix(source->id, shared, std::move(request))
-                                  : model_.engine->submit(std::move(request));
-  if (!leader) metrics_.count_prefix(input.prompt.size(), shared);
+  request.prompt = input.prompt;
+  const RequestId id = model_.engine->submit(std::move(request));
   g.input = std::move(input);
   g.open = g.input.n;
   add_choice(g, id, 0);
-  waits_.add(id, g.input, leader);
+  waits_.add(id, g.input);
 }
 
 void GenerationTable::submit(GenerationId id, GenerationInput input, std::shared_ptr<GenerationSink> sink,
@@ -110,7 +102,10 @@ void GenerationTable::submit(GenerationId id, GenerationInput input, std::shared
     return refuse(failure_of(e, FailureKind::kRefused));
   }
   generations_.emplace(id, std::move(owned));
-  emit(g, {.accepted = true});
+  std::int32_t before = 0;
+  for (const auto& [request, c] : choices_)
+    before += c.generation != &g && !c.has_begun && c.generation->input.priority >= g.input.priority ? 1 : 0;
+  emit(g, {.accepted = true, .queue_position = before});
 }
 
 // All answers to a prompt share its pages: the others begin where the first one has read it.
@@ -172,6 +167,7 @@ void GenerationTable::take(const RequestEvent& event, Clock::time_point now) {
     c.has_begun = true;
     c.begun = now;
     --waiting_;
+    if (c.index == 0) metrics_.count_prefix(g.input.prompt.size(), model_.engine->stats(event.id).shared_tokens);
   }
   const bool advanced = event.prompt_done > std::exchange(c.prompt_done, event.prompt_done);
   if (g.input.report_progress && advanced && !g.prompt_reported && !event.token && !event.finished)
@@ -180,6 +176,7 @@ void GenerationTable::take(const RequestEvent& event, Clock::time_point now) {
   if (event.token) {
     (c.has_token ? c.between.push_back(seconds_between(c.last_token, now)) : void(c.first_token = now));
     const bool first = !std::exchange(c.has_token, true);
+    if (first) count_reads(g, event.id);
     c.last_token = now;
     AnswerStream::Piece piece =
         c.stream.push({.id = event.token->token, .logprob = event.token->logprob, .top = event.top});
@@ -257,6 +254,14 @@ void GenerationTable::report_reads(RequestId id, GenerationEvent& news) const {
   if (const PageReads* reads = reads_.reads_of(model_.engine->method_stats(id))) news.reads = *reads;
 }
 
+// From its first token on: until then it may take a prefix over, and a method state with it.
+void GenerationTable::count_reads(const Generation& g, RequestId id) {
+  const MethodStats* const method = model_.engine->method_stats(id);
+  if (!g.input.count_reads || method == nullptr || reads_.reads_of(method) != nullptr) return;
+  reads_.count_for(method);
+  model_.engine->set_observer(&reads_);
+}
+
 void GenerationTable::stop_counting(const Generation& g, RequestId id) {
   if (!g.input.count_reads) return;
   reads_.forget(model_.engine->method_stats(id));
@@ -310,14 +315,9 @@ void GenerationTable::expire(Clock::time_point now) {
   }
 }
 
-// Requests whose shared prefix another one has computed by now begin from it.
-void GenerationTable::release_held() {
-  for (const auto& [id, n_tokens] : waits_.release())
-    metrics_.count_prefix(choices_.at(id).generation->input.prompt.size(), n_tokens);
-}
-
 void GenerationTable::run_step() {
-  release_held();
+  if (keeper_.has_work()) keeper_.work(model_.engine->views().empty());
+  if (const std::int64_t taken = waits_.plan(); taken > 0) metrics_.count_prefix(0, taken);
   if (waiting_ > 0) keeper_.make_room();
   model_.loop->step_now();
 }
@@ -360,12 +360,18 @@ void GenerationTable::report_gauges() {
   const PagePool& pool = model_.engine->pool();
   metrics_.set({.running = std::ssize(choices_) - waiting_,
                 .waiting = waiting_,
+                .waiting_for_prefix = waits_.waiting(),
+                .preemptions = model_.engine->counts().preemptions,
+                .preempted_tokens = model_.engine->counts().preempted_tokens,
+                .prefill_chunk = model_.engine->prefill_chunk(),
                 .kv_blocks_used = pool.n_blocks() - pool.n_free(),
                 .kv_blocks_total = pool.n_blocks(),
                 .kv_block_bytes = static_cast<std::int64_t>(pool.shape().page_bytes()),
                 .kv_tier = pool.in_host_memory() ? "host" : "device",
                 .kv_offloaded = pool.on_device() && pool.in_host_memory(),
                 .method_memory = model_.engine->method_memory(),
+                .disk = keeper_.disk() ? std::optional(keeper_.disk()->stats()) : std::nullopt,
+                .disk_page_bytes = keeper_.disk() ? keeper_.disk()->slot_bytes() : 0,
                 .cached_sequences = keeper_.cached()});
 }
 

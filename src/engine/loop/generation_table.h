@@ -85,7 +85,6 @@ class GenerationTable {
   };
 
   void start(Generation& g, GenerationInput& input);
-  void release_held();
   Failure failure_of(const Error& e, FailureKind kind);
   RequestInput request_of(const GenerationInput& input, std::int32_t choice) const;
   void add_choice(Generation& g, RequestId id, std::int32_t index);
@@ -104,6 +103,7 @@ class GenerationTable {
   SequenceKeeper::Request kept_request(const Generation& g, RequestId id) const;
   void drop(Generation& g);
   void report_reads(RequestId id, GenerationEvent& news) const;
+  void count_reads(const Generation& g, RequestId id);
   void stop_counting(const Generation& g, RequestId id);
   void emit(const Generation& g, GenerationEvent event) { deliveries_.push_back({g.sink, std::move(event)}); }
 

@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
 #include "mneme/stats.h"
+#include "src/kv/disk/page_store.h"
 #include "src/methods/stats/method_stats.h"
 
 namespace mneme {
@@ -18,10 +20,15 @@ class LoopMetrics {
 
   struct Gauges {
     std::int64_t running = 0, waiting = 0;
+    std::int64_t waiting_for_prefix = 0;                 // of these, or of those that run
+    std::int64_t preemptions = 0, preempted_tokens = 0;  // so far
+    std::int64_t prefill_chunk = 0;                      // prompt tokens of a step with answers, at most
     std::int64_t kv_blocks_used = 0, kv_blocks_total = 0, kv_block_bytes = 0;
     std::string_view kv_tier = "host";  // where they lie
     bool kv_offloaded = false;          // there, while a device computes
     MethodMemory method_memory;
+    std::optional<PageStore::Stats> disk;
+    std::int64_t disk_page_bytes = 0;
     std::int64_t cached_sequences = 0;  // whose pages wait for a next request with their prefix
   };
   struct Answer {

@@ -11,7 +11,7 @@
 
 namespace mneme {
 
-std::vector<std::uint64_t> PrefixCache::chain_of(std::span<const TokenId> tokens, const std::string& salt) const {
+std::vector<std::uint64_t> page_chain(std::span<const TokenId> tokens, const std::string& salt) {
   std::vector<std::uint64_t> chain;
   std::uint64_t hash = XXH3_64bits(salt.data(), salt.size());
   constexpr std::size_t kPage = kPageTokens;
@@ -59,7 +59,7 @@ void PrefixCache::put(Sequence sequence) {
   const RequestId id = sequence.id;
   const auto before = entries_.extract(id);
   const auto shared = std::span<const TokenId>(sequence.tokens).first(sequence.n_shared);
-  std::vector<std::uint64_t> chain = chain_of(shared, sequence.salt);
+  std::vector<std::uint64_t> chain = page_chain(shared, sequence.salt);
   const Entry& entry =
       entries_.emplace(id, Entry{.sequence = std::move(sequence), .chain = std::move(chain), .used = ++clock_})
           .first->second;
@@ -85,23 +85,36 @@ std::optional<PrefixCache::Match> PrefixCache::find(std::span<const TokenId> tok
 
 std::optional<PrefixCache::Match> PrefixCache::find(std::span<const TokenId> tokens, const std::string& salt,
                                                     FunctionRef<bool(RequestId)> may) {
-  const std::vector<std::uint64_t> chain = chain_of(tokens, salt);
+  const std::vector<std::uint64_t> chain = page_chain(tokens, salt);
   for (std::size_t pages = chain.size(); pages > 0; --pages) {
     const auto node = nodes_.find(chain[pages - 1]);
     if (node == nodes_.end()) continue;
     const std::size_t n = pages * kPageTokens;
-    Entry* best = nullptr;
+    std::vector<Entry*> candidates;
     for (const RequestId id : node->second) {
       Entry& entry = entries_.at(id);
-      const bool same = entry.sequence.salt == salt && entry.sequence.tokens.size() >= n && may(id) &&
-                        std::equal(tokens.begin(), tokens.begin() + n, entry.sequence.tokens.begin());
-      if (same && (best == nullptr || entry.used > best->used)) best = &entry;
+      if (entry.sequence.salt == salt && entry.sequence.tokens.size() >= n && may(id)) candidates.push_back(&entry);
     }
-    if (best == nullptr) continue;
-    best->used = ++clock_;
-    return Match{.id = best->sequence.id, .n_tokens = count32(n)};
+    std::sort(candidates.begin(), candidates.end(), [](const Entry* a, const Entry* b) { return a->used > b->used; });
+    // The first one almost always, as hashes differ: a thousand questions about a long text are not compared in full.
+    for (Entry* const entry : candidates) {
+      if (!std::equal(tokens.begin(), tokens.begin() + n, entry->sequence.tokens.begin())) continue;
+      entry->used = ++clock_;
+      return Match{.id = entry->sequence.id, .n_tokens = count32(n)};
+    }
   }
   return std::nullopt;
+}
+
+std::int32_t PrefixCache::common_tokens(RequestId a, RequestId b) const {
+  const auto x = entries_.find(a), y = entries_.find(b);
+  if (x == entries_.end() || y == entries_.end() || x->second.sequence.salt != y->second.sequence.salt) return 0;
+  const std::vector<std::uint64_t>& chain = x->second.chain;
+  const auto end = std::mismatch(chain.begin(), chain.end(), y->second.chain.begin(), y->second.chain.end()).first;
+  const std::ptrdiff_t n = (end - chain.begin()) * kPageTokens;
+  const auto& tokens = x->second.sequence.tokens;
+  const bool same = std::equal(tokens.begin(), tokens.begin() + n, y->second.sequence.tokens.begin());
+  return same ? count32(n) : 0;
 }
 
 std::optional<RequestId> PrefixCache::least_recently_used() const {

@@ -28,6 +28,9 @@ struct PageEvent {
   std::span<const TokenId> tokens;      // of the page, where it is stored; during the call
 };
 
+// By whole page: hash of it, of all before it, and of the salt.
+std::vector<std::uint64_t> page_chain(std::span<const TokenId> tokens, const std::string& salt);
+
 class PrefixCache {
  public:
   // Calls `report` whenever a page gets its first sequence, and loses its last; empty: nobody asks.
@@ -56,6 +59,9 @@ class PrefixCache {
   // The same among sequences that `may` accepts.
   std::optional<Match> find(std::span<const TokenId> tokens, const std::string& salt, FunctionRef<bool(RequestId)> may);
 
+  // Tokens of whole pages that two sequences of one salt begin with alike; 0: one of them is not here.
+  std::int32_t common_tokens(RequestId a, RequestId b) const;
+
   // The sequence that nobody has used for longest, running ones apart.
   std::optional<RequestId> least_recently_used() const;
   // Sequences, not running, that `id` has all shared pages of: they serve nobody any more.
@@ -69,7 +75,6 @@ class PrefixCache {
     std::vector<std::uint64_t> chain;  // by page: hash of it and of all before it
     std::uint64_t used = 0;
   };
-  std::vector<std::uint64_t> chain_of(std::span<const TokenId> tokens, const std::string& salt) const;
   void link(const Entry& entry);
   void unlink(const Entry& entry);
 

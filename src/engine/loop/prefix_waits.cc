@@ -1,95 +1,173 @@
 #include "src/engine/loop/prefix_waits.h"
 
 #include <algorithm>
+#include <unordered_set>
+#include <utility>
 
 #include "src/base/size32.h"
 
 namespace mneme {
 namespace {
 
+bool binds(const GenerationInput& input) {
+  return input.method != nullptr && input.method->binds_sequence();
+}
+
 // A method that drops tokens at the end of its prefill leaves nothing to share; a prompt that is scored is computed in
 // chunks so small that those who wait for it would lose more than they gain.
 bool leads(const GenerationInput& input) {
-  if (input.score_prompt) return false;
-  return input.method == nullptr || (!input.method->binds_sequence() && !input.method->drops());
+  return !input.score_prompt && !binds(input) && (input.method == nullptr || !input.method->drops());
 }
 
 // Tokens of the prompt that may be another request's: whole pages, without the last token, whose logits are wanted, and
 // without the rows that the method observes at the end of its prefill.
 std::int32_t most_shared(const GenerationInput& input) {
-  if (input.score_prompt || (input.method != nullptr && input.method->binds_sequence())) return 0;
+  if (input.score_prompt || binds(input)) return 0;
   const std::int64_t n = input.prompt.size();
   const std::int64_t own = std::max<std::int64_t>(1, input.method == nullptr ? 0 : input.method->observed_rows());
   return count32(std::max<std::int64_t>(0, n - own) / kPageTokens * kPageTokens);
 }
 
+bool waits_to_begin(const Engine& engine, RequestId id) {
+  return engine.view(id).phase == RequestPhase::kWaiting;
+}
+
 }  // namespace
 
-std::optional<PrefixWaits::Source> PrefixWaits::leader_before(const GenerationInput& input,
-                                                              const std::optional<Source>& source,
-                                                              std::optional<RequestId> before) {
-  const auto may_lead = [&](RequestId id) {
-    return (!before || id < *before) && pending_.at(id)->priority >= input.priority;
-  };
-  const std::int32_t most = most_shared(input);
-  if (most == 0 || pending_.empty()) return std::nullopt;
-  const auto match = prompts_.find(input.prompt, input.cache_salt, may_lead);
-  if (!match) return std::nullopt;
-  const Source leader{.id = match->id, .n_tokens = std::min(match->n_tokens, most)};
-  return leader.n_tokens > (source ? source->n_tokens : 0) ? std::optional(leader) : std::nullopt;
-}
-
-std::optional<PrefixWaits::Source> PrefixWaits::leader_for(const GenerationInput& input,
-                                                           const std::optional<Source>& source) {
-  return leader_before(input, source, std::nullopt);
-}
-
-void PrefixWaits::add(RequestId id, const GenerationInput& input, const std::optional<Source>& leader) {
-  if (leader) {
-    model_.engine->hold(id);
-    held_.emplace(id, Prompt{.input = &input, .leader = leader});
+void PrefixWaits::add(RequestId id, const GenerationInput& input) {
+  const bool shares = keeper_.shares_prefixes();
+  Prompt prompt{.input = &input, .leads = shares && leads(input), .most = most_shared(input), .leader = {}};
+  if (prompt.most == 0 && !prompt.leads) return;
+  ranks_.emplace(id, rank_of(id, input));
+  prompts_.emplace(rank_of(id, input), std::move(prompt));
+  if (shares) {
+    tree_.put({.id = id,
+               .tokens = input.prompt,
+               .n_shared = size32(input.prompt),
+               .salt = input.cache_salt,
+               .running = true});
   }
-  if (!keeper_.shares_prefixes() || !leads(input)) return;
-  pending_.emplace(id, &input);
-  prompts_.put(
-      {.id = id, .tokens = input.prompt, .n_shared = size32(input.prompt), .salt = input.cache_salt, .running = true});
+  ++changes_;
 }
 
 void PrefixWaits::forget(RequestId id) {
-  held_.erase(id);
-  pending_.erase(id);
-  prompts_.erase(id);
+  ++changes_;  // its memory, too
+  const auto rank = ranks_.find(id);
+  if (rank == ranks_.end()) return;
+  prompts_.erase(rank->second);
+  ranks_.erase(rank);
+  tree_.erase(id);
 }
 
-bool PrefixWaits::computed(const Source& leader) const {
-  return model_.engine->cache(leader.id).length() >= leader.n_tokens;
+std::int32_t PrefixWaits::computed(RequestId id) const {
+  return model_.engine->cache(id).length();
 }
 
-std::vector<PrefixWaits::Released> PrefixWaits::release() {
-  std::vector<Released> released;
-  for (auto it = held_.begin(); it != held_.end();) {
-    auto& [id, prompt] = *it;
-    const GenerationInput& input = *prompt.input;
-    const bool leader_runs = pending_.contains(prompt.leader->id);
-    if (leader_runs && !computed(*prompt.leader)) {
-      ++it;
-      continue;
-    }
-    auto source = keeper_.source_for(input.prompt, input.cache_salt, input.slot);
-    if (leader_runs && (!source || source->n_tokens < prompt.leader->n_tokens)) source = prompt.leader;
-    if (!source || source->n_tokens < prompt.leader->n_tokens) {
-      // The leader was cancelled, or has failed: the next one that waited for it computes the prompt.
-      if (const auto next = leader_before(input, source, id)) {
-        prompt.leader = next;
-        continue;  // looked at once more: it may have computed the part already
-      }
-    }
-    const std::int32_t n = source ? source->n_tokens : 0;
-    model_.engine->start_held(id, source ? source->id : RequestId(), n);
-    released.push_back({.id = id, .n_tokens = n});
-    it = held_.erase(it);
+bool PrefixWaits::still_waits(const Prompt& prompt, bool runs) const {
+  if (!prompt.leader) return false;
+  if (keeper_.arrives(prompt.leader->id)) return true;
+  if (!ranks_.contains(prompt.leader->id)) return false;
+  if (runs && waits_to_begin(*model_.engine, prompt.leader->id)) return false;  // preempted
+  return computed(prompt.leader->id) < prompt.leader->n_tokens;
+}
+
+// Another number whenever plan() may find something else than before.
+std::uint64_t PrefixWaits::look_around() {
+  constexpr std::uint64_t kPrime = 0x100000001b3;
+  std::uint64_t n = changes_ * kPrime + keeper_.changes();
+  readers_.clear();
+  for (const auto& [rank, prompt] : prompts_) {
+    const std::int32_t length = computed(rank.second);
+    n = n * kPrime + length;
+    if (length >= kPageTokens && prompt.leads) readers_.push_back(rank.second);
   }
-  return released;
+  return n;
+}
+
+// What anybody has computed of the prompt, if it is more than `own`.
+PrefixWaits::Source PrefixWaits::best_source(RequestId id, const Prompt& prompt, std::int32_t own) {
+  const GenerationInput& input = *prompt.input;
+  Source best{.id = {}, .n_tokens = own};
+  const auto offer = [&](RequestId from, std::int32_t n) {
+    n = std::min(n, prompt.most);
+    if (n > best.n_tokens) best = {.id = from, .n_tokens = n};
+  };
+  if (const auto kept = keeper_.source_for(input.prompt, input.cache_salt, input.slot)) offer(kept->id, kept->n_tokens);
+  for (const RequestId other : readers_) {
+    const std::int32_t n = other == id ? 0 : computed(other) / kPageTokens * kPageTokens;
+    if (n > best.n_tokens) offer(other, std::min(n, tree_.common_tokens(id, other)));
+  }
+  return best;
+}
+
+// Who goes before it and computes most of its prompt beyond `own`.
+std::optional<PrefixWaits::Source> PrefixWaits::leader_of(const Rank& rank, const Prompt& prompt, std::int32_t own,
+                                                          bool runs) {
+  const GenerationInput& input = *prompt.input;
+  const auto may_lead = [&](RequestId other) {
+    const Rank& its = ranks_.at(other);
+    const Prompt& leader = prompts_.at(its);
+    // One that waits for its group may wait long, though it goes first.
+    const bool must_run = runs || (leader.input->group_limit > 0 && leader.input->group != input.group);
+    return its < rank && leader.leads && !(must_run && waits_to_begin(*model_.engine, other));
+  };
+  const auto match = tree_.find(input.prompt, input.cache_salt, may_lead);
+  if (!match) return std::nullopt;
+  const Source leader{.id = match->id, .n_tokens = std::min(match->n_tokens, prompt.most)};
+  return leader.n_tokens > own ? std::optional(leader) : std::nullopt;
+}
+
+// Returns the tokens that it took over, if it runs.
+std::int64_t PrefixWaits::look_at(const Rank& rank, Prompt& prompt, Room& room) {
+  Engine& engine = *model_.engine;
+  const RequestId id = rank.second;
+  const RequestView view = engine.view(id);
+  const bool runs = view.phase != RequestPhase::kWaiting;
+  const std::int32_t own = computed(id);
+  const Source source = best_source(id, prompt, own);
+  prompt.leader = leader_of(rank, prompt, source.n_tokens, runs);
+  if (!prompt.leader && !runs && !std::exchange(prompt.fetched, true)) {
+    const GenerationInput& input = *prompt.input;
+    prompt.leader = keeper_.fetch(input.prompt, input.cache_salt, source, prompt.most);
+  }
+  if (prompt.leader) {
+    engine.hold(id);
+    return 0;
+  }
+  const std::int64_t shared = (source.n_tokens - own) / kPageTokens * engine.pool().shape().blocks_per_page();
+  const std::int64_t needed = view.blocks_to_end - shared;
+  if (!runs && !std::exchange(room.first, false) && shared > 0 && needed > room.blocks) {
+    engine.hold(id);  // for its pages' sake: nobody keeps what he cannot use yet
+    return 0;
+  }
+  if (!runs) room.blocks -= needed;
+  engine.unhold(id);
+  if (shared <= 0) return 0;
+  const std::int32_t has = engine.take_prefix(id, source.id, source.n_tokens);
+  return runs ? has - own : 0;
+}
+
+std::int64_t PrefixWaits::plan() {
+  if (const std::uint64_t now = look_around(); now == std::exchange(seen_, now)) return 0;
+  const Engine& engine = *model_.engine;
+  std::unordered_set<RequestId> blocked;
+  for (const RequestView& v : engine.views())
+    if (v.blocked) blocked.insert(v.id);
+  Room room{.requests = engine.options().max_sequences,
+            .blocks = engine.pool().n_free() - engine.reserved_blocks(),
+            .first = true};
+  std::int64_t taken = 0;
+  waiting_ = 0;
+  for (auto& [rank, prompt] : prompts_) {
+    const bool runs = !waits_to_begin(engine, rank.second);
+    if (!still_waits(prompt, runs)) {
+      // A step begins no more than these, and nobody of a group that is full.
+      if (!runs && (room.requests <= 0 || blocked.contains(rank.second))) continue;
+      if (!runs || computed(rank.second) < prompt.most || prompt.leader) taken += look_at(rank, prompt, room);
+    }
+    prompt.leader ? ++waiting_ : --room.requests;
+  }
+  return taken;
 }
 
 }  // namespace mneme

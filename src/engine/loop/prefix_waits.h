@@ -1,11 +1,17 @@
-// Requests that arrive together about one document: the first computes it, the others are held until the part that
-// they share is computed, and share its pages.
+// Prefixes in flight: before each step, requests that still compute their prompts take what any other sequence has
+// computed of them by then, and wait for what an earlier one is about to compute.
 //
-// A request waits for one that arrived earlier, has at least its priority, and computes at least a page more of its
-// prompt than a cached sequence has. It waits for the shared part alone, not for the rest of that prompt or its answer.
-// The scheduler computes prompts in order of priority and arrival, so waiting never delays a request beyond the moment
-// at which its own prefill would have started: an earlier prompt goes first in any case. Requests that share nothing are
-// not affected, and a held request keeps its position in the queue.
+// Sources   cached sequences and slots (SequenceKeeper), and the computed part of every prompt that is being read.
+// Waiting   A request waits for one that goes before it in the scheduler's order (higher priority, or the same and
+//           earlier) and computes at least a page more of its prompt than anybody has. It waits for the shared part
+//           alone, not for the rest of that prompt or its answer. The scheduler gives prompt tokens out in the same
+//           order, so waiting never delays a request beyond the moment at which its own prefill would have gone on:
+//           the earlier prompt goes first in any case. Requests that share nothing are not affected, and a request
+//           that waits keeps its position in the queue.
+// Memory    Pages are shared when a request can begin, or is the next that will: those behind it hold none, so that what
+//           they want can be evicted for it.
+// Running   A request that began, and whose prompt a more urgent one reads as well, waits in the same way, but only for
+//           one that runs: a request without memory must not wait for one that keeps its own.
 //
 // Threads  the engine's.
 #pragma once
@@ -14,6 +20,7 @@
 #include <map>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "src/engine/loop/generation.h"
@@ -30,38 +37,50 @@ class PrefixWaits {
   // Requires  both outlive the object.
   PrefixWaits(RunningModel& model, SequenceKeeper& keeper) : model_(model), keeper_(keeper) {}
 
-  // The request whose prefill `input` has to wait for, and the tokens that it then shares; none where `source` has as
-  // much. To be asked before the request is submitted.
-  std::optional<Source> leader_for(const GenerationInput& input, const std::optional<Source>& source);
-  // A request was submitted: to compute its prompt for others too, or, with a leader, held until that one has.
+  // A request was submitted and has computed nothing.
   //
   // Requires  `input` outlives the entry.
-  void add(RequestId id, const GenerationInput& input, const std::optional<Source>& leader);
+  void add(RequestId id, const GenerationInput& input);
   // Its prompt is computed, or it has ended.
   void forget(RequestId id);
-
-  struct Released {
-    RequestId id;
-    std::int32_t n_tokens = 0;  // of its prompt, that another request has computed
-  };
-  // Starts in the engine the held requests whose shared part is computed, and those whose leader ended before that and
-  // that find no other. In order of arrival.
-  std::vector<Released> release();
+  // Before a step: shares, holds and lets go. Only requests that the step may reach are looked at. Returns the tokens
+  // that requests which run took over in the middle of their prompts.
+  std::int64_t plan();
+  // Requests that wait for another's prefix.
+  std::int64_t waiting() const { return waiting_; }
 
  private:
+  // By priority and arrival, as the scheduler computes prompts.
+  using Rank = std::pair<std::int64_t, RequestId>;
   struct Prompt {
     const GenerationInput* input;
-    std::optional<Source> leader;
+    bool fetched = false;          // what the disk has of it was asked for, once
+    bool leads = false;            // others may take what it computes
+    std::int32_t most = 0;         // tokens that it may take from others
+    std::optional<Source> leader;  // whom it waits for (a request, or what comes from the disk), and for how much
   };
-  std::optional<Source> leader_before(const GenerationInput& input, const std::optional<Source>& source,
-                                      std::optional<RequestId> before);
-  bool computed(const Source& leader) const;
+  static Rank rank_of(RequestId id, const GenerationInput& input) { return {-std::int64_t{input.priority}, id}; }
+  std::int32_t computed(RequestId id) const;
+  bool still_waits(const Prompt& prompt, bool runs) const;
+  std::uint64_t look_around();
+  Source best_source(RequestId id, const Prompt& prompt, std::int32_t own);
+  std::optional<Source> leader_of(const Rank& rank, const Prompt& prompt, std::int32_t own, bool runs);
+  // What the requests of a step may still take: places, and blocks that nobody has reserved.
+  struct Room {
+    std::int32_t requests = 0;
+    std::int64_t blocks = 0;
+    bool first = true;  // nobody has been looked at who waits to begin
+  };
+  std::int64_t look_at(const Rank& rank, Prompt& prompt, Room& room);
 
   RunningModel& model_;
   SequenceKeeper& keeper_;
-  std::map<RequestId, Prompt> held_;                               // in order of arrival
-  std::unordered_map<RequestId, const GenerationInput*> pending_;  // that compute their prompts for others too
-  PrefixCache prompts_;                                            // of these
+  std::map<Rank, Prompt> prompts_;
+  std::unordered_map<RequestId, Rank> ranks_;
+  PrefixCache tree_;                // of all prompts_
+  std::vector<RequestId> readers_;  // that lead, and have computed a page at least; of the last look_around()
+  std::uint64_t changes_ = 0, seen_ = 0;
+  std::int64_t waiting_ = 0;
 };
 
 }  // namespace mneme

@@ -18,6 +18,7 @@ std::int32_t whole_pages(std::int64_t n_tokens) {
 SequenceKeeper::SequenceKeeper(RunningModel& model, const KeeperOptions& options)
     : model_(model), options_(options), slots_(options.n_slots) {
   prefixes_.report_pages(options_.on_page);
+  if (options_.prefix_cache && options_.disk) disk_.emplace(model_, *options_.disk);
 }
 
 SequenceKeeper::Slot& SequenceKeeper::slot(std::int32_t s) {
@@ -60,6 +61,7 @@ std::int32_t SequenceKeeper::shareable(const Request& request) const {
 
 void SequenceKeeper::prompt_done(const Request& request) {
   if (!options_.prefix_cache) return;
+  ++changes_;
   const auto tokens = model_.engine->tokens(request.id).first(request.prompt_tokens);
   prefixes_.put({.id = request.id,
                  .tokens = {tokens.begin(), tokens.end()},
@@ -68,17 +70,21 @@ void SequenceKeeper::prompt_done(const Request& request) {
                  .running = true});
 }
 
-void SequenceKeeper::evict(RequestId id) {
+void SequenceKeeper::evict(RequestId id, Pages pages) {
+  ++changes_;
+  if (disk_) pages == Pages::kKept ? disk_->write_now(id) : disk_->forget(id);
   prefixes_.erase(id);
   model_.engine->release(id);
 }
 
 void SequenceKeeper::fill(Slot& slot, Slot with) {
+  ++changes_;
   const RequestId before = std::exchange(slot, std::move(with)).id;
   if (before.valid()) evict(before);
 }
 
 void SequenceKeeper::ended(const Request& request) {
+  ++changes_;
   const std::int32_t n_shared = shareable(request);
   const auto tokens = model_.engine->tokens(request.id);
   if (!keeps(request.slot) || (n_shared < kPageTokens && !request.slot)) return evict(request.id);
@@ -88,23 +94,57 @@ void SequenceKeeper::ended(const Request& request) {
                    .n_shared = n_shared,
                    .salt = request.salt,
                    .running = request.slot.has_value()});
-    for (const RequestId id : prefixes_.superseded_by(request.id)) evict(id);
+    keep_on_disk(request.id, tokens.first(n_shared), request.salt);
+    for (const RequestId id : prefixes_.superseded_by(request.id)) evict(id, Pages::kElsewhere);
   }
   if (!request.slot) return;
   fill(slot(*request.slot), {.id = request.id, .n_tokens = size32(tokens), .n_shared = n_shared, .salt = request.salt});
+}
+
+void SequenceKeeper::keep_on_disk(RequestId id, std::span<const TokenId> tokens, const std::string& salt) {
+  if (disk_) disk_->keep(id, tokens, salt);
+}
+
+std::optional<SequenceKeeper::Source> SequenceKeeper::fetch(std::span<const TokenId> prompt, const std::string& salt,
+                                                            const Source& have, std::int32_t most) {
+  if (!disk_ || have.n_tokens >= most) return std::nullopt;
+  const std::int32_t n = std::min(disk_->find(prompt, salt), most);
+  if (n <= have.n_tokens) return std::nullopt;
+  const DiskTier::Arrival& arrival = disk_->fetch(prompt.first(n), salt, have.id, have.n_tokens);
+  return Source{.id = arrival.id, .n_tokens = n};
+}
+
+// What has arrived is a cached sequence as any other.
+void SequenceKeeper::work(bool wait) {
+  if (!disk_ || !disk_->busy()) return;
+  disk_->work(wait, [this](std::int64_t blocks) { make_room_for(blocks); });
+  for (DiskTier::Arrival& arrival : disk_->take_arrived()) {
+    ++changes_;
+    const std::int32_t n = model_.engine->cache(arrival.id).length();
+    if (n == 0) {
+      model_.engine->release(arrival.id);
+      continue;
+    }
+    prefixes_.put(
+        {.id = arrival.id, .tokens = std::move(arrival.tokens), .n_shared = n, .salt = arrival.salt, .running = false});
+    for (const RequestId id : prefixes_.superseded_by(arrival.id)) evict(id, Pages::kElsewhere);
+  }
 }
 
 void SequenceKeeper::make_room() {
   const std::vector<RequestView> views = model_.engine->views();
   const RequestView* first = nullptr;
   for (const RequestView& v : views) {
-    if (v.phase == RequestPhase::kWaiting && (first == nullptr || v.priority > first->priority)) first = &v;
+    if (v.phase == RequestPhase::kWaiting && !v.blocked && (first == nullptr || v.priority > first->priority))
+      first = &v;
   }
   if (first == nullptr) return;
-  const auto fits = [&] {
-    return first->blocks_to_end <= model_.engine->pool().n_free() - model_.engine->reserved_blocks();
-  };
-  while (!fits()) {
+  make_room_for(first->blocks_to_end);
+}
+
+void SequenceKeeper::make_room_for(std::int64_t blocks) {
+  const Engine& engine = *model_.engine;
+  while (blocks > engine.pool().n_free() - engine.reserved_blocks()) {
     const auto oldest = prefixes_.least_recently_used();
     if (!oldest) return;
     evict(*oldest);
@@ -119,6 +159,7 @@ void SequenceKeeper::put(std::int32_t s, const RestoredSequence& restored) {
                    .n_shared = restored.content.n_computed,
                    .salt = {},
                    .running = true});
+    keep_on_disk(restored.id, std::span(restored.content.tokens).first(restored.content.n_computed), {});
   }
   fill(slot(s), {.id = restored.id, .n_tokens = n, .n_shared = restored.content.n_computed, .salt = {}});
 }

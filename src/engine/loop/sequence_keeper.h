@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "src/engine/loop/disk_tier.h"
 #include "src/engine/loop/prefix_cache.h"
 #include "src/engine/session/running_model.h"
 #include "src/engine/session/session_store.h"
@@ -23,12 +24,13 @@ namespace mneme {
 struct KeeperOptions {
   bool prefix_cache = false;
   std::int32_t n_slots = 0;
+  std::optional<DiskOptions> disk;                // under the prefix cache
   std::function<void(const PageEvent&)> on_page;  // of the prefix cache, on the engine's thread; empty: nobody asks
 };
 
 class SequenceKeeper {
  public:
-  // Requires  the model outlives the keeper.
+  // Requires  the model outlives the keeper. Errors  as DiskTier.
   SequenceKeeper(RunningModel& model, const KeeperOptions& options);
 
   // Whether a request's sequence has to be kept at its end.
@@ -36,6 +38,8 @@ class SequenceKeeper {
 
   // Whether requests may begin from others' prefixes.
   bool shares_prefixes() const { return options_.prefix_cache; }
+  // Grows with every sequence that comes, changes or goes.
+  std::uint64_t changes() const { return changes_; }
 
   struct Source {
     RequestId id;
@@ -44,6 +48,16 @@ class SequenceKeeper {
   // What a request with this prompt may begin from. Errors  kRequest: no such slot.
   std::optional<Source> source_for(std::span<const TokenId> prompt, const std::string& salt,
                                    std::optional<std::int32_t> slot);
+
+  // The same of what is on the disk, where that is more than `have` (n_tokens 0: nothing is in memory): a sequence that
+  // arrives() until it has n_tokens, or as many as could be read. At most `most` tokens.
+  std::optional<Source> fetch(std::span<const TokenId> prompt, const std::string& salt, const Source& have,
+                              std::int32_t most);
+  bool arrives(RequestId id) const { return disk_ && disk_->fetches(id); }
+  // Between two steps. wait: nothing is computed until something arrives.
+  void work(bool wait);
+  bool has_work() const { return disk_ && disk_->busy(); }
+  const DiskTier* disk() const { return disk_ ? &*disk_ : nullptr; }
 
   struct Request {
     RequestId id;
@@ -77,13 +91,18 @@ class SequenceKeeper {
 
  private:
   std::int32_t shareable(const Request& request) const;
-  void evict(RequestId id);
+  enum class Pages { kKept, kElsewhere };  // on the disk, where there is one; another sequence has them
+  void make_room_for(std::int64_t blocks);
+  void evict(RequestId id, Pages pages = Pages::kKept);
+  void keep_on_disk(RequestId id, std::span<const TokenId> tokens, const std::string& salt);
   void fill(Slot& slot, Slot with);
 
   RunningModel& model_;
   KeeperOptions options_;
   PrefixCache prefixes_;
+  std::optional<DiskTier> disk_;
   std::vector<Slot> slots_;
+  std::uint64_t changes_ = 0;
 };
 
 }  // namespace mneme

@@ -158,6 +158,10 @@ void CudaAttention::selected_rows(std::int32_t layer, const SingleRows& who, Dec
   } else {
     r.recall(SelectWhen::kNow, layer, slots, pages, context);
   }
+  if (r.prunes()) {
+    const CudaRetrieval::Weights kept = r.keep_top_p(layer, slots, a.q, a.lengths, scale_, context);
+    a.log_weights = kept.log_weights, a.log_weight_stride = kept.stride;
+  }
   attend_decode_cuda(a, r.tables(layer), r.tables_layer(layer), context);
   add_sinks(m, a.out, a.lse, a.n, context);
   take_audit(layer, who, rows, m, stream);

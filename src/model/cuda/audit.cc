@@ -54,7 +54,8 @@ void CudaAudit::prepare(const CudaRetrieval& retrieval) {
   max_listed_ = slots.max_listed, n_slots_ = slots.n_slots, slot_heads_ = slots.n_kv_heads;
   const auto heads = static_cast<std::size_t>(slots.n_kv_heads), n_heads = static_cast<std::size_t>(n_heads_),
              items = rows_.size() * static_cast<std::size_t>(shape_.n_layers);
-  copy_bytes_ = q_bytes() + (heads * static_cast<std::size_t>(max_listed_ + n_slots_) + 1) * 4;
+  const std::int64_t weights = retrieval.prunes() ? retrieval.weights().stride : 0;
+  copy_bytes_ = q_bytes() + (heads * static_cast<std::size_t>(max_listed_ + n_slots_ + weights) + 1) * 4;
   copy_bytes_ = (copy_bytes_ + 15) / 16 * 16;
   grow(copies_, items * copy_bytes_);
   grow(queries_, items * 2 * q_bytes(), kWhat);
@@ -79,7 +80,8 @@ CudaAudit::Copies CudaAudit::copies_of(std::size_t row, std::int32_t layer) cons
                   (row * static_cast<std::size_t>(shape_.n_layers) + static_cast<std::size_t>(layer)) * copy_bytes_;
   auto* listed = reinterpret_cast<std::int32_t*>(at + q_bytes());
   std::int32_t* unit_of = listed + std::int64_t{slot_heads_} * max_listed_;
-  return {reinterpret_cast<bf16*>(at), listed, unit_of, unit_of + std::int64_t{slot_heads_} * n_slots_};
+  std::int32_t* remote_to = unit_of + std::int64_t{slot_heads_} * n_slots_;
+  return {reinterpret_cast<bf16*>(at), listed, unit_of, remote_to, reinterpret_cast<float*>(remote_to + 1)};
 }
 
 std::byte* CudaAudit::query(std::size_t row, std::int32_t layer, bool remote) const {
@@ -105,6 +107,10 @@ void CudaAudit::take(std::int32_t layer, std::int32_t first, std::int32_t n, con
     if (n_slots_ > 0)
       copy(c.unit_of, slots.unit_of + state * slot_heads_ * n_slots_, heads * static_cast<std::size_t>(n_slots_) * 4);
     copy(c.remote_to, a.remote_to + row, sizeof(std::int32_t));
+    if (!retrieval.prunes()) continue;
+    const CudaRetrieval::Weights weights = retrieval.weights();
+    const std::int64_t floats = slot_heads_ * weights.stride;
+    copy(c.log_weights, weights.log_weights + (row - first) * floats, static_cast<std::size_t>(floats) * sizeof(float));
   }
 }
 
@@ -137,13 +143,16 @@ std::int64_t CudaAudit::mark(const Row& row, std::int32_t layer, std::int32_t kv
   const bool parts = retrieval.two_parts();
   const std::int32_t n_listed = parts ? *c.remote_to : retrieval.at(row.method.seq_slot, layer).attended;
   const std::int32_t* listed = c.listed + std::int64_t{kv_head} * max_listed_;
+  const float* weights =
+      retrieval.prunes() ? c.log_weights + std::int64_t{kv_head} * retrieval.weights().stride : nullptr;
   MNEME_CHECK(n_listed <= max_listed_ * unit, "{} tokens in a list of {} units of {}", n_listed, max_listed_, unit);
   for (std::int32_t at = 0, i = 0; at < n_listed; at += unit, ++i) {
     const std::int32_t u = unit_at(listed[i]), take = std::min(unit, n_listed - at);
     MNEME_CHECK(u >= 0 && u * unit + take <= n,
                 "entry {} of {} tokens that layer {}, KV head {} attends of {} is {}, unit {} of {} tokens ({} slots)",
                 i, n_listed, layer, kv_head, n, listed[i], u, unit, n_slots_);
-    std::fill_n(attended_.begin() + u * unit, take, std::uint8_t{1});
+    for (std::int32_t t = 0; t < take; ++t)
+      attended_[static_cast<std::size_t>(u * unit + t)] = weights == nullptr || weights[at + t] == 0 ? 1 : 0;
   }
   if (parts)
     std::fill(attended_.begin() + region_at(row.method.method->plan().rules, n).recent_from, attended_.end(),

@@ -55,6 +55,7 @@ class CudaAudit {
     std::int32_t* listed;     // [KV heads, max_listed]
     std::int32_t* unit_of;    // [KV heads, n_slots]
     std::int32_t* remote_to;  // [1]
+    float* log_weights;       // [KV heads, CudaRetrieval::Weights::stride]; empty where nothing is pruned
   };
   // Tokens that a row sees from one position of its query.
   struct Part {

@@ -35,7 +35,9 @@ std::int32_t CudaWindowSelection::add(MethodState& method, std::int32_t first, s
     p.count = layer.memory->moments.count();
     break;
   }
-  unit_stride_ = std::max(unit_stride_, method.plan().layer_selection->n_units);
+  const LayerSelection& selection = *method.plan().layer_selection;
+  p.shares = selection.entropy && selection.entropy->in_prefill;
+  unit_stride_ = std::max(unit_stride_, p.shares ? EntropyCut::most(selection.n_units) : selection.n_units);
   prompts_.push_back(p);
   return static_cast<std::int32_t>(prompts_.size()) - 1;
 }
@@ -69,6 +71,13 @@ void CudaWindowSelection::send(const Stream& stream) {
   grow(ranks_, most * static_cast<std::size_t>(rank_stride_) * 4, "scores of pages");
   grow(units_, most * static_cast<std::size_t>(unit_stride_) * 4, "selected pages");
   grow(n_units_, most * 4, "selected pages");
+  if (std::any_of(prompts_.begin(), prompts_.end(), [](const Prompt& p) { return p.shares; })) {
+    const std::size_t shares = static_cast<std::size_t>(shape_.n_layers) * n * sizeof(WindowShare);
+    grow(whole_, most * width() * sizeof(float), "probes");
+    grow(pools_, n * sizeof(double), "shared budgets");
+    grow(shares_, shares, "entropies of scores");
+    if (host_shares_.size() < shares) host_shares_ = PinnedBuffer(shares);
+  }
   if (host_windows_.size() < bytes) host_windows_ = PinnedBuffer(bytes);
   if (host_moments_.size() < moments) host_moments_ = PinnedBuffer(moments);
   std::memcpy(host_windows_.data(), windows_.data(), bytes);
@@ -102,7 +111,8 @@ void CudaWindowSelection::select(std::int32_t prompt, const Layer& l, const Cuda
                       .known = p.known,
                       .weights = weights_of(plan.recipe.prefill_window->probe),
                       .scratch = scratch_.data(),
-                      .probes = probes_.as<float>()},
+                      .probes = probes_.as<float>(),
+                      .whole = p.shares ? whole_.as<float>() : nullptr},
                      context);
   select_windows_cuda({.keys = l.keys,
                        .probes = probes_.as<float>(),
@@ -117,9 +127,25 @@ void CudaWindowSelection::select(std::int32_t prompt, const Layer& l, const Cuda
                        .units = units_.as<std::int32_t>(),
                        .n_units = n_units_.as<std::int32_t>(),
                        .unit_stride = unit_stride_,
+                       .cut = cut_of(p, l.layer),
                        .turnover = l.turnover,
                        .first_row = p.first},
                       context);
+}
+
+WindowCut CudaWindowSelection::cut_of(const Prompt& p, std::int32_t layer) const {
+  if (!p.shares) return {};
+  const Plan& plan = p.method->plan();
+  const std::int32_t number = p.method->compressed_number(layer);
+  return {.rules = {.k = plan.layer_selection->n_units,
+                    .n_layers = plan.compressed_layers(),
+                    .reversed = plan.layer_selection->entropy->reversed},
+          .layer = number,
+          .probes = whole_.as<float>(),
+          .width = static_cast<std::int32_t>(width()),
+          .later = p.method->cut()->later(number),
+          .pools = pools_.as<double>() + p.first_window,
+          .shares = shares_.as<WindowShare>() + share_at(p, layer)};
 }
 
 void CudaWindowSelection::fetch(std::int32_t prompt, const Layer& l, const KvTables& pages, const KvTables& to,
@@ -149,13 +175,36 @@ void CudaWindowSelection::fetch(std::int32_t prompt, const Layer& l, const KvTab
 }
 
 void CudaWindowSelection::fetch(const Stream& stream) {
-  if (!prompts_.empty())
-    copy_bytes(host_moments_.data(), moments_.data(), prompts_.size() * moments_each() * sizeof(double), stream);
+  if (prompts_.empty()) return;
+  copy_bytes(host_moments_.data(), moments_.data(), prompts_.size() * moments_each() * sizeof(double), stream);
+  if (std::any_of(prompts_.begin(), prompts_.end(), [](const Prompt& p) { return p.shares; }))
+    copy_bytes(host_shares_.data(), shares_.data(),
+               static_cast<std::size_t>(shape_.n_layers) * windows_.size() * sizeof(WindowShare), stream);
+}
+
+// What EntropyCut::take() of the prompt's windows leaves in the sequence's state.
+void CudaWindowSelection::learn_shares(const Prompt& p) const {
+  for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
+    if (p.method->plan().dense_layer(l)) continue;
+    const WindowShare* shares = host_shares_.as<WindowShare>() + share_at(p, l);
+    LayerStats& stats = p.method->stats().layers[static_cast<std::size_t>(l)];
+    for (std::int32_t w = 0; w < p.n_windows; ++w) {
+      if (shares[w].theta < 0) continue;
+      p.method->cut()->add(p.method->compressed_number(l), shares[w].theta);
+      ++stats.scored;
+      stats.score_entropy += shares[w].theta;
+      // CudaWindows has counted as many units in every layer.
+      const SelectionWindow& window = windows_[static_cast<std::size_t>(p.first_window + w)];
+      stats.prefill_tokens +=
+          std::int64_t{shape_.n_kv_heads} * window.n_rows * (shares[w].units - window.n_select) * kPageTokens;
+    }
+  }
 }
 
 void CudaWindowSelection::learn() {
   for (std::size_t i = 0; i < prompts_.size(); ++i) {
     const Prompt& p = prompts_[i];
+    if (p.shares) learn_shares(p);
     for (std::int32_t l = 0; l < shape_.n_layers; ++l) {
       if (p.method->plan().dense_layer(l)) continue;
       LayerMemory& memory = *p.method->layer(l).memory;
@@ -169,8 +218,8 @@ void CudaWindowSelection::learn() {
 
 std::size_t CudaWindowSelection::bytes() const {
   std::size_t n = 0;
-  for (const DeviceBuffer* b :
-       {&windows_device_, &moments_, &scratch_, &probes_, &ranks_, &units_, &n_units_, &stamps_, &list_})
+  for (const DeviceBuffer* b : {&windows_device_, &moments_, &scratch_, &probes_, &ranks_, &units_, &n_units_, &stamps_,
+                                &list_, &whole_, &pools_, &shares_})
     n += b->size();
   return n;
 }

@@ -54,19 +54,27 @@ class CudaWindowSelection {
     std::int32_t first = 0, n_rows = 0, known = 0;
     std::int32_t first_window = 0, n_windows = 0, n_candidates = 0;
     std::int64_t count = 0;
+    bool shares = false;  // layers share a budget in prefill too (EntropyShare::in_prefill)
   };
   std::size_t width() const { return static_cast<std::size_t>(n_heads_) * static_cast<std::size_t>(shape_.head_dim); }
   // Doubles of a prompt: [layers] of means, then squares.
   std::size_t moments_of(std::int32_t layer) const { return static_cast<std::size_t>(layer) * 2 * width(); }
   std::size_t moments_each() const { return moments_of(shape_.n_layers); }
+  WindowCut cut_of(const Prompt& p, std::int32_t layer) const;
+  void learn_shares(const Prompt& p) const;
+  // Of all windows of the step: [layers][windows].
+  std::size_t share_at(const Prompt& p, std::int32_t layer) const {
+    return static_cast<std::size_t>(layer) * windows_.size() + static_cast<std::size_t>(p.first_window);
+  }
 
   KvShape shape_;
   std::int32_t n_heads_;
   std::int32_t max_pages_, rank_stride_, unit_stride_ = 0, stamp_ = 0;
   std::vector<Prompt> prompts_;
   std::vector<SelectionWindow> windows_;
-  DeviceBuffer windows_device_, moments_, scratch_, probes_, ranks_, units_, n_units_, stamps_, list_;
-  PinnedBuffer host_windows_, host_moments_;
+  DeviceBuffer windows_device_, moments_, scratch_, probes_, ranks_, units_, n_units_, stamps_, list_, whole_, pools_,
+      shares_;  // of prompts whose layers share a budget
+  PinnedBuffer host_windows_, host_moments_, host_shares_;
 };
 
 }  // namespace mneme

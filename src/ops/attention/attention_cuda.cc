@@ -28,8 +28,9 @@ void expect_attention_shape_cuda(std::int32_t head_dim, std::int32_t group) {
   const std::span<const std::int32_t> built = attention_head_dims_cuda();
   if (std::find(built.begin(), built.end(), head_dim) == built.end())
     fail(ErrorKind::kUnsupported,
-         "head_dim {}: attention on the device is built for {} (80, 96 and 256 by -DMNEME_HEAD_DIMS=...)", head_dim,
-         fmt::join(built, ", "));
+         "head_dim {}: attention on the device is built for {} (others of 64, 80, 96, 128 and 256 by "
+         "-DMNEME_HEAD_DIMS=...)",
+         head_dim, fmt::join(built, ", "));
   if (group < 1 || group > kMaxGroup)
     fail(ErrorKind::kUnsupported, "{} query heads share one KV head: attention on the device takes 1 to {}", group,
          kMaxGroup);

@@ -14,6 +14,7 @@
 // tokens again took three quarters of the time of the GEMM.
 #include <climits>
 
+#include "src/offload/list_dim.cuh"
 #include "src/selection/cluster/kmeans_update.cuh"
 
 namespace mneme {
@@ -50,7 +51,7 @@ __device__ __forceinline__ void multiply(int (&c)[4], const std::uint32_t (&a)[4
 // Rows of kDim bytes in shared memory, their 16-byte pieces swizzled so that eight rows' are in different banks.
 template <int kDim>
 __device__ __forceinline__ std::uint32_t plane_address(std::uint32_t plane, int row, int piece) {
-  const int swizzled = kDim == 128 ? piece ^ (row & 7) : piece ^ ((row >> 1) & 3);
+  const int swizzled = kDim >= 128 ? piece ^ (row & 7) : piece ^ ((row >> 1) & 3);
   return plane + row * kDim + swizzled * 16;
 }
 
@@ -227,7 +228,7 @@ Args sizes_of(int n, int head_dim, int n_clusters) {
 // Assigns scratch memory to the arrays, starting at `at`; returns the bytes used.
 std::size_t carve_scratch(Args& a, int heads, std::byte* at) {
   const auto h = static_cast<std::size_t>(heads), n = static_cast<std::size_t>(a.n),
-             d = static_cast<std::size_t>(a.dim), c = static_cast<std::size_t>(a.padded),
+             d = static_cast<std::size_t>(list_dim(a.dim)), c = static_cast<std::size_t>(a.padded),
              pieces = static_cast<std::size_t>(a.n_pieces);
   std::size_t used = 0;
   const auto take = [&](auto*& to, std::size_t bytes) {
@@ -282,11 +283,10 @@ void run(const KmeansCuda& k, const Args& a, const CudaContext& context) {
 template <typename T>
 void run_as(const KmeansCuda& k, const Args& a, const CudaContext& context) {
   const bool distance = k.metric == KmeansMetric::kDistance;
-  if (k.head_dim == 128) {
-    distance ? run<T, 128, KmeansMetric::kDistance>(k, a, context) : run<T, 128, KmeansMetric::kCosine>(k, a, context);
-  } else {
-    distance ? run<T, 64, KmeansMetric::kDistance>(k, a, context) : run<T, 64, KmeansMetric::kCosine>(k, a, context);
-  }
+  with_list_dim(k.head_dim, [&]<int kDim>(std::integral_constant<int, kDim>) {
+    distance ? run<T, kDim, KmeansMetric::kDistance>(k, a, context)
+             : run<T, kDim, KmeansMetric::kCosine>(k, a, context);
+  });
 }
 
 }  // namespace

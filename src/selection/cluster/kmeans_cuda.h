@@ -1,11 +1,11 @@
 // kmeans.h on the device, all KV heads of a layer at once. The same clusters as kmeans_ref, bit for bit: what is
 // compared and summed are integers.
 //
-//   keys     [heads][n][D]  16-bit, on the device
+//   keys     [heads][n][list_dim(D)]  16-bit, on the device, zeros behind D channels (kv_slots_cuda.h)
 //   cluster  [heads][n]     u16 out
 //   scratch  kmeans_scratch_bytes(); not shared by concurrent calls
 //
-// Requires  D 64 or 128; 1 <= n <= kMaxKmeansTokens; 1 <= n_clusters <= n; iterations >= 1.
+// Requires  D at most 256; 1 <= n <= kMaxKmeansTokens; 1 <= n_clusters <= n; iterations >= 1.
 // Async     enqueues.
 #pragma once
 

@@ -26,7 +26,7 @@ struct Args {
   std::int32_t *sums, *sizes;  // [heads][padded][channel of a lane][lane], [heads][padded]: sums of x, cluster sizes
   std::int32_t* moved;         // [heads][2]: the last even and odd iteration that changed a cluster
   std::uint16_t* cluster;
-  int n, dim, n_clusters, padded, n_pieces, iterations;  // padded: rounded up to kTile
+  int n, dim, n_clusters, padded, n_pieces, iterations;  // dim: without padding; padded: rounded up to kTile
 };
 
 template <typename T>
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kPieceThreads) pieces_kernel(Args p) {
         v[i] = __fsub_rn(channel_of<T>(again, i), mean[i]);
         ok = ok && isfinite(v[i]);
       }
-      const unsigned alike = ((1u << kLanes) - 1) << (lane / kLanes * kLanes);
+      const unsigned alike = (~0u >> (kWarp - kLanes)) << (lane / kLanes * kLanes);
       if ((__ballot_sync(~0u, ok) & alike) == alike) own.take(v);
     }
   }
@@ -187,7 +187,8 @@ constexpr int kEach = kDim / kWarp;
 // A lane's channels of a row: one digit of each per word.
 template <int kDim, int kN>
 struct Digits {
-  using Word = std::conditional_t<kEach<kDim> == 4, std::uint32_t, std::uint16_t>;
+  using Word = std::conditional_t<kEach<kDim> == 8, std::uint64_t,
+                                  std::conditional_t<kEach<kDim> == 4, std::uint32_t, std::uint16_t>>;
   static_assert(sizeof(Word) == kEach<kDim>);
   Word of[kN];
   // row: the row's first plane.
@@ -204,10 +205,10 @@ struct Digits {
   __device__ __forceinline__ void set(const int (&v)[kEach<kDim>]) {
 #pragma unroll
     for (int plane = 0; plane < kN; ++plane) {
-      std::uint32_t word = 0;
+      std::uint64_t word = 0;
 #pragma unroll
       for (int i = 0; i < kEach<kDim>; ++i)
-        word |= static_cast<std::uint32_t>((plane + 1 < kN ? v[i] >> 8 : v[i]) & 255) << (8 * i);
+        word |= static_cast<std::uint64_t>((plane + 1 < kN ? v[i] >> 8 : v[i]) & 255) << (8 * i);
       of[plane] = static_cast<Word>(word);
     }
   }
@@ -307,7 +308,8 @@ template <typename T, int kDim, KmeansMetric kMetric>
 __global__ void __launch_bounds__(kThreads) round_kernel(Args p) {
   constexpr int kN = kEach<kDim>, kAtOnce = 8;
   static_assert(kMaxKmeansTokens <= 1 << 15);  // a token's index times the number of clusters
-  using Row = std::conditional_t<kN == 4, uint2, std::uint32_t>;
+  using Row = std::conditional_t<kN == 8, uint4, std::conditional_t<kN == 4, uint2, std::uint32_t>>;
+  static_assert(sizeof(Row) == kN * sizeof(std::uint16_t));
   __shared__ float mean_of[kDim];
   const int head = blockIdx.y, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int first = (blockIdx.x * kWarps + warp) * kRoundTokens, last = min(p.n, first + kRoundTokens);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "src/offload/kv_slots_cuda.cuh"
+#include "src/offload/list_dim.cuh"
 #include "src/selection/cluster/cluster_members.cuh"
 #include "src/selection/cluster/kmeans_cuda.h"
 
@@ -17,14 +18,18 @@ constexpr int kMaxSegments = 96;  // per launch: they are kernel arguments
 
 // Lists of one (layer, sequence slot, KV head).
 struct Lists {
-  std::byte* centroids;
   std::int32_t *ends, *members, *n_units;
 };
 __device__ __forceinline__ Lists lists_at(const KvSlots& s, int layer, int seq_slot, int kv_head) {
   const std::int64_t index = slot_index(s, layer, seq_slot, kv_head);
   const UnitLists& l = s.lists;
-  return {l.centroids + index * l.max_units * (std::int64_t{2} * s.head_dim), l.ends + index * l.max_units,
-          l.members + index * l.max_tokens, l.n_units + index};
+  return {l.ends + index * l.max_units, l.members + index * l.max_tokens, l.n_units + index};
+}
+// kDim: list_dim() of the keys' channels.
+template <int kDim>
+__device__ __forceinline__ std::byte* centroid_at(const KvSlots& s, int layer, int seq_slot, int kv_head, int unit) {
+  const std::int64_t index = slot_index(s, layer, seq_slot, kv_head) * s.lists.max_units + unit;
+  return s.lists.centroids + index * (2 * kDim);
 }
 
 // A warp's means, a lane has kDim / 32 adjacent channels. NaN encoded as on the host.
@@ -36,8 +41,10 @@ struct Mean {
   struct alignas(kEach * 2) Row {
     T v[kEach];
   };
-  static __device__ __forceinline__ Row load(const std::byte* key) {
-    return reinterpret_cast<const Row*>(key)[threadIdx.x % kWarp];
+  // dim: channels of the key, a multiple of kEach; the others are zeros.
+  static __device__ __forceinline__ Row load(const std::byte* key, int dim = kDim) {
+    const int lane = threadIdx.x % kWarp;
+    return lane * kEach < dim ? reinterpret_cast<const Row*>(key)[lane] : Row{};
   }
   __device__ __forceinline__ void take(const Row& row) {
 #pragma unroll
@@ -56,14 +63,16 @@ struct Mean {
   }
 };
 
-__global__ void __launch_bounds__(kThreads) gather_keys_kernel(GatherKeys c, KvTables keys) {
-  const int kv_head = blockIdx.y, row = 2 * keys.head_dim, pieces = row / 16, total = c.n * pieces;
+// width: channels of a row of `to`.
+__global__ void __launch_bounds__(kThreads) gather_keys_kernel(GatherKeys c, KvTables keys, int width) {
+  const int kv_head = blockIdx.y, row = 2 * width, pieces = row / 16, total = c.n * pieces;
   std::byte* to = c.to + static_cast<std::int64_t>(kv_head) * c.n * row;
   for (int i = blockIdx.x * kThreads + threadIdx.x; i < total; i += gridDim.x * kThreads) {
     const int token = c.first + i / pieces;
     const std::byte* from = block_at(keys, c.key_layer, c.key_slot, kv_head, token / kKvPageTokens) +
                             token % kKvPageTokens * (std::int64_t{4} * keys.head_dim);
-    reinterpret_cast<uint4*>(to)[i] = load_stream(from + i % pieces * 16);
+    const bool has = i % pieces < keys.head_dim / 8;
+    reinterpret_cast<uint4*>(to)[i] = has ? load_stream(from + i % pieces * 16) : uint4{};
   }
 }
 
@@ -154,7 +163,7 @@ __global__ void __launch_bounds__(kThreads, 2) members_kernel(ClusterArgs p) {
         if (k < count) mean.take(rows[k]);
     });
   }
-  mean.write(lists.centroids + static_cast<std::int64_t>(unit) * kDim * 2);
+  mean.write(centroid_at<kDim>(p.s, p.a.slot_layer, p.a.seq_slot, kv_head, unit));
 }
 
 // ---- segments
@@ -180,19 +189,19 @@ __global__ void __launch_bounds__(kThreads) segments_kernel(SegmentArgs p) {
     const Segment& g = p.segments[i];
     const auto key = [&](int token) {
       return block_at(p.keys, g.key_layer, g.key_slot, kv_head, token / kKvPageTokens) +
-             token % kKvPageTokens * (std::int64_t{4} * kDim);
+             token % kKvPageTokens * token_bytes(p.s);
     };
     Mean<T, kDim> mean;
     for (int base = g.begin; base < g.end; base += kAtOnce) {
       typename Mean<T, kDim>::Row rows[kAtOnce];
 #pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) rows[k] = mean.load(key(min(base + k, g.end - 1)));
+      for (int k = 0; k < kAtOnce; ++k) rows[k] = mean.load(key(min(base + k, g.end - 1)), p.s.head_dim);
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k)
         if (base + k < g.end) mean.take(rows[k]);
     }
     const int unit = n_before + i - first;
-    mean.write(lists.centroids + static_cast<std::int64_t>(unit) * kDim * 2);
+    mean.write(centroid_at<kDim>(p.s, of.slot_layer, of.seq_slot, kv_head, unit));
     for (int t = g.begin + lane; t < g.end; t += kWarp) lists.members[t - sink] = t;
     if (lane == 0) lists.ends[unit] = g.end - sink;
   }
@@ -221,19 +230,17 @@ __global__ void truncate_kernel(KvSlots s, int seq_slot, int layer, int grouped,
 // Calls f with the type of the keys and their number of channels.
 template <typename F>
 void with_keys(const KvSlots& s, F&& f) {
-  const auto of = [&]<typename T>(T) {
-    s.head_dim == 128 ? f(T(), std::integral_constant<int, 128>()) : f(T(), std::integral_constant<int, 64>());
-  };
+  const auto of = [&]<typename T>(T) { with_list_dim(s.head_dim, [&](auto dim) { f(T(), dim); }); };
   s.f16 ? of(__half()) : of(__nv_bfloat16());
 }
 
 }  // namespace
 
 void gather_keys_cuda(const GatherKeys& c, const KvTables& keys, const CudaContext& context) {
-  const int pieces = c.n * (keys.head_dim / 8);
+  const int width = list_dim(keys.head_dim), pieces = c.n * (width / 8);
   const auto blocks = static_cast<unsigned>(std::clamp((pieces + kThreads - 1) / kThreads, 1, 64));
   launch(context, "gather_keys", gather_keys_kernel, dim3(blocks, static_cast<unsigned>(keys.n_kv_heads)),
-         dim3(kThreads), 0, c, keys);
+         dim3(kThreads), 0, c, keys, width);
 }
 
 std::size_t append_clusters_scratch_bytes(std::int32_t n_kv_heads, std::int32_t n_clusters) {

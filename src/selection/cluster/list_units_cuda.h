@@ -21,7 +21,7 @@ void gather_keys_cuda(const GatherKeys& c, const KvTables& keys, const CudaConte
 // Appends tokens [first, first + n) of a sequence slot and layer as units, one per nonempty cluster, in order of the
 // clusters.
 //
-//   keys     [KV heads][n][D], from gather_keys_cuda
+//   keys     [KV heads][n][list_dim(D)], from gather_keys_cuda
 //   cluster  [KV heads][n] u16, below n_clusters; null: one unit per token
 //   scratch  append_clusters_scratch_bytes()
 //

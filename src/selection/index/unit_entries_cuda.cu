@@ -154,9 +154,13 @@ __global__ void __launch_bounds__(kThreads) close_kernel(CloseArgs p) {
             tokens = p.s.entries.tokens;
   if (seq_slot < 0 || length % tokens != 0) return;
   const int first = length - tokens;
+  const SlotRules& rules = p.s.rules[seq_slot];
+  // Tokens of the window are in their cache slots; where it is shorter than an entry, the others are in the pages.
+  const int from = p.s.n_slots == 0         ? length
+                   : length <= rules.budget ? 0
+                                            : length - window_slots(rules) * p.s.unit_tokens;
   build_entry<T>(p.s, slot_index(p.s, p.slot_layer, seq_slot, kv_head), first / tokens, [&](int i) -> const std::byte* {
-    if (p.s.n_slots > 0)
-      return resident_token(p.s, p.s.rules[seq_slot], p.slot_layer, seq_slot, kv_head, first + i, length);
+    if (first + i >= from) return resident_token(p.s, rules, p.slot_layer, seq_slot, kv_head, first + i, length);
     return p.pages.base + unit_token(p.pages, 1, p.layer, seq_slot, kv_head, first + i) * token_bytes(p.s);
   });
 }

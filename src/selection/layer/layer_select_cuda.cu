@@ -6,6 +6,7 @@
 
 #include "src/cuda/bulk_copy.cuh"
 #include "src/offload/kv_slots_cuda.cuh"
+#include "src/ops/attention/head_dims_cuda.h"
 #include "src/selection/layer/layer_select_cuda.h"
 #include "src/selection/topk/block_topk.cuh"
 
@@ -88,7 +89,8 @@ __device__ __forceinline__ void score_page(const ScoreArgs& p, int seq_slot, int
                                            int first_probe, int count) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, heads = p.keys.pages.n_kv_heads;
   const int bytes = 2 * heads * kDim + kPadding;
-  constexpr int kChunks = kDim / 32;
+  constexpr int kChunks = (kDim + 31) / 32;
+  constexpr bool kPartial = kDim % 32 != 0;  // heads of 80: half of the last chunk, zeros else
   float c[2][kTiles][4] = {}, square[4] = {};
   for (int head = 0; head < heads; ++head) {
     const KeyPage keys = key_page(p.keys, seq_slot, head, page);
@@ -96,7 +98,10 @@ __device__ __forceinline__ void score_page(const ScoreArgs& p, int seq_slot, int
 #pragma unroll
     for (int i = 0; i < kChunks; ++i)
 #pragma unroll
-      for (int r = 0; r < 4; ++r) k[i][r] = load_stream(keys.first + (g + 8 * r) * keys.stride + i * 64 + t * 16);
+      for (int r = 0; r < 4; ++r)
+        k[i][r] = kPartial && i * 32 + t * 8 >= kDim
+                      ? uint4{}
+                      : load_stream(keys.first + (g + 8 * r) * keys.stride + i * 64 + t * 16);
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
 #pragma unroll
@@ -105,8 +110,9 @@ __device__ __forceinline__ void score_page(const ScoreArgs& p, int seq_slot, int
             squares(k[i][r].x, T()) + squares(k[i][r].y, T()) + squares(k[i][r].z, T()) + squares(k[i][r].w, T());
 #pragma unroll
       for (int j = 0; j < kTiles; ++j) {
-        const uint4 b =
-            *reinterpret_cast<const uint4*>(probes + (j * 8 + g) * bytes + (head * kDim + i * 32) * 2 + t * 16);
+        uint4 b{};
+        if (!kPartial || i * 32 + t * 8 < kDim)
+          b = *reinterpret_cast<const uint4*>(probes + (j * 8 + g) * bytes + (head * kDim + i * 32) * 2 + t * 16);
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
           const uint4 &low = k[i][2 * m], &high = k[i][2 * m + 1];
@@ -186,21 +192,6 @@ __device__ void inject_ranks(float turnover, int layer, int made, int n, int n_s
   __syncthreads();
 }
 
-__global__ void __launch_bounds__(kRankThreads) rank_windows_kernel(SelectWindows p) {
-  __shared__ Ranker ranker;
-  launch_dependents();
-  grid_dependency_wait();
-  const SelectionWindow w = p.windows[blockIdx.x];
-  if (threadIdx.x == 0) p.n_units[blockIdx.x] = w.n_select;
-  if (w.n_select == 0) return;
-  std::uint32_t* keys = p.ranks + blockIdx.x * p.rank_stride;
-  if (p.turnover >= 0)
-    inject_ranks(p.turnover, p.keys.layer, (p.first_row + w.row) / w.n_rows, w.n_candidates, w.n_select, keys);
-  bound_keys(ranker, keys, w.n_candidates);
-  write_best(ranker, keys, w.n_candidates, w.n_select, p.first_unit,
-             p.units + static_cast<std::int64_t>(blockIdx.x) * p.unit_stride);
-}
-
 // Inverse of sort_key.
 __device__ __forceinline__ float value_of(std::uint32_t key) {
   return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
@@ -250,6 +241,51 @@ __device__ int share_units(const LayerCut& cut, int layer, double theta, double 
   const int units = min(n, min(max(static_cast<int>(lround(part * pool)), low), high));
   pool -= units;
   return units;
+}
+
+// Units that a window selects where layers share a budget. Called by the whole block.
+__device__ int share_of_window(const WindowCut& cut, const Ranker& ranker, const std::uint32_t* keys, int n,
+                               double (&parts)[kRankWarps]) {
+  __shared__ int wanted;
+  const float* probe = cut.probes + static_cast<std::int64_t>(blockIdx.x) * cut.width;
+  double square = 0;
+  for (int i = threadIdx.x; i < cut.width; i += kRankThreads)
+    square += static_cast<double>(probe[i]) * static_cast<double>(probe[i]);
+  const auto length = static_cast<float>(sqrt(block_sum(square, parts)));
+  const double theta = normal_entropy(ranker, keys, n, length, parts);
+  if (threadIdx.x == 0) {
+    wanted = share_units(cut.rules, cut.layer, theta, cut.later, cut.pools[blockIdx.x], n);
+    cut.shares[blockIdx.x] = {theta, wanted};
+  }
+  __syncthreads();
+  return wanted;
+}
+
+__global__ void __launch_bounds__(kRankThreads) rank_windows_kernel(SelectWindows p) {
+  __shared__ Ranker ranker;
+  __shared__ double parts[kRankWarps];
+  launch_dependents();
+  grid_dependency_wait();
+  const SelectionWindow w = p.windows[blockIdx.x];
+  const bool shares = p.cut.rules.k > 0;
+  int n_select = w.n_select;
+  if (n_select > 0) {
+    std::uint32_t* keys = p.ranks + blockIdx.x * p.rank_stride;
+    if (shares) {
+      bound_keys(ranker, keys, w.n_candidates);
+      n_select = share_of_window(p.cut, ranker, keys, w.n_candidates, parts);
+    }
+    if (p.turnover >= 0)
+      inject_ranks(p.turnover, p.keys.layer, (p.first_row + w.row) / w.n_rows, w.n_candidates, n_select, keys);
+    bound_keys(ranker, keys, w.n_candidates);
+    write_best(ranker, keys, w.n_candidates, n_select, p.first_unit,
+               p.units + static_cast<std::int64_t>(blockIdx.x) * p.unit_stride);
+  } else if (shares && threadIdx.x == 0) {
+    // Nothing to select from: a step of the shared budget all the same.
+    share_units(p.cut.rules, p.cut.layer, 0, p.cut.later, p.cut.pools[blockIdx.x], 0);
+    p.cut.shares[blockIdx.x] = {-1, 0};
+  }
+  if (threadIdx.x == 0) p.n_units[blockIdx.x] = n_select;
 }
 
 // Without cache slots: lists the blocks of n pages, each KV head's own, for attention. Called by the whole block.
@@ -359,11 +395,12 @@ constexpr int kFetchCtas = 2;  // per KV head: four to eight thread blocks in to
 __global__ void __launch_bounds__(512) fetch_kernel(FetchUnits p) {
   grid_dependency_wait();
   const int kv_head = blockIdx.y, warps = blockDim.x / kWarp;
-  const int pieces = 4 * p.to.head_dim * kKvPageTokens / kPieceBytes, n = p.list[0] * pieces;
+  const int page_bytes = 4 * p.to.head_dim * kKvPageTokens, shift = page_piece_shift(page_bytes, kPieceBytes),
+            pieces = 1 << shift, piece = page_bytes >> shift, n = p.list[0] * pieces;
   for (int i = blockIdx.x * warps + threadIdx.x / kWarp; i < n; i += gridDim.x * warps) {
-    const int page = p.list[1 + i / pieces], offset = i % pieces * kPieceBytes;
+    const int page = p.list[1 + i / pieces], offset = i % pieces * piece;
     copy_piece(block_at(p.to, 0, 0, kv_head, page) + offset,
-               block_at(p.from, p.from_layer, p.from_slot, kv_head, page) + offset);
+               block_at(p.from, p.from_layer, p.from_slot, kv_head, page) + offset, piece);
   }
 }
 
@@ -387,13 +424,10 @@ void score(const ScoreArgs& a, int n_rows, const CudaContext& context) {
 template <int kTiles, bool kRows>
 void score(const ScoreArgs& a, int n_rows, const CudaContext& context) {
   const KvTables& t = a.keys.pages;
-  if (t.head_dim == 128) {
-    t.f16 ? score<__half, 128, kTiles, kRows>(a, n_rows, context)
-          : score<__nv_bfloat16, 128, kTiles, kRows>(a, n_rows, context);
-  } else {
-    t.f16 ? score<__half, 64, kTiles, kRows>(a, n_rows, context)
-          : score<__nv_bfloat16, 64, kTiles, kRows>(a, n_rows, context);
-  }
+  with_head_dim(t.head_dim, [&]<int kDim>(std::integral_constant<int, kDim>) {
+    t.f16 ? score<__half, kDim, kTiles, kRows>(a, n_rows, context)
+          : score<__nv_bfloat16, kDim, kTiles, kRows>(a, n_rows, context);
+  });
 }
 
 float key_scale(int group) {

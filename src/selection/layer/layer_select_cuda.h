@@ -41,6 +41,35 @@ struct SelectionWindow {
   std::int32_t n_select = 0;         // at most n_candidates; 0: no selection
 };
 
+// A shared layer budget by score entropy (src/selection/layer/entropy_cut.h), of one sequence slot in one step.
+struct LayerCut {
+  std::int32_t k = 0;         // units per layer, on average; 0: the rules' n_select
+  std::int32_t n_layers = 0;  // layers that share the budget
+  bool reversed = false;
+};
+
+// What a window has selected where layers share a budget: its normalised entropy, -1 where nothing was scored.
+struct WindowShare {
+  double theta = -1;
+  std::int32_t units = 0;
+};
+
+// The shared budget of a layer of a chunk's windows, each of which is a step of its own.
+//
+//   probes  [n_windows, heads * D] f32: not added up over groups; their lengths turn scores into cosines
+//   later   sum of the mean entropies of the layers after this one
+//   pools   [n_windows] f64: units left, carried from layer to layer
+//   shares  [n_windows] out
+struct WindowCut {
+  LayerCut rules;  // k 0: every window selects SelectionWindow::n_select
+  std::int32_t layer = 0;
+  const float* probes = nullptr;
+  std::int32_t width = 0;  // heads * D
+  double later = 0;
+  double* pools = nullptr;
+  WindowShare* shares = nullptr;
+};
+
 // Selections of the windows of one prompt chunk.
 //
 //   probes   [n_windows, KV heads * D] f32
@@ -56,19 +85,13 @@ struct SelectWindows {
   std::int64_t rank_stride = 0;
   std::int32_t *units = nullptr, *n_units = nullptr;
   std::int32_t unit_stride = 0;
+  WindowCut cut;
   // Benchmarks, from 0 on: injects selections in which this share of a window's pages differs from the previous
   // window's. first_row: the chunk's first row in its prompt.
   float turnover = -1;
   std::int32_t first_row = 0;
 };
 void select_windows_cuda(const SelectWindows& c, const CudaContext& context);
-
-// A shared layer budget by score entropy (src/selection/layer/entropy_cut.h), of one sequence slot in one step.
-struct LayerCut {
-  std::int32_t k = 0;         // units per layer, on average; 0: the rules' n_select
-  std::int32_t n_layers = 0;  // layers that share the budget
-  bool reversed = false;
-};
 
 // Selections of decode rows, one row per sequence: writes KvSlots::selected_ids[0] of every KV head, and how many
 // tokens of the list are remote. Rows within their budget select nothing. Without cache slots (keys in `pages`) it also

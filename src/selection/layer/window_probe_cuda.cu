@@ -42,11 +42,16 @@ __device__ float2 over_warps(float2 v, float2 (&parts)[kWarps][kWarp]) {
   return sum;
 }
 
+// The lane's first channel; lanes behind the last one repeat it.
+__device__ __forceinline__ int lane_channel(int width) {
+  return min(static_cast<int>(blockIdx.x) * kChannels + 2 * (static_cast<int>(threadIdx.x) % kWarp), width - 2);
+}
+
 // Mean and squared deviations of a window's new rows: a thread block has kChannels channels of one window.
 __global__ void __launch_bounds__(kThreads) moments_kernel(WindowProbes p) {
   __shared__ float2 parts[kWarps][kWarp];
   grid_dependency_wait();
-  const int width = p.n_heads * p.head_dim, channel = blockIdx.x * kChannels + 2 * (threadIdx.x % kWarp);
+  const int width = p.n_heads * p.head_dim, channel = lane_channel(width);
   const SelectionWindow w = p.windows[blockIdx.y];
   const int first = max(w.row, p.known), end = w.row + w.n_rows, warp = threadIdx.x / kWarp;
   const Scratch s(p.scratch, p.n_windows, p.n_rows, width);
@@ -171,7 +176,7 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(WindowProbes p) {
   for (int k = 0; k < kWarps; ++k) all += sums[k];
   const bool usable = all > 0 && isfinite(all);
 
-  const int channel = blockIdx.x * kChannels + 2 * lane, head = channel / p.head_dim, at = channel % p.head_dim;
+  const int channel = lane_channel(p.n_kv_heads * p.head_dim), head = channel / p.head_dim, at = channel % p.head_dim;
   float2 sum = {0, 0};
 #pragma unroll 4
   for (int i = w.row + warp; i < end; i += kWarps) {
@@ -211,6 +216,10 @@ void window_probes_cuda(const WindowProbes& w, const CudaContext& context) {
   launch(context, "window_bias", bias_kernel, dim3(blocks_of(w.n_rows, kWarps * kBiasRows), n), dim3(kThreads), 0, w);
   launch(context, "window_probes", sum_kernel, dim3(blocks_of(w.n_kv_heads * w.head_dim, kChannels), n), dim3(kThreads),
          0, w);
+  if (w.whole == nullptr) return;
+  WindowProbes of_heads = w;
+  of_heads.n_kv_heads = w.n_heads, of_heads.probes = w.whole;
+  launch(context, "window_probes", sum_kernel, dim3(blocks_of(width, kChannels), n), dim3(kThreads), 0, of_heads);
 }
 
 }  // namespace mneme

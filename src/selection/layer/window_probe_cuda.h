@@ -19,6 +19,7 @@ enum class ProbeWeights : std::int32_t { kActivation, kMean, kReversed };  // as
 //   mean, m2 [width] f64, in and out: over `count` earlier rows, among which are the chunk's first `known` rows
 //   scratch  window_probe_scratch_bytes()
 //   probes   [n_windows, KV heads * D] f32 out: the weighted sums, added over each group's heads
+//   whole    [n_windows, width] f32 out: not added up; or null
 //
 // Numerics  moments of a window in f32 in two passes, merged in f64; sums in f32.
 // Async     enqueues; allocates nothing.
@@ -32,7 +33,7 @@ struct WindowProbes {
   std::int32_t known = 0;
   ProbeWeights weights = ProbeWeights::kActivation;
   std::byte* scratch = nullptr;
-  float* probes = nullptr;
+  float *probes = nullptr, *whole = nullptr;
 };
 std::size_t window_probe_scratch_bytes(std::int32_t n_windows, std::int32_t n_rows, std::int32_t width);
 void window_probes_cuda(const WindowProbes& w, const CudaContext& context);

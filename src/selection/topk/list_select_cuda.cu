@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "src/offload/list_dim.cuh"
 #include "src/selection/topk/select_common.cuh"
 
 namespace mneme {
@@ -32,14 +33,16 @@ struct CentroidQueries {
   static constexpr int kChunks = kDim / 32, kRows = kWide ? 2 : 1;
   std::uint32_t q[kChunks][kRows][4];
 
-  __device__ __forceinline__ void load(const __nv_bfloat16* head, int group) {
+  // dim: channels of a query; the others are zeros.
+  __device__ __forceinline__ void load(const __nv_bfloat16* head, int group, int dim) {
     const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int r = 0; r < kRows; ++r)
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
         uint4 v{0, 0, 0, 0};
-        if (g + 8 * r < group) v = __ldcg(reinterpret_cast<const uint4*>(head + (g + 8 * r) * kDim + c * 32 + t * 8));
+        if (g + 8 * r < group && c * 32 + t * 8 < dim)
+          v = __ldcg(reinterpret_cast<const uint4*>(head + (g + 8 * r) * dim + c * 32 + t * 8));
         q[c][r][0] = convert(v.x), q[c][r][1] = convert(v.y), q[c][r][2] = convert(v.z), q[c][r][3] = convert(v.w);
       }
   }
@@ -77,7 +80,8 @@ __device__ __forceinline__ void score_share(const Args& p, const SlotRules& rule
   const std::int32_t* ends = p.s.lists.ends + at.index * p.s.lists.max_units + at.begin;
   const bool by_size = rules.by_size != 0;
   CentroidQueries<T, kDim, kWide> queries;
-  queries.load(static_cast<const __nv_bfloat16*>(p.s.last_q) + at.index * p.group * kDim, p.group);
+  queries.load(static_cast<const __nv_bfloat16*>(p.s.last_q) + at.index * p.group * p.s.head_dim, p.group,
+               p.s.head_dim);
   constexpr int kHalves = kWide ? 2 : 1;
   float max[kHalves], sum[kHalves];  // of this lane's units, rows g and g + 8
 #pragma unroll
@@ -295,6 +299,11 @@ __device__ void inject_keys(const SlotRules& rules, int made, std::int64_t index
   __syncthreads();
 }
 
+// Selections that a layer has made, for benchmarks; at every step, its length.
+__device__ __forceinline__ int selections_before(const KvSlots& s, const RowOfSlots& r, int layer) {
+  return s.kept == nullptr ? r.length : __ldcg(&s.kept[kept_index(s, layer, r.seq_slot)].n_made);
+}
+
 template <typename T, int kDim, bool kWide>
 __global__ void __launch_bounds__(kThreads, 2) select_kernel(Args p, int n_keys) {
   extern __shared__ __align__(16) std::uint32_t keys[];  // of the cluster's KV head, in its first block; see Layout
@@ -358,7 +367,7 @@ __global__ void __launch_bounds__(kThreads, 2) select_kernel(Args p, int n_keys)
     const PageRegion region = region_of(p.s, r.rules, p.layer, r.seq_slot, r.length);
     const int total = region.window - region.first, wanted = min(total, max(region.n_select, r.rules.n_select));
     if (r.rules.turnover >= 0 && at.n > 0)
-      inject_keys(r.rules, __ldcg(&p.s.kept[kept_index(p.s, p.layer, r.seq_slot)].n_made), at.index, at.n,
+      inject_keys(r.rules, selections_before(p.s, r, p.layer), at.index, at.n,
                   static_cast<double>(wanted) * at.n / max(total, 1), keys, ranker);
     if (tid == 0) p.s.n_selected[0][at.index] = wanted;
     if (wanted > 0) {
@@ -449,11 +458,9 @@ void select_lists_cuda(const SelectPages& c, const KvSlots& s, std::int32_t slot
   a.rows = c.rows;
   a.layer = slot_layer;
   a.group = s.n_heads / s.n_kv_heads;
-  if (s.head_dim == 128) {
-    s.f16 ? run<__half, 128>(a, c.scratch, context) : run<__nv_bfloat16, 128>(a, c.scratch, context);
-  } else {
-    s.f16 ? run<__half, 64>(a, c.scratch, context) : run<__nv_bfloat16, 64>(a, c.scratch, context);
-  }
+  with_list_dim(s.head_dim, [&]<int kDim>(std::integral_constant<int, kDim>) {
+    s.f16 ? run<__half, kDim>(a, c.scratch, context) : run<__nv_bfloat16, kDim>(a, c.scratch, context);
+  });
 }
 
 }  // namespace mneme

@@ -44,15 +44,17 @@ struct UnfusedArgs {
   float* scores;        // [rows * KV heads][group][width]
   std::int32_t* units;  // [rows * KV heads][max_listed]: selected units
   HeadTerms* terms;     // [rows * KV heads][group]; null: no index and no pool needs them
+  bool layers_pooled;   // rows with SlotRules::pools_layer: each KV head has one row of scores, the layer's
 };
 
 // Candidates of a (row, KV head), in units of `each` ids: pages, or tokens.
 struct Item {
   SlotRules rules;
-  int seq_slot, kv_head, length;  // length: of the step selected for
+  int seq_slot, kv_head, length, stored;  // tokens at the step selected for, and stored by now
   int each, first, n, n_select;
   std::int64_t index;
   bool ranked;   // selected units are listed from the best
+  bool goes_on;  // the previous step's selection is there
   int n_scored;  // rows of scores: query heads, or 1 where the queries are pooled
   float* scores;
   HeadTerms* terms;
@@ -68,7 +70,8 @@ __device__ inline bool item_at(const UnfusedArgs& p, int number, bool records, I
   } else if (!selects(r, p.when, r.sparse && any_needs_now(p.s, r, p.slot_layer))) {
     return false;
   }
-  item.rules = r.rules, item.seq_slot = r.seq_slot;
+  item.rules = r.rules, item.seq_slot = r.seq_slot, item.goes_on = !r.reset;
+  item.stored = r.length;
   item.length = r.length + (p.when == SelectWhen::kNext ? 1 : 0);
   const PageRegion region = page_region(r.rules, item.length);
   item.each = r.rules.unit_tokens == 1 ? r.rules.select_tokens : 1;
@@ -80,6 +83,7 @@ __device__ inline bool item_at(const UnfusedArgs& p, int number, bool records, I
   item.ranked = item.each == 1 && r.rules.schedule == SlotSchedule::kKept && r.rules.unit_tokens == 1;
   if (item.ranked) item.n_select = min(item.n, r.rules.n_select);
   item.n_scored = r.rules.query_pool == SlotQueryPool::kNone ? p.group : 1;
+  if (p.layers_pooled && r.rules.pools_layer != 0) item.n_scored = 1, item.rules.pool = GroupPool::kMax;
   item.scores = p.scores + static_cast<std::int64_t>(number) * p.group * p.width;
   item.terms = p.terms + static_cast<std::int64_t>(number) * p.group;
   return item.n_select > 0;

@@ -143,6 +143,16 @@ __device__ void score_keys(const Args& p, const Item& item, const float* q, int 
   });
 }
 
+// Key of a stored token. This step's own is not in the sequence's pages yet where these are in host memory.
+template <typename T>
+__device__ __forceinline__ const T* stored_key(const Args& p, const Item& item, int token) {
+  if (p.s.n_slots > 0 && token == item.stored - 1)
+    return reinterpret_cast<const T*>(
+        resident_token(p.s, item.rules, p.slot_layer, item.seq_slot, item.kv_head, token, item.stored));
+  const std::int64_t at = unit_token(p.pages, 1, p.layer, item.seq_slot, item.kv_head, token);
+  return reinterpret_cast<const T*>(p.pages.base + at * token_bytes(p.s));
+}
+
 template <typename T>
 __device__ void score_entry(const Args& p, const Item& item, const float* q, int u) {
   const UnitEntries& e = p.s.entries;
@@ -152,6 +162,8 @@ __device__ void score_entry(const Args& p, const Item& item, const float* q, int
     const int first = (item.first + u) * n_tokens;
     score_tokens(p, item, q, u, n_tokens, item.rules.page_lse == 0, [&](int t) {
       const int token = first + t;
+      if (token / e.tokens == item.stored / e.tokens)  // of the open group (OneBit::score_open_group)
+        return load_channels(stored_key<T>(p, item, token), d);
       return one_bit_key(entries + static_cast<std::int64_t>(token / e.tokens) * e.bytes, e.tokens, token % e.tokens,
                          d);
     });
@@ -270,11 +282,35 @@ __device__ int rank_of(const Item& item, const std::uint32_t* keys, const std::i
   return rank;
 }
 
+// SlotRules::hold: sets the keys so that the item's best units are the `hold` best of all and the best of those that the
+// step before attended (hold_units() of decode_choice.cc).   units: scratch
+__device__ void hold_units(const Args& p, const Item& item, std::uint32_t* keys, std::int32_t* units, Ranker& ranker) {
+  const int tid = threadIdx.x, n_new = min(item.rules.hold, item.n_select);
+  write_best(ranker, keys, item.n, n_new, item.first, units);
+  __syncthreads();
+  const std::int32_t* held = p.s.selected_ids[0] + item.index * p.s.max_listed;
+  auto* held_keys =
+      reinterpret_cast<std::uint32_t*>(p.s.selected_ids[1]) + item.index * p.s.max_listed;  // not used else
+  const auto key_of = [&](std::int32_t unit) -> std::uint32_t& { return keys[unit - item.first]; };
+  for (int j = tid; j < item.n_select; j += kThreads) held_keys[j] = key_of(held[j * item.each] / item.each);
+  __syncthreads();
+  for (int i = tid; i < item.n; i += kThreads) keys[i] = 0;
+  __syncthreads();
+  for (int j = tid; j < item.n_select; j += kThreads)
+    key_of(held[j * item.each] / item.each) = max(held_keys[j], sort_key(-INFINITY));
+  __syncthreads();
+  for (int j = tid; j < n_new; j += kThreads) key_of(units[j]) = ~0u;
+  if (tid == 0) ranker.least = 0, ranker.most = ~0u;
+  __syncthreads();
+}
+
 // The selection of a KV head whose units have been pooled: the best, ascending or ranked, and the mass that the
 // speculative selection lacks.
 __device__ void write_selection(const Args& p, const Item& item, int number, std::uint32_t* keys, const HeadSums& sums,
                                 Ranker& ranker) {
   std::int32_t* units = p.units + static_cast<std::int64_t>(number) * p.s.max_listed;
+  const bool holds = item.rules.hold > 0 && item.goes_on && p.s.n_selected[0][item.index] == item.n_select * item.each;
+  if (holds) hold_units(p, item, keys, units, ranker);
   write_best(ranker, keys, item.n, item.n_select, item.first, units);
   __syncthreads();
   if (by_mass(item.rules) && p.when == SelectWhen::kNow) {
@@ -371,6 +407,46 @@ __global__ void __launch_bounds__(kThreads) rank_cluster_kernel(Args p, int bloc
   if (at.rank == 0) write_selection(p, item, number, keys, sums, ranker);
 }
 
+// ---- one selection for all KV heads of a layer (SlotRules::pools_layer): each pools its units to keys, and the keys of
+// a row's KV heads become the one score of each of them.
+
+__global__ void __launch_bounds__(kThreads) pool_heads_kernel(Args p) {
+  __shared__ Ranker ranker;
+  __shared__ HeadSums sums;
+  launch_dependents();
+  grid_dependency_wait();
+  Item item;
+  if (item_at(p, static_cast<int>(blockIdx.x), false, item) && item.rules.pools_layer != 0)
+    pool_units(p, item, sums, ranker);
+}
+
+// Pools two KV heads' scores of a unit; kMeanProb: logarithms of weights.
+__device__ __forceinline__ float pool_two(GroupPool pool, float a, float b) {
+  if (isnan(a) || isnan(b)) return NAN;
+  const float most = fmaxf(a, b);
+  if (pool == GroupPool::kMean) return a + b;
+  return pool == GroupPool::kMeanProb && isfinite(most) ? most + log1pf(expf(-fabsf(a - b))) : most;
+}
+
+__global__ void __launch_bounds__(kThreads) pool_layer_kernel(Args p) {
+  launch_dependents();
+  grid_dependency_wait();
+  const int heads = p.s.n_kv_heads;
+  Item item;  // of the first KV head
+  if (!item_at(p, static_cast<int>(blockIdx.y) * heads, false, item) || item.rules.pools_layer == 0) return;
+  const auto scores_of = [&](int head) { return item.scores + head * (p.group * p.width); };
+  for (int u = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x); u < item.n;
+       u += static_cast<int>(gridDim.x) * kThreads) {
+    const auto score = [&](int head) {
+      const std::uint32_t key = reinterpret_cast<const std::uint32_t*>(scores_of(head))[u];
+      return key == 0 ? NAN : value_of_key(key);
+    };
+    float pooled = score(0);
+    for (int h = 1; h < heads; ++h) pooled = pool_two(item.rules.pool, score(h), pooled);
+    for (int h = 0; h < heads; ++h) scores_of(h)[u] = pooled;
+  }
+}
+
 __global__ void keep_probes_kernel(const uint4* q, const std::int32_t* seq_slots, KvSlots s, int layer) {
   launch_dependents();
   grid_dependency_wait();
@@ -418,7 +494,7 @@ void rank(const Args& a, const CudaContext& context) {
                   dim3(kThreads), static_cast<unsigned>(blocks), keys, a, blocks);
 }
 
-void run(const Args& a, const CudaContext& context) {
+void run(Args a, bool pools_layers, const CudaContext& context) {
   const int items = a.rows.n * a.s.n_kv_heads;
   if (a.terms != nullptr) compute_head_terms_cuda(a, context);
   if (a.s.entries.summarised()) {
@@ -428,6 +504,13 @@ void run(const Args& a, const CudaContext& context) {
     launch(context, "score_units", a.s.f16 ? score_kernel<__half> : score_kernel<__nv_bfloat16>,
            dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(items)), dim3(kThreads),
            static_cast<std::size_t>(a.group * a.s.head_dim) * sizeof(float), a);
+  }
+  if (pools_layers) {
+    launch(context, "pool_heads", pool_heads_kernel, dim3(static_cast<unsigned>(items)), dim3(kThreads), 0, a);
+    const int blocks = std::clamp(2 * sm_count() / a.rows.n, 1, a.s.max_units() / kThreads + 1);
+    launch(context, "pool_layer", pool_layer_kernel,
+           dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(a.rows.n)), dim3(kThreads), 0, a);
+    a.layers_pooled = true;
   }
   rank(a, context);
 }
@@ -455,7 +538,7 @@ void unfused_select_cuda(const UnfusedSelect& c, const KvSlots& s, std::int32_t 
   for (std::int32_t first = 0; first < c.rows.n; first += layout.rows) {
     a.rows = {c.rows.seq_slots + first, c.rows.lengths + first, c.rows.reset + first,
               std::min(layout.rows, c.rows.n - first)};
-    run(a, context);
+    run(a, c.pools_layers, context);
   }
 }
 

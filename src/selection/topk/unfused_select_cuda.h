@@ -4,7 +4,8 @@
 //
 //   terms   where summaries or a softmax over the whole attention need them: what a query head adds to every unit
 //   score   one warp a unit: [query head, unit] f32 to scratch, over the whole device
-//   rank    a cluster a KV head, or one thread block: log-sum-exps, pool, top-k, missing mass, token ids
+//   layer   one selection for all KV heads of a layer: pooled scores of the KV heads to one row
+//   rank    a cluster a KV head, or one thread block: log-sum-exps, pool, top-k, held units, missing mass, token ids
 //
 // Numerics   random scores equal the CPU's, bit for bit. f32 sums of exact products (q as the model rotated it, bf16);
 //            a page's log-sum-exp and group_pool in f32.
@@ -30,6 +31,7 @@ struct UnfusedSelect {
   SelectWhen when = SelectWhen::kNow;
   KvTables pages;
   std::int32_t layer = 0;
+  bool pools_layers = false;  // some row has SlotRules::pools_layer
   std::byte* scratch = nullptr;
 };
 std::size_t unfused_select_scratch_bytes(const KvSlots& slots, std::int32_t n_rows);

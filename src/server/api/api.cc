@@ -11,6 +11,7 @@
 
 #include "src/base/ascii.h"
 #include "src/base/error.h"
+#include "src/base/size32.h"
 #include "src/recipes/recipes.h"
 #include "src/server/api/api_error.h"
 #include "src/server/api/completion_json.h"
@@ -84,7 +85,10 @@ Api::Api(const ServerOptions& options, std::string served_name, EngineLoop& loop
       slot_files_(loop, options.slot_path),
       plans_(loop.model()),
       created_(std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
-                   .count()) {}
+                   .count()) {
+  for (const KeyPolicy& policy : options.listen.key_policies)
+    key_uses_.push_back(std::make_shared<KeyUse>(KeyUse{.policy = policy, .group = size32(key_uses_) + 1}));
+}
 
 std::span<const Api::Route> Api::routes() {
   static const Route kRoutes[] = {
@@ -120,11 +124,12 @@ void Api::handle(HttpRequest request, std::shared_ptr<ResponseWriter> inner) {
 // A web page of somebody's must not reach a server on its reader's machine: its requests carry an origin that is not
 // ours, or, after its name was made to point here, a Host that is not ours.
 void Api::check_caller(const HttpRequest& request, const Route& route) const {
-  if (!options_.listen.api_keys.empty()) {
+  if (asks_for_key(options_.listen)) {
     if (route.open) return;
     const std::string_view key = bearer_key(request.header("authorization"));
     bool right = false;
     for (const std::string& expected : options_.listen.api_keys) right |= equal_in_constant_time(key, expected);
+    right |= use_of(request) != nullptr;
     if (!right) throw ApiError(401, "an API key is needed: Authorization: Bearer KEY", {}, "invalid_api_key");
     return;
   }
@@ -134,6 +139,23 @@ void Api::check_caller(const HttpRequest& request, const Route& route) const {
                          options_.listen.allowed_hosts.end();
   if (is_loopback(options_.listen.host) && !known)
     throw ApiError(403, "this server answers on its own machine only (--allowed-host names others, --api-key all)");
+}
+
+std::shared_ptr<KeyUse> Api::use_of(const HttpRequest& request) const {
+  const std::string_view key = bearer_key(request.header("authorization"));
+  std::shared_ptr<KeyUse> found;
+  for (const std::shared_ptr<KeyUse>& use : key_uses_)
+    if (equal_in_constant_time(key, use->policy.key)) found = use;
+  return found;
+}
+
+RequestContext Api::context_of(const std::shared_ptr<KeyUse>& use) {
+  RequestContext c = context();
+  if (use != nullptr) {
+    c.key = &use->policy;
+    c.group = use->group;
+  }
+  return c;
 }
 
 void Api::dispatch(const HttpRequest& request, const Writer& writer) {
@@ -249,6 +271,8 @@ void Api::props(const HttpRequest&, Writer writer) {
   json["max_model_len"] = o.context;
   json["max_num_seqs"] = o.max_sequences;
   json["max_num_batched_tokens"] = o.max_batched_tokens;
+  json["kv_admission"] = name_of(o.kv_admission);
+  json["inter_token_ms"] = o.inter_token_ms;
   json["max_queue"] = options_.limits.max_queue;
   json["threads"] = o.threads;
   json["deterministic"] = o.deterministic;
@@ -277,13 +301,16 @@ void Api::chat(const HttpRequest& request, Writer writer) {
 }
 
 void Api::complete(const HttpRequest& request, Writer writer, bool is_chat) {
-  with_body(request, std::move(writer), [this, is_chat](const Body& body, Writer w) -> std::function<void()> {
-    CompletionRequest parsed = is_chat ? parse_chat(body, context()) : parse_completion(body.json, context());
+  const std::shared_ptr<KeyUse> use = use_of(request);
+  with_body(request, std::move(writer), [this, is_chat, use](const Body& body, Writer w) -> std::function<void()> {
+    const RequestContext how = context_of(use);
+    CompletionRequest parsed = is_chat ? parse_chat(body, how) : parse_completion(body.json, how);
     CompletionReply::Setting setting{.text = *loop_.model().text,
                                      .loop = loop_,
                                      .model = served_name_,
                                      .method = parsed.inputs.front().kv.method,
                                      .request_id = static_cast<TaggedWriter&>(*w).request_id(),
+                                     .key = use,
                                      .retry_after = [this] {
                                        const double seconds = std::ceil(metrics_.mean_answer_seconds());
                                        return std::to_string(std::clamp(static_cast<int>(seconds), 1, 60));

@@ -11,6 +11,7 @@
 #include "src/engine/loop/engine_loop.h"
 #include "src/server/api/api_request.h"
 #include "src/server/api/completion_json.h"
+#include "src/server/api/key_use.h"
 #include "src/server/cache/slot_files.h"
 #include "src/server/http/http.h"
 #include "src/server/metrics.h"
@@ -40,6 +41,8 @@ class Api {
 
   void dispatch(const HttpRequest& request, const Writer& writer);
   void check_caller(const HttpRequest& request, const Route& route) const;
+  // Of the caller's key among ListenOptions::key_policies; null: another key, or none.
+  std::shared_ptr<KeyUse> use_of(const HttpRequest& request) const;
   // Reads the body on a worker; what `answer` returns is done on the I/O thread.
   using BodyReader = std::function<std::function<void()>(const Body& body, Writer writer)>;
   void with_body(const HttpRequest& request, Writer writer, BodyReader answer_of);
@@ -61,6 +64,7 @@ class Api {
   void answer_slot(const Writer& writer, FunctionRef<void(OrderedJson&)> act, std::int32_t slot);
 
   RequestContext context() { return {loop_.model(), options_, served_name_, plans_}; }
+  RequestContext context_of(const std::shared_ptr<KeyUse>& use);
 
   const ServerOptions& options_;
   std::string served_name_;
@@ -68,6 +72,7 @@ class Api {
   Metrics& metrics_;
   Executors executors_;
   SlotFiles slot_files_;
+  std::vector<std::shared_ptr<KeyUse>> key_uses_;  // by policy
   PlanCache plans_;
   std::int64_t created_;
   bool draining_ = false;

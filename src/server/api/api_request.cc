@@ -196,8 +196,12 @@ GenerationInput parse_common(const JsonRef& body, const RequestContext& context,
   input.keep_stop = body.boolean("include_stop_str_in_output", false);
   if (const auto stop = body.find("stop_token_ids")) input.stop_tokens = parse_tokens(*stop, vocabulary);
   input.ignore_end = body.boolean("ignore_eos", false);
-  // vLLM's meaning: smaller first.
-  input.priority = -int_in(body, "priority", -1000000, 1000000, 0);
+  // vLLM's meaning: smaller first. A key may ask for less urgency than it has, never for more.
+  const std::int32_t most_urgent = context.key != nullptr ? context.key->priority : -1000000;
+  const std::int32_t otherwise = context.key != nullptr ? context.key->priority : 0;
+  input.priority = -std::max(most_urgent, int_in(body, "priority", -1000000, 1000000, otherwise));
+  input.group = context.group;
+  input.group_limit = context.key != nullptr ? context.key->max_running : 0;
   input.timeout_seconds = context.options.timeouts.request_seconds;
   if (const auto timeout = body.find("timeout")) {
     if (!(timeout->number() > 0)) timeout->wrong("a number of seconds larger than 0");

@@ -38,6 +38,8 @@ struct RequestContext {
   const ServerOptions& options;
   const std::string& served_name;
   PlanCache& plans;
+  const KeyPolicy* key = nullptr;  // of the caller; null: no limits
+  std::int32_t group = 0;          // of the key's requests
 };
 
 struct CompletionRequest {

@@ -39,16 +39,30 @@ void CompletionReply::start() {
   writer_->on_close([weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->on_close();
   });
+  const std::int64_t n = choices_.size();
+  if (setting_.key != nullptr) {
+    if (!setting_.key->has_room_for(n)) {
+      return refuse(ApiError(429,
+                             fmt::format("the key \"{}\" has as many answers in flight as it may have, {}: try again "
+                                         "when one has ended",
+                                         setting_.key->policy.name, setting_.key->policy.max_in_flight),
+                             {}, "key_limit"));
+    }
+    setting_.key->in_flight += leased_ = n;
+  }
   for (std::size_t i = 0; i < prompts_.size() && !closed_; ++i) {
     const auto id = setting_.loop.submit(std::move(request_.inputs[i]), std::make_shared<Sink>(shared_from_this(), i));
     if (!id) {
       cancel_all();
-      const ApiError error(429, "the server has as many requests as it takes: try again later", {}, "queue_full");
-      writer_->respond({.status = 429, .headers = {{"Retry-After", setting_.retry_after()}}, .body = error.body()});
-      return close();
+      return refuse(ApiError(429, "the server has as many requests as it takes: try again later", {}, "queue_full"));
     }
     generations_.push_back(*id);
   }
+}
+
+void CompletionReply::refuse(const ApiError& error) {
+  writer_->respond({.status = 429, .headers = {{"Retry-After", setting_.retry_after()}}, .body = error.body()});
+  close();
 }
 
 void CompletionReply::cancel_all() {
@@ -58,6 +72,7 @@ void CompletionReply::cancel_all() {
 void CompletionReply::close() {
   closed_ = true;
   writer_.reset();
+  if (setting_.key != nullptr) setting_.key->in_flight -= std::exchange(leased_, 0);
 }
 
 void CompletionReply::on_close() {
@@ -81,6 +96,7 @@ void CompletionReply::fail(const Failure& failure) {
 void CompletionReply::on_event(std::size_t prompt, GenerationEvent event) {
   if (closed_) return;
   if (event.failure) return fail(*event.failure);
+  if (event.accepted && prompt == 0) queue_position_ = event.queue_position;
   if (event.accepted && request_.stream && !streaming_) begin_stream();
   const std::size_t at = prompt * request_.n() + event.choice;
   Choice& choice = choices_[at];
@@ -101,8 +117,13 @@ void CompletionReply::on_event(std::size_t prompt, GenerationEvent event) {
 
 void CompletionReply::begin_stream() {
   streaming_ = true;
-  writer_->begin_stream({.content_type = "text/event-stream", .headers = {{"Cache-Control", "no-cache"}}, .body = {}},
-                        ": waiting\n\n");
+  writer_->begin_stream(
+      {.content_type = "text/event-stream", .headers = {{"Cache-Control", "no-cache"}, queue_header()}, .body = {}},
+      ": waiting\n\n");
+}
+
+std::pair<std::string, std::string> CompletionReply::queue_header() const {
+  return {"X-Queue-Position", std::to_string(queue_position_)};
 }
 
 std::string CompletionReply::chunk(std::size_t choice, std::string_view delta, std::string_view logprobs,
@@ -259,7 +280,7 @@ void CompletionReply::finish() {
     json["choices"] = OrderedJson::array();
     for (std::size_t i = 0; i < choices_.size(); ++i) json["choices"].push_back(choice_json(i));
     json["usage"] = usage();
-    writer_->respond({.body = json_text(json)});
+    writer_->respond({.headers = {queue_header()}, .body = json_text(json)});
   }
   close();
 }

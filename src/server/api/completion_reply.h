@@ -13,9 +13,12 @@
 #include "src/engine/loop/engine_loop.h"
 #include "src/server/api/api_request.h"
 #include "src/server/api/completion_json.h"
+#include "src/server/api/key_use.h"
 #include "src/server/http/http.h"
 
 namespace mneme::server {
+
+class ApiError;
 
 class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
  public:
@@ -23,6 +26,7 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
     const TextSide& text;
     EngineLoop& loop;
     std::string model, method, request_id;
+    std::shared_ptr<KeyUse> key;               // null: one without limits
     std::function<std::string()> retry_after;  // seconds, for 429
   };
   CompletionReply(Setting setting, CompletionRequest request, std::shared_ptr<ResponseWriter> writer);
@@ -47,6 +51,7 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
 
   void on_event(std::size_t prompt, GenerationEvent event);
   void on_close();
+  void refuse(const ApiError& error);
   void fail(const Failure& failure);
   void cancel_all();
   void begin_stream();
@@ -55,6 +60,7 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
   void finish();
   void close();
 
+  std::pair<std::string, std::string> queue_header() const;
   OrderedJson head() const;
   std::string chunk(std::size_t choice, std::string_view delta, std::string_view logprobs, std::string_view more) const;
   OrderedJson logprobs_of(Choice& choice, std::span<const OutputToken> tokens) const;
@@ -73,6 +79,8 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
   std::vector<Choice> choices_;  // prompt after prompt
   std::string chunk_head_;
   std::size_t open_ = 0;
+  std::int64_t leased_ = 0;          // of the key's answers in flight
+  std::int32_t queue_position_ = 0;  // of the first prompt, when it was accepted
   bool streaming_ = false, closed_ = false;
 };
 

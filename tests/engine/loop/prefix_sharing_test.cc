@@ -1,81 +1,13 @@
 // Who may begin from whose tokens, who waits for them, and what is given up for room: without a server and a model.
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <deque>
 
-#include "src/base/size32.h"
-#include "src/engine/loop/prefix_waits.h"
-#include "src/engine/loop/sequence_keeper.h"
-#include "tests/engine/hash_model.h"
+#include "src/base/error.h"
+#include "tests/engine/loop/sharing.h"
 
 namespace mneme {
 namespace {
-
-constexpr std::int64_t kPageBytes = kHashBlocksPerPage * kPageTokens * 2 * 8 * 2;  // K and V of 8 bf16 values
-
-// An engine behind a keeper, with a few lines for what GenerationTable does.
-class Sharing {
- public:
-  explicit Sharing(const KeeperOptions& options, std::int64_t pages = 1000, int max_batched_tokens = 32) {
-    EngineOptions o;
-    o.context = std::min<std::int64_t>(pages * kPageTokens, 4096);
-    o.kv_memory_bytes = pages * kPageBytes;
-    o.max_batched_tokens = max_batched_tokens;
-    TestEngine test(o);
-    log_ = std::move(test.log);
-    model_.engine = std::move(test.engine);
-    keeper_.emplace(model_, options);
-    waits_.emplace(model_, *keeper_);
-  }
-  Engine& engine() { return *model_.engine; }
-  SequenceKeeper& keeper() { return *keeper_; }
-  PrefixWaits& waits() { return *waits_; }
-
-  RequestId submit(const GenerationInput& input, std::int32_t max_tokens = 4) {
-    const auto source = keeper_->source_for(input.prompt, input.cache_salt, input.slot);
-    const auto leader = waits_->leader_for(input, source);
-    RequestInput r = request(input.prompt, max_tokens);
-    r.end_tokens = {};
-    r.keep_sequence = true;
-    r.priority = input.priority;
-    const RequestId id = model_.engine->submit(std::move(r));
-    waits_->add(id, input, leader);
-    return id;
-  }
-  SequenceKeeper::Request of(RequestId id, const GenerationInput& input, bool full_attention = true) {
-    return {.id = id,
-            .prompt_tokens = size32(input.prompt),
-            .salt = input.cache_salt,
-            .slot = input.slot,
-            .full_attention = full_attention};
-  }
-  // Computes it to its end, and gives it to the keeper.
-  RequestId run(const GenerationInput& input, std::int32_t max_tokens, bool full_attention = true) {
-    const RequestId id = submit(input, max_tokens);
-    drain(engine());
-    keeper_->ended(of(id, input, full_attention));
-    waits_->forget(id);
-    return id;
-  }
-
- private:
-  std::unique_ptr<HashModelLog> log_;
-  RunningModel model_;
-  std::optional<SequenceKeeper> keeper_;
-  std::optional<PrefixWaits> waits_;
-};
-
-GenerationInput input_of(std::vector<TokenId> prompt, std::int32_t priority = 0, std::string salt = "") {
-  GenerationInput input;
-  input.prompt = std::move(prompt);
-  input.priority = priority;
-  input.cache_salt = std::move(salt);
-  return input;
-}
-
-std::vector<TokenId> question(std::span<const TokenId> document, std::uint64_t seed) {
-  return joined(document, random_prompt(20, seed));
-}
 
 // ---- SequenceKeeper
 
@@ -119,81 +51,179 @@ TEST(SequenceKeeper, MakesRoomBesideWhatRunningRequestsMayTake) {
 
 // ---- PrefixWaits
 
-TEST(PrefixWaits, QuestionsAboutOneDocumentWaitForItsFirstReader) {
+// 128 tokens are read in 4 steps of 32. The first question is not: nobody waits for that.
+TEST(PrefixWaits, QuestionsAboutOneDocumentCostOneReading) {
   Sharing s({.prefix_cache = true, .n_slots = 0});
-  const auto document = random_prompt(128, 1);
-  std::vector<GenerationInput> inputs;
-  for (std::uint64_t i = 0; i < 4; ++i) inputs.push_back(input_of(question(document, 10 + i)));
-  std::vector<RequestId> ids;
-  for (const GenerationInput& input : inputs) ids.push_back(s.submit(input));
-  for (int step = 0; step < 4; ++step) {
-    EXPECT_TRUE(s.waits().release().empty()) << step;
-    s.engine().step();
+  const auto inputs = questions(random_prompt(128, 1), 4);
+  const auto ids = submit_all(s, inputs);
+  for (int i = 0; i < 4; ++i) {
+    s.step();
+    EXPECT_EQ(s.waits().waiting(), 3) << i;
+    EXPECT_EQ(s.engine().cache(ids[1]).length(), 0) << i;
   }
-  // The document is computed, the first question is not: nobody waits for that.
-  const auto released = s.waits().release();
-  ASSERT_EQ(released.size(), 3u);
-  for (std::size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(released[i].id, ids[i + 1]);
-    EXPECT_EQ(released[i].n_tokens, 128);
-  }
-  s.engine().check_invariants();
-  const Drained drained = drain(s.engine());
-  for (std::size_t i = 0; i < 4; ++i) {
-    RequestInput alone = request(inputs[i].prompt, 4);
-    alone.end_tokens = {};
-    EXPECT_EQ(drained.of(ids[i]), answer_alone(inputs[i].prompt, alone)) << i;
-    EXPECT_EQ(s.engine().stats(ids[i]).shared_tokens, i == 0 ? 0 : 128);
-  }
+  s.finish();
+  s.expect_own_answers(ids, inputs);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(s.shared[ids[i]], i == 0 ? 0 : 128);
+  EXPECT_EQ(s.prefilled(), 128 + 4 * kOwnRows);
+  EXPECT_EQ(s.waits().waiting(), 0);
 }
 
-TEST(PrefixWaits, NobodyWaitsForLessUrgentRequestsNorForOtherTextsOrSalts) {
+// They share its first half when it is computed, and no more of it.
+TEST(PrefixWaits, WaitsForTheSharedPartAlone) {
   Sharing s({.prefix_cache = true, .n_slots = 0});
   const auto document = random_prompt(128, 1);
-  const GenerationInput first = input_of(question(document, 10), 0, "a");
+  const GenerationInput first = input_of(question(document, 10));
+  const GenerationInput other = input_of(question(std::span(document).first(70), 11));
   s.submit(first);
-  EXPECT_TRUE(s.waits().leader_for(input_of(question(document, 11), 0, "a"), {}));
-  EXPECT_TRUE(s.waits().leader_for(input_of(question(document, 11), -1, "a"), {}));
-  EXPECT_FALSE(s.waits().leader_for(input_of(question(document, 11), 1, "a"), {}));
-  EXPECT_FALSE(s.waits().leader_for(input_of(question(document, 11), 0, "b"), {}));
-  EXPECT_FALSE(s.waits().leader_for(input_of(random_prompt(128, 2), 0, "a"), {}));
-  EXPECT_FALSE(s.waits().leader_for(input_of(question(document, 11), 0, "a"), PrefixWaits::Source{.n_tokens = 128}));
-  GenerationInput scored = input_of(question(document, 11), 0, "a");
+  const RequestId id = s.submit(other);
+  for (int i = 0; i < 2; ++i) s.step();
+  EXPECT_EQ(s.waits().waiting(), 1);
+  s.step();
+  EXPECT_EQ(s.waits().waiting(), 0);
+  EXPECT_EQ(s.engine().cache(id).length(), 64);
+  s.finish();
+}
+
+// A waiting request takes what a less urgent one, which it does not wait for, has computed; that one takes the rest
+// from it: a document is read once whatever the order.
+TEST(PrefixWaits, AnUrgentRequestGoesOnFromALessUrgentOnesPart) {
+  Sharing s({.prefix_cache = true, .n_slots = 0});
+  const auto document = random_prompt(256, 1);
+  const auto slow = questions(document, 1, 0), urgent = questions(document, 1, 5);
+  const RequestId first = s.submit(slow[0]);
+  for (int i = 0; i < 3; ++i) s.step();
+  const RequestId second = s.submit(urgent[0]);
+  s.step();
+  EXPECT_EQ(s.engine().stats(second).shared_tokens, 96);
+  EXPECT_EQ(s.engine().cache(first).length(), 96) << "reads what the urgent one reads";
+  s.finish();
+  s.expect_own_answers({first, second}, {slow[0], urgent[0]});
+  EXPECT_EQ(s.prefilled(), 256 + 2 * kOwnRows);
+  EXPECT_EQ(s.taken_over, 160);
+}
+
+TEST(PrefixWaits, OtherTextsAndSaltsShareNothing) {
+  Sharing s({.prefix_cache = true, .n_slots = 0}, 1000, 512);
+  const auto document = random_prompt(128, 1);
+  GenerationInput scored = input_of(question(document, 14), 0, "a");
   scored.score_prompt = 0;
-  EXPECT_FALSE(s.waits().leader_for(scored, {}));
-  Sharing off({.prefix_cache = false, .n_slots = 0});
-  off.submit(first);
-  EXPECT_FALSE(off.waits().leader_for(first, {}));
+  const std::vector<GenerationInput> inputs = {input_of(question(document, 10), 0, "a"),
+                                               input_of(question(document, 11), 0, "b"),
+                                               input_of(question(random_prompt(128, 2), 12), 0, "a"), scored};
+  const auto ids = submit_all(s, inputs);
+  s.step();
+  EXPECT_EQ(s.waits().waiting(), 0);
+  s.finish();
+  for (const RequestId id : ids) EXPECT_EQ(s.shared[id], 0);
+  EXPECT_EQ(s.prefilled(), 4 * (128 + kOwnRows));
+}
+
+TEST(PrefixWaits, WithoutThePrefixCacheNobodyWaits) {
+  Sharing s({.prefix_cache = false, .n_slots = 0});
+  const auto inputs = questions(random_prompt(128, 1), 2);
+  submit_all(s, inputs);
+  s.finish();
+  EXPECT_EQ(s.prefilled(), 2 * (128 + kOwnRows));
 }
 
 // The leader is cancelled with a quarter of the document computed: the next one goes on from there, the others wait for
 // that one.
-TEST(PrefixWaits, OneOfThoseThatWaitTakesTheLeadersPart) {
+TEST(PrefixWaits, OneOfThoseThatWaitTakesACancelledLeadersPart) {
   Sharing s({.prefix_cache = true, .n_slots = 0});
-  const auto document = random_prompt(128, 1);
-  std::vector<GenerationInput> inputs;
-  for (std::uint64_t i = 0; i < 3; ++i) inputs.push_back(input_of(question(document, 10 + i)));
-  std::vector<RequestId> ids;
-  for (const GenerationInput& input : inputs) ids.push_back(s.submit(input));
-  s.engine().step();
+  const auto inputs = questions(random_prompt(128, 1), 3);
+  const auto ids = submit_all(s, inputs);
+  s.step();
+  s.cancel(ids[0]);
+  s.step();
+  EXPECT_EQ(s.engine().stats(ids[1]).shared_tokens, 32);
+  EXPECT_EQ(s.waits().waiting(), 1);
+  s.finish();
+  s.expect_own_answers({ids[1], ids[2]}, {inputs[1], inputs[2]});
+  EXPECT_EQ(s.prefilled(), 128 + 2 * kOwnRows);
+}
+
+// It leaves nothing behind: its sequence is not kept.
+TEST(PrefixWaits, ALeaderThatVanishesWithItsPagesIsReplaced) {
+  Sharing s({.prefix_cache = true, .n_slots = 0});
+  const auto inputs = questions(random_prompt(128, 1), 3);
+  const auto ids = submit_all(s, inputs);
+  for (int i = 0; i < 2; ++i) s.step();
   s.waits().forget(ids[0]);
-  s.engine().stop(ids[0]);
-  s.keeper().ended(s.of(ids[0], inputs[0]));
-  const auto released = s.waits().release();
-  ASSERT_EQ(released.size(), 1u);
-  EXPECT_EQ(released[0].id, ids[1]);
-  EXPECT_EQ(released[0].n_tokens, 32);
-  for (int step = 0; step < 3; ++step) {
-    EXPECT_TRUE(s.waits().release().empty()) << step;
-    s.engine().step();
+  s.engine().cancel(ids[0]);
+  s.finish();
+  s.expect_own_answers({ids[1], ids[2]}, {inputs[1], inputs[2]});
+  EXPECT_EQ(s.prefilled(), 64 + 128 + 2 * kOwnRows);
+}
+
+// A step that fails undoes its rows alone; whoever waits goes on waiting.
+TEST(PrefixWaits, AFailedStepChangesNothing) {
+  Sharing s({.prefix_cache = true, .n_slots = 0});
+  const auto inputs = questions(random_prompt(128, 1), 3);
+  const auto ids = submit_all(s, inputs);
+  s.step();
+  s.log().fail_in = 0;
+  EXPECT_THROW(s.step(), Error);
+  s.finish();
+  s.expect_own_answers(ids, inputs);
+  for (std::size_t i = 1; i < 3; ++i) EXPECT_EQ(s.shared[ids[i]], 128);
+}
+
+// One place: each begins when the one before has ended, and takes what was computed by then, not what was when it came.
+TEST(PrefixWaits, APrefixIsTakenWhenTheTurnComes) {
+  Sharing s({.prefix_cache = true, .n_slots = 0}, 1000, 32, 1);
+  const auto inputs = questions(random_prompt(128, 1), 5);
+  const auto ids = submit_all(s, inputs);
+  s.finish();
+  s.expect_own_answers(ids, inputs);
+  EXPECT_EQ(s.prefilled(), 128 + 5 * kOwnRows);
+}
+
+// A request whose document is being read begins within a bounded number of steps, whatever comes behind it: the
+// document's, and those of the prompts before it.
+TEST(PrefixWaits, AStreamOfOthersStarvesNobody) {
+  Sharing s({.prefix_cache = true, .n_slots = 0}, 1000, 32, 4);
+  const auto document = random_prompt(128, 1);
+  std::deque<GenerationInput> inputs = {input_of(question(document, 1)), input_of(question(document, 2))};
+  s.submit(inputs[0]);
+  const RequestId waiting = s.submit(inputs[1]);
+  int steps = 0;
+  for (; !s.answers.contains(waiting) && steps < 100; ++steps) {
+    inputs.push_back(input_of(question(steps % 2 == 0 ? document : random_prompt(96, 100 + steps), 200 + steps)));
+    s.submit(inputs.back());
+    s.step();
   }
-  const auto last = s.waits().release();
-  ASSERT_EQ(last.size(), 1u);
-  EXPECT_EQ(last[0].n_tokens, 128);
-  // Without anybody to wait for, nobody waits.
-  s.waits().forget(ids[1]);
-  s.waits().forget(ids[2]);
-  EXPECT_FALSE(s.waits().leader_for(inputs[2], {}));
+  // Four steps of the document, one with its end and the first question, one for the second.
+  EXPECT_LE(steps, 6);
+}
+
+// Under memory for hardly more than one: pages that others wait with are never lost to them for good.
+TEST(PrefixWaits, SharesUnderTightMemory) {
+  Sharing s({.prefix_cache = true, .n_slots = 0}, 9, 32);
+  const auto document = random_prompt(128, 1);
+  std::deque<GenerationInput> inputs;
+  std::vector<RequestId> ids;
+  for (std::uint64_t i = 0; i < 12; ++i) {
+    inputs.push_back(input_of(question(i % 3 == 2 ? random_prompt(96, i) : document, 40 + i), i % 4 == 3 ? 1 : 0));
+    ids.push_back(s.submit(inputs.back()));
+  }
+  s.finish();
+  s.expect_own_answers(ids, {inputs.begin(), inputs.end()});
+}
+
+// A fork of a request that runs shares with it, and is a source of its own.
+TEST(PrefixWaits, ForksOfALeaderTakeNothingAway) {
+  Sharing s({.prefix_cache = true, .n_slots = 0});
+  const auto inputs = questions(random_prompt(128, 1), 3);
+  const auto ids = submit_all(s, inputs);
+  for (int i = 0; i < 3; ++i) s.step();
+  RequestInput more = request(random_prompt(5, 9), 4);
+  more.end_tokens = {};
+  const RequestId fork = s.engine().fork(ids[0], more);
+  s.cancel(ids[0]);
+  s.finish();
+  s.expect_own_answers({ids[1], ids[2]}, {inputs[1], inputs[2]});
+  EXPECT_EQ(s.engine().stats(fork).shared_tokens, 96);
+  s.engine().release(fork);
 }
 
 }  // namespace

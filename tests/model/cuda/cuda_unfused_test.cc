@@ -138,7 +138,10 @@ TEST(CudaUnfused, RefusesWithAReason) {
                                         {"oracle", "schedule=speculative"},
                                         {"quest", "pool=none"},
                                         {"mneme", ""},
-                                        {"louiskv", "order=unit"}})
+                                        {"louiskv", "order=unit"},
+                                        {"louiskv", "schedule=every_step"},
+                                        {"quest", "select=layer,hold=8"},
+                                        {"fier", "cutoff=top_p:0.85"}})
     EXPECT_EQ(refusal_of(name, overrides), "") << name << " " << overrides;
   for (const auto& [name, overrides, words] : {std::tuple{"louiskv", "index=box", "--kv index=centroid"},
                                                {"actqkv", "match=mean,top=4", "--kv match=best,top=32"}})

@@ -36,6 +36,7 @@ const Setting kSelecting[] = {
     {"actqkv", "", {.budget = 256, .sink = 32, .recent = 64}},
     {"actqkv", "prefill=window:32,cutoff=constant", {.budget = 256, .sink = 32, .recent = 64}},
     {"actqkv", "dense=1", {.budget = 512, .sink = 64, .recent = 128}},
+    {"actqkv", "prefill=window:64,cutoff_in=all", {.budget = 320, .sink = 32, .recent = 64}},
 };
 
 class CudaWindowsTest : public CudaModelTest {};

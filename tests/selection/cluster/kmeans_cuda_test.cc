@@ -27,11 +27,12 @@ class CudaKmeansTest : public CudaSlotsTest {
   // Several heads, each with its own keys.
   std::vector<Clusters> clusters(const std::vector<Keys>& heads, std::int32_t n, std::int32_t dim, DType dtype,
                                  const KmeansTask& task) {
-    const std::size_t row = static_cast<std::size_t>(dim) * 2, head_bytes = static_cast<std::size_t>(n) * row;
+    const std::size_t row = static_cast<std::size_t>(list_dim(dim)) * 2, head_bytes = static_cast<std::size_t>(n) * row;
     std::vector<std::byte> keys(heads.size() * head_bytes);
     for (std::size_t h = 0; h < heads.size(); ++h)
       for (std::int32_t t = 0; t < n; ++t)
-        std::memcpy(keys.data() + h * head_bytes + static_cast<std::size_t>(t) * row, heads[h].run(t, 1).kv, row);
+        std::memcpy(keys.data() + h * head_bytes + static_cast<std::size_t>(t) * row, heads[h].run(t, 1).kv,
+                    static_cast<std::size_t>(dim) * 2);
     const DeviceArray<std::byte> there(keys);
     DeviceArray<std::byte> scratch(
         kmeans_scratch_bytes(static_cast<std::int32_t>(heads.size()), n, dim, task.n_clusters), 0xff);
@@ -71,6 +72,10 @@ TEST_F(CudaKmeansTest, IsTheHostsBitForBit) {
                                   {129, 9, 128},
                                   {256, 16, 128},
                                   {263, 17, 64},
+                                  {33, 3, 256},
+                                  {127, 8, 80},
+                                  {129, 9, 96},
+                                  {515, 33, 256},
                                   {1021, 64, 128},
                                   {1024, 65, 128},
                                   {2053, 129, 64},

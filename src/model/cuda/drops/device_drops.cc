@@ -1,6 +1,7 @@
 #include "src/model/cuda/drops/device_drops.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <utility>
 
@@ -58,6 +59,37 @@ DropRow rule_of(const Plan& plan) {
   rule.by_mass = plan.recipe.prefill_end->rank == Rank::kMass;
   rule.one_a_layer = plan.recipe.prefill_end->scope == DropScope::kLayer;
   return rule;
+}
+
+// Appends the ranks of the slots of `r` whose bit is set; `rank` is that of the first. Returns whether any bit is clear.
+// Word by word: a sequence has some 500,000 slots in all heads, of which 8,000 are dropped between two calls.
+bool append_kept(std::span<const std::uint32_t> masks, const TokenRange& r, std::int32_t rank,
+                 std::vector<TokenRange>& kept) {
+  const auto keep = [&](std::int32_t begin, std::int32_t n) {
+    if (!kept.empty() && kept.back().end == begin) {
+      kept.back().end += n;
+    } else {
+      kept.push_back({begin, begin + n});
+    }
+  };
+  bool dropped = false;
+  for (std::int32_t slot = r.begin; slot < r.end;) {
+    const std::uint32_t bits = masks[static_cast<std::size_t>(slot / kPageTokens)] >> slot % kPageTokens;
+    const std::int32_t left = std::min(kPageTokens - slot % kPageTokens, r.end - slot),
+                       ones = std::min(std::countr_one(bits), left);
+    if (ones > 0) keep(rank, ones);
+    const std::int32_t zeros = ones == left ? 0 : std::min(std::countr_zero(bits >> ones), left - ones);
+    dropped = dropped || zeros > 0;
+    slot += ones + zeros, rank += ones + zeros;
+  }
+  return dropped;
+}
+
+// Appends the sums of the slots of `r`; those from `summed` on are 0 so far.
+void append_sums(const TokenRange& r, std::int32_t summed, const float* sums, std::vector<float>& mass) {
+  const std::int32_t end = std::clamp(summed, r.begin, r.end);
+  mass.insert(mass.end(), sums + r.begin, sums + end);
+  mass.insert(mass.end(), static_cast<std::size_t>(r.end - end), 0.0f);
 }
 
 }  // namespace
@@ -206,20 +238,13 @@ void CudaDrops::Sequence::learn_layer(std::int32_t layer, const std::byte* from,
     const std::size_t at = static_cast<std::size_t>(layer) * n_kv + m;
     // Tokens after the last committed step have no sums yet.
     const std::int32_t summed = cache.n_slots(layer, head) - std::max(0, cache.length() - rule_.length);
-    std::vector<TokenRange>& kept = pending.kept[m];
+    const std::span<const std::uint32_t> of_head(masks + at * words, words);
     std::int32_t rank = 0;
-    for (const TokenRange& r : cache.stored_slots(layer, head))
-      for (std::int32_t slot = r.begin; slot < r.end; ++slot, ++rank) {
-        if (rule_.adds)
-          pending.mass[m].push_back(slot < summed ? sums[at * slots + static_cast<std::size_t>(slot)] : 0);
-        if ((masks[at * words + static_cast<std::size_t>(slot / kPageTokens)] >> slot % kPageTokens & 1u) == 0) {
-          any = true;
-        } else if (!kept.empty() && kept.back().end == rank) {
-          ++kept.back().end;
-        } else {
-          kept.push_back({rank, rank + 1});
-        }
-      }
+    for (const TokenRange& r : cache.stored_slots(layer, head)) {
+      if (rule_.adds) append_sums(r, summed, sums + at * slots, pending.mass[m]);
+      any = append_kept(of_head, r, rank, pending.kept[m]) || any;
+      rank += r.end - r.begin;
+    }
   }
   if (!any) pending.kept.clear();
 }
@@ -309,8 +334,11 @@ void CudaDrops::attach(const Row& row, std::byte* staging) {
     if (!plan.compressed(l) || mass.empty()) continue;
     const std::vector<float>& from = mass[static_cast<std::size_t>(m)];
     std::size_t rank = 0;
-    for (const TokenRange& r : row.cache->stored_slots(l, m))
-      for (std::int32_t slot = r.begin; slot < r.end && rank < from.size(); ++slot) to[slot] = from[rank++];
+    for (const TokenRange& r : row.cache->stored_slots(l, m)) {
+      const std::size_t n = std::min(static_cast<std::size_t>(r.end - r.begin), from.size() - rank);
+      std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(rank), n, to + r.begin);
+      rank += n;
+    }
   }
   const std::int32_t mass_row = row.sequence->mass_row();
   copy_bytes(first_slots_.as<std::int32_t>() + std::int64_t{mass_row} * this->n_heads(), firsts,

@@ -19,6 +19,7 @@
 #include "src/methods/method_state.h"
 #include "src/model/cuda/retrieval/host_recall.h"
 #include "src/model/cuda/retrieval/key_index.h"
+#include "src/model/cuda/retrieval/retrieval_needs.h"
 #include "src/model/cuda/retrieval/unit_lists.h"
 #include "src/model/model.h"
 #include "src/ops/attention/attention_cuda.h"
@@ -64,49 +65,8 @@ class CudaRetrieval {
   static void expect(const Plan& plan);
 
   using Fit = CudaFit;
-  // Combined requirements of the plans of a step. Errors (all calls with it)  kUnsupported.
-  struct Needs {
-    struct Keys {
-      std::int32_t group_tokens = 0;  // nonzero: units are tokens, 1-bit keys in groups of this size; 0: pages
-      // Tokens are attended one by one: they are selected by the unfused selection, alone or several together, by
-      // entries of entry_tokens tokens or without an index; or they leave the window one by one.
-      bool by_token = false;
-      EntryKind entries = EntryKind::kNone;
-      std::int32_t entry_tokens = 0, entry_rank = 0;
-      std::int32_t select_tokens = 1;  // SlotRules::select_tokens
-      bool mean_abs = false;
-      bool by_layer = false;         // units are pages, selected per layer by their keys
-      bool by_query_head = false;    // every query head selects for itself
-      std::int32_t list_tokens = 0;  // nonzero: units are lists of at least this many tokens; 0: not lists
-      bool none = false;             // no selection: compatible with any units, pages if alone
-      bool of_tokens() const { return group_tokens > 0 || list_tokens > 0 || by_token; }
-      bool operator==(const Keys&) const = default;
-    };
-    Keys keys;
-    // Methods with two-part attention (docs/design/windows.md): all of a step's, or none.
-    bool two_parts = false;
-    std::int32_t ring_pages = 0;               // size of the ring of rotated keys, with pre-RoPE keys
-    std::vector<bool> dense;                   // by layer
-    std::int32_t n_slots = 0, max_listed = 0;  // in units
-    std::int32_t fetch = 1;                    // SlotRules::fetch
-    bool selects = false, speculative = false, keeps = false;
-    bool fused = false, unfused = false;  // SlotScore::kIndex; others
-    bool probes_below = false;            // SlotRules::probes_below
-    bool last_asked = false;              // SlotRules::last_asked
-    bool by_mass = false;                 // a mass gate
-    bool whole_attention = false;         // SlotRules::whole_attention
-    bool newest = false;                  // a selection for the next step may be from a group that this step completes
-    bool by_prompt = false;               // prompts determine the budgets of their layers
-    // Requires  goes_with(other), or this one is new.
-    void add(const Needs& other);
-    bool goes_with(const Needs& other) const {
-      return dense == other.dense && (keys == other.keys || keys.none || other.keys.none) &&
-             two_parts == other.two_parts && (ring_pages > 0) == (other.ring_pages > 0);
-    }
-    bool holds(const Needs& other) const;
-    // For a plan without a selection: requirements compatible with `others`.
-    Needs beside(const Keys& others) const;
-  };
+  using Needs = CudaRetrievalNeeds;
+  // Errors (all calls with it)  kUnsupported.
   static Needs needs_of(const Plan& plan, const Fit& fit) { return needs_of(plan, fit, plan.rules.budget); }
   // The same for the maximum that the sequence's layers attend, where the prompt determines it. Until then its prompt
   // rows need no more than the plan.   length, decodes: of its next rows
@@ -197,10 +157,10 @@ class CudaRetrieval {
             .layer = layer * options_.n_seq_slots,
             .pages = needs_.ring_pages};
   }
-  bool selects() const { return needs_.selects; }               // some plan selects,
-  bool speculative() const { return needs_.speculative; }       // and does so one step ahead
-  bool groups() const { return needs_.keys.group_tokens > 0; }  // of 1-bit keys, which close_groups() completes,
-  bool closes_first() const { return needs_.newest; }           // and must do so before select()
+  bool selects() const { return uses(RetrievalUse::kSelects); }          // some plan selects,
+  bool speculative() const { return uses(RetrievalUse::kSpeculative); }  // and does so one step ahead
+  bool groups() const { return needs_.keys.group_tokens > 0; }       // of 1-bit keys, which close_groups() completes,
+  bool closes_first() const { return uses(RetrievalUse::kNewest); }  // and must do so before select()
   // Keeps the rows' queries for the next layer's probe, where some plan has Probe::kPreviousLayer.
   void keep_probes(std::int32_t layer, const void* q, const SlotRows& rows, const CudaContext& context);
   // Whether select() lists for this step what recall() would.
@@ -209,17 +169,27 @@ class CudaRetrieval {
               const CudaContext& context);
   // Whether select() for the next step reuses the scores of the one for this step. There are two score buffers, used
   // alternately; each is free once the selection for the next step has ended.
-  bool shares_scores() const { return needs_.speculative && groups() && !in_pages_; }
+  bool shares_scores() const { return speculative() && groups() && !in_pages_; }
   int next_scores() const { return 1 - scores_; }
   // Whether a selection for the next step must start after the one for this step has ended.
-  bool selects_in_sequence() const { return needs_.by_mass || shares_scores(); }
+  bool selects_in_sequence() const { return uses(RetrievalUse::kMassGate) || shares_scores(); }
   void recall(SelectWhen when, std::int32_t layer, const SlotRows& rows, const KvTables& pages,
               const CudaContext& context);
+  // Whether, after recall(), the rows attend only what keep_top_p() keeps of it: with its weights.
+  bool prunes() const { return uses(RetrievalUse::kPrunes); }
+  struct Weights {
+    const float* log_weights = nullptr;  // as DecodeAttentionCuda's
+    std::int64_t stride = 0;
+  };
+  Weights weights() const { return {log_weights_.as<float>(), weight_stride()}; }
+  // q, lengths: of the rows, as attention takes them.
+  Weights keep_top_p(std::int32_t layer, const SlotRows& rows, const void* q, const std::int32_t* lengths, float scale,
+                     const CudaContext& context);
   // Whether hits are attended while recall() fetches the misses: attention with SlotRows::tickets is launched right
   // after it. Where most heads attend the speculative selection it costs more than it gains (freekv at 128K: 5.21 ms a
   // step in place of 5.14 without corrections, equal with 20 %).
   bool merges() const {
-    return options_.recall_by == RecallBy::kMerged && needs_.selects && !needs_.speculative && !two_parts() &&
+    return options_.recall_by == RecallBy::kMerged && selects() && !speculative() && !two_parts() && !prunes() &&
            view_.n_slots > 0 && view_.unit_tokens == kPageTokens;
   }
   ArrivingSlots arriving(const std::int32_t* tickets) const { return {tickets, view_.listed_for, view_.arrived_for}; }
@@ -254,6 +224,25 @@ class CudaRetrieval {
     ClusterUnit clusters;
   };
   static Needs needs_of(const Plan& plan, const Fit& fit, std::int32_t budget);
+  bool uses(RetrievalUse use) const { return needs_.uses.has(use); }
+  void number_layers();
+  void describe(std::int32_t n_heads);
+  // Of all layers that select and all sequence slots.
+  struct Sizes {
+    std::size_t states = 0, heads = 0;  // (layer, sequence slot); times heads of the cache slots
+    std::size_t listed = 0, slots = 0;  // of a head
+    std::size_t query_bytes = 0;
+  };
+  Sizes sizes() const;
+  void allocate_slots();
+  void allocate_index();
+  void allocate_tables();
+  void allocate_queries();
+  void allocate_shares();
+  void allocate_scratch();
+  void allocate_dense(const Stream& stream);
+  void allocate_ring(const Stream& stream);
+  void send_numbers(const Stream& stream);
   static UnitEntries entries_of(const Needs::Keys& keys, const KvShape& shape, std::int32_t max_pages);
   static SlotRules rules_of(const Plan& plan, std::int32_t budget, bool unfused);
   // Rules of a layer in a table with these units, which the plan may not define. number: index among those that select.
@@ -266,6 +255,7 @@ class CudaRetrieval {
   void count_by_layer(const Row& row);
   TwoParts parts_of(const Plan& plan, const SlotRules& slots, std::int32_t n_tokens) const;
   static std::int32_t attended_by(const SlotRules& rules, std::int32_t n, std::int32_t grouped);
+  std::int64_t weight_stride() const { return std::int64_t{view_.max_listed} * view_.unit_tokens; }
   std::size_t rank_stride() const { return (static_cast<std::size_t>(view_.max_pages) + 3) / 4 * 4; }
   void begin_seq_slot(std::int32_t seq_slot, const SequenceCache& cache, const Plan& plan, const Stream& stream);
   void build_before(const Row& row, const KvTables& pages, const Stream& stream);
@@ -304,8 +294,8 @@ class CudaRetrieval {
   KvSlots view_;
   KvTables slot_tables_, dense_tables_, local_tables_, pages_;
   DeviceBuffer slots_, index_, tables_, queries_, rules_, counts_, scratch_[2], dense_, dense_blocks_, local_,
-      local_blocks_, inv_freq_, shares_, frames_, numbers_device_, layers_device_,
-      layer_rows_;                                                        // layer_rows_: LayerRows'
+      local_blocks_, inv_freq_, shares_, frames_, numbers_device_, layers_device_, layer_rows_, log_weights_,
+      top_p_;                                                             // layer_rows_: LayerRows'; top_p_: scratch
   PinnedBuffer host_counts_, host_rules_, host_units_, host_layer_rows_;  // host_units_: UnitLists::n_units
   std::optional<CudaKeyIndex> key_index_;
   // Shared layer budgets, see SelectLayer: of all sequence slots, in one allocation.

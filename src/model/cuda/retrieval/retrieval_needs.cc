@@ -39,7 +39,7 @@ SlotScore score_of(const Plan& plan, bool unfused) {
   if (std::holds_alternative<RandomScore>(d.score)) return SlotScore::kRandom;
   if (std::holds_alternative<RawKeys>(d.index)) return SlotScore::kKeys;
   if (device_form(plan, unfused) != DeviceForm::kFused) return SlotScore::kEntries;
-  const bool of_pages = std::holds_alternative<Box>(d.index) && !attends_by_token(plan, unfused);
+  const bool of_pages = std::holds_alternative<Box>(d.index) && !attends_by_token(plan);
   return of_pages && scores_boxes_unfused() ? SlotScore::kEntries : SlotScore::kIndex;
 }
 
@@ -66,7 +66,7 @@ SlotRules CudaRetrieval::rules_of(const Plan& plan, std::int32_t budget, bool un
     // As many tokens as the smallest window leaves: a segment of the largest size has just left it.
     r.unit_tokens = r.entry_tokens = 1;
     r.n_select = std::max(0, r.budget - r.sink - std::max(1, r.recent - plan.lists->partition.largest + 1));
-  } else if (attends_by_token(plan, unfused)) {
+  } else if (attends_by_token(plan)) {
     const std::int32_t p = plan.rules.unit_tokens;
     r.unit_tokens = 1, r.select_tokens = p, r.entry_tokens = std::max(p, plan.rules.entry_tokens);
     const std::int32_t window = p == 1 ? std::max(r.recent, 1) : std::max(r.recent, r.entry_tokens);
@@ -106,6 +106,9 @@ SlotRules CudaRetrieval::rules_of(const Plan& plan, std::int32_t budget, bool un
   r.by_size = plan.by_size ? 1 : 0;
   r.whole_attention = plan.domain == Domain::kAttention ? 1 : 0;
   r.max_reuse = plan.max_reuse;
+  r.pools_layer = plan.recipe.decode->select == SelectScope::kLayer ? 1 : 0;
+  r.hold = plan.recipe.decode->hold;
+  if (const auto* top_p = std::get_if<TopP>(&plan.recipe.decode->cutoff)) r.top_p = top_p->p;
   r.last_asked = plan.gate && plan.reference == GateReference::kLastRetrieval ? 1 : 0;
   return r;
 }
@@ -135,39 +138,56 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const MethodState& method, std::int
   return needs_of(plan, fit, (most + kStep - 1) / kStep * kStep);
 }
 
+namespace {
+
+RetrievalUses uses_of(const Plan& plan, const SlotRules& r) {
+  RetrievalUses u;
+  const bool selects = r.schedule != SlotSchedule::kNone;
+  u.add(RetrievalUse::kSelects, selects);
+  u.add(RetrievalUse::kSpeculative, r.schedule == SlotSchedule::kSpeculative);
+  u.add(RetrievalUse::kKeeps, r.schedule == SlotSchedule::kKept);
+  u.add(RetrievalUse::kFused, selects && r.score == SlotScore::kIndex);
+  u.add(RetrievalUse::kUnfused, selects && r.score != SlotScore::kIndex);
+  u.add(RetrievalUse::kProbesBelow, r.probes_below != 0);
+  u.add(RetrievalUse::kLastAsked, r.last_asked != 0);
+  u.add(RetrievalUse::kMassGate, plan.mass_gate.has_value());
+  u.add(RetrievalUse::kWholeAttention, r.whole_attention != 0);
+  u.add(RetrievalUse::kPoolsLayers, r.pools_layer != 0);
+  u.add(RetrievalUse::kPrunes, r.top_p < 1);
+  u.add(RetrievalUse::kBudgetByPrompt, plan.recipe.norm.has_value());
+  return u;
+}
+
+}  // namespace
+
 CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, const Fit& fit, std::int32_t budget) {
   expect(plan);
   const SlotRules r = rules_of(plan, budget, fit.unfused);
   Needs n;
-  n.selects = r.schedule != SlotSchedule::kNone, n.speculative = r.schedule == SlotSchedule::kSpeculative;
-  n.keeps = r.schedule == SlotSchedule::kKept;
-  n.last_asked = r.last_asked != 0, n.by_mass = plan.mass_gate.has_value();
-  n.whole_attention = r.whole_attention != 0;
-  n.fused = n.selects && r.score == SlotScore::kIndex;
-  n.unfused = n.selects && r.score != SlotScore::kIndex;
-  n.probes_below = r.probes_below != 0;
-  n.by_prompt = plan.recipe.norm.has_value();
+  n.uses = uses_of(plan, r);
+  const bool selects = n.uses.has(RetrievalUse::kSelects);
   n.fetch = r.fetch;
   if (plan.lists) {
     n.keys.list_tokens = std::min(plan.lists->clusters.tokens, plan.lists->partition.smallest);
-  } else if (n.unfused && (attends_by_token(plan, fit.unfused) || has_page_summaries(plan))) {
+  } else if (n.uses.has(RetrievalUse::kUnfused) && (attends_by_token(plan) || has_page_entries(plan))) {
     const DecodeStage& d = *plan.recipe.decode;
-    n.keys = {.by_token = attends_by_token(plan, fit.unfused), .entries = entry_kind(d), .entry_rank = entry_rank(d)};
+    n.keys = {.by_token = attends_by_token(plan), .entries = entry_kind(d), .entry_rank = entry_rank(d)};
     if (n.keys.entries != EntryKind::kNone) n.keys.entry_tokens = plan.index->entry_tokens();
     n.keys.select_tokens = r.select_tokens;
-  } else if (attends_by_token(plan, fit.unfused)) {
-    if (n.selects) {
+  } else if (attends_by_token(plan)) {
+    if (selects) {
       const auto& bits = std::get<OneBit>(plan.recipe.decode->index);
       n.keys = {.group_tokens = bits.group, .mean_abs = bits.levels == OneBitLevels::kMeanAbs};
     } else {
       n.keys.by_token = true;
     }
   }
-  n.keys.by_query_head = n.selects && plan.pool.per_query_head && plan.shape.group() > 1;
+  n.keys.by_query_head = selects && plan.pool.per_query_head && plan.shape.group() > 1;
   n.two_parts = attends_in_two_parts(plan);
-  n.keys.none = !n.selects && !n.two_parts && !n.keys.by_token;
-  n.newest = (n.speculative && n.keys.group_tokens > 0 && r.recent <= n.keys.group_tokens) ||
-             n.keys.entries != EntryKind::kNone;
+  n.keys.none = !selects && !n.two_parts && !n.keys.by_token;
+  const bool speculative = n.uses.has(RetrievalUse::kSpeculative);
+  n.uses.add(RetrievalUse::kNewest, n.keys.entries != EntryKind::kNone ||
+                                        (speculative && n.keys.group_tokens > 0 && r.recent <= n.keys.group_tokens));
   n.keys.by_layer = plan.layer_selection.has_value();
   if (plan.key_basis == KeyBasis::kPreRope) n.ring_pages = pages_of_tokens(plan.rules.recent) + 1;
   for (std::int32_t l = 0; l < plan.shape.n_layers; ++l) n.dense.push_back(plan.dense_layer(l));
@@ -177,29 +197,27 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, const Fit& fit, s
   // The window of a truncated sequence may be shorter.
   const std::int32_t n_selected = plan.lists ? r.budget - r.sink : r.n_select;
   auto spares = static_cast<std::int32_t>(fit.spare * static_cast<float>(n_selected));
-  if (n.by_prompt) spares = std::clamp(kMaxKvSlots - fixed - n_selected, 0, spares);  // rather than refuse
-  n.n_slots = std::max(fixed + (n.selects ? n_selected + spares : 0), all);
+  if (n.uses.has(RetrievalUse::kBudgetByPrompt))
+    spares = std::clamp(kMaxKvSlots - fixed - n_selected, 0, spares);  // rather than refuse
+  n.n_slots = std::max(fixed + (selects ? n_selected + spares : 0), all);
   n.max_listed = std::max(all, fixed + n_selected) + 1;
   return n;
 }
 
-CudaRetrieval::Needs CudaRetrieval::Needs::beside(const Keys& others) const {
-  Needs n = *this;
+CudaRetrievalNeeds CudaRetrievalNeeds::beside(const Keys& others) const {
+  CudaRetrievalNeeds n = *this;
   if (others.of_tokens()) n.n_slots *= kPageTokens, n.max_listed *= kPageTokens;
   n.keys = others;
   return n;
 }
 
-bool CudaRetrieval::Needs::holds(const Needs& other) const {
+bool CudaRetrievalNeeds::holds(const CudaRetrievalNeeds& other) const {
   if (other.keys.none && !keys.none) return holds(other.beside(keys));
   return goes_with(other) && keys == other.keys && n_slots >= other.n_slots && max_listed >= other.max_listed &&
-         fetch >= other.fetch && selects >= other.selects && speculative >= other.speculative && keeps >= other.keeps &&
-         by_mass >= other.by_mass && whole_attention >= other.whole_attention && newest >= other.newest &&
-         by_prompt >= other.by_prompt && fused >= other.fused && unfused >= other.unfused &&
-         probes_below >= other.probes_below && last_asked >= other.last_asked && ring_pages >= other.ring_pages;
+         fetch >= other.fetch && ring_pages >= other.ring_pages && uses.hold(other.uses);
 }
 
-void CudaRetrieval::Needs::add(const Needs& other) {
+void CudaRetrievalNeeds::add(const CudaRetrievalNeeds& other) {
   if (dense.empty()) dense = other.dense, keys = other.keys, two_parts = other.two_parts, ring_pages = other.ring_pages;
   if (other.keys.none && !keys.none) return add(other.beside(keys));
   if (keys.none && !other.keys.none) *this = beside(other.keys);
@@ -207,13 +225,7 @@ void CudaRetrieval::Needs::add(const Needs& other) {
   ring_pages = std::max(ring_pages, other.ring_pages);
   n_slots = std::max(n_slots, other.n_slots), max_listed = std::max(max_listed, other.max_listed);
   fetch = std::max(fetch, other.fetch);
-  selects = selects || other.selects, speculative = speculative || other.speculative,
-  last_asked = last_asked || other.last_asked;
-  by_prompt = by_prompt || other.by_prompt;
-  by_mass = by_mass || other.by_mass, whole_attention = whole_attention || other.whole_attention;
-  newest = newest || other.newest;
-  fused = fused || other.fused, unfused = unfused || other.unfused, probes_below = probes_below || other.probes_below;
-  keeps = keeps || other.keeps;
+  uses.add(other.uses);
 }
 
 }  // namespace mneme

@@ -17,8 +17,7 @@ constexpr std::int32_t kDenseCtasPerHead = 4;
 // Tokens that a row of n attends in a layer that selects, as the kernels compute it; n is above the budget. grouped:
 // start of the window of lists; -1: units are not lists.
 std::int32_t CudaRetrieval::attended_by(const SlotRules& r, std::int32_t n, std::int32_t grouped) {
-  if (r.unit_tokens == 1 && r.schedule == SlotSchedule::kKept && grouped >= 0)
-    return std::max(r.budget, r.sink + n - grouped);
+  if (r.schedule != SlotSchedule::kNone && grouped >= 0) return std::max(r.budget, r.sink + n - grouped);
   const PageRegion region = page_region(r, n);
   return r.sink + region.n_select * r.unit_tokens + n - region.window * r.unit_tokens;
 }

@@ -17,7 +17,7 @@ void CudaRetrieval::count_layer(const Row& row, std::int32_t layer, const SlotCo
   LayerStats& s = row.method->stats().layers[static_cast<std::size_t>(layer)];
   const auto checks = static_cast<std::int64_t>(gained.checks), moved = static_cast<std::int64_t>(gained.corrections);
   // A cosine gate flags all query heads of a KV head at once.
-  const std::int64_t at_once = needs_.by_mass ? 1 : view_.shared, heads = view_.n_kv_heads;
+  const std::int64_t at_once = uses(RetrievalUse::kMassGate) ? 1 : view_.shared, heads = view_.n_kv_heads;
   if (!s.gate_checks.empty()) s.gate_checks[0] += checks / at_once, s.corrections[0] += moved / at_once;
   if (!p.everything && p.rules.schedule != SlotSchedule::kNone) {
     const std::int64_t reset = p.rules.schedule == SlotSchedule::kKept ? heads * static_cast<std::int64_t>(gained.made)
@@ -34,8 +34,9 @@ void CudaRetrieval::count_layer(const Row& row, std::int32_t layer, const SlotCo
   s.missing_units += units(gained.missing);
   s.recalled_units += units(gained.missing + gained.neighbours);
   s.replaced_units += units(gained.replaced);
+  s.attended_tokens -= static_cast<std::int64_t>(gained.pruned);
   // Without a query to compare with, an answer starts.
-  if (lists_ && ((p.reset & kNoQuery) != 0 || moved > 0)) row.method->see_boundary(layer);
+  if (lists_ && row.method->plan().gate && ((p.reset & kNoQuery) != 0 || moved > 0)) row.method->see_boundary(layer);
 }
 
 // What the CPU's method would record after this step, except what a selection by all keys does not use.
@@ -83,7 +84,8 @@ void CudaRetrieval::count(std::span<const Row> rows) {
                    .missing = after.missing - before.missing,
                    .neighbours = after.neighbours - before.neighbours,
                    .replaced = after.replaced - before.replaced,
-                   .made = after.made - before.made});
+                   .made = after.made - before.made,
+                   .pruned = after.pruned - before.pruned});
       if (by_layer() && !at(row.seq_slot, l).everything)  // selected tokens are known only now
         s.attended_tokens += static_cast<std::int64_t>(after.selected - before.selected) * kPageTokens;
       before = after;

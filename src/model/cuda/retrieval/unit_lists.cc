@@ -75,7 +75,7 @@ CudaUnitLists::StagingBuffer& CudaUnitLists::next_staging(const ClusterUnit& rul
   if (t && t->clusters.size() >= tokens * 2 && t->kmeans.size() >= kmeans) return *t;
   if (t) t->done.synchronize();
   t.emplace();
-  t->keys = DeviceBuffer(tokens * static_cast<std::size_t>(slots_.head_dim) * 2, "keys that are clustered");
+  t->keys = DeviceBuffer(tokens * list_dim(slots_.head_dim) * 2, "keys that are clustered");
   t->clusters = DeviceBuffer(tokens * 2, "clusters of tokens");
   t->kmeans = DeviceBuffer(kmeans, "k-means");
   t->counts = DeviceBuffer(append_clusters_scratch_bytes(heads, most), "sizes of clusters");

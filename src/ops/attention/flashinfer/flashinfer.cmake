@@ -5,7 +5,7 @@ endif()
 # A file, because nvcc takes a definition apart at its commas.
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/src/ops/attention/built_head_dims.h
   CONTENT "#define MNEME_HEAD_DIMS ${MNEME_HEAD_DIM_LIST}\n")
-foreach(room ops_attention selection_mass)
+foreach(room ops_attention selection_mass selection_layer)
   target_include_directories(mneme_${room} PRIVATE ${PROJECT_BINARY_DIR}/generated)
 endforeach()
 if(MNEME_HAVE_FLASHINFER)

@@ -1,0 +1,105 @@
+// The disk under the host's memory: pages of sequences that may be asked for again, written between steps and fetched
+// back when a prompt begins with them.
+//
+// Written   a sequence when its request has ended, a few pages between two steps; one that is evicted before, at once.
+//           So what a crash loses is what was computed in the last moments.
+// Fetched   as a cached sequence, a few pages between two steps: the disk works while others are computed. The request
+//           that wants them is held meanwhile (PrefixWaits).
+// Content   exact keys and values (SequenceKeeper says whose); the index of a method is built again from the keys.
+//
+// Threads   the engine's.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/engine/session/running_model.h"
+#include "src/kv/disk/page_store.h"
+
+namespace mneme {
+
+struct DiskOptions {
+  std::filesystem::path folder;
+  std::int64_t bytes = 0;
+  DiskIo io = DiskIo::kAuto;
+};
+
+class DiskTier {
+ public:
+  // Errors  as PageStore.
+  DiskTier(RunningModel& model, const DiskOptions& options);
+  // Writes what waits for it.
+  ~DiskTier();
+  DiskTier(const DiskTier&) = delete;
+  DiskTier& operator=(const DiskTier&) = delete;
+
+  // The computed pages of a kept sequence's first tokens are to be written.
+  void keep(RequestId id, std::span<const TokenId> tokens, const std::string& salt);
+  // The sequence is about to go: what waits is written now; or not at all, as another one has the same pages.
+  void write_now(RequestId id);
+  void forget(RequestId id);
+
+  // Tokens that a sequence begins with and that are on the disk, in whole pages.
+  std::int32_t find(std::span<const TokenId> tokens, const std::string& salt);
+  struct Arrival {
+    RequestId id;                 // a kept sequence, whose computed tokens grow until it is done
+    std::vector<TokenId> tokens;  // all that it is to have
+    std::string salt;
+    bool done = false;  // as many as could be read are there
+  };
+  // Begins to fetch these tokens, of which `from` (if valid) has n_shared in memory; or finds who fetches them already.
+  //
+  // Requires  find() has just told so many.
+  const Arrival& fetch(std::span<const TokenId> tokens, const std::string& salt, RequestId from, std::int32_t n_shared);
+  // Arrivals that ended since the last call.
+  std::vector<Arrival> take_arrived();
+  bool fetches(RequestId id) const;
+
+  // Moves transfers on. wait: there is nothing else to do, so at least one of them. `make_room` gives cached sequences
+  // up until so many blocks are free, if it can.
+  void work(bool wait, FunctionRef<void(std::int64_t blocks)> make_room);
+  // Something is to be written or read.
+  bool busy() const { return store_.in_flight() > 0 || !writes_.empty() || !loads_.empty(); }
+
+  PageStore::Stats stats() const { return store_.stats(); }
+  std::int64_t slot_bytes() const { return static_cast<std::int64_t>(store_.slot_bytes()); }
+  void check_invariants() const { store_.check_invariants(); }
+
+ private:
+  struct Write {
+    RequestId id;
+    std::vector<PageKey> keys;
+    std::int32_t next = 0;  // page
+  };
+  struct Load {
+    Arrival arrival;
+    std::vector<PageKey> keys;
+    std::int32_t asked = 0, filled = 0, end = 0;  // pages: read next, added next, to be had
+    std::int32_t in_flight = 0;
+    std::map<std::int32_t, std::vector<std::byte>> here;  // read, and not yet added
+  };
+  bool write_page(Write& write);
+  void write_some();
+  void load_some();
+  void take(std::uint64_t tag, std::span<const std::byte> bytes);
+  void fill(Load& load, FunctionRef<void(std::int64_t)> make_room);
+  void poll(bool wait);
+
+  RunningModel& model_;
+  PageStore store_;
+  std::deque<Write> writes_;
+  std::map<std::uint64_t, Load> loads_;  // by number
+  std::uint64_t next_load_ = 0;
+  std::vector<Arrival> arrived_;
+};
+
+// Of the first whole pages of a sequence.
+std::vector<PageKey> page_keys(std::span<const TokenId> tokens, const std::string& salt);
+
+}  // namespace mneme

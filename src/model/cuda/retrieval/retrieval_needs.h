@@ -1,0 +1,75 @@
+// What sequences must have in common to share a state on the device (CudaRetrieval), and what it must have for each.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "src/offload/kv_slots_cuda.h"
+
+namespace mneme {
+
+// What some plan does in a state. Every one costs memory or launches for all of them.
+enum class RetrievalUse : std::uint32_t {
+  kSelects = 1 << 0,
+  kSpeculative = 1 << 1,  // selects one step ahead
+  kKeeps = 1 << 2,        // selects at boundaries
+  kFused = 1 << 3,        // SlotScore::kIndex
+  kUnfused = 1 << 4,      // other scores
+  kProbesBelow = 1 << 5,  // SlotRules::probes_below
+  kLastAsked = 1 << 6,    // SlotRules::last_asked
+  kMassGate = 1 << 7,
+  kWholeAttention = 1 << 8,   // SlotRules::whole_attention
+  kPoolsLayers = 1 << 9,      // SlotRules::pools_layer
+  kPrunes = 1 << 10,          // SlotRules::top_p
+  kNewest = 1 << 11,          // a selection for the next step may be from a group that this step completes
+  kBudgetByPrompt = 1 << 12,  // prompts determine the budgets of their layers
+};
+class RetrievalUses {
+ public:
+  void add(RetrievalUse use, bool on = true) { bits_ |= on ? static_cast<std::uint32_t>(use) : 0; }
+  void add(RetrievalUses others) { bits_ |= others.bits_; }
+  bool has(RetrievalUse use) const { return (bits_ & static_cast<std::uint32_t>(use)) != 0; }
+  bool hold(RetrievalUses others) const { return (bits_ & others.bits_) == others.bits_; }
+
+ private:
+  std::uint32_t bits_ = 0;
+};
+
+struct CudaRetrievalNeeds {
+  struct Keys {
+    std::int32_t group_tokens = 0;  // nonzero: units are tokens, 1-bit keys in groups of this size; 0: pages
+    // Tokens are attended one by one: they are selected by the unfused selection, alone or several together, by
+    // entries of entry_tokens tokens or without an index; or they leave the window one by one.
+    bool by_token = false;
+    EntryKind entries = EntryKind::kNone;
+    std::int32_t entry_tokens = 0, entry_rank = 0;
+    std::int32_t select_tokens = 1;  // SlotRules::select_tokens
+    bool mean_abs = false;
+    bool by_layer = false;         // units are pages, selected per layer by their keys
+    bool by_query_head = false;    // every query head selects for itself
+    std::int32_t list_tokens = 0;  // nonzero: units are lists of at least this many tokens; 0: not lists
+    bool none = false;             // no selection: compatible with any units, pages if alone
+    bool of_tokens() const { return group_tokens > 0 || list_tokens > 0 || by_token; }
+    bool operator==(const Keys&) const = default;
+  };
+  Keys keys;
+  // Methods with two-part attention (docs/design/windows.md): all of a step's, or none.
+  bool two_parts = false;
+  std::int32_t ring_pages = 0;               // size of the ring of rotated keys, with pre-RoPE keys
+  std::vector<bool> dense;                   // by layer
+  std::int32_t n_slots = 0, max_listed = 0;  // in units
+  std::int32_t fetch = 1;                    // SlotRules::fetch
+  RetrievalUses uses;
+
+  // Requires  goes_with(other), or this one is new.
+  void add(const CudaRetrievalNeeds& other);
+  bool goes_with(const CudaRetrievalNeeds& other) const {
+    return dense == other.dense && (keys == other.keys || keys.none || other.keys.none) &&
+           two_parts == other.two_parts && (ring_pages > 0) == (other.ring_pages > 0);
+  }
+  bool holds(const CudaRetrievalNeeds& other) const;
+  // For a plan without a selection: requirements compatible with `others`.
+  CudaRetrievalNeeds beside(const Keys& others) const;
+};
+
+}  // namespace mneme
