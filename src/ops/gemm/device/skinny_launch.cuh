@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "src/base/check.h"
 #include "src/ops/gemm/device/skinny_kernel.cuh"
 
 namespace mneme::cuda {
@@ -129,6 +130,7 @@ inline SkinnyProblem rows_from(SkinnyProblem p, int first) {
 template <typename F>
 void launch_skinny(const SkinnyProblem& p, const CudaContext& context) {
   const int tiles = skinny_tiles<F>(p.m);
+  MNEME_CHECK(tiles > 0, "no skinny GEMM takes {} rows", p.m);
   for (int first = 0; first < p.m; first += 8 * tiles) {
     SkinnyProblem part = rows_from(p, first);
     part.m = std::min(part.m, 8 * tiles);
