@@ -6,8 +6,10 @@
 #include "apps/bench/attention_bench.h"
 #include "apps/bench/bench.h"
 #include "apps/bench/device_rates.h"
+#include "apps/bench/gemm_bench.h"
 #include "apps/bench/select_bench.h"
 #include "src/cuda/device.h"
+#include "src/model/weight_mix.h"
 
 namespace mneme {
 
@@ -39,10 +41,10 @@ class DeviceBench {
   virtual DType weights() const = 0;
 };
 
-// Settings of a DeviceBench. `random`: random weights of `dtype` in the model's shape; else the model's own weights.
+// Settings of a DeviceBench. `random`: random weights of `mix` in the model's shape; else the model's own weights.
 struct DeviceBenchSetup {
   bool random = true;
-  DType dtype = DType::kBF16;
+  WeightMix mix;
   BenchOptions options;
   std::int64_t deepest = 0;  // largest depth of the cases, in tokens per sequence
   std::int32_t most = 1;     // largest batch of the cases
@@ -55,6 +57,8 @@ struct DeviceBenches {
   AttentionResult (*attention)(const ModelConfig& config, std::int32_t n_tokens, std::int32_t times);
   // Scan, selection and attention of one layer by 1-bit keys; medians of `times` runs.
   SelectResult (*select)(const ModelConfig& config, const SelectCase& c, std::int32_t times);
+  // Skinny GEMMs of a layer; medians of `times` runs.
+  GemmResult (*gemm)(const ModelConfig& config, const GemmCase& c, std::int32_t times);
   DeviceRates (*rates)(int device);
 };
 

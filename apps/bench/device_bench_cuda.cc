@@ -14,7 +14,7 @@
 #include "src/engine/memory_limit.h"
 #include "src/model/cuda/forward.h"
 #include "src/offload/gather_cuda.h"
-#include "src/ops/gemm/gemm_cublaslt_cuda.h"
+#include "src/ops/gemm/device/gemm_cublaslt_cuda.h"
 #include "src/ops/norm_rope/pointwise_cuda.h"
 
 namespace mneme {
@@ -80,7 +80,7 @@ CudaBench::CudaBench(std::unique_ptr<Model> model, const DeviceBenchSetup& setup
   use_device(0);
   Stream stream = Stream::make();
   CudaWeights weights =
-      setup.random ? CudaWeights::random(*b.model, setup.dtype, kSeed, stream) : CudaWeights::load(*b.model, stream);
+      setup.random ? CudaWeights::random(*b.model, setup.mix, kSeed, stream) : CudaWeights::load(*b.model, stream);
   b.forward =
       std::make_unique<CudaForward>(*b.model, std::move(weights), std::move(stream),
                                     CudaForwardOptions{.max_rows = std::max(options.chunk_tokens, most),
@@ -379,6 +379,7 @@ MNEME_REGISTER_BACKEND(bench_cuda, DeviceBenches,
                        {.make = &make_device_bench_cuda,
                         .attention = &measure_attention_cuda,
                         .select = &measure_select_cuda,
+                        .gemm = &measure_gemm_cuda,
                         .rates = &measure_device_cuda});
 
 }  // namespace mneme

@@ -18,6 +18,7 @@ void add_bench_serve(CLI::App& bench, int& code);
 void add_bench_attention(CLI::App& bench, int& code);
 void add_bench_ablate(CLI::App& bench, int& code);
 void add_bench_select(CLI::App& bench, int& code);
+void add_bench_gemm(CLI::App& bench, int& code);
 void add_bench_gather(CLI::App& bench, int& code);
 void add_doctor(CLI::App& app, int& code);
 

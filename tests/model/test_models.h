@@ -13,6 +13,7 @@
 #include "src/formats/checkpoint.h"
 #include "src/formats/weight_names.h"
 #include "src/model/model.h"
+#include "src/ops/gemm/gemm.h"
 #include "src/tensor/buffer.h"
 
 namespace mneme {
@@ -63,6 +64,15 @@ class MemoryCheckpoint : public Checkpoint {
     const Tensor& t = memory_.emplace_back(dtype, shape);
     std::fill_n(t.view().data(), t.bytes(), std::byte{0});
     tensors_.push_back({name, t});
+  }
+  // Quantises the f32 matrices whose names end so.
+  void quantise(std::string_view end, DType dtype) {
+    for (CheckpointTensor& t : tensors_) {
+      if (!t.name.ends_with(end)) continue;
+      const Tensor& to = memory_.emplace_back(dtype, std::initializer_list<std::int64_t>{t.view.dim(0), t.view.dim(1)});
+      quantise_rows(t.view, to);
+      t.view = to;
+    }
   }
   // Random weights. Requires  all of them f32.
   void fill(std::uint64_t seed) {

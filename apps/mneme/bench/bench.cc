@@ -154,7 +154,7 @@ BenchReport bench_cuda(const BenchCommand& o, const Machine& machine, std::uniqu
   BenchReport report = report_of(o, machine, model->config(), cpu.pool->size());
   const auto bench = device_benches().make(std::move(model),
                                            {.random = !o.model.shape.empty(),
-                                            .dtype = bench_weights_type(o.model),
+                                            .mix = bench_weight_mix(o.model),
                                             .options = options,
                                             .deepest = context,
                                             .most = *std::max_element(o.cases.batches.begin(), o.cases.batches.end())});
@@ -317,6 +317,7 @@ void add_bench(CLI::App& app, int& code) {
   add_bench_serve(*c, code);
   add_bench_attention(*c, code);
   add_bench_select(*c, code);
+  add_bench_gemm(*c, code);
   add_bench_gather(*c, code);
   add_bench_ablate(*c, code);
   c->footer("Example: mneme bench decode --shape llama-3.2-1b --weights q8_0 --depth 2048,8192 --batch 1,4 -n 64");

@@ -116,7 +116,7 @@ int ablate(AblateCommand o) {
   for (const Part& part : kParts) static_cast<void>(case_of(o, part, shape, o.depths[0], 1));
   const auto bench =
       device_benches().make(std::move(model), {.random = !o.model.shape.empty(),
-                                               .dtype = bench_weights_type(o.model),
+                                               .mix = bench_weight_mix(o.model),
                                                .options = {.steps = o.steps, .warmup = kWarmup, .host_pages = true},
                                                .deepest = context,
                                                .most = *std::max_element(o.batches.begin(), o.batches.end())});

@@ -61,7 +61,7 @@ int gather(const GatherCommand& o) {
   const CpuContext cpu{.pool = threads.get()};
   std::unique_ptr<Model> model = load_bench_model(o.model, kContext, cpu, {}, ShapeWeights::kNone);
   const auto bench = device_benches().make(std::move(model), {.random = !o.model.shape.empty(),
-                                                              .dtype = bench_weights_type(o.model),
+                                                              .mix = bench_weight_mix(o.model),
                                                               .options = {},
                                                               .deepest = kContext,
                                                               .most = 1});

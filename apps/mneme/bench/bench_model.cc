@@ -18,11 +18,13 @@ namespace mneme::cli {
 namespace {
 
 constexpr std::uint64_t kSeed = 1;
+constexpr std::string_view kQ4KM = "q4_k_m";
 
 DType weights_type(const std::string& name) {
   for (const DType type :
        {DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ2_K, DType::kQ3_K,
-        DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kMXFP4, DType::kF32, DType::kF16})
+        DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4, DType::kFp8,
+        DType::kInt4, DType::kInt8, DType::kF32, DType::kF16})
     if (dtype_name(type) == name) return type;
   fail(ErrorKind::kOption, "--weights: there is no type \"{}\"", name);
 }
@@ -77,16 +79,17 @@ void add_bench_model_options(CLI::App& c, BenchModelOptions& o) {
       ->type_name("NAME")
       ->group("Model");
   c.add_option("--weights", o.weights,
-               "Type of a shape's weights: bf16, f16, f32, or quantised (q8_0, q4_k, ...: the types of mneme convert)")
+               "Type of a shape's weights: bf16, f16, f32, or quantised (q8_0, q4_k, ...: the types of mneme convert); "
+               "with --device cuda also iq4_xs, fp8, int4, int8, and the mixture q4_k_m")
       ->type_name("TYPE")
       ->capture_default_str()
-      ->check(one_of({"bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl",
-                      "mxfp4", "f16", "f32"}))
+      ->check(one_of({"bf16", "q8_0",   "q4_0",  "q4_1",   "q5_0",   "q5_1", "q2_k", "q3_k", "q4_k", "q5_k",
+                      "q6_k", "iq4_nl", "mxfp4", "q4_k_m", "iq4_xs", "fp8",  "int4", "int8", "f16",  "f32"}))
       ->group("Model");
 }
 
-DType bench_weights_type(const BenchModelOptions& o) {
-  return weights_type(o.weights);
+WeightMix bench_weight_mix(const BenchModelOptions& o) {
+  return o.weights == kQ4KM ? WeightMix::q4_k_m() : WeightMix::all(weights_type(o.weights));
 }
 
 std::unique_ptr<Model> load_bench_model(const BenchModelOptions& o, std::int64_t context, const CpuContext& cpu,
@@ -94,14 +97,18 @@ std::unique_ptr<Model> load_bench_model(const BenchModelOptions& o, std::int64_t
   expect_one(o);
   const ModelOptions options{.context = context};
   if (!o.shape.empty() && weights == ShapeWeights::kNone) return Model::shape_only(bench_shape(o.shape), options);
-  if (!o.shape.empty()) return Model::random(bench_shape(o.shape), weights_type(o.weights), options, kSeed, cpu);
+  if (!o.shape.empty()) {
+    if (o.weights == kQ4KM || !can_quantise_to(weights_type(o.weights)))
+      fail(ErrorKind::kOption, "--weights {}: such weights are drawn with --device cuda only", o.weights);
+    return Model::random(bench_shape(o.shape), weights_type(o.weights), options, kSeed, cpu);
+  }
   return Model::load(Checkpoint::open(model_file(o.model, true)), options, cpu, progress);
 }
 
 BenchShape read_bench_shape(const BenchModelOptions& o) {
   expect_one(o);
   if (o.shape.empty()) return shape_of_file(model_file(o.model, true));
-  BenchShape shape{.config = bench_shape(o.shape), .weights = weights_type(o.weights)};
+  BenchShape shape{.config = bench_shape(o.shape), .weights = bench_weight_mix(o).most};
   const DTypeInfo& type = dtype_info(shape.weights);
   // Norms and biases are f32, and so few that they do not matter here.
   const auto bytes = [&type](std::int64_t n) { return n * type.bytes / type.block; };

@@ -8,6 +8,7 @@
 
 #include "apps/mneme/model_source.h"
 #include "src/model/model.h"
+#include "src/model/weight_mix.h"
 #include "src/recipes/compile.h"
 
 namespace mneme::cli {
@@ -23,8 +24,8 @@ struct BenchModelOptions {
 // -m or -hf, --shape and --weights. Either a model or a shape must be given.
 void add_bench_model_options(CLI::App& command, BenchModelOptions& options);
 
-// The type of a shape's weights.
-DType bench_weights_type(const BenchModelOptions& options);
+// The types of a shape's weights. Errors  kOption: there is no such type.
+WeightMix bench_weight_mix(const BenchModelOptions& options);
 
 // Of a shape: with weights in host memory, or without (they are made on the device).
 enum class ShapeWeights { kHere, kNone };

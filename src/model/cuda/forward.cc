@@ -17,20 +17,36 @@
 #include "src/cuda/trace_range.h"
 #include "src/model/cuda/attention.h"
 #include "src/model/cuda/experts.h"
-#include "src/ops/gemm/gemm_cublaslt_cuda.h"
+#include "src/ops/gemm/device/gemm_cublaslt_cuda.h"
+#include "src/ops/gemm/device/weight_layout_cuda.h"
 #include "src/ops/norm_rope/pointwise_cuda.h"
 
 namespace mneme {
 namespace {
 
-constexpr std::int32_t kSkinnyGemmRows = 8;  // skinny_gemm_cuda.h: the most rows
-constexpr std::int32_t kGraphRows = 64;      // steps with more sequences are launched kernel by kernel
+constexpr std::int32_t kGraphRows = kSkinnyRows;  // steps with more sequences are launched kernel by kernel
 
 std::int32_t graph_rows(std::int32_t n) {
-  return n <= kSkinnyGemmRows ? n : (n + 7) / 8 * 8;
+  return n <= 8 ? n : (n + 7) / 8 * 8;
+}
+
+// The most rows that skinny GEMMs take for all of a model's matrices.
+std::int32_t skinny_rows(const CudaWeights& weights) {
+  std::int32_t rows = kSkinnyRows;
+  weights.for_each([&](const DeviceMatrix& w) {
+    if (!skinny_gemm_takes(w.dtype, rows)) rows = skinny_gemm_takes(w.dtype, kSkinnyBf16Rows) ? kSkinnyBf16Rows : 8;
+  });
+  return rows;
 }
 
 }  // namespace
+
+// Where the results of a GEMM with any number of rows go: y = x w^T, or y += x w^T (f32).
+struct CudaForward::Product {
+  void* y = nullptr;
+  bool f32 = false, accumulate = false;
+  std::int64_t stride = 0;  // elements between rows of y; 0: w's rows
+};
 
 struct CudaForward::Impl {
   const Model& model;
@@ -42,6 +58,7 @@ struct CudaForward::Impl {
   CudaAttention attention;
   std::optional<CudaExperts> experts;  // of a mixture
   std::int32_t q_width, kv_width, capacity;
+  std::int32_t few_rows;  // steps with at most so many rows, one a sequence, take layer_few()
 
   // ---- memory
   DeviceBuffer arena;
@@ -51,6 +68,7 @@ struct CudaForward::Impl {
             *gate_up = nullptr, *ffn_hidden = nullptr, *dequantised = nullptr, *attention_scratch = nullptr;
   std::int32_t *row_base = nullptr, *graph_base = nullptr, *best_token = nullptr;
   double* inv_freq = nullptr;
+  SkinnyWorkspace workspace;
   SamplingRule* sampling_rules = nullptr;
   PinnedBuffer host_rows, host_logits, host_best, host_rules;
   Buffer all_logits;             // for more rows than the head takes in one call
@@ -85,11 +103,11 @@ struct CudaForward::Impl {
   void layer_few(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows);
   void layer_many(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows, bool decode_only,
                   const CudaContext& context);
-  // The sums of squares that the layer's x_next came with, and those of the last layer.
-  DeferredNorm norm_before(std::int32_t layer) const {
-    return layer == 0 || experts ? deferred(sums_embed, 1) : deferred(sums, residual_parts(config.hidden));
+  // The sums of squares that the x_next of n rows came with, before the layer or behind the last one.
+  DeferredNorm norm_before(std::int32_t layer, std::int32_t n) const {
+    return layer == 0 || experts ? deferred(sums_embed, 1) : deferred(sums, residual_parts(config.hidden, n));
   }
-  void multiply(const void* x, const DeviceMatrix& w, std::int64_t m, void* y, bool f32, bool accumulate);
+  void multiply(const void* x, const DeviceMatrix& w, std::int64_t m, const Product& y);
   CudaAttention::Memory attention_memory(std::int32_t layer, bool bf16) const;
   void fetch(std::span<const std::int32_t> rows, std::span<const SamplingRule> rules, float* to);
   ConstTensorView collect(const std::optional<std::span<const SamplingRule>>& rules, const CudaRowArrays* to_compute);
@@ -101,6 +119,7 @@ CudaForward::Impl::Impl(const Model& m, CudaWeights w, Stream s, const CudaForwa
     : model(m), config(m.config()), options(o), stream(std::move(s)), weights(std::move(w)), attention(m, o) {
   q_width = static_cast<std::int32_t>(config.n_heads * config.head_dim);
   kv_width = static_cast<std::int32_t>(config.n_kv_heads * config.head_dim);
+  few_rows = skinny_rows(weights);
   capacity = std::max(options.max_rows, graph_rows(std::min(options.max_sequences, kGraphRows)));
   allocate();
 }
@@ -113,13 +132,12 @@ void CudaForward::Impl::allocate() {
   const std::size_t qkv_width = static_cast<std::size_t>(q_width + 2 * kv_width),
                     q_n = static_cast<std::size_t>(q_width);
   const auto sequences = static_cast<std::size_t>(head_rows());
-  std::size_t widest = 0;  // quantised matrices are converted to bf16 for a GEMM with many rows
-  const auto see = [&](const DeviceMatrix& w) {
-    if (is_quantised(w.dtype)) widest = std::max(widest, static_cast<std::size_t>(w.n_out * w.n_in));
-  };
-  for (const CudaLayerWeights& w : weights.layers())
-    for (const DeviceMatrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down}) see(*matrix);  // not those of experts
-  see(weights.head());
+  std::size_t widest = 0;  // quantised matrices are converted to bf16 for a GEMM with many rows; the head has few
+  weights.for_each([&](const DeviceMatrix& w) {
+    if (is_quantised(w.dtype) && w.n_out != config.vocab)
+      widest = std::max(widest, static_cast<std::size_t>(w.n_out * w.n_in));
+  });
+  const auto few = static_cast<std::size_t>(few_rows);
   // Every query head may attend a selection of its own (pool=none).
   const std::size_t scratch = decode_attention_scratch_bytes(capacity, static_cast<std::int32_t>(config.n_heads),
                                                              static_cast<std::int32_t>(config.head_dim));
@@ -130,7 +148,7 @@ void CudaForward::Impl::allocate() {
   const std::array pieces = {Piece{&residual, rows * hidden * 4},
                              Piece{&normed, rows * hidden * 2},
                              Piece{&qkv, rows * qkv_width * 2},
-                             Piece{&qkv_f32, kSkinnyGemmRows * qkv_width * 4},
+                             Piece{&qkv_f32, few * qkv_width * 4},
                              Piece{&q, rows * q_n * 2},
                              Piece{&remote_q, rows * q_n * 2},
                              Piece{&attended, rows * q_n * 2},
@@ -138,8 +156,10 @@ void CudaForward::Impl::allocate() {
                              Piece{&gate_up, rows * 2 * ffn * 2},
                              Piece{&ffn_hidden, rows * ffn * 2},
                              Piece{&dequantised, widest * 2},
-                             Piece{&sums_embed, 8 * 4},
-                             Piece{&sums, (hidden / 16 + 1) * 8 * 4},
+                             Piece{&sums_embed, kSkinnyRows * 4},
+                             Piece{&sums, (hidden / 16 + 1) * kSkinnyRows * 4},
+                             Piece{&workspace.partial, skinny_partial_bytes()},
+                             Piece{&workspace.arrived, kSkinnyUnits * 4},
                              Piece{&angles, rows * static_cast<std::size_t>(config.head_dim) * 4},
                              Piece{&remote_angles, rows * static_cast<std::size_t>(config.head_dim) * 4},
                              Piece{&logits, sequences * static_cast<std::size_t>(config.vocab) * 4},
@@ -207,27 +227,36 @@ CudaAttention::Memory CudaForward::Impl::attention_memory(std::int32_t layer, bo
           .lse = lse};
 }
 
-// Six kernels per layer: norms are fused into the GEMMs before and after them.
+// Six kernels per layer (seven where q, k and v differ in type): norms are fused into the GEMMs before and after them.
 void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows) {
   const CudaLayerWeights& w = weights.layers()[static_cast<std::size_t>(layer)];
   const bool last = layer + 1 == static_cast<std::int32_t>(config.n_layers);
   const float* next_norm =
       last ? weights.output_norm() : weights.layers()[static_cast<std::size_t>(layer) + 1].attn_norm;
-  const std::int32_t parts = residual_parts(config.hidden);
+  const std::int32_t parts = residual_parts(config.hidden, n);
   const CudaContext context = overlapped();
 
-  skinny_gemm_cuda(normed, n, w.qkv, norm_before(layer), {.y = qkv_f32, .bias = w.qkv_bias}, context);
+  const DeferredNorm norm = norm_before(layer, n);
+  std::int64_t first = 0;
+  for (const DeviceMatrix& part : w.qkv.parts) {
+    const float* bias = w.qkv_bias == nullptr ? nullptr : w.qkv_bias + first;
+    skinny_gemm_cuda(normed, n, part, norm, {.y = qkv_f32 + first, .bias = bias, .stride = q_width + 2 * kv_width},
+                     workspace, context);
+    first += part.n_out;
+  }
   attention.layer_of_graph(layer, n, rows, attention_memory(layer, false), context, stream);
   if (w.o_bias != nullptr) add_bias_cuda(residual, w.o_bias, n, static_cast<std::int32_t>(config.hidden), context);
   skinny_gemm_residual_cuda(attended, n, w.o,
-                            {.residual = residual, .norm_weight = w.ffn_norm, .x_next = normed, .sums = sums}, context);
+                            {.residual = residual, .norm_weight = w.ffn_norm, .x_next = normed, .sums = sums},
+                            workspace, context);
   if (experts) {
-    experts->run(w, n, {.residual = residual, .normed = normed, .next_norm = next_norm, .sums = sums_embed}, serial());
+    experts->run(w, n, {.residual = residual, .normed = normed, .next_norm = next_norm, .sums = sums_embed}, context);
     return;
   }
-  skinny_gemm_swiglu_cuda(normed, n, w.gate_up, deferred(sums, parts), ffn_hidden, context);
+  skinny_gemm_swiglu_cuda(normed, n, w.gate_up, deferred(sums, parts), ffn_hidden, workspace, context);
   skinny_gemm_residual_cuda(ffn_hidden, n, w.down,
-                            {.residual = residual, .norm_weight = next_norm, .x_next = normed, .sums = sums}, context);
+                            {.residual = residual, .norm_weight = next_norm, .x_next = normed, .sums = sums}, workspace,
+                            context);
 }
 
 // RoPE angles of the rows' positions, and of their remapped positions.
@@ -248,21 +277,26 @@ void CudaForward::Impl::launch_few(std::int32_t n) {
   angles_of(rows, n, context);
   for (std::int32_t layer = 0; layer < config.n_layers; ++layer) layer_few(layer, n, rows);
   attention.finish_graph(n, rows, stream);
-  const auto n_layers = static_cast<std::int32_t>(config.n_layers);
-  skinny_gemm_cuda(normed, n, weights.head(), norm_before(n_layers), {.y = logits}, context);
+  skinny_gemm_cuda(normed, n, weights.head(), norm_before(static_cast<std::int32_t>(config.n_layers), n), {.y = logits},
+                   workspace, context);
   argmax_cuda(logits, n, static_cast<std::int32_t>(config.vocab), best_token, best_logprob, context);
   attention.join(stream);
 }
 
-// y = x w^T, with the weights converted to bf16.
-void CudaForward::Impl::multiply(const void* x, const DeviceMatrix& w, std::int64_t m, void* y, bool f32,
-                                 bool accumulate) {
+// Quantised weights: by skinny GEMMs where there are few rows, else converted to bf16.
+void CudaForward::Impl::multiply(const void* x, const DeviceMatrix& w, std::int64_t m, const Product& y) {
   const void* values = w.values;
+  if (is_quantised(w.dtype) && m <= kSkinnyRows) {
+    skinny_gemm_cuda(x, static_cast<std::int32_t>(m), w, {},
+                     {.y = y.y, .stride = y.stride, .bf16 = !y.f32, .accumulate = y.accumulate}, workspace, serial());
+    return;
+  }
   if (is_quantised(w.dtype)) {
     dequantise_cuda(w, 0, w.n_out, dequantised, serial());
     values = dequantised;
   }
-  products.run({.m = m, .n = w.n_out, .k = w.n_in, .f32 = f32, .accumulate = accumulate}, x, values, y, serial());
+  products.run({.m = m, .n = w.n_out, .k = w.n_in, .f32 = y.f32, .accumulate = y.accumulate, .stride = y.stride}, x,
+               values, y.y, serial());
 }
 
 void CudaForward::Impl::layer_many(std::int32_t layer, std::int32_t n, const CudaRowArrays& rows, bool decode_only,
@@ -271,20 +305,24 @@ void CudaForward::Impl::layer_many(std::int32_t layer, std::int32_t n, const Cud
   const auto hidden = static_cast<std::int32_t>(config.hidden), ffn = static_cast<std::int32_t>(config.ffn);
   const auto eps = static_cast<float>(config.rms_eps);
   rms_norm_cuda(residual, nullptr, n, hidden, w.attn_norm, eps, normed, context);
-  multiply(normed, w.qkv, n, qkv, false, false);
+  std::int64_t first = 0;
+  for (const DeviceMatrix& part : w.qkv.parts) {
+    multiply(normed, part, n, {.y = qkv + first * 2, .stride = q_width + 2 * kv_width});
+    first += part.n_out;
+  }
   const CudaAttention::Memory memory = attention_memory(layer, true);
   decode_only ? attention.layer_of_graph(layer, n, rows, memory, context, stream)
               : attention.layer_of_spans(layer, rows, memory, context, stream);
   if (w.o_bias != nullptr) add_bias_cuda(residual, w.o_bias, n, hidden, context);
-  multiply(attended, w.o, n, residual, true, true);
+  multiply(attended, w.o, n, {.y = residual, .f32 = true, .accumulate = true});
   if (experts) {
     experts->run(w, n, {.residual = residual, .normed = normed}, context);
     return;
   }
   rms_norm_cuda(residual, nullptr, n, hidden, w.ffn_norm, eps, normed, context);
-  multiply(normed, w.gate_up, n, gate_up, false, false);
+  multiply(normed, w.gate_up, n, {.y = gate_up});
   swiglu_cuda(gate_up, n, ffn, ffn_hidden, context);
-  multiply(ffn_hidden, w.down, n, residual, true, true);
+  multiply(ffn_hidden, w.down, n, {.y = residual, .f32 = true, .accumulate = true});
 }
 
 void CudaForward::Impl::launch_many(std::int32_t n, const CudaRowArrays& rows, bool decode_only) {
@@ -302,10 +340,17 @@ void CudaForward::Impl::head_many(const std::int32_t* rows, std::int32_t n) {
   const CudaContext context = serial();
   rms_norm_cuda(residual, rows, n, static_cast<std::int32_t>(config.hidden), weights.output_norm(),
                 static_cast<float>(config.rms_eps), normed, context);
-  if (n <= kSkinnyGemmRows) {
-    skinny_gemm_cuda(normed, n, weights.head(), {}, {.y = logits}, context);
-  } else {
-    multiply(normed, weights.head(), n, logits, true, false);
+  const bool bf16 = !is_quantised(weights.head().dtype);
+  const std::int32_t most = bf16 ? few_rows : kSkinnyRows;
+  for (std::int32_t first = 0; first < n; first += most) {
+    const std::int32_t left = n - first;
+    const std::byte* x = normed + std::int64_t{first} * config.hidden * 2;
+    float* y = logits + std::int64_t{first} * config.vocab;
+    if (bf16 && left > most) {
+      multiply(x, weights.head(), left, {.y = y, .f32 = true});
+      break;
+    }
+    skinny_gemm_cuda(x, std::min(left, most), weights.head(), {}, {.y = y}, workspace, context);
   }
   argmax_cuda(logits, n, static_cast<std::int32_t>(config.vocab), best_token, best_logprob, context);
 }
@@ -324,7 +369,7 @@ void CudaForward::Impl::run_graph_rows(std::int32_t n, std::int32_t n_padded) {
     copy_bytes(graph_base + std::int64_t{i} * kGraphRows, host_rows.as<std::int32_t>() + std::int64_t{i} * capacity,
                bytes, stream);
   const auto launch = [&] {
-    if (n_padded <= kSkinnyGemmRows) {
+    if (n_padded <= few_rows) {
       launch_few(n_padded);
     } else {
       launch_many(n_padded, to, true);

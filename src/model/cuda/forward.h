@@ -96,6 +96,7 @@ class CudaForward {
 
  private:
   struct Impl;
+  struct Product;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,13 +1,13 @@
 #include "src/model/cuda/weights.h"
 
 #include <algorithm>
-#include <initializer_list>
 #include <span>
 
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/base/rng.h"
 #include "src/model/device_types.h"
+#include "src/ops/gemm/device/weight_layout_cuda.h"
 
 namespace mneme {
 namespace {
@@ -16,15 +16,6 @@ constexpr std::int64_t kWidthStep = 32;  // skinny_gemm_cuda.h: columns
 
 std::byte* writable(const std::byte* p) {
   return const_cast<std::byte*>(p);
-}
-
-// Rows [first, first + n) of a matrix as a matrix.
-DeviceMatrix rows_of(const DeviceMatrix& m, std::int64_t first, std::int64_t n) {
-  DeviceMatrix part = m;
-  part.n_out = n;
-  part.values += static_cast<std::size_t>(first) * m.value_bytes_per_row();
-  if (m.scales != nullptr) part.scales += static_cast<std::size_t>(first * m.scale_stride()) * 2;
-  return part;
 }
 
 double used_share(const ExpertConfig& e) {
@@ -45,11 +36,11 @@ struct CudaWeightsMaker {
     if (n_in % kWidthStep != 0)
       fail(ErrorKind::kUnsupported, "a weight matrix of {} columns: the device's kernels take multiples of {}", n_in,
            kWidthStep);
-    DeviceMatrix m{.values = nullptr, .scales = nullptr, .dtype = dtype, .n_out = n_out, .n_in = n_in};
-    const std::size_t values = static_cast<std::size_t>(n_out) * m.value_bytes_per_row();
+    DeviceMatrix m{.values = nullptr, .dtype = dtype, .n_out = n_out, .n_in = n_in};
     out.buffers_.emplace_back(m.bytes(), "the model's weights");
     m.values = out.buffers_.back().data();
-    if (is_quantised(dtype)) m.scales = m.values + values;
+    // repack_cuda() leaves padding alone.
+    if (is_quantised(dtype)) set_bytes(writable(m.values), 0, m.bytes(), stream);
     return m;
   }
 
@@ -74,13 +65,7 @@ struct CudaWeightsMaker {
     return vector(v);
   }
 
-  // Dtype of fused matrices: their common one, or bf16.
-  static DType common(std::initializer_list<const WeightMatrix*> parts) {
-    const DType first = (*parts.begin())->view().dtype();
-    const bool same =
-        std::all_of(parts.begin(), parts.end(), [&](const WeightMatrix* w) { return w->view().dtype() == first; });
-    return same && is_quantised(first) ? first : DType::kBF16;
-  }
+  static DType device_type(DType type) { return is_quantised(type) ? type : DType::kBF16; }
 
   std::byte* staged(const ConstTensorView& view) {
     const std::size_t bytes = static_cast<std::size_t>(view.dim(0)) * row_bytes(view.dtype(), view.dim(1));
@@ -94,35 +79,55 @@ struct CudaWeightsMaker {
     return staging.data();
   }
 
-  void fill(const WeightMatrix& from, const DeviceMatrix& to) {
+  // Rows [first, first + n) of `to` are those of a matrix.
+  void fill(const WeightMatrix& from, const DeviceMatrix& to, std::int64_t first) {
     const ConstTensorView& view = from.view();
     const DType type = view.dtype();
-    if (type == to.dtype && type == DType::kBF16) {
-      copy_bytes(writable(to.values), view.data(), to.bytes(), stream);
-    } else if (type == to.dtype) {
-      repack_cuda(staged(view), to, context());
+    const std::int64_t n = view.dim(0);
+    std::byte* rows = writable(to.values) + static_cast<std::size_t>(first) * row_bytes(DType::kBF16, to.n_in);
+    if (is_quantised(to.dtype)) {
+      repack_cuda(staged(view), first, n, to, context());
+    } else if (type == DType::kBF16) {
+      copy_bytes(rows, view.data(), static_cast<std::size_t>(n) * view.stride_bytes(), stream);
     } else if (is_quantised(type)) {
-      DeviceMatrix blocks{.values = nullptr, .scales = nullptr, .dtype = type, .n_out = to.n_out, .n_in = to.n_in};
-      const DeviceBuffer repacked(blocks.bytes(), "weights in flight");
-      blocks.values = repacked.data();
-      blocks.scales = repacked.data() + static_cast<std::size_t>(to.n_out) * blocks.value_bytes_per_row();
-      repack_cuda(staged(view), blocks, context());
-      dequantise_cuda(blocks, 0, to.n_out, writable(to.values), context());
+      DeviceMatrix repacked{.values = nullptr, .dtype = type, .n_out = n, .n_in = to.n_in};
+      const DeviceBuffer memory(repacked.bytes(), "weights in flight");
+      repacked.values = memory.data();
+      repack_cuda(staged(view), 0, n, repacked, context());
+      dequantise_cuda(repacked, 0, n, rows, context());
       stream.synchronize();
     } else {
-      to_bf16_cuda(staged(view), type, to.n_out * to.n_in, writable(to.values), context());
+      to_bf16_cuda(staged(view), type, n * to.n_in, rows, context());
     }
     stream.synchronize();  // `staging` and pageable memory are free again
   }
 
-  DeviceMatrix stacked(std::initializer_list<const WeightMatrix*> parts) {
+  DeviceMatrix stacked(std::span<const WeightMatrix* const> parts, DType type) {
     std::int64_t n_out = 0;
     for (const WeightMatrix* w : parts) n_out += w->n_out();
-    const DeviceMatrix all = matrix(common(parts), n_out, (*parts.begin())->n_in());
+    const DeviceMatrix all = matrix(type, n_out, parts[0]->n_in());
     std::int64_t first = 0;
     for (const WeightMatrix* w : parts) {
-      fill(*w, rows_of(all, first, w->n_out()));
+      fill(*w, all, first);
       first += w->n_out();
+    }
+    return all;
+  }
+  DeviceMatrix one(const WeightMatrix& w) {
+    const WeightMatrix* const parts[] = {&w};
+    return stacked(parts, device_type(w.view().dtype()));
+  }
+  DeviceMatrix pair(const WeightMatrix& a, const WeightMatrix& b) {
+    const WeightMatrix* const parts[] = {&a, &b};
+    const DType type = a.view().dtype();
+    return stacked(parts, type == b.view().dtype() ? device_type(type) : DType::kBF16);
+  }
+  FusedMatrix fused(std::span<const WeightMatrix* const> parts) {
+    FusedMatrix all;
+    for (std::size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
+      const DType type = device_type(parts[begin]->view().dtype());
+      while (end < parts.size() && device_type(parts[end]->view().dtype()) == type) ++end;
+      all.parts.push_back(stacked(parts.subspan(begin, end - begin), type));
     }
     return all;
   }
@@ -130,23 +135,17 @@ struct CudaWeightsMaker {
   // The matrices of all experts, one behind the other: of each those of `parts`.
   DeviceMatrix experts(std::span<const ExpertWeights> from,
                        std::initializer_list<WeightMatrix ExpertWeights::*> parts) {
-    std::int64_t n_out = 0;
-    bool same = true;
-    const DType first = (from[0].**parts.begin()).view().dtype();
+    std::vector<const WeightMatrix*> all;
     for (const ExpertWeights& e : from)
-      for (const auto part : parts) {
-        n_out += (e.*part).n_out();
-        same = same && (e.*part).view().dtype() == first;
-      }
-    const DType dtype = same && is_quantised(first) ? first : DType::kBF16;
-    const DeviceMatrix all = matrix(dtype, n_out, (from[0].**parts.begin()).n_in());
-    std::int64_t at = 0;
-    for (const ExpertWeights& e : from)
-      for (const auto part : parts) {
-        fill(e.*part, rows_of(all, at, (e.*part).n_out()));
-        at += (e.*part).n_out();
-      }
-    return all;
+      for (const auto part : parts) all.push_back(&(e.*part));
+    const DType first = all[0]->view().dtype();
+    const bool same =
+        std::all_of(all.begin(), all.end(), [&](const WeightMatrix* w) { return w->view().dtype() == first; });
+    for (const WeightMatrix* w : all)
+      if (w->n_out() % kOctet != 0)
+        fail(ErrorKind::kUnsupported, "--device cuda: experts of {} rows: the device's kernels take multiples of {}",
+             w->n_out(), kOctet);
+    return stacked(all, same ? device_type(first) : DType::kBF16);
   }
 
   void add_experts(const LayerWeights& w, CudaLayerWeights& to) {
@@ -166,8 +165,8 @@ struct CudaWeightsMaker {
 
   // Of a dense layer.
   void add_feed_forward(const LayerWeights& w, CudaLayerWeights& to) {
-    to.gate_up = stacked({&w.gate, &w.up});
-    to.down = stacked({&w.down});
+    to.gate_up = pair(w.gate, w.up);
+    to.down = one(w.down);
   }
 
   const float* stacked(std::span<const float> a, std::span<const float> b, std::span<const float> c) {
@@ -186,8 +185,9 @@ CudaWeights CudaWeights::load(const Model& model, const Stream& stream, const Pr
   const std::int64_t n_layers = model.config().n_layers;
   for (std::int64_t i = 0; i < n_layers; ++i) {
     const LayerWeights& w = model.layers()[static_cast<std::size_t>(i)];
-    out.layers_.push_back({.qkv = maker.stacked({&w.q, &w.k, &w.v}),
-                           .o = maker.stacked({&w.o}),
+    const WeightMatrix* const qkv[] = {&w.q, &w.k, &w.v};
+    out.layers_.push_back({.qkv = maker.fused(qkv),
+                           .o = maker.one(w.o),
                            .gate_up = {},
                            .down = {},
                            .attn_norm = maker.vector(w.attn_norm),
@@ -203,59 +203,79 @@ CudaWeights CudaWeights::load(const Model& model, const Stream& stream, const Pr
     w.experts.empty() ? maker.add_feed_forward(w, out.layers_.back()) : maker.add_experts(w, out.layers_.back());
     if (progress) progress("weights to the device, layers", i + 1, n_layers);
   }
-  out.embedding_ = maker.matrix(is_quantised(model.embedding().dtype()) ? model.embedding().dtype() : DType::kBF16,
-                                model.embedding().dim(0), model.embedding().dim(1));
-  maker.fill(WeightMatrix(model.embedding()), out.embedding_);
+  out.embedding_ = maker.one(WeightMatrix(model.embedding()));
   out.tied_ = model.config().tied_embeddings;
-  out.head_ = out.tied_ ? out.embedding_ : maker.stacked({&model.head()});
+  out.head_ = out.tied_ ? out.embedding_ : maker.one(model.head());
   out.output_norm_ = maker.vector(model.output_norm());
   return std::move(maker.out);
 }
 
-CudaWeights CudaWeights::random(const Model& model, DType dtype, std::uint64_t seed, const Stream& stream) {
-  expect_device_type("token_embd.weight", dtype);
+CudaWeights CudaWeights::random(const Model& model, const WeightMix& mix, std::uint64_t seed, const Stream& stream) {
   const ModelConfig& c = model.config();
   CudaWeightsMaker maker{c, stream, {}, {}};
   CudaWeights& out = maker.out;
   const ExpertConfig& experts = c.experts;
   out.used_experts_ = used_share(experts);
-  const auto matrix = [&](std::int64_t n_out, std::int64_t n_in) {
-    const DeviceMatrix m = maker.matrix(dtype, n_out, n_in);
+  const auto matrix = [&](DType type, std::int64_t n_out, std::int64_t n_in) {
+    const DeviceMatrix m = maker.matrix(maker.device_type(type), n_out, n_in);
     random_weights_cuda(m, seed++, maker.context());
     return m;
   };
   const std::int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
-  for (std::int64_t i = 0; i < c.n_layers; ++i)
+  const bool mixture = experts.n > 0;
+  for (std::int64_t i = 0; i < c.n_layers; ++i) {
+    const DType type = mix.of_layer(i, c.n_layers);
+    FusedMatrix qkv;
+    if (type == mix.most) {
+      qkv.parts = {matrix(type, q + 2 * kv, c.hidden)};
+    } else {
+      qkv.parts = {matrix(mix.most, q + kv, c.hidden), matrix(type, kv, c.hidden)};
+    }
     out.layers_.push_back(
-        {.qkv = matrix(q + 2 * kv, c.hidden),
-         .o = matrix(c.hidden, q),
-         .gate_up = experts.n > 0 ? DeviceMatrix{} : matrix(2 * c.ffn, c.hidden),
-         .down = experts.n > 0 ? DeviceMatrix{} : matrix(c.hidden, c.ffn),
+        {.qkv = qkv,
+         .o = matrix(mix.most, c.hidden, q),
+         .gate_up = mixture ? DeviceMatrix{} : matrix(mix.most, 2 * c.ffn, c.hidden),
+         .down = mixture ? DeviceMatrix{} : matrix(type, c.hidden, c.ffn),
          .attn_norm = maker.ones(c.hidden, 1),
          .ffn_norm = maker.ones(c.hidden, 1),
          .q_norm = c.qk_norm ? maker.ones(c.head_dim, 1) : nullptr,
          .k_norm = c.qk_norm ? maker.ones(c.head_dim, 1) : nullptr,
          .qkv_bias = c.qkv_bias ? maker.ones(q + 2 * kv, 0) : nullptr,
-         .expert_gate_up = experts.n > 0 ? matrix(experts.n * 2 * experts.ffn, c.hidden) : DeviceMatrix{},
-         .expert_down = experts.n > 0 ? matrix(experts.n * c.hidden, experts.ffn) : DeviceMatrix{},
-         .router = experts.n > 0 ? maker.drawn(experts.n * c.hidden, seed++) : nullptr,
+         .expert_gate_up = mixture ? matrix(mix.most, experts.n * 2 * experts.ffn, c.hidden) : DeviceMatrix{},
+         .expert_down = mixture ? matrix(type, experts.n * c.hidden, experts.ffn) : DeviceMatrix{},
+         .router = mixture ? maker.drawn(experts.n * c.hidden, seed++) : nullptr,
          .router_bias = experts.biases ? maker.ones(experts.n, 0) : nullptr,
          .expert_gate_up_bias = experts.biases ? maker.ones(experts.n * 2 * experts.ffn, 0) : nullptr,
          .expert_down_bias = experts.biases ? maker.ones(experts.n * c.hidden, 0) : nullptr,
          .o_bias = c.has_o_bias() ? maker.ones(c.hidden, 0) : nullptr,
          .sinks = c.has_sinks() ? maker.ones(c.n_heads, 0) : nullptr});
-  out.embedding_ = matrix(c.vocab, c.hidden);
+  }
   out.tied_ = c.tied_embeddings;
-  out.head_ = out.tied_ ? out.embedding_ : matrix(c.vocab, c.hidden);
+  out.embedding_ = matrix(out.tied_ ? mix.better : mix.most, c.vocab, c.hidden);
+  out.head_ = out.tied_ ? out.embedding_ : matrix(mix.better, c.vocab, c.hidden);
   out.output_norm_ = maker.ones(c.hidden, 1);
   stream.synchronize();
   return std::move(maker.out);
 }
 
+std::int64_t FusedMatrix::n_out() const {
+  std::int64_t n = 0;
+  for (const DeviceMatrix& part : parts) n += part.n_out;
+  return n;
+}
+
+void CudaWeights::for_each(FunctionRef<void(const DeviceMatrix&)> f) const {
+  for (const CudaLayerWeights& w : layers_) {
+    for (const DeviceMatrix& part : w.qkv.parts) f(part);
+    for (const DeviceMatrix* m : {&w.o, &w.gate_up, &w.down})
+      if (m->n_out > 0) f(*m);  // not those of mixtures
+  }
+  f(head_);
+}
+
 std::size_t CudaWeights::step_bytes() const {
-  std::size_t n = vector_bytes_ + head_.bytes() + embedding_.bytes() / static_cast<std::size_t>(embedding_.n_out);
-  for (const CudaLayerWeights& w : layers_)
-    for (const DeviceMatrix* m : {&w.qkv, &w.o, &w.gate_up, &w.down}) n += m->n_out == 0 ? 0 : m->bytes();
+  std::size_t n = vector_bytes_ + embedding_.bytes() / static_cast<std::size_t>(embedding_.n_out);
+  for_each([&](const DeviceMatrix& m) { n += m.bytes(); });
   return n + step_expert_bytes();
 }
 

@@ -1,20 +1,30 @@
-// A model's weights on the device, in the layouts that kernels read: q, k and v fused into one matrix, gate and up into
-// another. Quantised weights stay quantised; f32 and f16 become bf16.
+// A model's weights on the device, in the layouts that kernels read: q, k and v fused into one matrix where they have
+// one type, gate and up into another. Quantised weights stay quantised; f32, f16, and gate and up of different types
+// become bf16.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "src/base/function_ref.h"
 #include "src/base/progress.h"
 #include "src/cuda/memory.h"
 #include "src/model/model.h"
-#include "src/ops/gemm/skinny_gemm_cuda.h"
+#include "src/model/weight_mix.h"
+#include "src/ops/gemm/device/skinny_gemm_cuda.h"
 
 namespace mneme {
 
+// Matrices with the same x, whose results lie beside each other: one of each run of the same type.
+struct FusedMatrix {
+  std::vector<DeviceMatrix> parts;
+  std::int64_t n_out() const;
+};
+
 struct CudaLayerWeights {
-  DeviceMatrix qkv, o, gate_up, down;
+  FusedMatrix qkv;
+  DeviceMatrix o, gate_up, down;
   const float *attn_norm = nullptr, *ffn_norm = nullptr;  // [hidden]
   const float *q_norm = nullptr, *k_norm = nullptr;       // [head_dim], or null
   const float* qkv_bias = nullptr;                        // or null
@@ -31,8 +41,8 @@ class CudaWeights {
  public:
   // Errors  kResource: the weights do not fit the device; kUnsupported: a width that the kernels do not support.
   static CudaWeights load(const Model& model, const Stream& stream, const ProgressFn& progress = {});
-  // Random weights of the model's shape, made on the device. Requires  dtype is bf16 or quantised.
-  static CudaWeights random(const Model& model, DType dtype, std::uint64_t seed, const Stream& stream);
+  // Random weights of the model's shape, made on the device. Requires  bf16 or quantised types.
+  static CudaWeights random(const Model& model, const WeightMix& mix, std::uint64_t seed, const Stream& stream);
 
   const std::vector<CudaLayerWeights>& layers() const { return layers_; }
   const DeviceMatrix& embedding() const { return embedding_; }
@@ -46,6 +56,8 @@ class CudaWeights {
     const CudaLayerWeights& w = layers_.front();
     return w.router == nullptr ? w.gate_up.dtype : w.expert_gate_up.dtype;
   }
+  // Calls f with each matrix of the layers but for experts, and with the head.
+  void for_each(FunctionRef<void(const DeviceMatrix&)> f) const;
 
  private:
   friend struct CudaWeightsMaker;

@@ -1,8 +1,11 @@
-// A warp multiplies 16 rows of an expert's matrix with 8 kTiles rows of x. Columns go to lanes in runs of eight, of w
-// and of x alike: a dot product does not depend on their order, and so both load 16 bytes straight into fragments.
+// A warp multiplies 16 rows of an expert's matrix, two octets, with 8 kTiles rows of x. Columns go to lanes in runs of eight
+// (or of four twice), of w and of x alike: a dot product does not depend on their order, and so both are loaded straight
+// into fragments.
+#include <utility>
+
 #include "src/cuda/common.cuh"
 #include "src/ops/experts/grouped_gemm_cuda.h"
-#include "src/ops/gemm/quant.h"
+#include "src/ops/gemm/device/weight_format.cuh"
 
 namespace mneme {
 namespace {
@@ -10,63 +13,20 @@ namespace {
 using namespace cuda;  // NOLINT
 
 constexpr int kWarps = 4, kThreads = kWarps * kWarp;
-constexpr int kWarpRows = 16, kBlockRows = kWarps * kWarpRows;  // of w
-constexpr int kStep = 32;                                       // columns, eight a lane of four
-constexpr int kFewTiles = 1, kManyTiles = 4;                    // of eight rows of x
-constexpr std::uint32_t kOnes = 0x3f803f80u;                    // two bf16
-
-// Eight values of a row as pairs of bf16, to be multiplied by `scale`, and `minimum` to be added to each.
-struct Values {
-  std::uint32_t pairs[4];
-  float scale, minimum;
-};
-
-struct Matrix {
-  const std::byte* values;
-  const __half* scales;
-  std::int64_t row_bytes, scale_stride;
-};
-
-template <DType kType>
-__device__ __forceinline__ Values load_values(const Matrix& m, std::int64_t row, int step, int t) {
-  const std::byte* from = m.values + row * m.row_bytes;
-  const __half* scales = m.scales + row * m.scale_stride;
-  Values v{{}, 1.0f, 0.0f};
-  if constexpr (kType == DType::kBF16) {
-    const uint4 x = load_stream(from + (step * kStep + t * 8) * 2);
-    v.pairs[0] = x.x, v.pairs[1] = x.y, v.pairs[2] = x.z, v.pairs[3] = x.w;
-  } else if constexpr (kType == DType::kQ8_0) {
-    const uint2 x = __ldg(reinterpret_cast<const uint2*>(from + step / 2 * 64 + t * 16 + step % 2 * 8));
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const std::uint32_t word = (i < 2 ? x.x : x.y) >> (i % 2 * 16);
-      v.pairs[i] = pack<__nv_bfloat16>(static_cast<float>(static_cast<std::int8_t>(word & 255)),
-                                       static_cast<float>(static_cast<std::int8_t>(word >> 8 & 255)));
-    }
-    v.scale = __half2float(scales[step]);
-  } else {
-    constexpr float kMiddle = kType == DType::kQ4_0 ? 8.0f : 0.0f;
-    const std::uint32_t word =
-        __ldg(reinterpret_cast<const std::uint32_t*>(from + step / 4 * 64 + t * 16 + step % 4 * 4));
-#pragma unroll
-    for (int i = 0; i < 4; ++i)  // value e is nibble (e % 2) * 4 + e / 2
-      v.pairs[i] = pack<__nv_bfloat16>(static_cast<float>(word >> (4 * i) & 15) - kMiddle,
-                                       static_cast<float>(word >> (16 + 4 * i) & 15) - kMiddle);
-    if constexpr (kType == DType::kQ4_0) {
-      v.scale = __half2float(scales[step]);
-    } else {
-      v.scale = __half2float(scales[2 * step]);
-      v.minimum = __half2float(scales[2 * step + 1]);
-    }
-  }
-  return v;
-}
+constexpr int kWarpRows = 16;                 // of w
+constexpr int kStep = 32, kSteps = 4;         // columns; steps of a slab
+constexpr int kFewTiles = 1, kManyTiles = 4;  // of eight rows of x
+// With few rows of x a thread block's warps share 16 rows of w, a quarter of the columns each: reading is bound by latency.
+template <int kTiles>
+constexpr int kBlockRows = kTiles == kFewTiles ? kWarpRows : kWarps* kWarpRows;
+constexpr std::uint32_t kOnes = 0x3f803f80u;  // two bf16
 
 struct Args {
   const __nv_bfloat16* x;
   bool by_slot, y_f32;
   int n_used, k, n_out;
-  Matrix w;
+  const std::byte* w;
+  std::int64_t octet_bytes;  // 0: row-major
   const float* bias;
   void* y;
   SortedPairs pairs;
@@ -82,29 +42,115 @@ __device__ __forceinline__ void store(const Args& a, int expert, int slot, int r
     static_cast<__nv_bfloat16*>(a.y)[at] = __float2bfloat16_rn(value);
 }
 
-// c += the product of 32 columns.
-template <DType kType>
-__device__ __forceinline__ void multiply(float (&c)[4], const Values& low, const Values& high, const uint4& x) {
-  if constexpr (kType == DType::kBF16) {
-    mma<__nv_bfloat16>(c, low.pairs[0], high.pairs[0], low.pairs[1], high.pairs[1], x.x, x.y);
-    mma<__nv_bfloat16>(c, low.pairs[2], high.pairs[2], low.pairs[3], high.pairs[3], x.z, x.w);
-    return;
+__device__ __forceinline__ void multiply(float (&c)[4], const std::uint32_t (&low)[4], const std::uint32_t (&high)[4],
+                                         int pair, std::uint32_t x0, std::uint32_t x1) {
+  mma<__nv_bfloat16>(c, low[pair], high[pair], low[pair + 1], high[pair + 1], x0, x1);
+}
+
+// Eight columns of a row of x, as the lane's weights have them.
+template <typename F>
+__device__ __forceinline__ uint4 columns_of(const __nv_bfloat16* x, int t) {
+  if constexpr (!F::kPer16) return *reinterpret_cast<const uint4*>(x + 8 * t);
+  const uint2 a = *reinterpret_cast<const uint2*>(x + 4 * t), b = *reinterpret_cast<const uint2*>(x + 16 + 4 * t);
+  return {a.x, a.y, b.x, b.y};
+}
+
+// What two octets have of a slab.
+template <typename F>
+struct Slab {
+  Codes<F> low, high;
+  Scales<F> low_scales, high_scales;
+
+  __device__ __forceinline__ void load(const std::byte* low_octet, const std::byte* high_octet, int slab, int lane) {
+    const std::int64_t chunk = static_cast<std::int64_t>(slab / F::kSlabs) * F::kChunkBytes;
+    const int codes = slab % F::kSlabs * F::kSlabBytes, scales = F::kSlabs * F::kSlabBytes;
+    low.load(GlobalWords{low_octet + chunk + codes}, lane);
+    high.load(GlobalWords{high_octet + chunk + codes}, lane);
+    low_scales.load(GlobalWords{low_octet + chunk + scales}, slab % F::kSlabs, lane / 4);
+    high_scales.load(GlobalWords{high_octet + chunk + scales}, slab % F::kSlabs, lane / 4);
   }
-  float block[4] = {};
-  mma<__nv_bfloat16>(block, low.pairs[0], high.pairs[0], low.pairs[1], high.pairs[1], x.x, x.y);
-  mma<__nv_bfloat16>(block, low.pairs[2], high.pairs[2], low.pairs[3], high.pairs[3], x.z, x.w);
-  c[0] += low.scale * block[0], c[1] += low.scale * block[1];
-  c[2] += high.scale * block[2], c[3] += high.scale * block[3];
-  if constexpr (kType == DType::kQ4_1) {  // minima times the sums of x
-    float sums[4] = {};
-    mma<__nv_bfloat16>(sums, kOnes, kOnes, kOnes, kOnes, x.x, x.y);
-    mma<__nv_bfloat16>(sums, kOnes, kOnes, kOnes, kOnes, x.z, x.w);
-    c[0] += low.minimum * sums[0], c[1] += low.minimum * sums[1];
-    c[2] += high.minimum * sums[2], c[3] += high.minimum * sums[3];
+
+  // c += scale times the products of one k16, or of both where they share it.
+  template <int kAt, int kHalf>
+  __device__ __forceinline__ void add(float (&c)[4], const float (&block)[4], const float (&sums)[4]) const {
+    const float low_scale = low_scales.template scale<kAt, kHalf>();
+    const float high_scale = high_scales.template scale<kAt, kHalf>();
+    c[0] += low_scale * block[0], c[1] += low_scale * block[1];
+    c[2] += high_scale * block[2], c[3] += high_scale * block[3];
+    if constexpr (F::kMinimum) {
+      const float low_minimum = low_scales.template minimum<kAt, kHalf>();
+      const float high_minimum = high_scales.template minimum<kAt, kHalf>();
+      c[0] += low_minimum * sums[0], c[1] += low_minimum * sums[1];
+      c[2] += high_minimum * sums[2], c[3] += high_minimum * sums[3];
+    }
+  }
+
+  template <int kAt, int kTiles>
+  __device__ __forceinline__ void step(float (&c)[kTiles][4], const __nv_bfloat16* const (&x)[kTiles], int column,
+                                       int t) const {
+    std::uint32_t a[4], b[4];
+    low.template unpack<kAt>(a);
+    high.template unpack<kAt>(b);
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      const uint4 v = columns_of<F>(x[i] + column, t);
+      float block[4] = {}, sums[4] = {};
+      multiply(block, a, b, 0, v.x, v.y);
+      if constexpr (F::kMinimum) mma<__nv_bfloat16>(sums, kOnes, kOnes, kOnes, kOnes, v.x, v.y);
+      if constexpr (F::kPer16) {
+        add<kAt, 0>(c[i], block, sums);
+        float other[4] = {}, other_sums[4] = {};
+        multiply(other, a, b, 2, v.z, v.w);
+        if constexpr (F::kMinimum) mma<__nv_bfloat16>(other_sums, kOnes, kOnes, kOnes, kOnes, v.z, v.w);
+        add<kAt, 1>(c[i], other, other_sums);
+      } else {
+        multiply(block, a, b, 2, v.z, v.w);
+        if constexpr (F::kMinimum) mma<__nv_bfloat16>(sums, kOnes, kOnes, kOnes, kOnes, v.z, v.w);
+        add<kAt, 0>(c[i], block, sums);
+      }
+    }
+  }
+};
+
+// One warp's rows from `row` on, of the matrix that begins at row `base`; of its slabs `begin`, `begin` + `by`, ...
+template <typename F, int kTiles>
+__device__ __forceinline__ void run_octets(const Args& a, std::int64_t base, int row, float (&c)[kTiles][4],
+                                           const __nv_bfloat16* const (&x)[kTiles], int lane, int begin, int by) {
+  const std::int64_t first = base / kOctet, last = a.n_out / kOctet - 1;
+  const std::byte* low = a.w + (first + min(static_cast<std::int64_t>(row / kOctet), last)) * a.octet_bytes;
+  const std::byte* high = a.w + (first + min(static_cast<std::int64_t>(row / kOctet + 1), last)) * a.octet_bytes;
+#pragma unroll 2
+  for (int column = begin * kSteps * kStep; column < a.k; column += by * kSteps * kStep) {
+    Slab<F> slab;
+    slab.load(low, high, column / (kSteps * kStep), lane);
+    [&]<int... kAt>(std::integer_sequence<int, kAt...>) {
+      ((column + kAt * kStep < a.k ? slab.template step<kAt>(c, x, column + kAt * kStep, lane % 4) : void()), ...);
+    }
+    (std::make_integer_sequence<int, kSteps>());
   }
 }
 
-template <DType kType, int kTiles>
+template <int kTiles>
+__device__ __forceinline__ void run_bf16(const Args& a, std::int64_t base, int row, float (&c)[kTiles][4],
+                                         const __nv_bfloat16* const (&x)[kTiles], int lane, int begin, int by) {
+  const auto* w = reinterpret_cast<const __nv_bfloat16*>(a.w);
+  const int g = lane / 4, t = lane % 4;
+  const __nv_bfloat16 *low = w + (base + min(row + g, a.n_out - 1)) * a.k + 8 * t,
+                      *high = w + (base + min(row + g + 8, a.n_out - 1)) * a.k + 8 * t;
+#pragma unroll 4
+  for (int column = begin * kStep; column < a.k; column += by * kStep) {
+    const uint4 p = load_stream(low + column), q = load_stream(high + column);
+    const std::uint32_t first[4] = {p.x, p.y, p.z, p.w}, second[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      const uint4 v = columns_of<Bf16Format>(x[i] + column, t);
+      multiply(c[i], first, second, 0, v.x, v.y);
+      multiply(c[i], first, second, 2, v.z, v.w);
+    }
+  }
+}
+
+template <typename F, int kTiles>
 __global__ void __launch_bounds__(kThreads) grouped_kernel(Args a) {
   launch_dependents();
   grid_dependency_wait();
@@ -112,30 +158,39 @@ __global__ void __launch_bounds__(kThreads) grouped_kernel(Args a) {
   const std::int32_t* tile = a.pairs.tiles + 3 * blockIdx.y;
   const int expert = tile[0], first = tile[1], count = tile[2];
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
-  const int row = blockIdx.x * kBlockRows + threadIdx.x / kWarp * kWarpRows + g;  // and the one eight below
+  constexpr bool kShares = kTiles == kFewTiles;
+  const int warp = threadIdx.x / kWarp, begin = kShares ? warp : 0, by = kShares ? kWarps : 1;
+  const int row = blockIdx.x * kBlockRows<kTiles> + (kShares ? 0 : warp * kWarpRows);
   const std::int64_t base = static_cast<std::int64_t>(expert) * a.n_out;
-  const std::int64_t low_row = base + min(row, a.n_out - 1), high_row = base + min(row + 8, a.n_out - 1);
   const __nv_bfloat16* x[kTiles];
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
     const int slot = first + min(8 * i + g, count - 1);
     const std::int64_t from = a.by_slot ? slot : a.pairs.order[slot] / a.n_used;
-    x[i] = a.x + from * a.k + t * 8;
+    x[i] = a.x + from * a.k;
   }
   float c[kTiles][4] = {};
-#pragma unroll 4
-  for (int step = 0; step < a.k / kStep; ++step) {
-    const Values low = load_values<kType>(a.w, low_row, step, t), high = load_values<kType>(a.w, high_row, step, t);
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i)
-      multiply<kType>(c[i], low, high, *reinterpret_cast<const uint4*>(x[i] + step * kStep));
+  if constexpr (F::kRowMajor) {
+    run_bf16(a, base, row, c, x, lane, begin, by);
+  } else {
+    run_octets<F>(a, base, row, c, x, lane, begin, by);
+  }
+  if constexpr (kShares) {
+    __shared__ float4 sums[kWarps][kWarp];
+    sums[warp][lane] = {c[0][0], c[0][1], c[0][2], c[0][3]};
+    __syncthreads();
+    if (warp != 0) return;
+    for (int w = 1; w < kWarps; ++w) {
+      const float4 other = sums[w][lane];
+      c[0][0] += other.x, c[0][1] += other.y, c[0][2] += other.z, c[0][3] += other.w;
+    }
   }
 #pragma unroll
   for (int i = 0; i < kTiles; ++i)
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int of_tile = 8 * i + 2 * t + j % 2;
-      if (of_tile < count) store(a, expert, first + of_tile, row + j / 2 * 8, c[i][j]);
+      if (of_tile < count) store(a, expert, first + of_tile, row + g + j / 2 * 8, c[i][j]);
     }
 }
 
@@ -196,19 +251,10 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(CombineExperts
 
 template <int kTiles>
 void launch_grouped(const GroupedGemmCuda& g, const Args& args, dim3 grid, const CudaContext& context) {
-  const auto run = [&](void (*kernel)(Args)) {
-    launch(context, "grouped_gemm", kernel, grid, dim3(kThreads), 0, args);
+  const auto run = [&]<typename F>(F) {
+    launch(context, "grouped_gemm", grouped_kernel<F, kTiles>, grid, dim3(kThreads), 0, args);
   };
-  switch (g.w.dtype) {
-    case DType::kQ8_0:
-      return run(grouped_kernel<DType::kQ8_0, kTiles>);
-    case DType::kQ4_0:
-      return run(grouped_kernel<DType::kQ4_0, kTiles>);
-    case DType::kQ4_1:
-      return run(grouped_kernel<DType::kQ4_1, kTiles>);
-    default:
-      return run(grouped_kernel<DType::kBF16, kTiles>);
-  }
+  is_quantised(g.w.dtype) ? with_format(g.w.dtype, run) : run(Bf16Format{});
 }
 
 }  // namespace
@@ -225,12 +271,13 @@ void grouped_gemm_cuda(const GroupedGemmCuda& g, const SortedPairs& pairs, const
                   .n_used = g.n_used,
                   .k = static_cast<int>(g.w.n_in),
                   .n_out = n_out,
-                  .w = {g.w.values, reinterpret_cast<const __half*>(g.w.scales),
-                        static_cast<std::int64_t>(g.w.value_bytes_per_row()), g.w.scale_stride()},
+                  .w = g.w.values,
+                  .octet_bytes = is_quantised(g.w.dtype) ? static_cast<std::int64_t>(g.w.octet_bytes()) : 0,
                   .bias = g.bias,
                   .y = g.y,
                   .pairs = pairs};
-  const dim3 grid((n_out + kBlockRows - 1) / kBlockRows, most_tiles(g.n_pairs, g.n_experts, pairs.tile_rows));
+  const int block = pairs.tile_rows == 8 * kFewTiles ? kBlockRows<kFewTiles> : kBlockRows<kManyTiles>;
+  const dim3 grid((n_out + block - 1) / block, most_tiles(g.n_pairs, g.n_experts, pairs.tile_rows));
   pairs.tile_rows == 8 * kFewTiles ? launch_grouped<kFewTiles>(g, args, grid, context)
                                    : launch_grouped<kManyTiles>(g, args, grid, context);
 }

@@ -9,7 +9,7 @@
 
 #include "src/cuda/context.h"
 #include "src/ops/experts/router_cuda.h"
-#include "src/ops/gemm/skinny_gemm_cuda.h"
+#include "src/ops/gemm/device/device_matrix.h"
 
 namespace mneme {
 
@@ -21,7 +21,7 @@ struct GroupedGemmCuda {
   const void* x = nullptr;  // bf16 [., k]; row p / n_used for pair p, or, where by_slot, in order of the pairs
   bool by_slot = false;
   std::int32_t n_used = 1;
-  DeviceMatrix w;               // [n_experts * n_out, k], k a multiple of 32
+  DeviceMatrix w;               // [n_experts * n_out, k], k a multiple of 32, n_out of 8
   const float* bias = nullptr;  // [n_experts, n_out], or null
   void* y = nullptr;            // [n_pairs, n_out] in order of the pairs, bf16 or f32
   bool y_f32 = false;

@@ -1,4 +1,5 @@
 #include "src/offload/kv_slots_cuda.cuh"
+#include "src/ops/gemm/device/weight_layout_cuda.h"
 #include "src/ops/norm_rope/pointwise_cuda.h"
 
 namespace mneme {
@@ -23,45 +24,17 @@ __device__ __forceinline__ float block_sum(float v) {
   return parts[0];
 }
 
-struct Table {
-  const std::byte* values;
-  const __half* scales;
-  std::int64_t row_bytes, scale_stride;
-  DType dtype;
-};
-
-__device__ __forceinline__ float table_value(const Table& t, std::int64_t row, int column) {
-  const std::byte* values = t.values + row * t.row_bytes;
-  if (t.dtype == DType::kBF16) return widen(reinterpret_cast<const __nv_bfloat16*>(values)[column]);
-  const int b = column / 32, i = column % 32, e = i % 8;
-  const __half* scales = t.scales + row * t.scale_stride;
-  if (t.dtype == DType::kQ8_0) {
-    const int at = b / 2 * 64 + i / 8 * 16 + b % 2 * 8 + e;
-    return __half2float(scales[b]) * static_cast<float>(reinterpret_cast<const std::int8_t*>(values)[at]);
-  }
-  const int nibble = b / 4 * 128 + i / 8 * 32 + b % 4 * 8 + (e % 2) * 4 + e / 2;
-  const int byte = static_cast<int>(reinterpret_cast<const std::uint8_t*>(values)[nibble / 2]);
-  const int level = byte >> (nibble % 2 * 4) & 15;
-  if (t.dtype == DType::kQ4_1)
-    return __fmaf_rn(__half2float(scales[2 * b]), static_cast<float>(level), __half2float(scales[2 * b + 1]));
-  return __half2float(scales[b]) * static_cast<float>(level - 8);
-}
-
-// One thread block per row.
-__global__ void __launch_bounds__(kThreads)
-    embed_kernel(const std::int32_t* ids, int hidden, Table table, EmbedOutput out) {
+// Starts the first norm of rows of the residual. One thread block per row.
+__global__ void __launch_bounds__(kThreads) first_norm_kernel(int hidden, EmbedOutput out) {
   grid_dependency_wait();
   launch_dependents();
-  const std::int64_t row = blockIdx.x, id = ids[row];
+  const std::int64_t row = blockIdx.x;
   float squares = 0;
   for (int i = threadIdx.x; i < hidden; i += kThreads) {
-    const float v = table_value(table, id, i);
-    out.residual[row * hidden + i] = v;
-    if (out.x_next != nullptr)
-      static_cast<__nv_bfloat16*>(out.x_next)[row * hidden + i] = __float2bfloat16_rn(v * out.norm_weight[i]);
+    const float v = out.residual[row * hidden + i];
+    static_cast<__nv_bfloat16*>(out.x_next)[row * hidden + i] = __float2bfloat16_rn(v * out.norm_weight[i]);
     squares += v * v;
   }
-  if (out.sums == nullptr) return;
   squares = block_sum(squares);
   if (threadIdx.x == 0) out.sums[row] = squares;
 }
@@ -454,10 +427,10 @@ dim3 blocks_for(std::int64_t n) {
 
 void embed_cuda(const std::int32_t* ids, std::int32_t n, const DeviceMatrix& table, const EmbedOutput& out,
                 const CudaContext& context) {
-  const Table t{table.values, reinterpret_cast<const __half*>(table.scales),
-                static_cast<std::int64_t>(table.value_bytes_per_row()), table.scale_stride(), table.dtype};
-  launch(context, "embed", embed_kernel, dim3(static_cast<unsigned>(n)), dim3(kThreads), 0, ids,
-         static_cast<int>(table.n_in), t, out);
+  read_rows_cuda(table, ids, n, out.residual, context);
+  if (out.x_next == nullptr) return;
+  launch(context, "first_norm", first_norm_kernel, dim3(static_cast<unsigned>(n)), dim3(kThreads), 0,
+         static_cast<int>(table.n_in), out);
 }
 
 void rms_norm_cuda(const float* x, const std::int32_t* rows, std::int32_t n, std::int32_t h, const float* weight,

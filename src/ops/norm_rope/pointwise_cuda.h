@@ -8,12 +8,12 @@
 #include "src/cuda/context.h"
 #include "src/kv/kv_tables_cuda.h"
 #include "src/offload/kv_slots_cuda.h"
-#include "src/ops/gemm/skinny_gemm_cuda.h"
+#include "src/ops/gemm/device/skinny_gemm_cuda.h"
 
 namespace mneme {
 
 // residual [n, hidden] f32 = rows ids[i] of the table. With x_next the first norm starts here, as in
-// SkinnyGemmResidual: n <= 8, and `sums` [1, 8] is DeferredNorm::sums with one part.
+// SkinnyGemmResidual: n <= kSkinnyRows, and `sums` [1, kSkinnyRows] is DeferredNorm::sums with one part.
 struct EmbedOutput {
   float* residual = nullptr;
   const float* norm_weight = nullptr;

@@ -43,6 +43,80 @@ TEST_F(CudaForwardTest, HasTheCpusLogitsForEveryArchitecture) {
     }
 }
 
+// Steps of 1, of a few and of many rows, on the device and on the CPU.
+void expect_the_cpus_logits(const Model& model, const CpuContext& cpu) {
+  OnDevice device(model);
+  SequenceRunner host(model, DType::kBF16, cpu, 100);
+  SequenceCache a(*device.pool), b(host.pool);
+  const std::vector<std::int32_t> tokens = random_tokens(300, model.config().vocab, 6);
+  const std::span<const std::int32_t> all(tokens);
+  for (const auto& [begin, end] : {std::pair{0, 200}, {200, 201}, {201, 202}, {202, 203}, {203, 230}, {230, 300}}) {
+    const auto piece = all.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+    ASSERT_LE(relative_error(device.step(a, piece), host.step(b, piece)), kTolerance) << begin << " to " << end;
+  }
+}
+
+TEST_F(CudaForwardTest, HasTheCpusLogitsForEveryTypeOfWeights) {
+  ModelConfig config = cuda_config(Architecture::kLlama, 8, 2, 64);
+  config.hidden = 256;
+  for (const DType type : {DType::kQ5_0, DType::kQ5_1, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K,
+                           DType::kQ6_K, DType::kIQ4_NL, DType::kMXFP4}) {
+    SCOPED_TRACE(dtype_name(type));
+    expect_the_cpus_logits(*Model::random(config, type, {}, 5, cpu), cpu);
+  }
+}
+
+// As llama.cpp mixes them: q, k and v in two types, the head in a third; and gate and up apart, which become bf16.
+TEST_F(CudaForwardTest, TypesMayDifferWithinALayer) {
+  ModelConfig config = cuda_config(Architecture::kQwen2, 4, 2, 64);
+  config.hidden = 256;
+  auto mixed = std::make_unique<MemoryCheckpoint>(config, DType::kF32);
+  mixed->fill(3);
+  for (const auto& [end, type] : {std::pair{"attn_q.weight", DType::kQ4_K},
+                                  {"attn_k.weight", DType::kQ4_K},
+                                  {"attn_v.weight", DType::kQ6_K},
+                                  {"attn_output.weight", DType::kQ5_0},
+                                  {"0.ffn_gate.weight", DType::kQ4_K},
+                                  {"0.ffn_up.weight", DType::kQ5_K},
+                                  {"1.ffn_gate.weight", DType::kQ4_K},
+                                  {"1.ffn_up.weight", DType::kQ4_K},
+                                  {"ffn_down.weight", DType::kQ6_K},
+                                  {"token_embd.weight", DType::kQ6_K}})
+    mixed->quantise(end, type);
+  const auto model = Model::load(std::move(mixed), {}, cpu);
+  expect_the_cpus_logits(*model, cpu);
+}
+
+// Steps of so many sequences as take other kernels: each row has the logits of a step of its own.
+TEST_F(CudaForwardTest, StepsOfUpTo64SequencesAreTheirRows) {
+  for (const DType type : {DType::kBF16, DType::kQ8_0, DType::kQ4_1}) {
+    const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), type, {}, 5, cpu);
+    OnDevice device(*model, 256, 64), alone(*model);
+    for (const std::size_t n : {12u, 30u, 64u}) {
+      SCOPED_TRACE(::testing::Message() << dtype_name(type) << ", " << n << " sequences");
+      std::vector<SequenceCache> together;
+      for (std::size_t i = 0; i < n; ++i) together.emplace_back(*device.pool);
+      for (int step = 0; step < 3; ++step) {  // the third replays a graph
+        const std::vector<std::int32_t> tokens = random_tokens(n, model->config().vocab, 40 + n);
+        std::vector<SequenceRows> rows;
+        for (SequenceCache& cache : together) {
+          cache.extend(1);
+          rows.push_back({.cache = &cache, .n_rows = 1, .want_logits = true});
+        }
+        std::vector<float> got;
+        SequenceRunner::append(device.forward.run({.tokens = tokens, .sequences = rows}), got);
+        const std::size_t vocab = got.size() / n;
+        for (const std::size_t i : {std::size_t{0}, n / 2, n - 1}) {
+          SequenceCache one(*alone.pool);
+          std::vector<float> want;
+          for (int s = 0; s <= step; ++s) want = alone.step(one, std::span(tokens).subspan(i, 1));
+          ASSERT_LE(relative_error(std::span(got).subspan(i * vocab, vocab), want), kTolerance) << step << ", " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(CudaForwardTest, HasTheCpusLogitsForEveryHeadSizeThatIsBuilt) {
   for (const std::int32_t head_dim : attention_head_dims_cuda()) {
     SCOPED_TRACE(head_dim);

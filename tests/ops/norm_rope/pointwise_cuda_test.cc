@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "src/ops/attention/attention.h"
+#include "src/ops/gemm/device/weight_layout_cuda.h"
 #include "src/ops/norm_rope/pointwise.h"
 #include "src/ops/norm_rope/rope.h"
 #include "tests/cuda/cuda_testing.h"
@@ -29,23 +30,22 @@ double value(std::uint16_t bits) {
 }
 
 TEST_F(CudaPointwiseTest, EmbedsRowsOfEveryType) {
-  constexpr std::int64_t kVocab = 11, kHidden = 160;
+  constexpr std::int64_t kVocab = 11, kHidden = 256;
   const std::vector<std::int32_t> ids = {10, 0, 3, 3};
-  for (const DType type : {DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1}) {
+  for (const DType type : {DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ6_K}) {
     const Tensor table = random_weights(type, kVocab, kHidden, 1), want(DType::kF32, {4, kHidden});
     embed_ref(ids, table, want);
     const std::size_t bytes = kVocab * row_bytes(type, kHidden);
     const DeviceArray<std::byte> blocks(std::span(const_cast<const std::byte*>(table.view().data()), bytes));
-    DeviceMatrix m{.values = blocks.data(), .scales = nullptr, .dtype = type, .n_out = kVocab, .n_in = kHidden};
-    const DeviceArray<std::byte> memory(m.bytes());
+    DeviceMatrix m{.values = blocks.data(), .dtype = type, .n_out = kVocab, .n_in = kHidden};
+    const DeviceArray<std::byte> memory(m.bytes(), 0);
     if (type != DType::kBF16) {
       m.values = memory.data();
-      m.scales = memory.data() + kVocab * m.value_bytes_per_row();
-      repack_cuda(blocks.data(), m, context());
+      repack_cuda(blocks.data(), 0, kVocab, m, context());
     }
     const DeviceArray<std::int32_t> ids_device(ids);
     const Tensor weight = random_f32(1, kHidden, 9);
-    const DeviceArray<float> out(4 * kHidden), sums(8), weight_device(floats_of(weight, kHidden));
+    const DeviceArray<float> out(4 * kHidden), sums(kSkinnyRows), weight_device(floats_of(weight, kHidden));
     const DeviceArray<std::uint16_t> next(4 * kHidden);
     embed_cuda(
         ids_device.data(), 4, m,

@@ -18,6 +18,7 @@ struct CublasLtProblem {
   std::int64_t m = 0, n = 0, k = 0;
   bool f32 = false;         // y's type; else bf16
   bool accumulate = false;  // f32 only
+  std::int64_t stride = 0;  // elements between rows of y; 0: n
   auto operator<=>(const CublasLtProblem&) const = default;
 };
 

@@ -1,4 +1,4 @@
-#include "src/ops/gemm/gemm_cublaslt_cuda.h"
+#include "src/ops/gemm/device/gemm_cublaslt_cuda.h"
 
 #include <cublasLt.h>
 #include <dlfcn.h>
@@ -115,7 +115,8 @@ const Planned& CublasLtGemm::Impl::plan(const CublasLtProblem& p) {
   const auto u = [](std::int64_t v) { return static_cast<std::uint64_t>(v); };
   check(library().cublasLtMatrixLayoutCreate(&out.a, CUDA_R_16BF, u(p.k), u(p.n), p.k), "a layout", p);
   check(library().cublasLtMatrixLayoutCreate(&out.b, CUDA_R_16BF, u(p.k), u(p.m), p.k), "a layout", p);
-  check(library().cublasLtMatrixLayoutCreate(&out.c, y_type, u(p.n), u(p.m), p.n), "a layout", p);
+  check(library().cublasLtMatrixLayoutCreate(&out.c, y_type, u(p.n), u(p.m), p.stride == 0 ? p.n : p.stride),
+        "a layout", p);
   select_algorithm(p, out);
   return out;
 }
