@@ -44,11 +44,12 @@ struct WindowMethod {
   const char* name;
   const char* overrides;
 };
-constexpr WindowMethod kWindowMethods[] = {{"streaming_llm", "prefill=window:32"},
-                               {"streaming_llm", "prefill=window:32,positions=absolute"},
-                               {"streaming_llm", "prefill=window:32,positions=one_angle"},
-                               {"actqkv", "sink=8,unit=page:8,recent=16,prefill=window:32"},
-                               {"actqkv", "sink=8,unit=page:8,recent=16,prefill=window:32,positions=absolute"}};
+constexpr WindowMethod kWindowMethods[] = {
+    {"streaming_llm", "prefill=window:32"},
+    {"streaming_llm", "prefill=window:32,positions=absolute"},
+    {"streaming_llm", "prefill=window:32,positions=one_angle"},
+    {"actqkv", "sink=8,unit=page:8,recent=16,prefill=window:32"},
+    {"actqkv", "sink=8,unit=page:8,recent=16,prefill=window:32,positions=absolute"}};
 
 TEST(EngineWindow, NeitherChunksNorOthersChangeTheAnswer) {
   const auto prompt = random_tokens(300, 50, 5);

@@ -56,4 +56,8 @@ std::size_t DeviceMatrix::bytes() const {
   return static_cast<std::size_t>(octets()) * octet_bytes();
 }
 
+void no_skinny_gemm(std::int32_t rows) {
+  check_failed(__FILE__, __LINE__, "skinny_gemm_takes()", fmt::format("no kernel for {} rows of this type", rows));
+}
+
 }  // namespace mneme
