@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kFewFloats = 1 << 17;  // below, starting threads costs more than it gains
 constexpr int kMaxThreads = 16;
 
-void grow(PinnedBuffer& buffer, std::size_t bytes) {
+void grow_ahead(PinnedBuffer& buffer, std::size_t bytes) {
   if (buffer.size() >= bytes) return;
   buffer = {};
   buffer = PinnedBuffer(bytes + bytes / 4);
@@ -132,15 +132,15 @@ void CudaMassObserver::prepare_decode(std::int32_t n_spans, const Stream& stream
   if (decode_lse_.size() < spans * static_cast<std::size_t>(n_heads_) * sizeof(float)) {
     grow(decode_lse_, spans * static_cast<std::size_t>(n_heads_) * sizeof(float), "sums of attention");
     grow(mass_rows_device_, spans * sizeof(std::int32_t), "sums of attention");
-    grow(mass_rows_staging_, spans * sizeof(std::int32_t));
+    grow_ahead(mass_rows_staging_, spans * sizeof(std::int32_t));
     moved = true;
   }
   mass_rows_.resize(spans);
   drops_.take_rows(mass_rows_);
   std::copy(mass_rows_.begin(), mass_rows_.end(), mass_rows_staging_.as<std::int32_t>());
   copy_bytes(mass_rows_device_.data(), mass_rows_staging_.data(), spans * sizeof(std::int32_t), stream);
-  grow(decode_host_, decoding_.size() * static_cast<std::size_t>(shape_.blocks_per_page()) *
-                         static_cast<std::size_t>(decode_tokens_) * sizeof(float));
+  grow_ahead(decode_host_, decoding_.size() * static_cast<std::size_t>(shape_.blocks_per_page()) *
+                               static_cast<std::size_t>(decode_tokens_) * sizeof(float));
   if (moved || decode_next_ != decode_layers_) ++generation_;
   decode_layers_ = decode_next_;
 }
@@ -178,7 +178,7 @@ void CudaMassObserver::prepare_chunks() {
   const char* what = "attention that tokens of a prompt received";
   grow(mass_, mass, what), grow(q_, q, what), grow(lse_, lse, what), grow(scratch_, scratch, what);
   grow(results_, chunks_.size() * decode_layers_.size() * sizeof(std::int32_t), what);
-  grow(host_, host);
+  grow_ahead(host_, host);
   for (const Chunk& chunk : chunks_)
     if (chunk.ends && chunk.earlier > 0) put_earlier_rows(chunk);
 }
