@@ -325,6 +325,7 @@ SkinnyProblem problem_of(const void* x, std::int32_t m, const DeviceMatrix& w, c
   p.m = m, p.k = static_cast<int>(w.n_in), p.n_out = static_cast<int>(w.n_out);
   p.partial = workspace.partial, p.arrived = workspace.arrived;
   p.splits = workspace.splits;
+  p.upcoming = workspace.upcoming;
   return p;
 }
 
