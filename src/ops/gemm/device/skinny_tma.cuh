@@ -327,13 +327,7 @@ __global__ void __launch_bounds__(kSkinnyThreads, kBlocks)
   TmaRing ring{shared_address(memory), shared_address(full), shared_address(empty), p.stages,
                S::kStageSteps * x_rows * 64, stage_bytes, p.upcoming.ranges[1].bytes == -1 ? 0 : S::kStageSteps * x_rows * 64};
   if (threadIdx.x < 16) zeros[threadIdx.x] = 0;
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < p.stages; ++i) {
-      barrier_init(ring.full + i * 8, 1);
-      barrier_init(ring.empty + i * 8, kSkinnyWarps);
-    }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
+  if (threadIdx.x == 0) ring_init(ring.full, ring.empty, p.stages, kSkinnyWarps);
   __syncthreads();
   launch_dependents();
 
