@@ -64,6 +64,7 @@ __device__ __forceinline__ void prefetch_upcoming(const SkinnyUpcoming& upcoming
 // kTiles: tiles of 8 rows of x.
 template <typename F, int kTiles>
 struct SkinnyShape {
+  static constexpr int kWarps = kSkinnyWarps, kThreads = kSkinnyThreads;
   static constexpr int kRowTiles = kTiles == 1 ? 1 : 2;  // of 16 rows of w, of a warp
   static constexpr int kRowWarps = kTiles == 1 ? 1 : 2;  // warps below each other
   static constexpr int kColumnWarps = kSkinnyWarps / kRowWarps;
@@ -314,9 +315,10 @@ __device__ __forceinline__ void multiply_step(const SlabWeights<F, S>& w, int n_
 }
 
 // 1 / sqrt(mean + eps) of each row of x, into scale[]. Call after grid_dependency_wait().
+template <typename S>
 __device__ __forceinline__ void finish_norms(const DeferredNorm& norm, int m, float* scale) {
   const int lane = threadIdx.x % kWarp;
-  for (int row = static_cast<int>(threadIdx.x) / kWarp; row < m; row += kSkinnyWarps) {
+  for (int row = static_cast<int>(threadIdx.x) / kWarp; row < m; row += S::kWarps) {
     float sum = 0;
     if (norm.sums != nullptr) {
       for (int i = lane; i < norm.n_parts; i += kWarp) sum += __ldcg(norm.sums + i * kSkinnyRows + row);
@@ -341,7 +343,7 @@ __device__ __forceinline__ bool add_parts(const SkinnyProblem& p, int unit, floa
                                           const Value& value) {
   const int tile = unit / p.splits;
   float* mine = p.partial + std::int64_t{unit} * S::kColumns * S::kRows;
-  for (int i = threadIdx.x; i < p.m * S::kRows; i += kSkinnyThreads)
+  for (int i = threadIdx.x; i < p.m * S::kRows; i += S::kThreads)
     __stcg(mine + i, value(i / S::kRows, i % S::kRows));
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -354,7 +356,7 @@ __device__ __forceinline__ bool add_parts(const SkinnyProblem& p, int unit, floa
   __syncthreads();
   if (*last == 0) return false;
   const float* parts = p.partial + std::int64_t{tile} * p.splits * S::kColumns * S::kRows;
-  for (int i = threadIdx.x; i < p.m * S::kRows; i += kSkinnyThreads) {
+  for (int i = threadIdx.x; i < p.m * S::kRows; i += S::kThreads) {
     float part[kMaxSplits];  // all loads before the first sum
 #pragma unroll
     for (int s = 0; s < kMaxSplits; ++s) part[s] = s < p.splits ? __ldcg(parts + s * S::kColumns * S::kRows + i) : 0.0f;
@@ -423,7 +425,7 @@ __device__ __forceinline__ void store_residual(const SkinnyProblem& p, int tile,
 // Stores a tile. value(column, row): row of x, row of the tile.
 template <typename S, typename Value>
 __device__ __forceinline__ void store_tile(const SkinnyProblem& p, int tile, const float* scale, const Value& value) {
-  for (int column = static_cast<int>(threadIdx.x) / kWarp; column < p.m; column += kSkinnyWarps) {
+  for (int column = static_cast<int>(threadIdx.x) / kWarp; column < p.m; column += S::kWarps) {
     const auto of_column = [&](int row) { return value(column, row); };
     if (p.kind == SkinnyOutput::kSwiglu) {
       store_swiglu<S>(p, tile, column, scale[column], of_column);
@@ -563,7 +565,7 @@ __global__ void __launch_bounds__(kSkinnyThreads, SkinnyShape<F, kTiles>::kBlock
     fill.advance();
   };
   grid_dependency_wait();
-  finish_norms(p.norm, p.m, scale);
+  finish_norms<S>(p.norm, p.m, scale);
   float* sums = reinterpret_cast<float*>(memory + p.stages * S::kStageBytes);
   consume<F, kTiles>(p, XRows<F, kTiles>(p), ring, sums, scale, &last, refill);
 }

@@ -90,10 +90,10 @@ inline int tma_stages(int stage_bytes, int sums, int blocks) {
   return std::min(kMaxStages, (shared_per_block(blocks) - sums) / stage_bytes);
 }
 
-template <typename F, int kTiles, int kRowTiles, int kRowWarps, int kBlocks>
+template <typename F, int kTiles, int kRowTiles, int kRowWarps, int kWarps, int kBlocks>
 void launch_skinny_tma(SkinnyProblem p, const CudaContext& context) {
-  using S = TmaShape<F, kTiles, kRowTiles, kRowWarps, kBlocks>;
-  const auto kernel = skinny_tma_kernel<F, kTiles, kRowTiles, kRowWarps, kBlocks>;
+  using S = TmaShape<F, kTiles, kRowTiles, kRowWarps, kWarps, kBlocks>;
+  const auto kernel = skinny_tma_kernel<F, kTiles, kRowTiles, kRowWarps, kWarps, kBlocks>;
   constexpr int kSums = S::kSumBuffers * S::kSumFloats * 4;
   static const bool ready = [&] {
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_per_block(kBlocks)),
@@ -114,19 +114,16 @@ void launch_skinny_tma(SkinnyProblem p, const CudaContext& context) {
   p.units = tiles * p.splits;
   const CUtensorMap map = tensor_map<3>(p.x, {kStepColumns, p.m, p.k / kStepColumns}, {std::int64_t{p.k} * 2, 64},
                                         {kStepColumns, x_rows, S::kStageSteps});
-  launch(context, "skinny_gemm", kernel, dim3(static_cast<unsigned>(std::min(p.units, slots))), dim3(kSkinnyThreads),
+  launch(context, "skinny_gemm", kernel, dim3(static_cast<unsigned>(std::min(p.units, slots))), dim3(S::kThreads),
          static_cast<std::size_t>(p.stages) * stage + kSums, p, map, x_rows, stage);
 }
 
 // On Hopper, m rows of quantised weights.
 template <typename F>
 void launch_skinny_hopper(const SkinnyProblem& p, const CudaContext& context) {
-  if (p.m == 1) return launch_skinny_tma<F, 0, 1, 1, 2>(p, context);
-  if (p.m <= 8) return launch_skinny_tma<F, 1, 2, 2, 2>(p, context);
-  if (p.m <= 16) return launch_skinny_tma<F, 2, 2, 4, 1>(p, context);
-  if (p.m <= 24) return launch_skinny_tma<F, 3, 2, 4, 1>(p, context);
-  if (p.m <= 32) return launch_skinny_tma<F, 4, 2, 4, 1>(p, context);
-  launch_skinny_tma<F, 8, 2, 4, 1>(p, context);
+  if (p.m == 1) return launch_skinny_tma<F, 0, 1, 1, 8, 2>(p, context);
+  if (p.m <= 32) return launch_skinny_tma<F, 4, 1, 8, 16, 1>(p, context);
+  launch_skinny_tma<F, 8, 1, 8, 16, 1>(p, context);
 }
 
 // Calls f with the number of tiles as a constant. Formats of one's own kernel for few rows, and of cuBLASLt's for many,

@@ -18,11 +18,12 @@
 namespace mneme::cuda {
 
 // kTiles: tiles of 8 rows of x; 0: one row.
-template <typename F, int kTiles, int kRowTiles_, int kRowWarps_, int kBlocks>
+template <typename F, int kTiles, int kRowTiles_, int kRowWarps_, int kWarps_, int kBlocks>
 struct TmaShape {
+  static constexpr int kWarps = kWarps_, kThreads = kWarps * kWarp;
   static constexpr bool kOne = kTiles == 0;
   static constexpr int kXTiles = kOne ? 1 : kTiles;
-  static constexpr int kRowTiles = kRowTiles_, kRowWarps = kRowWarps_, kColumnWarps = kSkinnyWarps / kRowWarps;
+  static constexpr int kRowTiles = kRowTiles_, kRowWarps = kRowWarps_, kColumnWarps = kWarps / kRowWarps;
   // One row: eight groups, or four where stages would be large.
   static constexpr int kWarpSlabs = kOne && (F::kSlabBytes <= 768 || F::kSlabs == 2) ? 2 : 1;
   static constexpr int kStageSlabs = kColumnWarps * kWarpSlabs, kStageSteps = kStageSlabs * 4;
@@ -313,12 +314,12 @@ __device__ __forceinline__ void finish_sums(const SkinnyProblem& p, int unit, fl
   }
 }
 
-template <typename F, int kTiles, int kRowTiles, int kRowWarps, int kBlocks>
-__global__ void __launch_bounds__(kSkinnyThreads, kBlocks)
+template <typename F, int kTiles, int kRowTiles, int kRowWarps, int kWarps, int kBlocks>
+__global__ void __launch_bounds__(kWarps* kWarp, kBlocks)
     skinny_tma_kernel(const __grid_constant__ SkinnyProblem p, const __grid_constant__ CUtensorMap x_map, int x_rows,
                       int stage_bytes) {
 #if __CUDA_ARCH__ >= 900
-  using S = TmaShape<F, kTiles, kRowTiles, kRowWarps, kBlocks>;
+  using S = TmaShape<F, kTiles, kRowTiles, kRowWarps, kWarps, kBlocks>;
   extern __shared__ __align__(128) std::uint8_t memory[];
   __shared__ std::uint64_t full[kMaxStages], empty[kMaxStages];
   __shared__ __align__(16) std::uint32_t zeros[16];
@@ -327,7 +328,7 @@ __global__ void __launch_bounds__(kSkinnyThreads, kBlocks)
   TmaRing ring{shared_address(memory), shared_address(full), shared_address(empty), p.stages,
                S::kStageSteps * x_rows * 64, stage_bytes, p.upcoming.ranges[1].bytes == -1 ? 0 : S::kStageSteps * x_rows * 64};
   if (threadIdx.x < 16) zeros[threadIdx.x] = 0;
-  if (threadIdx.x == 0) ring_init(ring.full, ring.empty, p.stages, kSkinnyWarps);
+  if (threadIdx.x == 0) ring_init(ring.full, ring.empty, p.stages, kWarps);
   __syncthreads();
   launch_dependents();
 
@@ -342,14 +343,14 @@ __global__ void __launch_bounds__(kSkinnyThreads, kBlocks)
   if (warp == 0)
     for (int slot = 0; slot < filled; ++slot, walk.advance()) request_x<S>(x_map, walk.piece, ring, slot);
   walk = SkinnyWalk(p);
-  finish_norms(p.norm, p.m, scale);
+  finish_norms<S>(p.norm, p.m, scale);
   float* sums = reinterpret_cast<float*>(memory + p.stages * stage_bytes);
 
   int count = 0;
   // The stage before the one that this warp has just finished: the other warps are hardly ever still at it.
   const auto refill = [&] {
     if (count++ == 0 || fill.done()) return;
-    if (warp == count % kSkinnyWarps) {
+    if (warp == count % kWarps) {
       barrier_wait(ring.empty + ring.before * 8, ring.parity_before);
       request_weights<F, S>(p, fill, ring, ring.before);
       request_x<S>(x_map, fill.piece, ring, ring.before);
