@@ -23,6 +23,8 @@
 namespace mneme {
 namespace {
 
+// Of the weights that come next, what a GEMM of few rows has fetched into the L2 cache.
+constexpr std::int64_t kAheadBytes = 16 << 20;
 constexpr std::int32_t kGraphRows = kSkinnyRows;  // steps with more sequences are launched kernel by kernel
 
 std::int32_t graph_rows(std::int32_t n) {
@@ -107,6 +109,8 @@ struct CudaForward::Impl {
     return layer == 0 || experts ? deferred(sums_embed, 1) : deferred(sums, residual_parts(config.hidden, n));
   }
   void multiply(const void* x, const DeviceMatrix& w, std::int64_t m, const Product& y);
+  // For a GEMM behind which `next` is read, and then `after`.
+  SkinnyWorkspace before(const DeviceMatrix& next, const DeviceMatrix& after = {}) const;
   CudaAttention::Memory attention_memory(std::int32_t layer, bool bf16) const;
   void fetch(std::span<const std::int32_t> rows, std::span<const SamplingRule> rules, float* to);
   ConstTensorView collect(const std::optional<std::span<const SamplingRule>>& rules, const CudaRowArrays* to_compute);
@@ -133,7 +137,7 @@ void CudaForward::Impl::allocate() {
   const auto sequences = static_cast<std::size_t>(head_rows());
   std::size_t widest = 0;  // quantised matrices are converted to bf16 for a GEMM with many rows; the head has few
   weights.for_each_in_layers([&](const DeviceMatrix& w) {
-    if (is_quantised(w.dtype)) widest = std::max(widest, static_cast<std::size_t>(w.n_out * w.n_in));
+    if (is_quantised(w.dtype) || w.on_host) widest = std::max(widest, static_cast<std::size_t>(w.n_out * w.n_in));
   });
   const auto few = static_cast<std::size_t>(few_rows);
   // Every query head may attend a selection of its own (pool=none).
@@ -230,7 +234,7 @@ void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const Cuda
   for (const DeviceMatrix& part : w.qkv.parts) {
     const float* bias = w.qkv_bias == nullptr ? nullptr : w.qkv_bias + first;
     skinny_gemm_cuda(normed, n, part, norm, {.y = qkv_f32 + first, .bias = bias, .stride = q_width + 2 * kv_width},
-                     workspace, context);
+                     before(w.o, w.gate_up), context);
     first += part.n_out;
   }
   attention.layer_of_graph(layer, n, rows, attention_memory(layer, false), context, stream);
@@ -282,6 +286,9 @@ void CudaForward::Impl::multiply(const void* x, const DeviceMatrix& w, std::int6
   }
   if (is_quantised(w.dtype)) {
     dequantise_cuda(w, 0, w.n_out, dequantised, serial());
+    values = dequantised;
+  } else if (w.on_host) {  // cuBLASLt reads weights several times
+    copy_bytes(dequantised, w.values, w.bytes(), stream);
     values = dequantised;
   }
   products.run({.m = m, .n = w.n_out, .k = w.n_in, .f32 = y.f32, .accumulate = y.accumulate, .stride = y.stride}, x,
