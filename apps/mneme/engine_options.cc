@@ -5,7 +5,7 @@
 namespace mneme::cli {
 
 void add_device_option(CLI::App& c, EngineOptions& e) {
-  add_named(c, "--device", e.device, parse_device, "Where the model computes: cpu, or cuda, the first NVIDIA GPU")
+  add_named(c, "--device", e.device, parse_device, "cpu, or cuda: the first NVIDIA GPU")
       ->type_name("NAME")
       ->check(one_of({"cpu", "cuda"}))
       ->group(kEngineGroup);
@@ -22,17 +22,16 @@ void add_machine_options(CLI::App& c, EngineOptions& e, bool& no_pin) {
   add(add_named(c, "--kv-cache-dtype", e.kv_cache_dtype, parse_kv_dtype, "How keys and values are stored: bf16 or f16")
           ->type_name("TYPE")
           ->check(one_of({"bf16", "f16"})));
-  add(c.add_option("-t,--threads", e.threads, "Threads that compute (default: one per CPU)")
-          ->check(whole_number(1, 1024)));
-  add(c.add_flag("--no-pin", no_pin, "Let threads move between CPUs: better where other programs compute too"));
+  add(c.add_option("-t,--threads", e.threads, "Compute threads (default: one per CPU)")->check(whole_number(1, 1024)));
+  add(c.add_flag("--no-pin", no_pin, "Do not pin threads to CPUs; better beside other programs that compute"));
   add(add_named(c, "--numa", e.numa, parse_numa_policy,
-                "With several memory nodes: none, distribute (over all), isolate (to one)")
+                "NUMA policy: none, distribute (over all nodes), isolate (on one)")
           ->type_name("POLICY")
           ->check(one_of({"none", "distribute", "isolate"})));
 }
 
 void add_deterministic_option(CLI::App& c, EngineOptions& e) {
-  c.add_flag("--deterministic", e.deterministic, "Fixed tiles: the same rounding in every batch, a little slower")
+  c.add_flag("--deterministic", e.deterministic, "Batch-invariant rounding by fixed tiles; a little slower")
       ->group(kEngineGroup);
 }
 

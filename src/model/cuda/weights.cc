@@ -264,12 +264,16 @@ std::int64_t FusedMatrix::n_out() const {
   return n;
 }
 
-void CudaWeights::for_each(FunctionRef<void(const DeviceMatrix&)> f) const {
+void CudaWeights::for_each_in_layers(FunctionRef<void(const DeviceMatrix&)> f) const {
   for (const CudaLayerWeights& w : layers_) {
     for (const DeviceMatrix& part : w.qkv.parts) f(part);
     for (const DeviceMatrix* m : {&w.o, &w.gate_up, &w.down})
       if (m->n_out > 0) f(*m);  // not those of mixtures
   }
+}
+
+void CudaWeights::for_each(FunctionRef<void(const DeviceMatrix&)> f) const {
+  for_each_in_layers(f);
   f(head_);
 }
 

@@ -56,7 +56,8 @@ class CudaWeights {
     const CudaLayerWeights& w = layers_.front();
     return w.router == nullptr ? w.gate_up.dtype : w.expert_gate_up.dtype;
   }
-  // Calls f with each matrix of the layers but for experts, and with the head.
+  // Calls f with each matrix of the layers but for experts; for_each() with the head too.
+  void for_each_in_layers(FunctionRef<void(const DeviceMatrix&)> f) const;
   void for_each(FunctionRef<void(const DeviceMatrix&)> f) const;
 
  private:

@@ -274,7 +274,7 @@ __global__ void keep_probes_kernel(const uint4* q, const std::int32_t* seq_slots
   for (int i = threadIdx.x; i < words; i += blockDim.x) to[i] = __ldcg(q + static_cast<std::int64_t>(row) * words + i);
 }
 
-// Scratch of a launch.
+// Scratch of a launch: scores, terms (aligned to 8), units.
 struct Layout {
   std::int64_t width;
   std::int32_t rows;  // per launch
@@ -350,9 +350,9 @@ void unfused_select_cuda(const UnfusedSelect& c, const KvSlots& s, std::int32_t 
   a.group = s.n_heads / s.n_kv_heads;
   a.width = layout.width;
   a.scores = reinterpret_cast<float*>(c.scratch);
-  a.units = reinterpret_cast<std::int32_t*>(c.scratch + layout.of_all(layout.score_bytes));
-  if (layout.term_bytes > 0)
-    a.terms = reinterpret_cast<HeadTerms*>(c.scratch + layout.of_all(layout.score_bytes + layout.unit_bytes));
+  a.units = reinterpret_cast<std::int32_t*>(c.scratch + layout.of_all(layout.score_bytes + layout.term_bytes));
+  // Rows of scores are multiples of 32 bytes; 3 KV heads of an odd number of units are not one of 8.
+  if (layout.term_bytes > 0) a.terms = reinterpret_cast<HeadTerms*>(c.scratch + layout.of_all(layout.score_bytes));
   for (std::int32_t first = 0; first < c.rows.n; first += layout.rows) {
     a.rows = {c.rows.seq_slots + first, c.rows.lengths + first, c.rows.reset + first,
               std::min(layout.rows, c.rows.n - first)};

@@ -1,20 +1,23 @@
 // The skinny GEMM kernel: 1 to 64 rows of x, any weight type.
 //
-// A thread block computes tiles of rows of w (16 for up to 8 rows of x, else 64) for all rows of x. Weights go through a
-// ring of bulk copies in shared memory, which is full before the preceding kernel has ended. A stage of the ring has
-// kSlabsPerStage slabs of 128 columns, and each of eight warps takes one slab of 16 or 32 rows. In turns, a warp that has
-// finished its slab refills the stage before: a ninth warp for that would cost every warp a quarter of its registers. x goes from device memory to registers, some steps ahead: the warps that share a
-// tile read different columns, so that nothing is gained by way of shared memory. Weights are operand A, unpacked to bf16
-// once for all rows of x; sums of a group of 32 (or 16) columns are scaled in f32.
+// A thread block computes tiles of rows of w (16 for up to 8 rows of x, else 64) for all rows of x. Weights go through
+// a ring of bulk copies in shared memory, which is full before the preceding kernel has ended. A stage of the ring has
+// kSlabsPerStage slabs of 128 columns, and each of eight warps takes one slab of 16 or 32 rows. In turns, a warp that
+// has finished its slab refills the stage before: a ninth warp for that would cost every warp a quarter of its
+// registers. x goes from device memory to registers, some steps ahead: the warps that share a tile read different
+// columns, so that nothing is gained by way of shared memory. Weights are operand A, unpacked to bf16 once for all rows
+// of x; sums of a group of 32 (or 16) columns are scaled in f32.
 //
-// Matrices with few tiles are split over K too (kernel parameter `splits`): each part stores its sums, and the part that
-// arrives last adds them up in order.
+// Matrices with few tiles are split over K too (kernel parameter `splits`): each part stores its sums, and the part
+// that arrives last adds them up in order.
 #pragma once
 
 #include "src/cuda/common.cuh"
+#include "src/cuda/copy_ring.cuh"
 #include "src/cuda/tensor_map.cuh"
 #include "src/ops/gemm/device/skinny_gemm_cuda.h"
 #include "src/ops/gemm/device/weight_format.cuh"
+#include "src/ops/norm_rope/silu.cuh"
 
 namespace mneme::cuda {
 
@@ -107,7 +110,8 @@ __device__ __forceinline__ int row_of(const SkinnyProblem& p, int tile, int row_
   return p.kind == SkinnyOutput::kSwiglu ? n * 8 + high * p.half : n * 16 + high * 8;
 }
 
-// Requests stage `slot` of the ring: a copy per octet, issued by a lane each. bf16: boxes of rows on Hopper, rows elsewhere.
+// Requests stage `slot` of the ring: a copy per octet, issued by a lane each. bf16: boxes of rows on Hopper, rows
+// elsewhere.
 template <typename F, typename S>
 __device__ __forceinline__ void request_stage(const SkinnyProblem& p, const CUtensorMap& map, int lines,
                                               const SkinnyWalk& walk, const SkinnyRing& ring, int slot) {
@@ -168,8 +172,9 @@ __device__ __forceinline__ void mma_set(float (&c)[4], const std::uint32_t (&a)[
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
-// A lane's part of x: eight columns of a step, of row g of each tile. Rows past the last are the last one: their results
-// are not stored. Loads do not branch: around a divergent branch nothing is scheduled, and every load would be waited for.
+// A lane's part of x: eight columns of a step, of row g of each tile. Rows past the last are the last one: their
+// results are not stored. Loads do not branch: around a divergent branch nothing is scheduled, and every load would be
+// waited for.
 template <typename F, int kTiles>
 struct XRows {
   const __nv_bfloat16* tile[kTiles];  // the lane's row, plus its columns
@@ -348,7 +353,7 @@ __device__ __forceinline__ void store_tile(const SkinnyProblem& p, int tile, con
       const int row = tile * (S::kRows / 2) + lane, at = lane / 8 * 16 + lane % 8;
       if (lane >= S::kRows / 2 || row >= p.half) continue;
       const float gate = value(column, at) * scale[column], up = value(column, at + 8) * scale[column];
-      p.swiglu[std::int64_t{column} * p.half + row] = __float2bfloat16_rn(gate / (1.0f + __expf(-gate)) * up);
+      p.swiglu[std::int64_t{column} * p.half + row] = __float2bfloat16_rn(silu(gate) * up);
       continue;
     }
     for (int at = lane; at < S::kRows; at += kWarp) {
@@ -404,7 +409,8 @@ __device__ __forceinline__ void finish_unit(const SkinnyProblem& p, int unit, fl
   }
 }
 
-// A slab: its weights are read from shared memory once for all rows of x. left: columns from its first to the row's end.
+// A slab: its weights are read from shared memory once for all rows of x. left: columns from its first to the row's
+// end.
 template <typename F, typename S, int kTiles, typename X, typename NextX>
 __device__ __forceinline__ void multiply_slab(std::uint32_t stage, int slab, int first_octet, int left, int n_tiles,
                                               float (&c)[S::kRowTiles][kTiles][4], const X& x_of, const NextX& next_x) {
@@ -485,19 +491,7 @@ __global__ void __launch_bounds__(kSkinnyThreads, SkinnyShape<F, kTiles>::kBlock
   __shared__ float scale[S::kColumns];
   __shared__ int last;
   SkinnyRing ring{shared_address(memory), shared_address(full), shared_address(empty), p.stages};
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < p.stages; ++i) {
-#if __CUDA_ARCH__ >= 900
-      barrier_init(ring.full + i * 8, 1);
-#else
-      barrier_init(ring.full + i * 8, kWarp);
-#endif
-      barrier_init(ring.empty + i * 8, kSkinnyWarps);
-    }
-#if __CUDA_ARCH__ >= 900
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-  }
+  if (threadIdx.x == 0) ring_init(ring.full, ring.empty, p.stages, kSkinnyWarps);
   __syncthreads();
   launch_dependents();
 
