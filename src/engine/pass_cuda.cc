@@ -95,8 +95,6 @@ class CudaPass final : public ForwardPass {
       sampled_.push_back({.token = c.token, .logprob = c.logprob});
     return sampled_;
   }
-  void expect_method(const Plan& plan) const override { CudaForward::expect_method(plan); }
-  void expect_question(const Plan& plan) const override { CudaForward::expect_question(plan); }
   MethodMemory method_memory() const override {
     const CudaForward::MethodBytes bytes = forward_.method_bytes();
     return {.slots = bytes.slots, .index = bytes.index, .dense_layers = bytes.dense_layers};
