@@ -171,9 +171,11 @@ BenchReport bench_cuda(const BenchCommand& o, const Machine& machine, std::uniqu
 
 int bench(BenchCommand o) {
   const bool cuda = o.machine.device == "cuda";
-  if (!cuda && (o.machine.kv_store != "device" || o.machine.gpu_layers != kAutoGpuLayers || !o.cases.turnovers.empty() || !o.cases.corrections.empty() ||
-                !o.cases.recalls.empty() || o.cases.unfused))
-    fail(ErrorKind::kOption, "--kv-store, --gpu-layers, --turnover, --correction, --recall and --unfused are for --device cuda");
+  if (!cuda &&
+      (o.machine.kv_store != "device" || o.machine.gpu_layers != kAutoGpuLayers || !o.cases.turnovers.empty() ||
+       !o.cases.corrections.empty() || !o.cases.recalls.empty() || o.cases.unfused))
+    fail(ErrorKind::kOption,
+         "--kv-store, --gpu-layers, --turnover, --correction, --recall and --unfused are for --device cuda");
   if (o.cases.depths.empty()) o.cases.depths = {2048};
   if (o.methods.empty()) o.methods = {"full"};
   if (!o.decode) o.cases.warmup = 0;
