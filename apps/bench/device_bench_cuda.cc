@@ -132,7 +132,6 @@ DType CudaBench::weights() const {
 
 BenchSequences CudaBench::Impl::make_sequences(const BenchCase& c) {
   MNEME_CHECK(c.batch >= 1 && c.depth >= 0, "batch {}, depth {}", c.batch, c.depth);
-  if (c.plan != nullptr) CudaForward::expect_method(*c.plan);
   const auto recall = std::find(kRecallNames.begin(), kRecallNames.end(), c.recall) - kRecallNames.begin();
   MNEME_CHECK(recall < std::ssize(kRecallNames), "recall by \"{}\"", c.recall);
   const auto recall_by = static_cast<RecallBy>(recall);  // in that order

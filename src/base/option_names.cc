@@ -20,7 +20,8 @@ using Names = std::array<std::pair<std::string_view, E>, N>;
 constexpr Names<Device, 2> kDevices = {{{"cpu", Device::kCpu}, {"cuda", Device::kCuda}}};
 constexpr Names<KvResidency, 3> kResidencies = {
     {{"auto", KvResidency::kAuto}, {"device", KvResidency::kDevice}, {"host", KvResidency::kHost}}};
-constexpr Names<KvDtype, 2> kDtypes = {{{"bf16", KvDtype::kBf16}, {"f16", KvDtype::kF16}}};
+constexpr Names<KvDtype, 4> kDtypes = {
+    {{"bf16", KvDtype::kBf16}, {"f16", KvDtype::kF16}, {"int8", KvDtype::kInt8}, {"fp8", KvDtype::kFp8}}};
 constexpr Names<NumaPolicy, 3> kPolicies = {
     {{"none", NumaPolicy::kNone}, {"distribute", NumaPolicy::kDistribute}, {"isolate", NumaPolicy::kIsolate}}};
 

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "src/base/check.h"
-#include "src/base/error.h"
 #include "src/cuda/device.h"
 #include "src/cuda/trace_range.h"
 #include "src/model/cuda/attention.h"
@@ -471,25 +470,6 @@ void CudaForward::set_store(KvStore store) {
 
 void CudaForward::inject_outcomes(float turnover, float correction, RecallBy recall_by) {
   impl_->attention.inject_outcomes(turnover, correction, recall_by);
-}
-
-void CudaForward::expect_method(const Plan& plan) {
-  CudaRetrieval::expect(plan);
-  const bool in_parts = plan.recipe.prefill_window || plan.remote_position || plan.key_basis == KeyBasis::kPreRope;
-  if (!plan.shape.windowed.empty() && in_parts)
-    fail(
-        ErrorKind::kUnsupported,
-        "KV method {} on device cuda: it has positions or windows of its own, in a model whose layers have windows and "
-        "attention sinks; expected a method that selects or drops at absolute positions. Run with --device cpu",
-        plan.recipe.name);
-}
-
-void CudaForward::expect_question(const Plan& plan) {
-  if (plan.layer_selection && plan.recipe.prefill_window->question_weight != 0)
-    fail(ErrorKind::kUnsupported,
-         "KV method {} on device cuda: it does not score with a marked question (question_span); leave it out, or say "
-         "--kv question_weight=0",
-         plan.recipe.name);
 }
 
 CudaForward::MethodBytes CudaForward::method_bytes() const {

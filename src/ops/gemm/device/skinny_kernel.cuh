@@ -299,10 +299,10 @@ __device__ __forceinline__ void multiply_step(const SlabWeights<F, S>& w, int n_
 }
 
 // 1 / sqrt(mean + eps) of each row of x, into scale[]. Call after grid_dependency_wait().
-template <typename S>
+template <int kWarps>
 __device__ __forceinline__ void finish_norms(const DeferredNorm& norm, int m, float* scale) {
   const int lane = threadIdx.x % kWarp;
-  for (int row = static_cast<int>(threadIdx.x) / kWarp; row < m; row += S::kWarps) {
+  for (int row = static_cast<int>(threadIdx.x) / kWarp; row < m; row += kWarps) {
     float sum = 0;
     if (norm.sums != nullptr) {
       for (int i = lane; i < norm.n_parts; i += kWarp) sum += __ldcg(norm.sums + i * kSkinnyRows + row);
@@ -548,7 +548,7 @@ __global__ void __launch_bounds__(kSkinnyThreads, SkinnyShape<F, kTiles>::kBlock
     fill.advance();
   };
   grid_dependency_wait();
-  finish_norms<S>(p.norm, p.m, scale);
+  finish_norms<S::kWarps>(p.norm, p.m, scale);
   float* sums = reinterpret_cast<float*>(memory + p.stages * S::kStageBytes);
   consume<F, kTiles>(p, XRows<F, kTiles>(p), ring, sums, scale, &last, refill);
 }
