@@ -398,7 +398,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, kBlocks)
   grid_dependency_wait();
   if (warp == 0)
     for (int slot = 0; slot < filled; ++slot, first.advance()) request_x<S>(x_map, first.piece, ring, slot);
-  finish_norms<S>(p.norm, p.m, scale);
+  finish_norms<kWarps>(p.norm, p.m, scale);
   int count = 0;
   // The stage before the one that this warp has just finished: the other warps are hardly ever still at it.
   const auto refill = [&] {
