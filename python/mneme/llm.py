@@ -54,7 +54,7 @@ class LLM:
         device: Literal["cpu", "cuda"] = "cpu",
         max_model_len: int = 0,
         kv: Recipe | str = "full",
-        kv_cache_dtype: Literal["bf16", "f16"] = "bf16",
+        kv_cache_dtype: Literal["bf16", "f16", "int8", "fp8"] = "bf16",
         kv_store: Literal["auto", "device", "host"] = "auto",
         kv_memory_bytes: int = 0,
         threads: int = 0,
