@@ -153,6 +153,19 @@ def test_nothing_is_left_of_requests_and_sessions() -> None:
     assert out.split()[-1] == "0"
 
 
+def test_a_leak_would_be_seen() -> None:
+    # nanobind lists what is alive when the interpreter ends; run() refuses that.
+    with pytest.raises(AssertionError, match="nanobind: leaked"):
+        run(
+            """
+            import ctypes
+            from mneme import _core
+            kept = _core.Mailbox()
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+            """
+        )
+
+
 def test_the_program_runs_by_its_module() -> None:
     done = subprocess.run([sys.executable, "-m", "mneme", "--version"], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.startswith("mneme ")
