@@ -159,8 +159,8 @@ def cached(answer):
     return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
-def check_each_document_is_read_once(venv, name, replicas, options, salt):
-    """64 questions about 8 documents; the first eight, one a document, come at once."""
+def readings(venv, name, replicas, options, salt):
+    """How often each of 8 documents is read for 64 questions; the first eight, one a document, come at once."""
     router = Router(venv, name, replicas, *options)
     try:
         documents = [document(n) + salt for n in range(DOCUMENTS)]
@@ -181,11 +181,15 @@ def check_each_document_is_read_once(venv, name, replicas, options, salt):
         tokens = sum(a[1]["usage"]["prompt_tokens"] for a in answers) / len(answers)
         result = {"reads": reads, "computed": computed, "tokens": tokens}
         print(name, options[1], result)
-        expect(reads == [1] * DOCUMENTS, (name, reads))
-        expect(sum(computed) < 1.2 * DOCUMENTS * tokens, result)
         return result
     finally:
         router.stop()
+
+
+def expect_one_reading(result):
+    expect(result["reads"] == [1] * DOCUMENTS, result)
+    expect(sum(result["computed"]) < 1.2 * DOCUMENTS * result["tokens"], result)
+    return result
 
 
 def check_a_killed_replica(venv, name, program, model, options):
@@ -249,18 +253,20 @@ def main():
         ensure_routers(venv)
     os.chdir(venv)
     results = {}
+    balance = ["--policy", "cache_aware", "--balance-abs-threshold", "2"]
     replicas = [Replica(program, model), Replica(program, model)]
     try:
-        results["cache_aware"] = check_each_document_is_read_once(
-            venv, "vllm-router", replicas, ["--policy", "cache_aware", "--balance-abs-threshold", "2"], "v")
+        results["vllm-router cache_aware"] = expect_one_reading(
+            readings(venv, "vllm-router", replicas, balance, "v"))
         events = ["--kv-event-block-size", "32", "--kv-event-model", "needle"]
         for r in replicas:
             events += ["--kv-event-source", "%s=%s" % (r.url, r.info["kv_events"]["endpoint"])]
             events += ["--kv-event-replay-source", "%s=%s" % (r.url, r.info["kv_events"]["replay"])]
-        results["kv_aware"] = check_each_document_is_read_once(
-            venv, "vllm-router", replicas, ["--policy", "kv_aware", *events], "k")
-        results["sglang"] = check_each_document_is_read_once(
-            venv, "sglang-router", replicas, ["--policy", "cache_aware", "--balance-abs-threshold", "2"], "s")
+        results["vllm-router kv_aware"] = expect_one_reading(
+            readings(venv, "vllm-router", replicas, ["--policy", "kv_aware", *events], "k"))
+        # It moves documents to the replica that is less busy: some are read twice.
+        results["sglang-router cache_aware"] = readings(venv, "sglang-router", replicas, balance, "s")
+        expect(max(results["sglang-router cache_aware"]["reads"]) <= 2, results)
     finally:
         for r in replicas:
             r.stop()
