@@ -19,6 +19,12 @@ void add_machine_options(CLI::App& c, EngineOptions& e, bool& no_pin) {
           "them and for the method's index, else the host)")
           ->type_name("WHERE")
           ->check(one_of({"auto", "device", "host"})));
+  add(c.add_option_function<std::string>(
+           "--gpu-layers", [&e](const std::string& text) { e.gpu_layers = parse_gpu_layers(text); },
+           "With --device cuda, layers whose weights lie on the device, or auto: as many as fit; the others' lie in "
+           "host memory")
+          ->default_str("auto")
+          ->type_name("N"));
   add(add_named(c, "--kv-cache-dtype", e.kv_cache_dtype, parse_kv_dtype,
                 "How keys and values are stored: bf16, f16, or in half the memory int8 or fp8")
           ->type_name("TYPE")

@@ -132,10 +132,20 @@ Device parse_device(std::string_view name);
 KvResidency parse_kv_residency(std::string_view name);
 KvDtype parse_kv_dtype(std::string_view name);
 NumaPolicy parse_numa_policy(std::string_view name);
+// "auto", or a number of layers.
+//
+// Errors  kOption.
+int parse_gpu_layers(std::string_view text);
 KvAdmission parse_kv_admission(std::string_view name);
+
+// EngineOptions::gpu_layers: as many as fit the device.
+inline constexpr int kAutoGpuLayers = -1;
 
 struct EngineOptions {
   Device device = Device::kCpu;
+  // On a device, the first layers whose weights lie in its memory; those of the others lie in host memory, and every step
+  // reads them over the link.
+  int gpu_layers = kAutoGpuLayers;
   KvResidency kv_store = KvResidency::kAuto;
   KvDtype kv_cache_dtype = KvDtype::kBf16;
   // Longest sequence, tokens; 0: what the model was made for. Larger takes more memory for keys and values.

@@ -99,4 +99,13 @@ std::string dense_layers_text(const std::optional<std::vector<std::int32_t>>& la
   return layers->empty() ? "none" : fmt::format("{}", fmt::join(*layers, ","));
 }
 
+int parse_gpu_layers(std::string_view text) {
+  if (text == "auto") return kAutoGpuLayers;
+  int n = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+  if (error != std::errc() || end != text.data() + text.size() || n < 0)
+    fail(ErrorKind::kOption, "gpu_layers: expected auto or a number of layers, found \"{}\"", text);
+  return n;
+}
+
 }  // namespace mneme

@@ -13,6 +13,7 @@
 #include "src/engine/memory_limit.h"
 #include "src/model/cuda/forward.h"
 #include "src/model/shapes.h"
+#include "src/model/weight_placement.h"
 #include "src/recipes/compile.h"
 
 namespace mneme {
@@ -33,11 +34,30 @@ CudaForwardOptions forward_options(const Model& model, const EngineOptions& o) {
           .audit_every = o.audit_every};
 }
 
+// Room for the matrices of layers: what is free beside the embedding and the head, a step's activations, and what keys
+// and values need on the device at least (those of a prompt's layer twice and of a dense layer where they lie in host
+// memory).
+std::int64_t layer_room(const Model& model, const EngineOptions& o, const CudaForwardOptions& forward) {
+  const KvShape shape = model.kv_shape(kv_dtype_of(o));
+  const std::int64_t all = blocks_of(shape, forward.max_context) * static_cast<std::int64_t>(shape.page_bytes());
+  const bool on_device = o.kv_store == KvResidency::kDevice;
+  const std::int64_t kv = on_device ? std::max(o.kv_memory_bytes, all) : 3 * all / model.config().n_layers + all / 8;
+  return static_cast<std::int64_t>(device_info(0).free_bytes) - kReservedDeviceBytes - outer_weight_bytes(model) -
+         activation_estimate(model.config(), forward.max_rows, forward.max_sequences) - kv;
+}
+
+WeightPlacement placement_of(const Model& model, const EngineOptions& o) {
+  const std::int64_t n_layers = model.config().n_layers;
+  if (o.gpu_layers != kAutoGpuLayers) return first_layers(std::min<std::int64_t>(o.gpu_layers, n_layers));
+  return fitting_layers(layer_weight_bytes(model), layer_room(model, o, forward_options(model, o)));
+}
+
 class CudaPass final : public ForwardPass {
  public:
   CudaPass(std::unique_ptr<Model> model, const EngineOptions& options, Stream stream)
       : model_(std::move(model)),
-        forward_(*model_, CudaWeights::load(*model_, stream), Stream::make(), forward_options(*model_, options)),
+        forward_(*model_, CudaWeights::load(*model_, stream, placement_of(*model_, options)), Stream::make(),
+                 forward_options(*model_, options)),
         host_(store_of(options) == KvStore::kHost) {
     if (options.kv_store != KvResidency::kAuto || host_) return;
     // On the device a method fetches nothing: 16 sequences of 32K tokens (llama-3.1-8b, one H200, freekv) take half the
@@ -54,7 +74,7 @@ class CudaPass final : public ForwardPass {
   KvShape kv_shape(DType kv_dtype) const override { return model_->kv_shape(kv_dtype); }
   std::int64_t vocab() const override { return model_->config().vocab; }
   std::int64_t max_context() const override { return model_->max_context(); }
-  std::size_t weight_bytes() const override { return forward_.weights().bytes(); }
+  std::size_t weight_bytes() const override { return forward_.weights().bytes() + forward_.weights().host_bytes(); }
   std::int64_t kv_room_bytes(std::int64_t machine_bytes) const override {
     return host_ ? std::max<std::int64_t>(machine_bytes - kReservedHostBytes, 0) : forward_.room_bytes();
   }
@@ -75,8 +95,6 @@ class CudaPass final : public ForwardPass {
       sampled_.push_back({.token = c.token, .logprob = c.logprob});
     return sampled_;
   }
-  void expect_method(const Plan& plan) const override { CudaForward::expect_method(plan); }
-  void expect_question(const Plan& plan) const override { CudaForward::expect_question(plan); }
   MethodMemory method_memory() const override {
     const CudaForward::MethodBytes bytes = forward_.method_bytes();
     return {.slots = bytes.slots, .index = bytes.index, .dense_layers = bytes.dense_layers};

@@ -42,6 +42,14 @@ TEST(OptionNames, AnotherNameIsRefusedWithTheKnownOnes) {
   EXPECT_EQ(refusal([] { parse_numa_policy("None"); }), "numa: expected none or distribute or isolate, found \"None\"");
 }
 
+TEST(GpuLayers, AreAutoOrANumber) {
+  EXPECT_EQ(parse_gpu_layers("auto"), kAutoGpuLayers);
+  EXPECT_EQ(parse_gpu_layers("0"), 0);
+  EXPECT_EQ(parse_gpu_layers("48"), 48);
+  for (const char* text : {"", "all", "-1", "1.5", "4 ", "99999999999"})
+    EXPECT_THAT(refusal([&] { parse_gpu_layers(text); }), ::testing::HasSubstr("gpu_layers: expected auto or a number"));
+}
+
 TEST(DenseLayers, AreNoneOrAList) {
   using Layers = std::vector<std::int32_t>;
   EXPECT_EQ(parse_dense_layers(""), std::nullopt);

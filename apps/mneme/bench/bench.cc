@@ -38,6 +38,7 @@ struct CaseOptions {
 struct MachineOptions {
   std::string device = "cpu";
   std::string kv_store = "device", kv_dtype = "bf16";
+  int gpu_layers = kAutoGpuLayers;  // all
   int threads = 0;
   bool no_pin = false, deterministic = false;
   std::string numa = "none";
@@ -157,6 +158,7 @@ BenchReport bench_cuda(const BenchCommand& o, const Machine& machine, std::uniqu
                                            {.random = !o.model.shape.empty(),
                                             .mix = bench_weight_mix(o.model),
                                             .options = options,
+                                            .gpu_layers = o.machine.gpu_layers,
                                             .deepest = context,
                                             .most = *std::max_element(o.cases.batches.begin(), o.cases.batches.end())});
   report.device = bench->device();
@@ -169,9 +171,11 @@ BenchReport bench_cuda(const BenchCommand& o, const Machine& machine, std::uniqu
 
 int bench(BenchCommand o) {
   const bool cuda = o.machine.device == "cuda";
-  if (!cuda && (o.machine.kv_store != "device" || !o.cases.turnovers.empty() || !o.cases.corrections.empty() ||
-                !o.cases.recalls.empty() || o.cases.unfused))
-    fail(ErrorKind::kOption, "--kv-store, --turnover, --correction, --recall and --unfused are for --device cuda");
+  if (!cuda &&
+      (o.machine.kv_store != "device" || o.machine.gpu_layers != kAutoGpuLayers || !o.cases.turnovers.empty() ||
+       !o.cases.corrections.empty() || !o.cases.recalls.empty() || o.cases.unfused))
+    fail(ErrorKind::kOption,
+         "--kv-store, --gpu-layers, --turnover, --correction, --recall and --unfused are for --device cuda");
   if (cuda && is_eight_bit(kv_dtype_of({.kv_cache_dtype = parse_kv_dtype(o.machine.kv_dtype)})))
     fail(ErrorKind::kOption, "--kv-cache-dtype: expected bf16 or f16 with --device cuda, found {}", o.machine.kv_dtype);
   if (o.cases.depths.empty()) o.cases.depths = {2048};
@@ -275,6 +279,11 @@ void add_machine_options(CLI::App& c, BenchCommand& o) {
           ->type_name("WHERE")
           ->capture_default_str()
           ->check(one_of({"device", "host"})));
+  add(c.add_option("--gpu-layers", o.machine.gpu_layers,
+                   "With --device cuda, layers whose weights lie on the device; the others' lie in host memory "
+                   "(default: all)")
+          ->type_name("N")
+          ->check(whole_number(0, 1 << 20)));
   add(c.add_option("--kv-cache-dtype", o.machine.kv_dtype,
                    "How keys and values are stored: bf16, f16, or in half the memory int8 or fp8")
           ->type_name("TYPE")

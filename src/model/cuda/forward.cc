@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "src/base/check.h"
-#include "src/base/error.h"
 #include "src/cuda/device.h"
 #include "src/cuda/trace_range.h"
 #include "src/model/cuda/attention.h"
@@ -133,7 +132,7 @@ void CudaForward::Impl::allocate() {
   const auto sequences = static_cast<std::size_t>(head_rows());
   std::size_t widest = 0;  // quantised matrices are converted to bf16 for a GEMM with many rows; the head has few
   weights.for_each_in_layers([&](const DeviceMatrix& w) {
-    if (is_quantised(w.dtype)) widest = std::max(widest, static_cast<std::size_t>(w.n_out * w.n_in));
+    if (is_quantised(w.dtype) || w.on_host) widest = std::max(widest, static_cast<std::size_t>(w.n_out * w.n_in));
   });
   const auto few = static_cast<std::size_t>(few_rows);
   // Every query head may attend a selection of its own (pool=none).
@@ -282,6 +281,9 @@ void CudaForward::Impl::multiply(const void* x, const DeviceMatrix& w, std::int6
   }
   if (is_quantised(w.dtype)) {
     dequantise_cuda(w, 0, w.n_out, dequantised, serial());
+    values = dequantised;
+  } else if (w.on_host) {  // cuBLASLt reads weights several times
+    copy_bytes(dequantised, w.values, w.bytes(), stream);
     values = dequantised;
   }
   products.run({.m = m, .n = w.n_out, .k = w.n_in, .f32 = y.f32, .accumulate = y.accumulate, .stride = y.stride}, x,
@@ -468,25 +470,6 @@ void CudaForward::set_store(KvStore store) {
 
 void CudaForward::inject_outcomes(float turnover, float correction, RecallBy recall_by) {
   impl_->attention.inject_outcomes(turnover, correction, recall_by);
-}
-
-void CudaForward::expect_method(const Plan& plan) {
-  CudaRetrieval::expect(plan);
-  const bool in_parts = plan.recipe.prefill_window || plan.remote_position || plan.key_basis == KeyBasis::kPreRope;
-  if (!plan.shape.windowed.empty() && in_parts)
-    fail(
-        ErrorKind::kUnsupported,
-        "KV method {} on device cuda: it has positions or windows of its own, in a model whose layers have windows and "
-        "attention sinks; expected a method that selects or drops at absolute positions. Run with --device cpu",
-        plan.recipe.name);
-}
-
-void CudaForward::expect_question(const Plan& plan) {
-  if (plan.layer_selection && plan.recipe.prefill_window->question_weight != 0)
-    fail(ErrorKind::kUnsupported,
-         "KV method {} on device cuda: it does not score with a marked question (question_span); leave it out, or say "
-         "--kv question_weight=0",
-         plan.recipe.name);
 }
 
 CudaForward::MethodBytes CudaForward::method_bytes() const {

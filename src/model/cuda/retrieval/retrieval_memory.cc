@@ -227,7 +227,8 @@ void CudaRetrieval::allocate_scratch() {
                                      : view_.group_tokens > 0  ? select_tokens_scratch_bytes(view_, n_rows_)
                                      : needs_.keys.by_token    ? 0
                                                                : select_scratch_bytes(view_, n_rows_),
-                                     uses(RetrievalUse::kUnfused) ? unfused_select_scratch_bytes(view_, n_rows_) : 0);
+                                     uses(RetrievalUse::kUnfused) ? unfused_select_scratch_bytes(view_, n_rows_) : 0) +
+                            (needs_.keys.scans ? select_tokens_scratch_bytes(view_, n_rows_) : 0);
   scratch_[0] = DeviceBuffer(bytes, "scores of units");
   // A selection for the next step may overlap the one for this step, or for the next layer.
   if (speculative() && !lists_as_selected()) scratch_[1] = DeviceBuffer(bytes, "scores of units");
