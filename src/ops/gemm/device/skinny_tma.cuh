@@ -221,7 +221,7 @@ struct ManyRows {
   }
 };
 
-// One row of x: a warp's slabs are eight groups (or four). Lane 4 g + t has the sums of rows g and g + 8, of groups 2 t and
+// One row of x: a warp's slabs are eight groups (or four). Lane 4 g + t has the sums of rows g and g + 8, groups 2 t and
 // 2 t + 1.
 template <typename F, typename S>
 struct OneRow {
