@@ -15,9 +15,9 @@
 #include "src/cuda/common.cuh"
 #include "src/cuda/copy_ring.cuh"
 #include "src/cuda/tensor_map.cuh"
+#include "src/ops/gemm/device/silu.cuh"
 #include "src/ops/gemm/device/skinny_gemm_cuda.h"
 #include "src/ops/gemm/device/weight_format.cuh"
-#include "src/ops/norm_rope/silu.cuh"
 
 namespace mneme::cuda {
 
