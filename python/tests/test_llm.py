@@ -209,6 +209,12 @@ def test_more_requests_run_by_forecast_than_memory_could_reserve() -> None:
     assert texts[0] == texts[1]
 
 
+@pytest.mark.parametrize("dtype", ["f16", "int8", "fp8"])
+def test_keys_and_values_of_other_types(dtype: str) -> None:
+    with start(kv_cache_dtype=dtype) as llm:
+        assert llm.chat(chat(HARBOUR)).text.strip() == "48213"
+
+
 def test_auto_is_full_attention_on_a_cpu() -> None:
     with start(kv="auto") as llm:
         output = llm.chat(chat(HARBOUR))
@@ -223,6 +229,7 @@ def test_auto_is_full_attention_on_a_cpu() -> None:
         ({"kv": "no_such_method"}, "option", "no_such_method"),
         ({"device": "tpu"}, "option", "tpu"),
         ({"kv_cache_dtype": "f64"}, "option", "f64"),
+        ({"gpu_layers": "most"}, "option", "most"),
         ({"kv_admission": "hope"}, "option", "reserve or forecast"),
         ({"inter_token_ms": -1}, "option", "inter_token_ms"),
         ({"kv_disk": "/proc/no/such"}, "file", "/proc/no/such"),
