@@ -95,7 +95,7 @@ enum class Device : std::uint8_t { kCpu, kCuda };
 
 // Where the KV cache lies with Device::kCuda.
 enum class KvResidency : std::uint8_t {
-  kAuto,    // kHost for a method that selects and for a context that the device has no room for, else kDevice
+  kAuto,    // kDevice where the device has room for it and for the method's index, else kHost
   kDevice,  // in device memory
   kHost,    // in page-locked host memory; methods fetch what they select over the link
 };

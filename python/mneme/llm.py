@@ -52,6 +52,7 @@ class LLM:
         model: str | os.PathLike[str],
         *,
         device: Literal["cpu", "cuda"] = "cpu",
+        gpu_layers: int | Literal["auto"] = "auto",
         max_model_len: int = 0,
         kv: Recipe | str = "full",
         kv_cache_dtype: Literal["bf16", "f16", "int8", "fp8"] = "bf16",
@@ -79,10 +80,12 @@ class LLM:
         Args:
             model: a .gguf file, or a Hugging Face folder.
             device: where the model computes.
+            gpu_layers: with device="cuda": the first layers, whose weights lie in its memory; every step reads those of
+                the others over the link; "auto": as many as fit.
             max_model_len: longest sequence, tokens; 0: what the model was made for.
             kv: how requests attend that name no recipe of their own; "auto": full attention, and the method "mneme"
                 where device="cuda" keeps keys and values in the host's memory.
-            kv_cache_dtype: of keys and values.
+            kv_cache_dtype: of keys and values; "int8" and "fp8" take half the memory.
             kv_store: where keys and values lie with device="cuda".
             kv_memory_bytes: room for keys and values of all sequences; 0: half of the free memory at most.
             threads: 0: one per CPU that the process may use.
@@ -115,6 +118,7 @@ class LLM:
             raise Error(f"tensor_parallel_size: expected 1, found {tensor_parallel_size!r}", "unsupported")
         options = {
             "device": _expect("device", device, str),
+            "gpu_layers": str(_expect("gpu_layers", gpu_layers, (int, str))),
             "max_model_len": _expect("max_model_len", max_model_len, int),
             "kv": _kv_text(kv),
             "kv_cache_dtype": _expect("kv_cache_dtype", kv_cache_dtype, str),

@@ -37,6 +37,7 @@ PyEngine::Start settings_of(const std::string& model, Settings options) {
   PyEngine::Start s{.model = model, .engine = {}, .chat_template = {}};
   EngineOptions& e = s.engine;
   e.device = parse_device(o.get<std::string>("device", "cpu"));
+  e.gpu_layers = parse_gpu_layers(o.get<std::string>("gpu_layers", "auto"));
   e.kv_store = parse_kv_residency(o.get<std::string>("kv_store", "auto"));
   e.kv_cache_dtype = parse_kv_dtype(o.get<std::string>("kv_cache_dtype", "bf16"));
   e.numa = parse_numa_policy(o.get<std::string>("numa", "none"));

@@ -198,15 +198,21 @@ def test_keys_and_values_come_back_from_a_disk(tmp_path: pathlib.Path) -> None:
 
 
 def test_more_requests_run_by_forecast_than_memory_could_reserve() -> None:
-    params = mneme.SamplingParams(max_tokens=200, ignore_eos=True)
-    prompts = [f"Number {i}:" for i in range(12)]
+    params = mneme.SamplingParams(max_tokens=160, ignore_eos=True)
+    prompts = [f"Number {i}:" for i in range(8)]
     texts = []
     for admission in ("reserve", "forecast"):
-        # Room for four of the twelve to their last token.
-        with start(kv_admission=admission, kv_memory_bytes=12 << 20, max_model_len=512, inter_token_ms=50) as llm:
+        # Room for five of the eight to their last token.
+        with start(kv_admission=admission, kv_memory_bytes=4 << 20, max_model_len=512, inter_token_ms=50) as llm:
             texts.append([o.text for o in llm.generate(prompts, params)])
-            assert llm.num_kv_blocks < 12 * (200 // 32)
+            assert 160 // 32 < llm.num_kv_blocks < 8 * (160 // 32)
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("dtype", ["f16", "int8", "fp8"])
+def test_keys_and_values_of_other_types(dtype: str) -> None:
+    with start(kv_cache_dtype=dtype) as llm:
+        assert llm.chat(chat(HARBOUR)).text.strip() == "48213"
 
 
 def test_auto_is_full_attention_on_a_cpu() -> None:
@@ -223,7 +229,8 @@ def test_auto_is_full_attention_on_a_cpu() -> None:
         ({"kv": "no_such_method"}, "option", "no_such_method"),
         ({"device": "tpu"}, "option", "tpu"),
         ({"kv_cache_dtype": "f64"}, "option", "f64"),
-        ({"kv_admission": "hope"}, "option", "reserve, forecast"),
+        ({"gpu_layers": "most"}, "option", "most"),
+        ({"kv_admission": "hope"}, "option", "reserve or forecast"),
         ({"inter_token_ms": -1}, "option", "inter_token_ms"),
         ({"kv_disk": "/proc/no/such"}, "file", "/proc/no/such"),
         ({"tensor_parallel_size": 2}, "unsupported", "tensor_parallel_size"),

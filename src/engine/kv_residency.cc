@@ -15,8 +15,8 @@ std::int64_t wanted_index_bytes(const Plan& plan, std::int64_t context, int sequ
   if (!plan.selects()) return 0;
   const std::int64_t heads =
       std::int64_t{plan.shape.n_layers} * (plan.pool.per_query_head ? plan.shape.n_heads : plan.shape.n_kv_heads);
-  const auto tokens = static_cast<double>(context * sequences * heads);  // of every head
-  return std::llround(1.25 * plan.index_bytes_per_token() * tokens);
+  const auto tokens_of_heads = static_cast<double>(context * sequences * heads);
+  return std::llround(1.25 * plan.index_bytes_per_token() * tokens_of_heads);
 }
 
 }  // namespace mneme

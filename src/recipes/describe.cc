@@ -155,7 +155,7 @@ std::string methods_markdown() {
   return fmt::format(
       "### Methods\n\n{}\n### Forms of papers\n\n{}\n### Their settings\n\n{}\n### What `--kv KEY=VALUE,...` may "
       "override\n\n{}\n### What combines\n\n{}\n### Where they run\n\nThe CPU runs every "
-      "recipe, and so does a GPU: with kernels of its own, or, where the list says `host`, with the CPU's attention "
+      "recipe, and so does a GPU: with kernels of its own, or, where the list says `host`, with the CPU's\nattention "
       "between its GEMMs. A prompt with a marked question is attended by the host too.\n\n{}",
       recipes_table(), forms_table(), settings_table(), keys_table(), combinations_table(), devices_table());
 }

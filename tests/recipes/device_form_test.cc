@@ -127,12 +127,8 @@ TEST(DeviceForm, TheHostAttendsWhatNoKernelDoes) {
 
 // Layers with a window of the model's own: a method's positions are the host's to turn.
 TEST(DeviceForm, WindowsOfMethodAndModelTogetherAreTheHosts) {
-  const MethodShape shape{.n_layers = 2,
-                          .n_heads = 4,
-                          .n_kv_heads = 2,
-                          .head_dim = 64,
-                          .sliding_window = 128,
-                          .windowed = {true, false}};
+  const MethodShape shape{
+      .n_layers = 2, .n_heads = 4, .n_kv_heads = 2, .head_dim = 64, .sliding_window = 128, .windowed = {true, false}};
   EXPECT_EQ(device_form(*compile(parse_recipe("streaming_llm"), shape)), DeviceForm::kHost);
   EXPECT_EQ(device_form(*compile(parse_recipe("freekv"), shape)), DeviceForm::kFused);
 }

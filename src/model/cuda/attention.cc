@@ -131,7 +131,8 @@ void CudaAttention::add_span(const SequenceRows& s, std::int32_t first_row, Cuda
   has_remapped_ = has_remapped_ || (has_method(s) && s.method->plan().remote_position);
   ragged_ = ragged_ || s.cache->dropped() || (observed && one_decodes);  // which drops during the step
   if (!single && !by_host) chunks_.push_back(spans_.size());
-  if (!decodes && !by_host && s.method != nullptr && one_decodes) full_rows_.push_back({.cache = s.cache, .method = s.method});
+  if (!decodes && !by_host && s.method != nullptr && one_decodes)
+    full_rows_.push_back({.cache = s.cache, .method = s.method});
   spans_.push_back({.first_row = first_row,
                     .n_rows = s.n_rows,
                     .first_position = s.cache->length() - s.n_rows,
@@ -316,7 +317,8 @@ void CudaAttention::layer_of_spans(std::int32_t layer, const CudaRowArrays& rows
     }
     std::size_t stop = i;
     const auto alike = [&](const Span& other) {
-      return other.single && !other.by_host && other.decodes == s.decodes && (!s.decodes || other.retrieval == s.retrieval);
+      return other.single && !other.by_host && other.decodes == s.decodes &&
+             (!s.decodes || other.retrieval == s.retrieval);
     };
     while (stop < spans_.size() && alike(spans_[stop])) ++stop;
     single_rows(layer,

@@ -179,7 +179,7 @@ class CudaAttention {
   std::optional<CudaMassObserver> mass_observer_;
   std::optional<CudaAudit> audit_;
   std::optional<CudaHostAttention> host_;
-  bool reads_pages_ = false;  // the host reads pages at their device addresses
+  bool reads_pages_ = false;                // the host reads pages at their device addresses
   DeviceBuffer part_out_[2], part_lse_[2];  // outputs of decode rows for each of two parts
   std::int32_t generation_ = 0;
 

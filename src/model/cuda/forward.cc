@@ -22,8 +22,6 @@
 namespace mneme {
 namespace {
 
-// Of the weights that come next, what a GEMM of few rows has fetched into the L2 cache.
-constexpr std::int64_t kAheadBytes = 16 << 20;
 constexpr std::int32_t kGraphRows = kSkinnyRows;  // steps with more sequences are launched kernel by kernel
 
 std::int32_t graph_rows(std::int32_t n) {
@@ -108,8 +106,6 @@ struct CudaForward::Impl {
     return layer == 0 || experts ? deferred(sums_embed, 1) : deferred(sums, residual_parts(config.hidden, n));
   }
   void multiply(const void* x, const DeviceMatrix& w, std::int64_t m, const Product& y);
-  // For a GEMM behind which `next` is read, and then `after`.
-  SkinnyWorkspace before(const DeviceMatrix& next, const DeviceMatrix& after = {}) const;
   CudaAttention::Memory attention_memory(std::int32_t layer, bool bf16) const;
   void fetch(std::span<const std::int32_t> rows, std::span<const SamplingRule> rules, float* to);
   ConstTensorView collect(const std::optional<std::span<const SamplingRule>>& rules, const CudaRowArrays* to_compute);
@@ -233,7 +229,7 @@ void CudaForward::Impl::layer_few(std::int32_t layer, std::int32_t n, const Cuda
   for (const DeviceMatrix& part : w.qkv.parts) {
     const float* bias = w.qkv_bias == nullptr ? nullptr : w.qkv_bias + first;
     skinny_gemm_cuda(normed, n, part, norm, {.y = qkv_f32 + first, .bias = bias, .stride = q_width + 2 * kv_width},
-                     before(w.o, w.gate_up), context);
+                     workspace, context);
     first += part.n_out;
   }
   attention.layer_of_graph(layer, n, rows, attention_memory(layer, false), context, stream);

@@ -1,4 +1,4 @@
-// Attention on the host, for sequences whose recipe has a block that no kernel has (host_reason() of device_form.h). The
+// Attention on the host, for sequences whose recipe has a block that no kernel has (host_reason(), device_form.h). The
 // device multiplies, rotates and stores; the CPU's own attention (attention_step.h) selects and attends. So a device
 // runs every recipe that the CPU runs, these at the host's speed and with a wait for the device in every layer.
 //
@@ -25,7 +25,8 @@ namespace mneme {
 class CudaHostAttention {
  public:
   // A step has at most max_sequences of max_context tokens.
-  //   reads_pages  the host reads the sequences' pages at their device addresses; audit_every: AttentionStep::set_audit()
+  //   reads_pages  the host reads the sequences' pages at their device addresses
+  //   audit_every  as AttentionStep::set_audit()
   struct Options {
     std::int32_t max_sequences = 1;
     std::int64_t max_context = 0;

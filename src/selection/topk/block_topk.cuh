@@ -91,7 +91,8 @@ __device__ __forceinline__ void find_threshold(Ranker& r, const std::uint32_t* k
 // barriers for every 256 keys: 100 us for 32K.
 __device__ inline void write_in_order(Ranker& r, const std::uint32_t* keys, int n, int first_page, std::int32_t* out) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int each = (n + kRankThreads - 1) / kRankThreads * kWarp, begin = min(n, warp * each), end = min(n, begin + each);
+  const int each = (n + kRankThreads - 1) / kRankThreads * kWarp, begin = min(n, warp * each),
+            end = min(n, begin + each);
   const int skip = r.equal - r.need;  // equals that are left out, the first ones
   int above = 0, same = 0;
   for (int i = begin + lane; i < end; i += kWarp) above += r.above(keys[i]), same += r.within(keys[i]);

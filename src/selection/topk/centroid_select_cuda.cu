@@ -1,5 +1,5 @@
-// A cluster of thread blocks takes a KV head of a row: each block computes its part of the heads' terms, which the blocks
-// exchange; scores its share of the pages to shared memory; pools it; and the first block ranks all of them
+// A cluster of thread blocks takes a KV head of a row: each block computes its part of the heads' terms, which the
+// blocks exchange; scores its share of the pages to shared memory; pools it; and the first block ranks all of them
 // (unfused_rank.cuh). The entries are on their way to L2 while the kernel before this one runs.
 //
 // A warp takes the 16 centroids of two pages at a time by tensor cores. Lane 4 g + t loads a quarter of the nibbles of
@@ -125,7 +125,7 @@ __device__ __forceinline__ std::uint32_t nibbles_at(std::uint32_t word, int i) {
   return (word >> (4 * i) & 0x000f000fu) | 0x43004300u;
 }
 
-// A warp's two pages: a lane's words of centroid g of both; scale, keys and code of variance of centroid g of page t / 2.
+// A warp's two pages: a lane's words of centroid g of both; of centroid g of page t / 2 scale, keys, code of variance.
 template <int kWords>
 struct Tile {
   std::uint32_t words[kTilePages][kWords];
@@ -186,8 +186,7 @@ template <int kWords>
 __device__ void score_share(const Args& args, const Item& item, const Share& at, const Arrays& a, const Terms* terms) {
   const UnitEntries& e = args.u.s.entries;
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, head = t % 2 * 2, d = 32 * kWords;
-  const std::byte* entries =
-      entries_of(args.u, item) + static_cast<std::int64_t>(item.first + at.begin) * e.bytes;
+  const std::byte* entries = entries_of(args.u, item) + static_cast<std::int64_t>(item.first + at.begin) * e.bytes;
   uint2 q[kWords][2];
 #pragma unroll
   for (int i = 0; i < kWords; ++i)

@@ -1,5 +1,5 @@
-// Pages by eight centroids of their keys, selected in one launch: what compute_head_terms_cuda(), score_summaries_cuda()
-// and the ranker of the unfused selection do in three, with the same results up to rounding.
+// Pages by eight centroids of their keys, selected in one launch: what compute_head_terms_cuda(),
+// score_summaries_cuda() and the ranker of the unfused selection do in three, with the same results up to rounding.
 #pragma once
 
 #include "src/cuda/context.h"

@@ -1,5 +1,5 @@
-// What a query head adds to every summarised unit (HeadTerms of unfused_item.cuh), in kTermParts parts; and the gain by a
-// unit's spread.
+// What a query head adds to every summarised unit (HeadTerms of unfused_item.cuh), in kTermParts parts; and the gain by
+// a unit's spread.
 #pragma once
 
 #include "src/selection/topk/unfused_item.cuh"
@@ -29,8 +29,7 @@ __device__ inline float warp_dot(const float* a, const float* b, int d) {
 }
 
 // q^T C q over the part's rows of C, for all queries at once.   q [n_scored][D]
-__device__ inline void spread_terms(const UnfusedArgs& p, const Item& item, const float* q, const Frame& f,
-                             int part) {
+__device__ inline void spread_terms(const UnfusedArgs& p, const Item& item, const float* q, const Frame& f, int part) {
   __shared__ float of_warps[kScoreWarps][kMaxSlotGroup];
   const int d = p.s.head_dim, tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
   const Part rows(part, d);
@@ -60,8 +59,7 @@ __device__ inline void spread_terms(const UnfusedArgs& p, const Item& item, cons
   item.terms[tid].spread[part] = spread, item.terms[tid].base[part] = base;
 }
 
-__device__ inline void basis_terms(const UnfusedArgs& p, const Item& item, const float* q, const Frame& f,
-                             int part) {
+__device__ inline void basis_terms(const UnfusedArgs& p, const Item& item, const float* q, const Frame& f, int part) {
   const int d = p.s.head_dim, r = p.s.entries.rank, warp = threadIdx.x / kWarp;
   const Part rows(part, r);
   for (int at = warp; at < (rows.stop - rows.first) * item.n_scored; at += kScoreWarps) {

@@ -1,10 +1,10 @@
 // Scan of all tokens by the sketches of their pages, in place of the scan by 1-bit keys (token_scan_cuda.cu): the same
-// scores and statistics for token_select_cuda.cu. A warp takes a stage of four pages at a time, which cp.async brings to
-// shared memory while the stage before is scored.
+// scores and statistics for token_select_cuda.cu. A warp takes a stage of four pages at a time, which cp.async brings
+// to shared memory while the stage before is scored.
 //
-//   products with the pages' means   eight lanes a page
-//   products with coefficients       tensor cores, eight tokens at a time: rows are up to eight query heads' weights, their
-//                                    upper and their lower bf16 halves; nibbles n become 128 + n, which is taken off
+//   means         eight lanes a page
+//   coefficients  tensor cores, eight tokens at a time: rows are up to eight query heads' weights, their upper and their
+//                 lower bf16 halves; nibbles n become 128 + n, which is taken off the products
 #include <algorithm>
 
 #include "src/selection/topk/head_terms.cuh"
@@ -184,9 +184,8 @@ __device__ bool find_work(const Args& p, int item, Work& w) {
 template <int kDim>
 __device__ void load_heads(const Args& p, const Work& w, int item, const HeadTerms* terms, float* q, Shared& s) {
   using S = Shape<kDim>;
-  const auto* from =
-      static_cast<const __nv_bfloat16*>(p.s.last_q) +
-      slot_index(p.s, p.layer, w.info.seq_slot, item % p.s.n_kv_heads) * p.group * kDim;
+  const auto* from = static_cast<const __nv_bfloat16*>(p.s.last_q) +
+                     slot_index(p.s, p.layer, w.info.seq_slot, item % p.s.n_kv_heads) * p.group * kDim;
   for (int i = threadIdx.x; i < p.group * kDim; i += kThreads) {
     const int g = i / kDim, c = i % kDim;
     const std::uint16_t bits = __ldcg(reinterpret_cast<const std::uint16_t*>(from) + i);
@@ -254,7 +253,7 @@ __global__ void __launch_bounds__(kThreads, 2) scan_kernel(Args p) {
   reduce(stats, alpha);
   if (t == 0 && g < p.group)
     p.partial[(static_cast<std::int64_t>(item) * p.group + g) * p.max_parts + part] = {stats.max, stats.sum, stats.min,
-                                                                                        0};
+                                                                                       0};
   if (blockIdx.x == 0 && threadIdx.x == 0) p.n_parts[item] = n_warps;
   copy_async_wait<0>();
 }
@@ -262,8 +261,8 @@ __global__ void __launch_bounds__(kThreads, 2) scan_kernel(Args p) {
 template <int kDim>
 void scan_as(const Args& a, const CudaContext& context) {
   static std::size_t allowed = kDefaultSharedBytes;
-  const std::size_t bytes = static_cast<std::size_t>(kScanWarps * kRing * stage_bytes(a.s.entries.bytes) +
-                                                     a.group * Shape<kDim>::kRow * 4);
+  const std::size_t bytes =
+      static_cast<std::size_t>(kScanWarps * kRing * stage_bytes(a.s.entries.bytes) + a.group * Shape<kDim>::kRow * 4);
   allow_shared(scan_kernel<kDim>, bytes, allowed, "the shared memory of a scan of sketches");
   const int items = a.rows.n * a.s.n_kv_heads, stages = static_cast<int>(a.width) / kStage;
   const int blocks = std::clamp(2 * sm_count() / items, 1, std::max(1, stages / kScanWarps));

@@ -12,7 +12,7 @@ namespace {
 using namespace cuda;  // NOLINT
 
 constexpr int kThreads = kScoreThreads, kWarps = kScoreWarps;
-constexpr int kMaxRows = 64, kMaxChannels = 256 / kWarp;  // channels of a lane
+constexpr int kMaxRows = 64, kMaxChannels = 256 / kWarp;      // channels of a lane
 constexpr std::size_t kScratchBytes = std::size_t{64} << 20;  // more rows than fit take several launches
 constexpr int kStaticShared = 9 << 10;
 using Args = UnfusedArgs;

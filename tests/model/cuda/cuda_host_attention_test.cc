@@ -20,7 +20,7 @@ constexpr Form kForms[] = {{"louiskv", "unit=cluster:16,block=256,index=box"},
                            {"louiskv", "unit=cluster:16,block=256,pool=none"},
                            {"louiskv", "unit=cluster:16,block=256,probe=previous_layer"},
                            {"louiskv", "unit=cluster:16,block=256,domain=attention"},
-                           {"clusterkv", "unit=cluster:16"},
+                           {"clusterkv", "unit=cluster:16,segment=32-32"},
                            {"mneme", "unit=page:128,sink=128"},
                            {"infllm", ""},
                            {"q_llm", ""},
@@ -32,8 +32,8 @@ constexpr Form kForms[] = {{"louiskv", "unit=cluster:16,block=256,index=box"},
 class CudaHostAttentionTest : public CudaModelTest {};
 
 Recipe recipe_of(const Form& form) {
-  Recipe recipe = make_recipe(form.name,
-                              {.budget = 320, .sink = 32, .recent = 64, .dense_layers = std::vector<std::int32_t>{1}});
+  Recipe recipe =
+      make_recipe(form.name, {.budget = 320, .sink = 32, .recent = 64, .dense_layers = std::vector<std::int32_t>{1}});
   apply_overrides(form.overrides, recipe);
   return recipe;
 }
@@ -98,7 +98,7 @@ TEST_F(CudaHostAttentionTest, SomeHeadsAttendEverything) {
   const auto model = Model::random(cuda_config(Architecture::kLlama, 8, 2, 64), DType::kBF16, {}, 5, cpu);
   const std::vector<std::int32_t> tokens = kept_runs(1500, model->config().vocab, 6);
   for (const char* name : {"window", "freekv"}) {
-    Recipe recipe = make_recipe(name, {.budget = 256, .sink = 32});
+    Recipe recipe = make_recipe(name, {.budget = 256, .sink = 32, .recent = 64});
     recipe.full_heads = FullHeads{.n_layers = 3, .n_kv_heads = 2, .full = {1, 0, 0, 0, 0, 1}};
     Both both(*model, DType::kBF16, KvStore::kHost, cpu);
     Pair a = both.start(compile(recipe, method_shape(model->config())));
@@ -120,8 +120,8 @@ TEST_F(CudaHostAttentionTest, SharesAStepWithTheDevice) {
     std::vector<Pair> pairs;
     for (const Form& form : {Form{"freekv", ""}, Form{"actqkv", "match=mean,top=4"}, Form{"full", ""},
                              Form{"louiskv", "unit=cluster:16,block=256,index=box"}})
-      pairs.push_back(both.start(compile(
-          form.name == std::string_view("full") ? make_recipe("full") : recipe_of(form), method_shape(model->config()))));
+      pairs.push_back(both.start(compile(form.name == std::string_view("full") ? make_recipe("full") : recipe_of(form),
+                                         method_shape(model->config()))));
     std::vector<double> errors;
     for (std::size_t i = 0; i < pairs.size(); ++i)
       for (int piece = 0; piece < 4; ++piece) {

@@ -169,8 +169,7 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, const Fit& fit, s
     n.keys = {.by_token = attends_by_token(plan), .entries = entry_kind(d), .entry_rank = entry_rank(d)};
     if (n.keys.entries != EntryKind::kNone) n.keys.entry_tokens = plan.index->entry_tokens();
     n.keys.select_tokens = r.select_tokens;
-    n.keys.scans =
-        std::holds_alternative<Sketch>(d.index) && device_form(plan, fit.unfused) == DeviceForm::kFused;
+    n.keys.scans = std::holds_alternative<Sketch>(d.index) && device_form(plan, fit.unfused) == DeviceForm::kFused;
   } else if (attends_by_token(plan)) {
     if (selects) {
       const auto& bits = std::get<OneBit>(plan.recipe.decode->index);

@@ -191,7 +191,7 @@ struct Swiglu {
 template <typename Epilogue>
 __global__ void __launch_bounds__(kThreads, 2)
     stream_kernel(const __nv_bfloat16* x, int m, Weights w, const __grid_constant__ Map map, DeferredNorm norm,
-                  Epilogue epilogue, int n_tiles, const __grid_constant__ SkinnyUpcoming upcoming) {
+                  Epilogue epilogue, int n_tiles) {
   extern __shared__ __align__(128) std::uint8_t ring_memory[];
   __shared__ std::uint64_t full[kStages], empty[kStages];
   __shared__ float sums[2][kWarps * kTileSums];
@@ -284,7 +284,7 @@ void run_bf16(const SkinnyProblem& p, const Epilogue& epilogue, std::int64_t n_t
   const int tiles = static_cast<int>(n_tiles);
   launch(context, "skinny_gemm_bf16", stream_kernel<Epilogue>,
          dim3(static_cast<unsigned>(std::min(tiles, kBlocksEach * sm_count()))), dim3(kThreads), kShared, p.x, p.m, w,
-         map_of(w), p.norm, epilogue, tiles, p.upcoming);
+         map_of(w), p.norm, epilogue, tiles);
 }
 
 std::int64_t tiles_of(std::int64_t n, int rows) {
@@ -299,7 +299,6 @@ SkinnyProblem problem_of(const void* x, std::int32_t m, const DeviceMatrix& w, c
   p.m = m, p.k = static_cast<int>(w.n_in), p.n_out = static_cast<int>(w.n_out);
   p.partial = workspace.partial, p.arrived = workspace.arrived;
   p.splits = workspace.splits;
-  p.upcoming = workspace.upcoming;
   return p;
 }
 

@@ -22,22 +22,11 @@ namespace mneme {
 inline constexpr int kSkinnyRows = 64;      // of x, at most
 inline constexpr int kSkinnyBf16Rows = 16;  // where w is bf16: cuBLASLt is faster with more
 
-// What the kernels behind a GEMM read first, to be fetched into the L2 cache while memory is idle around it: between two
-// kernels, and in attention. On Hopper; a hint.
-struct SkinnyUpcoming {
-  struct Range {
-    const std::byte* from = nullptr;  // 16-byte aligned
-    std::int64_t bytes = 0;           // a multiple of 16
-  };
-  Range ranges[2];
-};
-
 // Sums of matrices that are split over K. Calls in one stream may share it.
 struct SkinnyWorkspace {
   float* partial = nullptr;         // skinny_partial_bytes()
   std::int32_t* arrived = nullptr;  // [kSkinnyUnits], zero before the first call
   std::int32_t splits = 0;          // parts of K; 0: as the shape needs. Tests and benchmarks set it.
-  SkinnyUpcoming upcoming = {};
 };
 inline constexpr std::int32_t kSkinnyUnits = 1024;
 std::size_t skinny_partial_bytes();

@@ -43,23 +43,7 @@ struct SkinnyProblem {
   __nv_bfloat16* swiglu;
   float* partial;         // [units][kColumns][kRows], splits > 1
   std::int32_t* arrived;  // [tiles], zero between launches
-  SkinnyUpcoming upcoming;
 };
-
-// Asks for what the next kernels read, with one warp of each thread block.
-__device__ __forceinline__ void prefetch_upcoming(const SkinnyUpcoming& upcoming) {
-#if __CUDA_ARCH__ >= 900
-  constexpr std::int64_t kPrefetchBytes = 4 << 10;
-  for (const auto& range : upcoming.ranges) {
-    const std::int64_t step = std::int64_t{gridDim.x} * kWarp * kPrefetchBytes;
-    for (std::int64_t at = (std::int64_t{blockIdx.x} * kWarp + threadIdx.x % kWarp) * kPrefetchBytes; at < range.bytes;
-         at += step)
-      asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(range.from + at),
-                   "r"(static_cast<int>(min(kPrefetchBytes, range.bytes - at)))
-                   : "memory");
-  }
-#endif
-}
 
 // kTiles: tiles of 8 rows of x.
 template <typename F, int kTiles>
@@ -553,7 +537,6 @@ __global__ void __launch_bounds__(kSkinnyThreads, SkinnyShape<F, kTiles>::kBlock
   const int warp = threadIdx.x / kWarp;
   for (int slot = 0; slot < p.stages && !fill.done(); ++slot, fill.advance())
     if (warp == 0) request_stage<F, S>(p, map, lines, fill, ring, slot);
-  if (warp == 0) prefetch_upcoming(p.upcoming);
   int count = 0;
   // The stage before the one that this warp has just finished: the other warps are hardly ever still at it.
   const auto refill = [&] {

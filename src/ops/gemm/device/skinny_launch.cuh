@@ -85,11 +85,6 @@ void launch_skinny_tiles(SkinnyProblem p, const CudaContext& context) {
          dim3(kSkinnyThreads), static_cast<std::size_t>(shared), p, map, lines);
 }
 
-// Stages of skinny_tma_kernel's ring that fit beside `sums` bytes, where an SM has so many thread blocks.
-inline int tma_stages(int stage_bytes, int sums, int blocks) {
-  return std::min(kMaxStages, (shared_per_block(blocks) - sums) / stage_bytes);
-}
-
 template <typename F, int kTiles, int kRowTiles, int kRowWarps, int kWarps, int kBlocks>
 void launch_skinny_tma(SkinnyProblem p, const CudaContext& context) {
   using S = TmaShape<F, kTiles, kRowTiles, kRowWarps, kWarps, kBlocks>;
@@ -101,8 +96,7 @@ void launch_skinny_tma(SkinnyProblem p, const CudaContext& context) {
     return true;
   }();
   static_cast<void>(ready);
-  const int x_rows = kTiles <= 1 ? p.m : S::kColumns, stage = S::kStageSteps * x_rows * 64 + S::kWeightBytes;
-  p.stages = tma_stages(stage, kSums, kBlocks);
+  p.stages = std::min(kMaxStages, (shared_per_block(kBlocks) - kSums) / S::kStageBytes);
   const bool swiglu = p.kind == SkinnyOutput::kSwiglu;
   const int rows = swiglu ? p.half : p.n_out, per_tile = swiglu ? S::kRows / 2 : S::kRows;
   const int tiles = (rows + per_tile - 1) / per_tile, columns = S::kStageSlabs * static_cast<int>(kSlab);
@@ -113,17 +107,25 @@ void launch_skinny_tma(SkinnyProblem p, const CudaContext& context) {
   p.splits = std::max(1, std::min({p.splits, p.pieces, kMaxSplits, units / tiles}));
   p.units = tiles * p.splits;
   const CUtensorMap map = tensor_map<3>(p.x, {kStepColumns, p.m, p.k / kStepColumns}, {std::int64_t{p.k} * 2, 64},
-                                        {kStepColumns, x_rows, S::kStageSteps});
+                                        {kStepColumns, S::kColumns, S::kStageSteps});
   launch(context, "skinny_gemm", kernel, dim3(static_cast<unsigned>(std::min(p.units, slots))), dim3(S::kThreads),
-         static_cast<std::size_t>(p.stages) * stage + kSums, p, map, x_rows, stage);
+         static_cast<std::size_t>(p.stages) * S::kStageBytes + kSums, p, map);
 }
 
-// On Hopper, m rows of quantised weights.
+// On Hopper, where it is the faster one (docs/design/quantised-gemm.md). False: it is not.
 template <typename F>
-void launch_skinny_hopper(const SkinnyProblem& p, const CudaContext& context) {
-  if (p.m == 1) return launch_skinny_tma<F, 0, 1, 1, 8, 2>(p, context);
-  if (p.m <= 32) return launch_skinny_tma<F, 4, 1, 8, 16, 1>(p, context);
-  launch_skinny_tma<F, 8, 1, 8, 16, 1>(p, context);
+bool launch_skinny_hopper(const SkinnyProblem& p, const CudaContext& context) {
+  if (p.m == 1) {
+    launch_skinny_tma<F, 0, 1, 1, 8, 2>(p, context);
+    return true;
+  }
+  if (p.m < 25 || p.m > 32) return false;
+  if constexpr (F::kMinimum) {
+    launch_skinny_tma<F, 4, 2, 4, 8, 1>(p, context);
+  } else {
+    launch_skinny_tma<F, 4, 1, 8, 16, 1>(p, context);
+  }
+  return true;
 }
 
 // Calls f with the number of tiles as a constant. Formats of one's own kernel for few rows, and of cuBLASLt's for many,
@@ -171,7 +173,7 @@ inline SkinnyProblem rows_from(SkinnyProblem p, int first) {
 template <typename F>
 void launch_skinny(const SkinnyProblem& p, const CudaContext& context) {
   if constexpr (!F::kRowMajor)
-    if (has_hopper_code()) return launch_skinny_hopper<F>(p, context);
+    if (has_hopper_code() && launch_skinny_hopper<F>(p, context)) return;
   const int tiles = skinny_tiles<F>(p.m);
   if (tiles == 0) no_skinny_gemm(p.m);
   for (int first = 0; first < p.m; first += 8 * tiles) {
