@@ -229,8 +229,8 @@ void add_scheduling_options(CLI::App& c, ServeCommand& command) {
 void add_replica_options(CLI::App& c, ServeCommand& command) {
   const auto add = [](CLI::Option* option) { option->group("Replicas behind a router"); };
   add(c.add_option("--preset", command.presets,
-                   "Serve a recipe as the model MODEL:NAME, as in fast={\"method\":\"freekv\",\"budget\":2048}")
-          ->type_name("NAME=JSON")
+                   "NAME=JSON: serve a recipe as MODEL:NAME, as in fast={\"method\":\"freekv\",\"budget\":2048}")
+          ->type_name("PRESET")
           ->take_all()
           ->allow_extra_args(false)
           ->check(not_empty()));

@@ -69,7 +69,7 @@ struct SharedRegion::Layout {
     // Of the last two calls.
     std::uint32_t call[2];
     std::uint64_t bytes[2];
-  } ranks[kMostRanks];
+  } ranks[kMaxRanks];
 
   static std::size_t bytes_for(int size) { return sizeof(Layout) + 2 * kBufferBytes * static_cast<std::size_t>(size); }
   std::byte* buffer(int rank, std::uint64_t call) {
@@ -78,7 +78,7 @@ struct SharedRegion::Layout {
 };
 
 std::shared_ptr<SharedRegion> SharedRegion::make(int size) {
-  if (size < 1 || size > kMostRanks) fail(ErrorKind::kOption, "expected 1 to {} ranks, found {}", kMostRanks, size);
+  if (size < 1 || size > kMaxRanks) fail(ErrorKind::kOption, "expected 1 to {} ranks, found {}", kMaxRanks, size);
   const std::size_t bytes = Layout::bytes_for(size);
   std::shared_ptr<SharedRegion> region(new SharedRegion);
   region->descriptor_ = memfd_create("mneme ranks", 0);
@@ -102,7 +102,7 @@ std::shared_ptr<SharedRegion> SharedRegion::open(int descriptor) {
   if (at == MAP_FAILED) fail(ErrorKind::kDevice, "descriptor {} has no memory that ranks share", descriptor);
   region->layout_ = static_cast<Layout*>(at);
   const Layout& l = *region->layout_;
-  const bool ours = l.magic == kMagic && l.size >= 1 && l.size <= kMostRanks &&
+  const bool ours = l.magic == kMagic && l.size >= 1 && l.size <= kMaxRanks &&
                     info.st_size == static_cast<off_t>(Layout::bytes_for(l.size));
   if (!ours) {
     munmap(at, static_cast<std::size_t>(info.st_size));

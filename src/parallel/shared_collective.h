@@ -16,9 +16,9 @@ namespace mneme {
 // The memory: of this process's threads and of processes that have its file descriptor.
 class SharedRegion {
  public:
-  static constexpr int kMostRanks = 64;
+  static constexpr int kMaxRanks = 64;
 
-  // Errors  kResource: no memory. kOption: another number than 1 to kMostRanks.
+  // Errors  kResource: no memory. kOption: another number than 1 to kMaxRanks.
   static std::shared_ptr<SharedRegion> make(int size);
   // Of a descriptor that another process made. Takes it over.
   //

@@ -175,7 +175,7 @@ def readings(venv, name, replicas, options, salt):
             for i, (status, answer) in enumerate(answers):
                 expect(status == 200, (name, status, answer))
                 reads[(first + i) % DOCUMENTS] += cached(answer) < answer["usage"]["prompt_tokens"] // 2
-            time.sleep(1)  # an event is on its way for some milliseconds
+            time.sleep(1)  # events take some milliseconds
         computed = [r.metric("prompt_tokens_total") - r.metric("prefix_cache_hits_total") - b
                     for r, b in zip(replicas, before)]
         tokens = sum(a[1]["usage"]["prompt_tokens"] for a in answers) / len(answers)

@@ -22,11 +22,12 @@
 #include "src/server/page/page.h"
 
 namespace mneme::server {
-namespace {
 
 void answer(ResponseWriter& writer, const OrderedJson& json) {
   writer.respond({.body = json_text(json)});
 }
+
+namespace {
 
 HttpResponse response_of(const ApiError& error) {
   HttpResponse response{.status = error.status, .body = error.body()};

@@ -20,6 +20,9 @@
 
 namespace mneme::server {
 
+// A response of 200 whose body is `json`.
+void answer(ResponseWriter& writer, const OrderedJson& json);
+
 class Api {
  public:
   //   events  null, or where the prefix cache's events go

@@ -11,10 +11,6 @@
 namespace mneme::server {
 namespace {
 
-void answer(ResponseWriter& writer, const OrderedJson& json) {
-  writer.respond({.body = json_text(json)});
-}
-
 OrderedJson piece_of(const Tokenizer& tokenizer, std::optional<TokenId> id) {
   if (!id) return nullptr;
   const TokenId one[] = {*id};
