@@ -5,7 +5,10 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "apps/mneme/commands.h"
 #include "apps/mneme/engine_options.h"
@@ -25,7 +28,8 @@ struct ServeCommand {
   server::ServerOptions server;
   ModelSource model;
   std::optional<std::string> api_key;
-  std::string slot_path, chat_template, key_file, disk_path;
+  std::string slot_path, chat_template, key_file, disk_path, kv_events, kv_events_replay, kv_events_topic;
+  std::vector<std::string> presets;
   double kv_gib = 0, disk_gib = 16, stream_ms = 20;
   bool no_pin = false, quiet = false;
 };
@@ -34,6 +38,27 @@ void say(const std::string& line) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   fmt::print(stderr, "{}\n", line);
+}
+
+void expect_names_that_differ(const std::vector<server::Preset>& presets) {
+  std::set<std::string> names;
+  for (const server::Preset& preset : presets)
+    if (!names.insert(preset.name).second) fail(ErrorKind::kOption, "--preset: \"{}\" is there twice", preset.name);
+}
+
+std::optional<server::KvEventOptions> kv_events_of(const ServeCommand& command) {
+  if (command.kv_events.empty()) {
+    if (!command.kv_events_replay.empty() || !command.kv_events_topic.empty())
+      fail(ErrorKind::kOption, "--kv-events-replay, --kv-events-topic: only with --kv-events");
+    return std::nullopt;
+  }
+  if (!command.server.prefix_cache) fail(ErrorKind::kOption, "--kv-events: only with --enable-prefix-caching");
+  server::KvEventOptions events{.publish = server::kv_event_endpoint(command.kv_events, "--kv-events"),
+                                .replay = {},
+                                .topic = command.kv_events_topic};
+  if (!command.kv_events_replay.empty())
+    events.replay = server::kv_event_endpoint(command.kv_events_replay, "--kv-events-replay");
+  return events;
 }
 
 int serve(ServeCommand command) {
@@ -55,6 +80,9 @@ int serve(ServeCommand command) {
     o.disk = DiskOptions{.folder = command.disk_path,
                          .bytes = static_cast<std::int64_t>(command.disk_gib * 1024 * 1024 * 1024)};
   }
+  for (const std::string& text : command.presets) o.presets.push_back(server::parse_preset(text, o.engine.kv));
+  expect_names_that_differ(o.presets);
+  o.kv_events = kv_events_of(command);
   if (!command.quiet) o.log = [](std::string_view line) { say(std::string(line)); };
   std::string note;
   const Recipe recipe = recipe_of(o.engine.kv, &note);
@@ -71,6 +99,9 @@ int serve(ServeCommand command) {
   say(fmt::format("{}: context of {} tokens, up to {} answers at once, {} MiB for keys and values, {} threads",
                   server.served_name(), grouped(engine.context), engine.max_sequences, grouped(server.kv_bytes() >> 20),
                   engine.threads));
+  if (const server::KvEventPublisher* events = server.kv_events(); events != nullptr)
+    say(fmt::format("KV-cache events at {}{}{}", events->endpoint(),
+                    events->replay_endpoint().empty() ? "" : ", replay at ", events->replay_endpoint()));
   server.stop_on_signals();
   if (open_to_all)
     say(fmt::format("warning: {} can be reached from other machines, and no --api-key is asked for", host));
@@ -119,7 +150,13 @@ void add_network_options(CLI::App& c, ServeCommand& command) {
           ->type_name("SECONDS")
           ->capture_default_str()
           ->check(number(0.001, 1e8)));
-  add(c.add_option("--shutdown-timeout", o.timeouts.shutdown_seconds, "Time for running answers after SIGTERM")
+  add(c.add_option("--drain-seconds", o.timeouts.drain_seconds,
+                   "Requests are taken for so long after SIGTERM, while /health is 503")
+          ->type_name("SECONDS")
+          ->capture_default_str()
+          ->check(number(0, 1e8)));
+  add(c.add_option("--shutdown-timeout", o.timeouts.shutdown_seconds,
+                   "Time for running answers after SIGTERM and --drain-seconds")
           ->type_name("SECONDS")
           ->capture_default_str()
           ->check(number(0, 1e8)));
@@ -188,6 +225,31 @@ void add_scheduling_options(CLI::App& c, ServeCommand& command) {
           ->check(not_empty()));
 }
 
+// What routers in front of several replicas read.
+void add_replica_options(CLI::App& c, ServeCommand& command) {
+  const auto add = [](CLI::Option* option) { option->group("Replicas behind a router"); };
+  add(c.add_option("--preset", command.presets,
+                   "NAME=JSON: serve a recipe as MODEL:NAME, as in fast={\"method\":\"freekv\",\"budget\":2048}")
+          ->type_name("PRESET")
+          ->take_all()
+          ->allow_extra_args(false)
+          ->check(not_empty()));
+  add(c.add_option("--kv-events", command.kv_events,
+                   "Publish prefix-cache events as vLLM's routers read them: a port of 127.0.0.1, or tcp://HOST:PORT")
+          ->type_name("PORT|ADDRESS")
+          ->check(not_empty()));
+  add(c.add_option("--kv-events-replay", command.kv_events_replay, "Where subscribers ask for missed events")
+          ->type_name("PORT|ADDRESS")
+          ->check(not_empty()));
+  add(c.add_option("--kv-events-topic", command.kv_events_topic, "Topic of these events (default: empty)")
+          ->type_name("TEXT"));
+  add(c.add_option("--metrics-prefix", command.server.metrics_prefix,
+                   "Prefix of metrics' names: vllm for what scrapes vLLM")
+          ->type_name("NAME")
+          ->capture_default_str()
+          ->check(identifier()));
+}
+
 }  // namespace
 
 void add_serve(CLI::App& app, int& code) {
@@ -208,6 +270,7 @@ void add_serve(CLI::App& app, int& code) {
       ->group("Model");
   add_network_options(*c, *command);
   add_scheduling_options(*c, *command);
+  add_replica_options(*c, *command);
   add_kv_options(*c, command->server.engine.kv);
   c->add_option("--audit", command->server.engine.audit_every,
                 "Compute true attention too at every n-th step, for statistics; 0: never")

@@ -16,10 +16,13 @@ Fit largest_fit(std::string_view what, std::int64_t tokens, std::int64_t step, c
   if (low_tokens > tokens)
     fail(ErrorKind::kOption, "{}: the shortest sample has {} tokens, more than {}; ask for a longer context", what,
          low_tokens, tokens);
-  while (high == 0 || high - low > 1) {
-    // Prompts grow nearly by a line: the guess is where it meets `tokens`, between what is known.
+  for (int trial = 0; high == 0 || high - low > 1; ++trial) {
+    // Prompts grow nearly by a line: the guess is where it meets `tokens`, between what is known; every other one is
+    // the middle, so that it ends.
     std::int64_t guess = low * 2;
-    if (high > 0)
+    if (high > 0 && trial % 2 != 0)
+      guess = low + (high - low) / 2;
+    else if (high > 0)
       guess = low + (high - low) * (tokens - low_tokens) / std::max<std::int64_t>(high_tokens - low_tokens, 1);
     else if (low > 1)
       guess = low * tokens / std::max<std::int64_t>(low_tokens, 1);

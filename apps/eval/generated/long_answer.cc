@@ -8,6 +8,7 @@
 
 #include "apps/eval/generated/fit.h"
 #include "apps/eval/generated/ruler.h"
+#include "apps/eval/generated/task.h"
 #include "apps/eval/scorers/words.h"
 #include "src/base/ascii.h"
 
@@ -16,7 +17,8 @@ namespace {
 
 // Every line "KEY: NUMBER", to be written out.
 LongQuestion make_register(const TextSource& prose, std::int64_t n, Rng& rng) {
-  LongQuestion q{.document = "\nRegister:\n", .question = "Write the register in full, line by line.", .answer = {}};
+  LongQuestion q{
+      .document = "\nRegister:\n", .question = "Write the register in full, line by line.", .answer = {}, .turns = {}};
   for (std::int64_t i = 0; i < n; ++i) q.answer += fmt::format("{}: {}\n", prose.key(rng), TextSource::number(rng, 6));
   q.document += q.answer;
   return q;
@@ -28,7 +30,8 @@ LongQuestion make_trace(const TextSource&, std::int64_t n, Rng& rng) {
   int x = draw_between(rng, 0, 9);
   LongQuestion q{.document = fmt::format("\nProgram {} starts with x = {}.\n", tag, x),
                  .question = fmt::format("Run program {} and show x after every step.", tag),
-                 .answer = {}};
+                 .answer = {},
+                 .turns = {}};
   static constexpr std::array<std::string_view, 3> kVerbs = {"add", "take", "set"};
   for (std::int64_t i = 1; i <= n; ++i) {
     const auto verb = rng.below(3);
@@ -50,7 +53,8 @@ std::vector<std::string> passages(const TextSource& prose, std::int64_t n, Rng& 
 
 // A passage with some words exchanged by a list of changes that stands behind it.
 LongQuestion make_recite(const TextSource& prose, std::int64_t n, Rng& rng) {
-  LongQuestion q{.document = "\nPassage:\n", .question = "Write the passage with all changes made.", .answer = {}};
+  LongQuestion q{
+      .document = "\nPassage:\n", .question = "Write the passage with all changes made.", .answer = {}, .turns = {}};
   std::string changes;
   const auto all = passages(prose, n, rng);
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -72,7 +76,8 @@ LongQuestion make_rewrite(const TextSource& prose, std::int64_t n, Rng& rng) {
   const auto names = distinct_strings(2, [&] { return TextSource::name(rng); });
   LongQuestion q{.document = "\nDocument:\n",
                  .question = fmt::format("Write the document with {} in place of {}.", names[1], names[0]),
-                 .answer = {}};
+                 .answer = {},
+                 .turns = {}};
   const auto all = passages(prose, n, rng);
   for (std::size_t i = 0; i < all.size(); ++i) {
     const bool named = rng.below(3) == 0;
@@ -85,11 +90,34 @@ LongQuestion make_rewrite(const TextSource& prose, std::int64_t n, Rng& rng) {
   return q;
 }
 
+// Questions of a task of facts, one after the other in one conversation: most of what the model reads while it answers
+// are its own turns, and every answer stands elsewhere in the document.
+LongQuestion conversation(std::string_view facts, const TextSource& prose, std::int64_t n, Rng& rng) {
+  static constexpr int kMostTurns = 1000, kEntryChars = 64;
+  Sample sample = find_task(facts).make(prose, n * kEntryChars, kMostTurns, rng);
+  LongQuestion q{.document = std::move(sample.context),
+                 .question = sample.questions[0].text,
+                 .answer = sample.questions[0].answer,
+                 .turns = {}};
+  for (std::size_t i = 1; i < sample.questions.size(); ++i)
+    q.turns.push_back({sample.questions[i].text, sample.questions[i].answer});
+  return q;
+}
+
+LongQuestion make_lookups(const TextSource& prose, std::int64_t n, Rng& rng) {
+  return conversation("register", prose, n, rng);
+}
+LongQuestion make_chain(const TextSource& prose, std::int64_t n, Rng& rng) {
+  return conversation("chain", prose, n, rng);
+}
+
 constexpr std::array kTasks = {
     LongTask{"register", "a register written out in full", make_register},
     LongTask{"trace", "every state of a program", make_trace},
     LongTask{"recite", "a passage with changes", make_recite},
     LongTask{"rewrite", "a document with one name for another", make_rewrite},
+    LongTask{"lookups", "values of a register, one a turn of a conversation", make_lookups},
+    LongTask{"chain", "4 to 16 names of a shuffled chain a turn", make_chain},
 };
 
 // The first lines of the text that have at most so many tokens.
@@ -100,6 +128,17 @@ std::string first_lines(const std::string& text, std::int64_t tokens, const Toke
   const auto fits = [&](std::size_t end) { return counter.count(std::string_view(text).substr(0, end)) <= tokens; };
   const auto last = std::partition_point(ends.begin(), ends.end(), fits);
   return last == ends.begin() ? std::string() : text.substr(0, *(last - 1));
+}
+
+// The first turns whose questions and answers have at most so many tokens.
+void keep_first_turns(LongQuestion& q, std::int64_t tokens, const TokenCounter& counter) {
+  std::int64_t n = counter.count(q.answer);
+  std::size_t kept = 0;
+  for (; kept < q.turns.size(); ++kept) {
+    n += counter.count(q.turns[kept].question) + counter.count(q.turns[kept].answer);
+    if (n > tokens) break;
+  }
+  q.turns.resize(kept);
 }
 
 }  // namespace
@@ -122,7 +161,10 @@ LongQuestion make_long(const LongTask& task, const TextSource& prose, const Toke
   const std::int64_t entries = largest_fit(task.name, tokens, 4, counter, make).size;
   Rng rng = start;
   LongQuestion q = task.make(prose, entries, rng);
-  q.answer = first_lines(q.answer, answer_tokens, counter);
+  if (q.turns.empty())
+    q.answer = first_lines(q.answer, answer_tokens, counter);
+  else
+    keep_first_turns(q, answer_tokens, counter);
   return q;
 }
 

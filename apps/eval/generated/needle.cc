@@ -34,10 +34,12 @@ std::string first_bytes(std::string_view text, std::size_t n) {
 }  // namespace
 
 GeneratedQuestion make_needle(const TextSource& prose, const TokenCounter& counter, std::int64_t tokens, double depth,
-                              std::uint64_t seed, std::int64_t number) {
+                              std::uint64_t seed, std::int64_t number, int others) {
   Rng rng = Rng::of_item(seed, number);
-  const std::string_view city = kCities[rng.below(kCities.size())];
-  const std::string value = std::to_string(1000000 + rng.below(9000000));
+  const std::size_t asked = rng.below(kCities.size());
+  const std::string_view city = kCities[asked];
+  const auto digits = [](Rng& r) { return std::to_string(1000000 + r.below(9000000)); };
+  const std::string value = digits(rng);
   const std::string question = fmt::format("What is the special magic {} number?", city);
   const std::string behind = fmt::format(
       "\n\nQuestion: {} Don't give information outside the document or repeat your findings. Keep your response short "
@@ -45,9 +47,17 @@ GeneratedQuestion make_needle(const TextSource& prose, const TokenCounter& count
       question);
   const auto make = [&](std::int64_t bytes) {
     std::string context = first_bytes(prose.text(), bytes);
-    const auto at = sentence_end(context, part_of(context.size(), depth));
-    context.insert(depth >= 1 ? context.size() : at,
-                   fmt::format("\nThe special magic {} number is: {}\n", city, value));
+    const auto hide = [&](std::string_view of, std::string_view digits_of, double where) {
+      const auto at = sentence_end(context, part_of(context.size(), where));
+      context.insert(where >= 1 ? context.size() : at,
+                     fmt::format("\nThe special magic {} number is: {}\n", of, digits_of));
+    };
+    Rng r = rng;
+    for (int i = 1; i <= others; ++i) {
+      const std::string other = digits(r);
+      hide(kCities[(asked + i) % kCities.size()], other, r.uniform());
+    }
+    hide(city, value, depth);
     GeneratedQuestion q;
     q.prompt =
         "Write a high-quality answer for the given question using only the provided search results (some of which "

@@ -6,6 +6,7 @@
 #include <array>
 #include <numeric>
 
+#include "apps/eval/generated/fit.h"
 #include "apps/eval/scorers/words.h"
 #include "src/base/ascii.h"
 #include "src/base/error.h"
@@ -46,8 +47,40 @@ GeneratedQuestion make_ruler(const RulerTask& task, const RulerSetting& setting,
                              std::uint64_t seed, std::int64_t number) {
   std::uint64_t stream = seed;
   for (char c : task.name) stream = Rng(stream ^ byte_of(c)).next();
+  static constexpr std::int64_t kTrial = 0xffffffff;  // no sample's number
   Rng rng = Rng::of_item(stream ^ setting.length, number);
-  return task.make(setting, setting.length - task.answer_tokens - frame_tokens, rng);
+  RulerSetting s = setting;
+  s.number = number;
+  s.frame_tokens = frame_tokens;
+  s.trial = Rng::of_item(stream ^ setting.length, kTrial);
+  return task.make(s, setting.length - task.answer_tokens - frame_tokens, rng);
+}
+
+GeneratedQuestion ruler_fit(const RulerSetting& s, std::int64_t tokens, std::int64_t step, const Rng& rng,
+                            FunctionRef<GeneratedQuestion(std::int64_t size, Rng& rng)> make) {
+  const auto trial = [&](std::int64_t n) {
+    Rng r = s.trial;
+    return make(n, r);
+  };
+  for (std::int64_t n = largest_fit(s.task, tokens, 1, s.counter, trial).size;;) {
+    Rng r = rng;
+    GeneratedQuestion q = make(n, r);
+    const std::int64_t found = s.counter.count(q.prompt + q.answer_prefix);
+    if (found <= tokens) return q;
+    if (n == 1)
+      fail(ErrorKind::kOption, "{}: the shortest sample has {} tokens, more than {}; ask for a longer context", s.task,
+           found, tokens);
+    // The published generator knows no sample below one step and would not end.
+    n = n > step ? n - step : n - std::max<std::int64_t>(n / 8, 1);
+  }
+}
+
+std::string ruler_key(const RulerSetting& s, Rng& rng) {
+  if (s.sources == nullptr || s.sources->nouns.empty() || s.sources->adjectives.empty()) return s.prose.key(rng);
+  const auto& adjectives = s.sources->adjectives;
+  const auto& nouns = s.sources->nouns;
+  const std::string& first = adjectives[rng.below(adjectives.size())];
+  return first + "-" + nouns[rng.below(nouns.size())];
 }
 
 std::vector<std::size_t> sample_below(std::size_t n, std::size_t k, Rng& rng) {

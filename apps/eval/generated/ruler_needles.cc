@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "apps/eval/generated/fit.h"
 #include "apps/eval/generated/ruler.h"
 #include "apps/eval/scorers/words.h"
 #include "src/base/error.h"
@@ -33,10 +32,10 @@ std::string sentence_of(const RulerNeedles& kind, std::string_view key, std::str
   return fmt::format("One of the special magic {} for {} is: {}.", kind.uuid_values ? "uuids" : "numbers", key, value);
 }
 
-Needles draw_needles(const RulerNeedles& kind, const TextSource& prose, Rng& rng) {
+Needles draw_needles(const RulerNeedles& kind, const RulerSetting& s, Rng& rng) {
   Needles n;
-  const auto keys =
-      distinct_strings(std::max(kind.keys, kind.queries), [&] { return kind.uuid_keys ? uuid(rng) : prose.key(rng); });
+  const auto keys = distinct_strings(std::max(kind.keys, kind.queries),
+                                     [&] { return kind.uuid_keys ? uuid(rng) : ruler_key(s, rng); });
   const auto asked = sample_below(keys.size(), kind.queries, rng);
   std::vector<std::vector<std::string>> values(keys.size());
   for (std::size_t k = 0; k < keys.size(); ++k)
@@ -59,13 +58,14 @@ std::string joined(const std::vector<std::string>& parts, std::string_view separ
 }
 
 // Lines of noise, or of other needles, with the needles at random distinct places.
-std::string lines_with(const RulerNeedles& kind, const Needles& needles, const TextSource& prose, std::int64_t n,
+std::string lines_with(const RulerNeedles& kind, const Needles& needles, const RulerSetting& s, std::int64_t n,
                        Rng& rng) {
   std::vector<std::string> lines;
   for (std::int64_t i = 0; i < n; ++i)
-    lines.push_back(kind.haystack == Haystack::kNoise ? std::string(kRulerNoise)
-                                                      : sentence_of(kind, kind.uuid_keys ? uuid(rng) : prose.key(rng),
-                                                                    value_of(kind.uuid_values, rng)));
+    lines.push_back(
+        kind.haystack == Haystack::kNoise
+            ? std::string(kRulerNoise)
+            : sentence_of(kind, kind.uuid_keys ? uuid(rng) : ruler_key(s, rng), value_of(kind.uuid_values, rng)));
   auto places = sample_below(lines.size(), std::min(lines.size(), needles.sentences.size()), rng);
   std::sort(places.rbegin(), places.rend());
   for (std::size_t i = 0; i < needles.sentences.size(); ++i)
@@ -74,21 +74,29 @@ std::string lines_with(const RulerNeedles& kind, const Needles& needles, const T
 }
 
 // n words of prose with the needles between sentences, at depths drawn from 40 even ones.
-std::string essay_with(const Needles& needles, const TextSource& prose, std::int64_t n, Rng& rng) {
+std::string essay_with(const Needles& needles, const RulerSetting& s, std::int64_t n, Rng& rng) {
   static constexpr std::size_t kDepths = 40;
-  const auto sentences = sentences_of(first_words(prose.text(), n));
+  const bool has_essays = s.sources != nullptr && !s.sources->essays.empty();
+  const auto sentences =
+      sentences_of(first_words(has_essays ? std::string_view(s.sources->essays) : s.prose.text(), n));
   auto depths = sample_below(kDepths, needles.sentences.size(), rng);
   std::sort(depths.begin(), depths.end());
-  std::vector<std::string> parts;
+  std::vector<std::string> parts;  // sentences before a needle may be none
   std::size_t done = 0;
+  const auto add_until = [&](std::size_t at) {
+    std::string part;
+    for (; done < at; ++done) part += (part.empty() ? "" : " ") + sentences[done];
+    parts.push_back(std::move(part));
+  };
   for (std::size_t i = 0; i < depths.size(); ++i) {
     const double depth = std::round(percent(depths[i], kDepths - 1));
-    const auto at = static_cast<std::size_t>(size32(sentences) * depth / 100);
-    for (; done < at; ++done) parts.push_back(sentences[done]);
+    add_until(static_cast<std::size_t>(size32(sentences) * depth / 100));
     parts.push_back(needles.sentences[i]);
   }
-  for (; done < sentences.size(); ++done) parts.push_back(sentences[done]);
-  return joined(parts, " ");
+  add_until(sentences.size());
+  std::string out = parts.front();
+  for (std::size_t i = 1; i < parts.size(); ++i) out += " " + parts[i];
+  return out;
 }
 
 std::string listed(const std::vector<std::string>& keys) {
@@ -111,19 +119,17 @@ std::string filled(std::string_view text, bool singular, std::string_view type, 
 }
 
 std::int64_t step_of(const RulerNeedles& kind, const RulerSetting& s) {
-  if (kind.haystack == Haystack::kEssay) return s.is_short() ? 50 : 500;  // published: 500 at any length
+  if (kind.haystack == Haystack::kEssay) return 500;
   return s.is_short() ? 5 : 25;
 }
 
 }  // namespace
 
 GeneratedQuestion ruler_needles(const RulerNeedles& kind, const RulerSetting& s, std::int64_t tokens, Rng& rng) {
-  const Rng start = rng;
-  const auto make = [&](std::int64_t n) {
-    Rng r = start;
-    const Needles needles = draw_needles(kind, s.prose, r);
-    const std::string context = kind.haystack == Haystack::kEssay ? essay_with(needles, s.prose, n, r)
-                                                                  : lines_with(kind, needles, s.prose, n, r);
+  const auto make = [&](std::int64_t n, Rng& r) {
+    const Needles needles = draw_needles(kind, s, r);
+    const std::string context =
+        kind.haystack == Haystack::kEssay ? essay_with(needles, s, n, r) : lines_with(kind, needles, s, n, r);
     const bool singular = kind.queries * kind.values == 1;
     const std::string_view type = kind.uuid_values ? "uuids" : "numbers";
     const std::string query = listed(needles.queried);
@@ -137,7 +143,7 @@ GeneratedQuestion ruler_needles(const RulerNeedles& kind, const RulerSetting& s,
     q.depth = ratio(q.prompt.find(fmt::format("for {} is: ", needles.queried.front())), q.prompt.size());
     return q;
   };
-  return largest_fit(s.task, tokens, step_of(kind, s), s.counter, make).question;
+  return ruler_fit(s, tokens, step_of(kind, s), rng, make);
 }
 
 }  // namespace mneme::eval

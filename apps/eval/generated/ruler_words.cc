@@ -10,6 +10,7 @@
 #include "apps/eval/generated/ruler.h"
 #include "apps/eval/scorers/words.h"
 #include "src/base/ascii.h"
+#include "src/base/error.h"
 #include "src/base/ratio.h"
 #include "src/base/size32.h"
 
@@ -35,11 +36,10 @@ Chain draw_chain(int letters, std::string_view value, Rng& rng) {
   return c;
 }
 
-// n strings of noise with the chain's lines in order at random places.
+// n strings of noise, at least as many as the chain has lines; these lie in order before different ones.
 std::string noise_with(const Chain& chain, std::int64_t n, Rng& rng) {
-  std::vector<std::string> lines(n, std::string(kRulerNoise));
-  std::vector<std::size_t> places;
-  for (std::size_t i = 0; i < chain.lines.size(); ++i) places.push_back(rng.below(lines.size() + 1));
+  std::vector<std::string> lines(std::max(n, std::ssize(chain.lines)), std::string(kRulerNoise));
+  std::vector<std::size_t> places = sample_below(lines.size(), chain.lines.size(), rng);
   std::sort(places.begin(), places.end());
   std::string out;
   for (std::size_t i = 0, next = 0; i <= lines.size(); ++i) {
@@ -86,12 +86,26 @@ struct CommonWords {
   std::vector<std::string> answers;
 };
 
-// Words by an index, all different: those of the prose, then made-up ones.
-std::vector<std::string> vocabulary(const TextSource& prose, std::size_t n, Rng& rng) {
-  std::set<std::string> known;
+// The lists that suffice for n words, each word once; empty: none is given.
+std::vector<std::string> listed_words(const RulerSources* sources, std::size_t n) {
+  if (sources == nullptr) return {};
+  std::set<std::string> all(sources->nouns.begin(), sources->nouns.end());
+  all.insert(sources->adjectives.begin(), sources->adjectives.end());
+  all.insert(sources->verbs.begin(), sources->verbs.end());
+  if (n > all.size()) all = {sources->more_words.begin(), sources->more_words.end()};
+  return n > all.size() ? std::vector<std::string>() : std::vector<std::string>(all.begin(), all.end());
+}
+
+// n different words: of the lists, or of the prose and then made-up ones.
+std::vector<std::string> vocabulary(const RulerSetting& s, std::size_t n, Rng& rng) {
   std::vector<std::string> words;
+  if (const auto listed = listed_words(s.sources, n); !listed.empty()) {
+    for (std::size_t i : sample_below(listed.size(), n, rng)) words.push_back(listed[i]);
+    return words;
+  }
+  std::set<std::string> known;
   for (int misses = 0; words.size() < n;) {
-    std::string w = misses < 50 ? prose.word(rng) : lowered(TextSource::name(rng));
+    std::string w = misses < 50 ? s.prose.word(rng) : lowered(TextSource::name(rng));
     if (known.insert(w).second) {
       words.push_back(std::move(w));
       misses = 0;
@@ -124,31 +138,42 @@ std::string common_prompt(std::string_view context) {
 }  // namespace
 
 GeneratedQuestion ruler_variables(const RulerSetting& s, std::int64_t tokens, Rng& rng) {
-  const Rng start = rng;
-  const auto make = [&](std::int64_t n) {
-    Rng r = start;
-    const auto digits = [&] { return std::to_string(10000 + r.below(90000)); };
-    const std::string shown = digits(), value = digits();
-    const Chain example = draw_chain(3, shown, r), chain = draw_chain(5, value, r);
-    const Framed first = variables_text(noise_with(example, 5, r), shown);
+  static constexpr std::int64_t kExampleTokens = 500;
+  const auto digits = [](Rng& r) { return std::to_string(10000 + r.below(89999)); };
+  const auto example_of = [&](std::int64_t n, std::string_view value, Rng& r) {
+    const Chain chain = draw_chain(3, value, r);
     const Framed text = variables_text(noise_with(chain, n, r), value);
     GeneratedQuestion q;
-    q.prompt = first.prompt + first.prefix + joined(example.variables) + "\n\n" + text.prompt;
+    q.prompt = text.prompt + text.prefix;
+    q.answers = chain.variables;
+    return q;
+  };
+  const auto trial = [&](std::int64_t n) {
+    Rng r = s.trial;
+    return example_of(n, "12345", r);
+  };
+  const std::int64_t shown = largest_fit(s.task, kExampleTokens - s.frame_tokens, 1, s.counter, trial).size;
+  const auto make = [&](std::int64_t n, Rng& r) {
+    const std::string first = digits(r), value = digits(r);
+    const GeneratedQuestion example = example_of(shown, first, r);
+    const Chain chain = draw_chain(5, value, r);
+    const Framed text = variables_text(noise_with(chain, n, r), value);
+    GeneratedQuestion q;
+    q.prompt = example.prompt + " " + joined(example.answers) + "\n\n" + text.prompt;
     q.question_bytes = text.question_bytes;
     q.answer_prefix = text.prefix;
     q.answers = chain.variables;
     return q;
   };
-  return largest_fit(s.task, tokens, s.is_short() ? 2 : 10, s.counter, make).question;
+  return ruler_fit(s, tokens, s.is_short() ? 5 : 10, rng, make);
 }
 
 GeneratedQuestion ruler_common_words(const RulerSetting& s, std::int64_t tokens, Rng& rng) {
+  static constexpr std::int64_t kCommon = 10;
   const int common = s.is_short() ? 6 : 30, uncommon = s.is_short() ? 1 : 3;
-  const Rng start = rng;
-  const auto make = [&](std::int64_t n) {
-    Rng r = start;
-    const auto words = vocabulary(s.prose, n + 10, r);
-    const auto example_words = vocabulary(s.prose, s.is_short() ? 20 : 40, r);
+  const auto make = [&](std::int64_t n, Rng& r) {
+    const auto words = vocabulary(s, std::max(n, kCommon), r);
+    const auto example_words = vocabulary(s, s.is_short() ? 20 : 40, r);
     const CommonWords example = common_words(example_words, s.is_short() ? 3 : 10, s.is_short() ? 1 : 3, r);
     const CommonWords c = common_words(words, common, uncommon, r);
     GeneratedQuestion q;
@@ -159,30 +184,37 @@ GeneratedQuestion ruler_common_words(const RulerSetting& s, std::int64_t tokens,
     q.answers = c.answers;
     return q;
   };
-  return largest_fit(s.task, tokens, s.is_short() ? 2 : 10, s.counter, make).question;
+  return ruler_fit(s, tokens, 10, rng, make);
 }
 
-GeneratedQuestion ruler_frequent_words(const RulerSetting& s, std::int64_t tokens, Rng& rng) {
-  static constexpr double kZeta2 = 1.6449340668482264;
-  static constexpr std::string_view kQuestion =
-      "\nQuestion: Do not provide any explanation. Please ignore the dots '....'. What are the three most frequently "
-      "appeared words in the above coded text?";
-  const Rng start = rng;
-  const auto make = [&](std::int64_t n) {
-    Rng r = start;
-    auto words = distinct_strings(std::max<std::int64_t>(s.length / 50, 8), [&] {
-      std::string w;
-      for (int i = 0; i < 6; ++i) w += lower_letter(r.below(26));
-      return w;
-    });
+namespace {
+
+// Words of six letters by falling frequency, the first of them dots.
+struct CodedText {
+  std::vector<std::string> words;
+
+  CodedText(std::int64_t n, Rng& rng)
+      : words(distinct_strings(std::max<std::int64_t>(n, 8), [&] {
+          std::string w;
+          for (int i = 0; i < 6; ++i) w += lower_letter(rng.below(26));
+          return w;
+        })) {
     words[0] = "...";
+  }
+
+  // About n words: the word of rank k stands n / (k^2 zeta(2)) times.
+  GeneratedQuestion question(std::int64_t n, Rng rng) const {
+    static constexpr double kZeta2 = 1.6449340668482264;
+    static constexpr std::string_view kQuestion =
+        "\nQuestion: Do not provide any explanation. Please ignore the dots '....'. What are the three most frequently "
+        "appeared words in the above coded text?";
     std::vector<std::string> all;
     for (std::int32_t i = 0; i < size32(words); ++i) {
       const double rank = i + 1;
       const auto count = static_cast<std::int64_t>(ratio(n, rank * rank * kZeta2));
-      for (std::int64_t k = 0; k < count; ++k) all.push_back(words[i]);
+      all.insert(all.end(), count, words[i]);
     }
-    shuffle(all, r);
+    shuffle(all, rng);
     GeneratedQuestion q;
     q.prompt = fmt::format(
         "Read the following coded text and track the frequency of each coded word. Find the three most frequently "
@@ -192,8 +224,28 @@ GeneratedQuestion ruler_frequent_words(const RulerSetting& s, std::int64_t token
     q.answer_prefix = " Answer: According to the coded text above, the three most frequently appeared words are:";
     q.answers = {words[1], words[2], words[3]};
     return q;
-  };
-  return largest_fit(s.task, tokens, s.is_short() ? 40 : 100, s.counter, make).question;
+  }
+};
+
+}  // namespace
+
+// The published search: from a sixth of the tokens by thirty-seconds of them while the text is shorter, one back; then
+// down while this sample is too long.
+GeneratedQuestion ruler_frequent_words(const RulerSetting& s, std::int64_t tokens, Rng& rng) {
+  const auto tokens_of = [&](const GeneratedQuestion& q) { return s.counter.count(q.prompt + q.answer_prefix); };
+  const std::int64_t step = std::max<std::int64_t>(tokens / 32, 1), start = tokens / 6;
+  Rng draws = s.trial;
+  const CodedText trial(tokens / 50, draws);
+  const auto fits = [&](std::int64_t k) { return tokens_of(trial.question(start + k * step, draws)) < tokens; };
+  std::int64_t low = -1, high = 1;  // texts of start + low * step words are short enough, of high not
+  while (fits(high)) low = high, high *= 2;
+  while (high - low > 1) (fits((low + high) / 2) ? low : high) = (low + high) / 2;
+  const CodedText text(tokens / 50, rng);
+  for (std::int64_t n = start + low * step; n > 0; n -= step) {
+    GeneratedQuestion q = text.question(n, rng);
+    if (tokens_of(q) <= tokens) return q;
+  }
+  fail(ErrorKind::kOption, "{}: no sample has as few as {} tokens; ask for a longer context", s.task, tokens);
 }
 
 }  // namespace mneme::eval

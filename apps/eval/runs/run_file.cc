@@ -19,6 +19,11 @@ namespace {
 constexpr const char* kSettings = "settings";
 constexpr const char* kShard = "shard";
 
+// Answers are bytes of tokens: what is no UTF-8 becomes U+FFFD.
+std::string line_of(const nlohmann::json& j) {
+  return j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
 struct ParsedRun {
   nlohmann::json head;
   std::vector<SuiteRecord> records;
@@ -102,8 +107,8 @@ RunFile::RunFile(std::string path, nlohmann::json settings, const Shard& shard) 
     for (const SuiteRecord& r : records_) known_.insert({r.context, r.method});
   }
   // Rewritten whole, so that no cut line stays before the next record; the old file is there until the new one is.
-  std::string text = head.dump() + "\n";
-  for (const SuiteRecord& r : records_) text += to_json(r).dump() + "\n";
+  std::string text = line_of(head);
+  for (const SuiteRecord& r : records_) text += line_of(to_json(r));
   AtomicFile file(path_);
   file.append(std::as_bytes(std::span(text)));
   file.commit();
@@ -116,7 +121,7 @@ bool RunFile::has(std::int64_t context, std::string_view method) const {
 void RunFile::append(SuiteRecord record) {
   if (!path_.empty()) {
     std::ofstream out(path_, std::ios::app | std::ios::binary);
-    out << to_json(record).dump() << "\n";
+    out << line_of(to_json(record));
     if (!out.flush()) fail(ErrorKind::kFile, "--run {}: cannot be written", path_);
   }
   known_.insert({record.context, record.method});

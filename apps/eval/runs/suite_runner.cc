@@ -4,9 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <map>
 
-#include "apps/eval/runs/suite_prompt.h"
+#include "apps/eval/runs/suite_question.h"
 #include "apps/eval/scorers/words.h"
 #include "src/base/check.h"
 #include "src/base/error.h"
@@ -24,40 +23,6 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-std::int32_t argmax(std::span<const float> logits) {
-  return count32(std::max_element(logits.begin(), logits.end()) - logits.begin());
-}
-
-// What a model would have said in place of a reference that was fed.
-struct Foreseen {
-  std::string text;           // each line as it is where every token of it was foreseen, else what was said, marked
-  std::vector<double> lines;  // shares of foreseen tokens
-};
-
-Foreseen foreseen(const Tokenizer& tokenizer, std::span<const TokenId> wanted,
-                  const std::map<std::int32_t, std::int32_t>& predicted, std::int32_t first) {
-  Foreseen out;
-  std::string line, said;
-  double right = 0, n = 0;
-  const auto close = [&] {
-    out.text += right == n ? line : "~" + replaced_all(said, "\n", " ") + "\n";
-    out.lines.push_back(right / n);
-    line.clear(), said.clear();
-    right = n = 0;
-  };
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const auto found = predicted.find(first + count32(i));
-    const TokenId token = found == predicted.end() ? -1 : found->second;
-    right += token == wanted[i] ? 1 : 0;
-    ++n;
-    line += tokenizer.token_bytes(wanted[i]);
-    if (token >= 0) said += tokenizer.token_bytes(token);
-    if (line.ends_with("\n")) close();
-  }
-  if (!line.empty()) close();
-  return out;
-}
-
 // Whether each line of the reference stands in the same line of the answer.
 std::vector<double> matching_lines(std::string_view answer, std::string_view reference) {
   const auto said = split_at(answer, '\n'), wanted = split_at(stripped(reference), '\n');
@@ -68,11 +33,6 @@ std::vector<double> matching_lines(std::string_view answer, std::string_view ref
 }
 
 }  // namespace
-
-struct SuiteRunner::Question {
-  SuiteItem item;
-  SuitePrompt prompt;
-};
 
 SuiteRunner::SuiteRunner(Engine& engine, const Tokenizer& tokenizer, SuiteRunOptions options)
     : engine_(engine),
@@ -87,8 +47,16 @@ std::vector<SuiteRunner::Question> SuiteRunner::questions_of(const SuiteContext&
   for (SuiteItem& item : context.make()) {
     Question q{std::move(item), {}};
     const std::int64_t prefix = TokenizerCounter(tokenizer_).count(q.item.answer_prefix);
-    const std::int64_t room =
-        engine_.options().context - q.item.max_tokens - frame_tokens(chat_) - prefix - 8;  // 8: truncation's seam
+    if (options_.forced || !q.item.turns.empty())
+      q.answer = tokenizer_.encode(q.item.reference.answers.front(), {.continues = true});
+    for (const SuiteTurn& turn : q.item.turns) {
+      Question::Turn t{chat_.end_of_answer(), tokenizer_.encode(turn.answer, {.continues = true})};
+      const auto asked = chat_.user_turn({.document = {}, .question = turn.question, .system = {}}, false);
+      t.question.insert(t.question.end(), asked.begin(), asked.end());
+      q.turns.push_back(std::move(t));
+    }
+    const std::int64_t room = engine_.options().context - q.item.max_tokens - q.turn_tokens() - frame_tokens(chat_) -
+                              prefix - 8;  // 8: truncation's seam
     if (room < 16)
       fail(ErrorKind::kOption,
            "{} {}: an answer of {} tokens leaves no room for a prompt in a context of {}; give a longer "
@@ -170,76 +138,92 @@ AlongPoint SuiteRunner::point_of(RequestId id, std::int64_t tokens, std::int32_t
   return p;
 }
 
-SuiteAnswer SuiteRunner::free_answer(const Question& q, RequestId base, const std::shared_ptr<const Plan>& plan,
-                                     SuiteRecord& record) {
-  std::vector<Asked> asked;
-  const auto n_document = size32(q.prompt.document);
-  const auto prompt_end = n_document + size32(q.prompt.question);
-  const auto begin = [&](int sample) {
-    RequestInput input = input_of(q, sample, plan);
-    asked.push_back({base.valid() ? forks_.ask(base, n_document, std::move(input)) : engine_.submit(std::move(input))});
-  };
-  for (int k = 0; k < options_.samples; ++k) begin(k);
-  std::size_t next = std::max(options_.along_every, 1);
-  const auto after = [&] {
-    Asked& first = asked.front();
-    for (const Asked& a : asked)
-      if (!a.ended && has_stopped(q.item, a.tokens)) engine_.stop(a.id);
-    if (options_.along_every == 0 || first.tokens.size() < next) return;
-    record.along.push_back(point_of(first.id, std::ssize(first.tokens), prompt_end, *plan));
-    next = first.tokens.size() + options_.along_every;
-  };
-  forks_.finish(asked, after);
+SuiteAnswer SuiteRunner::scored(const Question& q, std::span<const Asked> asked, const Reference& reference) const {
   SuiteAnswer answer{.id = q.item.id, .groups = q.item.groups, .depth = q.item.depth, .truncated = q.prompt.truncated};
   const ScorerRow& scorer = options_.grader != nullptr ? *options_.grader : find_scorer(q.item.scorer);
   for (const Asked& a : asked) {
     answer.texts.push_back(answer_text(q, a));
     // A plan's prefix is the start of the text that is scored.
-    const std::string scored =
+    const std::string text =
         q.item.scorer == "completion" ? q.item.answer_prefix + answer.texts.back() : answer.texts.back();
-    answer.scores.push_back(scorer.score(scored, q.item.reference));
+    answer.scores.push_back(scorer.score(text, reference));
     answer.tokens += std::ssize(a.tokens);
-    take_cost(a.id, *plan, record);
-    engine_.release(a.id);
   }
-  if (q.item.scorer == "lines") answer.lines = matching_lines(answer.texts.front(), q.item.reference.answers.front());
   return answer;
 }
 
-SuiteAnswer SuiteRunner::forced_answer(const Question& q, RequestId base, const std::shared_ptr<const Plan>& plan,
-                                       SuiteRecord& record) {
-  const auto wanted = tokenizer_.encode(q.item.reference.answers.front(), {.continues = true});
-  const auto n_document = size32(q.prompt.document);
-  const auto prompt_end = n_document + size32(q.prompt.question);
-  RequestInput input = input_of(q, 0, plan);
-  input.max_tokens = 0;
-  input.prompt.insert(input.prompt.end(), wanted.begin(), wanted.end());
-  input.decode_prompt_tail = size32(input.prompt);
-  input.score_tail = true;
-  std::map<std::int32_t, std::int32_t> predicted;  // by the position of the predicted token
-  input.on_logits = [&](std::int32_t position, std::span<const float> logits) { predicted[position] = argmax(logits); };
-  const RequestId id = base.valid() ? forks_.ask(base, n_document, std::move(input)) : engine_.submit(std::move(input));
-  std::int32_t next = std::max(options_.along_every, 1);
+void SuiteRunner::free_answers(std::span<const Question> questions, RequestId base,
+                               const std::shared_ptr<const Plan>& plan, SuiteRecord& record) {
+  std::vector<Asked> asked;  // by question, then by sample
+  for (const Question& q : questions)
+    for (int k = 0; k < options_.samples; ++k) {
+      RequestInput input = input_of(q, k, plan);
+      asked.push_back({base.valid() ? forks_.ask(base, size32(q.prompt.document), std::move(input))
+                                    : engine_.submit(std::move(input))});
+    }
+  const auto prompt_end = size32(questions[0].prompt.document) + size32(questions[0].prompt.question);
+  std::size_t next = std::max(options_.along_every, 1);
   const auto after = [&] {
-    const std::int32_t done = predicted.empty() ? 0 : predicted.rbegin()->first + 1 - prompt_end;
-    if (options_.along_every == 0 || done < next) return;
-    record.along.push_back(point_of(id, done, prompt_end, *plan));
-    next = done + options_.along_every;
+    Asked& first = asked.front();
+    for (std::size_t i = 0; i < asked.size(); ++i)
+      if (!asked[i].ended && has_stopped(questions[i / options_.samples].item, asked[i].tokens))
+        engine_.stop(asked[i].id);
+    if (options_.along_every == 0 || first.tokens.size() < next) return;
+    record.along.push_back(point_of(first.id, std::ssize(first.tokens), prompt_end, *plan));
+    next = first.tokens.size() + options_.along_every;
   };
-  forks_.finish({}, after);
-  SuiteAnswer answer{.id = q.item.id, .groups = q.item.groups, .depth = q.item.depth, .truncated = q.prompt.truncated};
-  Foreseen said = foreseen(tokenizer_, wanted, predicted, prompt_end);
-  answer.texts.push_back(std::move(said.text));
-  answer.lines = std::move(said.lines);
-  const ScorerRow& scorer = options_.grader != nullptr ? *options_.grader : find_scorer(q.item.scorer);
-  answer.scores.push_back(scorer.score(answer.texts.back(), q.item.reference));
-  answer.tokens = std::ssize(wanted);
-  take_cost(id, *plan, record);
-  const RequestStats stats = engine_.stats(id);
-  record.log_likelihood += stats.tail_log_likelihood;
-  record.scored_tokens += stats.tail_scored;
-  engine_.release(id);
-  return answer;
+  forks_.finish(asked, after);
+  for (std::size_t i = 0; i < questions.size(); ++i) {
+    const Question& q = questions[i];
+    const auto samples = std::span(asked).subspan(i * options_.samples, options_.samples);
+    SuiteAnswer answer = scored(q, samples, q.item.reference);
+    if (q.item.scorer == "lines") answer.lines = matching_lines(answer.texts.front(), q.item.reference.answers.front());
+    record.answers.push_back(std::move(answer));
+    for (const Asked& a : samples) {
+      take_cost(a.id, *plan, record);
+      engine_.release(a.id);
+    }
+  }
+}
+
+// The conversation is a sequence with the reference answers; each answer is a fork of it, which ends with its turn.
+void SuiteRunner::turn_answers(const Question& q, RequestId base, const std::shared_ptr<const Plan>& plan,
+                               SuiteRecord& record) {
+  RequestId talk = base;
+  std::int32_t length = size32(q.prompt.document);
+  std::vector<std::int32_t> question = q.prompt.question;
+  for (std::size_t k = 0; k <= q.turns.size(); ++k) {
+    RequestInput input = input_of(q, 0, plan);
+    input.prompt = question;
+    if (options_.question == QuestionPath::kDecode) input.decode_prompt_tail = size32(question);
+    RequestInput fed = input;
+    std::vector<Asked> asked;
+    asked.push_back({talk.valid() ? forks_.ask(talk, length, std::move(input)) : engine_.submit(std::move(input))});
+    const auto stop = [&] {
+      if (!asked[0].ended && has_stopped(q.item, asked[0].tokens)) engine_.stop(asked[0].id);
+    };
+    forks_.finish(asked, stop);
+    const Reference reference = k == 0 ? q.item.reference : Reference{{q.item.turns[k - 1].answer}, {}};
+    record.answers.push_back(scored(q, asked, reference));
+    record.answers.back().id = fmt::format("{}.{}", q.item.id, k);
+    record.answers.back().groups.push_back(fmt::format("turn {}", k + 1));
+    if (k == q.turns.size()) take_cost(asked[0].id, *plan, record);  // its counters are the whole conversation's
+    engine_.release(asked[0].id);
+    if (k == q.turns.size()) break;
+    const std::vector<std::int32_t>& answer = k == 0 ? q.answer : q.turns[k - 1].answer;
+    fed.prompt.insert(fed.prompt.end(), answer.begin(), answer.end());
+    fed.decode_prompt_tail = size32(options_.question == QuestionPath::kDecode ? fed.prompt : answer);
+    fed.max_tokens = 0;
+    length += size32(fed.prompt);
+    if (k > 0)
+      engine_.keep_going(talk, std::move(fed));
+    else
+      talk =
+          talk.valid() ? forks_.ask(talk, size32(q.prompt.document), std::move(fed)) : engine_.submit(std::move(fed));
+    forks_.finish({});
+    question = q.turns[k].question;
+  }
+  if (talk.valid() && talk != base) engine_.release(talk);
 }
 
 // Every token but the first by decode, from an empty cache.
@@ -260,15 +244,40 @@ void SuiteRunner::score_text(const Question& q, const std::shared_ptr<const Plan
   engine_.release(id);
 }
 
+// Tokens that the engine has room for beside the context, by sequence.
+constexpr std::int64_t kTokensBeside = 1024;
+
+// Questions from `begin` on that are asked at once: as many sequences as the engine runs, and as their answers have room
+// beside the document. Points along an answer are of one alone.
+std::size_t SuiteRunner::batch_end(const std::vector<Question>& questions, std::size_t begin) const {
+  std::size_t end = begin;
+  std::int64_t sequences = 0, tokens = 0;
+  for (; end < questions.size() && questions[end].turns.empty(); ++end) {
+    const Question& q = questions[end];
+    sequences += options_.samples;
+    tokens += options_.samples * (std::ssize(q.prompt.question) + q.item.max_tokens);
+    const std::int32_t most = engine_.options().max_sequences;
+    const bool fits = sequences <= most && tokens <= most * kTokensBeside;
+    if (end > begin && (!fits || options_.along_every > 0)) break;
+  }
+  return end;
+}
+
 void SuiteRunner::answer(const std::vector<Question>& questions, RequestId base,
                          const std::shared_ptr<const Plan>& plan, SuiteRecord& record) {
-  for (const Question& q : questions) {
+  for (std::size_t i = 0; i < questions.size(); ++i) {
+    const Question& q = questions[i];
     if (options_.measure == SuiteMeasure::kPerplexity) {
       score_text(q, plan, record);
-      continue;
+    } else if (options_.forced) {
+      forced_answers(q, base, plan, record);
+    } else if (!q.turns.empty()) {
+      turn_answers(q, base, plan, record);
+    } else {
+      const std::size_t end = batch_end(questions, i);
+      free_answers(std::span(questions).subspan(i, end - i), base, plan, record);
+      i = end - 1;
     }
-    record.answers.push_back(options_.forced ? forced_answer(q, base, plan, record)
-                                             : free_answer(q, base, plan, record));
   }
 }
 

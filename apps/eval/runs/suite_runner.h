@@ -46,13 +46,16 @@ class SuiteRunner {
  private:
   struct Question;
   std::vector<Question> questions_of(const SuiteContext& context) const;
+  std::size_t batch_end(const std::vector<Question>& questions, std::size_t begin) const;
   void answer(const std::vector<Question>& questions, RequestId base, const std::shared_ptr<const Plan>& plan,
               SuiteRecord& record);
   RequestInput input_of(const Question& q, int sample, const std::shared_ptr<const Plan>& plan) const;
-  SuiteAnswer free_answer(const Question& q, RequestId base, const std::shared_ptr<const Plan>& plan,
-                          SuiteRecord& record);
-  SuiteAnswer forced_answer(const Question& q, RequestId base, const std::shared_ptr<const Plan>& plan,
-                            SuiteRecord& record);
+  // Each pushes an answer a question, or a turn, to the record.
+  void free_answers(std::span<const Question> questions, RequestId base, const std::shared_ptr<const Plan>& plan,
+                    SuiteRecord& record);
+  void turn_answers(const Question& q, RequestId base, const std::shared_ptr<const Plan>& plan, SuiteRecord& record);
+  void forced_answers(const Question& q, RequestId base, const std::shared_ptr<const Plan>& plan, SuiteRecord& record);
+  SuiteAnswer scored(const Question& q, std::span<const Asked> asked, const Reference& reference) const;
   void score_text(const Question& q, const std::shared_ptr<const Plan>& plan, SuiteRecord& record);
   void take_cost(RequestId id, const Plan& plan, SuiteRecord& record) const;
   AlongPoint point_of(RequestId id, std::int64_t tokens, std::int32_t prompt_end, const Plan& plan) const;

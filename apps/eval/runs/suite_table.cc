@@ -319,19 +319,20 @@ struct LineParts {
 
 std::vector<LineParts> line_parts(const std::vector<SuiteRecord>& records) {
   std::vector<LineParts> all;
-  for (const SuiteRecord& r : records)
-    for (const SuiteAnswer& a : r.answers) {
-      if (a.lines.empty()) continue;
-      auto at = std::find_if(all.begin(), all.end(), [&](const LineParts& p) {
-        return p.task == r.task && p.method == r.method && p.length == r.length;
-      });
-      if (at == all.end()) at = all.insert(all.end(), {.task = r.task, .method = r.method, .length = r.length});
-      for (std::size_t i = 0; i < a.lines.size(); ++i) {
-        const std::size_t part = i * kParts / a.lines.size();
-        at->sums[part] += a.lines[i];
-        ++at->counts[part];
-      }
+  for (const SuiteRecord& r : records) {
+    std::vector<double> lines;  // of all turns
+    for (const SuiteAnswer& a : r.answers) lines.insert(lines.end(), a.lines.begin(), a.lines.end());
+    if (lines.empty()) continue;
+    auto at = std::find_if(all.begin(), all.end(), [&](const LineParts& p) {
+      return p.task == r.task && p.method == r.method && p.length == r.length;
+    });
+    if (at == all.end()) at = all.insert(all.end(), {.task = r.task, .method = r.method, .length = r.length});
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      const std::size_t part = i * kParts / lines.size();
+      at->sums[part] += lines[i];
+      ++at->counts[part];
     }
+  }
   return all;
 }
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <iterator>
 #include <memory>
 
 #include "apps/eval/generated/long_answer.h"
@@ -36,7 +37,6 @@ SuiteItem needle_item(GeneratedQuestion q, std::string_view scorer, std::int32_t
 std::vector<SuiteContext> at_depths(
     const SuiteSetting& s, std::string_view task,
     const std::function<SuiteItem(std::int64_t length, double depth, int number)>& make) {
-  check_tasks(s.tasks, {task});
   std::vector<SuiteContext> contexts;
   for (std::int64_t length : s.lengths)
     for (int i = 0; i < std::max(s.samples, 1) * kDepths; ++i)
@@ -71,20 +71,43 @@ std::vector<SuiteItem> facts_items(const TaskRow& task, const SuiteSetting& s, s
   return items;
 }
 
+SuiteItem long_item(LongQuestion q, int number, const TokenCounter& counter) {
+  SuiteItem item = document_item(q.document, q.question);
+  item.id = std::to_string(number);
+  std::int64_t longest = counter.count(q.answer);
+  for (LongTurn& turn : q.turns) {
+    longest = std::max(longest, counter.count(turn.answer));
+    item.turns.push_back({std::move(turn.question), std::move(turn.answer)});
+  }
+  item.max_tokens = count32(longest) + 32;
+  item.reference.answers = {std::move(q.answer)};
+  item.scorer = item.turns.empty() ? "lines" : "exact";
+  return item;
+}
+
 }  // namespace
 
 std::vector<SuiteContext> read_niah(const SuiteSetting& s) {
+  static constexpr int kLookAlikes = 6;
+  check_tasks(s.tasks, {"niah", "look_alikes"});
   std::shared_ptr<const TextSource> essays;
   if (!s.data.empty()) essays = std::make_shared<const TextSource>(TextSource::read(files_of(s.data, ".txt")));
-  return at_depths(s, "niah", [s, essays](std::int64_t length, double depth, int number) {
-    const std::int32_t answer = s.max_tokens > 0 ? s.max_tokens : 32;
-    const TextSource& prose = essays ? *essays : *s.prose;
-    return needle_item(make_needle(prose, *s.counter, length - answer - s.frame_tokens, depth, s.seed, number),
-                       "contains_any", answer);
-  });
+  std::vector<SuiteContext> contexts;
+  for (const std::string& task : s.tasks.empty() ? std::vector<std::string>{"niah"} : s.tasks) {
+    const int others = task == "niah" ? 0 : kLookAlikes;
+    auto all = at_depths(s, task, [s, essays, others](std::int64_t length, double depth, int number) {
+      const std::int32_t answer = s.max_tokens > 0 ? s.max_tokens : 32;
+      const TextSource& prose = essays ? *essays : *s.prose;
+      const std::int64_t room = length - answer - s.frame_tokens;
+      return needle_item(make_needle(prose, *s.counter, room, depth, s.seed, number, others), "contains_any", answer);
+    });
+    contexts.insert(contexts.end(), std::make_move_iterator(all.begin()), std::make_move_iterator(all.end()));
+  }
+  return contexts;
 }
 
 std::vector<SuiteContext> read_passkey(const SuiteSetting& s) {
+  check_tasks(s.tasks, {"passkey"});
   return at_depths(s, "passkey", [s](std::int64_t length, double depth, int number) {
     const std::int32_t answer = s.max_tokens > 0 ? s.max_tokens : 10;
     SuiteItem item = needle_item(make_passkey(*s.counter, length - answer - s.frame_tokens, depth, s.seed, number),
@@ -120,12 +143,7 @@ std::vector<SuiteContext> read_long(const SuiteSetting& s) {
       for (int i = 0; i < (s.samples > 0 ? s.samples : 1) && is_wanted(s.tasks, task.name); ++i)
         contexts.push_back({std::string(task.name), length, std::to_string(i), [&task, s, length, i, answer_tokens] {
                               LongQuestion q = make_long(task, *s.prose, *s.counter, length, answer_tokens, s.seed, i);
-                              SuiteItem item = document_item(q.document, q.question);
-                              item.id = std::to_string(i);
-                              item.max_tokens = count32(s.counter->count(q.answer)) + 32;
-                              item.reference.answers = {std::move(q.answer)};
-                              item.scorer = "lines";
-                              return std::vector<SuiteItem>{std::move(item)};
+                              return std::vector<SuiteItem>{long_item(std::move(q), i, *s.counter)};
                             }});
   return contexts;
 }

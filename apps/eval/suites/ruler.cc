@@ -1,9 +1,10 @@
-// RULER: made here, or read from files of the published generator.
+// RULER: made here, of what the published generator reads where that is given, or read from files that it made.
 #include "apps/eval/generated/ruler.h"
 
 #include <fmt/format.h>
 
 #include "apps/eval/suites/rows.h"
+#include "apps/eval/suites/ruler_sources.h"
 #include "apps/eval/suites/suite.h"
 
 namespace mneme::eval {
@@ -29,8 +30,11 @@ SuiteItem file_item(const RulerTask& task, const Row& row, std::int32_t max_toke
   return item;
 }
 
-SuiteItem generated_item(const RulerTask& task, const SuiteSetting& s, std::int64_t length, int number) {
-  GeneratedQuestion q = make_ruler(task, {*s.prose, *s.counter, length, task.name}, s.frame_tokens, s.seed, number);
+SuiteItem generated_item(const RulerTask& task, const SuiteSetting& s, const RulerSources* sources, std::int64_t length,
+                         int number) {
+  const RulerSetting setting{
+      .prose = *s.prose, .counter = *s.counter, .length = length, .task = task.name, .sources = sources};
+  GeneratedQuestion q = make_ruler(task, setting, s.frame_tokens, s.seed, number);
   SuiteItem item;
   item.id = std::to_string(number);
   item.prompt = std::move(q.prompt);
@@ -50,7 +54,8 @@ std::vector<SuiteContext> read_ruler(const SuiteSetting& s) {
   for (const RulerTask& task : ruler_tasks()) known.push_back(task.name);
   check_tasks(s.tasks, known);
   std::vector<SuiteContext> contexts;
-  if (!s.data.empty()) {
+  const auto sources = read_ruler_sources(s.data);
+  if (!s.data.empty() && sources == nullptr) {
     const auto files = files_of(s.data, ".jsonl");
     for (const RulerTask& task : ruler_tasks())
       for (const auto& file : files)
@@ -62,8 +67,8 @@ std::vector<SuiteContext> read_ruler(const SuiteSetting& s) {
   for (std::int64_t length : s.lengths)
     for (const RulerTask& task : ruler_tasks())
       for (int i = 0; i < (s.samples > 0 ? s.samples : 10) && is_wanted(s.tasks, task.name); ++i)
-        contexts.push_back({std::string(task.name), length, std::to_string(i), [&task, s, length, i] {
-                              return std::vector<SuiteItem>{generated_item(task, s, length, i)};
+        contexts.push_back({std::string(task.name), length, std::to_string(i), [&task, s, sources, length, i] {
+                              return std::vector<SuiteItem>{generated_item(task, s, sources.get(), length, i)};
                             }});
   return contexts;
 }

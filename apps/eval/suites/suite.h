@@ -22,6 +22,11 @@ enum class Framing : std::uint8_t {
   kPlain,     // no chat format: beginning-of-sequence and text
 };
 
+// A further question of a conversation.
+struct SuiteTurn {
+  std::string question, answer;
+};
+
 // One question.
 struct SuiteItem {
   std::string id;
@@ -37,6 +42,9 @@ struct SuiteItem {
   bool first_line_only = false;  // LongBench's few-shot tasks: leading line ends apart, the rest of the answer is cut
   std::string stop;              // text that ends the answer; empty: none
   double depth = -1;             // of the fact, 0 to 1
+  // What follows in the same conversation. Each is asked behind the reference answers of those before, whatever the
+  // model said, and scored as the first; the method's state lives through all of them.
+  std::vector<SuiteTurn> turns;
 };
 
 // Questions over one context: what is prefilled once and what a shard has or has not. The context is everything of the

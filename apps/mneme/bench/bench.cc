@@ -21,6 +21,7 @@
 #include "src/base/error.h"
 #include "src/base/numa.h"
 #include "src/engine/kv_method.h"
+#include "src/engine/kv_plan.h"
 #include "src/recipes/compile.h"
 
 namespace mneme::cli {
@@ -37,6 +38,7 @@ struct CaseOptions {
 struct MachineOptions {
   std::string device = "cpu";
   std::string kv_store = "device", kv_dtype = "bf16";
+  int gpu_layers = kAutoGpuLayers;  // all
   int threads = 0;
   bool no_pin = false, deterministic = false;
   std::string numa = "none";
@@ -111,7 +113,7 @@ void write_trace(const BenchCommand& o, const std::vector<BenchRow>& rows) {
 
 // Everything that the command says of the report.
 BenchReport report_of(const BenchCommand& o, const Machine& machine, const ModelConfig& config, int threads) {
-  const DType kv_dtype = o.machine.kv_dtype == "f16" ? DType::kF16 : DType::kBF16;
+  const DType kv_dtype = kv_dtype_of({.kv_cache_dtype = parse_kv_dtype(o.machine.kv_dtype)});
   return {.decode = o.decode,
           .model = bench_model_name(o.model),
           .machine = machine,
@@ -156,6 +158,7 @@ BenchReport bench_cuda(const BenchCommand& o, const Machine& machine, std::uniqu
                                            {.random = !o.model.shape.empty(),
                                             .mix = bench_weight_mix(o.model),
                                             .options = options,
+                                            .gpu_layers = o.machine.gpu_layers,
                                             .deepest = context,
                                             .most = *std::max_element(o.cases.batches.begin(), o.cases.batches.end())});
   report.device = bench->device();
@@ -168,9 +171,13 @@ BenchReport bench_cuda(const BenchCommand& o, const Machine& machine, std::uniqu
 
 int bench(BenchCommand o) {
   const bool cuda = o.machine.device == "cuda";
-  if (!cuda && (o.machine.kv_store != "device" || !o.cases.turnovers.empty() || !o.cases.corrections.empty() ||
-                !o.cases.recalls.empty() || o.cases.unfused))
-    fail(ErrorKind::kOption, "--kv-store, --turnover, --correction, --recall and --unfused are for --device cuda");
+  if (!cuda &&
+      (o.machine.kv_store != "device" || o.machine.gpu_layers != kAutoGpuLayers || !o.cases.turnovers.empty() ||
+       !o.cases.corrections.empty() || !o.cases.recalls.empty() || o.cases.unfused))
+    fail(ErrorKind::kOption,
+         "--kv-store, --gpu-layers, --turnover, --correction, --recall and --unfused are for --device cuda");
+  if (cuda && is_eight_bit(kv_dtype_of({.kv_cache_dtype = parse_kv_dtype(o.machine.kv_dtype)})))
+    fail(ErrorKind::kOption, "--kv-cache-dtype: expected bf16 or f16 with --device cuda, found {}", o.machine.kv_dtype);
   if (o.cases.depths.empty()) o.cases.depths = {2048};
   if (o.methods.empty()) o.methods = {"full"};
   if (!o.decode) o.cases.warmup = 0;
@@ -189,7 +196,7 @@ int bench(BenchCommand o) {
   const CpuContext cpu{.pool = &pool, .rounding = o.machine.deterministic ? Rounding::kFixed : Rounding::kFast};
   std::unique_ptr<Model> model =
       load_bench_model(o.model, context, cpu, show, cuda ? ShapeWeights::kNone : ShapeWeights::kHere);
-  const BenchOptions options{.kv_dtype = o.machine.kv_dtype == "f16" ? DType::kF16 : DType::kBF16,
+  const BenchOptions options{.kv_dtype = kv_dtype_of({.kv_cache_dtype = parse_kv_dtype(o.machine.kv_dtype)}),
                              .steps = o.cases.steps,
                              .warmup = o.cases.warmup,
                              .chunk_tokens = o.cases.chunk_tokens,
@@ -272,10 +279,16 @@ void add_machine_options(CLI::App& c, BenchCommand& o) {
           ->type_name("WHERE")
           ->capture_default_str()
           ->check(one_of({"device", "host"})));
-  add(c.add_option("--kv-cache-dtype", o.machine.kv_dtype, "How keys and values are stored: bf16 or f16")
+  add(c.add_option("--gpu-layers", o.machine.gpu_layers,
+                   "With --device cuda, layers whose weights lie on the device; the others' lie in host memory "
+                   "(default: all)")
+          ->type_name("N")
+          ->check(whole_number(0, 1 << 20)));
+  add(c.add_option("--kv-cache-dtype", o.machine.kv_dtype,
+                   "How keys and values are stored: bf16, f16, or in half the memory int8 or fp8")
           ->type_name("TYPE")
           ->capture_default_str()
-          ->check(one_of({"bf16", "f16"})));
+          ->check(one_of({"bf16", "f16", "int8", "fp8"})));
   add(c.add_option("-t,--threads", o.machine.threads, "Compute threads (default: one per CPU)")
           ->check(whole_number(1, 1024)));
   add(c.add_flag("--no-pin", o.machine.no_pin, "Do not pin threads to CPUs"));

@@ -97,6 +97,7 @@ void add_eval(CLI::App& app, int& code) {
   add_eval_ablate(*c, code);
   add_eval_calibrate(*c, code);
   add_eval_figure(*c, code);
+  add_eval_hits(*c, code);
   add_eval_merge(*c, code);
   add_eval_similarity(*c, code);
   c->require_subcommand(0, 1);

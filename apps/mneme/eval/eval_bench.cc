@@ -90,8 +90,8 @@ void add_eval_options(CLI::App& c, EvalSetup& o) {
   add_named(c, "--kv-store", o.engine.kv_store, parse_kv_residency,
             "With --device cuda, where keys and values lie: auto, device or host")
       ->check(one_of({"auto", "device", "host"}));
-  add_named(c, "--kv-cache-dtype", o.engine.kv_cache_dtype, parse_kv_dtype, "bf16 or f16")
-      ->check(one_of({"bf16", "f16"}));
+  add_named(c, "--kv-cache-dtype", o.engine.kv_cache_dtype, parse_kv_dtype, "bf16, f16, int8 or fp8")
+      ->check(one_of({"bf16", "f16", "int8", "fp8"}));
 }
 
 nlohmann::json file_settings(const std::filesystem::path& path) {

@@ -29,15 +29,20 @@ std::vector<eval::CellRecord> earlier_records(const std::string& file, const nlo
   return records;
 }
 
+// Answers are bytes of tokens: what is no UTF-8 becomes U+FFFD.
+std::string line_of(const nlohmann::json& j) {
+  return j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
 void write_run(const std::string& file, const nlohmann::json& settings, const std::vector<eval::CellRecord>& records) {
-  std::string text = nlohmann::json{{"settings", settings}}.dump() + "\n";
-  for (const eval::CellRecord& r : records) text += eval::to_json(r).dump() + "\n";
+  std::string text = line_of({{"settings", settings}});
+  for (const eval::CellRecord& r : records) text += line_of(eval::to_json(r));
   write_text("--run", file, text);
 }
 
 void append_run(const std::string& file, const eval::CellRecord& record) {
   std::ofstream out(file, std::ios::app);
-  out << eval::to_json(record).dump() << "\n";
+  out << line_of(eval::to_json(record));
   if (!out.flush()) fail(ErrorKind::kFile, "--run {}: cannot be written", file);
 }
 

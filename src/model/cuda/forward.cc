@@ -132,7 +132,7 @@ void CudaForward::Impl::allocate() {
   const auto sequences = static_cast<std::size_t>(head_rows());
   std::size_t widest = 0;  // quantised matrices are converted to bf16 for a GEMM with many rows; the head has few
   weights.for_each_in_layers([&](const DeviceMatrix& w) {
-    if (is_quantised(w.dtype)) widest = std::max(widest, static_cast<std::size_t>(w.n_out * w.n_in));
+    if (is_quantised(w.dtype) || w.on_host) widest = std::max(widest, static_cast<std::size_t>(w.n_out * w.n_in));
   });
   const auto few = static_cast<std::size_t>(few_rows);
   // Every query head may attend a selection of its own (pool=none).
@@ -281,6 +281,9 @@ void CudaForward::Impl::multiply(const void* x, const DeviceMatrix& w, std::int6
   }
   if (is_quantised(w.dtype)) {
     dequantise_cuda(w, 0, w.n_out, dequantised, serial());
+    values = dequantised;
+  } else if (w.on_host) {  // cuBLASLt reads weights several times
+    copy_bytes(dequantised, w.values, w.bytes(), stream);
     values = dequantised;
   }
   products.run({.m = m, .n = w.n_out, .k = w.n_in, .f32 = y.f32, .accumulate = y.accumulate, .stride = y.stride}, x,

@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 
   grid_dependency_wait();
-  finish_norms(norm, m, scale);
+  finish_norms<kWarps>(norm, m, scale);
   const int g = lane / 4, t = lane % 4;
   const __nv_bfloat16* x_row = x + static_cast<std::int64_t>(g < m ? g : 0) * w.n_steps * kStep + t * 8;
   XPiece prefetch[kPrefetch];
