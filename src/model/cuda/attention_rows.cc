@@ -132,8 +132,8 @@ void CudaAttention::remapped_rows(std::int32_t layer, const SingleRows& who, con
 
 // Rows that attend a selection, or a window, through cache slots or in their pages.
 //
-//   main   [close] ── select(t) ── recall(t) ── attend(t)
-//   side       └─ [close] ── queries ready, or select(t) done ─> select(t+1) ──┐
+//   main   close ── select(t) ── recall(t) ── attend(t)
+//   side       └─ queries ready, or select(t) done ─> select(t+1) ──┐
 //   fetch                                  attended(t) ─────────────┴─> recall(t+1), joined before the next step
 //
 // Selection for the next step overlaps this step: it starts once the queries are ready (if it reuses this step's scores,
@@ -156,11 +156,6 @@ void CudaAttention::selected_rows(std::int32_t layer, const SingleRows& who, Dec
   const bool speculative = r.speculative(), shares = speculative && r.shares_scores(),
              in_turn = r.selects_in_sequence();
   if (r.closes_first()) r.close_groups(layer, slots, pages, context);
-  if (r.closes_beside()) {
-    follow(side_, stored_, stream);
-    r.close_groups(layer, slots, pages, side_context);
-    side_busy_ = true;
-  }
   if (speculative && !in_turn) follow(side_, stored_, stream);
   delay(context);
   if (r.selects()) r.select(SelectWhen::kNow, layer, slots, pages, context);

@@ -182,9 +182,7 @@ CudaRetrieval::Needs CudaRetrieval::needs_of(const Plan& plan, const Fit& fit, s
   n.two_parts = attends_in_two_parts(plan);
   n.keys.none = !selects && !n.two_parts && !n.keys.by_token;
   const bool speculative = n.uses.has(RetrievalUse::kSpeculative);
-  // A page that this step completes is in the window of this step and the next.
-  const bool waits = has_page_entries(plan) && r.recent >= 3 * kPageTokens;
-  n.uses.add(RetrievalUse::kNewest, (n.keys.entries != EntryKind::kNone && !waits) ||
+  n.uses.add(RetrievalUse::kNewest, n.keys.entries != EntryKind::kNone ||
                                         (speculative && n.keys.group_tokens > 0 && r.recent <= n.keys.group_tokens));
   n.keys.by_layer = plan.layer_selection.has_value();
   if (plan.key_basis == KeyBasis::kPreRope) n.ring_pages = pages_of_tokens(plan.rules.recent) + 1;
